@@ -27,8 +27,7 @@ func badRequest(c *connection, err error) *wire.Problem {
 	return wire.Invalid("the request is not well-formed HTTP/1.1: %s", unquoted(err))
 }
 
-// unquoted is an error of fasthttp without the request that it quotes, which may have the
-// id of a session.
+// unquoted is an error of fasthttp without the request that it quotes: that may have a session's id.
 func unquoted(err error) string {
 	text, _, _ := strings.Cut(err.Error(), `"`)
 	return strings.TrimRight(strings.TrimSuffix(text, " in "), ": ")

@@ -29,13 +29,12 @@ type Config struct {
 
 	// Socket is the path of the Unix socket, at most 107 bytes; required.
 	Socket string
-	// Claimed is called once the lock file gives this process the path, before anybody is
-	// served. If it fails, Start fails. It may be nil.
+	// Claimed, if not nil, is called when the lock file gives this process the path and nobody is
+	// served yet. Its error makes Start fail.
 	Claimed func() error
 	// SocketMode is the socket's file mode; 0 means 0660.
 	SocketMode fs.FileMode
-	// AllowedUIDs, if not empty, limits the users who are served on the Unix socket. Only
-	// on Linux.
+	// AllowedUIDs, if not empty, limits the users on the Unix socket. Only on Linux.
 	AllowedUIDs []uint32
 	// TCPAddr is a loopback address to serve as well; empty: none.
 	TCPAddr string
@@ -69,8 +68,7 @@ type Config struct {
 // Timeouts are the times that this package waits for something.
 type Timeouts struct {
 	conn.Timeouts
-	// Subscribe is how long the head of a key's event stream waits for the store, so an
-	// early failure is a status.
+	// Subscribe limits how long the head of a key's stream waits, so an early failure is a status.
 	Subscribe time.Duration
 	// Stats is how long a count for GET /v1/stats is repeated.
 	Stats time.Duration
@@ -95,7 +93,6 @@ const (
 	defaultMaxBody                = 64 << 10
 )
 
-// withDefaults fills in the defaults.
 func (c Config) withDefaults() Config {
 	or(&c.SocketMode, defaultSocketMode)
 	or(&c.MaxBody, defaultMaxBody)
@@ -143,7 +140,6 @@ func (c Config) check() error {
 	return nil
 }
 
-// checkLoopback refuses addresses that other machines can reach.
 func checkLoopback(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 )
 
-// connection is a client's connection with its session, its call, and the grants that it
-// has not been told of.
+// connection is a client's connection with its session, its call, and its unwritten grants.
 type connection struct {
 	*conn.Conn
 	srv *Server
@@ -23,7 +22,6 @@ type connection struct {
 	delivery  delivery
 }
 
-// own makes the connection of a socket.
 func (s *Server) own(nc *conn.Conn) conn.Owner {
 	c := &connection{Conn: nc, srv: s}
 	c.call.srv, c.call.c, c.delivery.c = s, c, c
@@ -71,8 +69,8 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// begin returns the context of a call that may wait: with its span, and cancelled when the
-// caller leaves if it is cancelable. The connection's EndCall must follow.
+// begin returns the context of a call that may wait, with its span. If cancelable, it ends when the
+// caller leaves. The connection's EndCall must follow.
 func (k *call) begin(cancelable bool) context.Context {
 	if k.span == nil {
 		return k.c.BeginCall(context.Background(), cancelable)
@@ -80,21 +78,18 @@ func (k *call) begin(cancelable bool) context.Context {
 	return k.c.BeginCall(k.span.ctx, cancelable)
 }
 
-// unwrittenGrant is a grant that outlives the connection and whose answer is not yet
-// written.
+// unwrittenGrant outlives the connection, and its answer is not yet written.
 type unwrittenGrant struct {
 	session     Session
 	grant       lease.Grant
 	traceparent string // of the call
 }
 
-// trackDelivery remembers a grant until its answer is written.
 func (c *connection) trackDelivery(s Session, g lease.Grant, traceparent string) {
 	c.unwritten = append(c.unwritten, unwrittenGrant{session: s, grant: g, traceparent: traceparent})
 }
 
-// handBackUnwritten hands back the grants whose answers will not be written: nobody knows
-// of them.
+// handBackUnwritten hands back the grants whose answers will not be written: nobody knows of them.
 func (c *connection) handBackUnwritten() {
 	for _, u := range c.unwritten {
 		c.srv.logFor(u.traceparent).Info("grant handed back: its caller left before the answer was written",
@@ -104,9 +99,8 @@ func (c *connection) handBackUnwritten() {
 	c.unwritten = nil
 }
 
-// delivery is the body of an answer with unwritten grants. It is written at once: fasthttp
-// would keep it until the pipeline is empty, and a write of several answers does not tell
-// which of them were written.
+// delivery is the body of an answer with unwritten grants. It is written at once: fasthttp would keep
+// it until the pipeline is empty, and a write of several answers does not tell which were written.
 type delivery struct {
 	c    *connection
 	body []byte

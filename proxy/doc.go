@@ -3,21 +3,18 @@
 //
 // # Connections and sessions
 //
-// Every connection can own locks. Its first acquire with bind:session opens its session,
-// which lives exactly as long as the connection. A connection that posts to /v1/sessions
-// becomes an event stream with a session of its own; calls on other connections join it
-// with the Lock-Session header. A connection may have both sessions, and both end with it.
+// A connection's first acquire with bind:session opens its session, which lives exactly as
+// long. A connection that posts to /v1/sessions becomes an event stream with another session;
+// calls on other connections join it with the Lock-Session header. Both end with the connection.
 //
-// The server notices in each state that a connection closes, whatever closed it (exit,
-// kill -9, close, half-close):
+// The server notices in each state that a connection closes (exit, kill -9, close, half-close):
 //
 //   - Idle: fasthttp blocks in Read and sees the end. There is no idle timeout.
-//   - In the middle of a request: the same. A request that is not complete after the
-//     request timeout is answered with 408, and the connection ends.
-//   - While a call is under way: nobody reads, and fasthttp does not look. The server peeks
-//     at the socket each Timeouts.Poll, 25 ms. A call that lasts longer than a second gets a
-//     guard instead: a goroutine that peeks and sleeps in the runtime's poller, so it sees
-//     a close at once and costs nothing. Package conn does all this.
+//   - Within a request: the same. A request that is not complete after the request timeout
+//     is answered with 408, and the connection ends.
+//   - During a call: fasthttp does not read. The server peeks at the socket each
+//     Timeouts.Poll, 25 ms. After a second the call gets a guard instead: a goroutine that
+//     peeks and sleeps in the runtime's poller. It sees a close at once and costs nothing.
 //   - While an event stream is open: such a goroutine, from the start.
 //   - While an answer waits for its reader: the same as under a call, and a time limit.
 //
@@ -30,31 +27,29 @@
 //
 // # Undelivered answers
 //
-// A grant for an explicit session, or with bind:ttl, outlives its connection. The server
-// hands it back if the caller is known to have left before the answer was written: the
-// poll saw the close, or the answer could not be written to its end. Nobody can know
-// whether the client read an answer that was written. The client asks again with the
-// same request_id, or releases by it.
+// A grant for an explicit session, or with bind:ttl, outlives its connection. The server hands it back
+// if it knows that the caller left before the answer was written: the poll saw the close, or the write
+// failed. Nobody can know whether the client read a written answer. The client asks again with the same
+// request_id, or releases by it.
 //
-// An answer with such a grant is written at once. fasthttp writes other answers to
-// pipelined requests when the pipeline is empty or its buffer is full: a client that needs
-// one of these before the next call blocks sends that call on another connection.
+// An answer with such a grant is written at once. fasthttp writes other answers to pipelined requests
+// when the pipeline is empty or its buffer full. If the next call blocks, a client that needs one of
+// these first sends that call on another connection.
 //
 // # Requests
 //
-// Package wire parses paths, queries and bodies strictly. A request whose end another
-// server might find elsewhere is refused: with Content-Length and Transfer-Encoding, an
-// encoding other than chunked, a Trailer, or header lines that end in LF alone or go on in
-// the next. Empty lines before a request are skipped.
+// Package wire parses paths, queries and bodies strictly. A request whose end another server might find
+// elsewhere is refused: with Content-Length and Transfer-Encoding, an encoding other than chunked, a
+// Trailer, or header lines that end in LF alone or go on in the next. Empty lines before a request are
+// skipped.
 //
 // # Event streams
 //
-// A stream has a bounded queue and one goroutine that writes it. Sessions and
-// subscriptions push events into the queue and never wait. The head of a session's stream
-// is sent at once. The head of a key's stream waits up to 100 ms for the subscription, so
-// a limit, a drain or a store that fails at once is a status. A later failure is the
-// stream's only event, problem. Events that arrive before the state are sent after it.
-// Streams of keys go on while the sidecar drains, and end when it stops.
+// A stream has a bounded queue and one goroutine that writes it. A push never waits. The head of a
+// session's stream is sent at once. The head of a key's stream waits up to 100 ms for the subscription,
+// so an early failure (a limit, a drain, the store) is a status. A later one is the stream's only
+// event, problem. Events that arrive before the state are sent after it. Streams of keys go on during a
+// drain, and end when the sidecar stops.
 //
 // # Traces, metrics, logs
 //
@@ -64,23 +59,20 @@
 // Config.MetricsHandler answers GET /metrics. GET /v1/stats counts the whole database,
 // once at a time, and repeats the count for a second: see stats.go.
 //
-// A refused call or connection has one line in the log, an app's mistake one at debug.
-// Package lease logs its own refusals. Lines about a call name its trace. None has a body,
-// a query, or the id of a session.
+// A refused call or connection is one log line, an app's mistake one at debug. Package lease logs its
+// own refusals. Lines about a call name its trace. None has a body, a query, or a session's id.
 //
 // # Limits
 //
-// Heads have up to 16 KiB, bodies up to Config.MaxBody, data up to 4 KiB and 64 levels, a
-// tracestate up to 512 bytes. There are up to Config.MaxConns connections, and 32 long
-// answers at a time. A page of a list has up to about 1 MiB. Readers of event streams have
-// a bounded queue, and all readers a time limit. A connection on the admin address serves
-// one request; when there are 64, the oldest idle one makes room for the next. Package
-// lease limits calls.
+// The limits are: heads 16 KiB, bodies Config.MaxBody, data 4 KiB and 64 levels, a tracestate 512
+// bytes, Config.MaxConns connections, 32 long answers at a time, about 1 MiB for a page of a list.
+// Readers of event streams have a bounded queue, and all readers a time limit. A connection on the
+// admin address serves one request; of 64, the oldest idle one makes room for the next. Package lease
+// limits calls.
 //
 // # Socket
 //
-// The sidecar holds a file SOCKET.lock with flock(2) for its life, so two sidecars never
-// share a path. The file stays: a removed lock file can be locked twice. With the lock
-// held, a stale socket is removed, and anything else at the path is refused. The last part
-// of the folder is made (mode 0755) if it is missing.
+// The sidecar holds SOCKET.lock with flock(2) for its life, so two sidecars never share a path. The
+// file stays: a removed lock file can be locked twice. With the lock held, a stale socket is removed,
+// and anything else at the path is refused. The folder's last part is made (mode 0755) if missing.
 package proxy

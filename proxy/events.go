@@ -13,7 +13,6 @@ import (
 // maxKeyEvents limits the queue of a key's stream. Each event may have some KiB.
 const maxKeyEvents = 1 << 10
 
-// subscription subscribes a key's event stream.
 type subscription struct {
 	srv *Server
 	key string
@@ -28,8 +27,7 @@ type subscription struct {
 	problem *wire.Problem
 }
 
-// keyEvents is GET /v1/locks/{key}/events: the connection becomes an event stream. A
-// failure is a status, or after Timeouts.Subscribe the only event.
+// keyEvents is GET /v1/locks/{key}/events. After Timeouts.Subscribe a failure is the only event.
 func (k *call) keyEvents(key string) *wire.Problem {
 	if p := k.noInput(); p != nil {
 		return p
@@ -85,7 +83,6 @@ func (u *subscription) run(ctx context.Context, s Session) {
 	u.st.Open(wire.StateEvent(v))
 }
 
-// fail notes why there is no watch.
 func (u *subscription) fail(p *wire.Problem) {
 	u.problem = p
 	u.st.Open(problemEvent{p, u.srv})

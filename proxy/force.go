@@ -7,9 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
-// breakLock is DELETE /v1/locks/{key}?force=true. The grant that holds the key now is
-// broken, and only if it has the token, unless that is 0. The log says who lost it, and
-// the answer how long it was held.
+// breakLock is DELETE /v1/locks/{key}?force=true. It breaks the present grant, and only if that has the
+// token, unless this is 0. The log says who lost the lock, the answer how long it was held.
 func (k *call) breakLock(key string, token int64) *wire.Problem {
 	if !k.srv.cfg.AllowForce {
 		p := wire.Forbidden("force=true is not allowed here; the sidecar's LOCKSIDECAR_ALLOW_FORCE=true allows it")

@@ -12,8 +12,7 @@ type headers struct {
 	// sessions counts Lock-Session; session is the last.
 	sessions int
 	session  []byte
-	// traces counts traceparent; trace is the last. state and baggage belong to the W3C
-	// trace context.
+	// traces counts traceparent; trace is the last. state and baggage are W3C trace context.
 	traces         int
 	trace          []byte
 	state, baggage []byte
@@ -23,13 +22,12 @@ type headers struct {
 	closes bool
 	// badFraming: proxies may not agree where the request or its head ends.
 	badFraming bool
-	// origins are the values of Origin, sites those of Sec-Fetch-Site: how a browser names
-	// the sender.
+	// How a browser names the sender: the values of Origin and of Sec-Fetch-Site.
 	origins, sites []string
 }
 
-// readHeaders reads all headers in one pass: a lookup by name in fasthttp is slower than all other
-// parsing. It reads the raw head, because fasthttp drops lines and adds trailers.
+// readHeaders makes one pass over the raw head: a lookup by name in fasthttp is slower than all other
+// parsing, and fasthttp drops lines and adds trailers.
 func (k *call) readHeaders() {
 	h := &k.ctx.Request.Header
 	k.headers = headers{closes: h.ConnectionClose() || !h.IsHTTP11()}
@@ -75,8 +73,7 @@ func (k *call) joined() (Session, *wire.Problem) {
 	case k.sessions > 1:
 		return nil, wire.Invalid("header Lock-Session is given twice")
 	case len(k.session) == 0:
-		// An empty header is no missing one: an app that lost its id must not get locks of this
-		// connection.
+		// Not the same as no header: an app that lost its id must not get locks of this connection.
 		return nil, wire.Invalid("header Lock-Session is empty; it must be the id of a session, or be left out")
 	}
 	s, err := k.srv.locks.Session(string(k.session))
@@ -86,8 +83,8 @@ func (k *call) joined() (Session, *wire.Problem) {
 	return s, nil
 }
 
-// checkHostAndOrigin refuses, on TCP, the calls of web pages: a foreign Host (DNS
-// rebinding), a foreign Origin, and, as an image or a script has no Origin, a foreign site.
+// checkHostAndOrigin refuses, on TCP, calls of web pages: a foreign Host (DNS rebinding), Origin, or
+// site, because images and scripts have no Origin.
 func (k *call) checkHostAndOrigin() *wire.Problem {
 	host := string(k.ctx.Request.Header.Host())
 	if k.Authority != nil {
@@ -113,7 +110,6 @@ func (k *call) checkHostAndOrigin() *wire.Problem {
 	return nil
 }
 
-// foreign refuses a call that another site may have sent.
 func foreign(detail string) *wire.Problem {
 	p := wire.Forbidden(detail)
 	p.Refusal = true

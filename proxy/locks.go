@@ -67,7 +67,6 @@ func (k *call) acquirer(r *lease.Request) (s Session, outlives bool, p *wire.Pro
 	return s, false, p
 }
 
-// connectionSession is the connection's own session.
 func (k *call) connectionSession() (Session, *wire.Problem) {
 	if k.closes {
 		return nil, wire.Invalid("the connection ends with this answer (HTTP/1.0 or Connection: close), and the lock " +
@@ -80,7 +79,6 @@ func (k *call) connectionSession() (Session, *wire.Problem) {
 	return s, nil
 }
 
-// acquireFor makes the acquire of one key.
 func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *wire.Problem {
 	k.span.setAcquire(&r, s, k.srv.cfg.TTL)
 	g, err := k.srv.locks.Acquire(k.begin(true), s, r)
@@ -100,7 +98,6 @@ func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *wire.Probl
 	return nil
 }
 
-// acquireAllFor makes the acquire of several keys.
 func (k *call) acquireAllFor(s Session, keys []string, r lease.Request, outlives bool) *wire.Problem {
 	k.span.setAcquire(&r, s, k.srv.cfg.TTL)
 	all, err := k.srv.locks.AcquireAll(k.begin(true), s, keys, r)
@@ -115,8 +112,7 @@ func (k *call) acquireAllFor(s Session, keys []string, r lease.Request, outlives
 	return nil
 }
 
-// granted remembers the grants until their answer is written, or hands them back if the
-// client has left.
+// granted remembers the grants until their answer is written, or hands them back if the client left.
 func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool, traceparent string) *wire.Problem {
 	k.span.granted(all)
 	for i := range all {
@@ -134,7 +130,7 @@ func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool, tracep
 	return nil
 }
 
-// release is DELETE /v1/locks/{key}. It is carried out even if the client leaves meanwhile.
+// release is DELETE /v1/locks/{key}. It is carried out even if the client leaves.
 func (k *call) release(key string) *wire.Problem {
 	k.startSpan(spanRelease, routeKey, key)
 	r, force, p := wire.ParseRelease(k.Query, k.ctx.Request.Body())
@@ -148,8 +144,7 @@ func (k *call) release(key string) *wire.Problem {
 	return k.releaseFor(key, r)
 }
 
-// releasePosted is POST /v1/locks/{key}/release: release by a body, which some libraries
-// drop from DELETE.
+// releasePosted is POST /v1/locks/{key}/release: some libraries drop the body of a DELETE.
 func (k *call) releasePosted(key string) *wire.Problem {
 	k.startSpan(spanRelease, routeRelease, key)
 	if p := wire.ParseQuery(k.Query, nil); p != nil {
@@ -163,7 +158,6 @@ func (k *call) releasePosted(key string) *wire.Problem {
 	return k.releaseFor(key, r)
 }
 
-// releaseFor makes the release.
 func (k *call) releaseFor(key string, r lease.ReleaseRequest) *wire.Problem {
 	s, p := k.claimant()
 	if p != nil {
@@ -254,7 +248,6 @@ func (k *call) list() *wire.Problem {
 	return k.answerLong(wire.AppendPage(k.buffer(), &page))
 }
 
-// answerLong answers if there is room for a long answer.
 func (k *call) answerLong(b []byte) *wire.Problem {
 	if p := k.roomFor(len(b)); p != nil {
 		return p

@@ -18,8 +18,7 @@ type Session interface {
 	End(lease.EndReason) <-chan struct{}
 }
 
-// Locks is what this package needs of a [lease.Manager]; see there for what the
-// methods do and how they fail. A nil Session stands for none.
+// Locks is the part of [lease.Manager] that this package needs; see there. A nil Session: none.
 type Locks interface {
 	OpenSession(lease.SessionOptions) (Session, error)
 	Session(id string) (Session, error)

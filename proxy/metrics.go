@@ -2,8 +2,7 @@ package proxy
 
 import "github.com/locksidecar/locksidecar/proxy/internal/wire"
 
-// metrics is GET /metrics. Config.MetricsHandler has the query, too. It may take long, so
-// the connection is polled meanwhile.
+// metrics is GET /metrics, with its query. The connection is polled: the call may take long.
 func (k *call) metrics() *wire.Problem {
 	if p := k.only(methodsGet); p != nil {
 		return p

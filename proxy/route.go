@@ -23,7 +23,6 @@ type call struct {
 	out  []byte    // is used again
 }
 
-// handle serves one request.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	c := ctx.Conn().(*connection)
 	c.BeginRequest()
@@ -61,13 +60,11 @@ func (k *call) finish() {
 	k.ctx, k.span = nil, nil
 }
 
-// noteHeadRead tells the connection that a head is complete. A deadline is the only way
-// that fasthttp has.
+// noteHeadRead tells the connection that a head is complete. fasthttp offers only a deadline for this.
 func noteHeadRead(*fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return fasthttp.RequestConfig{ReadTimeout: 1}
 }
 
-// handleBadRequest answers a request that fasthttp could not read.
 func (s *Server) handleBadRequest(ctx *fasthttp.RequestCtx, err error) {
 	c := ctx.Conn().(*connection)
 	if !c.Asked() {
@@ -100,11 +97,9 @@ func (k *call) admit() *wire.Problem {
 
 const locksPath = "/v1/locks/"
 
-// documentURL is the OpenAPI document.
 const documentURL = "https://github.com/locksidecar/locksidecar/blob/main/api/openapi.yaml"
 
-// methodsGet are those of a path that can only be read. fasthttp leaves out the body for
-// HEAD.
+// methodsGet are those of a path that can only be read. fasthttp leaves out the body for HEAD.
 const methodsGet = "GET, HEAD"
 
 // route makes the call. The problem that it returns is the answer.
@@ -228,7 +223,6 @@ func (k *call) fixed(body []byte) *wire.Problem {
 	return nil
 }
 
-// noInput refuses parameters and fields.
 func (k *call) noInput() *wire.Problem {
 	if p := wire.ParseQuery(k.Query, nil); p != nil {
 		return p
@@ -236,7 +230,6 @@ func (k *call) noInput() *wire.Problem {
 	return wire.ParseBody(k.ctx.Request.Body(), nil)
 }
 
-// only refuses other methods.
 func (k *call) only(allow string) *wire.Problem {
 	if slices.Contains(strings.Split(allow, ", "), string(k.ctx.Method())) {
 		return nil
@@ -248,7 +241,6 @@ func (k *call) wrongMethod(allow string) *wire.Problem {
 	return wire.MethodNotAllowed(allow, "the method "+string(k.ctx.Method())+" is not known here; known: "+allow)
 }
 
-// json answers 200.
 func (k *call) json(body []byte) {
 	k.ctx.Response.Header.SetContentType("application/json")
 	k.ctx.Response.SetBodyRaw(body)
@@ -257,7 +249,6 @@ func (k *call) json(body []byte) {
 // buffer is the memory for an answer. It is written before the next call.
 func (k *call) buffer() []byte { return k.out[:0] }
 
-// answer answers 200 with the appended buffer.
 func (k *call) answer(b []byte) {
 	if cap(b) <= conn.MaxScratch {
 		k.out = b
@@ -288,7 +279,6 @@ func (k *call) problem(p *wire.Problem) {
 	r.Header.SetContentType("application/problem+json")
 }
 
-// failed makes the answer of an error of package lease.
 func (k *call) failed(err error) *wire.Problem {
 	return k.srv.problemFor(err, string(k.ctx.Method()), string(k.Path), k.traceparent())
 }

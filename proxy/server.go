@@ -143,9 +143,9 @@ func addrOf(ln net.Listener) net.Addr {
 	return ln.Addr()
 }
 
-// Stop accepts no more connections, lets pending calls have their answer for a while, ends
-// event streams, and closes the rest. To let clients leave by themselves, drain package
-// lease before. Stop package lease after it: it hears of each end.
+// Stop accepts no more connections, gives pending calls a while for their answer, ends event streams,
+// and closes the rest. Drain package lease before, so that clients can leave. Stop it after: it hears
+// of each end.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	s.conns.BeginStop()
@@ -157,7 +157,6 @@ func (s *Server) Stop() {
 	s.conns.Stop(s.cfg.Timeouts.Stop)
 }
 
-// endReason is why sessions end now.
 func (s *Server) endReason() lease.EndReason {
 	if s.conns.Stopping() {
 		return lease.EndShutdown

@@ -11,8 +11,7 @@ import (
 
 const sessionsPath = "/v1/sessions/"
 
-// maxSessionEvents limits the queue of a session's stream: more than its locks by default,
-// as all may be lost at once.
+// maxSessionEvents is more than a session's locks by default: all may be lost at once.
 const maxSessionEvents = 1 << 17
 
 func (k *call) routeSessions() *wire.Problem {
@@ -61,7 +60,6 @@ func (k *call) openSession() *wire.Problem {
 	return nil
 }
 
-// canStream refuses clients that cannot read a stream.
 func (k *call) canStream() *wire.Problem {
 	if !k.ctx.Request.Header.IsHTTP11() {
 		return wire.Invalid("an event stream needs HTTP/1.1")
@@ -69,7 +67,6 @@ func (k *call) canStream() *wire.Problem {
 	return nil
 }
 
-// stream turns the connection into an event stream.
 func (k *call) stream(st *conn.Stream) {
 	st.Begin()
 	k.ctx.HijackSetNoResponse(true)

@@ -9,12 +9,11 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// statsCache has the counts of the whole database. A count may read every lock, so there is
-// one at a time, and it is repeated for a while.
+// statsCache keeps the last count of the whole database: a count may read every lock.
 type statsCache struct {
 	locks Locks
 	fresh time.Duration // a count is repeated at least so long
-	// turn is held to count, or to look at the last count. It guards the fields below.
+	// turn is held to count or to read the last count. It guards the fields below.
 	turn chan struct{}
 
 	until time.Time // the end of its time
@@ -26,13 +25,11 @@ func newStatsCache(locks Locks, fresh time.Duration) *statsCache {
 	return &statsCache{locks: locks, fresh: fresh, turn: make(chan struct{}, 1)}
 }
 
-// statsRest is how many times its own duration a count is repeated: at most a tenth
-// of the time is spent on it.
+// statsRest times its own duration a count is repeated: counting takes at most a tenth of the time.
 const statsRest = 9
 
-// count returns the last count if it is fresh, or counts. Failures are repeated, too. A
-// count that has begun is finished: callers that ask and hang up must not keep the database
-// busy.
+// count returns the last count if it is fresh, or counts. Failures are repeated, too. A count goes on
+// if its caller hangs up: such callers must not keep the database busy.
 func (c *statsCache) count(ctx context.Context) (store.Stats, error) {
 	select {
 	case c.turn <- struct{}{}:

@@ -2,8 +2,7 @@ package proxy
 
 import "github.com/locksidecar/locksidecar/proxy/internal/wire"
 
-// askToStop is POST /v1/locks/{key}/stop. As with release, it is carried out. The
-// answer promises nothing: the holder decides.
+// askToStop is POST /v1/locks/{key}/stop, carried out like release. Its answer promises nothing.
 func (k *call) askToStop(key string) *wire.Problem {
 	k.startSpan(spanStop, routeStop, key)
 	if p := wire.ParseQuery(k.Query, nil); p != nil {
@@ -25,5 +24,5 @@ func (k *call) askToStop(key string) *wire.Problem {
 	return nil
 }
 
-// statusAccepted: what was asked for is on its way, and no more than that is known.
+// statusAccepted: the request is on its way, and no more is known.
 const statusAccepted = 202

@@ -36,19 +36,18 @@ const (
 	routeRelease = "/v1/locks/{key}/release"
 )
 
-// callSpan is the span of a call about locks. Without a Tracer it is nil, and its methods do nothing.
+// callSpan is the span of a call. Without a Tracer it is nil, and its methods do nothing.
 type callSpan struct {
 	trace.Span
 	// ctx has the span, and the baggage of the call.
 	ctx context.Context
 	// traceparent identifies the span.
 	traceparent string
-	// problem is the code of the answer, or empty if the answer is no problem.
+	// problem is the code of the answer, empty for none.
 	problem string
 }
 
-// startSpan begins the span of the call, if there is a Tracer. key is empty for several
-// keys.
+// startSpan begins the span of the call, if there is a Tracer. key is empty for several keys.
 func (k *call) startSpan(name, route, key string) {
 	if k.srv.cfg.Tracer != nil {
 		k.span = k.newSpan(name, route, key)
@@ -66,12 +65,11 @@ func (k *call) newSpan(name, route, key string) *callSpan {
 	return &callSpan{Span: span, ctx: ctx, traceparent: tracing.Format(span.SpanContext())}
 }
 
-// maxState is the largest tracestate in bytes, as in the standard. Each span and batch keeps a copy,
-// so an app with a long one could exceed what a collector takes.
+// maxState is the most bytes of a tracestate (W3C). Each span and batch keeps a copy, so a long one
+// could exceed what a collector takes.
 const maxState = 512
 
-// remote is the context that the app sent. A malformed traceparent, or two, count as
-// absent.
+// remote is the context that the app sent. A malformed or repeated traceparent counts as absent.
 func (k *call) remote() context.Context {
 	ctx := context.Background()
 	if len(k.baggage) > 0 {
@@ -94,7 +92,6 @@ func (k *call) remote() context.Context {
 	return trace.ContextWithRemoteSpanContext(ctx, parent)
 }
 
-// transport is how calls of this kind of connection come in.
 func transport(k conn.Kind) attribute.KeyValue {
 	if k == conn.Unix {
 		return semconv.NetworkTransportUnix
@@ -113,8 +110,7 @@ func appendType(attrs []attribute.KeyValue, name string) []attribute.KeyValue {
 // off: nothing is recorded.
 func (x *callSpan) off() bool { return x == nil || !x.IsRecording() }
 
-// setAcquire notes the request. fallback is the TTL if neither the request nor a session
-// has one.
+// setAcquire notes the request. fallback is the TTL if neither the request nor a session has one.
 func (x *callSpan) setAcquire(r *lease.Request, s Session, fallback time.Duration) {
 	if x.off() {
 		return
@@ -151,14 +147,12 @@ func (x *callSpan) setKeys(keys []string) {
 	x.SetAttributes(appendType([]attribute.KeyValue{tracing.Keys.StringSlice(keys[:min(len(keys), maxSpanKeys)]), tracing.KeyCount.Int(len(keys))}, name)...)
 }
 
-// setSession notes the public name of the session.
 func (x *callSpan) setSession(s Session) {
 	if s != nil && !x.off() {
 		x.SetAttributes(tracing.Session.String(s.Name()))
 	}
 }
 
-// setClaim notes the token of a claim.
 func (x *callSpan) setClaim(token int64, s Session) {
 	if x.off() {
 		return
@@ -180,7 +174,6 @@ func (x *callSpan) setRelease(r *lease.ReleaseRequest, force bool) {
 	}
 }
 
-// granted notes the grants.
 func (x *callSpan) granted(all []lease.Grant) {
 	if x.off() {
 		return
@@ -197,20 +190,17 @@ func (x *callSpan) granted(all []lease.Grant) {
 	x.setResult(result)
 }
 
-// amended notes that a grant still holds.
 func (x *callSpan) amended(g *lease.Grant) {
 	x.setReentry(g.Reentry)
 	x.setResult(metrics.Granted)
 }
 
-// setReentry notes the entries of a lock that is entered more than once.
 func (x *callSpan) setReentry(n int) {
 	if n > 1 && !x.off() {
 		x.SetAttributes(tracing.Reentry.Int(n))
 	}
 }
 
-// released notes what is left after a release.
 func (x *callSpan) released(r *lease.Released) {
 	if r.Reentry == 0 {
 		x.setResult(metrics.Released)
@@ -251,9 +241,8 @@ func (x *callSpan) end(status int) {
 	x.End()
 }
 
-// traceparent is the trace context that the call passes on: its span's, or else the app's if it is
-// valid. It leaves out the extra fields of later versions: they may be long or no UTF-8, and would
-// fail the whole batch.
+// traceparent is what the call passes on: its span's context, else the app's if valid. Fields of later
+// versions are left out: long or no UTF-8, they would fail the whole batch.
 func (k *call) traceparent() string {
 	if k.span != nil {
 		return k.span.traceparent
@@ -264,7 +253,6 @@ func (k *call) traceparent() string {
 	return wire.Traceparent(k.trace)
 }
 
-// logger adds the trace of the call to each line.
 func (k *call) logger() *slog.Logger { return k.srv.logFor(k.traceparent()) }
 
 // logFor adds the trace of a traceparent, which may be empty, to each line.

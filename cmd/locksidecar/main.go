@@ -23,7 +23,7 @@ func main() {
 	os.Exit(exitcode.Of(err))
 }
 
-// say waits for a second at most, for whoever reads standard error may hang.
+// say waits for a second at most: the reader of standard error may hang.
 func say(err error) {
 	said := make(chan struct{})
 	go func() {

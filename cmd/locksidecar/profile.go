@@ -11,16 +11,15 @@ import (
 	"runtime/pprof"
 )
 
-// profiled runs the program, and writes profiles of it into the folder that
-// PROFILE_FOLDER names: cpu, and for the whole run allocs, mutex and block. It is for
-// `make bench-profile`: what is released is built without this file.
+// profiled runs the program, and writes profiles into PROFILE_FOLDER: cpu, and for the whole run
+// allocs, mutex and block. It is for `make bench-profile`; releases lack this file.
 func profiled(program func() error) error {
 	folder := os.Getenv("PROFILE_FOLDER")
 	if folder == "" {
 		return program()
 	}
-	// So rarely that they do not show in the CPU profile: each hundredth wait for a mutex,
-	// and one sample for each 10 ms that a goroutine waits for something else.
+	// Too rare to show in the CPU profile: each hundredth wait for a mutex, one sample per 10 ms of
+	// others.
 	runtime.SetMutexProfileFraction(100)
 	runtime.SetBlockProfileRate(10_000_000)
 	cpu, err := os.Create(filepath.Join(folder, "cpu")) //nolint:gosec // who measures names the folder

@@ -2,5 +2,4 @@
 
 package main
 
-// profiled runs the program.
 func profiled(program func() error) error { return program() }

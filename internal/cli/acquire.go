@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// waitForever is what a bare --wait means.
 const waitForever = "forever"
 
 const acquireLong = `Acquire a lock that belongs to no connection (bind:ttl) and print its fencing
@@ -73,8 +72,8 @@ func (a *app) acquireCommand() *cobra.Command {
 	return cmd
 }
 
-// acquire returns the token. If no answer came, it releases by the id of the request, unless
-// the id is shared: then an earlier call may have told its caller of it.
+// acquire returns the token. Without an answer it releases by request id, unless the id is shared: then
+// an earlier call may have told its caller of it.
 func acquire(c *client, key string, body acquireBody, shared bool) (token int64, err error) {
 	var grant struct {
 		Token int64 `json:"token"`
@@ -110,7 +109,6 @@ func newAcquireBody(ttl time.Duration, wait, data, requestID string) (acquireBod
 	return body, err
 }
 
-// jsonFlag is the value of a flag that is JSON, or nil where there is none.
 func jsonFlag(flag, value string) (json.RawMessage, error) {
 	if value == "" {
 		return nil, nil

@@ -22,13 +22,12 @@ const (
 	dialTimeout = 5 * time.Second
 	// answerTimeout is longer than the sidecar waits for its store by default.
 	answerTimeout = 30 * time.Second
-	// maxAnswer limits what is read of an answer: a full page of locks, each with
-	// its data.
+	// maxAnswer limits what is read of an answer: a full page of locks, each with its data.
 	maxAnswer = 32 << 20
 )
 
-// client talks to the sidecar behind a socket. Interrupting the process closes
-// its connections, which ends a call that waits. It is safe for concurrent use.
+// client talks to the sidecar behind a socket. The end of the process closes its connections and so
+// ends a waiting call. It is safe for concurrent use.
 type client struct {
 	socket  string
 	version string // of this program
@@ -48,7 +47,6 @@ func (a *app) newClient() *client {
 	return newClient(socket, a.version)
 }
 
-// lookup finds a variable of the environment.
 func (a *app) lookup(name string) (string, bool) {
 	if a.source.Lookuper != nil {
 		return a.source.Lookuper.Lookup(name)
@@ -62,23 +60,20 @@ func newClient(socket, version string) *client {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "unix", socket)
 		},
-		// One call, one connection: no lock of these commands hangs on it, and a call that
-		// failed is not made a second time.
+		// One call, one connection: no lock hangs on it, and no failed call is repeated.
 		DisableKeepAlives:  true,
 		DisableCompression: true,
 	}}
 }
 
-// withPatience is the client with another patience.
 func (c *client) withPatience(patience time.Duration) *client {
 	other := *c
 	other.patience = patience
 	return &other
 }
 
-// call sends one request and decodes its answer into answer (nil: not wanted).
-// Any status but 200 and 202 is a *problemError. wait is added to the time in which the
-// answer must come; below zero there is no limit.
+// call sends one request and decodes its answer into answer (nil: not wanted). Any status but 200 and
+// 202 is a *problemError. wait is added to the time limit of the answer; below zero there is none.
 func (c *client) call(method, path string, body, answer any, wait time.Duration) error {
 	ctx, cancel := context.Background(), context.CancelFunc(func() {})
 	if wait >= 0 {
@@ -107,8 +102,7 @@ func (c *client) call(method, path string, body, answer any, wait time.Duration)
 	return nil
 }
 
-// send sends a request and returns its answer, with a body that is still to be read and
-// closed. A redirection is an answer like any other.
+// send returns the answer to a request; close its body. A redirection is an answer, too.
 func (c *client) send(ctx context.Context, method, path string, body any) (*http.Response, error) {
 	var encoded []byte
 	if body != nil {
@@ -122,8 +116,8 @@ func (c *client) send(ctx context.Context, method, path string, body any) (*http
 		return nil, fmt.Errorf("making the request: %w", err)
 	}
 	req.Header.Set("User-Agent", "locksidecar/"+c.version)
-	// A command shows what is, not what this sidecar has last heard: a request to stop may still
-	// be on its way to it, and it is not told of the waiters of other pods.
+	// A command shows what is, not what this sidecar has last heard: it may not know yet of a request
+	// to stop, and is not told of other pods' waiters.
 	if method == http.MethodGet {
 		req.Header.Set("Cache-Control", "no-cache")
 	}
@@ -140,7 +134,7 @@ func (c *client) send(ctx context.Context, method, path string, body any) (*http
 	return nil, &unansweredError{c.explain(err)}
 }
 
-// unansweredError is a call that may have been carried out, and was not answered.
+// unansweredError is a call without an answer: it may have been carried out.
 type unansweredError struct{ error }
 
 func (e *unansweredError) Unwrap() error { return e.error }

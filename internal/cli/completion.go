@@ -8,14 +8,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// maxCompletions is how many keys are shown: who sees so many types another letter.
+// maxCompletions is how many keys are shown: for fewer, type another letter.
 const maxCompletions = 200
 
-// completionPatience: who presses TAB does not wait for a sidecar that hangs. Tests do.
+// completionPatience is short: TAB does not wait for a sidecar that hangs. Tests do.
 var completionPatience = time.Second
 
-// completeKey completes KEY by the keys that are held. The shell shows them as they
-// are, so one that does something to a terminal is not offered.
+// completeKey completes KEY by the held keys. The shell shows them as they are, so a key that does
+// something to a terminal is left out.
 func (a *app) completeKey(_ *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

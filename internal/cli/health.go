@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
 
-// healthPause is between two questions of `health --wait`.
+// healthPause is the pause in `health --wait`.
 const healthPause = 100 * time.Millisecond
 
 func (a *app) healthCommand() *cobra.Command {
@@ -45,8 +45,7 @@ answer is yes, for so long at most: for whoever starts together with the sidecar
 	return cmd
 }
 
-// askUntilWell asks once, and with wait again and again until then. The error is the last
-// answer's.
+// askUntilWell asks once, and with wait until all is well. The error is the last answer's.
 func askUntilWell(c *client, path string, wait time.Duration) error {
 	for deadline := time.Now().Add(wait); ; {
 		if wait > 0 { // a sidecar that hangs must not use up more than the wait

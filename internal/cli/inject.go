@@ -103,7 +103,6 @@ func (a *app) injectCommand() *cobra.Command {
 	return cmd
 }
 
-// injectOptions are the flags that are the same for manifests and for the webhook.
 type injectOptions struct {
 	inject.Options
 
@@ -119,7 +118,6 @@ func addInjectOptions(cmd *cobra.Command) *injectOptions {
 	return o
 }
 
-// checked returns the options once the flags are read.
 func (o *injectOptions) checked() (inject.Options, error) {
 	options := o.Options
 	for _, text := range o.env {
@@ -167,8 +165,7 @@ func readManifest(name string, stdin io.Reader) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, limit))
 }
 
-// reportInjected says on standard error what was done: a stream that has no sidecar in it
-// should not go unnoticed.
+// reportInjected says on standard error what was done: a stream without a sidecar should be noticed.
 func reportInjected(w io.Writer, injected inject.Injected) {
 	for _, hint := range injected.Hints {
 		fmt.Fprintf(w, "locksidecar: %s\n", hint)

@@ -13,7 +13,6 @@ import (
 	"github.com/locksidecar/locksidecar/internal/inject"
 )
 
-// webhook is what --webhook's flags say.
 type webhook struct {
 	on                       bool
 	listen, certificate, key string
@@ -34,7 +33,6 @@ func addWebhook(cmd *cobra.Command) *webhook {
 	return in
 }
 
-// check refuses flags that do not fit together.
 func (in *webhook) check(cmd *cobra.Command) error {
 	files, serving := []string{"filename", "all"}, []string{"listen", "certificate", "key", "client-ca", "shutdown-delay"}
 	if !in.on {
@@ -71,8 +69,7 @@ func (a *app) serveWebhook(cmd *cobra.Command, in *webhook, o inject.Options) er
 	return in.serve(s, o, a.version, slog.New(lines))
 }
 
-// serve serves until it is asked to stop, and then for shutdownDelay longer: the cluster still
-// sends requests here until it has learnt of the stop.
+// serve goes on for shutdownDelay after the stop: the cluster still sends requests.
 func (in *webhook) serve(s stopping, o inject.Options, version string, log *slog.Logger) error {
 	certificate, err := inject.LoadCertificate(in.certificate, in.key, in.clientCA, log)
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 // lockPath is the path of a key. The key is percent-encoded wholly.
 func lockPath(key string) string { return "/v1/locks/" + url.PathEscape(key) }
 
-// lockHolder is who has a lock.
 type lockHolder struct {
 	Pod         string          `json:"pod"`
 	Session     *string         `json:"session"`
@@ -40,7 +39,7 @@ func (h *lockHolder) String() string {
 	return text.String()
 }
 
-// renewed says whether the holder's sidecar renews the lock: it does for those of sessions.
+// renewed says whether the holder's sidecar renews the lock: only those of sessions.
 func (h *lockHolder) renewed() bool { return h.Session != nil }
 
 func (h *lockHolder) bind() string {
@@ -67,7 +66,6 @@ func human(ms int64) string {
 	return d.String()
 }
 
-// lockView is one lock as GET shows it.
 type lockView struct {
 	Key         string      `json:"key"`
 	Type        string      `json:"type"`

@@ -59,8 +59,7 @@ ends: the holder's sidecar renews it. It is "ttl" for one that ends after its ti
 	return cmd
 }
 
-// listLocks reads page after page, into one. The locks are kept as they came: they may
-// have more members than this version knows.
+// listLocks reads all pages into one. The locks stay as they came: some members may be unknown here.
 func listLocks(c *client, flags listFlags) (lockPage, error) {
 	list := lockPage{Locks: []json.RawMessage{}}
 	query := url.Values{"scope": {flags.scope}}

@@ -41,8 +41,7 @@ that may create tables, sidecars need no such right (LOCKSIDECAR_AUTO_MIGRATE=fa
 	}
 }
 
-// migrateCode tells a database that may be tried again from one for which
-// something must be fixed first.
+// migrateCode tells a database that may be tried again from one that must be fixed first.
 func migrateCode(err error) int {
 	var refused *pgconn.PgError
 	var unreachable *pgconn.ConnectError

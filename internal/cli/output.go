@@ -8,18 +8,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// addJSON adds --json.
 func addJSON(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("json", false, "print one JSON document, as the API answers")
 }
 
-// writeJSON writes an answer as it came.
 func writeJSON(w io.Writer, answer json.RawMessage) error {
 	_, err := fmt.Fprintf(w, "%s\n", answer)
 	return err
 }
 
-// decode reads an answer of the sidecar that has been kept as it came.
 func decode(answer json.RawMessage, into any) error {
 	if err := json.Unmarshal(answer, into); err != nil {
 		return fmt.Errorf("the answer cannot be read: %w", err)

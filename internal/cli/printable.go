@@ -7,9 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// printable makes a text from elsewhere (a key, a name, a reason) one that a terminal only
-// shows. It escapes all else as Go does: control characters, marks that turn the direction
-// of writing, line separators, and what is no UTF-8.
+// printable makes a text from elsewhere (a key, a name, a reason) safe for a terminal. It escapes, as
+// Go does, control characters, marks of writing direction, line separators, and invalid UTF-8.
 func printable(s string) string {
 	if !strings.ContainsFunc(s, unprintable) {
 		return s
@@ -34,8 +33,8 @@ func printable(s string) string {
 	return out.String()
 }
 
-// unprintable is true of what is no letter, mark, number, sign or space; and of the
-// sign that stands for what is no UTF-8, so that this is looked at closely.
+// unprintable is true of all but letters, marks, numbers, signs and space, and of U+FFFD, so that
+// invalid UTF-8 is looked at closely.
 func unprintable(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
 
 // cells is how many columns of a terminal a rune takes.
@@ -49,7 +48,6 @@ func cells(r rune) int {
 	return 1
 }
 
-// wide are the blocks of signs as wide as two letters.
 var wide = &unicode.RangeTable{
 	R16: []unicode.Range16{
 		{Lo: 0x1100, Hi: 0x115F, Stride: 1}, // Hangul Jamo
@@ -78,7 +76,7 @@ func width(s string) int {
 	return n
 }
 
-// cut shortens a printable text to so many columns, and says by a ~ that it did.
+// cut shortens a printable text to so many columns, with a ~ at the end.
 func cut(s string, columns int) string {
 	if width(s) <= columns {
 		return s

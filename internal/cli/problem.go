@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
 
-// problemError is an answer that is not what was asked for: application/problem+json.
+// problemError is an answer of application/problem+json.
 type problemError struct {
 	Status        int         `json:"status"`
 	Code          string      `json:"code"`

@@ -70,15 +70,13 @@ func (a *app) releaseCommand() *cobra.Command {
 	return cmd
 }
 
-// releaseOptions say what is released.
 type releaseOptions struct {
 	token           int64
 	hasToken, force bool
 	requestID       string
 }
 
-// releaseQuery is the query of a release. verb is what it does, and wait the time
-// that it may take, below zero as long as it takes.
+// releaseQuery is the query of a release. verb is what it does, wait its limit, below zero for none.
 func releaseQuery(o releaseOptions) (query, verb string, wait time.Duration, err error) {
 	token := "token=" + strconv.FormatInt(o.token, 10)
 	switch {
@@ -96,5 +94,4 @@ func releaseQuery(o releaseOptions) (query, verb string, wait time.Duration, err
 	return "?" + token, "released", 0, nil
 }
 
-// requestQuery names what a request has got.
 func requestQuery(id string) string { return "?request_id=" + url.QueryEscape(id) }

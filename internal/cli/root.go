@@ -42,7 +42,6 @@ const rootExample = `  # Serve on a socket of your own
   locksidecar --socket /tmp/ls.sock get deploy:prod
   locksidecar --socket /tmp/ls.sock release deploy:prod --token 1`
 
-// app is what the commands share.
 type app struct {
 	version string
 	source  config.Source
@@ -50,8 +49,7 @@ type app struct {
 	socket string
 }
 
-// Execute runs the command line. version is what the linker has set, or empty. The error has
-// an exit code, see package exitcode.
+// Execute runs the command line. version is set by the linker, or empty. Exit codes: package exitcode.
 func Execute(version string, args []string, stdout, stderr io.Writer) error {
 	return execute(&app{version: buildVersion(version)}, args, stdout, stderr)
 }
@@ -96,7 +94,6 @@ func newRoot(a *app) *cobra.Command {
 	return root
 }
 
-// noCommand refuses a word that is no command, and says which one was meant.
 func noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -108,7 +105,6 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	return usagef("unknown command %q%s; see `locksidecar --help`", args[0], hint)
 }
 
-// exactly wants n arguments, named in the usage line.
 func exactly(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != n {
@@ -118,8 +114,7 @@ func exactly(n int) cobra.PositionalArgs {
 	}
 }
 
-// joinWait lets --wait stand alone (wait for ever) or before its duration: the
-// flag library reads an optional value only when it is written --wait=30s.
+// joinWait lets --wait stand alone (for ever) or before its duration: the library wants --wait=30s.
 func joinWait(args []string) []string {
 	joined := make([]string, 0, len(args)) // for nil the library would read the process's own
 	for i := 0; i < len(args); i++ {
@@ -141,7 +136,6 @@ func isDuration(s string) bool {
 	return err == nil
 }
 
-// usagef is a mistake in the command line.
 func usagef(format string, args ...any) error {
 	return exitcode.With(exitcode.Usage, fmt.Errorf(format, args...))
 }

@@ -61,8 +61,7 @@ const runExample = `  # Of all pods, one makes the backup; the others go on at o
   # Somebody else has it: not an error here
   locksidecar run cron:clean -- ./clean.sh || [ $? -eq 75 ]`
 
-// The exit codes of `run` beside those of all commands, as env(1), timeout(1) and
-// the shells have them.
+// The exit codes of `run` beside the common ones, as in env(1), timeout(1) and the shells.
 const (
 	exitCannotRun  = 126
 	exitNoCommand  = 127
@@ -78,8 +77,7 @@ const runExitCodesHelp = `Exit codes: CMD's own, 128+n when signal n ended it, a
   127  CMD was not found
   128+n  signal n ended this program before CMD was started`
 
-// defaultGrace is how long CMD may take to end when the lock is lost. The lock may
-// be another one's by then, so it is short.
+// defaultGrace is how long CMD may take to end after a loss: short, as the lock may be another one's.
 const defaultGrace = 5 * time.Second
 
 type runFlags struct {
@@ -87,7 +85,6 @@ type runFlags struct {
 	ttl, grace         time.Duration
 }
 
-// runOptions are the checked flags of `run`.
 type runOptions struct {
 	key     string
 	command []string
@@ -136,8 +133,7 @@ func (a *app) runCommand() *cobra.Command {
 	return cmd
 }
 
-// newRunOptions looks for CMD, too: who mistyped it shall not have to wait for the
-// lock to learn that.
+// newRunOptions looks for CMD, too: nobody shall wait for the lock to learn of a typing mistake.
 func newRunOptions(flags runFlags, args []string) (runOptions, error) {
 	o := runOptions{key: args[0], command: args[1:], grace: flags.grace}
 	var err error
@@ -171,15 +167,13 @@ func cannotRun(name string, err error) error {
 	return exitcode.With(exitCannotRun, fmt.Errorf("%s cannot be executed: %w", name, err))
 }
 
-// runner is one `run`.
 type runner struct {
 	options runOptions
 	client  *client
 	stderr  interface{ Write(p []byte) (int, error) }
 }
 
-// run acquires, runs CMD, and releases. If it fails in between, the end of the process ends
-// the session, and so takes everything back.
+// run acquires, runs CMD, and releases. If it fails in between, the session ends with the process.
 func (r *runner) run() error {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, heeded(passedOn)...)
@@ -209,8 +203,7 @@ func (r *runner) run() error {
 	return exitcode.StatusError(code)
 }
 
-// acquire opens a session and waits for the lock in it, or for a signal that ends the wait:
-// also at a sidecar that hangs.
+// acquire opens a session and waits for the lock or a signal, also at a sidecar that hangs.
 func (r *runner) acquire(signals <-chan os.Signal) (*session, *heldLock, error) {
 	type result struct {
 		session *session
@@ -251,8 +244,8 @@ func endsWait(sig os.Signal) bool {
 	return false
 }
 
-// release gives the lock back, and says whether it was held until now. A release
-// that fails otherwise changes nothing: the session ends anyway.
+// release says whether the lock was held until now. Other failures change nothing: the session ends
+// anyway.
 func (r *runner) release(l *heldLock, success bool) bool {
 	err := l.release(success)
 	if err == nil {

@@ -14,13 +14,11 @@ type group struct {
 	changes chan syscall.WaitStatus
 }
 
-// startGroup starts CMD in a process group of its own.
 func startGroup(path string, argv, env []string) (*group, error) {
 	g := &group{changes: make(chan syscall.WaitStatus, 1)}
 	started := make(chan error, 1)
 	go func() {
-		// Linux sends the signal of a parent's death when the *thread* that started the
-		// child ends, so this one stays for as long as the process does.
+		// Linux sends the signal when the starting *thread* ends, so this one stays.
 		runtime.LockOSThread()
 		process, err := os.StartProcess(path, argv, &os.ProcAttr{
 			Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: childAttributes(),
@@ -36,8 +34,7 @@ func startGroup(path string, argv, env []string) (*group, error) {
 	return g, <-started
 }
 
-// wait reaps. It also reaps strangers: as the first process of a container, this one
-// is the parent of all orphans.
+// wait reaps, strangers too: the first process of a container is the parent of all orphans.
 func (g *group) wait() {
 	for {
 		var status syscall.WaitStatus

@@ -14,9 +14,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// session is an explicit session of this process. It lives exactly as long as the connection
-// of its event stream, which no child process inherits (Go opens everything close-on-exec): so
-// the end of this process, however it ends, is the end of the session.
+// session is an explicit session of this process. It lives as long as the connection of its event
+// stream, which no child inherits (Go opens everything close-on-exec): so it ends with this process.
 type session struct {
 	client *client
 	id     string
@@ -26,7 +25,6 @@ type session struct {
 	events chan sessionEvent
 }
 
-// sessionEvent is `lost` or `stop`.
 type sessionEvent struct {
 	name   string
 	Key    string  `json:"key"`
@@ -42,8 +40,7 @@ type sessionBody struct {
 // maxEvents is the most events that wait for their reader: `run` has one lock.
 const maxEvents = 64
 
-// openSession opens the event stream and waits for the session's id. ttlMS 0 is the
-// sidecar's default.
+// openSession opens the event stream and waits for the session's id. ttlMS 0: the sidecar's default.
 func openSession(c *client, ttlMS int64, name string) (*session, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s := &session{client: c, close: func() { cancel(nil) }, events: make(chan sessionEvent, maxEvents)}
@@ -97,8 +94,7 @@ func (s *session) read(body io.Closer, lines *bufio.Reader) {
 	}
 }
 
-// nextEvent reads one server-sent event. Events of a future version are for the
-// caller to ignore.
+// nextEvent reads one server-sent event. The caller ignores events of future versions.
 func nextEvent(lines *bufio.Reader) (name string, data []byte, err error) {
 	for {
 		line, err := lines.ReadString('\n')
@@ -118,8 +114,7 @@ func nextEvent(lines *bufio.Reader) (name string, data []byte, err error) {
 	}
 }
 
-// call makes a call that joins the session, on a connection of its own. It is safe
-// for concurrent use.
+// call joins the session, on a connection of its own. It is safe for concurrent use.
 func (s *session) call(method, path string, body, answer any, wait, patience time.Duration) error {
 	c := s.client.withPatience(patience)
 	c.session = s.id
@@ -141,7 +136,7 @@ type heldLock struct {
 	until time.Time
 }
 
-// lease is the part of the answers to acquire and PATCH that is used here.
+// leaseAnswer is the part of the answers to acquire and PATCH that is used here.
 type leaseAnswer struct {
 	Granted     bool  `json:"granted"`
 	Token       int64 `json:"token"`
@@ -165,8 +160,7 @@ func (s *session) acquire(key string, waitMS int64, data json.RawMessage) (*held
 
 func expiry(a leaseAnswer) time.Duration { return time.Duration(a.ExpiresInMS) * time.Millisecond }
 
-// releasePatience is how long a release may take: the session's end, which follows,
-// frees the lock as well.
+// releasePatience limits a release: the session's end, which follows, frees the lock as well.
 const releasePatience = 5 * time.Second
 
 func (l *heldLock) release(success bool) error {

@@ -10,15 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// passedOn are the signals that `run` passes on to CMD from its start. SIGTSTP is
-// added when the lock is had: before, it stops this process as any other.
+// passedOn are the signals that `run` passes on to CMD from its start. With the lock SIGTSTP is added:
+// before, it stops this process.
 var passedOn = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
 }
 
-// heeded leaves out those that this process was started to ignore (nohup, or & in
-// a script): CMD inherits that, as it would without us.
+// heeded leaves out signals that this process ignores from its start (nohup, &): CMD inherits that.
 func heeded(all []os.Signal) []os.Signal {
 	var out []os.Signal
 	for _, sig := range all {

@@ -11,16 +11,14 @@ import (
 )
 
 const (
-	// emptyPoll is how often a group whose leader has ended is looked at: nobody
-	// tells when the last of it goes.
+	// emptyPoll is the pause between looks at a group without its leader: nobody tells of its end.
 	emptyPoll = 10 * time.Millisecond
 	// afterKill is how long a killed group may take to be gone: processes that nobody
 	// reaps look alive.
 	afterKill = time.Second
 )
 
-// supervisor keeps CMD and the lock together: CMD hears what this process hears,
-// and does not outlive the lock.
+// supervisor keeps CMD and the lock together: CMD gets our signals, and does not outlive the lock.
 type supervisor struct {
 	*runner
 
@@ -32,8 +30,7 @@ type supervisor struct {
 	resuming bool
 }
 
-// supervise returns CMD's exit code when it has ended; when the lock was lost, when
-// its whole group has.
+// supervise returns CMD's exit code when it has ended; after a loss, when its whole group has.
 func (s *supervisor) supervise(signals chan os.Signal) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -84,7 +81,6 @@ func (s *supervisor) signal(sig syscall.Signal) {
 	}
 }
 
-// take acts on news of the lock.
 func (s *supervisor) take(n news) {
 	switch n.kind {
 	case newsLost:
@@ -112,7 +108,6 @@ func (s *supervisor) take(n news) {
 	}
 }
 
-// stopped acts when CMD has been stopped.
 func (s *supervisor) stopped(by syscall.Signal) {
 	switch {
 	case s.lost:
@@ -128,9 +123,9 @@ func (s *supervisor) stopped(by syscall.Signal) {
 	}
 }
 
-// suspend stops our own job, as the shell expects of one whose Ctrl-Z was pressed.
-// The shell's fg or bg then continues it: see resume. We need SIGSTOP for that: a
-// signal that Go's runtime has once caught does not stop the process any more.
+// suspend stops our own job, as the shell expects after Ctrl-Z. Its fg or bg continues the job: see
+// resume. Only SIGSTOP works, because a signal that Go's runtime has once caught does not stop the
+// process any more.
 func (s *supervisor) suspend() {
 	if s.terminal == nil {
 		return // no shell's job: whoever stopped CMD will continue it
@@ -144,8 +139,8 @@ func (s *supervisor) suspend() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 }
 
-// resume continues CMD, but only when the lock is still held: what was lost while
-// this process was stopped has not been acted on.
+// resume continues CMD only if the lock is still held: a loss was not acted on while this process was
+// stopped.
 func (s *supervisor) resume(w *watcher) {
 	if s.lost {
 		s.signal(syscall.SIGCONT)
@@ -163,8 +158,7 @@ func (s *supervisor) goOn() {
 	s.signal(syscall.SIGCONT)
 }
 
-// endRest waits until what CMD has left behind in its group is gone, and kills it at
-// the end of the grace; nil: that has passed.
+// endRest waits for the rest of CMD's group, and kills it after the grace; nil: that has passed.
 func (s *supervisor) endRest(grace <-chan time.Time) {
 	tick := time.NewTicker(emptyPoll)
 	defer tick.Stop()

@@ -7,17 +7,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is the controlling terminal of this process; nil when there is none. CMD's
-// group gets it when it first wants it, which the kernel tells by stopping it: in a
-// pipeline, somebody else of our own group may need it more.
+// terminal is our controlling terminal, or nil. CMD's group gets it when it first wants it, which the
+// kernel tells by stopping it: in a pipeline, others of our own group may need it more.
 type terminal struct {
 	fd int
 	// given: CMD's group has had it.
 	given bool
 }
 
-// openTerminal is called when CMD has been started: from here on SIGTTOU is ignored,
-// or taking the terminal back would stop us, and CMD must not inherit that.
+// openTerminal is called when CMD has started: it ignores SIGTTOU, which CMD must not inherit.
+// Otherwise taking the terminal back would stop us.
 func openTerminal() *terminal {
 	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -27,7 +26,6 @@ func openTerminal() *terminal {
 	return &terminal{fd: fd}
 }
 
-// foreground is the group that has the terminal, 0 if that cannot be told.
 func (t *terminal) foreground() int {
 	id, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
 	if err != nil {
@@ -63,8 +61,8 @@ func (t *terminal) takeBack(group int) {
 	}
 }
 
-// jobControl says whether a shell may be there that continues us. Nobody is above
-// the first process of a terminal's session, as in a container.
+// jobControl says whether a shell may be there that continues us: not for the first process of a
+// terminal's session, as in a container.
 func (t *terminal) jobControl() bool {
 	session, err := unix.Getsid(0)
 	return err == nil && session != syscall.Getpgrp()

@@ -22,19 +22,18 @@ const (
 )
 
 const (
-	// checkPatience is the least time that the sidecar has for an answer, but for half
-	// of a short TTL: with a check every third, the loss is known when the lease ends.
+	// checkPatience is the least time for an answer, or half of a short TTL: with a check every third,
+	// a loss is known when the lease ends.
 	checkPatience = time.Second
-	// lastLook is the last part of that, after the deadline: this process may have been
-	// stopped past it, and not yet have seen an answer that is there.
+	// lastLook is the last part of that, after the deadline: this process may have been stopped past
+	// it, with an answer unseen.
 	lastLook      = 250 * time.Millisecond
 	minCheckPause = 50 * time.Millisecond
 )
 
-// watcher tells what happens to a lock. The event stream says most of it; but a
-// sidecar that has been stopped, or hangs, says nothing, and its lease ends all the
-// same. So the watcher asks, three times in a TTL, and takes the lock for lost when
-// the lease has ended by its own clock and no answer has come.
+// watcher tells what happens to a lock, mostly from the event stream. A sidecar that has been stopped,
+// or hangs, says nothing, and its lease ends all the same. So the watcher asks three times in a TTL.
+// The lock is lost when the lease has ended by the watcher's clock without an answer.
 type watcher struct {
 	lock *heldLock
 	news chan news
@@ -110,9 +109,8 @@ func (w *watcher) next(ctx context.Context) (n news, tell bool) {
 	return news{}, false
 }
 
-// begin begins a check, if none is under way. The deadline counts from now at the
-// earliest: when this process has been stopped past the lease's end, that is no fault
-// of the sidecar.
+// begin begins a check, if none is under way. The deadline counts from now at the earliest: it is no
+// fault of the sidecar if this process was stopped past the lease's end.
 func (w *watcher) begin() {
 	if w.asking {
 		return
@@ -126,8 +124,7 @@ func (w *watcher) begin() {
 	go w.send()
 }
 
-// pause is the time to the next check: a third of the TTL, less when the lease is
-// near its end.
+// pause is the time to the next check: a third of the TTL, less near the end of the lease.
 func (w *watcher) pause() time.Duration {
 	return max(minCheckPause, min(w.lock.session.ttl/3, time.Until(w.lock.until)/2))
 }
@@ -152,8 +149,7 @@ func (w *watcher) heard(e sessionEvent, open bool) (news, bool) {
 	return news{}, false
 }
 
-// judge handles an answer. If it says nothing about the lock (the store is away), nothing changes:
-// another check follows before the lease ends.
+// judge handles an answer. If it says nothing about the lock (no store), another check follows in time.
 func (w *watcher) judge(a checkAnswer) (n news, tell bool) {
 	w.asking = false
 	if reason, lost := lossOf(a.err); lost {

@@ -16,9 +16,9 @@ type stopping struct {
 	hurry context.Context
 }
 
-// onSignals takes the first SIGTERM or SIGINT as stop and the second as hurry; a
-// third ends the process the hard way. release gives these two back. SIGPIPE is ignored: when
-// whoever reads the log has ended, the next line is not written, and that is all.
+// onSignals takes the first SIGTERM or SIGINT as stop and the second as hurry; a third ends the process
+// the hard way. release restores these two. SIGPIPE is ignored: without a reader of the log only lines
+// are lost.
 func onSignals(parent context.Context) (s stopping, release func()) {
 	stop, cancelStop := context.WithCancelCause(parent)
 	hurry, cancelHurry := context.WithCancel(parent)

@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	// statLines is how many types and pods are shown, unless told otherwise;
-	// maxStatLines is the most that the API returns.
+	// statLines is the default number of types and pods, maxStatLines the most that the API returns.
 	statLines    = 20
 	maxStatLines = 1000
 )
@@ -77,7 +76,6 @@ func (c *client) stats(ownNamespace bool, limit int) (answer json.RawMessage, er
 	return answer, err
 }
 
-// counts is what is counted, of all, of a type, or of a pod.
 type counts struct {
 	Held        int64 `json:"held"`
 	Expired     int64 `json:"expired"`
@@ -86,7 +84,6 @@ type counts struct {
 	LongestHeld int64 `json:"longest_held_ms"`
 }
 
-// statsView is what the API counts.
 type statsView struct {
 	counts
 	Types []struct {
@@ -134,14 +131,12 @@ func (v *statsView) write(w io.Writer) error {
 	return table.Flush()
 }
 
-// writeRest says what a table does not show.
 func writeRest(w io.Writer, what string, held int64) {
 	if held > 0 {
 		fmt.Fprintf(w, "(and %d held in %s that are not shown, see --limit)\n", held, what)
 	}
 }
 
-// typeName is a type for people.
 func typeName(name string) string {
 	if name == "" {
 		return "(none)"

@@ -8,7 +8,6 @@ import (
 	"time"
 )
 
-// none stands in a table where there is nothing.
 const none = "-"
 
 // orNone is a text from elsewhere, for people.
@@ -19,7 +18,6 @@ func orNone(s *string) string {
 	return printable(*s)
 }
 
-// writeTable writes one line a lock.
 func writeTable(w io.Writer, locks []json.RawMessage) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "KEY\tPOD\tSESSION\tOWNER\tBIND\tHELD\tEXPIRES\tWAITING\tSTOPPING")
@@ -38,7 +36,6 @@ func writeTable(w io.Writer, locks []json.RawMessage) error {
 	return table.Flush()
 }
 
-// write writes one lock, a line for each of its properties.
 func (l *lockView) write(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(name, value string) { fmt.Fprintf(table, "%s\t%s\n", name, value) }

@@ -89,7 +89,6 @@ func canShow(in, out *os.File) bool {
 	return os.Getenv("TERM") != "dumb" && term.IsTerminal(int(in.Fd())) && term.IsTerminal(int(out.Fd()))
 }
 
-// printTop prints one table.
 func printTop(c *client, m *topModel, out io.Writer) error {
 	locks, more, err := c.topLocks(m.all, m.kind)
 	if err != nil {
@@ -100,8 +99,7 @@ func printTop(c *client, m *topModel, out io.Writer) error {
 	return err
 }
 
-// repeatTop prints table after table, until nobody reads them any more. A sidecar that
-// does not answer is a line in the error output.
+// repeatTop prints tables until nobody reads them. A sidecar that does not answer is a line in errOut.
 func repeatTop(c *client, m *topModel, interval time.Duration, out, errOut io.Writer) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -118,7 +116,7 @@ func repeatTop(c *client, m *topModel, interval time.Duration, out, errOut io.Wr
 	}
 }
 
-// topLocks reads the locks page by page, and says whether there are more of them.
+// topLocks reads the locks page by page, and says whether there are more.
 func (c *client) topLocks(all bool, kind string) (locks []topLock, more bool, err error) {
 	query := url.Values{"scope": {"pod"}, "limit": {strconv.Itoa(pageSize)}}
 	if all {

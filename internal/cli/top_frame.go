@@ -17,8 +17,8 @@ var topHelp = []string{
 	"space    ask again now", "arrows, PgUp, PgDn, Home, End   scroll", "q        quit", "", "Any key goes back.",
 }
 
-// frame returns the lines for the terminal. They fit its size and have no control characters.
-// header is the index of the table's first line, or -1 without a table.
+// frame returns lines that fit the terminal, without control characters. header is the table's first
+// line, or -1.
 func (m *topModel) frame() (lines []string, header int) {
 	if m.help {
 		return m.fit(append([]string{"locksidecar top", ""}, topHelp...)), -1
@@ -37,7 +37,6 @@ func (m *topModel) frame() (lines []string, header int) {
 	return lines, header
 }
 
-// fit cuts lines to the size of the terminal.
 func (m *topModel) fit(lines []string) []string {
 	lines = lines[:min(len(lines), max(m.lines, 0))]
 	for i := range lines {
@@ -46,7 +45,6 @@ func (m *topModel) fit(lines []string) []string {
 	return lines
 }
 
-// foot is the last line.
 func (m *topModel) foot() string {
 	if m.typing {
 		return "filter: " + printable(m.filter) + "_  (Enter, Esc)"
@@ -66,7 +64,6 @@ const (
 	columnGap    = 2
 )
 
-// table returns the header and some rows, at most columns wide.
 func (m *topModel) table(columns, from, to int) (header string, rows []string) {
 	room := max(columns-ageWidth-waitersWidth-expiresWidth-4*columnGap, 0)
 	keys, holders := max(m.keyWidth, len("KEY")), max(m.holderWidth, len("HOLDER"))

@@ -31,10 +31,8 @@ const (
 
 const escape = 0x1b
 
-// maxSequence is the most bytes that a key sends.
 const maxSequence = 32
 
-// controls are the keys that send one byte.
 var controls = map[byte]keyCode{
 	'\r': keyEnter, '\n': keyEnter, 0x7f: keyErase, 0x08: keyErase, 0x15: keyEraseAll, 0x03: keyInterrupt, 0x1a: keySuspend,
 }
@@ -48,8 +46,7 @@ var sequences = map[string]keyCode{
 // keyParser makes keys of the bytes that a terminal sends.
 type keyParser struct{ pending []byte }
 
-// feed takes in bytes and returns the keys that are complete. Keys that it does not
-// know are left out.
+// feed takes in bytes and returns the complete keys, without unknown ones.
 func (p *keyParser) feed(b []byte) (keys []key) {
 	p.pending = append(p.pending, b...)
 	for len(p.pending) > 0 {
@@ -68,7 +65,7 @@ func (p *keyParser) feed(b []byte) (keys []key) {
 	return keys
 }
 
-// flush is called after a short pause of the input: an ESC without a sequence was the key itself.
+// flush is called after a short pause: an ESC without a sequence was the key itself.
 func (p *keyParser) flush() (keys []key) {
 	if len(p.pending) > 0 && p.pending[0] == escape {
 		keys = []key{{code: keyEscape}}

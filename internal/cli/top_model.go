@@ -46,8 +46,7 @@ func newTopLock(lock *lockView) topLock {
 	return t
 }
 
-// compare puts first what somebody who looks for trouble wants to see: the oldest
-// hold, the most waiters, the next expiry; names in their order.
+// compare puts trouble first: the oldest hold, the most waiters, the next expiry; names in their order.
 func (t *topLock) compare(than *topLock, order string) int {
 	switch order {
 	case byHolder:
@@ -62,7 +61,7 @@ func (t *topLock) compare(than *topLock, order string) int {
 	return cmp.Compare(t.key, than.key)
 }
 
-// topModel is the state of `top`. It does no I/O: it takes locks and key presses, and returns lines of text.
+// topModel is the state of `top`, without I/O: it takes locks and keys, and returns lines.
 type topModel struct {
 	// The user's choices. kind limits the types (--type), filter is a part of a key or a
 	// holder, whether in capitals or not.
@@ -72,8 +71,8 @@ type topModel struct {
 	filter  string
 	kind    string
 
-	// The sidecar's answer, and when it came; zero: none yet. more: there are more locks
-	// than were read. failure is why it said nothing since.
+	// The sidecar's answer, and when it came; zero: none yet. more: not all locks were read. failure is
+	// why it said nothing since.
 	locks   []topLock
 	more    bool
 	at      time.Time
@@ -89,7 +88,6 @@ type topModel struct {
 	typedOver string
 }
 
-// found takes in what the sidecar said.
 func (m *topModel) found(locks []topLock, more bool, at time.Time) {
 	m.locks, m.more, m.at, m.failure = locks, more, at, ""
 	m.arrange()
@@ -98,13 +96,11 @@ func (m *topModel) found(locks []topLock, more bool, at time.Time) {
 // failed takes in why it said nothing. The earlier answer is still shown.
 func (m *topModel) failed(err error) { m.failure = printable(err.Error()) }
 
-// resize takes in the size of the terminal.
 func (m *topModel) resize(columns, lines int) {
 	m.columns, m.lines = columns, lines
 	m.scroll(0)
 }
 
-// arrange filters and sorts.
 func (m *topModel) arrange() {
 	wanted := strings.ToLower(m.filter)
 	m.shown, m.keyWidth, m.holderWidth = nil, 0, 0
@@ -125,12 +121,10 @@ func (m *topModel) arrange() {
 	m.scroll(0)
 }
 
-// scroll moves by so many lines, as far as there are some.
 func (m *topModel) scroll(by int) {
 	m.offset = max(min(m.offset+by, len(m.shown)-m.page()), 0)
 }
 
-// page is how many locks fit on the terminal.
 func (m *topModel) page() int { return max(m.lines-len(m.head())-2, 1) }
 
 // topWish is what a key asks for that the model cannot do.
@@ -143,7 +137,6 @@ const (
 	wishSuspend
 )
 
-// press takes in a key.
 func (m *topModel) press(k key) topWish {
 	switch {
 	case k.code == keyInterrupt:
@@ -177,7 +170,6 @@ func (m *topModel) press(k key) topWish {
 	return wishNothing
 }
 
-// command takes in a letter.
 func (m *topModel) command(r rune) topWish {
 	switch r {
 	case 'q':
@@ -226,7 +218,6 @@ func (m *topModel) typed(k key) {
 	m.arrange()
 }
 
-// head are the lines above the table.
 func (m *topModel) head() []string {
 	scope, count := "this pod", fmt.Sprint(len(m.locks))
 	if m.all {

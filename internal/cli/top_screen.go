@@ -30,13 +30,11 @@ const (
 	defaultRows = 24
 )
 
-// screen is a terminal that shows the view.
 type screen struct {
 	in, out *os.File
 	before  *term.State
 }
 
-// open takes the terminal.
 func (s *screen) open() error {
 	before, err := term.MakeRaw(int(s.in.Fd()))
 	if err != nil {
@@ -83,7 +81,6 @@ func (s *screen) paint(lines []string, header int) error {
 	return err
 }
 
-// topAnswer is what the sidecar said to one question.
 type topAnswer struct {
 	all   bool
 	locks []topLock
@@ -100,13 +97,11 @@ type topView struct {
 	answers chan topAnswer
 	asking  bool
 	bytes   chan []byte
-	// panics of the other goroutines: the terminal is handed back before the process
-	// ends.
+	// panics of the other goroutines: the terminal is handed back before the process ends.
 	panics chan any
 	parser keyParser
 }
 
-// watchTop shows the live view until somebody quits.
 func watchTop(c *client, m *topModel, interval time.Duration, in, out *os.File) error {
 	v := &topView{
 		c: c, m: m, screen: screen{in: in, out: out},
@@ -193,8 +188,7 @@ func (v *topView) press(k key) (end bool, err error) {
 	return false, nil
 }
 
-// suspend stops the process, as Ctrl-Z does elsewhere, if a shell is there that
-// continues it.
+// suspend stops the process, as Ctrl-Z does elsewhere, if a shell may continue it.
 func (v *topView) suspend() error {
 	if !(*terminal)(nil).jobControl() {
 		return nil

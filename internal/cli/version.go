@@ -8,11 +8,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// apiVersion is the version of the HTTP API.
 const apiVersion = "v1"
 
-// buildVersion is what this binary calls itself. The linker sets linked (make build); a plain
-// `go install` leaves it empty.
+// buildVersion is the version of this binary. Without the linker (`go install`) linked is empty.
 func buildVersion(linked string) string {
 	if linked != "" {
 		return linked
@@ -23,7 +21,6 @@ func buildVersion(linked string) string {
 	return "devel"
 }
 
-// versionLine is what `version` and --version print.
 func (a *app) versionLine() string {
 	return fmt.Sprintf("locksidecar %s, %s %s/%s, API %s", a.version, runtime.Version(), runtime.GOOS, runtime.GOARCH, apiVersion)
 }

@@ -1,10 +1,8 @@
 // Package config reads the sidecar's configuration from the environment.
 //
-// Every variable begins with LOCKSIDECAR_. A variable that is set but empty
-// counts as unset, because manifests write `value: ""` for "nothing". All
-// mistakes are reported at once, each with the variable, its value and what is
-// allowed, so that nobody has to fix them one restart at a time. A store URL may
-// hold a password and is only ever shown redacted.
+// Every variable begins with LOCKSIDECAR_. A variable that is set but empty counts as unset, because
+// manifests write `value: ""` for "nothing". All mistakes are reported at once, each with the variable,
+// its value and what is allowed. A store URL may hold a password and is only shown redacted.
 package config
 
 import (
@@ -26,14 +24,12 @@ const Prefix = "LOCKSIDECAR_"
 // DefaultSocket is where the sidecar listens, and where clients look for it.
 const DefaultSocket = "/run/locksidecar/locksidecar.sock"
 
-// Config is the whole configuration, checked: every value is in its range and
-// all relations hold.
+// Config is the whole configuration, checked: values are in range and fit together.
 type Config struct {
 	// Socket is the path of the Unix socket, SocketMode its permissions.
 	Socket     string
 	SocketMode fs.FileMode
-	// AllowedUIDs are the users who may connect; empty: whoever can open the
-	// socket.
+	// AllowedUIDs are the users who may connect; empty: whoever can open the socket.
 	AllowedUIDs []uint32
 	// TCPAddr is a loopback host:port for the same API; empty: off.
 	TCPAddr string
@@ -45,15 +41,13 @@ type Config struct {
 	// Namespace separates keys; Pod is this pod or host, as others see it.
 	Namespace, Pod string
 
-	// TTL is a lock's default time to live, RenewInterval the longest time
-	// between two renewals of a lease.
+	// TTL is a lock's default, RenewInterval the longest time between two renewals of a lease.
 	TTL, RenewInterval time.Duration
 	// StoreTimeout limits one operation of the store.
 	StoreTimeout time.Duration
 	PoolMaxConns int
 	Listen       Listen
-	// ListenURL is where the connection goes that listens, and nothing else: past a
-	// pooler. Its Kind is empty when it goes to Store, as all do.
+	// ListenURL is for the connection that only listens, past a pooler; without a Kind it is Store.
 	ListenURL    StoreURL
 	PollInterval time.Duration
 	CacheSize    int
@@ -93,8 +87,7 @@ const (
 	LogText LogFormat = "text"
 )
 
-// Source is where the configuration comes from. The zero value is the process's
-// own environment.
+// Source is where the configuration comes from; zero: the process's own environment.
 type Source struct {
 	// Lookuper finds a variable by its full name.
 	Lookuper envconfig.Lookuper
@@ -118,7 +111,7 @@ func FromMap(env map[string]string) Source {
 	return src
 }
 
-// With returns the source with another value for a variable of the sidecar, such as SOCKET.
+// With returns the source with another value for a sidecar's variable, such as SOCKET.
 func (src Source) With(variable, value string) Source {
 	if src.Lookuper == nil {
 		src.Lookuper = envconfig.OsLookuper()
@@ -127,8 +120,8 @@ func (src Source) With(variable, value string) Source {
 	return src
 }
 
-// Load reads and checks the configuration. The warnings are complete sentences about
-// what may not be what was wanted; the error joins all that was wrong.
+// Load reads and checks the configuration. The warnings are sentences about what may be unintended; the
+// error joins all that was wrong.
 func Load(src Source) (Config, []string, error) {
 	l := newLoader(src)
 	l.read(Variables()...)
@@ -136,8 +129,7 @@ func Load(src Source) (Config, []string, error) {
 	return l.cfg, append(l.byDefault(), unknown(l.src.Environ)...), errors.Join(l.errs...)
 }
 
-// Logging reads the level and format of the log, for a process that is no sidecar and
-// needs nothing else of its configuration.
+// Logging reads the level and format of the log, for a process that is no sidecar.
 func Logging(src Source) (slog.Level, LogFormat, error) {
 	l := newLoader(src)
 	l.read(Prefix+"LOG_LEVEL", Prefix+"LOG_FORMAT")
@@ -157,7 +149,6 @@ type urls struct{ store, storeFile, listen, listenFile string }
 
 func newLoader(src Source) *loader { return &loader{src: src.withDefaults()} }
 
-// value is what a variable is set to, or else its default.
 func (l *loader) value(v *variable) string {
 	if set, ok := l.src.Lookuper.Lookup(Prefix + v.name); ok {
 		return set
@@ -177,7 +168,6 @@ func (l *loader) read(names ...string) {
 	}
 }
 
-// bad notes that a variable's value is not what is allowed.
 func (l *loader) bad(name, value, allowed string) {
 	l.errs = append(l.errs, refused(Prefix+name, value, allowed))
 }
@@ -186,7 +176,7 @@ func refused(variable, value, allowed string) error {
 	return fmt.Errorf("%s is %q; allowed: %s", variable, value, allowed)
 }
 
-// relate checks what the variables say about each other, and fills in what follows from others.
+// relate checks variables against each other, and fills in what follows.
 func (l *loader) relate() {
 	l.pod()
 	l.renewInterval()
@@ -216,8 +206,7 @@ func (l *loader) pod() {
 	}
 }
 
-// renewInterval leaves room for a second renewal before the lease ends, so that
-// one that fails is not yet a lost lock.
+// renewInterval leaves room for a second renewal in a lease: one that fails loses no lock.
 func (l *loader) renewInterval() {
 	set, ok := l.src.Lookuper.Lookup(Prefix + "RENEW_INTERVAL")
 	switch ttl := l.cfg.TTL; {
@@ -230,7 +219,6 @@ func (l *loader) renewInterval() {
 	}
 }
 
-// listeners checks what the listeners' settings say about each other.
 func (l *loader) listeners() {
 	tcp, admin := l.cfg.TCPAddr, l.cfg.AdminAddr
 	if uids, ok := l.src.Lookuper.Lookup(Prefix + "ALLOWED_UIDS"); ok && tcp != "" {
@@ -242,8 +230,7 @@ func (l *loader) listeners() {
 	}
 }
 
-// byDefault warns of a store that nobody has chosen: two pods of which one has no URL would not
-// exclude each other.
+// byDefault warns of a store that nobody has chosen: a pod without a URL would not exclude one with it.
 func (l *loader) byDefault() []string {
 	if l.urls.store != "" || l.urls.storeFile != "" {
 		return nil
@@ -252,9 +239,8 @@ func (l *loader) byDefault() []string {
 		"only the apps of this sidecar exclude each other"}
 }
 
-// unknown lists LOCKSIDECAR_ variables that mean nothing to the sidecar, in one
-// sentence. It is a warning only: Kubernetes injects such variables for a
-// service of that name. Values are not shown, they may be secret.
+// unknown lists unknown LOCKSIDECAR_ variables in one sentence, without values, which may be secret. It
+// only warns: Kubernetes injects such variables for a service of that name.
 func unknown(environ []string) []string {
 	known := Variables()
 	var names []string

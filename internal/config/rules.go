@@ -16,19 +16,16 @@ import (
 	"unicode/utf8"
 )
 
-// rule is what values a variable may have, and what they mean.
 type rule[T any] struct {
 	allowed string
 	parse   func(value string) (parsed T, ok bool)
 }
 
-// setting is a rule with the place for its value.
 type setting struct {
 	allowed string
 	set     func(value string) bool
 }
 
-// into keeps values that the rule allows in field.
 func into[T any](field *T, r rule[T]) setting {
 	return setting{r.allowed, func(value string) bool {
 		parsed, ok := r.parse(value)
@@ -152,8 +149,7 @@ var addr = rule[string]{"host:port, such as 127.0.0.1:7625, [::1]:7625 or :7625"
 	return value, err == nil && validPort(port) && !strings.ContainsAny(host, " /")
 }}
 
-// loopbackAddr never resolves a name: only what is a loopback address by itself
-// can be trusted to stay one.
+// loopbackAddr never resolves a name: only a literal address is sure to stay one.
 var loopbackAddr = rule[string]{"host:port of a loopback address, such as 127.0.0.1:7624 or [::1]:7624", func(value string) (string, bool) {
 	host, port, err := net.SplitHostPort(value)
 	if host == "localhost" {

@@ -22,13 +22,11 @@ const (
 	Postgres StoreKind = "postgres"
 )
 
-// StoreURL names a store. It may hold a password: its String is redacted, its
-// Reveal is not.
+// StoreURL names a store. It may hold a password: its String is redacted, its Reveal is not.
 type StoreURL struct {
 	Kind StoreKind
 	url  string
-	// variable names the file in which the URL stands, and may be another one later;
-	// both are empty if it stands in none.
+	// The file, which may have another URL later, and the variable that names it; both empty: no file.
 	variable, file string
 }
 
@@ -44,9 +42,8 @@ func (u StoreURL) Reveal() string { return u.url }
 // maxURLFile is more than any file is long that holds a URL.
 const maxURLFile = 64 << 10
 
-// Again is the whole URL as it stands in its file by now: a secret may be replaced while
-// the sidecar runs. A URL from the environment stays what it was. The error says what is
-// wrong with the file, and tells no secret.
+// Again is the whole URL as its file has it now: a secret may be replaced while the sidecar runs. A URL
+// from the environment stays what it was. The error tells no secret.
 func (u StoreURL) Again() (string, error) {
 	if u.file == "" {
 		return u.url, nil
@@ -64,7 +61,6 @@ const (
 	allowedStores    = "memory:// or " + allowedDatabases
 )
 
-// allowedIn is the rule for a variable.
 func allowedIn(variable string) string {
 	if strings.HasPrefix(variable, "POSTGRES_LISTEN") {
 		return allowedDatabases
@@ -72,10 +68,8 @@ func allowedIn(variable string) string {
 	return allowedStores
 }
 
-// store finds the store's URL in one of its two variables.
 func (l *loader) store() {
-	// In a cluster a forgotten URL must not silently become locks that only this
-	// pod knows of.
+	// In a cluster a forgotten URL must not silently become locks that only this pod knows.
 	_, kubernetes := l.src.Lookuper.Lookup("KUBERNETES_SERVICE_HOST")
 	switch set := l.urls.store != "" || l.urls.storeFile != ""; {
 	case set:
@@ -89,7 +83,6 @@ func (l *loader) store() {
 	}
 }
 
-// listenURL finds the URL of the connection that listens, if there is one.
 func (l *loader) listenURL() {
 	variable, value := "POSTGRES_LISTEN_URL", redact(l.urls.listen)
 	switch {
@@ -111,7 +104,6 @@ func (l *loader) listenURL() {
 	l.cfg.ListenURL = u
 }
 
-// eitherURL reads a URL from the one of its two variables that is set.
 func (l *loader) eitherURL(variable, value, file string) (u StoreURL) {
 	var err error
 	switch {
@@ -128,7 +120,6 @@ func (l *loader) eitherURL(variable, value, file string) (u StoreURL) {
 	return u
 }
 
-// urlFile reads the URL in the file that a variable names.
 func urlFile(variable, path string) (StoreURL, error) {
 	info, err := os.Stat(path)
 	var content []byte
@@ -166,8 +157,7 @@ func storeURL(variable, raw string) (StoreURL, error) {
 	return StoreURL{}, refused(Prefix+variable, redact(raw), allowedIn(variable)+why)
 }
 
-// explain adds the parser's own words when they are certain not to repeat a
-// secret.
+// explain adds the parser's own words if they are certain not to repeat a secret.
 func explain(err error, raw string) string {
 	if file := unreadable(err, raw); file != "" {
 		return " (" + file + ")"
@@ -194,7 +184,6 @@ func unreadable(err error, raw string) string {
 	return ""
 }
 
-// hidden stands for what is not shown.
 const hidden = "***"
 
 var (
@@ -203,9 +192,8 @@ var (
 	safePath = regexp.MustCompile(`^(?:/[\w.%-]*)?$`)
 )
 
-// redact shows scheme, user, hosts and database of a URL, and hides the rest. A
-// URL that is not built as it should be may have a piece of its password
-// anywhere, so nothing of it is shown.
+// redact shows scheme, user, hosts and database of a URL. It shows nothing of a malformed URL, which
+// may have its password anywhere.
 func redact(raw string) string {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || !safeUser.MatchString(scheme) {

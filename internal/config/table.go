@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// variable is a row of the table of variables. The loader reads it, docs/configuration.md and
-// `serve --help` show it.
+// variable is a row of the table: for the loader, docs/configuration.md and `serve --help`.
 type variable struct {
 	name     string // without Prefix
 	standard string // the value if it is not set; in parentheses: what holds then
@@ -85,7 +84,6 @@ func Help() string {
 	return strings.TrimRight(out.String(), "\n")
 }
 
-// wrap breaks a text into lines of --help.
 func wrap(text string) string {
 	const indent, width = "     ", 88
 	var out strings.Builder

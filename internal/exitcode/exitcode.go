@@ -7,9 +7,8 @@ import (
 	"fmt"
 )
 
-// The exit codes, by cause. Those above 60 are the usual ones of sysexits.h, so
-// that scripts can tell "try again later" from "fix something first". They are
-// documented in Help and docs/operations.md.
+// The exit codes, by cause (Help, docs/operations.md). Those above 60 are from sysexits.h: scripts can
+// tell "try again later" from "fix something first".
 const (
 	OK          = 0
 	Unexpected  = 1

@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// Certificate is a certificate and its key in two files, and if wanted the CA of clients in
-// a third, which may be replaced while it serves. The kubelet replaces all files of a Secret at once, but between two reads; so
-// the content counts, and a pair that does not belong together is looked at again.
+// Certificate is a certificate and its key in two files, and if wanted the CA of clients in a third.
+// They may be replaced while it serves. The kubelet replaces a Secret's files between two reads: so the
+// content counts, and a pair that does not match is read again.
 type Certificate struct {
 	certFile, keyFile string
 	clientCA          string // a file; empty: any client may ask
 	log               *slog.Logger
-	// every is how often the files are looked at, at most. A connection makes the check
-	// due, and the kubelet's probes connect all the time.
+	// every is the least time between two looks at the files. A connection makes one due, and the
+	// kubelet's probes connect all the time.
 	every time.Duration
 
 	mu            sync.Mutex
@@ -32,8 +32,8 @@ type Certificate struct {
 	problem string
 }
 
-// LoadCertificate reads the files, in PEM. clientCA may be empty: then clients need no
-// certificate. A later mistake is logged, and the certificate stays as it was.
+// LoadCertificate reads the files, in PEM. Without clientCA clients need no certificate. A later
+// mistake is logged, and the certificate stays.
 func LoadCertificate(certFile, keyFile, clientCA string, log *slog.Logger) (*Certificate, error) {
 	c := &Certificate{certFile: certFile, keyFile: keyFile, clientCA: clientCA, log: log, every: time.Second, looked: time.Now()}
 	if err := c.read(); err != nil {
@@ -93,8 +93,8 @@ func (c *Certificate) current() (*tls.Certificate, *x509.CertPool) {
 	return c.pair, c.clients
 }
 
-// clientAuth is what a handshake asks of clients. A certificate is judged when it is needed,
-// by authenticate: the kubelet's probes have none.
+// clientAuth is what a handshake asks of clients. authenticate judges certificates only when needed:
+// the kubelet's probes have none.
 func (c *Certificate) clientAuth() tls.ClientAuthType {
 	if c.clientCA == "" {
 		return tls.NoClientCert
@@ -102,8 +102,7 @@ func (c *Certificate) clientAuth() tls.ClientAuthType {
 	return tls.RequestClientCert
 }
 
-// authenticate says why a client may not ask; nil: it may, as anybody may without a CA of
-// clients.
+// authenticate says why a client may not ask; nil: it may, as anybody may without a CA of clients.
 func (c *Certificate) authenticate(state *tls.ConnectionState) error {
 	if c.clientAuth() == tls.NoClientCert {
 		return nil

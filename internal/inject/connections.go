@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// connections is a listener that keeps at most limit connections open. A connection past the
-// limit closes the one whose last review, or else whose beginning, is longest ago. So
-// connections that only take up places end, and API servers and probes always get in.
+// connections is a listener with at most limit open connections. One more closes that whose last
+// review, or else beginning, is longest ago. So idle connections end, and API servers and probes get
+// in.
 type connections struct {
 	net.Listener
 
@@ -65,14 +65,12 @@ func (l *connections) add(conn *connection) *connection {
 	return oldest
 }
 
-// count is the number of open connections.
 func (l *connections) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open.Len()
 }
 
-// connectionKey is where a request's context has its *connection.
 type connectionKey struct{}
 
 // withConnection is [http.Server.ConnContext] for TLS on connections.
@@ -83,8 +81,7 @@ func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, conn)
 }
 
-// used notes that the request's connection had a whole review, which moves it to the end of
-// the line.
+// used notes a whole review of the request's connection: it moves to the end of the line.
 func used(request context.Context) {
 	if c, ok := request.Value(connectionKey{}).(*connection); ok {
 		c.all.mu.Lock()

@@ -15,10 +15,9 @@ import (
 	goyaml "sigs.k8s.io/yaml/goyaml.v2"
 )
 
-// decode reads the document's value, as kubectl does: YAML becomes JSON first. Numbers of
-// JSON stay as they are written, those of YAML become integers of 64 bits or a float64
-// (1e3 is 1000, and what is longer loses digits). A key that stands twice is an error, and
-// so are aliases that multiply (the library refuses them).
+// decode reads the document's value, as kubectl does: YAML becomes JSON first. Numbers of JSON stay as
+// written, those of YAML become integers of 64 bits or a float64 (1e3 is 1000, longer ones lose
+// digits). Errors are a key that stands twice, and aliases that multiply (refused by the library).
 func (d document) decode() (any, error) {
 	asJSON := []byte(d.body)
 	if !d.isJSON {
@@ -38,9 +37,8 @@ func (d document) decode() (any, error) {
 // notMerged is a key like any other, with as many runes as the one that merges: <<.
 const notMerged = "<\ue000"
 
-// yamlToJSON refuses a key that stands twice in a map. The library's strict mode refuses a
-// key that is merged and set beside it, too, which kubectl takes: so what it refuses is
-// looked at again, without merges.
+// yamlToJSON refuses a key that stands twice in a map. The library's strict mode also refuses a key
+// that is merged and set beside it, which kubectl takes: so it looks again without merges.
 func yamlToJSON(body string) ([]byte, error) {
 	asJSON, err := yaml.YAMLToJSONStrict([]byte(body))
 	if _, twice := errors.AsType[*goyaml.TypeError](err); !twice {
@@ -62,8 +60,8 @@ func yamlToJSON(body string) ([]byte, error) {
 	return yaml.YAMLToJSON([]byte(body))
 }
 
-// oneValue makes sure that the library does not leave out what follows the first value:
-// splitYAML does not know all of what YAML 1.1 takes for the end of a line.
+// oneValue makes sure that the library drops nothing after the first value: splitYAML does not know all
+// line ends of YAML 1.1.
 func oneValue(body string) error {
 	decoder := goyaml.NewDecoder(strings.NewReader(body))
 	var value any
@@ -76,8 +74,7 @@ func oneValue(body string) error {
 	return nil
 }
 
-// decodeJSON reads a value, and refuses a key that stands twice. The depth is bounded: the
-// value has been through the scanner of encoding/json.
+// decodeJSON reads a value, and refuses a repeated key. encoding/json's scanner bounds the depth.
 func decodeJSON(decoder *json.Decoder) (any, error) {
 	token, err := decoder.Token()
 	if err != nil {
@@ -118,7 +115,7 @@ func decodeJSON(decoder *json.Decoder) (any, error) {
 	return value, err
 }
 
-// encode gives the document another value. Its comments are lost, but for those in front.
+// encode gives the document another value. Only the comments in front are kept.
 func (d document) encode(value any) (document, error) {
 	if d.isJSON {
 		var text strings.Builder
@@ -139,8 +136,7 @@ func (d document) encode(value any) (document, error) {
 
 var yamlLine = regexp.MustCompile(`\bline (\d+)\b`)
 
-// quoted is where the library's errors begin to quote a document's values: a log is no
-// place for those of a Secret.
+// quoted is where the library's errors begin to quote values: those of a Secret must not be logged.
 var quoted = regexp.MustCompile(`(?s)(invalid map key|unsupported map key|cannot decode !!\w+).*`)
 
 // placed counts an error's lines from the beginning of the file.

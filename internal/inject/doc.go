@@ -1,9 +1,8 @@
 // Package inject puts the sidecar into pods.
 //
-// Pod is one pure function from pod to pod; everything else is a way to it: a stream
-// of manifests (Documents), and the admission webhook of a cluster (Webhook). The policy
-// in deploy/injector/policy.yaml says the same in CEL, and test/k8s holds the two against
-// each other on a real API server.
+// Pod is one pure function from pod to pod, behind a stream of manifests (Documents) and a cluster's
+// admission webhook (Webhook). The policy in deploy/injector/policy.yaml says the same in CEL, and
+// test/k8s compares the two on a real API server.
 //
 // A pod is opted in by the label locksidecar.dev/inject: "true", its own or its
 // namespace's; its own "false" wins. Callers of Pod have decided that already. Annotations
@@ -17,14 +16,13 @@
 //     the same path, with LOCKSIDECAR_SOCKET;
 //   - the Secret with the store's URL, mounted in the sidecar only.
 //
-// The pod's own containers are those that ContainersAnnotation names. Without it they are all but
-// native sidecars and what well-known injectors add (own.go), and Pod writes the annotation, so
-// that containers which come later do not count.
+// The pod's own containers are those in ContainersAnnotation. Without it they are all but native
+// sidecars and what well-known injectors add (own.go). Pod then writes the annotation, so that later
+// containers do not count.
 //
-// Rules: a pod that has its sidecar is left as it is (so that injection may be repeated,
-// and a manifest may bring a sidecar of its own, which then must mount the volume of the
-// socket); what is not understood is kept; the pod's own security context is never touched,
-// fsGroup least of all, because it changes who owns the files of all volumes. A pod for
-// which this cannot be done is an error that names the field and what would be right, never
+// Rules: a pod that has its sidecar is left as it is, so injection may be repeated, and a manifest may
+// bring its own sidecar, which must mount the socket's volume. Unknown fields are kept. The pod's own
+// security context is never touched, least of all fsGroup: it changes the owner of the files in all
+// volumes. If this cannot be done, an error names the field and what would be right: Pod never returns
 // a pod without locks.
 package inject

@@ -15,7 +15,6 @@ import (
 // MaxStream is how many bytes of manifests Documents takes.
 const MaxStream = 64 << 20
 
-// ownNamespace is where the injector runs.
 const ownNamespace = "locksidecar"
 
 // File is a named stream of manifests.
@@ -34,10 +33,9 @@ type Injected struct {
 	Hints []string
 }
 
-// Documents injects the pods and pod templates in streams of YAML or JSON that are opted
-// in: by their own label, by that of a Namespace in one of the files, or all of them (but
-// in the namespaces kube-system and locksidecar only the pod's own label counts). The rest
-// goes through byte for byte. The error joins the mistakes of all documents.
+// Documents injects the pods and pod templates in streams of YAML or JSON that are opted in: by their
+// own label, by that of a Namespace in the files, or all (in kube-system and locksidecar only the pod's
+// own label counts). The rest goes through byte for byte. The error joins all mistakes.
 func Documents(files []File, all bool, o Options) (Injected, error) {
 	s := &stream{all: all, options: o, namespaces: map[string]bool{}}
 	if err := s.read(files); err != nil {
@@ -54,7 +52,6 @@ func Documents(files []File, all bool, o Options) (Injected, error) {
 	return s.result, nil
 }
 
-// stream is what one call of Documents knows.
 type stream struct {
 	all       bool
 	options   Options
@@ -70,8 +67,7 @@ type decoded struct {
 	value any
 }
 
-// read decodes all documents, before the first is injected: a Namespace may stand behind
-// its pods.
+// read decodes all documents before the first is injected: a Namespace may stand behind its pods.
 func (s *stream) read(files []File) error {
 	var errs []error
 	size := 0
@@ -96,7 +92,6 @@ func (s *stream) read(files []File) error {
 	return errors.Join(errs...)
 }
 
-// note remembers a namespace that opts its pods in.
 func (s *stream) note(o object, is kind) {
 	metadata := objectIn(o, "metadata")
 	if is == (kind{"", "Namespace"}) && objectIn(metadata, "labels")[Label] == "true" {
@@ -104,7 +99,6 @@ func (s *stream) note(o object, is kind) {
 	}
 }
 
-// inject writes the document, with its pods injected.
 func (s *stream) inject(d decoded) error {
 	var errs []error
 	changed := false
@@ -129,7 +123,6 @@ func (s *stream) inject(d decoded) error {
 	return errors.Join(errs...)
 }
 
-// injectWorkload says whether it changed the workload.
 func (s *stream) injectWorkload(w *workload) (bool, error) {
 	s.result.Workloads++
 	namespace := w.namespace()
@@ -171,7 +164,6 @@ func (d document) place() string {
 	return fmt.Sprintf("%s, document %d (line %d)", d.file, d.number, d.line)
 }
 
-// flatten returns the single errors of a joined one.
 func flatten(err error) []error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
@@ -184,7 +176,6 @@ func flatten(err error) []error {
 	return found
 }
 
-// asJSON shows a value in an error.
 func asJSON(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {

@@ -14,9 +14,8 @@ const (
 		"MAX_SESSIONS, MAX_LOCKS_PER_SESSION, MAX_WAITERS, MAX_BODY, DRAIN_TIMEOUT or LOG_FORMAT"
 )
 
-// envLine has no variable with which a pod would change what the operator decides: where the
-// store is, who may ask the sidecar, and what it may do. The range in its end is all of
-// printable ASCII.
+// envLine has no variable that changes what the operator decides: where the store is, who may ask the
+// sidecar, and what it may do. The range in its end is all of printable ASCII.
 //
 //nolint:gocritic // badRegexp: meant so
 var envLine = regexp.MustCompile(`^(OTEL_[A-Z0-9_]+|LOCKSIDECAR_(RENEW_INTERVAL|STORE_TIMEOUT|CACHE_SIZE|CACHE_TTL|BATCH_MAX|` +
@@ -49,8 +48,7 @@ func rightEnv(text string) bool {
 	return len(text) <= maxEnv && len(names) > 0 && len(names) <= maxEnvSize
 }
 
-// furtherVariables are those of the pod's annotations, and behind them the injector's own. A
-// name that the injector has, too, is the injector's.
+// furtherVariables are the pod's, then the injector's own. A name that both have is the injector's.
 func furtherVariables(s settings, o Options) []Variable {
 	var found []Variable
 	for _, v := range s.env {

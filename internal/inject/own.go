@@ -12,8 +12,7 @@ import (
 var foreign = regexp.MustCompile(`^(istio-(proxy|init|validation)|linkerd-(proxy|init|network-validator|debug)|vault-agent(-init)?|` +
 	`kuma-(sidecar|init|validation)|consul-(dataplane|connect-inject-init)|daprd|cloud-sql-proxy)$`)
 
-// ownContainers are the names of the containers that get the socket where no annotation names
-// them: the pod's own, without sidecars.
+// ownContainers are the containers that get the socket by default: the pod's own, without sidecars.
 func ownContainers(spec object) ([]string, error) {
 	var names []string
 	all := apps(spec)
@@ -33,8 +32,7 @@ func ownContainers(spec object) ([]string, error) {
 	return names, nil
 }
 
-// noteContainers writes down which containers get the socket, so that a container that comes
-// later, from another injector, does not.
+// noteContainers records which containers get the socket, so that a later injector's do not.
 func noteContainers(pod object, names []string) {
 	if len(names) == 0 {
 		return

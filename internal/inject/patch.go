@@ -6,16 +6,15 @@ import (
 	"slices"
 )
 
-// operation is one of JSON Patch (RFC 6902).
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-// patch leads from a pod to what Pod made of it: one operation for the annotations, and one
-// for each field of the spec, that is another, as a whole. Lists are not told apart by their elements: the API server
-// applies the patch to the very object that was asked about. "add" replaces, too.
+// patch leads from a pod to what Pod made of it: one operation for the annotations, and one for each
+// changed field of the spec as a whole. The API server applies it to the same object, so lists are not
+// compared. "add" replaces, too.
 func patch(before, after object) []operation {
 	var operations []operation
 	if is := objectIn(objectIn(after, "metadata"), "annotations"); !reflect.DeepEqual(objectIn(objectIn(before, "metadata"), "annotations"), is) {

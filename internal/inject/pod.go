@@ -9,9 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/internal/config"
 )
 
-// Pod returns the pod (or a workload's pod template: what has metadata and spec) with the
-// sidecar in it. The argument stays as it is. Pod(Pod(p)) is Pod(p). The error joins all
-// that stands in the way.
+// Pod returns the pod (or a workload's pod template) with the sidecar in it. The argument stays as it
+// is. Pod(Pod(p)) is Pod(p). The error joins all that stands in the way.
 func Pod(pod map[string]any, o Options) (map[string]any, error) {
 	if err := checkTypes(pod); err != nil {
 		return nil, err
@@ -45,8 +44,7 @@ func Pod(pod map[string]any, o Options) (map[string]any, error) {
 	return pod, nil
 }
 
-// checkLabel refuses what somebody who means "true" may write: the selectors of a cluster
-// would pass it by.
+// checkLabel refuses values that somebody writes for "true": a cluster's selectors would pass them by.
 func checkLabel(labels object) error {
 	switch value, there := labels[Label]; {
 	case !there, value == "true", value == "false":
@@ -88,7 +86,6 @@ func isEmptyDir(volume object) bool {
 // ownSidecar is the sidecar that the pod has already, or nil.
 func ownSidecar(spec object) object { return named(listIn(spec, "initContainers"), ContainerName) }
 
-// checkSpec looks for what the pod has in the places that the sidecar needs.
 func checkSpec(spec object, s settings) error {
 	errs := []error{checkSidecar(spec, s)}
 	if objectIn(spec, "os")["name"] == "windows" {
@@ -112,8 +109,7 @@ func checkSpec(spec object, s settings) error {
 	return errors.Join(errs...)
 }
 
-// checkSidecar refuses what has the sidecar's name and is none, or one that the apps would
-// not find.
+// checkSidecar refuses what only has the sidecar's name, or one that the apps would not find.
 func checkSidecar(spec object, s settings) error {
 	if named(listIn(spec, "containers"), ContainerName) != nil {
 		return fmt.Errorf("spec.containers[%s] is no native sidecar: move it to initContainers with restartPolicy: Always, "+
@@ -136,8 +132,8 @@ func checkSidecar(spec object, s settings) error {
 	return errors.Join(append(errs, checkMounts(own, s), checkVariable(own, s))...)
 }
 
-// checkMounts wants the socket's volume in the socket's folder, and nothing else there.
-// Only the sidecar may write: what an app puts in the socket's place, others would ask.
+// checkMounts wants the socket's volume in the socket's folder, and nothing else there. Only the
+// sidecar may write: apps would ask what another app puts in the socket's place.
 func checkMounts(a app, s settings) error {
 	var errs []error
 	for _, mount := range objectsIn(a.object, "volumeMounts") {
@@ -161,8 +157,8 @@ func checkMounts(a app, s settings) error {
 	return errors.Join(errs...)
 }
 
-// checkVariable refuses a container that looks for the socket elsewhere. Of a variable that
-// stands there twice the last one counts, so all must be right.
+// checkVariable refuses a container that looks for the socket elsewhere. Of a repeated variable the
+// last one counts, so all must be right.
 func checkVariable(a app, s settings) error {
 	for _, v := range objectsIn(a.object, "env") {
 		if nameOf(v) != socketVariable || v["value"] == s.socket {
@@ -174,7 +170,6 @@ func checkVariable(a app, s settings) error {
 	return nil
 }
 
-// shown is a variable's value for a reader.
 func shown(variable object) string {
 	if value, ok := variable["value"].(string); ok {
 		return fmt.Sprintf("%q", value)

@@ -10,7 +10,6 @@ import (
 	"net/http"
 )
 
-// review is an AdmissionReview, as far as it matters here.
 type review struct {
 	APIVersion string    `json:"apiVersion"`
 	Kind       string    `json:"kind"`
@@ -23,8 +22,7 @@ const (
 	reviewKind    = "AdmissionReview"
 )
 
-// mirrorAnnotation marks what a kubelet shows of a static pod, which is no pod to run: with
-// a Secret it would be refused.
+// mirrorAnnotation marks a kubelet's copy of a static pod: with a Secret it would be refused.
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
 type request struct {
@@ -148,7 +146,6 @@ func (r *request) decodePod() error {
 	return nil
 }
 
-// answer is the review's other half.
 func (r *request) answer(o Options) response {
 	allowed := response{UID: r.UID, Allowed: true}
 	metadata := objectIn(r.pod, "metadata")

@@ -24,15 +24,14 @@ const (
 	ImageAnnotation = "locksidecar.dev/image"
 	// SecretAnnotation names the Secret with the store's URL under the key "store-url".
 	SecretAnnotation = "locksidecar.dev/secret" //nolint:gosec // a name, no secret
-	// ContainersAnnotation lists the containers that get the socket, init containers
-	// among them, separated by commas. Without it the pod's own get it, and injection adds it.
+	// ContainersAnnotation lists the containers that get the socket, init containers too, with commas.
+	// Without it the pod's own get it, and injection adds it.
 	ContainersAnnotation = "locksidecar.dev/containers"
 	// SocketAnnotation is the path of the socket, in all containers.
 	SocketAnnotation = "locksidecar.dev/socket"
 	// TTLAnnotation is the default time to live of the pod's locks (LOCKSIDECAR_TTL).
 	TTLAnnotation = "locksidecar.dev/ttl"
-	// NamespaceAnnotation is the namespace of the pod's locks (LOCKSIDECAR_NAMESPACE);
-	// without it, that of the pod.
+	// NamespaceAnnotation is LOCKSIDECAR_NAMESPACE, that of the pod's locks; without it, the pod's own.
 	NamespaceAnnotation = "locksidecar.dev/namespace"
 	// CPUAnnotation is how much processor time is requested for the sidecar.
 	CPUAnnotation = "locksidecar.dev/cpu"
@@ -44,7 +43,6 @@ const (
 	EnvAnnotation = "locksidecar.dev/env"
 )
 
-// prefix begins the names of the label and of the annotations.
 const prefix = "locksidecar.dev/"
 
 var annotationNames = []string{
@@ -94,13 +92,11 @@ func (o Options) Check() error {
 	return errors.Join(errs...)
 }
 
-// settings are what one pod asks for, checked.
 type settings struct {
 	image, secret, socket, namespace string
 	// cpu and memory are quantities of Kubernetes, memory in Mi.
 	cpu, memory string
-	// ttl is empty where the sidecar's own default counts, containers where the pod's own get
-	// the socket.
+	// ttl is empty for the sidecar's default, containers for the pod's own.
 	ttl        string
 	containers []string
 	// env has the log level, too.
@@ -121,8 +117,7 @@ var (
 
 	// A dot at the beginning of a part would be "." or "..", or hide the folder.
 	socketPath = regexp.MustCompile(`^(/[A-Za-z0-9_-][A-Za-z0-9._-]*){2,}$`)
-	// The Secret's mount, in which nothing can be mounted, and the sidecar's binary, which is
-	// no folder: no pod would start.
+	// Nothing can be mounted in the Secret's mount or over the sidecar's binary: no pod would start.
 	takenFolder = regexp.MustCompile(`^(/etc)?/locksidecar/`)
 	secretName  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 	imageName   = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9._/:@]{0,511}$`)
@@ -191,16 +186,13 @@ func rightTTL(value string) bool {
 	return err == nil && ttl >= minTTL && ttl <= maxTTL
 }
 
-// wants says whether a container gets the socket.
 func (s settings) wants(container string) bool {
 	return slices.Contains(s.containers, container)
 }
 
-// mebibytes is the limit of memory.
 func (s settings) mebibytes() int {
 	n, _ := strconv.Atoi(strings.TrimSuffix(s.memory, "Mi"))
 	return n
 }
 
-// folder is where the socket's volume is mounted.
 func (s settings) folder() string { return path.Dir(s.socket) }

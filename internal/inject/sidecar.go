@@ -7,8 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/config"
 )
 
-// Names in the pod. They are part of the contract: a manifest that brings a container or
-// a volume of this name replaces ours.
+// Names in the pod, part of the contract: a manifest's container or volume of this name replaces ours.
 const (
 	// ContainerName is the sidecar's.
 	ContainerName = "locksidecar"
@@ -18,8 +17,8 @@ const (
 	StoreVolume = "locksidecar-store"
 	// StoreKey is the key in the Secret.
 	StoreKey = "store-url"
-	// AdminPort is where /metrics and the health of an injected sidecar are. Few others
-	// use it: the port is taken in the pod's network, before the app starts.
+	// AdminPort has /metrics and health of an injected sidecar. Few others use it: the port is taken in
+	// the pod's network before the app starts.
 	AdminPort = 15624
 )
 
@@ -28,8 +27,8 @@ const (
 	ttlVariable    = config.Prefix + "TTL"
 )
 
-// ownVariables are those that Options.Env cannot set: what the sidecar has anyway, and the
-// other way to the store, which does not go together with the file.
+// ownVariables are those that Options.Env cannot set: the sidecar's anyway, and the other way to the
+// store, which excludes the file.
 func ownVariables() []string {
 	names := []string{config.Prefix + "STORE_URL"}
 	for _, v := range objectsIn(sidecar(settings{ttl: "15s"}, Options{}, false), "env") {
@@ -38,8 +37,8 @@ func ownVariables() []string {
 	return names
 }
 
-// sidecar is the container. hostNetwork leaves out the admin listener: the pods of a node
-// would fight for its port; there, metrics go over OTLP.
+// sidecar is the container. hostNetwork leaves out the admin listener: a node's pods would fight for
+// its port. Metrics go over OTLP there.
 func sidecar(s settings, o Options, hostNetwork bool) object {
 	env := list{
 		fromField("POD_NAME", "metadata.name"),
@@ -105,9 +104,8 @@ func socketVolume() object {
 	return object{"name": SocketVolume, "emptyDir": object{"medium": "Memory", "sizeLimit": "1Mi"}}
 }
 
-// storeVolume is readable by all users, of whom only the sidecar's container has it: its
-// user is no owner of the files, and the pod's fsGroup is not ours to set. It has the whole
-// Secret, so that the file of a CA, say, can lie beside the URL.
+// storeVolume is readable by all users, but only mounted in the sidecar: its user owns no file, and the
+// pod's fsGroup is not ours to set. It has the whole Secret, so a CA's file can lie beside the URL.
 func storeVolume(s settings) object {
 	return object{"name": StoreVolume, "secret": object{
 		"secretName":  s.secret,

@@ -8,22 +8,20 @@ import (
 	"strings"
 )
 
-// document is one of a stream, cut so that head, body and tail together are its bytes.
+// document is one of a stream: head, body and tail together are its bytes.
 type document struct {
 	file         string
 	number, line int // of its body, both from 1
 
-	// head has what comes before the first value: directives, "---", comments. tail has
-	// what ends the document.
+	// head is before the first value: directives, "---", comments. tail ends the document.
 	head, body, tail string
 	isJSON           bool
 	first            bool // of its file
 	marked           bool // by "---"
 }
 
-// split cuts a file into its documents. All documents together are the file, byte for byte.
-// The mark of a document in YAML stands at the beginning of a line, and nothing else may
-// begin a line with it, no text and no comment.
+// split cuts a file into documents, which together are the file, byte for byte. YAML's mark of a
+// document begins a line, and no text and no comment may begin a line with it.
 func split(file File) []document {
 	var found []document
 	number, line := 1, 1 // of the next body
@@ -90,8 +88,7 @@ func isComment(line string) bool {
 	return line == "" || line[0] == '#'
 }
 
-// splitJSON cuts what is JSON into its values: in JSON they may follow each other without
-// any mark.
+// splitJSON cuts JSON into its values, which may follow each other without any mark.
 func splitJSON(d document) []document {
 	if !strings.HasPrefix(strings.TrimLeft(d.body, " \t\r\n"), "{") {
 		return []document{d}

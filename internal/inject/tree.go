@@ -8,10 +8,8 @@ type (
 	list   = []any
 )
 
-// containerFields are the lists of containers in a pod's spec.
 var containerFields = []string{"initContainers", "containers"}
 
-// app is a container with its place in the pod, for errors.
 type app struct {
 	path   string
 	init   bool
@@ -20,7 +18,6 @@ type app struct {
 
 func (a app) name() string { return nameOf(a.object) }
 
-// apps are all containers but the sidecar.
 func apps(spec object) []app {
 	var found []app
 	for _, field := range containerFields {

@@ -6,8 +6,7 @@ import (
 	"fmt"
 )
 
-// checkTypes looks at the types of all fields that the function reads, so that the rest of
-// it may take them for granted. A field that is null is as good as absent.
+// checkTypes checks all fields that the function reads: the rest relies on it. null is absent.
 func checkTypes(pod object) error {
 	c := &typeCheck{}
 	metadata := c.object(pod, "", "metadata")
@@ -65,8 +64,7 @@ func typeOf(value any) string {
 	return fmt.Sprintf("%T", value)
 }
 
-// typeCheck collects what is of the wrong type. Its methods return the zero value for a
-// field that is absent, null or wrong.
+// typeCheck collects wrong types. Its methods return zero for a field that is absent, null or wrong.
 type typeCheck struct{ errs []error }
 
 func (c *typeCheck) wrong(path string, value any, right string) {
@@ -90,7 +88,6 @@ func (c *typeCheck) text(parent object, path, field string) {
 	}
 }
 
-// each visits the objects of a list.
 func (c *typeCheck) each(parent object, path, field string, visit func(element object, path string)) {
 	path = join(path, field)
 	if value := parent[field]; value != nil && typeOf(value) != aList {

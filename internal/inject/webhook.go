@@ -19,9 +19,9 @@ import (
 // The webhook's limits. An API server asks for one pod at a time, small, and gives up
 // after the timeoutSeconds of its configuration, 5 in deploy/injector/webhook.yaml.
 //
-// maxConnections and maxStreams are the places for bodies: a review has its place before a
-// byte of its body is read, and a slow one takes nobody else's. If all places have a half-sent
-// review, they take 60 MiB of the container's 256.
+// maxConnections and maxStreams are the places for bodies: a review has its place before its body is
+// read, so a slow one takes nobody else's. Full of half-sent reviews, they take 60 MiB of the
+// container's 256.
 const (
 	maxConnections = 128      // see connections for the next one
 	maxStreams     = 4        // reviews at a time on one connection of HTTP/2; an API server opens another connection
@@ -36,7 +36,7 @@ const (
 	idleTimeout    = 30 * time.Second // an API server that has nothing to ask connects again
 	// stopTimeout is how long a stop waits for reviews under way.
 	stopTimeout = writeTimeout
-	// maxLogged is how much of a text from a call is logged: nobody has checked its length.
+	// maxLogged is how much of a call's text is logged: nobody has checked its length.
 	maxLogged = 1 << 10
 )
 
@@ -52,8 +52,8 @@ type WebhookConfig struct {
 	readTimeout time.Duration
 }
 
-// Webhook is the server of a MutatingAdmissionWebhook: POST /mutate. It asks nobody; who
-// is to be injected is decided by the selectors of its configuration in the cluster.
+// Webhook serves a MutatingAdmissionWebhook: POST /mutate. The selectors of its configuration in the
+// cluster decide who is injected.
 type Webhook struct {
 	cfg      WebhookConfig
 	log      *slog.Logger
@@ -179,7 +179,6 @@ func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// note logs what came of a review.
 func (w *Webhook) note(in *request, out response) {
 	log := w.log.With("namespace", cut(in.Namespace), "uid", cut(in.UID), "dry_run", in.DryRun)
 	if in.Name != "" {
@@ -218,8 +217,8 @@ func (w *Webhook) survive(next http.Handler) http.Handler {
 	})
 }
 
-// connectionLog has a line for what goes wrong with connections, such as an API server that
-// does not trust the certificate; not for who only looks whether somebody listens.
+// connectionLog has a line for each failed connection, such as an API server's that does not trust the
+// certificate, but none for a client that only looks whether somebody listens.
 type connectionLog struct{ slog.Handler }
 
 // Handle implements [slog.Handler].

@@ -4,7 +4,6 @@ import (
 	"strings"
 )
 
-// kind is an object's type, of whatever version.
 type kind struct{ group, name string }
 
 func kindOf(apiVersion, name string) kind {
@@ -15,8 +14,8 @@ func kindOf(apiVersion, name string) kind {
 	return kind{group, name}
 }
 
-// templates says where the pods of Kubernetes' own kinds are. Of other kinds (a Rollout, a
-// Service of Knative) those count that have their pods where most have them.
+// templates says where the pods of Kubernetes' own kinds are. Other kinds (a Rollout, a Service of
+// Knative) count if theirs are in the usual place.
 var templates = map[kind][]string{
 	{"", "Pod"}:                   {},
 	{"", "PodTemplate"}:           {"template"},
@@ -96,8 +95,7 @@ func (w *workload) misplaced() bool {
 	return len(w.path) > 0 && objectIn(objectIn(w.whole, "metadata"), "labels")[Label] == "true"
 }
 
-// eachObject visits the object, or those of a List. In a typed list (a PodList) the items
-// need not say what they are.
+// eachObject visits the object, or those of a List. In a typed list (a PodList) the items need no kind.
 func eachObject(value any, visit func(object, kind)) {
 	o, ok := value.(object)
 	if !ok {

@@ -1,12 +1,11 @@
 // Package instance names the runs of a sidecar, and remembers which of them ran
 // on a socket.
 //
-// A run that ends without a clean stop (it was killed, it crashed) leaves leases
-// that hold its locks until they expire. Its apps have lost their connections, so
-// whoever runs next on the same socket may declare them dead at once. For that
-// each run leaves its name in a file beside the socket, which outlives a container
-// where the socket's folder does. Only who holds the socket's lock file may touch
-// it: a name that is found there is of a run that is over.
+// A run that is killed or crashes leaves leases that hold its locks until they expire. Its apps have
+// lost their connections, so the next run on the same socket may end these leases at once. For that
+// each run leaves its name in a file beside the socket, which outlives a container if the socket's
+// folder does. Only the holder of the socket's lock file may touch it: a name that is found there is of
+// a run that is over.
 package instance
 
 import (
@@ -39,12 +38,10 @@ func New(pod string) (string, error) {
 }
 
 const (
-	// maxNames is how many names are kept: a sidecar that is started again and
-	// again while its store is away must not fill the file. The oldest go first;
-	// their leases have expired, or do so by themselves.
+	// maxNames is how many names are kept: restarts without a store must not fill the file. The oldest
+	// go first; their leases expire by themselves.
 	maxNames = 100
-	// maxName and maxFile are the most bytes of a name, and of the file that are
-	// looked at.
+	// maxName and maxFile are the most bytes of a name, and of the file, that are looked at.
 	maxName = 300
 	maxFile = maxNames * (maxName + 1)
 )
@@ -58,9 +55,9 @@ type Record struct {
 	log       *slog.Logger
 }
 
-// Open adds the own name to the file at path, and returns those that were there
-// before: the predecessors that may have left something. It fails when the file
-// cannot be read or written; what it does not understand it ignores with a warning.
+// Open adds the own name to the file at path, and returns its predecessors, who may have left leases.
+// It fails if the file cannot be read or written. It ignores what it does not understand, with a
+// warning.
 func Open(path, own string, log *slog.Logger) (*Record, []string, error) {
 	r := &Record{path: path, own: own, log: log}
 	before, err := r.read()
@@ -118,15 +115,15 @@ func (r *Record) read() ([]string, error) {
 	return names, err
 }
 
-// ours: a regular file that nobody but this user can have written. The socket's
-// folder is shared with apps, and whoever can write here can end others' locks.
+// ours: a regular file that only this user can have written. Apps share the folder, and whoever writes
+// the file can end others' locks.
 func ours(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && info.Mode().IsRegular() && info.Mode().Perm()&0o022 == 0 && int(stat.Uid) == os.Geteuid()
 }
 
-// parse reads the names of runs for the same pod as own. Others are none of ours: the
-// folder may be a copy, or shared with a machine whose sidecar is alive.
+// parse reads the names of runs for own's pod. Others are not ours: the folder may be a copy, or shared
+// with a machine whose sidecar is alive.
 func parse(in io.Reader, own string) (names []string, garbage int, err error) {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxFile+1)
@@ -146,8 +143,7 @@ func isName(s string) bool {
 	return len(s) <= maxName && utf8.ValidString(s) && sound.MatchString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
-// write replaces the file as a whole: whoever reads it after a crash finds the
-// old names or the new ones.
+// write replaces the file as a whole: after a crash it has the old names or the new ones.
 func (r *Record) write(names []string) error {
 	names = names[max(0, len(names)-maxNames):]
 	fresh := r.path + ".new"

@@ -1,20 +1,17 @@
-// Package logging keeps the log readable: a line that would flood it is left out, and
-// counted. And it keeps the log from holding anybody up.
+// Package logging leaves out and counts lines that would flood the log. It never holds anybody up.
 //
 // # Rates
 //
-// Each message, which is a constant in the code, may come 50 times at once and 5 times a
-// second from then on, whatever its level and attributes. So a storm of one kind hides no
-// line of another kind, and what happens once in a while (start, ready, stop, a lost lease)
-// is never left out. The number of lines that were left out is logged at most every ten
-// seconds, and at the end.
+// Each message, a constant in the code, may come 50 times at once and then 5 times a second, whatever
+// its level and attributes. So a storm of one kind hides no line of another, and rare lines (start,
+// ready, stop, a lost lease) are never left out. The number of lines left out is logged at most every
+// ten seconds, and at the end.
 //
 // # Readers
 //
-// The reader of the log may hang, and its pipe be full. Lines then wait in memory, 64 KiB of
-// them, and those beyond are lost: a lock that is not renewed is worse than a line that is
-// not there. When lines are read again, one says how many were lost in that place. At the
-// end of the process the last lines have a second.
+// If the reader of the log hangs, 64 KiB of lines wait in memory, and those beyond are lost: a lock
+// that is not renewed is worse than a missing line. When lines are read again, one says how many were
+// lost in that place. At the end of the process the last lines have a second.
 package logging
 
 import (
@@ -38,16 +35,14 @@ const (
 	perSecond = 5
 	// sayEvery is how often it is said what was left out.
 	sayEvery = 10 * time.Second
-	// maxMessages is how many messages are told apart: more than there are in the code.
-	// Should somebody make them of variables, the rest share one rate.
+	// maxMessages is how many messages are told apart: more than the code has. More share a rate.
 	maxMessages = 1000
 	otherwise   = "(others)"
 
 	leftOut = "log lines left out"
 )
 
-// Handler passes lines on to another handler, as long as they are not too many. Loggers
-// that are made of it, with attributes or groups, share its rates.
+// Handler passes lines on within the rates, which loggers made of it (attributes, groups) share.
 type Handler struct {
 	next  slog.Handler
 	rates *rates
@@ -78,7 +73,6 @@ func New(out io.Writer, format func(io.Writer) slog.Handler) *Handler {
 	return limit(format(lines), lines)
 }
 
-// limit limits the rate of what goes to next, which writes to lines.
 func limit(next slog.Handler, lines *writer) *Handler {
 	return &Handler{next, &rates{out: next, lines: lines, messages: map[string]*message{}}}
 }
@@ -109,8 +103,7 @@ func (h *Handler) WithGroup(name string) slog.Handler {
 // Dropped is how many lines were left out or lost since the start.
 func (h *Handler) Dropped() int64 { return h.rates.dropped.Load() + h.rates.lines.dropped() }
 
-// Stop says what was left out and is not said yet, and waits until all lines are written,
-// for a second at most. Lines that come after it are lost.
+// Stop says what was left out, and waits up to a second until all is written. Later lines are lost.
 func (h *Handler) Stop() {
 	r := h.rates
 	r.mu.Lock()
@@ -171,8 +164,7 @@ func (r *rates) say() {
 	}
 }
 
-// Traced is a logger whose lines name the trace of a call: trace_id, of a W3C
-// traceparent. Without one it is log itself.
+// Traced is a logger whose lines have the trace_id of a W3C traceparent; without one it is log itself.
 func Traced(log *slog.Logger, traceparent string) *slog.Logger {
 	if id := tracing.TraceID(traceparent); id != "" {
 		return log.With("trace_id", id)

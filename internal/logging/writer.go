@@ -10,8 +10,7 @@ import (
 )
 
 const (
-	// maxWaiting is how many bytes of lines wait for whoever reads the log: as many as a
-	// pipe of Linux takes before.
+	// maxWaiting is how many bytes wait for the log's reader: as many as a pipe of Linux takes before.
 	maxWaiting = 64 << 10
 	// lastLimit is how long the end waits for them to be read.
 	lastLimit = time.Second
@@ -19,8 +18,8 @@ const (
 	linesLost = "log lines lost: they were not read in time, or could not be written"
 )
 
-// writer passes lines on in a goroutine of its own, so that nobody ever waits for
-// whoever reads them. Lines beyond maxWaiting are lost, and counted.
+// writer passes lines on in its own goroutine: nobody waits for the reader. Lines beyond maxWaiting are
+// lost, and counted.
 type writer struct {
 	out    io.Writer
 	format func(io.Writer) slog.Handler
@@ -44,8 +43,8 @@ func newWriter(out io.Writer, format func(io.Writer) slog.Handler) *writer {
 	return w
 }
 
-// Write takes a line. When one is lost, so are all that follow, until those that wait are
-// on their way: then the gap is in one place, and what is said of it stands there.
+// Write takes a line. After a lost line all are lost until the waiting ones are on their way: then one
+// gap has one line about it.
 func (w *writer) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -59,7 +58,6 @@ func (w *writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// dropped is how many lines were lost since the start.
 func (w *writer) dropped() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +101,7 @@ func (w *writer) run() {
 	}
 }
 
-// write ends a line that was torn, so that the next one stands by itself, and goes on.
+// write first ends a torn line, so that the next one stands by itself.
 func (w *writer) write(lines []byte) (n int, err error) {
 	if w.torn {
 		if _, err := w.out.Write([]byte{'\n'}); err != nil {
@@ -115,7 +113,6 @@ func (w *writer) write(lines []byte) (n int, err error) {
 	return n, err
 }
 
-// take returns what waits, and how many lines were lost after it.
 func (w *writer) take() (lines []byte, lost int64, stopped bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -12,8 +12,7 @@ import (
 
 // The upper bounds of the buckets, in seconds and in items.
 var (
-	// lockBuckets are those of waits and holds: from what nobody feels to what somebody
-	// forgot.
+	// lockBuckets are those of waits and holds: from what nobody feels to what somebody forgot.
 	lockBuckets = []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600}
 	// statementBuckets end where a statement's timeout usually is.
 	statementBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
@@ -26,7 +25,6 @@ var (
 // are not read more often, and an exemplar takes memory.
 const exemplarAge = time.Second
 
-// histogram is one with exemplars.
 type histogram struct {
 	prometheus.Observer
 
@@ -43,7 +41,6 @@ func newHistogram(o prometheus.Observer, buckets []float64, exemplars bool) *his
 	return h
 }
 
-// took records a duration. ctx may hold a span.
 func (h *histogram) took(ctx context.Context, d time.Duration) {
 	seconds := max(d, 0).Seconds()
 	if h.kept != nil {
@@ -56,7 +53,6 @@ func (h *histogram) took(ctx context.Context, d time.Duration) {
 	h.Observe(seconds)
 }
 
-// wants reports whether the bucket of a value needs an exemplar.
 func (h *histogram) wants(value float64) bool {
 	at, _ := slices.BinarySearch(h.buckets, value)
 	now, last := time.Now().UnixNano(), h.kept[at].Load()

@@ -4,10 +4,10 @@
 // Cardinality is bounded: a key is never a label, types are capped (see table.go), every
 // other label has few values that stand here or in the contract.
 //
-// Recording costs a look-up and atomic additions, no lock and no memory, because recorders
-// are on the path of each call: 0.13 µs of CPU time for an acquire and its release, of about
-// 7 µs in all (go test -bench Pair, and -bench AcquireReleaseParallel in package lease).
-// Gauges are read from the other parts when the metrics are read (state.go).
+// Recording costs a look-up and atomic additions, no lock and no memory, because recorders are on the
+// path of each call: 0.13 µs of CPU time for an acquire and its release, of about 7 µs (go test -bench
+// Pair, and -bench AcquireReleaseParallel in package lease). Gauges are read with the metrics
+// (state.go).
 //
 // A nil recorder records nothing.
 package metrics
@@ -23,7 +23,6 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// prefix begins the name of each metric.
 const prefix = "locksidecar_"
 
 // Results of an acquire that are no codes of problems.
@@ -74,7 +73,6 @@ func New(version string, exemplars bool) *Set {
 // ObserveLog makes the counter of log lines that were left out.
 func (s *Set) ObserveLog(dropped func() int64) { s.linesDropped.Store(&dropped) }
 
-// factory makes and registers metrics.
 type factory struct{ promauto.Factory }
 
 func (f factory) counters(name, help string, labels ...string) *prometheus.CounterVec {
@@ -99,7 +97,6 @@ type Locks struct {
 	fleet                     atomic.Pointer[func() (Fleet, bool)]
 }
 
-// typed is what is counted for each type of keys.
 type typed struct {
 	waits, holds             *histogram
 	waiters                  prometheus.Gauge
@@ -138,12 +135,10 @@ func newLocks(f factory, exemplars bool) *Locks {
 	}
 }
 
-// of finds what is counted for a key's type.
 func (l *Locks) of(key string) *typed { return l.types.of(label(store.TypeOf(key))) }
 
-// Acquired records the end of an acquire of one key: the result is one of the words
-// above, or the code of the problem, and waited how long the call took. ctx may hold
-// the span of the call, for exemplars.
+// Acquired records the end of an acquire of one key: the result is a word above or the code of the
+// problem, waited the time of the call. ctx may hold the call's span, for exemplars.
 func (l *Locks) Acquired(ctx context.Context, key, result string, waited time.Duration) {
 	if l == nil {
 		return
@@ -163,8 +158,8 @@ func (l *Locks) Waits(key string, change int) {
 	}
 }
 
-// Ended records the end of a session's lock: why (released, session_ended, or the
-// reason of the loss), and how long it was held. ctx may hold its span.
+// Ended records why a session's lock ended (released, session_ended, or the reason of the loss), and
+// how long it was held. ctx may hold its span.
 func (l *Locks) Ended(ctx context.Context, key, reason string, held time.Duration) {
 	if l == nil {
 		return
@@ -176,8 +171,7 @@ func (l *Locks) Ended(ctx context.Context, key, reason string, held time.Duratio
 	}
 }
 
-// Releases records the result of a release: released, reentered (entries remain), or
-// the code of the problem.
+// Releases records a release: released, reentered (entries remain), or the code of the problem.
 func (l *Locks) Releases(key, result string) {
 	if l == nil {
 		return
@@ -189,25 +183,22 @@ func (l *Locks) Releases(key, result string) {
 	}
 }
 
-// HandedOff records how long a hand-off took, from the store's commit until this
-// sidecar, where the waiter is, knew of it.
+// HandedOff records a hand-off's time, from the store's commit until the waiter's sidecar knew of it.
 func (l *Locks) HandedOff(ctx context.Context, took time.Duration) {
 	if l != nil {
 		l.handOffs.took(ctx, took)
 	}
 }
 
-// Cached records that an answer needed no statement. Kinds: held_cache (the held cache
-// held_cache), held_here (held by a session of this sidecar), entry (a reentry), read
-// (GET), check (PATCH), ended (a claim on a lock whose end is remembered).
+// Cached records that an answer needed no statement. Kinds: held_cache, held_here (by a session of this
+// sidecar), entry (a reentry), read (GET), check (PATCH), ended (a claim on a remembered end).
 func (l *Locks) Cached(kind string) {
 	if l != nil {
 		l.cached.of(kind).Inc()
 	}
 }
 
-// Renewed records a renewal: how long it took, and of how many leases it kept, lost
-// or failed to hear.
+// Renewed records a renewal: its time, and how many leases it kept, lost or failed to hear of.
 func (l *Locks) Renewed(took time.Duration, kept, lost, failed int) {
 	if l == nil {
 		return
@@ -232,8 +223,7 @@ func (l *Locks) Observe(state func() State) {
 	}
 }
 
-// ObserveFleet makes the gauges of the fleet. fleet reports false where another
-// sidecar is elected: then only that is shown.
+// ObserveFleet makes the fleet's gauges. If fleet reports false, another sidecar is elected: only that shows.
 func (l *Locks) ObserveFleet(fleet func() (Fleet, bool)) {
 	if l != nil {
 		l.fleet.Store(&fleet)

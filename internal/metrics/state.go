@@ -6,15 +6,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// State is the present state of the locks, for gauges. Each read of the metrics builds it, which may
-// take a few milliseconds.
+// State is the state of the locks, for gauges. Each read builds it, in up to some milliseconds.
 type State struct {
 	Sessions int
 	Leases   int
-	// LeaseExpiry is how long the lease that ends first is still trusted; zero when
-	// there is none.
+	// LeaseExpiry is how long the lease that ends first is still trusted; zero for none.
 	LeaseExpiry time.Duration
-	// LeaseLeft is the time left of a lease, as a share of its TTL; the smallest of all leases.
+	// LeaseLeft is the least time left of a lease, as a share of its TTL.
 	LeaseLeft float64
 	// Held is how many locks sessions hold, by the type of their keys ([store.TypeOf]).
 	Held map[string]int64
@@ -35,8 +33,8 @@ type StoreState struct {
 	Listener string
 }
 
-// Fleet counts the locks of the whole database, for the elected sidecar. Types and Pods have at most
-// twenty entries, and one for the rest.
+// Fleet counts the database's locks, for the elected sidecar. Types and Pods have at most 20 entries,
+// and one for the rest.
 type Fleet struct {
 	Types []FleetLine
 	Pods  []FleetLine
@@ -87,7 +85,6 @@ var (
 	fleetPodLocks    = gauge("fleet_pod_locks", "Locks held in the whole database, by namespace and pod.", "lock_namespace", "lock_pod")
 )
 
-// values are the metrics of one reading.
 type values chan<- prometheus.Metric
 
 // add adds a value. A label that is not UTF-8 makes the reading fail for this metric only.
@@ -107,8 +104,7 @@ func (to values) addIf(f family, on bool, labels ...string) {
 	to.add(f, value, labels...)
 }
 
-// Describe implements [prometheus.Collector]. It describes nothing, because the metrics depend on the
-// state of other parts.
+// Describe implements [prometheus.Collector]. It describes nothing: the metrics depend on other parts.
 func (*Set) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements [prometheus.Collector].

@@ -12,9 +12,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Apps choose the types of keys, so their number and length are limited: the first maxTypes
-// that are seen have series of their own, the others share them. The values of other labels
-// stand in the code, so maxNames is only reached by a mistake.
+// Apps choose the types of keys, so their number and length are limited: the first maxTypes have series
+// of their own, the others share them. Other labels' values are in the code, so only a mistake reaches
+// maxNames.
 const (
 	maxTypes     = 50
 	maxTypeBytes = 64
@@ -24,8 +24,8 @@ const (
 // none is the label of what has no name, such as keys without a type.
 const none = "_none"
 
-// table has what belongs to each value of a label. It is read without a lock: adding a value
-// replaces the map. Once there are limit values, all new ones share that of [store.Others].
+// table has what belongs to each value of a label. Reads take no lock: adding a value replaces the map.
+// After limit values, all new ones share that of [store.Others].
 type table[V any] struct {
 	limit  int
 	create func(name string) V
@@ -42,8 +42,7 @@ func newTable[V any](limit int, create func(name string) V) *table[V] {
 	return t
 }
 
-// newCounters makes a table of counters, those of these values at zero: a rate is only seen of
-// a counter that was there before it grew.
+// newCounters makes a table, with these values at zero: a rate needs a counter from before it grew.
 func newCounters(of *prometheus.CounterVec, values ...string) *table[prometheus.Counter] {
 	t := newTable(maxNames, func(value string) prometheus.Counter { return of.WithLabelValues(value) })
 	for _, value := range values {
@@ -52,7 +51,6 @@ func newCounters(of *prometheus.CounterVec, values ...string) *table[prometheus.
 	return t
 }
 
-// of returns what belongs to a name.
 func (t *table[V]) of(name string) V {
 	all := *t.byName.Load()
 	v, ok := all[name]
@@ -96,7 +94,6 @@ func (t *table[V]) add(name string) V {
 // all is what the table has now, to be read only.
 func (t *table[V]) all() map[string]V { return *t.byName.Load() }
 
-// label is what a type is called.
 func label(name string) string {
 	switch {
 	case name == "":

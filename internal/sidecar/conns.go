@@ -8,18 +8,15 @@ import (
 )
 
 const (
-	// connMemory is what a connection on which a call waits in line takes: two thirds of
-	// it its buffers, the rest its stack. One that is idle takes half of it.
+	// connMemory is for a waiting call: two thirds buffers, the rest stack. An idle one takes half.
 	connMemory = 40 << 10
-	// Of GOMEMLIMIT connections may take two thirds. The rest is for the sidecar itself
-	// and what its sessions hold.
+	// Connections may take two thirds of GOMEMLIMIT. The rest is for the sidecar and its sessions.
 	connShare, connShares = 2, 3
 )
 
-// maxConns is how many connections are served at a time: each session and each waiting
-// call may need one of its own. Where the memory is limited (GOMEMLIMIT, which the
-// manifests set) there are no more than fit: whoever comes too late is told so, while a
-// sidecar without memory would be killed, and everybody's locks be lost.
+// maxConns is how many connections are served at a time: each session and waiting call may need one.
+// With GOMEMLIMIT there are no more than fit: the next one is told so, while a sidecar that is killed
+// loses everybody's locks.
 func maxConns(cfg config.Config, log *slog.Logger) int {
 	wanted := 4*cfg.MaxSessions + cfg.MaxWaiters
 	fit := connsThatFit(debug.SetMemoryLimit(-1)) // which only asks

@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/lease"
 )
 
-// record is the file beside the socket that names this instance until its leases are revoked.
-// A sidecar that was killed leaves it behind, and the next one there revokes its leases.
+// record is the file beside the socket that names this instance until its leases are revoked. After a
+// kill the next sidecar there revokes them.
 type record struct {
 	path, instance string
 	locks          *lease.Manager

@@ -44,9 +44,9 @@ type sidecar struct {
 	front    *proxy.Server
 }
 
-// Run builds the sidecar in the order of its dependencies, serves until ctx ends, and stops.
-// The cause of ctx says why, and a stop during the start is no error. The end of hurry ends
-// the wait for sessions that still hold locks. An error has an exit code if its cause is known.
+// Run builds the sidecar in the order of its dependencies, serves until ctx ends, and stops. The cause
+// of ctx says why; a stop during the start is no error. The end of hurry ends the wait for held locks.
+// An error has an exit code if its cause is known.
 func Run(ctx, hurry context.Context, o Options) error {
 	id, err := instance.New(o.Config.Pod)
 	if err != nil {
@@ -94,7 +94,7 @@ func Run(ctx, hurry context.Context, o Options) error {
 	return exitcode.With(exitcode.Config, outgrown)
 }
 
-// start starts the parts in the order of their dependencies. If one fails, start stops all.
+// start starts the parts in order. If one fails, start stops all.
 func (s *sidecar) start(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
@@ -112,14 +112,13 @@ func (s *sidecar) start(ctx context.Context) (err error) {
 }
 
 const (
-	// readyPause is how often a store that is not ready at the start is looked
-	// at, until it is. Ready asks nobody, so this costs nothing.
+	// readyPause is the pause between looks at a store that is not ready. Ready asks nobody.
 	readyPause = 20 * time.Millisecond
 	// readyGrace is how long a store may take before the log says so.
 	readyGrace = time.Second
 )
 
-// awaitReady logs once that locks can be had. If that takes a while, it first logs once why.
+// awaitReady logs once that locks can be had, and after readyGrace once why not yet.
 func (s *sidecar) awaitReady(serving context.Context) {
 	tick := time.NewTicker(readyPause)
 	defer tick.Stop()
@@ -141,9 +140,8 @@ func (s *sidecar) awaitReady(serving context.Context) {
 	}
 }
 
-// outlive is called when the database has outgrown this sidecar: there are no new locks, and
-// sessions keep those they have. It returns why when no session holds a lock any more, or nil
-// when somebody asks for the stop.
+// outlive is called when the database has outgrown this sidecar: no new locks, sessions keep theirs. It
+// returns why when no session holds a lock any more, or nil when somebody asks for the stop.
 func (s *sidecar) outlive(ctx context.Context, why error) error {
 	s.log.Error("the database needs a newer locksidecar: no new locks here, and the end when no session holds one", "error", why)
 	s.locks.Drain()

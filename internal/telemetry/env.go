@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// env reads the standard variables that decide what is turned on. One that is set but
-// empty counts as unset, as the standard says.
+// env reads the standard variables that decide what is on. Set but empty is unset (standard).
 type env struct {
 	lookup func(name string) (string, bool)
 }
@@ -16,7 +15,6 @@ func (e env) get(name string) string {
 	return value
 }
 
-// signal is a part of the names of variables.
 type signal string
 
 const (
@@ -30,7 +28,6 @@ func (s signal) otlp(name string) string { return otlpPrefix + string(s) + "_" +
 
 const otlpPrefix = "OTEL_EXPORTER_OTLP_"
 
-// on says whether a signal is to be sent.
 func (e env) on(s signal) bool {
 	if strings.EqualFold(e.get("OTEL_SDK_DISABLED"), "true") {
 		return false
@@ -41,7 +38,6 @@ func (e env) on(s signal) bool {
 	return e.get(otlpPrefix+"ENDPOINT") != "" || e.get(s.otlp("ENDPOINT")) != ""
 }
 
-// protocol is the one that a signal is sent with; empty: the SDK's default.
 func (e env) protocol(s signal) string {
 	if own := e.get(s.otlp("PROTOCOL")); own != "" {
 		return own
@@ -49,7 +45,6 @@ func (e env) protocol(s signal) string {
 	return e.get(otlpPrefix + "PROTOCOL")
 }
 
-// lists says whether name is one of several, separated by commas.
 func (e env) lists(variable, name string) bool {
 	return slices.ContainsFunc(strings.Split(e.get(variable), ","), func(one string) bool { return strings.TrimSpace(one) == name })
 }

@@ -18,8 +18,8 @@ const (
 	producerName = "locksidecar"
 )
 
-// autoexport knows producers by what is registered for the whole process, so the registry of
-// a reader is handed over here while the reader is made.
+// autoexport knows only producers of the whole process, so the registry of a reader is handed over here
+// while the reader is made.
 var (
 	making   sync.Mutex
 	current  *prometheus.Registry
@@ -41,8 +41,8 @@ func newReader(ctx context.Context, of *prometheus.Registry) (metric.Reader, err
 	return autoexport.NewMetricReader(ctx)
 }
 
-// producer mends what the bridge (0.72) produces: the ids of exemplars are the letters of their
-// hexadecimal form, 32 bytes instead of 16. A collector refuses the whole message.
+// producer mends the bridge (0.72): it sends the ids of exemplars as hexadecimal letters, 32 bytes
+// instead of 16. A collector refuses the whole message.
 type producer struct{ metric.Producer }
 
 // Produce implements [metric.Producer].

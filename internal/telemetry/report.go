@@ -15,8 +15,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A collector that is away fails each batch: a few errors are shown at once, then one in
-// each pause.
+// A collector that is away fails each batch: a few errors are shown at once, then one in each pause.
 const (
 	errorBurst = 3
 	errorPause = 10 * time.Second
@@ -24,7 +23,6 @@ const (
 	maxError = 1 << 10
 )
 
-// report makes what goes wrong in OpenTelemetry a line of our log.
 func report(log *slog.Logger) {
 	limit, silent := rate.NewLimiter(rate.Every(errorPause), errorBurst), atomic.Int64{}
 	handleErrors(func(err error) {
@@ -44,18 +42,16 @@ func report(log *slog.Logger) {
 // userinfo and query are where a URL may have a password, or a token.
 var userinfo, query = regexp.MustCompile(`//[^@\s]*@`), regexp.MustCompile(`\?[^\s"]+`)
 
-// hide leaves out of a text what may be a password.
 func hide(text string) string {
 	return query.ReplaceAllString(userinfo.ReplaceAllString(text, "//…@"), "?…")
 }
 
-// shown are the attributes of an error of theirs that are never a secret. The others may be
-// a piece of a header, or of a URL with a password.
+// shown are attributes of their errors that are never secret. Others may have a part of a header, or of
+// a URL with a password.
 var shown = []string{"environment variable", "file"}
 
-// levels translates the levels of OpenTelemetry's own log, in which 1 is a warning, 4
-// information and 8 for its developers; package logr negates them. Of the latter two
-// each read of the metrics would write a line with all of them.
+// levels translates the levels of OpenTelemetry's own log: 1 is a warning, 4 information, 8 for
+// developers, negated by logr. At the latter two, each read of the metrics would write them all.
 type levels struct{ slog.Handler }
 
 const (

@@ -8,9 +8,9 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Scrape answers GET /metrics, in the format that the caller prefers: Prometheus' text format,
-// or OpenMetrics, which has the exemplars. It answers one call at a time: a thousand at once
-// would have all metrics a thousand times in memory, more than a sidecar is given.
+// Scrape answers GET /metrics in the format that the caller prefers: Prometheus' text, or OpenMetrics
+// with exemplars. It answers one call at a time: each has all metrics in memory, and
+// a thousand at once would not fit.
 func (t *Telemetry) Scrape(ctx *fasthttp.RequestCtx) {
 	t.scrape.Lock()
 	defer t.scrape.Unlock()

@@ -8,19 +8,16 @@
 // METRICS. OTEL_SDK_DISABLED=true turns both off. Off means that nothing is made: no
 // tracer, no queue, no goroutine. GET /metrics is there in any case.
 //
-// Exporters, sampler, limits and intervals are what the SDK reads from the standard
-// variables. Others often set these for all containers of a cluster. So a value that the
-// SDK does not take never stops a lock service: a warning names it, and the signal is off,
-// or the SDK's default is used. The trace context of calls is W3C's (traceparent, tracestate,
-// baggage), whatever OTEL_PROPAGATORS says: it also stands in the lock rows, where every pod
-// must read it.
+// Exporters, sampler, limits and intervals are what the SDK reads from the standard variables. Others
+// often set these for a whole cluster, so a bad value never stops a lock service: a warning names it,
+// and the signal is off or has the SDK's default. The trace context of calls is W3C's (traceparent,
+// tracestate, baggage), whatever OTEL_PROPAGATORS says: every pod must read it in the lock rows.
 //
-// Metrics are sent as /metrics shows them: with the names of Prometheus, cumulative, and with
-// their own buckets.
+// Metrics are sent as /metrics shows them: with Prometheus names, cumulative, with own buckets.
 //
-// A collector that cannot be reached stops nothing and slows nothing: spans that find
-// the queue full are dropped, and the log says, now and then, what went wrong. The end
-// of the sidecar waits for it, for as long as the context of [Telemetry.Stop] lasts.
+// An unreachable collector stops and slows nothing: spans that find the queue full are dropped, and the
+// log says now and then what went wrong. At the end, the sidecar waits for it as long as the context of
+// [Telemetry.Stop] lasts.
 package telemetry
 
 import (
@@ -47,8 +44,7 @@ import (
 
 // Options describe the sidecar, and where it runs.
 type Options struct {
-	// Lookup finds a variable of the environment. It decides what is turned on; what is
-	// on reads its settings from the process's environment.
+	// Lookup finds the variables that decide what is on. Settings come from the process's environment.
 	Lookup func(name string) (string, bool)
 	// Version is the sidecar's, Instance this run of it.
 	Version, Instance string
@@ -76,8 +72,7 @@ type Telemetry struct {
 	stopped error
 }
 
-// Start makes what the environment asks for. It warns about what cannot be made, and leaves
-// it out.
+// Start makes what the environment asks for. It warns about what cannot be made, and leaves it out.
 func Start(ctx context.Context, o Options) *Telemetry {
 	e := env{lookup: o.Lookup}
 	report(o.Logger)
@@ -91,7 +86,7 @@ func Start(ctx context.Context, o Options) *Telemetry {
 	return t
 }
 
-// say tells what is on, for nobody sees it otherwise before the first span is missed.
+// say logs what is on: else nobody sees it before the first span is missed.
 func (t *Telemetry) say(e env, sent bool) {
 	if t.Tracer != nil || sent {
 		t.log.Info("telemetry is sent", "traces", t.Tracer != nil, "metrics", sent)
@@ -145,8 +140,7 @@ func (t *Telemetry) startTraces(ctx context.Context, e env, o Options, about *re
 // maxQueue is the most spans that may wait: the SDK makes room for all of them at once.
 const maxQueue = 1_000_000
 
-// workable replaces what the SDK takes from the environment but cannot work with. It panics
-// at a queue of less than none, and without a delay it runs in a circle without a rest.
+// workable replaces a queue of less than none (the SDK panics) and no delay (it runs without a rest).
 func (t *Telemetry) workable(o *sdktrace.BatchSpanProcessorOptions) {
 	asked := *o
 	if o.BatchTimeout <= 0 {
@@ -164,7 +158,6 @@ func (t *Telemetry) workable(o *sdktrace.BatchSpanProcessorOptions) {
 	}
 }
 
-// startMetrics returns whether metrics are sent.
 func (t *Telemetry) startMetrics(ctx context.Context, e env, o Options, about *resource.Resource) (sent bool) {
 	// Without spans there is nothing that an exemplar could lead to.
 	t.Metrics = metrics.New(o.Version, t.Tracer != nil && e.get("OTEL_METRICS_EXEMPLAR_FILTER") != "always_off")
@@ -182,8 +175,7 @@ func (t *Telemetry) startMetrics(ctx context.Context, e env, o Options, about *r
 	return true
 }
 
-// notSent warns that a signal is off although it was asked for. It names the variables, for
-// the errors of the exporters do not.
+// notSent warns that a wanted signal is off. It names the variables: the exporters' errors do not.
 func (t *Telemetry) notSent(e env, s signal, err error) {
 	t.log.Warn("a signal is not sent, locks go on: OpenTelemetry cannot do what the variables ask for", "signal", strings.ToLower(string(s)),
 		"error", hide(err.Error()), s.exporter(), e.get(s.exporter()), otlpPrefix+"PROTOCOL", e.protocol(s))
@@ -208,6 +200,5 @@ func (t *Telemetry) Stop(ctx context.Context) error {
 	return t.stopped
 }
 
-// handleErrors is called for what goes wrong in OpenTelemetry. This is the one thing
-// that can only be set for the whole process.
+// handleErrors sets the handler of OpenTelemetry's errors, which exists only for the whole process.
 func handleErrors(f func(error)) { otel.SetErrorHandler(otel.ErrorHandlerFunc(f)) }

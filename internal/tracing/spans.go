@@ -9,20 +9,19 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Carry returns ctx with the span that is in from, and nothing else of it: work that
-// goes on when a call has left must not end with the call's context.
+// Carry returns ctx with the span of from, and no more: work that outlives a call must not end with it.
 func Carry(ctx, from context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, trace.SpanFromContext(from))
 }
 
-// Recorded reports whether the span in ctx is kept. Unlike its IsRecording, that is
-// also true when it has ended: what was begun for a call may end after it.
+// Recorded reports whether the span in ctx is kept, also when it has ended: IsRecording is false then,
+// but work for a call may end later.
 func Recorded(ctx context.Context) bool {
 	return trace.SpanContextFromContext(ctx).IsSampled()
 }
 
-// Past makes the span of something that began then and ends now, a child of the one
-// that a traceparent names. There is none if that is not recorded. t must not be nil.
+// Past makes a span from began until now, a child of the one in parent, and none if that is not
+// recorded. t must not be nil.
 func (t *Tracer) Past(parent, name string, began time.Time, attrs ...attribute.KeyValue) {
 	sc := Parse(parent)
 	if !sc.IsSampled() {
@@ -33,10 +32,9 @@ func (t *Tracer) Past(parent, name string, began time.Time, attrs ...attribute.K
 	span.End()
 }
 
-// Batch begins the span of one operation of the store on behalf of calls, of which it
-// gets the contexts: a child of the first that is recorded, with a link to each that
-// is, and a link from each of the others. When none is recorded there is no span. The
-// returned function ends it. t must not be nil.
+// Batch begins the span of a store operation on behalf of calls, given by their contexts: a child of
+// the first recorded one, with a link to each recorded one and a link from each of the others. If none
+// is recorded there is no span. The returned function ends it. t must not be nil.
 func (t *Tracer) Batch(ctx context.Context, operation string, calls []context.Context, size int) (context.Context, func(error)) {
 	recorded := spansOf(calls)
 	if len(recorded) == 0 {
@@ -60,8 +58,7 @@ func (t *Tracer) Batch(ctx context.Context, operation string, calls []context.Co
 	}
 }
 
-// spansOf are the recorded spans of contexts, each once: the locks of a group are one
-// call's.
+// spansOf are the recorded spans of contexts, each once: the locks of a group share a call.
 func spansOf(calls []context.Context) []trace.Span {
 	var recorded []trace.Span
 	var seen map[trace.SpanID]struct{} // made for the first that is recorded: often none is

@@ -10,15 +10,13 @@
 //	└ lock.held    internal  from the grant to its end, and why it ended
 //	lock.release   server    a call, with a link to the acquire of its lock
 //
-// A batch is the child of the first call that it carries and that is recorded, and
-// each other call gets a link to it: so each trace leads to the statements that
-// served it, and a sampler that follows the parent decides for all.
+// A batch is the child of the first recorded call that it carries, and each other call gets a link to
+// it: so each trace leads to its statements, and a sampler that follows the parent decides for all.
 //
-// How a trace crosses from one pod to another: the lock row keeps the traceparent of
-// the acquire that holds it, and the traceparent of the release that handed it over.
+// From pod to pod, the lock row carries the traceparents of the acquire that holds the lock and of the
+// release that handed it over.
 //
-// A nil [Tracer] makes no spans and costs nothing. Data that apps attach to a lock never
-// stands in a span.
+// A nil [Tracer] makes no spans and costs nothing. No span has the data that apps attach to a lock.
 package tracing
 
 import (
@@ -35,8 +33,7 @@ const Scope = "github.com/locksidecar/locksidecar"
 
 // The attributes of spans. Durations are integers in milliseconds, as in the API.
 const (
-	// Key is the key of the lock; Keys the first of several, in the order of the request,
-	// KeyCount how many those are.
+	// Key is the key of the lock; Keys the first of several, in request order, KeyCount how many.
 	Key      = attribute.Key("lock.key")
 	Keys     = attribute.Key("lock.keys")
 	KeyCount = attribute.Key("lock.key_count")
@@ -63,15 +60,13 @@ const (
 	GrantedBy = attribute.Key("lock.granted_by")
 	// Position is the place in line, 1 for the first, when the wait began.
 	Position = attribute.Key("lock.queue_position")
-	// EndReason is why a lock is not held any more: released, session_ended, or the
-	// reason of the loss.
+	// EndReason is why a lock ended: released, session_ended, or the reason of the loss.
 	EndReason = attribute.Key("lock.end_reason")
 	// HolderPod, HolderSession and HolderInstance are who held the lock.
 	HolderPod      = attribute.Key("lock.holder.pod")
 	HolderSession  = attribute.Key("lock.holder.session")
 	HolderInstance = attribute.Key("lock.holder.instance")
-	// Operation is the operation of the store that a batch carries out, BatchSize for
-	// how many calls.
+	// Operation is the operation of the store in a batch, BatchSize how many calls it serves.
 	Operation = attribute.Key("store.operation")
 	BatchSize = attribute.Key("store.batch.size")
 	// Link says what a link leads to: see the constants below.
@@ -80,8 +75,7 @@ const (
 
 // The ends of links.
 const (
-	// LinkHolder leads from a wait to the acquire of the lock that it waits for, and
-	// from an acquire that does not wait to that of the lock that denies it.
+	// LinkHolder leads to the acquire of a lock from a wait, or from an acquire that the lock denies.
 	LinkHolder = "holder"
 	// LinkRelease leads from a wait to the release that handed the lock over.
 	LinkRelease = "release"
@@ -103,15 +97,13 @@ func New(p trace.TracerProvider, common ...attribute.KeyValue) *Tracer {
 	return &Tracer{tracer: p.Tracer(Scope), common: common}
 }
 
-// Start begins a span, a child of the one in ctx. t must not be nil: callers check,
-// before they make the attributes.
+// Start begins a span, a child of ctx's. Callers check that t is not nil before they make attributes.
 func (t *Tracer) Start(ctx context.Context, name string, kind trace.SpanKind, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
 	//nolint:spancheck // the caller ends it
 	return t.tracer.Start(ctx, name, trace.WithSpanKind(kind), trace.WithAttributes(t.common...), trace.WithAttributes(attrs...))
 }
 
-// LinkTo is a link to the span that a traceparent names. It reports false when it
-// names none.
+// LinkTo is a link to the span that a traceparent names; false if it names none.
 func LinkTo(traceparent, what string, attrs ...attribute.KeyValue) (trace.Link, bool) {
 	sc := Parse(traceparent)
 	return trace.Link{SpanContext: sc, Attributes: append(attrs, Link.String(what))}, sc.IsValid()
@@ -154,8 +146,7 @@ func (c *carrier) Set(name, value string) {
 // Keys implements [propagation.TextMapCarrier].
 func (*carrier) Keys() []string { return []string{"traceparent"} }
 
-// TraceID returns the trace id of a W3C traceparent for the log, or empty if it is malformed: apps
-// can send anything. It allocates no memory.
+// TraceID returns the trace id of a W3C traceparent, empty if malformed. It allocates no memory.
 func TraceID(traceparent string) string {
 	const from, to = 3, 3 + 32
 	if len(traceparent) < to || traceparent[from-1] != '-' {

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// chmodUnfollowed sets the mode of a file, and not of one to which it links. Kernels before
-// 6.6, and filters of system calls that are as old, do not know a call for it; there it is
-// done as the C library does, by the name that a descriptor of the file has.
+// chmodUnfollowed sets the mode of a file, not of one that it links to. Kernels before 6.6 and old
+// filters of system calls know no call for it: there it uses a descriptor's name, as the C library
+// does.
 func chmodUnfollowed(path string, mode os.FileMode) error {
 	err := unix.Fchmodat(unix.AT_FDCWD, path, uint32(mode.Perm()), unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {

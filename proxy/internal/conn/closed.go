@@ -6,8 +6,7 @@ import (
 	"syscall"
 )
 
-// awaitClose sleeps until the connection closes, and reports true; or until its
-// read deadline passes, and reports false. It does not take bytes from it.
+// awaitClose sleeps until the connection closes, or its read deadline passes: false. It takes no bytes.
 func awaitClose(raw syscall.RawConn) bool {
 	closed := false
 	err := raw.Read(func(fd uintptr) bool {

@@ -36,17 +36,16 @@ var (
 	pastDeadline = time.Unix(1, 0)
 )
 
-// Owner has what lives as long as a connection. It embeds the [Conn], and is the connection
-// that is served.
+// Owner is the connection that is served, and has what lives as long. It embeds the [Conn].
 type Owner interface {
 	net.Conn
-	// Disconnected is called when the connection has closed, perhaps more than once, and
-	// perhaps by another goroutine while the serving one is in a call.
+	// Disconnected is called when the connection has closed, perhaps more than once, and perhaps by
+	// another goroutine during a call.
 	Disconnected()
 }
 
-// Conn is a client's connection, as fasthttp serves it. Only the goroutine that serves it
-// calls its methods, except where they say otherwise.
+// Conn is a client's connection, as fasthttp serves it. Only its serving goroutine calls its methods,
+// except where they say otherwise.
 type Conn struct {
 	net.Conn
 	Kind Kind
@@ -68,8 +67,7 @@ type Conn struct {
 	// evicted: cut to make room for another. Set.mu guards it.
 	evicted bool
 
-	// wanted is the read deadline that is due, deadline the one that the socket has. Zero:
-	// none.
+	// wanted is the read deadline that is due, deadline the one that the socket has; zero: none.
 	wanted, deadline time.Time
 	unbegun          bool // the time of the next request has not begun
 	inHead           bool // the head of the next request is not complete
@@ -101,10 +99,9 @@ func newConn(s *Set, nc net.Conn, k Kind) *Conn {
 	return c
 }
 
-// Read is called by fasthttp between requests and within one. The first request has
-// Timeouts.First. An idle connection has no deadline, also when empty lines arrive. The
-// time of a request begins when a part has arrived and the rest has to be waited for: most
-// come in one piece and need no clock.
+// Read is called by fasthttp. The first request has Timeouts.First. An idle connection has no deadline,
+// not even after empty lines. A request's time begins when a part has arrived and the rest is waited
+// for: most come in one piece and need no clock.
 func (c *Conn) Read(p []byte) (int, error) {
 	c.busy.Store(false)
 	if c.set.stopping.Load() {
@@ -139,8 +136,7 @@ func (c *Conn) onlyBlank(p []byte) bool {
 	return c.inHead && MaxHead-len(p) <= c.blank
 }
 
-// noteBlank counts the empty lines at the end of b, and reports whether b has anything
-// else.
+// noteBlank counts the empty lines at the end of b, and reports whether b has anything else.
 func (c *Conn) noteBlank(b []byte) (more bool) {
 	n := len(b) - len(bytes.TrimRight(b, "\r\n"))
 	if n < len(b) {
@@ -151,8 +147,7 @@ func (c *Conn) noteBlank(b []byte) (more bool) {
 	return false
 }
 
-// SetReadDeadline is called by fasthttp when a head is complete: see nothing else. The body
-// has the rest of the time.
+// SetReadDeadline is called by fasthttp when a head is complete. The body has the rest of the time.
 func (c *Conn) SetReadDeadline(time.Time) error {
 	c.inHead = false
 	return nil
@@ -168,8 +163,7 @@ func (c *Conn) BeginRequest() {
 // TimedOut reports whether the request was not complete in time.
 func (c *Conn) TimedOut() bool { return c.timedOut }
 
-// Asked reports whether a part of a request has arrived. If none has, nobody asked
-// anything, and what is written goes nowhere.
+// Asked reports whether a part of a request has arrived. If none has, an answer goes nowhere.
 func (c *Conn) Asked() bool {
 	c.mute = c.mute || !c.asked
 	return c.asked
@@ -183,8 +177,8 @@ func (c *Conn) setDeadlineNow(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// disconnected tells the owner and the stream. The watch may call it while the serving
-// goroutine is blocked.
+// disconnected tells the owner and the stream. The watch may call it while the serving goroutine
+// blocks.
 func (c *Conn) disconnected() {
 	c.owner.Disconnected()
 	if st := c.stream.Load(); st != nil {
@@ -211,8 +205,7 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// lingerOn lets a client that still sends read the answer: a close at once would reset the
-// connection.
+// lingerOn lets a client that still sends read the answer: a close at once would reset the connection.
 func (c *Conn) lingerOn() {
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); !ok || h.CloseWrite() != nil {
 		return
@@ -221,8 +214,7 @@ func (c *Conn) lingerOn() {
 	_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
 }
 
-// cut closes the connection from outside. Its serving goroutine or the watch of its call
-// notices.
+// cut closes the connection from outside. Its serving goroutine or the watch of its call notices.
 func (c *Conn) cut() {
 	_ = c.Conn.Close()
 }

@@ -8,18 +8,16 @@ import (
 )
 
 const (
-	// guardAfter is the number of polls of a call before it gets a guard instead: a
-	// second at least. A guard costs a call two goroutine switches, but then nothing, so a
-	// sidecar whose apps all wait for long is idle.
+	// guardAfter is how many polls, a second at least, a call has before a guard. A guard costs two
+	// goroutine switches and then nothing, so a sidecar whose apps all wait is idle.
 	guardAfter = 40
-	// pollEach is the least pause between two rounds of polls for each open connection. It is
-	// a hundred times what the connection costs a round, so polling takes about 1% of a
-	// processor at most.
+	// pollEach is the least pause between two rounds, for each open connection: a hundred times its
+	// cost in a round, so polling takes at most about 1% of a processor.
 	pollEach = 10 * time.Microsecond
 )
 
-// disconnects polls the connections with a call under way, so that the call ends when its
-// caller leaves. Its timer runs only while a call is under way that has no guard.
+// disconnects polls the connections with a call under way, so it ends when its caller leaves. The timer
+// runs only while a call has no guard.
 type disconnects struct {
 	interval time.Duration
 	conns    func() []*Conn
@@ -35,7 +33,6 @@ func newDisconnects(interval time.Duration, conns func() []*Conn) *disconnects {
 	return d
 }
 
-// callBegins starts the timer if it does not run.
 func (d *disconnects) callBegins() {
 	if d.asleep.Load() && d.asleep.CompareAndSwap(true, false) {
 		d.timer.Reset(d.interval)
@@ -77,7 +74,6 @@ func poll(conns []*Conn) (again bool) {
 	return again
 }
 
-// polledCall is a call and the watch of its connection.
 type polledCall struct {
 	watch *watch
 	call  *callContext

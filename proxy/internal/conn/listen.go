@@ -44,8 +44,7 @@ func CheckSocketPath(path string) error {
 	return nil
 }
 
-// Listen takes the path's lock, clears the path of a stale socket, and
-// listens there. The socket is never more open than mode.
+// Listen locks the path, removes a stale socket, and listens. The socket is never more open than mode.
 func Listen(ctx context.Context, path string, mode fs.FileMode) (*Socket, error) {
 	f := &Socket{path: path}
 	if err := f.claim(ctx, mode); err != nil {
@@ -79,7 +78,6 @@ func (f *Socket) claim(ctx context.Context, mode fs.FileMode) error {
 	return nil
 }
 
-// ensureFolder makes the last part of the path if it is missing.
 func ensureFolder(dir string) error {
 	info, err := os.Stat(dir)
 	switch {
@@ -160,8 +158,8 @@ func (f *Socket) bind(ctx context.Context, mode fs.FileMode) error {
 	return nil
 }
 
-// setMode sets the mode where the umask did not, as in a folder with a default ACL. It
-// follows no link: another user of the folder could have any file opened.
+// setMode sets the mode where the umask did not (a default ACL). It follows no link: another user of
+// the folder could have any file opened.
 func setMode(path string, mode fs.FileMode) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -177,8 +175,7 @@ func setMode(path string, mode fs.FileMode) error {
 
 var errNotTheSocket = errors.New("somebody has put something else in the socket's place")
 
-// Close removes the socket's file, if it is still the one that was made, and
-// gives the path free.
+// Close removes the socket's file if it is still the one that was made, and frees the path.
 func (f *Socket) Close(log *slog.Logger) {
 	f.once.Do(func() {
 		if f.made != nil {

@@ -9,7 +9,6 @@ import (
 // KnowsPeers: the system knows the peer of a Unix socket.
 const KnowsPeers = true
 
-// peerOf returns the peer of a Unix socket.
 func peerOf(raw syscall.RawConn) Peer {
 	var p Peer
 	_ = raw.Control(func(fd uintptr) {

@@ -39,11 +39,9 @@ func (c Config) MaxServed() int { return c.MaxConns + 2*MaxAdmin + MaxRefused }
 
 // Timeouts are the times of a connection.
 type Timeouts struct {
-	// First is how long a fresh connection may stay silent. Request is how long a request
-	// may take, from its first byte.
+	// First is how long a fresh connection may stay silent, Request a request last from its first byte.
 	First, Request time.Duration
-	// Poll is the time between two polls of a connection with a call under way. A call that
-	// is over sooner has its answer, also after a half-close.
+	// Poll is the time between two polls of a call. A shorter call is answered even after a half-close.
 	Poll time.Duration
 	// Heartbeat is the time between two comment lines of an event stream.
 	Heartbeat time.Duration
@@ -73,8 +71,7 @@ type Set struct {
 	refused int
 }
 
-// NewSet makes a set. own makes the owner of a new connection. serve serves it until it
-// closes, or until a stream takes it over.
+// NewSet makes a set. own makes a connection's owner. serve serves until a close, or a stream follows.
 func NewSet(cfg Config, own func(*Conn) Owner, serve func(net.Conn)) *Set {
 	s := &Set{cfg: cfg, own: own, serve: serve, conns: make(map[*Conn]struct{})}
 	s.disconnects = newDisconnects(cfg.Timeouts.Poll, s.Conns)
@@ -153,8 +150,8 @@ func (s *Set) countIn(c *Conn) (admitted bool, refusal *wire.Problem) {
 	return true, c.Refusal
 }
 
-// makeRoom closes the oldest idle connection on the admin address: a probe must not fail
-// because of others. It fails if those that it closed are still there. s.mu is held.
+// makeRoom closes the oldest idle admin connection: a probe must not fail because of others. It fails
+// while those that it closed are still there. s.mu is held.
 func (s *Set) makeRoom() bool {
 	if s.counts[Admin] >= 2*MaxAdmin {
 		return false
@@ -178,7 +175,6 @@ func (s *Set) allowed(p Peer) bool {
 	return len(s.cfg.AllowedUIDs) == 0 || p.Known && slices.Contains(s.cfg.AllowedUIDs, p.UID)
 }
 
-// forget counts a connection out.
 func (s *Set) forget(c *Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,15 +203,13 @@ func (s *Set) Apps() int {
 // LongAnswers is how many long answers wait for their readers.
 func (s *Set) LongAnswers() int { return int(s.longAnswers.Load()) }
 
-// BeginStop makes each call the last of its connection. Close the listeners then, and call
-// [Set.Stop].
+// BeginStop makes each call the last of its connection. Then close the listeners and call [Set.Stop].
 func (s *Set) BeginStop() { s.stopping.Store(true) }
 
 // Stopping reports whether a stop has begun.
 func (s *Set) Stopping() bool { return s.stopping.Load() }
 
-// Stop lets pending calls have their answer until the patience is over, ends event streams,
-// and closes the rest.
+// Stop gives pending calls patience for their answer, ends event streams, and closes the rest.
 func (s *Set) Stop(patience time.Duration) {
 	s.accepting.Wait()
 	for _, c := range s.Conns() {

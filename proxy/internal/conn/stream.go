@@ -13,8 +13,7 @@ import (
 // eventsPerWrite limits the events of one write. Each write has the full timeout.
 const eventsPerWrite = 256
 
-// Stream is an answer of server-sent events, as long as its connection. A push never waits
-// for the reader.
+// Stream is an answer of server-sent events, as long as its connection. No push waits for the reader.
 type Stream struct {
 	// Log is for lines about the stream, and says what it is about.
 	Log *slog.Logger
@@ -32,8 +31,7 @@ type Stream struct {
 	queue []wire.Event
 	// opened: the queue has the first event. Nothing is taken before.
 	opened bool
-	// ended: nothing more is pushed. dropped: the reader has left. tooSlow: it was cut off
-	// because it did not read.
+	// ended: nothing more is pushed. dropped: the reader has left. tooSlow: it did not read.
 	ended, dropped, tooSlow bool
 }
 
@@ -71,8 +69,7 @@ func (st *Stream) Push(e wire.Event) {
 	st.ring()
 }
 
-// Finish ends the stream when the queue is written. It does not block. dropped: the reader
-// has left.
+// Finish ends the stream when the queue is written. It does not block. dropped: the reader has left.
 func (st *Stream) Finish(dropped bool) {
 	st.mu.Lock()
 	st.ended, st.dropped = true, st.dropped || dropped
@@ -87,7 +84,6 @@ func (st *Stream) ring() {
 	}
 }
 
-// take takes some events. more: the queue has others.
 func (st *Stream) take() (events []wire.Event, more, ended bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -102,8 +98,8 @@ func (st *Stream) take() (events []wire.Event, more, ended bool) {
 	return events, len(st.queue) > 0, st.ended && len(st.queue) == 0
 }
 
-// Begin turns the connection into the stream. [Stream.Serve] must follow, when fasthttp has
-// left the connection. Set.Stop waits until the connection has closed.
+// Begin turns the connection into the stream. When fasthttp has left it, [Stream.Serve] must follow.
+// Set.Stop waits until the connection has closed.
 func (st *Stream) Begin() {
 	st.c.stream.Store(st)
 	st.c.set.serving.Add(1)
@@ -119,8 +115,7 @@ func (st *Stream) closed() {
 	st.c.set.serving.Done()
 }
 
-// Serve writes the stream until it is finished or the reader has left. The connection must
-// be closed then.
+// Serve writes the stream until it is finished or the reader has left. Close the connection then.
 func (st *Stream) Serve() {
 	defer func() {
 		if v := recover(); v != nil {
@@ -160,8 +155,7 @@ func (st *Stream) run() error {
 	}
 }
 
-// flush writes head and the queue, with a comment line before it if beat is set, and the
-// end if nothing follows.
+// flush writes head, a comment line if beat is set, the queue, and the end if nothing follows.
 func (st *Stream) flush(head []byte, beat bool) (ended bool, err error) {
 	for {
 		events, more, ended := st.take()
@@ -176,7 +170,6 @@ func (st *Stream) flush(head []byte, beat bool) (ended bool, err error) {
 	}
 }
 
-// write gives the reader some time to take b.
 func (st *Stream) write(b []byte) error {
 	if len(b) == 0 {
 		return nil

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// watch notices that the caller leaves while a call is under way. Nobody reads from the
-// connection then.
+// watch notices that the caller leaves during a call, when nobody reads from the connection.
 type watch struct {
 	c *Conn
 
@@ -19,10 +18,9 @@ type watch struct {
 	callerLeft atomic.Bool
 }
 
-// BeginCall returns the context of a call that begins, with the values of another one.
-// From now on the connection is watched, whoever looks at the context. A
-// cancelable call ends when the connection closes; any other call is carried out all the
-// same. [Conn.EndCall] must follow, by the same goroutine.
+// BeginCall returns the context of a call, with the values of another one, and watches the connection
+// from now on. A cancelable call ends when the connection closes; any other is carried out.
+// [Conn.EndCall] must follow, by the same goroutine.
 func (c *Conn) BeginCall(values context.Context, cancelable bool) context.Context {
 	call := &callContext{cancelable: cancelable, values: values}
 	c.watch.mu.Lock()
@@ -50,8 +48,7 @@ func (c *Conn) EndCall() (callerLeft bool) {
 	return c.CallerLeft()
 }
 
-// CallerLeft reports whether the connection has closed under a call. Any goroutine may call
-// it.
+// CallerLeft reports whether the connection has closed under a call. Any goroutine may call it.
 func (c *Conn) CallerLeft() bool { return c.watch.callerLeft.Load() }
 
 // InCall reports whether a call is under way. Any goroutine may call it.
@@ -61,8 +58,8 @@ func (c *Conn) InCall() bool {
 	return c.watch.call != nil
 }
 
-// poll returns the call if its connection is to be polled now. A call that is new, so most
-// likely over soon, is only counted, and one that lasts gets a guard instead.
+// poll returns the call if it is to be polled now. A new call, most likely over soon, is only counted.
+// One that lasts gets a guard instead.
 func (w *watch) poll() (now *callContext, isNew bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,7 +78,6 @@ func (w *watch) poll() (now *callContext, isNew bool) {
 	return call, false
 }
 
-// leaveIfClosed ends the call if its connection has closed.
 func (w *watch) leaveIfClosed(call *callContext) {
 	closed := false
 	err := w.c.raw.Control(func(fd uintptr) { closed = hasClosed(int(fd)) })
@@ -90,8 +86,7 @@ func (w *watch) leaveIfClosed(call *callContext) {
 	}
 }
 
-// startGuard starts a goroutine that sleeps in the runtime's poller until the caller
-// leaves. w.mu is held.
+// startGuard starts a goroutine that sleeps in the poller until the caller leaves. w.mu is held.
 func (w *watch) startGuard(call *callContext) {
 	_ = w.c.Conn.SetReadDeadline(noDeadline) // the request's may be set
 	guard := make(chan struct{})
@@ -117,8 +112,7 @@ func (w *watch) leave(call *callContext) {
 	}
 }
 
-// callContext is the context of a call. Few calls ask for its channel, so that is made
-// when it is asked for.
+// callContext is the context of a call. Its channel is made when it is asked for: few calls do that.
 type callContext struct {
 	cancelable bool
 	polls      int             // how often it was polled; watch.mu guards it
@@ -153,7 +147,6 @@ func (x *callContext) Value(key any) any {
 	return x.values.Value(key)
 }
 
-// cancel ends the context.
 func (x *callContext) cancel() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

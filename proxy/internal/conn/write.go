@@ -9,15 +9,13 @@ import (
 )
 
 const (
-	// MaxScratch is the most memory that a connection keeps for answers. A longer answer
-	// stands in memory until it is read.
+	// MaxScratch is the most bytes kept for answers. A longer answer stands in memory until it is read.
 	MaxScratch = 64 << 10
 	// MaxLongAnswers is how many of these may wait for their readers.
 	MaxLongAnswers = 32
 )
 
-// Write is called by fasthttp with answers. Most fit into the socket's buffer,
-// and cost neither a timer nor a watch.
+// Write is called by fasthttp. Most answers fit into the socket's buffer: no timer and no watch.
 func (c *Conn) Write(p []byte) (int, error) {
 	if c.mute {
 		return len(p), nil
@@ -31,8 +29,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// writeOn waits for the reader, but not for long. It is polled like a call: a client that
-// closes without reading does not keep its locks.
+// writeOn waits for the reader, for a limited time. It is polled like a call: a client that closes
+// without reading does not keep its locks.
 func (c *Conn) writeOn(p []byte) (int, error) {
 	c.BeginCall(context.Background(), false)
 	defer c.EndCall()
@@ -41,8 +39,7 @@ func (c *Conn) writeOn(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// directWrite is a write that does not wait. There is one for each connection: a
-// closure for each answer would have to be allocated.
+// directWrite is a write that does not wait, one per connection: a closure per answer allocates.
 type directWrite struct {
 	p   []byte
 	n   int
@@ -50,7 +47,6 @@ type directWrite struct {
 	fn  func(fd uintptr) bool // run
 }
 
-// write writes what the socket takes at once.
 func (a *directWrite) write(raw syscall.RawConn, p []byte) (int, error) {
 	if raw == nil {
 		return 0, nil
@@ -82,8 +78,7 @@ func (a *directWrite) run(fd uintptr) bool {
 	}
 }
 
-// ReserveLongAnswer takes one of the places for long answers, which stand in memory until
-// they are read. releaseLongAnswer frees it.
+// ReserveLongAnswer takes a place for a long answer, if one is free. releaseLongAnswer frees it.
 func (c *Conn) ReserveLongAnswer() bool {
 	if c.set.longAnswers.Add(1) > MaxLongAnswers {
 		c.set.longAnswers.Add(-1)

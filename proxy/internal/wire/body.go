@@ -10,14 +10,12 @@ import (
 	"unicode/utf8"
 )
 
-// field is a field that a body may have.
 type field struct {
 	name string
 	raw  []byte // the value, as JSON; nil if the field is not there
 }
 
-// ParseBody fills in the fields that a call knows, and refuses all others. A
-// missing or empty body is an empty object.
+// ParseBody fills in the fields that a call knows, and refuses all others. No body is an empty object.
 func ParseBody(body []byte, known []field) *Problem {
 	if len(body) == 0 {
 		return nil
@@ -63,7 +61,6 @@ func fieldNames(known []field) string {
 	return strings.Join(names, ", ")
 }
 
-// syntaxError tells what is wrong with JSON, and where.
 func syntaxError(body []byte) string {
 	var raw json.RawMessage
 	if syntax, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(body, &raw)); ok {
@@ -74,8 +71,7 @@ func syntaxError(body []byte) string {
 
 const jsonSpace = " \t\r\n"
 
-// eachField walks over the members of a JSON object that is known to be valid
-// and without space around it.
+// eachField walks over the members of a valid JSON object without space around it.
 func eachField(object []byte, f func(name, value []byte) *Problem) *Problem {
 	rest := bytes.TrimLeft(object[1:], jsonSpace)
 	for rest[0] != '}' {
@@ -95,8 +91,7 @@ func eachField(object []byte, f func(name, value []byte) *Problem) *Problem {
 	return nil
 }
 
-// eachElement walks over the elements of a JSON array that is known to be valid
-// and without space around it.
+// eachElement walks over the elements of a valid JSON array without space around it.
 func eachElement(array []byte, f func(value []byte) *Problem) *Problem {
 	rest := bytes.TrimLeft(array[1:], jsonSpace)
 	for rest[0] != ']' {
@@ -151,8 +146,7 @@ func valueEnd(b []byte) int {
 	}
 }
 
-// tooDeep tells whether JSON that is known to be valid is nested deeper than others can
-// read: it stands in their answers, and parsers of some languages end at a hundred levels.
+// tooDeep tells whether valid JSON is nested too deep for others: some parsers end at a hundred levels.
 // One app could keep the others from hearing who holds a lock.
 func tooDeep(value []byte) bool {
 	depth := 0
@@ -183,7 +177,6 @@ func unquoteBytes(quoted []byte) []byte {
 	return []byte(s)
 }
 
-// kindOf names a JSON value for people.
 func kindOf(value []byte) string {
 	switch value[0] {
 	case '{':
@@ -204,7 +197,6 @@ func (f *field) String() string { return "field " + f.name }
 
 func (f *field) given() bool { return f.raw != nil }
 
-// integer reads a field that must be an integer between low and high.
 func (f *field) integer(low, high int64) (int64, *Problem) {
 	n, ok := parseInteger(f.raw)
 	switch {
@@ -217,7 +209,6 @@ func (f *field) integer(low, high int64) (int64, *Problem) {
 	return n, nil
 }
 
-// text reads a field that must be a string.
 func (f *field) text() (string, *Problem) {
 	if f.raw[0] != '"' {
 		return "", Invalid("field %s is %s; it must be a string", f.name, kindOf(f.raw))
@@ -228,8 +219,7 @@ func (f *field) text() (string, *Problem) {
 	return unquote(f.raw), nil
 }
 
-// shortText reads a field that must be a string of low to [maxName] bytes without
-// control characters.
+// shortText reads a string of low to [maxName] bytes without control characters.
 func (f *field) shortText(low int) (string, *Problem) {
 	text, p := f.text()
 	if p != nil {
@@ -241,7 +231,6 @@ func (f *field) shortText(low int) (string, *Problem) {
 	return checkText("field "+f.name, []byte(text))
 }
 
-// boolean reads a field that must be true or false.
 func (f *field) boolean() (bool, *Problem) {
 	switch f.raw[0] {
 	case 't':
@@ -252,8 +241,8 @@ func (f *field) boolean() (bool, *Problem) {
 	return false, Invalid("field %s is %s; it must be a boolean", f.name, kindOf(f.raw))
 }
 
-// halfCharacter reports whether a JSON string escapes a lone surrogate. The decoder turns each of
-// them into U+FFFD, so different owners or keys would become the same.
+// halfCharacter reports whether a JSON string escapes a lone surrogate. Decoded, all become U+FFFD, so
+// different owners or keys would be the same.
 func halfCharacter(quoted []byte) bool {
 	for i := 0; i < len(quoted); i++ {
 		if quoted[i] != '\\' {
@@ -273,8 +262,7 @@ func halfCharacter(quoted []byte) bool {
 	return false
 }
 
-// surrogate returns the half of a surrogate pair that an escape, from its u on,
-// stands for, and 0 for any other.
+// surrogate returns the half of a pair that an escape, from its u on, stands for, and 0 for any other.
 func surrogate(escape []byte) (r rune) {
 	if escape[0] != 'u' {
 		return 0

@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Answers are appended to a buffer by hand: they are few, small and on the path of every
-// call. A member without a value is null, and never left out.
+// Answers are appended by hand: they are small and on the path of every call. A member without a value
+// is null, and never left out.
 
 // features is what this version can do, for GET /v1. The names are stable.
 var features = []string{
@@ -153,7 +153,6 @@ func appendStopping(b []byte, s *store.Stopping) []byte {
 	return append(appendStop(append(b, '{'), s), '}')
 }
 
-// appendStop appends the members that tell of a request to stop.
 func appendStop(b []byte, s *store.Stopping) []byte {
 	b = append(b, `"reason":`...)
 	b = appendReason(b, s.Reason)
@@ -169,12 +168,10 @@ func appendReason(b []byte, reason *string) []byte {
 	return AppendString(b, *reason)
 }
 
-// maxPage is about the most bytes in an answer: where a page of a list ends, whatever its
-// limit.
+// maxPage is about the most bytes in an answer: a page of a list ends there, whatever its limit.
 const maxPage = 1 << 20
 
-// AppendPage appends a page, or of a large one the first part: clients go on at
-// the cursor in either case.
+// AppendPage appends a page, or the first part of a large one: clients go on at the cursor.
 func AppendPage(b []byte, page *lease.Page) []byte {
 	next := page.Next
 	b = append(b, `{"locks":[`...)
@@ -219,8 +216,7 @@ func appendHolder(b []byte, l *store.Lock) []byte {
 	return append(b, '}')
 }
 
-// appendMillis appends whole milliseconds, rounded down and never below zero: a
-// lock that expires in 0.9 ms must not be said to have one left.
+// appendMillis appends milliseconds, at least 0 and rounded down, so that nobody trusts a lock too long.
 func appendMillis(b []byte, d time.Duration) []byte {
 	return strconv.AppendInt(b, max(0, d.Milliseconds()), 10)
 }
@@ -232,9 +228,8 @@ func appendTime(b []byte, t time.Time) []byte {
 	return append(b, '"')
 }
 
-// appendJSON appends what is JSON already, null if it is nothing. Line ends become
-// spaces: this server wrote none, but who edits a row or sends a notification by hand
-// may, and they would end the line of an event.
+// appendJSON appends JSON, null for nothing. Line ends become spaces: they would end the line of an
+// event. This server writes none, but a row may be edited or a notification sent by hand.
 func appendJSON(b, value []byte) []byte {
 	if len(value) == 0 {
 		return append(b, "null"...)

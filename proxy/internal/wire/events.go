@@ -8,8 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// StreamHead begins an answer that is a stream. The comment behind it makes proxies
-// and clients see at once that the stream is there.
+// StreamHead begins a stream. The comment makes proxies and clients see the stream at once.
 const StreamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n" +
 	"Transfer-Encoding: chunked\r\n\r\n"
 
@@ -40,7 +39,6 @@ func AppendEvents(b []byte, events []Event, beat bool) []byte {
 	return appendChunk(b, text)
 }
 
-// appendChunk frames text as a chunk of HTTP/1.1.
 func appendChunk(b, text []byte) []byte {
 	b = strconv.AppendInt(b, int64(len(text)), 16)
 	b = append(b, "\r\n"...)

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// OddLines tells whether a head has a line that goes on in the next one, or ends in LF
-// alone. Others may read something else there; and where its end is odd, fasthttp reads no
-// header at all when it is asked for their order, so none of the checks would see one.
+// OddLines tells whether a line of the head goes on in the next or ends in LF alone. Others may read it
+// otherwise. If the head's end is odd, fasthttp reads no header in order, so no check would see one.
 func OddLines(head []byte) bool {
 	for {
 		end := bytes.IndexByte(head, '\n')
@@ -45,11 +44,9 @@ func HasToken(list []byte, token string) bool {
 	return false
 }
 
-// traceparentLength is that of version-traceid-parentid-flags.
 const traceparentLength = 2 + 1 + 32 + 1 + 16 + 1 + 2
 
-// Traceparent is the part of a traceparent that this version knows, empty if it is not
-// valid. The rest of a later version is left out.
+// Traceparent is the part of a traceparent that this version knows, empty if it is not valid.
 func Traceparent(v []byte) string {
 	if !validTraceparent(v) {
 		return ""
@@ -57,8 +54,7 @@ func Traceparent(v []byte) string {
 	return string(v[:traceparentLength])
 }
 
-// validTraceparent checks version-traceid-parentid-flags. A later version may
-// have more behind that.
+// validTraceparent checks version-traceid-parentid-flags. A later version may have more.
 func validTraceparent(v []byte) bool {
 	const length = traceparentLength
 	if len(v) < length || len(v) > length && (string(v[:2]) == "00" || v[length] != '-') {

@@ -12,7 +12,6 @@ import (
 	"github.com/locksidecar/locksidecar/lease"
 )
 
-// options are the fields of an acquire.
 type options [optionCount]field
 
 // The fields of an acquire. keys stands last: only an acquire of several has it.
@@ -112,7 +111,6 @@ func parseKeys(f *field) (keys []string, p *Problem) {
 	return keys, p
 }
 
-// parse reads the options, and refuses what does not go together.
 func (o *options) parse() (r lease.Request, p *Problem) {
 	if r.Wait, p = parseWait(&o[optWait]); p != nil {
 		return r, p
@@ -144,7 +142,6 @@ func (o *options) parse() (r lease.Request, p *Problem) {
 	return r, p
 }
 
-// refuseForTTL refuses what needs a session.
 func (o *options) refuseForTTL(which ...int) *Problem {
 	for _, i := range which {
 		if o[i].raw != nil {
@@ -193,8 +190,7 @@ func parseBind(f *field) (lease.Bind, *Problem) {
 	return 0, Invalid(`field bind is %.40q; it must be "session" or "ttl"`, text)
 }
 
-// parseData copies the JSON of a field in its shortest form: it outlives the
-// request. Null means none.
+// parseData copies a field's JSON in its shortest form: it outlives the request. Null means none.
 func parseData(f *field) ([]byte, *Problem) {
 	if f.raw == nil || string(f.raw) == "null" {
 		return nil, nil
@@ -229,7 +225,6 @@ func parseRequestID(a argument) (uuid.UUID, *Problem) {
 	return id, nil
 }
 
-// parseOwner reads owner, and reentrant, which needs it.
 func (o *options) parseOwner() (owner string, reentrant bool, p *Problem) {
 	if f := &o[optOwner]; f.raw != nil {
 		if owner, p = f.shortText(1); p != nil {
@@ -270,7 +265,6 @@ func parseHold(f *field) (time.Duration, *Problem) {
 	return time.Duration(n) * time.Millisecond, p
 }
 
-// parseOnSuccess tells whether the call is to be skipped.
 func parseOnSuccess(f *field) (skip bool, p *Problem) {
 	if f.raw == nil {
 		return false, nil
@@ -288,8 +282,7 @@ func parseOnSuccess(f *field) (skip bool, p *Problem) {
 	return false, Invalid(`field on_success is %.40q; it must be "acquire" or "skip"`, text)
 }
 
-// CheckMinHold refuses a bind:ttl lock that would end before its hold is over.
-// fallback is the TTL of a request that names none.
+// CheckMinHold refuses a bind:ttl lock that ends before its hold. fallback is the default TTL.
 func CheckMinHold(r *lease.Request, fallback time.Duration) *Problem {
 	ttl := cmp.Or(r.TTL, fallback)
 	if r.Bind == lease.BindTTL && r.MinHold > ttl {

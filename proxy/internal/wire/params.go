@@ -43,8 +43,7 @@ func ParseAmend(body []byte) (r lease.AmendRequest, p *Problem) {
 	return r, p
 }
 
-// ParseRelease reads the query and the body of a release. force: the lock is to be
-// broken, and r has at most the token of the grant that is meant.
+// ParseRelease reads a release. force: it breaks the lock, and r has at most the token of the grant.
 func ParseRelease(query, body []byte) (r lease.ReleaseRequest, force bool, p *Problem) {
 	params := [...]param{{name: "token"}, {name: "outcome"}, {name: "reentry"}, {name: "request_id"}, {name: "force"}}
 	if p = ParseQuery(query, params[:]); p != nil {
@@ -74,8 +73,6 @@ func ParseReleaseBody(body []byte) (r lease.ReleaseRequest, p *Problem) {
 	return releaseRequest(&fields[0], &fields[1], &fields[2], &fields[3], &fields[4])
 }
 
-// argument is what a call says under a name: a parameter of the query, or a field of the
-// body.
 type argument interface {
 	fmt.Stringer // how errors call it
 	given() bool
@@ -83,7 +80,6 @@ type argument interface {
 	text() (string, *Problem)
 }
 
-// releaseRequest reads what a release says, wherever it stands.
 func releaseRequest(token, id, outcome, reentry argument, result *field) (r lease.ReleaseRequest, p *Problem) {
 	switch {
 	case !token.given() && !id.given():
@@ -117,8 +113,8 @@ func releaseRequest(token, id, outcome, reentry argument, result *field) (r leas
 	return r, p
 }
 
-// parseForce reads force. Beside it stands a token at most: whoever breaks a lock has
-// nothing to say about what was done under it.
+// parseForce reads force. Only a token may stand beside it: a caller that breaks a lock cannot say what
+// was done under it.
 func parseForce(force *param, others []param, result *field) (bool, *Problem) {
 	if !force.set || string(force.value) == "false" {
 		return false, nil
@@ -225,8 +221,7 @@ func parseScope(scope *param) (lease.Scope, *Problem) {
 	return 0, Invalid("query parameter scope is %.40q; it must be session, pod or all", scope.value)
 }
 
-// parsePrefix joins prefix and type, which stands for the prefix "type:". none
-// says that no key has both.
+// parsePrefix joins prefix and type, which stands for the prefix "type:". none: no key has both.
 func parsePrefix(prefix, kind *param) (joined string, none bool, p *Problem) {
 	if joined, p = checkText("query parameter prefix", prefix.value); p != nil {
 		return "", false, p

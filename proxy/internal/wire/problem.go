@@ -155,7 +155,6 @@ func (p *Problem) WithKey(err error) *Problem {
 	return p
 }
 
-// withReason adds the member "reason".
 func withReason(reason string) func([]byte) []byte {
 	return func(b []byte) []byte {
 		b = append(b, `,"reason":`...)
@@ -163,8 +162,7 @@ func withReason(reason string) func([]byte) []byte {
 	}
 }
 
-// ProblemOf translates the errors of package lease. It returns nil for one that
-// it does not know.
+// ProblemOf translates the errors of package lease, nil for an unknown one.
 func ProblemOf(err error) *Problem {
 	var (
 		held      *lease.HeldError
@@ -213,8 +211,8 @@ func ProblemOf(err error) *Problem {
 	return nil
 }
 
-// reentryProblem refuses the release of an entry that is not the last one. If its number is too high,
-// it was released already (409). If it is too low, later entries must be released first (400).
+// reentryProblem refuses the release of an entry that is not the last. A higher number was released
+// already (409). For a lower one, later entries must be released first (400).
 func reentryProblem(e *lease.ReentryError) *Problem {
 	count := func(b []byte) []byte {
 		return strconv.AppendInt(append(b, `,"reentry":`...), int64(e.Have), 10)

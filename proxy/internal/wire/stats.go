@@ -6,8 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// defaultStatLines is how many lines each list of GET /v1/stats has, and one for the
-// others.
+// defaultStatLines is how many lines each list of GET /v1/stats has, without the one for the others.
 const defaultStatLines = 20
 
 // StatsRequest is what GET /v1/stats asks for.
@@ -60,8 +59,7 @@ type statsList struct {
 	total, others store.Stat
 }
 
-// newStatsList counts. The sum that the store has made already (see [store.Stats]) stands
-// last, and has no namespace.
+// newStatsList counts. The store's sum (see [store.Stats]) stands last, and has no namespace.
 func newStatsList(all []store.Stat, r StatsRequest, namespace string) statsList {
 	t := statsList{others: store.Stat{Name: store.Others}}
 	for i := range all {

@@ -33,8 +33,7 @@ func ParseTarget(raw []byte) (Target, *Problem) {
 	return t, nil
 }
 
-// cutAuthority splits http://authority/path. The authority is nil if raw is
-// something else.
+// cutAuthority splits http://authority/path. Otherwise authority is nil.
 func cutAuthority(raw []byte) (authority, rest []byte) {
 	const scheme = "http://"
 	if len(raw) <= len(scheme) || !bytes.EqualFold(raw[:len(scheme)], []byte(scheme)) {
@@ -51,7 +50,7 @@ func cutAuthority(raw []byte) (authority, rest []byte) {
 	return raw[:end], raw[end:]
 }
 
-// ParseKey reads a key from the part of the path in which it stands.
+// ParseKey reads a key from its part of the path.
 func ParseKey(part []byte) (string, *Problem) {
 	if before, _, found := bytes.Cut(part, []byte{'/'}); found {
 		return "", NotFound(fmt.Sprintf(
@@ -75,7 +74,6 @@ func checkKey(name string, key []byte) (string, *Problem) {
 	return checkText(name, key)
 }
 
-// checkText refuses what is not UTF-8 and control characters.
 func checkText(name string, text []byte) (string, *Problem) {
 	for i := 0; i < len(text); {
 		if c := text[i]; c < utf8.RuneSelf {
@@ -97,8 +95,8 @@ func checkText(name string, text []byte) (string, *Problem) {
 	return string(text), nil
 }
 
-// unescape decodes percent escapes, and + as a space if wanted. at is where an escape is
-// bad, else -1. A text that needs no decoding is returned as it is.
+// unescape decodes percent escapes, and + as a space if plus is set. at is where an escape is bad, else
+// -1. Text without escapes is returned as it is.
 func unescape(s []byte, plus bool) (decoded []byte, at int) {
 	if bytes.IndexByte(s, '%') < 0 && (!plus || bytes.IndexByte(s, '+') < 0) {
 		return s, -1
@@ -138,7 +136,6 @@ func unhex(c byte) byte {
 	return 0xff
 }
 
-// param is a query parameter that a call knows.
 type param struct {
 	name  string
 	value []byte
@@ -200,7 +197,6 @@ func (p *param) String() string { return "query parameter " + p.name }
 
 func (p *param) given() bool { return p.set }
 
-// integer reads a parameter that must be an integer between low and high.
 func (p *param) integer(low, high int64) (int64, *Problem) {
 	n, ok := parseInteger(p.value)
 	if !ok || n < low || n > high {
@@ -229,7 +225,7 @@ func parseInteger(b []byte) (int64, bool) {
 	return n, err == nil
 }
 
-// A cursor is the last key of the page before it. Clients need not know that.
+// A cursor is the last key of the page before it.
 func encodeCursor(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
 func decodeCursor(cursor []byte) (string, *Problem) {
