@@ -151,6 +151,7 @@ func (aq *Acquirer) acquireIn(c *Call) (types.Grant, error) {
 	return aq.Perform(c)
 }
 
+// TTLOf is the TTL that a request asks for, or the default.
 func (aq *Acquirer) TTLOf(s *holdings.Session, req *types.Request) time.Duration {
 	switch {
 	case req.TTL != 0:

@@ -307,6 +307,7 @@ func (c *Call) Timeout() error {
 	return &types.TimeoutError{Lock: lock, Position: position, Waited: c.aq.clk.Now().Sub(c.began)}
 }
 
+// StartTimer makes the wait of the call end in time.
 func (c *Call) StartTimer() {
 	if c.timer == nil && c.req.Wait > 0 {
 		c.timer = time.NewTimer(c.req.Wait - c.aq.clk.Now().Sub(c.began))

@@ -47,6 +47,7 @@ type Groups struct {
 	ctx      context.Context // ends with the sidecar
 }
 
+// New makes groups, which work until ctx ends.
 func New(ctx context.Context, c Config) *Groups {
 	gs := &Groups{cfg: c, acquirer: c.Acquirer, clk: c.Clock, tokens: make(chan struct{}, MaxGroupAsks), ctx: ctx}
 	for range MaxGroupAsks {
