@@ -40,6 +40,7 @@ const (
 	FeatureStats  = "stats"  // Census
 )
 
+// UnsupportedError: the engine lacks a capability.
 type UnsupportedError struct {
 	// Capability is its name among the features of GET /v1.
 	Capability string

@@ -102,7 +102,7 @@ func (s *Store) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Si
 
 // Acknowledge forgets signals to holders of this instance.
 func (s *Store) Acknowledge(ctx context.Context, signals []store.SignalID) error {
-	if err := s.usable(ctx, "Heard"); err != nil {
+	if err := s.usable(ctx, "Acknowledge"); err != nil {
 		return err
 	}
 	if len(signals) == 0 {

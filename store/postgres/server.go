@@ -21,7 +21,7 @@ import (
 )
 
 // errElsewhere: some locks would be here and others there.
-var errElsewhere = errors.New("it names other hosts or another database than at the start; who means that starts the sidecar again")
+var errElsewhere = errors.New("it names other hosts or another database than at the start; restart the sidecar if this is intended")
 
 // server is where the database is, and the login. Its URL is read before each new connection, with
 // the files that it names. If one cannot be used, the configuration before stays.
