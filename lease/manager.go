@@ -130,7 +130,8 @@ func (m *Manager) newHoldings() *holdings.Set {
 		Instance: m.cfg.Instance, Pod: m.cfg.Pod, TTL: m.cfg.TTL,
 		MaxSessions: m.cfg.MaxSessions, MaxLocksPerSession: m.cfg.MaxLocksPerSession,
 		Clock: m.cfg.Clock, Observer: m.obs, Draining: m.draining,
-		Sender: attempt.NewReleaser(m.lanes, m.background, m.heldCache, m.cfg.Logger), Lease: m.leases.Get, QueueLength: func(key string) int { return m.acquirer.QueueLength(key) },
+		Sender: attempt.NewReleaser(m.lanes, m.background, m.heldCache, m.cfg.Logger), Lease: m.leases.Get,
+		QueueLength: func(key string) int { return m.acquirer.QueueLength(key) },
 	})
 }
 

@@ -172,6 +172,14 @@ func (b *Attempt) Start(ctx context.Context, now time.Time) {
 }
 
 func (b *Attempt) onAcquire(ans store.Answer, err error) {
+	if !b.decided("acquire", ans, err) {
+		b.aq.heldCache.Put(ans.Lock, b.cacheVersion)
+		b.denied(ans.Lock)
+	}
+}
+
+// decided ends the attempt, unless the answer says that somebody else holds the key.
+func (b *Attempt) decided(op string, ans store.Answer, err error) bool {
 	switch {
 	case err != nil:
 		b.fail(err)
@@ -182,11 +190,11 @@ func (b *Attempt) onAcquire(ans store.Answer, err error) {
 	case ans.Outcome == store.LeaseLost:
 		b.leaseLost()
 	case ans.Outcome == store.RowLocked:
-		b.fail(types.RowLocked("acquire"))
+		b.fail(types.RowLocked(op))
 	default:
-		b.aq.heldCache.Put(ans.Lock, b.cacheVersion)
-		b.denied(ans.Lock)
+		return false
 	}
+	return true
 }
 
 func (b *Attempt) denied(lock store.Lock) {
@@ -206,34 +214,24 @@ func (b *Attempt) denied(lock store.Lock) {
 }
 
 func (b *Attempt) onEnqueue(ans store.Answer, err error) {
-	switch {
-	case err != nil:
-		b.fail(err)
-	case ans.Outcome == store.Granted:
-		b.winDirectly(&ans)
-	case ans.Outcome == store.Skipped:
-		b.skipped(ans)
-	case ans.Outcome == store.LeaseLost:
-		b.leaseLost()
-	case ans.Outcome == store.RowLocked:
-		b.fail(types.RowLocked("enqueue"))
-	default:
-		b.mu.Lock()
-		if b.phase == over { // by news that overtook this answer, or because its lease was lost
-			b.mu.Unlock()
-			b.onLateAnswer()
-			return
-		}
-		b.phase, b.wasQueued = queued, true
-		b.note(ans)
-		leave, at := b.unwanted || b.timeUp || b.positionLost, b.dueAt()
-		b.mu.Unlock()
-		if leave {
-			b.cancel()
-			return
-		}
-		b.aq.queue.changed(at)
+	if b.decided("enqueue", ans, err) {
+		return
 	}
+	b.mu.Lock()
+	if b.phase == over { // by news that overtook this answer, or because its lease was lost
+		b.mu.Unlock()
+		b.onLateAnswer()
+		return
+	}
+	b.phase, b.wasQueued = queued, true
+	b.note(ans)
+	leave, at := b.unwanted || b.timeUp || b.positionLost, b.dueAt()
+	b.mu.Unlock()
+	if leave {
+		b.cancel()
+		return
+	}
+	b.aq.queue.changed(at)
 }
 
 // timeIsUp ends the attempt: won if it has been granted, else with errTimeUp.

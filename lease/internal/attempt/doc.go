@@ -20,7 +20,7 @@
 // If only the store's answer can end a call, the caller's goroutine runs the statement itself when the
 // lane is idle. This saves a wake-up.
 //
-// # What is handed back
+// # Hand-backs
 //
 // A grant that nobody wants is freed again and again for as long as it can last: a session's lock as long
 // as its lease is renewed, not only for a TTL.

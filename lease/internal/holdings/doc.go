@@ -27,7 +27,7 @@
 // release takes one entry off. Everything else that ends a lock ends all its entries. Entries keep
 // their numbers when one below them ends.
 //
-// # What is remembered
+// # Recent ends
 //
 // The grants that ended last are remembered with the reason, so that a late claim is told what
 // became of its lock. A session remembers its losses, at most as many as it may hold locks.

@@ -211,7 +211,7 @@ func (g *Group) takeTurns() error {
 
 // leave ends the turn of one key: at once if the session has it, or if the store was not asked.
 func (g *Group) leave(r *repeat.Request, c *attempt.Call) {
-	if g.s != nil && (len(g.members) == len(g.calls) || !c.Asked()) {
+	if g.s != nil && (!g.Missing() || !c.Asked()) {
 		r.Leave()
 	} else {
 		g.gs.acquirer.LeaveAfter(g.gs.acquirer.RequestsOf(g.s), r, c)
@@ -240,7 +240,7 @@ func (g *Group) Acquire() error {
 				return err
 			}
 		}
-		if len(g.members) < len(g.calls) {
+		if g.Missing() {
 			if err := g.Advance(); err != nil {
 				return err
 			}
@@ -376,8 +376,8 @@ func (g *Group) await(c *attempt.Call, b *attempt.Attempt) (types.Grant, error) 
 func (g *Group) grants(keys []string) []types.Grant {
 	got := make([]types.Grant, len(g.members))
 	for i, p := range g.members {
-		p.G.Waited, p.G.ExpiresIn = g.waited, g.calls[i].Slot.Left
-		got[i] = p.G
+		p.grant.Waited, p.grant.ExpiresIn = g.waited, g.calls[i].Slot.Left
+		got[i] = p.grant
 	}
 	return inOrder(got, keys)
 }

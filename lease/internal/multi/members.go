@@ -13,8 +13,8 @@ import (
 )
 
 type groupMember struct {
-	b *attempt.Attempt
-	G types.Grant
+	b     *attempt.Attempt
+	grant types.Grant
 	// until is how long a BindTTL lock can be relied on.
 	until time.Time
 }
@@ -25,7 +25,7 @@ func (g *Group) add(c *attempt.Call, b *attempt.Attempt, grant types.Grant) {
 		g.extendAt = now.Add(g.req.TTL / 3)
 	}
 	c.EndWait(types.ResultOf(&grant, nil))
-	g.members = append(g.members, groupMember{b: b, G: grant, until: now.Add(grant.ExpiresIn)})
+	g.members = append(g.members, groupMember{b: b, grant: grant, until: now.Add(grant.ExpiresIn)})
 }
 
 // has reports whether a member is still the group's.
@@ -52,8 +52,8 @@ func (g *Group) Complete() bool {
 		}
 	}
 	for i, r := range g.repeats {
-		r.Give(g.members[i].G.Token)
-		g.members[i].G.Repeats = r
+		r.Give(g.members[i].grant.Token)
+		g.members[i].grant.Repeats = r
 	}
 	return true
 }
@@ -61,7 +61,7 @@ func (g *Group) Complete() bool {
 // handBack releases the members from the given one on.
 func (g *Group) handBack(from int) {
 	for _, p := range g.members[from:] {
-		p.b.HandBackMember(p.G.Token)
+		p.b.HandBackMember(p.grant.Token)
 	}
 	g.members = g.members[:from]
 }
@@ -107,7 +107,7 @@ func (g *Group) extend(ctx context.Context) {
 
 func (gs *Groups) extendMember(ctx context.Context, p *groupMember, ttl time.Duration) {
 	sent := gs.clk.Now()
-	v, err := lanes.Submit(ctx, gs.cfg.Amends, store.Change{Claim: store.Claim{Key: p.G.Key, Token: p.G.Token}, TTL: ttl})
+	v, err := lanes.Submit(ctx, gs.cfg.Amends, store.Change{Claim: store.Claim{Key: p.grant.Key, Token: p.grant.Token}, TTL: ttl})
 	switch {
 	case types.Judged("amend", v.Status, err) != nil: // it lasts as long as before
 	case v.Status == store.Holds:

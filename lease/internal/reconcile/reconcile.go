@@ -28,8 +28,8 @@
 // for each renewal interval. If another session's row lock prevents a move, the lease is kept for as long
 // as that row lock.
 //
-// What ends here during its move is freed once more afterwards: its release or withdrawal may have been
-// given up when the old lease ended. A session's lock is claimed by its instance, so a release during the
+// If a lock or a wait ends here during its move, it is freed once more afterwards: its release or
+// withdrawal may have been given up when the old lease ended. A session's lock is claimed by its instance, so a release during the
 // move still frees it. After a second failover both leases are old: their locks are verified and moved
 // again.
 package reconcile
