@@ -136,6 +136,17 @@ func (m *model) revoke(leases ...*modelLease) {
 	}
 }
 
+// revisit revokes a dead lease once more. A store that reads the keys of the lease from its tables
+// hands on those that a hold kept at the first revocation.
+func (m *model) revisit(l *modelLease) {
+	for _, k := range m.locks {
+		if k.lease == l && !m.kept(k) {
+			k.hold = time.Time{}
+		}
+	}
+	m.consequences()
+}
+
 // kill declares a lease dead. The end of its grants is told when somebody finds it.
 func (m *model) kill(l *modelLease) {
 	if l.dead {
