@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,8 +16,8 @@ import (
 // lastInLine is the data of the waiter that is served last.
 const lastInLine = "SELECT coalesce(data, '') FROM locksidecar.waiters ORDER BY id DESC LIMIT 1"
 
-// TestBurstIsQueuedInOrder: 300 calls come for one free key at the same time. They stand in
-// line after a few statements, and a call that comes 5 ms later is served last.
+// TestBurstIsQueuedInOrder: 300 calls come for one key while PostgreSQL works on the first of them.
+// They stand in line after a few statements, and a call that comes 5 ms later is served last.
 func TestBurstIsQueuedInOrder(t *testing.T) {
 	for name, heldElsewhere := range map[string]bool{"free": false, "held elsewhere": true} {
 		t.Run(name, func(t *testing.T) { burst(t, heldElsewhere) })
@@ -54,17 +53,19 @@ func burst(t *testing.T, heldElsewhere bool) {
 	}
 	late := dial(t, s.socket)
 	cluster.ResetStatements(t, url)
-	s.signal(syscall.SIGSTOP)
+	proceed := pgtest.Freeze(t, url, anyStatement)
 	for _, a := range apps {
 		a.send("PUT", lockPath("burst"), waiting)
 	}
-	s.signal(syscall.SIGCONT)
 	for _, a := range apps {
 		await.Taken(t, a.Conn.Conn)
 	}
 	awaitIdle(t, s.cmd.Process.Pid)  // what was read has come: nothing of it waits for a processor
 	time.Sleep(5 * time.Millisecond) // so much later
 	late.send("PUT", lockPath("burst"), `{"wait_ms":-1,"data":"late"}`)
+	await.Taken(t, late.Conn.Conn)
+	awaitIdle(t, s.cmd.Process.Pid)
+	proceed()
 	queueOf(t, url, queued)
 	if n := cluster.Statements(t, url, anyStatement); n > most {
 		t.Errorf("%d statements until %d calls stand in line, want at most %d", n, calls, most)

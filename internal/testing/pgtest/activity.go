@@ -1,6 +1,9 @@
 package pgtest
 
-import "testing"
+import (
+	"syscall"
+	"testing"
+)
 
 // Backends is how many connections to a database last ran a statement whose text
 // is LIKE the pattern.
@@ -17,6 +20,23 @@ func Terminate(tb testing.TB, url, like string) int64 {
 	return Query[int64](tb, url, `
 		SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 		WHERE datname = current_database() AND query LIKE $1 AND pid <> pg_backend_pid()`, like)
+}
+
+// Freeze stops the processes of those connections until proceed is called.
+func Freeze(tb testing.TB, url, like string) (proceed func()) {
+	tb.Helper()
+	pids := Query[[]int](tb, url, `
+		SELECT array_agg(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND query LIKE $1 AND pid <> pg_backend_pid()`, like)
+	all := func(signal syscall.Signal) {
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, signal) // one that has ended needs none
+		}
+	}
+	all(syscall.SIGSTOP)
+	proceed = func() { all(syscall.SIGCONT) }
+	tb.Cleanup(proceed)
+	return proceed
 }
 
 // Deadlocks is how many deadlocks the server has detected in a database. A
