@@ -301,21 +301,6 @@ func TestRunForwardsSignals(t *testing.T) {
 	eventually(t, "all to end", func() bool { return len(members(t, group)) == 0 })
 }
 
-// TestRunStopsAndGoesOn: a SIGTSTP and a SIGCONT are passed on, too.
-func TestRunStopsAndGoesOn(t *testing.T) {
-	t.Parallel()
-	s := start(t, nil)
-	r := startRun(t, s, "k", "--", "sh", "-c", `echo group $$; read line; echo "$line"`)
-	group := r.group()
-	r.signal(syscall.SIGTSTP)
-	eventually(t, "the command to be stopped", func() bool { return processState(group) == "T" })
-	r.signal(syscall.SIGCONT)
-	eventually(t, "the command to go on", func() bool { return processState(group) != "T" })
-	_, _ = io.WriteString(r.stdin, "went on\n")
-	r.says("went on")
-	r.want(0)
-}
-
 // processState is T for one that is stopped; see proc(5).
 func processState(pid int) string {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -227,36 +227,6 @@ func TestReleaseAnswersJSON(t *testing.T) {
 	}
 }
 
-func TestCompletion(t *testing.T) {
-	defer func(was time.Duration) { completionPatience = was }(completionPatience)
-	completionPatience = patience
-	in := serve(t, nil)
-	app := sidecartest.Dial(t, in.Socket)
-	app.Acquire("job:1")
-	app.Acquire("other:1")
-	for _, test := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"get", "jo"}, "job:1\n:4\n"},
-		{[]string{"stop", ""}, "job:1\nother:1\n:4\n"},
-		{[]string{"release", "x"}, ":4\n"},
-		{[]string{"get", "job:1", ""}, ":4\n"},
-		{[]string{"run", "o"}, "other:1\n:4\n"},
-		{[]string{"run", "other:1", "--", "ba"}, ":0\n"}, // a command: the shell's own completion
-		{[]string{"run", "--on-stop", "T"}, "TERM\n"},
-		{[]string{"ls", "--scope", ""}, "all\npod\n:4\n"},
-	} {
-		out, err := in.command(append([]string{"__complete"}, test.args...)...)
-		if err != nil || !strings.HasPrefix(out, test.want) {
-			t.Errorf("%q: %v, %q, want %q", test.args, err, out, test.want)
-		}
-	}
-	if out, _ := command("--socket", "/no/such/socket", "__complete", "get", "jo"); !strings.HasPrefix(out, ":4\n") {
-		t.Errorf("without a sidecar: %q", out)
-	}
-}
-
 func TestUsage(t *testing.T) {
 	tests := []struct {
 		args []string

@@ -24,8 +24,6 @@ type fakeSidecar struct {
 	queries []url.Values
 	caching []string // Cache-Control of each question
 	status  int      // if not zero: that of a refusal
-	// gate, if set, holds the next question up.
-	gate chan struct{}
 }
 
 func newFakeSidecar(t *testing.T) *fakeSidecar {
@@ -72,15 +70,6 @@ func (f *fakeSidecar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer f.mu.Unlock()
 	f.queries = append(f.queries, r.URL.Query())
 	f.caching = append(f.caching, r.Header.Get("Cache-Control"))
-	if gate := f.gate; gate != nil {
-		f.gate = nil
-		f.mu.Unlock()
-		select {
-		case <-gate:
-		case <-r.Context().Done():
-		}
-		f.mu.Lock()
-	}
 	switch {
 	case f.status != 0:
 		f.refuse(w, f.status, "internal", "it is\x1b]0;broken\x07 on purpose")
@@ -130,15 +119,6 @@ func (f *fakeSidecar) refuses(status int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.status = status
-}
-
-// hold holds the next question up until the returned function is called.
-func (f *fakeSidecar) hold() (goOn func()) {
-	gate := make(chan struct{})
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.gate = gate
-	return func() { close(gate) }
 }
 
 func (f *fakeSidecar) asked() []url.Values {

@@ -15,8 +15,7 @@ func (a *app) getCommand() *cobra.Command {
 The store is asked, also for a lock of this pod.`,
 		Example: `  locksidecar get backup:nightly
   locksidecar get backup:nightly --json | jq -r .holder.pod`,
-		Args:              exactly(1),
-		ValidArgsFunction: a.completeKey,
+		Args: exactly(1),
 	}
 	asJSON := addJSON(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -39,8 +39,6 @@ ends: the holder's sidecar renews it. It is "ttl" for one that ends after its ti
 	cmd.Flags().StringVar(&flags.prefix, "prefix", "", "only keys that begin with it")
 	cmd.Flags().StringVar(&flags.kind, "type", "", "only keys of this type, the part before the first colon")
 	cmd.Flags().IntVar(&flags.limit, "limit", 0, "list at most so many; 0: all")
-	must(cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions(
-		[]cobra.Completion{"all", "pod"}, cobra.ShellCompDirectiveNoFileComp)))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if flags.limit < 0 {
 			return usagef("--limit is %d; allowed: 0 or more", flags.limit)

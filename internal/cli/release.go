@@ -34,7 +34,6 @@ func (a *app) releaseCommand() *cobra.Command {
 		Example: "  locksidecar release backup:nightly --token 42\n  locksidecar release backup:nightly --force",
 		Args:    exactly(1),
 
-		ValidArgsFunction: a.completeKey,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.hasToken = cmd.Flags().Changed("token")
 			query, verb, wait, err := releaseQuery(o)

@@ -29,9 +29,9 @@ pass it to whatever the lock protects, and let that refuse a smaller one.
 Without --wait it tries once; with --wait=30s it waits so long in the queue, with
 a bare --wait for ever. Ctrl-C or SIGTERM ends the wait.
 
-Signals. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH and SIGTSTP
-are passed on to CMD's process group, which is one of its own; CMD gets the
-terminal when it wants it, and Ctrl-Z, fg and bg work as without this program.
+Signals. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGWINCH are passed on
+to CMD's process group, which is one of its own; CMD gets the terminal when it wants
+it. Ctrl-Z does nothing: a command that stands still should not hold a lock.
 
 When the lock is lost (somebody broke it, the sidecar has died, or does not
 answer for a TTL), CMD's whole process group gets SIGTERM, and SIGKILL when it is
@@ -111,7 +111,6 @@ func (a *app) runCommand() *cobra.Command {
 		},
 		// Flags after the first -- are CMD's.
 		DisableFlagsInUseLine: true,
-		ValidArgsFunction:     a.completeKeyThenFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			options, err := newRunOptions(flags, args)
 			if err != nil {
@@ -128,8 +127,6 @@ func (a *app) runCommand() *cobra.Command {
 	f.StringVar(&flags.data, "data", "", "JSON that others see as part of the holder")
 	f.StringVar(&flags.onStop, "on-stop", "", "the signal that CMD gets when somebody asks the holder to stop, such as TERM (default: none)")
 	f.DurationVar(&flags.grace, "grace", defaultGrace, "time from SIGTERM to SIGKILL for CMD when the lock is lost")
-	must(cmd.RegisterFlagCompletionFunc("on-stop", cobra.FixedCompletions(
-		[]cobra.Completion{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 
@@ -182,9 +179,8 @@ func (r *runner) run() error {
 		return err
 	}
 	defer s.close()
-	// From the moment CMD is there: else this process would be stopped, and CMD go on.
-	signal.Notify(signals, syscall.SIGTSTP, syscall.SIGCONT)
 	g, err := startGroup(r.options.path, r.options.command, childEnv(os.Environ(), l))
+	signal.Ignore(syscall.SIGTSTP) // this process would be stopped, and CMD go on
 	if err != nil {
 		r.release(l, false)
 		return cannotRun(r.options.command[0], err)

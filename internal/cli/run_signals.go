@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// passedOn are the signals that `run` passes on to CMD from its start. With the lock SIGTSTP is added:
-// before, it stops this process.
+// passedOn are the signals that `run` passes on to CMD.
 var passedOn = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"os"
-	"os/signal"
 	"syscall"
 	"time"
 
@@ -26,8 +25,6 @@ type supervisor struct {
 	group    *group
 	terminal *terminal
 	lost     bool
-	// resuming: CMD goes on when the lock is known to be held.
-	resuming bool
 }
 
 // supervise returns CMD's exit code when it has ended; after a loss, when its whole group has.
@@ -40,11 +37,6 @@ func (s *supervisor) supervise(signals chan os.Signal) int {
 	for {
 		select {
 		case sig := <-signals:
-			if sig == syscall.SIGCONT {
-				signal.Notify(signals, syscall.SIGTSTP) // see suspend
-				s.resume(w)
-				continue
-			}
 			s.signal(sig.(syscall.Signal))
 		case n := <-w.news:
 			s.take(n)
@@ -100,62 +92,16 @@ func (s *supervisor) take(n news) {
 		}
 		s.logf("somebody asks the holder of %s to stop%s; %s gets %s", s.lock.key, why, s.options.command[0], unix.SignalName(s.options.onStop))
 		s.signal(s.options.onStop)
-	case newsHeld:
-		if s.resuming {
-			s.resuming = false
-			s.goOn()
-		}
 	}
 }
 
+// stopped continues CMD, if it has to end, or wants the terminal and can have it. Ctrl-Z does nothing: a
+// command that stands still should not hold a lock.
 func (s *supervisor) stopped(by syscall.Signal) {
-	switch {
-	case s.lost:
-		s.signal(syscall.SIGCONT) // it has to end
-	case by == syscall.SIGTTIN || by == syscall.SIGTTOU:
-		if s.terminal.give(s.group.id) {
-			s.signal(syscall.SIGCONT)
-			return
-		}
-		s.suspend()
-	case by == syscall.SIGTSTP:
-		s.suspend()
-	}
-}
-
-// suspend stops our own job, as the shell expects after Ctrl-Z. Its fg or bg continues the job: see
-// resume. Only SIGSTOP works, because a signal that Go's runtime has once caught does not stop the
-// process any more.
-func (s *supervisor) suspend() {
-	if s.terminal == nil {
-		return // no shell's job: whoever stopped CMD will continue it
-	}
-	if !s.terminal.jobControl() {
-		s.signal(syscall.SIGCONT) // nobody could
-		return
-	}
-	signal.Reset(syscall.SIGTSTP) // or we would pass on our own
-	_ = syscall.Kill(0, syscall.SIGTSTP)
-	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-}
-
-// resume continues CMD only if the lock is still held: a loss was not acted on while this process was
-// stopped.
-func (s *supervisor) resume(w *watcher) {
-	if s.lost {
+	wantsTerminal := by == syscall.SIGTTIN || by == syscall.SIGTTOU
+	if s.lost || by == syscall.SIGTSTP || wantsTerminal && s.terminal.give(s.group.id) {
 		s.signal(syscall.SIGCONT)
-		return
 	}
-	s.resuming = true
-	select {
-	case w.ask <- struct{}{}:
-	default: // asked already
-	}
-}
-
-func (s *supervisor) goOn() {
-	s.terminal.giveAgain(s.group.id)
-	s.signal(syscall.SIGCONT)
 }
 
 // endRest waits for the rest of CMD's group, and kills it after the grace; nil: that has passed.

@@ -17,8 +17,6 @@ type newsKind int
 const (
 	newsLost newsKind = iota
 	newsStop
-	// newsHeld answers a question on ask: it is still held.
-	newsHeld
 )
 
 const (
@@ -37,12 +35,9 @@ const (
 type watcher struct {
 	lock *heldLock
 	news chan news
-	// ask wants a newsHeld or newsLost now: time may have passed unseen.
-	ask chan struct{}
 
 	answers chan checkAnswer
-	asking  bool      // a check is under way
-	askedAt time.Time // by ask; zero: not, or answered
+	asking  bool // a check is under way
 	check   *time.Timer
 	// deadline is armed from a check's begin to the next answer that says "held".
 	deadline *time.Timer
@@ -57,7 +52,7 @@ type checkAnswer struct {
 }
 
 func (l *heldLock) watch(ctx context.Context) *watcher {
-	w := &watcher{lock: l, news: make(chan news), ask: make(chan struct{}, 1), answers: make(chan checkAnswer, 1)}
+	w := &watcher{lock: l, news: make(chan news), answers: make(chan checkAnswer, 1)}
 	go w.run(ctx)
 	return w
 }
@@ -93,9 +88,6 @@ func (w *watcher) next(ctx context.Context) (n news, tell bool) {
 	case e, open := <-w.lock.session.events:
 		return w.heard(e, open)
 	case <-w.check.C:
-		w.begin()
-	case <-w.ask:
-		w.askedAt = time.Now()
 		w.begin()
 	case <-w.deadline.C:
 		if w.late {
@@ -160,17 +152,8 @@ func (w *watcher) judge(a checkAnswer) (n news, tell bool) {
 		w.deadline.Stop()
 		w.armed = false
 	}
-	if w.askedAt.IsZero() {
-		w.check.Reset(w.pause())
-		return news{}, false
-	}
-	if a.err != nil || a.sentAt.Before(w.askedAt) { // no answer to what was asked
-		w.check.Reset(minCheckPause)
-		return news{}, false
-	}
-	w.askedAt = time.Time{}
 	w.check.Reset(w.pause())
-	return news{kind: newsHeld}, true
+	return news{}, false
 }
 
 func (w *watcher) send() {

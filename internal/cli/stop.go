@@ -27,8 +27,7 @@ Nobody holds the lock: exit code 77.`,
 
   # Ask, and go on when it has stopped
   locksidecar stop backup:nightly && locksidecar run backup:nightly --wait=5m -- ./maintain`,
-		Args:              exactly(1),
-		ValidArgsFunction: a.completeKey,
+		Args: exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var body stopBody
 			if cmd.Flags().Changed("reason") {
