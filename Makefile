@@ -78,7 +78,7 @@ test-go: test-unit test-e2e ## The sidecar alone: unit, store and end-to-end tes
 
 # Packages that start no goroutine. The race detector has nothing to say of them.
 ONE_GOROUTINE := api bench/explain bench/internal/plot internal/exitcode internal/tracing proxy/internal/wire store/postgres/queries \
-  test/model test/mutants test/vuln
+  test/model test/mutants test/vuln test/words
 
 # Vetted already, and not once more with the race detector. That would let each package sleep for
 # a second behind its tests. The longest package is named first, so that it begins first.
