@@ -2,7 +2,6 @@ package cli
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,8 +10,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-
-	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
 
 const (
@@ -68,11 +65,6 @@ func (c *client) stats(ownNamespace bool, limit int) (answer json.RawMessage, er
 		query.Set("scope", "namespace")
 	}
 	err = c.call(http.MethodGet, "/v1/stats?"+query.Encode(), nil, &answer, 0)
-	if problem, ok := errors.AsType[*problemError](err); ok && problem.Code == "not_found" {
-		return nil, exitcode.With(exitcode.Unavailable, fmt.Errorf(
-			"the sidecar at %s is older than this program (%s), it cannot count; `locksidecar ls` lists the locks",
-			c.socket, c.version))
-	}
 	return answer, err
 }
 

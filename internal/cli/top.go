@@ -153,7 +153,7 @@ func (t *top) show(terminal *os.File) error {
 		}
 		lines := strings.Split(strings.TrimSuffix(table, "\n"), "\n")
 		lines = lines[:min(len(lines), terminalLines(terminal))]
-		_, err = io.WriteString(terminal, topOfScreen+strings.Join(lines, clearToEnd+"\n")+endOfScreen)
+		_, err = terminal.WriteString(topOfScreen + strings.Join(lines, clearToEnd+"\n") + endOfScreen)
 		if err != nil {
 			return err
 		}

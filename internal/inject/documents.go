@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
-	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -42,8 +41,8 @@ func Documents(files []File, all bool, o Options) (Injected, error) {
 		return Injected{}, err
 	}
 	var errs []error
-	for _, d := range s.documents {
-		errs = append(errs, s.inject(d))
+	for i := range s.documents {
+		errs = append(errs, s.inject(&s.documents[i]))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Injected{}, err
@@ -55,16 +54,11 @@ func Documents(files []File, all bool, o Options) (Injected, error) {
 type stream struct {
 	all       bool
 	options   Options
-	documents []decoded
+	documents []document
 	// namespaces are those whose label opts their pods in.
 	namespaces map[string]bool
 	out        bytes.Buffer
 	result     Injected
-}
-
-type decoded struct {
-	document
-	value any
 }
 
 // read decodes all documents before the first is injected: a Namespace may stand behind its pods.
@@ -81,12 +75,11 @@ func (s *stream) read(files []File) error {
 			continue
 		}
 		for _, d := range split(file) {
-			value, err := d.decode()
-			if err != nil {
+			if err := d.decode(); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", d.place(), err))
 			}
-			eachObject(value, s.note)
-			s.documents = append(s.documents, decoded{d, value})
+			eachObject(d.value, s.note)
+			s.documents = append(s.documents, d)
 		}
 	}
 	return errors.Join(errs...)
@@ -99,7 +92,7 @@ func (s *stream) note(o object, is kind) {
 	}
 }
 
-func (s *stream) inject(d decoded) error {
+func (s *stream) inject(d *document) error {
 	var errs []error
 	changed := false
 	eachObject(d.value, func(o object, is kind) {
@@ -109,17 +102,14 @@ func (s *stream) inject(d decoded) error {
 		}
 		did, err := s.injectWorkload(w)
 		changed = changed || did
-		for _, err := range flatten(err) {
-			errs = append(errs, fmt.Errorf("%s: %v: %s%w", d.place(), w, w.place(), err))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %v: %s%s", d.place(), w, w.place(), strings.ReplaceAll(err.Error(), "\n", "; ")))
 		}
 	})
-	if changed && len(errs) == 0 {
-		var err error
-		if d.document, err = d.encode(d.value); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", d.place(), err))
-		}
+	if changed {
+		errs = append(errs, d.encode())
 	}
-	s.write(d.document)
+	s.write(d)
 	return errors.Join(errs...)
 }
 
@@ -145,35 +135,19 @@ func (s *stream) injectWorkload(w *workload) (bool, error) {
 }
 
 // write appends a document. Between two files it writes the mark that may be missing.
-func (s *stream) write(d document) {
-	if d.first && s.out.Len() > 0 {
+func (s *stream) write(d *document) {
+	if d.mark == "" && s.out.Len() > 0 { // a file begins
 		if !bytes.HasSuffix(s.out.Bytes(), []byte("\n")) {
 			s.out.WriteByte('\n')
 		}
 		switch {
-		case !d.marked:
-			s.out.WriteString("---\n")
-		case strings.Contains("\n"+d.head, "\n%"): // a directive stands where no document is under way
+		case strings.HasPrefix(d.body, "%"): // a directive stands where no document is under way
 			s.out.WriteString("...\n")
+		case d.body != "":
+			s.out.WriteString("---\n")
 		}
 	}
-	s.out.WriteString(d.head + d.body + d.tail)
-}
-
-func (d document) place() string {
-	return fmt.Sprintf("%s, document %d (line %d)", d.file, d.number, d.line)
-}
-
-func flatten(err error) []error {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return slices.DeleteFunc([]error{err}, func(err error) bool { return err == nil })
-	}
-	var found []error
-	for _, err := range joined.Unwrap() {
-		found = append(found, flatten(err)...)
-	}
-	return found
+	s.out.WriteString(d.mark + d.body)
 }
 
 func asJSON(value any) string {

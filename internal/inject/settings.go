@@ -143,7 +143,7 @@ func settingsOf(annotations map[string]any, o Options) (settings, error) {
 		text, ok := value.(string)
 		switch {
 		case !ok:
-			errs = append(errs, fmt.Errorf("annotation %s is %s: it must be a string, in quotes", name, typeOf(value)))
+			errs = append(errs, fmt.Errorf("annotation %s is %s: it must be a string, in quotes", name, asJSON(value)))
 		case !right(text):
 			errs = append(errs, fmt.Errorf("annotation %s is %q: it must be %s", name, text, rule))
 		default:

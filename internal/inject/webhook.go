@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -73,7 +72,7 @@ func NewWebhook(cfg WebhookConfig) *Webhook {
 	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprintln(rw, "well") })
 	mux.HandleFunc("GET /readyz", w.ready)
 	w.server = &http.Server{
-		Handler:           w.survive(mux),
+		Handler:           mux,
 		ReadHeaderTimeout: patience,
 		ReadTimeout:       patience,
 		WriteTimeout:      writeTimeout,
@@ -202,19 +201,6 @@ func cut(text string) string {
 		return text
 	}
 	return strings.ToValidUTF8(text[:maxLogged], "")
-}
-
-// survive answers 500 for a handler that panics: the failurePolicy then decides.
-func (w *Webhook) survive(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		defer func() {
-			if cause := recover(); cause != nil {
-				w.log.Error("a call panicked", "path", r.URL.Path, "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
-				http.Error(rw, "the injector has a bug: its log has the details", http.StatusInternalServerError)
-			}
-		}()
-		next.ServeHTTP(rw, r)
-	})
 }
 
 // connectionLog has a line for each failed connection, such as an API server's that does not trust the

@@ -258,20 +258,6 @@ func TestCallsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// A panic is a bug, and not the end of the server.
-func TestSurvivesPanics(t *testing.T) {
-	var log logText
-	w := NewWebhook(WebhookConfig{Logger: slog.New(slog.NewTextHandler(&log, nil)), Certificate: &Certificate{}}) // of nothing
-	got := httptest.NewRecorder()
-	w.server.Handler.ServeHTTP(got, httptest.NewRequest(http.MethodGet, "/readyz", http.NoBody))
-	if got.Code != 500 || !strings.Contains(got.Body.String(), "bug") || strings.Contains(got.Body.String(), "nil pointer") {
-		t.Errorf("%d %s", got.Code, got.Body)
-	}
-	if !log.has("nil pointer") || !log.has("certificate.go") {
-		t.Errorf("log:\n%s", &log)
-	}
-}
-
 // No more reviews are decoded at a time than memory is meant for; the rest wait.
 func TestLimitsReviews(t *testing.T) {
 	c := start(t, time.Now().Add(time.Hour))

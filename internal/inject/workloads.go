@@ -78,11 +78,7 @@ func (w *workload) place() string {
 
 // optedIn reads the pod's own label; byDefault counts where there is none.
 func (w *workload) optedIn(byDefault bool) (bool, error) {
-	c := &typeCheck{}
-	labels := c.object(c.object(w.template, "", "metadata"), "metadata", "labels")
-	if len(c.errs) > 0 {
-		return false, c.errs[0]
-	}
+	labels := objectIn(objectIn(w.template, "metadata"), "labels")
 	value, there := labels[Label]
 	if !there {
 		return byDefault, nil

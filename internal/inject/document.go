@@ -1,0 +1,122 @@
+package inject
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+	goyaml "sigs.k8s.io/yaml/goyaml.v2"
+)
+
+// document is one of a stream: mark and body together are its bytes.
+type document struct {
+	file         string
+	number, line int // both from 1
+	// mark is "---" or "...", empty only for the first of a file.
+	mark, body string
+
+	value  any
+	isJSON bool
+}
+
+// mark begins a line of YAML that ends a document. No text and no comment may begin a line with it.
+var mark = regexp.MustCompile(`(?m)^(---|\.{3})(\s|$)`)
+
+// split cuts a file into documents, which together are the file, byte for byte.
+func split(file File) []document {
+	var found []document
+	text, number, line := string(file.Content), 0, 1
+	from, body := 0, 0
+	for _, at := range append(mark.FindAllStringIndex(text, -1), []int{len(text)}) {
+		d := document{file: file.Name, line: line, mark: text[from:body], body: text[body:at[0]]}
+		if !d.isEmpty() {
+			number++
+		}
+		d.number = number
+		found = append(found, d)
+		line += strings.Count(d.body, "\n")
+		from, body = at[0], at[0]+len("---")
+	}
+	return found
+}
+
+// isEmpty is true of comments and directives.
+func (d *document) isEmpty() bool {
+	for line := range strings.Lines(d.body) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' && line[0] != '%' {
+			return false
+		}
+	}
+	return true
+}
+
+func (d *document) place() string {
+	return fmt.Sprintf("%s, document %d (line %d)", d.file, d.number, d.line)
+}
+
+// decode reads the document's value, as kubectl does: YAML becomes JSON first. Numbers of JSON stay as
+// written, those of YAML become integers of 64 bits or a float64 (1e3 is 1000, longer ones lose
+// digits). The library refuses aliases that multiply.
+func (d *document) decode() error {
+	if d.isEmpty() {
+		return nil
+	}
+	asJSON := []byte(d.body)
+	if d.isJSON = json.Valid(asJSON); !d.isJSON {
+		var err error
+		if asJSON, err = yaml.YAMLToJSON(asJSON); err != nil {
+			return d.placed(err)
+		}
+		if !d.isOne() {
+			return errors.New("more follows the document, without a line ---")
+		}
+	}
+	decoder := json.NewDecoder(bytes.NewReader(asJSON))
+	decoder.UseNumber()
+	return decoder.Decode(&d.value)
+}
+
+// isOne makes sure that the library, which reads one value, drops nothing behind it.
+func (d *document) isOne() bool {
+	var value any
+	decoder := goyaml.NewDecoder(strings.NewReader(d.body))
+	_ = decoder.Decode(&value)
+	return errors.Is(decoder.Decode(&value), io.EOF)
+}
+
+// encode writes the value anew. The comments get lost.
+func (d *document) encode() error {
+	var text []byte
+	var err error
+	if d.isJSON {
+		text, err = json.MarshalIndent(d.value, "", "    ") // as kubectl does
+		text = append(text, '\n')
+	} else {
+		text, err = yaml.Marshal(d.value)
+	}
+	d.body = string(text)
+	if d.mark != "" {
+		d.body = "\n" + d.body
+	}
+	return err
+}
+
+var yamlLine = regexp.MustCompile(`\bline (\d+)\b`)
+
+// quoted is where the library's errors begin to quote values: those of a Secret must not be logged.
+var quoted = regexp.MustCompile(`(?s)(invalid map key|unsupported map key|cannot decode !!\w+).*`)
+
+// placed counts an error's lines from the beginning of the file.
+func (d *document) placed(err error) error {
+	text := quoted.ReplaceAllString(err.Error(), "$1 (not shown)")
+	return errors.New(yamlLine.ReplaceAllStringFunc(text, func(text string) string {
+		line, _ := strconv.Atoi(strings.TrimPrefix(text, "line "))
+		return fmt.Sprintf("line %d", d.line+line-1)
+	}))
+}
