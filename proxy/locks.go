@@ -13,10 +13,7 @@ import (
 // acquire is PUT /v1/locks/{key}.
 func (k *call) acquire(key string) *wire.Problem {
 	k.startSpan(spanAcquire, routeKey, key)
-	if p := wire.ParseQuery(k.Query, nil); p != nil {
-		return p
-	}
-	r, p := wire.ParseAcquire(k.ctx.Request.Body())
+	r, p := wire.ParseAcquire(k.Query, k.ctx.Request.Body())
 	if p != nil {
 		return p
 	}
@@ -31,10 +28,7 @@ func (k *call) acquire(key string) *wire.Problem {
 // acquireAll is POST /v1/locks.
 func (k *call) acquireAll() *wire.Problem {
 	k.startSpan(spanAcquire, routeLocks, "")
-	if p := wire.ParseQuery(k.Query, nil); p != nil {
-		return p
-	}
-	keys, r, p := wire.ParseAcquireAll(k.ctx.Request.Body())
+	keys, r, p := wire.ParseAcquireAll(k.Query, k.ctx.Request.Body())
 	if p != nil {
 		return p
 	}
@@ -147,10 +141,7 @@ func (k *call) release(key string) *wire.Problem {
 // releasePosted is POST /v1/locks/{key}/release: some libraries drop the body of a DELETE.
 func (k *call) releasePosted(key string) *wire.Problem {
 	k.startSpan(spanRelease, routeRelease, key)
-	if p := wire.ParseQuery(k.Query, nil); p != nil {
-		return p
-	}
-	r, p := wire.ParseReleaseBody(k.ctx.Request.Body())
+	r, p := wire.ParseReleaseBody(k.Query, k.ctx.Request.Body())
 	if p != nil {
 		return p
 	}
@@ -178,10 +169,7 @@ func (k *call) releaseFor(key string, r lease.ReleaseRequest) *wire.Problem {
 // amend is PATCH /v1/locks/{key}. As with release, it is carried out.
 func (k *call) amend(key string) *wire.Problem {
 	k.startSpan(spanAmend, routeKey, key)
-	if p := wire.ParseQuery(k.Query, nil); p != nil {
-		return p
-	}
-	r, p := wire.ParseAmend(k.ctx.Request.Body())
+	r, p := wire.ParseAmend(k.Query, k.ctx.Request.Body())
 	if p != nil {
 		return p
 	}
@@ -224,11 +212,8 @@ func (k *call) get(key string) *wire.Problem {
 // list is GET /v1/locks.
 func (k *call) list() *wire.Problem {
 	k.startSpan(spanList, routeLocks, "")
-	r, none, p := wire.ParseList(k.Query)
+	r, none, p := wire.ParseList(k.Query, k.ctx.Request.Body())
 	if p != nil {
-		return p
-	}
-	if p := wire.ParseBody(k.ctx.Request.Body(), nil); p != nil {
 		return p
 	}
 	s, p := k.claimant()

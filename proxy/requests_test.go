@@ -49,7 +49,7 @@ func TestKeys(t *testing.T) {
 		status int
 		part   string
 	}{
-		"":                                  {400, "empty"},
+		"":                                  {400, "0 bytes"},
 		"%":                                 {400, "escape"},
 		"a%2":                               {400, "escape"},
 		"a%zz":                              {400, "escape"},
@@ -71,8 +71,8 @@ func TestKeys(t *testing.T) {
 		"a/b/stop":                          {404, "%2F"},
 		"a/%73top":                          {404, "%2F"},
 		"a/Events":                          {404, "%2F"},
-		"/stop":                             {400, "empty"},
-		"/events":                           {400, "empty"},
+		"/stop":                             {400, "0 bytes"},
+		"/events":                           {400, "0 bytes"},
 		"%zz/events":                        {400, "escape"},
 		"a#b":                               {400, "%23"},
 	} {

@@ -223,12 +223,7 @@ func (k *call) fixed(body []byte) *wire.Problem {
 	return nil
 }
 
-func (k *call) noInput() *wire.Problem {
-	if p := wire.ParseQuery(k.Query, nil); p != nil {
-		return p
-	}
-	return wire.ParseBody(k.ctx.Request.Body(), nil)
-}
+func (k *call) noInput() *wire.Problem { return wire.NoInput(k.Query, k.ctx.Request.Body()) }
 
 func (k *call) only(allow string) *wire.Problem {
 	if slices.Contains(strings.Split(allow, ", "), string(k.ctx.Method())) {

@@ -33,10 +33,7 @@ func (k *call) routeSessions() *wire.Problem {
 
 // openSession is POST /v1/sessions: the connection turns into an event stream.
 func (k *call) openSession() *wire.Problem {
-	if p := wire.ParseQuery(k.Query, nil); p != nil {
-		return p
-	}
-	o, p := wire.ParseSession(k.ctx.Request.Body())
+	o, p := wire.ParseSession(k.Query, k.ctx.Request.Body())
 	if p != nil {
 		return p
 	}

@@ -78,7 +78,7 @@ func TestInvalidSeveralKeys(t *testing.T) {
 		`{"keys":["a",1]}`:                   "keys[1] is a number",
 		`{"keys":[["a"]]}`:                   "keys[0] is an array",
 		`{"keys":["a",null]}`:                "keys[1] is null",
-		`{"keys":["a",""]}`:                  "keys[1] is empty",
+		`{"keys":["a",""]}`:                  "keys[1] has 0 bytes",
 		`{"keys":["a\u0001"]}`:               "U+0001",
 		`{"keys":["a\ud800"]}`:               "surrogate",
 		`{"keys":["a","b","a"]}`:             `"a" is given twice`,

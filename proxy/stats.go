@@ -56,11 +56,8 @@ func (k *call) stats() *wire.Problem {
 	if p := k.only(methodsGet); p != nil {
 		return p
 	}
-	r, p := wire.ParseStats(k.Query)
+	r, p := wire.ParseStats(k.Query, k.ctx.Request.Body())
 	if p != nil {
-		return p
-	}
-	if p := wire.ParseBody(k.ctx.Request.Body(), nil); p != nil {
 		return p
 	}
 	counted, err := k.srv.statsCache.count(k.begin(true))

@@ -5,10 +5,7 @@ import "github.com/locksidecar/locksidecar/proxy/internal/wire"
 // askToStop is POST /v1/locks/{key}/stop, carried out like release. Its answer promises nothing.
 func (k *call) askToStop(key string) *wire.Problem {
 	k.startSpan(spanStop, routeStop, key)
-	if p := wire.ParseQuery(k.Query, nil); p != nil {
-		return p
-	}
-	reason, p := wire.ParseStop(k.ctx.Request.Body())
+	reason, p := wire.ParseStop(k.Query, k.ctx.Request.Body())
 	if p != nil {
 		return p
 	}

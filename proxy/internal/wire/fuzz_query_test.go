@@ -27,7 +27,7 @@ func FuzzList(f *testing.F) {
 		f.Add([]byte(seed[0]), seed[1])
 	}
 	f.Fuzz(func(t *testing.T, query []byte, key string) {
-		r, none, p := ParseList(query)
+		r, none, p := ParseList(query, nil)
 		if p != nil {
 			if p.Status() != 400 || !json.Valid(p.Append(nil)) {
 				t.Fatalf("%+v", p)
@@ -41,7 +41,7 @@ func FuzzList(f *testing.F) {
 		if r.Limit < 1 || r.Limit > maxLimit || r.Scope > lease.ScopeAll {
 			t.Fatalf("%q: %+v", query, r)
 		}
-		if _, p := checkKey("key", []byte(key)); p != nil {
+		if checkKey("key", key) != nil {
 			return
 		}
 		kind, typed := values["type"]
@@ -49,7 +49,7 @@ func FuzzList(f *testing.F) {
 		if got := !none && strings.HasPrefix(key, r.Prefix); got != want {
 			t.Fatalf("%q selects %q: %t, want %t: %+v", query, key, got, want, r)
 		}
-		again, _, p := ParseList([]byte("cursor=" + encodeCursor(key)))
+		again, _, p := ParseList([]byte("cursor="+encodeCursor(key)), nil)
 		if p != nil || again.After != key {
 			t.Fatalf("the cursor of %q leads to %q, %+v", key, again.After, p)
 		}

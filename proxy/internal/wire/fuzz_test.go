@@ -62,7 +62,7 @@ func FuzzAcquireBody(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		r, p := ParseAcquire(body)
+		r, p := ParseAcquire(nil, body)
 		if p != nil {
 			if p.Status() != 400 && p.Status() != 413 || !json.Valid(p.Append(nil)) {
 				t.Fatalf("%+v", p)
@@ -120,7 +120,7 @@ func FuzzKeys(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		keys, r, p := ParseAcquireAll(body)
+		keys, r, p := ParseAcquireAll(nil, body)
 		if p != nil {
 			if keys != nil || p.Status() != 400 && p.Status() != 413 || !json.Valid(p.Append(nil)) {
 				t.Fatalf("%q, %+v", keys, p)
@@ -191,7 +191,7 @@ func FuzzReleaseBody(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		r, p := ParseReleaseBody(body)
+		r, p := ParseReleaseBody(nil, body)
 		if p != nil {
 			if p.Status() != 400 && p.Status() != 413 || !json.Valid(p.Append(nil)) {
 				t.Fatalf("%+v", p)

@@ -68,14 +68,7 @@ func validTraceparent(v []byte) bool {
 		lowerHex(v[36:52]) && len(bytes.Trim(v[36:52], "0")) > 0
 }
 
-func lowerHex(b []byte) bool {
-	for _, c := range b {
-		if unhex(c) > 15 || c >= 'A' && c <= 'F' {
-			return false
-		}
-	}
-	return true
-}
+func lowerHex(b []byte) bool { return len(bytes.Trim(b, "0123456789abcdef")) == 0 }
 
 // IsLoopback tells whether a host's name or address is this machine's own.
 func IsLoopback(host string) bool {

@@ -1,8 +1,12 @@
 package wire
 
 import (
-	"fmt"
+	"cmp"
+	"encoding/base64"
 	"strings"
+	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/store"
@@ -22,229 +26,190 @@ const (
 	defaultLimit = 100
 )
 
-// ParseAmend reads the body of a PATCH.
-func ParseAmend(body []byte) (r lease.AmendRequest, p *Problem) {
-	fields := [...]field{{name: "token"}, {name: "ttl_ms"}, {name: "data"}}
-	if p = ParseBody(body, fields[:]); p != nil {
-		return r, p
-	}
-	token, ttl, data := &fields[0], &fields[1], &fields[2]
-	if token.raw == nil {
-		return r, Invalid("field token is missing; it is the token that the acquire answered")
-	}
-	if r.Token, p = token.integer(1, maxToken); p != nil {
-		return r, p
-	}
-	if r.TTL, p = parseTTL(ttl); p != nil {
-		return r, p
-	}
-	r.SetData = data.raw != nil
-	r.Data, p = parseData(data)
-	return r, p
+// acquireFields are the fields of an acquire. keys stands last: only an acquire of several has it.
+var acquireFields = []string{
+	"wait_ms", "ttl_ms", "bind", "data", "request_id", "owner", "reentrant", "max_hold_ms", "min_hold_ms", "on_success", "keys",
 }
+
+// ParseAcquire reads an acquire.
+func ParseAcquire(query, body []byte) (lease.Request, *Problem) {
+	in := readInput(query, nil, body, acquireFields[:len(acquireFields)-1])
+	r := in.acquire()
+	return r, in.problem
+}
+
+// ParseAcquireAll reads an acquire of several keys, whose order is kept.
+func ParseAcquireAll(query, body []byte) ([]string, lease.Request, *Problem) {
+	in := readInput(query, nil, body, acquireFields)
+	keys, r := in.keys("keys"), in.acquire()
+	switch {
+	case r.Reentrant:
+		in.failf("field reentrant is only for a lock that is acquired alone")
+	case r.Skip:
+		in.failf("field on_success: skip is only for a lock that is acquired alone")
+	case r.MaxHold > 0 && (r.Wait < 0 || r.Wait >= r.MaxHold):
+		// The first locks would be lost while the call waits for the others, and be acquired again, without end.
+		longest := r.MaxHold.Milliseconds()
+		in.failf("field wait_ms is %d; with max_hold_ms, which is %d, it must be 0 to %d for several keys: "+
+			"the hold of each begins with its own grant, while the call waits for the others", in.integer("wait_ms", -1, maxMillis), longest, longest-1)
+	}
+	if in.problem != nil {
+		return nil, r, in.problem
+	}
+	return keys, r, nil
+}
+
+func (in *input) acquire() lease.Request {
+	r := lease.Request{
+		Wait: in.millis("wait_ms", -1), TTL: in.millis("ttl_ms", minTTLMillis),
+		Data: in.json("data"), RequestID: in.uuid("request_id"), Owner: in.shortText("owner", 1), Reentrant: in.boolean("reentrant"),
+		MaxHold: in.millis("max_hold_ms", 0), MinHold: in.millis("min_hold_ms", 0),
+		Skip: in.word("on_success", "acquire", "skip") == 2,
+	}
+	if r.Wait < 0 {
+		r.Wait = lease.WaitForever
+	}
+	if in.word("bind", "session", "ttl") == 2 {
+		r.Bind = lease.BindTTL
+		in.without(`is not for "bind":"ttl": the lock belongs to no session`, "owner", "reentrant", "max_hold_ms")
+	}
+	switch {
+	case r.Reentrant && r.Owner == "":
+		in.failf("field reentrant needs the field owner: who in the session enters again")
+	case r.MaxHold > 0 && r.MinHold > r.MaxHold:
+		in.failf("field min_hold_ms is %d; it must not be more than max_hold_ms, which is %d", r.MinHold.Milliseconds(), r.MaxHold.Milliseconds())
+	}
+	return r
+}
+
+// without refuses arguments that do not go with another.
+func (in *input) without(why string, names ...string) {
+	for _, name := range names {
+		if a := in.find(name); a != nil {
+			in.failf("%s %s", a.String(), why)
+		}
+	}
+}
+
+// CheckMinHold refuses a bind:ttl lock that ends before its hold. fallback is the default TTL.
+func CheckMinHold(r *lease.Request, fallback time.Duration) *Problem {
+	ttl := cmp.Or(r.TTL, fallback)
+	if r.Bind == lease.BindTTL && r.MinHold > ttl {
+		return Invalid(`field min_hold_ms is %d; with "bind":"ttl" it must not be more than ttl_ms, which is %d`,
+			r.MinHold.Milliseconds(), ttl.Milliseconds())
+	}
+	return nil
+}
+
+// ParseAmend reads a PATCH.
+func ParseAmend(query, body []byte) (lease.AmendRequest, *Problem) {
+	in := readInput(query, nil, body, []string{"token", "ttl_ms", "data"})
+	r := lease.AmendRequest{
+		Token: in.token(), TTL: in.millis("ttl_ms", minTTLMillis), SetData: in.has("data"), Data: in.json("data"),
+	}
+	if r.Token == 0 {
+		in.failf("field token is missing; it is the token that the acquire answered")
+	}
+	return r, in.problem
+}
+
+func (in *input) token() int64 { return in.integer("token", 1, maxToken) }
 
 // ParseRelease reads a release. force: it breaks the lock, and r has at most the token of the grant.
 func ParseRelease(query, body []byte) (r lease.ReleaseRequest, force bool, p *Problem) {
-	params := [...]param{{name: "token"}, {name: "outcome"}, {name: "reentry"}, {name: "request_id"}, {name: "force"}}
-	if p = ParseQuery(query, params[:]); p != nil {
-		return r, false, p
+	in := readInput(query, []string{"token", "outcome", "reentry", "request_id", "force"}, body, []string{"result"})
+	if force = in.word("force", "true", "false") == 1; force {
+		// A caller that breaks a lock cannot say what was done under it.
+		in.without("does not go with force=true", "outcome", "reentry", "request_id", "result")
+		r.Token = in.token()
+	} else {
+		r = in.release()
 	}
-	fields := [...]field{{name: "result"}}
-	if p = ParseBody(body, fields[:]); p != nil {
-		return r, false, p
-	}
-	token, outcome, reentry, id, result := &params[0], &params[1], &params[2], &params[3], &fields[0]
-	if force, p = parseForce(&params[4], params[1:4], result); p != nil {
-		return r, false, p
-	}
-	if force && !token.set {
-		return r, true, nil
-	}
-	r, p = releaseRequest(token, id, outcome, reentry, result)
-	return r, force, p
+	return r, force, in.problem
 }
 
-// ParseReleaseBody reads the body of a release that says all there.
-func ParseReleaseBody(body []byte) (r lease.ReleaseRequest, p *Problem) {
-	fields := [...]field{{name: "token"}, {name: "request_id"}, {name: "outcome"}, {name: "reentry"}, {name: "result"}}
-	if p = ParseBody(body, fields[:]); p != nil {
-		return r, p
+// ParseReleaseBody reads a release that says all in its body.
+func ParseReleaseBody(query, body []byte) (lease.ReleaseRequest, *Problem) {
+	in := readInput(query, nil, body, []string{"token", "request_id", "outcome", "reentry", "result"})
+	r := in.release()
+	return r, in.problem
+}
+
+func (in *input) release() lease.ReleaseRequest {
+	r := lease.ReleaseRequest{
+		Token: in.token(), RequestID: in.uuid("request_id"), Reentry: int(in.integer("reentry", 1, maxReentry)),
+		Outcome: store.ReleaseOutcome(in.word("outcome", OutcomeName(store.Success), OutcomeName(store.Failure))), Result: in.json("result"),
 	}
-	return releaseRequest(&fields[0], &fields[1], &fields[2], &fields[3], &fields[4])
-}
-
-type argument interface {
-	fmt.Stringer // how errors call it
-	given() bool
-	integer(low, high int64) (int64, *Problem)
-	text() (string, *Problem)
-}
-
-func releaseRequest(token, id, outcome, reentry argument, result *field) (r lease.ReleaseRequest, p *Problem) {
 	switch {
-	case !token.given() && !id.given():
-		return r, Invalid("%s is missing; it is the token that the acquire answered; or give its request_id", token)
-	case !token.given() && reentry.given():
-		return r, Invalid("%s does not go with request_id, which names the entry", reentry)
+	case r.Token == 0 && r.RequestID == uuid.Nil:
+		in.failf("token is missing; it is the token that the acquire answered; or give its request_id")
+	case r.Token == 0 && r.Reentry != 0:
+		in.failf("reentry does not go with request_id, which names the entry")
+	case in.has("result") && r.Outcome != store.Success:
+		in.failf("field result is only for outcome=success")
 	}
-	if token.given() {
-		r.Token, p = token.integer(1, maxToken)
-	}
-	if p == nil && id.given() {
-		r.RequestID, p = parseRequestID(id)
-	}
-	if p != nil {
-		return r, p
-	}
-	if reentry.given() {
-		n, p := reentry.integer(1, maxReentry)
-		if p != nil {
-			return r, p
-		}
-		r.Reentry = int(n)
-	}
-	if r.Outcome, p = parseOutcome(outcome); p != nil {
-		return r, p
-	}
-	if result.raw != nil && r.Outcome != store.Success {
-		return r, Invalid("field result is only for outcome=success")
-	}
-	r.Result, p = parseData(result)
-	return r, p
+	return r
 }
 
-// parseForce reads force. Only a token may stand beside it: a caller that breaks a lock cannot say what
-// was done under it.
-func parseForce(force *param, others []param, result *field) (bool, *Problem) {
-	if !force.set || string(force.value) == "false" {
-		return false, nil
+// ParseStop reads a request to stop. reason is nil if none is given.
+func ParseStop(query, body []byte) (reason *string, p *Problem) {
+	in := readInput(query, nil, body, []string{"reason"})
+	if a := in.find("reason"); a != nil && string(a.value) != "null" {
+		reason = new(in.shortText("reason", 0))
 	}
-	if string(force.value) != "true" {
-		return false, Invalid("query parameter force is %.40q; it must be true or false", force.value)
-	}
-	for _, other := range others {
-		if other.set {
-			return false, Invalid("query parameter %s does not go with force=true", other.name)
-		}
-	}
-	if result.raw != nil {
-		return false, Invalid("field result does not go with force=true")
-	}
-	return true, nil
+	return reason, in.problem
 }
 
-func parseOutcome(outcome argument) (store.ReleaseOutcome, *Problem) {
-	if !outcome.given() {
-		return store.NoOutcome, nil
-	}
-	word, p := outcome.text()
-	switch {
-	case p != nil:
-		return 0, p
-	case word == "success":
-		return store.Success, nil
-	case word == "failure":
-		return store.Failure, nil
-	}
-	return 0, Invalid("%s is %.40q; it must be success or failure", outcome, word)
+// ParseSession reads a POST /v1/sessions.
+func ParseSession(query, body []byte) (lease.SessionOptions, *Problem) {
+	in := readInput(query, nil, body, []string{"ttl_ms", "name"})
+	o := lease.SessionOptions{TTL: in.millis("ttl_ms", minTTLMillis), Name: in.shortText("name", 1)}
+	return o, in.problem
 }
 
-// ParseStop reads the body of a stop. reason is nil if none is given.
-func ParseStop(body []byte) (reason *string, p *Problem) {
-	fields := [...]field{{name: "reason"}}
-	if p = ParseBody(body, fields[:]); p != nil {
-		return nil, p
+// ParseList reads a list. none says that nothing can match.
+func ParseList(query, body []byte) (r lease.ListRequest, none bool, p *Problem) {
+	in := readInput(query, []string{"scope", "prefix", "type", "limit", "cursor"}, body, nil)
+	r.Scope = lease.Scope(max(in.word("scope", "pod", "session", "all")-1, 0))
+	r.Prefix, none = in.prefix()
+	r.Limit = int(cmp.Or(in.integer("limit", 1, maxLimit), defaultLimit))
+	if in.has("cursor") {
+		r.After = in.cursor()
 	}
-	given := &fields[0]
-	if given.raw == nil || string(given.raw) == "null" {
-		return nil, nil
-	}
-	text, p := given.shortText(0)
-	return &text, p
+	return r, none, in.problem
 }
 
-// ParseSession reads the body of POST /v1/sessions.
-func ParseSession(body []byte) (o lease.SessionOptions, p *Problem) {
-	fields := [...]field{{name: "ttl_ms"}, {name: "name"}}
-	if p = ParseBody(body, fields[:]); p != nil {
-		return o, p
-	}
-	ttl, name := &fields[0], &fields[1]
-	if o.TTL, p = parseTTL(ttl); p != nil || name.raw == nil {
-		return o, p
-	}
-	o.Name, p = name.shortText(1)
-	return o, p
-}
-
-// ParseList reads the query of a list. none says that nothing can match.
-func ParseList(query []byte) (r lease.ListRequest, none bool, p *Problem) {
-	params := [...]param{{name: "scope"}, {name: "prefix"}, {name: "type"}, {name: "limit"}, {name: "cursor"}}
-	if p = ParseQuery(query, params[:]); p != nil {
-		return r, false, p
-	}
-	scope, prefix, kind, limit, cursor := &params[0], &params[1], &params[2], &params[3], &params[4]
-	if r.Scope, p = parseScope(scope); p != nil {
-		return r, false, p
-	}
-	if r.Prefix, none, p = parsePrefix(prefix, kind); p != nil {
-		return r, false, p
-	}
-	r.Limit = defaultLimit
-	if limit.set {
-		n, p := limit.integer(1, maxLimit)
-		if p != nil {
-			return r, false, p
-		}
-		r.Limit = int(n)
-	}
-	if cursor.set {
-		if r.After, p = decodeCursor(cursor.value); p != nil {
-			return r, false, p
-		}
-	}
-	return r, none, nil
-}
-
-func parseScope(scope *param) (lease.Scope, *Problem) {
-	if !scope.set {
-		return lease.ScopePod, nil
-	}
-	switch string(scope.value) {
-	case "session":
-		return lease.ScopeSession, nil
-	case "pod":
-		return lease.ScopePod, nil
-	case "all":
-		return lease.ScopeAll, nil
-	}
-	return 0, Invalid("query parameter scope is %.40q; it must be session, pod or all", scope.value)
-}
-
-// parsePrefix joins prefix and type, which stands for the prefix "type:". none: no key has both.
-func parsePrefix(prefix, kind *param) (joined string, none bool, p *Problem) {
-	if joined, p = checkText("query parameter prefix", prefix.value); p != nil {
-		return "", false, p
-	}
+// prefix joins prefix and type, which stands for the prefix "type:". none: no key has both.
+func (in *input) prefix() (joined string, none bool) {
+	joined, name := in.text("prefix"), in.text("type")
+	in.refuse(checkText("query parameter prefix", joined))
 	if len(joined) > MaxKey {
-		return "", false, Invalid("query parameter prefix has %d bytes; a key has at most %d", len(joined), MaxKey)
+		in.failf("query parameter prefix has %d bytes; a key has at most %d", len(joined), MaxKey)
 	}
-	if !kind.set {
-		return joined, false, nil
+	if !in.has("type") {
+		return joined, false
 	}
-	name, p := checkKey("query parameter type", kind.value)
-	if p != nil {
-		return "", false, p
-	}
+	in.refuse(checkKey("query parameter type", name))
 	if strings.Contains(name, ":") {
-		return "", false, Invalid("query parameter type is %.40q; a type ends before the first colon of a key", name)
+		in.failf("query parameter type is %.40q; a type ends before the first colon of a key", name)
 	}
 	typed := name + ":"
 	switch {
 	case strings.HasPrefix(joined, typed):
-		return joined, false, nil
+		return joined, false
 	case strings.HasPrefix(typed, joined):
-		return typed, false, nil
+		return typed, false
 	}
-	return "", true, nil
+	return "", true
+}
+
+// A cursor is the last key of the page before it.
+func encodeCursor(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
+
+func (in *input) cursor() string {
+	key, err := base64.RawURLEncoding.Strict().DecodeString(in.text("cursor"))
+	if err != nil || checkKey("cursor", string(key)) != nil {
+		in.failf("query parameter cursor is not one that this server gave out")
+	}
+	return string(key)
 }

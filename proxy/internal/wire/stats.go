@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"strconv"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -15,29 +16,14 @@ type StatsRequest struct {
 	limit int
 }
 
-// ParseStats reads the query of GET /v1/stats. It fails with the Problem to answer.
-func ParseStats(query []byte) (r StatsRequest, p *Problem) {
-	params := [...]param{{name: "scope"}, {name: "limit"}}
-	if p = ParseQuery(query, params[:]); p != nil {
-		return r, p
+// ParseStats reads a GET /v1/stats. It fails with the Problem to answer.
+func ParseStats(query, body []byte) (StatsRequest, *Problem) {
+	in := readInput(query, []string{"scope", "limit"}, body, nil)
+	r := StatsRequest{
+		own:   in.word("scope", "database", "namespace") == 2,
+		limit: int(cmp.Or(in.integer("limit", 1, maxLimit), defaultStatLines)),
 	}
-	scope, limit := &params[0], &params[1]
-	switch {
-	case !scope.set || string(scope.value) == "database":
-	case string(scope.value) == "namespace":
-		r.own = true
-	default:
-		return r, Invalid("query parameter scope is %.40q; it must be database or namespace", scope.value)
-	}
-	r.limit = defaultStatLines
-	if limit.set {
-		n, p := limit.integer(1, maxLimit)
-		if p != nil {
-			return r, p
-		}
-		r.limit = int(n)
-	}
-	return r, nil
+	return r, in.problem
 }
 
 // AppendStats appends the answer of GET /v1/stats for a sidecar of the given namespace.
