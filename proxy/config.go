@@ -2,10 +2,8 @@ package proxy
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -13,7 +11,6 @@ import (
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
-	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 // Config configures a [Server].
@@ -117,37 +114,13 @@ func or[T comparable](v *T, fallback T) {
 	}
 }
 
-// check refuses bad values, by the name of the variable.
+// check refuses what package config cannot know.
 func (c Config) check() error {
 	if c.Locks == nil || c.Logger == nil {
 		return errors.New("proxy: Locks and Logger are required")
 	}
-	if err := conn.CheckSocketPath(c.Socket); err != nil {
-		return err
-	}
-	if len(c.AllowedUIDs) > 0 {
-		if !conn.KnowsPeers {
-			return errors.New("LOCKSIDECAR_ALLOWED_UIDS: this system does not tell who connects; leave it out")
-		}
-		if c.TCPAddr != "" {
-			return errors.New("LOCKSIDECAR_TCP_ADDR and LOCKSIDECAR_ALLOWED_UIDS are both set, " +
-				"but over TCP nobody knows the peer's uid: leave one out")
-		}
-	}
-	if c.TCPAddr != "" {
-		return checkLoopback(c.TCPAddr)
-	}
-	return nil
-}
-
-func checkLoopback(addr string) error {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return fmt.Errorf("LOCKSIDECAR_TCP_ADDR: %q is not host:port: %w", addr, err)
-	}
-	if !wire.IsLoopback(host) {
-		return fmt.Errorf("LOCKSIDECAR_TCP_ADDR: %q is not a loopback address; "+
-			"use 127.0.0.1, [::1] or localhost", addr)
+	if len(c.AllowedUIDs) > 0 && !conn.KnowsPeers {
+		return errors.New("LOCKSIDECAR_ALLOWED_UIDS: this system does not tell who connects; leave it out")
 	}
 	return nil
 }

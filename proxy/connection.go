@@ -7,6 +7,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 )
@@ -92,7 +93,7 @@ func (c *connection) trackDelivery(s Session, g lease.Grant, traceparent string)
 // handBackUnwritten hands back the grants whose answers will not be written: nobody knows of them.
 func (c *connection) handBackUnwritten() {
 	for _, u := range c.unwritten {
-		c.srv.logFor(u.traceparent).Info("grant handed back: its caller left before the answer was written",
+		tracing.Logger(c.srv.log, u.traceparent).Info("grant handed back: its caller left before the answer was written",
 			"key", u.grant.Key, "token", u.grant.Token)
 		c.srv.locks.HandBack(u.session, u.grant)
 	}

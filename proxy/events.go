@@ -5,6 +5,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
@@ -69,7 +70,7 @@ func (u *subscription) run(ctx context.Context, s Session) {
 	defer close(u.done)
 	defer func() {
 		if v := recover(); v != nil {
-			u.srv.logFor(u.traceparent).Error("panic in a call", "key", u.key, "panic", v, "stack", string(debug.Stack()))
+			tracing.Logger(u.srv.log, u.traceparent).Error("panic in a call", "key", u.key, "panic", v, "stack", string(debug.Stack()))
 			u.fail(wire.Internal())
 		}
 	}()

@@ -59,17 +59,6 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestTCPOnlyOnLoopback(t *testing.T) {
-	for _, addr := range []string{"0.0.0.0:0", ":0", "[::]:0", "10.0.0.1:80", "example.com:80", "127.0.0.1"} {
-		_, err := startAt(t, filepath.Join(t.TempDir(), "s"), func(c *Config) { c.TCPAddr = addr })
-		wantError(t, err, "LOCKSIDECAR_TCP_ADDR", addr)
-	}
-	_, err := startAt(t, filepath.Join(t.TempDir(), "s"), func(c *Config) {
-		c.TCPAddr, c.AllowedUIDs = "127.0.0.1:0", []uint32{1}
-	})
-	wantError(t, err, "LOCKSIDECAR_TCP_ADDR", "LOCKSIDECAR_ALLOWED_UIDS")
-}
-
 func TestAllowedUIDs(t *testing.T) {
 	me := uint32(os.Getuid())
 	f := start(t, func(c *Config) { c.AllowedUIDs = []uint32{me + 1, me} })

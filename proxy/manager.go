@@ -40,7 +40,7 @@ type Locks interface {
 func FromManager(m *lease.Manager) Locks { return manager{m} }
 
 // manager adapts a lease.Manager: its methods speak of *lease.Session.
-type manager struct{ m *lease.Manager }
+type manager struct{ *lease.Manager }
 
 func own(s Session) *lease.Session {
 	if s == nil {
@@ -50,7 +50,7 @@ func own(s Session) *lease.Session {
 }
 
 func (a manager) OpenSession(o lease.SessionOptions) (Session, error) {
-	s, err := a.m.OpenSession(o)
+	s, err := a.Manager.OpenSession(o)
 	if err != nil {
 		return nil, err // not a Session that holds a nil pointer
 	}
@@ -58,7 +58,7 @@ func (a manager) OpenSession(o lease.SessionOptions) (Session, error) {
 }
 
 func (a manager) Session(id string) (Session, error) {
-	s, err := a.m.Session(id)
+	s, err := a.Manager.Session(id)
 	if err != nil {
 		return nil, err
 	}
@@ -66,41 +66,31 @@ func (a manager) Session(id string) (Session, error) {
 }
 
 func (a manager) Acquire(ctx context.Context, s Session, r lease.Request) (lease.Grant, error) {
-	return a.m.Acquire(ctx, own(s), r)
+	return a.Manager.Acquire(ctx, own(s), r)
 }
 
 func (a manager) AcquireAll(ctx context.Context, s Session, keys []string, r lease.Request) ([]lease.Grant, error) {
-	return a.m.AcquireAll(ctx, own(s), keys, r)
+	return a.Manager.AcquireAll(ctx, own(s), keys, r)
 }
 
 func (a manager) Release(ctx context.Context, s Session, r lease.ReleaseRequest) (lease.Released, error) {
-	return a.m.Release(ctx, own(s), r)
+	return a.Manager.Release(ctx, own(s), r)
 }
 
 func (a manager) Amend(ctx context.Context, s Session, r lease.AmendRequest) (lease.Grant, error) {
-	return a.m.Amend(ctx, own(s), r)
+	return a.Manager.Amend(ctx, own(s), r)
 }
 
 func (a manager) Get(ctx context.Context, s Session, key string, noCache bool) (lease.View, error) {
-	return a.m.Get(ctx, own(s), key, noCache)
+	return a.Manager.Get(ctx, own(s), key, noCache)
 }
 
 func (a manager) List(ctx context.Context, s Session, r lease.ListRequest) (lease.Page, error) {
-	return a.m.List(ctx, own(s), r)
+	return a.Manager.List(ctx, own(s), r)
 }
-
-func (a manager) AskToStop(ctx context.Context, key string, reason *string) error {
-	return a.m.AskToStop(ctx, key, reason)
-}
-
-func (a manager) Break(ctx context.Context, was store.Lock) error { return a.m.Break(ctx, was) }
 
 func (a manager) Watch(ctx context.Context, s Session, key string, notify func(lease.Event)) (lease.View, func(), error) {
-	return a.m.Watch(ctx, own(s), key, notify)
+	return a.Manager.Watch(ctx, own(s), key, notify)
 }
 
-func (a manager) Stats(ctx context.Context) (store.Stats, error) { return a.m.Stats(ctx) }
-
-func (a manager) HandBack(s Session, g lease.Grant) { a.m.HandBack(own(s), g) }
-
-func (a manager) Ready() error { return a.m.Ready() }
+func (a manager) HandBack(s Session, g lease.Grant) { a.Manager.HandBack(own(s), g) }

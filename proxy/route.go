@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
@@ -283,6 +284,6 @@ func (s *Server) problemFor(err error, call, on, traceparent string) *wire.Probl
 	if p := wire.ProblemOf(err); p != nil {
 		return p
 	}
-	s.logFor(traceparent).Error("call failed", "call", call, "on", on, "error", err)
+	tracing.Logger(s.log, traceparent).Error("call failed", "call", call, "on", on, "error", err)
 	return &wire.Problem{Code: wire.CodeInternal, Detail: "the sidecar has logged what went wrong"}
 }

@@ -253,12 +253,4 @@ func (k *call) traceparent() string {
 	return wire.Traceparent(k.trace)
 }
 
-func (k *call) logger() *slog.Logger { return k.srv.logFor(k.traceparent()) }
-
-// logFor adds the trace of a traceparent, which may be empty, to each line.
-func (s *Server) logFor(traceparent string) *slog.Logger {
-	if id := tracing.TraceID(traceparent); id != "" {
-		return s.log.With("trace_id", id)
-	}
-	return s.log
-}
+func (k *call) logger() *slog.Logger { return tracing.Logger(k.srv.log, k.traceparent()) }

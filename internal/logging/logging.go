@@ -25,8 +25,6 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-
-	"github.com/locksidecar/locksidecar/internal/tracing"
 )
 
 const (
@@ -162,12 +160,4 @@ func (r *rates) say() {
 			_ = r.out.Handle(context.Background(), line) // there is nobody to tell
 		}
 	}
-}
-
-// Traced is a logger whose lines have the trace_id of a W3C traceparent; without one it is log itself.
-func Traced(log *slog.Logger, traceparent string) *slog.Logger {
-	if id := tracing.TraceID(traceparent); id != "" {
-		return log.With("trace_id", id)
-	}
-	return log
 }

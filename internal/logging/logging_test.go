@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/locksidecar/locksidecar/internal/tracing"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -185,8 +187,8 @@ func TestConcurrently(t *testing.T) {
 func TestTraced(t *testing.T) {
 	out, h := written()
 	log := slog.New(h)
-	Traced(log, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").Info("with")
-	Traced(Traced(log, ""), "nonsense").Info("without")
+	tracing.Logger(log, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").Info("with")
+	tracing.Logger(tracing.Logger(log, ""), "nonsense").Info("without")
 	const want = "level=INFO msg=with trace_id=4bf92f3577b34da6a3ce929d0e0e4736\nlevel=INFO msg=without\n"
 	if out.String() != want {
 		t.Errorf("%q", out)

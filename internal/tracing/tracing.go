@@ -21,6 +21,7 @@ package tracing
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -107,6 +108,14 @@ func (t *Tracer) Start(ctx context.Context, name string, kind trace.SpanKind, at
 func LinkTo(traceparent, what string, attrs ...attribute.KeyValue) (trace.Link, bool) {
 	sc := Parse(traceparent)
 	return trace.Link{SpanContext: sc, Attributes: append(attrs, Link.String(what))}, sc.IsValid()
+}
+
+// Logger is a logger whose lines have the trace_id of a traceparent; without one it is log itself.
+func Logger(log *slog.Logger, traceparent string) *slog.Logger {
+	if id := TraceID(traceparent); id != "" {
+		return log.With("trace_id", id)
+	}
+	return log
 }
 
 // Parse reads a W3C traceparent; the result is not valid if that is not.

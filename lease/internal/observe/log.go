@@ -7,13 +7,6 @@ import (
 	"github.com/locksidecar/locksidecar/internal/tracing"
 )
 
-func (o *Observer) in(traceparent string) *slog.Logger {
-	if id := tracing.TraceID(traceparent); id != "" {
-		return o.log.With("trace_id", id)
-	}
-	return o.log
-}
-
 // Refusal is a call that is refused.
 type Refusal struct {
 	Operation, Key, Traceparent string
@@ -33,7 +26,7 @@ func (o *Observer) Refused(ctx context.Context, r Refusal) {
 		level = slog.LevelDebug
 	}
 	if o.log.Enabled(ctx, level) {
-		o.in(r.Traceparent).Log(ctx, level, "call refused", "operation", r.Operation, "key", r.Key, "code", r.Code, "error", r.Err)
+		tracing.Logger(o.log, r.Traceparent).Log(ctx, level, "call refused", "operation", r.Operation, "key", r.Key, "code", r.Code, "error", r.Err)
 	}
 }
 
@@ -47,7 +40,7 @@ type Claim struct {
 
 // ClaimRefused logs a claim on a lock that is not held so.
 func (o *Observer) ClaimRefused(c Claim, reason string) {
-	o.in(c.Traceparent).Warn("claim refused", "operation", c.Operation, "key", c.Key, "token", c.Token, "session", c.Session,
+	tracing.Logger(o.log, c.Traceparent).Warn("claim refused", "operation", c.Operation, "key", c.Key, "token", c.Token, "session", c.Session,
 		"reason", reason)
 }
 
@@ -61,17 +54,17 @@ type Lock struct {
 
 // MaxHoldOver logs that a lock is released because its max_hold is over.
 func (o *Observer) MaxHoldOver(l Lock) {
-	o.in(l.Traceparent).Warn("lock held for its max_hold, released", l.attributes()...)
+	tracing.Logger(o.log, l.Traceparent).Warn("lock held for its max_hold, released", l.attributes()...)
 }
 
 // AskedToStop logs that the holder of a lock is asked to stop.
 func (o *Observer) AskedToStop(l Lock) {
-	o.in(l.Traceparent).Info("holder asked to stop", l.attributes()...)
+	tracing.Logger(o.log, l.Traceparent).Info("holder asked to stop", l.attributes()...)
 }
 
 // Broken logs that a lock is broken.
 func (o *Observer) Broken(l Lock) {
-	o.in(l.Traceparent).Warn("lock broken, somebody asked for it", l.attributes()...)
+	tracing.Logger(o.log, l.Traceparent).Warn("lock broken, somebody asked for it", l.attributes()...)
 }
 
 func (l Lock) attributes() []any {
@@ -82,19 +75,19 @@ func (l Lock) attributes() []any {
 func (o *Observer) StopSent(ctx context.Context, key, instance string) {
 	log := o.log
 	if o.tracer != nil {
-		log = o.in(tracing.Format(tracing.SpanContext(ctx)))
+		log = tracing.Logger(o.log, tracing.Format(tracing.SpanContext(ctx)))
 	}
 	log.Info("the holder of a lock is asked to stop", "key", key, "instance", instance)
 }
 
 // OutcomeUnknown logs that an acquire is withdrawn, because nobody knows what became of it.
 func (o *Observer) OutcomeUnknown(key, traceparent string, err error) {
-	o.in(traceparent).Warn("the outcome of an acquire is unknown, withdrawing it", "key", key, "error", err)
+	tracing.Logger(o.log, traceparent).Warn("the outcome of an acquire is unknown, withdrawing it", "key", key, "error", err)
 }
 
 // HandedBack logs that a grant is handed back.
 func (o *Observer) HandedBack(key string, token int64, traceparent string) {
 	if o.log.Enabled(context.Background(), slog.LevelDebug) {
-		o.in(traceparent).Debug("grant handed back, its call has left", "key", key, "token", token)
+		tracing.Logger(o.log, traceparent).Debug("grant handed back, its call has left", "key", key, "token", token)
 	}
 }

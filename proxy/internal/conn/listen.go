@@ -15,9 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSocketPath is the most bytes of a Unix socket's path (sun_path has a zero, too).
-const maxSocketPath = 107
-
 // probeTimeout limits the attempt to connect to a socket that is in the way.
 const probeTimeout = time.Second
 
@@ -30,18 +27,6 @@ type Socket struct {
 	lock *os.File
 	made fs.FileInfo // the file that was made: another one is not ours
 	once sync.Once
-}
-
-// CheckSocketPath refuses a path that no socket can have.
-func CheckSocketPath(path string) error {
-	switch {
-	case path == "":
-		return errors.New("LOCKSIDECAR_SOCKET is empty; it must be the path of the socket to make")
-	case len(path) > maxSocketPath:
-		return fmt.Errorf("LOCKSIDECAR_SOCKET: %q has %d bytes; a socket's path has at most %d",
-			path, len(path), maxSocketPath)
-	}
-	return nil
 }
 
 // Listen locks the path, removes a stale socket, and listens. The socket is never more open than mode.
