@@ -106,7 +106,7 @@ func TestADirectListenerElsewhere(t *testing.T) {
 // otherServer starts a server that has a database of the same name.
 func otherServer(t *testing.T, url string) (server *pgtest.Cluster, other string) {
 	t.Helper()
-	server = pgtest.Start(t)
+	server = pgtest.Start(t, pgtest.InMemory())
 	name := configOf(t, url).Database
 	exec(t, connect(t, server.URL("postgres")), "CREATE DATABASE "+name)
 	other = server.URL(name)
@@ -187,7 +187,7 @@ func TestAListenerWithoutUse(t *testing.T) {
 // learns nothing from it: its own server is no old primary, and its connections stay.
 func TestAListenerElsewhereChangesNoConnections(t *testing.T) {
 	t.Parallel()
-	own, clone := pgtest.Start(t, pgtest.WithTCP()), pgtest.Start(t, pgtest.WithTCP())
+	own, clone := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP()), pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())
 	url := own.NewDatabase(t)
 	if err := clone.Follow(own); err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ const jump = 1 << 26
 // its holder can have renewed it: a renewal may not have reached this server.
 func TestPromotion(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t, pgroles.Template())
+	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
 	url := own.NewDatabase(t)
 	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
 	s := startStore(t, url, id)
@@ -87,7 +87,7 @@ func TestPromotion(t *testing.T) {
 // is missing there. A renewal that comes first does not say that it is dead.
 func TestARenewalFirstAfterAPromotion(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t, pgroles.Template())
+	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
 	url := own.NewDatabase(t)
 	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
 	s := startStore(t, url, id)
@@ -142,7 +142,7 @@ func TestAGrantIsNotOverAfterAPromotion(t *testing.T) {
 // operator keeps locked holds nobody up.
 func TestAPromotionIsNotHeldUp(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t, deadlocks, pgroles.Template())
+	own := pgtest.Start(t, pgtest.InMemory(), deadlocks, pgroles.Template())
 	url := own.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	locked, held := openLease(t, s, time.Hour), openLease(t, s, time.Hour)
@@ -188,7 +188,7 @@ func lastToken(t *testing.T, url string) int64 {
 // Both jump from the same floor, which is ahead of the clock, on timelines of the same number.
 func TestTokensGrowOverTwoStandbys(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t, pgroles.Template())
+	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
 	url := own.NewDatabase(t)
 	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
 	token := func() int64 { // of the second grant

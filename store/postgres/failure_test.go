@@ -107,7 +107,7 @@ func refuse(t *testing.T, attempts chan<- struct{}) (address string) {
 
 func TestOutageAndReturn(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t, pgroles.Template())
+	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
 	s := startStore(t, own.NewDatabase(t), store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Hour)
 	ask := askFor("k", lease)
@@ -180,7 +180,7 @@ func TestWhatIsKnownAfterAFailure(t *testing.T) {
 // synchronous standby can be cancelled, which the server reports as a success.
 func TestNothingIsGrantedBeforeTheCommit(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t, pgroles.Template())
+	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
 	url := own.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Hour)
@@ -300,7 +300,7 @@ func awaitBlocked(tb testing.TB, url string) {
 // replicated.
 func TestHiddenWarning(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t, pgroles.Template())
+	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
 	url := own.NewDatabase(t)
 	admin := connect(t, url)
 	exec(t, admin, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_min_messages = error', current_database()); END $$")

@@ -50,7 +50,7 @@ func TestConformanceBehindPgBouncer(t *testing.T) {
 // sessions of its own a store is told by another error, and is not ready either.
 func TestAStandbyBehindAPoolerIsNotReady(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t, pgroles.Template())
+	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
 	url := own.NewDatabase(t)
 	s := backend{t, own.Pooler(t, url, 5), postgres.ListenNever}.open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	t.Cleanup(s.Stop)

@@ -17,7 +17,7 @@ import (
 // (invariant 4), whatever it also enqueues.
 func TestOnlyQueueingSkipsTheFlush(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t)
+	own := pgtest.Start(t, pgtest.InMemory())
 	url := own.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease, other := openLease(t, s, time.Hour), openLease(t, s, time.Hour)
@@ -72,7 +72,7 @@ func TestOnlyQueueingSkipsTheFlush(t *testing.T) {
 // forgot the move would bring back a waiter for whom nobody waits.
 func TestMovedPositionIsFlushed(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t)
+	own := pgtest.Start(t, pgtest.InMemory())
 	url := own.NewDatabase(t)
 	one := startStore(t, url, store.Identity{Namespace: "n", Instance: "one", Pod: "p"})
 	two := startStore(t, url, store.Identity{Namespace: "n", Instance: "two", Pod: "p"})

@@ -16,7 +16,7 @@ import (
 // are known here can be moved; the rest ends with the lease.
 func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t)
+	own := pgtest.Start(t, pgtest.InMemory())
 	url := own.NewDatabase(t)
 	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
 	s := startWith(t, configFor(url, id))

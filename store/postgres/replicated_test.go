@@ -91,7 +91,7 @@ func (l lonely) cancel() {
 // when the standby has it.
 func TestAGrantIsFoundWhenTheStandbyHasIt(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t)
+	own := pgtest.Start(t, pgtest.InMemory())
 	url := own.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease, other := openLease(t, s, time.Hour), openLease(t, s, time.Hour)
@@ -150,7 +150,7 @@ func TestAGrantIsFoundWhenTheStandbyHasIt(t *testing.T) {
 // Such a grant is not told by a notification either: the waiter is told to look.
 func TestAReleaseThatTookLongIsOnlyHinted(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t)
+	own := pgtest.Start(t, pgtest.InMemory())
 	url := own.NewDatabase(t)
 	s := startWith(t, postgres.Config{
 		URL: url, Identity: store.Identity{Namespace: "n", Instance: "a", Pod: "p"}, Timeout: patience, AutoMigrate: true,

@@ -155,7 +155,7 @@ func TestAnOlderSchemaIsRestored(t *testing.T) {
 // a base backup nobody need say so: the server is on a new timeline.
 func TestARestoredCopy(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t, pgtest.WithSetting("restore_command", "false"))
+	own := pgtest.Start(t, pgtest.InMemory(), pgtest.WithSetting("restore_command", "false"))
 	for name, again := range map[string]func(t *testing.T, url string, last int64){
 		"started": func(t *testing.T, url string, last int64) {
 			t.Helper()

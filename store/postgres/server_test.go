@@ -191,7 +191,7 @@ func TestAnotherUserIsNoOtherDatabase(t *testing.T) {
 // that are refused often.
 func TestARefusedLoginIsNotTriedWithEachCall(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t, pgtest.WithTCP(), pgtest.WithFile("pg_hba.conf",
+	own := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP(), pgtest.WithFile("pg_hba.conf",
 		[]byte("host all postgres all trust\nhost all all all scram-sha-256\nlocal all all trust\n"))) //nolint:dupword // pg_hba.conf says so
 	url := own.NewDatabase(t)
 	admin := connect(t, url)

@@ -176,7 +176,7 @@ func TestOnlyTheOwnerChoosesTheSource(t *testing.T) {
 // one after it was started again: then tokens jump, and no lease ends before its time.
 func TestTheIdentityOfAServer(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t, pgtest.WithTCP())
+	own := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())
 	url := refusing(t, own, refusesWAL)
 	s := startStore(t, url, restorer)
 	lease := openLease(t, s, time.Hour)

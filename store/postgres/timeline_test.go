@@ -30,7 +30,7 @@ type pair struct {
 // newPair makes one in which the database's owner, who is no superuser, may not call some functions.
 func newPair(t *testing.T, refused []string) *pair {
 	t.Helper()
-	p := &pair{old: pgtest.Start(t, pgtest.WithTCP()), standby: pgtest.Start(t, pgtest.WithTCP())}
+	p := &pair{old: pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP()), standby: pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())}
 	p.url = refusing(t, p.old, refused)
 	if err := p.standby.Follow(p.old); err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func TestOnlyAnOlderCopyIsOutdated(t *testing.T) {
 // was there refuses the right one, for tokens would go back; the others go on there.
 func TestAnUnrelatedDatabaseOutdatesNone(t *testing.T) {
 	t.Parallel()
-	right, wrong := pgtest.Start(t, pgtest.WithTCP(), pgroles.Template()), pgtest.Start(t, pgtest.WithTCP(), pgroles.Template())
+	right, wrong := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP(), pgroles.Template()), pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP(), pgroles.Template())
 	url, elsewhere := right.NewDatabase(t), wrong.NewDatabase(t)
 	if configOf(t, url).Database != configOf(t, elsewhere).Database {
 		t.Fatal("the databases have different names")
@@ -223,7 +223,7 @@ func TestAnUnrelatedDatabaseOutdatesNone(t *testing.T) {
 // second one when the first is away, nor is a schema made there; it is said which they are.
 func TestHostsOfDifferentClusters(t *testing.T) {
 	t.Parallel()
-	one, other := pgtest.Start(t, pgtest.WithTCP()), pgtest.Start(t, pgtest.WithTCP())
+	one, other := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP()), pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())
 	url := one.NewDatabase(t)
 	name := configOf(t, url).Database
 	exec(t, connect(t, other.URL("postgres")), "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
@@ -297,7 +297,7 @@ func TestAHostMayMove(t *testing.T) {
 // Of several hosts one takes connections and never answers, as a machine does that hangs.
 func TestAHostThatHangsIsPassedOver(t *testing.T) {
 	t.Parallel()
-	own := pgtest.Start(t, pgtest.WithTCP())
+	own := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())
 	url := own.NewDatabase(t)
 	hung, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -340,7 +340,7 @@ func TestAHostThatHangsIsPassedOver(t *testing.T) {
 // hears nothing.
 func TestListenerFollowsTheStore(t *testing.T) {
 	t.Parallel()
-	old, standby := pgtest.Start(t, pgtest.WithTCP()), pgtest.Start(t, pgtest.WithTCP())
+	old, standby := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP()), pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())
 	url := old.NewDatabase(t)
 	name := configOf(t, url).Database
 	after := standby.URL(name)
@@ -367,7 +367,7 @@ func TestListenerFollowsTheStore(t *testing.T) {
 // either.
 func TestOldPrimaryAfterAnOutageIsLogged(t *testing.T) {
 	t.Parallel()
-	old, standby := pgtest.Start(t, pgtest.WithTCP(), pgroles.Template()), pgtest.Start(t, pgtest.WithTCP())
+	old, standby := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP(), pgroles.Template()), pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())
 	url := old.NewDatabase(t)
 	if err := standby.Follow(old); err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ type Cluster struct {
 	tcp         bool
 	who         *syscall.Credential
 	server, env []string
+	copied      bool // from the initial data
 
 	// template prepares the database that others are copies of; role is whose they are.
 	template func() error
@@ -120,10 +121,8 @@ func (c *Cluster) setUp(files []file) error {
 		}
 		c.port = port
 	}
-	initdb := c.command("initdb", "--pgdata="+c.data(), "--username=postgres", "--auth=trust",
-		"--no-sync", "--no-instructions", "--encoding=UTF8", "--locale=C")
-	if out, err := toItsEnd(initdb); err != nil {
-		return fmt.Errorf("pgtest: initdb: %w\n%s", err, out)
+	if err := c.initialize(); err != nil {
+		return err
 	}
 	for _, f := range files {
 		if err := c.put(f); err != nil {
@@ -141,6 +140,7 @@ func (c *Cluster) setUp(files []file) error {
 func (c *Cluster) Stop() {
 	c.signal(syscall.SIGQUIT)
 	_ = os.RemoveAll(c.folder)
+	c.handBackInitial()
 }
 
 // Kill ends the server with kill -9 and keeps its data: Restart recovers it. The

@@ -22,6 +22,9 @@
 // test that skips itself proves nothing either. PostgreSQL refuses to run as root,
 // so root's clusters belong to the user "postgres".
 //
+// initdb runs once in a process: each cluster begins with a copy, which is given an identifier of
+// its own. [InMemory] puts a cluster into memory, where its many small files cost little.
+//
 // A cluster ends with the test process, however that ends: on Linux the kernel
 // stops the server when the process dies. A folder that was left behind all the
 // same is removed by the next run.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -56,7 +57,8 @@ func newFolder(who *syscall.Credential, parent string) (string, error) {
 // server that outlived its process.
 func removeStale() {
 	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), folderPrefix+"*-*"))
-	for _, folder := range folders {
+	inMemory, _ := filepath.Glob(filepath.Join(shm, folderPrefix+"*-*"))
+	for _, folder := range slices.Concat(folders, inMemory) {
 		name := strings.TrimPrefix(filepath.Base(folder), folderPrefix)
 		owner, _, _ := strings.Cut(name, "-")
 		if pid, err := strconv.Atoi(owner); err != nil || alive(pid) {

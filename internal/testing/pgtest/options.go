@@ -25,9 +25,18 @@ func WithTCP() Option {
 }
 
 // WithoutFsync spares tests of plain correctness the time that durability costs.
-// Never for benchmarks, nor for tests that kill the server.
+// Never for benchmarks, nor for tests that kill the server. It implies InMemory.
 func WithoutFsync() Option {
-	return WithSetting("fsync", "off")
+	return func(s *settings) {
+		InMemory()(s)
+		WithSetting("fsync", "off")(s)
+	}
+}
+
+// InMemory puts the cluster's folder into memory if that has room for it: there, files cost little,
+// and fsync nothing. What is written survives a kill of the server. Never for benchmarks.
+func InMemory() Option {
+	return func(s *settings) { s.parent = memory() }
 }
 
 // WithSetting sets one of the server's settings, such as max_connections.

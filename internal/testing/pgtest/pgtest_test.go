@@ -56,6 +56,23 @@ func TestCluster(t *testing.T) {
 	}
 }
 
+// Clusters begin with copies of the same data, and none may be taken for a copy of another.
+func TestClustersDiffer(t *testing.T) {
+	const identifier = "SELECT system_identifier::text FROM pg_control_system()"
+	seen := map[string]bool{}
+	for _, c := range []*pgtest.Cluster{pgtest.Start(t), pgtest.Start(t), pgtest.Start(t, pgtest.InMemory())} {
+		is := pgtest.Query[string](t, c.URL("postgres"), identifier)
+		if seen[is] {
+			t.Errorf("two clusters are %s", is)
+		}
+		seen[is] = true
+		c.Restart(t)
+		if again := pgtest.Query[string](t, c.URL("postgres"), identifier); again != is {
+			t.Errorf("%s became %s", is, again)
+		}
+	}
+}
+
 const crashes = "PGTEST_CRASHES"
 
 // crash is a test process that starts a cluster and panics.

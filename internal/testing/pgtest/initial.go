@@ -1,0 +1,107 @@
+package pgtest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// initial is the data that the clusters of this process begin with. initdb takes a second of a
+// processor, so it runs once, and each cluster gets a copy. The last cluster that stops removes it.
+var initial struct {
+	mu     sync.Mutex
+	folder string
+	users  int
+}
+
+// errControl: the file that identifies a cluster is not as PostgreSQL 14 to 18 write it.
+var errControl = errors.New("pgtest: no checksum is found in pg_control")
+
+// initialize fills the cluster's data folder.
+func (c *Cluster) initialize() error {
+	from, err := c.initialData()
+	if err != nil {
+		return err
+	}
+	cp := c.command("initdb")
+	if cp.Path, err = exec.LookPath("cp"); err != nil {
+		return fmt.Errorf("pgtest: %w", err)
+	}
+	cp.Args = []string{"cp", "-R", "-p", from, c.data()}
+	if out, err := toItsEnd(cp); err != nil {
+		return fmt.Errorf("pgtest: cp: %w\n%s", err, out)
+	}
+	return c.becomeAnother()
+}
+
+// initialData is where the data to copy are.
+func (c *Cluster) initialData() (string, error) {
+	initial.mu.Lock()
+	defer initial.mu.Unlock()
+	if initial.folder == "" {
+		folder, err := newFolder(c.who, memory())
+		if err != nil {
+			return "", err
+		}
+		initdb := c.command("initdb", "--pgdata="+filepath.Join(folder, "data"), "--username=postgres", "--auth=trust",
+			"--no-sync", "--no-instructions", "--encoding=UTF8", "--locale=C")
+		if out, err := toItsEnd(initdb); err != nil {
+			return "", errors.Join(fmt.Errorf("pgtest: initdb: %w\n%s", err, out), os.RemoveAll(folder))
+		}
+		initial.folder = folder
+	}
+	c.copied = true
+	initial.users++
+	return filepath.Join(initial.folder, "data"), nil
+}
+
+// handBackInitial removes the initial data if no other cluster may need it.
+func (c *Cluster) handBackInitial() {
+	initial.mu.Lock()
+	defer initial.mu.Unlock()
+	if !c.copied {
+		return
+	}
+	c.copied = false
+	if initial.users--; initial.users == 0 {
+		_ = os.RemoveAll(initial.folder)
+		initial.folder = ""
+	}
+}
+
+// becomeAnother gives a copy a system identifier of its own, as initdb does: copies of one cluster
+// share it, and a sidecar refuses a cluster that is not its own. PostgreSQL's pg_createsubscriber
+// does it in the same way.
+func (c *Cluster) becomeAnother() error {
+	path := filepath.Join(c.data(), "global", "pg_control")
+	control, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("pgtest: %w", err)
+	}
+	castagnoli := crc32.MakeTable(crc32.Castagnoli)
+	sum := 8 // behind the identifier
+	for ; ; sum += 4 {
+		if sum+4 > len(control) {
+			return errControl
+		}
+		if binary.NativeEndian.Uint32(control[sum:]) == crc32.Checksum(control[:sum], castagnoli) {
+			break
+		}
+	}
+	binary.NativeEndian.PutUint64(control, uint64(time.Now().UnixNano()))
+	binary.NativeEndian.PutUint32(control[sum:], crc32.Checksum(control[:sum], castagnoli))
+	if err := os.WriteFile(path, control, 0o600); err != nil { // it stays the server's user's
+		return fmt.Errorf("pgtest: %w", err)
+	}
+	// The log of changes names the identifier, too.
+	if out, err := toItsEnd(c.command("pg_resetwal", "--pgdata="+c.data())); err != nil {
+		return fmt.Errorf("pgtest: pg_resetwal: %w\n%s", err, out)
+	}
+	return nil
+}
