@@ -71,6 +71,9 @@ func (b backend) open(id store.Identity) *postgres.Store {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
+	if is := sourceOf(t, url); is != "timeline" {
+		t.Errorf("the epoch source is %s, want that of a server that refuses nothing", is)
+	}
 	storetest.Run(t, func(t *testing.T) storetest.Backend { return backend{tb: t, url: url} })
 }
 
