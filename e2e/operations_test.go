@@ -59,7 +59,7 @@ func TestBackup(t *testing.T) {
 	}
 
 	// The locks in the backup are held for longer than the rest of the test takes.
-	o := options{"STORE_URL": database, "AUTO_MIGRATE": "false", "TTL": "1h"}
+	o := options{"STORE_URL": database, "AUTO_MIGRATE": "false", "TTL": "1h", "FAILOVER": "quick"}
 	s := start(t, o)
 	a := dial(t, s.socket)
 	a.acquire("held", "")

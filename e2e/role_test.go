@@ -89,7 +89,7 @@ func migrateAs(t *testing.T, role, database string) (string, error) {
 func TestRoles(t *testing.T) {
 	database := cluster.NewEmptyDatabase(t)
 	makeRoles(t, database)
-	o := options{"STORE_URL": pgtest.As(database, pgroles.Sidecar), "AUTO_MIGRATE": "false", "ALLOW_FORCE": "true"}
+	o := options{"STORE_URL": pgtest.As(database, pgroles.Sidecar), "AUTO_MIGRATE": "false", "ALLOW_FORCE": "true", "FAILOVER": "quick"}
 
 	// Before the migration a sidecar says what is missing, and comes up by itself after it.
 	early := launch(t, folder(t), o.with(options{"POD": "early"}))
@@ -286,6 +286,7 @@ var forbidden = map[string][]string{
 		"INSERT INTO locksidecar.goose_db_version (version_id, is_applied) VALUES (1000000, true)",
 		"UPDATE locksidecar.meta SET began_token = 1",
 		"SELECT locksidecar.restored()",
+		"SELECT locksidecar.end_quiet()",
 		"SET ROLE " + pgroles.Migrator,
 	},
 	pgroles.Reader: {

@@ -25,6 +25,7 @@ type (
 	HeldError         = types.HeldError
 	SkippedError      = types.SkippedError
 	NotHeldError      = types.NotHeldError
+	QuietError        = types.QuietError
 	ReentryError      = types.ReentryError
 	HoldsError        = types.HoldsError
 	TimeoutError      = types.TimeoutError

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,6 +36,8 @@ type double struct {
 	checking, checkingMost int
 	// handOffs, if set, are known to all sidecars of a test.
 	handOffs *handOffs
+	// quiet, if not 0, is for how long asks that do not wait are told that nothing is granted.
+	quiet time.Duration
 	// history is that of the store, openedIn those in which leases were opened.
 	history  store.History
 	openedIn map[store.LeaseID]store.History
@@ -369,6 +372,12 @@ func (d *double) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer,
 		op = "Enqueue"
 	}
 	return do(ctx, d, op, len(asks), func(ctx context.Context) ([]store.Answer, error) {
+		d.mu.Lock()
+		quiet := d.quiet
+		d.mu.Unlock()
+		if quiet > 0 && op == "Acquire" {
+			return slices.Repeat([]store.Answer{{Outcome: store.Quiet, ExpiresIn: quiet}}, len(asks)), nil
+		}
 		return unlessLocked(d, asks, func(a store.Ask) string { return a.Key }, store.Answer{Outcome: store.RowLocked},
 			func(asks []store.Ask) ([]store.Answer, error) { return d.Store.Acquire(ctx, asks) })
 	})

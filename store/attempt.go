@@ -53,6 +53,9 @@ const (
 	RowLocked
 	// Skipped: the attempt waited, and the holder released with Success, so the work is done.
 	Skipped
+	// Quiet: the store grants nothing until ExpiresIn is over, because a failover may have forgotten
+	// grants. Only an ask that does not wait; nothing changed.
+	Quiet
 )
 
 // Answer tells what became of an attempt.
@@ -62,7 +65,7 @@ type Answer struct {
 	Token      int64
 	AcquiredAt time.Time
 	// ExpiresIn is how long the grant's lease or its hold lasts (Granted), at least: in an answer
-	// since the question, in news from now.
+	// since the question, in news from now. Or how long nothing is granted (Quiet).
 	ExpiresIn time.Duration
 	// Lock is who has it (Held, Queued). For Queued, Holder.ExpiresIn may be zero or less: the
 	// holder's lease is about to be reaped.

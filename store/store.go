@@ -100,7 +100,7 @@ type Store interface {
 	// Acquire takes each key that is free, or whose holder's lease is dead or can be reaped. An ask
 	// that waits is queued if its key is held; it needs a living Lease, also for bind:ttl, which
 	// keeps the queue position. The asks of one call all wait, or none does. Outcomes: Granted,
-	// Held or (if it waits) Queued, LeaseLost, RowLocked.
+	// Held or (if it waits) Queued, LeaseLost, RowLocked, Quiet.
 	Acquire(ctx context.Context, asks []Ask) ([]Answer, error)
 	// Check tells what became of waiters, and reaps expired leases that hold their keys. Outcomes:
 	// Granted, Queued, Skipped, Gone. A skipped waiter is remembered, with the result, until Cancel.

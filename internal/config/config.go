@@ -50,6 +50,7 @@ type Config struct {
 	// ListenURL is for the connection that only listens, past a pooler; without a Kind it is Store.
 	ListenURL    StoreURL
 	PollInterval time.Duration
+	Failover     Failover
 	CacheSize    int
 	// CacheTTL is how long the held cache keeps an answer; 0: not at all.
 	CacheTTL time.Duration
@@ -76,6 +77,16 @@ const (
 	ListenAlways Listen = "always"
 	// ListenNever is for connections through a transaction pooler.
 	ListenNever Listen = "never"
+)
+
+// Failover says whether the PostgreSQL store grants nothing for a while after a failover. Empty: unless
+// a synchronous standby is configured.
+type Failover string
+
+// The values of LOCKSIDECAR_FAILOVER.
+const (
+	FailoverQuiet Failover = "quiet"
+	FailoverQuick Failover = "quick"
 )
 
 // LogFormat is how log lines are written.

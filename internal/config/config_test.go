@@ -147,6 +147,9 @@ func TestEachVariable(t *testing.T) {
 		"POSTGRES_POLL_INTERVAL": {func(c config.Config) any { return c.PollInterval }, []value{
 			{"50ms", 50 * time.Millisecond}, {"1m", time.Minute}, {"49ms", nil}, {"61s", nil},
 		}},
+		"FAILOVER": {func(c config.Config) any { return c.Failover }, []value{
+			{"quiet", config.FailoverQuiet}, {"quick", config.FailoverQuick}, {"auto", nil},
+		}},
 		"CACHE_SIZE": {func(c config.Config) any { return c.CacheSize }, []value{
 			{"1", 1}, {"10000000", 10_000_000}, {"0", nil}, {"10000001", nil},
 		}},

@@ -88,7 +88,7 @@ func everything() *Set {
 	s.Store.Statement(ctx, "release_one", 300*time.Microsecond, errors.New("no"))
 	s.Store.Batch("acquire", 17)
 	s.Store.Observe(func() StoreState {
-		return StoreState{Used: 1, Idle: 2, Max: 4, Waited: 7, WaitedFor: 250 * time.Millisecond, Listener: "listening"}
+		return StoreState{Used: 1, Idle: 2, Max: 4, Waited: 7, WaitedFor: 250 * time.Millisecond, Listener: "listening", Quiet: 1500 * time.Millisecond}
 	})
 	s.Calls.Problem("held")
 	s.Calls.Observe(func() int { return 6 })

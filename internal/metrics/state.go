@@ -31,6 +31,8 @@ type StoreState struct {
 	WaitedFor time.Duration
 	// Listener is off, connecting, or listening.
 	Listener string
+	// Quiet is for how long nothing is granted after a failover; zero: there is no quiet time.
+	Quiet time.Duration
 }
 
 // Fleet counts the database's locks, for the elected sidecar. Types and Pods have at most 20 entries,
@@ -70,6 +72,7 @@ var (
 	leaseExpiry      = gauge("lease_expiry_seconds", "How long the lease that ends first is still trusted; missing when there is none.")
 	leaseLeft        = gauge("lease_left_ratio", "Time left of a lease, as a share of its TTL; the smallest of all leases; missing when there is none.")
 	storeReady       = gauge("store_ready", "1 when locks can be granted.")
+	storeQuiet       = gauge("store_quiet_seconds", "How long nothing is granted yet after a failover that may have forgotten grants; 0 without.")
 	draining         = gauge("draining", "1 when the sidecar stops.")
 	poolConnections  = gauge("pool_connections", "Connections to the database, by state; max is the limit.", "state")
 	poolWaits        = counter("pool_waits_total", "How often a statement waited for a connection to the database.")
@@ -131,6 +134,7 @@ func (s *Set) Collect(to chan<- prometheus.Metric) {
 }
 
 func (s StoreState) collect(to values) {
+	to.add(storeQuiet, s.Quiet.Seconds())
 	to.add(poolWaits, float64(s.Waited))
 	to.add(poolWait, s.WaitedFor.Seconds())
 	for n, connections := range []int{s.Used, s.Idle, s.Max} {

@@ -29,7 +29,7 @@ func (s *sidecar) newStore(tooOld func(error)) (store.Store, error) {
 		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, Identity: id, MaxConns: cfg.PoolMaxConns,
 		Timeout: cfg.StoreTimeout, AutoMigrate: cfg.AutoMigrate, TooOld: tooOld, Logger: s.log,
 		Listen: postgres.Listen(cfg.Listen), ListenURL: cfg.ListenURL.Reveal(), ListenAgain: cfg.ListenURL.Again,
-		Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
+		Failover: postgres.Failover(cfg.Failover), Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
 	})
 }
 

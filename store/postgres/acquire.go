@@ -308,6 +308,9 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case "dead":
 			t.behindDead(i, r.dead, r.lease)
+		case "quiet":
+			t.quiet.note(t.log, r.expiresIn())
+			t.settle(i, store.Answer{Outcome: store.Quiet, ExpiresIn: r.expiresIn()})
 		case "held": // readHolders answers it
 		}
 	}

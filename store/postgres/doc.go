@@ -165,6 +165,21 @@
 // through each connection, pooler and socket. An epoch too many costs tokens, and a TTL without
 // reaps. An epoch too few costs the promise.
 //
+// An asynchronous standby can miss a grant that its holder's sidecar believes in. That sidecar gives it
+// up when it has reached the new server (HeldUnder). Otherwise it trusts the lease until its deadline,
+// which is less than the TTL after the old server's last answer, by the sidecar's monotonic clock. So
+// new_epoch begins a quiet time, by the new server's clock: nothing is granted for the longest TTL in
+// use. The four statements that grant read its end with the epoch: acquire_one, acquire_many, and the
+// functions ask and pass_on. A key with waiters and without a holder is kept by a pending hold
+// (keep_quiet), so the waiters' checks hand it over in order when the quiet time is over.
+//
+// The new server learns the TTLs from its leases, and from notes (quiet_ttls) that are older than
+// leases that it misses: lease_open writes note and lease in one transaction, and the log is replayed
+// in its order. If a TTL is longer than all noted ones, and the standby missed its note, the quiet
+// time is too short for the grants under it. Leases of sidecars that are told to be quick, or that have
+// a synchronous standby, are neither noted nor counted (failover_forgets). Nobody watches the holder of
+// a bind:ttl lock, so these locks are not waited for.
+//
 // If commits wait for a synchronous standby, a failover to it loses no answer. A cancelled wait
 // leaves its rows for all to see, and the outcome unknown (errors.go). So if a repeat or check
 // finds a grant of its own by reading, it waits for the standby once more (replicated).

@@ -16,10 +16,11 @@ import (
 // patience is how long tests wait for what must happen.
 const patience = 20 * time.Second
 
-// startStore opens and starts an instance that is stopped when the test ends.
+// startStore opens and starts an instance that is stopped when the test ends. It is quick after a
+// failover: quiet_test.go tests the quiet time.
 func startStore(tb testing.TB, url string, id store.Identity) *postgres.Store {
 	tb.Helper()
-	s := backend{tb: tb, url: url}.open(id)
+	s := backend{tb: tb, url: url, failover: postgres.FailoverQuick}.open(id)
 	start(tb, s, nil)
 	return s
 }

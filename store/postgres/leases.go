@@ -27,7 +27,7 @@ func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
 		ids[i], ttls[i] = l.ID, l.TTL
 	}
 	made, err := query(ctx, o, sqlLeaseOpen,
-		[]any{ids, ttls, s.config.Identity.Instance, s.config.Identity.Pod, o.notAfter}, scanOne[uuid.UUID])
+		[]any{ids, ttls, s.config.Identity.Instance, s.config.Identity.Pod, o.notAfter, string(s.config.Failover)}, scanOne[uuid.UUID])
 	if err == nil && len(made) < len(leases) {
 		o.doubt() // perhaps the clock is known wrongly
 		err = o.fail(errPast, false)
@@ -111,7 +111,7 @@ func (r *renewal) extend(ctx context.Context, sql statement, leases [][16]byte) 
 		history   store.History
 		reconcile bool
 	}
-	found, err := query(ctx, r.operation, sql, []any{leases}, func(rows pgx.Rows, e *extended) error {
+	found, err := query(ctx, r.operation, sql, []any{leases, string(r.config.Failover)}, func(rows pgx.Rows, e *extended) error {
 		return rows.Scan(&e.lease, &e.now, &e.signalled, &e.misfit, &e.history, &e.reconcile)
 	})
 	if err != nil || len(found) == 0 {

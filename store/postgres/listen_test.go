@@ -25,7 +25,7 @@ type listener struct {
 func newListener(t *testing.T, url, instance string, listen postgres.Listen) *listener {
 	t.Helper()
 	l := &listener{
-		Store: backend{t, url, listen}.open(store.Identity{Namespace: "n", Instance: instance, Pod: "p"}),
+		Store: backend{tb: t, url: url, listen: listen}.open(store.Identity{Namespace: "n", Instance: instance, Pod: "p"}),
 		news:  make(chan store.News, 10_000),
 	}
 	start(t, l.Store, func(n store.News) { l.news <- n })

@@ -53,13 +53,15 @@ type backend struct {
 	tb     testing.TB
 	url    string
 	listen postgres.Listen
+	// failover is auto if empty.
+	failover postgres.Failover
 }
 
 func (b backend) Open(id store.Identity) store.Store { return b.open(id) }
 
 func (b backend) open(id store.Identity) *postgres.Store {
 	b.tb.Helper()
-	s, err := postgres.New(postgres.Config{URL: b.url, Identity: id, Listen: b.listen, AutoMigrate: true})
+	s, err := postgres.New(postgres.Config{URL: b.url, Identity: id, Listen: b.listen, Failover: b.failover, AutoMigrate: true})
 	if err != nil {
 		b.tb.Fatal(err)
 	}
@@ -100,7 +102,7 @@ func TestModel(t *testing.T) {
 	for _, listen := range []postgres.Listen{postgres.ListenAlways, postgres.ListenNever} {
 		t.Run(string(listen), func(t *testing.T) {
 			url := cluster.NewDatabase(t)
-			a := aging{backend{t, url, listen}, connect(t, url)}
+			a := aging{backend{tb: t, url: url, listen: listen}, connect(t, url)}
 			storetest.RunModel(t, time.Minute, func() storetest.Aging { return a })
 		})
 	}

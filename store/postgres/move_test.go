@@ -11,7 +11,7 @@ import (
 )
 
 func configFor(url string, id store.Identity) postgres.Config {
-	return postgres.Config{URL: url, Identity: id, Timeout: patience, AutoMigrate: true}
+	return postgres.Config{URL: url, Identity: id, Timeout: patience, AutoMigrate: true, Failover: postgres.FailoverQuick}
 }
 
 // move moves one thing while another session has a transaction open.

@@ -49,6 +49,8 @@ type Config struct {
 	// another session. Empty: URL. ListenAgain is its Again.
 	ListenURL   string
 	ListenAgain func() (string, error)
+	// Failover says whether a quiet time follows a failover: see [Failover]. Empty: auto.
+	Failover Failover
 	// ForgetAfter is how long a free key keeps its row: at least ten Timeouts; zero: an hour.
 	ForgetAfter time.Duration
 	// Logger logs changes of the store's state. Nil: none.
@@ -97,6 +99,7 @@ type Store struct {
 	lockedWarned nowAndThen
 	again        nowAndThen // see againEach
 
+	quiet  quiet
 	state  atomic.Pointer[state]
 	doubts chan struct{} // has an element if the server is to be checked
 	// counting is held by the one call of Stats in flight.
@@ -198,6 +201,11 @@ func (c *Config) complete() (conns int, err error) {
 	}
 	if c.MaxConns < minMaxConns {
 		return 0, errors.New("store/postgres: MaxConns must be at least 3: renewals and LISTEN need a connection each")
+	}
+	switch c.Failover {
+	case "", FailoverQuiet, FailoverQuick:
+	default:
+		return 0, fmt.Errorf("store/postgres: Failover is %q; it must be quiet, quick or empty", c.Failover)
 	}
 	conns = c.MaxConns - 1
 	switch c.Listen {

@@ -67,7 +67,7 @@ func (e *listener) state() string {
 
 // metricsState is the present state for metrics. The listener's connection belongs to no pool.
 func (s *Store) metricsState() metrics.StoreState {
-	f := metrics.StoreState{Listener: s.listener.state()}
+	f := metrics.StoreState{Listener: s.listener.state(), Quiet: s.quiet.left()}
 	s.mu.Lock()
 	r := s.started
 	s.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -154,6 +155,8 @@ func (s *Store) primaryOf(ctx context.Context, conn *pgconn.PgConn) (found prima
 	is := func(column int) bool { return string(row[column]) == "t" }
 	found = primary{server: string(row[0]), mark: string(row[1]), begun: is(3), restarted: is(4), outdated: is(5)}
 	found.after, err = strconv.ParseInt(string(row[2]), 10, 64)
+	quiet, _ := strconv.ParseInt(string(row[6]), 10, 64) // null: there is none
+	s.quiet.note(s.log, time.Duration(quiet)*time.Millisecond)
 	return found, err
 }
 

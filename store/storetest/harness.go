@@ -274,7 +274,7 @@ func (in *instance) want(a store.Answer, outcome store.Outcome) store.Answer {
 func name(o store.Outcome) string {
 	names := map[store.Outcome]string{
 		store.Held: "Held", store.Granted: "Granted", store.Queued: "Queued",
-		store.Gone: "Gone", store.LeaseLost: "LeaseLost", store.RowLocked: "RowLocked", store.Skipped: "Skipped",
+		store.Gone: "Gone", store.LeaseLost: "LeaseLost", store.RowLocked: "RowLocked", store.Skipped: "Skipped", store.Quiet: "Quiet",
 	}
 	if n, ok := names[o]; ok {
 		return n

@@ -172,13 +172,21 @@ func (b *Attempt) Start(ctx context.Context, now time.Time) {
 }
 
 func (b *Attempt) onAcquire(ans store.Answer, err error) {
-	if !b.decided("acquire", ans, err) {
-		b.aq.heldCache.Put(ans.Lock, b.cacheVersion)
-		b.denied(ans.Lock)
+	if b.decided("acquire", ans, err) {
+		return
 	}
+	if ans.Outcome == store.Quiet {
+		b.denied(types.Quiet(ans.ExpiresIn))
+		return
+	}
+	b.aq.heldCache.Put(ans.Lock, b.cacheVersion)
+	b.mu.Lock()
+	b.seen = &ans.Lock
+	b.mu.Unlock()
+	b.denied(&types.HeldError{Lock: ans.Lock})
 }
 
-// decided ends the attempt, unless the answer says that somebody else holds the key.
+// decided ends the attempt, unless the answer says that nobody can get the key now.
 func (b *Attempt) decided(op string, ans store.Answer, err error) bool {
 	switch {
 	case err != nil:
@@ -197,9 +205,9 @@ func (b *Attempt) decided(op string, ans store.Answer, err error) bool {
 	return true
 }
 
-func (b *Attempt) denied(lock store.Lock) {
+// denied queues a call that waits. Otherwise it ends the attempt.
+func (b *Attempt) denied(why error) {
 	b.mu.Lock()
-	b.seen = &lock
 	goOn := b.req.Wait != 0 && !b.unwanted && !b.timeUp
 	timeUp := b.timeUp
 	b.mu.Unlock()
@@ -209,7 +217,7 @@ func (b *Attempt) denied(lock store.Lock) {
 	case timeUp:
 		b.Finish(errTimeUp)
 	default:
-		b.Finish(&types.HeldError{Lock: lock})
+		b.Finish(why)
 	}
 }
 

@@ -27,6 +27,16 @@ var ErrRowLocked = errors.New("somebody keeps the row of this key locked")
 // be withdrawn, and a later try may succeed.
 func RowLocked(op string) error { return &store.Error{Op: op, Err: ErrRowLocked} }
 
+// QuietError: after a failover, the store grants nothing for this time.
+type QuietError struct{ Left time.Duration }
+
+func (e *QuietError) Error() string {
+	return fmt.Sprintf("after a failover of the store, nothing is granted for %s, because grants may have been forgotten", e.Left.Round(time.Millisecond))
+}
+
+// Quiet is the error of an acquire in a quiet time. A later try may succeed.
+func Quiet(left time.Duration) error { return &store.Error{Op: "acquire", Err: &QuietError{left}} }
+
 // Judged returns err, or an error if the claim's row was locked.
 func Judged(op string, standing store.ClaimStatus, err error) error {
 	if err == nil && standing == store.ClaimRowLocked {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/store"
@@ -66,6 +67,8 @@ type Problem struct {
 	Code, Detail string
 	// allow is the Allow header of a method_not_allowed.
 	Allow string
+	// after is the Retry-After; zero: a second.
+	after time.Duration
 	// refusal: this package refused the call, which an operator should know.
 	Refusal bool
 	// more appends the code's own members, each with a comma before it.
@@ -77,10 +80,10 @@ func (p *Problem) Status() int { return problems[p.Code].status }
 
 // RetryAfter is the Retry-After of the answer, in seconds; empty if it has none.
 func (p *Problem) RetryAfter() string {
-	if problems[p.Code].retry {
-		return "1"
+	if !problems[p.Code].retry {
+		return ""
 	}
-	return ""
+	return strconv.Itoa(max(1, int((p.after+time.Second-1)/time.Second)))
 }
 
 // ProblemTypes is the document about problems. Each code has a section with its name.
@@ -174,6 +177,7 @@ func ProblemOf(err error) *Problem {
 		notHeld   *lease.NotHeldError
 		holds     *lease.HoldsError
 		reentry   *lease.ReentryError
+		quiet     *lease.QuietError
 		lacks     *store.UnsupportedError
 	)
 	switch {
@@ -205,6 +209,8 @@ func ProblemOf(err error) *Problem {
 		return &Problem{Code: CodeDraining, Detail: "the sidecar is shutting down: releases still work, acquires do not"}
 	case errors.Is(err, lease.ErrCallerLeft), errors.Is(err, context.Canceled):
 		return SessionEnded("the connection was closed by its client, and its session with it")
+	case errors.As(err, &quiet):
+		return &Problem{Code: CodeStoreUnavailable, Detail: "nothing was granted: " + quiet.Error(), after: quiet.Left}
 	case store.Unavailable(err):
 		return &Problem{Code: CodeStoreUnavailable, Detail: "nothing was granted, or it is withdrawn by itself: " + err.Error()}
 	}

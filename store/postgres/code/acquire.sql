@@ -64,7 +64,8 @@ $$;
 -- again; dead: the holder's lease has expired, or is gone (lease_id is null) and left waiters. Then
 -- the caller reaps it, or hands the key off, in a transaction of its own and asks again. ended is
 -- the token of a dead holder's grant that ends here, for those who watch. A pending min_hold counts
--- as held.
+-- as held. quiet: nothing is granted before expires_at. A waiter is then queued behind a pending hold
+-- until that time: see keep_quiet.
 --
 -- A waiter is inserted while the holder's lease is locked FOR KEY SHARE. A reap waits for that and
 -- sees the waiter, or it came before and this sees it. Otherwise it could run in between, and
@@ -99,6 +100,8 @@ DECLARE
     queued integer := 0; -- waiters that did not wait before
     alive boolean; -- the holder's lease lives
     kept boolean; -- a min_hold keeps the key, with a holder or without
+    available boolean;
+    quiet timestamptz; -- the end of the quiet time
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR a IN
@@ -157,10 +160,21 @@ BEGIN
             END IF;
         END IF;
 
-        IF l.lease_id IS NULL OR (h.id IS NULL AND NOT kept AND NOT (l.contended AND EXISTS (
+        available := l.lease_id IS NULL OR (h.id IS NULL AND NOT kept AND NOT (l.contended AND EXISTS (
             SELECT FROM locksidecar.waiters q
-            WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL)))
-        THEN
+            WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL)));
+        IF available THEN
+            quiet := (SELECT m.quiet_until FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp());
+            IF quiet IS NOT NULL AND NOT may_wait THEN
+                ask.state := 'quiet'; ask.expires_at := quiet; ask.lease_id := NULL;
+                RETURN NEXT;
+                CONTINUE;
+            ELSIF quiet IS NOT NULL THEN
+                l := locksidecar.keep_quiet(l, quiet);
+                available := false; kept := true;
+            END IF;
+        END IF;
+        IF available THEN
             ask.state := 'granted';
             IF l.lease_id IS NOT NULL AND l.grant_id IS NOT NULL THEN
                 ask.ended := l.token;
@@ -200,6 +214,22 @@ BEGIN
     IF queued = cardinality(keys) THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
+END
+$$;
+
+-- keep_quiet keeps a key without a holder until the end of the quiet time, as a pending min_hold does.
+-- So its waiters look again then, and the first one gets the key. The caller has locked the lock row.
+CREATE OR REPLACE FUNCTION locksidecar.keep_quiet(l locksidecar.locks, quiet timestamptz) RETURNS locksidecar.locks
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE locksidecar.locks k
+    SET lease_id = gen_random_uuid(), grant_id = l.grant_id, stopping = NULL, stop_reason = NULL,
+        session = '', owner = '', data = NULL, traceparent = '', handed_by = '',
+        acquired_at = coalesce(k.acquired_at, clock_timestamp()), freed_at = NULL,
+        hold_until = greatest(k.hold_until, quiet), hold_instance = NULL, hold_pod = NULL
+    WHERE k.namespace = l.namespace AND k.key = l.key
+    RETURNING * INTO l;
+    RETURN l;
 END
 $$;
 

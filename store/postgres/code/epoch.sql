@@ -78,6 +78,11 @@ $$;
 --
 -- Then no token is smaller than began_token, which is beyond all that can be missing here, and beyond
 -- that of another standby.
+--
+-- A failover to an asynchronous standby can have forgotten grants whose holders believe in them. They
+-- do so for less than the TTL since the old server's last answer. So nothing is granted for the longest
+-- TTL in use: the quiet time. The TTLs are those of the leases that are known here, and those that
+-- lease_open has noted in quiet_ttls. If there are none, nothing was granted that could be missing.
 CREATE OR REPLACE FUNCTION locksidecar.new_epoch() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -117,9 +122,33 @@ BEGIN
     first := apart + greatest(first, before + greatest(first - locksidecar.token_at(since), 0));
     UPDATE locksidecar.meta
     SET epoch = here, history = gen_random_uuid(), began = clock_timestamp(),
-        began_token = first, first_token = greatest(first_token, first);
+        began_token = first, first_token = greatest(first_token, first),
+        quiet_until = greatest(quiet_until, clock_timestamp() + greatest(
+            (SELECT max(ttl) FROM locksidecar.quiet_ttls),
+            (SELECT max(ttl) FROM locksidecar.leases WHERE renewed AND quiet)));
     RETURN true;
 END
+$$;
+
+-- end_quiet ends the quiet time, for an operator who knows that no sidecar believes in a forgotten
+-- grant: all sidecars that used the server before have reached this one, or have ended. Sidecars'
+-- roles may not write meta.
+CREATE OR REPLACE FUNCTION locksidecar.end_quiet() RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    over timestamptz;
+BEGIN
+    SELECT quiet_until INTO over FROM locksidecar.meta FOR UPDATE;
+    UPDATE locksidecar.meta SET quiet_until = '-infinity';
+    UPDATE locksidecar.locks SET hold_until = clock_timestamp() WHERE hold_until = over;
+END
+$$;
+
+-- failover_forgets tells whether a failover may forget grants, so that a quiet time must follow: as a
+-- sidecar is told ('quiet', 'quick'), or if no synchronous standby is configured.
+CREATE OR REPLACE FUNCTION locksidecar.failover_forgets(told text) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT told = 'quiet' OR told <> 'quick' AND current_setting('synchronous_standby_names') = ''
 $$;
 
 -- raise_first_token lets the sweep delete rows with smaller tokens than that of a time ago. It does

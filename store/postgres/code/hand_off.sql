@@ -18,7 +18,8 @@ $$;
 -- keeps the key. The key becomes free only if no waiter remains
 -- (invariant 5). Outcomes:
 --
--- granted; freed; expired: only waiters with expired leases remain. Expired is not dead, because a
+-- granted; freed; hold_pending: it is the quiet time, so the first waiters look again when that is over
+-- (hints), see keep_quiet; expired: only waiters with expired leases remain. Expired is not dead, because a
 -- renewal may be in flight. The caller reaps these leases in transactions of their own and hands
 -- the key off again. After a grant, "expired" has the leases of waiters that were passed over.
 --
@@ -45,13 +46,26 @@ BEGIN
         -- The lock on its lease keeps it from being reaped.
         SELECT q AS waiter, o AS lease, EXISTS (
             SELECT FROM locksidecar.waiters p
-            WHERE p.namespace = l.namespace AND p.key = l.key AND p.id > l.served AND p.id < q.id AND p.outcome IS NULL) AS passes
+            WHERE p.namespace = l.namespace AND p.key = l.key AND p.id > l.served AND p.id < q.id AND p.outcome IS NULL) AS passes,
+            (SELECT m.quiet_until FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp()) AS quiet
         INTO next
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
         WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL
         AND o.expires_at > clock_timestamp()
         ORDER BY q.id LIMIT 1 FOR KEY SHARE OF o;
         EXIT WHEN NOT FOUND;
+        IF next.quiet IS NOT NULL THEN
+            outcome := 'hold_pending';
+            IF EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = l.lease_id AND o.expires_at > clock_timestamp()) THEN
+                ended := l.token; -- it was released: a reap leaves that to the hand-off
+                l.grant_id := NULL;
+            END IF;
+            PERFORM locksidecar.keep_quiet(l, next.quiet);
+            DELETE FROM locksidecar.leases o WHERE o.id = held.id AND NOT o.renewed;
+            SELECT f.hints, f.hint_instances INTO pass_on.hints, pass_on.hint_instances
+            FROM locksidecar.first_waiters(l.namespace, l.key, 100) f;
+            RETURN;
+        END IF;
         w := next.waiter;
         s := next.lease;
         DELETE FROM locksidecar.waiters q WHERE q.id = w.id;

@@ -10,7 +10,8 @@
 --
 -- The sub-select looks at the lock row first, because a refused conflict would lock the row and
 -- flush the server's log. The last conditions: only in time (invariant 7), only in this server's
--- epoch (see in_epoch), and only if the sidecar is not too old for the schema.
+-- epoch (see in_epoch), only if the sidecar is not too old for the schema, and not in a quiet time (see
+-- new_epoch).
 -- $1 namespace, $2 key, $3 lease, $4 grant, $5 session, $6 owner, $7 data, $8 traceparent, $9 not after
 INSERT INTO locksidecar.locks AS l
     (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
@@ -20,6 +21,7 @@ WHERE own.id = $3 AND own.expires_at > clock_timestamp()
 AND (SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2) IS NULL
 AND clock_timestamp() < $9
 AND m.epoch = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
+AND m.quiet_until <= clock_timestamp()
 ON CONFLICT (namespace, key) DO UPDATE
 SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 1), grant_id = excluded.grant_id,
     stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
@@ -41,6 +43,7 @@ WITH own AS MATERIALIZED (
 ), this_epoch AS MATERIALIZED (
     SELECT first_token FROM locksidecar.meta
     WHERE clock_timestamp() < $14 AND epoch = locksidecar.here(source, mark) AND oldest_version <= :schema_version
+    AND quiet_until <= clock_timestamp()
 ), taken AS (
     INSERT INTO locksidecar.locks AS l
         (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)

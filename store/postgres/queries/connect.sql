@@ -47,7 +47,7 @@ SELECT clock_timestamp(), pg_is_in_recovery(),
     (SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_read_only') AS read_only,
     ARRAY(SELECT relname::text FROM pg_class
         WHERE relnamespace = to_regnamespace('locksidecar') AND relkind IN ('r', 'p', 'S')
-        AND relname IN ('leases', 'locks', 'waiters', 'signals', 'watchers', 'meta') AND relpersistence <> 'p'
+        AND relname IN ('leases', 'locks', 'waiters', 'signals', 'watchers', 'meta', 'quiet_ttls') AND relpersistence <> 'p'
         ORDER BY relname) AS not_logged,
     ARRAY(SELECT c.relname::text FROM pg_sequence q JOIN pg_class c ON c.oid = q.seqrelid
         WHERE c.relnamespace = to_regnamespace('locksidecar') AND c.relname = 'waiters_id_seq' AND q.seqcache > 1
@@ -68,9 +68,11 @@ SELECT locksidecar.new_epoch()
 
 -- name: primary
 -- Tells one primary from another: its name by meta.source, its mark, and how late its epoch is. The
--- name of a server that was merely started again differs only by the start time. No row: a standby.
+-- name of a server that was merely started again differs only by the start time. The last column
+-- is the rest of the quiet time in ms, or null. No row: a standby.
 SELECT rtrim(source || ' ' || locksidecar.here(source, '')), mark, began_token, epoch = locksidecar.here(source, mark),
-    source = 'server' AND epoch <> locksidecar.here(source, mark) AND right(epoch, length(mark)) = mark, outdated
+    source = 'server' AND epoch <> locksidecar.here(source, mark) AND right(epoch, length(mark)) = mark, outdated,
+    CASE WHEN quiet_until > clock_timestamp() THEN (extract(epoch FROM quiet_until - clock_timestamp()) * 1000)::bigint END
 FROM locksidecar.meta
 WHERE NOT pg_is_in_recovery()
 

@@ -1,9 +1,31 @@
 -- name: lease_open
 -- Makes renewed leases. A repeat extends a lease that is still alive. It returns no row for a dead
 -- one, nor if it comes too late, because a reaped lease must not exist again.
--- $1 leases, $2 ttls, $3 instance, $4 pod, $5 not after
-INSERT INTO locksidecar.leases AS l (id, instance, pod, renewed, ttl, expires_at, history)
-SELECT id, $3, $4, true, ttl, clock_timestamp() + ttl, (SELECT locksidecar.history())
+--
+-- If a failover may forget grants under the leases, their TTLs are noted for an hour: a later failover
+-- may forget the leases, too, and new_epoch must know for how long to be quiet. A note is renewed after
+-- half of its time, so few openings write one. Other notes that have ended go at that moment. A database
+-- without openings keeps its notes.
+-- $1 leases, $2 ttls, $3 instance, $4 pod, $5 not after, $6 what follows a failover: see failover_forgets
+WITH noted AS (
+    INSERT INTO locksidecar.quiet_ttls AS n (ttl, until)
+    SELECT ttl, clock_timestamp() + interval '1 hour'
+    FROM unnest($2::interval[]) AS a (ttl)
+    WHERE locksidecar.failover_forgets($6) AND NOT EXISTS (
+        SELECT FROM locksidecar.quiet_ttls k
+        WHERE k.ttl = a.ttl AND k.until > clock_timestamp() + interval '30 minutes')
+    GROUP BY ttl ORDER BY ttl
+    ON CONFLICT (ttl) DO UPDATE SET until = excluded.until
+    RETURNING ttl
+), ended AS (
+    DELETE FROM locksidecar.quiet_ttls
+    WHERE ttl IN (
+        SELECT ttl FROM locksidecar.quiet_ttls
+        WHERE until < clock_timestamp() AND ttl <> ALL ($2::interval[]) AND EXISTS (SELECT FROM noted)
+        FOR UPDATE SKIP LOCKED)
+)
+INSERT INTO locksidecar.leases AS l (id, instance, pod, renewed, ttl, expires_at, history, quiet)
+SELECT id, $3, $4, true, ttl, clock_timestamp() + ttl, (SELECT locksidecar.history()), locksidecar.failover_forgets($6)
 FROM unnest($1::uuid[], $2::interval[]) AS a (id, ttl)
 WHERE clock_timestamp() < $5
 ORDER BY id
@@ -19,8 +41,9 @@ RETURNING l.id
 -- The answer also tells whether there are signals for the lease, whether the schema and this
 -- sidecar fit each other, and whether the lease is older than this server's history. A server that
 -- was just promoted renews nothing (see history), so the sidecar learns of the failover. That is
--- asked before any lease is locked, because new_epoch skips locked ones.
--- $1 leases
+-- asked before any lease is locked, because new_epoch skips locked ones. Each renewal notes whether a
+-- failover may forget grants, because an operator can change that.
+-- $1 leases, $2 what follows a failover: see failover_forgets
 WITH here AS MATERIALIZED (
     SELECT locksidecar.history() AS history
 ), due AS (
@@ -29,7 +52,7 @@ WITH here AS MATERIALIZED (
     ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE locksidecar.leases l
-SET expires_at = clock_timestamp() + l.ttl
+SET expires_at = clock_timestamp() + l.ttl, quiet = locksidecar.failover_forgets($2)
 FROM due
 WHERE l.id = due.id
 RETURNING l.id, clock_timestamp(), EXISTS (SELECT FROM locksidecar.signals g WHERE g.lease_id = l.id),

@@ -29,6 +29,8 @@ CREATE TABLE locksidecar.meta (
     history        uuid NOT NULL DEFAULT gen_random_uuid(),
     -- The begin of this epoch.
     began          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Nothing is granted before this time: see new_epoch.
+    quiet_until    timestamptz NOT NULL DEFAULT '-infinity',
     -- A dump leaves generated columns out, so a restored row has another mark than the one in its
     -- epoch. Updates of other columns keep the mark.
     mark           text GENERATED ALWAYS AS (locksidecar.mark(one)) STORED
@@ -52,11 +54,21 @@ CREATE TABLE locksidecar.leases (
     -- Of a renewed lease: the meta.history in which it was opened. In another history, grants may be
     -- missing, or be back: see Failover in doc.go.
     history    uuid,
+    -- Of a renewed lease: a quiet time follows a failover, which may forget grants under it.
+    quiet      boolean NOT NULL DEFAULT false,
     -- The only key that can be held under this lease (bind:ttl), so a reap looks at no others. Null:
     -- any key.
     namespace  text COLLATE "C",
     key        text COLLATE "C"
 ) WITH (fillfactor = 50, vacuum_truncate = off);
+
+-- The TTLs of leases for which a quiet time follows a failover, noted before a lease is opened. So
+-- they are known after a failover that has forgotten the lease. A TTL that is not used is deleted
+-- some time after its end.
+CREATE TABLE locksidecar.quiet_ttls (
+    ttl   interval PRIMARY KEY,
+    until timestamptz NOT NULL
+);
 
 -- One row per key. The key is held if the lease of lease_id exists and has not expired by this
 -- database's clock. It is free if lease_id is null. The columns of the holder then describe the

@@ -22,6 +22,7 @@ const (
 
 var settings = map[string]string{
 	"TTL": ttl.String(), "STORE_TIMEOUT": storeTimeout.String(), "POSTGRES_POLL_INTERVAL": "500ms", "ALLOW_FORCE": "true", "DRAIN_TIMEOUT": "3s",
+	"FAILOVER": "quick",
 }
 
 // pooled is the place of the sidecar behind the PgBouncer, loginRetry how long that waits

@@ -1,0 +1,48 @@
+package postgres
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Failover says whether the store is quiet after a failover that can have forgotten the grants of this
+// instance: it grants nothing to anybody for the longest TTL in use. Then no holder of a forgotten grant
+// believes in it any more.
+type Failover string
+
+const (
+	// FailoverAuto is quick if a synchronous standby is configured, and otherwise quiet.
+	FailoverAuto  Failover = ""
+	FailoverQuiet Failover = "quiet"
+	// FailoverQuick is for servers whose failover forgets nothing.
+	FailoverQuick Failover = "quick"
+)
+
+// quiet is until when the store grants nothing, as far as this instance knows.
+type quiet struct {
+	mu    sync.Mutex
+	until time.Time
+}
+
+// note logs a quiet time once. Each new connection reads how long it still lasts.
+func (q *quiet) note(log *slog.Logger, left time.Duration) {
+	until := time.Now().Add(left)
+	q.mu.Lock()
+	longer := left > 0 && until.After(q.until.Add(time.Second)) // an answer takes some time
+	if longer || left == 0 {
+		q.until = until
+	}
+	q.mu.Unlock()
+	if longer {
+		log.Warn("quiet time after a failover: nothing is granted until it is over, because grants may have been forgotten",
+			"until", until.UTC().Format(time.RFC3339), "seconds", left.Round(time.Second).Seconds())
+	}
+}
+
+// left is the rest of the quiet time, or 0.
+func (q *quiet) left() time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return max(0, time.Until(q.until))
+}
