@@ -16,7 +16,9 @@
 // new primary's standby from a copy, for the next failover. A failover fails
 //
 //   - when a rule of package check is broken: two holders, a token that does not grow. Of an
-//     asynchronous one only the tokens are judged, and for how long two believed to hold;
+//     asynchronous one only the tokens are judged, and for how long two believed to hold.
+//     With -quiet nobody may hold what another one believes to hold, either: sidecars grant nothing for
+//     a TTL after each failover;
 //   - when a lock that a session has held since the beginning is lost;
 //   - when a sidecar does not grant within 2 seconds of the moment in which the new primary
 //     takes writes; behind the PgBouncer a second later, for that waits before it tries

@@ -116,7 +116,7 @@ func (r *round) settle(name string, writable time.Time) error {
 	if err := await("the forgotten lock is granted", func() error { return rival.asks(doomedKey(name)) }); err != nil {
 		return err
 	}
-	granted := time.Now()
+	granted, believed := time.Now(), r.doomed.holds(doomedKey(name)) == nil
 	if rival.token <= r.doomed.token {
 		return fmt.Errorf("token %d after %d", rival.token, r.doomed.token)
 	}
@@ -129,7 +129,7 @@ func (r *round) settle(name string, writable time.Time) error {
 	both := time.Since(granted)
 	r.overlaps = append(r.overlaps, both)
 	var err error
-	if both > ttl {
+	if both > ttl || *quiet && believed {
 		err = fmt.Errorf("two believed to hold %s for %s", doomedKey(name), both)
 	}
 	err = errors.Join(err, rival.holds(doomedKey(name)), rival.release(doomedKey(name)))
@@ -256,6 +256,12 @@ func (r *round) history() ([]history.Op, error) {
 	return append(ops, noted...), err
 }
 
+// doubleHolders are the breaches of exclusion, also where it is not promised without a quiet time.
+func doubleHolders(ops []history.Op) []check.Violation {
+	promised := slices.DeleteFunc(slices.Clone(ops), func(op history.Op) bool { return op.Kind == history.Unpromised })
+	return slices.DeleteFunc(check.All(promised, rules()).Violations, func(v check.Violation) bool { return v.Rule != "exclusion" })
+}
+
 // judge judges the history.
 func (r *round) judge(name string) error {
 	ops, err := r.history()
@@ -264,6 +270,9 @@ func (r *round) judge(name string) error {
 	}
 	report := check.All(ops, rules())
 	r.counts = report.Counts
+	if *quiet {
+		report.Violations = append(report.Violations, doubleHolders(ops)...)
+	}
 	if report.Err() == nil {
 		return nil
 	}

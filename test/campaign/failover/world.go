@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -56,6 +57,10 @@ type scene struct {
 // newScene starts it with that sidecar, or with one that is built with the race detector.
 func newScene(tb testing.TB, binary string) *scene {
 	tb.Helper()
+	settings := maps.Clone(settings)
+	if *quiet {
+		settings["FAILOVER"] = "quiet"
+	}
 	folder := world.Folder(tb)
 	if binary == "" {
 		var err error
@@ -163,6 +168,9 @@ func (s *scene) foundInTime(writable times, hangs bool) error {
 		}
 		if i == pooled && hangs {
 			limit += storeTimeout
+		}
+		if *quiet {
+			limit += ttl
 		}
 		took, err := p.grantedAfter(since, patience)
 		if slow := writable.connects.slowest(); err == nil && took > limit+10*slow {
