@@ -56,7 +56,7 @@ type process struct {
 // Run starts a cluster, for TestMain and for programs. The caller stops it.
 func Run(options ...Option) (*Cluster, error) {
 	s := settings{server: []string{
-		"shared_preload_libraries=pg_stat_statements",
+		"shared_preload_libraries=pg_stat_statements,plpgsql",
 		// As many statements as the databases of a whole package have: of more, the server
 		// would forget some, perhaps of those that a test is counting.
 		"pg_stat_statements.max=20000",
