@@ -13,7 +13,8 @@ type Failover string
 
 const (
 	// FailoverAuto is quick if a synchronous standby is configured, and otherwise quiet.
-	FailoverAuto  Failover = ""
+	FailoverAuto Failover = ""
+	// FailoverQuiet is for servers whose failover may forget grants.
 	FailoverQuiet Failover = "quiet"
 	// FailoverQuick is for servers whose failover forgets nothing.
 	FailoverQuick Failover = "quick"
