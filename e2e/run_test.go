@@ -192,7 +192,7 @@ func TestRunExitCodes(t *testing.T) {
 		{126, "cannot be executed", []string{"k", "--", "/"}},
 		{126, "exec format error", []string{"k", "--", plain}},
 		{2, "500", []string{"k", "--ttl", "1ms", "--", "echo", "started"}},
-		{2, "1 to 512 bytes", []string{"", "--", "echo", "started"}},
+		{2, "key has 0 bytes; it must have 1 to 512", []string{"", "--", "echo", "started"}},
 		{69, "locksidecar serve", []string{"k", "--socket", "/no/such/socket", "--", "echo", "started"}},
 	} {
 		r := startRun(t, s, test.args...)
