@@ -46,6 +46,17 @@ func (f *forgetful) failOver(t *testing.T) {
 	f.Promote(t)
 }
 
+// awaitAnswer waits until an instance is ready and has a connection to the server of now: those of before a
+// restart break when they are used.
+func awaitAnswer(t *testing.T, s *postgres.Store) {
+	t.Helper()
+	awaitReady(t, s)
+	poll(t, "the server to answer", func() bool {
+		_, err := s.Get(t.Context(), []string{"none"})
+		return err == nil
+	})
+}
+
 func newForgetful(t *testing.T, options ...pgtest.Option) *forgetful {
 	t.Helper()
 	own := pgtest.Start(t, append(options, pgroles.Template())...)
@@ -60,7 +71,7 @@ func TestAForgottenGrantIsNotGivenToOthers(t *testing.T) {
 	holder := startAs(t, f.url, "holder", "")
 	lease := openLease(t, holder, time.Hour)
 	f.fallBehind(t)
-	awaitReady(t, holder)
+	awaitAnswer(t, holder)
 	want(t, acquire(t, holder, askFor("k", lease)), store.Granted)
 	holder.Stop()
 	f.failOver(t)
@@ -92,7 +103,7 @@ func TestAForgottenLeaseIsWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.fallBehind(t)
-	awaitReady(t, holder)
+	awaitAnswer(t, holder)
 	want(t, acquire(t, holder, askFor("k", openLease(t, holder, time.Hour))), store.Granted)
 	holder.Stop()
 	f.failOver(t)
