@@ -50,7 +50,7 @@ func (m *Manager) amend(ctx context.Context, s *holdings.Session, req *types.Ame
 }
 
 func (m *Manager) setData(ctx context.Context, h *holdings.Lock, data []byte) error {
-	change := store.Change{Claim: h.Claim(), SetData: true, Data: data}
+	change := h.Patch(data)
 	// In the lane, so that the last change there is the last one here, too.
 	v, err := lanes.SubmitAnd(ctx, m.lanes.Amends, change, func(v store.Verdict) {
 		switch v.Status {

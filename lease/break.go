@@ -28,6 +28,11 @@ func (m *Manager) Break(ctx context.Context, was store.Lock) error {
 	if !was.Held {
 		return &types.NotHeldError{Key: was.Key}
 	}
+	if h := m.holdings.Get(was.Key); h != nil && h.Token == was.Token {
+		if err := m.acquirer.Tell(ctx, h); err != nil {
+			return err
+		}
+	}
 	held, err := m.signals.Send(ctx, store.Signal{Kind: store.Break, Key: was.Key, Token: was.Token})
 	if err != nil || !held {
 		return err

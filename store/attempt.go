@@ -78,6 +78,10 @@ type Answer struct {
 	// HandedBy is the W3C trace context of the release that handed the lock to this waiter
 	// (Granted), or empty.
 	HandedBy string
+	// Cohort are the waiters directly behind one that got its lock by a hand-off, in their order, if they
+	// wait under the same lease and only for the lock. Their sidecar may give them the lock one after the
+	// other, each under the next token, without asking the store: see Claim.Served.
+	Cohort []HalfID
 	// GrantedFor is how long ago, by the store's clock, a waiter's grant was made (Granted).
 	GrantedFor time.Duration
 }

@@ -2,6 +2,12 @@ package store
 
 import "time"
 
+// TokensPerGrant is how many tokens a session's grant has: its own and those of its cohort.
+const TokensPerGrant = 32
+
+// OfGrant reports whether a token is one of the grant that the store knows under its first token.
+func OfGrant(first, token int64) bool { return first <= token && token-first < TokensPerGrant }
+
 // Claim is a lock that somebody says to hold.
 type Claim struct {
 	Key   string
@@ -9,6 +15,9 @@ type Claim struct {
 	// Lease is the one under which the claimed lock is held. Zero: the claimant has only key and
 	// token, enough for bind:ttl locks and no other.
 	Lease LeaseID
+	// Served are the waiters of a cohort that got the lock from their sidecar, in their order; the last
+	// is the claimant. They wait no more. Amend makes the last one the holder that others see.
+	Served []AttemptID
 	// Undelivered: this instance was granted the lock (bind:ttl) and told nobody. If the attempt
 	// was repeated at another instance, either may have told somebody: the claim is refused as
 	// OtherSession, and the lock lasts for its TTL.
@@ -29,6 +38,9 @@ type Change struct {
 	Claim
 	// TTL above zero sets the remaining time of a bind:ttl lock, from now.
 	TTL time.Duration
+	// Session, Owner, AcquiredAt, Data and the claim's Traceparent are those of the last of Served.
+	Session, Owner string
+	AcquiredAt     time.Time
 	// SetData replaces the data by Data (nil removes it).
 	SetData bool
 	Data    []byte

@@ -22,7 +22,8 @@
 //  2. The tokens of a key strictly grow, through releases, restarts and sweeps.
 //  3. Nothing is reported as granted before it is committed.
 //  4. A key with living waiters is never free: a release, a cancel or a reap hands it to the first of
-//     them (the hand-off). A skipped waiter waits no more.
+//     them (the hand-off). A skipped waiter waits no more. An engine may tell with a hand-off which
+//     waiters are next (the cohort): see Answer.Cohort.
 //  5. An operation may be repeated. With the same AttemptID, an Acquire finds what the first one did;
 //     a repeated Release finds the lock released or in other hands and changes nothing.
 //

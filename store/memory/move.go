@@ -55,7 +55,7 @@ func (s *Store) move(r *row, from store.LeaseID, to *lease, m store.Move) store.
 		under = &k.lease
 	} else {
 		c := store.Claim{Key: m.Key, Token: m.Token, Lease: to.id}
-		if r.grant == m.ID {
+		if r.grant == m.ID || store.OfGrant(r.token, m.Token) {
 			c.Token = r.token
 		}
 		if status := s.standing(r, &c, at); status != store.Holds {

@@ -166,7 +166,9 @@ func (o *operation) handOff(r *row, now moment, by string) bool {
 		}
 		o.grant(r, &w.asker, now)
 		r.handedBy = by
-		o.tell(r, w, r.granted(now))
+		answer := r.granted(now)
+		answer.Cohort = r.cohort(o.ns)
+		o.tell(r, w, answer)
 		return true
 	}
 	return false

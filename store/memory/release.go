@@ -39,6 +39,9 @@ func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 	now := o.ns.space.now()
 	r := sh.rows[c.Key]
 	v := store.Verdict{Status: s.standing(r, c, now)}
+	if r != nil {
+		r.dropServed(c.Served)
+	}
 	if v.Status == store.Holds && c.Undelivered && !r.mayBeUndelivered(s, now) {
 		v.Status = store.OtherSession
 	}
@@ -136,6 +139,8 @@ func (o *operation) amend(s *Store, c *store.Change) store.Verdict {
 	if v.Status != store.Holds {
 		return v
 	}
+	r.dropServed(c.Served)
+	r.adopt(c)
 	if c.TTL > 0 && !r.lease.renewed {
 		before := r.lease.remaining(now)
 		if extended, _ := r.lease.extend(now, max(now.at+int64(c.TTL), r.holdUntil)); !extended {
@@ -175,7 +180,7 @@ func (o *operation) tellAll(r *row, now moment) {
 // instance: see Move.
 func (s *Store) standing(r *row, c *store.Claim, now moment) store.ClaimStatus {
 	switch {
-	case r == nil || r.token != c.Token || r.token == 0:
+	case r == nil || r.token == 0 || r.token != c.Token && (len(c.Served) == 0 || !store.OfGrant(r.token, c.Token)):
 		return store.UnknownToken
 	case r.released:
 		return store.Released

@@ -92,6 +92,43 @@ func (r *row) grantTo(a *asker, ns *namespace, now moment) {
 	r.released, r.stopping, r.repeated, r.freed, r.handedBy = false, nil, false, 0, ""
 }
 
+// cohort returns the waiters that the holder's sidecar may serve by itself: those directly behind it
+// that wait under the same lease, and for nothing but the lock.
+func (r *row) cohort(ns *namespace) (cohort []store.HalfID) {
+	if !r.lease.renewed || r.holdUntil != 0 || len(r.watchers) > 0 {
+		return nil
+	}
+	for _, w := range r.queue.line[:min(r.queue.len(), store.TokensPerGrant-1)] {
+		if w.lease != r.lease || w.ttl > 0 || w.hold > 0 || w.skip {
+			break
+		}
+		cohort = append(cohort, store.HalfOf(w.grant))
+	}
+	ns.space.tokens.Add(int64(len(cohort))) // theirs
+	return cohort
+}
+
+// dropServed removes waiters that got the lock from their sidecar.
+func (r *row) dropServed(served []store.AttemptID) {
+	for _, grant := range served {
+		if w := r.queue.find(grant); w != nil {
+			r.dequeue(w)
+		}
+	}
+}
+
+// adopt makes the last served waiter the holder that others see.
+func (r *row) adopt(c *store.Change) {
+	if len(c.Served) == 0 || c.Token <= r.token {
+		return
+	}
+	r.token, r.grant = c.Token, c.Served[len(c.Served)-1]
+	r.session, r.owner, r.traceparent, r.data = c.Session, c.Owner, c.Traceparent, bytes.Clone(c.Data)
+	if c.AcquiredAt.After(r.acquired) {
+		r.acquired = c.AcquiredAt
+	}
+}
+
 // vacate removes the holder, not the token. If nobody released, a dead lease stays as the mark.
 func (r *row) vacate(now moment) {
 	ended := deadLease

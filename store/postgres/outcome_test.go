@@ -31,7 +31,7 @@ func success(key string, token int64, lease store.LeaseID) store.Claim {
 func releaseIn(t *testing.T, conn *pgx.Conn, key string, token int64, lease store.LeaseID) {
 	t.Helper()
 	exec(t, conn, `SELECT locksidecar.release('n', 'i', ARRAY[$1::text], ARRAY[$2::bigint], ARRAY[$3::uuid], '{false}',
-		'{true}', '{1}', '{false}', '{t}')`, key, token, lease)
+		'{true}', '{1}', '{false}', '{t}', '{""}')`, key, token, lease)
 }
 
 // waiterRows counts what is left of an attempt that waited.

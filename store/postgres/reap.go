@@ -41,6 +41,7 @@ type handOver struct {
 	watched        bool
 	ended          zeronull.Int8 // the token of the grant that ended, if that is news
 	now            zeronull.Timestamptz
+	cohort         []uuid.UUID
 	lapsed         bool // that grant had ended before, with its lease
 }
 
@@ -91,6 +92,9 @@ func (o *operation) deliver(h handOver, of held) {
 	answer := grant(h.token, h.acquiredAt, h.expiresAt, h.now, zeronull.Text(of.traceparent))
 	// The answer can be as old as the question, and the waiter does not know when that was.
 	answer.ExpiresIn -= time.Since(o.sent)
+	for _, id := range h.cohort {
+		answer.Cohort = append(answer.Cohort, store.HalfOf(id))
+	}
 	o.news(store.News{
 		Attempt: store.Attempt{Key: h.key, ID: store.AttemptID(h.grant)}, Lease: store.LeaseID(h.lease), Answer: answer,
 	})

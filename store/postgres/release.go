@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -89,7 +90,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 	which := make([]int, 0, len(open))
 	byKey := make(map[string]int, len(open))
 	for _, i := range open {
-		if c := &claims[i]; c.Lease != (store.LeaseID{}) && !c.Awaited && !o.sought.Contains(c.Key) && !o.foundLocked(c) {
+		if c := &claims[i]; c.Lease != (store.LeaseID{}) && !c.Awaited && len(c.Served) == 0 && !o.sought.Contains(c.Key) && !o.foundLocked(c) {
 			which = append(which, i)
 			byKey[c.Key] = i
 		}
@@ -140,19 +141,19 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 	namespace := o.config.Identity.Namespace
 	keys, tokens, leases := claimColumns(rest, func(i int) store.Claim { return claims[i] })
 	undelivered, successes, atOnce := make([]bool, len(rest)), make([]bool, len(rest)), make([]bool, len(rest))
-	results, traceparents := make([]*string, len(rest)), make([]string, len(rest))
+	results, traceparents, served := make([]*string, len(rest)), make([]string, len(rest)), make([]string, len(rest))
 	for n, i := range rest {
 		c := &claims[i]
 		undelivered[n], successes[n], atOnce[n] = c.Undelivered, c.Outcome == store.Success, c.AtOnce
-		results[n], traceparents[n] = textOf(c.Result), c.Traceparent
+		results[n], traceparents[n], served[n] = textOf(c.Result), c.Traceparent, servedOf(c)
 	}
 	o.then = o.notifying(claims, rest)
 	found, err := query(ctx, o, sqlRelease,
-		[]any{namespace, o.config.Identity.Instance, keys, tokens, leases, undelivered, successes, results, atOnce, traceparents},
+		[]any{namespace, o.config.Identity.Instance, keys, tokens, leases, undelivered, successes, results, atOnce, traceparents, served},
 		func(rows pgx.Rows, v *verdictRow) error {
 			h := &v.handOver
 			return rows.Scan(&v.ord, &v.state, &v.token, &v.lease, &v.acquiredAt, &v.traceparent, &h.now, &h.outcome, &h.expired,
-				&h.grant, &h.lease, &h.instance, &h.token, &h.acquiredAt, &h.expiresAt, &h.hints.grants, &h.hints.instances, &h.watched)
+				&h.grant, &h.lease, &h.instance, &h.token, &h.acquiredAt, &h.expiresAt, &h.hints.grants, &h.hints.instances, &h.watched, &h.cohort)
 		})
 	notified := o.then != nil && o.then.done
 	o.then = nil
@@ -186,7 +187,7 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		o.partly = o.partly || h.outcome != ""
 		expired = append(expired, h.expired...)
 		k := held{
-			namespace: namespace, key: h.key, lease: uuid.UUID(v.lease), token: &claims[n].Token,
+			namespace: namespace, key: h.key, lease: uuid.UUID(v.lease), token: (*int64)(&v.token),
 			traceparent: claims[n].Traceparent, delivered: notified && !byClient(&claims[n]),
 		}
 		if verdicts[n].Status == store.Holds {
@@ -237,6 +238,15 @@ func claimColumns[T any](items []T, claim func(T) store.Claim) (keys []string, t
 	return keys, tokens, leases
 }
 
+// servedOf lists the served waiters of a claim for the function drop_served.
+func servedOf(c *store.Claim) string {
+	ids := make([]string, len(c.Served))
+	for i, id := range c.Served {
+		ids[i] = id.String()
+	}
+	return strings.Join(ids, ",")
+}
+
 type amended struct {
 	lockColumns
 	ord   int
@@ -268,11 +278,15 @@ func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verd
 func (o *operation) amend(ctx context.Context, changes []store.Change, which []int, verdicts []store.Verdict) error {
 	keys, tokens, leases := claimColumns(which, func(i int) store.Claim { return changes[i].Claim })
 	ttls, sets, datas := make([]time.Duration, len(which)), make([]bool, len(which)), make([]*string, len(which))
+	served, acquired := make([]string, len(which)), make([]time.Time, len(which))
+	sessions, owners, traceparents := make([]string, len(which)), make([]string, len(which)), make([]string, len(which))
 	for n, i := range which {
-		ttls[n], sets[n], datas[n] = changes[i].TTL, changes[i].SetData, textOf(changes[i].Data)
+		c := &changes[i]
+		ttls[n], sets[n], datas[n], served[n] = c.TTL, c.SetData, textOf(c.Data), servedOf(&c.Claim)
+		sessions[n], owners[n], acquired[n], traceparents[n] = c.Session, c.Owner, c.AcquiredAt, c.Traceparent
 	}
 	namespace := o.config.Identity.Namespace
-	found, err := query(ctx, o, sqlAmend, []any{namespace, o.notAfter, o.config.Identity.Instance, keys, tokens, leases, ttls, sets, datas},
+	found, err := query(ctx, o, sqlAmend, []any{namespace, o.notAfter, o.config.Identity.Instance, keys, tokens, leases, ttls, sets, datas, served, sessions, owners, acquired, traceparents},
 		func(rows pgx.Rows, a *amended) error {
 			return rows.Scan(append(a.with(&a.ord, &a.state), &a.hints.grants, &a.hints.instances)...)
 		})

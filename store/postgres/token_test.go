@@ -74,7 +74,7 @@ func TestTokenIsGreaterThanThatOfTheLockedRow(t *testing.T) {
 				earlier := tokenNow(t, s.url) + 1<<20
 				exec(t, s.other, "UPDATE locksidecar.locks SET token = $1, freed_at = clock_timestamp()", earlier)
 				exec(t, s.other, "COMMIT")
-				if a := want(t, <-answers, store.Granted); a.Token != earlier+1 {
+				if a := want(t, <-answers, store.Granted); a.Token != earlier+store.TokensPerGrant {
 					t.Errorf("token %d after %d", a.Token, earlier)
 				}
 			})
@@ -116,7 +116,7 @@ func TestTokensGrowWhenTheClockIsSetBack(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if a := want(t, answers[0], store.Granted); a.Token != last+1 {
+			if a := want(t, answers[0], store.Granted); a.Token != last+store.TokensPerGrant {
 				t.Errorf("token %d after %d", a.Token, last)
 			}
 		})
@@ -132,7 +132,7 @@ func TestTokensGrowWhenTheClockIsSetBack(t *testing.T) {
 			want(t, enqueue(t, s, next), store.Queued)
 			release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
 			grant, _, is := holder(t, s.conn, "k")
-			if grant != next.ID || is != token+1 {
+			if grant != next.ID || is != token+store.TokensPerGrant {
 				t.Fatalf("token %d after %d for grant %s, want %s", is, token, grant, next.ID)
 			}
 			token = is

@@ -39,12 +39,13 @@ func hintedOf(word string) (store.AttemptID, bool) {
 }
 
 // grantOf reads the word of a grant: its id; its token; the times of the grant, of the lease's end
-// and of the word, by the database's clock in microseconds; and the trace context of the release. An
-// id that is not random could be guessed, so it is refused.
+// and of the word, by the database's clock in microseconds; and the trace context of the release; and of its
+// cohort the first halves of the ids, because those still wait. An id that is not random could be
+// guessed, so it is refused.
 func (s *Store) grantOf(word string) (store.News, bool) {
 	text, ok := strings.CutPrefix(word, grantPrefix)
-	parts := strings.SplitN(text, ",", 6)
-	if !ok || len(parts) != 6 {
+	parts := strings.SplitN(text, ",", 7)
+	if !ok || len(parts) != 7 {
 		return store.News{}, false
 	}
 	id, err := uuid.Parse(parts[0])
@@ -57,6 +58,10 @@ func (s *Store) grantOf(word string) (store.News, bool) {
 			return store.News{}, false
 		}
 	}
+	cohort, err := cohortOf(parts[6])
+	if err != nil {
+		return store.News{}, false
+	}
 	acquired, expires, sent := time.UnixMicro(numbers[1]), time.UnixMicro(numbers[2]), time.UnixMicro(numbers[3])
 	heard := sent // or later, if that is known
 	if now := s.clock.now(); now.After(heard) {
@@ -64,6 +69,23 @@ func (s *Store) grantOf(word string) (store.News, bool) {
 	}
 	return store.News{Attempt: store.Attempt{ID: id}, Answer: store.Answer{
 		Outcome: store.Granted, Token: numbers[0], AcquiredAt: acquired,
-		ExpiresIn: expires.Sub(heard), GrantedFor: max(0, heard.Sub(acquired)), HandedBy: parts[5],
+		ExpiresIn: expires.Sub(heard), GrantedFor: max(0, heard.Sub(acquired)), HandedBy: parts[5], Cohort: cohort,
 	}}, true
+}
+
+// cohortOf reads the first halves of the ids of waiters.
+func cohortOf(word string) ([]store.HalfID, error) {
+	if word == "" {
+		return nil, nil
+	}
+	halves := strings.Split(word, "+")
+	cohort := make([]store.HalfID, len(halves))
+	for i, half := range halves {
+		id, err := uuid.Parse(half + secretHalf)
+		if err != nil {
+			return nil, err
+		}
+		cohort[i] = store.HalfOf(id)
+	}
+	return cohort, nil
 }

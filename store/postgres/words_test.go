@@ -49,7 +49,7 @@ func TestForgedNotifications(t *testing.T) {
 	b.awaitHearing(t)
 	conn := connect(t, url)
 	id, derived := uuid.New(), uuid.NewSHA1(uuid.New(), []byte("k"))
-	const times = ",7,1700000000000000,1700000060000000,1700000000000000,"
+	const times = ",7,1700000000000000,1700000060000000,1700000000000000,,"
 	for _, payload := range []string{
 		"", " ", "hello", "hello-" + uuid.NewString(), uuid.NewString(), strings.Repeat("x", 7999), "look:", "look:" + uuid.Nil.String()[:18],
 		"look:" + uuid.NewString(), "look:zzzzzzzz-0000-0000",
@@ -57,6 +57,7 @@ func TestForgedNotifications(t *testing.T) {
 		"granted:" + derived.String() + times, "granted:" + uuid.Nil.String() + times,
 		"granted:" + id.String() + strings.Replace(times, "7", "x", 1), "granted:" + id.String() + strings.Replace(times, "7", "-7", 1),
 		"granted:" + id.String() + strings.Replace(times, "17", "99999999999999", 1),
+		"granted:" + id.String() + times + "x", "granted:" + id.String() + times + id.String(), "granted:" + id.String() + times + "+",
 		"look:" + id.String()[:18] + " nonsense",
 	} {
 		exec(t, conn, "SELECT pg_notify($1, $2)", postgres.ChannelOf("n", "b"), payload)

@@ -376,22 +376,30 @@ func (b *Attempt) winAsOf(ans *store.Answer, sent time.Time) {
 
 // win takes the lock for the session, or hands it back if unwanted. since is before the grant, or zero.
 func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
-	now := t.Now
 	b.mu.Lock()
 	if b.phase == over {
 		b.mu.Unlock()
 		b.onLateAnswer()
 		return
 	}
+	if !b.takeAndUnlock(ans, since, t, holdings.NewCohort(ans, t.Now)) {
+		b.handBack(ans.Token)
+	}
+	b.end()
+}
+
+// takeAndUnlock makes the grant the call's, and reports whether the call has it. b.mu is held, and is unlocked.
+func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick, cohort *holdings.Cohort) (kept bool) {
+	now := t.Now
 	b.since = since
 	// A grant found by the first question is no hand-over: a repeated request may find an old one.
 	handedOver := b.wasQueued || b.since.IsZero() || b.phase != asking && ans.HandedBy != ""
 	b.phase = over
 	wanted := !b.unwanted
 	b.result, b.wonAt = b.grantOf(ans, now), now
-	kept, before := wanted, (*holdings.Lock)(nil)
-	if wanted {
-		before, kept = b.join(ans, t)
+	var before *holdings.Lock
+	if kept = wanted; wanted {
+		before, kept = b.join(ans, t, cohort)
 	}
 	if !kept {
 		b.err = b.whyNotKept()
@@ -408,10 +416,7 @@ func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 	}
 	b.aq.heldCache.Drop(b.req.Key)
 	b.aq.granted(now, b.lasts(), kept && b.req.Bind == types.BindSession)
-	if !kept {
-		b.handBack(ans.Token)
-	}
-	b.end()
+	return kept
 }
 
 // whyNotKept is why a call does not get what its attempt has won. Another attempt of a repeatable request
@@ -425,7 +430,7 @@ func (b *Attempt) whyNotKept() error {
 
 // join makes the granted lock the session's. It reports false if the session or the lease has ended: such
 // a grant must not be delivered. before is the key's lost lock here. b.mu is held.
-func (b *Attempt) join(ans *store.Answer, t clock.Tick) (before *holdings.Lock, ok bool) {
+func (b *Attempt) join(ans *store.Answer, t clock.Tick, cohort *holdings.Cohort) (before *holdings.Lock, ok bool) {
 	if b.req.Bind == types.BindTTL {
 		return nil, b.result.ExpiresIn > 0
 	}
@@ -436,7 +441,7 @@ func (b *Attempt) join(ans *store.Answer, t clock.Tick) (before *holdings.Lock, 
 		b.until = b.since.Add(b.req.MaxHold)
 	}
 	b.Lease().Pin() // the attempt's own pin keeps the lease meanwhile
-	w := holdings.Won{Req: b.req, Token: ans.Token, Lease: b.Lease(), AcquiredAt: ans.AcquiredAt, Until: b.until, Span: b.tr.Hold()}
+	w := holdings.Won{Req: b.req, Token: ans.Token, Lease: b.Lease(), AcquiredAt: ans.AcquiredAt, Until: b.until, Span: b.tr.Hold(), Cohort: cohort}
 	if before, ok = b.s.AddMember(w, b.slot, t); !ok {
 		b.Lease().Unpin()
 	}

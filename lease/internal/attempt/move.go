@@ -44,11 +44,15 @@ func (b *Attempt) Moved(to *heartbeat.Lease, lives func() bool, settled func()) 
 	case token == 0: // it left, or failed
 		b.aq.withdrawOnce(context.Background(), b.Ref(), lives, settled)
 	default:
-		if h := b.s.LockOf(b.slot); h != nil && h.Token == token && h.Moved(to) { // also if it is being released
+		h := b.s.LockOf(b.slot)
+		if h != nil && h.Token == token && (h.Moved(to) || h.HandedOn()) { // also if it is being released
 			settled()
 			return
 		}
 		c := store.Claim{Key: b.req.Key, Token: token, Lease: to.ID(), AtOnce: !given}
+		if h != nil && h.Token == token {
+			c.Served = h.Claim().Served
+		}
 		b.aq.Free(context.Background(), c, lives, settled)
 	}
 }

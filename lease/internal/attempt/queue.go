@@ -160,6 +160,20 @@ func (q *queue) news(n store.News) {
 	}
 }
 
+// next is the attempt for a key that is named so; nil: there is none. It reports false if that is not certain.
+func (q *queue) next(key string, half store.HalfID) (b *Attempt, certain bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch named := q.attempts[half]; {
+	case len(named) == 0:
+		return nil, true
+	case len(named) > 1 || named[0].req.Key != key:
+		return nil, false
+	default:
+		return named[0], true
+	}
+}
+
 // hint has attempts checked. It marks all before it wakes watch, so they are checked together.
 func (q *queue) hint(attempts []*Attempt) {
 	var soonest time.Time

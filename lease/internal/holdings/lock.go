@@ -28,6 +28,7 @@ type Lock struct {
 	since       time.Duration
 	Traceparent string
 	request     uuid.UUID // the id of the request that was granted it, zero: none
+	cohort      *Cohort   // nil: none
 	*terms
 
 	// Verified: the store has the lock in the history in which its lease was last verified.
@@ -147,7 +148,11 @@ func untilAtMost(d time.Duration, until, now time.Time) time.Duration {
 
 // Claim is how the store is told which lock is meant.
 func (h *Lock) Claim() store.Claim {
-	return store.Claim{Key: h.Key, Token: h.Token, Lease: h.Lease().ID()}
+	c := store.Claim{Key: h.Key, Token: h.Token, Lease: h.Lease().ID()}
+	if h.cohort != nil {
+		c.Served = h.cohort.Served
+	}
+	return c
 }
 
 func (h *Lock) observed() observe.Lock {

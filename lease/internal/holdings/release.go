@@ -44,6 +44,8 @@ type Release struct {
 	// undelivered: nobody was told of the grant. atOnce: a MinHold is not kept. ofSession: the
 	// session has ended.
 	undelivered, atOnce, ofSession bool
+	// stopping: the holder was asked to stop.
+	stopping bool
 	// means finds the entry that ends; nil: the newest.
 	means func(entry) bool
 	// done is called when it is settled; it may be nil.
@@ -73,12 +75,18 @@ func (h *Lock) newEnd(settled func()) *Release {
 	return h.NewRelease(&types.ReleaseRequest{Traceparent: h.Traceparent}, h.s.set.clk.Now(), settled)
 }
 
-func (r *Release) send() { r.h.s.set.cfg.Sender.Release(r.h.span.Context(), r.prepared()) }
+func (r *Release) send() {
+	if !r.prepared().handOn() {
+		r.h.s.set.cfg.Sender.Release(r.h.span.Context(), r)
+	}
+}
 
 // SendAndWait sends a release and returns the outcome of the first try. ctx is the call's.
 func (r *Release) SendAndWait(ctx context.Context) (types.Released, error) {
 	set := r.h.s.set
-	set.cfg.Sender.ReleaseInCaller(set.obs.Along(context.Background(), ctx), r.prepared())
+	if !r.prepared().handOn() {
+		set.cfg.Sender.ReleaseInCaller(set.obs.Along(context.Background(), ctx), r)
+	}
 	return r.answer(ctx)
 }
 

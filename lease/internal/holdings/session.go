@@ -193,7 +193,11 @@ func (s *Session) observeEnd(h *Lock, e End) {
 
 // freesLocked notes a release until it is settled. s.mu is held.
 func (s *Session) freesLocked(r *Release) {
-	if r == nil || s.ended {
+	if r == nil {
+		return
+	}
+	r.stopping = r.h.stopping != nil
+	if s.ended {
 		return
 	}
 	if s.freeing == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
 )
 
 // Config is what a set of sessions needs. All fields are required.
@@ -29,6 +30,9 @@ type Config struct {
 	Sender Sender
 	// Lease is the lease for a TTL, or nil.
 	Lease func(ttl time.Duration) *heartbeat.Lease
+	// HandOn gives a released lock to the next of its cohort. It reports false if the store must do that, and
+	// who was served.
+	HandOn func(Passed) (served []store.AttemptID, given bool)
 	// QueueLength is how many calls of this sidecar wait for a key.
 	QueueLength func(key string) int
 }

@@ -86,6 +86,8 @@ type Won struct {
 	// Until is when its MaxHold is over, zero for none.
 	Until time.Time
 	Span  *observe.Hold
+	// Cohort is that of the grant, or nil.
+	Cohort *Cohort
 }
 
 // AddMember makes a lock a member of the session. It reports false when the session has ended, or the
@@ -96,6 +98,7 @@ func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before *Lock, ok bool
 	h := &Lock{
 		Key: w.Req.Key, Token: w.Token, s: s, acquiredAt: w.AcquiredAt.UnixNano(), since: t.Now.Sub(s.set.began),
 		Traceparent: w.Req.Traceparent, terms: termsOf(&w), changes: changesOf(w.Req.Data), request: w.Req.RequestID,
+		cohort: w.Cohort,
 	}
 	h.under.Store(w.Lease)
 	if !h.Valid(t) {

@@ -8,7 +8,7 @@ import (
 // Signal does what others ask a holder for. It reports false when the grant is not known here.
 func (hs *Set) Signal(sig store.Signal) (known bool) {
 	h := hs.Get(sig.Key)
-	if h == nil || h.Token != sig.Token {
+	if h == nil || !h.isMeant(sig) {
 		_, ended := hs.Ended(sig.Key, sig.Token)
 		return ended
 	}
@@ -23,6 +23,12 @@ func (hs *Set) Signal(sig store.Signal) (known bool) {
 		}
 	}
 	return true
+}
+
+// isMeant reports whether a signal is for this lock. A request to stop is for whoever holds the key, so it may
+// name the first of the cohort. A break names a grant.
+func (h *Lock) isMeant(sig store.Signal) bool {
+	return h.Token == sig.Token || sig.Kind == store.Stop && h.cohort.serves() && store.OfGrant(sig.Token, h.Token)
 }
 
 // stop notes a request to stop and tells the app. It reports false if h is not held, or was asked

@@ -147,19 +147,16 @@ func (rc *Reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, l
 	if err != nil {
 		return err
 	}
-	type grant struct {
-		key   string
-		token int64
-	}
-	there := make(map[grant]store.LeaseID, len(held.Grants))
+	there := make(map[string]store.HeldGrant, len(held.Grants))
 	for _, g := range held.Grants {
-		there[grant{g.Key, g.Token}] = g.Lease
+		there[g.Key] = g
 	}
 	lost := 0
 	for l, some := range read {
 		for _, h := range some {
-			under := there[grant{h.Key, h.Token}]
-			if !l.Covers(under) && !h.Lease().Covers(under) && h.Lose(types.LostStore) { // it may have been moved meanwhile
+			g := there[h.Key]
+			known := store.OfGrant(g.Token, h.Token) && (l.Covers(g.Lease) || h.Lease().Covers(g.Lease)) // it may have been moved
+			if !known && h.Lose(types.LostStore) {
 				lost++
 			}
 			h.Verified.Store(true)

@@ -133,7 +133,12 @@ func (mv move) apply(rc *Reconciler, state store.ClaimStatus, to *heartbeat.Leas
 	case mv.b != nil:
 		mv.done() // its next check finds out
 	case moved && !mv.h.Moved(to):
-		rc.acquirer.Free(context.Background(), store.Claim{Key: mv.h.Key, Token: mv.h.Token, Lease: to.ID()}, lives, func() {})
+		if mv.h.HandedOn() {
+			return // the next of its cohort has it, and is moved with the next round
+		}
+		c := mv.h.Claim()
+		c.Lease = to.ID()
+		rc.acquirer.Free(context.Background(), c, lives, func() {})
 	case moved, state == store.Expired, state == store.ClaimRowLocked: // the last two: tried again
 	case mv.h.Lose(types.LostStore):
 		rc.log.Error("lock lost: the database server was promoted and does not know it", "key", mv.h.Key, "token", mv.h.Token)

@@ -44,7 +44,7 @@ func (sg *Signals) AwaitOver(ctx context.Context, was store.Lock) error {
 		switch {
 		case err != nil:
 			return err
-		case !lock.Held || lock.Token != was.Token:
+		case !lock.Held || !store.OfGrant(lock.Token, was.Token):
 			sg.cache.Drop(was.Key)
 			return nil
 		}

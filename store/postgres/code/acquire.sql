@@ -19,7 +19,7 @@ $$;
 
 -- give grants a key to an attempt w, which need not be a row of waiters. The caller has locked the
 -- lock row, so the tokens of a key grow in the order of its grants (invariant 2), even if these are
--- faster than the clock. first_token is this epoch's, because in_epoch has read that row before.
+-- faster than the clock. The 31 tokens behind each are for its cohort: see cohort. first_token is this epoch's, because in_epoch has read that row before.
 -- expires_at is until when the grant lasts even if w.lease_id ends, or null.
 --
 -- w.id must be null unless all earlier waiters are gone. by_release is the trace context of the
@@ -43,7 +43,7 @@ BEGIN
     END IF;
     UPDATE locksidecar.locks l
     SET lease_id = its_lease, grant_id = w.grant_id,
-        token = greatest(locksidecar.token_at(give.acquired_at), (SELECT m.first_token FROM locksidecar.meta m), l.token + 1),
+        token = greatest(locksidecar.token_at(give.acquired_at), (SELECT m.first_token FROM locksidecar.meta m), l.token + 32),
         contended = EXISTS (
             SELECT FROM locksidecar.waiters q
             WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > greatest(l.served, w.id) AND q.outcome IS NULL),

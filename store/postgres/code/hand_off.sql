@@ -114,6 +114,33 @@ BEGIN
 END
 $$;
 
+-- granted_token returns the token of the grant in a lock row for a token of its cohort.
+CREATE OR REPLACE FUNCTION locksidecar.granted_token(granted bigint, claimed bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN claimed BETWEEN granted AND granted + 31 THEN granted ELSE claimed END
+$$;
+
+-- cohort returns the waiters that the holder's sidecar may serve next without the store: the longest
+-- plain part of the queue directly behind the grant, under the same lease. So the order of the queue
+-- stays (invariant 5). Their rows stay, too, until a release or amend names them as served: if the
+-- lease dies, they go with it.
+CREATE OR REPLACE FUNCTION locksidecar.cohort(ns text, k text) RETURNS uuid[]
+LANGUAGE sql STABLE AS $$
+    SELECT array_agg(c.grant_id ORDER BY c.id)
+    FROM (
+        SELECT q.id, q.grant_id,
+            bool_and(q.lease_id = l.lease_id AND q.ttl IS NULL AND q.min_hold IS NULL AND NOT q.skip) OVER (ORDER BY q.id) AS plain
+        FROM (SELECT * FROM locksidecar.locks WHERE namespace = ns AND key = k OFFSET 0) l
+        CROSS JOIN LATERAL (SELECT FROM locksidecar.leases WHERE id = l.lease_id AND renewed) s
+        CROSS JOIN LATERAL (
+            SELECT * FROM locksidecar.waiters w
+            WHERE w.namespace = ns AND w.key = k AND w.id > l.served AND w.outcome IS NULL
+            ORDER BY w.id LIMIT 31) q
+        WHERE l.contended AND NOT l.watched AND l.hold_until IS NULL AND l.stopping IS NULL
+    ) c
+    WHERE c.plain
+$$;
+
 -- hand_off passes on keys that are held under these leases, and under these tokens unless they are
 -- null. The key of another holder stays as it is, and has no row. If a min_hold keeps the key, its
 -- first waiters look again when that is over (hints), because they may know a later end.

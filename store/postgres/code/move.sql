@@ -40,7 +40,7 @@ BEGIN
         SELECT * INTO s FROM locksidecar.leases WHERE id = coalesce(w.lease_id, l.lease_id) FOR KEY SHARE;
         IF w.id IS NULL THEN
             move.state := locksidecar.claim_status(
-                CASE WHEN l.grant_id = a.grant_id THEN l.token ELSE a.token END, new_lease, its_instance, l, s);
+                CASE WHEN l.grant_id = a.grant_id THEN l.token ELSE locksidecar.granted_token(l.token, a.token) END, new_lease, its_instance, l, s);
         ELSE
             move.state := CASE WHEN s.expires_at > clock_timestamp() THEN 'holds' ELSE 'expired' END;
         END IF;

@@ -16,6 +16,18 @@ LANGUAGE sql AS $$
     END
 $$;
 
+-- drop_served deletes waiters that got the lock from their sidecar: see cohort. ids are separated by commas. The caller has locked
+-- the lock row. If a failover has lost the grant, they wait no more, either.
+CREATE OR REPLACE FUNCTION locksidecar.drop_served(ns text, k text, ids text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF ids <> '' THEN
+        DELETE FROM locksidecar.waiters
+        WHERE namespace = ns AND key = k AND grant_id = ANY (string_to_array(ids, ',')::uuid[]);
+    END IF;
+END
+$$;
+
 -- release frees locks, or passes contended ones on, in the order of the keys. It is for claims that
 -- a plain UPDATE did not take. It leaves an undelivered grant alone if another instance was granted
 -- the lock, too: see ask. It also frees a lock whose lease has expired and is not dead, because a
@@ -29,13 +41,13 @@ $$;
 -- hand-off, because its answer was lost.
 CREATE OR REPLACE FUNCTION locksidecar.release(
     ns text, its_instance text, keys text[], tokens bigint[], leases uuid[], undelivered boolean[],
-    successes boolean[], results text[], at_once boolean[], traceparents text[])
+    successes boolean[], results text[], at_once boolean[], traceparents text[], served text[])
 RETURNS TABLE (
     ord bigint, state text, token bigint, lease_id uuid, acquired_at timestamptz, traceparent text, now timestamptz,
     -- hold_pending, or as in pass_on
     outcome text, expired uuid[], next_grant uuid, next_lease uuid, next_instance text,
     next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz,
-    hints uuid[], hint_instances text[], watched boolean)
+    hints uuid[], hint_instances text[], watched boolean, cohort uuid[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -48,21 +60,23 @@ DECLARE
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR c IN
-        SELECT * FROM unnest(keys, tokens, leases, undelivered, successes, results, at_once, traceparents) WITH ORDINALITY
-            AS u (key, token, lease_id, undelivered, success, result, at_once, traceparent, ord)
+        SELECT * FROM unnest(keys, tokens, leases, undelivered, successes, results, at_once, traceparents, served) WITH ORDINALITY
+            AS u (key, token, lease_id, undelivered, success, result, at_once, traceparent, served, ord)
         ORDER BY u.key COLLATE "C"
     LOOP
         SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
         release.ord := c.ord; release.outcome := NULL; release.expired := NULL;
-        release.hints := NULL; release.hint_instances := NULL;
+        release.hints := NULL; release.hint_instances := NULL; release.cohort := NULL;
         release.token := l.token; release.lease_id := l.lease_id;
         release.acquired_at := l.acquired_at; release.traceparent := l.traceparent;
         release.watched := coalesce(l.watched, false); release.now := clock_timestamp();
-        release.state := locksidecar.claim_status(c.token, c.lease_id, its_instance, l, s);
+        release.state := locksidecar.claim_status(
+            CASE WHEN c.served = '' THEN c.token ELSE locksidecar.granted_token(l.token, c.token) END, c.lease_id, its_instance, l, s);
         IF c.undelivered AND release.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
             release.state := 'other'; -- another instance may have delivered it
         END IF;
+        PERFORM locksidecar.drop_served(ns, c.key, c.served);
 
         IF c.success AND release.state = 'holds' AND l.contended THEN
             UPDATE locksidecar.waiters q SET outcome = 'success', result = c.result
@@ -91,6 +105,9 @@ BEGIN
                 release.next_token, release.next_acquired_at, release.next_expires_at,
                 release.hints, release.hint_instances, release.now
             FROM locksidecar.pass_on(l, s, c.traceparent) h;
+            IF release.next_instance = its_instance THEN
+                release.cohort := locksidecar.cohort(ns, c.key);
+            END IF;
         END IF;
 
         IF release.outcome = 'hold_pending' OR (release.state = 'released' AND kept) THEN
@@ -111,11 +128,12 @@ BEGIN
 END
 $$;
 
--- amend checks claims, and changes the data of locks, and the remaining time of unrenewed leases.
+-- amend checks claims, and changes the data of locks, and the remaining time of unrenewed leases. If
+-- waiters were served since (see cohort), the last of them becomes the holder.
 -- States: see claim_status.
 CREATE OR REPLACE FUNCTION locksidecar.amend(
     ns text, not_after timestamptz, its_instance text, keys text[], tokens bigint[], leases uuid[], ttls interval[],
-    set_datas boolean[], datas text[])
+    set_datas boolean[], datas text[], served text[], sessions text[], owners text[], acquired timestamptz[], traceparents text[])
 RETURNS TABLE (
     ord bigint, state text,
     token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
@@ -132,18 +150,19 @@ DECLARE
     s locksidecar.leases;
 BEGIN
     FOR c IN
-        SELECT * FROM unnest(keys, tokens, leases, ttls, set_datas, datas) WITH ORDINALITY
-            AS u (key, token, lease_id, ttl, set_data, data, ord)
+        SELECT * FROM unnest(keys, tokens, leases, ttls, set_datas, datas, served, sessions, owners, acquired, traceparents)
+            WITH ORDINALITY AS u (key, token, lease_id, ttl, set_data, data, served, session, owner, acquired_at, traceparent, ord)
         ORDER BY u.key COLLATE "C"
     LOOP
-        IF c.set_data OR c.ttl > interval '0' THEN
+        IF c.set_data OR c.ttl > interval '0' OR c.served <> '' THEN
             SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
             PERFORM locksidecar.in_time(not_after);
         ELSE -- a check locks nothing, so its commit flushes nothing
             SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key;
         END IF;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
-        amend.state := locksidecar.claim_status(c.token, c.lease_id, its_instance, l, s);
+        amend.state := locksidecar.claim_status(
+            CASE WHEN c.served = '' THEN c.token ELSE locksidecar.granted_token(l.token, c.token) END, c.lease_id, its_instance, l, s);
         amend.hints := NULL; amend.hint_instances := NULL;
 
         IF amend.state = 'holds' AND c.ttl > interval '0' AND NOT s.renewed THEN
@@ -157,6 +176,14 @@ BEGIN
                 SELECT f.hints, f.hint_instances INTO amend.hints, amend.hint_instances
                 FROM locksidecar.first_waiters(ns, c.key, 1) f;
             END IF;
+        END IF;
+        PERFORM locksidecar.drop_served(ns, c.key, c.served);
+        IF amend.state = 'holds' AND c.served <> '' AND c.token > l.token THEN
+            UPDATE locksidecar.locks
+            SET token = c.token, grant_id = right(c.served, 36)::uuid, session = c.session, owner = c.owner,
+                acquired_at = greatest(acquired_at, c.acquired_at), traceparent = c.traceparent, data = c.data
+            WHERE namespace = ns AND key = c.key
+            RETURNING * INTO l;
         END IF;
         IF amend.state = 'holds' AND c.set_data THEN
             UPDATE locksidecar.locks SET data = c.data WHERE namespace = ns AND key = c.key

@@ -23,7 +23,7 @@ AND clock_timestamp() < $9
 AND m.epoch = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
 AND m.quiet_until <= clock_timestamp()
 ON CONFLICT (namespace, key) DO UPDATE
-SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 1), grant_id = excluded.grant_id,
+SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 32), grant_id = excluded.grant_id,
     stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
     acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
     freed_at = NULL
@@ -57,7 +57,7 @@ WITH own AS MATERIALIZED (
     AND (SELECT first_token FROM this_epoch) IS NOT NULL
     ORDER BY key COLLATE "C"
     ON CONFLICT (namespace, key) DO UPDATE
-    SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 1), grant_id = excluded.grant_id,
+    SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 32), grant_id = excluded.grant_id,
         stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
         acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
         freed_at = NULL

@@ -39,17 +39,17 @@ RETURNING l.key, l.watched
 -- Frees, hands off or keeps locks, and marks waiters that are skipped (invariant 5): see the
 -- function.
 -- $1 namespace, $2 instance, $3 keys, $4 tokens, $5 leases, $6 undelivered, $7 success?, $8 results,
--- $9 ignore min_holds?, $10 trace contexts
+-- $9 ignore min_holds?, $10 trace contexts, $11 served waiters
 SELECT ord, state, token, lease_id, acquired_at, traceparent, now,
     outcome, expired, next_grant, next_lease, next_instance, next_token, next_acquired_at, next_expires_at,
-    hints, hint_instances, watched
-FROM locksidecar.release($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+    hints, hint_instances, watched, cohort
+FROM locksidecar.release($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
 -- name: notify_grants
 -- Delivers grants to the instances whose waiters got the keys. It follows the release in the same
 -- flush, as a transaction of its own. So it reads committed rows (invariant 4), and NOTIFY's lock
 -- on the whole server is not held during a flush. grantOf reads the word. Only a session's grant
--- under its waiter's own renewed lease, with a random id (version 4), is sent in full. Otherwise,
+-- under its waiter's own renewed lease, with a random id (version 4), is sent in full, with the first halves of its cohort's ids. Otherwise,
 -- or if the release took long, the waiter is told to look: see doc.go.
 -- $1 namespace, $2 instance, $3 keys, $4 tokens that ended, $5 a long release
 SELECT pg_notify(locksidecar.channel($1, s.instance), CASE
@@ -57,7 +57,8 @@ SELECT pg_notify(locksidecar.channel($1, s.instance), CASE
         AND clock_timestamp() < l.acquired_at + $5 THEN concat_ws(',',
         'granted:' || l.grant_id, l.token, (extract(epoch FROM l.acquired_at) * 1000000)::bigint,
         (extract(epoch FROM greatest(s.expires_at, l.hold_until)) * 1000000)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-        l.handed_by)
+        l.handed_by, (SELECT coalesce(string_agg(left(id::text, 18), '+' ORDER BY n), '')
+            FROM unnest(locksidecar.cohort($1, c.key)) WITH ORDINALITY AS u (id, n)))
     ELSE 'look:' || left(l.grant_id::text, 18) END)
 FROM unnest($3::text[], $4::bigint[]) AS c (key, token)
 CROSS JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = c.key OFFSET 0) l
@@ -68,9 +69,9 @@ AND set_config('synchronous_commit', 'off', true) IS NOT NULL
 -- name: amend
 -- Checks claims, and changes data and remaining times: see the function.
 -- $1 namespace, $2 not after, $3 instance, $4 keys, $5 tokens, $6 leases, $7 ttls (0: unchanged), $8 replace the data?,
--- $9 datas
+-- $9 datas, $10 served waiters, and of the last of them: $11 sessions, $12 owners, $13 times of the grant, $14 trace contexts
 SELECT ord, state,
     token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, hold_pending,
     session, owner, data, traceparent, stopping, stop_reason, grant_id, waiting,
     hints, hint_instances
-FROM locksidecar.amend($1, $2, $3, $4, $5, $6, $7, $8, $9)
+FROM locksidecar.amend($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
