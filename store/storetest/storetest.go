@@ -81,6 +81,7 @@ func groups() []group {
 		{"release", releaseCases()},
 		{"amend", amendCases()},
 		{"queue", queueCases()},
+		{"cohort", cohortCases()},
 		{"trace", traceCases()},
 		{"outcome", outcomeCases()},
 		{"hold", holdCases()},

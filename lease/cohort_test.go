@@ -1,0 +1,414 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// cohort makes n calls of sessions here wait for a key, which is handed over to the first of them.
+func (r *rig) cohort(other *rig, key string, n int) (calls []*answer, first types.Grant) {
+	r.t.Helper()
+	o := other.session()
+	theirs := other.lock(o, key)
+	for range n {
+		calls = append(calls, r.wait(r.session(), key, types.WaitForever))
+	}
+	other.release(o, theirs)
+	return calls, calls[0].granted(r.t)
+}
+
+// free releases what a call was granted.
+func (a *answer) free(r *rig) {
+	r.t.Helper()
+	r.release(a.s, a.granted(r.t))
+	synctest.Wait()
+}
+
+// A sidecar serves its own waiters that are next by itself, in their order and with growing tokens. The
+// store hears of them with the last release.
+func TestACohortIsServedWithoutTheStore(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		calls, first := r.cohort(other, "k", 5)
+		theirs := other.wait(other.session(), "k", types.WaitForever)
+		before := r.st.count("Release") + r.st.count("Amend")
+		for i, c := range calls[:4] {
+			if g := c.granted(t); g.Token != first.Token+int64(i) || calls[i+1].isOver() || theirs.isOver() {
+				t.Fatalf("call %d got %+v, the next is over: %v, theirs: %v", i, g, calls[i+1].isOver(), theirs.isOver())
+			}
+			c.free(r)
+		}
+		if n := r.st.count("Release") + r.st.count("Amend") - before; n != 0 {
+			t.Errorf("the store was asked %d times", n)
+		}
+		last := calls[4].granted(t)
+		calls[4].free(r)
+		if g := theirs.granted(t); g.Token <= last.Token {
+			t.Errorf("token %d after %d", g.Token, last.Token)
+		}
+		theirs.free(other)
+		r.nothingLeft()
+	})
+}
+
+// Nobody of another pod is overtaken.
+func TestACohortEndsAtAnotherPod(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		o := other.session()
+		held := other.lock(o, "k")
+		var calls []*answer
+		of := []*rig{r, r, other, r, other, other, r}
+		for _, by := range of {
+			calls = append(calls, by.wait(by.session(), "k", types.WaitForever))
+		}
+		other.release(o, held)
+		for i, c := range calls {
+			synctest.Wait()
+			for j := range calls[i+1:] {
+				if calls[i+1+j].isOver() {
+					t.Fatalf("call %d is served before call %d", i+1+j, i)
+				}
+			}
+			c.free(of[i])
+		}
+		r.nothingLeft()
+	})
+}
+
+// What ends a cohort: then the store chooses the next.
+func TestTheStoreIsAskedAgain(t *testing.T) {
+	for name, end := range map[string]func(r, other *rig, c *answer){
+		"its time is over": func(r, _ *rig, c *answer) { time.Sleep(holdings.CohortTime); c.free(r) },
+		"an outcome":       func(r, _ *rig, c *answer) { r.succeed(c.s, c.granted(r.t)) },
+		"asked to stop": func(r, other *rig, c *answer) {
+			r.must(other.m.AskToStop(context.Background(), "k", nil))
+			if synctest.Wait(); len(r.stops()) != 1 {
+				r.t.Fatalf("told %+v", r.stops())
+			}
+			c.free(r)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other := r.another(opt)
+				calls, _ := r.cohort(other, "k", 4)
+				calls[0].free(r)
+				before := r.st.count("Release")
+				end(r, other, calls[1])
+				synctest.Wait()
+				if r.st.count("Release") == before {
+					t.Error("the store was not asked")
+				}
+				if n := len(r.stops()); calls[2].granted(t).Stopping != nil || n > 1 {
+					t.Errorf("the next is asked to stop, too: %d were told", n)
+				}
+				calls[2].free(r)
+				calls[3].free(r)
+				r.nothingLeft()
+			})
+		})
+	}
+}
+
+// Calls that left are passed over: their time is up, or their session has ended.
+func TestACohortPassesOverWhoLeft(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		o := other.session()
+		held := other.lock(o, "k")
+		first := r.wait(r.session(), "k", types.WaitForever)
+		short := r.wait(r.session(), "k", time.Second)
+		ended := r.wait(r.session(), "k", types.WaitForever)
+		last := r.wait(r.session(), "k", types.WaitForever)
+		time.Sleep(time.Second - holdings.CohortTime/2)
+		other.release(o, held)
+		first.granted(t)
+		time.Sleep(holdings.CohortTime * 3 / 4)
+		ended.s.End(types.EndDropped)
+		first.free(r)
+		if !short.isOver() || short.err == nil || !ended.isOver() || ended.err == nil {
+			t.Error("who left has got the lock")
+		}
+		last.free(r)
+		r.nothingLeft()
+	})
+}
+
+// If a session ends, what it has goes to the next of the cohort.
+func TestASessionsEndServesTheCohort(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		calls, first := r.cohort(r.another(opt), "k", 3)
+		<-calls[0].s.End(types.EndDropped)
+		if g := calls[1].granted(t); g.Token != first.Token+1 {
+			t.Errorf("token %d after %d", g.Token, first.Token)
+		}
+		calls[1].free(r)
+		calls[2].free(r)
+		r.nothingLeft()
+	})
+}
+
+// Others see the first of a cohort, but not for longer than its time.
+func TestOthersSeeWhoHoldsTheKey(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		calls, _ := r.cohort(r.another(opt), "k", 3)
+		calls[0].free(r)
+		g := calls[1].granted(t)
+		r.must(r.patch(calls[1].s, g, `"mine"`))
+		if l := r.stored("k"); l.Token != g.Token || string(l.Holder.Data) != `"mine"` || l.Holder.Session != calls[1].s.Name() {
+			t.Errorf("after a change of its data it is %+v", l)
+		}
+		calls[1].free(r)
+		g = calls[2].granted(t)
+		time.Sleep(holdings.CohortTime)
+		synctest.Wait()
+		if l := r.stored("k"); l.Token != g.Token || l.Holder.Data != nil || l.Holder.Session != calls[2].s.Name() || l.QueueLength != 0 {
+			t.Errorf("held by %+v", l)
+		}
+		calls[2].free(r)
+		r.nothingLeft()
+	})
+}
+
+func (r *rig) patch(s *holdings.Session, g types.Grant, data string) error {
+	_, err := r.m.Amend(context.Background(), s, types.AmendRequest{Key: g.Key, Token: g.Token, SetData: true, Data: []byte(data)})
+	return err
+}
+
+// A break ends the grant that it names, and nobody else's.
+func TestABreakMeansOneOfACohort(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		calls, _ := r.cohort(other, "k", 4)
+		seen, err := other.m.Get(context.Background(), nil, "k", true)
+		r.must(err)
+		calls[0].free(r)
+		g := calls[1].granted(t)
+		r.must(other.m.Break(context.Background(), seen.Lock))
+		if _, held := calls[1].s.GrantOf(r.m.holdings.Get("k")); !held {
+			t.Fatal("the break of an earlier grant ended this one")
+		}
+		mine, err := r.m.Get(context.Background(), calls[1].s, "k", false)
+		r.must(err)
+		if mine.Lock.Token != g.Token {
+			t.Fatalf("seen as %+v", mine.Lock)
+		}
+		r.must(r.m.Break(context.Background(), mine.Lock))
+		if lost := r.losses(); len(lost) != 1 || lost[0].Token != g.Token || lost[0].Reason != types.LostForced {
+			t.Errorf("lost %+v", lost)
+		}
+		calls[2].free(r)
+		calls[3].free(r)
+		r.nothingLeft()
+	})
+}
+
+// If the lease dies, the whole cohort begins again, and the lock is lost once.
+func TestACohortDiesWithItsLease(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		calls, _ := r.cohort(other, "k", 3)
+		calls[0].free(r)
+		g := calls[1].granted(t)
+		r.must(r.st.Store.Revoke(context.Background(), []store.LeaseID{r.lease()}))
+		time.Sleep(r.m.cfg.RenewInterval)
+		if lost := r.losses(); len(lost) != 1 || lost[0].Token != g.Token {
+			t.Errorf("lost %+v", lost)
+		}
+		if again := calls[2].granted(t); again.Token <= g.Token {
+			t.Errorf("token %d after %d", again.Token, g.Token)
+		}
+		calls[2].free(r)
+		time.Sleep(time.Minute)
+		r.nothingLeft()
+	})
+}
+
+// A failover in the middle: the lock is the same, and goes to the next when it is released.
+func TestACohortIsMovedAfterAFailover(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		calls, _ := r.cohort(r.another(opt), "k", 3)
+		calls[0].free(r)
+		g, old := calls[1].granted(t), r.lease()
+		r.st.failover()
+		time.Sleep(r.rotation())
+		r.isRotated(old)
+		if l := r.stored("k"); l.Token != g.Token || l.Holder.Lease != r.lease() || len(r.losses()) > 0 {
+			t.Errorf("lost %+v, and the store has %+v", r.losses(), l)
+		}
+		calls[1].free(r)
+		calls[2].free(r)
+		r.nothingLeft()
+	})
+}
+
+// cohortWithData is cohort for three calls, whose locks have the data "0", "1" and "2".
+func (r *rig) cohortWithData(other *rig) (calls []*answer) {
+	r.t.Helper()
+	o := other.session()
+	theirs := other.lock(o, "k")
+	for i := range 3 {
+		calls = append(calls, r.ask(context.Background(), r.session(), types.Request{
+			Key: "k", Wait: types.WaitForever, Data: fmt.Appendf(nil, "%q", fmt.Sprint(i)),
+		}))
+		synctest.Wait()
+	}
+	other.release(o, theirs)
+	calls[0].granted(r.t)
+	return calls
+}
+
+// endAll ends the sessions of calls.
+func endAll(calls []*answer) {
+	for _, c := range calls {
+		c.s.End(types.EndDropped)
+	}
+	time.Sleep(time.Minute)
+}
+
+// A waiter of the cohort that is not moved yet to the lease of the lock is not passed over: the store chooses.
+func TestACohortOvertakesNoWaiterUnderAnotherLease(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		calls := r.cohortWithData(r.another(opt))
+		old := r.m.leases.Get(r.m.cfg.TTL)
+		to := r.m.leases.Pin(context.Background(), 2*r.m.cfg.TTL)
+		defer to.Unpin()
+		<-to.Opened()
+		for _, b := range r.m.acquirer.WaitingUnder(old) {
+			answers, err := r.st.Store.Check(context.Background(), []store.Attempt{b.Ref()})
+			r.must(err)
+			if answers[0].Position == 2 {
+				if !b.BeginMove() {
+					t.Fatal("it does not wait")
+				}
+				b.Moved(to, func() bool { return true }, b.EndMove)
+			}
+		}
+		if !r.m.holdings.Get("k").Moved(to) {
+			t.Fatal("the lock is not held")
+		}
+		calls[0].free(r)
+		if calls[2].isOver() && !calls[1].isOver() {
+			t.Error("the last has overtaken the second")
+		}
+		endAll(calls)
+	})
+}
+
+// A change of the data that the store refuses leaves the data of this lock, not that of an earlier one.
+func TestARefusedChangeInACohort(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		calls := r.cohortWithData(r.another(opt))
+		calls[0].free(r)
+		g := calls[1].granted(t)
+		r.st.set("Amend", fault{refuse: true})
+		if r.patch(calls[1].s, g, `"new"`) == nil {
+			t.Fatal("it was not refused")
+		}
+		r.st.lift("Amend")
+		time.Sleep(10 * time.Second)
+		if l := r.stored("k"); l.Token != g.Token || string(l.Holder.Data) != `"1"` {
+			t.Errorf("token %d with the data %s, want %d", l.Token, l.Holder.Data, g.Token)
+		}
+		endAll(calls)
+	})
+}
+
+// A lock of a cohort that was lost while it was moved is freed under its new lease.
+func TestALockOfACohortIsLostDuringItsMove(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		calls := r.cohortWithData(r.another(opt))
+		calls[0].free(r)
+		calls[1].granted(t)
+		old, answer := r.lease(), make(chan struct{})
+		r.st.set("Amend", fault{refuse: true}) // the store does not hear of the second
+		r.st.set("Move", fault{held: answer})
+		r.st.failover()
+		for r.st.count("Move") == 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		for _, l := range r.m.leases.All() {
+			if l.ID() == old {
+				r.m.leases.Lose(l, types.LostStore)
+			}
+		}
+		synctest.Wait()
+		calls[2].s.End(types.EndDropped)
+		calls[1].s.End(types.EndDropped)
+		r.st.lift("Move", "Amend")
+		close(answer)
+		synctest.Wait()
+		r.lock(calls[0].s, "busy") // keeps the new lease open
+		time.Sleep(20 * time.Minute)
+		if l := r.stored("k"); l.Held {
+			t.Errorf("held for nobody: %+v", l)
+		}
+		endAll(calls)
+	})
+}
+
+// A request to stop that was not heard yet is still there when the store hears who holds the key.
+func TestAStopOutlivesTheChangeOfTheHolder(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		calls := r.cohortWithData(other)
+		calls[0].free(r)
+		calls[1].granted(t)
+		r.st.set("Signals", fault{refuse: true})
+		r.must(other.m.AskToStop(context.Background(), "k", nil))
+		time.Sleep(2 * holdings.CohortTime)
+		r.st.lift("Signals")
+		time.Sleep(10 * time.Second)
+		if h := r.m.holdings.Get("k"); h.State().Stopping == nil || r.stored("k").Stopping == nil {
+			t.Errorf("here %+v, in the store %+v", h.State().Stopping, r.stored("k").Stopping)
+		}
+		endAll(calls)
+	})
+}
+
+// The time of a cohort ends while the key is between two holders: the store hears of the second.
+func TestTheStoreHearsOfALateHandOn(t *testing.T) {
+	for read := range 6 {
+		bubble(t, func(t *testing.T, opt option) {
+			r := newRig(t, opt)
+			calls := r.cohortWithData(r.another(opt))
+			calls[0].free(r)
+			g := calls[1].granted(t)
+			synctest.Wait()
+			time.Sleep(holdings.CohortTime - time.Nanosecond)
+			r.clk.atRead(read, func() { time.Sleep(time.Millisecond) })
+			released := make(chan struct{})
+			go func() { defer close(released); r.release(calls[1].s, g) }()
+			<-released
+			r.clk.next.Store(nil)
+			last := calls[2].granted(t)
+			time.Sleep(10 * time.Second)
+			if l := r.stored("k"); l.Token != last.Token {
+				t.Errorf("at read %d: token %d in the store, want %d", read, l.Token, last.Token)
+			}
+			endAll(calls)
+		})
+	}
+}

@@ -1,0 +1,164 @@
+package storetest
+
+import (
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// cohortCases test what a hand-off says of the waiters behind, and what becomes of those who were served
+// by their sidecar.
+func cohortCases() []testCase {
+	return []testCase{
+		{"a hand-off comes with its sidecar's waiters directly behind it", func(f *fixture) {
+			a, b := f.pair()
+			holder := b.ask("k")
+			token := b.granted(holder).Token
+			first, second, third, other, last := b.ask("k"), b.ask("k"), b.ask("k"), a.ask("k"), b.ask("k")
+			b.queued(first, 1)
+			b.queued(second, 2)
+			b.queued(third, 3)
+			a.queued(other, 4)
+			b.queued(last, 5)
+			b.released(claim(holder, token))
+			b.wantCohort(first, second, third)
+		}},
+		{"served waiters leave the queue with the release, and nobody is overtaken", func(f *fixture) {
+			a, b := f.pair()
+			token, line := b.cohort("k", 3)
+			other := a.ask("k")
+			a.queued(other, 3)
+			served := store.Claim{Key: "k", Token: token + 2, Lease: b.lease, Served: []store.AttemptID{line[1].ID, line[2].ID}}
+			b.released(served)
+			grant := a.awaitNews(other)
+			if grant.Token <= token+2 {
+				f.Errorf("token %d after %d", grant.Token, token+2)
+			}
+			b.want(b.check(line[1]), store.Gone)
+			b.want(b.check(line[2]), store.Gone)
+			if verdicts, err := b.Release(b.ctx(), []store.Claim{served}); err != nil || verdicts[0].Status != store.UnknownToken {
+				f.Errorf("repeated: %+v, %v", verdicts, err)
+			}
+			a.holds("k", grant.Token, 0)
+		}},
+		{"who was not served is next", func(f *fixture) {
+			b := f.instance("b")
+			token, line := b.cohort("k", 4)
+			b.released(store.Claim{Key: "k", Token: token + 1, Lease: b.lease, Served: []store.AttemptID{line[1].ID}})
+			b.wantCohort(line[2], line[3])
+		}},
+		{"no cohort reaches over a waiter of another kind", func(f *fixture) {
+			b := f.instance("b")
+			for name, change := range map[string]func(*store.Ask){
+				"ttl":   func(a *store.Ask) { a.TTL = time.Minute },
+				"hold":  func(a *store.Ask) { a.MinHold = time.Millisecond },
+				"skip":  func(a *store.Ask) { a.Skip = true },
+				"lease": func(a *store.Ask) { a.Lease = b.openLease(longTTL) },
+			} {
+				holder := b.ask(name)
+				token := b.granted(holder).Token
+				first, kind, last := b.ask(name), b.ask(name), b.ask(name)
+				change(&kind)
+				b.queued(first, 1)
+				b.queued(kind, 2)
+				b.queued(last, 3)
+				b.released(claim(holder, token))
+				b.wantCohort(first)
+			}
+		}},
+		{"a watched key has no cohort", func(f *fixture) {
+			b := f.instance("b")
+			if err := b.Watch(b.ctx(), []string{"k"}, b.lease); err != nil {
+				f.Fatal(err)
+			}
+			holder := b.ask("k")
+			token := b.granted(holder).Token
+			first := b.ask("k")
+			b.queued(first, 1)
+			b.queued(b.ask("k"), 2)
+			b.released(claim(holder, token))
+			b.wantCohort(first)
+		}},
+		{"Amend makes the last who was served the holder", func(f *fixture) {
+			b := f.instance("b")
+			token, line := b.cohort("k", 3)
+			c := store.Change{
+				Claim:   store.Claim{Key: "k", Token: token + 1, Lease: b.lease, Served: []store.AttemptID{line[1].ID}, Traceparent: "t"},
+				Session: "second", Owner: "o", AcquiredAt: time.Now(), SetData: true, Data: []byte(`2`),
+			}
+			for range 2 { // it may be repeated
+				if verdicts, err := b.Amend(b.ctx(), []store.Change{c}); err != nil || verdicts[0].Status != store.Holds {
+					f.Fatalf("%+v, %v", verdicts, err)
+				}
+			}
+			b.holds("k", token+1, 1)
+			if h := b.get("k").Holder; h.Session != "second" || h.Owner != "o" || string(h.Data) != "2" || h.Traceparent != "t" {
+				f.Errorf("held by %+v", h)
+			}
+			b.refused(claim(line[0], token), store.UnknownToken)
+			b.released(store.Claim{Key: "k", Token: token + 2, Lease: b.lease, Served: []store.AttemptID{line[1].ID, line[2].ID}})
+			b.free("k")
+		}},
+		{"a token of a cohort is unknown to who names no served waiter", func(f *fixture) {
+			b := f.instance("b")
+			token, line := b.cohort("k", 2)
+			b.refused(claim(line[1], token+1), store.UnknownToken)
+			b.refused(store.Claim{Key: "k", Token: token + store.TokensPerGrant, Lease: b.lease, Served: []store.AttemptID{line[0].ID}}, store.UnknownToken)
+			b.holds("k", token, 1)
+		}},
+		{"served waiters go with their lease", func(f *fixture) {
+			a, b := f.pair()
+			b.cohort("k", 3)
+			other := a.ask("k")
+			a.queued(other, 3)
+			b.revoke(b.lease)
+			a.awaitNews(other)
+			a.holds("k", a.want(a.check(other), store.Granted).Token, 0)
+		}},
+	}
+}
+
+// cohort lets n attempts of the instance wait for a key, and hands it to the first of them.
+func (in *instance) cohort(key string, n int) (token int64, line []store.Ask) {
+	in.Helper()
+	holder := in.ask(key)
+	token = in.granted(holder).Token
+	for i := range n {
+		line = append(line, in.ask(key))
+		in.queued(line[i], i+1)
+	}
+	in.released(claim(holder, token))
+	return in.wantCohort(line[0], line[1:]...).Token, line
+}
+
+// wantCohort waits for the news of a hand-off, which comes with these waiters.
+func (in *instance) wantCohort(first store.Ask, behind ...store.Ask) store.Answer {
+	in.Helper()
+	var grant store.Answer
+	in.poll("the hand-off to be told", func() bool {
+		select {
+		case n := <-in.newsOf(first.ID):
+			grant = n.Answer
+			return true
+		default:
+			return false
+		}
+	})
+	var want []store.HalfID
+	for _, ask := range behind {
+		want = append(want, store.HalfOf(ask.ID))
+	}
+	if !slices.Equal(grant.Cohort, want) {
+		in.Fatalf("a cohort of %d, want %d: %x", len(grant.Cohort), len(want), grant.Cohort)
+	}
+	return in.want(grant, store.Granted)
+}
+
+func (in *instance) refused(c store.Claim, want store.ClaimStatus) {
+	in.Helper()
+	verdicts, err := in.Release(in.ctx(), []store.Claim{c})
+	if err != nil || verdicts[0].Status != want {
+		in.Fatalf("%+v: %+v, %v, want %d", c, verdicts, err, want)
+	}
+}
