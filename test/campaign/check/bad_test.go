@@ -192,6 +192,9 @@ var bad = map[string]struct{ broken, text string }{
 		c force 10-11 done
 		x line 2000-2001 l1:x-1@a l2:x-2@a
 		x line 2040-2041 l2:x-2@a l3:x-1@a`},
+	"granted by the store itself, and still in line": {"fifo", `
+		a acquire 0-10 granted t200 u500 w-1
+		x line 20-21 t200 l1:x-1`},
 	"granted, and still in line": {"fifo", `
 		a acquire 0-10 granted t1 u500 w-1
 		x line 30-31 l1:x-1 l2:x-9`},

@@ -108,6 +108,15 @@ var good = map[string]string{
 		x fault 40-50
 		h release 70-75 done t1
 		b release 85-90 done t2`,
+	"served by its sidecar, and its place is still there": `
+		h acquire 0-10 granted t100 u500
+		a acquire 20-60 granted t200 u500 w-1
+		b acquire 21-75 granted t201 u500 w-1
+		x line 30-31 t100 l1:x-2 l2:x-3
+		h release 50-55 done t100
+		a release 70-72 done t200
+		x line 80-81 t200 l2:x-3
+		b release 85-90 done t201`,
 	"who asks again stands in line again": `
 		h acquire 0-10 granted t1 u500
 		a acquire 20-100 granted t3 u500 w-1 s- r1
