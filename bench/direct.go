@@ -9,7 +9,8 @@ import (
 	"strconv"
 )
 
-// The peer of P2 and P3: what a careful service would do without us.
+// The peer of P2 and P3: what a careful service would do without us. It leaves no row behind, so
+// each of its inserts is a fresh one; P2f's keys come out of so many that none comes twice.
 const (
 	directTable = `CREATE TABLE direct_locks (key text PRIMARY KEY, owner text NOT NULL, expires_at timestamptz NOT NULL)`
 	directPair  = `\set k random(1, 1000000)
@@ -17,6 +18,7 @@ INSERT INTO direct_locks (key, owner, expires_at) VALUES ('bench:' || :k, 'me', 
 	ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at WHERE direct_locks.expires_at < now();
 DELETE FROM direct_locks WHERE key = 'bench:' || :k AND owner = 'me';
 `
+	directKeys, freshKeys = "random(1, 1000000)", "random(1, 9000000000000000000)"
 )
 
 // besideDirect starts a sidecar on a database that has the table of its peer too.

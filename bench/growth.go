@@ -43,6 +43,7 @@ var curves = []struct {
 	{"sidecars", (*bench).growSidecars},
 	{"listeners", (*bench).growListeners},
 	{"rows", (*bench).growRows},
+	{"hot", (*bench).growHot},
 }
 
 // growth measures the curves that are chosen, and writes them and their pictures.

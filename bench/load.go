@@ -131,6 +131,11 @@ func (l *loader) run(length time.Duration, servers ...*process) (run, error) {
 // once is a run of a load process that is started for it.
 func (b *bench) once(what string, connections int, servers ...*process) (run, error) {
 	l, err := b.loader(what, connections, servers...)
+	return b.runOnce(l, err, servers)
+}
+
+// runOnce runs a load process that has just started, unless it failed, and stops it.
+func (b *bench) runOnce(l *loader, err error, servers []*process) (run, error) {
 	if err != nil {
 		return run{}, err
 	}

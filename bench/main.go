@@ -64,6 +64,7 @@ var measures = []struct {
 	{"floor", (*bench).floors},
 	{"P1", (*bench).p1},
 	{"P2", (*bench).p2},
+	{"P2f", (*bench).p2f},
 	{"P3", (*bench).p3},
 	{"P4", (*bench).p4},
 	{"P5", (*bench).p5},

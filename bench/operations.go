@@ -13,6 +13,7 @@ import (
 var operations = map[string]func(c *conn, i int) (func() error, error){
 	"echo":    echoes,
 	"pair":    ownKey,
+	"fresh":   freshKey,
 	"keep":    keeps,
 	"hot":     hotKey,
 	"get":     readsOwn,
@@ -32,6 +33,16 @@ func ownKey(c *conn, i int) (func() error, error) {
 	key, request := fmt.Sprintf("bench:%d", i), make([]byte, 0, 256)
 	return func() (err error) {
 		request, err = c.pair(key, request)
+		return err
+	}, nil
+}
+
+// freshKey acquires and releases a key that was never used, anywhere in the order of keys.
+func freshKey(c *conn, _ int) (func() error, error) {
+	request, key := make([]byte, 0, 256), make([]byte, 16)
+	return func() (err error) {
+		_, _ = rand.Read(key)
+		request, err = c.pair(hex.EncodeToString(key), request)
 		return err
 	}, nil
 }

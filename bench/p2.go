@@ -99,3 +99,31 @@ func (r *p2Run) row(peer string, direct []float64) result {
 		ratio: fmt.Sprintf("%.2f of direct", ratio), score: ratio, goal: none,
 	}
 }
+
+// p2f measures keys that nobody had before, each time another one, against a pgbench that
+// inserts such keys.
+func (b *bench) p2f() ([]result, error) {
+	const connections, goal = 64, 1.2
+	sidecar, url, stop, err := b.besideDirect("p2f")
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	ours := &p2Run{server: sidecar, name: "acquire+release of fresh keys on PostgreSQL", connections: connections}
+	var direct []float64
+	for range b.rounds {
+		r, err := b.once("fresh", connections, sidecar)
+		if err != nil {
+			return nil, err
+		}
+		d, err := b.pgbench(url, strings.Replace(directPair, directKeys, freshKeys, 1), connections)
+		if err != nil {
+			return nil, err
+		}
+		b.log.Printf("P2f %d connections: %.0f pairs/s, %s; direct: %.0f pairs/s", connections, r.rate(), runs{r}.cost(), d)
+		ours.runs, direct = append(ours.runs, r), append(direct, d)
+	}
+	row := ours.row(fmt.Sprintf("direct with fresh keys, %d clients", connections), direct).wants(goal)
+	row.id = "P2f"
+	return []result{row}, nil
+}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -11,7 +10,7 @@ import (
 
 // etcd locks as etcd's documentation shows: a session, which is a lease, for each who
 // locks, and a Mutex on it. All share the client, and its one connection.
-func etcd(address string, workers int) (operations []func() error, end func(), err error) {
+func etcd(address string, workers int, hot bool) (operations []func() error, end func(), err error) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{address}, DialTimeout: 5 * time.Second})
 	if err != nil {
 		return nil, func() {}, err
@@ -23,7 +22,7 @@ func etcd(address string, workers int) (operations []func() error, end func(), e
 		if err != nil {
 			return nil, end, err
 		}
-		mutex := concurrency.NewMutex(session, fmt.Sprintf("/bench/%d", i))
+		mutex := concurrency.NewMutex(session, keyOf(i, hot))
 		operations = append(operations, func() error {
 			if err := mutex.Lock(ctx); err != nil {
 				return err

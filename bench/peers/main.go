@@ -2,8 +2,8 @@
 // the sidecar: one operation is a lock that is acquired and released. It is a module
 // of its own, so that etcd's client is none of the sidecar's dependencies.
 //
-//	peers etcd HOST:PORT CONNECTIONS
-//	peers redis HOST:PORT CONNECTIONS
+//	peers etcd|redis HOST:PORT CONNECTIONS        each locks a key of its own
+//	peers etcd|redis HOST:PORT CONNECTIONS hot    all want one key
 package main
 
 import (
@@ -14,9 +14,9 @@ import (
 	"github.com/locksidecar/locksidecar/bench/internal/load"
 )
 
-// peer prepares workers, each of which acquires and releases a lock of its own; end
-// closes their connections.
-type peer func(address string, workers int) (operations []func() error, end func(), err error)
+// peer prepares workers, each of which acquires and releases a lock of its own, or all of them
+// the same one (hot); end closes their connections.
+type peer func(address string, workers int, hot bool) (operations []func() error, end func(), err error)
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -25,9 +25,18 @@ func main() {
 	}
 }
 
+// keyOf is the key of a worker.
+func keyOf(worker int, hot bool) string {
+	if hot {
+		return "bench:hot"
+	}
+	return fmt.Sprintf("bench:%d", worker)
+}
+
 func run(args []string) error {
-	const usage = "peers etcd|redis HOST:PORT CONNECTIONS"
-	if len(args) != 3 {
+	const usage = "peers etcd|redis HOST:PORT CONNECTIONS [hot]"
+	hot := len(args) == 4 && args[3] == "hot"
+	if len(args) != 3 && !hot {
 		return fmt.Errorf("usage: %s", usage)
 	}
 	known, ok := map[string]peer{"etcd": etcd, "redis": redis}[args[0]]
@@ -38,7 +47,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	operations, end, err := known(args[1], workers)
+	operations, end, err := known(args[1], workers, hot)
 	defer end()
 	if err != nil {
 		return err

@@ -5,7 +5,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
+	"time"
 )
 
 // compareAndDelete is the script that Redis's documentation gives for a release.
@@ -14,7 +16,7 @@ const compareAndDelete = `if redis.call("get",KEYS[1]) == ARGV[1] then return re
 // redis locks as Redis's documentation shows, on a connection for each who locks:
 // SET with NX and a time to live, then the script, which the server has cached. The
 // requests are made once, so that what is measured is the server.
-func redis(address string, workers int) (operations []func() error, end func(), err error) {
+func redis(address string, workers int, hot bool) (operations []func() error, end func(), err error) {
 	var conns []*redisConn
 	end = func() {
 		for _, c := range conns {
@@ -32,17 +34,37 @@ func redis(address string, workers int) (operations []func() error, end func(), 
 		if err != nil {
 			return nil, end, err
 		}
-		key, mine := fmt.Sprintf("bench:%d", i), rand.Text()
+		key, mine := keyOf(i, hot), rand.Text()
 		set := command("SET", key, mine, "NX", "PX", "15000")
 		release := command("EVALSHA", sha, "1", key, mine)
 		operations = append(operations, func() error {
-			if err := conn.call(set, "+OK"); err != nil {
+			if err := conn.lock(set, hot); err != nil {
 				return err
 			}
 			return conn.call(release, ":1")
 		})
 	}
 	return operations, end, nil
+}
+
+// pause is the longest before a refused client asks again. Redis's documentation wants it to be
+// random; client libraries pause for 50 to 250 ms.
+const pause = 10 * time.Millisecond
+
+// lock asks until it has the lock, if others want it too.
+func (c *redisConn) lock(set []byte, hot bool) error {
+	for {
+		line, err := c.ask(set)
+		switch {
+		case err != nil:
+			return err
+		case string(line) == "+OK":
+			return nil
+		case !hot || string(line) != "$-1":
+			return fmt.Errorf("redis: %q, want +OK", line)
+		}
+		time.Sleep(mathrand.N(pause))
+	}
 }
 
 type redisConn struct {
