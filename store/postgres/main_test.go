@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	if cluster, err = pgtest.Run(pgtest.WithoutFsync(), deadlocks, pgroles.Template()); err != nil {
 		log.Fatal(err)
 	}
-	goleak.VerifyTestMain(m, goleak.IgnoreCurrent(), goleak.Cleanup(func(code int) {
+	goleak.VerifyTestMain(pgtest.Tests{M: m}, goleak.IgnoreCurrent(), goleak.Cleanup(func(code int) {
 		cluster.Stop()
 		os.Exit(code)
 	}))

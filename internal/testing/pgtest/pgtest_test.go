@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(crashes) != "" {
 		crash()
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(pgtest.Tests{M: m})
 }
 
 func TestCluster(t *testing.T) {
