@@ -25,8 +25,14 @@ type Ask struct {
 	// Wait: if the key is held, the attempt is queued.
 	Wait bool
 	// Skip: as a waiter it wants the result, not the lock, when the holder releases with the
-	// Outcome Success.
+	// Outcome Success. A Shared ask has none.
 	Skip bool
+	// Shared asks for a share: any number of shared holders have the key together. Only an engine with
+	// the Trait Shared is asked for one.
+	Shared bool
+	// Limit above zero is for a Shared ask: at most so many holders have the key together. While a key
+	// has shared holders or shared waiters, they all name the same limit, or none.
+	Limit int
 	// Session and Owner are shown with the holder.
 	Session, Owner string
 	// Data is JSON (valid UTF-8), or nil.
@@ -39,7 +45,8 @@ type Ask struct {
 type Outcome uint8
 
 const (
-	// Held: somebody else has the lock; nothing changed.
+	// Held: somebody else has the lock, or a Shared ask would overtake a waiter or exceed its Limit;
+	// nothing changed.
 	Held Outcome = iota + 1
 	// Granted: the lock is the attempt's.
 	Granted
@@ -56,6 +63,9 @@ const (
 	// Quiet: the store grants nothing until ExpiresIn is over, because a failover may have forgotten
 	// grants. Only an ask that does not wait; nothing changed.
 	Quiet
+	// LimitMismatch: the key has shared holders or shared waiters, and they name another Limit (that of
+	// the Lock) than this Shared ask; nothing changed. Those whose lease has expired are reaped first.
+	LimitMismatch
 )
 
 // Answer tells what became of an attempt.
@@ -64,11 +74,13 @@ type Answer struct {
 	// Token and AcquiredAt are those of the grant (Granted).
 	Token      int64
 	AcquiredAt time.Time
+	// Slot is the share's (Granted): see [Share].
+	Slot int
 	// ExpiresIn is how long the grant's lease or its hold lasts (Granted), at least: in an answer
 	// since the question, in news from now. Or how long nothing is granted (Quiet).
 	ExpiresIn time.Duration
-	// Lock is who has it (Held, Queued). For Queued, Holder.ExpiresIn may be zero or less: the
-	// holder's lease is about to be reaped.
+	// Lock is who has it (Held, Queued, LimitMismatch), with at most [BlockersShown] of its Holders. For
+	// Queued, Holder.ExpiresIn and NextEnd may be zero or less: a holder's lease is about to be reaped.
 	Lock Lock
 	// Position is the queue position, 1 for the first, of an ask that waits (Queued), or that a
 	// Cancel gave up (Gone). Zero: not known.
@@ -79,7 +91,7 @@ type Answer struct {
 	// (Granted), or empty.
 	HandedBy string
 	// Cohort are the waiters directly behind one that got its lock by a hand-off, in their order, if they
-	// wait under the same lease and only for the lock. Their sidecar may give them the lock one after the
+	// wait under the same lease and only for the lock, all exclusively. Their sidecar may give them the lock one after the
 	// other, each under the next token, without asking the store: see Claim.Served.
 	Cohort []HalfID
 	// GrantedFor is how long ago, by the store's clock, a waiter's grant was made (Granted).

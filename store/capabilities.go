@@ -29,15 +29,23 @@ func Lacking(s Store) []string {
 	if _, ok := s.(Census); !ok {
 		names = append(names, FeatureStats)
 	}
+	if _, ok := s.(Waiters); !ok {
+		names = append(names, FeatureWaiters)
+	}
+	if !s.Traits().Shared {
+		names = append(names, FeatureShared)
+	}
 	return names
 }
 
 // The names of capabilities among the features of GET /v1.
 const (
-	FeatureList   = "list"   // Lister
-	FeatureStop   = "stop"   // Signaler
-	FeatureEvents = "events" // Watcher
-	FeatureStats  = "stats"  // Census
+	FeatureList    = "list"    // Lister
+	FeatureStop    = "stop"    // Signaler
+	FeatureEvents  = "events"  // Watcher
+	FeatureStats   = "stats"   // Census
+	FeatureWaiters = "waiters" // Waiters
+	FeatureShared  = "shared"  // the Trait Shared
 )
 
 // UnsupportedError: the engine lacks a capability.
@@ -56,9 +64,16 @@ type Lister interface {
 	List(ctx context.Context, query Query) ([]Lock, error)
 }
 
+// Waiters is an engine that can read queues.
+type Waiters interface {
+	// Waiting reads waiters, ordered by the bytes of their keys, and those of a key by their order in
+	// the queue.
+	Waiting(ctx context.Context, query WaitQuery) ([]Waiting, error)
+}
+
 // Signaler is an engine that can tell a holder something.
 type Signaler interface {
-	// Signal asks the holders of keys for something. Claim statuses: Holds, UnknownToken (nobody
+	// Signal asks the holders of keys for something, and of a shared lock one or all. Claim statuses: Holds, UnknownToken (nobody
 	// holds the key), ClaimRowLocked. If it Holds:
 	//   - a Stop is noted in the lock. A session's holder will be told, and watchers hear of it if
 	//     there is a holder (a MinHold alone may keep the key). If only the reason is new, watchers may
@@ -88,7 +103,8 @@ type Watcher interface {
 // less. Its renewals name the leases of another history. Their sidecar verifies what it believes to
 // be held under them, moves that to a fresh lease, and revokes the old one with the rest.
 type Mover interface {
-	// HeldUnder returns which of these keys' locks are held under renewed leases of this instance.
+	// HeldUnder returns which of these keys' locks are held under renewed leases of this instance. Of a
+	// shared lock, there may be several grants.
 	HeldUnder(ctx context.Context, keys []string) (HeldGrants, error)
 	// Move moves locks and waits from one lease of this instance to another. Tokens and queue
 	// positions stay. A repeat is safe, and a late Move does nothing: a lock under a third lease

@@ -8,7 +8,7 @@ const TokensPerGrant = 32
 // OfGrant reports whether a token is one of the grant that the store knows under its first token.
 func OfGrant(first, token int64) bool { return first <= token && token-first < TokensPerGrant }
 
-// Claim is a lock that somebody says to hold.
+// Claim is a lock that somebody says to hold, or a share of it, by its token.
 type Claim struct {
 	Key   string
 	Token int64
@@ -22,7 +22,7 @@ type Claim struct {
 	// was repeated at another instance, either may have told somebody: the claim is refused as
 	// OtherSession, and the lock lasts for its TTL.
 	Undelivered bool
-	// Outcome and Result (JSON, or nil) are for those who wait or watch (Release).
+	// Outcome and Result (JSON, or nil) are for those who wait or watch (Release). A share has none.
 	Outcome ReleaseOutcome
 	Result  []byte
 	// AtOnce: a pending hold (MinHold) does not keep the key, even if the claimed Lease is dead (Release).
@@ -41,6 +41,10 @@ type Change struct {
 	// Session, Owner, AcquiredAt, Data and the claim's Traceparent are those of the last of Served.
 	Session, Owner string
 	AcquiredAt     time.Time
+	// Share turns an exclusive lock into a share with the same token, and grants the waiters at the head
+	// of the queue that fit then. The share takes the Limit of the shared waiters, if there are any, and
+	// none otherwise. It ends the lock's cohort. A lock that is a share already stays as it is.
+	Share bool
 	// SetData replaces the data by Data (nil removes it).
 	SetData bool
 	Data    []byte
@@ -71,7 +75,8 @@ const (
 	Released
 	// Expired: the lock was held under this token until its lease ended.
 	Expired
-	// UnknownToken: the key is not held under this token.
+	// UnknownToken: the key is not held under this token. The end of a key's last grant is remembered
+	// (Released, Expired), also if it was a share and earlier ones are still held. Ends before are not.
 	UnknownToken
 	// ClaimRowLocked: somebody keeps the key's row locked; nothing changed.
 	ClaimRowLocked
@@ -80,7 +85,8 @@ const (
 // Verdict answers a claim.
 type Verdict struct {
 	Status ClaimStatus
-	// Lock is the lock as it is now (Amend), when it Holds. Release sets key and token and, of a
+	// Lock is the lock as it is now (Amend), when it Holds. Of a shared lock, it shows the claimed share:
+	// Token, Holder, Stopping and Holders are of this one alone. Release sets key and token and, of a
 	// claim without a lease, how long it was held and the trace context of its acquire: the holder
 	// of a lease knows the rest.
 	Lock Lock

@@ -12,9 +12,38 @@ type Lock struct {
 	QueueLength int
 	// Stopping is set when the holder was asked to stop.
 	Stopping *Stopping
+	// Shared: shared holders have it. Token, Holder and Stopping are those of the one that was granted
+	// first.
+	Shared bool
+	// Limit is the one that all shared holders and shared waiters name; zero: none. It is also set if an
+	// exclusive holder keeps the shared waiters waiting.
+	Limit int
+	// HoldersCount is how many shared holders there are, and Holders are the first of them, at most
+	// [HoldersShown], in the order of their tokens.
+	HoldersCount int
+	Holders      []Share
+	// NextEnd is the smallest ExpiresIn of all shared holders.
+	NextEnd time.Duration
 	// Expired: the key is not held, and the lease of the grant under Token ended before a release.
 	// Zero Token: none is remembered.
 	Expired bool
+}
+
+// HoldersShown is the most shared holders that a Lock shows, and BlockersShown those of an Answer.
+const (
+	HoldersShown  = 100
+	BlockersShown = 8
+)
+
+// Share is one holder of a shared lock.
+type Share struct {
+	Token int64
+	// Slot is the smallest number from 0 on that no other holder had when it was granted, if there is a
+	// Limit. Else it is zero.
+	Slot int
+	// Stopping is set when this holder was asked to stop.
+	Stopping *Stopping
+	Holder
 }
 
 // Holder is who has a lock.
@@ -38,7 +67,8 @@ type Holder struct {
 
 // Query selects held locks.
 type Query struct {
-	// Instance limits to locks granted by that instance; empty: all.
+	// Instance limits to locks granted by that instance, shared ones to those with a holder of it;
+	// empty: all.
 	Instance string
 	// Prefix limits to keys that begin with it.
 	Prefix string
@@ -46,4 +76,36 @@ type Query struct {
 	After string
 	// Limit is the most locks to return, at least 1.
 	Limit int
+}
+
+// WaitQuery selects waiters.
+type WaitQuery struct {
+	// Key limits to the queue of one key; empty: all.
+	Key string
+	// Prefix limits to keys that begin with it.
+	Prefix string
+	// After limits to waiters behind this one; zero: from the start.
+	After QueuePlace
+	// Limit is the most waiters to return, at least 1.
+	Limit int
+}
+
+// QueuePlace is where a waiter stands. Unlike its position, it stays while others leave the queue.
+type QueuePlace struct {
+	Key string
+	// Order grows along the queue.
+	Order int64
+}
+
+// Waiting is a waiter whose lease lives.
+type Waiting struct {
+	QueuePlace
+	// Position is 1 for the first of the key.
+	Position            int
+	Pod, Session, Owner string
+	Shared              bool
+	Limit               int
+	// WaitingFor is how long it has been in the queue.
+	WaitingFor  time.Duration
+	Traceparent string
 }

@@ -21,7 +21,7 @@ type Signal struct {
 	Kind SignalKind
 	Key  string
 	// Token is the grant that is meant. Signals sets it; a Signal call means whoever holds the key,
-	// if it is zero.
+	// if it is zero: all holders of a shared lock.
 	Token int64
 	// Reason is for people; nil: none was given.
 	Reason *string

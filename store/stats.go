@@ -27,7 +27,7 @@ const StatLines = 1000
 // Others names the line of all that have none.
 const Others = "_others"
 
-// Stat counts the locks of one type, or of one pod.
+// Stat counts the locks of one type, or of one pod. Each holder of a shared lock counts as one.
 type Stat struct {
 	// Namespace is that of the keys; Name the type of the keys, see [TypeOf], or the pod.
 	Namespace, Name string

@@ -8,6 +8,10 @@
 // grant. A grant is one successful acquisition: a fencing token, and an AttemptID that the asker
 // made before it asked. A waiter is an asker in a key's FIFO queue, known by the same AttemptID.
 //
+// A lock has one exclusive holder, or any number of shared ones. A share is a grant of its own, with its
+// token, lease and data. With a limit, the key is a semaphore: at most so many shares are held at a time,
+// and each has a slot, a number that no other holder has.
+//
 // A missing lease is dead; ids are never used again, so death is final. A lease past its expiry is
 // not dead yet: its holder may be renewing it in this moment. To reap a lease is to declare it
 // dead. Only so do locks leave an owner that did not release them.
@@ -18,12 +22,16 @@
 //
 // # What every store promises
 //
-//  1. At most one unexpired grant of a key, judged by the store's own clock.
-//  2. The tokens of a key strictly grow, through releases, restarts and sweeps.
+//  1. At most one unexpired grant of a key, judged by the store's own clock; or shares alone, never
+//     more than their limit, with different slots. An expired share counts until it is reaped.
+//  2. The tokens of a key strictly grow in the order of its grants, over both modes, through releases,
+//     restarts and sweeps.
 //  3. Nothing is reported as granted before it is committed.
 //  4. A key with living waiters is never free: a release, a cancel or a reap hands it to the first of
-//     them (the hand-off). A skipped waiter waits no more. An engine may tell with a hand-off which
-//     waiters are next (the cohort): see Answer.Cohort.
+//     them (the hand-off), and if that one is shared, to all directly behind it that fit: shared ones
+//     up to the limit. The same happens to the waiters of a shared lock whenever one at the head fits.
+//     Nobody is granted a key while an earlier living waiter waits. A skipped waiter waits no more. An
+//     engine may tell with a hand-off which waiters are next (the cohort): see Answer.Cohort.
 //  5. An operation may be repeated. With the same AttemptID, an Acquire finds what the first one did;
 //     a repeated Release finds the lock released or in other hands and changes nothing.
 //
@@ -36,8 +44,9 @@
 // # Core and capabilities
 //
 // Every engine implements [Store]. Capabilities that only some engines have are interfaces: [Lister],
-// [Signaler], [Watcher], [Mover], [Reaper], [Census], [Listener] and [Immediate]. Callers ask for them with
-// [As]. The suite store/storetest tests every engine against this page, with the cases of its capabilities.
+// [Waiters], [Signaler], [Watcher], [Mover], [Reaper], [Census], [Listener] and [Immediate]. Callers ask for
+// them with [As]. The suite store/storetest tests every engine against this page, with the cases of its
+// capabilities and traits.
 package store
 
 import (
@@ -101,7 +110,7 @@ type Store interface {
 	// Acquire takes each key that is free, or whose holder's lease is dead or can be reaped. An ask
 	// that waits is queued if its key is held; it needs a living Lease, also for bind:ttl, which
 	// keeps the queue position. The asks of one call all wait, or none does. Outcomes: Granted,
-	// Held or (if it waits) Queued, LeaseLost, RowLocked, Quiet.
+	// Held or (if it waits) Queued, LeaseLost, RowLocked, Quiet, LimitMismatch.
 	Acquire(ctx context.Context, asks []Ask) ([]Answer, error)
 	// Check tells what became of waiters, and reaps expired leases that hold their keys. Outcomes:
 	// Granted, Queued, Skipped, Gone. A skipped waiter is remembered, with the result, until Cancel.
@@ -126,7 +135,7 @@ type Store interface {
 	// with its Lease, a Release sends its news again; without one, it may.
 	Release(ctx context.Context, claims []Claim) ([]Verdict, error)
 	// Amend checks that locks are held under their tokens, and changes their data and, for bind:ttl
-	// locks, their remaining time.
+	// locks, their remaining time. It may turn an exclusive lock into a share.
 	Amend(ctx context.Context, changes []Change) ([]Verdict, error)
 	// Get reads locks.
 	Get(ctx context.Context, keys []string) ([]Lock, error)
@@ -139,4 +148,6 @@ type Traits struct {
 	// Polls: news of waiters that other instances granted does not arrive now, so waits must be
 	// checked every poll interval.
 	Polls bool
+	// Shared: it grants shares. It never changes.
+	Shared bool
 }
