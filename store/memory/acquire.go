@@ -37,8 +37,8 @@ func (o *operation) ask(s *Store, ask *store.Ask) store.Answer {
 	defer sh.mu.Unlock()
 	now := o.ns.space.now()
 	if r := sh.rows[ask.Key]; r != nil {
-		if r.heldBy(ask.ID, now) {
-			return r.grantedAgain(s, now)
+		if h := r.heldBy(ask.ID, now); h != nil {
+			return h.grantedAgain(s, now)
 		}
 		if k := r.skipped[ask.ID]; k != nil && ask.Wait {
 			return k.answer()
@@ -49,18 +49,22 @@ func (o *operation) ask(s *Store, ask *store.Ask) store.Answer {
 		return store.Answer{Outcome: store.LeaseLost}
 	}
 	r := sh.row(ask.Key)
-	switch {
-	case o.settle(r, now):
-		a := s.asker(ask, own)
-		o.grant(r, &a, now)
-		return r.granted(now)
-	case r.heldBy(ask.ID, now):
-		return r.grantedAgain(s, now) // it was the first in line when the holder was reaped
-	case ask.Wait:
-		return o.wait(s, r, ask, own, now)
-	default:
-		return store.Answer{Outcome: store.Held, Lock: r.occupied(now)}
+	if !o.settle(r, now) {
+		if h := r.heldBy(ask.ID, now); h != nil {
+			return h.grantedAgain(s, now) // it was one of the first in line when a holder was reaped
+		}
+		switch {
+		case ask.Shared && o.mismatch(r, ask.Limit, now):
+			return store.Answer{Outcome: store.LimitMismatch, Lock: r.blockers(now)}
+		case ask.Shared && r.mayJoin():
+		case ask.Wait:
+			return o.wait(s, r, ask, own, now)
+		default:
+			return store.Answer{Outcome: store.Held, Lock: r.blockers(now)}
+		}
 	}
+	a := s.asker(ask, own)
+	return o.grant(r, &a, now).granted(now)
 }
 
 // ownLease finds the asker's lease, and reports whether the ask may go on: only an Acquire of a
@@ -73,7 +77,8 @@ func (o *operation) ownLease(ask *store.Ask, now moment) (*lease, bool) {
 	return own, own != nil && own.renewed && own.alive(now)
 }
 
-// wait puts an asker in line, or finds it there. A place under a lease that has ended is lost.
+// wait puts an asker in line, or finds it there. A place under a lease that has ended is lost, and may
+// have kept others waiting.
 func (o *operation) wait(s *Store, r *row, ask *store.Ask, own *lease, now moment) store.Answer {
 	w := r.queue.find(ask.ID)
 	if w != nil && (w.lease != own || !w.lease.alive(now)) {
@@ -82,7 +87,8 @@ func (o *operation) wait(s *Store, r *row, ask *store.Ask, own *lease, now momen
 	}
 	if w == nil {
 		a := s.asker(ask, own)
-		w = r.enqueue(&a)
+		w = r.enqueue(&a, now)
+		o.letIn(r, now)
 	}
 	return r.queued(w, now)
 }

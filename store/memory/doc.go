@@ -31,6 +31,17 @@
 // Nothing runs in the background. Expired leases are reaped when an operation meets them, or by
 // Sweep.
 //
+// # Shares
+//
+// The row's own holder is the exclusive one. Shared holders are a list beside it, in the order of their
+// tokens, and each is a grant with all that an exclusive one has. A row has one or the other. An operation
+// that ends a share, or takes a waiter out of the queue of a shared key, grants the waiters at the head that
+// fit then.
+//
+// A dead share is in the way of nobody: each ask, and each check of a waiter, takes the dead ones out
+// before it judges. A waiter may come, or a share be granted, while a lease dies. If somebody waits, the
+// visit of that death settles the row, whoever died. If nobody waits, the next asker does.
+//
 // # Time
 //
 // All judgements use Go's monotonic clock.

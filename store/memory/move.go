@@ -15,8 +15,8 @@ func (s *Store) HeldUnder(ctx context.Context, keys []string) (held store.HeldGr
 	for _, key := range keys {
 		sh := s.ns.shard(key)
 		sh.mu.Lock()
-		if r := sh.rows[key]; r != nil && !r.released && r.lease != nil && r.lease.renewed && r.lease.by == s && !r.lease.dead() {
-			held.Grants = append(held.Grants, store.HeldGrant{Key: key, Token: r.token, Lease: r.lease.id})
+		if r := sh.rows[key]; r != nil {
+			held.Grants = append(held.Grants, r.heldUnderRenewed(s)...)
 		}
 		sh.mu.Unlock()
 	}
@@ -48,19 +48,19 @@ func (s *Store) move(r *row, from store.LeaseID, to *lease, m store.Move) store.
 	if r == nil {
 		return store.UnknownToken
 	}
-	under := &r.lease
+	var under **lease
+	var held *holder
 	if w := r.queue.find(m.ID); w != nil {
 		under = &w.lease
 	} else if k := r.skipped[m.ID]; k != nil {
 		under = &k.lease
 	} else {
-		c := store.Claim{Key: m.Key, Token: m.Token, Lease: to.id}
-		if r.grant == m.ID || store.OfGrant(r.token, m.Token) {
-			c.Token = r.token
-		}
-		if status := s.standing(r, &c, at); status != store.Holds {
+		c := store.Claim{Key: m.Key, Token: r.tokenOf(m), Lease: to.id}
+		h, status := s.standing(r, &c, at)
+		if status != store.Holds {
 			return status
 		}
+		under, held = &h.lease, h
 	}
 	switch now := *under; {
 	case !now.alive(at):
@@ -70,21 +70,44 @@ func (s *Store) move(r *row, from store.LeaseID, to *lease, m store.Move) store.
 		return store.OtherSession
 	default:
 		*under = to
-		if under == &r.lease {
-			now.moveSignals(r.key, to)
+		if held != nil {
+			now.moveSignals(r.key, held.token, to)
 		}
 	}
 	return store.Holds
 }
 
-func (l *lease) moveSignals(key string, to *lease) {
+// tokenOf is the token under which the row knows a lock.
+func (r *row) tokenOf(m store.Move) int64 {
+	if m.ID != (store.AttemptID{}) {
+		if h := r.attempt(m.ID); h != nil {
+			return h.token
+		}
+	}
+	if len(r.shares) == 0 && store.OfGrant(r.token, m.Token) {
+		return r.token
+	}
+	return m.Token
+}
+
+func (r *row) heldUnderRenewed(s *Store) (grants []store.HeldGrant) {
+	for h := range r.holders() {
+		if !h.released && h.lease.renewed && h.lease.by == s && !h.lease.dead() {
+			grants = append(grants, store.HeldGrant{Key: r.key, Token: h.token, Lease: h.lease.id})
+		}
+	}
+	return grants
+}
+
+func (l *lease) moveSignals(key string, token int64, to *lease) {
 	var of []store.Signal
 	l.mu.Lock()
 	l.signals = slices.DeleteFunc(l.signals, func(g store.Signal) bool {
-		if g.Key == key {
+		its := g.Key == key && g.Token == token
+		if its {
 			of = append(of, g)
 		}
-		return g.Key == key
+		return its
 	})
 	l.mu.Unlock()
 	to.mu.Lock()

@@ -12,14 +12,18 @@ const indexAbove = 16
 
 type waiter struct {
 	asker
-	order uint64
+	order int64
+	// since is on the space's clock.
+	since int64
 }
 
 // queue is the line of those who wait for a key. The zero queue is empty.
 type queue struct {
-	line  []*waiter
-	last  uint64
-	index map[store.AttemptID]*waiter // nil in a short queue
+	line []*waiter
+	last int64
+	// shared is how many of them ask for shares.
+	shared int
+	index  map[store.AttemptID]*waiter // nil in a short queue
 }
 
 func (q *queue) len() int { return len(q.line) }
@@ -31,10 +35,13 @@ func (q *queue) first() *waiter {
 	return q.line[0]
 }
 
-func (q *queue) push(a *asker) *waiter {
+func (q *queue) push(a *asker, now moment) *waiter {
 	q.last++
-	w := &waiter{asker: *a, order: q.last}
+	w := &waiter{asker: *a, order: q.last, since: now.at}
 	q.line = append(q.line, w)
+	if w.shared {
+		q.shared++
+	}
 	switch {
 	case q.index != nil:
 		q.index[w.grant] = w
@@ -63,14 +70,14 @@ func (q *queue) find(grant store.AttemptID) *waiter {
 func (q *queue) position(w *waiter) int { return q.at(w) + 1 }
 
 func (q *queue) at(w *waiter) int {
-	i, _ := slices.BinarySearchFunc(q.line, w.order, func(w *waiter, order uint64) int {
+	i, _ := slices.BinarySearchFunc(q.line, w.order, func(w *waiter, order int64) int {
 		return cmp.Compare(w.order, order)
 	})
 	return i
 }
 
 func (q *queue) remove(w *waiter) {
-	delete(q.index, w.grant)
+	q.forget(w)
 	if w == q.line[0] { // most leave from the front: nobody has to move
 		q.line[0] = nil
 		q.line = q.line[1:]
@@ -85,7 +92,14 @@ func (q *queue) removeAll(unwanted func(*waiter) bool) {
 		if !unwanted(w) {
 			return false
 		}
-		delete(q.index, w.grant)
+		q.forget(w)
 		return true
 	})
+}
+
+func (q *queue) forget(w *waiter) {
+	delete(q.index, w.grant)
+	if w.shared {
+		q.shared--
+	}
 }

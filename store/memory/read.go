@@ -32,11 +32,21 @@ func (o *operation) get(key string) store.Lock {
 		return store.Lock{Key: key}
 	}
 	now := o.ns.space.now()
-	if r.queue.len() > 0 && r.holdUntil == 0 && r.lease.dead() {
+	if r.queue.len() > 0 && r.abandoned() {
 		// A reap is under way elsewhere. A reader must not see a key free that others wait for.
 		o.settle(r, now)
 	}
 	return r.lock(now)
+}
+
+// abandoned reports whether a holder is dead, and no MinHold kept the key then.
+func (r *row) abandoned() bool {
+	for h := range r.holders() {
+		if h.holdUntil == 0 && h.lease.dead() {
+			return true
+		}
+	}
+	return false
 }
 
 // List reads held locks in the order of their keys' bytes, one shard after the other, so not all at
@@ -68,17 +78,24 @@ func (p *page) collect(sh *shard, space *Space) {
 	defer sh.mu.Unlock()
 	now := space.now()
 	for key, r := range sh.rows {
-		if !p.wants(key) || !r.held(now) {
+		if !p.wants(key) || !r.heldAt(p.query.Instance, now) {
 			continue
 		}
-		if p.query.Instance != "" && r.by.id.Instance != p.query.Instance {
-			continue
-		}
-		p.locks = append(p.locks, r.occupied(now))
+		p.locks = append(p.locks, r.lock(now))
 		if len(p.locks) >= 2*p.query.Limit {
 			p.cut()
 		}
 	}
+}
+
+// heldAt reports whether the key has a holder of an instance, or with an empty name of any.
+func (r *row) heldAt(instance string, now moment) bool {
+	for h := range r.holders() {
+		if h.held(now) && (instance == "" || instance == h.by.id.Instance) {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *page) wants(key string) bool {

@@ -101,6 +101,8 @@ func (o *operation) forget(sh *shard) {
 	now := o.ns.space.now()
 	for key, r := range sh.rows {
 		switch {
+		case len(r.shares) > 0:
+			o.settle(r, now)
 		case r.lease != nil && !r.lease.dead() || r.kept(now):
 		case r.lease != nil && r.freed == 0:
 			o.settle(r, now)
@@ -121,24 +123,19 @@ func (o *operation) reap(l *lease, now moment, anyway bool) {
 // settle brings a row up to date. An expired holder is reaped, and the key of a dead one goes to the
 // first living waiter. It reports whether nobody has the key or waits for it.
 func (o *operation) settle(r *row, now moment) (free bool) {
+	if len(r.shares) > 0 {
+		return o.settleShares(r, now)
+	}
 	if r.lease == nil {
 		return true
 	}
-	if r.held(now) {
+	if !o.ended(&r.holder, now) {
 		return false
-	}
-	if !r.lease.dead() {
-		o.reap(r.lease, now, false)
-		if !r.lease.dead() {
-			return false // a renewal came first
-		}
 	}
 	if r.freed != 0 {
 		return true // it was settled before
 	}
-	if !r.released { // else its end was told when it was released
-		o.event(r, store.Event{Kind: store.EventExpired})
-	}
+	o.expired(r, &r.holder)
 	if o.handOff(r, now, "") {
 		r.dropGone() // who died just now is no longer counted
 		return false
@@ -147,31 +144,64 @@ func (o *operation) settle(r *row, now moment) (free bool) {
 	return true
 }
 
-func (o *operation) grant(r *row, a *asker, now moment) {
-	r.grantTo(a, o.ns, now)
-	o.event(r, store.Event{Kind: store.EventAcquired})
+// expired tells watchers of an end, unless it was told when the grant was released.
+func (o *operation) expired(r *row, h *holder) {
+	if !h.released {
+		o.event(r, h.token, store.Event{Kind: store.EventExpired})
+	}
 }
 
-// handOff gives the key to the first living waiter, and reports whether there was one. If not,
-// nobody waits. For a waiter whose lease has expired, the reap decides. by is the trace context of
-// the release that is the reason, or empty.
-func (o *operation) handOff(r *row, now moment, by string) bool {
+// ended reports whether a grant keeps the key no more. It reaps an expired lease.
+func (o *operation) ended(h *holder, now moment) bool {
+	if h.held(now) {
+		return false
+	}
+	if !h.lease.dead() {
+		o.reap(h.lease, now, false)
+	}
+	return h.lease.dead() // else a renewal came first
+}
+
+// grant gives the key, or a share of it, to an asker.
+func (o *operation) grant(r *row, a *asker, now moment) *holder {
+	h := &r.holder
+	if a.shared {
+		h = r.addShare(a.limit)
+	}
+	h.take(a, r.key, o.ns, now)
+	r.token, r.freed = h.token, 0
+	o.event(r, h.token, store.Event{Kind: store.EventAcquired})
+	return h
+}
+
+// handOff gives a key without an exclusive holder to the first living waiters that fit, and reports
+// whether there were any. If not, nobody waits, or the first does not fit. For a waiter whose lease has
+// expired, the reap decides. by is the trace context of the release that is the reason, or empty.
+func (o *operation) handOff(r *row, now moment, by string) (granted bool) {
 	for w := r.queue.first(); w != nil; w = r.queue.first() {
 		if !w.lease.alive(now) {
 			o.reap(w.lease, now, false)
 		}
-		r.dequeue(w)
 		if w.lease.dead() {
+			r.dequeue(w)
 			continue
 		}
-		o.grant(r, &w.asker, now)
-		r.handedBy = by
-		answer := r.granted(now)
-		answer.Cohort = r.cohort(o.ns)
+		if !r.fits(&w.asker) {
+			break
+		}
+		r.dequeue(w)
+		h := o.grant(r, &w.asker, now)
+		h.handedBy = by
+		answer := h.granted(now)
+		if granted = true; !w.shared {
+			answer.Cohort = r.cohort(o.ns)
+		}
 		o.tell(r, w, answer)
-		return true
+		if !w.shared {
+			break
+		}
 	}
-	return false
+	return granted
 }
 
 // visitReaped hands off what dead leases held, and drops what waited or watched under them. This may
@@ -203,22 +233,22 @@ func (o *operation) visitKey(key string) {
 	}
 }
 
-// visitEverywhere settles what leases held that are dead now. If a hold keeps a key, its waiters are
-// told to look when it is over, because they may know a later end.
+// visitEverywhere settles what leases held that are dead now, and shared keys, where the death of a
+// waiter lets others in. If a hold keeps a key, its waiters are told to look when it is over, because
+// they may know a later end.
 func (o *operation) visitEverywhere(reaped []*lease) {
 	for i := range o.ns.shards {
 		sh := &o.ns.shards[i]
 		sh.mu.Lock()
 		for r := range sh.visited {
 			r.dropGone()
-			if !slices.Contains(reaped, r.lease) {
+			if len(r.shares) == 0 && !slices.Contains(reaped, r.lease) {
 				continue
 			}
 			now := o.ns.space.now()
-			if r.kept(now) {
+			if o.settle(r, now); r.keptUnder(reaped, now) {
 				o.tellAll(r, now)
 			}
-			o.settle(r, now)
 		}
 		sh.mu.Unlock()
 	}

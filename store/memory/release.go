@@ -38,30 +38,30 @@ func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 	defer sh.mu.Unlock()
 	now := o.ns.space.now()
 	r := sh.rows[c.Key]
-	v := store.Verdict{Status: s.standing(r, c, now)}
+	h, status := s.standing(r, c, now)
+	v := store.Verdict{Status: status}
 	if r != nil {
 		r.dropServed(c.Served)
 	}
-	if v.Status == store.Holds && c.Undelivered && !r.mayBeUndelivered(s, now) {
+	if v.Status == store.Holds && c.Undelivered && !h.mayBeUndelivered(s, now) {
 		v.Status = store.OtherSession
 	}
-	switch {
+	switch expired := v.Status == store.Expired && h != nil; {
 	case v.Status == store.Holds:
 		if v.Lock = (store.Lock{Key: c.Key, Token: c.Token}); c.Lease == (store.LeaseID{}) {
-			was := r.occupied(now).Holder
-			v.Lock.Holder = store.Holder{HeldFor: was.HeldFor, Traceparent: was.Traceparent}
+			v.Lock.Holder = store.Holder{HeldFor: h.heldFor(now), Traceparent: h.traceparent}
 		}
 		if c.Outcome == store.Success {
 			o.skipWaiters(r, c.Result)
 		}
-		o.released(r, c.Outcome, c.Result)
-		o.giveUp(r, now, c)
-	case v.Status == store.Expired && r.kept(now) && (!c.AtOnce || !r.lease.renewed || r.lease.id != c.Lease):
-		if !r.lease.dead() {
-			r.lease = deadLease // a renewal that is under way must not keep it
+		o.released(r, h, c.Outcome, c.Result)
+		o.giveUp(r, h, now, c)
+	case expired && h.kept(now) && (!c.AtOnce || !h.lease.renewed || h.lease.id != c.Lease):
+		if !h.lease.dead() {
+			h.lease = deadLease // a renewal that is under way must not keep it
 		}
-	case v.Status == store.Expired && (r.kept(now) || !r.lease.dead() || r.queue.len() > 0):
-		o.lapse(r, now, c.Traceparent)
+	case expired && (h.kept(now) || !h.lease.dead() || r.queue.len() > 0):
+		o.lapse(r, h, now, c.Traceparent)
 	case c.Outcome == store.Success && c.Lease != (store.LeaseID{}) && isPast(r, v.Status, c):
 		o.tellSkipped(r, now) // a repetition: those who were skipped may not have heard
 	}
@@ -74,45 +74,44 @@ func isPast(r *row, s store.ClaimStatus, c *store.Claim) bool {
 }
 
 // giveUp ends a grant for its holder. Unless at once, a hold that is not over keeps the key.
-func (o *operation) giveUp(r *row, now moment, c *store.Claim) {
-	if c.AtOnce || !r.kept(now) {
-		o.free(r, now, c.Traceparent)
+func (o *operation) giveUp(r *row, h *holder, now moment, c *store.Claim) {
+	if c.AtOnce || !h.kept(now) {
+		o.free(r, h, now, c.Traceparent)
 		return
 	}
-	o.leaveLease(r)
-	r.grant = store.AttemptID{} // ended, unlike that of an owner who is gone
-	r.released, r.stopping = true, nil
+	o.leaveLease(h)
+	h.grant = store.AttemptID{} // ended, unlike that of an owner who is gone
+	h.released, h.stopping = true, nil
 	o.tellAll(r, now)
 }
 
 // free ends a grant and its hold, by a release with a trace context or an empty one.
-func (o *operation) free(r *row, now moment, by string) {
-	r.released = true
-	o.end(r, now, by)
+func (o *operation) free(r *row, h *holder, now moment, by string) {
+	h.released = true
+	o.end(r, h, now, by)
 }
 
 // lapse ends a grant that nobody gave up. Later claims are told that it expired.
-func (o *operation) lapse(r *row, now moment, by string) {
-	if !r.released {
-		o.event(r, store.Event{Kind: store.EventExpired})
-	}
-	o.end(r, now, by)
+func (o *operation) lapse(r *row, h *holder, now moment, by string) {
+	o.expired(r, h)
+	o.end(r, h, now, by)
 }
 
-// end hands the key to the first waiter, or frees it. Notes for this grant alone end with it.
-func (o *operation) end(r *row, now moment, by string) {
-	o.leaveLease(r)
-	if !o.handOff(r, now, by) {
+// end hands the key to the first waiters, or frees it. Notes for this grant alone end with it.
+func (o *operation) end(r *row, h *holder, now moment, by string) {
+	o.leaveLease(h)
+	r.drop(h)
+	if !o.handOff(r, now, by) && len(r.shares) == 0 {
 		r.vacate(now)
 	}
 }
 
-// leaveLease ends what was only good for the grant of a row.
-func (o *operation) leaveLease(r *row) {
-	if l := r.lease; !l.renewed && l.kill() {
+// leaveLease ends what was only good for a grant.
+func (o *operation) leaveLease(h *holder) {
+	if l := h.lease; !l.renewed && l.kill() {
 		o.ns.leases.remove(l.id)
 	}
-	r.lease = deadLease
+	h.lease = deadLease
 }
 
 // Amend confirms locks, and changes their data and remaining time.
@@ -135,27 +134,29 @@ func (o *operation) amend(s *Store, c *store.Change) store.Verdict {
 	defer sh.mu.Unlock()
 	now := o.ns.space.now()
 	r := sh.rows[c.Key]
-	v := store.Verdict{Status: s.standing(r, &c.Claim, now)}
-	if v.Status != store.Holds {
-		return v
+	h, status := s.standing(r, &c.Claim, now)
+	if status != store.Holds {
+		return store.Verdict{Status: status}
 	}
 	r.dropServed(c.Served)
 	r.adopt(c)
-	if c.TTL > 0 && !r.lease.renewed {
-		before := r.lease.remaining(now)
-		if extended, _ := r.lease.extend(now, max(now.at+int64(c.TTL), r.holdUntil)); !extended {
-			v.Status = store.Expired // it was reaped in this moment
-			return v
+	if c.TTL > 0 && !h.lease.renewed {
+		before := h.lease.remaining(now)
+		if extended, _ := h.lease.extend(now, max(now.at+int64(c.TTL), h.holdUntil)); !extended {
+			return store.Verdict{Status: store.Expired} // it was reaped in this moment
 		}
-		if r.lease.remaining(now) < before {
+		if h.lease.remaining(now) < before {
 			o.tellFirst(r, now)
 		}
 	}
 	if c.SetData {
-		r.data = bytes.Clone(c.Data)
+		h.data = bytes.Clone(c.Data)
 	}
-	v.Lock = r.occupied(now)
-	return v
+	if c.Share && h == &r.holder {
+		h = r.downgrade()
+		o.letIn(r, now)
+	}
+	return store.Verdict{Status: store.Holds, Lock: r.alone(h, now)}
 }
 
 // tellFirst tells the first living waiter to look again, because the lock ends earlier.
@@ -176,19 +177,33 @@ func (o *operation) tellAll(r *row, now moment) {
 	}
 }
 
-// standing judges a claim on a row or nil. A session's lock may be under another lease of its
-// instance: see Move.
-func (s *Store) standing(r *row, c *store.Claim, now moment) store.ClaimStatus {
+// standing judges a claim on a row or nil, and returns the grant that it is of. This is nil if the row
+// does not have it any more.
+func (s *Store) standing(r *row, c *store.Claim, now moment) (*holder, store.ClaimStatus) {
+	if r == nil {
+		return nil, store.UnknownToken
+	}
+	if len(r.shares) == 0 {
+		return &r.holder, s.judge(&r.holder, c, now)
+	}
+	if h := r.share(c.Token); h != nil {
+		return h, s.judge(h, c, now)
+	}
+	return nil, r.past(c.Token)
+}
+
+// judge judges a claim on a grant. A session's lock may be under another lease of its instance: see Move.
+func (s *Store) judge(h *holder, c *store.Claim, now moment) store.ClaimStatus {
 	switch {
-	case r == nil || r.token == 0 || r.token != c.Token && (len(c.Served) == 0 || !store.OfGrant(r.token, c.Token)):
+	case h.token == 0 || h.token != c.Token && (len(c.Served) == 0 || !store.OfGrant(h.token, c.Token)):
 		return store.UnknownToken
-	case r.released:
+	case h.released:
 		return store.Released
-	case r.lease.dead():
+	case h.lease.dead():
 		return store.Expired
-	case r.lease.renewed && r.lease.id != c.Lease && (r.lease.by != s || c.Lease == store.LeaseID{}):
+	case h.lease.renewed && h.lease.id != c.Lease && (h.lease.by != s || c.Lease == store.LeaseID{}):
 		return store.OtherSession
-	case !r.lease.alive(now):
+	case !h.lease.alive(now):
 		return store.Expired
 	default:
 		return store.Holds

@@ -17,7 +17,10 @@ type asker struct {
 	// ttl above zero asks for a bind:ttl lock, hold above zero for a MinHold.
 	ttl, hold time.Duration
 	// skip: as a waiter it wants the result of a success, not the lock.
-	skip                        bool
+	skip bool
+	// shared asks for a share; limit above zero for one of so many.
+	shared                      bool
+	limit                       int
 	session, owner, traceparent string
 	data                        []byte
 }
@@ -30,6 +33,8 @@ func (s *Store) asker(ask *store.Ask, own *lease) asker {
 		ttl:         ask.TTL,
 		hold:        ask.MinHold,
 		skip:        ask.Skip,
+		shared:      ask.Shared,
+		limit:       ask.Limit,
 		session:     ask.Session,
 		owner:       ask.Owner,
 		traceparent: ask.Traceparent,
@@ -37,26 +42,39 @@ func (s *Store) asker(ask *store.Ask, own *lease) asker {
 	}
 }
 
-// row is the state of a key. Its shard's mutex guards all fields.
-type row struct {
-	key   string
-	shard *shard
-	// asker is the holder. Its lease is nil when the key is free after a release, and may be expired
-	// or dead. Its grant is zero when a hold keeps the key after the release.
+// holder is a grant of a key.
+type holder struct {
+	// asker got it. Its lease may be expired or dead. Its grant is zero when a hold keeps the key after
+	// the release.
 	asker
 	// holdUntil is the end of a MinHold, in nanoseconds on the space's clock; zero: there is none.
 	holdUntil int64
-	// token and acquired are those of the last grant.
-	token    int64
-	acquired time.Time
+	token     int64
+	acquired  time.Time
 	// handedBy is the trace context of the release that handed the key over, or empty.
 	handedBy string
-	// released: the last grant ended by a release, also if a hold keeps the key.
+	// released: it ended by a release, also if a hold keeps the key.
 	released bool
 	// stopping is set when the holder was asked to stop. It is only replaced as a whole.
 	stopping *store.Stopping
 	// repeated: the attempt was also granted at another instance.
 	repeated bool
+	// slot is the share's, zero without a limit.
+	slot int
+}
+
+// row is the state of a key. Its shard's mutex guards all fields.
+type row struct {
+	key   string
+	shard *shard
+	// holder is the exclusive one, or the last that there was; it tells then how the last grant ended. Its
+	// lease is nil when the key is free after a release. While there are shares, its lease is dead, and
+	// its token is that of the youngest share.
+	holder
+	// shares are the shared holders, in the order of their tokens. A dead one is in the way of nobody.
+	shares []*holder
+	// limit is that of the shares and of the shared waiters, while there are any.
+	limit int
 	// freed is the time since which nobody holds the key, zero if unknown.
 	freed int64
 	queue queue
@@ -67,29 +85,46 @@ type row struct {
 }
 
 // held reports whether a living lease holds the key, or a MinHold keeps it.
-func (r *row) held(now moment) bool { return r.lease != nil && r.lease.alive(now) || r.kept(now) }
+func (h *holder) held(now moment) bool { return h.lease != nil && h.lease.alive(now) || h.kept(now) }
 
 // kept reports whether a MinHold keeps the key, with or without a holder.
-func (r *row) kept(now moment) bool { return r.holdUntil > now.at }
+func (h *holder) kept(now moment) bool { return h.holdUntil > now.at }
 
-func (r *row) heldBy(grant store.AttemptID, now moment) bool {
-	return r.grant == grant && r.lease != nil && r.lease.alive(now)
+// attempt returns what an attempt was granted; nil: nothing, or it was released.
+func (r *row) attempt(id store.AttemptID) *holder {
+	if r.grant == id && r.lease != nil {
+		return &r.holder
+	}
+	for _, h := range r.shares {
+		if h.grant == id {
+			return h
+		}
+	}
+	return nil
 }
 
-// grantTo gives the key to an asker. A bind:ttl lock lasts for its hold at least.
-func (r *row) grantTo(a *asker, ns *namespace, now moment) {
-	holder := a.lease
+// heldBy returns what an attempt holds; nil: nothing.
+func (r *row) heldBy(id store.AttemptID, now moment) *holder {
+	if h := r.attempt(id); h != nil && h.lease.alive(now) {
+		return h
+	}
+	return nil
+}
+
+// take makes an asker the holder. A bind:ttl lock lasts for its hold at least.
+func (h *holder) take(a *asker, key string, ns *namespace, now moment) {
+	under := a.lease
 	if a.ttl > 0 {
-		holder = ns.leases.openFor(r.key, max(a.ttl, a.hold), now)
+		under = ns.leases.openFor(key, max(a.ttl, a.hold), now)
 	}
-	r.asker = *a
-	r.lease = holder
-	if r.holdUntil = 0; a.hold > 0 {
-		r.holdUntil = now.at + int64(a.hold)
+	h.asker = *a
+	h.lease = under
+	if h.holdUntil = 0; a.hold > 0 {
+		h.holdUntil = now.at + int64(a.hold)
 	}
-	r.token = ns.space.tokens.Add(1)
-	r.acquired = now.wall
-	r.released, r.stopping, r.repeated, r.freed, r.handedBy = false, nil, false, 0, ""
+	h.token = ns.space.tokens.Add(1)
+	h.acquired = now.wall
+	h.released, h.stopping, h.repeated, h.handedBy = false, nil, false, ""
 }
 
 // cohort returns the waiters that the holder's sidecar may serve by itself: those directly behind it
@@ -99,7 +134,7 @@ func (r *row) cohort(ns *namespace) (cohort []store.HalfID) {
 		return nil
 	}
 	for _, w := range r.queue.line[:min(r.queue.len(), store.TokensPerGrant-1)] {
-		if w.lease != r.lease || w.ttl > 0 || w.hold > 0 || w.skip {
+		if w.lease != r.lease || w.ttl > 0 || w.hold > 0 || w.skip || w.shared {
 			break
 		}
 		cohort = append(cohort, store.HalfOf(w.grant))
@@ -117,7 +152,7 @@ func (r *row) dropServed(served []store.AttemptID) {
 	}
 }
 
-// adopt makes the last served waiter the holder that others see.
+// adopt makes the last served waiter the exclusive holder that others see.
 func (r *row) adopt(c *store.Change) {
 	if len(c.Served) == 0 || c.Token <= r.token {
 		return
@@ -140,76 +175,49 @@ func (r *row) vacate(now moment) {
 	r.freed = now.at
 }
 
-func (r *row) granted(now moment) store.Answer {
+func (h *holder) granted(now moment) store.Answer {
 	return store.Answer{
 		Outcome:    store.Granted,
-		Token:      r.token,
-		AcquiredAt: r.acquired,
-		ExpiresIn:  max(r.lease.remaining(now), time.Duration(r.holdUntil-now.at)),
-		HandedBy:   r.handedBy,
-		GrantedFor: max(0, now.wall.Sub(r.acquired)),
+		Token:      h.token,
+		AcquiredAt: h.acquired,
+		Slot:       h.slot,
+		ExpiresIn:  h.endsIn(now),
+		HandedBy:   h.handedBy,
+		GrantedFor: max(0, now.wall.Sub(h.acquired)),
 	}
+}
+
+// endsIn is how long the grant keeps the key if nobody does anything.
+func (h *holder) endsIn(now moment) time.Duration {
+	return max(h.lease.remaining(now), time.Duration(h.holdUntil-now.at))
 }
 
 // grantedAgain is the answer to a repetition by the holder. Two instances may then have delivered
 // the same bind:ttl lock.
-func (r *row) grantedAgain(s *Store, now moment) store.Answer {
-	r.repeated = r.repeated || r.by != s
-	return r.granted(now)
+func (h *holder) grantedAgain(s *Store, now moment) store.Answer {
+	h.repeated = h.repeated || h.by != s
+	return h.granted(now)
 }
 
 // mayBeUndelivered reports whether an instance may hand the lock back as undelivered. It may not if
 // another instance may have delivered it.
-func (r *row) mayBeUndelivered(s *Store, now moment) bool {
-	if r.lease.renewed || r.lease.dead() {
-		return r.by == s || !r.kept(now)
+func (h *holder) mayBeUndelivered(s *Store, now moment) bool {
+	if h.lease.renewed || h.lease.dead() {
+		return h.by == s || !h.kept(now)
 	}
-	return r.by == s && !r.repeated
+	return h.by == s && !h.repeated
 }
 
 func (r *row) queued(w *waiter, now moment) store.Answer {
-	return store.Answer{Outcome: store.Queued, Lock: r.occupied(now), Position: r.queue.position(w)}
+	return store.Answer{Outcome: store.Queued, Lock: r.blockers(now), Position: r.queue.position(w)}
 }
 
-// lock returns the state that others may see.
-func (r *row) lock(now moment) store.Lock {
-	if !r.held(now) {
-		return store.Lock{
-			Key: r.key, Token: r.token, QueueLength: r.queue.len(),
-			Expired: r.token != 0 && !r.released,
-		}
-	}
-	return r.occupied(now)
-}
-
-// occupied returns the holder, also if its lease has expired but is not reaped yet.
-func (r *row) occupied(now moment) store.Lock {
-	return store.Lock{
-		Key:         r.key,
-		Held:        true,
-		Token:       r.token,
-		QueueLength: r.queue.len(),
-		Stopping:    r.stopping,
-		Holder: store.Holder{
-			Instance:    r.by.id.Instance,
-			Pod:         r.by.id.Pod,
-			Session:     r.session,
-			Owner:       r.owner,
-			Lease:       r.lease.id,
-			Renewed:     r.lease.renewed,
-			HoldPending: !r.lease.alive(now) && r.kept(now),
-			AcquiredAt:  r.acquired,
-			HeldFor:     max(0, now.wall.Sub(r.acquired)),
-			ExpiresIn:   max(r.lease.remaining(now), time.Duration(r.holdUntil-now.at)),
-			Data:        r.data, // never written to; replaced as a whole
-			Traceparent: r.traceparent,
-		},
-	}
-}
-
-func (r *row) enqueue(a *asker) *waiter {
+func (r *row) enqueue(a *asker, now moment) *waiter {
 	r.shard.visited[r] = struct{}{}
-	return r.queue.push(a)
+	if a.shared {
+		r.limit = a.limit
+	}
+	return r.queue.push(a, now)
 }
 
 func (r *row) dequeue(w *waiter) {
@@ -235,7 +243,7 @@ func (r *row) dropGone() {
 // tidy frees empty containers, and drops the row from the reap list if it has nothing to reap.
 func (r *row) tidy() {
 	if r.queue.len() == 0 {
-		r.queue = queue{}
+		r.queue = queue{last: r.queue.last} // the order goes on, for those who read it page by page
 	}
 	if len(r.skipped) == 0 {
 		r.skipped = nil

@@ -15,69 +15,88 @@ func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Cla
 	o := operation{ns: s.ns}
 	standings := make([]store.ClaimStatus, len(signals))
 	for i := range signals {
-		standings[i] = o.signal(signals[i])
+		standings[i] = o.signalKey(signals[i])
 	}
 	o.finish()
 	return standings, nil
 }
 
-func (o *operation) signal(g store.Signal) store.ClaimStatus {
+func (o *operation) signalKey(g store.Signal) store.ClaimStatus {
 	sh := o.ns.shard(g.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := o.ns.space.now()
 	r := sh.rows[g.Key]
-	if r == nil || !r.held(now) || g.Token != 0 && g.Token != r.token {
+	if r == nil {
 		return store.UnknownToken
 	}
-	g.Token, g.At = r.token, now.wall
+	status := store.UnknownToken
+	for _, h := range slices.Collect(r.holders()) { // a break changes them
+		if h.held(now) && (g.Token == 0 || g.Token == h.token) {
+			status = store.Holds
+			o.signal(r, h, g, now)
+		}
+	}
+	return status
+}
+
+// signal asks one holder for something.
+func (o *operation) signal(r *row, h *holder, g store.Signal, now moment) {
+	g.Token, g.At = h.token, now.wall
 	switch {
 	case g.Kind == store.Stop:
-		if !o.noteStop(r, &g) {
-			return store.Holds // it was told before
+		if !o.noteStop(r, h, &g) {
+			return // it was told before
 		}
-	case !r.lease.renewed || r.lease.dead():
-		o.lapse(r, now, "") // nobody can be asked to give it up
-		return store.Holds
+	case !h.lease.renewed || h.lease.dead():
+		o.lapse(r, h, now, "") // nobody can be asked to give it up
+		return
 	}
-	if r.lease.renewed && r.lease.signal(g, o.ns) {
-		o.news = append(o.news, delivery{r.lease.by, store.News{Signals: true}})
+	if h.lease.renewed && h.lease.signal(g, r.oldest(), o.ns) {
+		o.news = append(o.news, delivery{h.lease.by, store.News{Signals: true}})
 	}
-	if g.Kind == store.Break && r.kept(now) {
-		r.holdUntil = 0
+	if g.Kind == store.Break && h.kept(now) {
+		h.holdUntil = 0
 		o.tellAll(r, now) // they were told that it ends with the hold
 	}
-	return store.Holds
 }
 
 // noteStop notes in the lock that its holder should stop, and reports whether that is new.
-func (o *operation) noteStop(r *row, g *store.Signal) bool {
+func (o *operation) noteStop(r *row, h *holder, g *store.Signal) bool {
 	stopping := &store.Stopping{Reason: g.Reason, At: g.At}
-	if before := r.stopping; before != nil {
+	if before := h.stopping; before != nil {
 		if sameReason(before.Reason, g.Reason) {
 			return false
 		}
 		stopping.At = before.At
 	}
-	r.stopping = stopping
-	if !r.released { // else its end was told already
-		o.event(r, store.Event{Kind: store.EventStopping, Stopping: stopping})
+	h.stopping = stopping
+	if !h.released { // else its end was told already
+		o.event(r, h.token, store.Event{Kind: store.EventStopping, Stopping: stopping})
 	}
 	return true
 }
 
 func sameReason(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
 
+// oldest is the token of the holder that was granted first.
+func (r *row) oldest() int64 {
+	if len(r.shares) > 0 {
+		return r.shares[0].token
+	}
+	return r.token
+}
+
 // signal sends a signal to a holder under this lease. It replaces an unread one of its kind for the
-// same key. It refuses when the lease is dead.
-func (l *lease) signal(g store.Signal, ns *namespace) bool {
+// same grant, and for grants before the oldest holder of the key. It refuses when the lease is dead.
+func (l *lease) signal(g store.Signal, oldest int64, ns *namespace) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.dead() {
 		return false
 	}
 	l.signals = slices.DeleteFunc(l.signals, func(before store.Signal) bool {
-		return before.Key == g.Key && before.Kind == g.Kind
+		return before.Key == g.Key && before.Kind == g.Kind && (before.Token == g.Token || before.Token < oldest)
 	})
 	g.ID = store.SignalID(ns.lastSignal.Add(1))
 	l.signals = append(l.signals, g)

@@ -36,7 +36,7 @@ func (o *operation) skipWaiters(r *row, result []byte) {
 
 func (o *operation) tellSkipped(r *row, now moment) {
 	for _, k := range r.skipped {
-		if !r.heldBy(k.grant, now) {
+		if r.heldBy(k.grant, now) == nil {
 			o.tell(r, k.waiter, k.answer())
 		}
 	}

@@ -36,20 +36,28 @@ func (sh *shard) count(namespace string, space *Space, types, pods counts) {
 	defer sh.mu.Unlock()
 	now := space.now()
 	for key, r := range sh.rows {
-		held := store.Stat{}
-		switch {
-		case r.held(now):
-			held.Held, held.Average = 1, max(0, now.wall.Sub(r.acquired))
-			held.Longest = held.Average
-		case r.lease != nil && !r.lease.dead():
-			held.Expired = 1
+		of := store.Stat{Waiting: int64(r.queue.len())}
+		for h := range r.holders() {
+			if held := h.stat(now); held != (store.Stat{}) {
+				pods.add(namespace, h.by.id.Pod, held)
+				of = of.Plus(held)
+			}
 		}
-		if held.Held+held.Expired > 0 {
-			pods.add(namespace, r.by.id.Pod, held)
+		if of.Held+of.Expired+of.Waiting > 0 {
+			types.add(namespace, store.TypeOf(key), of)
 		}
-		if held.Waiting = int64(r.queue.len()); held.Held+held.Expired+held.Waiting > 0 {
-			types.add(namespace, store.TypeOf(key), held)
-		}
+	}
+}
+
+// stat counts a grant.
+func (h *holder) stat(now moment) store.Stat {
+	switch {
+	case h.held(now):
+		return store.Stat{Held: 1, Average: h.heldFor(now), Longest: h.heldFor(now)}
+	case !h.lease.dead():
+		return store.Stat{Expired: 1}
+	default:
+		return store.Stat{}
 	}
 }
 

@@ -61,8 +61,8 @@ func (s *Store) check(o *operation, r *row, a store.Attempt, now moment) store.A
 	return s.heldBy(r, a, now)
 }
 
-func (s *Store) cancel(_ *operation, r *row, a store.Attempt, now moment) store.Answer {
-	place := s.leave(r, a.ID)
+func (s *Store) cancel(o *operation, r *row, a store.Attempt, now moment) store.Answer {
+	place := o.leave(s, r, a.ID, now)
 	found := s.heldBy(r, a, now)
 	if k := r.skipped[a.ID]; k != nil && !s.forgetSkip(r, k) && found.Outcome == store.Skipped {
 		found = store.Answer{Outcome: store.Gone} // the other instance's to know
@@ -73,36 +73,37 @@ func (s *Store) cancel(_ *operation, r *row, a store.Attempt, now moment) store.
 
 func (s *Store) withdraw(o *operation, r *row, a store.Attempt, now moment) store.Answer {
 	s.forgetSkip(r, r.skipped[a.ID])
-	s.leave(r, a.ID)
-	switch {
-	case r.lease == nil || r.grant != a.ID || r.lease.dead() && !r.kept(now) || !r.mayBeUndelivered(s, now):
-	case r.lease.alive(now):
-		o.released(r, store.NoOutcome, nil)
-		o.free(r, now, "")
+	o.leave(s, r, a.ID, now)
+	switch h := r.attempt(a.ID); {
+	case h == nil || h.lease.dead() && !h.kept(now) || !h.mayBeUndelivered(s, now):
+	case h.lease.alive(now):
+		o.released(r, h, store.NoOutcome, nil)
+		o.free(r, h, now, "")
 	default:
-		o.lapse(r, now, "")
+		o.lapse(r, h, now, "")
 	}
 	return store.Answer{Outcome: store.Gone}
 }
 
 // leave takes a waiter out of the line and returns its place, unless another instance keeps that.
-func (s *Store) leave(r *row, grant store.AttemptID) (place int) {
+func (o *operation) leave(s *Store, r *row, grant store.AttemptID, now moment) (place int) {
 	w := r.queue.find(grant)
 	if w == nil || w.by != s && !w.lease.dead() {
 		return 0
 	}
 	place = r.queue.position(w)
 	r.dequeue(w)
+	o.letIn(r, now)
 	return place
 }
 
 // heldBy answers an attempt that is not in line. A skipped one may have been repeated by an Acquire.
 func (s *Store) heldBy(r *row, a store.Attempt, now moment) store.Answer {
 	switch held := r.heldBy(a.ID, now); {
-	case held && a.Undelivered:
-		return r.granted(now)
-	case held:
-		return r.grantedAgain(s, now)
+	case held != nil && a.Undelivered:
+		return held.granted(now)
+	case held != nil:
+		return held.grantedAgain(s, now)
 	}
 	if k := r.skipped[a.ID]; k != nil {
 		return k.answer()

@@ -63,17 +63,17 @@ func (s *Store) unwatch(keys []string, under *lease) {
 	}
 }
 
-// event tells the watchers of the key. Key and token are those of now.
-func (o *operation) event(r *row, e store.Event) {
+// event tells the watchers of the key what happened to the grant with this token.
+func (o *operation) event(r *row, token int64, e store.Event) {
 	for s := range r.watchers {
 		told := e
-		told.Key, told.Token = r.key, r.token
+		told.Key, told.Token = r.key, token
 		o.news = append(o.news, delivery{s, store.News{Event: &told}})
 	}
 }
 
-func (o *operation) released(r *row, outcome store.ReleaseOutcome, result []byte) {
+func (o *operation) released(r *row, h *holder, outcome store.ReleaseOutcome, result []byte) {
 	if r.watchers != nil {
-		o.event(r, store.Event{Kind: store.EventReleased, Outcome: outcome, Result: bytes.Clone(result)})
+		o.event(r, h.token, store.Event{Kind: store.EventReleased, Outcome: outcome, Result: bytes.Clone(result)})
 	}
 }

@@ -12,6 +12,7 @@ import (
 type engine struct {
 	store.Store
 	store.Lister
+	store.Waiters
 	store.Signaler
 	store.Watcher
 	store.Mover
@@ -29,7 +30,7 @@ type tester interface {
 func engineOf(t tester, s store.Store) engine {
 	lacks := lacking{t}
 	return engine{
-		Store: s, Lister: capability[store.Lister](s, lacks), Signaler: capability[store.Signaler](s, lacks),
+		Store: s, Lister: capability[store.Lister](s, lacks), Waiters: capability[store.Waiters](s, lacks), Signaler: capability[store.Signaler](s, lacks),
 		Watcher: capability[store.Watcher](s, lacks), Mover: capability[store.Mover](s, lacks),
 		Reaper: capability[store.Reaper](s, lacks), Census: capability[store.Census](s, lacks),
 		Listener: capability[store.Listener](s, lacks),
@@ -71,6 +72,10 @@ func (l lacking) skip(capability string) error {
 
 func (l lacking) List(context.Context, store.Query) ([]store.Lock, error) {
 	return nil, l.skip("Lister")
+}
+
+func (l lacking) Waiting(context.Context, store.WaitQuery) ([]store.Waiting, error) {
+	return nil, l.skip("Waiters")
 }
 
 func (l lacking) Signal(context.Context, []store.Signal) ([]store.ClaimStatus, error) {

@@ -275,6 +275,7 @@ func name(o store.Outcome) string {
 	names := map[store.Outcome]string{
 		store.Held: "Held", store.Granted: "Granted", store.Queued: "Queued",
 		store.Gone: "Gone", store.LeaseLost: "LeaseLost", store.RowLocked: "RowLocked", store.Skipped: "Skipped", store.Quiet: "Quiet",
+		store.LimitMismatch: "LimitMismatch",
 	}
 	if n, ok := names[o]; ok {
 		return n

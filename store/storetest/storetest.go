@@ -82,6 +82,10 @@ func groups() []group {
 		{"amend", amendCases()},
 		{"queue", queueCases()},
 		{"cohort", cohortCases()},
+		{"shared", sharedCases()},
+		{"semaphore", semaphoreCases()},
+		{"downgrade", downgradeCases()},
+		{"waiters", waitersCases()},
 		{"trace", traceCases()},
 		{"outcome", outcomeCases()},
 		{"hold", holdCases()},
@@ -96,5 +100,6 @@ func groups() []group {
 		{"batch", batchCases()},
 		{"races", raceCases()},
 		{"coordination races", coordinationRaceCases()},
+		{"shared races", sharedRaceCases()},
 	}
 }

@@ -1,0 +1,175 @@
+package memory
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// holders are those of now, some of which may be dead.
+func (r *row) holders() iter.Seq[*holder] {
+	return func(yield func(*holder) bool) {
+		if len(r.shares) == 0 && r.lease != nil {
+			yield(&r.holder)
+		}
+		for _, h := range r.shares {
+			if !yield(h) {
+				return
+			}
+		}
+	}
+}
+
+// addShare adds a share, which is to be taken.
+func (r *row) addShare(limit int) *holder {
+	h := &holder{}
+	if limit > 0 {
+		h.slot = r.freeSlot()
+	}
+	if len(r.shares) == 0 {
+		r.holder = holder{asker: asker{lease: deadLease}}
+	}
+	r.shares, r.limit = append(r.shares, h), limit
+	return h
+}
+
+// freeSlot is the smallest number that no share has.
+func (r *row) freeSlot() int {
+	taken := make([]bool, len(r.shares)+1)
+	for _, h := range r.shares {
+		if h.slot < len(taken) {
+			taken[h.slot] = true
+		}
+	}
+	return slices.Index(taken, false)
+}
+
+// share returns the share under a token, or nil.
+func (r *row) share(token int64) *holder {
+	if i, found := r.shareAt(token); found {
+		return r.shares[i]
+	}
+	return nil
+}
+
+func (r *row) shareAt(token int64) (i int, found bool) {
+	return slices.BinarySearchFunc(r.shares, token, func(h *holder, token int64) int { return cmp.Compare(h.token, token) })
+}
+
+// drop takes a share out of the row. An exclusive holder stays, for vacate.
+func (r *row) drop(h *holder) {
+	if i, found := r.shareAt(h.token); found {
+		r.shares = slices.Delete(r.shares, i, i+1)
+		r.remember(h)
+	}
+}
+
+// remember keeps the end of the youngest share, for later claims.
+func (r *row) remember(h *holder) {
+	if h.token == r.token {
+		r.released = h.released
+	}
+}
+
+// past judges a claim on a share that the row does not have any more.
+func (r *row) past(token int64) store.ClaimStatus {
+	switch {
+	case token != r.token:
+		return store.UnknownToken
+	case r.released:
+		return store.Released
+	default:
+		return store.Expired
+	}
+}
+
+// settleShares brings a row with shares up to date: see settle.
+func (o *operation) settleShares(r *row, now moment) (free bool) {
+	r.shares = slices.DeleteFunc(r.shares, func(h *holder) bool {
+		ended := o.ended(h, now)
+		if ended {
+			o.expired(r, h)
+			r.remember(h)
+		}
+		return ended
+	})
+	switch {
+	case o.handOff(r, now, ""):
+		r.dropGone() // who died just now is no longer counted
+		return false
+	case len(r.shares) > 0:
+		return false
+	default:
+		r.vacate(now)
+		return true
+	}
+}
+
+// letIn grants shares to the waiters at the head of the line that fit. A waiter before them is gone.
+func (o *operation) letIn(r *row, now moment) {
+	if len(r.shares) > 0 {
+		o.handOff(r, now, "")
+	}
+}
+
+// fits reports whether an asker can have a key without an exclusive holder, if nobody is before it.
+func (r *row) fits(a *asker) bool {
+	if a.shared {
+		return !r.full()
+	}
+	return len(r.shares) == 0
+}
+
+func (r *row) full() bool { return r.limit > 0 && len(r.shares) >= r.limit }
+
+// mayJoin reports whether a newcomer can have a share beside others.
+func (r *row) mayJoin() bool {
+	return len(r.shares) > 0 && r.queue.len() == 0 && !r.full()
+}
+
+// mismatch reports whether shares or shared waiters name another limit. Waiters that have expired name
+// none: they are reaped.
+func (o *operation) mismatch(r *row, limit int, now moment) bool {
+	if r.limit == limit || len(r.shares)+r.queue.shared == 0 {
+		return false
+	}
+	if len(r.shares) > 0 {
+		return true
+	}
+	for _, w := range r.queue.line {
+		if w.shared {
+			o.reap(w.lease, now, false)
+		}
+	}
+	r.dropGone()
+	return r.queue.shared > 0
+}
+
+// sharedLimit is the limit that shares and shared waiters name, zero if there are none.
+func (r *row) sharedLimit() int {
+	if len(r.shares)+r.queue.shared == 0 {
+		return 0
+	}
+	return r.limit
+}
+
+// downgrade makes a share of the exclusive holder.
+func (r *row) downgrade() *holder {
+	was := r.holder
+	h := r.addShare(r.sharedLimit())
+	*h = was
+	h.shared, r.token = true, was.token
+	return h
+}
+
+// keptUnder reports whether a MinHold keeps the key for a grant under one of these leases.
+func (r *row) keptUnder(leases []*lease, now moment) bool {
+	for h := range r.holders() {
+		if h.kept(now) && slices.Contains(leases, h.lease) {
+			return true
+		}
+	}
+	return false
+}
