@@ -89,7 +89,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 
 // nothingOnceFreed answers that nothing is held, after a release of the key under way: it may be the id's.
 func (m *Manager) nothingOnceFreed(ctx context.Context, s *holdings.Session, key string) (types.Released, error) {
-	if r := s.FreeingOf(key); r != nil {
+	for _, r := range s.FreeingOf(key) {
 		if _, err := r.Again(ctx, m.cfg.StoreTimeout); err != nil {
 			return types.Released{}, err
 		}

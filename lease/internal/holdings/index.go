@@ -11,6 +11,85 @@ import (
 
 const shards = 64
 
+// lockMap finds locks by key and token. An exclusive lock is the only one of its key. The shares of a key
+// have different tokens, and one session may hold several of them.
+type lockMap struct {
+	exclusive map[string]*Lock
+	shares    map[string]map[int64]*Lock // nil until there is one
+	shared    int                        // how many shares
+}
+
+func newLockMap() lockMap { return lockMap{exclusive: make(map[string]*Lock)} }
+
+// count is how many locks there are.
+func (m *lockMap) count() int { return len(m.exclusive) + m.shared }
+
+// find is the lock of a key under a token, or nil.
+func (m *lockMap) find(key string, token int64) *Lock {
+	if h := m.exclusive[key]; h != nil && h.Token == token {
+		return h
+	}
+	return m.shares[key][token]
+}
+
+// has reports whether h is here: not taken out, and not replaced by a later grant.
+func (m *lockMap) has(h *Lock) bool {
+	if h.IsShare() {
+		return m.shares[h.Key][h.Token] == h
+	}
+	return m.exclusive[h.Key] == h
+}
+
+// put returns the lock whose place h has taken, or nil. Shares take nobody's place.
+func (m *lockMap) put(h *Lock) (before *Lock) {
+	if !h.IsShare() {
+		before = m.exclusive[h.Key]
+		m.exclusive[h.Key] = h
+		return before
+	}
+	if m.shares == nil {
+		m.shares = make(map[string]map[int64]*Lock)
+	}
+	if m.shares[h.Key] == nil {
+		m.shares[h.Key] = make(map[int64]*Lock)
+	}
+	m.shares[h.Key][h.Token] = h
+	m.shared++
+	return nil
+}
+
+// remove takes h out. It reports false if h is not here.
+func (m *lockMap) remove(h *Lock) bool {
+	if !m.has(h) {
+		return false
+	}
+	if !h.IsShare() {
+		delete(m.exclusive, h.Key)
+		return true
+	}
+	m.shared--
+	if delete(m.shares[h.Key], h.Token); len(m.shares[h.Key]) == 0 {
+		delete(m.shares, h.Key)
+	}
+	return true
+}
+
+// all yields each lock.
+func (m *lockMap) all(yield func(*Lock) bool) {
+	for _, h := range m.exclusive {
+		if !yield(h) {
+			return
+		}
+	}
+	for _, ofKey := range m.shares {
+		for _, h := range ofKey {
+			if !yield(h) {
+				return
+			}
+		}
+	}
+}
+
 // index finds the locks of sessions by their keys. It is sharded, so that different keys rarely
 // meet on a mutex.
 type index struct {
@@ -19,14 +98,14 @@ type index struct {
 }
 
 type shard struct {
-	mu sync.Mutex
-	m  map[string]*Lock
+	mu    sync.Mutex
+	locks lockMap
 }
 
 func newIndex() *index {
 	hs := &index{seed: maphash.MakeSeed()}
 	for i := range hs.shards {
-		hs.shards[i].m = make(map[string]*Lock)
+		hs.shards[i].locks = newLockMap()
 	}
 	return hs
 }
@@ -35,21 +114,27 @@ func (hs *index) shard(key string) *shard {
 	return &hs.shards[maphash.String(hs.seed, key)%shards]
 }
 
+// get is the exclusive lock of a key, or nil.
 func (hs *index) get(key string) *Lock {
 	sh := hs.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return sh.m[key]
+	return sh.locks.exclusive[key]
 }
 
-// put returns the lock that was there before under the same key, or nil.
+func (hs *index) find(key string, token int64) *Lock {
+	sh := hs.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.locks.find(key, token)
+}
+
+// put returns the lock whose place h has taken, or nil.
 func (hs *index) put(h *Lock) *Lock {
 	sh := hs.shard(h.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	before := sh.m[h.Key]
-	sh.m[h.Key] = h
-	return before
+	return sh.locks.put(h)
 }
 
 // remove takes h out unless a later grant of the key has replaced it.
@@ -57,9 +142,7 @@ func (hs *index) remove(h *Lock) {
 	sh := hs.shard(h.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if sh.m[h.Key] == h {
-		delete(sh.m, h.Key)
-	}
+	sh.locks.remove(h)
 }
 
 func (hs *index) on(l *heartbeat.Lease) []*Lock {
@@ -67,7 +150,7 @@ func (hs *index) on(l *heartbeat.Lease) []*Lock {
 	for i := range hs.shards {
 		sh := &hs.shards[i]
 		sh.mu.Lock()
-		for _, h := range sh.m {
+		for h := range sh.locks.all {
 			if h.Lease() == l {
 				out = append(out, h)
 			}
@@ -88,7 +171,7 @@ func (hs *index) count(now time.Duration) (byType map[string]int64, longest time
 	for i := range hs.shards {
 		sh := &hs.shards[i]
 		sh.mu.Lock()
-		for _, h := range sh.m {
+		for h := range sh.locks.all {
 			name := store.TypeOf(h.Key)
 			if _, known := byType[name]; !known && len(byType) >= shownTypes {
 				name = store.Others

@@ -33,6 +33,8 @@ type Lock struct {
 
 	// Verified: the store has the lock in the history in which its lease was last verified.
 	Verified atomic.Bool
+	// share: it is shared. It changes under s.mu, from false to true.
+	share atomic.Bool
 
 	// s.mu guards the fields below.
 	*changes
@@ -41,6 +43,9 @@ type Lock struct {
 	unpublished bool
 	letGo       bool
 }
+
+// IsShare reports whether the lock is shared: the key may have other holders.
+func (h *Lock) IsShare() bool { return h.share.Load() }
 
 // Lease is the one that the lock is held under.
 func (h *Lock) Lease() *heartbeat.Lease { return h.under.Load() }

@@ -72,7 +72,7 @@ func (s *Session) Enter(req *types.Request) (types.Grant, bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.held[req.Key]
+	h := s.held.exclusive[req.Key]
 	if s.ended || h == nil || h.unpublished || !h.Admits(req) || !h.Valid(clock.Read(s.set.clk)) {
 		return types.Grant{}, false
 	}
@@ -92,13 +92,13 @@ func (s *Session) Again(key string, request uuid.UUID) (types.Grant, bool) {
 	defer s.mu.Unlock()
 	g, ok := s.againLocked(key, request)
 	if ok {
-		s.held[key].countAnswer(g.Entry)
+		s.held.find(key, g.Token).countAnswer(g.Entry)
 	}
 	return g, ok
 }
 
 func (s *Session) againLocked(key string, request uuid.UUID) (types.Grant, bool) {
-	h := s.held[key]
+	h := s.held.exclusive[key]
 	if h == nil || h.unpublished || !h.Valid(clock.Read(s.set.clk)) {
 		return types.Grant{}, false
 	}
@@ -123,7 +123,7 @@ func (h *Lock) countAnswer(serial int) {
 func (s *Session) Has(key string, request uuid.UUID) *Lock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.held[key]; h != nil && !h.unpublished {
+	if h := s.held.exclusive[key]; h != nil && !h.unpublished {
 		if _, ok := h.entryOf(request); ok {
 			return h
 		}
@@ -137,7 +137,7 @@ func (s *Session) GrantOf(h *Lock) (types.Grant, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.grantLocked(h)
-	return g, s.held[h.Key] == h && g.ExpiresIn > 0
+	return g, s.held.has(h) && g.ExpiresIn > 0
 }
 
 func (s *Session) grantLocked(h *Lock) types.Grant {
@@ -159,7 +159,7 @@ var (
 func (s *Session) Exit(h *Lock, r *Release) (left int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held[h.Key] != h {
+	if !s.held.has(h) {
 		return 0, ErrNotHeld
 	}
 	if n := r.reentry; n != 0 && n != h.depth() {

@@ -33,14 +33,14 @@ type Session struct {
 
 	mu          sync.Mutex
 	ended       bool
-	held        map[string]*Lock
+	held        lockMap
 	unpublished int // of held, that count as pending
 	pending     int // calls that may still get a lock, for the limit
 	lost        map[grantRef]types.LostReason
 	// Requests are the calls with request ids that are under way in the session.
 	Requests repeat.Requests
 	// freeing are the releases of the session's locks that the store has not confirmed.
-	freeing map[string]*Release
+	freeing map[*Release]struct{}
 	// entrances are the calls that wait to enter, by key.
 	entrances map[string]map[*Entrance]struct{}
 }
@@ -82,7 +82,7 @@ func (s *Session) ExpiresIn() time.Duration {
 func (s *Session) Held() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.held) - s.unpublished
+	return s.held.count() - s.unpublished
 }
 
 // End ends the session; only the first call counts. Its waits end, and its locks are released in the
@@ -95,14 +95,14 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	}
 	s.ended = true
 	var left atomic.Int64
-	left.Store(int64(len(s.held)))
+	left.Store(int64(s.held.count()))
 	settled := func() {
 		if left.Add(-1) == 0 {
 			close(s.released)
 		}
 	}
-	releases := make([]*Release, 0, len(s.held))
-	for _, h := range s.held {
+	releases := make([]*Release, 0, s.held.count())
+	for h := range s.held.all {
 		r := h.newEnd(settled)
 		r.ofSession = true
 		s.takeLocked(h, End{Lost: sessionLosses[reason], Release: r})
@@ -138,7 +138,7 @@ var sessionEnds = map[types.EndReason]string{types.EndDropped: "dropped", types.
 func (s *Session) Find(key string, token int64) *Lock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.held[key]; h != nil && h.Token == token && !h.unpublished {
+	if h := s.held.find(key, token); h != nil && !h.unpublished {
 		return h
 	}
 	return nil
@@ -152,10 +152,9 @@ func (s *Session) take(h *Lock, e End) bool {
 }
 
 func (s *Session) takeLocked(h *Lock, e End) bool {
-	if s.held[h.Key] != h {
+	if !s.held.remove(h) {
 		return false
 	}
-	delete(s.held, h.Key)
 	if h.unpublished {
 		s.unpublished--
 	}
@@ -201,25 +200,28 @@ func (s *Session) freesLocked(r *Release) {
 		return
 	}
 	if s.freeing == nil {
-		s.freeing = make(map[string]*Release)
+		s.freeing = make(map[*Release]struct{})
 	}
-	s.freeing[r.h.Key] = r
+	s.freeing[r] = struct{}{}
 }
 
 func (s *Session) freed(r *Release) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.h.letGoLocked()
-	if s.freeing[r.h.Key] == r {
-		delete(s.freeing, r.h.Key)
-	}
+	delete(s.freeing, r)
 }
 
-// FreeingOf is the release of a key that is under way, or nil.
-func (s *Session) FreeingOf(key string) *Release {
+// FreeingOf are the releases of a key that are under way.
+func (s *Session) FreeingOf(key string) (under []*Release) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.freeing[key]
+	for r := range s.freeing {
+		if r.h.Key == key {
+			under = append(under, r)
+		}
+	}
+	return under
 }
 
 func (s *Session) loseLocked(h *Lock, reason types.LostReason) bool {
@@ -259,7 +261,7 @@ func (s *Session) List(req types.ListRequest) (views []types.View) {
 	}
 	var held []*Lock
 	s.mu.Lock()
-	for _, h := range s.held {
+	for h := range s.held.all {
 		if !h.unpublished && strings.HasPrefix(h.Key, req.Prefix) && h.Key > req.After {
 			held = append(held, h)
 		}

@@ -64,7 +64,7 @@ func (hs *Set) Open(o types.SessionOptions) (*Session, error) {
 	s := &Session{
 		set: hs, id: randomHex(16), name: o.Name, ttl: o.TTL, explicit: o.Explicit, onLost: o.OnLost, onStop: o.OnStop, onEnd: o.OnEnd,
 		ending: make(chan struct{}), released: make(chan struct{}),
-		held: make(map[string]*Lock),
+		held: newLockMap(),
 	}
 	if s.name == "" {
 		s.name = randomHex(4)
@@ -136,7 +136,7 @@ func (hs *Set) Observe(st *observe.State) {
 func (hs *Set) Kept() map[string]int {
 	kept := map[string]int{"locks": int(hs.locks.Load())}
 	for i := range hs.held.shards {
-		kept["keys"] += len(hs.held.shards[i].m)
+		kept["keys"] += hs.held.shards[i].locks.count()
 	}
 	for _, s := range hs.All() {
 		s.mu.Lock()
@@ -144,7 +144,7 @@ func (hs *Set) Kept() map[string]int {
 		kept["unpublished locks"] += s.unpublished
 		kept["releases"] += len(s.freeing)
 		kept["entrances"] += len(s.entrances)
-		for _, h := range s.held {
+		for h := range s.held.all {
 			kept["entries"] += len(h.entered)
 		}
 		s.mu.Unlock()

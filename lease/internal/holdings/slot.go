@@ -39,7 +39,7 @@ func (s *Session) AdmitAll(slots []*Slot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range slots {
-		if h := s.held[p.Key]; h != nil && !h.unpublished && h.Valid(clock.Read(s.set.clk)) {
+		if h := s.held.exclusive[p.Key]; h != nil && !h.unpublished && h.Valid(clock.Read(s.set.clk)) {
 			return &types.HoldsError{Key: h.Key}
 		}
 	}
@@ -57,7 +57,7 @@ func (s *Session) roomLocked(n int) error {
 	if s.ended {
 		return types.ErrSessionEnded
 	}
-	if limit := s.set.cfg.MaxLocksPerSession; len(s.held)-s.unpublished+s.pending+n > limit {
+	if limit := s.set.cfg.MaxLocksPerSession; s.held.count()-s.unpublished+s.pending+n > limit {
 		return &types.LimitError{What: "locks in this session", Setting: "LOCKSIDECAR_MAX_LOCKS_PER_SESSION", Limit: limit}
 	}
 	return nil
@@ -109,12 +109,12 @@ func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before *Lock, ok bool
 	if s.ended {
 		return nil, false
 	}
-	if own := s.held[h.Key]; own != nil {
+	if own := s.held.exclusive[h.Key]; own != nil {
 		s.loseLocked(own, types.LostExpired)
 	}
 	h.unpublished = true
 	s.unpublished++
-	s.held[h.Key] = h
+	s.held.put(h)
 	p.lock = h
 	s.set.locks.Add(1)
 	if !h.until.IsZero() {
@@ -138,7 +138,7 @@ func (s *Session) HasMember(p *Slot) bool {
 }
 
 func (s *Session) hasMemberLocked(p *Slot) bool {
-	return p.lock != nil && s.held[p.lock.Key] == p.lock && p.lock.Valid(clock.Read(s.set.clk))
+	return p.lock != nil && s.held.has(p.lock) && p.lock.Valid(clock.Read(s.set.clk))
 }
 
 // Publish makes the members of slots locks of the app. It does nothing and reports false when one
@@ -205,7 +205,7 @@ func (s *Session) AgainAll(slots []*Slot, request uuid.UUID) []types.Grant {
 		grants = append(grants, g)
 	}
 	for _, g := range grants {
-		s.held[g.Key].countAnswer(g.Entry)
+		s.held.find(g.Key, g.Token).countAnswer(g.Entry)
 	}
 	s.set.obs.Cached(observe.CachedRepeat)
 	return grants

@@ -36,7 +36,7 @@ func (h *Lock) isMeant(sig store.Signal) bool {
 func (s *Session) stop(h *Lock, sig store.Signal) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held[h.Key] != h || h.stopping != nil && sameReason(h.stopping.Reason, sig.Reason) {
+	if !s.held.has(h) || h.stopping != nil && sameReason(h.stopping.Reason, sig.Reason) {
 		return false
 	}
 	at := sig.At
