@@ -28,12 +28,12 @@ func template(path string) string {
 		switch {
 		case below == "":
 			return template
-		case prefix == "/v1/locks/" && key != "" && (below == "stop" || below == "events"):
+		case prefix == "/v1/locks/" && key != "" && (below == "stop" || below == "waiters" || below == "events"):
 			return template + "/" + below
 		}
 	}
 	switch path {
-	case "/v1", "/v1/locks", "/v1/sessions", "/v1/stats", "/healthz", "/readyz", "/metrics":
+	case "/v1", "/v1/locks", "/v1/sessions", "/v1/stats", "/v1/waiters", "/healthz", "/readyz", "/metrics":
 		return path
 	}
 	return apitest.AnyPath

@@ -74,11 +74,11 @@ func TestFiguresCount(t *testing.T) {
 			}
 		}
 		want("while one holds and one waits", map[string]float64{
-			`locksidecar_locks_held{type="order"}`:                      1,
-			`locksidecar_waiters{type="order"}`:                         1,
-			`locksidecar_acquires_total{result="granted",type="order"}`: 1,
-			`locksidecar_acquires_total{result="held",type="order"}`:    1,
-			`locksidecar_store_ready`:                                   1,
+			`locksidecar_locks_held{type="order"}`:                                       1,
+			`locksidecar_waiters{type="order"}`:                                          1,
+			`locksidecar_acquires_total{mode="exclusive",result="granted",type="order"}`: 1,
+			`locksidecar_acquires_total{mode="exclusive",result="held",type="order"}`:    1,
+			`locksidecar_store_ready`:                                                    1,
 		})
 		a.release("order:1", token)
 		next := b.read("PUT", lockPath("order:1")).granted()
@@ -93,15 +93,15 @@ func TestFiguresCount(t *testing.T) {
 			return lost == 1 && held == 0
 		})
 		want("at the end", map[string]float64{
-			`locksidecar_locks_held{type="order"}`:                         0,
-			`locksidecar_waiters{type="order"}`:                            0,
-			`locksidecar_acquires_total{result="granted",type="order"}`:    3,
-			`locksidecar_releases_total{result="released",type="order"}`:   2,
-			`locksidecar_releases_total{result="not_holder",type="order"}`: 1,
-			`locksidecar_hold_duration_seconds_count{type="order"}`:        3,
-			`locksidecar_wait_duration_seconds_count{type="order"}`:        3,
-			`locksidecar_problems_total{code="held"}`:                      1,
-			`locksidecar_hand_off_duration_seconds_count`:                  1,
+			`locksidecar_locks_held{type="order"}`:                                       0,
+			`locksidecar_waiters{type="order"}`:                                          0,
+			`locksidecar_acquires_total{mode="exclusive",result="granted",type="order"}`: 3,
+			`locksidecar_releases_total{result="released",type="order"}`:                 2,
+			`locksidecar_releases_total{result="not_holder",type="order"}`:               1,
+			`locksidecar_hold_duration_seconds_count{type="order"}`:                      3,
+			`locksidecar_wait_duration_seconds_count{type="order"}`:                      3,
+			`locksidecar_problems_total{code="held"}`:                                    1,
+			`locksidecar_hand_off_duration_seconds_count`:                                1,
 		})
 	})
 }

@@ -51,10 +51,10 @@ func (m *Manager) sinceBegin(began time.Time) time.Duration {
 func (m *Manager) acquired(ctx context.Context, req *types.Request, began time.Time, g *types.Grant, err error) {
 	result := types.ResultOf(g, err)
 	if err == nil {
-		m.obs.Acquired(ctx, req.Key, result, g.Waited)
+		m.obs.Acquired(ctx, req.Key, req.Shared, result, g.Waited)
 		return
 	}
-	m.obs.Acquired(ctx, req.Key, result, m.sinceBegin(began))
+	m.obs.Acquired(ctx, req.Key, req.Shared, result, m.sinceBegin(began))
 	m.acquireRefused(ctx, req.Key, req.Traceparent, result, err)
 }
 
@@ -62,13 +62,13 @@ func (m *Manager) acquired(ctx context.Context, req *types.Request, began time.T
 func (m *Manager) acquiredAll(ctx context.Context, keys []string, req *types.Request, began time.Time, grants []types.Grant, err error) {
 	if err == nil {
 		for i := range grants {
-			m.obs.Acquired(ctx, grants[i].Key, observe.Granted, grants[i].Waited)
+			m.obs.Acquired(ctx, grants[i].Key, req.Shared, observe.Granted, grants[i].Waited)
 		}
 		return
 	}
 	waited, code := m.sinceBegin(began), types.CodeOf(err)
 	for _, key := range keys {
-		m.obs.Acquired(ctx, key, code, waited)
+		m.obs.Acquired(ctx, key, req.Shared, code, waited)
 	}
 	m.acquireRefused(ctx, keyOfRefusal(keys, err), req.Traceparent, code, err)
 }
@@ -87,6 +87,9 @@ func keyOfRefusal(keys []string, err error) string {
 	}
 	if timeout, ok := errors.AsType[*types.TimeoutError](err); ok {
 		return timeout.Lock.Key
+	}
+	if mismatch, ok := errors.AsType[*types.LimitMismatchError](err); ok {
+		return mismatch.Key
 	}
 	return keys[0]
 }

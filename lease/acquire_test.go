@@ -40,7 +40,7 @@ func TestAcquireAndRelease(t *testing.T) {
 func TestThreadsOfASessionExcludeEachOther(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.sessionOf(true)
 		g := r.lock(s, "k")
 		var held *types.HeldError
 		if _, err := r.try(s, "k"); !errors.As(err, &held) {
@@ -63,7 +63,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, o := r.session(), other.session()
+		s, o := r.sessionOf(true), other.sessionOf(true)
 		g := r.lock(s, "k")
 		var line []*answer
 		for i := range 10 {
@@ -96,7 +96,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 func TestWaitingInVain(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.sessionOf(true)
 		g := r.lock(s, "k")
 		first := r.wait(s, "k", types.WaitForever)
 		a := r.wait(s, "k", 10*time.Second)

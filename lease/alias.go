@@ -7,34 +7,40 @@ import (
 
 // Package types documents these types and values: the rooms below this package use them, too.
 type (
-	Bind              = types.Bind
-	Request           = types.Request
-	Grant             = types.Grant
-	ReleaseRequest    = types.ReleaseRequest
-	Released          = types.Released
-	AmendRequest      = types.AmendRequest
-	View              = types.View
-	Scope             = types.Scope
-	ListRequest       = types.ListRequest
-	Page              = types.Page
-	Lost              = types.Lost
-	Stop              = types.Stop
-	LostReason        = types.LostReason
-	SessionOptions    = types.SessionOptions
-	EndReason         = types.EndReason
-	HeldError         = types.HeldError
-	SkippedError      = types.SkippedError
-	NotHeldError      = types.NotHeldError
-	QuietError        = types.QuietError
-	ReentryError      = types.ReentryError
-	HoldsError        = types.HoldsError
-	TimeoutError      = types.TimeoutError
-	LostError         = types.LostError
-	NotHolderReason   = types.NotHolderReason
-	NotHolderError    = types.NotHolderError
-	TTLOnSessionError = types.TTLOnSessionError
-	Config            = types.Config
-	LimitError        = types.LimitError
+	Bind               = types.Bind
+	Request            = types.Request
+	Grant              = types.Grant
+	ReleaseRequest     = types.ReleaseRequest
+	Released           = types.Released
+	AmendRequest       = types.AmendRequest
+	View               = types.View
+	Scope              = types.Scope
+	ListRequest        = types.ListRequest
+	Page               = types.Page
+	WaitersRequest     = types.WaitersRequest
+	WaitersPage        = types.WaitersPage
+	Lost               = types.Lost
+	Stop               = types.Stop
+	LostReason         = types.LostReason
+	SessionOptions     = types.SessionOptions
+	EndReason          = types.EndReason
+	HeldError          = types.HeldError
+	SkippedError       = types.SkippedError
+	NotHeldError       = types.NotHeldError
+	QuietError         = types.QuietError
+	ReentryError       = types.ReentryError
+	HoldsError         = types.HoldsError
+	LimitMismatchError = types.LimitMismatchError
+	OwnKeyError        = types.OwnKeyError
+	EnteredError       = types.EnteredError
+	ShareOutcomeError  = types.ShareOutcomeError
+	TimeoutError       = types.TimeoutError
+	LostError          = types.LostError
+	NotHolderReason    = types.NotHolderReason
+	NotHolderError     = types.NotHolderError
+	TTLOnSessionError  = types.TTLOnSessionError
+	Config             = types.Config
+	LimitError         = types.LimitError
 )
 
 // Session owns locks. It ends with its connection.

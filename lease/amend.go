@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
@@ -12,8 +13,8 @@ import (
 )
 
 // Amend checks that a lock is still held under its token, and changes its data and (BindTTL) its remaining
-// time if asked. If it is only checked, a session's lock needs no store. Errors: [TTLOnSessionError] and
-// those of [Manager.Release].
+// time if asked, or makes it a share. If it is only checked, a session's lock needs no store. Errors: [TTLOnSessionError],
+// [EnteredError] and those of [Manager.Release].
 func (m *Manager) Amend(ctx context.Context, s *holdings.Session, req types.AmendRequest) (types.Grant, error) {
 	g, err := m.amend(ctx, s, &req)
 	if err != nil {
@@ -24,6 +25,9 @@ func (m *Manager) Amend(ctx context.Context, s *holdings.Session, req types.Amen
 
 func (m *Manager) amend(ctx context.Context, s *holdings.Session, req *types.AmendRequest) (types.Grant, error) {
 	c := claimant{"amend", s, req.Key, req.Token, req.Traceparent}
+	if req.Share && !m.st.Traits().Shared {
+		return types.Grant{}, &store.UnsupportedError{Capability: store.FeatureShared}
+	}
 	h, err := m.claimed(c)
 	if err != nil {
 		return types.Grant{}, err
@@ -34,19 +38,62 @@ func (m *Manager) amend(ctx context.Context, s *holdings.Session, req *types.Ame
 	if req.TTL > 0 {
 		return types.Grant{}, &types.TTLOnSessionError{Key: req.Key}
 	}
-	if req.SetData {
-		if err := m.setData(ctx, h, req.Data); err != nil {
-			return types.Grant{}, err
-		}
+	changes := req.SetData
+	if req.Share && !h.IsShare() {
+		changes = true
+		err = m.downgrade(ctx, s, h, req)
+	} else if req.SetData {
+		err = m.setData(ctx, h, req.Data)
+	}
+	if errors.Is(err, holdings.ErrNotHeld) {
+		return types.Grant{}, m.notHeldAnyMore(c)
+	}
+	if err != nil {
+		return types.Grant{}, err
 	}
 	g, held := s.GrantOf(h)
 	if !held { // time has passed since it was claimed
 		return types.Grant{}, m.notHeldAnyMore(c)
 	}
-	if !req.SetData {
+	if !changes {
 		m.obs.Cached(observe.CachedCheck)
 	}
 	return g, nil
+}
+
+// downgrade makes a session's exclusive lock a share. If the outcome is unknown, a repeat finds out.
+func (m *Manager) downgrade(ctx context.Context, s *holdings.Session, h *holdings.Lock, req *types.AmendRequest) error {
+	if err := s.Downgrade(h); err != nil {
+		return err
+	}
+	change := h.Change()
+	if req.SetData {
+		change = h.Patch(req.Data)
+	}
+	change.Share = true
+	v, err := lanes.SubmitAnd(ctx, m.lanes.Amends, change, func(v store.Verdict) {
+		switch v.Status {
+		case store.Holds:
+			if req.SetData {
+				h.SetData(req.Data)
+			}
+			h.BecomeShare(v.Lock.Limit, slotOf(&v.Lock))
+			m.heldCache.Drop(h.Key)
+		case store.ClaimRowLocked:
+			h.KeepsExclusive()
+		default:
+			h.Lose(types.LostExpired) // the store is right
+		}
+	})
+	return types.Judged("amend", v.Status, err)
+}
+
+// slotOf is the slot of a share, as an amend shows it.
+func slotOf(lock *store.Lock) int {
+	if len(lock.Holders) == 0 {
+		return 0
+	}
+	return lock.Holders[0].Slot
 }
 
 func (m *Manager) setData(ctx context.Context, h *holdings.Lock, data []byte) error {
@@ -78,7 +125,7 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.Amend
 	sent := m.cfg.Clock.Now()
 	v, err := lanes.Submit(ctx, m.lanes.Amends, store.Change{
 		Claim: store.Claim{Key: req.Key, Token: req.Token},
-		TTL:   req.TTL, SetData: req.SetData, Data: req.Data,
+		TTL:   req.TTL, Share: req.Share, SetData: req.SetData, Data: req.Data,
 	})
 	if err := types.Judged("amend", v.Status, err); err != nil {
 		return types.Grant{}, err
@@ -96,5 +143,6 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.Amend
 	return types.Grant{
 		Key: req.Key, Token: req.Token, Bind: types.BindTTL, Reentry: 1,
 		ExpiresIn: left, AcquiredAt: v.Lock.Holder.AcquiredAt, Stopping: v.Lock.Stopping,
+		Shared: v.Lock.Shared, Limit: v.Lock.Limit, Slot: slotOf(&v.Lock),
 	}, nil
 }

@@ -310,7 +310,7 @@ func TestAFailedCancelIsWithdrawn(t *testing.T) {
 	for _, f := range []fault{{times: 1, refuse: true}, {times: 1, lose: true}, {times: 1, forget: true}} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			s := r.session()
+			s := r.sessionOf(true)
 			g := r.lock(s, "k")
 			r.st.set("Cancel", f)
 			a := r.wait(s, "k", time.Second)

@@ -7,35 +7,54 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// AskToStop asks the holder of a key to stop what it does under the lock. reason is for people; nil: none.
-// Errors: [NotHeldError], [ErrCallerLeft], [ErrDraining] after Stop, and those of the store.
-func (m *Manager) AskToStop(ctx context.Context, key string, reason *string) error {
-	held, err := m.signals.Send(ctx, store.Signal{Kind: store.Stop, Key: key, Reason: reason})
+// AskToStop asks the holders of a key to stop what they do under the lock, or the one that has the token, if
+// it is not 0. reason is for people; nil: none. Errors: [NotHeldError], [ErrCallerLeft], [ErrDraining] after
+// Stop, and those of the store.
+func (m *Manager) AskToStop(ctx context.Context, key string, token int64, reason *string) error {
+	if err := m.tell(ctx, key, token); err != nil {
+		return err
+	}
+	held, err := m.signals.Send(ctx, store.Signal{Kind: store.Stop, Key: key, Token: token, Reason: reason})
 	switch {
 	case err != nil:
 		return err
 	case !held:
-		return &types.NotHeldError{Key: key}
+		return &types.NotHeldError{Key: key, Token: token}
 	}
 	m.obs.StopSent(ctx, key, m.cfg.Instance)
 	return nil
 }
 
-// Break takes a lock from its holder: the grant that was names, as returned by [Manager.Get], and no
-// other. It returns when that grant is over, at the latest when its lease ends. Errors: [NotHeldError],
-// [ErrCallerLeft] (it is broken all the same), [ErrDraining] after Stop, and those of the store.
-func (m *Manager) Break(ctx context.Context, was store.Lock) error {
-	if !was.Held {
-		return &types.NotHeldError{Key: was.Key}
+// tell makes the store know the lock of a session here under its own token, so that it finds it by that.
+func (m *Manager) tell(ctx context.Context, key string, token int64) error {
+	if h := m.holdings.Find(key, token); h != nil {
+		return m.acquirer.Tell(ctx, h)
 	}
-	if h := m.holdings.Get(was.Key); h != nil && h.Token == was.Token {
-		if err := m.acquirer.Tell(ctx, h); err != nil {
-			return err
-		}
+	return nil
+}
+
+// Break takes a lock from its holders: those that was names, as returned by [Manager.Get], and no later one.
+// Of a shared lock, a token that is not 0 names one of them. It returns when their grants are over, at the
+// latest when their leases end; of more than [store.HoldersShown] it waits for the first ones. Errors:
+// [NotHeldError], [ErrCallerLeft] (it is broken all the same), [ErrDraining] after Stop, and those of the store.
+func (m *Manager) Break(ctx context.Context, was store.Lock, token int64) error {
+	if !was.Held || !was.Shared && token != 0 && token != was.Token {
+		return &types.NotHeldError{Key: was.Key, Token: token}
 	}
-	held, err := m.signals.Send(ctx, store.Signal{Kind: store.Break, Key: was.Key, Token: was.Token})
-	if err != nil || !held {
+	if !was.Shared {
+		token = was.Token
+	}
+	if err := m.tell(ctx, was.Key, token); err != nil {
 		return err
 	}
-	return m.signals.AwaitOver(ctx, was)
+	held, err := m.signals.Send(ctx, store.Signal{Kind: store.Break, Key: was.Key, Token: token})
+	switch {
+	case err != nil:
+		return err
+	case !held && was.Shared && token != 0: // it may never have been a holder
+		return &types.NotHeldError{Key: was.Key, Token: token}
+	case !held:
+		return nil
+	}
+	return m.signals.AwaitOver(ctx, was, token)
 }

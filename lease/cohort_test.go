@@ -91,7 +91,7 @@ func TestTheStoreIsAskedAgain(t *testing.T) {
 		"its time is over": func(r, _ *rig, c *answer) { time.Sleep(holdings.CohortTime); c.free(r) },
 		"an outcome":       func(r, _ *rig, c *answer) { r.succeed(c.s, c.granted(r.t)) },
 		"asked to stop": func(r, other *rig, c *answer) {
-			r.must(other.m.AskToStop(context.Background(), "k", nil))
+			r.must(other.m.AskToStop(context.Background(), "k", 0, nil))
 			if synctest.Wait(); len(r.stops()) != 1 {
 				r.t.Fatalf("told %+v", r.stops())
 			}
@@ -199,7 +199,7 @@ func TestABreakMeansOneOfACohort(t *testing.T) {
 		r.must(err)
 		calls[0].free(r)
 		g := calls[1].granted(t)
-		r.must(other.m.Break(context.Background(), seen.Lock))
+		r.must(other.m.Break(context.Background(), seen.Lock, 0))
 		if _, held := calls[1].s.GrantOf(r.m.holdings.Get("k")); !held {
 			t.Fatal("the break of an earlier grant ended this one")
 		}
@@ -208,7 +208,7 @@ func TestABreakMeansOneOfACohort(t *testing.T) {
 		if mine.Lock.Token != g.Token {
 			t.Fatalf("seen as %+v", mine.Lock)
 		}
-		r.must(r.m.Break(context.Background(), mine.Lock))
+		r.must(r.m.Break(context.Background(), mine.Lock, 0))
 		if lost := r.losses(); len(lost) != 1 || lost[0].Token != g.Token || lost[0].Reason != types.LostForced {
 			t.Errorf("lost %+v", lost)
 		}
@@ -377,7 +377,7 @@ func TestAStopOutlivesTheChangeOfTheHolder(t *testing.T) {
 		calls[0].free(r)
 		calls[1].granted(t)
 		r.st.set("Signals", fault{refuse: true})
-		r.must(other.m.AskToStop(context.Background(), "k", nil))
+		r.must(other.m.AskToStop(context.Background(), "k", 0, nil))
 		time.Sleep(2 * holdings.CohortTime)
 		r.st.lift("Signals")
 		time.Sleep(10 * time.Second)

@@ -77,7 +77,7 @@ func (ta *counts) delays() []time.Duration {
 	return slices.Clone(ta.handOffs)
 }
 
-func (ta *counts) Acquired(_ context.Context, key, result string, waited time.Duration) {
+func (ta *counts) Acquired(_ context.Context, key string, _ bool, result string, waited time.Duration) {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	ta.acquired[key+" "+result]++

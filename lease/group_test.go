@@ -166,7 +166,7 @@ func TestGroupIsNotOvertaken(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		b := r.another(opt)
-		s, other := r.session(), b.session()
+		s, other := r.session(), b.sessionOf(true)
 		hot := b.lock(other, "hot")
 		a := r.waitAll(s, "a", "hot", "z")
 		later := b.wait(other, "hot", types.WaitForever)

@@ -159,7 +159,7 @@ func TestEndsOfHolds(t *testing.T) {
 		r.release(s, g)
 		deleted.End(types.EndDeleted)
 		dropped.End(types.EndDropped)
-		r.must(r.m.Break(context.Background(), r.stored("force")))
+		r.must(r.m.Break(context.Background(), r.stored("force"), 0))
 		r.lock(s, "lost")
 		time.Sleep(time.Second)
 		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostStore)
@@ -364,14 +364,14 @@ func TestRefusalsAreLogged(t *testing.T) {
 		_, _ = r.m.Release(ctx, s, types.ReleaseRequest{Key: "k", Token: g.Token, Reentry: 2, Traceparent: parent})
 		logged("WARN claim refused release released " + id)
 
-		r.must(r.m.AskToStop(ctx, "k", nil))
+		r.must(r.m.AskToStop(ctx, "k", 0, nil))
 		synctest.Wait()
 		told := log.take(t)
 		slices.Sort(told)
 		if want := []string{"INFO holder asked to stop " + id, "INFO the holder of a lock is asked to stop"}; !slices.Equal(told, want) {
 			t.Errorf("logged %q", told)
 		}
-		r.must(r.m.Break(sampledCall(), r.stored("k")))
+		r.must(r.m.Break(sampledCall(), r.stored("k"), 0))
 		synctest.Wait()
 		logged("WARN lock broken, somebody asked for it " + id)
 		_, _ = r.m.Release(ctx, s, types.ReleaseRequest{Key: "k", Token: g.Token, Traceparent: parent})
@@ -387,7 +387,7 @@ func TestForceNamesItsTrace(t *testing.T) {
 		r := sp.on(log.opt(slog.LevelInfo))
 		r.lock(r.session(), "k")
 		c := sp.call(context.Background(), "lock.stop", "admin")
-		r.must(r.m.AskToStop(c.ctx, "k", nil))
+		r.must(r.m.AskToStop(c.ctx, "k", 0, nil))
 		synctest.Wait() // the holder hears of it, which has a line, too
 		want := "INFO the holder of a lock is asked to stop " + tracing.TraceID(c.parent)
 		if got := log.take(t); !slices.Contains(got, want) {

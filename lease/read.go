@@ -11,10 +11,10 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Get returns what is known of a key. If a session of this sidecar holds it, the store is not asked,
-// unless noCache. s is the session that asks; it may be nil.
+// Get returns what is known of a key. If a session of this sidecar holds it exclusively, the store is not
+// asked, unless noCache. s is the session that asks; it may be nil.
 func (m *Manager) Get(ctx context.Context, s *holdings.Session, key string, noCache bool) (types.View, error) {
-	if h := m.holdings.Get(key); h != nil && !noCache {
+	if h := m.holdings.Get(key); h != nil && !noCache && !h.IsDowngraded() {
 		if lock := h.State(); lock.Holder.ExpiresIn > 0 {
 			m.obs.Cached(observe.CachedRead)
 			return types.View{Lock: lock, Mine: h.Of(s) && s.Find(key, h.Token) == h, Cached: true}, nil
@@ -37,6 +37,13 @@ func (m *Manager) viewOf(s *holdings.Session, lock store.Lock) types.View {
 	if s == nil || !lock.Held {
 		return types.View{Lock: lock}
 	}
+	if lock.Shared {
+		h := s.First(lock.Key)
+		if h != nil {
+			lock.Token = h.Token
+		}
+		return types.View{Lock: lock, Mine: h != nil}
+	}
 	h := s.Find(lock.Key, lock.Token)
 	return types.View{Lock: lock, Mine: h != nil && h.Valid(clock.Read(m.cfg.Clock))}
 }
@@ -44,15 +51,16 @@ func (m *Manager) viewOf(s *holdings.Session, lock store.Lock) types.View {
 // List returns held locks, ordered by the bytes of their keys. s is the session that asks; if it is nil,
 // [ScopeSession] returns nothing.
 func (m *Manager) List(ctx context.Context, s *holdings.Session, req types.ListRequest) (types.Page, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
+	defer cancel()
 	if req.Scope == types.ScopeSession {
-		return pageOf(s.List(req), req.Limit), nil
+		page := pageOf(s.List(req), req.Limit)
+		return page, m.showShares(ctx, s, page.Locks)
 	}
 	q := store.Query{Prefix: req.Prefix, After: req.After, Limit: req.Limit + 1}
 	if req.Scope == types.ScopePod {
 		q.Instance = m.cfg.Instance
 	}
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
-	defer cancel()
 	lister, err := store.As[store.Lister](m.st, store.FeatureList)
 	if err != nil {
 		return types.Page{}, err
@@ -66,6 +74,45 @@ func (m *Manager) List(ctx context.Context, s *holdings.Session, req types.ListR
 		views[i] = m.viewOf(s, lock)
 	}
 	return pageOf(views, req.Limit), nil
+}
+
+// showShares asks the store for the other holders of a session's shares.
+func (m *Manager) showShares(ctx context.Context, s *holdings.Session, views []types.View) error {
+	var keys []string
+	for _, v := range views {
+		if v.Shared {
+			keys = append(keys, v.Key)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	locks, err := m.st.Get(ctx, keys)
+	if err != nil {
+		return err
+	}
+	for i := range views {
+		if views[i].Shared {
+			views[i], locks = m.viewOf(s, locks[0]), locks[1:]
+		}
+	}
+	return nil
+}
+
+// Waiters lists waiting calls, ordered by the bytes of their keys and by queue position.
+func (m *Manager) Waiters(ctx context.Context, req types.WaitersRequest) (types.WaitersPage, error) {
+	waiters, err := store.As[store.Waiters](m.st, store.FeatureWaiters)
+	if err != nil {
+		return types.WaitersPage{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
+	defer cancel()
+	found, err := waiters.Waiting(ctx, store.WaitQuery{Key: req.Key, Prefix: req.Prefix, After: req.After, Limit: req.Limit + 1})
+	if err != nil || len(found) <= req.Limit {
+		return types.WaitersPage{Waiting: found}, err
+	}
+	found = found[:req.Limit]
+	return types.WaitersPage{Waiting: found, Next: found[req.Limit-1].QueuePlace}, nil
 }
 
 func pageOf(views []types.View, limit int) types.Page {

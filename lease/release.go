@@ -41,6 +41,9 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 		}
 		return m.releaseForeign(ctx, c, req)
 	}
+	if req.Outcome != store.NoOutcome && h.IsShare() {
+		return types.Released{}, &types.ShareOutcomeError{Key: req.Key}
+	}
 	m.obs.LinkAcquire(ctx, h.Traceparent)
 	r := h.NewRelease(req, t.Now, nil)
 	entries, err := s.Exit(h, r)
@@ -118,7 +121,7 @@ func (m *Manager) claimedElsewhere(c claimant) error {
 		m.obs.Cached(observe.CachedEnd)
 		return m.refused(c, types.ReasonReleased)
 	}
-	if h := m.holdings.Get(c.key); h != nil && h.Token == c.token && !h.Of(c.s) {
+	if h := m.holdings.Find(c.key, c.token); h != nil && !h.Of(c.s) {
 		return m.refused(c, types.ReasonOtherSession)
 	}
 	return nil

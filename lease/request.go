@@ -74,6 +74,10 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 		defer leave()
 		return m.nothingOnceFreed(ctx, s, req.Key)
 	}
+	if req.Outcome != store.NoOutcome && h.IsShare() {
+		defer leave()
+		return types.Released{}, &types.ShareOutcomeError{Key: req.Key}
+	}
 	m.obs.LinkAcquire(ctx, h.Traceparent)
 	r := h.NewRelease(req, t.Now, leave) // a repeat waits until the store has confirmed it
 	switch entries, err := s.Exit(h, r); {

@@ -93,7 +93,7 @@ func TestWaitsKeepTheirPositions(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, o := r.session(), other.session()
+		s, o := r.session(), other.sessionOf(true)
 		theirs := other.lock(o, "k")
 		first := r.wait(s, "k", types.WaitForever)
 		second := r.ask(context.Background(), nil, types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Minute, Wait: WaitForever})

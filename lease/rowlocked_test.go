@@ -28,7 +28,7 @@ func wantStuck(t *testing.T, what string, err error) {
 func TestLockedRow(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, ctx := r.session(), context.Background()
+		s, ctx := r.sessionOf(true), context.Background()
 		mine, ttl := r.lock(s, "mine"), r.lockTTL("ttl", time.Hour)
 		r.st.lockRows("free", "mine", "ttl")
 		limit := r.m.cfg.StoreTimeout + time.Second
@@ -88,7 +88,7 @@ func TestLockedRow(t *testing.T) {
 func TestRowLockedForAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s, ctx := r.session(), context.Background()
+		s, ctx := r.sessionOf(true), context.Background()
 		mine, ttl := r.lock(s, "mine"), r.lockTTL("ttl", time.Hour)
 		waits := r.wait(s, "ttl", time.Second/2)
 		r.st.lockRows("free", "mine", "ttl")

@@ -30,14 +30,14 @@ func TestAskToStop(t *testing.T) {
 		s := r.session()
 		g := r.lock(s, "k")
 		for i, asker := range []*rig{r, other, other, r} {
-			r.must(asker.m.AskToStop(ctx, "k", new("one")))
+			r.must(asker.m.AskToStop(ctx, "k", 0, new("one")))
 			time.Sleep(time.Second)
 			if n := len(r.stops()); n != 1 {
 				t.Fatalf("told %d times after %d", n, i+1)
 			}
 		}
 		first := time.Now().Add(-4 * time.Second)
-		r.must(other.m.AskToStop(ctx, "k", nil))
+		r.must(other.m.AskToStop(ctx, "k", 0, nil))
 		told := r.stops()
 		if len(told) != 2 || told[0].Token != g.Token || *told[0].Reason != "one" || told[1] != (types.Stop{Key: "k", Token: g.Token, Reason: nil}) {
 			t.Errorf("told %+v", told)
@@ -62,11 +62,11 @@ func TestAskToStop(t *testing.T) {
 		}
 		r.release(s, g)
 		var free *types.NotHeldError
-		if err := r.m.AskToStop(ctx, "k", nil); !errors.As(err, &free) {
+		if err := r.m.AskToStop(ctx, "k", 0, nil); !errors.As(err, &free) {
 			t.Errorf("nobody: %v", err)
 		}
 		ttl := r.lockTTL("ttl", time.Minute)
-		r.must(other.m.AskToStop(ctx, "ttl", new("two")))
+		r.must(other.m.AskToStop(ctx, "ttl", 0, new("two")))
 		if got, err := r.m.Amend(ctx, nil, types.AmendRequest{Key: "ttl", Token: ttl.Token}); err != nil || got.Stopping == nil || *got.Stopping.Reason != "two" {
 			t.Errorf("bind:ttl: %+v, %v", got, err)
 		}
@@ -83,7 +83,7 @@ func TestASignalIsHeardWithTheRenewal(t *testing.T) {
 		s := r.session()
 		r.lock(s, "k")
 		r.st.dropNews = true
-		r.must(other.m.AskToStop(context.Background(), "k", nil))
+		r.must(other.m.AskToStop(context.Background(), "k", 0, nil))
 		r.st.set("Signals", fault{times: 2, refuse: true})
 		r.st.set("Heard", fault{times: 2, lose: true}) // so it is read again
 		time.Sleep(6 * time.Second)
@@ -131,7 +131,7 @@ func TestBreak(t *testing.T) {
 						a = other.wait(o, "k", types.WaitForever)
 					}
 					began := time.Now()
-					r.must(other.m.Break(ctx, other.stored("k")))
+					r.must(other.m.Break(ctx, other.stored("k"), 0))
 					if d := time.Since(began); d > 10*time.Millisecond {
 						t.Errorf("took %s", d)
 					}
@@ -150,7 +150,7 @@ func TestBreak(t *testing.T) {
 						other.release(o, a.granted(t))
 					}
 					var free *types.NotHeldError
-					if err := other.m.Break(ctx, other.stored("k")); !errors.As(err, &free) {
+					if err := other.m.Break(ctx, other.stored("k"), 0); !errors.As(err, &free) {
 						t.Errorf("nobody: %v", err)
 					}
 					time.Sleep(time.Second)
@@ -171,7 +171,7 @@ func TestBreakSparesTheNextHolder(t *testing.T) {
 		g := r.lock(s, "k")
 		answer := other.st.hold("Signal")
 		broken := make(chan error, 1)
-		go func() { broken <- other.m.Break(context.Background(), other.stored("k")) }()
+		go func() { broken <- other.m.Break(context.Background(), other.stored("k"), 0) }()
 		synctest.Wait()
 		r.release(s, g)
 		next := r.lock(s, "k")
@@ -194,7 +194,7 @@ func TestBreakInAnOutage(t *testing.T) {
 		r.st.set("Renew", fault{lose: true})
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		r.must(other.m.Break(ctx, other.stored("k")))
+		r.must(other.m.Break(ctx, other.stored("k"), 0))
 		r.st.lift("Release", "Renew")
 		time.Sleep(time.Minute)
 		r.nothingLeft()
@@ -212,11 +212,11 @@ func TestBreakOfADeadHolder(t *testing.T) {
 		r.st.dropNews = true
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		if err := other.m.Break(ctx, other.stored("k")); !errors.Is(err, types.ErrCallerLeft) {
+		if err := other.m.Break(ctx, other.stored("k"), 0); !errors.Is(err, types.ErrCallerLeft) {
 			t.Errorf("told %v", err)
 		}
 		before := other.st.count("Get")
-		r.must(other.m.Break(context.Background(), other.stored("k")))
+		r.must(other.m.Break(context.Background(), other.stored("k"), 0))
 		if n := other.st.count("Get") - before; n > 60 {
 			t.Errorf("read %d times in 10 s", n)
 		}
@@ -235,7 +235,7 @@ func TestBreakMeetsARelease(t *testing.T) {
 		g := r.get(s, types.Request{Key: "k", MinHold: time.Hour})
 		r.st.dropNews = true
 		broken := make(chan error, 1)
-		go func() { broken <- other.m.Break(context.Background(), other.stored("k")) }()
+		go func() { broken <- other.m.Break(context.Background(), other.stored("k"), 0) }()
 		time.Sleep(time.Second)
 		r.release(s, g)
 		time.Sleep(time.Second)
@@ -265,7 +265,7 @@ func TestASignalOvertakesItsGrant(t *testing.T) {
 				proceed := r.st.holdAnswer("Acquire")
 				a := r.ask(context.Background(), s, types.Request{Key: "k"})
 				synctest.Wait()
-				r.must(other.m.AskToStop(context.Background(), "k", nil))
+				r.must(other.m.AskToStop(context.Background(), "k", 0, nil))
 				time.Sleep(time.Second)
 				if n := len(r.stops()); n != 0 || a.isOver() {
 					t.Fatalf("told %d times, %v", n, a.err)
@@ -292,7 +292,7 @@ func TestAStaleSignal(t *testing.T) {
 		ask.ID[0] = 1
 		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{ask})
 		r.must(err)
-		r.must(r.another().m.AskToStop(context.Background(), "ghost", nil))
+		r.must(r.another().m.AskToStop(context.Background(), "ghost", 0, nil))
 		time.Sleep(time.Minute)
 		left, err := r.st.Store.Signals(context.Background(), []store.LeaseID{lease})
 		r.must(err)

@@ -97,7 +97,7 @@ func TestNoSkipAfterAFailure(t *testing.T) {
 	for _, outcome := range []store.ReleaseOutcome{store.NoOutcome, store.Failure} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			s := r.session()
+			s := r.sessionOf(true)
 			g := r.lock(s, "k")
 			a := r.ask(context.Background(), s, skipping)
 			synctest.Wait()
@@ -126,7 +126,7 @@ func TestABindTTLLockSucceeds(t *testing.T) {
 func TestOutcomeOfAnEntry(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.sessionOf(true)
 		g := r.get(s, as("o", "k", 0))
 		r.get(s, as("o", "k", 0))
 		a := r.ask(context.Background(), s, skipping)
@@ -202,7 +202,7 @@ func TestASkippedRequestIsRepeated(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s := r.session()
+		s := r.sessionOf(true)
 		g := r.lock(s, "k")
 		other.st.dropNews = true
 		req := skipping

@@ -227,7 +227,7 @@ func TestSpansOfLosses(t *testing.T) {
 		synctest.Wait()
 		drops.End(types.EndDropped)
 		next.granted(t)
-		r.must(r.m.Break(context.Background(), r.stored("force")))
+		r.must(r.m.Break(context.Background(), r.stored("force"), 0))
 		time.Sleep(2 * time.Second)
 		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostStore)
 		synctest.Wait()

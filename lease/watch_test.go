@@ -89,7 +89,7 @@ func TestWatch(t *testing.T) {
 				}
 			}
 			reason := "go"
-			r.must(b.m.AskToStop(context.Background(), "k", &reason))
+			r.must(b.m.AskToStop(context.Background(), "k", 0, &reason))
 			for _, w := range []*watcher{w, far} {
 				if e := w.want(stopping)[0]; *e.Stopping.Reason != "go" || e.Stopping.At.IsZero() {
 					t.Errorf("%+v", e)
@@ -200,7 +200,7 @@ func TestWatchMissesNews(t *testing.T) {
 		if e := w.want(acquired)[0]; e.Lock.Token != g.Token {
 			t.Errorf("%+v", e)
 		}
-		r.must(b.m.AskToStop(context.Background(), "k", nil))
+		r.must(b.m.AskToStop(context.Background(), "k", 0, nil))
 		r.m.News(store.EveryWait) // the store says so
 		time.Sleep(2 * attempt.CheckPause)
 		w.want(stopping)

@@ -34,7 +34,7 @@ func TestAcquireUseRelease(t *testing.T) {
 	c := f.dial()
 	a := c.do("PUT", "/v1/locks/workflow:1", `{"wait_ms":0,"data":{"n": 1}}`)
 	a.want(t, 200, "")
-	members(t, a, "granted", "key", "token", "session", "bind", "reentry", "expires_in_ms", "waited_ms", "acquired_at")
+	members(t, a, "granted", "key", "token", "session", "bind", "reentry", "expires_in_ms", "waited_ms", "acquired_at", "mode", "limit", "slot")
 	if a.json["granted"] != true || a.json["key"] != "workflow:1" || a.json["token"] != 1.0 || a.json["bind"] != "session" ||
 		a.json["reentry"] != 1.0 || a.json["session"] != "public-1" || a.json["expires_in_ms"] != 15000.0 {
 		t.Error(a.text)
@@ -48,7 +48,7 @@ func TestAcquireUseRelease(t *testing.T) {
 
 	a = c.do("GET", "/v1/locks/workflow:1", "")
 	a.want(t, 200, "")
-	members(t, a, "key", "type", "state", "mine", "token", "holder", "queue_length", "cached", "stopping")
+	members(t, a, "key", "type", "state", "mine", "token", "mode", "limit", "holders_count", "holder", "holders", "queue_length", "cached", "stopping")
 	if a.json["type"] != "workflow" || a.json["state"] != "held" || a.json["mine"] != true || a.json["stopping"] != nil {
 		t.Error(a.text)
 	}
@@ -59,14 +59,14 @@ func TestAcquireUseRelease(t *testing.T) {
 	}
 
 	a = f.dial().do("GET", "/v1/locks/workflow:1", "")
-	members(t, a, "key", "type", "state", "mine", "token", "holder", "queue_length", "cached", "stopping")
+	members(t, a, "key", "type", "state", "mine", "token", "mode", "limit", "holders_count", "holder", "holders", "queue_length", "cached", "stopping")
 	if a.json["mine"] != false || a.json["token"] != nil {
 		t.Error(a.text)
 	}
 
 	a = c.do("PATCH", "/v1/locks/workflow:1", `{"token":1,"data":null}`)
 	a.want(t, 200, "")
-	members(t, a, "granted", "key", "token", "session", "bind", "reentry", "expires_in_ms", "waited_ms", "acquired_at", "stopping")
+	members(t, a, "granted", "key", "token", "session", "bind", "reentry", "expires_in_ms", "waited_ms", "acquired_at", "mode", "limit", "slot", "stopping")
 
 	a = c.do("DELETE", "/v1/locks/workflow:1?token=1", "")
 	a.want(t, 200, "")
@@ -74,7 +74,8 @@ func TestAcquireUseRelease(t *testing.T) {
 		t.Error(a.text)
 	}
 	a = c.do("GET", "/v1/locks/workflow:1", "")
-	if a.text != `{"key":"workflow:1","type":"workflow","state":"free","mine":false,"token":null,"holder":null,"queue_length":0,"cached":false,"stopping":null}` {
+	if a.text != `{"key":"workflow:1","type":"workflow","state":"free","mine":false,"token":null,"mode":null,`+
+		`"limit":null,"holders_count":0,"holder":null,"holders":[],"queue_length":0,"cached":false,"stopping":null}` {
 		t.Error(a.text)
 	}
 }
@@ -296,7 +297,7 @@ func TestAbout(t *testing.T) {
 	f := start(t)
 	a := f.dial().do("GET", "/v1", "")
 	const before = `{"version":"1.2.3","api":"v1","features":["wait","bind_ttl","data","request_id","sessions","list",` +
-		`"reentrant","outcome","hold","stop","events","several_keys","stats","release_by_id"`
+		`"reentrant","outcome","hold","stop","events","several_keys","stats","release_by_id","shared","waiters"`
 	if a.text != before+"]}" {
 		t.Error(a.text)
 	}
@@ -312,7 +313,7 @@ func TestEngineWithoutCapabilities(t *testing.T) {
 	f, _ := withManagerOn(t, core, func(c *Config) { c.Lacking = store.Lacking(core); c.AllowForce = true })
 	c := f.dial()
 	about := c.do("GET", "/v1", "").text
-	for _, name := range []string{"list", "stop", "events", "stats"} {
+	for _, name := range []string{"list", "stop", "events", "stats", "waiters"} {
 		if strings.Contains(about, `"`+name+`"`) {
 			t.Errorf("%s is among the features: %s", name, about)
 		}
@@ -324,6 +325,7 @@ func TestEngineWithoutCapabilities(t *testing.T) {
 	for call, name := range map[string]string{
 		"GET /v1/locks": "list", "POST /v1/locks/k/stop": "stop", "DELETE /v1/locks/k?force=true": "stop",
 		"GET /v1/locks/k/events": "events", "GET /v1/stats": "stats",
+		"GET /v1/waiters": "waiters", "GET /v1/locks/k/waiters": "waiters",
 	} {
 		method, path, _ := strings.Cut(call, " ")
 		f.dial().do(method, path, "").want(t, 501, "unsupported")

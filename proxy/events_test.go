@@ -40,7 +40,8 @@ func TestKeyEvents(t *testing.T) {
 	f := start(t)
 	e, state := f.watch("a%2Fb")
 	want := map[string]any{
-		"key": "a/b", "type": "", "state": "free", "mine": false, "token": nil, "holder": nil, "queue_length": 0.0, "cached": false, "stopping": nil,
+		"key": "a/b", "type": "", "state": "free", "mine": false, "token": nil, "mode": nil, "limit": nil,
+		"holders_count": 0.0, "holder": nil, "holders": []any{}, "queue_length": 0.0, "cached": false, "stopping": nil,
 	}
 	if !reflect.DeepEqual(state, want) || e.comments == 0 {
 		t.Error(state, e.comments)
@@ -48,8 +49,11 @@ func TestKeyEvents(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.FixedZone("", 3600))
 	reason := "a\nb"
 	lock := store.Lock{Key: "a/b", Held: true, Token: 7, Holder: store.Holder{Pod: "p", AcquiredAt: at}}
+	share := lock
+	share.Shared, share.Limit, share.Holders = true, 3, []store.Share{{Token: 7, Slot: 2, Holder: lock.Holder}}
 	for _, event := range []lease.Event{
 		{Kind: store.EventAcquired, Lock: lock},
+		{Kind: store.EventAcquired, Lock: share},
 		{Kind: store.EventAcquired},
 		{Kind: 99},
 		{Kind: store.EventReleased},
@@ -59,22 +63,25 @@ func TestKeyEvents(t *testing.T) {
 		{Kind: store.EventStopping, Stopping: &store.Stopping{At: at}},
 		{Kind: store.EventStopping, Stopping: &store.Stopping{At: at, Reason: &reason}},
 	} {
-		event.Key = "a/b"
+		event.Key, event.Token = "a/b", 7
 		f.locks.happen(event)
 	}
 	name, data := e.next()
 	holder := answer{json: data["holder"].(map[string]any)}
 	members(t, holder, "instance", "pod", "session", "owner", "acquired_at", "held_ms", "expires_in_ms", "data", "traceparent")
-	if name != "acquired" || len(data) != 2 || holder.json["pod"] != "p" {
+	if name != "acquired" || len(data) != 6 || holder.json["pod"] != "p" || data["mode"] != "exclusive" || data["slot"] != nil {
 		t.Error(name, data)
 	}
-	e.want("acquired", map[string]any{"key": "a/b", "holder": nil})
-	e.want("released", map[string]any{"key": "a/b", "outcome": nil, "result": nil})
-	e.want("released", map[string]any{"key": "a/b", "outcome": "failure", "result": nil})
-	e.want("released", map[string]any{"key": "a/b", "outcome": "success", "result": map[string]any{"n": 1.0}})
-	e.want("expired", map[string]any{"key": "a/b"})
-	e.want("stopping", map[string]any{"key": "a/b", "reason": nil, "requested_at": "2026-01-02T02:04:05.000006Z"})
-	e.want("stopping", map[string]any{"key": "a/b", "reason": reason, "requested_at": "2026-01-02T02:04:05.000006Z"})
+	if name, data = e.next(); name != "acquired" || data["mode"] != "shared" || data["limit"] != 3.0 || data["slot"] != 2.0 {
+		t.Error(name, data)
+	}
+	e.want("acquired", map[string]any{"key": "a/b", "token": 7.0, "mode": nil, "limit": nil, "slot": nil, "holder": nil})
+	e.want("released", map[string]any{"key": "a/b", "token": 7.0, "outcome": nil, "result": nil})
+	e.want("released", map[string]any{"key": "a/b", "token": 7.0, "outcome": "failure", "result": nil})
+	e.want("released", map[string]any{"key": "a/b", "token": 7.0, "outcome": "success", "result": map[string]any{"n": 1.0}})
+	e.want("expired", map[string]any{"key": "a/b", "token": 7.0})
+	e.want("stopping", map[string]any{"key": "a/b", "token": 7.0, "reason": nil, "requested_at": "2026-01-02T02:04:05.000006Z"})
+	e.want("stopping", map[string]any{"key": "a/b", "token": 7.0, "reason": reason, "requested_at": "2026-01-02T02:04:05.000006Z"})
 }
 
 // The state is seen by the session that asks: the one named, or the connection's own.
@@ -113,7 +120,7 @@ func TestStateComesFirst(t *testing.T) {
 	await.Receive(t, begun, "the watch")
 	const several = maxKeyEvents / 2 // more than are written at once
 	for i := range several {
-		f.locks.happen(lease.Event{Kind: store.EventReleased, Key: "a", Result: fmt.Append(nil, i)})
+		f.locks.happen(lease.Event{Kind: store.EventReleased, Key: "a", Token: 7, Result: fmt.Append(nil, i)})
 	}
 	if line, err := e.body.ReadString('\n'); line != ":\n" || err != nil {
 		t.Errorf("%q, %v", line, err)
@@ -123,7 +130,7 @@ func TestStateComesFirst(t *testing.T) {
 		t.Error(name)
 	}
 	for i := range several {
-		e.want("released", map[string]any{"key": "a", "outcome": nil, "result": float64(i)})
+		e.want("released", map[string]any{"key": "a", "token": 7.0, "outcome": nil, "result": float64(i)})
 	}
 }
 
@@ -238,7 +245,7 @@ func TestSlowReaderOfAKeyIsDropped(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Hour })
 	f.watch("a")
 	fast, _ := f.watch("a")
-	event := lease.Event{Kind: store.EventReleased, Key: "a", Result: []byte(`"` + strings.Repeat("r", 4000) + `"`)}
+	event := lease.Event{Kind: store.EventReleased, Key: "a", Token: 7, Result: []byte(`"` + strings.Repeat("r", 4000) + `"`)}
 	for range 2 * maxKeyEvents { // 8 MB: never blocks
 		f.locks.happen(event)
 		if name, _ := fast.next(); name != "released" {
@@ -253,7 +260,7 @@ func TestSlowReaderOfAKeyIsDropped(t *testing.T) {
 func TestKeyStreamQueueIsBounded(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Hour })
 	f.watch("a")
-	event := lease.Event{Kind: store.EventReleased, Key: "a", Result: []byte(`"` + strings.Repeat("r", 4000) + `"`)}
+	event := lease.Event{Kind: store.EventReleased, Key: "a", Token: 7, Result: []byte(`"` + strings.Repeat("r", 4000) + `"`)}
 	for range 3 * maxKeyEvents {
 		f.locks.happen(event)
 	}
@@ -271,9 +278,9 @@ func TestStopEndsKeyStreams(t *testing.T) {
 	c := f.dial()
 	c.request("GET", "/v1/locks/b/events", "")
 	pending := c.events()
-	f.locks.happen(lease.Event{Kind: store.EventExpired, Key: "a"})
+	f.locks.happen(lease.Event{Kind: store.EventExpired, Key: "a", Token: 7})
 	f.Stop()
-	standing.want("expired", map[string]any{"key": "a"})
+	standing.want("expired", map[string]any{"key": "a", "token": 7.0})
 	for _, e := range []*events{standing, pending} {
 		if name, _ := e.next(); name != "" {
 			t.Error(name)

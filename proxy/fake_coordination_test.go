@@ -68,7 +68,7 @@ func (f *fakeLocks) AcquireAll(
 	return all, err
 }
 
-func (f *fakeLocks) AskToStop(ctx context.Context, key string, reason *string) error {
+func (f *fakeLocks) AskToStop(ctx context.Context, key string, token int64, reason *string) error {
 	if err := f.call(ctx, "stop", key); err != nil {
 		return err
 	}
@@ -78,8 +78,8 @@ func (f *fakeLocks) AskToStop(ctx context.Context, key string, reason *string) e
 	switch {
 	case ctx.Err() != nil:
 		return lease.ErrCallerLeft
-	case l == nil:
-		return &lease.NotHeldError{Key: key}
+	case l == nil || token != 0 && token != l.token:
+		return &lease.NotHeldError{Key: key, Token: token}
 	}
 	l.stopping = &store.Stopping{Reason: reason, At: l.since}
 	if l.session != nil && l.session.o.OnStop != nil {
@@ -88,7 +88,7 @@ func (f *fakeLocks) AskToStop(ctx context.Context, key string, reason *string) e
 	return nil
 }
 
-func (f *fakeLocks) Break(ctx context.Context, was store.Lock) error {
+func (f *fakeLocks) Break(ctx context.Context, was store.Lock, _ int64) error {
 	key := was.Key
 	if err := f.call(ctx, "break", key); err != nil {
 		return err
@@ -168,7 +168,7 @@ type breakSlowly struct {
 	begun, over chan struct{}
 }
 
-func (b breakSlowly) Break(ctx context.Context, _ store.Lock) error {
+func (b breakSlowly) Break(ctx context.Context, _ store.Lock, _ int64) error {
 	done := ctx.Done()
 	close(b.begun)
 	<-done
@@ -181,4 +181,14 @@ type watchPanics struct{ *fakeLocks }
 
 func (watchPanics) Watch(context.Context, Session, string, func(lease.Event)) (lease.View, func(), error) {
 	panic("a bug")
+}
+
+func (f *fakeLocks) Waiters(ctx context.Context, r lease.WaitersRequest) (lease.WaitersPage, error) {
+	if err := f.call(ctx, "waiters", r.Key); err != nil {
+		return lease.WaitersPage{}, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waitersAsked = r
+	return f.waiters, nil
 }

@@ -28,18 +28,21 @@ type fakeLocks struct {
 	count     func(ctx context.Context) (store.Stats, error)
 	// waiting hears of each acquire that begins to wait, ended of each session's
 	// end, handedBack of each grant handed back, abandoned of each wait left.
-	waiting     chan string
-	ended       chan lease.EndReason
-	handedBack  chan lease.Grant
-	abandoned   chan string
-	ready       atomic.Pointer[error]
-	last        lease.Request
-	released    lease.ReleaseRequest // the last
-	amended     lease.AmendRequest   // the last
-	skipping    map[*fakeSkip]bool
-	subscribers map[*fakeWatch]bool
-	watching    chan string // hears of each watch that stands
-	unwatched   chan string // and of each end of one
+	waiting    chan string
+	ended      chan lease.EndReason
+	handedBack chan lease.Grant
+	abandoned  chan string
+	ready      atomic.Pointer[error]
+	last       lease.Request
+	released   lease.ReleaseRequest // the last
+	amended    lease.AmendRequest   // the last
+	// waiters answers lists of waiting calls, the last of which was waitersAsked.
+	waiters      lease.WaitersPage
+	waitersAsked lease.WaitersRequest
+	skipping     map[*fakeSkip]bool
+	subscribers  map[*fakeWatch]bool
+	watching     chan string // hears of each watch that stands
+	unwatched    chan string // and of each end of one
 }
 
 type fakeLock struct {

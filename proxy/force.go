@@ -1,14 +1,16 @@
 package proxy
 
 import (
+	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
+	"github.com/locksidecar/locksidecar/store"
 )
 
-// breakLock is DELETE /v1/locks/{key}?force=true. It breaks the present grant, and only if that has the
-// token, unless this is 0. The log says who lost the lock, the answer how long it was held.
+// breakLock is DELETE /v1/locks/{key}?force=true. It breaks the present grants, or only the one that has the
+// token, unless this is 0. The log says who lost the lock, the answer how long it was held, at most.
 func (k *call) breakLock(key string, token int64) *wire.Problem {
 	if !k.srv.cfg.AllowForce {
 		p := wire.Forbidden("force=true is not allowed here; the sidecar's LOCKSIDECAR_ALLOW_FORCE=true allows it")
@@ -25,19 +27,31 @@ func (k *call) breakLock(key string, token int64) *wire.Problem {
 	if err != nil {
 		return k.failed(err)
 	}
-	if !v.Held || token != 0 && token != v.Token {
+	if !v.Held || !v.Shared && token != 0 && token != v.Token {
 		return k.failed(&lease.NotHeldError{Key: key, Token: token})
 	}
 	began := time.Now()
-	k.logger().Warn("a lock is being broken", "key", key, "token", v.Token, "holder", v.Holder.Instance,
-		"session", v.Holder.Session, "owner", v.Holder.Owner, "by", k.c.Peer)
-	err = k.srv.locks.Break(k.begin(true), v.Lock)
+	broken := lease.Released{Key: key}
+	for _, h := range losers(&v.Lock, token) {
+		broken.HeldFor = max(broken.HeldFor, h.HeldFor)
+		k.logger().Warn("a lock is being broken", "key", key, "token", h.Token, "holder", h.Instance,
+			"session", h.Session, "owner", h.Owner, "by", k.c.Peer)
+	}
+	err = k.srv.locks.Break(k.begin(true), v.Lock, token)
 	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)
 	}
-	broken := lease.Released{Key: key, HeldFor: v.Holder.HeldFor + time.Since(began)}
+	broken.HeldFor += time.Since(began)
 	k.span.released(&broken)
 	k.answer(wire.AppendReleased(k.buffer(), &broken))
 	return nil
+}
+
+// losers are those who lose a lock that is broken, as far as it shows them.
+func losers(lock *store.Lock, token int64) []store.Share {
+	if !lock.Shared {
+		return []store.Share{{Token: lock.Token, Holder: lock.Holder}}
+	}
+	return slices.DeleteFunc(slices.Clone(lock.Holders), func(s store.Share) bool { return token != 0 && s.Token != token })
 }

@@ -177,12 +177,12 @@ func template(target string) string {
 		switch {
 		case !deeper:
 			return locksPath + "{key}"
-		case rest == "release" || rest == "stop" || rest == "events":
+		case slices.Contains([]string{"release", "stop", "waiters", "events"}, rest):
 			return locksPath + "{key}/" + rest
 		}
 	case strings.HasPrefix(path, sessionsPath):
 		return sessionsPath + "{id}"
-	case slices.Contains([]string{"/", "/v1", "/v1/locks", "/v1/sessions", "/v1/stats", "/healthz", "/readyz", "/metrics"}, path):
+	case slices.Contains([]string{"/", "/v1", "/v1/locks", "/v1/sessions", "/v1/stats", "/v1/waiters", "/healthz", "/readyz", "/metrics"}, path):
 		return path
 	}
 	return apitest.AnyPath

@@ -28,8 +28,9 @@ type Locks interface {
 	Amend(context.Context, Session, lease.AmendRequest) (lease.Grant, error)
 	Get(ctx context.Context, s Session, key string, noCache bool) (lease.View, error)
 	List(context.Context, Session, lease.ListRequest) (lease.Page, error)
-	AskToStop(ctx context.Context, key string, reason *string) error
-	Break(ctx context.Context, was store.Lock) error
+	Waiters(context.Context, lease.WaitersRequest) (lease.WaitersPage, error)
+	AskToStop(ctx context.Context, key string, token int64, reason *string) error
+	Break(ctx context.Context, was store.Lock, token int64) error
 	Watch(ctx context.Context, s Session, key string, notify func(lease.Event)) (v lease.View, stop func(), err error)
 	Stats(context.Context) (store.Stats, error)
 	HandBack(Session, lease.Grant)

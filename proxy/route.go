@@ -114,6 +114,8 @@ func (k *call) route() *wire.Problem {
 		return k.routeLock(path[len(locksPath):])
 	case string(path) == "/v1/locks":
 		return k.routeLocks()
+	case string(path) == "/v1/waiters":
+		return k.allWaiters()
 	case string(path) == "/v1/sessions" || bytes.HasPrefix(path, []byte(sessionsPath)):
 		return k.routeSessions()
 	case string(path) == "/v1/stats":
@@ -133,6 +135,8 @@ func (k *call) routeLock(part []byte) *wire.Problem {
 			return k.ofLock(before, "POST", k.releasePosted)
 		case "stop":
 			return k.ofLock(before, "POST", k.askToStop)
+		case "waiters":
+			return k.ofLock(before, methodsGet, k.waiters)
 		case "events": // not for HEAD: a stream is nothing but its body
 			return k.ofLock(before, "GET", k.keyEvents)
 		}

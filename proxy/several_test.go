@@ -24,7 +24,7 @@ func TestSeveralKeys(t *testing.T) {
 	}
 	for i, key := range []string{"b", "a/ä"} {
 		g := answer{json: locks[i].(map[string]any)}
-		members(t, g, "granted", "key", "token", "session", "bind", "reentry", "expires_in_ms", "waited_ms", "acquired_at")
+		members(t, g, "granted", "key", "token", "session", "bind", "reentry", "expires_in_ms", "waited_ms", "acquired_at", "mode", "limit", "slot")
 		if g.json["key"] != key || g.json["granted"] != true || g.json["reentry"] != 1.0 {
 			t.Error(a.text)
 		}
@@ -38,7 +38,7 @@ func TestSeveralKeys(t *testing.T) {
 	a.detail(t, "keys", `"b"`)
 	a = f.dial().do("POST", "/v1/locks", `{"keys":["x","a/ä"]}`)
 	a.want(t, 423, "held")
-	members(t, a, "type", "title", "status", "code", "detail", "key", "holder", "queue_length", "cached")
+	members(t, a, "type", "title", "status", "code", "detail", "key", "mode", "limit", "holders_count", "holder", "queue_length", "cached")
 	if a.json["key"] != "a/ä" {
 		t.Error(a.text)
 	}

@@ -5,11 +5,12 @@ import "github.com/locksidecar/locksidecar/proxy/internal/wire"
 // askToStop is POST /v1/locks/{key}/stop, carried out like release. Its answer promises nothing.
 func (k *call) askToStop(key string) *wire.Problem {
 	k.startSpan(spanStop, routeStop, key)
-	reason, p := wire.ParseStop(k.Query, k.ctx.Request.Body())
+	token, reason, p := wire.ParseStop(k.Query, k.ctx.Request.Body())
 	if p != nil {
 		return p
 	}
-	err := k.srv.locks.AskToStop(k.begin(false), key, reason)
+	k.span.setClaim(token, nil)
+	err := k.srv.locks.AskToStop(k.begin(false), key, token, reason)
 	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)

@@ -28,12 +28,15 @@ const (
 	spanList    = "lock.list"
 	spanStop    = "lock.stop"
 	spanForce   = "lock.force"
+	spanWaiters = "lock.waiters"
 
 	routeLocks = "/v1/locks"
 	routeKey   = "/v1/locks/{key}"
 	routeStop  = "/v1/locks/{key}/stop"
 
-	routeRelease = "/v1/locks/{key}/release"
+	routeRelease    = "/v1/locks/{key}/release"
+	routeWaiters    = "/v1/locks/{key}/waiters"
+	routeAllWaiters = "/v1/waiters"
 )
 
 // callSpan is the span of a call. Without a Tracer it is nil, and its methods do nothing.
@@ -124,7 +127,7 @@ func (x *callSpan) setAcquire(r *lease.Request, s Session, fallback time.Duratio
 		or(&ttl, s.TTL())
 	}
 	or(&ttl, fallback)
-	x.SetAttributes(tracing.Bind.String(r.Bind.String()), tracing.WaitLimit.Int64(wait), tracing.TTL.Int64(ttl.Milliseconds()))
+	x.SetAttributes(tracing.Bind.String(r.Bind.String()), tracing.Mode.String(r.Mode()), tracing.WaitLimit.Int64(wait), tracing.TTL.Int64(ttl.Milliseconds()))
 	if r.Bind == lease.BindSession {
 		x.setSession(s)
 	}

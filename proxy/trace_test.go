@@ -75,15 +75,15 @@ func TestEachCallHasSpan(t *testing.T) {
 	}{
 		{
 			c, "PUT", "/v1/locks/a:1", `{"data":` + secret + `,"owner":"o","reentrant":true}`, nil, 200, "lock.acquire",
-			key + " " + keyRoute + " lock.result=granted lock.token=1 lock.bind=session lock.session=public-2 lock.wait_ms=0 lock.ttl_ms=15000",
+			key + " " + keyRoute + " lock.result=granted lock.token=1 lock.bind=session lock.mode=exclusive lock.session=public-2 lock.wait_ms=0 lock.ttl_ms=15000",
 		},
 		{
 			c, "PUT", "/v1/locks/a:1", `{"wait_ms":-1,"ttl_ms":700,"owner":"o","reentrant":true}`, nil, 200, "lock.acquire",
-			key + " " + keyRoute + " lock.result=reentered lock.reentry=2 lock.token=1 lock.bind=session lock.session=public-2 lock.wait_ms=-1 lock.ttl_ms=700",
+			key + " " + keyRoute + " lock.result=reentered lock.reentry=2 lock.token=1 lock.bind=session lock.mode=exclusive lock.session=public-2 lock.wait_ms=-1 lock.ttl_ms=700",
 		},
 		{
 			stranger, "PUT", "/v1/locks/a:1", `{"wait_ms":1,"bind":"ttl"}`, nil, 423, "lock.acquire",
-			key + " " + keyRoute + " lock.result=wait_timeout lock.bind=ttl lock.wait_ms=1 lock.ttl_ms=15000",
+			key + " " + keyRoute + " lock.result=wait_timeout lock.bind=ttl lock.mode=exclusive lock.wait_ms=1 lock.ttl_ms=15000",
 		},
 		{stranger, "GET", "/v1/locks/a:1", "", nil, 200, "lock.get", key + " " + keyRoute},
 		{stranger, "GET", "/v1/locks?prefix=a", "", []string{"Lock-Session: " + id}, 200, "lock.list", "http.route=/v1/locks lock.session=public-1"},
@@ -102,18 +102,18 @@ func TestEachCallHasSpan(t *testing.T) {
 		},
 		{
 			c, "POST", "/v1/locks", `{"keys":["a:2","a:1"]}`, nil, 200, "lock.acquire",
-			`http.route=/v1/locks lock.keys=["a:2","a:1"] lock.key_count=2 lock.type=a lock.result=granted lock.bind=session lock.session=public-2 lock.wait_ms=0 lock.ttl_ms=15000`,
+			`http.route=/v1/locks lock.keys=["a:2","a:1"] lock.key_count=2 lock.type=a lock.result=granted lock.bind=session lock.mode=exclusive lock.session=public-2 lock.wait_ms=0 lock.ttl_ms=15000`,
 		},
 		{
 			stranger, "POST", "/v1/locks", `{"keys":["a:1","b:1"],"bind":"ttl"}`, nil, 423, "lock.acquire",
-			`http.route=/v1/locks lock.keys=["a:1","b:1"] lock.key_count=2 lock.result=held lock.bind=ttl lock.wait_ms=0 lock.ttl_ms=15000`,
+			`http.route=/v1/locks lock.keys=["a:1","b:1"] lock.key_count=2 lock.result=held lock.bind=ttl lock.mode=exclusive lock.wait_ms=0 lock.ttl_ms=15000`,
 		},
 		{stranger, "DELETE", "/v1/locks/a:1?force=true", "", nil, 200, "lock.force", key + " " + keyRoute + " lock.result=released"},
 		{ // it belongs to no session, whoever asks for it
 			stranger, "PUT", "/v1/locks/cron", `{"bind":"ttl","ttl_ms":60000}`,
 			[]string{"Lock-Session: " + id},
 			200, "lock.acquire",
-			"lock.key=cron " + keyRoute + " lock.result=granted lock.token=4 lock.bind=ttl lock.wait_ms=0 lock.ttl_ms=60000",
+			"lock.key=cron " + keyRoute + " lock.result=granted lock.token=4 lock.bind=ttl lock.mode=exclusive lock.wait_ms=0 lock.ttl_ms=60000",
 		},
 		{stranger, "GET", "/v1/locks/plain", "", nil, 200, "lock.get", "lock.key=plain " + keyRoute},
 		{stranger, "PUT", "/v1/locks/a:1", `{"bind":secret}`, nil, 400, "lock.acquire", key + " " + keyRoute + " lock.result=invalid_request"},

@@ -8,17 +8,19 @@ import (
 )
 
 const (
+	holds  = `"mode":"exclusive","limit":null,"holders_count":1`
 	holder = `{"instance":"a-1","pod":"a","session":null,"owner":null,"acquired_at":"2026-01-02T15:04:05.6Z",` +
 		`"held_ms":1,"expires_in_ms":2,"data":{"any":["thing"]},"traceparent":null}`
-	heldProblem = `{"type":"https://github.com/locksidecar/locksidecar/blob/main/docs/errors.md#held","title":"t","status":423,"code":"held","detail":"d","holder":` +
-		holder + `,"queue_length":0,"cached":false}`
+	heldProblem = `{"type":"https://github.com/locksidecar/locksidecar/blob/main/docs/errors.md#held","title":"t","status":423,"code":"held","detail":"d",` +
+		holds + `,"holder":` + holder + `,"queue_length":0,"cached":false}`
 	grant = `{"granted":true,"key":"k","token":1,"session":null,"bind":"ttl","reentry":2,"expires_in_ms":1,"waited_ms":0,` +
-		`"acquired_at":"2026-01-02T15:04:05.6Z"}`
+		`"acquired_at":"2026-01-02T15:04:05.6Z","mode":"shared","limit":3,"slot":2}`
 	skipped = `{"granted":false,"key":"k","outcome":"success","result":[1]}`
 	counts  = `"held":1,"expired":0,"average_held_ms":1,"longest_held_ms":2`
 	stats   = `{` + counts + `,"waiting":3,"types":[{"namespace":null,"type":"",` + counts + `,"waiting":0}],` +
 		`"pods":[{"namespace":"n","pod":"p",` + counts + `}]}`
-	lock = `{"key":"k:1","type":"k","state":"held","mine":false,"token":null,"holder":` + holder + `,"queue_length":0,"cached":false,"stopping":null}`
+	lock = `{"key":"k:1","type":"k","state":"held","mine":false,"token":null,` + holds + `,"holder":` + holder +
+		`,"holders":[],"queue_length":0,"cached":false,"stopping":null}`
 )
 
 // Every rule that the checker keeps is broken once.
@@ -126,9 +128,9 @@ func TestCheckEvent(t *testing.T) {
 	CheckEvent(t, "POST", "/v1/sessions", "stop", []byte(`{"key":"k","token":1,"reason":null}`))
 	const watch = "/v1/locks/{key}/events"
 	for event, data := range map[string]string{
-		"state": lock, "acquired": `{"key":"k","holder":` + holder + `}`, "expired": `{"key":"k"}`,
-		"released": `{"key":"k","outcome":"failure","result":null}`,
-		"stopping": `{"key":"k","reason":"r","requested_at":"2026-01-02T15:04:05.6Z"}`,
+		"state": lock, "acquired": `{"key":"k","token":1,"mode":null,"limit":null,"slot":null,"holder":` + holder + `}`, "expired": `{"key":"k","token":1}`,
+		"released": `{"key":"k","token":1,"outcome":"failure","result":null}`,
+		"stopping": `{"key":"k","token":1,"reason":"r","requested_at":"2026-01-02T15:04:05.6Z"}`,
 		"problem":  problem(503, "store_unavailable"),
 	} {
 		CheckEvent(t, "GET", watch, event, []byte(data))

@@ -8,7 +8,7 @@ import (
 
 // pair is all that is recorded of one acquire and its release.
 func pair(ctx context.Context, l *Locks, key string) {
-	l.Acquired(ctx, key, Granted, 12*time.Microsecond)
+	l.Acquired(ctx, key, false, Granted, 12*time.Microsecond)
 	l.Ended(ctx, key, Released, 30*time.Microsecond)
 	l.Releases(key, Released)
 }

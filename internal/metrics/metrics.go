@@ -98,14 +98,25 @@ type Locks struct {
 }
 
 type typed struct {
-	waits, holds             *histogram
-	waiters                  prometheus.Gauge
-	granted, released        prometheus.Counter // the most frequent results
-	acquires, releases, lost *table[prometheus.Counter]
+	waits, holds      *histogram
+	waiters           prometheus.Gauge
+	exclusive, shared acquires
+	released          prometheus.Counter // the most frequent result
+	releases, lost    *table[prometheus.Counter]
+}
+
+type acquires struct {
+	granted prometheus.Counter // the most frequent result
+	all     *table[prometheus.Counter]
+}
+
+func newAcquires(of *prometheus.CounterVec, mode string) acquires {
+	all := newCounters(of.MustCurryWith(prometheus.Labels{"mode": mode}), Granted)
+	return acquires{granted: all.of(Granted), all: all}
 }
 
 func newLocks(f factory, exemplars bool) *Locks {
-	acquires := f.counters("acquires_total", "Acquires that came to an end, by the type of the key and the result: granted, reentered, skipped, or the code of the problem.", "type", "result")
+	acquires := f.counters("acquires_total", "Acquires that came to an end, by the type of the key, the mode (exclusive or shared) and the result: granted, reentered, skipped, or the code of the problem.", "type", "mode", "result")
 	releases := f.counters("releases_total", "Releases, by the type of the key and the result: released, reentered, or the code of the problem.", "type", "result")
 	lost := f.counters("lost_total", "Locks of sessions that were lost, by the type of the key and the reason.", "type", "reason")
 	waits := f.histograms("wait_duration_seconds", "How long acquires that were granted took, by the type of the key.", lockBuckets, "type")
@@ -117,14 +128,15 @@ func newLocks(f factory, exemplars bool) *Locks {
 		types: newTable(maxTypes, func(name string) *typed {
 			of := prometheus.Labels{"type": name}
 			t := &typed{
-				waits:    newHistogram(waits.WithLabelValues(name), lockBuckets, exemplars),
-				holds:    newHistogram(holds.WithLabelValues(name), lockBuckets, exemplars),
-				waiters:  waiters.WithLabelValues(name),
-				acquires: newCounters(acquires.MustCurryWith(of), Granted),
-				releases: newCounters(releases.MustCurryWith(of), Released),
-				lost:     newCounters(lost.MustCurryWith(of), lostReasons...),
+				waits:     newHistogram(waits.WithLabelValues(name), lockBuckets, exemplars),
+				holds:     newHistogram(holds.WithLabelValues(name), lockBuckets, exemplars),
+				waiters:   waiters.WithLabelValues(name),
+				exclusive: newAcquires(acquires.MustCurryWith(of), "exclusive"),
+				shared:    newAcquires(acquires.MustCurryWith(of), "shared"),
+				releases:  newCounters(releases.MustCurryWith(of), Released),
+				lost:      newCounters(lost.MustCurryWith(of), lostReasons...),
 			}
-			t.granted, t.released = t.acquires.of(Granted), t.releases.of(Released)
+			t.released = t.releases.of(Released)
 			return t
 		}),
 		handOffs: newHistogram(handOffs.WithLabelValues(), handOffBuckets, exemplars),
@@ -139,15 +151,20 @@ func (l *Locks) of(key string) *typed { return l.types.of(label(store.TypeOf(key
 
 // Acquired records the end of an acquire of one key: the result is a word above or the code of the
 // problem, waited the time of the call. ctx may hold the call's span, for exemplars.
-func (l *Locks) Acquired(ctx context.Context, key, result string, waited time.Duration) {
+func (l *Locks) Acquired(ctx context.Context, key string, shared bool, result string, waited time.Duration) {
 	if l == nil {
 		return
 	}
-	if t := l.of(key); result == Granted {
+	t := l.of(key)
+	a := &t.exclusive
+	if shared {
+		a = &t.shared
+	}
+	if result == Granted {
 		t.waits.took(ctx, waited)
-		t.granted.Inc()
+		a.granted.Inc()
 	} else {
-		t.acquires.of(result).Inc()
+		a.all.of(result).Inc()
 	}
 }
 

@@ -60,11 +60,11 @@ func lines(families map[string]*dto.MetricFamily) []string {
 func everything() *Set {
 	s, ctx := New("1.2.3", true), context.Background()
 	l := s.Locks
-	l.Acquired(ctx, "deploy:prod", Granted, 3*time.Second)
-	l.Acquired(ctx, "deploy:prod", Reentered, 0)
-	l.Acquired(ctx, "deploy:test", "held", time.Millisecond)
-	l.Acquired(ctx, "report", Granted, 20*time.Millisecond)
-	l.Acquired(ctx, ":report", Skipped, 20*time.Millisecond)
+	l.Acquired(ctx, "deploy:prod", false, Granted, 3*time.Second)
+	l.Acquired(ctx, "deploy:prod", false, Reentered, 0)
+	l.Acquired(ctx, "deploy:test", false, "held", time.Millisecond)
+	l.Acquired(ctx, "report", false, Granted, 20*time.Millisecond)
+	l.Acquired(ctx, ":report", false, Skipped, 20*time.Millisecond)
 	l.Waits("deploy:prod", 2)
 	l.Ended(ctx, "report", "released", time.Minute)
 	l.Ended(ctx, "deploy:prod", "session_ended", time.Minute)
@@ -168,10 +168,10 @@ func TestTypesAreCapped(t *testing.T) {
 	s.Locks.Observe(func() State { return State{Held: holds} })
 	for i := range 3 * maxTypes {
 		key := fmt.Sprintf("type%03d:secret", i)
-		s.Locks.Acquired(ctx, key, Granted, time.Second)
+		s.Locks.Acquired(ctx, key, false, Granted, time.Second)
 		holds[fmt.Sprintf("type%03d", i)]++
 		s.Locks.Waits(long+":secret", 1)
-		s.Locks.Acquired(ctx, "secret", "held", time.Second)
+		s.Locks.Acquired(ctx, "secret", false, "held", time.Second)
 	}
 	families := exposed(t, s)
 	held := families["locksidecar_locks_held"].GetMetric()
@@ -182,8 +182,8 @@ func TestTypesAreCapped(t *testing.T) {
 	for _, want := range []string{
 		`locksidecar_locks_held{type="type000"} gauge 1`, `locksidecar_locks_held{type="type049"} gauge 1`,
 		`locksidecar_locks_held{type="_others"} gauge 100`, `locksidecar_waiters{type="_others"} gauge 150`,
-		`locksidecar_acquires_total{result="granted",type="_others"} counter 100`,
-		`locksidecar_acquires_total{result="held",type="_none"} counter 150`,
+		`locksidecar_acquires_total{mode="exclusive",result="granted",type="_others"} counter 100`,
+		`locksidecar_acquires_total{mode="exclusive",result="held",type="_none"} counter 150`,
 	} {
 		if !strings.Contains(all, want+"\n") {
 			t.Errorf("missing: %s", want)
@@ -221,7 +221,7 @@ func TestGaugesBalance(t *testing.T) {
 			for i := range 200 {
 				key := fmt.Sprintf("t%d:%d", (i*7+g)%(2*maxTypes), i)
 				s.Locks.Waits(key, 1)
-				s.Locks.Acquired(t.Context(), key, Granted, time.Second)
+				s.Locks.Acquired(t.Context(), key, false, Granted, time.Second)
 				s.Locks.Waits(key, -1)
 			}
 		})
@@ -252,8 +252,8 @@ func TestExemplars(t *testing.T) {
 	})
 	in := func(sc trace.SpanContext) context.Context { return trace.ContextWithSpanContext(t.Context(), sc) }
 	s := New("", true)
-	s.Locks.Acquired(in(sampled), "a:b", Granted, 3*time.Second)
-	s.Locks.Acquired(in(sampled.WithTraceFlags(0)), "a:b", Granted, 40*time.Second)
+	s.Locks.Acquired(in(sampled), "a:b", false, Granted, 3*time.Second)
+	s.Locks.Acquired(in(sampled.WithTraceFlags(0)), "a:b", false, Granted, 40*time.Second)
 	buckets := exposed(t, s)["locksidecar_wait_duration_seconds"].GetMetric()[0].GetHistogram().GetBucket()
 	var found []string
 	for _, b := range buckets {
@@ -266,7 +266,7 @@ func TestExemplars(t *testing.T) {
 	}
 
 	off := New("", false)
-	off.Locks.Acquired(in(sampled), "a:b", Granted, time.Second)
+	off.Locks.Acquired(in(sampled), "a:b", false, Granted, time.Second)
 	if off.Locks.of("a:b").waits.kept != nil {
 		t.Error("without tracing nothing is kept")
 	}
@@ -281,7 +281,7 @@ func TestCountersAreThereBeforeTheyGrow(t *testing.T) {
 	for _, want := range []string{
 		`lost_total{reason="expired",type="a"} counter 0`, `renewals_total{result="failed"} counter 0`,
 		`statement_errors_total{statement="get"} counter 0`, `sessions_ended_total{reason="dropped"} counter 0`,
-		`cache_hits_total{kind="held_cache"} counter 0`, `acquires_total{result="granted",type="a"} counter 0`,
+		`cache_hits_total{kind="held_cache"} counter 0`, `acquires_total{mode="exclusive",result="granted",type="a"} counter 0`,
 	} {
 		if !strings.Contains(all, "locksidecar_"+want+"\n") {
 			t.Errorf("missing: %s\n%s", want, all)
@@ -307,7 +307,7 @@ func TestTheFleetIsShownByItsLeaderOnly(t *testing.T) {
 
 func TestNilRecorders(t *testing.T) {
 	s, ctx := &Set{}, t.Context()
-	s.Locks.Acquired(ctx, "k", Granted, time.Second)
+	s.Locks.Acquired(ctx, "k", false, Granted, time.Second)
 	s.Locks.Waits("k", 1)
 	s.Locks.Ended(ctx, "k", "expired", time.Second)
 	s.Locks.Releases("k", Released)
@@ -328,10 +328,10 @@ func TestNilRecorders(t *testing.T) {
 func TestRecordingTakesNoMemory(t *testing.T) {
 	l, ctx := New("", true).Locks, t.Context()
 	pair(ctx, l, "deploy:prod")
-	l.Acquired(ctx, "deploy:prod", "held", time.Second)
+	l.Acquired(ctx, "deploy:prod", false, "held", time.Second)
 	for name, f := range map[string]func(){
 		"pair":   func() { pair(ctx, l, "deploy:prod") },
-		"denied": func() { l.Acquired(ctx, "deploy:prod", "held", time.Second); l.Cached("held_cache") },
+		"denied": func() { l.Acquired(ctx, "deploy:prod", false, "held", time.Second); l.Cached("held_cache") },
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)

@@ -18,8 +18,8 @@ func BenchmarkScrape(b *testing.B) {
 	})
 	for i := range 500 {
 		key := fmt.Sprintf("type%d:k", i%50)
-		tel.Metrics.Locks.Acquired(b.Context(), key, metrics.Granted, time.Second)
-		tel.Metrics.Locks.Acquired(b.Context(), key, fmt.Sprint("result", i/50), time.Second)
+		tel.Metrics.Locks.Acquired(b.Context(), key, false, metrics.Granted, time.Second)
+		tel.Metrics.Locks.Acquired(b.Context(), key, false, fmt.Sprint("result", i/50), time.Second)
 	}
 	var ctx fasthttp.RequestCtx
 	b.ReportAllocs()

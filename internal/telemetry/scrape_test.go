@@ -27,7 +27,7 @@ func scrape(tel *Telemetry, accept string) (contentType, body string) {
 
 func TestScrape(t *testing.T) {
 	tel, _ := mustStart(t, nil)
-	tel.Metrics.Locks.Acquired(t.Context(), "deploy:prod", metrics.Granted, 3*time.Second)
+	tel.Metrics.Locks.Acquired(t.Context(), "deploy:prod", false, metrics.Granted, 3*time.Second)
 	contentType, body := scrape(tel, "")
 	if !strings.HasPrefix(contentType, "text/plain; version=0.0.4") {
 		t.Error(contentType)
@@ -62,7 +62,7 @@ func TestScrapeOpenMetrics(t *testing.T) {
 	tel, _ := mustStart(t, map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": to.URL + "/v1/traces"})
 	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	ctx := trace.ContextWithRemoteSpanContext(t.Context(), tracing.Parse(parent))
-	tel.Metrics.Locks.Acquired(ctx, "deploy:prod", metrics.Granted, 3*time.Second)
+	tel.Metrics.Locks.Acquired(ctx, "deploy:prod", false, metrics.Granted, 3*time.Second)
 	contentType, body := scrape(tel, "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3")
 	if !strings.HasPrefix(contentType, "application/openmetrics-text; version=1.0.0") || !strings.HasSuffix(body, "# EOF\n") {
 		t.Error(contentType)

@@ -109,7 +109,7 @@ func TestSent(t *testing.T) {
 		t.Error("the log does not say what is on:", log)
 	}
 	ctx, span := tel.Tracer.Start(t.Context(), "lock.acquire", trace.SpanKindServer, tracing.Key.String("k"))
-	tel.Metrics.Locks.Acquired(ctx, "deploy:prod", metrics.Granted, 3*time.Second)
+	tel.Metrics.Locks.Acquired(ctx, "deploy:prod", false, metrics.Granted, 3*time.Second)
 	traceID := span.SpanContext().TraceID()
 	span.End()
 	if err := stop(t, tel, patience); err != nil {

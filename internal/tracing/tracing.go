@@ -44,6 +44,8 @@ const (
 	Namespace = attribute.Key("lock.namespace")
 	// Bind is session or ttl.
 	Bind = attribute.Key("lock.bind")
+	// Mode is exclusive or shared.
+	Mode = attribute.Key("lock.mode")
 	// Session is the public name of the session.
 	Session = attribute.Key("lock.session")
 	// Token is the fencing token.

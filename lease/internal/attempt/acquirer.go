@@ -50,6 +50,8 @@ type Acquirer struct {
 	requests  repeat.Requests // those with BindTTL
 	waiters   atomic.Int64    // calls that wait
 
+	// shares: the store grants shares.
+	shares bool
 	// inline: the store answers at once, in the caller's goroutine (see its traits).
 	inline bool
 	// ready says why the store cannot serve, without asking it.
@@ -67,7 +69,7 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 		later: c.Background, queue: newQueue(c.Config, c.Observer, c.Store, c.Background.Spawn), inline: c.Store.Traits().Inline,
 		ready: c.Store.Ready, ask: c.Store.Acquire, granted: c.Granted, draining: c.Draining, ctx: ctx,
 	}
-	aq.arrivals = newArrivals(aq.enqueueAll)
+	aq.arrivals, aq.shares = newArrivals(aq.enqueueAll), c.Store.Traits().Shared
 	return aq, aq.requests.Remember(holdings.Remembered)
 }
 
@@ -118,8 +120,8 @@ func (aq *Acquirer) Kept() map[string]int {
 
 // Acquire gets a lock for a session, or with BindTTL for nobody: see Acquire of package lease.
 func (aq *Acquirer) Acquire(ctx context.Context, s *holdings.Session, req *types.Request) (types.Grant, error) {
-	if aq.IsDraining() {
-		return types.Grant{}, types.ErrDraining
+	if err := aq.Refuses(req); err != nil {
+		return types.Grant{}, err
 	}
 	req.TTL = aq.TTLOf(s, req)
 	if req.Bind == types.BindTTL {
@@ -130,6 +132,17 @@ func (aq *Acquirer) Acquire(ctx context.Context, s *holdings.Session, req *types
 		return aq.acquireInTurn(c)
 	}
 	return aq.acquireIn(c)
+}
+
+// Refuses is why a request cannot be granted at all, or nil.
+func (aq *Acquirer) Refuses(req *types.Request) error {
+	switch {
+	case aq.IsDraining():
+		return types.ErrDraining
+	case req.Shared && !aq.shares:
+		return &store.UnsupportedError{Capability: store.FeatureShared}
+	}
+	return nil
 }
 
 // IsDraining reports whether nothing more is acquired.
@@ -190,17 +203,21 @@ func (aq *Acquirer) acquireTTL(ctx context.Context, req *types.Request) (types.G
 }
 
 // HeldInCache answers without the store that a key is held: by a session here, or by somebody else as of a
-// moment ago. If its owner has just got the lock and may enter it, it is not denied.
+// moment ago. If its owner has just got the lock and may enter it, it is not denied. Only an exclusive holder
+// denies a share for certain.
 func (aq *Acquirer) HeldInCache(s *holdings.Session, req *types.Request) (store.Lock, bool) {
 	if req.Wait != 0 || req.NoCache {
 		return store.Lock{}, false
 	}
 	if h := aq.holdings.Get(req.Key); h != nil && h.Valid(clock.Read(aq.clk)) {
-		if h.Of(s) && h.Admits(req) {
+		if h.Of(s) && h.Admits(req) || req.Shared && h.IsDowngraded() {
 			return store.Lock{}, false
 		}
 		aq.obs.Cached(observe.CachedHeld)
 		return h.State(), true
+	}
+	if req.Shared {
+		return store.Lock{}, false
 	}
 	lock, ok := aq.heldCache.Get(req.Key)
 	if ok {
@@ -228,8 +245,11 @@ func (aq *Acquirer) Perform(c *Call) (types.Grant, error) {
 			return types.Grant{}, err
 		}
 		defer aq.WaiterLeft()
+		if c.S != nil && c.S.Explicit() {
+			defer c.warnOfOwnKey()()
+		}
 	}
-	c.tr = aq.obs.Call(c.ctx, c.req.Key)
+	c.tr = aq.obs.Call(c.ctx, c.req.Key, c.req.Shared)
 	if c.began.IsZero() && (c.req.Wait != 0 || c.req.Reentrant) { // the others begin with their first attempt
 		c.began = aq.clk.Now()
 	}

@@ -133,9 +133,15 @@ func (b *Attempt) enqueue(ctx context.Context) {
 	b.shared = 0 // somebody else has the key: the shared grant is over
 	left := b.unwanted || b.timeUp
 	b.mu.Unlock()
-	if left {
+	switch {
+	case left:
 		b.cancel()
 		return
+	case b.s != nil && !b.s.Explicit(): // nobody else could release what its session holds
+		if held, share := b.s.Owns(b.req.Key); held {
+			b.Finish(&types.OwnKeyError{Key: b.req.Key, Upgrade: share && !b.req.Shared})
+			return
+		}
 	}
 	b.arrival.decide(ctx, b)
 }

@@ -126,7 +126,8 @@ func (b *Attempt) Ref() store.Attempt { return store.Attempt{Key: b.req.Key, ID:
 
 func (b *Attempt) ask() store.Ask {
 	a := store.Ask{
-		Attempt: b.Ref(), MinHold: b.req.MinHold, Skip: b.req.Skip, Data: b.req.Data, Traceparent: b.req.Traceparent,
+		Attempt: b.Ref(), MinHold: b.req.MinHold, Skip: b.req.Skip, Shared: b.req.Shared, Limit: b.req.Limit,
+		Data: b.req.Data, Traceparent: b.req.Traceparent,
 	}
 	if b.Lease() != nil {
 		a.Lease = b.Lease().ID()
@@ -199,6 +200,8 @@ func (b *Attempt) decided(op string, ans store.Answer, err error) bool {
 		b.leaseLost()
 	case ans.Outcome == store.RowLocked:
 		b.fail(types.RowLocked(op))
+	case ans.Outcome == store.LimitMismatch:
+		b.Finish(&types.LimitMismatchError{Key: b.req.Key, Limit: ans.Lock.Limit, Given: b.req.Limit})
 	default:
 		return false
 	}
@@ -397,7 +400,7 @@ func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick
 	b.phase = over
 	wanted := !b.unwanted
 	b.result, b.wonAt = b.grantOf(ans, now), now
-	var before *holdings.Lock
+	var before []*holdings.Lock
 	if kept = wanted; wanted {
 		before, kept = b.join(ans, t, cohort)
 	}
@@ -411,8 +414,8 @@ func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick
 	case kept:
 		b.tr.FoundFree()
 	}
-	if before != nil {
-		before.Lose(types.LostExpired)
+	for _, h := range before {
+		h.Lose(types.LostExpired)
 	}
 	b.aq.heldCache.Drop(b.req.Key)
 	b.aq.granted(now, b.lasts(), kept && b.req.Bind == types.BindSession)
@@ -429,8 +432,8 @@ func (b *Attempt) whyNotKept() error {
 }
 
 // join makes the granted lock the session's. It reports false if the session or the lease has ended: such
-// a grant must not be delivered. before is the key's lost lock here. b.mu is held.
-func (b *Attempt) join(ans *store.Answer, t clock.Tick, cohort *holdings.Cohort) (before *holdings.Lock, ok bool) {
+// a grant must not be delivered. before are the key's lost locks here. b.mu is held.
+func (b *Attempt) join(ans *store.Answer, t clock.Tick, cohort *holdings.Cohort) (before []*holdings.Lock, ok bool) {
 	if b.req.Bind == types.BindTTL {
 		return nil, b.result.ExpiresIn > 0
 	}
@@ -441,7 +444,10 @@ func (b *Attempt) join(ans *store.Answer, t clock.Tick, cohort *holdings.Cohort)
 		b.until = b.since.Add(b.req.MaxHold)
 	}
 	b.Lease().Pin() // the attempt's own pin keeps the lease meanwhile
-	w := holdings.Won{Req: b.req, Token: ans.Token, Lease: b.Lease(), AcquiredAt: ans.AcquiredAt, Until: b.until, Span: b.tr.Hold(), Cohort: cohort}
+	w := holdings.Won{
+		Req: b.req, Token: ans.Token, Slot: ans.Slot, Lease: b.Lease(), AcquiredAt: ans.AcquiredAt,
+		Until: b.until, Span: b.tr.Hold(b.req.Shared), Cohort: cohort,
+	}
 	if before, ok = b.s.AddMember(w, b.slot, t); !ok {
 		b.Lease().Unpin()
 	}
@@ -451,7 +457,7 @@ func (b *Attempt) join(ans *store.Answer, t clock.Tick, cohort *holdings.Cohort)
 func (b *Attempt) grantOf(ans *store.Answer, now time.Time) types.Grant {
 	g := types.Grant{
 		Key: b.req.Key, Token: ans.Token, Bind: b.req.Bind, ExpiresIn: ans.ExpiresIn,
-		Waited: now.Sub(b.began), AcquiredAt: ans.AcquiredAt,
+		Waited: now.Sub(b.began), AcquiredAt: ans.AcquiredAt, Shared: b.req.Shared, Limit: b.req.Limit, Slot: ans.Slot,
 	}
 	g.Reentry, g.Entry = 1, 1
 	if b.req.Bind == types.BindSession {

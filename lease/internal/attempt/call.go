@@ -54,7 +54,7 @@ func (aq *Acquirer) NewCall(ctx context.Context, s *holdings.Session, req *types
 // NewMember makes the call for one key of a call that began then.
 func (aq *Acquirer) NewMember(ctx context.Context, s *holdings.Session, req *types.Request, began time.Time, w *repeat.Withdrawal) *Call {
 	c := aq.NewCall(ctx, s, req)
-	c.Slot.Key, c.ofGroup, c.began, c.tr = req.Key, true, began, aq.obs.Call(ctx, req.Key)
+	c.Slot.Key, c.ofGroup, c.began, c.tr = req.Key, true, began, aq.obs.Call(ctx, req.Key, req.Shared)
 	if w != nil {
 		c.withdrawn = w.Ended()
 	}
@@ -404,4 +404,21 @@ func (c *Call) SettleLast() error {
 	}
 	c.StartTimer()
 	return c.Until(c.attempts[len(c.attempts)-1].cleanedUp())
+}
+
+// ownKeyPause is after which time the log tells that a call waits for a key of its own session.
+const ownKeyPause = 10 * time.Second
+
+// warnOfOwnKey logs once, if the call still waits after a while, that its own session holds the key. Another
+// thread of the session may release it, so the call is not refused.
+func (c *Call) warnOfOwnKey() (stop func()) {
+	if held, _ := c.S.Owns(c.req.Key); !held {
+		return func() {}
+	}
+	timer := time.AfterFunc(ownKeyPause, func() {
+		if held, _ := c.S.Owns(c.req.Key); held {
+			c.aq.obs.WaitsForItself(c.req.Key, c.S.Name(), c.req.Traceparent)
+		}
+	})
+	return func() { timer.Stop() }
 }

@@ -17,7 +17,7 @@ func (b *Attempt) note(ans store.Answer) {
 		b.position = ans.Position
 	}
 	b.tr.See(&lock, ans.Position)
-	b.holderExpiry = b.aq.clk.Now().Add(ans.Lock.Holder.ExpiresIn)
+	b.holderExpiry = b.aq.clk.Now().Add(firstEnd(&ans.Lock))
 	b.checkAt = b.aq.queue.nextCheck(ans.Lock)
 }
 

@@ -190,8 +190,16 @@ func (q *queue) hint(attempts []*Attempt) {
 // nextCheck is when to check a wait whose key is held like that.
 func (q *queue) nextCheck(lock store.Lock) time.Time {
 	now := q.clk.Now()
-	wait := max(lock.Holder.ExpiresIn+CheckSlack, CheckPause)
+	wait := max(firstEnd(&lock)+CheckSlack, CheckPause)
 	return now.Add(min(wait, clock.Jittered(q.every())))
+}
+
+// firstEnd is when the first of the holders expires.
+func firstEnd(lock *store.Lock) time.Duration {
+	if lock.Shared {
+		return lock.NextEnd
+	}
+	return lock.Holder.ExpiresIn
 }
 
 // changed wakes watch if it would check later than at that time.

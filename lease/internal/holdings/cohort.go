@@ -41,7 +41,7 @@ func (c *Cohort) serves() bool { return c != nil && len(c.Served) > 0 }
 func (h *Lock) HandedOn() bool { return h.cohort != nil && h.cohort.handedOn.Load() }
 
 // IsServed reports whether the store knows another of the lock's cohort as the holder, or did so.
-func (h *Lock) IsServed() bool { return h.cohort.serves() }
+func (h *Lock) IsServed() bool { return h.cohort.serves() && !h.IsShare() }
 
 // Cohort is that of the lock, or nil.
 func (h *Lock) Cohort() *Cohort { return h.cohort }
@@ -56,7 +56,7 @@ type Passed struct {
 // handOn gives the lock to the next of its cohort. It reports false if the store must do that.
 func (r *Release) handOn() bool {
 	h, c := r.h, r.h.cohort
-	if c == nil || len(c.Waiting) == 0 || r.claim.Outcome != store.NoOutcome || r.claim.AtOnce || r.stopping {
+	if c == nil || len(c.Waiting) == 0 || r.claim.Outcome != store.NoOutcome || r.claim.AtOnce || r.toStore {
 		return false
 	}
 	set := h.s.set
@@ -81,7 +81,7 @@ func (r *Release) handOn() bool {
 // this one becomes the holder, with its data.
 func (h *Lock) Change() store.Change {
 	c := store.Change{Claim: h.Claim()}
-	if h.cohort.serves() {
+	if h.cohort.serves() && !h.IsShare() {
 		c.Session, c.Owner, c.AcquiredAt, c.Traceparent = h.s.name, h.owner, h.acquired(), h.Traceparent
 		h.s.mu.Lock()
 		c.Data = h.data

@@ -27,6 +27,11 @@
 // release takes one entry off. Everything else that ends a lock ends all its entries. Entries keep
 // their numbers when one below them ends.
 //
+// # Shares
+//
+// A session may have several shares of one key, which are found by their tokens. A downgrade turns an
+// exclusive lock into a share in its place: see [Session.Downgrade].
+//
 // # Recent ends
 //
 // The grants that ended last are remembered with the reason, so that a late claim is told what

@@ -40,12 +40,24 @@ func (m *lockMap) has(h *Lock) bool {
 	return m.exclusive[h.Key] == h
 }
 
-// put returns the lock whose place h has taken, or nil. Shares take nobody's place.
-func (m *lockMap) put(h *Lock) (before *Lock) {
+// over are the locks that have ended if h was granted. A lock that may be shared by now has not, if h is a
+// share.
+func (m *lockMap) over(h *Lock) (others []*Lock) {
+	if own := m.exclusive[h.Key]; own != nil && !(h.IsShare() && own.IsDowngraded()) {
+		others = append(others, own)
+	}
 	if !h.IsShare() {
-		before = m.exclusive[h.Key]
+		for _, share := range m.shares[h.Key] {
+			others = append(others, share)
+		}
+	}
+	return others
+}
+
+func (m *lockMap) put(h *Lock) {
+	if !h.IsShare() {
 		m.exclusive[h.Key] = h
-		return before
+		return
 	}
 	if m.shares == nil {
 		m.shares = make(map[string]map[int64]*Lock)
@@ -55,7 +67,6 @@ func (m *lockMap) put(h *Lock) (before *Lock) {
 	}
 	m.shares[h.Key][h.Token] = h
 	m.shared++
-	return nil
 }
 
 // remove takes h out. It reports false if h is not here.
@@ -129,12 +140,26 @@ func (hs *index) find(key string, token int64) *Lock {
 	return sh.locks.find(key, token)
 }
 
-// put returns the lock whose place h has taken, or nil.
-func (hs *index) put(h *Lock) *Lock {
+// put returns the locks that are over, because h was granted.
+func (hs *index) put(h *Lock) (over []*Lock) {
 	sh := hs.shard(h.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return sh.locks.put(h)
+	over = sh.locks.over(h)
+	sh.locks.put(h)
+	return over
+}
+
+// share makes an exclusive lock a share. The mutex of its session is held.
+func (hs *index) share(h *Lock) {
+	sh := hs.shard(h.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	was := sh.locks.remove(h)
+	h.share.Store(true)
+	if was {
+		sh.locks.put(h)
+	}
 }
 
 // remove takes h out unless a later grant of the key has replaced it.

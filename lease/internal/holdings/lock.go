@@ -35,6 +35,8 @@ type Lock struct {
 	Verified atomic.Bool
 	// share: it is shared. It changes under s.mu, from false to true.
 	share atomic.Bool
+	// downgraded: the store was asked to make it shared, and may have done so.
+	downgraded atomic.Bool
 
 	// s.mu guards the fields below.
 	*changes
@@ -46,6 +48,9 @@ type Lock struct {
 
 // IsShare reports whether the lock is shared: the key may have other holders.
 func (h *Lock) IsShare() bool { return h.share.Load() }
+
+// IsDowngraded reports whether an exclusive lock may be shared by now, for others.
+func (h *Lock) IsDowngraded() bool { return h.downgraded.Load() }
 
 // Lease is the one that the lock is held under.
 func (h *Lock) Lease() *heartbeat.Lease { return h.under.Load() }
@@ -79,6 +84,8 @@ type changes struct {
 	entered []entry
 	// reentries is how often it was entered again.
 	reentries int
+	// limit and slot are those of a share.
+	limit, slot int
 }
 
 var (
@@ -108,11 +115,11 @@ func withSpan(t *terms, span *observe.Hold) *terms {
 	return &own
 }
 
-func changesOf(data []byte) *changes {
-	if data == nil {
+func changesOf(w *Won) *changes {
+	if w.Req.Data == nil && w.Req.Limit == 0 {
 		return unchanged
 	}
-	return &changes{data: data}
+	return &changes{data: w.Req.Data, limit: w.Req.Limit, slot: w.Slot}
 }
 
 // Of reports whether s holds the lock.
@@ -154,7 +161,7 @@ func untilAtMost(d time.Duration, until, now time.Time) time.Duration {
 // Claim is how the store is told which lock is meant.
 func (h *Lock) Claim() store.Claim {
 	c := store.Claim{Key: h.Key, Token: h.Token, Lease: h.Lease().ID()}
-	if h.cohort != nil {
+	if h.cohort != nil && !h.IsShare() { // the store knows a share by its own token
 		c.Served = h.cohort.Served
 	}
 	return c
@@ -164,14 +171,16 @@ func (h *Lock) observed() observe.Lock {
 	return observe.Lock{Key: h.Key, Token: h.Token, Session: h.s.name, Owner: h.owner, Traceparent: h.Traceparent}
 }
 
-// State is the lock as others see it, without the calls that wait through other sidecars.
+// State is the lock as others see it, without the calls that wait through other sidecars, and without other
+// holders of a shared one.
 func (h *Lock) State() store.Lock {
 	h.s.mu.Lock()
 	data, stopping := h.data, h.stopping
 	h.s.mu.Unlock()
 	set, t := h.s.set, clock.Read(h.s.set.clk)
 	return store.Lock{
-		Key: h.Key, Held: true, Token: h.Token, QueueLength: set.cfg.QueueLength(h.Key), Stopping: stopping,
+		Shared: h.IsShare(),
+		Key:    h.Key, Held: true, Token: h.Token, QueueLength: set.cfg.QueueLength(h.Key), Stopping: stopping,
 		Holder: store.Holder{
 			Instance: set.cfg.Instance, Pod: set.cfg.Pod, Session: h.s.name, Owner: h.owner,
 			Lease: h.Lease().ID(), Renewed: true,

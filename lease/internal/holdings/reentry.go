@@ -98,8 +98,8 @@ func (s *Session) Again(key string, request uuid.UUID) (types.Grant, bool) {
 }
 
 func (s *Session) againLocked(key string, request uuid.UUID) (types.Grant, bool) {
-	h := s.held.exclusive[key]
-	if h == nil || h.unpublished || !h.Valid(clock.Read(s.set.clk)) {
+	h := s.ofRequestLocked(key, request)
+	if h == nil || !h.Valid(clock.Read(s.set.clk)) {
 		return types.Grant{}, false
 	}
 	g := s.grantLocked(h)
@@ -123,12 +123,7 @@ func (h *Lock) countAnswer(serial int) {
 func (s *Session) Has(key string, request uuid.UUID) *Lock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.held.exclusive[key]; h != nil && !h.unpublished {
-		if _, ok := h.entryOf(request); ok {
-			return h
-		}
-	}
-	return nil
+	return s.ofRequestLocked(key, request)
 }
 
 // GrantOf is a lock as its holder sees it now. It reports false when the session does not hold it,
@@ -143,7 +138,7 @@ func (s *Session) GrantOf(h *Lock) (types.Grant, bool) {
 func (s *Session) grantLocked(h *Lock) types.Grant {
 	return types.Grant{
 		Key: h.Key, Token: h.Token, Session: s.name, Bind: types.BindSession, ExpiresIn: h.remaining(clock.Read(s.set.clk)),
-		AcquiredAt: h.acquired(), Reentry: h.depth(), Stopping: h.stopping,
+		AcquiredAt: h.acquired(), Reentry: h.depth(), Stopping: h.stopping, Shared: h.IsShare(), Limit: h.limit, Slot: h.slot,
 	}
 }
 

@@ -44,8 +44,8 @@ type Release struct {
 	// undelivered: nobody was told of the grant. atOnce: a MinHold is not kept. ofSession: the
 	// session has ended.
 	undelivered, atOnce, ofSession bool
-	// stopping: the holder was asked to stop.
-	stopping bool
+	// toStore: no cohort gets the lock, because the holder was asked to stop, or the lock may be shared.
+	toStore bool
 	// means finds the entry that ends; nil: the newest.
 	means func(entry) bool
 	// done is called when it is settled; it may be nil.

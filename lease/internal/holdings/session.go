@@ -195,7 +195,7 @@ func (s *Session) freesLocked(r *Release) {
 	if r == nil {
 		return
 	}
-	r.stopping = r.h.stopping != nil
+	r.toStore = r.h.stopping != nil || r.h.IsDowngraded()
 	if s.ended {
 		return
 	}
@@ -254,7 +254,8 @@ func (s *Session) forfeitLocked(h *Lock, reason types.LostReason) bool {
 	return true
 }
 
-// List lists what the session holds, at most one lock more than the limit; nil holds nothing.
+// List lists what the session holds, at most one lock more than the limit; nil holds nothing. A shared key
+// is there once, without its other holders.
 func (s *Session) List(req types.ListRequest) (views []types.View) {
 	if s == nil {
 		return nil
@@ -269,10 +270,11 @@ func (s *Session) List(req types.ListRequest) (views []types.View) {
 	s.mu.Unlock()
 	slices.SortFunc(held, func(a, b *Lock) int { return cmp.Compare(a.Key, b.Key) })
 	for _, h := range held {
-		if len(views) > req.Limit {
+		last := len(views) - 1
+		if last >= req.Limit {
 			break
 		}
-		if h.Valid(clock.Read(s.set.clk)) {
+		if h.Valid(clock.Read(s.set.clk)) && (last < 0 || views[last].Key != h.Key) { // shares of a key are shown once
 			views = append(views, types.View{Lock: h.State(), Mine: true, Cached: true})
 		}
 	}

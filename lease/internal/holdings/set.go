@@ -110,8 +110,11 @@ func (hs *Set) forget(s *Session) {
 	delete(hs.sessions, s.id)
 }
 
-// Get is the lock that a session holds under a key, or nil.
+// Get is the exclusive lock that a session holds under a key, or nil.
 func (hs *Set) Get(key string) *Lock { return hs.held.get(key) }
+
+// Find is the lock or share that a session holds under a token, or nil.
+func (hs *Set) Find(key string, token int64) *Lock { return hs.held.find(key, token) }
 
 // On are the locks that are held under a lease.
 func (hs *Set) On(l *heartbeat.Lease) []*Lock { return hs.held.on(l) }

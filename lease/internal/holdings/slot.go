@@ -39,8 +39,8 @@ func (s *Session) AdmitAll(slots []*Slot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range slots {
-		if h := s.held.exclusive[p.Key]; h != nil && !h.unpublished && h.Valid(clock.Read(s.set.clk)) {
-			return &types.HoldsError{Key: h.Key}
+		if held, _ := s.ownsLocked(p.Key); held {
+			return &types.HoldsError{Key: p.Key}
 		}
 	}
 	if err := s.roomLocked(len(slots)); err != nil {
@@ -81,6 +81,7 @@ func (s *Session) leaveLocked(p *Slot) {
 type Won struct {
 	Req        *types.Request
 	Token      int64
+	Slot       int // of a share
 	Lease      *heartbeat.Lease
 	AcquiredAt time.Time
 	// Until is when its MaxHold is over, zero for none.
@@ -92,14 +93,15 @@ type Won struct {
 
 // AddMember makes a lock a member of the session. It reports false when the session has ended, or the
 // lock cannot be relied on at the time t: then the caller hands it back. Else the lock has taken over
-// the caller's pin of the lease. before is the lock that another session believes to hold under that
-// key, or nil: the store says that it is lost, and the caller tells so when it holds no mutex.
-func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before *Lock, ok bool) {
+// the caller's pin of the lease. before are the locks that other sessions believe to hold under that
+// key: the store says that they are lost, and the caller tells so when it holds no mutex.
+func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before []*Lock, ok bool) {
 	h := &Lock{
 		Key: w.Req.Key, Token: w.Token, s: s, acquiredAt: w.AcquiredAt.UnixNano(), since: t.Now.Sub(s.set.began),
-		Traceparent: w.Req.Traceparent, terms: termsOf(&w), changes: changesOf(w.Req.Data), request: w.Req.RequestID,
+		Traceparent: w.Req.Traceparent, terms: termsOf(&w), changes: changesOf(&w), request: w.Req.RequestID,
 		cohort: w.Cohort,
 	}
+	h.share.Store(w.Req.Shared)
 	h.under.Store(w.Lease)
 	if !h.Valid(t) {
 		return nil, false
@@ -109,12 +111,12 @@ func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before *Lock, ok bool
 	if s.ended {
 		return nil, false
 	}
-	if own := s.held.exclusive[h.Key]; own != nil {
+	for _, own := range s.held.over(h) {
 		s.loseLocked(own, types.LostExpired)
 	}
+	s.held.put(h)
 	h.unpublished = true
 	s.unpublished++
-	s.held.put(h)
 	p.lock = h
 	s.set.locks.Add(1)
 	if !h.until.IsZero() {

@@ -7,8 +7,8 @@ import (
 
 // Signal does what others ask a holder for. It reports false when the grant is not known here.
 func (hs *Set) Signal(sig store.Signal) (known bool) {
-	h := hs.Get(sig.Key)
-	if h == nil || !h.isMeant(sig) {
+	h := hs.meantBy(sig)
+	if h == nil {
 		_, ended := hs.Ended(sig.Key, sig.Token)
 		return ended
 	}
@@ -25,10 +25,16 @@ func (hs *Set) Signal(sig store.Signal) (known bool) {
 	return true
 }
 
-// isMeant reports whether a signal is for this lock. A request to stop is for whoever holds the key, so it may
-// name the first of the cohort. A break names a grant.
-func (h *Lock) isMeant(sig store.Signal) bool {
-	return h.Token == sig.Token || sig.Kind == store.Stop && h.cohort.serves() && store.OfGrant(sig.Token, h.Token)
+// meantBy is the lock that a signal means, or nil. A break names a grant, and a request to stop does it for a
+// share. For an exclusive lock it is for whoever holds the key, so it may name the first of the cohort.
+func (hs *Set) meantBy(sig store.Signal) *Lock {
+	if h := hs.Find(sig.Key, sig.Token); h != nil {
+		return h
+	}
+	if h := hs.Get(sig.Key); h != nil && sig.Kind == store.Stop && h.cohort.serves() && store.OfGrant(sig.Token, h.Token) {
+		return h
+	}
+	return nil
 }
 
 // stop notes a request to stop and tells the app. It reports false if h is not held, or was asked

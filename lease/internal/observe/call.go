@@ -12,12 +12,13 @@ import (
 )
 
 // maxHolderLinks is the most holders to which the span of one wait leads.
-const maxHolderLinks = 16
+const maxHolderLinks = 8
 
 // Call has the spans of a call for one key. It is nil where the call is not recorded.
 type Call struct {
 	tracer *tracing.Tracer
 	key    string
+	shared bool
 	// call has the span of the call, and nothing else of its context.
 	call context.Context
 
@@ -27,7 +28,7 @@ type Call struct {
 	// of the call.
 	wait trace.Span
 	at   context.Context
-	// holder is the token of the last known holder.
+	// holder is the token of the last known holder, of several the greatest.
 	holder  int64
 	holders int
 	placed  bool // the queue position is known
@@ -35,12 +36,12 @@ type Call struct {
 }
 
 // Call begins the trace of a call for a key, whose span is in ctx.
-func (o *Observer) Call(ctx context.Context, key string) *Call {
+func (o *Observer) Call(ctx context.Context, key string, shared bool) *Call {
 	if !o.recorded(ctx) {
 		return nil
 	}
 	call := tracing.Carry(context.Background(), ctx)
-	return &Call{tracer: o.tracer, key: key, call: call, at: call}
+	return &Call{tracer: o.tracer, key: key, shared: shared, call: call, at: call}
 }
 
 // Carry returns ctx with the span under which the call is now.
@@ -62,7 +63,7 @@ func (c *Call) Enqueue(lock *store.Lock) {
 	defer c.mu.Unlock()
 	if c.wait == nil && !c.left {
 		c.holder, c.holders, c.placed = 0, 0, false
-		c.at, c.wait = c.tracer.Start(c.call, "lock.wait", trace.SpanKindInternal, ofKey(c.key)...)
+		c.at, c.wait = c.tracer.Start(c.call, "lock.wait", trace.SpanKindInternal, ofKey(c.key, modeOf(c.shared))...)
 	}
 	c.see(lock, 0)
 }
@@ -85,14 +86,29 @@ func (c *Call) see(lock *store.Lock, position int) {
 		c.placed = true
 		c.wait.SetAttributes(tracing.Position.Int(position))
 	}
-	if lock.Token == 0 || lock.Token == c.holder || lock.Holder.Instance == "" || c.holders >= maxHolderLinks {
+	if !lock.Shared {
+		if lock.Token != c.holder {
+			c.link(lock.Token, &lock.Holder)
+		}
 		return
 	}
-	c.holder = lock.Token
-	if c.holders++; c.holders == 1 {
-		c.wait.SetAttributes(holderOf(lock)...)
+	for i := range lock.Holders { // in the order of their tokens
+		if share := &lock.Holders[i]; share.Token > c.holder {
+			c.link(share.Token, &share.Holder)
+		}
 	}
-	linkHolder(c.wait, lock)
+}
+
+// link leads from the wait to the acquire of a holder that was not known before.
+func (c *Call) link(token int64, h *store.Holder) {
+	if token == 0 || h.Instance == "" || c.holders >= maxHolderLinks {
+		return
+	}
+	c.holder = token
+	if c.holders++; c.holders == 1 {
+		c.wait.SetAttributes(holderOf(h)...)
+	}
+	linkHolder(c.wait, token, h)
 }
 
 // FoundFree notes that the call found its key free, and was not handed it.
@@ -139,27 +155,36 @@ func (c *Call) EndWait(result string) {
 }
 
 // Hold prepares the span of the lock that the call gets.
-func (c *Call) Hold() *Hold {
+func (c *Call) Hold(shared bool) *Hold {
 	if c == nil {
 		return nil
 	}
-	return &Hold{tracer: c.tracer, at: c.call}
+	return &Hold{tracer: c.tracer, at: c.call, shared: shared}
 }
+
+// Mode is how the span of a call names what it asks for.
+func Mode(shared bool) string {
+	if shared {
+		return "shared"
+	}
+	return "exclusive"
+}
+
+func modeOf(shared bool) attribute.KeyValue { return tracing.Mode.String(Mode(shared)) }
 
 func ofKey(key string, others ...attribute.KeyValue) []attribute.KeyValue {
 	all := make([]attribute.KeyValue, 0, 2+len(others))
 	return append(append(all, tracing.Key.String(key), tracing.Type.String(store.TypeOf(key))), others...)
 }
 
-func holderOf(lock *store.Lock) []attribute.KeyValue {
+func holderOf(h *store.Holder) []attribute.KeyValue {
 	return []attribute.KeyValue{
-		tracing.HolderPod.String(lock.Holder.Pod), tracing.HolderSession.String(lock.Holder.Session),
-		tracing.HolderInstance.String(lock.Holder.Instance),
+		tracing.HolderPod.String(h.Pod), tracing.HolderSession.String(h.Session), tracing.HolderInstance.String(h.Instance),
 	}
 }
 
-func linkHolder(from trace.Span, lock *store.Lock) {
-	if link, ok := tracing.LinkTo(lock.Holder.Traceparent, tracing.LinkHolder, tracing.Token.Int64(lock.Token)); ok {
+func linkHolder(from trace.Span, token int64, h *store.Holder) {
+	if link, ok := tracing.LinkTo(h.Traceparent, tracing.LinkHolder, tracing.Token.Int64(token)); ok {
 		from.AddLink(link)
 	}
 }

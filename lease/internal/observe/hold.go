@@ -15,6 +15,7 @@ import (
 // session's mutex guards it until the lock is taken from the session.
 type Hold struct {
 	tracer *tracing.Tracer
+	shared bool
 	span   trace.Span // nil while the app does not know of the lock
 	// at has the span, else that of the acquire.
 	at context.Context
@@ -34,7 +35,7 @@ func (h *Hold) Begin(key string, token int64, session string) {
 		return
 	}
 	_, h.span = h.tracer.Start(h.at, "lock.held", trace.SpanKindInternal,
-		ofKey(key, tracing.Token.Int64(token), tracing.Session.String(session))...)
+		ofKey(key, tracing.Token.Int64(token), tracing.Session.String(session), modeOf(h.shared))...)
 	// Without the span of the call, which would stay in memory for as long as the lock is held.
 	h.at = trace.ContextWithSpan(context.Background(), h.span)
 }

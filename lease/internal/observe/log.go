@@ -71,6 +71,11 @@ func (l Lock) attributes() []any {
 	return []any{"key", l.Key, "token", l.Token, "session", l.Session, "owner", l.Owner}
 }
 
+// WaitsForItself logs that a call waits for a key that its own session holds.
+func (o *Observer) WaitsForItself(key, session, traceparent string) {
+	tracing.Logger(o.log, traceparent).Warn("a call waits for a key that its own session holds", "key", key, "session", session)
+}
+
 // StopSent logs that a call has asked the holder of a key to stop. instance is this sidecar.
 func (o *Observer) StopSent(ctx context.Context, key, instance string) {
 	log := o.log

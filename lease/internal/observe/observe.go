@@ -49,7 +49,7 @@ import (
 
 // Recorder is what [metrics.Locks] does. Tests use another one.
 type Recorder interface {
-	Acquired(ctx context.Context, key, result string, waited time.Duration)
+	Acquired(ctx context.Context, key string, shared bool, result string, waited time.Duration)
 	Waits(key string, change int)
 	Ended(ctx context.Context, key, reason string, held time.Duration)
 	Releases(key, result string)
@@ -95,18 +95,21 @@ const (
 
 // Codes of problems that have to do with a lock, as in the contract. Nobody is told of CallerLeft.
 const (
-	Held        = "held"
-	Timeout     = "wait_timeout"
-	Skipped     = metrics.Skipped
-	Limit       = "limit"
-	Draining    = "draining"
-	Unavailable = "store_unavailable"
-	Lost        = "lock_lost"
-	NotHolder   = "not_holder"
-	NotHeld     = "not_held"
-	Invalid     = "invalid_request"
-	CallerLeft  = "caller_left"
-	Internal    = "internal"
+	Held    = "held"
+	Timeout = "wait_timeout"
+	Skipped = metrics.Skipped
+	Limit   = "limit"
+
+	LimitMismatch = "limit_mismatch"
+	Unsupported   = "unsupported"
+	Draining      = "draining"
+	Unavailable   = "store_unavailable"
+	Lost          = "lock_lost"
+	NotHolder     = "not_holder"
+	NotHeld       = "not_held"
+	Invalid       = "invalid_request"
+	CallerLeft    = "caller_left"
+	Internal      = "internal"
 )
 
 // Reasons for the end of a session's lock that are no losses. SessionEnded is also the code of a problem.
@@ -142,8 +145,8 @@ func (o *Observer) Along(ctx, call context.Context) context.Context {
 func (o *Observer) Denied(ctx context.Context, lock *store.Lock) {
 	if o.recorded(ctx) {
 		span := trace.SpanFromContext(ctx)
-		span.SetAttributes(holderOf(lock)...)
-		linkHolder(span, lock)
+		span.SetAttributes(holderOf(&lock.Holder)...)
+		linkHolder(span, lock.Token, &lock.Holder)
 	}
 }
 

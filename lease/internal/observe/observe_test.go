@@ -18,12 +18,12 @@ func TestUnrecordedCallAllocatesNothing(t *testing.T) {
 	o := New(slog.New(slog.DiscardHandler), (*metrics.Locks)(nil), nil, true)
 	ctx, lock := context.Background(), store.Lock{Key: "k", Token: 1}
 	if n := testing.AllocsPerRun(100, func() {
-		c := o.Call(ctx, "k")
+		c := o.Call(ctx, "k", false)
 		c.Enqueue(&lock)
 		c.See(&lock, 1)
 		o.HandedOver(c, "", time.Second)
 		c.FoundFree()
-		h := c.Hold()
+		h := c.Hold(false)
 		h.Begin("k", 1, "s")
 		c.Leave()
 		c.EndWait(Granted)

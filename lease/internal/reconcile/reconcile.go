@@ -130,11 +130,16 @@ func (rc *Reconciler) collect(l *heartbeat.Lease, history store.History) (left [
 func (rc *Reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, left unread, history store.History) error {
 	var keys []string
 	var longest time.Duration
+	asked, count := make(map[string]bool), 0
 	read := make(unread, len(leases))
 	for _, l := range leases {
-		read[l] = left[l][:min(len(left[l]), VerifyMax-len(keys))]
+		read[l] = left[l][:min(len(left[l]), VerifyMax-count)]
+		count += len(read[l])
 		for _, h := range read[l] {
-			keys = append(keys, h.Key)
+			if !asked[h.Key] { // of several shares, once
+				asked[h.Key] = true
+				keys = append(keys, h.Key)
+			}
 		}
 		longest = max(longest, l.Remaining(clock.Read(rc.clk)))
 	}
@@ -147,15 +152,16 @@ func (rc *Reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, l
 	if err != nil {
 		return err
 	}
-	there := make(map[string]store.HeldGrant, len(held.Grants))
+	there := make(map[string][]store.HeldGrant, len(held.Grants))
 	for _, g := range held.Grants {
-		there[g.Key] = g
+		there[g.Key] = append(there[g.Key], g)
 	}
 	lost := 0
 	for l, some := range read {
 		for _, h := range some {
-			g := there[h.Key]
-			known := store.OfGrant(g.Token, h.Token) && (l.Covers(g.Lease) || h.Lease().Covers(g.Lease)) // it may have been moved
+			known := slices.ContainsFunc(there[h.Key], func(g store.HeldGrant) bool {
+				return h.IsKnownAs(g.Token) && (l.Covers(g.Lease) || h.Lease().Covers(g.Lease)) // it may have been moved
+			})
 			if !known && h.Lose(types.LostStore) {
 				lost++
 			}

@@ -30,23 +30,40 @@ func (sg *Signals) Send(ctx context.Context, sig store.Signal) (held bool, err e
 	return standing == store.Holds, nil
 }
 
-// AwaitOver waits until the key's grant is over. If nobody needs to be asked, the store has ended it. Else
-// the holder's sidecar learns of it in a moment, or with its next renewal.
-func (sg *Signals) AwaitOver(ctx context.Context, was store.Lock) error {
-	asked := was.Holder.Renewed
+// AwaitOver waits until the key's grant is over: of a shared lock that under the token, or with 0 all that was
+// shows. If nobody needs to be asked, the store has ended it. Else the holder's sidecar learns of it in a
+// moment, or with its next renewal.
+func (sg *Signals) AwaitOver(ctx context.Context, was store.Lock, token int64) error {
+	asked := was.Shared || was.Holder.Renewed
 	for pause := breakPauseMin; ; pause = min(2*pause, breakPauseMax) {
 		if asked || pause > breakPauseMin {
 			if err := clock.Rest(ctx, pause); err != nil {
 				return errors.Join(types.ErrCallerLeft, err)
 			}
 		}
-		lock, err := lanes.Submit(ctx, sg.lanes.Reads, was.Key)
+		over, err := sg.isOver(ctx, was, token)
 		switch {
 		case err != nil:
 			return err
-		case !lock.Held || !store.OfGrant(lock.Token, was.Token):
+		case over:
 			sg.cache.Drop(was.Key)
 			return nil
 		}
 	}
+}
+
+func (sg *Signals) isOver(ctx context.Context, was store.Lock, token int64) (bool, error) {
+	if was.Shared && token != 0 { // a read may not show it
+		v, err := lanes.Submit(ctx, sg.lanes.Amends, store.Change{Claim: store.Claim{Key: was.Key, Token: token}})
+		return v.Status != store.Holds && v.Status != store.OtherSession, types.Judged("amend", v.Status, err)
+	}
+	lock, err := lanes.Submit(ctx, sg.lanes.Reads, was.Key)
+	if err != nil {
+		return false, err
+	}
+	if !was.Shared {
+		return !lock.Held || !store.OfGrant(lock.Token, was.Token), nil
+	}
+	newest := was.Holders[len(was.Holders)-1].Token
+	return !lock.Held || lock.Token > newest, nil
 }

@@ -32,8 +32,12 @@ func CodeOf(err error) string {
 		return observe.NotHeld
 	case Is[*ReentryError](err):
 		return codeOfReentry(err)
-	case Is[*HoldsError](err), Is[*TTLOnSessionError](err):
+	case Is[*LimitMismatchError](err):
+		return observe.LimitMismatch
+	case Is[*HoldsError](err), Is[*TTLOnSessionError](err), Is[*OwnKeyError](err), Is[*EnteredError](err), Is[*ShareOutcomeError](err):
 		return observe.Invalid
+	case Is[*store.UnsupportedError](err):
+		return observe.Unsupported
 	case store.Unavailable(err):
 		return observe.Unavailable
 	default:

@@ -98,6 +98,56 @@ func (e *HoldsError) Error() string {
 	return fmt.Sprintf("lock %q is held by this session already", e.Key)
 }
 
+// LimitMismatchError: the shared holders or waiters of the key name another limit than the request.
+type LimitMismatchError struct {
+	Key string
+	// Limit is theirs, 0 for none; Given is that of the request.
+	Limit, Given int
+}
+
+func (e *LimitMismatchError) Error() string {
+	return fmt.Sprintf("lock %q is shared now by holders or waiters that name %s, not %s", e.Key, limitName(e.Limit), limitName(e.Given))
+}
+
+func limitName(limit int) string {
+	if limit == 0 {
+		return "no limit"
+	}
+	return fmt.Sprintf("the limit %d", limit)
+}
+
+// OwnKeyError: the request would wait for a key that its own session holds, and only its own connection
+// could release.
+type OwnKeyError struct {
+	Key string
+	// Upgrade: the session has a share, and asks for the exclusive lock.
+	Upgrade bool
+}
+
+func (e *OwnKeyError) Error() string {
+	if e.Upgrade {
+		return fmt.Sprintf("lock %q: this session has a share of it, which cannot become exclusive; release it and acquire", e.Key)
+	}
+	return fmt.Sprintf("lock %q is held by this session, which would wait for itself; release it first", e.Key)
+}
+
+// EnteredError: a lock that is entered more than once cannot become a share.
+type EnteredError struct {
+	Key     string
+	Entries int
+}
+
+func (e *EnteredError) Error() string {
+	return fmt.Sprintf("lock %q is entered %d times; only a lock that is entered once can become shared", e.Key, e.Entries)
+}
+
+// ShareOutcomeError: the release of a share names an outcome, which is for exclusive locks.
+type ShareOutcomeError struct{ Key string }
+
+func (e *ShareOutcomeError) Error() string {
+	return fmt.Sprintf("lock %q is shared: its release has no outcome", e.Key)
+}
+
 // TimeoutError: the request waited in vain.
 type TimeoutError struct {
 	Lock store.Lock

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -42,6 +43,10 @@ type Request struct {
 	// the session's default.
 	TTL  time.Duration
 	Bind Bind
+	// Shared asks for a share: shared holders do not exclude each other. Not with Reentrant and Skip.
+	Shared bool
+	// Limit above zero is for a Shared request: at most so many holders have the key at a time.
+	Limit int
 	// Data is JSON that others see as part of the holder; nil for none.
 	Data []byte
 	// RequestID makes a request repeatable: while the grant is held, the same id gets the same
@@ -68,6 +73,9 @@ type Request struct {
 	Traceparent string
 }
 
+// Mode is what the request asks for, in the words of the contract.
+func (r *Request) Mode() string { return observe.Mode(r.Shared) }
+
 // SharesGrant reports whether repeats of the request, at any sidecar, have the same attempt id.
 // Repeats in a session need not: it knows what it holds.
 func (r *Request) SharesGrant() bool { return r.Bind == BindTTL && r.RequestID != uuid.Nil }
@@ -87,6 +95,10 @@ type Grant struct {
 	AcquiredAt time.Time
 	// Reentry is how often its owner has entered it, 1 for the first time.
 	Reentry int
+	// Shared: it is a share. If the key has a Limit (else zero), Slot is a number from 0 to Limit-1 that no
+	// other holder has.
+	Shared      bool
+	Limit, Slot int
 	// Stopping is set when the holder was asked to stop (Amend).
 	Stopping *store.Stopping
 
@@ -131,6 +143,8 @@ type AmendRequest struct {
 	Token int64
 	// TTL above zero sets the remaining time of a BindTTL lock.
 	TTL time.Duration
+	// Share turns an exclusive lock into a share, which keeps its token.
+	Share bool
 	// SetData replaces the data by Data; nil removes it.
 	SetData bool
 	Data    []byte
@@ -141,7 +155,8 @@ type AmendRequest struct {
 // View is what is known of a key, seen from a session.
 type View struct {
 	store.Lock
-	// Mine: the session that looks holds it. Only then Lock.Token is to be shown.
+	// Mine: the session that looks holds it, or a share of it. Then Lock.Token is that of the session, of
+	// several shares the first; else it is not to be shown.
 	Mine bool
 	// Cached: the store was not asked. QueueLength counts only the calls of this sidecar.
 	Cached bool
@@ -174,6 +189,25 @@ type Page struct {
 	Locks []View
 	// Next is the After of the following page, empty when this is the last.
 	Next string
+}
+
+// WaitersRequest selects waiting calls, ordered by the bytes of their keys and by queue position.
+type WaitersRequest struct {
+	// Key limits to one key; empty: all.
+	Key string
+	// Prefix limits to keys that begin with it.
+	Prefix string
+	// After limits to those behind this place: the last one of the page before.
+	After store.QueuePlace
+	// Limit is the most to return.
+	Limit int
+}
+
+// WaitersPage is a part of a list of waiting calls.
+type WaitersPage struct {
+	Waiting []store.Waiting
+	// Next is the After of the following page, zero when this is the last.
+	Next store.QueuePlace
 }
 
 // Lost tells a session that it no longer holds a lock.

@@ -11,6 +11,8 @@ import (
 type Event struct {
 	Kind store.EventKind
 	Key  string
+	// Token is the grant that began, ended, or should stop.
+	Token int64
 	// Lock is who acquired it (EventAcquired). It is not held if that grant has ended already.
 	Lock store.Lock
 	// Outcome and Result are those of the release (EventReleased).
@@ -38,12 +40,15 @@ type key struct {
 type finding struct {
 	some, held, expired bool
 	token               int64
+	shares              string // their tokens
 }
 
 type state struct {
 	token    int64 // of the newest grant
 	held     bool
 	stopping *store.Stopping
+	// shares are the shared holders, and whether they should stop; nil: it is not shared.
+	shares shares
 }
 
 // push takes a push. It reports whether the key must be read to tell more.
@@ -66,64 +71,81 @@ func ends(e store.Event) bool { return e.Kind == store.EventReleased || e.Kind =
 // push tells a stream what a push says. It reports whether a read must tell the rest.
 func (st *Stream) push(e store.Event) (look bool) {
 	was := &st.told
+	if was.shares.has(e.Token) {
+		st.pushShare(e)
+		return false
+	}
 	switch {
-	case e.Token < was.token || e.Token == was.token && !was.held: // it was told already
+	case e.Token < was.token || e.Token == was.token && (!was.held || was.shares != nil): // it was told already
 	case ends(e):
 		if e.Token > was.token {
-			st.hear(Event{Kind: store.EventAcquired, Key: e.Key, Lock: store.Lock{Key: e.Key}})
+			st.hear(Event{Kind: store.EventAcquired, Key: e.Key, Token: e.Token, Lock: store.Lock{Key: e.Key}})
 		}
-		st.told = state{token: e.Token}
-		st.hear(Event{Kind: e.Kind, Key: e.Key, Outcome: e.Outcome, Result: e.Result})
+		if was.token = e.Token; was.shares == nil {
+			st.told = state{token: e.Token}
+		}
+		st.hear(ended(e))
 	case e.Token > was.token:
 		return true
-	case e.Kind == store.EventStopping && was.newStop(e.Stopping):
+	case e.Kind == store.EventStopping && newStop(was.stopping, e.Stopping):
 		was.stopping = e.Stopping
-		st.hear(Event{Kind: e.Kind, Key: e.Key, Stopping: e.Stopping})
+		st.hear(Event{Kind: e.Kind, Key: e.Key, Token: e.Token, Stopping: e.Stopping})
 	}
 	return false
 }
 
-func (s state) newStop(stop *store.Stopping) bool {
-	if stop == nil || s.stopping == nil {
+func ended(e store.Event) Event {
+	return Event{Kind: e.Kind, Key: e.Key, Token: e.Token, Outcome: e.Outcome, Result: e.Result}
+}
+
+func newStop(was, stop *store.Stopping) bool {
+	if stop == nil || was == nil {
 		return stop != nil
 	}
-	a, b := s.stopping.Reason, stop.Reason
+	a, b := was.Reason, stop.Reason
 	return a != b && (a == nil || b == nil || *a != *b)
 }
 
 // read returns the difference between what a stream knows and what a read found. Between two states
 // in which the key is free there are no events.
 func (s state) read(lock store.Lock) (next state, events []Event) {
+	if lock.Shared {
+		return s.readShares(&lock, false)
+	}
+	if s.shares != nil {
+		events = s.shares.ended(&lock)
+		s = state{token: s.token}
+	}
 	if lock.Held && lock.Holder.HoldPending && lock.Token == s.token {
-		return s, nil // a release was told, or will be when the hold (MinHold) is over
+		return s, events // a release was told, or will be when the hold (MinHold) is over
 	}
 	if !lock.Held && lock.Token == 0 { // the store has forgotten the last grant
 		lock.Token = s.token
 	}
-	next = state{lock.Token, lock.Held, lock.Stopping}
+	next = state{token: lock.Token, held: lock.Held, stopping: lock.Stopping}
 	if lock.Held && (!s.held || lock.Token != s.token) {
-		events = append(events, Event{Kind: store.EventAcquired, Key: lock.Key, Lock: lock})
+		events = append(events, Event{Kind: store.EventAcquired, Key: lock.Key, Token: lock.Token, Lock: lock})
 		s.stopping = nil
 	}
 	switch {
-	case lock.Held && s.newStop(lock.Stopping):
-		events = append(events, Event{Kind: store.EventStopping, Key: lock.Key, Stopping: lock.Stopping})
+	case lock.Held && newStop(s.stopping, lock.Stopping):
+		events = append(events, Event{Kind: store.EventStopping, Key: lock.Key, Token: lock.Token, Stopping: lock.Stopping})
 	case s.held && lock.Expired:
-		events = append(events, Event{Kind: store.EventExpired, Key: lock.Key})
+		events = append(events, Event{Kind: store.EventExpired, Key: lock.Key, Token: s.token})
 	case s.held && !lock.Held:
-		events = append(events, Event{Kind: store.EventReleased, Key: lock.Key})
+		events = append(events, Event{Kind: store.EventReleased, Key: lock.Key, Token: s.token})
 	}
 	return next, events
 }
 
 // mayTell reports whether what a read found may be told, or else when the next read may be.
 func (k *key) mayTell(lock store.Lock, now time.Time) (yes bool, again time.Duration) {
-	found := finding{true, lock.Held, lock.Expired, lock.Token}
+	found := finding{true, lock.Held, lock.Expired, lock.Token, tokensOf(&lock)}
 	switch {
 	case !k.isNews(lock):
 		k.found = finding{}
 		return false, 0
-	case lock.Held && lock.Token == k.last.Token && !ends(k.last): // a push announced it
+	case lock.Held && !lock.Shared && lock.Token == k.last.Token && !ends(k.last): // a push announced it
 		return true, 0
 	case k.found != found:
 		k.found, k.foundAt = found, now
@@ -166,7 +188,7 @@ func (k *key) waiting() (waiting []*Stream) {
 // join makes a stream begin with a read. newer: pushes that came during the read may be newer. It
 // reports whether the key must be read to tell them.
 func (st *Stream) join(lock store.Lock, newer bool) (look bool) {
-	st.lock, st.told, st.joined = lock, state{lock.Token, lock.Held, lock.Stopping}, true
+	st.lock, st.told, st.joined = lock, stateOf(&lock), true
 	close(st.begun)
 	return newer && st.push(st.key.last)
 }

@@ -86,7 +86,14 @@ func (ws *Watches) due() (reads []read, next time.Duration) {
 // found takes what a read found. ws.mu is held.
 func (ws *Watches) found(r read, lock store.Lock) {
 	if lock.Held {
-		ws.lookIn(r.key, max(lock.Holder.ExpiresIn+expirySlack, settle))
+		ends := lock.Holder.ExpiresIn
+		if lock.Shared {
+			ends = lock.NextEnd
+		}
+		ws.lookIn(r.key, max(ends+expirySlack, settle))
+	}
+	if r.announced(&lock) {
+		r.tellNew(&lock)
 	}
 	if yes, again := r.mayTell(lock, ws.cfg.Clock.Now()); yes {
 		r.tell(lock)

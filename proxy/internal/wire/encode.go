@@ -18,7 +18,7 @@ import (
 var features = []string{
 	"wait", "bind_ttl", "data", "request_id", "sessions", "list",
 	"reentrant", "outcome", "hold", "stop", "events", "several_keys", "stats",
-	"release_by_id",
+	"release_by_id", "shared", "waiters",
 }
 
 // featureForce is only there where it is allowed.
@@ -62,7 +62,12 @@ func AppendGrant(b []byte, g *lease.Grant) []byte {
 	b = append(b, `,"waited_ms":`...)
 	b = appendMillis(b, g.Waited)
 	b = append(b, `,"acquired_at":`...)
-	return appendTime(b, g.AcquiredAt)
+	b = appendTime(b, g.AcquiredAt)
+	if !g.Shared {
+		return append(b, `,"mode":"exclusive","limit":null,"slot":null`...)
+	}
+	b = appendShared(b, g.Limit)
+	return appendSlot(b, g.Limit, g.Slot)
 }
 
 // AppendGrants appends the answer to an acquire of several keys.
@@ -136,9 +141,15 @@ func AppendView(b []byte, v *lease.View) []byte {
 	} else {
 		b = append(b, "null"...)
 	}
-	b = append(b, `,"holder":`...)
-	b = appendHolder(b, &v.Lock)
-	b = append(b, `,"queue_length":`...)
+	b = appendHolders(b, &v.Lock)
+	b = append(b, `,"holders":[`...)
+	for i := range v.Holders {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendShare(b, &v.Holders[i], v.Limit)
+	}
+	b = append(b, `],"queue_length":`...)
 	b = strconv.AppendInt(b, int64(v.QueueLength), 10)
 	b = append(b, `,"cached":`...)
 	b = strconv.AppendBool(b, v.Cached)
@@ -194,8 +205,12 @@ func appendHolder(b []byte, l *store.Lock) []byte {
 	if !l.Held {
 		return append(b, "null"...)
 	}
-	h := &l.Holder
-	b = append(b, `{"instance":`...)
+	return append(appendHolderMembers(append(b, '{'), &l.Holder), '}')
+}
+
+// appendHolderMembers appends the members of a holder, without braces.
+func appendHolderMembers(b []byte, h *store.Holder) []byte {
+	b = append(b, `"instance":`...)
 	b = AppendString(b, h.Instance)
 	b = append(b, `,"pod":`...)
 	b = AppendString(b, h.Pod)
@@ -212,8 +227,7 @@ func appendHolder(b []byte, l *store.Lock) []byte {
 	b = append(b, `,"data":`...)
 	b = appendJSON(b, h.Data)
 	b = append(b, `,"traceparent":`...)
-	b = appendStringOrNull(b, h.Traceparent)
-	return append(b, '}')
+	return appendStringOrNull(b, h.Traceparent)
 }
 
 // appendMillis appends milliseconds, at least 0 and rounded down, so that nobody trusts a lock too long.

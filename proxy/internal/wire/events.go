@@ -97,7 +97,7 @@ func (e StopEvent) AppendTo(b []byte) []byte {
 	return closeEvent(append(b, '}'))
 }
 
-// appendLock begins the data of an event that is about a lock of the session.
+// appendLock begins the data of an event that is about one grant.
 func appendLock(b []byte, key string, token int64) []byte {
 	b = append(b, `{"key":`...)
 	b = AppendString(b, key)
@@ -129,6 +129,7 @@ func (e KeyEvent) AppendTo(b []byte) []byte {
 	switch e.Kind {
 	case store.EventAcquired:
 		b = e.begin(b, "acquired")
+		b = e.appendMode(b)
 		b = append(b, `,"holder":`...)
 		b = appendHolder(b, &e.Lock)
 	case store.EventReleased:
@@ -151,6 +152,21 @@ func (e KeyEvent) AppendTo(b []byte) []byte {
 
 func (e KeyEvent) begin(b []byte, name string) []byte {
 	b = openEvent(b, name)
-	b = append(b, `{"key":`...)
-	return AppendString(b, e.Key)
+	return appendLock(b, e.Key, e.Token)
+}
+
+// appendMode appends how the lock was acquired, if that is known.
+func (e KeyEvent) appendMode(b []byte) []byte {
+	switch {
+	case !e.Lock.Held:
+		return append(b, `,"mode":null,"limit":null,"slot":null`...)
+	case !e.Lock.Shared:
+		return append(b, `,"mode":"exclusive","limit":null,"slot":null`...)
+	}
+	b = appendShared(b, e.Lock.Limit)
+	slot := 0
+	if len(e.Lock.Holders) > 0 {
+		slot = e.Lock.Holders[0].Slot
+	}
+	return appendSlot(b, e.Lock.Limit, slot)
 }

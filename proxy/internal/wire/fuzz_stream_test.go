@@ -62,18 +62,24 @@ func FuzzStream(f *testing.F) {
 		lock := store.Lock{Key: key, Held: true, Token: n, Stopping: stopping, Holder: store.Holder{
 			Instance: text, Pod: text, Session: text, Owner: text, AcquiredAt: at, HeldFor: time.Duration(n), Data: data,
 		}}
+		token := 1 + n&maxToken>>1
+		share := lock
+		share.Shared, share.Limit, share.HoldersCount = true, int(n&511), 1
+		share.Holders = []store.Share{{Token: token, Slot: int(n & 255), Stopping: stopping, Holder: lock.Holder}}
 		const session, key1 = "POST /v1/sessions", "GET /v1/locks/{key}/events"
 		pushed := []struct {
 			Event
 			name, stream string
 		}{
-			{LostEvent{Key: key, Token: 1 + n&maxToken>>1, Reason: lease.LostExpired}, "lost", session},
-			{StopEvent{Key: key, Token: 1 + n&maxToken>>1, Reason: &text}, "stop", session},
+			{LostEvent{Key: key, Token: token, Reason: lease.LostExpired}, "lost", session},
+			{StopEvent{Key: key, Token: token, Reason: &text}, "stop", session},
 			{StateEvent(lease.View{Lock: lock}), "state", key1},
-			{KeyEvent{Kind: store.EventAcquired, Key: key, Lock: lock}, "acquired", key1},
-			{KeyEvent{Kind: store.EventReleased, Key: key, Outcome: store.Success, Result: data}, "released", key1},
-			{KeyEvent{Kind: store.EventExpired, Key: key}, "expired", key1},
-			{KeyEvent{Kind: store.EventStopping, Key: key, Stopping: stopping}, "stopping", key1},
+			{KeyEvent{Kind: store.EventAcquired, Key: key, Token: token, Lock: lock}, "acquired", key1},
+			{StateEvent(lease.View{Lock: share}), "state", key1},
+			{KeyEvent{Kind: store.EventAcquired, Key: key, Token: token, Lock: share}, "acquired", key1},
+			{KeyEvent{Kind: store.EventReleased, Key: key, Token: token, Outcome: store.Success, Result: data}, "released", key1},
+			{KeyEvent{Kind: store.EventExpired, Key: key, Token: token}, "expired", key1},
+			{KeyEvent{Kind: store.EventStopping, Key: key, Token: token, Stopping: stopping}, "stopping", key1},
 		}
 		wire := []byte(StreamHead)
 		for i, p := range pushed {

@@ -18,7 +18,7 @@ import (
 // input is what a call says in its query and its body. The first mistake is its problem, and what is
 // read after it is zero, as is what is not given.
 type input struct {
-	given   [11]argument // no call knows more
+	given   [13]argument // no call knows more
 	count   int
 	problem *Problem
 }

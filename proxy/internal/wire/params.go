@@ -28,7 +28,8 @@ const (
 
 // acquireFields are the fields of an acquire. keys stands last: only an acquire of several has it.
 var acquireFields = []string{
-	"wait_ms", "ttl_ms", "bind", "data", "request_id", "owner", "reentrant", "max_hold_ms", "min_hold_ms", "on_success", "keys",
+	"wait_ms", "ttl_ms", "bind", "data", "request_id", "owner", "reentrant", "max_hold_ms", "min_hold_ms", "on_success", "mode",
+	"limit", "keys",
 }
 
 // ParseAcquire reads an acquire.
@@ -43,6 +44,8 @@ func ParseAcquireAll(query, body []byte) ([]string, lease.Request, *Problem) {
 	in := readInput(query, nil, body, acquireFields)
 	keys, r := in.keys("keys"), in.acquire()
 	switch {
+	case r.Limit > 0:
+		in.failf("field limit is only for a lock that is acquired alone")
 	case r.Reentrant:
 		in.failf("field reentrant is only for a lock that is acquired alone")
 	case r.Skip:
@@ -69,6 +72,7 @@ func (in *input) acquire() lease.Request {
 	if r.Wait < 0 {
 		r.Wait = lease.WaitForever
 	}
+	in.mode(&r)
 	if in.word("bind", "session", "ttl") == 2 {
 		r.Bind = lease.BindTTL
 		in.without(`is not for "bind":"ttl": the lock belongs to no session`, "owner", "reentrant", "max_hold_ms")
@@ -103,9 +107,9 @@ func CheckMinHold(r *lease.Request, fallback time.Duration) *Problem {
 
 // ParseAmend reads a PATCH.
 func ParseAmend(query, body []byte) (lease.AmendRequest, *Problem) {
-	in := readInput(query, nil, body, []string{"token", "ttl_ms", "data"})
+	in := readInput(query, nil, body, []string{"token", "ttl_ms", "data", "mode"})
 	r := lease.AmendRequest{
-		Token: in.token(), TTL: in.millis("ttl_ms", minTTLMillis), SetData: in.has("data"), Data: in.json("data"),
+		Token: in.token(), TTL: in.millis("ttl_ms", minTTLMillis), Share: in.share(), SetData: in.has("data"), Data: in.json("data"),
 	}
 	if r.Token == 0 {
 		in.failf("field token is missing; it is the token that the acquire answered")
@@ -151,13 +155,14 @@ func (in *input) release() lease.ReleaseRequest {
 	return r
 }
 
-// ParseStop reads a request to stop. reason is nil if none is given.
-func ParseStop(query, body []byte) (reason *string, p *Problem) {
-	in := readInput(query, nil, body, []string{"reason"})
+// ParseStop reads a request to stop. token is 0 if it is for all holders, reason nil if none is given.
+func ParseStop(query, body []byte) (token int64, reason *string, p *Problem) {
+	in := readInput(query, []string{"token"}, body, []string{"reason"})
+	token = in.token()
 	if a := in.find("reason"); a != nil && string(a.value) != "null" {
 		reason = new(in.shortText("reason", 0))
 	}
-	return reason, in.problem
+	return token, reason, in.problem
 }
 
 // ParseSession reads a POST /v1/sessions.

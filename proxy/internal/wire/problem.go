@@ -21,6 +21,7 @@ const (
 	CodeRequestTimeout   = "request_timeout"
 	CodeNotHolder        = "not_holder"
 	CodeWithdrawn        = "withdrawn"
+	CodeLimitMismatch    = "limit_mismatch"
 	CodeLockLost         = "lock_lost"
 	CodeSessionEnded     = "session_ended"
 	CodeTooLarge         = "too_large"
@@ -49,6 +50,7 @@ var problems = map[string]struct {
 	CodeRequestTimeout:   {408, "The request took too long to arrive", false},
 	CodeNotHolder:        {409, "The lock is not held under this token", false},
 	CodeWithdrawn:        {409, "The request was released before it was granted", false},
+	CodeLimitMismatch:    {409, "The lock is shared with another limit", false},
 	CodeLockLost:         {410, "The lock was lost", false},
 	CodeSessionEnded:     {410, "The session has ended", false},
 	CodeTooLarge:         {413, "Too large", false},
@@ -147,6 +149,8 @@ func (p *Problem) WithKey(err error) *Problem {
 		lock = held.Lock
 	} else if timeout, ok := errors.AsType[*lease.TimeoutError](err); ok {
 		lock = timeout.Lock
+	} else if mismatch, ok := errors.AsType[*lease.LimitMismatchError](err); ok {
+		lock.Key = mismatch.Key
 	} else {
 		return p
 	}
@@ -156,6 +160,12 @@ func (p *Problem) WithKey(err error) *Problem {
 		return more(AppendString(b, lock.Key))
 	}
 	return p
+}
+
+func mismatchProblem(e *lease.LimitMismatchError) *Problem {
+	return &Problem{Code: CodeLimitMismatch, Detail: e.Error(), more: func(b []byte) []byte {
+		return appendPositive(append(b, `,"limit":`...), e.Limit)
+	}}
 }
 
 func withReason(reason string) func([]byte) []byte {
@@ -179,6 +189,10 @@ func ProblemOf(err error) *Problem {
 		reentry   *lease.ReentryError
 		quiet     *lease.QuietError
 		lacks     *store.UnsupportedError
+		mismatch  *lease.LimitMismatchError
+		own       *lease.OwnKeyError
+		entered   *lease.EnteredError
+		outcome   *lease.ShareOutcomeError
 	)
 	switch {
 	case errors.As(err, &held):
@@ -199,6 +213,14 @@ func ProblemOf(err error) *Problem {
 		return Invalid("field keys: %v", holds)
 	case errors.As(err, &reentry):
 		return reentryProblem(reentry)
+	case errors.As(err, &mismatch):
+		return mismatchProblem(mismatch)
+	case errors.As(err, &own):
+		return Invalid("field wait_ms: %v", own)
+	case errors.As(err, &entered):
+		return Invalid("field mode: %v", entered)
+	case errors.As(err, &outcome):
+		return Invalid("outcome: %v", outcome)
 	case errors.As(err, &lacks):
 		return &Problem{Code: CodeUnsupported, Detail: lacks.Error() + ": see the features of GET /v1"}
 	case errors.Is(err, lease.ErrSessionEnded):
@@ -237,8 +259,7 @@ func reentryProblem(e *lease.ReentryError) *Problem {
 
 func heldProblem(e *lease.HeldError) *Problem {
 	return &Problem{Code: CodeHeld, Detail: e.Error() + ", and wait_ms is 0", more: func(b []byte) []byte {
-		b = append(b, `,"holder":`...)
-		b = appendHolder(b, &e.Lock)
+		b = appendHolders(b, &e.Lock)
 		b = append(b, `,"queue_length":`...)
 		b = strconv.AppendInt(b, int64(e.Lock.QueueLength), 10)
 		return strconv.AppendBool(append(b, `,"cached":`...), e.Cached)
@@ -247,8 +268,7 @@ func heldProblem(e *lease.HeldError) *Problem {
 
 func timeoutProblem(e *lease.TimeoutError) *Problem {
 	return &Problem{Code: CodeWaitTimeout, Detail: e.Error(), more: func(b []byte) []byte {
-		b = append(b, `,"holder":`...)
-		b = appendHolder(b, &e.Lock)
+		b = appendHolders(b, &e.Lock)
 		b = append(b, `,"queue_position":`...)
 		b = strconv.AppendInt(b, int64(e.Position), 10)
 		b = append(b, `,"waited_ms":`...)

@@ -1,0 +1,427 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// share asks once for a share, and must get it.
+func (r *rig) share(s *holdings.Session, key string, limit int) types.Grant {
+	r.t.Helper()
+	return r.get(s, types.Request{Key: key, Shared: true, Limit: limit})
+}
+
+// waitShare waits in line for a share beside the test.
+func (r *rig) waitShare(s *holdings.Session, key string, limit int) *answer {
+	a := r.ask(context.Background(), s, types.Request{Key: key, Shared: true, Limit: limit, Wait: types.WaitForever})
+	synctest.Wait()
+	return a
+}
+
+func (r *rig) isDenied(s *holdings.Session, req types.Request) store.Lock {
+	r.t.Helper()
+	_, err := r.m.Acquire(context.Background(), s, req)
+	held, ok := errors.AsType[*types.HeldError](err)
+	if !ok {
+		r.t.Fatalf("told %v", err)
+	}
+	return held.Lock
+}
+
+func stillWait(t *testing.T, calls ...*answer) {
+	t.Helper()
+	synctest.Wait()
+	for i, a := range calls {
+		if a.isOver() {
+			t.Fatalf("call %d does not wait: %+v, %v", i, a.g, a.err)
+		}
+	}
+}
+
+// Several sessions of several sidecars have a key together, and one session several shares of it.
+func TestSharedHolders(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s, o := r.session(), other.session()
+		grants := []types.Grant{r.share(s, "k", 0), r.share(s, "k", 0), other.share(o, "k", 0)}
+		for i, g := range grants {
+			if !g.Shared || g.Limit != 0 || i > 0 && g.Token <= grants[i-1].Token {
+				t.Errorf("%+v", g)
+			}
+		}
+		if lock := r.isDenied(r.session(), types.Request{Key: "k", NoCache: true}); !lock.Shared || lock.HoldersCount != 3 || lock.Token != grants[0].Token {
+			t.Errorf("denied by %+v", lock)
+		}
+		if n := s.Held(); n != 2 {
+			t.Errorf("the session holds %d", n)
+		}
+		r.release(s, grants[0])
+		other.release(o, grants[2])
+		r.isDenied(r.session(), types.Request{Key: "k", NoCache: true})
+		r.release(s, grants[1])
+		r.release(s, r.lock(s, "k"))
+		r.nothingLeft()
+		other.nothingLeft()
+	})
+}
+
+// A semaphore has at most as many holders as its limit, and gives each the smallest free slot.
+func TestSlots(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.sessionOf(true)
+		var grants []types.Grant
+		for slot := range 3 {
+			g := r.share(s, "k", 3)
+			if g.Slot != slot || g.Limit != 3 {
+				t.Errorf("%+v, want slot %d", g, slot)
+			}
+			grants = append(grants, g)
+		}
+		if lock := r.isDenied(s, types.Request{Key: "k", Shared: true, Limit: 3}); lock.Limit != 3 || lock.HoldersCount != 3 {
+			t.Errorf("denied by %+v", lock)
+		}
+		next := r.waitShare(s, "k", 3)
+		stillWait(t, next)
+		r.release(s, grants[1])
+		if g := next.granted(t); g.Slot != 1 || g.Token <= grants[2].Token {
+			t.Errorf("%+v, want slot 1", g)
+		}
+		if g, err := r.m.Amend(context.Background(), s, types.AmendRequest{Key: "k", Token: next.g.Token}); err != nil || g.Slot != 1 || g.Limit != 3 || !g.Shared {
+			t.Errorf("amended: %+v, %v", g, err)
+		}
+		s.End(types.EndDropped)
+		r.nothingLeft()
+	})
+}
+
+// All who share a key name the same limit: a call with another one is refused, whether it waits or not.
+func TestLimitMismatch(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		g := r.share(s, "k", 3)
+		for _, limit := range []int{0, 2} {
+			for _, wait := range []time.Duration{0, time.Hour} {
+				_, err := r.m.Acquire(context.Background(), r.session(), types.Request{Key: "k", Shared: true, Limit: limit, Wait: wait})
+				if mismatch, ok := errors.AsType[*types.LimitMismatchError](err); !ok || mismatch.Limit != 3 || mismatch.Key != "k" {
+					t.Errorf("limit %d, wait %s: told %v", limit, wait, err)
+				}
+			}
+		}
+		_, err := r.m.AcquireAll(context.Background(), r.session(), []string{"a", "k"}, types.Request{Shared: true})
+		if mismatch, ok := errors.AsType[*types.LimitMismatchError](err); !ok || mismatch.Key != "k" {
+			t.Errorf("several keys: told %v", err)
+		}
+		synctest.Wait()
+		r.isFree("a")
+		r.release(s, g)
+		r.nothingLeft()
+	})
+}
+
+// The readers at the head of the queue get the key together, and those behind a writer wait for it.
+func TestReadersAndWritersTakeTurns(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s, o := r.sessionOf(true), other.sessionOf(true)
+		g := r.lock(s, "k")
+		readers := []*answer{r.waitShare(s, "k", 0), other.waitShare(o, "k", 0), r.waitShare(s, "k", 0)}
+		writer := other.wait(o, "k", types.WaitForever)
+		late := r.waitShare(s, "k", 0)
+		r.isDenied(r.session(), types.Request{Key: "k", Shared: true})
+		r.release(s, g)
+		for i, a := range readers {
+			if got := a.granted(t); got.Token <= g.Token || !got.Shared {
+				t.Errorf("%d: %+v", i, got)
+			}
+		}
+		stillWait(t, writer, late)
+		r.isDenied(r.session(), types.Request{Key: "k", Shared: true}) // it would overtake the writer
+		r.release(s, readers[0].g)
+		other.release(o, readers[1].g)
+		stillWait(t, writer, late)
+		r.release(s, readers[2].g)
+		writer.granted(t)
+		stillWait(t, late)
+		other.release(o, writer.g)
+		r.release(s, late.granted(t))
+		r.nothingLeft()
+		other.nothingLeft()
+	})
+}
+
+// A share is free at once when its session drops, and the next call gets it.
+func TestDropFreesShares(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s := r.session()
+		r.share(s, "k", 0)
+		r.share(s, "k", 0)
+		writer := other.wait(other.session(), "k", types.WaitForever)
+		<-s.End(types.EndDropped)
+		other.release(writer.s, writer.granted(t))
+		r.nothingLeft()
+		other.nothingLeft()
+	})
+}
+
+// A call that leaves the queue lets those behind it in, and a grant that nobody wants is handed back.
+func TestCallsForSharesLeave(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		g := r.share(s, "k", 0)
+		writer := r.wait(r.session(), "k", time.Second)
+		late := r.waitShare(r.session(), "k", 0)
+		stillWait(t, writer, late)
+		<-writer.done
+		if _, ok := errors.AsType[*types.TimeoutError](writer.err); !ok {
+			t.Errorf("told %v", writer.err)
+		}
+		r.release(late.s, late.granted(t))
+
+		ctx, cancel := context.WithCancel(context.Background())
+		r.st.set("Acquire", fault{times: 1, after: time.Second})
+		left := r.ask(ctx, s, types.Request{Key: "k", Shared: true})
+		if opt := r.st.Traits(); !opt.Inline {
+			synctest.Wait()
+		}
+		cancel()
+		<-left.done
+		time.Sleep(time.Minute)
+		if left.err != nil && r.stored("k").HoldersCount != 1 {
+			t.Errorf("kept: %+v", r.stored("k"))
+		}
+		if left.err == nil {
+			r.release(s, left.g)
+		}
+		r.release(s, g)
+		r.nothingLeft()
+	})
+}
+
+// Each request id has a share of its own, which repeats get again, and releases by the id release.
+func TestRepeatedRequestsForShares(t *testing.T) {
+	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
+		bubble(t, func(t *testing.T, opt option) {
+			r := newRig(t, opt)
+			s := r.sessionOf(true)
+			ask := func(id uuid.UUID) types.Grant {
+				t.Helper()
+				return r.get(s, types.Request{Key: "k", Shared: true, Limit: 5, RequestID: id, Bind: bind, TTL: 15 * time.Second})
+			}
+			one, two := uuid.New(), uuid.New()
+			a, b := ask(one), ask(two)
+			if again := ask(one); again.Token != a.Token || again.Slot != a.Slot || !again.Shared {
+				t.Errorf("%+v again: %+v", a, again)
+			}
+			if again := ask(two); again.Token != b.Token || b.Token == a.Token {
+				t.Errorf("%+v again: %+v", b, again)
+			}
+			claimant := s
+			if bind == types.BindTTL {
+				claimant = nil
+			}
+			out, err := r.m.Release(context.Background(), claimant, types.ReleaseRequest{Key: "k", RequestID: one})
+			if err != nil || out.Nothing {
+				t.Errorf("released by the id: %+v, %v", out, err)
+			}
+			if again := ask(two); again.Token != b.Token {
+				t.Errorf("%+v again: %+v", b, again)
+			}
+			r.release(claimant, b)
+			r.nothingLeft()
+		})
+	}
+}
+
+// Shares of bind:ttl belong to no session: whoever has key and token extends and releases them.
+func TestSharesOfNoSession(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		req := types.Request{Key: "k", Shared: true, Limit: 2, Bind: types.BindTTL, TTL: time.Minute}
+		a, b := r.get(nil, req), r.get(nil, req)
+		time.Sleep(50 * time.Second)
+		g, err := other.m.Amend(context.Background(), nil, types.AmendRequest{Key: "k", Token: b.Token, TTL: time.Hour})
+		if err != nil || !g.Shared || g.Slot != 1 || g.Limit != 2 {
+			t.Errorf("extended: %+v, %v", g, err)
+		}
+		time.Sleep(20 * time.Second) // a is over
+		again := other.get(nil, req)
+		if again.Slot != a.Slot {
+			t.Errorf("%+v has not the slot of %+v", again, a)
+		}
+		r.release(nil, again)
+		other.release(nil, b)
+		r.nothingLeft()
+	})
+}
+
+// The own session holds a key for which a call would wait. In a session of one connection nobody else could
+// release it, so the call is refused at once.
+func TestWaitForTheOwnKeyIsRefused(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s, writers := r.sessionOf(false), r.sessionOf(true)
+		refused := func(shared, upgrade bool) {
+			t.Helper()
+			_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", Shared: shared, Wait: types.WaitForever})
+			if own, ok := errors.AsType[*types.OwnKeyError](err); !ok || own.Key != "k" || own.Upgrade != upgrade {
+				t.Errorf("shared %t: told %v", shared, err)
+			}
+		}
+		g := r.lock(s, "k")
+		refused(false, false)
+		refused(true, false)
+		r.isDenied(s, types.Request{Key: "k"}) // which does not wait
+		r.release(s, g)
+		g = r.share(s, "k", 0)
+		refused(false, true)
+		second := r.get(s, types.Request{Key: "k", Shared: true, Wait: types.WaitForever}) // it need not wait
+		writer := r.wait(writers, "k", types.WaitForever)
+		refused(true, false)
+		r.release(s, second)
+		r.release(s, g)
+		r.release(writers, writer.granted(t))
+		r.nothingLeft()
+	})
+}
+
+// warnings are lines of a log.
+type warnings struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (w *warnings) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(line)
+}
+
+func (w *warnings) count(part string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Count(w.text.String(), part)
+}
+
+// Another thread of an explicit session may release the key, so the call waits, and the log tells once.
+func TestWaitForTheOwnKeyIsLogged(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		var log warnings
+		r := newRig(t, opt, with(func(c *types.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) }))
+		s := r.sessionOf(true)
+		g := r.lock(s, "k")
+		next := r.wait(s, "k", types.WaitForever)
+		count := func() int {
+			synctest.Wait()
+			return log.count("its own session holds")
+		}
+		time.Sleep(9 * time.Second)
+		if n := count(); n != 0 {
+			t.Errorf("%d lines after 9 s", n)
+		}
+		time.Sleep(time.Minute)
+		if n := count(); n != 1 {
+			t.Errorf("%d lines after a minute", n)
+		}
+		r.release(s, g)
+		r.release(s, next.granted(t))
+		brief := r.lock(s, "k")
+		next = r.wait(s, "k", types.WaitForever)
+		time.Sleep(time.Second)
+		r.release(s, brief)
+		r.release(s, next.granted(t))
+		time.Sleep(time.Minute)
+		if n := count(); n != 1 {
+			t.Errorf("%d lines after a short wait", n)
+		}
+		r.nothingLeft()
+	})
+}
+
+// The held cache knows that a key is held, and not whether one more may share it.
+func TestShareIsNotDeniedByTheCache(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt, with(func(c *types.Config) { c.CacheTTL = time.Hour }))
+		other := r.another(opt)
+		o, s := other.session(), r.session()
+		g := other.share(o, "k", 2)
+		if lock := r.isDenied(s, types.Request{Key: "k"}); !lock.Shared {
+			t.Errorf("denied by %+v", lock)
+		}
+		if !r.denied(s, "k") {
+			t.Error("an exclusive call is not denied from the cache")
+		}
+		r.release(s, r.share(s, "k", 2))
+		other.release(o, g)
+		r.nothingLeft()
+		other.nothingLeft()
+	})
+}
+
+// A store without shares is asked for none.
+func TestStoreWithoutShares(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt, func(_ *types.Config, tr *store.Traits) { tr.Shared = false })
+		s := r.session()
+		g := r.lock(s, "k")
+		ctx := context.Background()
+		_, one := r.m.Acquire(ctx, s, types.Request{Key: "x", Shared: true})
+		_, all := r.m.AcquireAll(ctx, s, []string{"x", "y"}, types.Request{Shared: true})
+		_, downgrade := r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token, Share: true})
+		for what, err := range map[string]error{"one": one, "several": all, "downgrade": downgrade} {
+			if lacks, ok := errors.AsType[*store.UnsupportedError](err); !ok || lacks.Capability != store.FeatureShared {
+				t.Errorf("%s: told %v", what, err)
+			}
+		}
+		r.release(s, g)
+		r.nothingLeft()
+	})
+}
+
+// A call for several keys may share them all.
+func TestGroupsShareKeys(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		ctx, s, o := context.Background(), r.session(), r.session()
+		mine, err := r.m.AcquireAll(ctx, s, []string{"b", "a"}, types.Request{Shared: true})
+		r.must(err)
+		theirs, err := r.m.AcquireAll(ctx, o, []string{"a", "b"}, types.Request{Shared: true})
+		r.must(err)
+		if !mine[0].Shared || !theirs[1].Shared || mine[0].Key != "b" {
+			t.Errorf("%+v, %+v", mine, theirs)
+		}
+		_, err = r.m.AcquireAll(ctx, s, []string{"b", "c"}, types.Request{Shared: true})
+		if holds, ok := errors.AsType[*types.HoldsError](err); !ok || holds.Key != "b" {
+			t.Errorf("a key of which the session has a share: told %v", err)
+		}
+		w := r.session()
+		writer := r.waitAll(w, "a", "b", "c")
+		for i := range mine {
+			r.release(s, mine[i])
+			r.release(o, theirs[i])
+		}
+		for _, g := range writer.granted(t, "a", "b", "c") {
+			r.release(w, g)
+		}
+		r.nothingLeft()
+	})
+}

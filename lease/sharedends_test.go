@@ -1,0 +1,268 @@
+package lease
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// downgrade makes a lock a share, and returns the error.
+func (r *rig) downgrade(s *holdings.Session, g types.Grant) (types.Grant, error) {
+	return r.m.Amend(context.Background(), s, types.AmendRequest{Key: g.Key, Token: g.Token, Share: true})
+}
+
+// A downgraded lock keeps its token and its session, and lets waiting readers in, but no writer.
+func TestDowngrade(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s, o := r.sessionOf(true), other.sessionOf(true)
+		g := r.lock(s, "k")
+		readers := []*answer{r.waitShare(s, "k", 4), other.waitShare(o, "k", 4)}
+		writer := other.wait(o, "k", types.WaitForever)
+		share, err := r.downgrade(s, g)
+		if err != nil || share.Token != g.Token || !share.Shared || share.Limit != 4 || share.Slot != 0 {
+			t.Fatalf("%+v, %v", share, err)
+		}
+		for _, a := range readers {
+			if got := a.granted(t); got.Token <= g.Token || got.Slot == 0 {
+				t.Errorf("%+v", got)
+			}
+		}
+		stillWait(t, writer)
+		if again, err := r.downgrade(s, g); err != nil || again.Token != g.Token || !again.Shared {
+			t.Errorf("again: %+v, %v", again, err)
+		}
+		r.must(r.patch(s, g, `"new"`))
+		if lock := r.stored("k"); lock.HoldersCount != 3 || string(lock.Holders[0].Data) != `"new"` {
+			t.Errorf("%+v", lock)
+		}
+		r.release(s, readers[0].g)
+		other.release(o, readers[1].g)
+		stillWait(t, writer)
+		r.release(s, g)
+		other.release(o, writer.granted(t))
+		r.nothingLeft()
+		other.nothingLeft()
+	})
+}
+
+// A lock that is entered more than once stays exclusive: the outer entries rely on that.
+func TestAnEnteredLockIsNotDowngraded(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		g := r.get(s, as("o", "k", 0))
+		r.get(s, as("o", "k", 0))
+		_, err := r.downgrade(s, g)
+		if entered, ok := errors.AsType[*types.EnteredError](err); !ok || entered.Entries != 2 {
+			t.Errorf("told %v", err)
+		}
+		r.isDenied(r.session(), types.Request{Key: "k", Shared: true})
+		r.release(s, g)
+		_, err = r.downgrade(s, g)
+		r.must(err)
+		r.release(s, g)
+		r.nothingLeft()
+	})
+}
+
+// The outcome of a downgrade is unknown: a repeat finds it, and what the store granted meanwhile stays.
+func TestDowngradeOfUnknownOutcome(t *testing.T) {
+	for name, f := range map[string]fault{"refused": {times: 1, refuse: true}, "lost": {times: 1, lose: true}, "done": {times: 1, forget: true}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				s, o := r.sessionOf(true), r.sessionOf(true)
+				g := r.lock(s, "k")
+				reader := r.waitShare(o, "k", 0)
+				r.st.set("Amend", f)
+				if _, err := r.downgrade(s, g); !store.Unavailable(err) {
+					t.Fatalf("told %v", err)
+				}
+				if name == "done" {
+					reader.granted(t)
+					r.release(o, r.get(o, types.Request{Key: "k", Shared: true}))
+				}
+				v, err := r.m.Get(context.Background(), s, "k", false)
+				if err != nil || !v.Mine || v.Shared != (name == "done") || v.Token != g.Token {
+					t.Errorf("%+v, %v", v, err)
+				}
+				share, err := r.downgrade(s, g)
+				if err != nil || !share.Shared || share.Token != g.Token {
+					t.Errorf("%+v, %v", share, err)
+				}
+				r.release(o, reader.granted(t))
+				if n := len(r.losses()); n != 0 {
+					t.Errorf("%d losses", n)
+				}
+				r.release(s, g)
+				r.nothingLeft()
+			})
+		})
+	}
+}
+
+// A cohort ends with the downgrade: its waiters want the lock for themselves.
+func TestDowngradeEndsACohort(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		calls, first := r.cohort(other, "k", 3)
+		s := calls[0].s
+		share, err := r.downgrade(s, first)
+		if err != nil || !share.Shared {
+			t.Fatalf("%+v, %v", share, err)
+		}
+		reader := other.waitShare(other.session(), "k", 0)
+		stillWait(t, calls[1], calls[2], reader)
+		r.release(s, first)
+		r.release(calls[1].s, calls[1].granted(t))
+		r.release(calls[2].s, calls[2].granted(t))
+		other.release(reader.s, reader.granted(t))
+		r.nothingLeft()
+		other.nothingLeft()
+	})
+}
+
+// A share is released after its max_hold, and the others stay.
+func TestMaxHoldOfAShare(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		brief := r.get(s, types.Request{Key: "k", Shared: true, MaxHold: time.Second})
+		long := r.share(s, "k", 0)
+		time.Sleep(2 * time.Second)
+		if lost := r.losses(); len(lost) != 1 || lost[0] != (types.Lost{Key: "k", Token: brief.Token, Reason: types.LostMaxHold}) {
+			t.Errorf("lost %+v", lost)
+		}
+		if lock := r.stored("k"); lock.HoldersCount != 1 || lock.Token != long.Token {
+			t.Errorf("%+v", lock)
+		}
+		if err := r.free(s, "k", brief.Token); !types.Is[*types.LostError](err) {
+			t.Errorf("told %v", err)
+		}
+		r.release(s, long)
+		r.nothingLeft()
+	})
+}
+
+// The min_hold of a share keeps writers out, and no readers.
+func TestMinHoldOfAShare(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.sessionOf(true)
+		g := r.get(s, types.Request{Key: "k", Shared: true, MinHold: 10 * time.Second})
+		r.release(s, g)
+		writer := r.wait(s, "k", types.WaitForever)
+		time.Sleep(9 * time.Second)
+		stillWait(t, writer)
+		time.Sleep(2 * time.Second)
+		r.release(s, writer.granted(t))
+		g = r.get(s, types.Request{Key: "k", Shared: true, MinHold: 10 * time.Second})
+		r.release(s, g)
+		r.release(s, r.share(s, "k", 0))
+		time.Sleep(10 * time.Second)
+		r.nothingLeft()
+	})
+}
+
+// Shares are lost with their lease, and the waits of other sidecars get the key.
+func TestSharesAreLostWithTheirLease(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s := r.session()
+		grants := []types.Grant{r.share(s, "k", 0), r.share(s, "k", 0)}
+		o := other.session()
+		theirs := other.share(o, "k", 0)
+		writer := other.wait(other.session(), "k", types.WaitForever)
+		r.st.setAll(fault{refuse: true})
+		time.Sleep(r.m.cfg.TTL + time.Second)
+		if lost := r.losses(); len(lost) != 2 || lost[0].Reason != types.LostStore {
+			t.Errorf("lost %+v", lost)
+		}
+		stillWait(t, writer)
+		other.release(o, theirs)
+		other.release(writer.s, writer.granted(t))
+		r.st.lift(everyOp...)
+		for _, g := range grants {
+			if err := r.free(s, "k", g.Token); !types.Is[*types.LostError](err) {
+				t.Errorf("told %v", err)
+			}
+		}
+		time.Sleep(time.Minute)
+		r.nothingLeft()
+		other.nothingLeft()
+	})
+}
+
+// A failover has forgotten one of several shares of a key. That one is lost, and the others are moved.
+func TestAForgottenShareIsLost(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		kept, lost, last := r.share(s, "k", 0), r.share(s, "k", 0), r.share(s, "k", 0)
+		old := r.lease()
+		claim := store.Claim{Key: "k", Token: lost.Token, Lease: old}
+		verdicts, err := r.st.Store.Release(context.Background(), []store.Claim{claim})
+		if err != nil || verdicts[0].Status != store.Holds {
+			t.Fatalf("%+v, %v", verdicts, err)
+		}
+		r.st.failover()
+		time.Sleep(r.rotation() + r.m.cfg.RenewInterval)
+		if got := r.losses(); len(got) != 1 || got[0] != (types.Lost{Key: "k", Token: lost.Token, Reason: types.LostStore}) {
+			t.Errorf("lost %+v", got)
+		}
+		r.isRotated(old)
+		for _, g := range []types.Grant{kept, last} {
+			r.must(r.amend(s, g))
+			r.release(s, g)
+		}
+		r.nothingLeft()
+	})
+}
+
+// A share has no outcome: nobody waits for what one of several did.
+func TestOutcomeOfAShareIsRefused(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		g := r.share(s, "k", 0)
+		_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{
+			Key: "k", Token: g.Token, Outcome: store.Success, Result: json.RawMessage("1"),
+		})
+		if !types.Is[*types.ShareOutcomeError](err) {
+			t.Errorf("told %v", err)
+		}
+		r.release(s, g)
+		r.nothingLeft()
+	})
+}
+
+// The store grants a key exclusively of which the sidecar believes to hold shares: they are lost.
+func TestAnExclusiveGrantEndsShares(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s, o := r.session(), r.session()
+		g := r.share(s, "k", 0)
+		verdicts, err := r.st.Store.Release(context.Background(), []store.Claim{{Key: "k", Token: g.Token, Lease: r.lease()}})
+		if err != nil || verdicts[0].Status != store.Holds {
+			t.Fatalf("%+v, %v", verdicts, err)
+		}
+		theirs := r.lock(o, "k")
+		synctest.Wait()
+		if lost := r.losses(); len(lost) != 1 || lost[0].Token != g.Token {
+			t.Errorf("lost %+v", lost)
+		}
+		r.release(o, theirs)
+		r.nothingLeft()
+	})
+}
