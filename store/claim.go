@@ -76,7 +76,8 @@ const (
 	// Expired: the lock was held under this token until its lease ended.
 	Expired
 	// UnknownToken: the key is not held under this token. The end of a key's last grant is remembered
-	// (Released, Expired), also if it was a share and earlier ones are still held. Ends before are not.
+	// (Released, Expired), also if it was a share and earlier ones are still held. Ends before may be
+	// forgotten.
 	UnknownToken
 	// ClaimRowLocked: somebody keeps the key's row locked; nothing changed.
 	ClaimRowLocked

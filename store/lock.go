@@ -6,15 +6,18 @@ import "time"
 type Lock struct {
 	Key string
 	// Held: a living lease holds it, or a hold keeps it. The rest of the holder is only set then.
-	Held        bool
+	Held bool
+	// Shared: shared holders have it. Token, Holder and Stopping are those of the one that was granted
+	// first.
+	Shared bool
+	// Expired: the key is not held, and the lease of the grant under Token ended before a release.
+	// Zero Token: none is remembered.
+	Expired     bool
 	Token       int64
 	Holder      Holder
 	QueueLength int
 	// Stopping is set when the holder was asked to stop.
 	Stopping *Stopping
-	// Shared: shared holders have it. Token, Holder and Stopping are those of the one that was granted
-	// first.
-	Shared bool
 	// Limit is the one that all shared holders and shared waiters name; zero: none. It is also set if an
 	// exclusive holder keeps the shared waiters waiting.
 	Limit int
@@ -24,9 +27,6 @@ type Lock struct {
 	Holders      []Share
 	// NextEnd is the smallest ExpiresIn of all shared holders.
 	NextEnd time.Duration
-	// Expired: the key is not held, and the lease of the grant under Token ended before a release.
-	// Zero Token: none is remembered.
-	Expired bool
 }
 
 // HoldersShown is the most shared holders that a Lock shows, and BlockersShown those of an Answer.

@@ -14,57 +14,70 @@ func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 	o := operation{ns: s.ns}
 	answers := make([]store.Answer, len(asks))
 	for i := range asks {
-		answers[i] = o.ask(s, &asks[i])
+		o.ask(s, &asks[i], &answers[i])
 	}
 	o.finish()
 	return answers, nil
 }
 
 // AcquireOne is Acquire for one key.
-func (s *Store) AcquireOne(ctx context.Context, ask store.Ask) (store.Answer, error) {
+func (s *Store) AcquireOne(ctx context.Context, ask store.Ask) (answer store.Answer, err error) {
 	if err := s.usable(ctx, "Acquire"); err != nil {
 		return store.Answer{}, err
 	}
 	o := operation{ns: s.ns}
-	answer := o.ask(s, &ask)
+	o.ask(s, &ask, &answer)
 	o.finish()
 	return answer, nil
 }
 
-func (o *operation) ask(s *Store, ask *store.Ask) store.Answer {
+// ask gives the answer in its place: it is long, and a copy takes time.
+func (o *operation) ask(s *Store, ask *store.Ask, answer *store.Answer) {
 	sh := o.ns.shard(ask.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := o.ns.space.now()
 	if r := sh.rows[ask.Key]; r != nil {
 		if h := r.heldBy(ask.ID, now); h != nil {
-			return h.grantedAgain(s, now)
+			h.grantedAgain(answer, s, now)
+			return
 		}
 		if k := r.skipped[ask.ID]; k != nil && ask.Wait {
-			return k.answer()
+			*answer = k.answer()
+			return
 		}
 	}
 	own, ok := o.ownLease(ask, now) // nil: none is needed
 	if !ok {
-		return store.Answer{Outcome: store.LeaseLost}
+		answer.Outcome = store.LeaseLost
+		return
 	}
 	r := sh.row(ask.Key)
-	if !o.settle(r, now) {
-		if h := r.heldBy(ask.ID, now); h != nil {
-			return h.grantedAgain(s, now) // it was one of the first in line when a holder was reaped
-		}
-		switch {
-		case ask.Shared && o.mismatch(r, ask.Limit, now):
-			return store.Answer{Outcome: store.LimitMismatch, Lock: r.blockers(now)}
-		case ask.Shared && r.mayJoin():
-		case ask.Wait:
-			return o.wait(s, r, ask, own, now)
-		default:
-			return store.Answer{Outcome: store.Held, Lock: r.blockers(now)}
-		}
+	if !o.settle(r, now) && !o.join(s, r, ask, own, answer, now) {
+		return
 	}
 	a := s.asker(ask, own)
-	return o.grant(r, &a, now).granted(now)
+	o.grant(r, &a, now).granted(answer, now)
+}
+
+// join reports whether an asker can have a share beside others, else it answers.
+func (o *operation) join(s *Store, r *row, ask *store.Ask, own *lease, answer *store.Answer, now moment) bool {
+	h := r.heldBy(ask.ID, now)
+	switch {
+	case h != nil: // it was one of the first in line when a holder was reaped
+		h.grantedAgain(answer, s, now)
+	case ask.Shared && o.mismatch(r, ask.Limit, now):
+		answer.Outcome = store.LimitMismatch
+		r.blockers(&answer.Lock, now)
+	case ask.Shared && r.mayJoin():
+		return true
+	case ask.Wait:
+		o.wait(s, r, ask, own, answer, now)
+	default:
+		answer.Outcome = store.Held
+		r.blockers(&answer.Lock, now)
+	}
+	return false
 }
 
 // ownLease finds the asker's lease, and reports whether the ask may go on: only an Acquire of a
@@ -79,7 +92,7 @@ func (o *operation) ownLease(ask *store.Ask, now moment) (*lease, bool) {
 
 // wait puts an asker in line, or finds it there. A place under a lease that has ended is lost, and may
 // have kept others waiting.
-func (o *operation) wait(s *Store, r *row, ask *store.Ask, own *lease, now moment) store.Answer {
+func (o *operation) wait(s *Store, r *row, ask *store.Ask, own *lease, answer *store.Answer, now moment) {
 	w := r.queue.find(ask.ID)
 	if w != nil && (w.lease != own || !w.lease.alive(now)) {
 		r.dequeue(w)
@@ -90,5 +103,5 @@ func (o *operation) wait(s *Store, r *row, ask *store.Ask, own *lease, now momen
 		w = r.enqueue(&a, now)
 		o.letIn(r, now)
 	}
-	return r.queued(w, now)
+	r.queued(answer, w, now)
 }

@@ -2,7 +2,6 @@ package memory
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -178,12 +177,16 @@ func (o *operation) grant(r *row, a *asker, now moment) *holder {
 // whether there were any. If not, nobody waits, or the first does not fit. For a waiter whose lease has
 // expired, the reap decides. by is the trace context of the release that is the reason, or empty.
 func (o *operation) handOff(r *row, now moment, by string) (granted bool) {
+	if r.queue.len() > 0 {
+		o.dropDead(r, now)
+	}
 	for w := r.queue.first(); w != nil; w = r.queue.first() {
 		if !w.lease.alive(now) {
 			o.reap(w.lease, now, false)
 		}
 		if w.lease.dead() {
 			r.dequeue(w)
+			o.dropDead(r, now)
 			continue
 		}
 		if !r.fits(&w.asker) {
@@ -192,7 +195,8 @@ func (o *operation) handOff(r *row, now moment, by string) (granted bool) {
 		r.dequeue(w)
 		h := o.grant(r, &w.asker, now)
 		h.handedBy = by
-		answer := h.granted(now)
+		var answer store.Answer
+		h.granted(&answer, now)
 		if granted = true; !w.shared {
 			answer.Cohort = r.cohort(o.ns)
 		}
@@ -229,27 +233,38 @@ func (o *operation) visitKey(key string) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if r := sh.rows[key]; r != nil {
-		o.settle(r, o.ns.space.now())
+		o.settleReaped(r, o.ns.space.now())
 	}
 }
 
-// visitEverywhere settles what leases held that are dead now, and shared keys, where the death of a
-// waiter lets others in. If a hold keeps a key, its waiters are told to look when it is over, because
+// visitEverywhere settles what leases held that are dead now, and shared keys for which they waited: that
+// may let others in. If a hold keeps a key, its waiters are told to look when it is over, because
 // they may know a later end.
 func (o *operation) visitEverywhere(reaped []*lease) {
 	for i := range o.ns.shards {
 		sh := &o.ns.shards[i]
 		sh.mu.Lock()
 		for r := range sh.visited {
+			waiting := r.queue.len()
 			r.dropGone()
-			if len(r.shares) == 0 && !slices.Contains(reaped, r.lease) {
+			left := r.queue.len() < waiting && len(r.shares) > 0
+			if !left && !r.under(reaped) {
 				continue
 			}
 			now := o.ns.space.now()
-			if o.settle(r, now); r.keptUnder(reaped, now) {
+			if o.settleReaped(r, now); r.keptUnder(reaped, now) {
 				o.tellAll(r, now)
 			}
 		}
 		sh.mu.Unlock()
 	}
+}
+
+// settleReaped settles a row that a dead lease held, or waited for.
+func (o *operation) settleReaped(r *row, now moment) {
+	if len(r.shares) > 0 {
+		o.settleDead(r, now)
+		return
+	}
+	o.settle(r, now)
 }

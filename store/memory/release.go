@@ -32,14 +32,14 @@ func (s *Store) ReleaseOne(ctx context.Context, c store.Claim) (store.Verdict, e
 	return verdict, nil
 }
 
-func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
+func (o *operation) release(s *Store, c *store.Claim) (v store.Verdict) {
 	sh := o.ns.shard(c.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := o.ns.space.now()
 	r := sh.rows[c.Key]
 	h, status := s.standing(r, c, now)
-	v := store.Verdict{Status: status}
+	v.Status = status
 	if r != nil {
 		r.dropServed(c.Served)
 	}
@@ -48,8 +48,8 @@ func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 	}
 	switch expired := v.Status == store.Expired && h != nil; {
 	case v.Status == store.Holds:
-		if v.Lock = (store.Lock{Key: c.Key, Token: c.Token}); c.Lease == (store.LeaseID{}) {
-			v.Lock.Holder = store.Holder{HeldFor: h.heldFor(now), Traceparent: h.traceparent}
+		if v.Lock.Key, v.Lock.Token = c.Key, c.Token; c.Lease == (store.LeaseID{}) {
+			v.Lock.Holder.HeldFor, v.Lock.Holder.Traceparent = h.heldFor(now), h.traceparent
 		}
 		if c.Outcome == store.Success {
 			o.skipWaiters(r, c.Result)

@@ -175,16 +175,9 @@ func (r *row) vacate(now moment) {
 	r.freed = now.at
 }
 
-func (h *holder) granted(now moment) store.Answer {
-	return store.Answer{
-		Outcome:    store.Granted,
-		Token:      h.token,
-		AcquiredAt: h.acquired,
-		Slot:       h.slot,
-		ExpiresIn:  h.endsIn(now),
-		HandedBy:   h.handedBy,
-		GrantedFor: max(0, now.wall.Sub(h.acquired)),
-	}
+func (h *holder) granted(answer *store.Answer, now moment) {
+	answer.Outcome, answer.Token, answer.AcquiredAt, answer.Slot = store.Granted, h.token, h.acquired, h.slot
+	answer.ExpiresIn, answer.GrantedFor, answer.HandedBy = h.endsIn(now), h.heldFor(now), h.handedBy
 }
 
 // endsIn is how long the grant keeps the key if nobody does anything.
@@ -194,9 +187,9 @@ func (h *holder) endsIn(now moment) time.Duration {
 
 // grantedAgain is the answer to a repetition by the holder. Two instances may then have delivered
 // the same bind:ttl lock.
-func (h *holder) grantedAgain(s *Store, now moment) store.Answer {
+func (h *holder) grantedAgain(answer *store.Answer, s *Store, now moment) {
 	h.repeated = h.repeated || h.by != s
-	return h.granted(now)
+	h.granted(answer, now)
 }
 
 // mayBeUndelivered reports whether an instance may hand the lock back as undelivered. It may not if
@@ -208,8 +201,9 @@ func (h *holder) mayBeUndelivered(s *Store, now moment) bool {
 	return h.by == s && !h.repeated
 }
 
-func (r *row) queued(w *waiter, now moment) store.Answer {
-	return store.Answer{Outcome: store.Queued, Lock: r.blockers(now), Position: r.queue.position(w)}
+func (r *row) queued(answer *store.Answer, w *waiter, now moment) {
+	answer.Outcome, answer.Position = store.Queued, r.queue.position(w)
+	r.blockers(&answer.Lock, now)
 }
 
 func (r *row) enqueue(a *asker, now moment) *waiter {

@@ -85,32 +85,44 @@ func (r *row) past(token int64) store.ClaimStatus {
 	}
 }
 
-// settleShares brings a row with shares up to date: see settle.
-func (o *operation) settleShares(r *row, now moment) (free bool) {
+// dropDead takes out shares whose lease is dead, and whose MinHold is over.
+func (o *operation) dropDead(r *row, now moment) {
 	r.shares = slices.DeleteFunc(r.shares, func(h *holder) bool {
-		ended := o.ended(h, now)
-		if ended {
+		dead := h.lease.dead() && !h.kept(now)
+		if dead {
 			o.expired(r, h)
 			r.remember(h)
 		}
-		return ended
+		return dead
 	})
-	switch {
-	case o.handOff(r, now, ""):
-		r.dropGone() // who died just now is no longer counted
-		return false
-	case len(r.shares) > 0:
-		return false
-	default:
-		r.vacate(now)
-		return true
+}
+
+// settleShares brings a row with shares up to date: see settle.
+func (o *operation) settleShares(r *row, now moment) (free bool) {
+	for _, h := range r.shares {
+		o.ended(h, now)
 	}
+	return o.settleDead(r, now)
+}
+
+// settleDead is that for the dead shares only: expired ones still count.
+func (o *operation) settleDead(r *row, now moment) (free bool) {
+	o.dropDead(r, now)
+	granted := o.handOff(r, now, "")
+	if len(o.reaped) > 0 {
+		r.dropGone() // who died just now is no longer counted
+	}
+	if granted || len(r.shares) > 0 {
+		return false
+	}
+	r.vacate(now)
+	return true
 }
 
 // letIn grants shares to the waiters at the head of the line that fit. A waiter before them is gone.
 func (o *operation) letIn(r *row, now moment) {
 	if len(r.shares) > 0 {
-		o.handOff(r, now, "")
+		o.settleDead(r, now)
 	}
 }
 
@@ -162,6 +174,16 @@ func (r *row) downgrade() *holder {
 	*h = was
 	h.shared, r.token = true, was.token
 	return h
+}
+
+// under reports whether a grant of the key is under one of these leases.
+func (r *row) under(leases []*lease) bool {
+	for h := range r.holders() {
+		if slices.Contains(leases, h.lease) {
+			return true
+		}
+	}
+	return false
 }
 
 // keptUnder reports whether a MinHold keeps the key for a grant under one of these leases.

@@ -8,7 +8,7 @@ import (
 )
 
 // lock returns the state that others may see.
-func (r *row) lock(now moment) store.Lock {
+func (r *row) lock(now moment) (l store.Lock) {
 	switch {
 	case len(r.shares) > 0:
 		living := slices.Collect(func(yield func(*holder) bool) {
@@ -19,10 +19,12 @@ func (r *row) lock(now moment) store.Lock {
 			}
 		})
 		if len(living) > 0 {
-			return r.together(living, store.HoldersShown, now)
+			r.together(&l, living, store.HoldersShown, now)
+			return l
 		}
 	case r.held(now):
-		return r.shown(&r.holder, now)
+		r.show(&l, &r.holder, now)
+		return l
 	}
 	return store.Lock{
 		Key: r.key, Token: r.token, QueueLength: r.queue.len(),
@@ -40,16 +42,17 @@ func (r *row) wasReleased() bool {
 
 // blockers returns the holders to somebody who is denied the key, also those whose lease has expired but
 // is not reaped yet.
-func (r *row) blockers(now moment) store.Lock {
+func (r *row) blockers(l *store.Lock, now moment) {
 	if len(r.shares) > 0 {
-		return r.together(r.shares, store.BlockersShown, now)
+		r.together(l, r.shares, store.BlockersShown, now)
+		return
 	}
-	return r.shown(&r.holder, now)
+	r.show(l, &r.holder, now)
 }
 
 // together returns shared holders, and the first of them one by one.
-func (r *row) together(holders []*holder, most int, now moment) store.Lock {
-	l := r.shown(holders[0], now)
+func (r *row) together(l *store.Lock, holders []*holder, most int, now moment) {
+	r.show(l, holders[0], now)
 	l.HoldersCount, l.Holders = len(holders), make([]store.Share, 0, min(len(holders), most))
 	for i, h := range holders {
 		l.NextEnd = min(l.NextEnd, h.endsIn(now))
@@ -57,54 +60,38 @@ func (r *row) together(holders []*holder, most int, now moment) store.Lock {
 			l.Holders = append(l.Holders, h.share(now))
 		}
 	}
-	return l
-}
-
-// shown returns one holder.
-func (r *row) shown(h *holder, now moment) store.Lock {
-	l := store.Lock{
-		Key:         r.key,
-		Held:        true,
-		Token:       h.token,
-		QueueLength: r.queue.len(),
-		Stopping:    h.stopping,
-		Holder:      h.seen(now),
-		Limit:       r.sharedLimit(),
-	}
-	if h != &r.holder {
-		l.Shared, l.HoldersCount, l.NextEnd = true, len(r.shares), l.Holder.ExpiresIn
-	}
-	return l
 }
 
 // alone returns one holder as the only one.
-func (r *row) alone(h *holder, now moment) store.Lock {
-	l := r.shown(h, now)
-	if l.Shared {
+func (r *row) alone(h *holder, now moment) (l store.Lock) {
+	if r.show(&l, h, now); l.Shared {
 		l.Holders = []store.Share{h.share(now)}
 	}
 	return l
 }
 
-func (h *holder) share(now moment) store.Share {
-	return store.Share{Token: h.token, Slot: h.slot, Stopping: h.stopping, Holder: h.seen(now)}
+// show shows one holder in an empty lock.
+func (r *row) show(l *store.Lock, h *holder, now moment) {
+	l.Key, l.Held, l.Token, l.QueueLength, l.Stopping = r.key, true, h.token, r.queue.len(), h.stopping
+	l.Limit = r.sharedLimit()
+	h.show(&l.Holder, now)
+	if h != &r.holder {
+		l.Shared, l.HoldersCount, l.NextEnd = true, len(r.shares), l.Holder.ExpiresIn
+	}
 }
 
-func (h *holder) seen(now moment) store.Holder {
-	return store.Holder{
-		Instance:    h.by.id.Instance,
-		Pod:         h.by.id.Pod,
-		Session:     h.session,
-		Owner:       h.owner,
-		Lease:       h.lease.id,
-		Renewed:     h.lease.renewed,
-		HoldPending: !h.lease.alive(now) && h.kept(now),
-		AcquiredAt:  h.acquired,
-		HeldFor:     h.heldFor(now),
-		ExpiresIn:   h.endsIn(now),
-		Data:        h.data, // never written to; replaced as a whole
-		Traceparent: h.traceparent,
-	}
+func (h *holder) share(now moment) store.Share {
+	share := store.Share{Token: h.token, Slot: h.slot, Stopping: h.stopping}
+	h.show(&share.Holder, now)
+	return share
+}
+
+func (h *holder) show(to *store.Holder, now moment) {
+	to.Instance, to.Pod, to.Session, to.Owner = h.by.id.Instance, h.by.id.Pod, h.session, h.owner
+	to.Lease, to.Renewed = h.lease.id, h.lease.renewed
+	to.HoldPending = !h.lease.alive(now) && h.kept(now)
+	to.AcquiredAt, to.HeldFor, to.ExpiresIn = h.acquired, h.heldFor(now), h.endsIn(now)
+	to.Data, to.Traceparent = h.data, h.traceparent // Data is never written to, and replaced as a whole
 }
 
 func (h *holder) heldFor(now moment) time.Duration { return max(0, now.wall.Sub(h.acquired)) }

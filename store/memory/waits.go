@@ -48,13 +48,14 @@ func (s *Store) eachAttempt(ctx context.Context, op string, attempts []store.Att
 	return answers, nil
 }
 
-func (s *Store) check(o *operation, r *row, a store.Attempt, now moment) store.Answer {
+func (s *Store) check(o *operation, r *row, a store.Attempt, now moment) (answer store.Answer) {
 	if r.queue.find(a.ID) != nil {
 		o.settle(r, now) // may hand the key to this waiter, or find it dead
 	}
 	if w := r.queue.find(a.ID); w != nil {
 		if !w.lease.dead() {
-			return r.queued(w, now)
+			r.queued(&answer, w, now)
+			return answer
 		}
 		r.dequeue(w)
 	}
@@ -98,12 +99,14 @@ func (o *operation) leave(s *Store, r *row, grant store.AttemptID, now moment) (
 }
 
 // heldBy answers an attempt that is not in line. A skipped one may have been repeated by an Acquire.
-func (s *Store) heldBy(r *row, a store.Attempt, now moment) store.Answer {
+func (s *Store) heldBy(r *row, a store.Attempt, now moment) (answer store.Answer) {
 	switch held := r.heldBy(a.ID, now); {
 	case held != nil && a.Undelivered:
-		return held.granted(now)
+		held.granted(&answer, now)
+		return answer
 	case held != nil:
-		return held.grantedAgain(s, now)
+		held.grantedAgain(&answer, s, now)
+		return answer
 	}
 	if k := r.skipped[a.ID]; k != nil {
 		return k.answer()

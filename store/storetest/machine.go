@@ -206,7 +206,7 @@ func (m *machine) ask(t *rapid.T, wait bool) {
 	a := m.newAsk(t)
 	if len(m.asks) > 0 && rapid.IntRange(0, 3).Draw(t, "repeat") == 0 {
 		a = m.someAsk(t)
-		if k := m.model.lock(a.Key); a.TTL > 0 && k.holder.ID == a.ID && m.model.has(k, a.ID) {
+		if a.TTL > 0 && m.model.has(m.model.lock(a.Key), a.ID) != nil {
 			a.by = m.anyOf(t)
 		}
 	} else {
@@ -220,7 +220,7 @@ func (m *machine) ask(t *rapid.T, wait bool) {
 	answers, err := do(m.ctx, []store.Ask{a.Ask})
 	must(t, err)
 	if want == store.Granted && answers[0].Outcome == want {
-		m.learn(t, m.model.lock(a.Key), answers[0].Token)
+		m.learn(t, m.model.lock(a.Key), a.ID, answers[0])
 	}
 	m.listen(t)
 	m.judge(t, a.Attempt, answers[0], want)
@@ -238,7 +238,14 @@ func (m *machine) newAsk(t *rapid.T) modelAsker {
 	if rapid.IntRange(0, 3).Draw(t, "hold") == 0 {
 		a.MinHold = m.duration(t, "min")
 	}
-	a.Skip = rapid.IntRange(0, 2).Draw(t, "skip") == 0
+	a.Shared = m.stores[0].Traits().Shared && rapid.Bool().Draw(t, "shared")
+	a.Skip = !a.Shared && rapid.IntRange(0, 2).Draw(t, "skip") == 0
+	if a.Shared {
+		a.Limit = slices.Index(modelKeys, key) // each key has its own, mostly
+		if rapid.IntRange(0, 7).Draw(t, "mismatch") == 0 {
+			a.Limit++
+		}
+	}
 	a.Data = fmt.Appendf(nil, "%q", a.ID)
 	return modelAsker{a, m.owner[a.Lease]}
 }
@@ -287,11 +294,17 @@ func (m *machine) withdraw(t *rapid.T) {
 	}
 }
 
+func (k *modelLock) someHold(t *rapid.T) *modelHold {
+	holds := k.holds()
+	return holds[rapid.IntRange(0, len(holds)-1).Draw(t, "of")]
+}
+
 // claim is mostly a right one.
 func (m *machine) claim(t *rapid.T) store.Claim {
 	key := m.key(t)
 	k := m.model.lock(key)
-	c := store.Claim{Key: key, Token: k.token, Lease: k.holder.Lease}
+	h := k.someHold(t)
+	c := store.Claim{Key: key, Token: h.token, Lease: h.holder.Lease}
 	switch rapid.IntRange(0, 9).Draw(t, "claim") {
 	case 0:
 		c.Token--
@@ -306,10 +319,13 @@ func (m *machine) claim(t *rapid.T) store.Claim {
 func (m *machine) release(t *rapid.T) {
 	c, by := m.claim(t), m.anyOf(t)
 	c.Undelivered, c.AtOnce = rapid.Bool().Draw(t, "undelivered"), rapid.IntRange(0, 3).Draw(t, "atonce") == 0
-	c.Undelivered = c.Undelivered && m.model.lock(c.Key).holder.TTL > 0 // a session's lock is released by its own instance
-	c.Outcome = store.ReleaseOutcome(rapid.IntRange(0, 2).Draw(t, "outcome"))
-	c.Result = fmt.Append(nil, c.Token) // JSON
 	k := m.model.lock(c.Key)
+	of := k.granted(c.Token)
+	c.Undelivered = c.Undelivered && of != nil && of.holder.TTL > 0 // a session's lock is released by its own instance
+	if len(k.shares) == 0 {
+		c.Outcome = store.ReleaseOutcome(rapid.IntRange(0, 2).Draw(t, "outcome"))
+		c.Result = fmt.Append(nil, c.Token) // JSON
+	}
 	want := m.model.release(by, c)
 	verdicts, err := m.stores[by].Release(m.ctx, []store.Claim{c})
 	must(t, err)
@@ -321,18 +337,23 @@ func (m *machine) amend(t *rapid.T) {
 	if rapid.Bool().Draw(t, "extend") {
 		c.TTL = m.duration(t, "ttl")
 	}
+	c.Share = m.stores[0].Traits().Shared && rapid.IntRange(0, 3).Draw(t, "downgrade") == 0
 	k, by := m.model.lock(c.Key), m.anyOf(t)
 	want := m.model.standing(by, c.Claim)
 	if want == store.Holds {
-		if c.TTL > 0 && !k.lease.renewed {
-			before := k.lease.expires
-			k.lease.expires = m.model.clock.Add(c.TTL)
-			k.lease.expires = k.end()
-			if k.lease.expires.Before(before) {
+		h := k.granted(c.Token)
+		if c.TTL > 0 && !h.lease.renewed {
+			before := h.lease.expires
+			h.lease.expires = m.model.clock.Add(c.TTL)
+			h.lease.expires = h.end()
+			if h.lease.expires.Before(before) {
 				m.model.hinted = m.model.firstAlive(k)
 			}
 		}
-		k.holder.Data = c.Data
+		h.holder.Data = c.Data
+		if c.Share {
+			m.model.downgrade(k)
+		}
 	}
 	verdicts, err := m.stores[by].Amend(m.ctx, []store.Change{c})
 	must(t, err)
@@ -341,6 +362,9 @@ func (m *machine) amend(t *rapid.T) {
 
 func (m *machine) judgeClaim(t *rapid.T, k *modelLock, c store.Claim, v store.Verdict, want store.ClaimStatus) {
 	forgotten := k.swept && v.Status == store.UnknownToken && (want == store.Released || want == store.Expired)
+	if end := k.ends[c.Token]; end != 0 && (want == end || v.Status == end) { // of a share
+		forgotten = forgotten || v.Status == store.UnknownToken || want == store.UnknownToken
+	}
 	if v.Status != want && !forgotten {
 		t.Fatalf("claim %+v stands %d, want %d", c, v.Status, want)
 	}
@@ -356,35 +380,41 @@ func (m *machine) judge(t *rapid.T, a store.Attempt, got store.Answer, want stor
 	k := m.model.lock(a.Key)
 	switch want {
 	case store.Granted:
-		if got.Token != k.token || !m.lasts(got.ExpiresIn, k.end()) {
-			t.Fatalf("%+v: granted %+v, want token %d until %v", a, got, k.token, k.end())
+		h := k.grantOf(a.ID)
+		if h == nil || got.Token != h.token || got.Slot != h.slot || !m.lasts(got.ExpiresIn, h.end()) {
+			t.Fatalf("%+v: granted %+v, want %+v", a, got, h)
 		}
 	case store.Queued:
 		unknown := got.Position == 0 && !m.exact() // only an Enqueue must tell it
-		if got.Position != k.place(a.ID) && !unknown || got.Lock.Token != k.token {
-			t.Fatalf("%+v: queued %+v, want place %d behind %d", a, got, k.place(a.ID), k.token)
+		if got.Position != k.place(a.ID) && !unknown || got.Lock.Token != k.first().token || got.Lock.Limit != k.limit() {
+			t.Fatalf("%+v: queued %+v, want place %d behind %d", a, got, k.place(a.ID), k.first().token)
 		}
 	case store.Skipped:
 		if w := k.skips[a.ID]; w.ID == a.ID && w.result != string(got.Result) {
 			t.Fatalf("%+v: skipped %+v, want the result %q", a, got, w.result)
 		}
-	case store.Held:
-		if got.Lock.Token != k.token {
-			t.Fatalf("%+v: held under %d, want %d", a, got.Lock.Token, k.token)
+	case store.Held, store.LimitMismatch:
+		if got.Lock.Token != k.first().token || got.Lock.HoldersCount != len(k.shares) || got.Lock.Limit != k.limit() {
+			t.Fatalf("%+v: held under %+v, want %d and limit %d", a, got.Lock, k.first().token, k.limit())
 		}
 	}
 }
 
-// learn notes the token of a new grant.
-func (m *machine) learn(t *rapid.T, k *modelLock, token int64) {
-	if k.token == token {
+// learn notes the token of a new grant, and the slot, which is another one if the store met things in
+// another order.
+func (m *machine) learn(t *rapid.T, k *modelLock, grant store.AttemptID, got store.Answer) {
+	h := k.grantOf(grant)
+	if h == nil || h.token == got.Token {
 		return
 	}
-	if k.token != 0 || token <= k.last {
-		t.Fatalf("token %d of a grant that had %d, after %d", token, k.token, k.last)
+	if h.token != 0 || got.Token <= h.after {
+		t.Fatalf("token %d of a grant that had %d, after %d", got.Token, h.token, h.after)
 	}
-	k.token, k.last = token, token
-	m.model.granted[modelGrant{k.holder.ID, token}] = true
+	h.token, k.last = got.Token, max(k.last, got.Token)
+	if !m.exact() {
+		h.slot = got.Slot
+	}
+	m.model.granted[modelGrant{h.holder.ID, got.Token}] = true
 }
 
 // compare looks at everything that can be seen.
@@ -393,20 +423,7 @@ func (m *machine) compare(t *rapid.T) {
 	locks, err := m.any(t).Get(m.ctx, modelKeys)
 	must(t, err)
 	for i, key := range modelKeys {
-		k, got := m.model.lock(key), locks[i]
-		held := m.model.isHeld(k)
-		if got.Held != held || got.QueueLength != len(k.line) || held && got.Token != k.token {
-			t.Fatalf("%+v\nwant held %v under %d, %d waiting", got, held, k.token, len(k.line))
-		}
-		if got.Expired != (!held && k.token != 0 && !k.released) && !k.swept || held && got.Holder.HoldPending == m.model.alive(k.lease) {
-			t.Fatalf("%+v\nwant hold until %v, lease %+v, released %v", got, k.hold, k.lease, k.released)
-		}
-		if held && !bytes.Equal(got.Holder.Data, k.holder.Data) {
-			t.Fatalf("data %q, want %q", got.Holder.Data, k.holder.Data)
-		}
-		if held {
-			m.compareSignals(t, k, got)
-		}
+		m.compareLock(t, m.model.lock(key), locks[i])
 	}
 	limit := rapid.IntRange(1, 3).Draw(t, "limit")
 	listed, err := m.any(t).List(m.ctx, store.Query{Limit: limit})
@@ -416,6 +433,47 @@ func (m *machine) compare(t *rapid.T) {
 	if !slices.EqualFunc(listed, held, func(l store.Lock, key string) bool { return l.Key == key }) {
 		t.Fatalf("listed %+v, want %v", listed, held)
 	}
+}
+
+func (m *machine) compareLock(t *rapid.T, k *modelLock, got store.Lock) {
+	held, last := m.model.isHeld(k), k.token
+	var shares []*modelHold
+	for _, h := range k.shares {
+		if m.model.keeps(h) {
+			shares = append(shares, h)
+		}
+	}
+	if len(shares) > 0 {
+		last = shares[0].token
+	}
+	if got.Held != held || got.QueueLength != len(k.line) || held && got.Token != last {
+		t.Fatalf("%+v\nwant held %v under %d, %d waiting", got, held, last, len(k.line))
+	}
+	if got.Expired != (!held && k.token != 0 && !k.released) && !k.swept {
+		t.Fatalf("%+v\nwant hold until %v, lease %+v, released %v", got, k.hold, k.lease, k.released)
+	}
+	if got.Shared != (len(shares) > 0) || got.HoldersCount != len(shares) || held && got.Limit != k.limit() {
+		t.Fatalf("%+v\nwant %d shares and limit %d", got, len(shares), k.limit())
+	}
+	if held && len(shares) == 0 {
+		m.compareHolder(t, k, k.modelHold, store.Share{Token: got.Token, Stopping: got.Stopping, Holder: got.Holder})
+	}
+	for i, h := range shares {
+		m.compareHolder(t, k, h, got.Holders[i])
+		if i > 0 && h.token <= shares[i-1].token {
+			t.Fatalf("token %d after %d", h.token, shares[i-1].token)
+		}
+	}
+}
+
+func (m *machine) compareHolder(t *rapid.T, k *modelLock, h *modelHold, got store.Share) {
+	if got.Token != h.token || got.Slot != h.slot || got.HoldPending == m.model.alive(h.lease) || !m.lasts(got.ExpiresIn, h.end()) {
+		t.Fatalf("%+v\nwant %+v until %v", got, h, h.end())
+	}
+	if !bytes.Equal(got.Data, h.holder.Data) {
+		t.Fatalf("data %q, want %q", got.Data, h.holder.Data)
+	}
+	m.compareSignals(t, k, h, got.Stopping)
 }
 
 func must(t *rapid.T, err error) {

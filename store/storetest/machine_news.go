@@ -56,6 +56,10 @@ func (m *machine) exact() bool { return m.stores[0].Traits().Inline }
 // listen compares the news with what must have been told.
 func (m *machine) listen(t *rapid.T) {
 	told := 0
+	m.model.hintAll()
+	for i := range m.ears {
+		m.ears[i].dropNeedlessHints()
+	}
 	for outcome, wanted := range map[store.Outcome][]modelAsker{
 		store.Granted: m.model.handedOff, store.Skipped: m.model.skipped, 0: m.model.hinted,
 	} {
@@ -98,7 +102,7 @@ func (m *machine) told(t *rapid.T, w modelAsker, outcome store.Outcome) {
 		t.Fatalf("heard %+v of %+v", n, w)
 	}
 	if outcome == store.Granted && answer.Outcome == store.Granted {
-		m.learn(t, m.model.lock(w.Key), answer.Token)
+		m.learn(t, m.model.lock(w.Key), w.ID, answer)
 	}
 	if outcome == store.Skipped && answer.Outcome == store.Gone && m.model.leases[w.Lease].dead && !m.exact() {
 		return // it was forgotten with its lease, which the same operation reaped
@@ -108,6 +112,22 @@ func (m *machine) told(t *rapid.T, w modelAsker, outcome store.Outcome) {
 		t.Fatalf("heard of a skip: %+v, want the result %q", answer, m.model.results[w.ID])
 	}
 	ear.mark(w.ID, outcome)
+}
+
+// dropNeedlessHints forgets that a waiter was told to look which was told to look before, or of its
+// grant. That is no harm.
+func (e *modelEar) dropNeedlessHints() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	told := map[store.AttemptID]bool{}
+	for _, n := range e.news {
+		told[n.ID] = told[n.ID] || n.Answer.Outcome != 0
+	}
+	e.news = slices.DeleteFunc(e.news, func(n store.News) bool {
+		needless := n.Answer.Outcome == 0 && told[n.ID]
+		told[n.ID] = true
+		return needless
+	})
 }
 
 // mark notes that it was right to tell a waiter of an outcome.
@@ -150,9 +170,7 @@ func (m *machine) hearEvents(t *rapid.T, by int) {
 		if e.by != by || m.unsure(by, e.Key) || m.mayKeepQuiet(e.Event) {
 			continue
 		}
-		if e.Kind == store.EventAcquired {
-			e.Token = m.model.lock(e.Key).token
-		}
+		e.Token = e.of.token
 		wanted = append(wanted, e.Event)
 	}
 	var heard []store.Event

@@ -25,7 +25,7 @@ func (m *machine) signal(t *rapid.T) {
 	g := store.Signal{Key: k.key, Kind: store.SignalKind(rapid.IntRange(1, 2).Draw(t, "kind"))}
 	switch rapid.IntRange(0, 4).Draw(t, "token") {
 	case 0:
-		g.Token = k.token
+		g.Token = k.someHold(t).token
 	case 1:
 		g.Token = k.token + 1
 	}
@@ -43,40 +43,41 @@ func (m *machine) signal(t *rapid.T) {
 // hearSignals forgets what a holder was asked for.
 func (m *machine) hearSignals(t *rapid.T) {
 	k := m.model.lock(m.key(t))
-	l := k.lease
+	h := k.someHold(t)
+	l := h.lease
 	if l == nil || !l.renewed || !m.model.alive(l) {
 		t.Skip("nobody hears")
 	}
-	by := m.owner[k.holder.Lease]
+	by := m.owner[h.holder.Lease]
 	var ids []store.SignalID
-	for _, g := range m.signals(t, k) {
+	for _, g := range m.signals(t, k, h) {
 		ids = append(ids, g.ID)
 	}
 	must(t, m.stores[by].Acknowledge(m.ctx, ids))
-	maps.DeleteFunc(l.signals, func(g modelSignal, _ *string) bool { return g.key == k.key })
+	maps.DeleteFunc(l.signals, func(g modelSignal, _ *string) bool { return g.key == k.key && g.token == h.token })
 }
 
-// signals are those to the holder of a key, of now.
-func (m *machine) signals(t *rapid.T, k *modelLock) []store.Signal {
-	all, err := m.stores[m.owner[k.holder.Lease]].Signals(m.ctx, []store.LeaseID{k.holder.Lease})
+// signals are those to a holder of a key, of now.
+func (m *machine) signals(t *rapid.T, k *modelLock, h *modelHold) []store.Signal {
+	all, err := m.stores[m.owner[h.holder.Lease]].Signals(m.ctx, []store.LeaseID{h.holder.Lease})
 	must(t, err)
-	return slices.DeleteFunc(all, func(g store.Signal) bool { return g.Key != k.key || g.Token != k.token })
+	return slices.DeleteFunc(all, func(g store.Signal) bool { return g.Key != k.key || g.Token != h.token })
 }
 
-// compareSignals looks at what the holder of a key is asked for.
-func (m *machine) compareSignals(t *rapid.T, k *modelLock, got store.Lock) {
-	if (got.Stopping != nil) != (k.stopping != nil) || k.stopping != nil && !sameReason(got.Stopping.Reason, k.stopping.reason) {
-		t.Fatalf("%+v\nwant stopping %+v", got, k.stopping)
+// compareSignals looks at what a holder of a key is asked for.
+func (m *machine) compareSignals(t *rapid.T, k *modelLock, h *modelHold, got *store.Stopping) {
+	if (got != nil) != (h.stopping != nil) || h.stopping != nil && !sameReason(got.Reason, h.stopping.reason) {
+		t.Fatalf("%+v\nwant stopping %+v", got, h.stopping)
 	}
-	if !k.lease.renewed || !m.model.alive(k.lease) {
+	if !h.lease.renewed || !m.model.alive(h.lease) {
 		return
 	}
 	found := map[modelSignal]*string{}
-	for _, g := range m.signals(t, k) {
-		found[modelSignal{g.Key, g.Kind}] = g.Reason
+	for _, g := range m.signals(t, k, h) {
+		found[modelSignal{g.Key, g.Token, g.Kind}] = g.Reason
 	}
-	want := maps.Clone(k.lease.signals)
-	maps.DeleteFunc(want, func(g modelSignal, _ *string) bool { return g.key != k.key })
+	want := maps.Clone(h.lease.signals)
+	maps.DeleteFunc(want, func(g modelSignal, _ *string) bool { return g.key != k.key || g.token != h.token })
 	if !maps.EqualFunc(found, want, sameReason) {
 		t.Fatalf("the holder of %q is asked for %v, want %v", k.key, found, want)
 	}

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -21,6 +22,7 @@ type model struct {
 	handedOff []modelAsker
 	skipped   []modelAsker
 	hinted    []modelAsker
+	hints     []*modelLock // whose waiters are to look
 	events    []modelEvent
 	// unsure are those whose watch ended with its lease in the middle of the operation.
 	// lapsed are all whose watch ended so: it is to be ended or renewed by its owner, and
@@ -51,22 +53,36 @@ type modelAsker struct {
 	by int // which instance
 }
 
-type modelLock struct {
-	key    string
+// modelHold is a grant of a key.
+type modelHold struct {
 	holder modelAsker
 	lease  *modelLease // nil: released, or never held
 	hold   time.Time   // until when the key is kept, whatever becomes of the lease
 	token  int64       // zero: granted, but nobody told the token yet
-	last   int64       // the highest token that was told
-	line   []modelAsker
-	// released: the last grant was; if a hold is pending, lease is not nil then.
+	after  int64       // the highest token that was told before
+	slot   int
+	// released: it was; if a hold is pending, lease is not nil then.
 	released bool
-	// skips are waiters that were skipped, with the result.
-	skips map[store.AttemptID]modelSkip
 	// repeated: another instance than the first was told of the grant.
 	repeated bool
-	swept    bool // a sweep may have forgotten the last token
 	stopping *modelStop
+}
+
+type modelLock struct {
+	key string
+	// modelHold is the last grant: an exclusive one, or the youngest share.
+	*modelHold
+	// shares are in the order of their grants. A dead one is in the way of nobody.
+	shares []*modelHold
+	last   int64 // the highest token that was told
+	line   []modelAsker
+	// skips are waiters that were skipped, with the result.
+	skips map[store.AttemptID]modelSkip
+	swept bool // a sweep may have forgotten the last token
+	// settle: the lease of a share died, or that of a waiter for one.
+	settle bool
+	// ends say how shares ended. A store need not remember that.
+	ends map[int64]store.ClaimStatus
 	// watchers are instances, each under a lease.
 	watchers map[int]store.LeaseID
 	// since is what had happened when they began to watch: that may still be on its way.
@@ -92,7 +108,7 @@ func newModel() *model {
 func (m *model) lock(key string) *modelLock {
 	if m.locks[key] == nil {
 		m.locks[key] = &modelLock{
-			key: key, skips: map[store.AttemptID]modelSkip{}, watchers: map[int]store.LeaseID{}, since: map[int]modelPast{}, expired: map[int]map[int64]bool{},
+			key: key, modelHold: &modelHold{}, ends: map[int64]store.ClaimStatus{}, skips: map[store.AttemptID]modelSkip{}, watchers: map[int]store.LeaseID{}, since: map[int]modelPast{}, expired: map[int]map[int64]bool{},
 			again: map[int64][]*string{},
 		}
 	}
@@ -102,46 +118,70 @@ func (m *model) lock(key string) *modelLock {
 func (m *model) alive(l *modelLease) bool { return l != nil && !l.dead && l.expires.After(m.clock) }
 
 // kept: a hold keeps the key, with a holder or without.
-func (m *model) kept(k *modelLock) bool { return k.hold.After(m.clock) }
+func (m *model) kept(h *modelHold) bool { return h.hold.After(m.clock) }
 
-func (m *model) isHeld(k *modelLock) bool { return m.alive(k.lease) || m.kept(k) }
+// keeps: a grant keeps the key.
+func (m *model) keeps(h *modelHold) bool { return m.alive(h.lease) || m.kept(h) }
+
+func (m *model) isHeld(k *modelLock) bool { return slices.ContainsFunc(k.holds(), m.keeps) }
+
+// holds are the grants that may keep the key.
+func (k *modelLock) holds() []*modelHold {
+	if len(k.shares) > 0 {
+		return slices.Clone(k.shares)
+	}
+	return []*modelHold{k.modelHold}
+}
+
+// first is the one that was granted first.
+func (k *modelLock) first() *modelHold { return k.holds()[0] }
 
 // end is until when the key is kept if nothing happens.
-func (k *modelLock) end() time.Time {
-	if k.hold.After(k.lease.expires) {
-		return k.hold
+func (h *modelHold) end() time.Time {
+	if h.lease.dead || h.hold.After(h.lease.expires) {
+		return h.hold
 	}
-	return k.lease.expires
+	return h.lease.expires
 }
 
 // revoke declares leases dead and lets that have all its consequences: all are dead
 // before any lock changes hands.
 func (m *model) revoke(leases ...*modelLease) {
-	var kept []*modelLock
 	for _, l := range leases {
-		for _, k := range m.locks {
+		for k, h := range m.under(l) {
+			k.settle = k.settle || len(k.shares) > 0 && !l.dead
 			switch {
-			case k.lease != l || l.dead:
-			case m.kept(k):
-				kept = append(kept, k)
+			case l.dead:
+			case m.kept(h):
+				m.hint(k)
 			default:
-				k.hold = time.Time{}
+				h.hold = time.Time{}
 			}
 		}
 		m.kill(l)
 	}
 	m.consequences()
-	for _, k := range kept {
-		m.hint(k)
+}
+
+// under are the grants under a lease.
+func (m *model) under(l *modelLease) iter.Seq2[*modelLock, *modelHold] {
+	return func(yield func(*modelLock, *modelHold) bool) {
+		for _, k := range m.locks {
+			for _, h := range k.holds() {
+				if h.lease == l && !yield(k, h) {
+					return
+				}
+			}
+		}
 	}
 }
 
 // revisit revokes a dead lease once more. A store that reads the keys of the lease from its tables
 // hands on those that a hold kept at the first revocation.
 func (m *model) revisit(l *modelLease) {
-	for _, k := range m.locks {
-		if k.lease == l && !m.kept(k) {
-			k.hold = time.Time{}
+	for _, h := range m.under(l) {
+		if !m.kept(h) {
+			h.hold = time.Time{}
 		}
 	}
 	m.consequences()
@@ -153,9 +193,9 @@ func (m *model) kill(l *modelLease) {
 		return
 	}
 	l.dead, l.signals = true, nil
-	for _, k := range m.locks {
-		if k.lease == l && !k.released {
-			k.expire()
+	for k, h := range m.under(l) {
+		if !h.released {
+			k.expire(h)
 		}
 	}
 }
@@ -174,21 +214,36 @@ func (m *model) consequences() {
 			})
 			maps.DeleteFunc(k.skips, func(_ store.AttemptID, w modelSkip) bool { return m.leases[w.Lease].dead })
 			changed = changed || len(k.line) != n
-			if k.lease != nil && k.lease.dead && k.hold.IsZero() && len(k.line) > 0 {
+			if len(k.shares) > 0 {
+				k.settle = k.settle || len(k.line) != n
+			} else {
+				k.settle = k.lease != nil && k.lease.dead && k.hold.IsZero() && len(k.line) > 0
+			}
+			if k.settle {
+				k.settle, changed = false, true
 				m.handOff(k)
-				changed = true
 			}
 		}
 	}
 }
 
-// hint tells those who wait for a key that a hold alone keeps it.
-func (m *model) hint(k *modelLock) {
-	for _, w := range k.line {
-		if m.alive(m.leases[w.Lease]) {
-			m.hinted = append(m.hinted, w)
+// hint tells those who wait for a key in the end that a hold alone keeps it.
+func (m *model) hint(k *modelLock) { m.hints = append(m.hints, k) }
+
+// hintAll finds those who are to look.
+func (m *model) hintAll() {
+	for _, k := range m.hints {
+		for _, w := range k.line {
+			same := func(hinted modelAsker) bool { return hinted.ID == w.ID }
+			if m.alive(m.leases[w.Lease]) && !slices.ContainsFunc(m.hinted, same) {
+				m.hinted = append(m.hinted, w)
+			}
 		}
 	}
+	m.hints = nil
+	m.hinted = slices.DeleteFunc(m.hinted, func(hinted modelAsker) bool { // they hear more
+		return slices.ContainsFunc(m.handedOff, func(w modelAsker) bool { return hinted.ID == w.ID })
+	})
 }
 
 // skip lets those wait no more who asked for it.
@@ -206,78 +261,17 @@ func (m *model) skip(k *modelLock, result string) {
 // tellSkipped tells those again who were skipped.
 func (m *model) tellSkipped(k *modelLock) {
 	for _, w := range k.skips {
-		if !m.has(k, w.ID) {
+		if m.has(k, w.ID) == nil {
 			m.skipped = append(m.skipped, w.modelAsker)
 		}
 	}
 }
 
-// handOff gives a lock to the first in line, or reaps that one if it is expired.
-func (m *model) handOff(k *modelLock) {
-	first := m.leases[k.line[0].Lease]
-	if !m.alive(first) {
-		m.revoke(first)
-		return
-	}
-	m.handedOff = append(m.handedOff, k.line[0])
-	m.grant(k, k.line[0])
-	k.line = k.line[1:]
-}
-
-func (m *model) grant(k *modelLock, a modelAsker) {
-	k.holder, k.token, k.lease, k.swept, k.repeated = a, 0, m.leases[a.Lease], false, false
-	if a.TTL > 0 {
-		k.lease = &modelLease{ttl: a.TTL, expires: m.clock.Add(max(a.TTL, a.MinHold))}
-	}
-	k.released, k.stopping, k.hold = false, nil, time.Time{}
-	m.tell(k, store.Event{Kind: store.EventAcquired})
-	if a.MinHold > 0 {
-		k.hold = m.clock.Add(a.MinHold)
-	}
-}
-
-// giveUp ends a grant; the first living waiter gets the lock, at once or when the hold
-// is over.
-func (m *model) giveUp(k *modelLock, atOnce bool) {
-	k.released = true
-	for kind := range 3 {
-		delete(k.lease.signals, modelSignal{k.holder.Key, store.SignalKind(kind)})
-	}
-	if atOnce || !m.kept(k) {
-		m.pass(k)
-		return
-	}
-	k.stopping = nil
-	m.leave(k)
-	m.hint(k)
-}
-
-// leave takes a lock from its lease, which others may be held under.
-func (m *model) leave(k *modelLock) {
-	if !k.lease.renewed {
-		m.kill(k.lease)
-	}
-	k.lease = &modelLease{dead: true}
-}
-
-// pass takes a lock from its holder, and gives it to the first living waiter.
-func (m *model) pass(k *modelLock) {
-	m.leave(k)
-	k.lease, k.hold = nil, time.Time{}
-	for k.lease == nil && len(k.line) > 0 {
-		m.handOff(k)
-	}
-}
-
-// lapse ends a grant whose lease has ended: it was not released.
-func (m *model) lapse(k *modelLock) {
-	k.expire()
-	m.pass(k)
-}
-
 // meet ends the hold of a key if it is over, and reaps the holder if it has expired.
 func (m *model) meet(k *modelLock) {
 	switch {
+	case len(k.shares) > 0:
+		m.meetShares(k)
 	case k.lease == nil || m.isHeld(k):
 	case k.lease.dead:
 		k.hold = time.Time{}
@@ -289,8 +283,8 @@ func (m *model) meet(k *modelLock) {
 
 func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	k := m.lock(a.Key)
-	if m.has(k, a.ID) {
-		k.repeatedBy(a.by)
+	if h := m.has(k, a.ID); h != nil {
+		h.repeatedBy(a.by)
 		return store.Granted
 	}
 	if _, skipped := k.skips[a.ID]; skipped && wait {
@@ -300,11 +294,14 @@ func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 		return store.LeaseLost
 	}
 	m.meet(k)
+	h := m.has(k, a.ID)
 	switch {
-	case m.has(k, a.ID):
-		k.repeatedBy(a.by)
+	case h != nil:
+		h.repeatedBy(a.by)
 		return store.Granted
-	case !m.isHeld(k):
+	case m.mismatch(k, a):
+		return store.LimitMismatch
+	case m.fits(k, a) && len(k.line) == 0:
 		m.grant(k, a)
 		return store.Granted
 	case !wait:
@@ -315,26 +312,40 @@ func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	}
 	if k.place(a.ID) == 0 {
 		k.line = append(k.line, a)
+		m.letIn(k)
 	}
 	return store.Queued
 }
 
-// has: the attempt has the lock, and nothing ended that.
-func (m *model) has(k *modelLock, grant store.AttemptID) bool {
-	return k.holder.ID == grant && !k.released && m.alive(k.lease)
+// has returns the grant that an attempt has, if nothing ended it.
+func (m *model) has(k *modelLock, grant store.AttemptID) *modelHold {
+	if h := k.grantOf(grant); h != nil && m.alive(h.lease) {
+		return h
+	}
+	return nil
+}
+
+// grantOf returns what an attempt was granted, if it was not released.
+func (k *modelLock) grantOf(grant store.AttemptID) *modelHold {
+	for _, h := range k.holds() {
+		if h.holder.ID == grant && !h.released {
+			return h
+		}
+	}
+	return nil
 }
 
 // repeatedBy notes which instance may have told somebody of a lock.
-func (k *modelLock) repeatedBy(instance int) {
-	k.repeated = k.repeated || k.holder.by != instance
+func (h *modelHold) repeatedBy(instance int) {
+	h.repeated = h.repeated || h.holder.by != instance
 }
 
 // mayBeUntold: only who alone has heard of a bind:ttl lock may say that nobody has.
-func (m *model) mayBeUntold(k *modelLock, instance int) bool {
-	if k.holder.TTL == 0 {
-		return k.holder.by == instance || !m.kept(k)
+func (m *model) mayBeUntold(h *modelHold, instance int) bool {
+	if h.holder.TTL == 0 {
+		return h.holder.by == instance || !m.kept(h)
 	}
-	return k.holder.by == instance && !k.repeated
+	return h.holder.by == instance && !h.repeated
 }
 
 // firstAlive is the first in line whose lease lives, if there is one.
@@ -358,12 +369,13 @@ func (m *model) check(by int, a store.Attempt) store.Outcome {
 		m.meet(k)
 	}
 	_, skipped := k.skips[a.ID]
+	h := m.has(k, a.ID)
 	switch {
 	case k.place(a.ID) > 0:
 		return store.Queued
-	case m.has(k, a.ID): // perhaps by an Acquire, though it was skipped
+	case h != nil: // perhaps by an Acquire, though it was skipped
 		if !a.Undelivered {
-			k.repeatedBy(by)
+			h.repeatedBy(by)
 		}
 		return store.Granted
 	case skipped:
@@ -378,7 +390,10 @@ func (m *model) check(by int, a store.Attempt) store.Outcome {
 func (m *model) cancel(by int, a store.Attempt) (outcome store.Outcome, place int) {
 	k := m.lock(a.Key)
 	if k.place(a.ID) > 0 {
-		return store.Gone, k.leave(by, a.ID)
+		if place = k.leave(by, a.ID); place > 0 {
+			m.letIn(k)
+		}
+		return store.Gone, place
 	}
 	if outcome = m.check(by, a); outcome == store.Skipped && k.skips[a.ID].by != by {
 		outcome = store.Gone
@@ -402,54 +417,70 @@ func (k *modelLock) leave(by int, grant store.AttemptID) (place int) {
 
 func (m *model) withdraw(by int, a store.Attempt) {
 	k := m.lock(a.Key)
-	k.leave(by, a.ID)
-	switch {
-	case k.holder.ID != a.ID || k.released || k.lease == nil || k.lease.dead && !m.kept(k) || !m.mayBeUntold(k, by):
-	case m.alive(k.lease):
-		m.tell(k, store.Event{Kind: store.EventReleased, Token: k.token})
-		m.giveUp(k, true)
+	if k.leave(by, a.ID) > 0 {
+		m.letIn(k)
+	}
+	switch h := k.grantOf(a.ID); {
+	case h == nil || h.lease == nil || h.lease.dead && !m.kept(h) || !m.mayBeUntold(h, by):
+	case m.alive(h.lease):
+		m.tell(k, h, store.Event{Kind: store.EventReleased})
+		m.giveUp(k, h, true)
 	default:
-		m.lapse(k)
+		m.lapse(k, h)
 	}
 }
 
 func (m *model) release(by int, c store.Claim) store.ClaimStatus {
 	k := m.lock(c.Key)
-	standing := m.standing(by, c)
-	switch {
+	h, standing := k.granted(c.Token), m.standing(by, c)
+	switch expired := standing == store.Expired && h != nil && h.lease != nil; {
 	case standing == store.Holds:
 		if c.Outcome == store.Success {
 			m.skip(k, string(c.Result))
 		}
-		m.tell(k, store.Event{Kind: store.EventReleased, Token: k.token, Outcome: c.Outcome, Result: c.Result})
-		m.giveUp(k, c.AtOnce)
-	case standing == store.Expired && m.kept(k) && (!c.AtOnce || !k.lease.renewed || k.holder.Lease != c.Lease):
-		if !k.lease.dead {
-			k.expire()
-			k.lease = &modelLease{dead: true} // nobody renews it for this lock
+		m.tell(k, h, store.Event{Kind: store.EventReleased, Outcome: c.Outcome, Result: c.Result})
+		m.giveUp(k, h, c.AtOnce)
+	case expired && m.kept(h) && (!c.AtOnce || !h.lease.renewed || h.holder.Lease != c.Lease):
+		if !h.lease.dead {
+			k.expire(h)
+			h.lease = &modelLease{dead: true} // nobody renews it for this lock
 		}
-	case standing == store.Expired && k.lease != nil && (m.kept(k) || !k.lease.dead || len(k.line) > 0):
-		m.lapse(k)
+	case expired && (m.kept(h) || !h.lease.dead || len(k.line) > 0):
+		m.lapse(k, h)
 	case c.Outcome == store.Success && c.Lease != store.LeaseID{} && (standing == store.Released || c.Token < k.token):
 		m.tellSkipped(k)
 	}
 	return standing
 }
 
+// granted returns the grant under a token, if it may keep the key.
+func (k *modelLock) granted(token int64) *modelHold {
+	for _, h := range k.holds() {
+		if h.token == token && token != 0 {
+			return h
+		}
+	}
+	return nil
+}
+
 func (m *model) standing(by int, c store.Claim) store.ClaimStatus {
 	k := m.lock(c.Key)
+	h := k.granted(c.Token)
+	if h == nil && k.token == c.Token {
+		h = k.modelHold // the youngest share, which has ended
+	}
 	switch {
-	case k.token == 0 || k.token != c.Token:
+	case h == nil || h.token == 0:
 		return store.UnknownToken
-	case k.released:
+	case h.released:
 		return store.Released
-	case k.lease == nil || k.lease.dead:
+	case h.lease == nil || h.lease.dead:
 		return store.Expired
-	case k.lease.renewed && k.holder.Lease != c.Lease && (k.lease.by != by || c.Lease == store.LeaseID{}):
+	case h.lease.renewed && h.holder.Lease != c.Lease && (h.lease.by != by || c.Lease == store.LeaseID{}):
 		return store.OtherSession
-	case !m.alive(k.lease):
+	case !m.alive(h.lease):
 		return store.Expired
-	case c.Undelivered && !m.mayBeUntold(k, by):
+	case c.Undelivered && !m.mayBeUntold(h, by):
 		return store.OtherSession
 	default:
 		return store.Holds
@@ -466,13 +497,22 @@ func (m *model) renew(id store.LeaseID) bool {
 }
 
 func (m *model) sweep() {
+	var expired []*modelLease
 	for _, l := range m.leases {
 		if !l.dead && !m.alive(l) {
-			m.revoke(l)
+			expired = append(expired, l)
 		}
 	}
 	for _, k := range m.locks {
-		m.meet(k) // unrenewed leases are known by their locks only
+		for _, h := range k.holds() { // unrenewed leases are known by their locks only
+			if l := h.lease; l != nil && !l.renewed && !l.dead && !m.alive(l) {
+				expired = append(expired, l)
+			}
+		}
+	}
+	m.revoke(expired...)
+	for _, k := range m.locks {
+		m.meet(k)
 		k.swept = true
 	}
 }

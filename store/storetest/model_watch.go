@@ -7,14 +7,15 @@ import (
 )
 
 type modelSignal struct {
-	key  string
-	kind store.SignalKind
+	key   string
+	token int64
+	kind  store.SignalKind
 }
 
-// modelEvent is what an instance must hear. The token of an EventAcquired is not known
-// yet.
+// modelEvent is what an instance must hear of a grant, whose token may not be known yet.
 type modelEvent struct {
 	by int
+	of *modelHold
 	store.Event
 }
 
@@ -36,59 +37,67 @@ func (p modelPast) has(e store.Event) bool {
 type modelStop struct{ reason *string }
 
 // expire notes that a grant ended with its lease, which nobody was told yet.
-func (k *modelLock) expire() {
+func (k *modelLock) expire(h *modelHold) {
+	k.ends[h.token] = store.Expired
 	for by := range 2 {
 		if k.expired[by] == nil {
 			k.expired[by] = map[int64]bool{}
 		}
-		k.expired[by][k.token] = true
+		k.expired[by][h.token] = true
 	}
 }
 
 // tell is about what those hear who watch a key.
-func (m *model) tell(k *modelLock, e store.Event) {
+func (m *model) tell(k *modelLock, of *modelHold, e store.Event) {
 	for by := range k.watchers {
 		e.Key = k.key
-		m.events = append(m.events, modelEvent{by, e})
+		m.events = append(m.events, modelEvent{by, of, e})
 	}
 }
 
-// signal asks a holder for something.
+// signal asks holders for something: the one with the token, or all.
 func (m *model) signal(g store.Signal) store.ClaimStatus {
 	k := m.lock(g.Key)
-	if !m.isHeld(k) || g.Token != 0 && g.Token != k.token {
-		return store.UnknownToken
+	status := store.UnknownToken
+	for _, h := range k.holds() {
+		if m.keeps(h) && (g.Token == 0 || g.Token == h.token) {
+			m.signalOne(k, h, g)
+			status = store.Holds
+		}
 	}
-	l := k.lease
+	return status
+}
+
+func (m *model) signalOne(k *modelLock, h *modelHold, g store.Signal) {
+	l := h.lease
 	asked := l.renewed && !l.dead
 	switch {
 	case g.Kind == store.Stop:
-		if k.stopping != nil && sameReason(k.stopping.reason, g.Reason) {
-			return store.Holds
+		if h.stopping != nil && sameReason(h.stopping.reason, g.Reason) {
+			return
 		}
-		if k.stopping != nil {
-			k.again[k.token] = append(k.again[k.token], g.Reason)
+		if h.stopping != nil {
+			k.again[h.token] = append(k.again[h.token], g.Reason)
 		}
-		k.stopping = &modelStop{g.Reason}
-		if !k.released {
-			m.tell(k, store.Event{Kind: store.EventStopping, Token: k.token, Stopping: &store.Stopping{Reason: g.Reason}})
+		h.stopping = &modelStop{g.Reason}
+		if !h.released {
+			m.tell(k, h, store.Event{Kind: store.EventStopping, Stopping: &store.Stopping{Reason: g.Reason}})
 		}
 	case !asked:
-		if !k.released {
-			k.expire()
+		if !h.released {
+			k.expire(h)
 		}
-		m.pass(k)
-	case m.kept(k):
-		k.hold = time.Time{}
+		m.pass(k, h)
+	case m.kept(h):
+		h.hold = time.Time{}
 		m.hint(k)
 	}
 	if asked {
 		if l.signals == nil {
 			l.signals = map[modelSignal]*string{}
 		}
-		l.signals[modelSignal{g.Key, g.Kind}] = g.Reason
+		l.signals[modelSignal{g.Key, h.token, g.Kind}] = g.Reason
 	}
-	return store.Holds
 }
 
 func sameReason(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }

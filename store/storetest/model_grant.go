@@ -1,0 +1,157 @@
+package storetest
+
+import (
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// handOff gives a lock to the first in line that fit, and reaps those that are expired.
+func (m *model) handOff(k *modelLock) {
+	m.dropDead(k)
+	for len(k.line) > 0 && (len(k.shares) > 0 || !m.keeps(k.modelHold)) {
+		first := k.line[0]
+		if lease := m.leases[first.Lease]; !m.alive(lease) {
+			m.revoke(lease)
+			continue
+		}
+		if !m.fits(k, first) {
+			return
+		}
+		k.line = k.line[1:]
+		m.handedOff = append(m.handedOff, first)
+		m.grant(k, first)
+	}
+}
+
+// dropDead forgets shares that keep the key no more.
+func (m *model) dropDead(k *modelLock) {
+	k.shares = slices.DeleteFunc(k.shares, func(h *modelHold) bool { return h.lease.dead && !m.kept(h) })
+}
+
+// fits: nothing but the queue can be in the way of an asker.
+func (m *model) fits(k *modelLock, a modelAsker) bool {
+	if len(k.shares) == 0 {
+		return !m.keeps(k.modelHold)
+	}
+	return a.Shared && (k.limit() == 0 || len(k.shares) < k.limit())
+}
+
+// limit is the one that shares and shared waiters name.
+func (k *modelLock) limit() int {
+	if len(k.shares) > 0 {
+		return k.shares[0].holder.Limit
+	}
+	for _, w := range k.line {
+		if w.Shared {
+			return w.Limit
+		}
+	}
+	return 0
+}
+
+func (m *model) grant(k *modelLock, a modelAsker) {
+	h := &modelHold{holder: a, lease: m.leases[a.Lease], after: k.last}
+	if a.TTL > 0 {
+		h.lease = &modelLease{ttl: a.TTL, expires: m.clock.Add(max(a.TTL, a.MinHold))}
+	}
+	if a.MinHold > 0 {
+		h.hold = m.clock.Add(a.MinHold)
+	}
+	if a.Shared {
+		for a.Limit > 0 && slices.ContainsFunc(k.shares, func(other *modelHold) bool { return other.slot == h.slot }) {
+			h.slot++
+		}
+		k.shares = append(k.shares, h)
+	}
+	k.modelHold, k.swept = h, false
+	m.tell(k, h, store.Event{Kind: store.EventAcquired})
+}
+
+// giveUp ends a grant; the first living waiters get the lock, at once or when the hold
+// is over.
+func (m *model) giveUp(k *modelLock, h *modelHold, atOnce bool) {
+	h.released = true
+	k.ends[h.token] = store.Released
+	if atOnce || !m.kept(h) {
+		m.pass(k, h)
+		return
+	}
+	h.stopping = nil
+	m.leave(h)
+	m.hint(k)
+}
+
+// leave takes a lock from its lease, which others may be held under.
+func (m *model) leave(h *modelHold) {
+	if !h.lease.renewed {
+		m.kill(h.lease)
+	}
+	h.lease = &modelLease{dead: true}
+}
+
+// pass takes a lock from a holder, and gives it to the first living waiters.
+func (m *model) pass(k *modelLock, h *modelHold) {
+	m.leave(h)
+	h.hold = time.Time{}
+	if len(k.shares) == 0 {
+		k.lease = nil
+	}
+	k.shares = slices.DeleteFunc(k.shares, func(other *modelHold) bool { return other == h })
+	m.handOff(k)
+}
+
+// letIn grants shares to waiters that fit, when one before them has left.
+func (m *model) letIn(k *modelLock) {
+	if len(k.shares) > 0 {
+		m.handOff(k)
+	}
+}
+
+// lapse ends a grant whose lease has ended: it was not released.
+func (m *model) lapse(k *modelLock, h *modelHold) {
+	k.expire(h)
+	m.pass(k, h)
+}
+
+// meetShares reaps the shares that have expired, and ends holds that are over.
+func (m *model) meetShares(k *modelLock) {
+	var expired []*modelLease
+	for _, h := range k.shares {
+		if !m.keeps(h) && !h.lease.dead {
+			expired = append(expired, h.lease)
+		}
+	}
+	m.revoke(expired...)
+	m.letIn(k)
+}
+
+// mismatch: others name another limit. Waiters that have expired do not, and are reaped.
+func (m *model) mismatch(k *modelLock, a modelAsker) bool {
+	shared := func(w modelAsker) bool { return w.Shared }
+	if !a.Shared || k.limit() == a.Limit || len(k.shares) == 0 && !slices.ContainsFunc(k.line, shared) {
+		return false
+	}
+	if len(k.shares) > 0 {
+		return true
+	}
+	var expired []*modelLease
+	for _, w := range k.line {
+		if l := m.leases[w.Lease]; w.Shared && !m.alive(l) {
+			expired = append(expired, l)
+		}
+	}
+	m.revoke(expired...)
+	return slices.ContainsFunc(k.line, shared)
+}
+
+// downgrade makes a share of an exclusive lock.
+func (m *model) downgrade(k *modelLock) {
+	if len(k.shares) > 0 {
+		return
+	}
+	k.holder.Shared, k.holder.Limit = true, k.limit()
+	k.shares = []*modelHold{k.modelHold}
+	m.letIn(k)
+}
