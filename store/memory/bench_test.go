@@ -144,3 +144,31 @@ func BenchmarkHandOff(b *testing.B) {
 		})
 	}
 }
+
+// A pair of a share, beside others that are held.
+func BenchmarkShared(b *testing.B) {
+	for _, others := range []int{0, 10, 999} {
+		for _, limit := range []int{0, 1000} {
+			b.Run(fmt.Sprintf("others=%d/limit=%d", others, limit), func(b *testing.B) {
+				s, lease := open(b, memory.NewSpace(), "a")
+				ctx := context.Background()
+				asks, claims := make([]store.Ask, 1), make([]store.Claim, 1)
+				for range others {
+					asks[0] = ask("k", lease)
+					asks[0].Shared, asks[0].Limit = true, limit
+					if answers, err := s.Acquire(ctx, asks); err != nil || answers[0].Outcome != store.Granted {
+						b.Fatal(answers, err)
+					}
+				}
+				asks[0] = ask("k", lease)
+				asks[0].Shared, asks[0].Limit = true, limit
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := pair(ctx, s, asks, claims); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

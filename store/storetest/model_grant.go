@@ -155,3 +155,34 @@ func (m *model) downgrade(k *modelLock) {
 	k.shares = []*modelHold{k.modelHold}
 	m.letIn(k)
 }
+
+// has returns the grant that an attempt has, if nothing ended it.
+func (m *model) has(k *modelLock, grant store.AttemptID) *modelHold {
+	if h := k.grantOf(grant); h != nil && m.alive(h.lease) {
+		return h
+	}
+	return nil
+}
+
+// grantOf returns what an attempt was granted, if it was not released.
+func (k *modelLock) grantOf(grant store.AttemptID) *modelHold {
+	for _, h := range k.holds() {
+		if h.holder.ID == grant && !h.released {
+			return h
+		}
+	}
+	return nil
+}
+
+// repeatedBy notes which instance may have told somebody of a lock.
+func (h *modelHold) repeatedBy(instance int) {
+	h.repeated = h.repeated || h.holder.by != instance
+}
+
+// mayBeUntold: only who alone has heard of a bind:ttl lock may say that nobody has.
+func (m *model) mayBeUntold(h *modelHold, instance int) bool {
+	if h.holder.TTL == 0 {
+		return h.holder.by == instance || !m.kept(h)
+	}
+	return h.holder.by == instance && !h.repeated
+}
