@@ -50,12 +50,13 @@ func (m *Manager) viewOf(s *holdings.Session, lock store.Lock) types.View {
 
 // List returns held locks, ordered by the bytes of their keys. s is the session that asks; if it is nil,
 // [ScopeSession] returns nothing.
-func (m *Manager) List(ctx context.Context, s *holdings.Session, req types.ListRequest) (types.Page, error) {
+func (m *Manager) List(ctx context.Context, s *holdings.Session, req types.ListRequest) (_ types.Page, err error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
 	defer cancel()
 	if req.Scope == types.ScopeSession {
 		page := pageOf(s.List(req), req.Limit)
-		return page, m.showShares(ctx, s, page.Locks)
+		page.Locks, err = m.showShares(ctx, s, page.Locks)
+		return page, err
 	}
 	q := store.Query{Prefix: req.Prefix, After: req.After, Limit: req.Limit + 1}
 	if req.Scope == types.ScopePod {
@@ -76,8 +77,9 @@ func (m *Manager) List(ctx context.Context, s *holdings.Session, req types.ListR
 	return pageOf(views, req.Limit), nil
 }
 
-// showShares asks the store for the other holders of a session's shares.
-func (m *Manager) showShares(ctx context.Context, s *holdings.Session, views []types.View) error {
+// showShares asks the store for the other holders of a session's shares. A lock that is lost by then is left
+// out.
+func (m *Manager) showShares(ctx context.Context, s *holdings.Session, views []types.View) ([]types.View, error) {
 	var keys []string
 	for _, v := range views {
 		if v.Shared {
@@ -85,18 +87,22 @@ func (m *Manager) showShares(ctx context.Context, s *holdings.Session, views []t
 		}
 	}
 	if len(keys) == 0 {
-		return nil
+		return views, nil
 	}
 	locks, err := m.st.Get(ctx, keys)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for i := range views {
-		if views[i].Shared {
-			views[i], locks = m.viewOf(s, locks[0]), locks[1:]
+	shown := views[:0]
+	for _, v := range views {
+		if v.Shared {
+			v, locks = m.viewOf(s, locks[0]), locks[1:]
+		}
+		if v.Mine {
+			shown = append(shown, v)
 		}
 	}
-	return nil
+	return shown, nil
 }
 
 // Waiters lists waiting calls, ordered by the bytes of their keys and by queue position.

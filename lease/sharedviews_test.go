@@ -268,3 +268,37 @@ func TestPolledWatchOfSharedHolders(t *testing.T) {
 		other.nothingLeft()
 	})
 }
+
+// The span of a wait leads to all shared holders, at most 8.
+func TestSpanOfAWaitForSharedHolders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		r := sp.on(inline)
+		s := r.sessionOf(true)
+		var grants []types.Grant
+		for range 10 {
+			grants = append(grants, sp.acquire(r, "a", s, types.Request{Key: "k", Shared: true}))
+		}
+		w := r.session()
+		writer := sp.ask(context.Background(), r, "w", w, types.Request{Key: "k", Wait: time.Minute})
+		synctest.Wait()
+		for _, g := range grants {
+			r.release(s, g)
+		}
+		r.release(w, writer.granted(t))
+		synctest.Wait()
+		wait := sp.named("lock.wait")[0]
+		holders := 0
+		for _, l := range wait.Links {
+			if attributeOf(l.Attributes, "lock.link") == "holder" {
+				holders++
+			}
+		}
+		if holders != 8 || attributeOf(wait.Attributes, "lock.mode") != "exclusive" {
+			t.Errorf("%d holders, %v", holders, wait.Attributes)
+		}
+		if mode := attributeOf(sp.named("lock.held")[0].Attributes, "lock.mode"); mode != "shared" {
+			t.Errorf("held: %s", mode)
+		}
+	})
+}

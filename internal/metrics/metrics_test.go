@@ -63,6 +63,7 @@ func everything() *Set {
 	l.Acquired(ctx, "deploy:prod", false, Granted, 3*time.Second)
 	l.Acquired(ctx, "deploy:prod", false, Reentered, 0)
 	l.Acquired(ctx, "deploy:test", false, "held", time.Millisecond)
+	l.Acquired(ctx, "deploy:test", true, "limit_mismatch", time.Millisecond)
 	l.Acquired(ctx, "report", false, Granted, 20*time.Millisecond)
 	l.Acquired(ctx, ":report", false, Skipped, 20*time.Millisecond)
 	l.Waits("deploy:prod", 2)

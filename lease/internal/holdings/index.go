@@ -2,6 +2,7 @@ package holdings
 
 import (
 	"hash/maphash"
+	"iter"
 	"sync"
 	"time"
 
@@ -83,6 +84,20 @@ func (m *lockMap) remove(h *Lock) bool {
 		delete(m.shares, h.Key)
 	}
 	return true
+}
+
+// ofKey yields the locks of a key, of which several are shares.
+func (m *lockMap) ofKey(key string) iter.Seq[*Lock] {
+	return func(yield func(*Lock) bool) {
+		if h := m.exclusive[key]; h != nil && !yield(h) {
+			return
+		}
+		for _, h := range m.shares[key] {
+			if !yield(h) {
+				return
+			}
+		}
+	}
 }
 
 // all yields each lock.

@@ -108,6 +108,17 @@ func (s *Session) againLocked(key string, request uuid.UUID) (types.Grant, bool)
 	return g, ok && g.ExpiresIn > 0
 }
 
+// ofRequestLocked is the lock of a key that a request with this id has got or entered, and the app knows of,
+// or nil. s.mu is held.
+func (s *Session) ofRequestLocked(key string, request uuid.UUID) *Lock {
+	for h := range s.held.ofKey(key) {
+		if _, ok := h.entryOf(request); ok && !h.unpublished {
+			return h
+		}
+	}
+	return nil
+}
+
 // countAnswer notes that a repeat is told of an entry. s.mu is held.
 func (h *Lock) countAnswer(serial int) {
 	c := h.change()

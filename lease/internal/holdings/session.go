@@ -144,6 +144,38 @@ func (s *Session) Find(key string, token int64) *Lock {
 	return nil
 }
 
+// Owns reports whether the app has a lock of a key in this session, and whether that is a share.
+func (s *Session) Owns(key string) (held, share bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ownsLocked(key)
+}
+
+func (s *Session) ownsLocked(key string) (held, share bool) {
+	h := s.firstLocked(key)
+	return h != nil, h != nil && h.IsShare()
+}
+
+// First is the lock of a key that the app has in this session, of several shares the one with the smallest
+// token, or nil.
+func (s *Session) First(key string) *Lock {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.firstLocked(key)
+}
+
+func (s *Session) firstLocked(key string) (first *Lock) {
+	for h := range s.held.ofKey(key) {
+		if !h.unpublished && (first == nil || h.Token < first.Token) && h.Valid(clock.Read(s.set.clk)) {
+			first = h
+		}
+	}
+	return first
+}
+
 // take takes h from the session. It reports false when somebody else did so before.
 func (s *Session) take(h *Lock, e End) bool {
 	s.mu.Lock()

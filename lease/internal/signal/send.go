@@ -64,6 +64,9 @@ func (sg *Signals) isOver(ctx context.Context, was store.Lock, token int64) (boo
 	if !was.Shared {
 		return !lock.Held || !store.OfGrant(lock.Token, was.Token), nil
 	}
-	newest := was.Holders[len(was.Holders)-1].Token
+	newest := was.Token
+	for _, share := range was.Holders {
+		newest = max(newest, share.Token)
+	}
 	return !lock.Held || lock.Token > newest, nil
 }
