@@ -135,13 +135,25 @@ func (o *operation) settle(r *row, now moment) (free bool) {
 		return true // it was settled before
 	}
 	o.expired(r, &r.holder)
-	if o.handOff(r, now, "") {
-		r.dropGone() // who died just now is no longer counted
+	if o.pass(r, now) {
 		return false
 	}
 	r.vacate(now)
 	return true
 }
+
+// pass hands a key on, and drops waiters that died just now, so that they are no longer counted. One of
+// them may have kept others from a share. It must not be left to the visit of its death, which will not find it.
+func (o *operation) pass(r *row, now moment) (granted bool) {
+	granted = o.handOff(r, now, "")
+	for (granted || len(o.reaped) > 0) && r.dropGone() && len(r.shares) > 0 {
+		granted = o.handOff(r, now, "") || granted
+	}
+	return granted && r.taken()
+}
+
+// taken reports whether a key that was handed on has a holder: shares may have died at once.
+func (r *row) taken() bool { return len(r.shares) > 0 || r.lease != deadLease }
 
 // expired tells watchers of an end, unless it was told when the grant was released.
 func (o *operation) expired(r *row, h *holder) {
@@ -205,7 +217,7 @@ func (o *operation) handOff(r *row, now moment, by string) (granted bool) {
 			break
 		}
 	}
-	return granted
+	return granted && r.taken()
 }
 
 // visitReaped hands off what dead leases held, and drops what waited or watched under them. This may
@@ -245,10 +257,7 @@ func (o *operation) visitEverywhere(reaped []*lease) {
 		sh := &o.ns.shards[i]
 		sh.mu.Lock()
 		for r := range sh.visited {
-			waiting := r.queue.len()
-			r.dropGone()
-			left := r.queue.len() < waiting && len(r.shares) > 0
-			if !left && !r.under(reaped) {
+			if left := r.dropGone() && len(r.shares) > 0; !left && !r.under(reaped) {
 				continue
 			}
 			now := o.ns.space.now()

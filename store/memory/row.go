@@ -219,7 +219,9 @@ func (r *row) dequeue(w *waiter) {
 	r.tidy()
 }
 
-func (r *row) dropGone() {
+// dropGone drops what waited and watched under dead leases, and reports whether somebody waited.
+func (r *row) dropGone() (left bool) {
+	waiting := r.queue.len()
 	r.queue.removeAll(func(w *waiter) bool { return w.lease.dead() })
 	for grant, k := range r.skipped {
 		if k.lease.dead() {
@@ -232,6 +234,7 @@ func (r *row) dropGone() {
 		}
 	}
 	r.tidy()
+	return r.queue.len() < waiting
 }
 
 // tidy frees empty containers, and drops the row from the reap list if it has nothing to reap.

@@ -108,11 +108,7 @@ func (o *operation) settleShares(r *row, now moment) (free bool) {
 // settleDead is that for the dead shares only: expired ones still count.
 func (o *operation) settleDead(r *row, now moment) (free bool) {
 	o.dropDead(r, now)
-	granted := o.handOff(r, now, "")
-	if len(o.reaped) > 0 {
-		r.dropGone() // who died just now is no longer counted
-	}
-	if granted || len(r.shares) > 0 {
+	if o.pass(r, now) || len(r.shares) > 0 {
 		return false
 	}
 	r.vacate(now)

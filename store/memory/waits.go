@@ -57,7 +57,8 @@ func (s *Store) check(o *operation, r *row, a store.Attempt, now moment) (answer
 			r.queued(&answer, w, now)
 			return answer
 		}
-		r.dequeue(w)
+		r.dequeue(w) // it died just now
+		o.letIn(r, now)
 	}
 	return s.heldBy(r, a, now)
 }

@@ -15,6 +15,7 @@ func sharedRaceCases() []testCase {
 		sharing("writers exclude readers, and a semaphore keeps its limit and its slots, in a storm", sharedStorm),
 		sharing("a shared enqueue and a release that meet forget nobody", sharedEnqueueMeetsRelease),
 		sharing("readers and writers whose leases die in a storm are forgotten by nobody", dyingStorm),
+		sharing("a check and a revocation of a writer that meet let in the readers behind it", checkMeetsRevocation),
 		sharing("a withdrawal that meets the grant of a share leaves nothing", withdrawMeetsShare),
 	}
 }
@@ -232,6 +233,29 @@ func withdrawMeetsShare(f *fixture, a, b *instance) {
 		b.want(b.check(waiter), store.Gone)
 		b.shares("k", 0, got.Token)
 		a.released(claim(behind, got.Token))
+		a.free("k")
+	})
+}
+
+func checkMeetsRevocation(f *fixture, a, b *instance) {
+	f.rounds(1000, func(int) {
+		lease := b.openLease(longTTL)
+		holder, writer, reader := a.askShared("k", 0), b.askUnder(lease, "k"), a.askShared("k", 0)
+		token := a.granted(holder).Token
+		b.queued(writer, 1)
+		a.queued(reader, 2)
+		check := func() error {
+			for {
+				answers, err := b.Check(f.Context(), []store.Attempt{writer.Attempt})
+				if err != nil || answers[0].Outcome == store.Gone {
+					return err
+				}
+			}
+		}
+		f.together(check, check, func() error { return b.Revoke(f.Context(), []store.LeaseID{lease}) })
+		grant := a.awaitNews(reader)
+		a.released(claim(holder, token))
+		a.released(claim(reader, grant.Token))
 		a.free("k")
 	})
 }
