@@ -282,7 +282,7 @@ func TestWaitForTheOwnKeyIsRefused(t *testing.T) {
 		s, writers := r.sessionOf(false), r.sessionOf(true)
 		refused := func(shared, upgrade bool) {
 			t.Helper()
-			_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", Shared: shared, Wait: types.WaitForever})
+			_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", Shared: shared, Wait: time.Minute})
 			if own, ok := errors.AsType[*types.OwnKeyError](err); !ok || own.Key != "k" || own.Upgrade != upgrade {
 				t.Errorf("shared %t: told %v", shared, err)
 			}

@@ -217,10 +217,11 @@ func TestAForgottenShareIsLost(t *testing.T) {
 			t.Fatalf("%+v, %v", verdicts, err)
 		}
 		r.st.failover()
-		time.Sleep(r.rotation() + r.m.cfg.RenewInterval)
+		time.Sleep(r.m.cfg.RenewInterval + time.Second) // before anything is moved
 		if got := r.losses(); len(got) != 1 || got[0] != (types.Lost{Key: "k", Token: lost.Token, Reason: types.LostStore}) {
 			t.Errorf("lost %+v", got)
 		}
+		time.Sleep(r.rotation())
 		r.isRotated(old)
 		for _, g := range []types.Grant{kept, last} {
 			r.must(r.amend(s, g))
