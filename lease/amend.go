@@ -63,7 +63,8 @@ func (m *Manager) amend(ctx context.Context, s *holdings.Session, req *types.Ame
 
 // downgrade makes a session's exclusive lock a share. If the outcome is unknown, a repeat finds out.
 func (m *Manager) downgrade(ctx context.Context, s *holdings.Session, h *holdings.Lock, req *types.AmendRequest) error {
-	if err := s.Downgrade(h); err != nil {
+	first, err := s.Downgrade(h)
+	if err != nil {
 		return err
 	}
 	change := h.Change()
@@ -80,7 +81,9 @@ func (m *Manager) downgrade(ctx context.Context, s *holdings.Session, h *holding
 			h.BecomeShare(v.Lock.Limit, slotOf(&v.Lock))
 			m.heldCache.Drop(h.Key)
 		case store.ClaimRowLocked:
-			h.KeepsExclusive()
+			if first { // else an earlier question may have done it
+				h.KeepsExclusive()
+			}
 		default:
 			h.Lose(types.LostExpired) // the store is right
 		}

@@ -267,3 +267,28 @@ func TestAnExclusiveGrantEndsShares(t *testing.T) {
 		r.nothingLeft()
 	})
 }
+
+// A downgrade of unknown outcome may have been done, though a repeat finds the row locked.
+func TestDowngradeIsRepeatedAtALockedRow(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s, o := r.session(), r.session()
+		g := r.lock(s, "k")
+		r.st.set("Amend", fault{times: 1, forget: true})
+		if _, err := r.downgrade(s, g); !store.OutcomeUnknown(err) {
+			t.Fatalf("told %v", err)
+		}
+		r.st.lockRows("k")
+		_, err := r.downgrade(s, g)
+		wantStuck(t, "downgrade", err)
+		r.st.lockRows()
+		r.release(o, r.share(o, "k", 0))
+		if n := len(r.losses()); n != 0 {
+			t.Errorf("%d losses", n)
+		}
+		_, err = r.downgrade(s, g)
+		r.must(err)
+		r.release(s, g)
+		r.nothingLeft()
+	})
+}

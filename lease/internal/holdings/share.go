@@ -6,19 +6,18 @@ import (
 )
 
 // Downgrade notes that the store is asked to make an exclusive lock a share, which may have happened from
-// then on: others are granted shares, and no cohort gets the lock. Errors: [ErrNotHeld];
-// [types.EnteredError], because the outer entries rely on the exclusive lock.
-func (s *Session) Downgrade(h *Lock) error {
+// then on: others are granted shares, and no cohort gets the lock. first: the store was not asked before.
+// Errors: [ErrNotHeld]; [types.EnteredError], because the outer entries rely on the exclusive lock.
+func (s *Session) Downgrade(h *Lock) (first bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case !s.held.has(h):
-		return ErrNotHeld
+		return false, ErrNotHeld
 	case len(h.entered) > 1:
-		return &types.EnteredError{Key: h.Key, Entries: h.depth()}
+		return false, &types.EnteredError{Key: h.Key, Entries: h.depth()}
 	}
-	h.downgraded.Store(true)
-	return nil
+	return !h.downgraded.Swap(true), nil
 }
 
 // KeepsExclusive notes that the store did not downgrade the lock.
