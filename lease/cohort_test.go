@@ -218,6 +218,37 @@ func TestABreakMeansOneOfACohort(t *testing.T) {
 	})
 }
 
+// A watch that begins in the middle of a cohort shows the first of it. When the store hears who has the key, so
+// do those who watch, here and elsewhere.
+func TestAWatchBeginsInACohort(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		calls, first := r.cohort(other, "k", 4)
+		calls[0].free(r)
+		watchers := []*watcher{r.watch(nil, "k"), other.watch(nil, "k")}
+		calls[1].free(r)
+		third := calls[2].granted(t)
+		time.Sleep(holdings.CohortTime)
+		for _, w := range watchers {
+			if w.view.Token != first.Token {
+				t.Errorf("it begins with token %d, not %d", w.view.Token, first.Token)
+			}
+			if heard := w.want(released, acquired); heard[1].Lock.Token != third.Token {
+				t.Errorf("heard of token %d, not %d", heard[1].Lock.Token, third.Token)
+			}
+		}
+		for _, c := range calls[2:] {
+			c.free(r)
+		}
+		for _, w := range watchers {
+			w.want(released, acquired, released)
+			w.stop()
+		}
+		r.nothingLeft()
+	})
+}
+
 // If the lease dies, the whole cohort begins again, and the lock is lost once.
 func TestACohortDiesWithItsLease(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {

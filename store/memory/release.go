@@ -140,7 +140,7 @@ func (o *operation) amend(s *Store, c *store.Change) store.Verdict {
 		return v
 	}
 	r.dropServed(c.Served)
-	r.adopt(c)
+	o.adopt(r, c)
 	if c.TTL > 0 && !r.lease.renewed {
 		before := r.lease.remaining(now)
 		if extended, _ := r.lease.extend(now, max(now.at+int64(c.TTL), r.holdUntil)); !extended {
@@ -156,6 +156,20 @@ func (o *operation) amend(s *Store, c *store.Change) store.Verdict {
 	}
 	v.Lock = r.occupied(now)
 	return v
+}
+
+// adopt makes the last served waiter the holder that others see.
+func (o *operation) adopt(r *row, c *store.Change) {
+	if len(c.Served) == 0 || c.Token <= r.token {
+		return
+	}
+	o.released(r, store.NoOutcome, nil)
+	r.token, r.grant = c.Token, c.Served[len(c.Served)-1]
+	r.session, r.owner, r.traceparent, r.data = c.Session, c.Owner, c.Traceparent, bytes.Clone(c.Data)
+	if c.AcquiredAt.After(r.acquired) {
+		r.acquired = c.AcquiredAt
+	}
+	o.event(r, store.Event{Kind: store.EventAcquired})
 }
 
 // tellFirst tells the first living waiter to look again, because the lock ends earlier.

@@ -252,6 +252,7 @@ type amended struct {
 	ord   int
 	state string
 	hints hints // the first waiter for a lock whose remaining time was set
+	ended zeronull.Int8
 }
 
 // Amend checks claims, and changes data and remaining times.
@@ -288,7 +289,7 @@ func (o *operation) amend(ctx context.Context, changes []store.Change, which []i
 	namespace := o.config.Identity.Namespace
 	found, err := query(ctx, o, sqlAmend, []any{namespace, o.notAfter, o.config.Identity.Instance, keys, tokens, leases, ttls, sets, datas, served, sessions, owners, acquired, traceparents},
 		func(rows pgx.Rows, a *amended) error {
-			return rows.Scan(append(a.with(&a.ord, &a.state), &a.hints.grants, &a.hints.instances)...)
+			return rows.Scan(append(a.with(&a.ord, &a.state), &a.hints.grants, &a.hints.instances, &a.ended)...)
 		})
 	if err != nil {
 		return err
@@ -304,6 +305,10 @@ func (o *operation) amend(ctx context.Context, changes []store.Change, which []i
 			verdicts[i].Lock = a.asHeld(changes[i].Key)
 		}
 		o.hintAll(namespace, a.hints) // the lock can end earlier than they know
+		if k := o.claimName(&changes[i].Claim); a.ended != 0 {
+			o.ended(k, a.ended, &store.Event{Kind: store.EventReleased})
+			o.acquired(k, a.token)
+		}
 	}
 	return nil
 }

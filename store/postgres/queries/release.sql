@@ -73,5 +73,5 @@ AND set_config('synchronous_commit', 'off', true) IS NOT NULL
 SELECT ord, state,
     token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, hold_pending,
     session, owner, data, traceparent, stopping, stop_reason, grant_id, waiting,
-    hints, hint_instances
+    hints, hint_instances, ended
 FROM locksidecar.amend($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
