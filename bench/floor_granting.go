@@ -88,9 +88,9 @@ func (g *grants) release(db *pgx.Conn, one, many string, keys []string) error {
 		delete(g.tokens, key)
 	}
 	g.mu.Unlock()
-	sql, args := many, []any{"floor", keys, tokens, slices.Repeat([][16]byte{g.lease}, n)}
+	sql, args := many, []any{"floor", keys, tokens, slices.Repeat([][16]byte{g.lease}, n), false}
 	if n == 1 {
-		sql, args = one, []any{"floor", keys[0], tokens[0], g.lease}
+		sql, args = one, []any{"floor", keys[0], tokens[0], g.lease, false}
 	}
 	rows, _ := db.Query(context.Background(), sql, args...)
 	return each(rows, []any{nil, nil}, n, func() {})

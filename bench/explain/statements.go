@@ -48,10 +48,10 @@ var statements = append([]statement{
 		}
 	}},
 	{name: "release_one", about: "nobody waits", one: true, args: func(rows, _ int) []string {
-		return []string{namespace, quote(keyOf(rows, mine, 500)), "500", quote(uuid(mineLease))}
+		return []string{namespace, quote(keyOf(rows, mine, 500)), "500", quote(uuid(mineLease)), "false"}
 	}},
 	{name: "release_many", about: "nobody waits", args: func(rows, n int) []string {
-		return []string{namespace, keys(rows, mine, n), tokens(n), same(uuid(mineLease), n)}
+		return []string{namespace, keys(rows, mine, n), tokens(n), same(uuid(mineLease), n), "false"}
 	}},
 	{name: "release", about: "somebody waits for each", args: func(rows, n int) []string {
 		return []string{

@@ -144,6 +144,7 @@ func (t *batch) takeOne(ctx context.Context, i int) error {
 	if err != nil || len(found) == 0 {
 		return err
 	}
+	t.unflushed.flushed(t.sent)
 	t.settle(i, found[0].answer())
 	if found[0].watched {
 		t.acquired(t.name(i), found[0].token)
@@ -175,9 +176,10 @@ func (t *batch) takeMany(ctx context.Context, which []int) error {
 		func(rows pgx.Rows, r *taken) error {
 			return rows.Scan(&r.key, &r.token, &r.acquiredAt, &r.expiresAt, &r.now, &r.watched)
 		})
-	if err != nil {
+	if err != nil || len(found) == 0 {
 		return err
 	}
+	t.unflushed.flushed(t.sent)
 	for _, r := range found {
 		i := byKey[r.key]
 		a := r.answer()

@@ -281,6 +281,9 @@ func TestTokensGrowWhenTheOldPrimaryServesAgain(t *testing.T) {
 					release(t, s, store.Claim{Key: key, Token: token, Lease: lease})
 					tokens = append(tokens, token)
 				}
+				if err := s.Revoke(t.Context(), []store.LeaseID{lease}); err != nil { // flushes the releases
+					t.Error(err)
+				}
 				return tokens
 			}
 			keys := []string{"known to both", "known to one"}
