@@ -17,9 +17,10 @@ func TestCohorts(t *testing.T) {
 	}
 	if long {
 		searches = map[string]CohortBounds{
-			"three faults":               {Pods: "AAAB", Faults: 3, Leaves: 2},
-			"two faults and a crash":     {Pods: "AAABB", Faults: 2, Crashes: 1, Leaves: 1},
-			"a stop, faults and a crash": {Pods: "AAAB", Stops: 1, Faults: 2, Crashes: 1, Leaves: 1},
+			"three faults":             {Pods: "AAAB", Faults: 3, Leaves: 2},
+			"five calls and a fault":   {Pods: "AAABB", Faults: 1},
+			"five calls and a crash":   {Pods: "AAABB", Crashes: 1, Leaves: 1},
+			"a stop, a fault, a crash": {Pods: "AAAB", Stops: 1, Faults: 1, Crashes: 1},
 		}
 	}
 	for name, b := range searches {
