@@ -88,7 +88,7 @@ func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *wire.Probl
 	if p := k.granted(s, []lease.Grant{g}, gone, outlives, r.Traceparent); p != nil {
 		return p
 	}
-	k.answerGrants(append(wire.AppendGrant(k.buffer(), &g), '}'))
+	k.answerGrants(wire.AppendGrant(k.buffer(), &g))
 	return nil
 }
 

@@ -85,8 +85,6 @@ func (k *call) deleteSession(id string) *wire.Problem {
 	case <-left.Done():
 	}
 	k.c.EndCall()
-	b := append(k.buffer(), `{"session":`...)
-	b = wire.AppendString(b, id)
-	k.answer(append(b, `,"ended":true}`...))
+	k.answer(wire.AppendEnded(k.buffer(), id))
 	return nil
 }

@@ -71,8 +71,8 @@ type Problem struct {
 	after time.Duration
 	// refusal: this package refused the call, which an operator should know.
 	Refusal bool
-	// more appends the code's own members, each with a comma before it.
-	more func(b []byte) []byte
+	// more appends the code's own members.
+	more func(object) object
 }
 
 // Status is the HTTP status of the problem.
@@ -92,20 +92,13 @@ const ProblemTypes = "https://github.com/locksidecar/locksidecar/blob/main/docs/
 // Append appends the problem as JSON.
 func (p *Problem) Append(b []byte) []byte {
 	entry := problems[p.Code]
-	b = append(b, `{"type":"`+ProblemTypes...)
-	b = append(b, p.Code...)
-	b = append(b, `","title":`...)
-	b = AppendString(b, entry.title)
-	b = append(b, `,"status":`...)
-	b = strconv.AppendInt(b, int64(entry.status), 10)
-	b = append(b, `,"code":"`...)
-	b = append(b, p.Code...)
-	b = append(b, `","detail":`...)
-	b = AppendString(b, p.Detail)
+	o := append(open(b).name("type"), `"`+ProblemTypes...)
+	o = append(append(o, p.Code...), '"')
+	o = o.text("title", entry.title).number("status", int64(entry.status)).text("code", p.Code).text("detail", p.Detail)
 	if p.more != nil {
-		b = p.more(b)
+		o = p.more(o)
 	}
-	return append(b, '}')
+	return o.end()
 }
 
 // Invalid says what is wrong with a request (400).
@@ -151,18 +144,12 @@ func (p *Problem) WithKey(err error) *Problem {
 		return p
 	}
 	more := p.more
-	p.more = func(b []byte) []byte {
-		b = append(b, `,"key":`...)
-		return more(AppendString(b, lock.Key))
-	}
+	p.more = func(o object) object { return more(o.text("key", lock.Key)) }
 	return p
 }
 
-func withReason(reason string) func([]byte) []byte {
-	return func(b []byte) []byte {
-		b = append(b, `,"reason":`...)
-		return AppendString(b, reason)
-	}
+func withReason(reason string) func(object) object {
+	return func(o object) object { return o.text("reason", reason) }
 }
 
 // ProblemOf translates the errors of package lease, nil for an unknown one.
@@ -220,38 +207,26 @@ func ProblemOf(err error) *Problem {
 // reentryProblem refuses the release of an entry that is not the last. A higher number was released
 // already (409). For a lower one, later entries must be released first (400).
 func reentryProblem(e *lease.ReentryError) *Problem {
-	count := func(b []byte) []byte {
-		return strconv.AppendInt(append(b, `,"reentry":`...), int64(e.Have), 10)
-	}
+	count := func(o object) object { return o.number("reentry", int64(e.Have)) }
 	if e.Given <= e.Have {
 		p := Invalid("reentry is %d: %v", e.Given, e)
 		p.more = count
 		return p
 	}
-	reason := withReason(string(lease.ReasonReleased))
 	return &Problem{
 		Code: CodeNotHolder, Detail: "this entry was released already: " + e.Error(),
-		more: func(b []byte) []byte { return count(reason(b)) },
+		more: func(o object) object { return count(o.text("reason", string(lease.ReasonReleased))) },
 	}
 }
 
 func heldProblem(e *lease.HeldError) *Problem {
-	return &Problem{Code: CodeHeld, Detail: e.Error() + ", and wait_ms is 0", more: func(b []byte) []byte {
-		b = append(b, `,"holder":`...)
-		b = appendHolder(b, &e.Lock)
-		b = append(b, `,"queue_length":`...)
-		b = strconv.AppendInt(b, int64(e.Lock.QueueLength), 10)
-		return strconv.AppendBool(append(b, `,"cached":`...), e.Cached)
+	return &Problem{Code: CodeHeld, Detail: e.Error() + ", and wait_ms is 0", more: func(o object) object {
+		return o.holder(&e.Lock).number("queue_length", int64(e.Lock.QueueLength)).boolean("cached", e.Cached)
 	}}
 }
 
 func timeoutProblem(e *lease.TimeoutError) *Problem {
-	return &Problem{Code: CodeWaitTimeout, Detail: e.Error(), more: func(b []byte) []byte {
-		b = append(b, `,"holder":`...)
-		b = appendHolder(b, &e.Lock)
-		b = append(b, `,"queue_position":`...)
-		b = strconv.AppendInt(b, int64(e.Position), 10)
-		b = append(b, `,"waited_ms":`...)
-		return appendMillis(b, e.Waited)
+	return &Problem{Code: CodeWaitTimeout, Detail: e.Error(), more: func(o object) object {
+		return o.holder(&e.Lock).number("queue_position", int64(e.Position)).millis("waited_ms", e.Waited)
 	}}
 }
