@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -119,11 +120,10 @@ func (x *callSpan) setAcquire(r *lease.Request, s Session, fallback time.Duratio
 	if r.Wait == lease.WaitForever {
 		wait = -1
 	}
-	ttl := r.TTL
 	if s != nil {
-		or(&ttl, s.TTL())
+		fallback = s.TTL()
 	}
-	or(&ttl, fallback)
+	ttl := cmp.Or(r.TTL, fallback)
 	x.SetAttributes(tracing.Bind.String(r.Bind.String()), tracing.WaitLimit.Int64(wait), tracing.TTL.Int64(ttl.Milliseconds()))
 	if r.Bind == lease.BindSession {
 		x.setSession(s)

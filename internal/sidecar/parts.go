@@ -54,6 +54,6 @@ func (s *sidecar) proxyConfig() proxy.Config {
 		Tracer: s.tel.Tracer, Metrics: s.tel.Metrics.Calls, MetricsHandler: s.tel.Scrape,
 		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
 		TCPAddr: cfg.TCPAddr, AdminAddr: cfg.AdminAddr,
-		MaxSessions: cfg.MaxSessions, MaxConns: maxConns(cfg, s.log), MaxBody: cfg.MaxBody,
+		MaxConns: maxConns(cfg, s.log), MaxBody: cfg.MaxBody,
 	}
 }

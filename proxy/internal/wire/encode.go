@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"encoding/json"
 	"slices"
 
 	"github.com/locksidecar/locksidecar/lease"
@@ -20,12 +19,16 @@ const featureForce = "force"
 
 // AppendAbout appends the answer to GET /v1, without the features that the store lacks.
 func AppendAbout(b []byte, version string, force bool, lacking []string) []byte {
-	known := slices.DeleteFunc(slices.Clone(features), func(f string) bool { return slices.Contains(lacking, f) })
-	if force {
-		known = append(known, featureForce)
+	o := append(open(b).text("version", version).text("api", "v1").name("features"), '[')
+	for _, f := range features {
+		if !slices.Contains(lacking, f) {
+			o = appendString(comma(o), f)
+		}
 	}
-	list, _ := json.Marshal(known)
-	return open(b).text("version", version).text("api", "v1").json("features", list).end()
+	if force {
+		o = appendString(comma(o), featureForce)
+	}
+	return append(o, "]}"...)
 }
 
 // AppendGrant appends the answer to an acquire that was granted.
