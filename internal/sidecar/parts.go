@@ -28,8 +28,8 @@ func (s *sidecar) newStore(tooOld func(error)) (store.Store, error) {
 	return postgres.New(postgres.Config{
 		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, Identity: id, MaxConns: cfg.PoolMaxConns,
 		Timeout: cfg.StoreTimeout, AutoMigrate: cfg.AutoMigrate, TooOld: tooOld, Logger: s.log,
-		Listen: postgres.Listen(cfg.Listen), ListenURL: cfg.ListenURL.Reveal(), ListenAgain: cfg.ListenURL.Again,
-		Failover: postgres.Failover(cfg.Failover), Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
+		Listen: cfg.Listen, ListenURL: cfg.ListenURL.Reveal(), ListenAgain: cfg.ListenURL.Again,
+		Failover: cfg.Failover, Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
 	})
 }
 
