@@ -65,11 +65,11 @@ var problems = map[string]struct {
 // Problem is an error answer (RFC 9457).
 type Problem struct {
 	Code, Detail string
-	// allow is the Allow header of a method_not_allowed.
+	// Allow is the Allow header of a method_not_allowed.
 	Allow string
 	// after is the Retry-After; zero: a second.
 	after time.Duration
-	// refusal: this package refused the call, which an operator should know.
+	// Refusal: see [Refusef].
 	Refusal bool
 	// more appends the code's own members.
 	more func(object) object
@@ -101,36 +101,24 @@ func (p *Problem) Append(b []byte) []byte {
 	return o.end()
 }
 
+// Problemf makes a problem. Its code has a status and a title.
+func Problemf(code, format string, args ...any) *Problem {
+	return &Problem{Code: code, Detail: fmt.Sprintf(format, args...)}
+}
+
+// Refusef makes the problem of a call that package proxy refuses, which an operator should know.
+func Refusef(code, format string, args ...any) *Problem {
+	return &Problem{Code: code, Detail: fmt.Sprintf(format, args...), Refusal: true}
+}
+
 // Invalid says what is wrong with a request (400).
 func Invalid(format string, args ...any) *Problem {
-	return &Problem{Code: CodeInvalidRequest, Detail: fmt.Sprintf(format, args...)}
-}
-
-// NotFound says that there is nothing at this target (404).
-func NotFound(detail string) *Problem { return &Problem{Code: CodeNotFound, Detail: detail} }
-
-// Forbidden says what is not allowed (403).
-func Forbidden(detail string) *Problem { return &Problem{Code: CodeForbidden, Detail: detail} }
-
-// TooLarge says what is too large (413).
-func TooLarge(detail string) *Problem { return &Problem{Code: CodeTooLarge, Detail: detail} }
-
-// LimitReached says which limit is reached (429).
-func LimitReached(detail string) *Problem { return &Problem{Code: CodeLimit, Detail: detail} }
-
-// MethodNotAllowed names the methods of the target (405).
-func MethodNotAllowed(allow, detail string) *Problem {
-	return &Problem{Code: CodeMethodNotAllowed, Allow: allow, Detail: detail}
-}
-
-// SessionEnded says that the session of the call is over (410).
-func SessionEnded(detail string) *Problem {
-	return &Problem{Code: CodeSessionEnded, Detail: detail}
+	return Problemf(CodeInvalidRequest, format, args...)
 }
 
 // Internal is the answer to a call in which something panicked.
 func Internal() *Problem {
-	return &Problem{Code: CodeInternal, Detail: "this call met a bug of the sidecar, which has logged it"}
+	return Problemf(CodeInternal, "this call met a bug of the sidecar, which has logged it")
 }
 
 // WithKey adds the member "key" if one of several locks could not be acquired.
@@ -177,29 +165,29 @@ func ProblemOf(err error) *Problem {
 	case errors.As(err, &lost):
 		return &Problem{Code: CodeLockLost, Detail: lost.Error(), more: withReason(string(lost.Lost.Reason))}
 	case errors.As(err, &limit):
-		return LimitReached(limit.Error())
+		return Problemf(CodeLimit, "%v", limit)
 	case errors.As(err, &onSession):
 		return Invalid("field ttl_ms: %v", onSession)
 	case errors.As(err, &notHeld):
-		return &Problem{Code: CodeNotHeld, Detail: notHeld.Error()}
+		return Problemf(CodeNotHeld, "%v", notHeld)
 	case errors.As(err, &holds):
 		return Invalid("field keys: %v", holds)
 	case errors.As(err, &reentry):
 		return reentryProblem(reentry)
 	case errors.As(err, &lacks):
-		return &Problem{Code: CodeUnsupported, Detail: lacks.Error() + ": see the features of GET /v1"}
+		return Problemf(CodeUnsupported, "%v: see the features of GET /v1", lacks)
 	case errors.Is(err, lease.ErrSessionEnded):
-		return SessionEnded("the session of this call has ended: its locks are released, open another one")
+		return Problemf(CodeSessionEnded, "the session of this call has ended: its locks are released, open another one")
 	case errors.Is(err, lease.ErrWithdrawn):
-		return &Problem{Code: CodeWithdrawn, Detail: "another call has released what this one would have got, by its request_id"}
+		return Problemf(CodeWithdrawn, "another call has released what this one would have got, by its request_id")
 	case errors.Is(err, lease.ErrDraining):
-		return &Problem{Code: CodeDraining, Detail: "the sidecar is shutting down: releases still work, acquires do not"}
+		return Problemf(CodeDraining, "the sidecar is shutting down: releases still work, acquires do not")
 	case errors.Is(err, lease.ErrCallerLeft), errors.Is(err, context.Canceled):
-		return SessionEnded("the connection was closed by its client, and its session with it")
+		return Problemf(CodeSessionEnded, "the connection was closed by its client, and its session with it")
 	case errors.As(err, &quiet):
 		return &Problem{Code: CodeStoreUnavailable, Detail: "nothing was granted: " + quiet.Error(), after: quiet.Left}
 	case store.Unavailable(err):
-		return &Problem{Code: CodeStoreUnavailable, Detail: "nothing was granted, or it is withdrawn by itself: " + err.Error()}
+		return Problemf(CodeStoreUnavailable, "nothing was granted, or it is withdrawn by itself: %v", err)
 	}
 	return nil
 }
