@@ -250,7 +250,7 @@ func (k *call) traceparent() string {
 	if k.traces != 1 {
 		return ""
 	}
-	return wire.Traceparent(k.trace)
+	return tracing.Known(string(k.trace[:min(len(k.trace), 56)])) // a byte more than is known: the rest need not be kept
 }
 
 func (k *call) logger() *slog.Logger { return tracing.Logger(k.srv.log, k.traceparent()) }
