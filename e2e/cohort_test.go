@@ -76,7 +76,7 @@ func inTheMiddle(t *testing.T, url string, one, two options, body func(i int) st
 // for a tenth of a second it is handed over by the store, and the next cohort begins.
 func (m *middle) walk() {
 	m.t.Helper()
-	for handedOn := 0; m.at < cohortLength/2; m.at++ {
+	for handedOn := 0; m.at < cohortLength; m.at++ {
 		ans := m.next(m.at)
 		if ans.granted() == m.token+1 {
 			handedOn++
@@ -217,7 +217,7 @@ func watchInACohort(t *testing.T, m *middle) {
 	refused("unknown_token")
 	m.storeKnowsTheFirst()
 	m.tell()
-	for range 2 * cohortLength {
+	for range cohortLength + cohortLength/2 {
 		for _, s := range streams {
 			s.sees("released")
 			if e := s.want("acquired"); holderOf(e) != m.session {
@@ -242,7 +242,7 @@ func holderOf(e event) string {
 	return session
 }
 
-// someSkip: from the middle of the first cohort on, every third call wants the result.
+// someSkip: behind the first ten, every third call wants the result.
 func someSkip(i int) string {
 	if skips(i) {
 		return `{"wait_ms":-1,"on_success":"skip"}`
@@ -250,7 +250,7 @@ func someSkip(i int) string {
 	return waits(i)
 }
 
-func skips(i int) bool { return i > cohortLength/2 && i%3 == 0 }
+func skips(i int) bool { return i >= cohortLength && i%3 == 0 }
 
 // successInACohort: all that asked for the result get it, and the others the key.
 func successInACohort(_ *testing.T, m *middle) {
