@@ -187,9 +187,10 @@
 // up when it has reached the new server (HeldUnder). Otherwise it trusts the lease until its deadline,
 // which is less than the TTL after the old server's last answer, by the sidecar's monotonic clock. So
 // new_epoch begins a quiet time, by the new server's clock: nothing is granted for the longest TTL in
-// use. The four statements that grant read its end with the epoch: acquire_one, acquire_many, and the
-// functions ask and pass_on. A key with waiters and without a holder is kept by a pending hold
-// (keep_quiet), so the waiters' checks hand it over in order when the quiet time is over.
+// use. The five statements that grant read its end with the epoch: acquire_one, acquire_session,
+// acquire_many, and the functions ask and pass_on. A key with waiters and without a holder is kept by
+// a pending hold (keep_quiet), so the waiters' checks hand it over in order when the quiet time is
+// over.
 //
 // The new server learns the TTLs from its leases, and from notes (quiet_ttls) that are older than
 // leases that it misses: lease_open writes note and lease in one transaction, and the log is replayed
