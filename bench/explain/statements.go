@@ -56,15 +56,15 @@ var statements = append([]statement{
 	{name: "release", about: "somebody waits for each", args: func(rows, n int) []string {
 		return []string{
 			namespace, "'i'", keys(rows, contended, n), tokens(n), same(uuid(mineLease), n), same("f", n), same("f", n),
-			same("NULL", n), same("f", n), same("", n),
+			same("NULL", n), same("f", n), same("", n), same("", n),
 		}
 	}},
 	{name: "hand_off", about: "of dead holders, somebody waits for each", args: func(rows, n int) []string {
 		return []string{same("default", n), keys(rows, dead, n), grants(deadLeases, n), tokens(n), same("", n)}
 	}},
 	{name: "reap_many", about: "expired leases", args: func(_, n int) []string { return []string{grants(deadLeases, n), "false"} }},
-	{name: "lease_renew_one", about: "a living lease", one: true, args: func(_, _ int) []string { return []string{grants(499, 1)} }},
-	{name: "lease_renew", about: "living leases", args: func(_, n int) []string { return []string{grants(0, n)} }},
+	{name: "lease_renew_one", about: "a living lease", one: true, args: func(_, _ int) []string { return []string{grants(499, 1), "'quick'"} }},
+	{name: "lease_renew", about: "living leases", args: func(_, n int) []string { return []string{grants(0, n), "'quick'"} }},
 	{name: "read", about: "held keys", args: func(rows, n int) []string {
 		return []string{namespace, keys(rows, theirs, n), same(uuid(mineLease), n), "NULL"}
 	}},
@@ -80,6 +80,7 @@ var statements = append([]statement{
 	{name: "amend", about: "data", args: func(rows, n int) []string {
 		return []string{
 			namespace, late, "'i9000001'", keys(rows, mine, n), tokens(n), same(uuid(mineLease), n), same("0", n), same("t", n), same("7", n),
+			same("", n), same("", n), same("", n), same("NULL", n), same("", n),
 		}
 	}},
 	{name: "withdraw", about: "held keys", args: func(rows, n int) []string {

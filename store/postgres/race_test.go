@@ -143,7 +143,7 @@ func TestReapSeesAnEnqueueInFlight(t *testing.T) {
 	t.Parallel()
 	for name, arrays := range map[string]string{
 		"one": `'{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}', '{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}'`,
-		"together": `'{k,k,k,k}', ARRAY[$1::uuid, gen_random_uuid(), gen_random_uuid(), gen_random_uuid()], ARRAY[$2::uuid, $2, $2, $2],
+		"together": `'{k,k,k,k}', array_prepend($1::uuid, ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 3))), ARRAY[$2::uuid, $2, $2, $2],
 			'{0,0,0,0}', '{0,0,0,0}', '{f,f,f,f}', '{s,s,s,s}', '{o,o,o,o}', '{NULL,NULL,NULL,NULL}', '{t,t,t,t}'`,
 	} {
 		t.Run(name, func(t *testing.T) {
