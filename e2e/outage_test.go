@@ -275,7 +275,23 @@ func TestACrashForgetsReleases(t *testing.T) {
 	url := own.NewDatabase(t)
 	o := options{"STORE_URL": url, "TTL": "1h"}
 	one, two := start(t, o), start(t, o)
+	// The server writes by itself at times, and flushes what came before. Then a crash has nothing to forget.
+	const most = 5
+	for n := 0; len(one.logged("releases were repeated")) == 0; n++ {
+		if n == most {
+			t.Fatalf("none of %d crashes has forgotten a release", most)
+		}
+		crashAfterRelease(t, url, one, two)
+		nothingLeft(t, url)
+	}
+}
+
+// crashAfterRelease has one app release a lock and leave with another. The server crashes then, and an app of
+// another sidecar gets both.
+func crashAfterRelease(t *testing.T, url string, one, two *sidecar) {
+	t.Helper()
 	other := dial(t, two.socket)
+	defer other.close()
 	other.release("another", other.acquire("another", ""))
 	holder := dial(t, one.socket)
 	token, dropped := holder.acquire("k", ""), holder.acquire("dropped", "")
@@ -297,11 +313,6 @@ func TestACrashForgetsReleases(t *testing.T) {
 		})
 	}
 	t.Logf("free again %s after the crash", time.Since(crashed))
-	if len(one.logged("releases were repeated")) == 0 {
-		t.Error("the crash has forgotten no release")
-	}
-	other.close()
-	nothingLeft(t, url)
 }
 
 // waitingGrants are the attempt ids of all who wait, by their order; nobody's while the server is away.
