@@ -85,7 +85,7 @@ func TestACohortEndsAtAnotherPod(t *testing.T) {
 	})
 }
 
-// What ends a cohort: then the store chooses the next.
+// Each of these ends a cohort: the store chooses the next.
 func TestTheStoreIsAskedAgain(t *testing.T) {
 	for name, end := range map[string]func(r, other *rig, c *answer){
 		"its time is over": func(r, _ *rig, c *answer) { time.Sleep(holdings.CohortTime); c.free(r) },

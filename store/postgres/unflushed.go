@@ -20,7 +20,7 @@ const (
 // unflushed has the releases that were confirmed and perhaps not flushed: see Releases in doc.go. A later
 // commit that was flushed shows that they are durable. Only a crash of the server or a failover can
 // forget them. Both break all connections, so what is here when a connection is made is released again.
-// That changes nothing if nothing was forgotten.
+// If nothing was forgotten, the repeat changes nothing.
 type unflushed struct {
 	mu sync.Mutex
 	// connected is when the last connection was made.

@@ -93,7 +93,7 @@ type Crowd struct {
 	queue    calls
 	dead     [2]bool // the sidecars' leases
 
-	// What the sidecars know.
+	// The knowledge of the sidecars.
 	lost  [2]bool // it is gone, or has lost its lease
 	calls [mostCalls]waitingCall
 
