@@ -81,16 +81,19 @@ ONE_GOROUTINE := api bench/explain bench/internal/plot internal/exitcode interna
   test/model test/mutants test/vuln test/words
 
 # Vetted already, and not once more with the race detector. That would let each package sleep for
-# a second behind its tests. The longest package is named first, so that it begins first.
+# a second behind its tests. The longest package is named first, so that it begins first. It waits
+# half of the time, so the packages of one goroutine go beside it.
 test-unit: test-deps vet
-	GORACE=atexit_sleep_ms=0 go test -race -vet=off ./store/postgres $$(go list ./... | grep -v -e /e2e$$ -e /store/postgres$$ $(ONE_GOROUTINE:%=-e locksidecar/%$$))
-	$(AS_RELEASED) go test -vet=off $(ONE_GOROUTINE:%=./%)
+	$(AS_RELEASED) go test -p=1 -vet=off $(ONE_GOROUTINE:%=./%) & plain=$$!; \
+	GORACE=atexit_sleep_ms=0 go test -race -vet=off ./store/postgres $$(go list ./... | grep -v -e /e2e$$ -e /store/postgres$$ $(ONE_GOROUTINE:%=-e locksidecar/%$$)); \
+	race=$$?; wait $$plain && exit $$race
 
 # The end-to-end tests measure times, so nothing else runs beside them; and the test
-# cache does not know that they build the binary, so it is not asked (-count=1). One
-# follows a trace from an app with the Python client.
+# cache does not know that they build the binary, so it is not asked (-count=1). They build it with
+# the race detector, which themselves they do without: what they have of the product, unit tests run
+# with it. One follows a trace from an app with the Python client.
 test-e2e: test-deps vet $(PYTHON_CLIENT)/.venv/installed
-	go test -race -vet=off -count=1 ./e2e
+	$(AS_RELEASED) go test -vet=off -count=1 ./e2e
 
 # Two at a time, since they wait most of the time. The examples use what test-node builds.
 test-clients: build client-deps ## The clients and the examples, against the built sidecar, on both stores (STORES=postgres: on one)

@@ -18,7 +18,7 @@ import (
 // tokens, the epoch, and what a lock row tells of its holder.
 func granting(url string) (shared [2]executor, err error) {
 	var sql [4]string
-	for i, name := range []string{"acquire_one", "acquire_many", "release_one", "release_many"} {
+	for i, name := range []string{"acquire_one", "acquire_session", "release_one", "release_many"} {
 		if sql[i], err = sqltext.Of(name); err != nil {
 			return shared, err
 		}
@@ -58,7 +58,7 @@ func (g *grants) acquire(db *pgx.Conn, one, many string, keys []string) error {
 	if n == 1 {
 		var none *string // no data
 		rows, _ := db.Query(context.Background(), one, namespace, keys[0], g.lease, [16]byte(uuid.New()), session, "", none, "", notAfter)
-		if err := each(rows, []any{&token, nil, nil, nil, nil}, 1, func() { tokens[keys[0]] = token }); err != nil {
+		if err := each(rows, []any{&token, nil, nil, nil}, 1, func() { tokens[keys[0]] = token }); err != nil {
 			return err
 		}
 	} else {
@@ -66,10 +66,10 @@ func (g *grants) acquire(db *pgx.Conn, one, many string, keys []string) error {
 		for i := range ids {
 			ids[i] = uuid.New()
 		}
-		rows, _ := db.Query(context.Background(), many, namespace, keys, slices.Repeat([][16]byte{g.lease}, n), make([]bool, n), ids,
-			slices.Repeat([]string{session}, n), make([]string, n), make([]*string, n), make([]string, n),
-			[][16]byte{}, []time.Duration{}, "floor", "floor", notAfter)
-		if err := each(rows, []any{&key, &token, nil, nil, nil, nil}, n, func() { tokens[key] = token }); err != nil {
+		var none []string // no owners, data and trace contexts
+		rows, _ := db.Query(context.Background(), many, namespace, g.lease, keys, ids, slices.Repeat([]string{session}, n),
+			none, none, none, notAfter)
+		if err := each(rows, []any{&key, &token, nil, nil, nil}, n, func() { tokens[key] = token }); err != nil {
 			return err
 		}
 	}
@@ -88,9 +88,9 @@ func (g *grants) release(db *pgx.Conn, one, many string, keys []string) error {
 		delete(g.tokens, key)
 	}
 	g.mu.Unlock()
-	sql, args := many, []any{"floor", keys, tokens, slices.Repeat([][16]byte{g.lease}, n)}
+	sql, args := many, []any{"floor", keys, tokens, slices.Repeat([][16]byte{g.lease}, n), false}
 	if n == 1 {
-		sql, args = one, []any{"floor", keys[0], tokens[0], g.lease}
+		sql, args = one, []any{"floor", keys[0], tokens[0], g.lease, false}
 	}
 	rows, _ := db.Query(context.Background(), sql, args...)
 	return each(rows, []any{nil, nil}, n, func() {})

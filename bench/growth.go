@@ -71,12 +71,16 @@ func (b *bench) growth() error {
 	if !b.write {
 		return nil
 	}
-	head := fmt.Sprintf("# How cost grows\n\nMeasured %s by `make bench-growth`; what was printed meanwhile is in [growth.log](growth.log).\n"+
+	page, logged := "GROWTH.md", "growth.log"
+	if b.only != "" {
+		page, logged = "growth-"+b.only+".md", "growth-"+b.only+".log"
+	}
+	head := fmt.Sprintf("# How cost grows\n\nMeasured %s by `go run ./bench %s`; what was printed meanwhile is in [%s](%s).\n"+
 		"How each is measured: [docs/benchmarks.md](../docs/benchmarks.md#how-cost-grows).\n\nMachine: %s\n",
-		time.Now().UTC().Format("2006-01-02"), b.machine)
+		time.Now().UTC().Format("2006-01-02"), strings.Join(os.Args[1:], " "), logged, logged, b.machine)
 	return errors.Join(
-		os.WriteFile("bench/GROWTH.md", []byte(head+text.String()), 0o644),
-		os.WriteFile("bench/growth.log", []byte(b.logged.String()), 0o644))
+		os.WriteFile("bench/"+page, []byte(head+text.String()), 0o644),
+		os.WriteFile("bench/"+logged, []byte(b.logged.String()), 0o644))
 }
 
 // upTo leaves out the steps that -upto excludes.

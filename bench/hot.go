@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
-// What stands beside a hot key on the same server: durable updates of one row, and an
-// advisory lock, which writes nothing.
+// The peers of a hot key on the same server: durable updates of one row, and an advisory lock,
+// which writes nothing.
 const (
 	hotTable  = `CREATE TABLE direct_hot (id integer PRIMARY KEY, n bigint NOT NULL) WITH (fillfactor = 50); INSERT INTO direct_hot VALUES (1, 0)`
 	hotUpdate = `UPDATE direct_hot SET n = n + 1 WHERE id = 1;

@@ -7,6 +7,8 @@
 //	go run ./bench -write           writes bench/RESULTS.md, results.json and results.log too
 //	go run ./bench -check           compares with bench/results.json, and fails on a loss
 //	go run ./bench -growth          how cost grows; -write writes bench/GROWTH.md and pictures
+//	go run ./bench -growth -only hot -write
+//	                                one curve, into bench/growth-hot.md
 //	go run ./bench -sweep           whether the table of locks stops growing; -write writes bench/SWEEP.md
 //	go run ./bench -profile         where the time goes; -write writes bench/PROFILE.md
 //	go run ./bench -only overhead -against v1.2
@@ -115,8 +117,8 @@ func parse() (options, error) {
 	flag.DurationVar(&o.length, "length", 2*time.Second, "length of one measurement")
 	flag.StringVar(&o.against, "against", "", "an older revision, to compare with where that is measured")
 	flag.Parse()
-	if o.write && (o.only != "" || o.most != 0) {
-		return o, errors.New("what is written is the whole: neither -only nor -upto can stand beside -write")
+	if o.write && (o.only != "" && !o.grows || strings.Contains(o.only, ",") || o.most != 0) {
+		return o, errors.New("what is written is the whole, or one curve: -write stands beside -only with -growth and one name, and never beside -upto")
 	}
 	return o, nil
 }

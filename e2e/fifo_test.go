@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -14,7 +15,10 @@ const lineLength = 100
 type line struct {
 	key  string
 	apps []*app
+	// outage: the store may be away while they release.
+	outage bool
 
+	r      *register
 	mu     sync.Mutex
 	order  []int
 	tokens []int64
@@ -24,17 +28,24 @@ type line struct {
 // each only when the one before stands in line.
 func standInLine(t *testing.T, key string, sidecars ...*sidecar) *line {
 	t.Helper()
-	l := &line{key: key}
+	l := newLine(t, key)
 	looker := dial(t, sidecars[0].socket)
 	for i := range lineLength {
-		a := dial(t, sidecars[i%len(sidecars)].socket)
-		a.send("PUT", lockPath(key), `{"wait_ms":-1}`)
-		l.apps = append(l.apps, a)
-		sidecars[0].await("the next in line", func() bool {
-			return looker.call("GET", lockPath(key), "", "Cache-Control: no-cache").int("queue_length") == int64(i+1)
-		})
+		l.join(sidecars[i%len(sidecars)], looker, `{"wait_ms":-1}`)
 	}
 	return l
+}
+
+func newLine(t *testing.T, key string) *line { return &line{key: key, r: &register{t: t}} }
+
+// join lets a call wait behind all that have joined, and returns when it stands in line.
+func (l *line) join(s *sidecar, looker *app, body string) {
+	a := dial(s.t, s.socket)
+	a.send("PUT", lockPath(l.key), body)
+	l.apps = append(l.apps, a)
+	s.await("the next in line", func() bool {
+		return looker.call("GET", lockPath(l.key), "", "Cache-Control: no-cache").int("queue_length") == int64(len(l.apps))
+	})
 }
 
 // run reads the answers; who is granted the key releases it. It returns when those
@@ -43,15 +54,34 @@ func (l *line) run(still []int) {
 	var wg sync.WaitGroup
 	for _, i := range still {
 		wg.Go(func() {
-			token := l.apps[i].read("PUT", lockPath(l.key)).granted()
+			token := l.next(i).granted()
 			l.mu.Lock()
 			l.order = append(l.order, i)
 			l.tokens = append(l.tokens, token)
 			l.mu.Unlock()
-			l.apps[i].release(l.key, token)
+			l.release(i, token)
 		})
 	}
 	wg.Wait()
+}
+
+// next reads the answer of a call that is granted the key.
+func (l *line) next(i int) answer {
+	ans := l.apps[i].read("PUT", lockPath(l.key))
+	l.r.granted(l.key, int64(i+1), ans.granted())
+	return ans
+}
+
+func (l *line) release(i int, token int64) {
+	l.r.ending(l.key, int64(i+1))
+	for l.outage {
+		ans := l.apps[i].call("DELETE", fmt.Sprintf("%s?token=%d", lockPath(l.key), token), "")
+		if ans.status != 503 {
+			return // released now, or by an attempt before
+		}
+		time.Sleep(20 * time.Millisecond) // a client that is told to retry later
+	}
+	l.apps[i].release(l.key, token)
 }
 
 func (l *line) check(t *testing.T, want []int) {

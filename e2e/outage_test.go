@@ -265,6 +265,56 @@ func TestACrashForgetsPlaces(t *testing.T) {
 	}
 }
 
+// TestACrashForgetsReleases: a release that hands nothing over is not flushed to the disk by itself, so a
+// crash can forget it. The sidecar repeats it when it is connected again, though its app has left: nobody
+// waits for the end of the lease.
+func TestACrashForgetsReleases(t *testing.T) {
+	t.Parallel()
+	own := pgtest.Start(t, pgroles.Template(), pgtest.WithSetting("wal_writer_delay", "10s"),
+		pgtest.WithSetting("autovacuum", "off"), pgtest.WithSetting("bgwriter_lru_maxpages", "0"))
+	url := own.NewDatabase(t)
+	o := options{"STORE_URL": url, "TTL": "1h"}
+	one, two := start(t, o), start(t, o)
+	// The server writes by itself at times, and flushes what came before. Then a crash has nothing to forget.
+	const most = 5
+	for n := 0; len(one.logged("releases were repeated")) == 0; n++ {
+		if n == most {
+			t.Fatalf("none of %d crashes has forgotten a release", most)
+		}
+		crashAfterRelease(t, url, one, two)
+		nothingLeft(t, url)
+	}
+}
+
+// crashAfterRelease has one app release a lock and leave with another. The server crashes then, and an app of
+// another sidecar gets both.
+func crashAfterRelease(t *testing.T, url string, one, two *sidecar) {
+	t.Helper()
+	other := dial(t, two.socket)
+	defer other.close()
+	other.release("another", other.acquire("another", ""))
+	holder := dial(t, one.socket)
+	token, dropped := holder.acquire("k", ""), holder.acquire("dropped", "")
+	writer := pgtest.Query[int](t, url, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
+	if err := syscall.Kill(writer, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	holder.release("k", token)
+	holder.close()
+	one.await("the release of what the connection held", func() bool {
+		return pgtest.Query[int64](t, url, heldLocks) == 0
+	})
+	_ = syscall.Kill(writer, syscall.SIGKILL) // the server ends all other processes, and recovers
+	crashed := time.Now()
+	for key, before := range map[string]int64{"k": token, "dropped": dropped} {
+		eventually(t, "the key", func() bool {
+			answer := other.call("PUT", lockPath(key), "")
+			return answer.status == 200 && answer.granted() > before
+		})
+	}
+	t.Logf("free again %s after the crash", time.Since(crashed))
+}
+
 // waitingGrants are the attempt ids of all who wait, by their order; nobody's while the server is away.
 func waitingGrants(url string) (grants []string) {
 	ctx := context.Background()

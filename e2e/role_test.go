@@ -20,6 +20,13 @@ import (
 
 const insufficientPrivilege = "42501" // SQLSTATE
 
+// ownServer is a server with an empty database, and its URL. Roles are the whole server's, and these tests
+// give them other rights than the rest relies on.
+func ownServer(t *testing.T) (database string) {
+	t.Helper()
+	return pgtest.Start(t, pgtest.WithoutFsync()).NewEmptyDatabase(t)
+}
+
 // makeRoles runs deploy/roles.sql with psql, as an administrator who is no superuser.
 func makeRoles(t *testing.T, database string) {
 	t.Helper()
@@ -87,7 +94,8 @@ func migrateAs(t *testing.T, role, database string) (string, error) {
 // TestRoles: with the roles of deploy/roles.sql one migrates, and sidecars do all that
 // they do, and no more.
 func TestRoles(t *testing.T) {
-	database := cluster.NewEmptyDatabase(t)
+	t.Parallel()
+	database := ownServer(t)
 	makeRoles(t, database)
 	o := options{"STORE_URL": pgtest.As(database, pgroles.Sidecar), "AUTO_MIGRATE": "false", "ALLOW_FORCE": "true", "FAILOVER": "quick"}
 
@@ -116,7 +124,8 @@ func TestRoles(t *testing.T) {
 // TestRolesTakeOver: where sidecars have migrated by themselves until now, they go on under
 // the roles, and the migrator may change what theirs has made.
 func TestRolesTakeOver(t *testing.T) {
-	database := cluster.NewEmptyDatabase(t)
+	t.Parallel()
+	database := ownServer(t)
 	makeRole(t, database, "former", "LOGIN", "CREATE")
 	former := start(t, options{"STORE_URL": pgtest.As(database, "former")})
 	// As the file says, by an administrator who is no superuser.
@@ -139,7 +148,9 @@ func TestRolesTakeOver(t *testing.T) {
 // TestRolesOfOwner: where the sidecars' role is the one that has migrated until now, it owns the
 // schema, and no grant would take that from it: roles.sql says so, and what to do.
 func TestRolesOfOwner(t *testing.T) {
-	database := cluster.NewEmptyDatabase(t)
+	t.Parallel()
+	database := ownServer(t)
+	makeRole(t, database, pgroles.Admin, "LOGIN CREATEROLE", "CONNECT") // which nobody may become
 	makeRole(t, database, pgroles.Sidecar, "LOGIN", "CREATE")
 	former := start(t, options{"STORE_URL": pgtest.As(database, pgroles.Sidecar)})
 	out, err := psqlScript(database).CombinedOutput()

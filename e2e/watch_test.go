@@ -146,6 +146,7 @@ func TestStreamOpenedDuringAnOutage(t *testing.T) {
 // TestUnwatchedKeysCostNothing: only keys that somebody watches are told of, and only
 // for as long as they do.
 func TestUnwatchedKeysCostNothing(t *testing.T) {
+	t.Parallel()
 	o, url := onPostgres(t)
 	o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})
 	one, two := start(t, o), start(t, o)

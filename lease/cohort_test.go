@@ -85,7 +85,7 @@ func TestACohortEndsAtAnotherPod(t *testing.T) {
 	})
 }
 
-// What ends a cohort: then the store chooses the next.
+// Each of these ends a cohort: the store chooses the next.
 func TestTheStoreIsAskedAgain(t *testing.T) {
 	for name, end := range map[string]func(r, other *rig, c *answer){
 		"its time is over": func(r, _ *rig, c *answer) { time.Sleep(holdings.CohortTime); c.free(r) },
@@ -214,6 +214,37 @@ func TestABreakMeansOneOfACohort(t *testing.T) {
 		}
 		calls[2].free(r)
 		calls[3].free(r)
+		r.nothingLeft()
+	})
+}
+
+// A watch that begins in the middle of a cohort shows the first of it. When the store hears who has the key, so
+// do those who watch, here and elsewhere.
+func TestAWatchBeginsInACohort(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		calls, first := r.cohort(other, "k", 4)
+		calls[0].free(r)
+		watchers := []*watcher{r.watch(nil, "k"), other.watch(nil, "k")}
+		calls[1].free(r)
+		third := calls[2].granted(t)
+		time.Sleep(holdings.CohortTime)
+		for _, w := range watchers {
+			if w.view.Token != first.Token {
+				t.Errorf("it begins with token %d, not %d", w.view.Token, first.Token)
+			}
+			if heard := w.want(released, acquired); heard[1].Lock.Token != third.Token {
+				t.Errorf("heard of token %d, not %d", heard[1].Lock.Token, third.Token)
+			}
+		}
+		for _, c := range calls[2:] {
+			c.free(r)
+		}
+		for _, w := range watchers {
+			w.want(released, acquired, released)
+			w.stop()
+		}
 		r.nothingLeft()
 	})
 }

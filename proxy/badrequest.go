@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/valyala/fasthttp"
@@ -16,13 +15,11 @@ func badRequest(c *connection, err error) *wire.Problem {
 	var head *fasthttp.ErrSmallBuffer
 	switch {
 	case c.TimedOut():
-		return &wire.Problem{Code: wire.CodeRequestTimeout, Detail: fmt.Sprintf(
-			"the request was not complete after %s", c.srv.cfg.Timeouts.Request)}
+		return wire.Problemf(wire.CodeRequestTimeout, "the request was not complete after %s", c.srv.cfg.Timeouts.Request)
 	case errors.As(err, &head):
-		return &wire.Problem{Code: wire.CodeHeadTooLarge, Detail: fmt.Sprintf(
-			"request line and headers have more than %d bytes", conn.MaxHead)}
+		return wire.Problemf(wire.CodeHeadTooLarge, "request line and headers have more than %d bytes", conn.MaxHead)
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		return wire.TooLarge(fmt.Sprintf("the body has more than %d bytes (LOCKSIDECAR_MAX_BODY)", c.srv.cfg.MaxBody))
+		return wire.Problemf(wire.CodeTooLarge, "the body has more than %d bytes (LOCKSIDECAR_MAX_BODY)", c.srv.cfg.MaxBody)
 	}
 	return wire.Invalid("the request is not well-formed HTTP/1.1: %s", unquoted(err))
 }

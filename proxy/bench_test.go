@@ -129,7 +129,7 @@ func (nowhere) ForceFlush(context.Context) error           { return nil }
 
 func benchServer(b *testing.B, change ...func(*Config)) string {
 	path := filepath.Join(b.TempDir(), "s")
-	cfg := Config{Locks: instant{newFake()}, Logger: slog.New(slog.DiscardHandler), Socket: path, MaxSessions: 1000}
+	cfg := testConfig(instant{newFake()}, slog.New(slog.DiscardHandler), path)
 	for _, c := range change {
 		c(&cfg)
 	}

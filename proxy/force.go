@@ -13,9 +13,7 @@ import (
 // token, unless this is 0. The log says who lost the lock, the answer how long it was held, at most.
 func (k *call) breakLock(key string, token int64) *wire.Problem {
 	if !k.srv.cfg.AllowForce {
-		p := wire.Forbidden("force=true is not allowed here; the sidecar's LOCKSIDECAR_ALLOW_FORCE=true allows it")
-		p.Refusal = true
-		return p
+		return wire.Refusef(wire.CodeForbidden, "force=true is not allowed here; the sidecar's LOCKSIDECAR_ALLOW_FORCE=true allows it")
 	}
 	s, p := k.claimant()
 	if p != nil {

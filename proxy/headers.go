@@ -78,7 +78,7 @@ func (k *call) joined() (Session, *wire.Problem) {
 	}
 	s, err := k.srv.locks.Session(string(k.session))
 	if err != nil {
-		return nil, wire.SessionEnded("header Lock-Session: no session lives under this id; open one with POST /v1/sessions")
+		return nil, wire.Problemf(wire.CodeSessionEnded, "header Lock-Session: no session lives under this id; open one with POST /v1/sessions")
 	}
 	return s, nil
 }
@@ -95,23 +95,17 @@ func (k *call) checkHostAndOrigin() *wire.Problem {
 		name = h
 	}
 	if !wire.IsLoopback(strings.Trim(name, "[]")) {
-		return foreign("header Host is not a loopback name or address; use localhost, 127.0.0.1 or [::1]")
+		return wire.Refusef(wire.CodeForbidden, "header Host is not a loopback name or address; use localhost, 127.0.0.1 or [::1]")
 	}
 	for _, origin := range k.origins {
 		if !strings.EqualFold(origin, "http://"+host) {
-			return foreign("header Origin: web pages may not call this server")
+			return wire.Refusef(wire.CodeForbidden, "header Origin: web pages may not call this server")
 		}
 	}
 	for _, site := range k.sites {
 		if site != "same-origin" && site != "none" { // none: somebody has typed the address
-			return foreign("header Sec-Fetch-Site: web pages may not call this server")
+			return wire.Refusef(wire.CodeForbidden, "header Sec-Fetch-Site: web pages may not call this server")
 		}
 	}
 	return nil
-}
-
-func foreign(detail string) *wire.Problem {
-	p := wire.Forbidden(detail)
-	p.Refusal = true
-	return p
 }

@@ -56,10 +56,7 @@ type fixture struct {
 func start(t testing.TB, change ...func(*Config)) *fixture {
 	t.Helper()
 	f := &fixture{t: t, locks: newFake(), log: &logs{}}
-	cfg := Config{
-		Locks: f.locks, Logger: slog.New(slog.NewTextHandler(f.log, nil)), Version: "1.2.3",
-		Socket: filepath.Join(tempDir(t), "s"), MaxSessions: 100,
-	}
+	cfg := testConfig(f.locks, slog.New(slog.NewTextHandler(f.log, nil)), filepath.Join(tempDir(t), "s"))
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -69,6 +66,14 @@ func start(t testing.TB, change ...func(*Config)) *fixture {
 	}
 	t.Cleanup(f.Stop)
 	return f
+}
+
+// testConfig has what package config has by default.
+func testConfig(locks Locks, log *slog.Logger, socket string) Config {
+	return Config{
+		Locks: locks, Logger: log, Version: "1.2.3", Socket: socket, SocketMode: 0o660,
+		TTL: 15 * time.Second, MaxConns: 464, MaxBody: 64 << 10, Timeouts: defaultTimeouts,
+	}
 }
 
 // client is a raw connection to a server.

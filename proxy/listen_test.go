@@ -14,7 +14,7 @@ import (
 // startAt tries to start a server on a path.
 func startAt(t *testing.T, path string, change ...func(*Config)) (*Server, error) {
 	t.Helper()
-	cfg := Config{Locks: newFake(), Logger: slog.New(slog.DiscardHandler), Socket: path, MaxSessions: 10}
+	cfg := testConfig(newFake(), slog.New(slog.DiscardHandler), path)
 	for _, c := range change {
 		c(&cfg)
 	}

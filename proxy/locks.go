@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/lease"
@@ -22,7 +21,22 @@ func (k *call) acquire(key string) *wire.Problem {
 	if p != nil {
 		return p
 	}
-	return k.acquireFor(s, r, outlives)
+	k.span.setAcquire(&r, s, k.srv.cfg.TTL)
+	g, err := k.srv.locks.Acquire(k.begin(true), s, r)
+	gone := k.c.EndCall()
+	if skipped, ok := errors.AsType[*lease.SkippedError](err); ok {
+		k.span.setResult(metrics.Skipped)
+		k.answer(wire.AppendSkipped(k.buffer(), skipped))
+		return nil
+	}
+	if err != nil {
+		return k.failed(err)
+	}
+	if p := k.granted(s, []lease.Grant{g}, gone, outlives, r.Traceparent); p != nil {
+		return p
+	}
+	k.answerGrants(wire.AppendGrant(k.buffer(), &g))
+	return nil
 }
 
 // acquireAll is POST /v1/locks.
@@ -37,7 +51,17 @@ func (k *call) acquireAll() *wire.Problem {
 	if p != nil {
 		return p
 	}
-	return k.acquireAllFor(s, keys, r, outlives)
+	k.span.setAcquire(&r, s, k.srv.cfg.TTL)
+	all, err := k.srv.locks.AcquireAll(k.begin(true), s, keys, r)
+	gone := k.c.EndCall()
+	if err != nil {
+		return k.failed(err).WithKey(err)
+	}
+	if p := k.granted(s, all, gone, outlives, r.Traceparent); p != nil {
+		return p
+	}
+	k.answerGrants(wire.AppendGrants(k.buffer(), all))
+	return nil
 }
 
 // acquirer returns the session of an acquire, and completes the request from the head.
@@ -71,39 +95,6 @@ func (k *call) connectionSession() (Session, *wire.Problem) {
 		return nil, k.failed(err)
 	}
 	return s, nil
-}
-
-func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *wire.Problem {
-	k.span.setAcquire(&r, s, k.srv.cfg.TTL)
-	g, err := k.srv.locks.Acquire(k.begin(true), s, r)
-	gone := k.c.EndCall()
-	if skipped, ok := errors.AsType[*lease.SkippedError](err); ok {
-		k.span.setResult(metrics.Skipped)
-		k.answer(wire.AppendSkipped(k.buffer(), skipped))
-		return nil
-	}
-	if err != nil {
-		return k.failed(err)
-	}
-	if p := k.granted(s, []lease.Grant{g}, gone, outlives, r.Traceparent); p != nil {
-		return p
-	}
-	k.answerGrants(append(wire.AppendGrant(k.buffer(), &g), '}'))
-	return nil
-}
-
-func (k *call) acquireAllFor(s Session, keys []string, r lease.Request, outlives bool) *wire.Problem {
-	k.span.setAcquire(&r, s, k.srv.cfg.TTL)
-	all, err := k.srv.locks.AcquireAll(k.begin(true), s, keys, r)
-	gone := k.c.EndCall()
-	if err != nil {
-		return k.failed(err).WithKey(err)
-	}
-	if p := k.granted(s, all, gone, outlives, r.Traceparent); p != nil {
-		return p
-	}
-	k.answerGrants(wire.AppendGrants(k.buffer(), all))
-	return nil
 }
 
 // granted remembers the grants until their answer is written, or hands them back if the client left.
@@ -246,9 +237,7 @@ func (k *call) roomFor(length int) *wire.Problem {
 	if length <= conn.MaxScratch || k.c.ReserveLongAnswer() {
 		return nil
 	}
-	p := wire.LimitReached(fmt.Sprintf("too many long answers are not yet read by those who asked: %d", conn.MaxLongAnswers))
-	p.Refusal = true
-	return p
+	return wire.Refusef(wire.CodeLimit, "too many long answers are not yet read by those who asked: %d", conn.MaxLongAnswers)
 }
 
 // claimant is the session that the call names, else the connection's own; it may be nil.

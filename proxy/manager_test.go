@@ -37,10 +37,7 @@ func withManagerOn(t *testing.T, st store.Store, change ...func(*Config)) (*fixt
 		t.Fatal(err)
 	}
 	f := &fixture{t: t, log: &logs{}}
-	cfg := Config{
-		Locks: FromManager(m), Logger: slog.New(slog.NewTextHandler(f.log, nil)),
-		Socket: filepath.Join(tempDir(t), "s"), MaxSessions: 10,
-	}
+	cfg := testConfig(FromManager(m), slog.New(slog.NewTextHandler(f.log, nil)), filepath.Join(tempDir(t), "s"))
 	for _, c := range change {
 		c(&cfg)
 	}

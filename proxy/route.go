@@ -193,7 +193,7 @@ func (k *call) routeOperator() *wire.Problem {
 			return k.metrics()
 		}
 	}
-	return wire.NotFound("there is nothing at this path; the calls stand under /v1")
+	return wire.Problemf(wire.CodeNotFound, "there is nothing at this path; the calls stand under /v1")
 }
 
 // ready reports why locks cannot be had, but not on the admin address: an error of the
@@ -208,7 +208,7 @@ func (k *call) ready() *wire.Problem {
 	}
 	p := wire.ProblemOf(err)
 	if p == nil {
-		p = &wire.Problem{Code: wire.CodeStoreUnavailable, Detail: err.Error()}
+		p = wire.Problemf(wire.CodeStoreUnavailable, "%v", err)
 	}
 	if k.c.Kind == conn.Admin && p.Code == wire.CodeStoreUnavailable {
 		p.Detail = "the store cannot be used now; GET /readyz on the socket says why"
@@ -238,7 +238,9 @@ func (k *call) only(allow string) *wire.Problem {
 }
 
 func (k *call) wrongMethod(allow string) *wire.Problem {
-	return wire.MethodNotAllowed(allow, "the method "+string(k.ctx.Method())+" is not known here; known: "+allow)
+	p := wire.Problemf(wire.CodeMethodNotAllowed, "the method %s is not known here; known: %s", k.ctx.Method(), allow)
+	p.Allow = allow
+	return p
 }
 
 func (k *call) json(body []byte) {
@@ -289,5 +291,5 @@ func (s *Server) problemFor(err error, call, on, traceparent string) *wire.Probl
 		return p
 	}
 	tracing.Logger(s.log, traceparent).Error("call failed", "call", call, "on", on, "error", err)
-	return &wire.Problem{Code: wire.CodeInternal, Detail: "the sidecar has logged what went wrong"}
+	return wire.Problemf(wire.CodeInternal, "the sidecar has logged what went wrong")
 }

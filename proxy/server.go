@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,7 @@ type Server struct {
 
 // New makes a server; Start makes it serve.
 func New(cfg Config) *Server {
-	cfg = cfg.withDefaults()
+	cfg.Timeouts = cmp.Or(cfg.Timeouts, defaultTimeouts)
 	s := &Server{cfg: cfg, locks: cfg.Locks, log: cfg.Logger}
 	conns := conn.Config{Log: cfg.Logger, AllowedUIDs: cfg.AllowedUIDs, MaxConns: cfg.MaxConns, Timeouts: cfg.Timeouts.Timeouts}
 	s.conns = conn.NewSet(conns, s.own, s.serve)

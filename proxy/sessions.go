@@ -23,7 +23,7 @@ func (k *call) routeSessions() *wire.Problem {
 		return k.openSession()
 	}
 	if len(id) == 0 || bytes.IndexByte(id, '/') >= 0 {
-		return wire.NotFound("there is nothing at this path; a session is /v1/sessions/{id}")
+		return wire.Problemf(wire.CodeNotFound, "there is nothing at this path; a session is /v1/sessions/{id}")
 	}
 	if p := k.only("DELETE"); p != nil {
 		return p
@@ -77,7 +77,7 @@ func (k *call) deleteSession(id string) *wire.Problem {
 	}
 	s, err := k.srv.locks.Session(id)
 	if err != nil {
-		return wire.SessionEnded("no session lives under this id")
+		return wire.Problemf(wire.CodeSessionEnded, "no session lives under this id")
 	}
 	left := k.begin(true)
 	select {
@@ -85,8 +85,6 @@ func (k *call) deleteSession(id string) *wire.Problem {
 	case <-left.Done():
 	}
 	k.c.EndCall()
-	b := append(k.buffer(), `{"session":`...)
-	b = wire.AppendString(b, id)
-	k.answer(append(b, `,"ended":true}`...))
+	k.answer(wire.AppendEnded(k.buffer(), id))
 	return nil
 }

@@ -15,9 +15,7 @@ func (k *call) askToStop(key string) *wire.Problem {
 	if err != nil {
 		return k.failed(err)
 	}
-	b := append(k.buffer(), `{"key":`...)
-	b = wire.AppendString(b, key)
-	k.answer(append(b, `,"requested":true}`...))
+	k.answer(wire.AppendAsked(k.buffer(), key))
 	k.ctx.Response.SetStatusCode(statusAccepted)
 	return nil
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -122,11 +123,10 @@ func (x *callSpan) setAcquire(r *lease.Request, s Session, fallback time.Duratio
 	if r.Wait == lease.WaitForever {
 		wait = -1
 	}
-	ttl := r.TTL
 	if s != nil {
-		or(&ttl, s.TTL())
+		fallback = s.TTL()
 	}
-	or(&ttl, fallback)
+	ttl := cmp.Or(r.TTL, fallback)
 	x.SetAttributes(tracing.Bind.String(r.Bind.String()), tracing.Mode.String(r.Mode()), tracing.WaitLimit.Int64(wait), tracing.TTL.Int64(ttl.Milliseconds()))
 	if r.Bind == lease.BindSession {
 		x.setSession(s)
@@ -253,7 +253,7 @@ func (k *call) traceparent() string {
 	if k.traces != 1 {
 		return ""
 	}
-	return wire.Traceparent(k.trace)
+	return tracing.Known(string(k.trace[:min(len(k.trace), 56)])) // a byte more than is known: the rest need not be kept
 }
 
 func (k *call) logger() *slog.Logger { return tracing.Logger(k.srv.log, k.traceparent()) }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -35,6 +37,24 @@ func TestStatementsAreComplete(t *testing.T) {
 	for _, s := range statements {
 		if sql, err := sqltext.Of(s.name); err != nil || strings.Contains(sql, ":schema_version") {
 			t.Errorf("%s: %v\n%s", s.name, err, sql)
+		}
+	}
+}
+
+// A statement that has got a parameter more fails only when it is explained, which no test does.
+func TestStatementsHaveAllArguments(t *testing.T) {
+	for _, s := range statements {
+		sql, err := sqltext.Of(s.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := 0
+		for _, found := range regexp.MustCompile(`\$(\d+)`).FindAllStringSubmatch(sql, -1) {
+			n, _ := strconv.Atoi(found[1])
+			last = max(last, n)
+		}
+		if got := len(s.args(1000, 1)); got != last {
+			t.Errorf("%s, %s: %d arguments, and the statement has %d", s.name, s.about, got, last)
 		}
 	}
 }

@@ -37,10 +37,10 @@ var statements = append([]statement{
 	{name: "acquire_one", about: "a new key", one: true, args: func(rows, _ int) []string { return acquireOne(keyOf(rows, unknown, 500)) }},
 	{name: "acquire_one", about: "a free key", one: true, args: func(rows, _ int) []string { return acquireOne(keyOf(rows, free, 500)) }},
 	{name: "acquire_one", about: "a held key", one: true, args: func(rows, _ int) []string { return acquireOne(keyOf(rows, theirs, 500)) }},
-	{name: "acquire_many", about: "new keys", args: func(rows, n int) []string { return acquireMany(keys(rows, unknown, n), n, false) }},
-	{name: "acquire_many", about: "free keys", args: func(rows, n int) []string { return acquireMany(keys(rows, free, n), n, false) }},
-	{name: "acquire_many", about: "held keys", args: func(rows, n int) []string { return acquireMany(keys(rows, theirs, n), n, false) }},
-	{name: "acquire_many", about: "new keys, bind:ttl", args: func(rows, n int) []string { return acquireMany(keys(rows, unknown, n), n, true) }},
+	{name: "acquire_session", about: "new keys", args: func(rows, n int) []string { return acquireSession(keys(rows, unknown, n), n) }},
+	{name: "acquire_session", about: "free keys", args: func(rows, n int) []string { return acquireSession(keys(rows, free, n), n) }},
+	{name: "acquire_session", about: "held keys", args: func(rows, n int) []string { return acquireSession(keys(rows, theirs, n), n) }},
+	{name: "acquire_many", about: "new keys, bind:ttl", args: func(rows, n int) []string { return acquireTTL(keys(rows, unknown, n), n) }},
 	{name: "ask", about: "held keys, to wait", args: func(rows, n int) []string {
 		return []string{
 			namespace, late, "true", "'i'", "'p'", keys(rows, theirs, n), grants(5_000_000, n), same(uuid(waitsLease), n),
@@ -48,23 +48,23 @@ var statements = append([]statement{
 		}
 	}},
 	{name: "release_one", about: "nobody waits", one: true, args: func(rows, _ int) []string {
-		return []string{namespace, quote(keyOf(rows, mine, 500)), "500", quote(uuid(mineLease))}
+		return []string{namespace, quote(keyOf(rows, mine, 500)), "500", quote(uuid(mineLease)), "false"}
 	}},
 	{name: "release_many", about: "nobody waits", args: func(rows, n int) []string {
-		return []string{namespace, keys(rows, mine, n), tokens(n), same(uuid(mineLease), n)}
+		return []string{namespace, keys(rows, mine, n), tokens(n), same(uuid(mineLease), n), "false"}
 	}},
 	{name: "release", about: "somebody waits for each", args: func(rows, n int) []string {
 		return []string{
 			namespace, "'i'", keys(rows, contended, n), tokens(n), same(uuid(mineLease), n), same("f", n), same("f", n),
-			same("NULL", n), same("f", n), same("", n),
+			same("NULL", n), same("f", n), same("", n), same("", n),
 		}
 	}},
 	{name: "hand_off", about: "of dead holders, somebody waits for each", args: func(rows, n int) []string {
 		return []string{same("default", n), keys(rows, dead, n), grants(deadLeases, n), tokens(n), same("", n)}
 	}},
 	{name: "reap_many", about: "expired leases", args: func(_, n int) []string { return []string{grants(deadLeases, n), "false"} }},
-	{name: "lease_renew_one", about: "a living lease", one: true, args: func(_, _ int) []string { return []string{grants(499, 1)} }},
-	{name: "lease_renew", about: "living leases", args: func(_, n int) []string { return []string{grants(0, n)} }},
+	{name: "lease_renew_one", about: "a living lease", one: true, args: func(_, _ int) []string { return []string{grants(499, 1), "'quick'"} }},
+	{name: "lease_renew", about: "living leases", args: func(_, n int) []string { return []string{grants(0, n), "'quick'"} }},
 	{name: "read", about: "held keys", args: func(rows, n int) []string {
 		return []string{namespace, keys(rows, theirs, n), same(uuid(mineLease), n), "NULL"}
 	}},
@@ -80,6 +80,7 @@ var statements = append([]statement{
 	{name: "amend", about: "data", args: func(rows, n int) []string {
 		return []string{
 			namespace, late, "'i9000001'", keys(rows, mine, n), tokens(n), same(uuid(mineLease), n), same("0", n), same("t", n), same("7", n),
+			same("", n), same("", n), same("", n), same("NULL", n), same("", n),
 		}
 	}},
 	{name: "withdraw", about: "held keys", args: func(rows, n int) []string {
@@ -121,14 +122,14 @@ func acquireOne(key string) []string {
 	}
 }
 
-func acquireMany(keys string, n int, byTTL bool) []string {
-	leases, by, made, ttls := same(uuid(mineLease), n), "f", "'{}'", "'{}'"
-	if byTTL {
-		leases, by, ttls = grants(6_000_000, n), "t", same("1 hour", n)
-		made = leases
-	}
+func acquireSession(keys string, n int) []string {
+	return []string{namespace, quote(uuid(mineLease)), keys, grants(5_000_000, n), same("c3:1", n), "NULL", "NULL", "NULL", late}
+}
+
+func acquireTTL(keys string, n int) []string {
+	leases := grants(6_000_000, n)
 	return []string{
-		namespace, keys, leases, same(by, n), grants(5_000_000, n), same("c1:1", n), same("", n), same("NULL", n), same("", n),
-		made, ttls, "'i'", "'p'", late,
+		namespace, keys, leases, same("t", n), grants(5_000_000, n), same("c1:1", n), same("", n), same("NULL", n), same("", n),
+		leases, same("1 hour", n), "'i'", "'p'", late,
 	}
 }

@@ -47,6 +47,11 @@ func redis(address string, workers int, hot bool) (operations []func() error, en
 	return operations, end, nil
 }
 
+type redisConn struct {
+	net.Conn
+	r *bufio.Reader
+}
+
 // pause is the longest before a refused client asks again. Redis's documentation wants it to be
 // random; client libraries pause for 50 to 250 ms.
 const pause = 10 * time.Millisecond
@@ -65,11 +70,6 @@ func (c *redisConn) lock(set []byte, hot bool) error {
 		}
 		time.Sleep(mathrand.N(pause))
 	}
-}
-
-type redisConn struct {
-	net.Conn
-	r *bufio.Reader
 }
 
 // call wants an answer of one line.

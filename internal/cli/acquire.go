@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,16 +35,56 @@ const acquireExample = `  token=$(locksidecar acquire backup:nightly --ttl 1h) |
   locksidecar acquire backup:nightly --ttl 1h --wait`
 
 type acquireBody struct {
-	Bind      string          `json:"bind"`
-	TTLMS     int64           `json:"ttl_ms"`
+	Bind      string          `json:"bind,omitempty"`
+	TTLMS     int64           `json:"ttl_ms,omitempty"`
 	WaitMS    int64           `json:"wait_ms,omitempty"`
 	Data      json.RawMessage `json:"data,omitempty"`
 	RequestID string          `json:"request_id"`
 }
 
+// addFlags adds those that `run` has, too.
+func (b *acquireBody) addFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.Func("wait", "wait in the queue for a `duration`; alone, without one: for ever", func(text string) error {
+		switch text {
+		case "": // an empty variable of a script
+			text = "0s"
+		case waitForever:
+			b.WaitMS = -1
+			return nil
+		}
+		return setMilliseconds(&b.WaitMS, text)
+	})
+	flags.Lookup("wait").NoOptDefVal = waitForever
+	flags.Func("data", "`JSON` that others see as part of the holder", func(text string) error {
+		if text != "" && !json.Valid([]byte(text)) {
+			return errors.New("it is not JSON (a text needs its quotes: '\"text\"')")
+		}
+		b.Data = json.RawMessage(text)
+		return nil
+	})
+}
+
+func (b *acquireBody) wait() time.Duration { return time.Duration(b.WaitMS) * time.Millisecond }
+
+func setMilliseconds(field *int64, text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 || d != d.Truncate(time.Millisecond) {
+		return errors.New("allowed: a duration of whole milliseconds, such as 30s or 500ms")
+	}
+	*field = d.Milliseconds()
+	return nil
+}
+
+// grantAnswer is the part of the answers to acquire and PATCH that is used here.
+type grantAnswer struct {
+	Granted     bool  `json:"granted"`
+	Token       int64 `json:"token"`
+	ExpiresInMS int64 `json:"expires_in_ms"`
+}
+
 func (a *app) acquireCommand() *cobra.Command {
-	var ttl time.Duration
-	var wait, data, requestID string
+	body := acquireBody{Bind: "ttl"}
 	cmd := &cobra.Command{
 		Use:     "acquire KEY --ttl DURATION",
 		Short:   "Acquire a lock for a time and print its fencing token",
@@ -51,11 +92,12 @@ func (a *app) acquireCommand() *cobra.Command {
 		Example: acquireExample,
 		Args:    exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			body, err := newAcquireBody(ttl, wait, data, requestID)
-			if err != nil {
-				return err
+			if body.TTLMS == 0 {
+				return usagef("--ttl is missing: how long shall the lock last? For instance --ttl 60s")
 			}
-			token, err := acquire(a.newClient(), args[0], body, requestID != "")
+			shared := body.RequestID != ""
+			body.RequestID = cmp.Or(body.RequestID, uuid.NewString())
+			token, err := acquire(a.newClient(), args[0], body, shared)
 			if err != nil {
 				return err
 			}
@@ -63,22 +105,19 @@ func (a *app) acquireCommand() *cobra.Command {
 			return err
 		},
 	}
-	flags := cmd.Flags()
-	flags.DurationVar(&ttl, "ttl", 0, "how long the lock lasts, from 500ms to 24h (required)")
-	flags.StringVar(&wait, "wait", "", "wait in the queue so long; alone, without a duration: for ever")
-	flags.Lookup("wait").NoOptDefVal = waitForever
-	flags.StringVar(&data, "data", "", "JSON that others see as part of the holder")
-	flags.StringVar(&requestID, "request-id", "", "a UUID of your own that makes the call repeatable: the same id gets the same grant")
+	body.addFlags(cmd)
+	cmd.Flags().Func("ttl", "the `duration` of the lock, from 500ms to 24h (required)", func(text string) error {
+		return setMilliseconds(&body.TTLMS, text)
+	})
+	cmd.Flags().StringVar(&body.RequestID, "request-id", "", "a UUID of your own that makes the call repeatable: the same id gets the same grant")
 	return cmd
 }
 
 // acquire returns the token. Without an answer it releases by request id, unless the id is shared: then
 // an earlier call may have told its caller of it.
 func acquire(c *client, key string, body acquireBody, shared bool) (token int64, err error) {
-	var grant struct {
-		Token int64 `json:"token"`
-	}
-	err = c.call(http.MethodPut, lockPath(key), body, &grant, time.Duration(body.WaitMS)*time.Millisecond)
+	var grant grantAnswer
+	err = c.call(http.MethodPut, lockPath(key), body, &grant, body.wait())
 	if _, unanswered := errors.AsType[*unansweredError](err); !unanswered {
 		return grant.Token, err
 	}
@@ -87,55 +126,4 @@ func acquire(c *client, key string, body acquireBody, shared bool) (token int64,
 	}
 	return 0, fmt.Errorf("%w; it may have granted the lock: `acquire` with --request-id %s asks again, `release` gives it back",
 		err, printable(body.RequestID))
-}
-
-// newAcquireBody checks only what the sidecar could not say better.
-func newAcquireBody(ttl time.Duration, wait, data, requestID string) (acquireBody, error) {
-	body := acquireBody{Bind: "ttl", RequestID: requestID}
-	if requestID == "" {
-		body.RequestID = uuid.NewString()
-	}
-	var err error
-	if ttl == 0 {
-		return body, usagef("--ttl is missing: how long shall the lock last? For instance --ttl 60s")
-	}
-	if body.TTLMS, err = milliseconds("--ttl", ttl); err != nil {
-		return body, err
-	}
-	if body.WaitMS, err = waitMilliseconds(wait); err != nil {
-		return body, err
-	}
-	body.Data, err = jsonFlag("--data", data)
-	return body, err
-}
-
-func jsonFlag(flag, value string) (json.RawMessage, error) {
-	if value == "" {
-		return nil, nil
-	}
-	if !json.Valid([]byte(value)) {
-		return nil, usagef("%s is not JSON: %s (a text needs its quotes: '\"text\"')", flag, printable(value))
-	}
-	return json.RawMessage(value), nil
-}
-
-func waitMilliseconds(wait string) (int64, error) {
-	switch wait {
-	case "":
-		return 0, nil
-	case waitForever:
-		return -1, nil
-	}
-	d, err := time.ParseDuration(wait)
-	if err != nil || d < 0 {
-		return 0, usagef("--wait is %q; allowed: a duration such as 30s, or nothing to wait for ever", wait)
-	}
-	return milliseconds("--wait", d)
-}
-
-func milliseconds(flag string, d time.Duration) (int64, error) {
-	if d != d.Truncate(time.Millisecond) {
-		return 0, usagef("%s is %s; allowed: whole milliseconds", flag, d)
-	}
-	return d.Milliseconds(), nil
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +11,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"os"
 	"syscall"
 	"time"
 
@@ -40,18 +40,7 @@ type client struct {
 
 // newClient uses --socket, else the variable of the sidecar.
 func (a *app) newClient() *client {
-	socket := a.socket
-	if socket == "" {
-		socket = config.Socket(a.lookup)
-	}
-	return newClient(socket, a.version)
-}
-
-func (a *app) lookup(name string) (string, bool) {
-	if a.source.Lookuper != nil {
-		return a.source.Lookuper.Lookup(name)
-	}
-	return os.LookupEnv(name)
+	return newClient(cmp.Or(a.socket, config.Socket(a.source)), a.version)
 }
 
 func newClient(socket, version string) *client {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
@@ -409,8 +410,11 @@ func TestJoinWait(t *testing.T) {
 
 func TestWaitMilliseconds(t *testing.T) {
 	for in, want := range map[string]int64{"": 0, waitForever: -1, "0s": 0, "1m": 60_000} {
-		if got, err := waitMilliseconds(in); err != nil || got != want {
-			t.Errorf("%q: %d, %v", in, got, err)
+		var body acquireBody
+		cmd := &cobra.Command{}
+		body.addFlags(cmd)
+		if err := cmd.Flags().Set("wait", in); err != nil || body.WaitMS != want {
+			t.Errorf("%q: %d, %v", in, body.WaitMS, err)
 		}
 	}
 }

@@ -16,21 +16,14 @@ The store is asked, also for a lock of this pod.`,
 		Example: `  locksidecar get backup:nightly
   locksidecar get backup:nightly --json | jq -r .holder.pod`,
 		Args: exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var answer json.RawMessage
+			if err := a.newClient().call(http.MethodGet, lockPath(args[0]), nil, &answer, 0); err != nil {
+				return err
+			}
+			return show(cmd, answer, (*lockView).write)
+		},
 	}
-	asJSON := addJSON(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		var answer json.RawMessage
-		if err := a.newClient().call(http.MethodGet, lockPath(args[0]), nil, &answer, 0); err != nil {
-			return err
-		}
-		if *asJSON {
-			return writeJSON(cmd.OutOrStdout(), answer)
-		}
-		var lock lockView
-		if err := decode(answer, &lock); err != nil {
-			return err
-		}
-		return lock.write(cmd.OutOrStdout())
-	}
+	addJSON(cmd)
 	return cmd
 }

@@ -33,27 +33,27 @@ ends: the holder's sidecar renews it. It is "ttl" for one that ends after its ti
   locksidecar ls --scope pod      # granted by this sidecar
   locksidecar ls --json | jq -r '.locks[] | select(.stopping) | .key'`,
 		Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if flags.limit < 0 {
+				return usagef("--limit is %d; allowed: 0 or more", flags.limit)
+			}
+			list, err := listLocks(a.newClient(), flags)
+			if err != nil {
+				return err
+			}
+			if wantsJSON(cmd) {
+				out := json.NewEncoder(cmd.OutOrStdout())
+				out.SetEscapeHTML(false) // as the API does not
+				return out.Encode(list)
+			}
+			return writeTable(cmd.OutOrStdout(), list.Locks)
+		},
 	}
-	asJSON := addJSON(cmd)
+	addJSON(cmd)
 	cmd.Flags().StringVar(&flags.scope, "scope", "all", "all (of the namespace) or pod (granted by this sidecar)")
 	cmd.Flags().StringVar(&flags.prefix, "prefix", "", "only keys that begin with it")
 	cmd.Flags().StringVar(&flags.kind, "type", "", "only keys of this type, the part before the first colon")
 	cmd.Flags().IntVar(&flags.limit, "limit", 0, "list at most so many; 0: all")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if flags.limit < 0 {
-			return usagef("--limit is %d; allowed: 0 or more", flags.limit)
-		}
-		list, err := listLocks(a.newClient(), flags)
-		if err != nil {
-			return err
-		}
-		if *asJSON {
-			out := json.NewEncoder(cmd.OutOrStdout())
-			out.SetEscapeHTML(false) // as the API does not
-			return out.Encode(list)
-		}
-		return writeTable(cmd.OutOrStdout(), list.Locks)
-	}
 	return cmd
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,29 +42,21 @@ that may create tables, sidecars need no such right (LOCKSIDECAR_AUTO_MIGRATE=fa
 	}
 }
 
-// migrateCode tells a database that may be tried again from one that must be fixed first.
-func migrateCode(err error) int {
-	var refused *pgconn.PgError
-	var unreachable *pgconn.ConnectError
-	switch {
-	case errors.As(err, &refused):
-		return refusedCode(refused.Code)
-	case errors.As(err, &unreachable), errors.Is(err, context.DeadlineExceeded):
-		return exitcode.Unavailable
-	}
-	return exitcode.Unexpected
+// migrateCodes tell a database that may be tried again from one that must be fixed first, by its SQLSTATE
+// or the class of that.
+var migrateCodes = map[string]int{
+	"42501": exitcode.Config,                        // insufficient privilege
+	"28":    exitcode.Config, "3D": exitcode.Config, // who we are, which database
+	// connection, resources, operator intervention
+	"08": exitcode.Unavailable, "53": exitcode.Unavailable, "57": exitcode.Unavailable,
 }
 
-// refusedCode maps a SQLSTATE, mostly by its class.
-func refusedCode(state string) int {
-	const insufficientPrivilege = "42501"
-	if state == insufficientPrivilege {
-		return exitcode.Config
+func migrateCode(err error) int {
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		class := refused.Code[:min(2, len(refused.Code))]
+		return cmp.Or(migrateCodes[refused.Code], migrateCodes[class], exitcode.Unexpected)
 	}
-	switch state[:min(2, len(state))] {
-	case "28", "3D": // who we are, which database
-		return exitcode.Config
-	case "08", "53", "57": // connection, resources, operator intervention
+	if _, unreachable := errors.AsType[*pgconn.ConnectError](err); unreachable || errors.Is(err, context.DeadlineExceeded) {
 		return exitcode.Unavailable
 	}
 	return exitcode.Unexpected

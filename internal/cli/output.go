@@ -8,13 +8,26 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func addJSON(cmd *cobra.Command) *bool {
-	return cmd.Flags().Bool("json", false, "print one JSON document, as the API answers")
+func addJSON(cmd *cobra.Command) {
+	cmd.Flags().Bool("json", false, "print one JSON document, as the API answers")
 }
 
-func writeJSON(w io.Writer, answer json.RawMessage) error {
-	_, err := fmt.Fprintf(w, "%s\n", answer)
-	return err
+func wantsJSON(cmd *cobra.Command) bool {
+	on, _ := cmd.Flags().GetBool("json")
+	return on
+}
+
+// show prints an answer: with --json as it came, else as write does.
+func show[T any](cmd *cobra.Command, answer json.RawMessage, write func(*T, io.Writer) error) error {
+	if wantsJSON(cmd) {
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s\n", answer)
+		return err
+	}
+	var view T
+	if err := decode(answer, &view); err != nil {
+		return err
+	}
+	return write(&view, cmd.OutOrStdout())
 }
 
 func decode(answer json.RawMessage, into any) error {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
@@ -12,15 +13,17 @@ import (
 func TestPrintable(t *testing.T) {
 	for in, want := range map[string]string{
 		"backup:nightly": "backup:nightly", "": "", "a b": "a b", "日本 é": "日本 é",
-		"\x1b]0;title\x07": `\x1b]0;title\x07`, "a\tb\nc\rd": `a\x09b\x0ac\x0dd`, "\x7f": `\x7f`,
+		"\x1b]0;title\x07": `\x1b]0;title\a`, "a\tb\nc\rd": `a\tb\nc\rd`, `"a\\x1b"`: `"a\\x1b"`, "\x7f": `\x7f`,
 		"\u009b2J": `\u009b2J`, "\u202egnp.exe": `\u202egnp.exe`, "\u2028": `\u2028`, "\u200b": `\u200b`,
-		"\xff\x9b": `\xff\x9b`, "\ufffd": `\ufffd`, "\U000e0041": `\U000e0041`,
+		"\xff\x9b": `\xff\x9b`, "\ufffd": "\ufffd", "\U000e0041": `\U000e0041`,
 	} {
 		if got := printable(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}
 }
+
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
 // FuzzPrintable: whatever comes in, what comes out only stands there.
 func FuzzPrintable(f *testing.F) {
@@ -87,7 +90,7 @@ func TestErrorsOfASidecarArePrintable(t *testing.T) {
 		{"run", "k", "--", "true"},
 	} {
 		_, err := command(append([]string{"--socket", f.socket}, args...)...)
-		if err == nil || !strings.Contains(err.Error(), `it is\x1b]0;broken\x07 on purpose`) {
+		if err == nil || !strings.Contains(err.Error(), `it is\x1b]0;broken\a on purpose`) {
 			t.Errorf("%q: %q", args, err)
 		}
 	}

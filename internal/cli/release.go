@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -26,7 +27,6 @@ that token): exit code 77.`
 
 func (a *app) releaseCommand() *cobra.Command {
 	var o releaseOptions
-	var asJSON *bool
 	cmd := &cobra.Command{
 		Use:     "release KEY (--token TOKEN | --request-id UUID | --force [--token TOKEN])",
 		Short:   "Release a lock that was acquired with `acquire`, or break a lock",
@@ -44,29 +44,26 @@ func (a *app) releaseCommand() *cobra.Command {
 			if err := a.newClient().call(http.MethodDelete, lockPath(args[0])+query, nil, &answer, wait); err != nil {
 				return err
 			}
-			if *asJSON {
-				return writeJSON(cmd.OutOrStdout(), answer)
-			}
-			var released struct {
-				Released bool  `json:"released"`
-				HeldMS   int64 `json:"held_ms"`
-			}
-			if err := decode(answer, &released); err != nil {
+			return show(cmd, answer, func(released *releaseAnswer, w io.Writer) (err error) {
+				if !released.Released {
+					_, err = fmt.Fprintf(w, "nothing is held under this id of %s\n", printable(args[0]))
+				} else {
+					_, err = fmt.Fprintf(w, "%s %s, held for %s\n", verb, printable(args[0]), human(released.HeldMS))
+				}
 				return err
-			}
-			if !released.Released {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "nothing is held under this id of %s\n", printable(args[0]))
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s, held for %s\n", verb, printable(args[0]), human(released.HeldMS))
-			return err
+			})
 		},
 	}
-	asJSON = addJSON(cmd)
+	addJSON(cmd)
 	cmd.Flags().Int64Var(&o.token, "token", 0, "the fencing token under which the lock is held")
 	cmd.Flags().StringVar(&o.requestID, "request-id", "", "release what `acquire` with this id has got, if anything; it may be repeated")
 	cmd.Flags().BoolVar(&o.force, "force", false, "break the lock, whoever holds it")
 	return cmd
+}
+
+type releaseAnswer struct {
+	Released bool  `json:"released"`
+	HeldMS   int64 `json:"held_ms"`
 }
 
 type releaseOptions struct {

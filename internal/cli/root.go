@@ -51,7 +51,7 @@ type app struct {
 
 // Execute runs the command line. version is set by the linker, or empty. Exit codes: package exitcode.
 func Execute(version string, args []string, stdout, stderr io.Writer) error {
-	return execute(&app{version: buildVersion(version)}, args, stdout, stderr)
+	return execute(&app{version: buildVersion(version), source: config.Environment()}, args, stdout, stderr)
 }
 
 func execute(a *app, args []string, stdout, stderr io.Writer) error {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -80,24 +79,18 @@ const runExitCodesHelp = `Exit codes: CMD's own, 128+n when signal n ended it, a
 // defaultGrace is how long CMD may take to end after a loss: short, as the lock may be another one's.
 const defaultGrace = 5 * time.Second
 
-type runFlags struct {
-	wait, data, onStop string
-	ttl, grace         time.Duration
-}
-
 type runOptions struct {
 	key     string
 	command []string
 	path    string // of the executable
-	waitMS  int64
-	ttlMS   int64 // 0: the sidecar's default
-	data    json.RawMessage
+	session sessionBody
+	acquire acquireBody
 	onStop  syscall.Signal // 0: none
 	grace   time.Duration
 }
 
 func (a *app) runCommand() *cobra.Command {
-	var flags runFlags
+	var o runOptions
 	cmd := &cobra.Command{
 		Use:     "run KEY [--wait[=30s]] [--ttl DURATION] [--data JSON] [--on-stop SIGNAL] -- CMD [ARG...]",
 		Short:   "Run a command while holding a lock",
@@ -112,49 +105,29 @@ func (a *app) runCommand() *cobra.Command {
 		// Flags after the first -- are CMD's.
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			options, err := newRunOptions(flags, args)
-			if err != nil {
-				return err
+			o.key, o.command = args[0], args[1:]
+			if o.grace < 0 {
+				return usagef("--grace is %s; allowed: 0 or more", o.grace)
 			}
-			r := runner{options: options, client: a.newClient(), stderr: cmd.ErrOrStderr()}
+			var err error // before the wait: nobody shall wait for the lock to learn of a typing mistake
+			if o.path, err = exec.LookPath(o.command[0]); err != nil {
+				return cannotRun(o.command[0], err)
+			}
+			r := runner{options: o, client: a.newClient(), stderr: cmd.ErrOrStderr()}
 			return r.run()
 		},
 	}
+	o.acquire.addFlags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&flags.wait, "wait", "", "wait in the queue so long; alone, without a duration: for ever")
-	f.Lookup("wait").NoOptDefVal = waitForever
-	f.DurationVar(&flags.ttl, "ttl", 0, "how long the lock outlives a dead sidecar, from 500ms to 24h (default: the sidecar's)")
-	f.StringVar(&flags.data, "data", "", "JSON that others see as part of the holder")
-	f.StringVar(&flags.onStop, "on-stop", "", "the signal that CMD gets when somebody asks the holder to stop, such as TERM (default: none)")
-	f.DurationVar(&flags.grace, "grace", defaultGrace, "time from SIGTERM to SIGKILL for CMD when the lock is lost")
+	f.Func("ttl", "the `duration` for which the lock outlives a dead sidecar, from 500ms to 24h (default: the sidecar's)", func(text string) error {
+		return setMilliseconds(&o.session.TTLMS, text)
+	})
+	f.Func("on-stop", "the `signal` that CMD gets when somebody asks the holder to stop, such as TERM (default: none)", func(text string) (err error) {
+		o.onStop, err = parseSignal(text)
+		return err
+	})
+	f.DurationVar(&o.grace, "grace", defaultGrace, "time from SIGTERM to SIGKILL for CMD when the lock is lost")
 	return cmd
-}
-
-// newRunOptions looks for CMD, too: nobody shall wait for the lock to learn of a typing mistake.
-func newRunOptions(flags runFlags, args []string) (runOptions, error) {
-	o := runOptions{key: args[0], command: args[1:], grace: flags.grace}
-	var err error
-	if o.waitMS, err = waitMilliseconds(flags.wait); err != nil {
-		return o, err
-	}
-	if o.ttlMS, err = milliseconds("--ttl", flags.ttl); err != nil {
-		return o, err
-	}
-	if o.data, err = jsonFlag("--data", flags.data); err != nil {
-		return o, err
-	}
-	if o.grace < 0 {
-		return o, usagef("--grace is %s; allowed: 0 or more", o.grace)
-	}
-	if flags.onStop != "" {
-		if o.onStop, err = parseSignal(flags.onStop); err != nil {
-			return o, err
-		}
-	}
-	if o.path, err = exec.LookPath(o.command[0]); err != nil {
-		return o, cannotRun(o.command[0], err)
-	}
-	return o, nil
 }
 
 func cannotRun(name string, err error) error {
@@ -185,7 +158,7 @@ func (r *runner) run() error {
 		r.release(l, false)
 		return cannotRun(r.options.command[0], err)
 	}
-	sup := supervisor{runner: r, lock: l, group: g, terminal: openTerminal()}
+	sup := supervisor{runner: r, watch: newWatch(l), lock: l, group: g, terminal: openTerminal()}
 	code := sup.supervise(signals)
 	if sup.lost {
 		return exitcode.StatusError(exitcode.Refused)
@@ -208,12 +181,13 @@ func (r *runner) acquire(signals <-chan os.Signal) (*session, *heldLock, error) 
 	}
 	done := make(chan result, 1)
 	go func() {
-		s, err := openSession(r.client, r.options.ttlMS, sessionName(r.options.path))
+		r.options.session.Name = sessionName(r.options.path)
+		s, err := openSession(r.client, r.options.session)
 		if err != nil {
 			done <- result{err: err}
 			return
 		}
-		l, err := s.acquire(r.options.key, r.options.waitMS, r.options.data)
+		l, err := s.acquire(r.options.key, r.options.acquire)
 		if err != nil {
 			s.close()
 		}

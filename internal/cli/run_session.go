@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,26 +28,26 @@ type session struct {
 
 type sessionEvent struct {
 	name   string
-	Key    string  `json:"key"`
-	Token  int64   `json:"token"`
-	Reason *string `json:"reason"`
+	Key    string `json:"key"`
+	Token  int64  `json:"token"`
+	Reason string `json:"reason"` // empty for null
 }
 
 type sessionBody struct {
-	TTLMS int64  `json:"ttl_ms,omitempty"`
+	TTLMS int64  `json:"ttl_ms,omitempty"` // 0: the sidecar's default
 	Name  string `json:"name"`
 }
 
 // maxEvents is the most events that wait for their reader: `run` has one lock.
 const maxEvents = 64
 
-// openSession opens the event stream and waits for the session's id. ttlMS 0: the sidecar's default.
-func openSession(c *client, ttlMS int64, name string) (*session, error) {
+// openSession opens the event stream and waits for the session's id.
+func openSession(c *client, body sessionBody) (*session, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s := &session{client: c, close: func() { cancel(nil) }, events: make(chan sessionEvent, maxEvents)}
 	late := time.AfterFunc(answerTimeout, func() { cancel(context.DeadlineExceeded) })
 	defer late.Stop()
-	if err := s.open(ctx, sessionBody{TTLMS: ttlMS, Name: name}); err != nil {
+	if err := s.open(ctx, body); err != nil {
 		s.close()
 		return nil, err
 	}
@@ -121,12 +122,6 @@ func (s *session) call(method, path string, body, answer any, wait, patience tim
 	return c.call(method, path, body, answer, wait)
 }
 
-type sessionAcquireBody struct {
-	WaitMS    int64           `json:"wait_ms,omitempty"`
-	Data      json.RawMessage `json:"data,omitempty"`
-	RequestID string          `json:"request_id"`
-}
-
 // heldLock is a lock that the session holds, as far as is known.
 type heldLock struct {
 	session *session
@@ -136,20 +131,11 @@ type heldLock struct {
 	until time.Time
 }
 
-// leaseAnswer is the part of the answers to acquire and PATCH that is used here.
-type leaseAnswer struct {
-	Granted     bool  `json:"granted"`
-	Token       int64 `json:"token"`
-	ExpiresInMS int64 `json:"expires_in_ms"`
-	WaitedMS    int64 `json:"waited_ms"`
-}
-
-// acquire waits for waitMS, below zero for ever.
-func (s *session) acquire(key string, waitMS int64, data json.RawMessage) (*heldLock, error) {
-	var got leaseAnswer
-	body := sessionAcquireBody{WaitMS: waitMS, Data: data, RequestID: uuid.NewString()}
-	wait := time.Duration(waitMS) * time.Millisecond
-	if err := s.call(http.MethodPut, lockPath(key), body, &got, wait, answerTimeout); err != nil {
+// acquire waits as long as body says.
+func (s *session) acquire(key string, body acquireBody) (*heldLock, error) {
+	var got grantAnswer
+	body.RequestID = uuid.NewString()
+	if err := s.call(http.MethodPut, lockPath(key), body, &got, body.wait(), answerTimeout); err != nil {
 		return nil, err
 	}
 	if !got.Granted || got.Token == 0 {
@@ -158,7 +144,7 @@ func (s *session) acquire(key string, waitMS int64, data json.RawMessage) (*held
 	return &heldLock{session: s, key: key, token: got.Token, until: time.Now().Add(expiry(got))}, nil
 }
 
-func expiry(a leaseAnswer) time.Duration { return time.Duration(a.ExpiresInMS) * time.Millisecond }
+func expiry(a grantAnswer) time.Duration { return time.Duration(a.ExpiresInMS) * time.Millisecond }
 
 // releasePatience limits a release: the session's end, which follows, frees the lock as well.
 const releasePatience = 5 * time.Second
@@ -180,10 +166,7 @@ func lossOf(err error) (reason string, lost bool) {
 	}
 	switch problem.Code {
 	case "lock_lost", "not_holder":
-		if problem.Reason != "" {
-			return problem.Reason, true
-		}
-		return problem.Code, true
+		return cmp.Or(problem.Reason, problem.Code), true
 	case "session_ended":
 		return "the session has ended", true
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"os"
 	"os/signal"
 	"strconv"
@@ -27,9 +28,12 @@ func heeded(all []os.Signal) []os.Signal {
 	return out
 }
 
-// parseSignal reads TERM, SIGTERM, term or 15.
+// parseSignal reads TERM, SIGTERM, term or 15; nothing is no signal.
 func parseSignal(text string) (syscall.Signal, error) {
 	name := strings.ToUpper(text)
+	if name == "" {
+		return 0, nil
+	}
 	if n, err := strconv.Atoi(name); err == nil {
 		if unix.SignalName(syscall.Signal(n)) != "" {
 			return syscall.Signal(n), nil
@@ -37,5 +41,5 @@ func parseSignal(text string) (syscall.Signal, error) {
 	} else if sig := unix.SignalNum("SIG" + strings.TrimPrefix(name, "SIG")); sig != 0 {
 		return sig, nil
 	}
-	return 0, usagef("--on-stop is %q; allowed: the name or the number of a signal, such as TERM, INT or USR1", text)
+	return 0, errors.New("allowed: the name or the number of a signal, such as TERM, INT or USR1")
 }

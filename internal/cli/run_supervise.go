@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"os"
 	"syscall"
 	"time"
@@ -20,31 +19,33 @@ const (
 // supervisor keeps CMD and the lock together: CMD gets our signals, and does not outlive the lock.
 type supervisor struct {
 	*runner
+	watch
 
 	lock     *heldLock
 	group    *group
 	terminal *terminal
 	lost     bool
+	grace    <-chan time.Time // nil before a loss, and when the grace has passed
 }
 
 // supervise returns CMD's exit code when it has ended; after a loss, when its whole group has.
 func (s *supervisor) supervise(signals chan os.Signal) int {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	w := s.lock.watch(ctx)
+	defer s.watch.end()
 	defer s.terminal.takeBack(s.group.id)
-	var grace <-chan time.Time
 	for {
 		select {
 		case sig := <-signals:
 			s.signal(sig.(syscall.Signal))
-		case n := <-w.news:
-			s.take(n)
-			if n.kind == newsLost {
-				grace = time.After(s.options.grace)
-			}
-		case <-grace:
-			grace = nil
+		case e, open := <-s.events:
+			s.hear(e, open)
+		case <-s.check.C:
+			s.begin()
+		case <-s.deadline.C:
+			s.expire()
+		case a := <-s.answers:
+			s.judge(a)
+		case <-s.grace:
+			s.grace = nil
 			s.logf("%s is not gone after %s: SIGKILL", s.options.command[0], s.options.grace)
 			s.signal(syscall.SIGKILL)
 		case status := <-s.group.changes:
@@ -53,7 +54,7 @@ func (s *supervisor) supervise(signals chan os.Signal) int {
 				continue
 			}
 			if s.lost {
-				s.endRest(grace)
+				s.endRest()
 			}
 			return codeOf(status)
 		}
@@ -73,26 +74,26 @@ func (s *supervisor) signal(sig syscall.Signal) {
 	}
 }
 
-func (s *supervisor) take(n news) {
-	switch n.kind {
-	case newsLost:
-		s.lost = true
-		adoptOrphans()
-		s.logf("the lock %s is lost (%s): %s gets SIGTERM, and SIGKILL in %s", s.lock.key, n.reason, s.options.command[0], s.options.grace)
-		s.signal(syscall.SIGTERM)
-		s.signal(syscall.SIGCONT) // a process that is stopped would not hear it
-	case newsStop:
-		why := ""
-		if n.reason != "" {
-			why = ": " + n.reason
-		}
-		if s.options.onStop == 0 {
-			s.logf("somebody asks the holder of %s to stop%s", s.lock.key, why)
-			return
-		}
-		s.logf("somebody asks the holder of %s to stop%s; %s gets %s", s.lock.key, why, s.options.command[0], unix.SignalName(s.options.onStop))
-		s.signal(s.options.onStop)
+func (s *supervisor) lose(reason string) {
+	s.watch.end()
+	s.lost = true
+	adoptOrphans()
+	s.logf("the lock %s is lost (%s): %s gets SIGTERM, and SIGKILL in %s", s.lock.key, reason, s.options.command[0], s.options.grace)
+	s.signal(syscall.SIGTERM)
+	s.signal(syscall.SIGCONT) // a process that is stopped would not hear it
+	s.grace = time.After(s.options.grace)
+}
+
+func (s *supervisor) askToStop(reason string) {
+	if reason != "" {
+		reason = ": " + reason
 	}
+	if s.options.onStop == 0 {
+		s.logf("somebody asks the holder of %s to stop%s", s.lock.key, reason)
+		return
+	}
+	s.logf("somebody asks the holder of %s to stop%s; %s gets %s", s.lock.key, reason, s.options.command[0], unix.SignalName(s.options.onStop))
+	s.signal(s.options.onStop)
 }
 
 // stopped continues CMD, if it has to end, or wants the terminal and can have it. Ctrl-Z does nothing: a
@@ -104,19 +105,19 @@ func (s *supervisor) stopped(by syscall.Signal) {
 	}
 }
 
-// endRest waits for the rest of CMD's group, and kills it after the grace; nil: that has passed.
-func (s *supervisor) endRest(grace <-chan time.Time) {
+// endRest waits for the rest of CMD's group, and kills it after the grace.
+func (s *supervisor) endRest() {
 	tick := time.NewTicker(emptyPoll)
 	defer tick.Stop()
 	var enough <-chan time.Time
-	if grace == nil {
+	if s.grace == nil {
 		enough = time.After(afterKill)
 	}
 	for s.group.alive() {
 		select {
 		case <-tick.C:
-		case <-grace:
-			grace = nil
+		case <-s.grace:
+			s.grace = nil
 			s.signal(syscall.SIGKILL)
 			enough = time.After(afterKill)
 		case <-enough:

@@ -1,22 +1,8 @@
 package cli
 
 import (
-	"context"
 	"net/http"
 	"time"
-)
-
-// news is what happens to a held lock.
-type news struct {
-	kind   newsKind
-	reason string
-}
-
-type newsKind int
-
-const (
-	newsLost newsKind = iota
-	newsStop
 )
 
 const (
@@ -29,13 +15,12 @@ const (
 	minCheckPause = 50 * time.Millisecond
 )
 
-// watcher tells what happens to a lock, mostly from the event stream. A sidecar that has been stopped,
-// or hangs, says nothing, and its lease ends all the same. So the watcher asks three times in a TTL.
-// The lock is lost when the lease has ended by the watcher's clock without an answer.
-type watcher struct {
-	lock *heldLock
-	news chan news
-
+// watch is what the supervisor needs to know whether the lock is held. Mostly the event stream tells. A
+// sidecar that has been stopped, or hangs, says nothing, and its lease ends all the same. So the
+// supervisor asks three times in a TTL. The lock is lost when the lease has ended by the supervisor's
+// clock without an answer.
+type watch struct {
+	events  <-chan sessionEvent // nil after a loss
 	answers chan checkAnswer
 	asking  bool // a check is under way
 	check   *time.Timer
@@ -46,119 +31,83 @@ type watcher struct {
 }
 
 type checkAnswer struct {
-	lease  leaseAnswer
+	lease  grantAnswer
 	sentAt time.Time
 	err    error
 }
 
-func (l *heldLock) watch(ctx context.Context) *watcher {
-	w := &watcher{lock: l, news: make(chan news), answers: make(chan checkAnswer, 1)}
-	go w.run(ctx)
-	return w
+func newWatch(l *heldLock) watch {
+	deadline := time.NewTimer(time.Hour)
+	deadline.Stop()
+	return watch{events: l.session.events, answers: make(chan checkAnswer, 1), check: time.NewTimer(l.pause()), deadline: deadline}
 }
 
-func (w *watcher) run(ctx context.Context) {
-	w.check, w.deadline = time.NewTimer(w.pause()), time.NewTimer(time.Hour)
-	defer w.check.Stop()
-	defer w.deadline.Stop()
+func (w *watch) end() {
+	w.events = nil
+	w.check.Stop()
 	w.deadline.Stop()
-	for {
-		n, tell := w.next(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if !tell {
-			continue
-		}
-		select {
-		case w.news <- n:
-		case <-ctx.Done():
-			return
-		}
-		if n.kind == newsLost {
-			return
-		}
-	}
 }
 
-// next waits for the next thing to happen. tell: it is news.
-func (w *watcher) next(ctx context.Context) (n news, tell bool) {
-	select {
-	case <-ctx.Done():
-	case e, open := <-w.lock.session.events:
-		return w.heard(e, open)
-	case <-w.check.C:
-		w.begin()
-	case <-w.deadline.C:
-		if w.late {
-			return news{newsLost, "the sidecar does not answer, and the lease has ended"}, true
-		}
-		w.late = true
-		w.deadline.Reset(lastLook)
-	case a := <-w.answers:
-		return w.judge(a)
-	}
-	return news{}, false
+// pause is the time to the next check: a third of the TTL, less near the end of the lease.
+func (l *heldLock) pause() time.Duration {
+	return max(minCheckPause, min(l.session.ttl/3, time.Until(l.until)/2))
 }
 
 // begin begins a check, if none is under way. The deadline counts from now at the earliest: it is no
 // fault of the sidecar if this process was stopped past the lease's end.
-func (w *watcher) begin() {
-	if w.asking {
+func (s *supervisor) begin() {
+	if s.asking {
 		return
 	}
-	w.asking = true
-	if !w.armed {
-		w.armed, w.late = true, false
-		least := min(checkPatience, w.lock.session.ttl/2)
-		w.deadline.Reset(max(time.Until(w.lock.until), least) - lastLook)
+	s.asking = true
+	if !s.armed {
+		s.armed, s.late = true, false
+		least := min(checkPatience, s.lock.session.ttl/2)
+		s.deadline.Reset(max(time.Until(s.lock.until), least) - lastLook)
 	}
-	go w.send()
+	go func() {
+		a := checkAnswer{sentAt: time.Now()}
+		body := map[string]int64{"token": s.lock.token}
+		a.err = s.lock.session.call(http.MethodPatch, lockPath(s.lock.key), body, &a.lease, 0, answerTimeout)
+		s.answers <- a
+	}()
 }
 
-// pause is the time to the next check: a third of the TTL, less near the end of the lease.
-func (w *watcher) pause() time.Duration {
-	return max(minCheckPause, min(w.lock.session.ttl/3, time.Until(w.lock.until)/2))
+func (s *supervisor) expire() {
+	if s.late {
+		s.lose("the sidecar does not answer, and the lease has ended")
+		return
+	}
+	s.late = true
+	s.deadline.Reset(lastLook)
 }
 
-func (w *watcher) heard(e sessionEvent, open bool) (news, bool) {
-	if !open {
-		return news{newsLost, "the connection to the sidecar has ended"}, true
+func (s *supervisor) hear(e sessionEvent, open bool) {
+	switch {
+	case !open:
+		s.lose("the connection to the sidecar has ended")
+	case e.Key != s.lock.key || e.Token != s.lock.token:
+	case e.name == "lost":
+		s.lose(e.Reason)
+	case e.name == "stop":
+		s.askToStop(e.Reason)
 	}
-	if e.Key != w.lock.key || e.Token != w.lock.token {
-		return news{}, false
-	}
-	reason := ""
-	if e.Reason != nil {
-		reason = *e.Reason
-	}
-	switch e.name {
-	case "lost":
-		return news{newsLost, reason}, true
-	case "stop":
-		return news{newsStop, reason}, true
-	}
-	return news{}, false
 }
 
 // judge handles an answer. If it says nothing about the lock (no store), another check follows in time.
-func (w *watcher) judge(a checkAnswer) (n news, tell bool) {
-	w.asking = false
-	if reason, lost := lossOf(a.err); lost {
-		return news{newsLost, reason}, true
+func (s *supervisor) judge(a checkAnswer) {
+	s.asking = false
+	reason, lost := lossOf(a.err)
+	switch {
+	case s.lost:
+		return
+	case lost:
+		s.lose(reason)
+		return
+	case a.err == nil:
+		s.lock.until = a.sentAt.Add(expiry(a.lease))
+		s.deadline.Stop()
+		s.armed = false
 	}
-	if a.err == nil {
-		w.lock.until = a.sentAt.Add(expiry(a.lease))
-		w.deadline.Stop()
-		w.armed = false
-	}
-	w.check.Reset(w.pause())
-	return news{}, false
-}
-
-func (w *watcher) send() {
-	a := checkAnswer{sentAt: time.Now()}
-	body := map[string]int64{"token": w.lock.token}
-	a.err = w.lock.session.call(http.MethodPatch, lockPath(w.lock.key), body, &a.lease, 0, answerTimeout)
-	w.answers <- a
+	s.check.Reset(s.lock.pause())
 }

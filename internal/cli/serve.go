@@ -54,7 +54,7 @@ It listens at --socket, else at LOCKSIDECAR_SOCKET. All other settings are varia
 			for _, warning := range warnings {
 				slog.New(lines).Warn("the configuration may not be what was wanted", "reason", warning)
 			}
-			return sidecar.Run(s.stop, s.hurry, sidecar.Options{Config: cfg, Version: a.version, Log: lines, Lookup: a.lookup})
+			return sidecar.Run(s.stop, s.hurry, sidecar.Options{Config: cfg, Version: a.version, Log: lines, Lookup: a.source.Lookup})
 		},
 	}
 }

@@ -44,7 +44,7 @@ func TestServeFailsWhereAnotherServes(t *testing.T) {
 	in := serve(t, nil)
 	t.Setenv("LOCKSIDECAR_SOCKET", in.Socket)
 	t.Setenv("LOCKSIDECAR_STORE_URL", "memory://")
-	err := execute(&app{}, []string{"serve"}, io.Discard, io.Discard)
+	err := execute(&app{source: config.Environment()}, []string{"serve"}, io.Discard, io.Discard)
 	if exitcode.Of(err) != exitcode.CannotOpen || !strings.Contains(err.Error(), in.Socket) {
 		t.Errorf("got %v", err)
 	}

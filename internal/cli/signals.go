@@ -25,27 +25,17 @@ func onSignals(parent context.Context) (s stopping, release func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	signal.Ignore(syscall.SIGPIPE)
-	released, ended := make(chan struct{}), make(chan struct{})
 	go func() {
-		defer close(ended)
-		for range 2 {
-			select {
-			case <-released:
-				return
-			case sig := <-signals:
-				if stop.Err() != nil {
-					cancelHurry()
-					signal.Stop(signals)
-					return
-				}
-				cancelStop(fmt.Errorf("signal: %s", sig))
-			}
+		if sig, asked := <-signals; asked {
+			cancelStop(fmt.Errorf("signal: %s", sig))
+			<-signals
+			signal.Stop(signals)
+			cancelHurry()
 		}
 	}()
 	return stopping{stop, hurry}, func() {
-		close(released)
-		<-ended
-		signal.Stop(signals)
+		signal.Stop(signals) // nothing is sent after it
+		close(signals)
 		cancelStop(nil)
 		cancelHurry()
 	}

@@ -35,37 +35,25 @@ watch it, scrape /metrics, where one sidecar counts for all.`,
   locksidecar stats --namespace-only --limit 5
   locksidecar stats --json | jq '.types[] | select(.waiting > 0)'`,
 		Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 1 || limit > maxStatLines {
+				return usagef("--limit is %d; allowed: 1 to %d", limit, maxStatLines)
+			}
+			query := url.Values{"scope": {"database"}, "limit": {strconv.Itoa(limit)}}
+			if ownNamespace {
+				query.Set("scope", "namespace")
+			}
+			var answer json.RawMessage
+			if err := a.newClient().call(http.MethodGet, "/v1/stats?"+query.Encode(), nil, &answer, 0); err != nil {
+				return err
+			}
+			return show(cmd, answer, (*statsView).write)
+		},
 	}
-	asJSON := addJSON(cmd)
+	addJSON(cmd)
 	cmd.Flags().BoolVar(&ownNamespace, "namespace-only", false, "only the namespace of this sidecar")
 	cmd.Flags().IntVar(&limit, "limit", statLines, "show at most so many types, and pods")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if limit < 1 || limit > maxStatLines {
-			return usagef("--limit is %d; allowed: 1 to %d", limit, maxStatLines)
-		}
-		answer, err := a.newClient().stats(ownNamespace, limit)
-		if err != nil {
-			return err
-		}
-		if *asJSON {
-			return writeJSON(cmd.OutOrStdout(), answer)
-		}
-		var view statsView
-		if err := decode(answer, &view); err != nil {
-			return err
-		}
-		return view.write(cmd.OutOrStdout())
-	}
 	return cmd
-}
-
-func (c *client) stats(ownNamespace bool, limit int) (answer json.RawMessage, err error) {
-	query := url.Values{"scope": {"database"}, "limit": {strconv.Itoa(limit)}}
-	if ownNamespace {
-		query.Set("scope", "namespace")
-	}
-	err = c.call(http.MethodGet, "/v1/stats?"+query.Encode(), nil, &answer, 0)
-	return answer, err
 }
 
 type counts struct {

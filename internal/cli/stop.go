@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 
 	"github.com/spf13/cobra"
@@ -14,7 +15,6 @@ type stopBody struct {
 
 func (a *app) stopCommand() *cobra.Command {
 	var reason string
-	var asJSON *bool
 	cmd := &cobra.Command{
 		Use:   "stop KEY [--reason TEXT]",
 		Short: "Ask whoever holds a lock to come to an end and release it",
@@ -37,14 +37,13 @@ Nobody holds the lock: exit code 77.`,
 			if err := a.newClient().call(http.MethodPost, lockPath(args[0])+"/stop", body, &answer, 0); err != nil {
 				return err
 			}
-			if *asJSON {
-				return writeJSON(cmd.OutOrStdout(), answer)
-			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "asked the holder of %s to stop\n", printable(args[0]))
-			return err
+			return show(cmd, answer, func(_ *struct{}, w io.Writer) error {
+				_, err := fmt.Fprintf(w, "asked the holder of %s to stop\n", printable(args[0]))
+				return err
+			})
 		},
 	}
-	asJSON = addJSON(cmd)
+	addJSON(cmd)
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for people; at most 255 bytes")
 	return cmd
 }

@@ -60,7 +60,7 @@ func TestTopOrders(t *testing.T) {
 func TestTopFilters(t *testing.T) {
 	f := newFakeSidecar(t)
 	f.holds(append(threeLocks(), listedLock("evil\x1b]0;x\x07", "\u009b2J", "s", 0, 0, 0))...)
-	for filter, want := range map[string]string{"OTHER": "other:c", "WEB-1/S2": "job:b", "(Flow-7)": "other:c", "evil": `evil\x1b]0;x\x07`} {
+	for filter, want := range map[string]string{"OTHER": "other:c", "WEB-1/S2": "job:b", "(Flow-7)": "other:c", "evil": `evil\x1b]0;x\a`} {
 		out, err := command("--socket", f.socket, "top", "--filter", filter)
 		if lines := strings.Split(out, "\n"); err != nil || len(lines) != 4 || !strings.HasPrefix(lines[2], want+"  ") {
 			t.Errorf("%s: %v, %q", filter, err, out)
@@ -167,7 +167,7 @@ func TestTopRepeats(t *testing.T) {
 	if !errors.Is(err, errEnough) || strings.Count(out.read.String(), "3 held, 3 shown") != 2 {
 		t.Errorf("%v, %s", err, out.read.String())
 	}
-	if !strings.Contains(failed.read.String(), `: it is\x1b]0;broken\x07 on purpose`) {
+	if !strings.Contains(failed.read.String(), `: it is\x1b]0;broken\a on purpose`) {
 		t.Errorf("%q", failed.read.String())
 	}
 }

@@ -21,10 +21,6 @@ func buildVersion(linked string) string {
 	return "devel"
 }
 
-func (a *app) versionLine() string {
-	return fmt.Sprintf("locksidecar %s, %s %s/%s, API %s", a.version, runtime.Version(), runtime.GOOS, runtime.GOARCH, apiVersion)
-}
-
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
@@ -35,6 +31,6 @@ func (a *app) versionCommand() *cobra.Command {
 }
 
 func (a *app) printVersion(cmd *cobra.Command) error {
-	_, err := fmt.Fprintln(cmd.OutOrStdout(), a.versionLine())
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "locksidecar %s, %s %s/%s, API %s\n", a.version, runtime.Version(), runtime.GOOS, runtime.GOARCH, apiVersion)
 	return err
 }

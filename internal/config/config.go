@@ -6,6 +6,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sethvargo/go-envconfig"
+	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
 // Prefix begins the name of every variable of the sidecar.
@@ -46,11 +47,11 @@ type Config struct {
 	// StoreTimeout limits one operation of the store.
 	StoreTimeout time.Duration
 	PoolMaxConns int
-	Listen       Listen
+	Listen       postgres.Listen
 	// ListenURL is for the connection that only listens, past a pooler; without a Kind it is Store.
 	ListenURL    StoreURL
 	PollInterval time.Duration
-	Failover     Failover
+	Failover     postgres.Failover
 	CacheSize    int
 	// CacheTTL is how long the held cache keeps an answer; 0: not at all.
 	CacheTTL time.Duration
@@ -68,27 +69,6 @@ type Config struct {
 	LogFormat LogFormat
 }
 
-// Listen says whether the PostgreSQL store may listen for notifications.
-type Listen string
-
-// The values of LOCKSIDECAR_POSTGRES_LISTEN.
-const (
-	ListenAuto   Listen = "auto"
-	ListenAlways Listen = "always"
-	// ListenNever is for connections through a transaction pooler.
-	ListenNever Listen = "never"
-)
-
-// Failover says whether the PostgreSQL store grants nothing for a while after a failover. Empty: unless
-// a synchronous standby is configured.
-type Failover string
-
-// The values of LOCKSIDECAR_FAILOVER.
-const (
-	FailoverQuiet Failover = "quiet"
-	FailoverQuick Failover = "quick"
-)
-
 // LogFormat is how log lines are written.
 type LogFormat string
 
@@ -98,51 +78,58 @@ const (
 	LogText LogFormat = "text"
 )
 
-// Source is where the configuration comes from; zero: the process's own environment.
+// Source is where the configuration comes from.
 type Source struct {
-	// Lookuper finds a variable by its full name.
-	Lookuper envconfig.Lookuper
+	// Lookup finds a variable by its full name.
+	Lookup func(name string) (value string, set bool)
 	// Environ lists all variables as NAME=value, to find unknown ones.
-	Environ []string
+	Environ func() []string
 	// Hostname is the last resort for the pod's name.
 	Hostname func() (string, error)
 }
 
+// Environment is the source of a process.
+func Environment() Source { return Source{os.LookupEnv, os.Environ, os.Hostname} }
+
 // FromMap is a Source made of a map of full names, for tests.
 func FromMap(env map[string]string) Source {
-	src := Source{
-		Lookuper: envconfig.MapLookuper(env),
-		Environ:  []string{},
-		Hostname: func() (string, error) { return "test-host", nil },
+	lookup := func(name string) (value string, set bool) {
+		value, set = env[name]
+		return value, set
 	}
-	for name, value := range env {
-		src.Environ = append(src.Environ, name+"="+value)
+	environ := func() (all []string) {
+		for name, value := range env {
+			all = append(all, name+"="+value)
+		}
+		return all
 	}
-	slices.Sort(src.Environ)
-	return src
+	return Source{lookup, environ, func() (string, error) { return "test-host", nil }}
 }
 
 // With returns the source with another value for a sidecar's variable, such as SOCKET.
 func (src Source) With(variable, value string) Source {
-	if src.Lookuper == nil {
-		src.Lookuper = envconfig.OsLookuper()
+	before := src.Lookup
+	src.Lookup = func(name string) (string, bool) {
+		if name == Prefix+variable {
+			return value, true
+		}
+		return before(name)
 	}
-	src.Lookuper = envconfig.MultiLookuper(envconfig.MapLookuper(map[string]string{Prefix + variable: value}), src.Lookuper)
 	return src
 }
 
 // Load reads and checks the configuration. The warnings are sentences about what may be unintended; the
 // error joins all that was wrong.
 func Load(src Source) (Config, []string, error) {
-	l := newLoader(src)
+	l := &loader{src: src}
 	l.read(Variables()...)
 	l.relate()
-	return l.cfg, append(l.byDefault(), unknown(l.src.Environ)...), errors.Join(l.errs...)
+	return l.cfg, append(l.byDefault(), unknown(src.Environ())...), errors.Join(l.errs...)
 }
 
 // Logging reads the level and format of the log, for a process that is no sidecar.
 func Logging(src Source) (slog.Level, LogFormat, error) {
-	l := newLoader(src)
+	l := &loader{src: src}
 	l.read(Prefix+"LOG_LEVEL", Prefix+"LOG_FORMAT")
 	return l.cfg.LogLevel, l.cfg.LogFormat, errors.Join(l.errs...)
 }
@@ -158,11 +145,15 @@ type loader struct {
 // urls are the values of the variables that lead to a StoreURL.
 type urls struct{ store, storeFile, listen, listenFile string }
 
-func newLoader(src Source) *loader { return &loader{src: src.withDefaults()} }
+// lookup takes an empty variable for an unset one.
+func (l *loader) lookup(name string) (value string, set bool) {
+	value, set = l.src.Lookup(name)
+	return value, set && value != ""
+}
 
 func (l *loader) value(v *variable) string {
-	if set, ok := l.src.Lookuper.Lookup(Prefix + v.name); ok {
-		return set
+	if value, set := l.lookup(Prefix + v.name); set {
+		return value
 	}
 	if strings.HasPrefix(v.standard, "(") {
 		return ""
@@ -198,11 +189,11 @@ func (l *loader) relate() {
 
 // pod is what others see of where a holder runs.
 func (l *loader) pod() {
-	if _, ok := l.src.Lookuper.Lookup(Prefix + "POD"); ok {
+	if _, ok := l.lookup(Prefix + "POD"); ok {
 		return
 	}
 	variable := "POD_NAME"
-	value, ok := l.src.Lookuper.Lookup(variable)
+	value, ok := l.lookup(variable)
 	if !ok {
 		variable = Prefix + "POD"
 		var err error
@@ -219,7 +210,7 @@ func (l *loader) pod() {
 
 // renewInterval leaves room for a second renewal in a lease: one that fails loses no lock.
 func (l *loader) renewInterval() {
-	set, ok := l.src.Lookuper.Lookup(Prefix + "RENEW_INTERVAL")
+	set, ok := l.lookup(Prefix + "RENEW_INTERVAL")
 	switch ttl := l.cfg.TTL; {
 	case !ok:
 		l.cfg.RenewInterval = ttl / 3
@@ -232,7 +223,7 @@ func (l *loader) renewInterval() {
 
 func (l *loader) listeners() {
 	tcp, admin := l.cfg.TCPAddr, l.cfg.AdminAddr
-	if uids, ok := l.src.Lookuper.Lookup(Prefix + "ALLOWED_UIDS"); ok && tcp != "" {
+	if uids, ok := l.lookup(Prefix + "ALLOWED_UIDS"); ok && tcp != "" {
 		l.bad("TCP_ADDR", tcp, fmt.Sprintf(
 			"not together with %sALLOWED_UIDS (%q): a TCP peer has no user id that could be checked", Prefix, uids))
 	}
@@ -269,31 +260,7 @@ func unknown(environ []string) []string {
 }
 
 // Socket reads the one variable that client commands share with the sidecar.
-func Socket(lookup func(string) (string, bool)) string {
-	if path, ok := lookup(Prefix + "SOCKET"); ok && path != "" {
-		return path
-	}
-	return DefaultSocket
-}
-
-func (src Source) withDefaults() Source {
-	if src.Lookuper == nil {
-		src.Lookuper = envconfig.OsLookuper()
-	}
-	if src.Environ == nil {
-		src.Environ = os.Environ()
-	}
-	if src.Hostname == nil {
-		src.Hostname = os.Hostname
-	}
-	src.Lookuper = nonEmpty{src.Lookuper}
-	return src
-}
-
-// nonEmpty takes an empty variable for an unset one.
-type nonEmpty struct{ envconfig.Lookuper }
-
-func (l nonEmpty) Lookup(key string) (string, bool) {
-	value, ok := l.Lookuper.Lookup(key)
-	return value, ok && value != ""
+func Socket(src Source) string {
+	path, _ := src.Lookup(Prefix + "SOCKET")
+	return cmp.Or(path, DefaultSocket)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
 func TestDefaults(t *testing.T) {
@@ -31,7 +32,7 @@ func TestDefaults(t *testing.T) {
 		Store: got.Store, Namespace: "default", Pod: "test-host",
 		TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
 		StoreTimeout: 5 * time.Second, PoolMaxConns: 4,
-		Listen: config.ListenAuto, PollInterval: time.Second,
+		Listen: postgres.ListenAuto, PollInterval: time.Second,
 		CacheSize: 10_000, CacheTTL: 100 * time.Millisecond, BatchMax: 1000,
 		MaxSessions: 1000, MaxLocksPerSession: 100_000, MaxWaiters: 10_000, MaxBody: 64 << 10,
 		DrainTimeout: 25 * time.Second, AutoMigrate: true,
@@ -139,16 +140,16 @@ func TestEachVariable(t *testing.T) {
 			{"3", 3}, {"1000", 1000}, {"2", nil}, {"1001", nil}, {"four", nil},
 		}},
 		"POSTGRES_LISTEN": {func(c config.Config) any { return c.Listen }, []value{
-			{"auto", config.ListenAuto},
-			{"always", config.ListenAlways},
-			{"never", config.ListenNever},
+			{"auto", postgres.ListenAuto},
+			{"always", postgres.ListenAlways},
+			{"never", postgres.ListenNever},
 			{"sometimes", nil},
 		}},
 		"POSTGRES_POLL_INTERVAL": {func(c config.Config) any { return c.PollInterval }, []value{
 			{"50ms", 50 * time.Millisecond}, {"1m", time.Minute}, {"49ms", nil}, {"61s", nil},
 		}},
 		"FAILOVER": {func(c config.Config) any { return c.Failover }, []value{
-			{"quiet", config.FailoverQuiet}, {"quick", config.FailoverQuick}, {"auto", nil},
+			{"quiet", postgres.FailoverQuiet}, {"quick", postgres.FailoverQuick}, {"auto", nil},
 		}},
 		"CACHE_SIZE": {func(c config.Config) any { return c.CacheSize }, []value{
 			{"1", 1}, {"10000000", 10_000_000}, {"0", nil}, {"10000001", nil},
@@ -432,12 +433,11 @@ func TestUnknownVariablesWarnInOneLine(t *testing.T) {
 
 func TestSocketOfClients(t *testing.T) {
 	env := map[string]string{}
-	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
-	if got := config.Socket(lookup); got != config.DefaultSocket {
+	if got := config.Socket(config.FromMap(env)); got != config.DefaultSocket {
 		t.Errorf("got %q", got)
 	}
 	env["LOCKSIDECAR_SOCKET"] = "/a"
-	if got := config.Socket(lookup); got != "/a" {
+	if got := config.Socket(config.FromMap(env)); got != "/a" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
 // StoreKind is which store is behind the sidecar.
@@ -70,7 +72,7 @@ func allowedIn(variable string) string {
 
 func (l *loader) store() {
 	// In a cluster a forgotten URL must not silently become locks that only this pod knows.
-	_, kubernetes := l.src.Lookuper.Lookup("KUBERNETES_SERVICE_HOST")
+	_, kubernetes := l.lookup("KUBERNETES_SERVICE_HOST")
 	switch set := l.urls.store != "" || l.urls.storeFile != ""; {
 	case set:
 		l.cfg.Store = l.eitherURL("STORE_URL", l.urls.store, l.urls.storeFile)
@@ -97,7 +99,7 @@ func (l *loader) listenURL() {
 		l.bad(variable, u.String(), allowedIn(variable))
 	case l.cfg.Store.Kind == Memory:
 		l.bad(variable, value, "only with a store of PostgreSQL: the one in "+l.cfg.Store.String()+" needs no connection to hear")
-	case l.cfg.Listen == ListenNever:
+	case l.cfg.Listen == postgres.ListenNever:
 		l.bad(variable, value, fmt.Sprintf(
 			"not together with %[1]sPOSTGRES_LISTEN=never: it is there to listen; leave %[1]sPOSTGRES_LISTEN unset, and the rest goes through the pooler all the same", Prefix))
 	}
@@ -195,48 +197,24 @@ var (
 // redact shows scheme, user, hosts and database of a URL. It shows nothing of a malformed URL, which
 // may have its password anywhere.
 func redact(raw string) string {
-	scheme, rest, ok := strings.Cut(raw, "://")
+	scheme, _, ok := strings.Cut(raw, "://")
 	if !ok || !safeUser.MatchString(scheme) {
 		return hidden
 	}
-	authority, path, query := splitURL(rest)
-	userinfo, host, hasUser := cutLast(authority, "@")
-	if !hasUser {
-		userinfo, host = "", authority
-	}
-	user, _, hasPassword := strings.Cut(userinfo, ":")
-	odd := strings.Contains(path+query, "@") ||
-		!safeUser.MatchString(user) || !safeHost.MatchString(host) || !safePath.MatchString(path)
-	if odd {
+	u, err := url.Parse(raw)
+	if err != nil || strings.Contains(u.RawQuery+u.Fragment, "@") ||
+		!safeUser.MatchString(u.User.Username()) || !safeHost.MatchString(u.Host) || !safePath.MatchString(u.Path) {
 		return scheme + "://" + hidden
 	}
-	shown := scheme + "://" + user
-	if hasPassword {
-		shown += ":" + hidden
+	user, query := u.User.Username(), ""
+	if _, hasPassword := u.User.Password(); hasPassword {
+		user += ":" + hidden
 	}
-	if hasUser {
-		shown += "@"
+	if u.User != nil {
+		user += "@"
 	}
-	shown += host + path
-	if query != "" {
-		shown += "?" + hidden
+	if u.RawQuery+u.Fragment != "" {
+		query = "?" + hidden
 	}
-	return shown
-}
-
-func splitURL(rest string) (authority, path, query string) {
-	if i := strings.IndexAny(rest, "?#"); i >= 0 {
-		rest, query = rest[:i], rest[i:]
-	}
-	if i := strings.IndexByte(rest, '/'); i >= 0 {
-		rest, path = rest[:i], rest[i:]
-	}
-	return rest, path, query
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return "", s, false
+	return scheme + "://" + user + u.Host + u.Path + query
 }

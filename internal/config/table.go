@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
 // variable is a row of the table: for the loader, docs/configuration.md and `serve --help`.
@@ -43,11 +45,11 @@ func (l *loader) table() []variable {
 		{"STORE_TIMEOUT", "5s", into(&c.StoreTimeout, duration(100*time.Millisecond, 5*time.Minute)), "limit of one operation of the store"},
 		// one connection for renewals, one for the listener, one for the rest
 		{"POOL_MAX_CONNS", "4", into(&c.PoolMaxConns, integer(3, 1000)), "connections to PostgreSQL, those for renewals and LISTEN included"},
-		{"POSTGRES_LISTEN", "auto", into(&c.Listen, oneOf(ListenAuto, ListenAlways, ListenNever)), "whether notifications of PostgreSQL are used: `auto` where they work, `never` if every connection goes through a pooler in transaction mode. Without notifications waits are checked every `POSTGRES_POLL_INTERVAL`"},
+		{"POSTGRES_LISTEN", "auto", into(&c.Listen, oneOf(postgres.ListenAuto, postgres.ListenAlways, postgres.ListenNever)), "whether notifications of PostgreSQL are used: `auto` where they work, `never` if every connection goes through a pooler in transaction mode. Without notifications waits are checked every `POSTGRES_POLL_INTERVAL`"},
 		{"POSTGRES_LISTEN_URL", "", into(&l.urls.listen, anything(allowedDatabases)), "if `STORE_URL` leads through a pooler in transaction mode: the same database directly, for the connection that listens, and for nothing else (docs/operations.md#poolers)"},
 		{"POSTGRES_LISTEN_URL_FILE", "", into(&l.urls.listenFile, anything("a file with a URL")), "a file that holds that URL; instead of `POSTGRES_LISTEN_URL`"},
 		{"POSTGRES_POLL_INTERVAL", "1s", into(&c.PollInterval, duration(50*time.Millisecond, time.Minute)), "how often waits are checked while notifications are off or may be missed"},
-		{"FAILOVER", "(`quick` with a synchronous standby, else `quiet`)", into(&c.Failover, oneOf(FailoverQuiet, FailoverQuick)), "what follows a failover of PostgreSQL that may have forgotten grants of this sidecar: `quiet` grants nothing to anybody for the longest TTL in use, so that no two sessions hold a lock; `quick` grants at once (docs/guarantees.md)"},
+		{"FAILOVER", "(`quick` with a synchronous standby, else `quiet`)", into(&c.Failover, oneOf(postgres.FailoverQuiet, postgres.FailoverQuick)), "what follows a failover of PostgreSQL that may have forgotten grants of this sidecar: `quiet` grants nothing to anybody for the longest TTL in use, so that no two sessions hold a lock; `quick` grants at once (docs/guarantees.md)"},
 		{"CACHE_SIZE", "10000", into(&c.CacheSize, integer(1, most)), "keys in the held cache, which repeats the answer that a lock is held"},
 		{"CACHE_TTL", "100ms", into(&c.CacheTTL, duration(0, time.Minute)), "how long the held cache keeps an answer; 0 turns it off"},
 		{"BATCH_MAX", "1000", into(&c.BatchMax, integer(1, 100_000)), "most rows in one statement"},

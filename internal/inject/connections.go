@@ -65,12 +65,6 @@ func (l *connections) add(conn *connection) *connection {
 	return oldest
 }
 
-func (l *connections) count() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.open.Len()
-}
-
 type connectionKey struct{}
 
 // withConnection is [http.Server.ConnContext] for TLS on connections.

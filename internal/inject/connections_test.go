@@ -155,3 +155,9 @@ func pair(t *testing.T, made certtest.Pair) tls.Certificate {
 	}
 	return certificate
 }
+
+func (l *connections) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open.Len()
+}

@@ -25,23 +25,32 @@ type document struct {
 	isJSON bool
 }
 
-// mark begins a line of YAML that ends a document. No text and no comment may begin a line with it.
-var mark = regexp.MustCompile(`(?m)^(---|\.{3})(\s|$)`)
+// marks finds the lines of YAML that end a document. No text and no comment may begin a line like them.
+func marks(text string) (at []int) {
+	from := 0
+	for line := range strings.Lines(text) {
+		if begin := strings.TrimRight(line[:min(len(line), len("--- "))], "\t\n\f\r "); begin == "---" || begin == "..." {
+			at = append(at, from)
+		}
+		from += len(line)
+	}
+	return at
+}
 
 // split cuts a file into documents, which together are the file, byte for byte.
 func split(file File) []document {
 	var found []document
 	text, number, line := string(file.Content), 0, 1
 	from, body := 0, 0
-	for _, at := range append(mark.FindAllStringIndex(text, -1), []int{len(text)}) {
-		d := document{file: file.Name, line: line, mark: text[from:body], body: text[body:at[0]]}
+	for _, at := range append(marks(text), len(text)) {
+		d := document{file: file.Name, line: line, mark: text[from:body], body: text[body:at]}
 		if !d.isEmpty() {
 			number++
 		}
 		d.number = number
 		found = append(found, d)
 		line += strings.Count(d.body, "\n")
-		from, body = at[0], at[0]+len("---")
+		from, body = at, at+len("---")
 	}
 	return found
 }

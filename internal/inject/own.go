@@ -37,15 +37,12 @@ func noteContainers(pod object, names []string) {
 	if len(names) == 0 {
 		return
 	}
-	metadata := objectIn(pod, "metadata")
-	if metadata == nil {
-		metadata = object{}
-		pod["metadata"] = metadata
+	in := pod
+	for _, field := range []string{"metadata", "annotations"} {
+		if objectIn(in, field) == nil {
+			in[field] = object{}
+		}
+		in = objectIn(in, field)
 	}
-	annotations := objectIn(metadata, "annotations")
-	if annotations == nil {
-		annotations = object{}
-		metadata["annotations"] = annotations
-	}
-	annotations[ContainersAnnotation] = strings.Join(names, ",")
+	in[ContainersAnnotation] = strings.Join(names, ",")
 }

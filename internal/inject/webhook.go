@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -84,7 +85,7 @@ func NewWebhook(cfg WebhookConfig) *Webhook {
 			MaxReceiveBufferPerConnection: receiveBuffer,
 			MaxReceiveBufferPerStream:     receiveBuffer,
 		},
-		ErrorLog: slog.NewLogLogger(connectionLog{w.log.Handler()}, slog.LevelWarn),
+		ErrorLog: stdlog.New(connectionLog{w.log}, "", 0),
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12,
 			ClientAuth: cfg.Certificate.clientAuth(),
@@ -205,14 +206,12 @@ func cut(text string) string {
 
 // connectionLog has a line for each failed connection, such as an API server's that does not trust the
 // certificate, but none for a client that only looks whether somebody listens.
-type connectionLog struct{ slog.Handler }
+type connectionLog struct{ *slog.Logger }
 
-// Handle implements [slog.Handler].
-func (l connectionLog) Handle(ctx context.Context, r slog.Record) error {
-	if strings.HasSuffix(r.Message, ": EOF") {
-		return nil
+// Write implements [io.Writer] for the lines of net/http.
+func (l connectionLog) Write(line []byte) (int, error) {
+	if text := strings.TrimSuffix(string(line), "\n"); !strings.HasSuffix(text, ": EOF") {
+		l.Warn("connection failed", "error", text)
 	}
-	line := slog.NewRecord(r.Time, r.Level, "connection failed", r.PC)
-	line.AddAttrs(slog.String("error", r.Message))
-	return l.Handler.Handle(ctx, line)
+	return len(line), nil
 }

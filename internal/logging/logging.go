@@ -99,7 +99,7 @@ func (h *Handler) WithGroup(name string) slog.Handler {
 }
 
 // Dropped is how many lines were left out or lost since the start.
-func (h *Handler) Dropped() int64 { return h.rates.dropped.Load() + h.rates.lines.dropped() }
+func (h *Handler) Dropped() int64 { return h.rates.dropped.Load() + h.rates.lines.dropped.Load() }
 
 // Stop says what was left out, and waits up to a second until all is written. Later lines are lost.
 func (h *Handler) Stop() {
@@ -154,10 +154,6 @@ func (r *rates) say() {
 	}
 	r.mu.Unlock()
 	for _, text := range slices.Sorted(maps.Keys(counts)) {
-		line := slog.NewRecord(time.Now(), slog.LevelWarn, leftOut, 0)
-		line.AddAttrs(slog.String("message", text), slog.Int("count", counts[text]))
-		if r.out.Enabled(context.Background(), line.Level) {
-			_ = r.out.Handle(context.Background(), line) // there is nobody to tell
-		}
+		slog.New(r.out).Warn(leftOut, "message", text, "count", counts[text])
 	}
 }

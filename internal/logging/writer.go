@@ -2,10 +2,10 @@ package logging
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -29,11 +29,13 @@ type writer struct {
 	// torn is set when only a part of the last line could be written. It is run's.
 	torn bool
 
-	mu    sync.Mutex
-	lines []byte
-	// lost lines came after those that wait; all is how many were lost since the start.
-	lost, all int64
-	stopped   bool
+	// dropped is how many lines were lost since the start.
+	dropped atomic.Int64
+
+	mu      sync.Mutex
+	lines   []byte
+	lost    int64 // lines that came after those that wait
+	stopped bool
 }
 
 // newWriter makes a writer to out. It says in the given format what was lost.
@@ -50,18 +52,12 @@ func (w *writer) Write(line []byte) (int, error) {
 	defer w.mu.Unlock()
 	if w.stopped || w.lost > 0 || len(w.lines)+len(line) > maxWaiting {
 		w.lost++
-		w.all++
+		w.dropped.Add(1)
 	} else {
 		w.lines = append(w.lines, line...)
 	}
 	w.wake()
 	return len(line), nil
-}
-
-func (w *writer) dropped() int64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.all
 }
 
 // stop waits until the lines that wait are written, for lastLimit at most.
@@ -87,11 +83,15 @@ func (w *writer) run() {
 	defer close(w.ended)
 	var unsaid int64
 	for range w.news {
-		lines, more, stopped := w.take()
-		unsaid += more
-		n, err := w.write(lines)
-		if err != nil {
-			unsaid += w.failed(lines[n:])
+		w.mu.Lock()
+		lines, lost, stopped := w.lines, w.lost, w.stopped
+		w.lines, w.lost = nil, 0
+		w.mu.Unlock()
+		unsaid += lost
+		if n, err := w.write(lines); err != nil { // a full disk, or nobody reads any more
+			failed := int64(bytes.Count(lines[n:], []byte{'\n'}))
+			w.dropped.Add(failed)
+			unsaid += failed
 		} else if unsaid > 0 && w.say(unsaid) == nil {
 			unsaid = 0
 		}
@@ -113,34 +113,9 @@ func (w *writer) write(lines []byte) (n int, err error) {
 	return n, err
 }
 
-func (w *writer) take() (lines []byte, lost int64, stopped bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	lines, lost = w.lines, w.lost
-	w.lines, w.lost = nil, 0
-	return lines, lost, w.stopped
-}
-
-// failed counts lines that could not be written: a full disk, or nobody reads any more.
-func (w *writer) failed(lines []byte) int64 {
-	n := int64(bytes.Count(lines, []byte{'\n'}))
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.all += n
-	return n
-}
-
 func (w *writer) say(n int64) error {
 	var text bytes.Buffer
-	to := w.format(&text)
-	if !to.Enabled(context.Background(), slog.LevelWarn) {
-		return nil
-	}
-	line := slog.NewRecord(time.Now(), slog.LevelWarn, linesLost, 0)
-	line.AddAttrs(slog.Int64("count", n))
-	if err := to.Handle(context.Background(), line); err != nil {
-		return err
-	}
+	slog.New(w.format(&text)).Warn(linesLost, "count", n)
 	_, err := w.write(text.Bytes())
 	return err
 }

@@ -28,8 +28,8 @@ func (s *sidecar) newStore(tooOld func(error)) (store.Store, error) {
 	return postgres.New(postgres.Config{
 		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, Identity: id, MaxConns: cfg.PoolMaxConns,
 		Timeout: cfg.StoreTimeout, AutoMigrate: cfg.AutoMigrate, TooOld: tooOld, Logger: s.log,
-		Listen: postgres.Listen(cfg.Listen), ListenURL: cfg.ListenURL.Reveal(), ListenAgain: cfg.ListenURL.Again,
-		Failover: postgres.Failover(cfg.Failover), Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
+		Listen: cfg.Listen, ListenURL: cfg.ListenURL.Reveal(), ListenAgain: cfg.ListenURL.Again,
+		Failover: cfg.Failover, Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
 	})
 }
 
@@ -54,6 +54,6 @@ func (s *sidecar) proxyConfig() proxy.Config {
 		Tracer: s.tel.Tracer, Metrics: s.tel.Metrics.Calls, MetricsHandler: s.tel.Scrape,
 		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
 		TCPAddr: cfg.TCPAddr, AdminAddr: cfg.AdminAddr,
-		MaxSessions: cfg.MaxSessions, MaxConns: maxConns(cfg, s.log), MaxBody: cfg.MaxBody,
+		MaxConns: maxConns(cfg, s.log), MaxBody: cfg.MaxBody,
 	}
 }

@@ -38,13 +38,6 @@ func (e env) on(s signal) bool {
 	return e.get(otlpPrefix+"ENDPOINT") != "" || e.get(s.otlp("ENDPOINT")) != ""
 }
 
-func (e env) protocol(s signal) string {
-	if own := e.get(s.otlp("PROTOCOL")); own != "" {
-		return own
-	}
-	return e.get(otlpPrefix + "PROTOCOL")
-}
-
 func (e env) lists(variable, name string) bool {
 	return slices.ContainsFunc(strings.Split(e.get(variable), ","), func(one string) bool { return strings.TrimSpace(one) == name })
 }

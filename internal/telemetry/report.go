@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"regexp"
@@ -36,7 +35,7 @@ func report(log *slog.Logger) {
 		text := hide(err.Error())
 		log.Warn("telemetry has a problem, locks go on", "error", text[:min(len(text), maxError)], "errors_left_out", silent.Swap(0))
 	})
-	otel.SetLogger(logr.FromSlogHandler(levels{log.Handler()}))
+	otel.SetLogger(logr.New(theirLog{log}))
 }
 
 // userinfo and query are where a URL may have a password, or a token.
@@ -50,47 +49,44 @@ func hide(text string) string {
 // a URL with a password.
 var shown = []string{"environment variable", "file"}
 
-// levels translates the levels of OpenTelemetry's own log: 1 is a warning, 4 information, 8 for
-// developers, negated by logr. At the latter two, each read of the metrics would write them all.
-type levels struct{ slog.Handler }
-
+// The levels of OpenTelemetry's own log. At theirInformation and beyond, each read of the metrics would
+// write them all.
 const (
-	theirWarning     slog.Level = -1
-	theirInformation slog.Level = -4
+	theirWarning     = 1
+	theirInformation = 4
 	// notNumber is the one information that is a warning to us: a default is used instead.
 	notNumber = "Got invalid value, number value expected."
 )
 
-func (l levels) level(their slog.Level) slog.Level {
-	if their >= slog.LevelError {
-		return slog.LevelError
+// theirLog is OpenTelemetry's own log.
+type theirLog struct{ log *slog.Logger }
+
+// Init implements [logr.LogSink].
+func (theirLog) Init(logr.RuntimeInfo) {}
+
+// Enabled implements [logr.LogSink].
+func (theirLog) Enabled(level int) bool { return level <= theirInformation }
+
+// Info implements [logr.LogSink].
+func (l theirLog) Info(level int, message string, attrs ...any) {
+	if level <= theirWarning || message == notNumber {
+		l.log.Warn("OpenTelemetry", append([]any{"message", message}, attrs...)...)
 	}
-	return slog.LevelWarn
 }
 
-// Enabled implements [slog.Handler].
-func (l levels) Enabled(ctx context.Context, their slog.Level) bool {
-	return their >= theirInformation && l.Handler.Enabled(ctx, l.level(their))
-}
-
-// Handle implements [slog.Handler].
-func (l levels) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level < theirWarning && r.Message != notNumber {
-		return nil
-	}
-	line := slog.NewRecord(r.Time, l.level(r.Level), "OpenTelemetry", r.PC)
-	line.AddAttrs(slog.String("message", r.Message))
-	r.Attrs(func(a slog.Attr) bool {
-		if r.Level < slog.LevelError || slices.Contains(shown, a.Key) {
-			line.AddAttrs(a)
+// Error implements [logr.LogSink].
+func (l theirLog) Error(_ error, message string, attrs ...any) {
+	line := []any{"message", message}
+	for pair := range slices.Chunk(attrs, 2) {
+		if name, ok := pair[0].(string); ok && slices.Contains(shown, name) {
+			line = append(line, pair...)
 		}
-		return true
-	})
-	return l.Handler.Handle(ctx, line)
+	}
+	l.log.Error("OpenTelemetry", line...)
 }
 
-// WithAttrs implements [slog.Handler].
-func (l levels) WithAttrs(attrs []slog.Attr) slog.Handler { return levels{l.Handler.WithAttrs(attrs)} }
+// WithValues implements [logr.LogSink]. Nobody uses it.
+func (l theirLog) WithValues(...any) logr.LogSink { return l }
 
-// WithGroup implements [slog.Handler].
-func (l levels) WithGroup(name string) slog.Handler { return levels{l.Handler.WithGroup(name)} }
+// WithName implements [logr.LogSink]. Nobody uses it.
+func (l theirLog) WithName(string) logr.LogSink { return l }

@@ -21,6 +21,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -178,7 +179,7 @@ func (t *Telemetry) startMetrics(ctx context.Context, e env, o Options, about *r
 // notSent warns that a wanted signal is off. It names the variables: the exporters' errors do not.
 func (t *Telemetry) notSent(e env, s signal, err error) {
 	t.log.Warn("a signal is not sent, locks go on: OpenTelemetry cannot do what the variables ask for", "signal", strings.ToLower(string(s)),
-		"error", hide(err.Error()), s.exporter(), e.get(s.exporter()), otlpPrefix+"PROTOCOL", e.protocol(s))
+		"error", hide(err.Error()), s.exporter(), e.get(s.exporter()), otlpPrefix+"PROTOCOL", cmp.Or(e.get(s.otlp("PROTOCOL")), e.get(otlpPrefix+"PROTOCOL")))
 }
 
 // Stop sends what is not sent yet, until ctx ends. It may be called more than once.

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
@@ -398,11 +399,11 @@ func TestErrorsAreLogged(t *testing.T) {
 
 func TestLevelsOfOpenTelemetry(t *testing.T) {
 	log := &logtest.Log{}
-	l := slog.New(levels{slog.NewTextHandler(log, nil)})
-	for _, verbosity := range []slog.Level{1, 4, 8} {
-		l.Log(t.Context(), -verbosity, "theirs", "verbosity", int(verbosity))
+	l := logr.New(theirLog{slog.New(slog.NewTextHandler(log, nil))})
+	for _, verbosity := range []int{1, 4, 8} {
+		l.V(verbosity).Info("theirs", "verbosity", verbosity)
 	}
-	l.Error("broken")
+	l.Error(nil, "broken")
 	got := log.String()
 	if strings.Count(got, "\n") != 2 || !strings.Contains(got, `level=WARN msg=OpenTelemetry message=theirs verbosity=1`) ||
 		!strings.Contains(got, "level=ERROR msg=OpenTelemetry message=broken") {

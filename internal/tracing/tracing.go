@@ -159,15 +159,28 @@ func (*carrier) Keys() []string { return []string{"traceparent"} }
 
 // TraceID returns the trace id of a W3C traceparent, empty if malformed. It allocates no memory.
 func TraceID(traceparent string) string {
-	const from, to = 3, 3 + 32
-	if len(traceparent) < to || traceparent[from-1] != '-' {
+	if Known(traceparent) == "" {
 		return ""
 	}
-	id := traceparent[from:to]
-	if strings.Trim(id, "0") == "" || strings.ContainsFunc(id, func(r rune) bool {
-		return (r < '0' || r > '9') && (r < 'a' || r > 'f')
-	}) {
+	return traceparent[3:35]
+}
+
+// Known is the part of a traceparent that this version knows (version-traceid-parentid-flags), empty if
+// malformed. A later version may have more.
+func Known(traceparent string) string {
+	const length = 2 + 1 + 32 + 1 + 16 + 1 + 2
+	v := traceparent
+	if len(v) < length || len(v) > length && (v[:2] == "00" || v[length] != '-') {
 		return ""
 	}
-	return id
+	version, id, parent, flags := v[:2], v[3:35], v[36:52], v[53:55]
+	for _, part := range []string{version, id, parent, flags} {
+		if strings.Trim(part, "0123456789abcdef") != "" {
+			return ""
+		}
+	}
+	if v[2] != '-' || v[35] != '-' || v[52] != '-' || version == "ff" || strings.Trim(id, "0") == "" || strings.Trim(parent, "0") == "" {
+		return ""
+	}
+	return v[:length]
 }

@@ -139,7 +139,7 @@ func (o *operation) amend(s *Store, c *store.Change) store.Verdict {
 		return store.Verdict{Status: status}
 	}
 	r.dropServed(c.Served)
-	r.adopt(c)
+	o.adopt(r, c)
 	if c.TTL > 0 && !h.lease.renewed {
 		before := h.lease.remaining(now)
 		if extended, _ := h.lease.extend(now, max(now.at+int64(c.TTL), h.holdUntil)); !extended {
@@ -157,6 +157,20 @@ func (o *operation) amend(s *Store, c *store.Change) store.Verdict {
 		o.letIn(r, now)
 	}
 	return store.Verdict{Status: store.Holds, Lock: r.alone(h, now)}
+}
+
+// adopt makes the last served waiter the exclusive holder that others see.
+func (o *operation) adopt(r *row, c *store.Change) {
+	if len(c.Served) == 0 || c.Token <= r.token {
+		return
+	}
+	o.released(r, &r.holder, store.NoOutcome, nil)
+	r.token, r.grant = c.Token, c.Served[len(c.Served)-1]
+	r.session, r.owner, r.traceparent, r.data = c.Session, c.Owner, c.Traceparent, bytes.Clone(c.Data)
+	if c.AcquiredAt.After(r.acquired) {
+		r.acquired = c.AcquiredAt
+	}
+	o.event(r, r.token, store.Event{Kind: store.EventAcquired})
 }
 
 // tellFirst tells the first living waiter to look again, because the lock ends earlier.

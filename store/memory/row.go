@@ -152,18 +152,6 @@ func (r *row) dropServed(served []store.AttemptID) {
 	}
 }
 
-// adopt makes the last served waiter the exclusive holder that others see.
-func (r *row) adopt(c *store.Change) {
-	if len(c.Served) == 0 || c.Token <= r.token {
-		return
-	}
-	r.token, r.grant = c.Token, c.Served[len(c.Served)-1]
-	r.session, r.owner, r.traceparent, r.data = c.Session, c.Owner, c.Traceparent, bytes.Clone(c.Data)
-	if c.AcquiredAt.After(r.acquired) {
-		r.acquired = c.AcquiredAt
-	}
-}
-
 // vacate removes the holder, not the token. If nobody released, a dead lease stays as the mark.
 func (r *row) vacate(now moment) {
 	ended := deadLease

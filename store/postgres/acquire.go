@@ -110,24 +110,36 @@ func (t *batch) takeFree(ctx context.Context) error {
 		switch {
 		case len(which) == 0:
 			return nil
-		case len(which) == 1 && t.asks[which[0]].TTL == 0:
+		case !t.underOneLease(which):
+			return t.takeMany(ctx, which, sqlAcquireMany, t.argsOfMany(which))
+		case len(which) == 1:
 			return t.takeOne(ctx, which[0])
 		}
-		return t.takeMany(ctx, which)
+		return t.takeMany(ctx, which, sqlAcquireSession, t.argsOfSession(which))
 	})
 }
 
-type taken struct {
-	key                        string
-	token                      zeronull.Int8
-	acquiredAt, expiresAt, now zeronull.Timestamptz
-	watched                    bool
+// underOneLease: the asks are for sessions' locks with the same TTL, as nearly always.
+func (t *batch) underOneLease(which []int) bool {
+	lease := t.asks[which[0]].Lease
+	return !slices.ContainsFunc(which, func(i int) bool { return t.asks[i].TTL > 0 || t.asks[i].Lease != lease })
 }
 
-func (t *taken) answer() store.Answer {
-	return store.Answer{
-		Outcome: store.Granted, Token: int64(t.token), AcquiredAt: time.Time(t.acquiredAt),
-		ExpiresIn: time.Time(t.expiresAt).Sub(time.Time(t.now)),
+// taken is a row of the statements that take free keys.
+type taken struct {
+	key                   string
+	token                 zeronull.Int8
+	acquiredAt, expiresAt zeronull.Timestamptz
+	watched               bool
+}
+
+func (t *batch) won(i int, r *taken) {
+	t.settle(i, store.Answer{
+		Outcome: store.Granted, Token: int64(r.token), AcquiredAt: time.Time(r.acquiredAt),
+		ExpiresIn: time.Time(r.expiresAt).Sub(time.Time(r.acquiredAt)),
+	})
+	if r.watched {
+		t.acquired(t.name(i), r.token)
 	}
 }
 
@@ -139,55 +151,64 @@ func (t *batch) takeOne(ctx context.Context, i int) error {
 			textOf(a.Data), a.Traceparent, t.notAfter,
 		},
 		func(rows pgx.Rows, r *taken) error {
-			return rows.Scan(&r.token, &r.acquiredAt, &r.expiresAt, &r.now, &r.watched)
+			return rows.Scan(&r.token, &r.acquiredAt, &r.expiresAt, &r.watched)
 		})
 	if err != nil || len(found) == 0 {
 		return err
 	}
-	t.settle(i, found[0].answer())
-	if found[0].watched {
-		t.acquired(t.name(i), found[0].token)
+	t.unflushed.flushed(t.sent)
+	t.won(i, &found[0])
+	return nil
+}
+
+func (t *batch) takeMany(ctx context.Context, which []int, sql statement, args []any) error {
+	found, err := query(ctx, t.operation, sql, args, func(rows pgx.Rows, r *taken) error {
+		return rows.Scan(&r.key, &r.token, &r.acquiredAt, &r.expiresAt, &r.watched)
+	})
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	t.unflushed.flushed(t.sent)
+	byKey := make(map[string]int, len(which))
+	for _, i := range which {
+		byKey[t.asks[i].Key] = i
+	}
+	for n := range found {
+		t.won(byKey[found[n].key], &found[n])
 	}
 	return nil
 }
 
-func (t *batch) takeMany(ctx context.Context, which []int) error {
+func (t *batch) argsOfSession(which []int) []any {
 	c := newAskColumns(t.asks, which)
+	return []any{
+		t.config.Identity.Namespace, c.leases[0], c.keys, c.grants, c.sessions,
+		orNull(c.owners, ""), orNull(c.datas, nil), orNull(c.traceparents, ""), t.notAfter,
+	}
+}
+
+func (t *batch) argsOfMany(which []int) []any {
+	c, id := newAskColumns(t.asks, which), t.config.Identity
 	byTTL := make([]bool, len(which))
 	var made [][16]byte
 	var ttls []time.Duration
-	byKey := make(map[string]int, len(which))
-	for n, i := range which {
-		a := &t.asks[i]
-		byKey[a.Key] = i
-		if a.TTL > 0 {
+	for n, ttl := range c.ttls {
+		if ttl > 0 {
 			byTTL[n] = true
 			c.leases[n] = uuid.New()
-			made, ttls = append(made, c.leases[n]), append(ttls, a.TTL)
+			made, ttls = append(made, c.leases[n]), append(ttls, ttl)
 		}
 	}
-	id := t.config.Identity
-	found, err := query(ctx, t.operation, sqlAcquireMany,
-		[]any{
-			id.Namespace, c.keys, c.leases, byTTL, c.grants, c.sessions, c.owners, c.datas, c.traceparents,
-			made, ttls, id.Instance, id.Pod, t.notAfter,
-		},
-		func(rows pgx.Rows, r *taken) error {
-			return rows.Scan(&r.key, &r.token, &r.acquiredAt, &r.expiresAt, &r.now, &r.watched)
-		})
-	if err != nil {
-		return err
+	return []any{
+		id.Namespace, c.keys, c.leases, byTTL, c.grants, c.sessions, c.owners, c.datas, c.traceparents,
+		made, ttls, id.Instance, id.Pod, t.notAfter,
 	}
-	for _, r := range found {
-		i := byKey[r.key]
-		a := r.answer()
-		if t.asks[i].TTL > 0 { // its lease was made with the grant
-			a.ExpiresIn = t.asks[i].TTL - time.Time(r.now).Sub(a.AcquiredAt)
-		}
-		t.settle(i, a)
-		if r.watched {
-			t.acquired(t.name(i), r.token)
-		}
+}
+
+// orNull is a column, or null if all its items are none. That is less to send and to read.
+func orNull[T comparable](column []T, none T) []T {
+	if slices.ContainsFunc(column, func(item T) bool { return item != none }) {
+		return column
 	}
 	return nil
 }

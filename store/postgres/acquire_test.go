@@ -19,7 +19,12 @@ func among(ask store.Ask) []store.Ask {
 	return []store.Ask{ask, byTTL}
 }
 
-var statementsThatTake = map[string]func(store.Ask) []store.Ask{"one": alone, "many": among}
+// beside has others under the same lease.
+func beside(ask store.Ask) []store.Ask {
+	return []store.Ask{ask, askFor("beside "+ask.Key, ask.Lease)}
+}
+
+var statementsThatTake = map[string]func(store.Ask) []store.Ask{"one": alone, "session": beside, "many": among}
 
 // Nothing is taken under a lease that does not live, whatever others of the batch have.
 func TestNothingIsTakenUnderADeadLease(t *testing.T) {
@@ -32,37 +37,36 @@ func TestNothingIsTakenUnderADeadLease(t *testing.T) {
 			exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", expired)
 			var all []store.Ask
 			for key, lease := range map[string]store.LeaseID{"expired": expired, "missing": uuid.New(), "lives": s.lease} {
-				all = append(all, asks(askFor(key, lease))...)
-			}
-			if name == "one" {
-				for _, ask := range all {
-					wantUnder(t, s, ask, acquire(t, s, ask))
+				batch := asks(askFor(key, lease))
+				if name == "many" {
+					all = append(all, batch...)
+					continue
 				}
-				return
+				s.wantUnder(batch)
 			}
-			answers, err := s.Acquire(t.Context(), all)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i, ask := range all {
-				wantUnder(t, s, ask, answers[i])
-			}
+			s.wantUnder(all)
 		})
 	}
 }
 
-// wantUnder expects what becomes of a free key under a lease.
-func wantUnder(t *testing.T, s *scene, ask store.Ask, a store.Answer) {
-	t.Helper()
-	outcome := store.LeaseLost
-	if ask.Lease == s.lease || ask.TTL > 0 {
-		outcome = store.Granted
+// wantUnder asks for free keys, and expects what becomes of them under their leases.
+func (s *scene) wantUnder(asks []store.Ask) {
+	s.Helper()
+	answers, err := s.Acquire(s.Context(), asks)
+	if err != nil {
+		s.Fatal(err)
 	}
-	if a.Outcome != outcome {
-		t.Errorf("%s: outcome %d, want %d", ask.Key, a.Outcome, outcome)
-	}
-	if a.Outcome == store.Granted && (a.ExpiresIn <= time.Minute || a.ExpiresIn > time.Hour) {
-		t.Errorf("%s: expires in %s", ask.Key, a.ExpiresIn)
+	for i, a := range answers {
+		outcome := store.LeaseLost
+		if asks[i].Lease == s.lease || asks[i].TTL > 0 {
+			outcome = store.Granted
+		}
+		if a.Outcome != outcome {
+			s.Errorf("%s: outcome %d, want %d", asks[i].Key, a.Outcome, outcome)
+		}
+		if a.Outcome == store.Granted && (a.ExpiresIn <= time.Minute || a.ExpiresIn > time.Hour) {
+			s.Errorf("%s: expires in %s", asks[i].Key, a.ExpiresIn)
+		}
 	}
 }
 

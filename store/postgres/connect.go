@@ -153,6 +153,7 @@ func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	s.clock.heard(now)
+	s.unflushed.madeConnection()
 	if version < oldestServer {
 		return fmt.Errorf("the server is PostgreSQL %d; locksidecar needs 14 or later", version/10000)
 	}

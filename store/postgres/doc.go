@@ -59,6 +59,24 @@
 //   - A server without its standby renews no lease, so the waiters that it tells of positions lose
 //     theirs.
 //
+// # Releases
+//
+// A release waits for no flush either if it hands nothing over, tells no outcome and has its own
+// connection to the server (release_one, release_many). A crash, or a failover, can forget it. Then the
+// key is held for nobody, under the lease of the sidecar that released it:
+//
+//   - No grant depends on it. The next grant of the key is committed later and is flushed. A crash forgets a
+//     commit only with all later ones, so what it leaves of a key is a grant that was confirmed, or
+//     the release of that grant. Tokens grow by the row, which has the token of the last confirmed grant.
+//   - The sidecar remembers the release (unflushed.go) until a later commit was flushed: that of a grant
+//     or a renewal, as a rule. A crash breaks all connections. When the sidecar has made a new one, also
+//     the one that listens, it sends again what it remembers, with a flush. A release of a token that is
+//     not the holder's does nothing. The attempt id of a session's lock is not asked for again, so nobody
+//     can have found the forgotten grant meanwhile.
+//   - If the sidecar dies before that, the key is free when its lease has ended, as if it had died before
+//     the release.
+//   - Behind a pooler a crash may break no connection of the sidecar, so each release is flushed.
+//
 // # Outcomes and min_hold
 //
 // A successful release marks the waiters that it skips, in its transaction. They wait no more, and
@@ -169,9 +187,10 @@
 // up when it has reached the new server (HeldUnder). Otherwise it trusts the lease until its deadline,
 // which is less than the TTL after the old server's last answer, by the sidecar's monotonic clock. So
 // new_epoch begins a quiet time, by the new server's clock: nothing is granted for the longest TTL in
-// use. The four statements that grant read its end with the epoch: acquire_one, acquire_many, and the
-// functions ask and pass_on. A key with waiters and without a holder is kept by a pending hold
-// (keep_quiet), so the waiters' checks hand it over in order when the quiet time is over.
+// use. The five statements that grant read its end with the epoch: acquire_one, acquire_session,
+// acquire_many, and the functions ask and pass_on. A key with waiters and without a holder is kept by
+// a pending hold (keep_quiet), so the waiters' checks hand it over in order when the quiet time is
+// over.
 //
 // The new server learns the TTLs from its leases, and from notes (quiet_ttls) that are older than
 // leases that it misses: lease_open writes note and lease in one transaction, and the log is replayed

@@ -41,6 +41,10 @@ func TestPromotion(t *testing.T) {
 			_, err := s.Acquire(t.Context(), []store.Ask{askFor("held", mine)})
 			return err
 		},
+		"several leases": func(s engine, mine store.LeaseID) error {
+			_, err := s.Acquire(t.Context(), among(askFor(uuid.NewString(), mine)))
+			return err
+		},
 		"many": func(s engine, mine store.LeaseID) error {
 			_, err := s.Acquire(t.Context(), []store.Ask{askFor("held", mine), askFor(uuid.NewString(), mine)})
 			return err

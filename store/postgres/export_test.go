@@ -166,3 +166,34 @@ func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 	}
 	return s.Acquire(ctx, asks)
 }
+
+// UnflushedReleases are those that a crash of the server could forget.
+type UnflushedReleases = unflushed
+
+// MaxUnflushed is how many there are at most.
+const MaxUnflushed = maxUnflushed
+
+// NewUnflushed remembers none.
+var NewUnflushed = newUnflushed
+
+// Unflushed are those of a store.
+func Unflushed(s *Store) *UnflushedReleases { return s.unflushed }
+
+// Count is how many there are that were sent since the last connection was made.
+func (u *unflushed) Count() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.since)
+}
+
+// Doubtful is someDoubtful.
+func (u *unflushed) Doubtful() []store.Claim { return u.someDoubtful() }
+
+// Add is add.
+func (u *unflushed) Add(claims []store.Claim, sent time.Time) { u.add(claims, sent) }
+
+// Flushed is flushed.
+func (u *unflushed) Flushed(sent time.Time) { u.flushed(sent) }
+
+// MadeConnection is madeConnection.
+func (u *unflushed) MadeConnection() { u.madeConnection() }

@@ -265,6 +265,19 @@ func TestConnectionsAreSetUp(t *testing.T) {
 		exec(t, admin, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET "+strings.ReplaceAll(setting, "'", "''")+
 			"', current_database()); END $$")
 	}
+	var text logtest.Log
+	startWith(t, postgres.Config{
+		URL: url, Identity: store.Identity{Namespace: "n", Instance: "other", Pod: "p"}, AutoMigrate: true, Timeout: patience,
+		Logger: slog.New(slog.NewTextHandler(&text, nil)),
+	})
+	for _, said := range []string{
+		"a crash of the database's machine can lose grants", " fsync=off full_page_writes=on",
+		` default_transaction_isolation="repeatable read" default_transaction_read_only=on synchronous_commit=off`,
+	} {
+		if !strings.Contains(text.String(), said) {
+			t.Errorf("not logged: %s\n%s", said, text.String())
+		}
+	}
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Minute)
 	ask := askFor("k", lease)

@@ -93,11 +93,12 @@ func TestWhatWaitedTooLongDoesNothing(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]func(*scene, store.Ask) error{
 		"one": func(s *scene, ask store.Ask) error { _, err := s.Acquire(s.Context(), []store.Ask{ask}); return err },
-		"many": func(s *scene, ask store.Ask) error {
+		"session": func(s *scene, ask store.Ask) error {
 			_, err := s.Acquire(s.Context(), []store.Ask{ask, askFor("zz", s.lease)})
 			return err
 		},
-		"ask": func(s *scene, ask store.Ask) error { _, err := s.Enqueue(s.Context(), []store.Ask{ask}); return err },
+		"many": func(s *scene, ask store.Ask) error { _, err := s.Acquire(s.Context(), among(ask)); return err },
+		"ask":  func(s *scene, ask store.Ask) error { _, err := s.Enqueue(s.Context(), []store.Ask{ask}); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

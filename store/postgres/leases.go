@@ -117,6 +117,7 @@ func (r *renewal) extend(ctx context.Context, sql statement, leases [][16]byte) 
 	if err != nil || len(found) == 0 {
 		return err
 	}
+	r.unflushed.flushed(r.sent)
 	kept := make(map[store.LeaseID]bool, len(found))
 	for _, e := range found {
 		r.Kept, r.Signals = append(r.Kept, e.lease), r.Signals || e.signalled

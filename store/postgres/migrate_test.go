@@ -165,7 +165,7 @@ func TestTooOldSidecarTakesNothing(t *testing.T) {
 	byTTL := askFor("by ttl", uuid.Nil)
 	byTTL.TTL = time.Minute
 	for what, asks := range map[string][]store.Ask{
-		"one": {askFor("one", lease)}, "many": {askFor("a", lease), askFor("b", lease)}, "bind:ttl": {byTTL},
+		"one": {askFor("one", lease)}, "many": {askFor("a", lease), askFor("b", lease)}, "bind:ttl": {byTTL}, "both": {askFor("c", lease), byTTL},
 	} {
 		if answers, err := s.Acquire(t.Context(), asks); err == nil || store.OutcomeUnknown(err) {
 			t.Errorf("acquire of %s: %+v, %v", what, answers, err)

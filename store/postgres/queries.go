@@ -13,6 +13,7 @@ var unloaded = queries.All()
 
 var (
 	sqlAcquireMany         = load("acquire_many")
+	sqlAcquireSession      = load("acquire_session")
 	sqlAcquireOne          = load("acquire_one")
 	sqlAmend               = load("amend")
 	sqlAsk                 = load("ask")

@@ -141,40 +141,67 @@ func TestAHolderThatIsRenewingKeepsItsLock(t *testing.T) {
 // Trap: an enqueue in flight when its holder is reaped.
 func TestReapSeesAnEnqueueInFlight(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
-	dying := openLease(t, s, time.Hour)
-	want(t, acquire(t, s, askFor("k", dying)), store.Granted)
-	grant := uuid.New()
-	exec(t, s.other, "BEGIN")
-	exec(t, s.other, `SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
-		'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}')`, grant, s.lease)
+	for name, arrays := range map[string]string{
+		"one": `'{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}', '{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}'`,
+		"together": `'{k,k,k,k}', array_prepend($1::uuid, ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 3))), ARRAY[$2::uuid, $2, $2, $2],
+			'{0,0,0,0}', '{0,0,0,0}', '{f,f,f,f}', '{s,s,s,s}', '{o,o,o,o}', '{NULL,NULL,NULL,NULL}', '{t,t,t,t}'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			dying := openLease(t, s, time.Hour)
+			want(t, acquire(t, s, askFor("k", dying)), store.Granted)
+			grant := uuid.New()
+			exec(t, s.other, "BEGIN")
+			exec(t, s.other, "SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', "+arrays+")", grant, s.lease)
 
-	revoked := make(chan error, 1)
-	go func() { revoked <- s.Revoke(t.Context(), []store.LeaseID{dying}) }()
-	poll(t, "the reap waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
-	exec(t, s.other, "COMMIT")
-	if err := <-revoked; err != nil {
-		t.Fatal(err)
-	}
-	if got, lease, _ := holder(t, s.conn, "k"); got != grant || lease != s.lease {
-		t.Errorf("the key is held by lease %s under grant %s, want the waiter's", lease, got)
+			revoked := make(chan error, 1)
+			go func() { revoked <- s.Revoke(t.Context(), []store.LeaseID{dying}) }()
+			poll(t, "the reap waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
+			exec(t, s.other, "COMMIT")
+			if err := <-revoked; err != nil {
+				t.Fatal(err)
+			}
+			if got, lease, _ := holder(t, s.conn, "k"); got != grant || lease != s.lease {
+				t.Errorf("the key is held by lease %s under grant %s, want the waiter's", lease, got)
+			}
+		})
 	}
 }
 
 // The other order: the reap is in flight when somebody wants to wait.
 func TestEnqueueWaitsForAReapInFlight(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
-	dying := openLease(t, s, time.Hour)
-	first := want(t, acquire(t, s, askFor("k", dying)), store.Granted)
-	exec(t, s.other, "BEGIN")
-	exec(t, s.other, "DELETE FROM locksidecar.leases WHERE id = $1", dying)
-	answers := make(chan store.Answer, 1)
-	go func() { answers <- enqueue(t, s, askFor("k", s.lease)) }()
-	awaitBlocked(t, s.url)
-	exec(t, s.other, "COMMIT")
-	if a := want(t, <-answers, store.Granted); a.Token <= first.Token {
-		t.Errorf("token %d after %d", a.Token, first.Token)
+	for name, more := range map[string][]store.Outcome{"one": nil, "together": {store.Queued, store.Queued, store.Queued}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			dying := openLease(t, s, time.Hour)
+			first := want(t, acquire(t, s, askFor("k", dying)), store.Granted)
+			exec(t, s.other, "BEGIN")
+			exec(t, s.other, "DELETE FROM locksidecar.leases WHERE id = $1", dying)
+			asks := []store.Ask{askFor("k", s.lease)}
+			for range more {
+				asks = append(asks, askFor("k", s.lease))
+			}
+			done := make(chan []store.Answer, 1)
+			go func() {
+				answers, _ := s.Enqueue(t.Context(), asks)
+				done <- answers
+			}()
+			awaitBlocked(t, s.url)
+			exec(t, s.other, "COMMIT")
+			answers := <-done
+			if len(answers) != len(asks) {
+				t.Fatalf("%d answers", len(answers))
+			}
+			if a := want(t, answers[0], store.Granted); a.Token <= first.Token {
+				t.Errorf("token %d after %d", a.Token, first.Token)
+			}
+			for i, outcome := range more {
+				want(t, answers[i+1], outcome)
+			}
+		})
 	}
 }
 

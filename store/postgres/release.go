@@ -95,7 +95,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 			byKey[c.Key] = i
 		}
 	}
-	namespace := o.config.Identity.Namespace
+	namespace, flush := o.config.Identity.Namespace, o.mustFlush(claims, which)
 	var sql statement
 	var args []any
 	switch len(which) {
@@ -103,26 +103,41 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		return nil
 	case 1:
 		c := claims[which[0]]
-		sql, args = sqlReleaseOne, []any{namespace, c.Key, c.Token, [16]byte(c.Lease)}
+		sql, args = sqlReleaseOne, []any{namespace, c.Key, c.Token, [16]byte(c.Lease), flush}
 	default:
 		keys, tokens, leases := claimColumns(which, func(i int) store.Claim { return claims[i] })
-		sql, args = sqlReleaseMany, []any{namespace, keys, tokens, leases}
+		sql, args = sqlReleaseMany, []any{namespace, keys, tokens, leases, flush}
 	}
 	found, err := query(ctx, o, sql, args, func(rows pgx.Rows, f *freed) error { return rows.Scan(&f.key, &f.watched) })
 	if err != nil {
 		return err
 	}
 	o.partly = o.partly || len(found) > 0
+	done := make([]store.Claim, len(found))
 	for i := range found {
 		f := &found[i]
 		n := byKey[f.key]
 		c := &claims[n]
+		done[i] = store.Claim{Key: c.Key, Token: c.Token, Lease: c.Lease, Awaited: true}
 		verdicts[n] = store.Verdict{Status: store.Holds, Lock: store.Lock{Key: c.Key, Token: c.Token}}
 		if f.watched {
 			o.ended(o.claimName(c), zeronull.Int8(c.Token), releaseOf(c))
 		}
 	}
+	switch {
+	case !flush:
+		o.unflushed.add(done, o.sent)
+	case len(found) > 0:
+		o.unflushed.flushed(o.sent)
+	}
 	return nil
+}
+
+// mustFlush reports whether releases wait for a flush: if one tells an outcome, if a crash of the server
+// would not be noticed, because a pooler keeps the connections, or if too many have not waited.
+func (o *operation) mustFlush(claims []store.Claim, which []int) bool {
+	return o.shared() || !o.unflushed.hasRoom(len(which)) ||
+		slices.ContainsFunc(which, func(i int) bool { return claims[i].Outcome != store.NoOutcome || claims[i].Result != nil })
 }
 
 // foundLocked reports whether a release just found the row locked. sqlReleaseMany would wait, and
@@ -252,6 +267,7 @@ type amended struct {
 	ord   int
 	state string
 	hints hints // the first waiter for a lock whose remaining time was set
+	ended zeronull.Int8
 }
 
 // Amend checks claims, and changes data and remaining times.
@@ -288,7 +304,7 @@ func (o *operation) amend(ctx context.Context, changes []store.Change, which []i
 	namespace := o.config.Identity.Namespace
 	found, err := query(ctx, o, sqlAmend, []any{namespace, o.notAfter, o.config.Identity.Instance, keys, tokens, leases, ttls, sets, datas, served, sessions, owners, acquired, traceparents},
 		func(rows pgx.Rows, a *amended) error {
-			return rows.Scan(append(a.with(&a.ord, &a.state), &a.hints.grants, &a.hints.instances)...)
+			return rows.Scan(append(a.with(&a.ord, &a.state), &a.hints.grants, &a.hints.instances, &a.ended)...)
 		})
 	if err != nil {
 		return err
@@ -304,6 +320,10 @@ func (o *operation) amend(ctx context.Context, changes []store.Change, which []i
 			verdicts[i].Lock = a.asHeld(changes[i].Key)
 		}
 		o.hintAll(namespace, a.hints) // the lock can end earlier than they know
+		if k := o.claimName(&changes[i].Claim); a.ended != 0 {
+			o.ended(k, a.ended, &store.Event{Kind: store.EventReleased})
+			o.acquired(k, a.token)
+		}
 	}
 	return nil
 }

@@ -99,9 +99,10 @@ type Store struct {
 	lockedWarned nowAndThen
 	again        nowAndThen // see againEach
 
-	quiet  quiet
-	state  atomic.Pointer[state]
-	doubts chan struct{} // has an element if the server is to be checked
+	unflushed *unflushed
+	quiet     quiet
+	state     atomic.Pointer[state]
+	doubts    chan struct{} // has an element if the server is to be checked
 	// counting is held by the one call of Stats in flight.
 	counting chan struct{}
 }
@@ -151,7 +152,7 @@ func New(config Config) (*Store, error) {
 		s.tracer = newTracer(config.Tracers)
 	}
 	s.pooled.Store(config.Listen == ListenNever || config.ListenURL != "")
-	s.listener, s.notifier = newListener(s), &notifier{s: s}
+	s.listener, s.notifier, s.unflushed = newListener(s), &notifier{s: s}, newUnflushed()
 	if s.sought, err = lru.New[string, struct{}](soughtMax); err != nil {
 		return nil, err
 	}
@@ -272,6 +273,7 @@ func (s *Store) Start(_ context.Context, news func(store.News)) error {
 	s.state.Store(&state{why: errNotReached})
 	r.ended.Go(func() { s.watch(ctx, r) })
 	r.ended.Go(func() { s.listener.run(ctx) })
+	r.ended.Go(func() { s.resend(ctx) })
 	return nil
 }
 

@@ -25,7 +25,10 @@ func tokenNow(t *testing.T, url string) int64 {
 
 // waysToTake are the ways to be granted a key that is free.
 var waysToTake = map[string]func(*scene, store.Ask) ([]store.Answer, error){
-	"one":  func(s *scene, ask store.Ask) ([]store.Answer, error) { return s.Acquire(s.Context(), alone(ask)) },
+	"one": func(s *scene, ask store.Ask) ([]store.Answer, error) { return s.Acquire(s.Context(), alone(ask)) },
+	"session": func(s *scene, ask store.Ask) ([]store.Answer, error) {
+		return s.Acquire(s.Context(), beside(ask))
+	},
 	"many": func(s *scene, ask store.Ask) ([]store.Answer, error) { return s.Acquire(s.Context(), among(ask)) },
 	"ask":  func(s *scene, ask store.Ask) ([]store.Answer, error) { return s.Enqueue(s.Context(), alone(ask)) },
 }
@@ -280,6 +283,9 @@ func TestTokensGrowWhenTheOldPrimaryServesAgain(t *testing.T) {
 					token := grants(t, s, key, lease)
 					release(t, s, store.Claim{Key: key, Token: token, Lease: lease})
 					tokens = append(tokens, token)
+				}
+				if err := s.Revoke(t.Context(), []store.LeaseID{lease}); err != nil { // flushes the releases
+					t.Error(err)
 				}
 				return tokens
 			}

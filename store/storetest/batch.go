@@ -16,6 +16,8 @@ func batchCases() []testCase {
 		{"a call without items does nothing", emptyBatches},
 		{"a thousand acquires are answered in their order", batchAcquire},
 		{"a thousand waits and cancels are answered in their order", batchWaits},
+		{"attempts for the same keys are enqueued in their order", batchTogether},
+		{"a repeat, a skipped waiter and a lost lease change no other position of a batch", batchWithRepeats},
 		{"a thousand releases are judged in their order", batchRelease},
 		{"a batch of releases hands off where somebody waits", batchHandsOff},
 		{"a thousand leases are opened, renewed, and reaped", func(f *fixture) {
@@ -207,6 +209,68 @@ func batchWaits(f *fixture) {
 		}
 	}
 	b.lists(store.Query{Limit: 1, Instance: b.id.Instance})
+}
+
+// enqueueAll enqueues asks by one call. outcomes and positions are what they get, 0: no position.
+func (in *instance) enqueueAll(asks []store.Ask, outcomes []store.Outcome, positions []int) []store.Answer {
+	in.Helper()
+	answers, err := in.Enqueue(in.ctx(), asks)
+	if err != nil || len(answers) != len(asks) {
+		in.Fatalf("Enqueue: %d answers, %v", len(answers), err)
+	}
+	for i, a := range answers {
+		if in.want(a, outcomes[i]); a.Position != positions[i] {
+			in.Fatalf("place %d: position %d, want %d", i, a.Position, positions[i])
+		}
+	}
+	return answers
+}
+
+func batchTogether(f *fixture) {
+	a, b := f.pair()
+	holders := []store.Ask{a.ask("k"), a.ask("m")}
+	grants := a.acquireAll(holders)
+	before := a.ask("k")
+	a.queued(before, 1)
+	line := []store.Ask{b.ask("k"), b.ask("m"), b.ask("free"), b.ask("k"), b.askTTL("m", longTTL), b.ask("k"), b.ask("free")}
+	line[4].Lease = b.lease
+	const g, q = store.Granted, store.Queued
+	answers := b.enqueueAll(line, []store.Outcome{q, q, g, q, q, q, q}, []int{2, 1, 0, 3, 2, 4, 1})
+	for i, key := range []int{0, 1, -1, 0, 1, 0, -1} {
+		if key >= 0 && (answers[i].Lock.Token != grants[key].Token || answers[i].Lock.Holder.Instance != a.id.Instance) {
+			f.Fatalf("place %d waits for %+v, want that of a", i, answers[i].Lock)
+		}
+	}
+	a.holds("k", grants[0].Token, 4)
+	a.released(claim(holders[0], grants[0].Token))
+	token := a.awaitNews(before).Token
+	for n, i := range []int{0, 3, 5} {
+		in := b
+		if n == 0 {
+			in = a
+		}
+		in.released(store.Claim{Key: "k", Token: token, Lease: in.lease})
+		token = b.awaitNews(line[i]).Token
+	}
+}
+
+func batchWithRepeats(f *fixture) {
+	a, b := f.pair()
+	holder, other := a.ask("k"), b.ask("m")
+	token := a.granted(holder).Token
+	mine := b.granted(other)
+	waits := b.ask("k")
+	b.queued(waits, 1)
+	skipped := b.skippedWaiter("s", `"done"`)
+	dead := b.openLease(longTTL)
+	b.revoke(dead)
+	line := []store.Ask{b.ask("k"), waits, b.askUnder(dead, "k"), b.ask("m"), skipped, other, b.ask("k"), b.ask("m")}
+	const g, q, s, l = store.Granted, store.Queued, store.Skipped, store.LeaseLost
+	answers := b.enqueueAll(line, []store.Outcome{q, q, l, q, s, g, q, q}, []int{2, 1, 0, 1, 0, 0, 3, 2})
+	b.sameGrant(mine, answers[5])
+	a.holds("k", token, 3)
+	b.enqueueAll(line, []store.Outcome{q, q, l, q, s, g, q, q}, []int{2, 1, 0, 1, 0, 0, 3, 2})
+	a.holds("k", token, 3)
 }
 
 func batchRelease(f *fixture) {

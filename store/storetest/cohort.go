@@ -100,6 +100,24 @@ func cohortCases() []testCase {
 			b.released(store.Claim{Key: "k", Token: token + 2, Lease: b.lease, Served: []store.AttemptID{line[1].ID, line[2].ID}})
 			b.free("k")
 		}},
+		{"who watches hears when a served waiter becomes the holder", func(f *fixture) {
+			f.watchPair(func(in, b *instance) {
+				token, line := b.cohort("k", 3)
+				in.watch(in.lease, "k")
+				c := store.Change{
+					Claim:   store.Claim{Key: "k", Token: token + 1, Lease: b.lease, Served: []store.AttemptID{line[1].ID}},
+					Session: "second", AcquiredAt: time.Now(),
+				}
+				for range 2 {
+					b.stands(b.amend(c), store.Holds)
+				}
+				in.hears("k", event(store.EventReleased, token), event(store.EventAcquired, token+1))
+				b.released(store.Claim{Key: "k", Token: token + 2, Lease: b.lease, Served: []store.AttemptID{line[1].ID, line[2].ID}})
+				in.hears("k", event(store.EventReleased, token+1))
+				in.marker(b)
+				in.heardNothing("k")
+			})
+		}},
 		{"a token of a cohort is unknown to who names no served waiter", func(f *fixture) {
 			b := f.instance("b")
 			token, line := b.cohort("k", 2)

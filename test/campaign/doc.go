@@ -7,6 +7,9 @@
 //   - load: what the apps do, and what they write down. history: how.
 //   - check: the rules that the history is judged by.
 //
+// In one second of five all clients want the same key. So many of each sidecar wait for it that sidecars hand it on to
+// their own waiters. The judge counts these grants.
+//
 // A campaign has rounds of 150 seconds, each in a world of its own; in CI it has one, in
 // which each kind of fault strikes once. After the last fault is healed, and its traces
 // are gone, the clients do nothing but contend, so that what is promised in calm times

@@ -17,13 +17,13 @@ import (
 
 // least is what must have happened in every ten seconds: of a run in which less did,
 // nothing is believed.
-var least = check.Counts{Grants: 40, Waited: 10, Drops: 10}
+var least = check.Counts{Grants: 40, Waited: 10, Drops: 10, HandedOn: 10}
 
 // rules are those of a campaign of that length.
 func rules(length time.Duration) check.Rules {
 	r := check.DefaultRules()
 	tens := int(length / (10 * time.Second))
-	r.Least = check.Counts{Grants: tens * least.Grants, Waited: tens * least.Waited, Drops: tens * least.Drops}
+	r.Least = check.Counts{Grants: tens * least.Grants, Waited: tens * least.Waited, Drops: tens * least.Drops, HandedOn: tens * least.HandedOn}
 	// Rules for calm times are judged while the clients contend, however long the rest was.
 	r.Least.Ordered, r.Least.HandOffs = 50, 20
 	r.Least.Searched = 5 // pieces

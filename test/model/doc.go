@@ -37,7 +37,8 @@
 //     for again and again.
 //   - A second key, batches, and the order of locks: deadlocks are not looked for.
 //   - A second attempt of a sidecar at the same time, and a next one while anything but a
-//     release of the one before is under way.
+//     release of the one before is under way. Several attempts, and the cohorts that they make, are what Crowd
+//     models, with less of the rest: SearchCohorts.
 //   - News: a check may happen at any time, so a hint makes no difference; and news that says
 //     what was granted is a check whose answer comes late.
 //   - A lock row that is not there yet, and its sweep; locked rows (55P03).

@@ -13,13 +13,15 @@ const (
 	InTurn               // [5] the key is free, or somebody gets it, while another waits
 	Forgotten            // [5] somebody waits for a dead holder's key, and nobody is handing it off
 	Orphan               // [6, 7] a living lease has the key, or a place in line, and nobody knows
+	Asked                // a request to stop reaches a second holder
 	Stuck                // there is no way from here to where nobody waits and the key can be had
 	invariants
 )
 
 var invariantNames = [invariants]string{
 	"none", "1, exclusion", "2, tokens grow", "3, nobody believes a lease that has ended", "4, told only after the commit",
-	"5, never free or overtaken while somebody waits", "5, nobody who waits is forgotten", "6 and 7, no orphans", "nothing gets stuck",
+	"5, never free or overtaken while somebody waits", "5, nobody who waits is forgotten", "6 and 7, no orphans",
+	"a request to stop reaches one holder", "nothing gets stuck",
 }
 
 func (i Invariant) String() string { return invariantNames[i] }

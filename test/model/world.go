@@ -48,11 +48,12 @@ func (a action) progress() bool {
 
 // successors calls yield for each thing that can happen next, and what is then.
 func successors(s *State, b *Bounds, yield func(action, *State)) {
+	n := new(State) // each successor in its turn: yield keeps none
 	try := func(a action, do func(n *State) bool) {
-		n := *s
-		if do(&n) {
+		*n = *s
+		if do(n) {
 			n.settle(b)
-			yield(a, &n)
+			yield(a, n)
 		}
 	}
 	if eager(s, b, try) {

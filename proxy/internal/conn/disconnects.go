@@ -76,5 +76,5 @@ func poll(conns []*Conn) (again bool) {
 
 type polledCall struct {
 	watch *watch
-	call  *callContext
+	call  *call
 }

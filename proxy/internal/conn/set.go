@@ -2,7 +2,6 @@ package conn
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -130,12 +129,12 @@ func (s *Set) countIn(c *Conn) (admitted bool, refusal *wire.Problem) {
 	switch {
 	case c.Kind == Admin:
 		if s.counts[Admin] >= MaxAdmin && !s.makeRoom() {
-			return false, wire.LimitReached(fmt.Sprintf("too many connections to the admin address: %d are open", s.counts[Admin]))
+			return false, wire.Problemf(wire.CodeLimit, "too many connections to the admin address: %d are open", s.counts[Admin])
 		}
 	case c.Kind == Unix && !s.allowed(c.Peer):
-		c.Refusal = wire.Forbidden(fmt.Sprintf("this socket does not serve uid %d (LOCKSIDECAR_ALLOWED_UIDS)", c.Peer.UID))
+		c.Refusal = wire.Problemf(wire.CodeForbidden, "this socket does not serve uid %d (LOCKSIDECAR_ALLOWED_UIDS)", c.Peer.UID)
 	case s.counts[Unix]+s.counts[TCP] >= s.cfg.MaxConns:
-		c.Refusal = wire.LimitReached(fmt.Sprintf("too many connections: %d are open", s.cfg.MaxConns))
+		c.Refusal = wire.Problemf(wire.CodeLimit, "too many connections: %d are open", s.cfg.MaxConns)
 	}
 	if c.Refusal != nil {
 		if s.refused >= MaxRefused {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // watch notices that the caller leaves during a call, when nobody reads from the connection.
@@ -12,22 +11,30 @@ type watch struct {
 	c *Conn
 
 	mu    sync.Mutex
-	call  *callContext  // under way; nil between calls
+	call  *call         // under way; nil between calls
 	guard chan struct{} // closed when the guard of the call has ended; nil without one
 
 	callerLeft atomic.Bool
+}
+
+// call is a call under way. watch.mu guards polls, how often it was polled.
+type call struct {
+	cancel     context.CancelFunc
+	cancelable bool // the close of the connection cancels it
+	polls      int
 }
 
 // BeginCall returns the context of a call, with the values of another one, and watches the connection
 // from now on. A cancelable call ends when the connection closes; any other is carried out.
 // [Conn.EndCall] must follow, by the same goroutine.
 func (c *Conn) BeginCall(values context.Context, cancelable bool) context.Context {
-	call := &callContext{cancelable: cancelable, values: values}
+	ctx, cancel := context.WithCancel(values)
+	call := &call{cancel: cancel, cancelable: cancelable}
 	c.watch.mu.Lock()
 	c.watch.call = call
 	c.watch.mu.Unlock()
 	c.set.disconnects.callBegins()
-	return call
+	return ctx
 }
 
 // EndCall ends the call, if there is one, and reports whether the caller has left. After it
@@ -60,7 +67,7 @@ func (c *Conn) InCall() bool {
 
 // poll returns the call if it is to be polled now. A new call, most likely over soon, is only counted.
 // One that lasts gets a guard instead.
-func (w *watch) poll() (now *callContext, isNew bool) {
+func (w *watch) poll() (now *call, isNew bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	call := w.call
@@ -78,7 +85,7 @@ func (w *watch) poll() (now *callContext, isNew bool) {
 	return call, false
 }
 
-func (w *watch) leaveIfClosed(call *callContext) {
+func (w *watch) leaveIfClosed(call *call) {
 	closed := false
 	err := w.c.raw.Control(func(fd uintptr) { closed = hasClosed(int(fd)) })
 	if closed || err != nil { // the error: cut has closed it
@@ -87,7 +94,7 @@ func (w *watch) leaveIfClosed(call *callContext) {
 }
 
 // startGuard starts a goroutine that sleeps in the poller until the caller leaves. w.mu is held.
-func (w *watch) startGuard(call *callContext) {
+func (w *watch) startGuard(call *call) {
 	_ = w.c.Conn.SetReadDeadline(noDeadline) // the request's may be set
 	guard := make(chan struct{})
 	w.guard = guard
@@ -100,7 +107,7 @@ func (w *watch) startGuard(call *callContext) {
 }
 
 // leave tells the owner while its call is under way, and ends the call if it is cancelable.
-func (w *watch) leave(call *callContext) {
+func (w *watch) leave(call *call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.call != call || w.callerLeft.Swap(true) {
@@ -109,52 +116,5 @@ func (w *watch) leave(call *callContext) {
 	w.c.disconnected()
 	if call.cancelable {
 		call.cancel()
-	}
-}
-
-// callContext is the context of a call. Its channel is made when it is asked for: few calls do that.
-type callContext struct {
-	cancelable bool
-	polls      int             // how often it was polled; watch.mu guards it
-	values     context.Context // nil for none
-
-	mu   sync.Mutex
-	done chan struct{}
-	err  error
-}
-
-func (x *callContext) Done() <-chan struct{} {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.done == nil {
-		x.done = make(chan struct{})
-		if x.err != nil {
-			close(x.done)
-		}
-	}
-	return x.done
-}
-
-func (x *callContext) Err() error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.err
-}
-
-func (*callContext) Deadline() (deadline time.Time, ok bool) { return deadline, false }
-
-func (x *callContext) Value(key any) any {
-	return x.values.Value(key)
-}
-
-func (x *callContext) cancel() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.err != nil {
-		return
-	}
-	x.err = context.Canceled
-	if x.done != nil {
-		close(x.done)
 	}
 }

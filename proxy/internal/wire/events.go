@@ -66,13 +66,8 @@ type SessionEvent struct {
 
 // AppendTo appends the event as a chunk of the stream.
 func (e SessionEvent) AppendTo(b []byte) []byte {
-	b = append(openEvent(b, "session"), `{"session":`...)
-	b = AppendString(b, e.Session.ID())
-	b = append(b, `,"ttl_ms":`...)
-	b = appendMillis(b, e.Session.TTL())
-	b = append(b, `,"expires_in_ms":`...)
-	b = appendMillis(b, e.Session.ExpiresIn())
-	return closeEvent(append(b, '}'))
+	s := e.Session
+	return closeEvent(open(openEvent(b, "session")).text("session", s.ID()).millis("ttl_ms", s.TTL()).millis("expires_in_ms", s.ExpiresIn()).end())
 }
 
 // LostEvent tells that the session has lost a lock.
@@ -80,10 +75,7 @@ type LostEvent lease.Lost
 
 // AppendTo appends the event as a chunk of the stream.
 func (e LostEvent) AppendTo(b []byte) []byte {
-	b = appendLock(openEvent(b, "lost"), e.Key, e.Token)
-	b = append(b, `,"reason":`...)
-	b = AppendString(b, string(e.Reason))
-	return closeEvent(append(b, '}'))
+	return closeEvent(open(openEvent(b, "lost")).text("key", e.Key).number("token", e.Token).text("reason", string(e.Reason)).end())
 }
 
 // StopEvent tells that somebody asks the session to stop.
@@ -91,18 +83,7 @@ type StopEvent lease.Stop
 
 // AppendTo appends the event as a chunk of the stream.
 func (e StopEvent) AppendTo(b []byte) []byte {
-	b = appendLock(openEvent(b, "stop"), e.Key, e.Token)
-	b = append(b, `,"reason":`...)
-	b = appendReason(b, e.Reason)
-	return closeEvent(append(b, '}'))
-}
-
-// appendLock begins the data of an event that is about one grant.
-func appendLock(b []byte, key string, token int64) []byte {
-	b = append(b, `{"key":`...)
-	b = AppendString(b, key)
-	b = append(b, `,"token":`...)
-	return strconv.AppendInt(b, token, 10)
+	return closeEvent(open(openEvent(b, "stop")).text("key", e.Key).number("token", e.Token).reason(e.Reason).end())
 }
 
 // StateEvent is what a key was like when the watch took effect.
@@ -110,10 +91,8 @@ type StateEvent lease.View
 
 // AppendTo appends the event as a chunk of the stream.
 func (e StateEvent) AppendTo(b []byte) []byte {
-	b = openEvent(b, "state")
 	v := lease.View(e)
-	b = AppendView(b, &v)
-	return closeEvent(b)
+	return closeEvent(AppendView(openEvent(b, "state"), &v))
 }
 
 // AppendEvent appends the problem as an event, for a stream that has begun.
@@ -126,47 +105,22 @@ type KeyEvent lease.Event
 
 // AppendTo appends the event as a chunk of the stream.
 func (e KeyEvent) AppendTo(b []byte) []byte {
+	var o object
 	switch e.Kind {
 	case store.EventAcquired:
-		b = e.begin(b, "acquired")
-		b = e.appendMode(b)
-		b = append(b, `,"holder":`...)
-		b = appendHolder(b, &e.Lock)
+		o = e.begin(b, "acquired").grantMode(&e.Lock).holder(&e.Lock)
 	case store.EventReleased:
-		b = e.begin(b, "released")
-		b = append(b, `,"outcome":`...)
-		b = appendStringOrNull(b, OutcomeName(e.Outcome))
-		b = append(b, `,"result":`...)
-		b = appendJSON(b, e.Result)
+		o = e.begin(b, "released").textIf("outcome", OutcomeName(e.Outcome)).json("result", e.Result)
 	case store.EventExpired:
-		b = e.begin(b, "expired")
+		o = e.begin(b, "expired")
 	case store.EventStopping:
-		b = e.begin(b, "stopping")
-		b = append(b, ',')
-		b = appendStop(b, e.Stopping)
+		o = e.begin(b, "stopping").stop(e.Stopping)
 	default:
 		return b
 	}
-	return closeEvent(append(b, '}'))
+	return closeEvent(o.end())
 }
 
-func (e KeyEvent) begin(b []byte, name string) []byte {
-	b = openEvent(b, name)
-	return appendLock(b, e.Key, e.Token)
-}
-
-// appendMode appends how the lock was acquired, if that is known.
-func (e KeyEvent) appendMode(b []byte) []byte {
-	switch {
-	case !e.Lock.Held:
-		return append(b, `,"mode":null,"limit":null,"slot":null`...)
-	case !e.Lock.Shared:
-		return append(b, `,"mode":"exclusive","limit":null,"slot":null`...)
-	}
-	b = appendShared(b, e.Lock.Limit)
-	slot := 0
-	if len(e.Lock.Holders) > 0 {
-		slot = e.Lock.Holders[0].Slot
-	}
-	return appendSlot(b, e.Lock.Limit, slot)
+func (e KeyEvent) begin(b []byte, name string) object {
+	return open(openEvent(b, name)).text("key", e.Key).number("token", e.Token)
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -84,26 +83,6 @@ func FuzzTarget(f *testing.F) {
 		}
 		if back != string(raw) || len(got.Path) > 0 && got.Path[0] != '/' || strings.Contains(back, "#") {
 			t.Fatalf("%q became %q", raw, back)
-		}
-	})
-}
-
-// A trace context that this package hands on is one to others, too.
-func FuzzTraceparent(f *testing.F) {
-	const id = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-"
-	for _, seed := range []string{"00-" + id + "01", "01-" + id + "ff-more", "ff-" + id + "01", "00-" + id + "01-", "cc-" + id + "09", ""} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, trace []byte) {
-		handed := Traceparent(trace)
-		if handed == "" {
-			return
-		}
-		if len(handed) != traceparentLength || tracing.TraceID(handed) == "" || !strings.HasPrefix(string(trace), handed) {
-			t.Fatalf("%q became %q", trace, handed)
-		}
-		if sc := tracing.Parse(handed); sc.IsValid() && sc.TraceID().String() != tracing.TraceID(handed) {
-			t.Fatalf("%q names the trace %q and %q", handed, sc.TraceID(), tracing.TraceID(handed))
 		}
 	})
 }

@@ -45,7 +45,7 @@ func FuzzKey(f *testing.F) {
 			t.Fatalf("%q does not come back: %q, %v", key, again, p)
 		}
 		var back string
-		if err := json.Unmarshal(AppendString(nil, key), &back); err != nil || back != key {
+		if err := json.Unmarshal(appendString(nil, key), &back); err != nil || back != key {
 			t.Fatalf("%q as JSON: %q, %v", key, back, err)
 		}
 	})

@@ -44,32 +44,6 @@ func HasToken(list []byte, token string) bool {
 	return false
 }
 
-const traceparentLength = 2 + 1 + 32 + 1 + 16 + 1 + 2
-
-// Traceparent is the part of a traceparent that this version knows, empty if it is not valid.
-func Traceparent(v []byte) string {
-	if !validTraceparent(v) {
-		return ""
-	}
-	return string(v[:traceparentLength])
-}
-
-// validTraceparent checks version-traceid-parentid-flags. A later version may have more.
-func validTraceparent(v []byte) bool {
-	const length = traceparentLength
-	if len(v) < length || len(v) > length && (string(v[:2]) == "00" || v[length] != '-') {
-		return false
-	}
-	if v[2] != '-' || v[35] != '-' || v[52] != '-' || string(v[:2]) == "ff" {
-		return false
-	}
-	return lowerHex(v[:2]) && lowerHex(v[53:55]) &&
-		lowerHex(v[3:35]) && len(bytes.Trim(v[3:35], "0")) > 0 &&
-		lowerHex(v[36:52]) && len(bytes.Trim(v[36:52], "0")) > 0
-}
-
-func lowerHex(b []byte) bool { return len(bytes.Trim(b, "0123456789abcdef")) == 0 }
-
 // IsLoopback tells whether a host's name or address is this machine's own.
 func IsLoopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {

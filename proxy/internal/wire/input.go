@@ -225,7 +225,7 @@ func (in *input) json(name string) []byte {
 	compact.Grow(min(len(a.value), MaxData))
 	_ = json.Compact(&compact, a.value) // it is valid
 	if compact.Len() > MaxData {
-		in.refuse(TooLarge(fmt.Sprintf("%s has %d bytes; at most %d are allowed", a.String(), compact.Len(), MaxData)))
+		in.refuse(Problemf(CodeTooLarge, "%s has %d bytes; at most %d are allowed", a.String(), compact.Len(), MaxData))
 	}
 	if tooDeep(a.value) {
 		in.failf("%s is nested deeper than %d levels", a.String(), MaxDepth)

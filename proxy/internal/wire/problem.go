@@ -67,14 +67,14 @@ var problems = map[string]struct {
 // Problem is an error answer (RFC 9457).
 type Problem struct {
 	Code, Detail string
-	// allow is the Allow header of a method_not_allowed.
+	// Allow is the Allow header of a method_not_allowed.
 	Allow string
 	// after is the Retry-After; zero: a second.
 	after time.Duration
-	// refusal: this package refused the call, which an operator should know.
+	// Refusal: see [Refusef].
 	Refusal bool
-	// more appends the code's own members, each with a comma before it.
-	more func(b []byte) []byte
+	// more appends the code's own members.
+	more func(object) object
 }
 
 // Status is the HTTP status of the problem.
@@ -94,52 +94,33 @@ const ProblemTypes = "https://github.com/locksidecar/locksidecar/blob/main/docs/
 // Append appends the problem as JSON.
 func (p *Problem) Append(b []byte) []byte {
 	entry := problems[p.Code]
-	b = append(b, `{"type":"`+ProblemTypes...)
-	b = append(b, p.Code...)
-	b = append(b, `","title":`...)
-	b = AppendString(b, entry.title)
-	b = append(b, `,"status":`...)
-	b = strconv.AppendInt(b, int64(entry.status), 10)
-	b = append(b, `,"code":"`...)
-	b = append(b, p.Code...)
-	b = append(b, `","detail":`...)
-	b = AppendString(b, p.Detail)
+	o := append(open(b).name("type"), `"`+ProblemTypes...)
+	o = append(append(o, p.Code...), '"')
+	o = o.text("title", entry.title).number("status", int64(entry.status)).text("code", p.Code).text("detail", p.Detail)
 	if p.more != nil {
-		b = p.more(b)
+		o = p.more(o)
 	}
-	return append(b, '}')
+	return o.end()
+}
+
+// Problemf makes a problem. Its code has a status and a title.
+func Problemf(code, format string, args ...any) *Problem {
+	return &Problem{Code: code, Detail: fmt.Sprintf(format, args...)}
+}
+
+// Refusef makes the problem of a call that package proxy refuses, which an operator should know.
+func Refusef(code, format string, args ...any) *Problem {
+	return &Problem{Code: code, Detail: fmt.Sprintf(format, args...), Refusal: true}
 }
 
 // Invalid says what is wrong with a request (400).
 func Invalid(format string, args ...any) *Problem {
-	return &Problem{Code: CodeInvalidRequest, Detail: fmt.Sprintf(format, args...)}
-}
-
-// NotFound says that there is nothing at this target (404).
-func NotFound(detail string) *Problem { return &Problem{Code: CodeNotFound, Detail: detail} }
-
-// Forbidden says what is not allowed (403).
-func Forbidden(detail string) *Problem { return &Problem{Code: CodeForbidden, Detail: detail} }
-
-// TooLarge says what is too large (413).
-func TooLarge(detail string) *Problem { return &Problem{Code: CodeTooLarge, Detail: detail} }
-
-// LimitReached says which limit is reached (429).
-func LimitReached(detail string) *Problem { return &Problem{Code: CodeLimit, Detail: detail} }
-
-// MethodNotAllowed names the methods of the target (405).
-func MethodNotAllowed(allow, detail string) *Problem {
-	return &Problem{Code: CodeMethodNotAllowed, Allow: allow, Detail: detail}
-}
-
-// SessionEnded says that the session of the call is over (410).
-func SessionEnded(detail string) *Problem {
-	return &Problem{Code: CodeSessionEnded, Detail: detail}
+	return Problemf(CodeInvalidRequest, format, args...)
 }
 
 // Internal is the answer to a call in which something panicked.
 func Internal() *Problem {
-	return &Problem{Code: CodeInternal, Detail: "this call met a bug of the sidecar, which has logged it"}
+	return Problemf(CodeInternal, "this call met a bug of the sidecar, which has logged it")
 }
 
 // WithKey adds the member "key" if one of several locks could not be acquired.
@@ -155,24 +136,16 @@ func (p *Problem) WithKey(err error) *Problem {
 		return p
 	}
 	more := p.more
-	p.more = func(b []byte) []byte {
-		b = append(b, `,"key":`...)
-		return more(AppendString(b, lock.Key))
-	}
+	p.more = func(o object) object { return more(o.text("key", lock.Key)) }
 	return p
 }
 
 func mismatchProblem(e *lease.LimitMismatchError) *Problem {
-	return &Problem{Code: CodeLimitMismatch, Detail: e.Error(), more: func(b []byte) []byte {
-		return appendPositive(append(b, `,"limit":`...), e.Limit)
-	}}
+	return &Problem{Code: CodeLimitMismatch, Detail: e.Error(), more: func(o object) object { return o.positive("limit", e.Limit) }}
 }
 
-func withReason(reason string) func([]byte) []byte {
-	return func(b []byte) []byte {
-		b = append(b, `,"reason":`...)
-		return AppendString(b, reason)
-	}
+func withReason(reason string) func(object) object {
+	return func(o object) object { return o.text("reason", reason) }
 }
 
 // ProblemOf translates the errors of package lease, nil for an unknown one.
@@ -204,11 +177,11 @@ func ProblemOf(err error) *Problem {
 	case errors.As(err, &lost):
 		return &Problem{Code: CodeLockLost, Detail: lost.Error(), more: withReason(string(lost.Lost.Reason))}
 	case errors.As(err, &limit):
-		return LimitReached(limit.Error())
+		return Problemf(CodeLimit, "%v", limit)
 	case errors.As(err, &onSession):
 		return Invalid("field ttl_ms: %v", onSession)
 	case errors.As(err, &notHeld):
-		return &Problem{Code: CodeNotHeld, Detail: notHeld.Error()}
+		return Problemf(CodeNotHeld, "%v", notHeld)
 	case errors.As(err, &holds):
 		return Invalid("field keys: %v", holds)
 	case errors.As(err, &reentry):
@@ -222,19 +195,19 @@ func ProblemOf(err error) *Problem {
 	case errors.As(err, &outcome):
 		return Invalid("outcome: %v", outcome)
 	case errors.As(err, &lacks):
-		return &Problem{Code: CodeUnsupported, Detail: lacks.Error() + ": see the features of GET /v1"}
+		return Problemf(CodeUnsupported, "%v: see the features of GET /v1", lacks)
 	case errors.Is(err, lease.ErrSessionEnded):
-		return SessionEnded("the session of this call has ended: its locks are released, open another one")
+		return Problemf(CodeSessionEnded, "the session of this call has ended: its locks are released, open another one")
 	case errors.Is(err, lease.ErrWithdrawn):
-		return &Problem{Code: CodeWithdrawn, Detail: "another call has released what this one would have got, by its request_id"}
+		return Problemf(CodeWithdrawn, "another call has released what this one would have got, by its request_id")
 	case errors.Is(err, lease.ErrDraining):
-		return &Problem{Code: CodeDraining, Detail: "the sidecar is shutting down: releases still work, acquires do not"}
+		return Problemf(CodeDraining, "the sidecar is shutting down: releases still work, acquires do not")
 	case errors.Is(err, lease.ErrCallerLeft), errors.Is(err, context.Canceled):
-		return SessionEnded("the connection was closed by its client, and its session with it")
+		return Problemf(CodeSessionEnded, "the connection was closed by its client, and its session with it")
 	case errors.As(err, &quiet):
 		return &Problem{Code: CodeStoreUnavailable, Detail: "nothing was granted: " + quiet.Error(), after: quiet.Left}
 	case store.Unavailable(err):
-		return &Problem{Code: CodeStoreUnavailable, Detail: "nothing was granted, or it is withdrawn by itself: " + err.Error()}
+		return Problemf(CodeStoreUnavailable, "nothing was granted, or it is withdrawn by itself: %v", err)
 	}
 	return nil
 }
@@ -242,36 +215,26 @@ func ProblemOf(err error) *Problem {
 // reentryProblem refuses the release of an entry that is not the last. A higher number was released
 // already (409). For a lower one, later entries must be released first (400).
 func reentryProblem(e *lease.ReentryError) *Problem {
-	count := func(b []byte) []byte {
-		return strconv.AppendInt(append(b, `,"reentry":`...), int64(e.Have), 10)
-	}
+	count := func(o object) object { return o.number("reentry", int64(e.Have)) }
 	if e.Given <= e.Have {
 		p := Invalid("reentry is %d: %v", e.Given, e)
 		p.more = count
 		return p
 	}
-	reason := withReason(string(lease.ReasonReleased))
 	return &Problem{
 		Code: CodeNotHolder, Detail: "this entry was released already: " + e.Error(),
-		more: func(b []byte) []byte { return count(reason(b)) },
+		more: func(o object) object { return count(o.text("reason", string(lease.ReasonReleased))) },
 	}
 }
 
 func heldProblem(e *lease.HeldError) *Problem {
-	return &Problem{Code: CodeHeld, Detail: e.Error() + ", and wait_ms is 0", more: func(b []byte) []byte {
-		b = appendHolders(b, &e.Lock)
-		b = append(b, `,"queue_length":`...)
-		b = strconv.AppendInt(b, int64(e.Lock.QueueLength), 10)
-		return strconv.AppendBool(append(b, `,"cached":`...), e.Cached)
+	return &Problem{Code: CodeHeld, Detail: e.Error() + ", and wait_ms is 0", more: func(o object) object {
+		return o.holders(&e.Lock).number("queue_length", int64(e.Lock.QueueLength)).boolean("cached", e.Cached)
 	}}
 }
 
 func timeoutProblem(e *lease.TimeoutError) *Problem {
-	return &Problem{Code: CodeWaitTimeout, Detail: e.Error(), more: func(b []byte) []byte {
-		b = appendHolders(b, &e.Lock)
-		b = append(b, `,"queue_position":`...)
-		b = strconv.AppendInt(b, int64(e.Position), 10)
-		b = append(b, `,"waited_ms":`...)
-		return appendMillis(b, e.Waited)
+	return &Problem{Code: CodeWaitTimeout, Detail: e.Error(), more: func(o object) object {
+		return o.holders(&e.Lock).number("queue_position", int64(e.Position)).millis("waited_ms", e.Waited)
 	}}
 }

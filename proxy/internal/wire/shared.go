@@ -38,54 +38,61 @@ func (in *input) share() bool {
 	return in.word("mode", modeShared) == 1
 }
 
-// appendShared appends the mode and the limit of a shared lock.
-func appendShared(b []byte, limit int) []byte {
-	b = append(b, `,"mode":"shared","limit":`...)
-	return appendPositive(b, limit)
-}
-
-func appendSlot(b []byte, limit, slot int) []byte {
-	b = append(b, `,"slot":`...)
-	if limit == 0 {
-		return append(b, "null"...)
-	}
-	return strconv.AppendInt(b, int64(slot), 10)
-}
-
-// appendPositive appends a number above zero, or null for zero.
-func appendPositive(b []byte, n int) []byte {
-	if n == 0 {
-		return append(b, "null"...)
-	}
-	return strconv.AppendInt(b, int64(n), 10)
-}
-
-// appendHolders appends how a key is held, by how many, and by whom: of shared holders by the first.
-func appendHolders(b []byte, l *store.Lock) []byte {
-	count := 0
+// mode appends the mode and the limit of a lock, or of what waits for it. A key that nobody holds has none.
+func (o object) mode(held, shared bool, limit int) object {
 	switch {
-	case l.Shared:
-		b, count = appendShared(b, l.Limit), l.HoldersCount
-	case l.Held:
-		b, count = append(b, `,"mode":"exclusive","limit":null`...), 1
+	case !held:
+		return o.null("mode").null("limit")
+	case shared:
+		return o.text("mode", modeShared).positive("limit", limit)
 	default:
-		b = append(b, `,"mode":null,"limit":null`...)
+		return o.text("mode", modeExclusive).null("limit")
 	}
-	b = append(b, `,"holders_count":`...)
-	b = strconv.AppendInt(b, int64(count), 10)
-	b = append(b, `,"holder":`...)
-	return appendHolder(b, l)
 }
 
-// appendShare appends one of the holders of a shared lock.
-func appendShare(b []byte, s *store.Share, limit int) []byte {
-	b = append(b, `{"token":`...)
-	b = strconv.AppendInt(b, s.Token, 10)
-	b = appendSlot(b, limit, s.Slot)
-	b = append(b, ',')
-	b = appendHolderMembers(b, &s.Holder)
-	b = append(b, `,"stopping":`...)
-	return append(appendStopping(b, s.Stopping), '}')
+// slot is null without a limit.
+func (o object) slot(limit, slot int) object {
+	if limit == 0 {
+		return o.null("slot")
+	}
+	return o.number("slot", int64(slot))
+}
+
+// positive is null for zero.
+func (o object) positive(name string, n int) object {
+	if n == 0 {
+		return o.null(name)
+	}
+	return o.number(name, int64(n))
+}
+
+// holders appends how a key is held, by how many, and by whom: of shared holders by the first.
+func (o object) holders(l *store.Lock) object {
+	count := 0
+	if l.Shared {
+		count = l.HoldersCount
+	} else if l.Held {
+		count = 1
+	}
+	return o.mode(l.Shared || l.Held, l.Shared, l.Limit).number("holders_count", int64(count)).holder(l)
+}
+
+// share appends the members of one of the holders of a shared lock.
+func (o object) share(s *store.Share, limit int) object {
+	return o.number("token", s.Token).slot(limit, s.Slot).holderMembers(&s.Holder).stopping(s.Stopping)
+}
+
+// grantMode appends the mode of the grant that an event is about. Its holder, if known, is the only one of the lock.
+func (o object) grantMode(l *store.Lock) object {
+	slot := 0
+	if len(l.Holders) > 0 {
+		slot = l.Holders[0].Slot
+	}
+	limit := 0
+	if l.Held && l.Shared {
+		limit = l.Limit
+	}
+	return o.mode(l.Held, l.Shared, l.Limit).slot(limit, slot)
 }
 
 // ParseWaiters reads a list of the calls that wait for a key, or with an empty key for all.
@@ -105,37 +112,22 @@ func ParseWaiters(query, body []byte, key string) (lease.WaitersRequest, *Proble
 
 // AppendWaiters appends a page of waiting calls.
 func AppendWaiters(b []byte, page *lease.WaitersPage) []byte {
-	b = append(b, `{"waiters":[`...)
+	o := append(open(b).name("waiters"), '[')
 	for i := range page.Waiting {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendWaiting(b, &page.Waiting[i])
+		o = open(comma(o)).waiting(&page.Waiting[i]).end()
 	}
-	b = append(b, `],"next_cursor":`...)
-	return append(appendStringOrNull(b, encodePlace(page.Next)), '}')
+	return append(o, ']').textIf("next_cursor", encodePlace(page.Next)).end()
 }
 
-func appendWaiting(b []byte, w *store.Waiting) []byte {
-	b = append(b, `{"key":`...)
-	b = AppendString(b, w.Key)
-	b = append(b, `,"position":`...)
-	b = strconv.AppendInt(b, int64(w.Position), 10)
-	b = append(b, `,"pod":`...)
-	b = AppendString(b, w.Pod)
-	b = append(b, `,"session":`...)
-	b = appendStringOrNull(b, w.Session)
-	b = append(b, `,"owner":`...)
-	b = appendStringOrNull(b, w.Owner)
-	if w.Shared {
-		b = appendShared(b, w.Limit)
-	} else {
-		b = append(b, `,"mode":"exclusive","limit":null`...)
-	}
-	b = append(b, `,"waiting_ms":`...)
-	b = appendMillis(b, w.WaitingFor)
-	b = append(b, `,"traceparent":`...)
-	return append(appendStringOrNull(b, w.Traceparent), '}')
+func (o object) waiting(w *store.Waiting) object {
+	return o.text("key", w.Key).
+		number("position", int64(w.Position)).
+		text("pod", w.Pod).
+		textIf("session", w.Session).
+		textIf("owner", w.Owner).
+		mode(true, w.Shared, w.Limit).
+		millis("waiting_ms", w.WaitingFor).
+		textIf("traceparent", w.Traceparent)
 }
 
 // A cursor of waiters is the place of the last one of the page before it: its order, a colon, and its key.

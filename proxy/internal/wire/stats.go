@@ -2,7 +2,6 @@ package wire
 
 import (
 	"cmp"
-	"strconv"
 
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -28,80 +27,47 @@ func ParseStats(query, body []byte) (StatsRequest, *Problem) {
 
 // AppendStats appends the answer of GET /v1/stats for a sidecar of the given namespace.
 func AppendStats(b []byte, counted store.Stats, r StatsRequest, namespace string) []byte {
-	types, pods := newStatsList(counted.Types, r, namespace), newStatsList(counted.Pods, r, namespace)
-	b = append(b, '{')
-	b = appendSums(b, &types.total, true)
-	b = append(b, `,"types":`...)
-	b = types.append(b, `,"type":`, true)
-	b = append(b, `,"pods":`...)
-	b = pods.append(b, `,"pod":`, false)
-	return append(b, '}')
+	types, total := cut(counted.Types, r, namespace)
+	pods, _ := cut(counted.Pods, r, namespace)
+	return open(b).stat(&total, true).stats("types", "type", types, true).stats("pods", "pod", pods, false).end()
 }
 
-// statsList is a list of stats, cut to its limit. Others is the sum of the rest.
-type statsList struct {
-	lines         []store.Stat
-	more          bool // there are others
-	total, others store.Stat
-}
-
-// newStatsList counts. The store's sum (see [store.Stats]) stands last, and has no namespace.
-func newStatsList(all []store.Stat, r StatsRequest, namespace string) statsList {
-	t := statsList{others: store.Stat{Name: store.Others}}
-	for i := range all {
-		line := &all[i]
+// cut leaves out what is not asked for. Beyond the limit one line is the sum of the others. The store's own
+// such line (see [store.Stats]) stands last, and has no namespace.
+func cut(all []store.Stat, r StatsRequest, namespace string) (lines []store.Stat, total store.Stat) {
+	for _, line := range all {
 		if r.own && line.Namespace != namespace {
 			continue
 		}
-		t.total = t.total.Plus(*line)
-		if len(t.lines) == r.limit {
-			t.others = t.others.Plus(*line)
-			t.more = true
-			continue
+		total = total.Plus(line)
+		switch len(lines) {
+		case r.limit:
+			others := store.Stat{Name: store.Others}
+			lines = append(lines, others.Plus(line))
+		case r.limit + 1:
+			lines[r.limit] = lines[r.limit].Plus(line)
+		default:
+			lines = append(lines, line)
 		}
-		t.lines = append(t.lines, *line)
 	}
-	return t
+	return lines, total
 }
 
-// append appends the list. name is the member that says what each line is about.
-func (t *statsList) append(b []byte, name string, waiting bool) []byte {
-	b = append(b, '[')
-	for i := range t.lines {
-		b = appendLine(b, &t.lines[i], name, waiting)
-		b = append(b, ',')
+// stats is a member with a list. what is the member that says what each line is about.
+func (o object) stats(name, what string, lines []store.Stat, waiting bool) object {
+	o = append(o.name(name), '[')
+	for i := range lines {
+		line := &lines[i]
+		o = open(comma(o)).textIf("namespace", line.Namespace).text(what, line.Name).stat(line, waiting).end()
 	}
-	if t.more {
-		b = appendLine(b, &t.others, name, waiting)
-		return append(b, ']')
-	}
-	if len(t.lines) > 0 {
-		b = b[:len(b)-1] // the last comma
-	}
-	return append(b, ']')
+	return append(o, ']')
 }
 
-func appendLine(b []byte, line *store.Stat, name string, waiting bool) []byte {
-	b = append(b, `{"namespace":`...)
-	b = appendStringOrNull(b, line.Namespace)
-	b = append(b, name...)
-	b = AppendString(b, line.Name)
-	b = append(b, ',')
-	return append(appendSums(b, line, waiting), '}')
-}
-
-// appendSums appends the members. A pod has no waiters of which the store knows.
-func appendSums(b []byte, line *store.Stat, waiting bool) []byte {
-	b = append(b, `"held":`...)
-	b = strconv.AppendInt(b, line.Held, 10)
-	b = append(b, `,"expired":`...)
-	b = strconv.AppendInt(b, line.Expired, 10)
+// stat appends the members of a line. A pod has no waiters of which the store knows.
+func (o object) stat(line *store.Stat, waiting bool) object {
+	o = o.number("held", line.Held).number("expired", line.Expired)
 	if waiting {
-		b = append(b, `,"waiting":`...)
-		b = strconv.AppendInt(b, line.Waiting, 10)
+		o = o.number("waiting", line.Waiting)
 	}
-	b = append(b, `,"average_held_ms":`...)
-	b = appendMillis(b, line.Average)
-	b = append(b, `,"longest_held_ms":`...)
-	return appendMillis(b, line.Longest)
+	return o.millis("average_held_ms", line.Average).millis("longest_held_ms", line.Longest)
 }

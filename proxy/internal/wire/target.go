@@ -2,7 +2,6 @@ package wire
 
 import (
 	"bytes"
-	"fmt"
 	"net/url"
 	"unicode"
 	"unicode/utf8"
@@ -23,7 +22,7 @@ func ParseTarget(raw []byte) (Target, *Problem) {
 	var t Target
 	if len(raw) > 0 && raw[0] != '/' {
 		if t.Authority, raw = cutAuthority(raw); t.Authority == nil {
-			return t, NotFound("the request's target is not a path")
+			return t, Problemf(CodeNotFound, "the request's target is not a path")
 		}
 	}
 	if bytes.IndexByte(raw, '#') >= 0 {
@@ -53,8 +52,7 @@ func cutAuthority(raw []byte) (authority, rest []byte) {
 // ParseKey reads a key from its part of the path.
 func ParseKey(part []byte) (string, *Problem) {
 	if before, _, found := bytes.Cut(part, []byte{'/'}); found {
-		return "", NotFound(fmt.Sprintf(
-			"no such resource under the key %q; a / inside a key is written %%2F", before))
+		return "", Problemf(CodeNotFound, "no such resource under the key %q; a / inside a key is written %%2F", before)
 	}
 	decoded, err := unescape(part, url.PathUnescape)
 	if err != nil {

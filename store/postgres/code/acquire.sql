@@ -102,11 +102,31 @@ DECLARE
     kept boolean; -- a min_hold keeps the key, with a holder or without
     available boolean;
     quiet timestamptz; -- the end of the quiet time
+    together text[]; -- keys whose attempts were enqueued by one statement
+    lengths bigint[]; -- of their queues before that
 BEGIN
     PERFORM locksidecar.in_epoch();
+    IF may_wait AND cardinality(keys) > 3 THEN -- for fewer, this costs more than it saves
+        SELECT t.together, t.lengths INTO together, lengths FROM locksidecar.enqueue_together(
+            ns, not_after, keys, grants, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents) t;
+        RETURN QUERY
+        SELECT u.ord, 'queued', NULL::uuid, k.length + u.n, NULL::text, l.watched, NULL::bigint,
+            l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(),
+            s.id, s.instance, s.pod, s.renewed, false, l.session, l.owner, l.data, l.traceparent,
+            l.stopping, l.stop_reason, k.length + u.n, ''
+        FROM (
+            SELECT key, ord, row_number() OVER (PARTITION BY key ORDER BY ord) AS n
+            FROM unnest(keys) WITH ORDINALITY AS a (key, ord)
+        ) u
+        JOIN unnest(together, lengths) AS k (key, length) ON k.key = u.key
+        CROSS JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = ns AND key = u.key OFFSET 0) l
+        CROSS JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s;
+        GET DIAGNOSTICS queued = ROW_COUNT;
+    END IF;
     FOR a IN
         SELECT * FROM unnest(keys, grants, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents)
             WITH ORDINALITY AS u (key, grant_id, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, ord)
+        WHERE together IS NULL OR u.key <> ALL (together)
         ORDER BY u.key COLLATE "C", u.ord
     LOOP
         ask.ord := a.ord; ask.dead := NULL; ask.queue_position := NULL; ask.ended := NULL; ask.waiting := 0;
@@ -230,6 +250,58 @@ BEGIN
     WHERE k.namespace = l.namespace AND k.key = l.key
     RETURNING * INTO l;
     RETURN l;
+END
+$$;
+
+-- enqueue_together enqueues the attempts for keys whose holders live by one statement, in the order of the
+-- attempts, and returns these keys and the lengths of their queues before. It returns none if an
+-- attempt is a repeat, is skipped, or has no living lease. Then ask looks at each.
+CREATE OR REPLACE FUNCTION locksidecar.enqueue_together(
+    ns text, not_after timestamptz, keys text[], grants uuid[], leases uuid[], ttls interval[], min_holds interval[],
+    skips boolean[], sessions text[], owners text[], datas text[], traceparents text[],
+    OUT together text[], OUT lengths bigint[])
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    a record;
+    l locksidecar.locks;
+    asks integer := 0; -- for these keys
+    added record;
+BEGIN
+    together := '{}';
+    FOR a IN SELECT u.key, count(*)::integer AS asks FROM unnest(keys) AS u (key) GROUP BY u.key ORDER BY u.key COLLATE "C" LOOP
+        l := locksidecar.lock_key(ns, a.key);
+        PERFORM FROM locksidecar.leases s WHERE s.id = l.lease_id AND s.expires_at > clock_timestamp() FOR KEY SHARE;
+        CONTINUE WHEN NOT FOUND OR l.grant_id = ANY (grants);
+        IF NOT l.contended THEN
+            UPDATE locksidecar.locks SET contended = true WHERE namespace = ns AND key = a.key;
+        END IF;
+        asks := asks + a.asks;
+        together := together || a.key;
+        lengths := lengths || (
+            SELECT count(*) FROM locksidecar.waiters q
+            WHERE q.namespace = ns AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL);
+    END LOOP;
+    PERFORM locksidecar.in_time(not_after);
+    WITH new AS (
+        INSERT INTO locksidecar.waiters
+            (grant_id, namespace, key, lease_id, ttl, min_hold, skip, session, owner, data, traceparent)
+        SELECT u.grant_id, ns, u.key, u.lease_id, NULLIF(u.ttl, interval '0'), NULLIF(u.min_hold, interval '0'), u.skip,
+            u.session, u.owner, u.data, u.traceparent
+        FROM unnest(keys, grants, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents)
+            WITH ORDINALITY AS u (key, grant_id, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, ord)
+        WHERE u.key = ANY (together)
+        AND EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = u.lease_id AND s.expires_at > clock_timestamp())
+        ORDER BY u.ord
+        ON CONFLICT (namespace, grant_id) DO NOTHING
+        RETURNING id
+    )
+    SELECT count(*) AS waiters, min(id) AS first INTO added FROM new;
+    UPDATE locksidecar.locks SET served = 0 -- somebody has set the sequence back
+    WHERE namespace = ns AND key = ANY (together) AND served >= added.first;
+    IF added.waiters < asks THEN
+        together := '{}';
+    END IF;
 END
 $$;
 

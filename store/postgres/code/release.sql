@@ -129,7 +129,8 @@ END
 $$;
 
 -- amend checks claims, and changes the data of locks, and the remaining time of unrenewed leases. If
--- waiters were served since (see cohort), the last of them becomes the holder.
+-- waiters were served since (see cohort), the last of them becomes the holder. ended is then the token of
+-- the grant before, for those who watch.
 -- States: see claim_status.
 CREATE OR REPLACE FUNCTION locksidecar.amend(
     ns text, not_after timestamptz, its_instance text, keys text[], tokens bigint[], leases uuid[], ttls interval[],
@@ -141,7 +142,7 @@ RETURNS TABLE (
     session text, owner text, data text, traceparent text,
     stopping timestamptz, stop_reason text, grant_id uuid, waiting bigint,
     -- the first waiter for a lock whose remaining time was set
-    hints uuid[], hint_instances text[])
+    hints uuid[], hint_instances text[], ended bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -163,7 +164,7 @@ BEGIN
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
         amend.state := locksidecar.claim_status(
             CASE WHEN c.served = '' THEN c.token ELSE locksidecar.granted_token(l.token, c.token) END, c.lease_id, its_instance, l, s);
-        amend.hints := NULL; amend.hint_instances := NULL;
+        amend.hints := NULL; amend.hint_instances := NULL; amend.ended := NULL;
 
         IF amend.state = 'holds' AND c.ttl > interval '0' AND NOT s.renewed THEN
             UPDATE locksidecar.leases
@@ -179,6 +180,9 @@ BEGIN
         END IF;
         PERFORM locksidecar.drop_served(ns, c.key, c.served);
         IF amend.state = 'holds' AND c.served <> '' AND c.token > l.token THEN
+            IF l.watched THEN
+                amend.ended := l.token;
+            END IF;
             UPDATE locksidecar.locks
             SET token = c.token, grant_id = right(c.served, 36)::uuid, session = c.session, owner = c.owner,
                 acquired_at = greatest(acquired_at, c.acquired_at), traceparent = c.traceparent, data = c.data
@@ -196,7 +200,7 @@ BEGIN
             l.stopping, l.stop_reason, l.grant_id,
             (SELECT count(*) FROM locksidecar.waiters q
                 WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.outcome IS NULL),
-            amend.hints, amend.hint_instances;
+            amend.hints, amend.hint_instances, amend.ended;
     END LOOP;
 END
 $$;

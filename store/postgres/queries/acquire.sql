@@ -28,11 +28,38 @@ SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 32)
     acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
     freed_at = NULL
 WHERE l.lease_id IS NULL AND clock_timestamp() < $9
-RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE id = $3), clock_timestamp(), watched
+RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE id = $3), watched
+
+-- name: acquire_session
+-- acquire_one for many keys under one lease, in the order of the keys. Returns the granted keys. Owners, datas
+-- and trace contexts are null if nobody has any. A pair costs the server a tenth less than with
+-- acquire_many: see docs/performance.md.
+-- $1 namespace, $2 lease, $3 keys, $4 grants, $5 sessions, $6 owners, $7 datas, $8 traceparents, $9 not after
+WITH own AS MATERIALIZED (
+    SELECT s.id, s.expires_at, m.first_token FROM locksidecar.leases s CROSS JOIN locksidecar.meta m
+    WHERE s.id = $2 AND s.expires_at > clock_timestamp() AND clock_timestamp() < $9
+    AND m.epoch = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
+    AND m.quiet_until <= clock_timestamp()
+)
+INSERT INTO locksidecar.locks AS l
+    (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
+SELECT $1, a.key, own.id, greatest(locksidecar.token_at(clock_timestamp()), own.first_token),
+    a.grant_id, a.session, coalesce(a.owner, ''), clock_timestamp(), a.data, coalesce(a.traceparent, '')
+FROM own CROSS JOIN unnest($3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[])
+    AS a (key, grant_id, session, owner, data, traceparent)
+WHERE (SELECT found.lease_id FROM locksidecar.locks found WHERE found.namespace = $1 AND found.key = a.key) IS NULL
+ORDER BY a.key COLLATE "C"
+ON CONFLICT (namespace, key) DO UPDATE
+SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 32), grant_id = excluded.grant_id,
+    stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
+    acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
+    freed_at = NULL
+WHERE l.lease_id IS NULL AND clock_timestamp() < $9
+RETURNING l.key, l.token, l.acquired_at, (SELECT expires_at FROM own), l.watched
 
 -- name: acquire_many
--- acquire_one for many keys, in the order of the keys, and for bind:ttl locks, whose leases are
--- made with the grants. Returns the granted keys. Keys and locks are not joined, because the
+-- acquire_one for many keys under several leases, in the order of the keys, and for bind:ttl locks, whose
+-- leases are made with the grants. Returns the granted keys. Keys and locks are not joined, because the
 -- planner does not know the numbers of rows, and could compare each with each. Own leases are few,
 -- one for each TTL, so they are read once, and so are the epoch and its first_token.
 -- $1 namespace, $2 keys, $3 leases, $4 true for a bind:ttl lock, $5 grants, $6 sessions, $7 owners, $8 datas,
@@ -69,7 +96,9 @@ WITH own AS MATERIALIZED (
     FROM taken t, array_position($10::uuid[], t.lease_id) n
     WHERE cardinality($10::uuid[]) > 0 AND n IS NOT NULL
 )
-SELECT key, token, acquired_at, (SELECT o.expires_at FROM own o WHERE o.id = t.lease_id), clock_timestamp(), watched
+SELECT key, token, acquired_at,
+    coalesce((SELECT o.expires_at FROM own o WHERE o.id = t.lease_id), acquired_at + ($11::interval[])[array_position($10::uuid[], t.lease_id)]),
+    watched
 FROM taken t
 
 -- name: ask

@@ -38,13 +38,9 @@ SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, curre
 
 -- name: server
 -- Reads settings and tables of the server that could weaken locks. reset_val is the value for
--- sessions that set nothing.
-SELECT clock_timestamp(), pg_is_in_recovery(),
-    (SELECT setting FROM pg_settings WHERE name = 'fsync') AS fsync,
-    (SELECT setting FROM pg_settings WHERE name = 'full_page_writes') AS full_page_writes,
-    (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit') AS synchronous_commit,
-    (SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation') AS isolation,
-    (SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_read_only') AS read_only,
+-- sessions that set nothing. The view is made anew each time that it is named, so it is named once.
+SELECT clock_timestamp(), pg_is_in_recovery(), current_setting('fsync'), current_setting('full_page_writes'),
+    synchronous_commit, isolation, read_only,
     ARRAY(SELECT relname::text FROM pg_class
         WHERE relnamespace = to_regnamespace('locksidecar') AND relkind IN ('r', 'p', 'S')
         AND relname IN ('leases', 'locks', 'waiters', 'signals', 'watchers', 'meta', 'quiet_ttls') AND relpersistence <> 'p'
@@ -53,6 +49,10 @@ SELECT clock_timestamp(), pg_is_in_recovery(),
         WHERE c.relnamespace = to_regnamespace('locksidecar') AND c.relname = 'waiters_id_seq' AND q.seqcache > 1
         ORDER BY c.relname) AS cached,
     (SELECT source FROM locksidecar.meta), has_function_privilege('locksidecar.here(text, text)', 'EXECUTE') AS may_take
+FROM (SELECT max(reset_val) FILTER (WHERE name = 'synchronous_commit') AS synchronous_commit,
+        max(reset_val) FILTER (WHERE name = 'default_transaction_isolation') AS isolation,
+        max(reset_val) FILTER (WHERE name = 'default_transaction_read_only') AS read_only
+    FROM pg_settings) AS defaults
 
 -- name: schema_exists
 -- Tells whether there is a schema.

@@ -2,12 +2,20 @@
 -- Releases one session's lock if nobody waits and nothing else is to be done. No row: the function
 -- decides. If the row becomes contended while this waits for it, the condition is checked again and
 -- the row is left (invariant 5).
--- $1 namespace, $2 key, $3 token, $4 lease
+--
+-- Unless $5 says so, the commit waits neither for the disk nor for a standby. Then a crash can forget the
+-- release, and the key is held for nobody until the sidecar repeats it: see Releases in doc.go. No grant
+-- depends on it (invariants 1 and 2): a crash forgets a commit only with all that were later. The next
+-- grant of the key is later, because it read this row, and it is flushed before it is answered. So a grant
+-- that was told of is durable with the release before it, and with the token in the row. The setting ends
+-- with the transaction.
+-- $1 namespace, $2 key, $3 token, $4 lease, $5 wait for the flush
 UPDATE locksidecar.locks l
 SET lease_id = NULL, grant_id = NULL, freed_at = clock_timestamp()
 FROM locksidecar.leases s
 WHERE l.namespace = $1 AND l.key = $2 AND l.token = $3 AND l.lease_id = $4 AND NOT l.contended AND l.stopping IS NULL
 AND l.hold_until IS NULL AND s.id = $4 AND s.renewed AND s.expires_at > clock_timestamp()
+AND ($5 OR set_config('synchronous_commit', 'off', true) IS NOT NULL)
 RETURNING l.key, l.watched
 
 -- name: release_many
@@ -15,10 +23,10 @@ RETURNING l.key, l.watched
 -- has no order. Each key is looked up by itself, which keeps the order and allows no scan. If a row
 -- changes while this waits for it, it is left to the function. Leases are few, so they are read
 -- once, and judged when the lock row is locked.
--- $1 namespace, $2 keys, $3 tokens, $4 leases
+-- $1 namespace, $2 keys, $3 tokens, $4 leases, $5 wait for the flush
 WITH own AS MATERIALIZED (
     SELECT id, expires_at FROM locksidecar.leases
-    WHERE id = ANY ($4::uuid[]) AND renewed
+    WHERE id = ANY ($4::uuid[]) AND renewed AND ($5 OR set_config('synchronous_commit', 'off', true) IS NOT NULL)
 ), locked AS MATERIALIZED (
     SELECT l.at, c.token, c.lease_id, clock_timestamp() AS had
     FROM (
@@ -73,5 +81,5 @@ AND set_config('synchronous_commit', 'off', true) IS NOT NULL
 SELECT ord, state,
     token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, hold_pending,
     session, owner, data, traceparent, stopping, stop_reason, grant_id, waiting,
-    hints, hint_instances
+    hints, hint_instances, ended
 FROM locksidecar.amend($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)

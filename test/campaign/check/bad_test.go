@@ -128,6 +128,12 @@ var bad = map[string]struct{ broken, text string }{
 		b acquire 20-150 granted t2 u500 w-1
 		b write 160-161 done t2
 		a write 162-163 done t1`},
+	"refused long after a release, and only then the server crashed": {"model", `
+		a acquire 0-10 granted t1 u9000
+		a release 20-30 done t1
+		x forgets 2000-2060
+		b acquire 2070-2075 held
+		b acquire 2090-2095 granted t2 u9000`},
 	"a token that nobody has": {"fencing", `
 		a acquire 0-10 granted t1 u500
 		a write 20-30 done t5`},

@@ -185,6 +185,13 @@ var good = map[string]string{
 		h release 70-75 done t1
 		b release 82-84 done t2
 		x line 86-87 l1:x-2@a#p l2:x-3@a#q`,
+	"a release that a crash forgot": `
+		a acquire 0-10 granted t1 u9000
+		a release 20-30 done t1
+		x forgets 40-60
+		b get 70-75 held
+		b acquire 80-85 held
+		b acquire 90-95 granted t2 u9000`,
 	"a slow hand-off on a slow machine": `
 		a acquire 0-10 granted t1 u9000
 		b acquire 5-3000 granted t2 u9000 w-1

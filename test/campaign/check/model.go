@@ -24,7 +24,8 @@ import (
 // too, may have had the key for a while and not told anybody. It frees it in the end, so it
 // makes no answer of the others wrong but one: "free" cannot turn into "held" for no
 // reason. So it is no step of the model; instead "held" is not judged while one may be
-// about, and the refusals that were judged are counted. So the model stays deterministic.
+// about, and the refusals that were judged are counted. So the model stays deterministic. It is the same
+// after a crash of the database server, which may forget a release that was just confirmed.
 //
 // Tokens tell the order of the grants, and between two of them the first one's term ended.
 // So the lock's changes are known in their order, and each lies between two moments: a
@@ -300,7 +301,8 @@ func (h *arranged) reads(k *keyHistory, op history.Op) (step, bool) {
 	return s, true
 }
 
-// haunted tells whether somebody may have had the key for whom nobody was told of it,
+// haunted tells whether somebody may have had the key for whom nobody was told of it, or its last release
+// may be forgotten,
 // from that time until the operation was over.
 func (k *keyHistory) haunted(from int64, op history.Op) bool {
 	for _, g := range k.ghosts {

@@ -29,6 +29,8 @@ type arranged struct {
 	slow []span
 	// unpromised is when exclusion was not promised.
 	unpromised []span
+	// forgetting is when the database server forgot releases.
+	forgetting []span
 	// groupForced are the times when somebody broke one of the keys of a call for several, by
 	// the call's name.
 	groupForced map[string][]span
@@ -37,7 +39,7 @@ type arranged struct {
 
 type span struct{ from, to int64 }
 
-// ghost is an acquire that may have got the key without telling.
+// ghost is an acquire that may have got the key without telling, or a release that may be forgotten.
 type ghost struct {
 	span
 	op string
@@ -84,6 +86,9 @@ func arrange(ops []history.Op, rules Rules) *arranged {
 	for _, op := range ops {
 		if op.Kind == history.Fault || op.Kind == history.Ended || op.Kind == history.Unpromised {
 			h.faults = append(h.faults, span{op.Call, plus(answered(op), rules.Recovery)})
+		}
+		if op.Kind == history.Forgets {
+			h.forgetting = append(h.forgetting, span{op.Call, answered(op)})
 		}
 		if op.Kind == history.Slow {
 			h.slow = append(h.slow, span{op.Call, op.Return})
@@ -140,6 +145,16 @@ func (h *arranged) haunting(op history.Op) span {
 	return s
 }
 
+// forgotten is when a release that was confirmed just before a crash may be forgotten.
+func (h *arranged) forgotten(op history.Op) (ghosts []ghost) {
+	for _, s := range h.forgetting {
+		if s.meets(op.Call, plus(op.Return, calmly)) {
+			ghosts = append(ghosts, ghost{span{s.from, plus(s.to, h.rules.Recovery)}, op.ID})
+		}
+	}
+	return ghosts
+}
+
 func (k *keyHistory) arrange(h *arranged, e ended) {
 	terms := make(map[int64]*term)
 	for _, op := range k.ops {
@@ -150,6 +165,8 @@ func (k *keyHistory) arrange(h *arranged, e ended) {
 			terms[op.Token] = t
 		case op.Kind == history.Acquire && (op.Wait != 0 || op.Group != "" || op.Outcome == history.Unknown):
 			k.ghosts = append(k.ghosts, ghost{h.haunting(op), op.ID})
+		case h.releases(op):
+			k.ghosts = append(k.ghosts, h.forgotten(op)...)
 		case op.Kind == history.Force && (op.Outcome == history.Done || op.Outcome == history.Unknown):
 			k.forced = append(k.forced, h.effect(op))
 		case op.Kind == history.Line:

@@ -24,6 +24,7 @@ type Counts struct {
 	Ordered    int // pairs that the rule of first in, first out was applied to
 	Moved      int // places in line that were lost while all was calm, with their leases
 	HandOffs   int // hand-offs whose time was judged
+	HandedOn   int // grants that sidecars handed on to their own waiters, without the store
 	Operations int
 }
 
@@ -50,6 +51,13 @@ func (h *arranged) count() {
 			c.Stale++
 		case op.Kind == history.Fault:
 			c.Faults++
+		}
+	}
+	for _, k := range h.keys {
+		for i := 1; i < len(k.terms); i++ {
+			if k.terms[i].grant.Token == k.terms[i-1].grant.Token+1 { // those of the store are further apart
+				c.HandedOn++
+			}
 		}
 	}
 }

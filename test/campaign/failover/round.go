@@ -63,6 +63,7 @@ func (r *round) run(name string) error {
 	<-time.After(1500 * time.Millisecond) // traffic
 	r.old = r.primary
 	fault := r.notes.Begin(history.Op{Kind: history.Fault, Sidecar: -1, Note: string(r.kind)})
+	forgets := r.notes.Begin(history.Op{Kind: history.Forgets, Sidecar: -1})
 	err := r.strike(name)
 	writable, err2 := r.failOver(err)
 	if err2 != nil {
@@ -74,6 +75,7 @@ func (r *round) run(name string) error {
 	if err == nil {
 		err = await("enough has happened", r.enough)
 	}
+	r.notes.End(forgets)
 	r.notes.End(fault)
 	cancel()
 	err = errors.Join(err, <-r.ended, r.judge(name))

@@ -42,6 +42,8 @@ type Kind struct {
 	weight int
 	// least and most say how long it lasts.
 	least, most time.Duration
+	// forgets: the database server may crash.
+	forgets bool
 	// strike injects the fault, lets it last, heals it, and returns how often it bit: how
 	// many connections broke, statements failed, processes ended.
 	strike func(s *strike) (bites int, err error)

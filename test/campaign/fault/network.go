@@ -81,7 +81,7 @@ func flap(s *strike) (int, error) {
 
 // statements are those that change who has a lock, or that others are told of it.
 var statements = []string{
-	"acquire_one", "acquire_many", "lease_open", "lease_renew", "lease_renew_one", "release_one", "release_many", "release",
+	"acquire_one", "acquire_session", "acquire_many", "lease_open", "lease_renew", "lease_renew_one", "release_one", "release_many", "release",
 	"ask", "cancel_one", "cancel_many", "withdraw", "amend", "check", "note_delivery", "signal", "signals_acknowledged",
 	"reap_one", "reap_many", "lease_existing", "reap_waited", "reap_rest", "hand_off", "locked", "notify",
 }

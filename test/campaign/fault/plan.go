@@ -205,6 +205,10 @@ func Run(ctx context.Context, scene Scene, plan Plan, tell func(Outcome)) {
 
 func (e Event) carryOut(ctx context.Context, scene Scene) Outcome {
 	op := scene.Recorder.Begin(history.Op{Kind: history.Fault, Sidecar: -1, Note: e.String()})
+	if e.Kind.forgets {
+		forgets := scene.Recorder.Begin(history.Op{Kind: history.Forgets, Sidecar: -1})
+		defer scene.Recorder.End(forgets)
+	}
 	s := &strike{ctx: ctx, Scene: scene, Event: e, rng: rand.New(rand.NewPCG(e.seed, 0))}
 	bites, err := e.Kind.strike(s)
 	scene.Recorder.End(op)

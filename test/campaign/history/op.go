@@ -43,6 +43,9 @@ const (
 	// Unpromised is a time in which exclusion is not promised to anybody (the database's
 	// clock was stepped, a standby that was not synchronous was promoted). Tokens are.
 	Unpromised Kind = "unpromised"
+	// Forgets is a time in which the database server crashes, or another takes its place. Releases that
+	// were confirmed just before may be forgotten, until their sidecars repeat them or their leases end.
+	Forgets Kind = "forgets"
 	// Slow is a time that an observer needed to look at the database, when that was long: the
 	// machine had other things to do.
 	Slow Kind = "slow"

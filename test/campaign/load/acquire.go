@@ -85,7 +85,7 @@ func (c *client) lockFor(ctx context.Context, key string, wait int64, byTTL bool
 		req.RequestID = c.uuid()
 	} else {
 		op.Session = c.own.name
-		if c.oneOf(4) {
+		if c.oneOf(4) && !c.isHot(key) {
 			req.TTL = c.ttl()
 		}
 	}

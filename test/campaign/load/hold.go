@@ -12,6 +12,10 @@ import (
 // for longer than a lease lives that nobody renews.
 func (c *client) held(key string) time.Duration {
 	switch p := c.rng.IntN(80); {
+	case c.isHot(key) && p < 2: // longer than a sidecar hands on without the store
+		return c.upTo(200 * time.Millisecond)
+	case c.isHot(key):
+		return c.upTo(2 * time.Millisecond)
 	case p < 1, p < 20 && kept(key):
 		return c.upTo(3 * c.cfg.TTL)
 	case p < 4, kept(key):
@@ -22,6 +26,8 @@ func (c *client) held(key string) time.Duration {
 		return c.upTo(10 * time.Millisecond)
 	}
 }
+
+func (c *client) isHot(key string) bool { return keyNumber(key) == hotKey(c.cfg.Keys) }
 
 // hold uses locks and gives them up.
 func (c *client) hold(ctx context.Context, grips []grip) {

@@ -26,7 +26,7 @@ func TestJudged(t *testing.T) {
 	}
 	rec := history.NewRecorder("load", nil)
 	rules := check.DefaultRules()
-	rules.Least = check.Counts{Grants: 100, Waited: 50, Unknown: 10, Drops: 50, Searched: 5, Ordered: 200, HandOffs: 10}
+	rules.Least = check.Counts{Grants: 100, Waited: 50, Unknown: 10, Drops: 50, Searched: 5, Ordered: 200, HandedOn: 20, HandOffs: 10}
 	ctx, cancel := context.WithCancel(context.Background())
 	fence, contend := fence(t, keys), make(chan struct{})
 	var wg sync.WaitGroup

@@ -53,7 +53,14 @@ func Key(i int) string { return fmt.Sprintf("campaign:%04d", i) }
 const contended = 4
 
 // allKeys is how many keys clients have that use so many at all times.
-func allKeys(keys int) int { return keys + 4*contended }
+func allKeys(keys int) int { return hotKey(keys) + 4 }
+
+// hotKey is the number of the key that all clients want in a rush.
+func hotKey(keys int) int { return keys + 4*contended }
+
+// isRush is true in one second of five: then so many want one key that several behind the same sidecar wait
+// directly one behind the other. Their sidecar hands the key on to them without the store.
+func isRush() bool { return history.Now()/int64(time.Second)%5 == 0 }
 
 // Locks are used in different ways, by their numbers. For every fourth nobody waits: who
 // does not get it tries again, so that several want it in the moment in which it is free.
@@ -130,9 +137,11 @@ func (c *client) run(ctx context.Context) {
 		if !c.connected(ctx) {
 			continue
 		}
-		select {
-		case <-c.cfg.Contend:
-			c.contend(ctx)
+		switch {
+		case isRush():
+			c.lockFor(ctx, Key(hotKey(c.cfg.Keys)), -1, false)
+		case c.contends():
+			c.lockFor(ctx, Key(c.cfg.Keys+4*c.rng.IntN(contended)), -1, false)
 		default:
 			c.turn(ctx)
 		}
@@ -156,9 +165,14 @@ func (c *client) backOff(ctx context.Context) {
 	}
 }
 
-// contend stands in line once.
-func (c *client) contend(ctx context.Context) {
-	c.lockFor(ctx, Key(c.cfg.Keys+4*c.rng.IntN(contended)), -1, false)
+// contends tells whether to do nothing but stand in line.
+func (c *client) contends() bool {
+	select {
+	case <-c.cfg.Contend:
+		return true
+	default:
+		return false
+	}
 }
 
 // turn does one thing.

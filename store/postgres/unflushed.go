@@ -1,0 +1,163 @@
+package postgres
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+const (
+	// maxUnflushed limits the releases that a crash of the server could forget: the next one is flushed.
+	maxUnflushed = 4096
+	// resendMax is how many releases are sent again at a time.
+	resendMax = 500
+)
+
+// unflushed has the releases that were confirmed and perhaps not flushed: see Releases in doc.go. A later
+// commit that was flushed shows that they are durable. Only a crash of the server or a failover can
+// forget them. Both break all connections, so what is here when a connection is made is released again.
+// If nothing was forgotten, the repeat changes nothing.
+type unflushed struct {
+	mu sync.Mutex
+	// connected is when the last connection was made.
+	connected time.Time
+	// since were sent after that. They are in the order of their confirmations.
+	since []confirmed
+	// doubtful were sent before, by their keys: to be released again.
+	doubtful map[string]store.Claim
+	wake     chan struct{} // has an element if there may be doubtful ones
+}
+
+type confirmed struct {
+	claim store.Claim
+	at    time.Time
+}
+
+func newUnflushed() *unflushed {
+	return &unflushed{doubtful: make(map[string]store.Claim), wake: make(chan struct{}, 1)}
+}
+
+// hasRoom reports whether so many more releases may stay unflushed.
+func (u *unflushed) hasRoom(more int) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.since)+len(u.doubtful)+more <= maxUnflushed
+}
+
+// add notes releases of one statement that are confirmed now. The server may have crashed since the
+// statement was sent, if a connection was made meanwhile.
+func (u *unflushed) add(claims []store.Claim, sent time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := time.Now()
+	for _, c := range claims {
+		u.since = append(u.since, confirmed{c, now})
+	}
+	if !sent.After(u.connected) {
+		u.doubtLocked()
+	}
+}
+
+// flushed drops the releases that were confirmed before a statement was sent whose commit was flushed.
+// The server did not crash in between: the statement's connection was made before these releases were sent.
+func (u *unflushed) flushed(sent time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n := 0
+	for n < len(u.since) && u.since[n].at.Before(sent) {
+		n++
+	}
+	u.since = slices.Delete(u.since, 0, n)
+}
+
+// madeConnection makes all releases doubtful: the server may have crashed.
+func (u *unflushed) madeConnection() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.connected = time.Now()
+	u.doubtLocked()
+}
+
+func (u *unflushed) doubtLocked() {
+	if len(u.since) == 0 {
+		return
+	}
+	for _, r := range u.since { // a later grant of a key was flushed with the release before it
+		u.doubtful[r.claim.Key] = r.claim
+	}
+	u.since = nil
+	select {
+	case u.wake <- struct{}{}:
+	default:
+	}
+}
+
+// someDoubtful returns releases to be sent again.
+func (u *unflushed) someDoubtful() []store.Claim {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	claims := slices.Collect(maps.Values(u.doubtful))
+	return claims[:min(len(claims), resendMax)]
+}
+
+// resent drops a release that was flushed when it was sent again.
+func (u *unflushed) resent(c store.Claim) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.doubtful[c.Key].Token == c.Token {
+		delete(u.doubtful, c.Key)
+	}
+}
+
+// resend releases again what is doubtful, until ctx ends.
+func (s *Store) resend(ctx context.Context) {
+	pause := firstPause
+	for {
+		var later <-chan time.Time
+		switch claims := s.unflushed.someDoubtful(); {
+		case len(claims) == 0:
+			pause = firstPause
+		case s.releaseAgain(ctx, claims):
+			pause = firstPause
+			continue
+		default:
+			later = time.After(pause)
+			pause = min(2*pause, longPause)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.unflushed.wake:
+		case <-later:
+		}
+	}
+}
+
+// releaseAgain reports whether any of these releases is now known to be durable. The claims say that
+// somebody waits, so the function release judges them, and its commit is flushed.
+func (s *Store) releaseAgain(ctx context.Context, claims []store.Claim) (some bool) {
+	verdicts, err := s.Release(ctx, claims)
+	if err != nil {
+		s.log.Debug("releases that a crash of the server may have forgotten are not repeated, trying again", "releases", len(claims), "error", err)
+		return false
+	}
+	forgotten := 0
+	for i, v := range verdicts {
+		if v.Status == store.ClaimRowLocked {
+			continue
+		}
+		some = true
+		s.unflushed.resent(claims[i])
+		if v.Status == store.Holds {
+			forgotten++
+		}
+	}
+	if forgotten > 0 {
+		s.log.Warn("releases were repeated that the database server had forgotten, by a crash or a failover", "releases", forgotten)
+	}
+	return some
+}
