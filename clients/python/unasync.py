@@ -11,10 +11,11 @@ import sys
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "src" / "locksidecar"
-FILES = {"_async.py": "_sync.py", "_async_lock.py": "_sync_lock.py"}
+FILES = {f"_async{part}.py": f"_sync{part}.py" for part in ("", "_events", "_lead", "_lock")}
 
 REPLACEMENTS: list[tuple[str, str]] = [
-    (r"(?s)    @overload\n.*    @overload\n(.*?) \.\.\.\n    async def .*?\) -> T:\n", r"\1\n"),
+    (r"(?s)    @overload\n(?:(?!@overload).)*    @overload\n(.*?) \.\.\.\n    async def .*?\) -> T:\n", r"\1\n"),
+    (r"Callable\[\[AsyncTerm\], Awaitable\[T\]\] \| ", ""),
     (r", overload\n", "\n"),
     (r"wants_async=True", "wants_async=False"),
     (r"\basync (def|with|for)\b", r"\1"),
@@ -30,6 +31,7 @@ REPLACEMENTS: list[tuple[str, str]] = [
     # Sentences about tasks alone.
     (r"\bfor asyncio\b", "for threads"),
     (r"\n\n    It belongs to one event loop.*", ""),
+    (r"A thread is cancelled then\.", "The function has to look at it, and to return."),
     (r"A cancelled thread", "An interrupted thread"),
 ]
 
@@ -40,7 +42,7 @@ def half(name: str) -> str:
     for pattern, by in REPLACEMENTS:
         text = re.sub(pattern, by, text)
     text = f"# Written by unasync.py: change {name}.\n{text}"
-    for command in (["check", "-q", "--fix-only", "--select", "I"], ["format", "-q"]):
+    for command in (["check", "-q", "--fix-only", "--select", "I,F401"], ["format", "-q"]):
         tidied = subprocess.run(
             [sys.executable, "-m", "ruff", *command, "--stdin-filename", SOURCES / FILES[name], "-"],
             input=text, capture_output=True, text=True, check=True,

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, urlencode
 
 BASE = "http://localhost"
-OPTIONS = ("wait_ms", "ttl_ms", "bind", "owner", "reentrant", "max_hold_ms", "min_hold_ms", "on_success", "data", "request_id")
+OPTIONS = (
+    "wait_ms", "ttl_ms", "bind", "owner", "reentrant", "max_hold_ms", "min_hold_ms", "on_success", "data", "request_id", "mode", "limit",
+)  # fmt: skip
 
 
 class NoAnswer(Exception):
@@ -187,7 +189,7 @@ def release(a, s):
 
 
 def force_release(a, s):
-    return Request("DELETE", lock_path(a["key"], force="true"), None, s)
+    return Request("DELETE", lock_path(a["key"], force="true", token=a.get("token")), None, s)
 
 
 def check(a, s):
@@ -198,12 +200,16 @@ def extend(a, s):
     return Request("PATCH", lock_path(a["key"]), chosen(a, ["token", "ttl_ms", "data"]), s, result=held)
 
 
+def downgrade(a, s):
+    return Request("PATCH", lock_path(a["key"]), {**chosen(a, ["token"]), "mode": "shared"}, s, result=held)
+
+
 def get(a, s):
     return Request("GET", lock_path(a["key"]), None, s, {"Cache-Control": "no-cache"} if a.get("fresh") else {})
 
 
 def stop(a, s):
-    return Request("POST", lock_path(a["key"], "/stop"), chosen(a, ["reason"]) or None, s)
+    return Request("POST", lock_path(a["key"], "/stop", token=a.get("token")), chosen(a, ["reason"]) or None, s)
 
 
 def features(a, s):
@@ -232,4 +238,4 @@ def page(a, s, cursor):
     return Request("GET", "/v1/locks?" + urlencode(query), None, s)
 
 
-REQUESTS = {f.__name__: f for f in (acquire, acquire_many, release, force_release, check, extend, get, stop, features, raw)}
+REQUESTS = {f.__name__: f for f in (acquire, acquire_many, release, force_release, check, extend, downgrade, get, stop, features, raw)}

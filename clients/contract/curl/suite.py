@@ -16,6 +16,7 @@ STORES = ["given"] if GIVEN else os.environ.get("CONTRACT_STORES", "memory postg
 
 ACQUIRE = {
     "session", "wait_ms", "ttl_ms", "bind", "owner", "reentrant", "max_hold_ms", "min_hold_ms", "on_success", "data", "request_id",
+    "mode", "limit",
 }  # fmt: skip
 
 # The required and the optional arguments of each verb.
@@ -27,12 +28,13 @@ VERBS = {
     "enter": ({"key", "as"}, ACQUIRE),
     "leave": ({"block"}, {"raise"}),
     "release": ({"key", "token"}, {"session", "outcome", "result", "reentry"}),
-    "force_release": ({"key"}, set()),
+    "force_release": ({"key"}, {"token"}),
     "check": ({"key", "token"}, {"session", "data"}),
     "extend": ({"key", "token", "ttl_ms"}, {"session", "data"}),
+    "downgrade": ({"key", "token"}, {"session"}),
     "get": ({"key"}, {"session", "fresh"}),
     "list": (set(), {"session", "scope", "prefix", "type", "limit"}),
-    "stop": ({"key"}, {"reason"}),
+    "stop": ({"key"}, {"reason", "token"}),
     "watch": ({"key", "as"}, set()),
     "next": ({"of"}, set()),
     "finish": ({"call"}, set()),
@@ -44,7 +46,7 @@ VERBS = {
 SILENT = {"close", "cancel"}  # they have no result
 STREAMS = {"open", "watch"}  # without an expectation they must succeed
 REPEATABLE = {"acquire", "get", "list", "check", "next"}
-STARTABLE = {"acquire", "acquire_many", "release", "force_release", "check", "extend", "get", "stop", "raw"}
+STARTABLE = {"acquire", "acquire_many", "release", "force_release", "check", "extend", "downgrade", "get", "stop", "raw"}
 FILE_MEMBERS = {"about", "sidecar", "ready", "cases"}
 CASE_MEMBERS = {"name", "features", "steps"}
 STEP_MEMBERS = {"expect", "until", "save", "start"}

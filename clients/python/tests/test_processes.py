@@ -171,12 +171,27 @@ class Acquired:
         self.mutex.release()
 
 
-@pytest.mark.parametrize("how", ["with", "acquire", "several"])
+class Leading:
+    """The begin of a term as a block."""
+
+    def __init__(self, client: Client, key: str) -> None:
+        self.client, self.key = client, key
+
+    def __enter__(self) -> None:
+        self.client.lead(self.key, lambda _: sys.settrace(None))
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("how", ["with", "acquire", "several", "semaphore", "acquire semaphore", "lead"])
 def test_ctrl_c_at_every_line(client: Client, other: Client, key: str, how: str) -> None:
     ways: dict[str, Callable[[], Any]] = {
         "with": lambda: client.lock(key),
         "acquire": lambda: Acquired(client.lock(key)),
         "several": lambda: client.lock_many([key, f"{key}:2"]),
+        "semaphore": lambda: client.semaphore(key, limit=1),
+        "acquire semaphore": lambda: Acquired(client.semaphore(key, limit=1)),
+        "lead": lambda: Leading(client, key),
     }
     client.acquire(key).release()  # so that the session is open
     package = str(Path(_sync_transport.__file__).parent)

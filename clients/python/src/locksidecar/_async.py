@@ -8,63 +8,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
-from . import _core, _decorator, _wire, errors
-from ._async_lock import AsyncLock, AsyncLockContext, AsyncManyContext, new_acquire, take, take_all
-from ._async_transport import AsyncTransport, Stream
+from . import _decorator, _wire, errors
+from ._async_events import AsyncEventStream
+from ._async_lead import AsyncLeaders, AsyncTerm, lead
+from ._async_lock import AsyncLock, AsyncLockContext, AsyncManyContext, AsyncSemaphore, new_acquire, take, take_all
+from ._async_transport import AsyncTransport
 from ._call import UNSET
 from ._core import Core
 from ._lock import NotPickled
 from ._options import acquire_options
 from ._tasks import AsyncLockSignal, call
-from .types import Description, Duration, Event, LockInfo, LockOptions, Outcome, Scope, Status
+from .types import Description, Duration, LockInfo, LockOptions, Outcome, Scope, SemaphoreOptions, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class AsyncEventStream:
-    """The events of one key. It holds a connection until `close` or the end of `async with`."""
-
-    def __init__(self, transport: AsyncTransport, key: str) -> None:
-        self._transport, self._key = transport, key
-        self._stream: Stream | None = None
-
-    async def __aenter__(self) -> Self:
-        """Returns when the key is watched. The first event is its state then."""
-        await self._filled()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return self
-
-    async def __anext__(self) -> Event:
-        stream = await self._filled()
-        return _core.watched(self._key, *stream.found.pop(0))
-
-    async def _filled(self) -> Stream:
-        try:
-            if self._stream is None:
-                self._stream = await self._transport.stream(self._transport.core.watch(self._key))
-            stream = self._stream
-            await stream.filled()
-            return stream
-        except Exception:  # an interruption ends the wait, not the stream
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Ends the stream. A task that waits for the next event gets `SidecarUnavailable`."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.abort()
 
 
 class AsyncClient(NotPickled):
@@ -111,6 +71,14 @@ class AsyncClient(NotPickled):
         The result also has `acquire` and `release`: see `AsyncLockContext`.
         """
         return AsyncLockContext(self._transport, key, options)
+
+    def semaphore(self, key: str, limit: int, **options: Unpack[SemaphoreOptions]) -> AsyncSemaphore:
+        """`async with client.semaphore("gpu", limit=5) as place`: at most `limit` holders, in all pods.
+
+        `place.slot` is the smallest number from 0 that no other holder has. All that use a key name the same limit, or
+        get `LimitMismatch`.
+        """
+        return AsyncSemaphore(self._transport, key, limit, options)
 
     async def try_lock(self, key: str, **options: Unpack[LockOptions]) -> AsyncLock | None:
         """Acquires a lock if it is free. Returns None if it is held."""
@@ -209,13 +177,73 @@ class AsyncClient(NotPickled):
             if cursor is None:
                 return
 
-    async def stop(self, key: str, reason: str | None = None) -> None:
-        """Asks the holder of a lock to release it. The holder may go on. Raises `NotHeld`."""
-        await self._transport.run(self._core.stop(key, reason))
+    async def stop(self, key: str, reason: str | None = None, *, token: int | None = None) -> None:
+        """Asks the holder of a lock to release it, or all shared holders, or the one that has the token.
 
-    async def force_release(self, key: str) -> None:
-        """Breaks a lock of any holder. Returns when it is free. Raises `Forbidden`, `NotHeld`."""
-        await self._transport.run(self._core.force_release(key))
+        They may go on. Raises `NotHeld`.
+        """
+        await self._transport.run(self._core.stop(key, reason, token))
+
+    async def force_release(self, key: str, *, token: int | None = None) -> None:
+        """Breaks a lock of any holder, or of all shared holders, or of the one that has the token.
+
+        Returns when it is free. Raises `Forbidden`, `NotHeld`.
+        """
+        await self._transport.run(self._core.force_release(key, token))
+
+    @overload
+    async def lead(
+        self,
+        key: str,
+        on_lead: Callable[[AsyncTerm], Awaitable[T]],
+        *,
+        data: Any = None,
+        ttl: Duration | None = None,
+        max_hold: Duration | None = None,
+        min_hold: Duration | None = None,
+    ) -> T: ...
+    @overload
+    async def lead(
+        self,
+        key: str,
+        on_lead: Callable[[AsyncTerm], T],
+        *,
+        data: Any = None,
+        ttl: Duration | None = None,
+        max_hold: Duration | None = None,
+        min_hold: Duration | None = None,
+    ) -> T: ...
+    async def lead(
+        self,
+        key: str,
+        on_lead: Callable[[AsyncTerm], Awaitable[T]] | Callable[[AsyncTerm], T],
+        *,
+        data: Any = None,
+        ttl: Duration | None = None,
+        max_hold: Duration | None = None,
+        min_hold: Duration | None = None,
+    ) -> T:
+        """Waits until it is the leader, and calls `on_lead(term)`. At the end of a term it campaigns again.
+
+        A term ends, and `term.lost` happens, when the lock is lost or somebody asks to stop.
+        A task is cancelled then.
+        If the function returns before, this gives up the leadership and returns its result. Its exceptions go on.
+        A campaign goes on through an outage of the sidecar or its store, if the client has reached them before.
+        """
+        options: LockOptions = {"data": data, "ttl": ttl, "max_hold": max_hold, "min_hold": min_hold}
+        return await lead(self._transport, key, on_lead, options)
+
+    async def leader(self, key: str) -> Any:
+        """Returns the data of the leader. None without a leader, or if it has no data."""
+        holder = (await self.get(key)).holder
+        return None if holder is None else holder.data
+
+    def watch_leader(self, key: str) -> AsyncLeaders:
+        """The data of the leader, now and after each change: None without a leader. Use it as `events`.
+
+        The next leader tells its data when it is elected; a later `lock.update` is not told.
+        """
+        return AsyncLeaders(self._transport, key)
 
     def events(self, key: str) -> AsyncEventStream:
         """Watches a key: `async with client.events(key) as events`, `async for event in events`.

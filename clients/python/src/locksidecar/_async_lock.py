@@ -11,11 +11,11 @@ from . import errors
 from ._acquire import Acquire
 from ._async_transport import AsyncTransport
 from ._call import UNSET
-from ._lock import BaseContext, BaseLock, _Held
+from ._lock import BaseContext, BaseLock, BaseSemaphore, _Held
 from ._options import acquire_options
 from ._session import Grant
 from ._tasks import AsyncLockSignal, this_task
-from .types import Duration, LockOptions, Outcome, Status
+from .types import Duration, LockOptions, Outcome, SemaphoreOptions, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,9 +58,17 @@ class AsyncLock(BaseLock):
         """Replaces the data that others see. None removes it."""
         return await self._amend(data=data)
 
-    async def _amend(self, ttl: Duration | None = None, data: Any = UNSET) -> Status:
+    async def downgrade(self) -> Status:
+        """Makes an exclusive lock shared, under the same token. Shared calls that wait are let in.
+
+        There is no upgrade, because two holders would wait for each other: release the lock, and acquire it.
+        """
+        return self._downgraded(await self._amend(shared=True))
+
+    async def _amend(self, ttl: Duration | None = None, data: Any = UNSET, shared: bool = False) -> Status:
         self._begin_release()
-        return await self._transport.run(self._transport.core.check(self.key, self.token, self._grant, ttl, data))
+        check = self._transport.core.check(self.key, self.token, self._grant, ttl, data, shared)
+        return await self._transport.run(check)
 
     async def __aenter__(self) -> Self:
         return self
@@ -175,6 +183,40 @@ class AsyncLockContext(BaseContext[AsyncLock]):
         for one in [one for one in self._held if one.acquire is acquire]:
             self._held.remove(one)
         await self._transport.drive(acquire.withdraw())
+
+
+class AsyncSemaphore(BaseSemaphore[AsyncLock], AsyncLockContext):
+    """A semaphore to acquire by `async with`, or by `acquire` and `release`.
+
+    A place in it is held as `AsyncLock`, with a `slot`. These methods work as those of `threading.BoundedSemaphore`. It
+    may be shared, and a task may have several places.
+    """
+
+    def __init__(self, transport: AsyncTransport, key: str, limit: int, options: SemaphoreOptions) -> None:
+        super().__init__(transport, key, cast(LockOptions, {**options, "shared": True, "limit": limit}))
+
+    @property
+    def slot(self) -> int | None:
+        """The slot that this task got last through this object, or None."""
+        lock = self.held
+        return None if lock is None else lock.slot
+
+    async def release(self, n: int = 1) -> None:
+        """Releases places that `acquire` has got: those of this task first, then of others, the oldest first.
+
+        Raises ValueError if there is none, else as `AsyncLock.release`.
+        """
+        if n < 1:
+            raise ValueError("n must be one or more")
+        for _ in range(n):
+            await super().release()
+
+    async def locked(self) -> bool:
+        """Asks the sidecar whether an acquire would have to wait now."""
+        info = await self._transport.run(self._transport.core.get(self._key, False))
+        if info.mode == "shared" and info.limit is not None:
+            return info.holders_count >= info.limit or info.queue_length > 0
+        return info.state == "held"
 
 
 class AsyncManyContext:

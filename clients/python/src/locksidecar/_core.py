@@ -102,6 +102,12 @@ class Core:
 
     # Errors.
 
+    def may_return(self, error: errors.LocksidecarError) -> bool:
+        """Whether a sidecar that was there before may grant the lock later, after this error of an acquire."""
+        away = (errors.SidecarUnavailable, errors.StoreUnavailable, errors.Draining, errors.LimitReached)
+        ended = (errors.SessionEnded, errors.LockLost)
+        return self.reached and not self.closed and isinstance(error, (*away, *ended))
+
     def is_closed(self) -> errors.SessionEnded:
         """The error of a closed client."""
         return errors.SessionEnded(410, "session_ended", "this client was closed; make another")
@@ -237,9 +243,9 @@ class Core:
         grant: Grant | None,
         ttl: Duration | None = None,
         data: Any = UNSET,
-        context: Any = None,
+        shared: bool = False,
     ) -> Steps[Status]:
-        """Checks that the lock is held. Sets its time (`bind="ttl"`) or its data."""
+        """Checks that the lock is held. Sets its time (`bind="ttl"`) or its data, or makes it shared."""
         if grant is not None and grant.lost:
             raise errors.lost(key, grant.lost.reason or "")
         body: dict[str, Any] = {"token": token}
@@ -249,6 +255,9 @@ class Core:
         if not isinstance(data, Unset):
             body["data"] = data
             needs.append("data")
+        if shared:
+            body["mode"] = "shared"
+            needs.append("shared")
         call = Call(
             "PATCH",
             lock_path(key),
@@ -256,7 +265,6 @@ class Core:
             timeout=self.timeout,
             session=self.live_session() if grant is None else grant.session,
             needs=needs,
-            context=context,
         )
         try:
             value = (yield call).result()
@@ -305,15 +313,17 @@ class Core:
                 if last:
                     raise
 
-    def stop(self, key: str, reason: str | None) -> Steps[None]:
-        """Asks the holder to stop."""
+    def stop(self, key: str, reason: str | None, token: int | None) -> Steps[None]:
+        """Asks the holders to stop, or the one with the token."""
         body = {} if reason is None else {"reason": reason}
-        (yield Call("POST", lock_path(key, "/stop"), body, timeout=self.timeout, needs=["stop"])).result()
+        target = lock_path(key, "/stop" if token is None else f"/stop?token={token}")
+        (yield Call("POST", target, body, timeout=self.timeout, needs=["stop"])).result()
 
-    def force_release(self, key: str) -> Steps[None]:
+    def force_release(self, key: str, token: int | None) -> Steps[None]:
         """Breaks a lock."""
         # The answer comes when the lock is free, at the latest when its lease ends.
-        (yield Call("DELETE", lock_path(key, "?force=true"), timeout=None, repeatable=False)).result()
+        target = lock_path(key, "?force=true" if token is None else f"?force=true&token={token}")
+        (yield Call("DELETE", target, timeout=None, repeatable=False)).result()
 
     def watch(self, key: str) -> Call:
         """The call whose answer is the event stream of a key."""
@@ -342,3 +352,13 @@ def watched(key: str, name: str, data: Mapping[str, Any]) -> Event:
     if name == "problem":
         raise errors.from_problem(data, int(data.get("status", 500)))
     return Event(name, key, data)
+
+
+def leader_data(event: Event) -> Any:
+    """The data of the leader after an event: None without a leader, `UNSET` if the event does not tell."""
+    if event.type in ("released", "expired"):
+        return None
+    holder = event.data.get("holder")
+    if event.type == "state" or (event.type == "acquired" and holder is not None):
+        return None if holder is None else holder.get("data")
+    return UNSET

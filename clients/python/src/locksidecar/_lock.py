@@ -13,7 +13,7 @@ from ._acquire import Acquire
 from ._call import UNSET
 from ._options import AcquireOptions, acquire_options, seconds
 from ._session import Grant
-from .types import Bind, Duration, LockOptions, Outcome
+from .types import Bind, Duration, LockOptions, Mode, Outcome, Status
 
 log = logging.getLogger("locksidecar")
 
@@ -42,6 +42,9 @@ class BaseLock(NotPickled):
         self.token = grant.token
         self.bind: Bind = value["bind"]
         self.session: str | None = value.get("session")  # its public name
+        self.mode: Mode = value.get("mode", "exclusive")
+        self.limit: int | None = value.get("limit")
+        self.slot: int | None = value.get("slot")  # with a limit: 0 to limit - 1, no other holder has it
         self.reentry: int = value["reentry"]  # the number of this entry of its owner, from 1
         self.waited: float = value["waited_ms"] / 1000
         self.acquired_at: str = value["acquired_at"]
@@ -64,6 +67,10 @@ class BaseLock(NotPickled):
     def _begin_release(self) -> None:
         if self._done:
             raise errors.NotHolder(409, "not_holder", f"lock {self.key!r} was released already", {"reason": "released"})
+
+    def _downgraded(self, status: Status) -> Status:
+        self.mode, self.limit, self.slot = status.mode, status.limit, status.slot
+        return status
 
     def _outcome_at_end(self, error: BaseException | None) -> tuple[Outcome | None, Any]:
         """The outcome and the result that the end of a `with` sends."""
@@ -120,7 +127,7 @@ class BaseContext(NotPickled, Generic[L]):
 
     def _may_wait(self, me: str, options: AcquireOptions) -> None:
         """Raises if the wait would not end."""
-        if options.wait is not None or options.reentrant:
+        if options.wait is not None or options.reentrant or options.shared:
             return
         if any(one.who == me and not one.lock.released and not one.lock._grant.lost for one in self._held):
             raise RuntimeError(
@@ -147,3 +154,23 @@ class BaseContext(NotPickled, Generic[L]):
         """Removes a lock after its release, which may have failed."""
         if not one.block and (one.lock.released or one.lock._grant.lost):
             self._held.remove(one)
+
+
+class BaseSemaphore(BaseContext[L]):
+    """The common part of `Semaphore` and `AsyncSemaphore`: threads (tasks) share what `acquire` has got."""
+
+    def _to_release(self, me: str) -> _Held[L]:
+        while True:
+            free = [one for one in self._held if not one.block]
+            if not free:
+                raise ValueError(f"semaphore {self._key!r} was released more often than it was acquired")
+            one = next((one for one in reversed(free) if one.who == me), free[0])
+            try:
+                self._held.remove(one)
+                return one
+            except ValueError:
+                pass  # another thread releases it
+
+    def _over(self, one: _Held[L]) -> None:
+        if not (one.lock.released or one.lock._grant.lost):
+            self._held.append(one)

@@ -13,6 +13,7 @@ from .types import Bind, Duration, LockOptions, OnSuccess
 
 LEAST_TTL = 0.5  # seconds
 _DAY = 86400.0  # seconds; the sidecar's limit
+_MOST_HOLDERS = 1000  # of a semaphore; the sidecar's limit
 
 
 def seconds(name: str, value: Duration, least: float = 0.0, most: float = _DAY) -> float:
@@ -39,6 +40,8 @@ class AcquireOptions:
 
     wait: float | None = None
     ttl: float | None = None
+    shared: bool = False
+    limit: int | None = None
     bind: Bind = "session"
     owner: str | None = None
     reentrant: bool = False
@@ -54,6 +57,11 @@ class AcquireOptions:
         needs: list[str] = []
         if self.ttl is not None:
             body["ttl_ms"] = to_ms(self.ttl)
+        if self.shared:
+            body["mode"] = "shared"
+            needs.append("shared")
+        if self.limit is not None:
+            body["limit"] = self.limit
         if self.bind != "session":
             body["bind"] = self.bind
             needs.append("bind_ttl")
@@ -92,4 +100,9 @@ def acquire_options(options: LockOptions) -> AcquireOptions:
     for name, least in _LEAST.items():
         if made.get(name) is not None:
             made[name] = seconds(name, made[name], least)
+    limit = made.get("limit")
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool)):
+        raise TypeError(f"limit={limit!r}: it must be a whole number")
+    if limit is not None and not 1 <= limit <= _MOST_HOLDERS:
+        raise errors.InvalidRequest(400, "invalid_request", f"limit={limit!r} is not between 1 and {_MOST_HOLDERS}")
     return AcquireOptions(**made)

@@ -9,63 +9,23 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from . import _core, _decorator, _wire, errors
+from . import _decorator, _wire, errors
 from ._call import UNSET
 from ._core import Core
 from ._lock import NotPickled
 from ._options import acquire_options
-from ._sync_lock import Lock, LockContext, ManyContext, new_acquire, take, take_all
-from ._sync_transport import Stream, Transport
+from ._sync_events import EventStream
+from ._sync_lead import Leaders, Term, lead
+from ._sync_lock import Lock, LockContext, ManyContext, Semaphore, new_acquire, take, take_all
+from ._sync_transport import Transport
 from ._threads import LockSignal, call
-from .types import Description, Duration, Event, LockInfo, LockOptions, Outcome, Scope, Status
+from .types import Description, Duration, LockInfo, LockOptions, Outcome, Scope, SemaphoreOptions, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class EventStream:
-    """The events of one key. It holds a connection until `close` or the end of `with`."""
-
-    def __init__(self, transport: Transport, key: str) -> None:
-        self._transport, self._key = transport, key
-        self._stream: Stream | None = None
-
-    def __enter__(self) -> Self:
-        """Returns when the key is watched. The first event is its state then."""
-        self._filled()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[Event]:
-        return self
-
-    def __next__(self) -> Event:
-        stream = self._filled()
-        return _core.watched(self._key, *stream.found.pop(0))
-
-    def _filled(self) -> Stream:
-        try:
-            if self._stream is None:
-                self._stream = self._transport.stream(self._transport.core.watch(self._key))
-            stream = self._stream
-            stream.filled()
-            return stream
-        except Exception:  # an interruption ends the wait, not the stream
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Ends the stream. A thread that waits for the next event gets `SidecarUnavailable`."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.abort()
 
 
 class Client(NotPickled):
@@ -110,6 +70,14 @@ class Client(NotPickled):
         The result also has `acquire` and `release`: see `LockContext`.
         """
         return LockContext(self._transport, key, options)
+
+    def semaphore(self, key: str, limit: int, **options: Unpack[SemaphoreOptions]) -> Semaphore:
+        """`with client.semaphore("gpu", limit=5) as place`: at most `limit` holders, in all pods.
+
+        `place.slot` is the smallest number from 0 that no other holder has. All that use a key name the same limit, or
+        get `LimitMismatch`.
+        """
+        return Semaphore(self._transport, key, limit, options)
 
     def try_lock(self, key: str, **options: Unpack[LockOptions]) -> Lock | None:
         """Acquires a lock if it is free. Returns None if it is held."""
@@ -199,13 +167,51 @@ class Client(NotPickled):
             if cursor is None:
                 return
 
-    def stop(self, key: str, reason: str | None = None) -> None:
-        """Asks the holder of a lock to release it. The holder may go on. Raises `NotHeld`."""
-        self._transport.run(self._core.stop(key, reason))
+    def stop(self, key: str, reason: str | None = None, *, token: int | None = None) -> None:
+        """Asks the holder of a lock to release it, or all shared holders, or the one that has the token.
 
-    def force_release(self, key: str) -> None:
-        """Breaks a lock of any holder. Returns when it is free. Raises `Forbidden`, `NotHeld`."""
-        self._transport.run(self._core.force_release(key))
+        They may go on. Raises `NotHeld`.
+        """
+        self._transport.run(self._core.stop(key, reason, token))
+
+    def force_release(self, key: str, *, token: int | None = None) -> None:
+        """Breaks a lock of any holder, or of all shared holders, or of the one that has the token.
+
+        Returns when it is free. Raises `Forbidden`, `NotHeld`.
+        """
+        self._transport.run(self._core.force_release(key, token))
+
+    def lead(
+        self,
+        key: str,
+        on_lead: Callable[[Term], T],
+        *,
+        data: Any = None,
+        ttl: Duration | None = None,
+        max_hold: Duration | None = None,
+        min_hold: Duration | None = None,
+    ) -> T:
+        """Waits until it is the leader, and calls `on_lead(term)`. At the end of a term it campaigns again.
+
+        A term ends, and `term.lost` happens, when the lock is lost or somebody asks to stop.
+        The function has to look at it, and to return.
+        If the function returns before, this gives up the leadership and returns its result. Its exceptions go on.
+        A campaign goes on through an outage of the sidecar or its store, if the client has reached them before.
+        """
+        options: LockOptions = {"data": data, "ttl": ttl, "max_hold": max_hold, "min_hold": min_hold}
+        return lead(self._transport, key, on_lead, options)
+
+    def leader(self, key: str) -> Any:
+        """Returns the data of the leader. None without a leader, or if it has no data."""
+        holder = (self.get(key)).holder
+        return None if holder is None else holder.data
+
+    def watch_leader(self, key: str) -> Leaders:
+        """The data of the leader, now and after each change: None without a leader. Use it as `events`.
+
+        The next leader tells its data when it is elected; a later `lock.update` is not told.
+        """
+        return Leaders(self._transport, key)
 
     def events(self, key: str) -> EventStream:
         """Watches a key: `with client.events(key) as events`, `for event in events`.

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 from . import errors
 from ._acquire import Acquire
 from ._call import UNSET
-from ._lock import BaseContext, BaseLock, _Held
+from ._lock import BaseContext, BaseLock, BaseSemaphore, _Held
 from ._options import acquire_options
 from ._session import Grant
 from ._sync_transport import Transport
 from ._threads import LockSignal, this_thread
-from .types import Duration, LockOptions, Outcome, Status
+from .types import Duration, LockOptions, Outcome, SemaphoreOptions, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -59,9 +59,17 @@ class Lock(BaseLock):
         """Replaces the data that others see. None removes it."""
         return self._amend(data=data)
 
-    def _amend(self, ttl: Duration | None = None, data: Any = UNSET) -> Status:
+    def downgrade(self) -> Status:
+        """Makes an exclusive lock shared, under the same token. Shared calls that wait are let in.
+
+        There is no upgrade, because two holders would wait for each other: release the lock, and acquire it.
+        """
+        return self._downgraded(self._amend(shared=True))
+
+    def _amend(self, ttl: Duration | None = None, data: Any = UNSET, shared: bool = False) -> Status:
         self._begin_release()
-        return self._transport.run(self._transport.core.check(self.key, self.token, self._grant, ttl, data))
+        check = self._transport.core.check(self.key, self.token, self._grant, ttl, data, shared)
+        return self._transport.run(check)
 
     def __enter__(self) -> Self:
         return self
@@ -176,6 +184,40 @@ class LockContext(BaseContext[Lock]):
         for one in [one for one in self._held if one.acquire is acquire]:
             self._held.remove(one)
         self._transport.drive(acquire.withdraw())
+
+
+class Semaphore(BaseSemaphore[Lock], LockContext):
+    """A semaphore to acquire by `with`, or by `acquire` and `release`.
+
+    A place in it is held as `Lock`, with a `slot`. These methods work as those of `threading.BoundedSemaphore`. It
+    may be shared, and a thread may have several places.
+    """
+
+    def __init__(self, transport: Transport, key: str, limit: int, options: SemaphoreOptions) -> None:
+        super().__init__(transport, key, cast(LockOptions, {**options, "shared": True, "limit": limit}))
+
+    @property
+    def slot(self) -> int | None:
+        """The slot that this thread got last through this object, or None."""
+        lock = self.held
+        return None if lock is None else lock.slot
+
+    def release(self, n: int = 1) -> None:
+        """Releases places that `acquire` has got: those of this thread first, then of others, the oldest first.
+
+        Raises ValueError if there is none, else as `Lock.release`.
+        """
+        if n < 1:
+            raise ValueError("n must be one or more")
+        for _ in range(n):
+            super().release()
+
+    def locked(self) -> bool:
+        """Asks the sidecar whether an acquire would have to wait now."""
+        info = self._transport.run(self._transport.core.get(self._key, False))
+        if info.mode == "shared" and info.limit is not None:
+            return info.holders_count >= info.limit or info.queue_length > 0
+        return info.state == "held"
 
 
 class ManyContext:

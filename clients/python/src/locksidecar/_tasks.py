@@ -45,6 +45,32 @@ class AsyncLockSignal(Signal):
         await self._event.wait()
 
 
+pause = asyncio.sleep
+
+
+async def call_until(function: Callable[[], Awaitable[T]] | Callable[[], T], over: AsyncLockSignal) -> T | None:
+    """Calls an app's function, and cancels it when the signal happens. Returns None if that ended it.
+
+    It returns when the function has ended, also if this task is cancelled.
+    """
+    task = asyncio.ensure_future(call(function))
+    over.on(task.cancel)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as e:
+            cancelled = e
+            task.cancel()
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # it is read, so asyncio does not report it
+        raise cancelled
+    if task.cancelled() and over:
+        return None
+    return task.result()
+
+
 async def call(function: Callable[[], Awaitable[T]] | Callable[[], T]) -> T:
     """Calls an app's function, and awaits an awaitable result."""
     made = function()

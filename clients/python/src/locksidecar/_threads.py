@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar, cast
 
@@ -43,6 +44,15 @@ class LockSignal(Signal):
             self._event = threading.Event()
             self.on(self._event.set)
         return self.is_set() or self._event.wait(timeout)
+
+
+pause = time.sleep
+
+
+def call_until(function: Callable[[], T], over: LockSignal) -> T | None:
+    """Calls an app's function, which looks at the signal by itself."""
+    del over
+    return function()
 
 
 def call(function: Callable[[], T]) -> T:

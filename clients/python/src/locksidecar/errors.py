@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .types import Holder
+from .types import Holder, Mode
 
 __all__ = [
     "ApiError",
@@ -16,6 +16,7 @@ __all__ = [
     "FeatureMissing",
     "Forbidden",
     "InvalidRequest",
+    "LimitMismatch",
     "LimitReached",
     "LockHeld",
     "LockLost",
@@ -112,6 +113,14 @@ class SessionEnded(ApiError):
     """The session and its locks are over. The next call of the client opens a new session."""
 
 
+class LimitMismatch(ApiError):
+    """The shared holders and waiters of the lock name another `limit`; None: they name none. Nothing was granted."""
+
+    @property
+    def limit(self) -> int | None:
+        return self.problem.get("limit")
+
+
 class NotHolder(ApiError):
     """The token does not hold the key here and now. `reason`: `other_session`, `released` or `unknown_token`."""
 
@@ -149,6 +158,21 @@ class LockHeld(ApiError):
     def queue_length(self) -> int | None:
         """The number of waiters. None after a wait, see `WaitTimeout.queue_position`."""
         return self.problem.get("queue_length")
+
+    @property
+    def mode(self) -> Mode | None:
+        """The mode of the holders. None if the lock has just become free."""
+        return self.problem.get("mode")
+
+    @property
+    def limit(self) -> int | None:
+        """The limit of the shared holders, if they have one."""
+        return self.problem.get("limit")
+
+    @property
+    def holders_count(self) -> int:
+        """The number of the holders."""
+        return int(self.problem.get("holders_count", 0))
 
 
 class WaitTimeout(LockHeld):
@@ -189,6 +213,7 @@ _BY_CODE: dict[str, type[ApiError]] = {
     "forbidden": Forbidden,
     "not_found": NotFound,
     "not_held": NotHeld,
+    "limit_mismatch": LimitMismatch,
     "not_holder": NotHolder,
     "lock_lost": LockLost,
     "session_ended": SessionEnded,

@@ -15,9 +15,12 @@ __all__ = [
     "Holder",
     "LockInfo",
     "LockOptions",
+    "Mode",
     "OnSuccess",
     "Outcome",
     "Scope",
+    "SemaphoreOptions",
+    "SharedHolder",
     "Status",
     "Stopping",
 ]
@@ -25,13 +28,14 @@ __all__ = [
 Duration = float | timedelta
 """Seconds, or a `timedelta`: each call takes both."""
 Bind = Literal["session", "ttl"]
+Mode = Literal["exclusive", "shared"]
 OnSuccess = Literal["acquire", "skip"]
 Outcome = Literal["success", "failure"]
 Scope = Literal["session", "pod", "all"]
 
 
-class LockOptions(TypedDict, total=False):
-    """The options of an acquire. Durations are seconds or a `timedelta`, at most a day."""
+class SemaphoreOptions(TypedDict, total=False):
+    """The options of a semaphore. Durations are seconds or a `timedelta`, at most a day."""
 
     wait: Duration | None
     """How long to wait in the queue: None (the default) for ever, 0 not at all."""
@@ -42,19 +46,28 @@ class LockOptions(TypedDict, total=False):
     its `ttl`. Any caller with key and token can release it, and tokens can be guessed."""
     owner: str | None
     """The owner in the session, shown to others. With `reentrant`, the same owner enters again."""
-    reentrant: bool
-    """The owner may enter its lock again. The default owner is this thread (`Client`) or task (`AsyncClient`)."""
     max_hold: Duration | None
     """After this time the sidecar releases the lock. It is then lost, with the reason `max_hold`."""
     min_hold: Duration | None
     """Until this time after the grant nobody else gets the lock, even if it is released."""
-    on_success: OnSuccess
-    """`skip`: if the holder releases with success while this waits, it raises `Skipped` with the result."""
     data: Any
     """JSON of at most 4 KiB, which others see as part of the holder."""
     request_id: str | None
     """A UUID. The same one gets the same grant: in the same client, with `bind="ttl"` anywhere. By default each
     acquire has its own. If a call that names one is interrupted, its grant stays: ask again with the same UUID."""
+
+
+class LockOptions(SemaphoreOptions, total=False):
+    """The options of an acquire."""
+
+    shared: bool
+    """Shared holders do not exclude each other. Calls get the lock in their order, so neither mode starves."""
+    limit: int | None
+    """With `shared`, at most this many holders at a time, 1 to 1000: see `semaphore`. All of a key name the same."""
+    reentrant: bool
+    """The owner may enter its lock again. The default owner is this thread (`Client`) or task (`AsyncClient`)."""
+    on_success: OnSuccess
+    """`skip`: if the holder releases with success while this waits, it raises `Skipped` with the result."""
 
 
 @dataclass(frozen=True)
@@ -103,15 +116,45 @@ class Stopping:
 
 
 @dataclass(frozen=True)
+class SharedHolder:
+    """One of the holders of a shared lock. `slot` is None without a limit."""
+
+    holder: Holder
+    token: int
+    slot: int | None
+    stopping: Stopping | None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SharedHolder:
+        """Reads the API's form."""
+        holder = Holder.from_json(value)
+        assert holder is not None
+        return cls(
+            holder=holder,
+            token=value["token"],
+            slot=value.get("slot"),
+            stopping=Stopping.from_json(value.get("stopping")),
+        )
+
+
+@dataclass(frozen=True)
 class LockInfo:
-    """One lock. `token` is None unless this client's session holds it. `holder` is None if the lock is free."""
+    """One lock. `token` is None unless this client's session holds it. `holder` is None if the lock is free.
+
+    `mode` is None if it is free. Of a shared lock, `holder` is the one that was granted first, and `holders` has the
+    first 100.
+    """
 
     key: str
     type: str
     state: Literal["free", "held"]
     mine: bool
     token: int | None
+    mode: Mode | None
+    limit: int | None
     holder: Holder | None
+    holders: tuple[SharedHolder, ...]
+    holders_count: int
     queue_length: int
     stopping: Stopping | None
 
@@ -124,7 +167,11 @@ class LockInfo:
             state=value["state"],
             mine=value["mine"],
             token=value.get("token"),
+            mode=value.get("mode"),
+            limit=value.get("limit"),
             holder=Holder.from_json(value.get("holder")),
+            holders=tuple(SharedHolder.from_json(one) for one in value.get("holders", ())),
+            holders_count=value.get("holders_count", 0),
             queue_length=value["queue_length"],
             stopping=Stopping.from_json(value.get("stopping")),
         )
@@ -154,7 +201,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Status:
-    """The state of a held lock: the answer to check, extend and update.
+    """The state of a held lock: the answer to check, extend, update and downgrade.
 
     `expires_in` is for how many seconds an app may rely on the lock without news from the sidecar.
     """
@@ -163,6 +210,9 @@ class Status:
     token: int
     session: str | None
     bind: Bind
+    mode: Mode
+    limit: int | None
+    slot: int | None
     reentry: int
     expires_in: float
     waited: float
@@ -177,6 +227,9 @@ class Status:
             token=value["token"],
             session=value.get("session"),
             bind=value["bind"],
+            mode=value.get("mode", "exclusive"),
+            limit=value.get("limit"),
+            slot=value.get("slot"),
             reentry=value["reentry"],
             expires_in=value["expires_in_ms"] / 1000,
             waited=value["waited_ms"] / 1000,

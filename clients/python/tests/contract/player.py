@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.halves import Tasks, Threads
-from locksidecar import ApiError, Holder, LockHeld, LockInfo, Skipped, Status
+from locksidecar import ApiError, Holder, LockHeld, LockInfo, SharedHolder, Skipped, Status, Stopping
 
 SUITE = Path(__file__).resolve().parents[3] / "contract"
 sys.path.insert(0, str(SUITE / "curl"))
@@ -22,7 +22,7 @@ import player as curl_player  # noqa: E402
 
 DURATIONS = {"ttl_ms": "ttl", "max_hold_ms": "max_hold", "min_hold_ms": "min_hold"}
 OUR_WORDS = re.compile(r"\b(wait|ttl|max_hold|min_hold)\b( \(in ms\))?")  # in errors, for the API's
-PLAIN = ("bind", "owner", "reentrant", "on_success", "data", "request_id")
+PLAIN = ("limit", "bind", "owner", "reentrant", "on_success", "data", "request_id")
 
 
 class Player(curl_player.Player):  # type: ignore[misc]
@@ -154,6 +154,7 @@ class Player(curl_player.Player):  # type: ignore[misc]
         return {
             "granted": True, "key": lock.key, "token": lock.token, "session": lock.session, "bind": lock.bind,
             "reentry": lock.reentry, "expires_in_ms": round(lock.expires_in * 1000), "waited_ms": _ms(lock.waited),
+            "mode": lock.mode, "limit": lock.limit, "slot": lock.slot,
         }  # fmt: skip
 
     def _held(self, a: dict[str, Any]) -> Any:
@@ -183,6 +184,9 @@ class Player(curl_player.Player):  # type: ignore[misc]
             lambda: client.extend(a["key"], a["token"], ttl) if lock is None else lock.extend(ttl), status
         )
 
+    def _make_downgrade(self, _: Any, a: dict[str, Any]) -> Any:
+        return self._then(self._held(a).downgrade, status)
+
     def _make_get(self, client: Any, a: dict[str, Any]) -> Any:
         return self._then(lambda: client.get(a["key"], no_cache=a.get("fresh", False)), info)
 
@@ -196,11 +200,14 @@ class Player(curl_player.Player):  # type: ignore[misc]
 
     def _make_stop(self, client: Any, a: dict[str, Any]) -> Any:
         return self._then(
-            lambda: client.stop(a["key"], a.get("reason")), lambda _: {"requested": True, "key": a["key"]}
+            lambda: client.stop(a["key"], a.get("reason"), token=a.get("token")),
+            lambda _: {"requested": True, "key": a["key"]},
         )
 
     def _make_force_release(self, client: Any, a: dict[str, Any]) -> Any:
-        return self._then(lambda: client.force_release(a["key"]), lambda _: {"released": True, "key": a["key"]})
+        return self._then(
+            lambda: client.force_release(a["key"], token=a.get("token")), lambda _: {"released": True, "key": a["key"]}
+        )
 
     def _make_features(self, client: Any, _: dict[str, Any]) -> Any:
         def described(it: Any) -> Any:
@@ -247,7 +254,8 @@ def _seconds(a: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 
 def _options(a: dict[str, Any]) -> dict[str, Any]:
     wait = a.get("wait_ms", 0)
-    return {"wait": None if wait == -1 else wait / 1000, **_seconds(a, DURATIONS), **_some(a, PLAIN)}
+    shared = {"shared": a["mode"] == "shared"} if "mode" in a else {}
+    return {"wait": None if wait == -1 else wait / 1000, **shared, **_seconds(a, DURATIONS), **_some(a, PLAIN)}
 
 
 def _ms(seconds: float) -> int:
@@ -264,19 +272,27 @@ def holder(it: Holder | None) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
+def shared_holder(it: SharedHolder) -> dict[str, Any]:
+    return {**(holder(it.holder) or {}), "token": it.token, "slot": it.slot, "stopping": stopping_of(it.stopping)}
+
+
+def stopping_of(it: Stopping | None) -> dict[str, Any] | None:
+    return None if it is None else {"reason": it.reason, "requested_at": it.requested_at}
+
+
 def info(it: LockInfo) -> dict[str, Any]:
-    stopping = it.stopping and {"reason": it.stopping.reason, "requested_at": it.stopping.requested_at}
     return {
         "key": it.key, "type": it.type, "state": it.state, "mine": it.mine, "token": it.token,
-        "holder": holder(it.holder), "queue_length": it.queue_length, "stopping": stopping,
+        "mode": it.mode, "limit": it.limit, "holder": holder(it.holder), "holders_count": it.holders_count,
+        "holders": [shared_holder(one) for one in it.holders], "queue_length": it.queue_length,
+        "stopping": stopping_of(it.stopping),
     }  # fmt: skip
 
 
 def status(it: Status) -> dict[str, Any]:
-    stopping = it.stopping and {"reason": it.stopping.reason, "requested_at": it.stopping.requested_at}
     return {
         "held": True, "key": it.key, "token": it.token, "reentry": it.reentry, "expires_in_ms": _ms(it.expires_in),
-        "stopping": stopping,
+        "mode": it.mode, "limit": it.limit, "slot": it.slot, "stopping": stopping_of(it.stopping),
     }  # fmt: skip
 
 
