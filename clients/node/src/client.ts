@@ -2,6 +2,7 @@ import { AsyncLocalStorage } from "node:async_hooks";
 import { randomUUID } from "node:crypto";
 import { acquire, acquireMany } from "./acquire";
 import { ClientClosedError, InvalidRequestError, LockHeldError, TooLargeError, WaitTimeoutError } from "./errors";
+import { LeaderWatch, lead, type Term } from "./lead";
 import {
   type CheckResult,
   checkResultOf,
@@ -18,6 +19,7 @@ import type {
   AcquireOptions,
   ClientOptions,
   EventsOptions,
+  LeadOptions,
   ListOptions,
   NotGranted,
   OnceOptions,
@@ -25,6 +27,7 @@ import type {
   TryAcquireOptions,
   TryAcquireResult,
 } from "./options";
+import { Semaphore } from "./semaphore";
 import { Sessions } from "./sessions";
 import { tracedRelease } from "./tracing";
 import { Transport } from "./transport";
@@ -120,6 +123,14 @@ export class Client {
     return under(lock, () => run(lock));
   }
 
+  /**
+   * semaphore is a key with at most `limit` holders in all pods. All that use the key name the same limit, or get a
+   * `LimitMismatchError`.
+   */
+  semaphore(key: string, limit: number): Semaphore {
+    return new Semaphore(this, key, limit);
+  }
+
   /** request is `navigator.locks.request` of the Web Locks API, for locks of the whole fleet. */
   request<T>(name: string, callback: LockRequestCallback<T, Lock>): Promise<T>;
   request<T>(
@@ -212,23 +223,61 @@ export class Client {
     };
   }
 
-  /** stop asks the holder of a lock in any pod to stop. It may go on. Throws a `NotHeldError` if there is none. */
-  async stop(key: string, options: { reason?: string | undefined } = {}): Promise<void> {
+  /**
+   * stop asks the holder of a lock in any pod to stop, or all shared holders, or the one that has the token. They may go on.
+   * Throws a `NotHeldError` if there is none.
+   */
+  async stop(key: string, options: { reason?: string | undefined; token?: number | undefined } = {}): Promise<void> {
     requireFeature(await this.#sessions.about(), "stop", "a request to stop");
+    const { reason, token } = options;
     await this.#sessions.call({
       method: "POST",
-      path: lockPath(key, "/stop"),
-      body: { reason: options.reason },
+      path: lockPath(key, `/stop${query({ token })}`),
+      body: { reason },
       about: { key },
     });
   }
 
   /**
-   * forceRelease breaks a lock of any holder. It returns when the lock is free, at the latest when its lease ends. The holder may
+   * lead waits until it is the leader, and runs a function. At the end of a term it campaigns again. A term ends, and its `signal` is
+   * aborted, when the lock is lost or somebody asks to stop. If the function returns before, lead gives up the leadership and returns
+   * its result. Errors of the function go on, but for those of its aborted signal. A campaign goes on through an outage of the sidecar
+   * or its store, if the client has reached them before. `options.signal` ends it, also within a term: lead throws its reason.
+   */
+  lead<T>(key: string, run: (term: Term) => T | PromiseLike<T>): Promise<T>;
+  lead<T>(key: string, options: LeadOptions, run: (term: Term) => T | PromiseLike<T>): Promise<T>;
+  lead<T>(
+    key: string,
+    ...rest: [(term: Term) => T | PromiseLike<T>] | [LeadOptions, (term: Term) => T | PromiseLike<T>]
+  ): Promise<T> {
+    const [options, run] = rest.length === 1 ? [{}, rest[0]] : rest;
+    const { data, ttlMs, maxHoldMs, minHoldMs, signal } = options;
+    const how = { data, ttlMs, maxHoldMs, minHoldMs, signal };
+    return lead(this.#sessions, () => this.acquire(key, how), signal, run);
+  }
+
+  /** leader returns the data of the leader: null without a leader, or if it has no data. */
+  async leader(key: string): Promise<Json> {
+    return (await this.get(key)).holder?.data ?? null;
+  }
+
+  /**
+   * watchLeader yields the data of the leader, now and after each change: null without a leader. As `events` in all else. The next
+   * leader tells its data when it is elected; a later `setData` is not told.
+   */
+  watchLeader(key: string, options: EventsOptions = {}): AsyncIterableIterator<Json> & AsyncDisposable {
+    return new LeaderWatch(this.events(key, options));
+  }
+
+  /**
+   * forceRelease breaks a lock of any holder, or of all shared holders, or of the one that has the token. It returns when the lock is free, at the latest when its lease ends. The holder may
    * still be working. Throws a `ForbiddenError` without `LOCKSIDECAR_ALLOW_FORCE`, and a `NotHeldError` if there is no holder.
    */
-  async forceRelease(key: string, options: { signal?: AbortSignal | undefined } = {}): Promise<void> {
-    const path = lockPath(key, query({ force: true }));
+  async forceRelease(
+    key: string,
+    options: { token?: number | undefined; signal?: AbortSignal | undefined } = {},
+  ): Promise<void> {
+    const path = lockPath(key, query({ force: true, token: options.token }));
     await this.#sessions.call({ method: "DELETE", path, timeoutMs: undefined, signal: options.signal, about: { key } });
   }
 
@@ -310,6 +359,8 @@ export class Client {
     return {
       wait_ms: waitMs === Number.POSITIVE_INFINITY ? -1 : millis("waitMs", waitMs),
       ttl_ms: millis("ttlMs", options.ttlMs),
+      mode: options.mode === "exclusive" ? undefined : options.mode, // a sidecar without shared locks knows no mode
+      limit: options.limit,
       bind: options.bind,
       owner,
       reentrant,

@@ -1,4 +1,4 @@
-import type { Holder } from "./types";
+import type { Holder, Mode } from "./types";
 
 /** The reason of a loss. The last two are the client's own: the connection of the session ended; `client.close()`. */
 export type LostReason =
@@ -76,6 +76,19 @@ export class NotHeldError extends LocksidecarError {
   }
 }
 
+/** `limit_mismatch`: the shared holders and waiters of the key name another `limit`. Nothing was granted. */
+export class LimitMismatchError extends LocksidecarError {
+  override name = "LimitMismatchError";
+  readonly key: string;
+  /** Their limit; null if they name none. */
+  readonly limit: number | null;
+  constructor(key: string, limit: number | null, message: string, details: ErrorDetails = {}) {
+    super("limit_mismatch", message, details);
+    this.key = key;
+    this.limit = limit;
+  }
+}
+
 /** `not_holder`: this token does not hold the key. Nothing has changed. */
 export class NotHolderError extends LocksidecarError {
   override name = "NotHolderError";
@@ -120,16 +133,31 @@ export class TooLargeError extends LocksidecarError {
   }
 }
 
+/** How a lock is held by others. */
+export interface HeldDetails extends ErrorDetails {
+  mode?: Mode | null;
+  limit?: number | null;
+  holdersCount?: number;
+}
+
 /** Another caller holds the lock: `held` or `wait_timeout`. */
 export class NotGrantedError extends LocksidecarError {
   override name = "NotGrantedError";
   readonly key: string;
   /** Null if the lock has just become free. */
   readonly holder: Holder | null;
-  constructor(code: string, key: string, holder: Holder | null, message: string, details: ErrorDetails = {}) {
+  /** The mode of the holders; null if the lock has just become free. */
+  readonly mode: Mode | null;
+  /** The limit of the shared holders, if they have one. */
+  readonly limit: number | null;
+  readonly holdersCount: number;
+  constructor(code: string, key: string, holder: Holder | null, message: string, details: HeldDetails = {}) {
     super(code, message, details);
     this.key = key;
     this.holder = holder;
+    this.mode = details.mode ?? null;
+    this.limit = details.limit ?? null;
+    this.holdersCount = details.holdersCount ?? 0;
   }
 }
 
@@ -143,7 +171,7 @@ export class LockHeldError extends NotGrantedError {
     key: string,
     holder: Holder | null,
     message: string,
-    details: ErrorDetails & { queueLength: number; cached?: boolean },
+    details: HeldDetails & { queueLength: number; cached?: boolean },
   ) {
     super("held", key, holder, message, details);
     this.queueLength = details.queueLength;
@@ -161,7 +189,7 @@ export class WaitTimeoutError extends NotGrantedError {
     key: string,
     holder: Holder | null,
     message: string,
-    details: ErrorDetails & { queuePosition: number; waitedMs: number },
+    details: HeldDetails & { queuePosition: number; waitedMs: number },
   ) {
     super("wait_timeout", key, holder, message, details);
     this.queuePosition = details.queuePosition;

@@ -4,18 +4,34 @@ import "./dispose";
 
 export { Client } from "./client";
 export * from "./errors";
+export type { Term } from "./lead";
 export { type CheckResult, Lock, LockGroup, type ReleaseOptions, type ReleaseResult } from "./lock";
 export type {
   AcquireManyOptions,
   AcquireOptions,
   ClientOptions,
   EventsOptions,
+  LeadOptions,
   ListOptions,
   NotGranted,
   OnceOptions,
+  SemaphoreOptions,
   Skipped,
   TryAcquireOptions,
   TryAcquireResult,
 } from "./options";
-export type { About, Bind, Holder, Json, KeyEvent, LockInfo, LockPage, Outcome, Stopping } from "./types";
+export { Semaphore } from "./semaphore";
+export type {
+  About,
+  Bind,
+  Holder,
+  Json,
+  KeyEvent,
+  LockInfo,
+  LockPage,
+  Mode,
+  Outcome,
+  SharedHolder,
+  Stopping,
+} from "./types";
 export type { LockRequestCallback, LockRequestOptions } from "./weblocks";

@@ -2,7 +2,7 @@ import { type LockLostError, type LocksidecarError, LockLostError as Lost, Sessi
 import type { Grant, GrantListener } from "./grant";
 import type { Granted, Session } from "./session";
 import { tracedRelease } from "./tracing";
-import type { Bind, Json, Outcome, Stopping } from "./types";
+import type { Bind, Json, Mode, Outcome, Stopping } from "./types";
 import { millis, stoppingOf, type Wire } from "./wire";
 
 /** How a lock is released. */
@@ -33,6 +33,9 @@ export interface CheckResult {
   reentry: number;
   /** How long an app may rely on the lock without news from the sidecar. */
   expiresInMs: number;
+  mode: Mode;
+  limit: number | null;
+  slot: number | null;
   stopping: Stopping | null;
 }
 
@@ -52,13 +55,11 @@ export class Lock {
   readonly expiresInMs: number;
   /** By the store's clock; informative. */
   readonly acquiredAt: Date;
-  /** As in the Web Locks API. */
-  readonly mode = "exclusive";
-
   readonly #session: Session;
   readonly #grant: Grant;
   readonly #entry: string | undefined;
   readonly #listener: GrantListener;
+  #share: Pick<CheckResult, "mode" | "limit" | "slot">;
   #released: Promise<ReleaseResult> | undefined;
 
   /** @internal */
@@ -71,6 +72,7 @@ export class Lock {
     this.waitedMs = wire.waited_ms;
     this.expiresInMs = wire.expires_in_ms;
     this.acquiredAt = new Date(wire.acquired_at);
+    this.#share = { mode: wire.mode, limit: wire.limit, slot: wire.slot };
     this.#session = session;
     this.#grant = grant;
     this.#entry = entry;
@@ -81,6 +83,21 @@ export class Lock {
   /** The key, as in the Web Locks API. */
   get name(): string {
     return this.key;
+  }
+
+  /** As in the Web Locks API. */
+  get mode(): Mode {
+    return this.#share.mode;
+  }
+
+  /** The most shared holders at a time, or null. */
+  get limit(): number | null {
+    return this.#share.limit;
+  }
+
+  /** With a limit: a number from 0 to `limit` - 1 that no other holder has. */
+  get slot(): number | null {
+    return this.#share.slot;
   }
 
   /** Aborted with a `LockLostError` when the lock is lost, not by a release. Pass it to `fetch`, timers and other work. */
@@ -119,6 +136,16 @@ export class Lock {
   /** setData replaces `holder.data`. Null removes it. Throws as `check` does. */
   setData(data: Json): Promise<CheckResult> {
     return this.#amend({ data });
+  }
+
+  /**
+   * downgrade makes an exclusive lock shared, under the same token. Shared calls that wait are let in. Throws as `check` does.
+   * There is no upgrade, because two holders would wait for each other: release the lock, and acquire it.
+   */
+  async downgrade(): Promise<CheckResult> {
+    const result = await this.#amend({ mode: "shared" });
+    this.#share = result;
+    return result;
   }
 
   /**
@@ -258,6 +285,9 @@ export function checkResultOf(w: Wire): CheckResult {
     token: w["token"] as number,
     reentry: w["reentry"] as number,
     expiresInMs: w["expires_in_ms"] as number,
+    mode: (w["mode"] ?? "exclusive") as Mode,
+    limit: (w["limit"] ?? null) as number | null,
+    slot: (w["slot"] ?? null) as number | null,
     stopping: stoppingOf(w["stopping"] as Wire | null),
   };
 }

@@ -1,6 +1,6 @@
 import type { LockLostError, NotGrantedError } from "./errors";
 import type { Lock } from "./lock";
-import type { Bind, Holder, Json, Stopping } from "./types";
+import type { Bind, Holder, Json, Mode, Stopping } from "./types";
 
 /** The options of a client. All durations are in ms. */
 export interface ClientOptions {
@@ -20,6 +20,10 @@ export interface ClientOptions {
 export interface AcquireOptions {
   /** How long to wait in the queue: 0 tries once; -1, Infinity and the default wait for ever. At most 86,400,000. */
   waitMs?: number | undefined;
+  /** `shared`: the shared holders do not exclude each other. Calls get the lock in their order, so no mode starves. */
+  mode?: Mode | undefined;
+  /** With `shared`, at most so many holders at a time: 1 to 1000. All of a key name the same. See `client.semaphore`. */
+  limit?: number | undefined;
   /** How long the lock outlives a dead sidecar. With `bind: "ttl"`, how long it lasts. 500 to 86,400,000. */
   ttlMs?: number | undefined;
   /**
@@ -51,7 +55,13 @@ export interface AcquireOptions {
 }
 
 /** The options of `client.acquireMany`. */
-export type AcquireManyOptions = Omit<AcquireOptions, "reentrant">;
+export type AcquireManyOptions = Omit<AcquireOptions, "reentrant" | "limit">;
+
+/** The options of an acquire of `client.semaphore`. */
+export type SemaphoreOptions = Omit<AcquireOptions, "reentrant" | "mode" | "limit">;
+
+/** The options of `client.lead`. */
+export type LeadOptions = Pick<AcquireOptions, "data" | "ttlMs" | "maxHoldMs" | "minHoldMs" | "signal">;
 
 /** The options of `client.tryAcquire`. `waitMs` is 0 by default. */
 export interface TryAcquireOptions extends AcquireOptions {
@@ -85,7 +95,7 @@ export interface Skipped {
 export type TryAcquireResult = { granted: true; lock: Lock } | NotGranted;
 
 /** The options of `client.once`. */
-export type OnceOptions = Omit<AcquireOptions, "bind" | "requestId" | "reentrant">;
+export type OnceOptions = Omit<AcquireOptions, "bind" | "requestId" | "reentrant" | "mode" | "limit">;
 
 /** The options of a list. */
 export interface ListOptions {

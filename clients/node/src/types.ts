@@ -4,6 +4,9 @@ export type Json = null | boolean | number | string | Json[] | { [member: string
 /** A lock ends with the client's session, or after its time to live. */
 export type Bind = "session" | "ttl";
 
+/** A key has one exclusive holder, or shared holders. */
+export type Mode = "exclusive" | "shared";
+
 /** The outcome of the work under a lock. */
 export type Outcome = "success" | "failure";
 
@@ -35,6 +38,14 @@ export interface Holder {
   traceparent: string | null;
 }
 
+/** One of the holders of a shared lock. */
+export interface SharedHolder extends Holder {
+  token: number;
+  /** With a limit: a number from 0 to `limit` - 1 that no other holder has. */
+  slot: number | null;
+  stopping: Stopping | null;
+}
+
 /** A request to the holder to stop. */
 export interface Stopping {
   /** For people. */
@@ -49,12 +60,19 @@ export interface LockInfo {
   /** The part of the key before its first `:`, or empty. */
   type: string;
   state: "free" | "held";
-  /** The session of this client holds it. False with `bind: "ttl"`. */
+  /** The session of this client holds it, or a share of it. False with `bind: "ttl"`. */
   mine: boolean;
   /** The fencing token; null unless `mine`. */
   token: number | null;
   /** Null if the lock is free. */
+  mode: Mode | null;
+  /** Of shared holders, if they have one. */
+  limit: number | null;
+  /** Null if the lock is free. Of shared holders, the one that was granted first. */
   holder: Holder | null;
+  /** The shared holders in the order of their tokens, the first 100. */
+  holders: SharedHolder[];
+  holdersCount: number;
   queueLength: number;
   stopping: Stopping | null;
 }
@@ -71,8 +89,16 @@ export type KeyEvent =
   /** The first event, also after each reconnection. */
   | { type: "state"; key: string; lock: LockInfo }
   /** `holder` is null if the lock has another holder by now. */
-  | { type: "acquired"; key: string; holder: Holder | null }
-  | { type: "released"; key: string; outcome: Outcome | null; result: Json }
+  | {
+      type: "acquired";
+      key: string;
+      token: number;
+      mode: Mode | null;
+      limit: number | null;
+      slot: number | null;
+      holder: Holder | null;
+    }
+  | { type: "released"; key: string; token: number; outcome: Outcome | null; result: Json }
   /** The lease of the holder ended without a release. */
-  | { type: "expired"; key: string }
-  | { type: "stopping"; key: string; reason: string | null; requestedAt: Date | null };
+  | { type: "expired"; key: string; token: number }
+  | { type: "stopping"; key: string; token: number; reason: string | null; requestedAt: Date | null };

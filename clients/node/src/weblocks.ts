@@ -1,11 +1,11 @@
 import { InvalidRequestError, NotSupportedError } from "./errors";
 import { type Lock, under } from "./lock";
 import type { TryAcquireResult } from "./options";
+import type { Mode } from "./types";
 
 /** The options of `client.request`, as in the Web Locks API. */
 export interface LockRequestOptions {
-  /** Only `exclusive`. */
-  mode?: "exclusive" | "shared" | undefined;
+  mode?: Mode | undefined;
   /** Do not wait: the callback gets null if the lock is held. Not together with `signal`. */
   ifAvailable?: boolean | undefined;
   /** Refused: another process cannot lose its lock without harm. See `client.stop` and `client.forceRelease`. */
@@ -21,10 +21,10 @@ export type LockRequestCallback<T, L> = (lock: L) => T | PromiseLike<T>;
 interface Locks {
   withLock<T>(
     key: string,
-    options: { signal?: AbortSignal | undefined },
+    options: { mode?: Mode | undefined; signal?: AbortSignal | undefined },
     run: LockRequestCallback<T, Lock>,
   ): Promise<T>;
-  tryAcquire(key: string): Promise<TryAcquireResult>;
+  tryAcquire(key: string, options: { mode?: Mode | undefined }): Promise<TryAcquireResult>;
 }
 
 /** request is `navigator.locks.request` with a lock of the whole fleet. */
@@ -35,10 +35,11 @@ export async function request<T>(
   callback: LockRequestCallback<T, Lock | null>,
 ): Promise<T> {
   refuse(options, callback);
+  const { mode, signal } = options;
   if (!options.ifAvailable) {
-    return client.withLock(name, { signal: options.signal }, callback);
+    return client.withLock(name, { mode, signal }, callback);
   }
-  const got = await client.tryAcquire(name);
+  const got = await client.tryAcquire(name, { mode });
   return got.granted ? under(got.lock, () => callback(got.lock)) : callback(null);
 }
 
@@ -46,10 +47,7 @@ function refuse(options: LockRequestOptions, callback: unknown): void {
   if (typeof callback !== "function") {
     throw new InvalidRequestError("request: the last argument is no function; it gets the lock");
   }
-  const { mode = "exclusive", ifAvailable, steal, signal } = options;
-  if (mode !== "exclusive") {
-    throw new NotSupportedError(`mode: ${JSON.stringify(mode)} is not supported, all locks are exclusive`);
-  }
+  const { ifAvailable, steal, signal } = options;
   if (steal) {
     throw new NotSupportedError(
       "steal: a lock cannot be taken from a process elsewhere without harm; client.stop(name) asks its holder to end, " +

@@ -5,6 +5,7 @@ import {
   ForbiddenError,
   InvalidRequestError,
   LimitError,
+  LimitMismatchError,
   LockHeldError,
   LockLostError,
   LocksidecarError,
@@ -16,7 +17,7 @@ import {
   UnsupportedError,
   WaitTimeoutError,
 } from "./errors";
-import type { About, Bind, Holder, Json, KeyEvent, LockInfo, Stopping } from "./types";
+import type { About, Bind, Holder, Json, KeyEvent, LockInfo, Mode, SharedHolder, Stopping } from "./types";
 
 export type Wire = { [member: string]: unknown };
 
@@ -30,6 +31,9 @@ export interface WireGrant {
   expires_in_ms: number;
   waited_ms: number;
   acquired_at: string;
+  mode: Mode;
+  limit: number | null;
+  slot: number | null;
 }
 
 export interface WireSkipped {
@@ -55,6 +59,15 @@ export function holderOf(w: Wire | null | undefined): Holder | null {
   };
 }
 
+function sharedHolderOf(w: Wire): SharedHolder {
+  return {
+    ...(holderOf(w) as Holder),
+    token: w["token"] as number,
+    slot: (w["slot"] ?? null) as number | null,
+    stopping: stoppingOf(w["stopping"] as Wire | null),
+  };
+}
+
 export function stoppingOf(w: Wire | null | undefined): Stopping | null {
   if (!w) {
     return null;
@@ -69,7 +82,11 @@ export function lockInfoOf(w: Wire): LockInfo {
     state: w["state"] as LockInfo["state"],
     mine: w["mine"] as boolean,
     token: (w["token"] ?? null) as number | null,
+    mode: (w["mode"] ?? null) as Mode | null,
+    limit: (w["limit"] ?? null) as number | null,
     holder: holderOf(w["holder"] as Wire | null),
+    holders: ((w["holders"] ?? []) as Wire[]).map(sharedHolderOf),
+    holdersCount: (w["holders_count"] ?? 0) as number,
     queueLength: w["queue_length"] as number,
     stopping: stoppingOf(w["stopping"] as Wire | null),
   };
@@ -78,18 +95,26 @@ export function lockInfoOf(w: Wire): LockInfo {
 /** keyEventOf returns null for an unknown event. */
 export function keyEventOf(name: string, w: Wire): KeyEvent | null {
   const key = w["key"] as string;
+  const token = w["token"] as number;
+  const [mode, limit, slot] = [w["mode"], w["limit"], w["slot"]].map((it) => it ?? null) as [never, never, never];
   switch (name) {
     case "state":
       return { type: "state", key, lock: lockInfoOf(w) };
     case "acquired":
-      return { type: "acquired", key, holder: holderOf(w["holder"] as Wire | null) };
+      return { type: "acquired", key, token, mode, limit, slot, holder: holderOf(w["holder"] as Wire | null) };
     case "released":
-      return { type: "released", key, outcome: (w["outcome"] ?? null) as never, result: (w["result"] ?? null) as Json };
+      return {
+        type: "released",
+        key,
+        token,
+        outcome: (w["outcome"] ?? null) as never,
+        result: (w["result"] ?? null) as Json,
+      };
     case "expired":
-      return { type: "expired", key };
+      return { type: "expired", key, token };
     case "stopping": {
       const { reason, requestedAt } = stoppingOf(w) as Stopping;
-      return { type: "stopping", key, reason, requestedAt };
+      return { type: "stopping", key, token, reason, requestedAt };
     }
     default:
       return null;
@@ -118,6 +143,13 @@ export function errorOf(
   const reentry = w["reentry"] as number | undefined;
   const key = (w["key"] ?? about.key ?? "") as string;
   const holder = holderOf(w["holder"] as Wire | null);
+  const limit = (w["limit"] ?? null) as number | null;
+  const held = {
+    status,
+    mode: (w["mode"] ?? null) as Mode | null,
+    limit,
+    holdersCount: (w["holders_count"] ?? 0) as number,
+  };
   switch (code) {
     case "invalid_request":
       return new InvalidRequestError(message, { status, reentry });
@@ -125,6 +157,8 @@ export function errorOf(
       return new ForbiddenError(message, details);
     case "not_held":
       return new NotHeldError(message, details);
+    case "limit_mismatch":
+      return new LimitMismatchError(key, limit, message, details);
     case "not_holder":
       return new NotHolderError(message, w["reason"] as string, { status, reentry });
     case "lock_lost":
@@ -135,13 +169,13 @@ export function errorOf(
       return new TooLargeError(message, details);
     case "held":
       return new LockHeldError(key, holder, message, {
-        status,
+        ...held,
         queueLength: w["queue_length"] as number,
         cached: w["cached"] === true,
       });
     case "wait_timeout":
       return new WaitTimeoutError(key, holder, message, {
-        status,
+        ...held,
         queuePosition: w["queue_position"] as number,
         waitedMs: w["waited_ms"] as number,
       });
@@ -170,6 +204,8 @@ const featureOf: { [field: string]: string } = {
   max_hold_ms: "hold",
   min_hold_ms: "hold",
   keys: "several_keys",
+  mode: "shared",
+  limit: "shared",
 };
 
 /** requireFields throws an UnsupportedError if the sidecar does not know a field, which it might refuse or ignore. */

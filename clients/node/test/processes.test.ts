@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
-import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { Worker } from "node:worker_threads";
+import { child, line } from "./processes";
 import { patienceMs, Sidecar } from "./sidecar";
 
 let sidecar: Sidecar;
@@ -14,19 +14,6 @@ before(async () => {
 after(() => sidecar.remove());
 
 const limited = { timeout: 2 * patienceMs };
-
-function child(name: string, ...args: string[]): ChildProcess {
-  const started = spawn(process.execPath, [join(__dirname, "children", `${name}.js`), ...args], {
-    stdio: ["ignore", "pipe", "inherit"],
-  });
-  started.stdout?.setEncoding("utf8");
-  return started;
-}
-
-async function line(process: ChildProcess): Promise<string> {
-  assert.ok(process.stdout);
-  return String((await once(process.stdout, "data"))[0]).trim();
-}
 
 test("kill -9 of a process that holds a lock frees it at once", limited, async () => {
   const holder = child("holder", sidecar.socketPath, "killed");

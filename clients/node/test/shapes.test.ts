@@ -109,11 +109,12 @@ describe("the shapes", () => {
     });
     assert.equal(await client.request("web", { ifAvailable: true }, (lock) => lock?.name), "web");
     assert.equal((await client.get("web")).state, "free");
-    for (const options of [
-      { steal: true },
-      { mode: "shared" },
-      { ifAvailable: true, signal: new AbortController().signal },
-    ] as const) {
+    await client.request("web", { mode: "shared" }, async (one) => {
+      assert.equal(one.mode, "shared");
+      assert.equal(await client.request("web", { mode: "shared", ifAvailable: true }, (two) => two?.mode), "shared");
+      assert.equal(await client.request("web", { ifAvailable: true }, (lock) => lock), null);
+    });
+    for (const options of [{ steal: true }, { ifAvailable: true, signal: new AbortController().signal }] as const) {
       await assert.rejects(
         client.request("web", options, () => {}),
         { name: "NotSupportedError", code: "not_supported" },

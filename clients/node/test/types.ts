@@ -7,6 +7,7 @@ import {
   type Lock,
   LockHeldError,
   type LocksidecarError,
+  type Mode,
   type NotGrantedError,
 } from "locksidecar";
 
@@ -44,6 +45,20 @@ export async function types(client: Client): Promise<void> {
   same<number, Awaited<ReturnType<typeof number>>>(true);
   async function number() {
     return client.withLock("key", { ttlMs: 1000 }, async (lock) => lock.token);
+  }
+  // @ts-expect-error: a limit is for one key
+  await client.acquireMany(["a"], { mode: "shared", limit: 2 });
+  // @ts-expect-error: a place in a semaphore is not entered again
+  await client.semaphore("gpu", 2).acquire({ reentrant: true });
+  const slot = await client.semaphore("gpu", 2).run({ waitMs: 1 }, (place) => place.slot);
+  same<typeof slot, number | null>(true);
+  same<Mode, "exclusive" | "shared">(true);
+  const led = await client.lead("leader", { data: { addr: "a" } }, async (term) => term.token);
+  same<typeof led, number>(true);
+  // @ts-expect-error: a leader's lock belongs to its session
+  await client.lead("leader", { bind: "ttl" }, () => {});
+  for await (const data of client.watchLeader("leader")) {
+    same<typeof data, Json>(true);
   }
   await client.request("key", (lock) => lock.name);
   // @ts-expect-error: with ifAvailable the lock may be null

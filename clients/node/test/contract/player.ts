@@ -10,7 +10,7 @@ const stepMembers = new Set(["expect", "until", "save", "start"]);
 const repeatable = new Set(["acquire", "get", "list", "check", "next"]);
 const acquireArguments = [
   ...["session", "wait_ms", "ttl_ms", "bind", "owner", "reentrant", "max_hold_ms", "min_hold_ms", "on_success"],
-  ...["data", "request_id"],
+  ...["data", "request_id", "mode", "limit"],
 ];
 
 /** The arguments of each verb. */
@@ -22,12 +22,13 @@ const verbs: { [verb: string]: string[] } = {
   enter: ["key", "as", ...acquireArguments],
   leave: ["block", "raise"],
   release: ["key", "token", "session", "outcome", "result", "reentry"],
-  force_release: ["key"],
+  force_release: ["key", "token"],
   check: ["key", "token", "session", "data"],
   extend: ["key", "token", "session", "data", "ttl_ms"],
+  downgrade: ["key", "token", "session"],
   get: ["key", "session", "fresh"],
   list: ["session", "scope", "prefix", "type", "limit"],
-  stop: ["key", "reason"],
+  stop: ["key", "reason", "token"],
   watch: ["key", "as"],
   next: ["of"],
   finish: ["call"],
@@ -205,18 +206,22 @@ export class Player {
       case "release":
         return this.#release(party, key, token, args);
       case "force_release":
-        return client.forceRelease(key).then(() => ({ released: true, key }));
+        return client
+          .forceRelease(key, { token: args["token"] as number | undefined })
+          .then(() => ({ released: true, key }));
       case "check":
         return this.#check(party, key, token, args).then(checked);
       case "extend":
         return this.#extend(party, key, token, args).then(checked);
+      case "downgrade":
+        return (this.#held(party, key, token) as Lock).downgrade().then(checked);
       case "get":
         return client.get(key, { fresh: args["fresh"] as boolean | undefined }).then(shown);
       case "list":
         return this.#list(client, args as ListOptions);
       case "stop":
         return client
-          .stop(key, { reason: args["reason"] as string | undefined })
+          .stop(key, { reason: args["reason"] as string | undefined, token: args["token"] as number | undefined })
           .then(() => ({ requested: true, key }));
       case "watch":
         this.#watches.set(args["as"] as string, client.events(key));
@@ -266,6 +271,7 @@ export class Player {
     const names: { [argument: string]: string } = {
       ...{ wait_ms: "waitMs", ttl_ms: "ttlMs", max_hold_ms: "maxHoldMs", min_hold_ms: "minHoldMs" },
       ...{ request_id: "requestId", bind: "bind", owner: "owner", reentrant: "reentrant", data: "data" },
+      ...{ mode: "mode", limit: "limit" },
     };
     const options: Members = { waitMs: 0, signal }; // without wait_ms it does not wait
     for (const [argument, name] of Object.entries(names)) {

@@ -18,7 +18,7 @@ import type { Members } from "./match";
 const fields = ["waitMs", "ttlMs", "maxHoldMs", "minHoldMs", "onSuccess", "requestId"];
 
 export function granted(lock: Lock): Members {
-  const { key, token, session, bind, reentry } = lock;
+  const { key, token, session, bind, reentry, mode, limit, slot } = lock;
   return {
     granted: true,
     key,
@@ -28,12 +28,15 @@ export function granted(lock: Lock): Members {
     reentry,
     expires_in_ms: lock.expiresInMs,
     waited_ms: lock.waitedMs,
+    mode,
+    limit,
+    slot,
   };
 }
 
 export function checked(result: CheckResult): Members {
-  const { key, token, reentry, stopping } = result;
-  return { held: true, key, token, reentry, expires_in_ms: result.expiresInMs, stopping };
+  const { expiresInMs, ...more } = result;
+  return { held: true, expires_in_ms: expiresInMs, ...more };
 }
 
 export function holder(of: Holder | null | undefined): Members | null {
@@ -45,8 +48,15 @@ export function holder(of: Holder | null | undefined): Members | null {
 }
 
 export function shown(lock: LockInfo): Members {
-  const { key, type, state, mine, token, stopping } = lock;
-  return { key, type, state, mine, token, holder: holder(lock.holder), queue_length: lock.queueLength, stopping };
+  const { queueLength, holdersCount, ...more } = lock;
+  const holders = lock.holders.map((one) => ({
+    ...holder(one),
+    token: one.token,
+    slot: one.slot,
+    stopping: one.stopping,
+  }));
+  const counts = { queue_length: queueLength, holders_count: holdersCount };
+  return { ...more, ...counts, holder: holder(lock.holder), holders };
 }
 
 export function happened(event: KeyEvent): Members {
@@ -54,7 +64,7 @@ export function happened(event: KeyEvent): Members {
     case "state":
       return { event: "state", ...shown(event.lock) };
     case "acquired":
-      return { event: "acquired", key: event.key, holder: holder(event.holder) };
+      return { ...event, event: "acquired", holder: holder(event.holder) };
     default: {
       const { type, ...members } = event;
       return { event: type, ...members };
@@ -67,7 +77,7 @@ export function refused(error: unknown): Members {
   if (!(error instanceof LocksidecarError)) {
     throw error;
   }
-  const { code, reason, key, reentry } = error as unknown as Members;
+  const { code, reason, key, reentry, mode, limit, holdersCount } = error as unknown as Members;
   let detail = error.message;
   for (const field of fields) {
     detail = detail.replaceAll(
@@ -75,7 +85,7 @@ export function refused(error: unknown): Members {
       field.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
     );
   }
-  const result: Members = { error: code, detail, key, reentry };
+  const result: Members = { error: code, detail, key, reentry, mode, limit, holders_count: holdersCount };
   if (error instanceof NotHolderError || error instanceof LockLostError) {
     result["reason"] = reason;
   }

@@ -1,0 +1,47 @@
+import { type Lock, under } from "./lock";
+import type { AcquireOptions, SemaphoreOptions, TryAcquireResult } from "./options";
+
+/** The calls of a client that a semaphore makes. */
+interface Locks {
+  acquire(key: string, options: AcquireOptions): Promise<Lock>;
+  tryAcquire(key: string, options: AcquireOptions): Promise<TryAcquireResult>;
+}
+
+/** Semaphore is a key with at most `limit` holders. Each place is a shared `Lock` with a `slot`. */
+export class Semaphore {
+  readonly #locks: Locks;
+
+  /** @internal */
+  constructor(
+    locks: Locks,
+    readonly key: string,
+    readonly limit: number,
+  ) {
+    this.#locks = locks;
+  }
+
+  /** acquire waits for a place. As `client.acquire`. */
+  acquire(options: SemaphoreOptions = {}): Promise<Lock> {
+    return this.#locks.acquire(this.key, this.#place(options));
+  }
+
+  /** tryAcquire returns a result. By default it does not wait. As `client.tryAcquire`. */
+  tryAcquire(options: SemaphoreOptions = {}): Promise<TryAcquireResult> {
+    return this.#locks.tryAcquire(this.key, this.#place(options));
+  }
+
+  /** run runs a function with a place, and returns its result. As `client.withLock`. */
+  run<T>(run: (place: Lock) => T | PromiseLike<T>): Promise<T>;
+  run<T>(options: SemaphoreOptions, run: (place: Lock) => T | PromiseLike<T>): Promise<T>;
+  async run<T>(
+    ...rest: [(place: Lock) => T | PromiseLike<T>] | [SemaphoreOptions, (place: Lock) => T | PromiseLike<T>]
+  ): Promise<T> {
+    const [options, run] = rest.length === 1 ? [{}, rest[0]] : rest;
+    const place = await this.acquire(options);
+    return under(place, () => run(place));
+  }
+
+  #place(options: SemaphoreOptions): AcquireOptions {
+    return { ...options, mode: "shared", limit: this.limit };
+  }
+}
