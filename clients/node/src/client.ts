@@ -2,7 +2,7 @@ import { AsyncLocalStorage } from "node:async_hooks";
 import { randomUUID } from "node:crypto";
 import { acquire, acquireMany } from "./acquire";
 import { ClientClosedError, InvalidRequestError, LockHeldError, TooLargeError, WaitTimeoutError } from "./errors";
-import { LeaderWatch, lead, type Term } from "./lead";
+import { LeaderWatch, lead } from "./lead";
 import {
   type CheckResult,
   checkResultOf,
@@ -29,6 +29,7 @@ import type {
 } from "./options";
 import { Semaphore } from "./semaphore";
 import { Sessions } from "./sessions";
+import type { Term } from "./term";
 import { tracedRelease } from "./tracing";
 import { Transport } from "./transport";
 import type { About, Json, KeyEvent, LockInfo, LockPage } from "./types";

@@ -4,7 +4,6 @@ import "./dispose";
 
 export { Client } from "./client";
 export * from "./errors";
-export type { Term } from "./lead";
 export { type CheckResult, Lock, LockGroup, type ReleaseOptions, type ReleaseResult } from "./lock";
 export type {
   AcquireManyOptions,
@@ -21,6 +20,7 @@ export type {
   TryAcquireResult,
 } from "./options";
 export { Semaphore } from "./semaphore";
+export type { Term } from "./term";
 export type {
   About,
   Bind,

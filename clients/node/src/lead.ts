@@ -2,44 +2,11 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { ConnectionError, LockLostError, SessionEndedError, UnavailableError } from "./errors";
 import { type Lock, under } from "./lock";
 import type { Sessions } from "./sessions";
+import { Term } from "./term";
 import type { Json, KeyEvent } from "./types";
 
 /** The pause between two campaigns in an outage, if the sidecar does not name one. */
 const pauseMs = 1000;
-
-/** Term is a term as leader. */
-export class Term {
-  readonly #over = new AbortController();
-
-  /** @internal */
-  constructor(
-    readonly lock: Lock,
-    signal: AbortSignal | undefined,
-  ) {
-    for (const end of [lock.signal, lock.stopSignal, ...(signal ? [signal] : [])]) {
-      const abort = (): void => this.#over.abort(end.reason);
-      if (end.aborted) {
-        abort();
-      }
-      end.addEventListener("abort", abort, { once: true, signal: this.signal });
-    }
-  }
-
-  /** The fencing token. Pass it to all that the leader changes. */
-  get token(): number {
-    return this.lock.token;
-  }
-
-  /** Aborted when the lock is lost, somebody asks to stop, or the function has ended. The work must end then. */
-  get signal(): AbortSignal {
-    return this.#over.signal;
-  }
-
-  /** @internal */
-  end(): void {
-    this.#over.abort();
-  }
-}
 
 /** lead campaigns, and runs the function for each term. See `client.lead`. */
 export async function lead<T>(

@@ -88,9 +88,11 @@ describe("the tarball", { concurrency: false }, () => {
     assert.equal(same, "true");
     assert.deepEqual(names?.split(","), [
       ...["BadAnswerError", "Client", "ClientClosedError", "ConnectionError", "ConnectionLostError", "DrainingError"],
-      ...["ForbiddenError", "InvalidRequestError", "LimitError", "Lock", "LockGroup", "LockHeldError", "LockLostError"],
+      ...["ForbiddenError", "InvalidRequestError", "LimitError", "LimitMismatchError"],
+      ...["Lock", "LockGroup", "LockHeldError", "LockLostError"],
       ...["LocksidecarError", "NotGrantedError", "NotHeldError", "NotHolderError", "NotSupportedError"],
-      ...["SessionEndedError", "StopRequestedError", "StoreUnavailableError", "TimeoutError", "TooLargeError"],
+      ...["Semaphore", "SessionEndedError", "StopRequestedError", "StoreUnavailableError"],
+      ...["TimeoutError", "TooLargeError"],
       ...["UnavailableError", "UnreachableError", "UnsupportedError", "WaitTimeoutError"],
     ]);
   });
