@@ -28,7 +28,10 @@ EXAMPLES = {
     "ruby/once.rb": ["ruby", "-w"],
     "php/import.php": ["php", "-d", "error_reporting=-1", "-d", "display_errors=stderr"],
     "python/pool.py": [sys.executable],
+    "python/slots.py": [sys.executable],
+    "python/leader.py": [sys.executable],
     "node/pool.mjs": ["node"],
+    "node/leader.mjs": ["node"],
     "fencing/guarded.sh": ["bash"],
 }
 
