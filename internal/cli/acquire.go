@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -32,13 +33,18 @@ const acquireExample = `  token=$(locksidecar acquire backup:nightly --ttl 1h) |
 
   # Wait up to 30 seconds, or for ever
   locksidecar acquire backup:nightly --ttl 1h --wait 30s
-  locksidecar acquire backup:nightly --ttl 1h --wait`
+  locksidecar acquire backup:nightly --ttl 1h --wait
+
+  # One of at most five at a time
+  locksidecar acquire import:s3 --ttl 10m --limit 5`
 
 type acquireBody struct {
 	Bind      string          `json:"bind,omitempty"`
 	TTLMS     int64           `json:"ttl_ms,omitempty"`
 	WaitMS    int64           `json:"wait_ms,omitempty"`
 	Data      json.RawMessage `json:"data,omitempty"`
+	Mode      string          `json:"mode,omitempty"`
+	Limit     int             `json:"limit,omitempty"`
 	RequestID string          `json:"request_id"`
 }
 
@@ -63,7 +69,26 @@ func (b *acquireBody) addFlags(cmd *cobra.Command) {
 		b.Data = json.RawMessage(text)
 		return nil
 	})
+	flags.BoolFunc("shared", "hold the lock together with others that are shared, not alone", func(text string) error {
+		on, err := strconv.ParseBool(text)
+		if b.Mode = ""; on {
+			b.Mode = modeShared
+		}
+		return err
+	})
+	flags.Func("limit", "shared, with at most `N` holders at a time, from 1 to 1000; all callers of a key name the same N", func(text string) (err error) {
+		b.Mode = modeShared
+		if b.Limit, err = strconv.Atoi(text); err != nil || b.Limit < 1 || b.Limit > maxHolders {
+			return fmt.Errorf("allowed: 1 to %d", maxHolders)
+		}
+		return nil
+	})
 }
+
+const (
+	modeShared = "shared"
+	maxHolders = 1000
+)
 
 func (b *acquireBody) wait() time.Duration { return time.Duration(b.WaitMS) * time.Millisecond }
 
@@ -81,6 +106,7 @@ type grantAnswer struct {
 	Granted     bool  `json:"granted"`
 	Token       int64 `json:"token"`
 	ExpiresInMS int64 `json:"expires_in_ms"`
+	Slot        *int  `json:"slot"` // null without a limit
 }
 
 func (a *app) acquireCommand() *cobra.Command {

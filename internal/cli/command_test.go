@@ -140,16 +140,17 @@ func TestListReadsAllPages(t *testing.T) {
 func TestListIsOfAllPods(t *testing.T) {
 	f := newFakeSidecar(t)
 	theirs := listedLock("job:1", "web-1", "s", time.Minute, 9*time.Second, 0)
-	forTime := lockView{Key: "job:2", State: "held", Holder: &lockHolder{Pod: "web-1", HeldMS: 1000, ExpiresInMS: 42_000}}
+	five := 5
+	forTime := lockView{Key: "job:2", State: "held", lockMode: lockMode{modeShared, &five, 3}, Holder: &lockHolder{Pod: "web-1", HeldMS: 1000, ExpiresInMS: 42_000}}
 	f.holds(theirs, forTime)
 	out, err := command("--socket", f.socket, "ls")
 	if err != nil || f.asked()[0].Get("scope") != "all" {
 		t.Fatalf("%v, asked %v", err, f.asked())
 	}
 	// A lock that its holder's sidecar renews has no end to wait for.
-	const want = "KEY    POD    SESSION  OWNER  BIND     HELD  EXPIRES  WAITING  STOPPING\n" +
-		"job:1  web-1  s        -      session  1m0s  renewed  0        -\n" +
-		"job:2  web-1  -        -      ttl      1s    in 42s   0        -\n"
+	const want = "KEY    MODE        POD    SESSION  OWNER  BIND     HELD  EXPIRES  WAITING  STOPPING\n" +
+		"job:1  exclusive   web-1  s        -      session  1m0s  renewed  0        -\n" +
+		"job:2  shared 3/5  web-1  -        -      ttl      1s    in 42s   0        -\n"
 	if out != want {
 		t.Errorf("got\n%swant\n%s", out, want)
 	}
@@ -265,6 +266,14 @@ func TestUsage(t *testing.T) {
 		{[]string{"run", "--help"}, exitcode.OK, "SIGKILL when it is\nnot gone after --grace (5s by default)"},
 		{[]string{"run", "--help"}, exitcode.OK, "\n  75   the lock was not to be had"},
 		{[]string{"run", "k"}, exitcode.Usage, "then --"},
+		{[]string{"run", "k", "--limit", "0", "--", "true"}, exitcode.Usage, "allowed: 1 to 1000"},
+		{[]string{"acquire", "k", "--limit", "1001"}, exitcode.Usage, "allowed: 1 to 1000"},
+		{[]string{"acquire", "k", "--shared=maybe"}, exitcode.Usage, "shared"},
+		{[]string{"waiters", "k", "--prefix", "k"}, exitcode.Usage, "do not go together"},
+		{[]string{"waiters", "k", "l"}, exitcode.Usage, "usage: locksidecar waiters"},
+		{[]string{"waiters", "--limit", "-1"}, exitcode.Usage, "--limit"},
+		{[]string{"deadlocks", "k"}, exitcode.Usage, "usage: locksidecar deadlocks"},
+		{[]string{"deadlocks", "--help"}, exitcode.OK, "exit code 1. None: 0"},
 		{[]string{"run", "k", "true"}, exitcode.Usage, "then --"},
 		{[]string{"run", "k", "--"}, exitcode.Usage, "then --"},
 		{[]string{"run", "--", "true"}, exitcode.Usage, "then --"},
@@ -368,7 +377,7 @@ func TestExitCodesOfTheAPI(t *testing.T) {
 	for code, want := range map[string]int{
 		"held": 75, "wait_timeout": 75,
 		"store_unavailable": 69, "draining": 69, "limit": 69, "request_timeout": 69,
-		"not_holder": 77, "lock_lost": 77, "not_held": 77, "forbidden": 77,
+		"limit_mismatch": 2, "not_holder": 77, "lock_lost": 77, "not_held": 77, "forbidden": 77,
 		"invalid_request": 2, "too_large": 2, "head_too_large": 2,
 		"internal": 1, "session_ended": 1, "not_found": 1, "of_the_future": 1,
 	} {

@@ -21,6 +21,7 @@ type fakeSidecar struct {
 	mu      sync.Mutex
 	stats   string
 	locks   []lockView
+	waiting []waiting
 	queries []url.Values
 	caching []string // Cache-Control of each question
 	status  int      // if not zero: that of a refusal
@@ -74,7 +75,9 @@ func (f *fakeSidecar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case f.status != 0:
 		f.refuse(w, f.status, "internal", "it is\x1b]0;broken\x07 on purpose")
 	case r.URL.Path == "/v1/locks":
-		f.list(w, r.URL.Query())
+		list(w, r.URL.Query(), "locks", f.locks)
+	case r.URL.Path == "/v1/waiters":
+		list(w, r.URL.Query(), "waiters", f.waiting)
 	case r.URL.Path == "/v1/stats" && f.stats != "":
 		_, _ = fmt.Fprint(w, f.stats)
 	default:
@@ -87,13 +90,13 @@ func (f *fakeSidecar) refuse(w http.ResponseWriter, status int, code, detail str
 	_ = json.NewEncoder(w).Encode(map[string]string{"code": code, "detail": detail})
 }
 
-// list answers page by page; the cursor is the number of the next lock.
-func (f *fakeSidecar) list(w http.ResponseWriter, query url.Values) {
+// list answers page by page; the cursor is the number of the next item.
+func list[T any](w http.ResponseWriter, query url.Values, name string, all []T) {
 	limit, _ := strconv.Atoi(query.Get("limit"))
 	from, _ := strconv.Atoi(query.Get("cursor"))
-	to := min(from+limit, len(f.locks))
-	page := map[string]any{"locks": append([]lockView{}, f.locks[from:to]...)}
-	if to < len(f.locks) {
+	to := min(from+limit, len(all))
+	page := map[string]any{name: append([]T{}, all[from:to]...)}
+	if to < len(all) {
 		page["next_cursor"] = strconv.Itoa(to)
 	}
 	answer := json.NewEncoder(w)
@@ -106,6 +109,13 @@ func (f *fakeSidecar) holds(locks ...lockView) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.locks = locks
+}
+
+// lets makes these calls wait.
+func (f *fakeSidecar) lets(wait ...waiting) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waiting = wait
 }
 
 // counts makes the fake know how to count.
@@ -129,7 +139,7 @@ func (f *fakeSidecar) asked() []url.Values {
 
 // listedLock is a lock as the API shows it.
 func listedLock(key, pod, session string, age, expires time.Duration, waiters int) lockView {
-	return lockView{Key: key, State: "held", QueueLength: waiters, Holder: &lockHolder{
+	return lockView{Key: key, State: "held", lockMode: lockMode{Mode: "exclusive", HoldersCount: 1}, QueueLength: waiters, Holder: &lockHolder{
 		Pod: pod, Session: &session, HeldMS: age.Milliseconds(), ExpiresInMS: expires.Milliseconds(),
 	}}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -67,13 +68,44 @@ func human(ms int64) string {
 }
 
 type lockView struct {
-	Key         string      `json:"key"`
-	Type        string      `json:"type"`
-	State       string      `json:"state"`
-	Holder      *lockHolder `json:"holder"`
-	QueueLength int         `json:"queue_length"`
-	Stopping    *struct {
-		Reason      *string   `json:"reason"`
-		RequestedAt time.Time `json:"requested_at"`
-	} `json:"stopping"`
+	Key   string `json:"key"`
+	Type  string `json:"type"`
+	State string `json:"state"`
+	lockMode
+	Holder      *lockHolder    `json:"holder"`  // the first, of a shared lock
+	Holders     []sharedHolder `json:"holders"` // of a shared lock, up to 100
+	QueueLength int            `json:"queue_length"`
+	Stopping    *stopRequest   `json:"stopping"`
+}
+
+type sharedHolder struct {
+	lockHolder
+
+	Token    int64        `json:"token"`
+	Slot     *int         `json:"slot"` // null without a limit
+	Stopping *stopRequest `json:"stopping"`
+}
+
+type stopRequest struct {
+	Reason      *string   `json:"reason"`
+	RequestedAt time.Time `json:"requested_at"`
+}
+
+// lockMode is how a key is held, and by how many.
+type lockMode struct {
+	Mode         string `json:"mode"`  // empty when nobody holds the key
+	Limit        *int   `json:"limit"` // null: none
+	HoldersCount int    `json:"holders_count"`
+}
+
+// String is for people: "exclusive", "shared 3", or with a limit "shared 3/5".
+func (m *lockMode) String() string {
+	if m.Mode != modeShared {
+		return cmp.Or(printable(m.Mode), none)
+	}
+	text := fmt.Sprintf("%s %d", m.Mode, m.HoldersCount)
+	if m.Limit != nil {
+		text += fmt.Sprintf("/%d", *m.Limit)
+	}
+	return text
 }

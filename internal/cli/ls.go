@@ -2,16 +2,10 @@ package cli
 
 import (
 	"encoding/json"
-	"net/http"
 	"net/url"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 )
-
-// pageSize is the most locks that one call of the API returns.
-const pageSize = 1000
 
 type listFlags struct {
 	scope, prefix, kind string
@@ -27,7 +21,10 @@ func (a *app) lsCommand() *cobra.Command {
 that this sidecar has granted.
 
 BIND is "session" for a lock that its session holds until it is released or the session
-ends: the holder's sidecar renews it. It is "ttl" for one that ends after its time.`,
+ends: the holder's sidecar renews it. It is "ttl" for one that ends after its time.
+
+MODE is "exclusive", or "shared" with the number of holders, and with a limit "shared 3/5";
+the other columns are those of the holder that was granted first ("get" shows them all).`,
 		Example: `  locksidecar ls --type backup    # backup:…
   locksidecar ls --prefix backup:db-
   locksidecar ls --scope pod      # granted by this sidecar
@@ -35,16 +32,14 @@ ends: the holder's sidecar renews it. It is "ttl" for one that ends after its ti
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if flags.limit < 0 {
-				return usagef("--limit is %d; allowed: 0 or more", flags.limit)
+				return badLimit(flags.limit)
 			}
 			list, err := listLocks(a.newClient(), flags)
 			if err != nil {
 				return err
 			}
 			if wantsJSON(cmd) {
-				out := json.NewEncoder(cmd.OutOrStdout())
-				out.SetEscapeHTML(false) // as the API does not
-				return out.Encode(list)
+				return writeJSON(cmd.OutOrStdout(), list)
 			}
 			return writeTable(cmd.OutOrStdout(), list.Locks)
 		},
@@ -58,41 +53,26 @@ ends: the holder's sidecar renews it. It is "ttl" for one that ends after its ti
 }
 
 // listLocks reads all pages into one. The locks stay as they came: some members may be unknown here.
-func listLocks(c *client, flags listFlags) (lockPage, error) {
-	list := lockPage{Locks: []json.RawMessage{}}
-	query := url.Values{"scope": {flags.scope}}
-	if flags.prefix != "" {
-		query.Set("prefix", flags.prefix)
-	}
-	if flags.kind != "" {
-		query.Set("type", flags.kind)
-	}
-	for {
-		size := pageSize
-		if flags.limit > 0 {
-			size = min(size, flags.limit-len(list.Locks))
+func listLocks(c *client, flags listFlags) (list lockPage, err error) {
+	list.Locks = []json.RawMessage{}
+	list.NextCursor, err = c.pages("/v1/locks", flags.query(), flags.limit, func(p *page) error {
+		list.Locks = append(list.Locks, p.Locks...)
+		return nil
+	})
+	return list, err
+}
+
+func (f *listFlags) query() url.Values {
+	query := url.Values{}
+	for name, value := range map[string]string{"scope": f.scope, "prefix": f.prefix, "type": f.kind} {
+		if value != "" {
+			query.Set(name, value)
 		}
-		query.Set("limit", strconv.Itoa(size))
-		page, err := c.listPage(query)
-		if err != nil {
-			return lockPage{}, err
-		}
-		list.Locks, list.NextCursor = append(list.Locks, page.Locks...), page.NextCursor
-		if page.NextCursor == nil || (flags.limit > 0 && len(list.Locks) >= flags.limit) {
-			return list, nil
-		}
-		query.Set("cursor", *page.NextCursor)
 	}
+	return query
 }
 
 type lockPage struct {
 	Locks      []json.RawMessage `json:"locks"`
 	NextCursor *string           `json:"next_cursor"` // null: there are no more
-}
-
-func (c *client) listPage(query url.Values) (page lockPage, err error) {
-	// A plus means a space in forms only.
-	encoded := strings.ReplaceAll(query.Encode(), "+", "%20")
-	err = c.call(http.MethodGet, "/v1/locks?"+encoded, nil, &page, 0)
-	return page, err
 }

@@ -30,6 +30,12 @@ func show[T any](cmd *cobra.Command, answer json.RawMessage, write func(*T, io.W
 	return write(&view, cmd.OutOrStdout())
 }
 
+func writeJSON(w io.Writer, document any) error {
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false) // as the API does not
+	return out.Encode(document)
+}
+
 func decode(answer json.RawMessage, into any) error {
 	if err := json.Unmarshal(answer, into); err != nil {
 		return fmt.Errorf("the answer cannot be read: %w", err)

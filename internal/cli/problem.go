@@ -10,10 +10,11 @@ import (
 
 // problemError is an answer of application/problem+json.
 type problemError struct {
-	Status        int         `json:"status"`
-	Code          string      `json:"code"`
-	Detail        string      `json:"detail"`
-	Reason        string      `json:"reason"`
+	Status int    `json:"status"`
+	Code   string `json:"code"`
+	Detail string `json:"detail"`
+	Reason string `json:"reason"`
+	lockMode
 	Holder        *lockHolder `json:"holder"`
 	QueueLength   *int        `json:"queue_length"`
 	QueuePosition *int        `json:"queue_position"`
@@ -39,6 +40,9 @@ func (e *problemError) Error() string {
 	}
 	if e.Holder != nil {
 		text = "not granted: " + e.Holder.String()
+		if e.Mode == modeShared {
+			text += "; " + e.lockMode.String() // with the one that was granted first
+		}
 	}
 	if e.QueueLength != nil && *e.QueueLength > 0 {
 		text += fmt.Sprintf("; waiting: %d", *e.QueueLength)
@@ -58,7 +62,7 @@ func (e *problemError) ExitCode() int {
 		return exitcode.Unavailable
 	case "not_holder", "lock_lost", "not_held", "forbidden":
 		return exitcode.Refused
-	case "invalid_request", "too_large", "head_too_large":
+	case "invalid_request", "limit_mismatch", "too_large", "head_too_large":
 		return exitcode.Usage
 	}
 	return exitcode.Unexpected

@@ -17,8 +17,8 @@ printed, or by the id that it was called with (--request-id); there need not be 
 lock then. A lock that is not held under this token any more: exit code 77. No other
 proof is asked for, and tokens can be guessed: see "acquire --help".
 
-With --force: break the lock of its present holder; with --force and --token, only
-if it is held under that token. A later holder keeps its lock. The holder is told
+With --force: break the lock of its present holder, or of all holders that share it; with
+--force and --token, only the one that holds it under that token. A later holder keeps its lock. The holder is told
 that it has lost it, if it lives; nothing can stop a holder that does not listen,
 so whatever the lock protects should check fencing tokens. It returns when that
 grant is over, at the latest when its lease ends. The sidecar must allow it

@@ -38,6 +38,10 @@ const rootExample = `  # Serve on a socket of your own
   # Watch who holds what, and for how long
   locksidecar --socket /tmp/ls.sock top
 
+  # See who waits for whom
+  locksidecar --socket /tmp/ls.sock waiters report:daily
+  locksidecar --socket /tmp/ls.sock deadlocks
+
   # Look, and give it back under the token that was printed
   locksidecar --socket /tmp/ls.sock get deploy:prod
   locksidecar --socket /tmp/ls.sock release deploy:prod --token 1`
@@ -90,7 +94,7 @@ func newRoot(a *app) *cobra.Command {
 	// Not cobra's own: for its template the linker keeps 6 MB.
 	root.Flags().BoolVarP(&showVersion, "version", "v", false, "print the versions, as the command does")
 	root.AddCommand(a.serveCommand(), a.migrateCommand(), a.versionCommand(),
-		a.healthCommand(), a.getCommand(), a.lsCommand(), a.topCommand(), a.statsCommand(), a.acquireCommand(), a.releaseCommand(), a.stopCommand(), a.runCommand(), a.injectCommand())
+		a.healthCommand(), a.getCommand(), a.lsCommand(), a.topCommand(), a.waitersCommand(), a.deadlocksCommand(), a.statsCommand(), a.acquireCommand(), a.releaseCommand(), a.stopCommand(), a.runCommand(), a.injectCommand())
 	return root
 }
 

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,6 +26,10 @@ lock is free at once. CMD has this process's standard input, output and error,
 and in its environment LOCKSIDECAR_KEY and LOCKSIDECAR_TOKEN, the fencing token:
 pass it to whatever the lock protects, and let that refuse a smaller one.
 
+With --shared it holds the lock together with others that are shared, with --limit=5
+as one of at most five. LOCKSIDECAR_SLOT is then a number from 0 to 4 that no other
+holder has at that time.
+
 Without --wait it tries once; with --wait=30s it waits so long in the queue, with
 a bare --wait for ever. Ctrl-C or SIGTERM ends the wait.
 
@@ -40,6 +45,11 @@ When somebody asks the holder to stop ("locksidecar stop KEY"), a line says so o
 standard error and nothing else happens, unless --on-stop names a signal that
 CMD's process group then gets.
 
+With --again, it acquires the lock and starts CMD again when the lock was lost, or when
+CMD has ended after the signal of --on-stop; not when this process was told to end. While
+no sidecar answers, it asks every second. With a bare --wait, that is a candidate of a
+leader election.
+
 The release says outcome=success when CMD exits with 0, else outcome=failure. What
 CMD leaves behind in the background is neither waited for nor ended, except when
 the lock is lost. When this process is killed with kill -9, Linux kills CMD too,
@@ -51,8 +61,12 @@ const runExample = `  # Of all pods, one makes the backup; the others go on at o
   # One after the other; give up after ten minutes
   locksidecar run deploy:prod --wait=10m --data '{"by":"ci-4711"}' -- ./deploy.sh
 
-  # A standby that takes over when the leader ends, and ends when it is asked to
-  locksidecar run leader:billing --wait --on-stop TERM -- ./billing
+  # One leader of all pods: it ends when the lock is lost or it is asked to stop, and
+  # stands in line again
+  locksidecar run leader:billing --wait --again --on-stop TERM -- ./billing
+
+  # At most three at a time, each with a number of its own
+  locksidecar run import:s3 --limit 3 --wait -- sh -c './import --part "$LOCKSIDECAR_SLOT"'
 
   # The fencing token, for what the lock protects
   locksidecar run report:daily -- sh -c 'psql -v token="$LOCKSIDECAR_TOKEN" -f report.sql'
@@ -86,6 +100,7 @@ type runOptions struct {
 	session sessionBody
 	acquire acquireBody
 	onStop  syscall.Signal // 0: none
+	again   bool
 	grace   time.Duration
 }
 
@@ -127,6 +142,7 @@ func (a *app) runCommand() *cobra.Command {
 		return err
 	})
 	f.DurationVar(&o.grace, "grace", defaultGrace, "time from SIGTERM to SIGKILL for CMD when the lock is lost")
+	f.BoolVar(&o.again, "again", false, "after a loss, or a stop by --on-stop, acquire the lock and start CMD again")
 	return cmd
 }
 
@@ -143,33 +159,70 @@ type runner struct {
 	stderr  interface{ Write(p []byte) (int, error) }
 }
 
-// run acquires, runs CMD, and releases. If it fails in between, the session ends with the process.
+// againPause is the time between the tries of --again while no sidecar answers.
+const againPause = time.Second
+
+// run runs CMD once, or with --again until it ends by itself.
 func (r *runner) run() error {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, heeded(passedOn)...)
+	ofTerm := heeded([]os.Signal{syscall.SIGTSTP, syscall.SIGTTOU})
+	for {
+		again, err := r.term(signals)
+		if _, ofCMD := errors.AsType[exitcode.StatusError](err); r.options.again && !ofCMD && exitcode.Of(err) == exitcode.Unavailable {
+			r.logf("%v; trying again", err)
+			again, err = r.pause(signals)
+		}
+		if !again {
+			return err
+		}
+		for _, sig := range ofTerm {
+			// A term ignores them, and the next CMD must not inherit that. Those that are caught are default in CMD.
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
+}
+
+// pause says whether to go on after it: no signal has ended it.
+func (r *runner) pause(signals <-chan os.Signal) (goOn bool, err error) {
+	over := time.After(againPause)
+	for {
+		select {
+		case <-over:
+			return true, nil
+		case sig := <-signals:
+			if endsWait(sig) {
+				return false, r.endedBy(sig)
+			}
+		}
+	}
+}
+
+// term acquires, runs CMD, and releases. If it fails in between, the session ends with the process.
+// again: there shall be another one.
+func (r *runner) term(signals chan os.Signal) (again bool, err error) {
 	s, l, err := r.acquire(signals)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer s.close()
 	g, err := startGroup(r.options.path, r.options.command, childEnv(os.Environ(), l))
 	signal.Ignore(syscall.SIGTSTP) // this process would be stopped, and CMD go on
 	if err != nil {
 		r.release(l, false)
-		return cannotRun(r.options.command[0], err)
+		return false, cannotRun(r.options.command[0], err)
 	}
 	sup := supervisor{runner: r, watch: newWatch(l), lock: l, group: g, terminal: openTerminal()}
 	code := sup.supervise(signals)
-	if sup.lost {
-		return exitcode.StatusError(exitcode.Refused)
+	lost := sup.lost || !r.release(l, code == 0)
+	again = r.options.again && (lost || sup.stopSent) && !sup.told
+	switch {
+	case lost:
+		return again, exitcode.StatusError(exitcode.Refused)
+	case code == 0:
+		return again, nil
 	}
-	if !r.release(l, code == 0) {
-		return exitcode.StatusError(exitcode.Refused)
-	}
-	if code == 0 {
-		return nil
-	}
-	return exitcode.StatusError(code)
+	return again, exitcode.StatusError(code)
 }
 
 // acquire opens a session and waits for the lock or a signal, also at a sidecar that hangs.
@@ -199,11 +252,16 @@ func (r *runner) acquire(signals <-chan os.Signal) (*session, *heldLock, error) 
 			return got.session, got.lock, got.err
 		case sig := <-signals:
 			if endsWait(sig) {
-				n := sig.(syscall.Signal)
-				return nil, nil, exitcode.With(exitSignalBase+int(n), fmt.Errorf("%s, before the lock %s was had", n, printable(r.options.key)))
+				return nil, nil, r.endedBy(sig)
 			}
 		}
 	}
+}
+
+// endedBy is the error of a wait that a signal has ended.
+func (r *runner) endedBy(sig os.Signal) error {
+	n := sig.(syscall.Signal)
+	return exitcode.With(exitSignalBase+int(n), fmt.Errorf("%s, before the lock %s was had", n, printable(r.options.key)))
 }
 
 func endsWait(sig os.Signal) bool {
@@ -249,13 +307,19 @@ func sessionName(path string) string {
 	return fmt.Sprintf("%s[%d]", name, os.Getpid())
 }
 
+var grantVariables = []string{"LOCKSIDECAR_KEY", "LOCKSIDECAR_TOKEN", "LOCKSIDECAR_SLOT"}
+
 // childEnv is the environment of CMD. It replaces the variables of a `run` around this one.
 func childEnv(environ []string, l *heldLock) []string {
-	env := make([]string, 0, len(environ)+2)
+	env := make([]string, 0, len(environ)+3)
 	for _, v := range environ {
-		if !strings.HasPrefix(v, "LOCKSIDECAR_KEY=") && !strings.HasPrefix(v, "LOCKSIDECAR_TOKEN=") {
+		if name, _, _ := strings.Cut(v, "="); !slices.Contains(grantVariables, name) {
 			env = append(env, v)
 		}
 	}
-	return append(env, "LOCKSIDECAR_KEY="+l.key, fmt.Sprintf("LOCKSIDECAR_TOKEN=%d", l.token))
+	env = append(env, "LOCKSIDECAR_KEY="+l.key, fmt.Sprintf("LOCKSIDECAR_TOKEN=%d", l.token))
+	if l.slot != nil {
+		env = append(env, fmt.Sprintf("LOCKSIDECAR_SLOT=%d", *l.slot))
+	}
+	return env
 }

@@ -4,8 +4,17 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"sync"
 	"syscall"
 )
+
+// started are the groups whose leaders have not ended, by their ids. With --again, the goroutine of an earlier
+// group may reap the leader of a later one. The mutex is held while a process starts, so that its end is not
+// reaped before it is known.
+var started = struct {
+	sync.Mutex
+	groups map[int]*group
+}{groups: map[int]*group{}}
 
 // group is CMD's process group; CMD is its leader.
 type group struct {
@@ -16,26 +25,29 @@ type group struct {
 
 func startGroup(path string, argv, env []string) (*group, error) {
 	g := &group{changes: make(chan syscall.WaitStatus, 1)}
-	started := make(chan error, 1)
+	begun := make(chan error, 1)
 	go func() {
 		// Linux sends the signal when the starting *thread* ends, so this one stays.
 		runtime.LockOSThread()
+		started.Lock()
 		process, err := os.StartProcess(path, argv, &os.ProcAttr{
 			Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: childAttributes(),
 		})
-		if err != nil {
-			started <- err
-			return
+		if err == nil {
+			g.id = process.Pid
+			started.groups[g.id] = g
 		}
-		g.id = process.Pid
-		started <- nil
-		g.wait()
+		started.Unlock()
+		begun <- err
+		if err == nil {
+			reap()
+		}
 	}()
-	return g, <-started
+	return g, <-begun
 }
 
-// wait reaps, strangers too: the first process of a container is the parent of all orphans.
-func (g *group) wait() {
+// reap reaps all children, strangers too: the first process of a container is the parent of all orphans.
+func reap() {
 	for {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, syscall.WUNTRACED, nil)
@@ -43,9 +55,21 @@ func (g *group) wait() {
 		case errors.Is(err, syscall.EINTR):
 		case err != nil:
 			return // no children are left
-		case pid == g.id:
-			g.changes <- status
+		default:
+			changed(pid, status)
 		}
+	}
+}
+
+func changed(pid int, status syscall.WaitStatus) {
+	started.Lock()
+	g := started.groups[pid]
+	if g != nil && !status.Stopped() {
+		delete(started.groups, pid)
+	}
+	started.Unlock()
+	if g != nil {
+		g.changes <- status
 	}
 }
 

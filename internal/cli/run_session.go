@@ -127,6 +127,7 @@ type heldLock struct {
 	session *session
 	key     string
 	token   int64
+	slot    *int // nil without a limit
 	// until is when the lease ends unless it is renewed.
 	until time.Time
 }
@@ -141,7 +142,7 @@ func (s *session) acquire(key string, body acquireBody) (*heldLock, error) {
 	if !got.Granted || got.Token == 0 {
 		return nil, fmt.Errorf("the sidecar at %s answered an acquire with 200, but without a grant", s.client.socket)
 	}
-	return &heldLock{session: s, key: key, token: got.Token, until: time.Now().Add(expiry(got))}, nil
+	return &heldLock{session: s, key: key, token: got.Token, slot: got.Slot, until: time.Now().Add(expiry(got))}, nil
 }
 
 func expiry(a grantAnswer) time.Duration { return time.Duration(a.ExpiresInMS) * time.Millisecond }

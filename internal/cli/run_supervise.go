@@ -25,6 +25,8 @@ type supervisor struct {
 	group    *group
 	terminal *terminal
 	lost     bool
+	told     bool             // this process was told to end
+	stopSent bool             // CMD has got the signal of --on-stop
 	grace    <-chan time.Time // nil before a loss, and when the grace has passed
 }
 
@@ -35,6 +37,7 @@ func (s *supervisor) supervise(signals chan os.Signal) int {
 	for {
 		select {
 		case sig := <-signals:
+			s.told = s.told || endsWait(sig)
 			s.signal(sig.(syscall.Signal))
 		case e, open := <-s.events:
 			s.hear(e, open)
@@ -93,6 +96,7 @@ func (s *supervisor) askToStop(reason string) {
 		return
 	}
 	s.logf("somebody asks the holder of %s to stop%s; %s gets %s", s.lock.key, reason, s.options.command[0], unix.SignalName(s.options.onStop))
+	s.stopSent = true
 	s.signal(s.options.onStop)
 }
 

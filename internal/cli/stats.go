@@ -26,6 +26,7 @@ func (a *app) statsCommand() *cobra.Command {
 		Short: "Count the locks of the whole database, by type and by pod",
 		Long: `Count the locks of the whole database, of all namespaces and pods, by type (the
 part of the key before the first colon) and by pod, those with the most locks first.
+Each holder of a shared lock counts as one.
 
 Held are held now. Expired are those whose holder has not renewed its lease in time:
 its sidecar is gone, or cannot reach the database, and whoever wants the lock next

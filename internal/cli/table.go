@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"text/tabwriter"
 	"time"
 )
@@ -20,7 +21,7 @@ func orNone(s *string) string {
 
 func writeTable(w io.Writer, locks []json.RawMessage) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "KEY\tPOD\tSESSION\tOWNER\tBIND\tHELD\tEXPIRES\tWAITING\tSTOPPING")
+	fmt.Fprintln(table, "KEY\tMODE\tPOD\tSESSION\tOWNER\tBIND\tHELD\tEXPIRES\tWAITING\tSTOPPING")
 	for _, encoded := range locks {
 		var lock lockView
 		if err := decode(encoded, &lock); err != nil {
@@ -30,8 +31,8 @@ func writeTable(w io.Writer, locks []json.RawMessage) error {
 		if h == nil {
 			continue
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", printable(lock.Key), printable(h.Pod), orNone(h.Session), orNone(h.Owner),
-			h.bind(), human(h.HeldMS), h.expiry(), lock.QueueLength, lock.stopping())
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", printable(lock.Key), &lock.lockMode, printable(h.Pod), orNone(h.Session), orNone(h.Owner),
+			h.bind(), human(h.HeldMS), h.expiry(), lock.QueueLength, lock.Stopping)
 	}
 	return table.Flush()
 }
@@ -44,6 +45,7 @@ func (l *lockView) write(w io.Writer) error {
 		row("type", printable(l.Type))
 	}
 	row("state", printable(l.State))
+	row("mode", l.lockMode.String())
 	if h := l.Holder; h != nil {
 		row("pod", printable(h.Pod))
 		row("session", orNone(h.Session))
@@ -57,13 +59,27 @@ func (l *lockView) write(w io.Writer) error {
 		}
 	}
 	row("waiting", fmt.Sprint(l.QueueLength))
-	row("stopping", l.stopping())
+	row("stopping", l.Stopping.String())
+	if len(l.Holders) > 0 {
+		fmt.Fprintln(table, "\nTOKEN\tSLOT\tPOD\tSESSION\tOWNER\tBIND\tHELD\tEXPIRES\tSTOPPING")
+	}
+	for i := range l.Holders {
+		h := &l.Holders[i]
+		slot := none
+		if h.Slot != nil {
+			slot = strconv.Itoa(*h.Slot)
+		}
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", h.Token, slot, printable(h.Pod), orNone(h.Session), orNone(h.Owner),
+			h.bind(), human(h.HeldMS), h.expiry(), h.Stopping)
+	}
+	if n := l.HoldersCount - len(l.Holders); n > 0 && l.Mode == modeShared {
+		fmt.Fprintf(table, "(and %d more)\n", n)
+	}
 	return table.Flush()
 }
 
-// stopping says whether the holder is asked to stop, and why; it is printable.
-func (l *lockView) stopping() string {
-	s := l.Stopping
+// String says whether the holder is asked to stop, and why; it is printable.
+func (s *stopRequest) String() string {
 	if s == nil {
 		return none
 	}

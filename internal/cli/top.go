@@ -59,7 +59,8 @@ func (a *app) topCommand() *cobra.Command {
 		Short: "Watch the held locks: who holds them, for how long, and how many wait",
 		Long: `Watch the locks that this pod's sidecar granted, or those of all pods of the
 namespace: who holds them, for how long, how many wait in line, and when they end if
-they are not renewed. Ctrl-C ends it.
+they are not renewed. Of a shared lock, the holder and the age are those of the one that
+was granted first. Ctrl-C ends it.
 
 Where the output is no terminal, or with --once, it prints one table and ends; with
 --interval it prints one after the other.`,
@@ -180,9 +181,9 @@ func (t *top) table() (string, error) {
 		fmt.Fprintf(&out, "only the first %d by key were read: see --type\n", len(list.Locks))
 	}
 	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "KEY\tHOLDER\tAGE\tWAITERS\tEXPIRES")
+	fmt.Fprintln(table, "KEY\tMODE\tHOLDER\tAGE\tWAITERS\tEXPIRES")
 	for _, lock := range shown {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\n", printable(lock.Key), printable(lock.Holder.name()),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\n", printable(lock.Key), &lock.lockMode, printable(lock.Holder.name()),
 			human(lock.Holder.HeldMS), lock.QueueLength, human(lock.Holder.ExpiresInMS))
 	}
 	err = table.Flush()

@@ -22,9 +22,9 @@ func TestTopPrintsOnce(t *testing.T) {
 	}
 	lines := strings.Split(out, "\n")
 	if len(lines) != 5 || !strings.HasPrefix(lines[0], "locksidecar top: 3 held, 2 shown, at ") ||
-		lines[1] != "KEY    HOLDER    AGE    WAITERS  EXPIRES" ||
-		lines[2] != "job:b  web-1/s2  2s     12       15s" ||
-		lines[3] != "job:a  web-2/s1  1m30s  0        14s" || lines[4] != "" {
+		lines[1] != "KEY    MODE       HOLDER    AGE    WAITERS  EXPIRES" ||
+		lines[2] != "job:b  exclusive  web-1/s2  2s     12       15s" ||
+		lines[3] != "job:a  exclusive  web-2/s1  1m30s  0        14s" || lines[4] != "" {
 		t.Errorf("\n%s", out)
 	}
 	if query := f.asked()[0].Encode(); query != "limit=1000&scope=all&type=job" {
@@ -184,10 +184,10 @@ func TestTopOfASidecar(t *testing.T) {
 	out, err := in.command("top", "--sort", "key")
 	took := time.Since(began)
 	lines := strings.Split(out, "\n")
-	if err != nil || len(lines) != 5 || !strings.HasPrefix(lines[2], "deploy  web-0 ") || !strings.HasPrefix(lines[3], "job:1   web-0/") {
+	if err != nil || len(lines) != 5 || !strings.HasPrefix(lines[2], "deploy  exclusive  web-0 ") || !strings.HasPrefix(lines[3], "job:1   exclusive  web-0/") {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	shown := strings.Fields(lines[2])[4]
+	shown := strings.Fields(lines[2])[5]
 	if left, err := time.ParseDuration(shown); err != nil || left > time.Hour+time.Second || left < time.Hour-took-time.Second {
 		t.Errorf("after %s it expires in %s, %v", took, shown, err)
 	}

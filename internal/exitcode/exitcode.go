@@ -23,7 +23,7 @@ const (
 // Help is what --help says of them.
 const Help = `Exit codes:
   0   done
-  1   something unexpected
+  1   something unexpected; of "deadlocks": there is a circle
   2   the command line, a value in it, or a manifest is wrong
   69  no sidecar listens, or it or its store is not available now
   73  the sidecar's socket (or address) cannot be opened

@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/exitcode"
+	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
+)
+
+// waits is a call as the API shows it.
+func waits(key, pod, session string, age time.Duration) waiting {
+	return waiting{Key: key, Position: 1, Pod: pod, Session: &session, Mode: "exclusive", WaitingMS: age.Milliseconds()}
+}
+
+// circle makes two sessions wait for each other, of which one waits since a time.
+func circle(f *fakeSidecar, since time.Duration) {
+	f.holds(listedLock("a", "web-0", "s1", time.Hour, time.Second, 1), listedLock("b", "web-1", "s2", time.Hour, time.Second, 1))
+	f.lets(waits("a", "web-1", "s2", since), waits("b", "web-0", "s1", time.Minute))
+}
+
+func TestDeadlocksTellsACircle(t *testing.T) {
+	f := newFakeSidecar(t)
+	circle(f, time.Minute)
+	out, err := command("--socket", f.socket, "deadlocks")
+	const want = `deadlock of 2:
+  session s2 of pod web-1 holds b (for 1h0m0s) and waits for a (for 1m0s)
+  session s1 of pod web-0 holds a (for 1h0m0s) and waits for b (for 1m0s)
+`
+	if exitcode.Of(err) != 1 || out != want {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if n := len(f.asked()); n != 4 {
+		t.Errorf("%d questions; two looks have four", n)
+	}
+}
+
+// A call that is younger than the second look may have begun after another one of the circle had ended.
+func TestDeadlocksTellsOnlyWhatASecondLookFinds(t *testing.T) {
+	f := newFakeSidecar(t)
+	circle(f, 0)
+	out, err := command("--socket", f.socket, "deadlocks")
+	if err != nil || !strings.HasPrefix(out, "no deadlock") || len(f.asked()) != 4 {
+		t.Errorf("%v, %d questions: %s", err, len(f.asked()), out)
+	}
+}
+
+func TestDeadlocksReadsPages(t *testing.T) {
+	f := newFakeSidecar(t)
+	const calls = 10_000
+	line := make([]waiting, calls)
+	for i := range line {
+		line[i] = waits("a", "web-1", fmt.Sprint("s", i), time.Minute)
+	}
+	f.lets(line...)
+	f.holds(listedLock("a", "web-0", "s", time.Hour, time.Second, calls))
+	out, err := command("--socket", f.socket, "deadlocks", "--prefix", "a b")
+	if err != nil || out != "no deadlock: 10000 calls wait for 1 keys, and none of them in a circle\n" {
+		t.Errorf("%v, %s", err, out)
+	}
+	asked := f.asked()
+	if len(asked) != calls/pageSize+1 { // and one of locks
+		t.Errorf("%d questions", len(asked))
+	}
+	for _, query := range asked {
+		if query.Get("limit") != "1000" || query.Get("prefix") != "a b" {
+			t.Errorf("asked for %s", query.Encode())
+		}
+	}
+	// Its memory is bounded.
+	l := look{at: map[string]int{}, calls: maxWaitingCalls}
+	if err := l.waiters(&page{Waiters: pageOf(t, f, "/v1/waiters").Waiters}); exitcode.Of(err) != exitcode.Usage {
+		t.Error(err)
+	}
+}
+
+func pageOf(t *testing.T, f *fakeSidecar, path string) (first page) {
+	t.Helper()
+	_, err := newClient(f.socket, "test").pages(path, url.Values{}, 1, func(p *page) error { first = *p; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return first
+}
+
+func TestDeadlocksWithoutWaiters(t *testing.T) {
+	f := newFakeSidecar(t)
+	out, err := command("--socket", f.socket, "deadlocks")
+	if err != nil || !strings.HasPrefix(out, "no deadlock: 0 calls") || len(f.asked()) != 1 {
+		t.Errorf("%v, %d questions: %s", err, len(f.asked()), out)
+	}
+	f.refuses(500)
+	if _, err := command("--socket", f.socket, "deadlocks"); err == nil || !strings.Contains(err.Error(), "broken") {
+		t.Error(err)
+	}
+}
+
+// What a real sidecar answers: a reader behind a writer, a semaphore, and a call of no session.
+func TestDeadlocksOfASidecar(t *testing.T) {
+	in := serve(t, map[string]string{"POD": "web-0"})
+	a, b, writer := sidecartest.Dial(t, in.Socket), sidecartest.Dial(t, in.Socket), sidecartest.Dial(t, in.Socket)
+	send := func(app *sidecartest.App, key, body string, queue int) {
+		t.Helper()
+		if err := app.Send("PUT", lockPath(key), body); err != nil {
+			t.Fatal(err)
+		}
+		awaitQueue(t, in, key, queue)
+	}
+	a.Wants(200, "PUT", lockPath("doc"), `{"mode":"shared"}`)
+	b.Wants(200, "PUT", lockPath("sem"), `{"mode":"shared","limit":1,"owner":"o"}`)
+	send(writer, "doc", `{"bind":"ttl","wait_ms":-1}`, 1)
+	send(a, "sem", `{"mode":"shared","limit":1,"wait_ms":-1}`, 1)
+	if out, err := in.command("deadlocks"); err != nil || out != "no deadlock: 2 calls wait for 2 keys, and none of them in a circle\n" {
+		t.Errorf("%v, %s", err, out)
+	}
+	send(b, "doc", `{"mode":"shared","wait_ms":-1,"owner":"o"}`, 2)
+	out, err := in.command("deadlocks")
+	want := regexp.MustCompile(`^deadlock of 2:
+  owner o of session \S+ of pod web-0 shares sem \(for \S+\) and waits for doc \(for \S+\), behind an exclusive call of no session
+  session \S+ of pod web-0 shares doc \(for \S+\) and waits for sem \(for \S+\); all 1 places are taken by sessions that wait, too
+$`)
+	if exitcode.Of(err) != 1 || !want.MatchString(out) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
