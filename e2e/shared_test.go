@@ -1,0 +1,201 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// sharing runs a test on each store that has shared locks, with two sidecars of one namespace if the store can have
+// two, else with one of two names.
+func sharing(t *testing.T, more options, test func(t *testing.T, o options, one, two *sidecar)) {
+	t.Helper()
+	stores(t, func(t *testing.T, o options) {
+		o = o.with(more)
+		one := start(t, o)
+		features, _ := dial(t, one.socket).call("GET", "/v1", "").json["features"].([]any)
+		if !slices.Contains(features, any("shared")) {
+			t.Skip("this store has no shared locks")
+		}
+		two := one
+		if o["STORE_URL"] != "memory://" {
+			two = start(t, o)
+		}
+		test(t, o, one, two)
+	})
+}
+
+const place = `{"mode":"shared","limit":3,"wait_ms":-1}`
+
+// Many clients of two sidecars want one of three places. There are never more than three holders, and no two have the same
+// slot.
+func TestSemaphoreNeverHasMoreThanItsLimit(t *testing.T) {
+	t.Parallel()
+	sharing(t, nil, func(t *testing.T, _ options, one, two *sidecar) {
+		const clients, rounds = 8, 5
+		slots := folder(t)
+		var all []*running
+		for i := range clients {
+			s := []*sidecar{one, two}[i%2]
+			// mkdir fails if somebody else has the slot now.
+			script := fmt.Sprintf(`for i in $(seq %d); do "$0" run s:1 --limit 3 --wait -- sh -c \
+				'mkdir %s/$LOCKSIDECAR_SLOT || exit 9; test $LOCKSIDECAR_SLOT -lt 3 || exit 8; rmdir %s/$LOCKSIDECAR_SLOT' || exit; done`, rounds, slots, slots)
+			all = append(all, startRun(t, s, fmt.Sprint("client:", i), "--", "sh", "-c", script, binary))
+		}
+		for _, r := range all {
+			r.want(0)
+		}
+		a := dial(t, one.socket)
+		a.call("GET", lockPath("s:1"), "", "Cache-Control: no-cache").want(200, "")
+	})
+}
+
+// kill -9 of a holder, or of its sidecar, frees its place and its slot; the other holders keep theirs.
+func TestKilledHolderFreesItsPlace(t *testing.T) {
+	t.Parallel()
+	sharing(t, options{"TTL": "1h"}, func(t *testing.T, _ options, one, two *sidecar) {
+		var holders []*running
+		for slot := range 3 {
+			r := startRun(t, one, "s:1", "--limit", "3", "--", "sh", "-c", `echo slot $LOCKSIDECAR_SLOT.; exec sleep 1000`)
+			r.says(fmt.Sprintf("slot %d.", slot))
+			holders = append(holders, r)
+		}
+		waiter := dial(t, two.socket)
+		waiter.call("PUT", lockPath("s:1"), `{"mode":"shared","limit":3}`).want(423, "held")
+		waiter.call("PUT", lockPath("s:1"), `{"mode":"shared","limit":4}`).want(409, "limit_mismatch")
+		waiter.send("PUT", lockPath("s:1"), place)
+		two.awaitQueue("s:1", 1)
+		began := time.Now()
+		holders[1].signal(syscall.SIGKILL)
+		got := waiter.read("PUT", lockPath("s:1"))
+		got.granted()
+		if took, limit := time.Since(began), slowed(dropLimit); took > limit || got.int("slot") != 1 {
+			t.Errorf("slot %d after %s, want 1 within %s", got.int("slot"), took, limit)
+		}
+		view := waiter.call("GET", lockPath("s:1"), "", "Cache-Control: no-cache")
+		if view.int("holders_count") != 3 || view.int("limit") != 3 {
+			t.Errorf("%s", view.body)
+		}
+	})
+}
+
+// The places of a sidecar that was killed are free when its leases have ended.
+func TestKilledSidecarFreesItsPlaces(t *testing.T) {
+	t.Parallel()
+	sharing(t, options{"TTL": "2s", "RENEW_INTERVAL": "500ms"}, func(t *testing.T, _ options, one, two *sidecar) {
+		if one == two {
+			t.Skip("what the process held is gone with it")
+		}
+		a, b := dial(t, one.socket), dial(t, one.socket)
+		a.acquire("s:1", place)
+		b.acquire("s:1", place)
+		stays := dial(t, two.socket)
+		last := stays.acquire("s:1", place)
+		writer, reader := dial(t, two.socket), dial(t, two.socket)
+		reader.send("PUT", lockPath("s:1"), place)
+		two.awaitQueue("s:1", 1)
+		writer.send("PUT", lockPath("s:1"), `{"wait_ms":-1}`)
+		two.awaitQueue("s:1", 2)
+		one.kill()
+		got := reader.read("PUT", lockPath("s:1"))
+		if token := got.granted(); token <= last || got.int("slot") > 1 {
+			t.Errorf("%s, after token %d", got.body, last)
+		}
+		stays.release("s:1", last)
+		reader.release("s:1", got.int("token"))
+		writer.read("PUT", lockPath("s:1")).granted()
+	})
+}
+
+// Two processes hold what the other one waits for, each through a sidecar of its own if there are two.
+func TestDeadlocksAreTold(t *testing.T) {
+	t.Parallel()
+	sharing(t, nil, func(t *testing.T, _ options, one, two *sidecar) {
+		deadlocks := func() (code int, text string) {
+			cmd := exec.Command(binary, "--socket", one.socket, "deadlocks")
+			cmd.Env = cleanEnv()
+			out, err := cmd.CombinedOutput()
+			if exit, ok := err.(*exec.ExitError); ok { //nolint:errorlint // Run returns it as it is
+				return exit.ExitCode(), string(out)
+			}
+			return 0, string(out)
+		}
+		a, b := openSession(t, one.socket, `{"name":"first"}`), openSession(t, two.socket, `{"name":"second"}`)
+		x, y, z := dial(t, one.socket), dial(t, two.socket), dial(t, two.socket)
+		x.acquire("a", "", a.joins())
+		y.acquire("b", "", b.joins())
+		x.send("PUT", lockPath("b"), `{"wait_ms":-1}`, a.joins())
+		one.awaitQueue("b", 1)
+		z.send("PUT", lockPath("a"), `{"wait_ms":-1}`)
+		one.awaitQueue("a", 1)
+		if code, text := deadlocks(); code != 0 || !strings.Contains(text, "no deadlock: 2 calls wait for 2 keys") {
+			t.Fatalf("code %d: %s", code, text)
+		}
+		y.send("PUT", lockPath("a"), `{"wait_ms":-1}`, b.joins())
+		one.awaitQueue("a", 2)
+		code, text := deadlocks()
+		if code != 1 || !strings.HasPrefix(text, "deadlock of 2:\n") || !strings.Contains(text, "session first of pod ") || !strings.Contains(text, "session second of pod ") {
+			t.Errorf("code %d: %s", code, text)
+		}
+		y.close() // gives up
+		two.awaitQueue("a", 1)
+		if code, text := deadlocks(); code != 0 {
+			t.Errorf("code %d: %s", code, text)
+		}
+	})
+}
+
+// A candidate leads, loses, and leads again; a stop ends its term, SIGTERM its life.
+func TestRunAgain(t *testing.T) {
+	t.Parallel()
+	dir := folder(t)
+	o := options{"ALLOW_FORCE": "true"}
+	s := startIn(t, dir, o)
+	a := dial(t, s.socket)
+	const look = `echo term $LOCKSIDECAR_TOKEN.; grep -E "^Sig(Blk|Ign)" /proc/self/status; trap "exit 7" TERM; sleep 1000 & wait`
+	r := startRun(t, s, "leader", "--wait", "--again", "--on-stop", "TERM", "--grace", "1h", "--", "sh", "-c", look)
+	terms := func(n int) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("term %d", n), func() bool { return strings.Count(r.stdout.String(), "SigIgn") == n })
+	}
+	terms(1)
+	a.call("DELETE", lockPath("leader")+"?force=true", "").want(200, "")
+	terms(2)
+	a.call("POST", stopPath("leader"), "").want(202, "")
+	terms(3)
+	s.kill()
+	r.says("trying again")
+	s = startIn(t, dir, o)
+	terms(4)
+	a = dial(t, s.socket)
+	// What a term ignores is not inherited by the next one.
+	masks := map[string]bool{}
+	for line := range strings.Lines(r.stdout.String()) {
+		if strings.HasPrefix(line, "Sig") {
+			masks[line] = true
+		}
+	}
+	if len(masks) != 2 {
+		t.Errorf("signals that are blocked or ignored: %v", masks)
+	}
+	r.signal(syscall.SIGTERM)
+	r.want(7)
+	wantFree(t, s, "leader")
+
+	// A command that ends by itself ends the run, also with the code of a sidecar that is not there.
+	r = startRun(t, s, "leader", "--again", "--", "sh", "-c", "exit 69")
+	r.want(69)
+	// So does a signal while it stands in line again.
+	a.acquire("leader", "")
+	r = startRun(t, s, "leader", "--wait", "--again", "--", os.Args[0])
+	s.awaitQueue("leader", 1)
+	s.kill()
+	r.says("trying again")
+	r.signal(syscall.SIGINT)
+	r.want(128 + int(syscall.SIGINT))
+}
