@@ -219,6 +219,12 @@ func TestRunOutcome(t *testing.T) {
 			t.Errorf("%s: outcome %v, want %s", command, got, want)
 		}
 	}
+	shared := startRun(t, s, "k", "--shared", "--", "false")
+	shared.wait()
+	watch.want("acquired")
+	if got := watch.want("released").data["outcome"]; got != nil || shared.stderr.String() != "" {
+		t.Errorf("shared: outcome %v, %s", got, shared.stderr)
+	}
 }
 
 // TestRunHandsOver: CMD has what it would have without `run`, the token and the key,

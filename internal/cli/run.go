@@ -50,7 +50,8 @@ CMD has ended after the signal of --on-stop; not when this process was told to e
 no sidecar answers, it asks every second. With a bare --wait, that is a candidate of a
 leader election.
 
-The release says outcome=success when CMD exits with 0, else outcome=failure. What
+The release says outcome=success when CMD exits with 0, else outcome=failure (that of
+a shared lock says neither). What
 CMD leaves behind in the background is neither waited for nor ended, except when
 the lock is lost. When this process is killed with kill -9, Linux kills CMD too,
 but not CMD's own children, nor a CMD that changes its user (sudo).`

@@ -127,6 +127,7 @@ type heldLock struct {
 	session *session
 	key     string
 	token   int64
+	shared  bool // its release has no outcome
 	slot    *int // nil without a limit
 	// until is when the lease ends unless it is renewed.
 	until time.Time
@@ -142,7 +143,8 @@ func (s *session) acquire(key string, body acquireBody) (*heldLock, error) {
 	if !got.Granted || got.Token == 0 {
 		return nil, fmt.Errorf("the sidecar at %s answered an acquire with 200, but without a grant", s.client.socket)
 	}
-	return &heldLock{session: s, key: key, token: got.Token, slot: got.Slot, until: time.Now().Add(expiry(got))}, nil
+	until := time.Now().Add(expiry(got))
+	return &heldLock{session: s, key: key, token: got.Token, shared: body.Mode == modeShared, slot: got.Slot, until: until}, nil
 }
 
 func expiry(a grantAnswer) time.Duration { return time.Duration(a.ExpiresInMS) * time.Millisecond }
@@ -151,11 +153,14 @@ func expiry(a grantAnswer) time.Duration { return time.Duration(a.ExpiresInMS) *
 const releasePatience = 5 * time.Second
 
 func (l *heldLock) release(success bool) error {
-	outcome := "failure"
-	if success {
-		outcome = "success"
+	path := fmt.Sprintf("%s?token=%d", lockPath(l.key), l.token)
+	switch {
+	case l.shared:
+	case success:
+		path += "&outcome=success"
+	default:
+		path += "&outcome=failure"
 	}
-	path := fmt.Sprintf("%s?token=%d&outcome=%s", lockPath(l.key), l.token, outcome)
 	return l.session.call(http.MethodDelete, path, nil, nil, 0, releasePatience)
 }
 
