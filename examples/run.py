@@ -25,6 +25,7 @@ LIMIT = 60  # seconds for one example
 EXAMPLES = {
     "bash/backup.sh": ["bash"],
     "bash/session.sh": ["bash"],
+    "bash/slots.sh": ["bash"],
     "ruby/once.rb": ["ruby", "-w"],
     "php/import.php": ["php", "-d", "error_reporting=-1", "-d", "display_errors=stderr"],
     "python/pool.py": [sys.executable],
