@@ -138,12 +138,20 @@ def test_watch_leader(client: Client, other: Client, key: str) -> None:
     with other.watch_leader(key) as leaders:
         assert next(leaders) is None
         for addr in ("a:1", "b:2"):
-            client.lead(key, lambda _: None, data={"addr": addr})
-            assert next(leaders) == {"addr": addr}
+            # The watcher is told while the term lasts: a holder that is gone is not named.
+            assert client.lead(key, lambda _: next(leaders), data={"addr": addr}) == {"addr": addr}
             assert next(leaders) is None
         with client.lock(key, data=1), other.watch_leader(key) as more:
             assert next(more) == 1
         assert next(leaders) == 1
+
+
+def test_the_same_data_is_told_once(client: Client, other: Client, key: str) -> None:
+    with other.watch_leader(key) as leaders:
+        assert next(leaders) is None
+        for data in (1, 1, 2):  # shared holders, because an exclusive one is followed by None
+            client.acquire(key, shared=True, data=data)
+        assert [next(leaders), next(leaders)] == [1, 2]
 
 
 LEADER = """
@@ -216,7 +224,8 @@ async def test_a_cancelled_lead_ends_its_function_and_its_term(path: str, key: s
             try:
                 await asyncio.sleep(LONG)
             finally:
-                await other.get(key)  # its end takes a while
+                for _try in range(5):  # its end takes a while, and the lock is held until then
+                    assert (await other.get(key, no_cache=True)).state == "held"
                 ended.set()
 
         leader = asyncio.create_task(one.lead(key, work))
