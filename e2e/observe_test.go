@@ -28,7 +28,7 @@ type figures struct {
 }
 
 // value is the figure of a series as it stands there, such as
-// locksidecar_locks_held{type="order"}; it reports false when there is none.
+// locksidecar_locks_held{mode="exclusive",type="order"}; it reports false when there is none.
 func (f figures) value(series string) (float64, bool) {
 	f.t.Helper()
 	found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(series) + ` (\S+)`).FindStringSubmatch(f.text)
@@ -74,7 +74,7 @@ func TestFiguresCount(t *testing.T) {
 			}
 		}
 		want("while one holds and one waits", map[string]float64{
-			`locksidecar_locks_held{type="order"}`:                                       1,
+			`locksidecar_locks_held{mode="exclusive",type="order"}`:                      1,
 			`locksidecar_waiters{type="order"}`:                                          1,
 			`locksidecar_acquires_total{mode="exclusive",result="granted",type="order"}`: 1,
 			`locksidecar_acquires_total{mode="exclusive",result="held",type="order"}`:    1,
@@ -89,11 +89,11 @@ func TestFiguresCount(t *testing.T) {
 		s.await("the drop", func() bool { // a lock counts as lost before it counts as held no more
 			f := s.figures()
 			lost, _ := f.value(`locksidecar_lost_total{reason="disconnected",type="order"}`)
-			held, _ := f.value(`locksidecar_locks_held{type="order"}`)
+			held, _ := f.value(`locksidecar_locks_held{mode="exclusive",type="order"}`)
 			return lost == 1 && held == 0
 		})
 		want("at the end", map[string]float64{
-			`locksidecar_locks_held{type="order"}`:                                       0,
+			`locksidecar_locks_held{mode="exclusive",type="order"}`:                      0,
 			`locksidecar_waiters{type="order"}`:                                          0,
 			`locksidecar_acquires_total{mode="exclusive",result="granted",type="order"}`: 3,
 			`locksidecar_releases_total{result="released",type="order"}`:                 2,
@@ -126,7 +126,7 @@ func TestFiguresAreBounded(t *testing.T) {
 		t.Errorf("%d types have series of their own", n)
 	}
 	for _, name := range []string{"_others", "_none"} {
-		if v, _ := f.value(`locksidecar_locks_held{type="` + name + `"}`); v == 0 {
+		if v, _ := f.value(`locksidecar_locks_held{mode="exclusive",type="` + name + `"}`); v == 0 {
 			t.Errorf("no locks of the type %s", name)
 		}
 	}

@@ -279,7 +279,7 @@ func TestState(t *testing.T) {
 		r.must(err)
 		time.Sleep(500 * time.Millisecond)
 		st := r.counts.state()
-		if st.Sessions != 1 || st.Leases != 2 || st.Held[""] != 2 || st.OldestHold != 1500*time.Millisecond {
+		if st.Sessions != 1 || st.Leases != 2 || st.Held[""].Exclusive != 2 || st.OldestHold != 1500*time.Millisecond {
 			t.Errorf("state: %+v", st)
 		}
 		if st.LeaseExpiry <= 0 || st.LeaseExpiry > 2*time.Second {

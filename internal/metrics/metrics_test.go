@@ -77,7 +77,7 @@ func everything() *Set {
 	l.Renewed(4*time.Millisecond, 3, 2, 1)
 	l.SessionEnded("dropped")
 	l.Observe(func() State {
-		return State{Sessions: 4, Held: map[string]int64{"deploy": 1}, Leases: 2, LeaseExpiry: 9 * time.Second, LeaseLeft: 0.6, OldestHold: time.Hour, Ready: true}
+		return State{Sessions: 4, Held: map[string]HeldLocks{"deploy": {Exclusive: 1, Shared: 3}}, Leases: 2, LeaseExpiry: 9 * time.Second, LeaseLeft: 0.6, OldestHold: time.Hour, Ready: true}
 	})
 	l.ObserveFleet(func() (Fleet, bool) {
 		return Fleet{
@@ -165,12 +165,12 @@ func TestBuckets(t *testing.T) {
 func TestTypesAreCapped(t *testing.T) {
 	s, ctx := New("", false), t.Context()
 	long := strings.Repeat("x", maxTypeBytes+1)
-	holds := map[string]int64{}
+	holds := map[string]HeldLocks{}
 	s.Locks.Observe(func() State { return State{Held: holds} })
 	for i := range 3 * maxTypes {
 		key := fmt.Sprintf("type%03d:secret", i)
 		s.Locks.Acquired(ctx, key, false, Granted, time.Second)
-		holds[fmt.Sprintf("type%03d", i)]++
+		holds[fmt.Sprintf("type%03d", i)] = HeldLocks{Exclusive: 1}
 		s.Locks.Waits(long+":secret", 1)
 		s.Locks.Acquired(ctx, "secret", false, "held", time.Second)
 	}
@@ -181,8 +181,8 @@ func TestTypesAreCapped(t *testing.T) {
 	}
 	all := strings.Join(lines(families), "\n")
 	for _, want := range []string{
-		`locksidecar_locks_held{type="type000"} gauge 1`, `locksidecar_locks_held{type="type049"} gauge 1`,
-		`locksidecar_locks_held{type="_others"} gauge 100`, `locksidecar_waiters{type="_others"} gauge 150`,
+		`locksidecar_locks_held{mode="exclusive",type="type000"} gauge 1`, `locksidecar_locks_held{mode="exclusive",type="type049"} gauge 1`,
+		`locksidecar_locks_held{mode="exclusive",type="_others"} gauge 100`, `locksidecar_waiters{type="_others"} gauge 150`,
 		`locksidecar_acquires_total{mode="exclusive",result="granted",type="_others"} counter 100`,
 		`locksidecar_acquires_total{mode="exclusive",result="held",type="_none"} counter 150`,
 	} {

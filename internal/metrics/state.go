@@ -16,12 +16,15 @@ type State struct {
 	// LeaseLeft is the least time left of a lease, as a share of its TTL.
 	LeaseLeft float64
 	// Held is how many locks sessions hold, by the type of their keys ([store.TypeOf]).
-	Held map[string]int64
+	Held map[string]HeldLocks
 	// OldestHold is the age of the oldest lock of a session.
 	OldestHold time.Duration
 	// Ready: locks can be granted.
 	Ready, Draining bool
 }
+
+// HeldLocks counts locks, by their mode.
+type HeldLocks struct{ Exclusive, Shared int64 }
 
 // StoreState is the present state of the store, for gauges.
 type StoreState struct {
@@ -123,12 +126,17 @@ func (s StoreState) collect(to values) {
 }
 
 func (s State) collect(to values, l *Locks) {
-	held := map[*typed]int64{}
+	held := map[*typed]HeldLocks{}
 	for name, n := range s.Held {
-		held[l.types.of(label(name))] += n
+		t := l.types.of(label(name))
+		held[t] = HeldLocks{held[t].Exclusive + n.Exclusive, held[t].Shared + n.Shared}
 	}
 	for name, t := range l.types.all() {
-		to.gauge("locks_held", "Locks that sessions of this sidecar hold, by the type of the key.", float64(held[t]), "type", name)
+		const help = "Locks that sessions of this sidecar hold, by the type of the key and the mode. Each shared holder counts; missing while there is none."
+		to.gauge("locks_held", help, float64(held[t].Exclusive), "type", name, "mode", "exclusive")
+		if held[t].Shared > 0 {
+			to.gauge("locks_held", help, float64(held[t].Shared), "type", name, "mode", "shared")
+		}
 	}
 	to.gauge("sessions", "Sessions that are open.", float64(s.Sessions))
 	to.gauge("leases", "Leases of this sidecar.", float64(s.Leases))

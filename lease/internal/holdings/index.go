@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -206,8 +207,8 @@ const shownTypes = 1000
 
 // count counts the locks by the type of their keys, and returns how long the oldest is held. now counts
 // from when the set began. Counting at each reading of the metrics costs less than at each call.
-func (hs *index) count(now time.Duration) (byType map[string]int64, longest time.Duration) {
-	byType = make(map[string]int64)
+func (hs *index) count(now time.Duration) (byType map[string]observe.HeldLocks, longest time.Duration) {
+	byType = make(map[string]observe.HeldLocks)
 	for i := range hs.shards {
 		sh := &hs.shards[i]
 		sh.mu.Lock()
@@ -216,7 +217,13 @@ func (hs *index) count(now time.Duration) (byType map[string]int64, longest time
 			if _, known := byType[name]; !known && len(byType) >= shownTypes {
 				name = store.Others
 			}
-			byType[name]++
+			n := byType[name]
+			if h.IsShare() {
+				n.Shared++
+			} else {
+				n.Exclusive++
+			}
+			byType[name] = n
 			longest = max(longest, now-h.since)
 		}
 		sh.mu.Unlock()

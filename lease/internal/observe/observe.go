@@ -67,6 +67,9 @@ type Tracer = tracing.Tracer
 // State is what the gauges show when metrics are read.
 type State = metrics.State
 
+// HeldLocks counts locks by their mode.
+type HeldLocks = metrics.HeldLocks
+
 // Observer makes the spans, metrics and log lines. Events that are only counted go to its Recorder.
 type Observer struct {
 	Recorder
