@@ -44,7 +44,7 @@ var statements = append([]statement{
 	{name: "ask", about: "held keys, to wait", args: func(rows, n int) []string {
 		return []string{
 			namespace, late, "true", "'i'", "'p'", keys(rows, theirs, n), grants(5_000_000, n), same(uuid(waitsLease), n),
-			same("0", n), same("0", n), same("f", n), same("c3:1", n), same("", n), same("", n), same("", n),
+			same("0", n), same("0", n), same("f", n), same("c3:1", n), same("", n), same("", n), same("", n), same("NULL", n),
 		}
 	}},
 	{name: "release_one", about: "nobody waits", one: true, args: func(rows, _ int) []string {
@@ -66,7 +66,7 @@ var statements = append([]statement{
 	{name: "lease_renew_one", about: "a living lease", one: true, args: func(_, _ int) []string { return []string{grants(499, 1), "'quick'"} }},
 	{name: "lease_renew", about: "living leases", args: func(_, n int) []string { return []string{grants(0, n), "'quick'"} }},
 	{name: "read", about: "held keys", args: func(rows, n int) []string {
-		return []string{namespace, keys(rows, theirs, n), same(uuid(mineLease), n), "NULL"}
+		return []string{namespace, keys(rows, theirs, n), same(uuid(mineLease), n), "NULL", "8"}
 	}},
 	{name: "check", about: "waiters", args: func(rows, n int) []string {
 		return []string{namespace, keys(rows, contended, n), grants(1_000_000*contended, n)}
@@ -80,7 +80,7 @@ var statements = append([]statement{
 	{name: "amend", about: "data", args: func(rows, n int) []string {
 		return []string{
 			namespace, late, "'i9000001'", keys(rows, mine, n), tokens(n), same(uuid(mineLease), n), same("0", n), same("t", n), same("7", n),
-			same("", n), same("", n), same("", n), same("NULL", n), same("", n),
+			same("", n), same("", n), same("", n), same("NULL", n), same("", n), same("f", n),
 		}
 	}},
 	{name: "withdraw", about: "held keys", args: func(rows, n int) []string {

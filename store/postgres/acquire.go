@@ -61,14 +61,14 @@ type batch struct {
 	asks    []store.Ask
 	answers []store.Answer
 	open    []int
-	dead    map[int]uuid.UUID // leases to be reaped before open asks are tried again
-	left    []held            // open keys whose leases are gone, to be handed off before that
+	dead    map[int][]uuid.UUID // leases to be reaped before open asks are tried again
+	left    []held              // open keys whose leases are gone, or that are shared: to be handed off before that
 }
 
 func newBatch(o *operation, asks []store.Ask) *batch {
 	return &batch{
 		operation: o, asks: asks, answers: make([]store.Answer, len(asks)), open: items(len(asks)),
-		dead: make(map[int]uuid.UUID),
+		dead: make(map[int][]uuid.UUID),
 	}
 }
 
@@ -103,10 +103,10 @@ func (t *batch) reopen() {
 	t.open = open
 }
 
-// takeFree takes free keys in one statement. Asks with a min_hold are left to the function ask.
+// takeFree takes free keys in one statement. Asks with a min_hold, or for a share, are left to the function ask.
 func (t *batch) takeFree(ctx context.Context) error {
 	return t.forOpen(ctx, func(ctx context.Context, which []int) error {
-		which = slices.DeleteFunc(slices.Clone(which), func(i int) bool { return t.asks[i].MinHold > 0 })
+		which = slices.DeleteFunc(slices.Clone(which), func(i int) bool { return t.asks[i].MinHold > 0 || t.asks[i].Shared })
 		switch {
 		case len(which) == 0:
 			return nil
@@ -214,20 +214,21 @@ func orNull[T comparable](column []T, none T) []T {
 }
 
 // readHolders reads the holders of the open keys. A living holder is the answer. Dead ones are
-// reaped, and the asks for their keys stay open.
+// reaped, and the asks for their keys stay open. Asks for shares, and for shared keys, are left to the function ask.
 func (t *batch) readHolders(ctx context.Context) error {
-	if len(t.open) == 0 {
+	which := slices.DeleteFunc(slices.Clone(t.open), func(i int) bool { return t.asks[i].Shared })
+	if len(which) == 0 {
 		return nil
 	}
-	keys, leases, grants := make([]string, len(t.open)), make([][16]byte, len(t.open)), make([][16]byte, len(t.open))
-	for n, i := range t.open {
+	keys, leases, grants := make([]string, len(which)), make([][16]byte, len(which)), make([][16]byte, len(which))
+	for n, i := range which {
 		keys[n], leases[n], grants[n] = t.asks[i].Key, t.asks[i].Lease, t.asks[i].ID
 	}
-	readings, err := t.read(ctx, keys, leases, grants)
+	readings, err := t.read(ctx, keys, leases, grants, store.BlockersShown)
 	if err != nil {
 		return err
 	}
-	for n, i := range t.open {
+	for n, i := range which {
 		r := &readings[n]
 		switch {
 		case r.heldBy(t.asks[i].ID): // a repeat
@@ -236,6 +237,7 @@ func (t *batch) readHolders(ctx context.Context) error {
 			} // else the function ask notes the second delivery
 		case t.asks[i].TTL == 0 && !r.askerLives:
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
+		case uuid.UUID(r.heldUnder) == sharedLease: // the function ask looks at all shares
 		case r.held():
 			t.settle(i, store.Answer{Outcome: store.Held, Lock: r.lock(keys[n])})
 		case r.heldUnder == zeronull.UUID{}: // free
@@ -250,23 +252,29 @@ func (t *batch) readHolders(ctx context.Context) error {
 // behindDead notes that the lease of ask i's holder must be reaped. If that is gone (found is zero),
 // the key must be handed off.
 func (t *batch) behindDead(i int, lease, found zeronull.UUID) {
-	t.dead[i] = uuid.UUID(lease)
-	if found == (zeronull.UUID{}) {
-		delete(t.dead, i)
+	if found != (zeronull.UUID{}) {
+		t.dead[i] = []uuid.UUID{uuid.UUID(lease)}
+	} else {
 		t.left = append(t.left, held{namespace: t.name(i).namespace, key: t.asks[i].Key, lease: uuid.UUID(lease)})
 	}
+}
+
+// behindShares notes that a shared key must be settled for ask i, after leases are reaped that have expired.
+func (t *batch) behindShares(i int, expired []uuid.UUID) {
+	t.dead[i] = expired
+	t.left = append(t.left, held{namespace: t.name(i).namespace, key: t.asks[i].Key, lease: sharedLease})
 }
 
 // reapDead reaps dead leases, and hands off keys whose leases are gone. Behind a locked row the
 // answer is RowLocked.
 func (t *batch) reapDead(ctx context.Context) error {
 	dead, left := t.dead, t.left
-	t.dead, t.left = make(map[int]uuid.UUID), nil
-	if err := t.reapAndHandOff(ctx, slices.Collect(maps.Values(dead)), left); err != nil {
+	t.dead, t.left = make(map[int][]uuid.UUID), nil
+	if err := t.reapAndHandOff(ctx, slices.Concat(slices.Collect(maps.Values(dead))...), left); err != nil {
 		return err
 	}
-	for i, lease := range dead {
-		if t.blocked[lease] || t.passed[t.name(i)] {
+	for i, leases := range dead {
+		if slices.ContainsFunc(leases, func(id uuid.UUID) bool { return t.blocked[id] }) || t.passed[t.name(i)] {
 			t.settle(i, store.Answer{Outcome: store.RowLocked})
 		}
 	}
@@ -279,6 +287,7 @@ type asked struct {
 	ord      int
 	state    string
 	dead     zeronull.UUID
+	expired  []uuid.UUID
 	position zeronull.Int8
 	result   *string // of one that was skipped
 	watched  bool
@@ -303,10 +312,10 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 	found, err := query(ctx, t.operation, sqlAsk,
 		[]any{
 			id.Namespace, t.notAfter, mayWait, id.Instance, id.Pod, c.keys, c.grants, c.leases, c.ttls,
-			c.minHolds, c.skips, c.sessions, c.owners, c.datas, c.traceparents,
+			c.minHolds, c.skips, c.sessions, c.owners, c.datas, c.traceparents, c.limits,
 		},
 		func(rows pgx.Rows, r *asked) error {
-			return rows.Scan(append(r.with(&r.ord, &r.state, &r.dead, &r.position, &r.result, &r.watched, &r.gone), &r.handedBy)...)
+			return rows.Scan(append(r.with(&r.ord, &r.state, &r.dead, &r.expired, &r.position, &r.result, &r.watched, &r.gone), &r.handedBy)...)
 		})
 	if err != nil {
 		return err
@@ -317,6 +326,9 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 		switch r.state {
 		case "granted":
 			t.settle(i, r.granted(r.handedBy))
+			if t.asks[i].Shared {
+				t.sought.Add(t.asks[i].Key, struct{}{}) // the release is none of an exclusive lock
+			}
 			if r.watched {
 				t.ended(t.name(i), r.gone, nil)
 				t.acquired(t.name(i), r.token)
@@ -328,11 +340,20 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 		case "lost":
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case "dead":
-			t.behindDead(i, r.dead, r.lease)
+			if r.expired == nil && uuid.UUID(r.dead) != sharedLease {
+				t.behindDead(i, r.dead, r.lease)
+			} else {
+				t.behindShares(i, r.expired)
+			}
 		case "quiet":
 			t.quiet.note(t.log, r.expiresIn())
 			t.settle(i, store.Answer{Outcome: store.Quiet, ExpiresIn: r.expiresIn()})
-		case "held": // readHolders answers it
+		case "mismatch":
+			t.settle(i, store.Answer{Outcome: store.LimitMismatch, Lock: r.asHeld(t.asks[i].Key)})
+		case "held":
+			if t.asks[i].Shared || r.holders != nil { // else readHolders answers it
+				t.settle(i, store.Answer{Outcome: store.Held, Lock: r.asHeld(t.asks[i].Key)})
+			}
 		}
 	}
 	return nil
@@ -344,6 +365,7 @@ type askColumns struct {
 	ttls, minHolds                       []time.Duration
 	skips                                []bool
 	datas                                []*string
+	limits                               []*int
 }
 
 func newAskColumns(asks []store.Ask, which []int) askColumns {
@@ -351,13 +373,13 @@ func newAskColumns(asks []store.Ask, which []int) askColumns {
 	c := askColumns{
 		keys: make([]string, n), sessions: make([]string, n), owners: make([]string, n), traceparents: make([]string, n),
 		grants: make([][16]byte, n), leases: make([][16]byte, n), ttls: make([]time.Duration, n), datas: make([]*string, n),
-		minHolds: make([]time.Duration, n), skips: make([]bool, n),
+		minHolds: make([]time.Duration, n), skips: make([]bool, n), limits: make([]*int, n),
 	}
 	for n, i := range which {
 		a := &asks[i]
 		c.keys[n], c.grants[n], c.leases[n], c.ttls[n] = a.Key, a.ID, a.Lease, a.TTL
 		c.sessions[n], c.owners[n], c.traceparents[n] = a.Session, a.Owner, a.Traceparent
-		c.datas[n], c.minHolds[n], c.skips[n] = textOf(a.Data), a.MinHold, a.Skip
+		c.datas[n], c.minHolds[n], c.skips[n], c.limits[n] = textOf(a.Data), a.MinHold, a.Skip, limitOf(a)
 	}
 	return c
 }

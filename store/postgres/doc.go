@@ -77,6 +77,24 @@
 //     the release.
 //   - Behind a pooler a crash may break no connection of the sidecar, so each release is flushed.
 //
+// # Shares
+//
+// A shared key has a row in the table shares for each holder. Its lock row names a lease that does not exist
+// (shared_lease), and the limit (places). So the statements for exclusive locks take the key for held, and
+// leave it to the functions, which branch on places with the lock row locked (code/shares.sql). They read the
+// shares in a statement of its own after that, because a statement that waited for the row has an old snapshot.
+//
+//   - An enqueue does not lock the leases of the holders: there can be many. A reap hands on the keys of all
+//     shares that it ends, whether a waiter is known or not. The hand-off waits for an enqueue in flight.
+//   - A waiter that leaves may have kept others waiting. A withdrawal, a move to another lease and a release look
+//     for that in their transaction. A cancel and a reap delete waiters without the lock row. Then they read
+//     whether the key is shared, or has a shared waiter, and settle it with the row locked (letIn). The
+//     reading comes after the deletion is committed: a hand-off that has seen the waiter began before, and so
+//     did all shared waiters that it can grant.
+//   - The function look says whether a key must be settled. Asks, and checks of waiters, do that first.
+//     So a hand-on that a crash has prevented is made up for.
+//   - A grant of a share is told to another instance by a hint, never in full.
+//
 // # Outcomes and min_hold
 //
 // A successful release marks the waiters that it skips, in its transaction. They wait no more, and

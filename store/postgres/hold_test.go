@@ -100,7 +100,7 @@ func TestAReleaseWithAHoldMeetsAnEnqueue(t *testing.T) {
 		exec(t, s.other, "BEGIN")
 		return ask, token, grant, func() {
 			exec(t, s.other, `SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
-				'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}')`, grant, s.lease)
+				'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', '{NULL}')`, grant, s.lease)
 		}
 	}
 	t.Run("enqueue, release", func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestAcquireDuringTheEndOfAHolder(t *testing.T) {
 				state := make(chan string, 1)
 				go func() {
 					state <- pgtest.Query[string](t, s.url, `SELECT state FROM locksidecar.ask('n', 'infinity', false, 'i', 'p', '{k}',
-						ARRAY[$1::uuid], ARRAY[$2::uuid], ARRAY[$3::interval], '{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}')`, grant, s.lease, ttl)
+						ARRAY[$1::uuid], ARRAY[$2::uuid], ARRAY[$3::interval], '{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', '{NULL}')`, grant, s.lease, ttl)
 				}()
 				poll(t, "the acquire waits", func() bool {
 					return pgtest.Query[int64](t, s.url, "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0") > 0
@@ -311,7 +311,7 @@ func TestEnqueueDuringReapWaitsForTheHold(t *testing.T) {
 			want(t, acquire(t, s, ask), store.Granted)
 			exec(t, s.other, "BEGIN")
 			exec(t, s.other, `SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
-				'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}')`, grant, s.lease)
+				'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', '{NULL}')`, grant, s.lease)
 			leases := []store.LeaseID{ask.Lease}
 			for range more {
 				leases = append(leases, openLease(t, s, time.Hour))

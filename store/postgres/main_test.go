@@ -95,6 +95,7 @@ func (a aging) Open(id store.Identity) store.Store {
 func (a aging) Age(d time.Duration) {
 	exec(a.tb, a.conn, "UPDATE locksidecar.leases SET expires_at = expires_at - $1::interval", d)
 	exec(a.tb, a.conn, "UPDATE locksidecar.locks SET hold_until = hold_until - $1::interval WHERE hold_until IS NOT NULL", d)
+	exec(a.tb, a.conn, "UPDATE locksidecar.shares SET hold_until = hold_until - $1::interval WHERE hold_until IS NOT NULL", d)
 }
 
 func TestModel(t *testing.T) {

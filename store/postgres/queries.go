@@ -60,6 +60,7 @@ var (
 	sqlSweepStep           = load("sweep_step")
 	sqlSystem              = load("system")
 	sqlUnwatch             = load("unwatch")
+	sqlWaiting             = load("waiting")
 	sqlWatch               = load("watch")
 	sqlWhereabouts         = load("whereabouts")
 	sqlWithdraw            = load("withdraw")

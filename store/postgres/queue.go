@@ -37,6 +37,10 @@ type waitRow struct {
 	skipped   bool
 	result    *string // of one that was skipped
 	heldUnder zeronull.UUID
+	// settle: the key is shared and must be settled, after these leases are reaped. sharedWait: it is not,
+	// and a shared waiter waits. Both are null otherwise.
+	settle, sharedWait *bool
+	expired            []uuid.UUID
 	// handedBy is the trace context of the release that handed the lock over.
 	handedBy zeronull.Text
 }
@@ -69,7 +73,7 @@ func (o *operation) check(ctx context.Context, waits []store.Attempt) ([]waitRow
 	keys, grants := columnsOf(waits)
 	found, err := query(ctx, o, sqlCheck, []any{o.config.Identity.Namespace, keys, grants},
 		func(rows pgx.Rows, w *waitRow) error {
-			return rows.Scan(w.with(&w.ord, &w.queued, &w.keeper, &w.skipped, &w.result, &w.heldUnder, &w.handedBy)...)
+			return rows.Scan(w.with(&w.ord, &w.queued, &w.keeper, &w.skipped, &w.result, &w.heldUnder, &w.handedBy, &w.settle, &w.expired, &w.sharedWait)...)
 		})
 	if err != nil {
 		return nil, err
@@ -111,7 +115,12 @@ func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answe
 	var behindDead []store.Attempt
 	for i := range rows {
 		w := &rows[i]
-		if !w.queued || w.held() || w.heldUnder == (zeronull.UUID{}) {
+		if w.settle != nil && w.queued && *w.settle {
+			behindDead = append(behindDead, waits[i])
+			dead = append(dead, w.expired...)
+			left = append(left, held{namespace: o.config.Identity.Namespace, key: waits[i].Key, lease: sharedLease})
+		}
+		if !w.queued || w.settle != nil || w.held() || w.heldUnder == (zeronull.UUID{}) {
 			continue
 		}
 		behindDead = append(behindDead, waits[i])
@@ -185,7 +194,11 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answ
 	}
 	answers := make([]store.Answer, len(waits))
 	var left []store.Attempt
+	var shared []string // keys in whose queues others may have waited for these waiters
 	for i := range rows {
+		if rows[i].settle != nil || rows[i].sharedWait != nil && *rows[i].sharedWait {
+			shared = append(shared, waits[i].Key)
+		}
 		if answers[i], err = o.answer(ctx, &rows[i], waits[i]); err != nil {
 			return nil, err
 		}
@@ -195,7 +208,7 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answ
 		case elsewhere:
 			answers[i] = store.Answer{Outcome: store.Gone}
 		default: // it was locked
-			left = append(left, waits[i])
+			left, shared = append(left, waits[i]), append(shared, waits[i].Key)
 		}
 	}
 	if err := o.cancelLeft(ctx, waits, left, answers, gone); err != nil {
@@ -206,7 +219,7 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answ
 			answers[i] = was
 		}
 	}
-	return answers, nil
+	return answers, o.letIn(ctx, shared)
 }
 
 // cancelLeft cancels waiters that were locked, one by one, and replaces their answers.

@@ -142,9 +142,9 @@ func TestAHolderThatIsRenewingKeepsItsLock(t *testing.T) {
 func TestReapSeesAnEnqueueInFlight(t *testing.T) {
 	t.Parallel()
 	for name, arrays := range map[string]string{
-		"one": `'{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}', '{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}'`,
+		"one": `'{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}', '{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', '{NULL}'`,
 		"together": `'{k,k,k,k}', array_prepend($1::uuid, ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 3))), ARRAY[$2::uuid, $2, $2, $2],
-			'{0,0,0,0}', '{0,0,0,0}', '{f,f,f,f}', '{s,s,s,s}', '{o,o,o,o}', '{NULL,NULL,NULL,NULL}', '{t,t,t,t}'`,
+			'{0,0,0,0}', '{0,0,0,0}', '{f,f,f,f}', '{s,s,s,s}', '{o,o,o,o}', '{NULL,NULL,NULL,NULL}', '{t,t,t,t}', '{NULL,NULL,NULL,NULL}'`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

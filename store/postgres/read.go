@@ -28,13 +28,15 @@ type lockColumns struct {
 	stopReason            *string
 	grant                 zeronull.UUID // zero: there was none, or it was released
 	waiting               zeronull.Int8
+	limit, slot           zeronull.Int8 // of shared holders or shared waiters; of a share
+	holders               *string       // of a shared key: see shown. nil: it has none
 }
 
 // with returns where to scan: first columns, then the lock's.
 func (c *lockColumns) with(first ...any) []any {
 	return append(first, &c.token, &c.acquiredAt, &c.expiresAt, &c.now, &c.lease, &c.instance, &c.pod,
 		&c.renewed, &c.holdPending, &c.session, &c.owner, &c.data, &c.traceparent,
-		&c.stopping, &c.stopReason, &c.grant, &c.waiting)
+		&c.stopping, &c.stopReason, &c.grant, &c.waiting, &c.limit, &c.slot, &c.holders)
 }
 
 // expiresIn is how long the key is kept without a renewal; zero or less if nothing keeps it.
@@ -48,13 +50,13 @@ func (c *lockColumns) expiresIn() time.Duration {
 // renewedByOwner: the lock is held under a sidecar's renewed lease. It is no bind:ttl lock.
 func (c *lockColumns) renewedByOwner() bool { return c.renewed != nil && *c.renewed }
 
-func (c *lockColumns) held() bool { return c.expiresIn() > 0 }
+func (c *lockColumns) held() bool { return c.holders != nil || c.expiresIn() > 0 }
 
 // keptByHold: only a min_hold keeps the key. Nobody has the lock, and no attempt finds it again.
 func (c *lockColumns) keptByHold() bool { return c.holdPending != nil && *c.holdPending }
 
 func (c *lockColumns) heldBy(grant store.AttemptID) bool {
-	return c.held() && !c.keptByHold() && store.AttemptID(c.grant) == grant
+	return c.expiresIn() > 0 && !c.keptByHold() && store.AttemptID(c.grant) == grant
 }
 
 // lock is the lock of the columns. A free key has its waiters, and how the last grant ended.
@@ -71,7 +73,11 @@ func (c *lockColumns) lock(key string) store.Lock {
 
 // asHeld is lock for a holder whose lease may have expired.
 func (c *lockColumns) asHeld(key string) store.Lock {
-	l := store.Lock{Key: key, Held: true, Token: int64(c.token), QueueLength: int(c.waiting)}
+	l := store.Lock{Key: key, Held: true, Token: int64(c.token), QueueLength: int(c.waiting), Limit: int(c.limit)}
+	if shares := c.shares(); shares != nil {
+		shares.show(&l)
+		return l
+	}
 	l.Holder = store.Holder{
 		Instance: string(c.instance), Pod: string(c.pod), Session: string(c.session), Owner: string(c.owner),
 		Lease: store.LeaseID(c.lease), Renewed: c.renewedByOwner(), HoldPending: c.keptByHold(),
@@ -89,7 +95,9 @@ func (c *lockColumns) asHeld(key string) store.Lock {
 
 // granted is the answer for a grant. handedBy is empty unless a release handed it over.
 func (c *lockColumns) granted(handedBy zeronull.Text) store.Answer {
-	return grant(c.token, c.acquiredAt, c.expiresAt, c.now, handedBy)
+	answer := grant(c.token, c.acquiredAt, c.expiresAt, c.now, handedBy)
+	answer.Slot = int(c.slot)
+	return answer
 }
 
 // grant is the answer for a grant. The server's clock may have gone back since.
@@ -114,10 +122,11 @@ func (r *reading) scan(rows pgx.Rows) error {
 	return rows.Scan(r.with(&r.ord, &r.askerLives, &r.heldUnder, &r.contended, &r.handedBy)...)
 }
 
-// read reads keys in their order. leases and grants are the asker's, if there is one.
-func (o *operation) read(ctx context.Context, keys []string, leases, grants [][16]byte) ([]reading, error) {
+// read reads keys in their order, with at most so many holders of a shared one. leases and grants are the
+// asker's, if there is one.
+func (o *operation) read(ctx context.Context, keys []string, leases, grants [][16]byte, holders int) ([]reading, error) {
 	o.asked = len(keys)
-	found, err := query(ctx, o, sqlRead, []any{o.config.Identity.Namespace, keys, leases, grants},
+	found, err := query(ctx, o, sqlRead, []any{o.config.Identity.Namespace, keys, leases, grants, holders},
 		func(rows pgx.Rows, r *reading) error { return r.scan(rows) })
 	if err != nil {
 		return nil, err
@@ -142,7 +151,7 @@ func (s *Store) Get(ctx context.Context, keys []string) ([]store.Lock, error) {
 		return nil, err
 	}
 	defer cancel()
-	readings, err := o.read(ctx, keys, nil, nil)
+	readings, err := o.read(ctx, keys, nil, nil, store.HoldersShown)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +171,7 @@ func (s *Store) List(ctx context.Context, q store.Query) ([]store.Lock, error) {
 	defer cancel()
 	limit := min(max(q.Limit, 1), math.MaxInt32)
 	return query(ctx, o, sqlList,
-		[]any{s.config.Identity.Namespace, q.After, q.Prefix, behind(q.Prefix), q.Instance, limit},
+		[]any{s.config.Identity.Namespace, q.After, q.Prefix, behind(q.Prefix), q.Instance, limit, store.HoldersShown},
 		func(rows pgx.Rows, l *store.Lock) error {
 			var key string
 			var c lockColumns

@@ -42,6 +42,7 @@ type handOver struct {
 	ended          zeronull.Int8 // the token of the grant that ended, if that is news
 	now            zeronull.Timestamptz
 	cohort         []uuid.UUID
+	slot           *int // of a share; nil: the grant is none
 	lapsed         bool // that grant had ended before, with its lease
 }
 
@@ -54,7 +55,7 @@ type hints struct {
 func (h *handOver) scan(rows pgx.Rows, more ...any) error {
 	return rows.Scan(append([]any{
 		&h.namespace, &h.key, &h.outcome, &h.expired, &h.grant, &h.lease, &h.instance,
-		&h.token, &h.acquiredAt, &h.expiresAt, &h.hints.grants, &h.hints.instances, &h.watched, &h.ended, &h.now,
+		&h.token, &h.acquiredAt, &h.expiresAt, &h.hints.grants, &h.hints.instances, &h.watched, &h.ended, &h.slot, &h.now,
 	}, more...)...)
 }
 
@@ -62,6 +63,8 @@ const (
 	handedOver     = "granted"
 	freedIt        = "freed"
 	expiredWaiters = "expired"
+	lapsedShare    = "lapsed" // it was dropped
+	endedShare     = "ended"  // its release or withdrawal ended it
 )
 
 func (o *operation) hintAll(namespace string, h hints) {
@@ -73,6 +76,9 @@ func (o *operation) hintAll(namespace string, h hints) {
 // deliver sends the news of a hand-off after the commit: to the waiter's instance the grant or a
 // hint, to watchers the end of the grant before (of) and the next one.
 func (o *operation) deliver(h handOver, of held) {
+	if h.outcome == lapsedShare {
+		of.end = nil
+	}
 	if h.watched {
 		o.ended(keyName{h.namespace, h.key}, h.ended, of.end)
 	}
@@ -84,7 +90,7 @@ func (o *operation) deliver(h handOver, of held) {
 		o.acquired(keyName{h.namespace, h.key}, h.token)
 	}
 	if !o.isMine(h.namespace, string(h.instance)) {
-		if !of.delivered {
+		if !of.delivered || h.slot != nil {
 			o.hint(h.namespace, string(h.instance), uuid.UUID(h.grant))
 		}
 		return
@@ -92,6 +98,10 @@ func (o *operation) deliver(h handOver, of held) {
 	answer := grant(h.token, h.acquiredAt, h.expiresAt, h.now, zeronull.Text(of.traceparent))
 	// The answer can be as old as the question, and the waiter does not know when that was.
 	answer.ExpiresIn -= time.Since(o.sent)
+	if h.slot != nil {
+		answer.Slot = *h.slot
+		o.sought.Add(h.key, struct{}{}) // as in askFor
+	}
 	for _, id := range h.cohort {
 		answer.Cohort = append(answer.Cohort, store.HalfOf(id))
 	}
@@ -121,9 +131,11 @@ func (o *operation) reap(ctx context.Context, leases []uuid.UUID, revoke bool) e
 		}
 		if len(dead) > 0 {
 			o.watches.drop(dead)
-			if err := execute(ctx, o, sqlReapRest, uuids(dead)); err != nil {
+			shared, err := query(ctx, o, sqlReapRest, []any{uuids(dead)}, scanHeld)
+			if err != nil {
 				return err
 			}
+			keys = append(keys, shared...)
 		}
 	}
 	return nil
@@ -135,8 +147,10 @@ func (o *operation) waited(ctx context.Context, dead []uuid.UUID) ([]held, error
 	}
 	namespaces, names := o.onlyKeys(dead)
 	return query(ctx, o, sqlReapWaited, []any{uuids(dead), namespaces, names},
-		func(rows pgx.Rows, h *held) error { return rows.Scan(&h.namespace, &h.key, &h.lease) })
+		scanHeld)
 }
+
+func scanHeld(rows pgx.Rows, h *held) error { return rows.Scan(&h.namespace, &h.key, &h.lease) }
 
 // unblocked returns the keys that may be handed off after a reap of leases. If one was not reaped,
 // the next waiter is not known: all keys are passed.

@@ -25,7 +25,7 @@ var claimStatuses = map[string]store.ClaimStatus{
 // verdictRow is a row of the function release.
 type verdictRow struct {
 	ord         int
-	state       string
+	state       zeronull.Text // empty: a further row of a shared key, with what became of waiters
 	token       zeronull.Int8
 	lease       zeronull.UUID
 	acquiredAt  zeronull.Timestamptz
@@ -38,7 +38,7 @@ func (o *operation) claimName(c *store.Claim) keyName {
 }
 
 func (v *verdictRow) verdict(key string) store.Verdict {
-	verdict := store.Verdict{Status: claimStatuses[v.state]}
+	verdict := store.Verdict{Status: claimStatuses[string(v.state)]}
 	if verdict.Status == store.Holds {
 		heldFor := max(0, time.Time(v.handOver.now).Sub(time.Time(v.acquiredAt))) // the clock may have been set back
 		verdict.Lock = store.Lock{Key: key, Token: int64(v.token), Holder: store.Holder{HeldFor: heldFor, Traceparent: string(v.traceparent)}}
@@ -90,6 +90,10 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 	which := make([]int, 0, len(open))
 	byKey := make(map[string]int, len(open))
 	for _, i := range open {
+		// Several claims of a key are of shares, or stale.
+		if _, again := byKey[claims[i].Key]; again {
+			continue
+		}
 		if c := &claims[i]; c.Lease != (store.LeaseID{}) && !c.Awaited && len(c.Served) == 0 && !o.sought.Contains(c.Key) && !o.foundLocked(c) {
 			which = append(which, i)
 			byKey[c.Key] = i
@@ -168,29 +172,29 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		func(rows pgx.Rows, v *verdictRow) error {
 			h := &v.handOver
 			return rows.Scan(&v.ord, &v.state, &v.token, &v.lease, &v.acquiredAt, &v.traceparent, &h.now, &h.outcome, &h.expired,
-				&h.grant, &h.lease, &h.instance, &h.token, &h.acquiredAt, &h.expiresAt, &h.hints.grants, &h.hints.instances, &h.watched, &h.cohort)
+				&h.grant, &h.lease, &h.instance, &h.token, &h.acquiredAt, &h.expiresAt, &h.hints.grants, &h.hints.instances, &h.watched, &h.cohort, &h.slot)
 		})
 	notified := o.then != nil && o.then.done
 	o.then = nil
 	if err != nil {
 		return err
 	}
-	if len(found) != len(rest) {
-		return o.fail(errShort, true)
-	}
 	var keysLeft []held
 	var expired []uuid.UUID
 	for i := range found {
 		v := &found[i]
 		n := rest[v.ord-1]
-		verdicts[n] = v.verdict(claims[n].Key)
 		h := &v.handOver
+		if v.state != "" {
+			verdicts[n] = v.verdict(claims[n].Key)
+		}
 		h.namespace, h.key = namespace, claims[n].Key
 		switch h.outcome {
 		case handedOver:
 			o.sought.Add(h.key, struct{}{})
 		case freedIt:
 			o.sought.Remove(h.key)
+		case endedShare, lapsedShare:
 		case "":
 			if len(h.hints.grants) > 0 && byClient(&claims[n]) && !o.again.due(againEach) { // a repeat
 				h.hints = hints{}
@@ -205,7 +209,10 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 			namespace: namespace, key: h.key, lease: uuid.UUID(v.lease), token: (*int64)(&v.token),
 			traceparent: claims[n].Traceparent, delivered: notified && !byClient(&claims[n]),
 		}
-		if verdicts[n].Status == store.Holds {
+		if k.lease == sharedLease {
+			k.token = nil
+		}
+		if v.state != "" && verdicts[n].Status == store.Holds {
 			k.end = releaseOf(&claims[n])
 		}
 		o.deliver(*h, k)
@@ -218,6 +225,9 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		return err
 	}
 	for _, n := range rest {
+		if verdicts[n].Status == 0 {
+			return o.fail(errShort, true)
+		}
 		if o.passed[o.claimName(&claims[n])] {
 			verdicts[n] = store.Verdict{Status: store.ClaimRowLocked}
 		}
@@ -288,21 +298,45 @@ func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verd
 	for _, i := range locked {
 		verdicts[i].Status = store.ClaimRowLocked
 	}
-	return verdicts, err
+	if err != nil {
+		return nil, err
+	}
+	return verdicts, o.downgraded(ctx, changes, verdicts)
+}
+
+// downgraded lets waiters in behind locks that are shares now, and reads these again.
+func (o *operation) downgraded(ctx context.Context, changes []store.Change, verdicts []store.Verdict) error {
+	var which []int
+	var keys []string
+	again := make([]store.Change, len(changes))
+	for i, c := range changes {
+		if c.Share && verdicts[i].Status == store.Holds {
+			which, keys = append(which, i), append(keys, c.Key)
+			again[i] = store.Change{Claim: store.Claim{Key: c.Key, Token: c.Token, Lease: c.Lease}}
+		}
+	}
+	if len(which) == 0 {
+		return nil
+	}
+	o.partly = true
+	if err := o.letIn(ctx, keys); err != nil {
+		return err
+	}
+	return o.amend(ctx, again, which, verdicts)
 }
 
 func (o *operation) amend(ctx context.Context, changes []store.Change, which []int, verdicts []store.Verdict) error {
 	keys, tokens, leases := claimColumns(which, func(i int) store.Claim { return changes[i].Claim })
 	ttls, sets, datas := make([]time.Duration, len(which)), make([]bool, len(which)), make([]*string, len(which))
-	served, acquired := make([]string, len(which)), make([]time.Time, len(which))
+	served, acquired, shares := make([]string, len(which)), make([]time.Time, len(which)), make([]bool, len(which))
 	sessions, owners, traceparents := make([]string, len(which)), make([]string, len(which)), make([]string, len(which))
 	for n, i := range which {
 		c := &changes[i]
 		ttls[n], sets[n], datas[n], served[n] = c.TTL, c.SetData, textOf(c.Data), servedOf(&c.Claim)
-		sessions[n], owners[n], acquired[n], traceparents[n] = c.Session, c.Owner, c.AcquiredAt, c.Traceparent
+		sessions[n], owners[n], acquired[n], traceparents[n], shares[n] = c.Session, c.Owner, c.AcquiredAt, c.Traceparent, c.Share
 	}
 	namespace := o.config.Identity.Namespace
-	found, err := query(ctx, o, sqlAmend, []any{namespace, o.notAfter, o.config.Identity.Instance, keys, tokens, leases, ttls, sets, datas, served, sessions, owners, acquired, traceparents},
+	found, err := query(ctx, o, sqlAmend, []any{namespace, o.notAfter, o.config.Identity.Instance, keys, tokens, leases, ttls, sets, datas, served, sessions, owners, acquired, traceparents, shares},
 		func(rows pgx.Rows, a *amended) error {
 			return rows.Scan(append(a.with(&a.ord, &a.state), &a.hints.grants, &a.hints.instances, &a.ended)...)
 		})

@@ -69,8 +69,8 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 	if err != nil {
 		return err
 	}
-	if len(rows) != len(which) {
-		return o.fail(errShort, true)
+	for _, i := range which {
+		statuses[i] = store.UnknownToken // a shared key has a row for each of its holders that is meant
 	}
 	notified := map[string]bool{}
 	var broken []held
@@ -78,7 +78,6 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 		r := &rows[n]
 		i := which[r.ord-1]
 		if !r.held {
-			statuses[i] = store.UnknownToken
 			continue
 		}
 		statuses[i], o.partly = store.Holds, true
@@ -98,8 +97,11 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 			})
 		}
 		if r.reaped != (zeronull.UUID{}) {
-			token := int64(r.token)
-			broken = append(broken, held{namespace: namespace, key: signals[i].Key, lease: uuid.UUID(r.reaped), token: &token})
+			k := held{namespace: namespace, key: signals[i].Key, lease: uuid.UUID(r.reaped)}
+			if k.lease != sharedLease {
+				k.token = (*int64)(&r.token)
+			}
+			broken = append(broken, k)
 		}
 	}
 	// If a row is locked now, the lock is broken all the same: its lease is dead, and checks find it.

@@ -124,6 +124,7 @@ type running struct {
 var (
 	_ store.Store    = (*Store)(nil)
 	_ store.Lister   = (*Store)(nil)
+	_ store.Waiters  = (*Store)(nil)
 	_ store.Signaler = (*Store)(nil)
 	_ store.Watcher  = (*Store)(nil)
 	_ store.Mover    = (*Store)(nil)
@@ -226,7 +227,9 @@ func (c *Config) complete() (conns int, err error) {
 }
 
 // Traits: without a listener, hand-offs of other instances are polled for.
-func (s *Store) Traits() store.Traits { return store.Traits{Polls: !s.listener.hearing.Load()} }
+func (s *Store) Traits() store.Traits {
+	return store.Traits{Polls: !s.listener.hearing.Load(), Shared: true}
+}
 
 // Ready is nil if the last check reached the server.
 func (s *Store) Ready() error {

@@ -78,6 +78,13 @@ func (s *sweepStep) scan(rows pgx.Rows) error {
 	return err
 }
 
+// sweepLeft is the row of the statement sweep_left: how many rows it deleted at most, and shared keys whose
+// waiters these were.
+type sweepLeft struct {
+	most             int
+	namespaces, keys []string
+}
+
 func (s *Store) sweepStep(ctx context.Context) (step sweepStep, err error) {
 	err = s.sweepPart(ctx, func(ctx context.Context, o *operation) error {
 		steps, err := query(ctx, o, sqlSweepStep, []any{o.sweepAfter, o.forgetAfter, o.sweepLap, o.sweepBudget},
@@ -125,9 +132,13 @@ func (s *Store) sweepFound(ctx context.Context, step sweepStep) error {
 	}
 	for more := step.begins; more; {
 		err := s.sweepPart(ctx, func(ctx context.Context, o *operation) error {
-			gone, err := query(ctx, o, sqlSweepLeft, []any{sweepRows}, scanOne[int])
-			more = err == nil && gone[0] == sweepRows
-			return err
+			gone, err := query(ctx, o, sqlSweepLeft, []any{sweepRows}, func(rows pgx.Rows, l *sweepLeft) error {
+				return rows.Scan(&l.most, &l.namespaces, &l.keys)
+			})
+			if more = err == nil && gone[0].most == sweepRows; err != nil {
+				return err
+			}
+			return o.finish(ctx, sharedKeys(gone[0].namespaces, gone[0].keys), nil)
 		})
 		errs = append(errs, err)
 	}

@@ -25,13 +25,22 @@ type modelWatch struct {
 }
 
 type modelPast struct {
-	token    int64
-	released bool
+	token int64 // the highest one
+	// held are the grants that had not ended.
+	held map[int64]bool
+}
+
+func (k *modelLock) past() modelPast {
+	p := modelPast{k.last, map[int64]bool{}}
+	for _, h := range k.holds() {
+		p.held[h.token] = !h.released
+	}
+	return p
 }
 
 // has reports whether an event was one of those that had happened.
 func (p modelPast) has(e store.Event) bool {
-	return e.Token < p.token || e.Token == p.token && (e.Kind == store.EventAcquired || p.released)
+	return e.Token <= p.token && (e.Kind == store.EventAcquired || !p.held[e.Token])
 }
 
 type modelStop struct{ reason *string }

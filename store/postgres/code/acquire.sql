@@ -42,7 +42,7 @@ BEGIN
         VALUES (its_lease, its_instance, its_pod, false, w.ttl, give.expires_at, w.namespace, w.key);
     END IF;
     UPDATE locksidecar.locks l
-    SET lease_id = its_lease, grant_id = w.grant_id,
+    SET lease_id = its_lease, grant_id = w.grant_id, places = NULL,
         token = greatest(locksidecar.token_at(give.acquired_at), (SELECT m.first_token FROM locksidecar.meta m), l.token + 32),
         contended = EXISTS (
             SELECT FROM locksidecar.waiters q
@@ -62,7 +62,9 @@ $$;
 -- in that of the asks. If a key is held it says so, or with may_wait enqueues the attempt. States:
 -- granted, queued, held; lost: the asker's lease does not live; skipped: a skipped waiter asks
 -- again; dead: the holder's lease has expired, or is gone (lease_id is null) and left waiters. Then
--- the caller reaps it, or hands the key off, in a transaction of its own and asks again. ended is
+-- the caller reaps it, or hands the key off, in a transaction of its own and asks again. If the key is shared,
+-- or an expired waiter names a limit, expired has the leases that the caller reaps first. mismatch: others name
+-- another limit of shared holders. ended is
 -- the token of a dead holder's grant that ends here, for those who watch. A pending min_hold counts
 -- as held. quiet: nothing is granted before expires_at. A waiter is then queued behind a pending hold
 -- until that time: see keep_quiet.
@@ -79,13 +81,13 @@ $$;
 CREATE OR REPLACE FUNCTION locksidecar.ask(
     ns text, not_after timestamptz, may_wait boolean, its_instance text, its_pod text,
     keys text[], grants uuid[], leases uuid[], ttls interval[], min_holds interval[], skips boolean[],
-    sessions text[], owners text[], datas text[], traceparents text[])
+    sessions text[], owners text[], datas text[], traceparents text[], limits integer[])
 RETURNS TABLE (
-    ord bigint, state text, dead uuid, queue_position bigint, result text, watched boolean, ended bigint,
+    ord bigint, state text, dead uuid, expired uuid[], queue_position bigint, result text, watched boolean, ended bigint,
     token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
     lease_id uuid, instance text, pod text, renewed boolean, hold_pending boolean,
     session text, owner text, data text, traceparent text,
-    stopping timestamptz, stop_reason text, waiting bigint,
+    stopping timestamptz, stop_reason text, waiting bigint, places integer, slot integer, holders text,
     handed_by text) -- of a grant that is found again
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -94,8 +96,13 @@ DECLARE
     w locksidecar.waiters;
     l locksidecar.locks;
     h locksidecar.leases;
+    whole locksidecar.locks; -- of a shared key: the lock row, while l is the attempt's share
+    shared boolean; -- the key is
+    m record; -- what else is to be done at a shared key
+    mismatch boolean; -- others name another limit
     counted text; -- the last key whose queue was counted
     length bigint; -- of that queue
+    named integer; -- the limit that shared waiters in it name
     p record;
     queued integer := 0; -- waiters that did not wait before
     alive boolean; -- the holder's lease lives
@@ -104,41 +111,48 @@ DECLARE
     quiet timestamptz; -- the end of the quiet time
     together text[]; -- keys whose attempts were enqueued by one statement
     lengths bigint[]; -- of their queues before that
+    named_limits integer[];
 BEGIN
     PERFORM locksidecar.in_epoch();
     IF may_wait AND cardinality(keys) > 3 THEN -- for fewer, this costs more than it saves
-        SELECT t.together, t.lengths INTO together, lengths FROM locksidecar.enqueue_together(
-            ns, not_after, keys, grants, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents) t;
+        SELECT t.together, t.lengths, t.named_limits INTO together, lengths, named_limits FROM locksidecar.enqueue_together(
+            ns, not_after, keys, grants, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents, limits) t;
         RETURN QUERY
-        SELECT u.ord, 'queued', NULL::uuid, k.length + u.n, NULL::text, l.watched, NULL::bigint,
+        SELECT u.ord, 'queued', NULL::uuid, NULL::uuid[], k.length + u.n, NULL::text, l.watched, NULL::bigint,
             l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(),
             s.id, s.instance, s.pod, s.renewed, false, l.session, l.owner, l.data, l.traceparent,
-            l.stopping, l.stop_reason, k.length + u.n, ''
+            l.stopping, l.stop_reason, k.length + u.n, k.named, NULL::integer, NULL::text, ''
         FROM (
             SELECT key, ord, row_number() OVER (PARTITION BY key ORDER BY ord) AS n
             FROM unnest(keys) WITH ORDINALITY AS a (key, ord)
         ) u
-        JOIN unnest(together, lengths) AS k (key, length) ON k.key = u.key
+        JOIN unnest(together, lengths, named_limits) AS k (key, length, named) ON k.key = u.key
         CROSS JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = ns AND key = u.key OFFSET 0) l
         CROSS JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s;
         GET DIAGNOSTICS queued = ROW_COUNT;
     END IF;
     FOR a IN
-        SELECT * FROM unnest(keys, grants, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents)
-            WITH ORDINALITY AS u (key, grant_id, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, ord)
+        SELECT * FROM unnest(keys, grants, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents, limits)
+            WITH ORDINALITY AS u (key, grant_id, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, places, ord)
         WHERE together IS NULL OR u.key <> ALL (together)
         ORDER BY u.key COLLATE "C", u.ord
     LOOP
         ask.ord := a.ord; ask.dead := NULL; ask.queue_position := NULL; ask.ended := NULL; ask.waiting := 0;
-        ask.handed_by := '';
+        ask.handed_by := ''; ask.expired := NULL; ask.places := NULL; ask.slot := NULL; ask.holders := NULL;
         w.namespace := ns; w.key := a.key; w.grant_id := a.grant_id; w.lease_id := a.lease_id;
         w.ttl := NULLIF(a.ttl, interval '0'); w.min_hold := NULLIF(a.min_hold, interval '0'); w.skip := a.skip;
         w.session := a.session; w.owner := a.owner; w.data := a.data; w.traceparent := a.traceparent;
+        w.places := a.places;
 
         l := locksidecar.lock_key(ns, w.key);
         PERFORM locksidecar.in_time(not_after);
         ask.watched := l.watched;
         h := NULL;
+        shared := l.places IS NOT NULL;
+        IF shared THEN
+            whole := l;
+            l := locksidecar.as_lock(l, NULL, w.grant_id);
+        END IF;
         IF l.lease_id IS NOT NULL THEN
             SELECT * INTO h FROM locksidecar.leases s WHERE s.id = l.lease_id FOR KEY SHARE;
         END IF;
@@ -158,6 +172,9 @@ BEGIN
             ask.token := l.token; ask.acquired_at := l.acquired_at;
             ask.expires_at := greatest(h.expires_at, l.hold_until);
             ask.handed_by := l.handed_by;
+            IF shared THEN
+                ask.slot := locksidecar.slot_of(l);
+            END IF;
             RETURN NEXT;
             CONTINUE;
         END IF;
@@ -180,9 +197,24 @@ BEGIN
             END IF;
         END IF;
 
-        available := l.lease_id IS NULL OR (h.id IS NULL AND NOT kept AND NOT (l.contended AND EXISTS (
-            SELECT FROM locksidecar.waiters q
-            WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL)));
+        IF shared THEN
+            l := whole; h := NULL; alive := true;
+            SELECT * INTO m FROM locksidecar.look(ns, w.key);
+            IF m.settle THEN
+                ask.state := 'dead'; ask.dead := l.lease_id; ask.expired := m.expired; ask.lease_id := NULL;
+                RETURN NEXT;
+                CONTINUE;
+            END IF;
+            available := w.places = l.places AND NOT EXISTS (
+                SELECT FROM locksidecar.waiters q
+                WHERE l.contended AND q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL)
+            AND (l.places = 0 OR l.places > (
+                SELECT count(*) FROM locksidecar.shares k WHERE k.namespace = ns AND k.key = w.key));
+        ELSE
+            available := l.lease_id IS NULL OR (h.id IS NULL AND NOT kept AND NOT (l.contended AND EXISTS (
+                SELECT FROM locksidecar.waiters q
+                WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL)));
+        END IF;
         IF available THEN
             quiet := (SELECT m.quiet_until FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp());
             IF quiet IS NOT NULL AND NOT may_wait THEN
@@ -190,11 +222,32 @@ BEGIN
                 RETURN NEXT;
                 CONTINUE;
             ELSIF quiet IS NOT NULL THEN
-                l := locksidecar.keep_quiet(l, quiet);
+                IF NOT shared THEN
+                    l := locksidecar.keep_quiet(l, quiet);
+                END IF;
                 available := false; kept := true;
             END IF;
         END IF;
-        IF available THEN
+        mismatch := false;
+        IF w.places IS NOT NULL AND NOT available AND (alive OR kept) THEN
+            m := locksidecar.other_limits(l, w.places);
+            mismatch := m.mismatch;
+            IF m.expired IS NOT NULL THEN
+                ask.state := 'dead'; ask.expired := m.expired; ask.lease_id := h.id;
+                RETURN NEXT;
+                CONTINUE;
+            END IF;
+        END IF;
+        IF available AND w.places IS NOT NULL THEN
+            ask.state := 'granted';
+            IF l.lease_id IS NOT NULL AND l.grant_id IS NOT NULL AND NOT shared THEN
+                ask.ended := l.token;
+            END IF;
+            SELECT g.token, g.acquired_at, CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, ask.expires_at) ELSE g.expires_at END, g.slot
+            INTO ask.token, ask.acquired_at, ask.expires_at, ask.slot
+            FROM locksidecar.give_share(w, its_instance, its_pod, '') g;
+            ask.now := clock_timestamp();
+        ELSIF available THEN
             ask.state := 'granted';
             IF l.lease_id IS NOT NULL AND l.grant_id IS NOT NULL THEN
                 ask.ended := l.token;
@@ -210,18 +263,29 @@ BEGIN
             ask.state := 'held';
             IF counted IS DISTINCT FROM a.key THEN -- once for all attempts of a batch: a queue can be long
                 counted := a.key;
-                SELECT count(*) INTO length FROM locksidecar.waiters q
+                SELECT count(*), max(q.places) INTO length, named FROM locksidecar.waiters q
                 WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL;
             END IF;
-            IF may_wait THEN
+            IF mismatch THEN
+                ask.state := 'mismatch';
+            ELSIF may_wait THEN
                 p := locksidecar.enqueue(l, w, length);
                 ask.state := 'queued'; ask.queue_position := p.queue_position;
                 IF NOT p.moved THEN
                     queued := queued + 1;
+                ELSIF shared THEN -- it may have kept others waiting
+                    ask.state := 'dead'; ask.dead := l.lease_id; ask.lease_id := NULL;
+                    counted := NULL;
+                    RETURN NEXT;
+                    CONTINUE;
                 END IF;
-                length := greatest(length, ask.queue_position);
+                length := greatest(length, ask.queue_position); named := coalesce(w.places, named);
             END IF;
             ask.waiting := length;
+            ask.places := coalesce(l.places, named);
+            IF shared THEN
+                ask.holders := locksidecar.shown(ns, w.key, 8, false, NULL);
+            END IF;
             ask.token := l.token; ask.acquired_at := l.acquired_at;
             ask.expires_at := greatest(h.expires_at, l.hold_until); ask.hold_pending := NOT alive;
             ask.lease_id := h.id; ask.instance := coalesce(h.instance, l.hold_instance);
@@ -244,7 +308,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE locksidecar.locks k
     SET lease_id = gen_random_uuid(), grant_id = l.grant_id, stopping = NULL, stop_reason = NULL,
-        session = '', owner = '', data = NULL, traceparent = '', handed_by = '',
+        session = '', owner = '', data = NULL, traceparent = '', handed_by = '', places = NULL,
         acquired_at = coalesce(k.acquired_at, clock_timestamp()), freed_at = NULL,
         hold_until = greatest(k.hold_until, quiet), hold_instance = NULL, hold_pod = NULL
     WHERE k.namespace = l.namespace AND k.key = l.key
@@ -254,12 +318,13 @@ END
 $$;
 
 -- enqueue_together enqueues the attempts for keys whose holders live by one statement, in the order of the
--- attempts, and returns these keys and the lengths of their queues before. It returns none if an
+-- attempts, and returns these keys, the lengths of their queues before, and the limits that shared waiters
+-- name. Keys of which a share is asked are left out. It returns none if an
 -- attempt is a repeat, is skipped, or has no living lease. Then ask looks at each.
 CREATE OR REPLACE FUNCTION locksidecar.enqueue_together(
     ns text, not_after timestamptz, keys text[], grants uuid[], leases uuid[], ttls interval[], min_holds interval[],
-    skips boolean[], sessions text[], owners text[], datas text[], traceparents text[],
-    OUT together text[], OUT lengths bigint[])
+    skips boolean[], sessions text[], owners text[], datas text[], traceparents text[], limits integer[],
+    OUT together text[], OUT lengths bigint[], OUT named_limits integer[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -269,7 +334,10 @@ DECLARE
     added record;
 BEGIN
     together := '{}';
-    FOR a IN SELECT u.key, count(*)::integer AS asks FROM unnest(keys) AS u (key) GROUP BY u.key ORDER BY u.key COLLATE "C" LOOP
+    FOR a IN
+        SELECT u.key, count(*)::integer AS asks FROM unnest(keys, limits) AS u (key, places)
+        GROUP BY u.key HAVING count(u.places) = 0 ORDER BY u.key COLLATE "C"
+    LOOP
         l := locksidecar.lock_key(ns, a.key);
         PERFORM FROM locksidecar.leases s WHERE s.id = l.lease_id AND s.expires_at > clock_timestamp() FOR KEY SHARE;
         CONTINUE WHEN NOT FOUND OR l.grant_id = ANY (grants);
@@ -278,9 +346,8 @@ BEGIN
         END IF;
         asks := asks + a.asks;
         together := together || a.key;
-        lengths := lengths || (
-            SELECT count(*) FROM locksidecar.waiters q
-            WHERE q.namespace = ns AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL);
+        SELECT lengths || count(*), named_limits || max(q.places) INTO lengths, named_limits FROM locksidecar.waiters q
+        WHERE q.namespace = ns AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL;
     END LOOP;
     PERFORM locksidecar.in_time(not_after);
     WITH new AS (
@@ -321,9 +388,9 @@ BEGIN
     END IF;
     LOOP
         INSERT INTO locksidecar.waiters
-            (grant_id, namespace, key, lease_id, ttl, min_hold, skip, session, owner, data, traceparent)
+            (grant_id, namespace, key, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, places)
         VALUES (w.grant_id, w.namespace, w.key, w.lease_id, w.ttl, w.min_hold, w.skip,
-            w.session, w.owner, w.data, w.traceparent)
+            w.session, w.owner, w.data, w.traceparent, w.places)
         ON CONFLICT (namespace, grant_id) DO NOTHING RETURNING id INTO its_id;
         IF its_id <= l.served THEN -- somebody has set the sequence back
             UPDATE locksidecar.locks SET served = 0 WHERE namespace = l.namespace AND key = l.key;

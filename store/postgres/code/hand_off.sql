@@ -26,12 +26,13 @@ $$;
 -- If the new holder's lease can end earlier than the old one, the next first waiter must look again
 -- then (hints). Leases with the same TTL are renewed too often for that. ended is the token of the
 -- grant that ends here, for those who watch. It is null if that was released before, and only its
--- min_hold was pending. by_release is the trace context of the release, or empty.
+-- min_hold was pending. by_release is the trace context of the release, or empty. slot is not null if the grant
+-- is a share. Then the caller calls pass_shares for those behind.
 CREATE OR REPLACE FUNCTION locksidecar.pass_on(
     l locksidecar.locks, held locksidecar.leases, by_release text,
     OUT outcome text, OUT expired uuid[], OUT grant_id uuid, OUT lease_id uuid, OUT instance text,
     OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz,
-    OUT hints uuid[], OUT hint_instances text[], OUT watched boolean, OUT ended bigint)
+    OUT hints uuid[], OUT hint_instances text[], OUT watched boolean, OUT ended bigint, OUT slot integer)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -77,7 +78,12 @@ BEGIN
         END IF;
 
         DELETE FROM locksidecar.leases o WHERE o.id = held.id AND NOT o.renewed;
-        g := locksidecar.give(w, s.instance, s.pod, by_release);
+        IF w.places IS NULL THEN
+            g := locksidecar.give(w, s.instance, s.pod, by_release);
+        ELSE
+            g := locksidecar.give_share(w, s.instance, s.pod, by_release);
+            pass_on.slot := g.slot;
+        END IF;
         pass_on.token := g.token; pass_on.acquired_at := g.acquired_at;
         pass_on.expires_at := CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, s.expires_at) ELSE g.expires_at END;
         IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl OR l.hold_until > pass_on.expires_at THEN
@@ -86,7 +92,7 @@ BEGIN
         END IF;
         outcome := 'granted'; pass_on.grant_id := w.grant_id; pass_on.lease_id := w.lease_id;
         pass_on.instance := s.instance;
-        IF l.grant_id IS NOT NULL THEN
+        IF l.grant_id IS NOT NULL AND l.places IS NULL THEN
             ended := l.token;
         END IF;
         RETURN;
@@ -102,13 +108,13 @@ BEGIN
     END IF;
 
     outcome := 'freed';
-    IF l.grant_id IS NOT NULL THEN
+    IF l.grant_id IS NOT NULL AND l.places IS NULL THEN
         ended := l.token;
     END IF;
     alive := EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = l.lease_id AND o.expires_at > clock_timestamp());
     UPDATE locksidecar.locks
     SET lease_id = NULL, grant_id = CASE WHEN alive THEN NULL ELSE l.grant_id END,
-        contended = false, stopping = NULL, stop_reason = NULL, freed_at = clock_timestamp(), hold_until = NULL
+        contended = false, stopping = NULL, stop_reason = NULL, freed_at = clock_timestamp(), hold_until = NULL, places = NULL
     WHERE namespace = l.namespace AND key = l.key;
     DELETE FROM locksidecar.leases o WHERE o.id = held.id AND NOT o.renewed;
 END
@@ -129,7 +135,7 @@ LANGUAGE sql STABLE AS $$
     SELECT array_agg(c.grant_id ORDER BY c.id)
     FROM (
         SELECT q.id, q.grant_id,
-            bool_and(q.lease_id = l.lease_id AND q.ttl IS NULL AND q.min_hold IS NULL AND NOT q.skip) OVER (ORDER BY q.id) AS plain
+            bool_and(q.lease_id = l.lease_id AND q.ttl IS NULL AND q.min_hold IS NULL AND NOT q.skip AND q.places IS NULL) OVER (ORDER BY q.id) AS plain
         FROM (SELECT * FROM locksidecar.locks WHERE namespace = ns AND key = k OFFSET 0) l
         CROSS JOIN LATERAL (SELECT FROM locksidecar.leases WHERE id = l.lease_id AND renewed) s
         CROSS JOIN LATERAL (
@@ -142,14 +148,14 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- hand_off passes on keys that are held under these leases, and under these tokens unless they are
--- null. The key of another holder stays as it is, and has no row. If a min_hold keeps the key, its
+-- null. Shared keys are held under shared_lease(), and are settled. The key of another holder stays as it is, and has no row. If a min_hold keeps the key, its
 -- first waiters look again when that is over (hints), because they may know a later end.
 CREATE OR REPLACE FUNCTION locksidecar.hand_off(
     namespaces text[], keys text[], leases uuid[], tokens bigint[], traceparents text[])
 RETURNS TABLE (
     namespace text, key text, outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text,
     token bigint, acquired_at timestamptz, expires_at timestamptz, hints uuid[], hint_instances text[],
-    watched boolean, ended bigint, now timestamptz)
+    watched boolean, ended bigint, slot integer, now timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -173,9 +179,15 @@ BEGIN
             RETURN NEXT;
             CONTINUE;
         END IF;
-        SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
-        RETURN QUERY SELECT a.namespace, a.key, h.*, clock_timestamp()
-        FROM locksidecar.pass_on(l, s, a.traceparent) h;
+        IF l.places IS NULL THEN
+            SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
+            RETURN QUERY SELECT a.namespace, a.key, h.*, clock_timestamp()
+            FROM locksidecar.pass_on(l, s, a.traceparent) h;
+        END IF;
+        IF EXISTS (SELECT FROM locksidecar.locks k WHERE k.namespace = a.namespace AND k.key = a.key AND k.places IS NOT NULL) THEN
+            RETURN QUERY SELECT a.namespace, a.key, h.*, clock_timestamp()
+            FROM locksidecar.pass_shares(a.namespace, a.key, a.traceparent) h;
+        END IF;
     END LOOP;
 END
 $$;

@@ -37,10 +37,13 @@ BEGIN
             CONTINUE;
         END IF;
         SELECT * INTO w FROM locksidecar.waiters q WHERE q.namespace = ns AND q.grant_id = a.grant_id;
+        IF l.places IS NOT NULL THEN
+            l := locksidecar.as_lock(l, a.token, a.grant_id);
+        END IF;
         SELECT * INTO s FROM locksidecar.leases WHERE id = coalesce(w.lease_id, l.lease_id) FOR KEY SHARE;
         IF w.id IS NULL THEN
             move.state := locksidecar.claim_status(
-                CASE WHEN l.grant_id = a.grant_id THEN l.token ELSE locksidecar.granted_token(l.token, a.token) END, new_lease, its_instance, l, s);
+                CASE WHEN l.grant_id = a.grant_id THEN l.token WHEN l.places IS NOT NULL THEN a.token ELSE locksidecar.granted_token(l.token, a.token) END, new_lease, its_instance, l, s);
         ELSE
             move.state := CASE WHEN s.expires_at > clock_timestamp() THEN 'holds' ELSE 'expired' END;
         END IF;
@@ -50,7 +53,9 @@ BEGIN
         IF move.state = 'holds' AND s.id = old_lease THEN
             UPDATE locksidecar.waiters q SET lease_id = new_lease WHERE q.id = w.id;
             IF w.id IS NULL THEN
-                UPDATE locksidecar.locks SET lease_id = new_lease WHERE namespace = ns AND key = a.key;
+                UPDATE locksidecar.locks SET lease_id = new_lease WHERE namespace = ns AND key = a.key AND l.places IS NULL;
+                UPDATE locksidecar.shares h SET lease_id = new_lease
+                WHERE l.places IS NOT NULL AND h.namespace = ns AND h.key = a.key AND h.token = l.token;
                 UPDATE locksidecar.signals g SET lease_id = new_lease
                 WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token;
             END IF;

@@ -36,7 +36,8 @@ $$;
 -- A release with success marks the waiters that asked for the result. They wait no more, and the
 -- hand-off skips them. If the min_hold is not over, the lock is released but keeps the key (outcome
 -- hold_pending). Then the first waiters look again (hints), because they know a later end; so do
--- the marked ones. at_once ends the min_hold, for the sidecar that has the lease of the grant, or
+-- the marked ones. If several waiters are granted shares, all but the first have further rows without a state, as
+-- have the shares of a shared key: see release_share. at_once ends the min_hold, for the sidecar that has the lease of the grant, or
 -- had it: nobody was told of the grant, or it is broken. A repeated release sends these hints again, and that of the
 -- hand-off, because its answer was lost.
 CREATE OR REPLACE FUNCTION locksidecar.release(
@@ -47,7 +48,7 @@ RETURNS TABLE (
     -- hold_pending, or as in pass_on
     outcome text, expired uuid[], next_grant uuid, next_lease uuid, next_instance text,
     next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz,
-    hints uuid[], hint_instances text[], watched boolean, cohort uuid[])
+    hints uuid[], hint_instances text[], watched boolean, cohort uuid[], slot integer)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -62,11 +63,16 @@ BEGIN
     FOR c IN
         SELECT * FROM unnest(keys, tokens, leases, undelivered, successes, results, at_once, traceparents, served) WITH ORDINALITY
             AS u (key, token, lease_id, undelivered, success, result, at_once, traceparent, served, ord)
-        ORDER BY u.key COLLATE "C"
+        ORDER BY u.key COLLATE "C", u.ord
     LOOP
         SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
+        IF l.places IS NOT NULL THEN
+            RETURN QUERY SELECT c.ord, r.* FROM locksidecar.release_share(
+                l, its_instance, c.token, c.lease_id, c.undelivered, c.success, c.result, c.at_once, c.traceparent, c.served) r;
+            CONTINUE;
+        END IF;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
-        release.ord := c.ord; release.outcome := NULL; release.expired := NULL;
+        release.ord := c.ord; release.outcome := NULL; release.expired := NULL; release.slot := NULL;
         release.hints := NULL; release.hint_instances := NULL; release.cohort := NULL;
         release.token := l.token; release.lease_id := l.lease_id;
         release.acquired_at := l.acquired_at; release.traceparent := l.traceparent;
@@ -100,10 +106,10 @@ BEGIN
         THEN
             -- The time comes last, so the next grant is not younger.
             SELECT h.outcome, h.expired, h.grant_id, h.lease_id, h.instance, h.token, h.acquired_at, h.expires_at,
-                h.hints, h.hint_instances, clock_timestamp()
+                h.hints, h.hint_instances, h.slot, clock_timestamp()
             INTO release.outcome, release.expired, release.next_grant, release.next_lease, release.next_instance,
                 release.next_token, release.next_acquired_at, release.next_expires_at,
-                release.hints, release.hint_instances, release.now
+                release.hints, release.hint_instances, release.slot, release.now
             FROM locksidecar.pass_on(l, s, c.traceparent) h;
             IF release.next_instance = its_instance THEN
                 release.cohort := locksidecar.cohort(ns, c.key);
@@ -124,23 +130,31 @@ BEGIN
             release.hint_instances := m.hint_instances || release.hint_instances;
         END IF;
         RETURN NEXT;
+        IF release.slot IS NOT NULL THEN
+            RETURN QUERY SELECT c.ord, NULL::text, p.ended, locksidecar.shared_lease(), NULL::timestamptz, NULL::text, clock_timestamp(),
+                p.outcome, p.expired, p.grant_id, p.lease_id, p.instance, p.token, p.acquired_at, p.expires_at,
+                p.hints, p.hint_instances, p.watched, NULL::uuid[], p.slot
+            FROM locksidecar.pass_shares(ns, c.key, c.traceparent) p;
+        END IF;
     END LOOP;
 END
 $$;
 
 -- amend checks claims, and changes the data of locks, and the remaining time of unrenewed leases. If
 -- waiters were served since (see cohort), the last of them becomes the holder. ended is then the token of
--- the grant before, for those who watch.
+-- the grant before, for those who watch. With shares, an exclusive lock becomes a share: see downgrade. The caller
+-- hands the key on then.
 -- States: see claim_status.
 CREATE OR REPLACE FUNCTION locksidecar.amend(
     ns text, not_after timestamptz, its_instance text, keys text[], tokens bigint[], leases uuid[], ttls interval[],
-    set_datas boolean[], datas text[], served text[], sessions text[], owners text[], acquired timestamptz[], traceparents text[])
+    set_datas boolean[], datas text[], served text[], sessions text[], owners text[], acquired timestamptz[], traceparents text[],
+    shares boolean[])
 RETURNS TABLE (
     ord bigint, state text,
     token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
     lease_id uuid, instance text, pod text, renewed boolean, hold_pending boolean,
     session text, owner text, data text, traceparent text,
-    stopping timestamptz, stop_reason text, grant_id uuid, waiting bigint,
+    stopping timestamptz, stop_reason text, grant_id uuid, waiting bigint, places integer, slot integer, holders text,
     -- the first waiter for a lock whose remaining time was set
     hints uuid[], hint_instances text[], ended bigint)
 LANGUAGE plpgsql AS $$
@@ -151,19 +165,22 @@ DECLARE
     s locksidecar.leases;
 BEGIN
     FOR c IN
-        SELECT * FROM unnest(keys, tokens, leases, ttls, set_datas, datas, served, sessions, owners, acquired, traceparents)
-            WITH ORDINALITY AS u (key, token, lease_id, ttl, set_data, data, served, session, owner, acquired_at, traceparent, ord)
-        ORDER BY u.key COLLATE "C"
+        SELECT * FROM unnest(keys, tokens, leases, ttls, set_datas, datas, served, sessions, owners, acquired, traceparents, shares)
+            WITH ORDINALITY AS u (key, token, lease_id, ttl, set_data, data, served, session, owner, acquired_at, traceparent, share, ord)
+        ORDER BY u.key COLLATE "C", u.ord
     LOOP
-        IF c.set_data OR c.ttl > interval '0' OR c.served <> '' THEN
+        IF c.set_data OR c.ttl > interval '0' OR c.served <> '' OR c.share THEN
             SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
             PERFORM locksidecar.in_time(not_after);
         ELSE -- a check locks nothing, so its commit flushes nothing
             SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key;
         END IF;
+        IF l.places IS NOT NULL THEN
+            l := locksidecar.as_lock(l, c.token, NULL);
+        END IF;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
         amend.state := locksidecar.claim_status(
-            CASE WHEN c.served = '' THEN c.token ELSE locksidecar.granted_token(l.token, c.token) END, c.lease_id, its_instance, l, s);
+            CASE WHEN c.served = '' OR l.places IS NOT NULL THEN c.token ELSE locksidecar.granted_token(l.token, c.token) END, c.lease_id, its_instance, l, s);
         amend.hints := NULL; amend.hint_instances := NULL; amend.ended := NULL;
 
         IF amend.state = 'holds' AND c.ttl > interval '0' AND NOT s.renewed THEN
@@ -190,8 +207,18 @@ BEGIN
             RETURNING * INTO l;
         END IF;
         IF amend.state = 'holds' AND c.set_data THEN
-            UPDATE locksidecar.locks SET data = c.data WHERE namespace = ns AND key = c.key
-            RETURNING * INTO l;
+            UPDATE locksidecar.locks SET data = c.data WHERE namespace = ns AND key = c.key AND l.places IS NULL;
+            UPDATE locksidecar.shares SET data = c.data
+            WHERE l.places IS NOT NULL AND namespace = ns AND key = c.key AND token = l.token;
+            l.data := c.data;
+        END IF;
+        IF amend.state = 'holds' AND c.share AND l.places IS NULL THEN
+            IF locksidecar.downgrade(l) THEN
+                SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key;
+                l := locksidecar.as_lock(l, l.token, NULL);
+            ELSE
+                amend.state := 'expired';
+            END IF;
         END IF;
 
         RETURN QUERY
@@ -200,6 +227,9 @@ BEGIN
             l.stopping, l.stop_reason, l.grant_id,
             (SELECT count(*) FROM locksidecar.waiters q
                 WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.outcome IS NULL),
+            coalesce(l.places, CASE WHEN l.contended THEN locksidecar.waiting_limit(ns, c.key, l.served) END),
+            CASE WHEN l.places IS NOT NULL THEN locksidecar.slot_of(l) END,
+            CASE WHEN l.places IS NOT NULL THEN locksidecar.shown(ns, c.key, 1, false, l.token) END,
             amend.hints, amend.hint_instances, amend.ended;
     END LOOP;
 END
@@ -215,13 +245,14 @@ CREATE OR REPLACE FUNCTION locksidecar.withdraw(
 RETURNS TABLE (
     namespace text, key text, outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text,
     token bigint, acquired_at timestamptz, expires_at timestamptz, hints uuid[], hint_instances text[],
-    watched boolean, ended bigint, now timestamptz, lapsed boolean)
+    watched boolean, ended bigint, slot integer, now timestamptz, lapsed boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     a record;
     l locksidecar.locks;
     its_lease locksidecar.leases;
+    shared boolean;
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR a IN
@@ -231,13 +262,30 @@ BEGIN
         PERFORM locksidecar.in_time(not_after);
         DELETE FROM locksidecar.waiters w WHERE w.namespace = ns AND w.grant_id = a.grant_id
         AND NOT EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = w.lease_id AND s.instance <> its_instance);
+        shared := l.places IS NOT NULL;
+        IF shared THEN
+            l := locksidecar.as_lock(l, NULL, a.grant_id);
+        END IF;
         SELECT * INTO its_lease FROM locksidecar.leases s WHERE s.id = l.lease_id;
-        CONTINUE WHEN NOT its_lease.renewed AND (its_lease.repeated OR its_lease.instance <> its_instance)
-            OR l.hold_until > clock_timestamp() AND l.hold_instance <> its_instance;
-        IF l.grant_id = a.grant_id AND l.lease_id IS NOT NULL THEN
+        IF l.grant_id <> a.grant_id OR l.grant_id IS NULL OR l.lease_id IS NULL OR l.lease_id = locksidecar.shared_lease()
+            OR NOT its_lease.renewed AND (its_lease.repeated OR its_lease.instance <> its_instance)
+            OR l.hold_until > clock_timestamp() AND l.hold_instance <> its_instance
+        THEN
+            NULL; -- nothing of this attempt is to be freed
+        ELSIF shared THEN
+            withdraw.lapsed := coalesce(its_lease.expires_at <= clock_timestamp(), true);
+            PERFORM locksidecar.end_share(l, NOT withdraw.lapsed);
+            withdraw.namespace := ns; withdraw.key := a.key; withdraw.outcome := 'ended'; withdraw.watched := l.watched;
+            withdraw.ended := l.token; withdraw.now := clock_timestamp();
+            RETURN NEXT;
+        ELSE
             RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp(),
                 coalesce(its_lease.expires_at <= clock_timestamp(), true)
             FROM locksidecar.pass_on(l, its_lease, '') h;
+            shared := EXISTS (SELECT FROM locksidecar.locks k WHERE k.namespace = ns AND k.key = a.key AND k.places IS NOT NULL);
+        END IF;
+        IF shared THEN -- also if only a waiter was withdrawn, which may have kept others waiting
+            RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp(), true FROM locksidecar.pass_shares(ns, a.key, '') h;
         END IF;
     END LOOP;
 END

@@ -9,6 +9,8 @@
 -- the key off. The grant counts as ended, not as released (see claim_status). A break always ends
 -- the min_hold, so the lock is free when the lease ends, even if its sidecar is gone.
 --
+-- A shared key has a row for each of its holders that is meant. The caller settles the key after a break of one.
+--
 -- The lease is locked FOR KEY SHARE, as in ask: a reap waits, and then deletes the signal, or it
 -- came before and there is no holder.
 CREATE OR REPLACE FUNCTION locksidecar.signal(
@@ -22,55 +24,74 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     a record;
-    l locksidecar.locks;
+    whole locksidecar.locks;
+    l locksidecar.locks; -- this, or a share
     s locksidecar.leases;
     kept boolean; -- a min_hold keeps the key
+    its_token bigint;
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR a IN
         SELECT * FROM unnest(keys, tokens, kinds, reasons) WITH ORDINALITY AS u (key, token, kind, reason, ord)
         ORDER BY u.key COLLATE "C"
     LOOP
-        SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = a.key FOR UPDATE;
+        SELECT * INTO whole FROM locksidecar.locks WHERE namespace = ns AND key = a.key FOR UPDATE;
         PERFORM locksidecar.in_time(not_after);
-        SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id FOR KEY SHARE;
-        signal.ord := a.ord; signal.token := l.token; signal.watched := l.watched AND l.grant_id IS NOT NULL;
-        signal.stopping := NULL; signal.notify := NULL; signal.reaped := NULL;
-        signal.hints := NULL; signal.hint_instances := NULL;
-        signal.again := CASE a.kind WHEN 'stop' THEN l.stopping IS NOT NULL ELSE EXISTS (
-            SELECT FROM locksidecar.signals g
-            WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token AND g.kind = a.kind) END;
-        kept := coalesce(l.hold_until > clock_timestamp(), false);
-        signal.held := (kept OR coalesce(s.expires_at > clock_timestamp(), false)) AND a.token IN (0, l.token);
-        IF signal.held AND a.kind = 'stop' THEN
-            UPDATE locksidecar.locks
-            SET stopping = coalesce(stopping, clock_timestamp()), stop_reason = a.reason
-            WHERE namespace = ns AND key = a.key AND (stopping IS NULL OR stop_reason IS DISTINCT FROM a.reason)
-            RETURNING stopping INTO signal.stopping;
-        END IF;
-        IF signal.held AND kept AND a.kind = 'break' THEN
-            UPDATE locksidecar.locks SET hold_until = NULL WHERE namespace = ns AND key = a.key;
-            SELECT f.hints, f.hint_instances INTO signal.hints, signal.hint_instances
-            FROM locksidecar.first_waiters(ns, a.key, 100) f;
-        END IF;
-        IF signal.held AND s.renewed THEN
-            IF a.kind = 'break' OR signal.stopping IS NOT NULL THEN
-                DELETE FROM locksidecar.signals g -- a newer one replaces it
-                WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token AND g.kind = a.kind;
-                INSERT INTO locksidecar.signals (lease_id, namespace, key, token, kind, reason, requested_at)
-                VALUES (s.id, ns, a.key, l.token, a.kind, a.reason, coalesce(signal.stopping, clock_timestamp()));
-                signal.notify := s.instance;
-            ELSIF EXISTS (
-                SELECT FROM locksidecar.signals g
-                WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token AND g.kind = a.kind)
-            THEN -- a repeat: the answer was lost, and perhaps the hint
-                signal.notify := s.instance;
+        FOR its_token IN
+            SELECT 0 WHERE whole.places IS NULL
+            UNION ALL
+            SELECT h.token FROM locksidecar.shares h
+            WHERE whole.places IS NOT NULL AND h.namespace = ns AND h.key = a.key AND a.token IN (0, h.token)
+            ORDER BY 1
+        LOOP
+            l := whole;
+            IF whole.places IS NOT NULL THEN
+                l := locksidecar.as_lock(whole, its_token, NULL);
             END IF;
-        ELSIF signal.held AND a.kind = 'break' THEN
-            DELETE FROM locksidecar.leases WHERE id = s.id;
-            signal.reaped := l.lease_id;
-        END IF;
-        RETURN NEXT;
+            SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id FOR KEY SHARE;
+            signal.ord := a.ord; signal.token := l.token; signal.watched := l.watched AND l.grant_id IS NOT NULL;
+            signal.stopping := NULL; signal.notify := NULL; signal.reaped := NULL;
+            signal.hints := NULL; signal.hint_instances := NULL;
+            signal.again := CASE a.kind WHEN 'stop' THEN l.stopping IS NOT NULL ELSE EXISTS (
+                SELECT FROM locksidecar.signals g
+                WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token AND g.kind = a.kind) END;
+            kept := coalesce(l.hold_until > clock_timestamp(), false);
+            signal.held := (kept OR coalesce(s.expires_at > clock_timestamp(), false)) AND a.token IN (0, l.token);
+            IF signal.held AND a.kind = 'stop' THEN
+                IF l.stopping IS NULL OR l.stop_reason IS DISTINCT FROM a.reason THEN
+                    signal.stopping := coalesce(l.stopping, clock_timestamp());
+                END IF;
+                UPDATE locksidecar.locks SET stopping = signal.stopping, stop_reason = a.reason
+                WHERE namespace = ns AND key = a.key AND l.places IS NULL AND signal.stopping IS NOT NULL;
+                UPDATE locksidecar.shares h SET stopping = signal.stopping, stop_reason = a.reason
+                WHERE l.places IS NOT NULL AND h.namespace = ns AND h.key = a.key AND h.token = l.token AND signal.stopping IS NOT NULL;
+            END IF;
+            IF signal.held AND kept AND a.kind = 'break' THEN
+                UPDATE locksidecar.locks SET hold_until = NULL WHERE namespace = ns AND key = a.key AND l.places IS NULL;
+                UPDATE locksidecar.shares h SET hold_until = NULL
+                WHERE l.places IS NOT NULL AND h.namespace = ns AND h.key = a.key AND h.token = l.token;
+                SELECT f.hints, f.hint_instances INTO signal.hints, signal.hint_instances
+                FROM locksidecar.first_waiters(ns, a.key, 100) f;
+            END IF;
+            IF signal.held AND s.renewed THEN
+                IF a.kind = 'break' OR signal.stopping IS NOT NULL THEN
+                    DELETE FROM locksidecar.signals g -- a newer one replaces it
+                    WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token AND g.kind = a.kind;
+                    INSERT INTO locksidecar.signals (lease_id, namespace, key, token, kind, reason, requested_at)
+                    VALUES (s.id, ns, a.key, l.token, a.kind, a.reason, coalesce(signal.stopping, clock_timestamp()));
+                    signal.notify := s.instance;
+                ELSIF EXISTS (
+                    SELECT FROM locksidecar.signals g
+                    WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token AND g.kind = a.kind)
+                THEN -- a repeat: the answer was lost, and perhaps the hint
+                    signal.notify := s.instance;
+                END IF;
+            ELSIF signal.held AND a.kind = 'break' THEN
+                DELETE FROM locksidecar.leases WHERE id = s.id;
+                signal.reaped := CASE WHEN l.places IS NULL THEN l.lease_id ELSE locksidecar.shared_lease() END;
+            END IF;
+            RETURN NEXT;
+        END LOOP;
     END LOOP;
 END
 $$;

@@ -43,7 +43,7 @@ SELECT clock_timestamp(), pg_is_in_recovery(), current_setting('fsync'), current
     synchronous_commit, isolation, read_only,
     ARRAY(SELECT relname::text FROM pg_class
         WHERE relnamespace = to_regnamespace('locksidecar') AND relkind IN ('r', 'p', 'S')
-        AND relname IN ('leases', 'locks', 'waiters', 'signals', 'watchers', 'meta', 'quiet_ttls') AND relpersistence <> 'p'
+        AND relname IN ('leases', 'locks', 'waiters', 'signals', 'watchers', 'shares', 'meta', 'quiet_ttls') AND relpersistence <> 'p'
         ORDER BY relname) AS not_logged,
     ARRAY(SELECT c.relname::text FROM pg_sequence q JOIN pg_class c ON c.oid = q.seqrelid
         WHERE c.relnamespace = to_regnamespace('locksidecar') AND c.relname = 'waiters_id_seq' AND q.seqcache > 1

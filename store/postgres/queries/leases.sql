@@ -78,7 +78,10 @@ FROM locksidecar.meta m
 LEFT JOIN (
     SELECT s.id, l.key, l.token
     FROM unnest($3::text[]) AS a (key)
-    CROSS JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = a.key OFFSET 0) l
+    CROSS JOIN LATERAL (
+        SELECT key, token, lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = a.key
+        UNION ALL
+        SELECT key, token, lease_id FROM locksidecar.shares WHERE namespace = $1 AND key = a.key OFFSET 0) l
     CROSS JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s
     WHERE s.instance = $2 AND s.renewed
 ) h ON true

@@ -3,28 +3,46 @@
 -- because the hand-off swaps them in one transaction. A waiter under a dead lease has no position
 -- any more. Positions are not counted: for a long queue that would be quadratic. A server that was
 -- just promoted answers nothing, because by its clock a grant could look expired. A grant is
--- returned when the standby has it.
+-- returned when the standby has it. A shared key says whether it must be settled (look), and a contended one whether
+-- a shared waiter waits.
 -- $1 namespace, $2 keys, $3 grants
 SELECT a.ord, o.id IS NOT NULL AND w.outcome IS NULL AS queued, o.instance AS keeper,
-    o.id IS NOT NULL AND w.outcome IS NOT NULL AS skipped, w.result, l.lease_id AS held_under, l.handed_by,
-    l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(), s.id,
-    coalesce(s.instance, l.hold_instance), coalesce(s.pod, l.hold_pod), s.renewed,
-    l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE,
-    l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id, NULL::bigint AS waiting
+    o.id IS NOT NULL AND w.outcome IS NOT NULL AS skipped, w.result, l.lease_id AS held_under, coalesce(h.handed_by, l.handed_by),
+    t.settle, t.expired, l.contended AND l.places IS NULL AND EXISTS (
+        SELECT FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.places IS NOT NULL) AS shared_wait,
+    coalesce(h.token, l.token), coalesce(h.acquired_at, l.acquired_at), greatest(s.expires_at, l.hold_until, h.hold_until),
+    clock_timestamp(), s.id, coalesce(s.instance, l.hold_instance, h.hold_instance), coalesce(s.pod, l.hold_pod, h.hold_pod), s.renewed,
+    greatest(l.hold_until, h.hold_until) > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE,
+    coalesce(h.session, l.session), coalesce(h.owner, l.owner), coalesce(h.data, l.data), coalesce(h.traceparent, l.traceparent),
+    coalesce(h.stopping, l.stopping), coalesce(h.stop_reason, l.stop_reason), coalesce(h.grant_id, l.grant_id),
+    NULL::bigint AS waiting, CASE
+        WHEN l.places IS NOT NULL THEN l.places
+        WHEN l.contended THEN locksidecar.waiting_limit($1, a.key, l.served) END,
+    h.slot, CASE WHEN l.places IS NOT NULL AND h.token IS NULL AND w.id IS NOT NULL THEN locksidecar.shown($1, a.key, 8, false, NULL) END
 FROM unnest($2::text[], $3::uuid[]) WITH ORDINALITY AS a (key, grant_id, ord)
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.waiters WHERE namespace = $1 AND grant_id = a.grant_id OFFSET 0) w ON true
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = w.lease_id OFFSET 0) o ON true
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = a.key OFFSET 0) l ON true
-LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s ON true
+LEFT JOIN LATERAL (
+    SELECT * FROM locksidecar.shares
+    WHERE l.places IS NOT NULL AND namespace = $1 AND key = a.key AND grant_id = a.grant_id OFFSET 0) h ON true
+LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = coalesce(h.lease_id, l.lease_id) OFFSET 0) s ON true
+LEFT JOIN LATERAL (SELECT * FROM locksidecar.look($1, a.key) WHERE l.places IS NOT NULL OFFSET 0) t ON true
 WHERE (SELECT locksidecar.in_epoch())
-AND CASE WHEN l.grant_id = a.grant_id THEN locksidecar.replicated() ELSE true END
+AND CASE WHEN a.grant_id IN (l.grant_id, h.grant_id) THEN locksidecar.replicated() ELSE true END
 
 -- name: note_delivery
 -- Notes that a second instance delivers a bind:ttl grant, so that none may hand it back as
--- undelivered. No row: the grant is over. The lock row decides, also against a release in flight.
+-- undelivered. No row: the grant is over. The lock row decides, also against a release in flight. That of a share
+-- deletes its lease, too.
 -- $1 namespace, $2 key, $3 grant
 WITH held AS (
-    SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2 AND grant_id = $3 FOR UPDATE
+    SELECT CASE
+        WHEN l.places IS NULL AND l.grant_id = $3 THEN l.lease_id
+        WHEN l.places IS NOT NULL THEN (
+            SELECT h.lease_id FROM locksidecar.shares h WHERE h.namespace = $1 AND h.key = $2 AND h.grant_id = $3)
+    END AS lease_id
+    FROM locksidecar.locks l WHERE namespace = $1 AND key = $2 FOR UPDATE
 )
 UPDATE locksidecar.leases l SET repeated = true FROM held
 WHERE l.id = held.lease_id AND l.expires_at > clock_timestamp()
@@ -70,5 +88,5 @@ FROM (
 -- Frees what attempts of unknown outcome hold or wait for (invariant 7): see the function.
 -- $1 namespace, $2 not after, $3 instance, $4 keys, $5 grants
 SELECT namespace, key, outcome, expired, grant_id, lease_id, instance, token, acquired_at, expires_at,
-    hints, hint_instances, watched, ended, now, lapsed
+    hints, hint_instances, watched, ended, slot, now, lapsed
 FROM locksidecar.withdraw($1, $2, $3, $4, $5)

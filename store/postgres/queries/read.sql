@@ -3,7 +3,7 @@
 -- could become a scan of the namespace. A server that was just promoted does not judge the asker's
 -- lease, because by its clock all could look expired. An asker's own grant is returned when the
 -- standby has it. A min_hold keeps the key after the death of the lease.
--- $1 namespace, $2 keys, $3 the asker's leases, $4 the asker's grants, or nulls
+-- $1 namespace, $2 keys, $3 the asker's leases, $4 the asker's grants, or nulls, $5 holders of a shared key at most
 SELECT a.ord,
     CASE WHEN a.lease_id IS NULL THEN false
         WHEN EXISTS (SELECT FROM locksidecar.leases own WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp())
@@ -15,7 +15,9 @@ SELECT a.ord,
     l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id,
     CASE WHEN l.contended THEN (
-        SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting
+        SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting,
+    CASE WHEN l.places IS NOT NULL THEN l.places WHEN l.contended THEN locksidecar.waiting_limit($1, a.key, l.served) END, NULL::integer AS slot,
+    CASE WHEN l.places IS NOT NULL THEN locksidecar.shown($1, a.key, $5, true, NULL) END
 FROM unnest($2::text[], $3::uuid[], $4::uuid[]) WITH ORDINALITY AS a (key, lease_id, grant_id, ord)
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = a.key OFFSET 0) l ON true
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s ON true
@@ -23,22 +25,53 @@ WHERE CASE WHEN l.grant_id = a.grant_id THEN locksidecar.replicated() ELSE true 
 
 -- name: list
 -- Lists held locks in the order of their keys. Both bounds are conditions on the index, so the scan
--- begins after the last page and ends with the prefix.
--- $1 namespace, $2 after, $3 prefix, $4 first key after the prefix, $5 instance or empty, $6 limit
+-- begins after the last page and ends with the prefix. A shared key is held by any of its shares.
+-- $1 namespace, $2 after, $3 prefix, $4 first key after the prefix, $5 instance or empty, $6 limit, $7 holders of a
+-- shared key at most
 SELECT l.key,
     l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(), s.id,
     coalesce(s.instance, l.hold_instance), coalesce(s.pod, l.hold_pod), s.renewed,
     l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id,
     CASE WHEN l.contended THEN (
-        SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting
+        SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting,
+    CASE WHEN l.places IS NOT NULL THEN l.places WHEN l.contended THEN locksidecar.waiting_limit($1, l.key, l.served) END, NULL::integer AS slot,
+    CASE WHEN l.places IS NOT NULL THEN locksidecar.shown($1, l.key, $7, true, NULL) END
 FROM locksidecar.locks l
 LEFT JOIN locksidecar.leases s ON s.id = l.lease_id
 WHERE l.namespace = $1 AND l.key > $2 AND l.key >= $3 AND l.key < $4
-AND greatest(s.expires_at, l.hold_until) > clock_timestamp()
-AND ($5 = '' OR coalesce(s.instance, l.hold_instance) = $5)
+AND CASE WHEN l.places IS NULL THEN
+    greatest(s.expires_at, l.hold_until) > clock_timestamp() AND ($5 = '' OR coalesce(s.instance, l.hold_instance) = $5)
+ELSE EXISTS (
+    SELECT FROM locksidecar.shares h LEFT JOIN locksidecar.leases o ON o.id = h.lease_id
+    WHERE h.namespace = $1 AND h.key = l.key AND greatest(o.expires_at, h.hold_until) > clock_timestamp()
+    AND ($5 = '' OR coalesce(o.instance, h.hold_instance) = $5)) END
 ORDER BY l.key
 LIMIT $6
+
+-- name: waiting
+-- Lists living waiters in the order of their keys and queues. Positions are counted once from each of
+-- these waiters to the next, and for the first one of a key from the head of the queue.
+-- $1 namespace, $2 first key, $3 first key after the last one, $4 after this key, $5 and this waiter in its queue, $6 limit
+WITH page AS MATERIALIZED (
+    SELECT w.id, w.key, o.pod, w.session, w.owner, w.places, w.enqueued_at, w.traceparent
+    FROM locksidecar.waiters w CROSS JOIN LATERAL (
+        SELECT * FROM locksidecar.leases s WHERE s.id = w.lease_id AND s.expires_at > clock_timestamp() OFFSET 0) o
+    WHERE w.namespace = $1 AND w.key >= $2 AND w.key < $3 AND (w.key, w.id) > ($4, $5) AND w.outcome IS NULL
+    ORDER BY w.key, w.id LIMIT $6
+)
+SELECT key, id, (sum(since) OVER (PARTITION BY key ORDER BY id))::bigint, pod, session, owner, places,
+    greatest(clock_timestamp() - enqueued_at, interval '0'), traceparent
+FROM (
+    SELECT p.*, (
+        SELECT count(*) FROM locksidecar.waiters q
+        WHERE q.namespace = $1 AND q.key = p.key AND q.id > p.before AND q.id <= p.id AND q.outcome IS NULL) AS since
+    FROM (
+        SELECT *, coalesce(lag(id) OVER (PARTITION BY key ORDER BY id), (
+            SELECT served FROM locksidecar.locks l WHERE l.namespace = $1 AND l.key = page.key), 0) AS before
+        FROM page) p
+) counted
+ORDER BY key, id
 
 -- name: locked
 -- Returns the keys whose rows another session has locked now. It never waits, and its own locks end

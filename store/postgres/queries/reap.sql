@@ -21,7 +21,8 @@ SELECT id, namespace, key FROM due
 -- name: reap_waited
 -- Reads the keys held under reaped leases for which somebody waits. They are to be handed off
 -- (invariant 5). After the commit of the reap this sees every waiter that was inserted while the
--- lease lived.
+-- lease lived. The keys of shares are handed off whether somebody waits or not: an enqueue does not lock the
+-- leases of all holders, so its waiter may not be there yet.
 -- $1 leases, $2 namespaces, $3 the only keys that they can hold; both null: any
 SELECT l.namespace, l.key, l.lease_id
 FROM (
@@ -36,20 +37,29 @@ FROM (
 CROSS JOIN LATERAL (
     SELECT * FROM locksidecar.locks WHERE namespace = w.namespace AND key = w.key OFFSET 0) l
 WHERE l.lease_id = ANY ($1)
+UNION
+SELECT h.namespace, h.key, locksidecar.shared_lease() FROM locksidecar.shares h WHERE h.lease_id = ANY ($1)
 
 -- name: reap_rest
 -- Deletes waiters and watchers under reaped leases. A locked row is skipped: another session
--- cancels, hands over or drops it, or the sweep finds it.
+-- cancels, hands over or drops it, or the sweep finds it. Returns the keys that are shared, or can become so, because
+-- others may have waited behind these waiters.
 -- $1 leases
 WITH watched AS (
     DELETE FROM locksidecar.watchers
     WHERE (namespace, key, lease_id) IN (
         SELECT namespace, key, lease_id FROM locksidecar.watchers WHERE lease_id = ANY ($1)
         FOR UPDATE SKIP LOCKED)
+), waited AS (
+    DELETE FROM locksidecar.waiters
+    WHERE id IN (
+        SELECT id FROM locksidecar.waiters WHERE lease_id = ANY ($1) ORDER BY id FOR UPDATE SKIP LOCKED)
+    RETURNING namespace, key
 )
-DELETE FROM locksidecar.waiters
-WHERE id IN (
-    SELECT id FROM locksidecar.waiters WHERE lease_id = ANY ($1) ORDER BY id FOR UPDATE SKIP LOCKED)
+SELECT w.namespace, w.key, locksidecar.shared_lease()
+FROM (SELECT DISTINCT namespace, key FROM waited) w
+WHERE EXISTS (SELECT FROM locksidecar.locks l WHERE l.namespace = w.namespace AND l.key = w.key AND l.places IS NOT NULL)
+OR EXISTS (SELECT FROM locksidecar.waiters q WHERE q.namespace = w.namespace AND q.key = w.key AND q.places IS NOT NULL)
 
 -- name: lease_existing
 -- Returns the leases that exist. A lease that does not is dead for ever.
@@ -65,5 +75,5 @@ SELECT id FROM locksidecar.leases WHERE instance = $1 AND renewed
 -- Gives keys to their first living waiters, or frees them (invariant 5): see the function.
 -- $1 namespaces, $2 keys, $3 leases that hold them, $4 tokens or nulls, $5 trace contexts of releases, or empty
 SELECT namespace, key, outcome, expired, grant_id, lease_id, instance, token, acquired_at, expires_at,
-    hints, hint_instances, watched, ended, now
+    hints, hint_instances, watched, ended, slot, now
 FROM locksidecar.hand_off($1, $2, $3, $4, $5)

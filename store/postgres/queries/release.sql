@@ -50,7 +50,7 @@ RETURNING l.key, l.watched
 -- $9 ignore min_holds?, $10 trace contexts, $11 served waiters
 SELECT ord, state, token, lease_id, acquired_at, traceparent, now,
     outcome, expired, next_grant, next_lease, next_instance, next_token, next_acquired_at, next_expires_at,
-    hints, hint_instances, watched, cohort
+    hints, hint_instances, watched, cohort, slot
 FROM locksidecar.release($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
 -- name: notify_grants
@@ -77,9 +77,9 @@ AND set_config('synchronous_commit', 'off', true) IS NOT NULL
 -- name: amend
 -- Checks claims, and changes data and remaining times: see the function.
 -- $1 namespace, $2 not after, $3 instance, $4 keys, $5 tokens, $6 leases, $7 ttls (0: unchanged), $8 replace the data?,
--- $9 datas, $10 served waiters, and of the last of them: $11 sessions, $12 owners, $13 times of the grant, $14 trace contexts
+-- $9 datas, $10 served waiters, and of the last of them: $11 sessions, $12 owners, $13 times of the grant, $14 trace contexts; $15 make shares?
 SELECT ord, state,
     token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, hold_pending,
-    session, owner, data, traceparent, stopping, stop_reason, grant_id, waiting,
+    session, owner, data, traceparent, stopping, stop_reason, grant_id, waiting, places, slot, holders,
     hints, hint_instances, ended
-FROM locksidecar.amend($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+FROM locksidecar.amend($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)

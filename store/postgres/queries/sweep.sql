@@ -9,7 +9,7 @@ FROM locksidecar.sweep_step($1, $2, $3, $4)
 -- Deletes the waiters, watchers and signals of dead leases, if a reap has skipped them. A lease
 -- that this snapshot does not see is dead, because it is inserted before them. The sub-select looks
 -- each lease up by the index: there may be far more leases than these rows, and NOT EXISTS could
--- read them all.
+-- read them all. Also returns the shared keys of these waiters.
 -- $1 limit of each
 WITH waiters AS (
     DELETE FROM locksidecar.waiters
@@ -17,7 +17,7 @@ WITH waiters AS (
         SELECT w.id FROM locksidecar.waiters w
         WHERE (SELECT true FROM locksidecar.leases s WHERE s.id = w.lease_id) IS NULL
         ORDER BY w.id LIMIT $1 FOR UPDATE SKIP LOCKED)
-    RETURNING true
+    RETURNING namespace, key
 ), watchers AS (
     DELETE FROM locksidecar.watchers
     WHERE (namespace, key, lease_id) IN (
@@ -32,8 +32,13 @@ WITH waiters AS (
         WHERE (SELECT true FROM locksidecar.leases s WHERE s.id = g.lease_id) IS NULL
         ORDER BY g.id LIMIT $1 FOR UPDATE SKIP LOCKED)
     RETURNING true
+), shared AS (
+    SELECT w.namespace, w.key FROM (SELECT DISTINCT namespace, key FROM waiters) w
+    JOIN locksidecar.locks l ON l.namespace = w.namespace AND l.key = w.key AND l.places IS NOT NULL
 )
-SELECT greatest((SELECT count(*) FROM waiters), (SELECT count(*) FROM watchers), (SELECT count(*) FROM signals))
+SELECT greatest((SELECT count(*) FROM waiters), (SELECT count(*) FROM watchers), (SELECT count(*) FROM signals)),
+    (SELECT array_agg(s.namespace ORDER BY s.namespace, s.key) FROM shared s),
+    (SELECT array_agg(s.key ORDER BY s.namespace, s.key) FROM shared s)
 
 -- name: stats
 -- Counts what the whole database holds, by type and by pod, in one snapshot and by one reading of
@@ -52,6 +57,11 @@ WITH moment AS MATERIALIZED (
             coalesce(s.pod, l.hold_pod) AS pod, greatest(s.expires_at, l.hold_until) > now AS alive, greatest(now - l.acquired_at, interval '0') AS held_for
         FROM moment CROSS JOIN locksidecar.locks l LEFT JOIN locksidecar.leases s ON s.id = l.lease_id
         WHERE s.id IS NOT NULL OR l.hold_until > now
+        UNION ALL
+        SELECT h.namespace, CASE WHEN strpos(h.key, ':') > 0 THEN split_part(h.key, ':', 1) ELSE '' END,
+            coalesce(s.pod, h.hold_pod), greatest(s.expires_at, h.hold_until) > now, greatest(now - h.acquired_at, interval '0')
+        FROM moment CROSS JOIN locksidecar.shares h LEFT JOIN locksidecar.leases s ON s.id = h.lease_id
+        WHERE s.id IS NOT NULL OR h.hold_until > now
         UNION ALL
         SELECT w.namespace, CASE WHEN strpos(w.key, ':') > 0 THEN split_part(w.key, ':', 1) ELSE '' END,
             NULL, NULL, NULL

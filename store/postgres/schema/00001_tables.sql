@@ -119,8 +119,39 @@ CREATE TABLE locksidecar.locks (
     -- open snapshot keeps dead rows of earlier waiters in the index, and each hand-off would read
     -- all of them.
     served      bigint NOT NULL DEFAULT 0,
+    -- Not null: the key is shared, see shares. It is the limit of holders, or 0 for none. lease_id is then
+    -- shared_lease(), token is that of the youngest share, and grant_id is null if that was released.
+    places      integer,
     PRIMARY KEY (namespace, key)
 ) WITH (fillfactor = 50, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.05);
+
+-- The holders of shared keys. All changes are made under the lock of the lock row. A share counts until its
+-- row is deleted: by a release, or when its lease is gone and its min_hold is over.
+CREATE TABLE locksidecar.shares (
+    namespace   text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL,
+    token       bigint NOT NULL,
+    lease_id    uuid NOT NULL,
+    -- Null: it was released, and its min_hold is pending.
+    grant_id    uuid,
+    -- With a limit, the smallest number from 0 on that no other share had.
+    slot        integer NOT NULL,
+    session     text NOT NULL,
+    owner       text NOT NULL,
+    acquired_at timestamptz NOT NULL,
+    data        text,
+    traceparent text NOT NULL,
+    handed_by   text NOT NULL,
+    stopping    timestamptz,
+    stop_reason text,
+    hold_until    timestamptz,
+    hold_instance text,
+    hold_pod      text,
+    PRIMARY KEY (namespace, key, token)
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.05);
+-- A reap hands on the keys of the shares that it ends, whether a waiter is known or not. So nobody
+-- must lock the leases of all holders to wait for a shared key.
+CREATE INDEX shares_lease ON locksidecar.shares (lease_id);
 
 -- The queues. The ids are the order of a key's queue, because a waiter is inserted under the lock
 -- of the lock row. A row with an outcome waits no more: its sidecar reads the outcome.
@@ -145,6 +176,8 @@ CREATE TABLE locksidecar.waiters (
     -- 'success': a release with this result skipped the waiter.
     outcome     text,
     result      text,
+    -- Not null: the waiter asks for a share, and this is its limit of holders, or 0 for none.
+    places      integer,
     -- The same request may come in two namespaces.
     UNIQUE (namespace, grant_id)
 ) WITH (vacuum_truncate = off);
@@ -152,6 +185,8 @@ CREATE TABLE locksidecar.waiters (
 -- with this index, and read all waiters of the namespace.
 CREATE INDEX waiters_queue ON locksidecar.waiters (key, namespace, id);
 CREATE INDEX waiters_lease ON locksidecar.waiters (lease_id);
+-- Tells whether a key has shared waiters. It costs exclusive ones nothing.
+CREATE INDEX waiters_shared ON locksidecar.waiters (key, namespace) WHERE places IS NOT NULL;
 
 -- Requests to sessions that hold locks. The holder's sidecar deletes them when it has read them.
 CREATE TABLE locksidecar.signals (

@@ -1,0 +1,399 @@
+-- Shared keys: see Shares in doc.go. Each function is called with the lock row locked, and reads the shares
+-- in a statement of its own after that. So it sees all that was done under the lock before.
+
+-- shared_lease is in locks.lease_id while a key is shared. No lease has this id. So statements for exclusive
+-- locks take the key for held, by nobody whom they know.
+CREATE OR REPLACE FUNCTION locksidecar.shared_lease() RETURNS uuid
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT '00000000-0000-0000-0000-000000000001'::uuid
+$$;
+
+-- as_lock returns a share as if it were the exclusive lock of its key: by its token, or by its attempt. If
+-- there is no such share, the row stays as it is, and claim_status tells how the youngest share ended.
+CREATE OR REPLACE FUNCTION locksidecar.as_lock(l locksidecar.locks, by_token bigint, by_grant uuid) RETURNS locksidecar.locks
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    h locksidecar.shares;
+BEGIN
+    SELECT * INTO h FROM locksidecar.shares s
+    WHERE s.namespace = l.namespace AND s.key = l.key AND (s.token = by_token OR s.grant_id = by_grant)
+    ORDER BY s.grant_id = by_grant DESC NULLS LAST LIMIT 1;
+    IF FOUND THEN
+        l.lease_id := h.lease_id; l.token := h.token; l.grant_id := h.grant_id;
+        l.session := h.session; l.owner := h.owner; l.acquired_at := h.acquired_at; l.data := h.data;
+        l.traceparent := h.traceparent; l.handed_by := h.handed_by; l.stopping := h.stopping; l.stop_reason := h.stop_reason;
+        l.hold_until := h.hold_until; l.hold_instance := h.hold_instance; l.hold_pod := h.hold_pod;
+    END IF;
+    RETURN l;
+END
+$$;
+
+-- slot_of returns the slot of a share.
+CREATE OR REPLACE FUNCTION locksidecar.slot_of(l locksidecar.locks) RETURNS integer
+LANGUAGE sql STABLE AS $$
+    SELECT h.slot FROM locksidecar.shares h WHERE h.namespace = l.namespace AND h.key = l.key AND h.token = l.token
+$$;
+
+-- free_slot returns the smallest number that no share of a key has.
+CREATE OR REPLACE FUNCTION locksidecar.free_slot(ns text, k text) RETURNS integer
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce(min(x.n) FILTER (WHERE x.slot > x.n), count(*))::integer
+    FROM (
+        SELECT h.slot, row_number() OVER (ORDER BY h.slot) - 1 AS n
+        FROM locksidecar.shares h WHERE h.namespace = ns AND h.key = k
+    ) x
+$$;
+
+-- shown describes holders of a shared key as JSON: how many there are, when the next one ends, and the
+-- first ones in the order of their tokens. Null: there are none. living: without those whose lease has expired
+-- and is not reaped. only: the holder under this token alone. Times are in microseconds from now. In the quiet
+-- time, the next end is not later than that of the quiet time, so that waiters look then.
+CREATE OR REPLACE FUNCTION locksidecar.shown(ns text, k text, most bigint, living boolean, only_token bigint) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT json_build_object(
+        'count', max(x.count), 'next_end', least(min(x.lasts),
+            (SELECT (extract(epoch FROM m.quiet_until - clock_timestamp()) * 1000000)::bigint
+                FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp())),
+        'holders', json_agg(json_build_object(
+            'token', x.token, 'slot', x.slot, 'lease', x.id, 'instance', coalesce(x.instance, x.hold_instance),
+            'pod', coalesce(x.pod, x.hold_pod), 'renewed', x.renewed, 'pending', NOT x.alive,
+            'session', x.session, 'owner', x.owner, 'data', x.data, 'traceparent', x.traceparent,
+            'acquired_at', (extract(epoch FROM x.acquired_at) * 1000000)::bigint,
+            'held_for', (extract(epoch FROM clock_timestamp() - x.acquired_at) * 1000000)::bigint, 'expires_in', x.lasts,
+            'stopping', (extract(epoch FROM x.stopping) * 1000000)::bigint, 'stop_reason', x.stop_reason
+        ) ORDER BY x.token) FILTER (WHERE x.n <= most))::text
+    FROM (
+        SELECT *, row_number() OVER (ORDER BY h.token) AS n
+        FROM (
+            SELECT h.*, s.id, s.instance, s.pod, s.renewed, count(*) OVER () AS count,
+                coalesce(s.expires_at > clock_timestamp(), false) AS alive,
+                coalesce((extract(epoch FROM greatest(s.expires_at, h.hold_until) - clock_timestamp()) * 1000000)::bigint, 0) AS lasts
+            FROM locksidecar.shares h LEFT JOIN locksidecar.leases s ON s.id = h.lease_id
+            WHERE h.namespace = ns AND h.key = k
+            AND (NOT living OR greatest(s.expires_at, h.hold_until) > clock_timestamp())
+        ) h
+        WHERE only_token IS NULL OR h.token = only_token
+    ) x
+    HAVING count(*) > 0
+$$;
+
+-- look tells whether a shared key must be settled by hand_off: a share is dead, or the first waiter is, or
+-- it fits. expired has the leases to be reaped before: those of shares, and of waiters before the first living one.
+CREATE OR REPLACE FUNCTION locksidecar.look(ns text, k text, OUT settle boolean, OUT expired uuid[])
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+    l locksidecar.locks;
+    q record;
+    n bigint;
+BEGIN
+    SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = k;
+    SELECT sum(h.n)::bigint, bool_or(NOT h.kept AND s.id IS NULL),
+        array_agg(s.id) FILTER (WHERE NOT h.kept AND s.expires_at <= clock_timestamp())
+    INTO n, look.settle, look.expired
+    FROM (
+        SELECT lease_id, coalesce(hold_until > clock_timestamp(), false) AS kept, count(*) AS n
+        FROM locksidecar.shares WHERE namespace = ns AND key = k GROUP BY 1, 2
+    ) h
+    LEFT JOIN locksidecar.leases s ON s.id = h.lease_id;
+    look.settle := coalesce(look.settle OR look.expired IS NOT NULL, true);
+    IF l.contended THEN
+        FOR q IN
+            SELECT w.places, o.id, o.expires_at
+            FROM locksidecar.waiters w LEFT JOIN locksidecar.leases o ON o.id = w.lease_id
+            WHERE w.namespace = ns AND w.key = k AND w.id > l.served AND w.outcome IS NULL ORDER BY w.id
+        LOOP
+            IF q.expires_at > clock_timestamp() THEN
+                look.settle := look.settle OR coalesce(l.places = 0 AND q.places IS NOT NULL OR n < l.places AND q.places IS NOT NULL, false)
+                    AND NOT EXISTS (SELECT FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp());
+                EXIT;
+            END IF;
+            look.settle := true;
+            IF q.id IS NOT NULL THEN
+                look.expired := array_append(look.expired, q.id);
+            END IF;
+        END LOOP;
+    END IF;
+END
+$$;
+
+-- give_share is give for an attempt w that asks for a share. The key is free, or has shares and a place.
+CREATE OR REPLACE FUNCTION locksidecar.give_share(
+    w locksidecar.waiters, its_instance text, its_pod text, by_release text,
+    OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz, OUT slot integer)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    its_lease uuid := w.lease_id;
+BEGIN
+    give_share.acquired_at := clock_timestamp();
+    give_share.expires_at := give_share.acquired_at + greatest(w.ttl, w.min_hold);
+    give_share.slot := CASE WHEN w.places > 0 THEN locksidecar.free_slot(w.namespace, w.key) ELSE 0 END;
+    IF w.ttl IS NOT NULL THEN
+        its_lease := gen_random_uuid();
+        INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at, namespace, key)
+        VALUES (its_lease, its_instance, its_pod, false, w.ttl, give_share.expires_at, w.namespace, w.key);
+    END IF;
+    UPDATE locksidecar.locks l
+    SET lease_id = locksidecar.shared_lease(), places = w.places, grant_id = w.grant_id,
+        token = greatest(locksidecar.token_at(give_share.acquired_at), (SELECT m.first_token FROM locksidecar.meta m), l.token + 32),
+        contended = EXISTS (
+            SELECT FROM locksidecar.waiters q
+            WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > greatest(l.served, w.id) AND q.outcome IS NULL),
+        served = greatest(l.served, w.id), stopping = NULL, stop_reason = NULL, session = '', owner = '',
+        acquired_at = give_share.acquired_at, data = NULL, traceparent = '', handed_by = '', freed_at = NULL,
+        hold_until = NULL, hold_instance = NULL, hold_pod = NULL
+    WHERE l.namespace = w.namespace AND l.key = w.key
+    RETURNING l.token INTO give_share.token;
+    INSERT INTO locksidecar.shares
+        (namespace, key, token, lease_id, grant_id, slot, session, owner, acquired_at, data, traceparent, handed_by,
+        hold_until, hold_instance, hold_pod)
+    VALUES (w.namespace, w.key, give_share.token, its_lease, w.grant_id, give_share.slot, w.session, w.owner,
+        give_share.acquired_at, w.data, w.traceparent, by_release, give_share.acquired_at + w.min_hold,
+        CASE WHEN w.min_hold IS NOT NULL THEN its_instance END, CASE WHEN w.min_hold IS NOT NULL THEN its_pod END);
+END
+$$;
+
+-- pass_shares settles a shared key: it drops dead shares, and grants the key to the waiters at the head that
+-- fit. If no share is left, pass_on decides about the first one, or frees the key (invariant 5). One row for
+-- each dropped share for those who watch (lapsed), and for each grant, as of pass_on. At the end there may be a row with the
+-- leases of expired waiters that were passed over, and with hints: the next waiter looks, because a new share can
+-- end earlier, and all do while it is the quiet time, or while a min_hold keeps a share whose lease is gone.
+CREATE OR REPLACE FUNCTION locksidecar.pass_shares(ns text, k text, by_release text)
+RETURNS TABLE (
+    outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text, token bigint, acquired_at timestamptz,
+    expires_at timestamptz, hints uuid[], hint_instances text[], watched boolean, ended bigint, slot integer)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    l locksidecar.locks;
+    none locksidecar.leases;
+    w locksidecar.waiters;
+    s locksidecar.leases;
+    g record;
+    gone record;
+    n bigint;
+    last bigint := 0::bigint; -- waiters up to this id were looked at
+    passed uuid[];
+    quiet boolean;
+    looks integer := 0; -- so many waiters are to look
+BEGIN
+    SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = k;
+    pass_shares.watched := l.watched;
+    FOR gone IN
+        DELETE FROM locksidecar.shares h
+        WHERE h.namespace = ns AND h.key = k AND (h.hold_until > clock_timestamp()) IS NOT TRUE
+        AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = h.lease_id)
+        RETURNING h.token, h.grant_id
+    LOOP
+        IF gone.grant_id IS NOT NULL THEN -- else its end was told when it was released
+            pass_shares.outcome := 'lapsed'; pass_shares.ended := gone.token;
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+    pass_shares.ended := NULL;
+    n := (SELECT count(*) FROM locksidecar.shares h WHERE h.namespace = ns AND h.key = k);
+    IF n = 0 THEN
+        SELECT * INTO g FROM locksidecar.pass_on(l, none, by_release);
+        pass_shares.outcome := g.outcome; pass_shares.expired := g.expired; pass_shares.grant_id := g.grant_id;
+        pass_shares.lease_id := g.lease_id; pass_shares.instance := g.instance; pass_shares.token := g.token;
+        pass_shares.acquired_at := g.acquired_at; pass_shares.expires_at := g.expires_at;
+        pass_shares.hints := g.hints; pass_shares.hint_instances := g.hint_instances; pass_shares.slot := g.slot;
+        RETURN NEXT;
+        IF g.slot IS NULL THEN
+            RETURN;
+        END IF;
+        n := 1;
+        SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = k;
+    END IF;
+
+    quiet := EXISTS (SELECT FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp());
+    pass_shares.expired := NULL; pass_shares.hints := NULL; pass_shares.hint_instances := NULL;
+    WHILE l.contended LOOP
+        SELECT q.* INTO w FROM locksidecar.waiters q
+        WHERE q.namespace = ns AND q.key = k AND q.id > greatest(l.served, last) AND q.outcome IS NULL
+        ORDER BY q.id LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        last := w.id;
+        -- The lock on its lease keeps it from being reaped.
+        SELECT * INTO s FROM locksidecar.leases o WHERE o.id = w.lease_id FOR KEY SHARE;
+        IF NOT FOUND THEN
+            DELETE FROM locksidecar.waiters q WHERE q.id = w.id;
+            CONTINUE;
+        ELSIF s.expires_at <= clock_timestamp() THEN
+            passed := array_append(passed, s.id);
+            CONTINUE;
+        END IF;
+        EXIT WHEN w.places IS NULL OR l.places > 0 AND n >= l.places;
+        IF quiet THEN
+            looks := 100;
+            EXIT;
+        END IF;
+        DELETE FROM locksidecar.waiters q WHERE q.id = w.id;
+        CONTINUE WHEN NOT FOUND; -- cancelled
+        IF passed IS NOT NULL THEN
+            w.id := NULL;
+        END IF;
+        g := locksidecar.give_share(w, s.instance, s.pod, by_release);
+        n := n + 1;
+        pass_shares.outcome := 'granted'; pass_shares.grant_id := w.grant_id; pass_shares.lease_id := w.lease_id;
+        pass_shares.instance := s.instance; pass_shares.token := g.token; pass_shares.acquired_at := g.acquired_at;
+        pass_shares.expires_at := CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, s.expires_at) ELSE g.expires_at END;
+        pass_shares.slot := g.slot;
+        RETURN NEXT;
+        looks := 1;
+    END LOOP;
+    IF l.contended AND EXISTS (
+        SELECT FROM locksidecar.shares h
+        WHERE h.namespace = ns AND h.key = k AND h.hold_until > clock_timestamp()
+        AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = h.lease_id))
+    THEN
+        looks := 100;
+    END IF;
+    IF looks > 0 OR passed IS NOT NULL THEN
+        pass_shares.outcome := 'passed'; pass_shares.expired := passed; pass_shares.slot := NULL;
+        SELECT f.hints, f.hint_instances INTO pass_shares.hints, pass_shares.hint_instances
+        FROM locksidecar.first_waiters(ns, k, looks) f;
+        RETURN NEXT;
+    END IF;
+END
+$$;
+
+-- end_share deletes a share l, seen as a lock, and its lease if that is of this lock alone. If the share is
+-- the youngest one, the lock row remembers whether it was released.
+CREATE OR REPLACE FUNCTION locksidecar.end_share(l locksidecar.locks, released boolean) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM locksidecar.shares h WHERE h.namespace = l.namespace AND h.key = l.key AND h.token = l.token;
+    DELETE FROM locksidecar.leases s WHERE s.id = l.lease_id AND NOT s.renewed;
+    IF released THEN
+        UPDATE locksidecar.locks k SET grant_id = NULL
+        WHERE k.namespace = l.namespace AND k.key = l.key AND k.token = l.token;
+    END IF;
+END
+$$;
+
+-- downgrade makes a share of an exclusive lock. It takes the limit of the shared waiters, if there are any. Its
+-- lease s is locked, so a reap comes before, or finds the share.
+CREATE OR REPLACE FUNCTION locksidecar.downgrade(l locksidecar.locks) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM locksidecar.leases s WHERE s.id = l.lease_id AND s.expires_at > clock_timestamp() FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    INSERT INTO locksidecar.shares
+        (namespace, key, token, lease_id, grant_id, slot, session, owner, acquired_at, data, traceparent, handed_by,
+        stopping, stop_reason, hold_until, hold_instance, hold_pod)
+    VALUES (l.namespace, l.key, l.token, l.lease_id, l.grant_id, 0, l.session, l.owner, l.acquired_at, l.data,
+        l.traceparent, l.handed_by, l.stopping, l.stop_reason, l.hold_until, l.hold_instance, l.hold_pod);
+    UPDATE locksidecar.locks k
+    SET lease_id = locksidecar.shared_lease(), places = coalesce(locksidecar.waiting_limit(l.namespace, l.key, l.served), 0),
+        stopping = NULL, stop_reason = NULL, session = '', owner = '', data = NULL, traceparent = '', handed_by = '',
+        hold_until = NULL, hold_instance = NULL, hold_pod = NULL
+    WHERE k.namespace = l.namespace AND k.key = l.key;
+    RETURN true;
+END
+$$;
+
+-- waiting_limit returns the limit that the shared waiters of a key name, or null if there are none.
+CREATE OR REPLACE FUNCTION locksidecar.waiting_limit(ns text, k text, after bigint) RETURNS integer
+LANGUAGE sql STABLE AS $$
+    SELECT q.places FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+    WHERE q.namespace = ns AND q.key = k AND q.places IS NOT NULL AND q.id > after AND q.outcome IS NULL
+    ORDER BY o.expires_at > clock_timestamp() DESC, q.id LIMIT 1
+$$;
+
+-- other_limits tells whether an ask for a share names another limit than the shares, or the shared waiters, of a
+-- key. Waiters whose lease has expired name none: these leases are to be reaped first (expired).
+CREATE OR REPLACE FUNCTION locksidecar.other_limits(
+    l locksidecar.locks, places integer, OUT mismatch boolean, OUT expired uuid[])
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+BEGIN
+    mismatch := l.places <> other_limits.places;
+    IF l.places IS NULL THEN
+        SELECT coalesce(bool_or(o.expires_at > clock_timestamp()), false),
+            array_agg(DISTINCT o.id) FILTER (WHERE o.expires_at <= clock_timestamp())
+        INTO other_limits.mismatch, other_limits.expired
+        FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+        WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL
+        AND q.places <> other_limits.places;
+    END IF;
+END
+$$;
+
+-- release_share is release for a claim on a shared key.
+CREATE OR REPLACE FUNCTION locksidecar.release_share(
+    whole locksidecar.locks, its_instance text, claimed_token bigint, claimed_lease uuid, undelivered boolean, success boolean,
+    result text, at_once boolean, by_release text, served text)
+RETURNS TABLE (
+    state text, token bigint, lease_id uuid, acquired_at timestamptz, traceparent text, now timestamptz,
+    outcome text, expired uuid[], next_grant uuid, next_lease uuid, next_instance text,
+    next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz,
+    hints uuid[], hint_instances text[], watched boolean, cohort uuid[], slot integer)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    l locksidecar.locks;
+    s locksidecar.leases;
+    kept boolean;
+    ends boolean := false;
+BEGIN
+    l := locksidecar.as_lock(whole, claimed_token, NULL);
+    SELECT * INTO s FROM locksidecar.leases o WHERE o.id = l.lease_id;
+    release_share.token := claimed_token; release_share.lease_id := locksidecar.shared_lease();
+    release_share.acquired_at := l.acquired_at; release_share.traceparent := l.traceparent;
+    release_share.watched := l.watched; release_share.now := clock_timestamp();
+    release_share.state := locksidecar.claim_status(claimed_token, claimed_lease, its_instance, l, s);
+    IF undelivered AND release_share.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
+        release_share.state := 'other'; -- another instance may have delivered it
+    END IF;
+    PERFORM locksidecar.drop_served(l.namespace, l.key, served);
+    IF success AND release_share.state = 'holds' THEN
+        UPDATE locksidecar.waiters q SET outcome = 'success', result = release_share.result
+        WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.skip AND q.outcome IS NULL;
+    END IF;
+    kept := coalesce(l.hold_until > clock_timestamp(), false);
+    IF l.lease_id = locksidecar.shared_lease() THEN -- there is no such share
+        kept := false;
+    ELSIF kept AND NOT (at_once AND (release_share.state = 'holds' OR l.lease_id = claimed_lease)) THEN
+        IF release_share.state = 'holds' OR (release_share.state = 'expired' AND s.id IS NOT NULL) THEN
+            UPDATE locksidecar.shares h
+            SET lease_id = gen_random_uuid(),
+                grant_id = CASE WHEN release_share.state = 'expired' THEN h.grant_id END,
+                stopping = CASE WHEN release_share.state = 'expired' THEN h.stopping END
+            WHERE h.namespace = l.namespace AND h.key = l.key AND h.token = l.token;
+        END IF;
+        IF release_share.state = 'holds' THEN
+            release_share.outcome := 'hold_pending';
+            DELETE FROM locksidecar.leases o WHERE o.id = s.id AND NOT o.renewed;
+            UPDATE locksidecar.locks k SET grant_id = NULL
+            WHERE k.namespace = l.namespace AND k.key = l.key AND k.token = l.token;
+        END IF;
+    ELSIF release_share.state IN ('holds', 'expired') THEN
+        PERFORM locksidecar.end_share(l, release_share.state = 'holds');
+        release_share.outcome := 'ended';
+        ends := true;
+    END IF;
+    IF release_share.outcome = 'hold_pending' OR (release_share.state = 'released' AND kept) THEN
+        SELECT f.hints, f.hint_instances INTO release_share.hints, release_share.hint_instances
+        FROM locksidecar.first_waiters(l.namespace, l.key, 100) f;
+    ELSIF release_share.outcome IS NULL AND claimed_lease <> '00000000-0000-0000-0000-000000000000' THEN
+        -- A repeat: those who were granted since may not have heard.
+        SELECT array_agg(f.grant_id), array_agg(f.instance) INTO release_share.hints, release_share.hint_instances
+        FROM (
+            SELECT h.grant_id, o.instance
+            FROM locksidecar.shares h JOIN locksidecar.leases o ON o.id = h.lease_id
+            WHERE h.namespace = l.namespace AND h.key = l.key AND h.token > claimed_token AND h.grant_id IS NOT NULL
+            ORDER BY h.token LIMIT 100) f;
+    END IF;
+    RETURN NEXT;
+    IF ends OR served <> '' OR success THEN
+        RETURN QUERY SELECT NULL::text, p.ended, locksidecar.shared_lease(), NULL::timestamptz, NULL::text, clock_timestamp(),
+            p.outcome, p.expired, p.grant_id, p.lease_id, p.instance, p.token, p.acquired_at, p.expires_at,
+            p.hints, p.hint_instances, p.watched, NULL::uuid[], p.slot
+        FROM locksidecar.pass_shares(l.namespace, l.key, by_release) p;
+    END IF;
+END
+$$;

@@ -1,0 +1,270 @@
+package postgres_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// As in race_test.go, what would be a race is a sequence: another session's transaction on a shared key is
+// open when the store comes, and commits then.
+
+// asks asks in the other session's transaction, which is open after that. limit is a literal.
+func (s *scene) asks(mayWait bool, grant store.AttemptID, limit string) {
+	s.Helper()
+	exec(s.T, s.other, "BEGIN")
+	exec(s.T, s.other, `SELECT locksidecar.ask('n', 'infinity', $1, 'i', 'p', '{k}', ARRAY[$2::uuid], ARRAY[$3::uuid], '{0}',
+		'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', $4::text::integer[])`, mayWait, grant, s.lease, limit)
+}
+
+// releases releases in the other session's transaction, which is open after that.
+func (s *scene) releases(token int64) {
+	s.Helper()
+	exec(s.T, s.other, "BEGIN")
+	exec(s.T, s.other, `SELECT locksidecar.release('n', 'i', '{k}', ARRAY[$1::bigint], ARRAY[$2::uuid], '{false}', '{false}',
+		'{NULL}', '{false}', '{""}', '{""}')`, token, s.lease)
+}
+
+// meanwhile calls the store, which waits for the other transaction until that is committed.
+func (s *scene) meanwhile(call func() error) {
+	s.Helper()
+	done := make(chan error, 1)
+	go func() { done <- call() }()
+	awaitBlocked(s.T, s.url)
+	exec(s.T, s.other, "COMMIT")
+	if err := <-done; err != nil {
+		s.Fatal(err)
+	}
+}
+
+// shareOf is an attempt to get a share of the key of these tests, with the shared lease of the scene.
+func (s *scene) shareOf(limit int) store.Ask {
+	ask := askFor("k", s.lease)
+	ask.Shared, ask.Limit = true, limit
+	return ask
+}
+
+func (s *scene) releaseOf(token int64) func() error {
+	return func() error {
+		_, err := s.Release(s.Context(), []store.Claim{{Key: "k", Token: token, Lease: s.lease}})
+		return err
+	}
+}
+
+// slots reads which attempts have shares, with their slots.
+func (s *scene) slots() map[uuid.UUID]int {
+	s.Helper()
+	rows, err := s.conn.Query(s.Context(), "SELECT grant_id, slot FROM locksidecar.shares WHERE key = 'k'")
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer rows.Close()
+	found := map[uuid.UUID]int{}
+	for rows.Next() {
+		var id uuid.UUID
+		var slot int
+		if err := rows.Scan(&id, &slot); err != nil {
+			s.Fatal(err)
+		}
+		found[id] = slot
+	}
+	return found
+}
+
+func TestTwoReleasesOfSharesLetTheWriterIn(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	first := want(t, acquire(t, s, s.shareOf(0)), store.Granted).Token
+	second := want(t, acquire(t, s, s.shareOf(0)), store.Granted).Token
+	writer := askFor("k", s.lease)
+	want(t, enqueue(t, s, writer), store.Queued)
+	s.releases(first)
+	s.meanwhile(s.releaseOf(second))
+	if grant, _, token := holder(t, s.conn, "k"); grant != writer.ID || token <= second || len(s.slots()) > 0 {
+		t.Errorf("granted to %s under %d, with shares %v", grant, token, s.slots())
+	}
+}
+
+func TestSharesOfOneKeyAreReleasedInOneBatch(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	var claims []store.Claim
+	for range 3 {
+		claims = append(claims, store.Claim{Key: "k", Lease: s.lease, Token: want(t, acquire(t, s, s.shareOf(3)), store.Granted).Token})
+	}
+	waiter := s.shareOf(3)
+	want(t, enqueue(t, s, waiter), store.Queued)
+	claims[1].Token++ // nobody has it
+	verdicts, err := s.Release(t.Context(), claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, status := range []store.ClaimStatus{store.Holds, store.UnknownToken, store.Holds} {
+		if verdicts[i].Status != status {
+			t.Errorf("claim %d: %d, want %d", i, verdicts[i].Status, status)
+		}
+	}
+	if got := s.slots(); len(got) != 2 || got[waiter.ID] != 0 {
+		t.Errorf("shares %v, want the waiter's in slot 0 and one more", got)
+	}
+}
+
+func TestLastReleaseOfASharedKeySeesAnEnqueueInFlight(t *testing.T) {
+	t.Parallel()
+	for mode, limit := range map[string]string{"writer": "{NULL}", "reader": "{1}"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			token := want(t, acquire(t, s, s.shareOf(1)), store.Granted).Token
+			grant := uuid.New()
+			s.asks(true, grant, limit)
+			s.meanwhile(s.releaseOf(token))
+			if got, _, next := holder(t, s.conn, "k"); got != grant || next <= token {
+				t.Errorf("granted to %s under %d after %d", got, next, token)
+			}
+		})
+	}
+}
+
+// The enqueue locks no lease of a shared holder, so the reap is not kept waiting by one.
+func TestReapOfAShareSeesAnEnqueueInFlight(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	dying := openLease(t, s, time.Hour)
+	share := s.shareOf(0)
+	share.Lease = dying
+	want(t, acquire(t, s, share), store.Granted)
+	grant := uuid.New()
+	s.asks(true, grant, "{NULL}")
+	s.meanwhile(func() error { return s.Revoke(t.Context(), []store.LeaseID{dying}) })
+	if got, _, _ := holder(t, s.conn, "k"); got != grant {
+		t.Errorf("granted to %s, want the waiter", got)
+	}
+}
+
+// A share is granted under a lease that a reap deletes before the grant is committed.
+func TestShareUnderADeadLeaseIsInTheWayOfNobody(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	dying := openLease(t, s, time.Hour)
+	living := s.lease
+	s.lease = dying
+	s.asks(false, uuid.New(), "{1}")
+	s.lease = living
+	if err := s.Revoke(t.Context(), []store.LeaseID{dying}); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, s.other, "COMMIT")
+	waiter := s.shareOf(1)
+	if got := want(t, enqueue(t, s, waiter), store.Granted); got.Slot != 0 {
+		t.Errorf("slot %d", got.Slot)
+	}
+	if got := s.slots(); len(got) != 1 {
+		t.Errorf("shares %v", got)
+	}
+}
+
+func TestLimitIsKeptBesideAGrantInFlight(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []int{1, 2} {
+		t.Run(fmt.Sprint(limit), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			first := want(t, acquire(t, s, s.shareOf(limit)), store.Granted).Token
+			if limit > 1 {
+				want(t, acquire(t, s, s.shareOf(limit)), store.Granted)
+			}
+			if verdict := release(t, s, store.Claim{Key: "k", Token: first, Lease: s.lease}); verdict.Status != store.Holds {
+				t.Fatalf("released: %+v", verdict)
+			}
+			s.asks(false, uuid.New(), fmt.Sprintf("{%d}", limit))
+			s.meanwhile(func() error {
+				answers, err := s.Acquire(t.Context(), []store.Ask{s.shareOf(limit)})
+				if err == nil && answers[0].Outcome != store.Held {
+					err = fmt.Errorf("outcome %d, want %d", answers[0].Outcome, store.Held)
+				}
+				return err
+			})
+			slots := map[int]bool{}
+			for _, slot := range s.slots() {
+				slots[slot] = true
+			}
+			if len(s.slots()) != limit || len(slots) != limit {
+				t.Errorf("shares %v with limit %d", s.slots(), limit)
+			}
+		})
+	}
+}
+
+func TestSlotsDifferBesideAGrantInFlight(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	other := uuid.New()
+	s.asks(false, other, "{2}")
+	mine := s.shareOf(2)
+	s.meanwhile(func() error {
+		answers, err := s.Acquire(t.Context(), []store.Ask{mine})
+		if err == nil && (answers[0].Outcome != store.Granted || answers[0].Slot != 1) {
+			err = fmt.Errorf("answered %+v", answers[0])
+		}
+		return err
+	})
+	if got := s.slots(); got[other] != 0 || got[mine.ID] != 1 {
+		t.Errorf("slots %v", got)
+	}
+}
+
+// The writer's row is deleted while a release that has seen it makes the key a shared one.
+func TestCancelOfAWriterMeetsAGrantOfTheReaderBefore(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+	before, writer, behind := s.shareOf(0), askFor("k", s.lease), s.shareOf(0)
+	for _, ask := range []store.Ask{before, writer, behind} {
+		want(t, enqueue(t, s, ask), store.Queued)
+	}
+	s.releases(token)
+	s.meanwhile(func() error {
+		_, err := s.Cancel(t.Context(), []store.Attempt{writer.Attempt})
+		return err
+	})
+	got := s.slots()
+	if _, ok := got[behind.ID]; !ok || len(got) != 2 {
+		t.Errorf("shares %v, want %s and %s", got, before.ID, behind.ID)
+	}
+}
+
+func TestCancelOfAWriterMeetsTheEnqueueOfAReader(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	want(t, acquire(t, s, s.shareOf(0)), store.Granted)
+	writer, grant := askFor("k", s.lease), uuid.New()
+	want(t, enqueue(t, s, writer), store.Queued)
+	s.asks(true, grant, "{0}")
+	s.meanwhile(func() error {
+		_, err := s.Cancel(t.Context(), []store.Attempt{writer.Attempt})
+		return err
+	})
+	if got := s.slots(); len(got) != 2 {
+		t.Errorf("shares %v, want %s among them", got, grant)
+	}
+}
+
+// Nothing of a key that was shared is left in its row: exclusive locks cost what they did.
+func TestKeyThatWasSharedIsFreeForAll(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	token := want(t, acquire(t, s, s.shareOf(2)), store.Granted).Token
+	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
+	if free := pgtest.Query[bool](t, s.url, "SELECT lease_id IS NULL AND places IS NULL AND grant_id IS NULL FROM locksidecar.locks WHERE key = 'k'"); !free {
+		t.Error("the row is not that of a free key")
+	}
+	if next := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted); next.Token <= token {
+		t.Errorf("token %d after %d", next.Token, token)
+	}
+}
