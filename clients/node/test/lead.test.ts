@@ -160,6 +160,16 @@ test("watchLeader yields the changes", async () => {
   assert.equal((await ended.next()).done, true);
 });
 
+test("the same data is told once", async () => {
+  const client = sidecar.client();
+  await using leaders = client.watchLeader("same");
+  assert.equal((await leaders.next()).value, null);
+  for (const data of [1, 1, 2]) {
+    await client.acquire("same", { mode: "shared", data }); // an exclusive holder is followed by null
+  }
+  assert.deepEqual([(await leaders.next()).value, (await leaders.next()).value], [1, 2]);
+});
+
 test("kill -9 of the leader elects the next one at once", { timeout: 2 * patienceMs }, async () => {
   const client = sidecar.client();
   const first = child("leader", sidecar.socketPath, "killed leader", "first");
