@@ -40,6 +40,8 @@ type Lock struct {
 	// have all of its keys.
 	unpublished bool
 	letGo       bool
+	// ofGroup: it was won by a call for several keys. It never changes.
+	ofGroup bool
 }
 
 // Lease is the one that the lock is held under.
