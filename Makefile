@@ -88,6 +88,9 @@ test-unit: test-deps vet
 	GORACE=atexit_sleep_ms=0 go test -race -vet=off ./store/postgres $$(go list ./... | grep -v -e /e2e$$ -e /store/postgres$$ $(ONE_GOROUTINE:%=-e locksidecar/%$$)); \
 	race=$$?; wait $$plain && exit $$race
 
+test-combinations: test-deps ## Run the stores' suite with each epoch source in each way to connect to PostgreSQL
+	GORACE=atexit_sleep_ms=0 go test -race -vet=off -count=1 -timeout 30m -run '^TestConformanceByEpochSource$$' ./store/postgres -combinations
+
 # The end-to-end tests measure times, so nothing else runs beside them; and the test
 # cache does not know that they build the binary, so it is not asked (-count=1). They build it with
 # the race detector, which themselves they do without: what they have of the product, unit tests run
@@ -285,7 +288,7 @@ k8s-passed:
 	@git rev-parse --git-dir >/dev/null 2>&1 && [ -s $(K8S_PASSED) ] && [ "$$($(K8S_SUM))" = "$$(cat $(K8S_PASSED))" ]
 
 nightly: FUZZ_SECONDS = 300
-nightly: vuln fuzz-api test-clients test-k8s mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on both stores, Kubernetes, broken rules
+nightly: vuln fuzz-api test-clients test-combinations test-k8s mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on both stores, the suite in all combinations, Kubernetes, broken rules
 
 vet:
 	$(AS_RELEASED) go vet ./...
