@@ -72,7 +72,7 @@ pinned-base:
 	@printf '%s\n' '$(GO_IMAGE)' | grep -qE '@sha256:[0-9a-f]{64}$$' || { \
 	  echo "$(VERSION) is a release: GO_IMAGE is '$(GO_IMAGE)', and must end in @sha256: and a digest; CONTRIBUTING.md (A release) says how to get it" >&2; exit 1; }
 
-test: test-go test-clients ## Install what the tests need and run all of them
+test: test-unit-clients test-e2e ## Install what the tests need and run all of them
 
 test-go: test-unit test-e2e ## The sidecar alone: unit, store and end-to-end tests (installs PostgreSQL, PgBouncer, Prometheus)
 
@@ -90,6 +90,11 @@ test-unit: test-deps vet
 
 test-combinations: test-deps ## Run the stores' suite with each epoch source in each way to connect to PostgreSQL
 	GORACE=atexit_sleep_ms=0 go test -race -vet=off -count=1 -timeout 30m -run '^TestConformanceByEpochSource$$' ./store/postgres -combinations
+
+# The tests of the clients and the examples wait most of the time, and the unit tests compute: they go
+# side by side.
+test-unit-clients: client-deps vet
+	@$(MAKE) --no-print-directory --jobs=2 test-unit test-clients
 
 # The end-to-end tests measure times, so nothing else runs beside them; and the test
 # cache does not know that they build the binary, so it is not asked (-count=1). They build it with
