@@ -98,7 +98,7 @@ func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before *Lock, ok bool
 	h := &Lock{
 		Key: w.Req.Key, Token: w.Token, s: s, acquiredAt: w.AcquiredAt.UnixNano(), since: t.Now.Sub(s.set.began),
 		Traceparent: w.Req.Traceparent, terms: termsOf(&w), changes: changesOf(w.Req.Data), request: w.Req.RequestID,
-		cohort: w.Cohort, ofGroup: p.Key != "",
+		ofGroup: p.Key != "",
 	}
 	h.under.Store(w.Lease)
 	if !h.Valid(t) {
