@@ -72,7 +72,7 @@ pinned-base:
 	@printf '%s\n' '$(GO_IMAGE)' | grep -qE '@sha256:[0-9a-f]{64}$$' || { \
 	  echo "$(VERSION) is a release: GO_IMAGE is '$(GO_IMAGE)', and must end in @sha256: and a digest; CONTRIBUTING.md (A release) says how to get it" >&2; exit 1; }
 
-test: test-go test-clients ## Install what the tests need and run all of them
+test: test-unit-clients test-e2e ## Install what the tests need and run all of them
 
 test-go: test-unit test-e2e ## The sidecar alone: unit, store and end-to-end tests (installs PostgreSQL, PgBouncer, Prometheus)
 
@@ -87,6 +87,14 @@ test-unit: test-deps vet
 	$(AS_RELEASED) go test -p=1 -vet=off $(ONE_GOROUTINE:%=./%) & plain=$$!; \
 	GORACE=atexit_sleep_ms=0 go test -race -vet=off ./store/postgres $$(go list ./... | grep -v -e /e2e$$ -e /store/postgres$$ $(ONE_GOROUTINE:%=-e locksidecar/%$$)); \
 	race=$$?; wait $$plain && exit $$race
+
+test-combinations: test-deps ## Run the stores' suite with each epoch source in each way to connect to PostgreSQL
+	GORACE=atexit_sleep_ms=0 go test -race -vet=off -count=1 -timeout 30m -run '^TestConformanceByEpochSource$$' ./store/postgres -combinations
+
+# The tests of the clients and the examples wait most of the time, and the unit tests compute: they go
+# side by side.
+test-unit-clients: client-deps vet
+	@$(MAKE) --no-print-directory --jobs=2 test-unit test-clients
 
 # The end-to-end tests measure times, so nothing else runs beside them; and the test
 # cache does not know that they build the binary, so it is not asked (-count=1). They build it with
@@ -285,7 +293,7 @@ k8s-passed:
 	@git rev-parse --git-dir >/dev/null 2>&1 && [ -s $(K8S_PASSED) ] && [ "$$($(K8S_SUM))" = "$$(cat $(K8S_PASSED))" ]
 
 nightly: FUZZ_SECONDS = 300
-nightly: vuln fuzz-api test-clients test-k8s mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on both stores, Kubernetes, broken rules
+nightly: vuln fuzz-api test-clients test-combinations test-k8s mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on both stores, the suite in all combinations, Kubernetes, broken rules
 
 vet:
 	$(AS_RELEASED) go vet ./...

@@ -121,6 +121,7 @@ const checkedTogether = `
 // TestWaitingCostsAlmostNothing: a thousand calls that wait for a hundred keys behind
 // another sidecar do not ask the database, each for itself, again and again.
 func TestWaitingCostsAlmostNothing(t *testing.T) {
+	t.Parallel()
 	const (
 		names, waiters = 100, 1000
 		interval       = 2 * time.Second
@@ -193,6 +194,7 @@ func TestWaitingCostsAlmostNothing(t *testing.T) {
 
 // TestOwnLocksCostNothing: what the sidecar knows, it does not ask.
 func TestOwnLocksCostNothing(t *testing.T) {
+	t.Parallel()
 	o, url := onPostgres(t)
 	s := start(t, o.with(options{"TTL": "1h", "CACHE_TTL": "1m"}))
 	a := dial(t, s.socket)
@@ -235,6 +237,7 @@ func TestOwnLocksCostNothing(t *testing.T) {
 
 // TestIdleCostsNothing: a sidecar without leases sends no statement.
 func TestIdleCostsNothing(t *testing.T) {
+	t.Parallel()
 	o, url := onPostgres(t)
 	s := start(t, o.with(options{"RENEW_INTERVAL": "200ms"}))
 	a := dial(t, s.socket)

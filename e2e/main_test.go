@@ -21,8 +21,8 @@ import (
 var plain = flag.Bool("plain", false, "build the sidecar without the race detector, and allow the times that are promised without it")
 
 // atOnce is how many tests run at a time, if -parallel does not say. They wait more than they
-// compute. Tests that measure times under load, or count statements in a time, are not parallel:
-// go runs them first, one by one.
+// compute. Tests that load the machine, or measure times under load, are not parallel: go runs them
+// first, one by one.
 const atOnce = "6"
 
 // raceCost is how much longer than promised something may take with the race detector.

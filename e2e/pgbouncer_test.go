@@ -94,6 +94,7 @@ func pastPgBouncer(t *testing.T) (options, string) {
 // past the pooler ask the store for nothing; those that do not find the grant when they
 // look next.
 func TestHandOffsBehindPgBouncer(t *testing.T) {
+	t.Parallel()
 	rounds, interval := 5, 100*time.Millisecond
 	if *plain {
 		rounds, interval = 60, time.Second // for the figures of docs/operations.md

@@ -47,6 +47,7 @@ var expected = map[string]bool{
 // TestPrometheus: what stands in deploy/observability is right about two real sidecars
 // that a real Prometheus scrapes, through an outage of the database.
 func TestPrometheus(t *testing.T) {
+	t.Parallel()
 	r := otlptest.Start(t)
 	own := pgtest.Start(t, pgroles.Template())
 	o := options{"STORE_URL": own.NewDatabase(t), "TTL": "6s", "RENEW_INTERVAL": "1s"}

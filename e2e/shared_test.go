@@ -4,24 +4,19 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// sharing runs a test on each store that has shared locks, with two sidecars of one namespace if the store can have
+// sharing runs a test on each store, with two sidecars of one namespace if the store can have
 // two, else with one of two names.
 func sharing(t *testing.T, more options, test func(t *testing.T, o options, one, two *sidecar)) {
 	t.Helper()
 	stores(t, func(t *testing.T, o options) {
 		o = o.with(more)
 		one := start(t, o)
-		features, _ := dial(t, one.socket).call("GET", "/v1", "").json["features"].([]any)
-		if !slices.Contains(features, any("shared")) {
-			t.Skip("this store has no shared locks")
-		}
 		two := one
 		if o["STORE_URL"] != "memory://" {
 			two = start(t, o)
@@ -87,29 +82,27 @@ func TestKilledHolderFreesItsPlace(t *testing.T) {
 // The places of a sidecar that was killed are free when its leases have ended.
 func TestKilledSidecarFreesItsPlaces(t *testing.T) {
 	t.Parallel()
-	sharing(t, options{"TTL": "2s", "RENEW_INTERVAL": "500ms"}, func(t *testing.T, _ options, one, two *sidecar) {
-		if one == two {
-			t.Skip("what the process held is gone with it")
-		}
-		a, b := dial(t, one.socket), dial(t, one.socket)
-		a.acquire("s:1", place)
-		b.acquire("s:1", place)
-		stays := dial(t, two.socket)
-		last := stays.acquire("s:1", place)
-		writer, reader := dial(t, two.socket), dial(t, two.socket)
-		reader.send("PUT", lockPath("s:1"), place)
-		two.awaitQueue("s:1", 1)
-		writer.send("PUT", lockPath("s:1"), `{"wait_ms":-1}`)
-		two.awaitQueue("s:1", 2)
-		one.kill()
-		got := reader.read("PUT", lockPath("s:1"))
-		if token := got.granted(); token <= last || got.int("slot") > 1 {
-			t.Errorf("%s, after token %d", got.body, last)
-		}
-		stays.release("s:1", last)
-		reader.release("s:1", got.int("token"))
-		writer.read("PUT", lockPath("s:1")).granted()
-	})
+	o, _ := onPostgres(t)
+	o = o.with(options{"TTL": "2s", "RENEW_INTERVAL": "500ms"})
+	one, two := start(t, o), start(t, o)
+	a, b := dial(t, one.socket), dial(t, one.socket)
+	a.acquire("s:1", place)
+	b.acquire("s:1", place)
+	stays := dial(t, two.socket)
+	last := stays.acquire("s:1", place)
+	writer, reader := dial(t, two.socket), dial(t, two.socket)
+	reader.send("PUT", lockPath("s:1"), place)
+	two.awaitQueue("s:1", 1)
+	writer.send("PUT", lockPath("s:1"), `{"wait_ms":-1}`)
+	two.awaitQueue("s:1", 2)
+	one.kill()
+	got := reader.read("PUT", lockPath("s:1"))
+	if token := got.granted(); token <= last || got.int("slot") > 1 {
+		t.Errorf("%s, after token %d", got.body, last)
+	}
+	stays.release("s:1", last)
+	reader.release("s:1", got.int("token"))
+	writer.read("PUT", lockPath("s:1")).granted()
 }
 
 // Two processes hold what the other one waits for, each through a sidecar of its own if there are two.

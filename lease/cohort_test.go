@@ -419,6 +419,50 @@ func TestAStopOutlivesTheChangeOfTheHolder(t *testing.T) {
 	})
 }
 
+// A request to stop that comes between two holders of a cohort is told to the second, because the store
+// shows it for that one.
+func TestAStopBetweenTwoHolders(t *testing.T) {
+	for _, moment := range []int{3, 4, 5, 6, -1} { // reads of the clock; -1: before the second is told
+		bubble(t, func(t *testing.T, opt option) {
+			r := newRig(t, opt)
+			other := r.another(opt)
+			r.lock(r.session(), "another") // so signals are read meanwhile
+			calls := r.cohortWithData(other)
+			calls[0].free(r)
+			g := calls[1].granted(t)
+			reason := "why"
+			ask := func() {
+				r.must(other.m.AskToStop(context.Background(), "k", 0, &reason))
+				synctest.Wait()
+			}
+			if moment < 0 {
+				r.counts.onHandOff = ask
+			} else {
+				r.clk.atRead(moment, ask)
+			}
+			r.release(calls[1].s, g)
+			last := calls[2].granted(t)
+			time.Sleep(holdings.CohortTime)
+			synctest.Wait()
+			l, told := r.stored("k"), r.stops()
+			if l.Token != last.Token || l.Stopping == nil {
+				t.Errorf("the store shows %+v", l)
+			}
+			if len(told) != 1 || told[0].Token != last.Token || *told[0].Reason != reason {
+				t.Errorf("told %+v, want token %d", told, last.Token)
+			}
+			if h := r.m.holdings.Get("k"); h.State().Stopping == nil {
+				t.Error("not shown here")
+			}
+			r.must(other.m.AskToStop(context.Background(), "k", 0, &reason))
+			if n := len(r.stops()); n != 1 {
+				t.Errorf("told %d times", n)
+			}
+			endAll(calls)
+		})
+	}
+}
+
 // The time of a cohort ends while the key is between two holders: the store hears of the second.
 func TestTheStoreHearsOfALateHandOn(t *testing.T) {
 	for read := range 6 {

@@ -19,6 +19,7 @@ type counts struct {
 	waits                                map[string]int
 	ended                                []endedHold
 	handOffs                             []time.Duration
+	onHandOff                            func() // runs before its call is told
 	kept, lost, failed                   int
 	waited                               time.Duration // of the last acquire
 	state                                func() observe.State
@@ -114,6 +115,9 @@ func (ta *counts) Releases(key, result string) {
 }
 
 func (ta *counts) HandedOff(_ context.Context, took time.Duration) {
+	if ta.onHandOff != nil {
+		ta.onHandOff()
+	}
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	ta.handOffs = append(ta.handOffs, took)

@@ -274,6 +274,27 @@ func TestHeldAnswersAreDropped(t *testing.T) {
 	}
 }
 
+// A refusal that comes late is as old as its question: nobody else is told it when the key is free.
+func TestALateHeldAnswerIsNotKept(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		g := other.lockTTL("k", time.Hour)
+		s := r.session()
+		proceed := r.st.holdAnswer("Acquire")
+		a := r.ask(context.Background(), s, types.Request{Key: "k"})
+		time.Sleep(r.m.cfg.CacheTTL)
+		r.must(other.free(nil, "k", g.Token))
+		proceed()
+		if <-a.done; a.err == nil {
+			t.Fatal("granted")
+		}
+		if _, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k"}); err != nil {
+			t.Errorf("told %v", err)
+		}
+	})
+}
+
 // A refusal that was on its way while the key was released is not kept.
 func TestAnOldHeldAnswerIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -229,6 +230,137 @@ func TestEnterInsteadOfBeingDenied(t *testing.T) {
 		r.release(s, got)
 		r.nothingLeft()
 	})
+}
+
+// A call that asks once enters what the store has granted to another call of its owner, even if
+// that call hears of it later.
+func TestEnterWhileTheOwnerIsBeingGranted(t *testing.T) {
+	for name, noCache := range map[string]bool{"cached": false, "not cached": true} {
+		req := as("o", "k", 0)
+		req.NoCache = noCache
+		t.Run("the first answer is late, "+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, inline)
+				s := r.session()
+				proceed := r.st.holdAnswer("Acquire")
+				first := r.ask(context.Background(), s, as("o", "k", 0))
+				synctest.Wait()
+				r.st.lift("Acquire")
+				second, third := r.ask(context.Background(), s, req), r.ask(context.Background(), s, req)
+				synctest.Wait()
+				if second.isOver() || third.isOver() {
+					t.Errorf("told %v, %v", second.err, third.err)
+				}
+				proceed()
+				r.exitAll(s, first, second, third)
+			})
+		})
+		t.Run("news is lost, "+name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other, s := r.another(opt), r.session()
+				g := other.lockTTL("k", time.Hour)
+				first := r.ask(context.Background(), s, as("o", "k", types.WaitForever))
+				synctest.Wait()
+				time.Sleep(time.Second)
+				r.handOver(other, "k", g.Token)
+				second := r.ask(context.Background(), s, req)
+				if second.granted(t); second.after != 0 {
+					t.Errorf("entered after %s", second.after)
+				}
+				r.exitAll(s, first, second)
+			})
+		})
+		t.Run("the first call has not been told, "+name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other, s := r.another(opt), r.session()
+				g := other.lockTTL("k", time.Hour)
+				first := r.ask(context.Background(), s, as("o", "k", types.WaitForever))
+				synctest.Wait()
+				time.Sleep(time.Second)
+				var second *answer
+				r.counts.onHandOff = func() {
+					second = r.ask(context.Background(), s, req)
+					synctest.Wait()
+				}
+				r.handOver(other, "k", g.Token)
+				r.hint("k")
+				first.granted(t)
+				r.exitAll(s, first, second)
+			})
+		})
+	}
+}
+
+// exitAll checks that all calls of an owner have entered its lock, and releases it.
+func (r *rig) exitAll(s *holdings.Session, entered ...*answer) {
+	r.t.Helper()
+	var g types.Grant
+	for _, a := range entered {
+		if g = a.granted(r.t); g.Token != entered[0].g.Token {
+			r.t.Errorf("token %d, want %d", g.Token, entered[0].g.Token)
+		}
+	}
+	for left := range slices.Backward(entered) {
+		if got, err := r.exit(s, g, 0); err != nil || got.Reentry != left {
+			r.t.Errorf("released: %+v, %v, want %d left", got, err, left)
+		}
+	}
+	time.Sleep(time.Second)
+	r.nothingLeft()
+}
+
+// A call that asks once waits for nothing but a grant that another call of its owner, in its session, is about to
+// hear of: then for two seconds at most.
+func TestHeldByTheOwnerIsNoReasonToWait(t *testing.T) {
+	for name, c := range map[string]struct {
+		hold func(*rig, *holdings.Session)
+		wait time.Duration
+	}{
+		"by a session of the same name": {hold: func(r *rig, s *holdings.Session) {
+			same, err := r.m.OpenSession(types.SessionOptions{Name: s.Name()})
+			r.must(err)
+			r.get(same, as("o", "k", 0))
+		}},
+		"by a group that is not complete": {hold: func(r *rig, s *holdings.Session) {
+			r.lockTTL("z", time.Hour)
+			go func() {
+				_, _ = r.m.AcquireAll(context.Background(), s, []string{"k", "z"}, types.Request{Owner: "o", Wait: types.WaitForever})
+			}()
+		}},
+		"it is being released": {hold: func(r *rig, s *holdings.Session) {
+			g := r.get(s, as("o", "k", 0))
+			r.st.set("Release", fault{refuse: true})
+			if _, err := r.exit(s, g, 0); err == nil {
+				r.t.Error("released")
+			}
+		}},
+		"nobody hears of the grant": {hold: func(r *rig, s *holdings.Session) {
+			r.st.set("Acquire", fault{forget: true, times: 1})
+			r.st.set("Withdraw", fault{refuse: true})
+			if _, err := r.m.Acquire(context.Background(), s, as("o", "k", 0)); err == nil {
+				r.t.Error("granted")
+			}
+		}, wait: 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, inline)
+				s := r.session()
+				c.hold(r, s)
+				synctest.Wait()
+				began := time.Now()
+				_, err := r.m.Acquire(context.Background(), s, as("o", "k", 0))
+				if _, denied := errors.AsType[*types.HeldError](err); !denied || time.Since(began) != c.wait {
+					t.Errorf("told %v after %s, want after %s", err, time.Since(began), c.wait)
+				}
+				r.st.lift("Release", "Withdraw")
+				s.End(types.EndDropped)
+				time.Sleep(time.Minute)
+			})
+		})
+	}
 }
 
 // A call that waits enters what its owner got after it had first looked, and before

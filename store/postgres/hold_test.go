@@ -328,19 +328,20 @@ func TestEnqueueDuringReapWaitsForTheHold(t *testing.T) {
 	}
 }
 
-// A hold that is cut short: the first in the queue is served, and the next one hears that its
-// new holder may end earlier.
+// A hold that is cut short: the first in the queue is served, and the next one under another lease hears that its
+// new holder may end earlier. Those under the same lease end with it.
 func TestAHoldThatIsCutShortTellsTheNext(t *testing.T) {
 	t.Parallel()
 	s, awaitHint := hearing(t)
 	ask := s.holdFor("k", 24*time.Hour)
 	claim := store.Claim{Key: "k", Lease: ask.Lease, AtOnce: true}
 	claim.Token = want(t, acquire(t, s, ask), store.Granted).Token
-	first, second := askFor("k", s.lease), askFor("k", s.lease)
-	want(t, enqueue(t, s, first), store.Queued)
-	want(t, enqueue(t, s, second), store.Queued)
+	first, same, other := askFor("k", s.lease), askFor("k", s.lease), askFor("k", openLease(t, s, time.Hour))
+	for _, waiter := range []store.Ask{first, same, other} {
+		want(t, enqueue(t, s, waiter), store.Queued)
+	}
 	release(t, s, claim)
-	awaitHint(second.ID)
+	awaitHint(other.ID)
 	want(t, check(t, s, first), store.Granted)
 }
 

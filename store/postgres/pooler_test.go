@@ -34,16 +34,32 @@ func (p pooled) Open(id store.Identity) store.Store {
 }
 
 // TestConformanceBehindPgBouncer runs the suite through a real one, in transaction mode,
-// with fewer connections than the instances have: polled, and with who listens directly.
+// with fewer connections than the instances have: polled, and with a listener past it. Each of
+// them has one of the epoch sources that TestConformance does not have.
 func TestConformanceBehindPgBouncer(t *testing.T) {
 	t.Parallel()
-	url := cluster.NewDatabase(t)
-	through := cluster.Pooler(t, url, 6)
-	for name, direct := range map[string]string{"never": "", "direct": url} {
-		t.Run(name, func(t *testing.T) {
-			storetest.Run(t, func(t *testing.T) storetest.Backend { return pooled{backend{tb: t, url: through}, direct} })
+	for way, source := range map[string]string{"never": "none", "direct": "server"} {
+		t.Run(way, func(t *testing.T) {
+			url := withSource(t, source)
+			storetest.Run(t, ways[way](t, url))
 		})
 	}
+}
+
+// ways are the ways to a database: without a pooler, behind one, and behind one with a listener
+// past it.
+var ways = map[string]func(t *testing.T, url string) func(t *testing.T) storetest.Backend{
+	"no pooler": func(_ *testing.T, url string) func(*testing.T) storetest.Backend {
+		return func(t *testing.T) storetest.Backend { return backend{tb: t, url: url} }
+	},
+	"never": func(t *testing.T, url string) func(*testing.T) storetest.Backend {
+		through := cluster.Pooler(t, url, 6)
+		return func(t *testing.T) storetest.Backend { return pooled{backend{tb: t, url: through}, ""} }
+	},
+	"direct": func(t *testing.T, url string) func(*testing.T) storetest.Backend {
+		through := cluster.Pooler(t, url, 6)
+		return func(t *testing.T) storetest.Backend { return pooled{backend{tb: t, url: through}, url} }
+	},
 }
 
 // Trap: a pooler's connections outlive a failover, and lead to a standby. Without

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -59,22 +60,40 @@ func sourceOf(t *testing.T, url string) string {
 	return pgtest.Query[string](t, url, "SELECT source FROM locksidecar.meta")
 }
 
+// withSource makes a database with an epoch source.
+func withSource(t *testing.T, source string) (url string) {
+	t.Helper()
+	url = refusing(t, cluster, refused[source])
+	migrate(t, url)
+	if is := sourceOf(t, url); is != source {
+		t.Errorf("the source is %s, want %s", is, source)
+	}
+	return url
+}
+
+// combinations is for each night.
+var combinations = flag.Bool("combinations", false, "run the suite with each epoch source in each way to connect")
+
 // The first source that the server answers is chosen with the schema, and locks are what they
-// are by each of them. TestConformance runs the suite with the first one, timeline.
+// are by each of them. The suite runs with each source once, and in each of the ways to connect
+// once: without a pooler with timeline (TestConformance), behind one with the others
+// (TestConformanceBehindPgBouncer). With -combinations it runs in all ways with all sources, but for
+// a listener past a pooler with none: it compares when its server and the store's were started, and
+// such a server refuses to say so.
 func TestConformanceByEpochSource(t *testing.T) {
 	t.Parallel()
-	for source, functions := range refused {
+	for source := range refused {
 		t.Run(source, func(t *testing.T) {
 			t.Parallel()
-			url := refusing(t, cluster, functions)
-			if _, _, err := postgres.Migrate(t.Context(), url); err != nil {
-				t.Fatal(err)
+			url := withSource(t, source)
+			if !*combinations {
+				return
 			}
-			if is := sourceOf(t, url); is != source {
-				t.Errorf("the source is %s", is)
-			}
-			if source != "timeline" {
-				storetest.Run(t, func(t *testing.T) storetest.Backend { return backend{tb: t, url: url} })
+			for way, backends := range ways {
+				if source == "none" && way == "direct" {
+					continue
+				}
+				t.Run(way, func(t *testing.T) { storetest.Run(t, backends(t, url)) })
 			}
 		})
 	}

@@ -100,6 +100,25 @@ func cohortCases() []testCase {
 			b.released(store.Claim{Key: "k", Token: token + 2, Lease: b.lease, Served: []store.AttemptID{line[1].ID, line[2].ID}})
 			b.free("k")
 		}},
+		{"Amend shows the holder that it makes a stop of the one before", func(f *fixture) {
+			a, b := f.pair()
+			token, line := b.cohort("k", 3)
+			a.signalled(stop("k", "enough"), store.Holds)
+			c := store.Change{
+				Claim:   store.Claim{Key: "k", Token: token + 1, Lease: b.lease, Served: []store.AttemptID{line[1].ID}},
+				Session: "second", AcquiredAt: time.Now(),
+			}
+			for range 2 {
+				f.stopping(b.stands(b.amend(c), store.Holds).Lock, "enough")
+			}
+			f.stopping(a.holds("k", token+1, 1), "enough")
+			served := store.Claim{Key: "k", Token: token + 1, Lease: b.lease, Served: []store.AttemptID{line[1].ID}}
+			b.released(served)
+			b.wantCohort(line[2])
+			if l := a.get("k"); l.Stopping != nil {
+				f.Errorf("the next of the store is stopping: %+v", l)
+			}
+		}},
 		{"who watches hears when a served waiter becomes the holder", func(f *fixture) {
 			f.watchPair(func(in, b *instance) {
 				token, line := b.cohort("k", 3)

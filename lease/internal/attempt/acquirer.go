@@ -220,10 +220,11 @@ func (aq *Acquirer) HeldInCache(s *holdings.Session, req *types.Request) (store.
 		return store.Lock{}, false
 	}
 	lock, ok := aq.heldCache.Get(req.Key)
-	if ok {
-		aq.obs.Cached(observe.CachedDenied)
+	if !ok || s.Expects(&lock, req) {
+		return store.Lock{}, false
 	}
-	return lock, ok
+	aq.obs.Cached(observe.CachedDenied)
+	return lock, true
 }
 
 // knownHeld reports whether a session here holds the key, or a call here waits for it.

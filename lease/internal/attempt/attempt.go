@@ -180,10 +180,11 @@ func (b *Attempt) onAcquire(ans store.Answer, err error) {
 		b.denied(types.Quiet(ans.ExpiresIn))
 		return
 	}
-	b.aq.heldCache.Put(ans.Lock, b.cacheVersion)
 	b.mu.Lock()
 	b.seen = &ans.Lock
+	sent := b.sent
 	b.mu.Unlock()
+	b.aq.heldCache.Put(ans.Lock, b.cacheVersion, sent)
 	b.denied(&types.HeldError{Lock: ans.Lock})
 }
 

@@ -84,8 +84,10 @@ func (c *Call) EndWait(result string) { c.tr.EndWait(result) }
 
 func (c *Call) acquire() (types.Grant, error) {
 	defer c.stopTimer()
-	c.entry = c.S.ExpectEntry(c.req)
-	defer c.entry.Close()
+	if c.req.Wait != 0 {
+		c.entry = c.S.ExpectEntry(c.req)
+		defer c.entry.Close()
+	}
 	for {
 		if g, ok := c.enter(); ok {
 			return g, nil
@@ -94,10 +96,12 @@ func (c *Call) acquire() (types.Grant, error) {
 		if err == nil {
 			return g, nil
 		}
-		if g, ok := c.enterInstead(err); ok {
-			return g, nil
+		if c.mayEnterSoon(err) {
+			err = c.awaitEntry()
+		} else {
+			err = c.MayGoOn(err)
 		}
-		if err := c.MayGoOn(err); err != nil {
+		if err != nil {
 			return types.Grant{}, err
 		}
 	}
@@ -332,12 +336,20 @@ func (c *Call) enter() (types.Grant, bool) {
 	return g, ok
 }
 
-// enterInstead enters if the call was only denied: its owner may have the lock by now.
-func (c *Call) enterInstead(err error) (types.Grant, bool) {
-	if _, held := errors.AsType[*types.HeldError](err); !held {
-		return types.Grant{}, false
-	}
-	return c.enter()
+// mayEnterSoon reports whether a call was denied because its own owner holds the lock in the same session.
+// The store may have granted it to another call a moment ago, which does not know yet.
+func (c *Call) mayEnterSoon(err error) bool {
+	held, denied := errors.AsType[*types.HeldError](err)
+	return denied && len(c.attempts) < MaxAttempts && c.S.Expects(&held.Lock, c.req)
+}
+
+// awaitEntry returns nil when the call may enter, or should ask once more because nothing came for [RestMax].
+func (c *Call) awaitEntry() error {
+	e := c.S.ExpectEntry(c.req)
+	defer e.Close()
+	defer time.AfterFunc(RestMax, e.Wake).Stop()
+	c.aq.queue.hint(c.aq.queue.those(func(b *Attempt) bool { return b.s == c.S && b.req.Key == c.req.Key }))
+	return c.Until(e.Opens())
 }
 
 // MaxAttempts limits the attempts of a call that does not wait, each after the lease was lost.

@@ -117,6 +117,8 @@ func (aq *Acquirer) tell(h *holdings.Lock) {
 			})
 		case v.Status != store.Holds:
 			h.Lose(types.LostExpired) // the store is right
+		default:
+			h.Shown(v.Lock.Stopping)
 		}
 	})
 	if err != nil {

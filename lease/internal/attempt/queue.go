@@ -133,11 +133,16 @@ func (q *queue) length(key string) int {
 
 // on returns the attempts that are queued under a lease.
 func (q *queue) on(l *heartbeat.Lease) []*Attempt {
+	return q.those(func(b *Attempt) bool { return b.Lease() == l })
+}
+
+// those returns the attempts that are queued, or may be, and match.
+func (q *queue) those(match func(*Attempt) bool) []*Attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var out []*Attempt
 	for b := range q.each {
-		if b.Lease() == l {
+		if match(b) {
 			out = append(out, b)
 		}
 	}

@@ -55,14 +55,14 @@ func (c *Cache) stripe(key string) *stripe {
 // Version is for Put. Call it before the store is asked.
 func (c *Cache) Version(key string) uint64 { return c.stripe(key).version.Load() }
 
-// Put keeps the answer that lock.Key is held, unless the key has changed since the version.
-func (c *Cache) Put(lock store.Lock, version uint64) {
+// Put keeps the answer that lock.Key is held, unless the key has changed since the version. Its age counts
+// from the question: the answer may have come late.
+func (c *Cache) Put(lock store.Lock, version uint64, asked time.Time) {
 	if c.ttl <= 0 || !lock.Held {
 		return
 	}
-	now := c.clk.Now()
 	c.stripe(lock.Key).used.Store(true) // before the versions are compared: see Drop
-	c.cache.Add(lock.Key, entry{lock: lock, at: now, until: now.Add(min(c.ttl, lock.Holder.ExpiresIn))})
+	c.cache.Add(lock.Key, entry{lock: lock, at: asked, until: asked.Add(min(c.ttl, lock.Holder.ExpiresIn))})
 	if c.Version(lock.Key) != version {
 		c.cache.Remove(lock.Key)
 	}

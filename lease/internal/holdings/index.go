@@ -172,7 +172,7 @@ func (hs *index) share(h *Lock) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	was := sh.locks.remove(h)
-	h.share.Store(true)
+	h.setTo(isShare, true)
 	if was {
 		sh.locks.put(h)
 	}

@@ -15,7 +15,8 @@ import (
 
 // Lock is a lock of a session of this sidecar. bind:ttl locks are not kept here: any pod may
 // release or extend them, so only the store knows. A sidecar may hold a hundred thousand locks, so
-// fields that few of them need are apart, in terms and changes.
+// fields that few of them need are apart, in terms and changes. It fills a size class of the
+// allocator, 112 bytes; the next is 128.
 type Lock struct {
 	// Key, Token and Traceparent (of the acquire) never change.
 	Key   string
@@ -28,29 +29,49 @@ type Lock struct {
 	since       time.Duration
 	Traceparent string
 	request     uuid.UUID // the id of the request that was granted it, zero: none
-	cohort      *Cohort   // nil: none
 	*terms
+	*changes // s.mu guards it
 
-	// Verified: the store has the lock in the history in which its lease was last verified.
-	Verified atomic.Bool
-	// share: it is shared. It changes under s.mu, from false to true.
-	share atomic.Bool
-	// downgraded: the store was asked to make it shared, and may have done so.
-	downgraded atomic.Bool
+	facts atomic.Uint32
 
 	// s.mu guards the fields below.
-	*changes
+
 	// unpublished: the app does not know of the lock. Its call has not been told yet, or does not
 	// have all of its keys.
 	unpublished bool
 	letGo       bool
+	// ofGroup: it was won by a call for several keys.
+	ofGroup bool
 }
 
+// What is so of a lock, in one word: see TestLocksAreSmall.
+const (
+	isVerified   = 1 << iota
+	isShare      // it changes under s.mu, from false to true
+	isDowngraded // the store was asked to make it shared, and may have done so
+)
+
+func (h *Lock) is(fact uint32) bool { return h.facts.Load()&fact != 0 }
+
+// setTo sets a fact, and returns whether it was so before.
+func (h *Lock) setTo(fact uint32, so bool) (before bool) {
+	if so {
+		return h.facts.Or(fact)&fact != 0
+	}
+	return h.facts.And(^fact)&fact != 0
+}
+
+// IsVerified reports whether the store has the lock in the history in which its lease was last verified.
+func (h *Lock) IsVerified() bool { return h.is(isVerified) }
+
+// SetVerified notes whether it has.
+func (h *Lock) SetVerified(so bool) { h.setTo(isVerified, so) }
+
 // IsShare reports whether the lock is shared: the key may have other holders.
-func (h *Lock) IsShare() bool { return h.share.Load() }
+func (h *Lock) IsShare() bool { return h.is(isShare) }
 
 // IsDowngraded reports whether an exclusive lock may be shared by now, for others.
-func (h *Lock) IsDowngraded() bool { return h.downgraded.Load() }
+func (h *Lock) IsDowngraded() bool { return h.is(isDowngraded) }
 
 // Lease is the one that the lock is held under.
 func (h *Lock) Lease() *heartbeat.Lease { return h.under.Load() }
@@ -74,6 +95,8 @@ type terms struct {
 	minHold time.Duration
 	// span is nil where the acquire is not recorded.
 	span *observe.Hold
+	// cohort is nil for most.
+	cohort *Cohort
 }
 
 // changes are what changes while a lock is held. Most locks share unchanged, so change makes a copy first.
@@ -95,24 +118,14 @@ var (
 
 func termsOf(w *Won) *terms {
 	shorter := w.Req.TTL < w.Lease.TTL()
-	if w.Req.Owner == "" && w.Req.MaxHold == 0 && w.Req.MinHold == 0 && !shorter {
-		return withSpan(plain, w.Span)
+	if w.Req.Owner == "" && w.Req.MaxHold == 0 && w.Req.MinHold == 0 && !shorter && w.Span == nil && w.Cohort == nil {
+		return plain
 	}
-	t := &terms{owner: w.Req.Owner, until: w.Until, minHold: w.Req.MinHold}
+	t := &terms{owner: w.Req.Owner, until: w.Until, minHold: w.Req.MinHold, span: w.Span, cohort: w.Cohort}
 	if shorter {
 		t.ttl = w.Req.TTL
 	}
-	return withSpan(t, w.Span)
-}
-
-// withSpan returns the terms with a span: a copy, because plain is shared.
-func withSpan(t *terms, span *observe.Hold) *terms {
-	if span == nil {
-		return t
-	}
-	own := *t
-	own.span = span
-	return &own
+	return t
 }
 
 func changesOf(w *Won) *changes {

@@ -2,10 +2,19 @@ package holdings
 
 import (
 	"testing"
+	"unsafe"
 
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
+
+// TestLocksAreSmall: one more byte for each lock takes 16 more of the heap, which grows to twice of what is used.
+func TestLocksAreSmall(t *testing.T) {
+	t.Parallel()
+	if n := unsafe.Sizeof(Lock{}); n > 112 {
+		t.Errorf("a lock has %d bytes, want a size class of 112", n)
+	}
+}
 
 // TestUnrecordedLocksShareTheirTerms: without a span, an owner and limits, a lock needs no terms.
 func TestUnrecordedLocksShareTheirTerms(t *testing.T) {

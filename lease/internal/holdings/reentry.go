@@ -8,6 +8,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
 )
 
 // A release by token takes the newest entry off. One that names a request takes the entry of that request.
@@ -83,6 +84,25 @@ func (s *Session) Enter(req *types.Request) (types.Grant, bool) {
 	e := h.add(req.RequestID)
 	g.Reentry, g.Entry = e.number, e.serial
 	return g, true
+}
+
+// Expects reports whether a lock that the store shows is the session's, and the request may enter it: another
+// call has it, or does not know yet that it has it. A lock that ended here is shown late.
+func (s *Session) Expects(l *store.Lock, req *types.Request) bool {
+	if s == nil || !req.Reentrant || req.Owner == "" || l.Shared || l.Holder.Owner != req.Owner || l.Holder.HoldPending ||
+		l.Holder.Session != s.name || l.Holder.Instance != s.set.cfg.Instance {
+		return false
+	}
+	if h := s.set.held.get(l.Key); h != nil && h.s != s { // a session of the same name
+		return false
+	}
+	if _, ended := s.set.ends.get(grantRef{l.Key, l.Token}); ended {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.held.exclusive[l.Key]
+	return h == nil || !h.unpublished || !h.ofGroup // a group may keep it for long before it is the app's
 }
 
 // Again is what a request with this id was granted, if the session holds it. A repeat changes
@@ -192,7 +212,7 @@ func (s *Session) Exit(h *Lock, r *Release) (left int, err error) {
 	return 0, nil
 }
 
-// Entrance is a waiting call that enters when another call of the session gets the lock for its owner.
+// Entrance is a call that enters when another call of the session gets the lock for its owner.
 type Entrance struct {
 	s    *Session
 	req  *types.Request
@@ -211,18 +231,22 @@ func (e *Entrance) Opens() <-chan struct{} {
 func (s *Session) openLocked(h *Lock) {
 	for e := range s.entrances[h.Key] {
 		if h.Admits(e.req) {
-			select {
-			case e.open <- struct{}{}:
-			default:
-			}
+			e.Wake()
 		}
 	}
 }
 
-// ExpectEntry tells a waiting request when it may enter, until Close. The request then looks for
-// what it may enter already. Requests that cannot enter get nil.
+// Wake makes the call try to enter.
+func (e *Entrance) Wake() {
+	select {
+	case e.open <- struct{}{}:
+	default:
+	}
+}
+
+// ExpectEntry tells a request when it may enter, until Close. Requests that cannot enter get nil.
 func (s *Session) ExpectEntry(req *types.Request) *Entrance {
-	if !req.Reentrant || req.Wait == 0 {
+	if !req.Reentrant {
 		return nil
 	}
 	e := &Entrance{s: s, req: req, open: make(chan struct{}, 1)}
@@ -235,6 +259,9 @@ func (s *Session) ExpectEntry(req *types.Request) *Entrance {
 		s.entrances[req.Key] = make(map[*Entrance]struct{})
 	}
 	s.entrances[req.Key][e] = struct{}{}
+	if h := s.held.exclusive[req.Key]; h != nil && !h.unpublished && h.Admits(req) {
+		e.Wake()
+	}
 	return e
 }
 

@@ -17,11 +17,11 @@ func (s *Session) Downgrade(h *Lock) (first bool, err error) {
 	case len(h.entered) > 1:
 		return false, &types.EnteredError{Key: h.Key, Entries: h.depth()}
 	}
-	return !h.downgraded.Swap(true), nil
+	return !h.setTo(isDowngraded, true), nil
 }
 
 // KeepsExclusive notes that the store did not downgrade the lock.
-func (h *Lock) KeepsExclusive() { h.downgraded.Store(false) }
+func (h *Lock) KeepsExclusive() { h.setTo(isDowngraded, false) }
 
 // BecomeShare notes that the store has made the lock a share.
 func (h *Lock) BecomeShare(limit, slot int) {

@@ -99,9 +99,9 @@ func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before []*Lock, ok bo
 	h := &Lock{
 		Key: w.Req.Key, Token: w.Token, s: s, acquiredAt: w.AcquiredAt.UnixNano(), since: t.Now.Sub(s.set.began),
 		Traceparent: w.Req.Traceparent, terms: termsOf(&w), changes: changesOf(&w), request: w.Req.RequestID,
-		cohort: w.Cohort,
+		ofGroup: p.Key != "",
 	}
-	h.share.Store(w.Req.Shared)
+	h.setTo(isShare, w.Req.Shared)
 	h.under.Store(w.Lease)
 	if !h.Valid(t) {
 		return nil, false

@@ -49,11 +49,29 @@ func (s *Session) stop(h *Lock, sig store.Signal) bool {
 	if h.stopping != nil {
 		at = h.stopping.At
 	}
-	h.change().stopping = &store.Stopping{Reason: sig.Reason, At: at}
+	s.askLocked(h, &store.Stopping{Reason: sig.Reason, At: at})
+	return true
+}
+
+// Shown takes over a request to stop that the store shows. It may have come while the lock was between two
+// holders of a cohort, when there was nobody to be told.
+func (h *Lock) Shown(asked *store.Stopping) {
+	h.s.mu.Lock()
+	first := asked != nil && h.stopping == nil && h.s.held.has(h)
+	if first {
+		h.s.askLocked(h, asked)
+	}
+	h.s.mu.Unlock()
+	if first {
+		h.s.set.obs.AskedToStop(h.observed())
+	}
+}
+
+func (s *Session) askLocked(h *Lock, asked *store.Stopping) {
+	h.change().stopping = asked
 	if !h.unpublished {
 		s.notifyStopLocked(h)
 	}
-	return true
 }
 
 func (s *Session) notifyStopLocked(h *Lock) {

@@ -117,9 +117,9 @@ func (rc *Reconciler) collect(l *heartbeat.Lease, history store.History) (left [
 	l.Verified = history
 	for _, h := range rc.holdings.On(l) {
 		if first {
-			h.Verified.Store(false)
+			h.SetVerified(false)
 		}
-		if !h.Verified.Load() {
+		if !h.IsVerified() {
 			left = append(left, h)
 		}
 	}
@@ -165,7 +165,7 @@ func (rc *Reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, l
 			if !known && h.Lose(types.LostStore) {
 				lost++
 			}
-			h.Verified.Store(true)
+			h.SetVerified(true)
 		}
 		left[l] = left[l][len(some):]
 	}

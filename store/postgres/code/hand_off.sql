@@ -24,7 +24,8 @@ $$;
 -- the key off again. After a grant, "expired" has the leases of waiters that were passed over.
 --
 -- If the new holder's lease can end earlier than the old one, the next first waiter must look again
--- then (hints). Leases with the same TTL are renewed too often for that. ended is the token of the
+-- then (hints). Those who wait under the same lease end with it, so they need not look. Leases with the
+-- same TTL are renewed too often for that. ended is the token of the
 -- grant that ends here, for those who watch. It is null if that was released before, and only its
 -- min_hold was pending. by_release is the trace context of the release, or empty. slot is not null if the grant
 -- is a share. Then the caller calls pass_shares for those behind.
@@ -87,8 +88,11 @@ BEGIN
         pass_on.token := g.token; pass_on.acquired_at := g.acquired_at;
         pass_on.expires_at := CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, s.expires_at) ELSE g.expires_at END;
         IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl OR l.hold_until > pass_on.expires_at THEN
-            SELECT f.hints, f.hint_instances INTO pass_on.hints, pass_on.hint_instances
-            FROM locksidecar.first_waiters(l.namespace, l.key, 1) f;
+            SELECT ARRAY[q.grant_id], ARRAY[o.instance] INTO pass_on.hints, pass_on.hint_instances
+            FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+            WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL
+            AND (q.lease_id <> s.id OR w.ttl IS NOT NULL) AND o.expires_at > clock_timestamp()
+            ORDER BY q.id LIMIT 1;
         END IF;
         outcome := 'granted'; pass_on.grant_id := w.grant_id; pass_on.lease_id := w.lease_id;
         pass_on.instance := s.instance;

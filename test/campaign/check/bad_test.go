@@ -175,6 +175,12 @@ var bad = map[string]struct{ broken, text string }{
 		x line 40-41 l2:x-2/1 l3:x-3
 		h release 70-75 done t1
 		b release 85-90 done t2`},
+	"an attempt had the key before it lost a place": {"fifo", `
+		a acquire 20- w-1
+		b acquire 21- w-1
+		x line 25-26 t1 ap l2:x-2@a#q l3:x-3@a#r
+		x line 30-31 t2 ah l4:x-1@a#p l5:x-2@a#q
+		x line 40-41 t2 ah l5:x-2@a#q l6:x-1@a#p`},
 	"a place was lost, and its lease was not": {"fifo", `
 		a acquire 20- w-1
 		b acquire 21- w-1

@@ -14,7 +14,9 @@ import (
 // happens in faults, and without one on a machine that has no time to renew a short
 // lease; so whoever was seen in a later place is not judged by the order. But a place is
 // kept for as long as its lease: who was seen in another one under the same lease has
-// lost it for no reason.
+// lost it for no reason. An attempt that had the key meanwhile has used its place: if its
+// grant was over before its call was told, which a slow machine does to a short bind:ttl
+// lock, the call waits on at the end.
 //
 // A call that was told that it has the lock must not stand in line. An earlier attempt of the
 // call may: its lease was lost, or its outcome was not known, and it is being withdrawn. So the
@@ -74,7 +76,9 @@ func (l *line) places() (broken []Violation) {
 		in history.Op
 	}
 	last := make(map[string]sight)
+	had := make(map[string]int64) // when attempts were last seen to have the key
 	for _, op := range l.k.lines {
+		had[op.Attempt] = op.Call
 		if !l.h.calm(op.Call, op.Return) {
 			continue
 		}
@@ -86,7 +90,8 @@ func (l *line) places() (broken []Violation) {
 			}
 			l.again[place.ID] = true
 			l.h.counts.Moved++
-			if before.Lease != place.Lease || l.several[place.ID] ||
+			served := before.Attempt != "" && had[before.Attempt] > before.in.Call
+			if before.Lease != place.Lease || served || l.several[place.ID] ||
 				!l.h.calm(before.in.Call, op.Return) || meets(l.k.forced, before.in.Call, op.Return) {
 				continue
 			}

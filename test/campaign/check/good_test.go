@@ -131,6 +131,12 @@ var good = map[string]string{
 		x line 30-31 l1:x-1@a l2:x-2@a
 		x fault 40-50
 		x line 20000-20001 l3:x-2@a l4:x-1@a`,
+	"an attempt had the key, and its grant was over before its call was told": `
+		a acquire 20- w-1
+		b acquire 21- w-1
+		x line 30-31 t1 ah l1:x-1@a#p l2:x-2@a#q
+		x line 40-41 t2 ap l2:x-2@a#q l3:x-3@a#r
+		x line 50-51 t3 aq l3:x-3@a#r l4:x-1@a#p`,
 	"somebody broke the lock that one was about to be given": `
 		a acquire 20- w-1
 		b acquire 21- w-1

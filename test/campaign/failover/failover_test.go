@@ -15,7 +15,6 @@ var (
 	failovers = flag.Int("failovers", 2, "how many failovers; the first two are a kill and a stop")
 	binary    = flag.String("binary", "", "the sidecar; it is built without")
 	only      = flag.String("kind", "", "kill, stop or behind; all without")
-	quiet     = flag.Bool("quiet", false, "the sidecars are quiet after a failover, so exclusion is promised in asynchronous ones, too")
 )
 
 func TestFailover(t *testing.T) {

@@ -3,6 +3,7 @@ package failover
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -20,6 +21,9 @@ const (
 	ttl          = 15 * time.Second
 	storeTimeout = 2 * time.Second
 )
+
+// quiet is here and not with the tests' other flags, so that the package compiles without its tests: make ahead does that.
+var quiet = flag.Bool("quiet", false, "the sidecars are quiet after a failover, so exclusion is promised in asynchronous ones, too")
 
 var settings = map[string]string{
 	"TTL": ttl.String(), "STORE_TIMEOUT": storeTimeout.String(), "POSTGRES_POLL_INTERVAL": "500ms", "ALLOW_FORCE": "true", "DRAIN_TIMEOUT": "3s",
