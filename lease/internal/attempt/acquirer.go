@@ -69,7 +69,7 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 		later: c.Background, queue: newQueue(c.Config, c.Observer, c.Store, c.Background.Spawn), inline: c.Store.Traits().Inline,
 		ready: c.Store.Ready, ask: c.Store.Acquire, granted: c.Granted, draining: c.Draining, ctx: ctx,
 	}
-	aq.arrivals, aq.shares = newArrivals(aq.enqueueAll), c.Store.Traits().Shared
+	aq.arrivals, aq.shares = newArrivals(aq.enqueueAll, aq.gathers), c.Store.Traits().Shared
 	return aq, aq.requests.Remember(holdings.Remembered)
 }
 
@@ -108,10 +108,10 @@ func (aq *Acquirer) CallersLeft() { aq.queue.callersLeft() }
 
 // Kept counts what is kept for calls. Without calls it is nothing.
 func (aq *Acquirer) Kept() map[string]int {
-	aq.queue.mu.Lock()
-	defer aq.queue.mu.Unlock()
 	aq.arrivals.mu.Lock()
 	defer aq.arrivals.mu.Unlock()
+	aq.queue.mu.Lock()
+	defer aq.queue.mu.Unlock()
 	return map[string]int{
 		"waiters": int(aq.waiters.Load()), "keys with arrivals": len(aq.arrivals.keys), "attempts": len(aq.queue.attempts),
 		"keys with attempts": len(aq.queue.byKey), "requests in use": aq.requests.Count(),

@@ -2,7 +2,9 @@ package attempt
 
 import (
 	"context"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/locksidecar/locksidecar/batcher"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -10,9 +12,11 @@ import (
 )
 
 // arrivals keeps, for each key, the waiting calls that are not in the store's queue yet, in their order.
-// The first asks for the key. The others are queued together once nobody before them may still be queued.
+// The first asks for the key. The others are queued together once nobody before them may still be queued,
+// and once they are not gathered any more: see gather.go.
 type arrivals struct {
 	enqueue func([]*Arrival)
+	gathers func(key string, ready int) time.Duration
 
 	mu   sync.Mutex
 	keys map[string]*crowd
@@ -22,6 +26,10 @@ type crowd struct {
 	first, last *Arrival
 	// moving: a goroutine takes arrivals off the front.
 	moving bool
+	// ready were taken off the front, and are gathered, unless one of them hurries.
+	ready   []*Arrival
+	hurries bool
+	timer   *time.Timer // ends the gathering; nil: nothing was gathered yet
 }
 
 // Arrival is the position of one attempt among those that came for the same key.
@@ -38,9 +46,10 @@ type Arrival struct {
 	next    *Arrival
 }
 
-// newArrivals makes arrivals. enqueue queues arrivals of one key in their order. It must not block.
-func newArrivals(enqueue func([]*Arrival)) *arrivals {
-	return &arrivals{enqueue: enqueue, keys: make(map[string]*crowd)}
+// newArrivals makes arrivals. enqueue queues arrivals of one key in their order, and gathers is
+// how long so many wait for others before that. Neither may block.
+func newArrivals(enqueue func([]*Arrival), gathers func(key string, ready int) time.Duration) *arrivals {
+	return &arrivals{enqueue: enqueue, gathers: gathers, keys: make(map[string]*crowd)}
 }
 
 // join takes the last position at the key; nil: the request does not wait. The attempt decides or leaves.
@@ -65,14 +74,23 @@ func (as *arrivals) join(req *types.Request) *Arrival {
 	return a
 }
 
-// Leave gives the position up, unless it was decided before. a may be nil.
+// Leave gives the position up, unless it was decided before. If the attempt was queued, it has left the queue.
+// a may be nil.
 func (a *Arrival) Leave() {
-	if a != nil {
-		a.decide(context.Background(), nil)
+	if a == nil {
+		return
+	}
+	as := a.at
+	as.mu.Lock()
+	defer as.mu.Unlock()
+	a.decided = true
+	if k := as.keys[a.key]; k != nil {
+		k.ready = slices.DeleteFunc(k.ready, func(other *Arrival) bool { return other == a })
+		as.goOn(a.key, false)
 	}
 }
 
-// decide lets b be queued after all that came before; nil: it leaves. Only the first decision counts.
+// decide lets b be queued after all that came before. Only the first decision counts.
 func (a *Arrival) decide(ctx context.Context, b *Attempt) {
 	as := a.at
 	as.mu.Lock()
@@ -81,30 +99,60 @@ func (a *Arrival) decide(ctx context.Context, b *Attempt) {
 		return
 	}
 	a.decided, a.ctx, a.attempt = true, ctx, b
-	k := as.keys[a.key]
-	if k.moving {
+	as.goOn(a.key, false)
+}
+
+// goOn queues the ready arrivals for a key, unless they are gathered yet and need not go. as.mu is held, and
+// unlocked meanwhile.
+func (as *arrivals) goOn(key string, must bool) {
+	k := as.keys[key]
+	if k == nil || k.moving {
 		return
 	}
 	// The crowd stays until all of them are queued: later arrivals must come behind them.
-	for k.moving = true; k.first != nil && k.first.decided; {
-		if ready := k.ready(); len(ready) > 0 {
-			as.mu.Unlock()
-			as.enqueue(ready)
-			as.mu.Lock()
+	var most time.Duration
+	for k.moving = true; k.takeReady(); {
+		if most = as.gathers(key, len(k.ready)); most > 0 && !must && !k.hurries {
+			break
 		}
+		ready := k.ready
+		k.ready, k.hurries = nil, false
+		k.stopTimer()
+		as.mu.Unlock()
+		as.enqueue(ready)
+		as.mu.Lock()
 	}
-	if k.moving = false; k.first == nil {
-		delete(as.keys, a.key)
+	k.moving = false
+	switch {
+	case len(k.ready) == 0:
+		k.stopTimer() // all of them may have left
+		if k.first == nil {
+			delete(as.keys, key)
+		}
+	case k.timer == nil:
+		k.timer = time.AfterFunc(most, func() {
+			as.mu.Lock()
+			defer as.mu.Unlock()
+			as.goOn(key, true)
+		})
 	}
 }
 
-func (k *crowd) ready() (ready []*Arrival) {
+// takeReady takes the decided ones off the front, and reports whether there are ready ones.
+func (k *crowd) takeReady() bool {
 	for ; k.first != nil && k.first.decided; k.first = k.first.next {
-		if k.first.attempt != nil {
-			ready = append(ready, k.first)
+		if b := k.first.attempt; b != nil {
+			k.ready, k.hurries = append(k.ready, k.first), k.hurries || b.hurries()
 		}
 	}
-	return ready
+	return len(k.ready) > 0
+}
+
+func (k *crowd) stopTimer() {
+	if k.timer != nil {
+		k.timer.Stop()
+		k.timer = nil
+	}
 }
 
 // enqueueContext returns ctx with the wait's span. The holder is known from an answer or from this

@@ -68,6 +68,8 @@ type Attempt struct {
 	done  chan struct{}
 	// inQueue: the queue may know it.
 	inQueue atomic.Bool
+	// inStore: the store has queued it. The mutex of the queue guards this.
+	inStore bool
 
 	// inFlight counts what may still change the store: the attempt until it is over, then its cleanups.
 	inFlight sync.WaitGroup
@@ -243,7 +245,7 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 		b.cancel()
 		return
 	}
-	b.aq.queue.changed(at)
+	b.aq.queue.queued(b, at)
 }
 
 // timeIsUp ends the attempt: won if it has been granted, else with errTimeUp.

@@ -46,12 +46,12 @@ func (b *Attempt) cleanedUp() <-chan struct{} {
 	return settled
 }
 
-// end lets go of what an attempt keeps: its arrival, its queue position, its lease.
+// end lets go of what an attempt keeps: its queue position, its arrival, its lease.
 func (b *Attempt) end() {
-	b.arrival.Leave()
 	if b.inQueue.Load() {
 		b.aq.queue.remove(b)
 	}
+	b.arrival.Leave()
 	if b.Lease() != nil {
 		b.Lease().Unpin()
 	}

@@ -41,7 +41,7 @@ type queue struct {
 	mu sync.Mutex
 	// attempts are by what a hint names. Apps choose request ids, so several may have the same half.
 	attempts map[store.HalfID][]*Attempt
-	byKey    map[string]int
+	byKey    map[string]*line
 	size     atomic.Int64 // how many attempts, for frequent callers that hardly ever find any
 	checks   int          // under way
 	wakeAt   time.Time    // when watch looks next by itself
@@ -59,7 +59,7 @@ type waitStore interface {
 func newQueue(cfg types.Config, obs *observe.Observer, st waitStore, spawn func(func()) bool) *queue {
 	return &queue{
 		cfg: cfg, clk: cfg.Clock, obs: obs, store: st, spawn: spawn,
-		attempts: make(map[store.HalfID][]*Attempt), byKey: make(map[string]int), wake: make(chan struct{}, 1),
+		attempts: make(map[store.HalfID][]*Attempt), byKey: make(map[string]*line), wake: make(chan struct{}, 1),
 	}
 }
 
@@ -80,7 +80,7 @@ func (q *queue) add(b *Attempt) error {
 	q.mu.Lock()
 	half := store.HalfOf(b.id)
 	q.attempts[half] = append(q.attempts[half], b)
-	q.byKey[b.req.Key]++
+	q.joinLine(b)
 	q.size.Add(1)
 	q.obs.Waits(b.req.Key, 1) // before another goroutine finds the attempt here and counts it out
 	q.mu.Unlock()
@@ -100,9 +100,7 @@ func (q *queue) remove(b *Attempt) {
 	}
 	q.size.Add(-1)
 	q.obs.Waits(b.req.Key, -1)
-	if q.byKey[b.req.Key]--; q.byKey[b.req.Key] == 0 {
-		delete(q.byKey, b.req.Key)
-	}
+	q.leftLine(b)
 }
 
 // has reports whether an attempt is queued, or is about to be. q.mu is held.
@@ -128,7 +126,10 @@ func (q *queue) length(key string) int {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.byKey[key]
+	if l := q.byKey[key]; l != nil {
+		return l.attempts
+	}
+	return 0
 }
 
 // on returns the attempts that are queued under a lease.

@@ -1,0 +1,322 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// gathering is a queue: the first call of a sidecar has just got the key, after a second. Behind it wait a call of
+// another pod, and others of the sidecar.
+type gathering struct {
+	*rig
+	other       *rig
+	first       *answer
+	theirs      *answer
+	ours        []*answer
+	statements  int // that queued calls until now
+	queueLength int
+}
+
+func newGathering(t *testing.T, ours int) *gathering {
+	t.Helper()
+	g := &gathering{rig: newRig(t)}
+	g.other = g.another()
+	o := g.other.session()
+	held := g.other.lock(o, "k")
+	g.first = g.waitLong()
+	g.theirs = g.other.wait(g.other.session(), "k", types.WaitForever)
+	for range ours {
+		g.ours = append(g.ours, g.waitLong())
+	}
+	time.Sleep(time.Second)
+	g.other.release(o, held)
+	g.first.granted(t)
+	g.statements, g.queueLength = g.st.count("Enqueue"), 1+ours
+	return g
+}
+
+func (g *gathering) waitLong() *answer { return g.wait(g.session(), "k", types.WaitForever) }
+
+// queuedBy checks how many statements have queued calls since.
+func (g *gathering) queuedBy(statements int) {
+	g.t.Helper()
+	synctest.Wait()
+	if n := g.st.count("Enqueue") - g.statements; n != statements {
+		g.t.Errorf("%d statements queued calls, expected %d", n, statements)
+	}
+}
+
+// queued checks how many more calls were queued, by how many statements.
+func (g *gathering) queued(calls, statements int) {
+	g.t.Helper()
+	g.queuedBy(statements)
+	if n := g.stored("k").QueueLength - g.queueLength; n != calls {
+		g.t.Errorf("%d more calls are queued, expected %d", n, calls)
+	}
+}
+
+// served frees the key for one call after the other, in this order.
+func (g *gathering) served(calls ...*answer) {
+	g.t.Helper()
+	for i, c := range calls {
+		by := g.rig
+		if c == g.theirs {
+			by = g.other
+		}
+		synctest.Wait()
+		for _, later := range calls[i+1:] {
+			if later.isOver() {
+				g.t.Fatal("a call was overtaken")
+			}
+		}
+		c.free(by)
+	}
+}
+
+// Calls that come while others of their sidecar are served are queued together, after a while, in their order.
+func TestCallsAreGathered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGathering(t, 4)
+		more := []*answer{g.waitLong(), g.waitLong()}
+		time.Sleep(attempt.MaxGather - time.Millisecond)
+		more = append(more, g.waitLong())
+		g.queued(0, 0)
+		time.Sleep(2 * time.Millisecond)
+		g.queued(3, 1)
+		g.served(append(append([]*answer{g.first, g.theirs}, g.ours...), more...)...)
+		g.nothingLeft()
+	})
+}
+
+// Calls are queued at once when few are ahead of them, and before those have left.
+func TestGatheredCallsAreQueuedBeforeTheLineIsEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGathering(t, 3)
+		began := time.Now()
+		g.first.free(g.rig)
+		more := []*answer{g.waitLong(), g.waitLong(), g.waitLong()}
+		g.served(g.theirs)
+		g.queuedBy(0) // two are ahead
+		g.served(g.ours[0])
+		g.queuedBy(1) // one is
+		g.served(append(g.ours[1:], more...)...)
+		if d := time.Since(began); d != 0 {
+			t.Errorf("it took %v", d)
+		}
+		g.nothingLeft()
+	})
+}
+
+// In these cases a call is queued at once.
+func TestNobodyIsGatheredInVain(t *testing.T) {
+	cases := map[string]struct {
+		ours   int
+		before func(g *gathering)
+		req    types.Request
+	}{
+		"no call of the sidecar is ahead":       {ours: 0},
+		"none has left the queue for some time": {ours: 4, before: func(*gathering) { time.Sleep(attempt.MaxGather) }},
+		"its wait is over soon":                 {ours: 4, req: types.Request{Wait: 2*attempt.MaxGather - time.Millisecond}},
+		"it is directly behind one that was just queued": {ours: 4, before: func(g *gathering) {
+			g.ask(context.Background(), g.session(), types.Request{Key: "k", Wait: attempt.MaxGather})
+			synctest.Wait()
+			g.statements, g.queueLength = g.statements+1, g.queueLength+1
+		}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newGathering(t, c.ours)
+				if c.before != nil {
+					c.before(g)
+				}
+				if c.req.Wait == 0 {
+					c.req.Wait = types.WaitForever
+				}
+				c.req.Key = "k"
+				g.ask(context.Background(), g.session(), c.req)
+				g.queued(1, 1)
+			})
+		})
+	}
+}
+
+// After short waits calls are gathered for a short time.
+func TestCallsAreGatheredForAPartOfTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGathering(t, 4)
+		last := g.waitLong()
+		time.Sleep(attempt.MaxGather)
+		g.queued(1, 1)
+		g.served(append(append([]*answer{g.first, g.theirs}, g.ours...), last)...)
+
+		o := g.other.session()
+		held := g.other.lock(o, "k")
+		first, next := g.waitLong(), []*answer{g.waitLong(), g.waitLong()}
+		time.Sleep(10 * time.Millisecond)
+		g.other.release(o, held)
+		first.granted(t)
+		n := g.st.count("Enqueue")
+		next = append(next, g.waitLong())
+		time.Sleep(4 * time.Millisecond)
+		if g.st.count("Enqueue") != n {
+			t.Error("the call was not gathered")
+		}
+		time.Sleep(2 * time.Millisecond)
+		if g.st.count("Enqueue") != n+1 {
+			t.Error("the call was gathered for longer than half of the wait before")
+		}
+		g.served(append([]*answer{first}, next...)...)
+		g.nothingLeft()
+	})
+}
+
+// A gathered call may end in these ways. Nothing of it is left, and those behind it are queued.
+func TestGatheredCallsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGathering(t, 4)
+		ctx, leave := context.WithCancel(context.Background())
+		leaver := g.ask(ctx, g.session(), types.Request{Key: "k", Wait: types.WaitForever})
+		id := uuid.New()
+		s := g.sessionOf(true)
+		named := g.ask(context.Background(), s, types.Request{Key: "k", Wait: types.WaitForever, RequestID: id})
+		synctest.Wait()
+		repeat := g.ask(context.Background(), s, types.Request{Key: "k", Wait: types.WaitForever, RequestID: id})
+		ended := g.sessionOf(true)
+		ending := g.wait(ended, "k", types.WaitForever)
+		timed := g.wait(g.session(), "k", 2*attempt.MaxGather)
+		last := g.waitLong()
+		g.queued(0, 0)
+		leave()
+		ended.End(types.EndDeleted)
+		synctest.Wait()
+		if !errors.Is(leaver.err, types.ErrCallerLeft) || !errors.Is(ending.err, types.ErrSessionEnded) {
+			t.Errorf("they ended with %v and %v", leaver.err, ending.err)
+		}
+		time.Sleep(attempt.MaxGather)
+		g.queued(3, 1)
+		time.Sleep(attempt.MaxGather)
+		synctest.Wait()
+		if _, late := errors.AsType[*types.TimeoutError](timed.err); !late {
+			t.Errorf("the call with a limit ended with %v", timed.err)
+		}
+		g.served(append(append([]*answer{g.first, g.theirs}, g.ours...), named)...)
+		if a, b := named.granted(t), repeat.granted(t); a.Token != b.Token {
+			t.Errorf("the repeat got token %d, the request %d", b.Token, a.Token)
+		}
+		last.free(g.rig)
+		g.nothingLeft()
+	})
+}
+
+// Calls are gathered when one of these comes. Each of them has its outcome, and nothing is left of it.
+func TestGatheredCallsMeetTrouble(t *testing.T) {
+	cases := map[string]func(g *gathering, gathered []*answer){
+		"the sidecar drains": func(g *gathering, gathered []*answer) {
+			g.m.Drain()
+			for _, c := range gathered {
+				<-c.done
+				if !errors.Is(c.err, types.ErrDraining) {
+					g.t.Errorf("it ended with %v", c.err)
+				}
+			}
+			if n := g.m.acquirer.Kept()["keys with arrivals"]; n != 0 {
+				g.t.Errorf("arrivals at %d keys are kept", n)
+			}
+			time.Sleep(attempt.MaxGather)
+			g.queuedBy(0)
+		},
+		"the store is gone": func(g *gathering, gathered []*answer) {
+			g.st.set("Enqueue", fault{times: 1, refuse: true})
+			for _, c := range gathered {
+				<-c.done
+				if !store.Unavailable(c.err) {
+					g.t.Errorf("it ended with %v", c.err)
+				}
+			}
+			g.served(append([]*answer{g.first, g.theirs}, g.ours...)...)
+			g.nothingLeft()
+		},
+		"the lease is lost": func(g *gathering, gathered []*answer) {
+			for _, l := range g.m.leases.All() {
+				g.m.leases.Lose(l, types.LostExpired)
+			}
+			g.theirs.free(g.other)
+			var all sync.WaitGroup
+			for _, c := range append(gathered, g.ours...) {
+				all.Go(func() { g.release(c.s, c.granted(g.t)) })
+			}
+			all.Wait()
+			time.Sleep(time.Minute)
+			g.nothingLeft()
+		},
+	}
+	for name, happens := range cases {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newGathering(t, 4)
+				gathered := []*answer{g.waitLong(), g.waitLong()}
+				g.queued(0, 0)
+				happens(g, gathered)
+			})
+		})
+	}
+}
+
+// Calls of two sidecars that come back at once have long cohorts. Without gathering, their calls alternate in the
+// queue, and cohorts have one or two.
+func TestCallsThatComeBackHaveLongCohorts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const each = 16
+		r := newRig(t)
+		rigs := []*rig{r, r.another()}
+		for _, r := range rigs {
+			for op, took := range map[string]time.Duration{"Release": 1300, "Enqueue": 800, "Acquire": 800} {
+				r.st.set(op, fault{before: took * time.Microsecond})
+			}
+		}
+		began, grants := time.Now(), [2]atomic.Int64{}
+		var calls sync.WaitGroup
+		for i := range 2 * each {
+			by := rigs[i%2]
+			calls.Go(func() {
+				s := by.sessionOf(true)
+				time.Sleep(time.Duration(i) * 3 * time.Millisecond) // they alternate at first
+				for time.Since(began) < time.Second {
+					g, err := by.m.Acquire(context.Background(), s, types.Request{Key: "k", Wait: types.WaitForever})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					time.Sleep(80 * time.Microsecond)
+					by.release(s, g)
+					grants[i%2].Add(1)
+					time.Sleep(time.Duration(60+i) * time.Microsecond)
+				}
+			})
+		}
+		calls.Wait()
+		for i, r := range rigs {
+			n, releases := int(grants[i].Load()), r.st.count("Release")
+			t.Logf("%d grants, %d releases in the store, %d statements that queued calls", n, releases, r.st.count("Enqueue"))
+			if n < 5*releases {
+				t.Errorf("%d grants needed %d releases in the store", n, releases)
+			}
+		}
+		if a, b := grants[0].Load(), grants[1].Load(); 4*min(a, b) < 3*max(a, b) {
+			t.Errorf("one sidecar got %d grants, the other %d", a, b)
+		}
+		r.nothingLeft()
+	})
+}
