@@ -196,7 +196,7 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answ
 	var left []store.Attempt
 	var shared []string // keys in whose queues others may have waited for these waiters
 	for i := range rows {
-		if rows[i].settle != nil || rows[i].sharedWait != nil && *rows[i].sharedWait {
+		if _, left := gone[waits[i].ID]; left && (rows[i].settle != nil || rows[i].sharedWait != nil && *rows[i].sharedWait) {
 			shared = append(shared, waits[i].Key)
 		}
 		if answers[i], err = o.answer(ctx, &rows[i], waits[i]); err != nil {
