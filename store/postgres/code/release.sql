@@ -253,6 +253,7 @@ DECLARE
     l locksidecar.locks;
     its_lease locksidecar.leases;
     shared boolean;
+    left_it boolean; -- a waiter or a share of the attempt is gone
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR a IN
@@ -262,6 +263,7 @@ BEGIN
         PERFORM locksidecar.in_time(not_after);
         DELETE FROM locksidecar.waiters w WHERE w.namespace = ns AND w.grant_id = a.grant_id
         AND NOT EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = w.lease_id AND s.instance <> its_instance);
+        left_it := FOUND;
         shared := l.places IS NOT NULL;
         IF shared THEN
             l := locksidecar.as_lock(l, NULL, a.grant_id);
@@ -275,6 +277,7 @@ BEGIN
         ELSIF shared THEN
             withdraw.lapsed := coalesce(its_lease.expires_at <= clock_timestamp(), true);
             PERFORM locksidecar.end_share(l, NOT withdraw.lapsed);
+            left_it := true;
             withdraw.namespace := ns; withdraw.key := a.key; withdraw.outcome := 'ended'; withdraw.watched := l.watched;
             withdraw.ended := l.token; withdraw.now := clock_timestamp();
             RETURN NEXT;
@@ -283,8 +286,11 @@ BEGIN
                 coalesce(its_lease.expires_at <= clock_timestamp(), true)
             FROM locksidecar.pass_on(l, its_lease, '') h;
             shared := EXISTS (SELECT FROM locksidecar.locks k WHERE k.namespace = ns AND k.key = a.key AND k.places IS NOT NULL);
+            left_it := true;
         END IF;
-        IF shared THEN -- also if only a waiter was withdrawn, which may have kept others waiting
+        -- Also if only a waiter was withdrawn, which may have kept others waiting; and after expired waiters of a key
+        -- without shares were reaped.
+        IF shared AND (left_it OR NOT EXISTS (SELECT FROM locksidecar.shares h WHERE h.namespace = ns AND h.key = a.key)) THEN
             RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp(), true FROM locksidecar.pass_shares(ns, a.key, '') h;
         END IF;
     END LOOP;
