@@ -167,10 +167,10 @@ func (m *machine) hearEvents(t *rapid.T, by int) {
 	}
 	var wanted []store.Event
 	for _, e := range m.model.events {
+		e.Token = e.of.token
 		if e.by != by || m.unsure(by, e.Key) || m.mayKeepQuiet(e.Event) {
 			continue
 		}
-		e.Token = e.of.token
 		wanted = append(wanted, e.Event)
 	}
 	var heard []store.Event
