@@ -268,3 +268,59 @@ func TestKeyThatWasSharedIsFreeForAll(t *testing.T) {
 		t.Errorf("token %d after %d", next.Token, token)
 	}
 }
+
+// Trap: of two shares of one attempt, any could be found, and a batch read with it would fail.
+func TestAnAttemptHasOneShareAtMost(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	dying := openLease(t, s, time.Hour)
+	first := s.shareOf(3)
+	first.Lease, first.MinHold = dying, time.Hour
+	want(t, acquire(t, s, first), store.Granted)
+	if err := s.Revoke(t.Context(), []store.LeaseID{dying}); err != nil {
+		t.Fatal(err)
+	}
+	again := first
+	again.Lease, again.MinHold = s.lease, 0
+	for range 3 {
+		want(t, acquire(t, s, again), store.Held)
+		want(t, enqueue(t, s, again), store.Queued)
+	}
+	attempts := []store.Attempt{again.Attempt, {Key: "other", ID: uuid.New()}}
+	if _, err := s.Check(t.Context(), attempts); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Cancel(t.Context(), attempts); err != nil {
+		t.Error(err)
+	}
+	shares := func() int {
+		return pgtest.Query[int](t, s.url, fmt.Sprintf("SELECT count(*)::integer FROM locksidecar.shares WHERE grant_id = '%s'", first.ID))
+	}
+	if n := shares(); n != 1 {
+		t.Errorf("the attempt has %d shares", n)
+	}
+	if _, err := s.Withdraw(t.Context(), attempts); err != nil || shares() != 0 {
+		t.Errorf("%d shares after the withdrawal (%v)", shares(), err)
+	}
+}
+
+// Such shares may be left by an older version: the youngest is found, and batches do not fail.
+func TestTheYoungestShareOfAnAttemptIsFound(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	ask := s.shareOf(3)
+	token := want(t, acquire(t, s, ask), store.Granted).Token
+	exec(t, s.conn, `INSERT INTO locksidecar.shares (namespace, key, token, lease_id, grant_id, slot, session, owner, acquired_at, traceparent, handed_by, hold_until)
+		SELECT namespace, key, token - 32, gen_random_uuid(), grant_id, 1, session, owner, acquired_at, traceparent, handed_by,
+			clock_timestamp() + interval '1 hour' FROM locksidecar.shares`)
+	if got := want(t, acquire(t, s, ask), store.Granted); got.Token != token {
+		t.Errorf("token %d, want %d", got.Token, token)
+	}
+	answers, err := s.Check(t.Context(), []store.Attempt{ask.Attempt, {Key: "other", ID: uuid.New()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := want(t, answers[0], store.Granted); got.Token != token {
+		t.Errorf("token %d, want %d", got.Token, token)
+	}
+}

@@ -35,7 +35,8 @@ func (m *model) fits(k *modelLock, a modelAsker) bool {
 	if len(k.shares) == 0 {
 		return !m.keeps(k.modelHold)
 	}
-	return a.Shared && (k.limit() == 0 || len(k.shares) < k.limit())
+	its := func(h *modelHold) bool { return h.holder.ID == a.ID && !h.released } // kept after the death of its lease
+	return a.Shared && (k.limit() == 0 || len(k.shares) < k.limit()) && !slices.ContainsFunc(k.shares, its)
 }
 
 // limit is the one that shares and shared waiters name.

@@ -67,7 +67,8 @@ $$;
 -- another limit of shared holders. ended is
 -- the token of a dead holder's grant that ends here, for those who watch. A pending min_hold counts
 -- as held. quiet: nothing is granted before expires_at. A waiter is then queued behind a pending hold
--- until that time: see keep_quiet.
+-- until that time: see keep_quiet. A repeat that finds its share dead, and kept by a min_hold, waits for the end of that
+-- as well: an attempt has one share at most.
 --
 -- A waiter is inserted while the holder's lease is locked FOR KEY SHARE. A reap waits for that and
 -- sees the waiter, or it came before and this sees it. Otherwise it could run in between, and
@@ -98,6 +99,7 @@ DECLARE
     h locksidecar.leases;
     whole locksidecar.locks; -- of a shared key: the lock row, while l is the attempt's share
     shared boolean; -- the key is
+    again boolean; -- the attempt has a share of it already
     m record; -- what else is to be done at a shared key
     mismatch boolean; -- others name another limit
     counted text; -- the last key whose queue was counted
@@ -152,6 +154,7 @@ BEGIN
         IF shared THEN
             whole := l;
             l := locksidecar.as_lock(l, NULL, w.grant_id);
+            again := l.lease_id <> whole.lease_id;
         END IF;
         IF l.lease_id IS NOT NULL THEN
             SELECT * INTO h FROM locksidecar.leases s WHERE s.id = l.lease_id FOR KEY SHARE;
@@ -205,7 +208,7 @@ BEGIN
                 RETURN NEXT;
                 CONTINUE;
             END IF;
-            available := w.places = l.places AND NOT EXISTS (
+            available := w.places = l.places AND NOT again AND NOT EXISTS (
                 SELECT FROM locksidecar.waiters q
                 WHERE l.contended AND q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL)
             AND (l.places = 0 OR l.places > (

@@ -17,7 +17,7 @@ DECLARE
 BEGIN
     SELECT * INTO h FROM locksidecar.shares s
     WHERE s.namespace = l.namespace AND s.key = l.key AND (s.token = by_token OR s.grant_id = by_grant)
-    ORDER BY s.grant_id = by_grant DESC NULLS LAST LIMIT 1;
+    ORDER BY s.grant_id = by_grant DESC NULLS LAST, s.token DESC LIMIT 1;
     IF FOUND THEN
         l.lease_id := h.lease_id; l.token := h.token; l.grant_id := h.grant_id;
         l.session := h.session; l.owner := h.owner; l.acquired_at := h.acquired_at; l.data := h.data;
@@ -78,7 +78,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- look tells whether a shared key must be settled by hand_off: a share is dead, or the first waiter is, or
--- it fits. expired has the leases to be reaped before: those of shares, and of waiters before the first living one.
+-- it fits (see pass_shares). expired has the leases to be reaped before: those of shares, and of waiters before the first living one.
 CREATE OR REPLACE FUNCTION locksidecar.look(ns text, k text, OUT settle boolean, OUT expired uuid[])
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
@@ -99,13 +99,16 @@ BEGIN
     look.settle := coalesce(look.settle OR look.expired IS NOT NULL, true);
     IF l.contended THEN
         FOR q IN
-            SELECT w.places, o.id, o.expires_at
+            SELECT w.places, w.grant_id, o.id, o.expires_at
             FROM locksidecar.waiters w LEFT JOIN locksidecar.leases o ON o.id = w.lease_id
             WHERE w.namespace = ns AND w.key = k AND w.id > l.served AND w.outcome IS NULL ORDER BY w.id
         LOOP
             IF q.expires_at > clock_timestamp() THEN
                 look.settle := look.settle OR coalesce(l.places = 0 AND q.places IS NOT NULL OR n < l.places AND q.places IS NOT NULL, false)
-                    AND NOT EXISTS (SELECT FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp());
+                    AND NOT EXISTS (SELECT FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp())
+                    AND NOT EXISTS (
+                        SELECT FROM locksidecar.shares h
+                        WHERE h.namespace = ns AND h.key = k AND h.grant_id = q.grant_id);
                 EXIT;
             END IF;
             look.settle := true;
@@ -155,7 +158,7 @@ END
 $$;
 
 -- pass_shares settles a shared key: it drops dead shares, and grants the key to the waiters at the head that
--- fit. If no share is left, pass_on decides about the first one, or frees the key (invariant 5). One row for
+-- fit. An attempt does not fit beside a share of its own, which is dead and kept by its min_hold. If no share is left, pass_on decides about the first one, or frees the key (invariant 5). One row for
 -- each dropped share for those who watch (lapsed), and for each grant, as of pass_on. At the end there may be a row with the
 -- leases of expired waiters that were passed over, and with hints: the next waiter looks, because a new share can
 -- end earlier, and all do while it is the quiet time, or while a min_hold keeps a share whose lease is gone.
@@ -173,6 +176,7 @@ DECLARE
     g record;
     gone record;
     n bigint;
+    its_attempts uuid[]; -- those that have shares of it
     last bigint := 0::bigint; -- waiters up to this id were looked at
     passed uuid[];
     quiet boolean;
@@ -192,7 +196,7 @@ BEGIN
         END IF;
     END LOOP;
     pass_shares.ended := NULL;
-    n := (SELECT count(*) FROM locksidecar.shares h WHERE h.namespace = ns AND h.key = k);
+    SELECT count(*), array_agg(h.grant_id) INTO n, its_attempts FROM locksidecar.shares h WHERE h.namespace = ns AND h.key = k;
     IF n = 0 THEN
         SELECT * INTO g FROM locksidecar.pass_on(l, none, by_release);
         pass_shares.outcome := g.outcome; pass_shares.expired := g.expired; pass_shares.grant_id := g.grant_id;
@@ -224,7 +228,7 @@ BEGIN
             passed := array_append(passed, s.id);
             CONTINUE;
         END IF;
-        EXIT WHEN w.places IS NULL OR l.places > 0 AND n >= l.places;
+        EXIT WHEN w.places IS NULL OR l.places > 0 AND n >= l.places OR w.grant_id = ANY (its_attempts);
         IF quiet THEN
             looks := 100;
             EXIT;
