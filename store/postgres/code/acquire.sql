@@ -322,8 +322,8 @@ $$;
 
 -- enqueue_together enqueues the attempts for keys whose holders live by one statement, in the order of the
 -- attempts, and returns these keys, the lengths of their queues before, and the limits that shared waiters
--- name. Keys of which a share is asked are left out. It returns none if an
--- attempt is a repeat, is skipped, or has no living lease. Then ask looks at each.
+-- name. Keys of which a share is asked are left out, but locked: ask must not lock them behind later ones. It
+-- returns none if an attempt is a repeat, is skipped, or has no living lease. Then ask looks at each.
 CREATE OR REPLACE FUNCTION locksidecar.enqueue_together(
     ns text, not_after timestamptz, keys text[], grants uuid[], leases uuid[], ttls interval[], min_holds interval[],
     skips boolean[], sessions text[], owners text[], datas text[], traceparents text[], limits integer[],
@@ -338,10 +338,11 @@ DECLARE
 BEGIN
     together := '{}';
     FOR a IN
-        SELECT u.key, count(*)::integer AS asks FROM unnest(keys, limits) AS u (key, places)
-        GROUP BY u.key HAVING count(u.places) = 0 ORDER BY u.key COLLATE "C"
+        SELECT u.key, count(*)::integer AS asks, count(u.places) AS shares FROM unnest(keys, limits) AS u (key, places)
+        GROUP BY u.key ORDER BY u.key COLLATE "C"
     LOOP
         l := locksidecar.lock_key(ns, a.key);
+        CONTINUE WHEN a.shares > 0;
         PERFORM FROM locksidecar.leases s WHERE s.id = l.lease_id AND s.expires_at > clock_timestamp() FOR KEY SHARE;
         CONTINUE WHEN NOT FOUND OR l.grant_id = ANY (grants);
         IF NOT l.contended THEN
