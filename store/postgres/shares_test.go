@@ -324,3 +324,53 @@ func TestTheYoungestShareOfAnAttemptIsFound(t *testing.T) {
 		t.Errorf("token %d, want %d", got.Token, token)
 	}
 }
+
+// settles hands the key off as a reap or a check does. It returns how many waiters are to look.
+func (s *scene) settles() (looks int) {
+	s.Helper()
+	err := s.conn.QueryRow(s.Context(), `SELECT coalesce(sum(cardinality(hints)), 0)::integer
+		FROM locksidecar.hand_off('{n}', '{k}', ARRAY[locksidecar.shared_lease()], '{NULL}', '{""}')`).Scan(&looks)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return looks
+}
+
+// A released share keeps its place by its min_hold for long. That is told when it is released, not each time.
+func TestSettlingThatChangesNothingTellsNobody(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	kept := s.shareOf(2)
+	kept.MinHold = time.Hour
+	token := want(t, acquire(t, s, kept), store.Granted).Token
+	want(t, acquire(t, s, s.shareOf(2)), store.Granted)
+	for range 3 {
+		want(t, enqueue(t, s, s.shareOf(2)), store.Queued)
+	}
+	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
+	for range 3 {
+		if n := s.settles(); n != 0 {
+			t.Errorf("%d waiters are to look, and nothing is new", n)
+		}
+	}
+}
+
+// The reap of a share that a min_hold keeps is news once, by whatever lease it is named.
+func TestReapOfAKeptShareTellsItsWaiters(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	dying := openLease(t, s, time.Hour)
+	kept := s.shareOf(0)
+	kept.Lease, kept.MinHold = dying, time.Hour
+	want(t, acquire(t, s, kept), store.Granted)
+	want(t, enqueue(t, s, askFor("k", s.lease)), store.Queued)
+	exec(t, s.conn, "DELETE FROM locksidecar.leases WHERE id = $1", dying)
+	looks := pgtest.Query[int](t, s.url, fmt.Sprintf(`SELECT coalesce(sum(cardinality(hints)), 0)::integer
+		FROM locksidecar.hand_off('{n}', '{k}', ARRAY['%s'::uuid], '{NULL}', '{""}')`, dying))
+	if looks != 1 {
+		t.Errorf("%d waiters are to look, want the only one", looks)
+	}
+	if n := s.settles(); n != 0 {
+		t.Errorf("%d waiters are to look again", n)
+	}
+}

@@ -108,6 +108,17 @@ func sharedEndCases() []testCase {
 			a.lost(a.release(claim(share, token)))
 			b.holds("k", grant.Token, 0)
 		}),
+		sharing("waiters hear that only a hold keeps a share", func(_ *fixture, a, b *instance) {
+			share, waiter := a.askHold("k", longTTL, longHold), b.ask("k")
+			share.Shared = true
+			a.granted(share)
+			b.queued(waiter, 1)
+			a.revoke(share.Lease)
+			if !b.Traits().Polls {
+				b.awaitAnyNews(waiter)
+			}
+			b.want(b.check(waiter), store.Queued)
+		}),
 		sharing("a repeat beside the hold of its dead share waits for the end of the hold", func(f *fixture, a, b *instance) {
 			first := a.askHold("k", longTTL, longHold)
 			first.Shared, first.Limit = true, 3

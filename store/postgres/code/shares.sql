@@ -161,7 +161,8 @@ $$;
 -- fit. An attempt does not fit beside a share of its own, which is dead and kept by its min_hold. If no share is left, pass_on decides about the first one, or frees the key (invariant 5). One row for
 -- each dropped share for those who watch (lapsed), and for each grant, as of pass_on. At the end there may be a row with the
 -- leases of expired waiters that were passed over, and with hints: the next waiter looks, because a new share can
--- end earlier, and all do while it is the quiet time, or while a min_hold keeps a share whose lease is gone.
+-- end earlier, and all do while it is the quiet time, or if a share was dropped beside one whose lease is gone and
+-- that its min_hold keeps. Of such a share they hear when it is released or reaped (hand_off).
 CREATE OR REPLACE FUNCTION locksidecar.pass_shares(ns text, k text, by_release text)
 RETURNS TABLE (
     outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text, token bigint, acquired_at timestamptz,
@@ -181,6 +182,7 @@ DECLARE
     passed uuid[];
     quiet boolean;
     looks integer := 0; -- so many waiters are to look
+    dropped boolean := false; -- a share was
 BEGIN
     SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = k;
     pass_shares.watched := l.watched;
@@ -190,6 +192,7 @@ BEGIN
         AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = h.lease_id)
         RETURNING h.token, h.grant_id
     LOOP
+        dropped := true;
         IF gone.grant_id IS NOT NULL THEN -- else its end was told when it was released
             pass_shares.outcome := 'lapsed'; pass_shares.ended := gone.token;
             RETURN NEXT;
@@ -247,7 +250,7 @@ BEGIN
         RETURN NEXT;
         looks := 1;
     END LOOP;
-    IF l.contended AND EXISTS (
+    IF dropped AND l.contended AND EXISTS (
         SELECT FROM locksidecar.shares h
         WHERE h.namespace = ns AND h.key = k AND h.hold_until > clock_timestamp()
         AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = h.lease_id))
