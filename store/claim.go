@@ -22,7 +22,8 @@ type Claim struct {
 	// was repeated at another instance, either may have told somebody: the claim is refused as
 	// OtherSession, and the lock lasts for its TTL.
 	Undelivered bool
-	// Outcome and Result (JSON, or nil) are for those who wait or watch (Release). A share has none.
+	// Outcome and Result (JSON, or nil) are for those who wait or watch (Release). A share has none, unless
+	// the claimant does not know that its exclusive lock became one.
 	Outcome ReleaseOutcome
 	Result  []byte
 	// AtOnce: a pending hold (MinHold) does not keep the key, even if the claimed Lease is dead (Release).

@@ -330,7 +330,8 @@ BEGIN
 END
 $$;
 
--- release_share is release for a claim on a shared key.
+-- release_share is release for a claim on a shared key. Who knows of its share names no success. But it may not have
+-- heard that its lock was downgraded.
 CREATE OR REPLACE FUNCTION locksidecar.release_share(
     whole locksidecar.locks, its_instance text, claimed_token bigint, claimed_lease uuid, undelivered boolean, success boolean,
     result text, at_once boolean, by_release text, served text)
@@ -394,6 +395,12 @@ BEGIN
             FROM locksidecar.shares h JOIN locksidecar.leases o ON o.id = h.lease_id
             WHERE h.namespace = l.namespace AND h.key = l.key AND h.token > claimed_token AND h.grant_id IS NOT NULL
             ORDER BY h.token LIMIT 100) f;
+    END IF;
+    IF success AND release_share.state IN ('holds', 'released', 'unknown') THEN -- those who are marked wait no more
+        SELECT array_agg(q.grant_id) || release_share.hints, array_agg(o.instance) || release_share.hint_instances
+        INTO release_share.hints, release_share.hint_instances
+        FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+        WHERE q.namespace = l.namespace AND q.key = l.key AND q.outcome IS NOT NULL;
     END IF;
     RETURN NEXT;
     IF ends OR served <> '' OR success THEN
