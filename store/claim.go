@@ -43,7 +43,7 @@ type Change struct {
 	Session, Owner string
 	AcquiredAt     time.Time
 	// Share turns an exclusive lock into a share with the same token, and grants the waiters at the head
-	// of the queue that fit then. The share takes the Limit of the shared waiters, if there are any, and
+	// of the queue that fit then. The share takes the Limit of the living shared waiters, if there are any, and
 	// none otherwise. It ends the lock's cohort. A lock that is a share already stays as it is.
 	Share bool
 	// SetData replaces the data by Data (nil removes it).

@@ -164,10 +164,14 @@ func (r *row) sharedLimit() int {
 	return r.limit
 }
 
-// downgrade makes a share of the exclusive holder.
-func (r *row) downgrade() *holder {
+// downgrade makes a share of the exclusive holder, with the limit of the living shared waiters.
+func (r *row) downgrade(now moment) *holder {
+	limit := 0
+	if slices.ContainsFunc(r.queue.line, func(w *waiter) bool { return w.shared && w.lease.alive(now) }) {
+		limit = r.limit
+	}
 	was := r.holder
-	h := r.addShare(r.sharedLimit())
+	h := r.addShare(limit)
 	*h = was
 	h.shared, r.token = true, was.token
 	return h

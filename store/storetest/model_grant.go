@@ -152,7 +152,10 @@ func (m *model) downgrade(k *modelLock) {
 	if len(k.shares) > 0 {
 		return
 	}
-	k.holder.Shared, k.holder.Limit = true, k.limit()
+	k.holder.Shared, k.holder.Limit = true, 0
+	if slices.ContainsFunc(k.line, func(w modelAsker) bool { return w.Shared && m.alive(m.leases[w.Lease]) }) {
+		k.holder.Limit = k.limit()
+	}
 	k.shares = []*modelHold{k.modelHold}
 	m.letIn(k)
 }

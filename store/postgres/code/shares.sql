@@ -280,8 +280,8 @@ BEGIN
 END
 $$;
 
--- downgrade makes a share of an exclusive lock. It takes the limit of the shared waiters, if there are any. Its
--- lease s is locked, so a reap comes before, or finds the share.
+-- downgrade makes a share of an exclusive lock. It takes the limit of the living shared waiters, if there are any.
+-- Its lease s is locked, so a reap comes before, or finds the share.
 CREATE OR REPLACE FUNCTION locksidecar.downgrade(l locksidecar.locks) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -295,7 +295,11 @@ BEGIN
     VALUES (l.namespace, l.key, l.token, l.lease_id, l.grant_id, 0, l.session, l.owner, l.acquired_at, l.data,
         l.traceparent, l.handed_by, l.stopping, l.stop_reason, l.hold_until, l.hold_instance, l.hold_pod);
     UPDATE locksidecar.locks k
-    SET lease_id = locksidecar.shared_lease(), places = coalesce(locksidecar.waiting_limit(l.namespace, l.key, l.served), 0),
+    SET lease_id = locksidecar.shared_lease(), places = coalesce((
+            SELECT q.places FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+            WHERE q.namespace = l.namespace AND q.key = l.key AND q.places IS NOT NULL AND q.id > l.served AND q.outcome IS NULL
+            AND o.expires_at > clock_timestamp()
+            ORDER BY q.id LIMIT 1), 0),
         stopping = NULL, stop_reason = NULL, session = '', owner = '', data = NULL, traceparent = '', handed_by = '',
         hold_until = NULL, hold_instance = NULL, hold_pod = NULL
     WHERE k.namespace = l.namespace AND k.key = l.key;
