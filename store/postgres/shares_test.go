@@ -374,3 +374,21 @@ func TestReapOfAKeptShareTellsItsWaiters(t *testing.T) {
 		t.Errorf("%d waiters are to look again", n)
 	}
 }
+
+// Trap: no lease has the id that a shared key is held under, and so each seemed to be left behind.
+func TestSweepLeavesSharedKeysThatLiveAlone(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	want(t, acquire(t, s, s.shareOf(0)), store.Granted)
+	dangling := func() int {
+		exec(t, s.conn, "UPDATE locksidecar.sweep SET walks = 'locks', page = 0, due_at = clock_timestamp()")
+		return pgtest.Query[int](t, s.url, "SELECT cardinality(dangling_keys) FROM locksidecar.sweep_step('1 day', '1 day', '1 day', '1 minute')")
+	}
+	if n := dangling(); n != 0 {
+		t.Errorf("%d keys to be handed off", n)
+	}
+	exec(t, s.conn, "DELETE FROM locksidecar.leases")
+	if n := dangling(); n != 1 {
+		t.Errorf("%d keys to be handed off, want the one whose share is dead", n)
+	}
+}
