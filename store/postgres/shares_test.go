@@ -392,3 +392,30 @@ func TestSweepLeavesSharedKeysThatLiveAlone(t *testing.T) {
 		t.Errorf("%d keys to be handed off, want the one whose share is dead", n)
 	}
 }
+
+func TestEndOfADeadShareIsToldOnceInTheQuietTime(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	dying := openLease(t, s, time.Hour)
+	share := s.shareOf(3)
+	share.Lease = dying
+	token := want(t, acquire(t, s, share), store.Granted).Token
+	want(t, enqueue(t, s, askFor("k", s.lease)), store.Queued)
+	exec(t, s.conn, "UPDATE locksidecar.meta SET quiet_until = clock_timestamp() + interval '1 hour'")
+	exec(t, s.conn, "DELETE FROM locksidecar.leases WHERE id = $1", dying)
+	ends := func() int {
+		return pgtest.Query[int](t, s.url, `SELECT count(ended)::integer
+			FROM locksidecar.hand_off('{n}', '{k}', ARRAY[(SELECT lease_id FROM locksidecar.locks WHERE key = 'k')], '{NULL}', '{""}')`)
+	}
+	if n := ends(); n != 1 {
+		t.Errorf("told %d times", n)
+	}
+	claim := store.Claim{Key: "k", Token: token, Lease: dying}
+	if verdict := release(t, s, claim); verdict.Status != store.Expired {
+		t.Errorf("the claim is answered %+v", verdict)
+	}
+	exec(t, s.conn, "SELECT locksidecar.end_quiet()")
+	if n := ends(); n != 0 {
+		t.Errorf("told %d times again", n)
+	}
+}

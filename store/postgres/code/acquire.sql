@@ -243,7 +243,7 @@ BEGIN
         END IF;
         IF available AND w.places IS NOT NULL THEN
             ask.state := 'granted';
-            IF l.lease_id IS NOT NULL AND l.grant_id IS NOT NULL AND NOT shared THEN
+            IF l.lease_id IS NOT NULL AND l.grant_id <> locksidecar.shared_lease() AND NOT shared THEN
                 ask.ended := l.token;
             END IF;
             SELECT g.token, g.acquired_at, CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, ask.expires_at) ELSE g.expires_at END, g.slot
@@ -252,7 +252,7 @@ BEGIN
             ask.now := clock_timestamp();
         ELSIF available THEN
             ask.state := 'granted';
-            IF l.lease_id IS NOT NULL AND l.grant_id IS NOT NULL THEN
+            IF l.lease_id IS NOT NULL AND l.grant_id <> locksidecar.shared_lease() THEN
                 ask.ended := l.token;
             END IF;
             SELECT g.token, g.acquired_at, CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, ask.expires_at) ELSE g.expires_at END
@@ -306,11 +306,14 @@ $$;
 
 -- keep_quiet keeps a key without a holder until the end of the quiet time, as a pending min_hold does.
 -- So its waiters look again then, and the first one gets the key. The caller has locked the lock row.
+-- If the last grants were shares, their ends were told: shared_lease() is then in place of the attempt. So later
+-- claims hear that the last one has expired, and nobody hears of its end again.
 CREATE OR REPLACE FUNCTION locksidecar.keep_quiet(l locksidecar.locks, quiet timestamptz) RETURNS locksidecar.locks
 LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE locksidecar.locks k
-    SET lease_id = gen_random_uuid(), grant_id = l.grant_id, stopping = NULL, stop_reason = NULL,
+    SET lease_id = gen_random_uuid(), stopping = NULL, stop_reason = NULL,
+        grant_id = CASE WHEN l.grant_id IS NOT NULL AND k.places IS NOT NULL THEN locksidecar.shared_lease() ELSE l.grant_id END,
         session = '', owner = '', data = NULL, traceparent = '', handed_by = '', places = NULL,
         acquired_at = coalesce(k.acquired_at, clock_timestamp()), freed_at = NULL,
         hold_until = greatest(k.hold_until, quiet), hold_instance = NULL, hold_pod = NULL

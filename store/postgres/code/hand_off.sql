@@ -96,7 +96,7 @@ BEGIN
         END IF;
         outcome := 'granted'; pass_on.grant_id := w.grant_id; pass_on.lease_id := w.lease_id;
         pass_on.instance := s.instance;
-        IF l.grant_id IS NOT NULL AND l.places IS NULL THEN
+        IF l.grant_id <> locksidecar.shared_lease() AND l.places IS NULL THEN
             ended := l.token;
         END IF;
         RETURN;
@@ -112,7 +112,7 @@ BEGIN
     END IF;
 
     outcome := 'freed';
-    IF l.grant_id IS NOT NULL AND l.places IS NULL THEN
+    IF l.grant_id <> locksidecar.shared_lease() AND l.places IS NULL THEN
         ended := l.token;
     END IF;
     alive := EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = l.lease_id AND o.expires_at > clock_timestamp());
