@@ -22,7 +22,8 @@ type Claim struct {
 	// was repeated at another instance, either may have told somebody: the claim is refused as
 	// OtherSession, and the lock lasts for its TTL.
 	Undelivered bool
-	// Outcome and Result (JSON, or nil) are for those who wait or watch (Release). A share has none.
+	// Outcome and Result (JSON, or nil) are for those who wait or watch (Release). A share has none, unless
+	// the claimant does not know that its exclusive lock became one.
 	Outcome ReleaseOutcome
 	Result  []byte
 	// AtOnce: a pending hold (MinHold) does not keep the key, even if the claimed Lease is dead (Release).
@@ -42,7 +43,7 @@ type Change struct {
 	Session, Owner string
 	AcquiredAt     time.Time
 	// Share turns an exclusive lock into a share with the same token, and grants the waiters at the head
-	// of the queue that fit then. The share takes the Limit of the shared waiters, if there are any, and
+	// of the queue that fit then. The share takes the Limit of the living shared waiters, if there are any, and
 	// none otherwise. It ends the lock's cohort. A lock that is a share already stays as it is.
 	Share bool
 	// SetData replaces the data by Data (nil removes it).

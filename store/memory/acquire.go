@@ -69,7 +69,7 @@ func (o *operation) join(s *Store, r *row, ask *store.Ask, own *lease, answer *s
 	case ask.Shared && o.mismatch(r, ask.Limit, now):
 		answer.Outcome = store.LimitMismatch
 		r.blockers(&answer.Lock, now)
-	case ask.Shared && r.mayJoin():
+	case ask.Shared && r.mayJoin(ask.ID):
 		return true
 	case ask.Wait:
 		o.wait(s, r, ask, own, answer, now)

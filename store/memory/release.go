@@ -153,7 +153,7 @@ func (o *operation) amend(s *Store, c *store.Change) store.Verdict {
 		h.data = bytes.Clone(c.Data)
 	}
 	if c.Share && h == &r.holder {
-		h = r.downgrade()
+		h = r.downgrade(now)
 		o.letIn(r, now)
 	}
 	return store.Verdict{Status: store.Holds, Lock: r.alone(h, now)}

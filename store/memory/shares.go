@@ -122,10 +122,11 @@ func (o *operation) letIn(r *row, now moment) {
 	}
 }
 
-// fits reports whether an asker can have a key without an exclusive holder, if nobody is before it.
+// fits reports whether an asker can have a key without an exclusive holder, if nobody is before it. It has
+// one share at most: a dead one that its hold keeps is in its way.
 func (r *row) fits(a *asker) bool {
 	if a.shared {
-		return !r.full()
+		return !r.full() && (len(r.shares) == 0 || r.attempt(a.grant) == nil)
 	}
 	return len(r.shares) == 0
 }
@@ -133,8 +134,8 @@ func (r *row) fits(a *asker) bool {
 func (r *row) full() bool { return r.limit > 0 && len(r.shares) >= r.limit }
 
 // mayJoin reports whether a newcomer can have a share beside others.
-func (r *row) mayJoin() bool {
-	return len(r.shares) > 0 && r.queue.len() == 0 && !r.full()
+func (r *row) mayJoin(id store.AttemptID) bool {
+	return len(r.shares) > 0 && r.queue.len() == 0 && !r.full() && r.attempt(id) == nil
 }
 
 // mismatch reports whether shares or shared waiters name another limit. Waiters that have expired name
@@ -163,10 +164,14 @@ func (r *row) sharedLimit() int {
 	return r.limit
 }
 
-// downgrade makes a share of the exclusive holder.
-func (r *row) downgrade() *holder {
+// downgrade makes a share of the exclusive holder, with the limit of the living shared waiters.
+func (r *row) downgrade(now moment) *holder {
+	limit := 0
+	if slices.ContainsFunc(r.queue.line, func(w *waiter) bool { return w.shared && w.lease.alive(now) }) {
+		limit = r.limit
+	}
 	was := r.holder
-	h := r.addShare(r.sharedLimit())
+	h := r.addShare(limit)
 	*h = was
 	h.shared, r.token = true, was.token
 	return h

@@ -74,7 +74,15 @@ func TestABatchLocksItsRowsInTheOrderOfTheKeys(t *testing.T) {
 			_, err := o.Acquire(o.Context(), asks)
 			return err
 		}},
-		"enqueue":           {nil, (*ordered).enqueue},
+		"enqueue": {nil, (*ordered).enqueue},
+		"enqueue for shares of some": {nil, func(o *ordered) error {
+			asks := o.others()
+			for i := 0; i < len(asks); i += 2 {
+				asks[i].Shared = true
+			}
+			_, err := o.Enqueue(o.Context(), asks)
+			return err
+		}},
 		"release":           {nil, (*ordered).release},
 		"release contended": {(*ordered).enqueue, (*ordered).release},
 		"reap with waiters": {(*ordered).enqueueElsewhere, func(o *ordered) error { return o.Revoke(o.Context(), []store.LeaseID{o.lease}) }},

@@ -268,3 +268,154 @@ func TestKeyThatWasSharedIsFreeForAll(t *testing.T) {
 		t.Errorf("token %d after %d", next.Token, token)
 	}
 }
+
+// Trap: of two shares of one attempt, any could be found, and a batch read with it would fail.
+func TestAnAttemptHasOneShareAtMost(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	dying := openLease(t, s, time.Hour)
+	first := s.shareOf(3)
+	first.Lease, first.MinHold = dying, time.Hour
+	want(t, acquire(t, s, first), store.Granted)
+	if err := s.Revoke(t.Context(), []store.LeaseID{dying}); err != nil {
+		t.Fatal(err)
+	}
+	again := first
+	again.Lease, again.MinHold = s.lease, 0
+	for range 3 {
+		want(t, acquire(t, s, again), store.Held)
+		want(t, enqueue(t, s, again), store.Queued)
+	}
+	attempts := []store.Attempt{again.Attempt, {Key: "other", ID: uuid.New()}}
+	if _, err := s.Check(t.Context(), attempts); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Cancel(t.Context(), attempts); err != nil {
+		t.Error(err)
+	}
+	shares := func() int {
+		return pgtest.Query[int](t, s.url, fmt.Sprintf("SELECT count(*)::integer FROM locksidecar.shares WHERE grant_id = '%s'", first.ID))
+	}
+	if n := shares(); n != 1 {
+		t.Errorf("the attempt has %d shares", n)
+	}
+	if _, err := s.Withdraw(t.Context(), attempts); err != nil || shares() != 0 {
+		t.Errorf("%d shares after the withdrawal (%v)", shares(), err)
+	}
+}
+
+// Such shares may be left by an older version: the youngest is found, and batches do not fail.
+func TestTheYoungestShareOfAnAttemptIsFound(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	ask := s.shareOf(3)
+	token := want(t, acquire(t, s, ask), store.Granted).Token
+	exec(t, s.conn, `INSERT INTO locksidecar.shares (namespace, key, token, lease_id, grant_id, slot, session, owner, acquired_at, traceparent, handed_by, hold_until)
+		SELECT namespace, key, token - 32, gen_random_uuid(), grant_id, 1, session, owner, acquired_at, traceparent, handed_by,
+			clock_timestamp() + interval '1 hour' FROM locksidecar.shares`)
+	if got := want(t, acquire(t, s, ask), store.Granted); got.Token != token {
+		t.Errorf("token %d, want %d", got.Token, token)
+	}
+	answers, err := s.Check(t.Context(), []store.Attempt{ask.Attempt, {Key: "other", ID: uuid.New()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := want(t, answers[0], store.Granted); got.Token != token {
+		t.Errorf("token %d, want %d", got.Token, token)
+	}
+}
+
+// settles hands the key off as a reap or a check does. It returns how many waiters are to look.
+func (s *scene) settles() (looks int) {
+	s.Helper()
+	err := s.conn.QueryRow(s.Context(), `SELECT coalesce(sum(cardinality(hints)), 0)::integer
+		FROM locksidecar.hand_off('{n}', '{k}', ARRAY[locksidecar.shared_lease()], '{NULL}', '{""}')`).Scan(&looks)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return looks
+}
+
+// A released share keeps its place by its min_hold for long. That is told when it is released, not each time.
+func TestSettlingThatChangesNothingTellsNobody(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	kept := s.shareOf(2)
+	kept.MinHold = time.Hour
+	token := want(t, acquire(t, s, kept), store.Granted).Token
+	want(t, acquire(t, s, s.shareOf(2)), store.Granted)
+	for range 3 {
+		want(t, enqueue(t, s, s.shareOf(2)), store.Queued)
+	}
+	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
+	for range 3 {
+		if n := s.settles(); n != 0 {
+			t.Errorf("%d waiters are to look, and nothing is new", n)
+		}
+	}
+}
+
+// The reap of a share that a min_hold keeps is news once, by whatever lease it is named.
+func TestReapOfAKeptShareTellsItsWaiters(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	dying := openLease(t, s, time.Hour)
+	kept := s.shareOf(0)
+	kept.Lease, kept.MinHold = dying, time.Hour
+	want(t, acquire(t, s, kept), store.Granted)
+	want(t, enqueue(t, s, askFor("k", s.lease)), store.Queued)
+	exec(t, s.conn, "DELETE FROM locksidecar.leases WHERE id = $1", dying)
+	looks := pgtest.Query[int](t, s.url, fmt.Sprintf(`SELECT coalesce(sum(cardinality(hints)), 0)::integer
+		FROM locksidecar.hand_off('{n}', '{k}', ARRAY['%s'::uuid], '{NULL}', '{""}')`, dying))
+	if looks != 1 {
+		t.Errorf("%d waiters are to look, want the only one", looks)
+	}
+	if n := s.settles(); n != 0 {
+		t.Errorf("%d waiters are to look again", n)
+	}
+}
+
+// Trap: no lease has the id that a shared key is held under, and so each seemed to be left behind.
+func TestSweepLeavesSharedKeysThatLiveAlone(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	want(t, acquire(t, s, s.shareOf(0)), store.Granted)
+	dangling := func() int {
+		exec(t, s.conn, "UPDATE locksidecar.sweep SET walks = 'locks', page = 0, due_at = clock_timestamp()")
+		return pgtest.Query[int](t, s.url, "SELECT cardinality(dangling_keys) FROM locksidecar.sweep_step('1 day', '1 day', '1 day', '1 minute')")
+	}
+	if n := dangling(); n != 0 {
+		t.Errorf("%d keys to be handed off", n)
+	}
+	exec(t, s.conn, "DELETE FROM locksidecar.leases")
+	if n := dangling(); n != 1 {
+		t.Errorf("%d keys to be handed off, want the one whose share is dead", n)
+	}
+}
+
+func TestEndOfADeadShareIsToldOnceInTheQuietTime(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	dying := openLease(t, s, time.Hour)
+	share := s.shareOf(3)
+	share.Lease = dying
+	token := want(t, acquire(t, s, share), store.Granted).Token
+	want(t, enqueue(t, s, askFor("k", s.lease)), store.Queued)
+	exec(t, s.conn, "UPDATE locksidecar.meta SET quiet_until = clock_timestamp() + interval '1 hour'")
+	exec(t, s.conn, "DELETE FROM locksidecar.leases WHERE id = $1", dying)
+	ends := func() int {
+		return pgtest.Query[int](t, s.url, `SELECT count(ended)::integer
+			FROM locksidecar.hand_off('{n}', '{k}', ARRAY[(SELECT lease_id FROM locksidecar.locks WHERE key = 'k')], '{NULL}', '{""}')`)
+	}
+	if n := ends(); n != 1 {
+		t.Errorf("told %d times", n)
+	}
+	claim := store.Claim{Key: "k", Token: token, Lease: dying}
+	if verdict := release(t, s, claim); verdict.Status != store.Expired {
+		t.Errorf("the claim is answered %+v", verdict)
+	}
+	exec(t, s.conn, "SELECT locksidecar.end_quiet()")
+	if n := ends(); n != 0 {
+		t.Errorf("told %d times again", n)
+	}
+}

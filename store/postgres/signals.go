@@ -105,7 +105,7 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 		}
 	}
 	// If a row is locked now, the lock is broken all the same: its lease is dead, and checks find it.
-	return o.finish(ctx, broken, nil)
+	return o.finish(ctx, unique(broken), nil)
 }
 
 // hintSignals tells an instance of this namespace, perhaps this one, to read its signals.

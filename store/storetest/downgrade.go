@@ -46,6 +46,32 @@ func downgradeCases() []testCase {
 				f.Errorf("found %+v", again)
 			}
 		}),
+		sharing("a downgrade takes no limit of those whose lease has expired", func(f *fixture, a, b *instance) {
+			holder, lease := a.ask("k"), b.openLease(shortTTL)
+			token := a.granted(holder).Token
+			dying := b.askUnder(lease, "k")
+			dying.Shared, dying.Limit = true, 2
+			b.queued(dying, 1)
+			b.awaitExpiry(lease, shortTTL)
+			a.downgraded(holder, token)
+			if other := b.granted(b.askShared("k", 0)); b.shares("k", 0, token, other.Token).Limit != 0 {
+				f.Errorf("got %+v", b.get("k"))
+			}
+		}),
+		sharing("a success of a lock whose downgrade was not heard of is for those who wait for it", func(_ *fixture, a, b *instance) {
+			holder, skip, plain := a.ask("k"), b.askSkip("k"), b.ask("k")
+			token := a.granted(holder).Token
+			b.queued(skip, 1)
+			b.queued(plain, 2)
+			other := b.askShared("k", 0)
+			b.queued(other, 3)
+			a.downgraded(holder, token)
+			a.released(success(claim(holder, token), `5`))
+			b.awaitSkip(skip, `5`)
+			b.holds("k", b.awaitNews(plain).Token, 1)
+			a.stands(a.release(success(claim(holder, token), `5`)), store.UnknownToken)
+			b.awaitSkip(skip, `5`)
+		}),
 		sharing("a lock that was downgraded while nobody waits has no limit", func(_ *fixture, a, b *instance) {
 			holder := a.ask("k")
 			token := a.granted(holder).Token

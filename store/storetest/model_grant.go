@@ -35,7 +35,8 @@ func (m *model) fits(k *modelLock, a modelAsker) bool {
 	if len(k.shares) == 0 {
 		return !m.keeps(k.modelHold)
 	}
-	return a.Shared && (k.limit() == 0 || len(k.shares) < k.limit())
+	its := func(h *modelHold) bool { return h.holder.ID == a.ID && !h.released } // kept after the death of its lease
+	return a.Shared && (k.limit() == 0 || len(k.shares) < k.limit()) && !slices.ContainsFunc(k.shares, its)
 }
 
 // limit is the one that shares and shared waiters name.
@@ -151,7 +152,10 @@ func (m *model) downgrade(k *modelLock) {
 	if len(k.shares) > 0 {
 		return
 	}
-	k.holder.Shared, k.holder.Limit = true, k.limit()
+	k.holder.Shared, k.holder.Limit = true, 0
+	if slices.ContainsFunc(k.line, func(w modelAsker) bool { return w.Shared && m.alive(m.leases[w.Lease]) }) {
+		k.holder.Limit = k.limit()
+	}
 	k.shares = []*modelHold{k.modelHold}
 	m.letIn(k)
 }

@@ -108,6 +108,59 @@ func sharedEndCases() []testCase {
 			a.lost(a.release(claim(share, token)))
 			b.holds("k", grant.Token, 0)
 		}),
+		sharing("waiters hear that only a hold keeps a share", func(_ *fixture, a, b *instance) {
+			share, waiter := a.askHold("k", longTTL, longHold), b.ask("k")
+			share.Shared = true
+			a.granted(share)
+			b.queued(waiter, 1)
+			a.revoke(share.Lease)
+			if !b.Traits().Polls {
+				b.awaitAnyNews(waiter)
+			}
+			b.want(b.check(waiter), store.Queued)
+		}),
+		sharing("a repeat beside the hold of its dead share waits for the end of the hold", func(f *fixture, a, b *instance) {
+			first := a.askHold("k", longTTL, longHold)
+			first.Shared, first.Limit = true, 3
+			token := a.granted(first).Token
+			a.revoke(first.Lease)
+			again, behind := first, b.askShared("k", 3)
+			again.Lease, again.MinHold = a.lease, 0
+			for range 2 {
+				a.want(a.acquire(again), store.Held)
+			}
+			for range 2 {
+				if l := a.queued(again, 1).Lock; !l.Shared || !l.Holder.HoldPending || l.Token != token {
+					f.Errorf("behind its hold: %+v", l)
+				}
+			}
+			b.queued(behind, 2)
+			if l := a.want(a.check(again), store.Queued).Lock; !l.Shared || len(l.Holders) != 1 || l.Token != token {
+				f.Errorf("behind its hold: %+v", l)
+			}
+			b.gaveUp(b.cancel(behind), 2)
+			b.shares("k", 1, token)
+			a.gaveUp(a.cancel(again), 1)
+			b.shares("k", 0, token)
+			a.queued(again, 1)
+			b.queued(behind, 2)
+			a.withdraw(again)
+			b.shares("k", 0, b.awaitNews(behind).Token)
+		}),
+		sharing("a repeat that waited for the hold of its dead share gets one share", func(_ *fixture, a, b *instance) {
+			first := a.askHold("k", longTTL, 2*shortTTL)
+			first.Shared, first.Limit = true, 3
+			token := a.granted(first).Token
+			a.revoke(first.Lease)
+			again, behind := first, b.askShared("k", 3)
+			again.Lease, again.MinHold = a.lease, 0
+			a.queued(again, 1)
+			b.queued(behind, 2)
+			second := a.awaitGrant(again)
+			a.sameGrant(second, a.granted(again))
+			b.shares("k", 0, second.Token, b.awaitGrant(behind).Token)
+			a.lost(a.release(claim(first, token)))
+		}),
 		sharing("a withdrawal ends the share of its attempt, and no other", func(_ *fixture, a, b *instance) {
 			first, second, writer := a.askShared("k", 0), a.askShared("k", 0), b.ask("k")
 			first.MinHold = longHold

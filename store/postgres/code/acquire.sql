@@ -67,7 +67,8 @@ $$;
 -- another limit of shared holders. ended is
 -- the token of a dead holder's grant that ends here, for those who watch. A pending min_hold counts
 -- as held. quiet: nothing is granted before expires_at. A waiter is then queued behind a pending hold
--- until that time: see keep_quiet.
+-- until that time: see keep_quiet. A repeat that finds its share dead, and kept by a min_hold, waits for the end of that
+-- as well: an attempt has one share at most.
 --
 -- A waiter is inserted while the holder's lease is locked FOR KEY SHARE. A reap waits for that and
 -- sees the waiter, or it came before and this sees it. Otherwise it could run in between, and
@@ -98,6 +99,7 @@ DECLARE
     h locksidecar.leases;
     whole locksidecar.locks; -- of a shared key: the lock row, while l is the attempt's share
     shared boolean; -- the key is
+    again boolean; -- the attempt has a share of it already
     m record; -- what else is to be done at a shared key
     mismatch boolean; -- others name another limit
     counted text; -- the last key whose queue was counted
@@ -152,6 +154,7 @@ BEGIN
         IF shared THEN
             whole := l;
             l := locksidecar.as_lock(l, NULL, w.grant_id);
+            again := l.lease_id <> whole.lease_id;
         END IF;
         IF l.lease_id IS NOT NULL THEN
             SELECT * INTO h FROM locksidecar.leases s WHERE s.id = l.lease_id FOR KEY SHARE;
@@ -205,7 +208,7 @@ BEGIN
                 RETURN NEXT;
                 CONTINUE;
             END IF;
-            available := w.places = l.places AND NOT EXISTS (
+            available := w.places = l.places AND NOT again AND NOT EXISTS (
                 SELECT FROM locksidecar.waiters q
                 WHERE l.contended AND q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL)
             AND (l.places = 0 OR l.places > (
@@ -240,7 +243,7 @@ BEGIN
         END IF;
         IF available AND w.places IS NOT NULL THEN
             ask.state := 'granted';
-            IF l.lease_id IS NOT NULL AND l.grant_id IS NOT NULL AND NOT shared THEN
+            IF l.lease_id IS NOT NULL AND l.grant_id <> locksidecar.shared_lease() AND NOT shared THEN
                 ask.ended := l.token;
             END IF;
             SELECT g.token, g.acquired_at, CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, ask.expires_at) ELSE g.expires_at END, g.slot
@@ -249,7 +252,7 @@ BEGIN
             ask.now := clock_timestamp();
         ELSIF available THEN
             ask.state := 'granted';
-            IF l.lease_id IS NOT NULL AND l.grant_id IS NOT NULL THEN
+            IF l.lease_id IS NOT NULL AND l.grant_id <> locksidecar.shared_lease() THEN
                 ask.ended := l.token;
             END IF;
             SELECT g.token, g.acquired_at, CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, ask.expires_at) ELSE g.expires_at END
@@ -303,11 +306,14 @@ $$;
 
 -- keep_quiet keeps a key without a holder until the end of the quiet time, as a pending min_hold does.
 -- So its waiters look again then, and the first one gets the key. The caller has locked the lock row.
+-- If the last grants were shares, their ends were told: shared_lease() is then in place of the attempt. So later
+-- claims hear that the last one has expired, and nobody hears of its end again.
 CREATE OR REPLACE FUNCTION locksidecar.keep_quiet(l locksidecar.locks, quiet timestamptz) RETURNS locksidecar.locks
 LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE locksidecar.locks k
-    SET lease_id = gen_random_uuid(), grant_id = l.grant_id, stopping = NULL, stop_reason = NULL,
+    SET lease_id = gen_random_uuid(), stopping = NULL, stop_reason = NULL,
+        grant_id = CASE WHEN l.grant_id IS NOT NULL AND k.places IS NOT NULL THEN locksidecar.shared_lease() ELSE l.grant_id END,
         session = '', owner = '', data = NULL, traceparent = '', handed_by = '', places = NULL,
         acquired_at = coalesce(k.acquired_at, clock_timestamp()), freed_at = NULL,
         hold_until = greatest(k.hold_until, quiet), hold_instance = NULL, hold_pod = NULL
@@ -319,8 +325,8 @@ $$;
 
 -- enqueue_together enqueues the attempts for keys whose holders live by one statement, in the order of the
 -- attempts, and returns these keys, the lengths of their queues before, and the limits that shared waiters
--- name. Keys of which a share is asked are left out. It returns none if an
--- attempt is a repeat, is skipped, or has no living lease. Then ask looks at each.
+-- name. Keys of which a share is asked are left out, but locked: ask must not lock them behind later ones. It
+-- returns none if an attempt is a repeat, is skipped, or has no living lease. Then ask looks at each.
 CREATE OR REPLACE FUNCTION locksidecar.enqueue_together(
     ns text, not_after timestamptz, keys text[], grants uuid[], leases uuid[], ttls interval[], min_holds interval[],
     skips boolean[], sessions text[], owners text[], datas text[], traceparents text[], limits integer[],
@@ -335,10 +341,11 @@ DECLARE
 BEGIN
     together := '{}';
     FOR a IN
-        SELECT u.key, count(*)::integer AS asks FROM unnest(keys, limits) AS u (key, places)
-        GROUP BY u.key HAVING count(u.places) = 0 ORDER BY u.key COLLATE "C"
+        SELECT u.key, count(*)::integer AS asks, count(u.places) AS shares FROM unnest(keys, limits) AS u (key, places)
+        GROUP BY u.key ORDER BY u.key COLLATE "C"
     LOOP
         l := locksidecar.lock_key(ns, a.key);
+        CONTINUE WHEN a.shares > 0;
         PERFORM FROM locksidecar.leases s WHERE s.id = l.lease_id AND s.expires_at > clock_timestamp() FOR KEY SHARE;
         CONTINUE WHEN NOT FOUND OR l.grant_id = ANY (grants);
         IF NOT l.contended THEN

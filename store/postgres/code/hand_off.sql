@@ -96,7 +96,7 @@ BEGIN
         END IF;
         outcome := 'granted'; pass_on.grant_id := w.grant_id; pass_on.lease_id := w.lease_id;
         pass_on.instance := s.instance;
-        IF l.grant_id IS NOT NULL AND l.places IS NULL THEN
+        IF l.grant_id <> locksidecar.shared_lease() AND l.places IS NULL THEN
             ended := l.token;
         END IF;
         RETURN;
@@ -112,7 +112,7 @@ BEGIN
     END IF;
 
     outcome := 'freed';
-    IF l.grant_id IS NOT NULL AND l.places IS NULL THEN
+    IF l.grant_id <> locksidecar.shared_lease() AND l.places IS NULL THEN
         ended := l.token;
     END IF;
     alive := EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = l.lease_id AND o.expires_at > clock_timestamp());
@@ -152,7 +152,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- hand_off passes on keys that are held under these leases, and under these tokens unless they are
--- null. Shared keys are held under shared_lease(), and are settled. The key of another holder stays as it is, and has no row. If a min_hold keeps the key, its
+-- null. Shared keys are held under shared_lease(), or a reaped lease of a share, and are settled. The key of another
+-- holder stays as it is, and has no row. If a min_hold keeps the key, or the share of a reaped lease, its
 -- first waiters look again when that is over (hints), because they may know a later end.
 CREATE OR REPLACE FUNCTION locksidecar.hand_off(
     namespaces text[], keys text[], leases uuid[], tokens bigint[], traceparents text[])
@@ -166,6 +167,7 @@ DECLARE
     a record;
     l locksidecar.locks;
     s locksidecar.leases;
+    reaped boolean; -- it is the lease of a share
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR a IN
@@ -174,7 +176,9 @@ BEGIN
         ORDER BY u.namespace COLLATE "C", u.key COLLATE "C"
     LOOP
         SELECT * INTO l FROM locksidecar.locks WHERE namespace = a.namespace AND key = a.key FOR UPDATE;
-        CONTINUE WHEN l.lease_id IS DISTINCT FROM a.lease_id OR l.token <> a.token;
+        reaped := l.places IS NOT NULL AND EXISTS (
+            SELECT FROM locksidecar.shares h WHERE h.namespace = a.namespace AND h.key = a.key AND h.lease_id = a.lease_id);
+        CONTINUE WHEN NOT reaped AND l.lease_id IS DISTINCT FROM a.lease_id OR l.token <> a.token;
         IF l.hold_until > clock_timestamp() THEN
             hand_off.namespace := a.namespace; hand_off.key := a.key; hand_off.outcome := 'hold_pending';
             hand_off.watched := false;
@@ -191,6 +195,15 @@ BEGIN
         IF EXISTS (SELECT FROM locksidecar.locks k WHERE k.namespace = a.namespace AND k.key = a.key AND k.places IS NOT NULL) THEN
             RETURN QUERY SELECT a.namespace, a.key, h.*, clock_timestamp()
             FROM locksidecar.pass_shares(a.namespace, a.key, a.traceparent) h;
+        END IF;
+        IF reaped AND EXISTS (
+            SELECT FROM locksidecar.shares h WHERE h.namespace = a.namespace AND h.key = a.key AND h.lease_id = a.lease_id)
+        THEN
+            hand_off.namespace := a.namespace; hand_off.key := a.key; hand_off.outcome := 'passed';
+            hand_off.watched := false;
+            SELECT f.hints, f.hint_instances INTO hand_off.hints, hand_off.hint_instances
+            FROM locksidecar.first_waiters(a.namespace, a.key, 100) f;
+            RETURN NEXT;
         END IF;
     END LOOP;
 END

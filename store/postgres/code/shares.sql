@@ -17,7 +17,7 @@ DECLARE
 BEGIN
     SELECT * INTO h FROM locksidecar.shares s
     WHERE s.namespace = l.namespace AND s.key = l.key AND (s.token = by_token OR s.grant_id = by_grant)
-    ORDER BY s.grant_id = by_grant DESC NULLS LAST LIMIT 1;
+    ORDER BY s.grant_id = by_grant DESC NULLS LAST, s.token DESC LIMIT 1;
     IF FOUND THEN
         l.lease_id := h.lease_id; l.token := h.token; l.grant_id := h.grant_id;
         l.session := h.session; l.owner := h.owner; l.acquired_at := h.acquired_at; l.data := h.data;
@@ -78,7 +78,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- look tells whether a shared key must be settled by hand_off: a share is dead, or the first waiter is, or
--- it fits. expired has the leases to be reaped before: those of shares, and of waiters before the first living one.
+-- it fits (see pass_shares). expired has the leases to be reaped before: those of shares, and of waiters before the first living one.
 CREATE OR REPLACE FUNCTION locksidecar.look(ns text, k text, OUT settle boolean, OUT expired uuid[])
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
@@ -99,13 +99,16 @@ BEGIN
     look.settle := coalesce(look.settle OR look.expired IS NOT NULL, true);
     IF l.contended THEN
         FOR q IN
-            SELECT w.places, o.id, o.expires_at
+            SELECT w.places, w.grant_id, o.id, o.expires_at
             FROM locksidecar.waiters w LEFT JOIN locksidecar.leases o ON o.id = w.lease_id
             WHERE w.namespace = ns AND w.key = k AND w.id > l.served AND w.outcome IS NULL ORDER BY w.id
         LOOP
             IF q.expires_at > clock_timestamp() THEN
                 look.settle := look.settle OR coalesce(l.places = 0 AND q.places IS NOT NULL OR n < l.places AND q.places IS NOT NULL, false)
-                    AND NOT EXISTS (SELECT FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp());
+                    AND NOT EXISTS (SELECT FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp())
+                    AND NOT EXISTS (
+                        SELECT FROM locksidecar.shares h
+                        WHERE h.namespace = ns AND h.key = k AND h.grant_id = q.grant_id);
                 EXIT;
             END IF;
             look.settle := true;
@@ -155,10 +158,11 @@ END
 $$;
 
 -- pass_shares settles a shared key: it drops dead shares, and grants the key to the waiters at the head that
--- fit. If no share is left, pass_on decides about the first one, or frees the key (invariant 5). One row for
+-- fit. An attempt does not fit beside a share of its own, which is dead and kept by its min_hold. If no share is left, pass_on decides about the first one, or frees the key (invariant 5). One row for
 -- each dropped share for those who watch (lapsed), and for each grant, as of pass_on. At the end there may be a row with the
 -- leases of expired waiters that were passed over, and with hints: the next waiter looks, because a new share can
--- end earlier, and all do while it is the quiet time, or while a min_hold keeps a share whose lease is gone.
+-- end earlier, and all do while it is the quiet time, or if a share was dropped beside one whose lease is gone and
+-- that its min_hold keeps. Of such a share they hear when it is released or reaped (hand_off).
 CREATE OR REPLACE FUNCTION locksidecar.pass_shares(ns text, k text, by_release text)
 RETURNS TABLE (
     outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text, token bigint, acquired_at timestamptz,
@@ -173,10 +177,12 @@ DECLARE
     g record;
     gone record;
     n bigint;
+    its_attempts uuid[]; -- those that have shares of it
     last bigint := 0::bigint; -- waiters up to this id were looked at
     passed uuid[];
     quiet boolean;
     looks integer := 0; -- so many waiters are to look
+    dropped boolean := false; -- a share was
 BEGIN
     SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = k;
     pass_shares.watched := l.watched;
@@ -186,13 +192,14 @@ BEGIN
         AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = h.lease_id)
         RETURNING h.token, h.grant_id
     LOOP
+        dropped := true;
         IF gone.grant_id IS NOT NULL THEN -- else its end was told when it was released
             pass_shares.outcome := 'lapsed'; pass_shares.ended := gone.token;
             RETURN NEXT;
         END IF;
     END LOOP;
     pass_shares.ended := NULL;
-    n := (SELECT count(*) FROM locksidecar.shares h WHERE h.namespace = ns AND h.key = k);
+    SELECT count(*), array_agg(h.grant_id) INTO n, its_attempts FROM locksidecar.shares h WHERE h.namespace = ns AND h.key = k;
     IF n = 0 THEN
         SELECT * INTO g FROM locksidecar.pass_on(l, none, by_release);
         pass_shares.outcome := g.outcome; pass_shares.expired := g.expired; pass_shares.grant_id := g.grant_id;
@@ -224,7 +231,7 @@ BEGIN
             passed := array_append(passed, s.id);
             CONTINUE;
         END IF;
-        EXIT WHEN w.places IS NULL OR l.places > 0 AND n >= l.places;
+        EXIT WHEN w.places IS NULL OR l.places > 0 AND n >= l.places OR w.grant_id = ANY (its_attempts);
         IF quiet THEN
             looks := 100;
             EXIT;
@@ -243,7 +250,7 @@ BEGIN
         RETURN NEXT;
         looks := 1;
     END LOOP;
-    IF l.contended AND EXISTS (
+    IF dropped AND l.contended AND EXISTS (
         SELECT FROM locksidecar.shares h
         WHERE h.namespace = ns AND h.key = k AND h.hold_until > clock_timestamp()
         AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = h.lease_id))
@@ -273,8 +280,8 @@ BEGIN
 END
 $$;
 
--- downgrade makes a share of an exclusive lock. It takes the limit of the shared waiters, if there are any. Its
--- lease s is locked, so a reap comes before, or finds the share.
+-- downgrade makes a share of an exclusive lock. It takes the limit of the living shared waiters, if there are any.
+-- Its lease s is locked, so a reap comes before, or finds the share.
 CREATE OR REPLACE FUNCTION locksidecar.downgrade(l locksidecar.locks) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -288,7 +295,11 @@ BEGIN
     VALUES (l.namespace, l.key, l.token, l.lease_id, l.grant_id, 0, l.session, l.owner, l.acquired_at, l.data,
         l.traceparent, l.handed_by, l.stopping, l.stop_reason, l.hold_until, l.hold_instance, l.hold_pod);
     UPDATE locksidecar.locks k
-    SET lease_id = locksidecar.shared_lease(), places = coalesce(locksidecar.waiting_limit(l.namespace, l.key, l.served), 0),
+    SET lease_id = locksidecar.shared_lease(), places = coalesce((
+            SELECT q.places FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+            WHERE q.namespace = l.namespace AND q.key = l.key AND q.places IS NOT NULL AND q.id > l.served AND q.outcome IS NULL
+            AND o.expires_at > clock_timestamp()
+            ORDER BY q.id LIMIT 1), 0),
         stopping = NULL, stop_reason = NULL, session = '', owner = '', data = NULL, traceparent = '', handed_by = '',
         hold_until = NULL, hold_instance = NULL, hold_pod = NULL
     WHERE k.namespace = l.namespace AND k.key = l.key;
@@ -323,7 +334,8 @@ BEGIN
 END
 $$;
 
--- release_share is release for a claim on a shared key.
+-- release_share is release for a claim on a shared key. Who knows of its share names no success. But it may not have
+-- heard that its lock was downgraded.
 CREATE OR REPLACE FUNCTION locksidecar.release_share(
     whole locksidecar.locks, its_instance text, claimed_token bigint, claimed_lease uuid, undelivered boolean, success boolean,
     result text, at_once boolean, by_release text, served text)
@@ -387,6 +399,12 @@ BEGIN
             FROM locksidecar.shares h JOIN locksidecar.leases o ON o.id = h.lease_id
             WHERE h.namespace = l.namespace AND h.key = l.key AND h.token > claimed_token AND h.grant_id IS NOT NULL
             ORDER BY h.token LIMIT 100) f;
+    END IF;
+    IF success AND release_share.state IN ('holds', 'released', 'unknown') THEN -- those who are marked wait no more
+        SELECT array_agg(q.grant_id) || release_share.hints, array_agg(o.instance) || release_share.hint_instances
+        INTO release_share.hints, release_share.hint_instances
+        FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+        WHERE q.namespace = l.namespace AND q.key = l.key AND q.outcome IS NOT NULL;
     END IF;
     RETURN NEXT;
     IF ends OR served <> '' OR success THEN

@@ -95,7 +95,8 @@ BEGIN
                 SELECT dangling_namespaces || array_agg(namespace), dangling_keys || array_agg(key), dangling_leases || array_agg(lease_id)
                 INTO dangling_namespaces, dangling_keys, dangling_leases
                 FROM locksidecar.locks WHERE ctid >= here AND ctid < behind AND lease_id = ANY (gone)
-                AND (hold_until > clock_timestamp()) IS NOT TRUE;
+                AND (hold_until > clock_timestamp()) IS NOT TRUE
+                AND (lease_id <> locksidecar.shared_lease() OR (SELECT t.settle FROM locksidecar.look(namespace, key) t));
             END IF;
             IF seen.watched THEN
                 SELECT unwatched_namespaces || array_agg(l.namespace), unwatched_keys || array_agg(l.key)

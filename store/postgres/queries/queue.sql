@@ -18,14 +18,15 @@ SELECT a.ord, o.id IS NOT NULL AND w.outcome IS NULL AS queued, o.instance AS ke
     NULL::bigint AS waiting, CASE
         WHEN l.places IS NOT NULL THEN l.places
         WHEN l.contended THEN locksidecar.waiting_limit($1, a.key, l.served) END,
-    h.slot, CASE WHEN l.places IS NOT NULL AND h.token IS NULL AND w.id IS NOT NULL THEN locksidecar.shown($1, a.key, 8, false, NULL) END
+    h.slot, CASE WHEN l.places IS NOT NULL AND w.id IS NOT NULL THEN locksidecar.shown($1, a.key, 8, false, NULL) END
 FROM unnest($2::text[], $3::uuid[]) WITH ORDINALITY AS a (key, grant_id, ord)
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.waiters WHERE namespace = $1 AND grant_id = a.grant_id OFFSET 0) w ON true
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = w.lease_id OFFSET 0) o ON true
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = a.key OFFSET 0) l ON true
 LEFT JOIN LATERAL (
     SELECT * FROM locksidecar.shares
-    WHERE l.places IS NOT NULL AND namespace = $1 AND key = a.key AND grant_id = a.grant_id OFFSET 0) h ON true
+    WHERE l.places IS NOT NULL AND namespace = $1 AND key = a.key AND grant_id = a.grant_id
+    ORDER BY token DESC LIMIT 1) h ON true
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = coalesce(h.lease_id, l.lease_id) OFFSET 0) s ON true
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.look($1, a.key) WHERE l.places IS NOT NULL OFFSET 0) t ON true
 WHERE (SELECT locksidecar.in_epoch())
@@ -40,7 +41,8 @@ WITH held AS (
     SELECT CASE
         WHEN l.places IS NULL AND l.grant_id = $3 THEN l.lease_id
         WHEN l.places IS NOT NULL THEN (
-            SELECT h.lease_id FROM locksidecar.shares h WHERE h.namespace = $1 AND h.key = $2 AND h.grant_id = $3)
+            SELECT h.lease_id FROM locksidecar.shares h WHERE h.namespace = $1 AND h.key = $2 AND h.grant_id = $3
+            ORDER BY h.token DESC LIMIT 1)
     END AS lease_id
     FROM locksidecar.locks l WHERE namespace = $1 AND key = $2 FOR UPDATE
 )

@@ -22,7 +22,7 @@ SELECT id, namespace, key FROM due
 -- Reads the keys held under reaped leases for which somebody waits. They are to be handed off
 -- (invariant 5). After the commit of the reap this sees every waiter that was inserted while the
 -- lease lived. The keys of shares are handed off whether somebody waits or not: an enqueue does not lock the
--- leases of all holders, so its waiter may not be there yet.
+-- leases of all holders, so its waiter may not be there yet. If a min_hold keeps one of them, its lease is named.
 -- $1 leases, $2 namespaces, $3 the only keys that they can hold; both null: any
 SELECT l.namespace, l.key, l.lease_id
 FROM (
@@ -37,8 +37,10 @@ FROM (
 CROSS JOIN LATERAL (
     SELECT * FROM locksidecar.locks WHERE namespace = w.namespace AND key = w.key OFFSET 0) l
 WHERE l.lease_id = ANY ($1)
-UNION
-SELECT h.namespace, h.key, locksidecar.shared_lease() FROM locksidecar.shares h WHERE h.lease_id = ANY ($1)
+UNION ALL
+(SELECT DISTINCT ON (h.namespace, h.key) h.namespace, h.key, h.lease_id
+FROM locksidecar.shares h WHERE h.lease_id = ANY ($1)
+ORDER BY h.namespace, h.key, h.hold_until > clock_timestamp() DESC NULLS LAST)
 
 -- name: reap_rest
 -- Deletes waiters and watchers under reaped leases. A locked row is skipped: another session
