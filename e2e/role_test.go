@@ -351,7 +351,7 @@ func roleIsRefused(t *testing.T, database string) {
 }
 
 // roleReads tries what docs/operations.md shows for dashboards, while a lock is held and waited
-// for.
+// for, and one is shared.
 func roleReads(t *testing.T, database string, o options) {
 	statements := steps(sqlBlocks, operations(t, "Database"), ";\n")
 	if len(statements) < 3 {
@@ -360,6 +360,7 @@ func roleReads(t *testing.T, database string, o options) {
 	s := start(t, o)
 	holder, waiter := dial(t, s.socket), dial(t, s.socket)
 	holder.acquire("shown", "")
+	holder.acquire("shared", place)
 	waiter.send("PUT", lockPath("shown"), `{"wait_ms":-1}`)
 	s.awaitQueue("shown", 1)
 	for _, sql := range statements {

@@ -62,8 +62,8 @@ func TestEvents(t *testing.T) {
 			if data, _ := json.Marshal(holder["data"]); string(data) != `{"n":1}` {
 				t.Errorf("acquired: %s", e.raw)
 			}
-			if e.data["token"] != nil {
-				t.Errorf("the token is told to others: %s", e.raw)
+			if fmt.Sprint(e.data["token"]) != fmt.Sprint(token) {
+				t.Errorf("acquired, want token %d: %s", token, e.raw)
 			}
 		}
 		a.send("PUT", lockPath("job"), `{"wait_ms":-1}`)
