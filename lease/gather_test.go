@@ -282,8 +282,8 @@ func TestCallsThatComeBackHaveLongCohorts(t *testing.T) {
 		r := newRig(t)
 		rigs := []*rig{r, r.another()}
 		for _, r := range rigs {
-			for op, took := range map[string]time.Duration{"Release": 1300, "Enqueue": 800, "Acquire": 800} {
-				r.st.set(op, fault{before: took * time.Microsecond})
+			for op, took := range map[string]time.Duration{"Release": 1300 * time.Microsecond, "Enqueue": 800 * time.Microsecond, "Acquire": 800 * time.Microsecond} {
+				r.st.set(op, fault{before: took})
 			}
 		}
 		began, grants := time.Now(), [2]atomic.Int64{}

@@ -120,8 +120,7 @@ func TestDeadlocksOfASidecar(t *testing.T) {
 	send(b, "doc", `{"mode":"shared","wait_ms":-1,"owner":"o"}`, 2)
 	out, err := in.command("deadlocks")
 	want := regexp.MustCompile(`^deadlock of 2:
-  owner o of session \S+ of pod web-0 shares sem \(for \S+\) and waits for doc \(for \S+\), behind an exclusive call of no session
-  session \S+ of pod web-0 shares doc \(for \S+\) and waits for sem \(for \S+\); all 1 places are taken by sessions that wait, too
+  owner o of session \S+ of pod web-0 shares sem \(for \S+\) and waits for doc \(for \S+\), behind an exclusive call of no session[\n]  session \S+ of pod web-0 shares doc \(for \S+\) and waits for sem \(for \S+\); all 1 places are taken by sessions that wait, too
 $`)
 	if exitcode.Of(err) != 1 || !want.MatchString(out) {
 		t.Errorf("%v\n%s", err, out)

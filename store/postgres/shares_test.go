@@ -14,7 +14,7 @@ import (
 // As in race_test.go, what would be a race is a sequence: another session's transaction on a shared key is
 // open when the store comes, and commits then.
 
-// asks asks in the other session's transaction, which is open after that. limit is a literal.
+// asks begins an ask in the other session's transaction, which is open after that. limit is a literal.
 func (s *scene) asks(mayWait bool, grant store.AttemptID, limit string) {
 	s.Helper()
 	exec(s.T, s.other, "BEGIN")
@@ -22,7 +22,7 @@ func (s *scene) asks(mayWait bool, grant store.AttemptID, limit string) {
 		'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', $4::text::integer[])`, mayWait, grant, s.lease, limit)
 }
 
-// releases releases in the other session's transaction, which is open after that.
+// releases begins a release in the other session's transaction, which is open after that.
 func (s *scene) releases(token int64) {
 	s.Helper()
 	exec(s.T, s.other, "BEGIN")

@@ -45,7 +45,7 @@ func (m *lockMap) has(h *Lock) bool {
 // over are the locks that have ended if h was granted. A lock that may be shared by now has not, if h is a
 // share.
 func (m *lockMap) over(h *Lock) (others []*Lock) {
-	if own := m.exclusive[h.Key]; own != nil && !(h.IsShare() && own.IsDowngraded()) {
+	if own := m.exclusive[h.Key]; own != nil && (!h.IsShare() || !own.IsDowngraded()) {
 		others = append(others, own)
 	}
 	if !h.IsShare() {
