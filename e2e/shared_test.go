@@ -166,7 +166,7 @@ func TestRunAgain(t *testing.T) {
 	s = startIn(t, dir, o)
 	terms(4)
 	a = dial(t, s.socket)
-	// What a term ignores is not inherited by the next one.
+	// The next term does not inherit the signals that a term ignores.
 	masks := map[string]bool{}
 	for line := range strings.Lines(r.stdout.String()) {
 		if strings.HasPrefix(line, "Sig") {

@@ -44,7 +44,7 @@ type Lock struct {
 	ofGroup bool
 }
 
-// What is so of a lock, in one word: see TestLocksAreSmall.
+// Facts of a lock are bits of one word, because a lock with three booleans takes more memory: see TestLocksAreSmall.
 const (
 	isVerified   = 1 << iota
 	isShare      // it changes under s.mu, from false to true
