@@ -1,4 +1,4 @@
-// Package await has what tests need to wait for something instead of sleeping.
+// Package await lets tests wait for an event instead of sleeping.
 package await
 
 import (
@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Patience is how long a test waits for what must happen at once.
+// Patience is how long a test waits for an event that should come at once.
 const Patience = 30 * time.Second
 
 // Receive waits for the next value of a channel.
@@ -25,7 +25,7 @@ func Receive[T any](t testing.TB, ch <-chan T, what string) T {
 	}
 }
 
-// Silent checks that a channel has no value now.
+// Silent checks that a channel is empty now.
 func Silent[T any](t testing.TB, ch <-chan T, what string) {
 	t.Helper()
 	select {
@@ -35,7 +35,7 @@ func Silent[T any](t testing.TB, ch <-chan T, what string) {
 	}
 }
 
-// Until waits for a state that nobody reports.
+// Until polls for a state that is not reported by a channel.
 func Until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !ok(); time.Sleep(time.Millisecond) {
@@ -45,7 +45,7 @@ func Until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// Taken waits until the peer of a socket has read all that was sent.
+// Taken waits until the peer of a socket has read all sent bytes.
 func Taken(t testing.TB, nc net.Conn) {
 	t.Helper()
 	raw, err := nc.(syscall.Conn).SyscallConn()

@@ -1,5 +1,5 @@
-// Package certtest makes certificates for tests, and keeps them in a folder as the kubelet
-// keeps a Secret: all files are replaced at once, by one symlink.
+// Package certtest makes certificates for tests. It keeps them in a folder like the kubelet keeps a
+// Secret: one symlink replaces all files at once.
 package certtest
 
 import (
@@ -49,20 +49,20 @@ func New(t testing.TB) *Authority {
 	return &Authority{t: t, cert: cert, key: key, issued: 1}
 }
 
-// PEM is the CA's own certificate.
+// PEM returns the CA's own certificate.
 func (a *Authority) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// Pool trusts the CA, and nobody else.
+// Pool returns a pool that trusts only this CA.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
 	return pool
 }
 
-// Issue makes a server's certificate for a name, with a serial number of its own, that
-// begins an hour ago.
+// Issue makes a server's certificate for a name, with its own serial number. The certificate begins
+// an hour ago.
 func (a *Authority) Issue(name string, notAfter time.Time) Pair {
 	a.t.Helper()
 	return a.issue(&x509.Certificate{
@@ -70,7 +70,7 @@ func (a *Authority) Issue(name string, notAfter time.Time) Pair {
 	})
 }
 
-// IssueClient makes a client's certificate for an hour, in which it has a name.
+// IssueClient makes a client's certificate with a name for an hour.
 func (a *Authority) IssueClient(name string) Pair {
 	a.t.Helper()
 	return a.issue(&x509.Certificate{
@@ -136,13 +136,13 @@ func (p Pair) files() map[string][]byte {
 	return map[string][]byte{"tls.crt": p.Cert, "tls.key": p.Key}
 }
 
-// File is the path of a file.
+// File returns the path of a file.
 func (s *Secret) File(name string) string { return filepath.Join(s.folder, name) }
 
-// CertFile is the path of the certificate.
+// CertFile returns the path of the certificate.
 func (s *Secret) CertFile() string { return s.File("tls.crt") }
 
-// KeyFile is the path of the key.
+// KeyFile returns the path of the key.
 func (s *Secret) KeyFile() string { return s.File("tls.key") }
 
 // Update replaces the pair.
@@ -151,12 +151,12 @@ func (s *Secret) Update(pair Pair) {
 	s.Replace(pair.files())
 }
 
-// Replace replaces the files as the kubelet does: a new folder, a symlink that is renamed
-// over ..data, and the folder before is removed.
+// Replace replaces the files like the kubelet: it makes a new folder, renames a symlink over
+// ..data, and removes the old folder.
 func (s *Secret) Replace(files map[string][]byte) {
 	s.t.Helper()
 	data := s.File("..data")
-	before, _ := os.Readlink(data) // none at the first time
+	before, _ := os.Readlink(data) // missing the first time
 	s.version++
 	version := "..version_" + strconv.Itoa(s.version)
 	s.must(os.Mkdir(s.File(version), 0o700))

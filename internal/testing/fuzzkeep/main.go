@@ -1,7 +1,7 @@
-// Command fuzzkeep keeps, of what fuzzing has found interesting in Go's build cache, the
-// few inputs under testdata/fuzz that reach something new: code that neither the seeds
-// nor the inputs kept before reach, or as often. Plain `go test` runs them from then on,
-// and the next fuzzing, on any machine, begins with them.
+// Command fuzzkeep reads the inputs that fuzzing has found, from Go's build cache. It keeps a few
+// of them under testdata/fuzz: those that reach new code, or reach code more often than the seeds
+// and the other kept inputs. `go test` runs the kept inputs, and later fuzzing on any machine
+// starts with them.
 //
 //	go run ./internal/testing/fuzzkeep [folders of packages]
 package main
@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// mostInputs is how many inputs a target has at most, maxBytes how large one is: the
-	// repository and every `go test` carry them.
+	// mostInputs is the largest number of inputs of a target, and maxBytes the largest size of an
+	// input. The limits keep the repository and `go test` small.
 	mostInputs = 15
 	maxBytes   = 6 << 10
 )
@@ -46,7 +46,7 @@ func main() {
 
 var fuzzFunc = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
 
-// targetsIn are the fuzz targets of a package.
+// targetsIn returns the fuzz targets of a package.
 func targetsIn(folder string) (targets []string) {
 	files, _ := filepath.Glob(filepath.Join(folder, "*_test.go"))
 	for _, file := range files {
@@ -110,7 +110,7 @@ func output(ctx context.Context, name string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// reached is what an input reaches: blocks of code, each with how often, roughly.
+// reached contains the blocks of code that an input reaches, each with its rough count.
 type reached map[string]bool
 
 // corpus is the inputs of a target.
@@ -119,7 +119,7 @@ type corpus struct {
 	kept, cached       string // folders of inputs
 }
 
-// keep adds the inputs that reach most that is new, one after the other.
+// keep adds inputs one after the other, each time the input that reaches the most new blocks.
 func (t corpus) keep(ctx context.Context) error {
 	base, err := t.run(ctx, "", nil)
 	if err != nil {
@@ -194,7 +194,7 @@ func write(path string, text []byte) error {
 	return os.WriteFile(path, text, 0o644)
 }
 
-// run finds out what one input reaches; without a name, what the seeds do.
+// run returns the blocks that one input reaches, or those of the seeds if the name is empty.
 func (t corpus) run(ctx context.Context, name string, text []byte) (reached, error) {
 	folder := filepath.Join(t.work, "testdata", "fuzz", t.name)
 	if err := os.RemoveAll(folder); err != nil {

@@ -1,5 +1,4 @@
-// Package logtest keeps what is logged or printed, for tests that read it while others
-// still write.
+// Package logtest collects logs or output for tests that read them while others still write.
 package logtest
 
 import (
@@ -10,11 +9,11 @@ import (
 	"time"
 )
 
-// Log is what was written so far. The zero value is ready for use, by several goroutines.
+// Log is the text written so far. The zero value is ready for use by several goroutines.
 type Log struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
-	changed chan struct{} // nil: nobody has asked
+	changed chan struct{} // nil until Changed is called
 }
 
 func (l *Log) Write(p []byte) (int, error) {
@@ -34,14 +33,14 @@ func (l *Log) String() string {
 	return l.text.String()
 }
 
-// Forget leaves nothing of what was written so far.
+// Forget drops all text written so far.
 func (l *Log) Forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.text.Reset()
 }
 
-// Changed is closed by the next write.
+// Changed returns a channel that the next write closes.
 func (l *Log) Changed() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,7 +65,7 @@ func (l *Log) Await(t testing.TB, text string) {
 		select {
 		case <-changed:
 		case <-late:
-			t.Fatalf("the log does not say %q:\n%s", text, l)
+			t.Fatalf("the log does not contain %q:\n%s", text, l)
 		}
 	}
 }

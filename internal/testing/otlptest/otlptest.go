@@ -1,5 +1,5 @@
-// Package otlptest receives what programs under test export, as an OpenTelemetry
-// collector does: OTLP over HTTP, in protobuf.
+// Package otlptest receives the telemetry of programs under test like an OpenTelemetry collector:
+// OTLP over HTTP, in protobuf.
 package otlptest
 
 import (
@@ -23,7 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Receiver is a collector that keeps what it is sent.
+// Receiver is a collector that stores what it receives.
 type Receiver struct {
 	server *httptest.Server
 
@@ -33,7 +33,7 @@ type Receiver struct {
 	raw     bytes.Buffer
 }
 
-// Span is a span, with what the tests ask for.
+// Span is a span with the members that tests use.
 type Span struct {
 	// Service is the service.name of the program, Instance its service.instance.id.
 	Service, Instance string
@@ -47,13 +47,13 @@ type Span struct {
 	Status            v1.Status_StatusCode
 }
 
-// Link leads to another span.
+// Link is a link to another span.
 type Link struct {
 	Trace, ID string
 	Attrs     map[string]any
 }
 
-// To reports whether the link leads to s.
+// To reports whether the link is to s.
 func (l Link) To(s Span) bool { return l.Trace == s.Trace && l.ID == s.ID }
 
 // Start starts a receiver. It ends with the test.
@@ -67,7 +67,7 @@ func Start(t testing.TB) *Receiver {
 	return r
 }
 
-// Env are the variables that make a program export its spans here, at once.
+// Env returns the variables that make a program export its spans to this receiver at once.
 func (r *Receiver) Env() []string {
 	return []string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT=" + r.server.URL, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
@@ -184,14 +184,14 @@ func text(v any) string {
 	return s
 }
 
-// Spans are all that have arrived.
+// Spans returns all received spans.
 func (r *Receiver) Spans() []Span {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]Span(nil), r.spans...)
 }
 
-// Metrics are the names of the metrics that have arrived.
+// Metrics returns the names of all received metrics.
 func (r *Receiver) Metrics() map[string]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -202,15 +202,15 @@ func (r *Receiver) Metrics() map[string]bool {
 	return out
 }
 
-// Contains reports whether a text stands anywhere in what has arrived.
+// Contains reports whether the received data contains a text.
 func (r *Receiver) Contains(text string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return bytes.Contains(r.raw.Bytes(), []byte(text))
 }
 
-// Tree draws spans as a tree, one line for each, in the order of their starts, with
-// the attributes that show names.
+// Tree formats spans as a tree. Each span is a line, in the order of their starts, with the
+// attributes that show names.
 func Tree(spans []Span, show ...string) string {
 	children := make(map[string][]Span)
 	known := make(map[string]bool)

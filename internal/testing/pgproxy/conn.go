@@ -7,21 +7,22 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// conn is one client's connection and the server's behind it. Two goroutines carry
-// messages, one in each direction, once the start-up is over.
+// conn is a client's connection and the server's connection behind it. After the start-up, two
+// goroutines pass messages on, one in each direction.
 type conn struct {
 	proxy  *Proxy
 	client net.Conn
-	front  *pgproto3.Frontend // reads what the server says
-	back   *pgproto3.Backend  // reads what the client says
+	front  *pgproto3.Frontend // reads the server's messages
+	back   *pgproto3.Backend  // reads the client's messages
 	pid    uint32
 
 	mu     sync.Mutex
 	server net.Conn
 	gone   bool // closed
-	// sent is what the server has not answered to the end.
+	// sent contains the groups that the server has not completely answered.
 	sent []*group
-	// mute: the client was cut off. The server is closed when it has answered all.
+	// mute: the client was cut off. When the server has answered all groups (messages up to a Sync), its connection
+	// is closed, too.
 	mute bool
 }
 
@@ -55,8 +56,8 @@ func (c *conn) run() {
 	down.Wait()
 }
 
-// startUp passes on what comes before the first query. Encryption is declined: the
-// proxy must be able to read.
+// startUp passes on the messages before the first query. It declines encryption, because the proxy
+// must read the messages.
 func (c *conn) startUp() bool {
 	c.back = pgproto3.NewBackend(c.client, c.client)
 	for {
@@ -80,18 +81,18 @@ func (c *conn) startUp() bool {
 	}
 }
 
-// cancel passes a cancel request on, unless it is for a statement that must be
-// carried out: a client that finds its connection broken sends one.
+// cancel passes a cancel request on, unless its statement must be carried out. A client sends such
+// a request when its connection breaks.
 func (c *conn) cancel(request *pgproto3.CancelRequest) {
 	c.proxy.mu.Lock()
 	_, deaf := c.proxy.deaf[request.ProcessID]
 	c.proxy.mu.Unlock()
 	if !deaf && c.connect(request) {
-		_, _ = c.server.Read(make([]byte, 1)) // the server closes when it has it
+		_, _ = c.server.Read(make([]byte, 1)) // the server closes the connection after the request
 	}
 }
 
-// connect reaches the server and sends it the first message.
+// connect connects to the server and sends it the first message.
 func (c *conn) connect(first pgproto3.FrontendMessage) bool {
 	server, err := c.proxy.dial()
 	if err != nil {
@@ -114,7 +115,7 @@ func (c *conn) connect(first pgproto3.FrontendMessage) bool {
 	return err == nil
 }
 
-// logIn carries messages, in turn, until the server is ready for queries.
+// logIn passes messages in turn until the server is ready for queries.
 func (c *conn) logIn() bool {
 	for {
 		message, err := c.front.Receive()
@@ -143,7 +144,7 @@ func (c *conn) logIn() bool {
 	}
 }
 
-// encodable is a message of either side.
+// encodable is a message of the client or the server.
 type encodable interface {
 	Encode(dst []byte) ([]byte, error)
 }
@@ -157,7 +158,7 @@ func forward(to net.Conn, message encodable) bool {
 	return err == nil
 }
 
-// up carries what the client sends.
+// up passes the client's messages on.
 func (c *conn) up() {
 	prepared, portals := map[string]string{}, map[string]string{}
 	g := &group{}
@@ -196,8 +197,8 @@ func (c *conn) up() {
 	}
 }
 
-// hangUp ends the connection for a client that went, unless the server is still to
-// carry something out.
+// hangUp closes the server's connection of a client that has left, unless the server must still
+// carry out a group.
 func (c *conn) hangUp() {
 	c.mu.Lock()
 	mute := c.mute
@@ -207,7 +208,7 @@ func (c *conn) hangUp() {
 	}
 }
 
-// send gives a group to the server. It reports false when the connection was cut.
+// send passes a group to the server. It returns false if the connection was cut.
 func (c *conn) send(g *group) bool {
 	c.proxy.pass()
 	c.each(g, BeforeSend, false)
@@ -216,7 +217,7 @@ func (c *conn) send(g *group) bool {
 		c.close()
 		return false
 	}
-	// Prepared before the server has it, for it answers at once.
+	// The hooks are taken before the server has the group, because it answers at once.
 	cuts := c.each(g, AfterSend, true)
 	c.mu.Lock()
 	c.sent = append(c.sent, g)
@@ -237,7 +238,7 @@ func (c *conn) send(g *group) bool {
 	return true
 }
 
-// each is at, for all statements of a group.
+// each takes the hooks of a stage for all statements of a group.
 func (c *conn) each(g *group, stage Stage, cutting bool) (cuts []*Hook) {
 	for _, sql := range g.statements {
 		cuts = append(cuts, c.proxy.at(sql, stage, cutting)...)
@@ -251,7 +252,7 @@ func fire(hooks []*Hook) {
 	}
 }
 
-// cutOff closes the client's side. mu is held.
+// cutOff closes the client's connection. mu is held.
 func (c *conn) cutOff() {
 	c.proxy.mu.Lock()
 	c.proxy.deaf[c.pid] = struct{}{}
@@ -259,7 +260,7 @@ func (c *conn) cutOff() {
 	_ = c.client.Close()
 }
 
-// down carries what the server answers.
+// down passes the server's answers on.
 func (c *conn) down() {
 	defer c.close()
 	var text []byte
@@ -289,7 +290,7 @@ func (c *conn) down() {
 			fire(cuts)
 		}
 		if !rest && c.isMute() {
-			return // the server has carried out all
+			return // the server has carried out all groups
 		}
 	}
 }
@@ -300,11 +301,11 @@ func (c *conn) isMute() bool {
 	return c.mute
 }
 
-// note follows the server's answers. rest says whether more of them must come.
+// note follows the server's answers. rest reports whether further answers must come.
 func (c *conn) note(message pgproto3.BackendMessage) (cuts []*Hook, rest bool) {
 	c.mu.Lock()
 	for len(c.sent) > 0 && !c.sent[0].ends && c.sent[0].answered >= len(c.sent[0].statements) {
-		c.sent = c.sent[1:] // a Flush or a part of a COPY: nothing confirms it
+		c.sent = c.sent[1:] // a Flush or a part of a COPY has no confirmation
 	}
 	var complete string
 	if len(c.sent) > 0 {

@@ -5,18 +5,18 @@ import (
 	"sync"
 )
 
-// Stage is a moment in the life of a statement.
+// Stage is a stage in the execution of a statement.
 type Stage int
 
 const (
-	// BeforeSend: the client has sent the statement, the server does not have it.
-	// After a cut it never gets it.
+	// BeforeSend: the client has sent the statement, but the server does not have it. After a cut,
+	// the server does not get it.
 	BeforeSend Stage = iota
-	// AfterSend: the server has all that it needs to carry the statement out. After
-	// a cut it does, but the client hears no answer.
+	// AfterSend: the server can carry the statement out. After a cut it does so, but the client
+	// gets no answer.
 	AfterSend
-	// AfterCommandComplete: the client has the rows and CommandComplete. After a cut
-	// it never gets the ReadyForQuery that confirms the commit.
+	// AfterCommandComplete: the client has the rows and CommandComplete. After a cut it does not
+	// get the ReadyForQuery that confirms the commit.
 	AfterCommandComplete
 )
 
@@ -24,15 +24,15 @@ func (s Stage) String() string {
 	return [...]string{"before send", "after send", "after command complete"}[s]
 }
 
-// Cut describes a fault: the connection on which a statement runs is closed.
+// Cut describes a fault: the connection of a statement is closed.
 type Cut struct {
-	Statement string // its name
+	Statement string // name of the statement
 	Stage     Stage
-	Times     int    // how often; 0 means once
-	Do        func() // when not nil: runs first
+	Times     int    // number of cuts; 0 means once
+	Do        func() // runs before the cut if it is not nil
 }
 
-// Hook is something that happens at a stage of a statement.
+// Hook is a function at a stage of a statement.
 type Hook struct {
 	statement string
 	stage     Stage
@@ -40,22 +40,22 @@ type Hook struct {
 	cut       bool
 
 	mu    sync.Mutex
-	left  int // how often it may still fire; negative: always
+	left  int // remaining number of calls; negative: no limit
 	fired int
 	done  chan struct{}
 }
 
-// Fired is how often the hook has fired.
+// Fired returns how often the hook has fired.
 func (h *Hook) Fired() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.fired
 }
 
-// Done is closed when the hook has fired for the first time.
+// Done returns a channel that is closed when the hook has fired for the first time.
 func (h *Hook) Done() <-chan struct{} { return h.done }
 
-// Disarm ends the fault: it fires no more.
+// Disarm ends the hook.
 func (h *Hook) Disarm() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -68,7 +68,7 @@ func (h *Hook) armed() bool {
 	return h.left != 0
 }
 
-// claims says whether the hook fires now.
+// claims reports whether the hook fires now.
 func (h *Hook) claims(sql string, stage Stage) bool {
 	if stage != h.stage || !strings.HasPrefix(sql, "/* locksidecar:"+h.statement+" */") {
 		return false
@@ -82,7 +82,7 @@ func (h *Hook) claims(sql string, stage Stage) bool {
 	return true
 }
 
-// fire does what the hook is for, and counts it.
+// fire runs the hook and counts that.
 func (h *Hook) fire() {
 	if h.do != nil {
 		h.do()

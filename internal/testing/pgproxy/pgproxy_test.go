@@ -52,7 +52,7 @@ func start(t *testing.T) (*pgproxy.Proxy, string) {
 func TestCutStages(t *testing.T) {
 	for _, c := range []struct {
 		stage pgproxy.Stage
-		rows  int64 // what the server has carried out
+		rows  int64 // rows that the server has committed
 		seen  bool  // the client got the row
 	}{
 		{pgproxy.BeforeSend, 0, false},
@@ -74,13 +74,13 @@ func TestCutStages(t *testing.T) {
 					err = rows.Err()
 				}
 				if err == nil {
-					t.Fatal("the client was told that it succeeded")
+					t.Fatal("the client got a success")
 				}
 				if seen != c.seen {
 					t.Errorf("the client saw the row: %v, want %v", seen, c.seen)
 				}
 				select {
-				case <-cut.Done(): // the client may have seen it first
+				case <-cut.Done(): // the client may notice the cut first
 				case <-time.After(patience):
 				}
 				if cut.Fired() != 1 {
@@ -88,10 +88,10 @@ func TestCutStages(t *testing.T) {
 				}
 				for began := time.Now(); pgtest.Query[int64](t, url, count) != c.rows; {
 					if time.Since(began) > patience {
-						t.Fatalf("not %d rows", c.rows)
+						t.Fatalf("want %d rows", c.rows)
 					}
 				}
-				exec(t, connect(t, proxy.URL()), add, 2) // it was to happen once
+				exec(t, connect(t, proxy.URL()), add, 2) // the cut was for one statement
 				if n := pgtest.Query[int64](t, url, count); n != c.rows+1 {
 					t.Errorf("%d rows in the end, want %d", n, c.rows+1)
 				}
@@ -138,7 +138,7 @@ func TestOutages(t *testing.T) {
 		t.Errorf("%d connections were cut, want 1", n)
 	}
 	if _, err := conn.Exec(t.Context(), add, 1); err == nil {
-		t.Error("a connection outlived CutAll")
+		t.Error("a connection still worked after CutAll")
 	}
 	proxy.Refuse(true)
 	if _, err := pgx.Connect(t.Context(), proxy.URL()); err == nil {
@@ -157,7 +157,7 @@ func TestOutages(t *testing.T) {
 	select {
 	case err := <-done:
 		t.Fatalf("a statement passed through a stalled proxy: %v", err)
-	case <-time.After(50 * time.Millisecond): // it is the absence of an answer that is tested
+	case <-time.After(50 * time.Millisecond): // no answer may come in this time
 	}
 	proxy.Stall(false)
 	if err := <-done; err != nil {
@@ -168,7 +168,7 @@ func TestOutages(t *testing.T) {
 	}
 }
 
-// TestStartUp: what precedes the first query passes, and so does a cancel request.
+// TestStartUp: the messages before the first query pass, and so does a cancel request.
 func TestStartUp(t *testing.T) {
 	proxy, _ := start(t)
 	config, err := pgx.ParseConfig(proxy.URL() + "&sslmode=prefer")
@@ -195,7 +195,7 @@ func TestStartUp(t *testing.T) {
 				t.Error("the statement was not cancelled")
 			}
 			return
-		case <-time.After(10 * time.Millisecond): // it may not have begun yet
+		case <-time.After(10 * time.Millisecond): // the statement may not have begun
 		}
 		if time.Since(began) > patience {
 			t.Fatal("the cancel request did not pass")

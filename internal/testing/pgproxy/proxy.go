@@ -17,11 +17,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// port names the proxy's socket; several proxies have folders of their own.
+// port is part of the name of the proxy's socket. Each proxy has its own folder.
 const port = 5432
 
-// Proxy listens on a Unix socket and leads to a server. Its methods may be called
-// from several goroutines, Refuse from one.
+// Proxy listens on a Unix socket and connects to a server. Its methods may be called by several
+// goroutines at a time, except Refuse.
 type Proxy struct {
 	folder string
 	wg     sync.WaitGroup
@@ -30,14 +30,14 @@ type Proxy struct {
 	server   *pgconn.Config
 	listener *net.UnixListener // nil while connections are refused
 	conns    map[*conn]struct{}
-	deaf     map[uint32]struct{} // servers' processes that must not be cancelled
+	deaf     map[uint32]struct{} // process ids of the server that must not be cancelled
 	hooks    []*Hook
 	closed   bool
 	open     *sync.Cond // on mu
 	stalled  bool
 }
 
-// Start starts a proxy that leads to a database, until the test ends.
+// Start starts a proxy to a database, which ends with the test.
 func Start(tb testing.TB, databaseURL string) *Proxy {
 	tb.Helper()
 	config, err := pgx.ParseConfig(databaseURL)
@@ -60,7 +60,7 @@ func Start(tb testing.TB, databaseURL string) *Proxy {
 	return p
 }
 
-// URL leads to the database through the proxy.
+// URL returns the database's URL through the proxy.
 func (p *Proxy) URL() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,12 +68,12 @@ func (p *Proxy) URL() string {
 		url.PathEscape(p.server.User), url.PathEscape(p.server.Database), p.folder, port)
 }
 
-// Cut arms a fault.
+// Cut adds a fault.
 func (p *Proxy) Cut(c Cut) *Hook {
 	return p.add(&Hook{statement: c.Statement, stage: c.Stage, left: max(1, c.Times), do: c.Do, cut: true})
 }
 
-// On runs f whenever a statement reaches a stage. The statement waits meanwhile.
+// On runs f each time a statement reaches a stage. The statement waits for f.
 func (p *Proxy) On(statement string, stage Stage, f func()) *Hook {
 	return p.add(&Hook{statement: statement, stage: stage, left: -1, do: f})
 }
@@ -82,13 +82,12 @@ func (p *Proxy) add(h *Hook) *Hook {
 	h.done = make(chan struct{})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// A new slice, for at reads the old one; without those that are spent.
+	// A new slice without finished hooks, because at reads the old one.
 	p.hooks = append(slices.DeleteFunc(slices.Clone(p.hooks), func(h *Hook) bool { return !h.armed() }), h)
 	return h
 }
 
-// CutAll closes all connections, as a network that breaks does, and returns how many
-// there were.
+// CutAll closes all connections, like a network failure, and returns their number.
 func (p *Proxy) CutAll() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,27 +97,26 @@ func (p *Proxy) CutAll() int {
 	return len(p.conns)
 }
 
-// Refuse makes the proxy refuse new connections, as a server that does not run
-// does, or take them again.
+// Refuse makes the proxy refuse new connections like a stopped server, or accept them again.
 func (p *Proxy) Refuse(refuse bool) {
 	p.mu.Lock()
 	listener := p.listener
 	p.mu.Unlock()
 	switch {
 	case refuse && listener != nil:
-		_ = listener.Close() // the file stays: connecting to it is refused
+		_ = listener.Close() // the file stays, so connections are refused
 		p.mu.Lock()
 		p.listener = nil
 		p.mu.Unlock()
 	case !refuse && listener == nil:
 		if err := p.listen(); err != nil {
-			panic(err) // it could listen there before
+			panic(err) // it could listen on this path before
 		}
 	}
 }
 
-// Lead leads all new connections to another server, as a pooler does after a failover, and
-// closes those there are. The database's name stays.
+// Lead connects all new clients to another server, like a pooler after a failover, and closes the
+// old connections. The database's name stays.
 func (p *Proxy) Lead(tb testing.TB, databaseURL string) {
 	tb.Helper()
 	config, err := pgx.ParseConfig(databaseURL)
@@ -131,7 +129,7 @@ func (p *Proxy) Lead(tb testing.TB, databaseURL string) {
 	p.CutAll()
 }
 
-// Stall lets nothing pass any more, or goes on.
+// Stall stops all messages, or lets them pass again.
 func (p *Proxy) Stall(stall bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,8 +199,8 @@ func (p *Proxy) stop() {
 	_ = os.RemoveAll(p.folder)
 }
 
-// at runs the hooks of a statement's stage; with cutting it returns those that cut
-// instead, which have yet to be fired.
+// at runs the hooks of a statement's stage. With cutting, it returns the cuts, which have not fired
+// yet.
 func (p *Proxy) at(sql string, stage Stage, cutting bool) (cuts []*Hook) {
 	p.mu.Lock()
 	hooks := p.hooks

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Backends is how many connections to a database last ran a statement whose text
-// is LIKE the pattern.
+// Backends returns how many connections to a database have last run a statement that is LIKE the
+// pattern.
 func Backends(tb testing.TB, url, like string) int64 {
 	tb.Helper()
 	return Query[int64](tb, url, `
@@ -14,7 +14,7 @@ func Backends(tb testing.TB, url, like string) int64 {
 		WHERE datname = current_database() AND query LIKE $1 AND pid <> pg_backend_pid()`, like)
 }
 
-// Terminate ends those connections and returns how many there were.
+// Terminate ends these connections and returns their number.
 func Terminate(tb testing.TB, url, like string) int64 {
 	tb.Helper()
 	return Query[int64](tb, url, `
@@ -22,7 +22,7 @@ func Terminate(tb testing.TB, url, like string) int64 {
 		WHERE datname = current_database() AND query LIKE $1 AND pid <> pg_backend_pid()`, like)
 }
 
-// Freeze stops the processes of those connections until proceed is called.
+// Freeze stops the processes of these connections until proceed is called.
 func Freeze(tb testing.TB, url, like string) (proceed func()) {
 	tb.Helper()
 	pids := Query[[]int](tb, url, `
@@ -30,7 +30,7 @@ func Freeze(tb testing.TB, url, like string) (proceed func()) {
 		WHERE datname = current_database() AND query LIKE $1 AND pid <> pg_backend_pid()`, like)
 	all := func(signal syscall.Signal) {
 		for _, pid := range pids {
-			_ = syscall.Kill(pid, signal) // one that has ended needs none
+			_ = syscall.Kill(pid, signal) // a process may have ended
 		}
 	}
 	all(syscall.SIGSTOP)
@@ -39,8 +39,8 @@ func Freeze(tb testing.TB, url, like string) (proceed func()) {
 	return proceed
 }
 
-// Deadlocks is how many deadlocks the server has detected in a database. A
-// connection reports its own at the latest when it ends.
+// Deadlocks returns the number of deadlocks that the server has detected in a database. A
+// connection reports its own when it ends, at the latest.
 func Deadlocks(tb testing.TB, url string) int64 {
 	tb.Helper()
 	return Query[int64](tb, url, `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`)

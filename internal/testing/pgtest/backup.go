@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Tool runs one of PostgreSQL's programs, such as pg_dump, and returns what it printed. The
-// arguments say on which database. Packages may put it elsewhere than the server's programs.
+// Tool runs one of PostgreSQL's programs, such as pg_dump, and returns its output. args name the
+// database. Packages may install it in another folder than the server's programs.
 func (c *Cluster) Tool(tb testing.TB, stdin []byte, name string, args ...string) []byte {
 	tb.Helper()
 	cmd := c.command(name, args...)
@@ -29,8 +29,8 @@ func (c *Cluster) Tool(tb testing.TB, stdin []byte, name string, args ...string)
 	return out.Bytes()
 }
 
-// Recover starts a server that was stopped as one that recovers from a backup, up to the
-// end of what it has. It needs the setting restore_command.
+// Recover starts a stopped server like one that recovers from a backup, up to the end of its log.
+// It needs the setting restore_command.
 func (c *Cluster) Recover(tb testing.TB) {
 	tb.Helper()
 	c.mark(tb, "recovery.signal")
@@ -39,7 +39,7 @@ func (c *Cluster) Recover(tb testing.TB) {
 	}
 }
 
-// mark puts one of the empty files into the data that tell a server how to start.
+// mark writes one of the empty files by which a server decides how to start.
 func (c *Cluster) mark(tb testing.TB, name string) {
 	tb.Helper()
 	path := filepath.Join(c.data(), name)

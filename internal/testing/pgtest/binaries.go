@@ -8,12 +8,12 @@ import (
 	"slices"
 )
 
-// errMissing is what a machine without PostgreSQL is told.
+// errMissing is the error on a machine without PostgreSQL.
 var errMissing = errors.New("pgtest: PostgreSQL's server programs (initdb, postgres) are not installed: " +
 	"`apt-get install postgresql` on Debian and Ubuntu, `brew install postgresql` on macOS, " +
 	"or put the folder that has them into PATH")
 
-// places are where packages put the server's programs, outside of PATH.
+// places are the folders of the server's programs that are not in PATH.
 var places = []string{
 	"/usr/lib/postgresql/*/bin",         // Debian, Ubuntu
 	"/usr/pgsql-*/bin",                  // Fedora, RHEL
@@ -21,8 +21,8 @@ var places = []string{
 	"/usr/local/opt/postgresql*/bin",    // macOS on Intel
 }
 
-// binaries finds the folder with initdb and postgres: PATH first, then the
-// highest version in the known places.
+// binaries finds the folder with initdb and postgres, first in PATH, then the highest version in
+// the known places.
 func binaries() (string, error) {
 	folders := filepath.SplitList(os.Getenv("PATH"))
 	for _, place := range places {
@@ -39,7 +39,8 @@ func binaries() (string, error) {
 	return "", errMissing
 }
 
-// behindLinks is where a folder's programs are linked to: all of a version are there.
+// behindLinks returns the folder that a folder's programs are links to. It has all programs of a
+// version.
 func behindLinks(folder string) string {
 	target, err := filepath.EvalSymlinks(filepath.Join(folder, "postgres"))
 	if err == nil && executable(filepath.Dir(target), "initdb") {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A port is given to one alone, though he may not listen there yet, and none on which
-// somebody listens.
+// A port is given out once, even before its user listens on it. A port with a listener is not given
+// out.
 func TestAPortIsGivenOnce(t *testing.T) {
 	port, err := freePort()
 	if err != nil {
@@ -23,6 +23,6 @@ func TestAPortIsGivenOnce(t *testing.T) {
 	defer func() { _ = listener.Close() }()
 	_, text, _ := net.SplitHostPort(listener.Addr().String())
 	if port, err = strconv.Atoi(text); err != nil || claim(port) == nil {
-		t.Errorf("port %d was given, and somebody listens there: %v", port, err)
+		t.Errorf("port %d was given although it has a listener: %v", port, err)
 	}
 }

@@ -24,20 +24,20 @@ import (
 const (
 	startLimit = time.Minute
 	stopLimit  = 10 * time.Second
-	logTail    = 2000 // bytes of the server's log that an error shows
+	logTail    = 2000 // bytes of the server's log in an error
 )
 
-// Cluster is a PostgreSQL server that lives in a temporary folder. Its methods
-// may be called from several goroutines, but Stop, Kill and Restart from one.
+// Cluster is a PostgreSQL server in a temporary folder. Its methods may be called by several
+// goroutines at a time, except Stop, Kill and Restart.
 type Cluster struct {
 	bin, folder string
 	port        int
 	tcp         bool
 	who         *syscall.Credential
 	server, env []string
-	copied      bool // from the initial data
+	copied      bool // made from the initial data
 
-	// template prepares the database that others are copies of; role is whose they are.
+	// template prepares the database that others are copied from. role is the role in their URLs.
 	template func() error
 	role     string
 
@@ -49,16 +49,16 @@ type Cluster struct {
 // process is one run of the server.
 type process struct {
 	pid   int
-	ended chan struct{} // closed when it has ended
-	log   int64         // where its lines begin in the log; backends of a killed server may write there, too
+	ended chan struct{} // closed at the end of the process
+	log   int64         // offset of its lines in the log; backends of a killed server may also write there
 }
 
 // Run starts a cluster, for TestMain and for programs. The caller stops it.
 func Run(options ...Option) (*Cluster, error) {
 	s := settings{server: []string{
 		"shared_preload_libraries=pg_stat_statements,plpgsql",
-		// As many statements as the databases of a whole package have: of more, the server
-		// would forget some, perhaps of those that a test is counting.
+		// The limit exceeds the statements of all databases of a package. Otherwise the server
+		// would drop some, which a test may be counting.
 		"pg_stat_statements.max=20000",
 		"max_connections=300",
 		"log_min_messages=warning",
@@ -132,25 +132,25 @@ func (c *Cluster) setUp(files []file) error {
 	if err := c.launch(); err != nil {
 		return err
 	}
-	// Databases are copied from template1, so each has the extension.
+	// Databases are copied from template1, so each gets the extension.
 	return c.exec(context.Background(), "template1", "CREATE EXTENSION pg_stat_statements")
 }
 
-// Stop ends the server at once, as a crash would, and removes its folder.
+// Stop ends the server at once, like a crash, and removes its folder.
 func (c *Cluster) Stop() {
 	c.signal(syscall.SIGQUIT)
 	_ = os.RemoveAll(c.folder)
 	c.handBackInitial()
 }
 
-// Kill ends the server with kill -9 and keeps its data: Restart recovers it. The
-// server's children notice and end a moment later.
+// Kill ends the server with kill -9 and keeps its data, which Restart recovers. The server's
+// children notice that and end a moment later.
 func (c *Cluster) Kill() {
 	c.signal(syscall.SIGKILL)
 }
 
-// Restart stops the server if it runs, without waiting for its clients, and
-// starts it again on the same data.
+// Restart stops the server if it runs, without waiting for its clients, and starts it again on the
+// same data.
 func (c *Cluster) Restart(tb testing.TB) {
 	tb.Helper()
 	if err := c.Again(); err != nil {
@@ -169,7 +169,7 @@ func (c *Cluster) Shutdown() {
 	c.signal(syscall.SIGINT)
 }
 
-// Pid is the process id of the server's first process, 0 while it does not run.
+// Pid returns the process id of the server's first process, or 0 if the server does not run.
 func (c *Cluster) Pid() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,7 +184,7 @@ func (c *Cluster) Pid() int {
 	}
 }
 
-// LogFile is the path of the server's log.
+// LogFile returns the path of the server's log.
 func (c *Cluster) LogFile() string { return c.log() }
 
 func (c *Cluster) data() string { return filepath.Join(c.folder, "data") }
@@ -198,7 +198,7 @@ func (c *Cluster) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// launch starts the server and returns when it takes connections.
+// launch starts the server and returns when it accepts connections.
 func (c *Cluster) launch() error {
 	args := []string{"-D", c.data(), "-k", c.folder, "-p", strconv.Itoa(c.port)}
 	if c.tcp {
@@ -228,11 +228,11 @@ func (c *Cluster) launch() error {
 	}
 }
 
-// errOldServer: after kill -9 of the postmaster its children, which live in groups of
-// their own, need a moment to notice. Until then no server starts on their data.
+// errOldServer: after kill -9 of the postmaster, its children in other process groups need a moment
+// to end. Until then, a server cannot start on their data.
 var errOldServer = errors.New("pgtest: processes of the killed server still run")
 
-// await waits until a server that is starting takes connections.
+// await waits until a starting server accepts connections.
 func (c *Cluster) await(ctx context.Context, p *process) error {
 	for {
 		err := c.exec(ctx, "template1", "SELECT 1")
@@ -253,8 +253,8 @@ func (c *Cluster) await(ctx context.Context, p *process) error {
 	}
 }
 
-// spawn starts a server process. The kernel ends the server with the *thread*
-// that started it, so one thread is set aside for as long as the server runs.
+// spawn starts a server process. The kernel ends the server together with the *thread* that started
+// it, so one thread stays reserved while the server runs.
 func (c *Cluster) spawn(cmd *exec.Cmd) (*process, error) {
 	log, err := os.OpenFile(c.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -285,7 +285,7 @@ func (c *Cluster) spawn(cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// signal ends the server by a signal and returns when it has ended.
+// signal sends a signal to the server and returns when it has ended.
 func (c *Cluster) signal(sig syscall.Signal) {
 	c.mu.Lock()
 	p := c.running
@@ -297,11 +297,11 @@ func (c *Cluster) signal(sig syscall.Signal) {
 	p.end(sig)
 }
 
-// end ends a process by a signal, or by kill -9 when that takes too long.
+// end ends a process by a signal, or by kill -9 if that takes too long.
 func (p *process) end(sig syscall.Signal) {
 	select {
 	case <-p.ended:
-		return // by itself: the id may be another's by now
+		return // the process has ended, and its id may be reused
 	default:
 	}
 	_ = syscall.Kill(p.pid, sig)
@@ -321,7 +321,7 @@ func (c *Cluster) tail() []byte {
 	return bytes.TrimSpace(text[max(0, len(text)-logTail):])
 }
 
-// exec runs one statement on a connection of its own.
+// exec runs one statement on a new connection.
 func (c *Cluster) exec(ctx context.Context, database, sql string) error {
 	conn, err := pgx.Connect(ctx, c.URL(database))
 	if err != nil {
@@ -334,9 +334,8 @@ func (c *Cluster) exec(ctx context.Context, database, sql string) error {
 	return nil
 }
 
-// freePort is a port for somebody who binds it a moment later, or again after an outage. The
-// kernel gives none of this range to others meanwhile, neither to who listens on any port
-// nor to who connects.
+// freePort returns a port for a server that binds it a moment later, or again after an outage. The
+// kernel does not give ports of this range to other listeners or clients.
 func freePort() (int, error) {
 	const first, ports, tries = 20_000, 10_000, 100
 	var err error
@@ -349,15 +348,15 @@ func freePort() (int, error) {
 	return 0, fmt.Errorf("pgtest: %w", err)
 }
 
-// claims are the ports that this process was given: for each a UDP socket of the same number,
-// for as long as the process lives. The tests of several packages run at once, and a server
-// binds its port seconds after it was found free.
+// claims are the ports of this process, each with a UDP socket of the same number for the life of
+// the process. Tests of several packages run at once, and a server binds its port seconds after
+// freePort.
 var claims struct {
 	mu      sync.Mutex
 	sockets []net.PacketConn
 }
 
-// claim fails if somebody listens on the port, or another process of this package claims it.
+// claim fails if the port has a listener, or if another test process claims it.
 func claim(port int) error {
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	socket, err := net.ListenPacket("udp", address)
@@ -374,8 +373,8 @@ func claim(port int) error {
 	return listener.Close()
 }
 
-// FreeAddress is an address on this machine for a server of another program, which takes
-// no port 0.
+// FreeAddress returns an address on this machine for a server of another program, which does not
+// support port 0.
 func FreeAddress(tb testing.TB) string {
 	tb.Helper()
 	port, err := freePort()

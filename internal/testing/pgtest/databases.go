@@ -16,7 +16,7 @@ const (
 	template  = "prepared"
 )
 
-// URL is the connection string of a database of the cluster, for its superuser.
+// URL returns the URL of a database of the cluster, for its superuser.
 func (c *Cluster) URL(database string) string {
 	if c.tcp {
 		return fmt.Sprintf("postgres://%s@127.0.0.1:%d/%s?sslmode=disable", superuser, c.port, database)
@@ -24,22 +24,22 @@ func (c *Cluster) URL(database string) string {
 	return fmt.Sprintf("postgres://%s@/%s?host=%s&port=%d", superuser, database, c.folder, c.port)
 }
 
-// As is the URL of the same database for another role.
+// As returns the URL of the same database for another role.
 func As(databaseURL, role string) string {
 	u, err := url.Parse(databaseURL)
 	if err != nil {
-		panic(err) // of this package: cannot happen
+		panic(err) // URLs of this package are valid
 	}
 	u.User = url.User(role)
 	return u.String()
 }
 
-// Admin is the URL of the same database for the superuser.
+// Admin returns the URL of the same database for the superuser.
 func Admin(databaseURL string) string { return As(databaseURL, superuser) }
 
-// NewDatabase makes a database and returns its URL. Where the cluster has a template, it is
-// a copy of it, and the URL that of the template's role; else it is empty, and the
-// superuser's. It goes with the cluster.
+// NewDatabase creates a database and returns its URL. If the cluster has a template, the database
+// is a copy of it, and the URL has the template's role. Otherwise it is empty, with a URL for the
+// superuser. It ends with the cluster.
 func (c *Cluster) NewDatabase(tb testing.TB) string {
 	tb.Helper()
 	if c.template == nil {
@@ -56,7 +56,7 @@ func (c *Cluster) NewDatabase(tb testing.TB) string {
 	return As(made, c.role)
 }
 
-// NewEmptyDatabase makes an empty database and returns its URL, for the superuser.
+// NewEmptyDatabase creates an empty database and returns its URL for the superuser.
 func (c *Cluster) NewEmptyDatabase(tb testing.TB) string {
 	tb.Helper()
 	made, err := c.MakeDatabase(context.Background())
@@ -84,13 +84,13 @@ func (c *Cluster) makeTemplate(prepare func(url string) error) error {
 	return prepare(c.URL(template))
 }
 
-// Put replaces one of the files that the server reads, and returns when it has read them.
+// Put replaces a file that the server reads, and returns after the server has read it.
 func (c *Cluster) Put(tb testing.TB, name string, content []byte) {
 	tb.Helper()
 	if err := c.put(file{name, content}); err != nil {
 		tb.Fatal(err)
 	}
-	// New connections say when the server that made them read its settings.
+	// A new connection reports when the server last read its settings.
 	read := func() time.Time { return newQuery[time.Time](tb, c.URL("postgres"), "SELECT pg_conf_load_time()") }
 	before := read()
 	Query[bool](tb, c.URL("postgres"), "SELECT pg_reload_conf()")
@@ -101,7 +101,7 @@ func (c *Cluster) Put(tb testing.TB, name string, content []byte) {
 	}
 }
 
-// put writes a file as the server wants its keys: nobody else may read it.
+// put writes a file that only the server's user can read, as the server requires for keys.
 func (c *Cluster) put(f file) error {
 	path := filepath.Join(c.data(), f.name)
 	err := os.WriteFile(path, f.content, 0o600)

@@ -13,19 +13,16 @@
 //		...
 //	}
 //
-// A test that stops or kills its server starts one for itself with [Start]. The package
-// pgroles has the option with which databases have a schema, and are used with no more
-// rights than sidecars have.
+// A test that stops or kills its server starts its own with [Start]. The package pgroles has the
+// option that gives databases the schema and uses them with the rights of sidecars.
 //
-// The server's programs are looked for in PATH and in the places where packages
-// put them. A machine without them fails the tests and says what to install: a
-// test that skips itself proves nothing either. PostgreSQL refuses to run as root,
-// so root's clusters belong to the user "postgres".
+// The server's programs are searched in PATH and in the folders of common packages. On a machine
+// without them, tests fail and say what to install, because a skipped test proves nothing.
+// PostgreSQL refuses to run as root, so root's clusters run as the user "postgres".
 //
-// initdb runs once in a process: each cluster begins with a copy, which is given an identifier of
-// its own. [InMemory] puts a cluster into memory, where its many small files cost little.
+// initdb runs once in a process. Each cluster starts with a copy, which gets its own identifier.
+// [InMemory] puts a cluster into memory, where its many small files are cheap.
 //
-// A cluster ends with the test process, however that ends: on Linux the kernel
-// stops the server when the process dies. A folder that was left behind all the
-// same is removed by the next run.
+// A cluster ends with the test process: on Linux the kernel stops the server when the process dies.
+// A folder that is left behind is removed by the next run.
 package pgtest

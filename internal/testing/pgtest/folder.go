@@ -11,15 +11,15 @@ import (
 	"syscall"
 )
 
-// folderPrefix starts the name of every cluster's folder; the process id of the
-// tests follows. It is short: a socket's path has at most 103 bytes on macOS.
+// folderPrefix is the start of the name of every cluster's folder, before the tests' process id. It
+// is short, because a socket's path has at most 103 bytes on macOS.
 const folderPrefix = "lspg-"
 
-// serverUser is who runs the server: nobody special, or for root, as whom
-// PostgreSQL refuses to run, the user "postgres".
+// serverUser returns the user who runs the server: the caller, or "postgres" instead of root,
+// because PostgreSQL does not run as root.
 func serverUser() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
-		return nil, nil //nolint:nilnil // no credential means: as the caller
+		return nil, nil //nolint:nilnil // nil means the caller's user
 	}
 	u, err := user.Lookup("postgres")
 	if err != nil {
@@ -36,8 +36,8 @@ func serverUser() (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }
 
-// newFolder makes a cluster's folder, which only its server's user may enter, in the
-// system's temporary folder or in another one.
+// newFolder makes a cluster's folder, which only the server's user may enter, in parent or the
+// system's temporary folder.
 func newFolder(who *syscall.Credential, parent string) (string, error) {
 	removeStale()
 	folder, err := os.MkdirTemp(parent, folderPrefix+strconv.Itoa(os.Getpid())+"-")
@@ -53,8 +53,8 @@ func newFolder(who *syscall.Credential, parent string) (string, error) {
 	return folder, nil
 }
 
-// removeStale removes what test processes that crashed left behind, and ends a
-// server that outlived its process.
+// removeStale removes the folders of crashed test processes, and ends a server that has outlived
+// its process.
 func removeStale() {
 	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), folderPrefix+"*-*"))
 	inMemory, _ := filepath.Glob(filepath.Join(shm, folderPrefix+"*-*"))
@@ -65,13 +65,13 @@ func removeStale() {
 			continue
 		}
 		if pid := postmaster(folder); pid > 1 && alive(pid) {
-			continue // still ending, or not ours to end: a later run tidies up
+			continue // still ending, or owned by another user: a later run removes it
 		}
 		_ = os.RemoveAll(folder)
 	}
 }
 
-// postmaster is the process id that the cluster in a folder noted, or 0.
+// postmaster returns the process id that the cluster in a folder has written, or 0.
 func postmaster(folder string) int {
 	text, err := os.ReadFile(filepath.Join(folder, "data", "postmaster.pid"))
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Follow makes the cluster a standby of another one that has TCP, from a copy of that one's
-// data: it streams, and waits to be promoted. Its own data is gone.
+// Follow makes the cluster a standby of another cluster with TCP. It replaces its data by a copy,
+// and streams until it is promoted.
 func (c *Cluster) Follow(primary *Cluster) error {
 	c.Halt()
 	if err := os.RemoveAll(c.data()); err != nil {
@@ -24,8 +24,8 @@ func (c *Cluster) Follow(primary *Cluster) error {
 	return c.launch()
 }
 
-// Halt ends all processes of the server with kill -9, as if its machine were gone, and
-// keeps its data.
+// Halt ends all processes of the server with kill -9, like the loss of its machine, and keeps its
+// data.
 func (c *Cluster) Halt() {
 	_, pids := c.Freeze()
 	for _, pid := range pids {
@@ -34,13 +34,13 @@ func (c *Cluster) Halt() {
 	c.Kill()
 }
 
-// Freeze stops all processes of the server, and returns what lets them go on.
+// Freeze stops all processes of the server, and returns a function that continues them.
 func (c *Cluster) Freeze() (thaw func(), pids []int) {
 	first := c.Pid()
 	if first == 0 {
 		return func() {}, nil
 	}
-	_ = syscall.Kill(first, syscall.SIGSTOP) // it starts no others then
+	_ = syscall.Kill(first, syscall.SIGSTOP) // first, so that it starts no others
 	pids = append(pids, first)
 	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", first, first))
 	for field := range strings.FieldsSeq(string(children)) {
@@ -56,5 +56,5 @@ func (c *Cluster) Freeze() (thaw func(), pids []int) {
 	}, pids
 }
 
-// HostAndPort are where a cluster with TCP listens.
+// HostAndPort returns the address of a cluster with TCP.
 func (c *Cluster) HostAndPort() string { return fmt.Sprintf("127.0.0.1:%d", c.port) }

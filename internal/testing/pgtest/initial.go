@@ -12,15 +12,16 @@ import (
 	"time"
 )
 
-// initial is the data that the clusters of this process begin with. initdb takes a second of a
-// processor, so it runs once, and each cluster gets a copy. The last cluster that stops removes it.
+// initial is the data that all clusters of this process start with. initdb takes a second of
+// processor time, so it runs once, and each cluster copies its result. The last cluster that stops
+// removes it.
 var initial struct {
 	mu     sync.Mutex
 	folder string
 	users  int
 }
 
-// errControl: the file that identifies a cluster is not as PostgreSQL 14 to 18 write it.
+// errControl: pg_control has another format than PostgreSQL 14 to 18 use.
 var errControl = errors.New("pgtest: no checksum is found in pg_control")
 
 // initialize fills the cluster's data folder.
@@ -40,7 +41,7 @@ func (c *Cluster) initialize() error {
 	return c.becomeAnother()
 }
 
-// initialData is where the data to copy are.
+// initialData returns the folder of the initial data.
 func (c *Cluster) initialData() (string, error) {
 	initial.mu.Lock()
 	defer initial.mu.Unlock()
@@ -61,7 +62,7 @@ func (c *Cluster) initialData() (string, error) {
 	return filepath.Join(initial.folder, "data"), nil
 }
 
-// handBackInitial removes the initial data if no other cluster may need it.
+// handBackInitial removes the initial data after its last cluster.
 func (c *Cluster) handBackInitial() {
 	initial.mu.Lock()
 	defer initial.mu.Unlock()
@@ -75,9 +76,8 @@ func (c *Cluster) handBackInitial() {
 	}
 }
 
-// becomeAnother gives a copy a system identifier of its own, as initdb does: copies of one cluster
-// share it, and a sidecar refuses a cluster that is not its own. PostgreSQL's pg_createsubscriber
-// does it in the same way.
+// becomeAnother gives a copy its own system identifier, like initdb, because a sidecar refuses a
+// cluster with another identifier. PostgreSQL's pg_createsubscriber does it in the same way.
 func (c *Cluster) becomeAnother() error {
 	path := filepath.Join(c.data(), "global", "pg_control")
 	control, err := os.ReadFile(path)
@@ -85,7 +85,7 @@ func (c *Cluster) becomeAnother() error {
 		return fmt.Errorf("pgtest: %w", err)
 	}
 	castagnoli := crc32.MakeTable(crc32.Castagnoli)
-	sum := 8 // behind the identifier
+	sum := 8 // the checksum comes after the identifier
 	for ; ; sum += 4 {
 		if sum+4 > len(control) {
 			return errControl
@@ -96,10 +96,10 @@ func (c *Cluster) becomeAnother() error {
 	}
 	binary.NativeEndian.PutUint64(control, uint64(time.Now().UnixNano()))
 	binary.NativeEndian.PutUint32(control[sum:], crc32.Checksum(control[:sum], castagnoli))
-	if err := os.WriteFile(path, control, 0o600); err != nil { // it stays the server's user's
+	if err := os.WriteFile(path, control, 0o600); err != nil { // the file stays owned by the server's user
 		return fmt.Errorf("pgtest: %w", err)
 	}
-	// The log of changes names the identifier, too.
+	// The write-ahead log contains the identifier, too.
 	if out, err := toItsEnd(c.command("pg_resetwal", "--pgdata="+c.data())); err != nil {
 		return fmt.Errorf("pgtest: pg_resetwal: %w\n%s", err, out)
 	}

@@ -7,16 +7,16 @@ import (
 	"syscall"
 )
 
-// shm is the file system in memory that every Linux has. In a container it may be tiny.
+// shm is the memory file system that every Linux has. In a container it may be tiny.
 const shm = "/dev/shm"
 
-// memoryNeeded is the room that clusters want. Those of a package need up to 3 GB, and a server that
-// finds no room fails its test.
+// memoryNeeded is the free space that clusters need. Those of a package need up to 3 GB, and
+// without space a test fails.
 const memoryNeeded = 8 << 30
 
 const tmpfs = 0x01021994 // statfs(2)
 
-// memory is a folder in memory, or empty if there is no room for clusters.
+// memory returns a folder in memory, or "" if it is too small for clusters.
 func memory() string {
 	var fs syscall.Statfs_t
 	if syscall.Statfs(shm, &fs) != nil || fs.Type != tmpfs || int64(fs.Bavail)*fs.Bsize < memoryNeeded || available() < memoryNeeded {
@@ -25,7 +25,7 @@ func memory() string {
 	return shm
 }
 
-// available is how much memory the kernel can give without taking it from processes.
+// available returns the memory that the kernel can give without taking it from processes.
 func available() int64 {
 	text, _ := os.ReadFile("/proc/meminfo")
 	_, line, _ := bytes.Cut(text, []byte("MemAvailable:"))

@@ -4,5 +4,5 @@ package pgtest
 
 const shm = "/dev/shm"
 
-// memory is a folder in memory, which this system has not.
+// memory returns "", because this system has no folder in memory.
 func memory() string { return "" }

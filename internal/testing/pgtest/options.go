@@ -19,13 +19,13 @@ type file struct {
 	content []byte
 }
 
-// WithTCP makes the server listen on a free port of 127.0.0.1 too, and URLs use it.
+// WithTCP makes the server listen on a free port of 127.0.0.1 too, and URLs contain this port.
 func WithTCP() Option {
 	return func(s *settings) { s.tcp = true }
 }
 
-// WithoutFsync spares tests of plain correctness the time that durability costs.
-// Never for benchmarks, nor for tests that kill the server. It implies InMemory.
+// WithoutFsync makes tests faster at the cost of durability. It must not be used for benchmarks or
+// tests that kill the server. It implies InMemory.
 func WithoutFsync() Option {
 	return func(s *settings) {
 		InMemory()(s)
@@ -33,8 +33,8 @@ func WithoutFsync() Option {
 	}
 }
 
-// InMemory puts the cluster's folder into memory if that has room for it: there, files cost little,
-// and fsync nothing. What is written survives a kill of the server. Never for benchmarks.
+// InMemory puts the cluster's folder into memory if there is enough space. Files and fsync are
+// cheap there. Written data survives a kill of the server. It must not be used for benchmarks.
 func InMemory() Option {
 	return func(s *settings) { s.parent = memory() }
 }
@@ -44,8 +44,8 @@ func WithSetting(name, value string) Option {
 	return func(s *settings) { s.server = append(s.server, name+"="+value) }
 }
 
-// WithParent puts the cluster's folder into another than the system's temporary one,
-// such as a small file system that a test fills.
+// WithParent puts the cluster's folder into another folder than the temporary one, such as a small
+// file system that a test fills.
 func WithParent(folder string) Option {
 	return func(s *settings) { s.parent = folder }
 }

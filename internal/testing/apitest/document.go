@@ -42,7 +42,7 @@ var load = sync.OnceValues(func() (*document, error) {
 	return d, nil
 })
 
-// decode reads YAML into what the schema compiler expects of JSON.
+// decode converts YAML to the Go values that the schema compiler expects.
 func decode(text []byte) (map[string]any, error) {
 	var fromYAML any
 	if err := yaml.Unmarshal(text, &fromYAML); err != nil {
@@ -59,7 +59,7 @@ func decode(text []byte) (map[string]any, error) {
 	return value.(map[string]any), nil
 }
 
-// at follows a path of member names, and $ref on the way.
+// at follows a path of member names, and each $ref on it.
 func (d *document) at(pointer ...string) (node map[string]any, where []string) {
 	node = d.root
 	for _, name := range pointer {
@@ -108,9 +108,8 @@ func (d *document) compile(pointer []string) (*jsonschema.Schema, error) {
 	return schema, nil
 }
 
-// makeStrict forbids members that the document does not name. The document
-// itself leaves that open, because clients must ignore members they do not know;
-// the server, however, must not say anything undocumented.
+// makeStrict forbids members that the document does not name. The document allows them, because
+// clients must ignore unknown members. But the server must not send undocumented ones.
 func (d *document) makeStrict() {
 	schemas, _ := d.at("components", "schemas")
 	for _, schema := range schemas {
@@ -119,7 +118,7 @@ func (d *document) makeStrict() {
 	d.strictContents(d.root)
 }
 
-// strictContents finds the schemas of bodies and events, wherever they are.
+// strictContents finds the schemas of all bodies and events.
 func (d *document) strictContents(node any) {
 	switch node := node.(type) {
 	case map[string]any:
@@ -143,8 +142,8 @@ func (d *document) strictContents(node any) {
 	}
 }
 
-// strict closes a schema and those below it. whole says that the schema judges a
-// value alone: a part of an allOf sees the members of the other parts.
+// strict closes a schema and those below it. whole means that the schema alone describes a value: a
+// part of an allOf also sees members of the other parts.
 func (d *document) strict(node any, whole bool) {
 	schema, ok := node.(map[string]any)
 	if !ok {

@@ -16,20 +16,20 @@ const (
 	grant = `{"granted":true,"key":"k","token":1,"session":null,"bind":"ttl","reentry":2,"expires_in_ms":1,"waited_ms":0,` +
 		`"acquired_at":"2026-01-02T15:04:05.6Z","mode":"shared","limit":3,"slot":2}`
 	skipped = `{"granted":false,"key":"k","outcome":"success","result":[1]}`
-	counts  = `"held":1,"expired":0,"average_held_ms":1,"longest_held_ms":2`
+	counts  = `"held":1,"shared":0,"expired":0,"average_held_ms":1,"longest_held_ms":2`
 	stats   = `{` + counts + `,"waiting":3,"types":[{"namespace":null,"type":"",` + counts + `,"waiting":0}],` +
 		`"pods":[{"namespace":"n","pod":"p",` + counts + `}]}`
 	lock = `{"key":"k:1","type":"k","state":"held","mine":false,"token":null,` + holds + `,"holder":` + holder +
 		`,"holders":[],"queue_length":0,"cached":false,"stopping":null}`
 )
 
-// Every rule that the checker keeps is broken once.
+// Each case breaks one rule of the checker.
 func TestCheck(t *testing.T) {
 	tests := map[string]struct {
 		method, path string
 		status       int
 		header, body string
-		wrong        string // a part of the error; empty: the answer is right
+		wrong        string // a part of the error, or empty if the answer is right
 	}{
 		"health":         {"GET", "/healthz", 200, "", `{"status":"ok"}`, ""},
 		"lock":           {"GET", "/v1/locks/{key}", 200, "", lock, ""},
@@ -139,7 +139,7 @@ func TestCheckEvent(t *testing.T) {
 		CheckEvent(mock, "GET", watch, event, []byte(`{}`))
 		CheckEvent(mock, "POST", "/v1/sessions", event, []byte(data))
 		if mock.count != 3 {
-			t.Errorf("%s: %d of 3 wrong events are found", event, mock.count)
+			t.Errorf("%s: %d of 3 wrong events were found", event, mock.count)
 		}
 	}
 	for event, data := range map[string]string{
@@ -158,7 +158,7 @@ func TestCheckEvent(t *testing.T) {
 
 const stopping = `"stopping":{"reason":null,"requested_at":"2026-01-02T15:04:05.6Z"}`
 
-// member adds members to an object.
+// member adds members to a JSON object.
 func member(object, more string) string { return strings.TrimSuffix(object, "}") + "," + more + "}" }
 
 // failures counts Errorf instead of failing.

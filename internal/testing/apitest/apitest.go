@@ -1,7 +1,5 @@
-// Package apitest checks real answers of the server against the OpenAPI
-// document. End-to-end tests pass it every answer that they see, so neither the
-// document nor the server can move alone: an undocumented status, code, header
-// or member fails the test.
+// Package apitest checks real answers of the server against the OpenAPI document. End-to-end tests
+// pass it every answer, so an undocumented status, code, header or member fails the test.
 package apitest
 
 import (
@@ -23,15 +21,15 @@ const (
 	metricsType = "application/openmetrics-text"
 )
 
-// problemTypes is what the type of each problem begins with.
+// problemTypes is the prefix of the type of each problem.
 const problemTypes = "https://github.com/locksidecar/locksidecar/blob/main/docs/errors.md#"
 
 // AnyPath stands for a path that the document does not have.
 const AnyPath = ""
 
-// Check fails the test unless the document describes the answer. path is the
-// template in the document, such as /v1/locks/{key}, or [AnyPath]. Bodies that are no
-// JSON are not looked at; for the events of a stream see [CheckEvent].
+// Check fails the test unless the document describes the answer. path is the template in the
+// document, such as /v1/locks/{key}, or [AnyPath]. Check ignores bodies that are not JSON. For the
+// events of a stream see [CheckEvent].
 func Check(t testing.TB, method, path string, status int, header http.Header, body []byte) {
 	t.Helper()
 	if err := check(method, path, status, header, body); err != nil {
@@ -72,7 +70,7 @@ func check(method, path string, status int, header http.Header, body []byte) err
 		return fmt.Errorf("the Content-Type is %q", header.Get("Content-Type"))
 	}
 	if slices.Contains([]string{eventType, plainType, metricsType}, contentType) {
-		return nil // no JSON
+		return nil // not JSON
 	}
 	if err := d.validate(body, append(where, "content", contentType, "schema")); err != nil {
 		return err
@@ -83,8 +81,7 @@ func check(method, path string, status int, header http.Header, body []byte) err
 	return nil
 }
 
-// response finds the description of an answer: that of its status, else the
-// default.
+// response finds the description of an answer: that of its status, or else the default.
 func (d *document) response(method, path string, status int) (map[string]any, []string, error) {
 	if path == AnyPath {
 		r, where := d.at("components", "responses", "Problem")
@@ -96,7 +93,7 @@ func (d *document) response(method, path string, status int) (map[string]any, []
 	}
 	operation := lower(method)
 	if item[operation] == nil {
-		// A method that the path does not know: only the default problem fits.
+		// For a method that the path does not have, only the default problem is documented.
 		r, where := d.at("components", "responses", "Problem")
 		return r, where, nil
 	}
@@ -108,7 +105,8 @@ func (d *document) response(method, path string, status int) (map[string]any, []
 	return nil, nil, fmt.Errorf("the status is not documented")
 }
 
-// checkProblem checks what ties a problem to its answer, which schemas cannot.
+// checkProblem checks the connections between a problem and its answer, which schemas cannot
+// express.
 func checkProblem(status int, header http.Header, body []byte) error {
 	var p struct {
 		Type   string `json:"type"`
