@@ -1,16 +1,16 @@
-// Package batcher coalesces calls of many goroutines into few operations.
+// Package batcher combines calls of many goroutines into few operations.
 //
-// A [Lane] has at most one operation under way. Items that arrive meanwhile form the next batch. So
-// a lone call goes out at once and a crowd shares a statement, without a timer. Two items with the
-// same key share a batch only if the lane says so (Together). Otherwise the later one goes with a
-// later batch, and overtakes no earlier item of its key.
+// A [Lane] runs at most one operation at a time. Items that arrive meanwhile form the next batch. So a lone
+// call starts at once and many calls share a statement, without a timer. As many items
+// of a key share a batch as the lane allows (PerKey). The next ones wait for a later batch, so none overtakes an
+// earlier item of its key.
 //
-// An accepted item is always answered, exactly once. The operation runs under a context of the
-// lane, limited in time, that no caller can cancel. So a caller that gives up neither loses nor
-// leaks what the operation did: its callback decides what becomes of it.
+// An accepted item is answered exactly once. The operation runs under a context of the lane with a time
+// limit, which callers cannot cancel. So if a caller gives up, the outcome of the operation is not lost:
+// the caller's callback still receives it.
 //
-// Some answers say only that somebody else is in an item's way for now. Such an item is asked again beside
-// the batches, and later items of its key wait behind it, so it delays no other key. See slow.go.
+// An answer may say that an item's row is locked at present. Such an item is tried again beside the
+// batches, and later items of its key wait behind it. So it delays only its own key. See slow.go.
 package batcher
 
 import (
@@ -23,78 +23,85 @@ import (
 	"time"
 )
 
-// ErrStopped is returned for items that come after Stop, or that would wait for room after
-// [Config].Refuse is closed.
+// ErrStopped is returned for items that come after Stop, or that would wait for room after [Config].Refuse
+// is closed.
 var ErrStopped = errors.New("batcher: stopped")
 
 // Config describes a lane.
 type Config struct {
-	// Max is the most items in one operation.
+	// Max limits the items in one operation.
 	Max int
-	// Room is the most items that wait or are under way; more wait in Submit. 0: no limit, for
-	// items that are bounded elsewhere.
+	// Room limits the items that wait or run; further ones wait in Submit. 0 means no limit, for items that
+	// are limited elsewhere.
 	Room int
-	// Refuse, if set, is closed when nobody may wait for room any more. Items for which there is
-	// room are accepted until Stop.
+	// Refuse, if set, is closed when items may no longer wait for room. Items for which there is room are
+	// accepted until Stop.
 	Refuse <-chan struct{}
 	// Timeout limits one operation.
 	Timeout time.Duration
-	// Together: items with the same key may share a batch, in their order. Later ones still wait
-	// behind a locked one.
-	Together bool
-	// Inline runs each item at once, alone, in the caller's goroutine, for operations that take
+	// PerKey limits the items with the same key in one batch; 0 means one. They are in their order, and items behind
+	// one with a locked row still wait. The limit keeps a frequent key from filling the batches.
+	PerKey int
+	// Inline runs each item at once, alone, in the caller's goroutine. It is for operations that take
 	// microseconds and never block.
 	Inline bool
-	// Trace, if set, begins the trace of each operation that is not Inline: ctx is the lane's,
-	// calls are the contexts of its items, in their order. The operation runs under the returned
-	// context, which must be made of ctx; then end is called. Nil: nobody's context is kept.
+	// Trace, if set, begins the trace of each operation that is not Inline. ctx is the lane's, calls are the
+	// contexts of the items, in their order. The operation runs under the returned context, which must be
+	// derived from ctx; then end is called. If Trace is nil, the lane does not keep contexts.
 	Trace func(ctx context.Context, calls []context.Context) (traced context.Context, end func(error))
 }
 
-// Lane coalesces items of one kind.
+// Lane combines items of one kind.
 type Lane[T, R any] struct {
 	cfg    Config
 	key    func(T) string
 	flush  func(context.Context, []T) ([]R, error)
 	locked func(R) bool
-	one    func(context.Context, T) (R, error) // of Alone, nil without it
+	one    func(context.Context, T) (R, error) // set by Alone, otherwise nil
 	room   chan struct{}
 	ones   sync.Pool // of *[1]T, for Inline
 
-	// ctx ends when Stop gives up.
+	// ctx ends when Stop runs out of time.
 	ctx    context.Context
 	giveUp context.CancelFunc
 
 	mu sync.Mutex
-	// queue has at most one entry of a key, later the others: a hot key must not make every batch
-	// look through all its entries. (Together: queue has all.)
+	// queue has at most PerKey entries of each key, and keys has the others. Otherwise every batch would read all
+	// entries of a frequent key.
 	queue   []entry[T, R]
-	later   map[string][]entry[T, R]
+	keys    map[string]keyed[T, R]
 	running bool
 	stopped bool
 	slow    slowPath[T, R]
 	work    sync.WaitGroup
 
-	// The arrays of the batch before and of its items: who is running uses them again.
+	// spare and items are the arrays of the previous batch, which the next one uses again.
 	spare []entry[T, R]
 	items []T
+}
+
+// keyed are the entries of a key.
+type keyed[T, R any] struct {
+	queued int           // in the lane's queue
+	later  []entry[T, R] // behind them
 }
 
 type entry[T, R any] struct {
 	item T
 	done func(R, error)
-	// since is when it first went out, or began to wait behind a locked one.
+	// since is when the item was first sent, or began to wait behind an item with a locked row.
 	since time.Time
-	// ctx is the one of the Submit, for Trace; else nil.
+	// ctx is that of the Submit, for Trace; otherwise nil.
 	ctx context.Context
 }
 
-// New makes a lane. key tells which items must not share a batch. flush carries a batch out, returns
-// one answer for each item in the same order, or an error for all, and does not keep the items' slice.
-// locked tells which answers mean that nothing was done: the item is asked again for at most the lane's
-// timeout, then that is its answer. locked may be nil; Inline lanes do not use it.
+// New makes a lane. key says which items must not share a batch. flush runs a batch. It returns one answer
+// for each item in the same order, or an error for all, and does not keep the slice of items. locked
+// reports answers that mean that the row was locked and nothing was done. Such an item is tried again until
+// the lane's timeout, and then gets this answer. locked may be nil; Inline lanes do not use it.
 func New[T, R any](cfg Config, key func(T) string, flush func(context.Context, []T) ([]R, error), locked func(R) bool) *Lane[T, R] {
-	l := &Lane[T, R]{cfg: cfg, key: key, flush: flush, locked: locked, later: make(map[string][]entry[T, R])}
+	l := &Lane[T, R]{cfg: cfg, key: key, flush: flush, locked: locked, keys: make(map[string]keyed[T, R])}
+	l.cfg.PerKey = max(1, cfg.PerKey)
 	l.slow.init()
 	l.ones.New = func() any { return new([1]T) }
 	l.ctx, l.giveUp = context.WithCancel(context.Background()) //nolint:gosec // Stop calls it
@@ -104,22 +111,21 @@ func New[T, R any](cfg Config, key func(T) string, flush func(context.Context, [
 	return l
 }
 
-// Alone gives an Inline lane an operation for a single item, carried out instead of flush without
-// slices. Call it before the first item comes.
+// Alone sets the operation of an Inline lane for a single item, which runs instead of flush, without
+// slices. It must be called before the first item.
 func (l *Lane[T, R]) Alone(one func(context.Context, T) (R, error)) { l.one = one }
 
-// Submit hands an item in. If it returns nil, done will be called exactly once, from another goroutine
-// or (Inline) before Submit returns, so callers hold no lock that done takes. It waits while the lane
-// is full, until ctx ends. It returns ctx's error or ErrStopped; done is not called then.
+// Submit adds an item. If it returns nil, done will be called exactly once, by another goroutine or
+// (Inline) before Submit returns. So the caller must not hold a mutex that done locks. While the lane is
+// full, Submit waits until ctx ends. It returns ctx's error or ErrStopped; then done is not called.
 func (l *Lane[T, R]) Submit(ctx context.Context, item T, done func(R, error)) error {
 	return l.submit(ctx, item, done, false)
 }
 
-// Do is Submit by a caller that has nothing to do before its answer. If the lane is idle, the
-// caller carries its item out itself, alone, and done is called before Do returns (unless the item
-// is locked). This saves waking another goroutine, which is most of what a lone call costs here.
-// Others carry out the items that come meanwhile, afterwards. A caller that may have to leave
-// before the operation ends, after at most the lane's Timeout, must not use it.
+// Do is Submit for a caller that only waits for its answer. If the lane is idle, the caller's goroutine runs the
+// operation with this item alone, and done is called before Do returns (unless the row is locked). This avoids
+// waking another goroutine, which is most of the cost of a lone call here. Other goroutines run the later items. A
+// caller that may have to leave before the operation ends, after at most the lane's Timeout, must not use Do.
 func (l *Lane[T, R]) Do(ctx context.Context, item T, done func(R, error)) error {
 	return l.submit(ctx, item, done, true)
 }
@@ -168,15 +174,15 @@ func (l *Lane[T, R]) submit(ctx context.Context, item T, done func(R, error), he
 	return nil
 }
 
-// Submission is one of several items that are handed in together.
+// Submission is one of several items for SubmitAll.
 type Submission[T, R any] struct {
 	Ctx  context.Context // for Trace
 	Item T
 	Done func(R, error)
 }
 
-// SubmitAll is Submit for several items of a lane without Room, in their order and in one
-// operation, as far as Max allows. ErrStopped: none is accepted.
+// SubmitAll is Submit for several items of a lane without Room. It keeps their order, and runs them in one
+// operation if Max allows. After ErrStopped, none is accepted.
 func (l *Lane[T, R]) SubmitAll(all []Submission[T, R]) error {
 	l.mu.Lock()
 	if l.stopped {
@@ -203,7 +209,7 @@ func (l *Lane[T, R]) SubmitAll(all []Submission[T, R]) error {
 	return nil
 }
 
-// goOn starts run if the queue needs it. l.mu is held.
+// goOn starts run if the queue needs it. The caller holds l.mu.
 func (l *Lane[T, R]) goOn() {
 	if len(l.queue) > 0 && !l.running {
 		l.running = true
@@ -211,9 +217,9 @@ func (l *Lane[T, R]) goOn() {
 	}
 }
 
-// Stop refuses new items and returns when all accepted ones are answered. If ctx ends before, the
-// operation under way is cancelled, and what has not begun is answered with ErrStopped: a hanging
-// store must not hold Stop up for a long queue.
+// Stop refuses new items and returns when all accepted ones are answered. If ctx ends before, the running
+// operation is cancelled, and waiting items get ErrStopped. So a store that does not answer delays Stop
+// only by ctx, even with a long queue.
 func (l *Lane[T, R]) Stop(ctx context.Context) {
 	l.mu.Lock()
 	l.stopped = true
@@ -223,7 +229,7 @@ func (l *Lane[T, R]) Stop(ctx context.Context) {
 	l.work.Wait()
 }
 
-// run carries out batches until the queue is empty. So an idle lane costs no goroutine.
+// run runs batches until the queue is empty. So an idle lane has no goroutine.
 func (l *Lane[T, R]) run() {
 	crowded := false
 	for {
@@ -231,9 +237,9 @@ func (l *Lane[T, R]) run() {
 		crowded = crowded || len(l.queue) > l.cfg.Max
 		if len(l.queue) == 0 {
 			l.running = false
-			if crowded { // what a burst needed is not kept for ever
+			if crowded { // free the memory of a burst
 				l.queue, l.spare, l.items = nil, nil, nil
-				l.later = make(map[string][]entry[T, R])
+				l.keys = make(map[string]keyed[T, R])
 			}
 			l.mu.Unlock()
 			return
@@ -246,24 +252,25 @@ func (l *Lane[T, R]) run() {
 	}
 }
 
-// add queues an entry. l.mu is held.
+// add queues an entry. The caller holds l.mu.
 func (l *Lane[T, R]) add(e entry[T, R]) {
 	k := l.key(e.item)
 	if ln := l.slow.lines[k]; ln != nil {
 		ln.join(e)
 		return
 	}
-	if later, twice := l.later[k]; twice {
-		l.later[k] = append(later, e)
-		return
+	of := l.keys[k]
+	if of.queued < l.cfg.PerKey {
+		of.queued++
+		l.queue = append(l.queue, e)
+	} else {
+		of.later = append(of.later, e)
 	}
-	if !l.cfg.Together {
-		l.later[k] = nil
-	}
-	l.queue = append(l.queue, e)
+	l.keys[k] = of
 }
 
-// next takes a batch off the queue. An entry that waited for one of its keys is queued. l.mu is held.
+// next takes a batch from the queue. For each of its entries, one that waited for the same key is queued. The caller
+// holds l.mu.
 func (l *Lane[T, R]) next() []entry[T, R] {
 	batch, spare := l.queue, l.spare
 	l.spare = nil
@@ -271,22 +278,33 @@ func (l *Lane[T, R]) next() []entry[T, R] {
 		batch = append(spare, batch[:n]...)
 		clear(l.queue[:n])
 		if l.queue = l.queue[n:]; len(l.queue) <= n {
-			l.queue = slices.Clone(l.queue) // a lane that never rests would use a burst's array on
+			l.queue = slices.Clone(l.queue) // a lane that is always busy would keep a burst's array
 		}
 	} else {
 		l.queue = spare
 	}
 	for _, e := range batch {
 		k := l.key(e.item)
-		if later := l.later[k]; len(later) > 0 {
-			l.queue = append(l.queue, later[0])
-			later[0] = entry[T, R]{}
-			l.later[k] = later[1:]
+		of := l.keys[k]
+		if len(of.later) > 0 {
+			l.queue = append(l.queue, of.later[0])
+			of.later[0] = entry[T, R]{}
+			of.later = of.later[1:]
 		} else {
-			delete(l.later, k)
+			of.queued--
 		}
+		l.setKey(k, of)
 	}
 	return batch
+}
+
+// setKey records the entries of a key. The caller holds l.mu.
+func (l *Lane[T, R]) setKey(k string, of keyed[T, R]) {
+	if of.queued == 0 {
+		delete(l.keys, k)
+	} else {
+		l.keys[k] = of
+	}
 }
 
 func (l *Lane[T, R]) alone(item T, done func(R, error)) {
@@ -302,7 +320,7 @@ func (l *Lane[T, R]) answerTo(item T) (r R, err error) {
 	case l.one != nil:
 		return l.one(l.ctx, item)
 	}
-	one := l.ones.Get().(*[1]T) //nolint:forcetypeassert // nothing else is in there
+	one := l.ones.Get().(*[1]T) //nolint:forcetypeassert // the pool contains nothing else
 	one[0] = item
 	answers, err := l.operate(one[:], nil)
 	if err == nil {
@@ -313,11 +331,11 @@ func (l *Lane[T, R]) answerTo(item T) (r R, err error) {
 	return r, err
 }
 
-// endProcess, deferred, makes a panic in a caller's goroutine end the process. If the caller
-// recovered, as a server does, the item would have no answer, and others would wait for ever.
+// endProcess, deferred, makes a panic in a caller's goroutine end the process. If the caller recovered, as
+// servers do, the item would not get an answer, and other callers would wait for ever.
 func endProcess() {
 	if v := recover(); v != nil {
-		go panic(fmt.Sprintf("%v\n\n%s", v, debug.Stack())) // where nobody recovers
+		go panic(fmt.Sprintf("%v\n\n%s", v, debug.Stack())) // in a goroutine without a recover
 		select {}
 	}
 }
@@ -345,7 +363,7 @@ func (l *Lane[T, R]) carryOut(batch []entry[T, R]) {
 		e.done(r, err)
 		l.work.Done()
 	}
-	clear(l.items) // answers may lie in it
+	clear(l.items) // answers may have pointers into it
 	l.items = l.items[:0]
 }
 
@@ -355,7 +373,7 @@ func (l *Lane[T, R]) callsOf(batch []entry[T, R]) []context.Context {
 	}
 	calls := make([]context.Context, len(batch))
 	for i, e := range batch {
-		calls[i] = e.ctx //nolint:fatcontext // each is another's
+		calls[i] = e.ctx //nolint:fatcontext // each is the context of another caller
 	}
 	return calls
 }

@@ -430,8 +430,8 @@ func BenchmarkLane(b *testing.B) {
 	}
 }
 
-// Do carries a lone item out in the caller's goroutine, and returns with its answer. Items
-// that come meanwhile wait for that, and no longer.
+// If an item is alone, Do runs its operation in the caller's goroutine. Items that arrive meanwhile
+// wait only until this operation ends.
 func TestDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder

@@ -16,7 +16,7 @@ func TestABurstIsNotKept(t *testing.T) {
 			return items, nil
 		}
 		const most, burst = 10, 1000
-		l := New(Config{Max: most, Timeout: time.Hour, Together: true}, key, flush, nil)
+		l := New(Config{Max: most, Timeout: time.Hour, PerKey: most}, key, flush, nil)
 		var a answers
 		submitAll(t, l, &a, "a")
 		synctest.Wait()

@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// The pauses between two questions for a locked item grow from againMin to againMax.
+// The pauses between two tries of an item with a locked row grow from againMin to againMax.
 const (
 	againMin = 20 * time.Millisecond
 	againMax = 500 * time.Millisecond
 )
 
-// slowPath has the locked items of a lane. One goroutine asks again for those whose pause is over,
-// in one operation. So they never use more than one connection, and an unlocked item does not wait
-// for the others. The lane's mutex guards all fields.
+// slowPath contains the items of a lane whose rows are locked. One goroutine tries all items whose pause is
+// over, in one operation. So they use at most one connection, and an item whose row is free again does not
+// wait for the others. The lane's mutex guards all fields.
 type slowPath[T, R any] struct {
-	// lines are by key. While a key has a line, no item of it is in the lane's queue or in a batch.
+	// lines are by key. While a key has a line, its items are neither in the lane's queue nor in a batch.
 	lines   map[string]*line[T, R]
 	running bool
-	// wake: there is a new line.
+	// wake has an element if there is a new line.
 	wake chan struct{}
 }
 
-// line is an item whose row is locked, and the later items of the same key.
+// line is an item whose row is locked, followed by the later items of the same key.
 type line[T, R any] struct {
 	key     string
 	entries []entry[T, R]
 	pause   time.Duration
-	at      time.Time // when the first is asked again
+	at      time.Time // when the first item is tried again
 }
 
 func (s *slowPath[T, R]) init() {
@@ -44,15 +44,15 @@ func (ln *line[T, R]) join(entries ...entry[T, R]) {
 	}
 }
 
-// later sets the time of the next question. The pause is random, at least half as long, so that
-// sidecars that wait for the same row do not ask in step.
+// later sets the time of the next try. The pause is random, at least half as long, so that sidecars that
+// wait for the same row do not stay synchronous.
 func (ln *line[T, R]) later() {
 	ln.pause = min(2*ln.pause, againMax)
 	ln.at = time.Now().Add(ln.pause/2 + rand.N(ln.pause/2))
 }
 
-// setAside moves the locked items of a batch, sent at that time, to their lines, and returns the
-// others with their answers.
+// setAside moves the items of a batch whose rows are locked to their lines. It returns the others with
+// their answers. sent is when the batch was sent.
 func (l *Lane[T, R]) setAside(batch []entry[T, R], answers []R, sent time.Time) ([]entry[T, R], []R) {
 	if l.locked == nil || !slices.ContainsFunc(answers, l.locked) {
 		return batch, answers
@@ -64,7 +64,7 @@ func (l *Lane[T, R]) setAside(batch []entry[T, R], answers []R, sent time.Time) 
 		if l.locked(answers[i]) {
 			e.since = sent
 			k := l.key(e.item)
-			if ln := l.slow.lines[k]; ln != nil { // one before it in this batch
+			if ln := l.slow.lines[k]; ln != nil { // an earlier item of this batch has the same key
 				ln.entries = append(ln.entries, e)
 				continue
 			}
@@ -82,7 +82,7 @@ func (l *Lane[T, R]) setAside(batch []entry[T, R], answers []R, sent time.Time) 
 	return batch[:n], answers[:n]
 }
 
-// moveBehind moves queued items of locked keys to their lines, so that they do not overtake. l.mu is held.
+// moveBehind moves queued items to the lines of their keys, so that they do not overtake. The caller holds l.mu.
 func (l *Lane[T, R]) moveBehind() {
 	l.queue = slices.DeleteFunc(l.queue, func(e entry[T, R]) bool {
 		k := l.key(e.item)
@@ -91,13 +91,16 @@ func (l *Lane[T, R]) moveBehind() {
 			return false
 		}
 		ln.join(e)
-		ln.join(l.later[k]...)
-		delete(l.later, k)
+		of := l.keys[k]
+		if of.queued--; of.queued == 0 {
+			ln.join(of.later...)
+		}
+		l.setKey(k, of)
 		return true
 	})
 }
 
-// goOnSlowly starts or wakes the goroutine of the slow path. l.mu is held.
+// goOnSlowly starts or wakes the goroutine of the slow path. The caller holds l.mu.
 func (l *Lane[T, R]) goOnSlowly() {
 	if !l.slow.running {
 		l.slow.running = true
@@ -110,7 +113,7 @@ func (l *Lane[T, R]) goOnSlowly() {
 	}
 }
 
-// runSlowly asks for locked items until there are none. When Stop gives up, no item pauses any longer.
+// runSlowly tries items with locked rows until there are none. When Stop runs out of time, it no longer pauses.
 func (l *Lane[T, R]) runSlowly() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -136,8 +139,8 @@ func (l *Lane[T, R]) runSlowly() {
 	}
 }
 
-// due returns the lines whose pause is over (or all), the longest waiting first. Else wait is the
-// time until the next one. The lane's mutex is held.
+// due returns the lines whose pause is over (or all), the longest waiting first. If there is none, wait is
+// the time until the next one. The caller holds the lane's mutex.
 func (s *slowPath[T, R]) due(all bool, limit int) (due []*line[T, R], wait time.Duration) {
 	now := time.Now()
 	wait = againMax
@@ -171,9 +174,9 @@ func (l *Lane[T, R]) askAgain(due []*line[T, R]) {
 	}
 }
 
-// settle answers the first item of a line, unless its row is still locked and its time is not over.
-// If the row is not locked, or with an error, the later items return to the queue, so that answers
-// of a key keep the order of its items. An error is no sign of a locked row.
+// settle answers the first item of a line, unless its row is still locked and its time is not over. If the
+// row is free, or after an error, the later items return to the queue, so that answers of a key keep the
+// order of its items. An error does not mean that the row is locked.
 func (l *Lane[T, R]) settle(ln *line[T, R], r R, err error) {
 	locked := err == nil && l.locked(r)
 	l.mu.Lock()
@@ -198,8 +201,7 @@ func (l *Lane[T, R]) settle(ln *line[T, R], r R, err error) {
 	}
 }
 
-// late counts the items at the front whose timeout is over. The first one's answer is valid for all
-// of them.
+// late counts the items at the front whose timeout is over. The answer of the first is valid for all of them.
 func (ln *line[T, R]) late(timeout time.Duration) int {
 	n := slices.IndexFunc(ln.entries, func(e entry[T, R]) bool { return time.Since(e.since) < timeout })
 	if n < 0 {
@@ -208,7 +210,7 @@ func (ln *line[T, R]) late(timeout time.Duration) int {
 	return n
 }
 
-// dissolve queues the items of a line again. l.mu is held.
+// dissolve returns the items of a line to the queue. The caller holds l.mu.
 func (l *Lane[T, R]) dissolve(ln *line[T, R]) {
 	delete(l.slow.lines, ln.key)
 	for _, e := range ln.entries {

@@ -100,8 +100,8 @@ func nothingKept(t *testing.T, l *Lane[string, string]) {
 	synctest.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.queue)+len(l.later)+len(l.slow.lines)+len(l.room) != 0 || l.running || l.slow.running {
-		t.Errorf("kept: queue %v, later %v, slow %v, room %d", l.queue, l.later, l.slow.lines, len(l.room))
+	if len(l.queue)+len(l.keys)+len(l.slow.lines)+len(l.room) != 0 || l.running || l.slow.running {
+		t.Errorf("kept: queue %v, keys %v, slow %v, room %d", l.queue, l.keys, l.slow.lines, len(l.room))
 	}
 }
 
@@ -422,7 +422,7 @@ func TestTogether(t *testing.T) {
 		var mu sync.Mutex
 		var batches [][]string
 		goOn := make(chan struct{})
-		l := New(Config{Max: 10, Timeout: time.Minute, Together: true}, rowOf, func(ctx context.Context, items []string) ([]string, error) {
+		l := New(Config{Max: 10, Timeout: time.Minute, PerKey: 10}, rowOf, func(ctx context.Context, items []string) ([]string, error) {
 			<-goOn
 			mu.Lock()
 			batches = append(batches, slices.Clone(items))
@@ -431,20 +431,7 @@ func TestTogether(t *testing.T) {
 		}, func(answer string) bool { return answer == blocked })
 		defer l.Stop(context.Background())
 		var answered []string
-		submit := func(items ...string) {
-			for _, item := range items {
-				if err := l.Submit(t.Context(), item, func(answer string, err error) {
-					if err != nil {
-						t.Error(err)
-					}
-					mu.Lock()
-					defer mu.Unlock()
-					answered = append(answered, answer)
-				}); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
+		submit := func(items ...string) { submitInOrder(t, l, &mu, &answered, items...) }
 		r.lock()
 		submit("c")
 		synctest.Wait() // it is under way, and the others come meanwhile
@@ -468,6 +455,48 @@ func TestTogether(t *testing.T) {
 		synctest.Wait()
 		if got, want := answered[7:], []string{"a-4", "a-5", "a-6"}; !slices.Equal(got, want) {
 			t.Errorf("then %q, want %q", got, want)
+		}
+	})
+}
+
+// submitInOrder submits items, and appends their answers to answered, under mu, as they come.
+func submitInOrder(t *testing.T, l *Lane[string, string], mu *sync.Mutex, answered *[]string, items ...string) {
+	t.Helper()
+	for _, item := range items {
+		if err := l.Submit(t.Context(), item, func(answer string, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			*answered = append(*answered, answer)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// If an item's row is locked, the queued items of its key wait behind it, and then those that are not queued yet.
+func TestLockedKeyKeepsTheOrderOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rows{takes: 10 * time.Millisecond}
+		l := New(Config{Max: 10, Timeout: time.Minute, PerKey: 2}, rowOf, r.flush, func(answer string) bool { return answer == blocked })
+		defer l.Stop(context.Background())
+		var mu sync.Mutex
+		var answered []string
+		r.lock("a")
+		want := []string{"a-1", "a-2", "a-3", "a-4", "a-5", "a-6"}
+		submitInOrder(t, l, &mu, &answered, want[0])
+		synctest.Wait() // the first is under way, and the others come meanwhile
+		submitInOrder(t, l, &mu, &answered, want[1:]...)
+		time.Sleep(time.Second)
+		r.lock()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if !slices.Equal(answered, want) {
+			t.Errorf("answered %q, want %q", answered, want)
 		}
 	})
 }

@@ -12,7 +12,7 @@ func TestSubmittedTogether(t *testing.T) {
 	for _, inline := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var r recorder
-			l := New(Config{Max: 3, Timeout: time.Hour, Together: true, Inline: inline}, key, r.flush, nil)
+			l := New(Config{Max: 3, Timeout: time.Hour, PerKey: 3, Inline: inline}, key, r.flush, nil)
 			var a answers
 			all := func(items ...string) (all []Submission[string, string]) {
 				for _, item := range items {

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -10,9 +11,9 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// Acquire gets a lock for a session, or with BindTTL for nobody (s is ignored then and may be nil). It
-// returns when the lock is granted, refused, or not to be had in the request's wait. When ctx ends, it
-// returns [ErrCallerLeft], and a later grant is handed back.
+// Acquire gets a lock for a session, or a BindTTL lock, for which s is ignored and may be nil. It returns
+// when the lock is granted or refused, or when the request's wait is over. When ctx ends, it returns
+// [ErrCallerLeft], and a later grant is handed back.
 //
 // Errors: [HeldError], [TimeoutError], [SkippedError], [LimitError], [ErrSessionEnded], [ErrDraining],
 // [ErrCallerLeft], [ErrWithdrawn], and those of the store.
@@ -24,8 +25,8 @@ func (m *Manager) Acquire(ctx context.Context, s *holdings.Session, req types.Re
 }
 
 // AcquireAll gets several locks, all or none; see Acquire. The keys are different; req.Key is ignored. The
-// grants are in the order of the keys. A MaxHold counts from each lock's grant: the caller has checked
-// that Wait is shorter. Errors: those of Acquire, which name the key, and [HoldsError].
+// grants are in the order of the keys. A MaxHold counts from the grant of each lock, so the caller has
+// checked that Wait is shorter. Errors: those of Acquire, which name the key, and [InvalidError].
 func (m *Manager) AcquireAll(ctx context.Context, s *holdings.Session, keys []string, req types.Request) ([]types.Grant, error) {
 	began := m.begins(&req)
 	grants, err := m.groups.Acquire(ctx, s, keys, &req)
@@ -33,7 +34,7 @@ func (m *Manager) AcquireAll(ctx context.Context, s *holdings.Session, keys []st
 	return grants, err
 }
 
-// begins reads the clock for a call that may wait. The others are refused at once, or know.
+// begins reads the clock for a call that may wait. Other calls do not need their start time.
 func (m *Manager) begins(req *types.Request) (began time.Time) {
 	if req.Wait != 0 {
 		began = m.cfg.Clock.Now()
@@ -58,7 +59,7 @@ func (m *Manager) acquired(ctx context.Context, req *types.Request, began time.T
 	m.acquireRefused(ctx, req.Key, req.Traceparent, result, err)
 }
 
-// acquiredAll counts how a call for several keys ended, for each of them.
+// acquiredAll counts the result of a call for several keys, for each key.
 func (m *Manager) acquiredAll(ctx context.Context, keys []string, req *types.Request, began time.Time, grants []types.Grant, err error) {
 	if err == nil {
 		for i := range grants {
@@ -70,7 +71,7 @@ func (m *Manager) acquiredAll(ctx context.Context, keys []string, req *types.Req
 	for _, key := range keys {
 		m.obs.Acquired(ctx, key, req.Shared, code, waited)
 	}
-	m.acquireRefused(ctx, keyOfRefusal(keys, err), req.Traceparent, code, err)
+	m.acquireRefused(ctx, cmp.Or(KeyOf(err), keys[0]), req.Traceparent, code, err)
 }
 
 func (m *Manager) acquireRefused(ctx context.Context, key, traceparent, code string, err error) {
@@ -80,8 +81,8 @@ func (m *Manager) acquireRefused(ctx context.Context, key, traceparent, code str
 	m.obs.Refused(ctx, observe.Refusal{Operation: "acquire", Key: key, Traceparent: traceparent, Code: code, Err: err})
 }
 
-// keyOfRefusal is the key because of which a call for several failed, if known.
-func keyOfRefusal(keys []string, err error) string {
+// KeyOf returns the key because of which a call for several keys failed, empty if it is not known.
+func KeyOf(err error) string {
 	if held, ok := errors.AsType[*types.HeldError](err); ok {
 		return held.Lock.Key
 	}
@@ -91,5 +92,5 @@ func keyOfRefusal(keys []string, err error) string {
 	if mismatch, ok := errors.AsType[*types.LimitMismatchError](err); ok {
 		return mismatch.Key
 	}
-	return keys[0]
+	return ""
 }

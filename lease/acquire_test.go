@@ -16,7 +16,7 @@ func TestAcquireAndRelease(t *testing.T) {
 		r := newRig(t, opt)
 		s := r.session()
 		var last int64
-		began := time.Now() // of the lease
+		began := time.Now() // a lower bound of the lease's start
 		for range 3 {
 			g := r.lock(s, "k")
 			if g.Token <= last {
@@ -44,11 +44,11 @@ func TestThreadsOfASessionExcludeEachOther(t *testing.T) {
 		g := r.lock(s, "k")
 		var held *types.HeldError
 		if _, err := r.try(s, "k"); !errors.As(err, &held) {
-			t.Fatalf("the second thread was told %v", err)
+			t.Fatalf("the second thread error %v", err)
 		}
 		second := r.wait(s, "k", types.WaitForever)
 		if second.isOver() {
-			t.Fatalf("the second thread was told %v", second.err)
+			t.Fatalf("the second thread error %v", second.err)
 		}
 		r.release(s, g)
 		if got := second.granted(t); got.Token <= g.Token {
@@ -93,7 +93,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-func TestWaitingInVain(t *testing.T) {
+func TestWaitTimesOut(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.sessionOf(true)
@@ -103,7 +103,7 @@ func TestWaitingInVain(t *testing.T) {
 		<-a.done
 		var timeout *types.TimeoutError
 		if !errors.As(a.err, &timeout) {
-			t.Fatalf("told %v", a.err)
+			t.Fatalf("error %v", a.err)
 		}
 		if a.after != 10*time.Second || timeout.Waited != a.after || timeout.Position != 2 || timeout.Lock.Token != g.Token {
 			t.Errorf("after %s: %+v", a.after, timeout)
@@ -114,8 +114,8 @@ func TestWaitingInVain(t *testing.T) {
 	})
 }
 
-// The wait ends in the moment of the grant: either is right, but they must agree
-// with the store.
+// The wait ends at the moment of the grant. Both results are right, but the call and the store must
+// agree.
 func TestTimeoutMeetsGrant(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		for i := range 200 {
@@ -132,7 +132,7 @@ func TestTimeoutMeetsGrant(t *testing.T) {
 			synctest.Wait()
 			if a.err == nil {
 				if got := r.stored("k").Token; got != a.g.Token {
-					t.Fatalf("granted %d, the store has %d", a.g.Token, got)
+					t.Fatalf("the call got token %d, the store has %d", a.g.Token, got)
 				}
 				r.release(s, a.g)
 			}
@@ -143,7 +143,7 @@ func TestTimeoutMeetsGrant(t *testing.T) {
 	})
 }
 
-func TestABindTTLLockBelongsToNobody(t *testing.T) {
+func TestBindTTLLockHasNoSession(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
@@ -177,7 +177,7 @@ func TestLimits(t *testing.T) {
 			t.Helper()
 			var limit *LimitError
 			if !errors.As(err, &limit) || limit.Setting != setting {
-				t.Errorf("told %v, want %s", err, setting)
+				t.Errorf("error %v, want %s", err, setting)
 			}
 		}
 		s, o := r.session(), r.session()
@@ -211,8 +211,8 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// As many locks as the limit allows can be had at the same time: a lock counts
-// once, also in the moment in which it arrives.
+// A session can hold as many locks as its limit. A lock counts once, also at the moment of its
+// grant.
 func TestTheLimitCountsALockOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, inline, with(func(c *types.Config) { c.MaxLocksPerSession = 2 }))

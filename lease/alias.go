@@ -5,7 +5,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// Package types documents these types and values: the rooms below this package use them, too.
+// Package types documents these types and values. The rooms below this package use them, too.
 type (
 	Bind               = types.Bind
 	Request            = types.Request
@@ -29,16 +29,12 @@ type (
 	NotHeldError       = types.NotHeldError
 	QuietError         = types.QuietError
 	ReentryError       = types.ReentryError
-	HoldsError         = types.HoldsError
 	LimitMismatchError = types.LimitMismatchError
-	OwnKeyError        = types.OwnKeyError
-	EnteredError       = types.EnteredError
-	ShareOutcomeError  = types.ShareOutcomeError
+	InvalidError       = types.InvalidError
 	TimeoutError       = types.TimeoutError
 	LostError          = types.LostError
 	NotHolderReason    = types.NotHolderReason
 	NotHolderError     = types.NotHolderError
-	TTLOnSessionError  = types.TTLOnSessionError
 	Config             = types.Config
 	LimitError         = types.LimitError
 )

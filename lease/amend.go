@@ -12,9 +12,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Amend checks that a lock is still held under its token, and changes its data and (BindTTL) its remaining
-// time if asked, or makes it a share. If it is only checked, a session's lock needs no store. Errors: [TTLOnSessionError],
-// [EnteredError] and those of [Manager.Release].
+// Amend checks that a lock is still held under its token. If requested, it changes the lock's data and
+// (BindTTL) its remaining time, or makes it a share. A mere check of a session's lock does not ask the
+// store. Errors: [InvalidError] and those of [Manager.Release].
 func (m *Manager) Amend(ctx context.Context, s *holdings.Session, req types.AmendRequest) (types.Grant, error) {
 	g, err := m.amend(ctx, s, &req)
 	if err != nil {
@@ -36,7 +36,7 @@ func (m *Manager) amend(ctx context.Context, s *holdings.Session, req *types.Ame
 		return m.amendForeign(ctx, c, req)
 	}
 	if req.TTL > 0 {
-		return types.Grant{}, &types.TTLOnSessionError{Key: req.Key}
+		return types.Grant{}, types.Invalidf("field ttl_ms", "lock %q belongs to a session: ttl_ms can only be set for bind:ttl locks", req.Key)
 	}
 	changes := req.SetData
 	if req.Share && !h.IsShare() {
@@ -52,7 +52,7 @@ func (m *Manager) amend(ctx context.Context, s *holdings.Session, req *types.Ame
 		return types.Grant{}, err
 	}
 	g, held := s.GrantOf(h)
-	if !held { // time has passed since it was claimed
+	if !held { // its time ended since the claim was checked
 		return types.Grant{}, m.notHeldAnyMore(c)
 	}
 	if !changes {
@@ -61,7 +61,7 @@ func (m *Manager) amend(ctx context.Context, s *holdings.Session, req *types.Ame
 	return g, nil
 }
 
-// downgrade makes a session's exclusive lock a share. If the outcome is unknown, a repeat finds out.
+// downgrade makes a session's exclusive lock a share. If the outcome is unknown, a repeat finds the outcome.
 func (m *Manager) downgrade(ctx context.Context, s *holdings.Session, h *holdings.Lock, req *types.AmendRequest) error {
 	first, err := s.Downgrade(h)
 	if err != nil {
@@ -81,17 +81,17 @@ func (m *Manager) downgrade(ctx context.Context, s *holdings.Session, h *holding
 			h.BecomeShare(v.Lock.Limit, slotOf(&v.Lock))
 			m.heldCache.Drop(h.Key)
 		case store.ClaimRowLocked:
-			if first { // else an earlier question may have done it
+			if first { // otherwise an earlier question may have done it
 				h.KeepsExclusive()
 			}
 		default:
-			h.Lose(types.LostExpired) // the store is right
+			h.Lose(types.LostExpired) // the store decides
 		}
 	})
 	return types.Judged("amend", v.Status, err)
 }
 
-// slotOf is the slot of a share, as an amend shows it.
+// slotOf returns the slot of a share in the answer to an amend.
 func slotOf(lock *store.Lock) int {
 	if len(lock.Holders) == 0 {
 		return 0
@@ -101,20 +101,20 @@ func slotOf(lock *store.Lock) int {
 
 func (m *Manager) setData(ctx context.Context, h *holdings.Lock, data []byte) error {
 	change := h.Patch(data)
-	// In the lane, so that the last change there is the last one here, too.
+	// In the lane, so that the last change in the store is also the last one here.
 	v, err := lanes.SubmitAnd(ctx, m.lanes.Amends, change, func(v store.Verdict) {
 		switch v.Status {
 		case store.Holds:
 			h.SetData(data)
-		case store.ClaimRowLocked: // nothing has changed
+		case store.ClaimRowLocked: // the store changed nothing
 		default:
-			h.Lose(types.LostExpired) // the store is right
+			h.Lose(types.LostExpired) // the store decides
 		}
 	})
 	return types.Judged("amend", v.Status, err)
 }
 
-// notHeldAnyMore says why a lock that was held a moment ago is not.
+// notHeldAnyMore returns the reason why a lock that was held a moment ago no longer is.
 func (m *Manager) notHeldAnyMore(c claimant) error {
 	now, err := m.claimed(c)
 	if err == nil && now == nil {
@@ -123,7 +123,7 @@ func (m *Manager) notHeldAnyMore(c claimant) error {
 	return err
 }
 
-// amendForeign amends a bind:ttl lock. For any other lock the store knows why not.
+// amendForeign amends a bind:ttl lock. For any other lock, the store answers with the reason of the refusal.
 func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.AmendRequest) (types.Grant, error) {
 	sent := m.cfg.Clock.Now()
 	v, err := lanes.Submit(ctx, m.lanes.Amends, store.Change{
@@ -138,7 +138,7 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.Amend
 		return types.Grant{}, m.refusedBy(v.Status, c)
 	}
 	m.sweeping.granted(m.cfg.Clock.Now(), req.TTL)
-	// The store counts from some moment after it was asked: count from the question, to be safe.
+	// The store counts from a later moment than the question. Counting from the question is safe.
 	left := heartbeat.Reliable(v.Lock.Holder.ExpiresIn) - m.cfg.Clock.Now().Sub(sent)
 	if left <= 0 {
 		return types.Grant{}, m.refusedBy(store.Expired, c)

@@ -15,7 +15,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// inOrder checks that calls are granted one after the other: each releases when it has the key.
+// inOrder checks that calls are granted one after the other. Each call releases the key when it has
+// it.
 func (r *rig) inOrder(calls []*answer) {
 	r.t.Helper()
 	for i, a := range calls {
@@ -31,7 +32,7 @@ func (r *rig) inOrder(calls []*answer) {
 	}
 }
 
-// whereHeld is bubble for a test that holds an operation up: one that is inline never is.
+// whereHeld is bubble for a test that holds up an operation. An inline lane cannot be held up.
 func whereHeld(t *testing.T, op string, test func(t *testing.T, opt option)) {
 	t.Helper()
 	if op == "OpenLeases" {
@@ -41,7 +42,7 @@ func whereHeld(t *testing.T, op string, test func(t *testing.T, opt option)) {
 	synctest.Test(t, func(t *testing.T) { test(t, func(*types.Config, *store.Traits) {}) })
 }
 
-// waits are kinds of requests that wait for a key.
+// waits are the kinds of requests that wait for a key.
 func waits() map[string]types.Request {
 	return map[string]types.Request{
 		"plain":                 {},
@@ -55,9 +56,9 @@ func waits() map[string]types.Request {
 	}
 }
 
-// A crowd comes for a key at the same time. It is queued after a few statements, in the
-// order in which it came, and who comes later is served later: whatever the store is doing
-// for the first of them in that moment.
+// Many calls come for a key at the same time. A few statements queue them in the order in which
+// they came, and later calls are served later. This holds for every statement that the first call
+// may be in.
 func TestBurstIsQueuedInOrder(t *testing.T) {
 	const crowd = 300
 	for _, held := range []bool{false, true} {
@@ -81,8 +82,8 @@ func TestBurstIsQueuedInOrder(t *testing.T) {
 					}
 					proceed()
 					calls = append(calls, r.wait(r.session(), "k", types.WaitForever))
-					if n := r.st.count("Acquire") + r.st.count("Enqueue"); op != "OpenLeases" && n > 5 { // with the last
-						t.Errorf("%d questions until %d stand in line", n, crowd)
+					if n := r.st.count("Acquire") + r.st.count("Enqueue"); op != "OpenLeases" && n > 5 { // includes the last call
+						t.Errorf("%d statements until %d calls are queued", n, crowd)
 					}
 					if held {
 						other.release(o, g)
@@ -95,7 +96,7 @@ func TestBurstIsQueuedInOrder(t *testing.T) {
 	}
 }
 
-// Calls of all kinds keep their order among each other.
+// Calls of different kinds keep their order.
 func TestArrivalsOfAllKindsKeepTheirOrder(t *testing.T) {
 	for first, ahead := range waits() {
 		for second, behind := range waits() {
@@ -103,7 +104,7 @@ func TestArrivalsOfAllKindsKeepTheirOrder(t *testing.T) {
 				t.Run(first+" before "+second+" "+op, func(t *testing.T) {
 					whereHeld(t, op, func(t *testing.T, opt option) {
 						r := newRig(t, opt)
-						r.lock(r.session(), "warm") // its TTL has an open lease
+						r.lock(r.session(), "warm") // opens the lease for its TTL
 						proceed := r.st.hold(op)
 						var calls []*answer
 						for _, req := range []types.Request{ahead, behind, ahead, behind} {
@@ -125,7 +126,7 @@ func TestArrivalsOfAllKindsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// A group comes to the line of a key when it asks for it.
+// A group joins a key's queue when it asks for that key.
 func TestGroupArrivesBeforeACrowd(t *testing.T) {
 	for _, key := range []string{"a", "b"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -152,7 +153,7 @@ func TestGroupArrivesBeforeACrowd(t *testing.T) {
 	}
 }
 
-// A group that comes behind a crowd does not take the key before it.
+// A group that comes after other calls does not get the key before them.
 func TestGroupArrivesBehindACrowd(t *testing.T) {
 	for _, key := range []string{"a", "b"} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -167,7 +168,7 @@ func TestGroupArrivesBehindACrowd(t *testing.T) {
 			s := r.session()
 			group := r.waitAll(s, "a", "b")
 			if group.isOver() {
-				t.Fatalf("%s: the group has it before those who came for it: %+v %v", key, group.g, group.err)
+				t.Fatalf("%s: the group was granted before the calls that came first: %+v %v", key, group.g, group.err)
 			}
 			proceed()
 			r.inOrder(calls)
@@ -178,8 +179,8 @@ func TestGroupArrivesBehindACrowd(t *testing.T) {
 	}
 }
 
-// A call that has asked nothing yet, because another one of the key is before it, leaves at once,
-// and those behind it lose nothing.
+// A call that waits behind another call of the key, and has not asked the store yet, leaves at
+// once. The calls behind it keep their order.
 func TestArrivalLeaves(t *testing.T) {
 	for name, c := range map[string]struct {
 		leave func(r *rig, s *holdings.Session, cancel context.CancelFunc)
@@ -204,10 +205,10 @@ func TestArrivalLeaves(t *testing.T) {
 					c.leave(r, s, cancel)
 					synctest.Wait()
 					if !leaves.isOver() {
-						t.Fatal("it waits for the question of another call")
+						t.Fatal("it waits for the statement of another call")
 					}
 					if timeout := new(*types.TimeoutError); c.want == nil && !errors.As(leaves.err, timeout) || c.want != nil && !errors.Is(leaves.err, c.want) {
-						t.Errorf("told %v", leaves.err)
+						t.Errorf("error %v", leaves.err)
 					}
 					proceed()
 					r.inOrder([]*answer{first, last})
@@ -218,7 +219,7 @@ func TestArrivalLeaves(t *testing.T) {
 	}
 }
 
-// The first fails: those behind it go on.
+// The first call fails, and the calls behind it continue.
 func TestFirstArrivalFails(t *testing.T) {
 	for _, f := range []fault{{times: 1, refuse: true}, {times: 1, lose: true}, {times: 1, forget: true}} {
 		for _, op := range []string{"OpenLeases", "Acquire"} {
@@ -230,7 +231,7 @@ func TestFirstArrivalFails(t *testing.T) {
 				time.Sleep(time.Millisecond)
 				calls := []*answer{r.wait(r.sessionOf(true), "k", types.WaitForever), r.wait(r.sessionOf(true), "k", types.WaitForever)}
 				if <-first.done; first.err == nil {
-					t.Fatalf("told %+v", first.g)
+					t.Fatalf("got %+v", first.g)
 				}
 				time.Sleep(time.Minute)
 				r.inOrder(calls)
@@ -241,8 +242,8 @@ func TestFirstArrivalFails(t *testing.T) {
 	}
 }
 
-// An acquire whose answer brings its call into line does not wait there for others: however
-// many stand before it, the answers to other acquires come.
+// An acquire whose answer puts its call into a full queue does not wait for the queue. So the
+// answers of other acquires are not delayed.
 func TestFullLineDelaysNoAcquires(t *testing.T) {
 	const limit = 10
 	synctest.Test(t, func(t *testing.T) {
@@ -259,7 +260,7 @@ func TestFullLineDelaysNoAcquires(t *testing.T) {
 				synctest.Wait()
 			}
 		}
-		for range 2 { // their questions stay when they have left
+		for range 2 { // their statements continue after the calls have left
 			comeAndLeave()
 			synctest.Wait()
 		}
@@ -268,17 +269,17 @@ func TestFullLineDelaysNoAcquires(t *testing.T) {
 		free := r.ask(context.Background(), s, types.Request{Key: "free"})
 		synctest.Wait()
 		if !free.isOver() || free.err != nil {
-			t.Errorf("a free key is not had: %v", free.err)
+			t.Errorf("a free key is not granted: %v", free.err)
 		}
 		if limited := new(*LimitError); !crowded.isOver() || !errors.As(crowded.err, limited) {
-			t.Errorf("told %v", crowded.err)
+			t.Errorf("error %v", crowded.err)
 		}
 		proceed()
 		synctest.Wait()
 		s.End(types.EndDropped)
 		synctest.Wait()
 		if n := len(r.m.acquirer.Waiting()); n != 0 {
-			t.Errorf("%d still stand in line", n)
+			t.Errorf("%d calls are still queued", n)
 		}
 	})
 }

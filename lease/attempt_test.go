@@ -19,14 +19,13 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// stage brings a call into one state of its attempt, in which it stays until
-// proceed is called.
+// stage brings a call into one state of its attempt. The call stays there until proceed is called.
 type stage struct {
 	name    string
 	request types.Request
-	// occupied: somebody holds the key meanwhile.
+	// occupied: another sidecar holds the key meanwhile.
 	occupied bool
-	// held is the operation that hangs, before it is carried out or after it.
+	// held is the operation that hangs, before or after it is carried out.
 	held  string
 	after bool
 }
@@ -43,7 +42,7 @@ func stages() []stage {
 				stage{"opening" + suffix, forever, false, "OpenLeases", after},
 				stage{"asking once" + suffix, once, false, "Acquire", after},
 				stage{"asking" + suffix, forever, false, "Acquire", after},
-				stage{"asking in vain" + suffix, forever, true, "Acquire", after},
+				stage{"asking for a held key" + suffix, forever, true, "Acquire", after},
 				stage{"enqueuing" + suffix, forever, true, "Enqueue", after},
 				stage{"queued" + suffix, forever, true, "", after},
 				stage{"cancelling" + suffix, types.Request{Key: "k", Wait: time.Millisecond, Bind: bind, TTL: time.Hour}, true, "Cancel", after},
@@ -53,15 +52,15 @@ func stages() []stage {
 	return all
 }
 
-// eachStage runs a test in every state of an attempt. The test ends the call; then
-// everything hanging proceeds, the holder releases, and nothing may be left.
+// eachStage runs a test in every state of an attempt. The test ends the call. Then all operations
+// that hang proceed and the holder releases. Nothing may be left.
 func eachStage(t *testing.T, leave func(r *rig, s *holdings.Session, cancel context.CancelFunc), want error) {
 	for _, st := range stages() {
 		for _, freed := range []string{"released late", "released early"} {
 			t.Run(st.name+" "+freed, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					r := newRig(t)
-					// Another sidecar holds, so that the waiter goes all the way.
+					// Another sidecar holds the key, so that the waiter passes through all states.
 					other := r.another()
 					o, s := other.session(), r.session()
 					var g types.Grant
@@ -91,12 +90,12 @@ func eachStage(t *testing.T, leave func(r *rig, s *holdings.Session, cancel cont
 					<-a.done
 					synctest.Wait()
 					if n := r.stored("k").QueueLength; n != 0 {
-						t.Errorf("%d are still in line", n)
+						t.Errorf("%d calls are still queued", n)
 					}
 					if a.err == nil { // a call that does not wait may finish
 						r.m.HandBack(s, a.g)
 					} else if !errors.Is(a.err, want) && st.request.Bind == types.BindSession {
-						t.Errorf("the call was told %v", a.err)
+						t.Errorf("the call's error is %v", a.err)
 					}
 					if st.occupied && freed == "released late" {
 						other.release(o, g)
@@ -131,14 +130,14 @@ func TestSessionEndsWhileItsLeaseIsBeingOpened(t *testing.T) {
 		s.End(types.EndDropped)
 		<-a.done
 		if !errors.Is(a.err, types.ErrSessionEnded) || a.after != 0 {
-			t.Errorf("told %v after %s", a.err, a.after)
+			t.Errorf("error %v after %s", a.err, a.after)
 		}
 		proceed()
 		r.nothingLeft()
 	})
 }
 
-// The call leaves in the moment in which its attempt has won.
+// The call leaves at the moment in which its attempt is granted.
 func TestALeftAttemptHasWon(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -154,7 +153,7 @@ func TestALeftAttemptHasWon(t *testing.T) {
 	}
 }
 
-// The session has ended and its call has not heard of it when the attempt wins.
+// The session has ended, but its call does not know this yet, when the attempt is granted.
 func TestAnEndedSessionReceivesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -171,8 +170,8 @@ func TestAnEndedSessionReceivesNothing(t *testing.T) {
 	})
 }
 
-// The lock was handed to a waiter, the news of it was lost, and the session ends: the cancel
-// finds the grant, and it is handed back.
+// The lock is handed to a waiter, the news is lost, and the session ends. The cancel finds the
+// grant and hands it back.
 func TestACancelFindsAGrant(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -198,8 +197,8 @@ func TestACancelFindsAGrant(t *testing.T) {
 	}
 }
 
-// The lease is lost at any moment between the question and the answer: whoever
-// loses it may not have seen the attempt or the lock.
+// The lease is lost at any moment between the statement and its answer. The goroutine that handles
+// the loss may not have seen the attempt or the lock.
 func TestLeaseLostWhileALockIsKept(t *testing.T) {
 	for moment := range 15 {
 		synctest.Test(t, func(t *testing.T) {
@@ -223,10 +222,10 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 			r.clk.next.Store(nil)
 			synctest.Wait()
 			if err == nil && s.Held() == 0 && len(r.losses()) == 0 {
-				t.Errorf("moment %d: granted, and lost without a word", moment)
+				t.Errorf("moment %d: granted, and the loss was not reported", moment)
 			}
 			if s.Held() > 0 && !r.m.holdings.Get("k").Lease().Alive(clock.Read(r.clk)) {
-				t.Errorf("moment %d: kept on a lost lease", moment)
+				t.Errorf("moment %d: the lock is held under a lost lease", moment)
 			}
 			s.End(types.EndDropped)
 			r.nothingLeft()
@@ -234,7 +233,7 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 	}
 }
 
-// hook is a log handler that runs something when a message comes.
+// hook is a log handler that calls a function at a certain message.
 type hook struct {
 	slog.Handler
 	on  string
@@ -250,8 +249,8 @@ func (h hook) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// The enqueue was carried out, its answer is lost, and in this moment the lock is
-// handed to the waiter: it is either held or withdrawn, never told and then withdrawn.
+// The enqueue was carried out and its answer is lost. At this moment the lock is handed to the
+// waiter. The lock is either held or withdrawn, and never delivered and then withdrawn.
 func TestUnknownOutcomeMeetsNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var handOff func()
@@ -269,16 +268,16 @@ func TestUnknownOutcomeMeetsNews(t *testing.T) {
 		time.Sleep(time.Minute)
 		if a.err == nil {
 			if stored := r.stored("k"); !stored.Held || stored.Token != a.g.Token {
-				t.Fatalf("told %d, but the store has %+v", a.g.Token, stored)
+				t.Fatalf("the call got token %d, but the store has %+v", a.g.Token, stored)
 			}
 		} else if r.stored("k").Held {
-			t.Fatalf("told %v, but the lock is held", a.err)
+			t.Fatalf("the call's error is %v, but the lock is held", a.err)
 		}
 	})
 }
 
-// An acquire of unknown outcome is withdrawn for as long as the lease under it is
-// renewed: its lock would live as long.
+// An acquire of unknown outcome is withdrawn for as long as its lease is renewed, because its lock
+// could live as long.
 func TestUnknownOutcomeIsWithdrawn(t *testing.T) {
 	for _, f := range []fault{{times: 1, forget: true}, {times: 1, lose: true}} {
 		for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
@@ -290,7 +289,7 @@ func TestUnknownOutcomeIsWithdrawn(t *testing.T) {
 				r.st.set("Withdraw", fault{refuse: true})
 				_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", Bind: bind, TTL: 15 * time.Second, NoCache: true})
 				if !store.OutcomeUnknown(err) {
-					t.Fatalf("told %v", err)
+					t.Fatalf("error %v", err)
 				}
 				time.Sleep(5 * time.Minute)
 				r.st.lift("Withdraw")
@@ -305,7 +304,7 @@ func TestUnknownOutcomeIsWithdrawn(t *testing.T) {
 	}
 }
 
-// So is a wait whose cancel failed, in whatever way.
+// A wait whose cancel failed is withdrawn, too.
 func TestAFailedCancelIsWithdrawn(t *testing.T) {
 	for _, f := range []fault{{times: 1, refuse: true}, {times: 1, lose: true}, {times: 1, forget: true}} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -315,11 +314,11 @@ func TestAFailedCancelIsWithdrawn(t *testing.T) {
 			r.st.set("Cancel", f)
 			a := r.wait(s, "k", time.Second)
 			if <-a.done; !store.Unavailable(a.err) {
-				t.Errorf("told %v", a.err)
+				t.Errorf("error %v", a.err)
 			}
 			synctest.Wait()
 			if n := r.stored("k").QueueLength; n != 0 {
-				t.Errorf("%d are still in line", n)
+				t.Errorf("%d calls are still queued", n)
 			}
 			r.release(s, g)
 			r.nothingLeft()
@@ -327,8 +326,8 @@ func TestAFailedCancelIsWithdrawn(t *testing.T) {
 	}
 }
 
-// A grant that nobody wants any more is handed back, however long the store
-// refuses that while it renews the lease under it.
+// A grant whose call has left is handed back, however long the store fails, if it renews the lease
+// meanwhile.
 func TestUnwantedGrantIsHandedBackInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -351,7 +350,7 @@ func TestUnwantedGrantIsHandedBackInTheEnd(t *testing.T) {
 	})
 }
 
-// However many outcomes are unknown, the store is asked in batches.
+// Attempts of unknown outcome are withdrawn in batches.
 func TestWithdrawalsAreBatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -370,14 +369,14 @@ func TestWithdrawalsAreBatched(t *testing.T) {
 		before := r.st.count("Withdraw")
 		time.Sleep(10 * time.Second)
 		if n := r.st.count("Withdraw") - before; n > 100 {
-			t.Errorf("500 withdrawals took %d calls", n)
+			t.Errorf("500 withdrawals took %d statements", n)
 		}
 		r.nothingLeft()
 	})
 }
 
-// A store that grants what somebody here believes to hold is right: an
-// asynchronous failover may do so.
+// A sidecar believes to hold a lock, and the store grants this lock again. The store is right,
+// because an asynchronous failover may have lost the first grant.
 func TestTheStoreIsRight(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -391,12 +390,12 @@ func TestTheStoreIsRight(t *testing.T) {
 		forget(first)
 		second := r.lock(other, "k")
 		if h := r.m.holdings.Get("k"); h == nil || h.Token != second.Token {
-			t.Errorf("known here: %+v", h)
+			t.Errorf("in the sidecar: %+v", h)
 		}
 		view, err := r.m.Get(context.Background(), s, "k", false)
 		r.must(err)
 		if view.Mine || len(r.losses()) != 1 {
-			t.Errorf("%+v, lost %v", view, r.losses())
+			t.Errorf("got %+v, lost %v", view, r.losses())
 		}
 		forget(second)
 		third := r.lock(other, "k") // the same session

@@ -22,7 +22,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/memory"
 )
 
-// benchManager is a manager on memory as production has it.
+// benchManager is a manager on the memory store, configured as in production.
 func benchManager(b testing.TB) *Manager {
 	b.Helper()
 	return benchTraced(b, nil)
@@ -71,7 +71,7 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	}
 }
 
-// BenchmarkAcquireReleaseRequestID is what the ids cost that clients send.
+// BenchmarkAcquireReleaseRequestID measures acquires with request ids.
 func BenchmarkAcquireReleaseRequestID(b *testing.B) {
 	m := benchManager(b)
 	s := benchSession(b, m)
@@ -88,8 +88,8 @@ func BenchmarkAcquireReleaseRequestID(b *testing.B) {
 	}
 }
 
-// BenchmarkAcquireReleaseTraced is what tracing costs here when it is on: for calls that
-// are sampled, and for those that are not.
+// BenchmarkAcquireReleaseTraced measures the cost of tracing, for calls that are sampled and for
+// calls that are not.
 func BenchmarkAcquireReleaseTraced(b *testing.B) {
 	for name, ctx := range map[string]context.Context{"sampled": sampledCall(), "unsampled": context.Background()} {
 		b.Run(name, func(b *testing.B) {
@@ -135,7 +135,7 @@ func BenchmarkAcquireReleaseParallel(b *testing.B) {
 	})
 }
 
-// BenchmarkHotKey hands one key through many waiters.
+// BenchmarkHotKey hands one key to many waiters in turn.
 func BenchmarkHotKey(b *testing.B) {
 	m := benchManager(b)
 	ctx := context.Background()
@@ -196,8 +196,8 @@ func BenchmarkSuspended(b *testing.B) {
 	}
 }
 
-// BenchmarkHeld measures what a lock that is held takes here and, as the same row, in
-// store/memory: bytes that live on.
+// BenchmarkHeld measures the live bytes of a held lock: in the manager, plus its row in
+// store/memory.
 func BenchmarkHeld(b *testing.B) {
 	const locks = 100_000
 	for b.Loop() {

@@ -7,9 +7,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// AskToStop asks the holders of a key to stop what they do under the lock, or the one that has the token, if
-// it is not 0. reason is for people; nil: none. Errors: [NotHeldError], [ErrCallerLeft], [ErrDraining] after
-// Stop, and those of the store.
+// AskToStop asks the holders of a key to stop their work under the lock. If token is not 0, it asks only
+// the holder with that token. reason is for people and may be nil. Errors: [NotHeldError], [ErrCallerLeft],
+// [ErrDraining] after Stop, and those of the store.
 func (m *Manager) AskToStop(ctx context.Context, key string, token int64, reason *string) error {
 	if err := m.tell(ctx, key, token); err != nil {
 		return err
@@ -25,7 +25,7 @@ func (m *Manager) AskToStop(ctx context.Context, key string, token int64, reason
 	return nil
 }
 
-// tell makes the store know the lock of a session here under its own token, so that it finds it by that.
+// tell makes the store know a lock of this sidecar under its own token, so that the store finds it by this token.
 func (m *Manager) tell(ctx context.Context, key string, token int64) error {
 	if h := m.holdings.Find(key, token); h != nil {
 		return m.acquirer.Tell(ctx, h)
@@ -33,10 +33,10 @@ func (m *Manager) tell(ctx context.Context, key string, token int64) error {
 	return nil
 }
 
-// Break takes a lock from its holders: those that was names, as returned by [Manager.Get], and no later one.
-// Of a shared lock, a token that is not 0 names one of them. It returns when their grants are over, at the
-// latest when their leases end; of more than [store.HoldersShown] it waits for the first ones. Errors:
-// [NotHeldError], [ErrCallerLeft] (it is broken all the same), [ErrDraining] after Stop, and those of the store.
+// Break ends the grants of a lock that was names, as returned by [Manager.Get], and no later grant. For a shared
+// lock, a token other than 0 names one of them. It returns when the grants are over, at the latest when their
+// leases end; of more than [store.HoldersShown] it waits for the first ones. Errors: [NotHeldError],
+// [ErrCallerLeft] (the lock is broken nevertheless), [ErrDraining] after Stop, and those of the store.
 func (m *Manager) Break(ctx context.Context, was store.Lock, token int64) error {
 	if !was.Held || !was.Shared && token != 0 && token != was.Token {
 		return &types.NotHeldError{Key: was.Key, Token: token}
@@ -51,7 +51,7 @@ func (m *Manager) Break(ctx context.Context, was store.Lock, token int64) error 
 	switch {
 	case err != nil:
 		return err
-	case !held && was.Shared && token != 0: // it may never have been a holder
+	case !held && was.Shared && token != 0: // the token may never have been a holder's
 		return &types.NotHeldError{Key: was.Key, Token: token}
 	case !held:
 		return nil

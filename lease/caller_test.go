@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// A call that left while it carried its question out has left, and keeps nothing.
-func TestWhoAsksByItselfLeaves(t *testing.T) {
+// A call may carry out its own statement. If its caller leaves meanwhile, the call keeps nothing.
+func TestCallerLeavesDuringItsOwnStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s := r.sessionOf(false)
@@ -23,18 +23,17 @@ func TestWhoAsksByItselfLeaves(t *testing.T) {
 		leave()
 		proceed()
 		if <-a.done; !errors.Is(a.err, types.ErrCallerLeft) {
-			t.Errorf("told %v", a.err)
+			t.Errorf("error %v", a.err)
 		}
 		synctest.Wait()
 		if r.stored("k").Held {
-			t.Error("what nobody was told of is still held")
+			t.Error("a lock that was not delivered is still held")
 		}
 	})
 }
 
-// A call that can end before the store answers ends at once: its session is ended from
-// elsewhere, or the sidecar drains while it waits.
-func TestWhoMayEndEarlyDoesNotAskByItself(t *testing.T) {
+// A call ends before the store's answer if its session ends or the sidecar drains.
+func TestCallEndsBeforeTheAnswer(t *testing.T) {
 	for what, c := range map[string]struct {
 		explicit bool
 		wait     time.Duration
@@ -56,10 +55,10 @@ func TestWhoMayEndEarlyDoesNotAskByItself(t *testing.T) {
 			select {
 			case <-a.done:
 				if !errors.Is(a.err, c.told) {
-					t.Errorf("%s: told %v", what, a.err)
+					t.Errorf("%s: error %v", what, a.err)
 				}
 			default:
-				t.Errorf("%s, and it is not told", what)
+				t.Errorf("%s, and the call does not end", what)
 			}
 		})
 	}

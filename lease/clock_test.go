@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A test that has cleared its alarm reads the clock undisturbed, also if another goroutine
-// reads it in the moment in which the alarm is cleared.
+// After a test has cleared its alarm, reads of the clock do not run it. This holds also for a read
+// by another goroutine at the same moment.
 func TestClearedAlarmStaysCleared(t *testing.T) {
 	const reads = 100
 	for range 2_000 {
@@ -28,7 +28,7 @@ func TestClearedAlarmStaysCleared(t *testing.T) {
 			c.Now()
 		}
 		if rang {
-			t.Fatal("it rang after it was cleared")
+			t.Fatal("the alarm rang after it was cleared")
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// cohort makes n calls of sessions here wait for a key, which is handed over to the first of them.
+// cohort makes n calls of this sidecar wait for a key, which is handed to the first of them.
 func (r *rig) cohort(other *rig, key string, n int) (calls []*answer, first types.Grant) {
 	r.t.Helper()
 	o := other.session()
@@ -24,15 +24,15 @@ func (r *rig) cohort(other *rig, key string, n int) (calls []*answer, first type
 	return calls, calls[0].granted(r.t)
 }
 
-// free releases what a call was granted.
+// free releases the lock of a call.
 func (a *answer) free(r *rig) {
 	r.t.Helper()
 	r.release(a.s, a.granted(r.t))
 	synctest.Wait()
 }
 
-// A sidecar serves its own waiters that are next by itself, in their order and with growing tokens. The
-// store hears of them with the last release.
+// The next waiters of the queue are of one sidecar. The sidecar serves them in their order, with
+// growing tokens, without the store. Its last release reports all of them.
 func TestACohortIsServedWithoutTheStore(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -59,7 +59,7 @@ func TestACohortIsServedWithoutTheStore(t *testing.T) {
 	})
 }
 
-// Nobody of another pod is overtaken.
+// A cohort does not overtake a waiter of another pod.
 func TestACohortEndsAtAnotherPod(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -85,15 +85,15 @@ func TestACohortEndsAtAnotherPod(t *testing.T) {
 	})
 }
 
-// Each of these ends a cohort: the store chooses the next.
-func TestTheStoreIsAskedAgain(t *testing.T) {
+// In each of these cases the cohort ends, and the store chooses the next holder.
+func TestCohortEnds(t *testing.T) {
 	for name, end := range map[string]func(r, other *rig, c *answer){
 		"its time is over": func(r, _ *rig, c *answer) { time.Sleep(holdings.CohortTime); c.free(r) },
 		"an outcome":       func(r, _ *rig, c *answer) { r.succeed(c.s, c.granted(r.t)) },
 		"asked to stop": func(r, other *rig, c *answer) {
 			r.must(other.m.AskToStop(context.Background(), "k", 0, nil))
 			if synctest.Wait(); len(r.stops()) != 1 {
-				r.t.Fatalf("told %+v", r.stops())
+				r.t.Fatalf("got %+v", r.stops())
 			}
 			c.free(r)
 		},
@@ -111,7 +111,7 @@ func TestTheStoreIsAskedAgain(t *testing.T) {
 					t.Error("the store was not asked")
 				}
 				if n := len(r.stops()); calls[2].granted(t).Stopping != nil || n > 1 {
-					t.Errorf("the next is asked to stop, too: %d were told", n)
+					t.Errorf("%d holders were asked to stop, and the next one is still asked", n)
 				}
 				calls[2].free(r)
 				calls[3].free(r)
@@ -121,8 +121,8 @@ func TestTheStoreIsAskedAgain(t *testing.T) {
 	}
 }
 
-// Calls that left are passed over: their time is up, or their session has ended.
-func TestACohortPassesOverWhoLeft(t *testing.T) {
+// Calls that left are passed over, because of their timeout or the end of their session.
+func TestCohortPassesOverCallsThatLeft(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
@@ -139,14 +139,14 @@ func TestACohortPassesOverWhoLeft(t *testing.T) {
 		ended.s.End(types.EndDropped)
 		first.free(r)
 		if !short.isOver() || short.err == nil || !ended.isOver() || ended.err == nil {
-			t.Error("who left has got the lock")
+			t.Error("a call that left got the lock")
 		}
 		last.free(r)
 		r.nothingLeft()
 	})
 }
 
-// If a session ends, what it has goes to the next of the cohort.
+// When a session ends, its lock goes to the next of the cohort.
 func TestASessionsEndServesTheCohort(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -161,8 +161,8 @@ func TestASessionsEndServesTheCohort(t *testing.T) {
 	})
 }
 
-// Others see the first of a cohort, but not for longer than its time.
-func TestOthersSeeWhoHoldsTheKey(t *testing.T) {
+// Other pods see the first holder of a cohort only for the cohort's time.
+func TestOtherPodsSeeTheFirstOfACohort(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		calls, _ := r.cohort(r.another(opt), "k", 3)
@@ -170,7 +170,7 @@ func TestOthersSeeWhoHoldsTheKey(t *testing.T) {
 		g := calls[1].granted(t)
 		r.must(r.patch(calls[1].s, g, `"mine"`))
 		if l := r.stored("k"); l.Token != g.Token || string(l.Holder.Data) != `"mine"` || l.Holder.Session != calls[1].s.Name() {
-			t.Errorf("after a change of its data it is %+v", l)
+			t.Errorf("after a change of its data: %+v", l)
 		}
 		calls[1].free(r)
 		g = calls[2].granted(t)
@@ -189,7 +189,7 @@ func (r *rig) patch(s *holdings.Session, g types.Grant, data string) error {
 	return err
 }
 
-// A break ends the grant that it names, and nobody else's.
+// A break with a token ends only the grant with this token, and no later grant of the cohort.
 func TestABreakMeansOneOfACohort(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -201,12 +201,12 @@ func TestABreakMeansOneOfACohort(t *testing.T) {
 		g := calls[1].granted(t)
 		r.must(other.m.Break(context.Background(), seen.Lock, 0))
 		if _, held := calls[1].s.GrantOf(r.m.holdings.Get("k")); !held {
-			t.Fatal("the break of an earlier grant ended this one")
+			t.Fatal("the break of an earlier grant ended a later one")
 		}
 		mine, err := r.m.Get(context.Background(), calls[1].s, "k", false)
 		r.must(err)
 		if mine.Lock.Token != g.Token {
-			t.Fatalf("seen as %+v", mine.Lock)
+			t.Fatalf("shown as %+v", mine.Lock)
 		}
 		r.must(r.m.Break(context.Background(), mine.Lock, 0))
 		if lost := r.losses(); len(lost) != 1 || lost[0].Token != g.Token || lost[0].Reason != types.LostForced {
@@ -218,8 +218,8 @@ func TestABreakMeansOneOfACohort(t *testing.T) {
 	})
 }
 
-// A watch that begins in the middle of a cohort shows the first of it. When the store hears who has the key, so
-// do those who watch, here and elsewhere.
+// A watch that begins during a cohort shows the first holder. When the store learns of the current
+// holder, the watchers are notified, on this sidecar and on others.
 func TestAWatchBeginsInACohort(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -232,10 +232,10 @@ func TestAWatchBeginsInACohort(t *testing.T) {
 		time.Sleep(holdings.CohortTime)
 		for _, w := range watchers {
 			if w.view.Token != first.Token {
-				t.Errorf("it begins with token %d, not %d", w.view.Token, first.Token)
+				t.Errorf("the watch begins with token %d, not %d", w.view.Token, first.Token)
 			}
 			if heard := w.want(released, acquired); heard[1].Lock.Token != third.Token {
-				t.Errorf("heard of token %d, not %d", heard[1].Lock.Token, third.Token)
+				t.Errorf("notified of token %d, not %d", heard[1].Lock.Token, third.Token)
 			}
 		}
 		for _, c := range calls[2:] {
@@ -249,7 +249,7 @@ func TestAWatchBeginsInACohort(t *testing.T) {
 	})
 }
 
-// If the lease dies, the whole cohort begins again, and the lock is lost once.
+// If the lease dies, all calls of the cohort wait again, and the lock is lost once.
 func TestACohortDiesWithItsLease(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -271,7 +271,8 @@ func TestACohortDiesWithItsLease(t *testing.T) {
 	})
 }
 
-// A failover in the middle: the lock is the same, and goes to the next when it is released.
+// A failover happens during a cohort. The lock stays the same, and its release hands it to the next
+// call.
 func TestACohortIsMovedAfterAFailover(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -290,7 +291,7 @@ func TestACohortIsMovedAfterAFailover(t *testing.T) {
 	})
 }
 
-// cohortWithData is cohort for three calls, whose locks have the data "0", "1" and "2".
+// cohortWithData returns a cohort of three calls, whose locks have the data "0", "1" and "2".
 func (r *rig) cohortWithData(other *rig) (calls []*answer) {
 	r.t.Helper()
 	o := other.session()
@@ -314,7 +315,8 @@ func endAll(calls []*answer) {
 	time.Sleep(time.Minute)
 }
 
-// A waiter of the cohort that is not moved yet to the lease of the lock is not passed over: the store chooses.
+// A waiter of the cohort may not be moved to the lock's lease yet. Then the store chooses the next
+// holder.
 func TestACohortOvertakesNoWaiterUnderAnotherLease(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -328,7 +330,7 @@ func TestACohortOvertakesNoWaiterUnderAnotherLease(t *testing.T) {
 			r.must(err)
 			if answers[0].Position == 2 {
 				if !b.BeginMove() {
-					t.Fatal("it does not wait")
+					t.Fatal("the call does not wait")
 				}
 				b.Moved(to, func() bool { return true }, b.EndMove)
 			}
@@ -338,13 +340,14 @@ func TestACohortOvertakesNoWaiterUnderAnotherLease(t *testing.T) {
 		}
 		calls[0].free(r)
 		if calls[2].isOver() && !calls[1].isOver() {
-			t.Error("the last has overtaken the second")
+			t.Error("the last waiter has overtaken the second")
 		}
 		endAll(calls)
 	})
 }
 
-// A change of the data that the store refuses leaves the data of this lock, not that of an earlier one.
+// If the store refuses a change of the data, the lock keeps its own data, not that of an earlier
+// holder.
 func TestARefusedChangeInACohort(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -358,13 +361,13 @@ func TestARefusedChangeInACohort(t *testing.T) {
 		r.st.lift("Amend")
 		time.Sleep(10 * time.Second)
 		if l := r.stored("k"); l.Token != g.Token || string(l.Holder.Data) != `"1"` {
-			t.Errorf("token %d with the data %s, want %d", l.Token, l.Holder.Data, g.Token)
+			t.Errorf("token %d with the data %s, want token %d", l.Token, l.Holder.Data, g.Token)
 		}
 		endAll(calls)
 	})
 }
 
-// A lock of a cohort that was lost while it was moved is freed under its new lease.
+// A lock of a cohort that was lost during its move is freed under its new lease.
 func TestALockOfACohortIsLostDuringItsMove(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -372,7 +375,7 @@ func TestALockOfACohortIsLostDuringItsMove(t *testing.T) {
 		calls[0].free(r)
 		calls[1].granted(t)
 		old, answer := r.lease(), make(chan struct{})
-		r.st.set("Amend", fault{refuse: true}) // the store does not hear of the second
+		r.st.set("Amend", fault{refuse: true}) // the store does not learn of the second holder
 		r.st.set("Move", fault{held: answer})
 		r.st.failover()
 		for r.st.count("Move") == 0 {
@@ -393,13 +396,14 @@ func TestALockOfACohortIsLostDuringItsMove(t *testing.T) {
 		r.lock(calls[0].s, "busy") // keeps the new lease open
 		time.Sleep(20 * time.Minute)
 		if l := r.stored("k"); l.Held {
-			t.Errorf("held for nobody: %+v", l)
+			t.Errorf("held without a holder in the sidecar: %+v", l)
 		}
 		endAll(calls)
 	})
 }
 
-// A request to stop that was not heard yet is still there when the store hears who holds the key.
+// A stop that the sidecar has not read yet is still there after the store learns of the next
+// holder.
 func TestAStopOutlivesTheChangeOfTheHolder(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -413,20 +417,20 @@ func TestAStopOutlivesTheChangeOfTheHolder(t *testing.T) {
 		r.st.lift("Signals")
 		time.Sleep(10 * time.Second)
 		if h := r.m.holdings.Get("k"); h.State().Stopping == nil || r.stored("k").Stopping == nil {
-			t.Errorf("here %+v, in the store %+v", h.State().Stopping, r.stored("k").Stopping)
+			t.Errorf("in the sidecar %+v, in the store %+v", h.State().Stopping, r.stored("k").Stopping)
 		}
 		endAll(calls)
 	})
 }
 
-// A request to stop that comes between two holders of a cohort is told to the second, because the store
-// shows it for that one.
+// A stop that arrives between two holders of a cohort is delivered to the second, because the store
+// shows it for the second.
 func TestAStopBetweenTwoHolders(t *testing.T) {
-	for _, moment := range []int{3, 4, 5, 6, -1} { // reads of the clock; -1: before the second is told
+	for _, moment := range []int{3, 4, 5, 6, -1} { // the nth read of the clock; -1: before the second call returns
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
 			other := r.another(opt)
-			r.lock(r.session(), "another") // so signals are read meanwhile
+			r.lock(r.session(), "another") // so that signals are read meanwhile
 			calls := r.cohortWithData(other)
 			calls[0].free(r)
 			g := calls[1].granted(t)
@@ -449,22 +453,22 @@ func TestAStopBetweenTwoHolders(t *testing.T) {
 				t.Errorf("the store shows %+v", l)
 			}
 			if len(told) != 1 || told[0].Token != last.Token || *told[0].Reason != reason {
-				t.Errorf("told %+v, want token %d", told, last.Token)
+				t.Errorf("got %+v, want token %d", told, last.Token)
 			}
 			if h := r.m.holdings.Get("k"); h.State().Stopping == nil {
-				t.Error("not shown here")
+				t.Error("the sidecar does not show the stop")
 			}
 			r.must(other.m.AskToStop(context.Background(), "k", 0, &reason))
 			if n := len(r.stops()); n != 1 {
-				t.Errorf("told %d times", n)
+				t.Errorf("delivered %d times", n)
 			}
 			endAll(calls)
 		})
 	}
 }
 
-// The time of a cohort ends while the key is between two holders: the store hears of the second.
-func TestTheStoreHearsOfALateHandOn(t *testing.T) {
+// The time of a cohort ends between two holders. The store learns of the second one.
+func TestStoreLearnsOfALateHandOn(t *testing.T) {
 	for read := range 6 {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)

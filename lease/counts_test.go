@@ -8,9 +8,10 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/store"
 )
 
-// counts has what a manager tells as metrics. No gauge may ever be below zero.
+// counts collects the metrics of a manager. A gauge must not be below zero.
 type counts struct {
 	t  tester
 	mu sync.Mutex
@@ -19,11 +20,11 @@ type counts struct {
 	waits                                map[string]int
 	ended                                []endedHold
 	handOffs                             []time.Duration
-	onHandOff                            func() // runs before its call is told
+	onHandOff                            func() // runs before the call returns
 	kept, lost, failed                   int
-	waited                               time.Duration // of the last acquire
+	waited                               time.Duration // by the last acquire
 	state                                func() observe.State
-	waiting                              sync.Mutex // locked by a test: who is about to wait has to wait
+	waiting                              sync.Mutex // a test locks it to stop calls that are about to wait
 }
 
 type endedHold struct {
@@ -45,7 +46,7 @@ func (ta *counts) sum(of map[string]int) (sum int) {
 	return sum
 }
 
-// take returns what was counted in a map, by sorted words, and begins anew.
+// take returns the counters of a map in order, and resets them.
 func (ta *counts) take(of map[string]int) (words []string) {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
@@ -56,7 +57,7 @@ func (ta *counts) take(of map[string]int) (words []string) {
 	return words
 }
 
-// told checks that so many acquires had one result each.
+// told checks that each of so many acquires had one result.
 func (ta *counts) told(acquires int) {
 	ta.t.Helper()
 	if n := ta.sum(ta.acquired); n != acquires {
@@ -64,14 +65,14 @@ func (ta *counts) told(acquires int) {
 	}
 }
 
-// renewals are how many leases were kept, lost, and not heard of.
+// renewals returns how many leases were kept, were lost, and had a failed renewal.
 func (ta *counts) renewals() [3]int {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	return [3]int{ta.kept, ta.lost, ta.failed}
 }
 
-// delays are how long the hand-offs took.
+// delays returns the durations of the hand-offs.
 func (ta *counts) delays() []time.Duration {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
@@ -143,6 +144,6 @@ func (ta *counts) SessionEnded(reason string) {
 
 func (ta *counts) Observe(state func() observe.State) { ta.state = state }
 
-func (*counts) ObserveFleet(func() (observe.Fleet, bool)) {}
+func (*counts) ObserveFleet(func() (store.Stats, bool)) {}
 
 var _ observe.Recorder = (*counts)(nil)

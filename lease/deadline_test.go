@@ -28,8 +28,8 @@ func lostReason(err error) types.LostReason {
 	return ""
 }
 
-// The deadline is TTL less margin after the opening was sent, not answered; and
-// the app is told before the store lets anybody else have the lock.
+// The deadline is the TTL less the margin after the opening was sent, not after its answer. The app
+// is notified before the store grants the lock to another session.
 func TestDeadline(t *testing.T) {
 	for ttl, margin := range map[time.Duration]time.Duration{
 		500 * time.Millisecond: 50 * time.Millisecond,
@@ -59,7 +59,7 @@ func TestDeadline(t *testing.T) {
 						t.Errorf("lost with reason %q", reason)
 					}
 					if len(r.losses()) != 1 || !r.at[0].Equal(sent.Add(ttl-margin)) || !r.at[0].Before(expiry) {
-						t.Errorf("told %v at %v; the store's expiry is %s", r.losses(), r.at, expiry)
+						t.Errorf("notified of %v at %v; the lease expires in the store at %s", r.losses(), r.at, expiry)
 					}
 				})
 			})
@@ -67,7 +67,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// A renewal counts from when it was sent.
+// A renewal counts from the time at which it was sent.
 func TestSlowRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -90,8 +90,8 @@ func TestSlowRenewal(t *testing.T) {
 	})
 }
 
-// A renewal that is confirmed after the deadline does not revive a lease, even
-// though the store has extended it.
+// A renewal that is confirmed after the deadline does not revive a lease, even if the store has
+// extended it.
 func TestNoRevival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.StoreTimeout = time.Minute }))
@@ -100,7 +100,7 @@ func TestNoRevival(t *testing.T) {
 		proceed := r.st.holdAnswer("Renew")
 		time.Sleep(14249 * time.Millisecond)
 		r.must(r.amend(s, g))
-		r.clk.stop(2 * time.Millisecond) // past the deadline, and no timer has seen it
+		r.clk.stop(2 * time.Millisecond) // past the deadline, before any timer fires
 		proceed()
 		synctest.Wait()
 		if r.amend(s, g) == nil {
@@ -124,7 +124,7 @@ func TestReasons(t *testing.T) {
 		"the store says dead": {func(r *rig) {
 			r.must(r.st.Store.Revoke(context.Background(), []store.LeaseID{r.stored("k").Holder.Lease}))
 		}, types.LostExpired},
-		"the process stood still":   {func(r *rig) { r.clk.stop(time.Hour) }, types.LostExpired},
+		"the process was stopped":   {func(r *rig) { r.clk.stop(time.Hour) }, types.LostExpired},
 		"the machine was suspended": {func(r *rig) { r.clk.suspended.Add(int64(clock.SuspensionLimit)) }, types.LostExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -139,14 +139,14 @@ func TestReasons(t *testing.T) {
 					t.Errorf("reason %q, want %q", reason, c.outcome)
 				}
 				if l := r.losses(); len(l) != 1 || l[0].Reason != c.outcome {
-					t.Errorf("told %v", l)
+					t.Errorf("got %v", l)
 				}
 			})
 		})
 	}
 }
 
-// Every read judges by the clock, whether or not a timer has fired.
+// Every read checks the clock itself, because a timer may be late.
 func TestReadsSeeTheDeadline(t *testing.T) {
 	stopped := map[string]func(*rig){
 		"process stopped":   func(r *rig) { r.clk.stop(14250 * time.Millisecond) },
@@ -188,7 +188,7 @@ func TestReadsSeeTheDeadline(t *testing.T) {
 					g := r.lock(s, "k")
 					happens(r)
 					if holds(r, s, g) {
-						t.Error("told as held after the deadline")
+						t.Error("reported as held after the deadline")
 					}
 				})
 			})
@@ -196,7 +196,7 @@ func TestReadsSeeTheDeadline(t *testing.T) {
 	}
 }
 
-// A suspension while the lease is opened or renewed counts, wherever it fell.
+// A suspension during the opening or renewal of a lease counts, before and after the store's work.
 func TestSuspendedWhileTheStoreIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -207,7 +207,7 @@ func TestSuspendedWhileTheStoreIsAsked(t *testing.T) {
 		proceed()
 		<-a.done
 		if !store.Unavailable(a.err) {
-			t.Errorf("told %v", a.err)
+			t.Errorf("error %v", a.err)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -222,13 +222,13 @@ func TestSuspendedWhileTheStoreIsAsked(t *testing.T) {
 		r.must(r.amend(s, g))
 		r.clk.suspended.Add(1)
 		if r.amend(s, g) == nil {
-			t.Error("survived")
+			t.Error("the lease survived")
 		}
 	})
 }
 
-// A caller that comes late to its granted attempt must not tell of it.
-func TestALateCallTellsNoGrant(t *testing.T) {
+// A call that notices its grant after the deadline must not return it.
+func TestLateCallReturnsNoGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
 		s := r.session()
@@ -243,8 +243,8 @@ func TestALateCallTellsNoGrant(t *testing.T) {
 	})
 }
 
-// The remaining time of a bind:ttl grant runs until it is told.
-func TestALateCallTellsTheTimeThatIsLeft(t *testing.T) {
+// A bind:ttl grant is returned with its remaining time.
+func TestLateCallReturnsTheRemainingTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
 		for late, want := range map[time.Duration]time.Duration{
@@ -267,9 +267,9 @@ func TestALateCallTellsTheTimeThatIsLeft(t *testing.T) {
 	})
 }
 
-// The deadline passes at any moment between the looks at the clock: what is told
-// as held has time left.
-func TestTheDeadlinePassesWhileTelling(t *testing.T) {
+// The deadline may pass between any two reads of the clock. A lock that is reported as held has
+// time left.
+func TestDeadlinePassesDuringTheAnswer(t *testing.T) {
 	both := []string{"x", "y"}
 	least := func(g []types.Grant, err error) (bool, time.Duration) {
 		if err != nil {
@@ -315,14 +315,14 @@ func TestTheDeadlinePassesWhileTelling(t *testing.T) {
 				held, left := told(r, s, g)
 				r.clk.next.Store(nil)
 				if held && left <= 0 {
-					t.Errorf("%s, moment %d: told as held, with %s left", name, moment, left)
+					t.Errorf("%s, moment %d: reported as held, with %s left", name, moment, left)
 				}
 			}
 		})
 	}
 }
 
-// A change of data that is confirmed after the deadline, too.
+// A change of data that is confirmed after the deadline reports the loss.
 func TestAmendAcrossTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -333,13 +333,13 @@ func TestAmendAcrossTheDeadline(t *testing.T) {
 		r.st.set("Amend", fault{after: 2 * time.Second})
 		_, err = r.m.Amend(context.Background(), s, types.AmendRequest{Key: "k", Token: g.Token, SetData: true, Data: []byte("1")})
 		if lostReason(err) != types.LostStore {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 	})
 }
 
-// The remaining time of a bind:ttl lock counts from when the store was asked, and ends
-// before the store's: 50 ms, or 5% where that is more.
+// The remaining time of a bind:ttl lock counts from the time of the call to the store. It ends
+// before the lock does in the store, by 50 ms or by 5% if that is longer.
 func TestRemainingTimeOfBindTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -365,16 +365,16 @@ func TestRemainingTimeOfBindTTL(t *testing.T) {
 		r.st.set("Amend", fault{})
 		g, err = r.m.Amend(context.Background(), nil, types.AmendRequest{Key: "k", Token: g.Token})
 		if left := r.stored("k").Holder.ExpiresIn; err != nil || g.ExpiresIn > left-heartbeat.MinMargin {
-			t.Errorf("%s before the store's end: told %s, %v", left, g.ExpiresIn, err)
+			t.Errorf("%s before its end in the store: reported %s, %v", left, g.ExpiresIn, err)
 		}
 		r.st.set("Amend", fault{after: 500 * time.Millisecond})
 		if _, err = r.m.Amend(context.Background(), nil, types.AmendRequest{Key: "k", Token: g.Token}); lostReason(err) != types.LostExpired {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 	})
 }
 
-// Found by a check or a cancel whose answer came late, too.
+// The same holds if a check or a cancel finds the grant and its answer is late.
 func TestRemainingTimeOfBindTTLThatWaited(t *testing.T) {
 	for _, op := range []string{"Check", "Cancel"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -390,13 +390,13 @@ func TestRemainingTimeOfBindTTLThatWaited(t *testing.T) {
 			r.st.set(op, fault{after: 3 * time.Second})
 			got := a.granted(t)
 			if left := time.Until(granted.Add(time.Minute)); got.ExpiresIn > heartbeat.Reliable(left) {
-				t.Errorf("%s: expires in %s, in truth in %s", op, got.ExpiresIn, left)
+				t.Errorf("%s: reported as expiring in %s, but it expires in %s", op, got.ExpiresIn, left)
 			}
 		})
 	}
 }
 
-// A lease whose opening was answered after its deadline is not used, and revoked.
+// A lease whose opening was answered after its deadline is not used, and is revoked.
 func TestOpeningAnsweredTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -404,7 +404,7 @@ func TestOpeningAnsweredTooLate(t *testing.T) {
 		r.st.set("OpenLeases", fault{times: 1, after: time.Second})
 		_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", TTL: time.Second})
 		if !store.Unavailable(err) {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 		synctest.Wait()
 		if r.st.count("Revoke") != 1 {
@@ -413,10 +413,9 @@ func TestOpeningAnsweredTooLate(t *testing.T) {
 	})
 }
 
-// A client counts what it was told from when it asked: so however long the process is
-// stopped between looks at the clock, the time waited and the time that is left do not
-// add up to more than there was.
-func TestStoppedWhileTelling(t *testing.T) {
+// A client adds the waited time and the remaining time to the time of its call. However long the
+// process is stopped between reads of the clock, this sum does not exceed the lock's true end.
+func TestStoppedDuringTheAnswer(t *testing.T) {
 	const ttl = 15 * time.Second
 	all := func(r *rig, s *holdings.Session, req types.Request) ([]types.Grant, error) {
 		return r.m.AcquireAll(context.Background(), s, []string{"x", "y"}, req)
@@ -449,7 +448,7 @@ func TestStoppedWhileTelling(t *testing.T) {
 				r.lock(s, "lease")
 				r.lockTTL("k", ttl)
 				synctest.Wait()
-				var began atomic.Int64 // when the store began to count, since now
+				var began atomic.Int64 // when the store's time began
 				for _, op := range []string{"Acquire", "Amend"} {
 					r.st.set(op, fault{then: func() { began.Store(r.clk.ahead.Load()) }})
 				}
@@ -458,12 +457,12 @@ func TestStoppedWhileTelling(t *testing.T) {
 				r.clk.next.Store(nil)
 				r.must(err)
 				for _, g := range grants {
-					most := ttl - heartbeat.Margin(g.ExpiresIn) // its session's lease began to count now
+					most := ttl - heartbeat.Margin(g.ExpiresIn) // the lease of its session begins now
 					if g.Bind == types.BindTTL {
 						most += time.Duration(began.Load())
 					}
 					if sum := g.Waited + g.ExpiresIn; g.Token == 0 || sum > most {
-						t.Errorf("%s, moment %d: waited %s, good for %s", name, moment, g.Waited, g.ExpiresIn)
+						t.Errorf("%s, moment %d: waited %s, %s left", name, moment, g.Waited, g.ExpiresIn)
 					}
 				}
 			}

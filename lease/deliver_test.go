@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// won is a call whose attempt has won, and that has not been told yet.
+// won returns a call whose attempt is granted, but has not been delivered.
 func (r *rig) won(s *holdings.Session, req types.Request) (*attempt.Call, *attempt.Attempt) {
 	c := r.m.acquirer.NewCall(context.Background(), s, &req)
 	r.must(s.Admit(&c.Slot))
@@ -26,9 +26,8 @@ func (r *rig) won(s *holdings.Session, req types.Request) (*attempt.Call, *attem
 	return c, b
 }
 
-// A lock that is lost before its call is told of it is told to nobody: neither as held, nor
-// as lost.
-func TestLostBeforeItIsTold(t *testing.T) {
+// A lock that is lost before its call returns is reported neither as held nor as lost.
+func TestLostBeforeDelivery(t *testing.T) {
 	for name, lose := range map[string]func(*rig, *holdings.Lock){
 		"broken":                 func(_ *rig, h *holdings.Lock) { h.GiveUp(types.LostForced) },
 		"max_hold over, noticed": func(*rig, *holdings.Lock) { time.Sleep(time.Minute) },
@@ -43,17 +42,17 @@ func TestLostBeforeItIsTold(t *testing.T) {
 					s := r.session()
 					c, b := r.won(s, types.Request{Key: "k", TTL: 15 * time.Second, MinHold: hold, MaxHold: 30 * time.Second})
 					if s.Held() != 0 || s.Find("k", b.Won().Token) != nil {
-						t.Error("the app holds what it was not told")
+						t.Error("the session holds a lock that was not delivered")
 					}
 					lose(r, r.m.holdings.Get("k"))
 					g, err := c.Await(b)
 					s.Leave(&c.Slot)
 					if err == nil {
-						t.Errorf("told that it holds %+v", g)
+						t.Errorf("delivered %+v", g)
 					}
 					time.Sleep(time.Minute)
 					if lost := r.losses(); len(lost) != 0 || s.Held() != 0 || len(r.counts.ended) != 0 {
-						t.Errorf("told of %v, %d held, %v counted", lost, s.Held(), r.counts.ended)
+						t.Errorf("reported %v as lost, %d held, %v counted", lost, s.Held(), r.counts.ended)
 					}
 					r.isFree("k")
 					s.End(types.EndDropped)
@@ -64,8 +63,8 @@ func TestLostBeforeItIsTold(t *testing.T) {
 	}
 }
 
-// A lock may be broken at any moment of an acquire: the app is told of a grant that it still
-// has, or of its loss after it was told.
+// A lock may be broken at any moment of an acquire. The call returns a grant that is still held, or
+// its loss is reported later.
 func TestBrokenAtAnyMoment(t *testing.T) {
 	for _, wait := range []time.Duration{0, types.WaitForever} {
 		for moment := range 20 {
@@ -75,7 +74,7 @@ func TestBrokenAtAnyMoment(t *testing.T) {
 				r.lock(s, "warm")
 				r.clk.atRead(moment, func() {
 					if h := r.m.holdings.Get("k"); h != nil {
-						go h.GiveUp(types.LostForced) // the clock may be read with a mutex held
+						go h.GiveUp(types.LostForced) // in a goroutine, because the reader of the clock may hold a mutex
 					}
 				})
 				g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", Wait: wait})
@@ -84,7 +83,7 @@ func TestBrokenAtAnyMoment(t *testing.T) {
 				synctest.Wait()
 				lost := slices.ContainsFunc(r.losses(), func(l types.Lost) bool { return l.Token != g.Token })
 				if told := len(r.losses()) == 1; lost || told == (s.Find("k", g.Token) != nil) {
-					t.Errorf("moment %d: told of %+v and of %v", moment, g, r.losses())
+					t.Errorf("moment %d: returned %+v and reported %v", moment, g, r.losses())
 				}
 				s.End(types.EndDropped)
 				r.nothingLeft()
@@ -93,13 +92,13 @@ func TestBrokenAtAnyMoment(t *testing.T) {
 	}
 }
 
-// A wait that is lost again and again does not spin: it rests in between, longer each time.
+// A wait that is lost again and again pauses between the tries, longer each time.
 func TestWaitThatIsLostAgainAndAgainRests(t *testing.T) {
 	for name, c := range map[string]struct {
 		op   string
 		lose func(*rig)
 	}{
-		"the place is gone": {"Enqueue", func(r *rig) {
+		"the queue position is gone": {"Enqueue", func(r *rig) {
 			for _, b := range r.m.acquirer.Waiting() {
 				_, err := r.st.Store.Cancel(context.Background(), []store.Attempt{b.Ref()})
 				r.must(err)
@@ -121,7 +120,7 @@ func TestWaitThatIsLostAgainAndAgainRests(t *testing.T) {
 				a := r.ask(context.Background(), s, types.Request{Key: "k", Wait: time.Minute})
 				time.Sleep(30 * time.Second)
 				if n := r.st.count(c.op); n > 60 {
-					t.Errorf("%d times in 30 s", n)
+					t.Errorf("tried %d times in 30 s", n)
 				}
 				r.st.lift(c.op)
 				time.Sleep(2 * attempt.RestMax)
@@ -137,7 +136,7 @@ func TestWaitThatIsLostAgainAndAgainRests(t *testing.T) {
 	}
 }
 
-// The time of a wait counts while it rests.
+// The timeout of a wait includes its pauses.
 func TestTimeIsUpWhileAWaitRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -145,7 +144,7 @@ func TestTimeIsUpWhileAWaitRests(t *testing.T) {
 		r.st.set("Acquire", fault{before: time.Millisecond})
 		a := r.ask(context.Background(), r.session(), types.Request{Key: "k", Wait: 10 * time.Second})
 		if <-a.done; !errors.As(a.err, new(*types.TimeoutError)) || a.after != 10*time.Second {
-			t.Errorf("told %v after %s", a.err, a.after)
+			t.Errorf("error %v after %s", a.err, a.after)
 		}
 	})
 }

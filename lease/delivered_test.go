@@ -13,7 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// word is what another sidecar tells of an attempt's grant: no more than that.
+// word returns the news of an attempt's grant as another sidecar sends it, with no other members.
 func (r *rig) word(b *attempt.Attempt) store.News {
 	lock := r.stored(b.Key())
 	return store.News{
@@ -24,7 +24,7 @@ func (r *rig) word(b *attempt.Attempt) store.News {
 	}
 }
 
-// waiting is a call that waits behind another sidecar, and its attempt.
+// waiting starts a call that waits behind another sidecar, and returns its attempt.
 func (r *rig) waiting(other *rig, s *holdings.Session, key string, wait time.Duration) (*answer, *attempt.Attempt, int64) {
 	g := other.lockTTL(key, time.Hour)
 	a := r.wait(s, key, wait)
@@ -32,9 +32,9 @@ func (r *rig) waiting(other *rig, s *holdings.Session, key string, wait time.Dur
 	return a, r.m.acquirer.Waiting()[0], g.Token
 }
 
-// A waiter that gets its grant by a push asks nobody, and a push with only half of the id
-// is not believed.
-func TestToldOfAGrant(t *testing.T) {
+// A waiter whose grant is pushed does not ask the store. A push with only half of the id is not
+// trusted.
+func TestPushedGrant(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other, s := r.another(opt), r.session()
@@ -43,7 +43,7 @@ func TestToldOfAGrant(t *testing.T) {
 		copy(forged.ID[8:], uuid.NewString())
 		r.m.News(forged)
 		if synctest.Wait(); a.isOver() {
-			t.Fatal("believed a word that does not know the grant's id")
+			t.Fatal("a push without the full attempt id was trusted")
 		}
 		r.handOver(other, "k", token)
 		checks := r.st.count("Check")
@@ -57,7 +57,7 @@ func TestToldOfAGrant(t *testing.T) {
 	})
 }
 
-// Half of the id is a hint.
+// A push with half of the id is a hint to check.
 func TestHalfAnIDIsAHint(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -78,8 +78,8 @@ func TestHalfAnIDIsAHint(t *testing.T) {
 	})
 }
 
-// A word that comes again, or after its wait is over, changes nothing.
-func TestWordsThatComeLate(t *testing.T) {
+// A push that is repeated, or comes after the end of its wait, changes nothing.
+func TestLatePushes(t *testing.T) {
 	for name, before := range map[string]func(*rig, *holdings.Session, *answer, store.News){
 		"again": func(r *rig, s *holdings.Session, a *answer, word store.News) {
 			r.m.News(word)
@@ -88,7 +88,7 @@ func TestWordsThatComeLate(t *testing.T) {
 		"after the session's end": func(_ *rig, s *holdings.Session, _ *answer, _ store.News) { s.End(types.EndDropped) },
 		"after the lease's end": func(r *rig, _ *holdings.Session, _ *answer, _ store.News) {
 			r.buryLeases()
-			time.Sleep(6 * time.Second) // a renewal finds out
+			time.Sleep(6 * time.Second) // a renewal finds the loss
 		},
 		"after the suspension": func(r *rig, _ *holdings.Session, _ *answer, _ store.News) {
 			r.clk.stop(time.Hour)
@@ -105,7 +105,7 @@ func TestWordsThatComeLate(t *testing.T) {
 				r.m.News(word)
 				synctest.Wait()
 				if h := r.m.holdings.Get("k"); h != nil && h.Token == word.Answer.Token {
-					t.Errorf("holds the grant of the late word: %+v", h)
+					t.Errorf("the session holds the grant of the late push: %+v", h)
 				}
 				s.End(types.EndDropped)
 				time.Sleep(time.Minute)
@@ -115,9 +115,9 @@ func TestWordsThatComeLate(t *testing.T) {
 	}
 }
 
-// A word that overtakes the answer of the enqueue counts, and one that meets a cancel under
-// way is not lost: the call is told of its grant, or hands it back.
-func TestAWordMeetsOtherAnswers(t *testing.T) {
+// A push may overtake the answer of the enqueue, or meet a cancel. The call returns the grant or
+// hands it back.
+func TestPushMeetsOtherAnswers(t *testing.T) {
 	for _, op := range []string{"Enqueue", "Cancel"} {
 		t.Run(op, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -1,55 +1,54 @@
-// Package lease is the heart of a sidecar: sessions, leases, deadlines, and the locks that are granted
-// here. It does no I/O: it puts the operations of a [store.Store] in order. It reads time through one
-// [clock.Clock], so all of it runs under virtual time.
+// Package lease is the core of a sidecar: sessions, leases, deadlines, and the locks of its sessions. It
+// does no I/O itself: it calls the operations of a [store.Store] in the right order. It reads time through
+// one [clock.Clock], so tests run it under virtual time.
 //
 // # Who trusts what
 //
-// An app trusts a grant as long as the sidecar says that it holds. The sidecar trusts a grant as long as
-// it trusts the lease under it. It trusts a lease until
+// An app trusts a grant as long as the sidecar reports it as held. The sidecar trusts a grant as long as it
+// trusts the grant's lease. It trusts a lease until
 //
 //	send time of the last confirmed renewal + TTL - margin
 //
 // on the monotonic clock. The margin is 5% of the TTL, at least 50 ms. The store counts the TTL from the
-// moment when it carries the renewal out. So the sidecar stops believing before the store lets anybody
-// else have the lock. A suspended machine's monotonic clock stands still: if the boot-time clock has moved
-// ahead of it since the last renewal, the lease is not trusted either. Every read checks this; timers only
-// report a loss to an app that does not ask. A lease past its deadline is lost and never revived, even if
-// the store would still renew it.
+// moment when it carries the renewal out. So the sidecar stops trusting the lease before the store grants
+// the lock to another session. On a suspended machine, the monotonic clock stands still. Therefore the
+// lease is not trusted either if the boot-time clock has moved ahead of it since the last renewal. Every
+// read checks this; timers only report a loss to an app that does not ask. A lease past its deadline is
+// lost and never revived, even if the store would still renew it.
 //
-// If a process is stopped between the check and the app's use of the answer, only the fencing token helps:
-// the token of a key strictly grows, so what the lock protects can refuse the late one.
+// If a process is stopped between the check and the app's use of the answer, only the fencing token helps.
+// The tokens of a key strictly grow, so the protected resource can refuse a late write.
 //
 // # Sessions and locks
 //
-// A [Session] owns locks and is purely local: see package lease/internal/holdings. Its locks are held
-// under renewed leases, one for each step of the TTLs in use. So renewing 100,000 locks is one statement
-// over a handful of rows.
+// A [Session] owns locks, and exists only in its sidecar: see package lease/internal/holdings. Its locks
+// are held under renewed leases, one for each step of the TTLs in use. So one statement over a few rows
+// renews 100,000 locks.
 //
-// A grant that has arrived is a member until its call returns. If it was lost before, it is handed back,
-// and the call goes on as if it had not been granted.
+// A grant that has arrived is a member until its call returns. If the lock is lost before that, it is
+// handed back, and the call continues as if it had not been granted.
 //
-// Each bind:ttl lock has a lease of its own, which nobody renews. Any pod may release or extend it, so
-// only the store knows it. Its holder counts for itself: it is given a time with the margin taken off,
-// which runs since the question was sent. So it stops believing before the store does.
+// Each bind:ttl lock has a lease of its own, which is not renewed. Any pod may release or extend the lock,
+// so only the store knows it. Its holder counts the time itself. The reported time is reduced by the margin
+// and counts from the question, so the holder stops before the store does.
 //
 // # Holds, outcomes, signals
 //
-// A MaxHold ends a lock like a deadline: timers and reads check it. The lock is lost for its session, and
-// released until the store confirms. The store keeps a MinHold, also after the lock's lease. If nobody was
-// told of the grant, it is handed back with its hold, even if the lease is dead by then.
+// A MaxHold ends a lock like a deadline: timers and reads check it. The session loses the lock, and the release is
+// repeated until the store confirms it. The store keeps a MinHold even after the end of the lock's lease. If the
+// grant was not reported to a caller, its hold ends with the hand-back, even if the lease is dead then.
 //
 //	free ──grant──▶ held ──release, loss, end of the session──▶ free
 //	                  └──before its MinHold is over──▶ hold pending ──the hold is over──▶ free
 //
-// A request to a holder (to stop, to give up at once) lies in the store until it is read. News and
-// renewals say that there is one. A signal may overtake the grant that it means: it is kept until that
-// arrives, or cannot come any more. Repeats are harmless: a stop is delivered again only for another
-// reason, and a broken lock is gone. If a holder's sidecar does not read it, the holder loses the lock
-// with its lease.
+// A request to a holder (to stop, or to give up at once) stays in the store until it is read. News and renewals
+// report that there is one. If a signal arrives before the grant that it means, it is kept until the grant arrives
+// or can no longer arrive. Repeats are harmless: a stop is delivered again only with another reason, and a broken
+// lock is gone. If a holder's sidecar does not read the request, the holder loses the lock with its lease.
 //
 // # Calls and attempts
 //
-// A call makes attempts until one wins, or it gives up: see package lease/internal/attempt. A call for
+// A call makes attempts until one wins or the call gives up: see package lease/internal/attempt. A call for
 // several keys gets all or none: see package lease/internal/multi.
 //
 // # Watches
@@ -59,37 +58,35 @@
 // # News
 //
 // News is a hint. A wait is also checked just after its holder's expiry, as often as leases are renewed,
-// and every poll interval if the store's news does not come by itself for now. Other hints make waits be
-// checked at once. The store listens from before the first lease is opened until some time after the last:
-// waits, locks of sessions and watches all need one.
+// and every poll interval while the store cannot push news. Other hints cause a check of waits at once. The
+// store listens from before the first lease is opened until some time after the last one, because waits,
+// locks of sessions and watches all need a lease.
 //
 // # Observation
 //
-// Package observe makes spans, metrics and log lines. Nothing waits for it.
+// Package observe makes spans, metrics and log lines. Calls never wait for it.
 //
 // # What happens in each failure
 //
-//   - The app dies or its connection drops: its session ends; everything that it
-//     holds is released in one batch; its waits are cancelled, those whose
-//     enqueueing is under way once that is known.
-//   - The store does not answer: held locks live until the deadline of their
-//     lease, then they are lost (store_lost). Acquires fail; those that may have
-//     been carried out are withdrawn until the store confirms or their lease is dead.
-//     So are releases. Waits keep their place as long as their lease lives; then
-//     they attempt again under a fresh lease when the store is back.
-//   - Somebody keeps a key's row locked: operations on that key are asked again,
-//     alone, and fail after the store's timeout with nothing done. Releases and
-//     withdrawals go on; no other key waits for it.
-//   - A standby is promoted that knows less than was confirmed: a renewal names the
-//     leases of another history. The locks believed to be held under them are verified
-//     and moved to fresh leases: see package lease/internal/reconcile.
-//   - The process is stopped or the machine suspended for longer than a lease
-//     lasts: the first read afterwards finds all its locks lost (expired).
-//   - The store says that a lease is dead which is trusted here, or grants a key
-//     that is held here: the store is right; the lease, or the lock, is lost.
-//   - The sidecar stops: sessions end, waits are cancelled, leases are revoked. A
-//     store that hangs costs a few timeouts, whatever is queued.
-//   - The sidecar dies: the next one on its socket revokes its leases, and is not
-//     ready before ([Manager.ReapPredecessors]). If there is none, they expire and are
-//     revoked by the next sidecar that wants one of their locks.
+//   - The app dies or its connection drops: its session ends. All its locks are released in one batch. Its
+//     waits are cancelled; a wait that is just being enqueued is cancelled when that is known.
+//   - The store does not answer: held locks live until the deadline of their lease, then they are lost
+//     (store_lost). Acquires fail. Acquires that may have been carried out are withdrawn until the store
+//     confirms this or their lease is dead; releases are repeated likewise. Waits keep their queue position
+//     as long as their lease lives. Later they attempt again under a fresh lease when the store answers.
+//   - Another database session keeps a key's row locked: operations on that key are repeated alone, and
+//     fail after the store's timeout without an effect. Releases and withdrawals continue. Other keys are
+//     not delayed.
+//   - A standby with older data is promoted: a renewal names the leases of another history. The locks
+//     believed to be held under them are verified and moved to fresh leases: see package
+//     lease/internal/reconcile.
+//   - The process is stopped or the machine suspended for longer than a lease lasts: the first read
+//     afterwards finds all its locks lost (expired).
+//   - The store reports a trusted lease as dead, or grants a key that is held here: the store decides, so
+//     the lease, or the lock, is lost.
+//   - The sidecar stops: sessions end, waits are cancelled, leases are revoked. If the store does not
+//     answer, this takes a few timeouts, regardless of the number of queued operations.
+//   - The sidecar dies: the next one on its socket revokes its leases, and is ready only after that
+//     ([Manager.ReapPredecessors]). Otherwise the leases expire, and a sidecar that wants one of their
+//     locks reaps them.
 package lease

@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/store/memory"
 )
 
-// double is a store on memory that can be told to fail, to hang and to be slow,
-// each operation by its name, and that counts what it is asked.
+// double is a memory store whose operations can be made to fail, hang and be slow, each by its
+// name. It counts its calls.
 type double struct {
 	*memory.Store
 	traits store.Traits
@@ -25,44 +25,44 @@ type double struct {
 	attempts map[store.Attempt]bool
 	dropNews bool
 	listens  []listened
-	// placeless are operations that do not tell queue positions.
+	// placeless are operations that do not return queue positions.
 	placeless map[string]bool
 	isAway    bool
-	// locked are keys whose rows somebody else keeps locked.
+	// locked are keys whose rows are locked by another transaction.
 	locked map[string]bool
-	// blocked holds checks up in which such a key stands.
+	// blocked delays checks that contain such a key.
 	blocked map[string]chan struct{}
-	// checking is how many checks are under way, checkingMost how many were.
+	// checking is the current number of checks, checkingMost the greatest.
 	checking, checkingMost int
-	// handOffs, if set, are known to all sidecars of a test.
+	// handOffs, if set, is shared by all sidecars of a test.
 	handOffs *handOffs
-	// quiet, if not 0, is for how long asks that do not wait are told that nothing is granted.
+	// quiet, if not 0, is the remaining quiet time that asks without a wait are answered with.
 	quiet time.Duration
-	// history is that of the store, openedIn those in which leases were opened.
+	// history is that of the store. openedIn are the histories in which leases were opened.
 	history  store.History
 	openedIn map[store.LeaseID]store.History
 }
 
-// listened is one call of Listen, and how many enqueues came before it.
+// listened is one call of Listen, and the number of enqueues before it.
 type listened struct {
 	on       bool
 	enqueues int
 }
 
-// fault is what happens to an operation.
+// fault describes what happens to an operation.
 type fault struct {
-	// times limits it to so many calls; 0: until it is lifted.
+	// times limits the fault to so many calls. 0: until lift.
 	times int
-	// items limits it to calls with at least so many.
+	// items limits the fault to calls with at least so many items.
 	items int
 	// before and after are delays around the operation.
 	before, after time.Duration
-	// gate holds the operation up before it is carried out, held after it.
+	// gate delays the operation, and held delays its answer.
 	gate, held chan struct{}
-	// refuse: it is not carried out, and the caller knows that. lose: it is not
-	// carried out, forget: it is, and the caller knows neither.
+	// refuse: the operation is not carried out, with a known outcome. lose: it is not carried out.
+	// forget: it is carried out. The outcome of the last two is unknown.
 	refuse, lose, forget bool
-	// first runs before the operation is carried out, then after it.
+	// first runs before the operation, then after it.
 	first, then func()
 }
 
@@ -81,14 +81,14 @@ func (d *double) Traits() store.Traits {
 	return d.traits
 }
 
-// polls changes whether news arrives by itself. Its news does not follow.
+// polls sets whether the store sends news. This changes only the trait.
 func (d *double) polls(on bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.traits.Polls = on
 }
 
-// lockRows makes somebody else keep the rows of these keys locked, and no others.
+// lockRows locks the rows of these keys, and unlocks all others.
 func (d *double) lockRows(keys ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,7 +98,7 @@ func (d *double) lockRows(keys ...string) {
 	}
 }
 
-// unlessLocked asks for those items whose rows are not locked.
+// unlessLocked asks for the items whose rows are not locked.
 func unlessLocked[T, R any](d *double, items []T, key func(T) string, locked R, ask func([]T) ([]R, error)) ([]R, error) {
 	var free []T
 	var at []int
@@ -119,7 +119,7 @@ func unlessLocked[T, R any](d *double, items []T, key func(T) string, locked R, 
 
 func keyOf(a store.Attempt) string { return a.Key }
 
-// awaitBlocked waits while a check is held up by one of its keys.
+// awaitBlocked waits while one of the keys is blocked.
 func (d *double) awaitBlocked(ctx context.Context, waits []store.Attempt) error {
 	d.mu.Lock()
 	d.checking++
@@ -138,7 +138,7 @@ func (d *double) awaitBlocked(ctx context.Context, waits []store.Attempt) error 
 	return err
 }
 
-// away makes the store know that it is of no use now.
+// away makes the store report that it is not ready.
 func (d *double) away(away bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -154,7 +154,7 @@ func (d *double) Ready() error {
 	return d.Store.Ready()
 }
 
-// noPlaces makes operations tell no queue positions.
+// noPlaces makes operations return no queue positions.
 func (d *double) noPlaces(ops ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -164,7 +164,7 @@ func (d *double) noPlaces(ops ...string) {
 	}
 }
 
-// unplaced takes the places out of an operation's answers if they are not told.
+// unplaced removes the queue positions from the answers of a placeless operation.
 func (d *double) unplaced(op string, answers []store.Answer, err error) ([]store.Answer, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -176,8 +176,7 @@ func (d *double) unplaced(op string, answers []store.Answer, err error) ([]store
 	return answers, err
 }
 
-// blockChecks holds the checks of these keys up until the returned function is
-// called.
+// blockChecks delays the checks of these keys until the returned function is called.
 func (d *double) blockChecks(keys ...string) (unblock func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -206,7 +205,7 @@ func (d *double) Start(ctx context.Context, hear func(store.News)) error {
 	})
 }
 
-// set lets a fault happen to an operation.
+// set adds a fault to an operation.
 func (d *double) set(op string, f fault) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -221,7 +220,7 @@ func (d *double) lift(ops ...string) {
 	}
 }
 
-// every operation that a manager uses.
+// everyOp are the operations that a manager uses.
 var everyOp = []string{
 	"OpenLeases", "Renew", "Revoke", "ReapInstance", "Sweep", "Acquire", "Enqueue", "Check", "Cancel", "Withdraw",
 	"Release", "Amend", "Get", "List", "Signal", "Signals", "Heard", "Watch", "Unwatch", "HeldUnder", "Move",
@@ -233,8 +232,7 @@ func (d *double) setAll(f fault) {
 	}
 }
 
-// hold holds an operation up before it is carried out, until the returned
-// function is called.
+// hold delays an operation until the returned function is called.
 func (d *double) hold(op string) (release func()) {
 	gate := make(chan struct{})
 	d.set(op, fault{gate: gate})
@@ -244,7 +242,7 @@ func (d *double) hold(op string) (release func()) {
 	}
 }
 
-// holdAnswer holds up the answer of an operation.
+// holdAnswer delays the answer of an operation.
 func (d *double) holdAnswer(op string) (release func()) {
 	gate := make(chan struct{})
 	d.set(op, fault{held: gate})
@@ -254,8 +252,8 @@ func (d *double) holdAnswer(op string) (release func()) {
 	}
 }
 
-// count is how often an operation was called, asked of how many items, largest
-// of how many at once; total adds the calls of all operations.
+// count returns the number of calls of an operation, asked the number of their items, and largest
+// the most items in one call. total adds the calls of all operations.
 func (d *double) count(op string) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -326,7 +324,7 @@ func do[R any](ctx context.Context, d *double, op string, items int, f func(cont
 	what := d.begin(op, items)
 	var none R
 	if err := pause(ctx, what.before, what.gate); err != nil {
-		return none, &store.Error{Op: op, Err: err, Unknown: true} // on its way, perhaps
+		return none, &store.Error{Op: op, Err: err, Unknown: true} // the operation may still arrive
 	}
 	if what.refuse || what.lose {
 		return none, &store.Error{Op: op, Err: errBroken, Unknown: what.lose}

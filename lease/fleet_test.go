@@ -12,20 +12,18 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/testing/logtest"
 	"github.com/locksidecar/locksidecar/lease/internal/fleet"
-	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
 )
 
-// office is what the stores of a fleet have in common: who is elected, and what is
-// counted.
+// office is what the stores of a fleet share: the elected instance, and the counts.
 type office struct {
 	mu     sync.Mutex
 	who    string
 	until  time.Time
 	counts store.Stats
-	terms  []time.Duration // that were asked for
+	terms  []time.Duration // requested terms
 }
 
 func (o *office) holder() string {
@@ -37,7 +35,7 @@ func (o *office) holder() string {
 	return o.who
 }
 
-// take elects somebody, whoever was.
+// take elects an instance, even if another one is elected.
 func (o *office) take(who string, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -84,7 +82,7 @@ func (c counting) Stats(ctx context.Context) (store.Stats, error) {
 	})
 }
 
-// counter is a sidecar that may be elected.
+// counter is a sidecar that takes part in the election.
 type counter struct {
 	t   *testing.T
 	m   *Manager
@@ -112,21 +110,22 @@ func newCounter(t *testing.T, o *office, name string) *counter {
 	return &counter{t, m, st, clk, log}
 }
 
-// look is a scrape, and what settles before and after it.
-func (c *counter) look() (observe.Fleet, bool) {
+// look scrapes once, and lets all goroutines settle before and after.
+func (c *counter) look() (store.Stats, bool) {
 	synctest.Wait()
 	defer synctest.Wait()
 	return c.m.Fleet()
 }
 
-// scrape looks every 15 seconds for so long.
+// scrape looks every 15 seconds for this time.
 func (c *counter) scrape(d time.Duration) {
 	for until := time.Now().Add(d); time.Now().Before(until); time.Sleep(15 * time.Second) {
 		c.look()
 	}
 }
 
-// shows checks what a scrape shows: so many locks; below zero: nothing.
+// shows checks the number of locks in a scrape. A negative number means that the scrape has no such
+// metric.
 func (c *counter) shows(held int64) {
 	c.t.Helper()
 	known, ours := c.look()
@@ -138,7 +137,7 @@ func (c *counter) shows(held int64) {
 		}
 	}
 	if got != held {
-		c.t.Errorf("%s shows %d locks (-1: none of its business), want %d", c.st.name, got, held)
+		c.t.Errorf("%s shows %d locks (-1: no metric), want %d", c.st.name, got, held)
 	}
 }
 
@@ -153,32 +152,32 @@ func held(n int64) store.Stats {
 	return store.Stats{Types: []store.Stat{{Namespace: "n", Name: "t", Held: n}}}
 }
 
-// TestFleetNobodyLooks: a sidecar that nobody scrapes asks nothing, and one that
-// nobody scrapes any more stops to ask, and gives the office up.
-func TestFleetNobodyLooks(t *testing.T) {
+// TestFleetWithoutScrapes: a sidecar without scrapes does not take part in elections. When the scrapes
+// end, it stops and resigns.
+func TestFleetWithoutScrapes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &office{counts: held(3)}
 		a := newCounter(t, o, "a")
 		time.Sleep(time.Hour)
 		a.asked("Elect", 0)
 		a.asked("Stats", 0)
-		a.shows(-1) // the first look only tells that there is one
+		a.shows(-1) // the first scrape only starts the counting
 		a.shows(3)
 		time.Sleep(fleet.Watched + 2*fleet.Interval)
 		elections, counts := a.st.count("Elect"), a.st.count("Stats")
 		if who := o.holder(); who != "" || counts < 10 {
-			t.Errorf("%q is elected, and %d counts were made", who, counts)
+			t.Errorf("%q is elected, and %d counts were made, without a scrape", who, counts)
 		}
 		time.Sleep(time.Hour)
 		a.asked("Elect", elections)
 		a.asked("Stats", counts)
-		a.shows(-1) // not the old ones
+		a.shows(-1) // old counts are not shown
 		a.shows(3)
 	})
 }
 
-// TestFleetOneCounts: one of several counts, the office stays with it, and the others
-// ask seldom and show nothing.
+// TestFleetOneCounts: one of several sidecars counts, and stays elected. The others ask seldom and
+// show nothing.
 func TestFleetOneCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &office{counts: held(1)}
@@ -194,7 +193,7 @@ func TestFleetOneCounts(t *testing.T) {
 			t.Errorf("%d counts in an hour", n)
 		}
 		if n := b.st.count("Elect"); n < 10 || n > 16 {
-			t.Errorf("the loser asked %d times in an hour", n)
+			t.Errorf("the sidecar that is not elected asked %d times in an hour", n)
 		}
 		o.put(held(7))
 		time.Sleep(fleet.Interval)
@@ -202,7 +201,7 @@ func TestFleetOneCounts(t *testing.T) {
 	})
 }
 
-// TestFleetStop: who stops gives the office up, and another has it within a term.
+// TestFleetStop: a sidecar that stops resigns, and another one is elected within a term.
 func TestFleetStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &office{counts: held(1)}
@@ -222,8 +221,7 @@ func TestFleetStop(t *testing.T) {
 	})
 }
 
-// TestFleetStopHangs: a store that hangs does not hold the end up for longer than its
-// timeout.
+// TestFleetStopHangs: a store that hangs delays the stop by at most its timeout.
 func TestFleetStopHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCounter(t, &office{}, "a")
@@ -232,14 +230,14 @@ func TestFleetStopHangs(t *testing.T) {
 		began := time.Now()
 		a.m.Stop()
 		if took := time.Since(began); took != a.m.cfg.StoreTimeout {
-			t.Errorf("the end took %s", took)
+			t.Errorf("the stop took %s", took)
 		}
 		unhold()
 	})
 }
 
-// TestFleetUnknownElection: an election without an answer may have been one, so the
-// office is given up.
+// TestFleetUnknownElection: an election of unknown outcome may have succeeded, so the sidecar
+// resigns.
 func TestFleetUnknownElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &office{}
@@ -258,8 +256,8 @@ func TestFleetUnknownElection(t *testing.T) {
 	})
 }
 
-// TestFleetOfficeLost: metrics are not shown any more once somebody else is elected,
-// or once the term is over and nobody answers.
+// TestFleetOfficeLost: metrics are not shown after another instance was elected, or after the term
+// if the store does not answer.
 func TestFleetOfficeLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &office{counts: held(1)}
@@ -275,7 +273,7 @@ func TestFleetOfficeLost(t *testing.T) {
 
 		a.st.set("Elect", fault{refuse: true})
 		a.scrape(fleet.Age*fleet.Interval - 90*time.Second)
-		a.shows(1) // the office is ours until its end, the metrics are not old
+		a.shows(1) // the term is not over, and the counts are not too old
 		a.scrape(90 * time.Second)
 		a.shows(-1)
 		a.st.lift("Elect")
@@ -284,8 +282,8 @@ func TestFleetOfficeLost(t *testing.T) {
 	})
 }
 
-// TestFleetSuspended: on a machine that was suspended the term goes on, though no timer
-// does: another may be elected meanwhile, and the fleet would be shown twice.
+// TestFleetSuspended: the term ends during a suspension, though timers stop. Another sidecar may be
+// elected meanwhile, so the counts of this one are not shown.
 func TestFleetSuspended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &office{counts: held(1)}
@@ -301,8 +299,8 @@ func TestFleetSuspended(t *testing.T) {
 	})
 }
 
-// TestFleetLongTerm: a term that no sidecar asked for, by a clock of the database that
-// was wrong, is not waited for.
+// TestFleetLongTerm: the database's clock may be wrong and return a term that is longer than the
+// requested one. The sidecar does not wait for its end.
 func TestFleetLongTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &office{counts: held(1)}
@@ -315,12 +313,11 @@ func TestFleetLongTerm(t *testing.T) {
 	})
 }
 
-// TestFleetTermOver: slow counting makes metrics good for long, but not for longer
-// than the office is ours.
+// TestFleetTermOver: after slow counting, counts are shown for longer, but not beyond the term.
 func TestFleetTermOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCounter(t, &office{counts: held(1)}, "a")
-		a.st.set("Stats", fault{before: 4 * time.Second}) // good for twenty minutes
+		a.st.set("Stats", fault{before: 4 * time.Second}) // its counts are shown for twenty minutes
 		a.look()
 		time.Sleep(4 * time.Second)
 		a.shows(1)
@@ -332,8 +329,7 @@ func TestFleetTermOver(t *testing.T) {
 	})
 }
 
-// TestFleetSlowCounting: counting takes at most 1% of the time, and the office is kept
-// meanwhile.
+// TestFleetSlowCounting: counting takes at most 1% of the time, and the sidecar stays elected.
 func TestFleetSlowCounting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const took = 4 * time.Second
@@ -345,7 +341,7 @@ func TestFleetSlowCounting(t *testing.T) {
 		for range 4 * 60 {
 			a.shows(1)
 			if o.holder() != "a" {
-				t.Fatalf("the office was lost after %d counts", a.st.count("Stats"))
+				t.Fatalf("no longer elected after %d counts", a.st.count("Stats"))
 			}
 			time.Sleep(15 * time.Second)
 		}
@@ -355,7 +351,7 @@ func TestFleetSlowCounting(t *testing.T) {
 	})
 }
 
-// TestFleetOldFigures: what was counted more than three intervals ago is not shown.
+// TestFleetOldFigures: counts older than three intervals are not shown.
 func TestFleetOldFigures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCounter(t, &office{counts: held(1)}, "a")
@@ -366,21 +362,21 @@ func TestFleetOldFigures(t *testing.T) {
 		a.scrape(15 * time.Second)
 		a.shows(-1)
 		if n := a.st.count("Stats"); n < 3 {
-			t.Errorf("%d counts: it does not try again", n)
+			t.Errorf("%d counts: no further try", n)
 		}
 		if n := strings.Count(a.log.String(), "level=WARN msg=\"the fleet's locks cannot be counted"); n != 1 {
-			t.Errorf("said %d times that the counting fails, want once:\n%s", n, a.log.String())
+			t.Errorf("logged %d times that the counting fails, want once:\n%s", n, a.log.String())
 		}
 		a.st.lift("Stats")
 		a.scrape(fleet.Interval)
 		a.shows(1)
 		if !strings.Contains(a.log.String(), "counted again") {
-			t.Errorf("not said that it works again:\n%s", a.log.String())
+			t.Errorf("the log does not report that counting works again:\n%s", a.log.String())
 		}
 	})
 }
 
-// TestFleetNeverBlocks: a look returns at once, whatever the store does.
+// TestFleetNeverBlocks: a scrape returns at once, even if the store hangs.
 func TestFleetNeverBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCounter(t, &office{}, "a")

@@ -16,15 +16,15 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// gathering is a queue: the first call of a sidecar has just got the key, after a second. Behind it wait a call of
-// another pod, and others of the sidecar.
+// gathering is a queue whose holder, the first call of a sidecar, waited a second for the key.
+// Behind it wait a call of another pod and further calls of the sidecar.
 type gathering struct {
 	*rig
 	other       *rig
 	first       *answer
 	theirs      *answer
 	ours        []*answer
-	statements  int // that queued calls until now
+	statements  int // number of statements that have queued calls
 	queueLength int
 }
 
@@ -48,7 +48,7 @@ func newGathering(t *testing.T, ours int) *gathering {
 
 func (g *gathering) waitLong() *answer { return g.wait(g.session(), "k", types.WaitForever) }
 
-// queuedBy checks how many statements have queued calls since.
+// queuedBy checks how many further statements have queued calls.
 func (g *gathering) queuedBy(statements int) {
 	g.t.Helper()
 	synctest.Wait()
@@ -57,7 +57,7 @@ func (g *gathering) queuedBy(statements int) {
 	}
 }
 
-// queued checks how many more calls were queued, by how many statements.
+// queued checks how many further calls were queued, and by how many statements.
 func (g *gathering) queued(calls, statements int) {
 	g.t.Helper()
 	g.queuedBy(statements)
@@ -66,7 +66,7 @@ func (g *gathering) queued(calls, statements int) {
 	}
 }
 
-// served frees the key for one call after the other, in this order.
+// served frees the key for each of these calls in turn.
 func (g *gathering) served(calls ...*answer) {
 	g.t.Helper()
 	for i, c := range calls {
@@ -84,7 +84,8 @@ func (g *gathering) served(calls ...*answer) {
 	}
 }
 
-// Calls that come while others of their sidecar are served are queued together, after a while, in their order.
+// Calls come while other calls of their sidecar are served. They are queued together after a delay,
+// in their order.
 func TestCallsAreGathered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 4)
@@ -99,7 +100,8 @@ func TestCallsAreGathered(t *testing.T) {
 	})
 }
 
-// Calls are queued at once when few are ahead of them, and before those have left.
+// Gathered calls are queued when few calls are ahead of them in the store's queue, before it is
+// empty.
 func TestGatheredCallsAreQueuedBeforeTheLineIsEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 3)
@@ -107,28 +109,28 @@ func TestGatheredCallsAreQueuedBeforeTheLineIsEmpty(t *testing.T) {
 		g.first.free(g.rig)
 		more := []*answer{g.waitLong(), g.waitLong(), g.waitLong()}
 		g.served(g.theirs)
-		g.queuedBy(0) // two are ahead
+		g.queuedBy(0) // two calls are ahead
 		g.served(g.ours[0])
-		g.queuedBy(1) // one is
+		g.queuedBy(1) // one call is ahead
 		g.served(append(g.ours[1:], more...)...)
 		if d := time.Since(began); d != 0 {
-			t.Errorf("it took %v", d)
+			t.Errorf("it took %v until the call was queued", d)
 		}
 		g.nothingLeft()
 	})
 }
 
-// In these cases a call is queued at once.
-func TestNobodyIsGatheredInVain(t *testing.T) {
+// In these cases a call is queued at once, not gathered.
+func TestCallsThatAreNotGathered(t *testing.T) {
 	cases := map[string]struct {
 		ours   int
 		before func(g *gathering)
 		req    types.Request
 	}{
-		"no call of the sidecar is ahead":       {ours: 0},
-		"none has left the queue for some time": {ours: 4, before: func(*gathering) { time.Sleep(attempt.MaxGather) }},
-		"its wait is over soon":                 {ours: 4, req: types.Request{Wait: 2*attempt.MaxGather - time.Millisecond}},
-		"it is directly behind one that was just queued": {ours: 4, before: func(g *gathering) {
+		"no call of the sidecar is ahead":          {ours: 0},
+		"no call has left the queue for some time": {ours: 4, before: func(*gathering) { time.Sleep(attempt.MaxGather) }},
+		"its wait ends soon":                       {ours: 4, req: types.Request{Wait: 2*attempt.MaxGather - time.Millisecond}},
+		"it is directly behind a call that was just queued": {ours: 4, before: func(g *gathering) {
 			g.ask(context.Background(), g.session(), types.Request{Key: "k", Wait: attempt.MaxGather})
 			synctest.Wait()
 			g.statements, g.queueLength = g.statements+1, g.queueLength+1
@@ -152,7 +154,7 @@ func TestNobodyIsGatheredInVain(t *testing.T) {
 	}
 }
 
-// After short waits calls are gathered for a short time.
+// After a short wait, calls are gathered for a short time.
 func TestCallsAreGatheredForAPartOfTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 4)
@@ -182,7 +184,8 @@ func TestCallsAreGatheredForAPartOfTheWait(t *testing.T) {
 	})
 }
 
-// A gathered call may end in these ways. Nothing of it is left, and those behind it are queued.
+// A gathered call may end in these ways. It leaves nothing behind, and the calls behind it are
+// queued.
 func TestGatheredCallsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 4)
@@ -220,7 +223,8 @@ func TestGatheredCallsEnd(t *testing.T) {
 	})
 }
 
-// Calls are gathered when one of these comes. Each of them has its outcome, and nothing is left of it.
+// Calls are being gathered when one of these events happens. Each call ends with the right outcome
+// and leaves nothing behind.
 func TestGatheredCallsMeetTrouble(t *testing.T) {
 	cases := map[string]func(g *gathering, gathered []*answer){
 		"the sidecar drains": func(g *gathering, gathered []*answer) {
@@ -228,11 +232,11 @@ func TestGatheredCallsMeetTrouble(t *testing.T) {
 			for _, c := range gathered {
 				<-c.done
 				if !errors.Is(c.err, types.ErrDraining) {
-					g.t.Errorf("it ended with %v", c.err)
+					g.t.Errorf("the call ended with %v", c.err)
 				}
 			}
 			if n := g.m.acquirer.Kept()["keys with arrivals"]; n != 0 {
-				g.t.Errorf("arrivals at %d keys are kept", n)
+				g.t.Errorf("arrivals of %d keys are kept", n)
 			}
 			time.Sleep(attempt.MaxGather)
 			g.queuedBy(0)
@@ -242,7 +246,7 @@ func TestGatheredCallsMeetTrouble(t *testing.T) {
 			for _, c := range gathered {
 				<-c.done
 				if !store.Unavailable(c.err) {
-					g.t.Errorf("it ended with %v", c.err)
+					g.t.Errorf("the call ended with %v", c.err)
 				}
 			}
 			g.served(append([]*answer{g.first, g.theirs}, g.ours...)...)
@@ -274,8 +278,8 @@ func TestGatheredCallsMeetTrouble(t *testing.T) {
 	}
 }
 
-// Calls of two sidecars that come back at once have long cohorts. Without gathering, their calls alternate in the
-// queue, and cohorts have one or two.
+// The calls of two sidecars return to a key at once. Gathering gives them long cohorts. Otherwise,
+// they would alternate in the queue, with cohorts of one or two calls.
 func TestCallsThatComeBackHaveLongCohorts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const each = 16

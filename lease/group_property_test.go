@@ -16,10 +16,9 @@ import (
 	"github.com/locksidecar/locksidecar/store/memory"
 )
 
-// TestGroupProperties lets groups of random keys, in random order, and single calls
-// want the same few keys, again and again, at several sidecars. Nobody waits for
-// ever: every call is granted, whoever waits the longest within the time that all the
-// others could need; never do two hold a key; and in the end nothing is left.
+// TestGroupProperties lets groups and single calls at several sidecars compete for a few keys, in
+// random order. Each call is granted within the time that all others could need. A key never has
+// two holders, and nothing is left at the end.
 func TestGroupProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		sides := make([][]option, rapid.IntRange(1, 3).Draw(rt, "sidecars"))

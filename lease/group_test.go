@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// answers is what an AcquireAll that runs beside the test returns.
+// answers is the result of an AcquireAll that runs beside the test.
 type answers struct {
 	g    []types.Grant
 	err  error
@@ -30,7 +31,7 @@ func (r *rig) askAll(ctx context.Context, s *holdings.Session, req types.Request
 	return a
 }
 
-// waitAll waits for several keys beside the test.
+// waitAll starts a wait for several keys beside the test.
 func (r *rig) waitAll(s *holdings.Session, keys ...string) *answers {
 	return r.askAll(context.Background(), s, types.Request{Wait: types.WaitForever}, keys...)
 }
@@ -58,7 +59,7 @@ func (a *answers) granted(t tester, keys ...string) []types.Grant {
 	return a.g
 }
 
-// isFree checks that somebody else gets a key at once, and lets it go.
+// isFree checks that another session gets each key at once, and releases it.
 func (r *rig) isFree(keys ...string) {
 	r.t.Helper()
 	synctest.Wait()
@@ -76,16 +77,16 @@ func TestGroupAtOnce(t *testing.T) {
 		a := r.askAll(context.Background(), s, types.Request{Owner: "o"}, "c", "a", "b")
 		for _, g := range a.granted(t, "c", "a", "b") {
 			if h := r.stored(g.Key); h.Token != g.Token || h.Holder.Owner != "o" {
-				t.Errorf("%+v", h)
+				t.Errorf("got %+v", h)
 			}
 		}
 		if n := r.m.holdings.Kept()["pending calls"]; s.Held() != 3 || n != 0 {
 			t.Errorf("%d held, %d pending", s.Held(), n)
 		}
 		if n := r.st.count("Acquire"); !r.st.traits.Inline && n != 1 {
-			t.Errorf("%d questions", n)
+			t.Errorf("%d statements", n)
 		}
-		// All or nothing, and the missing key is named.
+		// If a key is missing, the group gets no key, and the answer names the missing key.
 		a = r.askAll(context.Background(), other, types.Request{NoCache: true}, "x", "b", "z")
 		<-a.done
 		var held *types.HeldError
@@ -106,10 +107,10 @@ func TestGroupWaits(t *testing.T) {
 		b, d := r.lock(other, "b"), r.lock(other, "d")
 		a := r.waitAll(s, "a", "b", "c", "d")
 		if r.stored("a").Holder.Session != s.Name() {
-			t.Error("what stands before the missing key is not held")
+			t.Error("the keys before the missing one are not held")
 		}
 		r.isFree("c")
-		// The app does not see what its group has.
+		// The app does not see the members of its group.
 		part := r.stored("a")
 		if v, err := r.m.Get(context.Background(), s, "a", false); err != nil || v.Mine || s.Held() != 0 {
 			t.Errorf("shown: %+v, %d held, %v", v, s.Held(), err)
@@ -118,15 +119,15 @@ func TestGroupWaits(t *testing.T) {
 			t.Errorf("listed: %+v", p)
 		}
 		if p, _ := r.m.List(context.Background(), s, types.ListRequest{Scope: types.ScopeAll, Limit: 10}); p.Locks[0].Mine {
-			t.Errorf("listed as mine: %+v", p)
+			t.Errorf("listed as the session's own: %+v", p)
 		}
 		if _, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "a", Token: part.Token}); err == nil {
-			t.Error("a part was released")
+			t.Error("a member was released")
 		}
 		r.release(other, b)
 		synctest.Wait()
 		if a.isOver() || r.stored("c").Holder.Session != s.Name() {
-			t.Error("it does not go on to the next key")
+			t.Error("the group does not continue with the next key")
 		}
 		r.release(other, d)
 		g := a.granted(t, "a", "b", "c", "d")
@@ -143,7 +144,7 @@ func TestGroupWaits(t *testing.T) {
 	})
 }
 
-// Groups that name the same keys in opposite orders do not wait for each other in a circle.
+// Groups that name the same keys in opposite orders do not deadlock.
 func TestGroupsInOppositeOrders(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -161,7 +162,7 @@ func TestGroupsInOppositeOrders(t *testing.T) {
 	})
 }
 
-// A group is queued as any other: nobody who comes later gets the key before.
+// A group keeps its queue position: later calls do not get the key before it.
 func TestGroupIsNotOvertaken(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -181,7 +182,7 @@ func TestGroupIsNotOvertaken(t *testing.T) {
 	})
 }
 
-// A group whose wait ends keeps nothing, whatever ended it.
+// A group whose wait ends releases its members, for each reason.
 func TestGroupLeaves(t *testing.T) {
 	for name, leave := range map[string]func(r *rig, s *holdings.Session, cancel func()) error{
 		"call": func(_ *rig, _ *holdings.Session, cancel func()) error { cancel(); return types.ErrCallerLeft },
@@ -215,10 +216,10 @@ func TestGroupLeaves(t *testing.T) {
 				}
 				r.isFree("a", "c")
 				if l := r.stored("A"); name != "session" && l.Held {
-					t.Error("a bind:ttl part is still held")
+					t.Error("a bind:ttl member is still held")
 				}
 				if len(r.losses()) != 0 {
-					t.Errorf("told: %v", r.losses())
+					t.Errorf("lost %v", r.losses())
 				}
 				cancel()
 				<-ttl.done
@@ -244,11 +245,12 @@ func TestGroupLimits(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		asked := r.st.count("Acquire")
-		var holds *types.HoldsError
-		if err := ask("a", "x"); !errors.As(err, &holds) || holds.Key != "x" || r.st.count("Acquire") != asked {
+		var holds *types.InvalidError
+		if err := ask("a", "x"); !errors.As(err, &holds) || !strings.Contains(holds.Text, `"x"`) || r.st.count("Acquire") != asked {
 			t.Errorf("%v", err)
 		}
-		// While a group waits, its keys count, and it is one call that waits.
+		// While a group waits, each of its keys counts as held, and the group counts as one waiting
+		// call.
 		hot := r.lock(other, "b")
 		a := r.waitAll(s, "a", "b")
 		if _, err := r.try(s, "y"); !errors.As(err, &limit) {
@@ -276,7 +278,7 @@ func TestGroupLimits(t *testing.T) {
 	})
 }
 
-// Parts that are handed back keep no hold: nobody was told of them.
+// Members that are handed back do not keep their MinHold, because they were not delivered.
 func TestGroupMinHold(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -296,13 +298,13 @@ func TestGroupMinHold(t *testing.T) {
 		r.release(s, g[0])
 		synctest.Wait()
 		if l := r.stored("x"); !l.Held || !l.Holder.HoldPending {
-			t.Errorf("%+v", l)
+			t.Errorf("got %+v", l)
 		}
 	})
 }
 
-// bind:ttl parts last while the group waits, however long, and all for their TTL
-// from the answer, less the margin.
+// bind:ttl members last while the group waits. The answer promises the full TTL for all, less the
+// margin.
 func TestGroupTTL(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -316,11 +318,11 @@ func TestGroupTTL(t *testing.T) {
 		r.release(other, d)
 		g := a.granted(t, "a", "b", "c", "d")
 		if g[0].Token != part.Token {
-			t.Error("the first was lost meanwhile")
+			t.Error("the first member was lost meanwhile")
 		}
 		for _, g := range g {
 			if g.ExpiresIn != 2850*time.Millisecond || r.stored(g.Key).Holder.ExpiresIn != 3*time.Second || g.Session != "" {
-				t.Errorf("%+v", g)
+				t.Errorf("got %+v", g)
 			}
 			r.release(nil, g)
 		}
@@ -329,8 +331,8 @@ func TestGroupTTL(t *testing.T) {
 	})
 }
 
-// A group that is asked for again under its request id is told the same grants; and a
-// repeat that fails does not hand back what the first was told.
+// A group that is repeated with its request id gets the same grants. A repeat that fails does not
+// hand back the grants of the first call.
 func TestGroupRepeats(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -339,9 +341,9 @@ func TestGroupRepeats(t *testing.T) {
 		first := r.askAll(context.Background(), nil, req, "a", "b").granted(t, "a", "b")
 		again := r.askAll(context.Background(), nil, req, "a", "b").granted(t, "a", "b")
 		if first[0].Token != again[0].Token || first[1].Token != again[1].Token {
-			t.Errorf("%+v, then %+v", first, again)
+			t.Errorf("got %+v, then %+v", first, again)
 		}
-		r.m.HandBack(nil, again[0]) // the first still has it
+		r.m.HandBack(nil, again[0]) // the first call still has it
 		r.isHeldUnder(first[0])
 		r.release(nil, first[1])
 		r.lock(other, "b")
@@ -353,8 +355,7 @@ func TestGroupRepeats(t *testing.T) {
 		}
 		synctest.Wait()
 		r.isHeldUnder(first[0])
-		// A grant that nobody was told of is handed back, also under a request id, and
-		// acquired anew.
+		// An undelivered grant is handed back, also with a request id, and acquired again.
 		req.RequestID, req.Wait = uuid.New(), 5*time.Second
 		a = r.askAll(context.Background(), nil, req, "c", "b", "d")
 		<-a.done
@@ -372,7 +373,7 @@ func (r *rig) isHeldUnder(g types.Grant) {
 	}
 }
 
-// A part counts once against the limit, and nobody enters it.
+// A member counts once against the limit, and cannot be reentered.
 func TestGroupMember(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt, with(func(c *types.Config) { c.MaxLocksPerSession = 3 }))
@@ -388,13 +389,13 @@ func TestGroupMember(t *testing.T) {
 		r.release(other, b)
 		a.granted(t, "a", "b")
 		if g, err := r.m.Acquire(context.Background(), s, enter); err != nil || g.Reentry != 2 {
-			t.Errorf("%+v, %v", g, err)
+			t.Errorf("got %+v, %v", g, err)
 		}
 	})
 }
 
-// A repeatable group asks again with the same attempt id for a key that it has handed back:
-// only when the release is done, which would free it.
+// A group with a request id uses the same attempt id again for a key that it handed back. It does
+// so only after the release, which would otherwise free the new grant.
 func TestGroupAsksAfterRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -414,7 +415,8 @@ func TestGroupAsksAfterRelease(t *testing.T) {
 	})
 }
 
-// A part may be lost in the moment in which the others are there: then none is shown.
+// A member may be lost at the moment in which the group is complete. Then the group publishes no
+// member.
 func TestGroupRevealsAllOrNone(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -428,9 +430,9 @@ func TestGroupRevealsAllOrNone(t *testing.T) {
 		}
 		r.m.holdings.Get("b").GiveUp(types.LostForced)
 		if g.Complete() || s.Held() != 0 || s.Find("a", r.stored("a").Token) != nil {
-			t.Error("shown in part")
+			t.Error("the group was published in part")
 		}
-		synctest.Wait() // it is released
+		synctest.Wait() // the release is done
 		r.must(g.Acquire())
 		if s.Held() != 2 {
 			t.Errorf("%d held", s.Held())

@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// A question of which nobody knows the outcome is withdrawn for each key.
+// A statement of unknown outcome is withdrawn for each key.
 func TestGroupUnknownOutcome(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -23,9 +23,9 @@ func TestGroupUnknownOutcome(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.isFree("a", "b")
 		if r.st.traits.Inline {
-			return // and no call can leave
+			return // so the call cannot leave
 		}
-		// The call leaves while the question is under way.
+		// The call leaves during the statement.
 		release := r.st.holdAnswer("Acquire")
 		ctx, cancel := context.WithCancel(context.Background())
 		a := r.askAll(ctx, s, types.Request{}, "a", "b")
@@ -41,7 +41,7 @@ func TestGroupUnknownOutcome(t *testing.T) {
 	})
 }
 
-// A part that is lost while the group waits is got again; the app hears nothing.
+// A member that is lost while the group waits is acquired again, and the app is not notified.
 func TestGroupLosesMember(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -60,21 +60,21 @@ func TestGroupLosesMember(t *testing.T) {
 		if a.isOver() {
 			t.Fatalf("granted without one of its keys: %+v", a.g)
 		}
-		r.isFree("b", "c") // and not held while it waits for what stands before
+		r.isFree("b", "c") // not held while the group waits for the key before
 		r.release(other, taken)
 		if g := a.granted(t, "a", "b", "c"); g[0].Token <= part.Token {
 			t.Errorf("%d after %d", g[0].Token, part.Token)
 		}
 		if len(r.losses()) != 0 {
-			t.Errorf("told: %v", r.losses())
+			t.Errorf("lost %v", r.losses())
 		}
 		if _, lost := s.LossOf("a", part.Token); lost {
-			t.Error("remembered as a loss of the app")
+			t.Error("the loss is remembered for the app")
 		}
 	})
 }
 
-// When the lease under all parts is lost, the group begins again under a fresh one.
+// When the lease of all members is lost, the group begins again under a fresh lease.
 func TestGroupLosesLease(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -90,12 +90,12 @@ func TestGroupLosesLease(t *testing.T) {
 		b.release(other, hot)
 		a.granted(t, "a", "b")
 		if len(r.losses()) != 0 || s.Held() != 2 {
-			t.Errorf("told: %v, %d held", r.losses(), s.Held())
+			t.Errorf("lost %v, %d held", r.losses(), s.Held())
 		}
 	})
 }
 
-// A row that is kept locked is asked for again, alone, as for a single lock.
+// If a row is locked, its key is asked for again alone, as for a single lock.
 func TestGroupLockedRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -118,7 +118,7 @@ func TestGroupLockedRow(t *testing.T) {
 	})
 }
 
-// A bind:ttl part that somebody else releases is got again.
+// A bind:ttl member that another client releases is acquired again.
 func TestGroupTTLLosesMember(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -138,16 +138,16 @@ func TestGroupTTLLosesMember(t *testing.T) {
 	})
 }
 
-// Calls that came for a later key while a group waited for its lease get it before the group,
-// whether they ask for it or are on their way into the queue.
-func TestGroupTakesNoLaterKeyBeforeWhoCameForIt(t *testing.T) {
+// Calls come for a later key while a group waits for its lease. They get the key before the group,
+// even if their statements are still in flight.
+func TestGroupDoesNotOvertakeCallsForItsLaterKeys(t *testing.T) {
 	for _, op := range []string{"Acquire", "Enqueue"} {
 		t.Run(op, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
 				other := r.another()
 				o, s := other.session(), r.session()
-				r.lock(r.session(), "warm") // the lease of the single call is open
+				r.lock(r.session(), "warm") // opens the lease of the single call
 				held := other.lock(o, "b")
 				opened := r.st.hold("OpenLeases")
 				group := r.askAll(context.Background(), s, types.Request{Wait: types.WaitForever, TTL: time.Minute}, "a", "b")
@@ -158,7 +158,7 @@ func TestGroupTakesNoLaterKeyBeforeWhoCameForIt(t *testing.T) {
 				opened()
 				synctest.Wait()
 				if group.isOver() {
-					t.Fatalf("the group has the key before the call: %+v %v", group.g, group.err)
+					t.Fatalf("the group was granted before the call: %+v %v", group.g, group.err)
 				}
 				close(gate)
 				r.inOrder([]*answer{single})

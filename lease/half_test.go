@@ -13,17 +13,16 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// namesakes are two requests for the key k with attempt ids of the same first half, which is
-// all that a hint names. A search for such a pair takes 1.7 billion hashes.
+// namesakes are two requests for the key k whose attempt ids have the same first half. A hint
+// contains only this half. A search for such a pair takes 1.7 billion hashes.
 var namesakes = [2]uuid.UUID{
 	uuid.MustParse("f54e4e5c-ebba-4efa-8000-000000000000"),
 	uuid.MustParse("ed400fab-72de-48e5-8000-000000000000"),
 }
 
-// Requests whose attempt ids have the same first half are no less checked, told, and
-// counted than others.
+// Requests whose attempt ids share the first half are checked, answered and counted separately.
 func TestNamesakesWait(t *testing.T) {
-	for _, how := range []string{"told", "hinted", "checked"} {
+	for _, how := range []string{"pushed", "hinted", "checked"} {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
@@ -37,10 +36,10 @@ func TestNamesakesWait(t *testing.T) {
 				}
 				all := r.m.acquirer.Waiting()
 				if len(all) != 2 || all[0].Ref().ID == all[1].Ref().ID || store.HalfOf(all[0].Ref().ID) != store.HalfOf(all[1].Ref().ID) {
-					t.Fatalf("%d wait, whose ids should be two with one half", len(all))
+					t.Fatalf("%d attempts wait, want two with one half id", len(all))
 				}
 				if n, shown := r.m.acquirer.QueueLength("k"), r.counts.sum(r.counts.waits); n != 2 || shown != 2 {
-					t.Errorf("%d wait, %d are shown", n, shown)
+					t.Errorf("%d attempts wait, %d are shown", n, shown)
 				}
 				half := store.AttemptID{}
 				id := all[0].Ref().ID
@@ -48,7 +47,7 @@ func TestNamesakesWait(t *testing.T) {
 				for i, a := range asked {
 					before, limit := time.Now(), time.Duration(0)
 					switch how {
-					case "told":
+					case "pushed":
 						_, err := other.m.Release(context.Background(), nil, types.ReleaseRequest{Key: "k", Token: token})
 						r.must(err)
 					case "hinted":
@@ -57,7 +56,7 @@ func TestNamesakesWait(t *testing.T) {
 						limit = attempt.HintPause
 						synctest.Wait()
 						if n := r.st.asked("Check"); i == 0 && n != 2 {
-							t.Errorf("%d were checked, the hint is for both", n)
+							t.Errorf("%d attempts were checked, but the hint is for both", n)
 						}
 					case "checked":
 						r.handOver(other, "k", token)
@@ -65,11 +64,11 @@ func TestNamesakesWait(t *testing.T) {
 					}
 					g := a.granted(t)
 					if took := time.Since(before); took > limit {
-						t.Errorf("%d: granted %s after", i, took)
+						t.Errorf("%d: granted %s after the hint", i, took)
 					}
 					synctest.Wait()
 					if i == 0 && asked[1].isOver() {
-						t.Fatalf("the other was told of it, too: %+v, %v", asked[1].g, asked[1].err)
+						t.Fatalf("the other call ended, too: %+v, %v", asked[1].g, asked[1].err)
 					}
 					token = g.Token
 				}

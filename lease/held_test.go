@@ -9,8 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// Members that few locks have are stored apart, and the others share an empty value:
-// nothing of one lock may be seen in another.
+// Rarely used members of locks are stored apart, and locks without them share one empty value. A
+// lock must not show the members of another.
 func TestLocksShareNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -30,7 +30,7 @@ func TestLocksShareNothing(t *testing.T) {
 	})
 }
 
-// How long a lock is held does not depend on how long the sidecar runs.
+// The held time of a lock does not depend on the uptime of the sidecar.
 func TestHeldForOnALongRunningSidecar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// A lock is released, and lost, when its MaxHold is over, and the claims of its
-// holder are told so for as long as its session lives.
+// A lock is released, and lost, when its MaxHold is over. Later claims get this reason for as long
+// as the session lives.
 func TestMaxHold(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"free key": 0, "hand-off": types.WaitForever} {
 		t.Run(name, func(t *testing.T) {
@@ -27,7 +27,7 @@ func TestMaxHold(t *testing.T) {
 				a := r.ask(context.Background(), s, types.Request{Key: "k", Wait: wait, MaxHold: 10 * time.Second, Owner: "o"})
 				g := a.granted(t)
 				if g.ExpiresIn > 10*time.Second {
-					t.Errorf("to be relied on for %s", g.ExpiresIn)
+					t.Errorf("guaranteed for %s", g.ExpiresIn)
 				}
 				r.get(s, as("o", "k", 0))
 				granted := a.at
@@ -37,7 +37,7 @@ func TestMaxHold(t *testing.T) {
 					t.Errorf("held for %s", held)
 				}
 				if l := r.losses(); len(l) != 1 || l[0] != (types.Lost{Key: "k", Token: g.Token, Reason: types.LostMaxHold}) {
-					t.Errorf("told %+v", l)
+					t.Errorf("got %+v", l)
 				}
 				time.Sleep(time.Hour)
 				if reason := lostReason(r.free(s, "k", g.Token)); reason != types.LostMaxHold {
@@ -50,7 +50,7 @@ func TestMaxHold(t *testing.T) {
 	}
 }
 
-// A timer may come late: every read sees that a MaxHold is over.
+// Every read checks MaxHold itself, because a timer may be late.
 func TestMaxHoldIsCheckedOnEveryRead(t *testing.T) {
 	ctx := context.Background()
 	for name, read := range map[string]func(*rig, *holdings.Session, types.Grant) bool{
@@ -87,7 +87,7 @@ func TestMaxHoldIsCheckedOnEveryRead(t *testing.T) {
 				if !read(r, s, g) {
 					t.Error("read as held")
 				}
-				r.st.lift("Release") // the release is tried until it is confirmed
+				r.st.lift("Release") // the release is retried until it is confirmed
 				time.Sleep(3 * time.Second)
 				r.nothingLeft()
 			})
@@ -95,8 +95,8 @@ func TestMaxHoldIsCheckedOnEveryRead(t *testing.T) {
 	}
 }
 
-// The time of a MaxHold runs since the store was asked. When it is over before the
-// answer comes, nobody is told that the lock is held.
+// MaxHold counts from the call to the store. If it is over before the answer, the lock is not
+// reported as held.
 func TestMaxHoldOverBeforeTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -104,10 +104,10 @@ func TestMaxHoldOverBeforeTheAnswer(t *testing.T) {
 		r.lock(s, "other")
 		r.st.set("Acquire", fault{after: time.Second})
 		if g := r.get(s, types.Request{Key: "k", MaxHold: 3 * time.Second, NoCache: true}); g.ExpiresIn != 2*time.Second {
-			t.Errorf("to be relied on for %s", g.ExpiresIn)
+			t.Errorf("guaranteed for %s", g.ExpiresIn)
 		}
 		if _, err := r.m.Acquire(context.Background(), s, types.Request{Key: "l", MaxHold: time.Second}); !store.Unavailable(err) {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 		s.End(types.EndDropped)
 		time.Sleep(time.Second)
@@ -115,7 +115,7 @@ func TestMaxHoldOverBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// A lock that is released in time is not lost when its MaxHold would be over.
+// A lock that is released in time is not reported as lost at the end of its MaxHold.
 func TestReleasedBeforeMaxHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -124,14 +124,14 @@ func TestReleasedBeforeMaxHold(t *testing.T) {
 		g := r.get(s, types.Request{Key: "k"})
 		time.Sleep(time.Minute)
 		if l := r.losses(); len(l) != 0 {
-			t.Errorf("told %+v", l)
+			t.Errorf("got %+v", l)
 		}
 		r.release(s, g)
 	})
 }
 
-// Nobody gets a key before its MinHold is over, whatever becomes of its holder, and
-// whoever waits gets it just then.
+// A key is not granted again before its MinHold is over, even if the holder is dead. A waiter gets
+// the key just then.
 func TestMinHold(t *testing.T) {
 	for name, end := range map[string]func(*rig, *holdings.Session, types.Grant){
 		"released":      func(r *rig, s *holdings.Session, g types.Grant) { r.release(s, g) },
@@ -162,13 +162,13 @@ func TestMinHold(t *testing.T) {
 					case "kept":
 						time.Sleep(time.Minute)
 						if a.isOver() {
-							t.Fatalf("told %+v, %v", a.g, a.err)
+							t.Fatalf("got %+v, %v", a.g, a.err)
 						}
 						r.release(s, g)
 						hold = time.Minute + time.Second
 					case "released":
 						if reason := refusedFor(r.free(s, "k", g.Token)); reason != types.ReasonReleased {
-							t.Errorf("released again: %q", reason)
+							t.Errorf("second release: %q", reason)
 						}
 					}
 					got := a.granted(t)
@@ -185,8 +185,7 @@ func TestMinHold(t *testing.T) {
 	}
 }
 
-// Locks with a MinHold are held under the same lease as others, which goes on when they are
-// released.
+// Locks with a MinHold share a lease with other locks. Their release does not end the lease.
 func TestMinHoldUnderASharedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -209,7 +208,7 @@ func TestMinHoldUnderASharedLease(t *testing.T) {
 	})
 }
 
-// A lock that nobody was told of is freed, hold or not.
+// A lock that was not delivered is freed at once, without its MinHold.
 func TestMinHoldUndelivered(t *testing.T) {
 	minute := types.Request{Key: "k", MinHold: time.Hour, NoCache: true}
 	for name, lose := range map[string]func(*rig, *holdings.Session){

@@ -10,8 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// A question that reaches the store after it was withdrawn (it lay in a buffer) is
-// withdrawn once more: nobody knows that it was granted.
+// An acquire may reach the store after its withdrawal, because it was in a buffer. Then the grant
+// is withdrawn again.
 func TestLateLandingIsWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -19,7 +19,7 @@ func TestLateLandingIsWithdrawn(t *testing.T) {
 		r.lock(s, "anchor") // keeps the lease in use
 		r.st.set("Acquire", fault{lose: true})
 		if _, err := r.try(s, "k"); !store.OutcomeUnknown(err) {
-			t.Fatalf("the lost question: %v", err)
+			t.Fatalf("the lost acquire: %v", err)
 		}
 		for r.st.count("Withdraw") == 0 {
 			time.Sleep(time.Millisecond)
@@ -27,7 +27,7 @@ func TestLateLandingIsWithdrawn(t *testing.T) {
 		synctest.Wait()
 		r.st.lift("Acquire")
 
-		// It lands now.
+		// The acquire arrives now.
 		var late store.Attempt
 		for a := range r.st.attempts {
 			if a.Key == "k" {
@@ -37,7 +37,7 @@ func TestLateLandingIsWithdrawn(t *testing.T) {
 		ask := store.Ask{Attempt: late, Lease: r.m.leases.Get(r.m.cfg.TTL).ID(), Session: "late"}
 		landed, err := r.st.Store.Acquire(t.Context(), []store.Ask{ask})
 		if err != nil || landed[0].Outcome != store.Granted {
-			t.Fatalf("the late landing: %+v, %v", landed, err)
+			t.Fatalf("the late acquire: %+v, %v", landed, err)
 		}
 		var held *types.HeldError
 		if _, err := r.try(s, "k"); !errors.As(err, &held) {

@@ -10,8 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// The store listens while there is a lease, and a while longer. Locks that come and go do not
-// change that.
+// The store listens while a lease is open, and for a while after. Single locks do not change that.
 func TestListensWhileLocksAreHeld(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -21,7 +20,7 @@ func TestListensWhileLocksAreHeld(t *testing.T) {
 			r.st.mu.Lock()
 			defer r.st.mu.Unlock()
 			if n := len(r.st.listens); n != changes || n > 0 && r.st.listens[n-1].on != on {
-				t.Fatalf("told %+v, want %v after %d changes", r.st.listens, on, changes)
+				t.Fatalf("listens %+v, want %v after %d changes", r.st.listens, on, changes)
 			}
 		}
 		s := r.session()
@@ -49,7 +48,7 @@ func TestListensWhileLocksAreHeld(t *testing.T) {
 	})
 }
 
-// Short locks do not begin and end the listening.
+// Short locks do not start and stop the listening.
 func TestListeningDoesNotFlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -11,15 +11,15 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// A claim that comes while another goroutine is losing the lease, and has not come
-// to this lock yet, hears that the lock is lost: the store, which may have given
-// the key to somebody else by now, would call the token unknown.
+// Another goroutine is losing the lease and has not reached this lock. A claim at this moment
+// reports the loss. The store would report an unknown token, because the key may have another
+// holder.
 func TestClaimWhileLosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		gate := make(chan struct{})
 		var sessions [2]*holdings.Session
-		var losing atomic.Int64 // of the session that is told first, from 1 on
+		var losing atomic.Int64 // number of the session that loses its lock first, from 1
 		var grants [2]types.Grant
 		for i := range sessions {
 			s, err := r.m.OpenSession(types.SessionOptions{OnLost: func(types.Lost) {
@@ -41,7 +41,7 @@ func TestClaimWhileLosing(t *testing.T) {
 			t.Errorf("the release: %v, want lost, expired", err)
 		}
 		if v, err := r.m.Get(t.Context(), s, g.Key, false); err != nil || v.Mine {
-			t.Errorf("GET: mine is %v, %v", v.Mine, err)
+			t.Errorf("GET: own lock %v, %v", v.Mine, err)
 		}
 		close(gate)
 	})

@@ -22,7 +22,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Manager knows the sessions, leases and locks granted here, and puts the store's operations in order.
+// Manager contains the sessions, leases and locks of this sidecar, and calls the store's operations in the
+// right order.
 type Manager struct {
 	cfg types.Config
 	st  store.Store
@@ -42,18 +43,18 @@ type Manager struct {
 	lifecycle
 }
 
-// lifecycle is how far a manager is on its way from New to Stop.
+// lifecycle is the progress of a manager from New to Stop.
 type lifecycle struct {
 	draining  chan struct{} // closed by Drain
 	drainOnce sync.Once
-	ctx       context.Context // of what runs in the background, until Stop
+	ctx       context.Context // of the background work, until Stop
 	cancel    context.CancelFunc
 	stop      sync.Once
 
 	background *background.Runner
 }
 
-// New makes a manager on a store, which it uses from Start on.
+// New makes a manager on a store. Start begins to use the store.
 func New(cfg types.Config, st store.Store) (*Manager, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.System{}
@@ -77,7 +78,7 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.signals = signal.New(m.ctx, cfg, st, m.lanes, m.heldCache, signalLocks{m}, m.background.Spawn)
+	m.signals = signal.New(m.ctx, cfg, st, m.lanes, m.heldCache, m.background.Spawn, m.leases, m.holdings, m.acquirer.QueueLength)
 	m.groups = multi.New(m.ctx, multi.Config{
 		Config: cfg, Acquirer: m.acquirer, Amends: m.lanes.Amends, Inline: inline, Granted: m.granted, Spawn: m.background.Spawn,
 	})
@@ -103,7 +104,7 @@ func (m *Manager) newLeases() *heartbeat.Leases {
 	})
 }
 
-// leaseLost ends what was under a lease: locks are lost, waits begin again under a fresh lease.
+// leaseLost ends the users of a lost lease: locks are lost, and waits begin again under a fresh lease.
 func (m *Manager) leaseLost(l *heartbeat.Lease, reason types.LostReason) (locks, waits int) {
 	under := m.holdings.On(l)
 	for _, h := range under {
@@ -151,7 +152,7 @@ func (m *Manager) state() observe.State {
 	return st
 }
 
-// News takes the store's news to its part: see [store.Store.Start]. It does not block.
+// News dispatches the store's news by kind: see [store.Store.Start]. It does not block.
 func (m *Manager) News(n store.News) {
 	switch {
 	case n.Signals:
@@ -167,7 +168,7 @@ func (m *Manager) News(n store.News) {
 	}
 }
 
-// Start begins to renew leases and to watch the queue.
+// Start begins to renew leases and to check waits.
 func (m *Manager) Start(context.Context) error {
 	m.background.Spawn(func() { m.sweeping.run(m.ctx) })
 	m.background.Spawn(m.leases.Run)
@@ -178,8 +179,8 @@ func (m *Manager) Start(context.Context) error {
 	return nil
 }
 
-// Ready is nil when locks can be had, [ErrDraining] during shutdown, or why not: the store cannot serve,
-// or the leases of predecessors are not revoked yet.
+// Ready is nil if locks can be acquired. Otherwise it returns [ErrDraining] during shutdown, or the reason:
+// the store cannot serve, or the leases of predecessors are not revoked yet.
 func (m *Manager) Ready() error {
 	if m.isDraining() {
 		return types.ErrDraining
@@ -190,24 +191,20 @@ func (m *Manager) Ready() error {
 	return m.leases.Ready()
 }
 
-// Drain refuses new acquires and ends those that wait. Releases still work.
+// Drain refuses new acquires and ends waiting ones. Releases still work.
 func (m *Manager) Drain() { m.drainOnce.Do(func() { close(m.draining) }) }
 
 func (m *Manager) isDraining() bool { return background.Closed(m.draining) }
 
-// Idle returns a channel that is closed once no session holds a lock, at the latest by Stop. Call it after
-// Drain: before, a lock may be granted at any time.
+// Idle returns a channel that is closed once no session holds a lock, at the latest by Stop. It must be
+// called after Drain, because before that a lock may be granted at any time.
 func (m *Manager) Idle() <-chan struct{} {
 	const pause = 20 * time.Millisecond
 	idle := make(chan struct{})
 	running := m.background.Spawn(func() {
 		defer close(idle)
-		tick := time.NewTicker(pause)
-		defer tick.Stop()
 		for !m.holdings.Empty() {
-			select {
-			case <-tick.C:
-			case <-m.ctx.Done():
+			if clock.Rest(m.ctx, pause) != nil {
 				return
 			}
 		}
@@ -218,20 +215,20 @@ func (m *Manager) Idle() <-chan struct{} {
 	return idle
 }
 
-// Stop ends all sessions, releases what they hold, and revokes the leases. It takes at most a few times
-// the store's timeout. The store is stopped after it.
+// Stop ends all sessions, releases their locks, and revokes the leases. It takes at most a few times the
+// store's timeout. The store must be stopped after it.
 func (m *Manager) Stop() {
 	m.Drain()
 	m.stop.Do(func() {
 		m.endSessions()
-		m.cancel() // before the revocation: nothing renews or opens a lease any more
+		m.cancel() // before the revocation, so that leases are no longer renewed or opened
 		m.background.Join()
 		m.limited(func(ctx context.Context) {
 			m.lanes.Openings.Stop(ctx)
 			m.lanes.Revocations.Stop(ctx)
 			m.lanes.Acquires.Stop(ctx)
 			m.lanes.Enqueues.Stop(ctx)
-			m.acquirer.CallersLeft() // their calls may not have heard of the drain yet
+			m.acquirer.CallersLeft() // their calls may not have noticed the drain yet
 			m.lanes.Cancels.Stop(ctx)
 		})
 		m.limited(m.leases.RevokeAll)
@@ -246,13 +243,13 @@ func (m *Manager) Stop() {
 	})
 }
 
-// LeftNothing reports, after Stop, whether the store has confirmed that all leases of this sidecar and of
-// its predecessors are revoked.
+// LeftNothing reports, after Stop, whether the store has confirmed the revocation of all leases of this
+// sidecar and of its predecessors.
 func (m *Manager) LeftNothing() bool { return m.leases.LeftNothing() }
 
-// ReapPredecessors revokes what earlier instances here left, in the order in which they ran. Until the
-// store confirms that, or a few tries failed, the manager is not ready; locks can be asked for meanwhile.
-// done is called when the store has confirmed it for all.
+// ReapPredecessors revokes the leases of earlier instances at this socket, given in the order in which they
+// ran. Until the store confirms that, or a few tries have failed, the manager is not ready. Locks can be
+// requested meanwhile. done is called when the store has confirmed it for all.
 func (m *Manager) ReapPredecessors(instances []string, done func()) { m.leases.Reap(instances, done) }
 
 func (m *Manager) limited(part func(context.Context)) {
@@ -261,7 +258,7 @@ func (m *Manager) limited(part func(context.Context)) {
 	part(ctx)
 }
 
-// endSessions ends all sessions and waits, at most one store timeout, until what they held is released.
+// endSessions ends all sessions and waits, at most one store timeout, until their locks are released.
 func (m *Manager) endSessions() {
 	sessions := m.holdings.All()
 	released := make([]<-chan struct{}, len(sessions))
@@ -274,7 +271,7 @@ func (m *Manager) endSessions() {
 		select {
 		case <-done:
 		case <-timer.C:
-			m.cfg.Logger.Warn("not all locks were released in time, their leases are revoked now")
+			m.cfg.Logger.Warn("not all locks were released in time, so their leases are revoked now")
 			return
 		}
 	}

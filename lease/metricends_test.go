@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// A grant that a repeated request finds again was handed over once.
+// A grant that a repeat finds again counts as one hand-off.
 func TestARepeatIsNoHandOff(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -37,7 +37,7 @@ func TestARepeatIsNoHandOff(t *testing.T) {
 	})
 }
 
-// lateWaits counts a wait when somebody has done something else.
+// lateWaits counts a wait after a delay in which the test acts.
 type lateWaits struct {
 	*counts
 	lose func()
@@ -55,7 +55,7 @@ func (l *lateWaits) Waits(key string, change int) {
 	l.counts.Waits(key, change)
 }
 
-// The loss of a lease does not count an attempt out that is just being counted.
+// The loss of a lease does not subtract an attempt that is not counted yet.
 func TestWaitsAreNeverNegative(t *testing.T) {
 	late := &lateWaits{counts: newCounts(t)}
 	r := newRig(t, with(func(c *types.Config) { c.Metrics = late }))

@@ -14,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// handOver lets the key of a lock go to its waiter, and drops the news of that.
+// handOver hands the key of a lock to its waiter, and drops the news.
 func (r *rig) handOver(other *rig, key string, token int64) {
 	r.t.Helper()
 	r.st.mu.Lock()
@@ -25,7 +25,7 @@ func (r *rig) handOver(other *rig, key string, token int64) {
 	synctest.Wait()
 }
 
-// hint brings the news that a key's waiter should look.
+// hint sends the hint to check a key's waiter.
 func (r *rig) hint(key string) {
 	for _, b := range r.m.acquirer.Waiting() {
 		if b.Key() == key {
@@ -34,7 +34,7 @@ func (r *rig) hint(key string) {
 	}
 }
 
-// The hint to look makes one wait be checked at once.
+// A hint makes the waiter check at once.
 func TestHint(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -45,7 +45,7 @@ func TestHint(t *testing.T) {
 		time.Sleep(time.Second)
 		r.handOver(other, "k", g.Token)
 		if a.isOver() {
-			t.Fatal("heard of it")
+			t.Fatal("the call ended without news")
 		}
 		before := time.Now()
 		r.hint("k")
@@ -53,7 +53,7 @@ func TestHint(t *testing.T) {
 			t.Errorf("granted %s after the hint", time.Since(before))
 		}
 		if b.isOver() {
-			t.Error("the other was told, too")
+			t.Error("the other waiter was granted, too")
 		}
 		other.release(nil, kept)
 		time.Sleep(10 * time.Second)
@@ -62,8 +62,7 @@ func TestHint(t *testing.T) {
 	})
 }
 
-// A hint that comes before the attempt is queued, or while it is being checked,
-// is not lost.
+// A hint is not lost if it comes before the attempt is queued, or during a check.
 func TestHintInBetween(t *testing.T) {
 	for _, op := range []string{"Enqueue", "Check"} {
 		t.Run(op, func(t *testing.T) {
@@ -72,7 +71,7 @@ func TestHintInBetween(t *testing.T) {
 				other := r.another()
 				g := other.lockTTL("k", time.Hour)
 				other.lockTTL("earlier", time.Hour)
-				r.wait(r.session(), "earlier", types.WaitForever) // checked before k is
+				r.wait(r.session(), "earlier", types.WaitForever) // checked before k
 				time.Sleep(time.Second)
 				var a *answer
 				var proceed func()
@@ -82,7 +81,7 @@ func TestHintInBetween(t *testing.T) {
 				} else {
 					a = r.wait(r.session(), "k", types.WaitForever)
 					proceed = r.st.holdAnswer(op)
-					r.hint("k") // a check that finds nothing new, and is slow to say so
+					r.hint("k") // its check finds no change, and the answer is slow
 					synctest.Wait()
 				}
 				r.handOver(other, "k", g.Token)
@@ -98,8 +97,8 @@ func TestHintInBetween(t *testing.T) {
 	}
 }
 
-// Every wait is checked when something may have been missed, and from then on as
-// often as the store's news is worth.
+// Every wait is checked when news may have been missed. Afterwards, the trait of the store decides
+// how often waits are checked.
 func TestPollingComesAndGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -107,7 +106,7 @@ func TestPollingComesAndGoes(t *testing.T) {
 		s := r.session()
 		var asked []*answer
 		var tokens []int64
-		for i := range 100 { // as many as go with one statement
+		for i := range 100 { // the most that one statement can check
 			tokens = append(tokens, other.lockTTL(fmt.Sprint(i), 24*time.Hour).Token)
 			asked = append(asked, r.wait(s, fmt.Sprint(i), types.WaitForever))
 		}
@@ -127,22 +126,22 @@ func TestPollingComesAndGoes(t *testing.T) {
 			return r.st.count("Check") - before
 		}
 		if n := rate(); n > 5 {
-			t.Errorf("checked %d times in 20 s, though all news comes by itself", n)
+			t.Errorf("checked %d times in 20 s, though the store sends all news", n)
 		}
 		r.st.polls(true)
 		r.m.News(store.EveryWait)
 		if n := rate(); n < 19 || n > 30 {
-			t.Errorf("checked %d times in 20 s, every second is right", n)
+			t.Errorf("checked %d times in 20 s, want every second", n)
 		}
 		r.st.polls(false)
 		r.m.News(store.EveryWait)
 		if n := rate(); n > 6 {
-			t.Errorf("checked %d times in 20 s, when all news comes again", n)
+			t.Errorf("checked %d times in 20 s, after the store sends all news again", n)
 		}
 	})
 }
 
-// A check that has to wait delays no other.
+// A check that has to wait does not delay other checks.
 func TestBlockedCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -168,8 +167,7 @@ func TestBlockedCheck(t *testing.T) {
 	})
 }
 
-// Where waits are polled, one whose check has to wait does not cost the others
-// their checks, time and again.
+// With polling, a check that has to wait does not delay the polls of other waits.
 func TestBlockedPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, polling)
@@ -192,7 +190,7 @@ func TestBlockedPoll(t *testing.T) {
 	})
 }
 
-// However many checks have to wait, a few are under way at a time; and all go on.
+// Only a few checks that have to wait are in flight at a time, and all waits go on.
 func TestManyBlockedChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -207,7 +205,7 @@ func TestManyBlockedChecks(t *testing.T) {
 		for _, k := range keys {
 			other.lockTTL(k, time.Second)
 			asked = append(asked, r.wait(s, k, types.WaitForever))
-			time.Sleep(1100 * time.Millisecond) // so that each is checked alone
+			time.Sleep(1100 * time.Millisecond) // more than a second, so that each is checked alone
 		}
 		r.st.mu.Lock()
 		most := r.st.checkingMost
@@ -219,13 +217,13 @@ func TestManyBlockedChecks(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		for i, a := range asked {
 			if !a.isOver() {
-				t.Errorf("%d waits on", i)
+				t.Errorf("wait %d still waits", i)
 			}
 		}
 	})
 }
 
-// A storm of hints costs no more than a statement at a time, and not many of them.
+// During a storm of hints, checks run one statement at a time, and few statements are needed.
 func TestHintStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -248,8 +246,7 @@ func TestHintStorm(t *testing.T) {
 	})
 }
 
-// The store listens while somebody waits, from before the first is queued,
-// and a while longer.
+// The store listens while a call waits, from before its enqueue until a while after.
 func TestListen(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -263,7 +260,7 @@ func TestListen(t *testing.T) {
 				ok = ok && r.st.listens[i].on == want[i]
 			}
 			if !ok {
-				t.Fatalf("told %+v, want %v", r.st.listens, want)
+				t.Fatalf("got %+v, want %v", r.st.listens, want)
 			}
 		}
 		s := r.session()
@@ -279,7 +276,7 @@ func TestListen(t *testing.T) {
 			a, b := r.wait(s, "k", time.Minute), r.wait(s, "k", time.Second)
 			listened(append(want, true)...)
 			if got := r.st.listens[len(want)].enqueues; got != before {
-				t.Errorf("told after %d enqueues, want %d", got, before)
+				t.Errorf("listening after %d enqueues, want %d", got, before)
 			}
 			<-b.done
 			<-a.done
@@ -292,9 +289,9 @@ func TestListen(t *testing.T) {
 	})
 }
 
-// The queue position that a call is told at its end is the one that it gave up.
-func TestPlaceInLine(t *testing.T) {
-	for name, cancelTells := range map[string]bool{"told by the cancel": true, "last heard": false} {
+// A call whose wait ends reports the queue position that it left.
+func TestQueuePositionAtTheEnd(t *testing.T) {
+	for name, cancelTells := range map[string]bool{"from the cancel": true, "from the enqueue": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
@@ -312,11 +309,11 @@ func TestPlaceInLine(t *testing.T) {
 				for i, a := range []*answer{first, second} {
 					want := 1
 					if i == 1 && !cancelTells {
-						want = 2 // as it was told by its enqueue
+						want = 2 // as its enqueue returned
 					}
 					var timeout *types.TimeoutError
 					if !errors.As(a.err, &timeout) || timeout.Position != want {
-						t.Errorf("told %+v, want place %d", a.err, want)
+						t.Errorf("got %+v, want position %d", a.err, want)
 					}
 				}
 			})

@@ -31,7 +31,7 @@ func (r *rig) acquired(want ...string) {
 	r.counted("acquired", r.counts.acquired, want...)
 }
 
-// Each acquire has one result, in the words of the contract.
+// Each acquire has one result, named as in the contract.
 func TestResultsOfAcquires(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		limits := with(func(c *types.Config) { c.MaxLocksPerSession, c.MaxWaiters = 2, 1 })
@@ -52,7 +52,7 @@ func TestResultsOfAcquires(t *testing.T) {
 		gone := r.ask(leaving, o, types.Request{Key: "k", Wait: time.Minute})
 		synctest.Wait()
 		_, _ = r.m.Acquire(ctx, o, types.Request{Key: "k", Wait: time.Second})
-		r.acquired("k limit") // of waiting calls
+		r.acquired("k limit") // the limit of waiting calls
 		leave()
 		<-gone.done
 		r.acquired("k caller_left")
@@ -90,7 +90,7 @@ func TestResultsOfAcquires(t *testing.T) {
 	})
 }
 
-// A group counts for each of its keys, when it is decided.
+// A group counts once for each of its keys, when its outcome is known.
 func TestResultsOfGroups(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -144,7 +144,7 @@ func TestResultsOfReleases(t *testing.T) {
 	})
 }
 
-// Each hold ends once, with why and how long it lasted.
+// Each hold ends once, with its reason and duration.
 func TestEndsOfHolds(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -183,7 +183,7 @@ func TestEndsOfHolds(t *testing.T) {
 	})
 }
 
-// Answers that need no statement are counted.
+// Answers without a statement are counted.
 func TestCachedAnswers(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -219,7 +219,7 @@ func TestCachedAnswers(t *testing.T) {
 	})
 }
 
-// A hand-off is one also where the news of it is lost; a key that is free is none.
+// A hand-off counts also if its news is lost. A grant of a free key is not a hand-off.
 func TestHandOffsAreTimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -265,12 +265,12 @@ func TestRenewalsAreCounted(t *testing.T) {
 	})
 }
 
-// Gauges show the present state.
+// Gauges show the current state.
 func TestState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		if st := r.counts.state(); !st.Ready || st.Sessions+st.Leases != 0 || st.OldestHold+st.LeaseExpiry != 0 {
-			t.Errorf("nothing is held: %+v", st)
+			t.Errorf("without a lock: %+v", st)
 		}
 		s := r.session()
 		old := r.lock(s, "old")
@@ -283,10 +283,10 @@ func TestState(t *testing.T) {
 			t.Errorf("state: %+v", st)
 		}
 		if st.LeaseExpiry <= 0 || st.LeaseExpiry > 2*time.Second {
-			t.Errorf("a lease of 2 s is trusted for %s", st.LeaseExpiry)
+			t.Errorf("a lease of 2 s lasts for %s", st.LeaseExpiry)
 		}
-		if want := st.LeaseExpiry.Seconds() / 2; st.LeaseLeft != want { // the other has more of its own
-			t.Errorf("of a lease %v of its TTL is left, not %v", st.LeaseLeft, want)
+		if want := st.LeaseExpiry.Seconds() / 2; st.LeaseLeft != want { // the other lease has more left
+			t.Errorf("the lease has %v of its TTL left, want %v", st.LeaseLeft, want)
 		}
 		r.release(s, old)
 		if st := r.counts.state(); st.OldestHold != 500*time.Millisecond {
@@ -303,14 +303,14 @@ func TestState(t *testing.T) {
 	})
 }
 
-// lines are what is logged, as package slog writes it.
+// lines collects the log in the format of package slog.
 type lines struct{ bytes.Buffer }
 
 func (l *lines) opt(level slog.Level) option {
 	return with(func(c *types.Config) { c.Logger = slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: level})) })
 }
 
-// take returns what was logged: level, message, the code or reason, and the trace.
+// take returns the new log lines: level, message, code or reason, and trace.
 func (l *lines) take(t *testing.T) (out []string) {
 	t.Helper()
 	for dec := json.NewDecoder(&l.Buffer); ; {
@@ -330,8 +330,7 @@ func (l *lines) take(t *testing.T) (out []string) {
 	}
 }
 
-// Each refusal has one line, which names the trace of its call; what is daily life is
-// only told to who wants to know all.
+// Each refusal has one line with the trace of its call. Ordinary refusals are at level debug.
 func TestRefusalsAreLogged(t *testing.T) {
 	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
 	const parent = "00-" + id + "-00f067aa0ba902b7-01"
@@ -373,13 +372,13 @@ func TestRefusalsAreLogged(t *testing.T) {
 		}
 		r.must(r.m.Break(sampledCall(), r.stored("k"), 0))
 		synctest.Wait()
-		logged("WARN lock broken, somebody asked for it " + id)
+		logged("WARN lock broken on request " + id)
 		_, _ = r.m.Release(ctx, s, types.ReleaseRequest{Key: "k", Token: g.Token, Traceparent: parent})
 		logged("WARN claim refused release forced " + id)
 	})
 }
 
-// With a tracer, calls of which only the context is known name their trace, too.
+// With a tracer, a call is logged with the trace of its context.
 func TestForceNamesItsTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lines
@@ -388,7 +387,7 @@ func TestForceNamesItsTrace(t *testing.T) {
 		r.lock(r.session(), "k")
 		c := sp.call(context.Background(), "lock.stop", "admin")
 		r.must(r.m.AskToStop(c.ctx, "k", 0, nil))
-		synctest.Wait() // the holder hears of it, which has a line, too
+		synctest.Wait() // the holder's notification is logged, too
 		want := "INFO the holder of a lock is asked to stop " + tracing.TraceID(c.parent)
 		if got := log.take(t); !slices.Contains(got, want) {
 			t.Errorf("logged %q", got)
@@ -396,7 +395,7 @@ func TestForceNamesItsTrace(t *testing.T) {
 	})
 }
 
-// A pair allocates no more than it must where nobody traces it.
+// An acquire and release without tracing allocate only the necessary.
 func TestAPairAllocatesLittle(t *testing.T) {
 	const most = 16
 	m := benchManager(t)
@@ -412,15 +411,15 @@ func TestAPairAllocatesLittle(t *testing.T) {
 		}
 	})
 	if got > most {
-		t.Errorf("a pair allocates %v times, not %d", got, most)
+		t.Errorf("an acquire and release allocate %v times, want %d", got, most)
 	}
 	if h := m.holdings.Get("k"); h != nil {
 		t.Errorf("held: %+v", h)
 	}
 }
 
-// Whether spans are made or not, who gets a lock learns by which call: by the release,
-// or, where nobody asked for that, by the acquire whose lock has ended.
+// A new holder learns which call freed the lock, with and without tracing. This is the release, or
+// the acquire of the lock if it ended without a release.
 func TestHandOffsNameTheirCall(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

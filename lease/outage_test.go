@@ -14,16 +14,16 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// The ways in which a store is away.
+// outages are the ways in which a store can be unavailable.
 var outages = map[string]fault{
 	"refuses": {refuse: true},
 	"silent":  {lose: true},
-	"forgets": {forget: true}, // carries everything out, and nobody hears of it
+	"forgets": {forget: true}, // carries everything out, but all answers are lost
 	"hangs":   {before: time.Hour},
 }
 
-// A wait keeps its place through an outage that its lease survives.
-func TestWaitKeepsItsPlaceThroughAnOutage(t *testing.T) {
+// A wait keeps its queue position through an outage that its lease survives.
+func TestWaitKeepsItsPositionThroughAnOutage(t *testing.T) {
 	for name, f := range outages {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
@@ -42,7 +42,7 @@ func TestWaitKeepsItsPlaceThroughAnOutage(t *testing.T) {
 				time.Sleep(time.Minute)
 				r.st.lift(everyOp...)
 				if a.isOver() {
-					t.Fatalf("told %v", a.err)
+					t.Fatalf("error %v", a.err)
 				}
 				other.release(o, g)
 				got := a.granted(t)
@@ -56,7 +56,7 @@ func TestWaitKeepsItsPlaceThroughAnOutage(t *testing.T) {
 	}
 }
 
-// A wait whose lease an outage has cost begins again when the store is back.
+// A wait whose lease ended in an outage begins again when the store is back.
 func TestWaitGoesOnAfterItsLease(t *testing.T) {
 	for name, f := range outages {
 		for kind, req := range map[string]types.Request{
@@ -76,17 +76,17 @@ func TestWaitGoesOnAfterItsLease(t *testing.T) {
 					r.st.setAll(f)
 					time.Sleep(2 * time.Minute)
 					if a.isOver() {
-						t.Fatalf("told %v during the outage", a.err)
+						t.Fatalf("error %v during the outage", a.err)
 					}
 					r.st.lift(everyOp...)
-					time.Sleep(3 * time.Second) // withdrawals are still under way
+					time.Sleep(3 * time.Second) // withdrawals are still in flight
 					if a.isOver() {
-						t.Fatalf("told %v after it", a.err)
+						t.Fatalf("error %v after the outage", a.err)
 					}
 					other.release(o, g)
 					got := a.granted(t)
 					time.Sleep(time.Minute)
-					r.mustBe(got) // nothing is withdrawn any more
+					r.mustBe(got) // the withdrawals are done
 					r.release(s, got)
 					r.nothingLeft()
 				})
@@ -95,8 +95,8 @@ func TestWaitGoesOnAfterItsLease(t *testing.T) {
 	}
 }
 
-// An outage that is shorter than the wait ends nothing; one that is longer ends
-// it in time. So do the end of the session, of the call, and the drain.
+// A wait continues through an outage that is shorter than its timeout. In a longer outage the wait
+// ends in time. The end of the session, of the call and of the sidecar end it, too.
 func TestWaitEndsDuringAnOutage(t *testing.T) {
 	for name, end := range map[string]struct {
 		how  func(r *rig, s *holdings.Session, leave context.CancelFunc)
@@ -125,11 +125,11 @@ func TestWaitEndsDuringAnOutage(t *testing.T) {
 				var timeout *types.TimeoutError
 				switch {
 				case end.told != nil && (!errors.Is(a.err, end.told) || !a.at.Equal(before)):
-					t.Errorf("told %v after %s", a.err, a.at.Sub(before))
+					t.Errorf("error %v after %s", a.err, a.at.Sub(before))
 				case end.told == nil && (!errors.As(a.err, &timeout) || a.after != 40*time.Second):
-					t.Errorf("told %v after %s", a.err, a.after)
+					t.Errorf("error %v after %s", a.err, a.after)
 				case timeout != nil && (timeout.Lock.Token != g.Token || timeout.Position != 1):
-					t.Errorf("told %+v", timeout)
+					t.Errorf("got %+v", timeout)
 				}
 				r.st.lift(everyOp...)
 				time.Sleep(time.Minute)
@@ -139,7 +139,7 @@ func TestWaitEndsDuringAnOutage(t *testing.T) {
 	}
 }
 
-// A call that comes during an outage is told so at once, whether it would wait or not.
+// A call during an outage fails at once, whether it waits or not.
 func TestNewcomerDuringAnOutage(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -150,7 +150,7 @@ func TestNewcomerDuringAnOutage(t *testing.T) {
 			r.st.set(op, fault{refuse: true})
 			a := r.ask(context.Background(), s, types.Request{Key: op, Wait: time.Hour, TTL: time.Minute})
 			if <-a.done; !store.Unavailable(a.err) || a.after != 0 {
-				t.Errorf("%s: told %v after %s", op, a.err, a.after)
+				t.Errorf("%s: error %v after %s", op, a.err, a.after)
 			}
 			r.st.lift(op)
 			other.m.Stop()
@@ -158,7 +158,7 @@ func TestNewcomerDuringAnOutage(t *testing.T) {
 	})
 }
 
-// A store that is away is asked for new leases seldom, however many wait.
+// Many waits during an outage cause few openings of leases.
 func TestManyWaitsDuringAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -182,7 +182,7 @@ func TestManyWaitsDuringAnOutage(t *testing.T) {
 		r.st.lift(everyOp...)
 		time.Sleep(10 * time.Second)
 		if n := r.stored("k").QueueLength; n != len(asked) {
-			t.Errorf("%d in line", n)
+			t.Errorf("%d queued", n)
 		}
 		other.release(nil, g)
 		s.End(types.EndDropped)

@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// The locks of a dead sidecar are free as soon as its successor is ready.
+// The locks of a dead sidecar are free when its successor is ready.
 func TestReapPredecessors(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		dead := newRig(t, opt)
@@ -20,7 +20,7 @@ func TestReapPredecessors(t *testing.T) {
 		s := dead.session()
 		dead.lock(s, "k")
 		kept := dead.lockTTL("ttl", time.Hour)
-		dead.st.setAll(fault{lose: true}) // it is no more
+		dead.st.setAll(fault{lose: true}) // the first sidecar is dead
 		next.st.set("ReapInstance", fault{refuse: true})
 		done := false
 		next.m.ReapPredecessors([]string{"unknown", "a"}, func() { done = true })
@@ -28,13 +28,13 @@ func TestReapPredecessors(t *testing.T) {
 			t.Errorf("ready: %v", next.m.Ready())
 		}
 		o := next.session()
-		g := next.lock(o, "other") // can be had meanwhile
+		g := next.lock(o, "other") // other keys are granted meanwhile
 		next.release(o, g)
 		time.Sleep(500 * time.Millisecond)
 		if done || next.m.Ready() == nil {
-			t.Error("ready, but nothing is revoked")
+			t.Error("ready, but the predecessor's lease is not revoked")
 		}
-		time.Sleep(5 * time.Second) // what cannot be revoked expires by itself
+		time.Sleep(5 * time.Second) // leases that cannot be revoked expire
 		if done || next.m.Ready() != nil {
 			t.Errorf("done: %v, ready: %v after many tries", done, next.m.Ready())
 		}
@@ -48,12 +48,12 @@ func TestReapPredecessors(t *testing.T) {
 		next.mustBe(kept)
 		next.m.Stop()
 		if !next.m.LeftNothing() {
-			t.Error("left something")
+			t.Error("the successor has left a lease")
 		}
 	})
 }
 
-func TestReapNobody(t *testing.T) {
+func TestReapWithoutPredecessors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		done := false
@@ -64,7 +64,7 @@ func TestReapNobody(t *testing.T) {
 	})
 }
 
-// Stop tells whether a successor has something to revoke.
+// Stop reports whether a successor has leases to revoke.
 func TestLeftNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		before func(*rig)
@@ -73,7 +73,7 @@ func TestLeftNothing(t *testing.T) {
 		"nothing used": {func(*rig) {}, true},
 		"all revoked":  {func(r *rig) { r.lock(r.session(), "k") }, true},
 		"not revoked":  {func(r *rig) { r.lock(r.session(), "k"); r.st.set("Revoke", fault{refuse: true}) }, false},
-		"lost before, revoked in the end": {func(r *rig) {
+		"lost before, and revoked at last": {func(r *rig) {
 			r.lock(r.session(), "k")
 			r.st.set("Revoke", fault{times: 3, refuse: true})
 			r.clk.stop(time.Minute)
@@ -90,7 +90,7 @@ func TestLeftNothing(t *testing.T) {
 			r.st.set("Revoke", fault{refuse: true})
 			_, err := r.try(r.session(), "k")
 			if !store.OutcomeUnknown(err) {
-				r.t.Errorf("told %v", err)
+				r.t.Errorf("error %v", err)
 			}
 		}, false},
 		"predecessors": {func(r *rig) {
@@ -111,10 +111,9 @@ func TestLeftNothing(t *testing.T) {
 	}
 }
 
-// A bind:ttl grant that could not be told is handed back, unless the app has been
-// told of it by another sidecar.
+// A bind:ttl grant that was not delivered is handed back, unless another sidecar has delivered it.
 func TestUndeliveredElsewhere(t *testing.T) {
-	for name, elsewhere := range map[string]bool{"told elsewhere": true, "told nobody": false} {
+	for name, elsewhere := range map[string]bool{"delivered elsewhere": true, "not delivered": false} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
@@ -139,8 +138,8 @@ func TestUndeliveredElsewhere(t *testing.T) {
 	}
 }
 
-// The same when the call has left before its attempt won, and when the outcome of
-// the first is unknown and withdrawn.
+// The same holds if the call has left before its attempt won, and if the outcome of the first
+// attempt is unknown and it is withdrawn.
 func TestUndeliveredAttemptElsewhere(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault fault

@@ -22,8 +22,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/memory"
 )
 
-// world is two sidecars on one store, their apps, and a judge who hears all that
-// the apps are told.
+// world is two sidecars on one store, with their apps. It checks all answers that the apps get.
 type world struct {
 	t    *rapid.T
 	side [2]*rig
@@ -32,24 +31,24 @@ type world struct {
 	mu       sync.Mutex
 	sessions []*member
 	held     []*claimed
-	last     map[string]int64 // token told last, by key
+	last     map[string]int64 // the last token that was returned, by key
 	released map[int64]bool
-	amended  map[int64]time.Time // the earliest end that was asked for
+	amended  map[int64]time.Time // the earliest end that a change requested
 	calls    []*pendingCall
 	requests map[uuid.UUID]types.Request
-	asked    [2]atomic.Int64 // acquires of each side
+	asked    [2]atomic.Int64 // acquires of each sidecar
 	open     openSpans
 
 	began time.Time
 	story []string
 }
 
-// notef writes down what happened, for whoever must understand a failure. w.mu is held.
+// notef adds an event to the story that a failure prints. w.mu is held.
 func (w *world) notef(format string, args ...any) {
 	w.story = append(w.story, fmt.Sprintf("%9s ", time.Since(w.began).Round(time.Millisecond))+fmt.Sprintf(format, args...))
 }
 
-// wrongf says what is wrong, with all that happened before. w.mu is held.
+// wrongf reports an error with the story. w.mu is held.
 func (w *world) wrongf(format string, args ...any) {
 	w.t.Errorf(format+"\n%s", append(args, strings.Join(w.story, "\n"))...)
 }
@@ -59,13 +58,13 @@ type member struct {
 	s    *holdings.Session
 }
 
-// claimed is a lock that an app was told to hold.
+// claimed is a lock that an app got.
 type claimed struct {
 	types.Grant
 	side  int
 	owner *member // nil for bind:ttl
 	until time.Time
-	// over is set when the app gave it up or was told of the loss.
+	// over is set when the app gave the lock up or learned of its loss.
 	over bool
 }
 
@@ -93,22 +92,22 @@ func newWorld(t *rapid.T) *world {
 	return w
 }
 
-// told judges that an app was told to hold a lock. An app that was told before must have
-// given it up, have lost it, or be past the time that it was told.
+// told checks that an app may hold a lock that it got. Another app that got the lock before must
+// have given it up or lost it, or its time must be over.
 func (w *world) told(c *claimed) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
 	c.until = now.Add(c.ExpiresIn)
-	w.notef("%s: told %q %d %s, %s, waited %s", w.side[c.side].m.cfg.Instance, c.Key, c.Token, c.Bind, c.ExpiresIn, c.Waited)
-	if w.released[c.Token] { // by the same app while it repeated its request
+	w.notef("%s: granted %q %d %s, %s, waited %s", w.side[c.side].m.cfg.Instance, c.Key, c.Token, c.Bind, c.ExpiresIn, c.Waited)
+	if w.released[c.Token] { // released by the same app while it repeated the request
 		return
 	}
-	if c.owner != nil && !w.believes(c, now) { // its session has ended, or it was told of the loss
+	if c.owner != nil && !w.believes(c, now) { // its session has ended, or the loss was reported
 		c.over = true
 		return
 	}
-	if least, ok := w.amended[c.Token]; ok && least.Before(c.until) { // by the same app, too
+	if least, ok := w.amended[c.Token]; ok && least.Before(c.until) { // also by the same app
 		c.until = least
 	}
 	if c.Token < w.last[c.Key] {
@@ -120,14 +119,14 @@ func (w *world) told(c *claimed) {
 			w.wrongf("%q is held under %d and %d", c.Key, o.Token, c.Token)
 		}
 		if o.Key == c.Key && o.Token == c.Token && (o.owner != c.owner || c.owner != nil) {
-			w.wrongf("%q: token %d was told twice", c.Key, c.Token)
+			w.wrongf("%q: token %d was returned twice", c.Key, c.Token)
 		}
 	}
 	w.held = append(w.held, c)
 }
 
-// believes reports whether an app rightly believes to hold a lock: a session by
-// what its sidecar says now, a bind:ttl holder by what it was told.
+// believes reports whether an app rightly believes to hold a lock. For a session, its sidecar
+// decides. For bind:ttl, the time in the answer decides.
 func (w *world) believes(c *claimed, now time.Time) bool {
 	if c.owner == nil {
 		return now.Before(c.until)
@@ -136,7 +135,7 @@ func (w *world) believes(c *claimed, now time.Time) bool {
 	return h != nil && h.Lease().Alive(clock.Read(w.side[c.side].clk))
 }
 
-// act does something at random. Only the test's own goroutine draws.
+// act does something at random. Only the test's own goroutine draws random numbers.
 func (w *world) act() {
 	actions := []struct {
 		name   string
@@ -215,8 +214,8 @@ func (w *world) acquireTTL() {
 	w.call(side, nil, req)
 }
 
-// repeat sends a request again, to the same sidecar: sidecars do not know of each
-// other's clean-ups.
+// repeat sends a request again to the same sidecar, because sidecars do not know of each other's
+// clean-ups.
 func (w *world) repeat() {
 	ids := make([]string, 0, len(w.requests))
 	for id := range w.requests {
@@ -230,7 +229,7 @@ func (w *world) repeat() {
 	w.call(w.sideOf(req.RequestID), nil, req)
 }
 
-// sideOf keeps a request with one sidecar.
+// sideOf always returns the same sidecar for a request.
 func (w *world) sideOf(id uuid.UUID) int { return int(id[0]) % 2 }
 
 func (w *world) call(side int, m *member, req types.Request) {
@@ -250,7 +249,7 @@ func (w *world) call(side int, m *member, req types.Request) {
 		g, err := w.side[side].m.Acquire(ctx, s, req)
 		switch {
 		case err != nil:
-		case ctx.Err() != nil: // as the proxy does when the answer has no reader
+		case ctx.Err() != nil: // as the proxy does when the client has left
 			w.side[side].m.HandBack(s, g)
 		default:
 			w.told(&claimed{Grant: g, side: side, owner: m})
@@ -273,8 +272,7 @@ func (w *world) drawHeld() *claimed {
 	return rapid.SampledFrom(open).Draw(w.t, "held")
 }
 
-// giveUp notes that the app does not hold a lock any more, all that were told of
-// the same grant.
+// giveUp notes that a lock is given up, for all claims of the same grant.
 func (w *world) giveUp(c *claimed) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -305,7 +303,7 @@ func (w *world) release() {
 	})
 }
 
-// shorten notes that whoever was told of c's grant can rely on it only until then.
+// shorten notes that all claims of c's grant last only until then.
 func (w *world) shorten(c *claimed, until time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -327,7 +325,7 @@ func (w *world) amend() {
 	req := types.AmendRequest{Key: c.Key, Token: c.Token, SetData: rapid.Bool().Draw(w.t, "data"), Data: []byte("1")}
 	if c.owner == nil {
 		req.TTL = 3 * time.Second
-		w.shorten(c, time.Now().Add(req.TTL)) // it may be over then, from now on
+		w.shorten(c, time.Now().Add(req.TTL)) // it may end at this time, from now on
 	}
 	w.wg.Go(func() {
 		g, err := w.side[c.side].m.Amend(context.Background(), c.session(), req)
@@ -341,16 +339,16 @@ func (w *world) amend() {
 				c.until = now.Add(g.ExpiresIn)
 			}
 			if c.Token < w.last[c.Key] && w.believes(c, time.Now()) {
-				w.wrongf("%q: %d is held, %d was granted since", c.Key, c.Token, w.last[c.Key])
+				w.wrongf("%q: %d is held, but %d was granted later", c.Key, c.Token, w.last[c.Key])
 			}
-		} else if c.owner == nil { // unknown: it may be shorter now
+		} else if c.owner == nil { // the outcome is unknown, so the time may be shorter now
 			c.until = time.Now()
 		}
 	})
 }
 
-// discard hands back what was told, as if the answer had not been delivered.
-// Other calls of the same request may have the same grant, and keep it.
+// discard hands a grant back as if its answer had not been delivered. Other calls of the same
+// request may have the same grant, and keep it.
 func (w *world) discard() {
 	c := w.drawHeld()
 	if c == nil {
@@ -412,7 +410,7 @@ func (w *world) mend() {
 	st.lockRows()
 }
 
-// lockRows is an operator who keeps a row locked.
+// lockRows keeps a row locked, as an operator may do.
 func (w *world) lockRows() {
 	side, key := w.drawSide(), w.drawKey()
 	w.side[side].st.lockRows(key)
@@ -421,7 +419,7 @@ func (w *world) lockRows() {
 	w.mu.Unlock()
 }
 
-// news comes at any time, meant or forged.
+// news sends news at any time, real or forged.
 func (w *world) news() {
 	r := w.side[w.drawSide()]
 	switch rapid.IntRange(0, 2).Draw(w.t, "news") {
@@ -440,7 +438,7 @@ func (w *world) sleep() {
 	synctest.Wait()
 }
 
-// standStill is a sidecar that was stopped or suspended for a while.
+// standStill stops or suspends a sidecar for a while.
 func (w *world) standStill() {
 	clk := w.side[w.drawSide()].clk
 	d := time.Duration(rapid.SampledFrom([]int{40, 400, 20000}).Draw(w.t, "ms")) * time.Millisecond
@@ -460,7 +458,8 @@ func (w *world) stop() {
 	}
 }
 
-// end ends everything, lets it settle, and looks whether anything is left.
+// end ends all calls and sessions, waits until the world is settled, and checks that nothing is
+// left.
 func (w *world) end() {
 	for _, r := range w.side {
 		r.st.lift(everyOp...)

@@ -10,12 +10,13 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// In a quiet time, a call that does not wait is told so, with a known outcome. One that waits is queued.
+// In a quiet time, a call that does not wait fails with a known outcome. A call that waits is
+// queued.
 func TestQuietTime(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		if r.st.Traits().Inline {
-			t.Skip("such a store forgets nothing")
+			t.Skip("an inline store has no quiet time")
 		}
 		s, ctx := r.session(), context.Background()
 		r.st.mu.Lock()
@@ -30,15 +31,15 @@ func TestQuietTime(t *testing.T) {
 			<-a.done
 			quiet, ok := errors.AsType[*QuietError](a.err)
 			if !ok || quiet.Left != 7*time.Second || !store.Unavailable(a.err) || store.OutcomeUnknown(a.err) || a.after != 0 {
-				t.Errorf("%s: told %v after %s", what, a.err, a.after)
+				t.Errorf("%s: error %v after %s", what, a.err, a.after)
 			}
 		}
 		_, err := r.m.AcquireAll(ctx, s, []string{"a", "b"}, types.Request{})
 		if _, ok := errors.AsType[*QuietError](err); !ok {
-			t.Errorf("two keys: told %v", err)
+			t.Errorf("two keys: error %v", err)
 		}
 		waits := r.ask(ctx, s, types.Request{Key: "k", Wait: time.Hour})
 		<-waits.done
-		waits.granted(t) // this store grants to those who are queued
+		waits.granted(t) // this store grants queued asks
 	})
 }

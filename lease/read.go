@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Get returns what is known of a key. If a session of this sidecar holds it exclusively, the store is not
+// Get returns the state of a key. If a session of this sidecar holds it exclusively, the store is not
 // asked, unless noCache. s is the session that asks; it may be nil.
 func (m *Manager) Get(ctx context.Context, s *holdings.Session, key string, noCache bool) (types.View, error) {
 	if h := m.holdings.Get(key); h != nil && !noCache && !h.IsDowngraded() {
@@ -31,8 +31,8 @@ func (m *Manager) Get(ctx context.Context, s *holdings.Session, key string, noCa
 	return m.viewOf(s, lock), nil
 }
 
-// viewOf is a lock from the store's answer, seen from a session. Mine is false past its deadline here,
-// even if the store still calls it held.
+// viewOf is a lock from the store's answer, seen from a session. Mine is false after its deadline here,
+// even if the store still reports it as held.
 func (m *Manager) viewOf(s *holdings.Session, lock store.Lock) types.View {
 	if s == nil || !lock.Held {
 		return types.View{Lock: lock}
@@ -77,8 +77,7 @@ func (m *Manager) List(ctx context.Context, s *holdings.Session, req types.ListR
 	return pageOf(views, req.Limit), nil
 }
 
-// showShares asks the store for the other holders of a session's shares. A lock that is lost by then is left
-// out.
+// showShares asks the store for the other holders of a session's shares. It omits a lock that was lost meanwhile.
 func (m *Manager) showShares(ctx context.Context, s *holdings.Session, views []types.View) ([]types.View, error) {
 	var keys []string
 	for _, v := range views {
@@ -113,7 +112,9 @@ func (m *Manager) Waiters(ctx context.Context, req types.WaitersRequest) (types.
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
 	defer cancel()
-	found, err := waiters.Waiting(ctx, store.WaitQuery{Key: req.Key, Prefix: req.Prefix, After: req.After, Limit: req.Limit + 1})
+	query := req
+	query.Limit++ // one more tells whether another page follows
+	found, err := waiters.Waiting(ctx, query)
 	if err != nil || len(found) <= req.Limit {
 		return types.WaitersPage{Waiting: found}, err
 	}
@@ -128,8 +129,8 @@ func pageOf(views []types.View, limit int) types.Page {
 	return types.Page{Locks: views[:limit], Next: views[limit-1].Key}
 }
 
-// Stats counts what the whole database holds, in all namespaces. It may read every lock that there is: it
-// is for people, and ends with the store's timeout or with this sidecar.
+// Stats counts what the whole database holds, in all namespaces. It may read every lock, so it is for
+// people. It ends with the store's timeout or with this sidecar.
 func (m *Manager) Stats(ctx context.Context) (store.Stats, error) {
 	census, err := store.As[store.Census](m.st, store.FeatureStats)
 	if err != nil {
@@ -141,6 +142,6 @@ func (m *Manager) Stats(ctx context.Context) (store.Stats, error) {
 	return census.Stats(ctx)
 }
 
-// Fleet is what the whole database holds, if this sidecar is elected to count it. It returns what is
-// known. The election and the counting go on in the background only as long as somebody calls Fleet.
-func (m *Manager) Fleet() (observe.Fleet, bool) { return m.fleet.Current() }
+// Fleet returns the last count of the whole database, if this sidecar is elected to count. The election and
+// the counting continue in the background only while Fleet is called.
+func (m *Manager) Fleet() (store.Stats, bool) { return m.fleet.Current() }

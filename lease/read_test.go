@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// Reads of locks that are held here do not ask the store.
+// Reads of locks that this sidecar holds do not call the store.
 func TestOwnLocksAskNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -27,31 +27,31 @@ func TestOwnLocksAskNothing(t *testing.T) {
 		h := v.Holder
 		if !v.Mine || v.Token != g.Token || h.Session != s.Name() || h.Instance != "a" || h.HeldFor != time.Second ||
 			h.ExpiresIn != 13250*time.Millisecond || string(h.Data) != "1" || h.Traceparent != "tp" {
-			t.Errorf("%+v", v)
+			t.Errorf("got %+v", v)
 		}
 		v, err = r.m.Get(ctx, other, "k", false)
 		r.must(err)
 		if v.Mine {
-			t.Errorf("%+v", v)
+			t.Errorf("got %+v", v)
 		}
 		r.must(r.amend(s, g))
 		_, err = r.m.List(ctx, s, types.ListRequest{Scope: types.ScopeSession, Limit: 10})
 		r.must(err)
 		var held *types.HeldError
 		if _, err := r.m.Acquire(ctx, other, types.Request{Key: "k"}); !errors.As(err, &held) || !held.Cached {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 		if n := r.st.total() - before; n != 0 {
 			t.Errorf("%d calls", n)
 		}
 		if _, err = r.m.Get(ctx, s, "k", true); err != nil || r.st.count("Get") != 1 {
-			t.Error("no-cache must ask the store")
+			t.Error("a read with no-cache must call the store")
 		}
 	})
 }
 
-// The calls that wait through other sidecars are known to the store alone: what does not
-// come from there says so.
+// Only the store knows the calls that wait at other sidecars. An answer without the store is marked
+// as cached.
 func TestWaitsElsewhereAreNotKnownHere(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -94,17 +94,17 @@ func TestAmend(t *testing.T) {
 		ctx := context.Background()
 		g := r.lock(s, "k")
 		_, err := r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token, TTL: time.Hour})
-		if _, ok := errors.AsType[*types.TTLOnSessionError](err); !ok {
-			t.Errorf("told %v", err)
+		if _, ok := errors.AsType[*types.InvalidError](err); !ok {
+			t.Errorf("error %v", err)
 		}
 		_, err = r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token, SetData: true, Data: []byte("2")})
 		r.must(err)
 		v, err := r.m.Get(ctx, s, "k", false)
 		r.must(err)
 		if string(v.Holder.Data) != "2" || string(r.stored("k").Holder.Data) != "2" {
-			t.Errorf("%+v", v)
+			t.Errorf("got %+v", v)
 		}
-		// A caller that leaves changes the data all the same, and everybody sees it.
+		// The data is changed even if the caller leaves, and all sidecars see the change.
 		proceed := r.st.holdAnswer("Amend")
 		left, cancel := context.WithCancel(ctx)
 		cancel()
@@ -120,13 +120,13 @@ func TestAmend(t *testing.T) {
 		v, err = r.m.Get(ctx, s, "k", false)
 		r.must(err)
 		if !bytes.Equal(v.Holder.Data, r.stored("k").Holder.Data) {
-			t.Errorf("here %s, in the store %s", v.Holder.Data, r.stored("k").Holder.Data)
+			t.Errorf("in the sidecar %s, in the store %s", v.Holder.Data, r.stored("k").Holder.Data)
 		}
-		// The store is right when it says that the lock is gone.
+		// If the store reports that the lock is gone, the store is right.
 		r.buryLeases()
 		_, err = r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token, SetData: true})
 		if lostReason(err) != types.LostExpired || len(r.losses()) != 1 {
-			t.Errorf("told %v, lost %v", err, r.losses())
+			t.Errorf("error %v, lost %v", err, r.losses())
 		}
 	})
 }
@@ -168,7 +168,7 @@ func TestLists(t *testing.T) {
 			{nil, types.ListRequest{Scope: types.ScopeSession, Limit: 10}, "", 0},
 		} {
 			if got, mine := keys(c.s, c.req); got != c.want || mine != c.mine {
-				t.Errorf("%+v: %q, %d mine", c.req, got, mine)
+				t.Errorf("%+v: got %q, %d of the session", c.req, got, mine)
 			}
 		}
 	})
@@ -180,7 +180,7 @@ func (r *rig) denied(s *holdings.Session, key string) (cached bool) {
 	_, err := r.m.Acquire(context.Background(), s, types.Request{Key: key})
 	var held *types.HeldError
 	if !errors.As(err, &held) {
-		r.t.Fatalf("told %v", err)
+		r.t.Fatalf("error %v", err)
 	}
 	return held.Cached
 }
@@ -193,32 +193,32 @@ func TestHeldAnswersAreCached(t *testing.T) {
 		s := r.session()
 		asked := func() int { return r.st.count("Acquire") }
 		if r.denied(s, "k") || !r.denied(s, "k") || asked() != 1 {
-			t.Fatal("the second refusal must come from the cache")
+			t.Fatal("the second held answer must come from the cache")
 		}
 		time.Sleep(99 * time.Millisecond)
 		_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k"})
 		var held *types.HeldError
 		if !errors.As(err, &held) || !held.Cached {
-			t.Fatalf("told %v", err)
+			t.Fatalf("error %v", err)
 		}
 		if h := held.Lock.Holder; h.HeldFor != 99*time.Millisecond || h.ExpiresIn != 201*time.Millisecond {
-			t.Errorf("%+v", h)
+			t.Errorf("held by %+v", h)
 		}
 		time.Sleep(time.Millisecond) // CacheTTL
 		if r.denied(s, "k") {
-			t.Error("kept for too long")
+			t.Error("the entry was kept for too long")
 		}
 		if _, err := r.try(s, "k"); !errors.As(err, &held) || held.Cached {
 			t.Error("no-cache answered from the cache")
 		}
 		time.Sleep(150 * time.Millisecond)
 		if r.denied(s, "k") {
-			t.Error("kept for too long")
+			t.Error("the entry was kept for too long")
 		}
 		time.Sleep(50 * time.Millisecond) // the holder's expiry
 		got, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k"})
 		if err != nil || got.Token <= g.Token {
-			t.Errorf("%+v, %v", got, err)
+			t.Errorf("got %+v, %v", got, err)
 		}
 	})
 }
@@ -231,13 +231,13 @@ func TestNoCacheOfHeldAnswers(t *testing.T) {
 		s := r.session()
 		for range 2 {
 			if r.denied(s, "k") {
-				t.Error("cached")
+				t.Error("the held answer was cached")
 			}
 		}
 	})
 }
 
-// News of a key makes an older entry of the held cache useless.
+// News of a key invalidates an older entry of the held cache.
 func TestHeldAnswersAreDropped(t *testing.T) {
 	for name, free := range map[string]func(r, other *rig, s *holdings.Session, g types.Grant){
 		"by a release here": func(r, _ *rig, _ *holdings.Session, g types.Grant) {
@@ -267,14 +267,14 @@ func TestHeldAnswersAreDropped(t *testing.T) {
 				r.denied(s, "k")
 				free(r, other, s, g)
 				if _, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k"}); err != nil {
-					t.Errorf("told %v", err)
+					t.Errorf("error %v", err)
 				}
 			})
 		})
 	}
 }
 
-// A refusal that comes late is as old as its question: nobody else is told it when the key is free.
+// A late held answer is as old as its call to the store. It is not cached if the key was freed since.
 func TestALateHeldAnswerIsNotKept(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -290,12 +290,12 @@ func TestALateHeldAnswerIsNotKept(t *testing.T) {
 			t.Fatal("granted")
 		}
 		if _, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k"}); err != nil {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 	})
 }
 
-// A refusal that was on its way while the key was released is not kept.
+// A held answer that was in flight while the key was released is not cached.
 func TestAnOldHeldAnswerIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -309,10 +309,10 @@ func TestAnOldHeldAnswerIsNotKept(t *testing.T) {
 		proceed()
 		<-a.done
 		if _, ok := errors.AsType[*types.HeldError](a.err); !ok {
-			t.Fatalf("told %v", a.err)
+			t.Fatalf("error %v", a.err)
 		}
 		if _, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k"}); err != nil {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 	})
 }

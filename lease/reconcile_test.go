@@ -58,17 +58,17 @@ func (d *double) Move(ctx context.Context, from, to store.LeaseID, moves []store
 	})
 }
 
-// failover makes the store another one.
+// failover makes the store a different one, with another history.
 func (d *double) failover() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.history = uuid.New()
 }
 
-// lease is the one that sessions' locks are held under.
+// lease returns the lease for sessions' locks.
 func (r *rig) lease() store.LeaseID { return r.m.leases.Get(r.m.cfg.TTL).ID() }
 
-// forget makes the store forget a grant, as an asynchronous failover does.
+// forget removes a grant from the store, as an asynchronous failover does.
 func (r *rig) forget(g types.Grant) {
 	r.t.Helper()
 	claim := store.Claim{Key: g.Key, Token: g.Token, Lease: r.stored(g.Key).Holder.Lease}
@@ -79,13 +79,14 @@ func (r *rig) forget(g types.Grant) {
 	}
 }
 
-// isRotated checks that a lease of before a failover is closed, and nothing is asked any more.
+// isRotated checks that the lease from before the failover is closed, and that calls to the store
+// stop.
 func (r *rig) isRotated(old store.LeaseID) {
 	r.t.Helper()
 	synctest.Wait()
 	for _, l := range r.m.leases.All() {
 		if l.ID() == old {
-			r.t.Errorf("the old lease is kept, for %d", l.Users())
+			r.t.Errorf("the old lease is kept for %d locks", l.Users())
 		}
 	}
 	asked := func() int { return r.st.count("HeldUnder") + r.st.count("Move") }
@@ -96,8 +97,8 @@ func (r *rig) isRotated(old store.LeaseID) {
 	}
 }
 
-// A failover has lost a grant, and not the lease under it: somebody else has got the key.
-// The holder is told with the next renewal, and what is still there stays.
+// A failover loses a grant but not its lease, and another session gets the key. The next renewal
+// reports the loss to the holder, and the other locks stay.
 func TestAForgottenGrantIsLost(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -114,7 +115,7 @@ func TestAForgottenGrantIsLost(t *testing.T) {
 			t.Fatalf("lost %+v", got)
 		}
 		if reason := lostReason(r.amend(s, lost)); reason != types.LostStore {
-			t.Errorf("the claim hears %q", reason)
+			t.Errorf("the claim returns %q", reason)
 		}
 		r.must(r.amend(s, kept))
 		time.Sleep(time.Minute)
@@ -126,8 +127,8 @@ func TestAForgottenGrantIsLost(t *testing.T) {
 	})
 }
 
-// A lease of another history is not trusted before its locks are verified: if they cannot be, it
-// is lost at the deadline that it had before.
+// A lease of another history is not trusted before its locks are verified. If they cannot be
+// verified, the lease is lost at its old deadline.
 func TestALeaseIsNotTrustedUnverified(t *testing.T) {
 	for name, f := range map[string]fault{"refused": {refuse: true}, "hangs": {before: time.Hour}, "unheard": {forget: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -137,14 +138,14 @@ func TestALeaseIsNotTrustedUnverified(t *testing.T) {
 				g := r.lock(r.session(), "k")
 				r.forget(g)
 				r.st.failover()
-				r.st.set("Move", fault{refuse: true}) // what is moved is verified, too
+				r.st.set("Move", fault{refuse: true}) // because a move verifies the lock, too
 				r.st.set("HeldUnder", f)
 				time.Sleep(20 * time.Second)
 				if got := r.losses(); len(got) != 1 || got[0].Reason != types.LostStore {
 					t.Fatalf("lost %+v", got)
 				}
 				if at := r.at[0].Sub(began); at > r.m.cfg.TTL-heartbeat.Margin(r.m.cfg.TTL) {
-					t.Errorf("told after %s", at)
+					t.Errorf("lost after %s", at)
 				}
 				r.st.lift("HeldUnder", "Move")
 			})
@@ -152,7 +153,7 @@ func TestALeaseIsNotTrustedUnverified(t *testing.T) {
 	}
 }
 
-// The two answers must be of one history: another server may still remember.
+// The renewal and the read must be of one history, because another server may still have the grant.
 func TestLocksAreReadInTheHistoryOfTheRenewal(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -169,12 +170,12 @@ func TestLocksAreReadInTheHistoryOfTheRenewal(t *testing.T) {
 			t.Fatalf("lost %+v", got)
 		}
 		if n := r.st.count("HeldUnder"); n != 2 {
-			t.Errorf("read %d times, want once in vain and once more", n)
+			t.Errorf("read %d times, want a discarded read and one more", n)
 		}
 	})
 }
 
-// A grant that comes while locks are verified was not read, and is not lost.
+// A grant that arrives during the verification was not read, and is not lost.
 func TestAGrantDuringTheVerificationIsKept(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -202,9 +203,9 @@ func TestAGrantDuringTheVerificationIsKept(t *testing.T) {
 	})
 }
 
-// The answer to an acquire was on its way when the locks were verified, and the server that
-// gave it is gone, and the grant with it.
-func TestAForgottenGrantThatIsToldLateIsLost(t *testing.T) {
+// The answer to an acquire was in flight during the verification. The server that sent it is gone,
+// and so is the grant.
+func TestForgottenGrantOfALateAnswerIsLost(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
@@ -213,13 +214,13 @@ func TestAForgottenGrantThatIsToldLateIsLost(t *testing.T) {
 		r.st.set("Acquire", fault{times: 1, after: r.m.cfg.StoreTimeout - time.Millisecond})
 		asked := r.ask(context.Background(), s, types.Request{Key: "late"})
 		synctest.Wait()
-		r.st.set("Move", fault{refuse: true}) // what is moved is verified, too
+		r.st.set("Move", fault{refuse: true}) // because a move verifies the lock, too
 		r.st.failover()
 		r.forget(types.Grant{Key: "late", Token: r.stored("late").Token})
 		time.Sleep(r.m.cfg.RenewInterval / 2)
 		synctest.Wait()
 		if r.st.count("HeldUnder") != 1 || asked.isOver() {
-			t.Fatal("not verified while the answer is on its way")
+			t.Fatal("not verified while the answer is in flight")
 		}
 		late := asked.granted(t)
 		time.Sleep(r.m.cfg.RenewInterval)
@@ -231,7 +232,7 @@ func TestAForgottenGrantThatIsToldLateIsLost(t *testing.T) {
 	})
 }
 
-// locks are so many, by one session.
+// locks acquires this number of locks in one session.
 func (r *rig) locks(s *holdings.Session, ttl time.Duration, n int) {
 	r.t.Helper()
 	var all []*answer
@@ -243,18 +244,18 @@ func (r *rig) locks(s *holdings.Session, ttl time.Duration, n int) {
 	}
 }
 
-// A lease with more locks than are read at a time is not trusted before all are read, and
-// one with few does not wait for it. No lock is read twice.
+// A lease with more locks than one read returns is not trusted before all are read. A lease with
+// few locks does not wait for that. Each lock is read once.
 func TestFewLocksAreVerifiedFirst(t *testing.T) {
 	const many = reconcile.VerifyMax + 500
-	for name, heals := range map[string]bool{"it heals": true, "it does not": false} {
+	for name, heals := range map[string]bool{"the reads succeed again": true, "the reads keep failing": false} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				s := r.session()
 				few := r.lock(s, "few")
 				r.locks(s, 10*time.Second, many)
-				r.st.set("Move", fault{refuse: true}) // what is moved is verified, too
+				r.st.set("Move", fault{refuse: true}) // because a move verifies the lock, too
 				r.st.set("HeldUnder", fault{times: 1, then: func() { r.st.set("HeldUnder", fault{refuse: true}) }})
 				r.st.failover()
 				time.Sleep(r.m.cfg.RenewInterval + time.Second)

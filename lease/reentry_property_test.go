@@ -16,14 +16,14 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// doors is one key of a sidecar, and a model of who is in and who waits.
+// doors is one key of a sidecar, with a model of its holder and its waiters.
 type doors struct {
 	t        *rapid.T
 	r        *rig
 	sessions []*holdings.Session
 	ended    map[*holdings.Session]bool
 
-	in    *visit // nil: free
+	in    *visit // nil if the key is free
 	line  []*visitor
 	story []string
 }
@@ -33,7 +33,7 @@ type visit struct {
 	s           *holdings.Session
 	owner       string
 	entries     int
-	g           types.Grant // its last one
+	g           types.Grant // the last grant
 	all         map[int]types.Grant
 	undelivered map[int]bool
 }
@@ -42,7 +42,7 @@ func newVisit(s *holdings.Session, req types.Request) *visit {
 	return &visit{s: s, owner: req.Owner, undelivered: map[int]bool{}, all: map[int]types.Grant{}}
 }
 
-// exit takes the last entry off, and those below it of which nobody was told.
+// exit removes the last entry, and the undelivered entries below it.
 func (v *visit) exit() {
 	for v.entries--; v.undelivered[v.entries]; v.entries-- {
 		delete(v.undelivered, v.entries)
@@ -73,12 +73,12 @@ func (d *doors) drawVisitor() (*holdings.Session, types.Request) {
 	return rapid.SampledFrom(d.sessions).Draw(d.t, "session"), req
 }
 
-// mayEnter is the rule.
+// mayEnter is the rule of reentry.
 func (d *doors) mayEnter(s *holdings.Session, req types.Request) bool {
 	return d.in != nil && d.in.s == s && req.Reentrant && req.Owner == d.in.owner && !d.ended[s]
 }
 
-// try asks once.
+// try asks once without waiting.
 func (d *doors) try() {
 	s, req := d.drawVisitor()
 	d.notef("try %s %+v", s.Name(), req)
@@ -87,7 +87,7 @@ func (d *doors) try() {
 	switch {
 	case d.ended[s]:
 		if !errors.Is(err, types.ErrSessionEnded) {
-			d.wrongf("told %+v, %v", g, err)
+			d.wrongf("got %+v, %v", g, err)
 		}
 	case d.in == nil:
 		d.in = newVisit(s, req)
@@ -95,20 +95,20 @@ func (d *doors) try() {
 	case d.mayEnter(s, req):
 		d.entered(g, err)
 	case !errors.As(err, &held):
-		d.wrongf("told %+v, %v", g, err)
+		d.wrongf("got %+v, %v", g, err)
 	}
 }
 
-// entered judges that a call was let in.
+// entered checks a call that got the lock.
 func (d *doors) entered(g types.Grant, err error) {
 	d.in.entries++
 	if err != nil || g.Reentry != d.in.entries || d.in.entries > 1 && g.Token != d.in.g.Token {
-		d.wrongf("told %+v, %v, want entry %d of token %d", g, err, d.in.entries, d.in.g.Token)
+		d.wrongf("got %+v, %v, want entry %d of token %d", g, err, d.in.entries, d.in.g.Token)
 	}
 	d.in.g, d.in.all[g.Reentry] = g, g
 }
 
-// wait is queued, or enters.
+// wait queues a call, or reenters.
 func (d *doors) wait() {
 	s, req := d.drawVisitor()
 	req.Wait = types.WaitForever
@@ -119,7 +119,7 @@ func (d *doors) wait() {
 	switch {
 	case d.ended[s]:
 		if !v.a.isOver() || !errors.Is(v.a.err, types.ErrSessionEnded) {
-			d.wrongf("told %+v, %v", v.a.g, v.a.err)
+			d.wrongf("got %+v, %v", v.a.g, v.a.err)
 		}
 	case d.in == nil:
 		d.in = newVisit(s, req)
@@ -135,11 +135,11 @@ func (d *doors) wait() {
 
 func (d *doors) over(v *visitor) {
 	if !v.a.isOver() {
-		d.wrongf("%s %+v waits on", v.s.Name(), v.req)
+		d.wrongf("%s %+v still waits", v.s.Name(), v.req)
 	}
 }
 
-// leave takes an entry off, perhaps by its number, perhaps a wrong one.
+// leave releases an entry, sometimes by its number, sometimes by a wrong one.
 func (d *doors) leave() {
 	if d.in == nil {
 		return
@@ -153,17 +153,17 @@ func (d *doors) leave() {
 	switch {
 	case n != 0 && n != d.in.entries:
 		if wrong, ok := errors.AsType[*types.ReentryError](err); !ok || wrong.Have != d.in.entries {
-			d.wrongf("told %+v, %v", got, err)
+			d.wrongf("got %+v, %v", got, err)
 		}
 	default:
 		if d.in.exit(); err != nil || got.Reentry != d.in.entries {
-			d.wrongf("told %+v, %v, want %d", got, err, d.in.entries)
+			d.wrongf("got %+v, %v, want %d", got, err, d.in.entries)
 		}
 		d.handOver()
 	}
 }
 
-// discard hands an entry back whose answer was not delivered: once.
+// discard hands back an entry whose answer was not delivered, once.
 func (d *doors) discard() {
 	if d.in == nil {
 		return
@@ -182,7 +182,7 @@ func (d *doors) discard() {
 	d.handOver()
 }
 
-// abandon leaves the line.
+// abandon cancels a wait.
 func (d *doors) abandon() {
 	if len(d.line) == 0 {
 		return
@@ -215,8 +215,8 @@ func (d *doors) endSession() {
 	d.sessions[slices.Index(d.sessions, s)] = fresh
 }
 
-// handOver is what follows when the last entry was released: the first in line is in, and all
-// its owner's calls with it, which leave the line.
+// handOver is the result of the release of the last entry. The first waiter and all other waiting
+// calls of its owner get the lock.
 func (d *doors) handOver() {
 	synctest.Wait()
 	if d.in.entries > 0 {
@@ -237,7 +237,7 @@ func (d *doors) handOver() {
 		}
 		d.over(v)
 		if v.a.err != nil || v.a.g.Token != d.in.g.Token {
-			d.wrongf("told %+v, %v", v.a.g, v.a.err)
+			d.wrongf("got %+v, %v", v.a.g, v.a.err)
 		}
 		told = append(told, v.a.g.Reentry)
 		d.in.all[v.a.g.Reentry] = v.a.g
@@ -251,22 +251,22 @@ func (d *doors) handOver() {
 	}
 }
 
-// judge compares what the sidecar and the store say with the model.
+// judge compares the sidecar and the store with the model.
 func (d *doors) judge() {
 	synctest.Wait()
 	for i, v := range d.line {
 		if v.a.isOver() {
-			d.wrongf("the one in place %d was told %+v, %v", i+1, v.a.g, v.a.err)
+			d.wrongf("the call at position %d got %+v, %v", i+1, v.a.g, v.a.err)
 		}
 	}
 	lock := d.r.stored("k")
-	if lock.QueueLength != len(d.line) { // the store does not know yet who was served here
+	if lock.QueueLength != len(d.line) { // the store does not yet know which waiters were served
 		time.Sleep(holdings.CohortTime)
 		synctest.Wait()
 		lock = d.r.stored("k")
 	}
 	if lock.Held != (d.in != nil) || lock.QueueLength != len(d.line) {
-		d.wrongf("the store says held %v, %d wait, want %d", lock.Held, lock.QueueLength, len(d.line))
+		d.wrongf("the store has held %v, %d waiting, want %d", lock.Held, lock.QueueLength, len(d.line))
 	}
 	if d.in == nil {
 		return
@@ -277,8 +277,8 @@ func (d *doors) judge() {
 	}
 }
 
-// Callers come and go at random: the count of the entries is a model's, and the queue is
-// first in, first out except for entries.
+// Calls come and leave at random. The number of entries is that of the model, and the queue is
+// first in, first out except for reentry.
 func TestReentryProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var failed any

@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// as is a request of an owner that may enter again.
+// as returns a request of an owner that may reenter.
 func as(owner, key string, wait time.Duration) types.Request {
 	return types.Request{Key: key, Wait: wait, Owner: owner, Reentrant: true, NoCache: true}
 }
@@ -24,20 +24,20 @@ func (r *rig) get(s *holdings.Session, req types.Request) types.Grant {
 	return g
 }
 
-// exit releases one entry, of which the number is named unless it is 0.
+// exit releases one entry. The entry's number is sent unless it is 0.
 func (r *rig) exit(s *holdings.Session, g types.Grant, reentry int) (types.Released, error) {
 	return r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token, Reentry: reentry})
 }
 
-// An owner enters what it holds, however it got it, without asking the store; each
-// release takes one entry off, and the last frees the lock.
+// An owner reenters its lock without a call to the store. Each release removes one entry, and the
+// last one frees the lock.
 func TestReentry(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
-		first := r.get(s, types.Request{Key: "k", Owner: "o", NoCache: true}) // need not be reentrant itself
+		first := r.get(s, types.Request{Key: "k", Owner: "o", NoCache: true}) // the first request need not be reentrant
 		if first.Reentry != 1 {
-			t.Errorf("entered %d times", first.Reentry)
+			t.Errorf("got %d entries", first.Reentry)
 		}
 		time.Sleep(time.Second)
 		before := r.st.total()
@@ -46,7 +46,7 @@ func TestReentry(t *testing.T) {
 			want := first
 			want.Reentry, want.Entry, want.ExpiresIn, want.Waited = g.Reentry, g.Entry, g.ExpiresIn, 0
 			if g != want {
-				t.Errorf("entered as %+v, want %+v", g, want)
+				t.Errorf("reentered as %+v, want %+v", g, want)
 			}
 		}
 		if got, err := r.m.Amend(context.Background(), s, types.AmendRequest{Key: "k", Token: first.Token}); err != nil || got.Reentry != 4 {
@@ -62,7 +62,7 @@ func TestReentry(t *testing.T) {
 			t.Errorf("the store was asked %d times", n)
 		}
 		if !r.stored("k").Held || r.stored("k").Holder.Owner != "o" {
-			t.Errorf("the store says %+v", r.stored("k"))
+			t.Errorf("the store has %+v", r.stored("k"))
 		}
 		if got, err := r.exit(s, first, 0); err != nil || got.Reentry != 0 {
 			t.Errorf("released: %+v, %v", got, err)
@@ -71,8 +71,8 @@ func TestReentry(t *testing.T) {
 	})
 }
 
-// Anybody else waits like a stranger: another owner, another session, the owner
-// that does not say that it may enter.
+// These callers wait or are denied like any other: another owner, another session, and an owner
+// whose request is not reentrant.
 func TestStrangersDoNotEnter(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -90,7 +90,7 @@ func TestStrangersDoNotEnter(t *testing.T) {
 		} {
 			var held *types.HeldError
 			if _, err := r.m.Acquire(context.Background(), c.s, c.req); !errors.As(err, &held) {
-				t.Errorf("%s: told %v", name, err)
+				t.Errorf("%s: error %v", name, err)
 			}
 		}
 		r.release(s, anonymous)
@@ -99,7 +99,7 @@ func TestStrangersDoNotEnter(t *testing.T) {
 	})
 }
 
-// A release that names its entry takes no other off, however often it is repeated.
+// A repeated release with the number of an entry removes only this entry.
 func TestNamedEntries(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -136,7 +136,7 @@ func TestNamedEntries(t *testing.T) {
 	})
 }
 
-// A repeat of the release of an earlier entry does not join the last one's, which fails.
+// A repeat of the release of an earlier entry does not join the failing release of the last one.
 func TestAnEarlierEntryIsNotTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -151,7 +151,7 @@ func TestAnEarlierEntryIsNotTheLast(t *testing.T) {
 			t.Fatal("released")
 		}
 		if _, err := r.exit(s, g, 2); refusedFor(err) != types.ReasonReleased {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 		r.st.lift("Release")
 		time.Sleep(time.Second)
@@ -159,8 +159,8 @@ func TestAnEarlierEntryIsNotTheLast(t *testing.T) {
 	})
 }
 
-// When an owner gets the lock, its calls that wait enter, and leave the line; the
-// others of the session wait on.
+// When an owner gets the lock, its waiting calls reenter and leave the queue. Other calls of the
+// session still wait.
 func TestWaitingCallsEnter(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -186,15 +186,15 @@ func TestWaitingCallsEnter(t *testing.T) {
 			}
 		}
 		if !seen[1] || !seen[2] || !seen[3] {
-			t.Errorf("entered as %v", seen)
+			t.Errorf("reentered as %v", seen)
 		}
 		for _, a := range others {
 			if a.isOver() {
-				t.Errorf("another entered: %+v, %v", a.g, a.err)
+				t.Errorf("another call reentered: %+v, %v", a.g, a.err)
 			}
 		}
 		if n := r.stored("k").QueueLength; n != len(others) {
-			t.Errorf("%d in line", n)
+			t.Errorf("%d queued", n)
 		}
 		s.End(types.EndDropped)
 		time.Sleep(time.Second)
@@ -202,7 +202,7 @@ func TestWaitingCallsEnter(t *testing.T) {
 	})
 }
 
-// A call that asks once while its owner is being granted the lock enters it.
+// A call that does not wait reenters if its owner is being granted the lock.
 func TestEnterInsteadOfBeingDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -210,7 +210,7 @@ func TestEnterInsteadOfBeingDenied(t *testing.T) {
 		proceed := r.st.holdAnswer("Acquire")
 		first := r.ask(context.Background(), s, as("o", "k", 0))
 		synctest.Wait()
-		second := r.ask(context.Background(), s, as("o", "k", 0)) // asks the store behind the first
+		second := r.ask(context.Background(), s, as("o", "k", 0)) // calls the store after the first
 		synctest.Wait()
 		proceed()
 		if got := first.granted(t); got.Reentry != 1 {
@@ -220,11 +220,11 @@ func TestEnterInsteadOfBeingDenied(t *testing.T) {
 		if got.Reentry != 2 {
 			t.Errorf("second: %+v", got)
 		}
-		// Between its own look and the cache's, the owner may get the lock.
+		// The owner may get the lock between the call's own check and that of the cache.
 		req := as("o", "k", 0)
 		req.NoCache = false
 		if _, denied := r.m.acquirer.HeldInCache(s, &req); denied {
-			t.Error("denied what it may enter")
+			t.Error("denied although it may reenter")
 		}
 		r.release(s, got)
 		r.release(s, got)
@@ -232,8 +232,8 @@ func TestEnterInsteadOfBeingDenied(t *testing.T) {
 	})
 }
 
-// A call that asks once enters what the store has granted to another call of its owner, even if
-// that call hears of it later.
+// A call that does not wait reenters a lock that the store has granted to another call of its
+// owner. The other call may not know of its grant yet.
 func TestEnterWhileTheOwnerIsBeingGranted(t *testing.T) {
 	for name, noCache := range map[string]bool{"cached": false, "not cached": true} {
 		req := as("o", "k", 0)
@@ -249,7 +249,7 @@ func TestEnterWhileTheOwnerIsBeingGranted(t *testing.T) {
 				second, third := r.ask(context.Background(), s, req), r.ask(context.Background(), s, req)
 				synctest.Wait()
 				if second.isOver() || third.isOver() {
-					t.Errorf("told %v, %v", second.err, third.err)
+					t.Errorf("errors %v, %v", second.err, third.err)
 				}
 				proceed()
 				r.exitAll(s, first, second, third)
@@ -266,12 +266,12 @@ func TestEnterWhileTheOwnerIsBeingGranted(t *testing.T) {
 				r.handOver(other, "k", g.Token)
 				second := r.ask(context.Background(), s, req)
 				if second.granted(t); second.after != 0 {
-					t.Errorf("entered after %s", second.after)
+					t.Errorf("reentered after %s", second.after)
 				}
 				r.exitAll(s, first, second)
 			})
 		})
-		t.Run("the first call has not been told, "+name, func(t *testing.T) {
+		t.Run("the first call has not returned, "+name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				other, s := r.another(opt), r.session()
@@ -293,7 +293,7 @@ func TestEnterWhileTheOwnerIsBeingGranted(t *testing.T) {
 	}
 }
 
-// exitAll checks that all calls of an owner have entered its lock, and releases it.
+// exitAll checks that all calls of an owner have reentered its lock, and releases it.
 func (r *rig) exitAll(s *holdings.Session, entered ...*answer) {
 	r.t.Helper()
 	var g types.Grant
@@ -311,9 +311,9 @@ func (r *rig) exitAll(s *holdings.Session, entered ...*answer) {
 	r.nothingLeft()
 }
 
-// A call that asks once waits for nothing but a grant that another call of its owner, in its session, is about to
-// hear of: then for two seconds at most.
-func TestHeldByTheOwnerIsNoReasonToWait(t *testing.T) {
+// A call that does not wait may still pause for at most two seconds: if the store has granted the
+// key to another call of its owner in the same session, and this call is about to get the answer.
+func TestCallWithoutAWaitMayPause(t *testing.T) {
 	for name, c := range map[string]struct {
 		hold func(*rig, *holdings.Session)
 		wait time.Duration
@@ -323,20 +323,20 @@ func TestHeldByTheOwnerIsNoReasonToWait(t *testing.T) {
 			r.must(err)
 			r.get(same, as("o", "k", 0))
 		}},
-		"by a group that is not complete": {hold: func(r *rig, s *holdings.Session) {
+		"by a group that is incomplete": {hold: func(r *rig, s *holdings.Session) {
 			r.lockTTL("z", time.Hour)
 			go func() {
 				_, _ = r.m.AcquireAll(context.Background(), s, []string{"k", "z"}, types.Request{Owner: "o", Wait: types.WaitForever})
 			}()
 		}},
-		"it is being released": {hold: func(r *rig, s *holdings.Session) {
+		"the lock is being released": {hold: func(r *rig, s *holdings.Session) {
 			g := r.get(s, as("o", "k", 0))
 			r.st.set("Release", fault{refuse: true})
 			if _, err := r.exit(s, g, 0); err == nil {
 				r.t.Error("released")
 			}
 		}},
-		"nobody hears of the grant": {hold: func(r *rig, s *holdings.Session) {
+		"the answer of the grant is lost": {hold: func(r *rig, s *holdings.Session) {
 			r.st.set("Acquire", fault{forget: true, times: 1})
 			r.st.set("Withdraw", fault{refuse: true})
 			if _, err := r.m.Acquire(context.Background(), s, as("o", "k", 0)); err == nil {
@@ -353,7 +353,7 @@ func TestHeldByTheOwnerIsNoReasonToWait(t *testing.T) {
 				began := time.Now()
 				_, err := r.m.Acquire(context.Background(), s, as("o", "k", 0))
 				if _, denied := errors.AsType[*types.HeldError](err); !denied || time.Since(began) != c.wait {
-					t.Errorf("told %v after %s, want after %s", err, time.Since(began), c.wait)
+					t.Errorf("error %v after %s, want after %s", err, time.Since(began), c.wait)
 				}
 				r.st.lift("Release", "Withdraw")
 				s.End(types.EndDropped)
@@ -363,22 +363,22 @@ func TestHeldByTheOwnerIsNoReasonToWait(t *testing.T) {
 	}
 }
 
-// A call that waits enters what its owner got after it had first looked, and before
-// it expects to hear of that.
+// A waiting call reenters a lock that its owner got after the call's first check. It does not wait
+// for news.
 func TestEnterBeforeWaiting(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
-		synctest.Wait() // nobody else reads the time now
+		synctest.Wait() // only the test reads the clock now
 		r.clk.atRead(0, func() { r.get(s, as("o", "k", 0)) })
 		a := r.ask(context.Background(), s, as("o", "k", time.Minute))
 		if got := a.granted(t); got.Reentry != 2 || a.after != 0 {
-			t.Errorf("%+v after %s", got, a.after)
+			t.Errorf("got %+v after %s", got, a.after)
 		}
 	})
 }
 
-// The end of a lock ends all its entries, and nobody enters it then.
+// The end of a lock ends all its entries. It cannot be reentered afterwards.
 func TestAllEntriesEndTogether(t *testing.T) {
 	for name, end := range map[string]func(*rig, *holdings.Session){
 		"lease lost":    func(r *rig, _ *holdings.Session) { r.clk.stop(time.Minute) },
@@ -393,15 +393,15 @@ func TestAllEntriesEndTogether(t *testing.T) {
 				end(r, s)
 				if name == "lease lost" {
 					if got := r.get(s, as("o", "k", types.WaitForever)); got.Token == g.Token || got.Reentry != 1 {
-						t.Errorf("entered what is lost: %+v", got)
+						t.Errorf("reentered a lost lock: %+v", got)
 					}
 				}
 				if _, err := r.exit(s, g, 0); lostReason(err) == "" {
-					t.Errorf("told %v", err)
+					t.Errorf("error %v", err)
 				}
 				s.End(types.EndDropped)
 				if _, err := r.m.Acquire(context.Background(), s, as("o", "k", 0)); !errors.Is(err, types.ErrSessionEnded) {
-					t.Errorf("entered: %v", err)
+					t.Errorf("reentered: %v", err)
 				}
 				time.Sleep(time.Second)
 				r.nothingLeft()
@@ -410,9 +410,8 @@ func TestAllEntriesEndTogether(t *testing.T) {
 	}
 }
 
-// An entry of which the answer was not delivered ends with the one above it, of which
-// the number stays what was told; the last ends at once, and those below it that were
-// not delivered either.
+// An undelivered entry ends with the entry above it, which keeps its number. The last entry ends at
+// once if it is undelivered, together with the undelivered entries directly below it.
 func TestHandBackedEntries(t *testing.T) {
 	for name, c := range map[string]struct {
 		discarded []int
@@ -441,7 +440,7 @@ func TestHandBackedEntries(t *testing.T) {
 				if c.left > 0 {
 					got, err := r.m.Amend(context.Background(), s, types.AmendRequest{Key: "k", Token: g[0].Token})
 					if err != nil || got.Reentry != c.left {
-						t.Errorf("%+v, %v, want entry %d", got, err, c.left)
+						t.Errorf("got %+v, %v, want entry %d", got, err, c.left)
 					}
 					s.End(types.EndDropped)
 				}
@@ -451,7 +450,7 @@ func TestHandBackedEntries(t *testing.T) {
 	}
 }
 
-// The release of the highest entry that was told frees what was not delivered below it.
+// A release of the highest delivered entry also frees the undelivered entries below it.
 func TestReleaseAboveHandBackedEntries(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -463,7 +462,7 @@ func TestReleaseAboveHandBackedEntries(t *testing.T) {
 		if got, err := r.exit(s, third, third.Reentry); err != nil || got.Reentry != 1 {
 			t.Errorf("released: %+v, %v", got, err)
 		}
-		second = r.get(s, as("o", "k", 0)) // is told, whatever had its number before
+		second = r.get(s, as("o", "k", 0)) // is delivered; an earlier entry had the same number
 		third = r.get(s, as("o", "k", 0))
 		if got, err := r.exit(s, third, third.Reentry); err != nil || got.Reentry != 2 {
 			t.Errorf("released: %+v, %v", got, err)
@@ -476,7 +475,7 @@ func TestReleaseAboveHandBackedEntries(t *testing.T) {
 	})
 }
 
-// A full session may enter what it holds.
+// A session at its limit of locks may reenter.
 func TestAFullSessionEnters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.MaxLocksPerSession = 1 }))
@@ -485,7 +484,7 @@ func TestAFullSessionEnters(t *testing.T) {
 		r.get(s, as("o", "k", 0))
 		var limit *LimitError
 		if _, err := r.try(s, "more"); !errors.As(err, &limit) {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 		r.m.Drain()
 		if _, err := r.m.Acquire(context.Background(), s, as("o", "k", 0)); !errors.Is(err, types.ErrDraining) {

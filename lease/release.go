@@ -12,13 +12,13 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Release releases the lock that is held under this token. If its owner has entered it more than once, it
-// takes one entry off: the newest, or with a RequestID too, the one that the request made. s is the
-// session that claims it; for BindTTL locks it may be nil. By a RequestID alone it releases what calls
-// with that id have got, and ends those under way in the session or, with BindTTL, at this sidecar. It may
-// be repeated: nothing under the id is no error. Errors: [NotHolderError], [ReentryError], [LostError],
-// [ErrCallerLeft] when ctx ends while it waits, [ErrDraining] after Stop, and those of the store: a
-// session's release then goes on in the background.
+// Release releases the lock that is held under this token. If its owner has entered the lock more than
+// once, Release ends one entry: the newest, or with a RequestID the one that this request made. s is the
+// session that claims it; for BindTTL locks it may be nil. With a RequestID alone, Release releases what
+// calls with that id have got. It also ends calls with that id that still run in the session or, with
+// BindTTL, at this sidecar. It may be repeated: if the id has no lock, this is not an error. Errors:
+// [NotHolderError], [ReentryError], [LostError], [ErrCallerLeft] when ctx ends while it waits,
+// [ErrDraining] after Stop, and those of the store: a session's release then continues in the background.
 func (m *Manager) Release(ctx context.Context, s *holdings.Session, req types.ReleaseRequest) (types.Released, error) {
 	release := m.release
 	if req.Token == 0 {
@@ -41,8 +41,8 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 		}
 		return m.releaseForeign(ctx, c, req)
 	}
-	if req.Outcome != store.NoOutcome && h.IsShare() {
-		return types.Released{}, &types.ShareOutcomeError{Key: req.Key}
+	if err := checkOutcome(h, req); err != nil {
+		return types.Released{}, err
 	}
 	m.obs.LinkAcquire(ctx, h.Traceparent)
 	r := h.NewRelease(req, t.Now, nil)
@@ -51,11 +51,11 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 	case errors.Is(err, holdings.ErrOver):
 		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.HeldFor}, nil
 	case errors.Is(err, holdings.ErrNotHeld):
-		// It was lost, released or ended in this moment: say which.
+		// The lock has just been lost, released or ended: release returns the right error.
 		return m.release(ctx, s, req)
 	case err != nil:
 		if wrong, ok := errors.AsType[*types.ReentryError](err); ok && wrong.Given > wrong.Have {
-			_ = m.refused(c, types.ReasonReleased) // that entry was released: for the log
+			_ = m.refused(c, types.ReasonReleased) // for the log: that entry was released before
 		}
 		return types.Released{}, err
 	case entries > 0:
@@ -64,17 +64,29 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 	return r.SendAndWait(ctx)
 }
 
+// checkOutcome refuses the outcome of a share: outcomes are for exclusive locks.
+func checkOutcome(h *holdings.Lock, req *types.ReleaseRequest) error {
+	if req.Outcome != store.NoOutcome && h.IsShare() {
+		return outcomeOfShare(h.Key)
+	}
+	return nil
+}
+
+func outcomeOfShare(key string) error {
+	return types.Invalidf("outcome", "lock %q is shared: its release has no outcome", key)
+}
+
 type claimant struct {
 	op    string
-	s     *holdings.Session // nil: none
+	s     *holdings.Session // nil: a claim without a session
 	key   string
 	token int64
 	// traceparent is for the log.
 	traceparent string
 }
 
-// claimed finds the lock that a claim means; nil without an error: only the store can tell. Errors:
-// [LostError], [NotHolderError].
+// claimed finds the lock that a claim means. If lock and error are both nil, only the store can tell.
+// Errors: [LostError], [NotHolderError].
 func (m *Manager) claimed(c claimant) (*holdings.Lock, error) {
 	if h := m.ownClaim(c, clock.Read(m.cfg.Clock)); h != nil {
 		return h, nil
@@ -82,7 +94,7 @@ func (m *Manager) claimed(c claimant) (*holdings.Lock, error) {
 	return nil, m.claimedElsewhere(c) // nil: only the store can tell
 }
 
-// ownClaim is the lock that a claim means if the claimant's session holds it now, else nil.
+// ownClaim returns the lock that a claim means if the claimant's session holds it now, otherwise nil.
 func (m *Manager) ownClaim(c claimant, t clock.Tick) *holdings.Lock {
 	if c.s == nil {
 		return nil
@@ -95,7 +107,7 @@ func (m *Manager) ownClaim(c claimant, t clock.Tick) *holdings.Lock {
 	return h
 }
 
-// expire takes a lock past its time out of its session.
+// expire removes a lock past its time from its session.
 func (m *Manager) expire(h *holdings.Lock) {
 	l := h.Lease()
 	if l.Alive(clock.Read(m.cfg.Clock)) {
@@ -103,11 +115,11 @@ func (m *Manager) expire(h *holdings.Lock) {
 		return
 	}
 	m.leases.Expire(l)
-	// Another call may be doing this and not have come to h yet.
+	// Another call may be losing the lease and may not have reached h yet.
 	h.LoseUnder(l, l.LossReason())
 }
 
-// claimedElsewhere decides about a claim, as far as known here, if the session does not hold the lock.
+// claimedElsewhere decides a claim on a lock that the session does not hold, as far as this sidecar knows.
 func (m *Manager) claimedElsewhere(c claimant) error {
 	if c.s != nil {
 		if reason, ok := c.s.LossOf(c.key, c.token); ok {
@@ -127,13 +139,13 @@ func (m *Manager) claimedElsewhere(c claimant) error {
 	return nil
 }
 
-// refused makes the error of a refused claim and logs it: the caller wrongly believes to hold a lock.
+// refused makes the error of a refused claim and logs it, because the caller wrongly believes that it holds a lock.
 func (m *Manager) refused(c claimant, reason types.NotHolderReason) error {
 	m.logRefused(c, string(reason))
 	return &types.NotHolderError{Key: c.key, Token: c.token, Reason: reason}
 }
 
-// lostBefore answers without the store for a lock that is known to be lost.
+// lostBefore answers a claim on a lost lock without the store.
 func (m *Manager) lostBefore(c claimant, reason types.LostReason) error {
 	m.obs.Cached(observe.CachedEnd)
 	return m.lost(c, reason)
@@ -152,9 +164,9 @@ func (m *Manager) logRefused(c claimant, reason string) {
 	m.obs.ClaimRefused(claim, reason)
 }
 
-// releaseForeign releases a lock that no session here holds, or gets the store's reason why not.
+// releaseForeign releases a lock that is not held by a session here, or returns the store's reason for a refusal.
 func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *types.ReleaseRequest) (types.Released, error) {
-	if req.Reentry > 1 { // such locks are entered once: the claim may be wrong before that
+	if req.Reentry > 1 { // such locks have one entry; a wrong claim must be answered first
 		if _, err := m.amendForeign(ctx, c, &types.AmendRequest{Key: c.key, Token: c.token}); err != nil {
 			return types.Released{}, err
 		}
@@ -165,6 +177,9 @@ func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *types.Rel
 	})
 	if err := types.Judged("release", v.Status, err); err != nil {
 		return types.Released{}, err
+	}
+	if v.Status == store.IsShare {
+		return types.Released{}, outcomeOfShare(c.key)
 	}
 	m.heldCache.Drop(c.key)
 	if v.Status != store.Holds {

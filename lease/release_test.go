@@ -25,7 +25,7 @@ func (r *rig) free(s *holdings.Session, key string, token int64) error {
 	return err
 }
 
-// A release that fails is answered so, goes on, and the lock is free in the end.
+// A release that fails returns an error, and is retried until the lock is free.
 func TestAReleaseHealsByItself(t *testing.T) {
 	for name, f := range map[string]fault{"refused": {refuse: true}, "lost": {lose: true}, "forgotten": {forget: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -35,9 +35,9 @@ func TestAReleaseHealsByItself(t *testing.T) {
 				g := r.lock(s, "k")
 				r.st.set("Release", f)
 				if err := r.free(s, "k", g.Token); !store.Unavailable(err) {
-					t.Fatalf("told %v", err)
+					t.Fatalf("error %v", err)
 				}
-				time.Sleep(time.Minute) // the lease is kept alive by it
+				time.Sleep(time.Minute) // the lock keeps its lease renewed
 				if s.Held() != 0 {
 					t.Error("the session still holds it")
 				}
@@ -45,14 +45,14 @@ func TestAReleaseHealsByItself(t *testing.T) {
 				time.Sleep(time.Second)
 				r.nothingLeft()
 				if reason := refusedFor(r.free(s, "k", g.Token)); reason != types.ReasonReleased {
-					t.Errorf("then: %q", reason)
+					t.Errorf("the second release: %q", reason)
 				}
 			})
 		})
 	}
 }
 
-// A repeated release joins the one that goes on, and hears how it ends.
+// A repeated release joins the release in progress, and returns its result.
 func TestARepeatedReleaseJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -60,10 +60,10 @@ func TestARepeatedReleaseJoins(t *testing.T) {
 		g := r.lock(s, "k")
 		r.st.set("Release", fault{refuse: true})
 		if err := r.free(s, "k", g.Token); !store.Unavailable(err) {
-			t.Fatalf("told %v", err)
+			t.Fatalf("error %v", err)
 		}
 		if err := r.free(s, "k", g.Token); !store.Unavailable(err) { // after the store's timeout
-			t.Fatalf("repeated: told %v", err)
+			t.Fatalf("repeated: error %v", err)
 		}
 		again := make(chan error, 1)
 		go func() { again <- r.free(s, "k", g.Token) }()
@@ -74,7 +74,7 @@ func TestARepeatedReleaseJoins(t *testing.T) {
 	})
 }
 
-// A caller that leaves does not stop its release.
+// A release continues when its caller leaves.
 func TestALeftReleaseGoesOn(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -92,7 +92,7 @@ func TestALeftReleaseGoesOn(t *testing.T) {
 		synctest.Wait()
 		proceed()
 		if err := <-left; err != nil && !errors.Is(err, types.ErrCallerLeft) {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 		r.nothingLeft()
 	})
@@ -122,7 +122,7 @@ func TestRefusedClaims(t *testing.T) {
 				t.Errorf("%s: %v, want %q", name, c.err, c.want)
 			}
 		}
-		r.must(r.amend(s, g)) // nothing has changed
+		r.must(r.amend(s, g)) // the refused claims changed nothing
 		r.release(s, g)
 		r.release(nil, ttl)
 		for name, err := range map[string]error{
@@ -171,7 +171,7 @@ func TestWhatWasLostIsRemembered(t *testing.T) {
 	}
 }
 
-// A session that was ended by its app has released its locks.
+// An app that deletes its session has released its locks, so later claims are reported as released.
 func TestADeletedSessionReleased(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -179,23 +179,22 @@ func TestADeletedSessionReleased(t *testing.T) {
 		g := r.lock(s, "k")
 		<-s.End(types.EndDeleted)
 		if reason := refusedFor(r.free(s, "k", g.Token)); reason != types.ReasonReleased {
-			t.Errorf("told %q", reason)
+			t.Errorf("got %q", reason)
 		}
 		r.nothingLeft()
 	})
 }
 
-// Losses are remembered for the life of the session, and for the last grants of
-// the sidecar.
+// A session remembers its losses until it ends. The sidecar remembers those of the last grants.
 func TestHowLongLossesAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
 		s, gone, busy := r.session(), r.session(), r.session()
 		g, first, second := r.lock(s, "k"), r.lock(gone, "first"), r.lock(gone, "second")
 		r.clk.stop(time.Minute)
-		r.lock(busy, "busy") // finds the lease lost
+		r.lock(busy, "busy") // notices the loss of the lease
 		gone.End(types.EndDropped)
-		for i := range holdings.Remembered - 3 { // s's grant and gone's two are remembered before
+		for i := range holdings.Remembered - 3 { // the grants of s and gone came before
 			r.release(busy, r.lock(busy, fmt.Sprint(i)))
 		}
 		if reason := lostReason(r.free(busy, "first", first.Token)); reason != types.LostExpired {
@@ -208,7 +207,7 @@ func TestHowLongLossesAreRemembered(t *testing.T) {
 			t.Errorf("forgotten: %v", err)
 		}
 		if reason := lostReason(r.free(s, "k", g.Token)); reason != types.LostExpired {
-			t.Errorf("the session's own: %q", reason)
+			t.Errorf("by the session: %q", reason)
 		}
 	})
 }
@@ -221,7 +220,7 @@ func TestHandBack(t *testing.T) {
 			g, ttl := r.lock(s, "k"), r.lockTTL("ttl", time.Hour)
 			r.st.set("Release", f)
 			r.m.HandBack(s, g)
-			r.m.HandBack(s, g) // twice does no harm
+			r.m.HandBack(s, g) // a repeat has no effect
 			r.m.HandBack(nil, ttl)
 			time.Sleep(5 * time.Second)
 			r.nothingLeft()
@@ -229,7 +228,7 @@ func TestHandBack(t *testing.T) {
 	})
 }
 
-// A discarded grant does not free what somebody else got since.
+// A late hand-back does not free the grant of the next holder.
 func TestALateHandBack(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -245,7 +244,7 @@ func TestALateHandBack(t *testing.T) {
 	})
 }
 
-// The end of a session is confirmed when the store has confirmed the releases.
+// The end of a session is confirmed after the store has confirmed the releases.
 func TestEndIsConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -265,25 +264,25 @@ func TestEndIsConfirmed(t *testing.T) {
 		default:
 		}
 		if _, err := r.try(s, "more"); !errors.Is(err, types.ErrSessionEnded) {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 		if _, err := r.m.Session(s.ID()); !errors.Is(err, types.ErrSessionEnded) {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 		proceed()
 		<-released
 		if len(ends) != 1 || ends[0] != types.EndDeleted {
-			t.Errorf("told %v", ends)
+			t.Errorf("got %v", ends)
 		}
-		if n := r.st.count("Release"); n > 11 { // perhaps the first alone, then 100 at a time
-			t.Errorf("took %d calls", n)
+		if n := r.st.count("Release"); n > 11 { // at most one alone, then 100 at a time
+			t.Errorf("it took %d calls", n)
 		}
 		r.nothingLeft()
 	})
 }
 
-// TestWhatIsReleasedIsNotKept: once the store has confirmed a release, only what became of
-// the grant is remembered.
+// TestWhatIsReleasedIsNotKept: after the store has confirmed a release, only its status is
+// remembered.
 func TestWhatIsReleasedIsNotKept(t *testing.T) {
 	t.Parallel()
 	m := benchManager(t)
@@ -296,6 +295,6 @@ func TestWhatIsReleasedIsNotKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	if end, ok := m.holdings.Ended("k", g.Token); !ok || end != (holdings.End{}) {
-		t.Errorf("remembered as %+v, %v", end, ok)
+		t.Errorf("status %+v, %v", end, ok)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// Many locks are renewed by one call for one lease, once in an interval.
+// One call in each interval renews many locks under one lease.
 func TestOneRenewalForManyLocks(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -21,14 +21,14 @@ func TestOneRenewalForManyLocks(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if n := r.st.count("Renew"); n < 12 || n > 14 || r.st.largest("Renew") != 1 {
-			t.Errorf("a minute took %d renewals, of up to %d leases", n, r.st.largest("Renew"))
+			t.Errorf("%d renewals in a minute, of up to %d leases", n, r.st.largest("Renew"))
 		}
 		s.End(types.EndDeleted)
 		r.nothingLeft()
 	})
 }
 
-// Leases with different TTLs share the calls.
+// Leases with different TTLs share the renewal calls.
 func TestRenewalsAreCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -43,15 +43,15 @@ func TestRenewalsAreCoalesced(t *testing.T) {
 		before, items := r.st.count("Renew"), r.st.asked("Renew")
 		time.Sleep(time.Minute)
 		if n := r.st.count("Renew") - before; n > 16 {
-			t.Errorf("a minute took %d calls", n)
+			t.Errorf("%d calls in a minute", n)
 		}
 		if n := r.st.asked("Renew") - items; n > 16*20 {
-			t.Errorf("a minute took %d renewals of leases", n)
+			t.Errorf("%d leases renewed in a minute", n)
 		}
 	})
 }
 
-// A short TTL is renewed in time, and no busier than it must be.
+// A short TTL is renewed in time, but not more often than necessary.
 func TestShortTTLs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -62,12 +62,12 @@ func TestShortTTLs(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		r.must(r.amend(s, g))
 		if n := r.st.count("Renew"); n < 60 || n > 70 {
-			t.Errorf("10 s took %d renewals", n)
+			t.Errorf("%d renewals in 10 s", n)
 		}
 	})
 }
 
-// A lease that is too short for a slow store costs the others nothing.
+// A lease whose TTL is too short for a slow store does not affect other leases.
 func TestShortTTLOnASlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -87,8 +87,8 @@ func TestShortTTLOnASlowStore(t *testing.T) {
 	})
 }
 
-// A lease that passes its deadline in the middle of a renewal for others, too, is
-// told as lost then.
+// A lease may pass its deadline during a renewal call for other leases. It is reported as lost at
+// that time.
 func TestShortTTLInALongRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -101,7 +101,7 @@ func TestShortTTLInALongRenewal(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		began := time.Now()
-		_, err = r.m.Acquire(context.Background(), s, types.Request{Key: "third", TTL: time.Hour}) // the renewer looks again
+		_, err = r.m.Acquire(context.Background(), s, types.Request{Key: "third", TTL: time.Hour}) // wakes the renewer
 		r.must(err)
 		time.Sleep(time.Second)
 		if l := r.losses(); len(l) != 1 || l[0].Key != "short" || r.at[0].Sub(began) > 450*time.Millisecond {
@@ -119,18 +119,17 @@ func TestAnIdleSidecarAsksNothing(t *testing.T) {
 		if r.st.count("Revoke") != 1 || len(r.m.leases.All()) != 0 {
 			t.Error("the lease is not closed")
 		}
-		time.Sleep(3 * sweepInterval) // what the last grant left is swept
+		time.Sleep(3 * sweepInterval) // the last grant's leftovers are swept
 		before := r.st.total()
 		time.Sleep(24 * time.Hour)
 		if n := r.st.total() - before; n != 0 {
-			t.Errorf("an idle day took %d calls", n)
+			t.Errorf("%d calls on an idle day", n)
 		}
 	})
 }
 
-// However many different TTLs are asked for, there are few leases: each lasts as long as
-// the longest of its locks needs, and at most twice as long. The app is told to rely on
-// a lock for no longer than it asked for.
+// Locks with many different TTLs share few leases. A lease's TTL is at least the longest of its
+// locks, and at most twice as long. An answer does not promise a longer TTL than the requested one.
 func TestDifferentTTLsShareLeases(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt, with(func(c *types.Config) { c.TTL, c.RenewInterval = 17*time.Second, 5*time.Second }))
@@ -146,7 +145,7 @@ func TestDifferentTTLsShareLeases(t *testing.T) {
 			v, err := r.m.Get(context.Background(), s, g.Key, false)
 			r.must(err)
 			if kept := h.Lease().TTL(); kept < ttl || kept > 2*ttl || g.ExpiresIn > ttl-heartbeat.Margin(ttl) || v.Holder.ExpiresIn > ttl-heartbeat.Margin(ttl) || g.ExpiresIn <= 0 {
-				t.Fatalf("asked for %s: the lease has %s; told %s, then %s", ttl, kept, g.ExpiresIn, v.Holder.ExpiresIn)
+				t.Fatalf("for a TTL of %s: the lease has %s, the answers promised %s and %s", ttl, kept, g.ExpiresIn, v.Holder.ExpiresIn)
 			}
 			if ttl == r.m.cfg.TTL && h.Lease().TTL() != ttl {
 				t.Errorf("the configured TTL became %s", h.Lease().TTL())
@@ -158,7 +157,7 @@ func TestDifferentTTLsShareLeases(t *testing.T) {
 		explicit, err := r.m.OpenSession(types.SessionOptions{TTL: 7 * time.Second, Explicit: true})
 		r.must(err)
 		if ttl, left := explicit.TTL(), explicit.ExpiresIn(); ttl != 7*time.Second || left > ttl-heartbeat.Margin(ttl) {
-			t.Errorf("a session with 7s: %s, %s", ttl, left)
+			t.Errorf("a session with a TTL of 7s: %s, %s", ttl, left)
 		}
 		explicit.End(types.EndDeleted)
 		s.End(types.EndDeleted)
@@ -166,7 +165,7 @@ func TestDifferentTTLsShareLeases(t *testing.T) {
 	})
 }
 
-// Renewals that fail are repeated while there is time, and held locks live on.
+// Renewals that fail are retried in time, and the locks stay held.
 func TestRenewalOutage(t *testing.T) {
 	for name, f := range map[string]fault{
 		"refused": {refuse: true}, "lost": {lose: true}, "forgotten": {forget: true}, "slow": {before: 4 * time.Second},

@@ -22,7 +22,7 @@ func repeatable(wait time.Duration) types.Request {
 func (r *rig) mustBe(g types.Grant) {
 	r.t.Helper()
 	if l := r.stored(g.Key); !l.Held || l.Token != g.Token {
-		r.t.Fatalf("told token %d, the store has %+v", g.Token, l)
+		r.t.Fatalf("the call got token %d, the store has %+v", g.Token, l)
 	}
 }
 
@@ -56,7 +56,7 @@ func TestTheSameRequestGetsTheSameGrant(t *testing.T) {
 	})
 }
 
-// Repeats at the same time, in whatever state the first is: all get one grant.
+// Repeats at the same time get one grant, in every state of the first call.
 func TestConcurrentRepeats(t *testing.T) {
 	for _, op := range []string{"", "Acquire", "Enqueue", "OpenLeases"} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -96,20 +96,20 @@ func TestUndeliveredAndRepeated(t *testing.T) {
 		first, err := r.m.Acquire(ctx, nil, req)
 		r.must(err)
 		r.m.HandBack(nil, first)
-		second, err := r.m.Acquire(ctx, nil, req) // before or after: it must hold what it is told
+		second, err := r.m.Acquire(ctx, nil, req) // before or after the hand-back: the call must hold its grant
 		r.must(err)
 		time.Sleep(time.Second)
 		r.mustBe(second)
 
 		third, err := r.m.Acquire(ctx, nil, req)
 		r.must(err)
-		r.m.HandBack(nil, second) // it was given to the third, too
+		r.m.HandBack(nil, second) // the third call has this grant, too
 		time.Sleep(time.Second)
 		r.mustBe(third)
 		r.m.HandBack(nil, third)
 		r.nothingLeft()
 
-		// The release is slow, and the repeat comes meanwhile.
+		// The release is slow, and the repeat arrives meanwhile.
 		fourth, err := r.m.Acquire(ctx, nil, req)
 		r.must(err)
 		proceed := r.st.hold("Release")
@@ -126,7 +126,7 @@ func TestUndeliveredAndRepeated(t *testing.T) {
 	})
 }
 
-// Each way in which an outcome can be unknown, and a repeat at once.
+// A repeat follows at once after each kind of unknown outcome.
 func TestUnknownAndRepeated(t *testing.T) {
 	for _, f := range []fault{{times: 1, lose: true}, {times: 1, forget: true}} {
 		for _, op := range []string{"Acquire", "Enqueue"} {
@@ -144,7 +144,7 @@ func TestUnknownAndRepeated(t *testing.T) {
 					first := r.ask(ctx, nil, req)
 					<-first.done
 					if !store.OutcomeUnknown(first.err) {
-						t.Fatalf("told %v", first.err)
+						t.Fatalf("error %v", first.err)
 					}
 					second := r.ask(ctx, nil, req)
 					if op == "Enqueue" {
@@ -162,8 +162,8 @@ func TestUnknownAndRepeated(t *testing.T) {
 	}
 }
 
-// While the first is not decided, a repeat that does not wait is told so in time,
-// and one that does hears of the drain.
+// While the first call has no outcome, a repeat that does not wait fails in time, and a repeat that
+// waits ends with the drain.
 func TestRepeatsDoNotHang(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -172,31 +172,31 @@ func TestRepeatsDoNotHang(t *testing.T) {
 		r.st.set("Withdraw", fault{refuse: true})
 		_, err := r.m.Acquire(context.Background(), nil, req)
 		if !store.OutcomeUnknown(err) {
-			t.Fatalf("told %v", err)
+			t.Fatalf("error %v", err)
 		}
 		second := r.ask(context.Background(), nil, req)
 		<-second.done
 		if !store.Unavailable(second.err) || second.after != 5*time.Second {
-			t.Errorf("told %v after %s", second.err, second.after)
+			t.Errorf("error %v after %s", second.err, second.after)
 		}
 		req.Wait = types.WaitForever
 		third := r.ask(context.Background(), nil, req)
 		time.Sleep(30 * time.Second)
 		if third.isOver() {
-			t.Errorf("told %v", third.err)
+			t.Errorf("error %v", third.err)
 		}
 		r.m.Drain()
 		<-third.done
 		if !errors.Is(third.err, types.ErrDraining) {
-			t.Errorf("told %v", third.err)
+			t.Errorf("error %v", third.err)
 		}
 		r.m.Stop()
 		r.nothingKept()
 	})
 }
 
-// A grant that was over when its answer came is being handed back; the same call
-// must not be given it again meanwhile.
+// A grant whose time was over when its answer came is being handed back. A repeat must not get it
+// meanwhile.
 func TestAGrantThatCameTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -209,13 +209,13 @@ func TestAGrantThatCameTooLate(t *testing.T) {
 			time.Sleep(200 * time.Millisecond)
 			r.mustBe(g)
 		} else if !store.Unavailable(err) {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 	})
 }
 
-// However many other requests come, two calls of one request do not miss each
-// other while one of them waits.
+// Two calls of one request find each other while one of them waits, however many other requests
+// come.
 func TestRepeatsAmongManyOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
@@ -232,12 +232,12 @@ func TestRepeatsAmongManyOthers(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		second := r.ask(ctx, nil, req)
 		synctest.Wait()
-		cancel() // must not cost the first its place
+		cancel() // must not remove the first call from the queue
 		<-second.done
 		r.release(s, g)
 		time.Sleep(time.Second)
 		if !first.isOver() {
-			t.Fatal("the first was forgotten")
+			t.Fatal("the first call was forgotten")
 		}
 		r.mustBe(first.granted(t))
 		r.release(nil, first.g)
@@ -248,7 +248,7 @@ func TestRepeatsAmongManyOthers(t *testing.T) {
 	})
 }
 
-// The same when a grant is discarded after its request was forgotten and made again.
+// The same holds if a grant is discarded after its request was forgotten and made again.
 func TestHandBackOfAForgottenRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
@@ -265,8 +265,7 @@ func TestHandBackOfAForgottenRequest(t *testing.T) {
 	})
 }
 
-// A call's grant is not freed because a repeat leaves, is not delivered, or has an unknown
-// outcome.
+// A call keeps its grant if a repeat leaves, is not delivered, or has an unknown outcome.
 func TestARepeatDoesNotCostTheFirstItsGrant(t *testing.T) {
 	for name, repeat := range map[string]func(*rig, types.Request){
 		"left": func(r *rig, req types.Request) {
@@ -290,7 +289,7 @@ func TestARepeatDoesNotCostTheFirstItsGrant(t *testing.T) {
 		"unknown": func(r *rig, req types.Request) {
 			r.st.set("Acquire", fault{times: 1, forget: true})
 			if _, err := r.m.Acquire(context.Background(), nil, req); !store.OutcomeUnknown(err) {
-				r.t.Errorf("told %v", err)
+				r.t.Errorf("error %v", err)
 			}
 		},
 	} {
@@ -304,11 +303,11 @@ func TestARepeatDoesNotCostTheFirstItsGrant(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				r.mustBe(first)
 
-				// When it is over, a repeat is like the first again.
+				// After the end of the grant, a repeat acquires again.
 				r.release(nil, first)
 				repeat(r, req)
 				time.Sleep(10 * time.Second)
-				if r.stored("k").Held && name != "unknown" { // that one may be the first's, for all we know
+				if r.stored("k").Held && name != "unknown" { // an unknown grant may be that of the first call
 					t.Error("still held")
 				}
 				time.Sleep(time.Minute)
@@ -318,8 +317,8 @@ func TestARepeatDoesNotCostTheFirstItsGrant(t *testing.T) {
 	}
 }
 
-// A request keeps its grant when others wait for the key in the meantime, and a repeat that
-// would wait leaves, or is not answered.
+// A request keeps its grant while other calls wait for the key and a repeat leaves or is not
+// answered.
 func TestARepeatAmongWaitersKeepsTheGrant(t *testing.T) {
 	for name, meanwhile := range map[string]func(r *rig, repeat func(context.Context) *answer){
 		"leaves": func(r *rig, repeat func(context.Context) *answer) {
@@ -352,7 +351,7 @@ func TestARepeatAmongWaitersKeepsTheGrant(t *testing.T) {
 				meanwhile(r, func(ctx context.Context) *answer { return r.ask(ctx, nil, req) })
 				time.Sleep(time.Second)
 				if waiter.isOver() {
-					t.Error("another was granted the lock")
+					t.Error("another call was granted the lock")
 				}
 				r.mustBe(first)
 				r.release(nil, first)

@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// releaseRequest releases what calls with a request id have got: in the session, or else with BindTTL.
-// Calls under way here end first, with [ErrWithdrawn].
+// releaseRequest releases what calls with a request id have got: in the session, or otherwise with BindTTL.
+// Calls that still run here end first, with [ErrWithdrawn].
 func (m *Manager) releaseRequest(ctx context.Context, s *holdings.Session, req *types.ReleaseRequest) (types.Released, error) {
 	if s != nil {
 		if out, err := m.releaseRequestOf(ctx, s, req); err != nil || !out.Nothing {
@@ -25,8 +25,8 @@ func (m *Manager) releaseRequest(ctx context.Context, s *holdings.Session, req *
 	if err != nil {
 		return types.Released{}, err
 	}
-	// The turn lasts until the store has answered: a late cancel would end the next call.
-	ans, err := lanes.Submit(context.WithoutCancel(ctx), m.lanes.Cancels, a) // finds what another sidecar was granted, too
+	// The turn lasts until the store has answered, because a late cancel would end the next call.
+	ans, err := lanes.Submit(context.WithoutCancel(ctx), m.lanes.Cancels, a) // this also finds a grant of another sidecar
 	if err == nil && ans.Outcome == store.RowLocked {
 		err = types.RowLocked("release")
 	}
@@ -41,13 +41,13 @@ func (m *Manager) releaseRequest(ctx context.Context, s *holdings.Session, req *
 		return nothing, nil
 	}
 	out, err := m.releaseForeign(ctx, claimant{"release", s, req.Key, ans.Token, req.Traceparent}, req)
-	ended := types.Is[*types.NotHolderError](err) || types.Is[*types.LostError](err) // in this moment
+	ended := types.Is[*types.NotHolderError](err) || types.Is[*types.LostError](err) // it ended at this moment
 	switch {
 	case err == nil, ended:
 		r.Forget()
 		leave()
 	case store.OutcomeUnknown(err), errors.Is(err, types.ErrCallerLeft):
-		// The release may come yet: a repeat must not get the grant before it is over.
+		// The release may still take effect, so a repeat must not get the grant before the release is over.
 		r.Forget()
 		m.acquirer.Free(context.Background(), store.Claim{Key: req.Key, Token: ans.Token, Outcome: req.Outcome, Result: req.Result},
 			m.acquirer.Within(ans.ExpiresIn), leave)
@@ -74,14 +74,14 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 		defer leave()
 		return m.nothingOnceFreed(ctx, s, req.Key)
 	}
-	if req.Outcome != store.NoOutcome && h.IsShare() {
+	if err := checkOutcome(h, req); err != nil {
 		defer leave()
-		return types.Released{}, &types.ShareOutcomeError{Key: req.Key}
+		return types.Released{}, err
 	}
 	m.obs.LinkAcquire(ctx, h.Traceparent)
 	r := h.NewRelease(req, t.Now, leave) // a repeat waits until the store has confirmed it
 	switch entries, err := s.Exit(h, r); {
-	case err != nil: // it was lost or released in this moment
+	case err != nil: // it has just been lost or released
 		defer leave()
 		return m.nothingOnceFreed(ctx, s, req.Key)
 	case entries > 0:
@@ -91,7 +91,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 	return r.SendAndWait(ctx)
 }
 
-// nothingOnceFreed answers that nothing is held, after a release of the key under way: it may be the id's.
+// nothingOnceFreed answers that the id has no lock, after a running release of the key, which may be the id's.
 func (m *Manager) nothingOnceFreed(ctx context.Context, s *holdings.Session, key string) (types.Released, error) {
 	for _, r := range s.FreeingOf(key) {
 		if _, err := r.Again(ctx, m.cfg.StoreTimeout); err != nil {

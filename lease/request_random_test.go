@@ -13,24 +13,24 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// asker makes acquires with request ids, and knows which of them were told of what.
+// asker makes acquires with request ids, and stores their answers.
 type asker struct {
 	*rig
 	s       *holdings.Session
 	rng     *rand.Rand
 	pending []pendingAsk
-	told    map[uuid.UUID][]types.Grant // of what is not given up
-	late    []types.Grant               // of what was released by the id
+	told    map[uuid.UUID][]types.Grant // grants that are not given up
+	late    []types.Grant               // grants that were released by the id
 }
 
-// pendingAsk is an acquire that is under way.
+// pendingAsk is an acquire in progress.
 type pendingAsk struct {
 	req   types.Request
 	a     *answer
 	leave context.CancelFunc
 }
 
-// settle waits until all calls but those that wait in line are over, and notes what they were told.
+// settle waits until all calls that are not queued have ended, and stores their answers.
 func (k *asker) settle() {
 	time.Sleep(30 * time.Second)
 	synctest.Wait()
@@ -46,7 +46,7 @@ func (k *asker) settle() {
 	k.pending = left
 }
 
-// step does something, which need not be over when it returns.
+// step starts an operation, which may still run when step returns.
 func (k *asker) step(one *types.Request) {
 	req := *one
 	told := k.told[req.RequestID]
@@ -56,12 +56,12 @@ func (k *asker) step(one *types.Request) {
 		k.pending = append(k.pending, pendingAsk{req, k.ask(ctx, k.s, req), leave})
 	case n < 6 && len(k.pending) > 0:
 		k.pending[k.rng.IntN(len(k.pending))].leave()
-	case n < 8 && len(told) > 0: // its answer did not arrive
+	case n < 8 && len(told) > 0: // hand back a grant whose answer did not arrive
 		k.m.HandBack(k.s, told[len(told)-1])
 		k.told[req.RequestID] = told[:len(told)-1]
 	case n == 8:
 		k.giveUp(one)
-	case len(k.late) > 0: // that its answer did not arrive is only seen now
+	case len(k.late) > 0: // hand back a released grant, whose answer did not arrive
 		k.m.HandBack(k.s, k.late[0])
 		k.late = k.late[1:]
 	}
@@ -75,7 +75,7 @@ func (k *asker) step(one *types.Request) {
 func (k *asker) giveUp(one *types.Request) {
 	req := *one
 	one.RequestID = uuid.New()
-	k.settle() // else it is not known who hears what
+	k.settle() // so that all answers are known
 	k.releaseBy(k.s, req)
 	k.late = append(k.late, k.told[req.RequestID]...)
 	delete(k.told, req.RequestID)
@@ -84,13 +84,13 @@ func (k *asker) giveUp(one *types.Request) {
 		if p.req.RequestID != req.RequestID {
 			left = append(left, p)
 		} else if <-p.a.done; p.a.err == nil {
-			k.t.Errorf("a call goes on that was released: %+v", p.a.g)
+			k.t.Errorf("a call continues after its release: %+v", p.a.g)
 		}
 	}
 	k.pending = left
 }
 
-// check sees that who was told of a grant has it, and that nobody else has one.
+// check compares the answers with the holders in the store.
 func (k *asker) check() {
 	k.settle()
 	known := 0
@@ -98,18 +98,18 @@ func (k *asker) check() {
 		known += len(told)
 		for _, g := range told {
 			if g.Token != told[0].Token || g.Reentry != told[0].Reentry {
-				k.t.Errorf("one request was told of %+v and %+v", told[0], g)
+				k.t.Errorf("one request got %+v and %+v", told[0], g)
 			}
 			k.mustBe(g)
 		}
 	}
 	if known == 0 && k.stored("k").Held {
-		k.t.Error("held, and nobody was told")
+		k.t.Error("held although no call got the lock")
 	}
 }
 
-// Calls with a few ids are made, repeated, left, not delivered and released in whatever order:
-// who was told of a grant has it, and in the end nothing is left.
+// Calls with a few ids are made, repeated, cancelled, not delivered and released in any order. A
+// delivered grant is held, and nothing is left at the end.
 func TestRequestsInAnyOrder(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {

@@ -14,12 +14,12 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// once is a session's request with an id.
+// once returns a session's request with an id.
 func once(wait time.Duration) types.Request {
 	return types.Request{Key: "k", Wait: wait, NoCache: true, RequestID: uuid.New()}
 }
 
-// releaseBy releases what a request has got.
+// releaseBy releases the grant of a request.
 func (r *rig) releaseBy(s *holdings.Session, req types.Request) types.Released {
 	r.t.Helper()
 	out, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: req.Key, RequestID: req.RequestID})
@@ -27,7 +27,7 @@ func (r *rig) releaseBy(s *holdings.Session, req types.Request) types.Released {
 	return out
 }
 
-// releasing releases beside the test what a request has got, or will have.
+// releasing releases, beside the test, the present or future grant of a request.
 func (r *rig) releasing(s *holdings.Session, req types.Request) (over func() types.Released) {
 	done := make(chan struct{})
 	var out types.Released
@@ -44,7 +44,7 @@ func (r *rig) releasing(s *holdings.Session, req types.Request) (over func() typ
 	}
 }
 
-// nothingUnder checks that a request has got nothing.
+// nothingUnder checks that a request has no grant.
 func (r *rig) nothingUnder(s *holdings.Session, req types.Request) {
 	r.t.Helper()
 	if out := r.releaseBy(s, req); !out.Nothing {
@@ -60,27 +60,27 @@ func TestRepeatInASessionGetsTheSameGrant(t *testing.T) {
 		first := r.get(s, req)
 		asked := r.st.count("Acquire")
 		again := req
-		again.Wait, again.Data, again.TTL = time.Second, []byte(`1`), time.Minute // of a repeat, they do not count
+		again.Wait, again.Data, again.TTL = time.Second, []byte(`1`), time.Minute // ignored in a repeat
 		time.Sleep(time.Second)
 		second := r.get(s, again)
 		if second.Token != first.Token || second.Reentry != 1 || !second.AcquiredAt.Equal(first.AcquiredAt) {
 			t.Errorf("got %+v, then %+v", first, second)
 		}
 		if n := r.st.count("Acquire"); n != asked {
-			t.Errorf("the store was asked %d times more", n-asked)
+			t.Errorf("%d further calls to the store", n-asked)
 		}
 		if second.Waited != 0 || r.stored("k").Holder.Data != nil {
 			t.Errorf("got %+v", second)
 		}
 
 		var held *types.HeldError
-		if _, err := r.m.Acquire(context.Background(), other, req); !errors.As(err, &held) { // another session's is another request
-			t.Errorf("another session was told %v", err)
+		if _, err := r.m.Acquire(context.Background(), other, req); !errors.As(err, &held) { // the same id in another session is another request
+			t.Errorf("another session: error %v", err)
 		}
 		if _, err := r.try(s, "k"); !errors.As(err, &held) {
-			t.Errorf("without an id it was told %v", err)
+			t.Errorf("without an id: error %v", err)
 		}
-		r.release(s, first) // once, however often it was told
+		r.release(s, first) // one release, however often the grant was returned
 		if r.stored("k").Held {
 			t.Error("still held")
 		}
@@ -93,7 +93,7 @@ func TestRepeatInASessionGetsTheSameGrant(t *testing.T) {
 	})
 }
 
-// A repeat comes while the first call is under way, whatever it waits for.
+// A repeat arrives in each state of the first call.
 func TestRepeatWaitsForTheFirstCall(t *testing.T) {
 	for _, op := range []string{"", "Acquire", "Enqueue", "OpenLeases"} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -105,7 +105,7 @@ func TestRepeatWaitsForTheFirstCall(t *testing.T) {
 				proceed = r.st.holdAnswer(op)
 			}
 			req := once(types.WaitForever)
-			req.TTL = 20 * time.Second // of which a lease must be opened
+			req.TTL = 20 * time.Second // a lease with this TTL must be opened
 			var asked []*answer
 			for range 5 {
 				asked = append(asked, r.ask(context.Background(), s, req))
@@ -126,8 +126,8 @@ func TestRepeatWaitsForTheFirstCall(t *testing.T) {
 	}
 }
 
-// A repeat of a call that has left gets the lock by itself, and no sooner than what the first
-// may have got is given up.
+// A repeat of a call that has left gets the lock itself, after the possible grant of the first call
+// is withdrawn.
 func TestRepeatAfterTheFirstCallHasLeft(t *testing.T) {
 	for _, op := range []string{"Acquire", "Enqueue"} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -147,7 +147,7 @@ func TestRepeatAfterTheFirstCallHasLeft(t *testing.T) {
 			r.release(o, g)
 			<-first.done
 			if first.err == nil {
-				r.m.HandBack(s, first.g) // told to nobody; the second may have the same
+				r.m.HandBack(s, first.g) // the answer of the first was not delivered; the second call may have the same grant
 			}
 			got := second.granted(t)
 			time.Sleep(time.Second)
@@ -158,8 +158,7 @@ func TestRepeatAfterTheFirstCallHasLeft(t *testing.T) {
 	}
 }
 
-// A grant that is handed back because one answer did not arrive stays with the calls whose
-// answers did.
+// One of several answers with the same grant does not arrive. The other calls keep the grant.
 func TestRepeatKeepsAGrantThatWasNotDelivered(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -172,13 +171,13 @@ func TestRepeatKeepsAGrantThatWasNotDelivered(t *testing.T) {
 		r.m.HandBack(s, second)
 		synctest.Wait()
 		if r.stored("k").Held {
-			t.Error("held, and nobody knows of it")
+			t.Error("held although no call has the grant")
 		}
 		r.nothingLeft()
 	})
 }
 
-// An outcome that is not known is decided before a repeat asks.
+// An unknown outcome is resolved before a repeat calls the store.
 func TestRepeatAfterAnUnknownOutcome(t *testing.T) {
 	for _, f := range []fault{{times: 1, lose: true}, {times: 1, forget: true}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -188,10 +187,10 @@ func TestRepeatAfterAnUnknownOutcome(t *testing.T) {
 			r.st.set("Withdraw", fault{before: time.Second})
 			req := once(0)
 			if _, err := r.m.Acquire(context.Background(), s, req); !store.OutcomeUnknown(err) {
-				t.Fatalf("told %v", err)
+				t.Fatalf("error %v", err)
 			}
-			if _, err := r.m.Acquire(context.Background(), s, req); !store.Unavailable(err) { // not that it is held, by itself
-				t.Errorf("told %v", err)
+			if _, err := r.m.Acquire(context.Background(), s, req); !store.Unavailable(err) { // the error must not be that the request's own grant holds the key
+				t.Errorf("error %v", err)
 			}
 			time.Sleep(20 * time.Second)
 			g := r.get(s, req)
@@ -216,7 +215,7 @@ func TestRepeatOfAReentryCountsOnce(t *testing.T) {
 		r.get(s, outer)
 		for range 3 {
 			if g := r.get(s, inner); g.Reentry != 2 {
-				t.Errorf("entered %d times", g.Reentry)
+				t.Errorf("got %d entries", g.Reentry)
 			}
 		}
 		if g := r.get(s, outer); g.Reentry != 1 {
@@ -226,14 +225,14 @@ func TestRepeatOfAReentryCountsOnce(t *testing.T) {
 		if out := r.releaseBy(s, innermost); out.Reentry != 2 {
 			t.Errorf("released %+v", out)
 		}
-		r.m.HandBack(s, lost) // the answer, which had been lost: its entry is over
+		r.m.HandBack(s, lost) // the lost answer of an entry that is over
 		r.nothingUnder(s, innermost)
 		if g := r.get(s, innermost); g.Reentry != 3 {
 			t.Errorf("entry %d", g.Reentry)
 		}
-		r.m.HandBack(s, lost) // a later entry of the same id is another one
+		r.m.HandBack(s, lost) // the same id now has a later entry
 		for _, req := range []types.Request{outer, inner} {
-			if out := r.releaseBy(s, req); out.Reentry != 3 || out.Nothing { // the newest keeps its number
+			if out := r.releaseBy(s, req); out.Reentry != 3 || out.Nothing { // the newest entry keeps its number
 				t.Errorf("released %+v", out)
 			}
 			r.nothingUnder(s, req)
@@ -245,8 +244,8 @@ func TestRepeatOfAReentryCountsOnce(t *testing.T) {
 	})
 }
 
-// A release that names the request takes the entry of this request, so another entry, whose
-// answer was lost, can still be released by its id.
+// A release by the id of a request removes the entry of this request. Another entry, whose answer
+// was lost, can still be released by its own id.
 func TestReleaseOfOneEntry(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -259,7 +258,7 @@ func TestReleaseOfOneEntry(t *testing.T) {
 		outer, inner := enter(), enter()
 		g := r.get(s, outer)
 		r.get(s, inner) // this answer is lost
-		for range 2 {   // the second is a repeat
+		for range 2 {   // a release and a repeat
 			out, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", Token: g.Token, RequestID: outer.RequestID})
 			if err != nil || out.Reentry != 2 {
 				t.Errorf("released %+v, %v", out, err)
@@ -272,7 +271,7 @@ func TestReleaseOfOneEntry(t *testing.T) {
 	})
 }
 
-// Entries that are over are not remembered, however many there were.
+// Entries that are over are not remembered.
 func TestEntriesThatAreOverAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
@@ -280,7 +279,7 @@ func TestEntriesThatAreOverAreForgotten(t *testing.T) {
 		last := once(0)
 		last.Owner, last.Reentrant = "o", true
 		r.get(s, last)
-		for range 1000 { // hand over hand
+		for range 1000 { // each entry before the release of the one before
 			next := last
 			next.RequestID = uuid.New()
 			r.get(s, next)
@@ -288,19 +287,19 @@ func TestEntriesThatAreOverAreForgotten(t *testing.T) {
 			last = next
 		}
 		if n := r.m.holdings.Kept()["entries"]; n != 1 {
-			t.Errorf("%d entries", n)
+			t.Errorf("%d entries are remembered", n)
 		}
 		r.releaseBy(s, last)
 		r.nothingLeft()
 	})
 }
 
-// A release by the id answers that there is nothing only when nothing is left to be freed.
+// A release by the id reports that there is no grant only if no release is in progress.
 func TestReleaseByRequestIDWaitsForOtherReleases(t *testing.T) {
 	releases := map[string]func(r *rig, s *holdings.Session, g types.Grant){
 		"by token": func(r *rig, s *holdings.Session, g types.Grant) {
 			if _, err := r.exit(s, g, 0); !store.Unavailable(err) {
-				r.t.Errorf("told %v", err)
+				r.t.Errorf("error %v", err)
 			}
 		},
 		"not delivered": func(r *rig, s *holdings.Session, g types.Grant) { r.m.HandBack(s, g) },
@@ -318,7 +317,7 @@ func TestReleaseByRequestIDWaitsForOtherReleases(t *testing.T) {
 				release(r, s, g)
 				synctest.Wait()
 				if out, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", RequestID: req.RequestID}); !store.Unavailable(err) {
-					t.Errorf("told %+v, %v", out, err)
+					t.Errorf("got %+v, %v", out, err)
 				}
 				r.st.lift("Release")
 				r.nothingUnder(s, req)
@@ -356,8 +355,8 @@ func TestReleaseByRequestID(t *testing.T) {
 	}
 }
 
-// A release by the id ends calls that are under way, whatever they wait for. When it has
-// answered, they hold nothing and wait for nothing.
+// A release by the id ends calls in every state. When it returns, they hold nothing and wait for
+// nothing.
 func TestReleaseByRequestIDEndsCalls(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		for _, op := range []string{"", "Acquire", "Enqueue", "OpenLeases"} {
@@ -380,11 +379,11 @@ func TestReleaseByRequestIDEndsCalls(t *testing.T) {
 				}
 				for _, a := range []*answer{first, second} {
 					if <-a.done; !errors.Is(a.err, types.ErrWithdrawn) {
-						t.Errorf("told %v", a.err)
+						t.Errorf("error %v", a.err)
 					}
 				}
 				if n := r.stored("k").QueueLength; n != 0 {
-					t.Errorf("%d wait", n)
+					t.Errorf("%d calls still wait", n)
 				}
 				r.release(o, g)
 				r.nothingLeft()
@@ -393,7 +392,7 @@ func TestReleaseByRequestIDEndsCalls(t *testing.T) {
 	}
 }
 
-// The lock is granted while the release by the id is on its way.
+// The lock is granted during a release by the id.
 func TestReleaseByRequestIDMeetsTheGrant(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -409,7 +408,7 @@ func TestReleaseByRequestIDMeetsTheGrant(t *testing.T) {
 			released()
 			<-a.done
 			if r.stored("k").Held {
-				t.Errorf("held; the call was told %v", a.err)
+				t.Errorf("held; the call's error is %v", a.err)
 			}
 			r.nothingUnder(s, req)
 			r.nothingLeft()
@@ -417,7 +416,7 @@ func TestReleaseByRequestIDMeetsTheGrant(t *testing.T) {
 	}
 }
 
-// A release by the id that the store does not confirm goes on; repeats wait for it.
+// A release by the id that the store does not confirm is retried, and repeats wait for it.
 func TestReleaseByRequestIDGoesOnInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -428,11 +427,11 @@ func TestReleaseByRequestIDGoesOnInAnOutage(t *testing.T) {
 		release := types.ReleaseRequest{Key: "k", RequestID: req.RequestID}
 		for range 2 {
 			if _, err := r.m.Release(context.Background(), s, release); !store.Unavailable(err) {
-				t.Errorf("told %v", err)
+				t.Errorf("error %v", err)
 			}
 		}
 		if _, err := r.m.Acquire(context.Background(), s, req); !store.Unavailable(err) {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 		r.st.lift("Release")
 		time.Sleep(time.Second)
@@ -441,7 +440,8 @@ func TestReleaseByRequestIDGoesOnInAnOutage(t *testing.T) {
 	})
 }
 
-// A release by the id works while the sidecar drains, and of what is lost there is nothing.
+// A release by the id works while the sidecar drains. For a lost lock it reports that there is no
+// grant.
 func TestReleaseByRequestIDInADrain(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -452,13 +452,13 @@ func TestReleaseByRequestIDInADrain(t *testing.T) {
 		r.get(s, req)
 		time.Sleep(2 * time.Second)
 		r.nothingUnder(s, lost)
-		if g := r.get(s, lost); g.Reentry != 1 { // a new one
+		if g := r.get(s, lost); g.Reentry != 1 { // a new grant
 			t.Errorf("got %+v", g)
 		}
 		r.m.Drain()
 		for _, one := range []types.Request{req, lost} {
 			if out := r.releaseBy(s, one); out.Nothing {
-				t.Errorf("nothing was held under %q", one.Key)
+				t.Errorf("no grant for %q", one.Key)
 			}
 		}
 		r.nothingLeft()
@@ -485,14 +485,14 @@ func TestRepeatOfSeveralKeys(t *testing.T) {
 			for i, g := range got {
 				r.mustBe(g)
 				if bind == types.BindSession {
-					r.m.HandBack(s, g) // the second was told of it
+					r.m.HandBack(s, g) // the second call has this grant
 					synctest.Wait()
 					r.mustBe(g)
 				}
 				one := req
 				one.Key = got[i].Key
 				if out := r.releaseBy(s, one); out.Nothing {
-					t.Errorf("nothing was held under %q", one.Key)
+					t.Errorf("no grant for %q", one.Key)
 				}
 			}
 			r.nothingLeft()
@@ -500,7 +500,7 @@ func TestRepeatOfSeveralKeys(t *testing.T) {
 	}
 }
 
-// A release by the id of one of the keys ends the whole call that waits for them.
+// A release by the id for one of the keys ends the whole call for several keys.
 func TestReleaseByRequestIDEndsAGroup(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		for _, key := range []string{"a", "b", "c"} {
@@ -514,11 +514,11 @@ func TestReleaseByRequestIDEndsAGroup(t *testing.T) {
 				req.Key = key
 				r.nothingUnder(s, req)
 				if <-group.done; !errors.Is(group.err, types.ErrWithdrawn) {
-					t.Errorf("told %v", group.err)
+					t.Errorf("error %v", group.err)
 				}
 				synctest.Wait()
 				if r.stored("a").Held {
-					t.Error("a part is still held")
+					t.Error("a member is still held")
 				}
 				r.release(o, b)
 				r.nothingLeft()
@@ -527,7 +527,7 @@ func TestReleaseByRequestIDEndsAGroup(t *testing.T) {
 	}
 }
 
-// A bind:ttl grant is released by its id from any sidecar, also if both were told of it.
+// A bind:ttl grant is released by its id from any sidecar, even if both sidecars returned it.
 func TestReleaseByRequestIDFromAnotherSidecar(t *testing.T) {
 	for _, told := range []bool{false, true} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -539,7 +539,7 @@ func TestReleaseByRequestIDFromAnotherSidecar(t *testing.T) {
 				other.get(nil, req)
 			}
 			if out := other.releaseBy(nil, req); out.Nothing {
-				t.Error("nothing was found")
+				t.Error("no grant was found")
 			}
 			if r.stored("k").Held {
 				t.Error("still held")
@@ -551,7 +551,7 @@ func TestReleaseByRequestIDFromAnotherSidecar(t *testing.T) {
 	}
 }
 
-// Sessions remember no requests that are over.
+// Sessions forget requests that are over.
 func TestRequestsOfASessionAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
@@ -565,13 +565,13 @@ func TestRequestsOfASessionAreForgotten(t *testing.T) {
 		}
 		r.nothingLeft()
 		if n := s.Requests.Count(); n != 0 {
-			t.Errorf("%d are remembered", n)
+			t.Errorf("%d requests are remembered", n)
 		}
 	})
 }
 
-// The end of the session ends calls that wait for their turn.
-func TestRepeatHearsTheEndOfTheSession(t *testing.T) {
+// The end of the session ends repeats that wait for their turn.
+func TestRepeatEndsWithItsSession(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s, o := r.sessionOf(true), r.session()
@@ -582,7 +582,7 @@ func TestRepeatHearsTheEndOfTheSession(t *testing.T) {
 		s.End(types.EndDropped)
 		for _, a := range []*answer{first, second} {
 			if <-a.done; !errors.Is(a.err, types.ErrSessionEnded) {
-				t.Errorf("told %v", a.err)
+				t.Errorf("error %v", a.err)
 			}
 		}
 		r.release(o, g)

@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// After a release by the id nobody has the grant, whatever comes late of calls that had it: what
-// the next call may have got without an answer is withdrawn.
+// After a release by the id, no call has the grant, even if late events arrive for calls that had
+// it. A grant of the next call whose answer is lost is withdrawn.
 func TestReleaseByRequestForgetsTheGrant(t *testing.T) {
 	for name, release := range map[string]func(r *rig, req types.Request, g types.Grant){
 		"released": func(r *rig, req types.Request, _ types.Grant) { r.releaseBy(nil, req) },
@@ -35,19 +35,19 @@ func TestReleaseByRequestForgetsTheGrant(t *testing.T) {
 				r.st.set("Acquire", fault{times: 1, forget: true})
 				_, err := r.m.Acquire(context.Background(), nil, req)
 				if !store.OutcomeUnknown(err) {
-					t.Fatalf("told %v", err)
+					t.Fatalf("error %v", err)
 				}
 				time.Sleep(time.Minute)
 				if r.stored("k").Held {
-					t.Errorf("nobody was told, and it is still held a minute later (%d withdrawals)", r.st.count("Withdraw"))
+					t.Errorf("not delivered, but still held a minute later (%d withdrawals)", r.st.count("Withdraw"))
 				}
 			})
 		})
 	}
 }
 
-// A release by the id of any key ends all calls for several keys with that id, also one that waits
-// for its turn.
+// A release by the id for any key ends all calls for several keys with that id, also a call that
+// waits for its turn.
 func TestReleaseByRequestEndsAGroupThatWaitsForItsTurn(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		for _, key := range []string{"a", "b", "c"} {
@@ -67,7 +67,7 @@ func TestReleaseByRequestEndsAGroupThatWaitsForItsTurn(t *testing.T) {
 						t.Fatalf("over: %t and %t", first.isOver(), second.isOver())
 					}
 					if !errors.Is(first.err, types.ErrWithdrawn) || !errors.Is(second.err, types.ErrWithdrawn) {
-						t.Errorf("told %v and %v", first.err, second.err)
+						t.Errorf("errors %v and %v", first.err, second.err)
 					}
 					r.release(o, b)
 				})
@@ -76,8 +76,8 @@ func TestReleaseByRequestEndsAGroupThatWaitsForItsTurn(t *testing.T) {
 	}
 }
 
-// A repeat is not told of a grant whose release may still be carried out: its caller has left, or
-// its answer was lost.
+// A repeat does not get a grant whose release may still be carried out, because its caller has left
+// or its answer was lost.
 func TestRepeatWaitsForAReleaseThatMayCome(t *testing.T) {
 	t.Run("the caller has left", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestRepeatWaitsForAReleaseThatMayCome(t *testing.T) {
 			synctest.Wait()
 			leave()
 			if err := <-done; !errors.Is(err, types.ErrCallerLeft) {
-				t.Fatalf("told %v", err)
+				t.Fatalf("error %v", err)
 			}
 			again := r.ask(context.Background(), nil, req)
 			synctest.Wait()
@@ -102,7 +102,7 @@ func TestRepeatWaitsForAReleaseThatMayCome(t *testing.T) {
 			g := again.granted(t)
 			synctest.Wait()
 			if l := r.stored("k"); !l.Held || l.Token != g.Token {
-				t.Errorf("told that it holds %d, the store has %+v", g.Token, l)
+				t.Errorf("the call got token %d, the store has %+v", g.Token, l)
 			}
 		})
 	})
@@ -118,15 +118,15 @@ func TestRepeatWaitsForAReleaseThatMayCome(t *testing.T) {
 			}
 			g := r.get(nil, req)
 			if g.Token == first.Token {
-				t.Error("told of the grant that is being released")
+				t.Error("got the grant that is being released")
 			}
 		})
 	})
 }
 
-// A lock that was lost before its call was told of it does not keep its key for its MinHold, also if
-// its session ends in that moment.
-func TestLostBeforeItIsToldInAnEndedSession(t *testing.T) {
+// A lock that was lost before its delivery does not keep its key for its MinHold, even if its
+// session ends at that moment.
+func TestLostBeforeDeliveryInAnEndedSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
@@ -135,19 +135,19 @@ func TestLostBeforeItIsToldInAnEndedSession(t *testing.T) {
 		r.m.leases.Lose(h.Lease(), types.LostStore)
 		s.End(types.EndDropped)
 		if _, err := c.Await(b); !errors.Is(err, types.ErrSessionEnded) {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 		s.Leave(&c.Slot)
 		time.Sleep(time.Minute)
 		if l := r.stored("k"); l.Held {
-			t.Errorf("the key stands for another %s", l.Holder.ExpiresIn)
+			t.Errorf("the key is kept for another %s", l.Holder.ExpiresIn)
 		}
 	})
 }
 
-// A release by the id that fails at one sidecar tells nobody of the grant: another, which was
-// granted it and could not tell its caller, still gives it back.
-func TestFailedReleaseByRequestLeavesAGrantUntold(t *testing.T) {
+// A release by the id that fails at one sidecar does not count as a delivery. Another sidecar,
+// whose grant was not delivered, still hands it back.
+func TestFailedReleaseByRequestDoesNotDeliverAGrant(t *testing.T) {
 	for name, f := range map[string]fault{"refused": {refuse: true}, "lost": {lose: true}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
@@ -163,7 +163,7 @@ func TestFailedReleaseByRequestLeavesAGrantUntold(t *testing.T) {
 				r.m.HandBack(nil, g)
 				time.Sleep(time.Second)
 				if r.stored("k").Held {
-					t.Error("nobody was told, and it is still held")
+					t.Error("not delivered, but still held")
 				}
 				other.st.lift("Release")
 				time.Sleep(time.Minute)
@@ -174,8 +174,8 @@ func TestFailedReleaseByRequestLeavesAGrantUntold(t *testing.T) {
 	}
 }
 
-// A release by the id does not say that there is nothing while a release by token, which came
-// in that moment, is under way.
+// A release by the id does not report that there is no grant while a release by token is in
+// progress.
 func TestReleaseByIDMeetsAReleaseByToken(t *testing.T) {
 	for moment := range 12 {
 		synctest.Test(t, func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestReleaseByIDMeetsAReleaseByToken(t *testing.T) {
 					defer close(byToken)
 					_, _ = r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", Token: g.Token})
 				}()
-				time.Sleep(time.Millisecond) // the release is under way
+				time.Sleep(time.Millisecond) // the release is in progress
 			})
 			go func() {
 				defer close(byID)
@@ -203,7 +203,7 @@ func TestReleaseByIDMeetsAReleaseByToken(t *testing.T) {
 			select {
 			case <-byID:
 				if r.stored("k").Held {
-					t.Errorf("moment %d: answered while the key is held", moment)
+					t.Errorf("moment %d: returned while the key is held", moment)
 				}
 			default:
 			}
@@ -216,7 +216,7 @@ func TestReleaseByIDMeetsAReleaseByToken(t *testing.T) {
 	}
 }
 
-// A release by the id whose caller has left keeps its turn until the store has answered, so
+// A release by the id keeps its turn until the store has answered, even if its caller has left. So
 // its cancel does not end a later call.
 func TestLateCancelOfAReleaseByID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

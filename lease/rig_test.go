@@ -20,10 +20,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeClock is the bubble's clock, and can jump ahead of its timers.
+// fakeClock is the clock of the bubble, and can jump ahead without its timers.
 type fakeClock struct {
 	ahead, suspended atomic.Int64
-	// next, if set, runs when the clock was read so many times.
+	// next, if set, runs at a certain read of the clock.
 	next atomic.Pointer[alarm]
 }
 
@@ -32,13 +32,13 @@ func (c *fakeClock) Now() time.Time {
 	return time.Now().Add(time.Duration(c.ahead.Load()))
 }
 
-// Suspended is a moment, too: a lease is judged by what was read before.
+// Suspended counts as a read, because a lease is judged by the value before it.
 func (c *fakeClock) Suspended(time.Time) time.Duration {
 	c.read()
 	return time.Duration(c.suspended.Load())
 }
 
-// alarm runs something once, at the read after so many others, by whichever goroutine reads.
+// alarm runs a function once, in the goroutine that makes a certain read of the clock.
 type alarm struct {
 	left atomic.Int64
 	run  func()
@@ -50,18 +50,18 @@ func (c *fakeClock) read() {
 	}
 }
 
-// atRead runs f when the clock was read so many times. Reads after next is cleared do not
-// run it, whatever other goroutines read in that moment.
+// atRead runs f at the nth read of the clock. After next is cleared, f does not run, also not by a
+// read at that moment.
 func (c *fakeClock) atRead(moment int, f func()) {
 	a := &alarm{run: f}
 	a.left.Store(int64(moment))
 	c.next.Store(a)
 }
 
-// stop is a process that stands still for so long, its timers too.
+// stop makes the process stand still for a while, together with its timers.
 func (c *fakeClock) stop(d time.Duration) { c.ahead.Add(int64(d)) }
 
-// rig is a sidecar's manager on a store that can be broken.
+// rig is a manager on a store that can be broken.
 type rig struct {
 	t      tester
 	space  *memory.Space
@@ -74,11 +74,11 @@ type rig struct {
 
 	mu   sync.Mutex
 	lost []types.Lost
-	at   []time.Time // of the losses
+	at   []time.Time // times of the losses
 	told []types.Stop
 }
 
-// tester is what testing's T and B, and rapid's T have in common.
+// tester is the common part of testing.T, testing.B and rapid.T.
 type tester interface {
 	Helper()
 	Error(args ...any)
@@ -89,7 +89,7 @@ type tester interface {
 
 type option func(*types.Config, *store.Traits)
 
-// inline and batched are the two ways in which lanes work.
+// inline and polling change the traits of the store.
 func inline(_ *types.Config, t *store.Traits)  { t.Inline = true }
 func polling(_ *types.Config, t *store.Traits) { t.Polls = true }
 
@@ -97,7 +97,7 @@ func with(change func(*types.Config)) option {
 	return func(c *types.Config, _ *store.Traits) { change(c) }
 }
 
-// newRig starts a manager on an empty space. Its lanes batch, unless told otherwise.
+// newRig starts a manager on an empty space. Its lanes batch, unless an option changes that.
 func newRig(t tester, opts ...option) *rig { return newRigOn(t, memory.NewSpace(), "a", opts...) }
 
 // another starts another sidecar on the same space.
@@ -127,7 +127,7 @@ func newRigOn(t tester, space *memory.Space, name string, opts ...option) *rig {
 	return r
 }
 
-// bubble runs a test in virtual time, once with lanes that batch and once inline.
+// bubble runs a test in virtual time, once with lanes that batch and once with inline ones.
 func bubble(t *testing.T, test func(t *testing.T, opt option)) {
 	t.Helper()
 	batched := func(*types.Config, *store.Traits) {}
@@ -145,8 +145,8 @@ func (r *rig) must(err error) {
 	}
 }
 
-// session opens a session: the first is its connection's, the next one is explicit, and
-// so on.
+// session opens a session. The first call returns a connection's session, the next an explicit one,
+// and so on in turn.
 func (r *rig) session() *holdings.Session { return r.sessionOf(r.sessions.Add(1)%2 == 0) }
 
 func (r *rig) sessionOf(explicit bool) *holdings.Session {
@@ -170,12 +170,12 @@ func (r *rig) losses() []types.Lost {
 	return append([]types.Lost(nil), r.lost...)
 }
 
-// try asks once.
+// try asks once without waiting.
 func (r *rig) try(s *holdings.Session, key string) (types.Grant, error) {
 	return r.m.Acquire(context.Background(), s, types.Request{Key: key, NoCache: true})
 }
 
-// lock asks once and must get it.
+// lock acquires a key that must be free.
 func (r *rig) lock(s *holdings.Session, key string) types.Grant {
 	r.t.Helper()
 	g, err := r.try(s, key)
@@ -196,13 +196,13 @@ func (r *rig) release(s *holdings.Session, g types.Grant) {
 	r.must(err)
 }
 
-// answer is what an Acquire that runs beside the test returns.
+// answer is the result of an Acquire that runs beside the test.
 type answer struct {
 	g     types.Grant
 	err   error
 	after time.Duration
 	at    time.Time
-	s     *holdings.Session // that asked
+	s     *holdings.Session // session of the call
 	done  chan struct{}
 }
 
@@ -219,7 +219,7 @@ func (r *rig) ask(ctx context.Context, s *holdings.Session, req types.Request) *
 	return a
 }
 
-// wait waits in line beside the test, and stands there when it returns.
+// wait starts an acquire beside the test, and returns when the call is queued.
 func (r *rig) wait(s *holdings.Session, key string, wait time.Duration) *answer {
 	a := r.ask(context.Background(), s, types.Request{Key: key, Wait: wait})
 	synctest.Wait()
@@ -244,7 +244,7 @@ func (a *answer) granted(t tester) types.Grant {
 	return a.g
 }
 
-// stored is what the store itself says of a key, whatever is broken.
+// stored returns the store's state of a key, despite any faults.
 func (r *rig) stored(key string) store.Lock {
 	r.t.Helper()
 	locks, err := r.st.Store.Get(context.Background(), []string{key})
@@ -252,8 +252,8 @@ func (r *rig) stored(key string) store.Lock {
 	return locks[0]
 }
 
-// nothingLeft checks that nothing is held, queued or kept in mind, in the store
-// and here, after everything has ended and settled.
+// nothingLeft checks that no lock, waiter or remembered state is left, in the store and in the
+// manager.
 func (r *rig) nothingLeft() {
 	r.t.Helper()
 	synctest.Wait()
@@ -267,7 +267,7 @@ func (r *rig) nothingStored() {
 	held, err := r.st.Store.List(ctx, store.Query{Limit: 1000})
 	r.must(err)
 	for _, l := range held {
-		r.t.Errorf("%q is still held, %d wait", l.Key, l.QueueLength)
+		r.t.Errorf("%q is still held, %d waiting", l.Key, l.QueueLength)
 	}
 	var all []store.Attempt
 	r.st.mu.Lock()
@@ -279,7 +279,7 @@ func (r *rig) nothingStored() {
 	r.must(err)
 	for i, a := range answers {
 		if a.Outcome != store.Gone {
-			r.t.Errorf("an attempt at %q is still there: %v", all[i].Key, a.Outcome)
+			r.t.Errorf("an attempt at %q is left: %v", all[i].Key, a.Outcome)
 		}
 	}
 }

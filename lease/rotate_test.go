@@ -16,11 +16,12 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// rotation is how long it takes until a lease of before a failover is closed, where the store
-// answers: a renewal, a pause, and two more renewals, because a lease is closed when it is due.
+// rotation is the time until a lease from before a failover is closed, if the store answers. It
+// consists of a renewal, a pause, and two more renewals, because a lease is closed when its renewal
+// is due.
 func (r *rig) rotation() time.Duration { return 4 * r.m.cfg.RenewInterval }
 
-// orphan is a lock, or a queue position, that a failover has brought back under a lease.
+// orphan is a lock, or a queue position, that a failover brought back under a lease.
 func (r *rig) orphan(key string, id store.AttemptID) {
 	r.t.Helper()
 	ask := store.Ask{Attempt: store.Attempt{Key: key, ID: id}, Lease: r.lease(), Wait: true}
@@ -28,8 +29,8 @@ func (r *rig) orphan(key string, id store.AttemptID) {
 	r.must(err)
 }
 
-// A failover brings back what was given up: a lock, and a queue position. Both end in bounded
-// time, though a lock under the same lease is held for long, which notices nothing.
+// A failover brings back a released lock and a cancelled queue position. Both end in bounded time,
+// although another lock under the same lease stays held and is not affected.
 func TestOrphansEndInBoundedTime(t *testing.T) {
 	for name, id := range map[string]store.AttemptID{"random": uuid.New(), "of a request": uuid.NewSHA1(uuid.New(), nil)} {
 		t.Run(name, func(t *testing.T) {
@@ -45,12 +46,12 @@ func TestOrphansEndInBoundedTime(t *testing.T) {
 				back := other.wait(o, "back", types.WaitForever)
 				time.Sleep(r.rotation())
 				if !back.isOver() {
-					t.Fatal("an orphan keeps its key")
+					t.Fatal("an orphan still holds its key")
 				}
 				other.release(o, back.granted(t))
 				other.release(o, theirs)
 				if r.stored("line").Held {
-					t.Error("who is not there has got the key")
+					t.Error("an orphan of the queue got the key")
 				}
 				r.must(r.amend(s, mine))
 				r.isRotated(old)
@@ -64,8 +65,8 @@ func TestOrphansEndInBoundedTime(t *testing.T) {
 	}
 }
 
-// A queue position is back, and gets the key before its lease is closed: then the grant is the
-// orphan.
+// A failover brings back a queue position, which gets the key before its lease is closed. Then the
+// grant is the orphan.
 func TestAnOrphanThatGetsTheKeyEndsToo(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -78,17 +79,17 @@ func TestAnOrphanThatGetsTheKeyEndsToo(t *testing.T) {
 		time.Sleep(r.m.cfg.RenewInterval + time.Second)
 		other.release(o, theirs)
 		if !r.stored("line").Held {
-			t.Fatal("the position was lost before")
+			t.Fatal("the position was lost too early")
 		}
 		time.Sleep(r.rotation())
 		if r.stored("line").Held {
-			t.Error("who is not there has got the key")
+			t.Error("an orphan of the queue got the key")
 		}
 		r.isRotated(old)
 	})
 }
 
-// Waits keep their positions: a session's, and one for a bind:ttl lock.
+// A session's waiter and a bind:ttl waiter keep their positions.
 func TestWaitsKeepTheirPositions(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -107,7 +108,7 @@ func TestWaitsKeepTheirPositions(t *testing.T) {
 		r.release(s, first.granted(t))
 		g := second.granted(t)
 		if last.isOver() {
-			t.Fatal("somebody was overtaken")
+			t.Fatal("a waiter was overtaken")
 		}
 		_, err := r.m.Release(context.Background(), nil, types.ReleaseRequest{Key: "k", Token: g.Token})
 		r.must(err)
@@ -116,13 +117,13 @@ func TestWaitsKeepTheirPositions(t *testing.T) {
 	})
 }
 
-// The answer to an acquire takes as long as it may. The lease under its grant is kept until
-// somebody here knows it.
+// The answer to an acquire is as late as possible. The lease of its grant is kept until the sidecar
+// knows the grant.
 func TestAnAnswerOnItsWayKeepsItsLease(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
-		r.lock(s, "first") // for the lease
+		r.lock(s, "first") // opens the lease
 		old := r.lease()
 		time.Sleep(r.m.cfg.RenewInterval - time.Second)
 		r.st.set("Acquire", fault{times: 1, after: r.m.cfg.StoreTimeout - time.Millisecond})
@@ -132,19 +133,18 @@ func TestAnAnswerOnItsWayKeepsItsLease(t *testing.T) {
 		time.Sleep(r.rotation() + r.m.cfg.RenewInterval)
 		r.must(r.amend(s, got))
 		if l := r.stored("k"); !l.Held || l.Token != got.Token {
-			t.Errorf("told as held, and the store has %+v", l)
+			t.Errorf("held in the sidecar, but the store has %+v", l)
 		}
 		r.isRotated(old)
 	})
 }
 
-// In a sidecar with much to do somebody always asks for something. Its new locks are under the
-// fresh lease.
+// A busy sidecar rotates its lease too. Its new locks are under the fresh lease.
 func TestABusySidecarRotatesToAnEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
-		r.lock(s, "first") // for the lease
+		r.lock(s, "first") // opens the lease
 		old := r.lease()
 		r.st.set("Acquire", fault{after: 4 * time.Second})
 		r.st.failover()
@@ -156,7 +156,7 @@ func TestABusySidecarRotatesToAnEnd(t *testing.T) {
 	})
 }
 
-// A grant was handed to a waiter, and no word of it comes for long: it is not given up.
+// A grant was handed to a waiter, and its news is late. The grant is kept.
 func TestAGrantToAWaiterIsKept(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -176,7 +176,7 @@ func TestAGrantToAWaiterIsKept(t *testing.T) {
 		got := waiting.granted(t)
 		synctest.Wait()
 		if l := r.stored("line"); !l.Held || l.Token != got.Token {
-			t.Errorf("told as held, and the store has %+v", l)
+			t.Errorf("held in the sidecar, but the store has %+v", l)
 		}
 		r.must(r.amend(s, got))
 		time.Sleep(r.rotation())
@@ -184,7 +184,7 @@ func TestAGrantToAWaiterIsKept(t *testing.T) {
 	})
 }
 
-// A lock is being released, and the store does not answer for long: its MinHold is kept.
+// A lock is being released, and the store's answer is late. Its MinHold is kept.
 func TestWhatIsBeingReleasedKeepsItsHold(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -208,7 +208,7 @@ func TestWhatIsBeingReleasedKeepsItsHold(t *testing.T) {
 	})
 }
 
-// midMove is a sidecar whose lock and wait are being moved.
+// midMove is a sidecar during the move of a lock and a wait.
 type midMove struct {
 	*rig
 	other   *rig
@@ -216,20 +216,20 @@ type midMove struct {
 	held    types.Grant
 	theirs  types.Grant
 	waiting *answer
-	leave   context.CancelFunc // of the wait
+	leave   context.CancelFunc // ends the wait
 	old     store.LeaseID
 }
 
-// hindered are the ways in which the answer to a move may not come.
+// hindered are the ways in which the answer to a move is late or lost.
 var hindered = map[string]func(gate chan struct{}) fault{
 	"not carried out yet":  func(gate chan struct{}) fault { return fault{gate: gate} },
-	"answer on its way":    func(gate chan struct{}) fault { return fault{held: gate} },
+	"answer in flight":     func(gate chan struct{}) fault { return fault{held: gate} },
 	"carried out, unheard": func(chan struct{}) fault { return fault{forget: true} },
-	"lost on its way":      func(chan struct{}) fault { return fault{lose: true} },
+	"lost in flight":       func(chan struct{}) fault { return fault{lose: true} },
 }
 
-// duringAMove lets something happen while the answer to a move is not there, then lets it come,
-// and checks that in the end nothing is left of the lock and the wait.
+// duringAMove runs a function before the answer to a move, then lets the answer come. At the end,
+// nothing may be left of the lock and the wait.
 func duringAMove(t *testing.T, happens, after func(r *midMove)) {
 	t.Helper()
 	for name, hinder := range hindered {
@@ -261,7 +261,7 @@ func duringAMove(t *testing.T, happens, after func(r *midMove)) {
 	}
 }
 
-// ends lets everything end, and checks that nothing is left.
+// ends closes both sessions, and checks that nothing is left.
 func (r *midMove) ends() {
 	r.t.Helper()
 	r.s.End(types.EndDropped)
@@ -272,7 +272,7 @@ func (r *midMove) ends() {
 	r.other.nothingLeft()
 }
 
-func TestNothingHappensDuringAMove(t *testing.T) {
+func TestUndisturbedMove(t *testing.T) {
 	duringAMove(t, func(*midMove) {}, func(r *midMove) {
 		r.must(r.amend(r.s, r.held))
 		r.other.release(r.o, r.theirs)
@@ -284,8 +284,8 @@ func TestNothingHappensDuringAMove(t *testing.T) {
 	})
 }
 
-// A lock that ends here while it is moved is free afterwards, also if nobody could tell the
-// store.
+// A lock that ends in the sidecar during its move is free afterwards, even if the release does not
+// reach the store.
 func TestEndsDuringAMove(t *testing.T) {
 	for name, happens := range map[string]func(r *midMove){
 		"release and cancel": func(r *midMove) {
@@ -320,7 +320,7 @@ func TestEndsDuringAMove(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			duringAMove(t, happens, func(r *midMove) {
-				for range 2 * 60 { // a wait that goes on gets the key, and so on
+				for range 2 * 60 { // a wait that continues gets the key
 					synctest.Wait()
 					time.Sleep(100 * time.Millisecond)
 				}
@@ -333,8 +333,8 @@ func TestEndsDuringAMove(t *testing.T) {
 	}
 }
 
-// The wait wins while it is moved, and its lock is released with a success when the answer to the
-// move comes: that answer does not free the lock without the success.
+// The wait is granted during its move, and its lock is released with a success when the answer to
+// the move arrives. This answer does not free the lock without the success.
 func TestASuccessDuringAMoveIsKept(t *testing.T) {
 	var skipped *answer
 	duringAMove(t, func(r *midMove) {
@@ -353,14 +353,15 @@ func TestASuccessDuringAMoveIsKept(t *testing.T) {
 	}, func(r *midMove) {
 		<-skipped.done
 		if _, ok := errors.AsType[*types.SkippedError](skipped.err); !ok {
-			r.t.Errorf("the next one got %+v, %v", skipped.g, skipped.err)
+			r.t.Errorf("the next call got %+v, %v", skipped.g, skipped.err)
 		}
 		r.ends()
 	})
 }
 
-// A move whose answer was lost is committed much later. Until then it keeps the row locked, and
-// that does not mean that the lock was not moved: the new lease is kept as long as the old one.
+// A move whose answer was lost is committed much later, and keeps the row locked until then. A
+// locked row does not prove that the lock was not moved, so the new lease is kept as long as the
+// old one.
 func TestAMoveIsCommittedMuchLater(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -381,7 +382,7 @@ func TestAMoveIsCommittedMuchLater(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if l := r.stored("k"); !l.Held || l.Token != g.Token {
-			t.Errorf("told as held, and the store has %+v", l)
+			t.Errorf("held in the sidecar, but the store has %+v", l)
 		}
 		r.must(r.amend(s, g))
 		r.st.lockRows()
@@ -394,8 +395,8 @@ func TestAMoveIsCommittedMuchLater(t *testing.T) {
 	})
 }
 
-// A second failover has lost the lock that is being moved. The answer to the move comes while the
-// locks are verified again: what the store has under no lease is lost, wherever it is put meanwhile.
+// A second failover loses the lock that is being moved. The answer to the move arrives during the
+// second verification. A lock without a lease in the store is lost, even if it is moved meanwhile.
 func TestAForgottenLockIsMovedDuringTheVerification(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -424,13 +425,13 @@ func TestAForgottenLockIsMovedDuringTheVerification(t *testing.T) {
 	})
 }
 
-// While a move is under way, the store may have the lock under either lease. So it is lost with
-// the new one, too: before anybody else can have it.
+// During a move, the lock may be under either lease in the store. So the lock is lost with either
+// of them, before the store grants it again.
 func TestLocksBeingMovedNeedBothLeases(t *testing.T) {
 	duringAMove(t, func(r *midMove) {
 		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostStore)
 		if lostReason(r.amend(r.s, r.held)) == "" {
-			r.t.Error("the lock is believed in, and its new lease is lost")
+			r.t.Error("the lock counts as held, but its new lease is lost")
 		}
 	}, func(r *midMove) {
 		if got := r.losses(); len(got) != 1 || got[0].Token != r.held.Token {
@@ -443,8 +444,7 @@ func TestLocksBeingMovedNeedBothLeases(t *testing.T) {
 	})
 }
 
-// The server fails over again while a move is under way: nothing is lost, and all leases of
-// before are closed.
+// The server fails over again during a move. No lock is lost, and all older leases are closed.
 func TestAFailoverDuringAMove(t *testing.T) {
 	duringAMove(t, func(r *midMove) {
 		r.orphan("back", uuid.New())
@@ -462,7 +462,7 @@ func TestAFailoverDuringAMove(t *testing.T) {
 	})
 }
 
-// A sidecar that stops in the middle of a move leaves nothing.
+// A sidecar that stops during a move leaves nothing behind.
 func TestAStopDuringAMove(t *testing.T) {
 	duringAMove(t, func(r *midMove) { r.m.Stop() }, func(r *midMove) {
 		r.o.End(types.EndDropped)
@@ -471,8 +471,8 @@ func TestAStopDuringAMove(t *testing.T) {
 	})
 }
 
-// A lock that cannot be moved, because the store fails or its row is locked, stays under its
-// lease, and is moved later. Until then the store is not asked all the time.
+// A lock that cannot be moved, because the store fails or its row is locked, stays under its lease.
+// It is moved later, and the calls to the store have pauses.
 func TestMovesAreTriedUntilTheySucceed(t *testing.T) {
 	for name, hinder := range map[string]func(d *double, on bool){
 		"the store fails": func(d *double, on bool) {
@@ -496,12 +496,12 @@ func TestMovesAreTriedUntilTheySucceed(t *testing.T) {
 				r.st.failover()
 				time.Sleep(2 * time.Minute)
 				if n := r.st.count("Move"); n < 10 || n > 600 || !r.stored("back").Held {
-					t.Errorf("asked %d times in two minutes", n)
+					t.Errorf("%d moves in two minutes", n)
 				}
 				hinder(r.st, false)
 				time.Sleep(r.rotation())
 				if r.stored("back").Held {
-					t.Error("an orphan keeps its key")
+					t.Error("an orphan still holds its key")
 				}
 				r.must(r.amend(s, mine))
 				r.isRotated(old)
@@ -510,7 +510,7 @@ func TestMovesAreTriedUntilTheySucceed(t *testing.T) {
 	}
 }
 
-// Much is moved in parts: each keeps rows locked for as long as it takes.
+// Many locks are moved in parts, because each statement keeps rows locked while it runs.
 func TestMuchIsMovedInParts(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -529,7 +529,7 @@ func TestMuchIsMovedInParts(t *testing.T) {
 	})
 }
 
-// A watch goes on under the fresh lease.
+// A watch continues under the fresh lease.
 func TestWatchesMoveToTheFreshLease(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -545,7 +545,7 @@ func TestWatchesMoveToTheFreshLease(t *testing.T) {
 		g := other.lock(other.session(), "k")
 		synctest.Wait()
 		if got := w.want(store.EventAcquired); got[0].Lock.Token != g.Token {
-			t.Errorf("told %+v", got)
+			t.Errorf("notified of %+v", got)
 		}
 	})
 }

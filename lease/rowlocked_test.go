@@ -19,12 +19,12 @@ import (
 func wantStuck(t *testing.T, what string, err error) {
 	t.Helper()
 	if !errors.Is(err, types.ErrRowLocked) || !store.Unavailable(err) || store.OutcomeUnknown(err) {
-		t.Errorf("%s: told %v", what, err)
+		t.Errorf("%s: error %v", what, err)
 	}
 }
 
-// Somebody keeps one key's row locked: what concerns it fails after the store's
-// timeout, with a known outcome and nothing changed; nobody else waits for it.
+// One key's row is locked. Calls for this key fail after the store's timeout, with a known outcome
+// and without effect. Calls for other keys do not wait.
 func TestLockedRow(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -33,7 +33,7 @@ func TestLockedRow(t *testing.T) {
 		r.st.lockRows("free", "mine", "ttl")
 		limit := r.m.cfg.StoreTimeout + time.Second
 		if r.st.Traits().Inline {
-			limit = 0 // which never blocks: such an answer is not asked for again
+			limit = 0 // an inline store never blocks, so the call is not repeated
 		}
 
 		asked := map[string]*answer{
@@ -65,10 +65,10 @@ func TestLockedRow(t *testing.T) {
 		_, err = r.m.Release(ctx, nil, types.ReleaseRequest{Key: "ttl", Token: ttl.Token})
 		wantStuck(t, "release ttl", err)
 		if r.st.count("Withdraw") != 0 {
-			t.Error("withdrawn what is known not to have been done")
+			t.Error("withdrawn although the outcome is known")
 		}
 
-		// A session's release goes on until it is done.
+		// A session's release is retried until it is done.
 		_, err = r.m.Release(ctx, s, types.ReleaseRequest{Key: "mine", Token: mine.Token})
 		wantStuck(t, "release", err)
 		time.Sleep(time.Minute)
@@ -76,7 +76,7 @@ func TestLockedRow(t *testing.T) {
 		r.st.lockRows()
 		time.Sleep(time.Second)
 		if r.stored("mine").Held {
-			t.Error("not released when it could be")
+			t.Error("not released after the row was unlocked")
 		}
 		r.release(nil, ttl)
 		s.End(types.EndDropped)
@@ -84,7 +84,7 @@ func TestLockedRow(t *testing.T) {
 	})
 }
 
-// A row that is locked for a moment only costs that moment.
+// A row that is locked for a moment delays the calls only for this moment.
 func TestRowLockedForAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -111,24 +111,24 @@ func TestRowLockedForAMoment(t *testing.T) {
 		wg.Wait()
 		var timeout *types.TimeoutError
 		if <-waits.done; !errors.As(waits.err, &timeout) {
-			t.Errorf("cancel: told %v", waits.err)
+			t.Errorf("cancel: error %v", waits.err)
 		}
 		enqueues.granted(t)
 		for i, err := range errs {
 			if err != nil {
-				t.Errorf("%d: told %v", i, err)
+				t.Errorf("call %d: error %v", i, err)
 			}
 		}
 		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("took %s", took)
+			t.Errorf("it took %s", took)
 		}
 		if n := r.st.count("Withdraw"); n != 0 {
-			t.Errorf("withdrawn %d times", n)
+			t.Errorf("%d withdrawals", n)
 		}
 	})
 }
 
-// A cancel that is stuck ends the call in time, and is withdrawn when it can be.
+// A cancel of a locked row ends the call in time, and the waiter is withdrawn later.
 func TestCancelOfALockedRow(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -140,16 +140,16 @@ func TestCancelOfALockedRow(t *testing.T) {
 		<-a.done
 		wantStuck(t, "cancel", a.err)
 		if a.after > 10*time.Second+r.m.cfg.StoreTimeout+time.Second {
-			t.Errorf("took %s", a.after)
+			t.Errorf("it took %s", a.after)
 		}
 		time.Sleep(3 * time.Second)
 		if n := r.stored("k").QueueLength; n != 1 {
-			t.Errorf("%d wait", n)
+			t.Errorf("%d waiting", n)
 		}
 		r.st.lockRows()
 		time.Sleep(r.m.cfg.StoreTimeout)
 		if n := r.stored("k").QueueLength; n != 0 {
-			t.Errorf("%d still wait", n)
+			t.Errorf("%d still waiting", n)
 		}
 		other.release(o, g)
 		time.Sleep(time.Minute)
@@ -157,8 +157,7 @@ func TestCancelOfALockedRow(t *testing.T) {
 	})
 }
 
-// A call that was queued and must stand there again goes on though the row is
-// stuck for a while.
+// A call must be queued again, and the row is locked for a while. The call continues.
 func TestRowLockedWhileQueuedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -170,7 +169,7 @@ func TestRowLockedWhileQueuedAgain(t *testing.T) {
 		r.st.lockRows("k")
 		time.Sleep(time.Minute)
 		if a.isOver() {
-			t.Fatalf("told %v", a.err)
+			t.Fatalf("error %v", a.err)
 		}
 		r.st.lockRows()
 		time.Sleep(10 * time.Second)
@@ -180,7 +179,7 @@ func TestRowLockedWhileQueuedAgain(t *testing.T) {
 	})
 }
 
-// The locked rows of as many groups as may ask at once stop no other group.
+// Groups with locked rows use all permits to ask. Other groups are not delayed.
 func TestGroupsAndALockedRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -193,7 +192,7 @@ func TestGroupsAndALockedRow(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var stuck []*answers
 		for i := range multi.MaxGroupAsks {
-			// The free keys behind the held one are granted, and handed back in vain.
+			// The free keys behind the held one are granted. Their hand-back fails.
 			r.st.lockRows()
 			r.st.set("Acquire", fault{times: 1, then: func() { r.st.lockRows(rows...) }})
 			req := types.Request{Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever, RequestID: uuid.New()}
@@ -205,7 +204,7 @@ func TestGroupsAndALockedRow(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		r.askAll(context.Background(), r.session(), types.Request{}, "x", "y")
 		if !r.stored("x").Held {
-			t.Error("a group waits for the stuck ones")
+			t.Error("a group waits for the groups with locked rows")
 		}
 		r.st.lockRows()
 		cancel()

@@ -17,13 +17,13 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// share asks once for a share, and must get it.
+// share acquires a share that must be available.
 func (r *rig) share(s *holdings.Session, key string, limit int) types.Grant {
 	r.t.Helper()
 	return r.get(s, types.Request{Key: key, Shared: true, Limit: limit})
 }
 
-// waitShare waits in line for a share beside the test.
+// waitShare queues a call for a share beside the test.
 func (r *rig) waitShare(s *holdings.Session, key string, limit int) *answer {
 	a := r.ask(context.Background(), s, types.Request{Key: key, Shared: true, Limit: limit, Wait: types.WaitForever})
 	synctest.Wait()
@@ -35,7 +35,7 @@ func (r *rig) isDenied(s *holdings.Session, req types.Request) store.Lock {
 	_, err := r.m.Acquire(context.Background(), s, req)
 	held, ok := errors.AsType[*types.HeldError](err)
 	if !ok {
-		r.t.Fatalf("told %v", err)
+		r.t.Fatalf("error %v", err)
 	}
 	return held.Lock
 }
@@ -45,12 +45,12 @@ func stillWait(t *testing.T, calls ...*answer) {
 	synctest.Wait()
 	for i, a := range calls {
 		if a.isOver() {
-			t.Fatalf("call %d does not wait: %+v, %v", i, a.g, a.err)
+			t.Fatalf("call %d no longer waits: %+v, %v", i, a.g, a.err)
 		}
 	}
 }
 
-// Several sessions of several sidecars have a key together, and one session several shares of it.
+// Several sessions of several sidecars hold a key together. One session may hold several shares.
 func TestSharedHolders(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -59,11 +59,11 @@ func TestSharedHolders(t *testing.T) {
 		grants := []types.Grant{r.share(s, "k", 0), r.share(s, "k", 0), other.share(o, "k", 0)}
 		for i, g := range grants {
 			if !g.Shared || g.Limit != 0 || i > 0 && g.Token <= grants[i-1].Token {
-				t.Errorf("%+v", g)
+				t.Errorf("got %+v", g)
 			}
 		}
 		if lock := r.isDenied(r.session(), types.Request{Key: "k", NoCache: true}); !lock.Shared || lock.HoldersCount != 3 || lock.Token != grants[0].Token {
-			t.Errorf("denied by %+v", lock)
+			t.Errorf("denied with %+v", lock)
 		}
 		if n := s.Held(); n != 2 {
 			t.Errorf("the session holds %d", n)
@@ -87,18 +87,18 @@ func TestSlots(t *testing.T) {
 		for slot := range 3 {
 			g := r.share(s, "k", 3)
 			if g.Slot != slot || g.Limit != 3 {
-				t.Errorf("%+v, want slot %d", g, slot)
+				t.Errorf("got %+v, want slot %d", g, slot)
 			}
 			grants = append(grants, g)
 		}
 		if lock := r.isDenied(s, types.Request{Key: "k", Shared: true, Limit: 3}); lock.Limit != 3 || lock.HoldersCount != 3 {
-			t.Errorf("denied by %+v", lock)
+			t.Errorf("denied with %+v", lock)
 		}
 		next := r.waitShare(s, "k", 3)
 		stillWait(t, next)
 		r.release(s, grants[1])
 		if g := next.granted(t); g.Slot != 1 || g.Token <= grants[2].Token {
-			t.Errorf("%+v, want slot 1", g)
+			t.Errorf("got %+v, want slot 1", g)
 		}
 		if g, err := r.m.Amend(context.Background(), s, types.AmendRequest{Key: "k", Token: next.g.Token}); err != nil || g.Slot != 1 || g.Limit != 3 || !g.Shared {
 			t.Errorf("amended: %+v, %v", g, err)
@@ -108,7 +108,8 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-// All who share a key name the same limit: a call with another one is refused, whether it waits or not.
+// All shares of a key have one limit. A call with another limit is refused, whether it waits or
+// not.
 func TestLimitMismatch(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -118,13 +119,15 @@ func TestLimitMismatch(t *testing.T) {
 			for _, wait := range []time.Duration{0, time.Hour} {
 				_, err := r.m.Acquire(context.Background(), r.session(), types.Request{Key: "k", Shared: true, Limit: limit, Wait: wait})
 				if mismatch, ok := errors.AsType[*types.LimitMismatchError](err); !ok || mismatch.Limit != 3 || mismatch.Key != "k" {
-					t.Errorf("limit %d, wait %s: told %v", limit, wait, err)
+					t.Errorf("limit %d, wait %s: error %v", limit, wait, err)
+				} else if text := mismatch.Error(); !strings.Contains(text, "name the limit 3, and this call names") || !strings.Contains(text, "name the same") {
+					t.Errorf("limit %d: %s", limit, text)
 				}
 			}
 		}
 		_, err := r.m.AcquireAll(context.Background(), r.session(), []string{"a", "k"}, types.Request{Shared: true})
 		if mismatch, ok := errors.AsType[*types.LimitMismatchError](err); !ok || mismatch.Key != "k" {
-			t.Errorf("several keys: told %v", err)
+			t.Errorf("several keys: error %v", err)
 		}
 		synctest.Wait()
 		r.isFree("a")
@@ -133,7 +136,8 @@ func TestLimitMismatch(t *testing.T) {
 	})
 }
 
-// The readers at the head of the queue get the key together, and those behind a writer wait for it.
+// The readers at the head of the queue get the key together. Readers behind a writer wait for the
+// writer.
 func TestReadersAndWritersTakeTurns(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -151,7 +155,7 @@ func TestReadersAndWritersTakeTurns(t *testing.T) {
 			}
 		}
 		stillWait(t, writer, late)
-		r.isDenied(r.session(), types.Request{Key: "k", Shared: true}) // it would overtake the writer
+		r.isDenied(r.session(), types.Request{Key: "k", Shared: true}) // this call would overtake the writer
 		r.release(s, readers[0].g)
 		other.release(o, readers[1].g)
 		stillWait(t, writer, late)
@@ -165,7 +169,7 @@ func TestReadersAndWritersTakeTurns(t *testing.T) {
 	})
 }
 
-// A share is free at once when its session drops, and the next call gets it.
+// A share is free at once when its session ends, and the next call gets the key.
 func TestDropFreesShares(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -181,7 +185,8 @@ func TestDropFreesShares(t *testing.T) {
 	})
 }
 
-// A call that leaves the queue lets those behind it in, and a grant that nobody wants is handed back.
+// A call that leaves the queue lets in the calls behind it. A grant whose call has left is handed
+// back.
 func TestCallsForSharesLeave(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -192,7 +197,7 @@ func TestCallsForSharesLeave(t *testing.T) {
 		stillWait(t, writer, late)
 		<-writer.done
 		if _, ok := errors.AsType[*types.TimeoutError](writer.err); !ok {
-			t.Errorf("told %v", writer.err)
+			t.Errorf("error %v", writer.err)
 		}
 		r.release(late.s, late.granted(t))
 
@@ -216,7 +221,8 @@ func TestCallsForSharesLeave(t *testing.T) {
 	})
 }
 
-// Each request id has a share of its own, which repeats get again, and releases by the id release.
+// Each request id has its own share. A repeat gets this share again, and a release by the id
+// releases it.
 func TestRepeatedRequestsForShares(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -229,10 +235,10 @@ func TestRepeatedRequestsForShares(t *testing.T) {
 			one, two := uuid.New(), uuid.New()
 			a, b := ask(one), ask(two)
 			if again := ask(one); again.Token != a.Token || again.Slot != a.Slot || !again.Shared {
-				t.Errorf("%+v again: %+v", a, again)
+				t.Errorf("repeat of %+v: %+v", a, again)
 			}
 			if again := ask(two); again.Token != b.Token || b.Token == a.Token {
-				t.Errorf("%+v again: %+v", b, again)
+				t.Errorf("repeat of %+v: %+v", b, again)
 			}
 			claimant := s
 			if bind == types.BindTTL {
@@ -243,7 +249,7 @@ func TestRepeatedRequestsForShares(t *testing.T) {
 				t.Errorf("released by the id: %+v, %v", out, err)
 			}
 			if again := ask(two); again.Token != b.Token {
-				t.Errorf("%+v again: %+v", b, again)
+				t.Errorf("repeat of %+v: %+v", b, again)
 			}
 			r.release(claimant, b)
 			r.nothingLeft()
@@ -251,8 +257,8 @@ func TestRepeatedRequestsForShares(t *testing.T) {
 	}
 }
 
-// Shares of bind:ttl belong to no session: whoever has key and token extends and releases them.
-func TestSharesOfNoSession(t *testing.T) {
+// Shares with bind:ttl have no session. They are extended and released by key and token.
+func TestBindTTLShares(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
@@ -263,10 +269,10 @@ func TestSharesOfNoSession(t *testing.T) {
 		if err != nil || !g.Shared || g.Slot != 1 || g.Limit != 2 {
 			t.Errorf("extended: %+v, %v", g, err)
 		}
-		time.Sleep(20 * time.Second) // a is over
+		time.Sleep(20 * time.Second) // the TTL of a is over
 		again := other.get(nil, req)
 		if again.Slot != a.Slot {
-			t.Errorf("%+v has not the slot of %+v", again, a)
+			t.Errorf("%+v does not have the slot of %+v", again, a)
 		}
 		r.release(nil, again)
 		other.release(nil, b)
@@ -274,7 +280,7 @@ func TestSharesOfNoSession(t *testing.T) {
 	})
 }
 
-// The own session holds a key for which a call would wait. In a session of one connection nobody else could
+// A session of one connection holds a key and waits for the same key. Only this session could
 // release it, so the call is refused at once.
 func TestWaitForTheOwnKeyIsRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
@@ -283,18 +289,18 @@ func TestWaitForTheOwnKeyIsRefused(t *testing.T) {
 		refused := func(shared, upgrade bool) {
 			t.Helper()
 			_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", Shared: shared, Wait: time.Minute})
-			if own, ok := errors.AsType[*types.OwnKeyError](err); !ok || own.Key != "k" || own.Upgrade != upgrade {
-				t.Errorf("shared %t: told %v", shared, err)
+			if own, ok := errors.AsType[*types.InvalidError](err); !ok || own.Of != "field wait_ms" || strings.Contains(own.Text, "share") != upgrade {
+				t.Errorf("shared %t: error %v", shared, err)
 			}
 		}
 		g := r.lock(s, "k")
 		refused(false, false)
 		refused(true, false)
-		r.isDenied(s, types.Request{Key: "k"}) // which does not wait
+		r.isDenied(s, types.Request{Key: "k"}) // a call that does not wait
 		r.release(s, g)
 		g = r.share(s, "k", 0)
 		refused(false, true)
-		second := r.get(s, types.Request{Key: "k", Shared: true, Wait: types.WaitForever}) // it need not wait
+		second := r.get(s, types.Request{Key: "k", Shared: true, Wait: types.WaitForever}) // a share that is available at once
 		writer := r.wait(writers, "k", types.WaitForever)
 		refused(true, false)
 		r.release(s, second)
@@ -304,7 +310,7 @@ func TestWaitForTheOwnKeyIsRefused(t *testing.T) {
 	})
 }
 
-// warnings are lines of a log.
+// warnings collects the lines of a log.
 type warnings struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -322,7 +328,8 @@ func (w *warnings) count(part string) int {
 	return strings.Count(w.text.String(), part)
 }
 
-// Another thread of an explicit session may release the key, so the call waits, and the log tells once.
+// Another thread of an explicit session may release the key. So the call waits, and one line is
+// logged.
 func TestWaitForTheOwnKeyIsLogged(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		var log warnings
@@ -357,7 +364,7 @@ func TestWaitForTheOwnKeyIsLogged(t *testing.T) {
 	})
 }
 
-// The held cache knows that a key is held, and not whether one more may share it.
+// The held cache stores that a key is held, but not whether another share is possible.
 func TestShareIsNotDeniedByTheCache(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt, with(func(c *types.Config) { c.CacheTTL = time.Hour }))
@@ -365,10 +372,10 @@ func TestShareIsNotDeniedByTheCache(t *testing.T) {
 		o, s := other.session(), r.session()
 		g := other.share(o, "k", 2)
 		if lock := r.isDenied(s, types.Request{Key: "k"}); !lock.Shared {
-			t.Errorf("denied by %+v", lock)
+			t.Errorf("denied with %+v", lock)
 		}
 		if !r.denied(s, "k") {
-			t.Error("an exclusive call is not denied from the cache")
+			t.Error("an exclusive call is not denied by the cache")
 		}
 		r.release(s, r.share(s, "k", 2))
 		other.release(o, g)
@@ -377,7 +384,7 @@ func TestShareIsNotDeniedByTheCache(t *testing.T) {
 	})
 }
 
-// A store without shares is asked for none.
+// A sidecar whose store does not support shares does not ask for them.
 func TestStoreWithoutShares(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt, func(_ *types.Config, tr *store.Traits) { tr.Shared = false })
@@ -389,7 +396,7 @@ func TestStoreWithoutShares(t *testing.T) {
 		_, downgrade := r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token, Share: true})
 		for what, err := range map[string]error{"one": one, "several": all, "downgrade": downgrade} {
 			if lacks, ok := errors.AsType[*store.UnsupportedError](err); !ok || lacks.Capability != store.FeatureShared {
-				t.Errorf("%s: told %v", what, err)
+				t.Errorf("%s: error %v", what, err)
 			}
 		}
 		r.release(s, g)
@@ -397,7 +404,7 @@ func TestStoreWithoutShares(t *testing.T) {
 	})
 }
 
-// A call for several keys may share them all.
+// A call for several keys may be for shares.
 func TestGroupsShareKeys(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -407,11 +414,11 @@ func TestGroupsShareKeys(t *testing.T) {
 		theirs, err := r.m.AcquireAll(ctx, o, []string{"a", "b"}, types.Request{Shared: true})
 		r.must(err)
 		if !mine[0].Shared || !theirs[1].Shared || mine[0].Key != "b" {
-			t.Errorf("%+v, %+v", mine, theirs)
+			t.Errorf("got %+v, %+v", mine, theirs)
 		}
 		_, err = r.m.AcquireAll(ctx, s, []string{"b", "c"}, types.Request{Shared: true})
-		if holds, ok := errors.AsType[*types.HoldsError](err); !ok || holds.Key != "b" {
-			t.Errorf("a key of which the session has a share: told %v", err)
+		if holds, ok := errors.AsType[*types.InvalidError](err); !ok || !strings.Contains(holds.Text, `"b"`) {
+			t.Errorf("a key whose share the session holds: error %v", err)
 		}
 		w := r.session()
 		writer := r.waitAll(w, "a", "b", "c")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// downgrade makes a lock a share, and returns the error.
+// downgrade turns a lock into a share.
 func (r *rig) downgrade(s *holdings.Session, g types.Grant) (types.Grant, error) {
 	return r.m.Amend(context.Background(), s, types.AmendRequest{Key: g.Key, Token: g.Token, Share: true})
 }
@@ -29,20 +30,20 @@ func TestDowngrade(t *testing.T) {
 		writer := other.wait(o, "k", types.WaitForever)
 		share, err := r.downgrade(s, g)
 		if err != nil || share.Token != g.Token || !share.Shared || share.Limit != 4 || share.Slot != 0 {
-			t.Fatalf("%+v, %v", share, err)
+			t.Fatalf("got %+v, %v", share, err)
 		}
 		for _, a := range readers {
 			if got := a.granted(t); got.Token <= g.Token || got.Slot == 0 {
-				t.Errorf("%+v", got)
+				t.Errorf("got %+v", got)
 			}
 		}
 		stillWait(t, writer)
 		if again, err := r.downgrade(s, g); err != nil || again.Token != g.Token || !again.Shared {
-			t.Errorf("again: %+v, %v", again, err)
+			t.Errorf("the repeat: %+v, %v", again, err)
 		}
 		r.must(r.patch(s, g, `"new"`))
 		if lock := r.stored("k"); lock.HoldersCount != 3 || string(lock.Holders[0].Data) != `"new"` {
-			t.Errorf("%+v", lock)
+			t.Errorf("got %+v", lock)
 		}
 		r.release(s, readers[0].g)
 		other.release(o, readers[1].g)
@@ -54,7 +55,7 @@ func TestDowngrade(t *testing.T) {
 	})
 }
 
-// A lock that is entered more than once stays exclusive: the outer entries rely on that.
+// A lock with several entries stays exclusive, because the outer entries rely on that.
 func TestAnEnteredLockIsNotDowngraded(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -62,8 +63,8 @@ func TestAnEnteredLockIsNotDowngraded(t *testing.T) {
 		g := r.get(s, as("o", "k", 0))
 		r.get(s, as("o", "k", 0))
 		_, err := r.downgrade(s, g)
-		if entered, ok := errors.AsType[*types.EnteredError](err); !ok || entered.Entries != 2 {
-			t.Errorf("told %v", err)
+		if entered, ok := errors.AsType[*types.InvalidError](err); !ok || !strings.Contains(entered.Text, "entered 2 times") {
+			t.Errorf("error %v", err)
 		}
 		r.isDenied(r.session(), types.Request{Key: "k", Shared: true})
 		r.release(s, g)
@@ -74,7 +75,7 @@ func TestAnEnteredLockIsNotDowngraded(t *testing.T) {
 	})
 }
 
-// The outcome of a downgrade is unknown: a repeat finds it, and what the store granted meanwhile stays.
+// After a downgrade of unknown outcome, a repeat finds its share. Other grants of the store stay.
 func TestDowngradeOfUnknownOutcome(t *testing.T) {
 	for name, f := range map[string]fault{"refused": {times: 1, refuse: true}, "lost": {times: 1, lose: true}, "done": {times: 1, forget: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -85,7 +86,7 @@ func TestDowngradeOfUnknownOutcome(t *testing.T) {
 				reader := r.waitShare(o, "k", 0)
 				r.st.set("Amend", f)
 				if _, err := r.downgrade(s, g); !store.Unavailable(err) {
-					t.Fatalf("told %v", err)
+					t.Fatalf("error %v", err)
 				}
 				if name == "done" {
 					reader.granted(t)
@@ -93,11 +94,11 @@ func TestDowngradeOfUnknownOutcome(t *testing.T) {
 				}
 				v, err := r.m.Get(context.Background(), s, "k", false)
 				if err != nil || !v.Mine || v.Shared != (name == "done") || v.Token != g.Token {
-					t.Errorf("%+v, %v", v, err)
+					t.Errorf("got %+v, %v", v, err)
 				}
 				share, err := r.downgrade(s, g)
 				if err != nil || !share.Shared || share.Token != g.Token {
-					t.Errorf("%+v, %v", share, err)
+					t.Errorf("got %+v, %v", share, err)
 				}
 				r.release(o, reader.granted(t))
 				if n := len(r.losses()); n != 0 {
@@ -110,7 +111,7 @@ func TestDowngradeOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// A cohort ends with the downgrade: its waiters want the lock for themselves.
+// A downgrade ends the cohort, because its waiters want exclusive locks.
 func TestDowngradeEndsACohort(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -119,7 +120,7 @@ func TestDowngradeEndsACohort(t *testing.T) {
 		s := calls[0].s
 		share, err := r.downgrade(s, first)
 		if err != nil || !share.Shared {
-			t.Fatalf("%+v, %v", share, err)
+			t.Fatalf("got %+v, %v", share, err)
 		}
 		reader := other.waitShare(other.session(), "k", 0)
 		stillWait(t, calls[1], calls[2], reader)
@@ -132,7 +133,7 @@ func TestDowngradeEndsACohort(t *testing.T) {
 	})
 }
 
-// A share is released after its max_hold, and the others stay.
+// A share is released when its max_hold is over, and the other shares stay.
 func TestMaxHoldOfAShare(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -144,17 +145,17 @@ func TestMaxHoldOfAShare(t *testing.T) {
 			t.Errorf("lost %+v", lost)
 		}
 		if lock := r.stored("k"); lock.HoldersCount != 1 || lock.Token != long.Token {
-			t.Errorf("%+v", lock)
+			t.Errorf("got %+v", lock)
 		}
 		if err := r.free(s, "k", brief.Token); !types.Is[*types.LostError](err) {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 		r.release(s, long)
 		r.nothingLeft()
 	})
 }
 
-// The min_hold of a share keeps writers out, and no readers.
+// The min_hold of a share keeps writers out, but not readers.
 func TestMinHoldOfAShare(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -174,7 +175,7 @@ func TestMinHoldOfAShare(t *testing.T) {
 	})
 }
 
-// Shares are lost with their lease, and the waits of other sidecars get the key.
+// Shares are lost with their lease, and waiters of other sidecars get the key.
 func TestSharesAreLostWithTheirLease(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -195,7 +196,7 @@ func TestSharesAreLostWithTheirLease(t *testing.T) {
 		r.st.lift(everyOp...)
 		for _, g := range grants {
 			if err := r.free(s, "k", g.Token); !types.Is[*types.LostError](err) {
-				t.Errorf("told %v", err)
+				t.Errorf("error %v", err)
 			}
 		}
 		time.Sleep(time.Minute)
@@ -204,7 +205,8 @@ func TestSharesAreLostWithTheirLease(t *testing.T) {
 	})
 }
 
-// A failover has forgotten one of several shares of a key. That one is lost, and the others are moved.
+// A failover loses one of several shares of a key. Only this share is lost, and the others are
+// moved.
 func TestAForgottenShareIsLost(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -214,10 +216,10 @@ func TestAForgottenShareIsLost(t *testing.T) {
 		claim := store.Claim{Key: "k", Token: lost.Token, Lease: old}
 		verdicts, err := r.st.Store.Release(context.Background(), []store.Claim{claim})
 		if err != nil || verdicts[0].Status != store.Holds {
-			t.Fatalf("%+v, %v", verdicts, err)
+			t.Fatalf("got %+v, %v", verdicts, err)
 		}
 		r.st.failover()
-		time.Sleep(r.m.cfg.RenewInterval + time.Second) // before anything is moved
+		time.Sleep(r.m.cfg.RenewInterval + time.Second) // before the moves
 		if got := r.losses(); len(got) != 1 || got[0] != (types.Lost{Key: "k", Token: lost.Token, Reason: types.LostStore}) {
 			t.Errorf("lost %+v", got)
 		}
@@ -231,7 +233,7 @@ func TestAForgottenShareIsLost(t *testing.T) {
 	})
 }
 
-// A share has no outcome: nobody waits for what one of several did.
+// A share has no outcome, because a waiter could not use the outcome of one among several holders.
 func TestOutcomeOfAShareIsRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -240,15 +242,33 @@ func TestOutcomeOfAShareIsRefused(t *testing.T) {
 		_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{
 			Key: "k", Token: g.Token, Outcome: store.Success, Result: json.RawMessage("1"),
 		})
-		if !types.Is[*types.ShareOutcomeError](err) {
-			t.Errorf("told %v", err)
+		if !types.Is[*types.InvalidError](err) {
+			t.Errorf("error %v", err)
 		}
 		r.release(s, g)
 		r.nothingLeft()
 	})
 }
 
-// The store grants a key exclusively of which the sidecar believes to hold shares: they are lost.
+// The sidecar that gets the release may not know that the lock is a share: the store knows.
+func TestOutcomeOfABindTTLShareIsRefused(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		g := r.get(nil, types.Request{Key: "k", Shared: true, Bind: types.BindTTL, TTL: time.Minute})
+		for range 2 {
+			_, err := other.m.Release(context.Background(), nil, types.ReleaseRequest{Key: "k", Token: g.Token, Outcome: store.Failure})
+			if !types.Is[*types.InvalidError](err) {
+				t.Errorf("error %v", err)
+			}
+		}
+		other.release(nil, g)
+		r.nothingLeft()
+	})
+}
+
+// The store grants a key exclusively while the sidecar believes to hold shares of it. These shares
+// are lost.
 func TestAnExclusiveGrantEndsShares(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -256,7 +276,7 @@ func TestAnExclusiveGrantEndsShares(t *testing.T) {
 		g := r.share(s, "k", 0)
 		verdicts, err := r.st.Store.Release(context.Background(), []store.Claim{{Key: "k", Token: g.Token, Lease: r.lease()}})
 		if err != nil || verdicts[0].Status != store.Holds {
-			t.Fatalf("%+v, %v", verdicts, err)
+			t.Fatalf("got %+v, %v", verdicts, err)
 		}
 		theirs := r.lock(o, "k")
 		synctest.Wait()
@@ -268,7 +288,7 @@ func TestAnExclusiveGrantEndsShares(t *testing.T) {
 	})
 }
 
-// A downgrade of unknown outcome may have been done, though a repeat finds the row locked.
+// A downgrade of unknown outcome may have succeeded, even if the repeat finds the row locked.
 func TestDowngradeIsRepeatedAtALockedRow(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -276,7 +296,7 @@ func TestDowngradeIsRepeatedAtALockedRow(t *testing.T) {
 		g := r.lock(s, "k")
 		r.st.set("Amend", fault{times: 1, forget: true})
 		if _, err := r.downgrade(s, g); !store.OutcomeUnknown(err) {
-			t.Fatalf("told %v", err)
+			t.Fatalf("error %v", err)
 		}
 		r.st.lockRows("k")
 		_, err := r.downgrade(s, g)

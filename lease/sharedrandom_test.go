@@ -11,23 +11,23 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// sharers is what callers of one key believe at each moment.
+// sharers contains the locks that the callers of one key believe to hold.
 type sharers struct {
 	mu      sync.Mutex
 	t       *testing.T
 	writers int
 	slots   map[int]bool
 	limit   int
-	most    int // holders at a time
+	most    int // the most holders at a time
 }
 
-// enter notes a grant, which its caller believes from now on.
+// enter adds a grant, which its caller now believes to hold.
 func (sh *sharers) enter(g *types.Grant) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if g.Shared {
 		if sh.slots[g.Slot] || g.Slot >= sh.limit {
-			sh.t.Errorf("slot %d is given twice, or too high: %v", g.Slot, sh.slots)
+			sh.t.Errorf("slot %d is granted twice, or is too high: %v", g.Slot, sh.slots)
 		}
 		sh.slots[g.Slot] = true
 	} else {
@@ -35,7 +35,7 @@ func (sh *sharers) enter(g *types.Grant) {
 	}
 	sh.most = max(sh.most, len(sh.slots))
 	if sh.writers > 1 || sh.writers == 1 && len(sh.slots) > 0 || len(sh.slots) > sh.limit {
-		sh.t.Errorf("%d writers and the slots %v at a time", sh.writers, sh.slots)
+		sh.t.Errorf("%d writers and the slots %v at the same time", sh.writers, sh.slots)
 	}
 }
 
@@ -49,8 +49,8 @@ func (sh *sharers) leave(g *types.Grant) {
 	}
 }
 
-// Callers of three sidecars come, wait, leave, downgrade, release and drop at random. Nobody has the key beside
-// a writer, no slot is given twice, and in the end nothing is left.
+// Callers of three sidecars wait, leave, downgrade, release and drop at random. A writer is always
+// alone, each slot has one holder, and nothing is left at the end.
 func TestSharersAtRandom(t *testing.T) {
 	for seed := range uint64(20) {
 		bubble(t, func(t *testing.T, opt option) {
@@ -63,7 +63,7 @@ func TestSharersAtRandom(t *testing.T) {
 			}
 			all.Wait()
 			if sh.most != sh.limit {
-				t.Errorf("seed %d: at most %d had the key together", seed, sh.most)
+				t.Errorf("seed %d: at most %d holders at the same time", seed, sh.most)
 			}
 			time.Sleep(time.Minute)
 			for _, r := range rigs {
@@ -79,7 +79,7 @@ func TestSharersAtRandom(t *testing.T) {
 	}
 }
 
-// visit gets the key again and again, in one session or another.
+// visit acquires the key repeatedly, in several sessions.
 func (sh *sharers) visit(r *rig, rnd *rand.Rand) {
 	s := r.sessionOf(rnd.IntN(2) == 0)
 	pause := func(most time.Duration) { time.Sleep(time.Duration(rnd.Int64N(int64(most)))) }
@@ -101,7 +101,7 @@ func (sh *sharers) visit(r *rig, rnd *rand.Rand) {
 			sh.enter(&g)
 			sh.hold(r, s, &g, rnd)
 		} else if types.CodeOf(err) == "internal" {
-			sh.t.Errorf("told %v", err)
+			sh.t.Errorf("error %v", err)
 		}
 		cancel()
 		if rnd.IntN(10) == 0 {
@@ -112,7 +112,8 @@ func (sh *sharers) visit(r *rig, rnd *rand.Rand) {
 	s.End(types.EndDropped)
 }
 
-// hold uses a grant for a while, and gives it up in one way or another. A caller stops believing before.
+// hold uses a grant for a while, and then ends it in one of several ways. The caller stops
+// believing before.
 func (sh *sharers) hold(r *rig, s *Session, g *types.Grant, rnd *rand.Rand) {
 	time.Sleep(time.Duration(rnd.IntN(10)) * time.Millisecond)
 	if !g.Shared && rnd.IntN(3) == 0 {
@@ -124,7 +125,7 @@ func (sh *sharers) hold(r *rig, s *Session, g *types.Grant, rnd *rand.Rand) {
 			sh.t.Errorf("downgraded: %+v, %v", share, err)
 			return
 		}
-		if share.Limit == 0 { // no shared call waits: it has no slot, and calls with a limit are refused
+		if share.Limit == 0 { // without shared waiters, the share has no slot, and calls with a limit are refused
 			_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token})
 			if err != nil {
 				sh.t.Error(fmt.Errorf("release: %w", err))

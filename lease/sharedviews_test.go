@@ -19,7 +19,7 @@ func tokensOf(lock *store.Lock) (tokens []int64) {
 	return tokens
 }
 
-// A read shows all holders, and the asking session the token of its own share.
+// A read returns all holders. The session's own share is shown with its token.
 func TestReadOfSharedHolders(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -32,11 +32,11 @@ func TestReadOfSharedHolders(t *testing.T) {
 			r.must(err)
 			if !v.Mine || v.Token != mine.Token || !v.Shared || v.Limit != 9 || v.HoldersCount != 3 || v.Cached ||
 				!slices.Equal(tokensOf(&v.Lock), []int64{first.Token, mine.Token, more.Token}) || v.Holder.Pod != "pod-b" {
-				t.Errorf("%+v", v)
+				t.Errorf("got %+v", v)
 			}
 		}
 		if v, err := r.m.Get(ctx, nil, "k", false); err != nil || v.Mine {
-			t.Errorf("%+v, %v", v, err)
+			t.Errorf("got %+v, %v", v, err)
 		}
 		for _, scope := range []types.Scope{types.ScopeSession, types.ScopePod, types.ScopeAll} {
 			page, err := r.m.List(ctx, s, types.ListRequest{Scope: scope, Limit: 10})
@@ -47,17 +47,17 @@ func TestReadOfSharedHolders(t *testing.T) {
 		}
 		page, err := r.m.List(ctx, s, types.ListRequest{Scope: types.ScopeSession, Limit: 1})
 		if err != nil || len(page.Locks) != 1 || page.Next != "k" {
-			t.Errorf("%+v, %v", page, err)
+			t.Errorf("got %+v, %v", page, err)
 		}
 		if err := r.free(o, "k", mine.Token); !isNotHolder(err, types.ReasonOtherSession) {
-			t.Errorf("another session: told %v", err)
+			t.Errorf("another session: error %v", err)
 		}
 		other.release(o, first)
 		for _, g := range []types.Grant{mine, more, solo} {
 			r.release(s, g)
 		}
 		if err := r.free(s, "k", mine.Token); !isNotHolder(err, types.ReasonReleased) {
-			t.Errorf("released before: told %v", err)
+			t.Errorf("released before: error %v", err)
 		}
 		r.nothingLeft()
 		other.nothingLeft()
@@ -69,8 +69,8 @@ func isNotHolder(err error, reason types.NotHolderReason) bool {
 	return ok && refused.Reason == reason
 }
 
-// A request to stop is for all holders, or with a token for one.
-func TestAskSharedHoldersToStop(t *testing.T) {
+// A stop without a token is for all holders, and a stop with a token is for one.
+func TestStopSharedHolders(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
@@ -79,23 +79,23 @@ func TestAskSharedHoldersToStop(t *testing.T) {
 		r.must(other.m.AskToStop(ctx, "k", two.Token, new("you")))
 		time.Sleep(time.Second)
 		if told := r.stops(); len(told) != 1 || told[0].Token != two.Token {
-			t.Fatalf("told %+v", told)
+			t.Fatalf("got %+v", told)
 		}
 		if lock := r.stored("k"); lock.Holders[0].Stopping != nil || lock.Holders[1].Stopping == nil {
-			t.Errorf("%+v", lock.Holders)
+			t.Errorf("got %+v", lock.Holders)
 		}
 		r.must(other.m.AskToStop(ctx, "k", 0, new("all")))
 		time.Sleep(time.Second)
 		if told := r.stops(); len(told) != 3 || told[1].Token+told[2].Token != one.Token+two.Token {
-			t.Errorf("told %+v", told)
+			t.Errorf("got %+v", told)
 		}
 		err := other.m.AskToStop(ctx, "k", two.Token+1000, nil)
 		if free, ok := errors.AsType[*types.NotHeldError](err); !ok || free.Token != two.Token+1000 {
-			t.Errorf("nobody: told %v", err)
+			t.Errorf("a free key: error %v", err)
 		}
 		g := r.lock(s, "alone")
 		if err := other.m.AskToStop(ctx, "alone", g.Token+1000, nil); !types.Is[*types.NotHeldError](err) {
-			t.Errorf("another token: told %v", err)
+			t.Errorf("another token: error %v", err)
 		}
 		for _, g := range []types.Grant{one, two, g} {
 			r.release(s, g)
@@ -104,7 +104,7 @@ func TestAskSharedHoldersToStop(t *testing.T) {
 	})
 }
 
-// A break is for all holders, or with a token for one.
+// A break without a token is for all holders, and a break with a token is for one.
 func TestBreakShares(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -113,7 +113,7 @@ func TestBreakShares(t *testing.T) {
 		one, two, three := r.share(s, "k", 0), r.share(s, "k", 0), other.share(o, "k", 0)
 		ttl := r.get(nil, types.Request{Key: "k", Shared: true, Bind: types.BindTTL, TTL: time.Hour})
 		if err := other.m.Break(ctx, r.stored("k"), ttl.Token+1000); !types.Is[*types.NotHeldError](err) {
-			t.Errorf("nobody's token: told %v", err)
+			t.Errorf("an unknown token: error %v", err)
 		}
 		r.must(other.m.Break(ctx, r.stored("k"), two.Token))
 		if lost := r.losses(); len(lost) != 1 || lost[0] != (types.Lost{Key: "k", Token: two.Token, Reason: types.LostForced}) {
@@ -122,25 +122,25 @@ func TestBreakShares(t *testing.T) {
 		r.must(r.m.Break(ctx, r.stored("k"), ttl.Token))
 		seen := r.stored("k")
 		if got := tokensOf(&seen); !slices.Equal(got, []int64{one.Token, three.Token}) {
-			t.Errorf("%v are left", got)
+			t.Errorf("%v are still held", got)
 		}
 		later := r.share(s, "k", 0)
 		r.must(r.m.Break(ctx, r.stored("k"), 0))
 		if lock := r.stored("k"); lock.Held {
-			t.Errorf("%+v", lock)
+			t.Errorf("got %+v", lock)
 		}
 		if n, m := len(r.losses()), len(other.losses()); n != 3 || m != 1 {
-			t.Errorf("%d and %d are lost", n, m)
+			t.Errorf("%d and %d losses", n, m)
 		}
 		if err := r.free(s, "k", later.Token); !types.Is[*types.LostError](err) {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 		r.nothingLeft()
 		other.nothingLeft()
 	})
 }
 
-// Waiting calls are listed in the order of their keys and queues, with what they wait for.
+// Waiting calls are listed in the order of keys and queues, with mode and limit.
 func TestWaitersAreListed(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -153,18 +153,18 @@ func TestWaitersAreListed(t *testing.T) {
 		page, err := r.m.Waiters(ctx, types.WaitersRequest{Limit: 2})
 		r.must(err)
 		if len(page.Waiting) != 2 || page.Next.Key != "a" {
-			t.Fatalf("%+v", page)
+			t.Fatalf("got %+v", page)
 		}
 		if got := page.Waiting[0]; got.Key != "a" || got.Position != 1 || got.Pod != "pod-b" || !got.Shared || got.Limit != 3 || got.Session != o.Name() || got.WaitingFor < time.Second {
-			t.Errorf("%+v", got)
+			t.Errorf("got %+v", got)
 		}
 		next, err := r.m.Waiters(ctx, types.WaitersRequest{Limit: 2, After: page.Next})
 		if err != nil || len(next.Waiting) != 1 || next.Waiting[0].Key != "b" || next.Waiting[0].Shared || next.Next != (store.QueuePlace{}) {
-			t.Errorf("%+v, %v", next, err)
+			t.Errorf("got %+v, %v", next, err)
 		}
 		ofKey, err := r.m.Waiters(ctx, types.WaitersRequest{Key: "a", Limit: 10})
 		if err != nil || len(ofKey.Waiting) != 2 || ofKey.Waiting[1].Position != 2 {
-			t.Errorf("%+v, %v", ofKey, err)
+			t.Errorf("got %+v, %v", ofKey, err)
 		}
 		r.release(s, a)
 		r.release(s, b)
@@ -180,7 +180,7 @@ func TestWaitersAreListed(t *testing.T) {
 	})
 }
 
-// Watchers hear of each share by its token.
+// Watchers are notified of each share by its token.
 func TestWatchOfSharedHolders(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -189,45 +189,45 @@ func TestWatchOfSharedHolders(t *testing.T) {
 		first := r.share(s, "k", 5)
 		w := other.watch(o, "k")
 		if v := w.view; !v.Shared || v.HoldersCount != 1 || v.Token != first.Token {
-			t.Errorf("%+v", v)
+			t.Errorf("got %+v", v)
 		}
 		second := other.share(o, "k", 5)
 		if e := w.want(acquired)[0]; e.Token != second.Token || e.Lock.Token != second.Token || e.Lock.Holder.Pod != "pod-b" || e.Lock.Holders[0].Slot != 1 {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v", e)
 		}
 		r.must(r.m.AskToStop(context.Background(), "k", first.Token, nil))
 		if e := w.want(stopping)[0]; e.Token != first.Token {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v", e)
 		}
 		r.release(s, first)
 		if e := w.want(released)[0]; e.Token != first.Token {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v", e)
 		}
 		third := r.share(s, "k", 5)
 		if e := w.want(acquired)[0]; e.Token != third.Token || e.Lock.Holders[0].Slot != 0 {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v", e)
 		}
-		time.Sleep(time.Minute) // what is read repeats nothing
+		time.Sleep(time.Minute) // polls do not repeat events
 		w.want()
 		other.release(o, second)
 		r.release(s, third)
 		if e := w.want(released, released); e[0].Token != second.Token || e[1].Token != third.Token {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v", e)
 		}
 		g := r.lock(s, "k")
 		if e := w.want(acquired)[0]; e.Token != g.Token || e.Lock.Shared {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v", e)
 		}
 		_, err := r.downgrade(s, g)
 		r.must(err)
 		late := r.share(s, "k", 0)
 		if e := w.want(acquired)[0]; e.Token != late.Token {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v", e)
 		}
 		r.release(s, g)
 		r.release(s, late)
 		if e := w.want(released, released); e[0].Token != g.Token || e[1].Token != late.Token {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v", e)
 		}
 		time.Sleep(time.Minute)
 		w.want()
@@ -238,7 +238,7 @@ func TestWatchOfSharedHolders(t *testing.T) {
 	})
 }
 
-// Reads alone, without pushes, tell the same.
+// Polling without pushes gives the same events.
 func TestPolledWatchOfSharedHolders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -249,19 +249,19 @@ func TestPolledWatchOfSharedHolders(t *testing.T) {
 		one, two := r.share(s, "k", 0), r.share(s, "k", 0)
 		time.Sleep(time.Minute)
 		if e := w.want(acquired, acquired); e[0].Token != one.Token || e[1].Token != two.Token {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v", e)
 		}
 		r.release(s, one)
 		three := r.share(s, "k", 0)
 		time.Sleep(time.Minute)
 		if e := w.want(released, acquired); e[0].Token != one.Token || e[1].Token != three.Token {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v", e)
 		}
 		r.release(s, two)
 		r.release(s, three)
 		time.Sleep(time.Minute)
 		if e := w.want(released, released); e[0].Token != two.Token || e[1].Token != three.Token {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v", e)
 		}
 		w.stop()
 		time.Sleep(time.Minute)
@@ -269,7 +269,7 @@ func TestPolledWatchOfSharedHolders(t *testing.T) {
 	})
 }
 
-// The span of a wait leads to all shared holders, at most 8.
+// The span of a wait has links to all shared holders, at most 8.
 func TestSpanOfAWaitForSharedHolders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)

@@ -21,7 +21,7 @@ func (r *rig) stops() []types.Stop {
 	return append([]types.Stop(nil), r.told...)
 }
 
-// A holder is asked to stop, wherever it is, and asked again only for another reason.
+// A holder is asked to stop on its sidecar. It is asked again only with another reason.
 func TestAskToStop(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		ctx := context.Background()
@@ -33,14 +33,14 @@ func TestAskToStop(t *testing.T) {
 			r.must(asker.m.AskToStop(ctx, "k", 0, new("one")))
 			time.Sleep(time.Second)
 			if n := len(r.stops()); n != 1 {
-				t.Fatalf("told %d times after %d", n, i+1)
+				t.Fatalf("asked %d times after %d stops", n, i+1)
 			}
 		}
 		first := time.Now().Add(-4 * time.Second)
 		r.must(other.m.AskToStop(ctx, "k", 0, nil))
 		told := r.stops()
 		if len(told) != 2 || told[0].Token != g.Token || *told[0].Reason != "one" || told[1] != (types.Stop{Key: "k", Token: g.Token, Reason: nil}) {
-			t.Errorf("told %+v", told)
+			t.Errorf("got %+v", told)
 		}
 		amended, err := r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token})
 		r.must(err)
@@ -50,20 +50,20 @@ func TestAskToStop(t *testing.T) {
 		r.must(err)
 		for name, got := range map[string]*store.Stopping{"amended": amended.Stopping, "here": near.Stopping, "there": far.Stopping} {
 			if got == nil || got.Reason != nil || got.At.Sub(first).Abs() > time.Second/2 {
-				t.Errorf("%s: %+v, first asked at %s", name, got, first)
+				t.Errorf("%s: %+v, asked first at %s", name, got, first)
 			}
 		}
 		r.release(s, g)
 		if g = r.lock(s, "k"); len(r.stops()) != 2 {
-			t.Error("a later holder was told")
+			t.Error("a later holder was asked to stop")
 		}
 		if got, _ := r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token}); got.Stopping != nil {
-			t.Errorf("a later holder is asked: %+v", got.Stopping)
+			t.Errorf("a later holder is shown as asked: %+v", got.Stopping)
 		}
 		r.release(s, g)
 		var free *types.NotHeldError
 		if err := r.m.AskToStop(ctx, "k", 0, nil); !errors.As(err, &free) {
-			t.Errorf("nobody: %v", err)
+			t.Errorf("a free key: %v", err)
 		}
 		ttl := r.lockTTL("ttl", time.Minute)
 		r.must(other.m.AskToStop(ctx, "ttl", 0, new("two")))
@@ -75,7 +75,7 @@ func TestAskToStop(t *testing.T) {
 	})
 }
 
-// News may be lost: then the holder hears with its next renewal.
+// News may be lost. Then the next renewal brings the signal.
 func TestASignalIsHeardWithTheRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -85,22 +85,22 @@ func TestASignalIsHeardWithTheRenewal(t *testing.T) {
 		r.st.dropNews = true
 		r.must(other.m.AskToStop(context.Background(), "k", 0, nil))
 		r.st.set("Signals", fault{times: 2, refuse: true})
-		r.st.set("Heard", fault{times: 2, lose: true}) // so it is read again
+		r.st.set("Heard", fault{times: 2, lose: true}) // so the signals are read again
 		time.Sleep(6 * time.Second)
 		if n := len(r.stops()); n != 1 {
-			t.Errorf("told %d times", n)
+			t.Errorf("notified %d times", n)
 		}
 		before := r.st.count("Signals")
 		time.Sleep(time.Minute)
 		if n := r.st.count("Signals"); n != before {
-			t.Errorf("asked for %d times, when all was heard", n-before)
+			t.Errorf("%d reads after the signal was acknowledged", n-before)
 		}
 		s.End(types.EndDropped)
 		r.nothingLeft()
 	})
 }
 
-// A broken lock is lost for its holder, and free or the next one's when Break returns.
+// A broken lock is lost for its holder. When Break returns, the key is free or has its next holder.
 func TestBreak(t *testing.T) {
 	for name, acquire := range map[string]func(*rig, *holdings.Session) types.Grant{
 		"session": func(r *rig, s *holdings.Session) types.Grant { return r.lock(s, "k") },
@@ -119,7 +119,7 @@ func TestBreak(t *testing.T) {
 		},
 	} {
 		for _, waits := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, somebody waits %v", name, waits), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, with a waiter %v", name, waits), func(t *testing.T) {
 				bubble(t, func(t *testing.T, opt option) {
 					ctx := context.Background()
 					r := newRig(t, opt)
@@ -133,14 +133,14 @@ func TestBreak(t *testing.T) {
 					began := time.Now()
 					r.must(other.m.Break(ctx, other.stored("k"), 0))
 					if d := time.Since(began); d > 10*time.Millisecond {
-						t.Errorf("took %s", d)
+						t.Errorf("it took %s", d)
 					}
 					if l := r.stored("k"); l.Held && l.Token == g.Token {
 						t.Errorf("not broken: %+v", l)
 					}
 					if name != "bind:ttl" && name != "standing" {
 						if l := r.losses(); len(l) != 1 || l[0] != (types.Lost{Key: "k", Token: g.Token, Reason: types.LostForced}) {
-							t.Errorf("told %+v", l)
+							t.Errorf("got %+v", l)
 						}
 						if reason := lostReason(r.free(s, "k", g.Token)); reason != types.LostForced {
 							t.Errorf("claim: %q", reason)
@@ -151,7 +151,7 @@ func TestBreak(t *testing.T) {
 					}
 					var free *types.NotHeldError
 					if err := other.m.Break(ctx, other.stored("k"), 0); !errors.As(err, &free) {
-						t.Errorf("nobody: %v", err)
+						t.Errorf("a free key: %v", err)
 					}
 					time.Sleep(time.Second)
 					r.nothingLeft()
@@ -161,8 +161,7 @@ func TestBreak(t *testing.T) {
 	}
 }
 
-// The grant that was seen may end before the store hears that it is to be broken: whoever
-// holds the lock then keeps it.
+// The grant may end before its break reaches the store. Then the next holder keeps the key.
 func TestBreakSparesTheNextHolder(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -184,7 +183,7 @@ func TestBreakSparesTheNextHolder(t *testing.T) {
 	})
 }
 
-// A lock that is broken while its lease is lost keeps no hold, either.
+// A lock that is broken while its lease is lost does not keep its hold.
 func TestBreakInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -201,8 +200,8 @@ func TestBreakInAnOutage(t *testing.T) {
 	})
 }
 
-// When the holder's sidecar does not hear, the break waits for the end of its lease;
-// or until the caller has had enough.
+// If the holder's sidecar does not answer, the break waits until the lease ends or the caller
+// leaves.
 func TestBreakOfADeadHolder(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -213,7 +212,7 @@ func TestBreakOfADeadHolder(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if err := other.m.Break(ctx, other.stored("k"), 0); !errors.Is(err, types.ErrCallerLeft) {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 		before := other.st.count("Get")
 		r.must(other.m.Break(context.Background(), other.stored("k"), 0))
@@ -226,7 +225,7 @@ func TestBreakOfADeadHolder(t *testing.T) {
 	})
 }
 
-// A lock that is released into its MinHold while it is being broken does not stand.
+// A lock that is released during its break does not keep its MinHold.
 func TestBreakMeetsARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -243,13 +242,13 @@ func TestBreakMeetsARelease(t *testing.T) {
 		case err := <-broken:
 			r.must(err)
 		default:
-			t.Error("it stands")
+			t.Error("the hold still keeps the key")
 		}
 	})
 }
 
-// A signal may come before the grant that it means is known to its holder's sidecar:
-// it is obeyed then.
+// A signal may arrive before the sidecar knows the grant that it names. The sidecar obeys it when
+// the grant arrives.
 func TestASignalOvertakesItsGrant(t *testing.T) {
 	for name, others := range map[string]int{"nothing else held": 0, "something held": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -268,20 +267,20 @@ func TestASignalOvertakesItsGrant(t *testing.T) {
 				r.must(other.m.AskToStop(context.Background(), "k", 0, nil))
 				time.Sleep(time.Second)
 				if n := len(r.stops()); n != 0 || a.isOver() {
-					t.Fatalf("told %d times, %v", n, a.err)
+					t.Fatalf("notified %d times, %v", n, a.err)
 				}
 				proceed()
 				a.granted(t)
 				time.Sleep(2 * attempt.HintPause)
 				if n := len(r.stops()); n != 1 {
-					t.Errorf("told %d times", n)
+					t.Errorf("notified %d times", n)
 				}
 			})
 		})
 	}
 }
 
-// A signal for a grant that never comes is forgotten in the end.
+// A signal for a grant that never arrives is finally forgotten.
 func TestAStaleSignal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -297,13 +296,13 @@ func TestAStaleSignal(t *testing.T) {
 		left, err := r.st.Store.Signals(context.Background(), []store.LeaseID{lease})
 		r.must(err)
 		if len(left) != 0 {
-			t.Errorf("still there: %+v", left)
+			t.Errorf("still stored: %+v", left)
 		}
 	})
 }
 
-// However much news there is of signals, looks are one at a time, and few; and
-// nobody looks who holds nothing.
+// During a storm of signal news, the sidecar reads one at a time, and few times. A sidecar without
+// locks does not read signals.
 func TestSignalsStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -321,14 +320,14 @@ func TestSignalsStorm(t *testing.T) {
 		ttl := other.lockTTL("l", time.Hour)
 		a := r.wait(s, "l", types.WaitForever)
 		if n := storm(); n != 0 {
-			t.Errorf("looked %d times, holding nothing", n)
+			t.Errorf("%d reads without a lock", n)
 		}
 		other.release(nil, ttl)
 		r.release(s, a.granted(t))
 		time.Sleep(time.Second)
 		r.lock(s, "k")
-		if n := storm(); n < 10 || n > 25 { // twenty, and a few more before the pauses have grown
-			t.Errorf("a second of news made it look %d times", n)
+		if n := storm(); n < 10 || n > 25 { // about twenty, and a few more before the pauses have grown
+			t.Errorf("%d reads in a second of news", n)
 		}
 	})
 }

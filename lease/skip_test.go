@@ -14,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// succeed releases with a result.
+// succeed releases a lock with a success and a result.
 func (r *rig) succeed(s *holdings.Session, g types.Grant) {
 	r.t.Helper()
 	_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token, Outcome: store.Success, Result: []byte(`1`)})
@@ -25,25 +25,25 @@ func (a *answer) skipped(t tester) {
 	t.Helper()
 	<-a.done
 	if skip, ok := errors.AsType[*types.SkippedError](a.err); !ok || string(skip.Result) != "1" || skip.Key != "k" {
-		t.Errorf("told %+v, %v", a.g, a.err)
+		t.Errorf("got %+v, %v", a.g, a.err)
 	}
 }
 
 var skipping = types.Request{Key: "k", Wait: types.WaitForever, Skip: true, TTL: time.Hour}
 
-// nobodyIsSkipped checks that the store remembers nobody who was skipped.
+// nobodyIsSkipped checks that the store has forgotten all skipped waiters.
 func (r *rig) nobodyIsSkipped() {
 	r.t.Helper()
 	for a := range r.st.attempts {
 		answers, err := r.st.Store.Check(context.Background(), []store.Attempt{a})
 		if r.must(err); answers[0].Outcome == store.Skipped {
-			r.t.Errorf("one of %q is remembered", a.Key)
+			r.t.Errorf("a skipped waiter of %q is stored", a.Key)
 		}
 	}
 }
 
-// Those who wait for the outcome hear of a success, wherever they are and however
-// they hear of it; the others go on in line.
+// A success ends the waits of all skip-waiters on all sidecars, in each way that the news can come.
+// The other waiters stay queued.
 func TestSkip(t *testing.T) {
 	for name, change := range map[string]func(*rig){
 		"by news":            func(*rig) {},
@@ -67,7 +67,7 @@ func TestSkip(t *testing.T) {
 					}
 					first := r.ask(ctx, s, req)
 					synctest.Wait()
-					// It keeps the lease of those who are skipped alive.
+					// This call keeps the lease of the skipped waiters open.
 					next := r.ask(ctx, s, types.Request{Key: "k", Wait: types.WaitForever, TTL: ttl})
 					synctest.Wait()
 					second := r.ask(ctx, s, req)
@@ -78,7 +78,7 @@ func TestSkip(t *testing.T) {
 					first.skipped(t)
 					second.skipped(t)
 					if late := first.at.Sub(released); name != "by a check" && late != 0 || late > 5*time.Second {
-						t.Errorf("heard after %s", late)
+						t.Errorf("skipped %s after the release", late)
 					}
 					got := next.granted(t)
 					time.Sleep(20 * time.Second)
@@ -92,7 +92,7 @@ func TestSkip(t *testing.T) {
 	}
 }
 
-// After a failure, or without an outcome, those who wait for one do it themselves.
+// After a failure, or without an outcome, skip-waiters get the lock.
 func TestNoSkipAfterAFailure(t *testing.T) {
 	for _, outcome := range []store.ReleaseOutcome{store.NoOutcome, store.Failure} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -122,7 +122,7 @@ func TestABindTTLLockSucceeds(t *testing.T) {
 	})
 }
 
-// The outcome counts with the release that frees.
+// The outcome is that of the release that frees the lock.
 func TestOutcomeOfAnEntry(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -134,7 +134,7 @@ func TestOutcomeOfAnEntry(t *testing.T) {
 		r.succeed(s, g)
 		synctest.Wait()
 		if a.isOver() {
-			t.Fatalf("told %+v, %v", a.g, a.err)
+			t.Fatalf("got %+v, %v", a.g, a.err)
 		}
 		r.succeed(s, g)
 		a.skipped(t)
@@ -142,8 +142,8 @@ func TestOutcomeOfAnEntry(t *testing.T) {
 	})
 }
 
-// A call whose time is up, or that leaves, while it is being skipped: the first
-// hears it, and neither leaves anything behind.
+// A call is being skipped when its timeout ends, or when it leaves. The first call returns the
+// skip, and neither leaves anything behind.
 func TestSkippedInTheLastMoment(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -164,18 +164,18 @@ func TestSkippedInTheLastMoment(t *testing.T) {
 			t.Errorf("after %s", timed.after)
 		}
 		if <-left.done; !errors.Is(left.err, types.ErrCallerLeft) {
-			t.Errorf("told %v", left.err)
+			t.Errorf("error %v", left.err)
 		}
 		before := r.st.count("Cancel")
 		time.Sleep(10 * time.Second)
 		if n := r.st.count("Cancel"); n != before {
-			t.Errorf("forgotten again: %d times", n-before)
+			t.Errorf("forgotten %d more times", n-before)
 		}
 		r.nothingLeft()
 	})
 }
 
-// An answer that is overtaken by the outcome tells it.
+// A skip that overtakes the answer of the enqueue ends the call.
 func TestSkippedWhileEnqueueing(t *testing.T) {
 	for name, f := range map[string]fault{"answer late": {after: 2 * time.Second}, "answer lost": {forget: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestSkippedWhileEnqueueing(t *testing.T) {
 	}
 }
 
-// A request that is repeated elsewhere after it was skipped hears so.
+// A request that is repeated at another sidecar after its skip returns the skip.
 func TestASkippedRequestIsRepeated(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -215,7 +215,7 @@ func TestASkippedRequestIsRepeated(t *testing.T) {
 		again := r.ask(context.Background(), nil, req)
 		again.skipped(t)
 		if again.after != 0 {
-			t.Errorf("heard after %s", again.after)
+			t.Errorf("skipped after %s", again.after)
 		}
 		first.skipped(t)
 		r.release(s, got)

@@ -22,13 +22,13 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// handOffs remembers which release handed a key over, for a store that does not.
+// handOffs stores which release handed a key over, for stores that do not.
 type handOffs struct {
 	mu sync.Mutex
 	by map[string]string
 }
 
-// grantedAgo is how long a hand-off took, as handOffs tells.
+// grantedAgo is the duration of a hand-off that handOffs reports.
 const grantedAgo = 7 * time.Millisecond
 
 func (ho *handOffs) note(claims []store.Claim) {
@@ -51,11 +51,10 @@ func (ho *handOffs) tell(key string, ans *store.Answer) {
 	ans.HandedBy, ans.GrantedFor = ho.by[key], grantedAgo
 }
 
-// who names the app that made a call, in tests.
+// who names the app that made a call in a test.
 const who = attribute.Key("who")
 
-// spans records the spans of some sidecars, and makes those of calls as package proxy
-// does.
+// spans records the spans of several sidecars. It makes the spans of calls like package proxy.
 type spans struct {
 	t        *testing.T
 	exporter *tracetest.InMemoryExporter
@@ -72,25 +71,25 @@ func newSpans(t *testing.T, opts ...sdktrace.TracerProviderOption) *spans {
 // opt makes a sidecar trace.
 func (sp *spans) opt() option { return with(func(c *types.Config) { c.Tracer = sp.tracer }) }
 
-// on makes a sidecar that traces.
+// on starts a sidecar that traces.
 func (sp *spans) on(opts ...option) *rig {
 	r := newRig(sp.t, append(opts, sp.opt())...)
 	r.st.handOffs = &sp.handOffs
 	return r
 }
 
-// beside makes another on the same store.
+// beside starts another sidecar on the same store.
 func (sp *spans) beside(r *rig, opts ...option) *rig {
 	other := r.another(append(opts, sp.opt())...)
 	other.st.handOffs = &sp.handOffs
 	return other
 }
 
-// appCall is the span of a call of an app.
+// appCall is the span of an app's call.
 type appCall struct {
 	ctx  context.Context
 	span trace.Span
-	// parent is what package proxy says of it in requests.
+	// parent is the trace context that package proxy puts into requests.
 	parent string
 }
 
@@ -126,13 +125,13 @@ func (sp *spans) release(r *rig, app string, s *holdings.Session, req types.Rele
 	r.must(err)
 }
 
-// shown are the attributes that trees show.
+// shown are the attributes in the trees.
 var shown = []attribute.Key{
 	who, tracing.Operation, tracing.BatchSize, tracing.Key, tracing.Token, tracing.Position, tracing.Result, tracing.GrantedBy,
 	tracing.HolderPod, tracing.EndReason,
 }
 
-// tree shows all spans that have ended, each under its parent, with what they link to.
+// tree returns all ended spans as a tree, with their links.
 func (sp *spans) tree() string {
 	stubs := sp.exporter.GetSpans()
 	byID := map[trace.SpanID]tracetest.SpanStub{}
@@ -179,7 +178,7 @@ func (sp *spans) line(s tracetest.SpanStub, byID map[trace.SpanID]tracetest.Span
 	return line
 }
 
-// nameOf tells one span of a tree from the others.
+// nameOf returns a unique name of a span in a tree.
 func nameOf(s tracetest.SpanStub) string {
 	name := s.Name
 	for _, key := range []attribute.Key{who, tracing.Operation, tracing.Key} {
@@ -202,7 +201,7 @@ func attributesOf(s tracetest.SpanStub) (out string) {
 func attributeOf(attrs []attribute.KeyValue, key attribute.Key) string {
 	for _, a := range attrs {
 		if a.Key == key {
-			if key == tracing.Token { // the memory's tokens begin with the time
+			if key == tracing.Token { // tokens of the memory store contain the time
 				return fmt.Sprintf("#%d", a.Value.AsInt64()%1000)
 			}
 			return fmt.Sprint(a.Value.AsInterface())
@@ -211,7 +210,7 @@ func attributeOf(attrs []attribute.KeyValue, key attribute.Key) string {
 	return ""
 }
 
-// want compares the tree with what it should be, less its indentation.
+// want compares the tree with the wanted one, without indentation.
 func (sp *spans) want(tree string) {
 	sp.t.Helper()
 	want := strings.TrimPrefix(tree, "\n")
@@ -222,7 +221,7 @@ func (sp *spans) want(tree string) {
 	}
 }
 
-// named are the spans of a name, in the order in which they ended.
+// named returns the spans of a name, in the order of their ends.
 func (sp *spans) named(name string) (out []tracetest.SpanStub) {
 	for _, s := range sp.exporter.GetSpans() {
 		if s.Name == name {
@@ -232,7 +231,7 @@ func (sp *spans) named(name string) (out []tracetest.SpanStub) {
 	return out
 }
 
-// openSpans counts the spans that have begun and not ended.
+// openSpans counts the spans that have not ended.
 type openSpans struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -270,7 +269,7 @@ func (o *openSpans) none(t tester) {
 	}
 }
 
-// sampledCall is the context of a call whose span is recorded, elsewhere.
+// sampledCall returns the context of a call whose span is recorded elsewhere.
 func sampledCall() context.Context {
 	return trace.ContextWithSpanContext(context.Background(), trace.NewSpanContext(trace.SpanContextConfig{
 		TraceID: trace.TraceID(uuid.New()), SpanID: trace.SpanID{1}, TraceFlags: trace.FlagsSampled,

@@ -28,20 +28,20 @@ func TestDrain(t *testing.T) {
 		r.m.Drain()
 		for _, a := range waiting {
 			if <-a.done; !errors.Is(a.err, types.ErrDraining) || a.after != 0 {
-				t.Errorf("told %v after %s", a.err, a.after)
+				t.Errorf("error %v after %s", a.err, a.after)
 			}
 		}
 		if _, err := r.try(s, "other"); !errors.Is(err, types.ErrDraining) {
-			t.Errorf("acquire: told %v", err)
+			t.Errorf("acquire: error %v", err)
 		}
 		if _, err := r.m.OpenSession(types.SessionOptions{}); !errors.Is(err, types.ErrDraining) {
-			t.Errorf("session: told %v", err)
+			t.Errorf("session: error %v", err)
 		}
 		if !errors.Is(r.m.Ready(), types.ErrDraining) {
 			t.Error("still ready")
 		}
 		idle := r.m.Idle()
-		time.Sleep(time.Minute) // what is held lives on
+		time.Sleep(time.Minute) // locks stay held
 		select {
 		case <-idle:
 			t.Error("idle, with a lock held")
@@ -54,7 +54,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// A call that waits until the store can be asked hears of the drain, too.
+// A call that waits for a permit to ask the store ends with the drain.
 func TestDrainWhileTheStoreHasNoRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.BatchMax, c.MaxWaiters = 2, 2 }))
@@ -71,7 +71,7 @@ func TestDrainWhileTheStoreHasNoRoom(t *testing.T) {
 			t.Fatalf("over: %t and %t", single.isOver(), group.isOver())
 		}
 		if !errors.Is(single.err, types.ErrDraining) || !errors.Is(group.err, types.ErrDraining) {
-			t.Errorf("told %v and %v", single.err, group.err)
+			t.Errorf("error %v and %v", single.err, group.err)
 		}
 		proceed()
 		s.End(types.EndDropped)
@@ -98,16 +98,16 @@ func TestStop(t *testing.T) {
 		stops.Wait()
 		<-a.done
 		if reason != types.EndShutdown || a.err == nil {
-			t.Errorf("ended for %v, told %v", reason, a.err)
+			t.Errorf("session ended for %v, call's error %v", reason, a.err)
 		}
 		<-idle
 		<-r.m.Idle()
-		r.mustBe(ttl) // bind:ttl locks live on
+		r.mustBe(ttl) // bind:ttl locks stay held
 		r.onlyOthersLeft(1)
 	})
 }
 
-// After Stop nothing works, and nothing hangs.
+// After Stop, every call returns an error and does not hang.
 func TestCallsAfterStop(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -116,15 +116,15 @@ func TestCallsAfterStop(t *testing.T) {
 		r.lock(s, "other")
 		r.m.Stop()
 		ctx := context.Background()
-		// These have passed Acquire's first look before Stop.
+		// These calls have passed Acquire's first check before Stop.
 		for _, wait := range []time.Duration{0, time.Hour} {
 			req := types.Request{Key: "k", TTL: r.m.cfg.TTL, Wait: wait}
 			if _, err := r.m.acquirer.Perform(r.m.acquirer.NewCall(ctx, s, &req)); !errors.Is(err, types.ErrDraining) && !errors.Is(err, types.ErrSessionEnded) {
-				t.Errorf("acquire: told %v", err)
+				t.Errorf("acquire: error %v", err)
 			}
 			req.Bind = types.BindTTL
 			if _, err := r.m.acquirer.Perform(r.m.acquirer.NewCall(ctx, nil, &req)); !errors.Is(err, types.ErrDraining) {
-				t.Errorf("acquire ttl: told %v", err)
+				t.Errorf("acquire ttl: error %v", err)
 			}
 		}
 		for name, err := range map[string]error{
@@ -133,11 +133,11 @@ func TestCallsAfterStop(t *testing.T) {
 			"get":     func() error { _, err := r.m.Get(ctx, nil, "k", true); return err }(),
 		} {
 			if !errors.Is(err, types.ErrDraining) {
-				t.Errorf("%s: told %v", name, err)
+				t.Errorf("%s: error %v", name, err)
 			}
 		}
 		if lostReason(r.free(s, "k", g.Token)) != types.LostShutdown {
-			t.Error("the reason is forgotten")
+			t.Error("the reason was forgotten")
 		}
 		r.nothingLeft()
 	})
@@ -154,8 +154,8 @@ func TestStopBeforeStart(t *testing.T) {
 	})
 }
 
-// Stop ends the waits of calls that have not heard of the drain yet: a bind:ttl
-// waiter would be granted a lock that outlives everything.
+// Stop ends waiting calls that have not noticed the drain. Otherwise a bind:ttl waiter would get a
+// lock that outlives the sidecar.
 func TestStopAtOnceWhileCallsWait(t *testing.T) {
 	for _, op := range []string{"", "Acquire", "Enqueue"} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -171,12 +171,12 @@ func TestStopAtOnceWhileCallsWait(t *testing.T) {
 				synctest.Wait()
 				r.m.Stop()
 				if op == "" && r.stored("k").QueueLength != 0 {
-					t.Error("still in line after Stop")
+					t.Error("still queued after Stop")
 				}
 				other.release(o, g)
 				<-a.done
 				if !errors.Is(a.err, types.ErrDraining) {
-					t.Errorf("told %v", a.err)
+					t.Errorf("error %v", a.err)
 				}
 				time.Sleep(time.Minute)
 				r.nothingLeft()
@@ -186,7 +186,7 @@ func TestStopAtOnceWhileCallsWait(t *testing.T) {
 	}
 }
 
-// A store that hangs holds Stop up for a few of its timeouts, whatever is queued.
+// A store that hangs delays Stop by a few timeouts, independent of the number of queued calls.
 func TestStopWithAStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.BatchMax = 10 }))
@@ -220,11 +220,11 @@ func TestStopWithAStoreThatHangs(t *testing.T) {
 	})
 }
 
-// An attempt whose call comes late to hear of the drain: nobody may get a lock from it
-// that outlives everything.
+// An attempt's call may notice the drain late. The attempt must not get a lock that outlives the
+// sidecar.
 func TestStopWhileACallIsSlow(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
-		for late := range 20 { // the second half: granted before the drain
+		for late := range 20 { // in the second half, the grant comes before the drain
 			r := newRig(t, opt)
 			other := r.another(opt)
 			o := other.session()
@@ -254,16 +254,16 @@ func TestStopWhileACallIsSlow(t *testing.T) {
 			}
 			<-stopped
 			if err := <-told; err != nil && r.stored("k").Held {
-				t.Fatalf("told %v, but the lock is held", err)
+				t.Fatalf("error %v, but the lock is held", err)
 			}
 			other.m.Stop()
 		}
 	})
 }
 
-// A call leaves when the sidecar's stop sends no cancels any more: its place is withdrawn, or
-// it would get the key and keep it.
-func TestAPlaceIsWithdrawnWhenCancelsHaveStopped(t *testing.T) {
+// A call leaves when the stopping sidecar no longer sends cancels. Its attempt is withdrawn,
+// because it would otherwise get the key and keep it.
+func TestWaiterIsWithdrawnWhenCancelsHaveStopped(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
@@ -279,7 +279,7 @@ func TestAPlaceIsWithdrawnWhenCancelsHaveStopped(t *testing.T) {
 		synctest.Wait()
 		other.release(o, g)
 		if r.stored("k").Held {
-			t.Error("who left has got the lock")
+			t.Error("the attempt of a call that left got the lock")
 		}
 	})
 }
@@ -320,7 +320,7 @@ func TestStopRevokesWhatCannotBeReleased(t *testing.T) {
 		time.Sleep(time.Second)
 		r.nothingLeft()
 		if _, err := r.st.Store.Get(context.Background(), []string{"k"}); store.Unavailable(err) {
-			t.Error("the store is stopped by its owner, after the manager")
+			t.Error("the manager stopped the store, which only its owner may do")
 		}
 	})
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// sweepInterval is the pause between two sweeps. The store decides how much it tidies then, and how fast.
+// sweepInterval is the pause between two sweeps. The store decides how much a sweep deletes, and how fast.
 const sweepInterval = 10 * time.Minute
 
-// sweeping decides whether there may be something to tidy: remains (a bind:ttl lock that nobody released,
-// a free key's row) some time after their end. A sidecar that grants nothing any more sends no sweep.
+// sweeping decides whether a sweep may find something: a bind:ttl lock that was not released, or a free
+// key's row, some time after its end. A sidecar that stops granting also stops sweeping.
 type sweeping struct {
-	store store.Reaper // nil: the store tidies itself
+	store store.Reaper // nil: the engine needs no sweep
 	clk   clock.Clock
 	log   *slog.Logger
 	began time.Time
@@ -30,12 +30,12 @@ func newSweeping(st store.Store, clk clock.Clock, log *slog.Logger) *sweeping {
 	return s
 }
 
-// granted notes a grant that may last for ttl.
+// granted records a grant that may last for ttl.
 func (s *sweeping) granted(now time.Time, ttl time.Duration) {
 	until := int64(now.Add(ttl + 2*sweepInterval).Sub(s.began))
 	for {
 		noted := s.until.Load()
-		// A minute more or less does not matter, and most grants need not write.
+		// A precision of a minute suffices, so most grants need not write.
 		if until-noted < int64(time.Minute) || s.until.CompareAndSwap(noted, until) {
 			return
 		}
@@ -46,14 +46,7 @@ func (s *sweeping) run(ctx context.Context) {
 	if s.store == nil {
 		return
 	}
-	for {
-		timer := time.NewTimer(clock.Jittered(sweepInterval))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		}
+	for clock.Rest(ctx, clock.Jittered(sweepInterval)) == nil {
 		if int64(s.clk.Now().Sub(s.began)) > s.until.Load() {
 			continue
 		}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A store is swept as long as something of this sidecar may be left in it, also
-// when nothing is held here; and then no more.
+// A sidecar sweeps its store while grants of its own may be left in it, even if it holds no lock.
+// Then it stops sweeping.
 func TestSweeps(t *testing.T) {
 	for name, left := range map[string]func(r *rig){
 		"held":     func(r *rig) { r.lock(r.session(), "k") },
@@ -23,7 +23,7 @@ func TestSweeps(t *testing.T) {
 				left(r)
 				time.Sleep(time.Hour)
 				if n := r.st.count("Sweep"); n < 2 || n > 7 {
-					t.Errorf("an hour took %d sweeps", n)
+					t.Errorf("%d sweeps in an hour", n)
 				}
 				time.Sleep(2 * time.Hour)
 				before := r.st.count("Sweep")
@@ -36,7 +36,7 @@ func TestSweeps(t *testing.T) {
 	}
 }
 
-// Memory does not keep the bind:ttl locks that nobody released.
+// The memory store sweeps bind:ttl locks that were not released.
 func TestSweepForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

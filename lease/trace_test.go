@@ -40,7 +40,7 @@ func TestSpansOfAFreeKey(t *testing.T) {
 	})
 }
 
-// Where operations take no time there are no spans of them; the others are the same.
+// Operations that take no time have no spans. The other spans are the same.
 func TestSpansInline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
@@ -62,8 +62,8 @@ func TestSpansInline(t *testing.T) {
 	})
 }
 
-// The waiter and the holder are apps of the same sidecar: who holds the key is known
-// here, and so is the release.
+// The waiter and the holder are apps of one sidecar, so the sidecar knows the holder and the
+// release.
 func TestSpansOfAWaitForANeighbour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
@@ -96,8 +96,8 @@ func TestSpansOfAWaitForANeighbour(t *testing.T) {
 	})
 }
 
-// The holder is another sidecar's, and changes while the call waits: the wait leads to
-// both, and to the release by which it got the lock, whichever way it hears of it.
+// The holders are apps of other sidecars, and change during the wait. The wait has links to them
+// and to the release that handed it the lock. This holds for each way in which the news can come.
 func TestSpansAcrossSidecars(t *testing.T) {
 	for name, news := range map[string]bool{"news": true, "no news": false} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +119,7 @@ func spansAcrossSidecars(t *testing.T, news bool) {
 	time.Sleep(time.Second)
 	sp.release(a, "first", s, types.ReleaseRequest{Key: "k", Token: first.Token})
 	g := second.granted(t)
-	time.Sleep(6 * time.Second) // the third is checked with the renewals
+	time.Sleep(6 * time.Second) // the third call is checked with the renewals
 	sp.release(a, "second", o, types.ReleaseRequest{Key: "k", Token: g.Token})
 	g = third.granted(t)
 	sp.release(b, "third", u, types.ReleaseRequest{Key: "k", Token: g.Token})
@@ -147,7 +147,7 @@ func spansAcrossSidecars(t *testing.T, news bool) {
 	`)
 }
 
-// A key that came free before the call was queued was not handed over.
+// A key that was freed before the call was queued was not handed over.
 func TestSpansOfAWaitThatFoundTheKeyFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
@@ -168,7 +168,7 @@ func TestSpansOfAWaitThatFoundTheKeyFree(t *testing.T) {
 	})
 }
 
-func TestSpansOfWaitsInVain(t *testing.T) {
+func TestSpansOfFailedWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		a := sp.on()
@@ -213,8 +213,8 @@ func TestSpansOfWaitsInVain(t *testing.T) {
 	})
 }
 
-// The end of a lock that nobody released is an error, and says why. If a drop releases a
-// lock, its next holder is led to the acquire.
+// The span of a lock that ended without a release has an error with the reason. If a dropped
+// session released the lock, the next holder's span links to the acquire.
 func TestSpansOfLosses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
@@ -253,7 +253,7 @@ func TestSpansOfLosses(t *testing.T) {
 	})
 }
 
-// A group's waits are its parts', its locks are held when all are there.
+// A group has a wait span for each member. The spans of its locks begin when the group is complete.
 func TestSpansOfAGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
@@ -298,7 +298,7 @@ func TestSpansOfAGroup(t *testing.T) {
 			lock.release group [acquire: lock.acquire group]
 				store.batch release 1 [call: lock.release group]
 		`)
-		for _, held := range sp.named("lock.held")[1:] { // x was had a second before the others
+		for _, held := range sp.named("lock.held")[1:] { // x was granted a second before the others
 			if d := held.EndTime.Sub(held.StartTime); d != 0 {
 				t.Errorf("held for %s before the group was complete", d)
 			}
@@ -306,8 +306,8 @@ func TestSpansOfAGroup(t *testing.T) {
 	})
 }
 
-// A group that gets nothing held nothing, and says of its wait why it ended.
-func TestSpansOfAGroupInVain(t *testing.T) {
+// A group that fails has no spans of locks, and its wait spans have the reason.
+func TestSpansOfAFailedGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
@@ -317,7 +317,7 @@ func TestSpansOfAGroupInVain(t *testing.T) {
 		c := sp.call(context.Background(), "lock.acquire", "group")
 		_, err := r.m.AcquireAll(c.ctx, s, []string{"x", "y"}, types.Request{Wait: time.Second, Traceparent: c.parent})
 		if _, late := errors.AsType[*types.TimeoutError](err); !late {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 		c.span.End()
 		synctest.Wait()
@@ -331,8 +331,8 @@ func TestSpansOfAGroupInVain(t *testing.T) {
 	})
 }
 
-// A batch is a child of its first call, and leads to all of them, as they lead to it;
-// but calls that are not recorded have no part in it.
+// The span of a batch is a child of its first recorded call. It links to all recorded calls, and
+// they link to it.
 func TestSpansOfABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
@@ -346,7 +346,7 @@ func TestSpansOfABatch(t *testing.T) {
 			asked = append(asked, sp.ask(ctx, r, key, s, types.Request{Key: key}))
 			synctest.Wait()
 		}
-		ask(context.Background(), "1") // alone: the others come while it is under way
+		ask(context.Background(), "1") // alone: the other calls come during its statement
 		for _, key := range []string{"2", "3", "4"} {
 			ask(context.Background(), key)
 		}
@@ -367,7 +367,7 @@ func TestSpansOfABatch(t *testing.T) {
 	})
 }
 
-// Entering again makes no hold of its own; a wait that ends with it says so.
+// A reentry has no span of its own. A wait that ends with a reentry says so.
 func TestSpansOfAReentry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
@@ -382,13 +382,13 @@ func TestSpansOfAReentry(t *testing.T) {
 		sp.release(r, "a", holder, types.ReleaseRequest{Key: "k", Token: g.Token})
 		g = one.granted(t)
 		if again := two.granted(t); again.Reentry != 2 {
-			t.Errorf("told %+v", again)
+			t.Errorf("got %+v", again)
 		}
 		synctest.Wait()
 		sp.exporter.Reset()
 		sp.release(r, "one", s, types.ReleaseRequest{Key: "k", Token: g.Token})
 		if held := sp.named("lock.held"); len(held) != 0 {
-			t.Errorf("an entry remains, held: %+v", held)
+			t.Errorf("an entry is left, held: %+v", held)
 		}
 		sp.release(r, "two", s, types.ReleaseRequest{Key: "k", Token: g.Token})
 		if held := sp.named("lock.held"); len(held) != 1 {
@@ -397,8 +397,7 @@ func TestSpansOfAReentry(t *testing.T) {
 	})
 }
 
-// A call that does not wait shows who held the key, also where that is known without
-// asking.
+// The span of a call that does not wait shows the holder, also if the cache answers.
 func TestSpansOfHeldAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
@@ -434,7 +433,7 @@ func TestSpansOfHeldAnswers(t *testing.T) {
 	})
 }
 
-// A call that is not sampled costs nothing and is seen nowhere, also in shared batches.
+// A call that is not sampled has no spans, also not in shared batches.
 func TestNoSpans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t, sdktrace.WithSampler(sdktrace.NeverSample()))
@@ -451,7 +450,7 @@ func TestNoSpans(t *testing.T) {
 	})
 }
 
-// A call that has no span, because it is nobody's, gets none.
+// Work without a call has no span.
 func TestNoSpansWithoutACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
@@ -468,7 +467,7 @@ func TestNoSpansWithoutACall(t *testing.T) {
 	})
 }
 
-// A bind:ttl lock belongs to nobody here: where it is released, its hold is known.
+// A bind:ttl lock has no session. The sidecar that releases it knows how long it was held.
 func TestSpansOfABindTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)

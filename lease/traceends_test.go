@@ -16,19 +16,18 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// A call may leave while its attempt is about to be queued: no span begins that
-// nobody ends.
+// A call may leave while its attempt is about to be queued. Every span that begins must end.
 func TestNoWaitBeginsAfterItsCall(t *testing.T) {
 	open := &openSpans{}
 	r := newRig(t, open.opt())
 	far, o := r.another(open.opt()), r.session()
 	s := far.session()
-	g := far.lock(s, "k") // not known to be held, so the answer to the first question enqueues
+	g := far.lock(s, "k") // the sidecar does not know the holder, so the first statement enqueues
 	ctx, leave := context.WithCancel(sampledCall())
 	answer := r.st.holdAnswer("Acquire")
 	a := r.ask(ctx, o, types.Request{Key: "k", Wait: time.Minute, NoCache: true})
 	time.Sleep(20 * time.Millisecond)
-	r.counts.waiting.Lock() // the attempt is counted as a wait before it begins its span
+	r.counts.waiting.Lock() // an attempt counts as a wait before its span begins
 	answer()
 	time.Sleep(20 * time.Millisecond)
 	leave()
@@ -40,7 +39,7 @@ func TestNoWaitBeginsAfterItsCall(t *testing.T) {
 	open.none(t)
 }
 
-// A lock that ends because the sidecar stops is not lost by a failure.
+// A lock that ends with the sidecar's stop does not count as an error.
 func TestShutdownIsNoErrorOfTheSpan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
@@ -49,7 +48,7 @@ func TestShutdownIsNoErrorOfTheSpan(t *testing.T) {
 		r.m.Stop()
 		held := sp.named("lock.held")
 		if len(held) != 1 || held[0].Status.Code != codes.Unset || !slices.Contains(held[0].Attributes, tracing.EndReason.String("shutdown")) {
-			t.Errorf("%+v", held)
+			t.Errorf("got %+v", held)
 		}
 	})
 }
@@ -75,10 +74,10 @@ func TestAHeldLockDoesNotKeepItsCallsSpan(t *testing.T) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	t.Error("it is kept")
+	t.Error("the span is kept")
 }
 
-// A group that waits extends what it has, again and again: that makes no spans.
+// A waiting group extends its members repeatedly. These extensions have no spans.
 func TestSpansOfALongWaitOfAGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)

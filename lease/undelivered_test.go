@@ -11,13 +11,14 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// hour is a request of which the lock stands for long if its lease dies too early.
+// hour returns a request whose MinHold is long, so that its key stays kept after the death of its
+// lease.
 func hour(key string) types.Request {
 	return types.Request{Key: key, MinHold: time.Hour, TTL: 5 * time.Second, NoCache: true}
 }
 
-// An attempt is granted by a hand-off of which no news comes, and its lease is lost before
-// it looks: its call does not wait for itself, and leaves nothing behind.
+// An attempt is granted by a hand-off without news, and its lease is lost before the next check.
+// The call does not wait for its own grant, and leaves nothing behind.
 func TestUndeliveredHandOff(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -33,7 +34,7 @@ func TestUndeliveredHandOff(t *testing.T) {
 		r.clk.stop(10 * time.Second)
 		time.Sleep(30 * time.Second)
 		if !a.isOver() {
-			t.Fatalf("waits for itself: %+v", r.stored("k"))
+			t.Fatalf("the call waits for its own grant: %+v", r.stored("k"))
 		}
 		r.m.HandBack(s, a.granted(t))
 		time.Sleep(time.Minute)
@@ -41,7 +42,7 @@ func TestUndeliveredHandOff(t *testing.T) {
 	})
 }
 
-// The answer to an acquire is lost, and the store away for longer than the lease lasts.
+// The answer to an acquire is lost, and the outage lasts longer than the lease.
 func TestUndeliveredInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -52,7 +53,7 @@ func TestUndeliveredInAnOutage(t *testing.T) {
 			}
 		}})
 		if g, err := r.m.Acquire(context.Background(), s, hour("k")); err == nil {
-			t.Errorf("told %+v", g)
+			t.Errorf("got %+v", g)
 		}
 		time.Sleep(20 * time.Second)
 		r.st.lift("Withdraw", "Renew", "Revoke")
@@ -61,7 +62,7 @@ func TestUndeliveredInAnOutage(t *testing.T) {
 	})
 }
 
-// The lease is lost while the answer to the acquire is on its way.
+// The lease is lost while the answer to the acquire is in flight.
 func TestUndeliveredLateAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -81,7 +82,7 @@ func TestUndeliveredLateAnswer(t *testing.T) {
 	})
 }
 
-// A part is lost with its lease: its group does not wait for it.
+// A member is lost with its lease. The group does not wait for its own member.
 func TestUndeliveredMember(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -96,7 +97,7 @@ func TestUndeliveredMember(t *testing.T) {
 		other.release(o, b)
 		time.Sleep(20 * time.Second)
 		if !a.isOver() {
-			t.Fatalf("waits for its own part: %+v", r.stored("a"))
+			t.Fatalf("the group waits for its own member: %+v", r.stored("a"))
 		}
 		for _, g := range a.granted(t, "a", "b") {
 			r.m.HandBack(s, g)
@@ -106,7 +107,7 @@ func TestUndeliveredMember(t *testing.T) {
 	})
 }
 
-// The answer was not delivered, and the store does not hear of that while the lease lasts.
+// A grant was not delivered, and the store fails until the end of the lease.
 func TestUndeliveredHandBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -121,8 +122,7 @@ func TestUndeliveredHandBack(t *testing.T) {
 	})
 }
 
-// A grant that a repeat of the request was told of is not freed because an earlier answer
-// was not delivered.
+// An earlier answer was not delivered, but a repeat returned the grant. The grant stays held.
 func TestUndeliveredAndRepeatedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -145,10 +145,10 @@ func TestUndeliveredAndRepeatedOnce(t *testing.T) {
 	})
 }
 
-// An attempt's own lease is lost when the attempt is about to queue. The store hears of the attempt
-// first, and of the lease later: the attempt keeps neither the key nor a place in the queue.
+// An attempt's lease is lost when the attempt is about to queue. The statement arrives before the
+// revocation. The attempt keeps neither the key nor a queue position.
 func TestUndeliveredQuestionAfterItsLease(t *testing.T) {
-	for _, freed := range []string{"before the question", "before the revocation", "after it"} {
+	for _, freed := range []string{"before the enqueue", "before the revocation", "after the revocation"} {
 		t.Run(freed, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
@@ -163,7 +163,7 @@ func TestUndeliveredQuestionAfterItsLease(t *testing.T) {
 					for _, b := range r.m.acquirer.Waiting() {
 						r.m.leases.Lose(b.Lease(), types.LostStore)
 					}
-					if freed == "before the question" {
+					if freed == "before the enqueue" {
 						other.release(o, g)
 					}
 				}})
@@ -175,12 +175,12 @@ func TestUndeliveredQuestionAfterItsLease(t *testing.T) {
 				synctest.Wait()
 				proceed()
 				synctest.Wait()
-				if freed == "after it" {
+				if freed == "after the revocation" {
 					other.release(o, g)
 				}
 				time.Sleep(time.Second)
 				if !a.isOver() {
-					t.Fatalf("waits for itself: %+v", r.stored("k"))
+					t.Fatalf("the call waits for its own grant: %+v", r.stored("k"))
 				}
 				r.m.HandBack(s, a.granted(t))
 				time.Sleep(time.Minute)

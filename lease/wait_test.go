@@ -14,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// buryLeases kills all leases of the sidecar behind its back.
+// buryLeases revokes all leases of the sidecar in the store, without its knowledge.
 func (r *rig) buryLeases() {
 	r.t.Helper()
 	for _, l := range r.m.leases.All() {
@@ -22,20 +22,20 @@ func (r *rig) buryLeases() {
 	}
 }
 
-// A wait outlives its lease: it begins again under a fresh one.
+// A wait whose lease is lost begins again under a fresh lease.
 func TestLeaseLostWhileWaiting(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		for name, lose := range map[string]func(*rig){
-			"dead in the store":   (*rig).buryLeases,
-			"past its deadline":   func(r *rig) { r.clk.stop(time.Minute) },
-			"machine suspended":   func(r *rig) { r.clk.suspended.Add(int64(time.Minute)) },
-			"renewals refused":    func(r *rig) { r.st.set("Renew", fault{refuse: true}) },
-			"cancels fail, too":   func(r *rig) { r.clk.stop(time.Minute); r.st.set("Cancel", fault{times: 1, lose: true}) },
-			"revocations refused": func(r *rig) { r.clk.stop(time.Minute); r.st.set("Revoke", fault{times: 5, refuse: true}) },
-			"while it is checked": func(r *rig) { r.st.set("Check", fault{after: 3 * time.Second}); r.clk.stop(time.Minute) },
+			"dead in the store":         (*rig).buryLeases,
+			"past its deadline":         func(r *rig) { r.clk.stop(time.Minute) },
+			"machine suspended":         func(r *rig) { r.clk.suspended.Add(int64(time.Minute)) },
+			"renewals refused":          func(r *rig) { r.st.set("Renew", fault{refuse: true}) },
+			"cancels fail, too":         func(r *rig) { r.clk.stop(time.Minute); r.st.set("Cancel", fault{times: 1, lose: true}) },
+			"revocations refused":       func(r *rig) { r.clk.stop(time.Minute); r.st.set("Revoke", fault{times: 5, refuse: true}) },
+			"while it is being checked": func(r *rig) { r.st.set("Check", fault{after: 3 * time.Second}); r.clk.stop(time.Minute) },
 		} {
 			if bind == types.BindTTL && name == "cancels fail, too" {
-				continue // it is told that the store failed
+				continue // the call reports that the store failed
 			}
 			t.Run(bind.String()+" "+name, func(t *testing.T) {
 				bubble(t, func(t *testing.T, opt option) {
@@ -49,12 +49,12 @@ func TestLeaseLostWhileWaiting(t *testing.T) {
 					time.Sleep(30 * time.Second)
 					r.st.lift("Renew", "Check")
 					if a.isOver() {
-						t.Fatalf("told %+v, %v", a.g, a.err)
+						t.Fatalf("got %+v, %v", a.g, a.err)
 					}
 					other.release(o, g)
 					got := a.granted(t)
 					if got.Waited < 40*time.Second {
-						t.Errorf("%+v", got)
+						t.Errorf("got %+v", got)
 					}
 					r.release(s, got)
 					time.Sleep(time.Minute)
@@ -65,8 +65,8 @@ func TestLeaseLostWhileWaiting(t *testing.T) {
 	}
 }
 
-// A bind:ttl call that had waited for longer than its TTL when its lease was lost
-// gets a key that has become free, for its whole TTL, less the margin.
+// A bind:ttl call waited for longer than its TTL when its lease was lost. It gets a key that has
+// become free, for its whole TTL less the margin.
 func TestBindTTLTriesAgainAfterALongWait(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -99,7 +99,7 @@ func TestWaitGoesOnThroughAnOutage(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			if a.isOver() {
-				t.Fatalf("told %+v, %v", a.g, a.err)
+				t.Fatalf("got %+v, %v", a.g, a.err)
 			}
 			other.release(o, g)
 			r.release(s, a.granted(t))
@@ -108,8 +108,8 @@ func TestWaitGoesOnThroughAnOutage(t *testing.T) {
 	}
 }
 
-// News may be lost: whoever handed the lock on may have died before it told so.
-// The wait is checked as often as leases are renewed, or polled.
+// News may be lost if the sidecar that handed the lock over died. The wait is checked as often as
+// leases are renewed, or polled.
 func TestNewsIsLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		opts  []option
@@ -141,7 +141,7 @@ func TestNewsIsLost(t *testing.T) {
 	}
 }
 
-// Many waits that began at different times are checked together.
+// Waits that began at different times are checked together.
 func TestChecksAreCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, polling, with(func(c *types.Config) { c.BatchMax = 1000 }))
@@ -156,14 +156,14 @@ func TestChecksAreCoalesced(t *testing.T) {
 		before := r.st.count("Check")
 		time.Sleep(10 * time.Second)
 		if n := r.st.count("Check") - before; n > 25 {
-			t.Errorf("10 s of polling every second took %d calls", n)
+			t.Errorf("%d calls in 10 s of polling every second", n)
 		}
 		s.End(types.EndDropped)
 		r.onlyOthersLeft(500)
 	})
 }
 
-// onlyOthersLeft checks that all that the store has are the locks of the others.
+// onlyOthersLeft checks that the store contains only the locks of other sidecars.
 func (r *rig) onlyOthersLeft(others int) {
 	r.t.Helper()
 	synctest.Wait()
@@ -174,13 +174,14 @@ func (r *rig) onlyOthersLeft(others int) {
 	}
 	for _, l := range locks {
 		if l.QueueLength != 0 {
-			r.t.Errorf("%d wait for %q", l.QueueLength, l.Key)
+			r.t.Errorf("%d waiting for %q", l.QueueLength, l.Key)
 		}
 	}
 	r.nothingKept()
 }
 
-// A wait is checked just after its holder's expiry, so a dead holder costs a TTL.
+// A wait is checked just after the expiry of its holder, so a dead holder blocks the key for one
+// TTL.
 func TestHolderDies(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -196,7 +197,7 @@ func TestHolderDies(t *testing.T) {
 	})
 }
 
-// A call that does not wait is not tried again for ever.
+// A call that does not wait is retried only a few times.
 func TestLeaseLostAgainAndAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -204,7 +205,7 @@ func TestLeaseLostAgainAndAgain(t *testing.T) {
 		r.st.set("Acquire", fault{before: time.Millisecond})
 		_, err := r.m.Acquire(context.Background(), r.session(), types.Request{Key: "k"})
 		if !store.Unavailable(err) {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 		if n := r.st.count("Acquire"); n != attempt.MaxAttempts {
 			t.Errorf("tried %d times", n)
@@ -212,7 +213,7 @@ func TestLeaseLostAgainAndAgain(t *testing.T) {
 	})
 }
 
-// A wait ends in time even if its lease is lost in that moment.
+// A wait ends in time even if its lease is lost at that moment.
 func TestTimeIsUpWhenTheLeaseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -226,16 +227,16 @@ func TestTimeIsUpWhenTheLeaseIsLost(t *testing.T) {
 		<-a.done
 		var timeout *types.TimeoutError
 		if !errors.As(a.err, &timeout) && !store.Unavailable(a.err) {
-			t.Errorf("told %v", a.err)
+			t.Errorf("error %v", a.err)
 		}
 		if timeout != nil && timeout.Lock.Token != g.Token {
-			t.Errorf("told %+v", timeout)
+			t.Errorf("got %+v", timeout)
 		}
 	})
 }
 
-// However many calls come for one key at a time, its row is not kept locked until all of
-// them be queued.
+// Many calls for one key are queued in parts, so that the key's row is not locked for all of this
+// time.
 func TestCrowdIsQueuedByParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.BatchMax = 1000 }))
@@ -250,7 +251,7 @@ func TestCrowdIsQueuedByParts(t *testing.T) {
 		proceed()
 		synctest.Wait()
 		if n, most := r.m.acquirer.QueueLength("k"), r.st.largest("Enqueue"); n != 1000 || most != lanes.MaxTogether {
-			t.Errorf("%d stand in line, up to %d by one statement", n, most)
+			t.Errorf("%d queued, up to %d by one statement", n, most)
 		}
 		s.End(types.EndDropped)
 	})

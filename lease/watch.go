@@ -17,7 +17,7 @@ import (
 type Event = watch.Event
 
 func (m *Manager) newWatches() *watch.Watches {
-	engine, _ := m.st.(store.Watcher) // if it has none, Watch says so
+	engine, _ := m.st.(store.Watcher) // without the capability, Watch returns an error
 	return watch.New(watch.Config{
 		Store: engine, Get: m.st.Get, Clock: m.cfg.Clock, Log: m.cfg.Logger, Pin: m.pinForWatches,
 		Every:   func() time.Duration { return clock.Jittered(m.acquirer.CheckInterval()) },
@@ -55,14 +55,14 @@ func (m *Manager) pinForWatches(ctx context.Context) (watch.Lease, error) {
 		if err != nil {
 			return nil, err
 		}
-		m.leases.Expire(w.l) // found dead before the renewer did
+		m.leases.Expire(w.l) // it has expired, and the renewer has not noticed yet
 	}
 }
 
-// Watch calls hear with each event of a key, until stop is called. It returns the key as it was when the
-// watch took effect; the events came after. hear must not block and must not call back. It is called from
-// one goroutine at a time, perhaps before Watch returns, and not after stop has returned. Errors:
-// [LimitError], [ErrCallerLeft], [ErrDraining], and those of the store.
+// Watch calls hear with each event of a key, until stop is called. It returns the key's state when the
+// watch began; the events came later. hear must not block and must not call back. It is called by one
+// goroutine at a time, perhaps before Watch returns, and not after stop has returned. Errors: [LimitError],
+// [ErrCallerLeft], [ErrDraining], and those of the store.
 func (m *Manager) Watch(ctx context.Context, s *holdings.Session, key string, hear func(Event)) (v types.View, stop func(), err error) {
 	if m.isDraining() {
 		return types.View{}, nil, types.ErrDraining

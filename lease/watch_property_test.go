@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/memory"
 )
 
-// opening is a stream of a property test, from its call of Watch on.
+// opening is a stream of a property test, from its call of Watch.
 type opening struct {
 	key   string
 	leave context.CancelFunc
@@ -24,8 +24,8 @@ type opening struct {
 	*watcher
 }
 
-// watching is a sidecar with streams, on a store that fails, and another sidecar
-// whose app locks what they watch.
+// watching is a sidecar with streams on a store that fails. The app of another sidecar locks the
+// watched keys.
 type watching struct {
 	t       *rapid.T
 	r, far  *rig
@@ -46,7 +46,7 @@ func (w *watching) open() {
 	}()
 }
 
-// end ends a stream, or the call that waits for it.
+// end ends a stream, or a call that waits for its stream.
 func (w *watching) end() {
 	if len(w.streams) == 0 {
 		return
@@ -64,7 +64,7 @@ func (o *opening) end() {
 	}
 }
 
-// fail breaks an operation, or gives the watches' lease up.
+// fail breaks an operation, or loses the lease of the watches.
 func (w *watching) fail() {
 	op := rapid.SampledFrom([]string{"Watch", "Unwatch", "Get", "OpenLeases", "Renew", "lease"}).Draw(w.t, "operation")
 	if l := w.r.m.leases.Get(w.r.m.cfg.TTL); op == "lease" && l != nil {
@@ -108,8 +108,8 @@ func (w *watching) act() {
 	}
 }
 
-// judge lets the store answer again: then each stream that was opened has begun, or was
-// refused, and shows what happens to its key.
+// judge repairs the store. Then each opened stream has begun or was refused, and shows the state of
+// its key.
 func (w *watching) judge() {
 	w.r.st.lift(everyOp...)
 	time.Sleep(30 * time.Second)
@@ -131,7 +131,7 @@ func (w *watching) judge() {
 		o.heard = nil
 		o.mu.Unlock()
 		if _, is := w.held[o.key]; is != held {
-			w.t.Fatalf("a stream of %q shows %v, it is %v", o.key, held, is)
+			w.t.Fatalf("a stream of %q shows %v, the state is %v", o.key, held, is)
 		}
 	}
 	for _, key := range []string{"a", "b"} {
@@ -140,7 +140,7 @@ func (w *watching) judge() {
 		w.turn(key)
 		for _, o := range w.streams {
 			if o.key == key && o.err == nil {
-				o.want(kind[is]) // it is told, no read is needed
+				o.want(kind[is]) // pushed, without a read
 			}
 		}
 	}
@@ -152,8 +152,8 @@ func (w *watching) judge() {
 	w.r.nothingKept()
 }
 
-// However the store fails, and however streams come and go meanwhile: each begins or is
-// refused, and shows what happens to its key.
+// Streams come and go while the store fails. Each stream begins or is refused, and shows the state
+// of its key.
 func TestWatchProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var failed any

@@ -42,7 +42,7 @@ func (w *watcher) hear(e Event) {
 	w.heard, w.at = append(w.heard, e), append(w.at, time.Now())
 }
 
-// want checks what was heard since the last time.
+// want checks the events since the last call.
 func (w *watcher) want(kinds ...store.EventKind) []Event {
 	w.t.Helper()
 	synctest.Wait()
@@ -53,14 +53,14 @@ func (w *watcher) want(kinds ...store.EventKind) []Event {
 		got = append(got, e.Kind)
 	}
 	if !slices.Equal(got, kinds) {
-		w.t.Fatalf("heard %v, not %v", got, kinds)
+		w.t.Fatalf("events %v, want %v", got, kinds)
 	}
 	acknowledged := w.heard
 	w.heard = nil
 	return acknowledged
 }
 
-// settle is how long a read waits until another one confirms it.
+// settle is the time until a second read confirms the first.
 const settle = 100 * time.Millisecond
 
 const (
@@ -77,22 +77,22 @@ func TestWatch(t *testing.T) {
 		s, other := r.session(), b.session()
 		w := r.watch(s, "k")
 		if w.view.Held || w.view.Key != "k" {
-			t.Errorf("%+v", w.view)
+			t.Errorf("got %+v", w.view)
 		}
 		far := b.watch(other, "k")
-		for _, r := range []*rig{r, b} { // granted here, and elsewhere
+		for _, r := range []*rig{r, b} { // granted by this sidecar, and by another
 			g := r.lock(map[*rig]*holdings.Session{r: s, b: other}[r], "k")
 			for _, w := range []*watcher{w, far} {
 				e := w.want(acquired)[0]
 				if e.Lock.Token != g.Token || !e.Lock.Held || e.Lock.Holder.Instance != r.m.cfg.Instance || e.Lock.Holder.ExpiresIn <= 0 {
-					t.Errorf("%+v", e)
+					t.Errorf("got %+v", e)
 				}
 			}
 			reason := "go"
 			r.must(b.m.AskToStop(context.Background(), "k", 0, &reason))
 			for _, w := range []*watcher{w, far} {
 				if e := w.want(stopping)[0]; *e.Stopping.Reason != "go" || e.Stopping.At.IsZero() {
-					t.Errorf("%+v", e)
+					t.Errorf("got %+v", e)
 				}
 			}
 			_, err := r.m.Release(context.Background(), map[*rig]*holdings.Session{r: s, b: other}[r],
@@ -100,11 +100,11 @@ func TestWatch(t *testing.T) {
 			r.must(err)
 			for _, w := range []*watcher{w, far} {
 				if e := w.want(released)[0]; e.Outcome != store.Success || string(e.Result) != "1" {
-					t.Errorf("%+v", e)
+					t.Errorf("got %+v", e)
 				}
 			}
 		}
-		time.Sleep(time.Minute) // what is read repeats nothing
+		time.Sleep(time.Minute) // polls do not repeat events
 		w.want()
 		far.want()
 		w.stop()
@@ -120,8 +120,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// However many streams watch a key here, the store watches it once, and stops with
-// the last of them.
+// The store watches a key once for all streams of the sidecar, and stops with the last stream.
 func TestWatchShares(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -131,7 +130,7 @@ func TestWatchShares(t *testing.T) {
 		first.want(acquired)
 		second := r.watch(s, "k")
 		if !second.view.Held || !second.view.Mine || r.st.count("Watch") != 1 {
-			t.Errorf("%+v, watched %d times", second.view, r.st.count("Watch"))
+			t.Errorf("got %+v, %d watches", second.view, r.st.count("Watch"))
 		}
 		r.release(s, g)
 		first.want(released)
@@ -139,7 +138,7 @@ func TestWatchShares(t *testing.T) {
 		first.stop()
 		synctest.Wait()
 		if r.st.count("Unwatch") != 0 {
-			t.Error("unwatched, though somebody watches")
+			t.Error("unwatched although a stream watches")
 		}
 		second.stop()
 		synctest.Wait()
@@ -155,8 +154,8 @@ func TestWatchShares(t *testing.T) {
 	})
 }
 
-// A holder that dies is told of within a second of its lease's end, once, although
-// nobody wants the key. One that only seems to be late is not.
+// Within a second after its lease ends, a holder's death is reported once, even if the key has no
+// waiters. A holder whose renewal is only late is not reported.
 func TestWatchExpiry(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -165,7 +164,7 @@ func TestWatchExpiry(t *testing.T) {
 		b.lock(b.session(), "k")
 		w.want(acquired)
 		time.Sleep(7 * time.Second)
-		b.st.setAll(fault{refuse: true}) // it cannot reach the store any more
+		b.st.setAll(fault{refuse: true}) // its sidecar can no longer reach the store
 		var end time.Time
 		for l := r.stored("k"); l.Held; l = r.stored("k") {
 			end = time.Now().Add(l.Holder.ExpiresIn)
@@ -184,7 +183,7 @@ func TestWatchExpiry(t *testing.T) {
 	})
 }
 
-// Missed events show when the key is read.
+// Missed events are found when the key is read.
 func TestWatchMissesNews(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -196,19 +195,19 @@ func TestWatchMissesNews(t *testing.T) {
 		s := b.session()
 		g := b.lock(s, "k")
 		w.want()
-		time.Sleep(5*time.Second + 2*settle) // as often as leases are renewed
+		time.Sleep(5*time.Second + 2*settle) // keys are read as often as leases are renewed
 		if e := w.want(acquired)[0]; e.Lock.Token != g.Token {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v", e)
 		}
 		r.must(b.m.AskToStop(context.Background(), "k", 0, nil))
-		r.m.News(store.EveryWait) // the store says so
+		r.m.News(store.EveryWait) // the store reports missed news
 		time.Sleep(2 * attempt.CheckPause)
 		w.want(stopping)
 		b.release(s, g)
 		r.m.News(store.EveryWait)
 		time.Sleep(2 * attempt.CheckPause)
 		if e := w.want(released)[0]; e.Outcome != store.NoOutcome {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v", e)
 		}
 		r.st.polls(true)
 		r.m.News(store.EveryWait)
@@ -220,7 +219,7 @@ func TestWatchMissesNews(t *testing.T) {
 	})
 }
 
-// When the lease under the watches is lost, they go on under a fresh one.
+// If the lease of the watches is lost, they continue under a fresh lease.
 func TestWatchLosesLease(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -232,7 +231,7 @@ func TestWatchLosesLease(t *testing.T) {
 		r.m.leases.Lose(r.m.leases.Get(15*time.Second), types.LostStore)
 		synctest.Wait()
 		if r.st.count("Watch") != 2 {
-			t.Fatalf("watched %d times", r.st.count("Watch"))
+			t.Fatalf("%d watches", r.st.count("Watch"))
 		}
 		b.release(s, g)
 		w.want(released)
@@ -262,7 +261,7 @@ func TestWatchFails(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		r.st.lift("Get")
-		synctest.Wait() // unwatched
+		synctest.Wait() // the watch has ended
 		release := r.st.hold("Watch")
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(time.Second, cancel)
@@ -288,8 +287,8 @@ func TestWatchFails(t *testing.T) {
 	})
 }
 
-// The store does not answer: a stream is opened and closed, and another is opened. The
-// failure of the first one's watch does not end the second one's.
+// The store does not answer while a stream is opened and closed, and another is opened. The failure
+// of the first watch does not end the second stream.
 func TestWatchThatFailsKeepsANewerOne(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -301,7 +300,7 @@ func TestWatchThatFailsKeepsANewerOne(t *testing.T) {
 		}
 		opened := make(chan *watcher, 1)
 		go func() { opened <- r.watch(nil, "k") }()
-		time.Sleep(r.m.cfg.StoreTimeout) // the watch of the first fails
+		time.Sleep(r.m.cfg.StoreTimeout) // the watch of the first stream fails
 		synctest.Wait()
 		answer()
 		time.Sleep(2 * r.m.cfg.PollInterval)

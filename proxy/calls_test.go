@@ -151,7 +151,7 @@ func TestErrorsFromLease(t *testing.T) {
 			"",
 		},
 		{&lease.LimitError{What: "waiters", Setting: "LOCKSIDECAR_MAX_WAITERS", Limit: 5}, 429, "limit", nil, "1"},
-		{&lease.TTLOnSessionError{Key: "k"}, 400, "invalid_request", nil, ""},
+		{&lease.InvalidError{Of: "field ttl_ms", Text: "no"}, 400, "invalid_request", nil, ""},
 		{&lease.NotHeldError{Key: "k"}, 404, "not_held", nil, ""},
 		{&lease.ReentryError{Key: "k", Given: 1, Have: 2}, 400, "invalid_request", map[string]any{"reentry": 2.0}, ""},
 		{

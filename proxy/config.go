@@ -15,39 +15,39 @@ import (
 
 // Config configures a [Server].
 type Config struct {
-	// Locks decides about locks; required. See [FromManager].
+	// Locks decides all calls about locks; required. See [FromManager].
 	Locks Locks
 	// Logger is required.
 	Logger *slog.Logger
 	// Version is what GET /v1 shows.
 	Version string
-	// Lacking are the features that the store does not have: GET /v1 leaves them out.
+	// Lacking are the features that the store lacks. GET /v1 omits them.
 	Lacking []string
 
 	// Socket is the path of the Unix socket, at most 107 bytes; required.
 	Socket string
-	// Claimed, if not nil, is called when the lock file gives this process the path and nobody is
-	// served yet. Its error makes Start fail.
+	// Claimed, if not nil, is called when this process has locked the path, before it serves clients. Its
+	// error makes Start fail.
 	Claimed func() error
 	// SocketMode is the socket's file mode.
 	SocketMode fs.FileMode
 	// AllowedUIDs, if not empty, limits the users on the Unix socket. Only on Linux.
 	AllowedUIDs []uint32
-	// TCPAddr is a loopback address to serve as well; empty: none.
+	// TCPAddr is an additional loopback address to serve; empty: none.
 	TCPAddr string
-	// AdminAddr is an address to serve health and metrics on; empty: none.
+	// AdminAddr is an address that serves health and metrics; empty: none.
 	AdminAddr string
 
-	// TTL is package lease's default, for a bind:ttl lock without one.
+	// TTL is package lease's default, for a bind:ttl lock without a TTL.
 	TTL time.Duration
-	// Namespace is the one of the locks, for GET /v1/stats.
+	// Namespace is the namespace of the locks, for GET /v1/stats.
 	Namespace string
-	// AllowForce lets clients break locks, whoever holds them.
+	// AllowForce lets clients break locks of any holder.
 	AllowForce bool
 
 	// MaxConns limits open connections.
 	MaxConns int
-	// MaxBody is the most bytes in a request's body.
+	// MaxBody limits the bytes of a request's body.
 	MaxBody int
 
 	// Tracer makes spans, Metrics counts; both may be nil.
@@ -60,12 +60,12 @@ type Config struct {
 	Timeouts Timeouts
 }
 
-// Timeouts are the times that this package waits for something.
+// Timeouts are time limits of this package.
 type Timeouts struct {
 	conn.Timeouts
-	// Subscribe limits how long the head of a key's stream waits, so an early failure is a status.
+	// Subscribe limits how long the head of a key's stream waits, so that an early failure can be a status.
 	Subscribe time.Duration
-	// Stats is how long a count for GET /v1/stats is repeated.
+	// Stats is for how long the result of a count for GET /v1/stats is repeated.
 	Stats time.Duration
 	// Stop is how long Stop waits for pending calls.
 	Stop time.Duration
@@ -79,10 +79,10 @@ var defaultTimeouts = Timeouts{
 	Subscribe: 100 * time.Millisecond, Stats: time.Second, Stop: 3 * time.Second,
 }
 
-// check refuses what package config cannot know.
+// check refuses settings that package config cannot check.
 func (c Config) check() error {
 	if len(c.AllowedUIDs) > 0 && !conn.KnowsPeers {
-		return errors.New("LOCKSIDECAR_ALLOWED_UIDS: this system does not tell who connects; leave it out")
+		return errors.New("LOCKSIDECAR_ALLOWED_UIDS: this system does not report the user of a connection; leave it out")
 	}
 	return nil
 }

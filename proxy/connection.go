@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 )
 
-// connection is a client's connection with its session, its call, and its unwritten grants.
+// connection is a client's connection with its session, its call, and its grants whose answers are not written.
 type connection struct {
 	*conn.Conn
 	srv *Server
@@ -36,7 +36,7 @@ func (s *Server) serve(nc net.Conn) {
 	}
 }
 
-// ownSession returns the connection's session, and opens it if there is none.
+// ownSession returns the connection's session, or opens it.
 func (c *connection) ownSession() (Session, error) {
 	if c.session == nil {
 		s, err := c.srv.locks.OpenSession(lease.SessionOptions{})
@@ -58,20 +58,20 @@ func (c *connection) end(s Session) {
 	held := s.Held()
 	s.End(c.srv.endReason())
 	if held > 0 {
-		c.srv.log.Warn("connection closed while it held locks: they are released",
+		c.srv.log.Warn("connection closed while it held locks, which are now released",
 			"locks", held, "session", s.Name(), "age", time.Since(c.Born).Round(time.Millisecond).String(),
 			"pid", c.Peer.PID, "uid", c.Peer.UID, "stopping", c.srv.conns.Stopping())
 	}
 }
 
-// Close ends everything of the connection. fasthttp calls it, or the end of a stream.
+// Close closes the connection and ends its session. fasthttp calls it, or the end of a stream.
 func (c *connection) Close() error {
 	c.handBackUnwritten()
 	return c.Conn.Close()
 }
 
-// begin returns the context of a call that may wait, with its span. If cancelable, it ends when the
-// caller leaves. The connection's EndCall must follow.
+// begin returns the context of a call that may wait, with its span. If cancelable, the context ends when
+// the caller leaves. The connection's EndCall must follow.
 func (k *call) begin(cancelable bool) context.Context {
 	if k.span == nil {
 		return k.c.BeginCall(context.Background(), cancelable)
@@ -79,7 +79,7 @@ func (k *call) begin(cancelable bool) context.Context {
 	return k.c.BeginCall(k.span.ctx, cancelable)
 }
 
-// unwrittenGrant outlives the connection, and its answer is not yet written.
+// unwrittenGrant is a grant that outlives the connection, and whose answer is not written yet.
 type unwrittenGrant struct {
 	session     Session
 	grant       lease.Grant
@@ -90,7 +90,8 @@ func (c *connection) trackDelivery(s Session, g lease.Grant, traceparent string)
 	c.unwritten = append(c.unwritten, unwrittenGrant{session: s, grant: g, traceparent: traceparent})
 }
 
-// handBackUnwritten hands back the grants whose answers will not be written: nobody knows of them.
+// handBackUnwritten hands back the grants whose answers will not be written, because their callers do not
+// know them.
 func (c *connection) handBackUnwritten() {
 	for _, u := range c.unwritten {
 		tracing.Logger(c.srv.log, u.traceparent).Info("grant handed back: its caller left before the answer was written",
@@ -100,8 +101,8 @@ func (c *connection) handBackUnwritten() {
 	c.unwritten = nil
 }
 
-// delivery is the body of an answer with unwritten grants. It is written at once: fasthttp would keep
-// it until the pipeline is empty, and a write of several answers does not tell which were written.
+// delivery is the body of an answer with unwritten grants. It is written at once. Otherwise fasthttp would keep it
+// until the pipeline is empty. A write of several answers would not show which of them were written.
 type delivery struct {
 	c    *connection
 	body []byte
@@ -121,5 +122,5 @@ func (d *delivery) WriteTo(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
-// Read is not called: there is WriteTo.
+// Read is not called, because WriteTo exists.
 func (*delivery) Read([]byte) (int, error) { return 0, io.EOF }

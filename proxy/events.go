@@ -11,24 +11,25 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
-// maxKeyEvents limits the queue of a key's stream. Each event may have some KiB.
+// maxKeyEvents limits the queue of a key's stream. An event may have some KiB.
 const maxKeyEvents = 1 << 10
 
 type subscription struct {
 	srv *Server
 	key string
-	// traceparent is that of the call.
+	// traceparent is the call's.
 	traceparent string
 
 	st     *conn.Stream
 	cancel context.CancelFunc
-	// done is closed when the watch is effective or has failed.
+	// done is closed when the watch has begun or has failed.
 	done    chan struct{}
 	stop    func() // nil if it has failed
 	problem *wire.Problem
 }
 
-// keyEvents is GET /v1/locks/{key}/events. After Timeouts.Subscribe a failure is the only event.
+// keyEvents is GET /v1/locks/{key}/events. If it fails after Timeouts.Subscribe, the failure is the
+// stream's only event.
 func (k *call) keyEvents(key string) *wire.Problem {
 	if p := k.noInput(); p != nil {
 		return p
@@ -65,7 +66,7 @@ func (k *call) keyEvents(key string) *wire.Problem {
 	return nil
 }
 
-// run makes the watch. Earlier events come after its state.
+// run begins the watch. Events that arrived before the state are sent after it.
 func (u *subscription) run(ctx context.Context, s Session) {
 	defer close(u.done)
 	defer func() {
@@ -90,7 +91,7 @@ func (u *subscription) fail(p *wire.Problem) {
 	u.st.Finish(false)
 }
 
-// end ends the watch. The connection has closed.
+// end ends the watch, because the connection has closed.
 func (u *subscription) end() {
 	u.cancel()
 	<-u.done
@@ -99,7 +100,7 @@ func (u *subscription) end() {
 	}
 }
 
-// problemEvent is an error that came too late for a status.
+// problemEvent is an error that came too late to be a status.
 type problemEvent struct {
 	*wire.Problem
 	srv *Server

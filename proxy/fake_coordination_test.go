@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease"
@@ -54,7 +55,7 @@ func (f *fakeLocks) AcquireAll(
 			switch l := f.held[key]; {
 			case l == nil:
 			case s != nil && l.session == s:
-				return "", &lease.HoldsError{Key: key}
+				return "", &lease.InvalidError{Of: "field keys", Text: strconv.Quote(key)}
 			default:
 				return key, nil
 			}

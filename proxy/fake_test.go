@@ -23,7 +23,7 @@ type fakeLocks struct {
 
 	// hook, if set, is called by each call before it does anything.
 	hook func(op, key string) error
-	// saw, if set, gets the context of each call. count, if set, is Stats.
+	// onContext, if set, is called with the context of each call. count, if set, answers Stats.
 	onContext func(op string, ctx context.Context)
 	count     func(ctx context.Context) (store.Stats, error)
 	// waiting hears of each acquire that begins to wait, ended of each session's
@@ -274,7 +274,7 @@ func (f *fakeLocks) Amend(ctx context.Context, s Session, r lease.AmendRequest) 
 		return lease.Grant{}, err
 	}
 	if r.TTL > 0 && l.session != nil {
-		return lease.Grant{}, &lease.TTLOnSessionError{Key: r.Key}
+		return lease.Grant{}, &lease.InvalidError{Of: "field ttl_ms", Text: r.Key}
 	}
 	if r.SetData {
 		l.data = r.Data

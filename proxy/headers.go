@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
-// headers are those of a request that mean something here.
+// headers are the request headers that this server uses.
 type headers struct {
 	// sessions counts Lock-Session; session is the last.
 	sessions int
@@ -16,22 +16,22 @@ type headers struct {
 	traces         int
 	trace          []byte
 	state, baggage []byte
-	// noCache: the call skips the local cache.
+	// noCache: the call does not use the local cache.
 	noCache bool
 	// closes: the connection ends with this answer.
 	closes bool
-	// badFraming: proxies may not agree where the request or its head ends.
+	// badFraming: proxies may disagree about the end of the request or its head.
 	badFraming bool
-	// How a browser names the sender: the values of Origin and of Sec-Fetch-Site.
+	// The headers in which a browser names the calling page: Origin and Sec-Fetch-Site.
 	origins, sites []string
 }
 
-// readHeaders makes one pass over the raw head: a lookup by name in fasthttp is slower than all other
-// parsing, and fasthttp drops lines and adds trailers.
+// readHeaders makes one pass over the raw head. A lookup by name in fasthttp takes longer than all other
+// parsing. fasthttp also drops lines and adds trailers.
 func (k *call) readHeaders() {
 	h := &k.ctx.Request.Header
 	k.headers = headers{closes: h.ConnectionClose() || !h.IsHTTP11()}
-	k.badFraming = wire.OddLines(h.RawHeaders()) // before they are read, which joins lines in place
+	k.badFraming = wire.OddLines(h.RawHeaders()) // before they are read, because reading joins lines in place
 	length, encoding := false, false
 	for name, value := range h.AllInOrder() {
 		switch string(name) {
@@ -47,7 +47,7 @@ func (k *call) readHeaders() {
 			k.baggage = wire.JoinList(k.baggage, value)
 		case "Cache-Control":
 			k.noCache = k.noCache || wire.HasToken(value, "no-cache")
-		case "Connection": // fasthttp only knows the exact word
+		case "Connection": // fasthttp knows only the exact value
 			k.closes = k.closes || wire.HasToken(value, "close")
 		case "Origin":
 			k.origins = append(k.origins, string(value))
@@ -73,18 +73,18 @@ func (k *call) joined() (Session, *wire.Problem) {
 	case k.sessions > 1:
 		return nil, wire.Invalid("header Lock-Session is given twice")
 	case len(k.session) == 0:
-		// Not the same as no header: an app that lost its id must not get locks of this connection.
+		// This differs from no header: an app that lost its id must not get locks of this connection.
 		return nil, wire.Invalid("header Lock-Session is empty; it must be the id of a session, or be left out")
 	}
 	s, err := k.srv.locks.Session(string(k.session))
 	if err != nil {
-		return nil, wire.Problemf(wire.CodeSessionEnded, "header Lock-Session: no session lives under this id; open one with POST /v1/sessions")
+		return nil, wire.Problemf(wire.CodeSessionEnded, "header Lock-Session: there is no session with this id; open one with POST /v1/sessions")
 	}
 	return s, nil
 }
 
-// checkHostAndOrigin refuses, on TCP, calls of web pages: a foreign Host (DNS rebinding), Origin, or
-// site, because images and scripts have no Origin.
+// checkHostAndOrigin refuses calls of web pages on TCP: a foreign Host (DNS rebinding), a foreign Origin,
+// or a foreign site, because requests for images and scripts have no Origin.
 func (k *call) checkHostAndOrigin() *wire.Problem {
 	host := string(k.ctx.Request.Header.Host())
 	if k.Authority != nil {
@@ -103,7 +103,7 @@ func (k *call) checkHostAndOrigin() *wire.Problem {
 		}
 	}
 	for _, site := range k.sites {
-		if site != "same-origin" && site != "none" { // none: somebody has typed the address
+		if site != "same-origin" && site != "none" { // none: the user typed the address
 			return wire.Refusef(wire.CodeForbidden, "header Sec-Fetch-Site: web pages may not call this server")
 		}
 	}

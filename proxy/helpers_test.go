@@ -17,7 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/locksidecar/locksidecar/api/apitest"
+	"github.com/locksidecar/locksidecar/internal/testing/apitest"
 	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/internal/testing/logtest"
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"

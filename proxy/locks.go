@@ -64,8 +64,8 @@ func (k *call) acquireAll() *wire.Problem {
 	return nil
 }
 
-// acquirer returns the session of an acquire, and completes the request from the head.
-// outlives: a grant may outlive the connection.
+// acquirer returns the session of an acquire, and completes the request with its headers. outlives: a grant
+// may outlive the connection.
 func (k *call) acquirer(r *lease.Request) (s Session, outlives bool, p *wire.Problem) {
 	r.NoCache, r.Traceparent = k.noCache, k.traceparent()
 	if s, p = k.joined(); p != nil {
@@ -97,12 +97,12 @@ func (k *call) connectionSession() (Session, *wire.Problem) {
 	return s, nil
 }
 
-// granted remembers the grants until their answer is written, or hands them back if the client left.
+// granted remembers the grants until their answer is written, or hands them back if the client has left.
 func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool, traceparent string) *wire.Problem {
 	k.span.granted(all)
 	for i := range all {
 		switch {
-		case !outlives: // the session ends with the connection, and the lock with it
+		case !outlives: // session and lock end with the connection
 		case gone:
 			k.srv.locks.HandBack(s, all[i])
 		default:
@@ -129,7 +129,7 @@ func (k *call) release(key string) *wire.Problem {
 	return k.releaseFor(key, r)
 }
 
-// releasePosted is POST /v1/locks/{key}/release: some libraries drop the body of a DELETE.
+// releasePosted is POST /v1/locks/{key}/release, because some libraries drop the body of a DELETE.
 func (k *call) releasePosted(key string) *wire.Problem {
 	k.startSpan(spanRelease, routeRelease, key)
 	r, p := wire.ParseReleaseBody(k.Query, k.ctx.Request.Body())
@@ -157,7 +157,7 @@ func (k *call) releaseFor(key string, r lease.ReleaseRequest) *wire.Problem {
 	return nil
 }
 
-// amend is PATCH /v1/locks/{key}. As with release, it is carried out.
+// amend is PATCH /v1/locks/{key}. Like a release, it is carried out even if the client leaves.
 func (k *call) amend(key string) *wire.Problem {
 	k.startSpan(spanAmend, routeKey, key)
 	r, p := wire.ParseAmend(k.Query, k.ctx.Request.Body())
@@ -232,19 +232,47 @@ func (k *call) answerLong(b []byte) *wire.Problem {
 	return nil
 }
 
-// roomFor refuses a long answer if too many wait for their readers.
+// roomFor refuses a long answer if too many others wait for their readers.
 func (k *call) roomFor(length int) *wire.Problem {
 	if length <= conn.MaxScratch || k.c.ReserveLongAnswer() {
 		return nil
 	}
-	return wire.Refusef(wire.CodeLimit, "too many long answers are not yet read by those who asked: %d", conn.MaxLongAnswers)
+	return wire.Refusef(wire.CodeLimit, "too many long answers wait for their readers: %d", conn.MaxLongAnswers)
 }
 
-// claimant is the session that the call names, else the connection's own; it may be nil.
+// claimant is the session that the call names, or the connection's own, which may be nil.
 func (k *call) claimant() (Session, *wire.Problem) {
 	joined, p := k.joined()
 	if p != nil || joined != nil {
 		return joined, p
 	}
 	return k.c.session, nil
+}
+
+// waiters is GET /v1/locks/{key}/waiters.
+func (k *call) waiters(key string) *wire.Problem {
+	k.startSpan(spanWaiters, routeWaiters, key)
+	return k.waitersOf(key)
+}
+
+// allWaiters is GET /v1/waiters.
+func (k *call) allWaiters() *wire.Problem {
+	k.startSpan(spanWaiters, routeAllWaiters, "")
+	if p := k.only(methodsGet); p != nil {
+		return p
+	}
+	return k.waitersOf("")
+}
+
+func (k *call) waitersOf(key string) *wire.Problem {
+	r, p := wire.ParseWaiters(k.Query, k.ctx.Request.Body(), key)
+	if p != nil {
+		return p
+	}
+	page, err := k.srv.locks.Waiters(k.begin(true), r)
+	k.c.EndCall()
+	if err != nil {
+		return k.failed(err)
+	}
+	return k.answerLong(wire.AppendWaiters(k.buffer(), &page))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Session is what this package needs of a [lease.Session].
+// Session is the part of [lease.Session] that this package needs.
 type Session interface {
 	ID() string
 	Name() string
@@ -18,7 +18,7 @@ type Session interface {
 	End(lease.EndReason) <-chan struct{}
 }
 
-// Locks is the part of [lease.Manager] that this package needs; see there. A nil Session: none.
+// Locks is the part of [lease.Manager] that this package needs. A nil Session means none.
 type Locks interface {
 	OpenSession(lease.SessionOptions) (Session, error)
 	Session(id string) (Session, error)
@@ -40,7 +40,7 @@ type Locks interface {
 // FromManager makes a manager usable as [Locks].
 func FromManager(m *lease.Manager) Locks { return manager{m} }
 
-// manager adapts a lease.Manager: its methods speak of *lease.Session.
+// manager adapts a lease.Manager, whose methods take *lease.Session.
 type manager struct{ *lease.Manager }
 
 func own(s Session) *lease.Session {
@@ -53,7 +53,7 @@ func own(s Session) *lease.Session {
 func (a manager) OpenSession(o lease.SessionOptions) (Session, error) {
 	s, err := a.Manager.OpenSession(o)
 	if err != nil {
-		return nil, err // not a Session that holds a nil pointer
+		return nil, err // a nil pointer in a Session would not equal nil
 	}
 	return s, nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"github.com/valyala/fasthttp/fasthttpadaptor"
 
-	"github.com/locksidecar/locksidecar/api/apitest"
+	"github.com/locksidecar/locksidecar/internal/testing/apitest"
 	"github.com/locksidecar/locksidecar/internal/testing/await"
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
-// recordProblem counts a problem, and logs it if this package refused the call: package
-// lease logs its own, and admit a refused connection.
+// recordProblem counts a problem, and logs it if this package refused the call. Package lease logs its own
+// refusals, and admit logs refused connections.
 func (k *call) recordProblem(p *wire.Problem) {
 	k.srv.countProblem(p.Code)
 	k.span.setProblem(p.Code)
@@ -28,7 +28,7 @@ var badRequests = map[string]bool{
 	wire.CodeRequestTimeout: true, wire.CodeTooLarge: true, wire.CodeHeadTooLarge: true,
 }
 
-// maxLogged is the most bytes of foreign text in a line.
+// maxLogged limits the bytes of a client's text in a log line.
 const maxLogged = 2 * wire.MaxKey
 
 // requestAttrs describes the call for the log, without its body, query and session.

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"errors"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -13,15 +14,15 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
-// call is a request under way. Each connection has one and uses it again.
+// call is a running request. Each connection reuses one.
 type call struct {
 	srv *Server
 	c   *connection
 	ctx *fasthttp.RequestCtx
 	wire.Target
 	headers
-	span *callSpan // nil if it has none
-	out  []byte    // is used again
+	span *callSpan // nil without a span
+	out  []byte    // reused
 }
 
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
@@ -45,12 +46,12 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// finish ends a call. After a panic the connection ends, and its sessions.
+// finish ends a call. After a panic, the connection and its sessions end.
 func (k *call) finish() {
 	if v := recover(); v != nil {
 		k.logger().Error("panic in a call", "method", string(k.ctx.Method()), "panic", v, "stack", string(debug.Stack()))
 		k.c.EndCall()
-		k.ctx.Response.Header.Del("Content-Encoding") // of what was to be said
+		k.ctx.Response.Header.Del("Content-Encoding") // of the intended answer
 		k.problem(wire.Internal())
 		k.ctx.SetConnectionClose()
 	}
@@ -61,7 +62,7 @@ func (k *call) finish() {
 	k.ctx, k.span = nil, nil
 }
 
-// noteHeadRead tells the connection that a head is complete. fasthttp offers only a deadline for this.
+// noteHeadRead makes fasthttp report a complete head: its only effect is a call of SetReadDeadline.
 func noteHeadRead(*fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return fasthttp.RequestConfig{ReadTimeout: 1}
 }
@@ -81,7 +82,7 @@ func (s *Server) handleBadRequest(ctx *fasthttp.RequestCtx, err error) {
 // admit checks the framing, reads the target, and refuses forbidden calls.
 func (k *call) admit() *wire.Problem {
 	if k.badFraming {
-		k.closes = true // where the next request begins is not certain
+		k.closes = true // the beginning of the next request is uncertain
 		k.c.Linger()
 		return wire.Invalid("the request has Content-Length and Transfer-Encoding, a Transfer-Encoding other than chunked, " +
 			"a Trailer, or a line in its head that does not end in CR and LF; send Content-Length or chunks, and no trailer")
@@ -100,10 +101,10 @@ const locksPath = "/v1/locks/"
 
 const documentURL = "https://github.com/locksidecar/locksidecar/blob/main/api/openapi.yaml"
 
-// methodsGet are those of a path that can only be read. fasthttp leaves out the body for HEAD.
+// methodsGet are the methods of a read-only path. fasthttp omits the body for HEAD.
 const methodsGet = "GET, HEAD"
 
-// route makes the call. The problem that it returns is the answer.
+// route handles the call. A returned problem is the answer.
 func (k *call) route() *wire.Problem {
 	if k.c.Kind == conn.Admin {
 		return k.routeOperator()
@@ -137,7 +138,7 @@ func (k *call) routeLock(part []byte) *wire.Problem {
 			return k.ofLock(before, "POST", k.askToStop)
 		case "waiters":
 			return k.ofLock(before, methodsGet, k.waiters)
-		case "events": // not for HEAD: a stream is nothing but its body
+		case "events": // not for HEAD, because a stream consists only of its body
 			return k.ofLock(before, "GET", k.keyEvents)
 		}
 	}
@@ -158,7 +159,7 @@ func (k *call) routeLock(part []byte) *wire.Problem {
 	return k.wrongMethod(methodsGet + ", PUT, PATCH, DELETE")
 }
 
-// ofLock makes the one call of a path behind a key.
+// ofLock handles a call for a subpath of a key.
 func (k *call) ofLock(part []byte, allow string, f func(key string) *wire.Problem) *wire.Problem {
 	key, p := wire.ParseKey(part)
 	if p != nil {
@@ -180,11 +181,11 @@ func (k *call) routeLocks() *wire.Problem {
 	return k.wrongMethod(methodsGet + ", POST")
 }
 
-// routeOperator makes the calls for operators: the only ones on the admin address.
+// routeOperator handles the calls for operators, the only ones on the admin address.
 func (k *call) routeOperator() *wire.Problem {
 	switch string(k.Path) {
 	case "/healthz":
-		// It asks nobody: a store that is down is no reason for a restart.
+		// It does not check the store, because a failed store is not a reason for a restart.
 		return k.fixed([]byte(`{"status":"ok"}`))
 	case "/readyz":
 		return k.ready()
@@ -193,11 +194,11 @@ func (k *call) routeOperator() *wire.Problem {
 			return k.metrics()
 		}
 	}
-	return wire.Problemf(wire.CodeNotFound, "there is nothing at this path; the calls stand under /v1")
+	return wire.Problemf(wire.CodeNotFound, "there is nothing at this path; the paths of the API begin with /v1")
 }
 
-// ready reports why locks cannot be had, but not on the admin address: an error of the
-// store names hosts, users and databases.
+// ready reports why locks cannot be acquired. On the admin address it omits the reason, because an error of
+// the store names hosts, users and databases.
 func (k *call) ready() *wire.Problem {
 	if p := k.only(methodsGet); p != nil {
 		return p
@@ -216,7 +217,7 @@ func (k *call) ready() *wire.Problem {
 	return p
 }
 
-// fixed answers a call that takes neither parameters nor a body.
+// fixed answers a call without parameters and body.
 func (k *call) fixed(body []byte) *wire.Problem {
 	if p := k.only(methodsGet); p != nil {
 		return p
@@ -248,7 +249,7 @@ func (k *call) json(body []byte) {
 	k.ctx.Response.SetBodyRaw(body)
 }
 
-// buffer is the memory for an answer. It is written before the next call.
+// buffer is the memory for an answer, which is written before the next call.
 func (k *call) buffer() []byte { return k.out[:0] }
 
 func (k *call) answer(b []byte) {
@@ -258,7 +259,7 @@ func (k *call) answer(b []byte) {
 	k.json(b)
 }
 
-// answerGrants is answer for grants, which are delivered when it is written.
+// answerGrants is answer for grants, which count as delivered when the answer is written.
 func (k *call) answerGrants(b []byte) {
 	k.answer(b)
 	if len(k.c.unwritten) > 0 {
@@ -285,11 +286,31 @@ func (k *call) failed(err error) *wire.Problem {
 	return k.srv.problemFor(err, string(k.ctx.Method()), string(k.Path), k.traceparent())
 }
 
-// problemFor makes the answer of an error of package lease, and logs an unknown one.
+// problemFor translates an error of package lease to an answer, and logs an unknown one.
 func (s *Server) problemFor(err error, call, on, traceparent string) *wire.Problem {
 	if p := wire.ProblemOf(err); p != nil {
 		return p
 	}
 	tracing.Logger(s.log, traceparent).Error("call failed", "call", call, "on", on, "error", err)
-	return wire.Problemf(wire.CodeInternal, "the sidecar has logged what went wrong")
+	return wire.Problemf(wire.CodeInternal, "the cause is in the sidecar's log")
+}
+
+// badRequest translates the errors with which fasthttp rejects a request.
+func badRequest(c *connection, err error) *wire.Problem {
+	var head *fasthttp.ErrSmallBuffer
+	switch {
+	case c.TimedOut():
+		return wire.Problemf(wire.CodeRequestTimeout, "the request was not complete after %s", c.srv.cfg.Timeouts.Request)
+	case errors.As(err, &head):
+		return wire.Problemf(wire.CodeHeadTooLarge, "request line and headers have more than %d bytes", conn.MaxHead)
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		return wire.Problemf(wire.CodeTooLarge, "the body has more than %d bytes (LOCKSIDECAR_MAX_BODY)", c.srv.cfg.MaxBody)
+	}
+	return wire.Invalid("the request is not well-formed HTTP/1.1: %s", unquoted(err))
+}
+
+// unquoted is an error of fasthttp without the request text that it quotes, which may contain a session's id.
+func unquoted(err error) string {
+	text, _, _ := strings.Cut(err.Error(), `"`)
+	return strings.TrimRight(strings.TrimSuffix(text, " in "), ": ")
 }

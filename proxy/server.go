@@ -43,7 +43,7 @@ func New(cfg Config) *Server {
 	conns := conn.Config{Log: cfg.Logger, AllowedUIDs: cfg.AllowedUIDs, MaxConns: cfg.MaxConns, Timeouts: cfg.Timeouts.Timeouts}
 	s.conns = conn.NewSet(conns, s.own, s.serve)
 	s.statsCache = newStatsCache(cfg.Locks, cfg.Timeouts.Stats)
-	s.countProblem = cfg.Metrics.Problem // a nil recorder counts nothing
+	s.countProblem = cfg.Metrics.Problem // a nil recorder does not count
 	cfg.Metrics.Observe(s.conns.Apps)
 	s.about = wire.AppendAbout(nil, cfg.Version, cfg.AllowForce, cfg.Lacking)
 	s.http = &fasthttp.Server{
@@ -58,13 +58,13 @@ func New(cfg Config) *Server {
 		NoDefaultDate:                true,
 		NoDefaultContentType:         true,
 		SecureErrorLogMessage:        true,
-		// Package conn keeps the limit: its refusal is a proper answer.
+		// Package conn enforces the limit, because its refusal is a proper answer.
 		Concurrency: conns.MaxServed() + 1,
 	}
 	return s
 }
 
-// Start listens and serves. If it fails, it leaves nothing behind.
+// Start listens and serves. If it fails, it closes everything.
 func (s *Server) Start(ctx context.Context) error {
 	if err := s.cfg.check(); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (s *Server) TCPAddr() net.Addr { return addrOf(s.tcp) }
 // AdminAddr is the address of the admin listener, or nil.
 func (s *Server) AdminAddr() net.Addr { return addrOf(s.admin) }
 
-// textOf is an address for the log, where JSON would show its parts.
+// textOf is an address as text, because a JSON log would show its parts.
 func textOf(a net.Addr) any {
 	if a == nil {
 		return nil
@@ -144,9 +144,9 @@ func addrOf(ln net.Listener) net.Addr {
 	return ln.Addr()
 }
 
-// Stop accepts no more connections, gives pending calls a while for their answer, ends event streams,
-// and closes the rest. Drain package lease before, so that clients can leave. Stop it after: it hears
-// of each end.
+// Stop accepts no more connections, waits a limited time for the answers of running calls, ends event
+// streams, and closes the rest. Package lease must be drained before, so that clients can leave, and
+// stopped after it, because it is notified of each session's end.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	s.conns.BeginStop()
@@ -165,7 +165,7 @@ func (s *Server) endReason() lease.EndReason {
 	return lease.EndDropped
 }
 
-// quietLogger takes the log of fasthttp: connection errors.
+// quietLogger receives the log of fasthttp, which contains connection errors.
 type quietLogger struct{ log *slog.Logger }
 
 func (l quietLogger) Printf(format string, args ...any) {

@@ -11,7 +11,7 @@ import (
 
 const sessionsPath = "/v1/sessions/"
 
-// maxSessionEvents is more than a session's locks by default: all may be lost at once.
+// maxSessionEvents is more than the default limit of a session's locks, because all may be lost at once.
 const maxSessionEvents = 1 << 17
 
 func (k *call) routeSessions() *wire.Problem {
@@ -31,7 +31,7 @@ func (k *call) routeSessions() *wire.Problem {
 	return k.deleteSession(string(id))
 }
 
-// openSession is POST /v1/sessions: the connection turns into an event stream.
+// openSession is POST /v1/sessions. It turns the connection into an event stream.
 func (k *call) openSession() *wire.Problem {
 	o, p := wire.ParseSession(k.Query, k.ctx.Request.Body())
 	if p != nil {
@@ -70,14 +70,14 @@ func (k *call) stream(st *conn.Stream) {
 	k.ctx.Hijack(func(net.Conn) { st.Serve() })
 }
 
-// deleteSession is DELETE /v1/sessions/{id}. It answers when everything is released.
+// deleteSession is DELETE /v1/sessions/{id}. It answers when all locks are released.
 func (k *call) deleteSession(id string) *wire.Problem {
 	if p := k.noInput(); p != nil {
 		return p
 	}
 	s, err := k.srv.locks.Session(id)
 	if err != nil {
-		return wire.Problemf(wire.CodeSessionEnded, "no session lives under this id")
+		return wire.Problemf(wire.CodeSessionEnded, "there is no session with this id")
 	}
 	left := k.begin(true)
 	select {

@@ -76,6 +76,7 @@ func TestInvalidSeveralKeys(t *testing.T) {
 		`{"keys":"a"}`:                       "keys is a string",
 		`{"keys":{"a":1}}`:                   "keys is an object",
 		`{"keys":["a",1]}`:                   "keys[1] is a number",
+		`{"keys":["a"],"limit":2}`:           "limit is only for a lock that is acquired alone, with PUT",
 		`{"keys":[["a"]]}`:                   "keys[0] is an array",
 		`{"keys":["a",null]}`:                "keys[1] is null",
 		`{"keys":["a",""]}`:                  "keys[1] has 0 bytes",

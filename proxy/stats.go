@@ -9,14 +9,14 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// statsCache keeps the last count of the whole database: a count may read every lock.
+// statsCache keeps the last count of the whole database, because a count may read every lock.
 type statsCache struct {
 	locks Locks
-	fresh time.Duration // a count is repeated at least so long
-	// turn is held to count or to read the last count. It guards the fields below.
+	fresh time.Duration // the least time for which a count is repeated
+	// turn is held to count or to read the last count. It guards the following fields.
 	turn chan struct{}
 
-	until time.Time // the end of its time
+	until time.Time // the end of the repetition
 	stats store.Stats
 	err   error
 }
@@ -25,11 +25,11 @@ func newStatsCache(locks Locks, fresh time.Duration) *statsCache {
 	return &statsCache{locks: locks, fresh: fresh, turn: make(chan struct{}, 1)}
 }
 
-// statsRest times its own duration a count is repeated: counting takes at most a tenth of the time.
+// statsRest: a count is repeated for this multiple of its duration, so counting takes at most a tenth of the time.
 const statsRest = 9
 
-// count returns the last count if it is fresh, or counts. Failures are repeated, too. A count goes on
-// if its caller hangs up: such callers must not keep the database busy.
+// count returns the last count if it is fresh, or counts. Failures are repeated, too. A count continues if
+// its caller leaves, because such callers must not keep the database busy.
 func (c *statsCache) count(ctx context.Context) (store.Stats, error) {
 	select {
 	case c.turn <- struct{}{}:
@@ -66,4 +66,23 @@ func (k *call) stats() *wire.Problem {
 		return k.failed(err)
 	}
 	return k.answerLong(wire.AppendStats(k.buffer(), counted, r, k.srv.cfg.Namespace))
+}
+
+// metrics is GET /metrics, with its query. The connection is polled, because the call may take long.
+func (k *call) metrics() *wire.Problem {
+	if p := k.only(methodsGet); p != nil {
+		return p
+	}
+	k.begin(false)
+	k.srv.cfg.MetricsHandler(k.ctx)
+	k.c.EndCall()
+	r := &k.ctx.Response
+	if r.IsBodyStream() {
+		return nil // it is not completely in memory
+	}
+	p := k.roomFor(len(r.Body()))
+	if p != nil {
+		r.Header.Del("Content-Encoding") // the problem is sent uncompressed
+	}
+	return p
 }

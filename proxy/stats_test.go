@@ -16,7 +16,7 @@ import (
 
 func stat(namespace, name string, held, expired, waiting, seconds, longest int64) store.Stat {
 	return store.Stat{
-		Namespace: namespace, Name: name, Held: held, Expired: expired, Waiting: waiting,
+		Namespace: namespace, Name: name, Held: held, Shared: held / 2, Expired: expired, Waiting: waiting,
 		Average: time.Duration(seconds) * time.Second / time.Duration(max(1, held)), Longest: time.Duration(longest) * time.Second,
 	}
 }
@@ -34,8 +34,8 @@ func line(name, text string, held, expired, waiting, average, longest int) strin
 	if waiting >= 0 {
 		waits = fmt.Sprintf(`"waiting":%d,`, waiting)
 	}
-	return fmt.Sprintf(`{"namespace":%s,"held":%d,"expired":%d,%s"average_held_ms":%d,"longest_held_ms":%d}`,
-		strings.Replace(text, ":", `,"`+name+`":`, 1), held, expired, waits, average, longest)
+	return fmt.Sprintf(`{"namespace":%s,"held":%d,"shared":%d,"expired":%d,%s"average_held_ms":%d,"longest_held_ms":%d}`,
+		strings.Replace(text, ":", `,"`+name+`":`, 1), held, held/2, expired, waits, average, longest)
 }
 
 func TestStats(t *testing.T) {
@@ -44,8 +44,8 @@ func TestStats(t *testing.T) {
 	order, account := line("type", `"shop":"order"`, 10, 1, 5, 3000, 9000), line("type", `"bank":"account"`, 4, 0, 0, 1000, 2000)
 	none, cart := line("type", `"shop":""`, 3, 0, 1, 20000, 50000), line("type", `"shop":"cart"`, 0, 2, 0, 0, 0)
 	ours, theirs := line("pod", `"shop":"web-0"`, 13, 3, -1, 6923, 50000), line("pod", `"bank":"web-0"`, 6, 1, -1, 34000, 199000)
-	const all = `{"held":19,"expired":4,"waiting":7,"average_held_ms":15473,"longest_held_ms":199000,`
-	const own = `{"held":13,"expired":3,"waiting":6,"average_held_ms":6923,"longest_held_ms":50000,`
+	const all = `{"held":19,"shared":9,"expired":4,"waiting":7,"average_held_ms":15473,"longest_held_ms":199000,`
+	const own = `{"held":13,"shared":6,"expired":3,"waiting":6,"average_held_ms":6923,"longest_held_ms":50000,`
 	list := func(types, pods string) string { return `"types":[` + types + `],"pods":[` + pods + `]}` }
 	full := all + list(order+","+account+","+none+","+cart+","+line("type", `null:"_others"`, 2, 1, 1, 100000, 199000), ours+","+theirs)
 	for query, want := range map[string]string{
@@ -62,7 +62,7 @@ func TestStats(t *testing.T) {
 		}
 	}
 	empty := start(t)
-	if a := empty.dial().do("GET", "/v1/stats", ""); a.text != `{"held":0,"expired":0,"waiting":0,"average_held_ms":0,"longest_held_ms":0,"types":[],"pods":[]}` {
+	if a := empty.dial().do("GET", "/v1/stats", ""); a.text != `{"held":0,"shared":0,"expired":0,"waiting":0,"average_held_ms":0,"longest_held_ms":0,"types":[],"pods":[]}` {
 		t.Error(a.text)
 	}
 }

@@ -43,11 +43,11 @@ const (
 // callSpan is the span of a call. Without a Tracer it is nil, and its methods do nothing.
 type callSpan struct {
 	trace.Span
-	// ctx has the span, and the baggage of the call.
+	// ctx contains the span, and the baggage of the call.
 	ctx context.Context
 	// traceparent identifies the span.
 	traceparent string
-	// problem is the code of the answer, empty for none.
+	// problem is the code of the answer, empty without a problem.
 	problem string
 }
 
@@ -69,11 +69,11 @@ func (k *call) newSpan(name, route, key string) *callSpan {
 	return &callSpan{Span: span, ctx: ctx, traceparent: tracing.Format(span.SpanContext())}
 }
 
-// maxState is the most bytes of a tracestate (W3C). Each span and batch keeps a copy, so a long one
-// could exceed what a collector takes.
+// maxState limits the bytes of a tracestate (W3C). Each span and batch keeps a copy, so a long one could
+// exceed what a collector accepts.
 const maxState = 512
 
-// remote is the context that the app sent. A malformed or repeated traceparent counts as absent.
+// remote is the trace context that the app sent. A malformed or repeated traceparent counts as absent.
 func (k *call) remote() context.Context {
 	ctx := context.Background()
 	if len(k.baggage) > 0 {
@@ -103,7 +103,7 @@ func transport(k conn.Kind) attribute.KeyValue {
 	return semconv.NetworkTransportTCP
 }
 
-// appendType appends the type of a lock. Keys without a colon have none.
+// appendType appends the type of a lock. Keys without a colon have no type.
 func appendType(attrs []attribute.KeyValue, name string) []attribute.KeyValue {
 	if name == "" {
 		return attrs
@@ -111,10 +111,10 @@ func appendType(attrs []attribute.KeyValue, name string) []attribute.KeyValue {
 	return append(attrs, tracing.Type.String(name))
 }
 
-// off: nothing is recorded.
+// off reports that the span is not recorded.
 func (x *callSpan) off() bool { return x == nil || !x.IsRecording() }
 
-// setAcquire notes the request. fallback is the TTL if neither the request nor a session has one.
+// setAcquire records the request. fallback is the TTL if neither the request nor a session has one.
 func (x *callSpan) setAcquire(r *lease.Request, s Session, fallback time.Duration) {
 	if x.off() {
 		return
@@ -133,10 +133,10 @@ func (x *callSpan) setAcquire(r *lease.Request, s Session, fallback time.Duratio
 	}
 }
 
-// maxSpanKeys limits the keys of a span: thousands of spans are in memory while a collector hangs.
+// maxSpanKeys limits the keys of a span, because thousands of spans are in memory if a collector does not answer.
 const maxSpanKeys = 16
 
-// setKeys notes the keys, and their type if it is the same.
+// setKeys records the keys, and their type if all have the same.
 func (x *callSpan) setKeys(keys []string) {
 	if x.off() {
 		return
@@ -160,13 +160,13 @@ func (x *callSpan) setClaim(token int64, s Session) {
 	if x.off() {
 		return
 	}
-	if token != 0 { // else it is claimed by a request id
+	if token != 0 { // otherwise it is claimed by a request id
 		x.SetAttributes(tracing.Token.Int64(token))
 	}
 	x.setSession(s)
 }
 
-// setRelease notes the request. force: it breaks the lock.
+// setRelease records the request. force: it breaks the lock.
 func (x *callSpan) setRelease(r *lease.ReleaseRequest, force bool) {
 	switch {
 	case x == nil:
@@ -219,14 +219,14 @@ func (x *callSpan) setResult(result string) {
 	}
 }
 
-// setProblem notes that the answer is a problem: the last one counts.
+// setProblem records that the answer is a problem. The last one counts.
 func (x *callSpan) setProblem(code string) {
 	if x != nil {
 		x.problem = code
 	}
 }
 
-// end ends the span: the answer is built. Only a failure of the sidecar is an error.
+// end ends the span, because the answer is built. Only a failure of the sidecar is an error.
 func (x *callSpan) end(status int) {
 	if x == nil {
 		return
@@ -244,8 +244,8 @@ func (x *callSpan) end(status int) {
 	x.End()
 }
 
-// traceparent is what the call passes on: its span's context, else the app's if valid. Fields of later
-// versions are left out: long or no UTF-8, they would fail the whole batch.
+// traceparent is the trace context that the call passes on: its span's, or the app's if valid. It omits
+// fields of later versions, because long ones or invalid UTF-8 would fail the whole batch.
 func (k *call) traceparent() string {
 	if k.span != nil {
 		return k.span.traceparent
@@ -253,7 +253,7 @@ func (k *call) traceparent() string {
 	if k.traces != 1 {
 		return ""
 	}
-	return tracing.Known(string(k.trace[:min(len(k.trace), 56)])) // a byte more than is known: the rest need not be kept
+	return tracing.Known(string(k.trace[:min(len(k.trace), 56)])) // one byte more than the known fields suffices to detect further ones
 }
 
 func (k *call) logger() *slog.Logger { return tracing.Logger(k.srv.log, k.traceparent()) }

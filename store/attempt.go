@@ -6,32 +6,32 @@ import "time"
 type Attempt struct {
 	Key string
 	ID  AttemptID
-	// Undelivered: the caller tells nobody of a grant that it finds (Cancel), so another instance
-	// may still give it back as Undelivered.
+	// Undelivered: the caller does not report a grant that a Cancel finds. So another instance may still hand
+	// the lock back as Undelivered.
 	Undelivered bool
 }
 
 // Ask is one attempt to get one key.
 type Ask struct {
 	Attempt
-	// Lease is the asker's renewed lease. A session's lock is held under it; a bind:ttl waiter
-	// keeps its place by it. An Acquire with a TTL does not look at it.
+	// Lease is the asker's renewed lease. A session's lock is held under this lease, and a waiter needs it to
+	// keep its queue position. An Acquire with a TTL that does not wait ignores it.
 	Lease LeaseID
-	// TTL above zero asks for a bind:ttl lock: the grant makes an unrenewed lease that lasts so
-	// long. Zero: it is held under Lease.
+	// TTL above zero asks for a bind:ttl lock: the grant makes an unrenewed lease with this lifetime. With
+	// zero, the lock is held under Lease.
 	TTL time.Duration
-	// MinHold above zero keeps the key for so long after the grant, whatever becomes of its holder.
+	// MinHold above zero keeps the key for so long after the grant, even if the holder releases it or dies.
 	MinHold time.Duration
 	// Wait: if the key is held, the attempt is queued.
 	Wait bool
-	// Skip: as a waiter it wants the result, not the lock, when the holder releases with the
-	// Outcome Success. A Shared ask has none.
+	// Skip: if the holder releases with the Outcome Success, this waiter gets the result instead of the lock.
+	// A Shared ask cannot skip.
 	Skip bool
-	// Shared asks for a share: any number of shared holders have the key together. Only an engine with
-	// the Trait Shared is asked for one.
+	// Shared asks for a share, so several shared holders may have the key at a time. Only an engine with the
+	// Trait Shared gets such asks.
 	Shared bool
-	// Limit above zero is for a Shared ask: at most so many holders have the key together. While a key
-	// has shared holders or shared waiters, they all name the same limit, or none.
+	// Limit above zero limits how many shared holders the key may have. Shared holders and shared waiters of
+	// a key all name the same limit, or no limit.
 	Limit int
 	// Session and Owner are shown with the holder.
 	Session, Owner string
@@ -45,66 +45,65 @@ type Ask struct {
 type Outcome uint8
 
 const (
-	// Held: somebody else has the lock, or a Shared ask would overtake a waiter or exceed its Limit;
-	// nothing changed.
+	// Held: another holder has the lock, or a Shared ask would overtake a waiter or exceed its Limit. Nothing
+	// changed.
 	Held Outcome = iota + 1
-	// Granted: the lock is the attempt's.
+	// Granted: the attempt has the lock.
 	Granted
-	// Queued: the attempt stands in line.
+	// Queued: the attempt is in the queue.
 	Queued
-	// Gone: the attempt has neither the lock nor a place in line.
+	// Gone: the attempt neither has the lock nor waits for it.
 	Gone
 	// LeaseLost: the asker's own lease is expired or dead; nothing changed.
 	LeaseLost
-	// RowLocked: somebody keeps the key's row locked; nothing changed.
+	// RowLocked: another transaction keeps the key's row locked; nothing changed.
 	RowLocked
 	// Skipped: the attempt waited, and the holder released with Success, so the work is done.
 	Skipped
-	// Quiet: the store grants nothing until ExpiresIn is over, because a failover may have forgotten
-	// grants. Only an ask that does not wait; nothing changed.
+	// Quiet: the store grants nothing until ExpiresIn is over, because a failover may have forgotten grants.
+	// Only an ask that does not wait gets this answer. Nothing changed.
 	Quiet
-	// LimitMismatch: the key has shared holders or shared waiters, and they name another Limit (that of
-	// the Lock) than this Shared ask; nothing changed. Those whose lease has expired are reaped first.
+	// LimitMismatch: the key's shared holders or shared waiters name another Limit (the Lock shows it) than
+	// this Shared ask. Nothing changed. Shared waiters with an expired lease are reaped first.
 	LimitMismatch
 )
 
-// Answer tells what became of an attempt.
+// Answer says what became of an attempt.
 type Answer struct {
 	Outcome Outcome
 	// Token and AcquiredAt are those of the grant (Granted).
 	Token      int64
 	AcquiredAt time.Time
-	// Slot is the share's (Granted): see [Share].
+	// Slot is the slot of the share (Granted): see [Share].
 	Slot int
-	// ExpiresIn is how long the grant's lease or its hold lasts (Granted), at least: in an answer
-	// since the question, in news from now. Or how long nothing is granted (Quiet).
+	// ExpiresIn has two meanings. Granted: how long the grant's lease or its hold lasts at least, counted
+	// from the question in an answer, and from now in news. Quiet: how long the store grants nothing.
 	ExpiresIn time.Duration
-	// Lock is who has it (Held, Queued, LimitMismatch), with at most [BlockersShown] of its Holders. For
-	// Queued, Holder.ExpiresIn and NextEnd may be zero or less: a holder's lease is about to be reaped.
+	// Lock shows the holder (Held, Queued, LimitMismatch), with at most [BlockersShown] of its Holders. For
+	// Queued, Holder.ExpiresIn and NextEnd may be zero or less: then a holder's lease is about to be reaped.
 	Lock Lock
-	// Position is the queue position, 1 for the first, of an ask that waits (Queued), or that a
-	// Cancel gave up (Gone). Zero: not known.
+	// Position is the queue position of a waiting ask (Queued), or of a wait that a Cancel ended (Gone). The
+	// first position is 1. Zero means unknown.
 	Position int
 	// Result is JSON, or nil, from the holder's release (Skipped).
 	Result []byte
-	// HandedBy is the W3C trace context of the release that handed the lock to this waiter
-	// (Granted), or empty.
+	// HandedBy is the W3C trace context of the release that handed the lock to this waiter (Granted), or empty.
 	HandedBy string
-	// Cohort are the waiters directly behind one that got its lock by a hand-off, in their order, if they
-	// wait under the same lease and only for the lock, all exclusively. Their sidecar may give them the lock one after the
-	// other, each under the next token, without asking the store: see Claim.Served.
+	// Cohort are the waiters directly behind a waiter that got its lock by a hand-off, in queue order. They
+	// wait under the same lease for an exclusive lock, and do not skip. Their sidecar may give each of them
+	// the lock in turn, under the next token, without asking the store: see Claim.Served.
 	Cohort []HalfID
-	// GrantedFor is how long ago, by the store's clock, a waiter's grant was made (Granted).
+	// GrantedFor is the age of a waiter's grant by the store's clock (Granted).
 	GrantedFor time.Duration
 }
 
-// News tells that a waiter was granted its lock by a hand-off, or was skipped. If the Answer has no
-// Outcome, the waiter should be checked now; then only the first half of the ID need be there
-// (HalfID). With Signals or an Event it is about something else. A grant that only another instance
-// can tell of comes with the ID only, without Key and Lease.
+// News reports that a waiter was granted its lock by a hand-off, or was skipped. If the Answer has no
+// Outcome, the caller should check the waiter now; the ID may then contain only its first half (HalfID).
+// News with Signals or an Event is not about a waiter. If the grant was made by another instance, the news
+// may contain only the ID, without Key and Lease.
 type News struct {
 	Attempt
-	// Lease is the lease under which it waited.
+	// Lease is the lease under which the attempt waited.
 	Lease  LeaseID
 	Answer Answer
 	// Signals: there are signals for holders of this instance.

@@ -48,7 +48,7 @@ const (
 	FeatureShared  = "shared"  // the Trait Shared
 )
 
-// UnsupportedError: the engine lacks a capability.
+// UnsupportedError says that the engine lacks a capability.
 type UnsupportedError struct {
 	// Capability is its name among the features of GET /v1.
 	Capability string
@@ -66,45 +66,44 @@ type Lister interface {
 
 // Waiters is an engine that can read queues.
 type Waiters interface {
-	// Waiting reads waiters, ordered by the bytes of their keys, and those of a key by their order in
-	// the queue.
+	// Waiting reads waiters, ordered by the bytes of their keys. Waiters of one key are in queue order.
 	Waiting(ctx context.Context, query WaitQuery) ([]Waiting, error)
 }
 
-// Signaler is an engine that can tell a holder something.
+// Signaler is an engine that can send a request to a holder.
 type Signaler interface {
-	// Signal asks the holders of keys for something, and of a shared lock one or all. Claim statuses: Holds, UnknownToken (nobody
-	// holds the key), ClaimRowLocked. If it Holds:
-	//   - a Stop is noted in the lock. A session's holder will be told, and watchers hear of it if
-	//     there is a holder (a MinHold alone may keep the key). If only the reason is new, watchers may
-	//     not hear of it.
-	//   - a Break of a lock that no session claims (bind:ttl, or kept by its MinHold) is done. A Break
-	//     of a session's lock ends its MinHold at once, so that it is free at its lease's end even if
-	//     its sidecar is gone.
+	// Signal sends requests to the holders of keys. For a shared lock, a request is for one holder or for
+	// all. Claim statuses: Holds, UnknownToken (the key has no holder), ClaimRowLocked. After Holds:
+	//   - a Stop is noted in the lock. A session's holder is notified. Watchers are notified if there is a
+	//     holder (otherwise only a MinHold keeps the key). If only the reason is new, watchers may not be
+	//     notified.
+	//   - a Break ends a lock that no session claims (bind:ttl, or kept by its MinHold). A Break of a
+	//     session's lock ends its MinHold at once. So the key is free at the end of the lease even if its
+	//     sidecar is gone.
 	Signal(ctx context.Context, signals []Signal) ([]ClaimStatus, error)
-	// Signals returns what holders under these leases of this instance are asked for, again and
-	// again until it is acknowledged or the lease is dead.
+	// Signals returns the requests to holders under these leases of this instance. It returns a signal until
+	// the signal is acknowledged or the lease is dead.
 	Signals(ctx context.Context, leases []LeaseID) ([]Signal, error)
 	// Acknowledge forgets signals. Missing ones are no error.
 	Acknowledge(ctx context.Context, signals []SignalID) error
 }
 
-// Watcher is an engine that can tell what happens to a key.
+// Watcher is an engine that can report what happens to a key.
 type Watcher interface {
-	// Watch makes this instance hear, as news, the events of keys, until Unwatch or until the lease
-	// is dead: those of its own doing it may hear until it knows that. It may be repeated, also
-	// under another lease. It fails if the lease does not live.
+	// Watch reports the events of keys to this instance as news, until Unwatch or until the lease is dead.
+	// Events that this instance causes may be reported until it knows that the lease is dead. Watch may be
+	// repeated, also under another lease. It fails if the lease is not alive.
 	Watch(ctx context.Context, keys []string, lease LeaseID) error
-	// Unwatch ends that.
+	// Unwatch ends the watches of these keys.
 	Unwatch(ctx context.Context, keys []string) error
 }
 
-// Mover is an engine that can forget what it has confirmed, as by a failover to a server that knew
-// less. Its renewals name the leases of another history. Their sidecar verifies what it believes to
-// be held under them, moves that to a fresh lease, and revokes the old one with the rest.
+// Mover is an engine that can forget what it has confirmed, for instance by a failover to a server with older data.
+// Its renewals name the leases that were opened in another history. The sidecar then verifies the locks that it
+// believes to be held under these leases, moves them to a fresh lease, and revokes the old leases.
 type Mover interface {
-	// HeldUnder returns which of these keys' locks are held under renewed leases of this instance. Of a
-	// shared lock, there may be several grants.
+	// HeldUnder returns the locks of these keys that are held under renewed leases of this instance. A shared
+	// lock may have several grants.
 	HeldUnder(ctx context.Context, keys []string) (HeldGrants, error)
 	// Move moves locks and waits from one lease of this instance to another. Tokens and queue
 	// positions stay. A repeat is safe, and a late Move does nothing: a lock under a third lease
@@ -113,37 +112,36 @@ type Mover interface {
 	Move(ctx context.Context, from, to LeaseID, moves []Move) ([]ClaimStatus, error)
 }
 
-// Reaper is an engine whose expired leases do not vanish by themselves.
+// Reaper is an engine in which the rows of an expired lease stay until the lease is reaped.
 type Reaper interface {
-	// ReapInstance revokes the renewed leases of an instance that runs no more.
+	// ReapInstance revokes the renewed leases of an instance that no longer runs.
 	ReapInstance(ctx context.Context, instance string) error
-	// Sweep reaps leases that expired a while ago and deletes what only costs space. It may take
-	// minutes, in small steps with pauses; it ends with ctx. It is cheap if another instance does
-	// it now, or did a short while ago.
+	// Sweep reaps leases that expired a while ago and deletes rows that only cost space. It may take minutes,
+	// in small steps with pauses, and ends with ctx. If another instance sweeps now, or did recently, Sweep
+	// returns early.
 	Sweep(ctx context.Context) error
 }
 
 // Census is an engine that can count what it holds.
 type Census interface {
-	// Stats counts what the whole database holds, in all namespaces. It may read every lock, so it
-	// is for people and for one elected sidecar.
+	// Stats counts what the whole database holds, in all namespaces. It may read every lock, so only
+	// operators and one elected sidecar call it.
 	Stats(ctx context.Context) (Stats, error)
-	// Elect makes one instance of all that use the database, whatever their namespace, the one that
-	// reads Stats for all. It is elected, or elected again, for the term from now on; or it hears
-	// how long another instance still is. A term of zero gives the office up.
+	// Elect chooses the one instance that reads Stats for all instances of the database, in all namespaces.
+	// If it elects or re-elects the caller, the term begins now. Otherwise the answer says how long another
+	// instance remains elected. A term of zero resigns.
 	Elect(ctx context.Context, term time.Duration) (Election, error)
 }
 
-// Listener is an engine that pays for news, for instance with a connection.
+// Listener is an engine for which receiving news has a cost, for instance a connection.
 type Listener interface {
-	// Listen says whether this instance has leases, or soon will have: waiters, locks and watches
-	// need one. It does not block. A later ask that waits, or Watch, takes effect only when this
-	// instance hears news, if it can.
+	// Listen says whether this instance has leases, or soon will have: waiters, locks and watches need a lease. It
+	// does not block. A later Watch, or ask that waits, takes effect only when the engine receives news, if it can.
 	Listen(on bool)
 }
 
-// Immediate is an engine with the Trait Inline that takes single items of the most frequent
-// operations, without slices.
+// Immediate is an engine with the Trait Inline. Its most frequent operations also exist for a single item,
+// without slices.
 type Immediate interface {
 	AcquireOne(ctx context.Context, ask Ask) (Answer, error)
 	ReleaseOne(ctx context.Context, claim Claim) (Verdict, error)

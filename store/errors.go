@@ -2,13 +2,13 @@ package store
 
 import "errors"
 
-// Error is how a store fails.
+// Error is the error that a store returns.
 type Error struct {
 	// Op is the operation, in the words of [Store].
 	Op string
 	// Err is the cause.
 	Err error
-	// Unknown: the operation may have been carried out, wholly. When false, nothing was done.
+	// Unknown: the operation may have been carried out, then completely. If false, nothing was done.
 	Unknown bool
 }
 
@@ -21,14 +21,14 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Unavailable reports whether err says that the store could not work for now: a later try may help.
+// Unavailable reports whether the store cannot work at present. A later try may help.
 func Unavailable(err error) bool {
 	var e *Error
 	return errors.As(err, &e)
 }
 
-// OutcomeUnknown reports whether the operation that failed with err may have been carried out. Such
-// an attempt is repeated with the same AttemptID, or withdrawn.
+// OutcomeUnknown reports whether the failed operation may have been carried out. The caller repeats such an
+// attempt with the same AttemptID, or withdraws it.
 func OutcomeUnknown(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Unknown

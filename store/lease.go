@@ -12,24 +12,23 @@ type NewLease struct {
 	TTL time.Duration
 }
 
-// Renewal is what a Renew found.
+// Renewal is the result of a Renew.
 type Renewal struct {
 	// Kept are the leases that were extended.
 	Kept []LeaseID
 	// Signals: there are signals for holders under these leases.
 	Signals bool
-	// History is in which history they were extended, where there can be more than one.
+	// History is the history in which the leases were extended, if the engine can have several.
 	History History
-	// Reconcile are the Kept leases that were opened in another history: grants under them may be
-	// missing, and released ones be back. See [Mover].
+	// Reconcile are the Kept leases that were opened in another history. Grants under them may be missing,
+	// and released locks may be held again. See [Mover].
 	Reconcile []LeaseID
 }
 
-// History names all that a store has granted since it last may have forgotten something, as by a
-// failover to a server that knew less.
+// History names a period in which a store forgot nothing. A failover to a server with older data begins a new one.
 type History = uuid.UUID
 
-// HeldGrants are what HeldUnder found, and in which history.
+// HeldGrants is the result of HeldUnder, and its history.
 type HeldGrants struct {
 	Grants  []HeldGrant
 	History History
@@ -42,7 +41,7 @@ type HeldGrant struct {
 	Lease LeaseID
 }
 
-// Move names what is to be moved: a lock by its token, or by its id an attempt that waits or has
+// Move names what to move: a lock by its token, or an attempt by its id. The attempt may wait, or may have
 // got its lock meanwhile.
 type Move struct {
 	Attempt

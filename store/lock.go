@@ -2,64 +2,63 @@ package store
 
 import "time"
 
-// Lock is what is known of a key.
+// Lock is the state of a key.
 type Lock struct {
 	Key string
-	// Held: a living lease holds it, or a hold keeps it. The rest of the holder is only set then.
+	// Held: a living lease holds the key, or a pending hold keeps it. Only then is the rest of the holder set.
 	Held bool
-	// Shared: shared holders have it. Token, Holder and Stopping are those of the one that was granted
-	// first.
+	// Shared: shared holders have the key. Token, Holder and Stopping are those of the oldest grant.
 	Shared bool
-	// Expired: the key is not held, and the lease of the grant under Token ended before a release.
-	// Zero Token: none is remembered.
+	// Expired: the key is not held, and the lease of the grant under Token ended before a release. If Token
+	// is zero, the store remembers no grant.
 	Expired     bool
 	Token       int64
 	Holder      Holder
 	QueueLength int
 	// Stopping is set when the holder was asked to stop.
 	Stopping *Stopping
-	// Limit is the one that all shared holders and shared waiters name; zero: none. It is also set if an
-	// exclusive holder keeps the shared waiters waiting.
+	// Limit is the one that all shared holders and shared waiters name; zero means none. It is also set if
+	// only shared waiters exist, behind an exclusive holder.
 	Limit int
-	// HoldersCount is how many shared holders there are, and Holders are the first of them, at most
-	// [HoldersShown], in the order of their tokens.
+	// HoldersCount is the number of shared holders. Holders are the first of them in token order, at most
+	// [HoldersShown].
 	HoldersCount int
 	Holders      []Share
 	// NextEnd is the smallest ExpiresIn of all shared holders.
 	NextEnd time.Duration
 }
 
-// HoldersShown is the most shared holders that a Lock shows, and BlockersShown those of an Answer.
+// HoldersShown limits the shared holders that a Lock shows, BlockersShown those that an Answer shows.
 const (
 	HoldersShown  = 100
 	BlockersShown = 8
 )
 
-// Share is one holder of a shared lock.
+// Share is one shared holder of a lock.
 type Share struct {
 	Token int64
-	// Slot is the smallest number from 0 on that no other holder had when it was granted, if there is a
-	// Limit. Else it is zero.
+	// Slot is the smallest number from 0 on that no other holder had at the time of the grant. Without a
+	// Limit, Slot is zero.
 	Slot int
 	// Stopping is set when this holder was asked to stop.
 	Stopping *Stopping
 	Holder
 }
 
-// Holder is who has a lock.
+// Holder describes the holder of a lock.
 type Holder struct {
 	Instance, Pod string
-	// Session is its public name, empty for bind:ttl.
+	// Session is the session's public name. It is empty for bind:ttl.
 	Session, Owner string
 	// Lease holds the lock; Renewed is false for bind:ttl.
 	Lease   LeaseID
 	Renewed bool
-	// HoldPending: it was released, or its lease has ended, and its MinHold keeps the key.
-	// ExpiresIn is then until the end of the hold.
+	// HoldPending: the lock was released, or its lease has ended, but its MinHold still keeps the key.
+	// ExpiresIn then counts to the end of the hold.
 	HoldPending bool
 	AcquiredAt  time.Time
 	HeldFor     time.Duration
-	// ExpiresIn is how long the key is kept if nobody renews or releases anything.
+	// ExpiresIn is how long the key stays held without a further renewal or release.
 	ExpiresIn   time.Duration
 	Data        []byte
 	Traceparent string
@@ -67,45 +66,45 @@ type Holder struct {
 
 // Query selects held locks.
 type Query struct {
-	// Instance limits to locks granted by that instance, shared ones to those with a holder of it;
-	// empty: all.
+	// Instance selects locks that were granted by that instance, and shared locks with a holder of that
+	// instance. Empty selects all.
 	Instance string
-	// Prefix limits to keys that begin with it.
+	// Prefix selects keys that begin with it.
 	Prefix string
-	// After limits to keys behind this one; empty: from the start.
+	// After selects keys that sort after it; empty starts at the first key.
 	After string
-	// Limit is the most locks to return, at least 1.
+	// Limit is the greatest number of locks to return, at least 1.
 	Limit int
 }
 
 // WaitQuery selects waiters.
 type WaitQuery struct {
-	// Key limits to the queue of one key; empty: all.
+	// Key selects the queue of one key; empty selects all queues.
 	Key string
-	// Prefix limits to keys that begin with it.
+	// Prefix selects keys that begin with it.
 	Prefix string
-	// After limits to waiters behind this one; zero: from the start.
+	// After selects waiters after this one; zero starts at the first waiter.
 	After QueuePlace
-	// Limit is the most waiters to return, at least 1.
+	// Limit is the greatest number of waiters to return, at least 1.
 	Limit int
 }
 
-// QueuePlace is where a waiter stands. Unlike its position, it stays while others leave the queue.
+// QueuePlace identifies a waiter in a queue. It does not change when other waiters leave, unlike Waiting.Position.
 type QueuePlace struct {
 	Key string
-	// Order grows along the queue.
+	// Order grows from the head of the queue to its end.
 	Order int64
 }
 
 // Waiting is a waiter whose lease lives.
 type Waiting struct {
 	QueuePlace
-	// Position is 1 for the first of the key.
+	// Position in the key's queue; the first is 1.
 	Position            int
 	Pod, Session, Owner string
 	Shared              bool
 	Limit               int
-	// WaitingFor is how long it has been in the queue.
+	// WaitingFor is how long the waiter has been in the queue.
 	WaitingFor  time.Duration
 	Traceparent string
 }

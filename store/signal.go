@@ -2,38 +2,37 @@ package store
 
 import "time"
 
-// SignalKind is what a holder is asked for.
+// SignalKind is what a signal requests from a holder.
 type SignalKind uint8
 
 const (
-	// Stop: come to an end, and release.
+	// Stop asks the holder to finish its work and release.
 	Stop SignalKind = iota + 1
-	// Break: give the lock up at once.
+	// Break makes the holder lose the lock at once.
 	Break
 )
 
-// SignalID names a signal that is on its way to a holder.
+// SignalID names a signal that is not acknowledged yet.
 type SignalID int64
 
-// Signal asks the holder of a key for something.
+// Signal is a request to the holder of a key.
 type Signal struct {
 	ID   SignalID // set by the store
 	Kind SignalKind
 	Key  string
-	// Token is the grant that is meant. Signals sets it; a Signal call means whoever holds the key,
-	// if it is zero: all holders of a shared lock.
+	// Token names the grant. Signals sets it. In a Signal call, zero means each present holder of the key.
 	Token int64
-	// Reason is for people; nil: none was given.
+	// Reason is text for people; nil means none.
 	Reason *string
-	// At is when it was asked for, by the store's clock.
+	// At is the time of the request, by the store's clock.
 	At time.Time
 }
 
 // Stopping says that the holder of a lock was asked to stop.
 type Stopping struct {
-	// Reason is for people; nil: none was given.
+	// Reason is text for people; nil means none.
 	Reason *string
-	// At is when it was first asked for, by the store's clock. A later request changes the reason only.
+	// At is the time of the first request, by the store's clock. A later request changes only the reason.
 	At time.Time
 }
 
@@ -41,13 +40,13 @@ type Stopping struct {
 type EventKind uint8
 
 const (
-	// EventAcquired: it was granted, under Token. A read tells more.
+	// EventAcquired: the key was granted, under Token. A Get shows the details.
 	EventAcquired EventKind = iota + 1
-	// EventReleased: its holder released it. It may still be kept: see MinHold.
+	// EventReleased: the holder released the key. A MinHold may still keep it.
 	EventReleased
-	// EventExpired: its holder's lease was reaped.
+	// EventExpired: the holder's lease was reaped.
 	EventExpired
-	// EventStopping: its holder was asked to stop.
+	// EventStopping: the holder was asked to stop.
 	EventStopping
 )
 
@@ -60,6 +59,6 @@ type Event struct {
 	// Outcome and Result are those of the release (EventReleased).
 	Outcome ReleaseOutcome
 	Result  []byte
-	// Stopping is set by a EventStopping.
+	// Stopping is set for EventStopping.
 	Stopping *Stopping
 }

@@ -1,11 +1,14 @@
 package store
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 )
 
-// TypeOf is the type of a key: the part before the first colon, empty if there is none.
+// TypeOf returns the type of a key: the part before the first colon, or an empty string without a colon.
 func TypeOf(key string) string {
 	before, _, found := strings.Cut(key, ":")
 	if !found {
@@ -14,44 +17,72 @@ func TypeOf(key string) string {
 	return before
 }
 
-// Stats is what a database holds. Lists are ordered by Held, the most first, and have at most
-// [StatLines] lines. A last line, with the Name [Others] and no Namespace, is the sum of the rest.
+// Stats counts the contents of a database. Each list is ordered by Held, descending, and has at most
+// [StatLines] lines. If there are more, a last line named [Others], without Namespace, sums the rest.
 type Stats struct {
 	Types []Stat
 	Pods  []Stat // Waiting is zero
 }
 
-// StatLines is the most lines of a list of Stats, without the one of the others.
+// StatLines limits the lines of a list of Stats. The line for [Others] does not count.
 const StatLines = 1000
 
-// Others names the line of all that have none.
+// Others names the line that sums the locks without a line of their own.
 const Others = "_others"
 
 // Stat counts the locks of one type, or of one pod. Each holder of a shared lock counts as one.
 type Stat struct {
-	// Namespace is that of the keys; Name the type of the keys, see [TypeOf], or the pod.
+	// Namespace is the namespace of the keys. Name is the type of the keys (see [TypeOf]), or the pod.
 	Namespace, Name string
-	// Held are held now. Expired are those whose holder's lease is past its end and not reaped yet.
-	// Waiting are queued.
-	Held, Expired, Waiting int64
-	// Average and Longest are how long those that are Held have been held.
+	// Held counts present holders, and Shared those of them that share a lock. Expired counts holders whose lease has expired but is not reaped yet.
+	// Waiting counts waiters.
+	Held, Shared, Expired, Waiting int64
+	// Average and Longest say how long the Held locks have been held.
 	Average, Longest time.Duration
 }
 
-// Plus is the line of the locks of both, under the name of s.
+// Plus returns the sum of both lines, under the name of s.
 func (s Stat) Plus(o Stat) Stat {
 	held := s.Held + o.Held
-	if held > 0 { // the sum of the times may be too long for a duration
+	if held > 0 { // the sum of the times may overflow a duration
 		s.Average = time.Duration((float64(s.Average)*float64(s.Held) + float64(o.Average)*float64(o.Held)) / float64(held))
 	}
-	s.Held, s.Expired, s.Waiting = held, s.Expired+o.Expired, s.Waiting+o.Waiting
+	s.Held, s.Shared = held, s.Shared+o.Shared
+	s.Expired, s.Waiting = s.Expired+o.Expired, s.Waiting+o.Waiting
 	s.Longest = max(s.Longest, o.Longest)
 	return s
 }
 
-// Election is what became of an Elect.
+// Top sums lines up that have the same names, and returns those with the most locks in their order. If there are more than limit, a
+// last line is the sum of the others, also of those that were summed up before.
+func Top(lines []Stat, limit int) []Stat {
+	sums := map[[2]string]Stat{}
+	for _, s := range lines {
+		names := [2]string{s.Namespace, s.Name}
+		sums[names] = s.Plus(sums[names])
+	}
+	rest := [2]string{"", Others}
+	others, some := sums[rest]
+	delete(sums, rest)
+	all := slices.SortedFunc(maps.Values(sums), func(a, b Stat) int {
+		return cmp.Or(
+			cmp.Compare(b.Held, a.Held), cmp.Compare(b.Waiting+b.Expired, a.Waiting+a.Expired),
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	if len(all) <= limit && !some {
+		return all
+	}
+	top := min(len(all), limit)
+	for _, s := range all[top:] {
+		others = others.Plus(s)
+	}
+	others.Namespace, others.Name = "", Others
+	return append(all[:top:top], others)
+}
+
+// Election is the result of Elect.
 type Election struct {
 	Elected bool
-	// Left is how long the term of who is elected lasts.
+	// Left is the rest of the elected instance's term.
 	Left time.Duration
 }

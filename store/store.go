@@ -1,52 +1,51 @@
-// Package store says what a lock store must do, whatever is behind it: an embedded map
-// (store/memory) or a PostgreSQL database (store/postgres).
+// Package store defines what a lock store must do. Its engines are store/memory, an embedded map, and
+// store/postgres, a PostgreSQL database.
 //
 // # Words
 //
-// A lease says "alive until T". Any number of locks are held under one renewed lease; each bind:ttl
-// lock has an unrenewed lease of its own. A lock is a key that is free, or held by a lease under a
-// grant. A grant is one successful acquisition: a fencing token, and an AttemptID that the asker
-// made before it asked. A waiter is an asker in a key's FIFO queue, known by the same AttemptID.
+// A lease says "alive until T". Many locks are held under one renewed lease; each bind:ttl lock has an
+// unrenewed lease of its own. A lock is a key that is free, or held by a lease under a grant. A grant is
+// one successful acquisition: it has a fencing token, and an AttemptID that the asker made before it asked
+// the store. A waiter is an asker in a key's FIFO queue, and has the same AttemptID.
 //
-// A lock has one exclusive holder, or any number of shared ones. A share is a grant of its own, with its
-// token, lease and data. With a limit, the key is a semaphore: at most so many shares are held at a time,
-// and each has a slot, a number that no other holder has.
+// A lock has one exclusive holder, or any number of shared ones. A share is the grant of one shared holder,
+// with a token, a lease and data of its own. If a limit is given, the key is a semaphore: the shares never
+// exceed the limit, and each share has a slot, a number that no other holder has.
 //
-// A missing lease is dead; ids are never used again, so death is final. A lease past its expiry is
-// not dead yet: its holder may be renewing it in this moment. To reap a lease is to declare it
-// dead. Only so do locks leave an owner that did not release them.
+// A missing lease is dead. Death is final, because ids are never used again. A lease past its expiry is not
+// dead yet, because its holder may be renewing it now. To reap a lease is to declare it dead. Only then
+// does a lock leave an owner that did not release it.
 //
-// A lock with a MinHold keeps its key until the hold is over, even if it was released or its lease
-// is dead. The hold is pending then: the key counts as held, though nobody can claim it, and goes
-// to the first living waiter afterwards.
+// A lock with a MinHold keeps its key until the hold is over, even if the lock was released or its lease is
+// dead. Such a hold is pending: the key counts as held, but no claim on it is right. After the hold, the
+// first living waiter gets the key.
 //
 // # What every store promises
 //
-//  1. At most one unexpired grant of a key, judged by the store's own clock; or shares alone, never
-//     more than their limit, with different slots. An expired share counts until it is reaped.
-//  2. The tokens of a key strictly grow in the order of its grants, over both modes, through releases,
+//  1. At most one unexpired grant of a key exists at any time, by the store's own clock; or only shares,
+//     never more than their limit, with different slots. An expired share counts until it is reaped.
+//  2. The tokens of a key strictly grow in the order of its exclusive and shared grants, through releases,
 //     restarts and sweeps.
-//  3. Nothing is reported as granted before it is committed.
-//  4. A key with living waiters is never free: a release, a cancel or a reap hands it to the first of
-//     them (the hand-off), and if that one is shared, to all directly behind it that fit: shared ones
-//     up to the limit. The same happens to the waiters of a shared lock whenever one at the head fits.
-//     Nobody is granted a key while an earlier living waiter waits. A skipped waiter waits no more. An
-//     engine may tell with a hand-off which waiters are next (the cohort): see Answer.Cohort.
-//  5. An operation may be repeated. With the same AttemptID, an Acquire finds what the first one did;
-//     a repeated Release finds the lock released or in other hands and changes nothing.
+//  3. A grant is reported only after its commit.
+//  4. A key with living waiters is never free. A release, a cancel or a reap hands the key to the first
+//     living waiter (the hand-off). If this waiter is shared, the shared waiters directly behind it get
+//     shares too, up to the limit. A shared lock also grants its first waiters as soon as they fit. An
+//     earlier living waiter is never overtaken. A skipped waiter leaves the queue. An engine may name the
+//     next waiters in a hand-off (the cohort): see Answer.Cohort.
+//  5. An operation may be repeated. With the same AttemptID, an Acquire finds the result of the first one.
+//     A repeated Release changes nothing.
 //
-// Every operation takes many items and answers each, in their order. Callers name a key only once among
-// the items of one call. Asks that wait, Check, Cancel and Withdraw are the exceptions: several
-// attempts may name the same key, and asks that wait are queued in their order. If somebody else keeps
-// an item's row locked for long (an operator's open transaction), only that item is answered with
-// RowLocked or ClaimRowLocked: nothing was done for it, and the caller asks again for it alone.
+// Every operation takes many items and answers each, in their order. The items of one call name different
+// keys. Asks that wait, Check, Cancel and Withdraw are the exceptions: several attempts may name the same
+// key, and asks that wait are queued in their order. If another transaction keeps an item's row locked for
+// long (for instance an operator's open one), the store does nothing for this item and answers RowLocked or
+// ClaimRowLocked. The caller then asks again for this item alone.
 //
 // # Core and capabilities
 //
-// Every engine implements [Store]. Capabilities that only some engines have are interfaces: [Lister],
-// [Waiters], [Signaler], [Watcher], [Mover], [Reaper], [Census], [Listener] and [Immediate]. Callers ask for
-// them with [As]. The suite store/storetest tests every engine against this page, with the cases of its
-// capabilities and traits.
+// Every engine implements [Store]. Some engines also have capabilities, which are interfaces: [Lister],
+// [Waiters], [Signaler], [Watcher], [Mover], [Reaper], [Census], [Listener] and [Immediate]. [As] finds
+// them. The suite store/storetest tests that each engine keeps the promises of this page.
 package store
 
 import (
@@ -58,96 +57,94 @@ import (
 // LeaseID names a lease. It is random and never used again. The zero value names no lease.
 type LeaseID = uuid.UUID
 
-// AttemptID names one attempt to get one key, from before the store is asked until the grant ends.
-// It is random, or derived from a request_id.
+// AttemptID names one attempt to get one key, from the first question until the grant ends. It is random,
+// or derived from a request_id.
 type AttemptID = uuid.UUID
 
-// HalfID is the first half of an AttemptID, by which a waiter is told to look.
+// HalfID is the first half of an AttemptID. News may name a waiter only by this half.
 type HalfID [8]byte
 
-// HalfOf is the first half of an attempt's id.
+// HalfOf returns the first half of an attempt's id.
 func HalfOf(id AttemptID) HalfID { return HalfID(id[:8]) }
 
 // Identity is the sidecar that uses a store.
 type Identity struct {
 	// Namespace separates keys: locks of different namespaces never meet.
 	Namespace string
-	// Instance is this run of the sidecar: the pod and something random.
+	// Instance names one run of a sidecar: the pod's name and a random part.
 	Instance string
 	// Pod is the pod (or host) that the sidecar serves.
 	Pod string
 }
 
-// Store is what every engine can do: it grants locks. All methods are safe for concurrent use.
-// Errors are judged with [Unavailable] and [OutcomeUnknown].
+// Store is the core that every engine implements. All methods are safe for concurrent use. [Unavailable]
+// and [OutcomeUnknown] classify its errors.
 type Store interface {
-	// Start makes the store usable. It fails at once on what can never work. If a server cannot be
-	// reached, the store goes on trying, and Ready says so. ctx limits Start only.
+	// Start makes the store usable. It returns an error at once if the configuration can never work. If only
+	// the server is unreachable, the store keeps trying, and Ready reports an error. ctx limits Start only.
 	//
-	// news is called with hand-offs to waiters, signals to holders and events of watched keys,
-	// after the commit, from any goroutine. It must not block. News is a hint that may be lost;
-	// Check, Signals and Get are the truth. nil: nobody needs news.
+	// The store calls news with hand-offs to waiters, signals to holders and events of watched keys, after
+	// the commit, from any goroutine. news must not block. News is a hint that may be lost, so Check, Signals
+	// and Get decide. A nil func means that no news is needed.
 	Start(ctx context.Context, news func(News)) error
-	// Stop ends what runs in the background and gives up all connections. It blocks. It may be
-	// called repeatedly, and before Start.
+	// Stop ends the background work and closes all connections. It blocks. It may be called repeatedly, and
+	// before Start.
 	Stop()
-	// Ready is nil if operations have a chance to succeed, else why not. It does not ask the server.
+	// Ready is nil if operations may succeed now; otherwise the error says why not. It does not ask the server.
 	Ready() error
-	// Traits tells callers how to use this store well now. If Polls changes, news of [EveryWait] follows.
+	// Traits says how callers use this store well now. If Polls changes, news of [EveryWait] follows.
 	Traits() Traits
 
 	// OpenLeases makes renewed leases that live for their TTL from now on.
 	OpenLeases(ctx context.Context, leases []NewLease) error
-	// Renew extends the leases that are alive by their TTL, in one statement. It returns those that
-	// it extended, also with an error. Without an error, a lease that is not among them is expired
-	// or dead: it must never be trusted again.
+	// Renew extends the living leases among these by their TTL, in one statement. It returns those that it
+	// extended, also with an error. If there is no error, each of the other leases is expired or dead, and
+	// the caller must never trust it again.
 	Renew(ctx context.Context, leases []LeaseID) (Renewal, error)
-	// Revoke declares a sidecar's own leases dead, expired or not, and hands off or frees what they
-	// held. The waiters that were queued under them are dropped. A key whose MinHold is not over is
-	// kept until it is.
+	// Revoke declares a sidecar's own leases dead, expired or not. It hands off or frees the keys that they
+	// held, and drops the waiters under them. A MinHold that is not over still keeps its key.
 	Revoke(ctx context.Context, leases []LeaseID) error
 
-	// Acquire takes each key that is free, or whose holder's lease is dead or can be reaped. An ask
-	// that waits is queued if its key is held; it needs a living Lease, also for bind:ttl, which
-	// keeps the queue position. The asks of one call all wait, or none does. Outcomes: Granted,
-	// Held or (if it waits) Queued, LeaseLost, RowLocked, Quiet, LimitMismatch.
+	// Acquire takes each key that is free, or whose holder's lease is dead or can be reaped. An ask that
+	// waits is queued if its key is held. Such an ask needs a living Lease, also for bind:ttl, because the
+	// lease keeps the queue position. Either all asks of a call wait, or none. Outcomes: Granted, Held or (if
+	// it waits) Queued, LeaseLost, RowLocked, Quiet, LimitMismatch.
 	Acquire(ctx context.Context, asks []Ask) ([]Answer, error)
-	// Check tells what became of waiters, and reaps expired leases that hold their keys. Outcomes:
-	// Granted, Queued, Skipped, Gone. A skipped waiter is remembered, with the result, until Cancel.
+	// Check returns what became of waiters, and reaps expired leases that hold their keys. Outcomes: Granted,
+	// Queued, Skipped, Gone. The store remembers a skipped waiter, with the result, until Cancel.
 	Check(ctx context.Context, waits []Attempt) ([]Answer, error)
-	// Cancel takes waiters out of their queues. Outcomes: Gone; Granted for one that got its lock
-	// before: it holds it, and the caller decides; Skipped for one that was skipped before: it is
-	// forgotten now; RowLocked. If the attempt was repeated through another instance, what that
-	// instance keeps is left alone: that is Gone here.
+	// Cancel takes waiters out of their queues. Outcomes: Gone; Granted if the waiter got its lock before (the lock
+	// stays held, and the caller decides); Skipped if it was skipped before (the store forgets it now); RowLocked. If
+	// the attempt was repeated through another instance, Cancel leaves what that instance keeps, and answers Gone.
 	Cancel(ctx context.Context, waits []Attempt) ([]Answer, error)
-	// Withdraw frees what attempts hold or wait for, if their outcome is unknown. It blocks until an
-	// attempt that is in flight in the store is decided. It does not see an attempt that has not reached
-	// the store yet: callers withdraw once more, twice the store's timeout after the attempt; by then the
-	// store refuses it. If the attempt was repeated through another instance, what that instance has is
-	// left alone: its queue position, a bind:ttl lock that it may have delivered, and a key that its
+	// Withdraw frees what attempts with an unknown outcome hold or wait for. It blocks until the store has
+	// decided an attempt that is in flight. An attempt that has not reached the store yet is not found.
+	// Therefore callers withdraw once more, twice the store's timeout after the attempt, when the store
+	// refuses the attempt. If the attempt was repeated through another instance, Withdraw leaves what that
+	// instance has: its queue position, a bind:ttl lock that it may have delivered, and a key that its
 	// MinHold keeps. A grant whose lease ended before counts as expired. Outcomes: Gone, RowLocked.
 	Withdraw(ctx context.Context, attempts []Attempt) ([]Outcome, error)
 
-	// Release frees locks, or hands them to the first living waiter. With the Outcome Success,
-	// waiters that asked for it are skipped, in the same transaction. If the MinHold is not over,
-	// the lock is released and the key is kept. If a claim is right and its lease has Expired,
-	// Release ends the grant too: a renewal in flight must not keep the lock for nobody. Repeated
-	// with its Lease, a Release sends its news again; without one, it may.
+	// Release frees locks, or hands them to the first living waiter. With the Outcome Success, waiters with
+	// Skip are skipped in the same transaction. If the MinHold is not over, the lock is released but the key
+	// stays kept. If the lease of a right claim has Expired, Release ends the grant too, because otherwise a
+	// renewal in flight could keep the lock without an owner. A repeated Release sends its news again if the
+	// claim names a Lease; otherwise it may.
 	Release(ctx context.Context, claims []Claim) ([]Verdict, error)
-	// Amend checks that locks are held under their tokens, and changes their data and, for bind:ttl
-	// locks, their remaining time. It may turn an exclusive lock into a share.
+	// Amend checks that locks are held under their tokens. It changes their data, and the remaining time of
+	// bind:ttl locks. It may turn an exclusive lock into a share.
 	Amend(ctx context.Context, changes []Change) ([]Verdict, error)
 	// Get reads locks.
 	Get(ctx context.Context, keys []string) ([]Lock, error)
 }
 
-// Traits are differences between engines that their users may profit from.
+// Traits are properties in which engines differ and which callers use.
 type Traits struct {
-	// Inline: operations take microseconds and never block, so batching would only be a detour.
+	// Inline: operations take microseconds and never block, so callers do not batch them.
 	Inline bool
-	// Polls: news of waiters that other instances granted does not arrive now, so waits must be
-	// checked every poll interval.
+	// Polls: news of waiters that other instances granted does not arrive now. So callers check waits every
+	// poll interval.
 	Polls bool
-	// Shared: it grants shares. It never changes.
+	// Shared: the engine grants shares. It never changes.
 	Shared bool
 }

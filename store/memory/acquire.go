@@ -6,7 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Acquire takes each key that can be had now.
+// Acquire takes each available key.
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	if err := s.usable(ctx, "Acquire"); err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func (s *Store) AcquireOne(ctx context.Context, ask store.Ask) (answer store.Ans
 	return answer, nil
 }
 
-// ask gives the answer in its place: it is long, and a copy takes time.
+// ask writes into answer, because copying the large struct takes time.
 func (o *operation) ask(s *Store, ask *store.Ask, answer *store.Answer) {
 	sh := o.ns.shard(ask.Key)
 	sh.mu.Lock()
@@ -47,7 +47,7 @@ func (o *operation) ask(s *Store, ask *store.Ask, answer *store.Answer) {
 			return
 		}
 	}
-	own, ok := o.ownLease(ask, now) // nil: none is needed
+	own, ok := o.ownLease(ask, now) // nil if the ask needs no lease
 	if !ok {
 		answer.Outcome = store.LeaseLost
 		return
@@ -60,11 +60,11 @@ func (o *operation) ask(s *Store, ask *store.Ask, answer *store.Answer) {
 	o.grant(r, &a, now).granted(answer, now)
 }
 
-// join reports whether an asker can have a share beside others, else it answers.
+// join reports whether an asker can have a share beside other holders. If not, it writes the answer.
 func (o *operation) join(s *Store, r *row, ask *store.Ask, own *lease, answer *store.Answer, now moment) bool {
 	h := r.heldBy(ask.ID, now)
 	switch {
-	case h != nil: // it was one of the first in line when a holder was reaped
+	case h != nil: // the reap of a holder granted the key to this waiter
 		h.grantedAgain(answer, s, now)
 	case ask.Shared && o.mismatch(r, ask.Limit, now):
 		answer.Outcome = store.LimitMismatch
@@ -80,8 +80,8 @@ func (o *operation) join(s *Store, r *row, ask *store.Ask, own *lease, answer *s
 	return false
 }
 
-// ownLease finds the asker's lease, and reports whether the ask may go on: only an Acquire of a
-// bind:ttl lock needs none.
+// ownLease finds the asker's lease, and reports whether the ask may go on. Only an Acquire of a bind:ttl
+// lock needs no lease.
 func (o *operation) ownLease(ask *store.Ask, now moment) (*lease, bool) {
 	if ask.TTL > 0 && !ask.Wait {
 		return nil, true
@@ -90,8 +90,8 @@ func (o *operation) ownLease(ask *store.Ask, now moment) (*lease, bool) {
 	return own, own != nil && own.renewed && own.alive(now)
 }
 
-// wait puts an asker in line, or finds it there. A place under a lease that has ended is lost, and may
-// have kept others waiting.
+// wait enqueues an asker, or finds it in the queue. A queue position is lost with its lease. Because that
+// waiter may have blocked others, letIn follows.
 func (o *operation) wait(s *Store, r *row, ask *store.Ask, own *lease, answer *store.Answer, now moment) {
 	w := r.queue.find(ask.ID)
 	if w != nil && (w.lease != own || !w.lease.alive(now)) {

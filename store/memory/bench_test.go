@@ -37,12 +37,12 @@ func ask(key string, lease store.LeaseID) store.Ask {
 func pair(ctx context.Context, s *memory.Store, asks []store.Ask, claims []store.Claim) error {
 	answers, err := s.Acquire(ctx, asks)
 	if err != nil || answers[0].Outcome != store.Granted {
-		return fmt.Errorf("%+v, %w", answers, err)
+		return fmt.Errorf("got %+v, %w", answers, err)
 	}
 	claims[0] = store.Claim{Key: asks[0].Key, Token: answers[0].Token, Lease: asks[0].Lease}
 	verdicts, err := s.Release(ctx, claims)
 	if err != nil || verdicts[0].Status != store.Holds {
-		return fmt.Errorf("%+v, %w", verdicts, err)
+		return fmt.Errorf("got %+v, %w", verdicts, err)
 	}
 	return nil
 }
@@ -59,7 +59,7 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	}
 }
 
-// Different keys of one lease, from all processors: nothing may make them meet.
+// Acquires of different keys under one lease, on all processors, must not wait for each other.
 func BenchmarkAcquireReleaseParallel(b *testing.B) {
 	s, lease := open(b, memory.NewSpace(), "a")
 	ctx := context.Background()
@@ -110,7 +110,7 @@ func BenchmarkHeld(b *testing.B) {
 	}
 }
 
-// A queue of many waiters: each hand-off is followed by a new waiter at the end.
+// A long queue: after each hand-off, a new waiter joins at the end.
 func BenchmarkHandOff(b *testing.B) {
 	for _, waiting := range []int{1, 10000} {
 		b.Run(fmt.Sprint(waiting), func(b *testing.B) {
@@ -145,7 +145,7 @@ func BenchmarkHandOff(b *testing.B) {
 	}
 }
 
-// A pair of a share, beside others that are held.
+// One share is acquired and released while others are held.
 func BenchmarkShared(b *testing.B) {
 	for _, others := range []int{0, 10, 999} {
 		for _, limit := range []int{0, 1000} {

@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// sizes is how much a namespace keeps.
+// sizes are the numbers of items that a namespace keeps.
 type sizes struct{ rows, visited, leases, waiting int }
 
 func (ns *namespace) sizes() (n sizes) {
@@ -28,8 +28,7 @@ func (ns *namespace) sizes() (n sizes) {
 	return n
 }
 
-// Operations on the same key must not leave anything behind, also if nobody ever
-// sweeps.
+// Repeated operations on one key leave nothing behind, even without sweeps.
 func TestSameKeyNeedsNoMore(t *testing.T) {
 	ctx := t.Context()
 	s := NewSpace().Open(store.Identity{})
@@ -69,7 +68,7 @@ func TestSameKeyNeedsNoMore(t *testing.T) {
 	}
 }
 
-// Sweep gives everything back, also the leases of an instance that died.
+// A sweep frees everything, also the leases of an instance that died.
 func TestSweepGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
@@ -81,7 +80,7 @@ func TestSweepGivesBack(t *testing.T) {
 		if err := s.OpenLeases(ctx, []store.NewLease{{ID: lease, TTL: time.Second}}); err != nil {
 			t.Fatal(err)
 		}
-		for i := range 100 { // every second one waits
+		for i := range 100 { // every second ask waits
 			ask := store.Ask{Attempt: store.Attempt{Key: fmt.Sprint(i / 2), ID: uuid.New()}, Lease: lease}
 			if i%4 == 0 {
 				ask.TTL = time.Second

@@ -14,8 +14,8 @@ import (
 // dead is the expiry of a reaped lease. No clock is before it, so a dead lease is also expired.
 const dead = math.MinInt64
 
-// deadLease stands for the lease of a grant that ended with it, or that was released before its hold
-// was over. The lease itself may live.
+// deadLease replaces the lease of a bind:ttl grant that ended, and of a grant that was released before its
+// hold was over. In the second case the real lease may live.
 var deadLease = func() *lease {
 	var l lease
 	l.expires.Store(dead)
@@ -24,18 +24,19 @@ var deadLease = func() *lease {
 
 type lease struct {
 	id store.LeaseID
-	// renewed leases belong to sidecars, the others to bind:ttl locks. These hold only key.
+	// renewed leases belong to sidecars. The others belong to one bind:ttl lock each, on key.
 	renewed bool
 	key     string
 	// by is the instance that opened a renewed lease.
 	by  *Store
 	ttl time.Duration
 
-	// mu is held for changes of the rest, so that renewals and reaps meet. Nothing is locked under it.
+	// mu guards changes of the following fields, so that renewals and reaps are ordered. No other mutex is
+	// locked under it.
 	mu sync.Mutex
-	// expires is in nanoseconds on the space's clock, or dead. It is read without mu.
+	// expires is in nanoseconds on the space's clock, or dead. Readers do not lock mu.
 	expires atomic.Int64
-	// signals are on their way to holders under this lease.
+	// signals are those that holders under this lease have not acknowledged.
 	signals []store.Signal
 }
 
@@ -43,7 +44,7 @@ func (l *lease) alive(now moment) bool { return l.expires.Load() > now.at }
 
 func (l *lease) dead() bool { return l.expires.Load() == dead }
 
-// remaining is how long the lease lasts; zero or less when it has expired.
+// remaining is how long the lease still lasts. It is zero or less after the expiry.
 func (l *lease) remaining(now moment) time.Duration {
 	e := l.expires.Load()
 	if e == dead {
@@ -52,7 +53,8 @@ func (l *lease) remaining(now moment) time.Duration {
 	return time.Duration(e - now.at)
 }
 
-// extend changes the end of a living lease, and revives no expired one. It also reports signals.
+// extend sets the expiry of a living lease. It never revives an expired one. It also reports whether there
+// are signals.
 func (l *lease) extend(now moment, until int64) (extended, signals bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,7 +65,7 @@ func (l *lease) extend(now moment, until int64) (extended, signals bool) {
 	return true, len(l.signals) > 0
 }
 
-// kill marks the lease dead. It reports that to one caller only.
+// kill marks the lease dead. It returns true for only one caller.
 func (l *lease) kill() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,14 +81,14 @@ func (l *lease) killLocked() bool {
 	return true
 }
 
-// reap marks the lease dead, if it has expired or in any case. It reports that to one caller only.
+// reap marks the lease dead if it has expired, or with anyway in any case. It returns true for only one caller.
 func (l *lease) reap(now moment, anyway bool) (died bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return (anyway || !l.alive(now)) && l.killLocked()
 }
 
-// leaseIndex finds leases by id. Dead leases are not in it.
+// leaseIndex finds leases by id. Dead leases are removed from it.
 type leaseIndex struct {
 	parts [16]leasePart
 }
@@ -115,7 +117,7 @@ func (x *leaseIndex) get(id store.LeaseID) *lease {
 	return p.byID[id]
 }
 
-// open adds a renewed lease. If it is there and alive, it is extended.
+// open adds a renewed lease, or extends a living one with this id.
 func (x *leaseIndex) open(id store.LeaseID, by *Store, ttl time.Duration, now moment) {
 	p := x.part(id)
 	p.mu.Lock()

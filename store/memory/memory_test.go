@@ -18,8 +18,8 @@ import (
 	"github.com/locksidecar/locksidecar/store/storetest"
 )
 
-// modelChecks is how often TestModel is played, if -rapid.checks does not say: states
-// such as a hold behind a hold are rare.
+// modelChecks is the number of runs of TestModel without -rapid.checks. Rare states, such as a hold
+// behind a hold, need many runs.
 const modelChecks = "2000"
 
 func TestMain(m *testing.M) {
@@ -38,7 +38,7 @@ func TestConformance(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Backend { return backend{memory.NewSpace()} })
 }
 
-// An engine need not have more than the core: what that promises does not depend on capabilities.
+// An engine may lack all capabilities. The core must keep its promises without them.
 func TestConformanceOfTheCore(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Backend { return core{backend{memory.NewSpace()}} })
 }
@@ -53,13 +53,13 @@ func (backend) Age(d time.Duration) { time.Sleep(d) } // virtual
 
 func TestModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// Hidden in a struct, because rapid asks a *testing.T for its deadline, which
-		// there is none of in virtual time.
+		// The struct hides *testing.T from rapid, which would ask for its deadline. Virtual time
+		// has no deadline.
 		storetest.RunModel(struct{ rapid.TB }{t}, 100*time.Millisecond, func() storetest.Aging { return backend{memory.NewSpace()} })
 	})
 }
 
-// acquire gets one key, which must be free.
+// acquire gets a key that must be free.
 func acquire(t *testing.T, s *memory.Store, ask store.Ask) store.Answer {
 	t.Helper()
 	answers, err := s.Acquire(t.Context(), []store.Ask{ask})
@@ -120,14 +120,14 @@ func TestLeaseEndsExactlyAtItsTTL(t *testing.T) {
 		}
 		time.Sleep(time.Minute - time.Nanosecond) // virtual, as all here
 		if !denied() {
-			t.Error("taken before its end")
+			t.Error("taken before the end of its TTL")
 		}
 		time.Sleep(time.Nanosecond)
 		if release(t, s, k, token) != store.Expired {
-			t.Error("not expired at its end")
+			t.Error("not expired at the end of its TTL")
 		}
 		if denied() {
-			t.Error("not free at its end")
+			t.Error("not free at the end of its TTL")
 		}
 	})
 }
@@ -142,14 +142,14 @@ func TestReleasedTokensAreForgotten(t *testing.T) {
 		release(t, s, released, token)
 		for range 60 {
 			if got := release(t, s, released, token); got != store.Released {
-				t.Fatalf("standing %d within the memory's time", got)
+				t.Fatalf("status %d before forgetAfter", got)
 			}
 			time.Sleep(4 * time.Second) // virtual
 			if err := s.Sweep(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if got := release(t, s, expired, other); got != store.Expired {
-				t.Fatalf("standing %d within the memory's time", got)
+				t.Fatalf("status %d before forgetAfter", got)
 			}
 		}
 		time.Sleep(2 * time.Minute)
@@ -157,7 +157,7 @@ func TestReleasedTokensAreForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 		if release(t, s, released, token) != store.UnknownToken || release(t, s, expired, other) != store.UnknownToken {
-			t.Error("remembered for ever")
+			t.Error("the token was never forgotten")
 		}
 		if again := acquire(t, s, released).Token; again <= other {
 			t.Errorf("token %d after %d", again, other)
@@ -165,7 +165,7 @@ func TestReleasedTokensAreForgotten(t *testing.T) {
 	})
 }
 
-// The hearer of news may use the store: no mutex is held.
+// The receiver of news may call the store, because no mutex is held.
 func TestNewsMayCallTheStore(t *testing.T) {
 	s, lease := open(t, memory.NewSpace(), "a")
 	served := 0
@@ -173,7 +173,7 @@ func TestNewsMayCallTheStore(t *testing.T) {
 		served++
 		k := store.Ask{Attempt: n.Attempt, Lease: n.Lease}
 		if got := release(t, s, k, n.Answer.Token); got != store.Holds {
-			t.Errorf("standing %d of the lock in the news", got)
+			t.Errorf("claim status %d of the lock in the news", got)
 		}
 	})
 	k := ask("k", lease)
@@ -187,11 +187,11 @@ func TestNewsMayCallTheStore(t *testing.T) {
 	}
 }
 
-func TestStoppedInstanceHearsNothing(t *testing.T) {
+func TestStoppedInstanceReceivesNoNews(t *testing.T) {
 	space := memory.NewSpace()
 	a, lease := open(t, space, "a")
 	b, waiting := open(t, space, "b")
-	b.OnNews(func(n store.News) { t.Errorf("heard %+v", n) })
+	b.OnNews(func(n store.News) { t.Errorf("news %+v", n) })
 	k := ask("k", lease)
 	token := acquire(t, a, k).Token
 	enqueue(t, b, ask("k", waiting))
@@ -199,8 +199,7 @@ func TestStoppedInstanceHearsNothing(t *testing.T) {
 	release(t, a, k, token)
 }
 
-// Leases that end while everybody is busy with them: whoever lives must be
-// served, whatever others leave behind.
+// Leases end while other goroutines use them. Every waiter whose lease is alive must be served.
 func TestStormOfExpiringLeases(t *testing.T) {
 	space := memory.NewSpace()
 	var wg sync.WaitGroup
@@ -223,8 +222,7 @@ func TestStormOfExpiringLeases(t *testing.T) {
 	}
 }
 
-// abandon gets a lock by a short or a long lease, and leaves it in one of
-// several ways.
+// abandon acquires a lock under a short or a long lease, and leaves it in one of several ways.
 func abandon(ctx context.Context, s *memory.Store, key, how int) error {
 	ttl := time.Millisecond
 	if how%2 == 0 {
@@ -240,7 +238,7 @@ func abandon(ctx context.Context, s *memory.Store, key, how int) error {
 		if time.Now().After(limit) {
 			return fmt.Errorf("never served: %+v", answers[0])
 		}
-		time.Sleep(50 * time.Microsecond) // between two questions
+		time.Sleep(50 * time.Microsecond) // between two polls
 		answers, err = s.Check(ctx, []store.Attempt{k.Attempt})
 	}
 	if err != nil {
@@ -251,7 +249,7 @@ func abandon(ctx context.Context, s *memory.Store, key, how int) error {
 	}
 	switch {
 	case ttl != time.Minute:
-		return nil // expires by itself
+		return nil // the lease expires
 	case how%4 == 0:
 		return s.Revoke(ctx, []store.LeaseID{lease})
 	default:

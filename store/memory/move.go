@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// HeldUnder returns which of these keys' locks are held under renewed leases of this instance.
+// HeldUnder returns the locks of these keys that are held under renewed leases of this instance.
 func (s *Store) HeldUnder(ctx context.Context, keys []string) (held store.HeldGrants, err error) {
 	if err := s.usable(ctx, "HeldUnder"); err != nil {
 		return held, err
@@ -23,7 +23,7 @@ func (s *Store) HeldUnder(ctx context.Context, keys []string) (held store.HeldGr
 	return held, nil
 }
 
-// Move puts locks and waiters under a lease of this instance under another one.
+// Move moves locks and waiters from one lease of this instance to another.
 func (s *Store) Move(ctx context.Context, from, to store.LeaseID, moves []store.Move) ([]store.ClaimStatus, error) {
 	if err := s.usable(ctx, "Move"); err != nil {
 		return nil, err
@@ -38,8 +38,8 @@ func (s *Store) Move(ctx context.Context, from, to store.LeaseID, moves []store.
 	return states, nil
 }
 
-// move moves what is of this row, which may be nil. Its shard is locked, so a reap of either
-// lease comes before, or sees the row as it is then.
+// move moves a lock or waiter of this row, which may be nil. The shard is locked, so a reap of either lease
+// comes either before this or sees the changed row.
 func (s *Store) move(r *row, from store.LeaseID, to *lease, m store.Move) store.ClaimStatus {
 	at := s.ns.space.now()
 	if to == nil || !to.alive(at) {
@@ -77,7 +77,7 @@ func (s *Store) move(r *row, from store.LeaseID, to *lease, m store.Move) store.
 	return store.Holds
 }
 
-// tokenOf is the token under which the row knows a lock.
+// tokenOf returns the token under which the row knows a lock.
 func (r *row) tokenOf(m store.Move) int64 {
 	if m.ID != (store.AttemptID{}) {
 		if h := r.attempt(m.ID); h != nil {

@@ -7,21 +7,21 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// indexAbove is the length from which a queue has an index. Shorter ones are faster without.
+// indexAbove is the length above which a queue has an index. Shorter queues are faster without one.
 const indexAbove = 16
 
 type waiter struct {
 	asker
 	order int64
-	// since is on the space's clock.
+	// since is a time on the space's clock.
 	since int64
 }
 
-// queue is the line of those who wait for a key. The zero queue is empty.
+// queue contains the waiters of a key. The zero queue is empty.
 type queue struct {
 	line []*waiter
 	last int64
-	// shared is how many of them ask for shares.
+	// shared counts the waiters for shares.
 	shared int
 	index  map[store.AttemptID]*waiter // nil in a short queue
 }
@@ -66,7 +66,7 @@ func (q *queue) find(grant store.AttemptID) *waiter {
 	return nil
 }
 
-// position is a waiter's place, 1 for the first.
+// position is a waiter's queue position, 1 for the first.
 func (q *queue) position(w *waiter) int { return q.at(w) + 1 }
 
 func (q *queue) at(w *waiter) int {
@@ -78,7 +78,7 @@ func (q *queue) at(w *waiter) int {
 
 func (q *queue) remove(w *waiter) {
 	q.forget(w)
-	if w == q.line[0] { // most leave from the front: nobody has to move
+	if w == q.line[0] { // the usual case: no other element moves
 		q.line[0] = nil
 		q.line = q.line[1:]
 		return

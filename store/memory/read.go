@@ -33,13 +33,13 @@ func (o *operation) get(key string) store.Lock {
 	}
 	now := o.ns.space.now()
 	if r.queue.len() > 0 && r.abandoned() {
-		// A reap is under way elsewhere. A reader must not see a key free that others wait for.
+		// A reap is under way elsewhere. Readers must not see a free key that has waiters.
 		o.settle(r, now)
 	}
 	return r.lock(now)
 }
 
-// abandoned reports whether a holder is dead, and no MinHold kept the key then.
+// abandoned reports whether a holder is dead and no MinHold keeps the key.
 func (r *row) abandoned() bool {
 	for h := range r.holders() {
 		if h.holdUntil == 0 && h.lease.dead() {
@@ -49,8 +49,8 @@ func (r *row) abandoned() bool {
 	return false
 }
 
-// List reads held locks in the order of their keys' bytes, one shard after the other, so not all at
-// one moment.
+// List reads held locks in the order of their keys' bytes. It reads one shard after the other, so the
+// result is not a snapshot.
 func (s *Store) List(ctx context.Context, q store.Query) ([]store.Lock, error) {
 	if err := s.usable(ctx, "List"); err != nil {
 		return nil, err
@@ -64,11 +64,11 @@ func (s *Store) List(ctx context.Context, q store.Query) ([]store.Lock, error) {
 	return p.locks, nil
 }
 
-// page collects the first locks of a list. It never keeps more than twice the limit.
+// page collects the first locks of a list. It never stores more than twice the limit.
 type page struct {
 	query store.Query
 	locks []store.Lock
-	// full says that keys behind last have no place.
+	// full: keys after last do not belong to the page.
 	full bool
 	last string
 }
@@ -88,7 +88,7 @@ func (p *page) collect(sh *shard, space *Space) {
 	}
 }
 
-// heldAt reports whether the key has a holder of an instance, or with an empty name of any.
+// heldAt reports whether the key has a holder of this instance, or with an empty name of any instance.
 func (r *row) heldAt(instance string, now moment) bool {
 	for h := range r.holders() {
 		if h.held(now) && (instance == "" || instance == h.by.id.Instance) {

@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// forgetAfter is how long a free key's last token is remembered.
+// forgetAfter is how long a free key's last token is kept.
 const forgetAfter = 5 * time.Minute
 
 // OpenLeases makes renewed leases.
@@ -72,7 +72,7 @@ func (s *Store) ReapInstance(ctx context.Context, instance string) error {
 	return nil
 }
 
-// Sweep reaps expired leases, and forgets keys that were free for long, unless another one runs.
+// Sweep reaps expired leases, and deletes the rows of keys that were free for long, unless another Sweep runs.
 func (s *Store) Sweep(ctx context.Context) error {
 	if err := s.usable(ctx, "Sweep"); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	return nil
 }
 
-// forget drops rows of keys that have been free for long, and settles rows of dead holders.
+// forget deletes rows of keys that have been free for long, and settles rows of dead holders.
 func (o *operation) forget(sh *shard) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -111,7 +111,7 @@ func (o *operation) forget(sh *shard) {
 	}
 }
 
-// reap declares a lease dead, if it has expired or in any case. finish visits its rows.
+// reap declares a lease dead if it has expired, or with anyway in any case. finish visits its rows.
 func (o *operation) reap(l *lease, now moment, anyway bool) {
 	if l.reap(now, anyway) {
 		o.ns.leases.remove(l.id)
@@ -119,8 +119,8 @@ func (o *operation) reap(l *lease, now moment, anyway bool) {
 	}
 }
 
-// settle brings a row up to date. An expired holder is reaped, and the key of a dead one goes to the
-// first living waiter. It reports whether nobody has the key or waits for it.
+// settle updates a row: it reaps an expired holder, and hands the key of a dead one to the first living
+// waiter. It reports whether the key has neither holder nor waiters.
 func (o *operation) settle(r *row, now moment) (free bool) {
 	if len(r.shares) > 0 {
 		return o.settleShares(r, now)
@@ -142,8 +142,8 @@ func (o *operation) settle(r *row, now moment) (free bool) {
 	return true
 }
 
-// pass hands a key on, and drops waiters that died just now, so that they are no longer counted. One of
-// them may have kept others from a share. It must not be left to the visit of its death, which will not find it.
+// pass hands a key on, and removes waiters that died just now. A removed waiter may have blocked others
+// from a share, so pass hands on again. The later visit of that death would no longer find the waiter.
 func (o *operation) pass(r *row, now moment) (granted bool) {
 	granted = o.handOff(r, now, "")
 	for (granted || len(o.reaped) > 0) && r.dropGone() && len(r.shares) > 0 {
@@ -152,17 +152,17 @@ func (o *operation) pass(r *row, now moment) (granted bool) {
 	return granted && r.taken()
 }
 
-// taken reports whether a key that was handed on has a holder: shares may have died at once.
+// taken reports whether a key that was handed on still has a holder. A new share's lease may have died at once.
 func (r *row) taken() bool { return len(r.shares) > 0 || r.lease != deadLease }
 
-// expired tells watchers of an end, unless it was told when the grant was released.
+// expired reports the end of a grant to watchers, unless its release was reported before.
 func (o *operation) expired(r *row, h *holder) {
 	if !h.released {
 		o.event(r, h.token, store.Event{Kind: store.EventExpired})
 	}
 }
 
-// ended reports whether a grant keeps the key no more. It reaps an expired lease.
+// ended reports whether a grant no longer keeps the key. It reaps an expired lease.
 func (o *operation) ended(h *holder, now moment) bool {
 	if h.held(now) {
 		return false
@@ -170,7 +170,7 @@ func (o *operation) ended(h *holder, now moment) bool {
 	if !h.lease.dead() {
 		o.reap(h.lease, now, false)
 	}
-	return h.lease.dead() // else a renewal came first
+	return h.lease.dead() // not dead if a renewal came first
 }
 
 // grant gives the key, or a share of it, to an asker.
@@ -185,9 +185,9 @@ func (o *operation) grant(r *row, a *asker, now moment) *holder {
 	return h
 }
 
-// handOff gives a key without an exclusive holder to the first living waiters that fit, and reports
-// whether there were any. If not, nobody waits, or the first does not fit. For a waiter whose lease has
-// expired, the reap decides. by is the trace context of the release that is the reason, or empty.
+// handOff gives a key without an exclusive holder to the first living waiters that fit. It reports whether
+// it granted any. For a waiter whose lease has expired, the reap decides. by is the trace context of the
+// release that caused the hand-off, or empty.
 func (o *operation) handOff(r *row, now moment, by string) (granted bool) {
 	if r.queue.len() > 0 {
 		o.dropDead(r, now)
@@ -220,8 +220,8 @@ func (o *operation) handOff(r *row, now moment, by string) (granted bool) {
 	return granted && r.taken()
 }
 
-// visitReaped hands off what dead leases held, and drops what waited or watched under them. This may
-// reap more leases: those of waiters whose turn it was.
+// visitReaped hands off the keys of dead leases, and removes waiters and watchers under them. This may reap
+// more leases, if the next waiters have expired too.
 func (o *operation) visitReaped() {
 	for len(o.reaped) > 0 {
 		reaped := o.reaped
@@ -249,9 +249,8 @@ func (o *operation) visitKey(key string) {
 	}
 }
 
-// visitEverywhere settles what leases held that are dead now, and shared keys for which they waited: that
-// may let others in. If a hold keeps a key, its waiters are told to look when it is over, because
-// they may know a later end.
+// visitEverywhere settles keys that a dead lease held, and shared keys for which it waited, because other waiters
+// may fit now. If a hold keeps a key, its waiters are notified to check again, because they may expect a later end.
 func (o *operation) visitEverywhere(reaped []*lease) {
 	for i := range o.ns.shards {
 		sh := &o.ns.shards[i]
@@ -269,7 +268,7 @@ func (o *operation) visitEverywhere(reaped []*lease) {
 	}
 }
 
-// settleReaped settles a row that a dead lease held, or waited for.
+// settleReaped settles a row that a dead lease held or waited for.
 func (o *operation) settleReaped(r *row, now moment) {
 	if len(r.shares) > 0 {
 		o.settleDead(r, now)

@@ -46,6 +46,9 @@ func (o *operation) release(s *Store, c *store.Claim) (v store.Verdict) {
 	if v.Status == store.Holds && c.Undelivered && !h.mayBeUndelivered(s, now) {
 		v.Status = store.OtherSession
 	}
+	if v.Status == store.Holds && c.Outcome != store.NoOutcome && c.Lease == (store.LeaseID{}) && len(r.shares) > 0 {
+		return store.Verdict{Status: store.IsShare}
+	}
 	switch expired := v.Status == store.Expired && h != nil; {
 	case v.Status == store.Holds:
 		if v.Lock.Key, v.Lock.Token = c.Key, c.Token; c.Lease == (store.LeaseID{}) {
@@ -58,46 +61,46 @@ func (o *operation) release(s *Store, c *store.Claim) (v store.Verdict) {
 		o.giveUp(r, h, now, c)
 	case expired && h.kept(now) && (!c.AtOnce || !h.lease.renewed || h.lease.id != c.Lease):
 		if !h.lease.dead() {
-			h.lease = deadLease // a renewal that is under way must not keep it
+			h.lease = deadLease // a renewal in flight must not keep the lock
 		}
 	case expired && (h.kept(now) || !h.lease.dead() || r.queue.len() > 0):
 		o.lapse(r, h, now, c.Traceparent)
 	case c.Outcome == store.Success && c.Lease != (store.LeaseID{}) && isPast(r, v.Status, c):
-		o.tellSkipped(r, now) // a repetition: those who were skipped may not have heard
+		o.tellSkipped(r, now) // a repeated release: the first notification of skipped waiters may be lost
 	}
 	return v
 }
 
-// isPast reports whether a claim is of a grant that was released.
+// isPast reports whether a claim names a grant that was released.
 func isPast(r *row, s store.ClaimStatus, c *store.Claim) bool {
 	return s == store.Released || s == store.UnknownToken && r != nil && c.Token < r.token
 }
 
-// giveUp ends a grant for its holder. Unless at once, a hold that is not over keeps the key.
+// giveUp ends a grant by release. A hold that is not over keeps the key, unless the claim says AtOnce.
 func (o *operation) giveUp(r *row, h *holder, now moment, c *store.Claim) {
 	if c.AtOnce || !h.kept(now) {
 		o.free(r, h, now, c.Traceparent)
 		return
 	}
 	o.leaveLease(h)
-	h.grant = store.AttemptID{} // ended, unlike that of an owner who is gone
+	h.grant = store.AttemptID{} // ended, unlike the grant of a dead owner
 	h.released, h.stopping = true, nil
 	o.tellAll(r, now)
 }
 
-// free ends a grant and its hold, by a release with a trace context or an empty one.
+// free ends a grant and its hold by a release. by is the release's trace context, or empty.
 func (o *operation) free(r *row, h *holder, now moment, by string) {
 	h.released = true
 	o.end(r, h, now, by)
 }
 
-// lapse ends a grant that nobody gave up. Later claims are told that it expired.
+// lapse ends a grant that was not released. Later claims are answered Expired.
 func (o *operation) lapse(r *row, h *holder, now moment, by string) {
 	o.expired(r, h)
 	o.end(r, h, now, by)
 }
 
-// end hands the key to the first waiters, or frees it. Notes for this grant alone end with it.
+// end hands the key to the first waiters, or frees it. A stop request to this grant ends with it.
 func (o *operation) end(r *row, h *holder, now moment, by string) {
 	o.leaveLease(h)
 	r.drop(h)
@@ -106,7 +109,7 @@ func (o *operation) end(r *row, h *holder, now moment, by string) {
 	}
 }
 
-// leaveLease ends what was only good for a grant.
+// leaveLease removes the lease of a bind:ttl grant, and signals to this grant.
 func (o *operation) leaveLease(h *holder) {
 	if l := h.lease; !l.renewed && l.kill() {
 		o.ns.leases.remove(l.id)
@@ -114,7 +117,7 @@ func (o *operation) leaveLease(h *holder) {
 	h.lease = deadLease
 }
 
-// Amend confirms locks, and changes their data and remaining time.
+// Amend checks locks, and changes their data and remaining time.
 func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verdict, error) {
 	if err := s.usable(ctx, "Amend"); err != nil {
 		return nil, err
@@ -143,7 +146,7 @@ func (o *operation) amend(s *Store, c *store.Change) store.Verdict {
 	if c.TTL > 0 && !h.lease.renewed {
 		before := h.lease.remaining(now)
 		if extended, _ := h.lease.extend(now, max(now.at+int64(c.TTL), h.holdUntil)); !extended {
-			return store.Verdict{Status: store.Expired} // it was reaped in this moment
+			return store.Verdict{Status: store.Expired} // reaped at this moment
 		}
 		if h.lease.remaining(now) < before {
 			o.tellFirst(r, now)
@@ -152,14 +155,16 @@ func (o *operation) amend(s *Store, c *store.Change) store.Verdict {
 	if c.SetData {
 		h.data = bytes.Clone(c.Data)
 	}
-	if c.Share && h == &r.holder {
-		h = r.downgrade(now)
+	if c.Share {
+		if h == &r.holder {
+			h = r.downgrade(now)
+		}
 		o.letIn(r, now)
 	}
 	return store.Verdict{Status: store.Holds, Lock: r.alone(h, now)}
 }
 
-// adopt makes the last served waiter the exclusive holder that others see.
+// adopt makes the last served waiter of a cohort the exclusive holder that others see.
 func (o *operation) adopt(r *row, c *store.Change) {
 	if len(c.Served) == 0 || c.Token <= r.token {
 		return
@@ -173,7 +178,7 @@ func (o *operation) adopt(r *row, c *store.Change) {
 	o.event(r, r.token, store.Event{Kind: store.EventAcquired})
 }
 
-// tellFirst tells the first living waiter to look again, because the lock ends earlier.
+// tellFirst notifies the first living waiter to check again, because the lock ends earlier.
 func (o *operation) tellFirst(r *row, now moment) {
 	for _, w := range r.queue.line {
 		if w.lease.alive(now) {
@@ -191,8 +196,8 @@ func (o *operation) tellAll(r *row, now moment) {
 	}
 }
 
-// standing judges a claim on a row or nil, and returns the grant that it is of. This is nil if the row
-// does not have it any more.
+// standing decides a claim on a row, which may be nil, and returns the claimed grant. The grant is nil if
+// the row no longer has it.
 func (s *Store) standing(r *row, c *store.Claim, now moment) (*holder, store.ClaimStatus) {
 	if r == nil {
 		return nil, store.UnknownToken
@@ -206,7 +211,7 @@ func (s *Store) standing(r *row, c *store.Claim, now moment) (*holder, store.Cla
 	return nil, r.past(c.Token)
 }
 
-// judge judges a claim on a grant. A session's lock may be under another lease of its instance: see Move.
+// judge decides a claim on a grant. A session's lock may be under another lease of its instance: see Move.
 func (s *Store) judge(h *holder, c *store.Claim, now moment) store.ClaimStatus {
 	switch {
 	case h.token == 0 || h.token != c.Token && (len(c.Served) == 0 || !store.OfGrant(h.token, c.Token)):

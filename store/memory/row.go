@@ -10,15 +10,15 @@ import (
 // asker is a waiter or holder of a key.
 type asker struct {
 	grant store.AttemptID
-	// by is the instance that asked.
+	// by is the instance that made the attempt.
 	by *Store
-	// lease is the asker's renewed lease; in a row, the lease that holds the key.
+	// lease is the asker's renewed lease. In a row it is the lease that holds the key.
 	lease *lease
 	// ttl above zero asks for a bind:ttl lock, hold above zero for a MinHold.
 	ttl, hold time.Duration
-	// skip: as a waiter it wants the result of a success, not the lock.
+	// skip: after a success, this waiter wants the result instead of the lock.
 	skip bool
-	// shared asks for a share; limit above zero for one of so many.
+	// shared asks for a share. limit above zero limits the number of shared holders.
 	shared                      bool
 	limit                       int
 	session, owner, traceparent string
@@ -44,43 +44,43 @@ func (s *Store) asker(ask *store.Ask, own *lease) asker {
 
 // holder is a grant of a key.
 type holder struct {
-	// asker got it. Its lease may be expired or dead. Its grant is zero when a hold keeps the key after
-	// the release.
+	// asker is the attempt that was granted. Its lease may be expired or dead. Its grant is zero if the lock
+	// was released and a hold keeps the key.
 	asker
-	// holdUntil is the end of a MinHold, in nanoseconds on the space's clock; zero: there is none.
+	// holdUntil is the end of a MinHold, in nanoseconds on the space's clock. Zero means no hold.
 	holdUntil int64
 	token     int64
 	acquired  time.Time
 	// handedBy is the trace context of the release that handed the key over, or empty.
 	handedBy string
-	// released: it ended by a release, also if a hold keeps the key.
+	// released: the grant ended by a release, even if a hold still keeps the key.
 	released bool
 	// stopping is set when the holder was asked to stop. It is only replaced as a whole.
 	stopping *store.Stopping
-	// repeated: the attempt was also granted at another instance.
+	// repeated: another instance made the same attempt and was answered Granted, too.
 	repeated bool
-	// slot is the share's, zero without a limit.
+	// slot is the slot of a share; zero without a limit.
 	slot int
 }
 
-// row is the state of a key. Its shard's mutex guards all fields.
+// row is the state of a key. The shard's mutex guards all fields.
 type row struct {
 	key   string
 	shard *shard
-	// holder is the exclusive one, or the last that there was; it tells then how the last grant ended. Its
-	// lease is nil when the key is free after a release. While there are shares, its lease is dead, and
-	// its token is that of the youngest share.
+	// holder is the exclusive holder, or the last one, which shows how its grant ended. Its lease is nil when
+	// the key is free after a release. While there are shares, its lease is dead, and its token is that of
+	// the youngest share.
 	holder
-	// shares are the shared holders, in the order of their tokens. A dead one is in the way of nobody.
+	// shares are the shared holders in token order. A dead one blocks no asker.
 	shares []*holder
-	// limit is that of the shares and of the shared waiters, while there are any.
+	// limit is the one that shares and shared waiters name, while there are any.
 	limit int
-	// freed is the time since which nobody holds the key, zero if unknown.
+	// freed is when the key became free; zero means held or unknown.
 	freed int64
 	queue queue
-	// skipped are waiters whose holder succeeded, until they are cancelled.
+	// skipped are waiters whose holder released with success. They stay until they are cancelled.
 	skipped map[store.AttemptID]*skip
-	// watchers are the instances that hear events, each under a lease.
+	// watchers are the instances that receive the key's events, each under a lease.
 	watchers map[*Store]*lease
 }
 
@@ -90,7 +90,7 @@ func (h *holder) held(now moment) bool { return h.lease != nil && h.lease.alive(
 // kept reports whether a MinHold keeps the key, with or without a holder.
 func (h *holder) kept(now moment) bool { return h.holdUntil > now.at }
 
-// attempt returns what an attempt was granted; nil: nothing, or it was released.
+// attempt returns the grant of an attempt. nil means that it was not granted, or was released.
 func (r *row) attempt(id store.AttemptID) *holder {
 	if r.grant == id && r.lease != nil {
 		return &r.holder
@@ -103,7 +103,7 @@ func (r *row) attempt(id store.AttemptID) *holder {
 	return nil
 }
 
-// heldBy returns what an attempt holds; nil: nothing.
+// heldBy returns the grant that an attempt holds now, or nil.
 func (r *row) heldBy(id store.AttemptID, now moment) *holder {
 	if h := r.attempt(id); h != nil && h.lease.alive(now) {
 		return h
@@ -111,7 +111,7 @@ func (r *row) heldBy(id store.AttemptID, now moment) *holder {
 	return nil
 }
 
-// take makes an asker the holder. A bind:ttl lock lasts for its hold at least.
+// take makes an asker the holder. A bind:ttl lock lasts at least as long as its hold.
 func (h *holder) take(a *asker, key string, ns *namespace, now moment) {
 	under := a.lease
 	if a.ttl > 0 {
@@ -127,8 +127,8 @@ func (h *holder) take(a *asker, key string, ns *namespace, now moment) {
 	h.released, h.stopping, h.repeated, h.handedBy = false, nil, false, ""
 }
 
-// cohort returns the waiters that the holder's sidecar may serve by itself: those directly behind it
-// that wait under the same lease, and for nothing but the lock.
+// cohort returns the waiters that the holder's sidecar may serve without the store. They are directly
+// behind the holder, wait under the same lease, and are exclusive without skip.
 func (r *row) cohort(ns *namespace) (cohort []store.HalfID) {
 	if !r.lease.renewed || r.holdUntil != 0 || len(r.watchers) > 0 {
 		return nil
@@ -139,7 +139,7 @@ func (r *row) cohort(ns *namespace) (cohort []store.HalfID) {
 		}
 		cohort = append(cohort, store.HalfOf(w.grant))
 	}
-	ns.space.tokens.Add(int64(len(cohort))) // theirs
+	ns.space.tokens.Add(int64(len(cohort))) // reserves their tokens
 	return cohort
 }
 
@@ -152,7 +152,7 @@ func (r *row) dropServed(served []store.AttemptID) {
 	}
 }
 
-// vacate removes the holder, not the token. If nobody released, a dead lease stays as the mark.
+// vacate removes the holder and keeps the token. If the lock was not released, a dead lease stays to mark this.
 func (r *row) vacate(now moment) {
 	ended := deadLease
 	if r.released {
@@ -168,20 +168,20 @@ func (h *holder) granted(answer *store.Answer, now moment) {
 	answer.ExpiresIn, answer.GrantedFor, answer.HandedBy = h.endsIn(now), h.heldFor(now), h.handedBy
 }
 
-// endsIn is how long the grant keeps the key if nobody does anything.
+// endsIn is how long the grant keeps the key without further operations.
 func (h *holder) endsIn(now moment) time.Duration {
 	return max(h.lease.remaining(now), time.Duration(h.holdUntil-now.at))
 }
 
-// grantedAgain is the answer to a repetition by the holder. Two instances may then have delivered
-// the same bind:ttl lock.
+// grantedAgain answers a repeated attempt of the holder. If another instance repeated it, two instances may
+// have delivered the same bind:ttl lock.
 func (h *holder) grantedAgain(answer *store.Answer, s *Store, now moment) {
 	h.repeated = h.repeated || h.by != s
 	h.granted(answer, now)
 }
 
-// mayBeUndelivered reports whether an instance may hand the lock back as undelivered. It may not if
-// another instance may have delivered it.
+// mayBeUndelivered reports whether an instance may hand the lock back as undelivered. It may not if another
+// instance may have delivered the lock.
 func (h *holder) mayBeUndelivered(s *Store, now moment) bool {
 	if h.lease.renewed || h.lease.dead() {
 		return h.by == s || !h.kept(now)
@@ -207,7 +207,7 @@ func (r *row) dequeue(w *waiter) {
 	r.tidy()
 }
 
-// dropGone drops what waited and watched under dead leases, and reports whether somebody waited.
+// dropGone removes waiters and watchers under dead leases, and reports whether it removed a waiter.
 func (r *row) dropGone() (left bool) {
 	waiting := r.queue.len()
 	r.queue.removeAll(func(w *waiter) bool { return w.lease.dead() })
@@ -225,10 +225,10 @@ func (r *row) dropGone() (left bool) {
 	return r.queue.len() < waiting
 }
 
-// tidy frees empty containers, and drops the row from the reap list if it has nothing to reap.
+// tidy frees empty containers, and removes the row from the reap list if a reap would find nothing there.
 func (r *row) tidy() {
 	if r.queue.len() == 0 {
-		r.queue = queue{last: r.queue.last} // the order goes on, for those who read it page by page
+		r.queue = queue{last: r.queue.last} // the order continues, because readers page by it
 	}
 	if len(r.skipped) == 0 {
 		r.skipped = nil

@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// holders are those of now, some of which may be dead.
+// holders yields the present holders, some of which may be dead.
 func (r *row) holders() iter.Seq[*holder] {
 	return func(yield func(*holder) bool) {
 		if len(r.shares) == 0 && r.lease != nil {
@@ -22,7 +22,7 @@ func (r *row) holders() iter.Seq[*holder] {
 	}
 }
 
-// addShare adds a share, which is to be taken.
+// addShare adds an empty share. The caller then calls take on it.
 func (r *row) addShare(limit int) *holder {
 	h := &holder{}
 	if limit > 0 {
@@ -58,7 +58,7 @@ func (r *row) shareAt(token int64) (i int, found bool) {
 	return slices.BinarySearchFunc(r.shares, token, func(h *holder, token int64) int { return cmp.Compare(h.token, token) })
 }
 
-// drop takes a share out of the row. An exclusive holder stays, for vacate.
+// drop removes a share from the row. An exclusive holder stays, for vacate.
 func (r *row) drop(h *holder) {
 	if i, found := r.shareAt(h.token); found {
 		r.shares = slices.Delete(r.shares, i, i+1)
@@ -66,14 +66,14 @@ func (r *row) drop(h *holder) {
 	}
 }
 
-// remember keeps the end of the youngest share, for later claims.
+// remember records how the youngest share ended, for later claims.
 func (r *row) remember(h *holder) {
 	if h.token == r.token {
 		r.released = h.released
 	}
 }
 
-// past judges a claim on a share that the row does not have any more.
+// past decides a claim on a share that the row no longer has.
 func (r *row) past(token int64) store.ClaimStatus {
 	switch {
 	case token != r.token:
@@ -85,7 +85,7 @@ func (r *row) past(token int64) store.ClaimStatus {
 	}
 }
 
-// dropDead takes out shares whose lease is dead, and whose MinHold is over.
+// dropDead removes shares whose lease is dead and whose MinHold is over.
 func (o *operation) dropDead(r *row, now moment) {
 	r.shares = slices.DeleteFunc(r.shares, func(h *holder) bool {
 		dead := h.lease.dead() && !h.kept(now)
@@ -97,7 +97,7 @@ func (o *operation) dropDead(r *row, now moment) {
 	})
 }
 
-// settleShares brings a row with shares up to date: see settle.
+// settleShares updates a row with shares: see settle.
 func (o *operation) settleShares(r *row, now moment) (free bool) {
 	for _, h := range r.shares {
 		o.ended(h, now)
@@ -105,7 +105,7 @@ func (o *operation) settleShares(r *row, now moment) (free bool) {
 	return o.settleDead(r, now)
 }
 
-// settleDead is that for the dead shares only: expired ones still count.
+// settleDead does so only for dead shares. Expired ones still count.
 func (o *operation) settleDead(r *row, now moment) (free bool) {
 	o.dropDead(r, now)
 	if o.pass(r, now) || len(r.shares) > 0 {
@@ -115,15 +115,15 @@ func (o *operation) settleDead(r *row, now moment) (free bool) {
 	return true
 }
 
-// letIn grants shares to the waiters at the head of the line that fit. A waiter before them is gone.
+// letIn grants shares to the waiters at the head of the queue that fit. Callers use it after a waiter left.
 func (o *operation) letIn(r *row, now moment) {
 	if len(r.shares) > 0 {
 		o.settleDead(r, now)
 	}
 }
 
-// fits reports whether an asker can have a key without an exclusive holder, if nobody is before it. It has
-// one share at most: a dead one that its hold keeps is in its way.
+// fits reports whether an asker at the head can have a key without an exclusive holder. An attempt has at
+// most one share, so its own dead share that a hold keeps blocks it.
 func (r *row) fits(a *asker) bool {
 	if a.shared {
 		return !r.full() && (len(r.shares) == 0 || r.attempt(a.grant) == nil)
@@ -133,13 +133,13 @@ func (r *row) fits(a *asker) bool {
 
 func (r *row) full() bool { return r.limit > 0 && len(r.shares) >= r.limit }
 
-// mayJoin reports whether a newcomer can have a share beside others.
+// mayJoin reports whether a new asker can have a share beside others.
 func (r *row) mayJoin(id store.AttemptID) bool {
 	return len(r.shares) > 0 && r.queue.len() == 0 && !r.full() && r.attempt(id) == nil
 }
 
-// mismatch reports whether shares or shared waiters name another limit. Waiters that have expired name
-// none: they are reaped.
+// mismatch reports whether shares or shared waiters name another limit. Expired waiters do not count:
+// mismatch reaps them.
 func (o *operation) mismatch(r *row, limit int, now moment) bool {
 	if r.limit == limit || len(r.shares)+r.queue.shared == 0 {
 		return false
@@ -156,7 +156,7 @@ func (o *operation) mismatch(r *row, limit int, now moment) bool {
 	return r.queue.shared > 0
 }
 
-// sharedLimit is the limit that shares and shared waiters name, zero if there are none.
+// sharedLimit is the limit that shares and shared waiters name; zero if there are none.
 func (r *row) sharedLimit() int {
 	if len(r.shares)+r.queue.shared == 0 {
 		return 0
@@ -164,7 +164,7 @@ func (r *row) sharedLimit() int {
 	return r.limit
 }
 
-// downgrade makes a share of the exclusive holder, with the limit of the living shared waiters.
+// downgrade turns the exclusive holder into a share, with the limit of the living shared waiters.
 func (r *row) downgrade(now moment) *holder {
 	limit := 0
 	if slices.ContainsFunc(r.queue.line, func(w *waiter) bool { return w.shared && w.lease.alive(now) }) {
@@ -177,7 +177,7 @@ func (r *row) downgrade(now moment) *holder {
 	return h
 }
 
-// under reports whether a grant of the key is under one of these leases.
+// under reports whether a grant of the key is held under one of these leases.
 func (r *row) under(leases []*lease) bool {
 	for h := range r.holders() {
 		if slices.Contains(leases, h.lease) {

@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// lock returns the state that others may see.
+// lock returns the state that readers see.
 func (r *row) lock(now moment) (l store.Lock) {
 	switch {
 	case len(r.shares) > 0:
@@ -32,7 +32,7 @@ func (r *row) lock(now moment) (l store.Lock) {
 	}
 }
 
-// wasReleased reports whether the last grant was.
+// wasReleased reports whether the last grant was released.
 func (r *row) wasReleased() bool {
 	if h := r.share(r.token); h != nil {
 		return h.released
@@ -40,8 +40,8 @@ func (r *row) wasReleased() bool {
 	return r.released
 }
 
-// blockers returns the holders to somebody who is denied the key, also those whose lease has expired but
-// is not reaped yet.
+// blockers returns the holders to an asker that is denied the key. It includes holders whose lease has
+// expired but is not reaped yet.
 func (r *row) blockers(l *store.Lock, now moment) {
 	if len(r.shares) > 0 {
 		r.together(l, r.shares, store.BlockersShown, now)
@@ -50,7 +50,7 @@ func (r *row) blockers(l *store.Lock, now moment) {
 	r.show(l, &r.holder, now)
 }
 
-// together returns shared holders, and the first of them one by one.
+// together returns the number of shared holders, and the first of them.
 func (r *row) together(l *store.Lock, holders []*holder, most int, now moment) {
 	r.show(l, holders[0], now)
 	l.HoldersCount, l.Holders = len(holders), make([]store.Share, 0, min(len(holders), most))
@@ -62,7 +62,7 @@ func (r *row) together(l *store.Lock, holders []*holder, most int, now moment) {
 	}
 }
 
-// alone returns one holder as the only one.
+// alone returns one holder, without the others of a shared lock.
 func (r *row) alone(h *holder, now moment) (l store.Lock) {
 	if r.show(&l, h, now); l.Shared {
 		l.Holders = []store.Share{h.share(now)}
@@ -70,7 +70,7 @@ func (r *row) alone(h *holder, now moment) (l store.Lock) {
 	return l
 }
 
-// show shows one holder in an empty lock.
+// show writes one holder into an empty lock.
 func (r *row) show(l *store.Lock, h *holder, now moment) {
 	l.Key, l.Held, l.Token, l.QueueLength, l.Stopping = r.key, true, h.token, r.queue.len(), h.stopping
 	l.Limit = r.sharedLimit()
@@ -91,7 +91,7 @@ func (h *holder) show(to *store.Holder, now moment) {
 	to.Lease, to.Renewed = h.lease.id, h.lease.renewed
 	to.HoldPending = !h.lease.alive(now) && h.kept(now)
 	to.AcquiredAt, to.HeldFor, to.ExpiresIn = h.acquired, h.heldFor(now), h.endsIn(now)
-	to.Data, to.Traceparent = h.data, h.traceparent // Data is never written to, and replaced as a whole
+	to.Data, to.Traceparent = h.data, h.traceparent // Data is only replaced as a whole
 }
 
 func (h *holder) heldFor(now moment) time.Duration { return max(0, now.wall.Sub(h.acquired)) }

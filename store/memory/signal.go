@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Signal asks holders for something, whoever they are.
+// Signal sends requests to the present holders of keys.
 func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.ClaimStatus, error) {
 	if err := s.usable(ctx, "Signal"); err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func (o *operation) signalKey(g store.Signal) store.ClaimStatus {
 		return store.UnknownToken
 	}
 	status := store.UnknownToken
-	for _, h := range slices.Collect(r.holders()) { // a break changes them
+	for _, h := range slices.Collect(r.holders()) { // collected first, because a break changes them
 		if h.held(now) && (g.Token == 0 || g.Token == h.token) {
 			status = store.Holds
 			o.signal(r, h, g, now)
@@ -40,16 +40,16 @@ func (o *operation) signalKey(g store.Signal) store.ClaimStatus {
 	return status
 }
 
-// signal asks one holder for something.
+// signal sends a request to one holder.
 func (o *operation) signal(r *row, h *holder, g store.Signal, now moment) {
 	g.Token, g.At = h.token, now.wall
 	switch {
 	case g.Kind == store.Stop:
 		if !o.noteStop(r, h, &g) {
-			return // it was told before
+			return // the same request was sent before
 		}
 	case !h.lease.renewed || h.lease.dead():
-		o.lapse(r, h, now, "") // nobody can be asked to give it up
+		o.lapse(r, h, now, "") // this lock has no session that could give it up
 		return
 	}
 	if h.lease.renewed && h.lease.signal(g, r.oldest(), o.ns) {
@@ -57,11 +57,11 @@ func (o *operation) signal(r *row, h *holder, g store.Signal, now moment) {
 	}
 	if g.Kind == store.Break && h.kept(now) {
 		h.holdUntil = 0
-		o.tellAll(r, now) // they were told that it ends with the hold
+		o.tellAll(r, now) // they expect the end of the hold
 	}
 }
 
-// noteStop notes in the lock that its holder should stop, and reports whether that is new.
+// noteStop records in the lock that its holder should stop, and reports whether this is new.
 func (o *operation) noteStop(r *row, h *holder, g *store.Signal) bool {
 	stopping := &store.Stopping{Reason: g.Reason, At: g.At}
 	if before := h.stopping; before != nil {
@@ -71,7 +71,7 @@ func (o *operation) noteStop(r *row, h *holder, g *store.Signal) bool {
 		stopping.At = before.At
 	}
 	h.stopping = stopping
-	if !h.released { // else its end was told already
+	if !h.released { // otherwise its end was reported already
 		o.event(r, h.token, store.Event{Kind: store.EventStopping, Stopping: stopping})
 	}
 	return true
@@ -87,8 +87,8 @@ func (r *row) oldest() int64 {
 	return r.token
 }
 
-// signal sends a signal to a holder under this lease. It replaces an unread one of its kind for the
-// same grant, and for grants before the oldest holder of the key. It refuses when the lease is dead.
+// signal adds a signal to a holder under this lease. It replaces unread ones of the same kind for this
+// grant, and for grants before the oldest holder of the key. It returns false if the lease is dead.
 func (l *lease) signal(g store.Signal, oldest int64, ns *namespace) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,7 +103,7 @@ func (l *lease) signal(g store.Signal, oldest int64, ns *namespace) bool {
 	return true
 }
 
-// Signals returns what holders under these leases of this instance are asked for.
+// Signals returns the requests to holders under these leases of this instance.
 func (s *Store) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Signal, error) {
 	if err := s.usable(ctx, "Signals"); err != nil {
 		return nil, err

@@ -15,8 +15,8 @@ func (k *skip) answer() store.Answer {
 	return store.Answer{Outcome: store.Skipped, Result: k.result}
 }
 
-// skipWaiters tells the waiters that asked for it that they wait no more. They are remembered until
-// they are cancelled or their leases die.
+// skipWaiters removes waiters with skip from the queue and notifies them. The row keeps them until they are
+// cancelled or their leases die.
 func (o *operation) skipWaiters(r *row, result []byte) {
 	result = bytes.Clone(result)
 	r.queue.removeAll(func(w *waiter) bool {
@@ -42,7 +42,7 @@ func (o *operation) tellSkipped(r *row, now moment) {
 	}
 }
 
-// forgetSkip forgets a waiter that was skipped if it is this instance's.
+// forgetSkip deletes a skipped waiter if this instance made it.
 func (s *Store) forgetSkip(r *row, k *skip) (forgotten bool) {
 	if k == nil || k.by != s {
 		return false

@@ -9,10 +9,10 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// shards is how many mutexes the keys of a namespace are spread over.
+// shards is the number of mutexes over which the keys of a namespace are spread.
 const shards = 64
 
-// Space is the data that instances share; make it with [NewSpace].
+// Space is the data that instances share. [NewSpace] makes it.
 type Space struct {
 	seed   maphash.Seed
 	start  time.Time
@@ -23,19 +23,19 @@ type Space struct {
 	namespaces map[string]*namespace
 }
 
-// NewSpace makes empty data.
+// NewSpace makes an empty space.
 func NewSpace() *Space {
 	now := time.Now()
 	s := &Space{
 		seed:       maphash.MakeSeed(),
-		start:      now.Add(-1), // so that no moment is zero
+		start:      now.Add(-1), // so that moment.at is never zero
 		namespaces: map[string]*namespace{},
 	}
 	s.tokens.Store(now.UnixMicro())
 	return s
 }
 
-// Open returns an instance's view of the data. An instance is opened once.
+// Open returns an instance's view of the data. An instance may be opened once.
 func (s *Space) Open(id store.Identity) *Store {
 	return &Store{id: id, ns: s.namespace(id.Namespace)}
 }
@@ -51,7 +51,7 @@ func (s *Space) namespace(name string) *namespace {
 	return ns
 }
 
-// now reads the clock. Within a shard it needs the mutex, so that a key's times follow each other.
+// now reads the clock. Callers hold the shard's mutex, so the times of a key never decrease.
 func (s *Space) now() moment {
 	now := time.Now()
 	return moment{wall: now, at: int64(now.Sub(s.start))}
@@ -59,7 +59,7 @@ func (s *Space) now() moment {
 
 type moment struct {
 	wall time.Time
-	// at is in nanoseconds on the space's monotonic clock, and above zero.
+	// at is in nanoseconds on the space's monotonic clock; above zero.
 	at int64
 }
 
@@ -90,7 +90,7 @@ func (ns *namespace) shard(key string) *shard {
 type shard struct {
 	mu   sync.Mutex
 	rows map[string]*row
-	// visited are the rows that reaps visit: somebody waits, was skipped, or watches.
+	// visited are the rows with waiters, skipped waiters or watchers. Reaps visit them.
 	visited map[*row]struct{}
 
 	_ [40]byte // neighbours do not share a cache line

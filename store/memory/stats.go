@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -11,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Stats counts what the space holds, one shard after the other, so not all at one moment.
+// Stats counts the space's contents. It reads one shard after the other, so the result is not a snapshot.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	if err := s.usable(ctx, "Stats"); err != nil {
 		return store.Stats{}, err
@@ -39,6 +38,9 @@ func (sh *shard) count(namespace string, space *Space, types, pods counts) {
 		of := store.Stat{Waiting: int64(r.queue.len())}
 		for h := range r.holders() {
 			if held := h.stat(now); held != (store.Stat{}) {
+				if len(r.shares) > 0 {
+					held.Shared = held.Held
+				}
 				pods.add(namespace, h.by.id.Pod, held)
 				of = of.Plus(held)
 			}
@@ -61,45 +63,28 @@ func (h *holder) stat(now moment) store.Stat {
 	}
 }
 
-type counts map[[2]string]*store.Stat
+// counts are lines by their names.
+type counts map[[2]string]store.Stat
 
 func (t counts) add(namespace, name string, more store.Stat) {
+	more.Namespace, more.Name = namespace, name
 	line := [2]string{namespace, name}
-	if t[line] == nil {
-		t[line] = &store.Stat{Namespace: namespace, Name: name}
-	}
-	*t[line] = t[line].Plus(more)
+	t[line] = more.Plus(t[line])
 }
 
-// lines are the counts in their order, those beyond the limit summed up in the last.
+// lines returns the counts in their order. The last line sums those beyond the limit.
 func (t counts) lines() []store.Stat {
-	all := make([]store.Stat, 0, len(t))
-	for _, s := range t {
-		all = append(all, *s)
-	}
-	slices.SortFunc(all, func(a, b store.Stat) int {
-		return cmp.Or(
-			cmp.Compare(b.Held, a.Held), cmp.Compare(b.Waiting+b.Expired, a.Waiting+a.Expired),
-			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	if len(all) <= store.StatLines {
-		return all
-	}
-	others := store.Stat{Name: store.Others}
-	for _, s := range all[store.StatLines:] {
-		others = others.Plus(s)
-	}
-	return append(all[:store.StatLines:store.StatLines], others)
+	return store.Top(slices.Collect(maps.Values(t)), store.StatLines)
 }
 
-// office says who reads Stats for all instances of a space.
+// office records which instance reads Stats for all instances of a space.
 type office struct {
 	mu       sync.Mutex
 	instance string
 	until    int64 // on the space's clock
 }
 
-// Elect makes one instance of the space the one that reads Stats for all.
+// Elect chooses the one instance of the space that reads Stats for all.
 func (s *Store) Elect(ctx context.Context, term time.Duration) (store.Election, error) {
 	if err := s.usable(ctx, "Elect"); err != nil {
 		return store.Election{}, err

@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/memory"
 )
 
-// statsOf starts an instance in virtual time that holds keys for so long, and counts.
+// statsOf starts an instance in virtual time that holds keys for this time, and returns its stats.
 func statsOf(t *testing.T, heldFor time.Duration, keys []string) (found store.Stats) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,6 +62,6 @@ func TestStatsOfVeryLongHolds(t *testing.T) {
 	const years = 365 * 24 * time.Hour
 	found := statsOf(t, 120*years, []string{"a:1", "a:2", "a:3"})
 	if got := found.Types[0]; got.Average < 119*years || got.Average > 121*years || got.Longest != 120*years {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v", got)
 	}
 }

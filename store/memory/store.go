@@ -19,8 +19,8 @@ const (
 	stopped
 )
 
-// Store is one instance's view of a [Space]. It implements [store.Store]. A Holder's Data that it
-// returns is shared and must not be changed.
+// Store is one instance's view of a [Space]. It implements [store.Store]. The Data of a returned Holder is
+// shared and must not be changed.
 type Store struct {
 	id    store.Identity
 	ns    *namespace
@@ -40,8 +40,8 @@ var (
 	_ store.Immediate = (*Store)(nil)
 )
 
-// Start makes the store usable. It fails after Stop. news is called by the goroutine that caused
-// it, before that one's own operation returns, and may call the store.
+// Start makes the store usable. It fails after Stop. The goroutine that causes news calls news before its
+// own operation returns. news may call the store.
 func (s *Store) Start(_ context.Context, news func(store.News)) error {
 	if s.state.Load() == fresh {
 		s.news = news
@@ -67,7 +67,7 @@ func (s *Store) Ready() error {
 	}
 }
 
-// Traits: calls are immediate, all news arrives, and locks may be shared.
+// Traits says that calls are immediate, all news arrives, and locks may be shared.
 func (s *Store) Traits() store.Traits { return store.Traits{Inline: true, Shared: true} }
 
 func (s *Store) usable(ctx context.Context, op string) error {
@@ -80,10 +80,10 @@ func (s *Store) usable(ctx context.Context, op string) error {
 	return nil
 }
 
-// operation is one call of the store: what it must still do when it no longer holds a shard.
+// operation is one call of the store. It collects the work that follows when no shard is locked.
 type operation struct {
 	ns *namespace
-	// reaped are leases that were declared dead, whose keys were not visited yet.
+	// reaped are leases that were declared dead and whose keys are not visited yet.
 	reaped []*lease
 	news   []delivery
 }
@@ -93,14 +93,14 @@ type delivery struct {
 	news store.News
 }
 
-// tell tells a waiter's instance what became of it, or, without an outcome, to look.
+// tell sends a waiter's answer to its instance. Without an Outcome, it asks the instance to check the waiter.
 func (o *operation) tell(r *row, w *waiter, a store.Answer) {
 	o.news = append(o.news, delivery{w.by, store.News{
 		Attempt: store.Attempt{Key: r.key, ID: w.grant}, Lease: w.lease.id, Answer: a,
 	}})
 }
 
-// finish completes reaps and tells the news. No mutex is held.
+// finish completes reaps and sends the news. The caller holds no mutex.
 func (o *operation) finish() {
 	o.visitReaped()
 	for _, d := range o.news {

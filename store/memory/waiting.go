@@ -9,7 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Waiting reads waiters, one key after the other, so not all at one moment.
+// Waiting reads waiters. It reads one key after the other, so the result is not a snapshot.
 func (s *Store) Waiting(ctx context.Context, q store.WaitQuery) ([]store.Waiting, error) {
 	if err := s.usable(ctx, "Waiting"); err != nil {
 		return nil, err
@@ -24,7 +24,7 @@ func (s *Store) Waiting(ctx context.Context, q store.WaitQuery) ([]store.Waiting
 	return found, nil
 }
 
-// contended are the keys of a query for which somebody waits, in their order.
+// contended returns the keys of a query that have waiters, sorted.
 func (ns *namespace) contended(q *store.WaitQuery) (keys []string) {
 	for i := range ns.shards {
 		sh := &ns.shards[i]

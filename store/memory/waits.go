@@ -6,7 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Check tells what became of waiters.
+// Check returns what became of waiters.
 func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
 	return s.eachAttempt(ctx, "Check", waits, s.check)
 }
@@ -16,7 +16,7 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answ
 	return s.eachAttempt(ctx, "Cancel", waits, s.cancel)
 }
 
-// Withdraw frees what attempts hold or wait for. In memory no attempt's outcome is ever unknown.
+// Withdraw frees what attempts hold or wait for. In memory, the outcome of an attempt is always known.
 func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
 	answers, err := s.eachAttempt(ctx, "Withdraw", attempts, s.withdraw)
 	outcomes := make([]store.Outcome, len(answers))
@@ -26,7 +26,7 @@ func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store
 	return outcomes, err
 }
 
-// eachAttempt does something to each attempt's row, with the row's shard locked.
+// eachAttempt calls do for each attempt's row, with the row's shard locked.
 func (s *Store) eachAttempt(ctx context.Context, op string, attempts []store.Attempt,
 	do func(*operation, *row, store.Attempt, moment) store.Answer,
 ) ([]store.Answer, error) {
@@ -50,14 +50,14 @@ func (s *Store) eachAttempt(ctx context.Context, op string, attempts []store.Att
 
 func (s *Store) check(o *operation, r *row, a store.Attempt, now moment) (answer store.Answer) {
 	if r.queue.find(a.ID) != nil {
-		o.settle(r, now) // may hand the key to this waiter, or find it dead
+		o.settle(r, now) // may hand the key to this waiter, or find its lease dead
 	}
 	if w := r.queue.find(a.ID); w != nil {
 		if !w.lease.dead() {
 			r.queued(&answer, w, now)
 			return answer
 		}
-		r.dequeue(w) // it died just now
+		r.dequeue(w) // its lease died just now
 		o.letIn(r, now)
 	}
 	return s.heldBy(r, a, now)
@@ -67,7 +67,7 @@ func (s *Store) cancel(o *operation, r *row, a store.Attempt, now moment) store.
 	place := o.leave(s, r, a.ID, now)
 	found := s.heldBy(r, a, now)
 	if k := r.skipped[a.ID]; k != nil && !s.forgetSkip(r, k) && found.Outcome == store.Skipped {
-		found = store.Answer{Outcome: store.Gone} // the other instance's to know
+		found = store.Answer{Outcome: store.Gone} // the result belongs to the other instance
 	}
 	found.Position = place
 	return found
@@ -87,7 +87,7 @@ func (s *Store) withdraw(o *operation, r *row, a store.Attempt, now moment) stor
 	return store.Answer{Outcome: store.Gone}
 }
 
-// leave takes a waiter out of the line and returns its place, unless another instance keeps that.
+// leave removes a waiter from the queue and returns its position. It leaves a waiter of another instance.
 func (o *operation) leave(s *Store, r *row, grant store.AttemptID, now moment) (place int) {
 	w := r.queue.find(grant)
 	if w == nil || w.by != s && !w.lease.dead() {
@@ -99,7 +99,7 @@ func (o *operation) leave(s *Store, r *row, grant store.AttemptID, now moment) (
 	return place
 }
 
-// heldBy answers an attempt that is not in line. A skipped one may have been repeated by an Acquire.
+// heldBy answers an attempt that is not in the queue. A skipped waiter may have been repeated by an Acquire.
 func (s *Store) heldBy(r *row, a store.Attempt, now moment) (answer store.Answer) {
 	switch held := r.heldBy(a.ID, now); {
 	case held != nil && a.Undelivered:

@@ -10,7 +10,7 @@ import (
 
 var errLeaseLost = errors.New("the lease has ended")
 
-// Watch makes this instance hear events of keys. It fails when the lease has ended.
+// Watch sends events of keys to this instance. It fails if the lease has ended.
 func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) error {
 	if err := s.usable(ctx, "Watch"); err != nil {
 		return err
@@ -22,7 +22,7 @@ func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) e
 	for _, key := range keys {
 		s.watch(key, l)
 	}
-	if l.dead() { // a reap may have come by before
+	if l.dead() { // a reap may have passed before the watch was added
 		s.unwatch(keys, l)
 		return &store.Error{Op: "Watch", Err: errLeaseLost}
 	}
@@ -50,7 +50,7 @@ func (s *Store) Unwatch(ctx context.Context, keys []string) error {
 	return nil
 }
 
-// unwatch ends the watches of this instance, or those under a lease only.
+// unwatch ends the watches of this instance, or with a lease only those under it.
 func (s *Store) unwatch(keys []string, under *lease) {
 	for _, key := range keys {
 		sh := s.ns.shard(key)
@@ -63,7 +63,7 @@ func (s *Store) unwatch(keys []string, under *lease) {
 	}
 }
 
-// event tells the watchers of the key what happened to the grant with this token.
+// event sends an event of the grant with this token to the key's watchers.
 func (o *operation) event(r *row, token int64, e store.Event) {
 	for s := range r.watchers {
 		told := e

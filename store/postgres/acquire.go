@@ -14,16 +14,15 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// acquireRounds limits the looks at a key that changes hands. Then it counts as held.
+// acquireRounds limits how often an acquire looks at a key that changes hands. After that, the key counts as held.
 const acquireRounds = 5
 
-// Acquire takes keys that are free or whose holders are dead. Asks that wait are enqueued for
-// others.
+// Acquire takes keys that are free or whose holders are dead. Asks that wait are queued for held keys.
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	switch {
 	case len(asks) == 0:
 		return nil, nil
-	case asks[0].Wait: // so do the others
+	case asks[0].Wait: // either all asks wait, or none
 		return s.enqueue(ctx, asks)
 	}
 	ctx, cancel, o, err := s.beginBatch(ctx, "acquire", len(asks))
@@ -55,14 +54,14 @@ func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 	return t.answers, nil
 }
 
-// batch has the answers to the asks of a call, and which asks are open.
+// batch contains the asks of a call, their answers, and the indexes of open asks.
 type batch struct {
 	*operation
 	asks    []store.Ask
 	answers []store.Answer
 	open    []int
-	dead    map[int][]uuid.UUID // leases to be reaped before open asks are tried again
-	left    []held              // open keys whose leases are gone, or that are shared: to be handed off before that
+	dead    map[int][]uuid.UUID // expired leases that block open asks; they are reaped before the next try
+	left    []held              // open keys that are handed off before the next try: their lease is gone, or the key is shared
 }
 
 func newBatch(o *operation, asks []store.Ask) *batch {
@@ -103,10 +102,17 @@ func (t *batch) reopen() {
 	t.open = open
 }
 
-// takeFree takes free keys in one statement. Asks with a min_hold, or for a share, are left to the function ask.
+// takeFree takes free keys in one statement, for the first ask of each key. The function ask takes keys with a min_hold,
+// and shares.
 func (t *batch) takeFree(ctx context.Context) error {
 	return t.forOpen(ctx, func(ctx context.Context, which []int) error {
-		which = slices.DeleteFunc(slices.Clone(which), func(i int) bool { return t.asks[i].MinHold > 0 || t.asks[i].Shared })
+		seen := make(map[string]bool, len(which))
+		which = slices.DeleteFunc(slices.Clone(which), func(i int) bool {
+			a := &t.asks[i]
+			again := seen[a.Key]
+			seen[a.Key] = true
+			return again || a.MinHold > 0 || a.Shared
+		})
 		switch {
 		case len(which) == 0:
 			return nil
@@ -119,7 +125,7 @@ func (t *batch) takeFree(ctx context.Context) error {
 	})
 }
 
-// underOneLease: the asks are for sessions' locks with the same TTL, as nearly always.
+// underOneLease: all asks are for session locks under the same lease, which is the usual case.
 func (t *batch) underOneLease(which []int) bool {
 	lease := t.asks[which[0]].Lease
 	return !slices.ContainsFunc(which, func(i int) bool { return t.asks[i].TTL > 0 || t.asks[i].Lease != lease })
@@ -205,7 +211,7 @@ func (t *batch) argsOfMany(which []int) []any {
 	}
 }
 
-// orNull is a column, or null if all its items are none. That is less to send and to read.
+// orNull returns the column, or null if all its items are none. A null is faster to send and to read.
 func orNull[T comparable](column []T, none T) []T {
 	if slices.ContainsFunc(column, func(item T) bool { return item != none }) {
 		return column
@@ -213,8 +219,8 @@ func orNull[T comparable](column []T, none T) []T {
 	return nil
 }
 
-// readHolders reads the holders of the open keys. A living holder is the answer. Dead ones are
-// reaped, and the asks for their keys stay open. Asks for shares, and for shared keys, are left to the function ask.
+// readHolders reads the holders of the open keys. A living holder is the answer. Dead holders are noted for a reap,
+// and the asks for their keys stay open. The function ask answers asks for shares and for shared keys.
 func (t *batch) readHolders(ctx context.Context) error {
 	which := slices.DeleteFunc(slices.Clone(t.open), func(i int) bool { return t.asks[i].Shared })
 	if len(which) == 0 {
@@ -224,24 +230,24 @@ func (t *batch) readHolders(ctx context.Context) error {
 	for n, i := range which {
 		keys[n], leases[n], grants[n] = t.asks[i].Key, t.asks[i].Lease, t.asks[i].ID
 	}
-	readings, err := t.read(ctx, keys, leases, grants, store.BlockersShown)
+	readings, err := t.read(ctx, keys, leases, grants, 0)
 	if err != nil {
 		return err
 	}
 	for n, i := range which {
 		r := &readings[n]
 		switch {
-		case r.heldBy(t.asks[i].ID): // a repeat
+		case r.heldBy(t.asks[i].ID): // a repeated attempt
 			if r.renewedByOwner() || string(r.instance) == t.config.Identity.Instance {
 				t.settle(i, r.granted(r.handedBy))
-			} // else the function ask notes the second delivery
+			} // otherwise the function ask records the second delivery
 		case t.asks[i].TTL == 0 && !r.askerLives:
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
-		case uuid.UUID(r.heldUnder) == sharedLease: // the function ask looks at all shares
+		case uuid.UUID(r.heldUnder) == sharedLease: // the function ask reads all shares
 		case r.held():
 			t.settle(i, store.Answer{Outcome: store.Held, Lock: r.lock(keys[n])})
 		case r.heldUnder == zeronull.UUID{}: // free
-		case r.lease != zeronull.UUID{} || r.contended: // else the function ask takes it
+		case r.lease != zeronull.UUID{} || r.contended: // otherwise the function ask takes the key
 			t.behindDead(i, r.heldUnder, r.lease)
 		}
 	}
@@ -249,8 +255,8 @@ func (t *batch) readHolders(ctx context.Context) error {
 	return t.reapDead(ctx)
 }
 
-// behindDead notes that the lease of ask i's holder must be reaped. If that is gone (found is zero),
-// the key must be handed off.
+// behindDead records that the lease of the holder must be reaped for ask i. If that lease is gone (found is
+// zero), the key must be handed off.
 func (t *batch) behindDead(i int, lease, found zeronull.UUID) {
 	if found != (zeronull.UUID{}) {
 		t.dead[i] = []uuid.UUID{uuid.UUID(lease)}
@@ -259,14 +265,14 @@ func (t *batch) behindDead(i int, lease, found zeronull.UUID) {
 	}
 }
 
-// behindShares notes that a shared key must be settled for ask i, after leases are reaped that have expired.
+// behindShares records that a shared key must be settled for ask i, after its expired leases are reaped.
 func (t *batch) behindShares(i int, expired []uuid.UUID) {
 	t.dead[i] = expired
 	t.left = append(t.left, held{namespace: t.name(i).namespace, key: t.asks[i].Key, lease: sharedLease})
 }
 
-// reapDead reaps dead leases, and hands off keys whose leases are gone. Behind a locked row the
-// answer is RowLocked.
+// reapDead reaps dead leases, and hands off keys whose leases are gone. An ask behind a locked row is
+// answered RowLocked.
 func (t *batch) reapDead(ctx context.Context) error {
 	dead, left := t.dead, t.left
 	t.dead, t.left = make(map[int][]uuid.UUID), nil
@@ -289,15 +295,15 @@ type asked struct {
 	dead     zeronull.UUID
 	expired  []uuid.UUID
 	position zeronull.Int8
-	result   *string // of one that was skipped
+	result   *string // set for a skipped waiter
 	watched  bool
 	gone     zeronull.Int8 // the token of the dead holder's grant
-	// handedBy is the trace context of the release that handed over a grant that is found again.
+	// handedBy is the trace context of the release that handed over the grant. Only a repeated attempt gets it here.
 	handedBy zeronull.Text
 }
 
-// ask asks for the open keys with their rows locked, and enqueues with mayWait. Keys whose holders
-// must be reaped stay open.
+// ask runs the function ask for the open keys, with their rows locked. With mayWait it also enqueues. Keys
+// whose holders must be reaped stay open.
 func (t *batch) ask(ctx context.Context, mayWait bool) error {
 	err := t.forOpen(ctx, func(ctx context.Context, which []int) error { return t.askFor(ctx, which, mayWait) })
 	if err != nil {
@@ -327,7 +333,7 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 		case "granted":
 			t.settle(i, r.granted(r.handedBy))
 			if t.asks[i].Shared {
-				t.sought.Add(t.asks[i].Key, struct{}{}) // the release is none of an exclusive lock
+				t.sought.Add(t.asks[i].Key, struct{}{}) // so the release of this share uses the function release
 			}
 			if r.watched {
 				t.ended(t.name(i), r.gone, nil)
@@ -351,7 +357,7 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 		case "mismatch":
 			t.settle(i, store.Answer{Outcome: store.LimitMismatch, Lock: r.asHeld(t.asks[i].Key)})
 		case "held":
-			if t.asks[i].Shared || r.holders != nil { // else readHolders answers it
+			if t.asks[i].Shared || r.holders != nil { // otherwise readHolders answers it
 				t.settle(i, store.Answer{Outcome: store.Held, Lock: r.asHeld(t.asks[i].Key)})
 			}
 		}
@@ -384,7 +390,7 @@ func newAskColumns(asks []store.Ask, which []int) askColumns {
 	return c
 }
 
-// textOf is JSON as the database keeps it: text, or null.
+// textOf converts JSON to the database's form: text, or null.
 func textOf(data []byte) *string {
 	if data == nil {
 		return nil
@@ -393,8 +399,8 @@ func textOf(data []byte) *string {
 	return &text
 }
 
-// jsonOf is the reverse of textOf. Answers contain it as it is, so text that is no JSON (somebody
-// edited the row) counts as none.
+// jsonOf converts text of the database to JSON. Answers contain the result unchanged, so invalid JSON (from
+// an edited row) becomes nil.
 func jsonOf(text *string) []byte {
 	if text == nil || !json.Valid([]byte(*text)) {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// alone and among are the two statements that take free keys.
+// alone and among use the two statements that take free keys.
 func alone(ask store.Ask) []store.Ask { return []store.Ask{ask} }
 
 func among(ask store.Ask) []store.Ask {
@@ -19,14 +19,14 @@ func among(ask store.Ask) []store.Ask {
 	return []store.Ask{ask, byTTL}
 }
 
-// beside has others under the same lease.
+// beside adds asks under the same lease.
 func beside(ask store.Ask) []store.Ask {
 	return []store.Ask{ask, askFor("beside "+ask.Key, ask.Lease)}
 }
 
 var statementsThatTake = map[string]func(store.Ask) []store.Ask{"one": alone, "session": beside, "many": among}
 
-// Nothing is taken under a lease that does not live, whatever others of the batch have.
+// A dead lease gets no lock, also in a batch with living leases.
 func TestNothingIsTakenUnderADeadLease(t *testing.T) {
 	t.Parallel()
 	for name, asks := range statementsThatTake {
@@ -49,7 +49,7 @@ func TestNothingIsTakenUnderADeadLease(t *testing.T) {
 	}
 }
 
-// wantUnder asks for free keys, and expects what becomes of them under their leases.
+// wantUnder asks for free keys, and checks the outcome of each.
 func (s *scene) wantUnder(asks []store.Ask) {
 	s.Helper()
 	answers, err := s.Acquire(s.Context(), asks)
@@ -70,8 +70,8 @@ func (s *scene) wantUnder(asks []store.Ask) {
 	}
 }
 
-// A key that was free when the statement began, and was taken while it waited for the row,
-// is somebody else's.
+// A key was free when the statement began, and was taken while the statement waited for the row.
+// The statement does not take it again.
 func TestAnAcquireThatWaitedDoesNotSteal(t *testing.T) {
 	t.Parallel()
 	for name, asks := range statementsThatTake {
@@ -105,7 +105,7 @@ func TestAnAcquireThatWaitedDoesNotSteal(t *testing.T) {
 	}
 }
 
-// On a server that was promoted, tokens jump before anything is taken.
+// On a promoted server, tokens jump before the first grant.
 func TestNothingIsTakenInAnotherEpoch(t *testing.T) {
 	t.Parallel()
 	for name, asks := range statementsThatTake {
@@ -124,7 +124,7 @@ func TestNothingIsTakenInAnotherEpoch(t *testing.T) {
 				}
 			}
 			if epoch := pgtest.Query[string](t, s.url, "SELECT epoch FROM locksidecar.meta"); epoch == "another" {
-				t.Error("the epoch stayed")
+				t.Error("the epoch did not change")
 			}
 		})
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// A release, alone or in a batch, waits for a row that changes meanwhile: what it had found
-// there does not count any more.
+// A row changes while a release waits for it, alone or in a batch. The release uses the new
+// content.
 func TestAReleaseThatWaitedLooksAgain(t *testing.T) {
 	t.Parallel()
 	for batch, keys := range map[string][]string{"one": {"k"}, "many": {"k", "l"}} {
@@ -19,19 +19,19 @@ func TestAReleaseThatWaitedLooksAgain(t *testing.T) {
 	}
 }
 
-// releasesLookAgain releases keys, the first of which changes meanwhile.
+// releasesLookAgain releases keys. The row of the first key changes meanwhile.
 func releasesLookAgain(t *testing.T, keys []string) {
 	t.Helper()
 	for name, c := range map[string]struct {
 		change   string // of the row of k; $1 is another lease, $2 another grant
 		standing store.ClaimStatus
 	}{
-		"somebody waits now": {
+		"a waiter has come": {
 			`WITH marked AS (UPDATE locksidecar.locks SET contended = true WHERE key = 'k' RETURNING namespace, key)
 			INSERT INTO locksidecar.waiters (namespace, key, lease_id, grant_id) SELECT namespace, key, $1, $2 FROM marked`,
 			store.Holds,
 		},
-		"somebody else has it": {
+		"another attempt holds it": {
 			`UPDATE locksidecar.locks SET token = token + 1, lease_id = $1, grant_id = $2 WHERE key = 'k'`,
 			store.UnknownToken,
 		},
@@ -60,7 +60,7 @@ func releasesLookAgain(t *testing.T, keys []string) {
 			exec(t, s.other, "COMMIT")
 			for i, v := range <-released {
 				if standing := []store.ClaimStatus{c.standing, store.Holds}[i]; v.Status != standing {
-					t.Errorf("%s: told %v, want %v", keys[i], v.Status, standing)
+					t.Errorf("%s: status %v, want %v", keys[i], v.Status, standing)
 				}
 			}
 			if grant, lease, _ := holder(t, s.conn, "k"); grant != next.ID || lease != next.Lease {

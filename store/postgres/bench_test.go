@@ -13,9 +13,9 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// BenchmarkPair is an acquire and a release of as many fresh keys as one batch
-// has, on a server with its default durability. "direct" is what an app without
-// us would do with one key.
+// BenchmarkPair acquires and releases as many fresh keys as a batch has, on a server with default
+// durability. "direct" does the same for one key with plain SQL, as an app without the sidecar
+// would.
 func BenchmarkPair(b *testing.B) {
 	cluster := pgtest.Start(b, pgroles.Template())
 	url := cluster.NewDatabase(b)
@@ -27,7 +27,8 @@ func BenchmarkPair(b *testing.B) {
 	}
 }
 
-// benchmarkPair tells an outcome with every second batch of releases. These wait for their flush.
+// benchmarkPair sends an outcome with every second batch of releases. These batches wait for their
+// flush.
 func benchmarkPair(b *testing.B, s *postgres.Store, lease store.LeaseID, n int) {
 	prefix := uuid.NewString()
 	asks, claims := make([]store.Ask, n), make([]store.Claim, n)
@@ -69,9 +70,9 @@ func benchmarkDirect(b *testing.B, url string) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N), "µs/pair")
 }
 
-// BenchmarkHandOff is what it takes to release a lock to a waiter of another instance, and
-// to wait again, behind as many others. µs/release and so on are the time of the
-// statements in the database, without the flush of the commit.
+// BenchmarkHandOff releases a lock to a waiter of another instance, and waits again behind the
+// others. µs/release and similar values are the times of statements in the database, without the
+// flush of the commit. Less is better.
 func BenchmarkHandOff(b *testing.B) {
 	for _, others := range []int{0, 30} {
 		b.Run(fmt.Sprint(others), func(b *testing.B) {
@@ -90,13 +91,13 @@ func BenchmarkHandOff(b *testing.B) {
 	}
 }
 
-// handOffs are two instances whose calls wait for one key in turns.
+// handOffs are two instances whose calls wait in turns for one key.
 type handOffs struct {
 	b      *testing.B
 	stores [2]*postgres.Store
 	leases [2]store.LeaseID
-	line   []store.Ask // the first has the lock
-	turn   int         // whose the first is
+	line   []store.Ask // the first holds the lock
+	turn   int         // the instance of the first
 	token  int64
 	news   chan store.News
 }
@@ -121,18 +122,18 @@ func newHandOffs(b *testing.B, url string, calls int) *handOffs {
 	return h
 }
 
-// join has one more call of an instance ask for the key.
+// join adds a call of an instance to the queue.
 func (h *handOffs) join(whose int) store.Answer {
 	h.line = append(h.line, askFor("k", h.leases[whose]))
 	return enqueue(h.b, h.stores[whose], h.line[len(h.line)-1])
 }
 
-// handOff releases the lock to the next in the queue, and lets who released it go to the end.
+// handOff releases the lock to the next in the queue. The former holder joins the queue again.
 func (h *handOffs) handOff() {
 	release(h.b, h.stores[h.turn], store.Claim{Key: "k", Token: h.token, Lease: h.leases[h.turn]})
 	n := <-h.news
 	if n.ID != h.line[1].ID {
-		h.b.Fatal("another one was granted the lock")
+		h.b.Fatal("another call was granted the lock")
 	}
 	h.token, h.line = n.Answer.Token, h.line[1:]
 	want(h.b, h.join(h.turn), store.Queued)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// clock estimates the database's clock from its last answer and the monotonic time since. An answer
-// is old when it arrives, so the estimate is never ahead of a clock that runs evenly.
+// clock estimates the database's time from its last answer and the monotonic time since then. An answer
+// takes time to arrive, so the estimate is never ahead of a clock that runs evenly.
 type clock struct {
 	last atomic.Pointer[clockReading]
 }
@@ -17,7 +17,7 @@ func (c *clock) heard(theirs time.Time) {
 	c.last.Store(&clockReading{theirs: theirs, ours: time.Now()})
 }
 
-// now is a lower bound of the database's time. Before the first answer, it is this machine's.
+// now returns a lower bound of the database's time. Before the first answer, it returns this machine's time.
 func (c *clock) now() time.Time {
 	last := c.last.Load()
 	if last == nil {

@@ -12,16 +12,16 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// Every statement of queries/ is used, and by one name: load refuses the rest.
+// Every statement of queries/ is used, by one name. load refuses statements that do not exist.
 func TestEveryStatementIsUsed(t *testing.T) {
 	t.Parallel()
 	for name := range postgres.Unloaded() {
-		t.Errorf("nobody uses the statement %s", name)
+		t.Errorf("the statement %s is not used", name)
 	}
 }
 
-// Each function has one definition, which replaces that of before. One with the same name and
-// other arguments would stand beside it, and one with another result is refused.
+// Each function has one definition, which replaces the earlier one. With other arguments, a second
+// function would remain. With another result, PostgreSQL refuses the definition.
 func TestEachFunctionIsDefinedOnce(t *testing.T) {
 	t.Parallel()
 	files, err := fs.Glob(postgres.OwnCode, "*.sql")
@@ -42,24 +42,24 @@ func TestEachFunctionIsDefinedOnce(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	// Those of which tables are made stand with the tables.
+	// Functions that tables use are defined with the tables.
 	there := pgtest.Query[[]string](t, cluster.NewDatabase(t), `SELECT array_agg(proname::text ORDER BY proname COLLATE "C") FROM pg_proc
 		WHERE pronamespace = 'locksidecar'::regnamespace AND proname NOT IN ('mark', 'drop_signals')`)
 	if !slices.Equal(names, there) {
-		t.Errorf("defined: %q\nthere:   %q", names, there)
+		t.Errorf("defined in files: %q\nin the database: %q", names, there)
 	}
 }
 
-// soundThoughWarned has warnings of plpgsql_check that are wrong, and why.
+// soundThoughWarned are the wrong warnings of plpgsql_check, with reasons.
 var soundThoughWarned = map[string]string{
 	"in_epoch: routine is marked as VOLATILE, should be STABLE": "only a volatile function sees what was committed after its caller's statement began",
-	"may_take: routine is marked as VOLATILE, should be STABLE": "likewise",
-	"lock_key: control reached end of function without RETURN":  "its loop has no other end than RETURN",
+	"may_take: routine is marked as VOLATILE, should be STABLE": "as in_epoch",
+	"lock_key: control reached end of function without RETURN":  "its loop ends only with RETURN",
 	"pass_on: unreachable code":                                 "EXIT WHEN leaves the loop before its RETURN",
 }
 
-// plpgsql_check finds what a function would fail on when it runs: names, types, missing casts.
-// (Functions in SQL are checked when they are made.)
+// plpgsql_check finds errors that a function would show only when it runs, in names, types and
+// casts. PostgreSQL itself checks functions in SQL when they are created.
 func TestFunctionsAreSound(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -94,7 +94,7 @@ func TestFunctionsAreSound(t *testing.T) {
 	}
 	for what := range soundThoughWarned {
 		if !seen[what] {
-			t.Errorf("not warned of any more: %s", what)
+			t.Errorf("plpgsql_check no longer warns: %s", what)
 		}
 	}
 }

@@ -18,15 +18,15 @@ import (
 
 const (
 	applicationName = "locksidecar"
-	// idleTime closes connections that nothing needs for the moment.
+	// idleTime is after how long an unused connection is closed.
 	idleTime = 30 * time.Second
-	// lifetime moves connections to where a load balancer wants them by now.
+	// lifetime is after how long a connection is replaced, so that a load balancer can move it.
 	lifetime = time.Hour
 
-	oldestServer = 140000 // see sweep_step: it reads a table by pages
+	oldestServer = 140000 // the function sweep_step needs its reads by page
 
-	// hostPatience is how long one of several hosts may take to connect, unless the URL says it. A
-	// failed primary's machine can accept connections and never answer.
+	// hostPatience limits how long one of several hosts may take to connect, unless the URL sets a limit. The
+	// machine of a failed primary may accept connections and never answer.
 	hostPatience = time.Second
 
 	// The pause between two attempts to reach a server.
@@ -36,16 +36,16 @@ const (
 
 var (
 	errNotReached = errors.New("the database has not been reached yet")
-	// errShared: the first connection has shown a pooler, so the next one is made accordingly.
+	// errShared: the first connection has shown a pooler, so it must be made again with other settings.
 	errShared = errors.New("there is a connection pooler between here and the database")
 )
 
 // statementTimeout is shorter than timeout: if the server gives up first, the outcome is known.
 func statementTimeout(timeout time.Duration) time.Duration { return timeout * 9 / 10 }
 
-// lockTimeout is how long a statement waits for a row, before its batch goes on without it. It is
-// shorter than the server's deadlock_timeout, so a deadlock would end here without its name. Tests
-// look for deadlocks with a shorter deadlock_timeout.
+// lockTimeout is how long a statement waits for a row before its batch continues without that row. It is
+// shorter than the server's deadlock_timeout, so a deadlock would end here without being reported as one.
+// Tests that look for deadlocks set a shorter deadlock_timeout.
 func lockTimeout(timeout time.Duration) time.Duration { return min(100*time.Millisecond, timeout/10) }
 
 func (s *Store) poolConfig(conns int) (*pgxpool.Config, error) {
@@ -61,7 +61,7 @@ func (s *Store) poolConfig(conns int) (*pgxpool.Config, error) {
 	pool.HealthCheckPeriod = idleTime / 2
 	pool.MaxConnLifetime = lifetime
 	pool.MaxConnLifetimeJitter = lifetime / 10
-	// A ping that hangs leaves time for another connection: see live.
+	// After a ping without answer, there must be time for another connection: see live.
 	pool.PingTimeout = config.Timeout / 5
 	pool.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
 		if p.IdleDuration > time.Second {
@@ -79,15 +79,15 @@ func (s *Store) poolConfig(conns int) (*pgxpool.Config, error) {
 		return nil
 	}
 	pool.AfterConnect = s.setUp
-	if s.tracer != nil { // not a nil one in an interface that is not nil
+	if s.tracer != nil { // a nil *tracer in the interface would not equal nil
 		pool.ConnConfig.Tracer = s.tracer
 	}
 	return pool, nil
 }
 
-// connConfig makes the configuration of connections to a URL. accept says whether to use a server.
+// connConfig makes the configuration of connections to a URL. accept decides whether to use a server.
 func (s *Store) connConfig(url string, accept func(primary) error) (*pgx.ConnConfig, error) {
-	pool, err := pgxpool.ParseConfig(url) // it may have parameters that only a pool knows
+	pool, err := pgxpool.ParseConfig(url) // the URL may have parameters of the pool
 	if err != nil {
 		return nil, fmt.Errorf("store/postgres: %w", err) // pgx leaves the password out
 	}
@@ -97,7 +97,7 @@ func (s *Store) connConfig(url string, accept func(primary) error) (*pgx.ConnCon
 	} else if conn.ConnectTimeout == 0 || conn.ConnectTimeout > s.config.Timeout {
 		conn.ConnectTimeout = s.config.Timeout
 	}
-	if conn.ValidateConnect == nil { // of several hosts, the one that takes writes
+	if conn.ValidateConnect == nil { // of several hosts, use the one that accepts writes
 		conn.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
 	var hosts *hostNames
@@ -118,26 +118,26 @@ func (s *Store) connConfig(url string, accept func(primary) error) (*pgx.ConnCon
 
 func hostsOf(conn *pgx.ConnConfig) int {
 	hosts := map[string]bool{}
-	for _, w := range waysTo(conn) { // also the same without TLS
+	for _, w := range waysTo(conn) { // a host may be listed again without TLS
 		hosts[net.JoinHostPort(w.Host, fmt.Sprint(w.Port))] = true
 	}
 	return len(hosts)
 }
 
-// shared reports whether a pooler gives each transaction to any session. Then no session keeps
-// anything, except that of a listener with its own URL.
+// shared reports whether a pooler gives each transaction to any session. Then sessions keep no settings,
+// except that of a listener with its own URL.
 func (s *Store) shared() bool { return s.pooled.Load() }
 
-// suit makes statements unnamed if sessions are shared: another session would not know the name.
+// suit makes statements unnamed if sessions are shared, because another session would not know a name.
 func (s *Store) suit(conn *pgx.ConnConfig) {
 	if s.shared() {
 		conn.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 }
 
-// setUp checks the other end of a new connection, and sets up its session unless it is shared.
+// setUp checks the server of a new connection, and sets up its session unless sessions are shared.
 func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
-	// The pool's context has no deadline, and the renewals' pool has no second connection.
+	// The pool's context has no deadline, and the pool of the renewals has only one connection.
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	var (
@@ -161,8 +161,8 @@ func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("the database's encoding is %s; keys are UTF-8 and need a database in UTF8", encoding)
 	}
 	if s.config.Listen == ListenAuto && process != conn.PgConn().PID() && !s.pooled.Swap(true) {
-		s.log.Info("there is a connection pooler in between: no LISTEN, no named statements, hand-offs of other pods are polled; " +
-			"LOCKSIDECAR_POSTGRES_LISTEN_URL leads LISTEN past it")
+		s.log.Info("a connection pooler is in use: LISTEN and named statements are off, and the sidecar polls for hand-offs of other pods; " +
+			"set LOCKSIDECAR_POSTGRES_LISTEN_URL to a URL past the pooler to use LISTEN")
 		return errShared
 	}
 	if s.shared() {
@@ -178,7 +178,7 @@ func (s *Store) setUpSession(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// settings are the arguments of the statement that sets up a session, or a transaction (local).
+// settings are the arguments of the statement that sets up a session, or with local a transaction.
 func (s *Store) settings(local bool) []any {
 	return []any{millis(statementTimeout(s.config.Timeout)), millis(s.lockTimeout), local}
 }
@@ -189,18 +189,18 @@ func millis(d time.Duration) string {
 
 const warned = "locksidecar.warned"
 
-// rested is set in a connection's custom data if it was idle.
+// rested is set in the custom data of a connection that was idle.
 const rested = "locksidecar.rested"
 
-// noteWarning notes that the server stopped its wait for a synchronous standby. The server reports
-// success then, although a failover can lose the commit.
+// noteWarning records that the server stopped waiting for a synchronous standby. The server then reports
+// success, although a failover can lose the commit.
 func noteWarning(conn *pgconn.PgConn, notice *pgconn.Notice) {
-	if notice.Routine == "SyncRepWaitForLSN" { // it has no SQLSTATE of its own
+	if notice.Routine == "SyncRepWaitForLSN" { // this notice has no SQLSTATE of its own
 		conn.CustomData()[warned] = true
 	}
 }
 
-// doubt asks for a check of the server. It does not wait.
+// doubt requests a check of the server, and returns at once.
 func (s *Store) doubt() {
 	select {
 	case s.doubts <- struct{}{}:
@@ -219,10 +219,9 @@ func (s *Store) watch(ctx context.Context, r *running) {
 	}
 }
 
-// reach checks the server until it can be used, and logs errors when they change. After a failure it
-// drops the old connections: each would fail one more operation with an unknown outcome. The
-// renewals keep theirs until another can be made, because the server may refuse it while a password
-// is replaced.
+// reach checks the server until it can be used, and logs each new error. After a failure it drops the old
+// connections, because each would fail one more operation with an unknown outcome. The renewals keep their
+// connection until another can be made, because the server may refuse logins while a password is replaced.
 func (s *Store) reach(ctx context.Context, r *running) {
 	broken := false
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
@@ -257,17 +256,17 @@ func (s *Store) reach(ctx context.Context, r *running) {
 
 func (s *Store) become(why error) {
 	was := s.enter(why)
-	switch { // without the mutex: every operation takes it, and a log can be slow
+	switch { // the mutex is free here: every operation takes it, and logging can be slow
 	case was == nil:
 	case why == nil && was.why != nil:
 		s.log.Info("the store is ready")
-		s.listener.poke() // it may wait for that
+		s.listener.poke() // the listener may wait for this
 	case why != nil && (was.why == nil || kindOf(was.why) != kindOf(why)):
 		s.log.Warn("the store is not ready", "error", why)
 	}
 }
 
-// enter notes a state and returns the one before, nil if the store has stopped.
+// enter sets the state and returns the previous one, or nil if the store has stopped.
 func (s *Store) enter(why error) (was *state) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,12 +279,12 @@ func (s *Store) enter(why error) (was *state) {
 	return was
 }
 
-// kindOf is the kind of an error. Its text would change with the local port.
+// kindOf classifies an error. The error's text is unsuitable, because it contains the local port.
 func kindOf(err error) string {
 	if code := sqlState(err); code != "" {
 		return code
 	}
-	// These need an operator, so they are logged again after an outage.
+	// These errors need an operator, so they are logged again after an outage.
 	if _, ok := errors.AsType[*oldError](err); ok {
 		return "old primary"
 	}
@@ -353,7 +352,7 @@ func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 		return fmt.Errorf("each session would draw numbers in advance, so a later grant could get a smaller one: %s; ALTER SEQUENCE … CACHE 1",
 			strings.Join(cached, ", "))
 	}
-	if mayTake { // a role that only reads need not know the server
+	if mayTake { // a role that only reads does not need the epoch source
 		if err := s.inspectSource(ctx, pool, source); err != nil {
 			return err
 		}
@@ -368,20 +367,20 @@ func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// inspectSource checks whether a failover would be noticed, and how late the server is.
+// inspectSource checks whether a failover would be noticed, and reads the server's epoch.
 func (s *Store) inspectSource(ctx context.Context, pool *pgxpool.Pool, source string) error {
 	err := s.learn(ctx, pool)
 	if answered(err) {
 		return &sourceError{source, err}
 	}
 	if err == nil && source == "none" {
-		s.sayOnce(slog.LevelWarn, "no failover of the database is noticed (its epoch source is none): after one, tokens may go back, "+
-			"and locks whose holders live may be given to others")
+		s.sayOnce(slog.LevelWarn, "no failover of the database is noticed (its epoch source is none): after one, tokens may decrease, "+
+			"and locks may be granted to others although their holders live")
 	}
 	return err
 }
 
-// sourceError: this role may not read what tells epochs apart (meta.source).
+// sourceError: this role may not read the server's identity (meta.source).
 type sourceError struct {
 	source string
 	error

@@ -8,10 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// errOtherServer: a listener there hears nothing.
+// errOtherServer: notifications of the store's server do not arrive at this one.
 var errOtherServer = errors.New("LOCKSIDECAR_POSTGRES_LISTEN_URL leads to another server than LOCKSIDECAR_STORE_URL: both must lead to the same database")
 
-// whereabouts is where a connection leads: see the statement.
+// whereabouts identifies the server and the database of a connection: see the statement.
 type whereabouts struct {
 	server   int64
 	database string
@@ -19,19 +19,19 @@ type whereabouts struct {
 
 func (s *Store) listens() bool { return s.direct != nil || !s.shared() }
 
-// greet checks where a listener's own URL leads, and then sets the session up. Nothing else of that
-// server is trusted before, not even its clock.
+// greet checks the server behind a listener's own URL, and then sets up the session. Before this check, the
+// server is not trusted, not even its clock.
 func (e *listener) greet(ctx context.Context, conn *pgx.Conn) error {
 	own, err := e.compare(ctx, conn)
-	if err != nil || !own { // in a pooler's session, settings would stay behind
+	if err != nil || !own { // the settings would remain in a pooler's session
 		return err
 	}
 	return e.s.setUpSession(ctx, conn)
 }
 
-// compare fails if the listener's connection does not lead to the store's database. A pooler or
-// another host can lead to a new server while the old one lives. own: the session belongs to this
-// connection for its whole life.
+// compare fails if the listener's connection does not lead to the store's database. A pooler or another
+// host can lead to a new server while the old one still runs. own reports whether the session belongs to
+// this connection alone.
 func (e *listener) compare(ctx context.Context, conn *pgx.Conn) (own bool, err error) {
 	var there whereabouts
 	var process uint32

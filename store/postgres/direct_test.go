@@ -17,7 +17,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// behind opens an instance behind a pooler that listens past it, and what it logs.
+// behind opens an instance behind a pooler. It listens past the pooler, and its log is returned.
 func behind(t *testing.T, pooler, direct, instance string, before ...func(*postgres.Store)) (*listener, *logtest.Log) {
 	t.Helper()
 	text := &logtest.Log{}
@@ -28,7 +28,7 @@ func behind(t *testing.T, pooler, direct, instance string, before ...func(*postg
 	if err != nil {
 		t.Fatal(err)
 	}
-	postgres.Patient(s) // else a hand-off that takes long is told by a hint only
+	postgres.Patient(s) // otherwise a slow hand-off sends only a hint
 	l := &listener{Store: s, news: make(chan store.News, 10_000)}
 	for _, f := range before {
 		f(s)
@@ -38,8 +38,8 @@ func behind(t *testing.T, pooler, direct, instance string, before ...func(*postg
 	return l, text
 }
 
-// A listener past a pooler hears of a grant itself, and needs no right there but to
-// connect. Nothing else goes that way.
+// A listener past a pooler receives the grant itself. It uses one connection, whose role only needs
+// the right to connect.
 func TestListenURLReceivesHandOffsPastAPooler(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -59,20 +59,20 @@ func TestListenURLReceivesHandOffsPastAPooler(t *testing.T) {
 		release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease, Traceparent: handedBy})
 		told := b.awaitGrant(t, waiter)
 		if told.Token <= token || told.HandedBy != handedBy {
-			t.Errorf("told of %+v after token %d", told, token)
+			t.Errorf("news of %+v after token %d", told, token)
 		}
 		if n := cluster.Statements(t, admin, "/* locksidecar:notify */%"); n != 0 {
-			t.Errorf("%d statements told what the release's own had told", n)
+			t.Errorf("%d further statements sent news that the release's statement had sent", n)
 		}
 		release(t, b, store.Claim{Key: "k", Token: told.Token, Lease: b.lease})
 	}
 	if n := pgtest.Query[int64](t, admin, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'listener'"); n != 1 || listeners(t, admin) != 1 {
-		t.Errorf("%d connections go past the pooler, and %d listen; want the one that listens", n, listeners(t, admin))
+		t.Errorf("%d connections past the pooler, of which %d listen; want one, which listens", n, listeners(t, admin))
 	}
 }
 
-// A listener that leads elsewhere says so, once, and locks go on without it. Of several
-// hosts, the one that takes writes is listened to.
+// If the listen URL leads to another server or database, the log says it once, and locks work
+// without the listener. Of several hosts, the listener uses the primary.
 func TestADirectListenerElsewhere(t *testing.T) {
 	t.Parallel()
 	url, another := cluster.NewDatabase(t), cluster.NewDatabase(t)
@@ -81,7 +81,7 @@ func TestADirectListenerElsewhere(t *testing.T) {
 	for name, test := range map[string]struct{ direct, says string }{
 		"another database":   {another, "LOCKSIDECAR_POSTGRES_LISTEN_URL leads to the database"},
 		"another server":     {other, "LOCKSIDECAR_POSTGRES_LISTEN_URL leads to another server"},
-		"through the pooler": {through, "is not heard at LOCKSIDECAR_POSTGRES_LISTEN_URL"},
+		"through the pooler": {through, "do not arrive at LOCKSIDECAR_POSTGRES_LISTEN_URL"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, text := behind(t, through, test.direct, "i")
@@ -92,8 +92,8 @@ func TestADirectListenerElsewhere(t *testing.T) {
 			if s.Ready() != nil || !s.Traits().Polls {
 				t.Errorf("ready: %v, polls: %v; want locks without news", s.Ready(), s.Traits().Polls)
 			}
-			if n := strings.Count(text.String(), "are not heard, trying again"); n != 1 {
-				t.Errorf("%d lines say so, want 1:\n%s", n, text)
+			if n := strings.Count(text.String(), "do not arrive, trying again"); n != 1 {
+				t.Errorf("%d lines report this, want 1:\n%s", n, text)
 			}
 		})
 	}
@@ -103,7 +103,7 @@ func TestADirectListenerElsewhere(t *testing.T) {
 	s.awaitHearing(t)
 }
 
-// otherServer starts a server that has a database of the same name.
+// otherServer starts a server with a database of the same name.
 func otherServer(t *testing.T, url string) (server *pgtest.Cluster, other string) {
 	t.Helper()
 	server = pgtest.Start(t, pgtest.InMemory())
@@ -122,37 +122,37 @@ func configOf(t *testing.T, url string) *pgx.ConnConfig {
 	return config
 }
 
-// adminOf is the URL for the superuser.
+// adminOf returns the URL for the superuser.
 func adminOf(t *testing.T, url string) string {
 	t.Helper()
 	return cluster.URL(configOf(t, url).Database)
 }
 
-// ofHosts is a URL with the hosts of two.
+// ofHosts returns a URL with the hosts of two URLs.
 func ofHosts(t *testing.T, first, second string) string {
 	t.Helper()
 	one, two := configOf(t, first), configOf(t, second)
 	return fmt.Sprintf("postgres://postgres@/%s?host=%s,%s&port=%d,%d", one.Database, one.Host, two.Host, one.Port, two.Port)
 }
 
-// Trap: a pooler leads to another server by now, and the one before lives on. A listener
-// there hears nothing, and must notice it.
+// Trap: a pooler now leads to another server, and the old one is still alive. A listener there gets
+// no news, and must notice this.
 func TestAListenerThatTheStoreHasLeft(t *testing.T) {
 	t.Parallel()
-	url := adminOf(t, cluster.NewDatabase(t)) // whom the other server knows, too
+	url := adminOf(t, cluster.NewDatabase(t)) // a role that the other server has, too
 	_, other := otherServer(t, url)
 	proxy := pgproxy.Start(t, url)
 	s, text := behind(t, proxy.URL(), url, "i", postgres.AskOften)
 	s.Listen(true)
 	s.awaitHearing(t)
 	proxy.Lead(t, other)
-	poll(t, "it does not say that it hears", func() bool { return s.Traits().Polls })
+	poll(t, "the store to report that it gets no news", func() bool { return s.Traits().Polls })
 	poll(t, "the log says why", func() bool { return strings.Contains(text.String(), "leads to another server") })
 	proxy.Lead(t, url)
 	s.awaitHearing(t)
 }
 
-// A listener that cannot connect is no reason not to be ready; the log says so once.
+// A store whose listener cannot connect is ready. One log line reports it.
 func TestADirectListenerThatIsRefused(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -163,11 +163,11 @@ func TestADirectListenerThatIsRefused(t *testing.T) {
 		<-attempts
 	}
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
-	if n := strings.Count(text.String(), "are not heard, trying again"); n != 1 || s.Ready() != nil || !s.Traits().Polls {
+	if n := strings.Count(text.String(), "do not arrive, trying again"); n != 1 || s.Ready() != nil || !s.Traits().Polls {
 		t.Errorf("%d lines, want 1; ready: %v\n%s", n, s.Ready(), text)
 	}
 	if strings.Contains(text.String(), password) {
-		t.Errorf("the log tells the password:\n%s", text)
+		t.Errorf("the log contains the password:\n%s", text)
 	}
 }
 
@@ -183,8 +183,9 @@ func TestAListenerWithoutUse(t *testing.T) {
 	}
 }
 
-// Trap: where POSTGRES_LISTEN_URL leads wrongly, to a later copy of the same system even, the store
-// learns nothing from it: its own server is no old primary, and its connections stay.
+// Trap: POSTGRES_LISTEN_URL leads to a wrong server, even a later copy of the same system. The
+// store learns nothing from it: its own server does not count as an old primary, and its
+// connections stay.
 func TestAListenerElsewhereChangesNoConnections(t *testing.T) {
 	t.Parallel()
 	own, clone := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP()), pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())

@@ -13,11 +13,12 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// jump is how far tokens jump at least when a server is promoted.
+// jump is the least distance by which tokens jump at a promotion.
 const jump = 1 << 26
 
-// Trap: after a failover rows go back, and so may the clock, which judges the expiries. Tokens grow over it, whatever comes first, and no lease is reaped before
-// its holder can have renewed it: a renewal may not have reached this server.
+// Trap: after a failover, rows may be older, and the clock that decides expiries may be behind.
+// Tokens still grow, for every first operation. No lease is reaped before its holder could renew
+// it, because its last renewal may be missing.
 func TestPromotion(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
@@ -74,10 +75,10 @@ func TestPromotion(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.leases WHERE id = '"+held.Lease.String()+"' AND expires_at > clock_timestamp() + interval '55 min'"); n != 1 {
-				t.Fatal("the holder's lease does not live for its TTL on the new server")
+				t.Fatal("the holder's lease does not get its full TTL on the new server")
 			}
 			if n := pgtest.Query[int64](t, url, fmt.Sprintf("SELECT count(*) FROM locksidecar.locks WHERE token > %d AND token < %d", before, before+jump)); n != 0 {
-				t.Error("granted before the jump")
+				t.Error("a lock was granted before the jump")
 			}
 			want(t, acquire(t, s, askFor("held", mine)), store.Held)
 			if a := want(t, acquire(t, s, askFor(uuid.NewString(), mine)), store.Granted); a.Token < before+jump {
@@ -87,8 +88,8 @@ func TestPromotion(t *testing.T) {
 	}
 }
 
-// Trap: on a server that was just promoted a lease looks expired, for its last renewal
-// is missing there. A renewal that comes first does not say that it is dead.
+// Trap: on a promoted server a lease looks expired, because its last renewal is missing. The first
+// operation is a renewal, and it must keep the lease.
 func TestARenewalFirstAfterAPromotion(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
@@ -103,17 +104,16 @@ func TestARenewalFirstAfterAPromotion(t *testing.T) {
 	if kept := renewal.Kept; err != nil || len(kept) != len(leases) {
 		t.Errorf("%d of %d are kept: %v", len(kept), len(leases), err)
 	}
-	// This happens once. Now an expired lease is dead.
+	// The extension happens once. Now an expired lease is dead.
 	exec(t, connect(t, url), "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
 	if renewal, err := s.Renew(t.Context(), leases); err != nil || len(renewal.Kept) != 0 {
 		t.Errorf("%d are kept after they expired: %v", len(renewal.Kept), err)
 	}
 }
 
-// Trap: a waiter was handed the lock just before a promotion, and asks what became of it.
-// The grant looks as if it were over, for another clock judges it. Were that told, the
-// waiter would be gone, and the lock held for nobody once new_epoch gives the lease its
-// TTL again, for as long as it is renewed.
+// Trap: a waiter is handed the lock just before a promotion, and then checks. By the new server's
+// clock the grant looks expired. If the check reported that, the waiter would leave. But new_epoch
+// gives the lease its TTL again, so the lock would stay held without a holder.
 func TestAGrantIsNotOverAfterAPromotion(t *testing.T) {
 	t.Parallel()
 	for name, ask := range map[string]func(engine, store.Attempt) ([]store.Answer, error){
@@ -136,14 +136,14 @@ func TestAGrantIsNotOverAfterAPromotion(t *testing.T) {
 			exec(t, sc.conn, "UPDATE locksidecar.meta SET epoch = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
 			answers, err := ask(sc, waiter.Attempt)
 			if err != nil || answers[0].Outcome != store.Granted {
-				t.Errorf("%+v, %v; the lock is the waiter's", answers, err)
+				t.Errorf("got %+v, %v; the lock is the waiter's", answers, err)
 			}
 		})
 	}
 }
 
-// However many are first on a promoted server, tokens jump once. A lease that an
-// operator keeps locked holds nobody up.
+// If many operations are first on a promoted server, tokens jump once. A locked row of a lease does
+// not delay them.
 func TestAPromotionIsNotHeldUp(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), deadlocks, pgroles.Template())
@@ -164,38 +164,38 @@ func TestAPromotionIsNotHeldUp(t *testing.T) {
 		first.Go(func() {
 			answers, err := s.Acquire(t.Context(), []store.Ask{askFor(uuid.NewString(), mine)})
 			if err != nil || answers[0].Outcome != store.Granted || answers[0].Token < least {
-				t.Errorf("%+v, %v", answers, err)
+				t.Errorf("got %+v, %v", answers, err)
 			}
 		})
 	}
 	first.Wait()
 	if last := lastToken(t, url); last >= least+jump {
-		t.Errorf("tokens jumped by %d at least, more than once", last-least)
+		t.Errorf("tokens jumped by at least %d, which is more than one jump", last-least)
 	}
 	want(t, acquire(t, s, askFor("held", openLease(t, s, time.Hour))), store.Held)
 	exec(t, operator, "ROLLBACK")
 }
 
-// leastPromoted is the least token after a promotion now.
+// leastPromoted is the least possible token after a promotion at this time.
 func leastPromoted(t *testing.T, url string) int64 {
 	t.Helper()
 	return pgtest.Query[int64](t, pgtest.Admin(url), "SELECT locksidecar.token_at(clock_timestamp())") + jump
 }
 
-// lastToken is the greatest token that was granted, or the floor if that is greater.
+// lastToken is the greatest granted token, or the floor if the floor is greater.
 func lastToken(t *testing.T, url string) int64 {
 	t.Helper()
 	return pgtest.Query[int64](t, pgtest.Admin(url), "SELECT greatest((SELECT began_token FROM locksidecar.meta), (SELECT max(token) FROM locksidecar.locks))")
 }
 
-// Trap: one standby is promoted and dies, then another that never heard of the first.
-// Both jump from the same floor, which is ahead of the clock, on timelines of the same number.
+// Trap: one standby is promoted and dies, and then a second one, which does not know the first.
+// Both have the same floor, which is ahead of the clock, and the same timeline number.
 func TestTokensGrowOverTwoStandbys(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
 	url := own.NewDatabase(t)
 	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
-	token := func() int64 { // of the second grant
+	token := func() int64 { // the token of the second grant
 		s := startStore(t, url, id)
 		defer s.Stop()
 		lease := openLease(t, s, time.Hour)
@@ -203,7 +203,7 @@ func TestTokensGrowOverTwoStandbys(t *testing.T) {
 		return want(t, acquire(t, s, askFor(uuid.NewString(), lease)), store.Granted).Token
 	}
 	token()
-	own.Promote(t) // a moment ago: the floor is ahead of the clock
+	own.Promote(t) // the promotion is recent, so the floor is ahead of the clock
 	before := token()
 	other := own.Copy(t)
 	own.Promote(t)
@@ -218,8 +218,8 @@ func TestTokensGrowOverTwoStandbys(t *testing.T) {
 	}
 }
 
-// Two sessions find at the same time that the server was promoted: one prepares it, the
-// other waits and finds it done.
+// Two sessions notice a promotion at the same time. One prepares the server, and the other waits
+// for it.
 func TestOnePreparesAPromotedServer(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -240,8 +240,8 @@ func TestOnePreparesAPromotedServer(t *testing.T) {
 	}
 }
 
-// Somebody has emptied meta, as before a restore of its rows. Nothing is granted, and leases do not
-// last longer with each statement that finds it so.
+// meta is empty, as before a restore of its rows. Locks are not granted, and leases are not
+// extended by each statement that finds meta empty.
 func TestNoEpochWithoutItsRow(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -19,7 +19,7 @@ const (
 	stateNoTable       = "42P01"
 	stateNoColumn      = "42703"
 	stateNoFunction    = "42883"
-	// Of this package's functions: in_epoch, in_time, may_take, new_epoch.
+	// Raised by this package's functions: in_epoch, in_time, may_take, new_epoch.
 	stateNewEpoch = "LS001"
 	stateTooLate  = "LS002"
 	stateTooOld   = "LS003"
@@ -31,18 +31,18 @@ var (
 	errNewEpoch   = errors.New("the database server was promoted or restored, and another session is preparing it")
 	errStandby    = errors.New("the database server is a standby")
 	errStopped    = errors.New("the store is stopped")
-	// errNotReplicated: the server gave up its wait for a synchronous standby, with a warning only.
+	// errNotReplicated: the server stopped waiting for a synchronous standby, and reported only a warning.
 	errNotReplicated = errors.New("committed, but the synchronous standby has not confirmed it")
 )
 
-// translate judges errors of the database, and nothing else does. sent is false if there was no
-// connection. partly is true if an earlier statement of the operation did something.
+// translate classifies errors of the database. sent is false if there was no connection. partly is true if
+// an earlier statement of the operation changed something.
 func translate(op string, err error, sent, partly bool) *store.Error {
 	return &store.Error{Op: op, Err: err, Unknown: partly || sent && unknown(err)}
 }
 
-// unknown reports whether a failed statement may have done something. An ERROR of the server ends
-// the transaction, so nothing was done. FATAL ends the connection, and can come after the commit.
+// unknown reports whether a failed statement may have changed something. An ERROR of the server ends the
+// transaction, so nothing was done. A FATAL ends the connection, and can come after the commit.
 func unknown(err error) bool {
 	if pgconn.SafeToRetry(err) {
 		return false
@@ -53,7 +53,7 @@ func unknown(err error) bool {
 	return true
 }
 
-// sqlState is the SQLSTATE of an error that the server sent, or empty.
+// sqlState is the SQLSTATE of an error from the server, or empty.
 func sqlState(err error) string {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pg.Code
@@ -71,8 +71,8 @@ func notLetIn(err error) bool { return strings.HasPrefix(sqlState(err), "28") }
 
 func isRowLocked(err error) bool { return sqlState(err) == stateLockTimeout }
 
-// suspicious reports whether an error casts doubt on the connections, the server, its clock or its
-// schema, not only on one statement.
+// suspicious reports whether an error makes the connections, the server, its clock or its schema doubtful,
+// beyond one statement.
 func suspicious(err error) bool {
 	switch sqlState(err) {
 	case stateReadOnly, stateTooLate, stateTooOld, stateNoSchema, stateNoTable, stateNoColumn, stateNoFunction:

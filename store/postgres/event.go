@@ -12,7 +12,7 @@ import (
 
 const eventPrefix = "event:"
 
-// message is an event as compact JSON, without space or non-ASCII character. Texts are base64.
+// message is an event as compact ASCII JSON without spaces. Texts are base64.
 type message struct {
 	Kind     string    `json:"kind"`
 	Key      []byte    `json:"key"`
@@ -45,8 +45,8 @@ func turned[K comparable](words map[K]string) map[string]K {
 	return by
 }
 
-// wordOf is the word for an event. One that is too long loses the result, then the reason. Empty:
-// none fits.
+// wordOf encodes an event. If it is too long, it omits the result, then the reason. It is empty if even
+// that does not fit.
 func wordOf(e store.Event) string {
 	m := message{
 		Kind: eventKinds[e.Kind], Key: []byte(e.Key), Token: e.Token,
@@ -77,7 +77,7 @@ func wordOf(e store.Event) string {
 	return ""
 }
 
-// eventOf reads an event. Anybody can have sent it, so it must be what wordOf would write.
+// eventOf decodes an event. Any database user can send one, so it must equal what wordOf would write.
 func eventOf(word string) (store.Event, bool) {
 	text, ok := strings.CutPrefix(word, eventPrefix)
 	var m message

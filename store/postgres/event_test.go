@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-func TestEventsAsWords(t *testing.T) {
+func TestEventsAsText(t *testing.T) {
 	t.Parallel()
 	reason, empty := `a "reason" of two words`, ""
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678_000, time.UTC)
@@ -25,7 +25,7 @@ func TestEventsAsWords(t *testing.T) {
 	} {
 		word := wordOf(e)
 		if strings.ContainsFunc(word, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			t.Errorf("%q is not one word of ASCII", word)
+			t.Errorf("%q is not a single word of ASCII", word)
 		}
 		got, ok := eventOf(word)
 		if !ok || !reflect.DeepEqual(got, e) {
@@ -34,7 +34,7 @@ func TestEventsAsWords(t *testing.T) {
 	}
 }
 
-// The server fails the whole statement for one payload that is too long.
+// A payload that is too long makes the server fail the whole statement.
 func TestEventsFit(t *testing.T) {
 	t.Parallel()
 	const longest = 512
@@ -52,14 +52,14 @@ func TestEventsFit(t *testing.T) {
 					t.Fatalf("%d bytes: %+v (%t)", len(word), got, ok)
 				}
 				if kept := got.Result != nil || got.Stopping != nil && got.Stopping.Reason != nil; kept != whole {
-					t.Errorf("with %d bytes it is kept whole: %t", size, kept)
+					t.Errorf("complete with %d bytes: %t", size, kept)
 				}
 			}
 		}
 	}
 }
 
-func TestWhatIsNoEvent(t *testing.T) {
+func TestInvalidEvents(t *testing.T) {
 	t.Parallel()
 	good := wordOf(store.Event{Kind: store.EventReleased, Key: "k", Token: 1, Result: []byte("{}")})
 	if _, ok := eventOf(good); !ok {
@@ -81,12 +81,12 @@ func TestWhatIsNoEvent(t *testing.T) {
 	} {
 		word := strings.Replace(good, c[0], c[1], 1)
 		if e, ok := eventOf(word); ok {
-			t.Errorf("%s is an event: %+v", word, e)
+			t.Errorf("%s was read as the event %+v", word, e)
 		}
 	}
 }
 
-// FuzzEventOf: what is read as an event can be told as one, and says the same then.
+// FuzzEventOf: an event that was read from text can be written as text and read again, unchanged.
 func FuzzEventOf(f *testing.F) {
 	reason := "why"
 	f.Add(wordOf(store.Event{Kind: store.EventReleased, Key: "k", Token: 1, Outcome: store.Success, Result: []byte(`{"a":1}`)}))
@@ -98,7 +98,7 @@ func FuzzEventOf(f *testing.F) {
 		}
 		again, ok := eventOf(wordOf(e))
 		if e.Stopping != nil && again.Stopping != nil && e.Stopping.At.Equal(again.Stopping.At) {
-			e.Stopping.At = again.Stopping.At // in whatever zone
+			e.Stopping.At = again.Stopping.At // the time zone does not matter
 		}
 		if !ok || !reflect.DeepEqual(again, e) {
 			t.Errorf("%+v became %+v (%t)", e, again, ok)
@@ -106,8 +106,7 @@ func FuzzEventOf(f *testing.F) {
 	})
 }
 
-// FuzzHear: whatever anybody sends, this instance hears hints, and events of what it
-// watches; and never that a lock is granted.
+// FuzzHear: arbitrary payloads cause hints and events of watched keys, but not a grant.
 func FuzzHear(f *testing.F) {
 	const hello, watched = "hello-1", "k"
 	event := wordOf(store.Event{Kind: store.EventExpired, Key: watched, Token: 1})
@@ -130,17 +129,16 @@ func FuzzHear(f *testing.F) {
 		for _, n := range heard {
 			hint := store.News{Attempt: store.Attempt{ID: n.ID}, Signals: n.Signals, Event: n.Event}
 			if !reflect.DeepEqual(n, hint) || n.Event != nil && (n.Event.Key != watched || n.Signals || n.ID != store.AttemptID{}) {
-				t.Fatalf("%q is heard as %+v", payload, n)
+				t.Fatalf("%q was received as %+v", payload, n)
 			}
 			if reflect.DeepEqual(n, store.EveryWait) && !strings.Contains(payload, hello) {
-				t.Fatalf("%q: everything is looked at", payload)
+				t.Fatalf("%q causes a check of everything", payload)
 			}
 		}
 	})
 }
 
-// A database that is away costs no more memory than a bounded number of events, the last
-// ones.
+// During an outage of the database, a bounded number of events is kept in memory, the latest ones.
 func TestEventsThatWaitAreBounded(t *testing.T) {
 	t.Parallel()
 	s, err := New(Config{URL: "postgres://nobody@localhost/nothing", Identity: store.Identity{Namespace: "n", Instance: "i"}})
@@ -148,7 +146,7 @@ func TestEventsThatWaitAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := s.notifier
-	m.speaking = make(chan struct{}) // it is waiting for the database
+	m.speaking = make(chan struct{}) // the instance waits for the database
 	for n := range eventsMax + 10 {
 		m.event("n", store.Event{Kind: store.EventAcquired, Key: fmt.Sprint("k", n%3), Token: int64(n + 1)})
 	}
@@ -159,7 +157,7 @@ func TestEventsThatWaitAreBounded(t *testing.T) {
 			break
 		}
 		if len(events) > eventsAtOnce {
-			t.Fatalf("%d at once", len(events))
+			t.Fatalf("%d events in one statement", len(events))
 		}
 		for _, a := range events {
 			e, _ := eventOf(a.word)

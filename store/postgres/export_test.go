@@ -16,7 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Setting asks for a server setting on a connection of a store.
+// Setting reads a server setting on a connection of a store.
 func Setting(ctx context.Context, tb testing.TB, s *Store, name string) string {
 	tb.Helper()
 	ctx, cancel, o, err := s.begin(ctx, "setting")
@@ -31,10 +31,10 @@ func Setting(ctx context.Context, tb testing.TB, s *Store, name string) string {
 	return found[0]
 }
 
-// SharedConns is how many connections there are at most for all but renewals and LISTEN.
+// SharedConns is the greatest number of connections, except those for renewals and LISTEN.
 func SharedConns(s *Store) int64 { return int64(s.pool.MaxConns) }
 
-// HostNames says what a host is called that was looked up by its name, and then found at an address.
+// HostNames returns the name of a host that was looked up by name and found at an address.
 func HostNames(lookup pgconn.LookupFunc) func(ctx context.Context, name string, at net.Addr) string {
 	hosts := &hostNames{}
 	return func(ctx context.Context, name string, at net.Addr) string {
@@ -43,13 +43,13 @@ func HostNames(lookup pgconn.LookupFunc) func(ctx context.Context, name string, 
 	}
 }
 
-// ChannelOf is where an instance listens.
+// ChannelOf returns the channel of an instance.
 var ChannelOf = channelOf
 
-// ListenAsk is what the listener asks a silent server.
+// ListenAsk is the statement by which the listener checks a silent connection.
 var ListenAsk = sqlListenAsk.sql
 
-// InSession asks in a session that the store has used, without setting anything up.
+// InSession runs a query in a session that the store has used, without setting the session up.
 func InSession(ctx context.Context, tb testing.TB, s *Store, sql string) string {
 	tb.Helper()
 	conn, err := s.started.shared.Acquire(ctx)
@@ -64,36 +64,34 @@ func InSession(ctx context.Context, tb testing.TB, s *Store, sql string) string 
 	return found
 }
 
-// Patient makes a store wait for rows for long, so that two-session tests can take
-// their time, and for its listener, which a busy machine may let connect late; and find no
-// commit long, no sweep too soon, and no step of it too long. Before Start.
+// Patient gives a store long limits for rows, for its listener, for commits and for sweeps, because
+// tests with two sessions on a busy machine are slow. Call it before Start.
 func Patient(s *Store) *Store {
-	const long = 4 * time.Second // the statement's own limit is a little more
+	const long = 4 * time.Second // a little less than the statement's own limit
 	s.lockTimeout, s.longCommit = long, time.Hour
 	s.sweepLap, s.sweepBudget = 0, time.Second
 	s.listener.wait = long
 	return s
 }
 
-// AskOften makes a store's listener ask often whether the other end is there. Before Start.
+// AskOften makes a store's listener check its connection often. Call it before Start.
 func AskOften(s *Store) { s.listener.alive = 20 * time.Millisecond }
 
-// SetClock makes a store believe that it is so much later by the database's clock
-// than the database said.
+// SetClock makes a store assume that the database's clock is ahead by this time.
 func SetClock(s *Store, ahead time.Duration) {
 	c := &s.clock
 	c.heard(c.now().Add(ahead))
 }
 
-// SweepAtOnce makes a store's sweeps take what just expired or became free, lap after lap.
+// SweepAtOnce makes sweeps remove rows without a delay, one lap after the other.
 func SweepAtOnce(s *Store) {
 	s.sweepAfter, s.forgetAfter, s.sweepLap = 0, 0, 0
 }
 
-// SweepBy sets how long a step of a store's sweeps goes on.
+// SweepBy sets the time budget of a sweep's step.
 func SweepBy(s *Store, budget time.Duration) { s.sweepBudget = budget }
 
-// Tell tells an event of a key in a namespace, as an operation does after its commit.
+// Tell sends an event of a key in a namespace, as an operation does after its commit.
 func Tell(tb testing.TB, s *Store, namespace string, e store.Event) {
 	tb.Helper()
 	_, cancel, o, err := s.begin(tb.Context(), "tell")
@@ -104,10 +102,10 @@ func Tell(tb testing.TB, s *Store, namespace string, e store.Event) {
 	o.event(namespace, e)
 }
 
-// WordOf is the word by which others are told of an event.
+// WordOf encodes an event for other instances.
 var WordOf = wordOf
 
-// Silent reports whether a store has told all that there was to tell.
+// Silent reports whether a store has sent all its news.
 func Silent(s *Store) bool {
 	m := s.notifier
 	m.mu.Lock()
@@ -115,22 +113,23 @@ func Silent(s *Store) bool {
 	return m.speaking == nil
 }
 
-// Measure lets a store tell its metrics to who is not a [metrics.Store]. Before Start.
+// Measure sends a store's metrics to a recorder that is not a [metrics.Store]. Call it before
+// Start.
 func Measure(s *Store, to recorder) { s.metrics = to }
 
-// NameOf is the name of a span.
+// NameOf returns the name of a span.
 var NameOf = nameOf
 
-// SchemaVersion is the schema that this package was written for.
+// SchemaVersion is the schema version of this package.
 var SchemaVersion = schemaVersion
 
 // OwnSchema and OwnCode are the migrations of this package.
 var OwnSchema, OwnCode = own.schema, own.code
 
-// Unloaded are the statements that this package does not use.
+// Unloaded returns the statements that this package does not use.
 func Unloaded() map[string]string { return unloaded }
 
-// MigrateFurther applies one migration more than there are, and more code. busy hears when it waits.
+// MigrateFurther applies one further migration, and further code. busy is called when it waits.
 func MigrateFurther(ctx context.Context, tb testing.TB, url, sql, code string, busy func(error)) error {
 	tb.Helper()
 	further := func(folder fs.FS, name, text string) fs.FS {
@@ -167,19 +166,19 @@ func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 	return s.Acquire(ctx, asks)
 }
 
-// UnflushedReleases are those that a crash of the server could forget.
+// UnflushedReleases are releases that a crash of the server could lose.
 type UnflushedReleases = unflushed
 
-// MaxUnflushed is how many there are at most.
+// MaxUnflushed is the greatest number of these releases.
 const MaxUnflushed = maxUnflushed
 
-// NewUnflushed remembers none.
+// NewUnflushed starts without any.
 var NewUnflushed = newUnflushed
 
-// Unflushed are those of a store.
+// Unflushed returns those of a store.
 func Unflushed(s *Store) *UnflushedReleases { return s.unflushed }
 
-// Count is how many there are that were sent since the last connection was made.
+// Count returns how many were sent since the last new connection.
 func (u *unflushed) Count() int {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -35,13 +35,13 @@ func TestBadURLFailsNewWithoutThePassword(t *testing.T) {
 	} {
 		_, err := postgres.New(postgres.Config{URL: url})
 		if err == nil {
-			t.Errorf("New(%q) is fine with it", url)
+			t.Errorf("New(%q) succeeded", url)
 		} else if strings.Contains(err.Error(), password) {
-			t.Errorf("the error tells the password: %v", err)
+			t.Errorf("the error contains the password: %v", err)
 		}
 	}
 	if _, err := postgres.New(postgres.Config{URL: "postgres://h/db", MaxConns: 1}); err == nil {
-		t.Error("New takes one connection for all: renewals would queue behind acquires")
+		t.Error("New accepts a single connection: renewals would queue behind acquires")
 	}
 }
 
@@ -68,18 +68,18 @@ func TestUnreachableServerDoesNotFailStart(t *testing.T) {
 	if !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("Acquire: %v, want a failure that did nothing", err)
 	}
-	for range 4 { // several attempts, one line
+	for range 4 { // several attempts cause one line
 		<-attempts
 	}
 	if n := strings.Count(text.String(), "\n"); n != 1 {
-		t.Errorf("%d lines for one change of state:\n%s", n, text.String())
+		t.Errorf("%d lines for one change of readiness:\n%s", n, text.String())
 	}
 	if strings.Contains(text.String(), password) {
-		t.Errorf("the log tells the password:\n%s", text.String())
+		t.Errorf("the log contains the password:\n%s", text.String())
 	}
 }
 
-// refuse listens where a server should be and hangs up on everybody.
+// refuse listens in place of a server, and closes each connection.
 func refuse(t *testing.T, attempts chan<- struct{}) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -126,7 +126,7 @@ func TestOutageAndReturn(t *testing.T) {
 	}
 }
 
-// A statement that waits for a row shows what each kind of end leaves behind.
+// A statement waits for a row. Each kind of failure leaves a known or an unknown outcome.
 func TestWhatIsKnownAfterAFailure(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -144,7 +144,7 @@ func TestWhatIsKnownAfterAFailure(t *testing.T) {
 				pgtest.Query[bool](t, url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE "+blocked)
 			}, unknown: true,
 		},
-		"the caller gives up": {
+		"the caller leaves": {
 			end: func(_ *testing.T, _ string, cancel context.CancelFunc) { cancel() }, unknown: true,
 		},
 	}
@@ -176,15 +176,15 @@ func TestWhatIsKnownAfterAFailure(t *testing.T) {
 	}
 }
 
-// Rows of RETURNING arrive before the commit, and a commit that waits for a
-// synchronous standby can be cancelled, which the server reports as a success.
+// The rows of RETURNING arrive before the commit. A commit that waits for a synchronous standby can
+// be cancelled, and the server reports that as a success.
 func TestNothingIsGrantedBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
 	url := own.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Hour)
-	asks := make([]store.Ask, 1000) // more rows than the server keeps back
+	asks := make([]store.Ask, 1000) // so many that the server sends rows before the end
 	for i := range asks {
 		asks[i] = askFor(uuid.NewString(), lease)
 	}
@@ -205,7 +205,7 @@ func TestNothingIsGrantedBeforeTheCommit(t *testing.T) {
 		t.Errorf("a commit that no standby confirmed: %v, want an unknown outcome", err)
 	}
 	l.found()
-	answers, err := s.Acquire(t.Context(), asks) // the repeat finds out
+	answers, err := s.Acquire(t.Context(), asks) // the repeat finds the grants
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestNothingIsGrantedBeforeTheCommit(t *testing.T) {
 	}
 }
 
-// The same rows arrive before a commit that fails. Nothing has been done then.
+// The same rows arrive before a commit that fails. Then nothing was done.
 func TestFailedCommitIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(s *scene, held store.Claim) error{
@@ -226,7 +226,7 @@ func TestFailedCommitIsNotAnswered(t *testing.T) {
 			_, err := s.Acquire(s.Context(), among(askFor("new", s.lease)))
 			return err
 		},
-		"hand-off": func(s *scene, held store.Claim) error { // and what follows it
+		"hand-off": func(s *scene, held store.Claim) error { // including the hand-off
 			_, err := s.Release(s.Context(), []store.Claim{held})
 			return err
 		},
@@ -253,7 +253,7 @@ func TestFailedCommitIsNotAnswered(t *testing.T) {
 	}
 }
 
-// A DBA's defaults must not weaken locks.
+// Default settings of the database must not weaken locks.
 func TestConnectionsAreSetUp(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -296,7 +296,7 @@ func TestConnectionsAreSetUp(t *testing.T) {
 	}
 }
 
-// blocked picks the store's sessions that wait for a lock.
+// blocked selects the store's sessions that wait for a lock.
 const blocked = "wait_event_type = 'Lock' AND application_name = 'locksidecar' AND datname = current_database()"
 
 func isBlocked(tb testing.TB, url string) bool {
@@ -309,7 +309,7 @@ func awaitBlocked(tb testing.TB, url string) {
 	poll(tb, "a statement of the store waits for a lock", func() bool { return isBlocked(tb, url) })
 }
 
-// A database whose default hides warnings does not hide that a commit was not
+// A database may hide warnings by default. The store still notices that a commit was not
 // replicated.
 func TestHiddenWarning(t *testing.T) {
 	t.Parallel()
@@ -332,8 +332,8 @@ func TestHiddenWarning(t *testing.T) {
 	}
 }
 
-// One connection that hangs, with a renewal in it or when it is tried before one,
-// does not stop the renewals: leases would die although the server is fine.
+// A connection of the renewals may hang, during a renewal or during the check before one. Renewals
+// continue on another connection.
 func TestHungRenewalConnection(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second
@@ -353,7 +353,7 @@ func TestHungRenewalConnection(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
-			time.Sleep(rest) // a connection that has rested for a second is tried before it is used
+			time.Sleep(rest) // a connection that was idle for a second is checked before use
 
 			began := time.Now()
 			poll(t, "a renewal", func() bool {
@@ -367,7 +367,7 @@ func TestHungRenewalConnection(t *testing.T) {
 	}
 }
 
-// failWith makes writes of locks fail with an SQLSTATE, so many times.
+// failWith makes writes of locks fail with an SQLSTATE, this number of times.
 func (s *scene) failWith(code string, times int) {
 	s.Helper()
 	exec(s.T, s.conn, "CREATE SEQUENCE failures")
@@ -378,7 +378,7 @@ func (s *scene) failWith(code string, times int) {
 	exec(s.T, s.conn, "CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON locksidecar.locks FOR EACH ROW EXECUTE FUNCTION fail()")
 }
 
-// A statement that the server undid because of concurrent ones is tried again.
+// A statement that the server rolled back because of a concurrent one is repeated.
 func TestDeadlocksAndSerializationFailuresAreRepeated(t *testing.T) {
 	t.Parallel()
 	for _, code := range []string{"40P01", "40001"} {
@@ -391,8 +391,8 @@ func TestDeadlocksAndSerializationFailuresAreRepeated(t *testing.T) {
 	}
 }
 
-// Trap: target_session_attrs is checked at connect only. A connection that leads to a
-// server which takes no writes any more is not used again.
+// Trap: target_session_attrs is checked only when a connection is made. A connection to a server
+// that no longer accepts writes is closed.
 func TestAReadOnlyServerIsLeft(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -411,7 +411,7 @@ func TestAReadOnlyServerIsLeft(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 }
 
-// Trap: a server hangs just after the login. The pool's own context has no end.
+// Trap: a server hangs just after the login. The pool's own context has no deadline.
 func TestAServerThatHangsAfterTheLogin(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -434,7 +434,7 @@ func TestAServerThatHangsAfterTheLogin(t *testing.T) {
 	poll(t, "a renewal", func() bool { _, err := s.Renew(t.Context(), []store.LeaseID{lease}); return err == nil })
 }
 
-// While no connection can be had, that of the renewals is kept: who is in stays in.
+// Renewals keep their connection during an outage of new connections, so holders keep their locks.
 func TestRenewalsKeepTheirConnection(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)

@@ -13,11 +13,11 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// patience is how long tests wait for what must happen.
+// patience is how long tests wait for an event.
 const patience = 20 * time.Second
 
-// startStore opens and starts an instance that is stopped when the test ends. It is quick after a
-// failover: quiet_test.go tests the quiet time.
+// startStore opens and starts an instance that is stopped when the test ends. It has no quiet time
+// after a failover, which quiet_test.go tests.
 func startStore(tb testing.TB, url string, id store.Identity) *postgres.Store {
 	tb.Helper()
 	s := backend{tb: tb, url: url, failover: postgres.FailoverQuick}.open(id)
@@ -25,7 +25,7 @@ func startStore(tb testing.TB, url string, id store.Identity) *postgres.Store {
 	return s
 }
 
-// startWith is startStore with settings, and with no more patience than in real life.
+// startWith is startStore with settings, and with the limits of production.
 func startWith(tb testing.TB, config postgres.Config) *postgres.Store {
 	tb.Helper()
 	s, err := postgres.New(config)
@@ -36,7 +36,7 @@ func startWith(tb testing.TB, config postgres.Config) *postgres.Store {
 	return s
 }
 
-// migrate brings a database up to date.
+// migrate migrates a database to the current schema.
 func migrate(tb testing.TB, url string) {
 	tb.Helper()
 	if _, _, err := postgres.Migrate(tb.Context(), url); err != nil {
@@ -44,7 +44,7 @@ func migrate(tb testing.TB, url string) {
 	}
 }
 
-// start starts an instance. news is nil if nobody needs it.
+// start starts an instance. news may be nil.
 func start(tb testing.TB, s engine, news func(store.News)) {
 	tb.Helper()
 	tb.Cleanup(s.Stop)
@@ -59,7 +59,7 @@ func awaitReady(tb testing.TB, s engine) {
 	poll(tb, "the store is ready", func() bool { return s.Ready() == nil })
 }
 
-// poll asks until the answer is yes.
+// poll calls yes until it returns true.
 func poll(tb testing.TB, what string, yes func() bool) {
 	tb.Helper()
 	for deadline := time.Now().Add(patience); !yes(); time.Sleep(2 * time.Millisecond) {
@@ -82,14 +82,14 @@ func askFor(key string, lease store.LeaseID) store.Ask {
 	return store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, Lease: lease}
 }
 
-// answer is the outcome of a call with one item.
+// answer returns the single answer of a call with one item.
 func answer(tb testing.TB, answers []store.Answer, err error) store.Answer {
 	tb.Helper()
 	if err != nil {
 		tb.Fatal(err)
 	}
 	if len(answers) != 1 {
-		tb.Fatalf("%d answers to one item", len(answers))
+		tb.Fatalf("%d answers for one item", len(answers))
 	}
 	return answers[0]
 }
@@ -130,8 +130,7 @@ func release(tb testing.TB, s engine, claim store.Claim) store.Verdict {
 	return verdicts[0]
 }
 
-// connect opens a plain session on the database as its superuser, the test's hand in the
-// server.
+// connect opens a session on the database as its superuser.
 func connect(tb testing.TB, url string) *pgx.Conn {
 	tb.Helper()
 	conn, err := pgx.Connect(tb.Context(), pgtest.Admin(url))
@@ -149,14 +148,15 @@ func exec(tb testing.TB, conn *pgx.Conn, sql string, args ...any) {
 	}
 }
 
-// makeRole makes a role, which is the whole server's, until the test ends: tests may run twice.
+// makeRole makes a role until the test ends. Roles belong to the whole server, and tests may run
+// twice.
 func makeRole(tb testing.TB, admin *pgx.Conn, name, options string) {
 	tb.Helper()
 	exec(tb, admin, "CREATE ROLE "+name+" "+options)
 	tb.Cleanup(func() { dropped(tb, admin, "ROLE "+name) })
 }
 
-// makeDatabase makes a database with a name of its own in the same way.
+// makeDatabase makes a database with this name until the test ends.
 func makeDatabase(tb testing.TB, admin *pgx.Conn, name string) {
 	tb.Helper()
 	exec(tb, admin, "CREATE DATABASE "+name+" TEMPLATE prepared")
@@ -170,13 +170,13 @@ func dropped(tb testing.TB, admin *pgx.Conn, what string) {
 	}
 }
 
-// withdraw is Withdraw for those who only ask whether it failed.
+// withdraw is Withdraw without its answers.
 func withdraw(ctx context.Context, s engine, attempts ...store.Attempt) error {
 	_, err := s.Withdraw(ctx, attempts)
 	return err
 }
 
-// engine is a *postgres.Store, or what embeds one.
+// engine is a *postgres.Store, or a struct that embeds one.
 type engine interface {
 	store.Store
 	store.Lister

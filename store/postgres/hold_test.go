@@ -13,7 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// holdFor is an ask with a hold, under a fresh lease.
+// holdFor returns an ask with a hold, under a fresh lease.
 func (s *scene) holdFor(key string, hold time.Duration) store.Ask {
 	s.Helper()
 	ask := askFor(key, openLease(s, s, time.Hour))
@@ -21,7 +21,7 @@ func (s *scene) holdFor(key string, hold time.Duration) store.Ask {
 	return ask
 }
 
-// mustBePending checks that a hold alone keeps a key, until the end that its grant gave it.
+// mustBePending checks that only a hold keeps a key, until the end that the grant set.
 func (s *scene) mustBePending(key string, token int64, hold time.Duration) {
 	s.Helper()
 	locks, err := s.Get(s.Context(), []string{key})
@@ -29,20 +29,20 @@ func (s *scene) mustBePending(key string, token int64, hold time.Duration) {
 		s.Fatal(err)
 	}
 	if l := locks[0]; !l.Held || !l.Holder.HoldPending || l.Token != token || l.Holder.Pod != "p" {
-		s.Errorf("not kept by a hold: %+v", l)
+		s.Errorf("a hold does not keep the key: %+v", l)
 	}
 	if n := s.count("locks", "key = $1 AND hold_until = acquired_at + $2::interval", key, hold); n != 1 {
-		s.Error("the hold does not end when it should")
+		s.Error("the hold has a wrong end")
 	}
 }
 
-// holdEnds lets the holds of all keys be over now.
+// holdEnds makes all holds end now.
 func (s *scene) holdEnds() {
 	s.Helper()
 	exec(s.T, s.conn, "UPDATE locksidecar.locks SET hold_until = clock_timestamp() WHERE hold_until IS NOT NULL")
 }
 
-// hearing is a scene that hears: awaitHint waits until a waiter is to look.
+// hearing returns a scene that receives news. awaitHint waits for a hint to a waiter.
 func hearing(t *testing.T) (s *scene, awaitHint func(store.AttemptID)) {
 	url := cluster.NewDatabase(t)
 	heard := make(chan store.AttemptID, 100)
@@ -59,16 +59,16 @@ func hearing(t *testing.T) (s *scene, awaitHint func(store.AttemptID)) {
 					return
 				}
 			case <-time.After(patience):
-				t.Fatal("the waiter was not told to look")
+				t.Fatal("the waiter got no hint")
 			}
 		}
 	}
 }
 
-// A lock that is given up at once leaves no hold behind, whether somebody waits for it or not.
+// A lock that is released at once leaves no hold, with and without waiters.
 func TestALockThatIsGivenUpAtOnceEndsItsHold(t *testing.T) {
 	t.Parallel()
-	for waiters, outcome := range []string{"it is free", "it is handed over", "it is free behind expired waiters"} {
+	for waiters, outcome := range []string{"it is free", "it is handed over", "it is free after expired waiters"} {
 		t.Run(outcome, func(t *testing.T) {
 			s := newScene(t)
 			ask := s.holdFor("k", 24*time.Hour)
@@ -81,7 +81,7 @@ func TestALockThatIsGivenUpAtOnceEndsItsHold(t *testing.T) {
 			}
 			release(t, s, store.Claim{Key: "k", Token: token, Lease: ask.Lease, AtOnce: true})
 			if n := s.count("locks", "hold_until IS NOT NULL"); n != 0 {
-				t.Error("the hold is left")
+				t.Error("the hold was not removed")
 			}
 			if n := s.count("locks", "lease_id IS NULL"); (n == 0) != (waiters == 1) {
 				t.Errorf("%d keys are free", n)
@@ -90,8 +90,7 @@ func TestALockThatIsGivenUpAtOnceEndsItsHold(t *testing.T) {
 	}
 }
 
-// A release with a hold meets an enqueue. Whichever comes first, the waiter knows when the hold
-// is over.
+// A release with a hold meets an enqueue. In either order, the waiter learns when the hold ends.
 func TestAReleaseWithAHoldMeetsAnEnqueue(t *testing.T) {
 	t.Parallel()
 	begin := func(t *testing.T, s *scene) (ask store.Ask, token int64, grant uuid.UUID, enqueueIn func()) {
@@ -127,15 +126,15 @@ func TestAReleaseWithAHoldMeetsAnEnqueue(t *testing.T) {
 		awaitBlocked(t, s.url)
 		exec(t, s.other, "COMMIT")
 		if l := want(t, <-answers, store.Queued).Lock; !l.Holder.HoldPending || l.Holder.ExpiresIn > time.Minute || l.Holder.ExpiresIn < time.Second {
-			t.Errorf("the waiter does not know when the hold is over: %+v", l)
+			t.Errorf("the waiter does not know the end of the hold: %+v", l)
 		}
 		s.holdEnds()
 		want(t, check(t, s, waiter), store.Granted)
 	})
 }
 
-// An acquire meets the release or the reap of a holder, and does not take the key before its hold
-// is over.
+// An acquire meets the release or the reap of a holder. It does not take the key before the hold is
+// over.
 func TestAcquireDuringTheEndOfAHolder(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(s *scene, ask store.Ask, token int64){
@@ -152,14 +151,14 @@ func TestAcquireDuringTheEndOfAHolder(t *testing.T) {
 				token := want(t, acquire(t, s, ask), store.Granted).Token
 				exec(t, s.other, "BEGIN")
 				end(s, ask, token)
-				// It looks as if it had seen a dead holder before.
+				// The statement behaves as if it had seen a dead holder.
 				grant := uuid.New()
 				state := make(chan string, 1)
 				go func() {
 					state <- pgtest.Query[string](t, s.url, `SELECT state FROM locksidecar.ask('n', 'infinity', false, 'i', 'p', '{k}',
 						ARRAY[$1::uuid], ARRAY[$2::uuid], ARRAY[$3::interval], '{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', '{NULL}')`, grant, s.lease, ttl)
 				}()
-				poll(t, "the acquire waits", func() bool {
+				poll(t, "the acquire to wait", func() bool {
 					return pgtest.Query[int64](t, s.url, "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0") > 0
 				})
 				exec(t, s.other, "COMMIT")
@@ -177,8 +176,8 @@ func TestAcquireDuringTheEndOfAHolder(t *testing.T) {
 	}
 }
 
-// A break meets a release. Whichever comes first, the hold is over afterwards, and the first waiter
-// has the key.
+// A break meets a release. In either order, the hold is over afterwards, and the first waiter holds
+// the key.
 func TestABreakMeetsAReleaseWithAHold(t *testing.T) {
 	t.Parallel()
 	for _, ttl := range []time.Duration{0, time.Hour} {
@@ -220,8 +219,8 @@ func TestABreakMeetsAReleaseWithAHold(t *testing.T) {
 	}
 }
 
-// A hand-off to a waiter with a hold meets the reap of its lease: the key is kept, or the next in
-// line has it.
+// A hand-off to a waiter with a hold meets the reap of its lease. The hold keeps the key, or the
+// next waiter gets it.
 func TestAHandOffToAHoldMeetsAReap(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -246,8 +245,8 @@ func TestAHandOffToAHoldMeetsAReap(t *testing.T) {
 	want(t, check(t, s, behind), store.Granted)
 }
 
-// A release whose lease has expired, and may be renewed in this moment, ends the grant and not the
-// hold.
+// The lease of a release has expired, and may be renewed at this moment. The release ends the
+// grant, but not the hold.
 func TestALateReleaseMeetsARenewal(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -266,8 +265,8 @@ func TestALateReleaseMeetsARenewal(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 }
 
-// The first in line gets the key when the hold is over, even if its own check is lost: the sweep
-// hands it over. Before that, no sweep does.
+// The first waiter gets the key when the hold is over, even if its check is lost, because the sweep
+// hands the key off. Earlier sweeps do not.
 func TestTheSweepHandsOffAtTheEndOfAHold(t *testing.T) {
 	t.Parallel()
 	for _, released := range []bool{true, false} {
@@ -299,8 +298,7 @@ func TestTheSweepHandsOffAtTheEndOfAHold(t *testing.T) {
 	}
 }
 
-// A call that is just being queued behind a hold is told that the hold ends earlier than it
-// read.
+// A call is being queued behind a hold. It learns that the hold ends earlier than it had read.
 func TestEnqueueDuringReapWaitsForTheHold(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string]int{"one": 0, "many": 3} {
@@ -318,7 +316,7 @@ func TestEnqueueDuringReapWaitsForTheHold(t *testing.T) {
 			}
 			revoked := make(chan error, 1)
 			go func() { revoked <- s.Revoke(t.Context(), leases) }()
-			poll(t, "the reap waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
+			poll(t, "the reap to wait or end", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 			exec(t, s.other, "COMMIT")
 			if err := <-revoked; err != nil {
 				t.Fatal(err)
@@ -328,9 +326,9 @@ func TestEnqueueDuringReapWaitsForTheHold(t *testing.T) {
 	}
 }
 
-// A hold that is cut short: the first in the queue is served, and the next one under another lease hears that its
-// new holder may end earlier. Those under the same lease end with it.
-func TestAHoldThatIsCutShortTellsTheNext(t *testing.T) {
+// A hold is cut short. The first waiter is served. The next waiter with another lease gets a hint,
+// because its holder may end earlier. Waiters with the holder's lease would end with it.
+func TestShortenedHoldHintsTheNextWaiter(t *testing.T) {
 	t.Parallel()
 	s, awaitHint := hearing(t)
 	ask := s.holdFor("k", 24*time.Hour)
@@ -345,8 +343,8 @@ func TestAHoldThatIsCutShortTellsTheNext(t *testing.T) {
 	want(t, check(t, s, first), store.Granted)
 }
 
-// A sidecar that died with many holds: they keep their keys, after a few statements, and whatever
-// waited under its leases is dropped.
+// A sidecar with many holds dies. A few statements keep their keys and drop the waiters of its
+// leases.
 func TestTheHoldsOfADeadInstance(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -371,7 +369,7 @@ func TestTheHoldsOfADeadInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := cluster.Statements(t, url, "%locksidecar%"); n > 10 {
-		t.Errorf("%d statements, want a few for all", n)
+		t.Errorf("%d statements, want a few for all holds", n)
 	}
 	s.Store = heir
 	for n, a := range answers {
@@ -381,11 +379,11 @@ func TestTheHoldsOfADeadInstance(t *testing.T) {
 		t.Errorf("%d locks of the dead instance, %v; want %d", len(locks), err, many)
 	}
 	if n := waiterRows(t, url, left.ID); n != 0 {
-		t.Error("a waiter of the dead instance is left in line")
+		t.Error("a waiter of the dead instance is still queued")
 	}
 }
 
-// A waiter checks when the lease ends, as it was told, and has the key at once.
+// A waiter checks at the reported end of the lease, and gets the key at once.
 func TestAHoldIsTakenOverAtItsEnd(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(s *scene, ask store.Ask, token int64){
@@ -401,13 +399,13 @@ func TestAHoldIsTakenOverAtItsEnd(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
-			// On a busy machine the hold may be over before anybody looks.
+			// On a slow machine the hold may be over before the check. Then the hold is doubled.
 			for hold := 300 * time.Millisecond; hold < 10*time.Second; hold *= 2 {
 				ask := s.holdFor(fmt.Sprint("k", hold), hold)
 				first := want(t, acquire(t, s, ask), store.Granted)
 				waiter := askFor(ask.Key, s.lease)
 				if a := want(t, enqueue(t, s, waiter), store.Queued); a.Lock.Holder.ExpiresIn < time.Minute {
-					t.Fatalf("expires in %s: this test has lost its point", a.Lock.Holder.ExpiresIn)
+					t.Fatalf("expires in %s: this does not test the rule", a.Lock.Holder.ExpiresIn)
 				}
 				end(s, ask, first.Token)
 				a := check(t, s, waiter)
@@ -426,13 +424,13 @@ func TestAHoldIsTakenOverAtItsEnd(t *testing.T) {
 					return
 				}
 			}
-			t.Error("the hold was always over before anybody looked")
+			t.Error("the hold was always over before the check")
 		})
 	}
 }
 
-// An withdrawal ends a hold of which nobody was told. Where another instance has it of the
-// same attempt, somebody may have been.
+// A withdrawal ends an undelivered hold. If another instance has the same attempt's hold, it may be
+// delivered, and stays.
 func TestAWithdrawalLeavesTheHoldsOfOthers(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -452,7 +450,7 @@ func TestAWithdrawalLeavesTheHoldsOfOthers(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 }
 
-// A hold costs this many statements.
+// TestStatementsOfAHold counts the statements for a hold.
 func TestStatementsOfAHold(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -481,13 +479,13 @@ func TestStatementsOfAHold(t *testing.T) {
 	counted("release", 3, func() error {
 		verdicts, err := s.Release(t.Context(), claims)
 		if slices.ContainsFunc(verdicts, func(v store.Verdict) bool { return v.Status != store.Holds }) {
-			t.Errorf("%+v", verdicts)
+			t.Errorf("got %+v", verdicts)
 		}
 		return err
 	})
 }
 
-// A promoted server prolongs leases for holders whose renewal may be missing. It prolongs no hold.
+// A promotion extends leases, because renewals may be missing. It does not extend holds.
 func TestAPromotionProlongsNoHold(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -497,13 +495,13 @@ func TestAPromotionProlongsNoHold(t *testing.T) {
 	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
 	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + interval '1 s' WHERE id = $1", s.lease)
 	if after := want(t, acquire(t, s, askFor("after", s.lease)), store.Granted); after.ExpiresIn < time.Minute {
-		t.Fatalf("expires in %s: this test has lost its point", after.ExpiresIn)
+		t.Fatalf("expires in %s: this does not test the rule", after.ExpiresIn)
 	}
 	s.mustBePending("k", token, time.Minute)
 }
 
-// A grant that was not delivered is withdrawn with its hold, even if its lease is dead. Nothing else of
-// the lease is touched.
+// An undelivered grant is withdrawn with its hold, even if its lease is dead. The lease's other
+// locks stay.
 func TestAWithdrawalEndsTheHold(t *testing.T) {
 	t.Parallel()
 	for _, reaped := range []bool{false, true} {

@@ -13,9 +13,9 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// Trap: a statement in somebody's buffer lands after it was given up and withdrawn. Here
-// each lands an hour late: it must fail, having done nothing.
-func TestWhatComesTooLateDoesNothing(t *testing.T) {
+// Trap: a statement may stay in a buffer and arrive after its withdrawal. Here each arrives an hour
+// late. It must fail without effect.
+func TestLateStatementsDoNothing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	session, byTTL := askFor("session", s.lease), askFor("ttl", s.lease)
@@ -32,8 +32,8 @@ func TestWhatComesTooLateDoesNothing(t *testing.T) {
 			|| (SELECT string_agg(o.id::text || o.ttl::text, ';' ORDER BY o.id) FROM locksidecar.leases o)`)
 	}
 	before := table()
-	// Whose clock is wrong, looks at it, and once more if another call failed meanwhile. So
-	// each case has a store of its own, which has no such look in flight.
+	// A store whose clock is wrong reads the database's clock, and again after another failure. So
+	// each case has its own store, without such a read in flight.
 	wrong := func() {
 		s.Store = startStore(t, s.url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 		postgres.SetClock(s.Store, -time.Hour)
@@ -71,8 +71,8 @@ func TestWhatComesTooLateDoesNothing(t *testing.T) {
 		if after := table(); after != before {
 			t.Errorf("%s changed\n%s\nto\n%s", name, before, after)
 		}
-		// The store looks at the clock again.
-		poll(t, "the clock is right again", func() bool {
+		// The store reads the database's clock again.
+		poll(t, "the clock to be right again", func() bool {
 			_, err := s.Amend(t.Context(), []store.Change{{Claim: store.Claim{Key: "ttl", Token: token}, SetData: true}})
 			return err == nil
 		})
@@ -88,8 +88,8 @@ func TestWhatComesTooLateDoesNothing(t *testing.T) {
 	}
 }
 
-// The same for one that came in time, and waited for a row until it was too late.
-func TestWhatWaitedTooLongDoesNothing(t *testing.T) {
+// The same holds for a statement that arrived in time and then waited too long for a row.
+func TestStatementsThatWaitedTooLongDoNothing(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]func(*scene, store.Ask) error{
 		"one": func(s *scene, ask store.Ask) error { _, err := s.Acquire(s.Context(), []store.Ask{ask}); return err },
@@ -102,19 +102,19 @@ func TestWhatWaitedTooLongDoesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// On a busy machine it may come too late as it is.
+			// On a busy machine the statement may arrive too late. Then it gets more time.
 			inTime := 300 * time.Millisecond
 			for !waitsTooLong(t, inTime, late) {
 				if inTime *= 2; inTime > 3*time.Second { // the server waits for a row for 4 s
-					t.Fatal("it never came in time")
+					t.Fatal("the statement was always too late")
 				}
 			}
 		})
 	}
 }
 
-// waitsTooLong lets a statement that must land within a while wait for a row until that is
-// over. It reports false when there was nothing to wait for: it landed too late.
+// waitsTooLong sends a statement with a time limit that ends while it waits for a row. The result
+// is false if the statement arrived too late to wait.
 func waitsTooLong(t *testing.T, inTime time.Duration, late func(*scene, store.Ask) error) bool {
 	t.Helper()
 	s := newScene(t)
@@ -125,9 +125,9 @@ func waitsTooLong(t *testing.T, inTime time.Duration, late func(*scene, store.As
 	postgres.SetClock(s.Store, inTime-5*time.Second) // the store's timeout
 	failed := make(chan error, 1)
 	go func() { failed <- late(s, ask) }()
-	poll(t, "it waits, or is over", func() bool { return len(failed) > 0 || isBlocked(t, s.url) })
+	poll(t, "the statement to wait or end", func() bool { return len(failed) > 0 || isBlocked(t, s.url) })
 	waited := len(failed) == 0
-	poll(t, "it is too late", func() bool {
+	poll(t, "the end of its time", func() bool {
 		return len(failed) > 0 || pgtest.Query[bool](t, s.url, `SELECT coalesce(bool_or(clock_timestamp() > xact_start + $1::interval), false)
 			FROM pg_stat_activity WHERE `+blocked, inTime+100*time.Millisecond)
 	})
@@ -136,13 +136,13 @@ func waitsTooLong(t *testing.T, inTime time.Duration, late func(*scene, store.As
 		t.Errorf("%v, want a failure", err)
 	}
 	if grant, lease, _ := holder(t, s.conn, "k"); lease != uuid.Nil {
-		t.Errorf("granted all the same: %s", grant)
+		t.Errorf("granted after its time: %s", grant)
 	}
 	return waited
 }
 
-// Trap: an opening that lay in a buffer lands after the lease was revoked, and what it
-// held is held again. One that comes too late does nothing.
+// Trap: the opening of a lease stays in a buffer and arrives after the revocation. Its locks would
+// be held again. A late opening has no effect.
 func TestALeaseIsNotOpenedTooLate(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -152,7 +152,7 @@ func TestALeaseIsNotOpenedTooLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, id := range map[string]store.LeaseID{"new": uuid.New(), "revoked": revoked} {
-		// One that no failure made look at its clock.
+		// This store has not read the database's clock after a failure.
 		late := startStore(t, s.url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 		postgres.SetClock(late, -time.Hour)
 		err := late.OpenLeases(t.Context(), []store.NewLease{{ID: id, TTL: time.Hour}})
@@ -160,20 +160,20 @@ func TestALeaseIsNotOpenedTooLate(t *testing.T) {
 			t.Errorf("%s: %v, want a failure that did nothing", name, err)
 		}
 		if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE id = $1", id); n != 0 {
-			t.Errorf("%s: it was opened", name)
+			t.Errorf("%s: the lease was opened", name)
 		}
 	}
 	if locks, err := s.Get(t.Context(), []string{"k"}); err != nil || locks[0].Held {
-		t.Errorf("what a revoked lease held: %+v, %v", locks, err)
+		t.Errorf("the locks of a revoked lease: %+v, %v", locks, err)
 	}
 }
 
-// Was it the clock that was wrong, it is looked at again: the next opening is in time.
+// If the clock was wrong, the store reads it again, and the next opening is in time.
 func TestALateOpeningLooksAtTheClock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	postgres.SetClock(s.Store, -time.Hour)
-	poll(t, "a lease is opened", func() bool {
+	poll(t, "a new lease", func() bool {
 		return s.OpenLeases(t.Context(), []store.NewLease{{ID: uuid.New(), TTL: time.Hour}}) == nil
 	})
 }
@@ -189,7 +189,7 @@ func TestOpenExpired(t *testing.T) {
 	}
 }
 
-// A lease that ends while a release waits for a row is judged as it is then.
+// A lease ends while a release waits for a row. The release decides after its wait.
 func TestAReleaseThatWaitedJudgesTheLeaseAfterwards(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -222,8 +222,8 @@ func TestAReleaseThatWaitedJudgesTheLeaseAfterwards(t *testing.T) {
 	}
 }
 
-// A waiter of the same instance hears of its grant when the answer to the release is here.
-// The rest of the grant's time counts from when the server was asked.
+// A waiter of the same instance gets its news when the release's answer arrives. The remaining time
+// of the grant counts from the call to the server.
 func TestTheNewsOfALateAnswer(t *testing.T) {
 	t.Parallel()
 	const late = 300 * time.Millisecond
@@ -238,6 +238,6 @@ func TestTheNewsOfALateAnswer(t *testing.T) {
 	}
 	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
 	if told := s.awaitGrant(t, waiter); told.ExpiresIn > waiter.TTL-late {
-		t.Errorf("%s are left of %s, and the answer was late by %s", told.ExpiresIn, waiter.TTL, late)
+		t.Errorf("%s are left of %s, but the answer was late by %s", told.ExpiresIn, waiter.TTL, late)
 	}
 }

@@ -29,7 +29,7 @@ func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
 	made, err := query(ctx, o, sqlLeaseOpen,
 		[]any{ids, ttls, s.config.Identity.Instance, s.config.Identity.Pod, o.notAfter, string(s.config.Failover)}, scanOne[uuid.UUID])
 	if err == nil && len(made) < len(leases) {
-		o.doubt() // perhaps the clock is known wrongly
+		o.doubt() // perhaps the estimate of the database's clock is wrong
 		err = o.fail(errPast, false)
 	}
 	return err
@@ -38,8 +38,7 @@ func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
 // errPast: a lease with this id has expired, or the statement came too late.
 var errPast = errors.New("a lease with this id has expired, or it was opened too late")
 
-// Renew extends living leases by one statement on the renewals' connection, and locked ones one by
-// one.
+// Renew extends living leases by one statement on the renewals' connection, and then each locked one by itself.
 func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error) {
 	if len(leases) == 0 {
 		return store.Renewal{}, nil
@@ -68,8 +67,8 @@ func (r *renewal) run(ctx context.Context) error {
 	if err != nil || len(r.left) == 0 {
 		return err
 	}
-	// A server that was just promoted can miss the last renewal. No statement has asked it about that
-	// yet, because no lease seemed alive.
+	// A server that was just promoted can miss the last renewal. No statement has compared its epoch yet,
+	// because no lease seemed alive.
 	began, err := r.beginEpoch(ctx)
 	if err != nil || !began {
 		return err
@@ -77,8 +76,8 @@ func (r *renewal) run(ctx context.Context) error {
 	return r.renew(ctx)
 }
 
-// renew extends what is left, first what nobody has locked. It never waits for a lease while it has
-// another locked, because a hand-off locks leases in any order.
+// renew extends the leases in left, first those whose rows are not locked. It never waits for a lease row
+// while it locks another, because a hand-off locks leases in any order.
 func (r *renewal) renew(ctx context.Context) error {
 	if err := r.extend(ctx, sqlLeaseRenew, uuids(r.left)); err != nil || len(r.left) == 0 {
 		return err
@@ -87,7 +86,7 @@ func (r *renewal) renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Leases that stay locked are an error, because they are not known to be dead.
+	// A lease whose row stays locked is an error, because it is not known to be dead.
 	var failed error
 	for _, lease := range locked {
 		err := r.extend(ctx, sqlLeaseRenewOne, [][16]byte{lease})

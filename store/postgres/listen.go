@@ -15,41 +15,41 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Listen says whether notifications are used. See [Config].
+// Listen says whether the store uses notifications. See [Config].
 type Listen string
 
 const (
-	// ListenAuto listens while there is something to hear, and polls behind a pooler.
+	// ListenAuto listens while notifications are needed, and polls behind a pooler.
 	ListenAuto Listen = "auto"
-	// ListenAlways listens all the time. The store is not ready while it cannot.
+	// ListenAlways listens all the time. If it cannot, the store is not ready.
 	ListenAlways Listen = "always"
-	// ListenNever is for a pooler in transaction mode: nothing is kept in a session.
+	// ListenNever is for a pooler in transaction mode, where a session keeps nothing.
 	ListenNever Listen = "never"
 )
 
 const (
-	// helloLimit is how long the listener waits for its own word.
+	// helloLimit is how long the listener waits for its own notification.
 	helloLimit = 3 * time.Second
-	// listenerAlive is how often a silent connection is asked whether it lives.
+	// listenerAlive is how often a silent connection is checked.
 	listenerAlive = 30 * time.Second
-	// listenWait is how long an ask waits for the listener. Later, checks find the grant.
+	// listenWait is how long an ask waits for the listener. After that, checks find the grant.
 	listenWait = time.Second
 )
 
 var (
 	errNotHeard = errors.New("LISTEN does not work: behind a transaction pooler set LOCKSIDECAR_POSTGRES_LISTEN_URL, which leads past it, " +
 		"or LOCKSIDECAR_POSTGRES_LISTEN=never")
-	errNotHeardThere = errors.New("what is sent through LOCKSIDECAR_STORE_URL is not heard at LOCKSIDECAR_POSTGRES_LISTEN_URL: " +
-		"a transaction pooler must not be in between there")
+	errNotHeardThere = errors.New("notifications sent through LOCKSIDECAR_STORE_URL do not arrive at LOCKSIDECAR_POSTGRES_LISTEN_URL: " +
+		"that URL must not lead through a transaction pooler")
 	errListenOff = errors.New("switched off")
 	errLeft      = errors.New("the store has another server by now")
 )
 
-// sqlListenAsk checks whether the server answers. It is empty, so nothing is run.
+// sqlListenAsk checks whether the server answers. The statement is empty.
 var sqlListenAsk = statement{"listen", strings.TrimSpace(mark + "listen" + markEnd)}
 
-// listener receives words of other instances on its own connection. A word to itself shows that they
-// arrive.
+// listener receives notifications of other instances on its own connection. It first sends one to itself,
+// which shows that they arrive.
 type listener struct {
 	s       *Store
 	channel string
@@ -61,7 +61,7 @@ type listener struct {
 	mu  sync.Mutex
 	on  bool
 	off context.CancelCauseFunc // ends the listening that is under way
-	// tried is closed by letGo when LISTEN is committed, or has failed, since it was switched on.
+	// tried is closed by letGo when LISTEN was committed, or has failed, after the listener was switched on.
 	tried chan struct{}
 	letGo func()
 }
@@ -80,7 +80,7 @@ func (e *listener) poke() {
 	}
 }
 
-// Listen says whether there is something to hear.
+// Listen says whether notifications are needed.
 func (s *Store) Listen(on bool) { s.listener.turn(on || s.config.Listen == ListenAlways) }
 
 func (e *listener) turn(on bool) {
@@ -99,8 +99,8 @@ func (e *listener) turn(on bool) {
 	e.poke()
 }
 
-// leave ends a connection to a server that the store has left, because that can live on and answer.
-// A listener with its own URL compares by itself: see ask.
+// leave ends the connection to a server that the store has left, because that server may still run and
+// answer. A listener with its own URL compares the servers itself: see ask.
 func (e *listener) leave() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -109,8 +109,8 @@ func (e *listener) leave() {
 	}
 }
 
-// ready returns when the listener listens or cannot, or after a while. From then on no news is
-// missed, or news of EveryWait follows.
+// ready returns when the listener listens or cannot, or after a limit. From then on, each news arrives, or
+// news of EveryWait follows.
 func (e *listener) ready(ctx context.Context) {
 	e.mu.Lock()
 	on, tried := e.on, e.tried
@@ -132,7 +132,7 @@ func (e *listener) ready(ctx context.Context) {
 	}
 }
 
-// run listens while there is something to hear, until ctx ends. It logs errors when they change.
+// run listens while notifications are needed, until ctx ends. It logs each new error.
 func (e *listener) run(ctx context.Context) {
 	pause, said := firstPause, ""
 	for ctx.Err() == nil {
@@ -163,7 +163,7 @@ func (e *listener) run(ctx context.Context) {
 		if kind := kindOf(err); kind != said {
 			level, said = slog.LevelWarn, kind
 		}
-		e.s.log.Log(ctx, level, "notifications of other instances are not heard, trying again", "error", err)
+		e.s.log.Log(ctx, level, "notifications of other instances do not arrive, trying again", "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -172,7 +172,7 @@ func (e *listener) run(ctx context.Context) {
 	}
 }
 
-// begin makes the context of one connection, or nil. tried ends the wait of ready.
+// begin makes the context of one connection, or returns nil. tried ends the wait of ready.
 func (e *listener) begin(ctx context.Context) (listening context.Context, off context.CancelCauseFunc, tried func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -183,7 +183,7 @@ func (e *listener) begin(ctx context.Context) (listening context.Context, off co
 	return listening, e.off, e.letGo
 }
 
-// listen listens on a new connection until that or ctx ends.
+// listen listens on a new connection until the connection or ctx ends.
 func (e *listener) listen(ctx context.Context, tried func()) error {
 	conn, err := e.connect(ctx)
 	if err != nil {
@@ -218,7 +218,7 @@ func (e *listener) listen(ctx context.Context, tried func()) error {
 	}
 }
 
-// connect makes a connection that listens. LISTEN is committed when it returns.
+// connect makes a connection that listens. LISTEN is committed before it returns.
 func (e *listener) connect(ctx context.Context) (*pgx.Conn, error) {
 	limited, cancel := context.WithTimeout(ctx, e.s.config.Timeout)
 	defer cancel()
@@ -247,7 +247,7 @@ func (e *listener) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// ask checks that the other end still is the store's server.
+// ask checks that the connection still leads to the store's server.
 func (e *listener) ask(ctx context.Context, conn *pgx.Conn) error {
 	limited, cancel := context.WithTimeout(ctx, e.s.config.Timeout)
 	defer cancel()
@@ -265,16 +265,16 @@ func (e *listener) notHeard() error {
 	return errNotHeard
 }
 
-// hear passes a payload on. Anybody can have sent it: a hint is only a reason to look, events count
-// for watched keys, and a grant must have its id.
+// hear handles a payload. Any database user can have sent it. So a hint only causes a check, events count
+// only for watched keys, and a grant must contain its whole id.
 func (e *listener) hear(payload, hello string) {
 	for word := range strings.SplitSeq(payload, " ") {
 		switch word {
 		case hello:
 			if !e.hearing.Swap(true) {
-				e.s.log.Debug("notifications of other instances are heard")
+				e.s.log.Debug("notifications of other instances arrive")
 			}
-			e.s.news(store.EveryWait) // some were missed before
+			e.s.news(store.EveryWait) // earlier ones may have been missed
 		case signalsWord:
 			e.s.news(store.News{Signals: true})
 		default:

@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// listener is an instance that hears.
+// listener is an instance that receives news.
 type listener struct {
 	*postgres.Store
 	news  chan store.News
@@ -33,7 +33,7 @@ func newListener(t *testing.T, url, instance string, listen postgres.Listen) *li
 	return l
 }
 
-// await waits for news.
+// await waits for news that matches.
 func (l *listener) await(t *testing.T, what string, is func(store.News) bool) {
 	t.Helper()
 	timeout := time.After(patience)
@@ -49,7 +49,7 @@ func (l *listener) await(t *testing.T, what string, is func(store.News) bool) {
 	}
 }
 
-// awaitGrant waits until it is told of a waiter's grant.
+// awaitGrant waits for the news of a waiter's grant.
 func (l *listener) awaitGrant(t *testing.T, waiter store.Ask) (told store.Answer) {
 	t.Helper()
 	l.await(t, "the grant of a waiter", func(n store.News) bool {
@@ -61,17 +61,17 @@ func (l *listener) awaitGrant(t *testing.T, waiter store.Ask) (told store.Answer
 
 func (l *listener) awaitHearing(t *testing.T) {
 	t.Helper()
-	poll(t, "news is heard", func() bool { return !l.Traits().Polls })
+	poll(t, "the store to receive news", func() bool { return !l.Traits().Polls })
 }
 
-// isHint reports whether news tells a waiter to look. It does not name it whole.
+// isHint reports whether news is a hint to check a waiter. A hint does not contain the full id.
 func isHint(n store.News, waiter store.Ask) bool {
 	return n.Answer.Outcome == 0 && store.HalfOf(n.ID) == store.HalfOf(waiter.ID)
 }
 
 func isEveryWait(n store.News) bool { return n.ID == uuid.Nil && !n.Signals && n.Event == nil }
 
-// listeners counts the connections that listen.
+// listeners returns the number of connections that listen.
 func listeners(t *testing.T, url string) int64 {
 	t.Helper()
 	return pgtest.Query[int64](t, url, `SELECT count(*) FROM pg_stat_activity
@@ -87,34 +87,34 @@ func TestHandOffReachesAnotherInstance(t *testing.T) {
 	b.Listen(true)
 	want(t, enqueue(t, b, waiter), store.Queued)
 	if n := listeners(t, url); n != 1 {
-		t.Errorf("%d connections listen when somebody stands in line, want 1", n)
+		t.Errorf("%d connections listen when a call is queued, want 1", n)
 	}
 	b.awaitHearing(t)
 	if a.Traits().Polls == false {
-		t.Error("an instance that was not told to listen says that it hears")
+		t.Error("an instance that does not listen reports that it gets news")
 	}
 	cluster.ResetStatements(t, url)
 	release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease, Traceparent: handedBy})
 	told := b.awaitGrant(t, waiter)
 	if n := cluster.Statements(t, url, "/* locksidecar:notify */%"); n != 0 {
-		t.Errorf("%d statements told what the release's own had told", n)
+		t.Errorf("%d further statements sent news that the release's statement had sent", n)
 	}
 	found := want(t, check(t, b, waiter), store.Granted)
 	if told.Token <= token || told.Token != found.Token || !told.AcquiredAt.Equal(found.AcquiredAt) || told.HandedBy != handedBy ||
 		told.ExpiresIn > time.Hour || told.ExpiresIn < time.Hour-patience || told.GrantedFor < 0 || told.GrantedFor > patience {
-		t.Errorf("told of %+v, there is %+v", told, found)
+		t.Errorf("news of %+v, but the store has %+v", told, found)
 	}
 
 	b.Listen(false)
-	poll(t, "nobody listens where there is nothing to hear", func() bool { return listeners(t, url) == 0 })
-	b.await(t, "news that it must poll now", isEveryWait)
+	poll(t, "no connection to listen without a need", func() bool { return listeners(t, url) == 0 })
+	b.await(t, "news that it must poll", isEveryWait)
 	if !b.Traits().Polls {
-		t.Error("it says that it hears")
+		t.Error("the store reports that it gets news")
 	}
 }
 
-// A store that stops first sends the news of its last hand-offs.
-func TestAStopTellsWhatItHandedOver(t *testing.T) {
+// A store that stops sends the news of its last hand-offs first.
+func TestStopSendsTheNewsOfHandOffs(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
@@ -140,31 +140,31 @@ func TestAStopTellsWhatItHandedOver(t *testing.T) {
 	}
 }
 
-// Trap: payloads are lost while nobody listens. A listener that comes back looks at
-// everything.
-func TestAKilledEarListensAgain(t *testing.T) {
+// Trap: notifications are lost while a connection does not listen. A listener that reconnects
+// checks everything.
+func TestKilledListenerListensAgain(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	b.Listen(true)
 	b.awaitHearing(t)
-	b.await(t, "the first look", isEveryWait)
+	b.await(t, "the first check of everything", isEveryWait)
 	token := want(t, acquire(t, a, askFor("k", a.lease)), store.Granted).Token
 	waiter := askFor("k", b.lease)
 	want(t, enqueue(t, b, waiter), store.Queued)
 	for range 3 {
 		pgtest.Query[bool](t, url, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 			WHERE datname = current_database() AND query LIKE '/* locksidecar:listen */%'`)
-		b.await(t, "news that it does not hear", isEveryWait)
-		b.await(t, "news that it hears again, and may have missed something", isEveryWait)
+		b.await(t, "news that it gets no notifications", isEveryWait)
+		b.await(t, "news that it listens again and may have missed notifications", isEveryWait)
 		b.awaitHearing(t)
 	}
 	release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease})
 	b.awaitGrant(t, waiter)
 }
 
-// The question whether the other end is there is answered, and no statement.
-func TestTheEarsQuestionIsNoStatement(t *testing.T) {
+// The check of a silent connection is answered, and does not count as a statement.
+func TestCheckOfTheListenerIsNoStatement(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	conn := connect(t, url)
@@ -189,9 +189,9 @@ func TestChannelNamesFit(t *testing.T) {
 func TestListenAlways(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
-	s := newListener(t, url, "a", postgres.ListenAlways) // waits until it is ready
+	s := newListener(t, url, "a", postgres.ListenAlways) // waits until the store is ready
 	if s.Traits().Polls {
-		t.Error("ready, and does not hear")
+		t.Error("ready, but without news")
 	}
 	s.Listen(false)
 	if n := listeners(t, url); n != 1 {
@@ -217,16 +217,15 @@ func TestListenNever(t *testing.T) {
 			"prepared statements": "SELECT count(*)::text FROM pg_prepared_statements",
 			"session settings":    "SELECT count(*)::text FROM pg_settings WHERE source = 'session' AND name IN ('lock_timeout', 'enable_seqscan')",
 		}[name]
-		// Asked in a session that the store has used: its transaction's settings are gone.
+		// In a session that the store has used, the settings of its transactions are gone.
 		if n := postgres.InSession(t.Context(), t, a.Store, sql); n != "0" {
-			t.Errorf("%s %s in a session that may be somebody else's next", n, name)
+			t.Errorf("%s %s in a session that another client may use next", n, name)
 		}
 	}
 }
 
-// Nobody is put in the queue before LISTEN is committed: what comes between would not be
-// heard.
-func TestAnEnqueueWaitsForTheEar(t *testing.T) {
+// A call is queued only after LISTEN is committed, because earlier notifications would be lost.
+func TestEnqueueWaitsForTheListener(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	proxy := pgproxy.Start(t, url)
@@ -243,16 +242,15 @@ func TestAnEnqueueWaitsForTheEar(t *testing.T) {
 	select {
 	case <-done:
 		close(goOn)
-		t.Fatal("somebody is in line, and LISTEN has not reached the server")
-	case <-time.After(200 * time.Millisecond): // less than an Enqueue waits at most
+		t.Fatal("a call is queued before LISTEN has reached the server")
+	case <-time.After(200 * time.Millisecond): // less than the longest wait of an Enqueue
 	}
 	close(goOn)
 	want(t, <-done, store.Granted)
 }
 
-// Nobody is put in the queue before LISTEN is committed, also when it was switched off a
-// moment ago and is not ended yet.
-func TestAnEnqueueWaitsForTheNextEar(t *testing.T) {
+// The same holds if LISTEN was switched off a moment ago and has not ended yet.
+func TestEnqueueWaitsForTheNextListener(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	const idle = "FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE '/* locksidecar:listen */%'"
@@ -265,14 +263,14 @@ func TestAnEnqueueWaitsForTheNextEar(t *testing.T) {
 		b.Listen(true)
 		want(t, enqueue(t, b, askFor(uuid.NewString(), b.lease)), store.Granted)
 		if n := pgtest.Query[int64](t, url, "SELECT count(*) "+idle+" AND pid <> ALL ($1)", before); n != 1 {
-			t.Fatalf("%d new connections listen when the enqueue has returned", n)
+			t.Fatalf("%d new connections listen after the enqueue has returned", n)
 		}
-		b.await(t, "the first look", isEveryWait)
+		b.await(t, "the first check of everything", isEveryWait)
 	}
 }
 
-// A waiter checks again when the lock ends. If the end is moved forward, the first living
-// waiter is told, and not a dead one in front of it.
+// A waiter checks again at the end of the lock. If the lock is shortened, the first waiter that is
+// alive gets a hint, even behind a dead one.
 func TestAShortenedLockHintsTheFirstLivingWaiter(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -288,14 +286,14 @@ func TestAShortenedLockHintsTheFirstLivingWaiter(t *testing.T) {
 
 	verdicts, err := a.Amend(t.Context(), []store.Change{{Claim: store.Claim{Key: "k", Token: token}, TTL: time.Minute}})
 	if err != nil || verdicts[0].Status != store.Holds {
-		t.Fatalf("%+v, %v", verdicts, err)
+		t.Fatalf("got %+v, %v", verdicts, err)
 	}
 	a.await(t, "a hint for the living waiter", func(n store.News) bool {
 		return isHint(n, living)
 	})
 }
 
-// The same when the next holder's lease may end before the last one's would have.
+// The same holds if the next holder's lease may end before the last holder's.
 func TestAHandOffToAShorterLeaseHintsTheNext(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*listener, store.Claim) error{
@@ -327,7 +325,7 @@ func TestAHandOffToAShorterLeaseHintsTheNext(t *testing.T) {
 				if err := end(a, store.Claim{Key: "k", Token: token, Lease: long}); err != nil {
 					t.Fatal(err)
 				}
-				a.await(t, "a hint for who is first in line now", func(n store.News) bool {
+				a.await(t, "a hint for the first waiter", func(n store.News) bool {
 					return isHint(n, next)
 				})
 				want(t, check(t, a, brief), store.Granted)

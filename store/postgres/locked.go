@@ -14,32 +14,29 @@ var errRowLocked = errors.New("another database session keeps rows of locksideca
 
 type keyName struct{ namespace, key string }
 
-// aroundAttempts is how often a statement that waited too long is repeated if none of its rows is
-// locked.
+// aroundAttempts is how often a statement that waited too long is repeated if its rows are not locked any more.
 const aroundAttempts = 3
 
 const (
-	// patience is for how many lock timeouts a statement waits if it is for one row that was locked a
-	// moment ago. Transactions get a row in the order in which they came, so one that gives up goes to
-	// the end, and the holder's release waits there, too. A row that stays locked for twice as long
-	// gets no patience any more. One statement is patient at a time, because it keeps a connection
-	// from all other keys.
+	// patience is for how many lock timeouts a statement waits if it is for one row that was locked a moment ago.
+	// Transactions get a row in the order in which they came. A statement that gives up goes to the end of this
+	// order, and the holder's release also waits in it. A row that stays locked for twice as long gets no more
+	// patience. Only one statement is patient at a time, because it keeps a connection from all other keys.
 	patience = 10
-	// lockedFor is for how long a row counts as locked a moment ago.
+	// lockedFor is for how long a row still counts as locked a moment ago.
 	lockedFor = 2 * time.Second
 	// lockedMax is the number of such rows.
 	lockedMax = 1000
 )
 
-// lockedRows remembers which rows an operation found locked, since when, and when last.
+// lockedRows remembers which rows an operation found locked, since when, and the last time.
 type lockedRows struct {
 	rows *lru.Cache[lockedBy, lockedRow]
-	// turn is held by the one statement that is patient.
+	// turn is held by the one patient statement.
 	turn chan struct{}
 }
 
-// lockedBy is a row and an operation that found it locked. In other operations the key is still
-// batched.
+// lockedBy names a row and an operation that found it locked. Other operations still batch the key.
 type lockedBy struct {
 	operation string
 	key       keyName
@@ -70,7 +67,8 @@ func (l lockedRows) since(by lockedBy) (d time.Duration, locked bool) {
 	return now.Sub(row.since), ok && now.Sub(row.last) <= lockedFor
 }
 
-// bePatient makes the next statement patient if it is for one busy row. Call done with its result.
+// bePatient makes the next statement patient if it is for one busy row. The caller calls done with the
+// statement's result.
 func (o *operation) bePatient(items []int, name func(int) keyName) (done func(error)) {
 	if len(items) != 1 || o.lockedRows.rows.Len() == 0 { // nearly always
 		return func(error) {}
@@ -91,16 +89,16 @@ func (o *operation) bePatient(items []int, name func(int) keyName) (done func(er
 	return func(err error) { o.had(row, sent, err) }
 }
 
-// had forgets a locked row if a statement has locked it since.
+// had forgets a locked row if a statement has locked it in the meantime.
 func (o *operation) had(row lockedBy, sent time.Time, err error) {
 	if err == nil && o.sent != sent {
 		o.lockedRows.rows.Remove(row)
 	}
 }
 
-// aroundLocked runs a statement for some items. If it waits too long for a row, it is repeated for
-// the items whose rows are free, and the others are returned. So one locked row costs its batch one
-// lock_timeout. Callers ask again for the locked ones alone.
+// aroundLocked runs a statement for some items. If the statement waits too long for a row, it is repeated
+// for the items whose rows are free, and the other items are returned. So one locked row delays its batch
+// by one lock_timeout. Callers ask again for the locked items alone.
 func (o *operation) aroundLocked(
 	ctx context.Context, items []int, name func(int) keyName, do func(context.Context, []int) error,
 ) (left []int, err error) {
@@ -153,18 +151,18 @@ func (o *operation) locked(ctx context.Context, items []int, name func(int) keyN
 	return locked, nil
 }
 
-// noteLocked notes that the row of a key is locked. It logs that after the time of a patient
-// statement, because many sidecars may want a row.
+// noteLocked records that the row of a key is locked. It warns only after the time of a patient statement,
+// because a row that many sidecars want is often locked.
 func (o *operation) noteLocked(key keyName) {
 	if o.lockedRows.note(lockedBy{o.name, key}) >= patience*o.lockTimeout {
 		o.warnLocked("key", key.key, "namespace", key.namespace)
 	}
 }
 
-// warnLocked logs now and then that another session keeps rows locked, for its operator.
+// warnLocked logs for the operator, at most at intervals, that another session keeps rows locked.
 func (o *operation) warnLocked(row ...any) {
 	if o.lockedWarned.due(seldom) {
-		o.log.Warn("a row stays locked by another database session: calls for its key wait",
+		o.log.Warn("another database session keeps a row locked, so calls for its key wait",
 			append([]any{"operation", o.name, "hint", "look for old transactions in pg_stat_activity"}, row...)...)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// hasty is a scene whose store waits for rows as briefly as in real life.
+// hasty returns a scene whose store waits for rows only as long as in production.
 func hasty(t *testing.T) *scene {
 	url := cluster.NewDatabase(t)
 	s, err := postgres.New(postgres.Config{
@@ -34,8 +34,8 @@ func hasty(t *testing.T) *scene {
 	return &scene{t, s, url, connect(t, url), connect(t, url), openLease(t, s, time.Hour), vain}
 }
 
-// vainWaits counts the statements that waited for a row in vain: each cost the others that
-// were with it one lock_timeout.
+// vainWaits counts the statements that waited for a row in vain. Each delayed the other items of
+// its batch by one lock_timeout.
 type vainWaits struct{ n atomic.Int64 }
 
 func (v *vainWaits) Statement(_ context.Context, _ string, _ time.Duration, err error) {
@@ -48,14 +48,14 @@ func (*vainWaits) Batch(string, int) {}
 
 func (*vainWaits) Observe(func() metrics.StoreState) {}
 
-// operator keeps the row of a key locked, and returns what lets it go.
+// operator locks a row of a key, and returns a function that unlocks it.
 func (s *scene) operator(table, where string) (letGo func()) {
 	exec(s.T, s.other, fmt.Sprintf("BEGIN; SELECT FROM locksidecar.%s WHERE %s FOR UPDATE", table, where))
 	return func() { exec(s.T, s.other, "ROLLBACK") }
 }
 
-// Trap: one locked row stalls a whole batch. It costs the others one lock_timeout, and
-// is answered as what it is.
+// Trap: one locked row could delay a whole batch. It costs the other items one lock_timeout, and
+// its own item is answered as locked.
 func TestLockedRowIsLeftOut(t *testing.T) {
 	t.Parallel()
 	t.Run("acquire", func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestLockedRowIsLeftOut(t *testing.T) {
 		want(t, acquire(t, s, askFor("k07", s.lease)), store.Granted)
 		letGo := s.operator("locks", "key = 'k07'")
 		s.outcomes(s.Acquire, s.twenty(0), 7, store.Granted)
-		s.outcomes(s.Acquire, s.twenty(time.Hour), -1, store.Held) // all are held: nothing to wait for
+		s.outcomes(s.Acquire, s.twenty(time.Hour), -1, store.Held) // all keys are held, so the statement does not wait
 		letGo()
 	})
 	t.Run("acquire a free key", func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestLockedRowIsLeftOut(t *testing.T) {
 		}
 		letGo()
 		if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.locks WHERE lease_id IS NOT NULL"); n != 1 {
-			t.Errorf("%d locks are held, want the locked one", n)
+			t.Errorf("%d locks are held, want only the locked one", n)
 		}
 	})
 	t.Run("cancel", func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestLockedRowIsLeftOut(t *testing.T) {
 	})
 }
 
-// twenty asks for twenty keys.
+// twenty returns asks for twenty keys.
 func (s *scene) twenty(ttl time.Duration) []store.Ask {
 	asks := make([]store.Ask, 20)
 	for i := range asks {
@@ -176,8 +176,8 @@ func (s *scene) twenty(ttl time.Duration) []store.Ask {
 
 type asking func(context.Context, []store.Ask) ([]store.Answer, error)
 
-// outcomes asks, and checks that one is locked (unless it is -1) and how the others
-// fared. A key that is held by who asks for it first counts as granted.
+// outcomes checks that one item is locked (-1: none), and the outcome of the others. A key that the
+// asking attempt holds already counts as granted.
 func (s *scene) outcomes(do asking, asks []store.Ask, locked int, others store.Outcome) {
 	s.Helper()
 	before := s.vain.n.Load()
@@ -221,8 +221,8 @@ func (s *scene) judged(verdicts []store.Verdict, err error, locked int) {
 	}
 }
 
-// A dead holder's keys are handed off although one of them is locked; that one, when it
-// can be had.
+// A dead holder's keys are handed off although one row is locked. The key of this row follows when
+// the row is unlocked.
 func TestReapGoesAroundALockedKey(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)
@@ -239,13 +239,13 @@ func TestReapGoesAroundALockedKey(t *testing.T) {
 		want(t, check(t, s, waits[i]), outcome)
 	}
 	if err := s.Revoke(t.Context(), []store.LeaseID{dying}); !store.Unavailable(err) {
-		t.Errorf("a reap that left a key: %v, want an error, so that it is tried again", err)
+		t.Errorf("a reap that left out a key: %v, want an error, so that it is repeated", err)
 	}
 	letGo()
 	want(t, check(t, s, waits[1]), store.Granted)
 }
 
-// A lease that somebody keeps locked can be neither reaped nor be waited for without end.
+// A locked row of a lease delays a reap and a take-over only for a bounded time.
 func TestLockedLease(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)
@@ -260,7 +260,7 @@ func TestLockedLease(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 }
 
-// A step of a sweep that fails does not keep the others from theirs.
+// If a step of a sweep fails, the other steps still run.
 func TestASweepGoesOn(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)
@@ -277,7 +277,8 @@ func TestASweepGoesOn(t *testing.T) {
 	}
 }
 
-// A signal goes with its lease. If its row stays locked, the sweep goes on, and the next one deletes it.
+// A signal ends with its lease. If the signal's row is locked, the sweep continues, and the next
+// one deletes it.
 func TestASweepGoesAroundALockedSignal(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)
@@ -305,8 +306,8 @@ func TestASweepGoesAroundALockedSignal(t *testing.T) {
 	}
 }
 
-// A lease whose row somebody keeps locked does not cost the others their lives. It is
-// not said to be dead either: it is left out, with an error.
+// A locked row of a lease does not stop the renewal of other leases. It is not reported as dead: it
+// is left out, with an error.
 func TestRenewalGoesAroundALockedLease(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)
@@ -323,19 +324,19 @@ func TestRenewalGoesAroundALockedLease(t *testing.T) {
 		renewal, err := s.Renew(t.Context(), c.renewed)
 		kept := renewal.Kept
 		if !store.Unavailable(err) {
-			t.Errorf("%d renewed, one of them locked: %v, want an error", len(c.renewed), err)
+			t.Errorf("%d renewed, of which one is locked: %v, want an error", len(c.renewed), err)
 		}
 		slices.SortFunc(kept, compareIDs)
 		slices.SortFunc(c.kept, compareIDs)
 		if !slices.Equal(kept, c.kept) {
 			t.Errorf("kept %v, want %v", kept, c.kept)
 		}
-		if took := time.Since(began); took > 4*time.Second { // less than the statement may
+		if took := time.Since(began); took > 4*time.Second { // less than the statement's limit
 			t.Errorf("it took %s", took)
 		}
 	}
 	if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE expires_at > clock_timestamp() + interval '50 min'"); n != int64(len(others)) {
-		t.Errorf("%d leases live for their TTL, want %d", n, len(others))
+		t.Errorf("%d leases have their full TTL, want %d", n, len(others))
 	}
 	letGo()
 	if renewal, err := s.Renew(t.Context(), leases); err != nil || len(renewal.Kept) != len(leases) {
@@ -345,7 +346,7 @@ func TestRenewalGoesAroundALockedLease(t *testing.T) {
 
 func compareIDs(a, b store.LeaseID) int { return bytes.Compare(a[:], b[:]) }
 
-// A reap that fails half-way does not say that nothing was done.
+// A reap that fails half-way reports an unknown outcome.
 func TestRevokeHalfWay(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -355,7 +356,7 @@ func TestRevokeHalfWay(t *testing.T) {
 	exec(t, s.other, "BEGIN; SELECT FROM locksidecar.locks FOR UPDATE")
 	err := s.Revoke(t.Context(), []store.LeaseID{dying})
 	if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE id = $1", dying); n != 0 {
-		t.Fatal("the lease is still there: this test has lost its point")
+		t.Fatal("the lease still exists: this does not test the rule")
 	}
 	if !store.OutcomeUnknown(err) {
 		t.Errorf("the lease is dead, its keys are locked: %v, want an unknown outcome", err)

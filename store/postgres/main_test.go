@@ -18,20 +18,19 @@ import (
 	"github.com/locksidecar/locksidecar/store/storetest"
 )
 
-// deadlocks makes the server look for deadlocks before any statement has waited for
-// as long as the store lets it.
+// deadlocks makes the server look for deadlocks sooner than a store's statement gives up its wait.
 var deadlocks = pgtest.WithSetting("deadlock_timeout", "10ms")
 
-// cluster serves all tests of this package, a database each, which stores use in the
-// sidecars' role: it may change rows, and no schema. The tests' own hand is the superuser's.
+// cluster is the server for all tests of this package, with a database for each. Stores use the
+// sidecars' role, which may change rows but not the schema. Tests connect as superuser.
 var cluster *pgtest.Cluster
 
-// modelChecks is how often TestModel is played, modelSteps how long, if -rapid.checks and
-// -rapid.steps do not say.
+// modelChecks and modelSteps are the number and the length of TestModel's runs without
+// -rapid.checks and -rapid.steps.
 const modelChecks, modelSteps = "12", "60"
 
-// atOnce is how many tests run at a time, if -parallel does not say: they wait more than
-// they compute, so a processor for each would be idle.
+// atOnce is the number of parallel tests without -parallel. Tests mostly wait, so it exceeds the
+// number of processors.
 const atOnce = "6"
 
 func TestMain(m *testing.M) {
@@ -53,7 +52,7 @@ type backend struct {
 	tb     testing.TB
 	url    string
 	listen postgres.Listen
-	// failover is auto if empty.
+	// failover is "auto" if empty.
 	failover postgres.Failover
 }
 
@@ -68,18 +67,18 @@ func (b backend) open(id store.Identity) *postgres.Store {
 	return postgres.Patient(s)
 }
 
-// TestConformance runs the suite on one database: each test has a namespace of its
-// own, as the users of a shared database have.
+// TestConformance runs the suite on one database. Each test has its own namespace, like the users
+// of a shared database.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	if is := sourceOf(t, url); is != "timeline" {
-		t.Errorf("the epoch source is %s, want that of a server that refuses nothing", is)
+		t.Errorf("the epoch source is %s, want that of a server without refused functions", is)
 	}
 	storetest.Run(t, func(t *testing.T) storetest.Backend { return backend{tb: t, url: url} })
 }
 
-// aging opens instances on a database of which nobody else knows.
+// aging opens instances on a database of its own.
 type aging struct {
 	backend
 	conn *pgx.Conn

@@ -19,7 +19,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// metrics takes what a store tells of itself.
+// figures records the metrics of a store.
 type figures struct {
 	mu      sync.Mutex
 	calls   map[string]int
@@ -61,7 +61,7 @@ func (f *figures) all() map[string]int {
 	return maps.Clone(f.calls)
 }
 
-// measured starts a store whose metrics are taken.
+// measured starts a store and records its metrics.
 func measured(t *testing.T, config postgres.Config) (*postgres.Store, *figures) {
 	t.Helper()
 	config.Identity = store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"}
@@ -79,7 +79,7 @@ func measured(t *testing.T, config postgres.Config) (*postgres.Store, *figures) 
 
 var marked = regexp.MustCompile(`^/\* locksidecar:(\w+) \*/`)
 
-// executed is how often the server has executed each statement of ours.
+// executed returns how often the server has executed each statement of the store.
 func executed(t *testing.T, url string) map[string]int {
 	t.Helper()
 	found := map[string]int{}
@@ -92,7 +92,7 @@ func executed(t *testing.T, url string) map[string]int {
 	return found
 }
 
-// The server's own count is the judge: each statement that it executed is measured.
+// Each statement that the server has counted is measured.
 func TestEveryStatementIsMeasured(t *testing.T) {
 	t.Parallel()
 	for name, listen := range map[string]postgres.Listen{"own sessions": postgres.ListenAuto, "shared sessions": postgres.ListenNever} {
@@ -116,14 +116,14 @@ func TestEveryStatementIsMeasured(t *testing.T) {
 			useAll(t, s)
 			counted := f.all()
 			there := executed(t, url)
-			if listen == postgres.ListenNever { // it goes with each statement
+			if listen == postgres.ListenNever { // this setting is part of each statement
 				delete(there, "connection_set_up")
 			}
 			if !maps.Equal(counted, there) {
 				t.Errorf("measured\n%v, executed\n%v", counted, there)
 			}
 			if len(counted) < 25 {
-				t.Errorf("only %d statements were tried: %v", len(counted), slices.Sorted(maps.Keys(counted)))
+				t.Errorf("only %d statements were used: %v", len(counted), slices.Sorted(maps.Keys(counted)))
 			}
 			if len(f.failed) > 0 {
 				t.Errorf("failed: %v", f.failed)
@@ -132,7 +132,7 @@ func TestEveryStatementIsMeasured(t *testing.T) {
 	}
 }
 
-// useAll uses a store in most of the ways that there are.
+// useAll uses most operations of a store.
 func useAll(t *testing.T, s *postgres.Store) {
 	t.Helper()
 	ctx := t.Context()
@@ -163,7 +163,7 @@ func useAll(t *testing.T, s *postgres.Store) {
 		errMany, errList, errCancel, errUndo, s.Revoke(ctx, []store.LeaseID{other}), s.ReapInstance(ctx, "nobody"), s.Sweep(ctx)); err != nil {
 		t.Fatal(err)
 	}
-	poll(t, "all is told", func() bool { return postgres.Silent(s) })
+	poll(t, "all news to be sent", func() bool { return postgres.Silent(s) })
 }
 
 func TestFailedStatementsAreMeasured(t *testing.T) {
@@ -183,10 +183,10 @@ func TestFailedStatementsAreMeasured(t *testing.T) {
 		failed <- err
 	}()
 	awaitBlocked(t, url)
-	<-time.After(100 * time.Millisecond) // it has begun, and takes so long at least
+	<-time.After(100 * time.Millisecond) // the statement has begun, and takes at least this time
 	cancel()
 	if err := <-failed; err == nil {
-		t.Fatal("released while somebody had the row locked")
+		t.Fatal("released although the row was locked")
 	}
 	exec(t, conn, "ROLLBACK")
 	f.mu.Lock()
@@ -201,7 +201,7 @@ func TestBatchesAreMeasured(t *testing.T) {
 	s, f := measured(t, postgres.Config{URL: cluster.NewDatabase(t)})
 	lease := openLease(t, s, time.Hour)
 	asks := []store.Ask{askFor("a", lease), askFor("b", lease), askFor("c", lease)}
-	if _, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil { // connects: that would repeat releases
+	if _, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil { // connects now, because a later connection would repeat releases
 		t.Fatal(err)
 	}
 	answers, err := s.Acquire(t.Context(), asks)
@@ -239,13 +239,13 @@ func TestStateOfTheListener(t *testing.T) {
 	proxy := pgproxy.Start(t, url)
 	s, f := measured(t, postgres.Config{URL: proxy.URL()})
 	if got := f.state().Listener; got != "off" {
-		t.Errorf("%s, nobody listens", got)
+		t.Errorf("%s without listening", got)
 	}
 	s.Listen(true)
 	poll(t, "it listens", func() bool { return f.state().Listener == "listening" })
-	proxy.Refuse(true) // so that it connects for as long as it takes to see that
+	proxy.Refuse(true) // so that the connecting state lasts long enough to be seen
 	exec(t, connect(t, url), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%LISTEN%' AND pid <> pg_backend_pid()")
-	poll(t, "it connects again", func() bool { return f.state().Listener == "connecting" })
+	poll(t, "a new connection attempt", func() bool { return f.state().Listener == "connecting" })
 	proxy.Refuse(false)
 	poll(t, "it listens again", func() bool { return f.state().Listener == "listening" })
 	s.Listen(false)
@@ -254,7 +254,7 @@ func TestStateOfTheListener(t *testing.T) {
 	never, f := measured(t, postgres.Config{URL: url, Listen: postgres.ListenNever})
 	never.Listen(true)
 	if got := f.state().Listener; got != "off" {
-		t.Errorf("%s, although it polls", got)
+		t.Errorf("%s although it polls", got)
 	}
 	s.Stop()
 	never.Stop()

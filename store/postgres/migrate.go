@@ -24,25 +24,25 @@ var migrationFiles embed.FS
 
 const (
 	versionTable = "locksidecar.goose_db_version"
-	// migrationLock is the advisory lock of migrations: any number that nobody else uses.
+	// migrationLock is the advisory lock of migrations: an arbitrary number that other programs are unlikely to use.
 	migrationLock = 5_120_947_233_806_114_107
-	// migrationLimit limits a migration, and the wait for another pod's.
+	// migrationLimit limits a migration, including the wait for another pod's.
 	migrationLimit = 10 * time.Minute
 
-	// tableWait is how long a migration waits for a table in use. It is shorter than a sidecar's
-	// lockTimeout, because all others queue behind the migration.
+	// tableWait is how long a migration waits for a table in use. It is shorter than a sidecar's lockTimeout,
+	// because all others queue behind the migration.
 	tableWait = 50 * time.Millisecond
-	// tablePause is the longest pause after that.
+	// tablePause is the longest pause before the migration tries again.
 	tablePause = time.Second
 )
 
 type migrations struct {
 	schema fs.FS // tables and indexes: numbered files that never change once released
-	code   fs.FS // functions: replaced as a set after the last of those
+	code   fs.FS // functions: replaced as a set after the last schema file
 	last   int   // the version: the number of the schema's last file
 }
 
-// own are the migrations of this package, schemaVersion is the schema that it was written for.
+// own are the migrations of this package. schemaVersion is the schema version that it was written for.
 var (
 	own           = ownMigrations()
 	schemaVersion = own.last
@@ -79,7 +79,7 @@ func (s schema) outdated() bool { return s.version < schemaVersion }
 
 // TooOldError says that the schema needs a newer package than this one. Waiting does not help.
 type TooOldError struct {
-	// Version is this package's, Oldest the oldest that the schema allows.
+	// Version is this package's schema version. Oldest is the oldest one that the database allows.
 	Version, Oldest int
 }
 
@@ -88,7 +88,7 @@ func (e *TooOldError) Error() string {
 		"run a newer release of locksidecar", e.Version, e.Oldest)
 }
 
-// outdatedError says why a schema that is missing or older than this package is not used (yet).
+// outdatedError says why a missing schema, or one older than this package, is not used.
 type outdatedError struct{ error }
 
 func (e *outdatedError) Unwrap() error { return e.error }
@@ -110,8 +110,8 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// findSchema reads the version with plain SELECTs, so it needs no further right. s, if not nil,
-// records them.
+// findSchema reads the version with plain SELECTs, so it needs no further right. If s is not nil, it
+// records the statements.
 func findSchema(ctx context.Context, db querier, s *Store) (schema, error) {
 	ask := func(sql statement, into ...any) error {
 		do := func(sql string) error { return db.QueryRow(ctx, sql).Scan(into...) }
@@ -132,8 +132,8 @@ func findSchema(ctx context.Context, db querier, s *Store) (schema, error) {
 	return found, err
 }
 
-// Migrate brings the schema of a database up to date and returns the versions before and after; 0 is
-// no schema. Any number may run at the same time.
+// Migrate updates the schema of a database and returns the versions before and after. Version 0 means no
+// schema. Several calls may run at the same time.
 func Migrate(ctx context.Context, url string) (from, to int, err error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -145,14 +145,13 @@ func Migrate(ctx context.Context, url string) (from, to int, err error) {
 	return own.migrate(ctx, config, func(error) {})
 }
 
-// migrate lets one migrator at a time in, by an advisory lock of a transaction on its own
-// connection: it ends with the process, and a pooler cannot lose it. busy is called when a migration
-// waits for other sessions.
+// migrate admits one migrator at a time, by an advisory lock of a transaction on its own connection. The lock ends
+// with the process, and a pooler cannot lose it. busy is called when a migration waits for other sessions.
 func (m migrations) migrate(ctx context.Context, config *pgx.ConnConfig, busy func(error)) (from, to int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, migrationLimit)
 	defer cancel()
 	config = config.Copy()
-	config.DefaultQueryExecMode = pgx.QueryExecModeExec // no named statements: there may be a pooler
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec // no named statements, because there may be a pooler
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return 0, 0, err
@@ -167,7 +166,7 @@ func (m migrations) migrate(ctx context.Context, config *pgx.ConnConfig, busy fu
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 
-	found, err := m.look(ctx, tx) // somebody else may have been first
+	found, err := m.look(ctx, tx) // another migrator may have finished meanwhile
 	if err != nil || found.version >= m.last {
 		return found.version, found.version, err
 	}
@@ -178,8 +177,7 @@ func (m migrations) migrate(ctx context.Context, config *pgx.ConnConfig, busy fu
 	return found.version, m.last, nil
 }
 
-// look is findSchema in a transaction that goes on. No table stays locked: a migration can change
-// meta.
+// look calls findSchema in an open transaction. It leaves no table locked, because a migration can change meta.
 func (m migrations) look(ctx context.Context, tx pgx.Tx) (schema, error) {
 	part, err := tx.Begin(ctx)
 	if err != nil {
@@ -191,8 +189,8 @@ func (m migrations) look(ctx context.Context, tx pgx.Tx) (schema, error) {
 
 const turnPause = 100 * time.Millisecond
 
-// myTurn returns a transaction with the advisory lock. It does not wait in the server: waiting
-// migrators could take all connections of a pooler.
+// myTurn returns a transaction with the advisory lock. It polls instead of waiting in the server, because
+// waiting migrators could take all connections of a pooler.
 func myTurn(ctx context.Context, conn *pgx.Conn) (pgx.Tx, error) {
 	for {
 		tx, err := conn.Begin(ctx)
@@ -215,8 +213,8 @@ func myTurn(ctx context.Context, conn *pgx.Conn) (pgx.Tx, error) {
 	}
 }
 
-// setUpMigration replaces a database's defaults in a session that is not shared. It lets the server
-// notice soon that its client is gone, because row locks stay until then.
+// setUpMigration replaces a database's defaults in a session that is not shared. It makes the server notice
+// soon that its client is gone, because row locks stay until then.
 func setUpMigration(ctx context.Context, conn *pgx.Conn, more ...string) error {
 	var process uint32
 	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&process); err != nil || process != conn.PgConn().PID() {
@@ -240,8 +238,7 @@ func setUpTables(ctx context.Context, conn *pgx.Conn) error {
 	return setUpMigration(ctx, conn, tableLimits...)
 }
 
-// limited connects to change tables. Each transaction sets its limits, because a pooler may change
-// sessions.
+// limited connects to change tables. Each transaction sets its limits, because a pooler may change sessions.
 type limited struct{ driver.Connector }
 
 type limitedConn struct{ *stdlib.Conn }
@@ -269,13 +266,13 @@ func (l limitedConn) BeginTx(ctx context.Context, options driver.TxOptions) (dri
 	return tx, nil
 }
 
-// errTableInUse: the report, backup or forgotten session must end first.
+// errTableInUse: a report, backup or forgotten session must end before the migration can continue.
 var errTableInUse = errors.New("another session uses a table that the migration must have to itself for a moment: " +
 	"look for old transactions in pg_stat_activity")
 
-// apply runs the missing migrations, each as a transaction of its own unless it says otherwise, and
-// then replaces the code. A step that finds a table in use gives up and is repeated, because all
-// sidecars would queue behind it.
+// apply runs the missing migrations, each in a transaction of its own unless its file says otherwise, and
+// then replaces the code. A step that finds a table in use gives up and is repeated, because all sidecars
+// would queue behind it.
 func (m migrations) apply(ctx context.Context, config *pgx.ConnConfig, busy func(error)) (err error) {
 	db := sql.OpenDB(limited{stdlib.GetConnector(*config, stdlib.OptionAfterConnect(setUpTables), stdlib.OptionResetSession(setUpTables))})
 	defer func() { err = errors.Join(err, db.Close()) }()
@@ -309,8 +306,8 @@ func (m migrations) apply(ctx context.Context, config *pgx.ConnConfig, busy func
 	}
 }
 
-// replaceCode replaces the functions and notes the version in one transaction, so that a migration
-// that is cut off is continued from the old version.
+// replaceCode replaces the functions and records the version in one transaction, so an interrupted
+// migration continues from the old version.
 func (m migrations) replaceCode(ctx context.Context, db *sql.DB) error {
 	names, err := fs.Glob(m.code, "*.sql")
 	if err != nil {
@@ -340,7 +337,7 @@ func (m migrations) replaceCode(ctx context.Context, db *sql.DB) error {
 	return tx.Commit()
 }
 
-// makeSchema makes the schema for goose's table. An operator can do it for a role that may not.
+// makeSchema makes the schema for goose's table. An operator can do this beforehand for a role that may not.
 func makeSchema(ctx context.Context, db *sql.DB) error {
 	var exists bool
 	err := db.QueryRowContext(ctx, "SELECT to_regnamespace('locksidecar') IS NOT NULL").Scan(&exists)

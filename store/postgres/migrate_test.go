@@ -78,7 +78,7 @@ func TestOldSchemaWithoutAutoMigrateIsNotReady(t *testing.T) {
 	if err := s.Start(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	poll(t, "it says what to do", func() bool {
+	poll(t, "the advice in the error", func() bool {
 		err := s.Ready()
 		return err != nil && strings.Contains(err.Error(), "locksidecar migrate")
 	})
@@ -87,7 +87,7 @@ func TestOldSchemaWithoutAutoMigrateIsNotReady(t *testing.T) {
 		t.Errorf("Get: %v, want a failure that did nothing", err)
 	}
 	if got := pgtest.Query[bool](t, url, "SELECT to_regnamespace('locksidecar') IS NULL"); !got {
-		t.Error("a schema was made")
+		t.Error("a schema was created")
 	}
 	if _, _, err := postgres.Migrate(t.Context(), url); err != nil {
 		t.Fatal(err)
@@ -106,17 +106,17 @@ func TestTooOldForTheSchemaIsNotReady(t *testing.T) {
 	}
 }
 
-// tooOld is what a sidecar says that outgrow has made too old.
+// tooOld is the error of a sidecar that outgrow has made too old.
 var tooOld = fmt.Sprintf("this sidecar is too old for the database: it was built for schema version %d, "+
 	"the database needs 1000 or later: run a newer release of locksidecar", postgres.SchemaVersion)
 
-// outgrow does what a migration of a later release does that ends the time of this one.
+// outgrow changes the version like a migration of a later release that needs newer sidecars.
 func outgrow(t *testing.T, url string) {
 	t.Helper()
 	exec(t, connect(t, url), "UPDATE locksidecar.meta SET schema_version = 1001, oldest_version = 1000")
 }
 
-// mayBeTooOld starts a store. told is told when it is too old.
+// mayBeTooOld starts a store. told receives the error when the store is too old.
 func mayBeTooOld(t *testing.T, url string) (s *postgres.Store, told chan error) {
 	t.Helper()
 	told = make(chan error, 1)
@@ -144,15 +144,15 @@ func hearTooOld(t *testing.T, told <-chan error) {
 	select {
 	case err := <-told:
 		if err.Error() != tooOld {
-			t.Errorf("told: %v", err)
+			t.Errorf("the error is %v", err)
 		}
 	case <-time.After(patience):
-		t.Errorf("nobody is told within %s", patience)
+		t.Errorf("no error within %s", patience)
 	}
 }
 
-// Trap: a migration while old and new sidecars run. From the moment on in which one is too
-// old it takes nothing, in whatever way. It goes on to renew and to release what it has.
+// Trap: a migration runs while old and new sidecars run. From the moment in which a sidecar is too
+// old, it gets no lock. It still renews and releases its locks.
 func TestTooOldSidecarTakesNothing(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -175,7 +175,7 @@ func TestTooOldSidecarTakesNothing(t *testing.T) {
 		t.Errorf("enqueue: %+v, %v", answers, err)
 	}
 	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.locks WHERE lease_id IS NOT NULL"); n != 1 {
-		t.Errorf("%d locks are held, want the one of before", n)
+		t.Errorf("%d locks are held, want only the earlier one", n)
 	}
 	hearTooOld(t, told)
 	if r, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil || len(r.Kept) != 1 {
@@ -187,8 +187,8 @@ func TestTooOldSidecarTakesNothing(t *testing.T) {
 	want(t, check(t, s, waits), store.Granted)
 }
 
-// A sidecar that only holds locks asks for nothing, and hears of it all the same.
-func TestRenewalTellsTooOldSidecar(t *testing.T) {
+// A sidecar that only holds locks learns from its renewals that it is too old.
+func TestRenewalReportsTooOldSidecar(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	s, told := mayBeTooOld(t, url)
@@ -201,9 +201,9 @@ func TestRenewalTellsTooOldSidecar(t *testing.T) {
 	hearTooOld(t, told)
 }
 
-// A statement that waits for a table makes all others wait behind it. Here a reader has
-// one, a migration wants it for itself, and acquires go on. It may change the table that
-// says how far migrations are, too.
+// A statement that waits for a table blocks all later ones. Here a reader uses a table and a
+// migration waits for it, but acquires continue. The table may also be meta, which contains the
+// schema version.
 func TestAMigrationDoesNotStallOthers(t *testing.T) {
 	t.Parallel()
 	for name, through := range map[string]func(t *testing.T, url string) string{
@@ -237,14 +237,15 @@ func migrateBesideOthers(t *testing.T, through func(t *testing.T, url string) st
 		case <-busy:
 			waits++
 		case err := <-ended:
-			t.Fatalf("it did not wait for the table: %v", err)
+			t.Fatalf("the migration did not wait for the table: %v", err)
 		default:
 		}
-		// On a busy machine one may take the table for a locked row, and is asked again.
+		// On a busy machine an acquire may find the table locked and report a locked row. It is
+		// repeated.
 		ask, began := askFor(fmt.Sprint("k", n), s.lease), time.Now()
 		for a := acquire(t, s, ask); a.Outcome != store.Granted; a = acquire(t, s, ask) {
 			if took := time.Since(began); a.Outcome != store.RowLocked || took > patience/2 {
-				t.Fatalf("after %s an acquire is told: %+v", took, a)
+				t.Fatalf("after %s an acquire got %+v", took, a)
 			}
 		}
 	}
@@ -252,7 +253,7 @@ func migrateBesideOthers(t *testing.T, through func(t *testing.T, url string) st
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	// Connections know the tables as they were. They go on.
+	// Connections with the old definition of the tables still work.
 	first, second := want(t, acquire(t, s, askFor("after", s.lease)), store.Granted), askFor("after", s.lease)
 	want(t, enqueue(t, s, second), store.Queued)
 	if v := release(t, s, store.Claim{Key: "after", Token: first.Token, Lease: s.lease}); v.Status != store.Holds {
@@ -261,7 +262,7 @@ func migrateBesideOthers(t *testing.T, through func(t *testing.T, url string) st
 	want(t, check(t, s, second), store.Granted)
 }
 
-// A migration that finds a table in use for too long says what to look for.
+// A migration that waits too long for a table says in its error what to look for.
 func TestAMigrationGivesUpInTheEnd(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)
@@ -274,8 +275,8 @@ func TestAMigrationGivesUpInTheEnd(t *testing.T) {
 	}
 }
 
-// The functions are replaced together, with the version, or not at all. If a migration is cut
-// off before that, the next one goes on with it.
+// All functions and the version are replaced together or not at all. A migration that was cut off
+// is continued by the next.
 func TestCodeIsReplacedAsASet(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewEmptyDatabase(t)
@@ -312,6 +313,6 @@ func TestCodeIsReplacedAsASet(t *testing.T) {
 		t.Errorf("version %d, functions\n%s", is, functions())
 	}
 	if source != "timeline" || sourceOf(t, url) != "none" {
-		t.Errorf("of the source %s, %s has become", source, sourceOf(t, url))
+		t.Errorf("the source %s became %s", source, sourceOf(t, url))
 	}
 }

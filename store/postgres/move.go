@@ -10,8 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// HeldUnder reads which keys are held under leases of this instance. It has the renewals'
-// connection: after a failover no lease is renewed without it, and all sidecars come at once.
+// HeldUnder reads which keys are held under leases of this instance. It uses the renewals' connection,
+// because after a failover no lease is renewed before, and all sidecars call it at once.
 func (s *Store) HeldUnder(ctx context.Context, keys []string) (found store.HeldGrants, err error) {
 	ctx, cancel, o, err := s.beginRenewal(ctx, "held under", len(keys))
 	if err != nil {
@@ -37,7 +37,7 @@ func (s *Store) HeldUnder(ctx context.Context, keys []string) (found store.HeldG
 	return found, err
 }
 
-// Move puts locks and waiters under a lease of this instance under another one.
+// Move moves locks and waiters from one lease of this instance to another.
 func (s *Store) Move(ctx context.Context, from, to store.LeaseID, moves []store.Move) ([]store.ClaimStatus, error) {
 	if len(moves) == 0 {
 		return nil, nil

@@ -14,7 +14,7 @@ func configFor(url string, id store.Identity) postgres.Config {
 	return postgres.Config{URL: url, Identity: id, Timeout: patience, AutoMigrate: true, Failover: postgres.FailoverQuick}
 }
 
-// move moves one thing while another session has a transaction open.
+// move moves one item while another session has an open transaction.
 func (s *scene) moves(from, to store.LeaseID, m store.Move) (done func() store.ClaimStatus) {
 	s.Helper()
 	states := make(chan []store.ClaimStatus, 1)
@@ -29,7 +29,7 @@ func (s *scene) moves(from, to store.LeaseID, m store.Move) (done func() store.C
 	return func() store.ClaimStatus { return (<-states)[0] }
 }
 
-// moving is a move in flight in the other session.
+// moving starts a move in the transaction of the other session.
 func (s *scene) moving(from, to store.LeaseID, m store.Move) {
 	s.Helper()
 	exec(s.T, s.other, "BEGIN")
@@ -41,8 +41,8 @@ func (s *scene) moving(from, to store.LeaseID, m store.Move) {
 	}
 }
 
-// A move meets what ends the lock, or gives it to a waiter, in flight: it decides by the row
-// as it is afterwards.
+// A move meets the end of the lock or its hand-off, in flight. The move decides by the row after
+// that.
 func TestMoveDuringAChange(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -65,7 +65,7 @@ func TestMoveDuringAChange(t *testing.T) {
 			if c.state != store.Holds {
 				awaitBlocked(t, s.url)
 			}
-			if c.state == store.Holds { // it need not wait
+			if c.state == store.Holds { // the move does not wait
 				if state := done(); state != c.state {
 					t.Errorf("status %d, want %d", state, c.state)
 				}
@@ -77,13 +77,13 @@ func TestMoveDuringAChange(t *testing.T) {
 				t.Errorf("status %d, want %d", state, c.state)
 			}
 			if _, lease, _ := holder(t, s.conn, "k"); lease == to {
-				t.Error("what had ended is held under the new lease")
+				t.Error("a lock that had ended is held under the new lease")
 			}
 		})
 	}
 }
 
-// The new lease is being reaped: nothing is moved to a dead one.
+// The new lease is being reaped. The lock is not moved to it.
 func TestMoveToALeaseThatIsBeingReaped(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -103,7 +103,7 @@ func TestMoveToALeaseThatIsBeingReaped(t *testing.T) {
 	}
 }
 
-// A hand-off to a waiter is in flight when that is to be moved: the waiter's lock is moved.
+// A hand-off to a waiter is in flight when the waiter is moved. The waiter's lock is moved.
 func TestMoveDuringAHandOff(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -124,8 +124,8 @@ func TestMoveDuringAHandOff(t *testing.T) {
 	}
 }
 
-// The other order: a move is in flight when the lock is released, its old lease is reaped, or
-// its waiter gets the key.
+// The other order: a move is in flight when the lock is released, when its old lease is reaped, or
+// when its waiter gets the key.
 func TestChangeDuringAMove(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(s *scene, ask store.Ask, token int64){
@@ -137,14 +137,14 @@ func TestChangeDuringAMove(t *testing.T) {
 		"releases": func(s *scene, ask store.Ask, token int64) {
 			verdicts, err := s.Release(s.Context(), []store.Claim{{Key: "k", Token: token, Lease: ask.Lease}, {Key: "z", Token: 1, Lease: ask.Lease}})
 			if err != nil || verdicts[0].Status != store.Holds {
-				s.Errorf("%+v, %v", verdicts, err)
+				s.Errorf("got %+v, %v", verdicts, err)
 			}
 		},
 		"change of data": func(s *scene, ask store.Ask, token int64) {
 			claim := store.Claim{Key: "k", Token: token, Lease: ask.Lease}
 			verdicts, err := s.Amend(s.Context(), []store.Change{{Claim: claim, SetData: true, Data: []byte("1")}})
 			if err != nil || verdicts[0].Status != store.Holds {
-				s.Errorf("%+v, %v", verdicts, err)
+				s.Errorf("got %+v, %v", verdicts, err)
 			}
 			release(s.T, s, claim)
 		},
@@ -167,14 +167,14 @@ func TestChangeDuringAMove(t *testing.T) {
 			exec(t, s.other, "COMMIT")
 			<-done
 			if _, lease, _ := holder(t, s.conn, "k"); lease != uuid.Nil {
-				t.Errorf("still held, under %s", lease)
+				t.Errorf("held under %s", lease)
 			}
 		})
 	}
 }
 
-// A reap of the old lease waits for the move. Then the lock is not held under it any more,
-// and its waiters get nothing.
+// A reap of the old lease waits for the move. Then the lock is under the new lease, and is not
+// handed to its waiters.
 func TestReapDuringAMove(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -196,7 +196,7 @@ func TestReapDuringAMove(t *testing.T) {
 	want(t, check(t, s, waiter), store.Queued)
 }
 
-// A waiter whose move is in flight gets the lock under the new lease.
+// A waiter that is being moved gets the lock under the new lease.
 func TestHandOffDuringAMove(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -215,8 +215,8 @@ func TestHandOffDuringAMove(t *testing.T) {
 	}
 }
 
-// A move that lay in a buffer does nothing (invariant 7), and one that comes first to a
-// promoted server does not judge leases by its clock.
+// A move that arrives late from a buffer has no effect (invariant 7). A move that is the first
+// operation on a promoted server does not apply its clock to leases.
 func TestMoveComesLateOrFirst(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -235,7 +235,7 @@ func TestMoveComesLateOrFirst(t *testing.T) {
 	}
 }
 
-// A row that somebody keeps locked does not keep others from being moved.
+// A locked row does not stop the moves of other items.
 func TestMoveGoesAroundALockedRow(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)

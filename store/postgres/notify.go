@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	// maxPayload is how many bytes a payload may have: PostgreSQL takes less than 8,000.
+	// maxPayload limits the bytes of a payload. PostgreSQL accepts less than 8,000.
 	maxPayload = 7900
-	// eventsMax is how many events wait to be sent. Then the oldest are dropped, because watchers want
-	// the present state. One statement sends eventsAtOnce.
+	// eventsMax limits the events that wait to be sent. Above it, the oldest are dropped, because watchers
+	// need the present state. One statement sends up to eventsAtOnce.
 	eventsMax    = 2000
 	eventsAtOnce = 200
 )
 
-// channelOf is the channel of an instance: a hash, because names end at 63 bytes. The function
-// channel is the same.
+// channelOf is the channel of an instance. It is a hash, because names end at 63 bytes. The SQL function
+// channel computes the same.
 func channelOf(namespace, instance string) string {
 	sum := sha256.Sum256([]byte(namespace + "\x00" + instance))
 	return "locksidecar_" + hex.EncodeToString(sum[:16])
 }
 
-// notifier sends hints and events to other instances. Words that come during a statement go with the
-// next. Anybody who may connect can send the same, so grants go another way: see words.go.
+// notifier sends hints and events to other instances. What is added during a statement is sent with the
+// next one. Any database user can send the same, so grants are not sent here: see words.go.
 type notifier struct {
 	s *Store
 
@@ -48,7 +48,7 @@ type watchedEvent struct {
 	word string
 }
 
-// send sends a word to a channel in the background. It can be lost.
+// send sends a notification to a channel in the background. It can be lost.
 func (m *notifier) send(channel, word string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -59,7 +59,7 @@ func (m *notifier) send(channel, word string) {
 	m.start()
 }
 
-// event sends an event to those who watch its key, in the background, in order. It can be lost.
+// event sends an event to the watchers of its key, in the background, in order. It can be lost.
 func (m *notifier) event(namespace string, e store.Event) {
 	word := wordOf(e)
 	if word == "" {
@@ -70,14 +70,14 @@ func (m *notifier) event(namespace string, e store.Event) {
 	if len(m.events) == eventsMax {
 		m.events = slices.Delete(m.events, 0, 1)
 		if m.dropped.due(seldom) {
-			m.s.log.Warn("events of watched keys are dropped: the database does not keep up")
+			m.s.log.Warn("events of watched keys are dropped, because the database is too slow")
 		}
 	}
 	m.events = append(m.events, watchedEvent{keyName{namespace, e.Key}, word})
 	m.start()
 }
 
-// start starts the background work. m.mu is held.
+// start starts the background work. The caller holds m.mu.
 func (m *notifier) start() {
 	if m.speaking == nil {
 		m.speaking = make(chan struct{})
@@ -92,7 +92,7 @@ func (m *notifier) take() (hints map[string][]string, events []watchedEvent) {
 	n := min(len(m.events), eventsAtOnce)
 	events, m.events = slices.Clone(m.events[:n]), slices.Delete(m.events, 0, n)
 	if len(hints) == 0 && n == 0 {
-		m.events = nil // with the room that it had
+		m.events = nil // also frees its capacity
 		close(m.speaking)
 		m.speaking = nil
 	}
@@ -118,7 +118,7 @@ func (m *notifier) speak() {
 	}
 }
 
-// sendEvents sends events to watchers. If a marked key has none, the mark goes.
+// sendEvents sends events to watchers. A key without watchers loses its mark in the lock row.
 func (m *notifier) sendEvents(events []watchedEvent) error {
 	ctx, cancel, o, err := m.s.begin(context.Background(), "notify events")
 	if err != nil {
@@ -194,7 +194,7 @@ func (m *notifier) drain(ctx context.Context) {
 	}
 }
 
-// hint tells an instance, perhaps this one, to check a waiter.
+// hint asks an instance, perhaps this one, to check a waiter.
 func (s *Store) hint(namespace, instance string, grant uuid.UUID) {
 	if s.isMine(namespace, instance) {
 		s.news(store.News{Attempt: store.Attempt{ID: grant}})

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// attempts is how often a statement is tried if concurrent ones make the server roll it back.
+	// attempts is how often a statement is tried if the server rolls it back because of concurrent ones.
 	attempts = 4
 	// retryPause is the longest pause before the second attempt.
 	retryPause = 10 * time.Millisecond
@@ -26,26 +26,26 @@ type operation struct {
 	*Store
 	name string // metrics use its first word
 	pool *pgxpool.Pool
-	// partly: something was done, so a failure leaves the outcome unknown.
+	// partly: an earlier statement changed something, so a failure leaves the outcome unknown.
 	partly bool
 	// notAfter is the database's time from which on it refuses this operation's statements.
 	notAfter time.Time
-	// blocked are leases that could not be reaped, and passed are keys that could not be handed off,
-	// because their rows are locked.
+	// blocked are leases that could not be reaped, and passed are keys that could not be handed off, because
+	// their rows are locked.
 	blocked map[uuid.UUID]bool
 	passed  map[keyName]bool
 	// patient: the next statement waits longer for a row, see patience.
 	patient bool
-	// asked is the number of items of the next statement, about as many as its rows.
+	// asked is the number of items of the next statement, roughly the number of its rows.
 	asked int
 	sent  time.Time
-	// single has the only keys of leases that this operation has reaped.
+	// single maps reaped leases of bind:ttl locks to their keys.
 	single map[uuid.UUID]keyName
-	// then follows the next statement, if not nil.
+	// then runs after the next statement, if not nil.
 	then *follower
 }
 
-// follower is a transaction in the same flush as a statement. It runs only if that is committed.
+// follower is a transaction in the same flush as a statement. It runs only if the statement is committed.
 type follower struct {
 	sql  statement
 	args []any
@@ -92,8 +92,8 @@ func (o *operation) fail(err error, sent bool) error {
 	return translate(o.name, err, sent, o.partly)
 }
 
-// query runs one statement, a transaction of its own. It returns rows only after the server has
-// confirmed the commit, because they arrive before it (invariant 4).
+// query runs one statement as a transaction of its own. It returns rows only after the server has confirmed
+// the commit, because rows arrive earlier (invariant 4).
 func query[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) ([]T, error) {
 	for attempt := 1; ; attempt++ {
 		found, sent, err := try(ctx, o, sql, args, scan)
@@ -120,12 +120,12 @@ func query[T any](ctx context.Context, o *operation, sql statement, args []any, 
 	}
 }
 
-// beginEpoch begins to grant on a server that was promoted or restored, and reports whether it did.
-// It learns how late the server is, whoever has begun.
+// beginEpoch begins a new epoch on a server that was promoted or restored, and reports whether it did. In
+// any case it reads the server's epoch.
 func (o *operation) beginEpoch(ctx context.Context) (bool, error) {
 	began, err := query(ctx, o, sqlNewEpoch, nil, scanOne[bool])
 	if err != nil {
-		if isRowLocked(err) { // another session begins it; no item of this operation is locked
+		if isRowLocked(err) { // another session begins the epoch; the items of this operation are not locked
 			err = o.fail(errNewEpoch, false)
 		}
 		return false, err
@@ -169,7 +169,7 @@ func try[T any](ctx context.Context, o *operation, sql statement, args []any, sc
 	began := o.begins()
 	o.sent = time.Now()
 	patient := o.patient
-	o.patient = false // the next statements are for other rows, too
+	o.patient = false // the next statements may be for other rows
 	if o.shared() || o.then != nil || patient {
 		err = o.inTransaction(ctx, conn, sql, args, collect, patient)
 	} else {
@@ -187,7 +187,7 @@ func try[T any](ctx context.Context, o *operation, sql statement, args []any, sc
 	return found, true, nil
 }
 
-// inSession runs a statement as a transaction by itself, in a session that was set up.
+// inSession runs a statement as a transaction of its own, in a session that was set up.
 func inSession(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, collect func(pgx.Rows) error) error {
 	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {
@@ -196,9 +196,9 @@ func inSession(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, 
 	return collect(rows)
 }
 
-// inTransaction runs a statement in an explicit transaction: if the session is shared, if another
-// statement follows, or if this one is patient. All goes to the server at once, so that no row stays
-// locked for a round trip. If the follower fails, the statement is committed all the same.
+// inTransaction runs a statement in an explicit transaction: if the session is shared, if another statement
+// follows, or if this one is patient. Everything is sent at once, so no row stays locked for a round trip.
+// If the follower fails, the statement is still committed.
 func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql statement, args []any, collect func(pgx.Rows) error, patient bool) error {
 	batch := &pgx.Batch{}
 	begin := func() {
@@ -210,7 +210,7 @@ func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql s
 			batch.Queue("SELECT set_config('lock_timeout', $1, true)", millis(min(patience*o.lockTimeout, statementTimeout(o.config.Timeout)/2)))
 		}
 	}
-	follows := o.then != nil && o.listens() // without listeners, polls find it
+	follows := o.then != nil && o.listens() // without listeners, polls find the hand-off
 	begin()
 	var committed bool
 	var since time.Time
@@ -236,29 +236,29 @@ func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql s
 	}
 	ctx, end := o.span(ctx, conn.Conn(), sql)
 	err := conn.SendBatch(ctx, batch).Close()
-	if committed && follows { // it may have failed as late as with its own commit
+	if committed && follows { // the follower's own commit may have failed
 		o.then.done = err == nil
 		o.ends(ctx, o.then.sql.name, since, err)
 	}
 	if committed && err != nil {
-		o.log.Debug("what follows a statement failed", "statement", sql.name, "error", err)
+		o.log.Debug("the notification after a statement failed", "statement", sql.name, "error", err)
 		err = nil
 	}
 	end(done, err)
 	if conn.Conn().PgConn().TxStatus() == 'E' {
-		_, _ = conn.Exec(ctx, "ROLLBACK") // else the pool would throw the connection away
+		_, _ = conn.Exec(ctx, "ROLLBACK") // otherwise the pool would discard the connection
 	}
 	return err
 }
 
-// movedAway reports whether the server takes no writes: it was demoted, a pooler leads elsewhere
-// (BEGIN says so), or another sidecar has called it an old primary.
+// movedAway reports whether the server accepts no writes: it was demoted, a pooler leads to another server
+// (then BEGIN fails), or another sidecar has marked it as an old primary.
 func (o *operation) movedAway(err error) bool {
 	code := sqlState(err)
 	return code == stateReadOnly || code == stateOldOne || code == stateNotSupported && o.shared()
 }
 
-// readOnly drops a pool's connections if one leads to a server that takes no writes.
+// readOnly drops a pool's connections if one leads to a server that accepts no writes.
 func (o *operation) readOnly(err error) error {
 	if o.movedAway(err) {
 		o.pool.Reset()
@@ -276,10 +276,10 @@ func nothing(pgx.Rows, *struct{}) error { return nil }
 
 func scanOne[T any](rows pgx.Rows, value *T) error { return rows.Scan(value) }
 
-// errShort: a statement did not answer every item, a defect here.
+// errShort: a statement did not answer every item, which is a defect of this package.
 var errShort = errors.New("the database answered fewer items than were asked")
 
-// uuids are ids as arrays: pgx would ask each uuid.UUID for its text.
+// uuids converts ids to arrays, because pgx would convert each uuid.UUID to text.
 func uuids(ids []uuid.UUID) [][16]byte {
 	bare := make([][16]byte, len(ids))
 	for i, id := range ids {
@@ -288,8 +288,8 @@ func uuids(ids []uuid.UUID) [][16]byte {
 	return bare
 }
 
-// handBack returns a connection. A broken one leaves the pool: pgx closes it for up to 15 s and
-// would keep its place.
+// handBack returns a connection. A broken one is removed from the pool, because pgx takes up to 15 s to
+// close it and counts it meanwhile.
 func handBack(conn *pgxpool.Conn) {
 	if conn.Conn().IsClosed() {
 		conn.Hijack()
@@ -298,7 +298,7 @@ func handBack(conn *pgxpool.Conn) {
 	conn.Release()
 }
 
-// live returns a connection that answers, or was used a moment ago.
+// live returns a connection that has answered, or was used a moment ago.
 func live(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	for {
 		conn, err := pool.Acquire(ctx)
@@ -327,7 +327,7 @@ type nowAndThen struct{ last atomic.Int64 }
 
 const seldom = 10 * time.Second
 
-// due reports whether it is time again: at most once in each.
+// due returns true at most once in each interval.
 func (n *nowAndThen) due(each time.Duration) bool {
 	last, now := n.last.Load(), time.Now().UnixNano()
 	return now-last > int64(each) && n.last.CompareAndSwap(last, now)

@@ -11,11 +11,11 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// orderKeys are keys as they are asked for: from the last to the first. The row of
-// orderStuck is the one that somebody has locked.
+// orderKeys is the number of keys, which are asked for from the last to the first. orderStuck is
+// the key whose row is locked.
 const orderKeys, orderStuck = 11, "k05"
 
-// ordered is a scene in which all keys are held, under its lease.
+// ordered is a scene whose lease holds all keys.
 type ordered struct {
 	*scene
 	asks   []store.Ask
@@ -37,7 +37,7 @@ func newOrdered(t *testing.T) *ordered {
 	return o
 }
 
-// others are asks of strangers for the same keys.
+// others returns asks of other attempts for the same keys.
 func (o *ordered) others() []store.Ask {
 	asks := make([]store.Ask, len(o.asks))
 	for i, a := range o.asks {
@@ -49,7 +49,7 @@ func (o *ordered) others() []store.Ask {
 func (o *ordered) release() error { _, err := o.Release(o.Context(), o.claims); return err }
 func (o *ordered) enqueue() error { _, err := o.Enqueue(o.Context(), o.others()); return err }
 
-// enqueueElsewhere lets others wait under another lease.
+// enqueueElsewhere queues waiters under another lease.
 func (o *ordered) enqueueElsewhere() error {
 	asks, lease := o.others(), openLease(o.T, o, time.Hour)
 	for i := range asks {
@@ -59,9 +59,8 @@ func (o *ordered) enqueueElsewhere() error {
 	return err
 }
 
-// Trap: statements over several rows deadlock, unless all lock them in one order. Each
-// batch waits for the row of a key in the middle: what it has locked then are the rows of
-// the keys before it.
+// Trap: statements that lock several rows deadlock if their orders differ. Each batch here waits
+// for a key in the middle. Then it must have locked exactly the rows of the keys before.
 func TestABatchLocksItsRowsInTheOrderOfTheKeys(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ before, batch func(*ordered) error }{
@@ -133,7 +132,7 @@ func TestABatchLocksItsRowsInTheOrderOfTheKeys(t *testing.T) {
 			unlocked := pgtest.Query[string](t, o.url, `SELECT string_agg(key, ' ' ORDER BY key) FROM (
 				SELECT key FROM locksidecar.locks FOR UPDATE SKIP LOCKED) l`)
 			if unlocked != "k06 k07 k08 k09 k10" {
-				t.Errorf("behind %s, nobody has locked: %s", orderStuck, unlocked)
+				t.Errorf("rows behind %s that are not locked: %s", orderStuck, unlocked)
 			}
 			exec(t, o.other, "ROLLBACK")
 			if err := <-done; err != nil {

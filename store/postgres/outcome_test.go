@@ -15,32 +15,32 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// skipFor is an ask of one who would rather have the result.
+// skipFor returns an ask of a skip-waiter.
 func skipFor(key string, lease store.LeaseID) store.Ask {
 	ask := askFor(key, lease)
 	ask.Skip = true
 	return ask
 }
 
-// success is the claim of a holder that did what was to be done.
+// success returns a claim with a success.
 func success(key string, token int64, lease store.LeaseID) store.Claim {
 	return store.Claim{Key: key, Token: token, Lease: lease, Outcome: store.Success, Result: []byte(`1`)}
 }
 
-// releaseIn releases a lock with success in a session's open transaction.
+// releaseIn releases a lock with a success in a session's open transaction.
 func releaseIn(t *testing.T, conn *pgx.Conn, key string, token int64, lease store.LeaseID) {
 	t.Helper()
 	exec(t, conn, `SELECT locksidecar.release('n', 'i', ARRAY[$1::text], ARRAY[$2::bigint], ARRAY[$3::uuid], '{false}',
 		'{true}', '{1}', '{false}', '{t}', '{""}')`, key, token, lease)
 }
 
-// waiterRows counts what is left of an attempt that waited.
+// waiterRows returns the number of rows of a waiting attempt.
 func waiterRows(t *testing.T, url string, grant store.AttemptID) int64 {
 	t.Helper()
 	return pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.waiters WHERE grant_id = $1", grant)
 }
 
-// A release that nobody seems to wait for meets somebody who is just waiting.
+// A success sees an enqueue that is in flight.
 func TestASuccessSeesAnEnqueueUnderWay(t *testing.T) {
 	t.Parallel()
 	for name, others := range map[string][]string{"one": nil, "many": {"z"}} {
@@ -73,8 +73,7 @@ func TestASuccessSeesAnEnqueueUnderWay(t *testing.T) {
 	}
 }
 
-// A waiter that cancels in the moment of the success is not skipped, and the one behind
-// it is served.
+// A waiter cancels during the success. It is not skipped, and the waiter behind it is served.
 func TestASuccessMeetsACancelUnderWay(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -97,7 +96,7 @@ func TestASuccessMeetsACancelUnderWay(t *testing.T) {
 	want(t, check(t, s, next), store.Granted)
 }
 
-// The other order: who cancels while it is being skipped hears of that, and leaves
+// The other order: a waiter that cancels while it is being skipped learns of the skip, and leaves
 // nothing behind.
 func TestACancelMeetsASuccessUnderWay(t *testing.T) {
 	t.Parallel()
@@ -129,14 +128,14 @@ func TestACancelMeetsASuccessUnderWay(t *testing.T) {
 				t.Errorf("result %q", a.Result)
 			}
 			if n := waiterRows(t, s.url, waiter.ID); n != 0 {
-				t.Error("it is not forgotten")
+				t.Error("the skip is not forgotten")
 			}
 		})
 	}
 }
 
-// A skipped waiter is said to be forgotten only when it is, also where somebody has its
-// row locked.
+// A skipped waiter is reported as forgotten only after its row is deleted, also if the row was
+// locked.
 func TestLockedRowOfASkippedWaiter(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)
@@ -162,12 +161,12 @@ func TestLockedRowOfASkippedWaiter(t *testing.T) {
 	}
 	want(t, answers[0], store.Skipped)
 	if n := waiterRows(t, s.url, waiter.ID); n != 0 {
-		t.Error("it is not forgotten")
+		t.Error("the skip is not forgotten")
 	}
 }
 
-// A waiter whose lease is reaped while it is being skipped: the reap does not wait
-// for its row, and whatever is left of it means nothing.
+// A waiter's lease is reaped during the skip. The reap does not wait for the waiter's row, and the
+// row has no effect afterwards.
 func TestReapDuringASkip(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -182,18 +181,18 @@ func TestReapDuringASkip(t *testing.T) {
 	exec(t, s.other, "COMMIT")
 	want(t, check(t, s, waiter), store.Gone)
 	waiter.Lease = s.lease
-	want(t, enqueue(t, s, waiter), store.Granted) // it comes again, under a fresh lease
+	want(t, enqueue(t, s, waiter), store.Granted) // the attempt is repeated under a fresh lease
 	if err := s.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := waiterRows(t, s.url, waiter.ID); n != 0 {
-		t.Error("its row was not swept")
+		t.Error("the waiter's row was not swept")
 	}
 }
 
-// A skipped waiter stands in nobody's way: a hand-off that meets only such waiters frees
-// the key, and a reap does not look for others behind them.
-func TestTheSkippedAreNoWaiters(t *testing.T) {
+// A skipped waiter does not block the queue. A hand-off that finds only skipped waiters frees the
+// key, and a reap does not search for waiters behind them.
+func TestSkippedWaitersDoNotBlock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	dying := openLease(t, s, time.Hour)
@@ -201,26 +200,26 @@ func TestTheSkippedAreNoWaiters(t *testing.T) {
 	waiter := skipFor("k", dying)
 	want(t, enqueue(t, s, waiter), store.Queued)
 	release(t, s, success("k", token, s.lease))
-	// Its sidecar has not forgotten it yet, and looks dead.
+	// Its sidecar has not acknowledged the skip, and its lease has expired.
 	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", dying)
 	first, next := askFor("k", s.lease), askFor("k", s.lease)
 	token = want(t, acquire(t, s, first), store.Granted).Token
 	if a := want(t, enqueue(t, s, next), store.Queued); a.Position != 1 || a.Lock.QueueLength != 1 {
-		t.Errorf("place %d of %d, want the first of one", a.Position, a.Lock.QueueLength)
+		t.Errorf("position %d of %d, want the first of one", a.Position, a.Lock.QueueLength)
 	}
 	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
 	token = want(t, check(t, s, next), store.Granted).Token
 	if pgtest.Query[bool](t, s.url, "SELECT contended FROM locksidecar.locks") {
-		t.Error("the key is contended, and nobody waits")
+		t.Error("the key is marked as contended without waiters")
 	}
 	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 	if n := waiterRows(t, s.url, waiter.ID); n != 1 {
-		t.Error("somebody reaped it on the way, for nothing")
+		t.Error("an operation reaped the skipped waiter's lease needlessly")
 	}
 }
 
-// However many are skipped, it takes a few statements, and each of them is told.
+// Many waiters are skipped by a few statements, and each is notified.
 func TestManyAreSkippedByFewStatements(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -252,15 +251,15 @@ func TestManyAreSkippedByFewStatements(t *testing.T) {
 	cluster.ResetStatements(t, url)
 	release(t, stores[0], success("k", token, leases[0]))
 	for i := range told {
-		poll(t, fmt.Sprintf("instance %d was told of all", i), func() bool { return told[i].Load() == each })
+		poll(t, fmt.Sprintf("instance %d to be notified of all", i), func() bool { return told[i].Load() == each })
 	}
-	// Two for the release. The news goes out while it is still gathered, in more statements
-	// the less of the machine this has to itself.
+	// The release takes two statements. Its news is sent in batches, in more statements on a busier
+	// machine.
 	if n := cluster.Statements(t, url, "%locksidecar%"); n > each/2 {
 		t.Errorf("%d statements, want two for the release and a few for the news of %d", n, 2*each)
 	}
 	for _, s := range stores {
-		quiet(t, s) // the one that told may still have the connection that it told by
+		quiet(t, s) // the sender may still use its connection
 	}
 	cluster.ResetStatements(t, url)
 	for i, s := range stores {
@@ -275,9 +274,9 @@ func TestManyAreSkippedByFewStatements(t *testing.T) {
 		}
 	}
 	if n := cluster.Statements(t, url, "%locksidecar%"); n != 6 {
-		t.Errorf("%d statements to look and to forget, want 6", n)
+		t.Errorf("%d statements for checks and cancels, want 6", n)
 	}
 	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.waiters"); n != 0 {
-		t.Errorf("%d are not forgotten", n)
+		t.Errorf("%d skips are not forgotten", n)
 	}
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// Many sessions that want a row get it in turn. A statement that gave up once waits longer the next
-// time, and nothing is logged.
+// Many sessions that lock a row get it in turn. A statement that gave up once waits longer the next
+// time. The log stays empty.
 func TestBusyRowIsServedPatiently(t *testing.T) {
 	t.Parallel()
-	const sessions, turn = 14, "0.01" // in seconds: more than a lock_timeout in all
+	const sessions, turn = 14, "0.01" // in seconds; the sum exceeds a lock_timeout
 	var said logtest.Log
 	url := cluster.NewDatabase(t)
 	s := startWith(t, postgres.Config{
@@ -44,9 +44,9 @@ func TestBusyRowIsServedPatiently(t *testing.T) {
 	waiting := func() int64 {
 		return pgtest.Query[int64](t, url, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
 	}
-	poll(t, "a line stands before the row", func() bool { return waiting() >= sessions-2 })
+	poll(t, "a queue for the row", func() bool { return waiting() >= sessions-2 })
 
-	const most = 5 // on a machine that has time, one that gives up and one that is patient
+	const most = 5 // on an idle machine, one that gives up and one with the longer wait
 	for what, try := range map[string]func() bool{
 		"a wait": func() bool { return enqueue(t, s, askFor("k", lease)).Outcome == store.Queued },
 		"a stop": func() bool {
@@ -64,8 +64,8 @@ func TestBusyRowIsServedPatiently(t *testing.T) {
 	if !tried(most, released) {
 		t.Errorf("a release found the row locked %d times", most)
 	}
-	if strings.Contains(said.String(), "stays locked") {
-		t.Errorf("a busy row was called locked:\n%s", said.String())
+	if strings.Contains(said.String(), "keeps a row locked") {
+		t.Errorf("the log calls a busy row locked:\n%s", said.String())
 	}
 }
 
@@ -78,7 +78,7 @@ func tried(most int, try func() bool) bool {
 	return false
 }
 
-// A row that stays locked is said to be, with its key, once.
+// A row that stays locked is logged once, with its key.
 func TestLockedRowIsNamed(t *testing.T) {
 	t.Parallel()
 	var said logtest.Log
@@ -95,13 +95,13 @@ func TestLockedRowIsNamed(t *testing.T) {
 		want(t, enqueue(t, s, askFor("k", lease)), store.RowLocked)
 	}
 	exec(t, conn, "ROLLBACK")
-	if n := strings.Count(said.String(), "stays locked"); n != 1 || !strings.Contains(said.String(), "key=k") {
-		t.Errorf("said %d times that the row of k stays locked, want once, with the key:\n%s", n, said.String())
+	if n := strings.Count(said.String(), "keeps a row locked"); n != 1 || !strings.Contains(said.String(), "key=k") {
+		t.Errorf("logged %d times that the row of k stays locked, want once, with the key:\n%s", n, said.String())
 	}
 }
 
-// A signal that stays locked holds nobody up, and its lease ends all the same.
-func TestALockedSignalHoldsNobodyUp(t *testing.T) {
+// A locked row of a signal does not delay other operations, and its lease ends.
+func TestLockedSignalDelaysNoOthers(t *testing.T) {
 	t.Parallel()
 	why := "why"
 	signalled := func(s *scene, key string, lease store.LeaseID) {
@@ -126,7 +126,7 @@ func TestALockedSignalHoldsNobodyUp(t *testing.T) {
 			t.Error(err)
 		}
 		if n := s.count("leases", "id <> $1", s.lease); n != 0 {
-			t.Errorf("%d leases are left", n)
+			t.Errorf("%d leases still exist", n)
 		}
 	})
 	t.Run("release past expired waiters", func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestALockedSignalHoldsNobodyUp(t *testing.T) {
 		defer s.operator("signals", "true")()
 		s.statuses(claims, -1)
 	})
-	t.Run("break what only a hold keeps", func(t *testing.T) {
+	t.Run("break a lock that only a hold keeps", func(t *testing.T) {
 		s := hasty(t)
 		asks := s.twenty(0)
 		asks[7] = s.holdFor("k07", time.Hour)
@@ -166,8 +166,8 @@ func TestALockedSignalHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// Keys beside a locked one do not wait for as long as a statement is patient: neither in a batch
-// of a lane that has not found the row locked yet, nor beside it when it is asked for again.
+// Keys beside a locked one do not wait for the longer time of a repeated statement: neither in the
+// first batch with the locked key, nor when the locked key is asked for again.
 func TestPatienceIsForOneRowAlone(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)
@@ -175,13 +175,13 @@ func TestPatienceIsForOneRowAlone(t *testing.T) {
 		want(t, acquire(t, s, askFor(key, s.lease)), store.Granted)
 	}
 	defer s.operator("locks", "key = 'locked'")()
-	want(t, enqueue(t, s, askFor("locked", s.lease)), store.RowLocked) // a first one, which is not patient
+	want(t, enqueue(t, s, askFor("locked", s.lease)), store.RowLocked) // a first statement, with the short wait
 	before := s.vain.n.Load()
 	for range 3 {
 		began := time.Now()
 		answers, err := s.Enqueue(t.Context(), []store.Ask{askFor("locked", s.lease), askFor("other", s.lease)})
 		if err != nil || answers[0].Outcome != store.RowLocked || answers[1].Outcome != store.Queued {
-			t.Fatalf("%+v, %v", answers, err)
+			t.Fatalf("got %+v, %v", answers, err)
 		}
 		if took := time.Since(began); took >= time.Second {
 			t.Errorf("another key waited %s", took)

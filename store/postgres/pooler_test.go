@@ -17,14 +17,14 @@ import (
 // pooled opens instances behind a pooler.
 type pooled struct {
 	backend
-	direct string // past the pooler, for who listens; empty: nobody does
+	direct string // URL past the pooler for the listener; empty: no listener
 }
 
 func (p pooled) Open(id store.Identity) store.Store {
 	p.tb.Helper()
 	config := postgres.Config{URL: p.url, Identity: id, Listen: postgres.ListenNever, AutoMigrate: true}
 	if p.direct != "" {
-		config.Listen, config.ListenURL = postgres.ListenAlways, p.direct // ready means that it hears
+		config.Listen, config.ListenURL = postgres.ListenAlways, p.direct // ready implies that it gets news
 	}
 	s, err := postgres.New(config)
 	if err != nil {
@@ -33,9 +33,9 @@ func (p pooled) Open(id store.Identity) store.Store {
 	return postgres.Patient(s)
 }
 
-// TestConformanceBehindPgBouncer runs the suite through a real one, in transaction mode,
-// with fewer connections than the instances have: polled, and with a listener past it. Each of
-// them has one of the epoch sources that TestConformance does not have.
+// TestConformanceBehindPgBouncer runs the suite through PgBouncer in transaction mode, with fewer
+// connections than instances: once with polling, and once with a listener past it. Each run uses an
+// epoch source that TestConformance does not use.
 func TestConformanceBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	for way, source := range map[string]string{"never": "none", "direct": "server"} {
@@ -46,8 +46,8 @@ func TestConformanceBehindPgBouncer(t *testing.T) {
 	}
 }
 
-// ways are the ways to a database: without a pooler, behind one, and behind one with a listener
-// past it.
+// ways are the ways to connect: without a pooler, through a pooler, and through a pooler with a
+// listener past it.
 var ways = map[string]func(t *testing.T, url string) func(t *testing.T) storetest.Backend{
 	"no pooler": func(_ *testing.T, url string) func(*testing.T) storetest.Backend {
 		return func(t *testing.T) storetest.Backend { return backend{tb: t, url: url} }
@@ -62,8 +62,8 @@ var ways = map[string]func(t *testing.T, url string) func(t *testing.T) storetes
 	},
 }
 
-// Trap: a pooler's connections outlive a failover, and lead to a standby. Without
-// sessions of its own a store is told by another error, and is not ready either.
+// Trap: a pooler's connections outlive a failover, and lead to a standby. A store without its own
+// sessions gets another error there. It must not be ready.
 func TestAStandbyBehindAPoolerIsNotReady(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
@@ -78,7 +78,7 @@ func TestAStandbyBehindAPoolerIsNotReady(t *testing.T) {
 	want(t, acquire(t, s, askFor("a", lease)), store.Granted)
 
 	own.Demote(t)
-	poll(t, "it is not ready, because of the standby", func() bool {
+	poll(t, "the standby in the error of Ready", func() bool {
 		if answers, err := s.Acquire(t.Context(), []store.Ask{askFor("b", lease)}); !store.Unavailable(err) {
 			t.Fatalf("a standby grants: %+v, %v", answers, err)
 		}
@@ -91,8 +91,8 @@ func TestAStandbyBehindAPoolerIsNotReady(t *testing.T) {
 	want(t, acquire(t, s, askFor("a", lease)), store.Held)
 }
 
-// Trap: a migrator needs two connections, and those who wait for their turn must leave
-// it the second one.
+// Trap: a migration needs two connections. Sidecars that wait for their turn must leave it the
+// second one.
 func TestMigrationsThroughASmallPooler(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewEmptyDatabase(t)

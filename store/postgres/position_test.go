@@ -12,9 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// An enqueue keeps the lock row only for as long as it works: its commit waits for no flush,
-// which would have no end if the standby is away. A statement that grants anything waits
-// (invariant 4), whatever it also enqueues.
+// An enqueue's commit does not wait for a flush, so that it locks the row only briefly. A flush has
+// no time limit if the standby is away. A statement that also grants a lock waits (invariant 4).
 func TestOnlyQueueingSkipsTheFlush(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory())
@@ -37,15 +36,15 @@ func TestOnlyQueueingSkipsTheFlush(t *testing.T) {
 			want(t, a, store.Queued)
 		}
 	}
-	// Of the session that said so, nothing is left that later statements would see.
+	// The session has no setting left that would affect later statements.
 	if commit := postgres.Setting(t.Context(), t, s, "synchronous_commit"); commit != "on" {
-		t.Errorf("synchronous_commit is %s in a session after somebody stood in line", commit)
+		t.Errorf("synchronous_commit is %s in a session after an enqueue", commit)
 	}
 	for name, asks := range map[string][]store.Ask{
-		"a grant":                {askFor("free", other)},
-		"a grant before a place": {askFor("before", other), askFor("m", other)},
-		"a grant behind a place": {askFor("m", other), askFor("z", other)},
-		"a grant found again":    {askFor("m", other), mine},
+		"a grant":                     {askFor("free", other)},
+		"a grant before a queued ask": {askFor("before", other), askFor("m", other)},
+		"a grant after a queued ask":  {askFor("m", other), askFor("z", other)},
+		"a grant found again":         {askFor("m", other), mine},
 	} {
 		t.Run(name, func(t *testing.T) {
 			answered := make(chan []store.Answer, 1)
@@ -53,23 +52,23 @@ func TestOnlyQueueingSkipsTheFlush(t *testing.T) {
 				answers, _ := s.Enqueue(t.Context(), asks)
 				answered <- answers
 			}()
-			poll(t, "it waits for the standby", func() bool {
+			poll(t, "a wait for the standby", func() bool {
 				if len(answered) > 0 {
-					t.Fatalf("told before the standby has it: %+v", <-answered)
+					t.Fatalf("answered before the standby has it: %+v", <-answered)
 				}
 				return pgtest.Query[int64](t, url, "SELECT count(*) FROM pg_stat_activity WHERE "+inSyncRep) > 0
 			})
 			l.cancel()
 			if answers := <-answered; answers != nil {
-				t.Errorf("told without the standby: %+v", answers)
+				t.Errorf("answered without the standby: %+v", answers)
 			}
 		})
 	}
 }
 
-// A place that moves to another instance, where the attempt is repeated, is flushed: the
-// first one cancels no more then, and writes nothing when it finds that out. A crash that
-// forgot the move would bring back a waiter for whom nobody waits.
+// An attempt that is repeated at another instance moves its queue position, and this change is
+// flushed. The first instance does not cancel afterwards. A crash that lost the change would bring
+// back a waiter without a call.
 func TestMovedPositionIsFlushed(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory())
@@ -81,7 +80,7 @@ func TestMovedPositionIsFlushed(t *testing.T) {
 	ask := askFor("k", first)
 	ask.TTL = time.Hour
 	want(t, enqueue(t, one, ask), store.Queued)
-	want(t, acquire(t, one, askFor("another", first)), store.Granted) // flushes that place
+	want(t, acquire(t, one, askFor("another", first)), store.Granted) // flushes the queue position
 
 	writer := pgtest.Query[int](t, url, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
 	if err := syscall.Kill(writer, syscall.SIGSTOP); err != nil {
@@ -90,11 +89,11 @@ func TestMovedPositionIsFlushed(t *testing.T) {
 	ask.Lease = second
 	moved, err := two.Enqueue(t.Context(), []store.Ask{ask})
 	cancelled, err2 := one.Cancel(t.Context(), []store.Attempt{ask.Attempt})
-	_ = syscall.Kill(writer, syscall.SIGKILL) // the server ends all other processes, and recovers
+	_ = syscall.Kill(writer, syscall.SIGKILL) // ends all processes of the server, which then recovers
 	want(t, answer(t, moved, err), store.Queued)
 	want(t, answer(t, cancelled, err2), store.Gone)
 	var keeper string
-	poll(t, "the server has recovered", func() bool {
+	poll(t, "the server to recover", func() bool {
 		conn, err := pgx.Connect(t.Context(), url)
 		if err != nil {
 			return false
@@ -106,6 +105,6 @@ func TestMovedPositionIsFlushed(t *testing.T) {
 			keeper != ""
 	})
 	if keeper != "two" {
-		t.Errorf("after the crash the place is kept by %q, which was told that it cancelled", keeper)
+		t.Errorf("after the crash the queue position belongs to %q, whose cancel was confirmed", keeper)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres/queries"
 )
 
-// unloaded has the statements that no variable has yet.
+// unloaded contains the statements that are not assigned to a variable yet.
 var unloaded = queries.All()
 
 var (
@@ -66,7 +66,7 @@ var (
 	sqlWithdraw            = load("withdraw")
 )
 
-// statement is a statement of SQL with the name for metrics and spans.
+// statement is an SQL statement with its name for metrics and spans.
 type statement struct{ name, sql string }
 
 // mark begins each statement, for readers of pg_stat_activity. The name and markEnd follow.
@@ -75,14 +75,14 @@ const (
 	markEnd = " */ "
 )
 
-// versionMark stands for the schema that this package was written for.
+// versionMark is replaced by the schema version that this package was written for.
 const versionMark = ":schema_version"
 
-// load takes a statement once.
+// load takes a statement, which must not be taken twice.
 func load(name string) statement {
 	text, ok := unloaded[name]
 	if !ok {
-		panic(fmt.Sprintf("store/postgres: there is no other statement %q", name)) // every test would see it
+		panic(fmt.Sprintf("store/postgres: there is no other statement %q", name)) // every test would fail
 	}
 	delete(unloaded, name)
 	return statement{name: name, sql: mark + name + markEnd + strings.ReplaceAll(text, versionMark, strconv.Itoa(schemaVersion))}

@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// enqueue takes keys that are free or whose holders are dead, and enqueues for the others. While
-// holders die in its way, only ctx ends it.
+// enqueue takes keys that are free or whose holders are dead, and enqueues for the others. While it finds
+// dead holders, only ctx limits it.
 func (s *Store) enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	ctx, cancel, o, err := s.beginBatch(ctx, "enqueue", len(asks))
 	if err != nil {
@@ -35,10 +35,10 @@ type waitRow struct {
 	queued    bool
 	keeper    zeronull.Text // the instance that keeps the queue position
 	skipped   bool
-	result    *string // of one that was skipped
+	result    *string // set for a skipped waiter
 	heldUnder zeronull.UUID
-	// settle: the key is shared and must be settled, after these leases are reaped. sharedWait: it is not,
-	// and a shared waiter waits. Both are null otherwise.
+	// settle: the key is shared and must be settled, after the leases in expired are reaped. sharedWait: the
+	// key is not shared, and a shared waiter waits. Both are null otherwise.
 	settle, sharedWait *bool
 	expired            []uuid.UUID
 	// handedBy is the trace context of the release that handed the lock over.
@@ -49,18 +49,18 @@ func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) 
 	switch {
 	case w.queued:
 		return store.Answer{Outcome: store.Queued, Lock: w.lock(wait.Key)}, nil
-	case w.skipped && !w.heldBy(wait.ID): // else it was repeated by an Acquire
+	case w.skipped && !w.heldBy(wait.ID): // otherwise an Acquire repeated the attempt
 		return store.Answer{Outcome: store.Skipped, Result: jsonOf(w.result)}, nil
 	case !w.heldBy(wait.ID):
 		return store.Answer{Outcome: store.Gone}, nil
 	case wait.Undelivered || w.renewedByOwner() || string(w.instance) == o.config.Identity.Instance:
 		return w.granted(w.handedBy), nil
 	}
-	// The attempt was repeated at another instance, which was granted the lock.
+	// Another instance repeated the attempt and was granted the lock.
 	delivered, err := query(ctx, o, sqlNoteDelivery, []any{o.config.Identity.Namespace, wait.Key, [16]byte(wait.ID)}, scanOne[bool])
 	switch {
 	case isRowLocked(err):
-		return store.Answer{Outcome: store.Queued, Lock: w.lock(wait.Key)}, nil // look again
+		return store.Answer{Outcome: store.Queued, Lock: w.lock(wait.Key)}, nil // check again later
 	case err != nil:
 		return store.Answer{}, err
 	case len(delivered) == 0:
@@ -96,7 +96,7 @@ func columnsOf(attempts []store.Attempt) (keys []string, grants [][16]byte) {
 	return keys, grants
 }
 
-// Check tells what became of waiters. It hands off the key of a dead holder if nobody has.
+// Check returns what became of waiters. It hands off the key of a dead holder if that is still missing.
 func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
 	if len(waits) == 0 {
 		return nil, nil
@@ -167,7 +167,7 @@ func (o *operation) checkAgain(ctx context.Context, waits, which []store.Attempt
 	return nil
 }
 
-// Cancel deletes waiters. If a row is gone, the lock may be granted, so this reads the outcome.
+// Cancel deletes waiters. If a waiter's row is gone, the lock may be granted, so Cancel reads the outcome.
 func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
 	if len(waits) == 0 {
 		return nil, nil
@@ -194,7 +194,7 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answ
 	}
 	answers := make([]store.Answer, len(waits))
 	var left []store.Attempt
-	var shared []string // keys in whose queues others may have waited for these waiters
+	var shared []string // keys in whose queues these waiters may have blocked others
 	for i := range rows {
 		if _, left := gone[waits[i].ID]; left && (rows[i].settle != nil || rows[i].sharedWait != nil && *rows[i].sharedWait) {
 			shared = append(shared, waits[i].Key)
@@ -207,7 +207,7 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answ
 		case found != store.Queued && found != store.Skipped:
 		case elsewhere:
 			answers[i] = store.Answer{Outcome: store.Gone}
-		default: // it was locked
+		default: // the row was locked
 			left, shared = append(left, waits[i]), append(shared, waits[i].Key)
 		}
 	}
@@ -222,7 +222,7 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answ
 	return answers, o.letIn(ctx, shared)
 }
 
-// cancelLeft cancels waiters that were locked, one by one, and replaces their answers.
+// cancelLeft cancels the waiters whose rows were locked, one by one, and replaces their answers.
 func (o *operation) cancelLeft(
 	ctx context.Context, waits, left []store.Attempt, answers []store.Answer, gone map[store.AttemptID]store.Answer,
 ) error {
@@ -245,8 +245,8 @@ func (o *operation) cancelLeft(
 	return nil
 }
 
-// cancel deletes waiters by one of the statements for that, and notes positions and skips. locked:
-// another session keeps one locked.
+// cancel deletes waiters by one of the cancel statements, and records their positions and skips. locked
+// reports whether another session keeps a row locked.
 func (o *operation) cancel(
 	ctx context.Context, gone map[store.AttemptID]store.Answer, sql statement, which any,
 ) (locked bool, err error) {
@@ -318,7 +318,7 @@ func (o *operation) withdraw(ctx context.Context, attempts []store.Attempt, whic
 			return err
 		}
 		o.partly = true
-		var waiting []held // keys that have only expired waiters
+		var waiting []held // keys whose waiters have all expired
 		for _, h := range done {
 			if h.outcome == expiredWaiters {
 				waiting = append(waiting, held{namespace: h.namespace, key: h.key})

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Failover says whether the store is quiet after a failover that can have forgotten the grants of this
-// instance: it grants nothing to anybody for the longest TTL in use. Then no holder of a forgotten grant
-// believes in it any more.
+// Failover says whether a quiet time follows a failover that can have forgotten grants of this instance:
+// the store then grants nothing for the longest TTL in use. After that, holders of forgotten grants no
+// longer believe in them.
 type Failover string
 
 const (
@@ -20,17 +20,17 @@ const (
 	FailoverQuick Failover = "quick"
 )
 
-// quiet is until when the store grants nothing, as far as this instance knows.
+// quiet is the end of the quiet time, as far as this instance knows.
 type quiet struct {
 	mu    sync.Mutex
 	until time.Time
 }
 
-// note logs a quiet time once. Each new connection reads how long it still lasts.
+// note logs a quiet time once. Each new connection reads how long the quiet time still lasts.
 func (q *quiet) note(log *slog.Logger, left time.Duration) {
 	until := time.Now().Add(left)
 	q.mu.Lock()
-	longer := left > 0 && until.After(q.until.Add(time.Second)) // an answer takes some time
+	longer := left > 0 && until.After(q.until.Add(time.Second)) // tolerates the delay of an answer
 	if longer || left == 0 {
 		q.until = until
 	}

@@ -23,14 +23,14 @@ func startAs(t *testing.T, url, instance string, failover postgres.Failover) *po
 	})
 }
 
-// forgetful is a server and what an asynchronous standby has of it.
+// forgetful is a server and the data that its asynchronous standby has.
 type forgetful struct {
 	*pgtest.Cluster
 	url     string
 	standby func()
 }
 
-// fallBehind ends the replication: the standby misses what follows.
+// fallBehind ends the replication, so the standby misses later commits.
 func (f *forgetful) fallBehind(t *testing.T) {
 	t.Helper()
 	f.standby = f.Copy(t)
@@ -39,15 +39,15 @@ func (f *forgetful) fallBehind(t *testing.T) {
 	}
 }
 
-// failOver makes the standby the primary.
+// failOver promotes the standby.
 func (f *forgetful) failOver(t *testing.T) {
 	t.Helper()
 	f.standby()
 	f.Promote(t)
 }
 
-// awaitAnswer waits until an instance is ready and has a connection to the server of now: those of before a
-// restart break when they are used.
+// awaitAnswer waits until an instance is ready and has a connection to the current server.
+// Connections from before a restart break when they are used.
 func awaitAnswer(t *testing.T, s *postgres.Store) {
 	t.Helper()
 	awaitReady(t, s)
@@ -63,8 +63,8 @@ func newForgetful(t *testing.T, options ...pgtest.Option) *forgetful {
 	return &forgetful{Cluster: own, url: own.NewDatabase(t)}
 }
 
-// Trap: the holder of a grant that an asynchronous failover forgot believes in it until the deadline of
-// its lease. Nobody else is granted the key before.
+// Trap: the holder of a grant that an asynchronous failover lost believes in the grant until its
+// lease's deadline. The key is not granted before.
 func TestAForgottenGrantIsNotGivenToOthers(t *testing.T) {
 	t.Parallel()
 	f := newForgetful(t)
@@ -80,11 +80,11 @@ func TestAForgottenGrantIsNotGivenToOthers(t *testing.T) {
 	mine := openLease(t, rival, time.Minute)
 	a := want(t, acquire(t, rival, askFor("k", mine)), store.Quiet)
 	if a.ExpiresIn < 50*time.Minute || a.ExpiresIn > time.Hour {
-		t.Errorf("quiet for %s, want the holder's TTL", a.ExpiresIn)
+		t.Errorf("quiet time of %s, want the holder's TTL", a.ExpiresIn)
 	}
 	many, err := rival.Acquire(t.Context(), []store.Ask{askFor("k", mine), askFor("other", mine)})
 	if err != nil || many[0].Outcome != store.Quiet || many[1].Outcome != store.Quiet {
-		t.Errorf("%+v, %v", many, err)
+		t.Errorf("got %+v, %v", many, err)
 	}
 	byTTL := store.Ask{Attempt: store.Attempt{Key: "k", ID: uuid.New()}, TTL: time.Minute}
 	want(t, acquire(t, rival, byTTL), store.Quiet)
@@ -92,8 +92,8 @@ func TestAForgottenGrantIsNotGivenToOthers(t *testing.T) {
 	want(t, acquire(t, rival, byTTL), store.Quiet)
 }
 
-// Trap: the failover forgets the lease, too, and no other one has its TTL. The TTL was noted when it was
-// first used.
+// Trap: the failover also loses the lease, and other leases have other TTLs. The TTL was stored
+// when it was first used.
 func TestAForgottenLeaseIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	f := newForgetful(t)
@@ -110,11 +110,11 @@ func TestAForgottenLeaseIsWaitedFor(t *testing.T) {
 
 	rival := startAs(t, f.url, "rival", "")
 	if a := want(t, acquire(t, rival, askFor("k", openLease(t, rival, time.Minute))), store.Quiet); a.ExpiresIn < 50*time.Minute {
-		t.Errorf("quiet for %s", a.ExpiresIn)
+		t.Errorf("quiet time of %s", a.ExpiresIn)
 	}
 }
 
-// The log says it once, and a metric shows for how long. The store is ready.
+// The log reports the quiet time once, a metric shows the remaining time, and the store is ready.
 func TestAQuietTimeIsLogged(t *testing.T) {
 	t.Parallel()
 	url, text := cluster.NewDatabase(t), &logtest.Log{}
@@ -124,7 +124,7 @@ func TestAQuietTimeIsLogged(t *testing.T) {
 	lease := openLease(t, s, time.Hour)
 	shown := func() time.Duration { return m.state().Quiet }
 	if left := shown(); left != 0 {
-		t.Errorf("%s are shown before", left)
+		t.Errorf("the metric shows %s before the quiet time", left)
 	}
 	exec(t, connect(t, url), "UPDATE locksidecar.meta SET epoch = 'another'")
 	for range 3 {
@@ -135,13 +135,14 @@ func TestAQuietTimeIsLogged(t *testing.T) {
 		t.Errorf("it is logged %d times:\n%s", n, text)
 	}
 	if left := shown(); left < 50*time.Minute || left > time.Hour {
-		t.Errorf("%s are shown", left)
+		t.Errorf("the metric shows %s", left)
 	}
 	exec(t, connect(t, url), "SELECT locksidecar.end_quiet()")
 	want(t, acquire(t, s, askFor("k", lease)), store.Granted)
 }
 
-// Each sidecar decides for its own locks, whoever notices the failover.
+// Each sidecar of a mixed fleet decides for its own locks, independent of the sidecar that noticed
+// the failover.
 func TestAMixedFleet(t *testing.T) {
 	t.Parallel()
 	for holder, outcome := range map[postgres.Failover]store.Outcome{
@@ -162,7 +163,7 @@ func TestAMixedFleet(t *testing.T) {
 	}
 }
 
-// quietTime makes an instance in a quiet time of an hour. before is done in the epoch before.
+// quietTime makes an instance in a quiet time of an hour. before runs in the epoch before.
 func quietTime(t *testing.T, before func(*scene)) *scene {
 	t.Helper()
 	url := cluster.NewDatabase(t)
@@ -175,13 +176,13 @@ func quietTime(t *testing.T, before func(*scene)) *scene {
 	return sc
 }
 
-// endQuiet ends the quiet time as if it were over.
+// endQuiet ends the quiet time.
 func (s *scene) endQuiet() {
 	s.Helper()
 	exec(s.T, s.conn, "SELECT locksidecar.end_quiet()")
 }
 
-// claims judges a claim.
+// claims returns the status of a claim.
 func (s *scene) claims(claim store.Claim) store.ClaimStatus {
 	s.Helper()
 	verdicts, err := s.Amend(s.Context(), []store.Change{{Claim: claim}})
@@ -191,7 +192,7 @@ func (s *scene) claims(claim store.Claim) store.ClaimStatus {
 	return verdicts[0].Status
 }
 
-// In the quiet time, what was granted before goes on.
+// In the quiet time, earlier grants stay valid.
 func TestGrantsGoOnInTheQuietTime(t *testing.T) {
 	t.Parallel()
 	var held store.Ask
@@ -205,7 +206,7 @@ func TestGrantsGoOnInTheQuietTime(t *testing.T) {
 	}
 	claim := store.Claim{Key: "held", Token: token, Lease: s.lease}
 	if status := s.claims(claim); status != store.Holds {
-		t.Errorf("the claim is %d", status)
+		t.Errorf("claim status %d", status)
 	}
 	want(t, acquire(t, s, held), store.Granted) // a repeat
 	want(t, acquire(t, s, askFor("held", s.lease)), store.Held)
@@ -217,8 +218,8 @@ func TestGrantsGoOnInTheQuietTime(t *testing.T) {
 	want(t, acquire(t, s, askFor("held", s.lease)), store.Granted)
 }
 
-// Those who wait get their turn in order when the quiet time is over: those from before, those who come
-// while somebody holds the key, and those who come while nobody does.
+// After the quiet time, waiters are served in their order: those from before, those that came while
+// a holder had the key, and those that came while the key was free.
 func TestWaitersOfAQuietTimeKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(s *scene, held store.Ask, token int64) error{
@@ -260,10 +261,10 @@ func TestWaitersOfAQuietTimeKeepTheirOrder(t *testing.T) {
 					t.Errorf("position %d of waiter %d", a.Position, n)
 				}
 			}
-			want(t, acquire(t, s, askFor("k", s.lease)), store.Held) // by those who wait
+			want(t, acquire(t, s, askFor("k", s.lease)), store.Held) // held, because attempts wait
 			for _, w := range waiters {
 				if a := want(t, check(t, s, w), store.Queued); a.Lock.Holder.ExpiresIn < 50*time.Minute {
-					t.Errorf("the waiter looks again in %s", a.Lock.Holder.ExpiresIn)
+					t.Errorf("the waiter checks again in %s", a.Lock.Holder.ExpiresIn)
 				}
 			}
 			s.endQuiet()
@@ -283,7 +284,7 @@ func TestWaitersOfAQuietTimeKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// A waiter that leaves in the quiet time leaves nothing that is in the way.
+// A waiter that leaves in the quiet time does not block the key.
 func TestAWaiterLeavesInTheQuietTime(t *testing.T) {
 	t.Parallel()
 	s := quietTime(t, nil)
@@ -295,7 +296,7 @@ func TestAWaiterLeavesInTheQuietTime(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 }
 
-// A min_hold that ends in the quiet time is no way around it.
+// A min_hold that ends in the quiet time does not end it for its key.
 func TestAMinHoldEndsInTheQuietTime(t *testing.T) {
 	t.Parallel()
 	var w store.Ask
@@ -313,8 +314,8 @@ func TestAMinHoldEndsInTheQuietTime(t *testing.T) {
 	want(t, check(t, s, w), store.Granted)
 }
 
-// Nothing was granted in a new database, and nothing is forgotten by a restart, or with a standby that
-// confirms. A sidecar that was told so is quiet all the same.
+// With FailoverQuiet, a new database and a restarted server still have no quiet time, because they
+// lose no grants.
 func TestWhenThereIsNoQuietTime(t *testing.T) {
 	t.Parallel()
 	t.Run("a new database", func(t *testing.T) {
@@ -331,14 +332,15 @@ func TestWhenThereIsNoQuietTime(t *testing.T) {
 		s := startAs(t, f.url, "i", postgres.FailoverQuiet)
 		lease := openLease(t, s, time.Hour)
 		f.Restart(t)
-		poll(t, "it grants again", func() bool {
+		poll(t, "the next grant", func() bool {
 			answers, err := s.Acquire(t.Context(), []store.Ask{askFor(uuid.NewString(), lease)})
 			return err == nil && answers[0].Outcome == store.Granted
 		})
 	})
 }
 
-// By default a sidecar is quiet unless a synchronous standby is configured. Each renewal notes it.
+// By default, a sidecar has a quiet time unless a synchronous standby is configured. Each renewal
+// stores which.
 func TestASynchronousStandbyForgetsNothing(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template())
@@ -352,7 +354,7 @@ func TestASynchronousStandbyForgetsNothing(t *testing.T) {
 	renew := func(s engine, lease store.LeaseID) {
 		t.Helper()
 		if r, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil || len(r.Kept) != 1 {
-			t.Fatalf("%+v, %v", r, err)
+			t.Fatalf("got %+v, %v", r, err)
 		}
 	}
 	auto, quick, quiet := startAs(t, url, "a", ""), startAs(t, url, "b", postgres.FailoverQuick), startAs(t, url, "c", postgres.FailoverQuiet)
@@ -373,7 +375,8 @@ func TestASynchronousStandbyForgetsNothing(t *testing.T) {
 	}
 }
 
-// A TTL that nobody uses any more costs no quiet time for ever. In an idle database, the notes stay.
+// A TTL that is no longer used does not lengthen quiet times for ever. In an idle database, the
+// stored TTLs stay.
 func TestNotesOfTTLsEnd(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -382,7 +385,7 @@ func TestNotesOfTTLsEnd(t *testing.T) {
 		t.Helper()
 		const noted = "SELECT coalesce(string_agg(ttl::text || ' ' || (until > clock_timestamp() + interval '59 min')::text, ', ' ORDER BY ttl), '') FROM locksidecar.quiet_ttls"
 		if got := pgtest.Query[string](t, pgtest.Admin(url), noted); got != want {
-			t.Errorf("noted are %q, want %q", got, want)
+			t.Errorf("stored are %q, want %q", got, want)
 		}
 	}
 	age := func(ttl, by string) {
@@ -396,7 +399,7 @@ func TestNotesOfTTLsEnd(t *testing.T) {
 	notes("00:01:00 true, 24:00:00 true")
 	age("1 min", "20 min")
 	openLease(t, s, time.Minute)
-	notes("00:01:00 false, 24:00:00 true") // the note is young enough
+	notes("00:01:00 false, 24:00:00 true") // the stored TTL is young enough
 	age("1 min", "20 min")
 	age("24 h", "61 min")
 	openLease(t, s, time.Minute)

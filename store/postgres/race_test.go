@@ -15,10 +15,10 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// The tests here hold a transaction open in a session of their own, let the store
-// run into it, and go on: what would be a race is a sequence.
+// These tests hold a transaction open in a session of their own. The store's statement waits for
+// it, and then the transaction ends. So a race becomes a sequence.
 
-// holder reads who has a key, from the table.
+// holder reads the holder of a key from the table.
 func holder(t *testing.T, conn *pgx.Conn, key string) (grant, lease uuid.UUID, token int64) {
 	t.Helper()
 	var attemptID, leaseID *uuid.UUID
@@ -40,10 +40,10 @@ type scene struct {
 	*testing.T
 	*postgres.Store
 	url   string
-	conn  *pgx.Conn // looks
-	other *pgx.Conn // holds a transaction
+	conn  *pgx.Conn // reads
+	other *pgx.Conn // has the open transaction
 	lease store.LeaseID
-	vain  *vainWaits // of a hasty one
+	vain  *vainWaits // of a hasty scene
 }
 
 func newScene(t *testing.T) *scene {
@@ -57,7 +57,7 @@ func newSceneOn(t *testing.T, url string) *scene {
 	return &scene{t, s, url, connect(t, url), connect(t, url), openLease(t, s, time.Hour), nil}
 }
 
-// Trap: the hand-off's waiter is renewing in that moment and looks expired.
+// Trap: the waiter of a hand-off is renewing at this moment, and looks expired.
 func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	for name, let := range map[string]func(s *scene, first store.Ask, token int64) error{
@@ -85,7 +85,7 @@ func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
 
 			done := make(chan error, 1)
 			go func() { done <- let(s, first, token) }()
-			awaitBlocked(t, s.url) // the reap waits for the renewal
+			awaitBlocked(t, s.url) // the reap is waiting for the renewal
 			exec(t, s.other, "COMMIT")
 			if err := <-done; err != nil {
 				t.Fatal(err)
@@ -97,8 +97,8 @@ func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
 	}
 }
 
-// A holder that is renewing looks expired to who wants its lock. It has half a minute
-// then, which is little to whom a lease is dead a little before its end.
+// A holder that is renewing looks expired to an attempt that wants its lock. Its lease then gets
+// half a minute, which is a short time for a lease that counts as dead shortly before its end.
 func TestAHolderThatIsRenewingKeepsItsLock(t *testing.T) {
 	t.Parallel()
 	for name, try := range map[string]func(s *scene) ([]store.Answer, error){
@@ -138,7 +138,7 @@ func TestAHolderThatIsRenewingKeepsItsLock(t *testing.T) {
 	}
 }
 
-// Trap: an enqueue in flight when its holder is reaped.
+// Trap: an enqueue is in flight when its holder is reaped.
 func TestReapSeesAnEnqueueInFlight(t *testing.T) {
 	t.Parallel()
 	for name, arrays := range map[string]string{
@@ -157,7 +157,7 @@ func TestReapSeesAnEnqueueInFlight(t *testing.T) {
 
 			revoked := make(chan error, 1)
 			go func() { revoked <- s.Revoke(t.Context(), []store.LeaseID{dying}) }()
-			poll(t, "the reap waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
+			poll(t, "the reap to wait or end", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 			exec(t, s.other, "COMMIT")
 			if err := <-revoked; err != nil {
 				t.Fatal(err)
@@ -169,7 +169,7 @@ func TestReapSeesAnEnqueueInFlight(t *testing.T) {
 	}
 }
 
-// The other order: the reap is in flight when somebody wants to wait.
+// The other order: the reap is in flight when a call wants to wait.
 func TestEnqueueWaitsForAReapInFlight(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string][]store.Outcome{"one": nil, "together": {store.Queued, store.Queued, store.Queued}} {
@@ -205,8 +205,8 @@ func TestEnqueueWaitsForAReapInFlight(t *testing.T) {
 	}
 }
 
-// Trap: a statement that waits for a lock row and decides by the absence of a lease
-// looks with the eyes it had before it waited.
+// Trap: a statement that waits for a lock row, and decides by a missing lease, uses the snapshot
+// from before its wait.
 func TestATakeOverThatWaitedDoesNotSteal(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -230,8 +230,8 @@ func TestATakeOverThatWaitedDoesNotSteal(t *testing.T) {
 	}
 }
 
-// A waiter whose lease is being reaped in the moment of the hand-off gets nothing: the
-// one behind it would wait for a holder that is dead already.
+// A waiter whose lease is being reaped during the hand-off is not granted the lock. Otherwise, the
+// waiter behind would wait for a dead holder.
 func TestWaiterBeingReapedIsPassedOver(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -243,7 +243,7 @@ func TestWaiterBeingReapedIsPassedOver(t *testing.T) {
 	exec(t, s.other, "DELETE FROM locksidecar.leases WHERE id = $1", dying.Lease)
 	released := make(chan store.Verdict, 1)
 	go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}) }()
-	poll(t, "the hand-off waits, or is over", func() bool { return len(released) > 0 || isBlocked(t, s.url) })
+	poll(t, "the hand-off to wait or end", func() bool { return len(released) > 0 || isBlocked(t, s.url) })
 	exec(t, s.other, "COMMIT")
 	if v := <-released; v.Status != store.Holds {
 		t.Fatalf("status %d", v.Status)
@@ -253,7 +253,7 @@ func TestWaiterBeingReapedIsPassedOver(t *testing.T) {
 	}
 }
 
-// A waiter that cancels in the moment of the hand-off is passed over.
+// A waiter that cancels during the hand-off is passed over.
 func TestACancelUnderWayIsPassedOver(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -275,8 +275,8 @@ func TestACancelUnderWayIsPassedOver(t *testing.T) {
 	}
 }
 
-// A key that was waited for, until the waiter cancelled and the holder died, is marked
-// as contended and has no waiters: nothing is to be handed off, and nobody to wait for.
+// A key is marked as contended, but its waiter has cancelled and its holder has died. The next
+// acquire gets the key.
 func TestADeadHolderWithoutWaitersIsTakenOver(t *testing.T) {
 	t.Parallel()
 	for name, try := range map[string]func(*scene, []store.Ask) ([]store.Answer, error){
@@ -300,7 +300,7 @@ func TestADeadHolderWithoutWaitersIsTakenOver(t *testing.T) {
 	}
 }
 
-// An attempt in flight is waited for, whatever it inserts.
+// A withdrawal waits for an attempt in flight, whatever row it inserts.
 func TestWithdrawalWaitsForTheAttempt(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -318,8 +318,8 @@ func TestWithdrawalWaitsForTheAttempt(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 }
 
-// TestNoDeadlocks lets shuffled batches meet. A deadlock would be retried and not be
-// seen, so the server is asked.
+// TestNoDeadlocks runs shuffled batches at the same time. The store repeats a statement after a
+// deadlock, so the test reads the server's counter.
 func TestNoDeadlocks(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -345,7 +345,8 @@ func TestNoDeadlocks(t *testing.T) {
 	mustHaveNoDeadlocks(t, url)
 }
 
-// mustHaveNoDeadlocks is asked after the stores have stopped: sessions report when they end.
+// mustHaveNoDeadlocks is called after the stores have stopped, because sessions report when they
+// end.
 func mustHaveNoDeadlocks(t *testing.T, url string) {
 	t.Helper()
 	poll(t, "the sessions have ended", func() bool {
@@ -357,7 +358,7 @@ func mustHaveNoDeadlocks(t *testing.T, url string) {
 	}
 }
 
-// mingle does a bit of everything with many keys in any order.
+// mingle does all kinds of operations with many keys in random order.
 func mingle(t *testing.T, s engine, r *rand.Rand, keys int) {
 	ctx := t.Context()
 	leases := []store.LeaseID{uuid.New(), uuid.New()}
@@ -378,7 +379,7 @@ func mingle(t *testing.T, s engine, r *rand.Rand, keys int) {
 		}
 		return asks
 	}
-	// withHolds gives some of the asks a hold.
+	// withHolds adds a hold to some of the asks.
 	withHolds := func(asks []store.Ask) []store.Ask {
 		for i := range asks {
 			if r.IntN(3) == 0 {
@@ -420,8 +421,8 @@ func mingle(t *testing.T, s engine, r *rand.Rand, keys int) {
 	fail("revoke", s.Revoke(ctx, leases))
 }
 
-// Namespaces know nothing of each other, not even when the same request comes in
-// two of them: neither takes the other's waiter out of its queue.
+// Namespaces are separate. The same request in two namespaces does not remove the other namespace's
+// waiter.
 func TestSameGrantInTwoNamespaces(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)

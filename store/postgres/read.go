@@ -13,33 +13,32 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// lockColumns are the columns of a lock and its lease, in every statement's order. Missing ones are
-// zero.
+// lockColumns are the columns of a lock and its lease, in the order of every statement. A missing column is zero.
 type lockColumns struct {
 	token                 zeronull.Int8
-	acquiredAt, expiresAt zeronull.Timestamptz // expiresAt is not before the end of a min_hold
+	acquiredAt, expiresAt zeronull.Timestamptz // expiresAt is the end of the lease or of a min_hold, whichever is later
 	now                   zeronull.Timestamptz
-	lease                 zeronull.UUID // zero: there is no such lease
+	lease                 zeronull.UUID // zero: the lease does not exist
 	instance, pod         zeronull.Text
 	renewed, holdPending  *bool
 	session, owner        zeronull.Text
 	data, traceparent     zeronull.Text
 	stopping              zeronull.Timestamptz
 	stopReason            *string
-	grant                 zeronull.UUID // zero: there was none, or it was released
+	grant                 zeronull.UUID // zero: there was no grant, or it was released
 	waiting               zeronull.Int8
-	limit, slot           zeronull.Int8 // of shared holders or shared waiters; of a share
-	holders               *string       // of a shared key: see shown. nil: it has none
+	limit, slot           zeronull.Int8 // limit of shared holders or waiters; slot of a share
+	holders               *string       // see shown; nil: the key has no shared holders
 }
 
-// with returns where to scan: first columns, then the lock's.
+// with returns the scan targets: first columns, then the lock's.
 func (c *lockColumns) with(first ...any) []any {
 	return append(first, &c.token, &c.acquiredAt, &c.expiresAt, &c.now, &c.lease, &c.instance, &c.pod,
 		&c.renewed, &c.holdPending, &c.session, &c.owner, &c.data, &c.traceparent,
 		&c.stopping, &c.stopReason, &c.grant, &c.waiting, &c.limit, &c.slot, &c.holders)
 }
 
-// expiresIn is how long the key is kept without a renewal; zero or less if nothing keeps it.
+// expiresIn is how long the key stays held without a renewal; zero or less if it is not held.
 func (c *lockColumns) expiresIn() time.Duration {
 	if time.Time(c.expiresAt).IsZero() {
 		return 0
@@ -47,19 +46,19 @@ func (c *lockColumns) expiresIn() time.Duration {
 	return time.Time(c.expiresAt).Sub(time.Time(c.now))
 }
 
-// renewedByOwner: the lock is held under a sidecar's renewed lease. It is no bind:ttl lock.
+// renewedByOwner: the lock is held under a sidecar's renewed lease, so it is not a bind:ttl lock.
 func (c *lockColumns) renewedByOwner() bool { return c.renewed != nil && *c.renewed }
 
 func (c *lockColumns) held() bool { return c.holders != nil || c.expiresIn() > 0 }
 
-// keptByHold: only a min_hold keeps the key. Nobody has the lock, and no attempt finds it again.
+// keptByHold: only a min_hold keeps the key. The lock has no owner, and a repeated attempt does not find it.
 func (c *lockColumns) keptByHold() bool { return c.holdPending != nil && *c.holdPending }
 
 func (c *lockColumns) heldBy(grant store.AttemptID) bool {
 	return c.expiresIn() > 0 && !c.keptByHold() && store.AttemptID(c.grant) == grant
 }
 
-// lock is the lock of the columns. A free key has its waiters, and how the last grant ended.
+// lock converts the columns to a lock. For a free key, it shows the waiters, and how the last grant ended.
 func (c *lockColumns) lock(key string) store.Lock {
 	if c.held() {
 		return c.asHeld(key)
@@ -93,14 +92,14 @@ func (c *lockColumns) asHeld(key string) store.Lock {
 	return l
 }
 
-// granted is the answer for a grant. handedBy is empty unless a release handed it over.
+// granted is the answer for a grant. handedBy is empty unless a release handed the lock over.
 func (c *lockColumns) granted(handedBy zeronull.Text) store.Answer {
 	answer := grant(c.token, c.acquiredAt, c.expiresAt, c.now, handedBy)
 	answer.Slot = int(c.slot)
 	return answer
 }
 
-// grant is the answer for a grant. The server's clock may have gone back since.
+// grant is the answer for a grant. The server's clock may have been set back since the grant.
 func grant(token zeronull.Int8, acquiredAt, expiresAt, now zeronull.Timestamptz, handedBy zeronull.Text) store.Answer {
 	return store.Answer{
 		Outcome: store.Granted, Token: int64(token), AcquiredAt: time.Time(acquiredAt),
@@ -112,7 +111,7 @@ func grant(token zeronull.Int8, acquiredAt, expiresAt, now zeronull.Timestamptz,
 type reading struct {
 	lockColumns
 	ord        int
-	askerLives bool          // the lease of who asks is alive
+	askerLives bool          // the asker's lease is alive
 	heldUnder  zeronull.UUID // the lease that the row names; it may be dead
 	contended  bool
 	handedBy   zeronull.Text
@@ -122,8 +121,8 @@ func (r *reading) scan(rows pgx.Rows) error {
 	return rows.Scan(r.with(&r.ord, &r.askerLives, &r.heldUnder, &r.contended, &r.handedBy)...)
 }
 
-// read reads keys in their order, with at most so many holders of a shared one. leases and grants are the
-// asker's, if there is one.
+// read reads keys in their order. For a shared key it reads at most the given number of holders. leases and
+// grants are the asker's, if there is one.
 func (o *operation) read(ctx context.Context, keys []string, leases, grants [][16]byte, holders int) ([]reading, error) {
 	o.asked = len(keys)
 	found, err := query(ctx, o, sqlRead, []any{o.config.Identity.Namespace, keys, leases, grants, holders},
@@ -178,18 +177,18 @@ func (s *Store) List(ctx context.Context, q store.Query) ([]store.Lock, error) {
 			if err := rows.Scan(c.with(&key)...); err != nil {
 				return err
 			}
-			*l = c.asHeld(key) // the statement judged it
+			*l = c.asHeld(key) // the statement has selected it as held
 			return nil
 		})
 }
 
-// maxKeyBytes is how long a key may be (api).
+// maxKeyBytes is the length limit of a key in the API.
 const maxKeyBytes = 512
 
 var behindAll = strings.Repeat(string(utf8.MaxRune), maxKeyBytes/utf8.UTFMax+1)
 
-// behind is the first text, by bytes, behind all keys with a prefix: its last character is the next
-// one.
+// behind returns the smallest text, by bytes, after all keys with a prefix: the prefix with its last
+// character replaced by the next one.
 func behind(prefix string) string {
 	for prefix != "" {
 		last, size := utf8.DecodeLastRuneInString(prefix)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestBehindIsBehindAllKeysWithThePrefix(t *testing.T) {
+func TestBehindFollowsAllKeysWithThePrefix(t *testing.T) {
 	t.Parallel()
 	last := "\U0010FFFF"
 	for prefix, want := range map[string]string{
@@ -28,8 +28,9 @@ func TestBehindIsBehindAllKeysWithThePrefix(t *testing.T) {
 	}
 }
 
-// An operator can write anything into a row by hand, and it stands in answers as it is.
-func TestWhatIsNoJSONIsNotShown(t *testing.T) {
+// An operator can write any text into a row by hand. Valid JSON is shown as it is, other text is
+// not shown.
+func TestInvalidJSONIsNotShown(t *testing.T) {
 	t.Parallel()
 	for text, shown := range map[string]bool{
 		`{"a":[1,"}"]}`: true, "1": true, `""`: true, "null": true, "{\n}": true,
@@ -40,6 +41,6 @@ func TestWhatIsNoJSONIsNotShown(t *testing.T) {
 		}
 	}
 	if jsonOf(nil) != nil {
-		t.Error("nothing is shown")
+		t.Error("a missing value is shown")
 	}
 }

@@ -17,11 +17,11 @@ type held struct {
 	namespace, key string
 	lease          uuid.UUID
 	token          *int64 // nil: any
-	// end is how the grant ends, for watchers. nil: its lease is reaped.
+	// end is the event for watchers. nil: the lease is reaped.
 	end *store.Event
-	// traceparent is that of the release that ends the grant, or empty.
+	// traceparent is the trace context of the release that ends the grant, or empty.
 	traceparent string
-	// delivered: another instance that gets the key knows it already.
+	// delivered: the instance that gets the key was already notified in full.
 	delivered bool
 }
 
@@ -39,14 +39,14 @@ type handOver struct {
 	expiresAt      zeronull.Timestamptz
 	hints          hints
 	watched        bool
-	ended          zeronull.Int8 // the token of the grant that ended, if that is news
+	ended          zeronull.Int8 // the token of the grant that ended, unless watchers know that already
 	now            zeronull.Timestamptz
 	cohort         []uuid.UUID
-	slot           *int // of a share; nil: the grant is none
-	lapsed         bool // that grant had ended before, with its lease
+	slot           *int // of a share; nil: the grant is exclusive
+	lapsed         bool // the grant had already ended with its lease
 }
 
-// hints are waiters that should look again, and their instances.
+// hints are waiters that should check again, and their instances.
 type hints struct {
 	grants    []uuid.UUID
 	instances []string
@@ -63,8 +63,8 @@ const (
 	handedOver     = "granted"
 	freedIt        = "freed"
 	expiredWaiters = "expired"
-	lapsedShare    = "lapsed" // it was dropped
-	endedShare     = "ended"  // its release or withdrawal ended it
+	lapsedShare    = "lapsed" // the share of a dead lease was dropped
+	endedShare     = "ended"  // a release or withdrawal ended the share
 )
 
 func (o *operation) hintAll(namespace string, h hints) {
@@ -73,8 +73,8 @@ func (o *operation) hintAll(namespace string, h hints) {
 	}
 }
 
-// deliver sends the news of a hand-off after the commit: to the waiter's instance the grant or a
-// hint, to watchers the end of the grant before (of) and the next one.
+// deliver sends the news of a hand-off after the commit. The waiter's instance gets the grant or a hint.
+// Watchers get the end of the previous grant (of) and the next grant.
 func (o *operation) deliver(h handOver, of held) {
 	if h.outcome == lapsedShare {
 		of.end = nil
@@ -96,7 +96,7 @@ func (o *operation) deliver(h handOver, of held) {
 		return
 	}
 	answer := grant(h.token, h.acquiredAt, h.expiresAt, h.now, zeronull.Text(of.traceparent))
-	// The answer can be as old as the question, and the waiter does not know when that was.
+	// The answer is at least as old as the question, and the waiter cannot know that age.
 	answer.ExpiresIn -= time.Since(o.sent)
 	if h.slot != nil {
 		answer.Slot = *h.slot
@@ -110,10 +110,10 @@ func (o *operation) deliver(h handOver, of held) {
 	})
 }
 
-// reap declares expired leases dead; with revoke, also others. It hands off their keys with waiters,
-// and deletes what waits or watches under them. Expired leases of waiters are reaped in turn,
-// limited only by ctx: a key with waiters must not become free. Locked rows are noted in blocked or
-// passed, and found by the waiters' next check.
+// reap declares expired leases dead; with revoke, also living ones. It hands off their keys with waiters,
+// and deletes waiters and watchers under them. It then reaps expired leases of waiters, limited only by
+// ctx, because a key with waiters must not become free. Locked rows are recorded in blocked or passed, and
+// the waiters' next check finds them.
 func (o *operation) reap(ctx context.Context, leases []uuid.UUID, revoke bool) error {
 	var keys []held
 	for len(leases) > 0 || len(keys) > 0 {
@@ -121,7 +121,7 @@ func (o *operation) reap(ctx context.Context, leases []uuid.UUID, revoke bool) e
 		if err != nil {
 			return err
 		}
-		revoke = false // that was for the leases of the caller
+		revoke = false // only for the caller's leases
 		more, err := o.waited(ctx, dead)
 		if err != nil {
 			return err
@@ -152,8 +152,8 @@ func (o *operation) waited(ctx context.Context, dead []uuid.UUID) ([]held, error
 
 func scanHeld(rows pgx.Rows, h *held) error { return rows.Scan(&h.namespace, &h.key, &h.lease) }
 
-// unblocked returns the keys that may be handed off after a reap of leases. If one was not reaped,
-// the next waiter is not known: all keys are passed.
+// unblocked returns the keys that may be handed off after a reap of leases. If a lease was not reaped, the
+// next waiter is unknown, so all keys are added to passed.
 func (o *operation) unblocked(leases []uuid.UUID, keys []held) []held {
 	if !slices.ContainsFunc(leases, func(id uuid.UUID) bool { return o.blocked[id] }) {
 		return keys
@@ -179,7 +179,7 @@ func (o *operation) block(lease uuid.UUID) {
 	o.warnLocked()
 }
 
-// reapBy runs a statement that reaps. It returns the reaped leases, and notes those for one key.
+// reapBy runs a statement that reaps. It returns the reaped leases, and records those of bind:ttl locks in single.
 func (o *operation) reapBy(ctx context.Context, sql statement, leases [][16]byte, revoke bool) ([]uuid.UUID, error) {
 	return query(ctx, o, sql, []any{leases, revoke}, func(rows pgx.Rows, lease *uuid.UUID) error {
 		var namespace, key *string
@@ -194,8 +194,8 @@ func (o *operation) reapBy(ctx context.Context, sql statement, leases [][16]byte
 	})
 }
 
-// onlyKeys returns the only keys that reaped leases can hold; nil if one can hold any, or another
-// session reaped it.
+// onlyKeys returns the keys of reaped leases if each lease holds a single one. It returns nil if a lease
+// can hold other keys, or another session reaped it.
 func (o *operation) onlyKeys(leases []uuid.UUID) (namespaces, keys []string) {
 	namespaces, keys = make([]string, len(leases)), make([]string, len(leases))
 	for i, lease := range leases {
@@ -208,7 +208,7 @@ func (o *operation) onlyKeys(leases []uuid.UUID) (namespaces, keys []string) {
 	return namespaces, keys
 }
 
-// deleteLeases deletes leases. It returns those that are dead now, whoever deleted them.
+// deleteLeases deletes leases. It returns those that are dead now, even if another session deleted them.
 func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, revoke bool) (dead []uuid.UUID, err error) {
 	if len(leases) <= 1 {
 		return o.deleteEach(ctx, leases, leases, revoke)
@@ -224,10 +224,10 @@ func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, revoke
 	return o.deleteEach(ctx, leases, left, revoke)
 }
 
-// blockedMax is for how many locked leases an operation waits. Further ones count as locked at once.
+// blockedMax limits the locked leases for which an operation waits. Further ones count as locked at once.
 const blockedMax = 3
 
-// deleteEach is deleteLeases for the leases in left, one by one. It waits for locked ones.
+// deleteEach deletes the leases in left one by one, and waits for locked ones.
 func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, revoke bool) (dead []uuid.UUID, err error) {
 	alive := map[uuid.UUID]bool{}
 	for _, lease := range left {
@@ -261,8 +261,8 @@ func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, re
 // handOffMax limits the keys of one hand-off, so that no transaction locks thousands of rows.
 const handOffMax = 500
 
-// handOff gives keys to their first living waiters. It returns keys that have only expired waiters,
-// and the leases of expired ones.
+// handOff gives keys to their first living waiters. It returns the keys whose waiters have all expired, and
+// the leases of expired waiters.
 func (o *operation) handOff(ctx context.Context, keys []held) (again []held, expired []uuid.UUID, err error) {
 	for some := range slices.Chunk(keys, handOffMax) {
 		locked, err := o.aroundLocked(ctx, items(len(some)), func(i int) keyName { return some[i].name() },
@@ -295,13 +295,13 @@ func (o *operation) handOffSome(ctx context.Context, keys []held, which []int) (
 	if err != nil {
 		return nil, nil, err
 	}
-	// A hand-off can have ended the caller's own grant.
+	// A hand-off may have ended the caller's own grant.
 	o.partly = true
 	again, expired = o.sortOut(done, keys)
 	return again, expired, nil
 }
 
-// sortOut delivers the news of hand-offs, and returns what handOff does.
+// sortOut sends the news of hand-offs, and returns the results of handOff.
 func (o *operation) sortOut(done []handOver, keys []held) (again []held, expired []uuid.UUID) {
 	byName := make(map[keyName]held, len(keys))
 	for _, k := range keys {
@@ -321,7 +321,7 @@ func (o *operation) sortOut(done []handOver, keys []held) (again []held, expired
 	return again, unique(expired)
 }
 
-// finish reaps the leases of expired waiters, and hands off the keys that had no others.
+// finish reaps the leases of expired waiters, and then hands off the keys that had only such waiters.
 func (o *operation) finish(ctx context.Context, keys []held, expired []uuid.UUID) error {
 	for len(keys) > 0 || len(expired) > 0 {
 		if err := o.reap(ctx, expired, false); err != nil {
@@ -335,8 +335,8 @@ func (o *operation) finish(ctx context.Context, keys []held, expired []uuid.UUID
 	return nil
 }
 
-// reapAndHandOff reaps expired leases, and hands off keys whose leases are gone. A min_hold still
-// keeps its key until a waiter looks.
+// reapAndHandOff reaps expired leases, and hands off keys whose leases are gone. A min_hold keeps its key
+// until a waiter checks.
 func (o *operation) reapAndHandOff(ctx context.Context, expired []uuid.UUID, left []held) error {
 	if err := o.reap(ctx, unique(expired), false); err != nil {
 		return err
@@ -357,7 +357,7 @@ func (s *Store) Revoke(ctx context.Context, leases []store.LeaseID) error {
 	return o.revoke(ctx, leases)
 }
 
-// ReapInstance revokes the leases of an instance that runs no more.
+// ReapInstance revokes the leases of an instance that no longer runs.
 func (s *Store) ReapInstance(ctx context.Context, instance string) error {
 	ctx, cancel, o, err := s.begin(ctx, "revoke instance")
 	if err != nil {
@@ -371,8 +371,7 @@ func (s *Store) ReapInstance(ctx context.Context, instance string) error {
 	return o.revoke(ctx, leases)
 }
 
-// revoke reaps leases, also living ones. If a row is locked it fails, so that the caller tries
-// again.
+// revoke reaps leases, also living ones. If a row is locked, it returns an error, so that the caller tries again.
 func (o *operation) revoke(ctx context.Context, leases []uuid.UUID) error {
 	if err := o.reap(ctx, leases, true); err != nil {
 		return err

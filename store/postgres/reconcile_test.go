@@ -11,9 +11,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Trap: a standby that was behind is promoted. It knows the lease, and not what was granted
-// or released last. Renewals name the lease. Locks that the sidecar believes in and that
-// are known here can be moved; the rest ends with the lease.
+// Trap: a standby that was behind is promoted. It knows the lease, but not its last grants and
+// releases. Renewals report the lease for reconciliation. Locks in the sidecar that this server
+// knows are moved, and the others end with the lease.
 func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory())
@@ -32,7 +32,7 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	want(t, enqueue(t, s, waiter), store.Queued)
 	before := renewed(t, s, lease)
 	if len(before.Reconcile) != 0 {
-		t.Fatalf("%+v", before)
+		t.Fatalf("got %+v", before)
 	}
 	s.Stop()
 	standby := own.Copy(t)
@@ -43,7 +43,7 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	release(t, s, store.Claim{Key: "back", Token: tokens["back"], Lease: lease})
 	want(t, acquire(t, s, lost), store.Granted)
 	if r := renewed(t, s, lease); len(r.Reconcile) != 0 || r.History != before.History {
-		t.Fatalf("nothing has happened: %+v, before %+v", r, before)
+		t.Fatalf("reported without a failover: %+v, before %+v", r, before)
 	}
 	s.Stop()
 	standby()
@@ -52,18 +52,18 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	s = startWith(t, configFor(url, id))
 	r := renewed(t, s, lease)
 	if !slices.Equal(r.Reconcile, []store.LeaseID{lease}) || r.History == before.History {
-		t.Fatalf("%+v, before %+v", r, before)
+		t.Fatalf("got %+v, before %+v", r, before)
 	}
 	held, err := s.HeldUnder(t.Context(), []string{"kept", "lost"})
 	if want := []store.HeldGrant{{Key: "kept", Token: tokens["kept"], Lease: lease}}; err != nil || held.History != r.History || !slices.Equal(held.Grants, want) {
-		t.Fatalf("%+v, %v; renewed in %s", held, err, r.History)
+		t.Fatalf("got %+v, %v; renewed in %s", held, err, r.History)
 	}
 	if again := renewed(t, s, lease); !slices.Equal(again.Reconcile, r.Reconcile) {
-		t.Errorf("the lease is as old as before: %+v", again)
+		t.Errorf("the renewed lease is still reported: %+v", again)
 	}
 	fresh := openLease(t, s, time.Hour)
 	if r := renewed(t, s, fresh); len(r.Reconcile) != 0 {
-		t.Errorf("a lease of this history: %+v", r)
+		t.Errorf("a lease of this history is reported: %+v", r)
 	}
 	moves := []store.Move{
 		{Attempt: store.Attempt{Key: "kept"}, Token: tokens["kept"]},
@@ -89,13 +89,13 @@ func renewed(t *testing.T, s engine, lease store.LeaseID) store.Renewal {
 	t.Helper()
 	r, err := s.Renew(t.Context(), []store.LeaseID{lease})
 	if err != nil || len(r.Kept) != 1 {
-		t.Fatalf("%+v, %v", r, err)
+		t.Fatalf("got %+v, %v", r, err)
 	}
 	return r
 }
 
-// Trap: the first to come to a promoted server renews a lease that is alive there, too.
-// Were that confirmed as ever, its sidecar would not count before it renews again.
+// Trap: the first operation on a promoted server is the renewal of a lease that is alive there. If
+// it were only confirmed, the sidecar would not reconcile before its next renewal.
 func TestARenewalBeginsTheEpoch(t *testing.T) {
 	t.Parallel()
 	for name, n := range map[string]int{"one": 1, "many": 2} {
@@ -109,18 +109,18 @@ func TestARenewalBeginsTheEpoch(t *testing.T) {
 			before := lastToken(t, s.url)
 			r, err := s.Renew(t.Context(), leases)
 			if err != nil || len(r.Kept) != n || len(r.Reconcile) != n || r.History == uuid.Nil {
-				t.Fatalf("%+v, %v", r, err)
+				t.Fatalf("got %+v, %v", r, err)
 			}
 			if last := lastToken(t, s.url); last < before+jump {
-				t.Errorf("the last token is %d after %d: new_epoch did not come first", last, before)
+				t.Errorf("the last token is %d after %d: new_epoch did not run first", last, before)
 			}
 		})
 	}
 }
 
-// Trap: new_epoch passes by the leases that somebody has locked, for they are being renewed.
-// A renewal that finds that it must come first has none of them locked meanwhile: it is
-// withdrawn, and another server's clock may judge the lease before it comes again.
+// Trap: new_epoch skips locked leases, because they are being renewed. A renewal that finds that
+// new_epoch must run first holds no such lock meanwhile. Otherwise its own lease would not be
+// extended, and may expire by the new server's clock.
 func TestARenewalAsksForTheEpochBeforeItLocks(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -137,12 +137,12 @@ func TestARenewalAsksForTheEpochBeforeItLocks(t *testing.T) {
 		t.Errorf("kept %v", r.Kept)
 	}
 	if free != 2 {
-		t.Errorf("%d of 2 leases can be prolonged while a renewal asks for the epoch", free)
+		t.Errorf("%d of 2 leases can be extended while a renewal asks for the epoch", free)
 	}
 }
 
-// Two standbys that know nothing of each other are promoted to the same timeline. Their
-// histories have different names all the same.
+// Two standbys that do not know each other are promoted to the same timeline. Their histories still
+// have different names.
 func TestHistoriesOfOneTimelineDiffer(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -152,12 +152,12 @@ func TestHistoriesOfOneTimelineDiffer(t *testing.T) {
 		seen[renewed(t, s, s.lease).History] = true
 	}
 	if len(seen) != 3 {
-		t.Errorf("%d names for 3 histories", len(seen))
+		t.Errorf("%d names of 3 histories", len(seen))
 	}
 }
 
-// Trap: by the clock of a promoted server the asker's own lease may have expired. Were
-// that told, the sidecar would give up all that is held under it.
+// Trap: by the clock of a promoted server, the lease of an ask may have expired. If this were
+// reported, the sidecar would lose all locks under it.
 func TestAnAskerIsNotJudgedByANewClock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -169,8 +169,8 @@ func TestAnAskerIsNotJudgedByANewClock(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", s.lease)), store.LeaseLost)
 }
 
-// Trap: the same for a claim. A holder that is told that its lock has expired, and whose
-// lease then gets its time once more, has a lock that it does not believe in.
+// Trap: the same for a claim. The holder would be told that its lock expired, and then the lease
+// gets its TTL again. The lock would stay held without a holder.
 func TestAClaimIsNotJudgedByANewClock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -180,6 +180,6 @@ func TestAClaimIsNotJudgedByANewClock(t *testing.T) {
 	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 s'")
 	verdicts, err := s.Amend(t.Context(), []store.Change{{Claim: claim}})
 	if err != nil || verdicts[0].Status != store.Holds {
-		t.Errorf("%+v, %v", verdicts, err)
+		t.Errorf("got %+v, %v", verdicts, err)
 	}
 }

@@ -13,24 +13,25 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// claimStatuses are the words of the function claim_status.
+// claimStatuses are the results of the function claim_status.
 var claimStatuses = map[string]store.ClaimStatus{
 	"holds":    store.Holds,
 	"other":    store.OtherSession,
 	"released": store.Released,
 	"expired":  store.Expired,
 	"unknown":  store.UnknownToken,
+	"share":    store.IsShare,
 }
 
 // verdictRow is a row of the function release.
 type verdictRow struct {
 	ord         int
-	state       zeronull.Text // empty: a further row of a shared key, with what became of waiters
+	state       zeronull.Text // empty: a further row of a shared key, about its waiters
 	token       zeronull.Int8
 	lease       zeronull.UUID
 	acquiredAt  zeronull.Timestamptz
 	traceparent zeronull.Text
-	handOver    handOver // what became of the lock; without an outcome, nothing did
+	handOver    handOver // the hand-off; without an outcome there was none
 }
 
 func (o *operation) claimName(c *store.Claim) keyName {
@@ -85,12 +86,12 @@ type freed struct {
 	watched bool
 }
 
-// free releases most locks in one statement: those of sessions without waiters.
+// free releases locks of sessions without waiters, the usual case, in one statement.
 func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, verdicts []store.Verdict) error {
 	which := make([]int, 0, len(open))
 	byKey := make(map[string]int, len(open))
 	for _, i := range open {
-		// Several claims of a key are of shares, or stale.
+		// If a key has several claims, they are of shares, or some are stale.
 		if _, again := byKey[claims[i].Key]; again {
 			continue
 		}
@@ -137,15 +138,16 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 	return nil
 }
 
-// mustFlush reports whether releases wait for a flush: if one tells an outcome, if a crash of the server
-// would not be noticed, because a pooler keeps the connections, or if too many have not waited.
+// mustFlush reports whether releases wait for a flush of the WAL. They do if a release reports an outcome, or if too many
+// earlier releases did not wait. Behind a pooler they always wait: it keeps the sidecar's connections open, so the
+// sidecar would not notice a crash of the server.
 func (o *operation) mustFlush(claims []store.Claim, which []int) bool {
 	return o.shared() || !o.unflushed.hasRoom(len(which)) ||
 		slices.ContainsFunc(which, func(i int) bool { return claims[i].Outcome != store.NoOutcome || claims[i].Result != nil })
 }
 
-// foundLocked reports whether a release just found the row locked. sqlReleaseMany would wait, and
-// leave it out.
+// foundLocked reports whether a release found the row locked a moment ago. sqlReleaseMany would wait for
+// the row and then omit the item.
 func (o *operation) foundLocked(c *store.Claim) bool {
 	_, locked := o.lockedRows.since(lockedBy{o.name, o.claimName(c)})
 	return locked
@@ -155,15 +157,15 @@ func releaseOf(c *store.Claim) *store.Event {
 	return &store.Event{Kind: store.EventReleased, Outcome: c.Outcome, Result: c.Result}
 }
 
-// releaseRest judges the remaining claims with their rows locked, and ends their grants.
+// releaseRest decides the remaining claims with their rows locked, and ends their grants.
 func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest []int, verdicts []store.Verdict) error { //nolint:funlen // one round trip after the other, to be read in one place
 	namespace := o.config.Identity.Namespace
 	keys, tokens, leases := claimColumns(rest, func(i int) store.Claim { return claims[i] })
-	undelivered, successes, atOnce := make([]bool, len(rest)), make([]bool, len(rest)), make([]bool, len(rest))
+	undelivered, successes, atOnce := make([]bool, len(rest)), make([]*bool, len(rest)), make([]bool, len(rest))
 	results, traceparents, served := make([]*string, len(rest)), make([]string, len(rest)), make([]string, len(rest))
 	for n, i := range rest {
 		c := &claims[i]
-		undelivered[n], successes[n], atOnce[n] = c.Undelivered, c.Outcome == store.Success, c.AtOnce
+		undelivered[n], successes[n], atOnce[n] = c.Undelivered, successOf(c), c.AtOnce
 		results[n], traceparents[n], served[n] = textOf(c.Result), c.Traceparent, servedOf(c)
 	}
 	o.then = o.notifying(claims, rest)
@@ -181,6 +183,7 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 	}
 	var keysLeft []held
 	var expired []uuid.UUID
+	ended := make(map[int]bool) // claims whose shares have ended, whatever becomes of the key
 	for i := range found {
 		v := &found[i]
 		n := rest[v.ord-1]
@@ -195,6 +198,7 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		case freedIt:
 			o.sought.Remove(h.key)
 		case endedShare, lapsedShare:
+			ended[n] = ended[n] || v.state != ""
 		case "":
 			if len(h.hints.grants) > 0 && byClient(&claims[n]) && !o.again.due(againEach) { // a repeat
 				h.hints = hints{}
@@ -217,7 +221,7 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		}
 		o.deliver(*h, k)
 		if h.outcome == expiredWaiters {
-			k.delivered = false // the next hand-off is not
+			k.delivered = false // the next hand-off is not delivered yet
 			keysLeft = append(keysLeft, k)
 		}
 	}
@@ -228,22 +232,31 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		if verdicts[n].Status == 0 {
 			return o.fail(errShort, true)
 		}
-		if o.passed[o.claimName(&claims[n])] {
+		if o.passed[o.claimName(&claims[n])] && !ended[n] {
 			verdicts[n] = store.Verdict{Status: store.ClaimRowLocked}
 		}
 	}
 	return nil
 }
 
-// againEach limits the news and requests that a client's repeats send to other instances.
+// successOf is nil for a claim without an outcome.
+func successOf(c *store.Claim) *bool {
+	if c.Outcome == store.NoOutcome {
+		return nil
+	}
+	success := c.Outcome == store.Success
+	return &success
+}
+
+// againEach limits how often repeated requests of a client cause news and requests to other instances.
 const againEach = time.Second
 
-// byClient: a claim without a lease comes from a client, which can repeat it as often as it likes. A
+// byClient: the claim has no lease, so it comes from a client, which can repeat it as often as it likes. A
 // sidecar repeats its own claims only if an answer was lost.
 func byClient(c *store.Claim) bool { return c.Lease == store.LeaseID{} }
 
-// notifying returns the statement that notifies other instances of hand-offs, or nil. Clients'
-// claims get hints, because each repeat notifies, and a NOTIFY costs the whole server.
+// notifying returns the statement that notifies other instances of hand-offs, or nil. Claims of clients
+// cause only hints, because each repeat would notify, and a NOTIFY costs the whole server.
 func (o *operation) notifying(claims []store.Claim, which []int) *follower {
 	which = slices.DeleteFunc(slices.Clone(which), func(i int) bool { return byClient(&claims[i]) })
 	if len(which) == 0 {
@@ -304,7 +317,7 @@ func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verd
 	return verdicts, o.downgraded(ctx, changes, verdicts)
 }
 
-// downgraded lets waiters in behind locks that are shares now, and reads these again.
+// downgraded hands shares to waiters of locks that are shares now, and reads these locks again.
 func (o *operation) downgraded(ctx context.Context, changes []store.Change, verdicts []store.Verdict) error {
 	var which []int
 	var keys []string
@@ -353,7 +366,7 @@ func (o *operation) amend(ctx context.Context, changes []store.Change, which []i
 		if verdicts[i].Status == store.Holds {
 			verdicts[i].Lock = a.asHeld(changes[i].Key)
 		}
-		o.hintAll(namespace, a.hints) // the lock can end earlier than they know
+		o.hintAll(namespace, a.hints) // the lock may end earlier than they expect
 		if k := o.claimName(&changes[i].Claim); a.ended != 0 {
 			o.ended(k, a.ended, &store.Event{Kind: store.EventReleased})
 			o.acquired(k, a.token)

@@ -10,8 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Each claim of a batch is judged by its own lease. The lease of a bind:ttl lock goes with
-// it.
+// Each claim of a batch is checked against its own lease. The lease of a bind:ttl lock ends with
+// the lock.
 func TestABatchOfReleasesLooksAtEachLease(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -35,6 +35,6 @@ func TestABatchOfReleasesLooksAtEachLease(t *testing.T) {
 		}
 	}
 	if n := pgtest.Query[int](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE NOT renewed"); n > 0 {
-		t.Error("the lease of the bind:ttl lock is still there")
+		t.Error("the lease of the bind:ttl lock still exists")
 	}
 }

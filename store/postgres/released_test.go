@@ -14,9 +14,8 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// Migrations that were released have run in databases that nobody here knows: the files of the
-// schema never change again, and the code changes only with another file. `make released` writes
-// the list.
+// Released migrations have run in unknown databases. So the files of the schema do not change, and
+// the code changes only together with a new file. `make released` writes the list.
 func TestReleasedMigrationsStay(t *testing.T) {
 	t.Parallel()
 	list, err := os.ReadFile("schema/released.sha256")
@@ -28,8 +27,8 @@ func TestReleasedMigrationsStay(t *testing.T) {
 	}
 }
 
-// unchanged compares files with a list as sha256sum writes it. In it, the name code is that of
-// all files of the code, one after the other.
+// unchanged compares files with a list in the format of sha256sum. In this list, code is the sum of
+// all files of the code in order.
 func unchanged(list string, schema, code fs.FS) error {
 	var errs []error
 	files, err := fs.Glob(schema, "*.sql")
@@ -89,7 +88,7 @@ func TestAChangedMigrationIsSeen(t *testing.T) {
 		sumOfX + "  1.sql\n" + sumOfX + "  no such.sql\n": "schema/no such.sql was released",
 		"1.sql\n": "released.sha256",
 		sumOfX + "  1.sql\n" + sumOfY + "  2.sql\n" + sumOfXY + "  code\n": "",
-		sumOfX + "  1.sql\n" + sumOfX + "  code\n":                         "", // a new file of the schema brings it
+		sumOfX + "  1.sql\n" + sumOfX + "  code\n":                         "", // a new file of the schema installs the code
 		sumOfX + "  1.sql\n" + sumOfY + "  2.sql\n" + sumOfX + "  code\n":  "the code has changed",
 	} {
 		if err := unchanged(list, files, files); (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) {

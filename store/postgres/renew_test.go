@@ -13,8 +13,8 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// pairOfLeases opens two leases that end in a minute and would be renewed for an hour, in
-// the order in which statements go through them.
+// pairOfLeases opens two leases that end in a minute, with a TTL of an hour, in the order in which
+// statements lock them.
 func (s *scene) pairOfLeases() (first, second store.LeaseID) {
 	s.Helper()
 	leases := []store.LeaseID{openLease(s.T, s, time.Hour), openLease(s.T, s, time.Hour)}
@@ -29,7 +29,7 @@ func (s *scene) renewed(lease store.LeaseID) bool {
 		"SELECT expires_at > clock_timestamp() + interval '50 min' FROM locksidecar.leases WHERE id = $1", lease)
 }
 
-// renewing renews in the background.
+// renewing starts a renewal in the background.
 func (s *scene) renewing(leases ...store.LeaseID) (done func() store.Renewal) {
 	found := make(chan store.Renewal, 1)
 	go func() {
@@ -42,8 +42,8 @@ func (s *scene) renewing(leases ...store.LeaseID) (done func() store.Renewal) {
 	return func() store.Renewal { return <-found }
 }
 
-// Trap: a renewal that has one lease and waits for another, and a hand-off that has this
-// one and wants the first.
+// Trap: a renewal has locked one lease and waits for a second, while a hand-off has locked the
+// second and waits for the first.
 func TestRenewalBesideLeasesLockedInAnotherOrder(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -53,7 +53,7 @@ func TestRenewalBesideLeasesLockedInAnotherOrder(t *testing.T) {
 	exec(t, s.other, touch, b)
 	done := s.renewing(a, b)
 	awaitBlocked(t, s.url)
-	exec(t, s.other, "SELECT FROM locksidecar.leases WHERE id = $1 FOR UPDATE NOWAIT", a) // nobody keeps it
+	exec(t, s.other, "SELECT FROM locksidecar.leases WHERE id = $1 FOR UPDATE NOWAIT", a) // the renewal does not keep it locked
 	exec(t, s.other, touch, a)
 	exec(t, s.other, "COMMIT")
 	if r := done(); len(r.Kept) != 2 || !s.renewed(a) || !s.renewed(b) {
@@ -61,7 +61,7 @@ func TestRenewalBesideLeasesLockedInAnotherOrder(t *testing.T) {
 	}
 }
 
-// One that is locked for a moment costs the others nothing, and is renewed, too.
+// A lease that is locked for a moment does not delay the others, and is renewed, too.
 func TestARenewalWaitsForALeaseAfterTheOthers(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -69,9 +69,9 @@ func TestARenewalWaitsForALeaseAfterTheOthers(t *testing.T) {
 	exec(t, s.other, "BEGIN")
 	exec(t, s.other, "SELECT FROM locksidecar.leases WHERE id = $1 FOR UPDATE", a)
 	done := s.renewing(a, b)
-	poll(t, "the other one is renewed", func() bool { return s.renewed(b) })
+	poll(t, "the renewal of the other lease", func() bool { return s.renewed(b) })
 	if s.renewed(a) {
-		t.Error("a lease was renewed that somebody has locked: this test has lost its point")
+		t.Error("a locked lease was renewed: this does not test the rule")
 	}
 	exec(t, s.other, "COMMIT")
 	if r := done(); len(r.Kept) != 2 || !s.renewed(a) {
@@ -79,8 +79,8 @@ func TestARenewalWaitsForALeaseAfterTheOthers(t *testing.T) {
 	}
 }
 
-// Trap: renewals queue behind a burst of acquires, and leases die. They have a connection
-// that nothing else takes.
+// Trap: if renewals queued behind a burst of acquires, leases would die. Renewals have their own
+// connection.
 func TestARenewalWaitsForNoAcquires(t *testing.T) {
 	t.Parallel()
 	const burst = 8
@@ -92,7 +92,7 @@ func TestARenewalWaitsForNoAcquires(t *testing.T) {
 	for n := range burst {
 		go func() { answered <- acquire(t, s, askFor(fmt.Sprintf("k%d", n+1), s.lease)) }()
 	}
-	poll(t, "all connections but one wait", func() bool {
+	poll(t, "all connections but one to wait", func() bool {
 		return pgtest.Query[int64](t, s.url, "SELECT count(*) FROM pg_stat_activity WHERE "+blocked) >= postgres.SharedConns(s.Store)
 	})
 	if r, err := s.Renew(t.Context(), []store.LeaseID{s.lease}); err != nil || len(r.Kept) != 1 {
@@ -102,7 +102,7 @@ func TestARenewalWaitsForNoAcquires(t *testing.T) {
 		t.Errorf("held under: %v", err)
 	}
 	if len(answered) > 0 {
-		t.Error("the acquires did not wait for so long: this test has lost its point")
+		t.Error("the acquires did not wait long enough: this does not test the rule")
 	}
 	exec(t, s.other, "ROLLBACK")
 	for range burst {
@@ -110,7 +110,7 @@ func TestARenewalWaitsForNoAcquires(t *testing.T) {
 	}
 }
 
-// A lease that is reaped while its renewal waits is not kept, and that is no error.
+// A lease that is reaped while its renewal waits is not kept. This is not an error.
 func TestRenewalDuringAReap(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -125,12 +125,12 @@ func TestRenewalDuringAReap(t *testing.T) {
 	}
 }
 
-// Signals to holders come with the renewal, and cost no further statement.
-func TestARenewalTellsOfSignals(t *testing.T) {
+// A renewal reports signals to holders without a further statement.
+func TestRenewalReportsSignals(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	a, b := s.pairOfLeases()
-	if _, err := s.Renew(t.Context(), []store.LeaseID{a}); err != nil { // connects
+	if _, err := s.Renew(t.Context(), []store.LeaseID{a}); err != nil { // makes the connection
 		t.Fatal(err)
 	}
 	want(t, acquire(t, s, askFor("k", a)), store.Granted)
@@ -146,7 +146,7 @@ func TestARenewalTellsOfSignals(t *testing.T) {
 		cluster.ResetStatements(t, s.url)
 		r, err := s.Renew(t.Context(), c.leases)
 		if err != nil || r.Signals != c.signals {
-			t.Errorf("%+v, %v; want signals: %t", r, err, c.signals)
+			t.Errorf("got %+v, %v; want signals: %t", r, err, c.signals)
 		}
 		if n := cluster.Statements(t, s.url, "%locksidecar%"); len(r.Kept) == len(c.leases) && n != 1 {
 			t.Errorf("%d statements", n)

@@ -12,17 +12,17 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// inSyncRep are the store's statements that wait for a standby.
+// inSyncRep selects the store's statements that wait for a standby.
 const inSyncRep = "wait_event = 'SyncRep' AND application_name = 'locksidecar'"
 
-// lonely is a server whose commits wait for a standby that does not come.
+// lonely is a server whose commits wait for a standby that does not exist.
 type lonely struct {
 	*testing.T
 	url   string
 	admin *pgx.Conn
 }
 
-// leaveAlone makes a server one, until found.
+// leaveAlone makes a server lonely until found is called.
 func leaveAlone(t *testing.T, url string) lonely {
 	t.Helper()
 	l := lonely{t, url, connect(t, url)}
@@ -32,8 +32,8 @@ func leaveAlone(t *testing.T, url string) lonely {
 
 func (l lonely) found() { l.standbys("") }
 
-// awaitLonely waits until commits wait: they do when one of the server's processes has read
-// the setting, too.
+// awaitLonely waits until commits wait, because a process of the server must read the setting
+// first.
 func (l lonely) awaitLonely() {
 	l.Helper()
 	probe := connect(l.T, l.url)
@@ -64,7 +64,7 @@ func (l lonely) standbys(names string) {
 	l.Helper()
 	exec(l.T, l.admin, "ALTER SYSTEM SET synchronous_standby_names = '"+names+"'")
 	exec(l.T, l.admin, "SELECT pg_reload_conf()")
-	poll(l.T, "the setting is known", func() bool {
+	poll(l.T, "the new setting", func() bool {
 		return pgtest.Query[string](l.T, l.url, "SHOW synchronous_standby_names") == names
 	})
 	if names != "" {
@@ -80,15 +80,14 @@ func (l lonely) awaitWaiting() {
 	})
 }
 
-// cancel ends all such waits, as whoever gives up does.
+// cancel cancels all these waits, like an operator.
 func (l lonely) cancel() {
 	l.Helper()
 	pgtest.Query[int64](l.T, l.url, "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE "+inSyncRep)
 }
 
-// Trap: who cancels a wait for a standby leaves a grant behind that is there for all to
-// see, and that a failover forgets. A repeat, a check or a cancel that finds it is answered
-// when the standby has it.
+// Trap: a cancelled wait for a standby leaves a visible grant that a failover would lose. A repeat,
+// a check or a cancel that finds it is answered only when the standby has it.
 func TestAGrantIsFoundWhenTheStandbyHasIt(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory())
@@ -132,12 +131,12 @@ func TestAGrantIsFoundWhenTheStandbyHasIt(t *testing.T) {
 			l.awaitWaiting()
 			select {
 			case f := <-answered:
-				t.Fatalf("told before the standby has it: %+v", f)
+				t.Fatalf("answered before the standby has it: %+v", f)
 			default:
 			}
 			l.cancel()
 			if f := <-answered; f.err == nil {
-				t.Fatalf("told without the standby: %+v", f)
+				t.Fatalf("answered without the standby: %+v", f)
 			}
 			l.found()
 			f := found{}
@@ -147,7 +146,7 @@ func TestAGrantIsFoundWhenTheStandbyHasIt(t *testing.T) {
 	}
 }
 
-// Such a grant is not told by a notification either: the waiter is told to look.
+// A notification does not report such a grant either. The waiter gets a hint.
 func TestAReleaseThatTookLongIsOnlyHinted(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory())
@@ -168,13 +167,13 @@ func TestAReleaseThatTookLongIsOnlyHinted(t *testing.T) {
 		failed <- err
 	}()
 	l.awaitWaiting()
-	<-time.After(200 * time.Millisecond) // longer than what is long
+	<-time.After(200 * time.Millisecond) // longer than the limit for a full notification
 	l.cancel()
 	if err := <-failed; !store.OutcomeUnknown(err) {
 		t.Fatalf("%v, want an unknown outcome", err)
 	}
 	if heard := listener.next(t); !strings.HasPrefix(heard, "look:"+waiter.ID.String()[:18]) {
-		t.Errorf("heard %q", heard)
+		t.Errorf("the notification is %q", heard)
 	}
 	l.found()
 	want(t, check(t, b, waiter), store.Granted)

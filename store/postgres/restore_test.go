@@ -12,14 +12,13 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// backedUp is a database with a lock that is held, whose last renewal is not in it any more,
-// as a backup has it.
+// backedUp is a database like one from a backup: a lock is held, and its last renewal is missing.
 type backedUp struct {
 	t      *testing.T
 	url    string
 	held   store.LeaseID
 	s      *postgres.Store
-	custom []byte // a dump of it
+	custom []byte // a dump of the database
 }
 
 var restorer = store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
@@ -33,7 +32,7 @@ func newBackedUp(t *testing.T, url string) *backedUp {
 	return b
 }
 
-// goesOn grants some more, which the backup does not know, and returns the last token.
+// goesOn makes further grants, which the backup does not have, and returns the last token.
 func (b *backedUp) goesOn() (last int64) {
 	b.t.Helper()
 	lease := openLease(b.t, b.s, time.Hour)
@@ -44,8 +43,8 @@ func (b *backedUp) goesOn() (last int64) {
 	return last
 }
 
-// isSafe holds a restored database to the rules: tokens go on growing, and no lease of the
-// backup is reaped before its holder could have renewed it.
+// isSafe checks a restored database: tokens keep growing, and no lease of the backup is reaped
+// before its holder could renew it.
 func (b *backedUp) isSafe(url string, last int64) {
 	b.t.Helper()
 	s := startStore(b.t, url, restorer)
@@ -55,13 +54,12 @@ func (b *backedUp) isSafe(url string, last int64) {
 		b.t.Errorf("token %d after %d", a.Token, last)
 	}
 	want(b.t, acquire(b.t, s, askFor("held", mine)), store.Held)
-	// This happens once: then it is dead as any other.
+	// The extension happens once. Then the lease is dead like any other.
 	exec(b.t, connect(b.t, url), "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min' WHERE id = $1", b.held)
 	want(b.t, acquire(b.t, s, askFor("held", mine)), store.Granted)
 }
 
-// A dump takes tokens back with it. However it is restored, that is noticed before anything
-// is granted.
+// A dump restores old tokens. The next statement notices every kind of restore before it grants.
 func TestARestoredDump(t *testing.T) {
 	t.Parallel()
 	for name, restore := range map[string]func(t *testing.T, b *backedUp, dump []byte) (url string){
@@ -87,7 +85,7 @@ func TestARestoredDump(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBackedUp(t, cluster.NewEmptyDatabase(t)) // its owner dumps it
+			b := newBackedUp(t, cluster.NewEmptyDatabase(t)) // the database's owner makes the dump
 			b.custom = cluster.Tool(t, nil, "pg_dump", "--format=custom", b.url)
 			dump := cluster.Tool(t, nil, "pg_dump", "--column-inserts", "--schema=locksidecar", b.url)
 			last := b.goesOn()
@@ -96,18 +94,18 @@ func TestARestoredDump(t *testing.T) {
 	}
 }
 
-// A backup of before an upgrade, restored in the place of what sidecars use: they notice with
-// the next statement, say what is wrong, grant nothing and renew nothing, and go on when the
-// schema is what they were built for.
+// A backup from before an upgrade replaces the schema under running sidecars. Their next statement
+// notices it. They report it, and neither grant nor renew. They continue when the schema is right
+// again.
 func TestAnOlderSchemaIsRestored(t *testing.T) {
 	t.Parallel()
 	const none = "DROP SCHEMA locksidecar CASCADE"
 	for name, older := range map[string]string{
-		"none":                         none,
-		"without functions":            "DROP FUNCTION locksidecar.history(), locksidecar.may_take(integer)",
-		"without tables":               "DROP TABLE locksidecar.signals",
-		"without a column":             "ALTER TABLE locksidecar.leases DROP COLUMN history",
-		"with all that a renewal asks": "SELECT",
+		"none":                                none,
+		"without functions":                   "DROP FUNCTION locksidecar.history(), locksidecar.may_take(integer)",
+		"without tables":                      "DROP TABLE locksidecar.signals",
+		"without a column":                    "ALTER TABLE locksidecar.leases DROP COLUMN history",
+		"with everything that a renewal uses": "SELECT",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -133,8 +131,8 @@ func TestAnOlderSchemaIsRestored(t *testing.T) {
 					says = fmt.Sprintf("the database's schema is version %d, this sidecar needs %d: run `locksidecar migrate`", version, postgres.SchemaVersion)
 				}
 			}
-			_, _ = s.Renew(t.Context(), []store.LeaseID{lease}) // the one statement
-			poll(t, "it says what is wrong", func() bool { why := s.Ready(); return why != nil && why.Error() == says })
+			_, _ = s.Renew(t.Context(), []store.LeaseID{lease}) // the only statement
+			poll(t, "the error to name the cause", func() bool { why := s.Ready(); return why != nil && why.Error() == says })
 			if r, err := s.Renew(t.Context(), []store.LeaseID{lease}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 				t.Errorf("renewal: %+v, %v", r, err)
 			}
@@ -150,9 +148,9 @@ func TestAnOlderSchemaIsRestored(t *testing.T) {
 	}
 }
 
-// A copy of the server's files that is put back in its place, such as a snapshot of its disk,
-// shows nothing of that, and may take tokens back. So an operator says so. After a recovery from
-// a base backup nobody need say so: the server is on a new timeline.
+// A copy of the server's files, such as a snapshot of its disk, may restore old tokens without a
+// trace. So the operator must call restored(). After a recovery from a base backup this is not
+// necessary, because the server is on a new timeline.
 func TestARestoredCopy(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgtest.WithSetting("restore_command", "false"))
@@ -161,7 +159,7 @@ func TestARestoredCopy(t *testing.T) {
 			t.Helper()
 			own.Restart(t)
 			if token := pgtest.Query[int64](t, url, "SELECT max(token) FROM locksidecar.locks"); token >= last {
-				t.Fatalf("token %d after %d: the copy is none", token, last)
+				t.Fatalf("token %d after %d: the copy is not older", token, last)
 			}
 			if token := pgtest.Query[int64](t, url, "SELECT locksidecar.restored()"); token <= last {
 				t.Errorf("token %d after %d", token, last)
@@ -186,7 +184,7 @@ func TestARestoredCopy(t *testing.T) {
 	}
 }
 
-// Each call begins an epoch of its own, also when nothing was granted since.
+// Each call of restored() begins a new epoch, also without grants in between.
 func TestRestoredTwice(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -198,9 +196,9 @@ func TestRestoredTwice(t *testing.T) {
 		t.Errorf("token %d after %d", second, first)
 	}
 	if was == is || is == epoch() {
-		t.Error("an epoch has the name of the one before")
+		t.Error("two epochs have the same name")
 	}
-	// Other changes of the row, by a migration, begin none.
+	// Other changes of the row, by a migration, do not begin an epoch.
 	exec(t, s.conn, "UPDATE locksidecar.meta SET schema_version = schema_version, epoch = epoch")
 	last := lastToken(t, s.url)
 	if a := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted); a.Token >= last+jump {
@@ -208,15 +206,15 @@ func TestRestoredTwice(t *testing.T) {
 	}
 }
 
-// Tokens also grow when the schema is dropped, or the database replaced by an empty one. A
-// sidecar that runs makes it anew by itself.
+// Tokens grow when the schema is dropped, or the database is replaced by an empty one. A running
+// sidecar creates the schema again.
 func TestTokensGrowOverANewSchema(t *testing.T) {
 	t.Parallel()
-	s := newSceneOn(t, cluster.NewEmptyDatabase(t)) // whose owner may make it
+	s := newSceneOn(t, cluster.NewEmptyDatabase(t)) // the database's owner may create the schema
 	last := want(t, acquire(t, s, askFor("held", s.lease)), store.Granted).Token
 	exec(t, s.conn, "DROP SCHEMA locksidecar CASCADE")
-	poll(t, "the schema is there again", func() bool {
-		_, _ = s.Get(t.Context(), []string{"held"}) // which finds out that it is not
+	poll(t, "the schema to be created again", func() bool {
+		_, _ = s.Get(t.Context(), []string{"held"}) // the store notices that the schema is missing
 		return pgtest.Query[bool](t, s.url, "SELECT to_regproc('locksidecar.sweep_step') IS NOT NULL")
 	})
 	awaitReady(t, s)
@@ -224,7 +222,7 @@ func TestTokensGrowOverANewSchema(t *testing.T) {
 	if token := want(t, acquire(t, s, askFor("held", lease)), store.Granted).Token; token <= last {
 		t.Errorf("token %d after %d", token, last)
 	}
-	// A promotion just afterwards jumps by the clock, as far as it should.
+	// A promotion just afterwards jumps from the clock by the usual distance.
 	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
 	least := leastPromoted(t, s.url)
 	if a := want(t, acquire(t, s, askFor("k", lease)), store.Granted); a.Token < least || a.Token >= least+jump {

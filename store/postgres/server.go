@@ -20,28 +20,28 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// errElsewhere: some locks would be here and others there.
+// errElsewhere: connections would see different locks.
 var errElsewhere = errors.New("it names other hosts or another database than at the start; restart the sidecar if this is intended")
 
-// server is where the database is, and the login. Its URL is read before each new connection, with
-// the files that it names. If one cannot be used, the configuration before stays.
+// server contains the address of the database and the login. Its URL is read before each new connection,
+// with the files that it names. If the new configuration cannot be used, the previous one stays in use.
 type server struct {
 	s      *Store
-	what   string // goes there, for the log
+	what   string // what uses this server, for the log
 	again  func() (string, error)
-	accept func(primary) error // of who is at the other end of a new connection
+	accept func(primary) error // accepts or refuses the server of a new connection
 
 	mu sync.Mutex
-	// good is what the URL said when it could last be used.
+	// good is the last configuration that could be used.
 	good *pgx.ConnConfig
-	// wrong is what was wrong with it when it was last read and logged, or empty.
+	// wrong is the error of the last read that was logged, or empty.
 	wrong string
-	// refused is the last refusal, and refusedAt its time. Nil: a login was accepted since.
+	// refused is the last refusal, at refusedAt. Nil: a login was accepted since.
 	refused   error
 	refusedAt time.Time
 }
 
-// refusedPause follows a refused login, because servers lock out a user that is refused often.
+// refusedPause follows a refused login, because servers may lock out a user after several refusals.
 const refusedPause = 500 * time.Millisecond
 
 func newServer(s *Store, what, url string, again func() (string, error), accept func(primary) error) (*server, error) {
@@ -55,7 +55,7 @@ func newServer(s *Store, what, url string, again func() (string, error), accept 
 	return &server{s: s, what: what, again: again, accept: accept, good: good}, nil
 }
 
-// now returns how to connect now. The caller may change it.
+// now returns the present configuration for a connection. The caller may change it.
 func (v *server) now(ctx context.Context) (*pgx.ConnConfig, error) {
 	good, err := v.before()
 	if err != nil {
@@ -65,7 +65,7 @@ func (v *server) now(ctx context.Context) (*pgx.ConnConfig, error) {
 	newLogin := err == nil && (next.User != good.User || next.Password != good.Password)
 	newTLS := err == nil && !sameTLS(next.TLSConfig, good.TLSConfig)
 	if newLogin || newTLS {
-		// The server may learn of it later, so the old one can still be right.
+		// The server may change its password later than the file, so the old login can still be right.
 		err = knock(ctx, next)
 		if err != nil && !refuses(err) {
 			return nil, err
@@ -79,7 +79,7 @@ func (v *server) now(ctx context.Context) (*pgx.ConnConfig, error) {
 	return v.noting(next), nil
 }
 
-// before returns how connections were made until now. It fails if that was refused just now.
+// before returns the configuration of earlier connections. It fails if the server has just refused it.
 func (v *server) before() (*pgx.ConnConfig, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -89,7 +89,7 @@ func (v *server) before() (*pgx.ConnConfig, error) {
 	return v.good, nil
 }
 
-// noting copies a configuration, and notes whether the login is accepted.
+// noting copies a configuration, so that each connection records whether the login is accepted.
 func (v *server) noting(config *pgx.ConnConfig) *pgx.ConnConfig {
 	note := func(refused error) {
 		v.mu.Lock()
@@ -134,11 +134,11 @@ func knock(ctx context.Context, config *pgx.ConnConfig) error {
 	return nil
 }
 
-// refuses reports whether the server answered, and one side refused the login or a certificate.
+// refuses reports whether the server answered, and either side refused the login or a certificate.
 func refuses(err error) bool {
 	_, answered := errors.AsType[*pgconn.PgError](err)
 	_, unverified := errors.AsType[*tls.CertificateVerificationError](err)
-	_, unknown := errors.AsType[x509.UnknownAuthorityError](err) // of verify-ca
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err) // for sslmode=verify-ca
 	_, alert := errors.AsType[tls.AlertError](err)
 	return answered || unverified || unknown || alert
 }
@@ -158,7 +158,7 @@ func (v *server) note(err error) {
 	v.wrong = err.Error()
 	v.mu.Unlock()
 	if !known {
-		v.s.log.Warn("the store's URL cannot be used as it is now, the one before stays", "of", v.what, "error", err)
+		v.s.log.Warn("the store's URL cannot be used now, so the previous one stays in use", "of", v.what, "error", err)
 	}
 }
 
@@ -167,30 +167,30 @@ func (v *server) adopt(next *pgx.ConnConfig, newLogin bool) {
 	first := newLogin && (v.good.User != next.User || v.good.Password != next.Password)
 	v.good, v.wrong = next, ""
 	v.mu.Unlock()
-	if first { // another connection can have found it at the same time
+	if first { // another connection may have logged it at the same time
 		v.s.log.Info("the store's URL has another user or password: new connections use it", "of", v.what, "user", next.User)
 	}
 	v.s.warnUnverified(next)
 }
 
-// target is the hosts and the database of a URL, by default named like the user.
+// target returns the hosts and the database of a URL. The default database has the user's name.
 func target(c *pgx.ConnConfig) string {
 	var hosts []string
 	for _, h := range waysTo(c) {
 		hosts = append(hosts, net.JoinHostPort(h.Host, strconv.Itoa(int(h.Port))))
 	}
-	return strings.Join(slices.Compact(hosts), ",") + "/" + cmp.Or(c.Database, c.User) // twice where TLS is preferred
+	return strings.Join(slices.Compact(hosts), ",") + "/" + cmp.Or(c.Database, c.User) // with sslmode=prefer, each host is listed twice
 }
 
 func waysTo(c *pgx.ConnConfig) []*pgconn.FallbackConfig {
 	return append([]*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port, TLSConfig: c.TLSConfig}}, c.Fallbacks...)
 }
 
-// warnUnverified logs once that a stranger could pretend to be the server.
+// warnUnverified logs once that another server could pretend to be the database.
 func (s *Store) warnUnverified(c *pgx.ConnConfig) {
 	for _, h := range waysTo(c) {
 		if !local(h) && (h.TLSConfig == nil || h.TLSConfig.InsecureSkipVerify) {
-			s.sayOnce(slog.LevelWarn, "it is not verified who answers as the database's server, which would read the password; use sslmode=verify-full",
+			s.sayOnce(slog.LevelWarn, "the identity of the database server is not verified, so another server could read the password; use sslmode=verify-full",
 				"server", h.Host)
 			return
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// The URL is read again for each new connection, and what cannot be used changes nothing.
+// The URL is read again for each new connection. A URL that cannot be used has no effect.
 func TestTheURLIsReadAgain(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -41,12 +41,12 @@ func TestTheURLIsReadAgain(t *testing.T) {
 		{"", "locksidecar", "the file is empty"},
 		{pgtest.As(url, "nobody"), "locksidecar", "does not exist"},
 		{strings.Replace(url, "?", "x?", 1), "locksidecar", "other hosts or another database"},
-		{strings.Replace(url, "port=5432", "port=5431", 1), "locksidecar", ""}, // as was said
+		{strings.Replace(url, "port=5432", "port=5431", 1), "locksidecar", ""}, // already logged
 		{strings.Replace(url, "host=", "host=/elsewhere,", 1), "locksidecar", ""},
 		{"postgres://u:p@h:port/d", "locksidecar", "invalid port"},
 		{pgtest.As(url, "another"), "another", ""},
 		{url, "locksidecar", ""},
-		{"", "locksidecar", "the file is empty"}, // it was good meanwhile
+		{"", "locksidecar", "the file is empty"}, // it was usable meanwhile
 	} {
 		now.Store(&c.url)
 		pgtest.Terminate(t, url, "%locksidecar:%")
@@ -55,7 +55,7 @@ func TestTheURLIsReadAgain(t *testing.T) {
 			return err == nil
 		})
 		awaitReady(t, s)
-		poll(t, "all connections to be of "+c.user, func() bool { // those that were ended may not have noticed
+		poll(t, "all connections to be of "+c.user, func() bool { // connections that were closed may not have noticed
 			return pgtest.Query[string](t, url, `SELECT coalesce(string_agg(DISTINCT usename, ' '), '') FROM pg_stat_activity
 				WHERE datname = current_database() AND application_name = 'locksidecar'`) == c.user
 		})
@@ -64,13 +64,13 @@ func TestTheURLIsReadAgain(t *testing.T) {
 		}
 		logged := complaints(text.String())
 		if len(logged) != lines || !strings.Contains(logged[lines-1], c.complaint) {
-			t.Fatalf("%s: %d complaints, want %d: %s", c.url, len(logged), lines, logged)
+			t.Fatalf("%s: %d log lines, want %d: %s", c.url, len(logged), lines, logged)
 		}
 	}
 }
 
-// Certificates are replaced in files that the URL names. A CA that has not signed the server's
-// certificate is tried and not used: the one before is right. One that has is.
+// Certificates are replaced in the files of the URL. A CA that has not signed the server's
+// certificate is tried and rejected, and the one before stays. A CA that has signed it is used.
 func TestAWrongCAChangesNothing(t *testing.T) {
 	t.Parallel()
 	ca, next := certtest.New(t), certtest.New(t)
@@ -101,7 +101,7 @@ func TestAWrongCAChangesNothing(t *testing.T) {
 	secret.Replace(map[string][]byte{"ca.crt": next.PEM()})
 	reconnect()
 	if logged := complaints(text.String()); len(logged) != 1 || !strings.Contains(logged[0], "signed by unknown authority") {
-		t.Errorf("the log says: %q", logged)
+		t.Errorf("the log contains %q", logged)
 	}
 	secret.Replace(map[string][]byte{"ca.crt": append(ca.PEM(), next.PEM()...)})
 	reconnect()
@@ -111,17 +111,17 @@ func TestAWrongCAChangesNothing(t *testing.T) {
 	reconnect()
 }
 
-// complaints are the lines that say what is wrong with the URL.
+// complaints returns the log lines about the URL.
 func complaints(log string) (found []string) {
 	for line := range strings.Lines(log) {
-		if strings.Contains(line, "cannot be used as it is now") {
+		if strings.Contains(line, "cannot be used now") {
 			found = append(found, line)
 		}
 	}
 	return found
 }
 
-// A program in the server's place would be told the password: the log says so once.
+// A program in place of the server would receive the password. The log warns once.
 func TestUnverifiedServerIsLogged(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]int{
@@ -144,13 +144,13 @@ func TestUnverifiedServerIsLogged(t *testing.T) {
 		}
 		err = s.Start(t.Context(), nil)
 		s.Stop()
-		if n := strings.Count(text.String(), "it is not verified"); err != nil || n != want {
-			t.Errorf("%s: %v, said %d times, want %d", url, err, n, want)
+		if n := strings.Count(text.String(), "is not verified"); err != nil || n != want {
+			t.Errorf("%s: %v, logged %d times, want %d", url, err, n, want)
 		}
 	}
 }
 
-// The tests of this package use a role that may not change the schema.
+// The tests of this package use a role without the right to change the schema.
 func TestStoresMayNotChangeTheSchema(t *testing.T) {
 	t.Parallel()
 	s := startStore(t, cluster.NewDatabase(t), store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
@@ -162,8 +162,8 @@ func TestStoresMayNotChangeTheSchema(t *testing.T) {
 	}
 }
 
-// Trap: where a URL names no database, the server takes the user's name for one, so that
-// another user's locks would be elsewhere.
+// Trap: if a URL names no database, the server uses the user's name. Then another user would use
+// another database.
 func TestAnotherUserIsNoOtherDatabase(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -187,8 +187,8 @@ func TestAnotherUserIsNoOtherDatabase(t *testing.T) {
 	}
 }
 
-// A store that was refused does not try to log in with each call: servers lock out roles
-// that are refused often.
+// A store whose login was refused does not retry with each call, because servers lock out roles
+// with many refusals.
 func TestARefusedLoginIsNotTriedWithEachCall(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP(), pgtest.WithFile("pg_hba.conf",
@@ -212,18 +212,18 @@ func TestARefusedLoginIsNotTriedWithEachCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := strings.Count(string(text), "password authentication failed"); n == 0 || n > most {
-		t.Errorf("500 calls in %v knocked %d times, want 1 to %d", time.Since(began), n, most)
+		t.Errorf("500 calls in %v tried %d logins, want 1 to %d", time.Since(began), n, most)
 	}
 	exec(t, admin, "ALTER ROLE app PASSWORD 'first'")
-	poll(t, "it is let in", func() bool { _, err := s.Get(t.Context(), []string{"k"}); return err == nil })
+	poll(t, "a login", func() bool { _, err := s.Get(t.Context(), []string{"k"}); return err == nil })
 }
 
-// A sidecar that runs notices with its next sweep what somebody has changed in a way that is not
-// safe for locks, and says it until that is mended.
+// The next sweep of a running sidecar notices a change of the database that is unsafe for locks.
+// The sidecar reports it until it is corrected.
 func TestUnsafeChangesAreNoticed(t *testing.T) {
 	t.Parallel()
 	for what, change := range map[string]struct{ do, withdraw, says string }{
-		"places in line are drawn in advance": {
+		"queue positions are cached per connection": {
 			"ALTER SEQUENCE locksidecar.waiters_id_seq CACHE 10", "ALTER SEQUENCE locksidecar.waiters_id_seq CACHE 1",
 			"waiters_id_seq; ALTER SEQUENCE",
 		},
@@ -235,9 +235,9 @@ func TestUnsafeChangesAreNoticed(t *testing.T) {
 			s := newScene(t)
 			exec(t, s.conn, change.do)
 			if err := s.Sweep(t.Context()); err == nil {
-				t.Error("the sweep says nothing")
+				t.Error("the sweep does not report it")
 			}
-			poll(t, "the store says so", func() bool {
+			poll(t, "the store to report it", func() bool {
 				err := s.Ready()
 				return err != nil && strings.Contains(err.Error(), change.says)
 			})

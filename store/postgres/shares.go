@@ -12,10 +12,10 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// sharedLease is in place of a lease while a key is shared: the function shared_lease.
+// sharedLease is the lease id in the lock row of a shared key: see the function shared_lease.
 var sharedLease = uuid.UUID{15: 1}
 
-// limitOf is the limit of holders of an ask as the database keeps it: nil if it asks for no share.
+// limitOf is the limit of an ask in the database's form: nil if it asks for no share.
 func limitOf(a *store.Ask) *int {
 	if !a.Shared {
 		return nil
@@ -23,7 +23,7 @@ func limitOf(a *store.Ask) *int {
 	return &a.Limit
 }
 
-// shown is what the function shown tells of a shared key. Times are in microseconds.
+// shown is the result of the function shown for a shared key. Times are in microseconds.
 type shown struct {
 	Count   int   `json:"count"`
 	NextEnd int64 `json:"next_end"`
@@ -49,7 +49,7 @@ type shown struct {
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// show puts the holders of a shared key into a lock.
+// show writes the holders of a shared key into a lock.
 func (s *shown) show(l *store.Lock) {
 	l.Held, l.Shared, l.HoldersCount, l.NextEnd = true, true, s.Count, micros(s.NextEnd)
 	l.Holders = make([]store.Share, len(s.Holders))
@@ -81,7 +81,7 @@ func (c *lockColumns) shares() *shown {
 	return s
 }
 
-// sharedKeys names keys that are settled by handOff if they are shared.
+// sharedKeys names keys for handOff, which settles those that are shared.
 func sharedKeys(namespaces, keys []string) []held {
 	all := make([]held, len(keys))
 	for i, key := range keys {
@@ -90,7 +90,7 @@ func sharedKeys(namespaces, keys []string) []held {
 	return all
 }
 
-// letIn settles keys that are shared. A waiter has left that may have kept others waiting.
+// letIn settles keys that are shared, because a waiter that left may have blocked others.
 func (o *operation) letIn(ctx context.Context, keys []string) error {
 	namespaces := make([]string, len(keys))
 	for i := range namespaces {
@@ -108,7 +108,7 @@ func (s *Store) Waiting(ctx context.Context, q store.WaitQuery) ([]store.Waiting
 	defer cancel()
 	first, end := max(q.Prefix, q.After.Key), behind(q.Prefix)
 	if q.Key != "" {
-		first, end = max(q.Key, first), min(q.Key+"\x01", end) // the next text: none contains a zero byte
+		first, end = max(q.Key, first), min(q.Key+"\x01", end) // the next text: keys contain no zero byte
 	}
 	return query(ctx, o, sqlWaiting,
 		[]any{s.config.Identity.Namespace, first, end, q.After.Key, q.After.Order, min(max(q.Limit, 1), waitingMax)},

@@ -11,10 +11,10 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// As in race_test.go, what would be a race is a sequence: another session's transaction on a shared key is
-// open when the store comes, and commits then.
+// As in race_test.go, a race becomes a sequence: another session's transaction on a shared key is
+// open when the store's statement comes, and commits then.
 
-// asks begins an ask in the other session's transaction, which is open after that. limit is a literal.
+// asks starts an ask in the transaction of the other session. limit is an SQL literal.
 func (s *scene) asks(mayWait bool, grant store.AttemptID, limit string) {
 	s.Helper()
 	exec(s.T, s.other, "BEGIN")
@@ -22,7 +22,7 @@ func (s *scene) asks(mayWait bool, grant store.AttemptID, limit string) {
 		'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', $4::text::integer[])`, mayWait, grant, s.lease, limit)
 }
 
-// releases begins a release in the other session's transaction, which is open after that.
+// releases starts a release in the transaction of the other session.
 func (s *scene) releases(token int64) {
 	s.Helper()
 	exec(s.T, s.other, "BEGIN")
@@ -30,7 +30,7 @@ func (s *scene) releases(token int64) {
 		'{NULL}', '{false}', '{""}', '{""}')`, token, s.lease)
 }
 
-// meanwhile calls the store, which waits for the other transaction until that is committed.
+// meanwhile calls the store, which waits until the other transaction is committed.
 func (s *scene) meanwhile(call func() error) {
 	s.Helper()
 	done := make(chan error, 1)
@@ -42,7 +42,7 @@ func (s *scene) meanwhile(call func() error) {
 	}
 }
 
-// shareOf is an attempt to get a share of the key of these tests, with the shared lease of the scene.
+// shareOf returns an attempt to get a share of the key k, with the lease of the scene.
 func (s *scene) shareOf(limit int) store.Ask {
 	ask := askFor("k", s.lease)
 	ask.Shared, ask.Limit = true, limit
@@ -56,7 +56,7 @@ func (s *scene) releaseOf(token int64) func() error {
 	}
 }
 
-// slots reads which attempts have shares, with their slots.
+// slots reads the slots of the attempts with shares.
 func (s *scene) slots() map[uuid.UUID]int {
 	s.Helper()
 	rows, err := s.conn.Query(s.Context(), "SELECT grant_id, slot FROM locksidecar.shares WHERE key = 'k'")
@@ -99,7 +99,7 @@ func TestSharesOfOneKeyAreReleasedInOneBatch(t *testing.T) {
 	}
 	waiter := s.shareOf(3)
 	want(t, enqueue(t, s, waiter), store.Queued)
-	claims[1].Token++ // nobody has it
+	claims[1].Token++ // an unknown token
 	verdicts, err := s.Release(t.Context(), claims)
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestSharesOfOneKeyAreReleasedInOneBatch(t *testing.T) {
 		}
 	}
 	if got := s.slots(); len(got) != 2 || got[waiter.ID] != 0 {
-		t.Errorf("shares %v, want the waiter's in slot 0 and one more", got)
+		t.Errorf("shares %v, want the waiter's in slot 0 and one other", got)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestLastReleaseOfASharedKeySeesAnEnqueueInFlight(t *testing.T) {
 	}
 }
 
-// The enqueue locks no lease of a shared holder, so the reap is not kept waiting by one.
+// The enqueue does not lock the leases of shared holders, so the reap does not wait for it.
 func TestReapOfAShareSeesAnEnqueueInFlight(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -147,8 +147,9 @@ func TestReapOfAShareSeesAnEnqueueInFlight(t *testing.T) {
 	}
 }
 
-// A share is granted under a lease that a reap deletes before the grant is committed.
-func TestShareUnderADeadLeaseIsInTheWayOfNobody(t *testing.T) {
+// A share is granted under a lease that is reaped before the grant is committed. The share does not
+// block others.
+func TestShareUnderADeadLeaseBlocksNoOthers(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	dying := openLease(t, s, time.Hour)
@@ -219,7 +220,7 @@ func TestSlotsDifferBesideAGrantInFlight(t *testing.T) {
 	}
 }
 
-// The writer's row is deleted while a release that has seen it makes the key a shared one.
+// A release has seen the writer and makes the key shared. The writer's row is deleted meanwhile.
 func TestCancelOfAWriterMeetsAGrantOfTheReaderBefore(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -255,8 +256,9 @@ func TestCancelOfAWriterMeetsTheEnqueueOfAReader(t *testing.T) {
 	}
 }
 
-// Nothing of a key that was shared is left in its row: exclusive locks cost what they did.
-func TestKeyThatWasSharedIsFreeForAll(t *testing.T) {
+// The row of a key that was shared has no traces of that, so exclusive locks cost as little as
+// before.
+func TestRowOfAFormerlySharedKeyIsPlain(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	token := want(t, acquire(t, s, s.shareOf(2)), store.Granted).Token
@@ -269,7 +271,8 @@ func TestKeyThatWasSharedIsFreeForAll(t *testing.T) {
 	}
 }
 
-// Trap: of two shares of one attempt, any could be found, and a batch read with it would fail.
+// Trap: if one attempt had two shares, either could be found, and a batch that reads both would
+// fail.
 func TestAnAttemptHasOneShareAtMost(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -304,7 +307,8 @@ func TestAnAttemptHasOneShareAtMost(t *testing.T) {
 	}
 }
 
-// Such shares may be left by an older version: the youngest is found, and batches do not fail.
+// An older version may have left several shares of an attempt. The youngest is found, and batches
+// do not fail.
 func TestTheYoungestShareOfAnAttemptIsFound(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -325,7 +329,7 @@ func TestTheYoungestShareOfAnAttemptIsFound(t *testing.T) {
 	}
 }
 
-// settles hands the key off as a reap or a check does. It returns how many waiters are to look.
+// settles hands off the key like a reap or a check. It returns how many waiters get a hint.
 func (s *scene) settles() (looks int) {
 	s.Helper()
 	err := s.conn.QueryRow(s.Context(), `SELECT coalesce(sum(cardinality(hints)), 0)::integer
@@ -336,8 +340,9 @@ func (s *scene) settles() (looks int) {
 	return looks
 }
 
-// A released share keeps its place by its min_hold for long. That is told when it is released, not each time.
-func TestSettlingThatChangesNothingTellsNobody(t *testing.T) {
+// A min_hold keeps a released share. Waiters get a hint at the release, but not at each later
+// hand-off.
+func TestHandOffWithoutAChangeSendsNoHints(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	kept := s.shareOf(2)
@@ -350,13 +355,13 @@ func TestSettlingThatChangesNothingTellsNobody(t *testing.T) {
 	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
 	for range 3 {
 		if n := s.settles(); n != 0 {
-			t.Errorf("%d waiters are to look, and nothing is new", n)
+			t.Errorf("%d waiters get a hint, although nothing changed", n)
 		}
 	}
 }
 
-// The reap of a share that a min_hold keeps is news once, by whatever lease it is named.
-func TestReapOfAKeptShareTellsItsWaiters(t *testing.T) {
+// The reap of a share that a min_hold keeps sends hints once, for either lease.
+func TestReapOfAKeptShareHintsItsWaiters(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	dying := openLease(t, s, time.Hour)
@@ -368,14 +373,15 @@ func TestReapOfAKeptShareTellsItsWaiters(t *testing.T) {
 	looks := pgtest.Query[int](t, s.url, fmt.Sprintf(`SELECT coalesce(sum(cardinality(hints)), 0)::integer
 		FROM locksidecar.hand_off('{n}', '{k}', ARRAY['%s'::uuid], '{NULL}', '{""}')`, dying))
 	if looks != 1 {
-		t.Errorf("%d waiters are to look, want the only one", looks)
+		t.Errorf("%d waiters get a hint, want 1", looks)
 	}
 	if n := s.settles(); n != 0 {
-		t.Errorf("%d waiters are to look again", n)
+		t.Errorf("%d waiters get a second hint", n)
 	}
 }
 
-// Trap: no lease has the id that a shared key is held under, and so each seemed to be left behind.
+// Trap: a shared key is held under the id of a lease that does not exist. Each shared key would
+// look like one whose lease is dead.
 func TestSweepLeavesSharedKeysThatLiveAlone(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -385,15 +391,15 @@ func TestSweepLeavesSharedKeysThatLiveAlone(t *testing.T) {
 		return pgtest.Query[int](t, s.url, "SELECT cardinality(dangling_keys) FROM locksidecar.sweep_step('1 day', '1 day', '1 day', '1 minute')")
 	}
 	if n := dangling(); n != 0 {
-		t.Errorf("%d keys to be handed off", n)
+		t.Errorf("%d keys to hand off", n)
 	}
 	exec(t, s.conn, "DELETE FROM locksidecar.leases")
 	if n := dangling(); n != 1 {
-		t.Errorf("%d keys to be handed off, want the one whose share is dead", n)
+		t.Errorf("%d keys to hand off, want only the one with the dead share", n)
 	}
 }
 
-func TestEndOfADeadShareIsToldOnceInTheQuietTime(t *testing.T) {
+func TestEndOfADeadShareIsReportedOnceInTheQuietTime(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	dying := openLease(t, s, time.Hour)
@@ -408,14 +414,14 @@ func TestEndOfADeadShareIsToldOnceInTheQuietTime(t *testing.T) {
 			FROM locksidecar.hand_off('{n}', '{k}', ARRAY[(SELECT lease_id FROM locksidecar.locks WHERE key = 'k')], '{NULL}', '{""}')`)
 	}
 	if n := ends(); n != 1 {
-		t.Errorf("told %d times", n)
+		t.Errorf("reported %d times", n)
 	}
 	claim := store.Claim{Key: "k", Token: token, Lease: dying}
 	if verdict := release(t, s, claim); verdict.Status != store.Expired {
-		t.Errorf("the claim is answered %+v", verdict)
+		t.Errorf("the claim returns %+v", verdict)
 	}
 	exec(t, s.conn, "SELECT locksidecar.end_quiet()")
 	if n := ends(); n != 0 {
-		t.Errorf("told %d times again", n)
+		t.Errorf("reported %d times more", n)
 	}
 }

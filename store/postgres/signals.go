@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// signalsMax limits the signals of one read. Each renewal tells that there are more.
+// signalsMax limits the signals of one read. Each renewal reports that there are more.
 const signalsMax = 10_000
 
 var signalKinds = map[store.SignalKind]string{store.Stop: "stop", store.Break: "break"}
@@ -21,10 +21,10 @@ type signalled struct {
 	held     bool
 	token    zeronull.Int8
 	watched  *bool
-	stopping zeronull.Timestamptz // what is new about a stop
-	notify   zeronull.Text        // the instance that is to read the signal
-	again    bool                 // the same was asked before, perhaps for another reason
-	reaped   zeronull.UUID        // the lease that a break has deleted
+	stopping zeronull.Timestamptz // set if the stop is new
+	notify   zeronull.Text        // the instance that should read the signal
+	again    bool                 // the same request was sent before, perhaps with another reason
+	reaped   zeronull.UUID        // the lease that a break deleted
 	hints    hints
 }
 
@@ -70,7 +70,7 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 		return err
 	}
 	for _, i := range which {
-		statuses[i] = store.UnknownToken // a shared key has a row for each of its holders that is meant
+		statuses[i] = store.UnknownToken // a shared key has a row for each holder that is meant
 	}
 	notified := map[string]bool{}
 	var broken []held
@@ -84,7 +84,7 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 		o.hintAll(namespace, r.hints)
 		instance, stop := string(r.notify), time.Time(r.stopping)
 		near, watched := instance == "" || o.isMine(namespace, instance), !stop.IsZero() && *r.watched
-		// A client's repeat can wait for the holder's next renewal.
+		// If a client repeats its request, the holder may learn of it with its next renewal.
 		quiet := r.again && (!near || watched) && !o.again.due(againEach)
 		if instance != "" && !notified[instance] && (near || !quiet) {
 			notified[instance] = true
@@ -104,11 +104,11 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 			broken = append(broken, k)
 		}
 	}
-	// If a row is locked now, the lock is broken all the same: its lease is dead, and checks find it.
+	// If a row is locked now, the lock is broken nevertheless, because its lease is dead. Checks find this.
 	return o.finish(ctx, unique(broken), nil)
 }
 
-// hintSignals tells an instance of this namespace, perhaps this one, to read its signals.
+// hintSignals asks an instance of this namespace, perhaps this one, to read its signals.
 func (o *operation) hintSignals(instance string) {
 	namespace := o.config.Identity.Namespace
 	if o.isMine(namespace, instance) {
@@ -141,7 +141,7 @@ func (s *Store) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Si
 	})
 }
 
-// Acknowledge deletes signals that were read. A locked one is left, and comes again.
+// Acknowledge deletes signals that were read. A signal with a locked row stays, and is read again.
 func (s *Store) Acknowledge(ctx context.Context, signals []store.SignalID) error {
 	if len(signals) == 0 {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// signal sends one signal, and checks what became of it.
+// signal sends one signal and checks its status.
 func (s *scene) signal(g store.Signal, want store.ClaimStatus) {
 	s.Helper()
 	statuses, err := s.Signal(s.Context(), []store.Signal{g})
@@ -20,7 +20,7 @@ func (s *scene) signal(g store.Signal, want store.ClaimStatus) {
 		s.Fatal(err)
 	}
 	if statuses[0] != want {
-		s.Fatalf("%+v stands %d, want %d", g, statuses[0], want)
+		s.Fatalf("got %+v: status %d, want %d", g, statuses[0], want)
 	}
 }
 
@@ -44,14 +44,14 @@ func (s *scene) count(table, where string, args ...any) int64 {
 	return pgtest.Query[int64](s.T, s.url, fmt.Sprintf("SELECT count(*) FROM locksidecar.%s WHERE %s", table, where), args...)
 }
 
-// stopUnderWay begins a stop in another session.
+// stopUnderWay starts a stop in the transaction of the other session.
 func (s *scene) stopUnderWay(key string) {
 	s.Helper()
 	exec(s.T, s.other, "BEGIN")
 	exec(s.T, s.other, "SELECT locksidecar.signal('n', 'infinity', ARRAY[$1], '{0}', '{stop}', '{why}')", key)
 }
 
-// A stop meets a hand-off: it means the holder that was meant, and no other.
+// A stop meets a hand-off. The stop is only for the holder that it names.
 func TestAStopWaitsForAHandOffUnderWay(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []store.SignalKind{store.Stop, store.Break} {
@@ -73,7 +73,7 @@ func TestAStopWaitsForAHandOffUnderWay(t *testing.T) {
 				}
 				want(t, check(t, s, next), store.Granted)
 				if n := s.count("locks", "stopping IS NOT NULL") + s.count("signals", "true"); n != 0 {
-					t.Error("the next holder is asked for what the first one was asked for")
+					t.Error("the next holder gets the stop of the holder before")
 				}
 			})
 		}
@@ -107,13 +107,13 @@ func TestAReleaseWaitsForAStopUnderWay(t *testing.T) {
 				t.Error("the next holder is stopping")
 			}
 			if n := s.count("signals", "token <> $1", token); n != 0 {
-				t.Error("the next holder is signalled")
+				t.Error("a signal for the next holder")
 			}
 		})
 	}
 }
 
-// Trap: a signal that is in flight when its lease is reaped would stay for ever.
+// Trap: a signal in flight during the reap of its lease would stay for ever.
 func TestReapDropsASignalInFlight(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -122,17 +122,17 @@ func TestReapDropsASignalInFlight(t *testing.T) {
 	s.stopUnderWay("k")
 	revoked := make(chan error, 1)
 	go func() { revoked <- s.Revoke(t.Context(), []store.LeaseID{dying}) }()
-	poll(t, "the reap waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
+	poll(t, "the reap to wait or end", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 	exec(t, s.other, "COMMIT")
 	if err := <-revoked; err != nil {
 		t.Fatal(err)
 	}
 	if n := s.count("signals", "true"); n != 0 {
-		t.Error("a dead lease is signalled")
+		t.Error("a dead lease has a signal")
 	}
 }
 
-// The other order: nobody is there to be asked.
+// The other order: the reap is in flight, so the stop finds no holder.
 func TestSignalWaitsForAReapInFlight(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []store.SignalKind{store.Stop, store.Break} {
@@ -148,17 +148,17 @@ func TestSignalWaitsForAReapInFlight(t *testing.T) {
 			t.Errorf("status %d", got)
 		}
 		if n := s.count("locks", "stopping IS NOT NULL") + s.count("signals", "true"); n != 0 {
-			t.Error("a dead holder is asked for something")
+			t.Error("a dead holder has a signal")
 		}
 	}
 }
 
-// A break of a lock that no session claims hands it to the first living waiter, past
-// expired ones, which are reaped; it frees it only when there is none.
+// A break of a bind:ttl lock hands it to the first living waiter. Expired waiters before are
+// reaped. Without a living waiter, the key is free.
 func TestABreakHandsOff(t *testing.T) {
 	t.Parallel()
 	for _, waits := range []bool{false, true} {
-		t.Run(fmt.Sprint("somebody waits: ", waits), func(t *testing.T) {
+		t.Run(fmt.Sprint("with a waiter: ", waits), func(t *testing.T) {
 			s := newScene(t)
 			byTTL := askFor("k", s.lease)
 			byTTL.TTL = time.Hour
@@ -172,14 +172,14 @@ func TestABreakHandsOff(t *testing.T) {
 			s.signal(store.Signal{Kind: store.Break, Key: "k", Token: token + 1}, store.UnknownToken)
 			s.signal(store.Signal{Kind: store.Break, Key: "k"}, store.Holds)
 			if n := s.count("leases", "id <> $1", s.lease); n != 0 {
-				t.Errorf("%d leases are left of the broken lock and of who waited", n)
+				t.Errorf("%d leases of the broken lock and of waiters still exist", n)
 			}
 			if waits {
 				want(t, check(t, s, living), store.Granted)
 				return
 			}
 			if v := release(t, s, store.Claim{Key: "k", Token: token}); v.Status != store.Expired {
-				t.Errorf("a later claim stands %d, want expired", v.Status)
+				t.Errorf("a later claim has status %d, want expired", v.Status)
 			}
 			if n := s.count("locks", "lease_id IS NULL AND NOT contended"); n != 1 {
 				t.Error("the key was not freed")
@@ -188,7 +188,8 @@ func TestABreakHandsOff(t *testing.T) {
 	}
 }
 
-// The sidecar of a lock whose hold is pending has given it up: it is broken as a bind:ttl lock is.
+// A lock whose hold is pending has no sidecar that would release it, so a break ends it like a
+// bind:ttl lock.
 func TestBreakOfAPendingHold(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -203,16 +204,16 @@ func TestBreakOfAPendingHold(t *testing.T) {
 	reason := "now"
 	s.signal(store.Signal{Kind: store.Stop, Key: "k", Reason: &reason}, store.Holds)
 	if n := s.count("signals", "reason IS NOT NULL"); n != 0 {
-		t.Error("nobody is there to hear it")
+		t.Error("a signal without a holder")
 	}
 	s.signal(store.Signal{Kind: store.Break, Key: "k"}, store.Holds)
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 	if signals, err := s.Signals(t.Context(), []store.LeaseID{hold}); err != nil || len(signals) != 0 {
-		t.Errorf("%+v, %v", signals, err)
+		t.Errorf("got %+v, %v", signals, err)
 	}
 }
 
-// One locked row is its own key's trouble.
+// A locked row affects only the signal for its key.
 func TestSignalGoesAroundALockedRow(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []store.SignalKind{store.Stop, store.Break} {
@@ -230,7 +231,7 @@ func TestSignalGoesAroundALockedRow(t *testing.T) {
 			}
 			for i, got := range statuses {
 				if want := map[bool]store.ClaimStatus{true: store.ClaimRowLocked, false: store.Holds}[i == 7]; got != want {
-					t.Errorf("item %d stands %d, want %d", i, got, want)
+					t.Errorf("item %d: status %d, want %d", i, got, want)
 				}
 			}
 			letGo()
@@ -239,7 +240,7 @@ func TestSignalGoesAroundALockedRow(t *testing.T) {
 	}
 }
 
-// A signal that was delayed in a buffer meets another holder than was meant.
+// A signal that arrives late from a buffer would be for another holder.
 func TestASignalThatComesTooLateDoesNothing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -253,26 +254,25 @@ func TestASignalThatComesTooLateDoesNothing(t *testing.T) {
 		{Kind: store.Stop, Key: "session"},
 		{Kind: store.Break, Key: "session"},
 	} {
-		// One that no failure made look at its clock.
+		// This store has not read the database's clock after a failure.
 		s.Store = startStore(t, s.url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 		postgres.SetClock(s.Store, -time.Hour)
 		if _, err := s.Signal(t.Context(), []store.Signal{g}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
-			t.Errorf("%+v: %v, want a failure that did nothing", g, err)
+			t.Errorf("got %+v: %v, want a failure that did nothing", g, err)
 		}
-		poll(t, "the clock is right again", func() bool {
+		poll(t, "the clock to be right again", func() bool {
 			return s.OpenLeases(t.Context(), []store.NewLease{{ID: uuid.New(), TTL: time.Minute}}) == nil
 		})
 	}
 	if n := s.count("locks", "stopping IS NOT NULL") + s.count("signals", "true"); n != 0 {
-		t.Error("somebody was signalled")
+		t.Error("a holder has a signal")
 	}
 	if n := s.count("leases", "NOT renewed"); n != 1 {
 		t.Error("the lock was broken")
 	}
 }
 
-// However often a holder is asked, there is one signal of each kind that it has not heard,
-// and it is the last one.
+// Repeated signals leave at most one of each kind that is not acknowledged, the last one.
 func TestSignalsDoNotPileUp(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -285,25 +285,25 @@ func TestSignalsDoNotPileUp(t *testing.T) {
 	}
 	signals, err := s.Signals(t.Context(), []store.LeaseID{s.lease})
 	if err != nil || len(signals) != 2 {
-		t.Fatalf("%+v, %v", signals, err)
+		t.Fatalf("got %+v, %v", signals, err)
 	}
 	for _, g := range signals {
 		if *g.Reason != "19" {
-			t.Errorf("%+v is not the last one", g)
+			t.Errorf("%+v is not the last signal", g)
 		}
 	}
 
-	// Heard once, a stop for the same reason is nothing new.
+	// After the acknowledgement, a stop with the same reason has no effect.
 	if err := s.Acknowledge(t.Context(), []store.SignalID{signals[0].ID, signals[1].ID}); err != nil {
 		t.Fatal(err)
 	}
 	s.signal(store.Signal{Kind: store.Stop, Key: "k", Reason: signals[0].Reason}, store.Holds)
 	if signals, err = s.Signals(t.Context(), []store.LeaseID{s.lease}); err != nil || len(signals) != 0 {
-		t.Errorf("%+v, %v; want none", signals, err)
+		t.Errorf("got %+v, %v; want none", signals, err)
 	}
 }
 
-// A signal that is being replaced is heard once more, not never.
+// A signal that is replaced during its acknowledgement is delivered again.
 func TestSignalIsReplacedDuringItsAcknowledgement(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -311,7 +311,7 @@ func TestSignalIsReplacedDuringItsAcknowledgement(t *testing.T) {
 	s.signal(store.Signal{Kind: store.Stop, Key: "k"}, store.Holds)
 	signals, err := s.Signals(t.Context(), []store.LeaseID{s.lease})
 	if err != nil || len(signals) != 1 {
-		t.Fatalf("%+v, %v", signals, err)
+		t.Fatalf("got %+v, %v", signals, err)
 	}
 	s.stopUnderWay("k") // with a reason
 	if err := s.Acknowledge(t.Context(), []store.SignalID{signals[0].ID}); err != nil {
@@ -320,12 +320,12 @@ func TestSignalIsReplacedDuringItsAcknowledgement(t *testing.T) {
 	exec(t, s.other, "COMMIT")
 	signals, err = s.Signals(t.Context(), []store.LeaseID{s.lease})
 	if err != nil || len(signals) != 1 || signals[0].Reason == nil || *signals[0].Reason != "why" {
-		t.Errorf("%+v, %v; want the new one", signals, err)
+		t.Errorf("got %+v, %v; want the new signal", signals, err)
 	}
 }
 
-// A signal goes with its lease, whichever statement ends that. One that is locked in that moment
-// stays until the sweep.
+// A signal ends with its lease, for every statement that ends the lease. A signal whose row is
+// locked at that moment stays until the sweep.
 func TestSignalsEndWithTheirLease(t *testing.T) {
 	t.Parallel()
 	reason := "why"
@@ -344,7 +344,7 @@ func TestSignalsEndWithTheirLease(t *testing.T) {
 			exec(s.T, s.other, "DELETE FROM locksidecar.signals")
 			revoked := make(chan error, 1)
 			go func() { revoked <- s.Revoke(s.Context(), []store.LeaseID{lease}) }()
-			poll(s.T, "the revocation waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(s.T, s.url) })
+			poll(s.T, "the revocation to wait or end", func() bool { return len(revoked) > 0 || isBlocked(s.T, s.url) })
 			exec(s.T, s.other, "ROLLBACK")
 			if err := <-revoked; err != nil {
 				s.Fatal(err)
@@ -375,9 +375,9 @@ func TestSignalsEndWithTheirLease(t *testing.T) {
 	}
 }
 
-// The holder's instance hears that there are signals: the own one at once, another by a
+// The holder's instance is notified of signals: its own signals at once, those of others by a
 // notification.
-func TestAHolderHearsOfSignals(t *testing.T) {
+func TestHolderIsNotifiedOfSignals(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
@@ -402,15 +402,15 @@ func TestAHolderHearsOfSignals(t *testing.T) {
 	select {
 	case n := <-a.news:
 		if !isSignals(n) {
-			t.Errorf("%+v, want news of signals", n)
+			t.Errorf("got %+v, want news of signals", n)
 		}
 	default:
-		t.Error("an instance does not hear at once what it asked itself for")
+		t.Error("an instance does not notify itself at once")
 	}
 }
 
-// A stop whose answer was lost, and with it the hint, is repeated: the holder has not heard
-// of it yet. Once it has, there is nothing to hear.
+// A stop whose answer and hint were lost is repeated. It sends a hint until the holder has
+// acknowledged the signal.
 func TestARepeatedStopHintsAgain(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -426,22 +426,22 @@ func TestARepeatedStopHintsAgain(t *testing.T) {
 	a.await(t, "news of signals", func(n store.News) bool { return n.Signals })
 	signals, err := a.Signals(t.Context(), []store.LeaseID{a.lease})
 	if err != nil || len(signals) != 1 {
-		t.Fatalf("%+v, %v", signals, err)
+		t.Fatalf("got %+v, %v", signals, err)
 	}
 	if err := a.Acknowledge(t.Context(), []store.SignalID{signals[0].ID}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Signal(t.Context(), stop); err != nil { // it would hear itself at once
+	if _, err := a.Signal(t.Context(), stop); err != nil { // an instance notifies itself at once
 		t.Fatal(err)
 	}
 	for len(a.news) > 0 {
 		if n := <-a.news; n.Signals {
-			t.Errorf("%+v, though it has heard before", n)
+			t.Errorf("got %+v after the acknowledgement", n)
 		}
 	}
 }
 
-// TestSweepForgetsWhatDeadLeasesLeft looks at rows that a reap missed.
+// TestSweepForgetsWhatDeadLeasesLeft checks rows that a reap missed.
 func TestSweepForgetsWhatDeadLeasesLeft(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -454,7 +454,7 @@ func TestSweepForgetsWhatDeadLeasesLeft(t *testing.T) {
 	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, watched, freed_at)
 		SELECT ns, 'left', 1, true, clock_timestamp() - interval '1 year' FROM unnest('{n,another}'::text[]) ns`)
 	exec(t, s.conn, "INSERT INTO locksidecar.watchers VALUES ('n', 'left', gen_random_uuid())")
-	for range 3 { // the watcher, the mark, the key
+	for range 3 { // removes the watcher, the mark and the key
 		if err := s.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -463,7 +463,7 @@ func TestSweepForgetsWhatDeadLeasesLeft(t *testing.T) {
 		t.Errorf("there are %d signals and %d watchers, want 1 and 2: those of the living lease", signals, watchers)
 	}
 	if n := s.count("locks", "key = 'left'"); n != 0 {
-		t.Error("a key that nobody watches any more is never forgotten")
+		t.Error("a key without watchers is never forgotten")
 	}
 	if n := s.count("locks", "watched"); n != 2 {
 		t.Errorf("%d keys are watched, want 2", n)

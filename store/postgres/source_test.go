@@ -19,8 +19,8 @@ import (
 	"github.com/locksidecar/locksidecar/store/storetest"
 )
 
-// The functions that a server refuses to all but superusers, for each epoch source that is
-// left.
+// These functions are refused to all but superusers, so that the named epoch source is the first
+// that works.
 var (
 	refusesWAL = []string{
 		"pg_current_wal_lsn()", "pg_current_wal_insert_lsn()", "pg_walfile_name(pg_lsn)", "pg_control_system()",
@@ -30,8 +30,7 @@ var (
 	refused    = map[string][]string{"timeline": nil, "server": refusesWAL, "none": refusesAll}
 )
 
-// refusing makes a database of a cluster, whose owner is no superuser, and in which nobody else
-// may call some functions.
+// refusing makes a database whose owner is not a superuser and must not call these functions.
 func refusing(t *testing.T, c *pgtest.Cluster, functions []string) (url string) {
 	t.Helper()
 	made := c.NewEmptyDatabase(t)
@@ -44,7 +43,7 @@ func refusing(t *testing.T, c *pgtest.Cluster, functions []string) (url string) 
 	return pgtest.As(made, role)
 }
 
-// tryAs carries out a statement as the role of a URL.
+// tryAs executes a statement as the role of a URL.
 func tryAs(t *testing.T, url, sql string) error {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -71,15 +70,14 @@ func withSource(t *testing.T, source string) (url string) {
 	return url
 }
 
-// combinations is for each night.
+// combinations is set in nightly runs.
 var combinations = flag.Bool("combinations", false, "run the suite with each epoch source in each way to connect")
 
-// The first source that the server answers is chosen with the schema, and locks are what they
-// are by each of them. The suite runs with each source once, and in each of the ways to connect
-// once: without a pooler with timeline (TestConformance), behind one with the others
-// (TestConformanceBehindPgBouncer). With -combinations it runs in all ways with all sources, but for
-// a listener past a pooler with none: it compares when its server and the store's were started, and
-// such a server refuses to say so.
+// The schema uses the first epoch source that the server allows, and locks work with each. The
+// suite runs once with each source, and once with each way to connect: TestConformance uses
+// timeline without a pooler, and TestConformanceBehindPgBouncer uses the others behind one. With
+// -combinations all pairs run, except a listener past a pooler with the source none: the listener
+// needs the start times of both servers, which such a server refuses.
 func TestConformanceByEpochSource(t *testing.T) {
 	t.Parallel()
 	for source := range refused {
@@ -99,8 +97,8 @@ func TestConformanceByEpochSource(t *testing.T) {
 	}
 }
 
-// Aurora answers with a timeline where wal_level is logical. Its answer after a failover is not
-// known.
+// Aurora has a timeline if wal_level is logical. It is unknown how that timeline changes in a
+// failover.
 func TestAuroraUsesTheServerSource(t *testing.T) {
 	t.Parallel()
 	url := refusing(t, cluster, nil)
@@ -113,8 +111,8 @@ func TestAuroraUsesTheServerSource(t *testing.T) {
 	}
 }
 
-// Without any source a sidecar works, and says once what it cannot promise; with one, it does not.
-func TestNoEpochSourceIsSaidOnce(t *testing.T) {
+// Without an epoch source a sidecar works, and logs once what it cannot promise.
+func TestNoEpochSourceIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	for source, times := range map[string]int{"server": 0, "none": 1} {
 		text := &logtest.Log{}
@@ -125,18 +123,18 @@ func TestNoEpochSourceIsSaidOnce(t *testing.T) {
 		})
 		lease := openLease(t, s, time.Hour)
 		for range 3 {
-			exec(t, connect(t, url), "UPDATE locksidecar.meta SET epoch = 'another'") // it looks at the server again
+			exec(t, connect(t, url), "UPDATE locksidecar.meta SET epoch = 'another'") // makes the sidecar check the server again
 			want(t, acquire(t, s, askFor(uuid.NewString(), lease)), store.Granted)
 			awaitReady(t, s)
 		}
 		if n := strings.Count(text.String(), "no failover of the database is noticed"); n != times {
-			t.Errorf("%s: said %d times:\n%s", source, n, text)
+			t.Errorf("%s: logged %d times:\n%s", source, n, text)
 		}
 	}
 }
 
-// A right is taken away, or rows have come from a server that answered more. Nothing is granted
-// until the owner has chosen what this server answers; that is one epoch more, for all.
+// A right is revoked, or rows come from a server with more rights. Locks are granted only after the
+// owner has chosen a source that this server allows. The choice begins one epoch for all.
 func TestASourceThatIsRefused(t *testing.T) {
 	t.Parallel()
 	url := refusing(t, cluster, nil)
@@ -154,7 +152,7 @@ func TestASourceThatIsRefused(t *testing.T) {
 	if err := again.Start(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	poll(t, "it says why, and what to do", func() bool {
+	poll(t, "the error with cause and advice", func() bool {
 		why := again.Ready().Error()
 		return strings.Contains(why, `epoch source is "timeline"`) && strings.Contains(why, "permission denied for function pg_") &&
 			strings.Contains(why, "use_epoch_source('server')")
@@ -172,10 +170,10 @@ func TestASourceThatIsRefused(t *testing.T) {
 	want(t, acquire(t, again, askFor("held", openLease(t, again, time.Hour))), store.Held)
 }
 
-// Only who owns the schema chooses; and nothing that the server refuses, nor what there is not.
+// Only the owner of the schema can choose the source. Refused and unknown sources are not accepted.
 func TestOnlyTheOwnerChoosesTheSource(t *testing.T) {
 	t.Parallel()
-	url := cluster.NewDatabase(t) // the sidecars' role
+	url := cluster.NewDatabase(t) // a URL with the sidecars' role
 	for _, sql := range []string{"SELECT locksidecar.use_epoch_source('none')", "UPDATE locksidecar.meta SET source = 'none'"} {
 		if err := tryAs(t, url, sql); err == nil || !strings.Contains(err.Error(), "permission denied") {
 			t.Errorf("%s: %v", sql, err)
@@ -187,7 +185,7 @@ func TestOnlyTheOwnerChoosesTheSource(t *testing.T) {
 	}
 	for _, source := range []string{"timeline", "moon"} {
 		if tryAs(t, own, "SELECT locksidecar.use_epoch_source('"+source+"')") == nil {
-			t.Errorf("%s is taken", source)
+			t.Errorf("%s is accepted", source)
 		}
 	}
 	if is := sourceOf(t, own); is != "server" {
@@ -195,8 +193,8 @@ func TestOnlyTheOwnerChoosesTheSource(t *testing.T) {
 	}
 }
 
-// By its identity, one server that runs is the same through whatever connection, and another
-// one after it was started again: then tokens jump, and no lease ends before its time.
+// The server's identity is the same through each connection, and changes with a restart. Then
+// tokens jump, and no lease ends early.
 func TestTheIdentityOfAServer(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())
@@ -210,12 +208,12 @@ func TestTheIdentityOfAServer(t *testing.T) {
 		pgtest.Query[string](t, pgtest.Admin(url), "SHOW unix_socket_directories"), config.Port)
 	for name, other := range map[string]string{"socket": socket, "pooler": own.Pooler(t, url, 3), "other settings": url + "&TimeZone=Asia/Tokyo&extra_float_digits=0"} {
 		if is, was := pgtest.Query[string](t, other, here), pgtest.Query[string](t, url, here); is != was {
-			t.Errorf("through %s it is %s, not %s", name, is, was)
+			t.Errorf("through %s the identity is %s, not %s", name, is, was)
 		}
 	}
 	exec(t, connect(t, url), "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
 	own.Restart(t)
-	poll(t, "it is there again", func() bool { _, err := s.Get(t.Context(), []string{"k"}); return err == nil })
+	poll(t, "the server to answer", func() bool { _, err := s.Get(t.Context(), []string{"k"}); return err == nil })
 	mine := openLease(t, s, time.Hour)
 	if a := want(t, acquire(t, s, askFor("k", mine)), store.Granted); a.Token < before+jump {
 		t.Errorf("token %d after %d", a.Token, before)

@@ -13,7 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres/queries"
 )
 
-// TestStatements counts what each operation costs in its usual case.
+// TestStatements counts the statements of each operation in its usual case.
 func TestStatements(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -52,7 +52,7 @@ func TestStatements(t *testing.T) {
 		_, err := s.Acquire(ctx, []store.Ask{askFor("one", lease)})
 		return err
 	})
-	if _, err := s.Renew(ctx, []store.LeaseID{lease}); err != nil { // connects
+	if _, err := s.Renew(ctx, []store.LeaseID{lease}); err != nil { // makes the connection
 		t.Fatal(err)
 	}
 	counted("renewal", 1, func() error {
@@ -67,7 +67,8 @@ func TestStatements(t *testing.T) {
 		_, err := s.Check(ctx, []store.Attempt{one.Attempt})
 		return err
 	})
-	// The one for nearly all, the function, and in the same flush who tells others.
+	// A release with a hand-off is the release statement, the hand-off function, and the news in
+	// the same flush.
 	counted("release with hand-off", 3, func() error {
 		_, err := s.Release(ctx, []store.Claim{{Key: "one", Token: first[0].Token, Lease: lease}})
 		return err
@@ -93,8 +94,8 @@ func TestStatements(t *testing.T) {
 	counted("sweep with little to do", 4, func() error { return s.Sweep(ctx) })
 }
 
-// TestAReleaseExpectsWhatTheLastFound: a key that was handed over is not tried as one that
-// nobody waits for, until it was freed again.
+// TestAReleaseExpectsWhatTheLastFound: after a hand-off, the next release of the key uses the
+// statement for contended keys at once, until a release frees the key.
 func TestAReleaseExpectsWhatTheLastFound(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -123,9 +124,9 @@ func TestAReleaseExpectsWhatTheLastFound(t *testing.T) {
 	released("nobody waited the last time", 1)
 }
 
-// TestADenialWritesNothing: a conflict that is refused would lock the row, and make
-// the server flush its log for it.
-func TestADenialWritesNothing(t *testing.T) {
+// TestRefusedAcquireWritesNothing: a conflict in a refused INSERT would lock the row, and the server would
+// flush its log for that.
+func TestRefusedAcquireWritesNothing(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
@@ -146,7 +147,7 @@ func TestADenialWritesNothing(t *testing.T) {
 	}
 }
 
-// TestSweep looks at the rows, which no caller of the store can see.
+// TestSweep checks the rows, which callers of the store cannot see.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -169,7 +170,7 @@ func TestSweep(t *testing.T) {
 	want(t, acquire(t, s, kept), store.Granted)
 	token := want(t, acquire(t, s, freed), store.Granted).Token
 	release(t, s, store.Claim{Key: "freed", Token: token, Lease: lease})
-	// A holder that vanished, and a waiter whose enqueue a reap did not see.
+	// The row of a dead holder, and of a waiter whose enqueue a reap did not see.
 	exec(t, conn, "UPDATE locksidecar.locks SET lease_id = $1 WHERE key = 'dead'", dying)
 	exec(t, conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
 		VALUES (gen_random_uuid(), 'n', 'kept', gen_random_uuid())`)
@@ -178,10 +179,10 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := count("locks"); got != 4 {
-		t.Errorf("%d lock rows, want 4: they were freed just now", got)
+		t.Errorf("%d lock rows, want 4, because they were freed just now", got)
 	}
 	postgres.SweepAtOnce(s)
-	poll(t, "the sweep leaves what lives", func() bool {
+	poll(t, "the sweep to leave only what is alive", func() bool {
 		if err := s.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +191,7 @@ func TestSweep(t *testing.T) {
 	want(t, acquire(t, s, askFor("kept", lease)), store.Held)
 }
 
-// pagesRead is how many pages the store's statements read meanwhile.
+// pagesRead returns the number of pages that the store's statements read meanwhile.
 func pagesRead(t *testing.T, url string, do func() error) int64 {
 	t.Helper()
 	cluster.ResetStatements(t, url)
@@ -203,8 +204,8 @@ func pagesRead(t *testing.T, url string, do func() error) int64 {
 		WHERE d.datname = current_database() AND s.query LIKE '/* locksidecar:%'`)
 }
 
-// The end of a hold, or of a lock that has a lease of its own, does not look at all who wait anywhere:
-// sidecars reap such leases one by one.
+// The reap of a lock's own lease reads only the waiters of its key, because sidecars reap such
+// leases one by one.
 func TestReapLooksAtItsOwnKeyOnly(t *testing.T) {
 	t.Parallel()
 	const many = 10_000
@@ -218,7 +219,7 @@ func TestReapLooksAtItsOwnKeyOnly(t *testing.T) {
 		return func() error { return s.Revoke(t.Context(), []store.LeaseID{lease}) }
 	}
 	if n := pagesRead(t, s.url, revoke(openLease(t, s, time.Hour))); n < many {
-		t.Fatalf("%d pages for a lease that may hold any key: this test has lost its point", n)
+		t.Fatalf("%d pages for a lease with any keys: this does not test the rule", n)
 	}
 
 	const few = many / 10
@@ -228,7 +229,7 @@ func TestReapLooksAtItsOwnKeyOnly(t *testing.T) {
 	release(t, s, store.Claim{Key: "hold", Token: token, Lease: hold.Lease})
 	s.holdEnds()
 	if n := pagesRead(t, s.url, func() error { want(t, check(t, s, next), store.Granted); return nil }); n > few {
-		t.Errorf("%d pages for a hold that is over", n)
+		t.Errorf("%d pages for the end of a hold", n)
 	}
 	for name, hold := range map[string]time.Duration{"acquired": 0, "acquired with a hold": time.Microsecond} {
 		byTTL, next := askFor(name, uuid.Nil), askFor(name, s.lease)
@@ -242,9 +243,9 @@ func TestReapLooksAtItsOwnKeyOnly(t *testing.T) {
 	}
 }
 
-// A call that joins a long queue with many others costs as little as one that joins a short
-// queue alone: the queue is read once, and no plan from the time when it was empty reads it
-// again for each.
+// A call that joins a long queue with many others costs as little as one that joins a short queue
+// alone. The queue is read once. A plan from the time when the queue was empty does not read it
+// once for each call.
 func TestManyJoinALongQueue(t *testing.T) {
 	t.Parallel()
 	const long, many = 500, 200
@@ -278,15 +279,15 @@ func TestManyJoinALongQueue(t *testing.T) {
 		}
 		return read
 	}
-	join(1) // the plans are made, and kept
+	join(1) // the server makes its plans, and keeps them
 	join(long)
 	if read := join(many); read > long+5*many {
-		t.Errorf("%d waiters were read for %d more behind %d", read, many, long)
+		t.Errorf("%d waiters were read for %d new ones behind %d", read, many, long)
 	}
 }
 
-// An open snapshot keeps the rows of waiters that were served long ago. The cost of a hand-off and
-// of a wait does not grow with them.
+// An open snapshot keeps the rows of waiters that were served long ago. They do not make hand-offs
+// and waits slower.
 func TestServedWaitersAreNotReadAgain(t *testing.T) {
 	t.Parallel()
 	const long = 20_000
@@ -299,42 +300,49 @@ func TestServedWaitersAreNotReadAgain(t *testing.T) {
 		SELECT gen_random_uuid(), 'n', 'k', $1 FROM generate_series(1, $2::integer)`, s.lease, long)
 	exec(t, s.conn, "DELETE FROM locksidecar.waiters")
 
+	served := false
 	turn := func() {
 		t.Helper()
 		next := askFor("k", s.lease)
 		want(t, enqueue(t, s, next), store.Queued)
-		if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease, Awaited: true}); v.Status != store.Holds {
+		c := store.Claim{Key: "k", Token: token, Lease: s.lease, Awaited: true}
+		if served { // by its sidecar; this one had left before
+			c.Served = []store.AttemptID{uuid.New()}
+		}
+		if v := release(t, s, c); v.Status != store.Holds {
 			t.Fatalf("status %d", v.Status)
 		}
 		token = want(t, check(t, s, next), store.Granted).Token
 	}
-	turn() // passes over them, and notes so
+	turn() // passes over these rows, and stores that
 	const turns, most = 10, 2000
-	pages := pagesRead(t, s.url, func() error {
-		for range turns {
-			turn()
+	for _, served = range []bool{false, true} {
+		pages := pagesRead(t, s.url, func() error {
+			for range turns {
+				turn()
+			}
+			return nil
+		})
+		if pages > most {
+			t.Errorf("%d pages were read for %d waits and hand-offs, want at most %d (the releases name a served waiter: %v)", pages, turns, most, served)
 		}
-		return nil
-	})
-	if pages > most {
-		t.Errorf("%d pages were read for %d waits and hand-offs, want at most %d", pages, turns, most)
 	}
 
-	// A place behind them is counted from there, too, and who leaves is told it.
+	// Positions are counted from there, and a call that leaves gets the right one.
 	leaving := []store.Ask{askFor("k", s.lease), askFor("k", s.lease)}
 	for i, ask := range leaving {
 		if a := want(t, enqueue(t, s, ask), store.Queued); a.Position != i+1 {
-			t.Errorf("number %d has the position %d", i, a.Position)
+			t.Errorf("ask %d has the position %d", i, a.Position)
 		}
 	}
 	answers, err := s.Cancel(t.Context(), []store.Attempt{leaving[1].Attempt, leaving[0].Attempt})
 	if err != nil || answers[0].Position != 2 || answers[1].Position != 1 {
-		t.Errorf("%+v, %v", answers, err)
+		t.Errorf("got %+v, %v", answers, err)
 	}
 }
 
-// A waiter that was passed over, for its lease had expired, is served when it has renewed: it
-// stands before those that were served meanwhile.
+// A waiter that was passed over, because its lease had expired, is served after its renewal, before
+// waiters that came later.
 func TestAWaiterThatWasPassedOverIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -343,7 +351,7 @@ func TestAWaiterThatWasPassedOverIsNotForgotten(t *testing.T) {
 	passed, next := askFor("k", slow), askFor("k", s.lease)
 	want(t, enqueue(t, s, passed), store.Queued)
 	want(t, enqueue(t, s, next), store.Queued)
-	// It is being renewed in that moment, so it can not be reaped.
+	// The waiter is being renewed at this moment, so it cannot be reaped.
 	exec(t, s.other, "BEGIN")
 	exec(t, s.other, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", slow)
 	exec(t, s.other, "COMMIT")
@@ -357,7 +365,7 @@ func TestAWaiterThatWasPassedOverIsNotForgotten(t *testing.T) {
 	want(t, check(t, s, passed), store.Granted)
 }
 
-// If the sequence of the positions is set back, nobody waits for ever.
+// After the sequence of positions is set back, all waiters are still served.
 func TestRestartedPositionsAreServed(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -371,7 +379,7 @@ func TestRestartedPositionsAreServed(t *testing.T) {
 	}
 }
 
-// Waiters that leave together are told their places, and their line is counted once.
+// Waiters that leave together learn their positions, and the queue is counted once.
 func TestManyLeaveALongQueue(t *testing.T) {
 	t.Parallel()
 	const long, many = 1000, 500
@@ -409,7 +417,7 @@ func TestManyLeaveALongQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if most := long + 5*many; read > most {
-		t.Errorf("%d waiters were read for %d that leave a line of %d, want at most %d", read, many, long, most)
+		t.Errorf("%d waiters were read for %d that leave a queue of %d, want at most %d", read, many, long, most)
 	}
 
 	answers, err := s.Cancel(t.Context(), leaving)
@@ -418,7 +426,7 @@ func TestManyLeaveALongQueue(t *testing.T) {
 	}
 	for i, a := range answers {
 		if want(t, a, store.Gone); a.Position != 2*i+2 {
-			t.Errorf("number %d had the position %d, want %d", i, a.Position, 2*i+2)
+			t.Errorf("attempt %d had the position %d, want %d", i, a.Position, 2*i+2)
 		}
 	}
 }

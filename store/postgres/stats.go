@@ -9,7 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Stats counts what the database holds, by one statement that reads every lock. All callers together
+// Stats counts the contents of the database, by one statement that reads every lock. All callers together
 // use one shared connection, because acquires need the others.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	ctx, cancel, o, err := s.begin(ctx, "stats")
@@ -28,7 +28,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 		byPod bool
 	}
 	lines, err := query(ctx, o, sqlStats, []any{store.StatLines, store.Others}, func(rows pgx.Rows, l *line) error {
-		return rows.Scan(&l.byPod, &l.Namespace, &l.Name, &l.Held, &l.Expired, &l.Waiting, &l.Average, &l.Longest)
+		return rows.Scan(&l.byPod, &l.Namespace, &l.Name, &l.Held, &l.Shared, &l.Expired, &l.Waiting, &l.Average, &l.Longest)
 	})
 	if err != nil {
 		return store.Stats{}, err
@@ -44,7 +44,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	return found, nil
 }
 
-// Elect makes this instance the one that reads Stats for all, if no other is.
+// Elect makes this instance the one that reads Stats for all, unless another one is elected.
 func (s *Store) Elect(ctx context.Context, term time.Duration) (store.Election, error) {
 	ctx, cancel, o, err := s.begin(ctx, "elect")
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// hold writes n locks of n types, each a little longer held than the one before; the
-// first ones have more than one.
+// hold writes n locks of n types, each held a little longer than the one before. The first types
+// have several locks.
 func (s *scene) hold(t *testing.T, n int, heldFor string) {
 	t.Helper()
 	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, lease_id, grant_id, acquired_at)
@@ -52,7 +52,7 @@ func TestStatsHaveAnEnd(t *testing.T) {
 	}
 }
 
-// The sum of these times is no duration any more.
+// The sum of these times is too long for a duration.
 func TestStatsOfVeryLongHolds(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -62,12 +62,11 @@ func TestStatsOfVeryLongHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := found.Types[0]; got.Average < 199*365*24*time.Hour || got.Average > got.Longest {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v", got)
 	}
 }
 
-// A role that may only read may count, and need not read the ids of grants, which prove
-// hand-offs.
+// A role with the right to read can count. It need not read attempt ids, which prove hand-offs.
 func TestStatsNeedNoMoreThanReading(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -77,16 +76,16 @@ func TestStatsNeedNoMoreThanReading(t *testing.T) {
 		URL: pgtest.As(url, pgroles.Reader), Identity: store.Identity{Namespace: "other", Instance: "j", Pod: "q"},
 	})
 	if err := s.OpenLeases(t.Context(), []store.NewLease{{ID: uuid.New(), TTL: time.Minute}}); err == nil {
-		t.Fatal("the role may write: the test proves nothing")
+		t.Fatal("the role may write: this does not test the rule")
 	}
 	found, err := s.Stats(t.Context())
 	if err != nil || len(found.Types) != 1 || found.Types[0].Namespace != "n" || found.Types[0].Name != "job" || found.Types[0].Held != 1 {
-		t.Errorf("%+v, %v", found, err)
+		t.Errorf("got %+v, %v", found, err)
 	}
 }
 
-// The sidecars of a fleet ask all the time: those who are not elected must not make the
-// database write.
+// All sidecars of a fleet take part in elections, so a lost election must not write to the
+// database.
 func TestALostElectionWritesNothing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -100,7 +99,7 @@ func TestALostElectionWritesNothing(t *testing.T) {
 	before := row()
 	for _, term := range []time.Duration{time.Hour, 0, -time.Hour} {
 		if e, err := other.Elect(t.Context(), term); err != nil || e.Elected || e.Left <= time.Hour/2 {
-			t.Errorf("%+v, %v", e, err)
+			t.Errorf("got %+v, %v", e, err)
 		}
 	}
 	if after := row(); after != before {
@@ -108,7 +107,7 @@ func TestALostElectionWritesNothing(t *testing.T) {
 	}
 }
 
-// An election that waited for the row decides by the row's new content, and returns that.
+// An election that waited for the row decides by the row's new content, and returns this content.
 func TestAnElectionThatWaitedIsLost(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -117,10 +116,10 @@ func TestAnElectionThatWaitedIsLost(t *testing.T) {
 	var group sync.WaitGroup
 	group.Go(func() {
 		if e, err := s.Elect(context.Background(), time.Minute); err != nil || e.Elected || e.Left <= time.Minute {
-			t.Errorf("%+v, %v", e, err)
+			t.Errorf("got %+v, %v", e, err)
 		}
 	})
-	poll(t, "it waits for the row", func() bool {
+	poll(t, "the election to wait for the row", func() bool {
 		return pgtest.Query[bool](t, s.url, `SELECT EXISTS (SELECT FROM pg_stat_activity
 			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%locksidecar:elect%')`)
 	})
@@ -135,17 +134,17 @@ func TestLockedElectionSaysSo(t *testing.T) {
 	exec(t, s.conn, "BEGIN")
 	exec(t, s.conn, "SELECT FROM locksidecar.fleet FOR UPDATE")
 	if e, err := impatient.Elect(t.Context(), time.Minute); err == nil || e.Elected || !strings.Contains(err.Error(), "locked") {
-		t.Errorf("%+v, %v", e, err)
+		t.Errorf("got %+v, %v", e, err)
 	}
 	exec(t, s.conn, "ROLLBACK")
 	if e, err := impatient.Elect(t.Context(), time.Minute); err != nil || !e.Elected {
-		t.Errorf("%+v, %v", e, err)
+		t.Errorf("got %+v, %v", e, err)
 	}
 }
 
-// A release that found only expired waiters hands over, by another statement, to one that
-// renews just then.
-func TestAHandOffAtTheSecondGlanceIsTheReleases(t *testing.T) {
+// A release found only expired waiters, and one of them renews just then. The second statement
+// hands the lock to it, and still names the release.
+func TestHandOffByTheSecondStatementNamesTheRelease(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	waits := openLease(t, s, time.Hour)
@@ -159,7 +158,7 @@ func TestAHandOffAtTheSecondGlanceIsTheReleases(t *testing.T) {
 	group.Go(func() {
 		release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease, Traceparent: "00-the-release"})
 	})
-	poll(t, "the release wants to reap the waiter", func() bool {
+	poll(t, "the release to wait for the waiter's lease", func() bool {
 		return pgtest.Query[bool](t, s.url, `SELECT EXISTS (SELECT FROM pg_stat_activity
 			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%locksidecar:reap_one%')`)
 	})
@@ -170,7 +169,7 @@ func TestAHandOffAtTheSecondGlanceIsTheReleases(t *testing.T) {
 	}
 }
 
-// Operators see in the row by which release a lock was handed over.
+// Operators see in the row which release handed a lock over.
 func TestHandedByIsInTheRow(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -189,12 +188,12 @@ func TestHandedByIsInTheRow(t *testing.T) {
 	}
 }
 
-// A count may take seconds. Several of them leave a connection for who wants locks.
+// A count may take seconds. Several counts at a time leave a connection for acquires.
 func TestStatsLeaveAConnection(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	exec(t, s.conn, "BEGIN")
-	exec(t, s.conn, "LOCK TABLE locksidecar.waiters") // no acquire of a free key looks there
+	exec(t, s.conn, "LOCK TABLE locksidecar.waiters") // an acquire of a free key does not use this table
 	var counts sync.WaitGroup
 	count := func() {
 		if _, err := s.Stats(t.Context()); err != nil {
@@ -202,13 +201,13 @@ func TestStatsLeaveAConnection(t *testing.T) {
 		}
 	}
 	counts.Go(count)
-	poll(t, "it is being counted", func() bool {
+	poll(t, "the counting", func() bool {
 		return pgtest.Query[int64](t, s.url, `SELECT count(*) FROM pg_stat_activity
 			WHERE datname = current_database() AND query LIKE '%:stats *%' AND wait_event_type = 'Lock'`) == 1
 	})
 	counts.Go(count)
 	for i := range 20 {
-		// One that had to wait for the counts would do so until they fail.
+		// An acquire that waited for the counts would wait until they fail.
 		if _, err := s.Acquire(t.Context(), []store.Ask{askFor("job:"+string(rune('a'+i)), s.lease)}); err != nil {
 			t.Error(err)
 			break

@@ -20,54 +20,54 @@ import (
 
 const (
 	defaultMaxConns = 4
-	minMaxConns     = 3 // renewals, LISTEN, all else
+	minMaxConns     = 3 // one for renewals, one for LISTEN, one for all else
 	defaultTimeout  = 5 * time.Second
-	// soughtMax is how many keys are remembered as handed over.
+	// soughtMax limits the keys that are remembered as handed over.
 	soughtMax = 1000
 )
 
 // Config of a store.
 type Config struct {
-	// URL is a connection string of pgx, also with several hosts.
+	// URL is a connection string of pgx. It may name several hosts.
 	URL string
-	// Again returns the URL for each new connection. User and password may change, hosts and database
-	// not. Nil: URL.
+	// Again returns the URL for each new connection. User and password may change, hosts and database may
+	// not. Nil: URL is used.
 	Again    func() (string, error)
 	Identity store.Identity
 	// MaxConns limits all connections: at least 3; zero: 4.
 	MaxConns int
 	// Timeout limits each operation; zero: 5 s.
 	Timeout time.Duration
-	// AutoMigrate: bring the schema up to date, instead of waiting until somebody has.
+	// AutoMigrate: the store migrates an old schema. Otherwise it waits until an operator has done so.
 	AutoMigrate bool
-	// TooOld is called, perhaps repeatedly, if the schema needs a newer package. The store is then
-	// never ready again and grants nothing, but still renews and releases. Nil: no call.
+	// TooOld is called, perhaps repeatedly, if the schema needs a newer package. After that the store is
+	// never ready and grants nothing, but it still renews and releases. Nil: no call.
 	TooOld func(error)
-	// Listen says whether hand-offs of other instances are heard by LISTEN. Empty: auto.
+	// Listen says whether the store receives hand-offs of other instances by LISTEN. Empty: auto.
 	Listen Listen
-	// ListenURL is the URL for LISTEN, if URL leads through a pooler that gives each transaction to
-	// another session. Empty: URL. ListenAgain is its Again.
+	// ListenURL is the URL for LISTEN, if URL leads through a pooler that gives each transaction to another
+	// session. Empty: URL is used. ListenAgain is to ListenURL what Again is to URL.
 	ListenURL   string
 	ListenAgain func() (string, error)
 	// Failover says whether a quiet time follows a failover: see [Failover]. Empty: auto.
 	Failover Failover
 	// ForgetAfter is how long a free key keeps its row: at least ten Timeouts; zero: an hour.
 	ForgetAfter time.Duration
-	// Logger logs changes of the store's state. Nil: none.
+	// Logger receives changes of the store's state. Nil: no logs.
 	Logger *slog.Logger
-	// Tracers makes spans of statements of recorded calls. Nil: none.
+	// Tracers makes a span of each statement of a recorded call. Nil: no spans.
 	Tracers trace.TracerProvider
-	// Metrics counts and times statements. Nil: none.
+	// Metrics counts and times statements. Nil: no metrics.
 	Metrics *metrics.Store
 }
 
 // Store keeps locks in PostgreSQL.
 type Store struct {
 	config Config
-	pool   *pgxpool.Config // of the shared connections
-	lane   *pgxpool.Config // of the renewals' connection
+	pool   *pgxpool.Config // for the shared connections
+	lane   *pgxpool.Config // for the renewals' connection
 	server *server
-	direct *server // of the connection that listens, nil: as of the others
+	direct *server // for the listener's connection; nil: the same as server
 	log    *slog.Logger
 	// metrics and tracer can be nil.
 	metrics recorder
@@ -75,8 +75,8 @@ type Store struct {
 	news    func(store.News)
 
 	lockTimeout time.Duration
-	// longCommit limits the time of a release whose grants are delivered. If this package cancels a
-	// wait for a standby, the release took longer.
+	// longCommit limits the duration of a release that notifies in full. A release in which this package
+	// cancelled the wait for a standby took longer.
 	longCommit time.Duration
 	// See sweep.go.
 	sweepAfter, forgetAfter, sweepLap, sweepBudget time.Duration
@@ -85,7 +85,7 @@ type Store struct {
 	started *running
 	stopped bool
 
-	// sought has keys that were handed over at their last release. free leaves them to releaseRest.
+	// sought contains keys that were handed over at their last release. free leaves them to releaseRest.
 	sought *lru.Cache[string, struct{}]
 
 	lockedRows   lockedRows
@@ -95,23 +95,23 @@ type Store struct {
 	notifier     *notifier
 	watches      watches
 	pooled       atomic.Bool // sessions are shared: see shared
-	said         sync.Map    // what was logged once
+	said         sync.Map    // messages that were logged once
 	lockedWarned nowAndThen
 	again        nowAndThen // see againEach
 
 	unflushed *unflushed
 	quiet     quiet
 	state     atomic.Pointer[state]
-	doubts    chan struct{} // has an element if the server is to be checked
-	// counting is held by the one call of Stats in flight.
+	doubts    chan struct{} // has an element if the server should be checked
+	// counting is held by the one Stats call that reads now.
 	counting chan struct{}
 }
 
 type state struct {
-	// why is why the store is not ready, or nil.
+	// why is the reason why the store is not ready, or nil.
 	why error
-	// usable: operations may try. It stays after the schema was seen, unless an older one is there
-	// now: in a backup, statements can mean something else.
+	// usable: operations may run. It becomes true when the schema was seen, and false if the schema is
+	// replaced by an older one, because statements could have another meaning in a restored backup.
 	usable bool
 }
 
@@ -133,8 +133,8 @@ var (
 	_ store.Listener = (*Store)(nil)
 )
 
-// New makes a store, and asks no server. It fails on a configuration that can never work. Its errors
-// do not contain the password.
+// New makes a store without connecting to a server. It fails if the configuration can never work. Its
+// errors do not contain the password.
 func New(config Config) (*Store, error) {
 	conns, err := config.complete()
 	if err != nil {
@@ -180,7 +180,7 @@ func New(config Config) (*Store, error) {
 	return s, nil
 }
 
-// complete sets the defaults and checks the rest. It returns the number of shared connections.
+// complete sets the defaults and checks the configuration. It returns the number of shared connections.
 func (c *Config) complete() (conns int, err error) {
 	if c.MaxConns == 0 {
 		c.MaxConns = defaultMaxConns
@@ -226,7 +226,7 @@ func (c *Config) complete() (conns int, err error) {
 	return conns, nil
 }
 
-// Traits: without a listener, hand-offs of other instances are polled for.
+// Traits says that without a listener, callers must poll for hand-offs of other instances.
 func (s *Store) Traits() store.Traits {
 	return store.Traits{Polls: !s.listener.hearing.Load(), Shared: true}
 }
@@ -240,7 +240,7 @@ func (s *Store) Ready() error {
 	return why
 }
 
-// Start connects in the background, for ever.
+// Start connects in the background, and tries until Stop.
 func (s *Store) Start(_ context.Context, news func(store.News)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,7 +280,7 @@ func (s *Store) Start(_ context.Context, news func(store.News)) error {
 	return nil
 }
 
-// Stop sends the remaining words, waits for operations in flight (at most Timeout), and disconnects.
+// Stop sends the remaining notifications, waits for operations in flight (at most Timeout), and disconnects.
 func (s *Store) Stop() {
 	silence, cancel := context.WithTimeout(context.Background(), s.config.Timeout)
 	defer cancel()

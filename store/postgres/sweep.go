@@ -10,25 +10,24 @@ import (
 )
 
 const (
-	// sweepAfter is how long a lease must be expired before the sweep reaps it. Acquires reap earlier.
+	// sweepAfter is for how long a lease must be expired before the sweep reaps it. Acquires do not wait so long.
 	sweepAfter = 10 * time.Second
-	// forgetAfter is how long a free key keeps its row, at least forgetTimeouts timeouts: a statement
-	// that has read the clock for the key's token must be over (invariant 2).
+	// forgetAfter is how long a free key keeps its row: at least forgetTimeouts timeouts, because a statement
+	// that has read the clock for the key's token must have ended (invariant 2).
 	forgetAfter    = time.Hour
 	forgetTimeouts = 10
-	// sweepLap is the shortest time between the begins of two laps, a little shorter than the 9
-	// minutes after which a sidecar comes again. sweepBudget is how long a step looks for more and
-	// keeps rows locked, far less than others wait for a row.
+	// sweepLap is the least time from the start of one lap to the next. It is a little shorter than the 9
+	// minutes after which a sidecar sweeps again. sweepBudget limits how long a step searches with rows
+	// locked. It is far shorter than the time that others wait for a row.
 	sweepLap    = 8 * time.Minute
 	sweepBudget = 10 * time.Millisecond
-	// sweepRows is how many rows of a table sweep_left deletes at a time.
+	// sweepRows limits the rows of a table that sweep_left deletes in one statement.
 	sweepRows = 1000
 )
 
-// Sweep continues the sweep that all sidecars share, to the end of its lap, in short steps. It reaps
-// leases that expired a while ago, frees locks of dead leases, and deletes rows of keys that have
-// been free for ForgetAfter. If no step is due it returns at once. First it checks the server's
-// settings, which can change.
+// Sweep continues the sweep that all sidecars share, in short steps to the end of the lap. It reaps leases that
+// expired a while ago, frees locks of dead leases, and deletes rows of keys that have been free for ForgetAfter. If
+// no step is due, it returns at once. First it checks the server's settings, which can change.
 func (s *Store) Sweep(ctx context.Context) error {
 	failed := s.sweepPart(ctx, func(ctx context.Context, o *operation) error { return s.inspect(ctx, o.pool) })
 	if failed != nil {
@@ -43,7 +42,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 			return failed
 		}
 		if err := s.sweepFound(ctx, step); err != nil {
-			failed = err // the next lap finds it again
+			failed = err // the next lap finds the rows again
 		}
 		if step.ends {
 			return failed
@@ -78,8 +77,8 @@ func (s *sweepStep) scan(rows pgx.Rows) error {
 	return err
 }
 
-// sweepLeft is the row of the statement sweep_left: how many rows it deleted at most, and shared keys whose
-// waiters these were.
+// sweepLeft is the row of the statement sweep_left: the greatest number of rows that it deleted from a
+// table, and the shared keys whose waiters it deleted.
 type sweepLeft struct {
 	most             int
 	namespaces, keys []string
@@ -107,8 +106,8 @@ func (s *Store) sweepPart(ctx context.Context, do func(context.Context, *operati
 	return do(ctx, o)
 }
 
-// sweepFound does what a step has found, and after a lap's first step also sweeps the small tables.
-// A failed part does not stop the others.
+// sweepFound handles the results of a step, and after the first step of a lap also sweeps the small tables.
+// If one part fails, the others still run.
 func (s *Store) sweepFound(ctx context.Context, step sweepStep) error {
 	var errs []error
 	if len(step.dead) > 0 {

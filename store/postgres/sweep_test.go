@@ -14,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// freed makes rows of keys that have been free for so long.
+// freed makes rows of keys that have been free for this time.
 func (s *scene) freed(prefix string, rows int, since time.Duration) {
 	s.Helper()
 	exec(s.T, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, acquired_at, freed_at)
@@ -22,7 +22,7 @@ func (s *scene) freed(prefix string, rows int, since time.Duration) {
 		FROM generate_series(1, $2::integer) n`, prefix, rows, since)
 }
 
-// sweeps is what the steps of the sweep read since the statements were reset.
+// sweeps returns what the steps of the sweep read since the statistics were reset.
 func (s *scene) sweeps() (steps, pages int64) {
 	s.Helper()
 	const from = ` FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
@@ -31,8 +31,8 @@ func (s *scene) sweeps() (steps, pages int64) {
 		pgtest.Query[int64](s.T, s.url, "SELECT coalesce(max((shared_blks_hit + shared_blks_read) / calls), 0)::bigint"+from)
 }
 
-// A sweep reads a large table in small parts: else its statements would time out there, and
-// each next one begin at the front.
+// A sweep reads a large table in small parts. Otherwise its statements would time out, and each
+// sweep would begin at the front.
 func TestASweepReadsALargeTableInParts(t *testing.T) {
 	t.Parallel()
 	const rows = 50_000
@@ -46,14 +46,14 @@ func TestASweepReadsALargeTableInParts(t *testing.T) {
 	}
 	steps, pages := s.sweeps()
 	if pages > table/5 {
-		t.Errorf("%d pages were read by one of %d statements, and the table has %d", pages, steps, table)
+		t.Errorf("one of %d statements read %d pages of a table with %d", pages, steps, table)
 	}
 	if steps < table/32 {
 		t.Errorf("%d steps for %d pages: a part was left out", steps, table)
 	}
 }
 
-// One sweep forgets all that there is to forget, however much that is.
+// One sweep forgets all old rows, however many there are.
 func TestASweepForgetsAll(t *testing.T) {
 	t.Parallel()
 	const old, young = 50_000, 1000
@@ -64,11 +64,11 @@ func TestASweepForgetsAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := s.count("locks", "true"); n != young {
-		t.Errorf("%d rows are left, want the %d that are young", n, young)
+		t.Errorf("%d rows are left, want only the %d young ones", n, young)
 	}
 }
 
-// A sweep goes on where the last one ended, whichever sidecar made that one.
+// A sweep continues where the last one ended, even if another sidecar made it.
 func TestASweepGoesOnWhereTheLastEnded(t *testing.T) {
 	t.Parallel()
 	const rows = 20_000
@@ -85,7 +85,7 @@ func TestASweepGoesOnWhereTheLastEnded(t *testing.T) {
 		t.Errorf("%d steps for the pages from 320 to %d", steps, table)
 	}
 
-	// The end of a lap is the start of the next.
+	// The end of a lap is the start of the next one.
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		defer cancel()
@@ -94,14 +94,14 @@ func TestASweepGoesOnWhereTheLastEnded(t *testing.T) {
 		}
 	}()
 	if err := s.Sweep(ctx); err == nil {
-		t.Fatal("this sweep was to be interrupted")
+		t.Fatal("the sweep should have been interrupted")
 	}
 	if n := s.count("sweep", "page = 0"); n != 0 {
-		t.Error("an interrupted sweep begins at the front")
+		t.Error("after an interruption, the sweep begins at the front")
 	}
 }
 
-// A table that was made smaller meanwhile, or has no pages, is at its end.
+// A table that was made smaller meanwhile, or has no pages, ends the lap.
 func TestASweepWrapsAround(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -117,8 +117,8 @@ func TestASweepWrapsAround(t *testing.T) {
 	}
 }
 
-// Sidecars share a sweep: a lap that one has made is none that others make, and while one
-// is at it, others do not wait.
+// Sidecars share the sweep. A lap of one sidecar is not repeated by others, and they do not wait
+// while it runs.
 func TestSidecarsShareASweep(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -127,7 +127,7 @@ func TestSidecarsShareASweep(t *testing.T) {
 		s := startWith(t, postgres.Config{
 			URL: url, AutoMigrate: true, Identity: store.Identity{Namespace: "n", Instance: fmt.Sprint(i), Pod: "p"},
 		})
-		postgres.SweepBy(s, time.Minute) // a lap is a step
+		postgres.SweepBy(s, time.Minute) // a lap takes one step
 		sidecars = append(sidecars, s)
 	}
 	conn := connect(t, url)
@@ -143,7 +143,7 @@ func TestSidecarsShareASweep(t *testing.T) {
 			t.Errorf("%d statements, want %d", n, want)
 		}
 	}
-	sweepAll(4) // the first: a step, and what needs none
+	sweepAll(4) // the first sidecar takes a step, and does the tasks without steps
 	sweepAll(3)
 	exec(t, conn, "UPDATE locksidecar.sweep SET due_at = clock_timestamp() + interval '1 day'")
 	sweepAll(4) // the clock was set back
@@ -153,10 +153,10 @@ func TestSidecarsShareASweep(t *testing.T) {
 	letGo()
 	sweepAll(4)
 	exec(t, conn, "DELETE FROM locksidecar.sweep")
-	sweepAll(4) // the first finds no row, and makes it; the second goes the lap
+	sweepAll(4) // the first sidecar inserts the missing row, the second makes the lap
 }
 
-// lock holds a transaction open that begins with a statement.
+// lock starts a transaction with a statement, and keeps it open.
 func lock(t *testing.T, conn *pgx.Conn, sql string, args ...any) (letGo func()) {
 	t.Helper()
 	tx, err := conn.Begin(t.Context())
@@ -174,7 +174,7 @@ func lock(t *testing.T, conn *pgx.Conn, sql string, args ...any) (letGo func()) 
 	}
 }
 
-// meetings are what apps want of a key while it is being forgotten.
+// meetings are operations on a key while it is being forgotten.
 var meetings = map[string]func(s *scene, key string) int64{
 	"acquire": func(s *scene, key string) int64 {
 		return want(s.T, acquire(s.T, s, askFor(key, s.lease)), store.Granted).Token
@@ -205,8 +205,8 @@ var meetings = map[string]func(s *scene, key string) int64{
 	},
 }
 
-// A call for a key that is being forgotten waits for that, and its token is greater than
-// the one that was forgotten (invariant 2).
+// A call for a key that is being forgotten waits, and its token is greater than the forgotten one
+// (invariant 2).
 func TestACallMeetsTheForgettingOfItsKey(t *testing.T) {
 	t.Parallel()
 	for name, call := range meetings {
@@ -233,9 +233,8 @@ func TestACallMeetsTheForgettingOfItsKey(t *testing.T) {
 	}
 }
 
-// The other way round: a sweep passes over a key that somebody is about to take, or to
-// watch, and does not wait. It may forget the key then, but not any more when the other one
-// has committed.
+// The other order: a sweep passes over a key that a call is about to take or to watch, and does not
+// wait. After the call has committed, the sweep must not forget the key.
 func TestTheForgettingOfAKeyMeetsACall(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
@@ -254,7 +253,7 @@ func TestTheForgettingOfAKeyMeetsACall(t *testing.T) {
 				t.Fatal(err)
 			}
 			if took := time.Since(began); took > 2*time.Second {
-				t.Errorf("the sweep took %s: it has waited", took)
+				t.Errorf("the sweep took %s, so it has waited", took)
 			}
 			letGo()
 			if n := s.count("locks", "key = 'k2'"); n != 0 {
@@ -264,15 +263,15 @@ func TestTheForgettingOfAKeyMeetsACall(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := s.count("locks", "key = 'k1' AND (lease_id IS NOT NULL OR watched)"); n != 1 {
-				t.Errorf("%d rows are left of the key, want 1", n)
+				t.Errorf("%d rows of the key are left, want 1", n)
 			}
 		})
 	}
 }
 
-// Vacuum does not make tables smaller from which much was deleted: it would lock everybody
-// out meanwhile.
-func TestVacuumLocksNobodyOut(t *testing.T) {
+// Vacuum does not truncate tables from which many rows were deleted, because that would lock out
+// all other statements.
+func TestVacuumDoesNotTruncate(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.freed("k", 10_000, 25*time.Hour)
@@ -293,7 +292,7 @@ func TestVacuumLocksNobodyOut(t *testing.T) {
 	}
 }
 
-// A free key keeps its row for far longer than any statement can take (invariant 2).
+// A free key keeps its row for much longer than any statement can take (invariant 2).
 func TestForgetAfterIsFarLongerThanTimeout(t *testing.T) {
 	t.Parallel()
 	config := postgres.Config{URL: "postgres://x/y", Timeout: time.Second, ForgetAfter: 10 * time.Second}

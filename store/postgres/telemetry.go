@@ -23,7 +23,7 @@ type recorder interface {
 
 var _ recorder = (*metrics.Store)(nil)
 
-// begins returns when a statement begins on a connection; zero without metrics.
+// begins returns the start time of a statement on a connection; zero without metrics.
 func (s *Store) begins() time.Time {
 	if s.metrics == nil {
 		return time.Time{}
@@ -37,7 +37,7 @@ func (s *Store) ends(ctx context.Context, name string, began time.Time, err erro
 	}
 }
 
-// measured runs and records a statement that belongs to no operation.
+// measured runs and records a statement outside an operation.
 func (s *Store) measured(ctx context.Context, sql statement, do func(sql string) error) error {
 	began := s.begins()
 	err := do(sql.sql)
@@ -65,7 +65,7 @@ func (e *listener) state() string {
 	}
 }
 
-// metricsState is the present state for metrics. The listener's connection belongs to no pool.
+// metricsState is the present state for metrics. The listener's connection is not in a pool.
 func (s *Store) metricsState() metrics.StoreState {
 	f := metrics.StoreState{Listener: s.listener.state(), Quiet: s.quiet.left()}
 	s.mu.Lock()
@@ -86,9 +86,8 @@ func (s *Store) metricsState() metrics.StoreState {
 	return f
 }
 
-// newTracer makes spans of statements and new connections, only if the context has a recorded span.
-// A statement is one span, even if it is prepared first, or takes an explicit transaction. Spans
-// have no arguments.
+// newTracer makes spans of statements and new connections, if the context has a recorded span. A statement is one
+// span, even if it is prepared first, or runs in an explicit transaction. Spans do not contain arguments.
 func newTracer(spans trace.TracerProvider) pgx.QueryTracer {
 	t := otelpgx.NewTracer(
 		otelpgx.WithTracerProvider(spans),
@@ -101,7 +100,7 @@ func newTracer(spans trace.TracerProvider) pgx.QueryTracer {
 	}{t, t}
 }
 
-// nameOf is the name of a statement of this package, or else its first word.
+// nameOf returns the name of a statement of this package, or the first word of another one.
 func nameOf(sql string) string {
 	text, ours := strings.CutPrefix(sql, mark)
 	name, _, _ := strings.Cut(text, " ")
@@ -111,8 +110,8 @@ func nameOf(sql string) string {
 	return name
 }
 
-// span makes one span of an explicit transaction. Its statements are to be sent with the returned
-// context: pgx would make spans of them, too, and end the span before the commit.
+// span makes one span of an explicit transaction. Its statements must be sent with the returned context.
+// With the original one, pgx would make a span of each statement, and end the span before the commit.
 func (s *Store) span(ctx context.Context, conn *pgx.Conn, sql statement) (quiet context.Context, end func(pgconn.CommandTag, error)) {
 	if s.tracer == nil {
 		return ctx, func(pgconn.CommandTag, error) {}

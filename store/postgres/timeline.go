@@ -14,25 +14,25 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// primary is a server that takes writes, and how late its copy of the database is.
+// primary identifies a server that accepts writes, and how recent its copy of the database is.
 type primary struct {
-	// system identifies the cluster with all its copies; host is the server's name in the URL. Both
-	// are empty if the URL names one host, or the server refuses to tell.
+	// system identifies the cluster with all its copies. host is the server's name in the URL. Both are empty
+	// if the URL names one host, or the server refuses to tell its cluster.
 	system, host string
-	// server is its name (see here), mark differs in a row-by-row copy.
+	// server is its identity (the function here). A row-by-row copy has another mark.
 	server, mark string
-	// after is the token that began the last epoch there. begun: the server is still in that epoch. If
-	// not, it was promoted or restored, and its next grant begins another.
+	// after is the token that began the last epoch of this copy. begun: the server is still in that epoch.
+	// Otherwise it was promoted or restored, and its next grant begins another epoch.
 	after int64
 	begun bool
-	// restarted: the server is not in that epoch, but perhaps only because it was started again.
+	// restarted: the server is not in that epoch, perhaps only because it was restarted.
 	restarted bool
-	// outdated: a sidecar has seen a later copy, and noted that there.
+	// outdated: a sidecar saw a later copy, and recorded this on the server.
 	outdated bool
 }
 
-// before reports whether a primary is older than another: its epoch is earlier, or the one that the
-// other was about to end. A promoted or restored one begins its own epoch, so it is not older.
+// before reports whether a primary is older than another: its epoch is earlier, or equal and the other
+// server has already left it. A promoted or restored server begins its own epoch, so it is not older.
 func (l primary) before(other primary) bool {
 	if l.after == other.after {
 		return l.begun && !other.begun
@@ -40,11 +40,11 @@ func (l primary) before(other primary) bool {
 	return l.after < other.after && (l.begun || l.restarted || l.outdated)
 }
 
-// primaries refuses servers that are older than the latest primary that was seen. An old one would
-// grant old tokens, and report locks as released that it does not know.
+// primaries refuses servers that are older than the latest primary that was seen. An old one would grant
+// old tokens, and report locks that it does not know as released.
 type primaries struct {
 	mu sync.Mutex
-	// last is the last one that the store connected to, latest the latest of all.
+	// last is the server to which the store connected last. latest is the latest of all seen.
 	last, latest primary
 }
 
@@ -59,8 +59,8 @@ func (e *oldError) Error() string {
 		"run `SELECT locksidecar.restored()` on it as the owner of the schema", e.found.server, e.found.after, seen)
 }
 
-// strangerError refuses a host of the URL that is no copy of the server before, because it has other
-// locks. A URL with a single host may lead to another system after an upgrade or a move.
+// strangerError refuses a host of the URL that is not a copy of the previous server, because it has other
+// locks. A URL with a single host may lead to another cluster after an upgrade or a move.
 type strangerError struct{ found, latest primary }
 
 func (e *strangerError) Error() string {
@@ -69,7 +69,7 @@ func (e *strangerError) Error() string {
 		e.found.host, e.found.system, e.latest.host, e.latest.system)
 }
 
-// check needs the mutex.
+// check compares a server with those seen before. The caller holds the mutex.
 func (l *primaries) check(found primary) error {
 	if found.system != l.last.system && found.host != "" && l.last.host != "" && found.host != l.last.host {
 		return &strangerError{found, l.last}
@@ -83,14 +83,14 @@ func (l *primaries) check(found primary) error {
 	return nil
 }
 
-// isOld fails if a server is older than the latest that was seen.
+// isOld returns an error if a server is older than the latest one that was seen.
 func (l *primaries) isOld(found primary) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.check(found)
 }
 
-// learn does what isOld does, and remembers the latest server.
+// learn does the same, and remembers the latest server.
 func (l *primaries) learn(found primary) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,7 +101,7 @@ func (l *primaries) learn(found primary) error {
 	return err
 }
 
-// saw does what learn does, remembers the last server, and reports whether it has changed.
+// saw does the same as learn, remembers the last server, and reports whether it has changed.
 func (l *primaries) saw(found primary) (another bool, err error) {
 	if err := l.learn(found); err != nil {
 		return false, err
@@ -113,7 +113,7 @@ func (l *primaries) saw(found primary) (another bool, err error) {
 	return another, nil
 }
 
-// recognize checks each new connection. If that fails, the next host is tried.
+// recognize checks the server of each new connection. If the check fails, pgx tries the next host.
 func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, accept func(primary) error) pgconn.ValidateConnectFunc {
 	return func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := base(ctx, conn); err != nil {
@@ -132,21 +132,21 @@ func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, acc
 				found.system, found.host = string(row[0]), hosts.of(conn.Conn().RemoteAddr())
 			}
 		}
-		// The server cannot grant: a standby, no schema, or no right to read it.
+		// The server cannot grant: it is a standby, lacks the schema, or refuses to read it.
 		if found == (primary{}) {
 			return nil
 		}
 		err = accept(found)
 		old, ok := errors.AsType[*oldError](err)
-		if ok && found.after < old.latest.after && found.mark == old.latest.mark { // else it may be another database
-			// If this fails, the next connection repeats it.
+		if ok && found.after < old.latest.after && found.mark == old.latest.mark { // otherwise it may be another database
+			// If outdate fails, the next connection repeats it.
 			_, _ = s.askRow(ctx, conn, sqlOutdate, strconv.FormatInt(found.after, 10), strconv.FormatInt(old.latest.after, 10))
 		}
 		return err
 	}
 }
 
-// primaryOf reads which primary is at the other end. It is zero for a standby.
+// primaryOf reads the identity of the server. It is zero for a standby.
 func (s *Store) primaryOf(ctx context.Context, conn *pgconn.PgConn) (found primary, err error) {
 	row, err := s.askRow(ctx, conn, sqlPrimary)
 	if err != nil || row == nil {
@@ -155,7 +155,7 @@ func (s *Store) primaryOf(ctx context.Context, conn *pgconn.PgConn) (found prima
 	is := func(column int) bool { return string(row[column]) == "t" }
 	found = primary{server: string(row[0]), mark: string(row[1]), begun: is(3), restarted: is(4), outdated: is(5)}
 	found.after, err = strconv.ParseInt(string(row[2]), 10, 64)
-	quiet, _ := strconv.ParseInt(string(row[6]), 10, 64) // null: there is none
+	quiet, _ := strconv.ParseInt(string(row[6]), 10, 64) // null: there is no quiet time
 	s.quiet.note(s.log, time.Duration(quiet)*time.Millisecond)
 	return found, err
 }
@@ -177,10 +177,10 @@ func (s *Store) askRow(ctx context.Context, conn *pgconn.PgConn, sql statement, 
 	return result.Rows[0], nil
 }
 
-// answered reports whether an error is the server's answer and the connection usable.
+// answered reports whether an error is the server's answer, which leaves the connection usable.
 func answered(err error) bool { return sqlState(err) != "" && !unknown(err) }
 
-// learn reads the server's epoch again, because a new one may have begun.
+// learn reads the server's epoch again, because another session may have begun a new one.
 func (s *Store) learn(ctx context.Context, pool *pgxpool.Pool) error {
 	conn, err := live(ctx, pool)
 	if err != nil {
@@ -207,7 +207,7 @@ func (h *hostNames) noting(lookup pgconn.LookupFunc) pgconn.LookupFunc {
 	}
 }
 
-// of returns the host and port at an address, or the path of a socket.
+// of returns the URL's host with the port of an address, or the path of a socket.
 func (h *hostNames) of(address net.Addr) string {
 	host, port, err := net.SplitHostPort(address.String())
 	if err != nil {
@@ -219,14 +219,14 @@ func (h *hostNames) of(address net.Addr) string {
 	return net.JoinHostPort(host, port)
 }
 
-// follow checks the server of each new connection, except that of a listener with its own URL.
+// follow checks the server of each new connection, except the connection of a listener with its own URL.
 func (s *Store) follow(found primary) error {
 	another, err := s.primaries.saw(found)
 	if another {
 		s.leaveOld()
 	}
-	if _, ok := errors.AsType[*strangerError](err); ok { // if another host works, nothing else reports this
-		s.sayOnce(slog.LevelError, "the hosts of the store's URL are different clusters, which know nothing of each other's locks", "error", err)
+	if _, ok := errors.AsType[*strangerError](err); ok { // if another host works, this is not reported elsewhere
+		s.sayOnce(slog.LevelError, "the hosts of the store's URL are different clusters, which do not share locks", "error", err)
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/locksidecar/locksidecar/internal/testing/logtest"
 	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
@@ -20,14 +22,15 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// pair is a primary and its standby, and a database that is on both.
+// pair is a primary and its standby, with a database that is on both.
 type pair struct {
 	old, standby *pgtest.Cluster
-	url, after   string // of the database on each
-	both         string // on whichever is the primary
+	url, after   string // the database on the primary, and on the standby
+	both         string // on the current primary
 }
 
-// newPair makes one in which the database's owner, who is no superuser, may not call some functions.
+// newPair makes a pair. The database's owner is not a superuser, and must not call the refused
+// functions.
 func newPair(t *testing.T, refused []string) *pair {
 	t.Helper()
 	p := &pair{old: pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP()), standby: pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())}
@@ -40,20 +43,20 @@ func newPair(t *testing.T, refused []string) *pair {
 	return p
 }
 
-// failOver ends the old primary and promotes its standby, which has all keys that were granted.
+// failOver stops the old primary and promotes its standby, which has all granted keys.
 func (p *pair) failOver(t *testing.T, granted string) {
 	t.Helper()
-	poll(t, "the standby has it", func() bool {
+	poll(t, "the standby to have the grant", func() bool {
 		return pgtest.Query[int64](t, p.after, "SELECT count(*) FROM locksidecar.locks WHERE key = $1", granted) == 1
 	})
 	p.old.Halt()
 	pgtest.Query[bool](t, pgtest.Admin(p.after), "SELECT pg_promote()")
 }
 
-// grants is a grant of a key, as soon as there is one, and its token.
+// grants polls until a key is granted, and returns its token.
 func grants(t *testing.T, s engine, key string, lease store.LeaseID) (token int64) {
 	t.Helper()
-	ask := askFor(key, lease) // one attempt: the answer to a grant may be lost
+	ask := askFor(key, lease) // one attempt, because an answer may be lost
 	poll(t, "a grant of "+key, func() bool {
 		answers, err := s.Acquire(t.Context(), []store.Ask{ask})
 		if err == nil {
@@ -64,9 +67,9 @@ func grants(t *testing.T, s engine, key string, lease store.LeaseID) (token int6
 	return token
 }
 
-// Trap: the old primary is there again when the new one has long granted locks. It takes
-// connections, and stands first in the URL. A sidecar that has seen the new one does not go
-// back: the old one does not know its later grants.
+// Trap: the old primary is started again after the new one has granted locks. It accepts
+// connections and is first in the URL. A sidecar that has seen the new primary does not use the old
+// one, which lacks the later grants.
 func TestAnOldPrimaryIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, source := range []string{"timeline", "server"} {
@@ -86,16 +89,17 @@ func TestAnOldPrimaryIsRefused(t *testing.T) {
 			grants(t, s, "afterwards", lease)
 			for _, key := range []string{"meanwhile", "afterwards"} {
 				if n := pgtest.Query[int64](t, p.after, "SELECT count(*) FROM locksidecar.locks WHERE key = $1", key); n != 1 {
-					t.Errorf("%q is not known to the new primary", key)
+					t.Errorf("the new primary does not have %q", key)
 				}
 			}
 		})
 	}
 }
 
-// Trap: the new primary is lost, and the old one is to serve again as it was. Its tokens are behind.
-// A sidecar that has seen the later one grants nothing there, and neither do others once it has
-// been there, though they know of no other: until an operator has said so, and without a restart.
+// Trap: the new primary is lost, and the old one shall serve again. Its tokens are behind. A
+// sidecar that has seen the new primary gets no locks there. It also marks the server for other
+// sidecars, which do not know the new one. After an operator has called restored(), locks are
+// granted again, without a restart.
 func TestFailBack(t *testing.T) {
 	t.Parallel()
 	for _, source := range []string{"timeline", "server"} {
@@ -109,14 +113,14 @@ func TestFailBack(t *testing.T) {
 			last := grants(t, s, "meanwhile", lease)
 			names = append(names, pgtest.Query[string](t, p.after, "SELECT source || ' ' || locksidecar.here(source, '') FROM locksidecar.meta"))
 			if source == "server" {
-				names = names[1:] // the old one is started again, and has another name then
+				names = names[1:] // the old primary is started again, with another name
 			}
 			p.standby.Halt()
 			if err := p.old.Again(); err != nil {
 				t.Fatal(err)
 			}
 
-			poll(t, "it says which they are, and what to do", func() bool {
+			poll(t, "the error with both names and the advice", func() bool {
 				if answers, err := s.Acquire(t.Context(), []store.Ask{askFor(uuid.NewString(), lease)}); err == nil && answers[0].Outcome == store.Granted {
 					t.Fatalf("the old primary grants %d, after %d", answers[0].Token, last)
 				}
@@ -128,13 +132,13 @@ func TestFailBack(t *testing.T) {
 				}
 				return true
 			})
-			poll(t, "the old primary knows", func() bool { return pgtest.Query[bool](t, p.url, "SELECT outdated FROM locksidecar.meta") })
+			poll(t, "the mark on the old primary", func() bool { return pgtest.Query[bool](t, p.url, "SELECT outdated FROM locksidecar.meta") })
 			fresh := backend{tb: t, url: p.url}.open(store.Identity{Namespace: "n", Instance: "fresh", Pod: "p"})
 			t.Cleanup(fresh.Stop)
 			if err := fresh.Start(t.Context(), nil); err != nil {
 				t.Fatal(err)
 			}
-			poll(t, "who knows no other is told, too", func() bool {
+			poll(t, "the error of a sidecar that does not know the later primary", func() bool {
 				return strings.Contains(fresh.Ready().Error(), "another sidecar saw a later one; if this one is meant to be the primary again, run `SELECT locksidecar.restored()`")
 			})
 
@@ -156,8 +160,8 @@ func TestFailBack(t *testing.T) {
 	}
 }
 
-// A sidecar that is at work on the old primary, and knows no other, is told there, too, and loses
-// what it had with its leases.
+// A sidecar at work on the old primary, which does not know the new one, learns of it there. It
+// loses its locks with their leases.
 func TestSidecarAtAnOldPrimaryIsStopped(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -170,7 +174,12 @@ func TestSidecarAtAnOldPrimaryIsStopped(t *testing.T) {
 	if a, err := s.Acquire(t.Context(), []store.Ask{askFor("k", s.lease)}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("granted: %+v, %v", a, err)
 	}
-	poll(t, "it says so", func() bool { why := s.Ready(); return why != nil && strings.Contains(why.Error(), "is an old primary") })
+	poll(t, "the error of Ready", func() bool { why := s.Ready(); return why != nil && strings.Contains(why.Error(), "is an old primary") })
+	// A sidecar may have read that the server is current, just before that changed.
+	_, err := s.conn.Exec(t.Context(), "SELECT locksidecar.new_epoch()")
+	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "LS004" {
+		t.Errorf("new epoch on an old primary: %v, want SQLSTATE LS004", err)
+	}
 	if is := pgtest.Query[int64](t, s.url, "SELECT began_token FROM locksidecar.meta"); is != began {
 		t.Errorf("an epoch began with %d, the last one with %d", is, began)
 	}
@@ -180,7 +189,7 @@ func TestSidecarAtAnOldPrimaryIsStopped(t *testing.T) {
 	want(t, acquire(t, s, askFor("held", openLease(t, s, time.Hour))), store.Held)
 }
 
-// A sidecar's note about a server that is not behind, or was restored meanwhile, changes nothing.
+// The mark of a sidecar has no effect on a server that is not behind, or was restored meanwhile.
 func TestOnlyAnOlderCopyIsOutdated(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -188,14 +197,14 @@ func TestOnlyAnOlderCopyIsOutdated(t *testing.T) {
 		exec(t, s.conn, "SELECT locksidecar.outdate("+args+") FROM locksidecar.meta")
 	}
 	if pgtest.Query[bool](t, s.url, "SELECT outdated FROM locksidecar.meta") {
-		t.Error("it is outdated")
+		t.Error("the server is marked as outdated")
 	}
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 }
 
-// A name leads to another database for a while, by mistake, whose epoch is later. The sidecar that
-// was there refuses the right one, for tokens would go back; the others go on there.
-func TestAnUnrelatedDatabaseOutdatesNone(t *testing.T) {
+// A name leads to another database by mistake, whose epoch is later. A sidecar that was there
+// refuses the right database, because tokens would decrease. The other sidecars still use it.
+func TestUnrelatedDatabaseMarksNoOthers(t *testing.T) {
 	t.Parallel()
 	right, wrong := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP(), pgroles.Template()), pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP(), pgroles.Template())
 	url, elsewhere := right.NewDatabase(t), wrong.NewDatabase(t)
@@ -207,27 +216,27 @@ func TestAnUnrelatedDatabaseOutdatesNone(t *testing.T) {
 	s := startStore(t, proxy.URL(), restorer)
 	proxy.Lead(t, url)
 	pgtest.Terminate(t, pgtest.Admin(elsewhere), "%locksidecar%")
-	poll(t, "it is refused", func() bool {
+	poll(t, "the refusal", func() bool {
 		_, _ = s.Get(t.Context(), []string{"k"})
 		why := s.Ready()
 		return why != nil && strings.Contains(why.Error(), "is an old primary")
 	})
 	if pgtest.Query[bool](t, url, "SELECT outdated FROM locksidecar.meta") {
-		t.Error("it keeps others from the right database")
+		t.Error("the sidecar keeps others from the right database")
 	}
 	other := startStore(t, url, store.Identity{Namespace: "n", Instance: "other", Pod: "p"})
 	want(t, acquire(t, other, askFor("k", openLease(t, other, time.Hour))), store.Granted)
 }
 
-// The hosts of a URL are not copies of one server, by mistake. Nothing is granted on the
-// second one when the first is away, nor is a schema made there; it is said which they are.
+// The hosts of a URL are different servers by mistake. If the first is down, locks are not granted
+// on the second, and no schema is created there. The log names both.
 func TestHostsOfDifferentClusters(t *testing.T) {
 	t.Parallel()
 	one, other := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP()), pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())
 	url := one.NewDatabase(t)
 	name := configOf(t, url).Database
 	exec(t, connect(t, other.URL("postgres")), "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
-	// Each is what the URL calls it, whatever its address is.
+	// The log names each host as in the URL.
 	named := func(c *pgtest.Cluster) string { return strings.Replace(c.HostAndPort(), "127.0.0.1", "localhost", 1) }
 	text := &logtest.Log{}
 	s, err := postgres.New(postgres.Config{
@@ -248,7 +257,7 @@ func TestHostsOfDifferentClusters(t *testing.T) {
 	says := []string{named(one), named(other), pgtest.Query[string](t, url, system), pgtest.Query[string](t, other.URL(name), system)}
 
 	one.Halt()
-	poll(t, "it says which they are", func() bool {
+	poll(t, "the error with both names", func() bool {
 		if answers, err := s.Acquire(t.Context(), []store.Ask{askFor("k", lease)}); err == nil && answers[0].Outcome == store.Granted {
 			t.Fatal("the other cluster grants")
 		}
@@ -273,7 +282,7 @@ func TestHostsOfDifferentClusters(t *testing.T) {
 	want(t, acquire(t, s, askFor("held", lease)), store.Held)
 }
 
-// A host of the URL is still the same when its address is another.
+// A host of the URL stays the same host when its address changes.
 func TestAHostMayMove(t *testing.T) {
 	t.Parallel()
 	found := "10.0.0.1"
@@ -286,7 +295,7 @@ func TestAHostMayMove(t *testing.T) {
 	if after := at("pg-0"); after != before || before != "pg-0:5432" {
 		t.Errorf("it was %s, and is %s", before, after)
 	}
-	if other := at("pg-1"); other != "pg-1:5432" { // it has got the address
+	if other := at("pg-1"); other != "pg-1:5432" { // pg-1 now has this address
 		t.Errorf("pg-1 is %s", other)
 	}
 	if socket := of(t.Context(), "pg-0", &net.UnixAddr{Net: "unix", Name: "/run/.s.PGSQL.5432"}); socket != "/run/.s.PGSQL.5432" {
@@ -294,7 +303,7 @@ func TestAHostMayMove(t *testing.T) {
 	}
 }
 
-// Of several hosts one takes connections and never answers, as a machine does that hangs.
+// One of several hosts accepts connections but does not answer, like a machine that hangs.
 func TestAHostThatHangsIsPassedOver(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())
@@ -309,8 +318,8 @@ func TestAHostThatHangsIsPassedOver(t *testing.T) {
 		url   string
 		works bool
 	}{
-		"each host has a second":     {both, true},
-		"if the URL does not say so": {both + "&connect_timeout=4", false},
+		"a second for each host": {both, true},
+		"the limit of the URL":   {both + "&connect_timeout=4", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := postgres.New(postgres.Config{
@@ -325,9 +334,9 @@ func TestAHostThatHangsIsPassedOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !c.works {
-				<-time.After(3 * time.Second) // less than what it says
+				<-time.After(3 * time.Second) // less than the limit in the URL
 				if s.Ready() == nil {
-					t.Error("the URL's limit is not kept")
+					t.Error("the limit of the URL was not used")
 				}
 				return
 			}
@@ -336,8 +345,8 @@ func TestAHostThatHangsIsPassedOver(t *testing.T) {
 	}
 }
 
-// Trap: the old primary lives on, with connections that were made before: who listens there
-// hears nothing.
+// Trap: the old primary is still alive, with connections from before. A listener there gets no
+// news.
 func TestListenerFollowsTheStore(t *testing.T) {
 	t.Parallel()
 	old, standby := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP()), pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())
@@ -353,18 +362,17 @@ func TestListenerFollowsTheStore(t *testing.T) {
 		store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	s.Listen(true)
 	poll(t, "it hears", func() bool { return !s.Traits().Polls })
-	proxy.Refuse(true) // what is open stays
+	proxy.Refuse(true) // open connections stay
 	standby.Lead(t)
 	pgtest.Query[int64](t, url, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 		WHERE application_name = 'locksidecar' AND query NOT LIKE '%LISTEN%' AND datname = $1`, name)
-	poll(t, "the store follows", func() bool { _, err := s.Get(t.Context(), []string{"k"}); return err == nil })
-	poll(t, "and so does who listens", func() bool { return listeners(t, after) == 1 && !s.Traits().Polls })
-	// The server ends a session when it gets to it.
-	poll(t, "nobody listens to the old one", func() bool { return listeners(t, url) == 0 })
+	poll(t, "the store to use the new primary", func() bool { _, err := s.Get(t.Context(), []string{"k"}); return err == nil })
+	poll(t, "the listener to use the new primary", func() bool { return listeners(t, after) == 1 && !s.Traits().Polls })
+	// The server notices the end of a session after a while.
+	poll(t, "the end of the listener at the old primary", func() bool { return listeners(t, url) == 0 })
 }
 
-// The log says what is wrong with a server after an outage, though there was no connection before,
-// either.
+// After an outage without connections, the log still reports what is wrong with the server.
 func TestOldPrimaryAfterAnOutageIsLogged(t *testing.T) {
 	t.Parallel()
 	old, standby := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP(), pgroles.Template()), pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())
@@ -381,13 +389,13 @@ func TestOldPrimaryAfterAnOutageIsLogged(t *testing.T) {
 	})
 	proxy.Refuse(true)
 	proxy.Lead(t, url)
-	poll(t, "there is no connection", func() bool {
+	poll(t, "the end of all connections", func() bool {
 		_, _ = s.Get(t.Context(), []string{"k"})
 		return strings.Contains(text.String(), "connection refused")
 	})
 	proxy.Refuse(false)
-	poll(t, "it is refused", func() bool { return strings.Contains(s.Ready().Error(), "old primary") })
-	poll(t, "the log says it, and what to do", func() bool {
+	poll(t, "the refusal", func() bool { return strings.Contains(s.Ready().Error(), "old primary") })
+	poll(t, "the log with cause and advice", func() bool {
 		return strings.Contains(text.String(), "is an old primary") && strings.Contains(text.String(), "locksidecar.restored()")
 	})
 }

@@ -10,20 +10,20 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// shiftClock makes tokens be given by a clock that is so much ahead, or behind if it is negative.
+// shiftClock moves the clock for tokens ahead, or behind if by is negative.
 func shiftClock(t *testing.T, url string, by time.Duration) {
 	t.Helper()
 	exec(t, connect(t, url), fmt.Sprintf(`CREATE OR REPLACE FUNCTION locksidecar.token_at(at timestamptz) RETURNS bigint
 		LANGUAGE sql STABLE AS 'SELECT floor((date_part(''epoch'', at) - 1577836800 + %f) * 1048576)::bigint'`, by.Seconds()))
 }
 
-// tokenNow is the token of the clock.
+// tokenNow returns the token of the current time.
 func tokenNow(t *testing.T, url string) int64 {
 	t.Helper()
 	return pgtest.Query[int64](t, pgtest.Admin(url), "SELECT locksidecar.token_at(clock_timestamp())")
 }
 
-// waysToTake are the ways to be granted a key that is free.
+// waysToTake are the ways to get a free key.
 var waysToTake = map[string]func(*scene, store.Ask) ([]store.Answer, error){
 	"one": func(s *scene, ask store.Ask) ([]store.Answer, error) { return s.Acquire(s.Context(), alone(ask)) },
 	"session": func(s *scene, ask store.Ask) ([]store.Answer, error) {
@@ -33,7 +33,7 @@ var waysToTake = map[string]func(*scene, store.Ask) ([]store.Answer, error){
 	"ask":  func(s *scene, ask store.Ask) ([]store.Answer, error) { return s.Enqueue(s.Context(), alone(ask)) },
 }
 
-// inBackground takes a key, and sends the answer.
+// inBackground takes a key in the background, and sends the answer.
 func (s *scene) inBackground(take func(*scene, store.Ask) ([]store.Answer, error), ask store.Ask) <-chan store.Answer {
 	answers := make(chan store.Answer, 1)
 	go func() {
@@ -55,8 +55,8 @@ func (s *scene) takeAndFree(key string) (token int64) {
 	return token
 }
 
-// Trap: the clock of an INSERT is read before it waits for a conflicting row, whose token can be
-// greater when the wait is over.
+// Trap: an INSERT reads the clock before it waits for a conflicting row. The row's token may be
+// greater after the wait.
 func TestTokenIsGreaterThanThatOfTheLockedRow(t *testing.T) {
 	t.Parallel()
 	for name, take := range waysToTake {
@@ -73,7 +73,7 @@ func TestTokenIsGreaterThanThatOfTheLockedRow(t *testing.T) {
 				exec(t, s.other, "BEGIN")
 				exec(t, s.other, made)
 				answers := s.inBackground(take, askFor("k", s.lease))
-				awaitBlocked(t, s.url) // it has read the clock
+				awaitBlocked(t, s.url) // the statement has read the clock
 				earlier := tokenNow(t, s.url) + 1<<20
 				exec(t, s.other, "UPDATE locksidecar.locks SET token = $1, freed_at = clock_timestamp()", earlier)
 				exec(t, s.other, "COMMIT")
@@ -85,7 +85,8 @@ func TestTokenIsGreaterThanThatOfTheLockedRow(t *testing.T) {
 	}
 }
 
-// Two want a key that has no row. The first one's transaction fails: the second inserts the row.
+// Two sessions insert the row of one key. The first transaction fails, and the second inserts the
+// row.
 func TestTheSecondInsertionGrants(t *testing.T) {
 	t.Parallel()
 	for name, take := range waysToTake {
@@ -105,8 +106,8 @@ func TestTheSecondInsertionGrants(t *testing.T) {
 	}
 }
 
-// Tokens grow with the row: when the clock is set back by minutes, and when locks are handed on
-// faster than it goes.
+// A key's tokens grow even if the clock is set back by minutes, and if hand-offs are faster than
+// the clock.
 func TestTokensGrowWhenTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	for name, take := range waysToTake {
@@ -143,8 +144,8 @@ func TestTokensGrowWhenTheClockIsSetBack(t *testing.T) {
 	})
 }
 
-// The clock is set back by far more than the hour for which the row of a free key stays, after it
-// was swept.
+// A key's row was swept. Then the clock is set back by much more than the hour for which such rows
+// stay.
 func TestTokensOfSweptKeysAreNotGivenAgain(t *testing.T) {
 	t.Parallel()
 	for name, take := range waysToTake {
@@ -171,8 +172,8 @@ func TestTokensOfSweptKeysAreNotGivenAgain(t *testing.T) {
 	}
 }
 
-// A row whose token is ahead of the clock is not swept, however long its key has been free: the
-// next row of the key would begin with the clock.
+// A row whose token is ahead of the clock is not swept, however long its key has been free, because
+// the key's next row would take its token from the clock.
 func TestARowAheadOfTheClockIsNotSwept(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -187,8 +188,8 @@ func TestARowAheadOfTheClockIsNotSwept(t *testing.T) {
 	}
 }
 
-// If somebody has locked the row of meta, the sweep does not wait for it, and deletes no row that it
-// must not: it cannot note how great the tokens were.
+// If the row of meta is locked, the sweep does not wait for it. The sweep keeps rows with the
+// greatest tokens, because it cannot store these tokens in meta.
 func TestASweepDoesNotWaitForMeta(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -212,8 +213,8 @@ func TestASweepDoesNotWaitForMeta(t *testing.T) {
 	}
 }
 
-// A grant that began before an epoch does, or while it begins, has none of its tokens or all of
-// them: the epoch and first_token are read from one row.
+// A grant that meets the start of an epoch has a token from before, or from the new epoch, because
+// the epoch and first_token are read from one row.
 func TestAGrantDuringANewEpoch(t *testing.T) {
 	t.Parallel()
 	for name, take := range waysToTake {
@@ -252,7 +253,7 @@ func TestAGrantDuringANewEpoch(t *testing.T) {
 	}
 }
 
-// A hand-off after a promotion gives a token of the new epoch, too.
+// A hand-off after a promotion has a token of the new epoch.
 func TestAHandOffInANewEpoch(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -267,14 +268,14 @@ func TestAHandOffInANewEpoch(t *testing.T) {
 	}
 }
 
-// Trap: operators fail over, and later back to the old primary, where nothing begins a new epoch.
-// The sidecars there are new, so none of them has seen the other server.
+// Trap: operators fail over, and later back to the old primary, which does not begin a new epoch.
+// Its sidecars are new, so they have not seen the other server.
 func TestTokensGrowWhenTheOldPrimaryServesAgain(t *testing.T) {
 	t.Parallel()
 	for _, source := range []string{"timeline", "server"} {
 		t.Run(source, func(t *testing.T) {
 			p := newPair(t, refused[source])
-			// grant grants and releases keys, as a sidecar that has seen no other server.
+			// grant acquires and releases keys as a sidecar that has seen only this server.
 			grant := func(instance, url string, keys ...string) (tokens []int64) {
 				s := startStore(t, url, store.Identity{Namespace: "n", Instance: instance, Pod: "p"})
 				defer s.Stop()
@@ -297,7 +298,7 @@ func TestTokensGrowWhenTheOldPrimaryServesAgain(t *testing.T) {
 			if err := p.old.Again(); err != nil {
 				t.Fatal(err)
 			}
-			shiftClock(t, p.url, 2*time.Minute) // the time that has passed since
+			shiftClock(t, p.url, 2*time.Minute) // the time since the failover
 			for i, token := range grant("third", p.url, keys...) {
 				if token <= last[i] {
 					t.Errorf("%s: token %d after %d", keys[i], token, last[i])
@@ -307,8 +308,8 @@ func TestTokensGrowWhenTheOldPrimaryServesAgain(t *testing.T) {
 	}
 }
 
-// The row of a key that was held for long stays when it is released, for a statement can have read
-// the clock before that grant.
+// A row is not swept soon after a release, even if the key was held for long, because a statement
+// may have read the clock before that grant.
 func TestARowIsNotSweptSoon(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

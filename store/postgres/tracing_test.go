@@ -18,7 +18,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// traced is a store whose statements make spans.
+// traced is a store whose statements have spans.
 type traced struct {
 	*postgres.Store
 	spans    *tracetest.InMemoryExporter
@@ -36,11 +36,11 @@ func newTraced(t *testing.T, config postgres.Config, options ...sdktrace.TracerP
 	return traced{s, spans, provider}
 }
 
-// trial is the span of a connection that is tried before it is used, because it has rested
-// for a second: on a busy machine any may have.
+// trial is the span of the check of a connection that was idle for a second. On a busy machine, any
+// connection may have been idle.
 const trial = "--"
 
-// call runs something in a span of its own and returns the spans below it.
+// call runs a function in a span of its own and returns the spans below.
 func (s traced) call(t *testing.T, do func(context.Context)) []tracetest.SpanStub {
 	t.Helper()
 	s.spans.Reset()
@@ -86,7 +86,7 @@ func TestStatementsAreSpansOfTheirCalls(t *testing.T) {
 					_, err := s.Enqueue(ctx, []store.Ask{wait})
 					return err
 				}},
-				{[]string{"acquire_one", "read"}, 1, func(ctx context.Context) error { // a refusal
+				{[]string{"acquire_one", "read"}, 1, func(ctx context.Context) error { // a refused acquire
 					_, err := s.Acquire(ctx, []store.Ask{askFor("k", lease)})
 					return err
 				}},
@@ -126,7 +126,8 @@ func attributeOf(span tracetest.SpanStub, key attribute.Key) attribute.Value {
 	return attribute.Value{}
 }
 
-// tellsNoArguments: what a span tells of a statement is its text, with $1 and so on.
+// tellsNoArguments checks that spans contain the text of a statement, with $1 and so on, but no
+// values.
 func tellsNoArguments(t *testing.T, spans []tracetest.SpanStub) {
 	t.Helper()
 	for _, span := range spans {
@@ -135,12 +136,12 @@ func tellsNoArguments(t *testing.T, spans []tracetest.SpanStub) {
 			t.Errorf("the text of %q is %q", span.Name, text)
 		}
 		if all := fmt.Sprintf("%+v", span); strings.Contains(all, "7f3a91") {
-			t.Errorf("an argument stands in a span: %s", all)
+			t.Errorf("a span contains an argument: %s", all)
 		}
 	}
 }
 
-// The span of a failure says why, but shows no values.
+// The span of a failure has the reason, but no values.
 func TestAFailedStatementIsAFailedSpan(t *testing.T) {
 	t.Parallel()
 	for name, listen := range map[string]postgres.Listen{"own sessions": postgres.ListenAuto, "shared sessions": postgres.ListenNever} {
@@ -163,16 +164,16 @@ func TestAFailedStatementIsAFailedSpan(t *testing.T) {
 			exec(t, conn, "ROLLBACK")
 			if len(found) != 1 || found[0].Name != "amend" || found[0].Status.Code != codes.Error ||
 				attributeOf(found[0], "pgx.sql_state").AsString() != "55P03" {
-				t.Fatalf("%+v", found)
+				t.Fatalf("got %+v", found)
 			}
 			tellsNoArguments(t, found)
 		})
 	}
 }
 
-// Statements for no recorded call make no spans: no roots, and nothing below calls that are
-// not sampled.
-func TestWhatNobodyRecordsMakesNoSpans(t *testing.T) {
+// Statements have no spans if the call is not recorded: neither root spans, nor spans below calls
+// that are not sampled.
+func TestUnrecordedCallsHaveNoSpans(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	s := newTraced(t, postgres.Config{URL: url})
@@ -193,7 +194,7 @@ func TestWhatNobodyRecordsMakesNoSpans(t *testing.T) {
 	}
 }
 
-// Where tracing is off, a recorded span of the caller's has nothing below it.
+// Without tracing, a recorded span of the caller has no spans below it.
 func TestWithoutTracersThereAreNoSpans(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewInMemoryExporter()
@@ -206,16 +207,16 @@ func TestWithoutTracersThereAreNoSpans(t *testing.T) {
 	}
 	call.End()
 	if found := spans.GetSpans(); len(found) != 1 {
-		t.Errorf("%d spans, want the call's only", len(found))
+		t.Errorf("%d spans, want only the call's", len(found))
 	}
 }
 
-// A call that needs a new connection shows what that takes.
+// A call that needs a new connection has spans for making it.
 func TestConnectingIsASpan(t *testing.T) {
 	t.Parallel()
 	s := newTraced(t, postgres.Config{URL: cluster.NewDatabase(t)})
 	lease := openLease(t, s, time.Hour)
-	found := s.call(t, func(ctx context.Context) { // the connection of renewals is made now
+	found := s.call(t, func(ctx context.Context) { // this makes the connection of renewals
 		if _, err := s.Renew(ctx, []store.LeaseID{lease}); err != nil {
 			t.Error(err)
 		}

@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// maxUnflushed limits the releases that a crash of the server could forget: the next one is flushed.
+	// maxUnflushed limits the releases that a crash of the server could forget. Above it, releases are flushed.
 	maxUnflushed = 4096
-	// resendMax is how many releases are sent again at a time.
+	// resendMax limits the releases that one call repeats.
 	resendMax = 500
 )
 
-// unflushed has the releases that were confirmed and perhaps not flushed: see Releases in doc.go. A later
-// commit that was flushed shows that they are durable. Only a crash of the server or a failover can
-// forget them. Both break all connections, so what is here when a connection is made is released again.
-// If nothing was forgotten, the repeat changes nothing.
+// unflushed contains the releases that were confirmed and perhaps not flushed: see Releases in doc.go. A
+// later flushed commit shows that they are durable. Only a crash of the server or a failover can forget
+// them. Both break all connections. So when a connection is made, the remaining releases are repeated. If
+// none was forgotten, the repeats change nothing.
 type unflushed struct {
 	mu sync.Mutex
 	// connected is when the last connection was made.
 	connected time.Time
-	// since were sent after that. They are in the order of their confirmations.
+	// since were sent after that, in the order of their confirmations.
 	since []confirmed
-	// doubtful were sent before, by their keys: to be released again.
+	// doubtful were sent before that and must be repeated, by key.
 	doubtful map[string]store.Claim
 	wake     chan struct{} // has an element if there may be doubtful ones
 }
@@ -41,15 +41,15 @@ func newUnflushed() *unflushed {
 	return &unflushed{doubtful: make(map[string]store.Claim), wake: make(chan struct{}, 1)}
 }
 
-// hasRoom reports whether so many more releases may stay unflushed.
+// hasRoom reports whether more releases may stay unflushed.
 func (u *unflushed) hasRoom(more int) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return len(u.since)+len(u.doubtful)+more <= maxUnflushed
 }
 
-// add notes releases of one statement that are confirmed now. The server may have crashed since the
-// statement was sent, if a connection was made meanwhile.
+// add records releases of one statement that are confirmed now. If a connection was made since the
+// statement was sent, the server may have crashed meanwhile.
 func (u *unflushed) add(claims []store.Claim, sent time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -62,8 +62,8 @@ func (u *unflushed) add(claims []store.Claim, sent time.Time) {
 	}
 }
 
-// flushed drops the releases that were confirmed before a statement was sent whose commit was flushed.
-// The server did not crash in between: the statement's connection was made before these releases were sent.
+// flushed drops the releases that were confirmed before a flushed statement was sent. The server did not
+// crash in between, because the statement's connection was made before these releases were sent.
 func (u *unflushed) flushed(sent time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -74,7 +74,7 @@ func (u *unflushed) flushed(sent time.Time) {
 	u.since = slices.Delete(u.since, 0, n)
 }
 
-// madeConnection makes all releases doubtful: the server may have crashed.
+// madeConnection makes all releases doubtful, because the server may have crashed.
 func (u *unflushed) madeConnection() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -96,7 +96,7 @@ func (u *unflushed) doubtLocked() {
 	}
 }
 
-// someDoubtful returns releases to be sent again.
+// someDoubtful returns releases that must be repeated.
 func (u *unflushed) someDoubtful() []store.Claim {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -104,7 +104,7 @@ func (u *unflushed) someDoubtful() []store.Claim {
 	return claims[:min(len(claims), resendMax)]
 }
 
-// resent drops a release that was flushed when it was sent again.
+// resent drops a release that was repeated with a flush.
 func (u *unflushed) resent(c store.Claim) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -113,7 +113,7 @@ func (u *unflushed) resent(c store.Claim) {
 	}
 }
 
-// resend releases again what is doubtful, until ctx ends.
+// resend repeats doubtful releases until ctx ends.
 func (s *Store) resend(ctx context.Context) {
 	pause := firstPause
 	for {
@@ -137,12 +137,12 @@ func (s *Store) resend(ctx context.Context) {
 	}
 }
 
-// releaseAgain reports whether any of these releases is now known to be durable. The claims say that
-// somebody waits, so the function release judges them, and its commit is flushed.
+// releaseAgain reports whether any of these releases is now known to be durable. The claims have Awaited
+// set, so the function release handles them, and its commit is flushed.
 func (s *Store) releaseAgain(ctx context.Context, claims []store.Claim) (some bool) {
 	verdicts, err := s.Release(ctx, claims)
 	if err != nil {
-		s.log.Debug("releases that a crash of the server may have forgotten are not repeated, trying again", "releases", len(claims), "error", err)
+		s.log.Debug("releases that a crash of the server may have forgotten could not be repeated, trying again", "releases", len(claims), "error", err)
 		return false
 	}
 	forgotten := 0
@@ -157,7 +157,7 @@ func (s *Store) releaseAgain(ctx context.Context, claims []store.Claim) (some bo
 		}
 	}
 	if forgotten > 0 {
-		s.log.Warn("releases were repeated that the database server had forgotten, by a crash or a failover", "releases", forgotten)
+		s.log.Warn("the database server had forgotten releases, by a crash or a failover; the sidecar has repeated them", "releases", forgotten)
 	}
 	return some
 }

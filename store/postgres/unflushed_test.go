@@ -15,8 +15,8 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// A release that hands nothing over is answered before its flush, which would have no end if the standby
-// is away. A release that tells an outcome waits, and so does a hand-off.
+// A plain release is answered before its flush, which has no time limit if the standby is away. A
+// release with an outcome and a hand-off wait for the flush.
 func TestOnlyPlainReleasesSkipTheFlush(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
@@ -57,7 +57,7 @@ func TestOnlyPlainReleasesSkipTheFlush(t *testing.T) {
 			}
 		}
 	}
-	// Of the session that said so, nothing is left that later statements would see.
+	// The session has no setting left that would affect later statements.
 	if commit := postgres.Setting(t.Context(), t, s, "synchronous_commit"); commit != "on" {
 		t.Errorf("synchronous_commit is %s in a session after a release", commit)
 	}
@@ -72,27 +72,28 @@ func TestOnlyPlainReleasesSkipTheFlush(t *testing.T) {
 				verdicts, _ := from.Release(t.Context(), claims)
 				answered <- verdicts
 			}()
-			poll(t, "it waits for the standby", func() bool {
+			poll(t, "a wait for the standby", func() bool {
 				if len(answered) > 0 {
-					t.Fatalf("told before the standby has it: %+v", <-answered)
+					t.Fatalf("answered before the standby has it: %+v", <-answered)
 				}
 				return pgtest.Query[int64](t, url, "SELECT count(*) FROM pg_stat_activity WHERE "+inSyncRep) > 0
 			})
 			l.cancel()
 			if verdicts := <-answered; verdicts != nil {
-				t.Errorf("told without the standby: %+v", verdicts)
+				t.Errorf("answered without the standby: %+v", verdicts)
 			}
 		})
 	}
 }
 
-// A release is remembered until a later commit was flushed, and there are never too many.
+// A release is remembered until a later commit is flushed. The number of remembered releases is
+// bounded.
 func TestUnflushedReleasesAreFew(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Hour)
-	if _, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil { // connects
+	if _, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil { // makes the connection
 		t.Fatal(err)
 	}
 	releaseAll := func(keys ...string) {
@@ -143,8 +144,8 @@ func TestUnflushedReleasesAreFew(t *testing.T) {
 	releaseAll(many...)
 }
 
-// Only a commit of a later statement shows that a release is durable, and only if no connection was made
-// since the release was sent: the server may have crashed in between.
+// A release is proved durable only by the commit of a later statement, without a new connection
+// since the release was sent. The server may have crashed before a new connection.
 func TestAProofThatAReleaseIsDurable(t *testing.T) {
 	t.Parallel()
 	const since, doubtful = 1, 2
@@ -186,7 +187,7 @@ func TestAProofThatAReleaseIsDurable(t *testing.T) {
 	}
 }
 
-// after is later than all that was before, whatever the clock's steps are.
+// after returns a time later than all before, even if the clock is coarse.
 func after() time.Time {
 	for began := time.Now(); ; {
 		if now := time.Now(); now.After(began) {
@@ -195,8 +196,8 @@ func after() time.Time {
 	}
 }
 
-// stopWriter stops the process that writes what is not flushed. crash ends the server with all that it
-// has not flushed, and returns when it has recovered.
+// stopWriter stops the process that flushes in the background. crash kills the server with its
+// unflushed data, and returns when the server has recovered.
 func stopWriter(t *testing.T, url string) (crash func()) {
 	t.Helper()
 	writer := pgtest.Query[int](t, url, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
@@ -205,15 +206,15 @@ func stopWriter(t *testing.T, url string) (crash func()) {
 	}
 	return func() {
 		t.Helper()
-		_ = syscall.Kill(writer, syscall.SIGKILL) // the server ends all other processes, and recovers
-		poll(t, "the server has recovered", func() bool {
+		_ = syscall.Kill(writer, syscall.SIGKILL) // ends all processes of the server, which then recovers
+		poll(t, "the server to recover", func() bool {
 			back, _ := ask[bool](t, url, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'walwriter' AND pid <> $1)", writer)
 			return back
 		})
 	}
 }
 
-// ask is a query of a server that may be away.
+// ask is a query to a server that may be down.
 func ask[T any](t *testing.T, url, sql string, args ...any) (value T, err error) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), pgtest.Admin(url))
@@ -225,15 +226,16 @@ func ask[T any](t *testing.T, url, sql string, args ...any) (value T, err error)
 	return value, err
 }
 
-// serverThatForgets is a server on which nothing but statements flushes.
+// serverThatForgets starts a server on which only statements flush.
 func serverThatForgets(t *testing.T) (url string) {
 	t.Helper()
 	return pgtest.Start(t, pgtest.InMemory(), pgroles.Template(), pgtest.WithSetting("wal_writer_delay", "10s"),
 		pgtest.WithSetting("autovacuum", "off"), pgtest.WithSetting("bgwriter_lru_maxpages", "0")).NewDatabase(t)
 }
 
-// A crash of the server forgets releases. The sidecar repeats them when it has a connection again, so no key
-// stays held for nobody, and a grant that came first is not touched. An outcome that was told stays.
+// A crash of the server loses releases. The sidecar repeats them after it reconnects, so their keys
+// do not stay held without a holder. A grant that came first stays, and so does a delivered
+// outcome.
 func TestACrashForgetsReleases(t *testing.T) {
 	t.Parallel()
 	url := serverThatForgets(t)
@@ -273,9 +275,9 @@ func TestACrashForgetsReleases(t *testing.T) {
 		before := time.Now()
 		crash()
 		if ended, err := ask[bool](t, url, "SELECT freed_at <= $1 FROM locksidecar.locks WHERE key = 'told'", before); err != nil || !ended {
-			t.Fatalf("a release that told an outcome was forgotten (%v)", err)
+			t.Fatalf("a release with an outcome was lost (%v)", err)
 		}
-		back := time.Now() // nobody connects before
+		back := time.Now() // no connection is made before
 		next := askFor("a", other)
 		var a store.Answer
 		poll(t, "the next holder", func() bool {
@@ -283,7 +285,7 @@ func TestACrashForgetsReleases(t *testing.T) {
 			if err == nil {
 				a = answers[0]
 			}
-			// The first renewal after the crash connects, unless something else did.
+			// The first renewal after the crash connects, unless another statement did.
 			_, _ = one.Renew(t.Context(), []store.LeaseID{lease})
 			return a.Outcome == store.Granted
 		})
@@ -293,22 +295,22 @@ func TestACrashForgetsReleases(t *testing.T) {
 		})
 		longest = max(longest, time.Since(back))
 		if n, err := ask[int](t, url, "SELECT count(*) FROM locksidecar.locks WHERE lease_id IS NOT NULL AND key IN ('b', 'c')"); err != nil || n > 0 {
-			t.Fatalf("%d keys are held for nobody (%v)", n, err)
+			t.Fatalf("%d keys are held without a holder (%v)", n, err)
 		}
 		if n, err := ask[int](t, url, "SELECT count(*) FROM locksidecar.locks WHERE "+forgotten, before); err != nil || n != 2 {
-			t.Fatalf("%d releases were forgotten and repeated, want 2 beside that of the key that was taken again (%v)", n, err)
+			t.Fatalf("%d releases were lost and repeated, want 2 besides that of the key that was taken again (%v)", n, err)
 		}
 		if v := release(t, two, store.Claim{Key: "a", Token: token, Lease: other}); v.Status != store.Holds {
 			t.Fatalf("the next holder has lost its lock: status %d", v.Status)
 		}
 	}
-	t.Logf("all free at most %s after the server was back", longest)
+	t.Logf("all free at most %s after the server's recovery", longest)
 	if longest > 2*time.Second {
-		t.Errorf("a key was held for nobody until %s after the server was back", longest)
+		t.Errorf("a key was held without a holder until %s after the server's recovery", longest)
 	}
 }
 
-// If the sidecar has died, too, nobody repeats the release: the lock ends with its lease.
+// If the sidecar died too, the release is not repeated. The lock ends with its lease.
 func TestAForgottenReleaseEndsWithItsLease(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
@@ -325,7 +327,7 @@ func TestAForgottenReleaseEndsWithItsLease(t *testing.T) {
 	one.Stop()
 	crash()
 	if held, err := ask[bool](t, url, "SELECT lease_id IS NOT NULL FROM locksidecar.locks WHERE key = 'k'"); err != nil || !held {
-		t.Fatalf("the crash has not forgotten the release (%v)", err)
+		t.Fatalf("the crash has not lost the release (%v)", err)
 	}
 	next := askFor("k", other)
 	poll(t, "the next holder", func() bool {

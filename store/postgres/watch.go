@@ -12,14 +12,14 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// watchMax is how many keys one statement watches: see handOffMax.
+// watchMax limits the keys of one statement that watches: see handOffMax.
 const watchMax = 500
 
-// errWatch: a watch that would hear nothing.
+// errWatch: under a dead lease, no events would arrive.
 var errWatch = errors.New("the lease under which keys are to be watched is dead")
 
-// watches are the keys that this instance watches, with their leases. They decide which events it
-// takes. The table watchers decides what others send.
+// watches are the keys that this instance watches, with their leases. They decide which events it accepts.
+// The table watchers decides which events others send.
 type watches struct {
 	mu   sync.Mutex
 	keys map[string]store.LeaseID
@@ -45,7 +45,7 @@ func (w *watches) add(keys []string, lease store.LeaseID) (revert func()) {
 		for _, key := range keys {
 			was, ok := before[key]
 			switch {
-			case w.keys[key] != lease: // somebody came after
+			case w.keys[key] != lease: // a later call has changed it
 			case ok:
 				w.keys[key] = was
 			default:
@@ -87,8 +87,8 @@ func (w *watches) has(key string) bool {
 	return ok
 }
 
-// Watch makes this instance receive events of keys. It waits for the listener first, but this
-// instance's own events count at once.
+// Watch sends events of keys to this instance. It waits for the listener first. Events that this instance
+// causes are reported at once.
 func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) error {
 	if len(keys) == 0 {
 		return nil
@@ -135,7 +135,7 @@ func (s *Store) Unwatch(ctx context.Context, keys []string) error {
 	})
 }
 
-// eachKey runs a statement for keys of this namespace. If rows are locked it fails, so that the
+// eachKey runs a statement for keys of this namespace. If rows are locked, it returns an error, so that the
 // caller tries again.
 func (o *operation) eachKey(ctx context.Context, keys []string, do func(context.Context, []string) error) error {
 	var left int
@@ -159,8 +159,8 @@ func (o *operation) eachKey(ctx context.Context, keys []string, do func(context.
 	return nil
 }
 
-// event sends what happened to a watched key of any namespace, because reaps and sweeps work in all.
-// It is called after the commit, in order, and does not block.
+// event sends an event of a watched key of any namespace, because reaps and sweeps work in all. It is
+// called after the commit, in order, and does not block.
 func (o *operation) event(namespace string, e store.Event) {
 	if namespace == o.config.Identity.Namespace && o.watches.has(e.Key) {
 		o.news(store.News{Event: &e})
@@ -185,7 +185,7 @@ func (o *operation) acquired(k keyName, token zeronull.Int8) {
 	o.event(k.namespace, store.Event{Kind: store.EventAcquired, Key: k.key, Token: int64(token)})
 }
 
-// ended sends that a grant ended. how nil: its lease was reaped. Token zero: nothing ended.
+// ended sends the end of a grant. If how is nil, its lease was reaped. A zero token means that no grant ended.
 func (o *operation) ended(k keyName, token zeronull.Int8, how *store.Event) {
 	if token == 0 {
 		return

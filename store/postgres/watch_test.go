@@ -42,8 +42,8 @@ func (l *listener) hears(t *testing.T, key string, kind store.EventKind, token i
 	return found
 }
 
-// stop asks the holder of a key to stop, for a reason that was not given before: the
-// shortest way to an event.
+// stop asks the holder of a key to stop with a new reason. This is the simplest way to cause an
+// event.
 func (l *listener) stop(t *testing.T, key string) (reason string) {
 	t.Helper()
 	reason = uuid.NewString()
@@ -54,18 +54,18 @@ func (l *listener) stop(t *testing.T, key string) (reason string) {
 	return reason
 }
 
-// quiet waits until everything was told that there was to tell.
+// quiet waits until all news is sent.
 func quiet(t *testing.T, s *postgres.Store) {
 	t.Helper()
-	poll(t, "nothing is left to be told", func() bool { return postgres.Silent(s) })
+	poll(t, "all news to be sent", func() bool { return postgres.Silent(s) })
 }
 
 func acquired(token int64, key string) store.Event {
 	return store.Event{Kind: store.EventAcquired, Key: key, Token: token}
 }
 
-// Events after the return of Watch are heard, also right after LISTEN was switched on, or
-// off and on again.
+// Events after the return of Watch arrive, also right after LISTEN was switched on, or off and on
+// again.
 func TestEventRightAfterWatchArrives(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -79,13 +79,13 @@ func TestEventRightAfterWatchArrives(t *testing.T) {
 		reason := a.stop(t, key)
 		e := b.hears(t, key, store.EventStopping, token)
 		if e.Stopping == nil || *e.Stopping.Reason != reason || e.Stopping.At.IsZero() {
-			t.Fatalf("%+v", e)
+			t.Fatalf("got %+v", e)
 		}
 	}
 }
 
-// A watch is not there before LISTEN is.
-func TestAWatchWaitsForTheEar(t *testing.T) {
+// Watch returns only after LISTEN is committed.
+func TestWatchWaitsForTheListener(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	proxy := pgproxy.Start(t, url)
@@ -101,8 +101,8 @@ func TestAWatchWaitsForTheEar(t *testing.T) {
 	go func() { done <- s.Watch(t.Context(), []string{"k"}, s.lease) }()
 	select {
 	case err := <-done:
-		t.Errorf("a key is watched, and LISTEN has not reached the server: %v", err)
-	case <-time.After(200 * time.Millisecond): // less than a Watch waits at most
+		t.Errorf("a key is watched before LISTEN has reached the server: %v", err)
+	case <-time.After(200 * time.Millisecond): // less than the longest wait of a Watch
 	}
 	close(goOn)
 	if err := <-done; err != nil {
@@ -110,8 +110,8 @@ func TestAWatchWaitsForTheEar(t *testing.T) {
 	}
 }
 
-// Events of unwatched keys cost no statement and no notification. Each event of a watched
-// key is sent once to each watcher, and not to its author.
+// Events of unwatched keys need no statement and no notification. Each event of a watched key is
+// sent once to each other watching instance.
 func TestOnlyEventsOfWatchedKeysAreSent(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -123,7 +123,7 @@ func TestOnlyEventsOfWatchedKeysAreSent(t *testing.T) {
 	for _, key := range []string{"watched", "other"} {
 		want(t, acquire(t, a, askFor(key, a.lease)), store.Granted)
 	}
-	// Two leases of another instance, and the own one.
+	// Two leases of another instance watch, and the instance's own lease.
 	b := startStore(t, url, store.Identity{Namespace: "n", Instance: "b", Pod: "p"})
 	for range 2 {
 		lease := openLease(t, b, time.Hour)
@@ -135,14 +135,14 @@ func TestOnlyEventsOfWatchedKeysAreSent(t *testing.T) {
 	a.stop(t, "other")
 	quiet(t, a.Store)
 	if n := cluster.Statements(t, url, "%locksidecar%"); n != 1 {
-		t.Errorf("%d statements for a stop of a key that nobody watches", n)
+		t.Errorf("%d statements for a stop of a key without watchers", n)
 	}
 	a.stop(t, "watched")
 	quiet(t, a.Store)
 	if n := cluster.Statements(t, url, announcements); n != 1 {
 		t.Errorf("%d statements for one event", n)
 	}
-	a.await(t, "the own event", func(n store.News) bool { return n.Event != nil })
+	a.await(t, "the instance's own event", func(n store.News) bool { return n.Event != nil })
 	exec(t, raw, "SELECT pg_notify($1, 'end')", postgres.ChannelOf("n", "b"))
 	var heard []string
 	for {
@@ -156,11 +156,12 @@ func TestOnlyEventsOfWatchedKeysAreSent(t *testing.T) {
 		heard = append(heard, n.Channel+" "+n.Payload)
 	}
 	if len(heard) != 1 || !strings.HasPrefix(heard[0], postgres.ChannelOf("n", "b")+" event:") {
-		t.Errorf("notified: %q, want one event for the other instance", heard)
+		t.Errorf("notifications %q, want one event for the other instance", heard)
 	}
 }
 
-// Events of a key leave in the order in which they happened here, however many there are.
+// Events of a key arrive in the order in which they happened in the sidecar, however many there
+// are.
 func TestEventsKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -178,7 +179,7 @@ func TestEventsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// The longest key and the longest result arrive as they are.
+// The longest key and the longest result arrive complete.
 func TestALongEventArrives(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -192,12 +193,12 @@ func TestALongEventArrives(t *testing.T) {
 	})
 	e := b.hears(t, key, store.EventReleased, 1<<52)
 	if !bytes.Equal(e.Result, result) || e.Outcome != store.Failure {
-		t.Errorf("heard %+v", e)
+		t.Errorf("got %+v", e)
 	}
 }
 
-// An instance's own events need no LISTEN; those of other namespaces are not its own,
-// though keys and instances have the same names.
+// An instance's own events need no LISTEN. Events of another namespace are not its own, even with
+// the same names of keys and instances.
 func TestOwnEvents(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -206,9 +207,9 @@ func TestOwnEvents(t *testing.T) {
 	postgres.Tell(t, a.Store, "another", acquired(1, "k"))
 	postgres.Tell(t, a.Store, "n", acquired(2, "unwatched"))
 	postgres.Tell(t, a.Store, "n", acquired(3, "k"))
-	a.await(t, "the own event", func(n store.News) bool {
+	a.await(t, "the instance's own event", func(n store.News) bool {
 		if n.Event != nil && n.Event.Token != 3 {
-			t.Errorf("heard %+v", n.Event)
+			t.Errorf("got %+v", n.Event)
 		}
 		return n.Event != nil && n.Event.Token == 3
 	})
@@ -218,12 +219,12 @@ func TestOwnEvents(t *testing.T) {
 	postgres.Tell(t, a.Store, "n", acquired(4, "k"))
 	for len(a.news) > 0 {
 		if n := <-a.news; n.Event != nil {
-			t.Errorf("heard %+v", n.Event)
+			t.Errorf("got %+v", n.Event)
 		}
 	}
 }
 
-// Another namespace's watchers hear of a reap there, whoever reaps.
+// A reap by an instance of another namespace notifies the watchers of the key's namespace.
 func TestEventsOfAnotherNamespace(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -237,11 +238,11 @@ func TestEventsOfAnotherNamespace(t *testing.T) {
 	postgres.Tell(t, a.Store, "another", acquired(7, "k"))
 	n, err := raw.WaitForNotification(t.Context())
 	if err != nil || n.Payload != postgres.WordOf(acquired(7, "k")) {
-		t.Errorf("%+v, %v", n, err)
+		t.Errorf("got %+v, %v", n, err)
 	}
 }
 
-// A mark that nobody is left for costs one statement more, and then nothing.
+// After the end of its watchers, a key's mark costs one further statement.
 func TestTheMarkOfAKeyThatNobodyWatchesIsTakenOff(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -250,9 +251,9 @@ func TestTheMarkOfAKeyThatNobodyWatchesIsTakenOff(t *testing.T) {
 	if err := s.Watch(t.Context(), []string{"k"}, gone); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, s.conn, "DELETE FROM locksidecar.leases WHERE id = $1", gone) // its reap was cut off
+	exec(t, s.conn, "DELETE FROM locksidecar.leases WHERE id = $1", gone) // as after an interrupted reap
 	s.signal(store.Signal{Kind: store.Stop, Key: "k"}, store.Holds)
-	poll(t, "the mark is taken off", func() bool { return s.count("locks", "watched") == 0 })
+	poll(t, "the removal of the mark", func() bool { return s.count("locks", "watched") == 0 })
 	if n := s.count("watchers", "true"); n != 0 {
 		t.Errorf("%d watchers are left", n)
 	}
@@ -266,7 +267,7 @@ func TestTheMarkOfAKeyThatNobodyWatchesIsTakenOff(t *testing.T) {
 	}
 }
 
-// The mark goes with the last who watches. A watcher that comes in that moment keeps it.
+// The mark ends with the last watcher. A watcher that comes at this moment keeps the mark.
 func TestAnUnwatchAndAWatchUnderWay(t *testing.T) {
 	t.Parallel()
 	for _, comes := range []bool{true, false} {
@@ -276,7 +277,7 @@ func TestAnUnwatchAndAWatchUnderWay(t *testing.T) {
 		if err := s.Watch(t.Context(), []string{"k"}, s.lease); err != nil {
 			t.Fatal(err)
 		}
-		if !comes { // it leaves at the same time
+		if !comes { // this watcher leaves at the same time
 			if err := b.Watch(t.Context(), []string{"k"}, theirs); err != nil {
 				t.Fatal(err)
 			}
@@ -289,19 +290,19 @@ func TestAnUnwatchAndAWatchUnderWay(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() { done <- s.Unwatch(t.Context(), []string{"k"}) }()
-		poll(t, "the unwatch waits, or is over", func() bool { return len(done) > 0 || isBlocked(t, s.url) })
+		poll(t, "the unwatch to wait or end", func() bool { return len(done) > 0 || isBlocked(t, s.url) })
 		exec(t, s.other, "COMMIT")
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
 		watched := s.count("locks", "watched") == 1
 		if watchers := s.count("watchers", "true"); watched != comes || (watchers == 1) != comes {
-			t.Errorf("somebody comes: %t; marked: %t, with %d watchers", comes, watched, watchers)
+			t.Errorf("a watcher comes: %t; marked: %t, with %d watchers", comes, watched, watchers)
 		}
 	}
 }
 
-// A watch in flight when its lease is reaped is dropped; one that comes after is refused.
+// A watch in flight ends with the reap of its lease. A watch after the reap is refused.
 func TestWatchDuringAReap(t *testing.T) {
 	t.Parallel()
 	t.Run("the watch first", func(t *testing.T) {
@@ -311,13 +312,13 @@ func TestWatchDuringAReap(t *testing.T) {
 		exec(t, s.other, "SELECT locksidecar.watch('n', 'infinity', '{k}', $1, 'i')", dying)
 		revoked := make(chan error, 1)
 		go func() { revoked <- s.Revoke(t.Context(), []store.LeaseID{dying}) }()
-		poll(t, "the reap waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
+		poll(t, "the reap to wait or end", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 		exec(t, s.other, "COMMIT")
 		if err := <-revoked; err != nil {
 			t.Fatal(err)
 		}
 		if n := s.count("watchers", "true"); n != 0 {
-			t.Error("a dead lease watches")
+			t.Error("a dead lease has a watch")
 		}
 	})
 	t.Run("the reap first", func(t *testing.T) {
@@ -330,15 +331,15 @@ func TestWatchDuringAReap(t *testing.T) {
 		awaitBlocked(t, s.url)
 		exec(t, s.other, "COMMIT")
 		if err := <-watched; !store.Unavailable(err) {
-			t.Errorf("%v, want an error: nothing is heard under a dead lease", err)
+			t.Errorf("%v, want an error, because a dead lease gets no events", err)
 		}
 		if n := s.count("watchers", "true") + s.count("locks", "watched"); n != 0 {
-			t.Error("a dead lease watches")
+			t.Error("a dead lease has a watch")
 		}
 	})
 }
 
-// A lease that is not kept takes its watches with it, whoever reaped it.
+// The watches of a lease that is not renewed end with it, after a reap by any instance.
 func TestAWatchEndsWithALeaseThatIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -350,19 +351,19 @@ func TestAWatchEndsWithALeaseThatIsNotRenewed(t *testing.T) {
 	a.watch(t, "kept")
 	exec(t, connect(t, url), "DELETE FROM locksidecar.leases WHERE id = $1", lost)
 	if r, err := a.Renew(t.Context(), []store.LeaseID{lost, a.lease}); err != nil || len(r.Kept) != 1 {
-		t.Fatalf("%+v, %v", r, err)
+		t.Fatalf("got %+v, %v", r, err)
 	}
 	postgres.Tell(t, a.Store, "n", acquired(1, "k"))
 	postgres.Tell(t, a.Store, "n", acquired(2, "kept"))
 	a.await(t, "the event of the key that is still watched", func(n store.News) bool {
 		if n.Event != nil && n.Event.Key == "k" {
-			t.Errorf("heard %+v", n.Event)
+			t.Errorf("got %+v", n.Event)
 		}
 		return n.Event != nil && n.Event.Key == "kept"
 	})
 }
 
-// A key whose row is locked is an error; the others are watched.
+// A watch of a key with a locked row fails. The other keys are watched.
 func TestWatchGoesAroundALockedRow(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)
@@ -381,7 +382,7 @@ func TestWatchGoesAroundALockedRow(t *testing.T) {
 		t.Errorf("%v, want an error", err)
 	}
 	if n := s.count("watchers", "true"); n != 0 {
-		t.Errorf("%d keys are watched, want none", n)
+		t.Errorf("%d keys are watched, want 0", n)
 	}
 	letGo()
 	if err := s.Watch(t.Context(), keys, s.lease); err != nil {
@@ -389,8 +390,8 @@ func TestWatchGoesAroundALockedRow(t *testing.T) {
 	}
 }
 
-// Events are lost with the connection that listens: whoever hears again is told to look.
-func TestEventsAfterAKilledEar(t *testing.T) {
+// Events are lost with the listening connection. After a reconnect, everything is checked.
+func TestEventsAfterAKilledListener(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
@@ -402,18 +403,18 @@ func TestEventsAfterAKilledEar(t *testing.T) {
 	b.Listen(true)
 	b.watch(t, keys...)
 	b.awaitHearing(t)
-	b.await(t, "the first look", isEveryWait)
+	b.await(t, "the first check of everything", isEveryWait)
 	for i, key := range keys {
 		pgtest.Terminate(t, url, listening)
-		b.await(t, "news that it does not hear", isEveryWait)
-		b.await(t, "news that it hears again, and may have missed something", isEveryWait)
+		b.await(t, "news that it gets no notifications", isEveryWait)
+		b.await(t, "news that it listens again and may have missed notifications", isEveryWait)
 		a.stop(t, key)
 		b.hears(t, key, store.EventStopping, tokens[i])
 	}
 }
 
-// Every role that may connect to the database may send events. Events of unwatched keys,
-// and texts that are no events, are not passed on; nothing breaks.
+// Every role that may connect to the database may send events. Events of unwatched keys and invalid
+// texts are ignored, and do no harm.
 func TestForgedEvents(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -433,13 +434,13 @@ func TestForgedEvents(t *testing.T) {
 		exec(t, raw, "SELECT pg_notify($1, $2)", channel, payload)
 	}
 	var signals int
-	b.await(t, "the one that is an event", func(n store.News) bool {
+	b.await(t, "the only valid event", func(n store.News) bool {
 		if n.Signals {
 			signals++
 		}
-		// "event: " is two words, and the second is an event: it may be heard.
+		// "event: " is two words, of which the second is a valid event, which may arrive.
 		if n.Event != nil && (n.Event.Key != "k" || n.Event.Kind != store.EventAcquired || n.Event.Token != 5 && n.Event.Token != 7) {
-			t.Errorf("heard %+v", n.Event)
+			t.Errorf("got %+v", n.Event)
 		}
 		return n.Event != nil && n.Event.Token == 7
 	})
@@ -447,11 +448,11 @@ func TestForgedEvents(t *testing.T) {
 		t.Errorf("%d times news of signals, want 1", signals)
 	}
 	if b.Traits().Polls {
-		t.Error("it does not hear any more")
+		t.Error("the listener gets no news any more")
 	}
 }
 
-// The database computes the same channels.
+// The database computes the same channel names.
 func TestChannelsInTheDatabase(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -471,12 +472,12 @@ func TestChannelsInTheDatabase(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := postgres.ChannelOf(c[0], c[1]); got != want {
-			t.Errorf("%q: %s in the database, %s here", c, got, want)
+			t.Errorf("%q: %s in the database, %s in Go", c, got, want)
 		}
 	}
 }
 
-// TestStatementsOfSignalsAndWatches counts what they cost in their usual case.
+// TestStatementsOfSignalsAndWatches counts their statements in the usual case.
 func TestStatementsOfSignalsAndWatches(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -10,25 +10,25 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// The words of notifications, except for events (event.go). A hint is sent while its waiter waits,
-// so it has only the first half of the attempt id. A grant is believed because it has the whole id,
-// which is sent when the waiter waits no more.
+// The formats of notifications, except for events (event.go). A hint is sent while its waiter waits, so it
+// contains only the first half of the attempt id. A grant is believed because it contains the whole id,
+// which is sent only when the waiter no longer waits.
 const (
-	// signalsWord tells an instance to read its signals.
+	// signalsWord asks an instance to read its signals.
 	signalsWord = "signals"
-	// hintPrefix begins a hint, which tells a waiter to look.
+	// hintPrefix begins a hint, which asks for a check of a waiter.
 	hintPrefix = "look:"
-	// grantPrefix begins the word of a grant: see the statement notify_grants.
+	// grantPrefix begins the notification of a grant: see the statement notify_grants.
 	grantPrefix = "granted:"
 	// halfID is the length of an id's first half.
 	halfID = len("00000000-0000-0000")
-	// secretHalf completes that to an id.
+	// secretHalf completes a half to a well-formed id.
 	secretHalf = "-0000-000000000000"
 )
 
 func hintOf(grant uuid.UUID) string { return hintPrefix + grant.String()[:halfID] }
 
-// hintedOf reads a hint. The id has only its first half.
+// hintedOf parses a hint. The returned id has only its first half.
 func hintedOf(word string) (store.AttemptID, bool) {
 	half, ok := strings.CutPrefix(word, hintPrefix)
 	if !ok || len(half) != halfID {
@@ -38,10 +38,10 @@ func hintedOf(word string) (store.AttemptID, bool) {
 	return id, err == nil && id != uuid.Nil
 }
 
-// grantOf reads the word of a grant: its id; its token; the times of the grant, of the lease's end
-// and of the word, by the database's clock in microseconds; and the trace context of the release; and of its
-// cohort the first halves of the ids, because those still wait. An id that is not random could be
-// guessed, so it is refused.
+// grantOf parses the notification of a grant. Its fields: the attempt id; the token; the times of the
+// grant, of the lease's end and of the notification, in microseconds of the database's clock; the trace
+// context of the release; and the first halves of the ids of the cohort, because its members still wait. An
+// id that is not random could be guessed, so it is refused.
 func (s *Store) grantOf(word string) (store.News, bool) {
 	text, ok := strings.CutPrefix(word, grantPrefix)
 	parts := strings.SplitN(text, ",", 7)
@@ -63,7 +63,7 @@ func (s *Store) grantOf(word string) (store.News, bool) {
 		return store.News{}, false
 	}
 	acquired, expires, sent := time.UnixMicro(numbers[1]), time.UnixMicro(numbers[2]), time.UnixMicro(numbers[3])
-	heard := sent // or later, if that is known
+	heard := sent // or a later time, if known
 	if now := s.clock.now(); now.After(heard) {
 		heard = now
 	}
@@ -73,7 +73,7 @@ func (s *Store) grantOf(word string) (store.News, bool) {
 	}}, true
 }
 
-// cohortOf reads the first halves of the ids of waiters.
+// cohortOf parses the first halves of the ids of waiters.
 func cohortOf(word string) ([]store.HalfID, error) {
 	if word == "" {
 		return nil, nil

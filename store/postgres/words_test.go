@@ -15,7 +15,7 @@ import (
 
 const handedBy = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// spy listens on an instance's channel, as everybody may who may connect.
+// spy listens on an instance's channel, which every role that may connect can do.
 type spy struct{ conn *pgx.Conn }
 
 func newSpy(t *testing.T, url, instance string) spy {
@@ -25,7 +25,7 @@ func newSpy(t *testing.T, url, instance string) spy {
 	return s
 }
 
-// next is the next payload that is not a greeting.
+// next returns the next payload that is not a greeting.
 func (s spy) next(t *testing.T) string {
 	t.Helper()
 	for {
@@ -39,8 +39,8 @@ func (s spy) next(t *testing.T) string {
 	}
 }
 
-// Every role that may connect to the database may send notifications. A text without a
-// grant's whole, random id is a hint at most, and nothing breaks.
+// Every role that may connect to the database may send notifications. Without the complete, random
+// attempt id, a notification is at most a hint. It does no harm.
 func TestForgedNotifications(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -62,19 +62,18 @@ func TestForgedNotifications(t *testing.T) {
 	} {
 		exec(t, conn, "SELECT pg_notify($1, $2)", postgres.ChannelOf("n", "b"), payload)
 	}
-	b.await(t, "the one that is a hint", func(n store.News) bool {
+	b.await(t, "the only hint", func(n store.News) bool {
 		if n.Answer.Outcome != 0 {
 			t.Errorf("a notification became an answer: %+v", n)
 		}
 		return isHint(n, store.Ask{Attempt: store.Attempt{ID: id}})
 	})
 	if b.Traits().Polls {
-		t.Error("it does not hear any more")
+		t.Error("the listener gets no news any more")
 	}
 }
 
-// The id of a grant proves that its word is true. So nobody who listens may learn it while
-// its waiter waits.
+// The attempt id proves that a notification is true. So it must stay secret while its waiter waits.
 func TestHintsKeepTheSecret(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -90,22 +89,22 @@ func TestHintsKeepTheSecret(t *testing.T) {
 	}
 	secret := waiter.ID.String()[18:]
 	if heard := s.next(t); !strings.HasPrefix(heard, "look:") || strings.Contains(heard, secret) {
-		t.Errorf("a hint says %q to everybody, of %s", heard, waiter.ID)
+		t.Errorf("a hint shows %q of %s to every listener", heard, waiter.ID)
 	}
 	held, next := askFor("l", a.lease), askFor("l", b.lease)
 	token = want(t, acquire(t, a, held), store.Granted).Token
 	want(t, enqueue(t, b, next), store.Queued)
 	release(t, a, store.Claim{Key: "l", Token: token, Lease: a.lease})
 	if heard := s.next(t); !strings.HasPrefix(heard, "granted:"+next.ID.String()) {
-		t.Errorf("the grant of %s was told as %q", next.ID, heard)
+		t.Errorf("the notification of the grant to %s is %q", next.ID, heard)
 	}
 }
 
-// all returns what was sent until now, when the instances that send are silent.
+// all returns the notifications until now, after the instances have sent all news.
 func (s spy) all(t *testing.T, senders ...*listener) (heard []string) {
 	t.Helper()
 	for _, l := range senders {
-		poll(t, "an instance has told what there is to tell", func() bool { return postgres.Silent(l.Store) })
+		poll(t, "an instance to send all news", func() bool { return postgres.Silent(l.Store) })
 	}
 	const end = "that is all"
 	exec(t, s.conn, "SELECT pg_notify($1, $2)", postgres.ChannelOf("n", "b"), end)
@@ -118,9 +117,8 @@ func (s spy) all(t *testing.T, senders ...*listener) (heard []string) {
 	}
 }
 
-// A client can claim any key with any token, as often as it likes. It cannot make the
-// server notify at will; but the news of a release that is repeated because its answer was
-// lost is told again.
+// A client may claim any key with any token, as often as it likes. That must not cause many
+// notifications. But a repeat of a release, whose answer was lost, sends its news again.
 func TestRepeatedReleasesDoNotFlood(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -143,12 +141,12 @@ func TestRepeatedReleasesDoNotFlood(t *testing.T) {
 			t.Fatalf("%s: %+v", c.Key, v)
 		}
 		if heard := s.all(t, a); len(heard) != 1 {
-			t.Errorf("%s: the release was told as %q", c.Key, heard)
+			t.Errorf("%s: the notification of the release is %q", c.Key, heard)
 		}
 		if i == 0 {
 			release(t, a, c)
 			if heard := s.all(t, a); len(heard) == 0 {
-				t.Error("a sidecar's repetition is not told")
+				t.Error("the repeat by a sidecar sent no news")
 			}
 		}
 	}
@@ -162,12 +160,12 @@ func TestRepeatedReleasesDoNotFlood(t *testing.T) {
 	}
 	heard := s.all(t, a)
 	if most := 1 + int(time.Since(began)/time.Second); len(heard) == 0 || len(heard) > most {
-		t.Errorf("%d repetitions were told %d times, not 1 to %d: %q", 2*times*len(claims), len(heard), most, heard[:min(len(heard), 3)])
+		t.Errorf("%d repeats sent %d notifications, want 1 to %d: %q", 2*times*len(claims), len(heard), most, heard[:min(len(heard), 3)])
 	}
 }
 
-// Nor by asking a holder to stop for ever new reasons. It hears of the first one at once, and of
-// the last one with its next renewal.
+// Repeated stops with new reasons do not cause many notifications either. The first is sent at
+// once, and the last one with the holder's next renewal.
 func TestRepeatedStopsDoNotFlood(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -186,11 +184,11 @@ func TestRepeatedStopsDoNotFlood(t *testing.T) {
 	}
 	ask(store.Stop, "first")
 	if heard := s.all(t, a); len(heard) != 2 {
-		t.Errorf("a stop is told to its holder, and to who watches, as %q", heard)
+		t.Errorf("the notifications of a stop to its holder and its watchers are %q", heard)
 	}
 	ask(store.Break, "first")
 	if heard := s.all(t, a); len(heard) != 1 {
-		t.Errorf("a break is told as %q", heard)
+		t.Errorf("the notification of a break is %q", heard)
 	}
 	const times = 100
 	began := time.Now()
@@ -200,19 +198,19 @@ func TestRepeatedStopsDoNotFlood(t *testing.T) {
 	}
 	heard := s.all(t, a)
 	if most := 2 * (1 + int(time.Since(began)/time.Second)); len(heard) == 0 || len(heard) > most {
-		t.Errorf("%d repetitions were told %d times, not 1 to %d: %q", 2*times, len(heard), most, heard[:min(len(heard), 3)])
+		t.Errorf("%d repeats sent %d notifications, want 1 to %d: %q", 2*times, len(heard), most, heard[:min(len(heard), 3)])
 	}
 	if r, err := b.Renew(t.Context(), []store.LeaseID{b.lease}); err != nil || !r.Signals {
-		t.Errorf("the renewal does not tell of them: %+v, %v", r, err)
+		t.Errorf("the renewal does not report the signals: %+v, %v", r, err)
 	}
 	found, err := b.Signals(t.Context(), []store.LeaseID{b.lease})
 	if err != nil || len(found) != 2 || *found[0].Reason != fmt.Sprint("reason ", times-1) || *found[1].Reason != *found[0].Reason {
-		t.Errorf("%+v, %v", found, err)
+		t.Errorf("got %+v, %v", found, err)
 	}
 }
 
-// A bind:ttl lock, and what is granted under an id that others can
-// derive, is not told whole: its waiter looks.
+// Notifications of a bind:ttl grant, and of a grant with a derived attempt id, are only hints,
+// after which the waiter checks.
 func TestRareGrantsAreHints(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -231,7 +229,7 @@ func TestRareGrantsAreHints(t *testing.T) {
 			release(t, a, store.Claim{Key: name, Token: token, Lease: a.lease})
 			b.await(t, "a hint", func(n store.News) bool {
 				if n.Answer.Outcome != 0 {
-					t.Errorf("told whole: %+v", n)
+					t.Errorf("a complete notification: %+v", n)
 				}
 				return isHint(n, waiter)
 			})
@@ -240,8 +238,8 @@ func TestRareGrantsAreHints(t *testing.T) {
 	}
 }
 
-// Many keys that are released at once go to their waiters, each by a word of its own.
-func TestABatchTellsAll(t *testing.T) {
+// Many keys that are released at once have a notification each.
+func TestBatchNotifiesAllWaiters(t *testing.T) {
 	t.Parallel()
 	const many = 300
 	url := cluster.NewDatabase(t)
@@ -270,8 +268,8 @@ func TestABatchTellsAll(t *testing.T) {
 	}
 }
 
-// A hand-off that comes after the release's own statements is told, too: the waiter was
-// renewing, and looked expired, when the statement that tells went with the first.
+// A hand-off may follow the release's first statements, because the waiter was renewing and looked
+// expired. Its news is sent, too.
 func TestLaterHandOffIsSent(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -290,7 +288,7 @@ func TestLaterHandOffIsSent(t *testing.T) {
 		_, err := a.Release(t.Context(), []store.Claim{{Key: "k", Token: token, Lease: a.lease}})
 		done <- err
 	}()
-	awaitBlocked(t, url) // the reap waits for the renewal
+	awaitBlocked(t, url) // the reap is waiting for the renewal
 	exec(t, renewal, "COMMIT")
 	if err := <-done; err != nil {
 		t.Fatal(err)
@@ -299,9 +297,9 @@ func TestLaterHandOffIsSent(t *testing.T) {
 	b.await(t, "the grant", func(n store.News) bool { return isHint(n, waiter) })
 }
 
-// Where telling fails, be it as late as with its commit, the release is done all the same,
-// and its waiter is told to look.
-func TestWhereTellingFailsAHintIsSent(t *testing.T) {
+// If sending a notification fails, even at its commit, the release is still done, and the waiter
+// gets a hint.
+func TestFailedNotificationBecomesAHint(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]string{
 		"at once": `RAISE EXCEPTION 'on purpose'`,
@@ -325,7 +323,7 @@ func TestWhereTellingFailsAHintIsSent(t *testing.T) {
 				CREATE OR REPLACE FUNCTION locksidecar.channel(ns text, its_instance text) RETURNS text
 					LANGUAGE plpgsql VOLATILE AS $$ BEGIN `+fail+`; END $$`)
 			if v := release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease}); v.Status != store.Holds {
-				t.Fatalf("%+v", v)
+				t.Fatalf("got %+v", v)
 			}
 			b.await(t, "a hint", func(n store.News) bool { return isHint(n, waiter) })
 			want(t, check(t, b, waiter), store.Granted)

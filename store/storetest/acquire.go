@@ -10,8 +10,8 @@ import (
 
 func acquireCases() []testCase {
 	return []testCase{
-		{"a free key is granted, and others see who has it", grantShown},
-		{"a held key is denied, and the answer tells who has it", func(f *fixture) {
+		{"an acquire of a free key is granted, and all instances see the holder", grantShown},
+		{"an acquire of a held key is denied, and the answer names the holder", func(f *fixture) {
 			a, b := f.pair()
 			grant := a.granted(a.ask("k"))
 			denied := b.want(b.acquire(b.ask("k")), store.Held)
@@ -21,13 +21,13 @@ func acquireCases() []testCase {
 			}
 			b.holds("k", grant.Token, 0)
 		}},
-		{"another attempt of the same lease is a stranger", func(f *fixture) {
+		{"another attempt under the same lease is denied", func(f *fixture) {
 			in := f.instance("a")
 			grant := in.granted(in.ask("k"))
 			in.want(in.acquire(in.ask("k")), store.Held)
 			in.holds("k", grant.Token, 0)
 		}},
-		{"different keys do not meet", func(f *fixture) {
+		{"an acquire of one key leaves other keys free", func(f *fixture) {
 			a, b := f.pair()
 			a.granted(a.ask("pull:img1"))
 			b.granted(b.ask("delete:img1"))
@@ -64,7 +64,7 @@ func acquireCases() []testCase {
 			b.granted(b.ask("k1"))
 			b.granted(b.ask("k2"))
 		}},
-		{"the store keeps no hold of the asker's data", func(f *fixture) {
+		{"the store copies the data of an ask", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.ask("k")
 			ask.Data = []byte(`{"n":1}`)
@@ -90,10 +90,10 @@ func acquireCases() []testCase {
 	}
 }
 
-// takeOver acquires a key as soon as its holder's lease has expired.
+// takeOver acquires a key as soon as the lease of its holder has expired.
 func (in *instance) takeOver(ask store.Ask) (a store.Answer) {
 	in.Helper()
-	in.poll("the end of another's lease", func() bool {
+	in.poll("the end of the holder's lease", func() bool {
 		a = in.acquire(ask)
 		if a.Outcome != store.Granted && a.Outcome != store.Held {
 			in.Fatalf("outcome %s while waiting for an expiry", name(a.Outcome))
@@ -147,7 +147,7 @@ func bindTTLGrant(f *fixture) {
 	b.holds("k", grant.Token, 0)
 }
 
-// sameJSON compares JSON by meaning: a store may keep it in a form of its own.
+// sameJSON compares JSON by meaning, because a store may reformat it.
 func (f *fixture) sameJSON(got []byte, want string) {
 	f.Helper()
 	var g, w any

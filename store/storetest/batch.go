@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// batchSize is the most that callers put in one call.
+// batchSize is the largest number of items that callers put into one call.
 const batchSize = 1000
 
 func batchCases() []testCase {
@@ -16,10 +16,10 @@ func batchCases() []testCase {
 		{"a call without items does nothing", emptyBatches},
 		{"a thousand acquires are answered in their order", batchAcquire},
 		{"a thousand waits and cancels are answered in their order", batchWaits},
-		{"attempts for the same keys are enqueued in their order", batchTogether},
-		{"a repeat, a skipped waiter and a lost lease change no other position of a batch", batchWithRepeats},
+		{"several attempts for one key are enqueued in the order of the batch", batchTogether},
+		{"a repeat, a skipped waiter and a lost lease change no other position in a batch", batchWithRepeats},
 		{"a thousand releases are judged in their order", batchRelease},
-		{"a batch of releases hands off where somebody waits", batchHandsOff},
+		{"a batch of releases hands off the keys that have waiters", batchHandsOff},
 		{"a thousand leases are opened, renewed, and reaped", func(f *fixture) {
 			in := f.instance("a")
 			leases := make([]store.NewLease, batchSize)
@@ -73,13 +73,13 @@ func emptyBatches(f *fixture) {
 	count("Withdraw", len(outcomes), err)
 }
 
-// batchKey spreads neighbours over the order of keys, so that a store that sorts
-// its items must put the answers back.
+// batchKey returns keys whose order differs from that of i. A store that sorts its items must
+// restore the order of the answers.
 func batchKey(i int) string {
 	return fmt.Sprintf("batch:%04d:%d", (i*617)%batchSize, i)
 }
 
-// batchOf makes one ask for each place of a batch.
+// batchOf returns an ask for each of size keys.
 func (in *instance) batchOf(size int) []store.Ask {
 	asks := make([]store.Ask, size)
 	for i := range asks {
@@ -117,7 +117,7 @@ func batchAcquire(f *fixture) {
 		case 1:
 			asks[i].Lease = dead
 		case 2:
-			if i%2 == 0 { // some as bind:ttl
+			if i%2 == 0 { // every second ask is bind:ttl
 				asks[i].Lease, asks[i].TTL = store.LeaseID{}, longTTL
 			}
 		}
@@ -128,7 +128,7 @@ func batchAcquire(f *fixture) {
 		a.want(answer, want[i%3])
 		key := asks[i].Key
 		if i%3 == 0 && (answer.Lock.Key != key || answer.Lock.Token != tokens[key]) {
-			f.Fatalf("answer %d tells of %q under %d, want %q under %d",
+			f.Fatalf("answer %d names %q under %d, want %q under %d",
 				i, answer.Lock.Key, answer.Lock.Token, key, tokens[key])
 		}
 		if i%3 == 2 {
@@ -173,7 +173,7 @@ func batchWaits(f *fixture) {
 	}
 	var claims []store.Claim
 	for i, ask := range held {
-		if i%2 == 0 { // of each pair of held keys the first: places i%3 == 1
+		if i%2 == 0 { // the first of each pair of held keys: i%3 == 1
 			claims = append(claims, claim(ask, grants[i].Token))
 		}
 	}
@@ -196,7 +196,7 @@ func batchWaits(f *fixture) {
 		b.want(checked[i], []store.Outcome{store.Granted, store.Granted, store.Queued}[i%3])
 		b.want(cancelled[i], []store.Outcome{store.Granted, store.Granted, store.Gone}[i%3])
 		if cancelled[i].Token != checked[i].Token {
-			f.Fatalf("place %d: tokens %d and %d of one grant", i, checked[i].Token, cancelled[i].Token)
+			f.Fatalf("item %d: tokens %d and %d of one grant", i, checked[i].Token, cancelled[i].Token)
 		}
 	}
 	withdrawn, err := b.Withdraw(f.ctx(), attempts)
@@ -205,13 +205,14 @@ func batchWaits(f *fixture) {
 	}
 	for i, outcome := range withdrawn {
 		if outcome != store.Gone {
-			f.Fatalf("place %d: withdrawn: %s", i, name(outcome))
+			f.Fatalf("item %d: withdrawn: %s", i, name(outcome))
 		}
 	}
 	b.lists(store.Query{Limit: 1, Instance: b.id.Instance})
 }
 
-// enqueueAll enqueues asks by one call. outcomes and positions are what they get, 0: no position.
+// enqueueAll enqueues asks in one call and checks their outcomes and positions. Position 0 stands
+// for an ask that is not queued.
 func (in *instance) enqueueAll(asks []store.Ask, outcomes []store.Outcome, positions []int) []store.Answer {
 	in.Helper()
 	answers, err := in.Enqueue(in.ctx(), asks)
@@ -220,7 +221,7 @@ func (in *instance) enqueueAll(asks []store.Ask, outcomes []store.Outcome, posit
 	}
 	for i, a := range answers {
 		if in.want(a, outcomes[i]); a.Position != positions[i] {
-			in.Fatalf("place %d: position %d, want %d", i, a.Position, positions[i])
+			in.Fatalf("item %d: position %d, want %d", i, a.Position, positions[i])
 		}
 	}
 	return answers
@@ -238,7 +239,7 @@ func batchTogether(f *fixture) {
 	answers := b.enqueueAll(line, []store.Outcome{q, q, g, q, q, q, q}, []int{2, 1, 0, 3, 2, 4, 1})
 	for i, key := range []int{0, 1, -1, 0, 1, 0, -1} {
 		if key >= 0 && (answers[i].Lock.Token != grants[key].Token || answers[i].Lock.Holder.Instance != a.id.Instance) {
-			f.Fatalf("place %d waits for %+v, want that of a", i, answers[i].Lock)
+			f.Fatalf("item %d waits for %+v, want that of a", i, answers[i].Lock)
 		}
 	}
 	a.holds("k", grants[0].Token, 4)
@@ -303,7 +304,7 @@ func batchRelease(f *fixture) {
 		if i%3 == 0 {
 			f.sameJSON(amended[i].Lock.Holder.Data, fmt.Sprint(i))
 			if released[i].Lock.Key != claims[i].Key || released[i].Lock.Token != claims[i].Token {
-				f.Fatalf("verdict %d tells of %q under %d", i, released[i].Lock.Key, released[i].Lock.Token)
+				f.Fatalf("verdict %d names %q under %d", i, released[i].Lock.Key, released[i].Lock.Token)
 			}
 		}
 	}

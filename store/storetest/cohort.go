@@ -7,11 +7,11 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// cohortCases test what a hand-off says of the waiters behind, and what becomes of those who were served
-// by their sidecar.
+// cohortCases test which waiters a hand-off returns as its cohort, and how the store learns that
+// the sidecar served them.
 func cohortCases() []testCase {
 	return []testCase{
-		{"a hand-off comes with its sidecar's waiters directly behind it", func(f *fixture) {
+		{"a hand-off returns the sidecar's waiters directly behind the new holder", func(f *fixture) {
 			a, b := f.pair()
 			holder := b.ask("k")
 			token := b.granted(holder).Token
@@ -42,13 +42,13 @@ func cohortCases() []testCase {
 			}
 			a.holds("k", grant.Token, 0)
 		}},
-		{"who was not served is next", func(f *fixture) {
+		{"the first waiter that was not served is next", func(f *fixture) {
 			b := f.instance("b")
 			token, line := b.cohort("k", 4)
 			b.released(store.Claim{Key: "k", Token: token + 1, Lease: b.lease, Served: []store.AttemptID{line[1].ID}})
 			b.wantCohort(line[2], line[3])
 		}},
-		{"no cohort reaches over a waiter of another kind", func(f *fixture) {
+		{"a cohort ends at a waiter of another kind", func(f *fixture) {
 			b := f.instance("b")
 			for name, change := range map[string]func(*store.Ask){
 				"ttl":   func(a *store.Ask) { a.TTL = time.Minute },
@@ -80,7 +80,7 @@ func cohortCases() []testCase {
 			b.released(claim(holder, token))
 			b.wantCohort(first)
 		}},
-		{"Amend makes the last who was served the holder", func(f *fixture) {
+		{"Amend makes the last served waiter the holder", func(f *fixture) {
 			b := f.instance("b")
 			token, line := b.cohort("k", 3)
 			c := store.Change{
@@ -89,7 +89,7 @@ func cohortCases() []testCase {
 			}
 			for range 2 { // it may be repeated
 				if verdicts, err := b.Amend(b.ctx(), []store.Change{c}); err != nil || verdicts[0].Status != store.Holds {
-					f.Fatalf("%+v, %v", verdicts, err)
+					f.Fatalf("got %+v, %v", verdicts, err)
 				}
 			}
 			b.holds("k", token+1, 1)
@@ -100,7 +100,7 @@ func cohortCases() []testCase {
 			b.released(store.Claim{Key: "k", Token: token + 2, Lease: b.lease, Served: []store.AttemptID{line[1].ID, line[2].ID}})
 			b.free("k")
 		}},
-		{"Amend shows the holder that it makes a stop of the one before", func(f *fixture) {
+		{"Amend shows the new holder a stop of the holder before", func(f *fixture) {
 			a, b := f.pair()
 			token, line := b.cohort("k", 3)
 			a.signalled(stop("k", "enough"), store.Holds)
@@ -116,10 +116,10 @@ func cohortCases() []testCase {
 			b.released(served)
 			b.wantCohort(line[2])
 			if l := a.get("k"); l.Stopping != nil {
-				f.Errorf("the next of the store is stopping: %+v", l)
+				f.Errorf("the holder of the next hand-off is stopping: %+v", l)
 			}
 		}},
-		{"who watches hears when a served waiter becomes the holder", func(f *fixture) {
+		{"watchers are notified when a served waiter becomes the holder", func(f *fixture) {
 			f.watchPair(func(in, b *instance) {
 				token, line := b.cohort("k", 3)
 				in.watch(in.lease, "k")
@@ -137,14 +137,14 @@ func cohortCases() []testCase {
 				in.heardNothing("k")
 			})
 		}},
-		{"a token of a cohort is unknown to who names no served waiter", func(f *fixture) {
+		{"a token of a cohort is unknown in a claim that names no served waiter", func(f *fixture) {
 			b := f.instance("b")
 			token, line := b.cohort("k", 2)
 			b.refused(claim(line[1], token+1), store.UnknownToken)
 			b.refused(store.Claim{Key: "k", Token: token + store.TokensPerGrant, Lease: b.lease, Served: []store.AttemptID{line[0].ID}}, store.UnknownToken)
 			b.holds("k", token, 1)
 		}},
-		{"served waiters go with their lease", func(f *fixture) {
+		{"served waiters end with their lease", func(f *fixture) {
 			a, b := f.pair()
 			b.cohort("k", 3)
 			other := a.ask("k")
@@ -156,7 +156,7 @@ func cohortCases() []testCase {
 	}
 }
 
-// cohort lets n attempts of the instance wait for a key, and hands it to the first of them.
+// cohort queues n attempts of the instance for a key, and hands the key to the first of them.
 func (in *instance) cohort(key string, n int) (token int64, line []store.Ask) {
 	in.Helper()
 	holder := in.ask(key)
@@ -169,11 +169,11 @@ func (in *instance) cohort(key string, n int) (token int64, line []store.Ask) {
 	return in.wantCohort(line[0], line[1:]...).Token, line
 }
 
-// wantCohort waits for the news of a hand-off, which comes with these waiters.
+// wantCohort waits for the hand-off to first, whose cohort must be the attempts behind.
 func (in *instance) wantCohort(first store.Ask, behind ...store.Ask) store.Answer {
 	in.Helper()
 	var grant store.Answer
-	in.poll("the hand-off to be told", func() bool {
+	in.poll("news of the hand-off", func() bool {
 		select {
 		case n := <-in.newsOf(first.ID):
 			grant = n.Answer
@@ -187,7 +187,7 @@ func (in *instance) wantCohort(first store.Ask, behind ...store.Ask) store.Answe
 		want = append(want, store.HalfOf(ask.ID))
 	}
 	if !slices.Equal(grant.Cohort, want) {
-		in.Fatalf("a cohort of %d, want %d: %x", len(grant.Cohort), len(want), grant.Cohort)
+		in.Fatalf("cohort of %d, want %d: %x", len(grant.Cohort), len(want), grant.Cohort)
 	}
 	return in.want(grant, store.Granted)
 }
@@ -196,6 +196,6 @@ func (in *instance) refused(c store.Claim, want store.ClaimStatus) {
 	in.Helper()
 	verdicts, err := in.Release(in.ctx(), []store.Claim{c})
 	if err != nil || verdicts[0].Status != want {
-		in.Fatalf("%+v: %+v, %v, want %d", c, verdicts, err, want)
+		in.Fatalf("got %+v: %+v, %v, want %d", c, verdicts, err, want)
 	}
 }

@@ -10,21 +10,21 @@ import (
 func coordinationRaceCases() []testCase {
 	return []testCase{
 		{"at most one holder in a storm with outcomes", stormWithOutcomes},
-		{"a success, an enqueue and a cancel that meet leave each waiter one end", successMeetsQueue},
-		{"a success and a reap of who is skipped agree", successMeetsReap},
-		{"a stop and a release that meet leave the next holder alone", stopMeetsRelease},
-		{"a stop and a release with a hold that meet leave no signal for the next holder", stopMeetsPendingHold},
-		{"a break and a release that meet end one grant only", breakMeetsRelease},
-		{"a release with a hold, a renewal and a reap that meet keep the hold", holdMeetsReap},
-		{"a watch and a grant that meet: it is read or heard", watchMeetsGrant},
+		{"a concurrent success, enqueue and cancel give each waiter one outcome", successMeetsQueue},
+		{"a concurrent success and reap of a skipped waiter agree", successMeetsReap},
+		{"a concurrent stop and release leave the next holder alone", stopMeetsRelease},
+		{"a concurrent stop and release with a hold leave no signal for the next holder", stopMeetsPendingHold},
+		{"a concurrent break and release end only one grant", breakMeetsRelease},
+		{"a concurrent release with a hold, renewal and reap keep the hold", holdMeetsReap},
+		{"a grant during the start of a watch is either read or reported", watchMeetsGrant},
 	}
 }
 
 func stormWithOutcomes(f *fixture) { stormOf(f, true) }
 
-// successMeetsQueue: while the holder succeeds, one skip-waiter leaves, another comes,
-// and one who wants the lock comes. Each ends in one way, and who wants the lock gets
-// it. With him in line, the key is never free.
+// successMeetsQueue: while the holder succeeds, one skip-waiter leaves, another skip-waiter comes,
+// and so does a waiter that wants the lock. Each waiter ends in one way. The key is never free,
+// because plain waits for it.
 func successMeetsQueue(f *fixture) {
 	a, b := f.pair()
 	f.rounds(200, func(round int) {
@@ -54,7 +54,7 @@ func successMeetsQueue(f *fixture) {
 						return err
 					}
 					if !locks[0].Held {
-						return fmt.Errorf("free while somebody waits: %+v", locks[0])
+						return fmt.Errorf("free although a waiter is queued: %+v", locks[0])
 					}
 				}
 				return nil
@@ -71,7 +71,8 @@ func successMeetsQueue(f *fixture) {
 		b.want(b.check(stays), store.Gone)
 		grant := b.awaitNews(plain)
 		a.want(lateCame, store.Queued)
-		// The one who came is skipped, or came too late and waits for the next holder.
+		// The new skip-waiter is skipped, or it came after the success and waits for the next
+		// holder.
 		a.want(came, store.Queued)
 		waiting := 1
 		if found := a.check(comes); found.Outcome == store.Skipped {
@@ -90,7 +91,7 @@ func successMeetsQueue(f *fixture) {
 	})
 }
 
-// keep remembers the only answer of an operation.
+// keep stores the single answer of an operation.
 func keep(answer *store.Answer) func([]store.Answer, error) error {
 	return func(answers []store.Answer, err error) error {
 		if err == nil {
@@ -100,8 +101,8 @@ func keep(answer *store.Answer) func([]store.Answer, error) error {
 	}
 }
 
-// successMeetsReap: a skip-waiter's lease is reaped while it is skipped. Nothing of
-// it remains, and the one behind it is granted.
+// successMeetsReap reaps a skip-waiter's lease while the waiter is skipped. The store forgets this
+// waiter, and the waiter behind is granted.
 func successMeetsReap(f *fixture) {
 	a, b := f.pair()
 	f.rounds(200, func(round int) {
@@ -126,7 +127,7 @@ func successMeetsReap(f *fixture) {
 	})
 }
 
-// stopMeetsRelease: the session that holds next, on the same lease, was not asked.
+// stopMeetsRelease: the next holder is under the same lease, and the stop is not for it.
 func stopMeetsRelease(f *fixture) {
 	a, b := f.pair()
 	needs[store.Signaler](a)
@@ -152,7 +153,7 @@ func stopMeetsRelease(f *fixture) {
 			},
 		)
 		if got := stood[0]; got != store.Holds && got != store.UnknownToken {
-			f.Fatalf("stands %s", standing(got))
+			f.Fatalf("claim status %s", standing(got))
 		}
 		var grant store.Answer
 		if waits {
@@ -168,8 +169,8 @@ func stopMeetsRelease(f *fixture) {
 	})
 }
 
-// stopMeetsStanding: whatever came first, the pending hold is told nothing that
-// its key's next holder would hear.
+// stopMeetsPendingHold: in either order, a stop of the pending hold is not shown to the next
+// holder.
 func stopMeetsPendingHold(f *fixture) {
 	a, b := f.pair()
 	needs[store.Signaler](a)
@@ -199,8 +200,8 @@ func stopMeetsPendingHold(f *fixture) {
 	})
 }
 
-// breakMeetsRelease: a break of a bind:ttl lock, while its holder releases it and two
-// wait, ends that grant and not the next.
+// breakMeetsRelease breaks a bind:ttl lock while its holder releases it and two wait. Only the
+// holder's grant ends.
 func breakMeetsRelease(f *fixture) {
 	a, b := f.pair()
 	needs[store.Signaler](a)
@@ -232,7 +233,7 @@ func breakMeetsRelease(f *fixture) {
 			},
 		)
 		if (verdict.Status == store.Holds) == (stood == store.Holds) {
-			f.Fatalf("release stands %s, break %s", standing(verdict.Status), standing(stood))
+			f.Fatalf("release: claim status %s, break: claim status %s", standing(verdict.Status), standing(stood))
 		}
 		grant := b.awaitNews(first)
 		b.holds(key, grant.Token, 1)
@@ -241,8 +242,8 @@ func breakMeetsRelease(f *fixture) {
 	})
 }
 
-// holdMeetsReap makes many holds stand in every way at once, and waits for all of
-// them together.
+// holdMeetsReap starts many holds while their locks are released, renewed and reaped, and then
+// waits for all of them.
 func holdMeetsReap(f *fixture) {
 	a, b := f.pair()
 	const n = 40
@@ -279,7 +280,7 @@ func holdMeetsReap(f *fixture) {
 	}
 }
 
-// watchMeetsGrant: who watches and then reads misses nothing.
+// watchMeetsGrant: a grant is seen by the watch or by a read that follows its start.
 func watchMeetsGrant(f *fixture) {
 	f.watchPair(func(in, by *instance) {
 		f.rounds(100, func(round int) {

@@ -44,7 +44,7 @@ func deathCases() []testCase {
 			a.released(claim(ask, token))
 			b.awaitNews(second)
 		}},
-		{"a reap leaves other leases alone", func(f *fixture) {
+		{"a reap leaves other leases untouched", func(f *fixture) {
 			a, b := f.pair()
 			other := a.openLease(longTTL)
 			a.granted(a.ask("k1"))
@@ -58,7 +58,7 @@ func deathCases() []testCase {
 			a.holds("k3", theirs.Token, 1)
 			a.want(a.check(waiter), store.Queued)
 		}},
-		{"revoking twice, or what never was, changes nothing", func(f *fixture) {
+		{"a repeated revocation, and that of an unknown lease, change nothing", func(f *fixture) {
 			a, b := f.pair()
 			a.granted(a.ask("k"))
 			a.revoke(a.lease)
@@ -66,7 +66,7 @@ func deathCases() []testCase {
 			a.revoke(a.lease, uuid.New())
 			b.holds("k", grant.Token, 0)
 		}},
-		{"an instance that runs no more is reaped with all its renewed leases", instanceIsReaped},
+		{"a reap of a stopped instance ends all its renewed leases", instanceIsReaped},
 		{"reaping an instance drops its waiters", func(f *fixture) {
 			a, b := f.pair()
 			ask := b.ask("k")
@@ -79,7 +79,7 @@ func deathCases() []testCase {
 			b.queued(second, 1)
 			b.holds("k", token, 1)
 		}},
-		{"reaping an instance that is not known, or twice, changes nothing", func(f *fixture) {
+		{"a reap of an unknown instance, or a repeated one, changes nothing", func(f *fixture) {
 			a, b := f.pair()
 			kept := a.granted(a.ask("k"))
 			b.reapInstance("unknown-" + uuid.NewString())
@@ -91,7 +91,7 @@ func deathCases() []testCase {
 			b.granted(b.ask("k"))
 		}},
 		{"the waiter of an expired lease is skipped", expiredWaiterSkipped},
-		{"when all who wait are dead, the key becomes free", func(f *fixture) {
+		{"a key becomes free when all its waiters are dead", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.ask("k")
 			token := a.granted(ask).Token
@@ -126,7 +126,7 @@ func deathCases() []testCase {
 				f.Errorf("tokens %d, then %d", first.Token, got.Token)
 			}
 		}},
-		{"a sweep touches nothing that lives", func(f *fixture) {
+		{"a sweep touches nothing that is alive", func(f *fixture) {
 			a, b := f.pair()
 			token := a.granted(a.ask("k")).Token
 			waiter := b.ask("k")
@@ -140,12 +140,12 @@ func deathCases() []testCase {
 			a.holds("t", bindTTL, 0)
 			b.want(b.check(waiter), store.Queued)
 		}},
-		{"a sweep never makes a key with living waiters free", func(f *fixture) {
+		{"a sweep never frees a key with living waiters", func(f *fixture) {
 			a, b := f.pair()
 			dead, _ := a.shortHold("k")
 			waiter := b.ask("k")
 			if b.enqueue(waiter).Outcome == store.Granted {
-				return // too slow for the short lease: proved elsewhere
+				return // the short lease ended too early; other cases prove the rule
 			}
 			a.awaitExpiry(dead.Lease, shortTTL)
 			f.sweep(a)
@@ -162,16 +162,15 @@ func (f *fixture) sweep(in *instance) {
 	}
 }
 
-// shortWait stands in line, under a fresh lease that will expire soon, for a
-// key that is held.
+// shortWait queues an attempt for a held key, under a fresh lease that will expire soon.
 func (in *instance) shortWait(key string, position int) (store.LeaseID, store.Ask) {
 	in.Helper()
 	var ask store.Ask
-	in.poll("a place in line under a short lease", func() bool {
+	in.poll("a queue position under a short lease", func() bool {
 		ask = in.askUnder(in.openLease(shortTTL), key)
 		a := in.enqueue(ask)
 		if a.Outcome == store.Queued && a.Position != position {
-			in.Fatalf("place in line %d, want %d", a.Position, position)
+			in.Fatalf("queue position %d, want %d", a.Position, position)
 		}
 		return a.Outcome == store.Queued
 	})
@@ -203,7 +202,7 @@ func reapOfManyKeys(f *fixture) {
 	}
 }
 
-// reapInstance reaps what an instance left.
+// reapInstance reaps the leases of an instance.
 func (in *instance) reapInstance(instance string) {
 	in.Helper()
 	if err := in.ReapInstance(in.ctx(), instance); err != nil {
@@ -233,7 +232,7 @@ func instanceIsReaped(f *fixture) {
 	b.want(b.check(patient), store.Queued)
 	b.holds("theirs", theirs, 0)
 	if alive := b.renew(a.lease, other, b.lease); len(alive) != 1 || alive[0] != b.lease {
-		f.Errorf("renewed %v, want only the living instance's", alive)
+		f.Errorf("renewed %v, want only the leases of the living instance", alive)
 	}
 }
 
@@ -271,8 +270,7 @@ func expiredHolderNewcomer(f *fixture) {
 	dead, _ := a.shortHold("k")
 	first := b.ask("k")
 	if b.enqueue(first).Outcome == store.Granted {
-		// The machine was too slow for the short lease: nothing can be proved,
-		// and nothing is wrong.
+		// The short lease ended too early on a slow machine. This is not a failure.
 		return
 	}
 	a.awaitExpiry(dead.Lease, shortTTL)

@@ -6,7 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// downgradeCases test that an exclusive lock becomes a share.
+// downgradeCases test that a downgrade turns an exclusive lock into a share.
 func downgradeCases() []testCase {
 	return []testCase{
 		sharing("a downgrade keeps the token and lets waiting readers in, up to the next writer", func(f *fixture, a, b *instance) {
@@ -32,7 +32,7 @@ func downgradeCases() []testCase {
 			a.released(claim(holder, token))
 			b.shares("k", 2, l.Holders[1].Token, l.Holders[2].Token)
 		}),
-		sharing("a downgrade takes the limit of those who wait, and a slot", func(f *fixture, a, b *instance) {
+		sharing("a downgrade takes the limit that the waiters name, and a slot", func(f *fixture, a, b *instance) {
 			holder, first, second := a.ask("k"), b.askShared("k", 2), b.askShared("k", 2)
 			token := a.granted(holder).Token
 			b.queued(first, 1)
@@ -46,7 +46,7 @@ func downgradeCases() []testCase {
 				f.Errorf("found %+v", again)
 			}
 		}),
-		sharing("a downgrade takes no limit of those whose lease has expired", func(f *fixture, a, b *instance) {
+		sharing("a downgrade ignores the limit of waiters whose lease has expired", func(f *fixture, a, b *instance) {
 			holder, lease := a.ask("k"), b.openLease(shortTTL)
 			token := a.granted(holder).Token
 			dying := b.askUnder(lease, "k")
@@ -58,7 +58,7 @@ func downgradeCases() []testCase {
 				f.Errorf("got %+v", b.get("k"))
 			}
 		}),
-		sharing("a success of a lock whose downgrade was not heard of is for those who wait for it", func(_ *fixture, a, b *instance) {
+		sharing("a success after a downgrade of unknown outcome skips the skip-waiters", func(_ *fixture, a, b *instance) {
 			holder, skip, plain := a.ask("k"), b.askSkip("k"), b.ask("k")
 			token := a.granted(holder).Token
 			b.queued(skip, 1)
@@ -72,7 +72,7 @@ func downgradeCases() []testCase {
 			a.stands(a.release(success(claim(holder, token), `5`)), store.UnknownToken)
 			b.awaitSkip(skip, `5`)
 		}),
-		sharing("a lock that was downgraded while nobody waits has no limit", func(_ *fixture, a, b *instance) {
+		sharing("a lock that is downgraded without waiters has no limit", func(_ *fixture, a, b *instance) {
 			holder := a.ask("k")
 			token := a.granted(holder).Token
 			b.want(b.acquire(b.askShared("k", 2)), store.Held)
@@ -90,7 +90,7 @@ func downgradeCases() []testCase {
 			a.released(claim(holder, token))
 			b.holds("k", b.awaitNews(writer).Token, 1)
 		}),
-		sharing("a downgrade by another, or with another token, changes nothing", func(_ *fixture, a, b *instance) {
+		sharing("a downgrade by another session, or with another token, changes nothing", func(_ *fixture, a, b *instance) {
 			holder := a.ask("k")
 			token := a.granted(holder).Token
 			theirs := claim(holder, token)
@@ -131,7 +131,7 @@ func downgradeCases() []testCase {
 			b.released(claim(reader, other))
 			b.holds("k", b.awaitNews(writer).Token, 0)
 		}),
-		sharing("the last who was served of a cohort downgrades the lock", func(_ *fixture, a, b *instance) {
+		sharing("the last served waiter of a cohort downgrades the lock", func(_ *fixture, a, b *instance) {
 			token, line := a.cohort("k", 3)
 			reader := b.askShared("k", 0)
 			b.queued(reader, 3)
@@ -150,7 +150,7 @@ func downgradeCases() []testCase {
 			a.released(claim(line[2], next))
 			b.shares("k", 0, b.awaitNews(reader).Token)
 		}),
-		sharing("a signal to an exclusive holder is its share's after the downgrade", func(f *fixture, a, b *instance) {
+		sharing("a signal to an exclusive holder stays with its share after the downgrade", func(f *fixture, a, b *instance) {
 			holder := a.ask("k")
 			token := a.granted(holder).Token
 			b.signalled(stop("k", "x"), store.Holds)
@@ -163,7 +163,7 @@ func downgradeCases() []testCase {
 	}
 }
 
-// downgraded makes a share of an exclusive lock.
+// downgraded turns an exclusive lock into a share.
 func (in *instance) downgraded(ask store.Ask, token int64) store.Verdict {
 	in.Helper()
 	return in.stands(in.amend(store.Change{Claim: claim(ask, token), Share: true}), store.Holds)

@@ -8,7 +8,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// engine is a store with all capabilities. A call of one that it lacks ends the test as skipped.
+// engine is a store with all capabilities. A call of a capability that the store lacks skips the
+// test.
 type engine struct {
 	store.Store
 	store.Lister
@@ -21,7 +22,7 @@ type engine struct {
 	store.Listener
 }
 
-// tester is a test, or a run of a state machine.
+// tester is a test or a run of the state machine.
 type tester interface {
 	Helper()
 	Skipf(format string, args ...any)
@@ -44,11 +45,11 @@ func capability[C any](s store.Store, lacks C) C {
 	return lacks
 }
 
-// needs skips a case that uses a capability in goroutines of its own, if the engine lacks it.
+// needs skips a case whose goroutines use a capability that the engine lacks.
 func needs[C any](in *instance) {
 	in.Helper()
 	if _, ok := in.Store.(C); !ok {
-		in.Skipf("the engine is no %T", *new(C))
+		in.Skipf("the engine is not a %T", *new(C))
 	}
 }
 
@@ -61,12 +62,12 @@ func (e engine) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 	return e.Acquire(ctx, asks)
 }
 
-// lacking is what an engine cannot do.
+// lacking implements the capabilities that an engine does not have.
 type lacking struct{ t tester }
 
 func (l lacking) skip(capability string) error {
 	l.t.Helper()
-	l.t.Skipf("the engine is no store.%s", capability)
+	l.t.Skipf("the engine is not a store.%s", capability)
 	return nil
 }
 
@@ -110,5 +111,5 @@ func (l lacking) Elect(context.Context, time.Duration) (store.Election, error) {
 	return store.Election{}, l.skip("Census")
 }
 
-// Listen does nothing: news costs such an engine nothing.
+// Listen does nothing, because only engines with the capability pay for news.
 func (lacking) Listen(bool) {}

@@ -10,13 +10,13 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Locks of a line: so many that other tests' lines, most of one lock, do not push it off
-// the list.
+// some is the number of locks in a counted line. Lines of other tests have mostly one lock, so they
+// do not push this line off the list.
 const some = 6
 
 func fleetCases() []testCase {
 	return []testCase{
-		{"locks are counted by type and by pod, each in its namespace", countedByType},
+		{"locks are counted by type and by pod within their namespace", countedByType},
 		{"waiters are counted by type", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.holdSome("job:")
@@ -29,7 +29,7 @@ func fleetCases() []testCase {
 			}
 			for _, line := range a.stats().Pods {
 				if line.Waiting != 0 {
-					f.Errorf("a pod waits: %+v", line)
+					f.Errorf("a pod is counted as a waiter: %+v", line)
 				}
 			}
 			b.gaveUp(b.cancel(waiters[0]), 1)
@@ -37,7 +37,7 @@ func fleetCases() []testCase {
 				f.Errorf("counted %+v", got)
 			}
 		}},
-		{"a waiter that was skipped waits no more", func(f *fixture) {
+		{"a waiter that was skipped is not counted", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.holdSome("job:")
 			done := a.ask("job:once")
@@ -53,7 +53,7 @@ func fleetCases() []testCase {
 				f.Errorf("counted %+v", got)
 			}
 		}},
-		{"what was released, and what is dead, is not counted", func(f *fixture) {
+		{"released and dead locks are not counted", func(f *fixture) {
 			a, b := f.pair()
 			kept, freed, dead := a.ask("job:kept"), a.ask("job:freed"), a.askUnder(a.openLease(longTTL), "job:dead")
 			a.holdSome("job:")
@@ -69,7 +69,7 @@ func fleetCases() []testCase {
 				f.Errorf("counted %+v", got)
 			}
 		}},
-		{"an expired lock is told apart, until it is reaped", func(f *fixture) {
+		{"an expired lock is counted as expired until it is reaped", func(f *fixture) {
 			a, b := f.pair()
 			a.holdSome("job:")
 			ask, _ := a.shortHold("job:short")
@@ -86,7 +86,7 @@ func fleetCases() []testCase {
 				f.Errorf("counted %+v", got)
 			}
 		}},
-		{"a lock that a hold keeps is held", func(f *fixture) {
+		{"a lock that a hold keeps is counted as held", func(f *fixture) {
 			a, b := f.pair()
 			a.holdSome("job:")
 			ask := a.askUnder(a.openLease(longTTL), "job:hold")
@@ -96,19 +96,19 @@ func fleetCases() []testCase {
 				f.Errorf("counted %+v", got)
 			}
 		}},
-		{"times of holding are those of the locks", func(f *fixture) {
+		{"the average and the longest time match how long the locks were held", func(f *fixture) {
 			a := f.instance("a")
 			ask := a.holdSome("job:")
 			a.poll("some holding", func() bool { return a.get(ask.Key).Holder.HeldFor > pause })
 			before := a.get(ask.Key).Holder.HeldFor
 			got := a.typeLine("job")
 			after := a.get(ask.Key).Holder.HeldFor
-			// The one that was asked last is held for the shortest time.
+			// The lock of the last ask was acquired last.
 			if got.Longest < before || got.Average < before-time.Millisecond || got.Average > got.Longest || got.Longest > after+patience {
 				f.Errorf("counted %+v, the last of them was held for %v to %v", got, before, after)
 			}
 		}},
-		{"one instance is elected, until its term is over or it gives up", elections},
+		{"one instance is elected until its term is over or it resigns", elections},
 	}
 }
 
@@ -131,14 +131,14 @@ func (in *instance) stats() store.Stats {
 	for _, lines := range [][]store.Stat{found.Types, found.Pods} {
 		for i, line := range lines {
 			if line.Name != store.Others && i > 0 && line.Held > lines[i-1].Held {
-				in.Fatalf("%+v stands behind %+v", line, lines[i-1])
+				in.Fatalf("line %+v comes after %+v", line, lines[i-1])
 			}
 		}
 	}
 	return found
 }
 
-// typeLine and podLine are a line of the test's namespace; zero if there is none.
+// typeLine and podLine return a line of the test's namespace, or zero.
 func (in *instance) typeLine(name string) store.Stat {
 	in.Helper()
 	return in.line(in.stats().Types, name)
@@ -184,15 +184,14 @@ func countedByType(f *fixture) {
 		}
 	}
 	for _, in := range []*instance{a, elsewhere} {
-		found := in.stats() // it counts all namespaces, whoever asks
+		found := in.stats() // the counts of all namespaces
 		if got := elsewhere.line(found.Types, "job"); got.Held != some {
 			f.Errorf("in the other namespace: %+v", got)
 		}
 	}
 }
 
-// elections is one test, and the only one that elects: there is one office for all who
-// use the data.
+// elections is the only test that elects, because all users of the data share one election.
 func elections(f *fixture) {
 	a, b := f.pair()
 	elsewhere := f.instanceIn("other-"+uuid.NewString(), "c")
@@ -207,33 +206,33 @@ func elections(f *fixture) {
 	lost := func(in *instance, term, atLeast, atMost time.Duration) {
 		f.Helper()
 		if e := elect(in, term); e.Elected || e.Left <= atLeast || e.Left > atMost {
-			f.Fatalf("%+v, want another to be elected for %v to %v more", e, atLeast, atMost)
+			f.Fatalf("got %+v, want another instance elected for %v to %v", e, atLeast, atMost)
 		}
 	}
 	won := func(in *instance, term time.Duration) {
 		f.Helper()
 		if e := elect(in, term); !e.Elected || e.Left <= 0 || e.Left > term {
-			f.Fatalf("%+v, want to be elected for %v", e, term)
+			f.Fatalf("got %+v, want this instance elected for %v", e, term)
 		}
 	}
-	f.poll("the office of an earlier run is free", func() bool { return elect(a, longTTL).Elected })
+	f.poll("the end of an earlier run's term", func() bool { return elect(a, longTTL).Elected })
 
 	lost(b, longTTL, longTTL-patience, longTTL)
 	lost(elsewhere, longTTL, longTTL-patience, longTTL)
 	won(a, 2*longTTL) // a longer term from now on
 	lost(b, longTTL, 2*longTTL-patience, 2*longTTL)
-	lost(b, 0, 2*longTTL-patience, 2*longTTL) // it is not b's to give up
+	lost(b, 0, 2*longTTL-patience, 2*longTTL) // b is not elected, so b cannot resign
 	lost(b, longTTL, 2*longTTL-patience, 2*longTTL)
 
-	for range 2 { // given up twice is given up
+	for range 2 { // repeated
 		if e := elect(a, 0); e.Elected || e.Left != 0 {
-			f.Fatalf("gave up: %+v", e)
+			f.Fatalf("still elected: %+v", e)
 		}
 	}
 	won(b, longTTL)
 	lost(a, 0, longTTL-patience, longTTL)
 	won(b, shortTTL)
-	f.poll("the term is over", func() bool { return elect(a, longTTL).Elected })
+	f.poll("the end of the term", func() bool { return elect(a, longTTL).Elected })
 	lost(b, longTTL, longTTL-patience, longTTL)
 
 	elect(a, 0)
@@ -248,17 +247,17 @@ func elections(f *fixture) {
 		elected := -1
 		for i, e := range results {
 			if e.Left <= longTTL-patience {
-				f.Errorf("%+v: nobody seems to be elected", e)
+				f.Errorf("got %+v: no instance seems to be elected", e)
 			}
 			if e.Elected && elected >= 0 {
-				f.Fatal("two were elected")
+				f.Fatal("two instances were elected")
 			}
 			if e.Elected {
 				elected = i
 			}
 		}
 		if elected < 0 {
-			f.Fatal("nobody was elected")
+			f.Fatal("no instance was elected")
 		}
 		elect(racers[elected], 0)
 	}

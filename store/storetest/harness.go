@@ -14,16 +14,15 @@ import (
 const (
 	// longTTL outlives every test.
 	longTTL = 5 * time.Minute
-	// shortTTL is for leases that must expire: long enough for a few statements,
-	// short enough to wait for.
+	// shortTTL is for leases that must expire. It is long enough for a few statements.
 	shortTTL = 400 * time.Millisecond
-	// patience is how long the suite waits for what must happen.
+	// patience is how long the suite waits for an event.
 	patience = 20 * time.Second
-	// pause is the time between two questions of a poll.
+	// pause is the time between two attempts of a poll.
 	pause = 15 * time.Millisecond
 )
 
-// fixture is what one test stands on.
+// fixture contains what one test needs.
 type fixture struct {
 	*testing.T
 	backend   Backend
@@ -54,7 +53,7 @@ func (f *fixture) instanceIn(namespace, name string) *instance {
 	return in
 }
 
-// unstarted opens an instance that hears news and is stopped when the test ends.
+// unstarted opens an instance that receives news and is stopped when the test ends.
 func (f *fixture) unstarted(namespace, name string) *instance {
 	f.Helper()
 	id := store.Identity{Namespace: namespace, Instance: name + "-" + uuid.NewString(), Pod: "pod-" + name}
@@ -66,32 +65,32 @@ func (f *fixture) unstarted(namespace, name string) *instance {
 	return in
 }
 
-// pair opens two instances on the same namespace.
+// pair opens two instances in the same namespace.
 func (f *fixture) pair() (a, b *instance) {
 	f.Helper()
 	return f.instance("a"), f.instance("b")
 }
 
-// ctx limits one call.
+// ctx returns a context that limits one call.
 func (f *fixture) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(f.Context(), patience)
 	f.Cleanup(cancel)
 	return ctx
 }
 
-// poll asks until the answer is yes.
+// poll calls yes until it returns true.
 func (f *fixture) poll(what string, yes func() bool) {
 	f.Helper()
 	for deadline := time.Now().Add(patience); !yes(); {
 		if time.Now().After(deadline) {
 			f.Fatalf("waited %v in vain for: %s", patience, what)
 		}
-		time.Sleep(pause) // between two questions; nothing is hoped for here
+		time.Sleep(pause) // between two attempts
 	}
 }
 
-// instance is a store as one sidecar sees it. Its methods end the test when the
-// store fails; the tests' own goroutines use the store itself.
+// instance is the store of one sidecar. Its methods end the test if the store fails. Goroutines of
+// tests use the store itself.
 type instance struct {
 	engine
 	*fixture
@@ -101,12 +100,12 @@ type instance struct {
 	mu     sync.Mutex
 	heard  map[heardOf]chan store.News
 	events []store.Event
-	// signals is where news arrives that there are signals for holders here.
+	// signals receives an item if there are signals for holders of this instance.
 	signals chan struct{}
 }
 
-// heardOf is what news can be about: a grant whose end of waiting is told, or one
-// whose waiter should look. A hint need not name it whole.
+// heardOf identifies news about an attempt: its outcome, or a hint to check it. A hint may contain
+// only half of the id.
 type heardOf struct {
 	grant store.HalfID
 	hint  bool
@@ -126,18 +125,17 @@ func (in *instance) hear(n store.News) {
 	if n.Signals {
 		select {
 		case in.signals <- struct{}{}:
-		default: // it was heard before
+		default: // a repeat
 		}
 		return
 	}
 	select {
 	case in.earFor(heardOf{store.HalfOf(n.ID), n.Answer.Outcome == 0}) <- n:
-	default: // it was heard before
+	default: // a repeat
 	}
 }
 
-// newsOf is where news of a hand-off arrives, hintsOf where it arrives that a
-// waiter should look.
+// newsOf receives the outcome of an attempt, and hintsOf hints to check it.
 func (in *instance) newsOf(grant store.AttemptID) chan store.News {
 	return in.earFor(heardOf{store.HalfOf(grant), false})
 }
@@ -157,7 +155,7 @@ func (in *instance) earFor(what heardOf) chan store.News {
 	return ch
 }
 
-// openLease makes a renewed lease.
+// openLease opens a renewed lease.
 func (in *instance) openLease(ttl time.Duration) store.LeaseID {
 	in.Helper()
 	id := uuid.New()
@@ -167,7 +165,6 @@ func (in *instance) openLease(ttl time.Duration) store.LeaseID {
 	return id
 }
 
-// renew renews leases.
 func (in *instance) renew(leases ...store.LeaseID) []store.LeaseID {
 	in.Helper()
 	renewal, err := in.Renew(in.ctx(), leases)
@@ -177,7 +174,6 @@ func (in *instance) renew(leases ...store.LeaseID) []store.LeaseID {
 	return renewal.Kept
 }
 
-// revoke revokes leases.
 func (in *instance) revoke(leases ...store.LeaseID) {
 	in.Helper()
 	if err := in.Revoke(in.ctx(), leases); err != nil {
@@ -185,7 +181,7 @@ func (in *instance) revoke(leases ...store.LeaseID) {
 	}
 }
 
-// ask is a new attempt to get a key under the instance's long lease.
+// ask returns a new attempt to get a key under the instance's long lease.
 func (in *instance) ask(key string) store.Ask {
 	return in.askUnder(in.lease, key)
 }
@@ -194,7 +190,7 @@ func (in *instance) askUnder(lease store.LeaseID, key string) store.Ask {
 	return store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, Lease: lease}
 }
 
-// askTTL is a new attempt to get a key as a bind:ttl lock.
+// askTTL returns a new attempt to get a key as a bind:ttl lock.
 func (in *instance) askTTL(key string, ttl time.Duration) store.Ask {
 	return store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, TTL: ttl}
 }
@@ -248,25 +244,25 @@ func (in *instance) granted(ask store.Ask) store.Answer {
 	return in.want(in.acquire(ask), store.Granted)
 }
 
-// queued stands in line for a key that must be held, at a place. Repeated, it
-// looks at the place: no other operation tells it of one who waits on.
+// queued enqueues an ask for a held key, and checks its position. A repeat checks the position
+// again; no other operation returns that of a waiter.
 func (in *instance) queued(ask store.Ask, position int) store.Answer {
 	in.Helper()
 	a := in.want(in.enqueue(ask), store.Queued)
 	if a.Position != position {
-		in.Fatalf("place in line %d, want %d", a.Position, position)
+		in.Fatalf("queue position %d, want %d", a.Position, position)
 	}
 	return a
 }
 
-// want checks an outcome and what must come with it.
+// want checks an outcome, and the members that belong to this outcome.
 func (in *instance) want(a store.Answer, outcome store.Outcome) store.Answer {
 	in.Helper()
 	if a.Outcome != outcome {
 		in.Fatalf("outcome %s, want %s: %+v", name(a.Outcome), name(outcome), a)
 	}
 	if outcome == store.Granted && (a.Token <= 0 || a.Token >= 1<<53 || a.AcquiredAt.IsZero() || a.ExpiresIn <= 0) {
-		in.Fatalf("a grant without sound token, time or remaining time: %+v", a)
+		in.Fatalf("a grant without a valid token, time or remaining time: %+v", a)
 	}
 	return a
 }
@@ -283,8 +279,8 @@ func name(o store.Outcome) string {
 	return "none"
 }
 
-// awaitNews waits until the instance hears of a grant. Where news does not
-// arrive by itself, it asks, as the users of such a store must.
+// awaitNews waits until the instance is notified of a grant. If the store sends no news of other
+// instances, awaitNews polls.
 func (in *instance) awaitNews(ask store.Ask) store.Answer {
 	in.Helper()
 	if in.Traits().Polls {
@@ -295,7 +291,7 @@ func (in *instance) awaitNews(ask store.Ask) store.Answer {
 		select {
 		case n := <-in.newsOf(ask.ID):
 			if n.ID != ask.ID || n.Key != "" && (n.Key != ask.Key || n.Lease != ask.Lease) {
-				in.Fatalf("news of another attempt: %+v, waited for %+v", n, ask)
+				in.Fatalf("news of another attempt: %+v, want %+v", n, ask)
 			}
 			return in.want(n.Answer, store.Granted)
 		case <-in.hintsOf(ask.ID):
@@ -308,41 +304,41 @@ func (in *instance) awaitNews(ask store.Ask) store.Answer {
 	}
 }
 
-// awaitAnyNews waits until the instance hears anything of a waiter.
+// awaitAnyNews waits for the outcome of a waiter or for a hint to check it.
 func (in *instance) awaitAnyNews(ask store.Ask) {
 	in.Helper()
 	select {
 	case <-in.newsOf(ask.ID):
 	case <-in.hintsOf(ask.ID):
 	case <-time.After(patience):
-		in.Fatalf("nothing heard of %q", ask.Key)
+		in.Fatalf("no news of %q", ask.Key)
 	}
 }
 
-// awaitGrant asks what became of a waiter until it is granted.
+// awaitGrant polls a waiter until it is granted.
 func (in *instance) awaitGrant(ask store.Ask) (granted store.Answer) {
 	in.Helper()
 	in.poll("a grant of "+ask.Key, func() bool {
 		granted = in.check(ask)
 		if granted.Outcome != store.Granted && granted.Outcome != store.Queued {
-			in.Fatalf("a waiter became %s", name(granted.Outcome))
+			in.Fatalf("the waiter's outcome is %s", name(granted.Outcome))
 		}
 		return granted.Outcome == store.Granted
 	})
 	return in.want(granted, store.Granted)
 }
 
-// awaitExpiry waits until the store itself says that a lease can no longer be
-// renewed. It asks only after the TTL, because asking renews.
+// awaitExpiry waits until the store refuses to renew a lease. It asks only after the TTL, because
+// asking renews.
 func (in *instance) awaitExpiry(lease store.LeaseID, ttl time.Duration) {
 	in.Helper()
 	<-time.After(ttl + pause)
 	if alive := in.renew(lease); len(alive) != 0 {
-		in.Fatalf("a lease of %v was renewed after its end", ttl)
+		in.Fatalf("a lease with a TTL of %v was renewed after its end", ttl)
 	}
 }
 
-// claim is what the holder of a grant says to hold.
+// claim is the claim of a grant's holder.
 func claim(ask store.Ask, token int64) store.Claim {
 	c := store.Claim{Key: ask.Key, Token: token}
 	if ask.TTL == 0 {
@@ -374,17 +370,17 @@ func (in *instance) onlyVerdict(verdicts []store.Verdict, err error) store.Verdi
 	return verdicts[0]
 }
 
-// released releases a lock that must be held under the claim.
+// released releases a lock that is held under the claim.
 func (in *instance) released(c store.Claim) store.Verdict {
 	in.Helper()
 	return in.stands(in.release(c), store.Holds)
 }
 
-// stands checks a standing.
+// stands checks the status of a claim.
 func (in *instance) stands(v store.Verdict, want store.ClaimStatus) store.Verdict {
 	in.Helper()
 	if v.Status != want {
-		in.Fatalf("standing %s, want %s: %+v", standing(v.Status), standing(want), v)
+		in.Fatalf("claim status %s, want %s: %+v", standing(v.Status), standing(want), v)
 	}
 	return v
 }
@@ -393,7 +389,7 @@ func standing(s store.ClaimStatus) string {
 	names := map[store.ClaimStatus]string{
 		store.Holds: "Holds", store.OtherSession: "OtherSession", store.Released: "Released",
 		store.Expired: "Expired", store.UnknownToken: "UnknownToken",
-		store.ClaimRowLocked: "ClaimRowLocked",
+		store.IsShare: "IsShare", store.ClaimRowLocked: "ClaimRowLocked",
 	}
 	if n, ok := names[s]; ok {
 		return n
@@ -414,7 +410,7 @@ func (in *instance) get(key string) store.Lock {
 	return locks[0]
 }
 
-// holds checks who has a key now, and how many wait for it.
+// holds checks under which token a key is held, and how many wait for it.
 func (in *instance) holds(key string, token int64, waiting int) store.Lock {
 	in.Helper()
 	l := in.get(key)
@@ -425,7 +421,7 @@ func (in *instance) holds(key string, token int64, waiting int) store.Lock {
 	return l
 }
 
-// free checks that nobody has a key or waits for it.
+// free checks that a key has neither a holder nor waiters.
 func (in *instance) free(key string) {
 	in.Helper()
 	if l := in.get(key); l.Held || l.QueueLength != 0 {
@@ -433,9 +429,8 @@ func (in *instance) free(key string) {
 	}
 }
 
-// shortHold acquires a key under a fresh lease that will expire soon, and
-// returns while it is held. A machine may be too slow for a short lease; then
-// it is tried again with another.
+// shortHold acquires a key under a fresh lease that will expire soon, and returns while the key is
+// held. If the machine was too slow, shortHold tries again with another lease.
 func (in *instance) shortHold(key string) (store.Ask, store.Answer) {
 	in.Helper()
 	var ask store.Ask

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// longHold is not over while the test runs, and longer than any lease's TTL.
+	// longHold outlasts the test and the TTL of every lease.
 	longHold = 3 * longTTL
-	// shortHoldTime is for holds that must end: long enough for a few statements.
+	// shortHoldTime is for holds that must end. It is long enough for a few statements.
 	shortHoldTime = time.Second
 )
 
 func holdCases() []testCase {
 	return []testCase{
 		{"a release keeps the key until the hold is over", releaseLeavesTheHold},
-		{"a waiter gets the key when the hold is over, and is told that it ends early", pendingHoldEnds},
+		{"a waiter gets the key when the hold is over, and is notified that the hold ends early", pendingHoldEnds},
 		{"a released hold that ended is released, not expired", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askHold("k", longTTL, shortHoldTime)
@@ -27,7 +27,7 @@ func holdCases() []testCase {
 			a.released(claim(ask, first.Token))
 			b.poll("the end of the hold", func() bool { return !b.get("k").Held })
 			if l := b.get("k"); l.Expired {
-				f.Errorf("expired, though it was released: %+v", l)
+				f.Errorf("expired although it was released: %+v", l)
 			}
 			a.stands(a.release(claim(ask, first.Token)), store.Released)
 			b.after(first, shortHoldTime, b.granted(b.ask("k")))
@@ -54,7 +54,7 @@ func holdCases() []testCase {
 			a.Stop()
 			b.reapInstance(a.id.Instance)
 			if !b.Traits().Polls {
-				b.awaitAnyNews(waiter) // it was told that the lease lasts for minutes
+				b.awaitAnyNews(waiter) // it believed that the lease lasts for minutes
 			}
 			b.keptByHold("kept", token, 0, longHold)
 			if got := b.granted(b.ask("plain")); got.Token <= plain {
@@ -62,7 +62,7 @@ func holdCases() []testCase {
 			}
 			b.after(first, shortHoldTime, b.awaitGrant(waiter))
 		}},
-		{"a pending hold is touched by no sweep", func(f *fixture) {
+		{"a sweep leaves a pending hold alone", func(f *fixture) {
 			a, b := f.pair()
 			released, reaped := a.askHold("released", longTTL, longHold), a.askHold("reaped", longTTL, longHold)
 			tokens := []int64{a.granted(released).Token, a.granted(reaped).Token}
@@ -73,7 +73,7 @@ func holdCases() []testCase {
 			b.keptByHold("released", tokens[0], 0, longHold)
 			b.keptByHold("reaped", tokens[1], 0, longHold)
 		}},
-		{"a holder that is gone keeps the key until its hold is over", holdOutlivesTheTTL},
+		{"the key of a dead holder is kept until its hold is over", holdOutlivesTheTTL},
 		{"a renewal does not end a hold early", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.askHold("k", longTTL, longHold)
@@ -87,9 +87,9 @@ func holdCases() []testCase {
 				f.Errorf("expires in %v after a renewal, want the hold's %v", left, longHold)
 			}
 		}},
-		{"a hold that is over keeps nothing", holdIsOver},
-		{"a hold begins with the hand-off, whatever it was that handed off", holdOfAWaiter},
-		{"a bind:ttl lock lasts for its hold at least", bindTTLHold},
+		{"a hold that is over does not keep the key", holdIsOver},
+		{"a hold begins with the hand-off, after every kind of hand-off", holdOfAWaiter},
+		{"a bind:ttl lock lasts at least as long as its hold", bindTTLHold},
 		{"a withdrawal ignores the hold", func(f *fixture) {
 			a, b := f.pair()
 			session, bindTTL := a.askHold("k1", longTTL, longHold), a.askTTL("k2", longTTL)
@@ -117,7 +117,7 @@ func holdCases() []testCase {
 			b.awaitNews(waiter)
 			a.stands(a.release(c1), store.Released)
 		}},
-		{"a success skips at once, though the key is kept", func(f *fixture) {
+		{"a success skips waiters at once, although a hold keeps the key", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askHold("k", longTTL, longHold)
 			token := a.granted(ask).Token
@@ -129,7 +129,7 @@ func holdCases() []testCase {
 			b.keptByHold("k", token, 1, longHold)
 			b.queued(plain, 1)
 		}},
-		{"a waiter that comes to a pending hold waits", func(f *fixture) {
+		{"an ask for a key that a hold keeps is queued", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askHold("k", longTTL, longHold)
 			token := a.granted(ask).Token
@@ -144,7 +144,7 @@ func holdCases() []testCase {
 			b.gaveUp(b.cancel(waiter), 1)
 			b.keptByHold("k", token, 0, longHold)
 		}},
-		{"a claim on a grant whose hold is over hands the key off, if nobody has yet", func(f *fixture) {
+		{"a claim of a grant whose hold is over hands the key off if it was not handed off before", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askHold("k", longTTL, shortHoldTime)
 			first := a.granted(ask)
@@ -161,12 +161,12 @@ func holdCases() []testCase {
 			b.holds("k", b.awaitGrant(waiter).Token, 0)
 		}},
 		{"releases in a batch keep the holds and hand off the others", holdsInABatch},
-		{"a hold and the other locks of its lease do not concern each other", holdUnderASharedLease},
-		{"an expired holder cannot end its hold, but its sidecar can hand it back", handBackOfAHold},
+		{"a hold and the other locks of its lease do not affect each other", holdUnderASharedLease},
+		{"an expired holder cannot end its hold, but its sidecar can withdraw the grant", handBackOfAHold},
 	}
 }
 
-// askHold is a new attempt with a hold, under a fresh lease.
+// askHold returns a new attempt with a hold, under a fresh lease.
 func (in *instance) askHold(key string, ttl, hold time.Duration) store.Ask {
 	in.Helper()
 	ask := in.askUnder(in.openLease(ttl), key)
@@ -174,7 +174,7 @@ func (in *instance) askHold(key string, ttl, hold time.Duration) store.Ask {
 	return ask
 }
 
-// keptByHold checks that a pending hold keeps a key: a long one that began a moment ago.
+// keptByHold checks that a pending hold keeps a key. The hold is long and has just begun.
 func (in *instance) keptByHold(key string, token int64, waiting int, hold time.Duration) {
 	in.Helper()
 	l := in.holds(key, token, waiting)
@@ -183,7 +183,7 @@ func (in *instance) keptByHold(key string, token int64, waiting int, hold time.D
 	}
 }
 
-// notClaimable checks that a grant whose hold is pending is its holder's no more.
+// notClaimable checks that the holder can no longer claim a grant whose hold is pending.
 func (in *instance) notClaimable(ask store.Ask, token int64, want store.ClaimStatus) {
 	in.Helper()
 	in.stands(in.release(claim(ask, token)), want)
@@ -194,24 +194,24 @@ func (in *instance) notClaimable(ask store.Ask, token int64, want store.ClaimSta
 	}
 	in.stands(in.amend(store.Change{Claim: claim(ask, token), SetData: true, Data: []byte(`1`)}), want)
 	if again := in.acquire(ask); again.Outcome == store.Granted {
-		in.Fatalf("a repetition was granted: %+v", again)
+		in.Fatalf("a repeat was granted: %+v", again)
 	}
 	if again := in.check(ask); again.Outcome != store.Gone {
-		in.Fatalf("a check found %s", name(again.Outcome))
+		in.Fatalf("the check's outcome is %s", name(again.Outcome))
 	}
 	if l := in.get(ask.Key); l.Token != token || !l.Held || !l.Holder.HoldPending {
-		in.Fatalf("kept no more: %+v", l)
+		in.Fatalf("the hold does not keep the key: %+v", l)
 	}
 }
 
-// after checks that a grant came when the hold of the one before was over.
+// after checks that the next grant came after the hold of the grant before.
 func (in *instance) after(first store.Answer, hold time.Duration, next store.Answer) {
 	in.Helper()
 	if next.Token <= first.Token {
 		in.Fatalf("tokens %d, then %d", first.Token, next.Token)
 	}
 	if held := next.AcquiredAt.Sub(first.AcquiredAt); held < hold-time.Millisecond {
-		in.Fatalf("in other hands after %v, with a hold of %v", held, hold)
+		in.Fatalf("the next holder got the key after %v, with a hold of %v", held, hold)
 	}
 }
 
@@ -233,11 +233,11 @@ func releaseLeavesTheHold(f *fixture) {
 	a.revoke(ask.Lease)
 	b.keptByHold("k", token, 0, longHold)
 	a.stands(a.release(claim(ask, token)), store.Released)
-	a.withdraw(ask) // the grant has ended; so there is nothing to withdraw
+	a.withdraw(ask) // no effect: the grant has ended
 	b.keptByHold("k", token, 0, longHold)
 }
 
-// pendingHoldEnds: the waiter's sidecar was told that the lease lasts for minutes.
+// pendingHoldEnds: the waiter's sidecar first believes that the lease lasts for minutes.
 func pendingHoldEnds(f *fixture) {
 	a, b := f.pair()
 	ask := a.askHold("k", longTTL, shortHoldTime)
@@ -258,7 +258,7 @@ func pendingHoldEnds(f *fixture) {
 	a.stands(a.release(claim(ask, first.Token)), store.UnknownToken)
 }
 
-// holdOutlivesTheTTL: nobody renews the lease, and nobody reaps it before its end.
+// holdOutlivesTheTTL: the lease is neither renewed nor reaped before it ends.
 func holdOutlivesTheTTL(f *fixture) {
 	a, b := f.pair()
 	const hold = shortHoldTime + shortTTL
@@ -271,7 +271,7 @@ func holdOutlivesTheTTL(f *fixture) {
 	})
 	b.poll("the end of the hold", func() bool { return !b.get("k").Held })
 	if l := b.get("k"); !l.Expired || l.Token != first.Token {
-		f.Errorf("after a hold that nobody released: %+v", l)
+		f.Errorf("after a hold without a release: %+v", l)
 	}
 	a.stands(a.release(claim(ask, first.Token)), store.Expired)
 	b.after(first, hold, b.granted(b.ask("k")))
@@ -287,7 +287,7 @@ func holdIsOver(f *fixture) {
 	a.released(claim(released, token))
 	b.free("released")
 	if kept := a.renew(released.Lease); len(kept) != 1 {
-		f.Error("a lease whose lock was released after its hold is dead")
+		f.Error("a lease died although its lock was released after the hold")
 	}
 	a.revoke(reaped.Lease)
 	b.free("reaped")
@@ -296,8 +296,8 @@ func holdIsOver(f *fixture) {
 	}
 }
 
-// holdOfAWaiter lets waiters with a hold be granted in every way there is. Their
-// leases' TTL is shorter than the hold.
+// holdOfAWaiter grants locks with a hold to waiters in every possible way. The TTL of their leases
+// is shorter than the hold.
 func holdOfAWaiter(f *fixture) {
 	a, b := f.pair()
 	waiters := map[string]store.Ask{}
@@ -312,9 +312,9 @@ func holdOfAWaiter(f *fixture) {
 		waiters[key] = waiter(key, bindTTL)
 		b.queued(waiters[key], 1)
 	}
-	// The lock may expire before anybody is queued: then the case is tried again.
+	// The lock may expire before the waiter is queued. Then the case is tried again.
 	waitForExpiry := func(key string, bindTTL bool) {
-		b.poll("a place behind a short lock", func() bool {
+		b.poll("a queue position behind a short lock", func() bool {
 			again := fmt.Sprint(key, ":", uuid.NewString())
 			a.granted(a.askTTL(again, shortHoldTime))
 			w := waiter(again, bindTTL)
@@ -399,7 +399,7 @@ func holdsInABatch(f *fixture) {
 	b.want(b.check(waiters[1]), store.Queued)
 }
 
-// holdUnderASharedLease: a lease with a hold is as any other, before and after the release.
+// holdUnderASharedLease: a lease with a hold is like any other lease, before and after the release.
 func holdUnderASharedLease(f *fixture) {
 	a, b := f.pair()
 	kept, plain := a.ask("kept"), a.ask("plain")
@@ -424,8 +424,8 @@ func holdUnderASharedLease(f *fixture) {
 	b.want(b.check(again), store.Gone)
 }
 
-// handBackOfAHold: a grant that nobody was told of is handed back at once, even if its lease
-// died first. Other claims of it end nothing.
+// handBackOfAHold: a grant that was not delivered is handed back at once, even if its lease died
+// before. Other claims of this grant do not end it.
 func handBackOfAHold(f *fixture) {
 	a, b := f.pair()
 	ask, waiter := a.askHold("k", longTTL, longHold), b.ask("k")

@@ -26,7 +26,7 @@ func lifecycleCases() []testCase {
 			in.Stop()
 		}},
 		{"operations after Stop fail and do nothing", operationsAfterStop},
-		{"a call with an ended context fails honestly", endedContext},
+		{"a call with an ended context fails, and can be withdrawn", endedContext},
 		{"locks outlive an instance that only stopped", func(f *fixture) {
 			a, b := f.pair()
 			grant := a.granted(a.ask("k"))
@@ -102,7 +102,7 @@ func endedContext(f *fixture) {
 func leaseCases() []testCase {
 	return []testCase{
 		{"a lease that is renewed outlives its TTL", renewedLeaseLives},
-		{"Renew names the living leases and no others", func(f *fixture) {
+		{"Renew returns only the living leases", func(f *fixture) {
 			in := f.instance("a")
 			first, reaped, last := in.openLease(longTTL), in.openLease(longTTL), in.openLease(longTTL)
 			in.revoke(reaped)
@@ -140,7 +140,7 @@ func leaseCases() []testCase {
 			in.want(in.enqueue(in.askUnder(uuid.New(), "k")), store.LeaseLost)
 			in.free("k")
 		}},
-		{"a dead lease has no place in line", func(f *fixture) {
+		{"a dead lease has no queue position", func(f *fixture) {
 			a, b := f.pair()
 			grant := a.granted(a.ask("k"))
 			lease := b.openLease(longTTL)
@@ -151,7 +151,7 @@ func leaseCases() []testCase {
 			b.want(b.enqueue(bindTTL), store.LeaseLost)
 			b.holds("k", grant.Token, 0)
 		}},
-		{"locks are held under their lease's renewals", func(f *fixture) {
+		{"a renewal of a lease extends its locks", func(f *fixture) {
 			in := f.instance("a")
 			in.granted(in.ask("k"))
 			before := in.get("k").Holder.ExpiresIn
@@ -159,7 +159,7 @@ func leaseCases() []testCase {
 				return in.get("k").Holder.ExpiresIn < before-pause
 			})
 			low := in.get("k").Holder.ExpiresIn
-			in.poll("more remaining time", func() bool { // again, if the machine was slow to ask
+			in.poll("more remaining time", func() bool { // polls, because the machine may be slow
 				in.renew(in.lease)
 				after := in.get("k").Holder.ExpiresIn
 				if after > longTTL {
@@ -171,9 +171,8 @@ func leaseCases() []testCase {
 	}
 }
 
-// renewedLeaseLives renews a short lease for longer than its TTL. When the
-// machine paused for too long between two renewals, nothing was proved, and it
-// starts again.
+// renewedLeaseLives renews a short lease for longer than its TTL. If the machine paused for too
+// long between two renewals, the test starts again.
 func renewedLeaseLives(f *fixture) {
 	in := f.instance("a")
 	in.poll("a lease renewed in time for longer than its TTL", func() bool {
@@ -185,7 +184,7 @@ func renewedLeaseLives(f *fixture) {
 			alive := in.renew(lease)
 			late := time.Since(last) > shortTTL/2
 			if len(alive) == 0 && !late {
-				f.Fatal("a lease that was renewed in time expired")
+				f.Fatal("a lease expired although it was renewed in time")
 			}
 			if late {
 				return false

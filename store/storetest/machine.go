@@ -13,19 +13,19 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Aging is a Backend whose leases and holds grow older at will.
+// Aging is a Backend whose leases and holds can be made older.
 type Aging interface {
 	Backend
-	// Age makes all that is to end later end so much earlier.
+	// Age moves all future ends closer by d.
 	Age(d time.Duration)
 }
 
-// RunModel does random things to instances of a store, one after the other, and to the
-// model, and compares what can be seen after each. open is called for each run. The
-// number of runs is -rapid.checks.
+// RunModel does random operations on instances of a store, one after the other, and on the model.
+// It compares all visible state after each. open is called for each run, and -rapid.checks is the
+// number of runs.
 //
-// A tick is the smallest time that leases and holds last, and by which they age. Between
-// two ages nothing ends: a real clock must not go on by so much while one run is played.
+// tick is the shortest duration of leases and holds, and the step by which they age. A run must
+// take less than one tick of a real clock, because only ageing may end something.
 func RunModel(t rapid.TB, tick time.Duration, open func() Aging) {
 	t.Helper()
 	rapid.Check(t, func(t *rapid.T) {
@@ -41,7 +41,7 @@ func RunModel(t rapid.TB, tick time.Duration, open func() Aging) {
 			"sweep":     m.sweep,
 			"acquire":   func(t *rapid.T) { m.ask(t, false) },
 			"enqueue":   func(t *rapid.T) { m.ask(t, true) },
-			"enqueue2":  func(t *rapid.T) { m.ask(t, true) }, // so that lines grow
+			"enqueue2":  func(t *rapid.T) { m.ask(t, true) }, // so that queues grow
 			"enqueue3":  func(t *rapid.T) { m.ask(t, true) },
 			"enqueue4":  func(t *rapid.T) { m.ask(t, true) },
 			"check":     m.check,
@@ -73,7 +73,7 @@ type machine struct {
 
 var modelKeys = []string{"a", "b", "c"}
 
-// key is most often the first, so that a line grows there.
+// key returns mostly the first key, so that its queue grows.
 func (m *machine) key(t *rapid.T) string {
 	return modelKeys[max(0, rapid.IntRange(-3, len(modelKeys)-1).Draw(t, "key"))]
 }
@@ -93,7 +93,7 @@ func newMachine(t *rapid.T, tick time.Duration, backend Aging) *machine {
 	return m
 }
 
-// stop leaves nothing behind that would make the next run slower.
+// stop ends what would make the next run slower.
 func (m *machine) stop(t *rapid.T) {
 	for i, s := range m.stores {
 		must(t, s.ReapInstance(m.ctx, m.ids[i].Instance))
@@ -101,7 +101,7 @@ func (m *machine) stop(t *rapid.T) {
 	}
 }
 
-// until asks until the answer is yes. In virtual time it is at once, or never.
+// until calls yes until it returns true. In virtual time, the first call decides.
 func (m *machine) until(t *rapid.T, what string, yes func() bool) {
 	for deadline := time.Now().Add(patience); !yes(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -144,7 +144,7 @@ func (m *machine) open(t *rapid.T, by int) store.LeaseID {
 }
 
 func (m *machine) lease(t *rapid.T) store.LeaseID {
-	// The youngest are more likely alive.
+	// The youngest leases are more likely to be alive.
 	back := rapid.IntRange(1, min(len(m.leases), 4)).Draw(t, "lease")
 	return m.leases[len(m.leases)-back]
 }
@@ -161,7 +161,7 @@ func (m *machine) renew(t *rapid.T) {
 	must(t, err)
 	for key, k := range m.model.locks {
 		if id, watches := k.watchers[by]; watches && !slices.Contains(want, id) && !m.exact() {
-			m.model.lapsed[modelWatch{by, key}] = true // it knows that its watch is over
+			m.model.lapsed[modelWatch{by, key}] = true // the owner knows that its watch is over
 		}
 	}
 	for _, ids := range [][]store.LeaseID{got.Kept, want} {
@@ -183,7 +183,7 @@ func (m *machine) revoke(t *rapid.T) {
 
 func (m *machine) reapInstance(t *rapid.T) {
 	if rapid.IntRange(0, 3).Draw(t, "seldom") > 0 {
-		t.Skip("much would end at once")
+		t.Skip("skipped mostly, because it ends many leases at once")
 	}
 	by := m.anyOf(t)
 	var theirs []*modelLease
@@ -201,7 +201,7 @@ func (m *machine) sweep(t *rapid.T) {
 	must(t, m.any(t).Sweep(m.ctx))
 }
 
-// ask makes a new attempt, or repeats one.
+// ask makes a new attempt or repeats one.
 func (m *machine) ask(t *rapid.T, wait bool) {
 	a := m.newAsk(t)
 	if len(m.asks) > 0 && rapid.IntRange(0, 3).Draw(t, "repeat") == 0 {
@@ -225,7 +225,7 @@ func (m *machine) ask(t *rapid.T, wait bool) {
 	m.listen(t)
 	m.judge(t, a.Attempt, answers[0], want)
 	if want == store.Queued && answers[0].Position == 0 {
-		t.Fatalf("queued without a place: %+v", answers[0])
+		t.Fatalf("queued without a position: %+v", answers[0])
 	}
 }
 
@@ -241,7 +241,7 @@ func (m *machine) newAsk(t *rapid.T) modelAsker {
 	a.Shared = m.stores[0].Traits().Shared && rapid.Bool().Draw(t, "shared")
 	a.Skip = !a.Shared && rapid.IntRange(0, 2).Draw(t, "skip") == 0
 	if a.Shared {
-		a.Limit = slices.Index(modelKeys, key) // each key has its own, mostly
+		a.Limit = slices.Index(modelKeys, key) // mostly one limit for each key
 		if rapid.IntRange(0, 7).Draw(t, "mismatch") == 0 {
 			a.Limit++
 		}
@@ -250,10 +250,10 @@ func (m *machine) newAsk(t *rapid.T) modelAsker {
 	return modelAsker{a, m.owner[a.Lease]}
 }
 
-// someAsk is an earlier ask, more likely a late one.
+// someAsk returns an earlier ask, more likely a recent one.
 func (m *machine) someAsk(t *rapid.T) modelAsker {
 	if len(m.asks) == 0 {
-		t.Skip("nothing asked yet")
+		t.Skip("no ask yet")
 	}
 	back := rapid.IntRange(1, min(len(m.asks), 8)).Draw(t, "ask")
 	return m.asks[len(m.asks)-back]
@@ -276,7 +276,7 @@ func (m *machine) cancel(t *rapid.T) {
 	answers, err := m.stores[by].Cancel(m.ctx, []store.Attempt{a.Attempt})
 	must(t, err)
 	if answers[0].Position != place {
-		t.Fatalf("gave up place %d, want %d", answers[0].Position, place)
+		t.Fatalf("cancelled at position %d, want %d", answers[0].Position, place)
 	}
 	if want == store.Skipped && string(answers[0].Result) != result {
 		t.Fatalf("result %q, want %q", answers[0].Result, result)
@@ -299,7 +299,7 @@ func (k *modelLock) someHold(t *rapid.T) *modelHold {
 	return holds[rapid.IntRange(0, len(holds)-1).Draw(t, "of")]
 }
 
-// claim is mostly a right one.
+// claim is mostly a valid one.
 func (m *machine) claim(t *rapid.T) store.Claim {
 	key := m.key(t)
 	k := m.model.lock(key)
@@ -321,8 +321,8 @@ func (m *machine) release(t *rapid.T) {
 	c.Undelivered, c.AtOnce = rapid.Bool().Draw(t, "undelivered"), rapid.IntRange(0, 3).Draw(t, "atonce") == 0
 	k := m.model.lock(c.Key)
 	of := k.granted(c.Token)
-	c.Undelivered = c.Undelivered && of != nil && of.holder.TTL > 0 // a session's lock is released by its own instance
-	if len(k.shares) == 0 {
+	c.Undelivered = c.Undelivered && of != nil && of.holder.TTL > 0 // only its own instance releases a session's lock
+	if len(k.shares) == 0 || c.Lease == (store.LeaseID{}) {
 		c.Outcome = store.ReleaseOutcome(rapid.IntRange(0, 2).Draw(t, "outcome"))
 		c.Result = fmt.Append(nil, c.Token) // JSON
 	}
@@ -362,11 +362,11 @@ func (m *machine) amend(t *rapid.T) {
 
 func (m *machine) judgeClaim(t *rapid.T, k *modelLock, c store.Claim, v store.Verdict, want store.ClaimStatus) {
 	forgotten := k.swept && v.Status == store.UnknownToken && (want == store.Released || want == store.Expired)
-	if end := k.ends[c.Token]; end != 0 && (want == end || v.Status == end) { // of a share
+	if end := k.ends[c.Token]; end != 0 && (want == end || v.Status == end) { // the end of a share
 		forgotten = forgotten || v.Status == store.UnknownToken || want == store.UnknownToken
 	}
 	if v.Status != want && !forgotten {
-		t.Fatalf("claim %+v stands %d, want %d", c, v.Status, want)
+		t.Fatalf("claim %+v: status %d, want %d", c, v.Status, want)
 	}
 	if want == store.Holds && v.Lock.Token != c.Token {
 		t.Fatalf("claim %+v is answered with %+v", c, v.Lock)
@@ -375,33 +375,33 @@ func (m *machine) judgeClaim(t *rapid.T, k *modelLock, c store.Claim, v store.Ve
 
 func (m *machine) judge(t *rapid.T, a store.Attempt, got store.Answer, want store.Outcome) {
 	if got.Outcome != want {
-		t.Fatalf("%+v: outcome %d, want %d", a, got.Outcome, want)
+		t.Fatalf("got %+v: outcome %d, want %d", a, got.Outcome, want)
 	}
 	k := m.model.lock(a.Key)
 	switch want {
 	case store.Granted:
 		h := k.grantOf(a.ID)
 		if h == nil || got.Token != h.token || got.Slot != h.slot || !m.lasts(got.ExpiresIn, h.end()) {
-			t.Fatalf("%+v: granted %+v, want %+v", a, got, h)
+			t.Fatalf("got %+v: granted %+v, want %+v", a, got, h)
 		}
 	case store.Queued:
-		unknown := got.Position == 0 && !m.exact() // only an Enqueue must tell it
+		unknown := got.Position == 0 && !m.exact() // only Enqueue must return it
 		if got.Position != k.place(a.ID) && !unknown || got.Lock.Token != k.first().token || got.Lock.Limit != k.limit() {
-			t.Fatalf("%+v: queued %+v, want place %d behind %d", a, got, k.place(a.ID), k.first().token)
+			t.Fatalf("got %+v: queued %+v, want position %d behind %d", a, got, k.place(a.ID), k.first().token)
 		}
 	case store.Skipped:
 		if w := k.skips[a.ID]; w.ID == a.ID && w.result != string(got.Result) {
-			t.Fatalf("%+v: skipped %+v, want the result %q", a, got, w.result)
+			t.Fatalf("got %+v: skipped %+v, want the result %q", a, got, w.result)
 		}
 	case store.Held, store.LimitMismatch:
 		if got.Lock.Token != k.first().token || got.Lock.HoldersCount != len(k.shares) || got.Lock.Limit != k.limit() {
-			t.Fatalf("%+v: held under %+v, want %d and limit %d", a, got.Lock, k.first().token, k.limit())
+			t.Fatalf("got %+v: held under %+v, want %d and limit %d", a, got.Lock, k.first().token, k.limit())
 		}
 	}
 }
 
-// learn notes the token of a new grant, and the slot, which is another one if the store met things in
-// another order.
+// learn stores the token and the slot of a new grant. The slot differs if the store ended other
+// grants in another order.
 func (m *machine) learn(t *rapid.T, k *modelLock, grant store.AttemptID, got store.Answer) {
 	h := k.grantOf(grant)
 	if h == nil || h.token == got.Token {
@@ -417,7 +417,7 @@ func (m *machine) learn(t *rapid.T, k *modelLock, grant store.AttemptID, got sto
 	m.model.granted[modelGrant{h.holder.ID, got.Token}] = true
 }
 
-// compare looks at everything that can be seen.
+// compare compares all visible state.
 func (m *machine) compare(t *rapid.T) {
 	m.listen(t)
 	locks, err := m.any(t).Get(m.ctx, modelKeys)

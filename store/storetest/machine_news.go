@@ -11,10 +11,10 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// modelEar keeps what an instance was told.
+// modelEar collects the news of an instance.
 type modelEar struct {
 	mu     sync.Mutex
-	news   []store.News // of waiters
+	news   []store.News // about waiters
 	events []store.Event
 }
 
@@ -29,7 +29,7 @@ func (e *modelEar) hear(n store.News) {
 	}
 }
 
-// has reports whether a waiter was told something: what it wants to know, or to look.
+// has returns news about a waiter with this outcome, or a hint to check the waiter.
 func (e *modelEar) has(grant store.AttemptID, outcome store.Outcome) (n store.News, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -45,15 +45,15 @@ func (e *modelEar) has(grant store.AttemptID, outcome store.Outcome) (n store.Ne
 	return e.news[i], true
 }
 
-// deaf: news of other instances does not arrive by itself.
+// deaf reports whether the store sends no news about what other instances did.
 func (m *machine) deaf() bool {
 	return slices.ContainsFunc(m.stores, func(s engine) bool { return s.Traits().Polls })
 }
 
-// exact: all that is told is told at once, whole, and nothing else.
+// exact reports whether the store sends each item of news at once, complete, and only once.
 func (m *machine) exact() bool { return m.stores[0].Traits().Inline }
 
-// listen compares the news with what must have been told.
+// listen compares the news with the news that the model expects.
 func (m *machine) listen(t *rapid.T) {
 	told := 0
 	m.model.hintAll()
@@ -74,13 +74,13 @@ func (m *machine) listen(t *rapid.T) {
 		m.hearEvents(t, i)
 	}
 	if m.exact() && told != 0 {
-		t.Fatalf("%d news that were heard together", told)
+		t.Fatalf("the number of news items differs by %d", told)
 	}
 	m.model.events = nil
 	clear(m.model.unsure)
 }
 
-// told waits until a waiter was told something, and looks where it was told to.
+// told waits for the outcome of a waiter or for a hint. After a hint, told checks the waiter.
 func (m *machine) told(t *rapid.T, w modelAsker, outcome store.Outcome) {
 	ear := &m.ears[w.by]
 	n, heard := ear.has(w.ID, outcome)
@@ -91,7 +91,7 @@ func (m *machine) told(t *rapid.T, w modelAsker, outcome store.Outcome) {
 		return
 	}
 	if m.exact() && n.Answer.Outcome != outcome {
-		t.Fatalf("heard %+v of %+v, want %s", n, w, name(outcome))
+		t.Fatalf("news %+v about %+v, want %s", n, w, name(outcome))
 	}
 	answer := n.Answer
 	if answer.Outcome == 0 {
@@ -99,23 +99,22 @@ func (m *machine) told(t *rapid.T, w modelAsker, outcome store.Outcome) {
 		must(t, err)
 		answer = answers[0]
 	} else if n.ID != w.ID || n.Key != "" && (n.Key != w.Key || n.Lease != w.Lease) {
-		t.Fatalf("heard %+v of %+v", n, w)
+		t.Fatalf("news %+v about %+v", n, w)
 	}
 	if outcome == store.Granted && answer.Outcome == store.Granted {
 		m.learn(t, m.model.lock(w.Key), w.ID, answer)
 	}
 	if outcome == store.Skipped && answer.Outcome == store.Gone && m.model.leases[w.Lease].dead && !m.exact() {
-		return // it was forgotten with its lease, which the same operation reaped
+		return // the same operation reaped the lease, and the store forgot the waiter
 	}
 	m.judge(t, w.Attempt, answer, outcome)
 	if outcome == store.Skipped && string(answer.Result) != m.model.results[w.ID] {
-		t.Fatalf("heard of a skip: %+v, want the result %q", answer, m.model.results[w.ID])
+		t.Fatalf("news of a skip: %+v, want the result %q", answer, m.model.results[w.ID])
 	}
 	ear.mark(w.ID, outcome)
 }
 
-// dropNeedlessHints forgets that a waiter was told to look which was told to look before, or of its
-// grant. That is no harm.
+// dropNeedlessHints drops harmless hints: those to waiters that already have a hint or an outcome.
 func (e *modelEar) dropNeedlessHints() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -130,7 +129,7 @@ func (e *modelEar) dropNeedlessHints() {
 	})
 }
 
-// mark notes that it was right to tell a waiter of an outcome.
+// mark notes that news of this outcome was expected.
 func (e *modelEar) mark(grant store.AttemptID, outcome store.Outcome) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -142,28 +141,27 @@ func (e *modelEar) mark(grant store.AttemptID, outcome store.Outcome) {
 	}
 }
 
-// nothingElse finds out whether anybody was told of a grant or a skip that there was
-// not. To be told to look is no harm; nor to be told of a grant again, even when it is
-// over, which a release that finds it does, for it may be a repeat of the one that handed
-// the lock over. told is lowered by how many news there were.
+// nothingElse fails if there is news of a grant or a skip that did not happen. A hint is harmless.
+// A repeated grant is harmless too, even after its end, because a repeated release reports it
+// again. told is reduced by the number of news items.
 func (m *machine) nothingElse(t *rapid.T, e *modelEar, told *int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, n := range e.news {
 		again := n.Answer.Outcome == store.Granted && m.model.granted[modelGrant{n.ID, n.Answer.Token}]
 		if n.Answer.Outcome != 0 && (m.exact() || !again) {
-			t.Fatalf("heard %+v", n)
+			t.Fatalf("unexpected news %+v", n)
 		}
 	}
 	*told -= len(e.news)
 	e.news = nil
 }
 
-// hearEvents waits until an instance has heard what must be heard of watched keys. The end
-// of a lease is told when somebody finds it, if it is found while the key is watched.
+// hearEvents waits for all expected events of watched keys. An expiry is reported when an operation
+// finds it, if the key is watched then.
 func (m *machine) hearEvents(t *rapid.T, by int) {
 	if m.deaf() {
-		return // own events come by themselves, those of others do not
+		return // the store sends only an instance's own events
 	}
 	var wanted []store.Event
 	for _, e := range m.model.events {
@@ -187,35 +185,35 @@ func (m *machine) hearEvents(t *rapid.T, by int) {
 			}
 			k := m.model.lock(e.Key)
 			if !k.expired[by][e.Token] {
-				t.Fatalf("instance %d heard %+v, which did not happen, or was told before: %+v, lease %+v", by, e, k, k.lease)
+				t.Fatalf("instance %d was notified of %+v, which did not happen or was reported before: %+v, lease %+v", by, e, k, k.lease)
 			}
 			delete(k.expired[by], e.Token)
 		}
 		ear.events = nil
 		return len(heard) >= len(wanted)
 	})
-	// Of different keys they may come in any order.
+	// The order of events of different keys is free.
 	for _, events := range [][]store.Event{heard, wanted} {
 		slices.SortStableFunc(events, func(a, b store.Event) int { return int(a.Key[0]) - int(b.Key[0]) })
 	}
 	if !slices.EqualFunc(heard, wanted, sameEvent) {
-		t.Fatalf("instance %d heard %+v\nwant %+v", by, heard, wanted)
+		t.Fatalf("instance %d was notified of %+v\nwant %+v", by, heard, wanted)
 	}
 }
 
-// unsure: an instance may hear of a key, or not.
+// unsure reports whether an instance may miss events of a key.
 func (m *machine) unsure(by int, key string) bool {
 	w := modelWatch{by, key}
 	return m.model.unsure[w] || m.model.lapsed[w] && !m.exact()
 }
 
-// late: it happened before the instance watched, and was told by another after.
+// late reports whether an event happened before the instance watched, and may still arrive.
 func (m *machine) late(by int, e store.Event) bool {
 	return !m.exact() && m.model.lock(e.Key).since[by].has(e)
 }
 
-// mayKeepQuiet: a holder is asked to stop again, for another reason, than which little is
-// easier to ask for. A store that is not exact need not tell each time, nor at once.
+// mayKeepQuiet reports whether the event repeats a stop with another reason. A store that is not
+// exact need not report each of these.
 func (m *machine) mayKeepQuiet(e store.Event) bool {
 	return e.Kind == store.EventStopping && !m.exact() &&
 		slices.ContainsFunc(m.model.lock(e.Key).again[e.Token], func(reason *string) bool { return sameReason(reason, e.Stopping.Reason) })

@@ -10,16 +10,16 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// lasts compares how long something lasts with when it ends.
+// lasts compares a remaining time with an end.
 func (m *machine) lasts(left time.Duration, until time.Time) bool {
 	want := until.Sub(m.model.clock)
 	if m.exact() {
 		return left == want
 	}
-	return left > want-m.tick && left <= want // a real clock goes on
+	return left > want-m.tick && left <= want // a real clock advances
 }
 
-// signal asks a holder for something.
+// signal stops or breaks a holder.
 func (m *machine) signal(t *rapid.T) {
 	k := m.model.lock(m.key(t))
 	g := store.Signal{Key: k.key, Kind: store.SignalKind(rapid.IntRange(1, 2).Draw(t, "kind"))}
@@ -36,17 +36,17 @@ func (m *machine) signal(t *rapid.T) {
 	got, err := m.any(t).Signal(m.ctx, []store.Signal{g})
 	must(t, err)
 	if !slices.Equal(got, []store.ClaimStatus{want}) {
-		t.Fatalf("%+v: %v, want %s", g, got, standing(want))
+		t.Fatalf("got %+v: %v, want %s", g, got, standing(want))
 	}
 }
 
-// hearSignals forgets what a holder was asked for.
+// hearSignals acknowledges the signals of a holder.
 func (m *machine) hearSignals(t *rapid.T) {
 	k := m.model.lock(m.key(t))
 	h := k.someHold(t)
 	l := h.lease
 	if l == nil || !l.renewed || !m.model.alive(l) {
-		t.Skip("nobody hears")
+		t.Skip("no signals to acknowledge")
 	}
 	by := m.owner[h.holder.Lease]
 	var ids []store.SignalID
@@ -57,14 +57,14 @@ func (m *machine) hearSignals(t *rapid.T) {
 	maps.DeleteFunc(l.signals, func(g modelSignal, _ *string) bool { return g.key == k.key && g.token == h.token })
 }
 
-// signals are those to a holder of a key, of now.
+// signals returns the current signals to a holder of a key.
 func (m *machine) signals(t *rapid.T, k *modelLock, h *modelHold) []store.Signal {
 	all, err := m.stores[m.owner[h.holder.Lease]].Signals(m.ctx, []store.LeaseID{h.holder.Lease})
 	must(t, err)
 	return slices.DeleteFunc(all, func(g store.Signal) bool { return g.Key != k.key || g.Token != h.token })
 }
 
-// compareSignals looks at what a holder of a key is asked for.
+// compareSignals compares the signals to a holder of a key.
 func (m *machine) compareSignals(t *rapid.T, k *modelLock, h *modelHold, got *store.Stopping) {
 	if (got != nil) != (h.stopping != nil) || h.stopping != nil && !sameReason(got.Reason, h.stopping.reason) {
 		t.Fatalf("%+v\nwant stopping %+v", got, h.stopping)
@@ -79,7 +79,7 @@ func (m *machine) compareSignals(t *rapid.T, k *modelLock, h *modelHold, got *st
 	want := maps.Clone(h.lease.signals)
 	maps.DeleteFunc(want, func(g modelSignal, _ *string) bool { return g.key != k.key || g.token != h.token })
 	if !maps.EqualFunc(found, want, sameReason) {
-		t.Fatalf("the holder of %q is asked for %v, want %v", k.key, found, want)
+		t.Fatalf("signals to the holder of %q: %v, want %v", k.key, found, want)
 	}
 }
 
@@ -94,7 +94,7 @@ func (m *machine) watch(t *rapid.T) {
 	}
 	k := m.model.lock(key)
 	if !m.exact() && slices.ContainsFunc(k.holds(), func(h *modelHold) bool { return h.stopping != nil }) {
-		t.Skip("the stop may be on its way, and be asked for again")
+		t.Skip("the stop may still be in flight, and would be repeated")
 	}
 	k.since[by] = k.past()
 	must(t, m.stores[by].Watch(m.ctx, []string{key}, id))

@@ -9,28 +9,25 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// model says, in the plainest way that could be found, what a store should do
-// when it is asked one thing after the other: no shards, no atomics, no index.
-// Tokens are not predicted; they are learned from the first who tells them, and
-// must grow.
+// model is the simplest description of a store whose calls come one after the other. Tokens are not
+// predicted. The model learns them from the answers, and they must grow.
 type model struct {
-	clock  time.Time // moves only when the machine lets time go by
+	clock  time.Time // moves only by the machine's ageing
 	leases map[store.LeaseID]*modelLease
 	locks  map[string]*modelLock
-	// The operation under way must send news of grants, of skipped waiters, hints, and
-	// events of watched keys.
+	// The current operation must send news of these grants, skips, hints and events.
 	handedOff []modelAsker
 	skipped   []modelAsker
 	hinted    []modelAsker
-	hints     []*modelLock // whose waiters are to look
+	hints     []modelAsker // whose waiters need a hint
 	events    []modelEvent
-	// unsure are those whose watch ended with its lease in the middle of the operation.
-	// lapsed are all whose watch ended so: it is to be ended or renewed by its owner, and
-	// until then some stores tell it of its own doings.
+	// unsure contains the watches that ended with their lease during the current operation. lapsed
+	// contains all such watches, until their owner ends or renews them. Until then, some stores
+	// still report the owner's own operations.
 	unsure, lapsed map[modelWatch]bool
-	// results of those who were skipped.
+	// results of skipped waiters.
 	results map[store.AttemptID]string
-	granted map[modelGrant]bool // all that ever were
+	granted map[modelGrant]bool // of all time
 }
 
 type modelGrant struct {
@@ -44,52 +41,52 @@ type modelLease struct {
 	ttl     time.Duration
 	expires time.Time
 	dead    bool
-	// signals are those to the holders of now, by key and kind.
+	// signals to the current holders, by key and kind.
 	signals map[modelSignal]*string
 }
 
 type modelAsker struct {
 	store.Ask
-	by int // which instance
+	by int // the instance
 }
 
 // modelHold is a grant of a key.
 type modelHold struct {
 	holder modelAsker
-	lease  *modelLease // nil: released, or never held
-	hold   time.Time   // until when the key is kept, whatever becomes of the lease
-	token  int64       // zero: granted, but nobody told the token yet
-	after  int64       // the highest token that was told before
+	lease  *modelLease // nil if released or never held
+	hold   time.Time   // end of the hold, which outlasts the lease
+	token  int64       // 0 if the token of this grant is not known yet
+	after  int64       // the highest token known before
 	slot   int
-	// released: it was; if a hold is pending, lease is not nil then.
+	// released is set by a release. If a hold is pending, lease is not nil then.
 	released bool
-	// repeated: another instance than the first was told of the grant.
+	// repeated: the grant was also returned to an instance other than the first.
 	repeated bool
 	stopping *modelStop
 }
 
 type modelLock struct {
 	key string
-	// modelHold is the last grant: an exclusive one, or the youngest share.
+	// modelHold is the last grant: an exclusive one or the youngest share.
 	*modelHold
-	// shares are in the order of their grants. A dead one is in the way of nobody.
+	// shares are in the order of their grants. Dead shares do not block a grant.
 	shares []*modelHold
-	last   int64 // the highest token that was told
+	last   int64 // the highest known token
 	line   []modelAsker
-	// skips are waiters that were skipped, with the result.
+	// skips contains the skipped waiters.
 	skips map[store.AttemptID]modelSkip
 	swept bool // a sweep may have forgotten the last token
-	// settle: the lease of a share died, or that of a waiter for one.
+	// settle: waiters may be granted, because the lease of a share or of a shared waiter died.
 	settle bool
-	// ends say how shares ended. A store need not remember that.
+	// ends contains how shares ended. A store may forget that.
 	ends map[int64]store.ClaimStatus
 	// watchers are instances, each under a lease.
 	watchers map[int]store.LeaseID
-	// since is what had happened when they began to watch: that may still be on its way.
+	// since contains the state of the key when the watch began. Older events may still arrive.
 	since map[int]modelPast
-	// expired are the grants that ended with their lease, until that is told, by instance.
+	// expired contains, by instance, the grants that expired and whose expiry is not yet reported.
 	expired map[int]map[int64]bool
-	// again are the reasons for which grants were asked to stop once more.
+	// again contains the reasons of repeated stops.
 	again map[int64][]*string
 }
 
@@ -117,15 +114,15 @@ func (m *model) lock(key string) *modelLock {
 
 func (m *model) alive(l *modelLease) bool { return l != nil && !l.dead && l.expires.After(m.clock) }
 
-// kept: a hold keeps the key, with a holder or without.
+// kept reports whether a hold keeps the key.
 func (m *model) kept(h *modelHold) bool { return h.hold.After(m.clock) }
 
-// keeps: a grant keeps the key.
+// keeps reports whether a grant keeps the key.
 func (m *model) keeps(h *modelHold) bool { return m.alive(h.lease) || m.kept(h) }
 
 func (m *model) isHeld(k *modelLock) bool { return slices.ContainsFunc(k.holds(), m.keeps) }
 
-// holds are the grants that may keep the key.
+// holds returns the grants that may keep the key.
 func (k *modelLock) holds() []*modelHold {
 	if len(k.shares) > 0 {
 		return slices.Clone(k.shares)
@@ -133,10 +130,10 @@ func (k *modelLock) holds() []*modelHold {
 	return []*modelHold{k.modelHold}
 }
 
-// first is the one that was granted first.
+// first returns the oldest grant.
 func (k *modelLock) first() *modelHold { return k.holds()[0] }
 
-// end is until when the key is kept if nothing happens.
+// end returns when the grant ends without further operations.
 func (h *modelHold) end() time.Time {
 	if h.lease.dead || h.hold.After(h.lease.expires) {
 		return h.hold
@@ -144,8 +141,7 @@ func (h *modelHold) end() time.Time {
 	return h.lease.expires
 }
 
-// revoke declares leases dead and lets that have all its consequences: all are dead
-// before any lock changes hands.
+// revoke ends leases and applies the consequences. All leases are dead before a lock changes hands.
 func (m *model) revoke(leases ...*modelLease) {
 	for _, l := range leases {
 		for k, h := range m.under(l) {
@@ -163,7 +159,7 @@ func (m *model) revoke(leases ...*modelLease) {
 	m.consequences()
 }
 
-// under are the grants under a lease.
+// under returns the grants under a lease.
 func (m *model) under(l *modelLease) iter.Seq2[*modelLock, *modelHold] {
 	return func(yield func(*modelLock, *modelHold) bool) {
 		for _, k := range m.locks {
@@ -176,8 +172,8 @@ func (m *model) under(l *modelLease) iter.Seq2[*modelLock, *modelHold] {
 	}
 }
 
-// revisit revokes a dead lease once more. A store that reads the keys of the lease from its tables
-// hands on those that a hold kept at the first revocation.
+// revisit revokes a dead lease again. A store that reads the keys of the lease from its tables then
+// hands off those that a hold kept at the first revocation.
 func (m *model) revisit(l *modelLease) {
 	for _, h := range m.under(l) {
 		if !m.kept(h) {
@@ -187,7 +183,7 @@ func (m *model) revisit(l *modelLease) {
 	m.consequences()
 }
 
-// kill declares a lease dead. The end of its grants is told when somebody finds it.
+// kill ends a lease. The expiry of its grants is reported when an operation finds it.
 func (m *model) kill(l *modelLease) {
 	if l.dead {
 		return
@@ -227,26 +223,25 @@ func (m *model) consequences() {
 	}
 }
 
-// hint tells those who wait for a key in the end that a hold alone keeps it.
-func (m *model) hint(k *modelLock) { m.hints = append(m.hints, k) }
+// hint notes that the present waiters of a key need a hint, because only a hold keeps the key. A waiter that
+// comes later learns of the hold when it asks.
+func (m *model) hint(k *modelLock) { m.hints = append(m.hints, k.line...) }
 
-// hintAll finds those who are to look.
+// hintAll collects the waiters that need a hint, and still wait.
 func (m *model) hintAll() {
-	for _, k := range m.hints {
-		for _, w := range k.line {
-			same := func(hinted modelAsker) bool { return hinted.ID == w.ID }
-			if m.alive(m.leases[w.Lease]) && !slices.ContainsFunc(m.hinted, same) {
-				m.hinted = append(m.hinted, w)
-			}
+	for _, w := range m.hints {
+		same := func(hinted modelAsker) bool { return hinted.ID == w.ID }
+		if m.lock(w.Key).place(w.ID) > 0 && m.alive(m.leases[w.Lease]) && !slices.ContainsFunc(m.hinted, same) {
+			m.hinted = append(m.hinted, w)
 		}
 	}
 	m.hints = nil
-	m.hinted = slices.DeleteFunc(m.hinted, func(hinted modelAsker) bool { // they hear more
+	m.hinted = slices.DeleteFunc(m.hinted, func(hinted modelAsker) bool { // the news of the grant replaces it
 		return slices.ContainsFunc(m.handedOff, func(w modelAsker) bool { return hinted.ID == w.ID })
 	})
 }
 
-// skip lets those wait no more who asked for it.
+// skip removes the skip-waiters from the queue.
 func (m *model) skip(k *modelLock, result string) {
 	k.line = slices.DeleteFunc(k.line, func(w modelAsker) bool {
 		if w.Skip {
@@ -258,7 +253,7 @@ func (m *model) skip(k *modelLock, result string) {
 	})
 }
 
-// tellSkipped tells those again who were skipped.
+// tellSkipped sends news to the skipped waiters again.
 func (m *model) tellSkipped(k *modelLock) {
 	for _, w := range k.skips {
 		if m.has(k, w.ID) == nil {
@@ -267,7 +262,7 @@ func (m *model) tellSkipped(k *modelLock) {
 	}
 }
 
-// meet ends the hold of a key if it is over, and reaps the holder if it has expired.
+// meet ends a hold that is over, and reaps an expired holder.
 func (m *model) meet(k *modelLock) {
 	switch {
 	case len(k.shares) > 0:
@@ -317,7 +312,7 @@ func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	return store.Queued
 }
 
-// firstAlive is the first in line whose lease lives, if there is one.
+// firstAlive returns the first waiter whose lease is alive, if any.
 func (m *model) firstAlive(k *modelLock) []modelAsker {
 	for _, w := range k.line {
 		if m.alive(m.leases[w.Lease]) {
@@ -327,7 +322,7 @@ func (m *model) firstAlive(k *modelLock) []modelAsker {
 	return nil
 }
 
-// place is 1 for the first in line, zero for nobody.
+// place returns a queue position. The first is 1, and 0 means that the attempt is not queued.
 func (k *modelLock) place(grant store.AttemptID) int {
 	return 1 + slices.IndexFunc(k.line, func(w modelAsker) bool { return w.ID == grant })
 }
@@ -342,7 +337,7 @@ func (m *model) check(by int, a store.Attempt) store.Outcome {
 	switch {
 	case k.place(a.ID) > 0:
 		return store.Queued
-	case h != nil: // perhaps by an Acquire, though it was skipped
+	case h != nil: // an Acquire may have granted it after the skip
 		if !a.Undelivered {
 			h.repeatedBy(by)
 		}
@@ -354,8 +349,8 @@ func (m *model) check(by int, a store.Attempt) store.Outcome {
 	}
 }
 
-// cancel returns the place that was given up, too. A grant of an attempt that was repeated
-// at another instance is that instance's.
+// cancel also returns the queue position. If another instance repeated an attempt, the grant
+// belongs to that instance.
 func (m *model) cancel(by int, a store.Attempt) (outcome store.Outcome, place int) {
 	k := m.lock(a.Key)
 	if k.place(a.ID) > 0 {
@@ -370,8 +365,7 @@ func (m *model) cancel(by int, a store.Attempt) (outcome store.Outcome, place in
 	return outcome, k.leave(by, a.ID)
 }
 
-// leave takes an instance's waiter out of the line, and returns its place; or forgets
-// that it was skipped.
+// leave removes an instance's waiter and returns its position. leave also forgets a skip.
 func (k *modelLock) leave(by int, grant store.AttemptID) (place int) {
 	if k.skips[grant].by == by {
 		delete(k.skips, grant)
@@ -402,6 +396,9 @@ func (m *model) withdraw(by int, a store.Attempt) {
 func (m *model) release(by int, c store.Claim) store.ClaimStatus {
 	k := m.lock(c.Key)
 	h, standing := k.granted(c.Token), m.standing(by, c)
+	if standing == store.Holds && c.Outcome != store.NoOutcome && c.Lease == (store.LeaseID{}) && len(k.shares) > 0 {
+		return store.IsShare
+	}
 	switch expired := standing == store.Expired && h != nil && h.lease != nil; {
 	case standing == store.Holds:
 		if c.Outcome == store.Success {
@@ -412,7 +409,7 @@ func (m *model) release(by int, c store.Claim) store.ClaimStatus {
 	case expired && m.kept(h) && (!c.AtOnce || !h.lease.renewed || h.holder.Lease != c.Lease):
 		if !h.lease.dead {
 			k.expire(h)
-			h.lease = &modelLease{dead: true} // nobody renews it for this lock
+			h.lease = &modelLease{dead: true} // this lock is no longer renewed
 		}
 	case expired && (m.kept(h) || !h.lease.dead || len(k.line) > 0):
 		m.lapse(k, h)
@@ -422,7 +419,7 @@ func (m *model) release(by int, c store.Claim) store.ClaimStatus {
 	return standing
 }
 
-// granted returns the grant under a token, if it may keep the key.
+// granted returns the grant with a token if it may keep the key.
 func (k *modelLock) granted(token int64) *modelHold {
 	for _, h := range k.holds() {
 		if h.token == token && token != 0 {
@@ -473,7 +470,7 @@ func (m *model) sweep() {
 		}
 	}
 	for _, k := range m.locks {
-		for _, h := range k.holds() { // unrenewed leases are known by their locks only
+		for _, h := range k.holds() { // only the locks refer to unrenewed leases
 			if l := h.lease; l != nil && !l.renewed && !l.dead && !m.alive(l) {
 				expired = append(expired, l)
 			}
@@ -486,7 +483,7 @@ func (m *model) sweep() {
 	}
 }
 
-// held lists the keys that are held, in order.
+// held returns the held keys in order.
 func (m *model) held() []string {
 	var keys []string
 	for key, k := range m.locks {

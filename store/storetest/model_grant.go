@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// handOff gives a lock to the first in line that fit, and reaps those that are expired.
+// handOff grants a key to the first waiters that fit, and reaps expired ones.
 func (m *model) handOff(k *modelLock) {
 	m.dropDead(k)
 	for len(k.line) > 0 && (len(k.shares) > 0 || !m.keeps(k.modelHold)) {
@@ -25,21 +25,21 @@ func (m *model) handOff(k *modelLock) {
 	}
 }
 
-// dropDead forgets shares that keep the key no more.
+// dropDead forgets dead shares without a hold.
 func (m *model) dropDead(k *modelLock) {
 	k.shares = slices.DeleteFunc(k.shares, func(h *modelHold) bool { return h.lease.dead && !m.kept(h) })
 }
 
-// fits: nothing but the queue can be in the way of an asker.
+// fits reports whether only the queue can block an ask.
 func (m *model) fits(k *modelLock, a modelAsker) bool {
 	if len(k.shares) == 0 {
 		return !m.keeps(k.modelHold)
 	}
-	its := func(h *modelHold) bool { return h.holder.ID == a.ID && !h.released } // kept after the death of its lease
+	its := func(h *modelHold) bool { return h.holder.ID == a.ID && !h.released } // a hold keeps it after the death of its lease
 	return a.Shared && (k.limit() == 0 || len(k.shares) < k.limit()) && !slices.ContainsFunc(k.shares, its)
 }
 
-// limit is the one that shares and shared waiters name.
+// limit returns the limit of the shares and shared waiters.
 func (k *modelLock) limit() int {
 	if len(k.shares) > 0 {
 		return k.shares[0].holder.Limit
@@ -70,8 +70,7 @@ func (m *model) grant(k *modelLock, a modelAsker) {
 	m.tell(k, h, store.Event{Kind: store.EventAcquired})
 }
 
-// giveUp ends a grant; the first living waiters get the lock, at once or when the hold
-// is over.
+// giveUp ends a grant. The first living waiters get the lock, at once or after the hold.
 func (m *model) giveUp(k *modelLock, h *modelHold, atOnce bool) {
 	h.released = true
 	k.ends[h.token] = store.Released
@@ -84,7 +83,7 @@ func (m *model) giveUp(k *modelLock, h *modelHold, atOnce bool) {
 	m.hint(k)
 }
 
-// leave takes a lock from its lease, which others may be held under.
+// leave detaches a lock from its lease, which may have other locks.
 func (m *model) leave(h *modelHold) {
 	if !h.lease.renewed {
 		m.kill(h.lease)
@@ -92,7 +91,7 @@ func (m *model) leave(h *modelHold) {
 	h.lease = &modelLease{dead: true}
 }
 
-// pass takes a lock from a holder, and gives it to the first living waiters.
+// pass takes a lock from its holder and hands it to the first living waiters.
 func (m *model) pass(k *modelLock, h *modelHold) {
 	m.leave(h)
 	h.hold = time.Time{}
@@ -103,20 +102,20 @@ func (m *model) pass(k *modelLock, h *modelHold) {
 	m.handOff(k)
 }
 
-// letIn grants shares to waiters that fit, when one before them has left.
+// letIn grants shares after a waiter before them has left.
 func (m *model) letIn(k *modelLock) {
 	if len(k.shares) > 0 {
 		m.handOff(k)
 	}
 }
 
-// lapse ends a grant whose lease has ended: it was not released.
+// lapse ends a grant that expired.
 func (m *model) lapse(k *modelLock, h *modelHold) {
 	k.expire(h)
 	m.pass(k, h)
 }
 
-// meetShares reaps the shares that have expired, and ends holds that are over.
+// meetShares reaps expired shares and ends holds that are over.
 func (m *model) meetShares(k *modelLock) {
 	var expired []*modelLease
 	for _, h := range k.shares {
@@ -128,7 +127,8 @@ func (m *model) meetShares(k *modelLock) {
 	m.letIn(k)
 }
 
-// mismatch: others name another limit. Waiters that have expired do not, and are reaped.
+// mismatch reports whether shares or shared waiters have another limit. Expired waiters are reaped
+// first.
 func (m *model) mismatch(k *modelLock, a modelAsker) bool {
 	shared := func(w modelAsker) bool { return w.Shared }
 	if !a.Shared || k.limit() == a.Limit || len(k.shares) == 0 && !slices.ContainsFunc(k.line, shared) {
@@ -147,20 +147,20 @@ func (m *model) mismatch(k *modelLock, a modelAsker) bool {
 	return slices.ContainsFunc(k.line, shared)
 }
 
-// downgrade makes a share of an exclusive lock.
+// downgrade turns an exclusive lock into a share, and lets waiters in. A repeated downgrade lets them in, too,
+// because the first one may have ended before that.
 func (m *model) downgrade(k *modelLock) {
-	if len(k.shares) > 0 {
-		return
+	if len(k.shares) == 0 {
+		k.holder.Shared, k.holder.Limit = true, 0
+		if slices.ContainsFunc(k.line, func(w modelAsker) bool { return w.Shared && m.alive(m.leases[w.Lease]) }) {
+			k.holder.Limit = k.limit()
+		}
+		k.shares = []*modelHold{k.modelHold}
 	}
-	k.holder.Shared, k.holder.Limit = true, 0
-	if slices.ContainsFunc(k.line, func(w modelAsker) bool { return w.Shared && m.alive(m.leases[w.Lease]) }) {
-		k.holder.Limit = k.limit()
-	}
-	k.shares = []*modelHold{k.modelHold}
 	m.letIn(k)
 }
 
-// has returns the grant that an attempt has, if nothing ended it.
+// has returns the grant of an attempt if it has not ended.
 func (m *model) has(k *modelLock, grant store.AttemptID) *modelHold {
 	if h := k.grantOf(grant); h != nil && m.alive(h.lease) {
 		return h
@@ -168,7 +168,7 @@ func (m *model) has(k *modelLock, grant store.AttemptID) *modelHold {
 	return nil
 }
 
-// grantOf returns what an attempt was granted, if it was not released.
+// grantOf returns the grant of an attempt if it was not released.
 func (k *modelLock) grantOf(grant store.AttemptID) *modelHold {
 	for _, h := range k.holds() {
 		if h.holder.ID == grant && !h.released {
@@ -178,12 +178,13 @@ func (k *modelLock) grantOf(grant store.AttemptID) *modelHold {
 	return nil
 }
 
-// repeatedBy notes which instance may have told somebody of a lock.
+// repeatedBy notes which instance may have delivered a grant.
 func (h *modelHold) repeatedBy(instance int) {
 	h.repeated = h.repeated || h.holder.by != instance
 }
 
-// mayBeUntold: only who alone has heard of a bind:ttl lock may say that nobody has.
+// mayBeUntold reports whether an instance may hand back a bind:ttl lock as undelivered. The lock
+// must not have been returned to another instance.
 func (m *model) mayBeUntold(h *modelHold, instance int) bool {
 	if h.holder.TTL == 0 {
 		return h.holder.by == instance || !m.kept(h)

@@ -12,7 +12,7 @@ type modelSignal struct {
 	kind  store.SignalKind
 }
 
-// modelEvent is what an instance must hear of a grant, whose token may not be known yet.
+// modelEvent is an expected event of a grant, whose token may not be known yet.
 type modelEvent struct {
 	by int
 	of *modelHold
@@ -25,8 +25,8 @@ type modelWatch struct {
 }
 
 type modelPast struct {
-	token int64 // the highest one
-	// held are the grants that had not ended.
+	token int64 // the highest token
+	// held contains the grants that had not ended.
 	held map[int64]bool
 }
 
@@ -38,14 +38,14 @@ func (k *modelLock) past() modelPast {
 	return p
 }
 
-// has reports whether an event was one of those that had happened.
+// has reports whether an event had happened.
 func (p modelPast) has(e store.Event) bool {
 	return e.Token <= p.token && (e.Kind == store.EventAcquired || !p.held[e.Token])
 }
 
 type modelStop struct{ reason *string }
 
-// expire notes that a grant ended with its lease, which nobody was told yet.
+// expire notes that a grant expired, and that this is not reported yet.
 func (k *modelLock) expire(h *modelHold) {
 	k.ends[h.token] = store.Expired
 	for by := range 2 {
@@ -56,7 +56,7 @@ func (k *modelLock) expire(h *modelHold) {
 	}
 }
 
-// tell is about what those hear who watch a key.
+// tell notes an event for all watchers of a key.
 func (m *model) tell(k *modelLock, of *modelHold, e store.Event) {
 	for by := range k.watchers {
 		e.Key = k.key
@@ -64,7 +64,7 @@ func (m *model) tell(k *modelLock, of *modelHold, e store.Event) {
 	}
 }
 
-// signal asks holders for something: the one with the token, or all.
+// signal stops or breaks one holder, or all if the signal has no token.
 func (m *model) signal(g store.Signal) store.ClaimStatus {
 	k := m.lock(g.Key)
 	status := store.UnknownToken

@@ -9,15 +9,15 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// moveCases are for stores that are a [store.Mover].
+// moveCases are for stores that implement [store.Mover].
 func moveCases() []testCase {
 	return []testCase{
-		{"HeldUnder names the keys that are held under leases of this instance", heldUnder},
-		{"a renewal names no lease of this history", func(f *fixture) {
+		{"HeldUnder returns only the keys that are held under leases of this instance", heldUnder},
+		{"a renewal does not name leases of the current history for a reconciliation", func(f *fixture) {
 			a := f.instance("a")
 			renewal, err := a.Renew(a.ctx(), []store.LeaseID{a.lease})
 			if err != nil || len(renewal.Kept) != 1 || len(renewal.Reconcile) != 0 {
-				f.Fatalf("%+v, %v", renewal, err)
+				f.Fatalf("got %+v, %v", renewal, err)
 			}
 			if held := a.heldUnder("k"); held.History != renewal.History {
 				f.Errorf("renewed in the history %s, read in %s", renewal.History, held.History)
@@ -61,7 +61,7 @@ func moveCases() []testCase {
 			a.released(store.Claim{Key: "k", Token: token, Lease: to})
 		}},
 		{"a moved waiter keeps its position, and gets the lock under the new lease", movedWaiter},
-		{"an attempt that got its lock meanwhile is moved with it", func(f *fixture) {
+		{"an attempt that was granted before the move is moved with its lock", func(f *fixture) {
 			a, b := f.pair()
 			holder, waiter, to := b.ask("k"), a.ask("k"), a.openLease(longTTL)
 			token := b.granted(holder).Token
@@ -107,8 +107,8 @@ func moveCases() []testCase {
 				f.Errorf("signals: %+v, %v", found, err)
 			}
 		}},
-		{"what is not held is not moved", notMoved},
-		{"a move that was overtaken by a later one does nothing", movedOn},
+		{"a lock that is not held is not moved", notMoved},
+		{"a move that a later move has overtaken does nothing", movedOn},
 	}
 }
 
@@ -139,7 +139,7 @@ func movedWaiter(f *fixture) {
 	token := b.granted(holder).Token
 	a.queued(first, 1)
 	b.queued(second, 2)
-	for range 2 { // the second time it is there already
+	for range 2 { // the second move finds it moved
 		a.moved(a.lease, to, store.Move{Attempt: first.Attempt}, store.Holds)
 	}
 	a.revoke(a.lease)
@@ -191,7 +191,7 @@ func movedOn(f *fixture) {
 	for _, m := range []store.Move{lock, wait} {
 		a.moved(a.lease, second, m, store.Holds)
 		a.moved(second, third, m, store.Holds)
-		a.moved(a.lease, second, m, store.OtherSession) // it lay in a buffer
+		a.moved(a.lease, second, m, store.OtherSession) // an old move that arrives late
 		a.moved(b.lease, second, m, store.OtherSession)
 	}
 	a.revoke(a.lease)

@@ -6,7 +6,7 @@ import (
 
 func outcomeCases() []testCase {
 	return []testCase{
-		{"a success skips who asked for it, and the others go on in order", successSkips},
+		{"a success skips the skip-waiters, and the other waiters keep their order", successSkips},
 		{"a success that only skip-waiters wait for frees the key", func(f *fixture) {
 			a, b := f.pair()
 			holder := a.ask("k")
@@ -19,9 +19,9 @@ func outcomeCases() []testCase {
 			b.skipped(b.check(first), ``)
 			a.skipped(a.check(second), ``)
 			a.granted(a.ask("k"))
-			b.skipped(b.check(first), ``) // whatever happens to the key
+			b.skipped(b.check(first), ``) // independent of the key
 		}},
-		{"a failure and no outcome skip nobody", func(f *fixture) {
+		{"a failure, or a release without an outcome, skips no waiter", func(f *fixture) {
 			a, b := f.pair()
 			for _, outcome := range []store.ReleaseOutcome{store.NoOutcome, store.Failure} {
 				holder, waiter := a.ask("k"), b.askSkip("k")
@@ -33,7 +33,7 @@ func outcomeCases() []testCase {
 				b.released(claim(waiter, b.awaitNews(waiter).Token))
 			}
 		}},
-		{"a reap skips nobody", func(f *fixture) {
+		{"a reap skips no waiter", func(f *fixture) {
 			a, b := f.pair()
 			a.granted(a.ask("k"))
 			waiter := b.askSkip("k")
@@ -41,13 +41,13 @@ func outcomeCases() []testCase {
 			a.revoke(a.lease)
 			b.awaitNews(waiter)
 		}},
-		{"who would rather skip gets a free key like any other", func(f *fixture) {
+		{"a skip-waiter gets a free key like any other attempt", func(f *fixture) {
 			in := f.instance("a")
 			in.granted(in.askSkip("k1"))
 			in.want(in.enqueue(in.askSkip("k2")), store.Granted)
 		}},
-		{"a skipped waiter hears of it, and hears again when the release is repeated", skippedHears},
-		{"a cancel forgets a skipped waiter, and tells the result", func(f *fixture) {
+		{"a skipped waiter is notified, and again when the release is repeated", skippedHears},
+		{"a cancel of a skipped waiter forgets it and returns the result", func(f *fixture) {
 			in := f.instance("a")
 			waiter := in.skippedWaiter("k", `{"r":1}`)
 			in.skipped(in.check(waiter), `{"r":1}`)
@@ -55,7 +55,7 @@ func outcomeCases() []testCase {
 			in.want(in.cancel(waiter), store.Gone)
 			in.want(in.check(waiter), store.Gone)
 		}},
-		{"an enqueue repeated after the skip finds it skipped", func(f *fixture) {
+		{"an enqueue that is repeated after the skip reports the skip", func(f *fixture) {
 			in := f.instance("a")
 			waiter := in.skippedWaiter("k", `[1]`)
 			in.skipped(in.enqueue(waiter), `[1]`)
@@ -64,7 +64,7 @@ func outcomeCases() []testCase {
 			in.skipped(in.enqueue(waiter), `[1]`)
 			in.skipped(in.check(waiter), `[1]`)
 		}},
-		{"what another instance was told of a skip is left to it", func(f *fixture) {
+		{"only the instance that asked last can forget a skip", func(f *fixture) {
 			a, b := f.pair()
 			holder, atA := a.ask("k"), a.askSkip("k")
 			token := a.granted(holder).Token
@@ -79,7 +79,7 @@ func outcomeCases() []testCase {
 			b.skipped(b.check(atB), `1`)
 			b.skipped(b.cancel(atB), `1`)
 		}},
-		{"an attempt that was skipped, and then acquires, holds", func(f *fixture) {
+		{"a skipped attempt that acquires the key holds it", func(f *fixture) {
 			in := f.instance("a")
 			waiter := in.skippedWaiter("k", `1`)
 			first := in.granted(waiter)
@@ -87,7 +87,7 @@ func outcomeCases() []testCase {
 			in.sameGrant(first, in.enqueue(waiter))
 			in.sameGrant(first, in.cancel(waiter))
 			in.released(claim(waiter, first.Token))
-			in.want(in.check(waiter), store.Gone) // the cancel has forgotten the rest
+			in.want(in.check(waiter), store.Gone) // the cancel has forgotten the skip
 		}},
 		{"a withdrawal forgets a skipped waiter", func(f *fixture) {
 			in := f.instance("a")
@@ -107,7 +107,7 @@ func outcomeCases() []testCase {
 			b.revoke(waiter.Lease)
 			b.want(b.check(waiter), store.Gone)
 		}},
-		{"a repeated success does not touch who came later", func(f *fixture) {
+		{"a repeated success does not skip later waiters", func(f *fixture) {
 			a, b := f.pair()
 			holder := a.ask("k")
 			token := a.granted(holder).Token
@@ -122,7 +122,7 @@ func outcomeCases() []testCase {
 			b.released(claim(next, b.awaitNews(next).Token))
 			a.awaitNews(late)
 		}},
-		{"a success that is not the holder's skips nobody", func(f *fixture) {
+		{"a success of another attempt than the holder skips no waiter", func(f *fixture) {
 			a, b := f.pair()
 			holder := a.ask("k")
 			token := a.granted(holder).Token
@@ -133,7 +133,7 @@ func outcomeCases() []testCase {
 			b.want(b.check(waiter), store.Queued)
 			a.holds("k", token, 1)
 		}},
-		{"bind:ttl locks and waiters know outcomes, too", func(f *fixture) {
+		{"bind:ttl locks and waiters support outcomes", func(f *fixture) {
 			a, b := f.pair()
 			token := a.granted(a.askTTL("k", longTTL)).Token
 			waiter := b.askSkip("k")
@@ -143,19 +143,18 @@ func outcomeCases() []testCase {
 			b.skipped(b.check(waiter), `"done"`)
 			a.free("k")
 		}},
-		{"a release in a batch skips the waiters of its key only", successInABatch},
+		{"a release in a batch skips only the waiters of its key", successInABatch},
 	}
 }
 
-// askSkip is a new attempt that wants no lock when the holder succeeds.
+// askSkip returns a new attempt that does not want the lock after a success.
 func (in *instance) askSkip(key string) store.Ask {
 	ask := in.ask(key)
 	ask.Skip = true
 	return ask
 }
 
-// success is a claim of a holder that did what was to be done; result is JSON, empty
-// for none.
+// success adds a success to a claim. result is JSON, or empty.
 func success(c store.Claim, result string) store.Claim {
 	c.Outcome = store.Success
 	if result != "" {
@@ -164,7 +163,7 @@ func success(c store.Claim, result string) store.Claim {
 	return c
 }
 
-// skipped checks an answer to a skipped waiter.
+// skipped checks the answer for a skipped waiter.
 func (in *instance) skipped(a store.Answer, result string) {
 	in.Helper()
 	in.want(a, store.Skipped)
@@ -177,7 +176,7 @@ func (in *instance) skipped(a store.Answer, result string) {
 	in.sameJSON(a.Result, result)
 }
 
-// skippedWaiter is a waiter of this instance that was skipped; the key is free.
+// skippedWaiter returns a waiter of this instance that was skipped. The key is free.
 func (in *instance) skippedWaiter(key, result string) store.Ask {
 	in.Helper()
 	holder, waiter := in.ask(key), in.askSkip(key)
@@ -206,7 +205,7 @@ func successSkips(f *fixture) {
 	b.released(claim(plain1, grant.Token))
 	grant = a.awaitNews(plain2)
 	a.holds("k", grant.Token, 0)
-	a.skipped(a.cancel(skip2), `{"rows":7}`) // the result of then, not of now
+	a.skipped(a.cancel(skip2), `{"rows":7}`) // the result of the first success
 	a.released(claim(plain2, grant.Token))
 	a.free("k")
 }
@@ -221,13 +220,13 @@ func skippedHears(f *fixture) {
 	a.released(c)
 	b.awaitSkip(theirs, `5`)
 	a.awaitSkip(own, `5`)
-	// As after a lost answer: the first news may be lost, too.
+	// A sidecar repeats a release after a lost answer. The first news may be lost, too.
 	a.stands(a.release(c), store.Released)
 	b.awaitSkip(theirs, `5`)
 	a.awaitSkip(own, `5`)
 }
 
-// awaitSkip waits until a waiter hears something, and finds itself skipped.
+// awaitSkip waits for news of a waiter, and checks that the waiter was skipped.
 func (in *instance) awaitSkip(ask store.Ask, result string) {
 	in.Helper()
 	if !in.Traits().Polls {

@@ -8,7 +8,7 @@ import (
 
 func queueCases() []testCase {
 	return []testCase{
-		{"a free key needs no waiting", func(f *fixture) {
+		{"an ask that waits gets a free key at once", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.ask("k")
 			grant := in.want(in.enqueue(ask), store.Granted)
@@ -16,7 +16,7 @@ func queueCases() []testCase {
 			in.released(claim(ask, grant.Token))
 		}},
 		{"waiters are served in the order they came, across instances", fifo},
-		{"asks of one Enqueue for one key stand in line in their order", func(f *fixture) {
+		{"asks for one key in one Enqueue are queued in their order", func(f *fixture) {
 			a, b := f.pair()
 			for _, held := range []bool{true, false} {
 				key := map[bool]string{true: "held", false: "free"}[held]
@@ -31,7 +31,7 @@ func queueCases() []testCase {
 				}
 				answers, err := b.Enqueue(b.ctx(), waiting)
 				if err != nil || len(answers) != len(waiting) {
-					f.Fatalf("%+v, %v", answers, err)
+					f.Fatalf("got %+v, %v", answers, err)
 				}
 				if !held {
 					holder, token = waiting[0], b.want(answers[0], store.Granted).Token
@@ -39,7 +39,7 @@ func queueCases() []testCase {
 				}
 				for i, answer := range answers {
 					if b.want(answer, store.Queued); answer.Position != i+1 {
-						f.Errorf("%s: number %d has the place %d", key, i, answer.Position)
+						f.Errorf("%s: ask %d has position %d", key, i, answer.Position)
 					}
 				}
 				for _, waiter := range waiting {
@@ -48,7 +48,7 @@ func queueCases() []testCase {
 				}
 			}
 		}},
-		{"a waiter sees its place and the holder", func(f *fixture) {
+		{"a queued ask returns its position and the holder", func(f *fixture) {
 			a, b := f.pair()
 			grant := a.granted(a.ask("k"))
 			a.queued(a.ask("k"), 1)
@@ -78,7 +78,7 @@ func queueCases() []testCase {
 			a.queued(a.ask("k"), 1)
 			b.awaitNews(waiter)
 		}},
-		{"a cancelled waiter is gone and the others move up", func(f *fixture) {
+		{"a cancelled waiter leaves, and the waiters behind move up", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.ask("k")
 			token := a.granted(ask).Token
@@ -95,7 +95,7 @@ func queueCases() []testCase {
 			a.released(claim(ask, token))
 			b.awaitNews(third)
 		}},
-		{"when all waiters cancelled, the key is freed by its release", func(f *fixture) {
+		{"a release frees the key when all waiters have cancelled", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.ask("k")
 			token := a.granted(ask).Token
@@ -107,7 +107,7 @@ func queueCases() []testCase {
 			b.free("k")
 			a.granted(a.ask("k"))
 		}},
-		{"a cancel that comes after the grant says so, and it holds", func(f *fixture) {
+		{"a cancel after the grant reports the grant, and the grant stays", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.ask("k")
 			token := a.granted(ask).Token
@@ -118,7 +118,7 @@ func queueCases() []testCase {
 			b.holds("k", grant.Token, 0)
 			b.released(claim(waiter, grant.Token))
 		}},
-		{"an attempt that was never made, or has ended, is gone", func(f *fixture) {
+		{"an unknown attempt, and one that has ended, are reported as gone", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.ask("k")
 			in.want(in.check(ask), store.Gone)
@@ -129,7 +129,7 @@ func queueCases() []testCase {
 			in.want(in.check(ask), store.Gone)
 			in.want(in.cancel(ask), store.Gone)
 		}},
-		{"Check tells the grant that the news tells", func(f *fixture) {
+		{"Check and the news report the same grant", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.ask("k")
 			token := a.granted(ask).Token
@@ -138,10 +138,10 @@ func queueCases() []testCase {
 			a.released(claim(ask, token))
 			checked, heard := b.want(b.check(waiter), store.Granted), b.awaitNews(waiter)
 			if checked.Token != heard.Token || !checked.AcquiredAt.Equal(heard.AcquiredAt) {
-				f.Errorf("checked %+v, heard %+v", checked, heard)
+				f.Errorf("check %+v, news %+v", checked, heard)
 			}
 		}},
-		{"news goes to the waiter's instance only", func(f *fixture) {
+		{"news is sent only to the waiter's instance", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.ask("k")
 			token := a.granted(ask).Token
@@ -151,11 +151,11 @@ func queueCases() []testCase {
 			b.awaitNews(waiter)
 			select {
 			case n := <-a.newsOf(waiter.ID):
-				f.Errorf("the releasing instance heard %+v", n)
+				f.Errorf("the releasing instance received %+v", n)
 			default:
 			}
 		}},
-		{"an instance that stopped listening hears again when it listens again", func(f *fixture) {
+		{"an instance that listens again receives news again", func(f *fixture) {
 			a, b := f.pair()
 			for range 3 {
 				b.Listen(false)
@@ -181,7 +181,7 @@ func queueCases() []testCase {
 			}
 		}},
 		{"a long queue keeps its order while others leave its middle", longQueue},
-		{"one lease waits for many keys", func(f *fixture) {
+		{"one lease has waiters for many keys", func(f *fixture) {
 			a, b := f.pair()
 			keys := []string{"k1", "k2", "k3"}
 			waiters := map[string]store.Ask{}
@@ -200,12 +200,12 @@ func queueCases() []testCase {
 	}
 }
 
-// gaveUp checks that a cancelled waiter is gone, and the place that it had; 0:
-// none.
+// gaveUp checks that a cancelled waiter is gone, and its last position. 0 means that it was not
+// queued.
 func (in *instance) gaveUp(a store.Answer, place int) {
 	in.Helper()
 	if in.want(a, store.Gone); a.Position != place {
-		in.Fatalf("gave up place %d, want %d", a.Position, place)
+		in.Fatalf("cancelled at position %d, want %d", a.Position, place)
 	}
 }
 
@@ -256,13 +256,13 @@ func bindTTLWaiter(f *fixture) {
 	if h.Renewed || h.Lease == b.lease || h.Lease == (store.LeaseID{}) || h.Instance != b.id.Instance {
 		f.Errorf("holder %+v", h)
 	}
-	b.revoke(b.lease) // kept the place, is not the lock's
+	b.revoke(b.lease) // held the position, but does not hold the lock
 	a.holds("k", grant.Token, 0)
 	a.released(store.Claim{Key: "k", Token: grant.Token})
 }
 
-// longQueue lets every third of a long line leave, in an order that is not the
-// line's, and serves the others.
+// longQueue lets every third waiter of a long queue leave, in another order than that of the queue.
+// The other waiters are served.
 func longQueue(f *fixture) {
 	a, b := f.pair()
 	holder := a.ask("k")

@@ -18,15 +18,14 @@ const raceTime = 1500 * time.Millisecond
 func raceCases() []testCase {
 	return []testCase{
 		{"at most one holder in a storm of several instances", storm},
-		{"a cancel and a grant that meet agree", cancelMeetsGrant},
-		{"a reap and a cancel and a release that meet forget nobody", reapMeetsQueue},
-		{"an enqueue and a release that meet forget nobody", enqueueMeetsRelease},
-		{"repetitions that meet find one grant", repetitionsMeet},
+		{"a concurrent cancel and grant agree", cancelMeetsGrant},
+		{"a concurrent reap, cancel and release leave no waiter behind", reapMeetsQueue},
+		{"a concurrent enqueue and release leave no waiter behind", enqueueMeetsRelease},
+		{"concurrent repeats of an attempt find one grant", repetitionsMeet},
 	}
 }
 
-// together runs functions at the same time and waits for them. The first error
-// ends the test.
+// together runs functions at the same time and waits for them. The first error ends the test.
 func (f *fixture) together(functions ...func() error) {
 	f.Helper()
 	var wg sync.WaitGroup
@@ -45,7 +44,7 @@ func (f *fixture) together(functions ...func() error) {
 	}
 }
 
-// rounds runs a race again and again, at least a few times.
+// rounds repeats a race, at least a few times.
 func (f *fixture) rounds(most int, race func(round int)) {
 	f.Helper()
 	const least = 20
@@ -86,7 +85,7 @@ func firstAcquisitions(f *fixture) {
 		}
 		f.together(tries...)
 		if len(granted) != 1 {
-			f.Fatalf("%d of %d got one key: tokens %d", len(granted), len(tries), tokens)
+			f.Fatalf("%d of %d attempts got one key: tokens %d", len(granted), len(tries), tokens)
 		}
 		instances[0].holds(key, tokens[0], 0)
 		instances[0].released(claim(granted[0], tokens[0]))
@@ -96,8 +95,8 @@ func firstAcquisitions(f *fixture) {
 	})
 }
 
-// cancelMeetsGrant cancels the first of two waiters while the holder releases. The key
-// becomes the first waiter's or the second's, and is never lost.
+// cancelMeetsGrant cancels the first of two waiters while the holder releases. One of the two
+// waiters gets the key.
 func cancelMeetsGrant(f *fixture) {
 	a, b := f.pair()
 	f.rounds(300, func(int) {
@@ -137,8 +136,8 @@ func cancelMeetsGrant(f *fixture) {
 	})
 }
 
-// burialMeetsQueue reaps the holder's lease and the first waiter's, while the
-// second waiter cancels. The third must get the key.
+// reapMeetsQueue reaps the leases of the holder and of the first waiter while the second waiter
+// cancels. The third waiter must get the key.
 func reapMeetsQueue(f *fixture) {
 	a, b := f.pair()
 	f.rounds(150, func(int) {
@@ -178,8 +177,7 @@ func reapMeetsQueue(f *fixture) {
 	})
 }
 
-// enqueueMeetsRelease lets a waiter come while the holder goes, by a release or
-// by a reap.
+// enqueueMeetsRelease enqueues a waiter while the holder's lock is released or reaped.
 func enqueueMeetsRelease(f *fixture) {
 	a, b := f.pair()
 	f.rounds(300, func(round int) {
@@ -213,7 +211,7 @@ func enqueueMeetsRelease(f *fixture) {
 	})
 }
 
-// repetitionsMeet repeats one attempt while it is under way.
+// repetitionsMeet repeats an attempt that is in progress.
 func repetitionsMeet(f *fixture) {
 	a, b := f.pair()
 	f.rounds(100, func(round int) {
@@ -241,8 +239,7 @@ func repetitionsMeet(f *fixture) {
 	})
 }
 
-// stormKey is the judge of one key: it knows who is inside, by what the holders
-// themselves say.
+// stormKey checks one key by what its holders do.
 type stormKey struct {
 	name   string
 	inside atomic.Int32
@@ -265,9 +262,9 @@ func (k *stormKey) leave() { k.inside.Add(-1) }
 
 func storm(f *fixture) { stormOf(f, false) }
 
-// stormOf lets workers of three instances acquire, wait, cancel and release a few
-// keys as fast as they can, and at the end looks for what was left behind. With
-// outcomes, some would rather skip, and some succeed.
+// stormOf lets workers of three instances acquire, wait, cancel and release a few keys as fast as
+// they can. Afterwards the keys must be free. With outcomes, some attempts are skip-waiters and
+// some releases report a success.
 func stormOf(f *fixture, outcomes bool) {
 	const (
 		workers = 4 // of each instance
@@ -315,7 +312,7 @@ type stormWorker struct {
 	outcomes bool
 }
 
-// random is a small xorshift: every worker has its own, reproducible.
+// random is a small xorshift. Every worker has its own and can repeat it.
 func (w *stormWorker) random(n int) int {
 	w.seed ^= w.seed << 13
 	w.seed ^= w.seed >> 17
@@ -323,8 +320,8 @@ func (w *stormWorker) random(n int) int {
 	return int(w.seed>>1) % n
 }
 
-// round tries to get a key in one of several ways, and gives it back. It returns
-// how many grants it had.
+// round tries to get a key in one of several ways, and releases it. It returns the number of its
+// grants.
 func (w *stormWorker) round(ctx context.Context, key *stormKey) (int64, error) {
 	ask := w.in.ask(key.name)
 	ask.Skip = w.outcomes && w.random(3) == 0
@@ -354,7 +351,7 @@ func (w *stormWorker) round(ctx context.Context, key *stormKey) (int64, error) {
 	if err := key.enter(answer.Token); err != nil {
 		return 0, err
 	}
-	runtime.Gosched() // let others in, if they can come in
+	runtime.Gosched() // lets other workers in if exclusion is broken
 	key.leave()
 	c := claim(ask, answer.Token)
 	if w.outcomes && w.random(2) == 0 {
@@ -370,7 +367,7 @@ func (w *stormWorker) round(ctx context.Context, key *stormKey) (int64, error) {
 	return 1, nil
 }
 
-// forget cancels a waiter that was skipped, and looks that nothing of it remains.
+// forget cancels a skipped waiter, and checks that the store has forgotten it.
 func (w *stormWorker) forget(ctx context.Context, ask store.Ask) error {
 	if !ask.Skip {
 		return fmt.Errorf("skipped, but wanted the lock: %s", ask.Key)
@@ -380,12 +377,12 @@ func (w *stormWorker) forget(ctx context.Context, ask store.Ask) error {
 	}
 	answers, err := w.in.Check(ctx, []store.Attempt{ask.Attempt})
 	if err == nil && answers[0].Outcome != store.Gone {
-		err = fmt.Errorf("a forgotten waiter is %s", name(answers[0].Outcome))
+		err = fmt.Errorf("a forgotten waiter has the outcome %s", name(answers[0].Outcome))
 	}
 	return err
 }
 
-// wait waits for news for a while that is sometimes too short, and cancels.
+// wait waits for news, sometimes for too short a time, and then cancels.
 func (w *stormWorker) wait(ctx context.Context, ask store.Ask) (store.Answer, error) {
 	limit := time.NewTimer(time.Duration(w.random(20)) * time.Millisecond)
 	defer limit.Stop()

@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// oddKeys are keys that somebody, somewhere, would treat specially: paths,
-// patterns, escapes, numbers, case, collation, normal forms, length.
+// oddKeys are keys that some software treats specially: paths, patterns, escapes, numbers, case,
+// collation, normal forms, length.
 var oddKeys = []string{
 	"a", "B", "b", "A", "_", "a_b", "aXb", "a%b", "a b", "a-b", "ab", "a:b", "a.b", " a", "a ",
 	"/", "//", "a/b", "a%2Fb", "..", "../..", ".", "%", "%%", "_%", "*", "?", "#", "\\", `\x00`, `'`, `"`, `$1`, "{}",
@@ -20,7 +20,7 @@ var oddKeys = []string{
 
 func readCases() []testCase {
 	return []testCase{
-		{"a key that nobody ever touched is free", func(f *fixture) {
+		{"a key that was never used is free", func(f *fixture) {
 			in := f.instance("a")
 			in.free("never")
 		}},
@@ -44,12 +44,12 @@ func readCases() []testCase {
 			in.granted(in.ask("living"))
 			in.poll("the end of the lock", func() bool { return !in.get("k").Held })
 			if l := in.get("k"); l.Holder.Instance != "" || l.Holder.Lease != (store.LeaseID{}) {
-				f.Errorf("a holder without a hold: %+v", l)
+				f.Errorf("a free key with a holder: %+v", l)
 			}
 			in.lists(store.Query{Limit: 10}, "living")
 		}},
-		{"a key that is not held tells whether its last grant expired", lastGrant},
-		{"namespaces never meet", namespacesApart},
+		{"a free key shows whether its last grant expired", lastGrant},
+		{"namespaces are separate", namespacesApart},
 		{"odd keys are keys like any other", func(f *fixture) {
 			a, b := f.pair()
 			for _, key := range oddKeys {
@@ -65,7 +65,7 @@ func readCases() []testCase {
 		}},
 		{"List is ordered by bytes and paged without gaps", listPages},
 		{"List by prefix takes the prefix literally", listPrefixes},
-		{"List by instance shows what it was granted", func(f *fixture) {
+		{"List by instance returns the locks that were granted to it", func(f *fixture) {
 			a, b := f.pair()
 			a.granted(a.ask("k1"))
 			b.granted(b.ask("k2"))
@@ -80,7 +80,7 @@ func readCases() []testCase {
 			b.lists(store.Query{Limit: 10, Instance: b.id.Instance}, "k1", "k2")
 			b.lists(store.Query{Limit: 10}, "k1", "k2", "k3")
 		}},
-		{"List shows each lock as Get does", func(f *fixture) {
+		{"List returns each lock as Get does", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.ask("k")
 			ask.Session, ask.Owner, ask.Data = "s", "o", []byte(`{"d":1}`)
@@ -99,7 +99,7 @@ func readCases() []testCase {
 	}
 }
 
-// lists checks which keys a query finds.
+// lists checks which keys a query returns.
 func (in *instance) lists(q store.Query, keys ...string) []store.Lock {
 	in.Helper()
 	locks, err := in.List(in.ctx(), q)
@@ -110,7 +110,7 @@ func (in *instance) lists(q store.Query, keys ...string) []store.Lock {
 	for i, l := range locks {
 		got[i] = l.Key
 		if !l.Held {
-			in.Errorf("List(%+v) shows %q, which is free", q, l.Key)
+			in.Errorf("List(%+v) returns %q, which is free", q, l.Key)
 		}
 	}
 	if !slices.Equal(got, keys) {
@@ -143,7 +143,7 @@ func listPages(f *fixture) {
 	sorted := slices.Clone(oddKeys)
 	slices.Sort(sorted)
 	if len(slices.Compact(slices.Clone(sorted))) != len(oddKeys) {
-		f.Fatal("an odd key stands twice in the list")
+		f.Fatal("an odd key is twice in the list")
 	}
 	for i, key := range oddKeys {
 		in := []*instance{a, b}[i%2]
@@ -187,7 +187,7 @@ func listPrefixes(f *fixture) {
 	in.lists(store.Query{Limit: 10, Prefix: "a", After: "b"})
 }
 
-// lastGrant: a watcher that missed the news reads what became of the grant.
+// lastGrant: a watcher that missed the news can read how the grant ended.
 func lastGrant(f *fixture) {
 	a, b := f.pair()
 	ask := a.ask("released")
@@ -197,7 +197,7 @@ func lastGrant(f *fixture) {
 		f.Errorf("after a release: %+v", l)
 	}
 	if l := b.get("never"); l.Held || l.Expired || l.Token != 0 {
-		f.Errorf("of a key that nobody had: %+v", l)
+		f.Errorf("a key that was never used: %+v", l)
 	}
 	withdrawn := a.ask("withdrawn")
 	a.granted(withdrawn)

@@ -10,7 +10,7 @@ import (
 
 func releaseCases() []testCase {
 	return []testCase{
-		{"a release frees the key and tells what the lock was", func(f *fixture) {
+		{"a release frees the key and returns the lock as it was", func(f *fixture) {
 			a, b := f.pair()
 			ask, byTTL := a.ask("k"), a.ask("ttl")
 			byTTL.TTL, byTTL.Traceparent = longTTL, "t"
@@ -20,7 +20,7 @@ func releaseCases() []testCase {
 			}
 			token = a.granted(byTTL).Token
 			held := b.get("ttl").Holder.HeldFor
-			was := b.released(claim(byTTL, token)).Lock // who claims it need not know more of it
+			was := b.released(claim(byTTL, token)).Lock // key and token are enough for a claim
 			if was.Key != "ttl" || was.Token != token || was.Holder.Traceparent != "t" ||
 				was.Holder.HeldFor < held {
 				f.Errorf("the lock as it was: %+v", was)
@@ -28,7 +28,7 @@ func releaseCases() []testCase {
 			b.free("k")
 			b.granted(b.ask("k"))
 		}},
-		{"a repeated release finds it released and changes nothing", func(f *fixture) {
+		{"a repeated release is reported as released and changes nothing", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.ask("k")
 			c := claim(ask, in.granted(ask).Token)
@@ -36,7 +36,7 @@ func releaseCases() []testCase {
 			in.stands(in.release(c), store.Released)
 			in.free("k")
 		}},
-		{"a token that holds nothing is unknown", func(f *fixture) {
+		{"a token without a grant is unknown", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.ask("k")
 			in.stands(in.release(claim(ask, 1)), store.UnknownToken)
@@ -46,7 +46,7 @@ func releaseCases() []testCase {
 			in.stands(in.release(claim(in.ask("other"), token)), store.UnknownToken)
 			in.holds("k", token, 0)
 		}},
-		{"a session's lock is released by its session only", func(f *fixture) {
+		{"only the session of a lock releases it", func(f *fixture) {
 			a, b := f.pair()
 			token := a.granted(a.ask("k")).Token
 			for _, lease := range []store.LeaseID{b.lease, uuid.New(), {}} {
@@ -55,7 +55,7 @@ func releaseCases() []testCase {
 			}
 			b.holds("k", token, 0)
 		}},
-		{"a bind:ttl lock is released by whoever has key and token", func(f *fixture) {
+		{"a bind:ttl lock is released by key and token", func(f *fixture) {
 			a, b := f.pair()
 			token := a.granted(a.askTTL("k", longTTL)).Token
 			b.stands(b.release(store.Claim{Key: "k", Token: token + 1}), store.UnknownToken)
@@ -68,51 +68,51 @@ func releaseCases() []testCase {
 			b.released(store.Claim{Key: "k", Token: token, Lease: b.lease})
 			b.free("k")
 		}},
-		{"a lock whose lease expired is expired, not released", func(f *fixture) {
+		{"a lock whose lease expired is reported as expired, not as released", func(f *fixture) {
 			in := f.instance("a")
 			ask, grant := in.shortHold("k")
 			in.awaitExpiry(ask.Lease, shortTTL)
 			in.stands(in.release(claim(ask, grant.Token)), store.Expired)
 			in.free("k")
 		}},
-		{"a claim ends a grant whose lease expired, but is not dead", func(f *fixture) {
+		{"a claim ends a grant whose lease expired but is not dead", func(f *fixture) {
 			a, b := f.pair()
 			ask, grant := a.shortHold("k")
 			waiter := b.ask("k")
 			if b.enqueue(waiter).Outcome != store.Queued {
-				return // the lease expired before
+				return // the lease expired too early
 			}
 			a.awaitExpiry(ask.Lease, shortTTL)
 			b.stands(b.release(store.Claim{Key: "k", Token: grant.Token, Lease: b.lease}), store.OtherSession)
 			a.stands(a.release(claim(ask, grant.Token)), store.Expired)
 			b.holds("k", b.awaitNews(waiter).Token, 0)
 		}},
-		{"a bind:ttl lock that ran out is expired", func(f *fixture) {
+		{"a bind:ttl lock whose TTL is over is reported as expired", func(f *fixture) {
 			in := f.instance("a")
 			token := in.granted(in.askTTL("k", shortTTL)).Token
 			in.poll("the end of the lock", func() bool { return !in.get("k").Held })
 			in.stands(in.release(store.Claim{Key: "k", Token: token}), store.Expired)
 		}},
-		{"a lock whose lease was reaped is expired", func(f *fixture) {
+		{"a lock whose lease was reaped is reported as expired", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.ask("k")
 			token := in.granted(ask).Token
 			in.revoke(in.lease)
 			in.stands(in.release(claim(ask, token)), store.Expired)
 		}},
-		{"a late release does not touch the next holder", func(f *fixture) {
+		{"a late release does not affect the next holder", func(f *fixture) {
 			a, b := f.pair()
 			late, first := a.shortHold("k")
 			second := b.takeOver(b.ask("k"))
 			a.stands(a.release(claim(late, first.Token)), store.UnknownToken)
 			b.holds("k", second.Token, 0)
 		}},
-		{"a release is a hand-off when somebody waits", releaseHandsOff},
+		{"a release hands the key off to the first waiter", releaseHandsOff},
 	}
 }
 
-// shortenedForAWaiter: the waiter's sidecar believes that it need not look for a
-// minute. It is told to look, and finds that the lock ends soon.
+// shortenedForAWaiter: the waiter's sidecar plans its next check for a minute later. A hint makes
+// it check, and it finds that the lock ends soon.
 func shortenedForAWaiter(f *fixture) {
 	a, b := f.pair()
 	token := a.granted(a.askTTL("k", time.Minute)).Token
@@ -137,14 +137,14 @@ func releaseHandsOff(f *fixture) {
 	waiter.Session, waiter.Owner, waiter.Data = "waiting", "w", []byte(`{"w":true}`)
 	b.queued(waiter, 1)
 	a.released(claim(ask, first.Token))
-	// The hand-off is the release: nobody can see the key free in between.
+	// The hand-off is the release: the key is never free in between.
 	lock := a.get("k")
 	if !lock.Held || lock.Token <= first.Token || lock.QueueLength != 0 {
 		f.Fatalf("after a hand-off: %+v", lock)
 	}
 	news := b.awaitNews(waiter)
 	if news.Token != lock.Token || !news.AcquiredAt.Equal(lock.Holder.AcquiredAt) {
-		f.Errorf("news of token %d at %v, the lock has %d at %v",
+		f.Errorf("news of token %d at %v, but the lock has %d at %v",
 			news.Token, news.AcquiredAt, lock.Token, lock.Holder.AcquiredAt)
 	}
 	if h := lock.Holder; h.Session != "waiting" || h.Owner != "w" || h.Lease != b.lease || !h.Renewed ||
@@ -159,14 +159,14 @@ func releaseHandsOff(f *fixture) {
 
 func amendCases() []testCase {
 	return []testCase{
-		{"an empty change confirms the hold", func(f *fixture) {
+		{"an empty change confirms that the lock is held", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.ask("k")
 			ask.Data = []byte(`{"a":1}`)
 			token := in.granted(ask).Token
 			v := in.stands(in.amend(store.Change{Claim: claim(ask, token)}), store.Holds)
 			if !v.Lock.Held || v.Lock.Token != token || v.Lock.Holder.ExpiresIn <= 0 {
-				f.Errorf("the lock now: %+v", v.Lock)
+				f.Errorf("the lock after the change: %+v", v.Lock)
 			}
 			f.sameJSON(v.Lock.Holder.Data, `{"a":1}`)
 		}},
@@ -200,7 +200,7 @@ func amendCases() []testCase {
 			a.stands(a.amend(store.Change{Claim: claim(ask, token)}), store.Released)
 			a.free("k")
 		}},
-		{"a bind:ttl lock is extended by whoever has key and token", func(f *fixture) {
+		{"a bind:ttl lock is extended by key and token", func(f *fixture) {
 			a, b := f.pair()
 			token := a.granted(a.askTTL("k", 10*time.Second)).Token
 			c := store.Claim{Key: "k", Token: token}
@@ -210,15 +210,15 @@ func amendCases() []testCase {
 			}
 			a.holds("k", token, 0)
 		}},
-		{"a bind:ttl lock is shortened", func(f *fixture) {
+		{"a bind:ttl lock can be shortened", func(f *fixture) {
 			a, b := f.pair()
 			token := a.granted(a.askTTL("k", longTTL)).Token
 			c := store.Claim{Key: "k", Token: token}
 			a.stands(a.amend(store.Change{Claim: c, TTL: shortTTL}), store.Holds)
 			b.takeOver(b.ask("k"))
 		}},
-		{"whoever waits behind a bind:ttl lock that is shortened is told", shortenedForAWaiter},
-		{"a TTL does not move a renewed lease", func(f *fixture) {
+		{"the waiter behind a bind:ttl lock that is shortened is notified", shortenedForAWaiter},
+		{"a TTL in a change does not affect a renewed lease", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.ask("k")
 			token := in.granted(ask).Token

@@ -24,7 +24,7 @@ func repeatCases() []testCase {
 			in.sameGrant(first, in.check(ask))
 			in.sameGrant(first, in.acquire(ask))
 		}},
-		{"a repeated bind:ttl acquire finds its grant, from any instance, and extends nothing", func(f *fixture) {
+		{"a repeated bind:ttl acquire finds its grant from any instance, and does not extend it", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askTTL("k", 30*time.Second)
 			first := a.granted(ask)
@@ -33,7 +33,7 @@ func repeatCases() []testCase {
 			a.sameGrant(first, a.acquire(again))
 			b.sameGrant(first, b.acquire(again))
 		}},
-		{"a bind:ttl grant is found again, whatever became of the lease by which it was asked for", func(f *fixture) {
+		{"a bind:ttl grant is found again after the end of the lease under which it was asked for", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.askUnder(in.openLease(longTTL), "k")
 			ask.TTL = longTTL
@@ -43,10 +43,10 @@ func repeatCases() []testCase {
 			in.sameGrant(first, in.acquire(ask))
 			another := in.ask("another")
 			another.TTL, another.Lease = longTTL, ask.Lease
-			in.granted(another) // an acquire does not look at it
+			in.granted(another) // an acquire does not check this lease
 			in.want(in.enqueue(in.askUnder(ask.Lease, "k")), store.LeaseLost)
 		}},
-		{"a bind:ttl lock that two instances may have told is handed back by none", func(f *fixture) {
+		{"a bind:ttl lock that two instances received is not handed back by either", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askTTL("k", longTTL)
 			token := a.granted(ask).Token
@@ -55,7 +55,7 @@ func repeatCases() []testCase {
 			b.released(store.Claim{Key: "k", Token: token})
 			a.free("k")
 		}},
-		{"an enqueue, a check and a cancel that find a bind:ttl grant are told, too", func(f *fixture) {
+		{"an enqueue, a check and a cancel that find a bind:ttl grant count as delivered", func(f *fixture) {
 			a, b := f.pair()
 			for name, again := range map[string]func(ask store.Ask) store.Answer{
 				"enqueue": func(ask store.Ask) store.Answer { ask.Lease = b.lease; return b.enqueue(ask) },
@@ -75,7 +75,7 @@ func repeatCases() []testCase {
 				f.nobodyWithdraws(waiter, token, a, b)
 			}
 		}},
-		{"a place in line is of the instance that asked last", func(f *fixture) {
+		{"a queue position belongs to the instance that asked last", func(f *fixture) {
 			a, b := f.pair()
 			token := a.granted(a.ask("k")).Token
 			atA := a.ask("k")
@@ -90,19 +90,19 @@ func repeatCases() []testCase {
 			b.want(b.cancel(atB), store.Gone)
 			a.holds("k", token, 0)
 		}},
-		{"a bind:ttl lock of which nobody was told is handed back", func(f *fixture) {
+		{"an undelivered bind:ttl lock is handed back", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askTTL("k", longTTL)
 			c := store.Claim{Key: "k", Token: a.granted(ask).Token, Undelivered: true}
 			waiter := b.ask("k")
 			b.queued(waiter, 1)
-			a.granted(ask) // told again by the same
+			a.granted(ask) // a repeat at the same instance
 			a.released(c)
 			token := b.awaitNews(waiter).Token
 			a.stands(a.release(c), store.UnknownToken)
 			b.holds("k", token, 0)
 		}},
-		{"a cancel by another instance that tells nobody lets an undelivered grant be handed back", func(f *fixture) {
+		{"a cancel at another instance that delivers nothing lets an undelivered grant be handed back", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askTTL("k", longTTL)
 			token := a.granted(ask).Token
@@ -114,7 +114,7 @@ func repeatCases() []testCase {
 			a.released(store.Claim{Key: "k", Token: token, Undelivered: true})
 			a.free("k")
 		}},
-		{"a grant that ended is not given again", func(f *fixture) {
+		{"a repeat after the end of a grant gets a new grant", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.ask("k")
 			first := in.granted(ask)
@@ -123,7 +123,7 @@ func repeatCases() []testCase {
 				f.Errorf("tokens %d, then %d", first.Token, second.Token)
 			}
 		}},
-		{"a repeated enqueue keeps its place", func(f *fixture) {
+		{"a repeated enqueue keeps its position", func(f *fixture) {
 			a, b := f.pair()
 			token := a.granted(a.ask("k")).Token
 			first, second := b.ask("k"), a.ask("k")
@@ -145,7 +145,7 @@ func repeatCases() []testCase {
 			b.sameGrant(heard, b.check(waiter))
 			b.holds("k", heard.Token, 0)
 		}},
-		{"an acquire does not cost a waiter its place", func(f *fixture) {
+		{"an acquire does not change a waiter's position", func(f *fixture) {
 			a, b := f.pair()
 			token := a.granted(a.ask("k")).Token
 			waiter := b.ask("k")
@@ -167,7 +167,7 @@ func repeatCases() []testCase {
 			a.stands(a.release(claim(holder, token)), store.UnknownToken)
 			a.holds("k", grant.Token, 1)
 		}},
-		{"a withdrawal frees what the attempt holds", func(f *fixture) {
+		{"a withdrawal frees the attempt's lock", func(f *fixture) {
 			a, b := f.pair()
 			session, bindTTL := a.ask("k1"), a.askTTL("k2", longTTL)
 			a.granted(session)
@@ -176,7 +176,7 @@ func repeatCases() []testCase {
 			a.withdraw(bindTTL)
 			a.free("k1")
 			b.granted(b.ask("k2"))
-			a.withdraw(bindTTL) // somebody else's by now
+			a.withdraw(bindTTL) // another attempt holds the key by now
 			a.want(a.acquire(a.ask("k2")), store.Held)
 		}},
 		{"a withdrawal hands off", func(f *fixture) {
@@ -190,7 +190,7 @@ func repeatCases() []testCase {
 				f.Errorf("tokens %d, then %d", token, got.Token)
 			}
 		}},
-		{"a withdrawal takes a waiter out of its queue", func(f *fixture) {
+		{"a withdrawal removes a waiter from its queue", func(f *fixture) {
 			a, b := f.pair()
 			token := a.granted(a.ask("k")).Token
 			first, second := b.ask("k"), b.ask("k")
@@ -201,7 +201,7 @@ func repeatCases() []testCase {
 			b.queued(second, 1)
 			a.holds("k", token, 1)
 		}},
-		{"a withdrawal of what never was changes nothing", func(f *fixture) {
+		{"a withdrawal of an unknown attempt changes nothing", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.ask("k")
 			in.withdraw(ask)
@@ -214,7 +214,7 @@ func repeatCases() []testCase {
 	}
 }
 
-// nobodyWithdraws checks that none of the instances can free a bind:ttl lock as undelivered.
+// nobodyWithdraws checks that none of the instances frees a bind:ttl lock as undelivered.
 func (f *fixture) nobodyWithdraws(ask store.Ask, token int64, instances ...*instance) {
 	f.Helper()
 	for _, in := range instances {
@@ -224,19 +224,19 @@ func (f *fixture) nobodyWithdraws(ask store.Ask, token int64, instances ...*inst
 	}
 }
 
-// sameGrant checks that two answers tell of one grant.
+// sameGrant checks that two answers return one grant.
 func (in *instance) sameGrant(first, second store.Answer) {
 	in.Helper()
 	in.want(second, store.Granted)
 	if second.Token != first.Token || !second.AcquiredAt.Equal(first.AcquiredAt) || second.ExpiresIn > first.ExpiresIn {
-		in.Fatalf("a repetition got another grant:\n%+v, then\n%+v", first, second)
+		in.Fatalf("a repeat got another grant:\n%+v, then\n%+v", first, second)
 	}
 }
 
 func tokenCases() []testCase {
 	return []testCase{
-		{"tokens grow through every way in which a key changes hands", tokensGrow},
-		{"tokens of keys that are first acquired by many at once", firstAcquisitions},
+		{"tokens grow with every kind of change of the holder", tokensGrow},
+		{"tokens of a key grow when many acquire it first at the same time", firstAcquisitions},
 	}
 }
 

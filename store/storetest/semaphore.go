@@ -9,7 +9,7 @@ import (
 // semaphoreCases test shares with a limit.
 func semaphoreCases() []testCase {
 	return []testCase{
-		sharing("at most limit holders have the key, each in the smallest free slot", func(_ *fixture, a, b *instance) {
+		sharing("a key has at most as many holders as its limit, each in the smallest free slot", func(_ *fixture, a, b *instance) {
 			var asks []store.Ask
 			var tokens []int64
 			for slot := range 3 {
@@ -32,7 +32,7 @@ func semaphoreCases() []testCase {
 				a.Errorf("slots %v", slots)
 			}
 		}),
-		sharing("a release lets in the first waiter, in the slot that is free", func(_ *fixture, a, b *instance) {
+		sharing("a release lets in the first waiter, which gets the free slot", func(_ *fixture, a, b *instance) {
 			holders := []store.Ask{a.askShared("k", 2), a.askShared("k", 2)}
 			tokens := []int64{a.granted(holders[0]).Token, a.granted(holders[1]).Token}
 			first, second := b.askShared("k", 2), b.askShared("k", 2)
@@ -44,6 +44,40 @@ func semaphoreCases() []testCase {
 			b.inSlot(b.check(first), 0)
 			b.inSlot(b.enqueue(first), 0)
 			b.shares("k", 1, tokens[1], got.Token)
+		}),
+		sharing("places that are released together let in as many waiters, in their order", func(_ *fixture, a, b *instance) {
+			var claims []store.Claim
+			var line []store.Ask
+			for slot := range 3 {
+				holder := a.askShared("k", 3)
+				claims = append(claims, claim(holder, a.inSlot(a.acquire(holder), slot).Token))
+			}
+			for i := range 4 {
+				line = append(line, b.askShared("k", 3))
+				b.queued(line[i], i+1)
+			}
+			claims[0], claims[2] = claims[2], claims[0]
+			stale := claims[1]
+			stale.Token++
+			verdicts, err := a.Release(a.Context(), []store.Claim{claims[0], stale, claims[1], claims[1]})
+			if err != nil {
+				a.Fatal(err)
+			}
+			for i, want := range []store.ClaimStatus{store.Holds, store.UnknownToken, store.Holds} {
+				if verdicts[i].Status != want {
+					a.Errorf("claim %d: %d, want %d", i, verdicts[i].Status, want)
+				}
+			}
+			if again := verdicts[3].Status; again == store.Holds || again == store.OtherSession {
+				a.Errorf("a repeated claim: %d", again)
+			}
+			first, second := b.awaitNews(line[0]), b.awaitNews(line[1])
+			if first.Slot+second.Slot != 3 || first.Slot*second.Slot != 2 || second.Token <= first.Token {
+				a.Errorf("granted in the slots %d and %d under %d and %d", first.Slot, second.Slot, first.Token, second.Token)
+			}
+			b.queued(line[2], 1)
+			b.queued(line[3], 2)
+			b.shares("k", 2, claims[2].Token, first.Token, second.Token)
 		}),
 		sharing("waiters are granted together up to the limit", func(_ *fixture, a, b *instance) {
 			holder := a.ask("k")
@@ -70,7 +104,7 @@ func semaphoreCases() []testCase {
 				}
 			}
 			writer := b.ask("k")
-			b.queued(writer, 1) // names no limit
+			b.queued(writer, 1) // an exclusive ask has no limit
 			b.shares("k", 1, token)
 			b.want(b.cancel(writer), store.Gone)
 			a.released(claim(share, token))
@@ -95,7 +129,7 @@ func semaphoreCases() []testCase {
 			}
 			a.want(a.enqueue(waiter), store.LimitMismatch)
 		}),
-		sharing("a waiter whose lease has expired names no limit", func(f *fixture, a, b *instance) {
+		sharing("a waiter whose lease has expired does not count for the limit", func(f *fixture, a, b *instance) {
 			a.granted(a.ask("k"))
 			lease := a.openLease(shortTTL)
 			expired := a.askUnder(lease, "k")
@@ -108,12 +142,12 @@ func semaphoreCases() []testCase {
 			}
 			a.want(a.check(expired), store.Gone)
 		}),
-		sharing("a share whose lease has expired names no limit, and keeps no place", func(_ *fixture, a, b *instance) {
+		sharing("a share whose lease has expired does not set the limit, and frees its slot", func(_ *fixture, a, b *instance) {
 			a.granted(a.askSharedTTL("k", 1, shortTTL))
 			b.poll("the end of the share", func() bool { return !b.get("k").Held })
 			b.inSlot(b.acquire(b.askShared("k", 2)), 0)
 		}),
-		sharing("the place and the slot of a dead holder go to the first waiter", func(_ *fixture, a, b *instance) {
+		sharing("the slot of a dead holder goes to the first waiter", func(_ *fixture, a, b *instance) {
 			dying := a.openLease(longTTL)
 			share := a.askUnder(dying, "k")
 			share.Shared, share.Limit = true, 2
@@ -124,7 +158,7 @@ func semaphoreCases() []testCase {
 			a.revoke(dying)
 			b.inSlot(b.awaitNews(waiter), 0)
 		}),
-		sharing("nobody overtakes at a semaphore with a free place", func(_ *fixture, a, b *instance) {
+		sharing("a newcomer does not overtake waiters when a slot becomes free", func(_ *fixture, a, b *instance) {
 			share, writer := a.askShared("k", 2), b.ask("k")
 			token := a.granted(share).Token
 			b.queued(writer, 1)
@@ -136,7 +170,7 @@ func semaphoreCases() []testCase {
 			b.released(claim(writer, token))
 			b.inSlot(b.awaitNews(waiter), 0)
 		}),
-		sharing("without a limit the slot is zero", func(_ *fixture, a, _ *instance) {
+		sharing("a share without a limit has slot zero", func(_ *fixture, a, _ *instance) {
 			a.inSlot(a.acquire(a.askShared("k", 0)), 0)
 			a.inSlot(a.acquire(a.askShared("k", 0)), 0)
 		}),

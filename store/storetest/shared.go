@@ -7,12 +7,12 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// sharing makes a case for engines with the Trait Shared, with two instances.
+// sharing returns a case with two instances, for engines with the trait Shared.
 func sharing(rule string, run func(f *fixture, a, b *instance)) testCase {
 	return testCase{rule, func(f *fixture) {
 		a, b := f.pair()
 		if !a.Traits().Shared {
-			f.Skip("the engine grants no shares")
+			f.Skip("the engine does not support shares")
 		}
 		run(f, a, b)
 	}}
@@ -36,7 +36,7 @@ func sharedQueueCases() []testCase {
 			b.released(claim(second, tokens[1]))
 			b.free("k")
 		}),
-		sharing("a key has either an exclusive holder or shared ones", func(_ *fixture, a, b *instance) {
+		sharing("a key is held either exclusively or by shares", func(_ *fixture, a, b *instance) {
 			share := a.askShared("k", 0)
 			token := a.granted(share).Token
 			held := b.want(b.acquire(b.ask("k")), store.Held)
@@ -98,7 +98,7 @@ func sharedQueueCases() []testCase {
 			a.released(claim(writer, token))
 			b.shares("k", 0, b.awaitNews(r3).Token)
 		}),
-		sharing("when the writer that kept readers waiting leaves, they are let in", func(f *fixture, a, b *instance) {
+		sharing("readers behind a writer are let in when the writer leaves the queue", func(f *fixture, a, b *instance) {
 			for name, leave := range map[string]func(writer store.Ask, lease store.LeaseID){
 				"cancel":   func(writer store.Ask, _ store.LeaseID) { b.want(b.cancel(writer), store.Gone) },
 				"withdraw": func(writer store.Ask, _ store.LeaseID) { b.withdraw(writer) },
@@ -146,7 +146,7 @@ func sharedQueueCases() []testCase {
 			a.released(claim(shared, share.Token))
 			a.wantCohort(last)
 		}),
-		sharing("a success skips exclusive waiters, and lets in the readers behind", func(_ *fixture, a, b *instance) {
+		sharing("a success skips exclusive skip-waiters, and lets in the readers behind", func(_ *fixture, a, b *instance) {
 			holder, skips, reader := a.ask("k"), b.ask("k"), b.askShared("k", 0)
 			skips.Skip = true
 			token := a.granted(holder).Token
@@ -174,7 +174,7 @@ func sharedGrantCases() []testCase {
 				f.Errorf("held by %d", l.HoldersCount)
 			}
 		}),
-		sharing("a repeated enqueue of a shared waiter keeps its place", func(_ *fixture, a, b *instance) {
+		sharing("a repeated enqueue of a shared waiter keeps its position", func(_ *fixture, a, b *instance) {
 			writer, reader := a.ask("k"), b.askShared("k", 0)
 			token := a.granted(writer).Token
 			b.queued(reader, 1)
@@ -208,7 +208,7 @@ func sharedGrantCases() []testCase {
 				f.Errorf("the next end is in %v: %+v", l.NextEnd, h)
 			}
 		}),
-		sharing("an amend changes one share", func(f *fixture, a, b *instance) {
+		sharing("a change of one share leaves the other shares alone", func(f *fixture, a, b *instance) {
 			first, second := a.askShared("k", 0), b.askShared("k", 0)
 			tokens := []int64{a.granted(first).Token, b.granted(second).Token}
 			v := b.stands(b.amend(store.Change{Claim: claim(second, tokens[1]), SetData: true, Data: []byte(`2`)}), store.Holds)
@@ -218,14 +218,14 @@ func sharedGrantCases() []testCase {
 			f.sameJSON(v.Lock.Holder.Data, `2`)
 			l := b.shares("k", 0, tokens...)
 			if l.Holders[0].Data != nil {
-				f.Errorf("the other has %s", l.Holders[0].Data)
+				f.Errorf("the other share has %s", l.Holders[0].Data)
 			}
 			f.sameJSON(l.Holders[1].Data, `2`)
 			theirs := claim(first, tokens[0])
 			theirs.Lease = b.lease
 			b.stands(b.amend(store.Change{Claim: theirs}), store.OtherSession)
 		}),
-		sharing("a claim is of the share under its token, and the last end is remembered", func(_ *fixture, a, b *instance) {
+		sharing("a claim belongs to the share with its token, and the status of the last share that ended is kept", func(_ *fixture, a, b *instance) {
 			first, second, third := a.askShared("k", 0), a.askShared("k", 0), b.askShared("k", 0)
 			tokens := []int64{a.granted(first).Token, a.granted(second).Token, b.granted(third).Token}
 			a.stands(a.release(claim(first, tokens[0]-1)), store.UnknownToken)
@@ -244,7 +244,7 @@ func sharedGrantCases() []testCase {
 				a.Errorf("got %+v", l)
 			}
 		}),
-		sharing("a read shows a hundred of many holders, and an answer eight", func(f *fixture, a, b *instance) {
+		sharing("a read returns at most a hundred holders, and an answer at most eight", func(f *fixture, a, b *instance) {
 			const many = store.HoldersShown + 3
 			var tokens []int64
 			for range many {
@@ -266,21 +266,21 @@ func sharedGrantCases() []testCase {
 	}
 }
 
-// askShared is a new attempt to get a share under the instance's long lease.
+// askShared returns a new attempt to get a share under the instance's long lease.
 func (in *instance) askShared(key string, limit int) store.Ask {
 	ask := in.ask(key)
 	ask.Shared, ask.Limit = true, limit
 	return ask
 }
 
-// askSharedTTL is one for a bind:ttl share.
+// askSharedTTL returns a new attempt to get a bind:ttl share.
 func (in *instance) askSharedTTL(key string, limit int, ttl time.Duration) store.Ask {
 	ask := in.askTTL(key, ttl)
 	ask.Shared, ask.Limit = true, limit
 	return ask
 }
 
-// shares checks which shares of a key are held now, and how many wait for it.
+// shares checks the tokens of a key's shares, and how many wait for it.
 func (in *instance) shares(key string, waiting int, tokens ...int64) store.Lock {
 	in.Helper()
 	l := in.get(key)

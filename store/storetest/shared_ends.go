@@ -8,10 +8,10 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// sharedEndCases test how shares end, other than by a plain release.
+// sharedEndCases test the ends of shares other than a plain release.
 func sharedEndCases() []testCase {
 	return []testCase{
-		sharing("a revoked lease ends its shares, and no others", func(_ *fixture, a, b *instance) {
+		sharing("a revoked lease ends its own shares only", func(_ *fixture, a, b *instance) {
 			dying, writer := a.openLease(longTTL), b.ask("k")
 			gone, stays := a.askUnder(dying, "k"), b.askShared("k", 0)
 			gone.Shared = true
@@ -23,7 +23,7 @@ func sharedEndCases() []testCase {
 			b.released(claim(stays, tokens[1]))
 			b.holds("k", b.awaitNews(writer).Token, 0)
 		}),
-		sharing("the last dead reader lets the writer in", func(_ *fixture, a, b *instance) {
+		sharing("a writer is let in when the last reader is dead", func(_ *fixture, a, b *instance) {
 			a.granted(a.askShared("k", 0))
 			a.granted(a.askShared("k", 0))
 			writer := b.ask("k")
@@ -31,7 +31,7 @@ func sharedEndCases() []testCase {
 			a.revoke(a.lease)
 			b.holds("k", b.awaitNews(writer).Token, 0)
 		}),
-		sharing("a share whose lease has expired is reaped by the next that needs its place", func(_ *fixture, a, b *instance) {
+		sharing("a share whose lease has expired is reaped when an ask needs its slot", func(_ *fixture, a, b *instance) {
 			lease := a.openLease(shortTTL)
 			dying, living := a.askUnder(lease, "k"), b.askShared("k", 0)
 			dying.Shared = true
@@ -45,7 +45,7 @@ func sharedEndCases() []testCase {
 			b.holds("k", b.awaitNews(writer).Token, 0)
 			a.lost(a.release(claim(dying, first.Token)))
 		}),
-		sharing("a key is free when its shares have expired, and tells that the last did", func(f *fixture, a, b *instance) {
+		sharing("a key whose shares have expired is free, and shows that the last one expired", func(f *fixture, a, b *instance) {
 			share := a.askSharedTTL("k", 0, shortTTL)
 			token := a.granted(share).Token
 			b.poll("the end of the share", func() bool { return !b.get("k").Held })
@@ -67,6 +67,17 @@ func sharedEndCases() []testCase {
 			b.released(claim(share, tokens[0]))
 			b.shares("k", 0, tokens[1])
 		}),
+		sharing("a bind:ttl share is not released with an outcome", func(_ *fixture, a, b *instance) {
+			share, other := a.askSharedTTL("k", 0, longTTL), a.askShared("k", 0)
+			tokens := []int64{a.granted(share).Token, a.granted(other).Token}
+			for _, outcome := range []store.ReleaseOutcome{store.Success, store.Failure} {
+				c := claim(share, tokens[0])
+				c.Outcome = outcome
+				b.stands(b.release(c), store.IsShare)
+				b.shares("k", 0, tokens...)
+			}
+			b.released(claim(share, tokens[0]))
+		}),
 		sharing("a bind:ttl waiter gets a share with a lease of its own", func(_ *fixture, a, b *instance) {
 			writer, reader := a.ask("k"), b.askSharedTTL("k", 0, longTTL)
 			reader.Lease = b.lease
@@ -78,7 +89,7 @@ func sharedEndCases() []testCase {
 			a.shares("k", 0, token)
 			a.released(claim(reader, token))
 		}),
-		sharing("a share keeps its place until its MinHold is over", func(f *fixture, a, b *instance) {
+		sharing("a released share keeps its slot until its MinHold is over", func(f *fixture, a, b *instance) {
 			share, other := a.askShared("k", 2), b.askShared("k", 2)
 			share.MinHold = longHold
 			tokens := []int64{a.granted(share).Token, b.granted(other).Token}
@@ -98,7 +109,7 @@ func sharedEndCases() []testCase {
 				f.Errorf("slot %d", got.Slot)
 			}
 		}),
-		sharing("a dead share keeps its place until its MinHold is over, and then lets others in", func(_ *fixture, a, b *instance) {
+		sharing("a dead share keeps its slot until its MinHold is over, and then a waiter is let in", func(_ *fixture, a, b *instance) {
 			share, writer := a.askShared("k", 0), b.ask("k")
 			share.MinHold = 2 * shortTTL
 			token := a.granted(share).Token
@@ -108,7 +119,7 @@ func sharedEndCases() []testCase {
 			a.lost(a.release(claim(share, token)))
 			b.holds("k", grant.Token, 0)
 		}),
-		sharing("waiters hear that only a hold keeps a share", func(_ *fixture, a, b *instance) {
+		sharing("waiters are notified when only a hold keeps a share", func(_ *fixture, a, b *instance) {
 			share, waiter := a.askHold("k", longTTL, longHold), b.ask("k")
 			share.Shared = true
 			a.granted(share)
@@ -119,7 +130,7 @@ func sharedEndCases() []testCase {
 			}
 			b.want(b.check(waiter), store.Queued)
 		}),
-		sharing("a repeat beside the hold of its dead share waits for the end of the hold", func(f *fixture, a, b *instance) {
+		sharing("a repeat after the death of its share waits until the hold of this share is over", func(f *fixture, a, b *instance) {
 			first := a.askHold("k", longTTL, longHold)
 			first.Shared, first.Limit = true, 3
 			token := a.granted(first).Token
@@ -131,12 +142,12 @@ func sharedEndCases() []testCase {
 			}
 			for range 2 {
 				if l := a.queued(again, 1).Lock; !l.Shared || !l.Holder.HoldPending || l.Token != token {
-					f.Errorf("behind its hold: %+v", l)
+					f.Errorf("queued behind its hold: %+v", l)
 				}
 			}
 			b.queued(behind, 2)
 			if l := a.want(a.check(again), store.Queued).Lock; !l.Shared || len(l.Holders) != 1 || l.Token != token {
-				f.Errorf("behind its hold: %+v", l)
+				f.Errorf("queued behind its hold: %+v", l)
 			}
 			b.gaveUp(b.cancel(behind), 2)
 			b.shares("k", 1, token)
@@ -147,7 +158,7 @@ func sharedEndCases() []testCase {
 			a.withdraw(again)
 			b.shares("k", 0, b.awaitNews(behind).Token)
 		}),
-		sharing("a repeat that waited for the hold of its dead share gets one share", func(_ *fixture, a, b *instance) {
+		sharing("a repeat that waited for the hold of its dead share gets exactly one share", func(_ *fixture, a, b *instance) {
 			first := a.askHold("k", longTTL, 2*shortTTL)
 			first.Shared, first.Limit = true, 3
 			token := a.granted(first).Token
@@ -161,7 +172,7 @@ func sharedEndCases() []testCase {
 			b.shares("k", 0, second.Token, b.awaitGrant(behind).Token)
 			a.lost(a.release(claim(first, token)))
 		}),
-		sharing("a withdrawal ends the share of its attempt, and no other", func(_ *fixture, a, b *instance) {
+		sharing("a withdrawal ends only the share of its attempt", func(_ *fixture, a, b *instance) {
 			first, second, writer := a.askShared("k", 0), a.askShared("k", 0), b.ask("k")
 			first.MinHold = longHold
 			a.granted(first)
@@ -169,11 +180,11 @@ func sharedEndCases() []testCase {
 			b.queued(writer, 1)
 			a.withdraw(first)
 			b.shares("k", 1, token)
-			a.withdraw(first) // again
+			a.withdraw(first) // a repeat
 			a.withdraw(second)
 			b.holds("k", b.awaitNews(writer).Token, 0)
 		}),
-		sharing("a cancel that finds a share leaves it", func(f *fixture, a, b *instance) {
+		sharing("a cancel that finds a share leaves it held", func(f *fixture, a, b *instance) {
 			writer, reader := a.ask("k"), b.askShared("k", 2)
 			token := a.granted(writer).Token
 			b.queued(reader, 1)
@@ -184,7 +195,7 @@ func sharedEndCases() []testCase {
 				f.Errorf("found %+v", found)
 			}
 		}),
-		sharing("a bind:ttl share that two instances may have told is handed back by none", func(_ *fixture, a, b *instance) {
+		sharing("a bind:ttl share that two instances received is not handed back by either", func(_ *fixture, a, b *instance) {
 			share := a.askSharedTTL("k", 0, longTTL)
 			token := a.granted(share).Token
 			b.want(b.acquire(share), store.Granted)
@@ -193,7 +204,7 @@ func sharedEndCases() []testCase {
 			a.stands(a.release(undelivered), store.OtherSession)
 			b.shares("k", 0, token)
 		}),
-		sharing("a sweep reaps shares that expired, and no others", func(_ *fixture, a, b *instance) {
+		sharing("a sweep reaps only shares that have expired", func(_ *fixture, a, b *instance) {
 			token := a.granted(a.askShared("k", 0)).Token
 			a.granted(a.askSharedTTL("k", 0, shortTTL))
 			a.poll("the end of the share", func() bool { return a.get("k").HoldersCount == 1 })
@@ -208,7 +219,7 @@ func sharedEndCases() []testCase {
 // sharedOtherCases test signals, events, moves and counts of shared locks.
 func sharedOtherCases() []testCase {
 	return []testCase{
-		sharing("a stop with a token asks one holder, and without one all", func(f *fixture, a, b *instance) {
+		sharing("a stop with a token is for one holder, and a stop without one is for all", func(f *fixture, a, b *instance) {
 			first, second, third := a.askShared("k", 0), a.askShared("k", 0), b.askSharedTTL("k", 0, longTTL)
 			tokens := []int64{a.granted(first).Token, a.granted(second).Token, b.granted(third).Token}
 			one := stop("k", "one")
@@ -221,7 +232,7 @@ func sharedOtherCases() []testCase {
 				f.Errorf("signals %+v", got)
 			}
 			b.signalled(stop("k", "all"), store.Holds)
-			b.signalled(stop("k", "all"), store.Holds) // again
+			b.signalled(stop("k", "all"), store.Holds) // a repeat
 			for _, h := range b.shares("k", 0, tokens...).Holders {
 				if h.Stopping == nil || *h.Stopping.Reason != "all" {
 					f.Errorf("got %+v", h)
@@ -237,7 +248,7 @@ func sharedOtherCases() []testCase {
 			b.signalled(unknown, store.UnknownToken)
 			f.stopping(b.stands(b.amend(store.Change{Claim: claim(third, tokens[2])}), store.Holds).Lock, "all")
 		}),
-		sharing("a break with a token ends one bind:ttl share, and without one all", func(_ *fixture, a, b *instance) {
+		sharing("a break with a token ends one bind:ttl share, and a break without one ends all", func(_ *fixture, a, b *instance) {
 			first, second, session := a.askSharedTTL("k", 0, longTTL), a.askSharedTTL("k", 0, longTTL), b.askShared("k", 0)
 			tokens := []int64{a.granted(first).Token, a.granted(second).Token, b.granted(session).Token}
 			b.signalled(store.Signal{Kind: store.Break, Key: "k", Token: tokens[1]}, store.Holds)
@@ -249,7 +260,7 @@ func sharedOtherCases() []testCase {
 			}
 			a.lost(a.release(claim(first, tokens[0])))
 		}),
-		sharing("a break of all bind:ttl shares lets in the first that fits, and does not break it", func(_ *fixture, a, b *instance) {
+		sharing("a break of all bind:ttl shares lets in the first waiter that fits, and does not break its grant", func(_ *fixture, a, b *instance) {
 			a.granted(a.askSharedTTL("k", 2, longTTL))
 			a.granted(a.askSharedTTL("k", 2, longTTL))
 			first, second := b.askShared("k", 2), b.askShared("k", 2)
@@ -258,7 +269,7 @@ func sharedOtherCases() []testCase {
 			a.signalled(store.Signal{Kind: store.Break, Key: "k"}, store.Holds)
 			b.shares("k", 0, b.awaitNews(first).Token, b.awaitNews(second).Token)
 		}),
-		sharing("watchers hear of each share by its token", func(_ *fixture, a, _ *instance) {
+		sharing("watchers are notified of each share by its token", func(_ *fixture, a, _ *instance) {
 			a.watch(a.lease, "k")
 			first, second := a.askShared("k", 0), a.askShared("k", 0)
 			tokens := []int64{a.granted(first).Token, a.granted(second).Token}
@@ -276,7 +287,7 @@ func sharedOtherCases() []testCase {
 			a.revoke(dying)
 			a.hears("k", event(store.EventAcquired, tokens[2]), event(store.EventExpired, tokens[2]))
 		}),
-		sharing("shares move by their tokens or attempts, and waiters by their attempts", func(f *fixture, a, b *instance) {
+		sharing("shares are moved by token or attempt, and waiters by attempt", func(f *fixture, a, b *instance) {
 			first, second, stays, waiter := a.askShared("k", 0), a.askShared("k", 0), a.askShared("k", 0), a.ask("k")
 			tokens := []int64{a.granted(first).Token, a.granted(second).Token, a.granted(stays).Token}
 			a.queued(waiter, 1)
@@ -296,12 +307,12 @@ func sharedOtherCases() []testCase {
 			if l.Holders[0].Lease != to || l.Holders[1].Lease != to {
 				f.Errorf("got %+v", l)
 			}
-			a.moved(a.lease, to, byToken, store.Holds) // again
+			a.moved(a.lease, to, byToken, store.Holds) // a repeat
 			a.released(store.Claim{Key: "k", Token: tokens[0], Lease: to})
 			a.released(store.Claim{Key: "k", Token: tokens[1], Lease: to})
 			a.awaitGrant(waiter)
 		}),
-		sharing("a moved share takes its signals along, and leaves those of others", func(f *fixture, a, _ *instance) {
+		sharing("a moved share keeps its signals, and those of other shares stay", func(f *fixture, a, _ *instance) {
 			first, second, to := a.askShared("k", 0), a.askShared("k", 0), a.openLease(longTTL)
 			tokens := []int64{a.granted(first).Token, a.granted(second).Token}
 			a.signalled(stop("k", "x"), store.Holds)
@@ -313,19 +324,20 @@ func sharedOtherCases() []testCase {
 				f.Errorf("left %+v", got)
 			}
 		}),
-		sharing("each holder counts as a held lock", func(f *fixture, a, b *instance) {
+		sharing("each shared holder is counted as a held lock", func(f *fixture, a, b *instance) {
 			a.granted(a.askShared("job:1", 0))
 			a.granted(a.askShared("job:1", 0))
 			b.granted(b.askShared("job:1", 0))
 			a.queued(a.ask("job:1"), 1)
-			if of := a.typeLine("job"); of.Held != 3 || of.Waiting != 1 {
+			b.granted(b.ask("job:2"))
+			if of := a.typeLine("job"); of.Held != 4 || of.Shared != 3 || of.Waiting != 1 {
 				f.Errorf("by type %+v", of)
 			}
-			if of := a.podLine(a.id.Pod); of.Held != 2 {
+			if of := a.podLine(a.id.Pod); of.Held != 2 || of.Shared != 2 {
 				f.Errorf("by pod %+v", of)
 			}
 		}),
-		sharing("List by instance shows locks with a holder of it", func(_ *fixture, a, b *instance) {
+		sharing("List by instance returns locks with a holder of this instance", func(_ *fixture, a, b *instance) {
 			a.granted(a.askShared("both", 0))
 			b.granted(b.askShared("both", 0))
 			b.granted(b.askShared("theirs", 0))
@@ -334,7 +346,7 @@ func sharedOtherCases() []testCase {
 			}
 			a.lists(store.Query{Limit: 9, Instance: a.id.Instance}, "both")
 		}),
-		sharing("an instance that runs no more loses its shares", func(_ *fixture, a, b *instance) {
+		sharing("the shares of a stopped instance are reaped", func(_ *fixture, a, b *instance) {
 			a.granted(a.askShared("k", 0))
 			bound := a.askSharedTTL("k", 0, longTTL)
 			token := a.granted(bound).Token
@@ -346,11 +358,11 @@ func sharedOtherCases() []testCase {
 	}
 }
 
-// lost checks the answer to a claim on a share that ended without a release. A store may have forgotten
-// it.
+// lost checks the answer to a claim on a share that ended without a release. A store may have
+// forgotten the share.
 func (in *instance) lost(v store.Verdict) {
 	in.Helper()
 	if v.Status != store.Expired && v.Status != store.UnknownToken {
-		in.Fatalf("standing %s of a share that is lost: %+v", standing(v.Status), v)
+		in.Fatalf("claim status %s of a lost share: %+v", standing(v.Status), v)
 	}
 }

@@ -12,23 +12,24 @@ import (
 
 func sharedRaceCases() []testCase {
 	return []testCase{
-		sharing("writers exclude readers, and a semaphore keeps its limit and its slots, in a storm", sharedStorm),
-		sharing("a shared enqueue and a release that meet forget nobody", sharedEnqueueMeetsRelease),
-		sharing("readers and writers whose leases die in a storm are forgotten by nobody", dyingStorm),
-		sharing("a check and a revocation of a writer that meet let in the readers behind it", checkMeetsRevocation),
-		sharing("a withdrawal that meets the grant of a share leaves nothing", withdrawMeetsShare),
+		sharing("in a storm, writers exclude readers, and a semaphore keeps its limit and its slots", sharedStorm),
+		sharing("a concurrent shared enqueue and release leave no waiter behind", sharedEnqueueMeetsRelease),
+		sharing("in a storm of dying leases, no living waiter is left behind", dyingStorm),
+		sharing("a concurrent check and revocation of a writer let in the readers behind it", checkMeetsRevocation),
+		sharing("a withdrawal during the grant of a share frees the share", withdrawMeetsShare),
 	}
 }
 
-// occupancy is who believes to hold a key. Each holder leaves before it releases.
+// occupancy contains the attempts that believe to hold a key. Each holder leaves it before the
+// release.
 type occupancy struct {
 	mu      sync.Mutex
 	writers int
 	slots   map[int]bool
-	last    int64 // the greatest token
+	last    int64 // the greatest token so far
 }
 
-// enter judges a grant beside those of others.
+// enter checks a grant against the current holders.
 func (o *occupancy) enter(ask store.Ask, got store.Answer) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,7 +70,8 @@ func (o *occupancy) leave(ask store.Ask, got store.Answer) {
 	}
 }
 
-// sharedStorm lets readers or users of a semaphore meet writers. Each key is used with one limit.
+// sharedStorm lets readers or semaphore users compete with writers. All asks for a key have one
+// limit.
 func sharedStorm(f *fixture, a, b *instance) {
 	var grants atomic.Int64
 	end := time.Now().Add(raceTime)
@@ -101,7 +103,7 @@ func sharedStorm(f *fixture, a, b *instance) {
 	}
 }
 
-// passThrough waits for a lock, and releases it.
+// passThrough acquires a lock, with waiting, and releases it.
 func (in *instance) passThrough(f *fixture, ask store.Ask, o *occupancy) error {
 	got, err := in.obtain(f, ask)
 	if err != nil {
@@ -118,7 +120,7 @@ func (in *instance) passThrough(f *fixture, ask store.Ask, o *occupancy) error {
 	return err
 }
 
-// obtain asks and waits until the lock is granted.
+// obtain waits until the lock is granted.
 func (in *instance) obtain(f *fixture, ask store.Ask) (store.Answer, error) {
 	answers, err := in.Enqueue(f.Context(), []store.Ask{ask})
 	for late := time.After(patience); err == nil && answers[0].Outcome == store.Queued; {
@@ -139,7 +141,7 @@ func (in *instance) obtain(f *fixture, ask store.Ask) (store.Answer, error) {
 		return store.Answer{}, err
 	}
 	if answers[0].Outcome != store.Granted {
-		return store.Answer{}, fmt.Errorf("%+v: %s", ask, name(answers[0].Outcome))
+		return store.Answer{}, fmt.Errorf("got %+v: %s", ask, name(answers[0].Outcome))
 	}
 	return answers[0], nil
 }
@@ -177,8 +179,8 @@ func sharedEnqueueMeetsRelease(f *fixture, a, b *instance) {
 	})
 }
 
-// dyingStorm revokes leases while shares are granted and waited for under them. Whoever lives gets the
-// key in the end, and nothing stays held.
+// dyingStorm revokes leases while other calls get shares, or wait for them, under these leases. Each waiter whose
+// lease lives gets the key, and the key is free at the end.
 func dyingStorm(f *fixture, a, b *instance) {
 	f.rounds(60, func(round int) {
 		limit := []int{0, 2}[round%2]
@@ -195,7 +197,7 @@ func dyingStorm(f *fixture, a, b *instance) {
 		o := &occupancy{slots: map[int]bool{}}
 		f.together(
 			func() error {
-				for _, ask := range dying { // some find the lease lost
+				for _, ask := range dying { // some acquires find the lease lost
 					if _, err := a.Enqueue(f.Context(), []store.Ask{ask}); err != nil {
 						return err
 					}

@@ -10,8 +10,8 @@ import (
 
 func signalCases() []testCase {
 	return []testCase{
-		{"a stop is shown to everybody and told to the session", stopTold},
-		{"a stop of a key that nobody holds is refused", func(f *fixture) {
+		{"a stop is shown to all instances and sent to the session's instance", stopTold},
+		{"a stop of a free key is refused", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.ask("released")
 			a.released(claim(ask, a.granted(ask).Token))
@@ -28,10 +28,10 @@ func signalCases() []testCase {
 				}
 			}
 		}},
-		{"a signal with a token means that grant only", signalWithAToken},
-		{"a stop dies with its grant", stopDiesWithItsGrant},
-		{"a stop repeated changes the reason only", stopRepeated},
-		{"a stop of a bind:ttl lock is noted in the lock", func(f *fixture) {
+		{"a signal with a token is for that grant only", signalWithAToken},
+		{"a stop ends with its grant", stopDiesWithItsGrant},
+		{"a repeated stop changes only the reason", stopRepeated},
+		{"a stop of a bind:ttl lock is stored with the lock", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askTTL("k", longTTL)
 			token := a.granted(ask).Token
@@ -44,9 +44,9 @@ func signalCases() []testCase {
 				f.Errorf("the next holder is stopping: %+v", l)
 			}
 		}},
-		{"a break of a session's lock is told, and leaves the lock to its session", breakTold},
-		{"a break ends the hold of a session's lock, but not its lease", breakEndsTheHold},
-		{"a break of a bind:ttl lock ends it at once", func(f *fixture) {
+		{"a break of a session's lock is sent to its instance, and the lock stays held", breakTold},
+		{"a break of a session's lock ends the hold, but not the lease", breakEndsTheHold},
+		{"a break of a bind:ttl lock ends the lock at once", func(f *fixture) {
 			a, b := f.pair()
 			free, contended := a.askTTL("free", longTTL), a.askTTL("contended", longTTL)
 			held := a.askTTL("held", longTTL)
@@ -66,7 +66,7 @@ func signalCases() []testCase {
 			a.stands(a.release(claim(contended, tokens[1])), store.UnknownToken)
 			b.granted(b.ask("held"))
 		}},
-		{"a break ends a hold whose holder is gone", func(f *fixture) {
+		{"a break ends a hold whose holder is dead", func(f *fixture) {
 			a, b := f.pair()
 			released, reaped := a.askHold("released", longTTL, longHold), a.askHold("reaped", longTTL, longHold)
 			tokens := []int64{a.granted(released).Token, a.granted(reaped).Token}
@@ -83,7 +83,7 @@ func signalCases() []testCase {
 			a.stands(a.release(claim(reaped, tokens[1])), store.Expired)
 			b.granted(b.ask("reaped"))
 		}},
-		{"a stop of a hold whose holder is gone tells nobody", func(f *fixture) {
+		{"a stop of a hold whose holder is dead is not sent", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askHold("k", longTTL, longHold)
 			token := a.granted(ask).Token
@@ -100,10 +100,10 @@ func signalCases() []testCase {
 			a.released(claim(ask, token))
 			b.keptByHold("k", token, 0, longHold)
 			if l := b.get("k"); l.Stopping != nil {
-				f.Errorf("stopping, though it was released: %+v", l)
+				f.Errorf("stopping although it was released: %+v", l)
 			}
 		}},
-		{"signals of dead leases vanish", func(f *fixture) {
+		{"signals of dead leases are deleted", func(f *fixture) {
 			a, b := f.pair()
 			one, other := a.openLease(longTTL), a.openLease(longTTL)
 			a.granted(a.askUnder(one, "k1"))
@@ -116,8 +116,8 @@ func signalCases() []testCase {
 			a.reapInstance(a.id.Instance)
 			a.hasSignals(0, one, other)
 		}},
-		{"signals are answered in their order, each on its own", signalsInABatch},
-		{"what is not a signal's is no error", func(f *fixture) {
+		{"signals in a batch are answered in their order", signalsInABatch},
+		{"an acknowledgement of an unknown signal is ignored", func(f *fixture) {
 			in := f.instance("a")
 			in.hasSignals(0)
 			in.hasSignals(0, uuid.New())
@@ -127,7 +127,7 @@ func signalCases() []testCase {
 	}
 }
 
-// stop is a request to stop; reason may be empty.
+// stop returns a stop signal. reason may be empty.
 func stop(key, reason string) store.Signal {
 	s := store.Signal{Kind: store.Stop, Key: key}
 	if reason != "" {
@@ -136,7 +136,7 @@ func stop(key, reason string) store.Signal {
 	return s
 }
 
-// signalled sends one signal, and checks what became of it.
+// signalled sends one signal and checks its status.
 func (in *instance) signalled(s store.Signal, want store.ClaimStatus) {
 	in.Helper()
 	standings, err := in.Signal(in.ctx(), []store.Signal{s})
@@ -144,11 +144,11 @@ func (in *instance) signalled(s store.Signal, want store.ClaimStatus) {
 		in.Fatalf("Signal: %v, %v", standings, err)
 	}
 	if standings[0] != want {
-		in.Fatalf("signal %+v stands %s, want %s", s, standing(standings[0]), standing(want))
+		in.Fatalf("signal %+v: status %s, want %s", s, standing(standings[0]), standing(want))
 	}
 }
 
-// hasSignals reads the signals for holders under leases.
+// hasSignals reads the signals for the holders under leases.
 func (in *instance) hasSignals(n int, leases ...store.LeaseID) []store.Signal {
 	in.Helper()
 	signals, err := in.Signals(in.ctx(), leases)
@@ -161,16 +161,16 @@ func (in *instance) hasSignals(n int, leases ...store.LeaseID) []store.Signal {
 	return signals
 }
 
-// forget tells that signals were heard.
+// forget acknowledges signals.
 func (in *instance) forget(ids ...store.SignalID) {
 	in.Helper()
 	if err := in.Acknowledge(in.ctx(), ids); err != nil {
-		in.Fatalf("Heard: %v", err)
+		in.Fatalf("Acknowledge: %v", err)
 	}
 }
 
-// awaitSignals waits for the hint that there are signals, where it arrives. The instance
-// must have listened when they were sent: see listens.
+// awaitSignals waits for the hint that there are signals, if the store sends hints. Before the
+// signals are sent, call listens.
 func (in *instance) awaitSignals() {
 	in.Helper()
 	if in.Traits().Polls {
@@ -183,14 +183,14 @@ func (in *instance) awaitSignals() {
 	}
 }
 
-// listens returns when nothing is missed any more that is told from now on, where it arrives:
-// before that, no Watch takes effect.
+// listens returns when the instance receives all later news, because a Watch takes effect only
+// then.
 func (in *instance) listens() {
 	in.Helper()
 	in.watch(in.lease, "not a key of this test")
 }
 
-// renewalSays checks whether a renewal tells of signals.
+// renewalSays checks whether a renewal reports signals.
 func (in *instance) renewalSays(want bool, leases ...store.LeaseID) {
 	in.Helper()
 	renewal, err := in.Renew(in.ctx(), leases)
@@ -202,7 +202,7 @@ func (in *instance) renewalSays(want bool, leases ...store.LeaseID) {
 	}
 }
 
-// stopping checks that a lock's holder was asked to stop; reason may be empty.
+// stopping checks that a lock's holder is asked to stop. reason may be empty.
 func (f *fixture) stopping(l store.Lock, reason string) *store.Stopping {
 	f.Helper()
 	if l.Stopping == nil || l.Stopping.At.IsZero() {
@@ -228,7 +228,7 @@ func stopTold(f *fixture) {
 	ask := a.askUnder(lease, "k")
 	token := a.granted(ask).Token
 	if l := b.get("k"); l.Stopping != nil {
-		f.Fatalf("stopping before anybody asked: %+v", l)
+		f.Fatalf("stopping before the stop: %+v", l)
 	}
 	a.renewalSays(false, lease, a.lease)
 	b.signalled(stop("k", "a deploy \u2192 \"now\""), store.Holds)
@@ -244,7 +244,7 @@ func stopTold(f *fixture) {
 	a.hasSignals(0, a.lease)
 	told := a.hasSignals(1, a.lease, lease)[0]
 	if told.ID == 0 || told.Kind != store.Stop || told.Key != "k" || told.Token != token || !told.At.Equal(shown.At) {
-		f.Errorf("told %+v, shown %+v", told, shown)
+		f.Errorf("sent %+v, shown %+v", told, shown)
 	}
 	f.sameReason(told.Reason, *shown.Reason)
 	a.hasSignals(1, lease) // again and again
@@ -284,8 +284,8 @@ func signalWithAToken(f *fixture) {
 	b.free("t")
 }
 
-// stopDiesWithItsGrant: whatever ends the grant, whoever holds the key next was not
-// asked, also when it is the same session.
+// stopDiesWithItsGrant: after every kind of end of a grant, the next holder is not asked to stop,
+// even if it is the same session.
 func stopDiesWithItsGrant(f *fixture) {
 	a, b := f.pair()
 	ways := map[string]func(ask store.Ask, token int64){
@@ -323,8 +323,8 @@ func stopDiesWithItsGrant(f *fixture) {
 	}
 }
 
-// noSignalFor checks that a grant is not signalled. There may be signals for one
-// before it.
+// noSignalFor checks that there are no signals for a grant. There may be signals for an earlier
+// grant.
 func (in *instance) noSignalFor(token int64, leases ...store.LeaseID) {
 	in.Helper()
 	signals, err := in.Signals(in.ctx(), leases)
@@ -333,7 +333,7 @@ func (in *instance) noSignalFor(token int64, leases ...store.LeaseID) {
 	}
 	for _, s := range signals {
 		if s.Token == token {
-			in.Fatalf("the next holder is signalled: %+v", s)
+			in.Fatalf("a signal for the next holder: %+v", s)
 		}
 	}
 }
@@ -364,11 +364,11 @@ func stopRepeated(f *fixture) {
 		b.signalled(stop("k", reason), store.Holds)
 		b.signalled(stop("k", reason), store.Holds)
 		if now := f.stopping(b.get("k"), reason); !now.At.Equal(first.At) {
-			f.Errorf("first asked at %v, now at %v", first.At, now.At)
+			f.Errorf("asked first at %v, now at %v", first.At, now.At)
 		}
 		told := heard()
 		if told.ID == 0 {
-			f.Fatalf("a new reason was not told: %q", reason)
+			f.Fatalf("a new reason was not sent: %q", reason)
 		}
 		f.sameReason(told.Reason, reason)
 	}
@@ -387,22 +387,22 @@ func breakTold(f *fixture) {
 	a.renewalSays(true, ask.Lease)
 	told := a.hasSignals(1, ask.Lease)[0]
 	if told.Kind != store.Break || told.Key != "k" || told.Token != token {
-		f.Errorf("told %+v", told)
+		f.Errorf("received %+v", told)
 	}
 	f.sameReason(told.Reason, "stuck")
 	b.holds("k", token, 1)
 	b.want(b.check(waiter), store.Queued)
 	c := claim(ask, token)
 	c.AtOnce = true
-	a.released(c) // as its sidecar does
+	a.released(c) // as the holder's sidecar does
 	a.forget(told.ID)
 	grant := b.awaitNews(waiter)
 	b.holds("k", grant.Token, 0)
 	b.noSignalFor(grant.Token, b.lease)
 }
 
-// breakEndsTheHold: who is there keeps the lock for as long as it renews its lease; what
-// belonged to sidecars that are gone is free when their leases end.
+// breakEndsTheHold: a living holder keeps the lock while it renews its lease. The lock of a dead
+// sidecar is free when the lease ends.
 func breakEndsTheHold(f *fixture) {
 	a, b := f.pair()
 	breakUp := func(key string) { b.signalled(store.Signal{Kind: store.Break, Key: key}, store.Holds) }
@@ -411,7 +411,7 @@ func breakEndsTheHold(f *fixture) {
 	b.queued(waiter, 1)
 	breakUp("renewed")
 	if !b.Traits().Polls {
-		b.awaitAnyNews(waiter) // it was told that the lease lasts as long as the hold
+		b.awaitAnyNews(waiter) // it believed that the lease lasts as long as the hold
 	}
 	for range 2 {
 		if l := b.holds("renewed", token, 1); l.Holder.HoldPending || l.Holder.ExpiresIn > longTTL {
@@ -435,7 +435,7 @@ func breakEndsTheHold(f *fixture) {
 		if key == "free" {
 			b.cancel(next)
 		}
-		b.poll("its lease would have ended", func() bool { return b.get(key).Holder.HeldFor > shortTTL })
+		b.poll("the TTL of the holder's lease", func() bool { return b.get(key).Holder.HeldFor > shortTTL })
 		breakUp(key)
 		if l := b.get(key); l.Held && (l.Holder.HoldPending || l.Holder.ExpiresIn > shortTTL) {
 			f.Errorf("after the break: %+v", l)
@@ -446,7 +446,7 @@ func breakEndsTheHold(f *fixture) {
 		}
 		b.poll("the end of the lease", func() bool { return !b.get(key).Held })
 		if l := b.get(key); !l.Expired {
-			f.Errorf("after a break that nobody heard: %+v", l)
+			f.Errorf("after a break with a dead holder: %+v", l)
 		}
 		b.granted(next)
 	}
@@ -469,7 +469,7 @@ func signalsInABatch(f *fixture) {
 	want := []store.ClaimStatus{store.Holds, store.UnknownToken, store.Holds, store.Holds, store.UnknownToken}
 	for i, got := range standings {
 		if got != want[i] {
-			f.Errorf("signal %d stands %s, want %s", i, standing(got), standing(want[i]))
+			f.Errorf("signal %d: status %s, want %s", i, standing(got), standing(want[i]))
 		}
 	}
 	b.free("m")
@@ -478,7 +478,7 @@ func signalsInABatch(f *fixture) {
 		kinds[s.Key] = s.Kind
 	}
 	if kinds["z"] != store.Stop || kinds["a"] != store.Break {
-		f.Errorf("told %v", kinds)
+		f.Errorf("received %v", kinds)
 	}
 	f.stopping(b.holds("z", token, 0), "z")
 }

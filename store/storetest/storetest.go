@@ -5,31 +5,28 @@
 //		storetest.Run(t, func(t *testing.T) storetest.Backend { return … })
 //	}
 //
-// The suite opens several instances on the same data, as the sidecars of several
-// pods would, and looks at a store only through its interface. It may be run
-// against shared, used data: every test has namespaces, leases and grants of its
-// own, and expects nothing of anybody else's.
+// The suite opens several instances on the same data, like the sidecars of several
+// pods, and uses a store only through its interface. The data may be shared with other
+// users: every test has its own namespaces, leases and grants.
 //
 // # Time
 //
 // A real database cannot run in virtual time, so the suite waits for events: for
-// news, or for the store's own answer to change. The only sleep is the pause
-// between two questions. Leases that must expire live for [shortTTL]; a test that
-// needs such a lease still alive asks again with a fresh one if it was too slow.
-// Everything else is held under leases that outlive the test. Tests run in parallel,
+// news, or for another answer of the store. The only sleep is the pause of a poll.
+// Leases that must expire live for [shortTTL]. If a test was too slow for such a lease,
+// it tries again with a new one. All other leases outlive the test. Tests run in parallel,
 // so that their waiting overlaps.
 //
 // # The model
 //
-// [RunModel] is the other half: random operations of two instances, one after the other,
-// against a plain model (model.go) of what they may see. There, time goes by when the
-// machine says so: in virtual time, or by making all leases of a database older. The run
-// waits for all news after each operation, so a lost hand-off fails it.
+// [RunModel] does random operations on two instances, one after the other, and compares
+// their answers with a plain model (model.go). Time passes only by the machine's steps: in
+// virtual time, or by making all leases of a database older. The run waits for all news
+// after each operation, so a lost hand-off fails it.
 //
-// All stores do the same. They differ in how something is told: one that is not exact may
-// tell it later, in two steps, or twice, and of watches that are over, and may not tell who
-// watches that a holder is asked to stop once more. Each place that asks for exact says what
-// the difference is.
+// All stores give the same results, but their news may differ. A store that is not exact
+// may send news later, in two steps, or twice, and also for watches that have ended. It need
+// not notify watchers of a repeated stop. Each use of exact in the model says what differs.
 package storetest
 
 import (
@@ -40,13 +37,13 @@ import (
 
 // Backend opens instances on shared data.
 type Backend interface {
-	// Open returns one instance's view of the data. The suite sets OnNews, starts
-	// it, and stops it when the test ends. It is called from the test's goroutine.
+	// Open returns a store for one instance. The suite starts it, and stops it when the
+	// test ends. Open is called from the test's goroutine.
 	Open(store.Identity) store.Store
 }
 
-// Run holds a store to every rule. open is called once for each test; it may
-// return the same data every time.
+// Run tests a store against every rule. open is called once for each test, and may
+// return the same data each time.
 func Run(t *testing.T, open func(t *testing.T) Backend) {
 	t.Helper()
 	for _, group := range groups() {

@@ -6,7 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Trace contexts of releases, as they come from apps.
+// traceparents as apps send them
 const (
 	oneTrace     = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	anotherTrace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -14,9 +14,9 @@ const (
 
 func traceCases() []testCase {
 	return []testCase{
-		{"a waiter hears which release handed it the lock", func(f *fixture) {
+		{"a waiter learns which release handed it the lock", func(f *fixture) {
 			a, b := f.pair()
-			for _, waits := range []*instance{a, b} { // told directly, and from elsewhere
+			for _, waits := range []*instance{a, b} { // on the releasing instance, and on another
 				claims, waiter := a.handedTo(waits, oneTrace)
 				a.released(claims)
 				heard := waits.awaitNews(waiter)
@@ -25,7 +25,7 @@ func traceCases() []testCase {
 				waits.released(claim(waiter, heard.Token))
 			}
 		}},
-		{"a grant that is found again still tells by which release it was handed over", func(f *fixture) {
+		{"a grant that is found again still names the release that handed it over", func(f *fixture) {
 			a, b := f.pair()
 			claims, waiter := a.handedTo(b, oneTrace)
 			a.released(claims)
@@ -33,7 +33,7 @@ func traceCases() []testCase {
 			b.handed(b.want(b.acquire(waiter), store.Granted), oneTrace)
 			b.handed(b.want(b.cancel(waiter), store.Granted), oneTrace)
 		}},
-		{"a bind:ttl waiter hears which release handed it the lock", func(f *fixture) {
+		{"a bind:ttl waiter learns which release handed it the lock", func(f *fixture) {
 			a, b := f.pair()
 			claims, waiter := a.handedTo(b, oneTrace)
 			b.gaveUp(b.cancel(waiter), 1)
@@ -44,7 +44,7 @@ func traceCases() []testCase {
 			b.handed(b.awaitNews(waiter), oneTrace)
 			b.handed(b.want(b.acquire(waiter), store.Granted), oneTrace)
 		}},
-		{"each release stands for its own hand-off", func(f *fixture) {
+		{"each hand-off names its own release", func(f *fixture) {
 			a, b := f.pair()
 			claims, second := a.handedTo(b, oneTrace)
 			third, fourth := a.ask("k"), b.ask("k")
@@ -60,8 +60,8 @@ func traceCases() []testCase {
 			b.handed(b.awaitNews(fourth), "")
 			b.handed(b.want(b.enqueue(fourth), store.Granted), "")
 		}},
-		{"a key that was free was handed over by nobody, whoever released it before", notHandedOver},
-		{"a lock that a reap hands over was handed over by no release", func(f *fixture) {
+		{"a grant of a free key names no release", notHandedOver},
+		{"a hand-off by a reap names no release", func(f *fixture) {
 			a, b := f.pair()
 			claims, second := a.handedTo(b, oneTrace)
 			second.Lease = b.openLease(longTTL)
@@ -74,7 +74,7 @@ func traceCases() []testCase {
 			b.revoke(second.Lease)
 			a.handed(a.awaitNews(third), "")
 		}},
-		{"a waiter hears how long ago it was granted", func(f *fixture) {
+		{"a waiter learns how long ago it was granted", func(f *fixture) {
 			a, b := f.pair()
 			claims, waiter := a.handedTo(b, "")
 			a.released(claims)
@@ -93,8 +93,8 @@ func traceCases() []testCase {
 	}
 }
 
-// handedTo acquires a key here, lets somebody wait for it, and returns the claim with
-// which the lock will be handed over.
+// handedTo acquires a key and queues an ask of to. It returns the claim whose release will hand the
+// lock over.
 func (in *instance) handedTo(to *instance, traceparent string) (store.Claim, store.Ask) {
 	in.Helper()
 	ask, waiter := in.ask("k"), to.ask("k")
@@ -104,7 +104,7 @@ func (in *instance) handedTo(to *instance, traceparent string) (store.Claim, sto
 	return c, waiter
 }
 
-// handed checks which release handed a lock over; empty: none.
+// handed checks which release handed a lock over. by is empty if the lock was free before.
 func (in *instance) handed(a store.Answer, by string) {
 	in.Helper()
 	if a.HandedBy != by {
@@ -112,7 +112,7 @@ func (in *instance) handed(a store.Answer, by string) {
 	}
 }
 
-// notHandedOver frees a key that was handed over, and gets it again in every way.
+// notHandedOver frees a key that was handed over, and acquires it again in every way.
 func notHandedOver(f *fixture) {
 	a, b := f.pair()
 	again := func(what string, ask store.Ask, get func(store.Ask) store.Answer) {
@@ -124,7 +124,7 @@ func notHandedOver(f *fixture) {
 		last := claim(waiter, grant.Token)
 		last.Traceparent = anotherTrace
 		b.released(last)
-		for range 2 { // the second time it is found again
+		for range 2 { // the second call finds the grant again
 			if grant = a.want(get(ask), store.Granted); grant.HandedBy != "" {
 				f.Errorf("%s: handed over by %q", what, grant.HandedBy)
 			}

@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// waitersCases are for stores that are [store.Waiters].
+// waitersCases are for stores that implement [store.Waiters].
 func waitersCases() []testCase {
 	return []testCase{
 		{"waiters are read by key and in the order of the queue", func(f *fixture) {
@@ -48,7 +48,7 @@ func waitersCases() []testCase {
 			in.reads(store.WaitQuery{Limit: 2, After: page[1].QueuePlace})
 			in.reads(store.WaitQuery{Key: "a", Limit: 1, After: store.QueuePlace{}}, "a1")
 		}},
-		{"a queue that was empty goes on behind the waiters before", func(f *fixture) {
+		{"a page behind the last waiter returns waiters that come after the queue was empty", func(f *fixture) {
 			in := f.instance("a")
 			in.granted(in.ask("k"))
 			ask := in.ask("k")
@@ -67,7 +67,7 @@ func waitersCases() []testCase {
 			in.reads(store.WaitQuery{Prefix: "a%", Limit: 9}, "a%b1", "a%c1")
 			in.reads(store.WaitQuery{Prefix: "a", Limit: 9}, "a%b1", "a%c1", "aXb1")
 		}},
-		{"dead waiters, and those of other namespaces, are not read", func(f *fixture) {
+		{"dead waiters and waiters of other namespaces are left out", func(f *fixture) {
 			a, b := f.pair()
 			other := f.instanceIn(f.namespace+"-other", "c")
 			other.granted(other.ask("k"))
@@ -81,7 +81,7 @@ func waitersCases() []testCase {
 			a.reads(store.WaitQuery{Limit: 9}, "k2")
 			other.reads(store.WaitQuery{Limit: 9})
 		}},
-		sharing("shared waiters tell their limit", func(f *fixture, a, _ *instance) {
+		sharing("shared waiters are returned with their limit", func(f *fixture, a, _ *instance) {
 			a.granted(a.ask("k"))
 			a.queued(a.askShared("k", 3), 1)
 			if w := a.reads(store.WaitQuery{Limit: 9}, "k1")[0]; !w.Shared || w.Limit != 3 {
@@ -91,7 +91,7 @@ func waitersCases() []testCase {
 	}
 }
 
-// reads checks which waiters a query finds, each as its key and position.
+// reads checks which waiters a query returns, each as its key and position.
 func (in *instance) reads(q store.WaitQuery, want ...string) []store.Waiting {
 	in.Helper()
 	found, err := in.Waiting(in.ctx(), q)

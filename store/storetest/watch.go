@@ -9,8 +9,8 @@ import (
 
 func watchCases() []testCase {
 	return []testCase{
-		{"a watching instance hears what happens to the key", watchHears},
-		{"a watching instance hears its own doings", func(f *fixture) {
+		{"a watching instance is notified of what happens to the key", watchHears},
+		{"a watching instance is notified of its own operations", func(f *fixture) {
 			in := f.instance("a")
 			in.watch(in.lease, "k")
 			ask := in.ask("k")
@@ -19,12 +19,12 @@ func watchCases() []testCase {
 			in.released(success(claim(ask, token), `1`))
 			in.hears("k", event(store.EventReleased, token))
 		}},
-		{"a hand-off is heard as the end of one grant and the begin of the next", watchHandOff},
-		{"an expiry is heard when somebody finds it", watchExpiry},
-		{"nothing is heard of keys that are not watched, and nothing after Unwatch", watchEnds},
-		{"everybody who watches hears, until its own Unwatch", watchers},
+		{"a hand-off is reported as the end of one grant and the start of the next", watchHandOff},
+		{"an expiry is reported when an operation finds it", watchExpiry},
+		{"events are reported only for watched keys, and only until Unwatch", watchEnds},
+		{"every watching instance is notified until its own Unwatch", watchers},
 		{"a watch ends with its lease", watchDies},
-		{"a watch may go on under another lease", func(f *fixture) {
+		{"a watch can continue under another lease", func(f *fixture) {
 			f.watchPair(func(in, by *instance) {
 				lease := in.openLease(longTTL)
 				in.watch(lease, "k")
@@ -40,7 +40,7 @@ func watchCases() []testCase {
 				in.heardNothing("k")
 			})
 		}},
-		{"a watch under a dead lease fails, and leaves the one before as it was", func(f *fixture) {
+		{"a watch under a dead lease fails, and an earlier watch of the key stays", func(f *fixture) {
 			f.watchPair(func(in, by *instance) {
 				dead := in.openLease(longTTL)
 				in.revoke(dead)
@@ -56,7 +56,7 @@ func watchCases() []testCase {
 				in.heardNothing("l")
 			})
 		}},
-		{"a withdrawal of a grant whose lease expired is heard as an expiry", func(f *fixture) {
+		{"a withdrawal of a grant whose lease expired is reported as an expiry", func(f *fixture) {
 			f.watchPair(func(in, by *instance) {
 				in.watch(in.lease, "k")
 				ask, grant := by.shortHold("k")
@@ -67,8 +67,8 @@ func watchCases() []testCase {
 				by.stands(by.release(claim(ask, grant.Token)), store.Expired)
 			})
 		}},
-		{"a release with a hold is heard at once, and its end not as an expiry", watchHold},
-		{"a stop is heard, also of a bind:ttl lock", watchStop},
+		{"a release with a hold is reported at once, and the end of the hold is not reported as an expiry", watchHold},
+		{"a stop is reported, also for a bind:ttl lock", watchStop},
 		{"odd keys are watched like any other", func(f *fixture) {
 			f.watchPair(func(in, by *instance) {
 				in.watch(in.lease, oddKeys...)
@@ -82,17 +82,17 @@ func watchCases() []testCase {
 	}
 }
 
-// watchPair runs a test with an instance that watches and one that does something:
-// another, where that can be heard, and itself.
+// watchPair runs a test in which in watches and by acts: first with one instance as both, then with
+// two if the store sends news of other instances.
 func (f *fixture) watchPair(run func(in, by *instance)) {
 	f.Helper()
 	in := f.instance("alone")
 	needs[store.Watcher](in)
 	run(in, in)
 	if in.Traits().Polls {
-		return // events of other instances are read, not heard
+		return // the store sends only own events
 	}
-	// In another namespace, so that the keys are new.
+	// The keys must be new, so this run needs another namespace.
 	namespace := f.namespace + "-pair"
 	run(f.instanceIn(namespace, "watcher"), f.instanceIn(namespace, "doer"))
 }
@@ -115,8 +115,7 @@ func event(kind store.EventKind, token int64) store.Event {
 	return store.Event{Kind: kind, Token: token}
 }
 
-// hears waits for events of a key, which must be the next ones, in this order. It
-// returns the last.
+// hears waits for the next events of a key, in this order, and returns the last.
 func (in *instance) hears(key string, events ...store.Event) (last store.Event) {
 	in.Helper()
 	for _, want := range events {
@@ -126,13 +125,13 @@ func (in *instance) hears(key string, events ...store.Event) (last store.Event) 
 			return ok
 		})
 		if last.Kind != want.Kind || last.Token != want.Token {
-			in.Fatalf("heard %+v of %q, want %+v", last, key, want)
+			in.Fatalf("event %+v of %q, want %+v", last, key, want)
 		}
 	}
 	return last
 }
 
-// nextEvent takes the first event of a key that was not taken yet.
+// nextEvent takes the next event of a key.
 func (in *instance) nextEvent(key string) (store.Event, bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -145,8 +144,7 @@ func (in *instance) nextEvent(key string) (store.Event, bool) {
 	return e, true
 }
 
-// marker waits until an event arrives that by causes now. Earlier events by it have arrived
-// by then, if they arrive at all.
+// marker waits for an event that by causes now. All earlier events of by have arrived then.
 func (in *instance) marker(by *instance) {
 	in.Helper()
 	ask := by.ask("marker:" + by.openLease(longTTL).String())
@@ -157,7 +155,7 @@ func (in *instance) marker(by *instance) {
 func (in *instance) heardNothing(key string) {
 	in.Helper()
 	if e, ok := in.nextEvent(key); ok {
-		in.Fatalf("heard %+v of %q", e, key)
+		in.Fatalf("unexpected event %+v of %q", e, key)
 	}
 }
 
@@ -168,7 +166,7 @@ func watchHears(f *fixture) {
 			ask := by.ask("k")
 			ask.Skip = true
 			token := by.granted(ask).Token
-			by.acquire(ask) // a repetition is no event
+			by.acquire(ask) // a repeat is not an event
 			in.hears("k", event(store.EventAcquired, token))
 			c := claim(ask, token)
 			c.Outcome = outcome
@@ -176,14 +174,14 @@ func watchHears(f *fixture) {
 				c.Result = []byte(`{"o":"é"}`)
 			}
 			by.released(c)
-			by.release(c) // nor is this
+			by.release(c) // a repeat is not an event
 			e := in.hears("k", event(store.EventReleased, token))
 			if e.Outcome != outcome {
-				f.Errorf("heard outcome %d, want %d", e.Outcome, outcome)
+				f.Errorf("event with outcome %d, want %d", e.Outcome, outcome)
 			}
 			if c.Result == nil {
 				if e.Result != nil {
-					f.Errorf("heard result %q, want none", e.Result)
+					f.Errorf("event with result %q, want none", e.Result)
 				}
 				continue
 			}
@@ -211,7 +209,7 @@ func watchHandOff(f *fixture) {
 		last := by.awaitNews(third).Token
 		e := in.hears("k", event(store.EventReleased, next))
 		if e.Outcome != store.Success {
-			f.Errorf("heard %+v", e)
+			f.Errorf("got %+v", e)
 		}
 		in.hears("k", event(store.EventAcquired, last))
 		by.withdraw(third)
@@ -261,7 +259,7 @@ func watchers(f *fixture) {
 	a, b := f.pair()
 	by := f.instance("c")
 	if a.Traits().Polls {
-		return // events of other instances are read, not heard
+		return // the store sends only own events
 	}
 	a.watch(a.lease, "k")
 	b.watch(b.lease, "k")
@@ -301,7 +299,7 @@ func watchHold(f *fixture) {
 		by.released(success(claim(ask, first.Token), `"r"`))
 		e := in.hears("k", event(store.EventAcquired, first.Token), event(store.EventReleased, first.Token))
 		if e.Outcome != store.Success {
-			f.Errorf("heard %+v", e)
+			f.Errorf("got %+v", e)
 		}
 		f.sameJSON(e.Result, `"r"`)
 		next := by.takeOver(by.ask("k"))
@@ -320,7 +318,7 @@ func watchStop(f *fixture) {
 			e := in.hears(ask.Key, event(store.EventStopping, token))
 			shown := f.stopping(by.get(ask.Key), "please")
 			if e.Stopping == nil || !e.Stopping.At.Equal(shown.At) {
-				f.Fatalf("heard %+v, shown %+v", e.Stopping, shown)
+				f.Fatalf("got %+v, shown %+v", e.Stopping, shown)
 			}
 			f.sameReason(e.Stopping.Reason, "please")
 		}
@@ -329,7 +327,7 @@ func watchStop(f *fixture) {
 		var e store.Event
 		in.poll("the end of the lock", func() (ok bool) { e, ok = in.nextEvent("ttl"); return ok })
 		if e.Kind != store.EventExpired && e.Kind != store.EventReleased || e.Token != token {
-			f.Errorf("heard %+v of a break", e)
+			f.Errorf("event %+v of a break", e)
 		}
 	})
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Config is what an acquirer needs.
+// Config is the configuration of an Acquirer.
 type Config struct {
 	types.Config
 	Observer   *observe.Observer
@@ -29,13 +29,14 @@ type Config struct {
 	Leases     *heartbeat.Leases
 	Holdings   *holdings.Set
 	Background *background.Runner
-	// Granted receives how long the store may keep a new grant by itself, and whether a session holds it.
+	// Granted is called with how long the store may keep a new grant without a renewal, and whether a session
+	// holds it.
 	Granted func(now time.Time, lasts time.Duration, held bool)
 	// Draining is closed when waiting calls must end.
 	Draining <-chan struct{}
 }
 
-// Acquirer gets locks for sessions, and bind:ttl locks for nobody.
+// Acquirer gets locks for sessions, and bind:ttl locks.
 type Acquirer struct {
 	cfg       types.Config
 	clk       clock.Clock
@@ -47,14 +48,14 @@ type Acquirer struct {
 	later     *background.Runner
 	queue     *queue
 	arrivals  *arrivals
-	requests  repeat.Requests // those with BindTTL
+	requests  repeat.Requests // requests with BindTTL
 	waiters   atomic.Int64    // calls that wait
 
 	// shares: the store grants shares.
 	shares bool
 	// inline: the store answers at once, in the caller's goroutine (see its traits).
 	inline bool
-	// ready says why the store cannot serve, without asking it.
+	// ready returns why the store cannot serve. It sends no statement.
 	ready    func() error
 	ask      func(ctx context.Context, asks []store.Ask) ([]store.Answer, error)
 	granted  func(now time.Time, lasts time.Duration, held bool)
@@ -73,13 +74,13 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 	return aq, aq.requests.Remember(holdings.Remembered)
 }
 
-// Run checks waiting attempts when due, until the sidecar stops.
+// Run checks waiting attempts when they are due, until the sidecar stops.
 func (aq *Acquirer) Run() { aq.queue.watch(aq.ctx) }
 
-// News takes the store's news of an attempt. It does not block.
+// News processes the store's news of an attempt. It does not block.
 func (aq *Acquirer) News(n store.News) { aq.queue.news(n) }
 
-// LookAgain makes all waiting attempts be checked soon.
+// LookAgain causes a check of all waiting attempts soon.
 func (aq *Acquirer) LookAgain() { aq.queue.hint(aq.queue.all()) }
 
 // Waiting returns the attempts that are queued, or may be.
@@ -88,13 +89,13 @@ func (aq *Acquirer) Waiting() []*Attempt { return aq.queue.all() }
 // WaitingUnder returns the attempts that wait under a lease.
 func (aq *Acquirer) WaitingUnder(l *heartbeat.Lease) []*Attempt { return aq.queue.on(l) }
 
-// QueueLength is how many calls of this sidecar wait for a key.
+// QueueLength is the number of this sidecar's calls that wait for a key.
 func (aq *Acquirer) QueueLength(key string) int { return aq.queue.length(key) }
 
-// CheckInterval is how often a wait is checked if nothing else makes it due.
+// CheckInterval is how often a wait is checked without other reasons.
 func (aq *Acquirer) CheckInterval() time.Duration { return aq.queue.every() }
 
-// LeaseLost makes the attempts that wait under a lease begin again under another, and counts them.
+// LeaseLost makes the attempts that wait under a lease begin again under another one. It returns their number.
 func (aq *Acquirer) LeaseLost(l *heartbeat.Lease) int {
 	waiting := aq.queue.on(l)
 	for _, b := range waiting {
@@ -106,7 +107,7 @@ func (aq *Acquirer) LeaseLost(l *heartbeat.Lease) int {
 // CallersLeft makes all waiting attempts hand back what they win.
 func (aq *Acquirer) CallersLeft() { aq.queue.callersLeft() }
 
-// Kept counts what is kept for calls. Without calls it is nothing.
+// Kept counts stored items. Without calls, all counts are zero.
 func (aq *Acquirer) Kept() map[string]int {
 	aq.arrivals.mu.Lock()
 	defer aq.arrivals.mu.Unlock()
@@ -118,7 +119,7 @@ func (aq *Acquirer) Kept() map[string]int {
 	}
 }
 
-// Acquire gets a lock for a session, or with BindTTL for nobody: see Acquire of package lease.
+// Acquire gets a lock for a session, or a BindTTL lock: see Acquire of package lease.
 func (aq *Acquirer) Acquire(ctx context.Context, s *holdings.Session, req *types.Request) (types.Grant, error) {
 	if err := aq.Refuses(req); err != nil {
 		return types.Grant{}, err
@@ -134,7 +135,7 @@ func (aq *Acquirer) Acquire(ctx context.Context, s *holdings.Session, req *types
 	return aq.acquireIn(c)
 }
 
-// Refuses is why a request cannot be granted at all, or nil.
+// Refuses returns why a request can never be granted, or nil.
 func (aq *Acquirer) Refuses(req *types.Request) error {
 	switch {
 	case aq.IsDraining():
@@ -145,7 +146,7 @@ func (aq *Acquirer) Refuses(req *types.Request) error {
 	return nil
 }
 
-// IsDraining reports whether nothing more is acquired.
+// IsDraining reports whether acquires are refused.
 func (aq *Acquirer) IsDraining() bool { return background.Closed(aq.draining) }
 
 func (aq *Acquirer) acquireIn(c *Call) (types.Grant, error) {
@@ -202,9 +203,9 @@ func (aq *Acquirer) acquireTTL(ctx context.Context, req *types.Request) (types.G
 	return g, err
 }
 
-// HeldInCache answers without the store that a key is held: by a session here, or by somebody else as of a
-// moment ago. If its owner has just got the lock and may enter it, it is not denied. Only an exclusive holder
-// denies a share for certain.
+// HeldInCache answers without the store that a key is held: by a session here, or by another holder a moment
+// ago. If the request's owner has just got the lock and may enter it, the request is not denied. A share is
+// denied only because of an exclusive holder.
 func (aq *Acquirer) HeldInCache(s *holdings.Session, req *types.Request) (store.Lock, bool) {
 	if req.Wait != 0 || req.NoCache {
 		return store.Lock{}, false
@@ -233,13 +234,13 @@ func (aq *Acquirer) knownHeld(key string) bool {
 	return h != nil && h.Valid(clock.Read(aq.clk)) || aq.queue.length(key) > 0
 }
 
-// isLate reports whether a waiting attempt need not ask for its key: calls came before, or the key is
-// known to be held. If it shares its grant with other calls, it asks. a may be nil.
+// isLate reports whether a waiting attempt can skip asking for its key, because other calls came before, or the
+// key is known to be held. An attempt that shares its grant with other calls must ask. a may be nil.
 func (aq *Acquirer) isLate(a *Arrival, shared int64) bool {
 	return a != nil && shared == 0 && (a.behind || aq.knownHeld(a.key))
 }
 
-// Perform gets a lock that is not denied here.
+// Perform gets a lock that was not denied from the cache.
 func (aq *Acquirer) Perform(c *Call) (types.Grant, error) {
 	if c.req.Wait != 0 {
 		if err := aq.AddWaiter(); err != nil {
@@ -260,7 +261,7 @@ func (aq *Acquirer) Perform(c *Call) (types.Grant, error) {
 	return g, err
 }
 
-// AddWaiter counts in a call that waits. It fails with a [LimitError] if there are too many.
+// AddWaiter counts a waiting call. It returns a [LimitError] if there are too many.
 func (aq *Acquirer) AddWaiter() error {
 	if n := aq.waiters.Add(1); n > int64(aq.cfg.MaxWaiters) {
 		aq.waiters.Add(-1)
@@ -269,10 +270,10 @@ func (aq *Acquirer) AddWaiter() error {
 	return nil
 }
 
-// WaiterLeft counts it out.
+// WaiterLeft ends the counting.
 func (aq *Acquirer) WaiterLeft() { aq.waiters.Add(-1) }
 
-// RequestsOf are the requests of a session, or with nil those with BindTTL.
+// RequestsOf returns the requests of a session, or with nil those with BindTTL.
 func (aq *Acquirer) RequestsOf(s *holdings.Session) *repeat.Requests {
 	if s != nil {
 		return &s.Requests

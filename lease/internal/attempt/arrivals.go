@@ -11,9 +11,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// arrivals keeps, for each key, the waiting calls that are not in the store's queue yet, in their order.
-// The first asks for the key. The others are queued together once nobody before them may still be queued,
-// and once they are not gathered any more: see gather.go.
+// arrivals keeps, for each key, the waiting calls that are not in the store's queue yet, in their order. The
+// first call asks for the key. The others are queued together when earlier calls can no longer be queued, and
+// when their gathering ends: see gather.go.
 type arrivals struct {
 	enqueue func([]*Arrival)
 	gathers func(key string, ready int) time.Duration
@@ -24,35 +24,35 @@ type arrivals struct {
 
 type crowd struct {
 	first, last *Arrival
-	// moving: a goroutine takes arrivals off the front.
+	// moving: a goroutine takes arrivals from the front.
 	moving bool
-	// ready were taken off the front, and are gathered, unless one of them hurries.
+	// ready were taken from the front, and are gathered, unless one of them hurries.
 	ready   []*Arrival
 	hurries bool
-	timer   *time.Timer // ends the gathering; nil: nothing was gathered yet
+	timer   *time.Timer // ends the gathering; nil: it has not begun
 }
 
-// Arrival is the position of one attempt among those that came for the same key.
+// Arrival is the position of one attempt among those for the same key.
 type Arrival struct {
 	at  *arrivals
 	key string
-	// behind: another attempt was there before, so this one does not ask: the key is hardly free.
+	// behind: an earlier attempt exists, so the key is hardly free, and this one does not ask.
 	behind bool
 
-	// The mutex of arrivals guards the fields below. attempt is queued, traced in ctx; nil: it leaves.
+	// The mutex of arrivals guards the following fields. attempt is to be queued, traced in ctx; nil: it leaves.
 	decided bool
 	attempt *Attempt
 	ctx     context.Context
 	next    *Arrival
 }
 
-// newArrivals makes arrivals. enqueue queues arrivals of one key in their order, and gathers is
-// how long so many wait for others before that. Neither may block.
+// newArrivals makes arrivals. enqueue queues arrivals of one key in their order. gathers returns how long this
+// number of arrivals waits for others before that. Neither may block.
 func newArrivals(enqueue func([]*Arrival), gathers func(key string, ready int) time.Duration) *arrivals {
 	return &arrivals{enqueue: enqueue, gathers: gathers, keys: make(map[string]*crowd)}
 }
 
-// join takes the last position at the key; nil: the request does not wait. The attempt decides or leaves.
+// join takes the last position for the key; nil: the request does not wait. The attempt then calls decide or Leave.
 func (as *arrivals) join(req *types.Request) *Arrival {
 	if req.Wait == 0 {
 		return nil
@@ -65,7 +65,7 @@ func (as *arrivals) join(req *types.Request) *Arrival {
 		return a
 	}
 	a.behind = true
-	if k.first == nil { // all are being queued in this moment
+	if k.first == nil { // all others are just being queued
 		k.first = a
 	} else {
 		k.last.next = a
@@ -74,8 +74,8 @@ func (as *arrivals) join(req *types.Request) *Arrival {
 	return a
 }
 
-// Leave gives the position up, unless it was decided before. If the attempt was queued, it has left the queue.
-// a may be nil.
+// Leave gives the position up, unless it was decided. A queued attempt must have left the queue before. a may
+// be nil.
 func (a *Arrival) Leave() {
 	if a == nil {
 		return
@@ -90,7 +90,7 @@ func (a *Arrival) Leave() {
 	}
 }
 
-// decide lets b be queued after all that came before. Only the first decision counts.
+// decide lets b be queued after all earlier attempts. Only the first decision counts.
 func (a *Arrival) decide(ctx context.Context, b *Attempt) {
 	as := a.at
 	as.mu.Lock()
@@ -102,14 +102,14 @@ func (a *Arrival) decide(ctx context.Context, b *Attempt) {
 	as.goOn(a.key, false)
 }
 
-// goOn queues the ready arrivals for a key, unless they are gathered yet and need not go. as.mu is held, and
-// unlocked meanwhile.
+// goOn queues the ready arrivals for a key. If must is false, it may leave them to be gathered. The caller
+// holds as.mu, which is unlocked in between.
 func (as *arrivals) goOn(key string, must bool) {
 	k := as.keys[key]
 	if k == nil || k.moving {
 		return
 	}
-	// The crowd stays until all of them are queued: later arrivals must come behind them.
+	// The crowd stays in the map until all of them are queued, because later arrivals must come after them.
 	var most time.Duration
 	for k.moving = true; k.takeReady(); {
 		if most = as.gathers(key, len(k.ready)); most > 0 && !must && !k.hurries {
@@ -138,7 +138,7 @@ func (as *arrivals) goOn(key string, must bool) {
 	}
 }
 
-// takeReady takes the decided ones off the front, and reports whether there are ready ones.
+// takeReady takes the decided arrivals from the front, and reports whether any are ready.
 func (k *crowd) takeReady() bool {
 	for ; k.first != nil && k.first.decided; k.first = k.first.next {
 		if b := k.first.attempt; b != nil {
@@ -155,8 +155,7 @@ func (k *crowd) stopTimer() {
 	}
 }
 
-// enqueueContext returns ctx with the wait's span. The holder is known from an answer or from this
-// sidecar.
+// enqueueContext returns ctx with the span of the wait. The holder is known from an answer or from this sidecar.
 func (b *Attempt) enqueueContext(ctx context.Context) context.Context {
 	if b.tr == nil {
 		return ctx
@@ -174,20 +173,20 @@ func (b *Attempt) enqueueContext(ctx context.Context) context.Context {
 	return b.tr.Carry(ctx)
 }
 
-// enqueue queues the attempt behind all that came before. It does not block.
+// enqueue queues the attempt after all earlier ones. It does not block.
 func (b *Attempt) enqueue(ctx context.Context) {
 	b.mu.Lock()
 	b.phase = arrived
-	b.shared = 0 // somebody else has the key: the shared grant is over
+	b.shared = 0 // another holder has the key, so the shared grant is over
 	left := b.unwanted || b.timeUp
 	b.mu.Unlock()
 	switch {
 	case left:
 		b.cancel()
 		return
-	case b.s != nil && !b.s.Explicit(): // nobody else could release what its session holds
+	case b.s != nil && !b.s.Explicit(): // only this call could release its session's lock
 		if held, share := b.s.Owns(b.req.Key); held {
-			b.Finish(&types.OwnKeyError{Key: b.req.Key, Upgrade: share && !b.req.Shared})
+			b.Finish(ownKey(b.req, share))
 			return
 		}
 	}
@@ -210,7 +209,7 @@ func (aq *Acquirer) enqueueAll(all []*Arrival) {
 	}
 }
 
-// beginEnqueue notes that the attempt is about to be queued. It reports false if it is over.
+// beginEnqueue records that the attempt is about to be queued. It returns false if the attempt is over.
 func (b *Attempt) beginEnqueue() bool {
 	b.mu.Lock()
 	if b.phase != arrived {
@@ -221,11 +220,20 @@ func (b *Attempt) beginEnqueue() bool {
 	b.mu.Unlock()
 	b.inQueue.Store(true)
 	err := b.aq.queue.add(b)
-	if err == nil && b.Lease().Lost() { // its loss may have come before the attempt was in the queue
+	if err == nil && b.Lease().Lost() { // the lease may have been lost before the attempt was in the queue
 		err = ErrAttemptLost
 	}
 	if err != nil {
 		b.Finish(err)
 	}
 	return err == nil
+}
+
+// ownKey is the error of a request that would wait for a key of its own session, which only its own connection
+// could release.
+func ownKey(req *types.Request, share bool) error {
+	if share && !req.Shared {
+		return types.Invalidf("field wait_ms", "lock %q: this session has a share of it, which cannot become exclusive; release it and acquire", req.Key)
+	}
+	return types.Invalidf("field wait_ms", "lock %q is held by this session, so the call would wait for itself; release the lock first", req.Key)
 }

@@ -18,60 +18,61 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Attempt is one attempt at one lock under one attempt id and one lease, from the first question to the
-// store until its outcome is known. An attempt that its call has left goes on alone, and hands back what
-// it still wins. So no grant is lost or leaked.
+// Attempt is one attempt to get one lock under one attempt id and one lease, from the first question to the
+// store until its outcome is known. If its call leaves, the attempt continues alone, and hands back what it
+// still wins. So a grant is never lost or leaked.
 //
 //	asking ──held, call waits──▶ arrived ──▶ enqueuing ──▶ queued ──time up──▶ cancelling
 //	  │                             │            │            │                    │
 //	  └─────────────────────────────┴─ over: won, or not ─────┴────────────────────┘
 //
-// If its call is not the first to arrive at its key, an attempt begins as arrived: see arrivals.
+// If its call is not the first to arrive for its key, an attempt begins in the state arrived: see arrivals.
 type Attempt struct {
 	aq          *Acquirer
 	s           *holdings.Session // nil with BindTTL
 	slot        *holdings.Slot    // of the call, in the session
 	req         *types.Request
-	under       atomic.Pointer[heartbeat.Lease] // nil for BindTTL that does not wait; changed under mu
+	under       atomic.Pointer[heartbeat.Lease] // nil for a BindTTL attempt that does not wait; changed under mu
 	id          store.AttemptID
 	tr          *observe.Call // of the call
 	began       time.Time     // of the call, for Waited
-	sent        time.Time     // of the question that is under way
+	sent        time.Time     // when the running question was sent
 	wonAt       time.Time
-	runInCaller bool // the call runs the first question itself: see batcher.Lane.Do
+	runInCaller bool // the call's goroutine runs the first question: see batcher.Lane.Do
 	// arrival is nil if the call does not wait.
 	arrival *Arrival
-	// since is before the grant, until when its MaxHold is over (zero: none).
+	// since is a time before the grant. until is the end of its MaxHold (zero: none).
 	since, until time.Time
 
 	mu    sync.Mutex
 	phase phase
-	// Why an attempt leaves the queue: the call has left, its time is up, or its lease was lost.
+	// The reasons why an attempt leaves the queue: the call has left, its time is up, or its lease was lost.
 	unwanted, timeUp, positionLost bool
 
 	cacheVersion uint64      // of the held cache
-	seen         *store.Lock // who has it, as last heard; nil: nothing was
-	position     int         // in line, as last heard; 0: not known
+	seen         *store.Lock // the holder by the last answer; nil: unknown
+	position     int         // the queue position by the last answer; 0: unknown
 	wasQueued    bool
 
-	// When it is checked. hinted: it should be now. This counts even if it is not queued yet, or is being
-	// checked.
+	// The times of checks. hinted: the attempt should be checked now. It may be set before the attempt is queued,
+	// or during a check.
 	checkAt, checkedAt time.Time
-	holderExpiry       time.Time // as last heard
+	holderExpiry       time.Time // by the last answer
 	hinted, checking   bool
 
-	shared int64 // the grant that other calls have, too, or 0
+	shared int64 // the grant that other calls also have, or 0
 	result types.Grant
 	err    error
-	// ended: the attempt is over and has let go of all. done is closed then; nil until a caller waits.
+	// ended: the attempt is over and has ended its use of lease and queue. done is then closed; it is nil until a
+	// caller waits.
 	ended bool
 	done  chan struct{}
-	// inQueue: the queue may know it.
+	// inQueue: the attempt may be in the queue.
 	inQueue atomic.Bool
-	// inStore: the store has queued it. The mutex of the queue guards this.
+	// inStore: the store has queued the attempt. The mutex of the queue guards this.
 	inStore bool
 
-	// inFlight counts what may still change the store: the attempt until it is over, then its cleanups.
+	// inFlight counts operations that may still change the store: the attempt until it is over, then its cleanups.
 	inFlight sync.WaitGroup
 }
 
@@ -87,13 +88,13 @@ const (
 )
 
 var (
-	// errTimeUp ends an attempt whose call waited in vain.
+	// errTimeUp ends an attempt whose call's wait is over.
 	errTimeUp = errors.New("waited in vain")
-	// ErrAttemptLost ends an attempt whose lease or queue position is gone: the call may try again.
+	// ErrAttemptLost ends an attempt whose lease or queue position is lost. The call may try again.
 	ErrAttemptLost = errors.New("the lease or the place in line is gone")
 )
 
-// NewAttempt makes the next attempt of a call, which came as that arrival. It fails without a lease.
+// NewAttempt makes the next attempt of a call, which arrived as came. It fails without a lease.
 func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
 	l, err := c.lease()
 	if err != nil {
@@ -117,7 +118,7 @@ func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
 	return b, nil
 }
 
-// Lease is the one under which the attempt waits, or asks for a session's lock.
+// Lease is the lease under which the attempt waits, or asks for a session's lock.
 func (b *Attempt) Lease() *heartbeat.Lease { return b.under.Load() }
 
 // Key is the key that the attempt asks for.
@@ -153,9 +154,9 @@ func (b *Attempt) askToWait() store.Ask {
 	return a
 }
 
-// Start asks the store. If the key is known to be held, or another call has asked before, a waiting call
-// goes straight into the queue: the store grants a free key there, too. If the call shares a grant with
-// other calls, it asks: it must find that grant, not queue behind it.
+// Start asks the store. If the key is known to be held, or another call has asked before, a waiting call is
+// queued directly, because the store grants a free key there, too. If the call shares a grant with other calls,
+// it asks, because it must find that grant instead of waiting behind it.
 func (b *Attempt) Start(ctx context.Context, now time.Time) {
 	if b.arrival == nil {
 		b.arrival = b.aq.arrivals.join(b.req)
@@ -190,7 +191,7 @@ func (b *Attempt) onAcquire(ans store.Answer, err error) {
 	b.denied(&types.HeldError{Lock: ans.Lock})
 }
 
-// decided ends the attempt, unless the answer says that nobody can get the key now.
+// decided ends the attempt, unless the answer means that the key is held.
 func (b *Attempt) decided(op string, ans store.Answer, err error) bool {
 	switch {
 	case err != nil:
@@ -232,7 +233,7 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 		return
 	}
 	b.mu.Lock()
-	if b.phase == over { // by news that overtook this answer, or because its lease was lost
+	if b.phase == over { // news came before this answer, or the lease was lost
 		b.mu.Unlock()
 		b.onLateAnswer()
 		return
@@ -248,7 +249,7 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 	b.aq.queue.queued(b, at)
 }
 
-// timeIsUp ends the attempt: won if it has been granted, else with errTimeUp.
+// timeIsUp ends the attempt: won if it has been granted, otherwise with errTimeUp.
 func (b *Attempt) timeIsUp() {
 	b.mu.Lock()
 	b.timeUp = true
@@ -270,9 +271,9 @@ func (b *Attempt) CallerLeft() {
 	}
 }
 
-// leaseGone ends the attempt after the loss of its lease, unless it was moved. The revocation drops the
-// waiter and a session's lock that it may still win. A bind:ttl lock would outlive the lease: its attempt
-// first learns its outcome.
+// leaseGone ends the attempt after the loss of its lease, unless it was moved. The revocation of the lease
+// drops the waiter and a session's lock that it may still win. A bind:ttl lock would outlive the lease, so its
+// attempt first learns its outcome.
 func (b *Attempt) leaseGone(l *heartbeat.Lease) {
 	b.mu.Lock()
 	if b.Lease() != l || b.phase == over {
@@ -293,8 +294,8 @@ func (b *Attempt) leaseGone(l *heartbeat.Lease) {
 	b.end()
 }
 
-// cancel takes the attempt out of the queue once its position is confirmed: a cancel that overtook the
-// enqueue would leave an orphan. If it has not asked for a position yet, it is over.
+// cancel takes the attempt out of the queue once its position is confirmed, because a cancel that reached the
+// store before the enqueue would leave an orphan. An attempt that has not asked for a position yet is over.
 func (b *Attempt) cancel() {
 	b.mu.Lock()
 	if b.phase == arrived {
@@ -310,7 +311,7 @@ func (b *Attempt) cancel() {
 	b.phase, b.sent = cancelling, b.aq.clk.Now()
 	b.mu.Unlock()
 	if err := b.aq.lanes.Cancels.Submit(b.tr.Carry(context.Background()), b.Ref(), b.onCancel); err != nil {
-		b.fail(err) // the sidecar stops: the waiter may get the key before the lease is revoked
+		b.fail(err) // the sidecar stops; the waiter may get the key before the lease is revoked
 	}
 }
 
@@ -320,7 +321,7 @@ func (b *Attempt) onCancel(ans store.Answer, err error) {
 		b.fail(err)
 	case ans.Outcome == store.Granted:
 		b.winDirectly(&ans)
-	case ans.Outcome == store.Skipped: // and forgotten by the store
+	case ans.Outcome == store.Skipped: // the store has forgotten the waiter
 		b.Finish(&types.SkippedError{Key: b.req.Key, Result: ans.Result})
 	case ans.Outcome == store.RowLocked:
 		b.fail(types.RowLocked("cancel"))
@@ -335,7 +336,7 @@ func (b *Attempt) onCancel(ans store.Answer, err error) {
 	}
 }
 
-// leftLineLocked is the error without a queue position. b.mu is held.
+// leftLineLocked is the error of an attempt without a queue position. The caller holds b.mu.
 func (b *Attempt) leftLineLocked() error {
 	if b.timeUp {
 		return errTimeUp
@@ -350,9 +351,9 @@ func (b *Attempt) leaseLost() {
 	b.Finish(ErrAttemptLost)
 }
 
-// fail ends an attempt whose question was not answered, and withdraws it, because the store may have
-// carried it out. If news came first, it has won: close decides both in one step, or the withdrawal would
-// free a lock that was delivered. A grant that other calls have is not withdrawn, either.
+// fail ends an attempt whose question was not answered, and withdraws it, because the store may have carried it
+// out. If news came first, the attempt has won: close decides both in one step, because otherwise the
+// withdrawal could free a delivered lock. A grant that other calls have is not withdrawn either.
 func (b *Attempt) fail(err error) {
 	was, first := b.close(err)
 	if !first {
@@ -365,7 +366,7 @@ func (b *Attempt) fail(err error) {
 	b.end()
 }
 
-// winDirectly takes a lock granted by the question under way. To be safe, its time runs since then.
+// winDirectly takes a lock granted by the running question. Its time counts from the question, to be safe.
 func (b *Attempt) winDirectly(ans *store.Answer) {
 	b.mu.Lock()
 	sent := b.sent
@@ -373,14 +374,14 @@ func (b *Attempt) winDirectly(ans *store.Answer) {
 	b.winAsOf(ans, sent)
 }
 
-// winAsOf takes a lock from the answer to a question that was sent then.
+// winAsOf takes a lock from the answer to a question that was sent at the given time.
 func (b *Attempt) winAsOf(ans *store.Answer, sent time.Time) {
 	t := clock.Read(b.aq.clk)
 	ans.ExpiresIn -= t.Now.Sub(sent)
 	b.win(ans, sent, t)
 }
 
-// win takes the lock for the session, or hands it back if unwanted. since is before the grant, or zero.
+// win takes the lock for the session, or hands it back if it is unwanted. since is before the grant, or zero.
 func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 	b.mu.Lock()
 	if b.phase == over {
@@ -394,11 +395,12 @@ func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 	b.end()
 }
 
-// takeAndUnlock makes the grant the call's, and reports whether the call has it. b.mu is held, and is unlocked.
+// takeAndUnlock makes the grant the call's, and reports whether the call has it. The caller holds b.mu, which
+// is unlocked here.
 func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick, cohort *holdings.Cohort) (kept bool) {
 	now := t.Now
 	b.since = since
-	// A grant found by the first question is no hand-over: a repeated request may find an old one.
+	// A grant found by the first question is not a hand-off, because a repeated request may find an old grant.
 	handedOver := b.wasQueued || b.since.IsZero() || b.phase != asking && ans.HandedBy != ""
 	b.phase = over
 	wanted := !b.unwanted
@@ -425,7 +427,7 @@ func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick
 	return kept
 }
 
-// whyNotKept is why a call does not get what its attempt has won. Another attempt of a repeatable request
+// whyNotKept returns why a call does not get the grant of its attempt. Another attempt of a repeatable request
 // would find the same grant, which is being handed back.
 func (b *Attempt) whyNotKept() error {
 	if b.req.Bind == types.BindTTL || clock.Past(b.until, b.aq.clk.Now()) {
@@ -434,19 +436,19 @@ func (b *Attempt) whyNotKept() error {
 	return ErrAttemptLost
 }
 
-// join makes the granted lock the session's. It reports false if the session or the lease has ended: such
-// a grant must not be delivered. before are the key's lost locks here. b.mu is held.
+// join makes the granted lock the session's. It returns false if the session or the lease has ended, because
+// such a grant must not be delivered. before are the key's lost locks here. The caller holds b.mu.
 func (b *Attempt) join(ans *store.Answer, t clock.Tick, cohort *holdings.Cohort) (before []*holdings.Lock, ok bool) {
 	if b.req.Bind == types.BindTTL {
 		return nil, b.result.ExpiresIn > 0
 	}
 	if b.req.MaxHold > 0 {
-		if b.since.IsZero() { // by a hand-off in news
+		if b.since.IsZero() { // the grant came by news of a hand-off
 			b.since = t.Now
 		}
 		b.until = b.since.Add(b.req.MaxHold)
 	}
-	b.Lease().Pin() // the attempt's own pin keeps the lease meanwhile
+	b.Lease().Pin() // meanwhile, the attempt's own pin keeps the lease
 	w := holdings.Won{
 		Req: b.req, Token: ans.Token, Slot: ans.Slot, Lease: b.Lease(), AcquiredAt: ans.AcquiredAt,
 		Until: b.until, Span: b.tr.Hold(b.req.Shared), Cohort: cohort,
@@ -454,7 +456,7 @@ func (b *Attempt) join(ans *store.Answer, t clock.Tick, cohort *holdings.Cohort)
 	if before, ok = b.s.AddMember(w, b.slot, t); !ok {
 		b.Lease().Unpin()
 	}
-	return before, ok // a loss of the lease now may miss this lock: deliver checks
+	return before, ok // a loss of the lease at this moment may miss this lock, so deliver checks it
 }
 
 func (b *Attempt) grantOf(ans *store.Answer, now time.Time) types.Grant {

@@ -15,34 +15,34 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Call is what stays the same over the attempts of one Acquire.
+// Call contains what the attempts of one Acquire have in common.
 type Call struct {
 	aq       *Acquirer
 	ctx      context.Context
 	S        *holdings.Session // nil with BindTTL
 	req      *types.Request
 	began    time.Time
-	tick     clock.Tick    // when the lease was found alive: the clock was not read since
+	tick     clock.Tick    // when the lease was found alive; the clock was not read since
 	Slot     holdings.Slot // in the session
-	ofGroup  bool          // of a group
+	ofGroup  bool          // it belongs to a group
 	entry    *holdings.Entrance
 	attempts []*Attempt
-	one      [1]*Attempt // backs attempts while there is one
+	one      [1]*Attempt // the array of attempts while there is one
 	tr       *observe.Call
 	// shared is the grant that other calls of the request have, or 0.
 	shared int64
 	// withdrawn is closed when a release by the request id ends the call; nil without an id.
 	withdrawn <-chan struct{}
 
-	// seen is the last known lock (nil: unknown), position the call's queue position.
+	// seen is the last known lock (nil: unknown). position is the call's queue position.
 	seen     *store.Lock
 	position int
-	// WasQueued: the call has had a queue position. From then on an outage only makes it pause.
+	// WasQueued: the call has had a queue position. After that, it waits through an outage.
 	WasQueued bool
 	rest      time.Duration
 
 	timer *time.Timer
-	time  <-chan time.Time // fires when the wait is over
+	time  <-chan time.Time // fires at the end of the wait
 	timed bool             // it has fired
 }
 
@@ -51,7 +51,7 @@ func (aq *Acquirer) NewCall(ctx context.Context, s *holdings.Session, req *types
 	return &Call{aq: aq, ctx: ctx, S: s, req: req}
 }
 
-// NewMember makes the call for one key of a call that began then.
+// NewMember makes the call for one key of a call for several keys that began at the given time.
 func (aq *Acquirer) NewMember(ctx context.Context, s *holdings.Session, req *types.Request, began time.Time, w *repeat.Withdrawal) *Call {
 	c := aq.NewCall(ctx, s, req)
 	c.Slot.Key, c.ofGroup, c.began, c.tr = req.Key, true, began, aq.obs.Call(ctx, req.Key, req.Shared)
@@ -64,16 +64,16 @@ func (aq *Acquirer) NewMember(ctx context.Context, s *holdings.Session, req *typ
 // Key is the key that the call asks for.
 func (c *Call) Key() string { return c.req.Key }
 
-// Share notes the grant that other calls of the same request have; 0: none.
+// Share records the grant that other calls of the same request have; 0: none.
 func (c *Call) Share(token int64) { c.shared = token }
 
 // Asked reports whether the call has made an attempt.
 func (c *Call) Asked() bool { return len(c.attempts) > 0 }
 
-// HeldInCache answers from what is known here that the key is held.
+// HeldInCache answers from the cache that the key is held.
 func (c *Call) HeldInCache() (store.Lock, bool) { return c.aq.HeldInCache(nil, c.req) }
 
-// Leave ends the call's timer and the events of its trace.
+// Leave stops the call's timer and ends its trace.
 func (c *Call) Leave() {
 	c.stopTimer()
 	c.tr.Leave()
@@ -127,12 +127,12 @@ func (c *Call) Arrive() (came *Arrival, late bool) {
 	return came, c.aq.isLate(came, c.shared)
 }
 
-// mayEndEarly reports whether a caller may need to know the call's end before the store answers: it waits
-// and the sidecar drains, or another connection ends its session. Otherwise the call ends, at Stop while
-// the store hangs, after the store's timeout.
+// mayEndEarly reports whether the call may have to end before the store answers: when the sidecar drains while
+// the call waits, or when another connection ends its session. Other calls end after the store's timeout at the
+// latest, even if the store does not answer during Stop.
 func (c *Call) mayEndEarly() bool { return c.req.Wait != 0 || c.S != nil && c.S.Explicit() }
 
-// lease returns a lease, pinned and open, or nil if a bind:ttl request does not wait.
+// lease returns an open lease, pinned, or nil for a bind:ttl request that does not wait.
 func (c *Call) lease() (*heartbeat.Lease, error) {
 	c.tick = clock.Read(c.aq.clk)
 	if c.began.IsZero() {
@@ -141,7 +141,7 @@ func (c *Call) lease() (*heartbeat.Lease, error) {
 	ttl := c.req.TTL
 	if c.req.Bind == types.BindTTL {
 		if c.req.Wait == 0 {
-			return nil, nil //nolint:nilnil // no lease is needed
+			return nil, nil //nolint:nilnil // it needs no lease
 		}
 		ttl = c.aq.cfg.TTL // keeps the queue position
 	}
@@ -155,14 +155,14 @@ func (c *Call) lease() (*heartbeat.Lease, error) {
 			return l, nil
 		}
 		l.Unpin()
-		c.aq.leases.Expire(l) // found dead before the renewer did
+		c.aq.leases.Expire(l) // it has expired, and the renewer has not noticed yet
 		c.tick = clock.Read(c.aq.clk)
 	}
 }
 
 func (c *Call) opened(l *heartbeat.Lease) error {
 	select {
-	case <-l.Opened(): // nearly always
+	case <-l.Opened(): // the usual case
 		return l.Err()
 	default:
 	}
@@ -175,7 +175,7 @@ func (c *Call) opened(l *heartbeat.Lease) error {
 	return l.Err()
 }
 
-// Until waits for something to be closed, or returns why the call gives up before.
+// Until waits until something is closed, or returns why the call gives up before.
 func (c *Call) Until(something <-chan struct{}) error {
 	ending, draining := c.endings()
 	select {
@@ -195,7 +195,7 @@ func (c *Call) Until(something <-chan struct{}) error {
 	}
 }
 
-// endings are closed when the call's session ends, and when the sidecar drains and the call waits.
+// endings are closed when the call's session ends, and for a waiting call when the sidecar drains.
 func (c *Call) endings() (session, draining <-chan struct{}) {
 	if c.S != nil {
 		session = c.S.Ending()
@@ -206,13 +206,13 @@ func (c *Call) endings() (session, draining <-chan struct{}) {
 	return session, draining
 }
 
-// Await returns the attempt's outcome, or leaves it because the call gives up.
+// Await returns the attempt's outcome. If the call gives up, it leaves the attempt.
 func (c *Call) Await(b *Attempt) (types.Grant, error) {
-	if b.runInCaller && c.ctx.Err() != nil { // its caller left during the question
+	if b.runInCaller && c.ctx.Err() != nil { // the caller left during the question
 		b.CallerLeft()
 		return types.Grant{}, errors.Join(types.ErrCallerLeft, context.Cause(c.ctx))
 	}
-	if b.IsOver() { // often at once; neither the timer nor the channel is free
+	if b.IsOver() { // the frequent case; timer and channel would cost time
 		return c.outcome(b)
 	}
 	c.StartTimer()
@@ -258,13 +258,13 @@ func (c *Call) outcome(b *Attempt) (types.Grant, error) {
 	case errors.Is(err, errTimeUp):
 		return types.Grant{}, c.Timeout()
 	case c.aq.ctx.Err() != nil:
-		return types.Grant{}, types.ErrDraining // stopped, whatever that did to the attempt
+		return types.Grant{}, types.ErrDraining // stopped; the attempt's own error does not matter
 	default:
 		return types.Grant{}, lanes.Refusal(c.ctx, err)
 	}
 }
 
-// deliver returns what the attempt has won. A lock that is lost by now is handed back.
+// deliver returns what the attempt has won. It hands back a lock that was lost meanwhile.
 func (c *Call) deliver(b *Attempt, g types.Grant) (types.Grant, error) {
 	var told bool
 	switch {
@@ -280,14 +280,14 @@ func (c *Call) deliver(b *Attempt, g types.Grant) (types.Grant, error) {
 	if told {
 		return g, nil
 	}
-	b.CallerLeft() // also if the session has ended: the lock may have been lost before
+	b.CallerLeft() // even if the session has ended, because the lock may have been lost before
 	if c.S != nil && c.S.HasEnded() {
 		return types.Grant{}, types.ErrSessionEnded
 	}
 	return types.Grant{}, b.whyNotKept()
 }
 
-// learnLocked takes over what an attempt knows. b.mu is held.
+// learnLocked copies what an attempt knows. The caller holds b.mu.
 func (c *Call) learnLocked(b *Attempt) {
 	c.shared = b.shared
 	if b.seen != nil && b.seen.Key != "" {
@@ -300,7 +300,7 @@ func (c *Call) learnLocked(b *Attempt) {
 
 // Timeout is the error if the wait ends without the lock.
 func (c *Call) Timeout() error {
-	// Time may be up before the call was queued: then its position is where it would have been.
+	// Time may be up before the call was queued. Then position is where it would have been queued.
 	lock, position := store.Lock{Key: c.req.Key}, c.position
 	if c.seen != nil {
 		lock = *c.seen
@@ -311,7 +311,7 @@ func (c *Call) Timeout() error {
 	return &types.TimeoutError{Lock: lock, Position: position, Waited: c.aq.clk.Now().Sub(c.began)}
 }
 
-// StartTimer makes the wait of the call end in time.
+// StartTimer starts the timer for the end of the wait.
 func (c *Call) StartTimer() {
 	if c.timer == nil && c.req.Wait > 0 {
 		c.timer = time.NewTimer(c.req.Wait - c.aq.clk.Now().Sub(c.began))
@@ -325,25 +325,25 @@ func (c *Call) stopTimer() {
 	}
 }
 
-// enter enters the lock if the call's owner has got it since the call asked.
+// enter enters the lock if the call's owner has got it since the call began.
 func (c *Call) enter() (types.Grant, bool) {
 	if !c.req.Reentrant {
 		return types.Grant{}, false
 	}
-	waited := c.aq.clk.Now().Sub(c.began) // before the lock's remaining time
+	waited := c.aq.clk.Now().Sub(c.began) // before the lock's remaining time is read
 	g, ok := c.S.Enter(c.req)
 	g.Waited = waited
 	return g, ok
 }
 
-// mayEnterSoon reports whether a call was denied because its own owner holds the lock in the same session.
-// The store may have granted it to another call a moment ago, which does not know yet.
+// mayEnterSoon reports whether a call was denied because its own owner holds the lock in the same session. The
+// store may just have granted it to another call, which does not know that yet.
 func (c *Call) mayEnterSoon(err error) bool {
 	held, denied := errors.AsType[*types.HeldError](err)
 	return denied && len(c.attempts) < MaxAttempts && c.S.Expects(&held.Lock, c.req)
 }
 
-// awaitEntry returns nil when the call may enter, or should ask once more because nothing came for [RestMax].
+// awaitEntry returns nil when the call may enter, or after [RestMax] to ask once more.
 func (c *Call) awaitEntry() error {
 	e := c.S.ExpectEntry(c.req)
 	defer e.Close()
@@ -352,17 +352,17 @@ func (c *Call) awaitEntry() error {
 	return c.Until(e.Opens())
 }
 
-// MaxAttempts limits the attempts of a call that does not wait, each after the lease was lost.
+// MaxAttempts limits the attempts of a call that does not wait. Each follows a loss of the lease.
 const MaxAttempts = 3
 
-// The pauses of a call between its attempts grow from one to the other.
+// The pauses of a call between its attempts grow from restMin to RestMax.
 const (
 	restMin = 50 * time.Millisecond
 	RestMax = time.Second
 )
 
-// MayGoOn returns nil if another attempt makes sense after this error. It pauses before if the store is
-// the reason, or if attempts end like this one after the other.
+// MayGoOn returns nil if another attempt may succeed after this error. It first pauses if the store is the
+// cause, or if one attempt after another ends like this.
 func (c *Call) MayGoOn(err error) error {
 	outage := c.WasQueued && store.Unavailable(err)
 	if !errors.Is(err, ErrAttemptLost) && (!outage || c.timed) {
@@ -381,7 +381,7 @@ func (c *Call) MayGoOn(err error) error {
 		return &store.Error{Op: "acquire", Err: errors.New("the lease under the lock was lost")}
 	case outage:
 		return c.waitOut()
-	case c.req.Wait != 0 && len(c.attempts) > 1: // lost again
+	case c.req.Wait != 0 && len(c.attempts) > 1: // not the first loss
 		return c.pause()
 	default:
 		return nil
@@ -392,7 +392,7 @@ func (c *Call) MayGoOn(err error) error {
 func (c *Call) waitOut() error {
 	for {
 		err := c.pause()
-		if err != nil || c.aq.ready() == nil { // ready does not ask the store
+		if err != nil || c.aq.ready() == nil { // ready sends no statement
 			return err
 		}
 	}
@@ -408,8 +408,8 @@ func (c *Call) pause() error {
 	return c.Until(rested)
 }
 
-// SettleLast waits until nothing can change the store on behalf of the last attempt. With a request id,
-// the next one has the same attempt id, and a late hand-back would free its grant.
+// SettleLast waits until the last attempt can no longer change the store. With a request id, the next attempt
+// has the same id, and a late hand-back would free its grant.
 func (c *Call) SettleLast() error {
 	if len(c.attempts) == 0 || !c.req.SharesGrant() {
 		return nil
@@ -418,7 +418,7 @@ func (c *Call) SettleLast() error {
 	return c.Until(c.attempts[len(c.attempts)-1].cleanedUp())
 }
 
-// ownKeyPause is after which time the log tells that a call waits for a key of its own session.
+// ownKeyPause is after what time the log warns that a call waits for a key of its own session.
 const ownKeyPause = 10 * time.Second
 
 // warnOfOwnKey logs once, if the call still waits after a while, that its own session holds the key. Another

@@ -9,11 +9,11 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// note takes over an answer's queue state. b.mu is held.
+// note records the queue state of an answer. The caller holds b.mu.
 func (b *Attempt) note(ans store.Answer) {
 	lock := ans.Lock
 	b.seen = &lock
-	if ans.Position > 0 { // not every answer has it
+	if ans.Position > 0 { // some answers lack it
 		b.position = ans.Position
 	}
 	b.tr.See(&lock, ans.Position)
@@ -21,7 +21,7 @@ func (b *Attempt) note(ans store.Answer) {
 	b.checkAt = b.aq.queue.nextCheck(ans.Lock)
 }
 
-// dueAt is when the attempt must be checked, if it is queued. b.mu is held.
+// dueAt is when the attempt must be checked, if it is queued. The caller holds b.mu.
 func (b *Attempt) dueAt() time.Time {
 	if at := b.checkedAt.Add(HintPause); b.hinted && at.Before(b.checkAt) {
 		return at
@@ -29,7 +29,8 @@ func (b *Attempt) dueAt() time.Time {
 	return b.checkAt
 }
 
-// untilCheck is the time until the next check, whether it may revoke the holder, and if it is possible.
+// untilCheck returns the time until the next check, whether this check may reap the holder, and whether a check
+// is possible.
 func (b *Attempt) untilCheck(now time.Time) (wait time.Duration, reaps, can bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -48,7 +49,7 @@ func (b *Attempt) endCheck() {
 	b.checking = false
 }
 
-// onNews takes a hand-off or a skip.
+// onNews processes a hand-off or a skip.
 func (b *Attempt) onNews(ans store.Answer) {
 	if ans.Outcome == store.Skipped {
 		b.skipped(ans)
@@ -57,7 +58,7 @@ func (b *Attempt) onNews(ans store.Answer) {
 	b.win(&ans, time.Time{}, clock.Read(b.aq.clk))
 }
 
-// hint notes that something may have changed. at is the next check; waits: it is queued already.
+// hint records that something may have changed. at is the next check. waits: the attempt is already queued.
 func (b *Attempt) hint() (at time.Time, waits bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,7 +66,7 @@ func (b *Attempt) hint() (at time.Time, waits bool) {
 	return b.dueAt(), b.phase == queued
 }
 
-// onCheck takes the answer to a check sent at that time.
+// onCheck processes the answer to a check that was sent at the given time.
 func (b *Attempt) onCheck(ans store.Answer, sent time.Time) {
 	switch ans.Outcome {
 	case store.Granted:
@@ -86,7 +87,8 @@ func (b *Attempt) onCheck(ans store.Answer, sent time.Time) {
 	}
 }
 
-// skipped ends an attempt whose work the holder has done. The store remembers it until acknowledged.
+// skipped ends an attempt whose work the holder has done. The store remembers the waiter until the sidecar
+// confirms.
 func (b *Attempt) skipped(ans store.Answer) {
 	if _, first := b.close(&types.SkippedError{Key: b.req.Key, Result: ans.Result}); !first {
 		return

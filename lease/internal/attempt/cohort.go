@@ -13,10 +13,10 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// HandOn gives a released lock to the next of its cohort that still waits. The store hears of it with a later
-// release, or when the cohort's time is over. It reports false if the store must choose: nobody of the cohort
-// is left, it is not certain who is next, the sidecar drains, or the lease is not used any more. served are
-// those whom a claim to the store must name.
+// HandOn gives a released lock to the next member of its cohort that still waits. The store learns this with a
+// later release, or when the cohort's time is over. HandOn returns false if the store must choose: no member is
+// left, the next member is not certain, the sidecar drains, or the lease is no longer used. served are the
+// attempts that a claim to the store must name.
 func (aq *Acquirer) HandOn(p holdings.Passed) (served []store.AttemptID, given bool) {
 	c := p.Cohort()
 	served = c.Served
@@ -28,14 +28,14 @@ func (aq *Acquirer) HandOn(p holdings.Passed) (served []store.AttemptID, given b
 		if !certain {
 			break
 		}
-		if b == nil { // it left
+		if b == nil { // it left the queue
 			continue
 		}
 		with := append(slices.Clip(served), b.id)
 		next := &holdings.Cohort{Served: with, Waiting: c.Waiting[i+1:], Until: c.Until}
 		switch b.takeNext(&p.Grant, p.Lease(), next) {
 		case taken:
-			if len(c.Served) == 0 || !aq.clk.Now().Before(c.Until) { // else a call before did that
+			if len(c.Served) == 0 || !aq.clk.Now().Before(c.Until) { // otherwise an earlier HandOn has done this
 				aq.tellLater(next, p.Key)
 			}
 			return with, true
@@ -49,14 +49,14 @@ func (aq *Acquirer) HandOn(p holdings.Passed) (served []store.AttemptID, given b
 	return served, false
 }
 
-// nextOutcome is what became of an attempt to give a lock to the next of its cohort.
+// nextOutcome is the result of giving a lock to the next member of its cohort.
 type nextOutcome uint8
 
 const (
 	taken nextOutcome = iota + 1
-	// leaves: its call does not wait any more.
+	// leaves: its call no longer waits.
 	leaves
-	// ended: its session or lease has ended in this moment, and the attempt with it.
+	// ended: its session or lease has just ended, and the attempt with it.
 	ended
 	// elsewhere: it waits under another lease.
 	elsewhere
@@ -77,7 +77,7 @@ func (b *Attempt) takeNext(ans *store.Answer, under *heartbeat.Lease, next *hold
 	}
 	if !b.takeAndUnlock(ans, time.Time{}, t, next) {
 		b.mu.Lock()
-		b.result = types.Grant{} // the next one gets this token
+		b.result = types.Grant{} // the next member gets this token
 		b.mu.Unlock()
 		b.end()
 		return ended
@@ -86,8 +86,8 @@ func (b *Attempt) takeNext(ans *store.Answer, under *heartbeat.Lease, next *hold
 	return taken
 }
 
-// tellLater makes the store know who holds the key when the time of a cohort is over, if that was not the
-// first. If the key is between two holders then, HandOn does it again.
+// tellLater makes the store know the present holder when the time of a cohort is over, unless this is the first
+// member. If the key is between two holders then, HandOn calls tellLater again.
 func (aq *Acquirer) tellLater(c *holdings.Cohort, key string) {
 	aq.later.After(c.Until.Sub(aq.clk.Now()), func() {
 		if h := aq.holdings.Get(key); h != nil && h.IsServed() && h.Cohort().Until.Equal(c.Until) {
@@ -96,7 +96,7 @@ func (aq *Acquirer) tellLater(c *holdings.Cohort, key string) {
 	})
 }
 
-// Tell makes a lock known to the store that was handed on here, and waits for that.
+// Tell makes the store know a lock that the sidecar handed on, and waits for the answer.
 func (aq *Acquirer) Tell(ctx context.Context, h *holdings.Lock) error {
 	if !h.IsServed() {
 		return nil
@@ -105,7 +105,8 @@ func (aq *Acquirer) Tell(ctx context.Context, h *holdings.Lock) error {
 	return types.Judged("amend", v.Status, err)
 }
 
-// tell makes a lock known to the store that was handed on here, until the store confirms it or the lock is over.
+// tell makes the store know a lock that the sidecar handed on. It repeats this until the store confirms or the
+// lock is over.
 func (aq *Acquirer) tell(h *holdings.Lock) {
 	err := aq.lanes.Amends.Submit(context.Background(), h.Change(), func(v store.Verdict, err error) {
 		switch err := types.Judged("amend", v.Status, err); {
@@ -116,7 +117,7 @@ func (aq *Acquirer) tell(h *holdings.Lock) {
 				}
 			})
 		case v.Status != store.Holds:
-			h.Lose(types.LostExpired) // the store is right
+			h.Lose(types.LostExpired) // the store decides
 		default:
 			h.Shown(v.Lock.Stopping)
 		}

@@ -1,47 +1,44 @@
-// Package attempt gets locks: it makes attempts for calls, and follows each until its outcome is known.
+// Package attempt gets locks: it makes attempts for calls, and tracks each until its outcome is known.
 //
 // # Calls and attempts
 //
-// A [Call] makes attempts until one wins, or until the call gives up. An [Attempt] has one attempt id and
-// one lease; attempt.go draws its states. If the caller leaves (its connection closes, its session ends,
-// the sidecar drains), the attempt goes on alone until its outcome is known, and hands back what it wins.
-// If the lease is lost while the attempt waits, the call makes another attempt under a fresh lease,
-// without its queue position.
+// A [Call] makes attempts until one wins, or until the call gives up. An [Attempt] has one attempt id and one
+// lease; attempt.go draws its states. If the caller leaves (its connection closes, its session ends, the sidecar
+// drains), the attempt continues alone until its outcome is known, and hands back what it wins. If the lease is
+// lost while the attempt waits, the call makes another attempt under a fresh lease, and loses its queue position.
+//
 // # The order of waiting calls
 //
-// Calls of this sidecar that wait for one key are queued in the order in which they came (arrivals.go).
-// The first asks for the key. When it has its answer, the others are queued together, before those that
-// come later. If a key is known to be held, a call is queued at once. A call that does not wait is not
-// counted.
+// Calls of this sidecar that wait for one key are queued in the order in which they came (arrivals.go). The
+// first asks for the key. When it has its answer, the others are queued together, before later ones. If a key
+// is known to be held, a call is queued at once. Calls that do not wait are not ordered.
 //
 // News is a hint. The queue also checks each wait just after the holder's expiry, as often as leases are
-// renewed, and every poll interval if news of other sidecars does not come by itself.
+// renewed, and every poll interval if news of other sidecars does not arrive.
 //
-// If only the store's answer can end a call, the caller's goroutine runs the statement itself when the
-// lane is idle. This saves a wake-up.
+// If only the store's answer can end a call, the caller's goroutine runs the statement itself when the lane is
+// idle. This saves a wake-up.
 //
 // # Hand-backs
 //
-// A grant that nobody wants is freed again and again for as long as it can last: a session's lock as long
-// as its lease is renewed, not only for a TTL.
+// An unwanted grant is freed repeatedly, as long as it can last: a session's lock as long as its lease is
+// renewed, not only for a TTL.
 //
-// If it asked for that, a waiter is skipped when the holder releases with success. The attempt returns the
-// result. The store remembers the waiter until it is asked to forget it, or until the waiter's lease is
-// dead.
+// A waiter with skip is skipped when the holder releases with success. Its attempt returns the result. The
+// store remembers the waiter until a cancel, or until the waiter's lease is dead.
 //
 // # Request ids
 //
-// With BindTTL, calls with the same request id have the same attempt id, so to free what one of them got
-// would free it for all. Such calls take turns (turns.go). Each begins when nothing of those before it can
-// change the store any more. If one leaves, the others keep their grant. Only the store knows whether
-// another sidecar has given the same grant to its app. If both may have delivered it, none hands it back:
-// see Undelivered in [store.Claim].
+// With BindTTL, calls with the same request id have the same attempt id. Freeing the grant of one call would free
+// it for all. Such calls take turns (turns.go): each begins when the earlier ones can no longer change the store.
+// If one leaves, the others keep their grant. Only the store knows whether another sidecar has given the same grant
+// to its app. If both may have delivered it, it is not handed back: see Undelivered in [store.Claim].
 //
-// In a session a repeat does not ask the store, because the session's locks and entries have the ids of
-// the requests that made them. Attempt ids are random. Calls with the same id take turns there, too. An id
-// is remembered while the call is under way or the entry is held.
+// In a session a repeat does not ask the store, because the session's locks and entries have the ids of the
+// requests that made them. Attempt ids are random. Calls with the same id take turns there, too. An id is
+// remembered while the call runs or the entry is held.
 //
-// A release by a request id ends the calls under way, takes its turn, and releases what is there. With
-// BindTTL it asks the store for the grant, so it finds a grant of another sidecar. A call that waits at
-// another sidecar goes on, because it has a caller there.
+// A release by a request id ends the running calls, takes its turn, and releases what they have got. With
+// BindTTL it asks the store for the grant, so it finds a grant of another sidecar. A call that waits at another
+// sidecar continues, because it has a caller there.
 package attempt

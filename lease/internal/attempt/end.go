@@ -25,7 +25,7 @@ func (b *Attempt) Finish(err error) {
 	}
 }
 
-// close sets the phase to over without a win. It reports the phase before, and whether that was not over.
+// close sets the phase to over without a win. It returns the previous phase, and whether that was not over.
 func (b *Attempt) close(err error) (was phase, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -36,7 +36,7 @@ func (b *Attempt) close(err error) (was phase, first bool) {
 	return was, true
 }
 
-// cleanedUp is closed when nothing can change the store any more on the attempt's behalf.
+// cleanedUp is closed when the attempt can no longer change the store.
 func (b *Attempt) cleanedUp() <-chan struct{} {
 	settled := make(chan struct{})
 	go func() {
@@ -46,7 +46,7 @@ func (b *Attempt) cleanedUp() <-chan struct{} {
 	return settled
 }
 
-// end lets go of what an attempt keeps: its queue position, its arrival, its lease.
+// end ends the attempt's use of its queue position, its arrival and its lease.
 func (b *Attempt) end() {
 	if b.inQueue.Load() {
 		b.aq.queue.remove(b)
@@ -97,13 +97,13 @@ func (b *Attempt) IsUnwanted() bool {
 	return b.unwanted
 }
 
-// keepsKey reports whether a session's lock keeps its key after its lease, for its MinHold.
+// keepsKey reports whether a session's lock keeps its key after the end of its lease, for its MinHold.
 func (b *Attempt) keepsKey() bool { return b.req.Bind == types.BindSession && b.req.MinHold > 0 }
 
 func (b *Attempt) leaseLives() bool { return b.Lease() != nil && b.Lease().Alive(clock.Read(b.aq.clk)) }
 
-// mayGet reports, later, whether the attempt may still have something: under the lease a session's lock or
-// a queue position, after that a bind:ttl lock for its TTL, and a key for its MinHold.
+// mayGet returns a function that reports whether the attempt may still have something: while its lease lives, a
+// session's lock or a queue position; after that, a bind:ttl lock for its TTL, or a key for its MinHold.
 func (b *Attempt) mayGet() func() bool {
 	if b.req.Bind == types.BindSession && !b.keepsKey() {
 		return b.leaseLives
@@ -120,15 +120,14 @@ func (b *Attempt) mayGet() func() bool {
 // lasts is how long a lock keeps its key after the attempt's lease.
 func (b *Attempt) lasts() time.Duration { return max(b.req.TTL, b.req.MinHold) }
 
-// beginCleanup notes that the store may be changed until settled is called. The attempt must not have
-// ended.
+// beginCleanup records that the store may be changed until settled is called. The attempt must not have ended.
 func (b *Attempt) beginCleanup() (settled func()) {
 	b.inFlight.Add(1)
 	return b.inFlight.Done
 }
 
-// onLateAnswer withdraws an attempt again whose lease was lost. The question may have come after the
-// withdrawal and before the revocation, and the undelivered lock would keep its key for its MinHold.
+// onLateAnswer withdraws an attempt again if its lease was lost. The question may have been carried out after
+// the withdrawal and before the revocation. Its undelivered lock would then keep the key for its MinHold.
 func (b *Attempt) onLateAnswer() {
 	b.mu.Lock()
 	won := b.err == nil
@@ -138,7 +137,7 @@ func (b *Attempt) onLateAnswer() {
 	}
 }
 
-// handBack releases an undelivered win in the background, without its MinHold.
+// handBack releases an undelivered grant in the background, without its MinHold.
 func (b *Attempt) handBack(token int64) {
 	if token == b.shared {
 		return
@@ -154,13 +153,13 @@ func (b *Attempt) handBack(token int64) {
 	b.aq.Free(b.tr.Carry(context.Background()), c, matters, b.beginCleanup())
 }
 
-// Within reports true for d from now on.
+// Within returns a function that is true for the time d from now on.
 func (aq *Acquirer) Within(d time.Duration) func() bool {
 	until := aq.clk.Now().Add(d)
 	return func() bool { return aq.clk.Now().Before(until) }
 }
 
-// HandBackMember releases what the attempt has won, if it is still held.
+// HandBackMember releases the grant of the attempt, if it is still held.
 func (b *Attempt) HandBackMember(token int64) {
 	if b.req.Bind == types.BindTTL {
 		b.handBack(token)
@@ -171,7 +170,7 @@ func (b *Attempt) HandBackMember(token int64) {
 		return
 	}
 	settled()
-	if b.keepsKey() { // lost
+	if b.keepsKey() { // it was lost
 		b.aq.withdrawOnce(b.tr.Carry(context.Background()), b.Ref(), b.mayGet(), b.beginCleanup())
 	}
 }

@@ -2,36 +2,35 @@ package attempt
 
 import "time"
 
-// The sidecar serves calls that stand directly behind each other in the store's queue without a statement for
-// each: see cohort.go. If the calls of several pods came back one by one, they would stand between each other,
-// and each grant would be a hand-off with a flush and news. So a call is gathered with those that come after
-// it, if calls of this sidecar are still in the queue ahead of it and one of them has just left it. They are
-// queued together, in their order. Nobody misses a grant by that, because the line is not empty meanwhile.
+// The sidecar serves calls that are directly behind each other in the store's queue without a statement for each:
+// see cohort.go. If the calls of several pods were queued one by one, they would alternate, and each grant would be
+// a hand-off with a flush and news. So if calls of this sidecar are still in the queue ahead of a new call, and one
+// of them has just left it, the new call is gathered with those that come after it. They are queued together, in
+// their order. A gathered call misses no grant, because the queue is not empty meanwhile.
 
 const (
-	// MaxGather is how long a call is gathered at most. It is gathered for half of the time that the last one
-	// has waited, if that is less. If none left the queue for so long, the key does not change hands quickly,
-	// and no call is gathered.
+	// MaxGather limits how long a call is gathered. If it is less, the limit is half of the time that the last call
+	// has waited. If no call left the queue for that time, the key changes hands slowly, and calls are not gathered.
 	MaxGather = 50 * time.Millisecond
-	// gatherShare: the gathered calls are queued when they are so many times as many as those that are ahead.
-	// So they are in the queue before it is empty.
+	// gatherShare: the gathered calls are queued when their number is this multiple of the calls ahead. So they
+	// are in the queue before it is empty.
 	gatherShare = 3
 )
 
 // line counts the attempts for one key that are queued, or may be.
 type line struct {
 	attempts int
-	// inStore is how many certainly are in the store's queue.
+	// inStore is how many of them are certainly in the store's queue.
 	inStore int
-	// moved is when the last one left, whose call had waited for so long. It is zero if another was queued since:
-	// the next is to be directly behind that.
+	// moved is when the last one left, whose call had waited for the time waited. moved is zero if another one
+	// was queued since, because the next one should follow directly.
 	moved  time.Time
 	waited time.Duration
 }
 
-// gathers is how long so many ready arrivals wait for others before they are queued.
+// gathers returns how long this number of ready arrivals waits for others before they are queued.
 func (aq *Acquirer) gathers(key string, ready int) time.Duration {
-	if aq.inline { // its statements cost nothing
+	if aq.inline { // its statements cost no round trip
 		return 0
 	}
 	aq.queue.mu.Lock()
@@ -46,13 +45,13 @@ func (aq *Acquirer) gathers(key string, ready int) time.Duration {
 	return 0
 }
 
-// hurries reports whether the call's wait is over soon. It is not gathered, because it could time out while
-// others would have left the queue to it.
+// hurries reports whether the call's wait ends soon. Such a call is not gathered, because it could time out
+// while it might get the lock in the queue.
 func (b *Attempt) hurries() bool {
 	return b.req.Wait > 0 && b.req.Wait-b.aq.clk.Now().Sub(b.began) < 2*MaxGather
 }
 
-// joinLine notes that the attempt is about to be queued. q.mu is held.
+// joinLine records that the attempt is about to be queued. The caller holds q.mu.
 func (q *queue) joinLine(b *Attempt) {
 	l := q.byKey[b.req.Key]
 	if l == nil {
@@ -63,7 +62,7 @@ func (q *queue) joinLine(b *Attempt) {
 	l.moved = time.Time{}
 }
 
-// leftLine notes that the attempt has left the line. q.mu is held.
+// leftLine records that the attempt has left the queue. The caller holds q.mu.
 func (q *queue) leftLine(b *Attempt) {
 	l := q.byKey[b.req.Key]
 	if b.inStore {
@@ -76,7 +75,7 @@ func (q *queue) leftLine(b *Attempt) {
 	}
 }
 
-// queued notes that the store has queued an attempt, which is to be checked then.
+// queued records that the store has queued an attempt, and when it must be checked.
 func (q *queue) queued(b *Attempt, checkAt time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -19,7 +19,7 @@ func (b *Attempt) BeginMove() bool {
 	return true
 }
 
-// EndMove ends what BeginMove began. A repeat of the request waits for it.
+// EndMove ends what BeginMove began. A repeat of the request waits for this.
 func (b *Attempt) EndMove() { b.inFlight.Done() }
 
 // Moved makes a queued attempt a user of its new lease. It may have won meanwhile.
@@ -39,13 +39,13 @@ func (b *Attempt) Moved(to *heartbeat.Lease, lives func() bool, settled func()) 
 			b.leaseGone(to)
 		}
 		settled()
-	case token != 0 && b.req.Bind == types.BindTTL: // under a lease of its own
+	case token != 0 && b.req.Bind == types.BindTTL: // it has a lease of its own
 		settled()
 	case token == 0: // it left, or failed
 		b.aq.withdrawOnce(context.Background(), b.Ref(), lives, settled)
 	default:
 		h := b.s.LockOf(b.slot)
-		if h != nil && h.Token == token && (h.Moved(to) || h.HandedOn()) { // also if it is being released
+		if h != nil && h.Token == token && (h.Moved(to) || h.HandedOn()) { // even if it is being released
 			settled()
 			return
 		}

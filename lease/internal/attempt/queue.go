@@ -15,22 +15,21 @@ import (
 )
 
 const (
-	// CheckSlack is how long after the holder's expiry a wait is checked, and how early a check may come.
+	// CheckSlack is how long after the holder's expiry a wait is checked, and how early a check may be.
 	CheckSlack = 10 * time.Millisecond
-	// CheckPause is the least time between two checks of a wait whose expired holder is being revoked.
+	// CheckPause is the least time between two checks of a wait whose expired holder is being reaped.
 	CheckPause = 100 * time.Millisecond
-	// HintPause is the least time between two checks because of news, so that a storm of it costs little.
+	// HintPause is the least time between two checks because of news, so that many news cost little.
 	HintPause = 50 * time.Millisecond
-	// MaxChecks is the most checks at a time. One may wait to revoke a holder whose row is kept locked;
-	// the others must not wait for it, so checks that hardly revoke run apart.
+	// MaxChecks limits the checks at a time. One may wait to reap a holder whose row is locked. The others must
+	// not wait for it, so checks that hardly ever reap run separately.
 	MaxChecks = 4
 )
 
-// queue has the attempts that are queued, or may be. It passes them news, and checks them, because news is
-// only a hint: just after the holder's expiry; as often as leases are renewed, because a sidecar that
-// handed a lock on may have died before it sent the news; and every poll interval if other pods' news does
-// not come by itself. One statement checks all that are due or due soon, apart from those that may revoke
-// their holder.
+// queue contains the attempts that are queued, or may be. It passes them news. Because news is only a hint, it also
+// checks them: just after the holder's expiry; as often as leases are renewed, because a sidecar that handed a lock
+// on may have died before it sent the news; and every poll interval if news of other pods does not arrive. One
+// statement checks all attempts that are due or due soon, except those that may reap their holder.
 type queue struct {
 	cfg   types.Config
 	clk   clock.Clock
@@ -39,12 +38,12 @@ type queue struct {
 	spawn func(func()) bool
 
 	mu sync.Mutex
-	// attempts are by what a hint names. Apps choose request ids, so several may have the same half.
+	// attempts are by the half that a hint names. Apps choose request ids, so several may have the same half.
 	attempts map[store.HalfID][]*Attempt
 	byKey    map[string]*line
-	size     atomic.Int64 // how many attempts, for frequent callers that hardly ever find any
-	checks   int          // under way
-	wakeAt   time.Time    // when watch looks next by itself
+	size     atomic.Int64 // number of attempts, for callers that rarely find one
+	checks   int          // running checks
+	wakeAt   time.Time    // the next tick of watch
 	wake     chan struct{}
 }
 
@@ -63,7 +62,7 @@ func newQueue(cfg types.Config, obs *observe.Observer, st waitStore, spawn func(
 	}
 }
 
-// every is how often a wait is checked if nothing else makes it due.
+// every is how often a wait is checked without other reasons.
 func (q *queue) every() time.Duration {
 	if q.store.Traits().Polls {
 		return min(q.cfg.RenewInterval, q.cfg.PollInterval)
@@ -71,8 +70,8 @@ func (q *queue) every() time.Duration {
 	return q.cfg.RenewInterval
 }
 
-// add expects news of an attempt. It fails with a [LimitError] at twice MaxWaiters: calls may have left as
-// many.
+// add begins to pass news to an attempt. It returns a [LimitError] at twice MaxWaiters, because as many
+// attempts may remain of calls that have left.
 func (q *queue) add(b *Attempt) error {
 	if limit := q.cfg.MaxWaiters; q.size.Load() >= 2*int64(limit) {
 		return waiterLimit(limit)
@@ -82,7 +81,7 @@ func (q *queue) add(b *Attempt) error {
 	q.attempts[half] = append(q.attempts[half], b)
 	q.joinLine(b)
 	q.size.Add(1)
-	q.obs.Waits(b.req.Key, 1) // before another goroutine finds the attempt here and counts it out
+	q.obs.Waits(b.req.Key, 1) // before another goroutine can find the attempt here and count it as left
 	q.mu.Unlock()
 	return nil
 }
@@ -103,10 +102,10 @@ func (q *queue) remove(b *Attempt) {
 	q.leftLine(b)
 }
 
-// has reports whether an attempt is queued, or is about to be. q.mu is held.
+// has reports whether an attempt is queued, or is about to be. The caller holds q.mu.
 func (q *queue) has(b *Attempt) bool { return slices.Contains(q.attempts[store.HalfOf(b.id)], b) }
 
-// each yields all attempts. q.mu is held.
+// each yields all attempts. The caller holds q.mu.
 func (q *queue) each(yield func(*Attempt) bool) {
 	for _, attempts := range q.attempts {
 		for _, b := range attempts {
@@ -119,7 +118,7 @@ func (q *queue) each(yield func(*Attempt) bool) {
 
 func (q *queue) empty() bool { return q.size.Load() == 0 }
 
-// length is how many calls of this sidecar wait for a key.
+// length is the number of this sidecar's calls that wait for a key.
 func (q *queue) length(key string) int {
 	if q.empty() {
 		return 0
@@ -137,7 +136,7 @@ func (q *queue) on(l *heartbeat.Lease) []*Attempt {
 	return q.those(func(b *Attempt) bool { return b.Lease() == l })
 }
 
-// those returns the attempts that are queued, or may be, and match.
+// those returns the matching attempts that are queued, or may be.
 func (q *queue) those(match func(*Attempt) bool) []*Attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -150,7 +149,7 @@ func (q *queue) those(match func(*Attempt) bool) []*Attempt {
 	return out
 }
 
-// news passes a grant or a hint to its attempt. Without one, the outcome is known already.
+// news passes a grant or a hint to its attempt. If there is none, its outcome is known already.
 func (q *queue) news(n store.News) {
 	q.mu.Lock()
 	named := slices.Clone(q.attempts[store.HalfOf(n.ID)])
@@ -160,13 +159,13 @@ func (q *queue) news(n store.News) {
 		return
 	}
 	for _, b := range named {
-		if b.id == n.ID { // an outcome comes with the whole id
+		if b.id == n.ID { // an outcome always has the whole id
 			b.onNews(n.Answer)
 		}
 	}
 }
 
-// next is the attempt for a key that is named so; nil: there is none. It reports false if that is not certain.
+// next returns the attempt for a key with this half of an id, or nil. certain is false if several match.
 func (q *queue) next(key string, half store.HalfID) (b *Attempt, certain bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -180,7 +179,7 @@ func (q *queue) next(key string, half store.HalfID) (b *Attempt, certain bool) {
 	}
 }
 
-// hint has attempts checked. It marks all before it wakes watch, so they are checked together.
+// hint causes checks of attempts. It marks all of them before it wakes watch, so they are checked together.
 func (q *queue) hint(attempts []*Attempt) {
 	var soonest time.Time
 	for _, b := range attempts {
@@ -193,7 +192,7 @@ func (q *queue) hint(attempts []*Attempt) {
 	}
 }
 
-// nextCheck is when to check a wait whose key is held like that.
+// nextCheck returns when to check a wait for a key with this holder.
 func (q *queue) nextCheck(lock store.Lock) time.Time {
 	now := q.clk.Now()
 	wait := max(firstEnd(&lock)+CheckSlack, CheckPause)
@@ -208,7 +207,7 @@ func firstEnd(lock *store.Lock) time.Duration {
 	return lock.Holder.ExpiresIn
 }
 
-// changed wakes watch if it would check later than at that time.
+// changed wakes watch if its next tick is later than the given time.
 func (q *queue) changed(at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -238,7 +237,7 @@ func (q *queue) callersLeft() {
 	}
 }
 
-// watch checks the attempts when due, until ctx ends.
+// watch checks the attempts when they are due, until ctx ends.
 func (q *queue) watch(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -257,15 +256,15 @@ func (q *queue) watch(ctx context.Context) {
 	}
 }
 
-// due returns the attempts to be checked now, or how long none is. A check of them must follow.
+// due returns the attempts to be checked now, or the time until one is due. The caller must check them.
 func (q *queue) due() (due []*Attempt, next time.Duration) {
 	now, soonEnough := q.clk.Now(), q.every()/2
 	next = time.Hour
-	var groups [2]struct{ due, soon []*Attempt } // those that may revoke are the second
+	var groups [2]struct{ due, soon []*Attempt } // the second group may reap
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.checks >= MaxChecks {
-		q.wakeAt = now.Add(next) // the end of a check wakes
+		q.wakeAt = now.Add(next) // the end of a check wakes watch
 		return nil, next
 	}
 	for b := range q.each {
@@ -302,7 +301,7 @@ func (q *queue) due() (due []*Attempt, next time.Duration) {
 	return due, 0
 }
 
-// checked lets these attempts, and others, be checked again.
+// checked allows further checks of these and other attempts.
 func (q *queue) checked(attempts []*Attempt) {
 	for _, b := range attempts {
 		b.endCheck()

@@ -14,9 +14,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// persist submits an item to a lane until done reports true or the manager stops. done receives the answer
-// to each try. Then settled is called once. Only the first try is in the trace of ctx: in an outage the
-// later ones would push everything else out of the exporter's queue.
+// persist submits an item to a lane until done returns true or the manager stops. done is called with the
+// answer to each try. Then settled is called once. Only the first try is in the trace of ctx, because in an
+// outage the later ones would displace everything else in the exporter's queue.
 func persist[T, R any](
 	ctx context.Context, later *background.Runner, submit func(context.Context, T, func(R, error)) error, item T,
 	done func(R, error) bool, settled func(),
@@ -28,15 +28,15 @@ func persist[T, R any](
 		}
 	}
 	if err := submit(ctx, item, answered); err != nil {
-		// The manager has stopped. Its leases are revoked with all that they hold.
+		// The manager has stopped. The revocation of its leases ends everything under them.
 		done(*new(R), err)
 		settled()
 	}
 }
 
-// withdraw frees what an attempt of unknown outcome may have got: at once, for those that wait for the
-// key, and again when the server has long given up, because a buffered question may be carried out after
-// the first withdrawal.
+// withdraw frees what an attempt of unknown outcome may have got. It does so at once, for waiters of the key,
+// and again when the server has certainly given up, because a buffered question may be carried out after the
+// first withdrawal.
 func (aq *Acquirer) withdraw(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
 	aq.withdrawOnce(ctx, a, matters, func() {
 		again := func() { aq.withdrawOnce(ctx, a, matters, settled) }
@@ -46,7 +46,7 @@ func (aq *Acquirer) withdraw(ctx context.Context, a store.Attempt, matters func(
 	})
 }
 
-// withdrawOnce tries until the store confirms the withdrawal or it does not matter any more.
+// withdrawOnce repeats a withdrawal until the store confirms it or matters returns false.
 func (aq *Acquirer) withdrawOnce(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
 	persist(ctx, aq.later, aq.lanes.Withdrawals.Submit, a, func(o store.Outcome, err error) bool {
 		aq.heldCache.Drop(a.Key)
@@ -54,14 +54,15 @@ func (aq *Acquirer) withdrawOnce(ctx context.Context, a store.Attempt, matters f
 	}, settled)
 }
 
-// forgetWait makes the store forget a skipped waiter, until it confirms or the waiter's lease is dead.
+// forgetWait makes the store forget a skipped waiter. It repeats this until the store confirms or the waiter's
+// lease is dead.
 func (aq *Acquirer) forgetWait(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
 	persist(ctx, aq.later, aq.lanes.Cancels.Submit, a, func(ans store.Answer, err error) bool {
 		return err == nil && ans.Outcome != store.RowLocked || !matters()
 	}, settled)
 }
 
-// Free frees a grant in the background, until the store confirms it or it does not matter any more.
+// Free frees a grant in the background, until the store confirms it or matters returns false.
 func (aq *Acquirer) Free(ctx context.Context, c store.Claim, matters func() bool, settled func()) {
 	persist(ctx, aq.later, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
 		if types.Judged("release", v.Status, err) != nil && matters() {
@@ -89,25 +90,25 @@ func NewReleaser(ls *lanes.Set, later *background.Runner, cache *heldcache.Cache
 type submitting = func(context.Context, store.Claim, func(store.Verdict, error)) error
 
 // Release sends a release: see [holdings.Sender].
-func (rl *Releaser) Release(ctx context.Context, r holdings.Releasing) {
+func (rl *Releaser) Release(ctx context.Context, r *holdings.Release) {
 	rl.send(ctx, rl.lane.Submit, r)
 }
 
 // ReleaseInCaller sends a release whose caller waits for the first try.
-func (rl *Releaser) ReleaseInCaller(ctx context.Context, r holdings.Releasing) {
+func (rl *Releaser) ReleaseInCaller(ctx context.Context, r *holdings.Release) {
 	rl.send(ctx, rl.lane.Do, r)
 }
 
-func (rl *Releaser) send(ctx context.Context, by submitting, r holdings.Releasing) {
-	// Releases are not limited: what is released was held, and that is limited.
+func (rl *Releaser) send(ctx context.Context, by submitting, r *holdings.Release) {
+	// Releases have no limit of their own, because locks have one.
 	if err := by(ctx, r.Claim(), func(v store.Verdict, err error) { rl.answered(r, &v, err) }); err != nil {
-		// The manager has stopped; its leases are revoked with all their locks.
+		// The manager has stopped. The revocation of its leases ends their locks.
 		r.WasTried(err)
 		r.IsSettled()
 	}
 }
 
-func (rl *Releaser) answered(r holdings.Releasing, v *store.Verdict, err error) {
+func (rl *Releaser) answered(r *holdings.Release, v *store.Verdict, err error) {
 	err = types.Judged("release", v.Status, err)
 	if err != nil && r.Matters() {
 		r.WasTried(err)

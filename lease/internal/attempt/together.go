@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// AskAll asks for the locks of attempts with one question, and goes on when the call leaves. done is
-// called when the answers have come, or when the sidecar stops.
+// AskAll asks for the locks of attempts with one question, which continues if the call leaves. done is called
+// when the answers have come, or when the sidecar stops.
 func (aq *Acquirer) AskAll(attempts []*Attempt, done func()) {
 	asks := make([]store.Ask, len(attempts))
 	for i, b := range attempts {
@@ -32,8 +32,8 @@ func (aq *Acquirer) AskAll(attempts []*Attempt, done func()) {
 	}
 }
 
-// answerAll passes the answers to the attempts of a group. First it makes all behind the first that was
-// not granted unwanted, because the group goes on as soon as one has won.
+// answerAll passes the answers to the attempts of a group. First it makes all attempts after the first that was
+// not granted unwanted, because the group continues as soon as one has won.
 func (aq *Acquirer) answerAll(attempts []*Attempt, answers []store.Answer, err error) {
 	granted := 0
 	for err == nil && granted < len(attempts) && answers[granted].Outcome == store.Granted {

@@ -21,7 +21,7 @@ func (aq *Acquirer) acquireInTurn(c *Call) (types.Grant, error) {
 	if err := aq.TakeTurn(c.ctx, c.S, r, req.Wait, w); err != nil {
 		return types.Grant{}, err
 	}
-	waited := aq.clk.Now().Sub(c.began) // before the lock's remaining time
+	waited := aq.clk.Now().Sub(c.began) // before the lock's remaining time is read
 	if g, ok := c.S.Again(req.Key, req.RequestID); ok {
 		r.Leave()
 		aq.obs.Cached(observe.CachedRepeat)
@@ -42,7 +42,7 @@ func (aq *Acquirer) leaveInTurn(rs *repeat.Requests, r *repeat.Request, c *Call,
 	aq.LeaveAfter(rs, r, c)
 }
 
-// EndCalls ends the calls of a request that are under way, and takes the turn until leave is called.
+// EndCalls ends the running calls of a request, and takes the turn until leave is called.
 func (aq *Acquirer) EndCalls(ctx context.Context, s *holdings.Session, id store.AttemptID) (r *repeat.Request, leave func(), err error) {
 	rs := aq.RequestsOf(s)
 	r = rs.Use(id, nil)
@@ -57,12 +57,12 @@ func (aq *Acquirer) EndCalls(ctx context.Context, s *holdings.Session, id store.
 	}, nil
 }
 
-// TakeTurn waits for the turn of a call, in a session or with BindTTL in none: at least the store's
-// timeout, because the calls before may take long. A release by the id (w is nil) also goes on during a
-// drain.
+// TakeTurn waits for the turn of a call in a session, or with BindTTL outside sessions. It waits at least for
+// the store's timeout, because earlier calls may take long. A release by the id (w is nil) also continues
+// during a drain.
 func (aq *Acquirer) TakeTurn(ctx context.Context, s *holdings.Session, r *repeat.Request, wait time.Duration, w *repeat.Withdrawal) error {
 	select {
-	case <-r.Turns(): // nearly always
+	case <-r.Turns(): // the usual case
 		return nil
 	default:
 	}
@@ -95,8 +95,7 @@ func (aq *Acquirer) TakeTurn(ctx context.Context, s *holdings.Session, r *repeat
 	}
 }
 
-// LeaveAfter ends the turn once the call's attempts are settled: a late clean-up would free the next
-// grant.
+// LeaveAfter ends the turn when the call's attempts are settled, because a late cleanup would free the next grant.
 func (aq *Acquirer) LeaveAfter(rs *repeat.Requests, r *repeat.Request, c *Call) {
 	rs.UseAgain(r)
 	go func() {
@@ -108,18 +107,18 @@ func (aq *Acquirer) LeaveAfter(rs *repeat.Requests, r *repeat.Request, c *Call) 
 	}()
 }
 
-// HandBackTTL hands back an undelivered bind:ttl grant, unless another call was given it: here, or, as
-// only the store knows, by another sidecar. The next call's turn begins when the store has answered.
+// HandBackTTL hands back an undelivered bind:ttl grant, unless another call got it: here, or at another
+// sidecar, which only the store knows. The next call's turn begins when the store has answered.
 func (aq *Acquirer) HandBackTTL(g types.Grant) {
 	c, matters := store.Claim{Key: g.Key, Token: g.Token, Undelivered: true, AtOnce: true}, aq.Within(g.ExpiresIn)
 	free := func(settled func()) { aq.Free(context.Background(), c, matters, settled) }
 	r := g.Repeats
-	if r == nil { // a request without an id has no repeats
+	if r == nil { // a request without an id is never repeated
 		free(func() {})
 		return
 	}
 	if !aq.requests.UseAgain(r) {
-		return // what becomes of the grant is that call's
+		return // a later call decides about the grant
 	}
 	go func() {
 		<-r.Turns()

@@ -1,4 +1,4 @@
-// Package background runs what goes on behind the calls, until the manager stops.
+// Package background runs the work that outlives a call, until the manager stops.
 package background
 
 import (
@@ -15,14 +15,14 @@ const (
 	PauseMax = 5 * time.Second
 )
 
-// Runner has a manager's goroutines and later tries.
+// Runner contains a manager's goroutines and later tries.
 type Runner struct {
 	ctx context.Context
 	clk clock.Clock
 
 	mu      sync.Mutex
-	joined  bool // no goroutine begins any more
-	hurried bool // nothing is tried later any more
+	joined  bool // goroutines no longer begin
+	hurried bool // later tries no longer wait
 	pending map[*retry]struct{}
 	wg      sync.WaitGroup
 }
@@ -37,7 +37,7 @@ func New(ctx context.Context, clk clock.Clock) *Runner {
 	return &Runner{ctx: ctx, clk: clk, pending: make(map[*retry]struct{})}
 }
 
-// Spawn runs f in a goroutine. It reports false, without running it, after Join.
+// Spawn runs f in a goroutine. After Join, it returns false without running f.
 func (r *Runner) Spawn(f func()) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,7 +48,7 @@ func (r *Runner) Spawn(f func()) bool {
 	return true
 }
 
-// Join refuses further goroutines and waits for those that run.
+// Join refuses further goroutines and waits for the running ones.
 func (r *Runner) Join() {
 	r.mu.Lock()
 	r.joined = true
@@ -56,7 +56,7 @@ func (r *Runner) Join() {
 	r.wg.Wait()
 }
 
-// After runs f after a pause. After Hurry it reports false, and f never runs.
+// After runs f after a pause. After Hurry, it returns false, and f never runs.
 func (r *Runner) After(pause time.Duration, f func()) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,7 +82,7 @@ func (r *Runner) take(again *retry) bool {
 	return ok
 }
 
-// Hurry runs all later tries now, for the last time.
+// Hurry runs all later tries now, as their last try.
 func (r *Runner) Hurry() {
 	r.mu.Lock()
 	r.hurried = true
@@ -95,8 +95,8 @@ func (r *Runner) Hurry() {
 	}
 }
 
-// Persist tries again and again, with growing pauses, until try succeeds, limit is over, or the runner's
-// context ends. Each try may take up to timeout. Then it calls settled.
+// Persist repeats try with growing pauses, until it succeeds, limit is over, or the runner's context ends.
+// Each try may take up to timeout. Then Persist calls settled.
 func (r *Runner) Persist(try func(context.Context) bool, timeout, limit time.Duration, settled func()) {
 	ok := r.Spawn(func() {
 		defer settled()

@@ -1,5 +1,5 @@
-// Package fleet counts what the whole database holds, for the metrics. One sidecar is elected to count. A
-// sidecar stands for election only while its metrics are read.
+// Package fleet counts the contents of the whole database for the metrics. One sidecar is elected to count.
+// A sidecar is a candidate only while its metrics are read.
 package fleet
 
 import (
@@ -10,25 +10,24 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
-	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
 const (
-	// Term is how long a sidecar is elected.
+	// Term is the length of an election's term.
 	Term = 5 * time.Minute
-	// Interval is the least pause between two counts. It is restShare times the count's time if that is
-	// longer: at most 1% load.
+	// Interval is the least pause between two counts. The pause is restShare times the count's duration if
+	// that is longer, so the load is at most 1%.
 	Interval  = time.Minute
 	restShare = 100
-	// Watched is how long metrics are kept ready after a read.
+	// Watched is how long counting continues after a read of the metrics.
 	Watched = 10 * time.Minute
-	// Age is after how many intervals metrics are too old to be shown.
+	// Age is after how many intervals a count is no longer shown.
 	Age = 3
 )
 
-// Counter is a sidecar's part in the count.
+// Counter elects this sidecar, and counts while it is elected.
 type Counter struct {
 	census  store.Census // nil if the engine cannot count
 	clk     clock.Clock
@@ -41,15 +40,16 @@ type Counter struct {
 	running bool
 	// looked is when the metrics were last read.
 	looked time.Time
-	// until is when our election ends; zero: not elected.
+	// until is when this sidecar's term ends; zero: not elected.
 	until time.Time
-	// suspended is how long the machine was suspended by then: the store's clock goes on meanwhile.
+	// suspended is how long the machine had been suspended at the election, because the store's clock
+	// continues during a suspension.
 	suspended time.Duration
 	// known may be shown until knownUntil.
-	known      observe.Fleet
+	known      store.Stats
 	knownUntil time.Time
 
-	// The fields below belong to the loop.
+	// The following fields belong to the loop.
 
 	// ours: the store may believe that this sidecar is elected.
 	ours    bool
@@ -70,8 +70,8 @@ func (f *Counter) shownFor(now time.Time) time.Duration {
 	return max(0, f.knownUntil.Sub(now))
 }
 
-// Current returns the metrics if they are ours to show, and starts the loop. It does not block.
-func (f *Counter) Current() (observe.Fleet, bool) {
+// Current returns the count if this sidecar is elected, and starts the loop. It does not block.
+func (f *Counter) Current() (store.Stats, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.looked = f.clk.Now()
@@ -79,20 +79,16 @@ func (f *Counter) Current() (observe.Fleet, bool) {
 		f.running = f.spawn(func() { f.run(f.ctx) })
 	}
 	if !f.looked.Before(f.until) || !f.looked.Before(f.knownUntil) || f.clk.Suspended(f.looked)-f.suspended >= clock.SuspensionLimit {
-		return observe.Fleet{}, false
+		return store.Stats{}, false
 	}
 	return f.known, true
 }
 
-// run stands for election, and counts while elected, until nobody reads the metrics any more or ctx ends.
+// run takes part in elections, and counts while elected, until the metrics are no longer read or ctx ends.
 func (f *Counter) run(ctx context.Context) {
 	defer f.rest()
 	for f.watched() {
-		timer := time.NewTimer(f.round(ctx))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if clock.Rest(ctx, f.round(ctx)) != nil {
 			return
 		}
 	}
@@ -104,14 +100,14 @@ func (f *Counter) watched() bool {
 	return f.clk.Now().Before(f.looked.Add(Watched))
 }
 
-// rest ends the election early: another sidecar whose metrics are read need not wait for the term's end.
+// rest resigns, so that another sidecar need not wait for the end of the term.
 func (f *Counter) rest() {
 	f.hold(time.Time{}, 0)
 	if f.ours {
 		ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
 		defer cancel()
 		if _, err := f.census.Elect(ctx, 0); err != nil {
-			f.log.Debug("the office of counting the fleet's locks is not given up, it ends by itself", "error", err)
+			f.log.Debug("could not end the term of this sidecar, which counts all locks, early", "error", err)
 		}
 	}
 	f.ours, f.countAt = false, time.Time{}
@@ -120,25 +116,25 @@ func (f *Counter) rest() {
 	f.running = false
 }
 
-// round stands for election, counts if due, and returns the time until the next round.
+// round takes part in the election, counts if due, and returns the time until the next round.
 func (f *Counter) round(ctx context.Context) time.Duration {
 	left, err := f.elect(ctx)
 	if err != nil {
-		f.log.Debug("no election of who counts the fleet's locks, trying again later", "error", err)
+		f.log.Debug("could not choose the sidecar that counts all locks, trying again later", "error", err)
 		return clock.Jittered(Interval)
 	}
-	if !f.ours { // the losers must not all come in the same moment
-		// A longer time than a term comes from a store whose clock was wrong.
+	if !f.ours { // the others must not all try again at the same moment
+		// A time longer than a term comes from a store whose clock was wrong.
 		return min(max(left, 0), Term) + rand.N(Interval)
 	}
 	if !f.clk.Now().Before(f.countAt) {
 		f.count(ctx)
 	}
-	// The election is prolonged while the counting rests.
+	// The election is renewed during the pause between counts.
 	return min(max(f.countAt.Sub(f.clk.Now()), 0), Term/2)
 }
 
-// elect returns how long another's term lasts, if this sidecar is not elected.
+// elect returns how long another sidecar's term lasts, if this one is not elected.
 func (f *Counter) elect(ctx context.Context) (left time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
@@ -158,13 +154,13 @@ func (f *Counter) elect(ctx context.Context) (left time.Duration, err error) {
 	return election.Left, err
 }
 
-// hold notes until when this sidecar is elected, unless the machine is suspended.
+// hold records until when this sidecar is elected, unless the machine is suspended.
 func (f *Counter) hold(until time.Time, suspended time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.until, f.suspended = until, suspended
 	if until.IsZero() {
-		f.known, f.knownUntil = observe.Fleet{}, time.Time{}
+		f.known, f.knownUntil = store.Stats{}, time.Time{}
 	}
 }
 
@@ -192,5 +188,5 @@ func (f *Counter) count(ctx context.Context) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known, f.knownUntil = observe.FleetOf(stats), ended.Add(Age*interval)
+	f.known, f.knownUntil = stats, ended.Add(Age*interval)
 }

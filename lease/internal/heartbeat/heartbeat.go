@@ -1,13 +1,12 @@
-// Package heartbeat keeps the leases of this sidecar. All locks of sessions, waits and watches are
-// held under a few leases, one for each step of the TTLs in use, so that renewing 100,000 locks is
-// one statement over a handful of rows.
+// Package heartbeat keeps the leases of this sidecar. All locks of sessions, waits and watches are held under a few
+// leases, one for each step of the TTLs in use. So one statement over a few rows renews 100,000 locks.
 //
-// A lease is opened when it is first pinned, renewed while it has users, and closed without them.
-// Its deadline counts from when the last confirmed renewal was sent. Past its deadline it is lost:
-// its users are told, and it is revoked as soon as the store answers.
+// A lease is opened when it is first pinned, renewed while it has users, and closed without them. Its
+// deadline counts from when the last confirmed renewal was sent. After its deadline the lease is lost: its
+// users are notified, and it is revoked as soon as the store answers.
 //
-// If the store says that a lease is of another history (see [store.Mover]), it is not trusted for
-// longer before its locks are verified. It is retired: nothing new is held under it.
+// If the store reports that a lease is of another history (see [store.Mover]), the sidecar verifies its
+// locks before it trusts the lease for longer. The lease is retired: it gets no new locks.
 package heartbeat
 
 import (
@@ -24,16 +23,16 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Store is what leases need of a [store.Store]. It may also be a [store.Reaper] and a [store.Listener].
+// Store is the part of a [store.Store] that leases need. It may also be a [store.Reaper] and a [store.Listener].
 type Store interface {
 	Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error)
 	Revoke(ctx context.Context, leases []store.LeaseID) error
 	Ready() error
 }
 
-// Config is what leases need. All fields are required.
+// Config is the configuration of leases. All fields are required.
 type Config struct {
-	// TTL is the default of a lock, RenewInterval the longest time between two renewals of a lease.
+	// TTL is the default of a lock. RenewInterval is the longest time between two renewals of a lease.
 	// StoreTimeout limits one operation of the store.
 	TTL, RenewInterval, StoreTimeout time.Duration
 
@@ -44,29 +43,29 @@ type Config struct {
 	Observer   *observe.Observer
 	Background *background.Runner
 
-	// OnLost is told of a lost lease, and why, before it is revoked. It returns how many locks and
-	// waits were under it.
+	// OnLost is called with a lost lease and the reason, before the lease is revoked. It returns the number
+	// of locks and waits under it.
 	OnLost func(l *Lease, reason types.LostReason) (locks, waits int)
-	// OnSignals is told that there are signals for holders.
+	// OnSignals is called when there are signals for holders.
 	OnSignals func()
-	// OnRetired is told of a lease under which nothing new is held. All under it must go.
+	// OnRetired is called with a retired lease. Its locks and waits must be moved.
 	OnRetired func(*Lease)
-	// Verify asks the store which locks are still held under leases of another history, and loses
-	// the others. It calls trusted for each lease whose locks are all verified.
+	// Verify asks the store which locks are still held under leases of another history, and loses the others.
+	// It calls trusted for each lease whose locks are all verified.
 	Verify func(ctx context.Context, leases []*Lease, history store.History, trusted func(*Lease)) error
 }
 
-// Leases are those of a sidecar.
+// Leases contains the leases of a sidecar.
 type Leases struct {
 	cfg Config
-	ctx context.Context // nothing is opened, renewed or tried again after it has ended
+	ctx context.Context // after its end, leases are not opened, renewed or revoked again
 	set *set
 
-	reaping       atomic.Bool  // the leases of predecessors are not revoked yet
-	leftUnrevoked atomic.Int64 // revocations that nobody tries any more, and of predecessors
+	reaping       atomic.Bool  // the leases of predecessors are not all revoked yet
+	leftUnrevoked atomic.Int64 // failed revocations that are not repeated, including those of predecessors
 }
 
-// New makes the leases of a sidecar: none. They live as long as ctx.
+// New makes an empty set of leases, which works until ctx ends.
 func New(ctx context.Context, cfg Config) *Leases {
 	listen := func(bool) {}
 	if l, ok := cfg.Store.(store.Listener); ok {
@@ -75,7 +74,8 @@ func New(ctx context.Context, cfg Config) *Leases {
 	return &Leases{cfg: cfg, ctx: ctx, set: newSet(cfg.TTL, listen)}
 }
 
-// Pin returns the lease for a TTL, with one user more. A new one is being opened, in the trace of the call.
+// Pin returns the lease for a TTL, with one more user. A new lease is opened in the background, in the
+// trace of the call.
 func (ls *Leases) Pin(call context.Context, ttl time.Duration) *Lease {
 	l, isNew := ls.set.pin(ttl)
 	if isNew && !ls.cfg.Background.Spawn(func() { ls.open(call, l) }) {
@@ -89,10 +89,10 @@ func (ls *Leases) Pin(call context.Context, ttl time.Duration) *Lease {
 // Get returns the lease for a TTL, or nil.
 func (ls *Leases) Get(ttl time.Duration) *Lease { return ls.set.get(ttl) }
 
-// All returns the leases that are not lost, also those that are being opened.
+// All returns the leases that are not lost, including those that are being opened.
 func (ls *Leases) All() []*Lease { return ls.set.all() }
 
-// InUse names the open leases that have users.
+// InUse returns the ids of the open leases that have users.
 func (ls *Leases) InUse() (ids []store.LeaseID) {
 	for _, l := range ls.set.all() {
 		if l.users.Load() > 0 && l.life.Load() != nil {
@@ -102,11 +102,11 @@ func (ls *Leases) InUse() (ids []store.LeaseID) {
 	return ids
 }
 
-// Retired reports whether nothing new is held under a lease that is neither closed nor lost.
+// Retired reports whether a lease is retired and neither closed nor lost.
 func (ls *Leases) Retired(l *Lease) bool { return ls.set.isRetired(l) }
 
-// Left counts the living leases, and returns the shortest time, and the smallest share of a TTL,
-// for which one is trusted.
+// Left returns the number of living leases, the shortest remaining time of trust, and the smallest such
+// time as a share of the TTL.
 func (ls *Leases) Left(t clock.Tick) (living int, expiry time.Duration, share float64) {
 	for _, l := range ls.set.all() {
 		if !l.Alive(t) {
@@ -125,16 +125,16 @@ func (ls *Leases) Left(t clock.Tick) (living int, expiry time.Duration, share fl
 	return living, expiry, share
 }
 
-// open opens a lease in the store, also when the call that needs it first has left.
+// open opens a lease in the store, even if the call that needed it first has left.
 func (ls *Leases) open(call context.Context, l *Lease) {
 	ctx, cancel := context.WithTimeout(ls.cfg.Observer.Along(ls.ctx, call), ls.cfg.StoreTimeout)
 	defer cancel()
 	sent := ls.cfg.Clock.Now()
 	suspended := ls.cfg.Clock.Suspended(sent)
-	// It may be renewed as soon as it is confirmed.
+	// The lease may be renewed as soon as it is confirmed.
 	ls.set.renewAgain(l, sent.Add(time.Duration(float64(interval(l.ttl, ls.cfg.RenewInterval))*clock.Jitter())))
 	_, err := lanes.Submit(ctx, ls.cfg.Lanes.Openings, store.NewLease{ID: l.id, TTL: l.ttl})
-	if ctx.Err() != nil && err != nil { // it goes on all the same
+	if ctx.Err() != nil && err != nil { // the batch continues, so the lease may still be opened
 		err = &store.Error{Op: "open lease", Err: err, Unknown: true}
 	}
 	tooLate := err == nil && !l.confirm(ls.cfg.Clock, sent, suspended)
@@ -154,13 +154,13 @@ func (ls *Leases) open(call context.Context, l *Lease) {
 	ls.set.opened(l)
 }
 
-// Lose declares an own lease lost, with what is held under it. It is revoked as soon as the store answers.
+// Lose declares an own lease lost, with its locks and waits. The lease is revoked as soon as the store answers.
 func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
 	if !l.lost.CompareAndSwap(false, true) {
 		return
 	}
 	ls.set.remove(l)
-	ls.set.changed() // what is being moved to it cannot be trusted either
+	ls.set.changed() // locks that are being moved to it are not trusted either
 	locks, waits := ls.cfg.OnLost(l, reason)
 	ls.cfg.Log.Error("lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", locks, "waits", waits)
 	ls.revoke(l)

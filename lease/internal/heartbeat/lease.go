@@ -11,33 +11,33 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Lease lives until its deadline, which every confirmed renewal moves. Once lost it is never revived.
+// Lease lives until its deadline, which every confirmed renewal moves. A lost lease is never revived.
 type Lease struct {
 	id  store.LeaseID
 	ttl time.Duration
 
-	// opened is closed when the store has answered; err is set before.
+	// opened is closed when the store has answered. err is set before.
 	opened chan struct{}
 	err    error
 
-	// life is replaced by each confirmed renewal. nil until opened.
+	// life is replaced by each confirmed renewal. It is nil until the lease is open.
 	life atomic.Pointer[life]
 	lost atomic.Bool
-	// users counts what is held under it. It rises from zero only under the set's mutex, so that a
-	// lease without users can be closed.
+	// users counts the locks, waits and watches under the lease. It rises from zero only under the set's
+	// mutex, so that a lease without users can be closed.
 	users atomic.Int64
-	// used: something was held under it since it was last due.
+	// used: the lease had users since it was last due.
 	used atomic.Bool
 
-	// For renewals, under the set's mutex.
+	// For renewals; the set's mutex guards both.
 	renewAt  time.Time
 	renewing bool
-	// failing: the last renewal was not confirmed by the store, or not yet.
+	// failing: the store has not confirmed the last renewal.
 	failing atomic.Bool
-	// next is the lease to which what is held under this one is being moved.
+	// next is the lease to which the locks and waits of this one are being moved.
 	next atomic.Pointer[Lease]
 
-	// Verified belongs to [Config].Verify: the history in which it has verified the lease.
+	// Verified belongs to [Config].Verify: the last history in which it verified the lease.
 	Verified store.History
 }
 
@@ -50,19 +50,19 @@ func newLease(ttl time.Duration) *Lease {
 	return &Lease{id: uuid.New(), ttl: ttl, opened: make(chan struct{})}
 }
 
-// ID names the lease in the store.
+// ID is the id of the lease in the store.
 func (l *Lease) ID() store.LeaseID { return l.id }
 
-// TTL may be longer than what was asked for.
+// TTL may be longer than the requested one.
 func (l *Lease) TTL() time.Duration { return l.ttl }
 
-// Opened is closed when the store has answered, or will not. Then Err is valid.
+// Opened is closed when the store has answered, or will not answer. After that, Err is valid.
 func (l *Lease) Opened() <-chan struct{} { return l.opened }
 
-// Err is why the lease could not be opened, once Opened is closed.
+// Err is the error of the opening, once Opened is closed.
 func (l *Lease) Err() error { return l.err }
 
-// Alive reports whether the lease can be trusted now. Every read asks, because a timer may come late.
+// Alive reports whether the lease can be trusted now. Every read checks this, because a timer may fire late.
 func (l *Lease) Alive(t clock.Tick) bool {
 	if l.lost.Load() {
 		return false
@@ -71,14 +71,14 @@ func (l *Lease) Alive(t clock.Tick) bool {
 	if life == nil || !t.Now.Before(life.deadline) || t.Suspended()-life.suspended >= clock.SuspensionLimit {
 		return false
 	}
-	next := l.next.Load() // the store may have the lock under that one already
+	next := l.next.Load() // the store may already have the lock under next
 	return next == nil || next.Alive(t)
 }
 
-// Lost reports whether the lease was lost. Alive is false some time before.
+// Lost reports whether the lease was lost. Alive becomes false some time earlier.
 func (l *Lease) Lost() bool { return l.lost.Load() }
 
-// Remaining is how long the lease can be trusted if it is not renewed any more.
+// Remaining is how long the lease can be trusted without another renewal.
 func (l *Lease) Remaining(t clock.Tick) time.Duration {
 	if !l.Alive(t) {
 		return 0
@@ -90,16 +90,16 @@ func (l *Lease) Remaining(t clock.Tick) time.Duration {
 	return left
 }
 
-// Pin makes the lease have one user more. The caller is one already.
+// Pin adds one user. The caller must already be a user.
 func (l *Lease) Pin() { l.users.Add(1) }
 
-// Unpin ends what a pin began.
+// Unpin removes one user.
 func (l *Lease) Unpin() { l.users.Add(-1) }
 
-// Users counts what is held under the lease.
+// Users counts the locks, waits and watches under the lease.
 func (l *Lease) Users() int64 { return l.users.Load() }
 
-// LossReason is why a lease that is past its deadline was not renewed.
+// LossReason is why a lease after its deadline was not renewed.
 func (l *Lease) LossReason() types.LostReason {
 	if l.failing.Load() {
 		return types.LostStore
@@ -107,15 +107,15 @@ func (l *Lease) LossReason() types.LostReason {
 	return types.LostExpired
 }
 
-// MoveTo says that the store may have this lease's locks and waits under another one, until Moved.
-// It is trusted only while both are.
+// MoveTo records that the store may have this lease's locks and waits under next, until Moved. Until then,
+// this lease is trusted only while both are.
 func (l *Lease) MoveTo(next *Lease) { l.next.Store(next) }
 
-// Moved says that it is known under which lease everything is.
+// Moved records that the place of each lock and wait is known again.
 func (l *Lease) Moved() { l.next.Store(nil) }
 
-// Covers reports whether the store may have under id what is held under l here, because it may have
-// been moved.
+// Covers reports whether the store may have a lock of this lease under the lease with this id, because a
+// move is in progress.
 func (l *Lease) Covers(id store.LeaseID) bool {
 	if l.id == id {
 		return true
@@ -124,8 +124,8 @@ func (l *Lease) Covers(id store.LeaseID) bool {
 	return next != nil && next.Covers(id)
 }
 
-// confirm notes that a renewal (or the opening) that was sent at that time was confirmed. It
-// reports false when the lease had passed its deadline before.
+// confirm records that a renewal (or the opening) was confirmed, with the time when it was sent. It returns
+// false if the lease had passed its deadline before.
 func (l *Lease) confirm(clk clock.Clock, sent time.Time, suspendedThen time.Duration) bool {
 	if l.life.Load() != nil && !l.Alive(clock.Read(clk)) {
 		return false

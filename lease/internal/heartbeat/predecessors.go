@@ -13,16 +13,16 @@ import (
 // ErrReaping: the leases of predecessors are not reaped yet.
 var ErrReaping = errors.New("reaping the leases of the sidecar that ran here before")
 
-// reapRounds is how often revoking the predecessors is tried, with a store that answers, before the
-// leases are ready without: somebody keeps a row of theirs locked, and they expire by themselves.
+// reapRounds is how often revoking the predecessors is tried with a store that answers. If a row stays
+// locked for so long, the sidecar becomes ready without that, and the leases expire.
 const reapRounds = 5
 
 const forever = time.Duration(math.MaxInt64)
 
-// Reap revokes what instances left that ran here before and run no more, so that nobody has to wait
-// until their leases expire. It works in the background, as long as the leases' context lives, and
-// calls done when the store has confirmed all. Until then, or a few tries that failed, Ready says
-// so. The instances come in the order in which they ran.
+// Reap revokes the leases of instances that ran here before, so that others need not wait until these
+// leases expire. The instances are listed in the order in which they ran. Reap works in the background
+// until the leases' context ends. It calls done when the store has confirmed all. Until then, or until a
+// few tries have failed, Ready returns an error.
 func (ls *Leases) Reap(instances []string, done func()) {
 	if len(instances) == 0 {
 		done()
@@ -31,7 +31,7 @@ func (ls *Leases) Reap(instances []string, done func()) {
 	ls.reaping.Store(true)
 	ls.leftUnrevoked.Add(1)
 	left, rounds := slices.Clone(instances), 0
-	slices.Reverse(left) // the last one's leases are the most likely to live
+	slices.Reverse(left) // the latest instance's leases are the most likely to live
 	ls.cfg.Background.Persist(func(ctx context.Context) bool {
 		left = slices.DeleteFunc(left, func(instance string) bool { return ls.reapInstance(ctx, instance) })
 		if rounds++; ls.cfg.Store.Ready() != nil {
@@ -51,16 +51,16 @@ func (ls *Leases) Reap(instances []string, done func()) {
 func (ls *Leases) reapInstance(ctx context.Context, instance string) bool {
 	reaper, ok := ls.cfg.Store.(store.Reaper)
 	if !ok {
-		return true // they expire by themselves
+		return true // expired leases need no reaper here
 	}
 	err := reaper.ReapInstance(ctx, instance)
 	if err != nil {
-		ls.cfg.Log.Warn("a predecessor's leases are not reaped, trying again", "instance", instance, "error", err)
+		ls.cfg.Log.Warn("could not reap the leases of an earlier sidecar of this pod, trying again", "instance", instance, "error", err)
 	}
 	return err == nil
 }
 
-// Ready is nil unless predecessors are being reaped.
+// Ready returns an error while predecessors are being reaped.
 func (ls *Leases) Ready() error {
 	if ls.reaping.Load() {
 		return ErrReaping

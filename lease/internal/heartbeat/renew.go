@@ -11,8 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Run renews the due leases in one statement, and loses those past their deadline, until their
-// context ends.
+// Run renews the due leases in one statement, and loses those past their deadline, until the leases' context ends.
 func (ls *Leases) Run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -27,14 +26,14 @@ func (ls *Leases) Run() {
 	}
 }
 
-// tick does what is due and returns how long there is nothing to do.
+// tick handles the leases that are due and returns the pause until the next tick.
 func (ls *Leases) tick() time.Duration {
 	p := ls.set.plan(ls.cfg.Clock, ls.cfg.RenewInterval)
 	for _, l := range p.past {
 		ls.Expire(l)
 	}
 	for _, l := range p.idle {
-		ls.cfg.Log.Debug("lease closed, nothing is held under it", "lease", l.id, "ttl", l.ttl.String())
+		ls.cfg.Log.Debug("lease closed, because it holds no locks or waits", "lease", l.id, "ttl", l.ttl.String())
 		ls.revoke(l)
 	}
 	if len(p.due) > 0 {
@@ -44,13 +43,13 @@ func (ls *Leases) tick() time.Duration {
 }
 
 type plan struct {
-	past []*Lease // past their deadline: lost
-	idle []*Lease // nothing is held under them: taken out, to be closed
+	past []*Lease // past their deadline, so lost
+	idle []*Lease // without users; removed from the set, to be closed
 	due  []*Lease // to be renewed now
 	next time.Duration
 }
 
-// plan looks through the leases. When one is due, those due soon share its statement, now and from then on.
+// plan reads all leases. Leases that are due soon are renewed together with a due one, so that they stay together.
 func (s *set) plan(clk clock.Clock, configured time.Duration) plan {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +59,7 @@ func (s *set) plan(clk clock.Clock, configured time.Duration) plan {
 	something := false
 	for _, l := range s.allLocked() {
 		switch {
-		case l.life.Load() == nil: // being opened; opened tells
+		case l.life.Load() == nil: // being opened; the function opened wakes the renewer
 		case !l.Alive(clock.Read(clk)):
 			p.past = append(p.past, l)
 		case l.renewing:
@@ -77,11 +76,11 @@ func (s *set) plan(clk clock.Clock, configured time.Duration) plan {
 		case !something || wait > interval(l.ttl, configured)/2:
 			p.next = min(p.next, wait)
 		case l.users.Load() == 0 && (!l.used.Swap(false) || s.isRetiredLocked(l)):
-			s.removeLocked(l) // s.mu is held: nothing can begin to use it
+			s.removeLocked(l) // the caller holds s.mu, so it cannot get users
 			p.idle = append(p.idle, l)
 		default:
 			l.renewing = true
-			l.failing.Store(true) // until it is confirmed
+			l.failing.Store(true) // until the renewal is confirmed
 			p.due = append(p.due, l)
 		}
 	}
@@ -109,7 +108,7 @@ func (ls *Leases) renew(due []*Lease) {
 				ls.cfg.OnRetired(l)
 			}
 			doubtful = append(doubtful, l)
-			delete(kept, l.id) // it is not known what is held under it
+			delete(kept, l.id) // its locks are not verified yet
 			continue
 		}
 		r.apply(l, kept[l.id], err)
@@ -140,8 +139,8 @@ func (ls *Leases) sendRenewal(due []*Lease) (store.Renewal, error) {
 	for _, l := range due {
 		longest = max(longest, l.Remaining(clock.Read(ls.cfg.Clock)))
 	}
-	// Run sees to those that pass their deadline before: a lease that is too short for a slow store
-	// must not cost the others their renewal.
+	// Run handles leases that pass their deadline before the answer. So with a slow store, a lease with a
+	// short TTL does not shorten the time for the renewal of the others.
 	ctx, cancel := context.WithTimeout(ls.ctx, min(ls.cfg.StoreTimeout, longest))
 	defer cancel()
 	return ls.cfg.Store.Renew(ctx, idsOf(due))
@@ -154,12 +153,12 @@ type renewal struct {
 	early     float64
 }
 
-// apply trusts a renewed lease, and sets its next renewal. One that was not renewed, without an
-// error, is lost.
+// apply extends the trust in a renewed lease, and sets its next renewal. If there was no error and the
+// lease was not renewed, it is lost.
 func (r *renewal) apply(l *Lease, ok bool, err error) {
 	cfg := &r.ls.cfg
 	next := cfg.Clock.Now().Add(clock.RetryPause)
-	if ok { // also when others could not be renewed
+	if ok { // even if other leases could not be renewed
 		next = r.sent.Add(time.Duration(float64(interval(l.ttl, cfg.RenewInterval)) * r.early))
 	}
 	if err == nil && !ok {
@@ -167,7 +166,7 @@ func (r *renewal) apply(l *Lease, ok bool, err error) {
 		return
 	}
 	if ok && !l.confirm(cfg.Clock, r.sent, r.suspended) {
-		r.ls.Expire(l) // not confirmed in time
+		r.ls.Expire(l) // the confirmation came after the deadline
 		return
 	}
 	l.failing.Store(!ok)

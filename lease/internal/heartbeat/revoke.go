@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 )
 
-// revoke declares an own lease dead in the background. If the store does not answer for long, the
-// lease has expired anyway, and is reaped when somebody wants one of its keys.
+// revoke declares an own lease dead in the background. If the store does not answer for long, the lease
+// expires, and is reaped by the next asker of one of its keys.
 func (ls *Leases) revoke(l *Lease) {
 	ls.set.mustRevoke(l)
 	confirmed := false
@@ -27,12 +27,12 @@ func (ls *Leases) revoke(l *Lease) {
 	})
 }
 
-// RevokeAll tries once to declare all leases dead, also those whose revocation their context's end
-// interrupted.
+// RevokeAll tries once to declare all leases dead, including those whose revocation was interrupted by the
+// end of the context.
 func (ls *Leases) RevokeAll(ctx context.Context) {
 	for _, l := range ls.set.all() {
 		l.lost.Store(true)
-		ls.set.remove(l) // a late call must not find it again and again
+		ls.set.remove(l) // so that a late call does not find it again
 		if l.life.Load() != nil {
 			ls.set.mustRevoke(l)
 		}
@@ -42,14 +42,14 @@ func (ls *Leases) RevokeAll(ctx context.Context) {
 		return
 	}
 	if err := ls.cfg.Store.Revoke(ctx, idsOf(unrevoked)); err != nil {
-		ls.cfg.Log.Warn("leases not revoked, their locks are free when they expire", "leases", len(unrevoked), "error", err)
+		ls.cfg.Log.Warn("leases not revoked, so their locks become free when the leases expire", "leases", len(unrevoked), "error", err)
 		return
 	}
 	ls.set.revoked(unrevoked...)
 }
 
-// LeftNothing reports, after RevokeAll, whether the store has confirmed that all leases of this
-// sidecar and of its predecessors are revoked.
+// LeftNothing reports, after RevokeAll, whether the store has confirmed the revocation of all leases of
+// this sidecar and of its predecessors.
 func (ls *Leases) LeftNothing() bool {
 	return ls.leftUnrevoked.Load() == 0 && len(ls.set.unrevoked()) == 0
 }

@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// set has the leases in use: one for each step of the TTLs, and the retired ones.
+// set contains the leases in use: one for each step of the TTLs, and the retired ones.
 type set struct {
 	usual time.Duration // the configured TTL
-	// listen tells the store whether there is a lease. Its news (hand-offs, signals, events)
+	// listen says to the store whether there is a lease. The store's news (hand-offs, signals, events)
 	// concern waits, locks and watches, which all need a lease.
 	listen    func(on bool)
 	listening bool
-	emptied   time.Time // when the last lease went
+	emptied   time.Time // when the last lease was removed
 
 	mu      sync.RWMutex
 	byTTL   map[time.Duration]*Lease
 	retired map[*Lease]struct{}
 	// toRevoke are leases whose revocation the store has not confirmed.
 	toRevoke map[*Lease]struct{}
-	// nextAt is when the renewer looks next.
+	// nextAt is the time of the renewer's next tick.
 	nextAt time.Time
-	// wake: the lease set has changed.
+	// wake has an element if the set of leases has changed.
 	wake chan struct{}
 }
 
@@ -35,7 +35,7 @@ func newSet(usual time.Duration, listen func(on bool)) *set {
 	}
 }
 
-// pin returns the lease for a TTL, with one user more, and whether the caller must open it.
+// pin returns the lease for a TTL, with one more user, and whether the caller must open it.
 func (s *set) pin(ttl time.Duration) (l *Lease, open bool) {
 	ttl = stepOf(ttl, s.usual)
 	s.mu.RLock()
@@ -66,7 +66,7 @@ func (s *set) get(ttl time.Duration) *Lease {
 	return s.byTTL[stepOf(ttl, s.usual)]
 }
 
-// remove takes a lease out, if it is there, so that the next pin makes a fresh one.
+// remove removes a lease, so that the next pin makes a fresh one.
 func (s *set) remove(l *Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,16 +82,16 @@ func (s *set) removeLocked(l *Lease) {
 		return
 	}
 	if s.emptyLocked() {
-		s.emptied = time.Time{} // the renewer notes when
+		s.emptied = time.Time{} // the renewer sets the time
 		s.changed()
 	}
 }
 
-// Linger is how long the store goes on to listen without a lease. To begin again costs a
-// connection, and leases of short locks come and go.
+// Linger is how long the store continues to listen without a lease. Listening again costs a new connection,
+// and leases of short locks come and go.
 const Linger = 30 * time.Second
 
-// listenLocked is called before a lease is added. s.mu is held.
+// listenLocked is called before a lease is added. The caller holds s.mu.
 func (s *set) listenLocked() {
 	if !s.listening {
 		s.listening = true
@@ -99,8 +99,8 @@ func (s *set) listenLocked() {
 	}
 }
 
-// lingerLocked ends the listening if there has been no lease for [Linger]. It returns the time
-// until it has to look again. s.mu is held.
+// lingerLocked ends the listening if there has been no lease for [Linger]. It returns the time until its
+// next call. The caller holds s.mu.
 func (s *set) lingerLocked(now time.Time) time.Duration {
 	if !s.listening || !s.emptyLocked() {
 		return time.Hour
@@ -119,8 +119,7 @@ func (s *set) lingerLocked(now time.Time) time.Duration {
 
 func (s *set) emptyLocked() bool { return len(s.byTTL)+len(s.retired) == 0 }
 
-// retire makes the next pin find a fresh lease. It reports false when the lease is retired or
-// removed already.
+// retire makes the next pin open a fresh lease. It returns false if the lease is already retired or removed.
 func (s *set) retire(l *Lease) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +172,7 @@ func (s *set) unrevoked() []*Lease {
 	return slices.Collect(maps.Keys(s.toRevoke))
 }
 
-// opened wakes the renewer, if the lease is due before it looks anyway.
+// opened wakes the renewer if the lease is due before the next tick.
 func (s *set) opened(l *Lease) {
 	s.mu.RLock()
 	sooner := l.renewAt.Before(s.nextAt)
@@ -190,7 +189,7 @@ func (s *set) changed() {
 	}
 }
 
-// renewAgain notes when a lease is to be renewed next. No renewal of it is under way.
+// renewAgain sets when a lease is renewed next. The lease has no renewal in flight.
 func (s *set) renewAgain(l *Lease, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

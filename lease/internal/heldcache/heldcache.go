@@ -1,4 +1,4 @@
-// Package heldcache remembers for a short time which keys others hold.
+// Package heldcache remembers for a short time which keys are held.
 package heldcache
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Cache has answers of the store that a key is held. An answer may be given again for a short time,
-// never past the holder's expiry. Every read checks that.
+// Cache contains answers of the store that a key is held. An answer may be repeated for a short time, never
+// after the holder's expiry. Every read checks that.
 type Cache struct {
 	ttl     time.Duration
 	clk     clock.Clock
@@ -22,13 +22,11 @@ type Cache struct {
 	stripes [256]stripe
 }
 
-// stripe is a part of the keys.
+// stripe contains a part of the keys.
 type stripe struct {
-	// version counts the changes of the part. An answer to a question from before a change is too
-	// old to be kept.
+	// version counts the changes of the part. An answer to a question from before a change is not kept.
 	version atomic.Uint64
-	// used: an answer was kept. Most sidecars hardly ever ask for keys that others hold, and need
-	// not look into the shared cache.
+	// used: an answer was kept. Most sidecars rarely ask for held keys, and then need not read the shared cache.
 	used atomic.Bool
 }
 
@@ -38,8 +36,8 @@ type entry struct {
 	until time.Time
 }
 
-// New makes a cache of at most size answers, each kept for at most ttl; zero turns it off. It fails
-// when size is not above zero.
+// New makes a cache of at most size answers, each kept for at most ttl; zero turns it off. It fails if size
+// is not above zero.
 func New(size int, ttl time.Duration, clk clock.Clock) (*Cache, error) {
 	cache, err := lru.New[string, entry](size)
 	if err != nil {
@@ -52,11 +50,11 @@ func (c *Cache) stripe(key string) *stripe {
 	return &c.stripes[maphash.String(c.seed, key)%uint64(len(c.stripes))]
 }
 
-// Version is for Put. Call it before the store is asked.
+// Version is an argument of Put. It must be read before the store is asked.
 func (c *Cache) Version(key string) uint64 { return c.stripe(key).version.Load() }
 
-// Put keeps the answer that lock.Key is held, unless the key has changed since the version. Its age counts
-// from the question: the answer may have come late.
+// Put keeps the answer that lock.Key is held, unless the key has changed since the version. The age of the
+// answer counts from the question, because the answer may have come late.
 func (c *Cache) Put(lock store.Lock, version uint64, asked time.Time) {
 	if c.ttl <= 0 || !lock.Held {
 		return
@@ -68,7 +66,7 @@ func (c *Cache) Put(lock store.Lock, version uint64, asked time.Time) {
 	}
 }
 
-// Get returns who holds the key, with the times of now.
+// Get returns the holder of the key, with its remaining time from now.
 func (c *Cache) Get(key string) (store.Lock, bool) {
 	if c.ttl <= 0 || !c.stripe(key).used.Load() {
 		return store.Lock{}, false
@@ -88,11 +86,11 @@ func (c *Cache) Get(key string) (store.Lock, bool) {
 	return e.lock, true
 }
 
-// Drop forgets the answer about a key, because the key has changed.
+// Drop deletes the answer about a key that has changed.
 func (c *Cache) Drop(key string) {
 	s := c.stripe(key)
 	s.version.Add(1)
-	if s.used.Load() { // else a Put that comes now finds another version
+	if s.used.Load() { // otherwise a concurrent Put finds another version
 		c.cache.Remove(key)
 	}
 }

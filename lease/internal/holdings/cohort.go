@@ -8,25 +8,25 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// CohortTime is how long after a grant of the store a lock is handed on without the store. Others see
-// the first of a cohort for so long.
+// CohortTime is for how long after a grant by the store the sidecar hands a lock on without the store.
+// Meanwhile, other sidecars see the first member of the cohort as the holder.
 const CohortTime = 100 * time.Millisecond
 
-// Cohort is what a lock knows of its cohort: see [store.Answer]. Each lock that is handed on here has
-// its own.
+// Cohort is what a lock knows of its cohort: see [store.Answer]. Each lock that the sidecar hands on has
+// its own Cohort.
 type Cohort struct {
-	// Served had the lock since the store granted it, this lock's attempt last. Empty: the store
-	// granted this lock.
+	// Served are the attempts that had the lock since the store granted it, this lock's attempt last. If it
+	// is empty, the store granted this lock.
 	Served []store.AttemptID
-	// Waiting are the next.
+	// Waiting are the next attempts.
 	Waiting []store.HalfID
-	// Until is when the store must be asked again.
+	// Until is when the sidecar must ask the store again.
 	Until time.Time
 
 	handedOn atomic.Bool
 }
 
-// NewCohort is the cohort of a grant by the store, or nil.
+// NewCohort returns the cohort of a grant by the store, or nil.
 func NewCohort(ans *store.Answer, now time.Time) *Cohort {
 	if len(ans.Cohort) == 0 {
 		return nil
@@ -34,26 +34,26 @@ func NewCohort(ans *store.Answer, now time.Time) *Cohort {
 	return &Cohort{Waiting: ans.Cohort, Until: now.Add(CohortTime)}
 }
 
-// serves reports whether others were served since the store granted the lock.
+// serves reports whether this sidecar has handed the lock on since the store granted it.
 func (c *Cohort) serves() bool { return c != nil && len(c.Served) > 0 }
 
-// HandedOn reports whether the lock was given to the next of its cohort. Then it is not the store's to free.
+// HandedOn reports whether the lock was given to the next attempt of its cohort. Then the store must not free it.
 func (h *Lock) HandedOn() bool { return h.cohort != nil && h.cohort.handedOn.Load() }
 
-// IsServed reports whether the store knows another of the lock's cohort as the holder, or did so.
+// IsServed reports whether the store knows, or knew, another lock of this cohort as the holder.
 func (h *Lock) IsServed() bool { return h.cohort.serves() && !h.IsShare() }
 
-// Cohort is that of the lock, or nil.
+// Cohort returns the cohort of the lock, or nil.
 func (h *Lock) Cohort() *Cohort { return h.cohort }
 
-// Passed is a lock that its holder has released, for the next of its cohort.
+// Passed is a released lock for the next attempt of its cohort.
 type Passed struct {
 	*Lock
-	// Grant is the next one.
+	// Grant is the grant for that attempt.
 	Grant store.Answer
 }
 
-// handOn gives the lock to the next of its cohort. It reports false if the store must do that.
+// handOn gives the lock to the next attempt of its cohort. It returns false if the store must do that.
 func (r *Release) handOn() bool {
 	h, c := r.h, r.h.cohort
 	if c == nil || len(c.Waiting) == 0 || r.claim.Outcome != store.NoOutcome || r.claim.AtOnce || r.toStore {
@@ -77,8 +77,8 @@ func (r *Release) handOn() bool {
 	return true
 }
 
-// Change makes the lock known to the store. If the store knows an earlier one of its cohort as the holder,
-// this one becomes the holder, with its data.
+// Change makes the store know the lock. If the store knows an earlier lock of the cohort as the holder,
+// this lock becomes the holder, with its data.
 func (h *Lock) Change() store.Change {
 	c := store.Change{Claim: h.Claim()}
 	if h.cohort.serves() && !h.IsShare() {

@@ -11,20 +11,20 @@ type grantRef struct {
 	token int64
 }
 
-// End is what became of a grant.
+// End says how a grant ended.
 type End struct {
-	// Lost is why, empty when it was released.
+	// Lost is the reason of a loss, empty if the lock was released.
 	Lost types.LostReason
-	// Release is under way or done, when it was released.
+	// Release is the release, under way or done, if the lock was released.
 	Release *Release
 }
 
-// Remembered is how many ended grants of this sidecar are remembered at least; at most it is half
-// as many more.
+// Remembered is the minimum number of remembered ended grants of this sidecar. The maximum is one and a
+// half times as many.
 const Remembered = 10_000
 
-// recentEnds remembers how the last grants ended, in three maps, the latest first. When the first
-// is full, the oldest is emptied.
+// recentEnds remembers how the last grants ended, in three maps, the latest first. When the first is full,
+// the oldest is emptied.
 type recentEnds struct {
 	mu   sync.Mutex
 	ages [3]map[grantRef]End
@@ -49,8 +49,7 @@ func (e *recentEnds) add(ref grantRef, end End) {
 	e.ages[0][ref] = end
 }
 
-// settled forgets a Release that is done. Else its lock would stay in memory for as long as the
-// grant is remembered.
+// settled forgets a Release that is done. Otherwise its lock would stay in memory as long as the end is remembered.
 func (e *recentEnds) settled(ref grantRef) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -13,20 +13,20 @@ import (
 
 const shards = 64
 
-// lockMap finds locks by key and token. An exclusive lock is the only one of its key. The shares of a key
-// have different tokens, and one session may hold several of them.
+// lockMap finds locks by key and token. A key has either one exclusive lock or shares with different
+// tokens, of which one session may hold several.
 type lockMap struct {
 	exclusive map[string]*Lock
-	shares    map[string]map[int64]*Lock // nil until there is one
-	shared    int                        // how many shares
+	shares    map[string]map[int64]*Lock // nil before the first share
+	shared    int                        // number of shares
 }
 
 func newLockMap() lockMap { return lockMap{exclusive: make(map[string]*Lock)} }
 
-// count is how many locks there are.
+// count is the number of locks.
 func (m *lockMap) count() int { return len(m.exclusive) + m.shared }
 
-// find is the lock of a key under a token, or nil.
+// find returns the lock of a key under a token, or nil.
 func (m *lockMap) find(key string, token int64) *Lock {
 	if h := m.exclusive[key]; h != nil && h.Token == token {
 		return h
@@ -34,7 +34,7 @@ func (m *lockMap) find(key string, token int64) *Lock {
 	return m.shares[key][token]
 }
 
-// has reports whether h is here: not taken out, and not replaced by a later grant.
+// has reports whether h is in the map: not removed, and not replaced by a later grant.
 func (m *lockMap) has(h *Lock) bool {
 	if h.IsShare() {
 		return m.shares[h.Key][h.Token] == h
@@ -42,8 +42,8 @@ func (m *lockMap) has(h *Lock) bool {
 	return m.exclusive[h.Key] == h
 }
 
-// over are the locks that have ended if h was granted. A lock that may be shared by now has not, if h is a
-// share.
+// over returns the locks that must have ended because h was granted. If h is a share, an exclusive lock
+// that may be downgraded has not ended.
 func (m *lockMap) over(h *Lock) (others []*Lock) {
 	if own := m.exclusive[h.Key]; own != nil && (!h.IsShare() || !own.IsDowngraded()) {
 		others = append(others, own)
@@ -71,7 +71,7 @@ func (m *lockMap) put(h *Lock) {
 	m.shared++
 }
 
-// remove takes h out. It reports false if h is not here.
+// remove removes h. It returns false if h is not in the map.
 func (m *lockMap) remove(h *Lock) bool {
 	if !m.has(h) {
 		return false
@@ -87,7 +87,7 @@ func (m *lockMap) remove(h *Lock) bool {
 	return true
 }
 
-// ofKey yields the locks of a key, of which several are shares.
+// ofKey yields the locks of a key: one exclusive lock, or shares.
 func (m *lockMap) ofKey(key string) iter.Seq[*Lock] {
 	return func(yield func(*Lock) bool) {
 		if h := m.exclusive[key]; h != nil && !yield(h) {
@@ -117,8 +117,8 @@ func (m *lockMap) all(yield func(*Lock) bool) {
 	}
 }
 
-// index finds the locks of sessions by their keys. It is sharded, so that different keys rarely
-// meet on a mutex.
+// index finds the locks of sessions by their keys. It is sharded, so calls for different keys rarely wait
+// for the same mutex.
 type index struct {
 	seed   maphash.Seed
 	shards [shards]shard
@@ -141,7 +141,7 @@ func (hs *index) shard(key string) *shard {
 	return &hs.shards[maphash.String(hs.seed, key)%shards]
 }
 
-// get is the exclusive lock of a key, or nil.
+// get returns the exclusive lock of a key, or nil.
 func (hs *index) get(key string) *Lock {
 	sh := hs.shard(key)
 	sh.mu.Lock()
@@ -156,7 +156,7 @@ func (hs *index) find(key string, token int64) *Lock {
 	return sh.locks.find(key, token)
 }
 
-// put returns the locks that are over, because h was granted.
+// put adds h and returns the locks that must have ended because h was granted.
 func (hs *index) put(h *Lock) (over []*Lock) {
 	sh := hs.shard(h.Key)
 	sh.mu.Lock()
@@ -166,7 +166,7 @@ func (hs *index) put(h *Lock) (over []*Lock) {
 	return over
 }
 
-// share makes an exclusive lock a share. The mutex of its session is held.
+// share turns an exclusive lock into a share. The caller holds the mutex of its session.
 func (hs *index) share(h *Lock) {
 	sh := hs.shard(h.Key)
 	sh.mu.Lock()
@@ -178,7 +178,7 @@ func (hs *index) share(h *Lock) {
 	}
 }
 
-// remove takes h out unless a later grant of the key has replaced it.
+// remove removes h unless a later grant of the key has replaced it.
 func (hs *index) remove(h *Lock) {
 	sh := hs.shard(h.Key)
 	sh.mu.Lock()
@@ -201,12 +201,12 @@ func (hs *index) on(l *heartbeat.Lease) []*Lock {
 	return out
 }
 
-// shownTypes is how many types of held locks are counted apart: more than in the metrics, but not
-// one for each key.
+// shownTypes limits the key types of held locks that are counted separately: more than the metrics show,
+// but fewer than there can be keys.
 const shownTypes = 1000
 
 // count counts the locks by the type of their keys, and returns how long the oldest is held. now counts
-// from when the set began. Counting at each reading of the metrics costs less than at each call.
+// from the start of the set. Counting at each reading of the metrics costs less than at each call.
 func (hs *index) count(now time.Duration) (byType map[string]observe.HeldLocks, longest time.Duration) {
 	byType = make(map[string]observe.HeldLocks)
 	for i := range hs.shards {

@@ -13,47 +13,45 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Lock is a lock of a session of this sidecar. bind:ttl locks are not kept here: any pod may
-// release or extend them, so only the store knows. A sidecar may hold a hundred thousand locks, so
-// fields that few of them need are apart, in terms and changes. It fills a size class of the
-// allocator, 112 bytes; the next is 128.
+// Lock is a lock of a session of this sidecar. bind:ttl locks are only in the store, because any pod may
+// release or extend them. A sidecar may hold a hundred thousand locks, so fields that few locks need are
+// separate, in terms and changes. A Lock fills an allocator size class of 112 bytes; the next is 128.
 type Lock struct {
-	// Key, Token and Traceparent (of the acquire) never change.
+	// Key, Token and Traceparent (the acquire's) never change.
 	Key   string
 	Token int64
 	s     *Session
-	under atomic.Pointer[heartbeat.Lease] // it is a user of that until it has letGo
-	// acquiredAt is the store's time, in nanoseconds since 1970; since is the local time since the
-	// set began.
+	under atomic.Pointer[heartbeat.Lease] // the lock is a user of this lease until letGo
+	// acquiredAt is the store's time, in nanoseconds since 1970. since is the local time since the start of the set.
 	acquiredAt  int64
 	since       time.Duration
 	Traceparent string
-	request     uuid.UUID // the id of the request that was granted it, zero: none
+	request     uuid.UUID // the request id of the grant; zero: none
 	*terms
 	*changes // s.mu guards it
 
 	facts atomic.Uint32
 
-	// s.mu guards the fields below.
+	// s.mu guards the following fields.
 
-	// unpublished: the app does not know of the lock. Its call has not been told yet, or does not
-	// have all of its keys.
+	// unpublished: the app does not know of the lock yet, because its call has not returned or does not have
+	// all of its keys.
 	unpublished bool
 	letGo       bool
-	// ofGroup: it was won by a call for several keys.
+	// ofGroup: the lock belongs to a call for several keys.
 	ofGroup bool
 }
 
-// Facts of a lock are bits of one word, because a lock with three booleans takes more memory: see TestLocksAreSmall.
+// The facts of a lock are bits of one word, because three booleans would take more memory: see TestLocksAreSmall.
 const (
 	isVerified   = 1 << iota
-	isShare      // it changes under s.mu, from false to true
-	isDowngraded // the store was asked to make it shared, and may have done so
+	isShare      // changes under s.mu, from false to true only
+	isDowngraded // the store was asked to make the lock shared, and may have done so
 )
 
 func (h *Lock) is(fact uint32) bool { return h.facts.Load()&fact != 0 }
 
-// setTo sets a fact, and returns whether it was so before.
+// setTo sets a fact, and returns its previous value.
 func (h *Lock) setTo(fact uint32, so bool) (before bool) {
 	if so {
 		return h.facts.Or(fact)&fact != 0
@@ -61,51 +59,53 @@ func (h *Lock) setTo(fact uint32, so bool) (before bool) {
 	return h.facts.And(^fact)&fact != 0
 }
 
-// IsVerified reports whether the store has the lock in the history in which its lease was last verified.
+// IsVerified reports whether the store had the lock when its lease was last verified in the present history.
 func (h *Lock) IsVerified() bool { return h.is(isVerified) }
 
-// SetVerified notes whether it has.
+// SetVerified sets that fact.
 func (h *Lock) SetVerified(so bool) { h.setTo(isVerified, so) }
 
 // IsShare reports whether the lock is shared: the key may have other holders.
 func (h *Lock) IsShare() bool { return h.is(isShare) }
 
-// IsDowngraded reports whether an exclusive lock may be shared by now, for others.
+// IsDowngraded reports whether an exclusive lock may have become a share in the store.
 func (h *Lock) IsDowngraded() bool { return h.is(isDowngraded) }
 
-// Lease is the one that the lock is held under.
+// Lease returns the lease that the lock is held under.
 func (h *Lock) Lease() *heartbeat.Lease { return h.under.Load() }
 
-// letGoLocked ends the use of the lease: the lock is lost, or its release is settled. s.mu is held.
+// letGoLocked ends the use of the lease, because the lock is lost or its release is settled. The caller holds s.mu.
 func (h *Lock) letGoLocked() {
 	h.letGo = true
 	h.Lease().Unpin()
 }
 
-// terms are how few locks were asked for. The others share plain.
+// terms are properties of the request that most locks lack. Those locks share plain.
 type terms struct {
 	owner string
-	// ttl is what was asked for, zero if its lease has the same. The app is told that it may rely
-	// on the lock for so long, though the lease lasts longer.
+	// ttl is the requested TTL, zero if the lease has the same one. The app may rely on the lock for this
+	// time, although the lease lasts longer.
 	ttl time.Duration
-	// until is when its MaxHold is over, zero for none. outlived fires then; the session's mutex guards it.
+	// until is the end of its MaxHold, zero for none. The timer outlived then fires. The session's mutex
+	// guards the timer.
 	until    time.Time
 	outlived *time.Timer
-	// minHold is that of the attempt that won it.
+	// minHold is the MinHold of the attempt.
 	minHold time.Duration
-	// span is nil where the acquire is not recorded.
+	// span is nil if the acquire is not recorded.
 	span *observe.Hold
-	// cohort is nil for most.
+	// cohort is nil for most locks.
 	cohort *Cohort
 }
 
-// changes are what changes while a lock is held. Most locks share unchanged, so change makes a copy first.
+// changes are properties that change while a lock is held. Most locks share unchanged, so change makes a
+// copy first.
 type changes struct {
 	data     []byte          // replaced, never changed
 	stopping *store.Stopping // replaced, never changed
-	// entered are the living entries, by number; nil: that of the grant alone.
+	// entered are the living entries, by number; nil: only the entry of the grant.
 	entered []entry
-	// reentries is how often it was entered again.
+	// reentries is how often the lock was entered again.
 	reentries int
 	// limit and slot are those of a share.
 	limit, slot int
@@ -142,7 +142,7 @@ func (h *Lock) acquired() time.Time { return time.Unix(0, h.acquiredAt) }
 
 func (h *Lock) heldFor(now time.Time) time.Duration { return now.Sub(h.s.set.began) - h.since }
 
-// change returns what may be changed of h. s.mu is held.
+// change returns the changeable properties of h. The caller holds s.mu.
 func (h *Lock) change() *changes {
 	if h.changes == unchanged {
 		own := *unchanged
@@ -151,7 +151,7 @@ func (h *Lock) change() *changes {
 	return h.changes
 }
 
-// Valid reports whether the lease is trusted and the MaxHold is not over. Every read asks.
+// Valid reports whether the lease is trusted and the MaxHold is not over. Every read checks this.
 func (h *Lock) Valid(t clock.Tick) bool {
 	return h.Lease().Alive(t) && !clock.Past(h.until, t.Now)
 }
@@ -171,7 +171,7 @@ func untilAtMost(d time.Duration, until, now time.Time) time.Duration {
 	return max(min(d, until.Sub(now)), 0)
 }
 
-// Claim is how the store is told which lock is meant.
+// Claim names the lock in calls of the store.
 func (h *Lock) Claim() store.Claim {
 	c := store.Claim{Key: h.Key, Token: h.Token, Lease: h.Lease().ID()}
 	if h.cohort != nil && !h.IsShare() { // the store knows a share by its own token
@@ -184,8 +184,8 @@ func (h *Lock) observed() observe.Lock {
 	return observe.Lock{Key: h.Key, Token: h.Token, Session: h.s.name, Owner: h.owner, Traceparent: h.Traceparent}
 }
 
-// State is the lock as others see it, without the calls that wait through other sidecars, and without other
-// holders of a shared one.
+// State is the lock as other callers see it. It lacks calls that wait through other sidecars, and other
+// holders of a shared lock.
 func (h *Lock) State() store.Lock {
 	h.s.mu.Lock()
 	data, stopping := h.data, h.stopping
@@ -203,15 +203,14 @@ func (h *Lock) State() store.Lock {
 	}
 }
 
-// SetData notes the data of the lock, which the store has taken.
+// SetData records new data of the lock, which the store has accepted.
 func (h *Lock) SetData(data []byte) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	h.change().data = data
 }
 
-// Lose takes the lock from its session and tells the app. It reports false when somebody else took
-// it before.
+// Lose takes the lock from its session and notifies the app. It returns false if the lock was taken before.
 func (h *Lock) Lose(reason types.LostReason) bool {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
@@ -227,19 +226,43 @@ func (h *Lock) LoseUnder(l *heartbeat.Lease, reason types.LostReason) {
 	}
 }
 
-// Moved makes h a user of the lease to which the store has moved it. It reports false if h has ended.
+// Moved makes h a user of the lease to which the store has moved it. It returns false if h has ended.
 func (h *Lock) Moved(to *heartbeat.Lease) bool {
 	h.s.mu.Lock()
 	if h.letGo {
 		h.s.mu.Unlock()
 		return false
 	}
-	to.Pin() // the mover is one, so it is not closed
+	to.Pin() // the mover has pinned it, so it is open
 	old := h.under.Swap(to)
 	h.s.mu.Unlock()
 	old.Unpin()
-	if to.Lost() { // the one who lost it may not have seen h there
+	if to.Lost() { // Lose may have read the lease's locks before h was added
 		h.LoseUnder(to, to.LossReason())
 	}
 	return true
+}
+
+// Outlive ends a lock whose MaxHold is over. The lock is lost and also released, because its lease lives on.
+func (h *Lock) Outlive() {
+	if h.GiveUp(types.LostMaxHold) {
+		h.s.set.obs.MaxHoldOver(h.observed())
+	}
+}
+
+// GiveUp removes a lock from its session, notifies the session of the loss, and releases the lock. It
+// returns false if the session no longer holds the lock. A break also ends its MinHold.
+func (h *Lock) GiveUp(reason types.LostReason) bool {
+	r := h.newEnd(nil)
+	r.atOnce = reason == types.LostForced
+	h.s.mu.Lock()
+	ok := h.s.forfeitLocked(h, reason)
+	if ok {
+		h.s.freesLocked(r)
+	}
+	h.s.mu.Unlock()
+	if ok {
+		r.send()
+	}
+	return ok
 }

@@ -11,16 +11,16 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// A release by token takes the newest entry off. One that names a request takes the entry of that request.
+// A release by token ends the newest entry. A release by request id ends the entry of that request.
 
 type entry struct {
-	number  int       // as its caller was told it
-	serial  int       // names the entry for as long as the lock is held; numbers are used again
-	request uuid.UUID // the id of the request that made it, zero: none
-	answers int       // how many callers were told of it
+	number  int       // as reported to the caller
+	serial  int       // unique while the lock is held, unlike number
+	request uuid.UUID // the id of the request that made the entry; zero: none
+	answers int       // how many callers were answered with it
 }
 
-// entries returns the living entries of h, by number. s.mu is held.
+// entries returns the living entries of h, by number. The caller holds s.mu.
 func (h *Lock) entries() []entry {
 	if h.entered != nil {
 		return h.entered
@@ -28,7 +28,7 @@ func (h *Lock) entries() []entry {
 	return []entry{{number: 1, serial: 1, request: h.request, answers: 1}}
 }
 
-// depth is the number of the newest entry. s.mu is held.
+// depth is the number of the newest entry. The caller holds s.mu.
 func (h *Lock) depth() int {
 	if n := len(h.entered); n > 0 {
 		return h.entered[n-1].number
@@ -36,7 +36,7 @@ func (h *Lock) depth() int {
 	return 1
 }
 
-// add makes a new entry. s.mu is held.
+// add makes a new entry. The caller holds s.mu.
 func (h *Lock) add(request uuid.UUID) entry {
 	c := h.change()
 	c.entered = h.entries()
@@ -46,7 +46,7 @@ func (h *Lock) add(request uuid.UUID) entry {
 	return e
 }
 
-// entryOf returns the entry that a request has made. s.mu is held.
+// entryOf returns the entry that a request has made. The caller holds s.mu.
 func (h *Lock) entryOf(request uuid.UUID) (e entry, ok bool) {
 	if h.entered == nil {
 		return entry{number: 1, serial: 1}, h.request == request && request != uuid.Nil
@@ -59,14 +59,12 @@ func (h *Lock) entryOf(request uuid.UUID) (e entry, ok bool) {
 	return entry{}, false
 }
 
-// Admits reports whether h may be entered again by whoever makes this request in
-// the session of h.
+// Admits reports whether this request, made in the session of h, may enter h again.
 func (h *Lock) Admits(req *types.Request) bool {
 	return req.Reentrant && req.Owner != "" && h.owner == req.Owner
 }
 
-// Enter enters the lock that the request's owner holds in this session. It reports false when there
-// is none.
+// Enter enters the lock that the request's owner holds in this session. It returns false if there is none.
 func (s *Session) Enter(req *types.Request) (types.Grant, bool) {
 	if !req.Reentrant {
 		return types.Grant{}, false
@@ -78,7 +76,7 @@ func (s *Session) Enter(req *types.Request) (types.Grant, bool) {
 		return types.Grant{}, false
 	}
 	g := s.grantLocked(h)
-	if g.ExpiresIn <= 0 { // time has passed since it was valid
+	if g.ExpiresIn <= 0 { // its time ended after the check of Valid
 		return types.Grant{}, false
 	}
 	e := h.add(req.RequestID)
@@ -86,14 +84,14 @@ func (s *Session) Enter(req *types.Request) (types.Grant, bool) {
 	return g, true
 }
 
-// Expects reports whether a lock that the store shows is the session's, and the request may enter it: another
-// call has it, or does not know yet that it has it. A lock that ended here is shown late.
+// Expects reports whether a lock that the store shows is the session's and the request may enter it. Another call
+// has this lock, or will soon know that it has. The store may still show a lock that ended here.
 func (s *Session) Expects(l *store.Lock, req *types.Request) bool {
 	if s == nil || !req.Reentrant || req.Owner == "" || l.Shared || l.Holder.Owner != req.Owner || l.Holder.HoldPending ||
 		l.Holder.Session != s.name || l.Holder.Instance != s.set.cfg.Instance {
 		return false
 	}
-	if h := s.set.held.get(l.Key); h != nil && h.s != s { // a session of the same name
+	if h := s.set.held.get(l.Key); h != nil && h.s != s { // it belongs to a session of the same name
 		return false
 	}
 	if _, ended := s.set.ends.get(grantRef{l.Key, l.Token}); ended {
@@ -102,10 +100,10 @@ func (s *Session) Expects(l *store.Lock, req *types.Request) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.held.exclusive[l.Key]
-	return h == nil || !h.unpublished || !h.ofGroup // a group may keep it for long before it is the app's
+	return h == nil || !h.unpublished || !h.ofGroup // a group may keep it unpublished for long
 }
 
-// Again is what a request with this id was granted, if the session holds it. A repeat changes
+// Again returns what a request with this id was granted, if the session still holds it. A repeat changes
 // nothing. The caller has the turn of the request.
 func (s *Session) Again(key string, request uuid.UUID) (types.Grant, bool) {
 	s.mu.Lock()
@@ -128,8 +126,8 @@ func (s *Session) againLocked(key string, request uuid.UUID) (types.Grant, bool)
 	return g, ok && g.ExpiresIn > 0
 }
 
-// ofRequestLocked is the lock of a key that a request with this id has got or entered, and the app knows of,
-// or nil. s.mu is held.
+// ofRequestLocked returns the published lock of a key that a request with this id was granted or has
+// entered, or nil. The caller holds s.mu.
 func (s *Session) ofRequestLocked(key string, request uuid.UUID) *Lock {
 	for h := range s.held.ofKey(key) {
 		if _, ok := h.entryOf(request); ok && !h.unpublished {
@@ -139,7 +137,7 @@ func (s *Session) ofRequestLocked(key string, request uuid.UUID) *Lock {
 	return nil
 }
 
-// countAnswer notes that a repeat is told of an entry. s.mu is held.
+// countAnswer records that a repeat is answered with an entry. The caller holds s.mu.
 func (h *Lock) countAnswer(serial int) {
 	c := h.change()
 	c.entered = h.entries()
@@ -157,8 +155,8 @@ func (s *Session) Has(key string, request uuid.UUID) *Lock {
 	return s.ofRequestLocked(key, request)
 }
 
-// GrantOf is a lock as its holder sees it now. It reports false when the session does not hold it,
-// or its time is over.
+// GrantOf returns a lock as its holder sees it now. It returns false if the session does not hold it, or
+// its time is over.
 func (s *Session) GrantOf(h *Lock) (types.Grant, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,15 +171,15 @@ func (s *Session) grantLocked(h *Lock) types.Grant {
 	}
 }
 
-// Why [Session.Exit] takes no entry off a lock.
+// The reasons why [Session.Exit] does not end an entry.
 var (
 	ErrNotHeld = errors.New("the session does not hold the lock any more")
 	ErrOver    = errors.New("the entry was released before")
 )
 
-// Exit takes the entry that r means off h. With the last entry it takes h out of the session, and
-// the caller sends r. left is the number of the newest entry. Errors: [ErrNotHeld]; [ErrOver] if
-// the entry is not there; [types.ReentryError] if r names another number of entries.
+// Exit ends the entry of h that r means. With the last entry it takes h out of the session, and the caller
+// sends r. left is the number of the newest remaining entry. Errors: [ErrNotHeld]; [ErrOver] if the entry
+// does not exist; [types.ReentryError] if r names another number of entries.
 func (s *Session) Exit(h *Lock, r *Release) (left int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +197,7 @@ func (s *Session) Exit(h *Lock, r *Release) (left int, err error) {
 	if i < 0 {
 		return h.depth(), ErrOver
 	}
-	if entries[i].answers--; r.undelivered && entries[i].answers > 0 { // a repeat was told of it
+	if entries[i].answers--; r.undelivered && entries[i].answers > 0 { // another call was answered with this entry
 		h.change().entered = entries
 		return h.depth(), nil
 	}
@@ -207,19 +205,19 @@ func (s *Session) Exit(h *Lock, r *Release) (left int, err error) {
 		h.change().entered = slices.Delete(entries, i, i+1)
 		return h.depth(), nil
 	}
-	r.atOnce = r.undelivered && h.reentries == 0 // who entered again was told that it is held
+	r.atOnce = r.undelivered && h.reentries == 0 // unless a reentry was already answered
 	s.takeLocked(h, End{Release: r})
 	return 0, nil
 }
 
-// Entrance is a call that enters when another call of the session gets the lock for its owner.
+// Entrance is a waiting call that enters when another call of the session gets the lock for the same owner.
 type Entrance struct {
 	s    *Session
 	req  *types.Request
-	open chan struct{} // has one token when it should try
+	open chan struct{} // has one token when the call should try
 }
 
-// Opens is ready to receive from when the call should try to enter.
+// Opens receives when the call should try to enter.
 func (e *Entrance) Opens() <-chan struct{} {
 	if e == nil {
 		return nil
@@ -227,7 +225,7 @@ func (e *Entrance) Opens() <-chan struct{} {
 	return e.open
 }
 
-// openLocked wakes the calls that may enter h. s.mu is held.
+// openLocked wakes the calls that may enter h. The caller holds s.mu.
 func (s *Session) openLocked(h *Lock) {
 	for e := range s.entrances[h.Key] {
 		if h.Admits(e.req) {
@@ -244,7 +242,7 @@ func (e *Entrance) Wake() {
 	}
 }
 
-// ExpectEntry tells a request when it may enter, until Close. Requests that cannot enter get nil.
+// ExpectEntry notifies a request when it may enter, until Close. Requests that cannot enter get nil.
 func (s *Session) ExpectEntry(req *types.Request) *Entrance {
 	if !req.Reentrant {
 		return nil
@@ -265,7 +263,7 @@ func (s *Session) ExpectEntry(req *types.Request) *Entrance {
 	return e
 }
 
-// Close ends what ExpectEntry began. The entrance may be nil.
+// Close ends the Entrance, which may be nil.
 func (e *Entrance) Close() {
 	if e == nil {
 		return

@@ -15,23 +15,12 @@ import (
 
 // Sender sends releases to the store.
 type Sender interface {
-	// Release sends a release, without blocking, until the store confirms it or it does not matter
-	// any more. ctx has its span.
-	Release(ctx context.Context, r Releasing)
-	// ReleaseInCaller is Release by a caller that waits for the first try: it may run the statement itself.
-	ReleaseInCaller(ctx context.Context, r Releasing)
-}
-
-// Releasing is what is released. It hears what becomes of it.
-type Releasing interface {
-	// Claim tells the store which lock is meant.
-	Claim() store.Claim
-	// Matters reports whether there is something to be released yet.
-	Matters() bool
-	// WasTried hears the outcome of each try.
-	WasTried(err error)
-	// IsSettled is called once, when no more tries follow.
-	IsSettled()
+	// Release sends a release without blocking, and repeats it until the store confirms it or Matters is
+	// false. ctx has the release's span.
+	Release(ctx context.Context, r *Release)
+	// ReleaseInCaller is Release for a caller that waits for the first try. It may run the statement in the
+	// caller's goroutine.
+	ReleaseInCaller(ctx context.Context, r *Release)
 }
 
 // Release is the release of a lock that its session gave up.
@@ -39,28 +28,29 @@ type Release struct {
 	h       *Lock
 	claim   store.Claim
 	HeldFor time.Duration
-	// reentry is how often the lock must be entered, 0 if that does not matter.
+	// reentry is the required number of entries; 0 means any.
 	reentry int
-	// undelivered: nobody was told of the grant. atOnce: a MinHold is not kept. ofSession: the
+	// undelivered: the grant was not reported to a caller. atOnce: a MinHold is not kept. ofSession: the
 	// session has ended.
 	undelivered, atOnce, ofSession bool
-	// toStore: no cohort gets the lock, because the holder was asked to stop, or the lock may be shared.
+	// toStore: the release goes to the store instead of the cohort, because the holder was asked to stop, or
+	// the lock may be shared.
 	toStore bool
-	// means finds the entry that ends; nil: the newest.
+	// means selects the entry that ends; nil selects the newest.
 	means func(entry) bool
-	// done is called when it is settled; it may be nil.
+	// done is called when the release is settled; it may be nil.
 	done func()
 
 	mu sync.Mutex
 	// err is the outcome of the last try.
 	err error
-	// tried: there was a try. over: no more follow.
+	// tried: there was a try. over: there will be no further try.
 	tried, over bool
-	// first is closed after the first try, settled after the last. Both are nil until somebody waits.
+	// first is closed after the first try, settled after the last. Both are nil until a caller waits.
 	first, settled chan struct{}
 }
 
-// NewRelease makes the release of h. settled, which may be nil, is called when no more tries follow.
+// NewRelease makes the release of h. settled, which may be nil, is called after the last try.
 func (h *Lock) NewRelease(req *types.ReleaseRequest, now time.Time, settled func()) *Release {
 	r := &Release{h: h, claim: h.Claim(), HeldFor: h.heldFor(now), reentry: req.Reentry, done: settled}
 	if req.RequestID != uuid.Nil {
@@ -70,7 +60,7 @@ func (h *Lock) NewRelease(req *types.ReleaseRequest, now time.Time, settled func
 	return r
 }
 
-// newEnd is a release that nobody asked for, with the trace of the acquire.
+// newEnd makes a release without a request, in the trace of the acquire.
 func (h *Lock) newEnd(settled func()) *Release {
 	return h.NewRelease(&types.ReleaseRequest{Traceparent: h.Traceparent}, h.s.set.clk.Now(), settled)
 }
@@ -90,24 +80,24 @@ func (r *Release) SendAndWait(ctx context.Context) (types.Released, error) {
 	return r.answer(ctx)
 }
 
-// prepared is the release when no session holds the lock any more.
+// prepared completes the release after the session has given the lock up.
 func (r *Release) prepared() *Release {
-	// A member keeps no hold: nobody was told of it. Nothing publishes it any more.
+	// The app never knew of an unpublished lock, so its MinHold does not apply. From now on it cannot be published.
 	r.claim.AtOnce = r.atOnce || r.h.unpublished
 	r.claim.Awaited = r.h.s.set.cfg.QueueLength(r.claim.Key) > 0
 	return r
 }
 
-// Claim is that of the lock.
+// Claim names the lock.
 func (r *Release) Claim() store.Claim { return r.claim }
 
-// Matters reports whether the lease lives, or a MinHold that must not keep the key would do so.
+// Matters reports whether the lease lives, or the release must end a MinHold that still keeps the key.
 func (r *Release) Matters() bool {
 	t := clock.Read(r.h.s.set.clk)
 	return r.h.Lease().Alive(t) || r.claim.AtOnce && r.h.heldFor(t.Now) < r.h.minHold
 }
 
-// WasTried notes the outcome of a try.
+// WasTried records the outcome of a try.
 func (r *Release) WasTried(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,7 +108,7 @@ func (r *Release) WasTried(err error) {
 	}
 }
 
-// IsSettled lets go of the lock.
+// IsSettled ends the lock's use of its lease.
 func (r *Release) IsSettled() {
 	s := r.h.s
 	if r.settle() {
@@ -130,7 +120,7 @@ func (r *Release) IsSettled() {
 	}
 }
 
-// settle notes that no more tries follow, and reports whether the last has succeeded.
+// settle records that there will be no further try, and reports whether the last one succeeded.
 func (r *Release) settle() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -141,7 +131,7 @@ func (r *Release) settle() bool {
 	return r.err == nil
 }
 
-// end is closed when no more tries follow.
+// end is closed after the last try.
 func (r *Release) end() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -154,7 +144,7 @@ func (r *Release) end() <-chan struct{} {
 	return r.settled
 }
 
-// Failure is why the last try failed, nil when none did or the release is done.
+// Failure is the error of the last try; nil before the first one and after success.
 func (r *Release) Failure() error {
 	if r == nil {
 		return nil
@@ -164,7 +154,7 @@ func (r *Release) Failure() error {
 	return r.err
 }
 
-// Again answers a repeated release while the first goes on in vain, within a time.
+// Again answers a repeated release while the first is still being tried, within a time limit.
 func (r *Release) Again(ctx context.Context, within time.Duration) (types.Released, error) {
 	limited, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

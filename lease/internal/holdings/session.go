@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
@@ -17,7 +18,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// Session owns locks. It ends with its connection, and with it all that it holds.
+// Session owns locks. It ends with its connection, which releases all of them.
 type Session struct {
 	set      *Set
 	id, name string
@@ -27,17 +28,17 @@ type Session struct {
 	onStop   func(types.Stop)
 	onEnd    func(types.EndReason)
 
-	// ending is closed when the session ends, released when all that it held is.
+	// ending is closed when the session ends, released when its locks are released.
 	ending   chan struct{}
 	released chan struct{}
 
 	mu          sync.Mutex
 	ended       bool
 	held        lockMap
-	unpublished int // of held, that count as pending
-	pending     int // calls that may still get a lock, for the limit
+	unpublished int // number of locks in held that count as pending
+	pending     int // calls that may still get a lock; they count towards the limit
 	lost        map[grantRef]types.LostReason
-	// Requests are the calls with request ids that are under way in the session.
+	// Requests are the calls with request ids that run in the session.
 	Requests repeat.Requests
 	// freeing are the releases of the session's locks that the store has not confirmed.
 	freeing map[*Release]struct{}
@@ -48,20 +49,13 @@ type Session struct {
 // Ending is closed when the session ends.
 func (s *Session) Ending() <-chan struct{} { return s.ending }
 
-// HasEnded reports whether it has.
-func (s *Session) HasEnded() bool {
-	select {
-	case <-s.ending:
-		return true
-	default:
-		return false
-	}
-}
+// HasEnded reports whether the session has ended.
+func (s *Session) HasEnded() bool { return background.Closed(s.ending) }
 
 // Explicit reports whether other connections may join the session.
 func (s *Session) Explicit() bool { return s.explicit }
 
-// ID is what a connection shows to join the session. It is a secret of the app.
+// ID is shown by a connection that joins the session. It is a secret of the app.
 func (s *Session) ID() string { return s.id }
 
 // Name is what others see as the holder's session.
@@ -70,7 +64,7 @@ func (s *Session) Name() string { return s.name }
 // TTL is the default TTL of the session's locks.
 func (s *Session) TTL() time.Duration { return s.ttl }
 
-// ExpiresIn is how long locks with the session's TTL can be relied on if the store is not heard any more.
+// ExpiresIn is how long locks with the session's TTL stay valid if the store does not answer any more.
 func (s *Session) ExpiresIn() time.Duration {
 	if l, t := s.set.cfg.Lease(s.ttl), clock.Read(s.set.clk); l != nil && l.Alive(t) {
 		return min(l.Remaining(t), heartbeat.Reliable(s.ttl))
@@ -78,15 +72,15 @@ func (s *Session) ExpiresIn() time.Duration {
 	return heartbeat.Reliable(s.ttl)
 }
 
-// Held is how many locks the session holds.
+// Held is the number of locks that the session holds.
 func (s *Session) Held() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.held.count() - s.unpublished
 }
 
-// End ends the session; only the first call counts. Its waits end, and its locks are released in the
-// background. The channel is closed when the store has confirmed that, or when their leases have died.
+// End ends the session; only the first call has an effect. Its waits end, and its locks are released in the
+// background. The channel is closed when the store has confirmed that, or when their leases are dead.
 func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	s.mu.Lock()
 	if s.ended {
@@ -125,7 +119,7 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	return s.released
 }
 
-// sessionLosses is what a late claim hears. If the app ended the session, its locks count as released.
+// sessionLosses are the reasons that late claims get. If the app ended the session, its locks count as released.
 var sessionLosses = map[types.EndReason]types.LostReason{
 	types.EndDropped:  types.LostDisconnected,
 	types.EndDeleted:  "",
@@ -144,7 +138,7 @@ func (s *Session) Find(key string, token int64) *Lock {
 	return nil
 }
 
-// Owns reports whether the app has a lock of a key in this session, and whether that is a share.
+// Owns reports whether the session has a published lock of a key, and whether that is a share.
 func (s *Session) Owns(key string) (held, share bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +150,8 @@ func (s *Session) ownsLocked(key string) (held, share bool) {
 	return h != nil, h != nil && h.IsShare()
 }
 
-// First is the lock of a key that the app has in this session, of several shares the one with the smallest
-// token, or nil.
+// First returns the session's published lock of a key, or nil. Of several shares it returns the one with
+// the smallest token.
 func (s *Session) First(key string) *Lock {
 	if s == nil {
 		return nil
@@ -176,7 +170,7 @@ func (s *Session) firstLocked(key string) (first *Lock) {
 	return first
 }
 
-// take takes h from the session. It reports false when somebody else did so before.
+// take removes h from the session. It returns false if h was removed before.
 func (s *Session) take(h *Lock, e End) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +195,7 @@ func (s *Session) takeLocked(h *Lock, e End) bool {
 	return true
 }
 
-// observeEnd tells that h has left its session, unless the app never knew of h. s.mu is held.
+// observeEnd reports that h has left its session, unless h was never published. The caller holds s.mu.
 func (s *Session) observeEnd(h *Lock, e End) {
 	if h.unpublished {
 		return
@@ -222,7 +216,7 @@ func (s *Session) observeEnd(h *Lock, e End) {
 	s.set.obs.HoldEnded(h.span, h.Key, reason, heldFor)
 }
 
-// freesLocked notes a release until it is settled. s.mu is held.
+// freesLocked records a release until it is settled. The caller holds s.mu.
 func (s *Session) freesLocked(r *Release) {
 	if r == nil {
 		return
@@ -244,7 +238,7 @@ func (s *Session) freed(r *Release) {
 	delete(s.freeing, r)
 }
 
-// FreeingOf are the releases of a key that are under way.
+// FreeingOf returns the releases of a key that are under way.
 func (s *Session) FreeingOf(key string) (under []*Release) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,14 +258,13 @@ func (s *Session) loseLocked(h *Lock, reason types.LostReason) bool {
 	return forfeited
 }
 
-// forfeitLocked takes h from the session and tells the app. It reports false when somebody else
-// took it before.
+// forfeitLocked removes h from the session and notifies the app. It returns false if h was removed before.
 func (s *Session) forfeitLocked(h *Lock, reason types.LostReason) bool {
 	if !s.takeLocked(h, End{Lost: reason}) {
 		return false
 	}
 	if h.unpublished {
-		return true // its call finds out, the app knows nothing
+		return true // its call finds out, and the app does not know of the lock
 	}
 	ref := grantRef{h.Key, h.Token}
 	if s.lost == nil {
@@ -286,8 +279,8 @@ func (s *Session) forfeitLocked(h *Lock, reason types.LostReason) bool {
 	return true
 }
 
-// List lists what the session holds, at most one lock more than the limit; nil holds nothing. A shared key
-// is there once, without its other holders.
+// List returns what the session holds, at most one lock more than the limit. For nil, it returns nothing. A
+// shared key appears once, without its other holders.
 func (s *Session) List(req types.ListRequest) (views []types.View) {
 	if s == nil {
 		return nil
@@ -306,14 +299,14 @@ func (s *Session) List(req types.ListRequest) (views []types.View) {
 		if last >= req.Limit {
 			break
 		}
-		if h.Valid(clock.Read(s.set.clk)) && (last < 0 || views[last].Key != h.Key) { // shares of a key are shown once
+		if h.Valid(clock.Read(s.set.clk)) && (last < 0 || views[last].Key != h.Key) { // several shares of a key are shown once
 			views = append(views, types.View{Lock: h.State(), Mine: true, Cached: true})
 		}
 	}
 	return views
 }
 
-// LossOf tells whether the session lost a lock, and why.
+// LossOf reports whether the session lost a lock, and why.
 func (s *Session) LossOf(key string, token int64) (types.LostReason, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -323,6 +316,6 @@ func (s *Session) LossOf(key string, token int64) (types.LostReason, bool) {
 
 func randomHex(bytes int) string {
 	b := make([]byte, bytes)
-	_, _ = rand.Read(b) // never fails, says its documentation
+	_, _ = rand.Read(b) // never fails, by its documentation
 	return hex.EncodeToString(b)
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
@@ -16,28 +17,28 @@ import (
 
 // Config is what a set of sessions needs. All fields are required.
 type Config struct {
-	// Instance and Pod are this sidecar, as others see the holder.
+	// Instance and Pod name this sidecar; others see them in the holder.
 	Instance, Pod string
-	// TTL is the default of a session.
+	// TTL is the default TTL of a session.
 	TTL                             time.Duration
 	MaxSessions, MaxLocksPerSession int
 
 	Clock    clock.Clock
 	Observer *observe.Observer
-	// Draining is closed when no more sessions are opened.
+	// Draining is closed when no further sessions may open.
 	Draining <-chan struct{}
-	// Sender sends the releases.
+	// Sender sends the releases to the store.
 	Sender Sender
-	// Lease is the lease for a TTL, or nil.
+	// Lease returns the lease for a TTL, or nil.
 	Lease func(ttl time.Duration) *heartbeat.Lease
-	// HandOn gives a released lock to the next of its cohort. It reports false if the store must do that, and
-	// who was served.
+	// HandOn gives a released lock to the next attempt of its cohort. It returns false if the store must do
+	// that, and in both cases the attempts that were served.
 	HandOn func(Passed) (served []store.AttemptID, given bool)
-	// QueueLength is how many calls of this sidecar wait for a key.
+	// QueueLength is the number of this sidecar's calls that wait for a key.
 	QueueLength func(key string) int
 }
 
-// Set has the sessions of a sidecar, and what they hold.
+// Set contains the sessions of a sidecar, and their locks.
 type Set struct {
 	cfg   Config
 	clk   clock.Clock
@@ -45,13 +46,13 @@ type Set struct {
 	began time.Time
 	held  *index
 	ends  *recentEnds
-	locks atomic.Int64 // that sessions hold
+	locks atomic.Int64 // the number of locks that sessions hold
 
 	mu       sync.Mutex
 	sessions map[string]*Session
 }
 
-// New makes a set without sessions.
+// New makes an empty set.
 func New(cfg Config) *Set {
 	return &Set{
 		cfg: cfg, clk: cfg.Clock, obs: cfg.Observer, began: cfg.Clock.Now(),
@@ -74,10 +75,8 @@ func (hs *Set) Open(o types.SessionOptions) (*Session, error) {
 	}
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	select {
-	case <-hs.cfg.Draining: // under the mutex: Stop ends every session that is in the list
+	if background.Closed(hs.cfg.Draining) { // under the mutex, because Stop ends every session in the list
 		return nil, types.ErrDraining
-	default:
 	}
 	if len(hs.sessions) >= hs.cfg.MaxSessions {
 		return nil, &types.LimitError{What: "sessions", Setting: "LOCKSIDECAR_MAX_SESSIONS", Limit: hs.cfg.MaxSessions}
@@ -86,7 +85,7 @@ func (hs *Set) Open(o types.SessionOptions) (*Session, error) {
 	return s, nil
 }
 
-// Session finds a session that others may join, by its id. Error: [types.ErrSessionEnded].
+// Session finds a session that other connections may join, by its id. Error: [types.ErrSessionEnded].
 func (hs *Set) Session(id string) (*Session, error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -97,7 +96,7 @@ func (hs *Set) Session(id string) (*Session, error) {
 	return s, nil
 }
 
-// All are the sessions that have not ended.
+// All returns the sessions that have not ended.
 func (hs *Set) All() []*Session {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -110,16 +109,16 @@ func (hs *Set) forget(s *Session) {
 	delete(hs.sessions, s.id)
 }
 
-// Get is the exclusive lock that a session holds under a key, or nil.
+// Get returns the exclusive lock that a session holds under a key, or nil.
 func (hs *Set) Get(key string) *Lock { return hs.held.get(key) }
 
-// Find is the lock or share that a session holds under a token, or nil.
+// Find returns the lock or share that a session holds under a token, or nil.
 func (hs *Set) Find(key string, token int64) *Lock { return hs.held.find(key, token) }
 
-// On are the locks that are held under a lease.
+// On returns the locks that are held under a lease.
 func (hs *Set) On(l *heartbeat.Lease) []*Lock { return hs.held.on(l) }
 
-// Ended tells what became of a grant, if it ended lately.
+// Ended returns how a grant ended, if it ended recently.
 func (hs *Set) Ended(key string, token int64) (End, bool) {
 	return hs.ends.get(grantRef{key, token})
 }
@@ -127,7 +126,7 @@ func (hs *Set) Ended(key string, token int64) (End, bool) {
 // Empty reports whether no session holds a lock.
 func (hs *Set) Empty() bool { return hs.locks.Load() == 0 }
 
-// Observe tells how many sessions there are, and what they hold.
+// Observe reports the number of sessions and locks.
 func (hs *Set) Observe(st *observe.State) {
 	hs.mu.Lock()
 	st.Sessions = len(hs.sessions)
@@ -135,7 +134,7 @@ func (hs *Set) Observe(st *observe.State) {
 	st.Held, st.OldestHold = hs.held.count(hs.clk.Now().Sub(hs.began))
 }
 
-// Kept counts what is kept of sessions and locks, by its name, for tests.
+// Kept counts stored items by name, for tests.
 func (hs *Set) Kept() map[string]int {
 	kept := map[string]int{"locks": int(hs.locks.Load())}
 	for i := range hs.held.shards {

@@ -5,9 +5,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Downgrade notes that the store is asked to make an exclusive lock a share, which may have happened from
-// then on: others are granted shares, and no cohort gets the lock. first: the store was not asked before.
-// Errors: [ErrNotHeld]; [types.EnteredError], because the outer entries rely on the exclusive lock.
+// Downgrade records that the store is asked to turn an exclusive lock into a share. From then on this may have
+// happened: others are granted shares, and the cohort does not get the lock. first: the store was not asked before.
+// Errors: [ErrNotHeld]; [types.InvalidError], because the outer entries rely on the exclusive lock.
 func (s *Session) Downgrade(h *Lock) (first bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -15,15 +15,15 @@ func (s *Session) Downgrade(h *Lock) (first bool, err error) {
 	case !s.held.has(h):
 		return false, ErrNotHeld
 	case len(h.entered) > 1:
-		return false, &types.EnteredError{Key: h.Key, Entries: h.depth()}
+		return false, types.Invalidf("field mode", "lock %q is entered %d times; only a lock that is entered once can become shared", h.Key, h.depth())
 	}
 	return !h.setTo(isDowngraded, true), nil
 }
 
-// KeepsExclusive notes that the store did not downgrade the lock.
+// KeepsExclusive records that the store did not downgrade the lock.
 func (h *Lock) KeepsExclusive() { h.setTo(isDowngraded, false) }
 
-// BecomeShare notes that the store has made the lock a share.
+// BecomeShare records that the store has made the lock a share.
 func (h *Lock) BecomeShare(limit, slot int) {
 	s := h.s
 	s.mu.Lock()
@@ -40,8 +40,8 @@ func (h *Lock) BecomeShare(limit, slot int) {
 	c.limit, c.slot = limit, slot
 }
 
-// IsKnownAs reports whether the store may know the lock under this token: that of a share, or the first one of
-// a cohort.
+// IsKnownAs reports whether the store may know the lock under this token: its own, or for an exclusive lock
+// the first token of a cohort.
 func (h *Lock) IsKnownAs(token int64) bool {
 	return h.Token == token || !h.IsShare() && store.OfGrant(token, h.Token)
 }

@@ -11,17 +11,17 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// Slot is a call's share of its session's limit, from its admission until its lock counts by
-// itself. The session's mutex guards all but Left.
+// Slot counts a call in its session's limit, from its admission until its lock counts itself. The session's
+// mutex guards all fields except Left.
 type Slot struct {
-	Key   string // of a call for several keys
+	Key   string // set in a call for several keys
 	taken bool
-	lock  *Lock // what the call's attempt has won last
-	// Left is how long the lock could be relied on when it was published.
+	lock  *Lock // the last lock that the call's attempt has won
+	// Left is how long the lock was valid when it was published.
 	Left time.Duration
 }
 
-// Admit counts a call in, if the session may have one lock more.
+// Admit counts a call, if the session may have one more lock.
 func (s *Session) Admit(p *Slot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,14 +33,14 @@ func (s *Session) Admit(p *Slot) error {
 	return nil
 }
 
-// AdmitAll counts a group in, if the session may have so many locks more and holds none of them: it
-// would wait for itself. The group's members keep their slots until they are published.
+// AdmitAll counts a group, if the session may have all its locks and holds none of the keys, because the
+// group would otherwise wait for its own session. Members keep their slots until they are published.
 func (s *Session) AdmitAll(slots []*Slot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range slots {
 		if held, _ := s.ownsLocked(p.Key); held {
-			return &types.HoldsError{Key: p.Key}
+			return types.Invalidf("field keys", "lock %q is held by this session already", p.Key)
 		}
 	}
 	if err := s.roomLocked(len(slots)); err != nil {
@@ -63,7 +63,7 @@ func (s *Session) roomLocked(n int) error {
 	return nil
 }
 
-// Leave counts a call out.
+// Leave ends the counting of a call.
 func (s *Session) Leave(p *Slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,17 +84,17 @@ type Won struct {
 	Slot       int // of a share
 	Lease      *heartbeat.Lease
 	AcquiredAt time.Time
-	// Until is when its MaxHold is over, zero for none.
+	// Until is the end of its MaxHold, zero for none.
 	Until time.Time
 	Span  *observe.Hold
-	// Cohort is that of the grant, or nil.
+	// Cohort is the cohort of the grant, or nil.
 	Cohort *Cohort
 }
 
-// AddMember makes a lock a member of the session. It reports false when the session has ended, or the
-// lock cannot be relied on at the time t: then the caller hands it back. Else the lock has taken over
-// the caller's pin of the lease. before are the locks that other sessions believe to hold under that
-// key: the store says that they are lost, and the caller tells so when it holds no mutex.
+// AddMember adds a lock as a member of the session. It returns false if the session has ended, or the lock
+// is not valid at the time t; then the caller hands the lock back. On success, the lock takes over the
+// caller's pin of the lease. before are locks of this sidecar that the new grant shows to be lost. The
+// caller loses them when it holds no mutex.
 func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before []*Lock, ok bool) {
 	h := &Lock{
 		Key: w.Req.Key, Token: w.Token, s: s, acquiredAt: w.AcquiredAt.UnixNano(), since: t.Now.Sub(s.set.began),
@@ -125,14 +125,14 @@ func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before []*Lock, ok bo
 	return s.set.held.put(h), true
 }
 
-// LockOf is what the slot's call has won last, or nil. The session may not hold it any more.
+// LockOf returns the last lock that the slot's call has won, or nil. The session may not hold it any more.
 func (s *Session) LockOf(p *Slot) *Lock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return p.lock
 }
 
-// HasMember reports whether the session has the member of a slot, and can rely on it.
+// HasMember reports whether the session has the member of a slot, and it is valid.
 func (s *Session) HasMember(p *Slot) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,8 +143,7 @@ func (s *Session) hasMemberLocked(p *Slot) bool {
 	return p.lock != nil && s.held.has(p.lock) && p.lock.Valid(clock.Read(s.set.clk))
 }
 
-// Publish makes the members of slots locks of the app. It does nothing and reports false when one
-// of them is lost.
+// Publish makes the members of slots visible to the app. If a member is lost, it does nothing and returns false.
 func (s *Session) Publish(slots ...*Slot) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,8 +167,8 @@ func (s *Session) Publish(slots ...*Slot) bool {
 	return true
 }
 
-// HandBackMember releases the lock of a slot. settled is called when no more tries follow. It does
-// nothing and reports false when the session does not hold it.
+// HandBackMember releases the lock of a slot. settled is called after the last try. If the session does not
+// hold the lock, it does nothing and returns false.
 func (s *Session) HandBackMember(p *Slot, settled func()) bool {
 	h := s.LockOf(p)
 	r := h.newEnd(settled)
@@ -180,8 +179,7 @@ func (s *Session) HandBackMember(p *Slot, settled func()) bool {
 	return true
 }
 
-// HandBack takes off, in the background, an entry whose answer could not be delivered, and releases
-// the lock with the last.
+// HandBack ends, in the background, an entry whose answer could not be delivered. The last entry releases the lock.
 func (s *Session) HandBack(g types.Grant) {
 	h := s.Find(g.Key, g.Token)
 	if h == nil {
@@ -194,7 +192,7 @@ func (s *Session) HandBack(g types.Grant) {
 	}
 }
 
-// AgainAll is what a request for several keys was granted, or nil if the session does not hold all of it.
+// AgainAll returns what a request for several keys was granted, or nil if the session does not hold all of it.
 func (s *Session) AgainAll(slots []*Slot, request uuid.UUID) []types.Grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Signal does what others ask a holder for. It reports false when the grant is not known here.
+// Signal applies a signal to a holder. It returns false if the grant is not known here.
 func (hs *Set) Signal(sig store.Signal) (known bool) {
 	h := hs.meantBy(sig)
 	if h == nil {
@@ -25,8 +25,8 @@ func (hs *Set) Signal(sig store.Signal) (known bool) {
 	return true
 }
 
-// meantBy is the lock that a signal means, or nil. A break names a grant, and a request to stop does it for a
-// share. For an exclusive lock it is for whoever holds the key, so it may name the first of the cohort.
+// meantBy returns the lock that a signal means, or nil. A break names a grant, as does a request to stop a share. A
+// request to stop an exclusive lock is for its present holder, so it may name the first member of the cohort.
 func (hs *Set) meantBy(sig store.Signal) *Lock {
 	if h := hs.Find(sig.Key, sig.Token); h != nil {
 		return h
@@ -37,8 +37,8 @@ func (hs *Set) meantBy(sig store.Signal) *Lock {
 	return nil
 }
 
-// stop notes a request to stop and tells the app. It reports false if h is not held, or was asked
-// before for the same reason.
+// stop records a request to stop and notifies the app. It returns false if h is not held, or had the same
+// request before.
 func (s *Session) stop(h *Lock, sig store.Signal) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,8 +53,8 @@ func (s *Session) stop(h *Lock, sig store.Signal) bool {
 	return true
 }
 
-// Shown takes over a request to stop that the store shows. It may have come while the lock was between two
-// holders of a cohort, when there was nobody to be told.
+// Shown applies a request to stop that the store shows. The request may have arrived between two holders of
+// a cohort, when no session could be notified.
 func (h *Lock) Shown(asked *store.Stopping) {
 	h.s.mu.Lock()
 	first := asked != nil && h.stopping == nil && h.s.held.has(h)

@@ -1,5 +1,5 @@
 // Package lanes makes the lanes through which calls share the store's operations. Renewals and checks have
-// none: they are batches already, and must not wait.
+// no lane, because they are batches already and must not wait.
 package lanes
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Set has a lane for each operation.
+// Set contains a lane for each operation.
 type Set struct {
 	Acquires    *batcher.Lane[store.Ask, store.Answer]
 	Enqueues    *batcher.Lane[store.Ask, store.Answer]
@@ -26,9 +26,13 @@ type Set struct {
 	Revocations *batcher.Lane[store.LeaseID, struct{}]
 }
 
-// MaxTogether is the most calls that one statement enqueues. All may be for one key. Releases wait for its
-// row: a thousand would keep it about as long as a release waits for a row (0.1 s).
+// MaxTogether limits the calls that one statement enqueues. All may be for one key, and releases wait for
+// its row. A thousand calls would keep it about as long as a release waits for a row (0.1 s).
 const MaxTogether = 250
+
+// perKey limits the acquires and releases of a key in one statement. A thousand readers of a key need no thousand
+// statements. But each share that is taken reads the others, and other sidecars wait for the row meanwhile.
+const perKey = 50
 
 // New makes the lanes to a store. Once draining is closed, the lane of acquires refuses.
 func New(cfg types.Config, st store.Store, obs *observe.Observer, draining <-chan struct{}) *Set {
@@ -42,25 +46,29 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, draining <-cha
 	claimLocked := func(v store.Verdict) bool { return v.Status == store.ClaimRowLocked }
 	acquires := bounded
 	acquires.Refuse = draining
+	acquires.PerKey = perKey
 	ls.Acquires = batcher.New(obs.Lane("acquire", acquires), byKey, st.Acquire, locked)
-	// Enqueues of one key share a statement, in their order. Only the queue limits them: answers of
-	// another lane submit some, and must not wait.
+	// Enqueues of one key share a statement, in their order. Only the queue limits them, because answers of
+	// another lane submit some of them, and must not wait.
 	together := lane
-	together.Together, together.Max = true, min(lane.Max, MaxTogether)
+	together.Max = min(lane.Max, MaxTogether)
+	together.PerKey = together.Max
 	ls.Enqueues = batcher.New(obs.Lane("enqueue", together), byKey, st.Acquire, locked)
 	ls.Amends = batcher.New(obs.Lane("amend", bounded), func(c store.Change) string { return c.Key }, st.Amend, claimLocked)
 	ls.Reads = batcher.New(obs.Lane("get", bounded), func(key string) string { return key }, st.Get, nil)
 	ls.Signals = batcher.New(obs.Lane("signal", bounded), func(s store.Signal) string { return s.Key }, sendSignals(st),
 		func(s store.ClaimStatus) bool { return s == store.ClaimRowLocked })
 	apart := lane
-	apart.Inline = false // they may hang, and have a limit of their own
+	apart.Inline = false // they may hang, and have their own limit
 	ls.Openings = batcher.New(obs.Lane("open", apart), func(l store.NewLease) string { return string(l.ID[:]) }, forAll(st.OpenLeases), nil)
 	ls.Revocations = batcher.New(obs.Lane("revoke", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(st.Revoke), nil)
-	// A lane that hands back refuses nothing: the grants that it frees are bounded.
+	// A lane that hands back has no limit, because the grants that it frees are limited.
 	byGrant := func(a store.Attempt) string { return string(a.ID[:]) }
 	ls.Cancels = batcher.New(obs.Lane("cancel", lane), byGrant, st.Cancel, locked)
 	ls.Withdrawals = batcher.New(obs.Lane("withdraw", lane), byGrant, st.Withdraw, func(o store.Outcome) bool { return o == store.RowLocked })
-	ls.Releases = batcher.New(obs.Lane("release", lane), func(c store.Claim) string { return c.Key }, st.Release, claimLocked)
+	releases := lane
+	releases.PerKey = perKey
+	ls.Releases = batcher.New(obs.Lane("release", releases), func(c store.Claim) string { return c.Key }, st.Release, claimLocked)
 	if one, ok := st.(store.Immediate); ok && inline {
 		ls.Acquires.Alone(one.AcquireOne)
 		ls.Releases.Alone(one.ReleaseOne)
@@ -68,7 +76,7 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, draining <-cha
 	return ls
 }
 
-// forAll makes an operation without answers one of a lane.
+// forAll adapts an operation without answers to a lane.
 func forAll[T any](f func(context.Context, []T) error) func(context.Context, []T) ([]struct{}, error) {
 	return func(ctx context.Context, items []T) ([]struct{}, error) {
 		return make([]struct{}, len(items)), f(ctx, items)
@@ -85,13 +93,13 @@ func sendSignals(st store.Store) func(context.Context, []store.Signal) ([]store.
 	}
 }
 
-// Submit passes one item to a lane and waits for the answer. If the call leaves, the operation goes on.
+// Submit passes one item to a lane and waits for the answer. If the call leaves, the operation continues.
 func Submit[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T) (R, error) {
 	return SubmitAnd(ctx, lane, item, func(R) {})
 }
 
-// SubmitAnd is Submit, but then receives the answer even if the call has left. An error is not passed to
-// it.
+// SubmitAnd is Submit, but also calls then with the answer, even if the call has left. It does not call
+// then after an error.
 func SubmitAnd[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T, then func(R)) (R, error) {
 	type answer struct {
 		r   R
@@ -115,7 +123,7 @@ func SubmitAnd[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T, 
 	}
 }
 
-// Refusal translates why a lane did not take an item.
+// Refusal translates the error of a lane that did not accept an item.
 func Refusal(ctx context.Context, err error) error {
 	switch {
 	case err == nil:

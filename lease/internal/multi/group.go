@@ -1,8 +1,8 @@
-// Package multi gets several keys, all or none, for one call. It has a call and attempts of package
+// Package multi gets several keys, all or none, for one call. It uses a call and attempts of package
 // attempt for each key. It gets the keys in the order of their bytes, and holds only keys before the one
-// that it waits for. So two calls never wait for each other in a circle, and each is served in its turn.
-// The app sees no key until the call has all of them. If the call ends before, it hands back its keys. If
-// a member is lost meanwhile, it is got again.
+// that it waits for. So calls never wait for each other in a circle, and each gets its turn. The app sees
+// the keys only when the call has all of them. If the call ends before that, it hands its keys back. If a
+// member is lost meanwhile, the call gets it again.
 package multi
 
 import (
@@ -22,18 +22,18 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// MaxGroupAsks is the most questions about several keys at a time. Groups may share keys, so they have no
-// lane.
+// MaxGroupAsks limits the questions about several keys at a time. They do not use a lane, because groups
+// may have common keys.
 const MaxGroupAsks = 4
 
-// Config is what groups need.
+// Config is the configuration of groups.
 type Config struct {
 	types.Config
 	Acquirer *attempt.Acquirer
 	Amends   *batcher.Lane[store.Change, store.Verdict]
 	// Inline: the store answers at once, in the caller's goroutine.
 	Inline bool
-	// Granted receives for how long the store may keep a lock by itself.
+	// Granted is called with the time for which the store may keep a lock without a renewal.
 	Granted func(now time.Time, lasts time.Duration, held bool)
 	Spawn   func(func()) bool
 }
@@ -74,7 +74,7 @@ func (gs *Groups) Acquire(ctx context.Context, s *holdings.Session, keys []strin
 	if lock, ok := g.heldInCache(); ok {
 		return nil, &types.HeldError{Lock: lock, Cached: true}
 	}
-	if req.Wait != 0 { // one waiter, whatever the number of keys
+	if req.Wait != 0 { // a group counts as one waiter
 		if err := gs.acquirer.AddWaiter(); err != nil {
 			return nil, err
 		}
@@ -88,12 +88,11 @@ func (gs *Groups) Acquire(ctx context.Context, s *holdings.Session, keys []strin
 	return g.grants(keys), nil
 }
 
-// Group is one call for several keys. If a question costs a round trip, it asks at once for all keys that
-// it misses, up to the first for which others came before. It hands back the keys behind the first that is
-// held.
+// Group is one call for several keys. If a question costs a round trip, it asks at once for all missing
+// keys, up to the first for which other calls came before. It hands back the keys after the first held one.
 //
-// The session owns its members: they end with it and with their lease. [holdings.Session.Publish] shows
-// them to the app.
+// The session owns the members: they end with the session and with their lease. [holdings.Session.Publish]
+// makes them visible to the app.
 type Group struct {
 	gs      *Groups
 	ctx     context.Context
@@ -106,11 +105,11 @@ type Group struct {
 	wasQueued bool
 
 	rounds int
-	// waited is read before the members' remaining time: their sum must not give the app a later end,
-	// however long the process was stopped in between.
+	// waited is read before the members' remaining time. So their sum never gives the app an end that is too
+	// late, even if the process is stopped in between.
 	waited time.Duration
 
-	// With a request id: repeats are per key, repeated is what the session has got by the id before.
+	// With a request id: repeats are per key. repeated are the grants that the session already has by the id.
 	repeats    []*repeat.Request
 	withdrawal *repeat.Withdrawal
 	repeated   []types.Grant
@@ -145,12 +144,12 @@ func (g *Group) slots() []*holdings.Slot {
 	return slots
 }
 
-// again is what the session has got by the request id before, if it still holds all.
+// again returns what the session has got by the request id before, if it still holds all of it.
 func (g *Group) again() []types.Grant {
 	if g.req.RequestID == uuid.Nil {
 		return nil
 	}
-	waited := g.gs.clk.Now().Sub(g.began) // before the locks' remaining time
+	waited := g.gs.clk.Now().Sub(g.began) // before the locks' remaining time is read
 	grants := g.s.AgainAll(g.slots(), g.req.RequestID)
 	for i := range grants {
 		grants[i].Waited = waited
@@ -158,8 +157,8 @@ func (g *Group) again() []types.Grant {
 	return grants
 }
 
-// Admit counts the group among the calls with its request id, and in its session, unless the session has
-// the locks by that id. done ends that.
+// Admit counts the group among the calls with its request id, and in its session. It does not if the
+// session already has the locks by that id. done ends the counting.
 func (g *Group) Admit() (done func(), err error) {
 	if g.req.RequestID != uuid.Nil {
 		err = g.takeTurns()
@@ -186,9 +185,9 @@ func (g *Group) Admit() (done func(), err error) {
 	return done, err
 }
 
-// takeTurns waits for the turn of each key, in the order of the keys, as all of this package.
+// takeTurns waits for the turn of each key, in the order of the keys, as this whole package does.
 func (g *Group) takeTurns() error {
-	all := make([]*repeat.Request, len(g.calls)) // before the first turn: a release by the id of any key ends the call
+	all := make([]*repeat.Request, len(g.calls)) // before the first turn, because a release by the id ends the call for any of its keys
 	for i, c := range g.calls {
 		all[i] = g.gs.acquirer.RequestsOf(g.s).Use(repeat.AttemptID(g.req.RequestID, c.Key()), g.withdrawal)
 	}
@@ -209,7 +208,7 @@ func (g *Group) takeTurns() error {
 	return nil
 }
 
-// leave ends the turn of one key: at once if the session has it, or if the store was not asked.
+// leave ends the turn of one key. It does so at once if the session has the key, or if the store was not asked.
 func (g *Group) leave(r *repeat.Request, c *attempt.Call) {
 	if g.s != nil && (!g.Missing() || !c.Asked()) {
 		r.Leave()
@@ -219,7 +218,7 @@ func (g *Group) leave(r *repeat.Request, c *attempt.Call) {
 	g.gs.acquirer.RequestsOf(g.s).Done(r, g.withdrawal)
 }
 
-// heldInCache answers without the store that one of the keys is held.
+// heldInCache answers from the cache that one of the keys is held.
 func (g *Group) heldInCache() (store.Lock, bool) {
 	if g.req.SharesGrant() {
 		return store.Lock{}, false
@@ -232,7 +231,7 @@ func (g *Group) heldInCache() (store.Lock, bool) {
 	return store.Lock{}, false
 }
 
-// Acquire gets all keys, or says why not. Then the caller hands back what it has got.
+// Acquire gets all keys. If it returns an error, the caller hands back the keys that the group has.
 func (g *Group) Acquire() error {
 	for {
 		if g.dropLost() {
@@ -255,7 +254,8 @@ func (g *Group) Acquire() error {
 // Missing reports whether the group does not have all keys.
 func (g *Group) Missing() bool { return len(g.members) < len(g.calls) }
 
-// dropLost hands back the members from the first lost one on: they must not be held during its wait.
+// dropLost hands back the members from the first lost one on, because they must not be held while the group
+// waits for that key.
 func (g *Group) dropLost() bool {
 	for i := range g.members {
 		if !g.has(i) {
@@ -266,7 +266,7 @@ func (g *Group) dropLost() bool {
 	return false
 }
 
-// mayGoOn says why the group must not ask again.
+// mayGoOn returns an error if the group must not ask again.
 func (g *Group) mayGoOn() error {
 	c := g.calls[len(g.members)]
 	if g.req.Wait > 0 && g.gs.clk.Now().Sub(g.began) >= g.req.Wait {
@@ -275,11 +275,11 @@ func (g *Group) mayGoOn() error {
 	return c.MayGoOn(attempt.ErrAttemptLost)
 }
 
-// Advance gets the first missing key, and those behind it that are free in the same moment.
+// Advance gets the first missing key, and the keys after it that are free at the same time.
 func (g *Group) Advance() error {
 	first := len(g.members)
 	c := g.calls[first]
-	if g.wasQueued { // an outage is no reason to give up
+	if g.wasQueued { // a call that was queued continues through an outage
 		c.WasQueued = true
 	}
 	g.rounds++
@@ -289,7 +289,7 @@ func (g *Group) Advance() error {
 	}
 	for i, b := range attempts {
 		if i > 0 && b.IsUnwanted() {
-			return nil // one before it had to wait
+			return nil // an earlier key was not free
 		}
 		c := g.calls[first+i]
 		grant, err := g.await(c, b)
@@ -304,7 +304,7 @@ func (g *Group) Advance() error {
 	return nil
 }
 
-// try makes attempts for the first call and as many others as one question takes.
+// try makes attempts for the first call, and for as many others as one question may contain.
 func (g *Group) try(calls []*attempt.Call) ([]*attempt.Attempt, error) {
 	c, most := calls[0], 1
 	c.StartTimer()
@@ -317,7 +317,7 @@ func (g *Group) try(calls []*attempt.Call) ([]*attempt.Attempt, error) {
 		return nil, err
 	case 1:
 		attempts[0].Start(g.ctx, g.gs.clk.Now())
-	default: // the token last: the steps before may take long
+	default: // the token last, because the previous steps may take long
 		if err := c.Until(g.gs.tokens); err != nil {
 			for _, b := range attempts {
 				b.Finish(err)
@@ -329,8 +329,8 @@ func (g *Group) try(calls []*attempt.Call) ([]*attempt.Attempt, error) {
 	return attempts, nil
 }
 
-// newAttempts makes attempts while there are leases. If waiting calls came before for a key, its attempt
-// is the only one, or is not made yet.
+// newAttempts makes attempts for which there are leases. If other calls wait for a key already, its attempt
+// must be the only one, or is made later.
 func (g *Group) newAttempts(calls []*attempt.Call) (attempts []*attempt.Attempt, err error) {
 	for _, c := range calls {
 		if err := c.SettleLast(); err != nil {
@@ -338,7 +338,7 @@ func (g *Group) newAttempts(calls []*attempt.Call) (attempts []*attempt.Attempt,
 		}
 	}
 	for _, c := range calls {
-		came, late := c.Arrive() // before the lease, as in a single call
+		came, late := c.Arrive() // before the lease, as in a call for one key
 		if late && len(attempts) > 0 {
 			came.Leave()
 			break

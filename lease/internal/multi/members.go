@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/attempt"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -15,7 +16,7 @@ import (
 type groupMember struct {
 	b     *attempt.Attempt
 	grant types.Grant
-	// until is how long a BindTTL lock can be relied on.
+	// until is how long a BindTTL lock is valid.
 	until time.Time
 }
 
@@ -28,7 +29,7 @@ func (g *Group) add(c *attempt.Call, b *attempt.Attempt, grant types.Grant) {
 	g.members = append(g.members, groupMember{b: b, grant: grant, until: now.Add(grant.ExpiresIn)})
 }
 
-// has reports whether a member is still the group's.
+// has reports whether the group still has a member.
 func (g *Group) has(i int) bool {
 	if g.s != nil {
 		return g.s.HasMember(&g.calls[i].Slot)
@@ -36,10 +37,10 @@ func (g *Group) has(i int) bool {
 	return g.gs.clk.Now().Before(g.members[i].until)
 }
 
-// Complete publishes the members, all at once. It reports false if one is lost.
+// Complete publishes all members at once. It returns false if one is lost.
 func (g *Group) Complete() bool {
 	if g.s == nil && (g.rounds > 1 || g.wasQueued) {
-		g.extend(g.ctx) // some are older: all last from now on
+		g.extend(g.ctx) // some are older than others
 	}
 	now := g.gs.clk.Now()
 	g.waited = now.Sub(g.began)
@@ -66,24 +67,17 @@ func (g *Group) handBack(from int) {
 	g.members = g.members[:from]
 }
 
-// extending extends the members of a BindTTL group until stop; nothing else touches them meanwhile.
+// extending extends the members of a BindTTL group until stop. Nothing else uses them meanwhile.
 func (g *Group) extending() (stop func()) {
 	if g.req.Bind != types.BindTTL || len(g.members) == 0 {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(g.gs.ctx) // without a span: it may take days
+	ctx, cancel := context.WithCancel(g.gs.ctx) // without a span, because it may take days
 	over := make(chan struct{})
 	running := g.gs.cfg.Spawn(func() {
 		defer close(over)
-		for {
-			timer := time.NewTimer(g.extendAt.Sub(g.gs.clk.Now()))
-			select {
-			case <-timer.C:
-				g.extend(ctx)
-			case <-ctx.Done():
-				timer.Stop()
-				return
-			}
+		for clock.Rest(ctx, g.extendAt.Sub(g.gs.clk.Now())) == nil {
+			g.extend(ctx)
 		}
 	})
 	if !running {
@@ -95,7 +89,7 @@ func (g *Group) extending() (stop func()) {
 	}
 }
 
-// extend makes the members of a BindTTL group last for their TTL from now on, and finds the lost ones.
+// extend extends the members of a BindTTL group by their TTL from now on, and finds lost ones.
 func (g *Group) extend(ctx context.Context) {
 	g.extendAt = g.gs.clk.Now().Add(g.req.TTL / 3)
 	var all sync.WaitGroup
@@ -109,7 +103,7 @@ func (gs *Groups) extendMember(ctx context.Context, p *groupMember, ttl time.Dur
 	sent := gs.clk.Now()
 	v, err := lanes.Submit(ctx, gs.cfg.Amends, store.Change{Claim: store.Claim{Key: p.grant.Key, Token: p.grant.Token}, TTL: ttl})
 	switch {
-	case types.Judged("amend", v.Status, err) != nil: // it lasts as long as before
+	case types.Judged("amend", v.Status, err) != nil: // the lock lasts as long as before
 	case v.Status == store.Holds:
 		p.until = sent.Add(heartbeat.Reliable(v.Lock.Holder.ExpiresIn))
 		gs.cfg.Granted(gs.clk.Now(), ttl, false)

@@ -11,28 +11,28 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// maxHolderLinks is the most holders to which the span of one wait leads.
+// maxHolderLinks limits the holders to which the span of one wait links.
 const maxHolderLinks = 8
 
-// Call has the spans of a call for one key. It is nil where the call is not recorded.
+// Call contains the spans of a call for one key. It is nil if the call is not recorded.
 type Call struct {
 	tracer *tracing.Tracer
 	key    string
 	shared bool
-	// call has the span of the call, and nothing else of its context.
+	// call contains the span of the call, without the rest of its context.
 	call context.Context
 
-	// The mutex is taken last, also under an attempt's. Under it only the span is written.
+	// The mutex is taken last, also under an attempt's mutex. Only spans are written under it.
 	mu sync.Mutex
-	// wait is the span of the wait, nil while the call is not queued. at has it then, else the span
-	// of the call.
+	// wait is the span of the wait, nil while the call is not queued. at contains it then, and otherwise the
+	// span of the call.
 	wait trace.Span
 	at   context.Context
-	// holder is the token of the last known holder, of several the greatest.
+	// holder is the token of the last known holder; with several holders, the greatest one.
 	holder  int64
 	holders int
 	placed  bool // the queue position is known
-	left    bool // the call has left: nobody would end another wait
+	left    bool // the call has left, so a later wait would not be ended
 }
 
 // Call begins the trace of a call for a key, whose span is in ctx.
@@ -44,7 +44,7 @@ func (o *Observer) Call(ctx context.Context, key string, shared bool) *Call {
 	return &Call{tracer: o.tracer, key: key, shared: shared, call: call, at: call}
 }
 
-// Carry returns ctx with the span under which the call is now.
+// Carry returns ctx with the present span of the call.
 func (c *Call) Carry(ctx context.Context) context.Context {
 	if c == nil {
 		return ctx
@@ -54,7 +54,7 @@ func (c *Call) Carry(ctx context.Context) context.Context {
 	return tracing.Carry(ctx, c.at)
 }
 
-// Enqueue begins the span of the wait, if there is none. lock may be the zero value.
+// Enqueue begins the span of the wait, unless it has begun. lock may be the zero value.
 func (c *Call) Enqueue(lock *store.Lock) {
 	if c == nil {
 		return
@@ -68,7 +68,7 @@ func (c *Call) Enqueue(lock *store.Lock) {
 	c.see(lock, 0)
 }
 
-// See notes who holds the key, and the queue position: 0 if it is not known.
+// See records the holders of the key, and the queue position, or 0 if unknown.
 func (c *Call) See(lock *store.Lock, position int) {
 	if c == nil {
 		return
@@ -92,14 +92,14 @@ func (c *Call) see(lock *store.Lock, position int) {
 		}
 		return
 	}
-	for i := range lock.Holders { // in the order of their tokens
+	for i := range lock.Holders { // in token order
 		if share := &lock.Holders[i]; share.Token > c.holder {
 			c.link(share.Token, &share.Holder)
 		}
 	}
 }
 
-// link leads from the wait to the acquire of a holder that was not known before.
+// link links the wait to the acquire of a holder that was not known before.
 func (c *Call) link(token int64, h *store.Holder) {
 	if token == 0 || h.Instance == "" || c.holders >= maxHolderLinks {
 		return
@@ -111,7 +111,7 @@ func (c *Call) link(token int64, h *store.Holder) {
 	linkHolder(c.wait, token, h)
 }
 
-// FoundFree notes that the call found its key free, and was not handed it.
+// FoundFree records that the call found its key free, so it was not granted by a hand-off.
 func (c *Call) FoundFree() { c.granted("free", "") }
 
 func (c *Call) granted(how, by string) {
@@ -129,7 +129,7 @@ func (c *Call) granted(how, by string) {
 	}
 }
 
-// Leave notes that the call is over. An attempt that is queued after that begins no span.
+// Leave records that the call is over. If an attempt is queued after that, it begins no span.
 func (c *Call) Leave() {
 	if c == nil {
 		return
@@ -139,7 +139,7 @@ func (c *Call) Leave() {
 	c.left = true
 }
 
-// EndWait ends the span of the wait, if there is one.
+// EndWait ends the span of the wait, if any.
 func (c *Call) EndWait(result string) {
 	if c == nil {
 		return
@@ -162,7 +162,7 @@ func (c *Call) Hold(shared bool) *Hold {
 	return &Hold{tracer: c.tracer, at: c.call, shared: shared}
 }
 
-// Mode is how the span of a call names what it asks for.
+// Mode is the attribute value for a mode.
 func Mode(shared bool) string {
 	if shared {
 		return "shared"

@@ -11,17 +11,17 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Hold is the span of a lock that a session holds. It is nil where the acquire is not recorded. The
-// session's mutex guards it until the lock is taken from the session.
+// Hold is the span of a lock that a session holds. It is nil if the acquire is not recorded. The session's
+// mutex guards it until the lock leaves the session.
 type Hold struct {
 	tracer *tracing.Tracer
 	shared bool
-	span   trace.Span // nil while the app does not know of the lock
-	// at has the span, else that of the acquire.
+	span   trace.Span // nil until the lock is published
+	// at contains the span, or before its begin the span of the acquire.
 	at context.Context
 }
 
-// Context has the span of the lock, for what is done when the lock has left its session.
+// Context contains the span of the lock, for work after the lock has left its session.
 func (h *Hold) Context() context.Context {
 	if h == nil {
 		return context.Background()
@@ -29,19 +29,19 @@ func (h *Hold) Context() context.Context {
 	return h.at
 }
 
-// Begin begins the span: the lock is the app's from now on.
+// Begin begins the span when the lock is published.
 func (h *Hold) Begin(key string, token int64, session string) {
 	if h == nil {
 		return
 	}
 	_, h.span = h.tracer.Start(h.at, "lock.held", trace.SpanKindInternal,
 		ofKey(key, tracing.Token.Int64(token), tracing.Session.String(session), modeOf(h.shared))...)
-	// Without the span of the call, which would stay in memory for as long as the lock is held.
+	// Without the span of the call, because this would stay in memory while the lock is held.
 	h.at = trace.ContextWithSpan(context.Background(), h.span)
 }
 
-// HoldEnded tells that a session's lock has ended: why (Released, SessionEnded, or the reason of
-// the loss), and after how long.
+// HoldEnded reports the end of a session's lock with the reason (Released, SessionEnded, or that of the
+// loss), and how long it was held.
 func (o *Observer) HoldEnded(h *Hold, key, reason string, held time.Duration) {
 	if h != nil && h.span != nil {
 		h.span.SetAttributes(tracing.EndReason.String(reason))
@@ -53,7 +53,7 @@ func (o *Observer) HoldEnded(h *Hold, key, reason string, held time.Duration) {
 	o.Ended(h.Context(), key, reason, held)
 }
 
-// HeldUntilNow makes the span of a bind:ttl lock, which no session here held, when it is released here.
+// HeldUntilNow makes the span of a bind:ttl lock when it is released here, because the lock had no session.
 func (o *Observer) HeldUntilNow(lock *store.Lock, token int64) {
 	if o.tracer != nil {
 		o.tracer.Past(lock.Holder.Traceparent, "lock.held", time.Now().Add(-lock.Holder.HeldFor),

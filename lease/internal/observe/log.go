@@ -7,16 +7,16 @@ import (
 	"github.com/locksidecar/locksidecar/internal/tracing"
 )
 
-// Refusal is a call that is refused.
+// Refusal is a refused call.
 type Refusal struct {
 	Operation, Key, Traceparent string
-	// Code is that of Err.
+	// Code is the code of Err.
 	Code string
 	Err  error
 }
 
-// Refused logs a refusal. A wrong claim has its line already. Held locks and calls that give up are
-// normal: debug lines.
+// Refused logs a refused call, except a wrong claim, which has its own line. Held locks and calls that give
+// up are normal, so these are debug lines.
 func (o *Observer) Refused(ctx context.Context, r Refusal) {
 	level := slog.LevelWarn
 	switch r.Code {
@@ -30,7 +30,7 @@ func (o *Observer) Refused(ctx context.Context, r Refusal) {
 	}
 }
 
-// Claim is what a call says to hold.
+// Claim is a call's statement that it holds a lock.
 type Claim struct {
 	Operation, Key string
 	Token          int64
@@ -38,7 +38,7 @@ type Claim struct {
 	Traceparent    string // of the call
 }
 
-// ClaimRefused logs a claim on a lock that is not held so.
+// ClaimRefused logs a claim on a lock that the caller does not hold.
 func (o *Observer) ClaimRefused(c Claim, reason string) {
 	tracing.Logger(o.log, c.Traceparent).Warn("claim refused", "operation", c.Operation, "key", c.Key, "token", c.Token, "session", c.Session,
 		"reason", reason)
@@ -64,7 +64,7 @@ func (o *Observer) AskedToStop(l Lock) {
 
 // Broken logs that a lock is broken.
 func (o *Observer) Broken(l Lock) {
-	tracing.Logger(o.log, l.Traceparent).Warn("lock broken, somebody asked for it", l.attributes()...)
+	tracing.Logger(o.log, l.Traceparent).Warn("lock broken on request", l.attributes()...)
 }
 
 func (l Lock) attributes() []any {
@@ -76,7 +76,7 @@ func (o *Observer) WaitsForItself(key, session, traceparent string) {
 	tracing.Logger(o.log, traceparent).Warn("a call waits for a key that its own session holds", "key", key, "session", session)
 }
 
-// StopSent logs that a call has asked the holder of a key to stop. instance is this sidecar.
+// StopSent logs that a call has asked the holder of a key to stop. instance names this sidecar.
 func (o *Observer) StopSent(ctx context.Context, key, instance string) {
 	log := o.log
 	if o.tracer != nil {
@@ -85,9 +85,9 @@ func (o *Observer) StopSent(ctx context.Context, key, instance string) {
 	log.Info("the holder of a lock is asked to stop", "key", key, "instance", instance)
 }
 
-// OutcomeUnknown logs that an acquire is withdrawn, because nobody knows what became of it.
+// OutcomeUnknown logs that an acquire is withdrawn because its outcome is unknown.
 func (o *Observer) OutcomeUnknown(key, traceparent string, err error) {
-	tracing.Logger(o.log, traceparent).Warn("the outcome of an acquire is unknown, withdrawing it", "key", key, "error", err)
+	tracing.Logger(o.log, traceparent).Warn("the outcome of an acquire is unknown, so the acquire is withdrawn", "key", key, "error", err)
 }
 
 // HandedBack logs that a grant is handed back.

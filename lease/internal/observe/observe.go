@@ -1,32 +1,29 @@
-// Package observe makes the spans, metrics and log lines of package lease. Only here package lease
-// meets OpenTelemetry. Events carry values: keys, tokens, times, codes, trace contexts. Every event
-// was decided before, and nothing waits for an observer. The package knows no other part of lease
-// and reads nothing back.
+// Package observe makes the spans, metrics and log lines of package lease. No other room uses
+// OpenTelemetry. Events contain values: keys, tokens, times, codes, trace contexts. Every event is reported
+// after its decision, and its caller never waits. The package does not read other parts of lease.
 //
 // # Spans
 //
-// If the span in a call's context is not recorded, its [Call] and the [Hold] of its lock are nil,
-// and their methods do nothing.
+// If the span in a call's context is not recorded, its [Call] and the [Hold] of its lock are nil, and their
+// methods do nothing.
 //
-// lock.wait lasts from when the first attempt of a call is queued until the call hears the outcome.
-// A call for several keys has one for each key in whose queue it is. Links lead from it to the
-// acquires of those who held the key, and to the release that handed the lock over.
+// lock.wait lasts from the queueing of a call's first attempt until the call returns. A call for several
+// keys has one for each key in whose queue it is. Links lead from it to the acquires of the previous
+// holders, and to the release that handed the lock over.
 //
-// lock.held begins when the app may know of the lock, or has all of several keys. It ends when the
-// lock leaves the session.
+// lock.held begins when the lock is published to the app. It ends when the lock leaves the session.
 //
-// store.batch is one operation of the store for calls, also for calls that have left. The releases
-// after a dropped connection belong to the lock.held that ended. Retries in the background,
-// renewals, checks and revocations have no span.
+// store.batch is one operation of the store for calls, including calls that have left. The releases after a dropped
+// connection belong to the lock.held that ended. Background retries, renewals, checks and revocations have no span.
 //
-// A trace goes on in another sidecar: the store keeps the acquire's trace context with the lock, and
-// gives the release's to the next holder. If nobody asked for the release, the acquire's stands for it.
+// A trace continues in another sidecar: the store keeps the acquire's trace context with the lock, and
+// gives the release's to the next holder. A release without a request has the acquire's.
 //
 // # Metrics
 //
-// Each acquire of a key has one result. A call for several keys has one for each, once all is decided. Held
-// locks are counted when the metrics are read, with those that the app does not know of yet, because others
-// wait for them. The end of a hold is counted with its reason, unless the app never knew of the lock.
+// Each acquire of a key has one result. A call for several keys has one for each key, once all are decided.
+// Held locks are counted when the metrics are read, including unpublished ones, because others wait for
+// them. The end of a hold is counted with its reason, unless the lock was never published.
 //
 // # Log
 //
@@ -47,7 +44,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Recorder is what [metrics.Locks] does. Tests use another one.
+// Recorder is the interface of [metrics.Locks]. Tests use another one.
 type Recorder interface {
 	Acquired(ctx context.Context, key string, shared bool, result string, waited time.Duration)
 	Waits(key string, change int)
@@ -58,30 +55,30 @@ type Recorder interface {
 	Renewed(took time.Duration, kept, lost, failed int)
 	SessionEnded(reason string)
 	Observe(state func() State)
-	ObserveFleet(fleet func() (Fleet, bool))
+	ObserveFleet(fleet func() (store.Stats, bool))
 }
 
-// Tracer makes the spans.
+// Tracer makes spans.
 type Tracer = tracing.Tracer
 
-// State is what the gauges show when metrics are read.
+// State contains the values of the gauges when metrics are read.
 type State = metrics.State
 
 // HeldLocks counts locks by their mode.
 type HeldLocks = metrics.HeldLocks
 
-// Observer makes the spans, metrics and log lines. Events that are only counted go to its Recorder.
+// Observer makes the spans, metrics and log lines. The embedded Recorder handles events that are only counted.
 type Observer struct {
 	Recorder
 
 	log    *slog.Logger
 	tracer *tracing.Tracer // nil: no spans
-	// batches: an operation of the store has a span.
+	// batches: operations of the store have spans.
 	batches bool
 }
 
-// New makes an observer. A nil tracer makes no spans. With inline, an operation of the store takes
-// no time and has no span.
+// New makes an observer. A nil tracer makes no spans. With inline, operations of the store take almost no
+// time and have no spans.
 func New(log *slog.Logger, recorder Recorder, tracer *tracing.Tracer, inline bool) *Observer {
 	if recorder == nil {
 		recorder = (*metrics.Locks)(nil) // counts nothing
@@ -96,7 +93,7 @@ const (
 	Released  = metrics.Released
 )
 
-// Codes of problems that have to do with a lock, as in the contract. Nobody is told of CallerLeft.
+// Codes of problems with a lock, as in the API. CallerLeft is never sent.
 const (
 	Held    = "held"
 	Timeout = "wait_timeout"
@@ -115,13 +112,13 @@ const (
 	Internal      = "internal"
 )
 
-// Reasons for the end of a session's lock that are no losses. SessionEnded is also the code of a problem.
+// Reasons for the end of a session's lock that are not losses. SessionEnded is also the code of a problem.
 const (
 	SessionEnded = "session_ended"
 	Shutdown     = "shutdown"
 )
 
-// Kinds of answers that need no statement.
+// Kinds of answers without a statement.
 const (
 	CachedDenied = "held_cache"
 	CachedHeld   = "held_here"
@@ -136,7 +133,7 @@ func (o *Observer) recorded(ctx context.Context) bool {
 	return o.tracer != nil && tracing.Recorded(ctx)
 }
 
-// Along returns ctx, which does not end with a call, with the span of the call.
+// Along returns ctx, which outlives the call, with the span of the call.
 func (o *Observer) Along(ctx, call context.Context) context.Context {
 	if !o.recorded(call) {
 		return ctx
@@ -144,7 +141,7 @@ func (o *Observer) Along(ctx, call context.Context) context.Context {
 	return tracing.Carry(ctx, call)
 }
 
-// Denied shows in the span of a call that did not wait who holds the key.
+// Denied records the holder of the key in the span of a call that did not wait.
 func (o *Observer) Denied(ctx context.Context, lock *store.Lock) {
 	if o.recorded(ctx) {
 		span := trace.SpanFromContext(ctx)
@@ -153,7 +150,7 @@ func (o *Observer) Denied(ctx context.Context, lock *store.Lock) {
 	}
 }
 
-// LinkAcquire leads from the span of a release to the acquire of its lock.
+// LinkAcquire links the span of a release to the acquire of its lock.
 func (o *Observer) LinkAcquire(ctx context.Context, traceparent string) {
 	if !o.recorded(ctx) {
 		return
@@ -163,13 +160,13 @@ func (o *Observer) LinkAcquire(ctx context.Context, traceparent string) {
 	}
 }
 
-// HandedOver tells that an attempt has won its lock by a hand-off: how long ago, and by which release.
+// HandedOver records that an attempt has won its lock by a hand-off: how long ago, and by which release.
 func (o *Observer) HandedOver(c *Call, by string, ago time.Duration) {
 	c.granted("hand_off", by)
 	o.HandedOff(c.Carry(context.Background()), ago)
 }
 
-// Renewal tells how long a renewal of leases took, how many were due, and how many the store confirmed.
+// Renewal records how long a renewal of leases took, how many were due, and how many the store confirmed.
 func (o *Observer) Renewal(took time.Duration, due, kept int, err error) {
 	lost, failed := due-kept, 0
 	if err != nil {
@@ -178,7 +175,7 @@ func (o *Observer) Renewal(took time.Duration, due, kept int, err error) {
 	o.Renewed(took, kept, lost, failed)
 }
 
-// Lane is cfg for the lane of an operation, with spans.
+// Lane returns cfg for the lane of an operation, with spans.
 func (o *Observer) Lane(operation string, cfg batcher.Config) batcher.Config {
 	if o.batches {
 		cfg.Trace = func(ctx context.Context, calls []context.Context) (context.Context, func(error)) {
@@ -188,7 +185,7 @@ func (o *Observer) Lane(operation string, cfg batcher.Config) batcher.Config {
 	return cfg
 }
 
-// Batch begins the span of an operation that carries out so many items for one call.
+// Batch begins the span of an operation that carries out several items for one call.
 func (o *Observer) Batch(ctx context.Context, operation string, of *Call, items int) (context.Context, func(error)) {
 	if !o.batches {
 		return ctx, func(error) {}

@@ -1,37 +1,34 @@
-// Package reconcile compares the locks believed to be held here with the store's after a failover.
+// Package reconcile compares the locks that this sidecar believes in with the store's after a failover.
 //
-// After a failover to a server that knew less than was confirmed, a grant can be missing under a lease,
-// and orphans can be back: grants and queue positions that nobody here knows. When a renewal names such a
-// lease:
+// After a failover to a server with older data, a grant can be missing under a lease. Orphans can also come
+// back: grants and queue positions that this sidecar does not know. When a renewal names such a lease:
 //
-//  1. The lease is retired: nothing new is held under it. It is renewed as long as it has users.
-//  2. The locks believed to be held under it are read. What is missing is lost. Only then is the
-//     lease trusted for longer (reconcile.go).
+//  1. The lease is retired: it gets no new locks. It is renewed as long as it has users.
+//  2. The sidecar reads the locks that it believes to be held under the lease. Missing ones are lost. Only
+//     then is the lease trusted for longer (reconcile.go).
 //  3. Known locks and waits are moved to the fresh lease for that TTL (rotate.go).
-//  4. When it has no user any more, the lease is closed. What is left under it are orphans.
+//  4. When the lease has no users, it is closed. This ends the orphans under it.
 //
-// Exclusion: a move changes the lease of a grant, never the grant, in one transaction with the lock row
-// locked and both leases alive. A taker of a dead holder's key names the dead lease under the same row
-// lock, so it takes what is still there, or nothing. During a move the store may have the lock under
-// either lease: it is trusted only while both are, and the old lease is lost if the new one is lost before
-// the answer came. A move of unknown outcome is under way until the store answers for each row, because
-// that move itself may keep a row locked. A move names both leases, so a buffered one does nothing to
-// locks that were moved on.
+// Exclusion: a move changes the lease of a grant, never the grant, in one transaction with the lock row locked and
+// both leases alive. A statement that takes a dead holder's key checks the dead lease under the same row lock, so
+// it never takes a moved lock. During a move the store may have the lock under either lease. So the lock is trusted
+// only while both are, and the old lease is lost if the new one is lost before the answer. A move of unknown
+// outcome continues until the store answers for each row, because that move itself may keep a row locked. A move
+// names both leases, so a delayed one does not change locks that were moved again.
 //
-// Token order: a move draws no token.
+// Token order: a move does not use a token.
 //
-// Nothing granted is delivered twice: an attempt keeps its id. A move never grants, and an answer or news
-// that comes during it finds the attempt as before.
+// A grant is delivered only once, because an attempt keeps its id. A move never grants, so an answer or
+// news during the move finds the attempt unchanged.
 //
-// An orphan ends in bounded time: users of a retired lease only leave. Asks in flight are users with a
-// time limit. Releases are users that end when the store answers. Locks and waits are moved in rounds, one
-// for each renewal interval. If another session's row lock prevents a move, the lease is kept for as long
-// as that row lock.
+// An orphan ends in bounded time, because the users of a retired lease only decrease. Asks in flight are users with
+// a time limit. Releases are users until the store answers. Locks and waits are moved in rounds, one in each
+// renewal interval. If another session's row lock prevents a move, the lease is kept as long as that row lock.
 //
-// If a lock or a wait ends here during its move, it is freed once more afterwards: its release or
-// withdrawal may have been given up when the old lease ended. A session's lock is claimed by its instance, so a release during the
-// move still frees it. After a second failover both leases are old: their locks are verified and moved
-// again.
+// If a lock or a wait ends here during its move, it is freed once more afterwards, because its release or
+// withdrawal may have stopped when the old lease ended. A session's lock is claimed by its instance, so a
+// release during the move still frees it. After a second failover both leases are old: their locks are
+// verified and moved again.
 package reconcile
 
 import (
@@ -50,26 +47,26 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// VerifyMax is how many locks are read at a time, for a server that has to fetch each from a disk.
+// VerifyMax limits the locks of one read, because the server may have to read each from a disk.
 const VerifyMax = 2000
 
 var errOtherHistory = errors.New("locks were read from another server than the one that renewed their leases")
 
-// Config is what a reconciler needs.
+// Config is the configuration of a Reconciler.
 type Config struct {
 	types.Config
-	Store    store.Mover // nil if the store forgets nothing
+	Store    store.Mover // nil if the store cannot forget grants
 	Leases   *heartbeat.Leases
 	Holdings *holdings.Set
 	Attempts *attempt.Acquirer
 }
 
-// Reconciler compares the locks believed here with the store's.
+// Reconciler compares the locks of this sidecar with the store's.
 type Reconciler struct {
 	mover store.Mover
 	clk   clock.Clock
 	log   *slog.Logger
-	// timeout limits one operation of the store. pause is about the time between two rounds of moves.
+	// timeout limits one operation of the store. pause is the approximate time between two rounds of moves.
 	timeout, pause time.Duration
 
 	leases   *heartbeat.Leases
@@ -78,7 +75,7 @@ type Reconciler struct {
 	ctx      context.Context
 }
 
-// New makes a reconciler, which moves nothing after ctx has ended.
+// New makes a reconciler, which stops moving when ctx ends.
 func New(ctx context.Context, c Config) *Reconciler {
 	return &Reconciler{
 		mover: c.Store, clk: c.Clock, log: c.Logger, timeout: c.StoreTimeout, pause: c.RenewInterval,
@@ -86,15 +83,15 @@ func New(ctx context.Context, c Config) *Reconciler {
 	}
 }
 
-// unread are the locks of leases that were not read in a history.
+// unread are the locks, by lease, that were not yet read in the present history.
 type unread map[*heartbeat.Lease][]*holdings.Lock
 
 // Verify asks the store for the locks believed to be held under leases. Missing ones are lost. trusted is
-// called for each lease once all is read, small leases first, so that a large one does not delay their
-// renewal. The next renewal reads only later locks, which an answer of the old server brought.
+// called for each lease when all its locks are read, small leases first, so that a large one does not delay
+// their renewal. The next renewal reads only locks that were added later by answers of the old server.
 func (rc *Reconciler) Verify(ctx context.Context, leases []*heartbeat.Lease, history store.History, trusted func(*heartbeat.Lease)) error {
 	left := make(unread, len(leases))
-	for _, l := range leases { // before the question: the store may not have seen later ones
+	for _, l := range leases { // before the question, because the store may not have later locks
 		left[l] = rc.collect(l, history)
 	}
 	leases = slices.SortedFunc(slices.Values(leases), func(a, b *heartbeat.Lease) int { return cmp.Compare(len(left[a]), len(left[b])) })
@@ -126,7 +123,7 @@ func (rc *Reconciler) collect(l *heartbeat.Lease, history store.History) (left [
 	return left
 }
 
-// readSome reads the next of these locks. Missing ones are lost.
+// readSome reads the next part of these locks. Missing ones are lost.
 func (rc *Reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, left unread, history store.History) error {
 	var keys []string
 	var longest time.Duration
@@ -136,7 +133,7 @@ func (rc *Reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, l
 		read[l] = left[l][:min(len(left[l]), VerifyMax-count)]
 		count += len(read[l])
 		for _, h := range read[l] {
-			if !asked[h.Key] { // of several shares, once
+			if !asked[h.Key] { // several shares of a key are read once
 				asked[h.Key] = true
 				keys = append(keys, h.Key)
 			}
@@ -160,7 +157,7 @@ func (rc *Reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, l
 	for l, some := range read {
 		for _, h := range some {
 			known := slices.ContainsFunc(there[h.Key], func(g store.HeldGrant) bool {
-				return h.IsKnownAs(g.Token) && (l.Covers(g.Lease) || h.Lease().Covers(g.Lease)) // it may have been moved
+				return h.IsKnownAs(g.Token) && (l.Covers(g.Lease) || h.Lease().Covers(g.Lease)) // the lock may have been moved
 			})
 			if !known && h.Lose(types.LostStore) {
 				lost++
@@ -170,7 +167,7 @@ func (rc *Reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, l
 		left[l] = left[l][len(some):]
 	}
 	if lost > 0 {
-		rc.log.Error("locks lost: the database server was promoted and does not know them", "locks", lost)
+		rc.log.Error("locks lost: the promoted database server does not have them", "locks", lost)
 	}
 	return nil
 }

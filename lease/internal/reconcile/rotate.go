@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// MoveMax is the most locks and waits that one statement moves, with their rows locked. The pause to
-	// the next is moveRest times the statement's time.
+	// MoveMax limits the locks and waits that one statement moves, with their rows locked. The pause after a
+	// statement is moveRest times its duration.
 	MoveMax  = 200
 	moveRest = 4
 )
 
-// Rotate moves what is held under a retired lease, until that is closed or lost. It pauses first, because
-// most locks and waits are short.
+// Rotate moves the locks and waits of a retired lease, until the lease is closed or lost. It pauses first,
+// because most of them end soon.
 func (rc *Reconciler) Rotate(old *heartbeat.Lease) {
 	for clock.Rest(rc.ctx, clock.Jittered(rc.pause)) == nil && rc.leases.Retired(old) {
 		moves := rc.movesFrom(old)
@@ -32,10 +32,10 @@ func (rc *Reconciler) Rotate(old *heartbeat.Lease) {
 
 type move struct {
 	h *holdings.Lock
-	b *attempt.Attempt // a wait; nil: a lock
+	b *attempt.Attempt // a wait; nil for a lock
 }
 
-// movesFrom are the locks and waits under a lease. done must follow for each.
+// movesFrom returns the locks and waits under a lease. The caller must call done on each.
 func (rc *Reconciler) movesFrom(old *heartbeat.Lease) (moves []move) {
 	for _, h := range rc.holdings.On(old) {
 		moves = append(moves, move{h: h})
@@ -48,8 +48,8 @@ func (rc *Reconciler) movesFrom(old *heartbeat.Lease) (moves []move) {
 	return moves
 }
 
-// moveAll moves to the new lease for the TTL. It reports false if the new lease was lost before the store
-// answered: what was moved is unknown. Until then the old lease is trusted only while both are.
+// moveAll moves to the new lease for the TTL. It returns false if the new lease was lost before the store answered,
+// because the places of the locks are then unknown. Until the answer, the old lease is trusted only while both are.
 func (rc *Reconciler) moveAll(old *heartbeat.Lease, moves []move) (known bool) {
 	to := rc.leases.Pin(rc.ctx, old.TTL())
 	defer to.Unpin()
@@ -64,7 +64,7 @@ func (rc *Reconciler) moveAll(old *heartbeat.Lease, moves []move) (known bool) {
 		}
 	}()
 	if !to.Alive(clock.Read(rc.clk)) {
-		return true // nothing was asked for: later
+		return true // the store was not asked; the next round moves
 	}
 	old.MoveTo(to)
 	for len(left) > 0 {
@@ -86,8 +86,8 @@ func (rc *Reconciler) moveAll(old *heartbeat.Lease, moves []move) (known bool) {
 	return true
 }
 
-// move asks the store until it answers, or the new lease is lost. A call before with an unknown outcome
-// may itself keep a row locked: its move may still be committed.
+// move asks the store until it answers, or the new lease is lost. An earlier call with an unknown outcome
+// may itself keep a row locked, and may still be committed.
 func (rc *Reconciler) move(old, to *heartbeat.Lease, some []move) ([]store.ClaimStatus, error) {
 	moves := make([]store.Move, len(some))
 	for i, mv := range some {
@@ -124,23 +124,23 @@ func (mv move) done() {
 	}
 }
 
-// apply takes over the store's answer. A moved lock that ended here is freed: see the package document.
+// apply processes the store's answer. A moved lock that ended here is freed: see the package document.
 func (mv move) apply(rc *Reconciler, state store.ClaimStatus, to *heartbeat.Lease) {
 	lives := func() bool { return to.Alive(clock.Read(rc.clk)) }
 	switch moved := state == store.Holds; {
 	case mv.b != nil && moved:
 		mv.b.Moved(to, lives, mv.done)
 	case mv.b != nil:
-		mv.done() // its next check finds out
+		mv.done() // its next check finds the lease
 	case moved && !mv.h.Moved(to):
 		if mv.h.HandedOn() {
-			return // the next of its cohort has it, and is moved with the next round
+			return // the next lock of its cohort is moved with the next round
 		}
 		c := mv.h.Claim()
 		c.Lease = to.ID()
 		rc.acquirer.Free(context.Background(), c, lives, func() {})
-	case moved, state == store.Expired, state == store.ClaimRowLocked: // the last two: tried again
+	case moved, state == store.Expired, state == store.ClaimRowLocked: // the last two are tried again
 	case mv.h.Lose(types.LostStore):
-		rc.log.Error("lock lost: the database server was promoted and does not know it", "key", mv.h.Key, "token", mv.h.Token)
+		rc.log.Error("lock lost: the promoted database server does not have it", "key", mv.h.Key, "token", mv.h.Token)
 	}
 }

@@ -1,6 +1,6 @@
 // Package repeat finds the calls with the same request id, here called the calls of a request, and lets
-// them take turns. So each call begins when nothing of the calls before it can change the store any more.
-// It counts the calls that a grant was given to, because an unwanted grant may belong to another call.
+// them take turns. So each call begins when earlier calls can no longer change the store for this request.
+// It counts the calls that got a grant, because an unwanted grant may belong to another call.
 package repeat
 
 import (
@@ -13,22 +13,22 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Request is the calls with one request id. With BindTTL, an unwanted grant is handed back only if no
-// other call was given it: that call rightly believes to hold it.
+// Request contains the calls with one request id. With BindTTL, an unwanted grant is handed back only if no
+// other call got it, because that call rightly believes that it holds the lock.
 type Request struct {
 	id   store.AttemptID
 	turn chan struct{} // holds one token
-	// token is the last grant, given how many calls have it. The turn guards both.
+	// token is the last grant. given is how many calls have it. The turn guards both.
 	token int64
 	given int
-	// users counts the calls. A release by the id ends those in ends. The mutex of Requests guards both.
+	// users counts the calls. ends are the ones that a release by the id ends. The mutex of Requests guards both.
 	users int
 	ends  []*Withdrawal
 }
 
 // Withdrawal ends a call when its request id is released.
 type Withdrawal struct {
-	over   chan struct{} // closed then
+	over   chan struct{} // closed when the call must end
 	closed bool          // guarded by the mutex of Requests
 }
 
@@ -38,31 +38,31 @@ func NewWithdrawal() *Withdrawal { return &Withdrawal{over: make(chan struct{})}
 // Ended is closed when a release by the request id ends the call.
 func (w *Withdrawal) Ended() <-chan struct{} { return w.over }
 
-// Requests finds the calls of a request. A request in use always stays: its calls must not miss each
-// other. Others are remembered as Remember says; the zero value remembers none.
+// Requests finds the calls of a request. A request in use always stays, because its calls must find each
+// other. Remember sets how many others stay; by default none.
 type Requests struct {
 	mu    sync.Mutex
 	inUse map[store.AttemptID]*Request
-	idle  *lru.Cache[store.AttemptID, *Request] // nil: nothing is remembered
+	idle  *lru.Cache[store.AttemptID, *Request] // nil: unused requests are forgotten
 }
 
-// Count is how many requests have calls under way.
+// Count is the number of requests with running calls.
 func (rs *Requests) Count() int {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	return len(rs.inUse)
 }
 
-// Remembered is how many requests without calls are remembered.
+// Remembered is the number of remembered requests without calls.
 func (rs *Requests) Remembered() int { return rs.idle.Len() }
 
-// Remember makes rs remember at most so many requests without calls, and forget the present ones.
+// Remember limits the remembered requests without calls, and forgets the present ones.
 func (rs *Requests) Remember(most int) (err error) {
 	rs.idle, err = lru.New[store.AttemptID, *Request](most)
 	return err
 }
 
-// Use finds the calls of a request. w ends this call, if it can be ended. Done must follow.
+// Use adds a call to a request. w ends this call, if it can be ended. Done must follow.
 func (rs *Requests) Use(id store.AttemptID, w *Withdrawal) *Request {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -81,7 +81,7 @@ func (rs *Requests) Use(id store.AttemptID, w *Withdrawal) *Request {
 	return r
 }
 
-// UseAgain goes on with r. It reports false if r was forgotten and a later call came without it.
+// UseAgain continues with r. It returns false if r was forgotten and a later call has made another Request.
 func (rs *Requests) UseAgain(r *Request) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -121,7 +121,7 @@ func (rs *Requests) Done(r *Request, w *Withdrawal) {
 	}
 }
 
-// Withdraw ends the calls of a request that are under way.
+// Withdraw ends the running calls of a request.
 func (rs *Requests) Withdraw(r *Request) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -139,7 +139,7 @@ func (r *Request) Turns() <-chan struct{} { return r.turn }
 // Leave ends a turn.
 func (r *Request) Leave() { r.turn <- struct{}{} }
 
-// Give counts a call that is given a grant. The turn is held.
+// Give counts a call that gets a grant. The caller has the turn.
 func (r *Request) Give(token int64) {
 	if r.token != token {
 		r.token, r.given = token, 0
@@ -147,20 +147,19 @@ func (r *Request) Give(token int64) {
 	r.given++
 }
 
-// Forget notes that no call has a grant. The turn is held.
+// Forget records that no call has a grant. The caller has the turn.
 func (r *Request) Forget() { r.token, r.given = 0, 0 }
 
-// TakeBack notes that a call was not given its grant, and reports whether no call has it. The turn is
-// held.
+// TakeBack records that a call did not get its grant, and reports whether no call has it. The caller has the turn.
 func (r *Request) TakeBack(token int64) bool {
 	if r.token != token {
-		return false // a later grant of the key was given
+		return false // a later grant of the key is recorded
 	}
 	r.given--
 	return r.given == 0
 }
 
-// Shared is the grant that earlier calls have, or 0. The turn is held.
+// Shared returns the grant that earlier calls have, or 0. The caller has the turn.
 func (r *Request) Shared() int64 {
 	if r.given == 0 {
 		return 0
@@ -168,7 +167,7 @@ func (r *Request) Shared() int64 {
 	return r.token
 }
 
-// AttemptID derives an attempt id. It is the same for the same request and key, and for no others.
+// AttemptID derives an attempt id from request and key. It is the same for the same pair only.
 func AttemptID(request uuid.UUID, key string) store.AttemptID {
 	return uuid.NewSHA1(request, []byte(key))
 }

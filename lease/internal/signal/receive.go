@@ -1,4 +1,4 @@
-// Package signal asks holders to stop or to give a lock up, and receives such signals.
+// Package signal sends holders requests to stop or to give a lock up, and receives such signals.
 package signal
 
 import (
@@ -8,58 +8,54 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Signals receives what others ask the sessions here to do. News and renewals say that there is something;
-// then the store is read, and what was read is acknowledged. One poll is under way at a time, with a pause
-// between two; requests meanwhile make one more follow.
+// Signals receives requests to the sessions of this sidecar. After news, or a renewal that reports signals,
+// it reads them from the store, applies and acknowledges them. There is one poll at a time, with a pause
+// after it. Requests for a poll in the meantime cause one more.
 type Signals struct {
 	ctx   context.Context // ends with the sidecar
 	cfg   types.Config
-	store store.Signaler // nil: nobody can be asked
+	store store.Signaler // nil: the engine has no signals
 	lanes *lanes.Set
 	cache *heldcache.Cache
-	locks Locks
 	spawn func(func()) bool
+
+	leases   *heartbeat.Leases
+	holdings *holdings.Set
+	// queueLength is how many calls of this sidecar wait for a key.
+	queueLength func(key string) int
 
 	mu        sync.Mutex
 	polling   bool
 	pollAgain bool
 
-	// unmatched are signals for grants unknown here, by when they were first seen: the grant may be on its
-	// way. Only the poll under way uses them. hasUnmatched: a new lock makes another poll follow.
+	// unmatched are signals for grants unknown here, with the time when they were first seen, because the
+	// grant may be in flight. Only the running poll uses them. hasUnmatched: a new lock causes another poll.
 	unmatched    map[store.SignalID]time.Time
 	hasUnmatched atomic.Bool
 }
 
-// Locks are the leases and locks of this sidecar.
-type Locks interface {
-	// LeasesInUse are the open leases under which there may be locks.
-	LeasesInUse() []store.LeaseID
-	// HoldsAny reports whether a session holds a lock.
-	HoldsAny() bool
-	// MayGet reports whether a call waits for the key.
-	MayGet(key string) bool
-	// Apply does what a signal asks. It reports false if the signal's grant is not known.
-	Apply(sig store.Signal) bool
-}
-
-// New makes the signals of a sidecar, which are read until ctx ends. spawn runs that.
+// New makes the signals of a sidecar, which are read until ctx ends. spawn runs a poll.
 func New(
-	ctx context.Context, cfg types.Config, st store.Store, ls *lanes.Set, cache *heldcache.Cache, locks Locks, spawn func(func()) bool,
+	ctx context.Context, cfg types.Config, st store.Store, ls *lanes.Set, cache *heldcache.Cache, spawn func(func()) bool,
+	leases *heartbeat.Leases, holds *holdings.Set, queueLength func(key string) int,
 ) *Signals {
 	sg := &Signals{
-		ctx: ctx, cfg: cfg, lanes: ls, cache: cache, locks: locks, spawn: spawn, unmatched: make(map[store.SignalID]time.Time),
+		ctx: ctx, cfg: cfg, lanes: ls, cache: cache, spawn: spawn, leases: leases, holdings: holds, queueLength: queueLength,
+		unmatched: make(map[store.SignalID]time.Time),
 	}
 	sg.store, _ = st.(store.Signaler)
 	return sg
 }
 
-// Poll makes the store be read soon. It does not block.
+// Poll causes a read of the store soon. It does not block.
 func (sg *Signals) Poll() {
 	sg.mu.Lock()
 	defer sg.mu.Unlock()
@@ -69,20 +65,20 @@ func (sg *Signals) Poll() {
 	}
 }
 
-// Granted notes that a session has got a lock, which may have a signal.
+// Granted causes a poll for a new lock of a session, if the lock may have a signal.
 func (sg *Signals) Granted() {
 	if sg.hasUnmatched.Load() {
 		sg.Poll()
 	}
 }
 
-// The first pause between polls is short for a single signal. Later ones are longer for a storm of news.
+// The pause after a first poll is short, for a single signal. Later ones are longer, for many news.
 const (
 	pollPauseMin = 2 * time.Millisecond
 	pollPauseMax = 50 * time.Millisecond
 )
 
-// run polls until no other poll is asked for.
+// run polls until no further poll is requested.
 func (sg *Signals) run(ctx context.Context) {
 	usual := pollPauseMin
 	for sg.next() {
@@ -95,31 +91,26 @@ func (sg *Signals) run(ctx context.Context) {
 			sg.pollAgain = true
 			sg.mu.Unlock()
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
+		_ = clock.Rest(ctx, pause) // next sees that ctx has ended
 	}
 }
 
-// next reports whether to poll once more. Without locks nobody is asked for anything.
+// next reports whether to poll once more. Without locks, there cannot be a signal to apply.
 func (sg *Signals) next() bool {
 	sg.mu.Lock()
 	defer sg.mu.Unlock()
 	sg.polling = sg.pollAgain && sg.ctx.Err() == nil
-	if sg.polling && !sg.locks.HoldsAny() {
-		sg.hasUnmatched.Store(true) // a lock may be on its way
-		sg.polling = sg.locks.HoldsAny()
+	if sg.polling && sg.holdings.Empty() {
+		sg.hasUnmatched.Store(true) // a lock may be in flight
+		sg.polling = !sg.holdings.Empty()
 	}
 	sg.pollAgain = false
 	return sg.polling
 }
 
-// round reads the signals, applies them, and acknowledges those that are done with.
+// round reads the signals, applies them, and acknowledges those that are finished.
 func (sg *Signals) round(ctx context.Context) error {
-	leases := sg.locks.LeasesInUse()
+	leases := sg.leases.InUse()
 	if len(leases) == 0 || sg.store == nil {
 		return nil
 	}
@@ -133,7 +124,7 @@ func (sg *Signals) round(ctx context.Context) error {
 	var acknowledged []store.SignalID
 	unmatched := make(map[store.SignalID]time.Time)
 	for _, sig := range found {
-		if sg.locks.Apply(sig) || sg.stale(sig, unmatched) {
+		if sg.holdings.Signal(sig) || sg.stale(sig, unmatched) {
 			acknowledged = append(acknowledged, sig.ID)
 		}
 	}
@@ -147,15 +138,15 @@ func (sg *Signals) round(ctx context.Context) error {
 	return sg.store.Acknowledge(ctx, acknowledged)
 }
 
-// stale reports whether a signal's grant cannot come any more. If not, it notes the signal, which renewals
-// repeat.
+// stale reports whether a signal's grant can no longer arrive. Otherwise it remembers the signal, which
+// renewals report again.
 func (sg *Signals) stale(sig store.Signal, unmatched map[store.SignalID]time.Time) bool {
 	now := sg.cfg.Clock.Now()
 	since, seen := sg.unmatched[sig.ID]
 	if !seen {
 		since = now
 	}
-	if now.Sub(since) > 2*sg.cfg.StoreTimeout && !sg.locks.MayGet(sig.Key) {
+	if now.Sub(since) > 2*sg.cfg.StoreTimeout && sg.queueLength(sig.Key) == 0 {
 		return true
 	}
 	unmatched[sig.ID] = since

@@ -30,9 +30,9 @@ func (sg *Signals) Send(ctx context.Context, sig store.Signal) (held bool, err e
 	return standing == store.Holds, nil
 }
 
-// AwaitOver waits until the key's grant is over: of a shared lock that under the token, or with 0 all that was
-// shows. If nobody needs to be asked, the store has ended it. Else the holder's sidecar learns of it in a
-// moment, or with its next renewal.
+// AwaitOver waits until the grant is over. For a shared lock this is the grant under the token, or with 0
+// all grants in was. A lock without a session was already ended by the store. Otherwise the holder's
+// sidecar is notified soon, or with its next renewal.
 func (sg *Signals) AwaitOver(ctx context.Context, was store.Lock, token int64) error {
 	asked := was.Shared || was.Holder.Renewed
 	for pause := breakPauseMin; ; pause = min(2*pause, breakPauseMax) {
@@ -53,7 +53,7 @@ func (sg *Signals) AwaitOver(ctx context.Context, was store.Lock, token int64) e
 }
 
 func (sg *Signals) isOver(ctx context.Context, was store.Lock, token int64) (bool, error) {
-	if was.Shared && token != 0 { // a read may not show it
+	if was.Shared && token != 0 { // a read may not show this share
 		v, err := lanes.Submit(ctx, sg.lanes.Amends, store.Change{Claim: store.Claim{Key: was.Key, Token: token}})
 		return v.Status != store.Holds && v.Status != store.OtherSession, types.Judged("amend", v.Status, err)
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// CodeOf is the code of an error of this package, in the words of the contract.
+// CodeOf is the code of an error of this package, as in the API.
 func CodeOf(err error) string {
 	switch {
 	case Is[*HeldError](err): // the most frequent first
@@ -34,7 +34,7 @@ func CodeOf(err error) string {
 		return codeOfReentry(err)
 	case Is[*LimitMismatchError](err):
 		return observe.LimitMismatch
-	case Is[*HoldsError](err), Is[*TTLOnSessionError](err), Is[*OwnKeyError](err), Is[*EnteredError](err), Is[*ShareOutcomeError](err):
+	case Is[*InvalidError](err):
 		return observe.Invalid
 	case Is[*store.UnsupportedError](err):
 		return observe.Unsupported
@@ -58,7 +58,7 @@ func Is[E error](err error) bool {
 	return ok
 }
 
-// ResultOf is how an acquire ended.
+// ResultOf is the result of an acquire for the metrics.
 func ResultOf(g *Grant, err error) string {
 	switch {
 	case err != nil:

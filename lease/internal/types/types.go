@@ -1,25 +1,26 @@
-// Package types has the values that calls pass to package lease and get from it, its errors and its
-// configuration. All rooms of lease use them, so they import no room above the observer's. Package
-// lease exports them.
+// Package types contains the requests and results of package lease, its errors and its configuration. All
+// rooms of lease use them. Package lease exports them.
 package types
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Bind says what a lock's life depends on.
+// Bind says when a lock ends without a release.
 type Bind uint8
 
 const (
 	// BindSession: the lock ends with the session that acquired it.
 	BindSession Bind = iota
-	// BindTTL: the lock belongs to no session. It ends after its TTL, or when somebody with its key
+	// BindTTL: the lock does not belong to a session. It ends after its TTL, or when a caller with its key
 	// and token releases it.
 	BindTTL
 )
@@ -31,53 +32,52 @@ func (b Bind) String() string {
 	return "session"
 }
 
-// WaitForever as a Request's Wait: until the session or the call ends.
+// WaitForever as a Request's Wait lasts until the session or the call ends.
 const WaitForever time.Duration = -1
 
-// Request asks for one lock. The caller has checked the ranges of the contract.
+// Request asks for one lock. The caller has checked the value ranges.
 type Request struct {
 	Key string
-	// Wait is the longest time in the queue. 0 tries once; see also [WaitForever].
+	// Wait limits the time in the queue. 0 means to try once; see also [WaitForever].
 	Wait time.Duration
-	// TTL is how long the lock outlives a dead sidecar, or with BindTTL how long it lasts. Zero:
-	// the session's default.
+	// TTL is how long the lock outlives a dead sidecar, or with BindTTL how long it lasts. Zero means the
+	// session's default.
 	TTL  time.Duration
 	Bind Bind
 	// Shared asks for a share: shared holders do not exclude each other. Not with Reentrant and Skip.
 	Shared bool
-	// Limit above zero is for a Shared request: at most so many holders have the key at a time.
+	// Limit above zero is for a Shared request. It limits the number of holders at a time.
 	Limit int
 	// Data is JSON that others see as part of the holder; nil for none.
 	Data []byte
-	// RequestID makes a request repeatable: while the grant is held, the same id gets the same
-	// grant. A session's lock is found only from its session. A repeat's other fields, except the
-	// key and Wait, are ignored. [uuid.Nil] for none.
+	// RequestID makes a request repeatable: while the grant is held, the same id gets the same grant. Only
+	// its session finds a session's lock. A repeat's other fields, except the key and Wait, are ignored.
+	// [uuid.Nil] for none.
 	RequestID uuid.UUID
-	// Owner is who in the session asks (a thread, a workflow instance), shown with the holder;
-	// empty for none. Not with BindTTL.
+	// Owner names a part of the session (a thread, a workflow instance). It is shown with the holder. Empty
+	// for none. Not with BindTTL.
 	Owner string
-	// Reentrant lets the Owner enter again, without waiting, a lock that it holds in this session.
-	// Needs an Owner.
+	// Reentrant lets the Owner enter again, without waiting, a lock that it holds in this session. Needs an Owner.
 	Reentrant bool
-	// MaxHold above zero: so long after the grant, the lock is released and lost. Not with BindTTL.
+	// MaxHold above zero: after this time from the grant, the lock is released and lost. Not with BindTTL.
 	MaxHold time.Duration
-	// MinHold above zero: for so long after the grant, nobody else gets the lock.
+	// MinHold above zero: during this time from the grant, the lock is not granted to others.
 	MinHold time.Duration
-	// Skip: if the holder releases with [store.Success], the call gets the result ([SkippedError]),
-	// not the lock.
+	// Skip: if the holder releases with [store.Success], the call gets the result ([SkippedError]) instead of
+	// the lock.
 	Skip bool
-	// NoCache asks the store even where the local cache knows an answer.
+	// NoCache asks the store even if the local cache has an answer.
 	NoCache bool
-	// Traceparent is the W3C trace context of the call, or empty. Answers to others show it with
-	// the holder, and the log names its trace.
+	// Traceparent is the W3C trace context of the call, or empty. Others see it with the holder, and log
+	// lines name its trace.
 	Traceparent string
 }
 
-// Mode is what the request asks for, in the words of the contract.
+// Mode is the requested mode, as in the API.
 func (r *Request) Mode() string { return observe.Mode(r.Shared) }
 
-// SharesGrant reports whether repeats of the request, at any sidecar, have the same attempt id.
-// Repeats in a session need not: it knows what it holds.
+// SharesGrant reports whether repeats of the request have the same attempt id at all sidecars. Repeats in a
+// session do not need this, because the session knows its locks.
 func (r *Request) SharesGrant() bool { return r.Bind == BindTTL && r.RequestID != uuid.Nil }
 
 // Grant is a lock that the caller holds.
@@ -87,57 +87,56 @@ type Grant struct {
 	// Session is the public name of the session, empty with BindTTL.
 	Session string
 	Bind    Bind
-	// ExpiresIn is how long the caller may rely on it if nothing is heard of the store from now on,
-	// with a margin before the store's own end, also with BindTTL. The caller may count Waited and
-	// ExpiresIn from the beginning of its call.
+	// ExpiresIn is how long the caller may rely on the lock if the store does not answer from now on. It ends
+	// with a margin before the store's own end, also with BindTTL. The caller may count Waited and ExpiresIn
+	// from the beginning of its call.
 	ExpiresIn  time.Duration
 	Waited     time.Duration
 	AcquiredAt time.Time
-	// Reentry is how often its owner has entered it, 1 for the first time.
+	// Reentry is how often its owner has entered the lock, 1 for the first time.
 	Reentry int
-	// Shared: it is a share. If the key has a Limit (else zero), Slot is a number from 0 to Limit-1 that no
-	// other holder has.
+	// Shared: the grant is a share. If the key has a Limit (otherwise zero), Slot is a number from 0 to
+	// Limit-1 that no other holder has.
 	Shared      bool
 	Limit, Slot int
 	// Stopping is set when the holder was asked to stop (Amend).
 	Stopping *store.Stopping
 
-	// Entry is the serial of a session's entry, Repeats are the calls with the same request id
-	// (BindTTL). Only a hand-back uses them.
+	// Entry is the serial of a session's entry. Repeats are the calls with the same request id (BindTTL).
+	// Only a hand-back uses them.
 	Entry   int
 	Repeats *repeat.Request
 }
 
-// ReleaseRequest releases a lock, or takes one entry off a lock that its owner has entered more than once.
+// ReleaseRequest releases a lock, or one entry of a lock that its owner has entered more than once.
 type ReleaseRequest struct {
 	Key   string
 	Token int64
-	// RequestID, if not zero, names what is released: with a Token that entry of the lock, and
-	// without one all that requests with this id have got in the session, or with BindTTL.
+	// RequestID, if not zero, names what is released. With a Token it is the entry that this request made.
+	// Without one it is everything that requests with this id have got in the session, or with BindTTL.
 	RequestID uuid.UUID
-	// Reentry, if not zero, must be how often the lock is entered now: so a repeated request does
-	// not take two entries off.
+	// Reentry, if not zero, must be the present number of entries. So a repeated request does not end two entries.
 	Reentry int
-	// Outcome and Result (JSON, or nil) are told to those who wait and watch, when the lock is released.
+	// Outcome and Result (JSON, or nil) are sent to waiters and watchers when the lock is released.
 	Outcome store.ReleaseOutcome
 	Result  []byte
-	// Traceparent is the W3C trace context of the call, or empty: who gets the lock by it is told,
-	// and the log names its trace.
+	// Traceparent is the W3C trace context of the call, or empty. The next holder gets it, and log lines name
+	// its trace.
 	Traceparent string
 }
 
-// Released tells of a release.
+// Released is the result of a release.
 type Released struct {
 	Key string
-	// Reentry is how often the lock is still entered; 0: it is released.
+	// Reentry is how often the lock is still entered; 0 means that it is released.
 	Reentry int
-	// Nothing was held under the RequestID.
+	// Nothing: the RequestID had no lock.
 	Nothing bool
 	// HeldFor is how long the lock was held.
 	HeldFor time.Duration
 }
 
-// AmendRequest checks a grant, and changes it where asked.
+// AmendRequest checks a grant, and changes it if requested.
 type AmendRequest struct {
 	Key   string
 	Token int64
@@ -152,17 +151,17 @@ type AmendRequest struct {
 	Traceparent string
 }
 
-// View is what is known of a key, seen from a session.
+// View is the state of a key, seen from a session.
 type View struct {
 	store.Lock
-	// Mine: the session that looks holds it, or a share of it. Then Lock.Token is that of the session, of
-	// several shares the first; else it is not to be shown.
+	// Mine: the session of the call holds the lock, or a share of it. Then Lock.Token is the token of the
+	// session, with several shares the first. Otherwise the token must not be shown.
 	Mine bool
 	// Cached: the store was not asked. QueueLength counts only the calls of this sidecar.
 	Cached bool
 }
 
-// Scope limits a list.
+// Scope selects the locks of a list.
 type Scope uint8
 
 const (
@@ -178,66 +177,57 @@ const (
 type ListRequest struct {
 	Scope  Scope
 	Prefix string
-	// After limits to keys behind this one: the last key of the page before.
+	// After selects keys after this one: the last key of the previous page.
 	After string
-	// Limit is the most locks to return.
+	// Limit is the greatest number of locks to return.
 	Limit int
 }
 
 // Page is a part of a list.
 type Page struct {
 	Locks []View
-	// Next is the After of the following page, empty when this is the last.
+	// Next is the After of the following page, empty on the last page.
 	Next string
 }
 
 // WaitersRequest selects waiting calls, ordered by the bytes of their keys and by queue position.
-type WaitersRequest struct {
-	// Key limits to one key; empty: all.
-	Key string
-	// Prefix limits to keys that begin with it.
-	Prefix string
-	// After limits to those behind this place: the last one of the page before.
-	After store.QueuePlace
-	// Limit is the most to return.
-	Limit int
-}
+type WaitersRequest = store.WaitQuery
 
 // WaitersPage is a part of a list of waiting calls.
 type WaitersPage struct {
 	Waiting []store.Waiting
-	// Next is the After of the following page, zero when this is the last.
+	// Next is the After of the following page, zero on the last page.
 	Next store.QueuePlace
 }
 
-// Lost tells a session that it no longer holds a lock.
+// Lost notifies a session that it no longer holds a lock.
 type Lost struct {
 	Key    string
 	Token  int64
 	Reason LostReason
 }
 
-// Stop asks a session to stop what it does under a lock, and to release it.
+// Stop asks a session to stop its work under a lock, and to release it.
 type Stop struct {
 	Key    string
 	Token  int64
-	Reason *string // nil: none was given
+	Reason *string // nil: no reason was given
 }
 
-// LostReason says why a lock was lost. The values are those of the wire.
+// LostReason says why a lock was lost. The values are those of the API.
 type LostReason string
 
-// The reasons of the contract for which a lock can be lost.
+// The reasons for which a lock can be lost.
 const (
 	// LostExpired: the lease ended before it was renewed.
 	LostExpired LostReason = "expired"
-	// LostStore: the store did not take the renewals, or has forgotten the lock in a failover.
+	// LostStore: the store did not confirm the renewals, or has forgotten the lock in a failover.
 	LostStore LostReason = "store_lost"
 	// LostDisconnected: the session's connection dropped.
 	LostDisconnected LostReason = "disconnected"
-	// LostMaxHold: it was held for as long as its MaxHold allows.
+	// LostMaxHold: the lock was held for its MaxHold.
 	LostMaxHold LostReason = "max_hold"
-	// LostForced: somebody broke it.
+	// LostForced: the lock was broken.
 	LostForced LostReason = "forced"
 	// LostShutdown: the sidecar shut down.
 	LostShutdown LostReason = "shutdown"
@@ -245,19 +235,18 @@ const (
 
 // SessionOptions describe a session to be opened.
 type SessionOptions struct {
-	// Name is shown to others as the holder's session; empty: a short random id.
+	// Name is shown to others as the holder's session. Empty means a short random id.
 	Name string
-	// TTL is the default for the session's locks; zero: the configured one.
+	// TTL is the default for the session's locks. Zero means the configured one.
 	TTL time.Duration
 	// Explicit sessions can be joined from other connections by their ID.
 	Explicit bool
-	// OnLost hears of lost locks, in the order of the losses. It must not block and must not call
-	// back into the Manager. It may be nil.
+	// OnLost is called with each lost lock, in the order of the losses. It must not block and must not call
+	// the Manager. It may be nil.
 	OnLost func(Lost)
-	// OnStop hears that somebody asks to stop. The same rules.
+	// OnStop is called when the holder is asked to stop. The same rules apply.
 	OnStop func(Stop)
-	// OnEnd hears, once, that the session has ended, and why, whoever ended it. The same rules. It
-	// may be nil.
+	// OnEnd is called once, when the session has ended, with the reason. The same rules apply.
 	OnEnd func(EndReason)
 }
 
@@ -272,3 +261,30 @@ const (
 	// EndShutdown: the sidecar stops.
 	EndShutdown
 )
+
+// Config configures the Manager of package lease. All fields up to Logger are required.
+type Config struct {
+	// Instance and Pod name this sidecar; others see them in the holder.
+	Instance, Pod string
+	// TTL is the default of a lock. RenewInterval is the longest time between two renewals of a lease. A
+	// lease with a short TTL is renewed every TTL/3.
+	TTL, RenewInterval time.Duration
+	// StoreTimeout limits one operation of the store.
+	StoreTimeout time.Duration
+	// PollInterval is how often waits are checked while the store cannot push news.
+	PollInterval time.Duration
+	// CacheSize and CacheTTL limit the held cache. CacheTTL 0 turns it off.
+	CacheSize int
+	CacheTTL  time.Duration
+	// BatchMax limits the items in one operation of the store.
+	BatchMax int
+
+	MaxSessions, MaxLocksPerSession, MaxWaiters int
+
+	Logger *slog.Logger
+	// Clock is the source of time; nil: the machine's clocks.
+	Clock clock.Clock
+	// Tracer makes spans, Metrics counts. Either may be nil.
+	Tracer  *observe.Tracer
+	Metrics observe.Recorder
+}

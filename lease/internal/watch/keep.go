@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Keep makes the store watch the keys that have streams, and no others, until ctx ends.
+// Keep makes the store watch exactly the keys that have streams, until ctx ends.
 func (ws *Watches) Keep(ctx context.Context) { run(ctx, ws.keepNow, ws.keep) }
 
 func (ws *Watches) keep(ctx context.Context) (again time.Duration) {
@@ -25,11 +25,10 @@ func (ws *Watches) keep(ctx context.Context) (again time.Duration) {
 	return 0
 }
 
-// plan returns the watched keys without streams, and the keys not watched yet, with the streams
-// that wait for that. A stream that comes while the store is asked is not among them, so it does
-// not fail if the store fails.
+// plan returns the watched keys without streams, and the keys not watched yet, with their waiting streams.
+// A stream that comes while the store is asked is not among them, so it does not fail if the store fails.
 func (ws *Watches) plan() (gone []string, missing []*key, waiting []*Stream) {
-	lost := ws.lease != nil && !ws.lease.Alive() // the store drops what was watched under it
+	lost := ws.lease != nil && !ws.lease.Alive() // the store drops watches under a lost lease
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for name, k := range ws.keys {
@@ -52,7 +51,7 @@ func (ws *Watches) plan() (gone []string, missing []*key, waiting []*Stream) {
 	return gone, missing, waiting
 }
 
-// watch makes the store watch keys. They are read then: something may have been missed.
+// watch makes the store watch keys. The keys are read then, because earlier events may be missed.
 func (ws *Watches) watch(ctx context.Context, keys []*key) (err error) {
 	if ws.lease == nil {
 		if ws.lease, err = ws.cfg.Pin(ctx); err != nil {
@@ -77,7 +76,7 @@ func (ws *Watches) watch(ctx context.Context, keys []*key) (err error) {
 	return nil
 }
 
-// unwatch ends watches. If the store does not do it, they end with the lease.
+// unwatch ends watches. If the store fails, they end with the lease.
 func (ws *Watches) unwatch(ctx context.Context, names []string) {
 	ctx, cancel := context.WithTimeout(ctx, ws.cfg.Timeout)
 	defer cancel()

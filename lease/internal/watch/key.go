@@ -6,14 +6,14 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Event is what a stream is told, in the order of the key's grants. An event that was over before
-// it was told may be missing.
+// Event is what a stream receives, in the order of the key's grants. An event may be omitted if it was over
+// before it could be sent.
 type Event struct {
 	Kind store.EventKind
 	Key  string
 	// Token is the grant that began, ended, or should stop.
 	Token int64
-	// Lock is who acquired it (EventAcquired). It is not held if that grant has ended already.
+	// Lock shows the new holder (EventAcquired). It is not held if that grant has already ended.
 	Lock store.Lock
 	// Outcome and Result are those of the release (EventReleased).
 	Outcome store.ReleaseOutcome
@@ -25,14 +25,14 @@ type Event struct {
 type key struct {
 	name    string
 	streams map[*Stream]struct{}
-	// watched: the store watches it. Keep sets this.
+	// watched: the store watches the key. Keep sets this.
 	watched bool
 
-	// lookAt is when the key is read next, zero: never.
+	// lookAt is when the key is read next. Zero means never.
 	lookAt time.Time
-	pushes uint64      // how many came
-	last   store.Event // the push of the newest state
-	// found is what a read found at foundAt, if that must be confirmed.
+	pushes uint64      // number of pushes
+	last   store.Event // the push with the newest state
+	// found is the result of a read at foundAt that must be confirmed by a second read.
 	found   finding
 	foundAt time.Time
 }
@@ -40,21 +40,21 @@ type key struct {
 type finding struct {
 	some, held, expired bool
 	token               int64
-	shares              string // their tokens
+	shares              string // the tokens of the shares
 }
 
 type state struct {
 	token    int64 // of the newest grant
 	held     bool
 	stopping *store.Stopping
-	// shares are the shared holders, and whether they should stop; nil: it is not shared.
+	// shares are the shared holders with their requests to stop; nil: the key is not shared.
 	shares shares
 }
 
-// push takes a push. It reports whether the key must be read to tell more.
+// push processes a push. It reports whether the key must be read for further details.
 func (k *key) push(e store.Event) (look bool) {
 	k.pushes++
-	k.found = finding{} // and a read that is under way may be too old to confirm anything
+	k.found = finding{} // a read that is under way may be too old to confirm anything
 	if e.Token > k.last.Token || e.Token == k.last.Token && (ends(e) || !ends(k.last)) {
 		k.last = e
 	}
@@ -68,7 +68,7 @@ func (k *key) push(e store.Event) (look bool) {
 
 func ends(e store.Event) bool { return e.Kind == store.EventReleased || e.Kind == store.EventExpired }
 
-// push tells a stream what a push says. It reports whether a read must tell the rest.
+// push sends a stream the event of a push. It reports whether a read must provide the rest.
 func (st *Stream) push(e store.Event) (look bool) {
 	was := &st.told
 	if was.shares.has(e.Token) {
@@ -76,7 +76,7 @@ func (st *Stream) push(e store.Event) (look bool) {
 		return false
 	}
 	switch {
-	case e.Token < was.token || e.Token == was.token && (!was.held || was.shares != nil): // it was told already
+	case e.Token < was.token || e.Token == was.token && (!was.held || was.shares != nil): // the stream knows it already
 	case ends(e):
 		if e.Token > was.token {
 			st.hear(Event{Kind: store.EventAcquired, Key: e.Key, Token: e.Token, Lock: store.Lock{Key: e.Key}})
@@ -106,8 +106,8 @@ func newStop(was, stop *store.Stopping) bool {
 	return a != b && (a == nil || b == nil || *a != *b)
 }
 
-// read returns the difference between what a stream knows and what a read found. Between two states
-// in which the key is free there are no events.
+// read returns the difference between what a stream knows and what a read found. If the key is free in both
+// states, there are no events.
 func (s state) read(lock store.Lock) (next state, events []Event) {
 	if lock.Shared {
 		return s.readShares(&lock, false)
@@ -117,7 +117,7 @@ func (s state) read(lock store.Lock) (next state, events []Event) {
 		s = state{token: s.token}
 	}
 	if lock.Held && lock.Holder.HoldPending && lock.Token == s.token {
-		return s, events // a release was told, or will be when the hold (MinHold) is over
+		return s, events // the release was sent already, or will be at the end of the hold (MinHold)
 	}
 	if !lock.Held && lock.Token == 0 { // the store has forgotten the last grant
 		lock.Token = s.token
@@ -138,7 +138,7 @@ func (s state) read(lock store.Lock) (next state, events []Event) {
 	return next, events
 }
 
-// mayTell reports whether what a read found may be told, or else when the next read may be.
+// mayTell reports whether the result of a read may be sent, or otherwise when the next read is due.
 func (k *key) mayTell(lock store.Lock, now time.Time) (yes bool, again time.Duration) {
 	found := finding{true, lock.Held, lock.Expired, lock.Token, tokensOf(&lock)}
 	switch {
@@ -185,8 +185,8 @@ func (k *key) waiting() (waiting []*Stream) {
 	return waiting
 }
 
-// join makes a stream begin with a read. newer: pushes that came during the read may be newer. It
-// reports whether the key must be read to tell them.
+// join makes a stream begin with a read. newer: pushes that came during the read may be newer. It reports
+// whether the key must be read for these.
 func (st *Stream) join(lock store.Lock, newer bool) (look bool) {
 	st.lock, st.told, st.joined = lock, stateOf(&lock), true
 	close(st.begun)

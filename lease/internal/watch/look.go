@@ -10,11 +10,11 @@ import (
 const (
 	// expirySlack is how long after its holder's expiry a key is read.
 	expirySlack = 10 * time.Millisecond
-	// settle is the least time between two reads that confirm each other.
+	// settle is the least time between two reads of which the second confirms the first.
 	settle = 100 * time.Millisecond
 )
 
-// read is a read under way, after so many pushes.
+// read is a read under way. pushes is the key's count of pushes when the read began.
 type read struct {
 	*key
 	pushes  uint64
@@ -54,7 +54,7 @@ func (ws *Watches) look(ctx context.Context) time.Duration {
 	return 0
 }
 
-// due returns the keys due now or soon. If there is none, next is the time until there is one.
+// due returns the keys that are due now or soon. Without such a key, next is the time until one is due.
 func (ws *Watches) due() (reads []read, next time.Duration) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -83,7 +83,7 @@ func (ws *Watches) due() (reads []read, next time.Duration) {
 	return reads, 0
 }
 
-// found takes what a read found. ws.mu is held.
+// found processes the result of a read. The caller holds ws.mu.
 func (ws *Watches) found(r read, lock store.Lock) {
 	if lock.Held {
 		ends := lock.Holder.ExpiresIn
@@ -107,7 +107,7 @@ func (ws *Watches) found(r read, lock store.Lock) {
 	}
 }
 
-// lookIn makes a key be read after that time, or before. ws.mu is held.
+// lookIn makes a key be read after the given time at the latest. The caller holds ws.mu.
 func (ws *Watches) lookIn(k *key, wait time.Duration) {
 	at := ws.cfg.Clock.Now().Add(wait)
 	if k.lookAt.IsZero() || at.Before(k.lookAt) {

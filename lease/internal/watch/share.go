@@ -9,7 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// shares are the shared holders that a stream was told of, by their tokens, and whether they should stop.
+// shares are the shared holders that a stream knows, by token, with their requests to stop.
 type shares map[int64]*store.Stopping
 
 func (s shares) has(token int64) bool {
@@ -35,7 +35,7 @@ func tokensOf(lock *store.Lock) string {
 	return b.String()
 }
 
-// pushShare tells a stream what a push says about a share that it knows.
+// pushShare sends a stream the event of a push for a share that it knows.
 func (st *Stream) pushShare(e store.Event) {
 	was := &st.told
 	switch {
@@ -52,7 +52,7 @@ func (st *Stream) pushShare(e store.Event) {
 	}
 }
 
-// ended are the events of shares that a read does not find any more: the lock is free, or exclusive.
+// ended returns the ends of shares that a read no longer finds, because the key is free or exclusive.
 func (s shares) ended(lock *store.Lock) (events []Event) {
 	for _, token := range slices.Sorted(maps.Keys(s)) {
 		kind := store.EventReleased
@@ -64,7 +64,7 @@ func (s shares) ended(lock *store.Lock) (events []Event) {
 	return events
 }
 
-// readShares is read for a shared lock. With onlyNew, what the stream knows already stays as it is.
+// readShares is read for a shared lock. With onlyNew, it does not change what the stream already knows.
 func (s state) readShares(lock *store.Lock, onlyNew bool) (next state, events []Event) {
 	known := s.shares
 	if s.held && known == nil { // it was exclusive, and may have been downgraded
@@ -76,7 +76,7 @@ func (s state) readShares(lock *store.Lock, onlyNew bool) (next state, events []
 		share := &lock.Holders[i]
 		stop, has := known[share.Token]
 		switch {
-		case !has && (share.HoldPending || onlyNew && share.Token <= s.token): // it has ended, or will be confirmed
+		case !has && (share.HoldPending || onlyNew && share.Token <= s.token): // it has ended, or a second read will confirm it
 			continue
 		case !has:
 			begun = append(begun, Event{Kind: store.EventAcquired, Key: lock.Key, Token: share.Token, Lock: ofShare(lock, share)})
@@ -92,23 +92,23 @@ func (s state) readShares(lock *store.Lock, onlyNew bool) (next state, events []
 		case next.shares.has(token):
 		case onlyNew || !isShown(lock, token):
 			next.shares[token] = known[token]
-		case s.shares != nil: // as with exclusive holders, the end of one that others followed is not told
+		case s.shares != nil: // as with exclusive holders: no event if another share has followed
 			events = append(events, Event{Kind: store.EventReleased, Key: lock.Key, Token: token})
 		}
 	}
-	if len(next.shares) == 0 { // only pending holds
+	if len(next.shares) == 0 { // the key has only pending holds
 		next = state{token: next.token}
 	}
 	return next, append(events, begun...)
 }
 
-// isShown reports whether a lock would show the holder with this token: it shows the first ones only.
+// isShown reports whether a lock would show the holder with this token. It shows only the first holders.
 func isShown(lock *store.Lock, token int64) bool {
 	shown := len(lock.Holders)
 	return lock.HoldersCount <= shown || shown > 0 && token < lock.Holders[shown-1].Token
 }
 
-// ofShare is a shared lock with one of its holders.
+// ofShare returns a shared lock that shows only one of its holders.
 func ofShare(lock *store.Lock, share *store.Share) store.Lock {
 	own := *lock
 	own.Token, own.Holder, own.Stopping, own.Holders = share.Token, share.Holder, share.Stopping, []store.Share{*share}
@@ -120,7 +120,7 @@ func (k *key) announced(lock *store.Lock) bool {
 	return lock.Shared && !ends(k.last) && slices.ContainsFunc(lock.Holders, func(s store.Share) bool { return s.Token == k.last.Token })
 }
 
-// tellNew tells the shares that are newer than what the streams know. The rest must be confirmed.
+// tellNew sends the shares that are newer than what the streams know. The rest must be confirmed.
 func (k *key) tellNew(lock *store.Lock) {
 	for st := range k.streams {
 		if !st.joined {

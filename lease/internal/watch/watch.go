@@ -1,21 +1,21 @@
-// Package watch tells streams what happens to keys.
+// Package watch sends events of keys to streams.
 //
-// An event is the difference between two states of a key: the state that a stream knows, and one
-// that is learnt later. There are two ways to learn a state.
+// An event is the difference between two states of a key: the state that a stream knows, and a later one.
+// The sidecar learns a state in two ways:
 //
-//   - The store pushes what happened. A push may be lost, late, or overtaken. The push of an end has
-//     the outcome and the result, so it is told at once. The push of a beginning only makes the key be
-//     read, because the read also tells who the holder is.
-//   - The key is read: when a push says so, just after its holder's expiry, when the store says that
+//   - The store pushes what happened. A push may be lost, late, or out of order. The push of an end
+//     contains the outcome and the result, so it is sent at once. The push of a beginning only causes a
+//     read of the key, because the read also shows the holder.
+//   - The key is read: after such a push, just after its holder's expiry, when the store reports that
 //     pushes may have been lost, and regularly.
 //
-// If no push announced what a read found, a second read, at least [settle] later, must find the
-// same, and no push may come meanwhile. An expired holder may still be renewed, and a push on its
-// way may know the outcome. Two such reads are the truth, whatever was told before. So after an
-// outage, a failover or forged pushes every stream still comes to the key's true state.
+// If a read finds a state that no push announced, it must be confirmed: a second read, at least [settle]
+// later, must find the same, without a push in between. An expired holder may still be renewed, and a push
+// in flight may contain the outcome. Two such reads override every earlier event. So after an outage, a
+// failover or forged pushes, every stream still reaches the key's true state.
 //
-// The store watches a key once. All watches are under one lease. When it is lost or retired, they
-// are repeated under another one.
+// The store watches a key once for all its streams. All watches are under one lease. When this lease is
+// lost or retired, the watches are repeated under another one.
 package watch
 
 import (
@@ -29,18 +29,18 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// maxKeys is the most watched keys, because all of them are read regularly.
+// maxKeys limits the watched keys, because all of them are read regularly.
 const maxKeys = 1000
 
 // Lease is a lease of this sidecar. It is renewed until Unpin.
 type Lease interface {
 	ID() store.LeaseID
-	// Alive reports whether keys are still watched under it: it is neither lost nor retired.
+	// Alive reports whether keys are still watched under the lease: it is neither lost nor retired.
 	Alive() bool
 	Unpin()
 }
 
-// Config is what watches need. All fields are required.
+// Config is the configuration of watches. All fields are required.
 type Config struct {
 	Store store.Watcher
 	Get   func(ctx context.Context, keys []string) ([]store.Lock, error)
@@ -48,16 +48,16 @@ type Config struct {
 	Log   *slog.Logger
 	// Pin returns a lease that is open and alive.
 	Pin func(context.Context) (Lease, error)
-	// Every returns how often each key is read, Retry the pause after a failure.
+	// Every returns how often each key is read. Retry returns the pause after a failure.
 	Every, Retry func() time.Duration
 	// Timeout limits one operation of the store.
 	Timeout time.Duration
-	// BatchMax is the most keys in one operation of the store.
+	// BatchMax limits the keys in one operation of the store.
 	BatchMax   int
 	MaxStreams int
 }
 
-// Watches has the streams. [Watches.Keep] and [Watches.Look] must run.
+// Watches contains the streams. [Watches.Keep] and [Watches.Look] must run.
 type Watches struct {
 	cfg Config
 
@@ -75,7 +75,7 @@ func New(cfg Config) *Watches {
 	return &Watches{cfg: cfg, keys: make(map[string]*key), keepNow: make(chan struct{}, 1), lookNow: make(chan struct{}, 1)}
 }
 
-// Stream is told what happens to one key.
+// Stream receives the events of one key.
 type Stream struct {
 	ws   *Watches
 	key  *key
@@ -86,14 +86,14 @@ type Stream struct {
 	lock  store.Lock
 	err   error
 
-	// The rest is under the mutex of Watches.
+	// The mutex of Watches guards the following fields.
 	closed bool
-	joined bool // it has begun, and without an error
+	joined bool // it has begun, without an error
 	told   state
 }
 
-// Open makes a stream. hear is told what happens after it has begun, from one goroutine at a time.
-// It must not block and must not call back. Close must follow. Errors: [types.LimitError].
+// Open makes a stream. After the stream has begun, hear is called with each event, one call at a time. hear
+// must not block and must not call this package. The caller must call Close. Errors: [types.LimitError].
 func (ws *Watches) Open(name string, hear func(Event)) (*Stream, error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -119,16 +119,16 @@ func (ws *Watches) Open(name string, hear func(Event)) (*Stream, error) {
 	return st, nil
 }
 
-// Begun is closed when the watch is in effect, or has failed.
+// Begun is closed when the stream has begun, or has failed.
 func (st *Stream) Begun() <-chan struct{} { return st.begun }
 
-// State returns the key as it was when the stream began, or why it has not begun.
+// State returns the key as it was when the stream began, or the error.
 func (st *Stream) State() (store.Lock, error) {
 	<-st.begun
 	return st.lock, st.err
 }
 
-// Close ends a stream: it is told nothing any more when Close returns.
+// Close ends a stream. After Close has returned, hear is not called.
 func (st *Stream) Close() {
 	st.ws.mu.Lock()
 	defer st.ws.mu.Unlock()
@@ -147,7 +147,7 @@ func (ws *Watches) closeLocked(st *Stream) {
 	}
 }
 
-// fail ends streams that have not begun. Others continue: the next read helps them.
+// fail ends streams that have not begun. Others continue, because the next read corrects them.
 func (ws *Watches) fail(waiting []*Stream, err error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -160,7 +160,7 @@ func (ws *Watches) fail(waiting []*Stream, err error) {
 	}
 }
 
-// Receive takes a push of the store. It does not block.
+// Receive processes a push of the store. It does not block.
 func (ws *Watches) Receive(e store.Event) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -169,7 +169,7 @@ func (ws *Watches) Receive(e store.Event) {
 	}
 }
 
-// Recheck makes all keys be read now: pushes may have been lost.
+// Recheck causes a read of all keys, because pushes may have been lost.
 func (ws *Watches) Recheck() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -178,7 +178,7 @@ func (ws *Watches) Recheck() {
 	}
 }
 
-// LeaseEnded makes the watches be repeated if their lease is not alive any more.
+// LeaseEnded repeats the watches if their lease is no longer alive.
 func (ws *Watches) LeaseEnded() { wake(ws.keepNow) }
 
 func wake(now chan struct{}) {
@@ -188,7 +188,7 @@ func wake(now chan struct{}) {
 	}
 }
 
-// run calls step after the time that it returned, or when it is woken.
+// run calls step, then again after the time that step returned, or when it is woken.
 func run(ctx context.Context, now <-chan struct{}, step func(context.Context) time.Duration) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

@@ -7,9 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// chmodUnfollowed sets the mode of a file, not of one that it links to. Kernels before 6.6 and old
-// filters of system calls know no call for it: there it uses a descriptor's name, as the C library
-// does.
+// chmodUnfollowed sets the mode of a file, and does not follow a link. Kernels before 6.6 and old filters of system
+// calls do not allow the call for this. Then it uses the path of a descriptor, as the C library does.
 func chmodUnfollowed(path string, mode os.FileMode) error {
 	err := unix.Fchmodat(unix.AT_FDCWD, path, uint32(mode.Perm()), unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// chmodUnfollowed sets the mode of a file, not of one that it links to.
+// chmodUnfollowed sets the mode of a file, and does not follow a link.
 func chmodUnfollowed(path string, mode os.FileMode) error {
 	return unix.Fchmodat(unix.AT_FDCWD, path, uint32(mode.Perm()), unix.AT_SYMLINK_NOFOLLOW)
 }

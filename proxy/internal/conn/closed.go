@@ -8,12 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// awaitClose sleeps until the connection closes, or its read deadline passes: false. It takes no bytes.
+// awaitClose sleeps until the connection closes, or its read deadline passes (false). It does not take
+// bytes from the socket.
 func awaitClose(raw syscall.RawConn) bool {
 	closed := false
 	err := raw.Read(func(fd uintptr) bool {
 		closed = hasClosed(int(fd))
-		return closed // false: sleep until the poller has news
+		return closed // if false, sleep until the poller reports a change
 	})
 	return closed || !errors.Is(err, os.ErrDeadlineExceeded)
 }

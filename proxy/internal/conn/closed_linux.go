@@ -2,12 +2,12 @@ package conn
 
 import "golang.org/x/sys/unix"
 
-// pollEvents are those of poll(2) after which a connection may have closed. gVisor, by its
-// source, has no RDHUP.
+// pollEvents are the events of poll(2) after which a connection may have closed. gVisor, by its source, has
+// no RDHUP.
 const pollEvents = unix.POLLIN | unix.POLLRDHUP
 
 // closedBehind reports whether the peer has closed the socket after bytes that it sent ahead. The runtime's
-// poller, which is edge-triggered, wakes up for such a close as well.
+// poller is edge-triggered, so it wakes for such a close as well.
 func closedBehind(fd int) bool {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	for {

@@ -4,8 +4,8 @@ package conn
 
 import "golang.org/x/sys/unix"
 
-// pollEvents are those of poll(2) after which a connection may have closed.
+// pollEvents are the events of poll(2) after which a connection may have closed.
 const pollEvents = unix.POLLIN
 
-// closedBehind sees nothing: there is no POLLRDHUP here.
+// closedBehind always returns false, because this system has no POLLRDHUP.
 func closedBehind(int) bool { return false }

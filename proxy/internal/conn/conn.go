@@ -13,7 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
-// Kind is where a connection came in.
+// Kind is the address at which a connection came in.
 type Kind uint8
 
 // The kinds of connections.
@@ -25,9 +25,9 @@ const (
 )
 
 const (
-	// MaxHead is the most bytes of a request's head, and the size of the read buffer.
+	// MaxHead limits the bytes of a request's head, and is the size of the read buffer.
 	MaxHead = 16 << 10
-	// lingerBytes is the most that is read from a client that still sends.
+	// lingerBytes limits what is read from a client that still sends.
 	lingerBytes = 8 << 20
 )
 
@@ -36,16 +36,16 @@ var (
 	pastDeadline = time.Unix(1, 0)
 )
 
-// Owner is the connection that is served, and has what lives as long. It embeds the [Conn].
+// Owner is a served connection with everything that ends with it. It embeds the [Conn].
 type Owner interface {
 	net.Conn
-	// Disconnected is called when the connection has closed, perhaps more than once, and perhaps by
-	// another goroutine during a call.
+	// Disconnected is called when the connection has closed, perhaps repeatedly, and perhaps by another
+	// goroutine during a call.
 	Disconnected()
 }
 
 // Conn is a client's connection, as fasthttp serves it. Only its serving goroutine calls its methods,
-// except where they say otherwise.
+// unless their comments say otherwise.
 type Conn struct {
 	net.Conn
 	Kind Kind
@@ -56,28 +56,28 @@ type Conn struct {
 
 	set   *Set
 	owner Owner
-	raw   syscall.RawConn // nil if there is none: then it is not watched
-	fd    int32           // for poll(2); a closed connection's may be another one's
+	raw   syscall.RawConn // if nil, the connection is not watched
+	fd    int32           // for poll(2); after a close, the number may belong to another connection
 	watch watch
 	// stream is set when the connection is an event stream. Stop reads it.
 	stream atomic.Pointer[Stream]
-	// busy: a call is under way, or its answer is not written. Stop reads it.
+	// busy: a call is running, or its answer is not written. Stop reads it.
 	busy   atomic.Bool
 	closed bool
-	// evicted: cut to make room for another. Set.mu guards it.
+	// evicted: closed to make room for another connection. Set.mu guards it.
 	evicted bool
 
-	// wanted is the read deadline that is due, deadline the one that the socket has; zero: none.
+	// wanted is the read deadline that should be set. deadline is the one that the socket has. Zero means none.
 	wanted, deadline time.Time
-	unbegun          bool // the time of the next request has not begun
+	unbegun          bool // the time limit of the next request has not begun
 	inHead           bool // the head of the next request is not complete
 	kept             bool // a request was complete
-	asked            bool // a part of the next request has arrived, not just empty lines
-	blank            int  // how many CR and LF came last
-	mute             bool // writes go nowhere
-	timedOut         bool // the last read came to its deadline
-	linger           bool // there may be a request that was not read to its end
-	longAnswer       bool // one of the places for long answers is taken
+	asked            bool // a part of the next request has arrived, more than empty lines
+	blank            int  // how many bytes CR and LF came last
+	mute             bool // writes are discarded
+	timedOut         bool // the last read reached its deadline
+	linger           bool // a request may not be read to its end
+	longAnswer       bool // one of the permits for long answers is taken
 	directWrite      directWrite
 }
 
@@ -99,9 +99,9 @@ func newConn(s *Set, nc net.Conn, k Kind) *Conn {
 	return c
 }
 
-// Read is called by fasthttp. The first request has Timeouts.First. An idle connection has no deadline,
-// not even after empty lines. A request's time begins when a part has arrived and the rest is waited
-// for: most come in one piece and need no clock.
+// Read is called by fasthttp. The first request has the time limit Timeouts.First. An idle connection has
+// no deadline, even after empty lines. A request's time begins only if a part has arrived and the rest is
+// missing, because most requests arrive in one piece and need no clock.
 func (c *Conn) Read(p []byte) (int, error) {
 	c.busy.Store(false)
 	if c.set.stopping.Load() {
@@ -130,8 +130,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// onlyBlank reports whether fasthttp has only empty lines of the next request. It reads a
-// head into the free part of a buffer of MaxHead bytes, so the rest has the last bytes.
+// onlyBlank reports whether fasthttp has read only empty lines of the next request. It reads a head into
+// the free part of a buffer of MaxHead bytes, so the used part contains the last bytes.
 func (c *Conn) onlyBlank(p []byte) bool {
 	return c.inHead && MaxHead-len(p) <= c.blank
 }
@@ -147,13 +147,13 @@ func (c *Conn) noteBlank(b []byte) (more bool) {
 	return false
 }
 
-// SetReadDeadline is called by fasthttp when a head is complete. The body has the rest of the time.
+// SetReadDeadline is called by fasthttp when a head is complete. The body has the rest of the request's time.
 func (c *Conn) SetReadDeadline(time.Time) error {
 	c.inHead = false
 	return nil
 }
 
-// BeginRequest notes that a request is complete: the next bytes are of another head.
+// BeginRequest records that a request is complete, so the next bytes belong to another head.
 func (c *Conn) BeginRequest() {
 	c.busy.Store(true)
 	c.inHead, c.kept, c.unbegun = true, true, true
@@ -163,7 +163,7 @@ func (c *Conn) BeginRequest() {
 // TimedOut reports whether the request was not complete in time.
 func (c *Conn) TimedOut() bool { return c.timedOut }
 
-// Asked reports whether a part of a request has arrived. If none has, an answer goes nowhere.
+// Asked reports whether a part of a request has arrived. If not, later answers are discarded.
 func (c *Conn) Asked() bool {
 	c.mute = c.mute || !c.asked
 	return c.asked
@@ -177,8 +177,7 @@ func (c *Conn) setDeadlineNow(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// disconnected tells the owner and the stream. The watch may call it while the serving goroutine
-// blocks.
+// disconnected notifies the owner and the stream. The watch may call it while the serving goroutine blocks.
 func (c *Conn) disconnected() {
 	c.owner.Disconnected()
 	if st := c.stream.Load(); st != nil {
@@ -186,7 +185,7 @@ func (c *Conn) disconnected() {
 	}
 }
 
-// Close ends everything of the connection. fasthttp calls it, or the end of a stream.
+// Close closes the connection and notifies its owner. fasthttp calls it, or the end of a stream.
 func (c *Conn) Close() error {
 	if c.closed {
 		return nil
@@ -205,7 +204,7 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// lingerOn lets a client that still sends read the answer: a close at once would reset the connection.
+// lingerOn lets a client that still sends read the answer, because a close at once would reset the connection.
 func (c *Conn) lingerOn() {
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); !ok || h.CloseWrite() != nil {
 		return
@@ -214,12 +213,12 @@ func (c *Conn) lingerOn() {
 	_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
 }
 
-// cut closes the connection from outside. Its serving goroutine or the watch of its call notices.
+// cut closes the connection from another goroutine. The serving goroutine or the watch of the call notices it.
 func (c *Conn) cut() {
 	_ = c.Conn.Close()
 }
 
-// leave ends the connection from outside: now if it is idle, else after its answer.
+// leave ends the connection from another goroutine: now if it is idle, otherwise after its answer.
 func (c *Conn) leave() {
 	if st := c.stream.Load(); st != nil {
 		st.OnLeave()

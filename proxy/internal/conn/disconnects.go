@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// guardAfter is how many polls, a second at least, a call has before a guard. A guard costs two
-	// goroutine switches and then nothing, so a sidecar whose apps all wait is idle.
+	// guardAfter is after how many polls, at least a second, a call gets a guard. A guard costs two goroutine
+	// switches and no processor time while it sleeps. So a sidecar whose apps all wait is idle.
 	guardAfter = 40
-	// pollEach is the least pause between two rounds, for each open connection: a hundred times its
-	// cost in a round, so polling takes at most about 1% of a processor.
+	// pollEach is the least pause between two rounds, for each open connection. It is a hundred times the
+	// cost of a connection in a round, so polling takes at most about 1% of a processor.
 	pollEach = 10 * time.Microsecond
 )
 
-// disconnects polls the connections with a call under way, so it ends when its caller leaves. The timer
-// runs only while a call has no guard.
+// disconnects polls the connections with a running call, so that the call ends when its caller leaves. The
+// timer runs only while a call has no guard.
 type disconnects struct {
 	interval time.Duration
 	conns    func() []*Conn
@@ -46,14 +46,14 @@ func (d *disconnects) tick() {
 		return
 	}
 	d.asleep.Store(true)
-	if poll(d.conns()) { // a call has begun before asleep was set
+	if poll(d.conns()) { // a call began before asleep was set
 		d.callBegins()
 	}
 }
 
-// poll polls the connections, and reports whether a call is to be polled again. One poll(2)
-// for all costs a tenth of a peek at each. A descriptor in it may be another file's by now,
-// and bytes that were sent ahead make a connection readable, too: leaveIfClosed decides.
+// poll polls the connections, and reports whether a call must be polled again. One poll(2) for all costs a
+// tenth of a peek at each. A descriptor may belong to another file by now, and bytes that were sent ahead
+// also make a connection readable. So leaveIfClosed decides.
 func poll(conns []*Conn) (again bool) {
 	var fds []unix.PollFd
 	var polled []polledCall

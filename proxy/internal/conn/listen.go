@@ -15,21 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probeTimeout limits the attempt to connect to a socket that is in the way.
+// probeTimeout limits the attempt to connect to a socket that is already at the path.
 const probeTimeout = time.Second
 
-// Socket is a listening Unix socket, and the right to its path.
+// Socket is a listening Unix socket with the lock of its path.
 type Socket struct {
 	// Listener accepts the connections.
 	Listener *net.UnixListener
 
 	path string
 	lock *os.File
-	made fs.FileInfo // the file that was made: another one is not ours
+	made fs.FileInfo // the file that was made; a later file at the path belongs to another process
 	once sync.Once
 }
 
-// Listen locks the path, removes a stale socket, and listens. The socket is never more open than mode.
+// Listen locks the path, removes a stale socket, and listens. The socket's mode never allows more than mode.
 func Listen(ctx context.Context, path string, mode fs.FileMode) (*Socket, error) {
 	f := &Socket{path: path}
 	if err := f.claim(ctx, mode); err != nil {
@@ -95,7 +95,7 @@ func (f *Socket) lockPath() error {
 	return nil
 }
 
-// clearPath removes a socket that nobody serves, and refuses everything else.
+// clearPath removes a socket that is not served, and refuses any other file.
 func clearPath(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -121,11 +121,11 @@ func clearPath(ctx context.Context, path string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	default:
-		return fmt.Errorf("cannot tell whether another process serves %s: %w", path, err)
+		return fmt.Errorf("cannot find out whether another process serves %s: %w", path, err)
 	}
 }
 
-// UmaskMu guards the umask, which belongs to the whole process: lock it to make other files.
+// UmaskMu guards the umask, which belongs to the whole process. Code that makes other files must lock it.
 var UmaskMu sync.Mutex
 
 func (f *Socket) bind(ctx context.Context, mode fs.FileMode) error {
@@ -139,12 +139,12 @@ func (f *Socket) bind(ctx context.Context, mode fs.FileMode) error {
 		return err
 	}
 	f.Listener = ln.(*net.UnixListener)
-	f.Listener.SetUnlinkOnClose(false) // Close does it, if the file is still ours
+	f.Listener.SetUnlinkOnClose(false) // Close removes the file, if it is still the same
 	return nil
 }
 
-// setMode sets the mode where the umask did not (a default ACL). It follows no link: another user of
-// the folder could have any file opened.
+// setMode sets the mode if the umask did not (a default ACL). It does not follow links, because another
+// user of the folder could make it change any file.
 func setMode(path string, mode fs.FileMode) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -158,9 +158,9 @@ func setMode(path string, mode fs.FileMode) error {
 	return chmodUnfollowed(path, mode)
 }
 
-var errNotTheSocket = errors.New("somebody has put something else in the socket's place")
+var errNotTheSocket = errors.New("the socket's path now has another file")
 
-// Close removes the socket's file if it is still the one that was made, and frees the path.
+// Close removes the socket's file if it is still the same, and unlocks the path.
 func (f *Socket) Close(log *slog.Logger) {
 	f.once.Do(func() {
 		if f.made != nil {
@@ -176,7 +176,7 @@ func (f *Socket) Close(log *slog.Logger) {
 			_ = f.Listener.Close()
 		}
 		if f.lock != nil {
-			_ = f.lock.Close() // and with it the flock
+			_ = f.lock.Close() // this also ends the flock
 		}
 	})
 }

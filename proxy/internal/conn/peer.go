@@ -9,7 +9,7 @@ type Peer struct {
 	PID   int32
 }
 
-// LogValue shows the process, or that it is unknown.
+// LogValue shows the process, or "unknown".
 func (p Peer) LogValue() slog.Value {
 	if !p.Known {
 		return slog.StringValue("unknown")

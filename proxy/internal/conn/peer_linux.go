@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KnowsPeers: the system knows the peer of a Unix socket.
+// KnowsPeers: the system reports the peer of a Unix socket.
 const KnowsPeers = true
 
 func peerOf(raw syscall.RawConn) Peer {

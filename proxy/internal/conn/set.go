@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// MaxRefused limits connections that are only refused.
+	// MaxRefused limits connections that are only answered with a refusal.
 	MaxRefused = 64
-	// MaxAdmin limits those on the admin address: one more takes the place of an idle one.
+	// MaxAdmin limits connections to the admin address. Above it, a new one replaces an idle one.
 	MaxAdmin = 64
-	// acceptPause is the pause after an error that may pass, such as a lack of descriptors.
+	// acceptPause is the pause after a temporary error, such as a lack of descriptors.
 	acceptPause = 50 * time.Millisecond
 )
 
@@ -33,24 +33,24 @@ type Config struct {
 	Timeouts Timeouts
 }
 
-// MaxServed is the most connections that are served at a time.
+// MaxServed is the greatest number of connections that are served at a time.
 func (c Config) MaxServed() int { return c.MaxConns + 2*MaxAdmin + MaxRefused }
 
-// Timeouts are the times of a connection.
+// Timeouts are the time limits of a connection.
 type Timeouts struct {
-	// First is how long a fresh connection may stay silent, Request a request last from its first byte.
+	// First limits the silence of a new connection. Request limits a request from its first byte.
 	First, Request time.Duration
 	// Poll is the time between two polls of a call. A shorter call is answered even after a half-close.
 	Poll time.Duration
 	// Heartbeat is the time between two comment lines of an event stream.
 	Heartbeat time.Duration
-	// StreamWrite is how long a reader may keep an event stream or an answer waiting.
+	// StreamWrite limits how long an event stream or an answer waits for its reader.
 	StreamWrite time.Duration
-	// Linger is how long a connection that closes waits for its peer to stop sending.
+	// Linger limits how long a closing connection waits for its peer to stop sending.
 	Linger time.Duration
 }
 
-// Set has the open connections.
+// Set contains the open connections.
 type Set struct {
 	cfg         Config
 	own         func(*Conn) Owner
@@ -59,9 +59,9 @@ type Set struct {
 
 	// stopping makes each call the last of its connection.
 	stopping atomic.Bool
-	// longAnswers is how many places for long answers are taken.
+	// longAnswers counts the permits for long answers that are taken.
 	longAnswers atomic.Int32
-	// accepting counts accept loops, serving what serves connections.
+	// accepting counts accept loops. serving counts goroutines that serve connections.
 	accepting, serving sync.WaitGroup
 
 	mu      sync.Mutex
@@ -70,7 +70,7 @@ type Set struct {
 	refused int
 }
 
-// NewSet makes a set. own makes a connection's owner. serve serves until a close, or a stream follows.
+// NewSet makes a set. own makes a connection's owner. serve serves it until it closes, or becomes a stream.
 func NewSet(cfg Config, own func(*Conn) Owner, serve func(net.Conn)) *Set {
 	s := &Set{cfg: cfg, own: own, serve: serve, conns: make(map[*Conn]struct{})}
 	s.disconnects = newDisconnects(cfg.Timeouts.Poll, s.Conns)
@@ -113,7 +113,7 @@ func (s *Set) Add(nc net.Conn, k Kind) {
 	})
 }
 
-// admit counts a connection in. A refused one is admitted to hear why, up to a limit.
+// admit counts a connection. Up to a limit, a refused one is served so that it gets the reason.
 func (s *Set) admit(c *Conn) bool {
 	admitted, refusal := s.countIn(c)
 	if refusal != nil {
@@ -122,7 +122,7 @@ func (s *Set) admit(c *Conn) bool {
 	return admitted
 }
 
-// countIn decides about a connection. It does not log, because others wait for s.mu.
+// countIn decides about a connection. It does not log, because other goroutines wait for s.mu.
 func (s *Set) countIn(c *Conn) (admitted bool, refusal *wire.Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +141,7 @@ func (s *Set) countIn(c *Conn) (admitted bool, refusal *wire.Problem) {
 			return false, c.Refusal
 		}
 		s.refused++
-		c.wanted = c.Born.Add(s.cfg.Timeouts.Request) // refusals have few places
+		c.wanted = c.Born.Add(s.cfg.Timeouts.Request) // few refused connections may be open
 	} else {
 		s.counts[c.Kind]++
 	}
@@ -149,8 +149,8 @@ func (s *Set) countIn(c *Conn) (admitted bool, refusal *wire.Problem) {
 	return true, c.Refusal
 }
 
-// makeRoom closes the oldest idle admin connection: a probe must not fail because of others. It fails
-// while those that it closed are still there. s.mu is held.
+// makeRoom closes the oldest idle admin connection, because a health probe must not fail because of others.
+// It fails while the connections that it closed are still counted. The caller holds s.mu.
 func (s *Set) makeRoom() bool {
 	if s.counts[Admin] >= 2*MaxAdmin {
 		return false
@@ -169,7 +169,7 @@ func (s *Set) makeRoom() bool {
 	return true
 }
 
-// allowed decides by AllowedUIDs. An unknown peer is not allowed.
+// allowed checks AllowedUIDs. An unknown peer is not allowed.
 func (s *Set) allowed(p Peer) bool {
 	return len(s.cfg.AllowedUIDs) == 0 || p.Known && slices.Contains(s.cfg.AllowedUIDs, p.UID)
 }
@@ -192,23 +192,23 @@ func (s *Set) Conns() []*Conn {
 	return slices.Collect(maps.Keys(s.conns))
 }
 
-// Apps is how many connections of apps are open.
+// Apps is the number of open connections of apps.
 func (s *Set) Apps() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.counts[Unix] + s.counts[TCP]
 }
 
-// LongAnswers is how many long answers wait for their readers.
+// LongAnswers is the number of long answers that wait for their readers.
 func (s *Set) LongAnswers() int { return int(s.longAnswers.Load()) }
 
-// BeginStop makes each call the last of its connection. Then close the listeners and call [Set.Stop].
+// BeginStop makes each call the last of its connection. The caller then closes the listeners and calls [Set.Stop].
 func (s *Set) BeginStop() { s.stopping.Store(true) }
 
 // Stopping reports whether a stop has begun.
 func (s *Set) Stopping() bool { return s.stopping.Load() }
 
-// Stop gives pending calls patience for their answer, ends event streams, and closes the rest.
+// Stop waits up to patience for the answers of running calls, ends event streams, and closes the rest.
 func (s *Set) Stop(patience time.Duration) {
 	s.accepting.Wait()
 	for _, c := range s.Conns() {

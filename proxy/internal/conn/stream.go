@@ -10,28 +10,28 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
-// eventsPerWrite limits the events of one write. Each write has the full timeout.
+// eventsPerWrite limits the events of one write. Each write has the full time limit.
 const eventsPerWrite = 256
 
-// Stream is an answer of server-sent events, as long as its connection. No push waits for the reader.
+// Stream is an answer of server-sent events, as long as its connection lives. A push never waits for the reader.
 type Stream struct {
-	// Log is for lines about the stream, and says what it is about.
+	// Log is for lines about the stream, with its attributes.
 	Log *slog.Logger
-	// OnDrop is called when the reader has left, OnLeave when the sidecar stops. Both let
-	// the stream be finished, perhaps more than once.
+	// OnDrop is called when the reader has left, OnLeave when the sidecar stops. Both must cause a Finish.
+	// They may be called repeatedly.
 	OnDrop, OnLeave func()
 	// OnClose, if not nil, is called when the connection has closed.
 	OnClose func()
 
 	c     *Conn
-	limit int // the most events that wait for the reader
+	limit int // the greatest number of events that wait for the reader
 	wake  chan struct{}
 
 	mu    sync.Mutex
 	queue []wire.Event
-	// opened: the queue has the first event. Nothing is taken before.
+	// opened: the queue has the first event. Before that, nothing is written.
 	opened bool
-	// ended: nothing more is pushed. dropped: the reader has left. tooSlow: it did not read.
+	// ended: further pushes are ignored. dropped: the reader has left. tooSlow: the reader did not keep up.
 	ended, dropped, tooSlow bool
 }
 
@@ -40,7 +40,7 @@ func (c *Conn) NewStream(limit int) *Stream {
 	return &Stream{c: c, limit: limit, wake: make(chan struct{}, 1)}
 }
 
-// Open sets the first event. Earlier pushes come after it.
+// Open sets the first event. Earlier pushes are sent after it.
 func (st *Stream) Open(first wire.Event) {
 	st.mu.Lock()
 	if !st.opened && !st.ended {
@@ -51,7 +51,7 @@ func (st *Stream) Open(first wire.Event) {
 	st.ring()
 }
 
-// Push adds an event. It does not block: a reader that is too slow is dropped.
+// Push adds an event. It does not block. A reader that is too slow is dropped.
 func (st *Stream) Push(e wire.Event) {
 	st.mu.Lock()
 	full := len(st.queue) >= st.limit
@@ -98,7 +98,7 @@ func (st *Stream) take() (events []wire.Event, more, ended bool) {
 	return events, len(st.queue) > 0, st.ended && len(st.queue) == 0
 }
 
-// Begin turns the connection into the stream. When fasthttp has left it, [Stream.Serve] must follow.
+// Begin turns the connection into the stream. After fasthttp has returned, [Stream.Serve] must follow.
 // Set.Stop waits until the connection has closed.
 func (st *Stream) Begin() {
 	st.c.stream.Store(st)
@@ -115,7 +115,7 @@ func (st *Stream) closed() {
 	st.c.set.serving.Done()
 }
 
-// Serve writes the stream until it is finished or the reader has left. Close the connection then.
+// Serve writes the stream until it is finished or the reader has left. The caller then closes the connection.
 func (st *Stream) Serve() {
 	defer func() {
 		if v := recover(); v != nil {
@@ -155,7 +155,7 @@ func (st *Stream) run() error {
 	}
 }
 
-// flush writes head, a comment line if beat is set, the queue, and the end if nothing follows.
+// flush writes head, with beat a comment line, the queue, and the end of the body if the stream has ended.
 func (st *Stream) flush(head []byte, beat bool) (ended bool, err error) {
 	for {
 		events, more, ended := st.take()
@@ -179,10 +179,10 @@ func (st *Stream) write(b []byte) error {
 	return err
 }
 
-// errTooSlow: a reader left more events unread than may wait.
+// errTooSlow: more events waited for the reader than the limit.
 var errTooSlow = errors.New("too many events wait to be read")
 
-// failure is what went wrong, for the log: nothing if the reader has left.
+// failure is the error for the log, or nil if the reader has left.
 func (st *Stream) failure(err error) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()

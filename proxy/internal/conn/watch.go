@@ -6,27 +6,27 @@ import (
 	"sync/atomic"
 )
 
-// watch notices that the caller leaves during a call, when nobody reads from the connection.
+// watch notices that the caller leaves during a call, when the connection is not being read.
 type watch struct {
 	c *Conn
 
 	mu    sync.Mutex
-	call  *call         // under way; nil between calls
+	call  *call         // the running call; nil between calls
 	guard chan struct{} // closed when the guard of the call has ended; nil without one
 
 	callerLeft atomic.Bool
 }
 
-// call is a call under way. watch.mu guards polls, how often it was polled.
+// call is a running call. polls counts its polls; watch.mu guards it.
 type call struct {
 	cancel     context.CancelFunc
 	cancelable bool // the close of the connection cancels it
 	polls      int
 }
 
-// BeginCall returns the context of a call, with the values of another one, and watches the connection
-// from now on. A cancelable call ends when the connection closes; any other is carried out.
-// [Conn.EndCall] must follow, by the same goroutine.
+// BeginCall returns the context of a call, with the values of another one, and watches the connection from
+// now on. A cancelable call ends when the connection closes; any other is carried out. The same goroutine
+// must call [Conn.EndCall].
 func (c *Conn) BeginCall(values context.Context, cancelable bool) context.Context {
 	ctx, cancel := context.WithCancel(values)
 	call := &call{cancel: cancel, cancelable: cancelable}
@@ -37,8 +37,8 @@ func (c *Conn) BeginCall(values context.Context, cancelable bool) context.Contex
 	return ctx
 }
 
-// EndCall ends the call, if there is one, and reports whether the caller has left. After it
-// no other goroutine calls the owner's Disconnected.
+// EndCall ends the call, if any, and reports whether the caller has left. After it, other goroutines no
+// longer call the owner's Disconnected.
 func (c *Conn) EndCall() (callerLeft bool) {
 	w := &c.watch
 	w.mu.Lock()
@@ -65,8 +65,8 @@ func (c *Conn) InCall() bool {
 	return c.watch.call != nil
 }
 
-// poll returns the call if it is to be polled now. A new call, most likely over soon, is only counted.
-// One that lasts gets a guard instead.
+// poll returns the call if it must be polled now. A new call will most likely end soon, so it is only
+// counted. A long one gets a guard instead.
 func (w *watch) poll() (now *call, isNew bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -88,14 +88,14 @@ func (w *watch) poll() (now *call, isNew bool) {
 func (w *watch) leaveIfClosed(call *call) {
 	closed := false
 	err := w.c.raw.Control(func(fd uintptr) { closed = hasClosed(int(fd)) })
-	if closed || err != nil { // the error: cut has closed it
+	if closed || err != nil { // the error means that cut has closed it
 		w.leave(call)
 	}
 }
 
-// startGuard starts a goroutine that sleeps in the poller until the caller leaves. w.mu is held.
+// startGuard starts a goroutine that sleeps in the poller until the caller leaves. The caller holds w.mu.
 func (w *watch) startGuard(call *call) {
-	_ = w.c.Conn.SetReadDeadline(noDeadline) // the request's may be set
+	_ = w.c.Conn.SetReadDeadline(noDeadline) // the deadline of the request may still be set
 	guard := make(chan struct{})
 	w.guard = guard
 	go func() {
@@ -106,7 +106,7 @@ func (w *watch) startGuard(call *call) {
 	}()
 }
 
-// leave tells the owner while its call is under way, and ends the call if it is cancelable.
+// leave notifies the owner during a call, and ends the call if it is cancelable.
 func (w *watch) leave(call *call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// MaxScratch is the most bytes kept for answers. A longer answer stands in memory until it is read.
+	// MaxScratch limits the memory that is kept for answers. A longer answer stays in memory until it is read.
 	MaxScratch = 64 << 10
-	// MaxLongAnswers is how many of these may wait for their readers.
+	// MaxLongAnswers limits the long answers that wait for their readers.
 	MaxLongAnswers = 32
 )
 
-// Write is called by fasthttp. Most answers fit into the socket's buffer: no timer and no watch.
+// Write is called by fasthttp. Most answers fit into the socket's buffer, so they need neither timer nor watch.
 func (c *Conn) Write(p []byte) (int, error) {
 	if c.mute {
 		return len(p), nil
@@ -29,8 +29,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// writeOn waits for the reader, for a limited time. It is polled like a call: a client that closes
-// without reading does not keep its locks.
+// writeOn waits for the reader, for a limited time. The connection is polled as during a call, because a
+// client that closes without reading must not keep its locks.
 func (c *Conn) writeOn(p []byte) (int, error) {
 	c.BeginCall(context.Background(), false)
 	defer c.EndCall()
@@ -39,7 +39,7 @@ func (c *Conn) writeOn(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// directWrite is a write that does not wait, one per connection: a closure per answer allocates.
+// directWrite is a write that does not wait. Each connection has one, because a closure per answer would allocate.
 type directWrite struct {
 	p   []byte
 	n   int
@@ -60,7 +60,7 @@ func (a *directWrite) write(raw syscall.RawConn, p []byte) (int, error) {
 	return a.n, err
 }
 
-// run is called by the runtime, and returns true: it never waits.
+// run is called by the runtime. It always returns true, so it never waits.
 func (a *directWrite) run(fd uintptr) bool {
 	for {
 		n, err := syscall.Write(int(fd), a.p)
@@ -78,7 +78,7 @@ func (a *directWrite) run(fd uintptr) bool {
 	}
 }
 
-// ReserveLongAnswer takes a place for a long answer, if one is free. releaseLongAnswer frees it.
+// ReserveLongAnswer takes a permit for a long answer, if one is free. releaseLongAnswer returns it.
 func (c *Conn) ReserveLongAnswer() bool {
 	if c.set.longAnswers.Add(1) > MaxLongAnswers {
 		c.set.longAnswers.Add(-1)

@@ -7,14 +7,14 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// features is what this version can do, for GET /v1. The names are stable.
+// features are the features of this version, for GET /v1. The names are stable.
 var features = []string{
 	"wait", "bind_ttl", "data", "request_id", "sessions", "list",
 	"reentrant", "outcome", "hold", "stop", "events", "several_keys", "stats",
 	"release_by_id", "shared", "waiters",
 }
 
-// featureForce is only there where it is allowed.
+// featureForce is listed only if it is allowed.
 const featureForce = "force"
 
 // AppendAbout appends the answer to GET /v1, without the features that the store lacks.
@@ -62,12 +62,12 @@ func AppendAmended(b []byte, g *lease.Grant) []byte {
 	return open(b).grant(g).stopping(g.Stopping).end()
 }
 
-// AppendSkipped appends the answer to an acquire that wants no lock any more.
+// AppendSkipped appends the answer to an acquire that was skipped.
 func AppendSkipped(b []byte, s *lease.SkippedError) []byte {
 	return open(b).boolean("granted", false).text("key", s.Key).text("outcome", OutcomeName(store.Success)).json("result", s.Result).end()
 }
 
-// OutcomeName is an outcome on the wire, empty for none.
+// OutcomeName is the name of an outcome in the API, empty for none.
 func OutcomeName(o store.ReleaseOutcome) string {
 	switch o {
 	case store.Success:
@@ -120,10 +120,10 @@ func AppendView(b []byte, v *lease.View) []byte {
 	return o.number("queue_length", int64(v.QueueLength)).boolean("cached", v.Cached).stopping(v.Stopping).end()
 }
 
-// maxPage is about the most bytes in an answer: a page of a list ends there, whatever its limit.
+// maxPage limits the bytes of a list's page to about this size, whatever its limit.
 const maxPage = 1 << 20
 
-// AppendPage appends a page, or the first part of a large one: clients go on at the cursor.
+// AppendPage appends a page, or the first part of a large one. Clients continue at the cursor.
 func AppendPage(b []byte, page *lease.Page) []byte {
 	next := page.Next
 	o := append(open(b).name("locks"), '[')

@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// StreamHead begins a stream. The comment makes proxies and clients see the stream at once.
+// StreamHead begins a stream. The comment makes proxies and clients deliver the head at once.
 const StreamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n" +
 	"Transfer-Encoding: chunked\r\n\r\n"
 
@@ -18,13 +18,13 @@ const (
 	LastChunk = "0\r\n\r\n"
 )
 
-// Event is something that a stream tells.
+// Event is an event of a stream.
 type Event interface {
-	// AppendTo appends it as it is written: its name, its data, and an empty line.
+	// AppendTo appends the encoded event: its name, its data, and an empty line.
 	AppendTo(b []byte) []byte
 }
 
-// AppendEvents appends one chunk with the events, nothing if there is none.
+// AppendEvents appends one chunk with the events, or nothing without events.
 func AppendEvents(b []byte, events []Event, beat bool) []byte {
 	var text []byte
 	if beat {
@@ -46,7 +46,7 @@ func appendChunk(b, text []byte) []byte {
 	return append(b, "\r\n"...)
 }
 
-// openEvent and closeEvent stand around the data of an event.
+// openEvent and closeEvent enclose the data of an event.
 func openEvent(b []byte, name string) []byte {
 	b = append(b, "event: "...)
 	b = append(b, name...)
@@ -55,7 +55,7 @@ func openEvent(b []byte, name string) []byte {
 
 func closeEvent(b []byte) []byte { return append(b, "\n\n"...) }
 
-// SessionEvent tells a session's id.
+// SessionEvent contains a session's id.
 type SessionEvent struct {
 	Session interface {
 		ID() string
@@ -70,7 +70,7 @@ func (e SessionEvent) AppendTo(b []byte) []byte {
 	return closeEvent(open(openEvent(b, "session")).text("session", s.ID()).millis("ttl_ms", s.TTL()).millis("expires_in_ms", s.ExpiresIn()).end())
 }
 
-// LostEvent tells that the session has lost a lock.
+// LostEvent says that the session has lost a lock.
 type LostEvent lease.Lost
 
 // AppendTo appends the event as a chunk of the stream.
@@ -78,7 +78,7 @@ func (e LostEvent) AppendTo(b []byte) []byte {
 	return closeEvent(open(openEvent(b, "lost")).text("key", e.Key).number("token", e.Token).text("reason", string(e.Reason)).end())
 }
 
-// StopEvent tells that somebody asks the session to stop.
+// StopEvent says that the session is asked to stop.
 type StopEvent lease.Stop
 
 // AppendTo appends the event as a chunk of the stream.
@@ -86,7 +86,7 @@ func (e StopEvent) AppendTo(b []byte) []byte {
 	return closeEvent(open(openEvent(b, "stop")).text("key", e.Key).number("token", e.Token).reason(e.Reason).end())
 }
 
-// StateEvent is what a key was like when the watch took effect.
+// StateEvent is the state of a key when the watch began.
 type StateEvent lease.View
 
 // AppendTo appends the event as a chunk of the stream.

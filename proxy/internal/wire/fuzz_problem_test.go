@@ -10,7 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/locksidecar/locksidecar/api/apitest"
+	"github.com/locksidecar/locksidecar/internal/testing/apitest"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -44,10 +44,10 @@ func FuzzProblem(f *testing.F) {
 			{"PUT /v1/locks/{key}", &store.Error{Op: key, Err: errors.New(text), Unknown: n&1 == 0}},
 			{"POST /v1/locks", held},
 			{"POST /v1/locks", timeout},
-			{"POST /v1/locks", &lease.HoldsError{Key: key}},
+			{"POST /v1/locks", &lease.InvalidError{Of: "field keys", Text: text}},
 			{"POST /v1/locks", lease.ErrSessionEnded},
 			{"PATCH /v1/locks/{key}", &lease.NotHolderError{Key: key, Token: n, Reason: lease.ReasonReleased}},
-			{"PATCH /v1/locks/{key}", &lease.TTLOnSessionError{Key: key}},
+			{"PATCH /v1/locks/{key}", &lease.InvalidError{Of: "field ttl_ms", Text: text}},
 			{"DELETE /v1/locks/{key}", &lease.LostError{Lost: lease.Lost{Key: key, Token: n, Reason: lease.LostForced}}},
 			{"DELETE /v1/locks/{key}", &lease.ReentryError{Key: key, Given: 1, Have: 1 + count}},
 			{"DELETE /v1/locks/{key}", &lease.ReentryError{Key: key, Given: 2 + count, Have: 1 + count}},

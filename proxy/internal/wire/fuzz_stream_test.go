@@ -12,7 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/locksidecar/locksidecar/api/apitest"
+	"github.com/locksidecar/locksidecar/internal/testing/apitest"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/store"
 )

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// OddLines tells whether a line of the head goes on in the next or ends in LF alone. Others may read it
-// otherwise. If the head's end is odd, fasthttp reads no header in order, so no check would see one.
+// OddLines reports whether a line of the head continues in the next or ends in LF alone. Other servers may
+// read such a line differently. If the head's end is odd, fasthttp returns no header in order, so the other
+// checks would not see one.
 func OddLines(head []byte) bool {
 	for {
 		end := bytes.IndexByte(head, '\n')
@@ -24,7 +25,7 @@ func OddLines(head []byte) bool {
 	}
 }
 
-// JoinList is what a header says that is a list, and may be given more than once.
+// JoinList joins the values of a header that is a list and may be repeated.
 func JoinList(before, value []byte) []byte {
 	if before == nil {
 		return value
@@ -32,7 +33,7 @@ func JoinList(before, value []byte) []byte {
 	return bytes.Join([][]byte{before, value}, []byte{','})
 }
 
-// HasToken looks for a word in a comma-separated list, whatever its case.
+// HasToken searches a comma-separated list for a word, ignoring case.
 func HasToken(list []byte, token string) bool {
 	for len(list) > 0 {
 		var item []byte
@@ -44,7 +45,7 @@ func HasToken(list []byte, token string) bool {
 	return false
 }
 
-// IsLoopback tells whether a host's name or address is this machine's own.
+// IsLoopback reports whether a host's name or address is this machine's own.
 func IsLoopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true

@@ -15,15 +15,15 @@ import (
 	"github.com/google/uuid"
 )
 
-// input is what a call says in its query and its body. The first mistake is its problem, and what is
-// read after it is zero, as is what is not given.
+// input contains the parameters and fields of a call. problem is the first mistake. After a mistake, every
+// value is zero, as is a missing one.
 type input struct {
-	given   [13]argument // no call knows more
+	given   [13]argument // no call has more
 	count   int
 	problem *Problem
 }
 
-// argument is a parameter, decoded, or a field, whose value is JSON.
+// argument is a decoded parameter, or a field, whose value is JSON.
 type argument struct {
 	name    string
 	value   []byte
@@ -37,10 +37,10 @@ func (a *argument) String() string {
 	return "query parameter " + a.name
 }
 
-// readInput reads the parameters and fields that a call knows, and refuses all others.
+// readInput reads the parameters and fields that a call allows, and refuses all others.
 func readInput(query []byte, params []string, body []byte, fields []string) (in input) {
 	in.readQuery(query, params)
-	if len(body) > 0 { // else it is an empty object
+	if len(body) > 0 { // an empty body is an empty object
 		in.readBody(body, fields)
 	}
 	return in
@@ -150,7 +150,7 @@ func (in *input) integer(name string, low, high int64) int64 {
 	return n
 }
 
-// parseInteger reads an integer that has no other form.
+// parseInteger reads an integer in its only allowed form.
 func parseInteger(b []byte) (int64, bool) {
 	n, err := strconv.ParseInt(string(b), 10, 64)
 	var text [20]byte
@@ -202,7 +202,7 @@ func (in *input) shortText(name string, low int) string {
 	return text
 }
 
-// word returns which of the words is given, counted from 1.
+// word returns which of the words is given. The first is 1.
 func (in *input) word(name string, words ...string) int {
 	a, text := in.find(name), in.text(name)
 	if a == nil {
@@ -215,7 +215,7 @@ func (in *input) word(name string, words ...string) int {
 	return i + 1
 }
 
-// json copies a field's JSON in its shortest form: it outlives the request. Null means none.
+// json copies a field's JSON in its shortest form, because it outlives the request. Null means none.
 func (in *input) json(name string) []byte {
 	a := in.find(name)
 	if a == nil || string(a.value) == "null" {
@@ -223,7 +223,7 @@ func (in *input) json(name string) []byte {
 	}
 	var compact bytes.Buffer
 	compact.Grow(min(len(a.value), MaxData))
-	_ = json.Compact(&compact, a.value) // it is valid
+	_ = json.Compact(&compact, a.value) // the JSON is valid
 	if compact.Len() > MaxData {
 		in.refuse(Problemf(CodeTooLarge, "%s has %d bytes; at most %d are allowed", a.String(), compact.Len(), MaxData))
 	}
@@ -240,7 +240,7 @@ func (in *input) uuid(name string) uuid.UUID {
 	}
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != 36 || id == uuid.Nil {
-		// It is not shown: whoever has it can repeat the call, and is told the token.
+		// The value is not shown, because with it anyone could repeat the call and get the token.
 		in.failf("%s must be a UUID of the form f81d4fae-7dec-41d0-a765-00a0c91e6bf6 other than zero", a.String())
 	}
 	return id

@@ -9,8 +9,8 @@ import (
 
 const jsonSpace = " \t\r\n"
 
-// members walks over a valid JSON object or array without space around it. An array's members have no
-// names.
+// members calls f for each member of a valid JSON object or array without surrounding space. An array's
+// members have no names.
 func members(value []byte, f func(name, value []byte)) {
 	named := value[0] == '{'
 	rest := bytes.TrimLeft(value[1:], jsonSpace)
@@ -31,7 +31,7 @@ func members(value []byte, f func(name, value []byte)) {
 	}
 }
 
-// stringEnd is the length of the JSON string with which b begins.
+// stringEnd is the length of the JSON string at the beginning of b.
 func stringEnd(b []byte) int {
 	for i := 1; ; i++ {
 		switch b[i] {
@@ -43,7 +43,7 @@ func stringEnd(b []byte) int {
 	}
 }
 
-// valueEnd is the length of the JSON value with which b begins, and how deep it is nested.
+// valueEnd is the length of the JSON value at the beginning of b, and its depth of nesting.
 func valueEnd(b []byte) (end, deepest int) {
 	depth := 0
 	for i := 0; ; i++ {
@@ -58,7 +58,7 @@ func valueEnd(b []byte) (end, deepest int) {
 			deepest = max(deepest, depth)
 		case '}', ']':
 			if depth == 0 {
-				return i, deepest // of the object around a number or literal
+				return i, deepest // the end of the object around a number or literal
 			}
 			if depth--; depth == 0 {
 				return i + 1, deepest
@@ -71,8 +71,8 @@ func valueEnd(b []byte) (end, deepest int) {
 	}
 }
 
-// tooDeep tells whether valid JSON is nested too deep for others: some parsers end at a hundred levels.
-// One app could keep the others from hearing who holds a lock.
+// tooDeep reports whether valid JSON is nested too deep for other parsers, some of which stop at a hundred
+// levels. Otherwise one app could prevent the others from reading who holds a lock.
 func tooDeep(value []byte) bool {
 	if value[0] != '{' && value[0] != '[' {
 		return false
@@ -81,7 +81,7 @@ func tooDeep(value []byte) bool {
 	return depth > MaxDepth
 }
 
-// unquote decodes a JSON string that is known to be valid.
+// unquote decodes a valid JSON string.
 func unquote(quoted []byte) []byte {
 	if bytes.IndexByte(quoted, '\\') < 0 {
 		return quoted[1 : len(quoted)-1]
@@ -107,8 +107,8 @@ func kindOf(value []byte) string {
 	return "a number"
 }
 
-// halfCharacter reports whether a JSON string escapes a lone surrogate. Decoded, all become U+FFFD, so
-// different owners or keys would be the same.
+// halfCharacter reports whether a JSON string escapes a lone surrogate. Decoded, all of these become
+// U+FFFD, so different owners or keys would be equal.
 func halfCharacter(quoted []byte) bool {
 	for i := 0; i < len(quoted); i++ {
 		if quoted[i] != '\\' {
@@ -128,7 +128,7 @@ func halfCharacter(quoted []byte) bool {
 	return false
 }
 
-// surrogate returns the half of a pair that an escape, from its u on, stands for, and 0 for any other.
+// surrogate returns the half of a pair that an escape (from its u on) encodes, and 0 for any other escape.
 func surrogate(escape []byte) rune {
 	if escape[0] != 'u' {
 		return 0

@@ -9,9 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// object is a JSON object that is being written. Its methods append members, in the order of the calls, and
-// keep no memory: answers are small and on the path of every call. A member without a value is null, and
-// never left out.
+// object is a JSON object that is being written. Its methods append members, in the order of the calls, without
+// allocating, because every call needs an answer. A member without a value is null, and never omitted.
 type object []byte
 
 func open(b []byte) object { return append(b, '{') }
@@ -24,7 +23,7 @@ func (o object) name(name string) object {
 	return append(o, `":`...)
 }
 
-// comma separates what follows from a member or element before it.
+// comma adds a comma if there is a previous member or element.
 func comma(b []byte) []byte {
 	if last := b[len(b)-1]; last == '{' || last == '[' {
 		return b
@@ -36,7 +35,7 @@ func (o object) null(name string) object { return append(o.name(name), "null"...
 
 func (o object) text(name, value string) object { return appendString(o.name(name), value) }
 
-// textIf is null for an empty text.
+// textIf appends null for an empty text.
 func (o object) textIf(name, value string) object {
 	if value == "" {
 		return o.null(name)
@@ -52,20 +51,20 @@ func (o object) boolean(name string, value bool) object {
 	return strconv.AppendBool(o.name(name), value)
 }
 
-// millis is a time in milliseconds, at least 0 and rounded down, so that nobody trusts a lock too long.
+// millis appends a time in milliseconds, at least 0 and rounded down, so that clients never trust a lock too long.
 func (o object) millis(name string, d time.Duration) object {
 	return o.number(name, max(0, d.Milliseconds()))
 }
 
-// time is a time in UTC (RFC 3339), to the microsecond.
+// time appends a time in UTC (RFC 3339), in microseconds.
 func (o object) time(name string, t time.Time) object {
 	o = append(o.name(name), '"')
 	o = t.UTC().Truncate(time.Microsecond).AppendFormat(o, time.RFC3339Nano)
 	return append(o, '"')
 }
 
-// json is JSON, null for nothing. Line ends become spaces: they would end the line of an event. This
-// server writes none, but a row may be edited or a notification sent by hand.
+// json appends JSON, or null for none. Line ends become spaces, because they would end the line of an
+// event. This server writes none, but a row may be edited or a notification sent by hand.
 func (o object) json(name string, value []byte) object {
 	if len(value) == 0 {
 		return o.null(name)
@@ -73,7 +72,7 @@ func (o object) json(name string, value []byte) object {
 	o = o.name(name)
 	from := len(o)
 	o = append(o, value...)
-	for _, end := range []byte("\r\n") { // in JSON they only stand between tokens
+	for _, end := range []byte("\r\n") { // in JSON they occur only between tokens
 		for i := bytes.IndexByte(o[from:], end); i >= 0; i = bytes.IndexByte(o[from:], end) {
 			o[from+i] = ' '
 		}
@@ -81,7 +80,7 @@ func (o object) json(name string, value []byte) object {
 	return o
 }
 
-// holder is the member that says who holds a lock, null if that is not known.
+// holder appends the holder of a lock, or null if unknown.
 func (o object) holder(l *store.Lock) object {
 	if !l.Held {
 		return o.null("holder")
@@ -101,7 +100,7 @@ func (o object) holderMembers(h *store.Holder) object {
 		textIf("traceparent", h.Traceparent)
 }
 
-// reason is why somebody asks a holder to stop: it may be empty, and null is none.
+// reason appends the reason of a request to stop. An empty reason differs from null, which means none.
 func (o object) reason(reason *string) object {
 	if reason == nil {
 		return o.null("reason")

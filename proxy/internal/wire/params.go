@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// The ranges of the contract.
+// The ranges of the API.
 const (
 	maxMillis    = 86_400_000
 	minTTLMillis = 500
@@ -20,13 +20,13 @@ const (
 	maxReentry   = 1<<31 - 1
 	MaxKeys      = 100
 	MaxData      = 4 << 10 // of data, and of a result
-	MaxDepth     = 64      // of the same: others must be able to read it, see tooDeep
+	MaxDepth     = 64      // of the same, so that other parsers can read it: see tooDeep
 	maxName      = 255     // of a session's name, an owner, a reason to stop
 	maxLimit     = 1000
 	defaultLimit = 100
 )
 
-// acquireFields are the fields of an acquire. keys stands last: only an acquire of several has it.
+// acquireFields are the fields of an acquire. keys is the last, because only an acquire of several keys has it.
 var acquireFields = []string{
 	"wait_ms", "ttl_ms", "bind", "data", "request_id", "owner", "reentrant", "max_hold_ms", "min_hold_ms", "on_success", "mode",
 	"limit", "keys",
@@ -39,19 +39,19 @@ func ParseAcquire(query, body []byte) (lease.Request, *Problem) {
 	return r, in.problem
 }
 
-// ParseAcquireAll reads an acquire of several keys, whose order is kept.
+// ParseAcquireAll reads an acquire of several keys, and keeps their order.
 func ParseAcquireAll(query, body []byte) ([]string, lease.Request, *Problem) {
 	in := readInput(query, nil, body, acquireFields)
-	keys, r := in.keys("keys"), in.acquire()
+	keys := in.keys("keys")
+	in.without("is only for a lock that is acquired alone, with PUT /v1/locks/{key}", "limit")
+	r := in.acquire()
 	switch {
-	case r.Limit > 0:
-		in.failf("field limit is only for a lock that is acquired alone")
 	case r.Reentrant:
 		in.failf("field reentrant is only for a lock that is acquired alone")
 	case r.Skip:
 		in.failf("field on_success: skip is only for a lock that is acquired alone")
 	case r.MaxHold > 0 && (r.Wait < 0 || r.Wait >= r.MaxHold):
-		// The first locks would be lost while the call waits for the others, and be acquired again, without end.
+		// The first locks would be lost during the wait for the others, and be acquired again, endlessly.
 		longest := r.MaxHold.Milliseconds()
 		in.failf("field wait_ms is %d; with max_hold_ms, which is %d, it must be 0 to %d for several keys: "+
 			"the hold of each begins with its own grant, while the call waits for the others", in.integer("wait_ms", -1, maxMillis), longest, longest-1)
@@ -86,7 +86,7 @@ func (in *input) acquire() lease.Request {
 	return r
 }
 
-// without refuses arguments that do not go with another.
+// without refuses arguments that cannot be combined with another.
 func (in *input) without(why string, names ...string) {
 	for _, name := range names {
 		if a := in.find(name); a != nil {
@@ -119,11 +119,11 @@ func ParseAmend(query, body []byte) (lease.AmendRequest, *Problem) {
 
 func (in *input) token() int64 { return in.integer("token", 1, maxToken) }
 
-// ParseRelease reads a release. force: it breaks the lock, and r has at most the token of the grant.
+// ParseRelease reads a release. force: the call breaks the lock, and r contains at most the token of the grant.
 func ParseRelease(query, body []byte) (r lease.ReleaseRequest, force bool, p *Problem) {
 	in := readInput(query, []string{"token", "outcome", "reentry", "request_id", "force"}, body, []string{"result"})
 	if force = in.word("force", "true", "false") == 1; force {
-		// A caller that breaks a lock cannot say what was done under it.
+		// A caller that breaks a lock cannot report an outcome of the work.
 		in.without("does not go with force=true", "outcome", "reentry", "request_id", "result")
 		r.Token = in.token()
 	} else {
@@ -132,7 +132,7 @@ func ParseRelease(query, body []byte) (r lease.ReleaseRequest, force bool, p *Pr
 	return r, force, in.problem
 }
 
-// ParseReleaseBody reads a release that says all in its body.
+// ParseReleaseBody reads a release with all fields in its body.
 func ParseReleaseBody(query, body []byte) (lease.ReleaseRequest, *Problem) {
 	in := readInput(query, nil, body, []string{"token", "request_id", "outcome", "reentry", "result"})
 	r := in.release()
@@ -155,7 +155,7 @@ func (in *input) release() lease.ReleaseRequest {
 	return r
 }
 
-// ParseStop reads a request to stop. token is 0 if it is for all holders, reason nil if none is given.
+// ParseStop reads a request to stop. token is 0 if the request is for all holders. reason is nil if none is given.
 func ParseStop(query, body []byte) (token int64, reason *string, p *Problem) {
 	in := readInput(query, []string{"token"}, body, []string{"reason"})
 	token = in.token()
@@ -172,7 +172,7 @@ func ParseSession(query, body []byte) (lease.SessionOptions, *Problem) {
 	return o, in.problem
 }
 
-// ParseList reads a list. none says that nothing can match.
+// ParseList reads a list. none reports that nothing can match.
 func ParseList(query, body []byte) (r lease.ListRequest, none bool, p *Problem) {
 	in := readInput(query, []string{"scope", "prefix", "type", "limit", "cursor"}, body, nil)
 	r.Scope = lease.Scope(max(in.word("scope", "pod", "session", "all")-1, 0))
@@ -184,7 +184,7 @@ func ParseList(query, body []byte) (r lease.ListRequest, none bool, p *Problem) 
 	return r, none, in.problem
 }
 
-// prefix joins prefix and type, which stands for the prefix "type:". none: no key has both.
+// prefix combines prefix and type, which means the prefix "type:". none reports that no key has both.
 func (in *input) prefix() (joined string, none bool) {
 	joined, name := in.text("prefix"), in.text("type")
 	in.refuse(checkText("query parameter prefix", joined))
@@ -208,7 +208,7 @@ func (in *input) prefix() (joined string, none bool) {
 	return "", true
 }
 
-// A cursor is the last key of the page before it.
+// A cursor is the last key of the previous page.
 func encodeCursor(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
 func (in *input) cursor() string {

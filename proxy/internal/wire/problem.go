@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// The codes of the contract, which do not change.
+// The codes of the API, which are stable.
 const (
 	CodeInvalidRequest   = "invalid_request"
 	CodeForbidden        = "forbidden"
@@ -35,18 +35,18 @@ const (
 	CodeDraining         = "draining"
 )
 
-// problems has the form of each code on the wire.
+// problems defines the status and title of each code.
 var problems = map[string]struct {
 	status int
 	title  string
-	// retry: the answer has Retry-After.
+	// retry: the answer has a Retry-After header.
 	retry bool
 }{
 	CodeInvalidRequest:   {400, "The request is not valid", false},
 	CodeForbidden:        {403, "Not allowed", false},
 	CodeNotFound:         {404, "No such resource", false},
-	CodeNotHeld:          {404, "Nobody holds the lock", false},
-	CodeMethodNotAllowed: {405, "This resource does not know the method", false},
+	CodeNotHeld:          {404, "The lock is not held", false},
+	CodeMethodNotAllowed: {405, "This resource does not have the method", false},
 	CodeRequestTimeout:   {408, "The request took too long to arrive", false},
 	CodeNotHolder:        {409, "The lock is not held under this token", false},
 	CodeWithdrawn:        {409, "The request was released before it was granted", false},
@@ -67,13 +67,13 @@ var problems = map[string]struct {
 // Problem is an error answer (RFC 9457).
 type Problem struct {
 	Code, Detail string
-	// Allow is the Allow header of a method_not_allowed.
+	// Allow is the Allow header for method_not_allowed.
 	Allow string
-	// after is the Retry-After; zero: a second.
+	// after is the Retry-After; zero means one second.
 	after time.Duration
 	// Refusal: see [Refusef].
 	Refusal bool
-	// more appends the code's own members.
+	// more appends the members of this code.
 	more func(object) object
 }
 
@@ -88,7 +88,7 @@ func (p *Problem) RetryAfter() string {
 	return strconv.Itoa(max(1, int((p.after+time.Second-1)/time.Second)))
 }
 
-// ProblemTypes is the document about problems. Each code has a section with its name.
+// ProblemTypes is the URL of the documentation of problems. Each code has a section with its name.
 const ProblemTypes = "https://github.com/locksidecar/locksidecar/blob/main/docs/errors.md#"
 
 // Append appends the problem as JSON.
@@ -108,35 +108,27 @@ func Problemf(code, format string, args ...any) *Problem {
 	return &Problem{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
-// Refusef makes the problem of a call that package proxy refuses, which an operator should know.
+// Refusef makes the problem of a call that package proxy refuses, and that is logged for the operator.
 func Refusef(code, format string, args ...any) *Problem {
 	return &Problem{Code: code, Detail: fmt.Sprintf(format, args...), Refusal: true}
 }
 
-// Invalid says what is wrong with a request (400).
+// Invalid makes the problem of a wrong request (400).
 func Invalid(format string, args ...any) *Problem {
 	return Problemf(CodeInvalidRequest, format, args...)
 }
 
-// Internal is the answer to a call in which something panicked.
+// Internal is the answer to a call that panicked.
 func Internal() *Problem {
-	return Problemf(CodeInternal, "this call met a bug of the sidecar, which has logged it")
+	return Problemf(CodeInternal, "the call failed by a bug of the sidecar; the details are in its log")
 }
 
-// WithKey adds the member "key" if one of several locks could not be acquired.
+// WithKey adds the member "key" for the lock that prevented an acquire of several keys.
 func (p *Problem) WithKey(err error) *Problem {
-	var lock store.Lock
-	if held, ok := errors.AsType[*lease.HeldError](err); ok {
-		lock = held.Lock
-	} else if timeout, ok := errors.AsType[*lease.TimeoutError](err); ok {
-		lock = timeout.Lock
-	} else if mismatch, ok := errors.AsType[*lease.LimitMismatchError](err); ok {
-		lock.Key = mismatch.Key
-	} else {
-		return p
+	if key := lease.KeyOf(err); key != "" {
+		more := p.more
+		p.more = func(o object) object { return more(o.text("key", key)) }
 	}
-	more := p.more
-	p.more = func(o object) object { return more(o.text("key", lock.Key)) }
 	return p
 }
 
@@ -148,7 +140,7 @@ func withReason(reason string) func(object) object {
 	return func(o object) object { return o.text("reason", reason) }
 }
 
-// ProblemOf translates the errors of package lease, nil for an unknown one.
+// ProblemOf translates the errors of package lease. It returns nil for an unknown error.
 func ProblemOf(err error) *Problem {
 	var (
 		held      *lease.HeldError
@@ -156,16 +148,12 @@ func ProblemOf(err error) *Problem {
 		notHolder *lease.NotHolderError
 		lost      *lease.LostError
 		limit     *lease.LimitError
-		onSession *lease.TTLOnSessionError
+		invalid   *lease.InvalidError
 		notHeld   *lease.NotHeldError
-		holds     *lease.HoldsError
 		reentry   *lease.ReentryError
 		quiet     *lease.QuietError
 		lacks     *store.UnsupportedError
 		mismatch  *lease.LimitMismatchError
-		own       *lease.OwnKeyError
-		entered   *lease.EnteredError
-		outcome   *lease.ShareOutcomeError
 	)
 	switch {
 	case errors.As(err, &held):
@@ -178,22 +166,14 @@ func ProblemOf(err error) *Problem {
 		return &Problem{Code: CodeLockLost, Detail: lost.Error(), more: withReason(string(lost.Lost.Reason))}
 	case errors.As(err, &limit):
 		return Problemf(CodeLimit, "%v", limit)
-	case errors.As(err, &onSession):
-		return Invalid("field ttl_ms: %v", onSession)
+	case errors.As(err, &invalid):
+		return Invalid("%s: %v", invalid.Of, invalid)
 	case errors.As(err, &notHeld):
 		return Problemf(CodeNotHeld, "%v", notHeld)
-	case errors.As(err, &holds):
-		return Invalid("field keys: %v", holds)
 	case errors.As(err, &reentry):
 		return reentryProblem(reentry)
 	case errors.As(err, &mismatch):
 		return mismatchProblem(mismatch)
-	case errors.As(err, &own):
-		return Invalid("field wait_ms: %v", own)
-	case errors.As(err, &entered):
-		return Invalid("field mode: %v", entered)
-	case errors.As(err, &outcome):
-		return Invalid("outcome: %v", outcome)
 	case errors.As(err, &lacks):
 		return Problemf(CodeUnsupported, "%v: see the features of GET /v1", lacks)
 	case errors.Is(err, lease.ErrSessionEnded):
@@ -207,13 +187,13 @@ func ProblemOf(err error) *Problem {
 	case errors.As(err, &quiet):
 		return &Problem{Code: CodeStoreUnavailable, Detail: "nothing was granted: " + quiet.Error(), after: quiet.Left}
 	case store.Unavailable(err):
-		return Problemf(CodeStoreUnavailable, "nothing was granted, or it is withdrawn by itself: %v", err)
+		return Problemf(CodeStoreUnavailable, "nothing was granted, or the sidecar withdraws the grant: %v", err)
 	}
 	return nil
 }
 
-// reentryProblem refuses the release of an entry that is not the last. A higher number was released
-// already (409). For a lower one, later entries must be released first (400).
+// reentryProblem refuses the release of an entry that is not the last. A higher number was released already
+// (409). For a lower number, later entries must be released first (400).
 func reentryProblem(e *lease.ReentryError) *Problem {
 	count := func(o object) object { return o.number("reentry", int64(e.Have)) }
 	if e.Given <= e.Have {

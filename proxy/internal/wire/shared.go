@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// maxShares is the highest limit of a shared lock.
+// maxShares limits the limit of a shared lock.
 const maxShares = 1000
 
 const (
@@ -23,14 +23,14 @@ func (in *input) mode(r *lease.Request) {
 	r.Shared = in.word("mode", modeExclusive, modeShared) == 2
 	r.Limit = int(in.integer("limit", 1, maxShares))
 	if r.Shared {
-		in.without(`is not for "mode":"shared"`, "reentrant", "on_success")
+		in.without(`is not for "mode":"shared": leave it out, or acquire the lock exclusively`, "reentrant", "on_success")
 	} else {
 		in.without(`is only for "mode":"shared"`, "limit")
 	}
 }
 
-// share reads the mode of a PATCH. There is no upgrade: two holders that wait for each other to release would
-// wait for ever.
+// share reads the mode of a PATCH. There is no upgrade, because two holders that wait for each other to
+// release would wait for ever.
 func (in *input) share() bool {
 	if a := in.find("mode"); a != nil && in.text("mode") == modeExclusive {
 		in.failf("%s is \"exclusive\"; it must be \"shared\": a shared lock cannot become exclusive, release it and acquire", a.String())
@@ -38,7 +38,7 @@ func (in *input) share() bool {
 	return in.word("mode", modeShared) == 1
 }
 
-// mode appends the mode and the limit of a lock, or of what waits for it. A key that nobody holds has none.
+// mode appends the mode and the limit of a lock, or of its waiters. A free key has no mode.
 func (o object) mode(held, shared bool, limit int) object {
 	switch {
 	case !held:
@@ -50,7 +50,7 @@ func (o object) mode(held, shared bool, limit int) object {
 	}
 }
 
-// slot is null without a limit.
+// slot appends null without a limit.
 func (o object) slot(limit, slot int) object {
 	if limit == 0 {
 		return o.null("slot")
@@ -58,7 +58,7 @@ func (o object) slot(limit, slot int) object {
 	return o.number("slot", int64(slot))
 }
 
-// positive is null for zero.
+// positive appends null for zero.
 func (o object) positive(name string, n int) object {
 	if n == 0 {
 		return o.null(name)
@@ -66,7 +66,7 @@ func (o object) positive(name string, n int) object {
 	return o.number(name, int64(n))
 }
 
-// holders appends how a key is held, by how many, and by whom: of shared holders by the first.
+// holders appends the mode of a key, the number of its holders, and the holder, of shared ones the first.
 func (o object) holders(l *store.Lock) object {
 	count := 0
 	if l.Shared {
@@ -77,12 +77,12 @@ func (o object) holders(l *store.Lock) object {
 	return o.mode(l.Shared || l.Held, l.Shared, l.Limit).number("holders_count", int64(count)).holder(l)
 }
 
-// share appends the members of one of the holders of a shared lock.
+// share appends the members of one holder of a shared lock.
 func (o object) share(s *store.Share, limit int) object {
 	return o.number("token", s.Token).slot(limit, s.Slot).holderMembers(&s.Holder).stopping(s.Stopping)
 }
 
-// grantMode appends the mode of the grant that an event is about. Its holder, if known, is the only one of the lock.
+// grantMode appends the mode of an event's grant. Its holder, if known, is the only one in the lock.
 func (o object) grantMode(l *store.Lock) object {
 	slot := 0
 	if len(l.Holders) > 0 {
@@ -95,7 +95,7 @@ func (o object) grantMode(l *store.Lock) object {
 	return o.mode(l.Held, l.Shared, l.Limit).slot(limit, slot)
 }
 
-// ParseWaiters reads a list of the calls that wait for a key, or with an empty key for all.
+// ParseWaiters reads a list of the calls that wait for a key. An empty key selects all.
 func ParseWaiters(query, body []byte, key string) (lease.WaitersRequest, *Problem) {
 	known := []string{"limit", "cursor", "prefix"}
 	if key != "" {
@@ -130,7 +130,7 @@ func (o object) waiting(w *store.Waiting) object {
 		textIf("traceparent", w.Traceparent)
 }
 
-// A cursor of waiters is the place of the last one of the page before it: its order, a colon, and its key.
+// A cursor of waiters identifies the last waiter of the previous page: its order, a colon, and its key.
 func encodePlace(p store.QueuePlace) string {
 	if p == (store.QueuePlace{}) {
 		return ""

@@ -6,10 +6,10 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// defaultStatLines is how many lines each list of GET /v1/stats has, without the one for the others.
+// defaultStatLines is the default length of each list of GET /v1/stats, without the line for the rest.
 const defaultStatLines = 20
 
-// StatsRequest is what GET /v1/stats asks for.
+// StatsRequest contains the parameters of GET /v1/stats.
 type StatsRequest struct {
 	own   bool // only the sidecar's namespace
 	limit int
@@ -32,28 +32,18 @@ func AppendStats(b []byte, counted store.Stats, r StatsRequest, namespace string
 	return open(b).stat(&total, true).stats("types", "type", types, true).stats("pods", "pod", pods, false).end()
 }
 
-// cut leaves out what is not asked for. Beyond the limit one line is the sum of the others. The store's own
-// such line (see [store.Stats]) stands last, and has no namespace.
+// cut selects the requested lines. Beyond the limit, one line is the sum of the rest. It has no namespace.
 func cut(all []store.Stat, r StatsRequest, namespace string) (lines []store.Stat, total store.Stat) {
 	for _, line := range all {
-		if r.own && line.Namespace != namespace {
-			continue
-		}
-		total = total.Plus(line)
-		switch len(lines) {
-		case r.limit:
-			others := store.Stat{Name: store.Others}
-			lines = append(lines, others.Plus(line))
-		case r.limit + 1:
-			lines[r.limit] = lines[r.limit].Plus(line)
-		default:
+		if !r.own || line.Namespace == namespace {
 			lines = append(lines, line)
+			total = total.Plus(line)
 		}
 	}
-	return lines, total
+	return store.Top(lines, r.limit), total
 }
 
-// stats is a member with a list. what is the member that says what each line is about.
+// stats appends a list. what names the member that identifies each line.
 func (o object) stats(name, what string, lines []store.Stat, waiting bool) object {
 	o = append(o.name(name), '[')
 	for i := range lines {
@@ -63,9 +53,9 @@ func (o object) stats(name, what string, lines []store.Stat, waiting bool) objec
 	return append(o, ']')
 }
 
-// stat appends the members of a line. A pod has no waiters of which the store knows.
+// stat appends the members of a line. The store does not count waiters by pod.
 func (o object) stat(line *store.Stat, waiting bool) object {
-	o = o.number("held", line.Held).number("expired", line.Expired)
+	o = o.number("held", line.Held).number("shared", line.Shared).number("expired", line.Expired)
 	if waiting {
 		o = o.number("waiting", line.Waiting)
 	}

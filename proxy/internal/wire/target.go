@@ -7,17 +7,17 @@ import (
 	"unicode/utf8"
 )
 
-// MaxKey is the most bytes in a key.
+// MaxKey limits the bytes of a key.
 const MaxKey = 512
 
-// Target is a request's target, as it was sent: nothing is normalised.
+// Target is a request's target as sent, without normalisation.
 type Target struct {
 	Path, Query []byte
-	// authority is set if the target has the form http://authority/path.
+	// Authority is set if the target has the form http://authority/path.
 	Authority []byte
 }
 
-// ParseTarget reads the target of a request. It fails with the Problem to answer.
+// ParseTarget reads the target of a request. If it fails, it returns the Problem to answer.
 func ParseTarget(raw []byte) (Target, *Problem) {
 	var t Target
 	if len(raw) > 0 && raw[0] != '/' {
@@ -65,7 +65,7 @@ func ParseKey(part []byte) (string, *Problem) {
 	return key, nil
 }
 
-// checkKey refuses what is no key. name is what the error calls it.
+// checkKey refuses an invalid key. name is the argument's name in the error.
 func checkKey(name, key string) *Problem {
 	if len(key) == 0 || len(key) > MaxKey {
 		return Invalid("%s has %d bytes; it must have 1 to %d", name, len(key), MaxKey)

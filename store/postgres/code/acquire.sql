@@ -1,5 +1,5 @@
--- lock_key locks the row of a key. If there is none it makes one that is free. It waits for an
--- insertion of the key that is in flight. Nobody is granted the token of a new row: see give.
+-- lock_key locks the row of a key, or makes a free one. It waits for an insertion of the key that is in flight.
+-- The token of a new row is not used by a grant: see give.
 CREATE OR REPLACE FUNCTION locksidecar.lock_key(ns text, k text) RETURNS locksidecar.locks
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -17,13 +17,13 @@ BEGIN
 END
 $$;
 
--- give grants a key to an attempt w, which need not be a row of waiters. The caller has locked the
--- lock row, so the tokens of a key grow in the order of its grants (invariant 2), even if these are
--- faster than the clock. The 31 tokens behind each are for its cohort: see cohort. first_token is this epoch's, because in_epoch has read that row before.
--- expires_at is until when the grant lasts even if w.lease_id ends, or null.
+-- give grants a key to an attempt w, which need not be a row of waiters. The caller has locked the lock row, so
+-- the tokens of a key grow in the order of its grants (invariant 2), even if grants are faster than the clock.
+-- The 31 tokens after each are reserved for its cohort: see cohort. first_token is this epoch's, because
+-- in_epoch has read that row before. expires_at is until when the grant lasts even if w.lease_id ends, or null.
 --
--- w.id must be null unless all earlier waiters are gone. by_release is the trace context of the
--- release that hands the key over, or empty.
+-- w.id must be null unless all earlier waiters are gone. by_release is the trace context of the release that
+-- hands the key over, or empty.
 --
 -- A bind:ttl lock lasts at least as long as its min_hold.
 CREATE OR REPLACE FUNCTION locksidecar.give(
@@ -58,27 +58,25 @@ BEGIN
 END
 $$;
 
--- ask grants keys that are free or whose holder is dead, in the order of the keys, and for one key
--- in that of the asks. If a key is held it says so, or with may_wait enqueues the attempt. States:
--- granted, queued, held; lost: the asker's lease does not live; skipped: a skipped waiter asks
--- again; dead: the holder's lease has expired, or is gone (lease_id is null) and left waiters. Then
--- the caller reaps it, or hands the key off, in a transaction of its own and asks again. If the key is shared,
--- or an expired waiter names a limit, expired has the leases that the caller reaps first. mismatch: others name
--- another limit of shared holders. ended is
--- the token of a dead holder's grant that ends here, for those who watch. A pending min_hold counts
--- as held. quiet: nothing is granted before expires_at. A waiter is then queued behind a pending hold
--- until that time: see keep_quiet. A repeat that finds its share dead, and kept by a min_hold, waits for the end of that
--- as well: an attempt has one share at most.
+-- ask grants keys that are free or whose holder is dead, in the order of the keys, and for one key in the order
+-- of the asks. If a key is held, ask returns that, or with may_wait enqueues the attempt. States: granted,
+-- queued, held; lost: the asker's lease is not alive; skipped: a skipped waiter asks again; dead: the holder's
+-- lease has expired, or is gone (lease_id is null) and left waiters. Then the caller reaps it, or hands the key
+-- off, in a transaction of its own, and asks again. If the key is shared, or an expired waiter names a limit,
+-- expired contains the leases that the caller reaps first. mismatch: others name another limit of shared
+-- holders. ended is the token of a dead holder's grant that ends here, for watchers. A pending min_hold counts
+-- as held. quiet: nothing is granted before expires_at. A waiter is then queued behind a pending hold until
+-- that time: see keep_quiet. A repeat may find its share dead, and kept by a min_hold. It waits for the end of
+-- that hold, because an attempt has at most one share.
 --
--- A waiter is inserted while the holder's lease is locked FOR KEY SHARE. A reap waits for that and
--- sees the waiter, or it came before and this sees it. Otherwise it could run in between, and
--- nobody would serve the waiter (invariant 5).
+-- A waiter is inserted while the holder's lease is locked FOR KEY SHARE. A reap either waits for that and sees
+-- the waiter, or came before and is seen here. Otherwise the reap could run in between, and the waiter would
+-- never be served (invariant 5).
 --
--- If all attempts are only enqueued, the commit waits neither for the disk nor for a standby,
--- because releases need the lock row meanwhile. A crash can then forget queue positions, but
--- nothing that was committed before: see doc.go. A grant waits, even one that is found again
--- (invariant 4), and so does a position that moves to another lease, because the first instance
--- cancels it no more.
+-- If all attempts are only enqueued, the commit waits neither for the disk nor for a standby, because releases
+-- need the lock row meanwhile. A crash can then forget queue positions, but nothing that was committed before:
+-- see doc.go. A grant waits, even one that is found again (invariant 4). A position that moves to another lease
+-- waits too, because the first instance no longer cancels it.
 CREATE OR REPLACE FUNCTION locksidecar.ask(
     ns text, not_after timestamptz, may_wait boolean, its_instance text, its_pod text,
     keys text[], grants uuid[], leases uuid[], ttls interval[], min_holds interval[], skips boolean[],
@@ -100,7 +98,10 @@ DECLARE
     whole locksidecar.locks; -- of a shared key: the lock row, while l is the attempt's share
     shared boolean; -- the key is
     again boolean; -- the attempt has a share of it already
-    m record; -- what else is to be done at a shared key
+    m record; -- further work for a shared key
+    looked text; -- the last shared key that need not be settled
+    last_key text; -- the key of the previous ask
+    shown text; -- its holders
     mismatch boolean; -- others name another limit
     counted text; -- the last key whose queue was counted
     length bigint; -- of that queue
@@ -139,7 +140,13 @@ BEGIN
         WHERE together IS NULL OR u.key <> ALL (together)
         ORDER BY u.key COLLATE "C", u.ord
     LOOP
-        ask.ord := a.ord; ask.dead := NULL; ask.queue_position := NULL; ask.ended := NULL; ask.waiting := 0;
+        ask.ord := a.ord;
+        IF last_key = a.key AND ask.state = 'dead' THEN -- the previous ask looks again, and this one must not overtake it
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
+        last_key := a.key;
+        ask.dead := NULL; ask.queue_position := NULL; ask.ended := NULL; ask.waiting := 0;
         ask.handed_by := ''; ask.expired := NULL; ask.places := NULL; ask.slot := NULL; ask.holders := NULL;
         w.namespace := ns; w.key := a.key; w.grant_id := a.grant_id; w.lease_id := a.lease_id;
         w.ttl := NULLIF(a.ttl, interval '0'); w.min_hold := NULLIF(a.min_hold, interval '0'); w.skip := a.skip;
@@ -163,8 +170,8 @@ BEGIN
         alive := coalesce(h.expires_at > ask.now, false);
         kept := coalesce(l.hold_until > ask.now, false);
 
-        -- A repeat finds its grant, even if the lease under which it would wait is dead: a bind:ttl
-        -- lock has another one.
+        -- A repeat finds its grant, even if the lease under which it would wait is dead, because a
+        -- bind:ttl lock has another lease.
         IF l.grant_id = w.grant_id AND alive THEN
             -- Another instance was granted this bind:ttl lock. Both may deliver it, so neither may
             -- hand it back as undelivered.
@@ -202,11 +209,14 @@ BEGIN
 
         IF shared THEN
             l := whole; h := NULL; alive := true;
-            SELECT * INTO m FROM locksidecar.look(ns, w.key);
-            IF m.settle THEN
-                ask.state := 'dead'; ask.dead := l.lease_id; ask.expired := m.expired; ask.lease_id := NULL;
-                RETURN NEXT;
-                CONTINUE;
+            IF looked IS DISTINCT FROM a.key THEN -- once for all attempts of a batch: it reads all shares
+                SELECT * INTO m FROM locksidecar.look(ns, w.key);
+                IF m.settle THEN
+                    ask.state := 'dead'; ask.dead := l.lease_id; ask.expired := m.expired; ask.lease_id := NULL;
+                    RETURN NEXT;
+                    CONTINUE;
+                END IF;
+                looked := a.key; shown := NULL;
             END IF;
             available := w.places = l.places AND NOT again AND NOT EXISTS (
                 SELECT FROM locksidecar.waiters q
@@ -250,6 +260,7 @@ BEGIN
             INTO ask.token, ask.acquired_at, ask.expires_at, ask.slot
             FROM locksidecar.give_share(w, its_instance, its_pod, '') g;
             ask.now := clock_timestamp();
+            shown := NULL;
         ELSIF available THEN
             ask.state := 'granted';
             IF l.lease_id IS NOT NULL AND l.grant_id <> locksidecar.shared_lease() THEN
@@ -276,9 +287,9 @@ BEGIN
                 ask.state := 'queued'; ask.queue_position := p.queue_position;
                 IF NOT p.moved THEN
                     queued := queued + 1;
-                ELSIF shared THEN -- it may have kept others waiting
+                ELSIF shared THEN -- it may have blocked others
                     ask.state := 'dead'; ask.dead := l.lease_id; ask.lease_id := NULL;
-                    counted := NULL;
+                    counted := NULL; looked := NULL;
                     RETURN NEXT;
                     CONTINUE;
                 END IF;
@@ -287,7 +298,8 @@ BEGIN
             ask.waiting := length;
             ask.places := coalesce(l.places, named);
             IF shared THEN
-                ask.holders := locksidecar.shown(ns, w.key, 8, false, NULL);
+                shown := coalesce(shown, locksidecar.shown(ns, w.key, 8, false, NULL));
+                ask.holders := shown;
             END IF;
             ask.token := l.token; ask.acquired_at := l.acquired_at;
             ask.expires_at := greatest(h.expires_at, l.hold_until); ask.hold_pending := NOT alive;
@@ -304,10 +316,10 @@ BEGIN
 END
 $$;
 
--- keep_quiet keeps a key without a holder until the end of the quiet time, as a pending min_hold does.
--- So its waiters look again then, and the first one gets the key. The caller has locked the lock row.
--- If the last grants were shares, their ends were told: shared_lease() is then in place of the attempt. So later
--- claims hear that the last one has expired, and nobody hears of its end again.
+-- keep_quiet keeps a key without a holder until the end of the quiet time, as a pending min_hold does. Its
+-- waiters check again then, and the first one gets the key. The caller has locked the lock row. If the last
+-- grants were shares, their ends were already reported: then shared_lease() replaces the attempt. So later
+-- claims are answered that the last grant has expired, and its end is not reported again.
 CREATE OR REPLACE FUNCTION locksidecar.keep_quiet(l locksidecar.locks, quiet timestamptz) RETURNS locksidecar.locks
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -324,9 +336,10 @@ END
 $$;
 
 -- enqueue_together enqueues the attempts for keys whose holders live by one statement, in the order of the
--- attempts, and returns these keys, the lengths of their queues before, and the limits that shared waiters
--- name. Keys of which a share is asked are left out, but locked: ask must not lock them behind later ones. It
--- returns none if an attempt is a repeat, is skipped, or has no living lease. Then ask looks at each.
+-- attempts. It returns these keys, the previous lengths of their queues, and the limits that shared waiters
+-- name. It omits keys of which a share is requested, but locks them, because ask must not lock them after later
+-- ones. It returns no keys if an attempt is a repeat, is skipped, or has no living lease. Then ask handles each
+-- attempt.
 CREATE OR REPLACE FUNCTION locksidecar.enqueue_together(
     ns text, not_after timestamptz, keys text[], grants uuid[], leases uuid[], ttls interval[], min_holds interval[],
     skips boolean[], sessions text[], owners text[], datas text[], traceparents text[], limits integer[],
@@ -371,7 +384,7 @@ BEGIN
         RETURNING id
     )
     SELECT count(*) AS waiters, min(id) AS first INTO added FROM new;
-    UPDATE locksidecar.locks SET served = 0 -- somebody has set the sequence back
+    UPDATE locksidecar.locks SET served = 0 -- the sequence was set back
     WHERE namespace = ns AND key = ANY (together) AND served >= added.first;
     IF added.waiters < asks THEN
         together := '{}';
@@ -379,9 +392,9 @@ BEGIN
 END
 $$;
 
--- enqueue makes a waiter of an attempt, unless it is one already, and returns its queue position.
--- The caller has locked the lock row and counted the queue (ahead). moved: the attempt waited under
--- another lease, and has lost that position.
+-- enqueue makes a waiter of an attempt, unless it already is one, and returns its queue position. The caller
+-- has locked the lock row and counted the queue (ahead). moved: the attempt waited under another lease, and has
+-- lost that position.
 CREATE OR REPLACE FUNCTION locksidecar.enqueue(
     l locksidecar.locks, w locksidecar.waiters, ahead bigint, OUT queue_position bigint, OUT moved boolean)
 LANGUAGE plpgsql AS $$
@@ -399,7 +412,7 @@ BEGIN
         VALUES (w.grant_id, w.namespace, w.key, w.lease_id, w.ttl, w.min_hold, w.skip,
             w.session, w.owner, w.data, w.traceparent, w.places)
         ON CONFLICT (namespace, grant_id) DO NOTHING RETURNING id INTO its_id;
-        IF its_id <= l.served THEN -- somebody has set the sequence back
+        IF its_id <= l.served THEN -- the sequence was set back
             UPDATE locksidecar.locks SET served = 0 WHERE namespace = l.namespace AND key = l.key;
         END IF;
         IF its_id IS NOT NULL AND NOT again THEN

@@ -1,6 +1,6 @@
--- elect elects an instance for a term if no other is elected. A term of zero ends its own. lasts is
--- how long the elected instance, if any, stays so. The row's lock decides: a statement that waited
--- for it checks again, by the clock as it is then. An instance that is not elected writes nothing.
+-- elect elects an instance for a term if no other is elected. A term of zero ends its own term. lasts is the
+-- rest of the elected instance's term. The row's lock decides: a statement that waited for it checks again, by
+-- the clock after the wait. An instance that is not elected writes nothing.
 CREATE OR REPLACE FUNCTION locksidecar.elect(its_instance text, term interval, OUT elected boolean, OUT lasts interval)
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,7 +1,7 @@
--- here names this server, with the mark of its meta: by the timeline, which each promotion and
--- recovery begins anew; by the time of its start, which every role may read, but which a restart
--- changes, too; or not at all, so that no failover is noticed. plpgsql needs no rights to the
--- functions of a branch that is not taken.
+-- here names this server, with the mark of its meta: by the timeline, which changes with each promotion and
+-- recovery; by the time of its start, which every role may read, but which a restart also changes; or not at
+-- all, so that failovers are not noticed. plpgsql needs no rights to the functions of a branch that does not
+-- run.
 CREATE OR REPLACE FUNCTION locksidecar.here(source text, mark text) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -14,20 +14,19 @@ BEGIN
 END
 $$;
 
--- token_at is the token of a time: 2^20 for each second since 2020. The tokens of a key grow with its
--- row. The clock gives the first token of a row, but not less than meta.first_token: tokens of
--- deleted rows (see sweep_step) and of other servers (see new_epoch) are smaller. No server grants a
--- million locks a second, so rows do not get ahead of the clock. 2^53, the last integer that JSON
--- readers know exactly, is 270 years away. It is STABLE, as date_part is, so it is inlined.
+-- token_at is the token of a time: 2^20 for each second since 2020. The tokens of a key grow with its row. The
+-- clock gives the first token of a row, but at least meta.first_token. Tokens of deleted rows (see sweep_step)
+-- and of other servers (see new_epoch) are smaller. A server does not grant a million locks a second, so rows
+-- do not get ahead of the clock. 2^53, the last integer that JSON readers represent exactly, is 270 years away.
+-- The function is STABLE, as date_part is, so it is inlined.
 CREATE OR REPLACE FUNCTION locksidecar.token_at(at timestamptz) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT floor((date_part('epoch', at) - 1577836800) * 1048576)::bigint
 $$;
 
--- choose_epoch_source is for a new schema. It takes the first source that the server answers.
--- Tokens begin by the clock, so they grow even if a schema was lost and is made again.
--- Amazon Aurora refuses its timeline unless wal_level is logical, and whether a failover changes it
--- there is not known.
+-- choose_epoch_source is for a new schema. It takes the first source that the server allows. Tokens begin by
+-- the clock, so they grow even if a schema was lost and is made again. Amazon Aurora refuses its timeline
+-- unless wal_level is logical, and it is unknown whether a failover changes it there.
 CREATE OR REPLACE FUNCTION locksidecar.choose_epoch_source() RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -46,9 +45,9 @@ BEGIN
 END
 $$;
 
--- in_epoch is true on the server that granted last, with the tables as they were. Otherwise it
--- fails with LS001: what a promoted or restored server knows can be older than what was confirmed,
--- so new_epoch comes first. Statements that grant locks or reap expired leases ask this.
+-- in_epoch is true on the server that granted last, with the tables as they were. Otherwise it fails with
+-- LS001: a promoted or restored server may have older data than was confirmed, so new_epoch comes first.
+-- Statements that grant locks or reap expired leases call in_epoch.
 CREATE OR REPLACE FUNCTION locksidecar.in_epoch() RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -68,26 +67,26 @@ BEGIN
 END
 $$;
 
--- new_epoch begins to grant on a server that was promoted or restored. It returns whether there was
--- anything to do, and fails with LS004 if a later copy of the database was seen: see outdate. It
--- has the owner's rights, because sidecars may not write meta.
+-- new_epoch begins an epoch on a server that was promoted or restored. It returns false if the epoch has
+-- already begun. It fails with LS004 if a later copy of the database was seen: see outdate. It has the owner's
+-- rights, because sidecars may not write meta.
 --
--- No lease ends before its holder can have renewed it: the last renewal can be missing, and this
--- server has another clock. A bind:ttl lease that would end about now gets a minute. A locked lease
--- is left, because all sidecars wait for this.
+-- Each lease gets its TTL once more, because its last renewal may be missing, and this server has another
+-- clock. A bind:ttl lease that would end about now gets a minute. A locked lease is skipped, because all
+-- sidecars wait for this function.
 --
--- Then no token is smaller than began_token, which is beyond all that can be missing here, and beyond
--- that of another standby.
+-- From then on, no token is smaller than began_token, which is greater than all tokens that may be missing
+-- here, and than that of another standby.
 --
--- A failover to an asynchronous standby can have forgotten grants whose holders believe in them. They
--- do so for less than the TTL since the old server's last answer. So nothing is granted for the longest
--- TTL in use: the quiet time. The TTLs are those of the leases that are known here, and those that
--- lease_open has noted in quiet_ttls. If there are none, nothing was granted that could be missing.
+-- A failover to an asynchronous standby can have forgotten grants whose holders still believe in them, for less
+-- than the TTL since the old server's last answer. So nothing is granted for the longest TTL in use: the quiet
+-- time. The TTLs are those of the leases that are known here, and those that lease_open has noted in
+-- quiet_ttls. If there are none, no such grant can be missing.
 CREATE OR REPLACE FUNCTION locksidecar.new_epoch() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     here text;
-    -- As far as the clocks of two servers may differ: 64 seconds.
+    -- The greatest assumed difference between the clocks of two servers: 64 seconds.
     apart CONSTANT bigint := 1::bigint << 26;
     known text;
     since timestamptz;
@@ -97,7 +96,7 @@ DECLARE
 BEGIN
     SELECT epoch, locksidecar.here(source, mark), began, began_token, outdated INTO known, here, since, before, later
     FROM locksidecar.meta FOR UPDATE;
-    IF NOT FOUND THEN -- else each statement would come here, and leases last longer each time
+    IF NOT FOUND THEN -- otherwise each statement would call new_epoch, and prolong the leases each time
         RAISE EXCEPTION 'the table locksidecar.meta is empty; it must have one row';
     END IF;
     IF later THEN
@@ -116,8 +115,8 @@ BEGIN
     SET expires_at = greatest(expires_at,
         clock_timestamp() + CASE WHEN renewed THEN ttl ELSE least(ttl, interval '1 minute') END)
     FROM due WHERE l.id = due.id;
-    -- Soon after another epoch, its began_token is ahead of the clock. Then the age of that epoch keeps
-    -- two standbys from the same value, because they are not promoted in the same moment.
+    -- Soon after another epoch, its began_token is ahead of the clock. Then the age of that epoch makes the
+    -- values of two standbys differ, because they are not promoted at the same moment.
     first := locksidecar.token_at(clock_timestamp());
     first := apart + greatest(first, before + greatest(first - locksidecar.token_at(since), 0));
     UPDATE locksidecar.meta
@@ -130,9 +129,9 @@ BEGIN
 END
 $$;
 
--- end_quiet ends the quiet time, for an operator who knows that no sidecar believes in a forgotten
--- grant: all sidecars that used the server before have reached this one, or have ended. Sidecars'
--- roles may not write meta.
+-- end_quiet ends the quiet time, for an operator who knows that no sidecar believes in a forgotten grant: all
+-- sidecars that used the previous server have reached this one, or have ended. Sidecars' roles may not write
+-- meta.
 CREATE OR REPLACE FUNCTION locksidecar.end_quiet() RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -144,15 +143,15 @@ BEGIN
 END
 $$;
 
--- failover_forgets tells whether a failover may forget grants, so that a quiet time must follow: as a
--- sidecar is told ('quiet', 'quick'), or if no synchronous standby is configured.
+-- failover_forgets reports whether a failover may forget grants, so that a quiet time must follow: by the
+-- sidecar's setting ('quiet', 'quick'), or otherwise if no synchronous standby is configured.
 CREATE OR REPLACE FUNCTION locksidecar.failover_forgets(told text) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT told = 'quiet' OR told <> 'quick' AND current_setting('synchronous_standby_names') = ''
 $$;
 
--- raise_first_token lets the sweep delete rows with smaller tokens than that of a time ago. It does
--- not wait. It has the owner's rights, because sidecars may not write meta.
+-- raise_first_token lets the sweep delete rows whose tokens are smaller than that of the given time ago. It
+-- does not wait. It has the owner's rights, because sidecars may not write meta.
 CREATE OR REPLACE FUNCTION locksidecar.raise_first_token(ago interval) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -163,9 +162,9 @@ BEGIN
 END
 $$;
 
--- restored begins a new epoch for an operator, who has put back an older copy of the server's
--- files, which nothing shows, or lets an old primary serve again. It returns a token that is
--- greater than all that were granted. Later ones are not smaller. Sidecars' roles may not write meta.
+-- restored begins a new epoch for an operator who has restored an older copy of the server's files, which
+-- cannot be noticed otherwise, or makes an old primary serve again. It returns a token that is greater than all
+-- earlier ones. Later tokens are not smaller. Sidecars' roles may not write meta.
 CREATE OR REPLACE FUNCTION locksidecar.restored() RETURNS bigint
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -175,9 +174,9 @@ BEGIN
 END
 $$;
 
--- outdate is called by a sidecar that knows a later copy of this database. The token known began
--- this one's epoch. Nothing is granted here until restored, not even to sidecars that do not know.
--- It has the owner's rights, because sidecars may not write meta.
+-- outdate is called by a sidecar that knows a later copy of this database. The token known began this copy's
+-- epoch. After that, nothing is granted here until restored, not even to sidecars that do not know the later
+-- copy. It has the owner's rights, because sidecars may not write meta.
 CREATE OR REPLACE FUNCTION locksidecar.outdate(known bigint, later bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -186,9 +185,8 @@ BEGIN
 END
 $$;
 
--- use_epoch_source changes how servers are told apart, for an operator: 'timeline', 'server' or
--- 'none'. It begins a new epoch, and fails if the server does not answer that. Sidecars' roles may
--- not write meta.
+-- use_epoch_source changes how servers are identified, for an operator: 'timeline', 'server' or 'none'. It
+-- begins a new epoch, and fails if the server refuses the source. Sidecars' roles may not write meta.
 CREATE OR REPLACE FUNCTION locksidecar.use_epoch_source(named text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -197,10 +195,10 @@ BEGIN
 END
 $$;
 
--- replicated is true, and makes the end of a reading statement wait for the synchronous standby, if
--- there is one (invariant 4). After a cancelled wait, all can see a grant that nobody has
--- confirmed. A server that was cut off from its standby must not deliver it. The message makes this
--- a transaction that writes.
+-- replicated is true, and makes the end of a reading statement wait for the synchronous standby, if there is
+-- one (invariant 4). After a cancelled wait, a grant is visible that the standby has not confirmed. A server
+-- that was cut off from its standby must not deliver such a grant. The message makes this a transaction that
+-- writes.
 CREATE OR REPLACE FUNCTION locksidecar.replicated() RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -211,8 +209,8 @@ BEGIN
 END
 $$;
 
--- in_time is true, or fails with LS002 if its sidecar has given the statement up, because it lay in
--- a buffer (invariant 7: nothing follows a withdrawal).
+-- in_time is true, or fails with LS002 if the sidecar no longer waits for the statement, which was in a buffer
+-- (invariant 7: nothing follows a withdrawal).
 CREATE OR REPLACE FUNCTION locksidecar.in_time(not_after timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -223,8 +221,8 @@ BEGIN
 END
 $$;
 
--- may_take is true, or fails with LS003 if the sidecar was built for a schema that is too old to
--- take locks here. It still renews and releases.
+-- may_take is true, or fails with LS003 if the sidecar was built for a schema that is too old for new locks.
+-- The sidecar may still renew and release.
 CREATE OR REPLACE FUNCTION locksidecar.may_take(built_for integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,4 +1,4 @@
--- first_waiters returns the first living waiters of a key, which are to look again.
+-- first_waiters returns the first living waiters of a key, which should check again.
 CREATE OR REPLACE FUNCTION locksidecar.first_waiters(
     ns text, k text, most integer, OUT hints uuid[], OUT hint_instances text[])
 LANGUAGE sql STABLE AS $$
@@ -13,22 +13,21 @@ LANGUAGE sql STABLE AS $$
     ) f
 $$;
 
--- pass_on ends the grant of a key, and its lease if that is of this lock alone, and gives the key to
--- the first living waiter. The caller has locked the lock row and read the lease, and no min_hold
--- keeps the key. The key becomes free only if no waiter remains
--- (invariant 5). Outcomes:
+-- pass_on ends the grant of a key, and its lease if it belongs to this lock alone, and gives the key to the
+-- first living waiter. The caller has locked the lock row and read the lease, and no min_hold keeps the key.
+-- The key becomes free only if no waiter remains (invariant 5). Outcomes:
 --
--- granted; freed; hold_pending: it is the quiet time, so the first waiters look again when that is over
--- (hints), see keep_quiet; expired: only waiters with expired leases remain. Expired is not dead, because a
--- renewal may be in flight. The caller reaps these leases in transactions of their own and hands
--- the key off again. After a grant, "expired" has the leases of waiters that were passed over.
+-- granted; freed; hold_pending: it is the quiet time, so the first waiters check again when it is over (hints),
+-- see keep_quiet; expired: only waiters with expired leases remain. Expired is not dead, because a renewal may
+-- be in flight. The caller reaps these leases in transactions of their own and hands the key off again. After a
+-- grant, "expired" contains the leases of waiters that were passed over.
 --
--- If the new holder's lease can end earlier than the old one, the next first waiter must look again
--- then (hints). Those who wait under the same lease end with it, so they need not look. Leases with the
--- same TTL are renewed too often for that. ended is the token of the
--- grant that ends here, for those who watch. It is null if that was released before, and only its
--- min_hold was pending. by_release is the trace context of the release, or empty. slot is not null if the grant
--- is a share. Then the caller calls pass_shares for those behind.
+-- If the new holder's lease can end earlier than the old one, the next first waiter must check again then
+-- (hints). Waiters under the same lease end with it, so they need not check. Leases with the same TTL are
+-- renewed too often to matter. ended is the token of the grant that ends here, for watchers. It is null if that
+-- grant was released before, and only its min_hold was pending. by_release is the trace context of the release,
+-- or empty. slot is not null if the grant is a share. Then the caller calls pass_shares for the waiters behind
+-- it.
 CREATE OR REPLACE FUNCTION locksidecar.pass_on(
     l locksidecar.locks, held locksidecar.leases, by_release text,
     OUT outcome text, OUT expired uuid[], OUT grant_id uuid, OUT lease_id uuid, OUT instance text,
@@ -59,7 +58,7 @@ BEGIN
         IF next.quiet IS NOT NULL THEN
             outcome := 'hold_pending';
             IF EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = l.lease_id AND o.expires_at > clock_timestamp()) THEN
-                ended := l.token; -- it was released: a reap leaves that to the hand-off
+                ended := l.token; -- it was released: a reap leaves this event to the hand-off
                 l.grant_id := NULL;
             END IF;
             PERFORM locksidecar.keep_quiet(l, next.quiet);
@@ -130,10 +129,10 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN claimed BETWEEN granted AND granted + 31 THEN granted ELSE claimed END
 $$;
 
--- cohort returns the waiters that the holder's sidecar may serve next without the store: the longest
--- plain part of the queue directly behind the grant, under the same lease. So the order of the queue
--- stays (invariant 5). Their rows stay, too, until a release or amend names them as served: if the
--- lease dies, they go with it.
+-- cohort returns the waiters that the holder's sidecar may serve next without the store: the longest run of
+-- plain waiters directly behind the grant, under the same lease. So the order of the queue is kept (invariant
+-- 5). Their rows stay until a release or amend names them as served. If the lease dies, they are deleted with
+-- it.
 CREATE OR REPLACE FUNCTION locksidecar.cohort(ns text, k text) RETURNS uuid[]
 LANGUAGE sql STABLE AS $$
     SELECT array_agg(c.grant_id ORDER BY c.id)
@@ -151,10 +150,10 @@ LANGUAGE sql STABLE AS $$
     WHERE c.plain
 $$;
 
--- hand_off passes on keys that are held under these leases, and under these tokens unless they are
--- null. Shared keys are held under shared_lease(), or a reaped lease of a share, and are settled. The key of another
--- holder stays as it is, and has no row. If a min_hold keeps the key, or the share of a reaped lease, its
--- first waiters look again when that is over (hints), because they may know a later end.
+-- hand_off passes on keys that are held under these leases, and under these tokens unless they are null. Shared
+-- keys are held under shared_lease(), or a reaped lease of a share, and are settled. A key with another holder
+-- does not change, and has no row. If a min_hold keeps the key, or the share of a reaped lease, its first
+-- waiters check again when it is over (hints), because they may expect a later end.
 CREATE OR REPLACE FUNCTION locksidecar.hand_off(
     namespaces text[], keys text[], leases uuid[], tokens bigint[], traceparents text[])
 RETURNS TABLE (

@@ -1,13 +1,12 @@
--- move puts locks and waiters from one lease of an instance under another: see Failover in doc.go. A
--- lock is named by its token, a waiter and its later lock by the attempt id. The grant, its token and
--- the queue position stay as they are. States: holds (it is under the new lease now, perhaps since an
--- earlier call), or as in claim_status; expired also means that the new lease does not live, and
--- other that it is under a third lease: then this call was overtaken by a later move.
+-- move moves locks and waiters from one lease of an instance to another: see Failover in doc.go. A lock is
+-- named by its token, a waiter and its later lock by the attempt id. The grant, its token and the queue
+-- position do not change. States: holds (it is under the new lease now, perhaps since an earlier call), or as
+-- in claim_status; expired also means that the new lease is not alive, and other that it is under a third
+-- lease, because a later move came first.
 --
--- The lock row is locked first, also for a waiter, so no hand-off is in flight. Both leases are
--- locked FOR KEY SHARE. A reap of either one waits for this and sees the row where it is then, or
--- it came before, and nothing is moved from or to a dead lease. An expired lease counts as dead
--- here, because others can be about to reap it.
+-- The lock row is locked first, also for a waiter, so no hand-off is in flight. Both leases are locked FOR KEY
+-- SHARE. A reap of either one waits for this and sees the moved row, or it came before, and nothing is moved
+-- from or to a dead lease. An expired lease counts as dead here, because others may be about to reap it.
 --
 -- Signals follow the lock. A skipped waiter moves, too, because its sidecar has not read the result.
 CREATE OR REPLACE FUNCTION locksidecar.move(

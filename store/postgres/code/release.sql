@@ -1,7 +1,7 @@
--- claim_status judges a claim on a lock: holds, other (session), released, expired, unknown. A claim
--- with a lease comes from a session. Its lock may be held under another lease of the same instance:
--- see move. For the lock of an unrenewed lease (bind:ttl) the token is enough. A server
--- that was just promoted calls nothing expired, because new_epoch would prolong it.
+-- claim_status decides a claim on a lock: holds, other (session), released, expired, unknown. A claim with a
+-- lease comes from a session. Its lock may be held under another lease of the same instance: see move. For the
+-- lock of an unrenewed lease (bind:ttl) the token is enough. A server that was just promoted does not report a
+-- lease as expired, because new_epoch would prolong it.
 CREATE OR REPLACE FUNCTION locksidecar.claim_status(
     claimed_token bigint, claimed_lease uuid, its_instance text, l locksidecar.locks, s locksidecar.leases) RETURNS text
 LANGUAGE sql AS $$
@@ -16,30 +16,52 @@ LANGUAGE sql AS $$
     END
 $$;
 
--- drop_served deletes waiters that got the lock from their sidecar: see cohort. ids are separated by commas. The caller has locked
--- the lock row. If a failover has lost the grant, they wait no more, either.
+-- drop_served deletes waiters that got the lock from their sidecar: see cohort. ids are separated by commas.
+-- The caller has locked the lock row. The waiters are deleted even if a failover has lost the grant.
+-- Each id is looked up by itself. A condition on the key would make the server scan the queue, with its dead
+-- rows, and read all ids again for each row.
 CREATE OR REPLACE FUNCTION locksidecar.drop_served(ns text, k text, ids text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     IF ids <> '' THEN
-        DELETE FROM locksidecar.waiters
-        WHERE namespace = ns AND key = k AND grant_id = ANY (string_to_array(ids, ',')::uuid[]);
+        DELETE FROM locksidecar.waiters w
+        USING unnest(string_to_array(ids, ',')::uuid[]) AS s (grant_id)
+        CROSS JOIN LATERAL (
+            SELECT q.id, q.key FROM locksidecar.waiters q WHERE q.namespace = ns AND q.grant_id = s.grant_id OFFSET 0) q
+        WHERE w.id = q.id AND q.key = k;
     END IF;
 END
 $$;
 
--- release frees locks, or passes contended ones on, in the order of the keys. It is for claims that
--- a plain UPDATE did not take. It leaves an undelivered grant alone if another instance was granted
--- the lock, too: see ask. It also frees a lock whose lease has expired and is not dead, because a
--- late renewal could otherwise keep it.
+-- settled calls pass_shares, and returns rows of the function release.
+CREATE OR REPLACE FUNCTION locksidecar.settled(ns text, k text, by_release text)
+RETURNS TABLE (
+    state text, token bigint, lease_id uuid, acquired_at timestamptz, traceparent text, now timestamptz,
+    outcome text, expired uuid[], next_grant uuid, next_lease uuid, next_instance text,
+    next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz,
+    hints uuid[], hint_instances text[], watched boolean, cohort uuid[], slot integer)
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY
+    SELECT NULL::text, p.ended, locksidecar.shared_lease(), NULL::timestamptz, NULL::text, clock_timestamp(),
+        p.outcome, p.expired, p.grant_id, p.lease_id, p.instance, p.token, p.acquired_at, p.expires_at,
+        p.hints, p.hint_instances, p.watched, NULL::uuid[], p.slot
+    FROM locksidecar.pass_shares(ns, k, by_release) p;
+END
+$$;
+
+-- release frees locks, or passes on those with waiters, in the order of the keys. It is for claims that a plain
+-- UPDATE did not take. It leaves an undelivered grant if another instance was granted the lock, too: see ask.
+-- It also frees a lock whose lease has expired and is not dead, because a late renewal could otherwise keep it.
 --
--- A release with success marks the waiters that asked for the result. They wait no more, and the
--- hand-off skips them. If the min_hold is not over, the lock is released but keeps the key (outcome
--- hold_pending). Then the first waiters look again (hints), because they know a later end; so do
--- the marked ones. If several waiters are granted shares, all but the first have further rows without a state, as
--- have the shares of a shared key: see release_share. at_once ends the min_hold, for the sidecar that has the lease of the grant, or
--- had it: nobody was told of the grant, or it is broken. A repeated release sends these hints again, and that of the
--- hand-off, because its answer was lost.
+-- A release with success marks the waiters with skip. They no longer wait, and the hand-off passes over them.
+-- If the min_hold is not over, the lock is released but keeps the key (outcome hold_pending). Then the first
+-- waiters check again (hints), because they expect a later end; so do the marked ones. If several waiters are
+-- granted shares, all but the first have further rows without a state, as have the shares of a shared key. Such
+-- a key is settled once, after the last of its claims, because that reads all of its shares. at_once ends the
+-- min_hold, for the sidecar that has or had the lease of the grant, because the grant was not reported to a
+-- caller, or is broken. A repeated release sends these hints, and that of the hand-off, again, because its
+-- answer was lost.
 CREATE OR REPLACE FUNCTION locksidecar.release(
     ns text, its_instance text, keys text[], tokens bigint[], leases uuid[], undelivered boolean[],
     successes boolean[], results text[], at_once boolean[], traceparents text[], served text[])
@@ -58,17 +80,31 @@ DECLARE
     m record;
     kept boolean; -- a min_hold keeps the key
     ends_hold boolean;
+    r record;
+    settling bigint; -- the claim after which a shared key is to be settled
+    settled_by text; -- its trace context
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR c IN
-        SELECT * FROM unnest(keys, tokens, leases, undelivered, successes, results, at_once, traceparents, served) WITH ORDINALITY
+        SELECT *, lead(u.key) OVER (ORDER BY u.key COLLATE "C", u.ord) IS DISTINCT FROM u.key AS last
+        FROM unnest(keys, tokens, leases, undelivered, successes, results, at_once, traceparents, served) WITH ORDINALITY
             AS u (key, token, lease_id, undelivered, success, result, at_once, traceparent, served, ord)
         ORDER BY u.key COLLATE "C", u.ord
     LOOP
         SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
         IF l.places IS NOT NULL THEN
-            RETURN QUERY SELECT c.ord, r.* FROM locksidecar.release_share(
-                l, its_instance, c.token, c.lease_id, c.undelivered, c.success, c.result, c.at_once, c.traceparent, c.served) r;
+            r := locksidecar.release_share(
+                l, its_instance, c.token, c.lease_id, c.undelivered, c.success, c.result, c.at_once, c.served);
+            IF r.settle THEN
+                settling := c.ord; settled_by := c.traceparent;
+            END IF;
+            RETURN QUERY SELECT c.ord, r.state, r.token, locksidecar.shared_lease(), r.acquired_at, r.traceparent, clock_timestamp(),
+                r.outcome, NULL::uuid[], NULL::uuid, NULL::uuid, NULL::text, NULL::bigint, NULL::timestamptz, NULL::timestamptz,
+                r.hints, r.hint_instances, l.watched, NULL::uuid[], NULL::integer;
+            IF c.last AND settling IS NOT NULL THEN
+                RETURN QUERY SELECT settling, p.* FROM locksidecar.settled(ns, c.key, settled_by) p;
+                settling := NULL;
+            END IF;
             CONTINUE;
         END IF;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
@@ -131,20 +167,20 @@ BEGIN
         END IF;
         RETURN NEXT;
         IF release.slot IS NOT NULL THEN
-            RETURN QUERY SELECT c.ord, NULL::text, p.ended, locksidecar.shared_lease(), NULL::timestamptz, NULL::text, clock_timestamp(),
-                p.outcome, p.expired, p.grant_id, p.lease_id, p.instance, p.token, p.acquired_at, p.expires_at,
-                p.hints, p.hint_instances, p.watched, NULL::uuid[], p.slot
-            FROM locksidecar.pass_shares(ns, c.key, c.traceparent) p;
+            settling := c.ord; settled_by := c.traceparent;
+        END IF;
+        IF c.last AND settling IS NOT NULL THEN
+            RETURN QUERY SELECT settling, p.* FROM locksidecar.settled(ns, c.key, settled_by) p;
+            settling := NULL;
         END IF;
     END LOOP;
 END
 $$;
 
--- amend checks claims, and changes the data of locks, and the remaining time of unrenewed leases. If
--- waiters were served since (see cohort), the last of them becomes the holder. ended is then the token of
--- the grant before, for those who watch. With shares, an exclusive lock becomes a share: see downgrade. The caller
--- hands the key on then.
--- States: see claim_status.
+-- amend checks claims, and changes the data of locks, and the remaining time of unrenewed leases. If waiters
+-- were served since (see cohort), the last of them becomes the holder. ended is then the token of the previous
+-- grant, for watchers. With shares, an exclusive lock becomes a share: see downgrade. The caller hands the key
+-- on then. States: see claim_status.
 CREATE OR REPLACE FUNCTION locksidecar.amend(
     ns text, not_after timestamptz, its_instance text, keys text[], tokens bigint[], leases uuid[], ttls interval[],
     set_datas boolean[], datas text[], served text[], sessions text[], owners text[], acquired timestamptz[], traceparents text[],
@@ -235,11 +271,10 @@ BEGIN
 END
 $$;
 
--- withdraw frees what attempts of unknown outcome hold, and deletes their waiters. lock_key waits
--- for an attempt that is in flight (invariant 7). A bind:ttl lock that another instance was
--- granted, too, stays (see ask), and so do a queue position and a min_hold of another instance. An
--- own min_hold ends, because nobody was told of the grant. lapsed: the lease of the grant had expired
--- before.
+-- withdraw frees what attempts of unknown outcome hold, and deletes their waiters. lock_key waits for an
+-- attempt that is in flight (invariant 7). A bind:ttl lock that another instance was granted, too, stays (see
+-- ask), as do a queue position and a min_hold of another instance. An own min_hold ends, because the grant was
+-- not reported. lapsed: the lease of the grant had expired before.
 CREATE OR REPLACE FUNCTION locksidecar.withdraw(
     ns text, not_after timestamptz, its_instance text, keys text[], grants uuid[])
 RETURNS TABLE (
@@ -288,8 +323,8 @@ BEGIN
             shared := EXISTS (SELECT FROM locksidecar.locks k WHERE k.namespace = ns AND k.key = a.key AND k.places IS NOT NULL);
             left_it := true;
         END IF;
-        -- Also if only a waiter was withdrawn, which may have kept others waiting; and after expired waiters of a key
-        -- without shares were reaped.
+        -- Also if only a waiter was withdrawn, which may have blocked others, and after expired waiters
+        -- of a key without shares were reaped.
         IF shared AND (left_it OR NOT EXISTS (SELECT FROM locksidecar.shares h WHERE h.namespace = ns AND h.key = a.key)) THEN
             RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp(), true FROM locksidecar.pass_shares(ns, a.key, '') h;
         END IF;

@@ -1,24 +1,29 @@
--- Shared keys: see Shares in doc.go. Each function is called with the lock row locked, and reads the shares
--- in a statement of its own after that. So it sees all that was done under the lock before.
+-- Shared keys: see Shares in doc.go. Each function is called with the lock row locked, and reads the shares in
+-- a later statement of its own. So it sees all earlier changes made under the lock.
 
 -- shared_lease is in locks.lease_id while a key is shared. No lease has this id. So statements for exclusive
--- locks take the key for held, by nobody whom they know.
+-- locks see the key as held by an unknown holder.
 CREATE OR REPLACE FUNCTION locksidecar.shared_lease() RETURNS uuid
 LANGUAGE sql IMMUTABLE AS $$
     SELECT '00000000-0000-0000-0000-000000000001'::uuid
 $$;
 
--- as_lock returns a share as if it were the exclusive lock of its key: by its token, or by its attempt. If
--- there is no such share, the row stays as it is, and claim_status tells how the youngest share ended.
+-- as_lock returns a share as if it were the exclusive lock of its key, by its attempt or its token. If there is
+-- no such share, it returns the lock row unchanged, and claim_status reports how the youngest share ended.
 CREATE OR REPLACE FUNCTION locksidecar.as_lock(l locksidecar.locks, by_token bigint, by_grant uuid) RETURNS locksidecar.locks
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     h locksidecar.shares;
 BEGIN
-    SELECT * INTO h FROM locksidecar.shares s
-    WHERE s.namespace = l.namespace AND s.key = l.key AND (s.token = by_token OR s.grant_id = by_grant)
-    ORDER BY s.grant_id = by_grant DESC NULLS LAST, s.token DESC LIMIT 1;
-    IF FOUND THEN
+    -- Each has an index. With OR, all shares of the key would be read.
+    IF by_grant IS NOT NULL THEN
+        SELECT * INTO h FROM locksidecar.shares s
+        WHERE s.namespace = l.namespace AND s.key = l.key AND s.grant_id = by_grant ORDER BY s.token DESC LIMIT 1;
+    END IF;
+    IF h.token IS NULL AND by_token IS NOT NULL THEN
+        SELECT * INTO h FROM locksidecar.shares s WHERE s.namespace = l.namespace AND s.key = l.key AND s.token = by_token;
+    END IF;
+    IF h.token IS NOT NULL THEN
         l.lease_id := h.lease_id; l.token := h.token; l.grant_id := h.grant_id;
         l.session := h.session; l.owner := h.owner; l.acquired_at := h.acquired_at; l.data := h.data;
         l.traceparent := h.traceparent; l.handed_by := h.handed_by; l.stopping := h.stopping; l.stop_reason := h.stop_reason;
@@ -44,10 +49,10 @@ LANGUAGE sql STABLE AS $$
     ) x
 $$;
 
--- shown describes holders of a shared key as JSON: how many there are, when the next one ends, and the
--- first ones in the order of their tokens. Null: there are none. living: without those whose lease has expired
--- and is not reaped. only: the holder under this token alone. Times are in microseconds from now. In the quiet
--- time, the next end is not later than that of the quiet time, so that waiters look then.
+-- shown describes holders of a shared key as JSON: their number, when the next one ends, and the first ones in
+-- token order. Null: there are none. living: omit holders whose lease has expired and is not reaped. only: only
+-- the holder under this token. Times are in microseconds from now. In the quiet time, the next end is not later
+-- than its end, so that waiters check then.
 CREATE OR REPLACE FUNCTION locksidecar.shown(ns text, k text, most bigint, living boolean, only_token bigint) RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object(
@@ -77,8 +82,9 @@ LANGUAGE sql STABLE AS $$
     HAVING count(*) > 0
 $$;
 
--- look tells whether a shared key must be settled by hand_off: a share is dead, or the first waiter is, or
--- it fits (see pass_shares). expired has the leases to be reaped before: those of shares, and of waiters before the first living one.
+-- look reports whether a shared key must be settled by hand_off: a share is dead, or the first waiter is, or it
+-- fits (see pass_shares). expired contains the leases to be reaped before: those of shares, and of waiters
+-- before the first living one.
 CREATE OR REPLACE FUNCTION locksidecar.look(ns text, k text, OUT settle boolean, OUT expired uuid[])
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
@@ -120,7 +126,8 @@ BEGIN
 END
 $$;
 
--- give_share is give for an attempt w that asks for a share. The key is free, or has shares and a place.
+-- give_share is give for an attempt w that asks for a share. The key is free, or has shares and its limit is
+-- not reached.
 CREATE OR REPLACE FUNCTION locksidecar.give_share(
     w locksidecar.waiters, its_instance text, its_pod text, by_release text,
     OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz, OUT slot integer)
@@ -158,11 +165,12 @@ END
 $$;
 
 -- pass_shares settles a shared key: it drops dead shares, and grants the key to the waiters at the head that
--- fit. An attempt does not fit beside a share of its own, which is dead and kept by its min_hold. If no share is left, pass_on decides about the first one, or frees the key (invariant 5). One row for
--- each dropped share for those who watch (lapsed), and for each grant, as of pass_on. At the end there may be a row with the
--- leases of expired waiters that were passed over, and with hints: the next waiter looks, because a new share can
--- end earlier, and all do while it is the quiet time, or if a share was dropped beside one whose lease is gone and
--- that its min_hold keeps. Of such a share they hear when it is released or reaped (hand_off).
+-- fit. An attempt does not fit beside its own share if that is dead and kept by its min_hold. If no share is
+-- left, pass_on handles the first waiter, or frees the key (invariant 5). There is one row for each dropped
+-- share, for watchers (lapsed), and for each grant, as of pass_on. A last row may contain the leases of expired
+-- waiters that were passed over, and hints. The next waiter gets a hint, because a new share can end earlier.
+-- All waiters get hints in the quiet time, or if a share was dropped beside one whose lease is gone and that
+-- its min_hold keeps. The end of such a share is reported when it is released or reaped (hand_off).
 CREATE OR REPLACE FUNCTION locksidecar.pass_shares(ns text, k text, by_release text)
 RETURNS TABLE (
     outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text, token bigint, acquired_at timestamptz,
@@ -181,7 +189,7 @@ DECLARE
     last bigint := 0::bigint; -- waiters up to this id were looked at
     passed uuid[];
     quiet boolean;
-    looks integer := 0; -- so many waiters are to look
+    looks integer := 0; -- the number of waiters that should check
     dropped boolean := false; -- a share was
 BEGIN
     SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = k;
@@ -193,7 +201,7 @@ BEGIN
         RETURNING h.token, h.grant_id
     LOOP
         dropped := true;
-        IF gone.grant_id IS NOT NULL THEN -- else its end was told when it was released
+        IF gone.grant_id IS NOT NULL THEN -- otherwise its end was reported at its release
             pass_shares.outcome := 'lapsed'; pass_shares.ended := gone.token;
             RETURN NEXT;
         END IF;
@@ -266,8 +274,8 @@ BEGIN
 END
 $$;
 
--- end_share deletes a share l, seen as a lock, and its lease if that is of this lock alone. If the share is
--- the youngest one, the lock row remembers whether it was released.
+-- end_share deletes a share l, seen as a lock, and its lease if it belongs to this lock alone. If the share is
+-- the youngest one, the lock row records whether it was released.
 CREATE OR REPLACE FUNCTION locksidecar.end_share(l locksidecar.locks, released boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -280,8 +288,8 @@ BEGIN
 END
 $$;
 
--- downgrade makes a share of an exclusive lock. It takes the limit of the living shared waiters, if there are any.
--- Its lease s is locked, so a reap comes before, or finds the share.
+-- downgrade turns an exclusive lock into a share, with the limit of the living shared waiters, if any. Its
+-- lease s is locked, so a reap either comes before, or finds the share.
 CREATE OR REPLACE FUNCTION locksidecar.downgrade(l locksidecar.locks) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -315,8 +323,8 @@ LANGUAGE sql STABLE AS $$
     ORDER BY o.expires_at > clock_timestamp() DESC, q.id LIMIT 1
 $$;
 
--- other_limits tells whether an ask for a share names another limit than the shares, or the shared waiters, of a
--- key. Waiters whose lease has expired name none: these leases are to be reaped first (expired).
+-- other_limits reports whether an ask for a share names another limit than the shares, or the shared waiters,
+-- of a key. Waiters with an expired lease do not count: these leases must be reaped first (expired).
 CREATE OR REPLACE FUNCTION locksidecar.other_limits(
     l locksidecar.locks, places integer, OUT mismatch boolean, OUT expired uuid[])
 LANGUAGE plpgsql STABLE AS $$
@@ -334,33 +342,35 @@ BEGIN
 END
 $$;
 
--- release_share is release for a claim on a shared key. Who knows of its share names no success. But it may not have
--- heard that its lock was downgraded.
+-- release_share is release for a claim on a shared key. A claimant that knows of its share gives no success.
+-- A session may not know yet that its lock was downgraded. A client without a session may not know that its lock
+-- is shared. Its claim is refused, and the share stays. settle: the caller calls pass_shares, once for all claims
+-- of the key.
 CREATE OR REPLACE FUNCTION locksidecar.release_share(
     whole locksidecar.locks, its_instance text, claimed_token bigint, claimed_lease uuid, undelivered boolean, success boolean,
-    result text, at_once boolean, by_release text, served text)
-RETURNS TABLE (
-    state text, token bigint, lease_id uuid, acquired_at timestamptz, traceparent text, now timestamptz,
-    outcome text, expired uuid[], next_grant uuid, next_lease uuid, next_instance text,
-    next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz,
-    hints uuid[], hint_instances text[], watched boolean, cohort uuid[], slot integer)
+    result text, at_once boolean, served text,
+    OUT state text, OUT token bigint, OUT acquired_at timestamptz, OUT traceparent text, OUT outcome text,
+    OUT hints uuid[], OUT hint_instances text[], OUT settle boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     l locksidecar.locks;
     s locksidecar.leases;
     kept boolean;
-    ends boolean := false;
 BEGIN
+    release_share.settle := false;
     l := locksidecar.as_lock(whole, claimed_token, NULL);
     SELECT * INTO s FROM locksidecar.leases o WHERE o.id = l.lease_id;
-    release_share.token := claimed_token; release_share.lease_id := locksidecar.shared_lease();
-    release_share.acquired_at := l.acquired_at; release_share.traceparent := l.traceparent;
-    release_share.watched := l.watched; release_share.now := clock_timestamp();
+    release_share.token := claimed_token; release_share.acquired_at := l.acquired_at; release_share.traceparent := l.traceparent;
     release_share.state := locksidecar.claim_status(claimed_token, claimed_lease, its_instance, l, s);
     IF undelivered AND release_share.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
         release_share.state := 'other'; -- another instance may have delivered it
     END IF;
+    IF success IS NOT NULL AND release_share.state = 'holds' AND claimed_lease = '00000000-0000-0000-0000-000000000000' THEN
+        release_share.state := 'share';
+        RETURN;
+    END IF;
+    release_share.settle := served <> '' OR coalesce(success, false);
     PERFORM locksidecar.drop_served(l.namespace, l.key, served);
     IF success AND release_share.state = 'holds' THEN
         UPDATE locksidecar.waiters q SET outcome = 'success', result = release_share.result
@@ -386,13 +396,13 @@ BEGIN
     ELSIF release_share.state IN ('holds', 'expired') THEN
         PERFORM locksidecar.end_share(l, release_share.state = 'holds');
         release_share.outcome := 'ended';
-        ends := true;
+        release_share.settle := true;
     END IF;
     IF release_share.outcome = 'hold_pending' OR (release_share.state = 'released' AND kept) THEN
         SELECT f.hints, f.hint_instances INTO release_share.hints, release_share.hint_instances
         FROM locksidecar.first_waiters(l.namespace, l.key, 100) f;
     ELSIF release_share.outcome IS NULL AND claimed_lease <> '00000000-0000-0000-0000-000000000000' THEN
-        -- A repeat: those who were granted since may not have heard.
+        -- A repeat: hints to waiters that were granted since may be lost.
         SELECT array_agg(f.grant_id), array_agg(f.instance) INTO release_share.hints, release_share.hint_instances
         FROM (
             SELECT h.grant_id, o.instance
@@ -400,18 +410,11 @@ BEGIN
             WHERE h.namespace = l.namespace AND h.key = l.key AND h.token > claimed_token AND h.grant_id IS NOT NULL
             ORDER BY h.token LIMIT 100) f;
     END IF;
-    IF success AND release_share.state IN ('holds', 'released', 'unknown') THEN -- those who are marked wait no more
+    IF success AND release_share.state IN ('holds', 'released', 'unknown') THEN -- marked waiters no longer wait
         SELECT array_agg(q.grant_id) || release_share.hints, array_agg(o.instance) || release_share.hint_instances
         INTO release_share.hints, release_share.hint_instances
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
         WHERE q.namespace = l.namespace AND q.key = l.key AND q.outcome IS NOT NULL;
-    END IF;
-    RETURN NEXT;
-    IF ends OR served <> '' OR success THEN
-        RETURN QUERY SELECT NULL::text, p.ended, locksidecar.shared_lease(), NULL::timestamptz, NULL::text, clock_timestamp(),
-            p.outcome, p.expired, p.grant_id, p.lease_id, p.instance, p.token, p.acquired_at, p.expires_at,
-            p.hints, p.hint_instances, p.watched, NULL::uuid[], p.slot
-        FROM locksidecar.pass_shares(l.namespace, l.key, by_release) p;
     END IF;
 END
 $$;

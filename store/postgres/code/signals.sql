@@ -1,18 +1,18 @@
--- signal sends requests to the holders of keys, in the order of the keys. A stop is noted in the
--- lock row with the time of the first one. A row in signals tells the session's sidecar, and its
--- instance is returned for a hint (notify): of a stop only if it is new. Those who watch are told
--- of that, too, unless the lock was released and only its min_hold is pending. again: the same was
--- asked before, perhaps for another reason, so others need not be told each time.
+-- signal sends requests to the holders of keys, in the order of the keys. A stop is noted in the lock row with
+-- the time of the first one. A row in signals is for the session's sidecar, and its instance is returned for a
+-- hint (notify), for a stop only if it is new. Watchers are notified of a new stop, too, unless the lock was
+-- released and only its min_hold is pending. again: the same request was sent before, perhaps with another
+-- reason, so others need not be notified each time.
 --
--- Nobody claims the lock of an unrenewed lease, or one whose min_hold is pending, in a way that could
--- be interrupted. So a break deletes that lease and returns its id (reaped), and the caller hands
--- the key off. The grant counts as ended, not as released (see claim_status). A break always ends
--- the min_hold, so the lock is free when the lease ends, even if its sidecar is gone.
+-- The lock of an unrenewed lease, or with a pending min_hold, has no session that could give it up. So a break
+-- deletes that lease and returns its id (reaped), and the caller hands the key off. The grant counts as ended,
+-- not as released (see claim_status). A break always ends the min_hold, so the lock is free when the lease
+-- ends, even if its sidecar is gone.
 --
--- A shared key has a row for each of its holders that is meant. The caller settles the key after a break of one.
+-- A shared key has a row for each holder that is meant. After a break of one, the caller settles the key.
 --
--- The lease is locked FOR KEY SHARE, as in ask: a reap waits, and then deletes the signal, or it
--- came before and there is no holder.
+-- The lease is locked FOR KEY SHARE, as in ask: a reap either waits, and then deletes the signal, or it came
+-- before and there is no holder.
 CREATE OR REPLACE FUNCTION locksidecar.signal(
     ns text, not_after timestamptz, keys text[], tokens bigint[], kinds text[], reasons text[])
 RETURNS TABLE (

@@ -1,18 +1,18 @@
--- sweep_step makes one step of the sweep, if one is due and no other session makes it. It reads a
--- few pages after the other until its time budget is spent. It skips locked rows, and never waits.
+-- sweep_step makes one step of the sweep, if one is due and no other session makes it. It reads a few pages at
+-- a time until its time budget is spent. It skips locked rows, and never waits.
 --
 -- It deletes leases that expired before expired_for, and keys that became free before free_for. It
 -- returns the work for the caller after the commit: the deleted leases, keys that are held under
 -- missing leases and that no min_hold keeps, and keys with the mark of a watch and without a watcher.
 --
--- A deleted row had a smaller token than meta.first_token, so the next row of its key gets a greater
--- one, even if the clock is set back (invariant 2). Each lap raises first_token to the token of
--- free_for ago. free_for is far longer than any statement can take, because one in flight can have
--- read the clock and first_token. Each DELETE decides by the row that it has locked.
+-- A deleted row had a smaller token than meta.first_token, so the next row of its key gets a greater one, even
+-- if the clock is set back (invariant 2). Each lap raises first_token to the token of free_for ago. free_for is
+-- far longer than any statement, because one in flight may have read the clock and first_token. Each DELETE
+-- decides by the row that it has locked.
 --
--- A lease is inserted before the first lock under it. So if a later statement does not find a
--- lock's lease, it was deleted. The caller hands the key off by the id of that lease, never because
--- "no living lease" has it (invariant 1).
+-- A lease is inserted before the first lock under it. So if a later statement does not find a lock's lease, it
+-- was deleted. The caller hands the key off by the id of that lease, never because "no living lease" holds it
+-- (invariant 1).
 --
 -- The commit does not wait for the disk: after a crash the next lap finds the rows again.
 CREATE OR REPLACE FUNCTION locksidecar.sweep_step(
@@ -73,8 +73,7 @@ BEGIN
             )
             SELECT dead || array_agg(id) INTO dead FROM gone;
         ELSE
-            -- Most pages need no more than this. It groups by lease, because many locks are held
-            -- under one.
+            -- Most pages need only this. It groups by lease, because many locks are held under one.
             SELECT array_agg(h.lease_id) AS leases, bool_or(h.watched) AS watched, bool_or(h.forgotten) AS forgotten INTO seen
             FROM (
                 SELECT lease_id, bool_or(watched) AS watched,

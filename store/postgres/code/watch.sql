@@ -1,6 +1,6 @@
--- watch makes the instance of a lease hear what happens to keys. It returns the keys that are
--- watched, none if the lease is dead. The lease is locked as in signal. This replaces the
--- instance's watches under other leases, and deletes those of dead leases.
+-- watch records that the instance of a lease watches keys. It returns the watched keys, none if the lease is
+-- dead. The lease is locked as in signal. This replaces the instance's watches under other leases, and deletes
+-- those of dead leases.
 CREATE OR REPLACE FUNCTION locksidecar.watch(ns text, not_after timestamptz, keys text[], its_lease uuid, its_instance text)
 RETURNS SETOF text
 LANGUAGE plpgsql AS $$
@@ -33,8 +33,8 @@ LANGUAGE sql AS $$
     AND NOT EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = w.lease_id AND s.instance <> its_instance)
 $$;
 
--- unwatch deletes the watches of an instance and of dead leases. If nobody watches a key any more,
--- its mark goes, and its changes cost nothing again.
+-- unwatch deletes the watches of an instance and of dead leases. A key without watchers loses its mark, and its
+-- changes no longer cause events.
 CREATE OR REPLACE FUNCTION locksidecar.unwatch(not_after timestamptz, namespaces text[], keys text[], its_instance text)
 RETURNS void
 LANGUAGE plpgsql AS $$
@@ -55,8 +55,8 @@ BEGIN
 END
 $$;
 
--- channel is where an instance listens; channelOf in the sidecar is the same. It is STABLE, as
--- convert_to is: otherwise it could not be inlined, and would be planned in each statement.
+-- channel is where an instance listens. channelOf in the sidecar computes the same name. The function is STABLE, as
+-- convert_to is, so that PostgreSQL inlines it. Otherwise each statement would plan it again.
 CREATE OR REPLACE FUNCTION locksidecar.channel(ns text, its_instance text) RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT 'locksidecar_' || left(encode(sha256(

@@ -1,17 +1,15 @@
 -- name: acquire_one
--- Acquires one key for a session if it is free: the insert decides, and only while the asker's own
--- lease lives. No row: the key is held, or was when the statement began, or the lease does not
--- live. The caller then reads which.
+-- Acquires one key for a session if it is free: the insert decides, and only while the asker's own lease lives.
+-- No row: the key is held, or was when the statement began, or the lease is not alive. The caller then reads
+-- the reason.
 --
--- Invariant 2: the token is the clock, at least first_token, and on the conflict path greater than
--- the token of the row that is locked. The clock is read before the statement may have to wait. If it
--- inserts after that, no grant came in between: its row would stay for an hour, and the statement
--- ends within its timeout.
+-- Invariant 2: the token is the clock, at least first_token, and on the conflict path greater than the token of
+-- the locked row. The clock is read before the statement may wait. If it inserts after a wait, no grant came in
+-- between, because the row of such a grant would stay for an hour, and the statement ends within its timeout.
 --
--- The sub-select looks at the lock row first, because a refused conflict would lock the row and
--- flush the server's log. The last conditions: only in time (invariant 7), only in this server's
--- epoch (see in_epoch), only if the sidecar is not too old for the schema, and not in a quiet time (see
--- new_epoch).
+-- The sub-select reads the lock row first, because a refused conflict would lock the row and flush the server's
+-- log. The last conditions: only in time (invariant 7), only in this server's epoch (see in_epoch), only if the
+-- sidecar is not too old for the schema, and not in a quiet time (see new_epoch).
 -- $1 namespace, $2 key, $3 lease, $4 grant, $5 session, $6 owner, $7 data, $8 traceparent, $9 not after
 INSERT INTO locksidecar.locks AS l
     (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)

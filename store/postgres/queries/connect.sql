@@ -1,6 +1,6 @@
 -- name: connection_check
--- Describes the other end of a connection. Through a pooler, the process is not the one that the
--- connection named at first.
+-- Describes the server of a connection. Through a pooler, the process differs from the one that the connection
+-- named first.
 SELECT pg_backend_pid(), current_setting('server_encoding'), current_setting('server_version_num')::integer,
     clock_timestamp()
 
@@ -9,9 +9,8 @@ SELECT pg_backend_pid(), current_setting('server_encoding'), current_setting('se
 -- synchronous_commit) nor stall them. Behind a pooler, sessions are shared, so each transaction
 -- does it.
 --
--- Nearly all statements are point lookups, and the planner must keep to them: a plan from the time
--- of an almost empty table would scan the table later. Keep-alives end the transaction of a peer
--- that is gone.
+-- Nearly all statements are point lookups, and the planner must keep to them, because a plan from the time of
+-- an almost empty table would scan the table later. Keep-alives end the transaction of a vanished peer.
 -- $1 statement_timeout in ms, $2 lock_timeout in ms, $3 true: for this transaction only
 SELECT set_config('default_transaction_isolation', 'read committed', $3),
     set_config('default_transaction_read_only', 'off', $3),
@@ -32,8 +31,8 @@ SELECT set_config('default_transaction_isolation', 'read committed', $3),
     set_config('tcp_keepalives_count', '3', $3)
 
 -- name: whereabouts
--- Tells where a connection leads: when the server was started, which no two servers and no two runs
--- of one share; the database; and the process. It needs no right except to connect.
+-- Identifies the server and database of a connection: by the start time of the server, which differs between
+-- servers and between runs of one; the database; and the process. It needs only the right to connect.
 SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, current_database()::text, pg_backend_pid()
 
 -- name: server
@@ -67,9 +66,9 @@ SELECT schema_version, oldest_version FROM locksidecar.meta
 SELECT locksidecar.new_epoch()
 
 -- name: primary
--- Tells one primary from another: its name by meta.source, its mark, and how late its epoch is. The
--- name of a server that was merely started again differs only by the start time. The last column
--- is the rest of the quiet time in ms, or null. No row: a standby.
+-- Identifies a primary: its name by meta.source, its mark, and how recent its epoch is. The name of a server
+-- that was merely restarted differs only by the start time. The last column is the rest of the quiet time in
+-- ms, or null. No row: a standby.
 SELECT rtrim(source || ' ' || locksidecar.here(source, '')), mark, began_token, epoch = locksidecar.here(source, mark),
     source = 'server' AND epoch <> locksidecar.here(source, mark) AND right(epoch, length(mark)) = mark, outdated,
     CASE WHEN quiet_until > clock_timestamp() THEN (extract(epoch FROM quiet_until - clock_timestamp()) * 1000)::bigint END
@@ -81,7 +80,7 @@ WHERE NOT pg_is_in_recovery()
 SELECT system_identifier::text FROM pg_control_system() WHERE NOT pg_is_in_recovery()
 
 -- name: outdate
--- Tells an old primary that a later one exists, so that it grants nothing to sidecars that do not
--- know: see the function. No standby confirms that any more, and the next connection repeats it.
+-- Records on an old primary that a later one exists, so that it grants nothing, even to sidecars that do not
+-- know the later one: see the function. A standby may no longer confirm this; the next connection repeats it.
 -- $1 the token with which its epoch began, $2 that of the later one
 SELECT set_config('synchronous_commit', 'local', true), locksidecar.outdate($1, $2)

@@ -34,15 +34,15 @@ WHERE l.expires_at > clock_timestamp()
 RETURNING l.id
 
 -- name: lease_renew
--- Renews leases that are alive. An expired lease is never revived, because a reap can be in flight
--- (invariant 3). A locked lease is skipped: this must not
--- wait for one lease while it has another, because other statements lock leases in any order.
+-- Renews leases that are alive. An expired lease is never revived, because a reap can be in flight (invariant
+-- 3). A locked lease is skipped: this statement must not wait for one lease while it locks another, because
+-- other statements lock leases in any order.
 --
--- The answer also tells whether there are signals for the lease, whether the schema and this
--- sidecar fit each other, and whether the lease is older than this server's history. A server that
--- was just promoted renews nothing (see history), so the sidecar learns of the failover. That is
--- asked before any lease is locked, because new_epoch skips locked ones. Each renewal notes whether a
--- failover may forget grants, because an operator can change that.
+-- The answer also reports whether there are signals for the lease, whether the schema and this sidecar are
+-- compatible, and whether the lease is older than this server's history. A server that was just promoted renews
+-- nothing (see history), so the sidecar learns of the failover. This is checked before any lease is locked,
+-- because new_epoch skips locked ones. Each renewal records whether a failover may forget grants, because an
+-- operator can change that.
 -- $1 leases, $2 what follows a failover: see failover_forgets
 WITH here AS MATERIALIZED (
     SELECT locksidecar.history() AS history
@@ -69,9 +69,9 @@ RETURNING l.id, clock_timestamp(), EXISTS (SELECT FROM locksidecar.signals g WHE
 SELECT id FROM locksidecar.leases WHERE id = ANY ($1) AND expires_at > clock_timestamp()
 
 -- name: held_under
--- Returns which of some keys' locks are held under leases of an instance: a sidecar verifies what it
--- believes after a failover. Each key is looked up by itself, so that no plan can scan the table. If
--- nothing is held, one row tells in which history.
+-- Returns which of some keys' locks are held under leases of an instance, because a sidecar verifies its locks
+-- after a failover. Each key is looked up separately, so that no plan can scan the table. If there are none,
+-- one row contains only the history.
 -- $1 namespace, $2 instance, $3 keys
 SELECT m.history, h.id, h.key, h.token
 FROM locksidecar.meta m
@@ -87,6 +87,6 @@ LEFT JOIN (
 ) h ON true
 
 -- name: move
--- Puts locks and waiters under another lease: see the function.
+-- Moves locks and waiters to another lease: see the function.
 -- $1 namespace, $2 not after, $3 instance, $4 old lease, $5 new lease, $6 keys, $7 tokens, $8 attempts
 SELECT ord, state FROM locksidecar.move($1, $2, $3, $4, $5, $6, $7, $8)

@@ -7,9 +7,9 @@ FROM unnest($1::text[], $2::text[]) AS n (channel, payload)
 WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
 
 -- name: notify_events
--- Tells other instances what happened to keys that they watch, in the order of the events. A watch
--- counts while its lease exists. One row for each event and watcher. If nobody watches a key, not
--- even the asker, its row has false. As in notify, nothing is written.
+-- Sends events of watched keys to other instances, in the order of the events. A watch counts while its lease
+-- exists. One row for each event and watcher. If a key has no watcher, not even the asker, its row has false.
+-- As in notify, nothing is written.
 -- $1 namespaces, $2 keys, $3 words, $4 own namespace, $5 own instance
 SELECT namespace, key, instance IS NOT NULL AS watched, CASE WHEN elsewhere
     THEN pg_notify(locksidecar.channel(namespace, instance), word)::text END AS sent

@@ -19,14 +19,14 @@ func TestParse(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	for what, text := range map[string]string{
-		"no name":             "SELECT 1\n",
-		"a nameless one":      "SELECT 1\n\n-- name: one\nSELECT 1\n",
-		"an empty name":       "-- name: \nSELECT 1\n",
-		"no statement":        "-- name: one\n-- Nothing.\n",
-		"a name twice":        "-- name: one\nSELECT 1\n\n-- name: one\nSELECT 1\n",
-		"nothing to wait for": "-- name: one\n-- waits: there\n",
-		"a statement besides": "-- name: one\n-- waits: two\nSELECT 1\n\n-- name: two\nSELECT FOR UPDATE SKIP LOCKED\n",
-		"a name of two files": "-- name: there\nSELECT 1\n",
+		"no name":                  "SELECT 1\n",
+		"a nameless one":           "SELECT 1\n\n-- name: one\nSELECT 1\n",
+		"an empty name":            "-- name: \nSELECT 1\n",
+		"no statement":             "-- name: one\n-- Nothing.\n",
+		"a name twice":             "-- name: one\nSELECT 1\n\n-- name: one\nSELECT 1\n",
+		"no statement to wait for": "-- name: one\n-- waits: there\n",
+		"a further statement":      "-- name: one\n-- waits: two\nSELECT 1\n\n-- name: two\nSELECT FOR UPDATE SKIP LOCKED\n",
+		"a name of two files":      "-- name: there\nSELECT 1\n",
 	} {
 		folder := fstest.MapFS{"a.sql": {Data: []byte("-- name: there\nSELECT 0\n")}, "b.sql": {Data: []byte(text)}}
 		if all, err := parse(folder); err == nil {

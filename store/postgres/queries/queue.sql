@@ -1,10 +1,10 @@
 -- name: check
--- Tells what became of waiters, in one snapshot: it sees either a waiter's row or its grant,
--- because the hand-off swaps them in one transaction. A waiter under a dead lease has no position
--- any more. Positions are not counted: for a long queue that would be quadratic. A server that was
--- just promoted answers nothing, because by its clock a grant could look expired. A grant is
--- returned when the standby has it. A shared key says whether it must be settled (look), and a contended one whether
--- a shared waiter waits.
+-- Returns what became of waiters, in one snapshot: it sees either a waiter's row or its grant, because the
+-- hand-off swaps them in one transaction. A waiter under a dead lease has no position any more. Positions are
+-- not counted, because for a long queue that would be quadratic. A server that was just promoted answers
+-- nothing, because by its clock a grant could look expired. A grant is returned when the standby has it. For a
+-- shared key it returns whether the key must be settled (look), and for a contended one whether a shared waiter
+-- waits.
 -- $1 namespace, $2 keys, $3 grants
 SELECT a.ord, o.id IS NOT NULL AND w.outcome IS NULL AS queued, o.instance AS keeper,
     o.id IS NOT NULL AND w.outcome IS NOT NULL AS skipped, w.result, l.lease_id AS held_under, coalesce(h.handed_by, l.handed_by),
@@ -33,9 +33,9 @@ WHERE (SELECT locksidecar.in_epoch())
 AND CASE WHEN a.grant_id IN (l.grant_id, h.grant_id) THEN locksidecar.replicated() ELSE true END
 
 -- name: note_delivery
--- Notes that a second instance delivers a bind:ttl grant, so that none may hand it back as
--- undelivered. No row: the grant is over. The lock row decides, also against a release in flight. That of a share
--- deletes its lease, too.
+-- Records that a second instance delivers a bind:ttl grant, so that neither may hand it back as undelivered. No
+-- row: the grant is over. The lock row decides, also against a release in flight, which deletes the lease of a
+-- share, too.
 -- $1 namespace, $2 key, $3 grant
 WITH held AS (
     SELECT CASE
@@ -51,9 +51,9 @@ WHERE l.id = held.lease_id AND l.expires_at > clock_timestamp()
 RETURNING true
 
 -- name: cancel_one
--- Deletes one waiter, and tells the position that it had. It waits for a hand-off that is in
--- flight; if there is no row then, the lock may be granted. A skipped waiter is deleted with its
--- result. A position that another instance keeps, because the attempt was repeated there, stays.
+-- Deletes one waiter, and returns its position. It waits for a hand-off that is in flight; if there is no row
+-- then, the lock may be granted. A skipped waiter is deleted with its result. A position that another instance
+-- keeps, because the attempt was repeated there, stays.
 -- $1 namespace, $2 grant, $3 not after, $4 instance
 DELETE FROM locksidecar.waiters w
 WHERE namespace = $1 AND grant_id = $2 AND clock_timestamp() < $3

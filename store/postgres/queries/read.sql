@@ -1,9 +1,10 @@
 -- name: read
--- Reads keys and their holders. OFFSET 0 keeps each lookup by itself: merged into one join, it
--- could become a scan of the namespace. A server that was just promoted does not judge the asker's
--- lease, because by its clock all could look expired. An asker's own grant is returned when the
--- standby has it. A min_hold keeps the key after the death of the lease.
--- $1 namespace, $2 keys, $3 the asker's leases, $4 the asker's grants, or nulls, $5 holders of a shared key at most
+-- Reads keys and their holders. OFFSET 0 keeps each lookup separate, because merged into one join, it could
+-- become a scan of the namespace. A server that was just promoted does not decide about the asker's lease,
+-- because by its clock all could look expired. An asker's own grant is returned when the standby has it. A
+-- min_hold keeps the key after the death of the lease.
+-- $1 namespace, $2 keys, $3 the asker's leases, $4 the asker's grants, or nulls, $5 holders of a shared key at most;
+-- with 0, its shares are not read
 SELECT a.ord,
     CASE WHEN a.lease_id IS NULL THEN false
         WHEN EXISTS (SELECT FROM locksidecar.leases own WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp())
@@ -17,7 +18,7 @@ SELECT a.ord,
     CASE WHEN l.contended THEN (
         SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting,
     CASE WHEN l.places IS NOT NULL THEN l.places WHEN l.contended THEN locksidecar.waiting_limit($1, a.key, l.served) END, NULL::integer AS slot,
-    CASE WHEN l.places IS NOT NULL THEN locksidecar.shown($1, a.key, $5, true, NULL) END
+    CASE WHEN l.places IS NOT NULL AND $5::bigint > 0 THEN locksidecar.shown($1, a.key, $5, true, NULL) END
 FROM unnest($2::text[], $3::uuid[], $4::uuid[]) WITH ORDINALITY AS a (key, lease_id, grant_id, ord)
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = a.key OFFSET 0) l ON true
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s ON true

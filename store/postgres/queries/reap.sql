@@ -1,8 +1,8 @@
 -- name: reap_many
--- Reaps expired leases, or revokes own ones, without a wait: a locked lease is skipped, because a
--- statement that deletes leases must not wait for one while it has another. Tells the only key that
--- can be held under a lease. "due" has the rows as they were locked. The statement sees the table
--- itself as it was at its begin.
+-- Reaps expired leases, or revokes own ones, without a wait: a locked lease is skipped, because a statement
+-- that deletes leases must not wait for one while it locks another. Returns the key of a lease that can hold
+-- only one. "due" has the rows as they were locked; the table itself is seen as it was at the statement's
+-- begin.
 -- $1 leases, $2 true: also those that have not expired
 WITH due AS MATERIALIZED (
     SELECT id, namespace, key FROM locksidecar.leases
@@ -19,10 +19,10 @@ SELECT id, namespace, key FROM due
 -- waits: reap_many
 
 -- name: reap_waited
--- Reads the keys held under reaped leases for which somebody waits. They are to be handed off
--- (invariant 5). After the commit of the reap this sees every waiter that was inserted while the
--- lease lived. The keys of shares are handed off whether somebody waits or not: an enqueue does not lock the
--- leases of all holders, so its waiter may not be there yet. If a min_hold keeps one of them, its lease is named.
+-- Reads the keys with waiters that are held under reaped leases. They must be handed off (invariant 5). After
+-- the commit of the reap, this sees every waiter that was inserted while the lease lived. The keys of shares
+-- are handed off with or without waiters: an enqueue does not lock the leases of all holders, so its waiter may
+-- not be there yet. If a min_hold keeps one of them, its lease is named.
 -- $1 leases, $2 namespaces, $3 the only keys that they can hold; both null: any
 SELECT l.namespace, l.key, l.lease_id
 FROM (
@@ -43,9 +43,9 @@ FROM locksidecar.shares h WHERE h.lease_id = ANY ($1)
 ORDER BY h.namespace, h.key, h.hold_until > clock_timestamp() DESC NULLS LAST)
 
 -- name: reap_rest
--- Deletes waiters and watchers under reaped leases. A locked row is skipped: another session
--- cancels, hands over or drops it, or the sweep finds it. Returns the keys that are shared, or can become so, because
--- others may have waited behind these waiters.
+-- Deletes waiters and watchers under reaped leases. A locked row is skipped, because another session cancels,
+-- hands over or drops it, or the sweep finds it. Returns the keys that are shared, or can become so, because
+-- these waiters may have blocked others.
 -- $1 leases
 WITH watched AS (
     DELETE FROM locksidecar.watchers

@@ -1,14 +1,13 @@
 -- name: release_one
--- Releases one session's lock if nobody waits and nothing else is to be done. No row: the function
--- decides. If the row becomes contended while this waits for it, the condition is checked again and
--- the row is left (invariant 5).
+-- Releases one session's lock if it has no waiters and needs no further work. No row: the function decides. If
+-- the row gets waiters while this waits for it, the condition is checked again and the row is left (invariant
+-- 5).
 --
--- Unless $5 says so, the commit waits neither for the disk nor for a standby. Then a crash can forget the
--- release, and the key is held for nobody until the sidecar repeats it: see Releases in doc.go. No grant
--- depends on it (invariants 1 and 2): a crash forgets a commit only with all that were later. The next
--- grant of the key is later, because it read this row, and it is flushed before it is answered. So a grant
--- that was told of is durable with the release before it, and with the token in the row. The setting ends
--- with the transaction.
+-- Unless $5 is set, the commit waits neither for the disk nor for a standby. Then a crash can forget the
+-- release, and the key is held without an owner until the sidecar repeats it: see Releases in doc.go. No grant
+-- depends on it (invariants 1 and 2): a crash forgets a commit only with all later ones. The next grant of the
+-- key is later, because it read this row, and it is flushed before it is answered. So a reported grant is
+-- durable with the release before it, and with the token in the row. The setting ends with the transaction.
 -- $1 namespace, $2 key, $3 token, $4 lease, $5 wait for the flush
 UPDATE locksidecar.locks l
 SET lease_id = NULL, grant_id = NULL, freed_at = clock_timestamp()
@@ -54,11 +53,11 @@ SELECT ord, state, token, lease_id, acquired_at, traceparent, now,
 FROM locksidecar.release($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
 -- name: notify_grants
--- Delivers grants to the instances whose waiters got the keys. It follows the release in the same
--- flush, as a transaction of its own. So it reads committed rows (invariant 4), and NOTIFY's lock
--- on the whole server is not held during a flush. grantOf reads the word. Only a session's grant
--- under its waiter's own renewed lease, with a random id (version 4), is sent in full, with the first halves of its cohort's ids. Otherwise,
--- or if the release took long, the waiter is told to look: see doc.go.
+-- Sends grants to the instances whose waiters got the keys. It follows the release in the same flush, as a
+-- transaction of its own. So it reads committed rows (invariant 4), and NOTIFY's lock on the whole server is
+-- not held during a flush. grantOf parses the notification. Only a session's grant under its waiter's own
+-- renewed lease, with a random id (version 4), is sent in full, with the first halves of its cohort's ids.
+-- Otherwise, or if the release took long, the waiter gets a hint: see doc.go.
 -- $1 namespace, $2 instance, $3 keys, $4 tokens that ended, $5 a long release
 SELECT pg_notify(locksidecar.channel($1, s.instance), CASE
     WHEN s.renewed AND substr(l.grant_id::text, 15, 1) = '4'

@@ -6,10 +6,10 @@ SELECT due, begins, ends, pause, dead, dangling_namespaces, dangling_keys, dangl
 FROM locksidecar.sweep_step($1, $2, $3, $4)
 
 -- name: sweep_left
--- Deletes the waiters, watchers and signals of dead leases, if a reap has skipped them. A lease
--- that this snapshot does not see is dead, because it is inserted before them. The sub-select looks
--- each lease up by the index: there may be far more leases than these rows, and NOT EXISTS could
--- read them all. Also returns the shared keys of these waiters.
+-- Deletes the waiters, watchers and signals of dead leases, if a reap has skipped them. A lease that this
+-- snapshot does not see is dead, because it is inserted before them. The sub-select looks each lease up by the
+-- index, because there may be far more leases than these rows, and NOT EXISTS could read them all. Also returns
+-- the shared keys of these waiters.
 -- $1 limit of each
 WITH waiters AS (
     DELETE FROM locksidecar.waiters
@@ -49,22 +49,24 @@ WITH moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), counted AS (
     SELECT GROUPING(pod) = 0 AS by_pod, namespace, CASE GROUPING(pod) WHEN 0 THEN pod ELSE type END AS name,
-        count(*) FILTER (WHERE alive) AS held, count(*) FILTER (WHERE NOT alive) AS expired,
+        count(*) FILTER (WHERE alive) AS held, count(*) FILTER (WHERE alive AND shared) AS shared,
+        count(*) FILTER (WHERE NOT alive) AS expired,
         count(*) FILTER (WHERE alive IS NULL) AS waiting,
         sum(held_for) FILTER (WHERE alive) AS held_for, max(held_for) FILTER (WHERE alive) AS longest
     FROM (
         SELECT l.namespace, CASE WHEN strpos(l.key, ':') > 0 THEN split_part(l.key, ':', 1) ELSE '' END AS type,
-            coalesce(s.pod, l.hold_pod) AS pod, greatest(s.expires_at, l.hold_until) > now AS alive, greatest(now - l.acquired_at, interval '0') AS held_for
+            coalesce(s.pod, l.hold_pod) AS pod, greatest(s.expires_at, l.hold_until) > now AS alive,
+            greatest(now - l.acquired_at, interval '0') AS held_for, false AS shared
         FROM moment CROSS JOIN locksidecar.locks l LEFT JOIN locksidecar.leases s ON s.id = l.lease_id
         WHERE s.id IS NOT NULL OR l.hold_until > now
         UNION ALL
         SELECT h.namespace, CASE WHEN strpos(h.key, ':') > 0 THEN split_part(h.key, ':', 1) ELSE '' END,
-            coalesce(s.pod, h.hold_pod), greatest(s.expires_at, h.hold_until) > now, greatest(now - h.acquired_at, interval '0')
+            coalesce(s.pod, h.hold_pod), greatest(s.expires_at, h.hold_until) > now, greatest(now - h.acquired_at, interval '0'), true
         FROM moment CROSS JOIN locksidecar.shares h LEFT JOIN locksidecar.leases s ON s.id = h.lease_id
         WHERE s.id IS NOT NULL OR h.hold_until > now
         UNION ALL
         SELECT w.namespace, CASE WHEN strpos(w.key, ':') > 0 THEN split_part(w.key, ':', 1) ELSE '' END,
-            NULL, NULL, NULL
+            NULL, NULL, NULL, NULL
         FROM locksidecar.waiters w WHERE w.outcome IS NULL
     ) a
     GROUP BY GROUPING SETS ((namespace, type), (namespace, pod))
@@ -75,14 +77,14 @@ WITH moment AS MATERIALIZED (
 )
 SELECT by_pod, CASE WHEN place <= $1::bigint THEN namespace ELSE '' END AS its_namespace,
     CASE WHEN place <= $1 THEN name ELSE $2 END AS its_name,
-    sum(held)::bigint, sum(expired)::bigint, sum(waiting)::bigint,
+    sum(held)::bigint, sum(shared)::bigint, sum(expired)::bigint, sum(waiting)::bigint,
     coalesce(sum(held_for) / nullif(sum(held), 0), interval '0'), coalesce(max(longest), interval '0')
 FROM ordered
 GROUP BY by_pod, least(place, $1 + 1), its_namespace, its_name
 ORDER BY by_pod, least(place, $1 + 1)
 
 -- name: elect
--- Makes an instance the one that reads statistics for all, or tells for how long another is: see
--- the function.
+-- Makes an instance the one that reads statistics for all, or returns how long another remains so: see the
+-- function.
 -- $1 instance, $2 term (0: ends its own)
 SELECT elected, lasts FROM locksidecar.elect($1, $2)

@@ -152,6 +152,8 @@ CREATE TABLE locksidecar.shares (
 -- A reap hands on the keys of the shares that it ends, whether a waiter is known or not. So nobody
 -- must lock the leases of all holders to wait for a shared key.
 CREATE INDEX shares_lease ON locksidecar.shares (lease_id);
+-- A repeated ask, and a check, find the share of their attempt.
+CREATE INDEX shares_grant ON locksidecar.shares (grant_id);
 
 -- The queues. The ids are the order of a key's queue, because a waiter is inserted under the lock
 -- of the lock row. A row with an outcome waits no more: its sidecar reads the outcome.

@@ -1,0 +1,93 @@
+package lanes_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// slow is a store whose statements take a second.
+type slow struct {
+	store.Store
+	asked, released []int // the sizes of the statements
+}
+
+func (*slow) Traits() store.Traits { return store.Traits{} }
+
+func (s *slow) Acquire(_ context.Context, asks []store.Ask) ([]store.Answer, error) {
+	s.asked = append(s.asked, len(asks))
+	time.Sleep(time.Second)
+	return make([]store.Answer, len(asks)), nil
+}
+
+func (s *slow) Release(_ context.Context, claims []store.Claim) ([]store.Verdict, error) {
+	s.released = append(s.released, len(claims))
+	time.Sleep(time.Second)
+	return make([]store.Verdict, len(claims)), nil
+}
+
+// A key can have a thousand shared holders. A statement for each would take minutes.
+func TestCallsForOneKeyShareAStatement(t *testing.T) {
+	const calls = 1000
+	synctest.Test(t, func(t *testing.T) {
+		st := &slow{}
+		ls := lanes.New(types.Config{BatchMax: calls, MaxWaiters: calls, StoreTimeout: time.Minute}, st,
+			observe.New(slog.New(slog.DiscardHandler), nil, nil, false), make(chan struct{}))
+		for range calls {
+			if err := ls.Acquires.Submit(t.Context(), store.Ask{Attempt: store.Attempt{Key: "k"}, Shared: true}, func(store.Answer, error) {}); err != nil {
+				t.Fatal(err)
+			}
+			if err := ls.Releases.Submit(t.Context(), store.Claim{Key: "k"}, func(store.Verdict, error) {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ls.Acquires.Stop(t.Context())
+		ls.Releases.Stop(t.Context())
+		for what, sizes := range map[string][]int{"acquires": st.asked, "releases": st.released} {
+			// The first goes out alone, and the others together, 50 in a statement.
+			if len(sizes) > 1+calls/50 {
+				t.Errorf("%d %s had %d statements", calls, what, len(sizes))
+			}
+		}
+	})
+}
+
+// Thousands of calls for one key must not delay a call for another key until all of them are answered.
+func TestAFrequentKeyDoesNotDelayOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &slow{}
+		ls := lanes.New(types.Config{BatchMax: 1000, MaxWaiters: 10_001, StoreTimeout: time.Minute}, st,
+			observe.New(slog.New(slog.DiscardHandler), nil, nil, false), make(chan struct{}))
+		began := time.Now()
+		soon := func(what string) {
+			if d := time.Since(began); d > 2*time.Second { // the statement under way, and its own
+				t.Errorf("the %s of another key took %v", what, d)
+			}
+		}
+		acquire := func(key string, done func(store.Answer, error)) {
+			if err := ls.Acquires.Submit(t.Context(), store.Ask{Attempt: store.Attempt{Key: key}, Shared: true}, done); err != nil {
+				t.Fatal(err)
+			}
+		}
+		release := func(key string, done func(store.Verdict, error)) {
+			if err := ls.Releases.Submit(t.Context(), store.Claim{Key: key}, done); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 10_000 {
+			acquire("frequent", func(store.Answer, error) {})
+			release("frequent", func(store.Verdict, error) {})
+		}
+		acquire("other", func(store.Answer, error) { soon("acquire") })
+		release("other", func(store.Verdict, error) { soon("release") })
+		ls.Acquires.Stop(t.Context())
+		ls.Releases.Stop(t.Context())
+	})
+}

@@ -1,0 +1,93 @@
+package postgres_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// A reader names another limit than a waiter that has expired, so the waiter must be reaped before the reader is
+// answered. A later ask of the same batch must not get a queue position before it.
+func TestAskThatLooksAgainIsNotOvertakenInItsBatch(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+	dead := s.shareOf(5)
+	dead.Lease = openLease(t, s, time.Hour)
+	want(t, enqueue(t, s, dead), store.Queued)
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", dead.Lease)
+	reader, writer := s.shareOf(3), askFor("k", s.lease)
+	answers, err := s.Enqueue(t.Context(), []store.Ask{reader, writer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, answers[0], store.Queued)
+	want(t, answers[1], store.Queued)
+	first := pgtest.Query[[16]byte](t, s.url, "SELECT grant_id FROM locksidecar.waiters ORDER BY id LIMIT 1")
+	if store.AttemptID(first) != reader.ID {
+		t.Error("the later writer is in front of the reader")
+	}
+}
+
+// One batch releases the last shares of a key. The only waiter looks expired, and its lease is locked, because a renewal
+// is under way. The shares have ended, so the answer must not be that of a locked row: a repeat would not find them.
+func TestSharesReleasedBeforeALockedWaiter(t *testing.T) {
+	t.Parallel()
+	s := hasty(t)
+	first := want(t, acquire(t, s, s.shareOf(0)), store.Granted).Token
+	second := want(t, acquire(t, s, s.shareOf(0)), store.Granted).Token
+	writer := askFor("k", openLease(t, s, time.Hour))
+	want(t, enqueue(t, s, writer), store.Queued)
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", writer.Lease)
+	letGo := s.operator("leases", "id = '"+writer.Lease.String()+"'")
+	claims := []store.Claim{{Key: "k", Token: first, Lease: s.lease}, {Key: "k", Token: second, Lease: s.lease}}
+	verdicts, err := s.Release(t.Context(), claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	letGo()
+	for i, v := range verdicts {
+		if v.Status != store.Holds {
+			t.Errorf("claim %d: status %d, and its share has ended: %v", i, v.Status, s.slots())
+		}
+	}
+	// The waiter's lease was renewed after all: its next check gets the key.
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + interval '1 hour' WHERE id = $1", writer.Lease)
+	want(t, check(t, s, writer), store.Granted)
+}
+
+// A key has many readers, and many exclusive calls try to get it in one batch. The readers must not be read for each of
+// these calls, because the statement would run into its time limit, and with it the calls for other keys.
+func TestManyTriesOfASharedKey(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	const many = 1000
+	for range many / 100 {
+		asks := make([]store.Ask, 100)
+		for i := range asks {
+			asks[i] = s.shareOf(0)
+		}
+		if _, err := s.Acquire(t.Context(), asks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var asks []store.Ask
+	for range many {
+		asks = append(asks, askFor("k", s.lease))
+	}
+	asks = append(asks, askFor("other", s.lease))
+	var answers []store.Answer
+	pages := pagesRead(t, s.url, func() (err error) {
+		answers, err = s.Acquire(t.Context(), asks)
+		return err
+	})
+	if pages > 200*many { // each reading of all readers takes two pages a reader
+		t.Errorf("%d pages were read for %d calls", pages, many)
+	}
+	if a := want(t, answers[0], store.Held); a.Lock.HoldersCount != many {
+		t.Errorf("held by %d", a.Lock.HoldersCount)
+	}
+	want(t, answers[many], store.Granted)
+}
