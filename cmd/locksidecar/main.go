@@ -16,14 +16,14 @@ import (
 var version string
 
 func main() {
-	err := profiled(func() error { return cli.Execute(version, os.Args[1:], os.Stdout, os.Stderr) })
+	err := cli.Execute(version, os.Args[1:], os.Stdout, os.Stderr)
 	if _, silent := errors.AsType[exitcode.StatusError](err); err != nil && !silent {
 		say(err)
 	}
 	os.Exit(exitcode.Of(err))
 }
 
-// say waits for a second at most: the reader of standard error may hang.
+// say prints an error, and waits for a second at most, because the reader of standard error may block.
 func say(err error) {
 	said := make(chan struct{})
 	go func() {

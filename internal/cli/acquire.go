@@ -11,21 +11,22 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/internal/client"
 )
 
 const waitForever = "forever"
 
-const acquireLong = `Acquire a lock that belongs to no connection (bind:ttl) and print its fencing
-token, alone, on standard output. The lock ends after --ttl unless it is
-released before. It obeys every caller that sends key and token, from any pod, and tokens
-can be guessed from one's own: where callers do not trust each other, use "run",
-whose lock only its own session can release.
+const acquireLong = `Acquire a lock that does not depend on a connection (bind:ttl), and print only its fencing
+token on standard output. The lock ends after --ttl unless it is released before. Every
+caller that knows key and token, in any pod, can release it, and tokens can be guessed from
+other tokens. If callers do not trust each other, use "run", whose lock only its own session
+can release.
 
-Each call has an id, so that a lock whose answer is lost on the way does not last
-for nobody: it is released by that id. With an id of your own (--request-id), call
-again: the same id gets the same grant.
+Each call has an id. If the answer is lost, the command releases the lock by this id. If you
+choose the id (--request-id), repeat the call instead: the same id gets the same grant.
 
-Somebody else has it: exit code 75, with the holder on standard error.`
+If another caller has the lock, the exit code is 75, and standard error shows the holder.`
 
 const acquireExample = `  token=$(locksidecar acquire backup:nightly --ttl 1h) || exit
   run-backup --fencing-token "$token"
@@ -48,12 +49,12 @@ type acquireBody struct {
 	RequestID string          `json:"request_id"`
 }
 
-// addFlags adds those that `run` has, too.
+// addFlags adds the flags that `run` also has.
 func (b *acquireBody) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.Func("wait", "wait in the queue for a `duration`; alone, without one: for ever", func(text string) error {
 		switch text {
-		case "": // an empty variable of a script
+		case "": // an empty variable in a script
 			text = "0s"
 		case waitForever:
 			b.WaitMS = -1
@@ -72,12 +73,12 @@ func (b *acquireBody) addFlags(cmd *cobra.Command) {
 	flags.BoolFunc("shared", "hold the lock together with others that are shared, not alone", func(text string) error {
 		on, err := strconv.ParseBool(text)
 		if b.Mode = ""; on {
-			b.Mode = modeShared
+			b.Mode = client.ModeShared
 		}
 		return err
 	})
 	flags.Func("limit", "shared, with at most `N` holders at a time, from 1 to 1000; all callers of a key name the same N", func(text string) (err error) {
-		b.Mode = modeShared
+		b.Mode = client.ModeShared
 		if b.Limit, err = strconv.Atoi(text); err != nil || b.Limit < 1 || b.Limit > maxHolders {
 			return fmt.Errorf("allowed: 1 to %d", maxHolders)
 		}
@@ -85,10 +86,7 @@ func (b *acquireBody) addFlags(cmd *cobra.Command) {
 	})
 }
 
-const (
-	modeShared = "shared"
-	maxHolders = 1000
-)
+const maxHolders = 1000
 
 func (b *acquireBody) wait() time.Duration { return time.Duration(b.WaitMS) * time.Millisecond }
 
@@ -101,7 +99,7 @@ func setMilliseconds(field *int64, text string) error {
 	return nil
 }
 
-// grantAnswer is the part of the answers to acquire and PATCH that is used here.
+// grantAnswer is the part of the answers to acquire and PATCH that the commands use.
 type grantAnswer struct {
 	Granted     bool  `json:"granted"`
 	Token       int64 `json:"token"`
@@ -139,17 +137,17 @@ func (a *app) acquireCommand() *cobra.Command {
 	return cmd
 }
 
-// acquire returns the token. Without an answer it releases by request id, unless the id is shared: then
-// an earlier call may have told its caller of it.
-func acquire(c *client, key string, body acquireBody, shared bool) (token int64, err error) {
+// acquire returns the token. If there is no answer, it releases by the request id. It does not if the caller
+// chose the id (shared), because an earlier call may have reported the grant.
+func acquire(c *client.Client, key string, body acquireBody, shared bool) (token int64, err error) {
 	var grant grantAnswer
-	err = c.call(http.MethodPut, lockPath(key), body, &grant, body.wait())
-	if _, unanswered := errors.AsType[*unansweredError](err); !unanswered {
+	err = c.Call(http.MethodPut, client.LockPath(key), body, &grant, body.wait())
+	if _, unanswered := errors.AsType[*client.UnansweredError](err); !unanswered {
 		return grant.Token, err
 	}
-	if !shared && c.withPatience(releasePatience).call(http.MethodDelete, lockPath(key)+requestQuery(body.RequestID), nil, nil, 0) == nil {
+	if !shared && c.WithPatience(releasePatience).Call(http.MethodDelete, client.LockPath(key)+requestQuery(body.RequestID), nil, nil, 0) == nil {
 		return 0, err
 	}
-	return 0, fmt.Errorf("%w; it may have granted the lock: `acquire` with --request-id %s asks again, `release` gives it back",
-		err, printable(body.RequestID))
+	return 0, fmt.Errorf("%w; it may have granted the lock: `acquire` with --request-id %s repeats the call, `release` releases the lock",
+		err, client.Printable(body.RequestID))
 }

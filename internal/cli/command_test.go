@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
+	"github.com/locksidecar/locksidecar/internal/client"
 	"github.com/locksidecar/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
@@ -33,7 +34,7 @@ func TestCommandsAgainstASidecar(t *testing.T) {
 		says string
 	}{
 		{[]string{"acquire", "dir/k", "--ttl", "60s"}, exitcode.NoLock, "held by pod web-0"},
-		{[]string{"acquire", "dir/k", "--ttl", "60s", "--wait", "5ms"}, exitcode.NoLock, "place in the queue: 1"},
+		{[]string{"acquire", "dir/k", "--ttl", "60s", "--wait", "5ms"}, exitcode.NoLock, "queue position: 1"},
 		{[]string{"get", "dir/k"}, exitcode.OK, `data      {"by":"test"}`},
 		{[]string{"get", "dir/k", "--json"}, exitcode.OK, `"pod":"web-0"`},
 		{[]string{"get", "free"}, exitcode.OK, "state     free\n"},
@@ -53,7 +54,7 @@ func TestCommandsAgainstASidecar(t *testing.T) {
 		{[]string{"release", "k", "--request-id", requestID}, exitcode.OK, "nothing is held"},
 		{[]string{"release", "k", "--request-id", requestID, "--json"}, exitcode.OK, `"released":false`},
 		{[]string{"release", "k", "--request-id", "x"}, exitcode.Usage, "request_id"},
-		{[]string{"release", "k", "--request-id", requestID, "--token", "1"}, exitcode.Usage, "stands alone"},
+		{[]string{"release", "k", "--request-id", requestID, "--token", "1"}, exitcode.Usage, "cannot be combined"},
 		{[]string{"acquire", "..", "--ttl", "60s"}, exitcode.OK, ""},
 		{[]string{"get", ".."}, exitcode.OK, "state     held"},
 		{[]string{"health"}, exitcode.OK, "healthy\n"},
@@ -123,11 +124,11 @@ func TestForceIsNotAllowed(t *testing.T) {
 func TestListReadsAllPages(t *testing.T) {
 	in := serve(t, nil)
 	app := sidecartest.Dial(t, in.Socket)
-	for i := range pageSize + 5 {
+	for i := range client.PageSize + 5 {
 		app.Acquire(fmt.Sprintf("k:%05d", i))
 	}
 	out, err := in.command("ls")
-	if lines := strings.Count(out, "\n"); err != nil || lines != pageSize+6 {
+	if lines := strings.Count(out, "\n"); err != nil || lines != client.PageSize+6 {
 		t.Errorf("%d lines, %v", lines, err)
 	}
 	out, err = in.command("ls", "--limit", "1001")
@@ -141,7 +142,7 @@ func TestListIsOfAllPods(t *testing.T) {
 	f := newFakeSidecar(t)
 	theirs := listedLock("job:1", "web-1", "s", time.Minute, 9*time.Second, 0)
 	five := 5
-	forTime := lockView{Key: "job:2", State: "held", lockMode: lockMode{modeShared, &five, 3}, Holder: &lockHolder{Pod: "web-1", HeldMS: 1000, ExpiresInMS: 42_000}}
+	forTime := client.Lock{Key: "job:2", State: "held", LockMode: client.LockMode{Mode: client.ModeShared, Limit: &five, HoldersCount: 3}, Holder: &client.Holder{Pod: "web-1", HeldMS: 1000, ExpiresInMS: 42_000}}
 	f.holds(theirs, forTime)
 	out, err := command("--socket", f.socket, "ls")
 	if err != nil || f.asked()[0].Get("scope") != "all" {
@@ -160,7 +161,7 @@ func TestListIsOfAllPods(t *testing.T) {
 // the API does not escape.
 func TestListAsJSON(t *testing.T) {
 	f := newFakeSidecar(t)
-	f.holds(lockView{Key: "a<b"}, lockView{Key: "c"})
+	f.holds(client.Lock{Key: "a<b"}, client.Lock{Key: "c"})
 	for limit, wantKeys := range map[string][]string{"1": {"a<b"}, "0": {"a<b", "c"}} {
 		out, err := command("--socket", f.socket, "ls", "--json", "--limit", limit)
 		var page struct {
@@ -237,7 +238,7 @@ func TestUsage(t *testing.T) {
 	}{
 		{[]string{"--help"}, exitcode.OK, "Exit codes:"},
 		{[]string{"acquire", "--help"}, exitcode.OK, "fencing"},
-		{[]string{"acquire", "--help"}, exitcode.OK, "tokens\ncan be guessed"},
+		{[]string{"acquire", "--help"}, exitcode.OK, "tokens can be guessed"},
 		{[]string{"release", "--help"}, exitcode.OK, "can be guessed"},
 		{[]string{"serve", "--help"}, exitcode.OK, "  LOCKSIDECAR_DRAIN_TIMEOUT             25s\n"},
 		{[]string{"version"}, exitcode.OK, "API v1"},
@@ -262,9 +263,9 @@ func TestUsage(t *testing.T) {
 		{[]string{"release", "--help"}, exitcode.OK, "LOCKSIDECAR_ALLOW_FORCE"},
 		{[]string{"stop"}, exitcode.Usage, "stop KEY"},
 		{[]string{"stop", "k", "--reason"}, exitcode.Usage, "--reason"},
-		{[]string{"stop", "--help"}, exitcode.OK, "exit code 77"},
-		{[]string{"run", "--help"}, exitcode.OK, "SIGKILL when it is\nnot gone after --grace (5s by default)"},
-		{[]string{"run", "--help"}, exitcode.OK, "\n  75   the lock was not to be had"},
+		{[]string{"stop", "--help"}, exitcode.OK, "exit code is 77"},
+		{[]string{"run", "--help"}, exitcode.OK, "SIGKILL if it has not ended after --grace\n(5s by default)"},
+		{[]string{"run", "--help"}, exitcode.OK, "\n  75   the lock is held by others"},
 		{[]string{"run", "k"}, exitcode.Usage, "then --"},
 		{[]string{"run", "k", "--limit", "0", "--", "true"}, exitcode.Usage, "allowed: 1 to 1000"},
 		{[]string{"acquire", "k", "--limit", "1001"}, exitcode.Usage, "allowed: 1 to 1000"},
@@ -273,7 +274,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"waiters", "k", "l"}, exitcode.Usage, "usage: locksidecar waiters"},
 		{[]string{"waiters", "--limit", "-1"}, exitcode.Usage, "--limit"},
 		{[]string{"deadlocks", "k"}, exitcode.Usage, "usage: locksidecar deadlocks"},
-		{[]string{"deadlocks", "--help"}, exitcode.OK, "exit code 1. None: 0"},
+		{[]string{"deadlocks", "--help"}, exitcode.OK, "exit code is 1 if there is a circle"},
 		{[]string{"run", "k", "true"}, exitcode.Usage, "then --"},
 		{[]string{"run", "k", "--"}, exitcode.Usage, "then --"},
 		{[]string{"run", "--", "true"}, exitcode.Usage, "then --"},
@@ -381,7 +382,7 @@ func TestExitCodesOfTheAPI(t *testing.T) {
 		"invalid_request": 2, "too_large": 2, "head_too_large": 2,
 		"internal": 1, "session_ended": 1, "not_found": 1, "of_the_future": 1,
 	} {
-		if got := exitcode.Of(fmt.Errorf("wrapped: %w", &problemError{Code: code})); got != want {
+		if got := exitcode.Of(fmt.Errorf("wrapped: %w", &client.ProblemError{Code: code})); got != want {
 			t.Errorf("%s: %d, want %d", code, got, want)
 		}
 	}

@@ -7,32 +7,33 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/locksidecar/locksidecar/internal/client"
 	"github.com/locksidecar/locksidecar/internal/deadlock"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
 
 const (
-	// secondLook is the pause before the second look.
+	// secondLook is the pause before the second reading.
 	secondLook = 200 * time.Millisecond
-	// maxWaitingCalls limits the memory: each takes some 200 bytes.
+	// maxWaitingCalls limits the memory, about 200 bytes for each call.
 	maxWaitingCalls = 100_000
-	// circleFound is the exit code.
+	// circleFound is the exit code if there is a deadlock.
 	circleFound = 1
 )
 
-const deadlocksLong = `Find sessions that wait for each other in a circle, so that none of them can go on:
-session A holds x and waits for y, session B holds y and waits for x. It reads the
-calls that wait and the locks that are held in the whole namespace, and tells each
-circle. It tells it only if a second look after 200 ms still finds it.
+const deadlocksLong = `Find sessions that wait for each other in a circle, so that all of them are blocked:
+session A holds x and waits for y, session B holds y and waits for x. The command reads the
+waiting calls and the held locks of the whole namespace, and prints each circle that it
+still finds in a second reading after 200 ms.
 
-An owner counts as a session of its own. An app whose threads share a session, and
-name no owner, counts as one: another of its threads may yet release. A lock that
-belongs to no session (bind:ttl) counts as one that will be released.
+Each owner counts as a separate session. An app whose threads share a session without
+owners counts as one session, because another thread may still release the lock. A lock
+without a session (bind:ttl) counts as a lock that will be released.
 
-It changes nothing. To end a circle, end one of its calls or one of its sessions, or
-break one of its locks ("release --force").
+The command changes nothing. To end a circle, end one of its calls or sessions, or break one
+of its locks ("release --force").
 
-A circle is found: exit code 1. None: 0.`
+The exit code is 1 if there is a circle, and otherwise 0.`
 
 func (a *app) deadlocksCommand() *cobra.Command {
 	var flags listFlags
@@ -42,6 +43,7 @@ func (a *app) deadlocksCommand() *cobra.Command {
 		Long:  deadlocksLong,
 		Example: `  locksidecar deadlocks
   locksidecar deadlocks --prefix account:   # only circles of these keys
+  locksidecar deadlocks --json | jq -r '.deadlocks[][].session'
   locksidecar deadlocks > circles.txt || mail -s deadlock ops < circles.txt`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,22 +51,27 @@ func (a *app) deadlocksCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if wantsJSON(cmd) {
+				return found.writeJSON(cmd.OutOrStdout())
+			}
 			return found.tell(cmd.OutOrStdout())
 		},
 	}
+	cmd.Flags().Bool("json", false, "print one JSON document")
 	cmd.Flags().StringVar(&flags.prefix, "prefix", "", "only keys that begin with it")
 	return cmd
 }
 
-// contention is what was found.
+// contention is the result of the search.
 type contention struct {
 	calls, keys int
 	circles     [][]deadlock.Step
 }
 
-// findDeadlocks looks twice if it must. The pages of a look are not of one moment. So the second look counts only calls and locks
-// that are older than itself: all of them were there when it began.
-func findDeadlocks(c *client, prefix string) (found contention, err error) {
+// findDeadlocks reads twice if the first reading shows a deadlock, because its pages are from different
+// moments. The second reading counts only calls and locks that are older than its own start, so all of them
+// existed at that time.
+func findDeadlocks(c *client.Client, prefix string) (found contention, err error) {
 	if found, err = lookForDeadlocks(c, prefix, time.Time{}); err != nil || len(found.circles) == 0 {
 		return found, err
 	}
@@ -72,58 +79,37 @@ func findDeadlocks(c *client, prefix string) (found contention, err error) {
 	return lookForDeadlocks(c, prefix, time.Now())
 }
 
-// lookForDeadlocks searches among calls and locks that were there at a time, if it is not zero.
-func lookForDeadlocks(c *client, prefix string, since time.Time) (found contention, err error) {
-	l := look{since: since, at: map[string]int{}}
+// lookForDeadlocks searches among the calls and locks that existed at the time since, or all if it is zero.
+func lookForDeadlocks(c *client.Client, prefix string, since time.Time) (found contention, err error) {
+	l := client.Look{Since: since}
 	flags := listFlags{prefix: prefix}
-	if _, err := c.pages("/v1/waiters", flags.query(), 0, l.waiters); err != nil || len(l.keys) == 0 {
+	if _, err := c.Pages("/v1/waiters", flags.query(), 0, func(p *client.Page) error { return found.readWaiters(&l, p) }); err != nil || len(l.Keys) == 0 {
 		return contention{}, err
 	}
 	flags.scope = "all"
-	if _, err := c.pages("/v1/locks", flags.query(), 0, l.locks); err != nil {
+	if _, err := c.Pages("/v1/locks", flags.query(), 0, func(p *client.Page) error { return readLocks(&l, p) }); err != nil {
 		return contention{}, err
 	}
-	return contention{calls: l.calls, keys: len(l.keys), circles: deadlock.Search(l.keys)}, nil
+	found.keys, found.circles = len(l.Keys), deadlock.Search(l.Keys)
+	return found, nil
 }
 
-// look keeps the keys for which calls wait, and no other lock.
-type look struct {
-	since time.Time
-	keys  []deadlock.Key
-	at    map[string]int // indexes of keys
-	calls int
-}
-
-func (l *look) old(age int64) bool { return l.since.IsZero() || ms(age) >= time.Since(l.since) }
-
-func (l *look) waiters(p *page) error {
+func (f *contention) readWaiters(l *client.Look, p *client.Page) error {
 	for _, encoded := range p.Waiters {
-		var w waiting
+		var w client.Waiter
 		if err := decode(encoded, &w); err != nil {
 			return err
 		}
-		if l.calls++; l.calls > maxWaitingCalls {
+		if f.calls++; f.calls > maxWaitingCalls {
 			return exitcode.With(exitcode.Usage, fmt.Errorf("more than %d calls wait; choose some of the keys with --prefix", maxWaitingCalls))
 		}
-		n, known := l.at[w.Key]
-		if !known {
-			n = len(l.keys)
-			l.at[w.Key] = n
-			l.keys = append(l.keys, deadlock.Key{Name: w.Key})
-		}
-		if !l.old(w.WaitingMS) {
-			continue
-		}
-		c := deadlock.Call{Party: party(w.Pod, w.Session, w.Owner), Shared: w.Mode == modeShared, For: ms(w.WaitingMS)}
-		if w.Limit != nil {
-			c.Limit = *w.Limit
-		}
-		l.keys[n].Calls = append(l.keys[n].Calls, c)
+		l.AddWaiter(&w)
 	}
 	return nil
 }
 
-func (l *look) locks(p *page) error {
+// readLocks reads in full only the locks of keys that calls wait for.
+func readLocks(l *client.Look, p *client.Page) error {
 	for _, encoded := range p.Locks {
 		var name struct {
 			Key string `json:"key"`
@@ -131,48 +117,22 @@ func (l *look) locks(p *page) error {
 		if err := decode(encoded, &name); err != nil {
 			return err
 		}
-		n, waitedFor := l.at[name.Key]
-		if !waitedFor {
+		if !l.WaitedFor(name.Key) {
 			continue
 		}
-		var lock lockView
+		var lock client.Lock
 		if err := decode(encoded, &lock); err != nil {
 			return err
 		}
-		for i := range lock.Holders {
-			l.held(n, &lock.Holders[i].lockHolder, true)
-		}
-		if lock.Holder != nil && lock.Mode != modeShared {
-			l.held(n, lock.Holder, false)
-		}
+		l.AddLock(&lock)
 	}
 	return nil
 }
 
-func (l *look) held(n int, h *lockHolder, shared bool) {
-	if l.old(h.HeldMS) {
-		hold := deadlock.Hold{Party: party(h.Pod, h.Session, h.Owner), Shared: shared, For: ms(h.HeldMS)}
-		l.keys[n].Holds = append(l.keys[n].Holds, hold)
-	}
-}
-
-func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-
-func party(pod string, session, owner *string) deadlock.Party {
-	if session == nil {
-		return deadlock.Party{}
-	}
-	p := deadlock.Party{Pod: pod, Session: *session}
-	if owner != nil {
-		p.Owner = *owner
-	}
-	return p
-}
-
-// tell writes each circle, in plain words.
+// tell writes each circle as text.
 func (f *contention) tell(w io.Writer) error {
 	if len(f.circles) == 0 {
-		_, err := fmt.Fprintf(w, "no deadlock: %d calls wait for %d keys, and none of them in a circle\n", f.calls, f.keys)
+		_, err := fmt.Fprintf(w, "no deadlock: %d calls wait for %d keys, but not in a circle\n", f.calls, f.keys)
 		return err
 	}
 	for _, circle := range f.circles {
@@ -187,16 +147,17 @@ func (f *contention) tell(w io.Writer) error {
 	return exitcode.StatusError(circleFound)
 }
 
-// tellStep writes what a session holds, for which the one before it waits, and what it waits for.
+// tellStep writes the key that a session holds and the previous session waits for, and the key that it waits
+// for itself.
 func tellStep(w io.Writer, s, before *deadlock.Step) error {
 	holds := "holds"
 	if before.Holder.Shared {
 		holds = "shares"
 	}
 	text := fmt.Sprintf("  %s %s %s (for %s) and waits for %s (for %s)", name(s.Call.Party),
-		holds, printable(before.Key), human(before.Holder.For.Milliseconds()), printable(s.Key), human(s.Call.For.Milliseconds()))
+		holds, client.Printable(before.Key), client.Human(before.Holder.For.Milliseconds()), client.Printable(s.Key), client.Human(s.Call.For.Milliseconds()))
 	if s.Call.Limit > 0 && s.Ahead == nil {
-		text += fmt.Sprintf("; all %d places are taken by sessions that wait, too", s.Call.Limit)
+		text += fmt.Sprintf("; all %d permits are held by sessions that also wait", s.Call.Limit)
 	}
 	if s.Ahead != nil {
 		text += ", behind an exclusive call of " + name(s.Ahead.Party)
@@ -209,9 +170,9 @@ func name(p deadlock.Party) string {
 	if p == (deadlock.Party{}) {
 		return "no session"
 	}
-	text := fmt.Sprintf("session %s of pod %s", printable(p.Session), printable(p.Pod))
+	text := fmt.Sprintf("session %s of pod %s", client.Printable(p.Session), client.Printable(p.Pod))
 	if p.Owner != "" {
-		text = "owner " + printable(p.Owner) + " of " + text
+		text = "owner " + client.Printable(p.Owner) + " of " + text
 	}
 	return text
 }

@@ -8,13 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/client"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
 )
 
 // waits is a call as the API shows it.
-func waits(key, pod, session string, age time.Duration) waiting {
-	return waiting{Key: key, Position: 1, Pod: pod, Session: &session, Mode: "exclusive", WaitingMS: age.Milliseconds()}
+func waits(key, pod, session string, age time.Duration) client.Waiter {
+	return client.Waiter{Key: key, Position: 1, Pod: pod, Session: &session, Mode: "exclusive", WaitingMS: age.Milliseconds()}
 }
 
 // circle makes two sessions wait for each other, of which one waits since a time.
@@ -52,18 +53,18 @@ func TestDeadlocksTellsOnlyWhatASecondLookFinds(t *testing.T) {
 func TestDeadlocksReadsPages(t *testing.T) {
 	f := newFakeSidecar(t)
 	const calls = 10_000
-	line := make([]waiting, calls)
+	line := make([]client.Waiter, calls)
 	for i := range line {
 		line[i] = waits("a", "web-1", fmt.Sprint("s", i), time.Minute)
 	}
 	f.lets(line...)
 	f.holds(listedLock("a", "web-0", "s", time.Hour, time.Second, calls))
 	out, err := command("--socket", f.socket, "deadlocks", "--prefix", "a b")
-	if err != nil || out != "no deadlock: 10000 calls wait for 1 keys, and none of them in a circle\n" {
+	if err != nil || out != "no deadlock: 10000 calls wait for 1 keys, but not in a circle\n" {
 		t.Errorf("%v, %s", err, out)
 	}
 	asked := f.asked()
-	if len(asked) != calls/pageSize+1 { // and one of locks
+	if len(asked) != calls/client.PageSize+1 { // and one of locks
 		t.Errorf("%d questions", len(asked))
 	}
 	for _, query := range asked {
@@ -72,15 +73,15 @@ func TestDeadlocksReadsPages(t *testing.T) {
 		}
 	}
 	// Its memory is bounded.
-	l := look{at: map[string]int{}, calls: maxWaitingCalls}
-	if err := l.waiters(&page{Waiters: pageOf(t, f, "/v1/waiters").Waiters}); exitcode.Of(err) != exitcode.Usage {
+	full := contention{calls: maxWaitingCalls}
+	if err := full.readWaiters(&client.Look{}, &client.Page{Waiters: pageOf(t, f, "/v1/waiters").Waiters}); exitcode.Of(err) != exitcode.Usage {
 		t.Error(err)
 	}
 }
 
-func pageOf(t *testing.T, f *fakeSidecar, path string) (first page) {
+func pageOf(t *testing.T, f *fakeSidecar, path string) (first client.Page) {
 	t.Helper()
-	_, err := newClient(f.socket, "test").pages(path, url.Values{}, 1, func(p *page) error { first = *p; return nil })
+	_, err := client.New(f.socket, "test").Pages(path, url.Values{}, 1, func(p *client.Page) error { first = *p; return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,36 +94,50 @@ func TestDeadlocksWithoutWaiters(t *testing.T) {
 	if err != nil || !strings.HasPrefix(out, "no deadlock: 0 calls") || len(f.asked()) != 1 {
 		t.Errorf("%v, %d questions: %s", err, len(f.asked()), out)
 	}
+	out, err = command("--socket", f.socket, "deadlocks", "--json")
+	if err != nil || out != `{"waiting_calls":0,"keys":0,"deadlocks":[]}`+"\n" {
+		t.Errorf("%v: %s", err, out)
+	}
 	f.refuses(500)
 	if _, err := command("--socket", f.socket, "deadlocks"); err == nil || !strings.Contains(err.Error(), "broken") {
 		t.Error(err)
 	}
 }
 
-// What a real sidecar answers: a reader behind a writer, a semaphore, and a call of no session.
+// A real sidecar has a reader behind a writer, a semaphore, and a call of no session.
 func TestDeadlocksOfASidecar(t *testing.T) {
 	in := serve(t, map[string]string{"POD": "web-0"})
 	a, b, writer := sidecartest.Dial(t, in.Socket), sidecartest.Dial(t, in.Socket), sidecartest.Dial(t, in.Socket)
 	send := func(app *sidecartest.App, key, body string, queue int) {
 		t.Helper()
-		if err := app.Send("PUT", lockPath(key), body); err != nil {
+		if err := app.Send("PUT", client.LockPath(key), body); err != nil {
 			t.Fatal(err)
 		}
 		awaitQueue(t, in, key, queue)
 	}
-	a.Wants(200, "PUT", lockPath("doc"), `{"mode":"shared"}`)
-	b.Wants(200, "PUT", lockPath("sem"), `{"mode":"shared","limit":1,"owner":"o"}`)
+	a.Wants(200, "PUT", client.LockPath("doc"), `{"mode":"shared"}`)
+	b.Wants(200, "PUT", client.LockPath("sem"), `{"mode":"shared","limit":1,"owner":"o"}`)
 	send(writer, "doc", `{"bind":"ttl","wait_ms":-1}`, 1)
 	send(a, "sem", `{"mode":"shared","limit":1,"wait_ms":-1}`, 1)
-	if out, err := in.command("deadlocks"); err != nil || out != "no deadlock: 2 calls wait for 2 keys, and none of them in a circle\n" {
+	if out, err := in.command("deadlocks"); err != nil || out != "no deadlock: 2 calls wait for 2 keys, but not in a circle\n" {
 		t.Errorf("%v, %s", err, out)
 	}
 	send(b, "doc", `{"mode":"shared","wait_ms":-1,"owner":"o"}`, 2)
 	out, err := in.command("deadlocks")
 	want := regexp.MustCompile(`^deadlock of 2:
-  owner o of session \S+ of pod web-0 shares sem \(for \S+\) and waits for doc \(for \S+\), behind an exclusive call of no session[\n]  session \S+ of pod web-0 shares doc \(for \S+\) and waits for sem \(for \S+\); all 1 places are taken by sessions that wait, too
+  owner o of session \S+ of pod web-0 shares sem \(for \S+\) and waits for doc \(for \S+\), behind an exclusive call of no session[\n]  session \S+ of pod web-0 shares doc \(for \S+\) and waits for sem \(for \S+\); all 1 permits are held by sessions that also wait
 $`)
 	if exitcode.Of(err) != 1 || !want.MatchString(out) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, err = in.command("deadlocks", "--json")
+	out = regexp.MustCompile(`(_ms":)\d+|("session":)"[^"]+"`).ReplaceAllString(out, "${1}${2}_")
+	const document = `{"waiting_calls":3,"keys":2,"deadlocks":[[` +
+		`{"pod":"web-0","session":_,"owner":"o","holds":{"key":"sem","mode":"shared","held_ms":_},` +
+		`"waits_for":{"key":"doc","mode":"shared","limit":null,"waiting_ms":_,"behind":{"pod":null,"session":null,"owner":null}}},` +
+		`{"pod":"web-0","session":_,"owner":null,"holds":{"key":"doc","mode":"shared","held_ms":_},` +
+		`"waits_for":{"key":"sem","mode":"shared","limit":1,"waiting_ms":_,"behind":null}}]]}` + "\n"
+	if exitcode.Of(err) != 1 || out != document {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

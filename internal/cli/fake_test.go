@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/client"
 	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
 )
 
@@ -20,8 +21,8 @@ type fakeSidecar struct {
 
 	mu      sync.Mutex
 	stats   string
-	locks   []lockView
-	waiting []waiting
+	locks   []client.Lock
+	waiting []client.Waiter
 	queries []url.Values
 	caching []string // Cache-Control of each question
 	status  int      // if not zero: that of a refusal
@@ -105,14 +106,14 @@ func list[T any](w http.ResponseWriter, query url.Values, name string, all []T) 
 }
 
 // holds makes the fake hold these locks.
-func (f *fakeSidecar) holds(locks ...lockView) {
+func (f *fakeSidecar) holds(locks ...client.Lock) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.locks = locks
 }
 
 // lets makes these calls wait.
-func (f *fakeSidecar) lets(wait ...waiting) {
+func (f *fakeSidecar) lets(wait ...client.Waiter) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.waiting = wait
@@ -138,8 +139,8 @@ func (f *fakeSidecar) asked() []url.Values {
 }
 
 // listedLock is a lock as the API shows it.
-func listedLock(key, pod, session string, age, expires time.Duration, waiters int) lockView {
-	return lockView{Key: key, State: "held", lockMode: lockMode{Mode: "exclusive", HoldersCount: 1}, QueueLength: waiters, Holder: &lockHolder{
+func listedLock(key, pod, session string, age, expires time.Duration, waiters int) client.Lock {
+	return client.Lock{Key: key, State: "held", LockMode: client.LockMode{Mode: "exclusive", HoldersCount: 1}, QueueLength: waiters, Holder: &client.Holder{
 		Pod: pod, Session: &session, HeldMS: age.Milliseconds(), ExpiresInMS: expires.Milliseconds(),
 	}}
 }

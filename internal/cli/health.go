@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/locksidecar/locksidecar/internal/client"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
 
@@ -18,11 +19,11 @@ func (a *app) healthCommand() *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "health",
-		Short: "Ask the sidecar whether it is well, for probes in images without a shell",
-		Long: `Ask the sidecar whether it is well: exit code 0 when it is, 69 when it is not
-or nobody listens. With --ready, ask whether it can grant locks now, which needs
-its store: for readiness probes, not for liveness. With --wait, ask again until the
-answer is yes, for so long at most: for whoever starts together with the sidecar.`,
+		Short: "Check the sidecar's health, for probes in images without a shell",
+		Long: `Check the sidecar's health. The exit code is 0 if it is healthy, and 69 if it is not, or
+does not listen. With --ready, check that the sidecar can grant locks now, which needs its
+store: this is for readiness probes, not for liveness. With --wait, repeat the check until
+it succeeds, for at most this time: this is for a process that starts with the sidecar.`,
 		Example: "  locksidecar health\n  locksidecar health --ready\n  locksidecar health --wait 30s",
 		Args:    exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -40,18 +41,18 @@ answer is yes, for so long at most: for whoever starts together with the sidecar
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&ready, "ready", false, "ask whether it can grant locks now")
-	cmd.Flags().DurationVar(&wait, "wait", 0, "ask again until it is, for so long at most")
+	cmd.Flags().BoolVar(&ready, "ready", false, "check that the sidecar can grant locks now")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "repeat the check until it succeeds, for at most this time")
 	return cmd
 }
 
-// askUntilWell asks once, and with wait until all is well. The error is the last answer's.
-func askUntilWell(c *client, path string, wait time.Duration) error {
+// askUntilWell asks once, and with wait until the answer is good. The error is that of the last answer.
+func askUntilWell(c *client.Client, path string, wait time.Duration) error {
 	for deadline := time.Now().Add(wait); ; {
-		if wait > 0 { // a sidecar that hangs must not use up more than the wait
-			c = c.withPatience(min(answerTimeout, max(healthPause, time.Until(deadline))))
+		if wait > 0 { // a sidecar that does not answer must not exceed the wait
+			c = c.WithPatience(min(client.AnswerTimeout, max(healthPause, time.Until(deadline))))
 		}
-		err := c.call(http.MethodGet, path, nil, nil, 0)
+		err := c.Call(http.MethodGet, path, nil, nil, 0)
 		if err == nil || time.Until(deadline) < healthPause {
 			return err
 		}

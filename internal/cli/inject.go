@@ -14,32 +14,31 @@ import (
 	"github.com/locksidecar/locksidecar/internal/inject"
 )
 
-const injectLong = `Put the sidecar into the pods of Kubernetes manifests, and print all of them: those
-without such pods byte for byte, of the others the comments get lost.
+const injectLong = `Put the sidecar into the pods of Kubernetes manifests, and print all manifests. Documents
+without such pods are printed byte for byte; the others lose their comments.
 
-A pod is injected when it has the label locksidecar.dev/inject: "true" (in a
-Deployment and the like: in spec.template.metadata.labels), or when it names a
-namespace that has this label on its Namespace in the same manifests; its own "false"
-wins. With --all, all pods are injected but those with "false"; the label, by which
-policies select, is yours to add. In the namespaces kube-system and locksidecar only the
-pod's own label counts (a cluster's injector leaves them alone). What is injected already
-stays as it is.
+A pod is injected if it has the label locksidecar.dev/inject: "true" (in a Deployment and
+the like: in spec.template.metadata.labels), or if its namespace has this label on a
+Namespace in the same manifests. A "false" on the pod has priority. With --all, all pods are
+injected except those with "false"; add the label yourself if policies select by it. In the
+namespaces kube-system and locksidecar, only the pod's own label counts (a cluster's injector
+ignores these namespaces). Pods that already have the sidecar do not change.
 
 Annotations of the pod, all optional:
   locksidecar.dev/image        the sidecar's image
   locksidecar.dev/secret       the Secret with the store's URL under the key store-url
-  locksidecar.dev/containers   the containers that get the socket, as "app,worker"; without it the
-                               pod's own, and no sidecars: then injection adds the annotation
+  locksidecar.dev/containers   the containers that get the socket, as "app,worker"; by default the
+                               pod's own without sidecars, and injection adds the annotation
   locksidecar.dev/socket       the socket's path (default /run/locksidecar/locksidecar.sock)
   locksidecar.dev/ttl          the default time to live of locks, as "15s"
   locksidecar.dev/namespace    the namespace of the locks (default: the pod's)
   locksidecar.dev/cpu          the processor time requested for the sidecar (default 10m)
-  locksidecar.dev/memory       its limit of memory, in Mi (default 128Mi)
+  locksidecar.dev/memory       the sidecar's memory limit, in Mi (default 128Mi)
   locksidecar.dev/log-level    debug, info, warn or error
-  locksidecar.dev/env          further variables of it, OTEL_ and some of LOCKSIDECAR_, a
-                               line NAME=value each; what --env sets stays
+  locksidecar.dev/env          further variables of the sidecar, OTEL_ and some of LOCKSIDECAR_,
+                               one NAME=value in each line; --env has priority
 
-Nothing is printed when a document is wrong: exit code 2, and all mistakes on standard error.`
+If a document is wrong, the command prints only the mistakes on standard error. The exit code is 2.`
 
 const injectExample = `  # What a pod would look like
   locksidecar inject -f pod.yaml
@@ -75,6 +74,7 @@ func (a *app) injectCommand() *cobra.Command {
 	cmd.Flags().StringArrayVarP(&names, "filename", "f", nil, "file with manifests, YAML or JSON; - is standard input; may be repeated")
 	cmd.Flags().BoolVar(&all, "all", false, "inject pods without the label, too")
 	options, webhook := addInjectOptions(cmd), addWebhook(cmd)
+	cmd.AddCommand(a.injectCertificateCommand())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o, err := options.checked()
 		if err == nil {
@@ -145,7 +145,7 @@ func readManifests(names []string, stdin io.Reader) ([]inject.File, error) {
 	return files, nil
 }
 
-// readManifest reads no more than is needed to see that it is too much.
+// readManifest reads at most one byte more than the limit.
 func readManifest(name string, stdin io.Reader) ([]byte, error) {
 	const limit = inject.MaxStream + 1
 	if name == "-" {
@@ -165,7 +165,7 @@ func readManifest(name string, stdin io.Reader) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, limit))
 }
 
-// reportInjected says on standard error what was done: a stream without a sidecar should be noticed.
+// reportInjected writes a summary to standard error, so that a stream without a sidecar is noticed.
 func reportInjected(w io.Writer, injected inject.Injected) {
 	for _, hint := range injected.Hints {
 		fmt.Fprintf(w, "locksidecar: %s\n", hint)

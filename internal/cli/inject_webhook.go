@@ -20,16 +20,16 @@ type webhook struct {
 	shutdownDelay            time.Duration
 }
 
-// addWebhook adds the flags with which the command serves instead.
+// addWebhook adds the flags of the webhook server.
 func addWebhook(cmd *cobra.Command) *webhook {
 	in := &webhook{}
 	flags := cmd.Flags()
 	flags.BoolVar(&in.on, "webhook", false, "serve the webhook of a cluster (POST /mutate) until SIGTERM, see deploy/injector/webhook.yaml")
 	flags.StringVar(&in.listen, "listen", ":8443", "with --webhook: host:port to listen on, TLS only")
-	flags.StringVar(&in.certificate, "certificate", "/etc/locksidecar/tls/tls.crt", "with --webhook: file with the certificate; a new one counts within a second")
+	flags.StringVar(&in.certificate, "certificate", "/etc/locksidecar/tls/tls.crt", "with --webhook: file with the certificate; a changed file is used within a second")
 	flags.StringVar(&in.key, "key", "/etc/locksidecar/tls/tls.key", "with --webhook: file with the certificate's key")
-	flags.StringVar(&in.clientCA, "client-ca", "", "with --webhook: file with the CA of the certificates that API servers show; without it, anybody may ask")
-	flags.DurationVar(&in.shutdownDelay, "shutdown-delay", 5*time.Second, "with --webhook: go on serving so long after SIGTERM, until nobody is sent here any more")
+	flags.StringVar(&in.clientCA, "client-ca", "", "with --webhook: file with the CA of the API servers' client certificates; without it, every client may call")
+	flags.DurationVar(&in.shutdownDelay, "shutdown-delay", 5*time.Second, "with --webhook: how long to continue serving after SIGTERM, until the cluster sends no more requests here")
 	return in
 }
 
@@ -69,7 +69,7 @@ func (a *app) serveWebhook(cmd *cobra.Command, in *webhook, o inject.Options) er
 	return in.serve(s, o, a.version, slog.New(lines))
 }
 
-// serve goes on for shutdownDelay after the stop: the cluster still sends requests.
+// serve continues for shutdownDelay after the stop, because the cluster still sends requests.
 func (in *webhook) serve(s stopping, o inject.Options, version string, log *slog.Logger) error {
 	certificate, err := inject.LoadCertificate(in.certificate, in.key, in.clientCA, log)
 	if err != nil {
@@ -80,7 +80,7 @@ func (in *webhook) serve(s stopping, o inject.Options, version string, log *slog
 	})
 	if err := server.Start(s.stop); err != nil {
 		if s.stop.Err() != nil {
-			return nil //nolint:nilerr // it was asked to stop, so this is no failure
+			return nil //nolint:nilerr // it was asked to stop, so this is not a failure
 		}
 		return exitcode.With(exitcode.CannotOpen, err)
 	}

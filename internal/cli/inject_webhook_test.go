@@ -5,13 +5,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -19,8 +17,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"sigs.k8s.io/yaml"
 
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 	"github.com/locksidecar/locksidecar/internal/testing/certtest"
@@ -229,131 +225,4 @@ func TestInjectorCommandLine(t *testing.T) {
 			t.Errorf("%s: %v", wrong.args, err)
 		}
 	}
-}
-
-// certificate.sh makes what the API server and the injector need. Run again, it makes
-// another certificate of the same CA.
-func TestCertificateScript(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), "tls")
-	run := func() (certtest.Pair, []byte) {
-		t.Helper()
-		out, err := exec.Command("../../deploy/injector/certificate.sh", folder).CombinedOutput()
-		if err != nil || !bytes.Contains(out, []byte("--patch-file "+folder+"/ca-bundle.yaml")) {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		var secret struct {
-			Type     string
-			Metadata struct{ Name, Namespace string }
-			Data     map[string][]byte
-		}
-		var patch struct {
-			Webhooks []struct {
-				Name         string
-				ClientConfig struct{ CABundle []byte }
-			}
-		}
-		if err := errors.Join(readYAML(folder+"/secret.yaml", &secret), readYAML(folder+"/ca-bundle.yaml", &patch)); err != nil {
-			t.Fatal(err)
-		}
-		if secret.Type != "kubernetes.io/tls" || secret.Metadata.Name != "locksidecar-injector" || secret.Metadata.Namespace != "locksidecar" {
-			t.Errorf("the Deployment mounts another Secret than %+v", secret.Metadata)
-		}
-		if len(patch.Webhooks) != 2 || patch.Webhooks[0].Name != "pod.inject.locksidecar.dev" || patch.Webhooks[1].Name != "namespace.inject.locksidecar.dev" ||
-			!bytes.Equal(patch.Webhooks[0].ClientConfig.CABundle, patch.Webhooks[1].ClientConfig.CABundle) {
-			t.Errorf("the patch is for other webhooks: %+v", patch)
-		}
-		return certtest.Pair{Cert: secret.Data["tls.crt"], Key: secret.Data["tls.key"]}, patch.Webhooks[0].ClientConfig.CABundle
-	}
-	first, bundle := run()
-	if err := os.Chmod(folder+"/secret.yaml", 0o644); err != nil {
-		t.Fatal(err)
-	}
-	second, same := run()
-	if !bytes.Equal(bundle, same) || bytes.Equal(first.Cert, second.Cert) || bytes.Equal(first.Key, second.Key) {
-		t.Error("made again, there must be the same CA and another certificate")
-	}
-	for _, file := range []string{"ca.key", "secret.yaml"} {
-		if info, err := os.Stat(filepath.Join(folder, file)); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("others may read %s: %v, %v", file, info.Mode(), err)
-		}
-	}
-	if ignored, err := os.ReadFile(filepath.Join(folder, ".gitignore")); string(ignored) != "*\n" {
-		t.Errorf("git would take the keys: %v, %q", err, ignored)
-	}
-	ca := x509.NewCertPool()
-	if !ca.AppendCertsFromPEM(bundle) {
-		t.Fatalf("no certificate: %s", bundle)
-	}
-	for _, pair := range []certtest.Pair{first, second} {
-		in := startInjector(t, certtest.Mount(t, pair)).serving()
-		if _, err := in.review(apiServer(t, ca, false)); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// The folder's name may be any, and the commands that are printed have it as a shell takes it.
-func TestCertificateScriptQuotesItsFolder(t *testing.T) {
-	script, err := filepath.Abs("../../deploy/injector/certificate.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	for _, folder := range []string{"it's a folder", "-x", "$(a)"} {
-		made := exec.Command(script, folder)
-		made.Dir = dir
-		out, err := made.CombinedOutput()
-		_, args, _ := strings.Cut(string(out), " --patch-file ")
-		args, _, _ = strings.Cut(args, "\n")
-		read := exec.Command("sh", "-c", "cat -- "+args)
-		read.Dir = dir
-		if got, catErr := read.CombinedOutput(); err != nil || catErr != nil || !bytes.HasPrefix(got, []byte("webhooks:")) {
-			t.Errorf("%s: %v\n%s\n%v\n%s", folder, err, out, catErr, got)
-		}
-		if _, err := os.Stat(filepath.Join(dir, folder, "ca.key")); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-func TestCertificateScriptNeedsBothHalvesOfACA(t *testing.T) {
-	for _, file := range []string{"ca.crt", "ca.key"} {
-		folder := t.TempDir()
-		if err := os.WriteFile(filepath.Join(folder, file), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		out, err := exec.Command("../../deploy/injector/certificate.sh", folder).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), folder+" has "+file+" without ca.") || !strings.Contains(string(out), "remove "+file+" to have a new CA") {
-			t.Errorf("%s: %v\n%s", file, err, out)
-		}
-	}
-}
-
-// Its keys do not stay in a temporary folder.
-func TestCertificateScriptCleansUpWhenStopped(t *testing.T) {
-	taken := make(chan os.Signal, 1)
-	signal.Notify(taken, syscall.SIGINT, syscall.SIGHUP) // under nohup the script could not trap them
-	defer signal.Stop(taken)
-	bin, temp := t.TempDir(), t.TempDir()
-	openssl := "#!/bin/sh\nls -d \"$TMPDIR\"/*\nkill -s \"$STOP\" \"$PPID\"\n"
-	if err := os.WriteFile(filepath.Join(bin, "openssl"), []byte(openssl), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for name, code := range map[string]int{"INT": 130, "TERM": 143, "HUP": 129} {
-		cmd := exec.Command("../../deploy/injector/certificate.sh", filepath.Join(t.TempDir(), "tls"))
-		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "TMPDIR="+temp, "STOP="+name)
-		out, err := cmd.CombinedOutput()
-		left, readErr := os.ReadDir(temp)
-		if cmd.ProcessState.ExitCode() != code || !strings.HasPrefix(string(out), temp) || readErr != nil || len(left) > 0 {
-			t.Errorf("%s: %v, %v, left %v\n%s", name, err, readErr, left, out)
-		}
-	}
-}
-
-func readYAML(file string, into any) error {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	return yaml.Unmarshal(text, into)
 }

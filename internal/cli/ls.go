@@ -5,6 +5,8 @@ import (
 	"net/url"
 
 	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/internal/client"
 )
 
 type listFlags struct {
@@ -20,11 +22,11 @@ func (a *app) lsCommand() *cobra.Command {
 		Long: `List held locks of the whole namespace, ordered by key; with --scope pod only those
 that this sidecar has granted.
 
-BIND is "session" for a lock that its session holds until it is released or the session
-ends: the holder's sidecar renews it. It is "ttl" for one that ends after its time.
+BIND is "session" for a lock that ends with a release or with its session; the holder's
+sidecar renews it. BIND is "ttl" for a lock that ends after its time.
 
 MODE is "exclusive", or "shared" with the number of holders, and with a limit "shared 3/5";
-the other columns are those of the holder that was granted first ("get" shows them all).`,
+the other columns show the holder with the oldest grant ("get" shows all holders).`,
 		Example: `  locksidecar ls --type backup    # backup:…
   locksidecar ls --prefix backup:db-
   locksidecar ls --scope pod      # granted by this sidecar
@@ -52,10 +54,10 @@ the other columns are those of the holder that was granted first ("get" shows th
 	return cmd
 }
 
-// listLocks reads all pages into one. The locks stay as they came: some members may be unknown here.
-func listLocks(c *client, flags listFlags) (list lockPage, err error) {
+// listLocks reads all pages into one. It keeps the locks as received, because newer members may be unknown here.
+func listLocks(c *client.Client, flags listFlags) (list lockPage, err error) {
 	list.Locks = []json.RawMessage{}
-	list.NextCursor, err = c.pages("/v1/locks", flags.query(), flags.limit, func(p *page) error {
+	list.NextCursor, err = c.Pages("/v1/locks", flags.query(), flags.limit, func(p *client.Page) error {
 		list.Locks = append(list.Locks, p.Locks...)
 		return nil
 	})
@@ -76,3 +78,5 @@ type lockPage struct {
 	Locks      []json.RawMessage `json:"locks"`
 	NextCursor *string           `json:"next_cursor"` // null: there are no more
 }
+
+func badLimit(limit int) error { return usagef("--limit is %d; allowed: 0 or more", limit) }

@@ -42,11 +42,11 @@ that may create tables, sidecars need no such right (LOCKSIDECAR_AUTO_MIGRATE=fa
 	}
 }
 
-// migrateCodes tell a database that may be tried again from one that must be fixed first, by its SQLSTATE
-// or the class of that.
+// migrateCodes maps SQLSTATEs, or their classes, to exit codes: Unavailable means to try again later, Config
+// that an operator must act first.
 var migrateCodes = map[string]int{
 	"42501": exitcode.Config,                        // insufficient privilege
-	"28":    exitcode.Config, "3D": exitcode.Config, // who we are, which database
+	"28":    exitcode.Config, "3D": exitcode.Config, // wrong login, wrong database
 	// connection, resources, operator intervention
 	"08": exitcode.Unavailable, "53": exitcode.Unavailable, "57": exitcode.Unavailable,
 }

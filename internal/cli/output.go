@@ -17,7 +17,7 @@ func wantsJSON(cmd *cobra.Command) bool {
 	return on
 }
 
-// show prints an answer: with --json as it came, else as write does.
+// show prints an answer: with --json as received, otherwise with write.
 func show[T any](cmd *cobra.Command, answer json.RawMessage, write func(*T, io.Writer) error) error {
 	if wantsJSON(cmd) {
 		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s\n", answer)
@@ -32,7 +32,7 @@ func show[T any](cmd *cobra.Command, answer json.RawMessage, write func(*T, io.W
 
 func writeJSON(w io.Writer, document any) error {
 	out := json.NewEncoder(w)
-	out.SetEscapeHTML(false) // as the API does not
+	out.SetEscapeHTML(false) // the API does not escape it either
 	return out.Encode(document)
 }
 

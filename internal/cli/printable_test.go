@@ -7,6 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/locksidecar/locksidecar/internal/client"
 	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
 )
 
@@ -17,7 +18,7 @@ func TestPrintable(t *testing.T) {
 		"\u009b2J": `\u009b2J`, "\u202egnp.exe": `\u202egnp.exe`, "\u2028": `\u2028`, "\u200b": `\u200b`,
 		"\xff\x9b": `\xff\x9b`, "\ufffd": "\ufffd", "\U000e0041": `\U000e0041`,
 	} {
-		if got := printable(in); got != want {
+		if got := client.Printable(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}
@@ -31,7 +32,7 @@ func FuzzPrintable(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got := printable(s)
+		got := client.Printable(s)
 		if strings.ContainsFunc(got, unprintable) || !utf8.ValidString(got) {
 			t.Errorf("%q became %q", s, got)
 		}
@@ -45,7 +46,7 @@ func TestCommandsPrintWhatATerminalOnlyShows(t *testing.T) {
 	const key, shownKey = "job:\u202e1\u2028", `job:\u202e1\u2028`
 	in := serve(t, map[string]string{"POD": "web\u202e0", "ALLOW_FORCE": "true"})
 	app := sidecartest.Dial(t, in.Socket)
-	status, answer := app.Call("PUT", lockPath(key), `{"owner":"o\u202e","data":{"x":"`+"\u009b2J"+`"}}`)
+	status, answer := app.Call("PUT", client.LockPath(key), `{"owner":"o\u202e","data":{"x":"`+"\u009b2J"+`"}}`)
 	if status != http.StatusOK {
 		t.Fatal(status, answer)
 	}
@@ -97,7 +98,7 @@ func TestErrorsOfASidecarArePrintable(t *testing.T) {
 }
 
 func TestAnErrorIsOneLine(t *testing.T) {
-	err := newProblem(http.StatusServiceUnavailable, []byte(`{"code":"store_unavailable","detail":"failed to connect:\n\t10.0.0.1: refused\n\t10.0.0.2: refused"}`))
+	err := client.NewProblem(http.StatusServiceUnavailable, []byte(`{"code":"store_unavailable","detail":"failed to connect:\n\t10.0.0.1: refused\n\t10.0.0.2: refused"}`))
 	if got := err.Error(); got != "failed to connect: 10.0.0.1: refused 10.0.0.2: refused" {
 		t.Errorf("%q", got)
 	}

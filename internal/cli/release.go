@@ -10,20 +10,21 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/internal/client"
 )
 
-const releaseLong = `Release a lock of no connection (bind:ttl), under the token that its acquire
-printed, or by the id that it was called with (--request-id); there need not be a
-lock then. A lock that is not held under this token any more: exit code 77. No other
-proof is asked for, and tokens can be guessed: see "acquire --help".
+const releaseLong = `Release a lock that does not depend on a connection (bind:ttl), by the token that "acquire"
+printed, or by the id of the call (--request-id), which need not have a lock. If the lock is
+no longer held under this token, the exit code is 77. Key and token are enough, and tokens
+can be guessed: see "acquire --help".
 
-With --force: break the lock of its present holder, or of all holders that share it; with
---force and --token, only the one that holds it under that token. A later holder keeps its lock. The holder is told
-that it has lost it, if it lives; nothing can stop a holder that does not listen,
-so whatever the lock protects should check fencing tokens. It returns when that
-grant is over, at the latest when its lease ends. The sidecar must allow it
-(LOCKSIDECAR_ALLOW_FORCE=true); if it does not, or nobody holds the lock (under
-that token): exit code 77.`
+With --force, break the lock of its present holders, or with --force and --token, only that
+of the holder with this token. A later holder keeps its lock. A living holder is notified
+that it has lost the lock. A holder that ignores this cannot be stopped, so the protected
+resource should check fencing tokens. The command returns when the grant is over, at the
+latest when its lease ends. The sidecar must allow it (LOCKSIDECAR_ALLOW_FORCE=true). The
+exit code is 77 if it does not, or if the lock is not held (under that token).`
 
 func (a *app) releaseCommand() *cobra.Command {
 	var o releaseOptions
@@ -41,14 +42,14 @@ func (a *app) releaseCommand() *cobra.Command {
 				return err
 			}
 			var answer json.RawMessage
-			if err := a.newClient().call(http.MethodDelete, lockPath(args[0])+query, nil, &answer, wait); err != nil {
+			if err := a.newClient().Call(http.MethodDelete, client.LockPath(args[0])+query, nil, &answer, wait); err != nil {
 				return err
 			}
 			return show(cmd, answer, func(released *releaseAnswer, w io.Writer) (err error) {
 				if !released.Released {
-					_, err = fmt.Fprintf(w, "nothing is held under this id of %s\n", printable(args[0]))
+					_, err = fmt.Fprintf(w, "nothing is held under this id of %s\n", client.Printable(args[0]))
 				} else {
-					_, err = fmt.Fprintf(w, "%s %s, held for %s\n", verb, printable(args[0]), human(released.HeldMS))
+					_, err = fmt.Fprintf(w, "%s %s, held for %s\n", verb, client.Printable(args[0]), client.Human(released.HeldMS))
 				}
 				return err
 			})
@@ -56,8 +57,8 @@ func (a *app) releaseCommand() *cobra.Command {
 	}
 	addJSON(cmd)
 	cmd.Flags().Int64Var(&o.token, "token", 0, "the fencing token under which the lock is held")
-	cmd.Flags().StringVar(&o.requestID, "request-id", "", "release what `acquire` with this id has got, if anything; it may be repeated")
-	cmd.Flags().BoolVar(&o.force, "force", false, "break the lock, whoever holds it")
+	cmd.Flags().StringVar(&o.requestID, "request-id", "", "release what `acquire` with this id has acquired, if anything; may be repeated")
+	cmd.Flags().BoolVar(&o.force, "force", false, "break the lock of any holder")
 	return cmd
 }
 
@@ -72,12 +73,12 @@ type releaseOptions struct {
 	requestID       string
 }
 
-// releaseQuery is the query of a release. verb is what it does, wait its limit, below zero for none.
+// releaseQuery is the query of a release. verb describes it for people. wait is its time limit, negative for none.
 func releaseQuery(o releaseOptions) (query, verb string, wait time.Duration, err error) {
 	token := "token=" + strconv.FormatInt(o.token, 10)
 	switch {
 	case o.requestID != "" && (o.hasToken || o.force):
-		return "", "", 0, usagef("--request-id stands alone: it says what is released")
+		return "", "", 0, usagef("--request-id cannot be combined with the other flags, because it already names what is released")
 	case o.requestID != "":
 		return requestQuery(o.requestID), "released", 0, nil
 	case o.force && !o.hasToken:

@@ -1,8 +1,9 @@
-// Package cli has the commands: the flags of each, and what they print. `serve` is package
-// sidecar; most others are small clients of its socket.
+// Package cli contains the commands with their flags and output. Package sidecar implements `serve`. Most other
+// commands are small clients of its socket.
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -10,21 +11,22 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/locksidecar/locksidecar/internal/client"
 	"github.com/locksidecar/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
 
 const rootLong = `locksidecar grants distributed locks over HTTP on a Unix socket.
 
-It runs beside a pod. The apps of the pod ask it for locks; a lock of a
-connection is released when the connection closes, however it closes. The
-command "serve" is the sidecar; most others talk to a running one.
+It runs in a pod. The apps of the pod ask it for locks. A lock of a connection is
+released when the connection closes, for any reason. The command "serve" runs the
+sidecar; most other commands call a running sidecar.
 
 The configuration is read from LOCKSIDECAR_ variables, which "serve --help" lists.
-With nothing set, the locks live in the process (memory://): only the apps of one
+By default, the locks live in the process (memory://), so only the apps of one
 sidecar exclude each other.`
 
-const rootExample = `  # Serve on a socket of your own
+const rootExample = `  # Serve on another socket
   locksidecar serve --socket /tmp/ls.sock
 
   # Get a lock for a minute, with curl or with this program
@@ -35,14 +37,14 @@ const rootExample = `  # Serve on a socket of your own
   # Hold a lock while a command runs
   locksidecar --socket /tmp/ls.sock run report:daily --wait=30s -- ./report.sh
 
-  # Watch who holds what, and for how long
+  # Watch the held locks, with their holders and ages
   locksidecar --socket /tmp/ls.sock top
 
-  # See who waits for whom
+  # Show waiting calls and deadlocks
   locksidecar --socket /tmp/ls.sock waiters report:daily
   locksidecar --socket /tmp/ls.sock deadlocks
 
-  # Look, and give it back under the token that was printed
+  # Show the lock, and release it with the printed token
   locksidecar --socket /tmp/ls.sock get deploy:prod
   locksidecar --socket /tmp/ls.sock release deploy:prod --token 1`
 
@@ -53,7 +55,12 @@ type app struct {
 	socket string
 }
 
-// Execute runs the command line. version is set by the linker, or empty. Exit codes: package exitcode.
+// newClient uses --socket, or the sidecar's variable.
+func (a *app) newClient() *client.Client {
+	return client.New(cmp.Or(a.socket, config.Socket(a.source)), a.version)
+}
+
+// Execute runs the command line. version is set by the linker, or empty. Package exitcode defines the exit codes.
 func Execute(version string, args []string, stdout, stderr io.Writer) error {
 	return execute(&app{version: buildVersion(version), source: config.Environment()}, args, stdout, stderr)
 }
@@ -80,7 +87,7 @@ func newRoot(a *app) *cobra.Command {
 			}
 			return cmd.Help()
 		},
-		// main prints the error, once; the usage would hide it.
+		// main prints the error once. The usage text would hide it.
 		SilenceErrors: true,
 		SilenceUsage:  true,
 
@@ -91,10 +98,10 @@ func newRoot(a *app) *cobra.Command {
 	})
 	root.PersistentFlags().StringVar(&a.socket, "socket", "",
 		"path of the sidecar's socket (default $LOCKSIDECAR_SOCKET, else "+config.DefaultSocket+")")
-	// Not cobra's own: for its template the linker keeps 6 MB.
+	// This is not cobra's own flag: for its template, the linker keeps 6 MB.
 	root.Flags().BoolVarP(&showVersion, "version", "v", false, "print the versions, as the command does")
 	root.AddCommand(a.serveCommand(), a.migrateCommand(), a.versionCommand(),
-		a.healthCommand(), a.getCommand(), a.lsCommand(), a.topCommand(), a.waitersCommand(), a.deadlocksCommand(), a.statsCommand(), a.acquireCommand(), a.releaseCommand(), a.stopCommand(), a.runCommand(), a.injectCommand())
+		a.healthCommand(), a.getCommand(), a.lsCommand(), a.topCommand(), a.waitersCommand(), a.deadlocksCommand(), a.statsCommand(), a.consoleCommand(), a.acquireCommand(), a.releaseCommand(), a.stopCommand(), a.runCommand(), a.injectCommand())
 	return root
 }
 
@@ -118,9 +125,10 @@ func exactly(n int) cobra.PositionalArgs {
 	}
 }
 
-// joinWait lets --wait stand alone (for ever) or before its duration: the library wants --wait=30s.
+// joinWait allows --wait alone (for ever) or with its duration as the next argument. The library accepts only
+// --wait=30s.
 func joinWait(args []string) []string {
-	joined := make([]string, 0, len(args)) // for nil the library would read the process's own
+	joined := make([]string, 0, len(args)) // for nil, the library would read the process's arguments
 	for i := 0; i < len(args); i++ {
 		if args[i] == "--" {
 			return append(joined, args[i:]...)

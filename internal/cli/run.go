@@ -16,66 +16,65 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/locksidecar/locksidecar/internal/client"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
 
 const runLong = `Acquire a lock, run CMD while it is held, release it, and exit with CMD's code.
 
-The lock belongs to this process: whatever happens to it, kill -9 included, the
-lock is free at once. CMD has this process's standard input, output and error,
-and in its environment LOCKSIDECAR_KEY and LOCKSIDECAR_TOKEN, the fencing token:
-pass it to whatever the lock protects, and let that refuse a smaller one.
+The lock belongs to this process: when the process ends for any reason, even kill -9,
+the lock is free at once. CMD has this process's standard input, output and error. Its
+environment has LOCKSIDECAR_KEY and LOCKSIDECAR_TOKEN, the fencing token. Pass the token to
+the protected resource, which should refuse smaller ones.
 
-With --shared it holds the lock together with others that are shared, with --limit=5
-as one of at most five. LOCKSIDECAR_SLOT is then a number from 0 to 4 that no other
-holder has at that time.
+With --shared, several shared holders may have the lock at a time, with --limit=5 at most
+five. With a limit, LOCKSIDECAR_SLOT is a number (here from 0 to 4) that no other present
+holder has.
 
-Without --wait it tries once; with --wait=30s it waits so long in the queue, with
-a bare --wait for ever. Ctrl-C or SIGTERM ends the wait.
+Without --wait, the command tries once. With --wait=30s it waits up to 30 s in the queue, and
+with --wait alone for ever. Ctrl-C or SIGTERM ends the wait.
 
 Signals. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGWINCH are passed on
-to CMD's process group, which is one of its own; CMD gets the terminal when it wants
-it. Ctrl-Z does nothing: a command that stands still should not hold a lock.
+to CMD's process group, which CMD has for itself. CMD gets the terminal when it needs it.
+Ctrl-Z has no effect, because a stopped command should not hold a lock.
 
-When the lock is lost (somebody broke it, the sidecar has died, or does not
-answer for a TTL), CMD's whole process group gets SIGTERM, and SIGKILL when it is
-not gone after --grace (5s by default). The exit code is then 77, whatever CMD's.
+If the lock is lost (because it was broken, or the sidecar has died or does not answer for a
+TTL), CMD's whole process group gets SIGTERM, and SIGKILL if it has not ended after --grace
+(5s by default). The exit code is then 77, regardless of CMD's.
 
-When somebody asks the holder to stop ("locksidecar stop KEY"), a line says so on
-standard error and nothing else happens, unless --on-stop names a signal that
-CMD's process group then gets.
+If the holder is asked to stop ("locksidecar stop KEY"), this command writes a line to
+standard error. With --on-stop, CMD's process group also gets the named signal.
 
-With --again, it acquires the lock and starts CMD again when the lock was lost, or when
-CMD has ended after the signal of --on-stop; not when this process was told to end. While
-no sidecar answers, it asks every second. With a bare --wait, that is a candidate of a
-leader election.
+With --again, the command acquires the lock and starts CMD again if the lock was lost, or if
+CMD has ended after the signal of --on-stop, but not if this process itself was asked to
+end. While the sidecar does not answer, it tries every second. Together with --wait alone,
+this makes a candidate in a leader election.
 
-The release says outcome=success when CMD exits with 0, else outcome=failure (that of
-a shared lock says neither). What
-CMD leaves behind in the background is neither waited for nor ended, except when
-the lock is lost. When this process is killed with kill -9, Linux kills CMD too,
-but not CMD's own children, nor a CMD that changes its user (sudo).`
+The release has outcome=success if CMD exits with 0, and otherwise outcome=failure (shared
+locks have no outcome). Background processes of CMD continue, and the command does not wait
+for them, except after a loss of the lock. If this process is killed with kill -9, Linux
+kills CMD too, but not CMD's children, and not a CMD that changes its user (sudo).`
 
-const runExample = `  # Of all pods, one makes the backup; the others go on at once
+const runExample = `  # Only one pod makes the backup; the others continue at once
   locksidecar run backup:nightly -- pg_dump -f /backup/app.sql app
 
   # One after the other; give up after ten minutes
   locksidecar run deploy:prod --wait=10m --data '{"by":"ci-4711"}' -- ./deploy.sh
 
   # One leader of all pods: it ends when the lock is lost or it is asked to stop, and
-  # stands in line again
+  # then waits again
   locksidecar run leader:billing --wait --again --on-stop TERM -- ./billing
 
-  # At most three at a time, each with a number of its own
+  # At most three at a time, each with a different number
   locksidecar run import:s3 --limit 3 --wait -- sh -c './import --part "$LOCKSIDECAR_SLOT"'
 
-  # The fencing token, for what the lock protects
+  # Pass the fencing token to the protected resource
   locksidecar run report:daily -- sh -c 'psql -v token="$LOCKSIDECAR_TOKEN" -f report.sql'
 
-  # Somebody else has it: not an error here
+  # Ignore it if another caller has the lock
   locksidecar run cron:clean -- ./clean.sh || [ $? -eq 75 ]`
 
-// The exit codes of `run` beside the common ones, as in env(1), timeout(1) and the shells.
+// The exit codes of `run` in addition to the common ones, as in env(1), timeout(1) and the shells.
 const (
 	exitCannotRun  = 126
 	exitNoCommand  = 127
@@ -85,13 +84,14 @@ const (
 const runExitCodesHelp = `Exit codes: CMD's own, 128+n when signal n ended it, and
   2    the command line, or a value in it, is wrong
   69   no sidecar listens, or it or its store is not available now
-  75   the lock was not to be had: somebody holds it, or the wait was in vain
+  75   the lock is held by others, or was not granted within --wait
   77   the lock was lost while CMD ran, or you may not use the socket
   126  CMD cannot be executed
   127  CMD was not found
   128+n  signal n ended this program before CMD was started`
 
-// defaultGrace is how long CMD may take to end after a loss: short, as the lock may be another one's.
+// defaultGrace is how long CMD may take to end after a loss. It is short, because another session may have the
+// lock.
 const defaultGrace = 5 * time.Second
 
 type runOptions struct {
@@ -114,18 +114,18 @@ func (a *app) runCommand() *cobra.Command {
 		Example: runExample,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); dash != 1 || len(args) < 2 {
-				return usagef("one KEY, then -- and the command are wanted; for instance: locksidecar run KEY -- CMD")
+				return usagef("give one KEY, then -- and the command; for instance: locksidecar run KEY -- CMD")
 			}
 			return nil
 		},
-		// Flags after the first -- are CMD's.
+		// Flags after the first -- belong to CMD.
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.key, o.command = args[0], args[1:]
 			if o.grace < 0 {
 				return usagef("--grace is %s; allowed: 0 or more", o.grace)
 			}
-			var err error // before the wait: nobody shall wait for the lock to learn of a typing mistake
+			var err error // before the wait, so that a typing mistake is reported at once
 			if o.path, err = exec.LookPath(o.command[0]); err != nil {
 				return cannotRun(o.command[0], err)
 			}
@@ -138,7 +138,7 @@ func (a *app) runCommand() *cobra.Command {
 	f.Func("ttl", "the `duration` for which the lock outlives a dead sidecar, from 500ms to 24h (default: the sidecar's)", func(text string) error {
 		return setMilliseconds(&o.session.TTLMS, text)
 	})
-	f.Func("on-stop", "the `signal` that CMD gets when somebody asks the holder to stop, such as TERM (default: none)", func(text string) (err error) {
+	f.Func("on-stop", "the `signal` that CMD gets when the holder is asked to stop, such as TERM (default: none)", func(text string) (err error) {
 		o.onStop, err = parseSignal(text)
 		return err
 	})
@@ -156,14 +156,14 @@ func cannotRun(name string, err error) error {
 
 type runner struct {
 	options runOptions
-	client  *client
+	client  *client.Client
 	stderr  interface{ Write(p []byte) (int, error) }
 }
 
-// againPause is the time between the tries of --again while no sidecar answers.
+// againPause is the pause between the tries of --again while the sidecar does not answer.
 const againPause = time.Second
 
-// run runs CMD once, or with --again until it ends by itself.
+// run runs CMD once, or with --again repeatedly until CMD ends without a loss or stop.
 func (r *runner) run() error {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, heeded(passedOn)...)
@@ -178,13 +178,14 @@ func (r *runner) run() error {
 			return err
 		}
 		for _, sig := range ofTerm {
-			// A term ignores them, and the next CMD must not inherit that. Those that are caught are default in CMD.
+			// run ignores them later, and the next CMD must not inherit that. A caught signal has its default action
+			// in CMD.
 			signal.Notify(make(chan os.Signal, 1), sig)
 		}
 	}
 }
 
-// pause says whether to go on after it: no signal has ended it.
+// pause waits, and reports whether to continue: not if a signal has ended the wait.
 func (r *runner) pause(signals <-chan os.Signal) (goOn bool, err error) {
 	over := time.After(againPause)
 	for {
@@ -199,8 +200,8 @@ func (r *runner) pause(signals <-chan os.Signal) (goOn bool, err error) {
 	}
 }
 
-// term acquires, runs CMD, and releases. If it fails in between, the session ends with the process.
-// again: there shall be another one.
+// term acquires the lock, runs CMD, and releases. If it fails in between, the session ends with the process.
+// again reports whether to acquire again.
 func (r *runner) term(signals chan os.Signal) (again bool, err error) {
 	s, l, err := r.acquire(signals)
 	if err != nil {
@@ -208,7 +209,7 @@ func (r *runner) term(signals chan os.Signal) (again bool, err error) {
 	}
 	defer s.close()
 	g, err := startGroup(r.options.path, r.options.command, childEnv(os.Environ(), l))
-	signal.Ignore(syscall.SIGTSTP) // this process would be stopped, and CMD go on
+	signal.Ignore(syscall.SIGTSTP) // otherwise this process would be stopped while CMD continues
 	if err != nil {
 		r.release(l, false)
 		return false, cannotRun(r.options.command[0], err)
@@ -226,7 +227,7 @@ func (r *runner) term(signals chan os.Signal) (again bool, err error) {
 	return again, exitcode.StatusError(code)
 }
 
-// acquire opens a session and waits for the lock or a signal, also at a sidecar that hangs.
+// acquire opens a session and waits for the lock or a signal, even if the sidecar does not answer.
 func (r *runner) acquire(signals <-chan os.Signal) (*session, *heldLock, error) {
 	type result struct {
 		session *session
@@ -262,7 +263,7 @@ func (r *runner) acquire(signals <-chan os.Signal) (*session, *heldLock, error) 
 // endedBy is the error of a wait that a signal has ended.
 func (r *runner) endedBy(sig os.Signal) error {
 	n := sig.(syscall.Signal)
-	return exitcode.With(exitSignalBase+int(n), fmt.Errorf("%s, before the lock %s was had", n, printable(r.options.key)))
+	return exitcode.With(exitSignalBase+int(n), fmt.Errorf("%s, before the lock %s was acquired", n, client.Printable(r.options.key)))
 }
 
 func endsWait(sig os.Signal) bool {
@@ -273,8 +274,8 @@ func endsWait(sig os.Signal) bool {
 	return false
 }
 
-// release says whether the lock was held until now. Other failures change nothing: the session ends
-// anyway.
+// release reports whether the lock was held until now. It ignores other failures, because the end of the
+// session releases the lock, too.
 func (r *runner) release(l *heldLock, success bool) bool {
 	err := l.release(success)
 	if err == nil {
@@ -288,12 +289,12 @@ func (r *runner) release(l *heldLock, success bool) bool {
 	return true
 }
 
-// logf writes a line of ours between those of CMD. Reasons of others are in some.
+// logf writes a line between those of CMD. Some lines contain foreign texts, so it escapes them.
 func (r *runner) logf(format string, args ...any) {
-	fmt.Fprintf(r.stderr, "locksidecar: %s\n", printable(fmt.Sprintf(format, args...)))
+	fmt.Fprintf(r.stderr, "locksidecar: %s\n", client.Printable(fmt.Sprintf(format, args...)))
 }
 
-// sessionName is what others see as the holder's session: pg_dump[4711].
+// sessionName is what others see as the holder's session, for instance pg_dump[4711].
 func sessionName(path string) string {
 	name := strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) || c == unicode.ReplacementChar {
@@ -310,7 +311,7 @@ func sessionName(path string) string {
 
 var grantVariables = []string{"LOCKSIDECAR_KEY", "LOCKSIDECAR_TOKEN", "LOCKSIDECAR_SLOT"}
 
-// childEnv is the environment of CMD. It replaces the variables of a `run` around this one.
+// childEnv is the environment of CMD. It replaces the variables of an outer `run`.
 func childEnv(environ []string, l *heldLock) []string {
 	env := make([]string, 0, len(environ)+3)
 	for _, v := range environ {

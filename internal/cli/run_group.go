@@ -8,18 +8,18 @@ import (
 	"syscall"
 )
 
-// started are the groups whose leaders have not ended, by their ids. With --again, the goroutine of an earlier
+// started contains the groups whose leaders have not ended, by id. With --again, the goroutine of an earlier
 // group may reap the leader of a later one. The mutex is held while a process starts, so that its end is not
-// reaped before it is known.
+// reaped before it is in the map.
 var started = struct {
 	sync.Mutex
 	groups map[int]*group
 }{groups: map[int]*group{}}
 
-// group is CMD's process group; CMD is its leader.
+// group is CMD's process group. CMD is its leader.
 type group struct {
 	id int
-	// changes tells when the leader was stopped or has ended.
+	// changes reports when the leader was stopped or has ended.
 	changes chan syscall.WaitStatus
 }
 
@@ -27,7 +27,7 @@ func startGroup(path string, argv, env []string) (*group, error) {
 	g := &group{changes: make(chan syscall.WaitStatus, 1)}
 	begun := make(chan error, 1)
 	go func() {
-		// Linux sends the signal when the starting *thread* ends, so this one stays.
+		// Linux sends the signal when the starting *thread* ends, so this goroutine keeps its thread.
 		runtime.LockOSThread()
 		started.Lock()
 		process, err := os.StartProcess(path, argv, &os.ProcAttr{
@@ -46,7 +46,8 @@ func startGroup(path string, argv, env []string) (*group, error) {
 	return g, <-begun
 }
 
-// reap reaps all children, strangers too: the first process of a container is the parent of all orphans.
+// reap reaps all children, including foreign ones, because the first process of a container is the parent of
+// all orphans.
 func reap() {
 	for {
 		var status syscall.WaitStatus
@@ -54,7 +55,7 @@ func reap() {
 		switch {
 		case errors.Is(err, syscall.EINTR):
 		case err != nil:
-			return // no children are left
+			return // there are no more children
 		default:
 			changed(pid, status)
 		}
@@ -73,7 +74,7 @@ func changed(pid int, status syscall.WaitStatus) {
 	}
 }
 
-// signal sends a signal to all of the group. One that is gone already is no error.
+// signal sends a signal to the whole group. If the group has already ended, this is not an error.
 func (g *group) signal(sig syscall.Signal) error {
 	err := syscall.Kill(-g.id, sig)
 	if errors.Is(err, syscall.ESRCH) {

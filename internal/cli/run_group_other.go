@@ -4,8 +4,8 @@ package cli
 
 import "syscall"
 
-// childAttributes: only Linux can end a child together with its parent.
+// childAttributes: only Linux can kill a child when its parent dies.
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// adoptOrphans is for Linux: elsewhere the first process reaps.
+// adoptOrphans works only on Linux. Elsewhere, the first process reaps orphans.
 func adoptOrphans() {}

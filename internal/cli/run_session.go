@@ -9,16 +9,17 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/internal/client"
 )
 
-// session is an explicit session of this process. It lives as long as the connection of its event
-// stream, which no child inherits (Go opens everything close-on-exec): so it ends with this process.
+// session is an explicit session of this process. It lives as long as the connection of its event stream. Children
+// do not inherit the connection, because Go opens files close-on-exec. So the session ends with this process.
 type session struct {
-	client *client
+	client *client.Client
 	id     string
 	ttl    time.Duration
 	close  context.CancelFunc // closes the connection
@@ -38,14 +39,14 @@ type sessionBody struct {
 	Name  string `json:"name"`
 }
 
-// maxEvents is the most events that wait for their reader: `run` has one lock.
+// maxEvents limits the events that wait for their reader. `run` has only one lock.
 const maxEvents = 64
 
 // openSession opens the event stream and waits for the session's id.
-func openSession(c *client, body sessionBody) (*session, error) {
+func openSession(c *client.Client, body sessionBody) (*session, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s := &session{client: c, close: func() { cancel(nil) }, events: make(chan sessionEvent, maxEvents)}
-	late := time.AfterFunc(answerTimeout, func() { cancel(context.DeadlineExceeded) })
+	late := time.AfterFunc(client.AnswerTimeout, func() { cancel(context.DeadlineExceeded) })
 	defer late.Stop()
 	if err := s.open(ctx, body); err != nil {
 		s.close()
@@ -55,25 +56,25 @@ func openSession(c *client, body sessionBody) (*session, error) {
 }
 
 func (s *session) open(ctx context.Context, body sessionBody) error {
-	resp, err := s.client.send(ctx, http.MethodPost, "/v1/sessions", body) //nolint:bodyclose // it ends with ctx
+	resp, err := s.client.Send(ctx, http.MethodPost, "/v1/sessions", body) //nolint:bodyclose // it is closed when ctx ends
 	if err != nil {
 		return err
 	}
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-		return newProblem(resp.StatusCode, text)
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, client.MaxAnswer))
+		return client.NewProblem(resp.StatusCode, text)
 	}
 	lines := bufio.NewReader(resp.Body)
-	first, data, err := nextEvent(lines)
+	first, data, err := client.NextEvent(lines)
 	if err != nil {
-		return s.client.explain(err)
+		return s.client.Explain(err)
 	}
 	var opened struct {
 		Session string `json:"session"`
 		TTLMS   int64  `json:"ttl_ms"`
 	}
 	if first != "session" || json.Unmarshal(data, &opened) != nil || opened.Session == "" {
-		return fmt.Errorf("the sidecar at %s began the session with %q %.200q", s.client.socket, first, data)
+		return fmt.Errorf("the sidecar at %s began the session with %q %.200q", s.client.Socket, first, data)
 	}
 	s.id, s.ttl = opened.Session, time.Duration(opened.TTLMS)*time.Millisecond
 	go s.read(resp.Body, lines)
@@ -84,7 +85,7 @@ func (s *session) read(body io.Closer, lines *bufio.Reader) {
 	defer close(s.events)
 	defer func() { _ = body.Close() }()
 	for {
-		name, data, err := nextEvent(lines)
+		name, data, err := client.NextEvent(lines)
 		if err != nil {
 			return
 		}
@@ -95,65 +96,45 @@ func (s *session) read(body io.Closer, lines *bufio.Reader) {
 	}
 }
 
-// nextEvent reads one server-sent event. The caller ignores events of future versions.
-func nextEvent(lines *bufio.Reader) (name string, data []byte, err error) {
-	for {
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			return "", nil, err
-		}
-		field, value, _ := strings.Cut(strings.TrimRight(line, "\r\n"), ":")
-		value = strings.TrimPrefix(value, " ")
-		switch {
-		case field == "event":
-			name = value
-		case field == "data":
-			data = []byte(value)
-		case field == "" && value == "" && name != "":
-			return name, data, nil
-		}
-	}
-}
-
-// call joins the session, on a connection of its own. It is safe for concurrent use.
+// call joins the session, on a separate connection. It is safe for concurrent use.
 func (s *session) call(method, path string, body, answer any, wait, patience time.Duration) error {
-	c := s.client.withPatience(patience)
-	c.session = s.id
-	return c.call(method, path, body, answer, wait)
+	c := s.client.WithPatience(patience)
+	c.Session = s.id
+	return c.Call(method, path, body, answer, wait)
 }
 
-// heldLock is a lock that the session holds, as far as is known.
+// heldLock is a lock that the session holds, as far as this process knows.
 type heldLock struct {
 	session *session
 	key     string
 	token   int64
 	shared  bool // its release has no outcome
 	slot    *int // nil without a limit
-	// until is when the lease ends unless it is renewed.
+	// until is when the lease ends without a renewal.
 	until time.Time
 }
 
-// acquire waits as long as body says.
+// acquire waits for the time in body.
 func (s *session) acquire(key string, body acquireBody) (*heldLock, error) {
 	var got grantAnswer
 	body.RequestID = uuid.NewString()
-	if err := s.call(http.MethodPut, lockPath(key), body, &got, body.wait(), answerTimeout); err != nil {
+	if err := s.call(http.MethodPut, client.LockPath(key), body, &got, body.wait(), client.AnswerTimeout); err != nil {
 		return nil, err
 	}
 	if !got.Granted || got.Token == 0 {
-		return nil, fmt.Errorf("the sidecar at %s answered an acquire with 200, but without a grant", s.client.socket)
+		return nil, fmt.Errorf("the sidecar at %s answered an acquire with 200, but without a grant", s.client.Socket)
 	}
 	until := time.Now().Add(expiry(got))
-	return &heldLock{session: s, key: key, token: got.Token, shared: body.Mode == modeShared, slot: got.Slot, until: until}, nil
+	return &heldLock{session: s, key: key, token: got.Token, shared: body.Mode == client.ModeShared, slot: got.Slot, until: until}, nil
 }
 
 func expiry(a grantAnswer) time.Duration { return time.Duration(a.ExpiresInMS) * time.Millisecond }
 
-// releasePatience limits a release: the session's end, which follows, frees the lock as well.
+// releasePatience limits the time of a release. The end of the session follows, which also frees the lock.
 const releasePatience = 5 * time.Second
 
 func (l *heldLock) release(success bool) error {
-	path := fmt.Sprintf("%s?token=%d", lockPath(l.key), l.token)
+	path := fmt.Sprintf("%s?token=%d", client.LockPath(l.key), l.token)
 	switch {
 	case l.shared:
 	case success:
@@ -164,9 +145,9 @@ func (l *heldLock) release(success bool) error {
 	return l.session.call(http.MethodDelete, path, nil, nil, 0, releasePatience)
 }
 
-// lossOf tells whether an error means that the lock is not held, and why.
+// lossOf reports whether an error means that the lock is not held, and the reason.
 func lossOf(err error) (reason string, lost bool) {
-	problem, ok := errors.AsType[*problemError](err)
+	problem, ok := errors.AsType[*client.ProblemError](err)
 	if !ok {
 		return "", false
 	}

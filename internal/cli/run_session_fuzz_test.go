@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/locksidecar/locksidecar/internal/client"
 )
 
 // Events are found, whatever a later version writes between them, and however the
@@ -37,7 +39,7 @@ func namedEvents(t *testing.T, r io.Reader) (found []string) {
 	t.Helper()
 	lines := bufio.NewReader(r)
 	for {
-		name, data, err := nextEvent(lines)
+		name, data, err := client.NextEvent(lines)
 		if err != nil {
 			return found
 		}

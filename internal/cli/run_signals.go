@@ -17,7 +17,7 @@ var passedOn = []os.Signal{
 	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
 }
 
-// heeded leaves out signals that this process ignores from its start (nohup, &): CMD inherits that.
+// heeded omits signals that this process ignores from its start (nohup, &), because CMD inherits that.
 func heeded(all []os.Signal) []os.Signal {
 	var out []os.Signal
 	for _, sig := range all {
@@ -28,7 +28,7 @@ func heeded(all []os.Signal) []os.Signal {
 	return out
 }
 
-// parseSignal reads TERM, SIGTERM, term or 15; nothing is no signal.
+// parseSignal accepts TERM, SIGTERM, term or 15. An empty text means no signal.
 func parseSignal(text string) (syscall.Signal, error) {
 	name := strings.ToUpper(text)
 	if name == "" {

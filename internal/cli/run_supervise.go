@@ -9,14 +9,13 @@ import (
 )
 
 const (
-	// emptyPoll is the pause between looks at a group without its leader: nobody tells of its end.
+	// emptyPoll is the pause between checks of a group without its leader, because its end is not reported.
 	emptyPoll = 10 * time.Millisecond
-	// afterKill is how long a killed group may take to be gone: processes that nobody
-	// reaps look alive.
+	// afterKill is how long a killed group may take to end: processes that are not reaped look alive.
 	afterKill = time.Second
 )
 
-// supervisor keeps CMD and the lock together: CMD gets our signals, and does not outlive the lock.
+// supervisor keeps CMD and the lock together: CMD gets this process's signals, and does not outlive the lock.
 type supervisor struct {
 	*runner
 	watch
@@ -25,12 +24,12 @@ type supervisor struct {
 	group    *group
 	terminal *terminal
 	lost     bool
-	told     bool             // this process was told to end
-	stopSent bool             // CMD has got the signal of --on-stop
-	grace    <-chan time.Time // nil before a loss, and when the grace has passed
+	told     bool             // this process was asked to end
+	stopSent bool             // CMD got the signal of --on-stop
+	grace    <-chan time.Time // nil before a loss, and after the grace
 }
 
-// supervise returns CMD's exit code when it has ended; after a loss, when its whole group has.
+// supervise returns CMD's exit code when CMD has ended; after a loss, when its whole group has ended.
 func (s *supervisor) supervise(signals chan os.Signal) int {
 	defer s.watch.end()
 	defer s.terminal.takeBack(s.group.id)
@@ -83,7 +82,7 @@ func (s *supervisor) lose(reason string) {
 	adoptOrphans()
 	s.logf("the lock %s is lost (%s): %s gets SIGTERM, and SIGKILL in %s", s.lock.key, reason, s.options.command[0], s.options.grace)
 	s.signal(syscall.SIGTERM)
-	s.signal(syscall.SIGCONT) // a process that is stopped would not hear it
+	s.signal(syscall.SIGCONT) // a stopped process would not handle SIGTERM
 	s.grace = time.After(s.options.grace)
 }
 
@@ -92,16 +91,16 @@ func (s *supervisor) askToStop(reason string) {
 		reason = ": " + reason
 	}
 	if s.options.onStop == 0 {
-		s.logf("somebody asks the holder of %s to stop%s", s.lock.key, reason)
+		s.logf("the holder of %s is asked to stop%s", s.lock.key, reason)
 		return
 	}
-	s.logf("somebody asks the holder of %s to stop%s; %s gets %s", s.lock.key, reason, s.options.command[0], unix.SignalName(s.options.onStop))
+	s.logf("the holder of %s is asked to stop%s; %s gets %s", s.lock.key, reason, s.options.command[0], unix.SignalName(s.options.onStop))
 	s.stopSent = true
 	s.signal(s.options.onStop)
 }
 
-// stopped continues CMD, if it has to end, or wants the terminal and can have it. Ctrl-Z does nothing: a
-// command that stands still should not hold a lock.
+// stopped continues CMD, if CMD must end, or wants the terminal and can have it. Ctrl-Z has no effect, because
+// a stopped command should not hold a lock.
 func (s *supervisor) stopped(by syscall.Signal) {
 	wantsTerminal := by == syscall.SIGTTIN || by == syscall.SIGTTOU
 	if s.lost || by == syscall.SIGTSTP || wantsTerminal && s.terminal.give(s.group.id) {

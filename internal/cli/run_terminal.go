@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is our controlling terminal, or nil. CMD's group gets it when it first wants it, which the
-// kernel tells by stopping it: in a pipeline, others of our own group may need it more.
+// terminal is the controlling terminal of this process, or nil. CMD's group gets it when it first needs it; the
+// kernel shows this by stopping CMD. In a pipeline, other processes of this process's group may need it more.
 type terminal struct{ fd int }
 
-// openTerminal is called when CMD has started, which must not inherit what it ignores: SIGTTOU would stop
-// us when we take the terminal back.
+// openTerminal is called after the start of CMD, because CMD must not inherit ignored signals: SIGTTOU would
+// stop this process when it takes the terminal back.
 func openTerminal() *terminal {
 	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -34,12 +34,12 @@ func (t *terminal) set(group int) bool {
 	return unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group) == nil
 }
 
-// give hands the terminal over to the group, if it is ours to give.
+// give hands the terminal over to the group, if this process's group has it.
 func (t *terminal) give(group int) bool {
 	return t != nil && t.foreground() == syscall.Getpgrp() && t.set(group)
 }
 
-// takeBack takes the terminal from the group, so that whoever started us has it.
+// takeBack takes the terminal from the group, so that the parent of this process has it.
 func (t *terminal) takeBack(group int) {
 	if t != nil && t.foreground() == group {
 		_ = t.set(syscall.Getpgrp())

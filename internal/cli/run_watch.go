@@ -3,31 +3,32 @@ package cli
 import (
 	"net/http"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/client"
 )
 
 const (
-	// checkPatience is the least time for an answer, or half of a short TTL: with a check every third,
-	// a loss is known when the lease ends.
+	// checkPatience is the least time for an answer. For a short TTL it is half of the TTL: with a check every
+	// third of the TTL, a loss is known when the lease ends.
 	checkPatience = time.Second
-	// lastLook is the last part of that, after the deadline: this process may have been stopped past
-	// it, with an answer unseen.
+	// lastLook is the last part of that time, after the deadline. This process may have been stopped past the
+	// deadline, with an unread answer.
 	lastLook      = 250 * time.Millisecond
 	minCheckPause = 50 * time.Millisecond
 )
 
-// watch is what the supervisor needs to know whether the lock is held. Mostly the event stream tells. A
-// sidecar that has been stopped, or hangs, says nothing, and its lease ends all the same. So the
-// supervisor asks three times in a TTL. The lock is lost when the lease has ended by the supervisor's
-// clock without an answer.
+// watch is how the supervisor learns whether the lock is held. Usually the event stream reports a loss. A sidecar
+// that is stopped or does not answer reports nothing, but its lease ends nevertheless. So the supervisor asks three
+// times in a TTL. The lock is lost if the lease has ended by the supervisor's clock without an answer.
 type watch struct {
 	events  <-chan sessionEvent // nil after a loss
 	answers chan checkAnswer
 	asking  bool // a check is under way
 	check   *time.Timer
-	// deadline is armed from a check's begin to the next answer that says "held".
+	// deadline runs from the begin of a check to the next answer that says "held".
 	deadline *time.Timer
 	armed    bool
-	late     bool // the deadline has passed, lastLook is under way
+	late     bool // the deadline has passed, and lastLook runs
 }
 
 type checkAnswer struct {
@@ -48,13 +49,13 @@ func (w *watch) end() {
 	w.deadline.Stop()
 }
 
-// pause is the time to the next check: a third of the TTL, less near the end of the lease.
+// pause is the time to the next check: a third of the TTL, or less near the end of the lease.
 func (l *heldLock) pause() time.Duration {
 	return max(minCheckPause, min(l.session.ttl/3, time.Until(l.until)/2))
 }
 
-// begin begins a check, if none is under way. The deadline counts from now at the earliest: it is no
-// fault of the sidecar if this process was stopped past the lease's end.
+// begin begins a check, unless one runs. The deadline counts from now at the earliest, because this process may
+// itself have been stopped past the lease's end.
 func (s *supervisor) begin() {
 	if s.asking {
 		return
@@ -68,7 +69,7 @@ func (s *supervisor) begin() {
 	go func() {
 		a := checkAnswer{sentAt: time.Now()}
 		body := map[string]int64{"token": s.lock.token}
-		a.err = s.lock.session.call(http.MethodPatch, lockPath(s.lock.key), body, &a.lease, 0, answerTimeout)
+		a.err = s.lock.session.call(http.MethodPatch, client.LockPath(s.lock.key), body, &a.lease, 0, client.AnswerTimeout)
 		s.answers <- a
 	}()
 }
@@ -94,7 +95,8 @@ func (s *supervisor) hear(e sessionEvent, open bool) {
 	}
 }
 
-// judge handles an answer. If it says nothing about the lock (no store), another check follows in time.
+// judge handles an answer. If the answer does not say whether the lock is held (no store), another check
+// follows in time.
 func (s *supervisor) judge(a checkAnswer) {
 	s.asking = false
 	reason, lost := lossOf(a.err)

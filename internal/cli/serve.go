@@ -17,15 +17,15 @@ func (a *app) serveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "serve",
 		Short: "Run the sidecar",
-		Long: `Run the sidecar until SIGTERM or SIGINT. It then refuses new locks, waits until
-no session holds one (at most LOCKSIDECAR_DRAIN_TIMEOUT; a second signal ends
-that wait), releases all, and exits with 0. When the database needs a newer
-locksidecar it grants nothing more, and exits with 78 when no session holds a lock.
+		Long: `Run the sidecar until SIGTERM or SIGINT. The sidecar then refuses new locks and waits
+until its sessions hold no locks, at most for LOCKSIDECAR_DRAIN_TIMEOUT; a second signal
+ends this wait. Then it releases all locks and exits with 0. If the database needs a newer
+locksidecar, it grants no more locks, and exits with 78 when its sessions hold none.
 
-Metrics are at GET /metrics. Traces and metrics go to a collector when the standard
-OTEL_ variables say so, such as OTEL_EXPORTER_OTLP_ENDPOINT.
+Metrics are at GET /metrics. Traces and metrics are sent to a collector if the standard
+OTEL_ variables configure one, such as OTEL_EXPORTER_OTLP_ENDPOINT.
 
-It listens at --socket, else at LOCKSIDECAR_SOCKET. All other settings are variables:
+The sidecar listens at --socket, or without it at LOCKSIDECAR_SOCKET. All other settings are variables:
 
 ` + config.Help(),
 		Example: `  locksidecar serve --socket /tmp/ls.sock
@@ -52,14 +52,14 @@ It listens at --socket, else at LOCKSIDECAR_SOCKET. All other settings are varia
 			lines := newLog(cmd.ErrOrStderr(), cfg.LogLevel, cfg.LogFormat)
 			defer lines.Stop()
 			for _, warning := range warnings {
-				slog.New(lines).Warn("the configuration may not be what was wanted", "reason", warning)
+				slog.New(lines).Warn("the configuration may have a mistake", "reason", warning)
 			}
 			return sidecar.Run(s.stop, s.hurry, sidecar.Options{Config: cfg, Version: a.version, Log: lines, Lookup: a.source.Lookup})
 		},
 	}
 }
 
-// newLog is the log of a process that serves. At the end, Stop it.
+// newLog makes the log of a serving process. The caller must call Stop at the end.
 func newLog(out io.Writer, level slog.Level, format config.LogFormat) *logging.Handler {
 	options := &slog.HandlerOptions{Level: level}
 	return logging.New(out, func(w io.Writer) slog.Handler {

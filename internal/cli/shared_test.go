@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/client"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
 )
@@ -75,8 +76,8 @@ func awaitQueue(t *testing.T, in served, key string, want int) {
 	t.Helper()
 	app := sidecartest.Dial(t, in.Socket)
 	for end := time.Now().Add(patience); ; {
-		var lock lockView
-		if err := json.Unmarshal([]byte(app.Wants(200, "GET", lockPath(key), "")), &lock); err != nil {
+		var lock client.Lock
+		if err := json.Unmarshal([]byte(app.Wants(200, "GET", client.LockPath(key), "")), &lock); err != nil {
 			t.Fatal(err)
 		}
 		if lock.QueueLength == want {
@@ -89,9 +90,9 @@ func awaitQueue(t *testing.T, in served, key string, want int) {
 }
 
 func TestGetCountsTheHoldersThatAreNotListed(t *testing.T) {
-	lock := lockView{lockMode: lockMode{Mode: modeShared, HoldersCount: 150}, Holders: make([]sharedHolder, 100)}
+	lock := client.Lock{LockMode: client.LockMode{Mode: client.ModeShared, HoldersCount: 150}, Holders: make([]client.SharedHolder, 100)}
 	var out strings.Builder
-	if err := lock.write(&out); err != nil || !strings.HasSuffix(out.String(), "\n(and 50 more)\n") {
+	if err := writeLock(&lock, &out); err != nil || !strings.HasSuffix(out.String(), "\n(and 50 more)\n") {
 		t.Errorf("%v: %s", err, out.String())
 	}
 }

@@ -8,17 +8,16 @@ import (
 	"syscall"
 )
 
-// stopping is how somebody asks a running sidecar to stop.
+// stopping contains the requests to stop this process.
 type stopping struct {
-	// stop ends: stop gracefully. Its cause says who asked.
+	// stop ends when the process must stop gracefully. Its cause is the reason.
 	stop context.Context
-	// hurry ends: wait for nobody any more.
+	// hurry ends when the process must not wait any longer.
 	hurry context.Context
 }
 
-// onSignals takes the first SIGTERM or SIGINT as stop and the second as hurry; a third ends the process
-// the hard way. release restores these two. SIGPIPE is ignored: without a reader of the log only lines
-// are lost.
+// onSignals maps the first SIGTERM or SIGINT to stop and the second to hurry; a third kills the process. release
+// restores these two signals. SIGPIPE is ignored, so that without a reader of the log only lines are lost.
 func onSignals(parent context.Context) (s stopping, release func()) {
 	stop, cancelStop := context.WithCancelCause(parent)
 	hurry, cancelHurry := context.WithCancel(parent)

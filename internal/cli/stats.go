@@ -10,10 +10,12 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/internal/client"
 )
 
 const (
-	// statLines is the default number of types and pods, maxStatLines the most that the API returns.
+	// statLines is the default number of types and pods. maxStatLines is the API's maximum.
 	statLines    = 20
 	maxStatLines = 1000
 )
@@ -28,10 +30,10 @@ func (a *app) statsCommand() *cobra.Command {
 part of the key before the first colon) and by pod, those with the most locks first.
 Each holder of a shared lock counts as one.
 
-Held are held now. Expired are those whose holder has not renewed its lease in time:
-its sidecar is gone, or cannot reach the database, and whoever wants the lock next
-gets it. Waiting stand in line. The counting reads every lock that there is: to
-watch it, scrape /metrics, where one sidecar counts for all.`,
+"Held" counts locks that are held now, and "shared" those of them that are shared. "Expired" counts locks whose holder has not
+renewed its lease in time, because its sidecar has ended or cannot reach the database;
+the next call for such a lock gets it. "Waiting" counts calls in queues. The count reads
+every lock. To watch the numbers, scrape /metrics, where one sidecar counts for all.`,
 		Example: `  locksidecar stats
   locksidecar stats --namespace-only --limit 5
   locksidecar stats --json | jq '.types[] | select(.waiting > 0)'`,
@@ -45,10 +47,10 @@ watch it, scrape /metrics, where one sidecar counts for all.`,
 				query.Set("scope", "namespace")
 			}
 			var answer json.RawMessage
-			if err := a.newClient().call(http.MethodGet, "/v1/stats?"+query.Encode(), nil, &answer, 0); err != nil {
+			if err := a.newClient().Call(http.MethodGet, "/v1/stats?"+query.Encode(), nil, &answer, 0); err != nil {
 				return err
 			}
-			return show(cmd, answer, (*statsView).write)
+			return show(cmd, answer, writeStats)
 		},
 	}
 	addJSON(cmd)
@@ -57,56 +59,34 @@ watch it, scrape /metrics, where one sidecar counts for all.`,
 	return cmd
 }
 
-type counts struct {
-	Held        int64 `json:"held"`
-	Expired     int64 `json:"expired"`
-	Waiting     int64 `json:"waiting"`
-	AverageHeld int64 `json:"average_held_ms"`
-	LongestHeld int64 `json:"longest_held_ms"`
-}
-
-type statsView struct {
-	counts
-	Types []struct {
-		counts
-		Namespace string `json:"namespace"`
-		Type      string `json:"type"`
-	} `json:"types"`
-	Pods []struct {
-		counts
-		Namespace string `json:"namespace"`
-		Pod       string `json:"pod"`
-	} `json:"pods"`
-}
-
-// write writes a table of the types, one of the pods, and a line of all.
-func (v *statsView) write(w io.Writer) error {
+// writeStats writes a table of the types, one of the pods, and a line with the sum.
+func writeStats(v *client.Stats, w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if len(v.Types) > 0 {
-		fmt.Fprintln(table, "NAMESPACE\tTYPE\tHELD\tEXPIRED\tWAITING\tAVERAGE\tLONGEST")
+		fmt.Fprintln(table, "NAMESPACE\tTYPE\tHELD\tSHARED\tEXPIRED\tWAITING\tAVERAGE\tLONGEST")
 	}
 	var ofTypes, ofPods int64
 	for _, t := range v.Types {
 		ofTypes += t.Held
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n",
-			orDash(t.Namespace), typeName(t.Type), t.Held, t.Expired, t.Waiting, human(t.AverageHeld), human(t.LongestHeld))
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\n",
+			orDash(t.Namespace), typeName(t.Type), t.Held, t.Shared, t.Expired, t.Waiting, client.Human(t.AverageHeld), client.Human(t.LongestHeld))
 	}
 	writeRest(table, "types", v.Held-ofTypes)
 	if len(v.Pods) > 0 {
-		fmt.Fprintln(table, "\nNAMESPACE\tPOD\tHELD\tEXPIRED\tAVERAGE\tLONGEST")
+		fmt.Fprintln(table, "\nNAMESPACE\tPOD\tHELD\tSHARED\tEXPIRED\tAVERAGE\tLONGEST")
 	}
 	for _, p := range v.Pods {
 		ofPods += p.Held
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\t%s\n",
-			orDash(p.Namespace), orDash(p.Pod), p.Held, p.Expired, human(p.AverageHeld), human(p.LongestHeld))
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n",
+			orDash(p.Namespace), orDash(p.Pod), p.Held, p.Shared, p.Expired, client.Human(p.AverageHeld), client.Human(p.LongestHeld))
 	}
 	writeRest(table, "pods", v.Held-ofPods)
 	if len(v.Types)+len(v.Pods) > 0 {
 		fmt.Fprintln(table)
 	}
-	fmt.Fprintf(table, "%d held, %d expired, %d waiting", v.Held, v.Expired, v.Waiting)
+	fmt.Fprintf(table, "%d held (%d shared), %d expired, %d waiting", v.Held, v.Shared, v.Expired, v.Waiting)
 	if v.Held > 0 {
-		fmt.Fprintf(table, "; held for %s on average, %s at the longest", human(v.AverageHeld), human(v.LongestHeld))
+		fmt.Fprintf(table, "; held for %s on average, %s at the longest", client.Human(v.AverageHeld), client.Human(v.LongestHeld))
 	}
 	fmt.Fprintln(table)
 	return table.Flush()
@@ -122,13 +102,13 @@ func typeName(name string) string {
 	if name == "" {
 		return "(none)"
 	}
-	return printable(name)
+	return client.Printable(name)
 }
 
-// orDash is a name for people. A sum has no namespace.
+// orDash replaces an empty name. A sum has no namespace.
 func orDash(name string) string {
 	if name == "" {
-		return none
+		return client.None
 	}
-	return printable(name)
+	return client.Printable(name)
 }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 
 	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/internal/client"
 )
 
 type stopBody struct {
@@ -18,13 +20,13 @@ func (a *app) stopCommand() *cobra.Command {
 	var token int64
 	cmd := &cobra.Command{
 		Use:   "stop KEY [--token TOKEN] [--reason TEXT]",
-		Short: "Ask whoever holds a lock to come to an end and release it",
-		Long: `Ask the holder of a lock, in whichever pod, to come to an end and to release it.
-It is told, and so is everybody who looks at the lock; whether it does so is its
-own decision. To wait for that, acquire the lock with --wait. Of a shared lock, all
-holders are asked, or with --token one.
+		Short: "Ask the holder of a lock to finish and release it",
+		Long: `Ask the holder of a lock, in any pod, to finish its work and release the lock. The
+holder is notified, and the request is shown with the lock. The holder itself decides
+whether to release. To wait for the release, acquire the lock with --wait. The request
+goes to all holders of a shared lock, or with --token to one.
 
-Nobody holds the lock (under that token): exit code 77.`,
+The exit code is 77 if the lock is not held (under that token).`,
 		Example: `  locksidecar stop backup:nightly --reason 'the database goes down at 3:00'
 
   # Ask, and go on when it has stopped
@@ -35,16 +37,16 @@ Nobody holds the lock (under that token): exit code 77.`,
 			if cmd.Flags().Changed("reason") {
 				body.Reason = &reason
 			}
-			path := lockPath(args[0]) + "/stop"
+			path := client.LockPath(args[0]) + "/stop"
 			if cmd.Flags().Changed("token") {
 				path += fmt.Sprintf("?token=%d", token)
 			}
 			var answer json.RawMessage
-			if err := a.newClient().call(http.MethodPost, path, body, &answer, 0); err != nil {
+			if err := a.newClient().Call(http.MethodPost, path, body, &answer, 0); err != nil {
 				return err
 			}
 			return show(cmd, answer, func(_ *struct{}, w io.Writer) error {
-				_, err := fmt.Fprintf(w, "asked the holder of %s to stop\n", printable(args[0]))
+				_, err := fmt.Fprintf(w, "asked the holder of %s to stop\n", client.Printable(args[0]))
 				return err
 			})
 		},

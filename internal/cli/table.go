@@ -6,24 +6,23 @@ import (
 	"io"
 	"strconv"
 	"text/tabwriter"
-	"time"
+
+	"github.com/locksidecar/locksidecar/internal/client"
 )
 
-const none = "-"
-
-// orNone is a text from elsewhere, for people.
+// orNone is a foreign text for people.
 func orNone(s *string) string {
 	if s == nil {
-		return none
+		return client.None
 	}
-	return printable(*s)
+	return client.Printable(*s)
 }
 
 func writeTable(w io.Writer, locks []json.RawMessage) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "KEY\tMODE\tPOD\tSESSION\tOWNER\tBIND\tHELD\tEXPIRES\tWAITING\tSTOPPING")
 	for _, encoded := range locks {
-		var lock lockView
+		var lock client.Lock
 		if err := decode(encoded, &lock); err != nil {
 			return err
 		}
@@ -31,31 +30,31 @@ func writeTable(w io.Writer, locks []json.RawMessage) error {
 		if h == nil {
 			continue
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", printable(lock.Key), &lock.lockMode, printable(h.Pod), orNone(h.Session), orNone(h.Owner),
-			h.bind(), human(h.HeldMS), h.expiry(), lock.QueueLength, lock.Stopping)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", client.Printable(lock.Key), &lock.LockMode, client.Printable(h.Pod), orNone(h.Session), orNone(h.Owner),
+			h.Bind(), client.Human(h.HeldMS), h.Expiry(), lock.QueueLength, lock.Stopping)
 	}
 	return table.Flush()
 }
 
-func (l *lockView) write(w io.Writer) error {
+func writeLock(l *client.Lock, w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(name, value string) { fmt.Fprintf(table, "%s\t%s\n", name, value) }
-	row("key", printable(l.Key))
+	row("key", client.Printable(l.Key))
 	if l.Type != "" {
-		row("type", printable(l.Type))
+		row("type", client.Printable(l.Type))
 	}
-	row("state", printable(l.State))
-	row("mode", l.lockMode.String())
+	row("state", client.Printable(l.State))
+	row("mode", l.LockMode.String())
 	if h := l.Holder; h != nil {
-		row("pod", printable(h.Pod))
+		row("pod", client.Printable(h.Pod))
 		row("session", orNone(h.Session))
 		row("owner", orNone(h.Owner))
-		row("bind", h.bind())
+		row("bind", h.Bind())
 		row("acquired", h.AcquiredAt.Format("2006-01-02 15:04:05.000 MST"))
-		row("held for", human(h.HeldMS))
-		row("expires", h.expiry())
+		row("held for", client.Human(h.HeldMS))
+		row("expires", h.Expiry())
 		if data := string(h.Data); data != "" && data != "null" {
-			row("data", printable(data))
+			row("data", client.Printable(data))
 		}
 	}
 	row("waiting", fmt.Sprint(l.QueueLength))
@@ -65,30 +64,15 @@ func (l *lockView) write(w io.Writer) error {
 	}
 	for i := range l.Holders {
 		h := &l.Holders[i]
-		slot := none
+		slot := client.None
 		if h.Slot != nil {
 			slot = strconv.Itoa(*h.Slot)
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", h.Token, slot, printable(h.Pod), orNone(h.Session), orNone(h.Owner),
-			h.bind(), human(h.HeldMS), h.expiry(), h.Stopping)
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", h.Token, slot, client.Printable(h.Pod), orNone(h.Session), orNone(h.Owner),
+			h.Bind(), client.Human(h.HeldMS), h.Expiry(), h.Stopping)
 	}
-	if n := l.HoldersCount - len(l.Holders); n > 0 && l.Mode == modeShared {
+	if n := l.HoldersCount - len(l.Holders); n > 0 && l.Mode == client.ModeShared {
 		fmt.Fprintf(table, "(and %d more)\n", n)
 	}
 	return table.Flush()
-}
-
-// String says whether the holder is asked to stop, and why; it is printable.
-func (s *stopRequest) String() string {
-	if s == nil {
-		return none
-	}
-	reason := "no reason given"
-	if s.Reason != nil {
-		reason = printable(*s.Reason)
-	}
-	if s.RequestedAt.IsZero() {
-		return reason
-	}
-	return fmt.Sprintf("%s (asked at %s)", reason, s.RequestedAt.Format(time.TimeOnly+" MST"))
 }

@@ -13,38 +13,40 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/locksidecar/locksidecar/internal/client"
 )
 
 const (
-	// maxTopLocks is the most locks that `top` reads: whoever has more wants --type.
+	// maxTopLocks limits the locks that `top` reads. For more, users need --type.
 	maxTopLocks = 10_000
-	// minTopInterval is the shortest --interval: each one asks for all that is shown.
+	// minTopInterval is the shortest --interval, because each interval reads all shown locks.
 	minTopInterval = 100 * time.Millisecond
 	// topPatience is how long an answer may take.
 	topPatience = 10 * time.Second
 )
 
-// Sequences of terminals. Without wrapping, a long line is cut at the terminal's edge.
+// Control sequences of terminals. Without wrapping, a long line is cut at the terminal's edge.
 const (
 	topOfScreen = "\x1b[H\x1b[?7l"
 	endOfScreen = "\x1b[J\x1b[?7h"
 	clearToEnd  = "\x1b[K" // of the line
 )
 
-// topOrders are the orders of `top`. They put trouble first: the oldest hold, the most waiters, the next
-// expiry.
-var topOrders = map[string]func(a, b *lockView) int{
-	"age":     func(a, b *lockView) int { return cmp.Compare(b.Holder.HeldMS, a.Holder.HeldMS) },
-	"waiters": func(a, b *lockView) int { return cmp.Compare(b.QueueLength, a.QueueLength) },
-	"expiry":  func(a, b *lockView) int { return cmp.Compare(a.Holder.ExpiresInMS, b.Holder.ExpiresInMS) },
-	"key":     func(a, b *lockView) int { return cmp.Compare(a.Key, b.Key) },
-	"holder":  func(a, b *lockView) int { return cmp.Compare(a.Holder.name(), b.Holder.name()) },
+// topOrders are the orders of `top`. They show likely problems first: the oldest hold, the most waiters, the
+// next expiry.
+var topOrders = map[string]func(a, b *client.Lock) int{
+	"age":     func(a, b *client.Lock) int { return cmp.Compare(b.Holder.HeldMS, a.Holder.HeldMS) },
+	"waiters": func(a, b *client.Lock) int { return cmp.Compare(b.QueueLength, a.QueueLength) },
+	"expiry":  func(a, b *client.Lock) int { return cmp.Compare(a.Holder.ExpiresInMS, b.Holder.ExpiresInMS) },
+	"key":     func(a, b *client.Lock) int { return cmp.Compare(a.Key, b.Key) },
+	"holder":  func(a, b *client.Lock) int { return cmp.Compare(a.Holder.Name(), b.Holder.Name()) },
 }
 
 var topSorts = []string{"age", "waiters", "expiry", "key", "holder"}
 
 type top struct {
-	client        *client
+	client        *client.Client
 	list          listFlags
 	sort, filter  string
 	all, reverse  bool
@@ -58,12 +60,12 @@ func (a *app) topCommand() *cobra.Command {
 		Use:   "top",
 		Short: "Watch the held locks: who holds them, for how long, and how many wait",
 		Long: `Watch the locks that this pod's sidecar granted, or those of all pods of the
-namespace: who holds them, for how long, how many wait in line, and when they end if
-they are not renewed. Of a shared lock, the holder and the age are those of the one that
-was granted first. Ctrl-C ends it.
+namespace: their holders, how long they have been held, how many calls wait, and when they
+end if they are not renewed. For a shared lock, holder and age are those of the oldest
+grant. Ctrl-C ends the command.
 
-Where the output is no terminal, or with --once, it prints one table and ends; with
---interval it prints one after the other.`,
+If the output is not a terminal, or with --once, the command prints one table and ends;
+with --interval it prints one table after another.`,
 		Example: `  locksidecar top
   locksidecar top --all --sort waiters
   locksidecar top --all --type backup --filter web-1 --once
@@ -82,7 +84,7 @@ Where the output is no terminal, or with --once, it prints one table and ends; w
 		if err := t.check(); err != nil {
 			return err
 		}
-		t.client = a.newClient().withPatience(topPatience)
+		t.client = a.newClient().WithPatience(topPatience)
 		out, _ := cmd.OutOrStdout().(*os.File)
 		switch lines := terminalLines(out); {
 		case t.once, lines == 0 && !t.repeats:
@@ -110,7 +112,7 @@ func (t *top) check() error {
 	return nil
 }
 
-// terminalLines is how many lines a terminal shows, 0 for what is none.
+// terminalLines is the number of lines of a terminal, 0 for any other file.
 func terminalLines(out *os.File) int {
 	if out == nil || os.Getenv("TERM") == "dumb" {
 		return 0
@@ -119,7 +121,7 @@ func terminalLines(out *os.File) int {
 	if err != nil {
 		return 0
 	}
-	return cmp.Or(int(size.Row), 24) // a new terminal may not know yet
+	return cmp.Or(int(size.Row), 24) // a new terminal may not report its size yet
 }
 
 func (t *top) print(out io.Writer) error {
@@ -131,12 +133,12 @@ func (t *top) print(out io.Writer) error {
 	return err
 }
 
-// repeat prints tables until nobody reads them. A sidecar that does not answer is a line in errOut.
+// repeat prints tables until out cannot be written. If a sidecar does not answer, it writes a line to errOut.
 func (t *top) repeat(out, errOut io.Writer) error {
 	for ; ; time.Sleep(t.interval) {
 		table, err := t.table()
 		if err != nil {
-			fmt.Fprintf(errOut, "locksidecar: %s: %s\n", time.Now().Format(time.TimeOnly), printable(err.Error()))
+			fmt.Fprintf(errOut, "locksidecar: %s: %s\n", time.Now().Format(time.TimeOnly), client.Printable(err.Error()))
 			continue
 		}
 		if _, err := io.WriteString(out, table+"\n"); err != nil {
@@ -145,12 +147,12 @@ func (t *top) repeat(out, errOut io.Writer) error {
 	}
 }
 
-// show shows one table in the place of the other, as much of it as the terminal has lines.
+// show replaces the table on the screen, as far as the terminal has lines.
 func (t *top) show(terminal *os.File) error {
 	for ; ; time.Sleep(t.interval) {
 		table, err := t.table()
 		if err != nil {
-			table = printable(err.Error())
+			table = client.Printable(err.Error())
 		}
 		lines := strings.Split(strings.TrimSuffix(table, "\n"), "\n")
 		lines = lines[:min(len(lines), terminalLines(terminal))]
@@ -161,7 +163,7 @@ func (t *top) show(terminal *os.File) error {
 	}
 }
 
-// table asks for the locks, and shows those that are wanted.
+// table reads the locks, and formats the selected ones.
 func (t *top) table() (string, error) {
 	list, err := listLocks(t.client, t.list)
 	if err != nil {
@@ -183,40 +185,28 @@ func (t *top) table() (string, error) {
 	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "KEY\tMODE\tHOLDER\tAGE\tWAITERS\tEXPIRES")
 	for _, lock := range shown {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\n", printable(lock.Key), &lock.lockMode, printable(lock.Holder.name()),
-			human(lock.Holder.HeldMS), lock.QueueLength, human(lock.Holder.ExpiresInMS))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\n", client.Printable(lock.Key), &lock.LockMode, client.Printable(lock.Holder.Name()),
+			client.Human(lock.Holder.HeldMS), lock.QueueLength, client.Human(lock.Holder.ExpiresInMS))
 	}
 	err = table.Flush()
 	return out.String(), err
 }
 
-// wanted are the locks in order, without those that the filter hides.
-func (t *top) wanted(encoded []json.RawMessage) (shown []*lockView, err error) {
+// wanted returns the locks in order, without those that the filter hides.
+func (t *top) wanted(encoded []json.RawMessage) (shown []*client.Lock, err error) {
 	filter := strings.ToLower(t.filter)
 	for _, one := range encoded {
-		lock := &lockView{}
+		lock := &client.Lock{}
 		if err := decode(one, lock); err != nil {
 			return nil, err
 		}
-		if lock.Holder != nil && strings.Contains(strings.ToLower(lock.Key+"\n"+lock.Holder.name()), filter) {
+		if lock.Holder != nil && strings.Contains(strings.ToLower(lock.Key+"\n"+lock.Holder.Name()), filter) {
 			shown = append(shown, lock)
 		}
 	}
-	slices.SortStableFunc(shown, topOrders[t.sort]) // they come in the order of their keys
+	slices.SortStableFunc(shown, topOrders[t.sort]) // the API sorts them by key
 	if t.reverse {
 		slices.Reverse(shown)
 	}
 	return shown, nil
-}
-
-// name is how `top` shows a holder: pod/session (owner).
-func (h *lockHolder) name() string {
-	name := h.Pod
-	if h.Session != nil {
-		name += "/" + *h.Session
-	}
-	if h.Owner != nil {
-		name += " (" + *h.Owner + ")"
-	}
-	return name
 }

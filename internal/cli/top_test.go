@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/client"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
 )
@@ -68,11 +69,11 @@ func TestTopFilters(t *testing.T) {
 	}
 }
 
-func threeLocks() []lockView {
+func threeLocks() []client.Lock {
 	owner := "flow-7"
 	c := listedLock("other:c", "web-3", "s3", 30*time.Hour, 400*time.Millisecond, 1)
 	c.Holder.Owner, c.Holder.Session = &owner, nil
-	return []lockView{
+	return []client.Lock{
 		listedLock("job:a", "web-2", "s1", 90*time.Second, 14*time.Second, 0),
 		listedLock("job:b", "web-1", "s2", 2*time.Second, 15*time.Second, 12),
 		c,
@@ -82,7 +83,7 @@ func threeLocks() []lockView {
 // TestTopPages: all pages are read, up to a limit that is told.
 func TestTopPages(t *testing.T) {
 	f := newFakeSidecar(t)
-	var locks []lockView
+	var locks []client.Lock
 	for i := range maxTopLocks + 1 {
 		locks = append(locks, listedLock(fmt.Sprintf("k%05d", i), "p", "s", 0, 0, 0))
 	}
@@ -91,8 +92,8 @@ func TestTopPages(t *testing.T) {
 		says        string
 	}{
 		{0, 1, " 0 held, 0 shown, at "},
-		{pageSize, 1, "1000 held, 1000 shown"},
-		{pageSize + 1, 2, "1001 held, 1001 shown"},
+		{client.PageSize, 1, "1000 held, 1000 shown"},
+		{client.PageSize + 1, 2, "1001 held, 1001 shown"},
 		{maxTopLocks, 10, " 10000 held"},
 		{maxTopLocks + 1, 10, "more than 10000 held"},
 	} {
@@ -162,7 +163,7 @@ func TestTopRepeats(t *testing.T) {
 		f.refuses(0)
 		return false
 	}}
-	view := &top{client: newClient(f.socket, "test"), list: listFlags{scope: "pod"}, sort: "age", interval: time.Millisecond}
+	view := &top{client: client.New(f.socket, "test"), list: listFlags{scope: "pod"}, sort: "age", interval: time.Millisecond}
 	err := view.repeat(out, failed)
 	if !errors.Is(err, errEnough) || strings.Count(out.read.String(), "3 held, 3 shown") != 2 {
 		t.Errorf("%v, %s", err, out.read.String())

@@ -10,7 +10,7 @@ import (
 
 const apiVersion = "v1"
 
-// buildVersion is the version of this binary. Without the linker (`go install`) linked is empty.
+// buildVersion is the version of this binary. linked is empty after `go install`.
 func buildVersion(linked string) string {
 	if linked != "" {
 		return linked

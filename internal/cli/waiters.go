@@ -6,29 +6,19 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-)
 
-// waiting is a call that waits.
-type waiting struct {
-	Key       string  `json:"key"`
-	Position  int     `json:"position"`
-	Pod       string  `json:"pod"`
-	Session   *string `json:"session"`
-	Owner     *string `json:"owner"`
-	Mode      string  `json:"mode"`
-	Limit     *int    `json:"limit"` // null: none
-	WaitingMS int64   `json:"waiting_ms"`
-}
+	"github.com/locksidecar/locksidecar/internal/client"
+)
 
 func (a *app) waitersCommand() *cobra.Command {
 	var flags listFlags
 	cmd := &cobra.Command{
 		Use:   "waiters [KEY]",
-		Short: "List the calls that wait, ordered by key and by their place in the queue",
-		Long: `List the calls of all pods that wait for a key, or without KEY those of the whole
-namespace, ordered by key and by their place in the queue.
+		Short: "List the waiting calls, ordered by key and by queue position",
+		Long: `List the calls of all pods that wait for a key, or without KEY all waiting calls of the
+namespace, ordered by key and by queue position.
 
-MODE is what they wait for: "exclusive", "shared", or "shared of 5" with a limit of five.`,
+MODE is the mode of the awaited lock: "exclusive", "shared", or "shared of 5" with a limit of five.`,
 		Example: `  locksidecar waiters backup:nightly
   locksidecar waiters --prefix backup: --limit 20
   locksidecar waiters --json | jq -r '.waiters[] | select(.waiting_ms > 60000) | .pod'`,
@@ -44,7 +34,7 @@ MODE is what they wait for: "exclusive", "shared", or "shared of 5" with a limit
 			}
 			path := "/v1/waiters"
 			if len(args) == 1 {
-				path = lockPath(args[0]) + "/waiters"
+				path = client.LockPath(args[0]) + "/waiters"
 			}
 			return listWaiters(cmd, a.newClient(), path, flags)
 		},
@@ -55,9 +45,9 @@ MODE is what they wait for: "exclusive", "shared", or "shared of 5" with a limit
 	return cmd
 }
 
-func listWaiters(cmd *cobra.Command, c *client, path string, flags listFlags) error {
-	all := page{Waiters: []json.RawMessage{}}
-	next, err := c.pages(path, flags.query(), flags.limit, func(p *page) error {
+func listWaiters(cmd *cobra.Command, c *client.Client, path string, flags listFlags) error {
+	all := client.Page{Waiters: []json.RawMessage{}}
+	next, err := c.Pages(path, flags.query(), flags.limit, func(p *client.Page) error {
 		all.Waiters = append(all.Waiters, p.Waiters...)
 		return nil
 	})
@@ -73,19 +63,12 @@ func listWaiters(cmd *cobra.Command, c *client, path string, flags listFlags) er
 	table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "KEY\tPOSITION\tMODE\tPOD\tSESSION\tOWNER\tWAITING")
 	for _, encoded := range all.Waiters {
-		var w waiting
+		var w client.Waiter
 		if err := decode(encoded, &w); err != nil {
 			return err
 		}
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", printable(w.Key), w.Position, w.mode(),
-			printable(w.Pod), orNone(w.Session), orNone(w.Owner), human(w.WaitingMS))
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", client.Printable(w.Key), w.Position, w.Awaited(),
+			client.Printable(w.Pod), orNone(w.Session), orNone(w.Owner), client.Human(w.WaitingMS))
 	}
 	return table.Flush()
-}
-
-func (w *waiting) mode() string {
-	if w.Limit != nil {
-		return fmt.Sprintf("%s of %d", printable(w.Mode), *w.Limit)
-	}
-	return printable(w.Mode)
 }

@@ -1,5 +1,5 @@
-// Package exitcode maps errors to the exit codes of the process. An error has the code of the
-// outermost error in its chain that says one.
+// Package exitcode maps errors to the exit codes of the process. The outermost error in a chain that has a code
+// decides.
 package exitcode
 
 import (
@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// The exit codes, by cause (Help, docs/operations.md). Those above 60 are from sysexits.h: scripts can
-// tell "try again later" from "fix something first".
+// The exit codes, by cause (Help, docs/operations.md). Those above 60 are from sysexits.h, so scripts can
+// distinguish "try again later" from "fix something first".
 const (
 	OK          = 0
 	Unexpected  = 1
@@ -20,15 +20,15 @@ const (
 	Config      = 78
 )
 
-// Help is what --help says of them.
+// Help describes the exit codes in --help.
 const Help = `Exit codes:
   0   done
-  1   something unexpected; of "deadlocks": there is a circle
+  1   an unexpected error; for "deadlocks": there is a circle
   2   the command line, a value in it, or a manifest is wrong
   69  no sidecar listens, or it or its store is not available now
   73  the sidecar's socket (or address) cannot be opened
-  75  the lock was not to be had: somebody holds it, or the wait was in vain
-  77  refused: the lock is not yours (any more), nobody holds it, or you may not do that
+  75  the lock is held by others, or was not granted within --wait
+  77  refused: the lock is not yours (any more), it is not held, or you may not do that
   78  the configuration is wrong: a LOCKSIDECAR_ variable, or a store that cannot work
       or needs a newer sidecar`
 
@@ -49,7 +49,7 @@ func Of(err error) int {
 	return Unexpected
 }
 
-// With gives err an exit code; nil stays nil.
+// With gives err an exit code. nil stays nil.
 func With(code int, err error) error {
 	if err == nil {
 		return nil
@@ -66,7 +66,7 @@ type codedError struct {
 func (e *codedError) Unwrap() error { return e.error }
 func (e *codedError) ExitCode() int { return e.code }
 
-// StatusError is an exit code that needs no message, such as that of the command that `run` ran.
+// StatusError is an exit code without a message, such as that of the command that `run` ran.
 type StatusError int
 
 func (s StatusError) Error() string { return fmt.Sprintf("exit code %d", int(s)) }

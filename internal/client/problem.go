@@ -1,4 +1,4 @@
-package cli
+package client
 
 import (
 	"encoding/json"
@@ -8,20 +8,21 @@ import (
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
 
-// problemError is an answer of application/problem+json.
-type problemError struct {
+// ProblemError is an answer of application/problem+json.
+type ProblemError struct {
 	Status int    `json:"status"`
 	Code   string `json:"code"`
 	Detail string `json:"detail"`
 	Reason string `json:"reason"`
-	lockMode
-	Holder        *lockHolder `json:"holder"`
-	QueueLength   *int        `json:"queue_length"`
-	QueuePosition *int        `json:"queue_position"`
+	LockMode
+	Holder        *Holder `json:"holder"`
+	QueueLength   *int    `json:"queue_length"`
+	QueuePosition *int    `json:"queue_position"`
 }
 
-func newProblem(status int, body []byte) error {
-	var e problemError
+// NewProblem reads an answer with the status of a failure.
+func NewProblem(status int, body []byte) error {
+	var e ProblemError
 	if json.Unmarshal(body, &e) != nil || e.Code == "" {
 		return fmt.Errorf("the sidecar answered %d: %.200q", status, body)
 	}
@@ -29,32 +30,32 @@ func newProblem(status int, body []byte) error {
 	return &e
 }
 
-// oneLine is for the errors of the database's driver, which have a line for each address.
+// oneLine is for errors of the database's driver, which have a line for each address.
 var oneLine = strings.NewReplacer("\n\t", " ", "\n", " ", "\t", " ")
 
-// Error is for people, and printable.
-func (e *problemError) Error() string {
-	text := printable(oneLine.Replace(e.Detail))
+// Error is printable text for people.
+func (e *ProblemError) Error() string {
+	text := Printable(oneLine.Replace(e.Detail))
 	if text == "" {
-		text = fmt.Sprintf("the sidecar answered %d %s", e.Status, printable(e.Code))
+		text = fmt.Sprintf("the sidecar answered %d %s", e.Status, Printable(e.Code))
 	}
 	if e.Holder != nil {
 		text = "not granted: " + e.Holder.String()
-		if e.Mode == modeShared {
-			text += "; " + e.lockMode.String() // with the one that was granted first
+		if e.Mode == ModeShared {
+			text += "; " + e.LockMode.String() // the shown holder is the oldest
 		}
 	}
 	if e.QueueLength != nil && *e.QueueLength > 0 {
 		text += fmt.Sprintf("; waiting: %d", *e.QueueLength)
 	}
 	if e.QueuePosition != nil {
-		text += fmt.Sprintf("; place in the queue: %d", *e.QueuePosition)
+		text += fmt.Sprintf("; queue position: %d", *e.QueuePosition)
 	}
 	return text
 }
 
-// ExitCode maps the codes of the API.
-func (e *problemError) ExitCode() int {
+// ExitCode maps the API's codes to exit codes.
+func (e *ProblemError) ExitCode() int {
 	switch e.Code {
 	case "held", "wait_timeout":
 		return exitcode.NoLock

@@ -1,5 +1,0 @@
-//go:build !profile
-
-package main
-
-func profiled(program func() error) error { return program() }

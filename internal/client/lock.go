@@ -1,0 +1,151 @@
+package client
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// LockPath is the path of a key, completely percent-encoded.
+func LockPath(key string) string { return "/v1/locks/" + url.PathEscape(key) }
+
+// None stands for a missing value.
+const None = "-"
+
+// Holder is a holder of a lock, as the API shows it.
+type Holder struct {
+	Pod         string          `json:"pod"`
+	Session     *string         `json:"session"`
+	Owner       *string         `json:"owner"`
+	AcquiredAt  time.Time       `json:"acquired_at"`
+	HeldMS      int64           `json:"held_ms"`
+	ExpiresInMS int64           `json:"expires_in_ms"`
+	Data        json.RawMessage `json:"data"`
+	Instance    string          `json:"instance"`
+	Traceparent *string         `json:"traceparent"`
+}
+
+// String is printable text for people.
+func (h *Holder) String() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "held by pod %s", Printable(h.Pod))
+	if h.Session != nil {
+		fmt.Fprintf(&text, ", session %s", Printable(*h.Session))
+	}
+	if h.Owner != nil {
+		fmt.Fprintf(&text, ", owner %s", Printable(*h.Owner))
+	}
+	fmt.Fprintf(&text, ", for %s, ", Human(h.HeldMS))
+	if !h.renewed() {
+		text.WriteString("expires ")
+	}
+	text.WriteString(h.Expiry())
+	return text.String()
+}
+
+// renewed reports whether the holder's sidecar renews the lock, as it does for sessions.
+func (h *Holder) renewed() bool { return h.Session != nil }
+
+// Bind is "session" or "ttl".
+func (h *Holder) Bind() string {
+	if h.renewed() {
+		return "session"
+	}
+	return "ttl"
+}
+
+// Expiry is when the lock ends without a release. A renewed lock has no such time.
+func (h *Holder) Expiry() string {
+	if h.renewed() {
+		return "renewed"
+	}
+	return "in " + Human(h.ExpiresInMS)
+}
+
+// Human formats milliseconds for people, with tenths of a second.
+func Human(ms int64) string {
+	d := time.Duration(ms) * time.Millisecond
+	if d >= time.Second {
+		d = d.Round(100 * time.Millisecond)
+	}
+	return d.String()
+}
+
+// ModeShared is the mode of a lock that several may hold.
+const ModeShared = "shared"
+
+// Lock is a key, as the API shows it.
+type Lock struct {
+	Key   string `json:"key"`
+	Type  string `json:"type"`
+	State string `json:"state"`
+	LockMode
+	Holder      *Holder        `json:"holder"`  // the first, of a shared lock
+	Holders     []SharedHolder `json:"holders"` // of a shared lock, up to 100
+	QueueLength int            `json:"queue_length"`
+	Stopping    *StopRequest   `json:"stopping"`
+}
+
+// SharedHolder is one of several holders.
+type SharedHolder struct {
+	Holder
+
+	Token    int64        `json:"token"`
+	Slot     *int         `json:"slot"` // null without a limit
+	Stopping *StopRequest `json:"stopping"`
+}
+
+// StopRequest is the request to a holder to stop.
+type StopRequest struct {
+	Reason      *string   `json:"reason"`
+	RequestedAt time.Time `json:"requested_at"`
+}
+
+// LockMode is the mode of a key, with its number of holders.
+type LockMode struct {
+	Mode         string `json:"mode"`  // empty for a free key
+	Limit        *int   `json:"limit"` // null: none
+	HoldersCount int    `json:"holders_count"`
+}
+
+// String is for people: "exclusive", "shared 3", or with a limit "shared 3/5".
+func (m *LockMode) String() string {
+	if m.Mode != ModeShared {
+		return cmp.Or(Printable(m.Mode), None)
+	}
+	text := fmt.Sprintf("%s %d", m.Mode, m.HoldersCount)
+	if m.Limit != nil {
+		text += fmt.Sprintf("/%d", *m.Limit)
+	}
+	return text
+}
+
+// String is printable. It says whether the holder is asked to stop, and why.
+func (s *StopRequest) String() string {
+	if s == nil {
+		return None
+	}
+	reason := "no reason given"
+	if s.Reason != nil {
+		reason = Printable(*s.Reason)
+	}
+	if s.RequestedAt.IsZero() {
+		return reason
+	}
+	return fmt.Sprintf("%s (asked at %s)", reason, s.RequestedAt.Format(time.TimeOnly+" MST"))
+}
+
+// Name is a holder in one text: pod/session (owner).
+func (h *Holder) Name() string {
+	name := h.Pod
+	if h.Session != nil {
+		name += "/" + *h.Session
+	}
+	if h.Owner != nil {
+		name += " (" + *h.Owner + ")"
+	}
+	return name
+}

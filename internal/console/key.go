@@ -1,0 +1,211 @@
+package console
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/client"
+)
+
+// keyState is a reading of a key.
+type keyState struct {
+	lock    client.Lock
+	waiters []*client.Waiter // the first ones
+}
+
+func (c *console) readKey(key string) (*keyState, error) {
+	s := &keyState{}
+	if err := c.Client.Call(http.MethodGet, client.LockPath(key), nil, &s.lock, 0); err != nil {
+		return nil, err
+	}
+	_, err := c.Client.Pages(client.LockPath(key)+"/waiters", url.Values{}, rowsShown, func(p *client.Page) error {
+		for _, encoded := range p.Waiters {
+			w := &client.Waiter{}
+			if err := json.Unmarshal(encoded, w); err != nil {
+				return err
+			}
+			s.waiters = append(s.waiters, w)
+		}
+		return nil
+	})
+	return s, err
+}
+
+// keyed is the data of a key's page.
+type keyed struct {
+	Key, Type, TypeHref, Mode string
+	Held                      bool
+	Holders                   []holder
+	MoreHolders, Queue        int
+	Waiters                   []wait
+	MoreWaiters               int
+	Events                    []event
+	Unwatched                 string // why no events come
+	CSRF                      string
+	AllowStop, AllowForce     bool
+}
+
+// holder is one holder of a key.
+type holder struct {
+	ID             string
+	Who            who
+	Instance       string
+	Held           int64
+	Acquired, Ends string
+	Seen           string // names this grant: see act
+	Token, Slot    string // of a shared lock
+	Data, Trace    string
+	Stopping       string
+}
+
+var errNoKey = errors.New("a key has 1 to 512 bytes")
+
+func (c *console) keyView(q url.Values) view {
+	key := q.Get("key")
+	if key == "" || len(key) > maxKey {
+		return view{name: "key", title: "Key", show: func() content { return content{Problem: errNoKey.Error()} }}
+	}
+	t := c.topics.open(key)
+	if q.Has("done") {
+		t.feed.after(time.Now()) // it shows what the action has changed
+	}
+	return view{
+		name: "key", title: shortened(client.Printable(key)), close: func() { c.topics.close(t) },
+		show: func() content {
+			return seen(t.feed.now(), func(s *keyState) any { return c.keyed(t, s) })
+		},
+	}
+}
+
+func (c *console) keyed(t *topic, s *keyState) *keyed {
+	l := &s.lock
+	d := &keyed{
+		Key: t.key, Type: l.Type, Held: l.Holder != nil, Mode: l.LockMode.String(), Queue: l.QueueLength,
+		MoreWaiters: max(0, l.QueueLength-len(s.waiters)), CSRF: c.csrf, AllowStop: c.AllowStop, AllowForce: c.AllowForce,
+	}
+	if l.Type != "" {
+		d.TypeHref = choice{Type: l.Type}.href("", 1)
+	}
+	d.Events, d.Unwatched = t.seen()
+	if l.Holder != nil && l.Mode != client.ModeShared {
+		d.Holders = []holder{c.holderOf(l.Holder, l.Stopping)}
+	}
+	for i := range l.Holders {
+		shared := &l.Holders[i]
+		h := c.holderOf(&shared.Holder, shared.Stopping)
+		h.Token = strconv.FormatInt(shared.Token, 10)
+		h.ID += h.Token
+		if shared.Slot != nil {
+			h.Slot = strconv.Itoa(*shared.Slot)
+		}
+		d.Holders = append(d.Holders, h)
+	}
+	d.MoreHolders = max(0, l.HoldersCount-len(d.Holders))
+	for _, w := range s.waiters {
+		d.Waiters = append(d.Waiters, c.waitOf(w))
+	}
+	return d
+}
+
+func (c *console) holderOf(h *client.Holder, stopping *client.StopRequest) holder {
+	seen := grantOf(h)
+	shown := holder{
+		ID: rowID(seen), Seen: seen, Who: whoOf(h.Pod, h.Session, h.Owner), Instance: h.Instance,
+		Held: h.HeldMS, Acquired: utc(h.AcquiredAt), Ends: ends(h), Trace: c.traceURL(h.Traceparent),
+	}
+	if data := string(h.Data); data != "null" {
+		shown.Data = data
+	}
+	if stopping != nil {
+		shown.Stopping = stopping.String()
+	}
+	return shown
+}
+
+// grantOf names a grant as far as the API shows it: the tokens of others are not shown.
+func grantOf(h *client.Holder) string {
+	return h.Instance + " " + h.AcquiredAt.Format(time.RFC3339Nano)
+}
+
+// orderForm is what a form sends about a holder.
+type orderForm struct{ CSRF, Key, Token, Seen string }
+
+func orderOf(k *keyed, h holder) orderForm { return orderForm{k.CSRF, k.Key, h.Token, h.Seen} }
+
+// notices are what a page says after an action.
+var notices = map[string]string{
+	"stop":  "The holder was asked to stop. It decides itself when it releases the lock.",
+	"break": "The lock was broken.",
+}
+
+// order is a form that was sent.
+type order struct{ key, token, seen, reason string }
+
+var errChanged = errors.New("the holder has changed since you looked")
+
+// act carries out a form for the holder that its user saw.
+func (c *console) act(w http.ResponseWriter, r *http.Request, do func(o order) (done string, err error)) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if !c.mayAct(r) {
+		http.Error(w, "this page is from before a restart of the console: go back, reload it, and try again", http.StatusForbidden)
+		return
+	}
+	o := order{r.PostFormValue("key"), r.PostFormValue("token"), r.PostFormValue("seen"), r.PostFormValue("reason")}
+	done, err := "", errNoKey
+	if o.key != "" && len(o.key) <= maxKey {
+		if err = c.checkSeen(o); err == nil {
+			done, err = do(o)
+		}
+	}
+	if err != nil {
+		q, what := url.Values{"key": {o.key}, "done": {""}}, "Not done: "
+		if _, unanswered := errors.AsType[*client.UnansweredError](err); unanswered {
+			what = "Perhaps done: "
+		}
+		c.writePage(w, q, c.keyView, what+err.Error(), http.StatusConflict)
+		return
+	}
+	http.Redirect(w, r, keyURL(o.key)+"&done="+done, http.StatusSeeOther)
+}
+
+// checkSeen fails unless the holder that the user saw still holds the lock. A change right after this goes unnoticed,
+// except for shared locks, whose tokens are known.
+func (c *console) checkSeen(o order) error {
+	var l client.Lock
+	if err := c.Client.Call(http.MethodGet, client.LockPath(o.key), nil, &l, 0); err != nil {
+		return err
+	}
+	for i := range l.Holders {
+		if h := &l.Holders[i]; strconv.FormatInt(h.Token, 10) == o.token && grantOf(&h.Holder) == o.seen {
+			return nil
+		}
+	}
+	if l.Holder != nil && l.Mode != client.ModeShared && o.token == "" && grantOf(l.Holder) == o.seen {
+		return nil
+	}
+	return errChanged
+}
+
+func (c *console) stop(o order) (done string, err error) {
+	path := client.LockPath(o.key) + "/stop"
+	if o.token != "" {
+		path += "?token=" + url.QueryEscape(o.token)
+	}
+	body := map[string]string{}
+	if o.reason != "" {
+		body["reason"] = o.reason
+	}
+	return "stop", c.Client.Call(http.MethodPost, path, body, nil, 0)
+}
+
+func (c *console) force(o order) (done string, err error) {
+	path := client.LockPath(o.key) + "?force=true"
+	if o.token != "" {
+		path += "&token=" + url.QueryEscape(o.token)
+	}
+	return "break", c.Client.WithPatience(breakPatience).Call(http.MethodDelete, path, nil, nil, 0)
+}

@@ -1,0 +1,289 @@
+package console
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"hash/fnv"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/client"
+)
+
+const (
+	// maxLocks and maxBytes limit a reading of the locks, as in `top`. maxLists limits the types that are read apart.
+	maxLocks = 10_000
+	maxBytes = 64 << 20
+	maxLists = 16
+	// rowsShown limits the rows of a page.
+	rowsShown = 100
+	// typesShown limits the types that the filter suggests.
+	typesShown = 50
+)
+
+// list is a reading of the locks.
+type list struct {
+	locks        []*client.Lock
+	more         bool // there are more than were read
+	types        []string
+	shared, wait int
+	longest      int64
+}
+
+// listOf is the feed of the locks of a type; all if it is empty.
+func (c *console) listOf(kind string) *feed[*list] {
+	if known, ok := c.lists.Get(kind); ok {
+		return known
+	}
+	made := &feed[*list]{read: func() (*list, error) { return c.readList(kind) }}
+	if known, ok, _ := c.lists.PeekOrAdd(kind, made); ok {
+		return known
+	}
+	return made
+}
+
+var errEnough = errors.New("enough")
+
+func (c *console) readList(kind string) (*list, error) {
+	query := url.Values{"scope": {"all"}}
+	if kind != "" {
+		query.Set("type", kind)
+	}
+	l := &list{}
+	types := map[string]bool{}
+	bytes := 0
+	next, err := c.Client.Pages("/v1/locks", query, maxLocks, func(p *client.Page) error {
+		for _, encoded := range p.Locks {
+			lock := &client.Lock{}
+			if err := json.Unmarshal(encoded, lock); err != nil {
+				return err
+			}
+			if lock.Holder == nil {
+				continue
+			}
+			types[lock.Type] = true
+			l.add(lock)
+			bytes += len(encoded)
+		}
+		if bytes > maxBytes {
+			return errEnough
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return nil, err
+	}
+	l.more = next != nil || err != nil
+	for kind := range types {
+		l.types = append(l.types, client.Printable(kind))
+	}
+	slices.Sort(l.types)
+	l.types = l.types[:min(len(l.types), typesShown)]
+	return l, nil
+}
+
+// add keeps of a lock what lists show. The holders of a shared lock matter if calls wait for it.
+func (l *list) add(lock *client.Lock) {
+	lock.Holder.Data = nil
+	for i := range lock.Holders {
+		lock.Holders[i].Data = nil
+	}
+	if lock.QueueLength == 0 {
+		lock.Holders = nil
+	}
+	l.locks = append(l.locks, lock)
+	l.wait += lock.QueueLength
+	l.longest = max(l.longest, lock.Holder.HeldMS)
+	if lock.Mode == client.ModeShared {
+		l.shared++
+	}
+}
+
+// orders are the columns of the list. All begin with the row that is looked for most often: the oldest hold, the
+// longest queue, the next end.
+var orders = []struct {
+	name, label string
+	compare     func(a, b *client.Lock) int
+}{
+	{"key", "Key", func(a, b *client.Lock) int { return cmp.Compare(a.Key, b.Key) }},
+	{"type", "Type", func(a, b *client.Lock) int { return cmp.Compare(a.Type, b.Type) }},
+	{"mode", "Mode", func(a, b *client.Lock) int { return cmp.Compare(a.Mode, b.Mode) }},
+	{"holder", "Holder", func(a, b *client.Lock) int { return cmp.Compare(a.Holder.Name(), b.Holder.Name()) }},
+	{"held", "Held for", func(a, b *client.Lock) int { return cmp.Compare(b.Holder.HeldMS, a.Holder.HeldMS) }},
+	{"ends", "Ends", func(a, b *client.Lock) int {
+		return cmp.Or(cmp.Compare(a.Holder.Bind(), b.Holder.Bind())*-1, cmp.Compare(a.Holder.ExpiresInMS, b.Holder.ExpiresInMS))
+	}},
+	{"queue", "Queue", func(a, b *client.Lock) int { return cmp.Compare(b.QueueLength, a.QueueLength) }},
+}
+
+// choice is what a page of the list shows.
+type choice struct {
+	Text, Type, Mode, Sort string
+	Waited, Reverse        bool
+	page                   int
+}
+
+func choose(q url.Values) choice {
+	ch := choice{Text: q.Get("q"), Type: q.Get("type"), Mode: q.Get("mode"), Waited: q.Get("waited") != ""}
+	ch.Sort, ch.Reverse = strings.CutPrefix(q.Get("sort"), "-")
+	ch.Sort = cmp.Or(ch.Sort, "held")
+	ch.page, _ = strconv.Atoi(q.Get("page"))
+	return ch
+}
+
+// href is the address of the same choice in another order, or on another page.
+func (ch choice) href(sort string, page int) string {
+	q := url.Values{}
+	for name, value := range map[string]string{"q": ch.Text, "type": ch.Type, "mode": ch.Mode, "sort": sort} {
+		if value != "" && value != "held" {
+			q.Set(name, value)
+		}
+	}
+	if ch.Waited {
+		q.Set("waited", "1")
+	}
+	if page > 1 {
+		q.Set("page", strconv.Itoa(page))
+	}
+	return "/?" + q.Encode()
+}
+
+func (ch choice) sort() string {
+	if ch.Reverse {
+		return "-" + ch.Sort
+	}
+	return ch.Sort
+}
+
+// of returns the chosen locks in order.
+func (ch choice) of(locks []*client.Lock) (chosen []*client.Lock) {
+	text := strings.ToLower(ch.Text)
+	for _, l := range locks {
+		if ch.Mode != "" && l.Mode != ch.Mode || ch.Waited && l.QueueLength == 0 ||
+			!strings.Contains(strings.ToLower(l.Key+"\n"+l.Holder.Name()), text) {
+			continue
+		}
+		chosen = append(chosen, l)
+	}
+	for _, o := range orders {
+		if o.name == ch.Sort {
+			slices.SortStableFunc(chosen, o.compare) // the API sorts them by key
+		}
+	}
+	if ch.Reverse {
+		slices.Reverse(chosen)
+	}
+	return chosen
+}
+
+type column struct{ Label, Name, Href, Order string }
+
+// listed is the data of the list's page.
+type listed struct {
+	choice
+
+	Columns               []column
+	Rows                  []row
+	Held, Shared, Waiting int
+	Longest               int64
+	Matching, Page, Pages int
+	Previous, Next        string
+	More                  bool
+	Types                 []string
+}
+
+func (c *console) listView(q url.Values) view {
+	ch := choose(q)
+	locks := c.listOf(ch.Type)
+	return view{name: "locks", title: "Locks", show: func() content {
+		return seen(locks.now(), func(l *list) any { return ch.show(l) })
+	}}
+}
+
+func (ch choice) show(l *list) *listed {
+	chosen := ch.of(l.locks)
+	d := &listed{
+		choice: ch, Held: len(l.locks), Shared: l.shared, Waiting: l.wait, Longest: l.longest, More: l.more, Types: l.types,
+		Matching: len(chosen), Pages: max(1, (len(chosen)+rowsShown-1)/rowsShown),
+	}
+	d.Page = min(max(ch.page, 1), d.Pages)
+	for _, o := range orders {
+		col := column{Label: o.label, Name: o.name, Href: ch.href(o.name, 1)}
+		if o.name == ch.Sort {
+			col.Order = "ascending"
+			if ch.Reverse {
+				col.Order = "descending"
+			} else {
+				col.Href = ch.href("-"+o.name, 1)
+			}
+		}
+		d.Columns = append(d.Columns, col)
+	}
+	if d.Page > 1 {
+		d.Previous = ch.href(ch.sort(), d.Page-1)
+	}
+	if d.Page < d.Pages {
+		d.Next = ch.href(ch.sort(), d.Page+1)
+	}
+	from := (d.Page - 1) * rowsShown
+	for _, lock := range chosen[from:min(from+rowsShown, len(chosen))] {
+		d.Rows = append(d.Rows, rowOf(lock))
+	}
+	return d
+}
+
+// row is a lock in a list.
+type row struct {
+	ID, Key, Type, TypeHref, Mode string
+	Holder                        who
+	Held                          int64
+	Acquired, Ends                string
+	Queue                         int
+	Stopping                      bool
+}
+
+func rowOf(l *client.Lock) row {
+	r := row{
+		ID: rowID(l.Key), Key: l.Key, Type: l.Type, Mode: l.LockMode.String(), Holder: whoOf(l.Holder.Pod, l.Holder.Session, l.Holder.Owner),
+		Held: l.Holder.HeldMS, Acquired: utc(l.Holder.AcquiredAt), Ends: ends(l.Holder), Queue: l.QueueLength, Stopping: l.Stopping != nil,
+	}
+	if l.Type != "" {
+		r.TypeHref = choice{Type: l.Type}.href("", 1)
+	}
+	return r
+}
+
+// rowID lets a browser find the row of a key again, with its focus, wherever it moves.
+func rowID(key string) string {
+	sum := fnv.New64a()
+	_, _ = sum.Write([]byte(key))
+	return "k" + strconv.FormatUint(sum.Sum64(), 36)
+}
+
+// ends says when a lock ends without a release.
+func ends(h *client.Holder) string {
+	if h.Bind() == "session" {
+		return "renewed"
+	}
+	return "in " + duration(h.ExpiresInMS)
+}
+
+func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") }
+
+// who is a holder or a waiting caller.
+type who struct{ Pod, Session, Owner string }
+
+func whoOf(pod string, session, owner *string) who {
+	w := who{Pod: pod}
+	if session != nil {
+		w.Session = *session
+	}
+	if owner != nil {
+		w.Owner = *owner
+	}
+	return w
+}

@@ -1,0 +1,202 @@
+package console
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/client"
+)
+
+const (
+	// maxTopics limits the watched keys, maxEvents the events that are kept of each.
+	maxTopics = 80
+	maxEvents = 50
+	// linger is how long a key without viewers is watched on, so that a reload shows its past events.
+	linger = 30 * time.Second
+	// again is the pause before a key is watched again.
+	again = time.Second
+	// maxText limits the text of an event.
+	maxText = 200
+)
+
+// topics are the watched keys.
+type topics struct {
+	c   *console
+	ctx context.Context
+
+	mu sync.Mutex
+	of map[string]*topic
+}
+
+// topic is a key with its events, for all of its viewers.
+type topic struct {
+	key  string
+	feed feed[*keyState]
+	stop context.CancelFunc
+	// viewers and idle are guarded by topics.mu. idle ends the topic.
+	viewers int
+	idle    *time.Timer
+
+	mu      sync.Mutex
+	events  []event // the newest first
+	problem string  // why it is not watched now
+}
+
+// event is what happened to a key.
+type event struct {
+	At, Name string
+	Token    int64
+	Who      *who
+	Text     string
+}
+
+// open returns the topic of a key until its viewer calls close.
+func (ts *topics) open(key string) *topic {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	t := ts.of[key]
+	if t == nil {
+		t = &topic{key: key, problem: "not connected yet", stop: func() {}}
+		t.feed.read = func() (*keyState, error) { return ts.c.readKey(key) }
+		if !ts.room() {
+			t.problem = "too many keys are watched"
+			return t
+		}
+		ts.of[key] = t
+		t.idle = time.AfterFunc(linger, func() { ts.drop(t) })
+		ctx, cancel := context.WithCancel(ts.ctx)
+		t.stop = cancel
+		go t.watch(ctx, ts.c.Client)
+	}
+	t.idle.Stop()
+	t.viewers++
+	return t
+}
+
+// room makes room for a topic. Those without viewers may go.
+func (ts *topics) room() bool {
+	for _, t := range ts.of {
+		if len(ts.of) < maxTopics {
+			return true
+		}
+		ts.remove(t)
+	}
+	return len(ts.of) < maxTopics
+}
+
+func (ts *topics) close(t *topic) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if t.viewers--; t.viewers == 0 {
+		t.idle.Reset(linger)
+	}
+}
+
+func (ts *topics) drop(t *topic) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.remove(t)
+}
+
+func (ts *topics) remove(t *topic) {
+	if t.viewers == 0 && ts.of[t.key] == t {
+		delete(ts.of, t.key)
+		t.idle.Stop()
+		t.stop()
+	}
+}
+
+// watch follows the events of the key until ctx ends.
+func (t *topic) watch(ctx context.Context, c *client.Client) {
+	for {
+		t.note(t.follow(ctx, c))
+		select {
+		case <-time.After(again):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (t *topic) note(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.problem = ""
+	if err != nil {
+		t.problem = err.Error()
+	}
+}
+
+func (t *topic) follow(ctx context.Context, c *client.Client) error {
+	resp, err := c.Send(ctx, http.MethodGet, client.LockPath(t.key)+"/events", nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxForm))
+		return client.NewProblem(resp.StatusCode, text)
+	}
+	for lines := bufio.NewReader(resp.Body); ; {
+		name, data, err := client.NextEvent(lines)
+		switch {
+		case err != nil:
+			return c.Explain(err)
+		case name == "problem":
+			return client.NewProblem(http.StatusServiceUnavailable, data)
+		}
+		t.note(nil)
+		if name != "state" {
+			t.add(name, data)
+		}
+	}
+}
+
+func (t *topic) add(name string, data []byte) {
+	var d struct {
+		Token   int64           `json:"token"`
+		Holder  *client.Holder  `json:"holder"`
+		Outcome string          `json:"outcome"`
+		Result  json.RawMessage `json:"result"`
+		Reason  *string         `json:"reason"`
+	}
+	if json.Unmarshal(data, &d) != nil {
+		return // of a later version
+	}
+	e := event{At: time.Now().UTC().Format(time.TimeOnly), Name: name, Token: d.Token, Text: d.Outcome}
+	if d.Holder != nil {
+		h := whoOf(d.Holder.Pod, d.Holder.Session, d.Holder.Owner)
+		e.Who = &h
+	}
+	if d.Reason != nil {
+		e.Text = *d.Reason
+	}
+	if result := string(d.Result); result != "" && result != "null" {
+		e.Text += " " + result
+	}
+	e.Text = shortened(client.Printable(e.Text))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.events = slices.Insert(t.events, 0, e)
+	t.events = t.events[:min(len(t.events), maxEvents)]
+}
+
+// shortened is a text for one line.
+func shortened(text string) string {
+	if short := []rune(text); len(short) > maxText {
+		return string(short[:maxText]) + "…"
+	}
+	return text
+}
+
+func (t *topic) seen() (events []event, problem string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.events), t.problem
+}

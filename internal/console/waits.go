@@ -1,0 +1,168 @@
+package console
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/client"
+	"github.com/locksidecar/locksidecar/internal/deadlock"
+)
+
+const (
+	// maxWaits limits the waiting calls that are read.
+	maxWaits = 10_000
+	// longestShown and waitsShown limit the rows.
+	longestShown = 20
+	waitsShown   = 100
+)
+
+// waits is the data of the page about waiting calls.
+type waits struct {
+	Circles [][]step
+	Longest []row  // held
+	Waits   []wait // by their time
+	Calls   int
+	More    bool // there are more calls, or more locks, than were read
+}
+
+// step is a session of a circle.
+type step struct {
+	Who, Behind       *who
+	Holds, Waits      string
+	HeldFor, WaitsFor int64
+	Others            int
+}
+
+// wait is a waiting call, and who it waits for.
+type wait struct {
+	ID, Key, Mode string
+	Who           who
+	For           int64
+	Position      int
+	Holder        *who
+	Others        int
+	InCircle      bool
+	Trace         string
+}
+
+// readWaits searches circles among the calls and locks that existed when it began, so all of them existed at the same
+// time (see deadlock).
+func (c *console) readWaits() (*waits, error) {
+	look := client.Look{Since: time.Now()}
+	var calls []*client.Waiter
+	next, err := c.Client.Pages("/v1/waiters", url.Values{}, maxWaits, func(p *client.Page) error {
+		for _, encoded := range p.Waiters {
+			call := &client.Waiter{}
+			if err := json.Unmarshal(encoded, call); err != nil {
+				return err
+			}
+			calls = append(calls, call)
+			look.AddWaiter(call)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	read := c.listOf("").after(look.Since)
+	if read.err != nil {
+		return nil, read.err
+	}
+	locks := map[string]*client.Lock{}
+	for _, l := range read.value.locks {
+		if look.WaitedFor(l.Key) {
+			look.AddLock(l)
+			locks[l.Key] = l
+		}
+	}
+	w := &waits{Calls: len(calls), More: next != nil || read.value.more}
+	circular := map[deadlock.Party]bool{}
+	for _, circle := range deadlock.Search(look.Keys) {
+		w.Circles = append(w.Circles, stepsOf(circle, circular))
+	}
+	w.Waits = c.longestWaits(calls, locks, circular)
+	for _, l := range (choice{Sort: "held"}).of(read.value.locks) {
+		if len(w.Longest) == longestShown {
+			break
+		}
+		w.Longest = append(w.Longest, rowOf(l))
+	}
+	return w, nil
+}
+
+// stepsOf notes the members of a circle.
+func stepsOf(circle []deadlock.Step, members map[deadlock.Party]bool) (steps []step) {
+	for i, s := range circle {
+		before := &circle[(i+len(circle)-1)%len(circle)]
+		members[s.Call.Party] = true
+		st := step{
+			Who: partyOf(s.Call.Party), Holds: before.Key, HeldFor: before.Holder.For.Milliseconds(),
+			Waits: s.Key, WaitsFor: s.Call.For.Milliseconds(), Others: s.Others,
+		}
+		if s.Ahead != nil {
+			st.Behind = partyOf(s.Ahead.Party)
+		}
+		steps = append(steps, st)
+	}
+	return steps
+}
+
+func partyOf(p deadlock.Party) *who { return &who{p.Pod, p.Session, p.Owner} }
+
+// longestWaits shows the calls in circles first.
+func (c *console) longestWaits(calls []*client.Waiter, locks map[string]*client.Lock, circular map[deadlock.Party]bool) (shown []wait) {
+	inCircle := func(w *client.Waiter) int {
+		if circular[w.Party()] {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(calls, func(a, b *client.Waiter) int {
+		return cmp.Or(cmp.Compare(inCircle(a), inCircle(b)), cmp.Compare(b.WaitingMS, a.WaitingMS))
+	})
+	for _, call := range calls[:min(len(calls), waitsShown)] {
+		w := c.waitOf(call)
+		w.InCircle = circular[call.Party()]
+		if l := locks[call.Key]; l != nil {
+			holder := whoOf(l.Holder.Pod, l.Holder.Session, l.Holder.Owner)
+			w.Holder, w.Others = &holder, l.HoldersCount-1
+		}
+		shown = append(shown, w)
+	}
+	return shown
+}
+
+func (c *console) waitOf(w *client.Waiter) wait {
+	caller := whoOf(w.Pod, w.Session, w.Owner)
+	return wait{
+		ID: rowID(w.Key + "\n" + caller.Pod + "\n" + caller.Session + "\n" + caller.Owner), Key: w.Key, Mode: w.Awaited(), Who: caller,
+		For: w.WaitingMS, Position: w.Position, Trace: c.traceURL(w.Traceparent),
+	}
+}
+
+func (c *console) waitsView(url.Values) view {
+	return view{name: "waits", title: "Waits", show: func() content {
+		return seen(c.waits.now(), func(w *waits) any { return w })
+	}}
+}
+
+func (c *console) readStats() (*client.Stats, error) {
+	s := &client.Stats{}
+	if err := c.Client.Call("GET", "/v1/stats?limit=100", nil, s, 0); err != nil {
+		return nil, err
+	}
+	if len(s.Types) > 101 || len(s.Pods) > 101 {
+		return nil, errors.New("the sidecar answers with more lines than it was asked for")
+	}
+	return s, nil
+}
+
+func (c *console) totalsView(url.Values) view {
+	return view{name: "totals", title: "Totals", show: func() content {
+		return seen(c.stats.now(), func(s *client.Stats) any { return s })
+	}}
+}
