@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// Certificate is a certificate and its key in two files, and if wanted the CA of clients in a third.
-// They may be replaced while it serves. The kubelet replaces a Secret's files between two reads: so the
-// content counts, and a pair that does not match is read again.
+// Certificate is a certificate and its key in two files, and optionally the CA of clients in a third. The files
+// may be replaced while it serves. The kubelet may replace a Secret's files between two reads, so only the
+// contents count, and a pair that does not match is read again.
 type Certificate struct {
 	certFile, keyFile string
-	clientCA          string // a file; empty: any client may ask
+	clientCA          string // a file; empty: every client may call
 	log               *slog.Logger
-	// every is the least time between two looks at the files. A connection makes one due, and the
-	// kubelet's probes connect all the time.
+	// every is the least time between two reads of the files. A new connection causes a read, and the kubelet's
+	// probes connect all the time.
 	every time.Duration
 
 	mu            sync.Mutex
@@ -28,12 +28,12 @@ type Certificate struct {
 	cert, key, ca []byte
 	pair          *tls.Certificate
 	clients       *x509.CertPool
-	// problem is why the files cannot be used now, said once; empty: they can.
+	// problem is why the files cannot be used now, logged once; empty if they can.
 	problem string
 }
 
-// LoadCertificate reads the files, in PEM. Without clientCA clients need no certificate. A later
-// mistake is logged, and the certificate stays.
+// LoadCertificate reads the files, in PEM. Without clientCA, clients need no certificate. A later mistake is
+// logged, and the certificate stays in use.
 func LoadCertificate(certFile, keyFile, clientCA string, log *slog.Logger) (*Certificate, error) {
 	c := &Certificate{certFile: certFile, keyFile: keyFile, clientCA: clientCA, log: log, every: time.Second, looked: time.Now()}
 	if err := c.read(); err != nil {
@@ -42,7 +42,7 @@ func LoadCertificate(certFile, keyFile, clientCA string, log *slog.Logger) (*Cer
 	return c, nil
 }
 
-// read takes what is in the files, if it is something else.
+// read loads the files if their contents have changed.
 func (c *Certificate) read() error {
 	cert, err := os.ReadFile(c.certFile)
 	if err != nil {
@@ -74,7 +74,7 @@ func (c *Certificate) read() error {
 	return nil
 }
 
-// current is the pair, and the CA of clients, to be used now.
+// current returns the certificate, and the CA of clients, for a new handshake.
 func (c *Certificate) current() (*tls.Certificate, *x509.CertPool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,13 +87,13 @@ func (c *Certificate) current() (*tls.Certificate, *x509.CertPool) {
 		problem = err.Error()
 	}
 	if problem != "" && problem != c.problem {
-		c.log.Warn("the certificate's files cannot be used, the one before stays", "error", problem)
+		c.log.Warn("the certificate's files cannot be used, so the previous one stays in use", "error", problem)
 	}
 	c.problem = problem
 	return c.pair, c.clients
 }
 
-// clientAuth is what a handshake asks of clients. authenticate judges certificates only when needed:
+// clientAuth is the TLS setting for client certificates. authenticate verifies them only when needed, because
 // the kubelet's probes have none.
 func (c *Certificate) clientAuth() tls.ClientAuthType {
 	if c.clientCA == "" {
@@ -102,7 +102,7 @@ func (c *Certificate) clientAuth() tls.ClientAuthType {
 	return tls.RequestClientCert
 }
 
-// authenticate says why a client may not ask; nil: it may, as anybody may without a CA of clients.
+// authenticate returns an error if a client may not call. Without a CA of clients, every client may.
 func (c *Certificate) authenticate(state *tls.ConnectionState) error {
 	if c.clientAuth() == tls.NoClientCert {
 		return nil
@@ -123,7 +123,7 @@ func (c *Certificate) authenticate(state *tls.ConnectionState) error {
 	return nil
 }
 
-// valid says why an API server would not trust the certificate at a time.
+// valid returns an error if an API server would not trust the certificate at a time.
 func (c *Certificate) valid(now time.Time) error {
 	pair, _ := c.current()
 	leaf := pair.Leaf

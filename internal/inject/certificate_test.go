@@ -82,7 +82,7 @@ func TestKeepsWhatWorks(t *testing.T) {
 		t.Fatal(err)
 	}
 	one, two := c.ca.Issue(serverName, time.Now().Add(time.Hour)), c.ca.Issue(serverName, time.Now().Add(time.Hour))
-	const said = "the certificate's files cannot be used, the one before stays"
+	const said = "the certificate's files cannot be used, so the previous one stays in use"
 	for i, broken := range []certtest.Pair{
 		{Cert: two.Cert, Key: one.Key}, {Cert: two.Cert[:len(two.Cert)/2], Key: two.Key}, {},
 	} {

@@ -1,7 +1,7 @@
 package inject
 
 import (
-	linked "container/list" // "list" is one of JSON in this package
+	linked "container/list" // "list" is a JSON type in this package
 	"context"
 	"crypto/tls"
 	"log/slog"
@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// connections is a listener with at most limit open connections. One more closes that whose last
-// review, or else beginning, is longest ago. So idle connections end, and API servers and probes get
-// in.
+// connections is a listener with at most limit open connections. Above the limit it closes the connection whose
+// last review, or otherwise beginning, is the oldest. So idle connections end, and API servers and probes can
+// connect.
 type connections struct {
 	net.Listener
 
@@ -20,11 +20,11 @@ type connections struct {
 	log   *slog.Logger
 
 	mu     sync.Mutex
-	open   *linked.List // of *connection, the one that is closed next in front
+	open   *linked.List // of *connection; the next to close is at the front
 	logged time.Time
 }
 
-// connection is an open connection; list knows it as element.
+// connection is an open connection. element is its place in the list.
 type connection struct {
 	net.Conn
 
@@ -49,7 +49,7 @@ func (l *connections) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-// add returns the connection that has to go, or nil.
+// add returns the connection that must be closed, or nil.
 func (l *connections) add(conn *connection) *connection {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +59,7 @@ func (l *connections) add(conn *connection) *connection {
 	}
 	if time.Since(l.logged) >= time.Minute {
 		l.logged = time.Now()
-		l.log.Warn("too many connections: the one that asked for nothing for the longest time is closed", "limit", l.limit)
+		l.log.Warn("too many connections: the longest idle one is closed", "limit", l.limit)
 	}
 	oldest, _ := l.open.Remove(l.open.Front()).(*connection)
 	return oldest
@@ -75,7 +75,7 @@ func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, conn)
 }
 
-// used notes a whole review of the request's connection: it moves to the end of the line.
+// used records a complete review on the request's connection, which moves to the end of the list.
 func used(request context.Context) {
 	if c, ok := request.Value(connectionKey{}).(*connection); ok {
 		c.all.mu.Lock()

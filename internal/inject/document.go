@@ -14,7 +14,7 @@ import (
 	goyaml "sigs.k8s.io/yaml/goyaml.v2"
 )
 
-// document is one of a stream: mark and body together are its bytes.
+// document is one of a stream. mark followed by body are its bytes.
 type document struct {
 	file         string
 	number, line int // both from 1
@@ -25,7 +25,7 @@ type document struct {
 	isJSON bool
 }
 
-// marks finds the lines of YAML that end a document. No text and no comment may begin a line like them.
+// marks finds the lines of YAML that end a document. Texts and comments cannot begin a line like this.
 func marks(text string) (at []int) {
 	from := 0
 	for line := range strings.Lines(text) {
@@ -55,7 +55,7 @@ func split(file File) []document {
 	return found
 }
 
-// isEmpty is true of comments and directives.
+// isEmpty reports whether a document has only comments and directives.
 func (d *document) isEmpty() bool {
 	for line := range strings.Lines(d.body) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' && line[0] != '%' {
@@ -69,8 +69,8 @@ func (d *document) place() string {
 	return fmt.Sprintf("%s, document %d (line %d)", d.file, d.number, d.line)
 }
 
-// decode reads the document's value, as kubectl does: YAML becomes JSON first. Numbers of JSON stay as
-// written, those of YAML become integers of 64 bits or a float64 (1e3 is 1000, longer ones lose
+// decode reads the document's value as kubectl does, which converts YAML to JSON first. Numbers of JSON are
+// kept as written. Those of YAML become integers of 64 bits or a float64 (1e3 is 1000, longer ones lose
 // digits). The library refuses aliases that multiply.
 func (d *document) decode() error {
 	if d.isEmpty() {
@@ -91,7 +91,7 @@ func (d *document) decode() error {
 	return decoder.Decode(&d.value)
 }
 
-// isOne makes sure that the library, which reads one value, drops nothing behind it.
+// isOne checks that there is only one value, because the library ignores the rest.
 func (d *document) isOne() bool {
 	var value any
 	decoder := goyaml.NewDecoder(strings.NewReader(d.body))
@@ -99,7 +99,7 @@ func (d *document) isOne() bool {
 	return errors.Is(decoder.Decode(&value), io.EOF)
 }
 
-// encode writes the value anew. The comments get lost.
+// encode writes the value again, without the comments.
 func (d *document) encode() error {
 	var text []byte
 	var err error
@@ -118,10 +118,10 @@ func (d *document) encode() error {
 
 var yamlLine = regexp.MustCompile(`\bline (\d+)\b`)
 
-// quoted is where the library's errors begin to quote values: those of a Secret must not be logged.
+// quoted matches where the library's errors begin to quote values, because a Secret's values must not be logged.
 var quoted = regexp.MustCompile(`(?s)(invalid map key|unsupported map key|cannot decode !!\w+).*`)
 
-// placed counts an error's lines from the beginning of the file.
+// placed changes an error's line numbers to count from the beginning of the file.
 func (d *document) placed(err error) error {
 	text := quoted.ReplaceAllString(err.Error(), "$1 (not shown)")
 	return errors.New(yamlLine.ReplaceAllStringFunc(text, func(text string) string {

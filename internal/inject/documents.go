@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxStream is how many bytes of manifests Documents takes.
+// MaxStream limits the bytes of manifests for Documents.
 const MaxStream = 64 << 20
 
 const ownNamespace = "locksidecar"
@@ -22,19 +22,19 @@ type File struct {
 	Content []byte
 }
 
-// Injected is what Documents makes of its files.
+// Injected is the result of Documents.
 type Injected struct {
-	// Stream has all files, one behind the other.
+	// Stream contains all files, one after the other.
 	Stream []byte
-	// Of so many Workloads (pods and what makes pods) so many were OptedIn.
+	// Workloads counts pods and objects that make pods. OptedIn counts the injected ones.
 	Workloads, OptedIn int
-	// Hints are for what looks like a mistake and is allowed.
+	// Hints describe probable mistakes that are allowed.
 	Hints []string
 }
 
-// Documents injects the pods and pod templates in streams of YAML or JSON that are opted in: by their
-// own label, by that of a Namespace in the files, or all (in kube-system and locksidecar only the pod's
-// own label counts). The rest goes through byte for byte. The error joins all mistakes.
+// Documents injects the pods and pod templates in streams of YAML or JSON that are opted in: by their own
+// label, by the label of a Namespace in the files, or all (in kube-system and locksidecar, only by their own
+// label). Everything else is copied byte for byte. The error joins all mistakes.
 func Documents(files []File, all bool, o Options) (Injected, error) {
 	s := &stream{all: all, options: o, namespaces: map[string]bool{}}
 	if err := s.read(files); err != nil {
@@ -61,7 +61,7 @@ type stream struct {
 	result     Injected
 }
 
-// read decodes all documents before the first is injected: a Namespace may stand behind its pods.
+// read decodes all documents before the first is injected, because a Namespace may come after its pods.
 func (s *stream) read(files []File) error {
 	var errs []error
 	size := 0
@@ -134,14 +134,14 @@ func (s *stream) injectWorkload(w *workload) (bool, error) {
 	return true, nil
 }
 
-// write appends a document. Between two files it writes the mark that may be missing.
+// write appends a document. Between two files it adds a missing mark.
 func (s *stream) write(d *document) {
 	if d.mark == "" && s.out.Len() > 0 { // a file begins
 		if !bytes.HasSuffix(s.out.Bytes(), []byte("\n")) {
 			s.out.WriteByte('\n')
 		}
 		switch {
-		case strings.HasPrefix(d.body, "%"): // a directive stands where no document is under way
+		case strings.HasPrefix(d.body, "%"): // a directive is allowed only between documents
 			s.out.WriteString("...\n")
 		case d.body != "":
 			s.out.WriteString("---\n")

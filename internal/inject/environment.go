@@ -14,14 +14,14 @@ const (
 		"MAX_SESSIONS, MAX_LOCKS_PER_SESSION, MAX_WAITERS, MAX_BODY, DRAIN_TIMEOUT or LOG_FORMAT"
 )
 
-// envLine has no variable that changes what the operator decides: where the store is, who may ask the
-// sidecar, and what it may do. The range in its end is all of printable ASCII.
+// envLine excludes variables that are the operator's decision: the store, who may call the sidecar, and its
+// permissions. The range at its end is all of printable ASCII.
 //
 //nolint:gocritic // badRegexp: meant so
 var envLine = regexp.MustCompile(`^(OTEL_[A-Z0-9_]+|LOCKSIDECAR_(RENEW_INTERVAL|STORE_TIMEOUT|CACHE_SIZE|CACHE_TTL|BATCH_MAX|` +
 	`MAX_SESSIONS|MAX_LOCKS_PER_SESSION|MAX_WAITERS|MAX_BODY|DRAIN_TIMEOUT|LOG_FORMAT))=[ -~]*$`)
 
-// variablesIn reads the lines of EnvAnnotation. Empty lines do not count.
+// variablesIn reads the lines of EnvAnnotation, without empty ones.
 func variablesIn(text string) []Variable {
 	var found []Variable
 	for line := range strings.SplitSeq(text, "\n") {
@@ -48,7 +48,7 @@ func rightEnv(text string) bool {
 	return len(text) <= maxEnv && len(names) > 0 && len(names) <= maxEnvSize
 }
 
-// furtherVariables are the pod's, then the injector's own. A name that both have is the injector's.
+// furtherVariables are the pod's, then the injector's. If both have a name, the injector's value is used.
 func furtherVariables(s settings, o Options) []Variable {
 	var found []Variable
 	for _, v := range s.env {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// foreign are the names of containers that well-known injectors add. Another injector counts
-// only if it comes after this one: then its containers are not in ContainersAnnotation.
+// foreign are the names of containers that well-known injectors add. Another injector must run after this one;
+// then its containers are not in ContainersAnnotation.
 var foreign = regexp.MustCompile(`^(istio-(proxy|init|validation)|linkerd-(proxy|init|network-validator|debug)|vault-agent(-init)?|` +
 	`kuma-(sidecar|init|validation)|consul-(dataplane|connect-inject-init)|daprd|cloud-sql-proxy)$`)
 
@@ -32,7 +32,7 @@ func ownContainers(spec object) ([]string, error) {
 	return names, nil
 }
 
-// noteContainers records which containers get the socket, so that a later injector's do not.
+// noteContainers records which containers get the socket, so that those of a later injector do not.
 func noteContainers(pod object, names []string) {
 	if len(names) == 0 {
 		return

@@ -12,9 +12,8 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// patch leads from a pod to what Pod made of it: one operation for the annotations, and one for each
-// changed field of the spec as a whole. The API server applies it to the same object, so lists are not
-// compared. "add" replaces, too.
+// patch leads from a pod to Pod's result: one operation for the annotations, and one for each changed field of the
+// spec as a whole. The API server applies it to the same object, so lists need no comparison. "add" also replaces.
 func patch(before, after object) []operation {
 	var operations []operation
 	if is := objectIn(objectIn(after, "metadata"), "annotations"); !reflect.DeepEqual(objectIn(objectIn(before, "metadata"), "annotations"), is) {

@@ -9,8 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/internal/config"
 )
 
-// Pod returns the pod (or a workload's pod template) with the sidecar in it. The argument stays as it
-// is. Pod(Pod(p)) is Pod(p). The error joins all that stands in the way.
+// Pod returns the pod (or a workload's pod template) with the sidecar in it. It does not change the argument.
+// Pod(Pod(p)) is Pod(p). The error joins all obstacles.
 func Pod(pod map[string]any, o Options) (map[string]any, error) {
 	if err := checkTypes(pod); err != nil {
 		return nil, err
@@ -44,7 +44,8 @@ func Pod(pod map[string]any, o Options) (map[string]any, error) {
 	return pod, nil
 }
 
-// checkLabel refuses values that somebody writes for "true": a cluster's selectors would pass them by.
+// checkLabel refuses values other than "true" that probably mean it, because a cluster's selectors would not
+// match them.
 func checkLabel(labels object) error {
 	switch value, there := labels[Label]; {
 	case !there, value == "true", value == "false":
@@ -54,7 +55,7 @@ func checkLabel(labels object) error {
 	}
 }
 
-// addSocket gives the container the mount and the variable, unless it has them.
+// addSocket adds the mount and the variable to the container, unless they exist.
 func addSocket(container object, s settings) {
 	mounts := listIn(container, "volumeMounts")
 	if named(mounts, SocketVolume) == nil {
@@ -73,7 +74,7 @@ func addVolume(spec, volume object) {
 	}
 }
 
-// isEmptyDir also says so of a volume that names no source: Kubernetes makes one of it.
+// isEmptyDir is also true of a volume without a source, because Kubernetes makes it an emptyDir.
 func isEmptyDir(volume object) bool {
 	for field, value := range volume {
 		if field != "name" && field != "emptyDir" && value != nil {
@@ -83,7 +84,7 @@ func isEmptyDir(volume object) bool {
 	return true
 }
 
-// ownSidecar is the sidecar that the pod has already, or nil.
+// ownSidecar is the sidecar that the pod already has, or nil.
 func ownSidecar(spec object) object { return named(listIn(spec, "initContainers"), ContainerName) }
 
 func checkSpec(spec object, s settings) error {
@@ -109,7 +110,7 @@ func checkSpec(spec object, s settings) error {
 	return errors.Join(errs...)
 }
 
-// checkSidecar refuses what only has the sidecar's name, or one that the apps would not find.
+// checkSidecar refuses a container that only has the sidecar's name, or a sidecar that the apps would not find.
 func checkSidecar(spec object, s settings) error {
 	if named(listIn(spec, "containers"), ContainerName) != nil {
 		return fmt.Errorf("spec.containers[%s] is no native sidecar: move it to initContainers with restartPolicy: Always, "+
@@ -132,8 +133,8 @@ func checkSidecar(spec object, s settings) error {
 	return errors.Join(append(errs, checkMounts(own, s), checkVariable(own, s))...)
 }
 
-// checkMounts wants the socket's volume in the socket's folder, and nothing else there. Only the
-// sidecar may write: apps would ask what another app puts in the socket's place.
+// checkMounts requires the socket's volume, and only it, in the socket's folder. Only the sidecar may write
+// there, because otherwise one app could replace the socket for the others.
 func checkMounts(a app, s settings) error {
 	var errs []error
 	for _, mount := range objectsIn(a.object, "volumeMounts") {
@@ -157,8 +158,8 @@ func checkMounts(a app, s settings) error {
 	return errors.Join(errs...)
 }
 
-// checkVariable refuses a container that looks for the socket elsewhere. Of a repeated variable the
-// last one counts, so all must be right.
+// checkVariable refuses a container that expects the socket elsewhere. Kubernetes uses the last value of a
+// repeated variable, so all must be right.
 func checkVariable(a app, s settings) error {
 	for _, v := range objectsIn(a.object, "env") {
 		if nameOf(v) != socketVariable || v["value"] == s.socket {

@@ -22,7 +22,7 @@ const (
 	reviewKind    = "AdmissionReview"
 )
 
-// mirrorAnnotation marks a kubelet's copy of a static pod: with a Secret it would be refused.
+// mirrorAnnotation marks a kubelet's copy of a static pod, which may not have a Secret.
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
 type request struct {
@@ -38,26 +38,26 @@ type request struct {
 	DryRun    bool            `json:"dryRun"`
 	Object    json.RawMessage `json:"object"`
 
-	// pod is Object, when a pod is created.
+	// pod is Object, if a pod is created.
 	pod object
 }
 
 type response struct {
 	UID       string `json:"uid"`
 	Allowed   bool   `json:"allowed"`
-	Patch     []byte `json:"patch,omitempty"` // base64, as the API wants it
+	Patch     []byte `json:"patch,omitempty"` // base64, as the API requires
 	PatchType string `json:"patchType,omitempty"`
 	Status    *state `json:"status,omitempty"`
 }
 
-// state is why something is refused (a Status of the API).
+// state is the reason of a refusal (a Status of the API).
 type state struct {
 	Code    int    `json:"code"`
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 }
 
-// refusedError is a call that makes no sense: no API server sends it.
+// refusedError is a malformed call, which an API server never sends.
 type refusedError struct {
 	status  int
 	message string
@@ -69,7 +69,7 @@ func badRequest(format string, args ...any) error {
 	return &refusedError{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
 
-// readBody reads a call to its end. The error is a *refusedError.
+// readBody reads a whole call. The error is a *refusedError.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxReview))
 	if err != nil {
@@ -81,7 +81,7 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// readReview reads what the API server asks. The error is a *refusedError.
+// readReview decodes the API server's request. The error is a *refusedError.
 func readReview(contentType string, body []byte) (*request, error) {
 	if !isJSON(contentType) {
 		return nil, &refusedError{http.StatusUnsupportedMediaType, fmt.Sprintf("the Content-Type is %q; it must be application/json", contentType)}
@@ -107,7 +107,7 @@ func readReview(contentType string, body []byte) (*request, error) {
 	return in.Request, nil
 }
 
-// countValues is how many values JSON has, at most: each stands behind a comma or a bracket.
+// countValues is an upper bound of the number of JSON values, because each is behind a comma or a bracket.
 func countValues(body []byte) int {
 	count, quoted, escaped := 0, false, false
 	for _, b := range body {
@@ -130,7 +130,7 @@ func isJSON(contentType string) bool {
 	return err == nil && media == "application/json"
 }
 
-// decodePod keeps numbers as they are written: a patch hands on what it does not change.
+// decodePod keeps numbers as written, because a patch copies what it does not change.
 func (r *request) decodePod() error {
 	if r.Kind.Group != "" || r.Kind.Kind != "Pod" || r.Operation != "CREATE" {
 		return nil
@@ -165,7 +165,7 @@ func (r *request) answer(o Options) response {
 	}
 	allowed.PatchType = "JSONPatch"
 	if allowed.Patch, err = json.Marshal(operations); err != nil {
-		panic(err) // what was decoded can be encoded
+		panic(err) // decoded values can always be encoded
 	}
 	return allowed
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/config"
 )
 
-// Label opts a pod, or all pods of a namespace, in with the value "true"; a pod's "false"
-// wins over its namespace.
+// Label with the value "true" opts in a pod, or all pods of a namespace. A pod's "false" overrides its namespace.
 const Label = "locksidecar.dev/inject"
 
 // Annotations of a pod, all optional.
@@ -24,22 +23,22 @@ const (
 	ImageAnnotation = "locksidecar.dev/image"
 	// SecretAnnotation names the Secret with the store's URL under the key "store-url".
 	SecretAnnotation = "locksidecar.dev/secret" //nolint:gosec // a name, no secret
-	// ContainersAnnotation lists the containers that get the socket, init containers too, with commas.
-	// Without it the pod's own get it, and injection adds it.
+	// ContainersAnnotation lists the containers that get the socket, including init containers, separated by
+	// commas. Without it the pod's own containers get the socket, and injection adds the annotation.
 	ContainersAnnotation = "locksidecar.dev/containers"
 	// SocketAnnotation is the path of the socket, in all containers.
 	SocketAnnotation = "locksidecar.dev/socket"
 	// TTLAnnotation is the default time to live of the pod's locks (LOCKSIDECAR_TTL).
 	TTLAnnotation = "locksidecar.dev/ttl"
-	// NamespaceAnnotation is LOCKSIDECAR_NAMESPACE, that of the pod's locks; without it, the pod's own.
+	// NamespaceAnnotation is LOCKSIDECAR_NAMESPACE of the pod's locks. The default is the pod's namespace.
 	NamespaceAnnotation = "locksidecar.dev/namespace"
-	// CPUAnnotation is how much processor time is requested for the sidecar.
+	// CPUAnnotation is the sidecar's request for processor time.
 	CPUAnnotation = "locksidecar.dev/cpu"
-	// MemoryAnnotation is the sidecar's limit of memory. A quarter of it is requested.
+	// MemoryAnnotation is the sidecar's memory limit. A quarter of it is its request.
 	MemoryAnnotation = "locksidecar.dev/memory"
 	// LogLevelAnnotation is LOCKSIDECAR_LOG_LEVEL.
 	LogLevelAnnotation = "locksidecar.dev/log-level"
-	// EnvAnnotation has further variables of the sidecar, NAME=value in each line.
+	// EnvAnnotation contains further variables of the sidecar, one NAME=value in each line.
 	EnvAnnotation = "locksidecar.dev/env"
 )
 
@@ -57,9 +56,9 @@ const (
 	DefaultSecret = "locksidecar"
 )
 
-// Options are the same for all pods of a cluster. Check them once, before the first pod.
+// Options are the same for all pods of a cluster. They must be checked once, before the first pod.
 type Options struct {
-	// Image and Secret are used where a pod has no annotation.
+	// Image and Secret are used for pods without the annotations.
 	Image, Secret string
 	// Env are further variables of the sidecar, such as OTEL_EXPORTER_OTLP_ENDPOINT.
 	Env []Variable
@@ -68,7 +67,7 @@ type Options struct {
 // Variable is an environment variable.
 type Variable struct{ Name, Value string }
 
-// Check says what is wrong with the options, under the names of their flags.
+// Check returns the mistakes in the options, named by their flags.
 func (o Options) Check() error {
 	var errs []error
 	if !imageName.MatchString(o.Image) {
@@ -96,14 +95,14 @@ type settings struct {
 	image, secret, socket, namespace string
 	// cpu and memory are quantities of Kubernetes, memory in Mi.
 	cpu, memory string
-	// ttl is empty for the sidecar's default, containers for the pod's own.
+	// ttl is empty for the sidecar's default, containers is empty for the pod's own.
 	ttl        string
 	containers []string
-	// env has the log level, too.
+	// env also contains the log level.
 	env []Variable
 }
 
-// The forms of values, as errors name them.
+// The rules for values, as shown in errors.
 const (
 	imageRule  = "the name of an image, such as " + DefaultImage
 	cpuRule    = "millicores from 1m to 99999m, or cores from 1 to 99"
@@ -115,9 +114,9 @@ const (
 var (
 	variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-	// A dot at the beginning of a part would be "." or "..", or hide the folder.
+	// A part that begins with a dot could be "." or "..", or hide the folder.
 	socketPath = regexp.MustCompile(`^(/[A-Za-z0-9_-][A-Za-z0-9._-]*){2,}$`)
-	// Nothing can be mounted in the Secret's mount or over the sidecar's binary: no pod would start.
+	// Mounts in the Secret's mount or over the sidecar's binary would prevent the pod's start.
 	takenFolder = regexp.MustCompile(`^(/etc)?/locksidecar/`)
 	secretName  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 	imageName   = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9._/:@]{0,511}$`)
@@ -131,7 +130,7 @@ var (
 	storeFolder = "/etc/locksidecar"
 )
 
-// settingsOf reads the pod's annotations. The error joins all that is wrong.
+// settingsOf reads the pod's annotations. The error joins all mistakes.
 func settingsOf(annotations map[string]any, o Options) (settings, error) {
 	s := settings{image: o.Image, secret: o.Secret, socket: config.DefaultSocket, namespace: "$(POD_NAMESPACE)", cpu: "10m", memory: "128Mi"}
 	var errs []error
@@ -152,7 +151,7 @@ func settingsOf(annotations map[string]any, o Options) (settings, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(annotations)) {
 		if strings.HasPrefix(name, prefix) && !slices.Contains(annotationNames, name) {
-			errs = append(errs, fmt.Errorf("annotation %s is none of ours: there are %s", name, strings.Join(annotationNames, ", ")))
+			errs = append(errs, fmt.Errorf("annotation %s is not known; known annotations: %s", name, strings.Join(annotationNames, ", ")))
 		}
 	}
 	var containers, level, env string

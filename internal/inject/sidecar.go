@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/config"
 )
 
-// Names in the pod, part of the contract: a manifest's container or volume of this name replaces ours.
+// Names in the pod are stable: a manifest's container or volume with this name replaces the injected one.
 const (
 	// ContainerName is the sidecar's.
 	ContainerName = "locksidecar"
@@ -17,7 +17,7 @@ const (
 	StoreVolume = "locksidecar-store"
 	// StoreKey is the key in the Secret.
 	StoreKey = "store-url"
-	// AdminPort has /metrics and health of an injected sidecar. Few others use it: the port is taken in
+	// AdminPort serves /metrics and health of an injected sidecar. It is an unusual port, because it is taken in
 	// the pod's network before the app starts.
 	AdminPort = 15624
 )
@@ -27,8 +27,7 @@ const (
 	ttlVariable    = config.Prefix + "TTL"
 )
 
-// ownVariables are those that Options.Env cannot set: the sidecar's anyway, and the other way to the
-// store, which excludes the file.
+// ownVariables are those that Options.Env cannot set: the sidecar's own, and STORE_URL, which excludes the file.
 func ownVariables() []string {
 	names := []string{config.Prefix + "STORE_URL"}
 	for _, v := range objectsIn(sidecar(settings{ttl: "15s"}, Options{}, false), "env") {
@@ -37,8 +36,8 @@ func ownVariables() []string {
 	return names
 }
 
-// sidecar is the container. hostNetwork leaves out the admin listener: a node's pods would fight for
-// its port. Metrics go over OTLP there.
+// sidecar is the container. With hostNetwork it has no admin listener, because a node's pods would conflict on
+// its port. Metrics are sent over OTLP there.
 func sidecar(s settings, o Options, hostNetwork bool) object {
 	env := list{
 		fromField("POD_NAME", "metadata.name"),
@@ -46,7 +45,7 @@ func sidecar(s settings, o Options, hostNetwork bool) object {
 		fromField("POD_UID", "metadata.uid"),
 		fromField("NODE_NAME", "spec.nodeName"),
 		variable(socketVariable, s.socket),
-		// The mount is the permission: apps run as any user, and share no group with it.
+		// The mount is the permission, because apps run as any user and have no common group with the sidecar.
 		variable(config.Prefix+"SOCKET_MODE", "0666"),
 		variable(config.Prefix+"STORE_URL_FILE", storeFolder+"/"+StoreKey),
 		variable(config.Prefix+"NAMESPACE", s.namespace),
@@ -58,7 +57,7 @@ func sidecar(s settings, o Options, hostNetwork bool) object {
 		env = append(env, variable(ttlVariable, s.ttl))
 	}
 	env = append(env,
-		variable("GOMEMLIMIT", fmt.Sprintf("%dMiB", s.mebibytes()*25/32)), // the garbage collector works harder before the limit kills
+		variable("GOMEMLIMIT", fmt.Sprintf("%dMiB", s.mebibytes()*25/32)), // the garbage collector works harder before the limit kills the process
 		variable("OTEL_RESOURCE_ATTRIBUTES", "k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME),"+
 			"k8s.pod.uid=$(POD_UID),k8s.node.name=$(NODE_NAME),k8s.container.name="+ContainerName))
 	for _, v := range furtherVariables(s, o) {
@@ -70,14 +69,15 @@ func sidecar(s settings, o Options, hostNetwork bool) object {
 		"args":          list{"serve"},
 		"restartPolicy": "Always",
 		"env":           env,
-		// Bound, not ready: an app starts while the database is away, and is told so.
+		// The probe waits for the socket, not for the store. An app may start without the database, and then gets
+		// errors.
 		"startupProbe": object{
 			"exec":          object{"command": list{"/locksidecar", "health"}},
 			"periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 60,
 		},
 		"resources": object{
 			"requests": object{"cpu": s.cpu, "memory": fmt.Sprintf("%dMi", s.mebibytes()/4)},
-			"limits":   object{"memory": s.memory}, // none of cpu: a throttled renewal is a lost lock
+			"limits":   object{"memory": s.memory}, // no cpu limit: a throttled renewal loses locks
 		},
 		"securityContext": object{
 			"allowPrivilegeEscalation": false,
@@ -104,8 +104,8 @@ func socketVolume() object {
 	return object{"name": SocketVolume, "emptyDir": object{"medium": "Memory", "sizeLimit": "1Mi"}}
 }
 
-// storeVolume is readable by all users, but only mounted in the sidecar: its user owns no file, and the
-// pod's fsGroup is not ours to set. It has the whole Secret, so a CA's file can lie beside the URL.
+// storeVolume is readable by all users, but mounted only in the sidecar. The sidecar's user does not own the files,
+// and injection must not set the pod's fsGroup. It contains the whole Secret, so a CA's file can be beside the URL.
 func storeVolume(s settings) object {
 	return object{"name": StoreVolume, "secret": object{
 		"secretName":  s.secret,

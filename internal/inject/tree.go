@@ -2,7 +2,7 @@ package inject
 
 import "fmt"
 
-// object and list are how JSON is decoded: what the function does not know it keeps.
+// object and list are the types of decoded JSON. They keep unknown fields.
 type (
 	object = map[string]any
 	list   = []any
@@ -48,7 +48,7 @@ func clone(value any) any {
 	return value
 }
 
-// objectIn and listIn return nil where there is no such field, or of another type.
+// objectIn and listIn return nil if the field is missing or of another type.
 func objectIn(o object, field string) object {
 	found, _ := o[field].(object)
 	return found
@@ -74,7 +74,7 @@ func objectsIn(o object, field string) []object {
 	return found
 }
 
-// named is the list's object with that name, as Kubernetes merges by it.
+// named is the list's object with that name. Kubernetes also merges by name.
 func named(l list, name string) object {
 	for _, element := range l {
 		if o, ok := element.(object); ok && nameOf(o) == name {

@@ -7,7 +7,7 @@ import (
 	"reflect"
 )
 
-// shape has the fields of a pod that this package reads.
+// shape contains the fields of a pod that this package reads.
 type shape struct {
 	Metadata struct {
 		Labels      map[string]any `json:"labels"`
@@ -42,7 +42,7 @@ type nameShape struct {
 	Name string `json:"name"`
 }
 
-// checkTypes checks all fields that the package reads: the rest relies on it. null is absent.
+// checkTypes checks the types of all these fields, on which the other functions rely. null counts as absent.
 func checkTypes(pod object) error {
 	text, err := json.Marshal(pod)
 	if err != nil {

@@ -16,31 +16,30 @@ import (
 	"time"
 )
 
-// The webhook's limits. An API server asks for one pod at a time, small, and gives up
-// after the timeoutSeconds of its configuration, 5 in deploy/injector/webhook.yaml.
+// The webhook's limits. An API server asks for one small pod at a time, and gives up after the timeoutSeconds
+// of its configuration, 5 in deploy/injector/webhook.yaml.
 //
-// maxConnections and maxStreams are the places for bodies: a review has its place before its body is
-// read, so a slow one takes nobody else's. Full of half-sent reviews, they take 60 MiB of the
-// container's 256.
+// maxConnections and maxStreams limit the bodies. Each review has its own permit before its body is read, so a
+// slow one does not block others. If all are half-sent reviews, they take 60 MiB of the container's 256.
 const (
-	maxConnections = 128      // see connections for the next one
+	maxConnections = 128      // connections says what happens above it
 	maxStreams     = 4        // reviews at a time on one connection of HTTP/2; an API server opens another connection
 	maxReview      = 2 << 20  // bytes; etcd takes 1.5 MiB for an object
 	smallReview    = 64 << 10 // bytes; nearly all pods are much smaller
-	maxValues      = 20_000   // a pod has some hundred; decoded, one that is short takes a hundred times its length
+	maxValues      = 20_000   // a pod has some hundred values; decoded, short ones take a hundred times their length
 	receiveBuffer  = 64 << 10 // bytes that a connection of HTTP/2 may send ahead
 	maxHeader      = 16 << 10
-	maxReviews     = 8               // small ones that are decoded at a time, and one that is not small; more wait
-	readTimeout    = 5 * time.Second // for a whole request: later nobody waits for the answer
+	maxReviews     = 8               // small reviews that are decoded at a time, plus one large; others wait
+	readTimeout    = 5 * time.Second // for a whole request; later, the caller has given up
 	writeTimeout   = 15 * time.Second
-	idleTimeout    = 30 * time.Second // an API server that has nothing to ask connects again
-	// stopTimeout is how long a stop waits for reviews under way.
+	idleTimeout    = 30 * time.Second // an idle API server connects again later
+	// stopTimeout limits how long a stop waits for running reviews.
 	stopTimeout = writeTimeout
-	// maxLogged is how much of a call's text is logged: nobody has checked its length.
+	// maxLogged limits the logged part of a call's text.
 	maxLogged = 1 << 10
 )
 
-// WebhookConfig is what a webhook needs.
+// WebhookConfig is the configuration of a Webhook.
 type WebhookConfig struct {
 	// Listen is a host:port.
 	Listen      string
@@ -48,19 +47,19 @@ type WebhookConfig struct {
 	Options     Options
 	Logger      *slog.Logger
 
-	// readTimeout is longer in tests on slow machines; zero: the usual one.
+	// readTimeout is longer in tests on slow machines. Zero means the default.
 	readTimeout time.Duration
 }
 
-// Webhook serves a MutatingAdmissionWebhook: POST /mutate. The selectors of its configuration in the
-// cluster decide who is injected.
+// Webhook serves a MutatingAdmissionWebhook: POST /mutate. The selectors of its configuration in the cluster
+// decide which pods are injected.
 type Webhook struct {
 	cfg      WebhookConfig
 	log      *slog.Logger
 	server   *http.Server
 	listener *connections
-	reviews  chan struct{} // has a place for each small review under way
-	large    chan struct{} // has the place for one that is not: decoded, it is a hundred times as large
+	reviews  chan struct{} // has an element for each running small review
+	large    chan struct{} // has an element for the running large review; decoded, it takes a hundred times its size
 	serving  sync.WaitGroup
 }
 
@@ -98,7 +97,7 @@ func NewWebhook(cfg WebhookConfig) *Webhook {
 	return w
 }
 
-// Start listens and serves. It fails at once.
+// Start listens and serves. It returns errors of listening at once.
 func (w *Webhook) Start(ctx context.Context) error {
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", w.cfg.Listen)
@@ -114,16 +113,16 @@ func (w *Webhook) Start(ctx context.Context) error {
 	return nil
 }
 
-// Addr is where a started webhook listens.
+// Addr is the address of a started webhook.
 func (w *Webhook) Addr() net.Addr { return w.listener.Addr() }
 
-// Stop refuses connections, and waits for the reviews that are under way.
+// Stop refuses connections, and waits for running reviews.
 func (w *Webhook) Stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if err := w.server.Shutdown(ctx); err != nil {
 		w.log.Warn("reviews were cut off at the stop", "error", err)
-		_ = w.server.Close() // they have had their time
+		_ = w.server.Close() // their time is over
 	}
 	w.serving.Wait()
 }
@@ -147,7 +146,7 @@ func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
 	var err error
 	places := w.large
 	small := r.ContentLength >= 0 && r.ContentLength <= smallReview
-	if small { // its connection has the place for that, so a slow sender keeps nobody else waiting
+	if small { // its connection has a permit for that, so a slow sender does not block others
 		places = w.reviews
 		body, err = readBody(rw, r)
 	}
@@ -196,7 +195,7 @@ func (w *Webhook) note(in *request, out response) {
 	}
 }
 
-// cut shortens what is logged, between two runes.
+// cut shortens a logged text, between two runes.
 func cut(text string) string {
 	if len(text) <= maxLogged {
 		return text
@@ -204,8 +203,8 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text[:maxLogged], "")
 }
 
-// connectionLog has a line for each failed connection, such as an API server's that does not trust the
-// certificate, but none for a client that only looks whether somebody listens.
+// connectionLog has a line for each failed connection, such as that of an API server that does not trust the
+// certificate. It omits clients that only check whether the port is open.
 type connectionLog struct{ *slog.Logger }
 
 // Write implements [io.Writer] for the lines of net/http.

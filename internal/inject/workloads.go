@@ -14,8 +14,8 @@ func kindOf(apiVersion, name string) kind {
 	return kind{group, name}
 }
 
-// templates says where the pods of Kubernetes' own kinds are. Other kinds (a Rollout, a Service of
-// Knative) count if theirs are in the usual place.
+// templates is where the pods of Kubernetes' own kinds are. Other kinds (a Rollout, a Service of Knative) are
+// recognized if theirs are at the usual place.
 var templates = map[kind][]string{
 	{"", "Pod"}:                   {},
 	{"", "PodTemplate"}:           {"template"},
@@ -33,11 +33,11 @@ var usualTemplate = []string{"spec", "template"}
 // workload is an object that is a pod, or makes pods.
 type workload struct {
 	whole, template object
-	path            []string // from the one to the other
+	path            []string // from whole to template
 	kind            kind
 }
 
-// workloadIn returns nil for an object that has no pods.
+// workloadIn returns nil for an object without pods.
 func workloadIn(o object, is kind) *workload {
 	path, known := templates[is]
 	if !known {
@@ -55,7 +55,7 @@ func workloadIn(o object, is kind) *workload {
 
 func (w *workload) namespace() string { return textIn(objectIn(w.whole, "metadata"), "namespace") }
 
-// String is how an error names it: "Deployment prod/web".
+// String is its name in errors: "Deployment prod/web".
 func (w *workload) String() string {
 	metadata := objectIn(w.whole, "metadata")
 	name := textIn(metadata, "name")
@@ -68,7 +68,7 @@ func (w *workload) String() string {
 	return w.kind.name + " " + name
 }
 
-// place names the pod's part of the workload for an error, with a dot at the end.
+// place is the pod's path in the workload for an error, with a dot at the end.
 func (w *workload) place() string {
 	if len(w.path) == 0 {
 		return ""
@@ -76,7 +76,7 @@ func (w *workload) place() string {
 	return strings.Join(w.path, ".") + "."
 }
 
-// optedIn reads the pod's own label; byDefault counts where there is none.
+// optedIn reads the pod's own label. Without it, byDefault is returned.
 func (w *workload) optedIn(byDefault bool) (bool, error) {
 	labels := objectIn(objectIn(w.template, "metadata"), "labels")
 	value, there := labels[Label]
@@ -86,12 +86,12 @@ func (w *workload) optedIn(byDefault bool) (bool, error) {
 	return value == "true", checkLabel(labels)
 }
 
-// misplaced says whether the label stands on the workload, where it opts no pod in.
+// misplaced reports whether the label is on the workload, where it has no effect.
 func (w *workload) misplaced() bool {
 	return len(w.path) > 0 && objectIn(objectIn(w.whole, "metadata"), "labels")[Label] == "true"
 }
 
-// eachObject visits the object, or those of a List. In a typed list (a PodList) the items need no kind.
+// eachObject visits the object, or those of a List. In a typed list (a PodList), items need no kind.
 func eachObject(value any, visit func(object, kind)) {
 	o, ok := value.(object)
 	if !ok {

@@ -90,7 +90,7 @@ func TestAllWaysRefuseTheSamePods(t *testing.T) {
 		"annotation-secret":                `annotation locksidecar.dev/secret is "Locks": it must be the name of a Secret`,
 		"annotation-socket":                `annotation locksidecar.dev/socket is "run/l.sock": it must be an absolute path`,
 		"annotation-socket-of-the-store":   `with a folder other than /etc/locksidecar`,
-		"annotation-unknown":               "annotation locksidecar.dev/contaners is none of ours: there are locksidecar.dev/image",
+		"annotation-unknown":               "annotation locksidecar.dev/contaners is not known; known annotations: locksidecar.dev/image",
 		"annotation-ttl":                   `annotation locksidecar.dev/ttl is "15": it must be a duration from 500ms to 24h, such as 15s`,
 		"annotation-ttl-too-long":          `it must be a duration from 500ms to 24h`,
 		"folder-taken":                     "/run/locksidecar",

@@ -40,7 +40,7 @@ var notOfKubernetes = []string{
 	"observability/alerts_test.yaml",
 	"observability/otel-collector.yaml",
 	"observability/prometheus.yaml",
-	"injector/cert-manager.yaml", // cert-manager's kinds, which this server does not know
+	"injector/cert-manager.yaml", // cert-manager's kinds: chart_test.go
 }
 
 // manifests are the files of deploy/ with objects of Kubernetes.
@@ -48,7 +48,10 @@ func manifests(t *testing.T) (files []string) {
 	t.Helper()
 	var left []string
 	folder := filepath.Join(root, "deploy")
-	err := filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && slices.Contains([]string{"chart", "compose"}, entry.Name()) {
+			return fs.SkipDir // the chart: chart_test.go
+		}
 		if ext := filepath.Ext(path); err != nil || ext != ".yaml" && ext != ".yml" {
 			return err
 		}
@@ -125,41 +128,57 @@ func TestManifestsAreStrict(t *testing.T) {
 // TestManifestsAreAdmitted: the server takes all of them, as `kubectl apply
 // --server-side --dry-run=server` would, and knows all fields.
 func TestManifestsAreAdmitted(t *testing.T) {
-	crd, err := os.ReadFile("testdata/podmonitor-crd.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	install(t, decode(t, crd)...)
-	eventually(t, func() error { // a definition is known a moment later
-		_, err := mappingOf(t, deployed(t, "podmonitor.yaml")[0])
-		return err
-	})
+	installKinds(t)
 	ns := namespace(t, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
 	for _, file := range manifests(t) {
 		for _, o := range deployed(t, file) {
-			mapping, err := mappingOf(t, o)
-			if err != nil {
-				t.Fatalf("%s: %v", file, err)
-			}
-			var resource dynamic.ResourceInterface = dynamicClient().Resource(mapping.Resource)
-			if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-				into := cmp.Or(o.GetNamespace(), ns)
-				ensureNamespace(t, into)
-				resource = dynamicClient().Resource(mapping.Resource).Namespace(into)
-			}
-			options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
-			eventually(t, func() error { // it may be known a moment before it is served
-				_, err := resource.Create(t.Context(), o, options)
-				if apierrors.IsNotFound(err) {
-					return err
-				}
-				if err != nil && !apierrors.IsAlreadyExists(err) {
-					t.Errorf("%s: %s %s: %v", file, o.GetKind(), o.GetName(), err)
-				}
-				return nil
-			})
+			admitted(t, file, o, ns)
 		}
 	}
+}
+
+// installKinds makes the server know the kinds of the Prometheus Operator and of cert-manager.
+func installKinds(t *testing.T) {
+	t.Helper()
+	for _, file := range []string{"podmonitor-crd.yaml", "cert-manager-crds.yaml"} {
+		definitions, err := os.ReadFile(filepath.Join("testdata", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		install(t, decode(t, definitions)...)
+	}
+	for _, o := range slices.Concat(deployed(t, "podmonitor.yaml"), deployed(t, "injector/cert-manager.yaml")) {
+		eventually(t, func() error { // a definition is known a moment later
+			_, err := mappingOf(t, o)
+			return err
+		})
+	}
+}
+
+// admitted creates an object without keeping it, in its namespace or else in ns.
+func admitted(t *testing.T, from string, o *unstructured.Unstructured, ns string) {
+	t.Helper()
+	mapping, err := mappingOf(t, o)
+	if err != nil {
+		t.Fatalf("%s: %v", from, err)
+	}
+	var resource dynamic.ResourceInterface = dynamicClient().Resource(mapping.Resource)
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		into := cmp.Or(o.GetNamespace(), ns)
+		ensureNamespace(t, into)
+		resource = dynamicClient().Resource(mapping.Resource).Namespace(into)
+	}
+	options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
+	eventually(t, func() error { // it may be known a moment before it is served
+		_, err := resource.Create(t.Context(), o, options)
+		if apierrors.IsNotFound(err) {
+			return err
+		}
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Errorf("%s: %s %s: %v", from, o.GetKind(), o.GetName(), err)
+		}
+		return nil
+	})
 }
 
 // mappingOf asks the server for the resource of an object's kind, each time anew.

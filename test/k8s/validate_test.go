@@ -26,7 +26,7 @@ func TestValidationRefusesWhatIsNotProper(t *testing.T) {
 		do   func(pod object)
 		want string
 	}{
-		{"an annotation that is none", annotate("contaners", "app"), `annotation locksidecar.dev/contaners is none of ours: there are locksidecar.dev/image`},
+		{"an annotation that is none", annotate("contaners", "app"), `annotation locksidecar.dev/contaners is not known; known annotations: locksidecar.dev/image`},
 		{"image", annotate("image", "a b"), `annotation locksidecar.dev/image is "a b": it must be the name of an image`},
 		{"secret", annotate("secret", "A"), `annotation locksidecar.dev/secret is "A": it must be the name of a Secret`},
 		{"secret's end", annotate("secret", "a-"), `it must be the name of a Secret`},

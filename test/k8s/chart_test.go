@@ -1,0 +1,220 @@
+package k8s
+
+import (
+	"cmp"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+var chart = filepath.Join(root, "deploy", "chart")
+
+// helm runs the pinned Helm, which make names.
+func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	program := os.Getenv("HELM")
+	if program == "" {
+		t.Fatal("HELM is not set: run make test-k8s")
+	}
+	var out, errs strings.Builder
+	command := exec.CommandContext(t.Context(), program, args...)
+	command.Stdout, command.Stderr = &out, &errs
+	// Nothing of the user's, and no cluster.
+	home := t.TempDir()
+	command.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "KUBECONFIG=" + filepath.Join(home, "none")}
+	err = command.Run()
+	return out.String(), errs.String(), err
+}
+
+// rendered returns the chart's objects, as they are installed in the namespace.
+func rendered(t *testing.T, namespace string, flags ...string) []*unstructured.Unstructured {
+	t.Helper()
+	out, errs, err := helm(t, append([]string{"template", "locksidecar", chart, "--namespace", namespace, "--kube-version", "1.36.0"}, flags...)...)
+	if err != nil {
+		t.Fatalf("helm template %s: %v\n%s", flags, err, errs)
+	}
+	return decode(t, []byte(out))
+}
+
+// ownValues are the value files of the chart.
+func ownValues(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(chart, "ci", "*.yaml"))
+	if err != nil || len(files) != 5 {
+		t.Fatalf("%d value files: %v", len(files), err)
+	}
+	return files
+}
+
+// TestChartIsAdmitted lints the chart with each of its value files, and the server takes all objects.
+func TestChartIsAdmitted(t *testing.T) {
+	installKinds(t)
+	ns := namespace(t, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
+	kinds := map[string]bool{}
+	for _, file := range ownValues(t) {
+		if out, errs, err := helm(t, "lint", "--strict", chart, "--values", file); err != nil {
+			t.Errorf("helm lint %s: %v\n%s%s", file, err, out, errs)
+		}
+		for _, o := range rendered(t, ns, "--values", file) {
+			admitted(t, filepath.Base(file), o, ns)
+			kinds[o.GetKind()] = true
+		}
+	}
+	for _, kind := range []string{"Certificate", "ConfigMap", "CronJob", "Job", "MutatingAdmissionPolicy", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "Secret"} {
+		if !kinds[kind] {
+			t.Errorf("no value file yields a %s", kind)
+		}
+	}
+}
+
+// TestChartIsTheManifests: in the namespace of the manifests, the chart yields them.
+func TestChartIsTheManifests(t *testing.T) {
+	for _, c := range []struct {
+		flags string
+		files []string
+	}{
+		{"injector.podDisruptionBudget=true", []string{"injector/webhook.yaml", "injector/certificate-job.yaml", "injector/validate.yaml"}},
+		{"injector.certificate.by=cert-manager", []string{"injector/webhook.yaml", "injector/cert-manager.yaml", "injector/validate.yaml"}},
+		{"injector.mode=policy,injector.validation=false", []string{"injector/policy.yaml"}},
+		{
+			"injector.mode=none,injector.validation=false,migration.enabled=true,networkPolicy.enabled=true,podMonitor.enabled=true,namespaces={locksidecar}",
+			[]string{"migrate-job.yaml", "networkpolicy.yaml", "podmonitor.yaml"},
+		},
+	} {
+		var want []*unstructured.Unstructured
+		for _, file := range c.files {
+			want = append(want, deployed(t, file)...)
+		}
+		got := rendered(t, "locksidecar", "--set", c.flags)
+		if diff := gocmp.Diff(comparable(want), comparable(got)); diff != "" {
+			t.Errorf("%s: the chart is not %s (-manifests +chart):\n%s", c.flags, c.files, diff)
+		}
+	}
+}
+
+// comparable takes away what must differ between the manifests and the chart.
+func comparable(objects []*unstructured.Unstructured) map[string]any {
+	hash := regexp.MustCompile(`-[0-9a-f]{8}$`)
+	all := map[string]any{}
+	for _, o := range objects {
+		o = o.DeepCopy()
+		o.SetNamespace("") // a namespaced manifest may leave it to kubectl
+		labels, annotations := o.GetLabels(), o.GetAnnotations()
+		for _, name := range []string{"app.kubernetes.io/managed-by", "app.kubernetes.io/instance", "helm.sh/chart"} {
+			delete(labels, name)
+		}
+		for name := range annotations {
+			if strings.HasPrefix(name, "helm.sh/hook") || name == "cert-manager.io/inject-ca-from" {
+				delete(annotations, name)
+			}
+		}
+		o.SetLabels(labels)
+		o.SetAnnotations(annotations)
+		for _, field := range []string{"labels", "annotations"} {
+			if at(o.Object, "metadata")[field] == nil || len(at(o.Object, "metadata", field)) == 0 {
+				unstructured.RemoveNestedField(o.Object, "metadata", field)
+			}
+		}
+		switch o.GetKind() {
+		case "Namespace": // Helm's --create-namespace
+			continue
+		case "Job":
+			o.SetName(hash.ReplaceAllString(o.GetName(), ""))
+			unstructured.RemoveNestedField(o.Object, "spec", "ttlSecondsAfterFinished") // a hook is deleted
+		}
+		text, _ := json.Marshal(o.Object)
+		var plain any
+		_ = json.Unmarshal(text, &plain)
+		all[o.GetKind()+" "+o.GetName()] = plain
+	}
+	return all
+}
+
+// TestChartFollowsItsValues: nothing stays of the manifests' namespace, image and Secret.
+func TestChartFollowsItsValues(t *testing.T) {
+	left := regexp.MustCompile(`ghcr\.io|namespace: locksidecar$|- locksidecar$|locksidecar\.svc|locksidecar/locksidecar-|secret=locksidecar$|'"locksidecar"'`)
+	for _, mode := range []string{"injector.certificate.by=job", "injector.certificate.by=cert-manager", "injector.mode=policy"} {
+		out, errs, err := helm(t, "template", "other", chart, "--namespace", "elsewhere", "--set", mode,
+			"--set", "image.repository=registry.example.com/locks,image.tag=x,database.secret=store,migration.enabled=true,networkPolicy.enabled=true,namespaces={shop},podMonitor.enabled=true")
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", mode, err, errs)
+		}
+		for line := range strings.Lines(out) {
+			if left.MatchString(strings.TrimRight(line, "\n")) {
+				t.Errorf("%s: %s", mode, line)
+			}
+		}
+	}
+}
+
+// TestChartValuesAreChecked: the schema has every value, and refuses others.
+func TestChartValuesAreChecked(t *testing.T) {
+	for _, c := range []struct{ value, want string }{
+		{"replicas=3", "additional properties 'replicas' not allowed"},
+		{"injector.replica=3", "additional properties 'replica' not allowed"},
+		{"injector.mode=both", "/injector/mode"},
+		{"injector.replicas=0", "/injector/replicas"},
+		{"injector.certificate.by=existing", "/injector/certificate/caBundle"},
+		{"injector.certificate.caBundle=x", "/injector/certificate/caBundle"},
+		{"injector.env.path=x", "invalid propertyName 'path'"},
+		{"database.storeURL=mysql://db", "/database/storeURL"},
+		{"database.port=0", "/database/port"},
+		{"image.digest=sha256:1", "/image/digest"},
+		{"namespaces={A}", "/namespaces/0"},
+	} {
+		if _, errs, err := helm(t, "template", chart, "--set", c.value); err == nil || !strings.Contains(errs, c.want) {
+			t.Errorf("%s: wanted %q, got: %v\n%s", c.value, c.want, err, errs)
+		}
+	}
+}
+
+// TestChartSaysWhatAClusterLacks: an old cluster gets a reason, and what it can do.
+func TestChartSaysWhatAClusterLacks(t *testing.T) {
+	for _, c := range []struct{ version, values, want string }{
+		{"1.28.9", "injector.mode=none", "requires kubeVersion"},
+		{"1.29.0", "injector.mode=webhook", "set injector.validation=false"},
+		{"1.29.0", "injector.validation=false", ""},
+		{"1.30.1-gke.1", "injector.mode=webhook", ""},
+		{"1.35.9", "injector.mode=policy", "set injector.mode=webhook"},
+		{"1.36.0", "injector.mode=policy", ""},
+	} {
+		_, errs, err := helm(t, "template", chart, "--kube-version", c.version, "--set", c.values)
+		if (err != nil) != (c.want != "") || !strings.Contains(errs, c.want) {
+			t.Errorf("%s with %s: wanted %q, got: %v\n%s", c.version, c.values, c.want, err, errs)
+		}
+	}
+}
+
+// TestChartFitsItsSecrets: the Secrets are where the pods look for them.
+func TestChartFitsItsSecrets(t *testing.T) {
+	const url = "postgres://locksidecar:secret@db/app"
+	objects := rendered(t, "locksidecar", "--set", "namespaces={shop,orders},database.secret=store,database.storeURL="+url+
+		",migration.enabled=true,migration.secret=migrator,migration.storeURL="+url)
+	var got []string
+	for _, o := range objects {
+		if o.GetKind() == "Secret" {
+			data, _, err := unstructured.NestedString(o.Object, "data", "store-url")
+			if err != nil || data != encoded([]byte(url)) {
+				t.Errorf("the Secret %s has %q: %v", o.GetName(), data, err)
+			}
+			got = append(got, o.GetNamespace()+"/"+o.GetName())
+		}
+		if o.GetKind() == "Job" && o.GetName() == "locksidecar-migrate" {
+			if name := at(o.Object, "spec", "template", "spec", "volumes", 0, "secret")["secretName"]; name != "migrator" {
+				t.Errorf("the migration mounts the Secret %v", name)
+			}
+		}
+	}
+	slices.SortFunc(got, cmp.Compare)
+	if want := []string{"locksidecar/migrator", "orders/store", "shop/store"}; !slices.Equal(got, want) {
+		t.Errorf("Secrets %q, want %q", got, want)
+	}
+}
