@@ -20,6 +20,8 @@ sys.path.insert(0, str(ROOT / "clients" / "contract" / "curl"))
 from processes import NotStarted, Postgres, Sidecar  # noqa: E402 // found only now
 
 LIMIT = 60  # seconds for one example
+PYTHON = str(ROOT / "clients" / "python" / ".venv" / "bin" / "python")
+FRAMEWORKS = str(ROOT / "clients" / "python" / "tests" / "frameworks" / ".venv" / "bin" / "python")
 
 # Each with the command that runs it.
 EXAMPLES = {
@@ -31,50 +33,71 @@ EXAMPLES = {
     "python/pool.py": [sys.executable],
     "python/slots.py": [sys.executable],
     "python/leader.py": [sys.executable],
+    "python/cron.py": [PYTHON],
     "node/pool.mjs": ["node"],
     "node/leader.mjs": ["node"],
+    "node/cron.mjs": ["node"],
     "fencing/guarded.sh": ["bash"],
+}
+
+# Those that need frameworks: with --contrib, on PostgreSQL behind two sidecars.
+CONTRIB = {
+    "contrib/celery_once.py": [FRAMEWORKS],
+    "contrib/django_once.py": [FRAMEWORKS],
+    "contrib/fastapi_once.py": [FRAMEWORKS],
+    "contrib/bullmq_once.mjs": ["node"],
+    "contrib/nestjs_once.mjs": ["node"],
 }
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("names", nargs="*", help=f"some of {', '.join(EXAMPLES)}; all without")
-    names = p.parse_args().names or list(EXAMPLES)
-    if unknown := set(names) - set(EXAMPLES):
+    p.add_argument("--contrib", action="store_true", help=f"those of the frameworks: {', '.join(CONTRIB)}")
+    arguments = p.parse_args()
+    names = arguments.names or list(CONTRIB if arguments.contrib else EXAMPLES)
+    if unknown := set(names) - set(EXAMPLES | CONTRIB):
         p.error(f"no such example: {', '.join(unknown)}")
-    forgotten = {str(f.relative_to(HERE)) for f in HERE.glob("*/*") if f.suffix in (".sh", ".rb", ".php", ".py", ".mjs")} - set(EXAMPLES)
+    forgotten = {str(f.relative_to(HERE)) for f in HERE.glob("*/*") if f.suffix in (".sh", ".rb", ".php", ".py", ".mjs")} - set(EXAMPLES | CONTRIB)
     if forgotten:
         p.error(f"nothing runs {', '.join(forgotten)}: add it to EXAMPLES")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the finally blocks
-    stores = os.environ.get("CONTRACT_STORES", "memory postgres").split()
+    stores = ["postgres"] if arguments.contrib else os.environ.get("CONTRACT_STORES", "memory postgres").split()
     started, failed = time.monotonic(), []
     postgres = Postgres()
     try:
         for store in stores:
             url = postgres.url if store == "postgres" else "memory://"
-            sidecar = Sidecar(str(ROOT / "bin" / "locksidecar"), {"LOG_LEVEL": "warn", "STORE_URL": url})
+            # On a database there are two, as in two pods. The embedded store belongs to one.
+            sidecars = [start(url) for _ in range(2 if store == "postgres" else 1)]
             try:
-                failed += [name for name in names if not run(name, sidecar, postgres)]
+                failed += [name for name in names if not run(name, sidecars, postgres)]
             finally:
-                sidecar.stop()
+                for sidecar in sidecars:
+                    sidecar.stop()
     finally:
         postgres.stop()
     print(f"examples: {len(stores) * len(names) - len(failed)} ok, {len(failed)} failed in {time.monotonic() - started:.1f} s", *failed)
     return 1 if failed else 0
 
 
-def run(name, sidecar, postgres):
+def start(url):
+    return Sidecar(str(ROOT / "bin" / "locksidecar"), {"LOG_LEVEL": "warn", "STORE_URL": url})
+
+
+def run(name, sidecars, postgres):
+    sidecar = sidecars[0]
     environment = {
         **os.environ,
         "LOCKSIDECAR_SOCKET": sidecar.socket,
+        "LOCKSIDECAR_SOCKET_2": sidecars[-1].socket,
         "PATH": f"{ROOT / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT / "clients" / "python" / "src"),
         "PGHOST": postgres.folder, "PGUSER": "postgres", "PGDATABASE": "postgres",
     }  # fmt: skip
     print(f"--- {name}", flush=True)
     # A group of its own, so that nothing of an example that hangs is left.
-    process = subprocess.Popen([*EXAMPLES[name], str(HERE / name)], env=environment, start_new_session=True)
+    process = subprocess.Popen([*(EXAMPLES | CONTRIB)[name], str(HERE / name)], env=environment, start_new_session=True)
     try:
         code = process.wait(LIMIT)
     except subprocess.TimeoutExpired:
@@ -92,13 +115,13 @@ def run(name, sidecar, postgres):
 
 
 def await_no_locks(sidecar):
-    """Waits until no lock is held. Returns those that stay."""
+    """Waits until no lock is held, except for the ticks of schedules, which nobody may run again. Returns those that stay."""
     deadline = time.monotonic() + LIMIT
     while True:
         held = subprocess.run(
             ["curl", "-sS", "--unix-socket", sidecar.socket, "http://localhost/v1/locks?scope=all"], capture_output=True, text=True, check=True
         ).stdout
-        if not json.loads(held)["locks"]:
+        if all(lock["type"] == "tick" for lock in json.loads(held)["locks"]):
             return ""
         if time.monotonic() > deadline:
             return held

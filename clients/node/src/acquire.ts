@@ -22,6 +22,7 @@ export function acquire(sessions: Sessions, key: string, fields: Wire, how: How)
   return withdrawing(sessions, [key], fields, how, (what) =>
     tracedAcquire(
       what.keys,
+      fields["mode"],
       how.signal,
       (context) =>
         waiting(sessions, fields, how.signal, (session, now) => session.acquire(what, now, how.signal, context)),
@@ -39,6 +40,7 @@ export function acquireMany(
   return withdrawing(sessions, keys, fields, how, (what) =>
     tracedAcquire(
       keys,
+      fields["mode"],
       how.signal,
       (context) =>
         waiting(sessions, fields, how.signal, (session, now) => session.acquireMany(what, now, how.signal, context)),

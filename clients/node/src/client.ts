@@ -26,16 +26,17 @@ import type {
   Skipped,
   TryAcquireOptions,
   TryAcquireResult,
+  WaitersOptions,
 } from "./options";
 import { Semaphore } from "./semaphore";
 import { Sessions } from "./sessions";
 import type { Term } from "./term";
 import { tracedRelease } from "./tracing";
 import { Transport } from "./transport";
-import type { About, Json, KeyEvent, LockInfo, LockPage } from "./types";
+import type { About, Json, KeyEvent, LockInfo, LockPage, Waiter } from "./types";
 import { KeyWatch } from "./watch";
 import { type LockRequestCallback, type LockRequestOptions, request } from "./weblocks";
-import { lockInfoOf, lockPath, millis, query, requireFeature, type Wire } from "./wire";
+import { lockInfoOf, lockPath, millis, query, requireFeature, type Wire, waiterOf } from "./wire";
 
 const defaultSocket = "/run/locksidecar/locksidecar.sock";
 const defaultTimeoutMs = 10_000;
@@ -222,6 +223,24 @@ export class Client {
       locks: (answer["locks"] as Wire[]).map(lockInfoOf),
       nextCursor: (answer["next_cursor"] ?? null) as string | null,
     };
+  }
+
+  /**
+   * waiters lists the calls of all pods that wait, by key and in the order of each queue: `client.waiters(key)`, or those of the whole
+   * namespace.
+   */
+  async *waiters(about: string | WaitersOptions = {}): AsyncGenerator<Waiter, void, undefined> {
+    const { key, prefix, limit }: WaitersOptions = typeof about === "string" ? { key: about } : about;
+    const path = key === undefined ? "/v1/waiters" : lockPath(key, "/waiters");
+    let cursor: string | undefined;
+    do {
+      const answer = await this.#sessions.read((session) => {
+        requireFeature(session.about, "waiters", "a list of waiting calls");
+        return session.call("GET", path + query({ prefix, limit, cursor }));
+      });
+      yield* (answer["waiters"] as Wire[]).map(waiterOf);
+      cursor = (answer["next_cursor"] ?? undefined) as string | undefined;
+    } while (cursor !== undefined);
   }
 
   /**

@@ -18,6 +18,7 @@ export type {
   Skipped,
   TryAcquireOptions,
   TryAcquireResult,
+  WaitersOptions,
 } from "./options";
 export { Semaphore } from "./semaphore";
 export type { Term } from "./term";
@@ -33,5 +34,6 @@ export type {
   Outcome,
   SharedHolder,
   Stopping,
+  Waiter,
 } from "./types";
 export type { LockRequestCallback, LockRequestOptions } from "./weblocks";

@@ -109,6 +109,16 @@ export interface ListOptions {
   limit?: number | undefined;
 }
 
+/** The options of `client.waiters`. */
+export interface WaitersOptions {
+  /** Only calls for this key. */
+  key?: string | undefined;
+  /** Only calls for keys with this prefix. Not with `key`. */
+  prefix?: string | undefined;
+  /** The most calls of a page: 1 to 1000, by default 100. */
+  limit?: number | undefined;
+}
+
 /** The options of `client.events`. */
 export interface EventsOptions {
   /** Ends the iteration, which throws the signal's reason. */

@@ -170,13 +170,14 @@ function aboutGrants(grants: readonly Grant[]): Attributes {
 /** tracedAcquire runs an acquire in a span. `grantsOf` finds the grants in the result. Without grants it was skipped. */
 export function tracedAcquire<T>(
   keys: readonly string[],
+  mode: unknown,
   signal: AbortSignal | undefined,
   run: (context?: unknown) => Promise<T>,
   grantsOf: (value: T) => readonly Grant[],
 ): Promise<T> {
   return traced(
     "lock.acquire",
-    () => aboutKeys(keys),
+    () => ({ ...aboutKeys(keys), "lock.mode": mode === "shared" ? "shared" : "exclusive" }),
     run,
     (value) => aboutGrants(grantsOf(value)),
     signal,

@@ -77,6 +77,23 @@ export interface LockInfo {
   stopping: Stopping | null;
 }
 
+/** A call that waits for a lock. */
+export interface Waiter {
+  key: string;
+  /** 1 for the first call of the key. */
+  position: number;
+  pod: string;
+  /** The public name of its session; null with `bind: "ttl"`. */
+  session: string | null;
+  owner: string | null;
+  mode: Mode;
+  /** The limit that it names, if it has one. */
+  limit: number | null;
+  waitingMs: number;
+  /** The W3C trace context of the call. */
+  traceparent: string | null;
+}
+
 /** One page of a list. */
 export interface LockPage {
   locks: LockInfo[];

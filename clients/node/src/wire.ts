@@ -17,7 +17,7 @@ import {
   UnsupportedError,
   WaitTimeoutError,
 } from "./errors";
-import type { About, Bind, Holder, Json, KeyEvent, LockInfo, Mode, SharedHolder, Stopping } from "./types";
+import type { About, Bind, Holder, Json, KeyEvent, LockInfo, Mode, SharedHolder, Stopping, Waiter } from "./types";
 
 export type Wire = { [member: string]: unknown };
 
@@ -89,6 +89,20 @@ export function lockInfoOf(w: Wire): LockInfo {
     holdersCount: (w["holders_count"] ?? 0) as number,
     queueLength: w["queue_length"] as number,
     stopping: stoppingOf(w["stopping"] as Wire | null),
+  };
+}
+
+export function waiterOf(w: Wire): Waiter {
+  return {
+    key: w["key"] as string,
+    position: w["position"] as number,
+    pod: w["pod"] as string,
+    session: (w["session"] ?? null) as string | null,
+    owner: (w["owner"] ?? null) as string | null,
+    mode: w["mode"] as Mode,
+    limit: (w["limit"] ?? null) as number | null,
+    waitingMs: w["waiting_ms"] as number,
+    traceparent: (w["traceparent"] ?? null) as string | null,
   };
 }
 

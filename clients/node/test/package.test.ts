@@ -97,6 +97,21 @@ describe("the tarball", { concurrency: false }, () => {
     ]);
   });
 
+  test("the integrations, by import and by require, without their frameworks", () => {
+    writeFileSync(
+      join(folder, "contrib.mjs"),
+      `import { createRequire } from 'node:module';
+       import { fleetCron } from 'locksidecar/contrib/nestjs';
+       import { FleetCoordinator } from 'locksidecar/contrib/node-cron';
+       import { takeTick } from 'locksidecar/contrib/fleet';
+       const require = createRequire(import.meta.url);
+       console.log(require('locksidecar/contrib/node-cron').FleetCoordinator === FleetCoordinator,
+         require('locksidecar/contrib/nestjs').fleetCron === fleetCron,
+         require('locksidecar/contrib/fleet').takeTick === takeTick);`,
+    );
+    assert.equal(run("node", "contrib.mjs"), "true true true\n");
+  });
+
   test("spans of an app with OpenTelemetry, by import and by require", () => {
     symlinkSync(join(root, "node_modules", "@opentelemetry"), join(folder, "node_modules", "@opentelemetry"));
     const imports = {

@@ -55,6 +55,40 @@ describe("shared locks", () => {
     assert.deepEqual((await a.get("doc")).holders, []);
   });
 
+  test("the calls that wait are listed in their order", async () => {
+    const [a, b] = [sidecar.client({ name: "a" }), sidecar.client({ name: "b" })];
+    const place = await a.acquire("listed:1", { ...shared, limit: 1 });
+    const reader = b.acquire("listed:1", { ...shared, limit: 1 });
+    await queued(a, "listed:1", 1);
+    const writer = a.acquire("listed:1", { owner: "me" });
+    await queued(a, "listed:1", 2);
+    const elsewhere = await b.acquire("listed:2");
+    const more = b.acquire("listed:2", { bind: "ttl" });
+    await queued(a, "listed:2", 1);
+    const seen: unknown[] = [];
+    for await (const it of a.waiters("listed:1")) {
+      assert.ok(it.waitingMs >= 0 && it.pod !== "");
+      seen.push([it.key, it.position, it.session, it.owner, it.mode, it.limit]);
+    }
+    assert.deepEqual(seen, [
+      ["listed:1", 1, "b", null, "shared", 1],
+      ["listed:1", 2, "a", "me", "exclusive", null],
+    ]);
+    const keys: string[] = [];
+    for await (const { key, session } of b.waiters({ prefix: "listed:", limit: 1 })) {
+      keys.push(`${key} ${session}`);
+    }
+    assert.deepEqual(keys, ["listed:1 b", "listed:1 a", "listed:2 null"]);
+    await place.release();
+    await (await reader).release();
+    await (await writer).release();
+    await elsewhere.release();
+    await (await more).release();
+    for await (const it of a.waiters({ prefix: "listed:" })) {
+      assert.fail(JSON.stringify(it));
+    }
+  });
+
   test("nobody overtakes a waiting writer", async () => {
     const [a, b] = [sidecar.client(), sidecar.client()];
     const reader = await a.acquire("fifo", shared);

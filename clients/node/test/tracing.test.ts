@@ -172,7 +172,13 @@ describe("with the SDK", () => {
         const [name, result] = text.split(" ");
         return [
           `lock.${name}`,
-          { "lock.key": "order:9", "lock.type": "order", "lock.token": token, "lock.result": result },
+          {
+            "lock.key": "order:9",
+            "lock.type": "order",
+            "lock.token": token,
+            "lock.result": result,
+            ...(name === "acquire" ? { "lock.mode": "exclusive" } : {}),
+          },
         ];
       }),
     );
@@ -259,6 +265,12 @@ describe("with the SDK", () => {
     assert.deepEqual(results(), ["lock.acquire granted", "lock.release lock_lost"]);
   });
 
+  test("the mode", async () => {
+    const client = sidecar.client();
+    await (await client.acquire("doc", { mode: "shared" })).release();
+    assert.equal(spans()[0]?.attributes["lock.mode"], "shared");
+  });
+
   test("several keys", async () => {
     const client = sidecar.client();
     await (await client.acquireMany(["account:7", "account:3"])).release();
@@ -266,6 +278,7 @@ describe("with the SDK", () => {
     assert.deepEqual(acquire?.attributes, {
       "lock.keys": ["account:7", "account:3"],
       "lock.type": "account",
+      "lock.mode": "exclusive",
       "lock.result": "granted",
     });
     const keys = releases.map(({ attributes }) => attributes["lock.key"]);

@@ -99,6 +99,38 @@ def test_the_slots_of_a_semaphore(client: Client, other: Client, key: str) -> No
     free(client, key)
 
 
+def test_the_calls_that_wait_are_listed_in_their_order(client: Client, other: Client, key: str) -> None:
+    place = other.acquire(key, shared=True, limit=1)
+    with ThreadPoolExecutor(2) as pool:
+        reader = pool.submit(other.acquire, key, shared=True, limit=1)
+        waiting(client, key)
+        writer = pool.submit(client.acquire, key, owner="me")
+        waiting(client, key, 2)
+        for found in (list(client.waiters(key)), list(client.waiters(prefix=key, page_size=1))):
+            assert [(w.key, w.position, w.session, w.owner, w.mode, w.limit) for w in found] == [
+                (key, 1, "other", None, "shared", 1), (key, 2, "one", "me", "exclusive", None),
+            ]  # fmt: skip
+            assert all(w.waiting >= 0 and w.pod for w in found)
+        assert list(client.waiters(key + "x")) == []
+        place.release()
+        reader.result().release()
+        writer.result().release()
+    assert client._core.features is not None
+    client._core.features -= {"waiters"}
+    with pytest.raises(FeatureMissing, match="'waiters'"):
+        next(client.waiters(key))
+
+
+@in_loop
+async def test_tasks_list_the_calls_that_wait(path: str, key: str) -> None:
+    async with two(path) as (one, other):
+        async with one.lock(key):
+            waits = asyncio.create_task(other.acquire(key))
+            await async_waiting(one, key)
+            assert [(w.key, w.position, w.mode) async for w in one.waiters()] == [(key, 1, "exclusive")]
+        await (await waits).release()
+
+
 def test_another_limit_is_refused(client: Client, other: Client, key: str) -> None:
     with client.semaphore(key, limit=2):
         for options in ({"limit": 3}, {"limit": None}):

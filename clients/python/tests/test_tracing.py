@@ -60,7 +60,7 @@ class App:
 
     def results(self) -> list[dict[str, Any]]:
         """The attributes of the client's spans, without tokens and keys."""
-        hidden = ("lock.key", "lock.keys", "lock.type", "lock.token")
+        hidden = ("lock.key", "lock.keys", "lock.type", "lock.token", "lock.mode")
         return [{k: v for k, v in about(one).items() if k not in hidden} for one in self.spans()]
 
 
@@ -134,7 +134,7 @@ def test_an_acquire_and_a_release_are_spans_of_the_app_s_trace(
         assert trace.get_current_span() is work
     acquire, release = app.spans()
     expected = {"error": False, "lock.key": key, "lock.type": "test", "lock.token": lock.token}
-    assert about(acquire) == {"name": "lock.acquire", "lock.result": "granted", **expected}
+    assert about(acquire) == {"name": "lock.acquire", "lock.result": "granted", "lock.mode": "exclusive", **expected}
     assert about(release) == {"name": "lock.release", "lock.result": "released", **expected}
     for span in (acquire, release):
         assert span.parent == work.get_span_context()
@@ -220,6 +220,7 @@ def test_several_keys(app: App, client: Client, key: str) -> None:
         "lock.keys": (f"{key}:b", f"{key}:a"),
         "lock.type": "test",
         "lock.result": "granted",
+        "lock.mode": "exclusive",
     }
     assert {one.attributes["lock.key"] for one in releases if one.attributes} == {f"{key}:b", f"{key}:a"}
     for lock in client.acquire_many(iter([key, "plain"])):  # type: ignore[arg-type] # it has always been possible
@@ -239,8 +240,17 @@ def test_keys_that_are_invalid(app: App, client: Client) -> None:
         "error.type": "UnicodeEncodeError",
         "lock.key": "half:?",
         "lock.type": "half",
+        "lock.mode": "exclusive",
     }
     assert about(none)["error.type"] == "TypeError"
+
+
+def test_a_span_tells_the_mode(app: App, client: Client, key: str) -> None:
+    client.acquire(key, shared=True).release()
+    with client.semaphore(key, limit=2):
+        pass
+    shared = [one.attributes["lock.mode"] for one in app.spans() if one.attributes and one.name == "lock.acquire"]
+    assert shared == ["shared", "shared"]
 
 
 def test_a_release_of_an_entry_that_is_over_is_one_span(app: App, sent: list[Sent], client: Client, key: str) -> None:
@@ -399,7 +409,7 @@ def remote() -> Iterator[str]:
 
 
 def test_without_the_sdk_the_app_s_context_goes_on(sent: list[Sent], client: Client, key: str, remote: str) -> None:
-    assert _tracing.acquire([key]) is _tracing._OFF  # no span without the SDK
+    assert _tracing.acquire([key], "exclusive") is _tracing._OFF  # no span without the SDK
     client.acquire(key).release()
     assert [one.traceparent for one in sent] == [remote, remote]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -68,3 +69,15 @@ def test_retry_after() -> None:
     error = errors.from_problem({"code": "limit", "detail": "x"}, 429, "3")
     assert isinstance(error, LimitReached)
     assert error.retry_after == 3
+
+
+def test_errors_can_be_pickled() -> None:
+    lost = errors.lost("key", "forced")
+    for error in (
+        lost,
+        errors.SidecarUnavailable("why", "/s"),
+        errors.FeatureMissing("x", "v1"),
+        errors.Skipped("k", 1),
+    ):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), copy.__dict__) == (type(error), str(error), error.__dict__)

@@ -36,7 +36,7 @@ class Acquire:
     def one(self) -> Steps[tuple[Grant, Mapping[str, Any]]]:
         """Acquires its only key."""
         [key] = self.keys
-        with _tracing.acquire(self.keys) as operation:
+        with _tracing.acquire(self.keys, self.options.mode) as operation:
             value = yield from self._run("PUT", lock_path(key), {}, [], operation)
             if not value["granted"]:
                 raise errors.Skipped(key, value.get("result"))
@@ -46,7 +46,7 @@ class Acquire:
 
     def many(self) -> Steps[list[tuple[Grant, Mapping[str, Any]]]]:
         """Acquires its keys, all or none."""
-        with _tracing.acquire(self.keys) as operation:
+        with _tracing.acquire(self.keys, self.options.mode) as operation:
             value = yield from self._run("POST", "/v1/locks", {"keys": self.keys}, ["several_keys"], operation)
             return list(zip(value["_grants"], value["locks"], strict=True))
 

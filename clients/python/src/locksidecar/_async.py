@@ -18,7 +18,7 @@ from ._core import Core
 from ._lock import NotPickled
 from ._options import acquire_options
 from ._tasks import AsyncLockSignal, call
-from .types import Description, Duration, LockInfo, LockOptions, Outcome, Scope, SemaphoreOptions, Status
+from .types import Description, Duration, LockInfo, LockOptions, Outcome, Scope, SemaphoreOptions, Status, Waiter
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -172,6 +172,18 @@ class AsyncClient(NotPickled):
         cursor = None
         while True:
             page, cursor = await self._transport.run(self._core.page(scope, prefix, type, page_size, cursor))
+            for one in page:
+                yield one
+            if cursor is None:
+                return
+
+    async def waiters(
+        self, key: str | None = None, *, prefix: str | None = None, page_size: int | None = None
+    ) -> AsyncIterator[Waiter]:
+        """Lists the calls of all pods that wait for a key, in their order. Without a key: those for all keys."""
+        cursor = None
+        while True:
+            page, cursor = await self._transport.run(self._core.waiters_page(key, prefix, page_size, cursor))
             for one in page:
                 yield one
             if cursor is None:

@@ -17,7 +17,7 @@ from ._call import UNSET, Call, Read, Steps, Unset, lock_path
 from ._options import LEAST_TTL, seconds, to_ms
 from ._session import Grant, Session
 from ._signal import Signal
-from .types import Description, Duration, Event, LockInfo, Outcome, Scope, Status
+from .types import Description, Duration, Event, LockInfo, Outcome, Scope, Status, Waiter
 
 DEFAULT_SOCKET = "/run/locksidecar/locksidecar.sock"
 # Seconds. A stream has a comment line every 15 s, so a sidecar that is silent for this long is gone or hangs.
@@ -297,9 +297,17 @@ class Core:
     ) -> Steps[tuple[list[LockInfo], str | None]]:
         """Lists one page of the held locks, and where the next page begins."""
         query = {"scope": scope, "prefix": prefix, "type": type_, "limit": limit, "cursor": cursor}
-        target = "/v1/locks?" + urlencode({k: v for k, v in query.items() if v is not None}, quote_via=quote, safe="")
-        value = yield from self._read(target, needs=["list"], joins=scope == "session")
+        value = yield from self._read("/v1/locks" + _query(query), needs=["list"], joins=scope == "session")
         return [LockInfo.from_json(one) for one in value["locks"]], value.get("next_cursor")
+
+    def waiters_page(
+        self, key: str | None, prefix: str | None, limit: int | None, cursor: str | None
+    ) -> Steps[tuple[list[Waiter], str | None]]:
+        """Lists one page of the calls that wait, for a key or for all, and where the next page begins."""
+        path = "/v1/waiters" if key is None else lock_path(key, "/waiters")
+        query = {"prefix": prefix, "limit": limit, "cursor": cursor}
+        value = yield from self._read(path + _query(query), needs=["waiters"])
+        return [Waiter.from_json(one) for one in value["waiters"]], value.get("next_cursor")
 
     def _read(
         self, target: str, *, no_cache: bool = False, needs: Iterable[str] = (), joins: bool = False
@@ -362,3 +370,8 @@ def leader_data(event: Event) -> Any:
     if event.type == "state" or (event.type == "acquired" and holder is not None):
         return None if holder is None else holder.get("data")
     return UNSET
+
+
+def _query(query: Mapping[str, Any]) -> str:
+    given = {name: value for name, value in query.items() if value is not None}
+    return "?" + urlencode(given, quote_via=quote, safe="") if given else ""

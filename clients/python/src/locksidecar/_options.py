@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any
 
 from . import errors
-from .types import Bind, Duration, LockOptions, OnSuccess
+from .types import Bind, Duration, LockOptions, Mode, OnSuccess
 
 LEAST_TTL = 0.5  # seconds
 _DAY = 86400.0  # seconds; the sidecar's limit
@@ -50,6 +50,11 @@ class AcquireOptions:
     on_success: OnSuccess = "acquire"
     data: Any = None
     request_id: str | None = None
+
+    @property
+    def mode(self) -> Mode:
+        """The mode that the locks will have."""
+        return "shared" if self.shared else "exclusive"
 
     def fields(self) -> tuple[dict[str, Any], list[str]]:
         """The members of the request, without the wait and the id, and the features that they need."""

@@ -19,7 +19,7 @@ from ._sync_lead import Leaders, Term, lead
 from ._sync_lock import Lock, LockContext, ManyContext, Semaphore, new_acquire, take, take_all
 from ._sync_transport import Transport
 from ._threads import LockSignal, call
-from .types import Description, Duration, LockInfo, LockOptions, Outcome, Scope, SemaphoreOptions, Status
+from .types import Description, Duration, LockInfo, LockOptions, Outcome, Scope, SemaphoreOptions, Status, Waiter
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -163,6 +163,17 @@ class Client(NotPickled):
         cursor = None
         while True:
             page, cursor = self._transport.run(self._core.page(scope, prefix, type, page_size, cursor))
+            yield from page
+            if cursor is None:
+                return
+
+    def waiters(
+        self, key: str | None = None, *, prefix: str | None = None, page_size: int | None = None
+    ) -> Iterator[Waiter]:
+        """Lists the calls of all pods that wait for a key, in their order. Without a key: those for all keys."""
+        cursor = None
+        while True:
+            page, cursor = self._transport.run(self._core.waiters_page(key, prefix, page_size, cursor))
             yield from page
             if cursor is None:
                 return

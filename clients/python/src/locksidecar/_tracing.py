@@ -70,10 +70,10 @@ class Operation(Protocol):
     ) -> None: ...
 
 
-def acquire(keys: Sequence[str]) -> Operation:
+def acquire(keys: Sequence[str], mode: str) -> Operation:
     """Begins an acquire of one lock or several."""
     tracer = _tracer()
-    return _OFF if tracer is None else _Span(tracer, "lock.acquire", _about(keys))
+    return _OFF if tracer is None else _Span(tracer, "lock.acquire", {**_about(keys), "lock.mode": mode})
 
 
 def release(key: str, token: int) -> Operation:

@@ -37,6 +37,16 @@ __all__ = [
 class LocksidecarError(Exception):
     """The root of the tree. A wrong use of this package is a TypeError or ValueError."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickle would call the class with `args`, which are not the arguments of the subclasses.
+        return _unpickled, (type(self), self.args, self.__dict__)
+
+
+def _unpickled(kind: type[LocksidecarError], args: tuple[Any, ...], state: dict[str, Any]) -> LocksidecarError:
+    made = kind.__new__(kind, *args)
+    made.__dict__.update(state)
+    return made
+
 
 class SidecarUnavailable(LocksidecarError):
     """The sidecar could not be reached, went away during a call, or did not answer in time.
@@ -102,7 +112,7 @@ class NotFound(ApiError):
 
 
 class NotHeld(ApiError):
-    """Nobody holds the lock."""
+    """The lock is not held."""
 
 
 class TooLarge(ApiError):

@@ -23,6 +23,7 @@ __all__ = [
     "SharedHolder",
     "Status",
     "Stopping",
+    "Waiter",
 ]
 
 Duration = float | timedelta
@@ -174,6 +175,36 @@ class LockInfo:
             holders_count=value.get("holders_count", 0),
             queue_length=value["queue_length"],
             stopping=Stopping.from_json(value.get("stopping")),
+        )
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """A call that waits for a lock. `position` is 1 for the first call of the key, `waiting` is seconds."""
+
+    key: str
+    position: int
+    pod: str
+    session: str | None
+    owner: str | None
+    mode: Mode
+    limit: int | None
+    waiting: float
+    traceparent: str | None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Waiter:
+        """Reads the API's form."""
+        return cls(
+            key=value["key"],
+            position=value["position"],
+            pod=value["pod"],
+            session=value.get("session"),
+            owner=value.get("owner"),
+            mode=value["mode"],
+            limit=value.get("limit"),
+            waiting=value["waiting_ms"] / 1000,
+            traceparent=value.get("traceparent"),
         )
 
 
