@@ -21,9 +21,11 @@ COPY . .
 # The same flags as `make build`: the file is the same, bit by bit. The folder of the
 # socket belongs to the sidecar's user, so that it starts without any volume.
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -buildvcs=false -tags grpcnotrace -trimpath \
+    internal/console/overlay.sh /tmp/overlay && \
+    CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -buildvcs=false -overlay /tmp/overlay/overlay.json -tags grpcnotrace -trimpath \
       -ldflags "-s -w -X main.version=$VERSION" -o /rootfs/locksidecar ./cmd/locksidecar && \
-    mkdir -p /rootfs/etc/ssl/certs /rootfs/run/locksidecar && \
+    mkdir -p /rootfs/etc/ssl/certs /rootfs/licenses /rootfs/run/locksidecar && \
+    go run -buildvcs=false ./internal/licenses -image > /rootfs/licenses/LICENSES.gz && \
     cp /etc/ssl/certs/ca-certificates.crt /rootfs/etc/ssl/certs/ && \
     chmod -R a=rX,u+w /rootfs && chmod 0755 /rootfs/locksidecar && \
     chown 65532:65532 /rootfs/run/locksidecar && \

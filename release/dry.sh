@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Builds a release into dist/ twice, compares, and checks it: release/dry.sh VERSION. `make release-dry` does this.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+version=$1
+
+rm -rf dist
+again=$(mktemp -d)
+trap 'rm -rf "$again"' EXIT
+release/build.sh dist "$version"
+release/build.sh "$again" "$version" >/dev/null
+(cd dist && find . -type f -exec sha256sum {} +) | (cd "$again" && sha256sum --check --quiet -)
+printf '%-10s %s\n' again "built a second time, all $(find dist -type f | wc -l) files are the same, byte by byte"
+release/check.py dist "$version"
+if release/notes.sh "$version" > dist/NOTES.md 2>/dev/null; then
+  printf '%-10s %s\n' notes "NOTES.md, from CHANGELOG.md"
+else
+  rm dist/NOTES.md
+  printf '%-10s %s\n' notes "none: CHANGELOG.md has no section for $version yet, so its tag would be refused"
+fi
+if [ "$(id -u)" = 0 ] && command -v buildah >/dev/null && [[ $(ldd "$(command -v busybox)" 2>&1) == *'not a dynamic'* ]]; then
+  release/image.sh dist "$version"
+else
+  printf '%-10s %s\n' image "not built: that takes root, buildah and busybox-static"
+fi
+printf '%-10s %s\n' "not run" "what needs the forge: signatures, provenance, the pushes to the registries" \
+  'in all' "$SECONDS s"

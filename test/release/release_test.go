@@ -1,0 +1,131 @@
+// Package release tests the scripts in release/ that decide whether a tag may be published. `make release-dry` runs the others.
+package release
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func run(t *testing.T, folder, name string, args ...string) (string, error) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), name, args...)
+	command.Dir = folder
+	out, err := command.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+func script(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs("../../release/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestVersionIsTheSameEverywhere(t *testing.T) {
+	if out, err := run(t, "../..", script(t, "version.py")); err != nil || !strings.HasPrefix(out, "v") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestVersionIsWrittenEverywhere(t *testing.T) {
+	tree := t.TempDir()
+	if out, err := run(t, "../..", "sh", "-c",
+		`git ls-files -z --cached --others --exclude-standard clients compose.yaml deploy docs internal test/node | xargs -0 cp -P --parents --target-directory="$0"`, tree); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	version := script(t, "version.py")
+	if out, err := run(t, tree, version, "v9.8.7-rc.6"); err != nil || out != "v9.8.7-rc.6" {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for file, want := range map[string]string{
+		"clients/node/package.json":      `"version": "9.8.7-rc.6"`,
+		"clients/python/pyproject.toml":  `version = "9.8.7rc6"`,
+		"deploy/chart/Chart.yaml":        "appVersion: v9.8.7-rc.6",
+		"deploy/sidecar.yaml":            "image: ghcr.io/locksidecar/locksidecar:v9.8.7-rc.6\n",
+		"internal/inject/settings.go":    `DefaultImage  = "ghcr.io/locksidecar/locksidecar:v9.8.7-rc.6"`,
+		"clients/node/package-lock.json": `"version": "9.8.7-rc.6"`,
+	} {
+		content, err := os.ReadFile(filepath.Join(tree, file))
+		if err != nil || !strings.Contains(string(content), want) {
+			t.Errorf("%s has no %s: %v", file, want, err)
+		}
+	}
+	if out, err := run(t, tree, "grep", "-rn", "ghcr.io/locksidecar/locksidecar:v0", "compose.yaml", "deploy", "docs/kubernetes.md", "internal", "test/node"); err == nil {
+		t.Errorf("the version stayed in:\n%s", out)
+	}
+	for _, broken := range []struct{ file, from, to string }{
+		{"deploy/chart/Chart.yaml", "version: 9.8.7-rc.6", "version: 9.8.8"},
+		{"clients/python/src/locksidecar/_version.py", "9.8.7rc6", "9.8.7-rc.6"},
+		{"deploy/migrate-job.yaml", ":v9.8.7-rc.6", ":latest"},
+	} {
+		path := filepath.Join(tree, broken.file)
+		good, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(strings.Replace(string(good), broken.from, broken.to, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := run(t, tree, version); err == nil || !strings.Contains(out, broken.file+" has version") {
+			t.Errorf("%s with %s: %v\n%s", broken.file, broken.to, err, out)
+		}
+		if err := os.WriteFile(path, good, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tag := range []string{"1.2.3", "v1.2", "v1.2.3-rc1", "v1.2.3-dirty", "latest"} {
+		if out, err := run(t, tree, version, tag); err == nil || !strings.Contains(out, "is no version") {
+			t.Errorf("%s: %v\n%s", tag, err, out)
+		}
+	}
+}
+
+func TestNotesAreTheSectionOfTheVersion(t *testing.T) {
+	changelog := filepath.Join(t.TempDir(), "CHANGELOG.md")
+	const text = `# Changelog
+
+## [Unreleased]
+
+- not yet
+
+## [1.10.0] - 2027-01-02
+
+### Added
+
+- one
+- two
+
+## [1.1.0] - 2026-12-01
+
+## [1.0.0] - 2026-11-30
+
+- first
+
+[1.10.0]: https://example.com
+`
+	if err := os.WriteFile(changelog, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for version, want := range map[string]string{"v1.10.0": "### Added\n\n- one\n- two", "v1.0.0": "- first"} {
+		if out, err := run(t, ".", script(t, "notes.sh"), version, changelog); err != nil || out != want {
+			t.Errorf("%s: %v\n%s", version, err, out)
+		}
+	}
+	for version, want := range map[string]string{
+		"v1.1.0":     `no section "## [1.1.0]" with changes`, // it is empty
+		"v1.0":       `no section "## [1.0]" with changes`,
+		"v1.10":      `no section "## [1.10]" with changes`,
+		"v2.0.0":     `no section "## [2.0.0]" with changes`,
+		"Unreleased": "is no version",
+		"unreleased": "is no version",
+	} {
+		if out, err := run(t, ".", script(t, "notes.sh"), version, changelog); err == nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %v\n%s", version, err, out)
+		}
+	}
+}
