@@ -7,6 +7,9 @@
 //   - load: what the apps do, and what they write down. history: how.
 //   - check: the rules that the history is judged by.
 //
+// Some keys are shared: semaphores, and keys with readers and now and then a writer, who may become a reader. They have
+// rules of their own; a campaign in which no semaphore was ever full proves nothing.
+//
 // In one second of five all clients want the same key. So many of each sidecar wait for it that sidecars hand it on to
 // their own waiters. The judge counts these grants.
 //

@@ -17,15 +17,19 @@ import (
 
 // least is what must have happened in every ten seconds: of a run in which less did,
 // nothing is believed.
-var least = check.Counts{Grants: 40, Waited: 10, Drops: 10, HandedOn: 10}
+var least = check.Counts{Grants: 40, Waited: 10, Drops: 10, HandedOn: 10, Shares: 20, Full: 1, Downgrades: 1, Mismatches: 1, Counted: 1}
 
 // rules are those of a campaign of that length.
 func rules(length time.Duration) check.Rules {
 	r := check.DefaultRules()
 	tens := int(length / (10 * time.Second))
-	r.Least = check.Counts{Grants: tens * least.Grants, Waited: tens * least.Waited, Drops: tens * least.Drops, HandedOn: tens * least.HandedOn}
+	r.Least = check.Counts{
+		Grants: tens * least.Grants, Waited: tens * least.Waited, Drops: tens * least.Drops, HandedOn: tens * least.HandedOn,
+		Shares: tens * least.Shares, Full: tens * least.Full, Downgrades: tens * least.Downgrades,
+		Mismatches: tens * least.Mismatches, Counted: tens * least.Counted,
+	}
 	// Rules for calm times are judged while the clients contend, however long the rest was.
-	r.Least.Ordered, r.Least.HandOffs = 50, 20
+	r.Least.Ordered, r.Least.HandOffs, r.Least.Rooms = 50, 20, 10
 	r.Least.Searched = 5 // pieces
 	return r
 }

@@ -2,9 +2,11 @@ package image
 
 import (
 	"bytes"
+	"compress/gzip"
 	"crypto/x509"
 	"debug/elf"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -70,6 +72,8 @@ func checkFiles(t *testing.T, root, arch string) {
 		"drwxr-xr-x 0:0 etc/ssl",
 		"drwxr-xr-x 0:0 etc/ssl/certs",
 		"-rw-r--r-- 0:0 etc/ssl/certs/ca-certificates.crt",
+		"drwxr-xr-x 0:0 licenses",
+		"-rw-r--r-- 0:0 licenses/LICENSES.gz",
 		"-rwxr-xr-x 0:0 locksidecar",
 		"drwxr-xr-x 0:0 run",
 		"drwxr-xr-x 65532:65532 run/locksidecar",
@@ -103,6 +107,15 @@ func checkFiles(t *testing.T, root, arch string) {
 	}
 	if !x509.NewCertPool().AppendCertsFromPEM(content(t, filepath.Join(root, "etc", "ssl", "certs", "ca-certificates.crt"))) {
 		t.Error("the file of CA certificates has none")
+	}
+	compressed, err := gzip.NewReader(bytes.NewReader(content(t, filepath.Join(root, "licenses", "LICENSES.gz"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	licences, err := io.ReadAll(compressed)
+	own := content(t, filepath.Join(repository, "LICENSE"))
+	if err != nil || !bytes.HasPrefix(licences, own) || !bytes.Contains(licences, []byte("\ngithub.com/jackc/pgx/v5 ")) {
+		t.Errorf("the licences lack our own, or that of the database's driver: %d bytes, %v", len(licences), err)
 	}
 	checkBinary(t, filepath.Join(root, "locksidecar"), arch)
 }

@@ -1,10 +1,5 @@
 package model
 
-import (
-	"fmt"
-	"time"
-)
-
 // happens calls yield for each thing that can happen next to a crowd. goesWell: it happens by itself where nothing
 // goes wrong.
 func (s *Crowd) happens(b *CohortBounds, yield func(what string, goesWell bool, n Crowd)) {
@@ -197,70 +192,12 @@ func (s *Crowd) settled() Crowd {
 
 // SearchCohorts looks at all states of a crowd, but at most so many, and returns as soon as an invariant does not
 // hold.
-func SearchCohorts(b CohortBounds, most int) (r Result) {
-	began := time.Now()
-	defer func() { r.Took = time.Since(began) }()
-	type origin struct {
-		parent int
-		what   string
-	}
+func SearchCohorts(b CohortBounds, most int) Result {
 	first := Crowd{faults: b.Faults, crashes: b.Crashes, left: b.Leaves, stops: b.Stops}
-	states, number, from := []Crowd{first}, map[Crowd]int{first: 0}, []origin{{}}
-	trace := func(at int) (lines []string) {
-		for ; at != 0; at = from[at].parent {
-			lines = append([]string{fmt.Sprintf("%-42s %s", from[at].what, &states[at])}, lines...)
-		}
-		return lines
-	}
-	var sources [][]int // of each state, from which it is reached where all goes well
-	sources = append(sources, nil)
-	for at := 0; at < len(states); at++ {
-		if len(states) > most {
-			r.States, r.Short = len(states), true
-			return r
-		}
-		s := states[at]
-		s.happens(&b, func(what string, goesWell bool, n Crowd) {
-			r.Steps++
-			to, found := number[n]
-			if !found {
-				to = len(states)
-				number[n] = to
-				states, from, sources = append(states, n), append(from, origin{at, what}), append(sources, nil)
-				if broken := n.check(&b); broken != Fine && r.Broken == Fine {
-					r.Broken, r.Trace = broken, trace(to)
-				}
-			}
-			if goesWell {
-				sources[to] = append(sources[to], at)
-			}
-		})
-		if r.Broken != Fine {
-			r.States = len(states)
-			return r
-		}
-	}
-	r.States = len(states)
-	reached, open := make([]bool, len(states)), []int(nil)
-	for i := range states {
-		if states[i].calm(&b) {
-			reached[i], open = true, append(open, i)
-		}
-	}
-	for len(open) > 0 {
-		to := open[len(open)-1]
-		open = open[:len(open)-1]
-		for _, at := range sources[to] {
-			if !reached[at] {
-				reached[at], open = true, append(open, at)
-			}
-		}
-	}
-	for i := range states {
-		if !reached[i] {
-			r.Broken, r.Trace = Stuck, trace(i)
-			return r
-		}
-	}
-	return r
+	return explore(first, most, space[Crowd]{
+		happens: func(s *Crowd, yield func(string, bool, Crowd)) { s.happens(&b, yield) },
+		check:   func(s *Crowd) Invariant { return s.check(&b) },
+		calm:    func(s *Crowd) bool { return s.calm(&b) },
+		show:    func(s *Crowd) string { return s.String() },
+	})
 }

@@ -31,12 +31,24 @@ func (g *ground) compile(ctx context.Context, pkg string) (binary string, err er
 	binary = filepath.Join(g.bin, strings.ReplaceAll(strings.TrimPrefix(pkg, "./"), "/", "-")+".test")
 	// -trimpath: what was compiled in another copy need not be compiled again. Without
 	// debug information the linker is much faster.
+	module, pkg := moduleOf(pkg)
 	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-trimpath", "-ldflags=-s -w", "-o", binary, pkg)
-	cmd.Dir = g.top
+	cmd.Dir = filepath.Join(g.top, module)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("it does not compile: %s", bytes.TrimSpace(out))
 	}
 	return binary, nil
+}
+
+// campaign is a module of its own.
+const campaign = "./test/campaign"
+
+// moduleOf is the folder of the module that a package belongs to, and its path from there.
+func moduleOf(pkg string) (module, rest string) {
+	if rest, ok := strings.CutPrefix(pkg, campaign+"/"); ok {
+		return campaign, "./" + rest
+	}
+	return ".", pkg
 }
 
 // verdict is what a test said.

@@ -9,12 +9,18 @@
 //   - fencing.go: what a client writes while it believes that it holds is accepted;
 //   - fifo.go: of two that stood in line, the first got the lock first;
 //   - handoff.go: who waits has a lock soon after it was given up;
+//   - permits.go: of those who share a key there are never more than its limit, each with a
+//     slot of its own, and none beside an exclusive holder;
+//   - shares.go: the answers of shared keys fit to those who hold them, and whoever fits
+//     gets in;
 //   - orphan.go: when all have left, the database holds nothing for them;
 //   - traffic.go: enough happened that the rest says something.
 //
-// The first four hold whatever fails, but for times that are marked as
-// [history.Unpromised]. Fifo and hand-off are judged only where no fault is under way,
-// or was just before: what they promise then is said there.
+// All hold whatever fails, but for times that are marked as [history.Unpromised]. But fifo,
+// hand-off, and who gets in are judged only where no fault is under way, or was just
+// before: what they promise then is said there.
+//
+// The model, exclusion and hand-off are for keys that nobody asks to share.
 package check
 
 import (
@@ -103,7 +109,7 @@ func All(ops []history.Op, rules Rules) Report {
 	h := arrange(ops, rules)
 	h.count()
 	var r Report
-	for _, rule := range []func(*arranged) []Violation{model, search, exclusion, tokens, fencing, fifo, handoff, traffic} {
+	for _, rule := range []func(*arranged) []Violation{model, search, exclusion, tokens, fencing, fifo, handoff, permits, shares, rooms, traffic} {
 		r.Violations = append(r.Violations, rule(h)...)
 	}
 	r.Counts = h.counts

@@ -10,13 +10,22 @@ import (
 // fencing: what a client writes while it believes that it holds the lock is accepted;
 // and the fence itself accepts no token that is smaller than one before.
 func fencing(h *arranged) (broken []Violation) {
-	for _, k := range h.keys {
-		broken = append(broken, k.fencing()...)
+	for _, k := range slices.Concat(h.keys, h.shared) {
+		slots := make(map[int]bool)
+		for _, op := range k.ops {
+			slots[op.Slot] = slots[op.Slot] || op.Kind == history.Write
+		}
+		for slot, written := range slots {
+			if written {
+				broken = append(broken, k.fencing(slot)...)
+			}
+		}
 	}
 	return broken
 }
 
-func (k *keyHistory) fencing() (broken []Violation) {
+// fencing judges a key's writes, or those of one slot.
+func (k *keyHistory) fencing(slot int) (broken []Violation) {
 	terms := make(map[int64]*term, len(k.terms))
 	for _, t := range k.terms {
 		terms[t.grant.Token] = t
@@ -25,7 +34,7 @@ func (k *keyHistory) fencing() (broken []Violation) {
 	for _, op := range k.ops {
 		t := terms[op.Token]
 		switch {
-		case op.Kind != history.Write:
+		case op.Kind != history.Write || op.Slot != slot:
 		case t == nil:
 			broken = append(broken, Violation{Rule: "fencing", Key: k.key, Text: "written under a token that nobody was given", Ops: []history.Op{op}})
 		case op.Outcome == history.Done:
@@ -41,7 +50,7 @@ func (k *keyHistory) fencing() (broken []Violation) {
 	var largest history.Op
 	next := 0
 	for _, op := range k.ops { // in the order of their calls
-		if op.Kind != history.Write || op.Outcome != history.Done {
+		if op.Kind != history.Write || op.Slot != slot || op.Outcome != history.Done {
 			continue
 		}
 		for ; next < len(accepted) && accepted[next].Return < op.Call; next++ {

@@ -1,7 +1,10 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 )
@@ -23,11 +26,14 @@ import (
 // attempt that stands is compared with the attempt that has the key, and the other attempt must
 // leave within the time in which an unknown outcome can still have an effect.
 //
+// A call that came when another one was seen in line gets the lock after that one, whether it was seen in line or
+// not. And if a key is shared, the first in line is not seen to wait for long while it fits.
+//
 // The order is not judged in the time of a fault, nor in the time when somebody breaks the lock: its
 // holder asks again before anybody was told. The same is true for a call for several keys when
 // somebody breaks any of them: it hands the others back and goes to the end of their lines.
 func fifo(h *arranged) (broken []Violation) {
-	for _, k := range h.keys {
+	for _, k := range slices.Concat(h.keys, h.shared) {
 		l := h.lineOf(k)
 		broken = append(broken, l.places()...)
 		for _, line := range k.lines {
@@ -39,29 +45,48 @@ func fifo(h *arranged) (broken []Violation) {
 
 // line is what was seen of those who waited for a key.
 type line struct {
-	h        *arranged
-	k        *keyHistory
-	granted  map[string]history.Op // by their names in line
-	attempts map[int64]string      // that were seen to have the key, by their tokens
-	several  map[string]bool       // names of calls for several keys
-	again    map[string]bool       // those who were seen in another place, too
-	said     map[[2]string]bool    // pairs that were found
+	h       *arranged
+	k       *keyHistory
+	granted map[string]history.Op // by their names in line
+	asked   map[string]history.Op // so are all acquires
+	// newest are, for each number of terms, the one of the first ones that was asked for last.
+	newest []*term
+	// fitting is where the first in line was first seen to fit, if it was also in the last line that was seen.
+	fitting  history.Op
+	attempts map[int64]string   // that were seen to have the key, by their tokens
+	used     map[string]int64   // the first token under which an attempt was seen to have the key
+	several  map[string]bool    // names of calls for several keys
+	again    map[string]bool    // those who were seen in another place, too
+	said     map[[2]string]bool // pairs that were found
 }
 
 func (h *arranged) lineOf(k *keyHistory) *line {
 	l := &line{
 		h: h, k: k, granted: make(map[string]history.Op, len(k.terms)), several: make(map[string]bool),
-		again: make(map[string]bool), said: make(map[[2]string]bool), attempts: make(map[int64]string),
+		again: make(map[string]bool), said: make(map[[2]string]bool), attempts: make(map[int64]string), used: make(map[string]int64),
+		asked: make(map[string]history.Op), newest: make([]*term, 1, len(k.terms)+1),
 	}
 	for _, op := range k.lines {
-		if op.Attempt != "" {
-			l.attempts[op.Token] = op.Attempt
+		if op.Attempt == "" {
+			continue
+		}
+		l.attempts[op.Token] = op.Attempt
+		if first, seen := l.used[op.Attempt]; !seen || op.Token < first {
+			l.used[op.Attempt] = op.Token
 		}
 	}
-	for _, t := range k.terms {
+	for i, t := range k.terms {
 		l.granted[t.grant.InLine()] = t.grant
+		newest := t
+		if last := l.newest[i]; last != nil && last.grant.Call > t.grant.Call {
+			newest = last
+		}
+		l.newest = append(l.newest, newest)
 	}
 	for _, op := range k.ops {
+		if op.Kind == history.Acquire {
+			l.asked[op.InLine()] = op
+		}
 		if op.Group != "" {
 			l.several[op.Group] = true
 		}
@@ -121,6 +146,14 @@ func (l *line) judge(op history.Op) (broken []Violation) {
 			broken = append(broken, Violation{Rule: "fifo", Key: l.k.key, Text: text, Ops: ops})
 		}
 	}
+	switch {
+	case !l.fits(op):
+		l.fitting = history.Op{}
+	case l.fitting.ID == "" || l.fitting.Line[0].Number != op.Line[0].Number:
+		l.fitting = op
+	case time.Duration(op.Call-l.fitting.Return) > l.h.rules.Handoff+turns*l.h.slowest(l.fitting.Call, op.Return):
+		find("the first in line fits, and waits", l.asked[op.Line[0].ID], op)
+	}
 	var before history.Op
 	for i, place := range op.Line {
 		if i > 0 && place.Number <= op.Line[i-1].Number {
@@ -136,15 +169,42 @@ func (l *line) judge(op history.Op) (broken []Violation) {
 		case !ok || l.again[place.ID]: // it left, or timed out
 			continue
 		}
+		if first, seen := l.used[place.Attempt]; seen && first < grant.Token {
+			grant.Token = first // the place was used then; the call waited on at the end
+		}
 		if to := max(grant.Return, before.Return); before.ID != "" && l.h.calm(op.Call, to) && !l.forced(before, grant, op.Call, to) {
 			l.h.counts.Ordered++
 			if grant.Token < before.Token {
 				find("the first of these stood in line before the second, and got the lock after it", before, grant, op)
 			}
 		}
+		if late, ok := l.overtakes(grant, op); ok {
+			find("the first of these stood in line when the second was asked for, and got the lock after it", grant, late, op)
+		}
 		before = grant
 	}
 	return broken
+}
+
+// fits tells whether the first in the line of a shared key fits beside those who have it. It may do so for a moment: when a
+// call before it has left, a sidecar lets those behind it in.
+func (l *line) fits(op history.Op) bool {
+	if !l.k.shared || len(op.Line) == 0 || op.Line[0].Dead || !l.h.calm(op.Call, op.Return) {
+		return false
+	}
+	first, known := l.asked[op.Line[0].ID]
+	return op.Holders == 0 || known && first.Shared && op.Shared && (op.Limit == 0 || op.Holders < op.Limit)
+}
+
+// overtakes is a grant that was asked for when another call was seen in line, and that came before that one's.
+func (l *line) overtakes(grant, op history.Op) (late history.Op, ok bool) {
+	i, _ := slices.BinarySearchFunc(l.k.terms, grant.Token, func(t *term, token int64) int { return cmp.Compare(t.grant.Token, token) })
+	t := l.newest[i]
+	if t == nil || t.grant.Call <= op.Return {
+		return late, false
+	}
+	to := max(grant.Return, t.grant.Return)
+	return t.grant, l.h.calm(op.Call, to) && !l.forced(grant, t.grant, op.Call, to)
 }
 
 // earlier tells whether a place of a call that was told of its grant may be that of an earlier

@@ -143,6 +143,14 @@ var good = map[string]string{
 		x line 30-31 l1:x-1@a l2:x-2@a
 		c force 33-36 done
 		x line 40-41 l2:x-2@a l3:x-1@a`,
+	"a grant of the first in line was over before its call was told, and the call was granted again": `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-90 granted t4 u500 w-1
+		x line 30-31 t1 ah l1:x-2@a#p
+		b acquire 40-85 granted t3 u500 w-1
+		x line 60-61 t2 ap l2:x-4@b#q
+		h release 45-50 done t1
+		b release 86-87 done t3`,
 	"a call for several stands in line again": `
 		a acquire 20- w-1 g7
 		b acquire 21- w-1

@@ -13,6 +13,8 @@ import (
 const leftovers = `
 SELECT 'lock ' || l.key || ' under token ' || l.token, s.instance FROM locksidecar.locks l JOIN locksidecar.leases s ON s.id = l.lease_id
 	WHERE s.expires_at > clock_timestamp()
+UNION ALL SELECT 'share of ' || h.key || ' under token ' || h.token, s.instance FROM locksidecar.shares h JOIN locksidecar.leases s ON s.id = h.lease_id
+	WHERE s.expires_at > clock_timestamp()
 UNION ALL SELECT 'waiter ' || w.id || ' for ' || w.key, coalesce(s.instance, 'nobody')
 	FROM locksidecar.waiters w LEFT JOIN locksidecar.leases s ON s.id = w.lease_id
 UNION ALL SELECT 'signal ' || g.kind || ' for ' || g.key, coalesce(s.instance, 'nobody')
@@ -23,7 +25,7 @@ UNION ALL SELECT 'lease ' || s.id || CASE WHEN renewed THEN '' ELSE ', not renew
 	s.instance FROM locksidecar.leases s WHERE s.expires_at > clock_timestamp() AND NOT (s.renewed AND s.pod = ANY($1))
 ORDER BY 1`
 
-// Orphans waits until the database holds nothing for clients that have gone: no lock that
+// Orphans waits until the database holds nothing for clients that have gone: no lock, nor share, that
 // counts as held, no waiter, signal or watcher, and no living lease but those of sidecars
 // that run in these pods. Anything that is still there at the end of within is an orphan. A
 // connection to the database that takes no part in the faults is needed.

@@ -20,7 +20,8 @@ import (
 // w-1 wait_ms (else 0), s- no session, r1 repeated once, ka the key (else k), g1 the group, n1 the sidecar,
 // c answered from the cache, l7:x-1@a#p a place in line, for the acquire in the first line,
 // under the lease a, of the attempt p (or none is named), ap the attempt that has the key under
-// t7, o no holder was named.
+// t7, o no holder was named, m shared, m3 with that limit, q2 has slot 1, h2 so many holders, d7:x-1 a
+// place whose lease has expired.
 func script(t *testing.T, text string) (ops []history.Op) {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -50,7 +51,7 @@ func script(t *testing.T, text string) (ops []history.Op) {
 func more(t *testing.T, op *history.Op, word string) {
 	t.Helper()
 	switch outcome := history.Outcome(word); outcome {
-	case history.Granted, history.Held, history.Timeout, history.Refused, history.Done, history.NotHeld, history.Free, history.Stale:
+	case history.Granted, history.Held, history.Timeout, history.Refused, history.Done, history.NotHeld, history.Free, history.Stale, history.Mismatch:
 		op.Outcome = outcome
 		return
 	}
@@ -80,11 +81,20 @@ func more(t *testing.T, op *history.Op, word string) {
 		op.Unnamed = true
 	case 'a':
 		op.Attempt = rest
-	case 'l':
+	case 'm':
+		op.Shared = true
+		if rest != "" {
+			op.Limit = int(number(t, rest))
+		}
+	case 'q':
+		op.Slot = int(number(t, rest))
+	case 'h':
+		op.Holders = int(number(t, rest))
+	case 'l', 'd':
 		place, id, _ := strings.Cut(rest, ":")
 		id, attempt, _ := strings.Cut(id, "#")
 		id, lease, _ := strings.Cut(id, "@")
-		op.Line = append(op.Line, history.Place{Number: number(t, place), ID: id, Lease: lease, Attempt: attempt})
+		op.Line = append(op.Line, history.Place{Number: number(t, place), ID: id, Lease: lease, Attempt: attempt, Dead: word[0] == 'd'})
 	default:
 		t.Fatalf("what is %q?", word)
 	}

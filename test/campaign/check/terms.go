@@ -2,6 +2,7 @@ package check
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -23,7 +24,8 @@ const never = math.MaxInt64
 type arranged struct {
 	rules  Rules
 	ops    []history.Op
-	keys   []*keyHistory // in the order of their names
+	keys   []*keyHistory // those that nobody shares, in the order of their names
+	shared []*keyHistory // the others
 	faults []span        // with the time of recovery
 	// slow is when the machine was.
 	slow []span
@@ -60,6 +62,7 @@ type keyHistory struct {
 	groups []span  // when a call for several keys wanted it
 	forced []span  // when somebody broke it, perhaps
 	lines  []history.Op
+	shared bool
 }
 
 // term is the time under one grant, as far as clients know of it.
@@ -73,10 +76,14 @@ type term struct {
 	// belief is up to when its client relied on it: end, or earlier when it was told of
 	// a loss.
 	belief int64
+	// due is end, whether or not its client gave it up before.
+	due int64
 	// released is the release that was confirmed, if any; left is when the client had
 	// given it up for certain, by a release or a drop, 0 if it never did.
 	released *history.Op
 	left     int64
+	// downgrade is when the client asked that others may share it, if it did.
+	downgrade *history.Op
 }
 
 // arrange sorts a history out.
@@ -103,15 +110,20 @@ func arrange(ops []history.Op, rules Rules) *arranged {
 		if k == nil {
 			k = &keyHistory{key: op.Key}
 			byKey[op.Key] = k
-			h.keys = append(h.keys, k)
 		}
 		k.ops = append(k.ops, op)
+		k.shared = k.shared || op.Shared && op.Kind == history.Acquire
 	}
-	slices.SortFunc(h.keys, func(a, b *keyHistory) int { return cmp.Compare(a.key, b.key) })
 	e := endings(ops)
 	h.unpromised = e.unpromised
 	h.groupForced = make(map[string][]span)
-	for _, k := range h.keys {
+	for _, name := range slices.Sorted(maps.Keys(byKey)) {
+		k := byKey[name]
+		if k.shared {
+			h.shared = append(h.shared, k)
+		} else {
+			h.keys = append(h.keys, k)
+		}
 		k.arrange(h, e)
 		for _, op := range k.ops {
 			if op.Kind == history.Acquire && op.Group != "" {
@@ -183,7 +195,7 @@ func (k *keyHistory) arrange(h *arranged, e ended) {
 	slices.SortFunc(k.terms, func(a, b *term) int { return cmp.Compare(a.grant.Token, b.grant.Token) })
 	// A confirmation can only prolong: clients do not ask for less than they have.
 	for _, op := range k.ops {
-		if t := terms[op.Token]; t != nil && op.Kind == history.Confirm && op.Outcome == history.Held {
+		if t := terms[op.Token]; t != nil && (op.Kind == history.Confirm || op.Kind == history.Downgrade) && op.Outcome == history.Held {
 			t.until = max(t.until, op.Until)
 		}
 	}
@@ -194,7 +206,7 @@ func (k *keyHistory) arrange(h *arranged, e ended) {
 				t.end = max(f.from, t.grant.Call)
 			}
 		}
-		t.belief = t.end
+		t.belief, t.due = t.end, t.end
 		t.left = e.left(t.grant)
 	}
 	for i, op := range k.ops {
@@ -213,6 +225,8 @@ func (k *keyHistory) arrange(h *arranged, e ended) {
 			}
 		case history.Lost:
 			t.belief = min(t.belief, op.Call)
+		case history.Downgrade:
+			t.downgrade = &k.ops[i]
 		default:
 		}
 	}

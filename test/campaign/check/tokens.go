@@ -10,7 +10,7 @@ import (
 // tokens: a grant that was asked for after another one was answered has a larger token,
 // and no two have the same.
 func tokens(h *arranged) (broken []Violation) {
-	for _, k := range h.keys {
+	for _, k := range slices.Concat(h.keys, h.shared) {
 		for i := 1; i < len(k.terms); i++ {
 			if k.terms[i-1].grant.Token == k.terms[i].grant.Token {
 				broken = append(broken, Violation{

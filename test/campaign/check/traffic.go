@@ -25,6 +25,12 @@ type Counts struct {
 	Moved      int // places in line that were lost while all was calm, with their leases
 	HandOffs   int // hand-offs whose time was judged
 	HandedOn   int // grants that sidecars handed on to their own waiters, without the store
+	Shares     int // grants that share a key
+	Full       int // times in which a semaphore had as many holders as it may, for certain
+	Downgrades int // locks that were shared from some time on
+	Mismatches int // acquires that named another limit
+	Counted    int // looks at shared keys whose number of holders was judged
+	Rooms      int // grants of shared keys whose time was judged
 	Operations int
 }
 
@@ -38,11 +44,18 @@ func (h *arranged) count() {
 		switch {
 		case op.Kind == history.Acquire && op.Outcome == history.Granted:
 			c.Grants++
+			if op.Shared {
+				c.Shares++
+			}
 			if op.Wait != 0 && op.Return-op.Call > waited {
 				c.Waited++
 			}
 		case (op.Kind == history.Acquire || op.Kind == history.Release) && op.Outcome == history.Unknown:
 			c.Unknown++
+		case op.Outcome == history.Mismatch:
+			c.Mismatches++
+		case op.Kind == history.Downgrade && op.Outcome == history.Held:
+			c.Downgrades++
 		case op.Kind == history.Drop:
 			c.Drops++
 		case op.Kind == history.Lost, op.Kind == history.Confirm && op.Outcome == history.NotHeld:

@@ -16,6 +16,7 @@ type client struct {
 	socket string
 	conn   *wire.Conn
 	token  int64
+	slot   int // of a permit
 }
 
 const answerLimit = 15 * time.Second

@@ -36,7 +36,7 @@ const (
 
 // least is what must have happened in a failover. Nobody gets a lock in an outage, so that
 // it is not much.
-var least = check.Counts{Grants: 40, Waited: 10, Drops: 5, Faults: 1}
+var least = check.Counts{Grants: 40, Waited: 10, Drops: 5, Faults: 1, Shares: 10}
 
 // round is one failover.
 type round struct {
@@ -52,6 +52,7 @@ type round struct {
 	// doomed and given are of an asynchronous failover: a lock that is granted, and one that
 	// is released, when the standby hears nothing any more.
 	doomed, given *client
+	permits       *permits
 }
 
 func (r *round) run(name string) error {
@@ -68,6 +69,9 @@ func (r *round) run(name string) error {
 	writable, err2 := r.failOver(err)
 	if err2 != nil {
 		return err2
+	}
+	if r.kind == behind { // rivals ask in the quiet time, too
+		go func() { r.permits.settled <- r.permits.settle(name) }()
 	}
 	err = errors.Join(r.foundInTime(writable, r.kind == stop), r.settle(name, writable.direct))
 	<-time.After(time.Second) // traffic
@@ -91,6 +95,10 @@ func (r *round) fallBehind(name string) error {
 	if !r.given.acquire(givenKey(name)) {
 		return errors.New("no lock to be released")
 	}
+	var err error
+	if r.permits, err = r.newPermits(name); err != nil {
+		return err
+	}
 	r.notes.Begin(history.Op{Kind: history.Unpromised, Sidecar: -1}) // to the end
 	if err := errors.Join(r.synchronous(false), r.deafen()); err != nil {
 		return err
@@ -99,7 +107,7 @@ func (r *round) fallBehind(name string) error {
 		return errors.New("no lock to be forgotten")
 	}
 	<-time.After(300 * time.Millisecond) // traffic that is forgotten
-	return r.given.release(givenKey(name))
+	return errors.Join(r.permits.isForgotten(name), r.given.release(givenKey(name)))
 }
 
 func doomedKey(name string) string { return "doomed:" + name }
@@ -113,6 +121,10 @@ func (r *round) settle(name string, writable time.Time) error {
 	}
 	defer r.doomed.close()
 	defer r.given.close()
+	if err := <-r.permits.settled; err != nil {
+		return err
+	}
+	defer r.permits.close()
 	rival := &client{socket: r.sockets()[1]}
 	defer rival.close()
 	if err := await("the forgotten lock is granted", func() error { return rival.asks(doomedKey(name)) }); err != nil {
@@ -258,10 +270,10 @@ func (r *round) history() ([]history.Op, error) {
 	return append(ops, noted...), err
 }
 
-// doubleHolders are the breaches of exclusion, also where it is not promised without a quiet time.
+// doubleHolders are the breaches of exclusion, and of the limits of shared keys, also where it is not promised without a quiet time.
 func doubleHolders(ops []history.Op) []check.Violation {
 	promised := slices.DeleteFunc(slices.Clone(ops), func(op history.Op) bool { return op.Kind == history.Unpromised })
-	return slices.DeleteFunc(check.All(promised, rules()).Violations, func(v check.Violation) bool { return v.Rule != "exclusion" })
+	return slices.DeleteFunc(check.All(promised, rules()).Violations, func(v check.Violation) bool { return v.Rule != "exclusion" && v.Rule != "permits" })
 }
 
 // judge judges the history.

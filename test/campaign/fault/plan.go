@@ -62,9 +62,9 @@ type Terms struct {
 const (
 	// calm is without faults, at the beginning.
 	calm = 2 * time.Second
-	// pause lies between a fault and the next, at most, unless they overlap.
+	// pause is the longest time between the end of a fault and the next one, if they do not overlap.
 	pause = 3 * time.Second
-	// overlapping is how often, of this many, two faults overlap.
+	// overlapping: one fault in this many overlaps with the next.
 	overlapping = 3
 )
 

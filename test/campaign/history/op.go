@@ -19,15 +19,16 @@ type Kind string
 
 // The operations of clients.
 const (
-	Acquire Kind = "acquire" // PUT, or one key of a POST for several (Group)
-	Release Kind = "release" // DELETE with a token
-	Confirm Kind = "confirm" // PATCH: do I still hold it?
-	Get     Kind = "get"     // GET with no-cache
-	Stop    Kind = "stop"    // POST …/stop
-	Force   Kind = "force"   // DELETE with force
-	Drop    Kind = "drop"    // the session's connection closes, by whom ever: no key, no answer
-	Lost    Kind = "lost"    // an event: the session does not hold Key under Token any more
-	Write   Kind = "write"   // of Token to the resource that the lock protects
+	Acquire   Kind = "acquire"   // PUT, or one key of a POST for several (Group)
+	Release   Kind = "release"   // DELETE with a token
+	Confirm   Kind = "confirm"   // PATCH: do I still hold it?
+	Downgrade Kind = "downgrade" // PATCH: share it from now on
+	Get       Kind = "get"       // GET with no-cache
+	Stop      Kind = "stop"      // POST …/stop
+	Force     Kind = "force"     // DELETE with force
+	Drop      Kind = "drop"      // the session's connection closes, by whom ever: no key, no answer
+	Lost      Kind = "lost"      // an event: the session does not hold Key under Token any more
+	Write     Kind = "write"     // of Token to the resource that the lock protects
 )
 
 // The notes of others.
@@ -58,13 +59,15 @@ type Outcome string
 const (
 	Unknown Outcome = ""        // no answer, or one that does not tell (5xx)
 	Granted Outcome = "granted" // Acquire: Token, Until
-	Held    Outcome = "held"    // Acquire: somebody else has it; Confirm: I hold it, Until; Get: not free
+	Held    Outcome = "held"    // Acquire: somebody else has it; Confirm, Downgrade: I hold it, Until; Get: not free
 	Timeout Outcome = "timeout" // Acquire: waited in vain; Position
 	Refused Outcome = "refused" // certainly nothing done: limits, a session that ended
 	Done    Outcome = "done"    // Release, Stop, Force; Write: accepted
 	NotHeld Outcome = "nothold" // Release, Confirm: not under this token; Stop, Force: by nobody
 	Free    Outcome = "free"    // Get
 	Stale   Outcome = "stale"   // Write: refused, a larger token was there before
+	// Mismatch is of an Acquire: the others name another limit.
+	Mismatch Outcome = "mismatch"
 )
 
 // Op is one operation of a client on one key, or a note of an observer. Call and Return
@@ -89,6 +92,14 @@ type Op struct {
 	// this answer. Each time it stands in line anew.
 	Repeats int   `json:"repeats,omitempty"`
 	Token   int64 `json:"token,omitempty"`
+	// Shared, of an Acquire: others may have it, too. Of a Get: they are shared holders. Of a Line: the key has such.
+	Shared bool `json:"shared,omitempty"`
+	// Limit is how many holders there may be: as an Acquire asks for, or as others were told. 0: any number.
+	Limit int `json:"limit,omitempty"`
+	// Slot is 1 + the slot that a holder has; 0: none.
+	Slot int `json:"slot,omitempty"`
+	// Holders is how many there are, as a Get says, or a Line.
+	Holders int `json:"holders,omitempty"`
 	// Attempt is, of a Line, the id of the attempt that has the key, under Token.
 	Attempt string `json:"attempt,omitempty"`
 	// Until is up to when the client may believe that it holds the lock, as far as this
@@ -113,6 +124,8 @@ type Place struct {
 	ID      string `json:"id"`
 	Lease   string `json:"lease,omitempty"`
 	Attempt string `json:"attempt,omitempty"`
+	// Dead: the lease had expired.
+	Dead bool `json:"dead,omitempty"`
 }
 
 // InLine is the name under which an Acquire stands in line.

@@ -17,6 +17,8 @@ type grip struct {
 	session string // empty for bind:ttl
 	token   int64
 	until   int64
+	shared  bool
+	slot    int // as in [history.Op]
 }
 
 // request is the body of an acquire. The data names the operation, so that whoever
@@ -26,6 +28,8 @@ type request struct {
 	Wait      int64    `json:"wait_ms"`
 	TTL       int64    `json:"ttl_ms,omitempty"`
 	Bind      string   `json:"bind,omitempty"`
+	Mode      string   `json:"mode,omitempty"`
+	Limit     int      `json:"limit,omitempty"`
 	RequestID string   `json:"request_id,omitempty"`
 	Data      struct {
 		Op string `json:"op"`
@@ -61,11 +65,11 @@ func limit(wait int64) time.Duration {
 func (c *client) lock(ctx context.Context, byTTL bool) {
 	key := c.key()
 	if !tried(key) {
-		c.lockFor(ctx, key, c.wait(), byTTL)
+		c.lockFor(ctx, want{key: key, wait: c.wait(), byTTL: byTTL})
 		return
 	}
 	for range 10 {
-		if !c.connected(ctx) || c.lockFor(ctx, key, 0, byTTL) || ctx.Err() != nil {
+		if !c.connected(ctx) || c.lockFor(ctx, want{key: key, byTTL: byTTL}) || ctx.Err() != nil {
 			return
 		}
 		rest(ctx, c.upTo(2*time.Millisecond))
@@ -73,19 +77,31 @@ func (c *client) lock(ctx context.Context, byTTL bool) {
 	}
 }
 
+// want is what one acquire asks for.
+type want struct {
+	key    string
+	wait   int64
+	byTTL  bool
+	shared bool
+	limit  int
+}
+
 // lockFor is lock with one acquire, and tells whether that was granted.
-func (c *client) lockFor(ctx context.Context, key string, wait int64, byTTL bool) bool {
-	op := c.note(history.Acquire, key)
-	op.Wait = wait
-	req := request{Wait: wait}
+func (c *client) lockFor(ctx context.Context, w want) bool {
+	op := c.note(history.Acquire, w.key)
+	op.Wait, op.Shared, op.Limit = w.wait, w.shared, w.limit
+	req := request{Wait: w.wait, Limit: w.limit}
+	if w.shared {
+		req.Mode = "shared"
+	}
 	attempts := 1
-	if byTTL {
+	if w.byTTL {
 		// Such an acquire can be repeated: the same id gets the same grant.
 		req.Bind, req.TTL, attempts = "ttl", c.ttl(), 3
 		req.RequestID = c.uuid()
 	} else {
 		op.Session = c.own.name
-		if c.oneOf(4) && !c.isHot(key) {
+		if c.oneOf(4) && !c.isHot(w.key) {
 			req.TTL = c.ttl()
 		}
 	}
@@ -142,10 +158,10 @@ func (c *client) granted(op history.Op, a answer, err error, sent int64) (grip, 
 	if err != nil || a.status != 200 || !a.Granted {
 		return grip{}, false
 	}
-	op.Outcome, op.Token, op.Until = history.Granted, a.Token, believe(sent, a)
+	op.Outcome, op.Token, op.Until, op.Slot = history.Granted, a.Token, believe(sent, a), a.slot()
 	op.Return = history.Now()
 	c.cfg.Recorder.End(op)
-	return grip{key: op.Key, session: op.Session, token: op.Token, until: op.Until}, true
+	return grip{key: op.Key, session: op.Session, token: op.Token, until: op.Until, shared: op.Shared, slot: op.Slot}, true
 }
 
 // believe is up to when an answer can be relied upon. The sidecar had the request after
@@ -160,6 +176,8 @@ func refused(op history.Op, a answer) history.Op {
 	switch {
 	case a.Code == "held":
 		op.Outcome, op.Cached = history.Held, a.Cached
+	case a.Code == "limit_mismatch":
+		op.Outcome = history.Mismatch
 	case a.Code == "wait_timeout":
 		op.Outcome, op.Position, op.Unnamed = history.Timeout, a.Position, a.Holder == nil
 	case a.status < 500:

@@ -42,6 +42,10 @@ type answer struct {
 	Holder    *holder  `json:"holder"`
 	State     string   `json:"state"`
 	Locks     []answer `json:"locks"`
+	Mode      string   `json:"mode"`
+	Limit     int      `json:"limit"`
+	Slot      *int     `json:"slot"`
+	Holders   int      `json:"holders_count"`
 }
 
 // holder is all that clients want to know of another one: whether there is one.
@@ -54,6 +58,14 @@ func (a answer) note() string {
 		text += " " + a.Detail
 	}
 	return strings.TrimSpace(text)
+}
+
+// slot is as in [history.Op].
+func (a answer) slot() int {
+	if a.Slot == nil {
+		return 0
+	}
+	return *a.Slot + 1
 }
 
 func dial(ctx context.Context, socket string) (*conn, error) {

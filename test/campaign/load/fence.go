@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Fence is what the locks protect: for each key it remembers the largest token that
-// has been written, and refuses smaller ones. It lies in a file that processes share as
+// Fence is what the locks protect: for each key, and each slot of a semaphore, it remembers the
+// largest token that has been written, and refuses smaller ones. It lies in a file that processes share as
 // memory, so it survives every one of them, and depends on nothing that is under test.
 type Fence struct {
 	largest []atomic.Int64
@@ -25,7 +25,7 @@ func OpenFence(path string, keys int) (*Fence, error) {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	size := allKeys(keys) * int(unsafe.Sizeof(atomic.Int64{}))
+	size := cells(keys) * int(unsafe.Sizeof(atomic.Int64{}))
 	if err := f.Truncate(int64(size)); err != nil {
 		return nil, err
 	}
@@ -33,17 +33,17 @@ func OpenFence(path string, keys int) (*Fence, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load: %s: %w", path, err)
 	}
-	return &Fence{largest: unsafe.Slice((*atomic.Int64)(unsafe.Pointer(&mapped[0])), allKeys(keys)), mapped: mapped}, nil
+	return &Fence{largest: unsafe.Slice((*atomic.Int64)(unsafe.Pointer(&mapped[0])), cells(keys)), mapped: mapped}, nil
 }
 
 // Write writes a token, and tells whether it was accepted. It may be written again.
-func (f *Fence) Write(key int, token int64) bool {
-	for slot := &f.largest[key]; ; {
-		before := slot.Load()
+func (f *Fence) Write(cell int, token int64) bool {
+	for largest := &f.largest[cell]; ; {
+		before := largest.Load()
 		if token < before {
 			return false
 		}
-		if slot.CompareAndSwap(before, token) {
+		if largest.CompareAndSwap(before, token) {
 			return true
 		}
 	}

@@ -12,6 +12,10 @@ import (
 // for longer than a lease lives that nobody renews.
 func (c *client) held(key string) time.Duration {
 	switch p := c.rng.IntN(80); {
+	case isShared(c.cfg.Keys, key) && p < 4: // longer than a hand-off may take
+		return c.upTo(c.cfg.TTL)
+	case isShared(c.cfg.Keys, key):
+		return c.upTo(100 * time.Millisecond)
 	case c.isHot(key) && p < 2: // longer than a sidecar hands on without the store
 		return c.upTo(200 * time.Millisecond)
 	case c.isHot(key):
@@ -29,8 +33,17 @@ func (c *client) held(key string) time.Duration {
 
 func (c *client) isHot(key string) bool { return keyNumber(key) == hotKey(c.cfg.Keys) }
 
-// hold uses locks and gives them up.
+// hold uses locks and gives them up. Now and then it shares a lock first.
 func (c *client) hold(ctx context.Context, grips []grip) {
+	c.keep(ctx, grips)
+	if g := &grips[0]; isShared(c.cfg.Keys, g.key) && !g.shared && c.oneOf(2) && c.downgrade(ctx, g) {
+		c.keep(ctx, grips)
+	}
+	c.giveUp(grips)
+}
+
+// keep uses locks for a while.
+func (c *client) keep(ctx context.Context, grips []grip) {
 	for end := history.Now() + int64(c.held(grips[0].key)); ; {
 		for i := range grips {
 			c.use(ctx, &grips[i])
@@ -40,6 +53,9 @@ func (c *client) hold(ctx context.Context, grips []grip) {
 			break
 		}
 	}
+}
+
+func (c *client) giveUp(grips []grip) {
 	for _, g := range grips {
 		if c.calls != nil && c.oneOf(6) {
 			c.drop()
@@ -82,10 +98,11 @@ func (c *client) use(ctx context.Context, g *grip) {
 	}
 	op := c.note(history.Write, g.key)
 	op.Session, op.Token, op.Call = g.session, g.token, history.Now()
-	if op.Call < g.until {
+	op.Slot = g.slot
+	if cell, ok := cellOf(c.cfg.Keys, g); ok && op.Call < g.until {
 		op = c.cfg.Recorder.Begin(op)
 		op.Outcome = history.Stale
-		if c.cfg.Fence.Write(keyNumber(g.key), g.token) {
+		if c.cfg.Fence.Write(cell, g.token) {
 			op.Outcome = history.Done
 		}
 		c.cfg.Recorder.End(op)
@@ -172,7 +189,7 @@ func (c *client) release(g grip) {
 
 // look reads a lock from the store.
 func (c *client) look(ctx context.Context) {
-	op := c.cfg.Recorder.Begin(c.note(history.Get, c.key()))
+	op := c.cfg.Recorder.Begin(c.note(history.Get, c.anyKey()))
 	a, err := c.call(ctx, patience, "GET", lockPath(op.Key), "", "Cache-Control: no-cache")
 	switch {
 	case err != nil:
@@ -180,14 +197,14 @@ func (c *client) look(ctx context.Context) {
 	case a.status == 200 && a.State == "free":
 		op.Outcome = history.Free
 	case a.status == 200:
-		op.Outcome = history.Held
+		op.Outcome, op.Shared, op.Limit, op.Holders = history.Held, a.Mode == "shared", a.Limit, a.Holders
 	}
 	c.cfg.Recorder.End(op)
 }
 
 // ask asks whoever holds a lock to stop, or to give it up at once.
 func (c *client) ask(ctx context.Context, kind history.Kind) {
-	op := c.cfg.Recorder.Begin(c.note(kind, c.key()))
+	op := c.cfg.Recorder.Begin(c.note(kind, c.anyKey()))
 	method, path := "POST", lockPath(op.Key)+"/stop"
 	if kind == history.Force {
 		method, path = "DELETE", lockPath(op.Key)+"?force=true"

@@ -26,7 +26,10 @@ func TestJudged(t *testing.T) {
 	}
 	rec := history.NewRecorder("load", nil)
 	rules := check.DefaultRules()
-	rules.Least = check.Counts{Grants: 100, Waited: 50, Unknown: 10, Drops: 50, Searched: 5, Ordered: 200, HandedOn: 20, HandOffs: 10}
+	rules.Least = check.Counts{
+		Grants: 100, Waited: 50, Unknown: 10, Drops: 50, Searched: 5, Ordered: 200, HandedOn: 20, HandOffs: 10,
+		Shares: 50, Full: 10, Downgrades: 2, Mismatches: 2, Counted: 5, Rooms: 10,
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	fence, contend := fence(t, keys), make(chan struct{})
 	var wg sync.WaitGroup
@@ -150,15 +153,15 @@ func TestOrphans(t *testing.T) {
 			t.Errorf("%s: found %v, %v, want %d", what, left, err, want)
 		}
 	}
-	for key, body := range map[string]string{"session": `{}`, "ttl": `{"bind":"ttl","ttl_ms":3600000}`} {
+	for key, body := range map[string]string{"session": `{}`, "ttl": `{"bind":"ttl","ttl_ms":3600000}`, "shared": `{"mode":"shared"}`} {
 		if a, err := c.call(context.Background(), patience, "PUT", lockPath(key), body); err != nil || a.status != 200 {
 			t.Fatal(a, err)
 		}
 	}
-	found("two locks and the lease of one", 3)
+	found("two locks, a share, and a lease of a lock", 4)
 	_ = pgtest.Query[int64](t, store, `WITH w AS (INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
 		SELECT gen_random_uuid(), 'default', 'other', lease_id FROM locksidecar.locks WHERE key = 'session' RETURNING 1) SELECT count(*) FROM w`)
-	found("a waiter, too", 4)
+	found("a waiter, too", 5)
 	_ = c.Close()
 	_ = pgtest.Query[int64](t, store, `WITH w AS (DELETE FROM locksidecar.waiters RETURNING 1) SELECT count(*) FROM w`)
 	_ = pgtest.Query[int64](t, store, `WITH l AS (UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE NOT renewed RETURNING 1)

@@ -14,9 +14,12 @@ import (
 // waiting are all lines, with the attempts that have the keys. A waiter that has an outcome
 // waits no more.
 const waiting = `SELECT w.key, w.id, w.lease_id::text, w.grant_id::text, coalesce(w.data, '{}'),
-	coalesce(l.token, 0), coalesce(l.grant_id::text, '')
+	NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = w.lease_id AND o.expires_at > clock_timestamp()),
+	coalesce(CASE WHEN l.grant_id IS NOT NULL THEN l.token END, 0), coalesce(l.grant_id::text, ''),
+	l.places IS NOT NULL, coalesce(l.places, 0), CASE WHEN l.places IS NULL THEN (l.lease_id IS NOT NULL)::int ELSE
+	(SELECT count(*) FROM locksidecar.shares h WHERE h.namespace = w.namespace AND h.key = w.key) END
 FROM locksidecar.waiters w LEFT JOIN locksidecar.locks l
-ON l.namespace = w.namespace AND l.key = w.key AND l.lease_id IS NOT NULL AND l.grant_id IS NOT NULL
+ON l.namespace = w.namespace AND l.key = w.key AND l.lease_id IS NOT NULL
 WHERE w.outcome IS NULL ORDER BY w.key, w.id`
 
 // Observe notes who stands in line for what, as the database shows it, every so often and
@@ -69,7 +72,7 @@ func (o *observer) leave(ctx context.Context) {
 	}
 }
 
-// look notes all lines in which there is an order to see. They are seen at one moment
+// look notes all lines in which there is an order to see, or a first one that may fit. They are seen at one moment
 // between the times that are noted.
 func (o *observer) look(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -83,7 +86,10 @@ func (o *observer) look(ctx context.Context) error {
 	var data string
 	var place history.Place
 	line := history.Op{Kind: history.Line, Sidecar: -1, Call: asked}
-	into := []any{&line.Key, &place.Number, &place.Lease, &place.Attempt, &data, &line.Token, &line.Attempt}
+	into := []any{
+		&line.Key, &place.Number, &place.Lease, &place.Attempt, &data, &place.Dead,
+		&line.Token, &line.Attempt, &line.Shared, &line.Limit, &line.Holders,
+	}
 	_, err = pgx.ForEachRow(rows, into, func() error {
 		var req struct {
 			Op string `json:"op"`
@@ -110,8 +116,8 @@ func (o *observer) look(ctx context.Context) error {
 // note notes a line that is news, or has not been noted for a second.
 func (o *observer) note(op history.Op) {
 	last := o.noted[op.Key]
-	news := op.Attempt != last.Attempt || !slices.Equal(op.Line, last.Line)
-	if len(op.Line) < 2 || !news && op.Call-last.Call < int64(time.Second) {
+	news := op.Attempt != last.Attempt || op.Holders != last.Holders || !slices.Equal(op.Line, last.Line)
+	if len(op.Line) < 2 && !op.Shared || !news && op.Call-last.Call < int64(time.Second) {
 		return
 	}
 	o.noted[op.Key] = op

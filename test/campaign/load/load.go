@@ -53,7 +53,7 @@ func Key(i int) string { return fmt.Sprintf("campaign:%04d", i) }
 const contended = 4
 
 // allKeys is how many keys clients have that use so many at all times.
-func allKeys(keys int) int { return hotKey(keys) + 4 }
+func allKeys(keys int) int { return firstShared(keys) + sharedKeys }
 
 // hotKey is the number of the key that all clients want in a rush.
 func hotKey(keys int) int { return keys + 4*contended }
@@ -139,9 +139,11 @@ func (c *client) run(ctx context.Context) {
 		}
 		switch {
 		case isRush():
-			c.lockFor(ctx, Key(hotKey(c.cfg.Keys)), -1, false)
+			c.lockFor(ctx, want{key: Key(hotKey(c.cfg.Keys)), wait: -1})
+		case c.contends() && c.oneOf(3):
+			c.share(ctx, Key(firstShared(c.cfg.Keys)+inUse+c.rng.IntN(sharedKeys-inUse)), -1)
 		case c.contends():
-			c.lockFor(ctx, Key(c.cfg.Keys+4*c.rng.IntN(contended)), -1, false)
+			c.lockFor(ctx, want{key: Key(c.cfg.Keys + 4*c.rng.IntN(contended)), wait: -1})
 		default:
 			c.turn(ctx)
 		}
@@ -178,6 +180,8 @@ func (c *client) contends() bool {
 // turn does one thing.
 func (c *client) turn(ctx context.Context) {
 	switch p := c.rng.IntN(100); {
+	case c.oneOf(4):
+		c.share(ctx, c.sharedKey(), c.wait())
 	case p < 64:
 		c.lock(ctx, false)
 	case p < 72:

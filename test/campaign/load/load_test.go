@@ -189,7 +189,7 @@ func missing(t *testing.T, rec *history.Recorder, again int64) (not []string) {
 	}
 	for _, what := range []string{
 		"acquire granted", "acquire held", "acquire timeout", "acquire", "release done", "confirm held", "confirm nothold",
-		"get free", "get held", "stop done", "force done", "drop", "write done", "granted by a sidecar that was killed",
+		"get free", "get held", "stop done", "force done", "drop", "write done", "downgrade held", "acquire mismatch", "granted by a sidecar that was killed",
 	} {
 		if n[what] == 0 {
 			not = append(not, what)

@@ -26,7 +26,7 @@ const (
 	pause = time.Second
 )
 
-// rolling is a database, its pods, and clients that go on while releases change.
+// rolling is a database, its pods, and clients that go on while the pods change from one version to another.
 type rolling struct {
 	*testing.T
 	url   string

@@ -44,15 +44,12 @@ func newPostgres(tb testing.TB, c Config) *Postgres {
 	if err := mount(p.disk); err != nil {
 		tb.Fatal(err)
 	}
-	library, err := faketime()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	library, shared := faketime(tb)
 	if err := p.Step(0); err != nil {
 		tb.Fatal(err)
 	}
 	p.cluster = pgtest.Start(tb, pgtest.WithTCP(), pgtest.WithParent(p.disk),
-		pgtest.WithEnv("LD_PRELOAD="+library), pgtest.WithEnv("FAKETIME_TIMESTAMP_FILE="+p.clock),
+		pgtest.WithEnv("LD_PRELOAD="+library), pgtest.WithEnv(shared), pgtest.WithEnv("FAKETIME_TIMESTAMP_FILE="+p.clock),
 		pgtest.WithEnv("FAKETIME_NO_CACHE=1"), pgtest.WithEnv("FAKETIME_DONT_FAKE_MONOTONIC=1"),
 		pgtest.WithSetting("max_connections", strconv.Itoa(slots+3)),
 		pgtest.WithSetting("log_line_prefix", "%m [%p] %u "),
@@ -64,19 +61,6 @@ func newPostgres(tb testing.TB, c Config) *Postgres {
 		tb.Fatal(err)
 	}
 	return p
-}
-
-// faketime finds the library that gives a program another clock. Not the one for
-// programs with threads: it takes a mutex, and PostgreSQL asks for the time in signal
-// handlers. This one allocates memory there, which no handler may: once in hours a backend
-// dies of that ("malloc assertion failure" in the log), and the server starts anew, as
-// after crash-backend.
-func faketime() (string, error) {
-	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
-	if len(found) == 0 {
-		return "", errors.New("world: libfaketime is not installed, which steps the database's clock: `apt-get install faketime`")
-	}
-	return found[0], nil
 }
 
 func (p *Postgres) keepLog(folder string) {

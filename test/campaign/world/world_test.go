@@ -2,8 +2,11 @@ package world
 
 import (
 	"context"
+	"encoding/binary"
+	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,12 +31,12 @@ func TestMain(m *testing.M) {
 // start starts a world of two sidecars and an app that does nothing.
 func start(t *testing.T) *World {
 	t.Helper()
-	binary, err := Build(binaryFolder)
+	program, err := Build(binaryFolder)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return Start(t, Config{
-		Folder: Folder(t), Logs: t.TempDir(), Binary: binary, Sidecars: 2, Apps: 1,
+		Folder: Folder(t), Logs: t.TempDir(), Binary: program, Sidecars: 2, Apps: 1,
 		Settings: map[string]string{"TTL": "2s"},
 		App:      func(string, string, []string) *exec.Cmd { return exec.Command("sleep", "1h") },
 	})
@@ -47,9 +50,27 @@ func TestWorld(t *testing.T) {
 	if err := w.Failed(); err != nil {
 		t.Error(err)
 	}
+	faketimeDoesNotBlock(t, w.Postgres)
 	deadlock(t, w.Postgres.URL())
 	if err := w.Failed(); err == nil || !strings.Contains(err.Error(), "deadlock") {
 		t.Errorf("after a deadlock: %v", err)
+	}
+}
+
+// faketimeDoesNotBlock checks that the server uses the semaphore that faketimeMemory has made.
+func faketimeDoesNotBlock(t *testing.T, p *Postgres) {
+	t.Helper()
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.cluster.Pid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mapped := regexp.MustCompile(`/dev/shm/sem\.\S+`).FindString(string(maps))
+	semaphore, err := os.ReadFile(mapped)
+	if err != nil {
+		t.Fatalf("mapped: %q: %v", mapped, err)
+	}
+	if free := binary.NativeEndian.Uint32(semaphore); free < places/2 {
+		t.Errorf("%d processes may be in fstat, want about %d", free, places)
 	}
 }
 
