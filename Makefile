@@ -7,6 +7,9 @@ VULN_VERSION := 1.1.4
 VULN         := .bin/govulncheck-$(VULN_VERSION)
 VULN_DB      ?= https://vuln.go.dev
 BINARY       := bin/locksidecar
+ACTIONLINT   := .bin/actionlint-1.7.12
+HELM         := .bin/helm-4.3.1
+SBOM         := .bin/cyclonedx-gomod-1.10.0
 MAX_BINARY   := 25000000
 IMAGE        ?= ghcr.io/locksidecar/locksidecar:$(VERSION)
 FUZZTIME     ?= 10s
@@ -43,11 +46,15 @@ run: build ## Build and start the sidecar on the embedded store; prints a curl t
 	command -v curl >/dev/null || printf 'There is no curl on this machine; this does the same:\n\n  %s --socket %s acquire deploy:prod --ttl 60s\n\n' "$(BINARY)" "$$LOCKSIDECAR_SOCKET"; \
 	exec ./$(BINARY) serve
 
-# grpcnotrace: without gRPC's own trace pages the linker drops 6 MB of templates.
+# grpcnotrace: without gRPC's own trace pages the linker drops 6 MB of templates. The overlay does the same for the console's.
+OVERLAY := .bin/overlay
+
+# The bound is for Linux, because no pod runs on macOS.
 build: ## Build bin/locksidecar, one static file
-	CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BINARY) ./cmd/locksidecar
+	@internal/console/overlay.sh $(OVERLAY)
+	CGO_ENABLED=0 go build -overlay $(OVERLAY)/overlay.json -tags grpcnotrace -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BINARY) ./cmd/locksidecar
 	@size=$$(wc -c < $(BINARY)); echo "$(BINARY): $$size bytes"; \
-	[ "$$size" -le $(MAX_BINARY) ] || { echo "more than $(MAX_BINARY) bytes: it is copied into every pod" >&2; exit 1; }
+	[ "$(GOOS)" = darwin ] || [ "$$size" -le $(MAX_BINARY) ] || { echo "more than $(MAX_BINARY) bytes: it is copied into every pod" >&2; exit 1; }
 
 # A platform and a builder of choice: make image PLATFORM=linux/arm64 BUILDER=podman. The
 # same sources make the same image: files have the sources' date. Of the image's own date,
@@ -70,15 +77,15 @@ image: $(if $(RELEASE),pinned-base) ## Build the image (IMAGE=name:tag) with doc
 
 pinned-base:
 	@printf '%s\n' '$(GO_IMAGE)' | grep -qE '@sha256:[0-9a-f]{64}$$' || { \
-	  echo "$(VERSION) is a release: GO_IMAGE is '$(GO_IMAGE)', and must end in @sha256: and a digest; CONTRIBUTING.md (A release) says how to get it" >&2; exit 1; }
+	  echo "$(VERSION) is a release: GO_IMAGE is '$(GO_IMAGE)', and must end in @sha256: and a digest; the release workflow asks the registry for it (docs/releasing.md)" >&2; exit 1; }
 
 test: test-unit-clients test-e2e ## Install what the tests need and run all of them
 
 test-go: test-unit test-e2e ## The sidecar alone: unit, store and end-to-end tests (installs PostgreSQL, PgBouncer, Prometheus)
 
 # Packages that start no goroutine. The race detector has nothing to say of them.
-ONE_GOROUTINE := api bench/explain bench/internal/plot internal/exitcode internal/tracing proxy/internal/wire store/postgres/queries \
-  test/model test/mutants test/vuln test/words
+ONE_GOROUTINE := api bench/explain bench/internal/plot internal/exitcode internal/licenses internal/tracing proxy/internal/wire store/postgres/queries \
+  test/model test/mutants test/release test/vuln test/words
 
 # Vetted already, and not once more with the race detector. That would let each package sleep for
 # a second behind its tests. The longest package is named first, so that it begins first. It waits
@@ -159,6 +166,31 @@ $(PYTHON_CLIENT)/.venv/installed: $(PYTHON_CLIENT)/requirements-dev.txt $(PYTHON
 	  .venv/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation -e .
 	@touch $@
 
+CONTRIB := $(PYTHON_CLIENT)/tests/frameworks/.venv
+
+NODE_CONTRIB := clients/node/test/frameworks
+
+# APScheduler and node-cron are small: their tests and examples are among those of the clients.
+test-contrib: build test-deps $(CONTRIB)/installed $(NODE_CONTRIB)/node_modules ## Test the clients' modules for frameworks with the real frameworks, and run their examples
+	cd $(PYTHON_CLIENT) && tests/frameworks/.venv/bin/mypy src/locksidecar/contrib/*.py tests/frameworks/*.py && \
+	  tests/frameworks/.venv/bin/python -m pytest tests/frameworks
+	@command -v redis-server >/dev/null || RUNLEVEL=1 $(MAKE) apt PACKAGES=redis-server
+	cd clients/node && npm run --silent build && npx tsc -p test/frameworks && node --test test/frameworks/*.test.mjs test/frameworks/build/*.test.js
+	@ln -sfn ../../$(NODE_CONTRIB)/node_modules examples/contrib/node_modules
+	examples/run.py --contrib
+
+$(NODE_CONTRIB)/node_modules: $(NODE_CONTRIB)/package-lock.json clients/node/node_modules/installed
+	@# Not npm ci: it refuses a lock file without the optional packages of all systems.
+	cd $(NODE_CONTRIB) && npm install --no-save --no-audit --no-fund --ignore-scripts
+	@touch $@
+
+$(CONTRIB)/installed: $(PYTHON_CLIENT)/requirements-contrib.txt $(PYTHON_CLIENT)/requirements-dev.txt $(PYTHON_CLIENT)/pyproject.toml
+	@python3 -c 'import ensurepip' 2>/dev/null || $(MAKE) apt PACKAGES=python3-venv
+	python3 -m venv $(CONTRIB)
+	cd $(PYTHON_CLIENT) && tests/frameworks/.venv/bin/python -m pip install -q --disable-pip-version-check -r requirements-contrib.txt && \
+	  tests/frameworks/.venv/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation -e .
+	@touch $@
+
 CONTRACT := clients/contract
 CONTRACT_PYTHON := $(CONTRACT)/.venv/bin/python
 CONTRACT_POOLED := $(CURDIR)/$(CONTRACT)/curl/pgbouncer.py
@@ -187,7 +219,7 @@ $(CONTRACT)/.venv/installed: $(CONTRACT)/curl/requirements.txt
 	@touch $@
 
 # psql and the server come with test-deps.
-test-examples: build test-deps examples/node/node_modules ## Run the programs of examples/ against a real sidecar
+test-examples: build test-deps examples/node/node_modules $(PYTHON_CLIENT)/.venv/installed ## Run the programs of examples/ against a real sidecar
 	@missing=""; for program in ruby:ruby php:php-cli; do \
 	  command -v "$${program%:*}" >/dev/null || missing="$$missing $${program#*:}"; done; \
 	[ -z "$$missing" ] || $(MAKE) apt PACKAGES="$$missing"
@@ -208,9 +240,19 @@ test-image: test-deps ## Build the image without a registry, and run a pod of it
 	[ -z "$$missing" ] || $(MAKE) apt PACKAGES="$$missing"
 	cd test/image && $(AS_RELEASED) go test -count=1 -vet=off -v ./...
 
-# In a module of its own, like test-image, and as root: the database's disk is a mount.
+# In a module of its own: the driver of the browser is none of ours.
+test-console: build ## Use the console in a real browser, with real locks (installs chromium)
+	@command -v chromium >/dev/null || $(MAKE) apt PACKAGES="chromium fonts-dejavu-core"
+	cd test/console && $(AS_RELEASED) go test -count=1 -vet=off -v ./... -binary $(CURDIR)/$(BINARY)
+
+console-pictures: build ## Make the pictures of docs/console.md again (installs chromium)
+	@command -v chromium >/dev/null || $(MAKE) apt PACKAGES="chromium fonts-dejavu-core"
+	cd test/console && $(AS_RELEASED) go test -count=1 -vet=off -v -run '^TestPictures$$' ./... -binary $(CURDIR)/$(BINARY) -pictures $(CURDIR)/docs/pictures
+
+# In a module of its own, like test-image, and as root: the database's disk is a mount. Two packages
+# at a time: they wait most of the time, and share nothing.
 test-campaign: campaign-deps ## Strike with each kind of fault once, and test what the campaign is made of, failovers and upgrades (as root; 2.5 minutes; installs faketime)
-	cd test/campaign && $(AS_RELEASED) go test -count=1 -p 1 -vet=off -timeout 15m -v -skip '^(TestSoak|TestOverload)$$' ./...
+	cd test/campaign && $(AS_RELEASED) go test -count=1 -p 2 -vet=off -timeout 15m -v -skip '^(TestSoak|TestOverload)$$' ./...
 
 # A long campaign is one of rounds, each with the next seed. What a round needs to be
 # repeated is printed when it fails. LENGTH=0 is the short one.
@@ -234,6 +276,15 @@ overload: build test-deps ## Let an app want more than its sidecar gives, and me
 # From the release before (test/campaign/upgrade/PREVIOUS) to this tree and back.
 upgrade: test-deps ## Roll sidecars to the next release and back under load: make upgrade LENGTH=10m
 	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v ./upgrade -length $(LENGTH)
+
+# What a release publishes. All but the image is built twice.
+release-dry: $(SBOM) $(HELM) $(PYTHON_CLIENT)/.venv/installed clients/node/node_modules/installed ## Build what a release publishes into dist/, and install and run each package (no network; the image as root, with buildah)
+	SBOM=$(CURDIR)/$(SBOM) HELM=$(CURDIR)/$(HELM) release/dry.sh $(or $(RELEASE),$$(release/version.py))
+
+# A tag is refused if a file has another version, or if the changelog does not know it.
+release-check: ## Check that a tag may be released: make release-check VERSION=v1.2.3
+	@version=$$(release/version.py) && { [ "$$version" = "$(VERSION)" ] || { echo "the tag is $(VERSION), and the files have $$version: release/version.py $(VERSION) writes it" >&2; exit 1; }; }
+	@release/notes.sh $(VERSION)
 
 # The clone must have the tag.
 SCHEMA := store/postgres/schema
@@ -271,7 +322,8 @@ apt:
 # Without debug information the API server compiles and links in less time and memory.
 # Without vet, which would look at all of Kubernetes. Its test server looks for its own
 # sources, so not with -trimpath.
-K8S_FLAGS := -ldflags='-s -w' -gcflags='k8s.io/...=-dwarf=false'
+K8S_GCFLAGS := -gcflags='k8s.io/...=-dwarf=false'
+K8S_FLAGS   := -ldflags='-s -w' $(K8S_GCFLAGS)
 
 # All that these tests look at. PASSED has the sum of what has passed them: as long as it is that of
 # the tree, they would pass again.
@@ -280,9 +332,9 @@ K8S_PASSED := test/k8s/PASSED
 K8S_SUM    := git ls-files -z --cached --others --exclude-standard -- $(K8S_INPUTS) ':!$(K8S_PASSED)' | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
 
 # The sum is noted if it is the same before and after.
-test-k8s: ## Test the Kubernetes manifests and the injection on a real API server (compiles 5 minutes the first time)
+test-k8s: $(HELM) ## Test the Kubernetes manifests, the chart and the injection on a real API server (compiles 10 minutes the first time)
 	@sum=$$(git rev-parse --git-dir >/dev/null 2>&1 && $(K8S_SUM)); $(MAKE) --no-print-directory build && \
-	(set -x; cd test/k8s && CGO_ENABLED=0 go test -count=1 -vet=off $(K8S_FLAGS) ./...) && \
+	(set -x; cd test/k8s && HELM=$(CURDIR)/$(HELM) CGO_ENABLED=0 go test -count=1 -vet=off $(K8S_FLAGS) ./...) && \
 	if [ -n "$$sum" ] && [ "$$sum" = "$$($(K8S_SUM))" ]; then echo "$$sum" > $(K8S_PASSED); fi
 
 test-k8s-changed: ## Do this unless the same inputs have passed: test/k8s/PASSED, which is committed
@@ -292,8 +344,24 @@ test-k8s-changed: ## Do this unless the same inputs have passed: test/k8s/PASSED
 k8s-passed:
 	@git rev-parse --git-dir >/dev/null 2>&1 && [ -s $(K8S_PASSED) ] && [ "$$($(K8S_SUM))" = "$$(cat $(K8S_PASSED))" ]
 
+KUBE_VERSION := 1.36.3
+KUBE         := .bin/kube-$(KUBE_VERSION)
+
+# Kubernetes' programs in one file. It is compiled when its version changes.
+$(KUBE): test/node/go.mod test/node/kube/main.go
+	@mkdir -p .bin
+	cd test/node && CGO_ENABLED=0 go build -o ../../$(KUBE) $(K8S_GCFLAGS) \
+	  -ldflags='-s -w -X k8s.io/component-base/version.gitVersion=v$(KUBE_VERSION)' ./kube
+
+test-node-real: build test-deps $(KUBE) $(HELM) ## Run the manifests in containers on a real Kubernetes of one node (as root; compiles Kubernetes and Helm the first time, then takes 3 minutes; installs containerd and etcd)
+	@missing=""; for program in containerd:containerd runc:runc etcd:etcd-server openssl:openssl ip:iproute2; do \
+	  command -v "$${program%:*}" >/dev/null || missing="$$missing $${program#*:}"; done; \
+	[ -x /usr/lib/cni/ptp ] || missing="$$missing containernetworking-plugins"; \
+	[ -z "$$missing" ] || $(MAKE) apt PACKAGES="$$missing"
+	cd test/node && KUBE=$(CURDIR)/$(KUBE) HELM=$(CURDIR)/$(HELM) go test -count=1 -vet=off -timeout 20m -v .
+
 nightly: FUZZ_SECONDS = 300
-nightly: vuln fuzz-api test-clients test-combinations test-k8s mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on both stores, the suite in all combinations, Kubernetes, broken rules
+nightly: vuln fuzz-api test-clients test-contrib test-combinations test-console test-k8s test-node-real release-dry mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on both stores and in frameworks, the suite in all combinations, the console in a browser, Kubernetes, a real node, a release, broken rules
 
 vet:
 	$(AS_RELEASED) go vet ./...
@@ -304,11 +372,15 @@ vet-darwin:
 
 check: lint vuln vet-darwin test test-image test-campaign test-k8s ## Lint, look for known vulnerabilities (asks vuln.go.dev), and run all tests
 
-lint: $(LINT) ## Run the linters and look at the formatting (installs the pinned linter in .bin once)
+lint: $(LINT) lint-workflows ## Run the linters and look at the formatting (installs the pinned linter in .bin once)
 	$(LINT) fmt --diff
 	$(AS_RELEASED) $(LINT) run
 	cd bench/peers && $(AS_RELEASED) ../../$(LINT) run
 	cd test/campaign && $(AS_RELEASED) ../../$(LINT) run
+	cd test/console && $(AS_RELEASED) ../../$(LINT) run
+
+lint-workflows: $(ACTIONLINT) ## Check the forge's workflows
+	$(ACTIONLINT) -shellcheck= -pyflakes=
 
 # Built from source in a module of its own: what the linter needs is none of ours.
 $(LINT):
@@ -327,7 +399,7 @@ vuln: ## Look for known vulnerabilities in what the code of all modules calls (a
 vuln-all: $(VULN)
 	@cd test/vuln/planted && { ../../../$(VULN) -db file://$(CURDIR)/test/vuln/planted/db ./... >/dev/null 2>&1; [ $$? = 3 ]; } || \
 	  { echo "govulncheck does not find the vulnerability of test/vuln/planted" >&2; exit 1; }
-	@for module in . bench/peers test/campaign test/image; do \
+	@for module in . bench/peers test/campaign test/console test/image; do \
 	  echo "vulnerabilities: $$module"; (cd $$module && $(CURDIR)/$(VULN) -db $(VULN_DB) -test ./...) || exit; done
 	@echo "vulnerabilities: not checked: test/k8s, an API server that only tests start"
 
@@ -335,6 +407,14 @@ $(VULN):
 	@mkdir -p .bin
 	GOBIN="$(CURDIR)/.bin" go install golang.org/x/vuln/cmd/govulncheck@v$(VULN_VERSION)
 	@mv .bin/govulncheck $(VULN)
+
+$(ACTIONLINT): PACKAGE = github.com/rhysd/actionlint/cmd/actionlint
+$(SBOM): PACKAGE = github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
+$(HELM): PACKAGE = helm.sh/helm/v4/cmd/helm
+$(ACTIONLINT) $(SBOM) $(HELM):
+	@mkdir -p .bin
+	GOBIN="$(CURDIR)/.bin" $(AS_RELEASED) go install -ldflags='-s -w' -gcflags='k8s.io/...=-dwarf=false' $(PACKAGE)@v$(lastword $(subst -, ,$@))
+	@mv .bin/$(notdir $(PACKAGE)) $@
 
 # Compiles what the parts of `make check` behind `make test` need, and runs no test: for who has
 # something else to wait for. All is fetched first, since a download that is halted may not go
@@ -346,10 +426,11 @@ ahead:
 	  (cd $$module && go list -deps -test -f '{{""}}' ./...) || exit; done
 	$(MAKE) $(LINT)
 	cd test/image && $(AS_RELEASED) $(COMPILE) -test ./...
-	for arch in amd64 arm64; do GOARCH=$$arch $(AS_RELEASED) $(COMPILE) ./cmd/locksidecar || exit; done
+	internal/console/overlay.sh $(OVERLAY)
+	for arch in amd64 arm64; do GOARCH=$$arch $(AS_RELEASED) $(COMPILE) -overlay $(OVERLAY)/overlay.json ./cmd/locksidecar || exit; done
 	cd test/campaign && $(AS_RELEASED) $(COMPILE) -test ./...
 	$(MAKE) vet-darwin lint
-	$(MAKE) -s k8s-passed 2>/dev/null || (cd test/k8s && CGO_ENABLED=0 $(COMPILE) -test $(K8S_FLAGS) ./...)
+	$(MAKE) -s k8s-passed 2>/dev/null || ($(MAKE) $(HELM) && cd test/k8s && CGO_ENABLED=0 $(COMPILE) -test $(K8S_FLAGS) ./...)
 
 fmt: $(LINT) ## Format all Go files
 	$(LINT) fmt
@@ -374,6 +455,23 @@ $(FUZZ_API)/.venv/installed: $(FUZZ_API)/requirements.txt
 	python3 -m venv $(FUZZ_API)/.venv
 	$(FUZZ_API)/.venv/bin/python -m pip install -q --disable-pip-version-check -r $<
 	@touch $@
+
+site: site/.venv/installed ## Build the documentation site in dist/site, and fail for a broken link
+	cd site && NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
+
+site/.venv/installed: site/requirements.txt
+	@python3 -c 'import ensurepip' 2>/dev/null || $(MAKE) apt PACKAGES=python3-venv
+	python3 -m venv site/.venv
+	site/.venv/bin/python -m pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
+# To change the version: change it here and in docs/dependencies.md, and write the new sums into the file.
+HTMX := 4.0.1
+
+console-static: ## Fetch the console's JavaScript from npm again, and check its sums
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && (cd "$$dir" && npm pack --silent htmx.org@$(HTMX) && tar xzf htmx.org-$(HTMX).tgz) && \
+	  cp "$$dir"/package/dist/htmx.min.js "$$dir"/package/dist/ext/hx-sse.min.js internal/console/static/
+	cd internal/console/static && sha256sum -c ../vendored.sha256
 
 fuzz-keep: ## Keep what fuzzing has found interesting, if it reaches new code, under testdata/fuzz
 	go run ./internal/testing/fuzzkeep
@@ -420,4 +518,4 @@ bench-go: ## Run the Go benchmarks (BENCH=regexp chooses)
 	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
 
 clean: ## Remove what was built
-	rm -rf bin .bin
+	rm -rf bin .bin dist

@@ -73,11 +73,14 @@ func (c *conn) answer() error {
 	return err
 }
 
-var tokenField = []byte(`"token":`)
+var tokenField, slotField = []byte(`"token":`), []byte(`"slot":`)
 
 // token is the fencing token in the last answer.
-func (c *conn) token() []byte {
-	_, after, ok := bytes.Cut(c.body, tokenField)
+func (c *conn) token() []byte { return c.number(tokenField) }
+
+// number is that of a member in the last answer.
+func (c *conn) number(field []byte) []byte {
+	_, after, ok := bytes.Cut(c.body, field)
 	if !ok {
 		return nil
 	}

@@ -76,8 +76,8 @@ func (c *counter) text(sql string) (s string, err error) {
 	return s, err
 }
 
-// held is how many locks are held, by the database's clock. The names of the tables
-// are part of the documentation.
+// held counts the locks whose lease has not expired by the database's clock. The documentation promises the
+// names of the tables, so a benchmark may use them.
 func (c *counter) held() (int64, error) {
 	return c.number(`SELECT count(*) FROM locksidecar.locks l JOIN locksidecar.leases s ON s.id = l.lease_id AND s.expires_at > clock_timestamp()`)
 }

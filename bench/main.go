@@ -75,6 +75,7 @@ var measures = []struct {
 	{"P8", (*bench).p8},
 	{"P9", (*bench).p9},
 	{"P10", (*bench).p10},
+	{"P11", (*bench).p11},
 	{"peers", (*bench).peers},
 	{"overhead", (*bench).overhead},
 }
@@ -203,12 +204,11 @@ func (b *bench) goals(before []scored) error {
 }
 
 // build builds the sidecar as it is released, without the race detector.
-func (b *bench) build() error { return b.buildIn(".", b.binary) }
+func (b *bench) build() error { return b.buildIn(".", b.binary, "cmd/locksidecar") }
 
-// buildIn does so in the top of a repository, perhaps with more tags.
-func (b *bench) buildIn(folder, binary string, tags ...string) error {
-	tags = append([]string{"grpcnotrace"}, tags...)
-	cmd := exec.CommandContext(b.ctx, "go", "build", "-tags="+strings.Join(tags, ","), "-trimpath", "-ldflags=-s -w", "-o", binary, "./cmd/locksidecar")
+// buildIn does so with a command in the top of a repository.
+func (b *bench) buildIn(folder, binary, command string) error {
+	cmd := exec.CommandContext(b.ctx, "go", "build", "-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", binary, "./"+command)
 	cmd.Dir = folder
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -5,21 +5,23 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 )
 
 // operations are what a load does again and again on each connection; i is its number.
 // Preparations are not measured.
 var operations = map[string]func(c *conn, i int) (func() error, error){
-	"echo":    echoes,
-	"pair":    ownKey,
-	"fresh":   freshKey,
-	"keep":    keeps,
-	"hot":     hotKey,
-	"get":     readsOwn,
-	"patch":   amends,
-	"reentry": reenters,
-	"denied":  refusals,
+	"echo":      echoes,
+	"pair":      ownKey,
+	"fresh":     freshKey,
+	"keep":      keeps,
+	"hot":       hotKey,
+	"semaphore": sharedPlaces,
+	"get":       readsOwn,
+	"patch":     amends,
+	"reentry":   reenters,
+	"denied":    refusals,
 }
 
 // echoes is the same request again and again.
@@ -84,6 +86,32 @@ func hotKey(c *conn, _ int) (func() error, error) {
 			return fmt.Errorf("%s: token %d after %d", key, token, before)
 		}
 		hot.held.Store(false)
+		request, err = c.release(key, request)
+		return err
+	}, nil
+}
+
+// semaphoreLimit is the limit of sharedPlaces' key, places which of its slots are taken, as the load process sees it.
+const semaphoreLimit = 10
+
+var places [semaphoreLimit]atomic.Bool
+
+// sharedPlaces waits for a place of a semaphore, and releases it at once. Slots are unique, so there are no more holders.
+func sharedPlaces(c *conn, _ int) (func() error, error) {
+	const key = "bench:semaphore"
+	body, request := fmt.Appendf(nil, `{"mode":"shared","limit":%d,"wait_ms":20000}`, semaphoreLimit), make([]byte, 0, 256)
+	return func() (err error) {
+		if request, err = c.call(request, "PUT", key, body, 200); err != nil {
+			return err
+		}
+		slot, err := strconv.Atoi(string(c.number(slotField)))
+		if err != nil {
+			return err
+		}
+		if slot >= semaphoreLimit || !places[slot].CompareAndSwap(false, true) {
+			return fmt.Errorf("%s: slot %d was granted twice, or is beyond the limit", key, slot)
+		}
+		places[slot].Store(false)
 		request, err = c.release(key, request)
 		return err
 	}, nil

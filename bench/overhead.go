@@ -159,7 +159,7 @@ func (b *bench) buildOlder() (string, error) {
 	defer func() {
 		_ = exec.CommandContext(context.WithoutCancel(b.ctx), "git", "worktree", "remove", "--force", tree).Run()
 	}()
-	return binary, b.buildIn(tree, binary)
+	return binary, b.buildIn(tree, binary, "cmd/locksidecar")
 }
 
 // collector takes OTLP over HTTP and forgets it.

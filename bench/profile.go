@@ -39,7 +39,7 @@ const (
 // profile measures what a call costs, part by part, and writes bench/PROFILE.md.
 func (b *bench) profile() error {
 	b.binary = filepath.Join(b.folder, "locksidecar-profiled")
-	if err := b.buildIn(".", b.binary, "profile"); err != nil {
+	if err := b.buildIn(".", b.binary, "bench/profiled"); err != nil {
 		return err
 	}
 	long := *b

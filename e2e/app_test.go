@@ -13,17 +13,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/api/apitest"
+	"github.com/locksidecar/locksidecar/internal/testing/apitest"
 	"github.com/locksidecar/locksidecar/internal/testing/wire"
 )
 
-// app is one connection to a sidecar, as a client library has it.
+// app is one connection to a sidecar, like that of a client library.
 type app struct {
 	t testing.TB
 	*wire.Conn
 }
 
-// answer is what the sidecar said.
+// answer is the answer of a sidecar.
 type answer struct {
 	t      testing.TB
 	status int
@@ -52,7 +52,7 @@ func tryDial(t testing.TB, socket string) (*app, error) {
 
 func (a *app) close() { _ = a.Close() }
 
-// send writes a request and does not wait for the answer. Headers are lines.
+// send writes a request without waiting for the answer. headers are lines.
 func (a *app) send(method, path, body string, headers ...string) {
 	a.t.Helper()
 	if err := a.Send(method, path, body, headers...); err != nil {
@@ -94,7 +94,7 @@ func (a *app) call(method, path, body string, headers ...string) answer {
 
 func lockPath(key string) string { return "/v1/locks/" + url.PathEscape(key) }
 
-// acquire acquires a lock that must be granted, and returns its token.
+// acquire acquires a lock that must be available, and returns its token.
 func (a *app) acquire(key, body string, headers ...string) int64 {
 	a.t.Helper()
 	return a.call("PUT", lockPath(key), body, headers...).granted()
@@ -106,7 +106,7 @@ func (a *app) release(key string, token int64, headers ...string) {
 	a.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath(key), token), "", headers...).want(200, "")
 }
 
-// releaseWith releases a lock with more in the query and a body.
+// releaseWith releases a lock with further query parameters and a body.
 func (a *app) releaseWith(key string, token int64, query, body string, headers ...string) answer {
 	a.t.Helper()
 	return a.call("DELETE", fmt.Sprintf("%s?token=%d%s", lockPath(key), token, query), body, headers...).want(200, "")
@@ -164,8 +164,8 @@ type event struct {
 // stream is an event stream: of an explicit session, or of a key.
 type stream struct {
 	*app
-	method, template string     // of the call that opened it, in the document
-	id               string     // of the session
+	method, template string     // the call that opened it, as in the OpenAPI document
+	id               string     // the session's id
 	events           chan event // closed when the stream ends
 }
 
@@ -177,7 +177,7 @@ func openSession(t testing.TB, socket, body string) *stream {
 	return s
 }
 
-// watchKey opens the event stream of a key and reads its first event, the state.
+// watchKey opens the event stream of a key. Its first event is the state of the key.
 func watchKey(t testing.TB, socket, key string) (s *stream, state event) {
 	t.Helper()
 	s = openStream(t, socket, "GET", lockPath(key)+"/events", "")
@@ -194,7 +194,7 @@ func openStream(t testing.TB, socket, method, path, body string) *stream {
 	return s
 }
 
-// tryStream opens an event stream, unless the answer has another status than 200.
+// tryStream opens an event stream. If the status is not 200, it returns the status.
 func tryStream(t testing.TB, socket, method, path, body string) (*stream, int) {
 	t.Helper()
 	s := &stream{app: dial(t, socket), method: method, template: template(path), events: make(chan event, 10_000)}
@@ -255,7 +255,7 @@ func (s *stream) next() event {
 	return event{}
 }
 
-// want returns the next event, which must be of that name.
+// want returns the next event, which must have this name.
 func (s *stream) want(name string) event {
 	s.t.Helper()
 	e := s.next()
@@ -265,11 +265,11 @@ func (s *stream) want(name string) event {
 	return e
 }
 
-// joins is the header by which a call joins the session.
+// joins returns the header by which a call joins the session.
 func (s *stream) joins() string { return "Lock-Session: " + s.id }
 
-// appEnv makes a process of this test binary an app: it acquires the locks whose
-// keys stand in it, behind the socket, separated by blanks, says so, and stays.
+// appEnv makes a process of this test binary an app. Its value is the socket and the keys,
+// separated by blanks. The app acquires the keys, reports that, and stays.
 const appEnv = "LOCKSIDECAR_E2E_APP"
 
 func runApp() {
@@ -286,7 +286,7 @@ func runApp() {
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends this process
 }
 
-// plainTB lets an app process use the helpers of the tests.
+// plainTB lets an app process use the tests' helpers.
 type plainTB struct{ testing.TB }
 
 func (*plainTB) Helper() {}

@@ -17,21 +17,21 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/wire"
 )
 
-// listening is where a sidecar listens over TCP, as its log says; empty: nowhere.
+// listening returns the TCP address of a sidecar from its log, or "".
 func (s *sidecar) listening() (tcp, admin string) {
 	s.t.Helper()
 	var line struct {
 		TCP   string `json:"tcp"`
 		Admin string `json:"admin"`
 	}
-	s.await("the line that says where it listens", func() bool { return len(s.logged(`"msg":"serving"`)) == 1 })
+	s.await("the log line with the TCP address", func() bool { return len(s.logged(`"msg":"serving"`)) == 1 })
 	if err := json.Unmarshal([]byte(s.logged(`"msg":"serving"`)[0]), &line); err != nil {
 		s.t.Fatal(err)
 	}
 	return line.TCP, line.Admin
 }
 
-// dialTCP is dial for an address.
+// dialTCP is dial for a TCP address.
 func dialTCP(t *testing.T, addr string) *app {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -52,16 +52,16 @@ func (a *app) raw(text string) answer {
 	return a.read("PUT", "/v1/locks/k")
 }
 
-// none checks that nobody holds a lock, as the sidecar itself says.
+// none checks that the sidecar lists no locks.
 func (s *sidecar) none() {
 	s.t.Helper()
 	if list := dial(s.t, s.socket).call("GET", "/v1/locks?scope=all", ""); len(list.json["locks"].([]any)) != 0 {
-		s.t.Errorf("there are locks: %s", list.body)
+		s.t.Errorf("locks are held: %s", list.body)
 	}
 }
 
-// TestWebPages: whatever a page makes a browser send to the TCP listener, it neither gets a
-// lock nor learns of one; and on the admin listener there is nothing to be had.
+// TestWebPages: a web page can make a browser send requests to the TCP listener. It cannot acquire
+// locks or read about them. The admin listener has no locks.
 func TestWebPages(t *testing.T) {
 	t.Parallel()
 	s := start(t, options{"STORE_URL": "memory://", "TCP_ADDR": "127.0.0.1:0", "ADMIN_ADDR": "127.0.0.1:0", "ALLOW_FORCE": "true"})
@@ -73,25 +73,25 @@ func TestWebPages(t *testing.T) {
 		return fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\n%sContent-Length: %d\r\n\r\n%s", method, target, host, headers, len(body), body)
 	}
 	for name, request := range map[string]string{
-		"DNS rebinding":             send("PUT", "/v1/locks/k", "evil.example:"+port, "", lock),
-		"rebinding, name in front":  send("PUT", "/v1/locks/k", "127.0.0.1.evil.example", "", lock),
-		"rebinding, dot behind":     send("PUT", "/v1/locks/k", "localhost.", "", lock),
-		"rebinding, in the target":  send("PUT", "http://evil.example/v1/locks/k", tcp, "", lock),
-		"no host":                   send("PUT", "/v1/locks/k", "", "", lock),
-		"simple request":            send("POST", "/v1/locks", tcp, page+"Content-Type: text/plain\r\n", `{"keys":["k"],"bind":"ttl"}`),
-		"form":                      send("POST", "/v1/locks", tcp, page+"Content-Type: application/x-www-form-urlencoded\r\n", `{"keys":["k"],"bind":"ttl"}`),
-		"sandboxed frame":           send("POST", "/v1/locks", tcp, "Origin: null\r\n", `{"keys":["k"],"bind":"ttl"}`),
-		"page of another port":      send("POST", "/v1/locks", tcp, "Origin: http://127.0.0.1:3000\r\n", `{"keys":["k"],"bind":"ttl"}`),
-		"page over TLS":             send("PUT", "/v1/locks/k", tcp, "Origin: https://"+tcp+"\r\n", lock),
-		"two origins":               send("PUT", "/v1/locks/k", tcp, "Origin: http://"+tcp+"\r\n"+page, lock),
-		"preflight":                 send("OPTIONS", "/v1/locks/k", tcp, page+"Access-Control-Request-Method: PUT\r\nAccess-Control-Request-Private-Network: true\r\n", ""),
-		"image":                     send("GET", "/v1/locks?scope=all", tcp, "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\n", ""),
-		"script of another port":    send("GET", "/v1/stats", tcp, "Sec-Fetch-Site: same-site\r\n", ""),
-		"stream":                    send("GET", "/v1/locks/k/events", tcp, page+"Accept: text/event-stream\r\n", ""),
-		"session":                   send("POST", "/v1/sessions", tcp, page, ""),
-		"web socket":                send("GET", "/v1", tcp, page+"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n", ""),
-		"figures":                   send("GET", "/metrics", tcp, page, ""),
-		"breaking, by a simple one": send("POST", "/v1/locks/k?force=true", tcp, page, ""),
+		"DNS rebinding":               send("PUT", "/v1/locks/k", "evil.example:"+port, "", lock),
+		"rebinding, name in front":    send("PUT", "/v1/locks/k", "127.0.0.1.evil.example", "", lock),
+		"rebinding, dot behind":       send("PUT", "/v1/locks/k", "localhost.", "", lock),
+		"rebinding, in the target":    send("PUT", "http://evil.example/v1/locks/k", tcp, "", lock),
+		"no host":                     send("PUT", "/v1/locks/k", "", "", lock),
+		"simple request":              send("POST", "/v1/locks", tcp, page+"Content-Type: text/plain\r\n", `{"keys":["k"],"bind":"ttl"}`),
+		"form":                        send("POST", "/v1/locks", tcp, page+"Content-Type: application/x-www-form-urlencoded\r\n", `{"keys":["k"],"bind":"ttl"}`),
+		"sandboxed frame":             send("POST", "/v1/locks", tcp, "Origin: null\r\n", `{"keys":["k"],"bind":"ttl"}`),
+		"page of another port":        send("POST", "/v1/locks", tcp, "Origin: http://127.0.0.1:3000\r\n", `{"keys":["k"],"bind":"ttl"}`),
+		"page over TLS":               send("PUT", "/v1/locks/k", tcp, "Origin: https://"+tcp+"\r\n", lock),
+		"two origins":                 send("PUT", "/v1/locks/k", tcp, "Origin: http://"+tcp+"\r\n"+page, lock),
+		"preflight":                   send("OPTIONS", "/v1/locks/k", tcp, page+"Access-Control-Request-Method: PUT\r\nAccess-Control-Request-Private-Network: true\r\n", ""),
+		"image":                       send("GET", "/v1/locks?scope=all", tcp, "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\n", ""),
+		"script of another port":      send("GET", "/v1/stats", tcp, "Sec-Fetch-Site: same-site\r\n", ""),
+		"stream":                      send("GET", "/v1/locks/k/events", tcp, page+"Accept: text/event-stream\r\n", ""),
+		"session":                     send("POST", "/v1/sessions", tcp, page, ""),
+		"web socket":                  send("GET", "/v1", tcp, page+"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n", ""),
+		"figures":                     send("GET", "/metrics", tcp, page, ""),
+		"a break by a simple request": send("POST", "/v1/locks/k?force=true", tcp, page, ""),
 	} {
 		ans := dialTCP(t, tcp).raw(request)
 		if ans.status != 403 && ans.status != 400 {
@@ -111,15 +111,15 @@ func TestWebPages(t *testing.T) {
 		}
 	}
 	s.none()
-	// A client that is no web page is served.
+	// A client that is not a web page is served.
 	dialTCP(t, tcp).call("PUT", lockPath("k"), lock, "X-From: curl").want(403, "forbidden") // Host: sidecar
 	if ans := dialTCP(t, tcp).raw(send("PUT", "/v1/locks/k", tcp, "", lock)); ans.status != 200 {
 		t.Errorf("a program of this machine: %d %s", ans.status, ans.body)
 	}
 }
 
-// TestSmuggledRequests: where two servers could read the end of a request in two ways, there is
-// an error, and what stands behind is no request.
+// TestSmuggledRequests: two servers could find different ends of a request. The sidecar refuses
+// such a request, and does not read the bytes behind as a request.
 func TestSmuggledRequests(t *testing.T) {
 	t.Parallel()
 	s := start(t, options{"STORE_URL": "memory://"})
@@ -143,7 +143,7 @@ func TestSmuggledRequests(t *testing.T) {
 			t.Errorf("%q: %d %s", head, ans.status, ans.body)
 		}
 		if next, err := a.tryRead("PUT", "/v1/locks/hidden"); err == nil {
-			t.Errorf("%q: the connection goes on: %s", head, next.body)
+			t.Errorf("%q: the connection continues: %s", head, next.body)
 		}
 	}
 	for _, chunks := range []string{
@@ -158,8 +158,8 @@ func TestSmuggledRequests(t *testing.T) {
 	s.none()
 }
 
-// TestLinesOfTheLog: what comes from outside begins no line of its own, in either format, and
-// moves nothing on a terminal.
+// TestLinesOfTheLog: input from outside does not begin a log line of its own, in either format. It
+// contains no control characters for terminals.
 func TestLinesOfTheLog(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"text", "json"} {
@@ -190,18 +190,18 @@ func TestLinesOfTheLog(t *testing.T) {
 				line = strings.TrimSuffix(line, "\n")
 				var fields map[string]any
 				if format == "json" && json.Unmarshal([]byte(line), &fields) != nil || format == "text" && !strings.HasPrefix(line, "time=") {
-					t.Errorf("no line of the log: %q", line)
+					t.Errorf("not a line of the log: %q", line)
 				}
 				if strings.ContainsFunc(line, func(r rune) bool { return unicode.IsControl(r) || r == '\u2028' }) {
-					t.Errorf("it has control characters: %q", line)
+					t.Errorf("the line has control characters: %q", line)
 				}
 			}
 		})
 	}
 }
 
-// TestNobodyReadsTheLog: when whoever reads the log has ended, the sidecar goes on.
-func TestNobodyReadsTheLog(t *testing.T) {
+// TestReaderOfTheLogHasEnded: the sidecar continues after the end of the process that reads its log.
+func TestReaderOfTheLogHasEnded(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(folder(t), "s.sock")
 	read, write, err := os.Pipe()
@@ -223,7 +223,7 @@ func TestNobodyReadsTheLog(t *testing.T) {
 	_ = read.Close()
 	kept := dial(t, socket)
 	token := kept.acquire("kept", "")
-	for range 3 { // each leaves a line
+	for range 3 { // each causes a log line
 		dropped := dial(t, socket)
 		dropped.acquire("dropped", "")
 		dropped.close()
@@ -233,12 +233,12 @@ func TestNobodyReadsTheLog(t *testing.T) {
 	kept.close()
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("it ended with %v", err)
+		t.Errorf("the sidecar ended with %v", err)
 	}
 }
 
-// TestOtherApps: what one app that uses the socket can do to another's locks, and what not.
-// The tokens come from the clock, so they prove nothing: knowing one must not be enough.
+// TestOtherApps: an app cannot harm the locks of another app behind the same socket. Tokens come
+// from the clock, so knowing a token must not be enough.
 func TestOtherApps(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -262,7 +262,7 @@ func TestOtherApps(t *testing.T) {
 			other.call("DELETE", lockPath(key)+"?force=true", "").want(403, "forbidden")
 			other.call("DELETE", "/v1/sessions/"+public, "").want(410, "session_ended")
 		}
-		// Everybody may ask a holder to stop, and may release a lock of no session by its token.
+		// Every app may ask a holder to stop, and may release a bind:ttl lock by its token.
 		other.call("POST", stopPath("shared"), "").want(202, "")
 		session.want("stop")
 		other.release("cron", mine.acquire("cron", `{"bind":"ttl","ttl_ms":60000}`))

@@ -13,11 +13,11 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
-// lastInLine is the data of the waiter that is served last.
+// lastInLine selects the data of the waiter that is served last.
 const lastInLine = "SELECT coalesce(data, '') FROM locksidecar.waiters ORDER BY id DESC LIMIT 1"
 
-// TestBurstIsQueuedInOrder: 300 calls come for one key while PostgreSQL works on the first of them.
-// They stand in line after a few statements, and a call that comes 5 ms later is served last.
+// TestBurstIsQueuedInOrder: 300 calls for one key arrive while PostgreSQL works on the first. A few
+// statements queue them. A call that arrives 5 ms later is served last.
 func TestBurstIsQueuedInOrder(t *testing.T) {
 	for name, heldElsewhere := range map[string]bool{"free": false, "held elsewhere": true} {
 		t.Run(name, func(t *testing.T) { burst(t, heldElsewhere) })
@@ -35,7 +35,7 @@ func burst(t *testing.T, heldElsewhere bool) {
 	o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})
 	s := start(t, o)
 	warm := dial(t, s.socket)
-	warm.acquire("warm", "") // the lease is open
+	warm.acquire("warm", "") // opens the lease
 	s.hears()
 	looked(t, url, 1)
 	queued := int64(calls)
@@ -60,24 +60,24 @@ func burst(t *testing.T, heldElsewhere bool) {
 	for _, a := range apps {
 		await.Taken(t, a.Conn.Conn)
 	}
-	awaitIdle(t, s.cmd.Process.Pid)  // what was read has come: nothing of it waits for a processor
-	time.Sleep(5 * time.Millisecond) // so much later
+	awaitIdle(t, s.cmd.Process.Pid)  // all calls that the sidecar has read are processed
+	time.Sleep(5 * time.Millisecond) // the later call
 	late.send("PUT", lockPath("burst"), `{"wait_ms":-1,"data":"late"}`)
 	await.Taken(t, late.Conn.Conn)
 	awaitIdle(t, s.cmd.Process.Pid)
 	proceed()
 	queueOf(t, url, queued)
 	if n := cluster.Statements(t, url, anyStatement); n > most {
-		t.Errorf("%d statements until %d calls stand in line, want at most %d", n, calls, most)
+		t.Errorf("%d statements for %d queued calls, want at most %d", n, calls, most)
 	} else {
 		t.Logf("%d statements", n)
 	}
 	if last := pgtest.Query[string](t, url, lastInLine); last != `"late"` {
-		t.Errorf("the last in line is %q, want the call that came last", last)
+		t.Errorf("the last in the queue is %q, want the call that came last", last)
 	}
 }
 
-// awaitIdle waits until no thread of a process runs or could run.
+// awaitIdle waits until no thread of a process can run.
 func awaitIdle(t *testing.T, pid int) {
 	t.Helper()
 	eventually(t, "the sidecar to be idle", func() bool {

@@ -11,8 +11,8 @@ import (
 
 const requestID = "7f1b5c9e-4a43-4a27-9f4b-2f5d8f3c6a11"
 
-// TestCalls walks through the contract, call by call, on each store. Every answer
-// is held against the OpenAPI document on the way.
+// TestCalls makes each call of the contract, on each store. Every answer is checked against the
+// OpenAPI document.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -25,10 +25,10 @@ func TestCalls(t *testing.T) {
 	})
 }
 
-// TestManyTTLs: however many different TTLs locks have, there are few leases to be renewed.
+// TestManyTTLs: locks with many different TTLs share few leases.
 func TestManyTTLs(t *testing.T) {
 	t.Parallel()
-	const most = 22 // 21 steps, and the configured TTL
+	const most = 22 // 21 steps of TTLs, and the configured TTL
 	o, url := onPostgres(t)
 	s := start(t, o)
 	a := dial(t, s.socket)
@@ -46,8 +46,8 @@ func TestManyTTLs(t *testing.T) {
 	nothingLeft(t, url)
 }
 
-// TestReleaseByRequestID: what a request got is released by its id, whatever its caller has
-// heard; in the session, and with bind:ttl at any sidecar.
+// TestReleaseByRequestID: a lock is released by its request id even if its caller got no answer: in
+// the session, and with bind:ttl at any sidecar.
 func TestReleaseByRequestID(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -96,7 +96,7 @@ func callsTTL(t *testing.T, s *sidecar) {
 	if first.json["session"] != nil || first.str("bind") != "ttl" || first.int("expires_in_ms") > 60000 || first.int("expires_in_ms") < 50000 {
 		t.Errorf("granted: %s", first.body)
 	}
-	// The same request again, on another connection: the same grant.
+	// The same request on another connection gets the same grant.
 	a.close()
 	b := dial(t, s.socket)
 	if again := b.acquire("cron", body); again != token {
@@ -120,7 +120,7 @@ func callsTTL(t *testing.T, s *sidecar) {
 		t.Errorf("the request after the release got token %d, want more than %d", next, token)
 	}
 
-	// It ends by itself.
+	// The lock ends at its TTL.
 	short := b.acquire("short", `{"bind":"ttl","ttl_ms":500}`)
 	if next := b.acquire("short", `{"wait_ms":10000}`); next <= short {
 		t.Errorf("token %d after %d", next, short)
@@ -142,7 +142,7 @@ func callsSession(t *testing.T, s *sidecar) {
 	a.call("PATCH", lockPath("job:1"), fmt.Sprintf(`{"token":%d,"ttl_ms":1000}`, token)).want(400, "invalid_request")
 	a.call("PATCH", lockPath("job:1"), fmt.Sprintf(`{"token":%d,"data":null}`, token)).want(200, "")
 	a.call("PATCH", lockPath("job:1"), fmt.Sprintf(`{"token":%d}`, token+1000)).want(409, "not_holder")
-	// Even the same session waits like a stranger: it asked without an owner.
+	// The same session is denied too, because it asked without an owner.
 	a.call("PUT", lockPath("job:1"), "").want(423, "held")
 	if r := a.call("DELETE", path, "").want(200, ""); r.json["released"] != true || r.int("reentry") != 0 {
 		t.Errorf("release: %s", r.body)
@@ -180,7 +180,7 @@ func callsList(t *testing.T, s *sidecar) {
 	}
 	b := dial(t, s.socket)
 	if n := len(b.call("GET", "/v1/locks?scope=session", "").json["locks"].([]any)); n != 0 {
-		t.Errorf("a session that holds nothing lists %d locks", n)
+		t.Errorf("a session without locks lists %d locks", n)
 	}
 }
 
@@ -211,8 +211,8 @@ func callsLimits(t *testing.T, s *sidecar) {
 	}
 }
 
-// status4xx checks that the answer is a refusal; which one depends on the store:
-// one that has given the key to somebody else may have forgotten the old token.
+// status4xx checks that the answer is a refusal. The status depends on the store, which may have
+// forgotten the old token if the key has another holder.
 func (ans answer) status4xx() {
 	ans.t.Helper()
 	if ans.status != 409 && ans.status != 410 {
@@ -220,7 +220,7 @@ func (ans answer) status4xx() {
 	}
 }
 
-// TestCommands runs the binary as its own client.
+// TestCommands runs the client commands of the binary.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
@@ -250,6 +250,6 @@ func TestCommands(t *testing.T) {
 		t.Errorf("version: %s", out)
 	}
 	if out := run(0, "--help"); !strings.Contains(out, "curl") {
-		t.Errorf("the help does not teach: %s", out)
+		t.Errorf("the help lacks an example: %s", out)
 	}
 }

@@ -13,21 +13,22 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
-// middle is a line in the middle of a cohort: a call behind sidecar one has got the key from its sidecar, and
-// others of the cohort wait. The store knows the first of the cohort as the holder until tell is called.
+// middle is a queue during a cohort. A call behind sidecar one got the key from its sidecar, and
+// further calls of the cohort wait. The store shows the first of the cohort as the holder until
+// tell is called.
 type middle struct {
 	*line
 	t        *testing.T
 	url      string
 	one, two *sidecar
-	at       int // whose turn it is
+	at       int // the index of the holder
 	token    int64
-	first    string // the session that the store knows as the holder
-	session  string // that of the holder
+	first    string // the session that the store shows as the holder
+	session  string // the session of the holder
 	tell     func()
 }
 
-// Ten calls behind sidecar one, then ten behind two, and so on.
+// The queue has ten calls behind sidecar one, then ten behind sidecar two, and so on.
 const (
 	cohortLength = 10
 	middleLength = 4 * cohortLength
@@ -35,7 +36,7 @@ const (
 
 func (m *middle) of(i int) *sidecar { return []*sidecar{m.one, m.two}[i/cohortLength%2] }
 
-// behind are the calls behind one sidecar that have not had the key.
+// behind returns the calls behind one sidecar that have not held the key.
 func (m *middle) behind(s *sidecar) (still []int) {
 	for i := m.at + 1; i < middleLength; i++ {
 		if m.of(i) == s {
@@ -52,7 +53,7 @@ func (m *middle) all() (still []int) {
 	return still
 }
 
-// inTheMiddle makes a line, in which calls ask with these bodies, and walks into a cohort.
+// inTheMiddle queues calls with these bodies, and returns during a cohort.
 func inTheMiddle(t *testing.T, url string, one, two options, body func(i int) string) *middle {
 	t.Helper()
 	proxy, told := pgproxy.Start(t, url), make(chan struct{})
@@ -72,8 +73,8 @@ func inTheMiddle(t *testing.T, url string, one, two options, body func(i int) st
 	return m
 }
 
-// walk lets one after the other have the key, until one has got it from its sidecar. On a machine that does nothing
-// for a tenth of a second it is handed over by the store, and the next cohort begins.
+// walk lets the calls hold the key in turn, until one has got it from its sidecar. If the machine
+// pauses for a tenth of a second, the store hands the key over, and the next cohort begins.
 func (m *middle) walk() {
 	m.t.Helper()
 	for handedOn := 0; m.at < cohortLength; m.at++ {
@@ -93,15 +94,15 @@ func (m *middle) walk() {
 	m.t.Fatal("no call got the key from its sidecar")
 }
 
-// storeKnowsTheFirst checks that the store has not heard of the holder.
+// storeKnowsTheFirst checks that the store still shows the first of the cohort.
 func (m *middle) storeKnowsTheFirst() {
 	m.t.Helper()
 	if stored := pgtest.Query[int64](m.t, m.url, "SELECT token FROM locksidecar.locks"); stored >= m.token || stored < m.token-31 {
-		m.t.Fatalf("the store knows the token %d: %d is not that of a cohort", stored, m.token)
+		m.t.Fatalf("the store has the token %d, and %d is not of the same cohort", stored, m.token)
 	}
 }
 
-// ends lets the others have the key, who must get it in this order.
+// ends lets the other calls hold the key, in this order.
 func (m *middle) ends(still []int) {
 	m.t.Helper()
 	m.run(still)
@@ -111,15 +112,15 @@ func (m *middle) ends(still []int) {
 
 func waits(int) string { return `{"wait_ms":-1}` }
 
-// holder is what a call of the holder answers that asks whether it still has the key.
+// holder returns the answer to the holder's check that it still has the key.
 func (m *middle) holder() answer {
 	m.t.Helper()
 	return m.apps[m.at].call("PATCH", lockPath(m.key), fmt.Sprintf(`{"token":%d}`, m.token))
 }
 
-// TestInACohort: what happens to the holder of a key, its sidecar or the connections to the database while a sidecar
-// hands a key on to its own waiters changes neither the order nor the tokens, and ends nobody else's grant.
-func TestInACohort(t *testing.T) {
+// TestEventsDuringACohort: an event hits the holder, its sidecar or the database's connections during a
+// cohort. The order and the tokens stay right, and only the meant grant ends.
+func TestEventsDuringACohort(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(t *testing.T, m *middle){
 		"listeners are cut off":     listenersCutOff,
@@ -151,11 +152,11 @@ func listenersCutOff(t *testing.T, m *middle) {
 	m.ends(m.all())
 }
 
-// stopInACohort: the request names no grant, so it is for the holder. The next one does not hear of it.
+// stopInACohort: a stop without a token is for the holder. The next holder is not asked to stop.
 func stopInACohort(t *testing.T, m *middle) {
 	b := dial(t, m.two.socket)
 	b.call("POST", stopPath(m.key), `{"reason":"deploy"}`).want(202, "")
-	m.one.await("the holder to be asked", func() bool { return m.holder().want(200, "").json["stopping"] != nil })
+	m.one.await("the stop of the holder", func() bool { return m.holder().want(200, "").json["stopping"] != nil })
 	m.storeKnowsTheFirst()
 	m.tell()
 	m.release(m.at, m.token)
@@ -164,19 +165,19 @@ func stopInACohort(t *testing.T, m *middle) {
 	m.tokens = append(m.tokens, m.token)
 	for _, ans := range []answer{m.holder(), b.call("GET", lockPath(m.key), "", "Cache-Control: no-cache")} {
 		if ans.want(200, "").json["stopping"] != nil {
-			t.Errorf("the next one is asked, too: %s", ans.body)
+			t.Errorf("the next holder is asked to stop, too: %s", ans.body)
 		}
 	}
 	m.release(m.at, m.token)
 	m.ends(m.all())
 }
 
-// breakInACohort: another pod sees the first of the cohort, whose grant is over, and breaks that. Then it sees the
-// holder.
+// breakInACohort: another pod sees the first of the cohort, whose grant is over, and breaks it.
+// Afterwards it sees the current holder.
 func breakInACohort(t *testing.T, m *middle) {
 	operator, force := dial(t, m.two.socket), lockPath(m.key)+"?force=true"
 	operator.send("DELETE", force, "")
-	m.two.await("a line that says what is broken", func() bool { return len(m.two.logged("a lock is being broken", m.first)) > 0 })
+	m.two.await("the log line with the broken lock", func() bool { return len(m.two.logged("a lock is being broken", m.first)) > 0 })
 	m.storeKnowsTheFirst()
 	m.tell()
 	operator.read("DELETE", force).want(200, "")
@@ -195,8 +196,9 @@ func breakInACohort(t *testing.T, m *middle) {
 	m.ends(m.all())
 }
 
-// watchInACohort: streams begin with the first of the cohort. They hear of the holder when the store does, and then
-// of each grant. The store does not know the holder's token before.
+// watchInACohort: streams begin with the first of the cohort. When the store learns of the holder,
+// the streams show it, and then each later grant. Before that, the store does not know the holder's
+// token.
 func watchInACohort(t *testing.T, m *middle) {
 	elsewhere := dial(t, m.two.socket)
 	refused := func(reason string) {
@@ -210,7 +212,7 @@ func watchInACohort(t *testing.T, m *middle) {
 	for _, s := range []*sidecar{m.one, m.two} {
 		watching, state := watchKey(t, s.socket, m.key)
 		if got := holderOf(state); got != m.first {
-			t.Fatalf("it begins with %q, want %q", got, m.first)
+			t.Fatalf("the stream begins with %q, want %q", got, m.first)
 		}
 		streams = append(streams, watching)
 	}
@@ -242,7 +244,7 @@ func holderOf(e event) string {
 	return session
 }
 
-// someSkip: behind the first ten, every third call wants the result.
+// someSkip: after the first ten, every third call is a skip-waiter.
 func someSkip(i int) string {
 	if skips(i) {
 		return `{"wait_ms":-1,"on_success":"skip"}`
@@ -252,7 +254,7 @@ func someSkip(i int) string {
 
 func skips(i int) bool { return i >= cohortLength && i%3 == 0 }
 
-// successInACohort: all that asked for the result get it, and the others the key.
+// successInACohort: all skip-waiters get the result, and the other waiters get the key.
 func successInACohort(_ *testing.T, m *middle) {
 	m.storeKnowsTheFirst()
 	m.tell()
@@ -269,7 +271,7 @@ func successInACohort(_ *testing.T, m *middle) {
 	m.ends(others)
 }
 
-// drainInACohort: who waits behind a sidecar that drains is sent away, and the key goes to the other pod.
+// drainInACohort: the waiters of a draining sidecar are refused, and the key goes to the other pod.
 func drainInACohort(t *testing.T, m *middle) {
 	m.one.signal(syscall.SIGTERM)
 	for _, i := range m.behind(m.one) {
@@ -284,11 +286,12 @@ func drainInACohort(t *testing.T, m *middle) {
 	}
 }
 
-// TestSidecarKilledInACohort: the other pod's waiters have the key within the TTL. The dead one's are gone.
+// TestSidecarKilledInACohort: the other pod's waiters get the key within the TTL. Those of the dead
+// sidecar are gone.
 func TestSidecarKilledInACohort(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
-	limit := ttl + slowed(time.Second) // with 20 hand-offs
+	limit := ttl + slowed(time.Second) // includes 20 hand-offs
 	o := options{"TTL": ttl.String(), "RENEW_INTERVAL": "500ms"}
 	m := inTheMiddle(t, cluster.NewDatabase(t), o, o, waits)
 	m.one.kill()
@@ -297,12 +300,12 @@ func TestSidecarKilledInACohort(t *testing.T) {
 	m.storeKnowsTheFirst()
 	m.ends(m.behind(m.two))
 	if took := time.Since(killed); took > limit {
-		t.Errorf("the other pod's waiters had the key %s after the kill, want at most %s", took, limit)
+		t.Errorf("the other pod's waiters got the key %s after the kill, want at most %s", took, limit)
 	}
 }
 
-// TestDatabaseKilledInACohort: the server recovers from a crash. Nobody gets the key twice, and each pod's calls
-// keep their order.
+// TestDatabaseKilledInACohort: the server recovers from a crash. The key never has two holders, and
+// each pod's calls keep their order.
 func TestDatabaseKilledInACohort(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template())

@@ -4,16 +4,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/locksidecar/locksidecar/api/apitest"
+	"github.com/locksidecar/locksidecar/internal/testing/apitest"
 )
 
-// checkContract holds an answer against the OpenAPI document.
+// checkContract checks an answer against the OpenAPI document.
 func checkContract(t testing.TB, method, path string, ans answer) {
 	t.Helper()
 	apitest.Check(t, method, template(path), ans.status, ans.header, ans.body)
 }
 
-// template is the path in the document that a request's path belongs to.
+// template returns the document's path for a request.
 func template(path string) string {
 	path, _, _ = strings.Cut(path, "?")
 	for prefix, template := range map[string]string{

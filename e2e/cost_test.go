@@ -18,19 +18,18 @@ const (
 	anyStatement = "/* locksidecar:%"
 )
 
-// otherStatements counts the statements like one pattern and not like another.
+// otherStatements counts the statements that match one pattern and not another.
 const otherStatements = `SELECT coalesce(sum(s.calls), 0)::bigint FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
 	WHERE d.datname = current_database() AND s.query LIKE $1 AND s.query NOT LIKE $2`
 
-// hears waits until a sidecar that has something to hear hears it: until then it sends
-// statements for that.
+// hears waits until the listener of a sidecar works, because connecting needs statements.
 func (s *sidecar) hears() {
 	s.t.Helper()
-	s.await("notifications to be heard", func() bool { return len(s.logged("notifications of other instances are heard")) > 0 })
+	s.await("notifications to be heard", func() bool { return len(s.logged("notifications of other instances arrive")) > 0 })
 }
 
-// looked waits until so many sidecars that hold locks, each of which hears, have looked for
-// the signals that they have missed: who begins to hear does that next.
+// looked waits until this number of sidecars have read their missed signals, which they do after
+// they begin to listen.
 func looked(t *testing.T, url string, sidecars int64) {
 	t.Helper()
 	eventually(t, "signals to be looked for", func() bool {
@@ -38,15 +37,14 @@ func looked(t *testing.T, url string, sidecars int64) {
 	})
 }
 
-// TestRenewalIsOneStatement: 100,000 held locks are renewed by one statement in each
-// interval.
+// TestRenewalIsOneStatement: one statement in each interval renews 100,000 locks.
 func TestRenewalIsOneStatement(t *testing.T) {
 	const (
 		sessions  = 100
 		each      = 1000
 		intervals = 5
 		interval  = time.Second
-		longest   = 3 * time.Minute // to acquire them, with the race detector
+		longest   = 3 * time.Minute // to acquire the locks, with the race detector
 	)
 	o, url := onPostgres(t)
 	s := start(t, o.with(options{"TTL": "10s", "RENEW_INTERVAL": interval.String(), "LOG_LEVEL": "info"}))
@@ -60,7 +58,7 @@ func TestRenewalIsOneStatement(t *testing.T) {
 	took := time.Since(began)
 	t.Logf("%d locks acquired in %s", sessions*each, took.Round(time.Millisecond))
 	if took > longest {
-		t.Errorf("want within %s", longest)
+		t.Errorf("want at most %s", longest)
 	}
 	if held := pgtest.Query[int64](t, url, heldLocks); held != sessions*each {
 		t.Errorf("%d locks are held, want %d", held, sessions*each)
@@ -73,19 +71,20 @@ func TestRenewalIsOneStatement(t *testing.T) {
 	})
 	renewals := cluster.Statements(t, url, renewal)
 	took = time.Since(began)
-	// The jitter sends renewals up to a tenth of the interval early, and one may have been late.
+	// Because of the jitter, renewals are up to a tenth of the interval early. One may have been
+	// late.
 	most := int64(took/(interval*9/10)) + 2
 	if renewals > most {
 		t.Errorf("%d renewals in %s, want at most %d", renewals, took, most)
 	}
 	if others := pgtest.Query[int64](t, url, otherStatements, anyStatement, renewal); others != 0 {
-		t.Errorf("%d statements that are no renewals: holding locks costs something else too", others)
+		t.Errorf("%d other statements than renewals: holding locks costs more than that", others)
 	}
 	t.Logf("%d locks held: %d renewals in %s", sessions*each, renewals, took.Round(time.Millisecond))
 }
 
-// acquireAll acquires many keys, a hundred in a call. The requests are pipelined and the answers only
-// looked at for their status: reading JSON of 100,000 locks would be most of the test.
+// acquireAll acquires many keys, a hundred in a call. The requests are pipelined, and only the
+// status of the answers is read, because parsing 100,000 locks would take most of the time.
 func (a *app) acquireAll(names []string) {
 	const together = 100
 	sent := make(chan struct{})
@@ -112,25 +111,24 @@ func (a *app) acquireAll(names []string) {
 	<-sent
 }
 
-// checkedTogether is how many waiters one check had on average, 0 if there was none.
+// checkedTogether is the average number of waiters in a check, or 0.
 const checkedTogether = `
 	SELECT coalesce(sum(s.rows) / nullif(sum(s.calls), 0), 0)::bigint
 	FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
 	WHERE d.datname = current_database() AND s.query LIKE '/* locksidecar:check */%'`
 
-// TestWaitingCostsAlmostNothing: a thousand calls that wait for a hundred keys behind
-// another sidecar do not ask the database, each for itself, again and again.
+// TestWaitingCostsAlmostNothing: a thousand calls wait for a hundred keys behind another sidecar.
+// Few statements check them.
 func TestWaitingCostsAlmostNothing(t *testing.T) {
 	t.Parallel()
 	const (
 		names, waiters = 100, 1000
 		interval       = 2 * time.Second
 		watched        = 5 * interval
-		// A sidecar with waiters renews its lease and checks, with one statement for
-		// all of them, that no news was lost. The other one renews once an hour.
+		// A sidecar with waiters renews its lease, and checks all of them with one statement. The
+		// other sidecar renews once an hour.
 		perInterval = 2
-		// And each, the holder's too, asks its listening connection twice a minute
-		// whether it lives.
+		// Each of the two sidecars checks its listening connection twice a minute.
 		ears = 2
 	)
 	o, url := onPostgres(t)
@@ -149,8 +147,8 @@ func TestWaitingCostsAlmostNothing(t *testing.T) {
 		apps[i].send("PUT", lockPath(all[i%names]), `{"wait_ms":60000}`)
 	}
 	queueOf(t, url, waiters)
-	// They came within some time. Checks that are due soon go with others, so all are checked
-	// with one statement soon.
+	// The calls came within some time. Checks that are due soon are made together, so one statement
+	// checks all soon.
 	eventually(t, "one check of all waiters", func() bool {
 		rows := pgtest.Query[int64](t, url, checkedTogether)
 		if rows > 0 && rows < waiters {
@@ -161,19 +159,19 @@ func TestWaitingCostsAlmostNothing(t *testing.T) {
 
 	cluster.ResetStatements(t, url)
 	began := time.Now()
-	time.Sleep(watched) // it is what costs nothing that is measured
+	time.Sleep(watched) // the statements in this time are counted
 	statements := cluster.Statements(t, url, anyStatement)
 	took := time.Since(began)
-	// The jitter sends each up to a tenth early, and each may just have been due.
+	// Because of the jitter, statements are up to a tenth early, and each may just have been due.
 	most := perInterval*(int64(took/(interval*9/10))+1) + ears
 	t.Logf("%d statements in %s for %d waiters, of which %d renewals", statements, took.Round(time.Millisecond), waiters, cluster.Statements(t, url, renewal))
 	if statements > most {
 		t.Errorf("want at most %d", most)
 	}
 	if statements < int64(took/interval)-1 {
-		t.Error("so few: nobody sees to the lease and the waiters")
+		t.Error("too few: the lease is not renewed, or the waiters are not checked")
 	}
-	// They did wait: each has its lock in its turn.
+	// The calls did wait: each gets its lock in turn.
 	var wg sync.WaitGroup
 	for i, a := range apps {
 		key := all[i%names]
@@ -192,7 +190,7 @@ func TestWaitingCostsAlmostNothing(t *testing.T) {
 	nothingLeft(t, url)
 }
 
-// TestOwnLocksCostNothing: what the sidecar knows, it does not ask.
+// TestOwnLocksCostNothing: the sidecar answers from memory what it knows.
 func TestOwnLocksCostNothing(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
@@ -202,7 +200,7 @@ func TestOwnLocksCostNothing(t *testing.T) {
 	s.hears()
 	looked(t, url, 1)
 
-	// A lock of somebody else, in another pod.
+	// A lock of another pod.
 	elsewhere := start(t, o)
 	dial(t, elsewhere.socket).acquire("theirs", "")
 	first := a.call("PUT", lockPath("theirs"), "").want(423, "held")
@@ -211,7 +209,7 @@ func TestOwnLocksCostNothing(t *testing.T) {
 	}
 	elsewhere.hears()
 	looked(t, url, 2)
-	elsewhere.signal(stopSignal) // it must not renew while statements are counted
+	elsewhere.signal(stopSignal) // so that it does not renew while statements are counted
 
 	cluster.ResetStatements(t, url)
 	for range 500 {
@@ -226,7 +224,7 @@ func TestOwnLocksCostNothing(t *testing.T) {
 	if n := cluster.Statements(t, url, anyStatement); n != 0 {
 		t.Errorf("%d statements for 500 GETs, PATCHes and refusals, want 0", n)
 	}
-	// A client that does not trust the cache asks the store.
+	// With no-cache, the sidecar asks the store.
 	if d := a.call("PUT", lockPath("theirs"), "", "Cache-Control: no-cache").want(423, "held"); d.json["cached"] != false {
 		t.Errorf("no-cache was answered from the cache: %s", d.body)
 	}
@@ -244,13 +242,12 @@ func TestIdleCostsNothing(t *testing.T) {
 	token := a.acquire("once", "")
 	s.hears()
 	a.release("once", token)
-	// The lease is closed once nothing has ridden on it for an interval; dropping its
-	// waiters is the last statement of that.
+	// The lease is closed after an interval without locks. Its last statement drops its waiters.
 	s.await("the lease to be closed", func() bool { return cluster.Statements(t, url, "/* locksidecar:reap_rest */%") > 0 })
 	cluster.ResetStatements(t, url)
 	const quiet = 2 * time.Second
-	time.Sleep(quiet) // it is the absence of statements that is measured
+	time.Sleep(quiet) // statements in this time are counted
 	if n := cluster.Statements(t, url, anyStatement); n != 0 {
-		t.Errorf("%d statements in %s of doing nothing", n, quiet)
+		t.Errorf("%d statements in %s without work", n, quiet)
 	}
 }

@@ -9,18 +9,17 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
 )
 
-// scene is a lock and those who want it: one behind a connection that breaks, one
-// with a good one.
+// scene is a lock with two clients: one behind a connection that breaks, one behind a good one.
 type scene struct {
 	t           *testing.T
-	broken      *sidecar // its connections lead through the proxy
+	broken      *sidecar // the sidecar behind the proxy
 	good        *sidecar
-	mine, other *app // connections to them
+	mine, other *app // connections to the sidecars
 	key         string
 	n           int
-	arm         func() // from now on the fault happens
+	arm         func() // enables the fault
 	fired       func() bool
-	token       int64 // the last one that anybody was told
+	token       int64 // the last token that a client received
 }
 
 // told notes an answer to an acquire: granted, or unavailable and so not granted.
@@ -38,7 +37,7 @@ func (s *scene) told(ans answer) (granted bool) {
 	return true
 }
 
-// held notes a grant that must be one, and checks that nobody else gets the lock.
+// held notes a grant, and checks that the other client is denied.
 func (s *scene) held(ans answer, stranger *app) {
 	s.t.Helper()
 	if s.told(ans) {
@@ -49,7 +48,7 @@ func (s *scene) held(ans answer, stranger *app) {
 func (s *scene) release(a *app) {
 	s.t.Helper()
 	ans := a.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath(s.key), s.token), "")
-	if ans.status == 503 { // not known: the repeat finds out
+	if ans.status == 503 { // unknown: the repeat finds out
 		ans = a.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath(s.key), s.token), "")
 	}
 	if ans.status != 200 && ans.status != 409 {
@@ -57,7 +56,7 @@ func (s *scene) release(a *app) {
 	}
 }
 
-// acquireThen is the acquire that all scenes have; the fault is in it, or later.
+// acquireThen is the first acquire of each scene. The fault happens in it or later.
 func (s *scene) acquireThen(body string, then func()) {
 	s.t.Helper()
 	ans := s.mine.call("PUT", lockPath(s.key), body)
@@ -67,7 +66,7 @@ func (s *scene) acquireThen(body string, then func()) {
 	}
 }
 
-// scenes bring a sidecar to run a statement.
+// scenes make a sidecar run each statement.
 var scenes = []struct {
 	statement string
 	play      func(s *scene)
@@ -76,7 +75,7 @@ var scenes = []struct {
 		s.arm()
 		s.acquireThen("", func() { s.release(s.mine) })
 	}},
-	{"lease_open", func(s *scene) { // the first lock with a TTL of another step needs another lease
+	{"lease_open", func(s *scene) { // a TTL of another step needs another lease
 		s.arm()
 		s.acquireThen(fmt.Sprintf(`{"ttl_ms":%d}`, 30_000<<(s.n%10)), func() { s.release(s.mine) })
 	}},
@@ -115,7 +114,7 @@ var scenes = []struct {
 		eventually(s.t, "the cancel's fault", s.fired)
 		s.release(s.other)
 	}},
-	{"release", func(s *scene) { // of a contended key, which is a hand-off
+	{"release", func(s *scene) { // a hand-off of a contended key
 		s.acquireThen("", func() {
 			s.other.send("PUT", lockPath(s.key), `{"wait_ms":-1}`)
 			s.good.awaitQueue(s.key, 1)
@@ -129,8 +128,8 @@ var scenes = []struct {
 	{"hand_off", (*scene).waitOut},
 }
 
-// waitOut waits in line for a lock whose lease ends: not before it stands there, or it would
-// have the lock without a hand-off.
+// waitOut waits for a lock whose lease ends. The lease ends only after the call is queued, because
+// otherwise there would be no hand-off.
 func (s *scene) waitOut() {
 	s.t.Helper()
 	s.told(s.other.call("PUT", lockPath(s.key), `{"bind":"ttl","ttl_ms":600000}`))
@@ -145,14 +144,13 @@ func (s *scene) waitOut() {
 	}
 }
 
-// TestCutConnections cuts the connection to the database at each stage of each statement
-// that changes who has a lock. All that the client was told is true, and everything else is
-// withdrawn.
+// TestCutConnections cuts the connection to the database at each stage of each statement that
+// changes a holder. Every answer that the client got is true, and other grants are withdrawn.
 func TestCutConnections(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
 	proxy := pgproxy.Start(t, url)
-	// A lease that lasts: nothing may depend on its end.
+	// The lease lasts long, so that the result does not depend on its end.
 	o = o.with(options{"TTL": "10m", "CACHE_TTL": "0"})
 	broken := start(t, o.with(options{"STORE_URL": proxy.URL(), "STORE_TIMEOUT": "2s"}))
 	good := start(t, o)
@@ -168,20 +166,20 @@ func TestCutConnections(t *testing.T) {
 				s.arm = func() { cut = proxy.Cut(pgproxy.Cut{Statement: c.statement, Stage: stage}) }
 				s.fired = func() bool { return cut.Fired() > 0 }
 				c.play(s)
-				eventually(t, "the fault", s.fired) // the sidecar may have seen it first
+				eventually(t, "the fault", s.fired) // the sidecar may notice the fault first
 				s.curtain(url)
 			})
 		}
 	}
 }
 
-// curtain checks that the lock can be had by somebody else, and that nothing is left.
+// curtain checks that another client can get the lock, and that nothing is left.
 func (s *scene) curtain(url string) {
 	s.t.Helper()
 	began := time.Now()
 	last := dial(s.t, s.good.socket)
 	if !s.told(last.call("PUT", lockPath(s.key), `{"wait_ms":-1}`)) {
-		s.t.Error("the lock cannot be had")
+		s.t.Error("the lock is not available")
 	}
 	last.release(s.key, s.token)
 	s.mine.close()

@@ -13,7 +13,7 @@ import (
 
 const observability = "../deploy/observability"
 
-// dashboard is what the tests look at of deploy/observability/dashboard.json.
+// dashboard is the part of deploy/observability/dashboard.json that the tests check.
 type dashboard struct {
 	SchemaVersion int     `json:"schemaVersion"`
 	Panels        []panel `json:"panels"`
@@ -64,11 +64,11 @@ func readDashboard(t *testing.T) (d dashboard) {
 	return d
 }
 
-// variables are what Grafana puts in the place of the variables, with all selected.
+// variables replaces the variables like Grafana with everything selected.
 var variables = strings.NewReplacer(
 	"$__rate_interval", "1m", "$__range", "5m", "$namespace", ".*", "$pod", ".*", "$type", ".*")
 
-// expressions are those of all panels, by panel and reference, without variables.
+// expressions returns the expressions of all panels, by panel and reference, without variables.
 func (d dashboard) expressions() map[string]string {
 	all := map[string]string{}
 	for _, p := range d.Panels {
@@ -79,8 +79,8 @@ func (d dashboard) expressions() map[string]string {
 	return all
 }
 
-// TestDashboard: the panels say what they show, ask the data source that was chosen,
-// do not cover each other, and their expressions can be read.
+// TestDashboard: each panel has a description, uses the chosen data source, does not overlap
+// another, and has valid expressions.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	d := readDashboard(t)
@@ -91,7 +91,7 @@ func TestDashboard(t *testing.T) {
 	for _, v := range d.Templating.List {
 		names = append(names, v.Name)
 		if v.Type == "query" && v.AllValue != ".*" {
-			t.Errorf("All of the variable %s is %q, want one that matches series without the label, too", v.Name, v.AllValue)
+			t.Errorf("the variable %s has %q for All, want a pattern that also matches series without the label", v.Name, v.AllValue)
 		}
 	}
 	if want := []string{"datasource", "namespace", "pod", "type"}; !slices.Equal(names, want) {
@@ -110,7 +110,7 @@ func TestDashboard(t *testing.T) {
 		p.check(t)
 	}
 	if all := d.expressions(); len(all) < 40 {
-		t.Errorf("only %d expressions were found: the dashboard is read wrongly", len(all))
+		t.Errorf("only %d expressions were found: the test reads the dashboard wrongly", len(all))
 	}
 	checkExpressions(t, d.expressions())
 }
@@ -119,7 +119,7 @@ func TestDashboard(t *testing.T) {
 func (p panel) takePlace(t *testing.T, covered map[[2]int]string) {
 	t.Helper()
 	if p.GridPos.X+p.GridPos.W > 24 || p.GridPos.W < 1 || p.GridPos.H < 1 {
-		t.Errorf("%s: does not fit into the grid: %+v", p.Title, p.GridPos)
+		t.Errorf("%s: outside of the grid: %+v", p.Title, p.GridPos)
 	}
 	for x := range p.GridPos.W {
 		for y := range p.GridPos.H {
@@ -146,7 +146,7 @@ func (p panel) check(t *testing.T) {
 			t.Errorf("%s: %s asks the data source %q", p.Title, q.Expr, q.Datasource.UID)
 		}
 		if left := variables.Replace(q.Expr); strings.Contains(left, "$") {
-			t.Errorf("%s: a variable that nobody sets: %s", p.Title, left)
+			t.Errorf("%s: unknown variable: %s", p.Title, left)
 		}
 		if strings.Contains(q.Expr, "_bucket") && !q.Exemplar {
 			t.Errorf("%s: no exemplars", p.Title)
@@ -154,7 +154,7 @@ func (p panel) check(t *testing.T) {
 	}
 }
 
-// checkExpressions lets promtool read them, as a file of rules.
+// checkExpressions checks them with promtool, as a file of rules.
 func checkExpressions(t *testing.T, all map[string]string) {
 	t.Helper()
 	type rule struct {
@@ -166,7 +166,7 @@ func checkExpressions(t *testing.T, all map[string]string) {
 	for name, expr := range all {
 		rules = append(rules, rule{"panel:expression", expr, map[string]string{"panel": name}})
 	}
-	// JSON is YAML, too.
+	// JSON is valid YAML.
 	text, err := json.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": rules}}})
 	if err != nil {
 		t.Fatal(err)
@@ -178,8 +178,8 @@ func checkExpressions(t *testing.T, all map[string]string) {
 	promtool(t, "check", "rules", file)
 }
 
-// TestAlertRules: promtool accepts the rules and the examples, and the unit tests of
-// the rules pass; each rule has one.
+// TestAlertRules: promtool accepts the rules and the examples, and the rules' unit tests pass. Each
+// rule has such a test.
 func TestAlertRules(t *testing.T) {
 	t.Parallel()
 	promtool(t, "check", "rules", "alerts.yaml")
@@ -195,11 +195,11 @@ func TestAlertRules(t *testing.T) {
 	}
 	alerts := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(string(rules), -1)
 	if len(alerts) < 15 {
-		t.Errorf("only %d alerts were found: the file is read wrongly", len(alerts))
+		t.Errorf("only %d alerts were found: the test reads the file wrongly", len(alerts))
 	}
 	for _, alert := range alerts {
 		if !strings.Contains(string(tests), `alertname="`+alert[1]+`"`) {
-			t.Errorf("no test lets %s fire", alert[1])
+			t.Errorf("no test makes %s fire", alert[1])
 		}
 	}
 	pointsToSections(t, string(rules))
@@ -207,7 +207,7 @@ func TestAlertRules(t *testing.T) {
 
 var sections = regexp.MustCompile(`See "([^"]+)" in (docs/\w+\.md)`)
 
-// pointsToSections checks that each description names a section that exists.
+// pointsToSections checks that the descriptions name existing sections.
 func pointsToSections(t *testing.T, rules string) {
 	t.Helper()
 	found := sections.FindAllStringSubmatch(rules, -1)
@@ -225,7 +225,7 @@ func pointsToSections(t *testing.T, rules string) {
 	}
 }
 
-// prometheusTool finds a program of the package, which the tests need.
+// prometheusTool finds a program of the package prometheus.
 func prometheusTool(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -236,7 +236,7 @@ func prometheusTool(t *testing.T, name string) string {
 	return path
 }
 
-// promtool runs in deploy/observability, and must succeed.
+// promtool runs promtool in deploy/observability, and must succeed.
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
 	cmd := exec.Command(prometheusTool(t, "promtool"), args...)

@@ -17,11 +17,11 @@ const (
 	dropLimit = 100 * time.Millisecond
 )
 
-// nothingHelps: what is to come by itself does not come with a renewal or a poll.
+// nothingHelps makes renewals and polls so rare that only news can be in time.
 var nothingHelps = options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll}
 
-// waitsElsewhere lets a connection wait for a lock of somebody else, under a key of this
-// test alone: the end of an earlier one's may not have been noticed yet.
+// waitsElsewhere makes a connection wait for a lock of another connection. Each test uses its own
+// key, because an earlier connection's end may not have been noticed yet.
 func waitsElsewhere(t *testing.T, s *sidecar, a *app) {
 	t.Helper()
 	other, key := dial(t, s.socket), "other than those of "+t.Name()
@@ -30,14 +30,13 @@ func waitsElsewhere(t *testing.T, s *sidecar, a *app) {
 	s.awaitQueue(key, 1)
 }
 
-// TestDropFreesAll is the product's first promise: whatever a connection was
-// doing when it ended, all its locks are free a moment later, and a waiter has
-// its lock.
+// TestDropFreesAll tests the product's first promise: when a connection ends, in any state, all its
+// locks are free a moment later, and a waiter gets its lock.
 func TestDropFreesAll(t *testing.T) {
 	t.Parallel()
 	states := []struct {
 		name string
-		// drop brings a connection that holds the locks into a state and ends it.
+		// drop brings a connection with locks into a state and ends it.
 		drop func(t *testing.T, s *sidecar, holder *app)
 	}{
 		{"idle", func(_ *testing.T, _ *sidecar, holder *app) { holder.close() }},
@@ -45,11 +44,11 @@ func TestDropFreesAll(t *testing.T) {
 			waitsElsewhere(t, s, holder)
 			holder.close()
 		}},
-		{"half a head", func(_ *testing.T, _ *sidecar, holder *app) {
+		{"half of a head", func(_ *testing.T, _ *sidecar, holder *app) {
 			fmt.Fprintf(holder, "PUT /v1/locks/half HTTP/1.1\r\nHost: sid")
 			holder.close()
 		}},
-		{"half a body", func(_ *testing.T, _ *sidecar, holder *app) {
+		{"half of a body", func(_ *testing.T, _ *sidecar, holder *app) {
 			fmt.Fprintf(holder, "PUT /v1/locks/half HTTP/1.1\r\nHost: sidecar\r\nContent-Length: 100\r\n\r\n{\"wait_ms\"")
 			holder.close()
 		}},
@@ -83,8 +82,8 @@ func TestDropFreesAll(t *testing.T) {
 	})
 }
 
-// freedBy checks that drop frees all the keys in time: a waiter behind the last
-// of them gets its lock then, and so do new acquires of the others.
+// freedBy checks that drop frees all keys in time. A waiter for the last key gets its lock, and new
+// acquires get the others.
 func (s *sidecar) freedBy(t *testing.T, names []string, drop func()) {
 	t.Helper()
 	last := names[len(names)-1]
@@ -105,14 +104,14 @@ func (s *sidecar) freedBy(t *testing.T, names []string, drop func()) {
 	free := time.Since(began)
 	t.Logf("%d locks: the waiter's grant came after %s, all were seen free after %s", len(names), granted.Round(time.Millisecond/10), free.Round(time.Millisecond/10))
 	if limit := slowed(dropLimit); granted > limit || free > limit {
-		t.Errorf("want both within %s", limit)
+		t.Errorf("want at most %s for both", limit)
 	}
 	waiter.close()
 	looker.close()
 }
 
-// acquireHundreds acquires many keys, a hundred in a call: one by one they would take most
-// of the test's time.
+// acquireHundreds acquires many keys, a hundred in a call. Single calls would take most of the
+// test's time.
 func (a *app) acquireHundreds(names []string, headers ...string) {
 	a.t.Helper()
 	for some := range slices.Chunk(names, 100) {
@@ -130,7 +129,7 @@ func (s *sidecar) awaitQueue(key string, n int64) {
 	})
 }
 
-// TestKilledAppFreesAll: SIGKILL gives an app no chance to say anything.
+// TestKilledAppFreesAll: SIGKILL ends an app without a last request.
 func TestKilledAppFreesAll(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -140,7 +139,7 @@ func TestKilledAppFreesAll(t *testing.T) {
 	})
 }
 
-// TestEventStreamDrop: an explicit session lives exactly as long as its stream.
+// TestEventStreamDrop: an explicit session lives as long as its stream.
 func TestEventStreamDrop(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -150,12 +149,12 @@ func TestEventStreamDrop(t *testing.T) {
 		names := keys("stream", dropLocks)
 		worker.acquireHundreds(names, session.joins())
 		s.freedBy(t, names, session.close)
-		// The worker's connection lives on, its session does not.
+		// The worker's connection stays open, but its session has ended.
 		worker.call("PUT", lockPath("x"), "", session.joins()).want(410, "session_ended")
 	})
 }
 
-// TestManyDropsAtOnce drops many sessions in one moment.
+// TestManyDropsAtOnce drops many sessions at the same moment.
 func TestManyDropsAtOnce(t *testing.T) {
 	t.Parallel()
 	const sessions, each = 100, 20
@@ -180,8 +179,8 @@ func TestManyDropsAtOnce(t *testing.T) {
 	})
 }
 
-// TestSessionsExclude: two threads of one explicit session exclude each other,
-// and the end of a joined connection does not end the session.
+// TestSessionsExclude: two threads of one explicit session exclude each other. The end of a joined
+// connection does not end the session.
 func TestSessionsExclude(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -205,7 +204,7 @@ func TestSessionsExclude(t *testing.T) {
 		if next := two.read("PUT", lockPath("shared")).granted(); next <= token {
 			t.Errorf("token %d after %d", next, token)
 		}
-		// DELETE ends it, and answers when all is free.
+		// DELETE ends the session, and answers when all locks are free.
 		check.call("DELETE", "/v1/sessions/"+url.PathEscape(session.id), "").want(200, "")
 		check.acquire("shared", "")
 		check.call("DELETE", "/v1/sessions/"+url.PathEscape(session.id), "").want(410, "session_ended")

@@ -12,8 +12,8 @@ import (
 
 const stopSignal = syscall.SIGSTOP
 
-// TestStoppedSidecar: a sidecar that slept past its TTL never says "held" again,
-// although nobody told it anything.
+// TestStoppedSidecar: a sidecar that was stopped for longer than its TTL does not report its old
+// locks as held, although it got no news.
 func TestStoppedSidecar(t *testing.T) {
 	t.Parallel()
 	o, _ := onPostgres(t)
@@ -34,7 +34,7 @@ func TestStoppedSidecar(t *testing.T) {
 		t.Errorf("token %d after %d", next, joined)
 	}
 
-	// Requests that lie in the sockets when it wakes up are the first it does.
+	// After it continues, the sidecar first reads requests that were sent meanwhile.
 	plain.send("PATCH", lockPath("b"), fmt.Sprintf(`{"token":%d}`, token))
 	a.send("GET", lockPath("a"), "", session.joins())
 	first.signal(syscall.SIGCONT)
@@ -49,12 +49,12 @@ func TestStoppedSidecar(t *testing.T) {
 		t.Errorf("event %q %v", e.name, e.data)
 	}
 	plain.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath("b"), token), "").want(410, "lock_lost")
-	// The session lives on and can acquire other locks.
+	// The session continues, and can acquire other locks.
 	a.acquire("c", "", session.joins())
 }
 
-// TestTwoSidecarsExclude lets many clients behind two sidecars fight for a few
-// keys and checks, from outside, that no two ever hold one at a time.
+// TestTwoSidecarsExclude lets many clients behind two sidecars compete for a few keys. It checks
+// from outside that a key never has two holders.
 func TestTwoSidecarsExclude(t *testing.T) {
 	t.Parallel()
 	const clients, each, names, leastGrants = 12, 40, 3, 300
@@ -89,7 +89,7 @@ func TestTwoSidecarsExclude(t *testing.T) {
 				mu.Lock()
 				holder[key] = 0
 				mu.Unlock()
-				if j%10 == 9 { // a drop releases too
+				if j%10 == 9 { // a drop releases, too
 					a.close()
 					a = dial(t, sidecars[i%2].socket)
 					continue
@@ -108,7 +108,7 @@ func TestTwoSidecarsExclude(t *testing.T) {
 	})
 }
 
-// TestTokensGrow: through releases, concurrent first acquisitions and restarts.
+// TestTokensGrow: tokens grow through releases, concurrent first acquires and restarts.
 func TestTokensGrow(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -123,7 +123,7 @@ func TestTokensGrow(t *testing.T) {
 					a := dial(t, s.socket)
 					for range 10 {
 						token := a.acquire("grows", `{"wait_ms":20000}`)
-						tokens <- token // while it is held: in the order of the grants
+						tokens <- token // while the lock is held, so in the order of the grants
 						a.release("grows", token)
 					}
 				})
@@ -143,8 +143,8 @@ func TestTokensGrow(t *testing.T) {
 	})
 }
 
-// TestGracefulStop: not ready, acquires refused, waits ended, releases work, the
-// connections stay until their locks are gone.
+// TestGracefulStop: a sidecar that drains is not ready, refuses acquires, and ends waits. Releases
+// still work. A connection stays open until its locks are free.
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -167,18 +167,18 @@ func TestGracefulStop(t *testing.T) {
 			t.Errorf("ended with code %d", code)
 		}
 		if _, err := os.Stat(s.socket); err == nil {
-			t.Error("the socket file is still there")
+			t.Error("the socket file still exists")
 		}
 		if o["STORE_URL"] != "memory://" {
 			again := startIn(t, folder(t), o)
 			a := dial(t, again.socket)
-			a.release("outlives", ttl) // bind:ttl survived the stop
+			a.release("outlives", ttl) // the bind:ttl lock survived the stop
 			a.acquire("held", "")
 		}
 	})
 }
 
-// TestDrainLimit: an app that does not let go is not waited for without end.
+// TestDrainLimit: the drain ends at its timeout, even if an app still holds locks.
 func TestDrainLimit(t *testing.T) {
 	t.Parallel()
 	o, _ := onPostgres(t)
@@ -194,7 +194,7 @@ func TestDrainLimit(t *testing.T) {
 	}
 }
 
-// TestOneSidecarASocket: a live socket is not taken over, a stale one is.
+// TestOneSidecarASocket: a sidecar does not take over a live socket, but it takes over a stale one.
 func TestOneSidecarASocket(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
@@ -213,7 +213,7 @@ func TestOneSidecarASocket(t *testing.T) {
 	dial(t, third.socket).acquire("x", "")
 }
 
-// TestUnreachableStore: a database that is not there does not stop the start.
+// TestUnreachableStore: a sidecar starts although its database is down.
 func TestUnreachableStore(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)

@@ -10,12 +10,11 @@ import (
 
 const lineLength = 100
 
-// line is calls that wait for one key, one behind the other, and note the order in
-// which they are granted.
+// line contains calls that wait for one key, and the order in which they are granted.
 type line struct {
 	key  string
 	apps []*app
-	// outage: the store may be away while they release.
+	// outage: the store may be unavailable during their releases.
 	outage bool
 
 	r      *register
@@ -24,8 +23,8 @@ type line struct {
 	tokens []int64
 }
 
-// standInLine lets calls queue up for a key, in turn behind each of the sidecars,
-// each only when the one before stands in line.
+// standInLine queues calls for a key, in turn behind each of the sidecars. Each call starts when
+// the one before is queued.
 func standInLine(t *testing.T, key string, sidecars ...*sidecar) *line {
 	t.Helper()
 	l := newLine(t, key)
@@ -38,18 +37,18 @@ func standInLine(t *testing.T, key string, sidecars ...*sidecar) *line {
 
 func newLine(t *testing.T, key string) *line { return &line{key: key, r: &register{t: t}} }
 
-// join lets a call wait behind all that have joined, and returns when it stands in line.
+// join makes a call wait behind all earlier ones, and returns when it is queued.
 func (l *line) join(s *sidecar, looker *app, body string) {
 	a := dial(s.t, s.socket)
 	a.send("PUT", lockPath(l.key), body)
 	l.apps = append(l.apps, a)
-	s.await("the next in line", func() bool {
+	s.await("the next call to be queued", func() bool {
 		return looker.call("GET", lockPath(l.key), "", "Cache-Control: no-cache").int("queue_length") == int64(len(l.apps))
 	})
 }
 
-// run reads the answers; who is granted the key releases it. It returns when those
-// that are still in line have had it.
+// run reads the answers. Each granted call releases the key. run returns when these calls have been
+// granted.
 func (l *line) run(still []int) {
 	var wg sync.WaitGroup
 	for _, i := range still {
@@ -65,7 +64,7 @@ func (l *line) run(still []int) {
 	wg.Wait()
 }
 
-// next reads the answer of a call that is granted the key.
+// next reads the answer of the call that is granted the key.
 func (l *line) next(i int) answer {
 	ans := l.apps[i].read("PUT", lockPath(l.key))
 	l.r.granted(l.key, int64(i+1), ans.granted())
@@ -77,9 +76,9 @@ func (l *line) release(i int, token int64) {
 	for l.outage {
 		ans := l.apps[i].call("DELETE", fmt.Sprintf("%s?token=%d", lockPath(l.key), token), "")
 		if ans.status != 503 {
-			return // released now, or by an attempt before
+			return // released now, or by an earlier attempt
 		}
-		time.Sleep(20 * time.Millisecond) // a client that is told to retry later
+		time.Sleep(20 * time.Millisecond) // the client's pause before a retry
 	}
 	l.apps[i].release(l.key, token)
 }
@@ -94,7 +93,7 @@ func (l *line) check(t *testing.T, want []int) {
 	}
 }
 
-// inLine are the places for which keep is true.
+// inLine returns the indexes for which keep is true.
 func inLine(keep func(i int) bool) (places []int) {
 	for i := range lineLength {
 		if keep(i) {
@@ -104,7 +103,7 @@ func inLine(keep func(i int) bool) (places []int) {
 	return places
 }
 
-// TestFirstInFirstOut: the order of the queue holds across sidecars.
+// TestFirstInFirstOut: waiters behind several sidecars are served in one order.
 func TestFirstInFirstOut(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
@@ -121,19 +120,19 @@ func TestFirstInFirstOut(t *testing.T) {
 	nothingLeft(t, url)
 }
 
-// TestLineSkipsTheDead: clients that went and a sidecar that was killed do not keep
-// the others waiting, but for the TTL of the killed one.
+// TestLineSkipsTheDead: clients that left do not delay the queue. A killed sidecar delays it by its
+// TTL at most.
 func TestLineSkipsTheDead(t *testing.T) {
 	t.Parallel()
 	t.Run("same TTL", func(t *testing.T) { lineSkipsTheDead(t, 5*time.Second, 5*time.Second) })
-	// These stood in line behind a holder whose lease ends much later: when the dead
-	// one becomes the holder, its end comes earlier than they were told.
+	// These wait behind a holder whose lease ends much later. When the dead waiter becomes the
+	// holder, its end is earlier than the reported one.
 	t.Run("others with a long TTL", func(t *testing.T) { lineSkipsTheDead(t, time.Second, time.Hour) })
 }
 
-// lineSkipsTheDead is for a TTL of the sidecar that is killed, and one of the others.
+// lineSkipsTheDead takes the TTL of the killed sidecar and that of the others.
 func lineSkipsTheDead(t *testing.T, dead, others time.Duration) {
-	limit := dead + slowed(time.Second) // with 50 and more hand-offs
+	limit := dead + slowed(time.Second) // includes more than 50 hand-offs
 	o, url := onPostgres(t)
 	o = o.with(options{"TTL": others.String()})
 	one, two := start(t, o), start(t, o)
@@ -152,18 +151,18 @@ func lineSkipsTheDead(t *testing.T, dead, others time.Duration) {
 	holder.release("line", token)
 	l.run(still)
 	took := time.Since(killed)
-	t.Logf("%d hand-offs, past %d dead, ended %s after the kill", len(still), lineLength-len(still), took.Round(time.Millisecond))
+	t.Logf("%d hand-offs, past %d dead waiters, ended %s after the kill", len(still), lineLength-len(still), took.Round(time.Millisecond))
 	if took > limit {
-		t.Errorf("want within %s", limit)
+		t.Errorf("want at most %s", limit)
 	}
 	l.check(t, still)
 	nothingLeft(t, url)
 }
 
-// TestLineSkipsTheVanished: clients that went cost no time at all, whatever the TTL.
+// TestLineSkipsTheVanished: clients that left do not delay the queue, with any TTL.
 func TestLineSkipsTheVanished(t *testing.T) {
 	t.Parallel()
-	limit := slowed(2 * time.Second) // 80 hand-offs; the TTL is an hour
+	limit := slowed(2 * time.Second) // includes 80 hand-offs; the TTL is an hour
 	o, url := onPostgres(t)
 	o = o.with(options{"TTL": "1h"})
 	one, two := start(t, o), start(t, o)
@@ -173,7 +172,7 @@ func TestLineSkipsTheVanished(t *testing.T) {
 	for _, i := range inLine(func(i int) bool { return i%5 == 4 }) {
 		l.apps[i].close()
 	}
-	// Nobody waits for the cancels to arrive: they meet the hand-offs.
+	// The cancels may still be in flight during the hand-offs.
 	still := inLine(func(i int) bool { return i%5 != 4 })
 	began := time.Now()
 	holder.release("line", token)
@@ -181,7 +180,7 @@ func TestLineSkipsTheVanished(t *testing.T) {
 	took := time.Since(began)
 	t.Logf("%d hand-offs in %s", len(still), took.Round(time.Millisecond))
 	if took > limit {
-		t.Errorf("want within %s", limit)
+		t.Errorf("want at most %s", limit)
 	}
 	l.check(t, still)
 	nothingLeft(t, url)

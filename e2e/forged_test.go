@@ -12,10 +12,9 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
-// TestForgedWords: a role that may do nothing but connect sends a sidecar all that it could
-// hear, and a flood of it. Nobody is granted a lock by that, none is lost, hand-offs go on,
-// and the memory stays bounded.
-func TestForgedWords(t *testing.T) {
+// TestFloodOfForgedNews: a role that may only connect floods a sidecar with all kinds of notifications.
+// The forged messages grant no lock and end none. Hand-offs continue, and the memory stays bounded.
+func TestFloodOfForgedNews(t *testing.T) {
 	t.Parallel()
 	const flood, words = 50, 100
 	o, database := onPostgres(t)
@@ -36,10 +35,10 @@ func TestForgedWords(t *testing.T) {
 	}
 	defer func() { _ = stranger.Close(t.Context()) }()
 	if _, err := stranger.Exec(t.Context(), "SELECT grant_id FROM locksidecar.waiters"); err == nil {
-		t.Error("everybody may read who waits")
+		t.Error("the role may read waiters")
 	}
 	now := time.Now().UnixMicro()
-	// A listener may have heard the first half of a waiter's id.
+	// A listener may have received the first half of a waiter's id.
 	half := pgtest.Query[string](t, database, "SELECT left(grant_id::text, 18) FROM locksidecar.waiters")
 	granted := func(id string) string {
 		return fmt.Sprintf("granted:%s,%d,%d,%d,%d,", id, token+1, now, now+3_600_000_000, now)
@@ -62,11 +61,11 @@ func TestForgedWords(t *testing.T) {
 		}
 	}
 
-	// It still waits, and still holds; and hears of what is true.
+	// The call still waits, the holder still holds, and both get real news.
 	one.awaitQueue("k", 1)
 	waitedFor := dial(t, two.socket)
 	if view := waitedFor.call("GET", lockPath("k"), "", "Cache-Control: no-cache"); view.json["holder"].(map[string]any)["pod"] != "one" {
-		t.Errorf("who holds it: %s", view.body)
+		t.Errorf("the holder is %s", view.body)
 	}
 	waitedFor.call("PATCH", lockPath("kept"), fmt.Sprintf(`{"token":%d}`, kept), session.joins()).want(200, "")
 	holder.release("k", token)
@@ -74,11 +73,11 @@ func TestForgedWords(t *testing.T) {
 		t.Errorf("token %d after %d", next, token)
 	}
 	if grown := two.rss() - before; grown > 64<<20 {
-		t.Errorf("the sidecar grew by %d MiB", grown>>20)
+		t.Errorf("the sidecar's memory grew by %d MiB", grown>>20)
 	}
 	select {
 	case e := <-session.events:
-		t.Errorf("the session was told %s %s", e.name, e.raw)
+		t.Errorf("the session's event is %s %s", e.name, e.raw)
 	default:
 	}
 	for _, s := range []*sidecar{one, two} {
@@ -86,8 +85,8 @@ func TestForgedWords(t *testing.T) {
 	}
 }
 
-// TestRowsEditedByHand: what an operator has written into a lock's row is shown as well as it
-// can be, and spoils no answer: each is held against the document.
+// TestRowsEditedByHand: an operator writes odd text into a lock's row. Answers show it if possible,
+// and match the document.
 func TestRowsEditedByHand(t *testing.T) {
 	t.Parallel()
 	o, database := onPostgres(t)
@@ -113,7 +112,7 @@ func TestRowsEditedByHand(t *testing.T) {
 		}
 		stream.close()
 		if data != "" {
-			continue // processes take their time: once is enough
+			continue // once is enough, because processes are slow
 		}
 		for _, command := range [][]string{{"get", "k"}, {"ls", "--scope=all"}, {"top", "--all", "--once"}} {
 			if out := other.command(command...); strings.ContainsAny(out, "\x1b\r") {
@@ -128,5 +127,5 @@ func TestRowsEditedByHand(t *testing.T) {
 	}
 }
 
-// quoteSQL is a text as a literal, line ends and all.
+// quoteSQL returns a text as an SQL literal, with line ends.
 func quoteSQL(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

@@ -17,8 +17,8 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
-// TestFencing: the examples of docs/guarantees.md do what the page says. Commands outside
-// the terminals are typed into both.
+// TestFencing runs the examples of docs/guarantees.md. Commands outside the terminals are run in
+// both.
 func TestFencing(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/guarantees.md")
@@ -27,12 +27,12 @@ func TestFencing(t *testing.T) {
 	}
 	blocks := consoles(string(page))
 	if len(blocks) < 10 {
-		t.Fatalf("only %d blocks were found: the page is read wrongly", len(blocks))
+		t.Fatalf("only %d blocks were found: the test reads the page wrongly", len(blocks))
 	}
 	o, url := onPostgres(t)
 	bucket := httptest.NewServer(&object{})
 	t.Cleanup(bucket.Close)
-	env := append(psqlEnv(t, pgtest.Admin(url)), "OBJECT="+bucket.URL) // an app has tables of its own
+	env := append(psqlEnv(t, pgtest.Admin(url)), "OBJECT="+bucket.URL) // an app creates its own tables
 	g := &reader{t: t, s: start(t, o), terminals: map[string]*terminal{}, env: env}
 	for _, b := range blocks {
 		in := []string{b.terminal}
@@ -45,7 +45,7 @@ func TestFencing(t *testing.T) {
 	}
 }
 
-// psqlEnv lets psql find a database without being told.
+// psqlEnv returns the environment in which psql connects to a database without arguments.
 func psqlEnv(t *testing.T, url string) []string {
 	t.Helper()
 	c, err := pgx.ParseConfig(url)
@@ -55,11 +55,11 @@ func psqlEnv(t *testing.T, url string) []string {
 	return []string{"PGHOST=" + c.Host, fmt.Sprint("PGPORT=", c.Port), "PGUSER=" + c.User, "PGDATABASE=" + c.Database}
 }
 
-// object is one object of a store that writes on conditions, as S3 does: its ETag tells of
-// the content.
+// object is one object of a store with conditional writes, like S3. Its ETag depends on the
+// content.
 type object struct {
 	mu      sync.Mutex
-	content []byte // nil: none
+	content []byte // nil if the object does not exist
 }
 
 func (o *object) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -80,8 +80,7 @@ func (o *object) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestPromises: every sentence that is numbered names its tests. (That they exist is seen
-// to in test/mutants.)
+// TestPromises: every numbered sentence names its tests. test/mutants checks that they exist.
 func TestPromises(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/guarantees.md")
@@ -92,7 +91,7 @@ func TestPromises(t *testing.T) {
 	list, _, _ := strings.Cut(rest, "\n## ")
 	found := regexp.MustCompile(`(?m)^\d+\. `).Split(list, -1)[1:]
 	if len(found) < 10 {
-		t.Fatalf("only %d promises were found: the page is read wrongly", len(found))
+		t.Fatalf("only %d promises were found: the test reads the page wrongly", len(found))
 	}
 	for i, promise := range found {
 		if !regexp.MustCompile(`\bTest[A-Z]`).MatchString(promise) {

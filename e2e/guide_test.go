@@ -21,7 +21,7 @@ func TestGuide(t *testing.T) {
 	}
 	blocks := consoles(string(page))
 	if len(blocks) < 10 {
-		t.Fatalf("only %d blocks were found: the page is read wrongly", len(blocks))
+		t.Fatalf("only %d blocks were found: the test reads the page wrongly", len(blocks))
 	}
 	stores(t, func(t *testing.T, o options) {
 		g := &reader{t: t, s: start(t, o), terminals: map[string]*terminal{}}
@@ -31,8 +31,8 @@ func TestGuide(t *testing.T) {
 	})
 }
 
-// console is a block of the page: commands, each with the output that it must have. Text
-// before the first command is output of an earlier one.
+// console is a block of the page with commands and their required output. Text before the first
+// command is output of an earlier one.
 type console struct {
 	terminal string
 	steps    []step
@@ -62,16 +62,16 @@ func consoles(page string) (blocks []console) {
 	return blocks
 }
 
-// reader is who follows the page, with several terminals.
+// reader follows the page with several terminals.
 type reader struct {
 	t         *testing.T
 	s         *sidecar
-	env       []string // more than the socket
+	env       []string // besides the socket
 	terminals map[string]*terminal
 	seen      strings.Builder // all output so far
 }
 
-// terminal is a shell, and what it has printed and nobody has read yet.
+// terminal is a shell with its unread output.
 type terminal struct {
 	stdin io.Writer
 
@@ -120,7 +120,7 @@ func (tm *terminal) read(out io.Reader) {
 	}
 }
 
-// follow does what a block says, and compares.
+// follow runs a block and compares the output.
 func (g *reader) follow(b console) {
 	g.t.Helper()
 	tm := g.terminal(b.terminal)
@@ -138,7 +138,7 @@ var (
 	lastToken = regexp.MustCompile(`"token":(\d+)`)
 )
 
-// run types a command. The id and the token of the page are those that were seen last.
+// run types a command. The id and the token in it are replaced by the latest ones.
 func (g *reader) run(tm *terminal, command string) {
 	g.t.Helper()
 	for prefix, found := range map[string]*regexp.Regexp{"ID=": lastID, "TOKEN=": lastToken} {
@@ -147,7 +147,7 @@ func (g *reader) run(tm *terminal, command string) {
 		}
 		all := found.FindAllStringSubmatch(g.seen.String(), -1)
 		if all == nil {
-			g.t.Fatalf("%s: nothing of the kind was printed", command)
+			g.t.Fatalf("%s: this was not printed before", command)
 		}
 		command = prefix + all[len(all)-1][1]
 	}
@@ -156,8 +156,8 @@ func (g *reader) run(tm *terminal, command string) {
 	}
 }
 
-// expect waits for the output of a step. A command that only reads is typed again
-// until it says what the page says: what the others do may take a moment.
+// expect waits for the output of a step. A command that only reads is typed again until its output
+// is right, because other commands may take a moment.
 func (g *reader) expect(tm *terminal, s step) {
 	g.t.Helper()
 	reads := strings.HasPrefix(s.command, "lock GET") && !strings.Contains(s.command, "/events")
@@ -186,8 +186,7 @@ func (g *reader) expect(tm *terminal, s step) {
 	}
 }
 
-// settle waits until what was typed is done: a command that was typed again may have more
-// to print.
+// settle waits until all typed commands are done, because a repeated command may still print.
 func (g *reader) settle(tm *terminal) {
 	g.t.Helper()
 	const done = "all of it is done"
@@ -197,13 +196,13 @@ func (g *reader) settle(tm *terminal) {
 			return
 		}
 		if time.Now().After(deadline) {
-			g.t.Fatal("the shell does not go on")
+			g.t.Fatal("the shell hangs")
 		}
 	}
 }
 
-// next takes the next line; empty ones, and comments of event streams, which come every
-// now and then, only if they are wanted.
+// next returns the next line. Empty lines, and the regular comments of event streams, are left out
+// unless they are wanted.
 func (tm *terminal) next(want string) (string, bool) {
 	tm.mu.Lock()
 	defer tm.mu.Unlock()
@@ -217,7 +216,7 @@ func (tm *terminal) next(want string) (string, bool) {
 	return "", false
 }
 
-// skip forgets what was printed and not asked for.
+// skip drops unread output.
 func (tm *terminal) skip() {
 	tm.mu.Lock()
 	defer tm.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
-// holdSlack is how much later than promised a hold may end, while somebody waits.
+// holdSlack is how much later than promised a hold may end if a call waits.
 const holdSlack = 100 * time.Millisecond
 
 // endedAt checks how long after the grant of one lock the next one was granted.
@@ -25,11 +25,11 @@ func endedAt(t *testing.T, before, after answer, want time.Duration) {
 	held := to.Sub(from)
 	t.Logf("the next grant came %s after the one before, the hold is %s", held, want)
 	if held < want-time.Millisecond || held > want+slowed(holdSlack) {
-		t.Errorf("want it between %s and %s", want, want+slowed(holdSlack))
+		t.Errorf("want between %s and %s", want, want+slowed(holdSlack))
 	}
 }
 
-// TestMinHold: nobody gets the lock until the hold is over, however its holder ends.
+// TestMinHold: the next grant comes after the hold, for every end of the holder.
 func TestMinHold(t *testing.T) {
 	t.Parallel()
 	const hold = 5 * time.Second
@@ -37,7 +37,7 @@ func TestMinHold(t *testing.T) {
 	ends := map[string]func(t *testing.T, s *sidecar, a *app, token int64){
 		"released": func(t *testing.T, _ *sidecar, a *app, token int64) {
 			a.release("cron", token)
-			// To the holder it is over; to the others it is not.
+			// For its holder the lock has ended, but for other calls it is held.
 			a.call("PATCH", lockPath("cron"), fmt.Sprintf(`{"token":%d}`, token)).want(409, "not_holder")
 			v := a.call("GET", lockPath("cron"), "")
 			if v.str("state") != "held" || v.json["mine"] != false {
@@ -85,8 +85,8 @@ func TestMinHold(t *testing.T) {
 	})
 }
 
-// TestMinHoldRestarted: a sidecar that comes back in the folder of one that was killed
-// does not end what that one's locks promised.
+// TestMinHoldRestarted: a sidecar is killed, and another starts in its folder. The holds of the
+// first one's locks stay.
 func TestMinHoldRestarted(t *testing.T) {
 	t.Parallel()
 	const hold = 3 * time.Second
@@ -99,7 +99,7 @@ func TestMinHoldRestarted(t *testing.T) {
 	one.kill()
 	again := startIn(t, dir, o)
 	a := dial(t, again.socket)
-	a.acquire("other", "", "Cache-Control: no-cache") // it had no hold
+	a.acquire("other", "", "Cache-Control: no-cache") // this lock had no hold
 	a.send("PUT", lockPath("cron"), `{"wait_ms":-1}`)
 	next := a.read("PUT", lockPath("cron"))
 	if next.granted() <= got.granted() {
@@ -107,12 +107,12 @@ func TestMinHoldRestarted(t *testing.T) {
 	}
 	endedAt(t, got, next, hold)
 	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.locks WHERE hold_until IS NOT NULL"); n != 0 {
-		t.Errorf("%d holds are left after their end", n)
+		t.Errorf("%d holds are left in the table after their end", n)
 	}
 }
 
-// TestMaxHold: the sidecar takes the lock from an app that holds it for too long, and
-// says so; if the sidecar dies before, its lease ends the lock.
+// TestMaxHold: the sidecar ends a lock that an app holds for too long, and reports it. If the
+// sidecar dies before, the lock ends with its lease.
 func TestMaxHold(t *testing.T) {
 	t.Parallel()
 	const hold = time.Second
@@ -121,12 +121,12 @@ func TestMaxHold(t *testing.T) {
 		s := start(t, o.with(options{"TTL": "1h"}))
 		session, waiting := openSession(t, s.socket, ""), dial(t, s.socket)
 		a := dial(t, s.socket)
-		asked := time.Now() // the hold counts since the store was asked, which is before acquired_at
+		asked := time.Now() // the hold counts from the call to the store, which is before acquired_at
 		token := a.acquire("k", body, session.joins())
 		waiting.send("PUT", lockPath("k"), `{"wait_ms":-1}`)
 		waiting.read("PUT", lockPath("k")).granted()
 		if took := time.Since(asked); took < hold || took > hold+slowed(holdSlack) {
-			t.Errorf("the next grant came %s after the lock was asked for, want between %s and %s", took, hold, hold+slowed(holdSlack))
+			t.Errorf("the next grant came %s after the call for the lock, want between %s and %s", took, hold, hold+slowed(holdSlack))
 		}
 		lost := session.want("lost")
 		if lost.data["key"] != "k" || lost.data["reason"] != "max_hold" {
@@ -154,13 +154,13 @@ func TestMaxHold(t *testing.T) {
 		began := time.Now()
 		waiting.read("PUT", lockPath("k")).granted()
 		if took := time.Since(began); took > ttl+slowed(holdSlack) {
-			t.Errorf("granted %s after the kill, want within %s", took, ttl+slowed(holdSlack))
+			t.Errorf("granted %s after the kill, want at most %s", took, ttl+slowed(holdSlack))
 		}
 	})
 }
 
-// TestBindTTL: a lock of nobody's session outlives its connection, ends on time while
-// somebody waits, and whoever has key and token extends and releases it, from any pod.
+// TestBindTTL: a bind:ttl lock outlives its connection, and ends on time if a call waits. Key and
+// token are enough to extend and release it from any pod.
 func TestBindTTL(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Second
@@ -175,7 +175,7 @@ func TestBindTTL(t *testing.T) {
 	next := b.read("PUT", lockPath("cron"))
 	endedAt(t, got, next, ttl)
 
-	// Extended and released in the other pod.
+	// The other pod extends and releases the lock.
 	token := next.granted()
 	c := dial(t, one.socket)
 	extended := time.Now()
@@ -183,7 +183,7 @@ func TestBindTTL(t *testing.T) {
 	b.send("PUT", lockPath("cron"), `{"bind":"ttl","ttl_ms":600000,"wait_ms":-1}`)
 	third := b.read("PUT", lockPath("cron")).granted()
 	if took := time.Since(extended); took < ttl || took > ttl+slowed(holdSlack) {
-		t.Errorf("granted %s after its end was set, want between %s and %s", took, ttl, ttl+slowed(holdSlack))
+		t.Errorf("granted %s after the TTL was set, want between %s and %s", took, ttl, ttl+slowed(holdSlack))
 	}
 	b.send("PUT", lockPath("cron"), `{"wait_ms":-1}`)
 	two.awaitQueue("cron", 1)
@@ -191,7 +191,7 @@ func TestBindTTL(t *testing.T) {
 	c.release("cron", third)
 	b.release("cron", b.read("PUT", lockPath("cron")).granted())
 	if took := time.Since(began); took > slowed(promptly) {
-		t.Errorf("handed off after %s, want within %s", took, slowed(promptly))
+		t.Errorf("handed off after %s, want at most %s", took, slowed(promptly))
 	}
 	nothingLeft(t, url)
 }

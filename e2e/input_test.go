@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestBadInput: whatever a client sends, it hears a clear error, the memory stays
-// bounded, and nobody else's lock is harmed.
+// TestBadInput: invalid requests get a clear error. The memory stays bounded, and locks of other
+// clients are not affected.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	s := start(t, options{"MAX_BODY": "16KiB"})
@@ -59,7 +59,7 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 
-	t.Run("odd keys are keys", func(t *testing.T) {
+	t.Run("odd keys are valid keys", func(t *testing.T) {
 		a := dial(t, s.socket)
 		for _, path := range []string{"..", ".", "a%2Fstop", "%2e%2e", "a%20b", "%F0%9F%94%92", "a+b", "a%3Fb"} {
 			ans := a.call("PUT", "/v1/locks/"+path, "")
@@ -75,18 +75,18 @@ func TestBadInput(t *testing.T) {
 			flood(t, s.socket, "", "\x00\xff\x13 nothing like HTTP \r\n", 1, 400)
 		}
 		if grown := s.rss() - before; grown > 64<<20 {
-			t.Errorf("the sidecar grew by %d MiB", grown>>20)
+			t.Errorf("the sidecar's memory grew by %d MiB", grown>>20)
 		}
 	})
 
 	if view := holder.call("GET", lockPath("safe"), ""); view.json["mine"] != true {
-		t.Errorf("after all that: %s", view.body)
+		t.Errorf("after all requests: %s", view.body)
 	}
 	holder.release("safe", token)
 }
 
-// flood writes a head and then a part many times, and wants that status or a
-// closed connection.
+// flood writes a head and then a part many times. The sidecar must answer with this status or close
+// the connection.
 func flood(t *testing.T, socket, head, part string, times, status int) {
 	t.Helper()
 	c, err := net.Dial("unix", socket)
@@ -114,7 +114,7 @@ func flood(t *testing.T, socket, head, part string, times, status int) {
 	}
 }
 
-// rss is the resident memory of the sidecar in bytes.
+// rss returns the resident memory of the sidecar in bytes.
 func (s *sidecar) rss() int {
 	s.t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.cmd.Process.Pid))

@@ -13,11 +13,11 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
-// noPoll makes polls so rare that none can help: news must come by itself.
+// noPoll makes polls so rare that only news can be in time.
 const noPoll = "1m"
 
-// startApp starts a process that acquires locks, waits until it has them, and
-// returns what kills it with kill -9.
+// startApp starts a process that acquires locks, and returns when it has them. The returned
+// function kills it with kill -9.
 func startApp(t *testing.T, s *sidecar, names []string) (kill func()) {
 	t.Helper()
 	process := exec.Command(os.Args[0])
@@ -39,12 +39,12 @@ func startApp(t *testing.T, s *sidecar, names []string) (kill func()) {
 		_ = process.Wait()
 	})
 	if line, _ := bufio.NewReader(out).ReadString('\n'); line != "holding\n" {
-		t.Fatalf("the app says %q", line)
+		t.Fatalf("the app printed %q", line)
 	}
 	return func() { _ = process.Process.Signal(syscall.SIGKILL) }
 }
 
-// waitFor lets one call wait for each of the keys.
+// waitFor makes one call wait for each key.
 func waitFor(t *testing.T, s *sidecar, url string, names []string) []*app {
 	t.Helper()
 	apps := make([]*app, len(names))
@@ -56,14 +56,14 @@ func waitFor(t *testing.T, s *sidecar, url string, names []string) []*app {
 	return apps
 }
 
-// TestKilledAppAcrossSidecars: waiters behind another sidecar have the locks of an
-// app that was killed at once, without a poll.
+// TestKilledAppAcrossSidecars: an app is killed. Waiters behind another sidecar get its locks at
+// once, without a poll.
 func TestKilledAppAcrossSidecars(t *testing.T) {
 	t.Parallel()
 	const waiters = 20
 	limit := slowed(dropLimit)
 	o, url := onPostgres(t)
-	o = o.with(options{"POSTGRES_POLL_INTERVAL": noPoll, "TTL": "1h"}) // nor can the check of waiters
+	o = o.with(options{"POSTGRES_POLL_INTERVAL": noPoll, "TTL": "1h"}) // checks of waiters come too late, too
 	one, two := start(t, o), start(t, o)
 	names := keys("killed", dropLocks)
 	kill := startApp(t, one, names)
@@ -75,16 +75,16 @@ func TestKilledAppAcrossSidecars(t *testing.T) {
 		a.read("PUT", lockPath(names[i])).granted()
 	}
 	granted := time.Since(began)
-	eventually(t, "all others to be free", func() bool { return pgtest.Query[int64](t, url, heldLocks) == waiters })
+	eventually(t, "all other locks to be free", func() bool { return pgtest.Query[int64](t, url, heldLocks) == waiters })
 	free := time.Since(began)
-	t.Logf("%d waiters had their locks after %s, all others were free after %s", waiters, granted.Round(time.Millisecond), free.Round(time.Millisecond))
+	t.Logf("%d waiters had their locks after %s, and all other locks were free after %s", waiters, granted.Round(time.Millisecond), free.Round(time.Millisecond))
 	if granted > limit || free > limit {
-		t.Errorf("want both within %s", limit)
+		t.Errorf("want at most %s for both", limit)
 	}
 }
 
-// TestKilledSidecar: the locks of a sidecar that was killed go to others when its
-// lease has ended by the database's clock, not earlier, and not much later.
+// TestKilledSidecar: a sidecar is killed. Its locks go to others when its lease has ended by the
+// database's clock: not earlier, and not much later.
 func TestKilledSidecar(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
@@ -115,15 +115,15 @@ func TestKilledSidecar(t *testing.T) {
 	t.Logf("the lease ended %s after the kill, the first grant came %s after that, the last one %s after the kill",
 		ends.Sub(killed).Round(time.Millisecond), first.Sub(ends).Round(time.Millisecond), took.Round(time.Millisecond))
 	if first.Before(ends) {
-		t.Errorf("granted %s before the lease had ended", ends.Sub(first))
+		t.Errorf("granted %s before the end of the lease", ends.Sub(first))
 	}
 	if took > limit {
 		t.Errorf("the last waiter waited %s, want at most %s", took, limit)
 	}
 }
 
-// TestRestartedSidecar: a sidecar that starts in the folder of one that was killed
-// frees what that one held, long before its lease ends.
+// TestRestartedSidecar: a sidecar is killed, and another starts in its folder. It frees the first
+// one's locks long before their lease ends.
 func TestRestartedSidecar(t *testing.T) {
 	t.Parallel()
 	limit := slowed(2 * time.Second) // the TTL is a minute
@@ -151,9 +151,9 @@ func TestRestartedSidecar(t *testing.T) {
 		taker.acquire(key, "", "Cache-Control: no-cache")
 	}
 	if took := time.Since(ready); took > limit {
-		t.Errorf("the locks were had %s after the restart, want within %s", took, limit)
+		t.Errorf("granted %s after the restart, want at most %s", took, limit)
 	}
-	// A lock of no session is not the predecessor's.
+	// A bind:ttl lock stays held.
 	taker.call("PUT", lockPath("cron"), "", "Cache-Control: no-cache").want(423, "held")
 	dial(t, again.socket).call("DELETE", fmt.Sprintf("%s?token=%d", lockPath("cron"), ttl), "").want(200, "")
 }

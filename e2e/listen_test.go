@@ -11,11 +11,11 @@ import (
 
 const listening = "/* locksidecar:listen */%"
 
-// promptly is how long news may take that comes by itself.
+// promptly is the longest allowed time for news by a notification.
 const promptly = 500 * time.Millisecond
 
-// lostNews is a waiter and a granter whose statement that tells of the hand-off can
-// be tampered with. No poll can help.
+// lostNews is a waiter, and a granter whose notification of the hand-off can be disturbed. Polls
+// are too rare to help.
 type lostNews struct {
 	url             string
 	proxy           *pgproxy.Proxy
@@ -28,12 +28,12 @@ func loseNews(t *testing.T, o options, url string, ttl time.Duration) *lostNews 
 	t.Helper()
 	o = o.with(options{"POSTGRES_POLL_INTERVAL": noPoll, "TTL": ttl.String()})
 	n := &lostNews{url: url, proxy: pgproxy.Start(t, o["STORE_URL"])}
-	// Nor may the end of the granter's lease help.
+	// The end of the granter's lease comes too late to help.
 	n.granter = start(t, o.with(options{"STORE_URL": n.proxy.URL(), "TTL": "1h"}))
 	n.waiter = start(t, o)
 	n.holder = dial(t, n.granter.socket)
 	n.token = n.holder.acquire("news", "")
-	n.granter.hears() // whose grants do not wait for that
+	n.granter.hears() // its grants do not wait for the listener
 	n.waiting = dial(t, n.waiter.socket)
 	n.waiting.send("PUT", lockPath("news"), `{"wait_ms":-1}`)
 	n.granter.awaitQueue("news", 1)
@@ -41,8 +41,7 @@ func loseNews(t *testing.T, o options, url string, ttl time.Duration) *lostNews 
 	return n
 }
 
-// whereNewsIsHeard runs a test on a database, and behind a pooler past which the sidecars
-// listen.
+// whereNewsIsHeard runs a test directly on a database, and behind a pooler with listeners past it.
 func whereNewsIsHeard(t *testing.T, test func(t *testing.T, o options, url string)) {
 	t.Run("direct", func(t *testing.T) {
 		o, url := onPostgres(t)
@@ -54,13 +53,13 @@ func whereNewsIsHeard(t *testing.T, test func(t *testing.T, o options, url strin
 	})
 }
 
-// granted reads the waiter's answer and returns how long after the fault it came.
+// granted reads the waiter's answer, and returns its time after the fault.
 func (n *lostNews) granted(t *testing.T, fault *pgproxy.Hook) time.Duration {
 	t.Helper()
 	select {
 	case <-fault.Done():
 	case <-time.After(patience):
-		t.Fatal("the fault did not happen: nothing was sent to tell the waiter")
+		t.Fatal("the fault did not happen: no notification was sent to the waiter")
 	}
 	began := time.Now()
 	if next := n.waiting.read("PUT", lockPath("news")).granted(); next <= n.token {
@@ -71,28 +70,27 @@ func (n *lostNews) granted(t *testing.T, fault *pgproxy.Hook) time.Duration {
 	return took
 }
 
-// TestNewsArrives: the good case, without which the others prove nothing.
+// TestNewsArrives: without a fault, the news arrives. The other tests depend on that.
 func TestNewsArrives(t *testing.T) {
 	t.Parallel()
 	whereNewsIsHeard(t, func(t *testing.T, o options, url string) {
 		n := loseNews(t, o, url, time.Hour)
 		if got := pgtest.Backends(t, n.url, listening); got != 2 {
-			t.Errorf("%d connections listen, want that of the waiter's sidecar, and that of the holder's", got)
+			t.Errorf("%d connections listen, want one for the waiter's sidecar and one for the holder's", got)
 		}
 		sent := n.proxy.On("notify_grants", pgproxy.BeforeSend, func() {})
 		n.holder.release("news", n.token)
 		if took := n.granted(t, sent); took > slowed(promptly) {
-			t.Errorf("want within %s", slowed(promptly))
+			t.Errorf("want at most %s", slowed(promptly))
 		}
 	})
 }
 
-// TestListenerKilled: the waiter's ear is cut off just before the hand-off and its news.
-// It hears again soon, and then looks what it missed; it does not wait for the next
-// renewal, which is minutes away.
+// TestListenerKilled: the waiter's listening connection is killed just before the hand-off. Its
+// sidecar soon listens again and then checks for missed news. The next renewal is minutes away.
 func TestListenerKilled(t *testing.T) {
 	t.Parallel()
-	limit := slowed(2 * time.Second) // to connect anew, with its pause
+	limit := slowed(2 * time.Second) // includes a pause and a new connection
 	whereNewsIsHeard(t, func(t *testing.T, o options, url string) {
 		n := loseNews(t, o, url, time.Hour)
 		killed := int64(0)
@@ -103,27 +101,27 @@ func TestListenerKilled(t *testing.T) {
 			t.Errorf("%d listeners were killed, want the waiter's and the holder's", killed)
 		}
 		if took > limit {
-			t.Errorf("want within %s", limit)
+			t.Errorf("want at most %s", limit)
 		}
 	})
 }
 
-// deafen makes the database send the words of hand-offs to where nobody listens.
+// deafen makes the database send notifications of hand-offs to a channel without listeners.
 const deafen = `CREATE OR REPLACE FUNCTION locksidecar.channel(ns text, its_instance text) RETURNS text
 	LANGUAGE sql IMMUTABLE AS $$ SELECT 'nobody' $$`
 
-// TestGranterKilled: the granter dies before it hears that its release is committed, and
-// nobody tells the waiter, ever. The check that comes with its renewals finds the grant.
+// TestGranterKilled: the granter dies before it learns that its release is committed, and sends no
+// news. The check with the waiter's renewals finds the grant.
 func TestGranterKilled(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
-	limit := ttl/3 + slowed(time.Second) // the renewal interval, and slack
+	limit := ttl/3 + slowed(time.Second) // the renewal interval, plus slack
 	o, url := onPostgres(t)
 	n := loseNews(t, o, url, ttl)
 	execute(t, pgtest.Admin(n.url), deafen)
 	fault := n.proxy.Cut(pgproxy.Cut{Statement: "release", Stage: pgproxy.AfterSend, Do: func() { _ = n.granter.cmd.Process.Kill() }})
 	n.holder.send("DELETE", lockPath("news")+fmt.Sprintf("?token=%d", n.token), "")
 	if took := n.granted(t, fault); took > limit {
-		t.Errorf("want within %s", limit)
+		t.Errorf("want at most %s", limit)
 	}
 }

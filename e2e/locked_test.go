@@ -14,13 +14,13 @@ import (
 const (
 	stuckClients = 16
 	stuckKeys    = 500
-	stuckTime    = 4 * time.Second // longer than the statements of a locked key may wait
+	stuckTime    = 4 * time.Second // longer than the limit of statements for a locked key
 )
 
-// TestLockedRow: an operator's open transaction locks one key's row. Calls for that key
-// wait; nobody else notices.
+// TestLockedRow: an operator's open transaction locks one key's row. Calls for this key wait, and
+// calls for other keys are not affected.
 func TestLockedRow(t *testing.T) {
-	const longest = stuckTime * 3 / 4 // of a call for another key
+	const longest = stuckTime * 3 / 4 // the longest allowed time of a call for another key
 	o, url := onPostgres(t)
 	s := start(t, o)
 	holder := dial(t, s.socket)
@@ -37,16 +37,16 @@ func TestLockedRow(t *testing.T) {
 	rollback()
 
 	t.Logf("calls for other keys in %s: %d before, %d during, the slowest took %s", stuckTime, before, during, slowest.Round(time.Millisecond))
-	if during < before/5 || before < stuckKeys { // the machine may have become busier
-		t.Errorf("%d calls for other keys while a row was stuck, %d before", during, before)
+	if during < before/5 || before < stuckKeys { // the limit is low, because the machine may have become busier
+		t.Errorf("%d calls for other keys with a locked row, %d before", during, before)
 	}
 	if slowest > longest {
 		t.Errorf("a call for another key took %s, want at most %s", slowest, longest)
 	}
 	if ans := tryer.read("PUT", lockPath("stuck")); ans.status != 423 && ans.status != 503 {
-		t.Errorf("the try: %d %s", ans.status, ans.body)
+		t.Errorf("the call without a wait: %d %s", ans.status, ans.body)
 	}
-	// Those who heard that it could not be done in time ask again, and have it.
+	// Calls that failed because of the locked row are repeated, and succeed.
 	if ans := holder.read("DELETE", release); ans.status != 200 {
 		ans.want(503, "store_unavailable")
 		if again := holder.call("DELETE", release, ""); again.status != 200 && again.status != 409 {
@@ -66,7 +66,7 @@ func TestLockedRow(t *testing.T) {
 	nothingLeft(t, url)
 }
 
-// lockRow keeps a lock's row locked in an open transaction.
+// lockRow locks a lock's row in an open transaction.
 func lockRow(t *testing.T, url, key string) (rollback func()) {
 	t.Helper()
 	ctx := context.Background()
@@ -86,8 +86,8 @@ func lockRow(t *testing.T, url, key string) (rollback func()) {
 	return func() { _ = tx.Rollback(ctx) }
 }
 
-// churn acquires and releases keys for a while and returns the number of calls and
-// how long the slowest took.
+// churn acquires and releases keys for a while. It returns the number of calls and the longest time
+// of a call.
 func churn(t *testing.T, s *sidecar) (calls int64, slowest time.Duration) {
 	t.Helper()
 	var done atomic.Int64

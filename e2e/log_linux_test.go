@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fullPipe is a pipe that takes nothing more, until somebody reads it.
+// fullPipe returns a full pipe, which blocks writers until it is read.
 func fullPipe(t *testing.T) (reader, writer *os.File) {
 	t.Helper()
 	reader, writer, err := os.Pipe()
@@ -29,8 +29,8 @@ func fullPipe(t *testing.T) (reader, writer *os.File) {
 	return reader, writer
 }
 
-// TestLogReaderHangs: nobody reads the log, from the first line on. Locks are granted and
-// renewed; when it is read again, it says how many lines are missing.
+// TestLogReaderHangs: the log is not read from the first line on. Locks are still granted and
+// renewed. When the log is read again, it reports the number of missing lines.
 func TestLogReaderHangs(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
@@ -51,14 +51,14 @@ func TestLogReaderHangs(t *testing.T) {
 
 	go func() { _, _ = io.Copy(s.log, unread) }()
 	lost := func() []string { return s.logged("log lines lost", `"count":`) }
-	s.await("a line that says how many are lost", func() bool { return len(lost()) == 1 })
-	// A message that did not come yet: of those above there were so many that the next may be left out.
+	s.await("the log line with the number of lost lines", func() bool { return len(lost()) == 1 })
+	// The next message is a new one, because repeated messages may be left out.
 	dropped := dial(t, s.socket)
 	dropped.acquire("dropped", "")
 	dropped.close()
-	s.await("lines after it", func() bool { return len(s.logged("connection closed while it held locks")) > 0 })
+	s.await("log lines after it", func() bool { return len(s.logged("connection closed while it held locks")) > 0 })
 	if v, _ := s.figures().value("locksidecar_log_lines_dropped_total"); v == 0 {
-		t.Error("no lines are counted as dropped")
+		t.Error("the metric counts no dropped lines")
 	}
 	if code := s.stop(); code != 0 {
 		t.Errorf("exit code %d", code)
@@ -66,8 +66,8 @@ func TestLogReaderHangs(t *testing.T) {
 	eventually(t, "the last line", func() bool { return len(s.logged(`"msg":"stopped"`)) > 0 })
 }
 
-// TestEndsThoughNobodyReadsTheLog: a reader that hangs keeps no process from its end.
-func TestEndsThoughNobodyReadsTheLog(t *testing.T) {
+// TestProcessEndsWhileTheLogReaderHangs: a process ends although the reader of its log hangs.
+func TestProcessEndsWhileTheLogReaderHangs(t *testing.T) {
 	t.Parallel()
 	_, stderr := fullPipe(t)
 	s := launchTo(t, folder(t), options{"STORE_URL": "memory://"}, nil, stderr)
@@ -77,6 +77,6 @@ func TestEndsThoughNobodyReadsTheLog(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	if code := launchTo(t, folder(t), options{"TTL": "nonsense"}, nil, stderr).wait(); code != 78 {
-		t.Errorf("exit code %d of a wrong configuration", code)
+		t.Errorf("exit code %d with an invalid configuration", code)
 	}
 }

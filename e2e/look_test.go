@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// TestPagesWhileLocksChange: whoever goes through the pages of a list sees every lock
-// that is held all the time, once and in order, whatever else is acquired and released
-// meanwhile.
+// TestPagesWhileLocksChange: a client reads all pages of a list while other locks change. It sees
+// every lock that is held all the time, once and in order.
 func TestPagesWhileLocksChange(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -30,7 +29,7 @@ func TestPagesWhileLocksChange(t *testing.T) {
 					case <-done:
 						return
 					default:
-						key := fmt.Sprintf("job:%05d:%d", n%300, i) // between those that stay
+						key := fmt.Sprintf("job:%05d:%d", n%300, i) // between the keys that stay held
 						a.release(key, a.acquire(key, ""))
 					}
 				}
@@ -52,11 +51,11 @@ func TestPagesWhileLocksChange(t *testing.T) {
 				query.Set("cursor", next)
 			}
 			if !slices.IsSorted(seen) || len(slices.Compact(slices.Clone(seen))) != len(seen) {
-				t.Fatal("the keys are not in order, or come twice")
+				t.Fatal("the keys are unordered or repeated")
 			}
 			for _, key := range stay {
 				if !slices.Contains(seen, key) {
-					t.Fatalf("%s is held all the time and was not seen", key)
+					t.Fatalf("%s is held all the time but was not listed", key)
 				}
 			}
 		}

@@ -17,24 +17,23 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
-// plain is for measuring: the race detector makes the sidecar several times slower.
+// plain is for measurements, because the race detector makes the sidecar several times slower.
 var plain = flag.Bool("plain", false, "build the sidecar without the race detector, and allow the times that are promised without it")
 
-// atOnce is how many tests run at a time, if -parallel does not say. They wait more than they
-// compute. Tests that load the machine, or measure times under load, are not parallel: go runs them
-// first, one by one.
+// atOnce is the number of parallel tests without -parallel. Tests mostly wait. Tests that load the
+// machine, or measure times under load, are not parallel. go runs them first, one by one.
 const atOnce = "6"
 
-// raceCost is how much longer than promised something may take with the race detector.
+// raceCost is the factor that the race detector may add to a promised time.
 const raceCost = 5
 
-// standstill is for how long a machine that others use, too, may do nothing for a test.
+// standstill is how long a shared machine may pause.
 const standstill = 5 * time.Second
 
-// slowed is how long something may take that is promised within d. The tests tell apart an
-// event that comes by itself and one that comes with a timer, so they set the timers that
-// could help, polls, renewals and the ends of leases, to much more than this. The promised
-// times themselves are measured with -plain, and by the benchmarks.
+// slowed returns the longest allowed time for an event that is promised within d. Tests distinguish
+// an event by news from one by a timer. So they set polls, renewals and the ends of leases to much
+// more than this time. The promised times themselves are measured with -plain, and by the
+// benchmarks.
 func slowed(d time.Duration) time.Duration {
 	if *plain {
 		return d
@@ -42,41 +41,42 @@ func slowed(d time.Duration) time.Duration {
 	return raceCost*d + standstill
 }
 
-// raceOptions make a data race show as the exit code, also of a command, and a process end
-// when it is done: the race detector would let it sleep for a second.
+// raceOptions make a data race set the exit code, also of a command. They also remove the second
+// that the race detector waits at the end of a process.
 const raceOptions = "halt_on_error=1 exitcode=66 atexit_sleep_ms=0"
 
 var (
 	// binary is the sidecar under test, built with the race detector.
 	binary string
-	// cluster is a PostgreSQL of our own; each test has a database in it, which sidecars use
-	// without a right to change the schema.
+	// cluster is the tests' PostgreSQL. Each test has its own database in it, and sidecars must not
+	// change the schema.
 	cluster *pgtest.Cluster
 )
 
 func TestMain(m *testing.M) {
 	if os.Getenv(appEnv) != "" {
-		runApp() // this process is an app that a test started
+		runApp() // a test started this process as an app
 		return
 	}
 	if os.Getenv(listenerEnv) != "" {
-		runListener() // or a command that `locksidecar run` started
+		runListener() // `locksidecar run` started this process as a command
 		return
 	}
 	if err := flag.Set("test.parallel", atOnce); err != nil {
 		log.Fatal(err)
 	}
 	flag.Parse()
-	if *plain { // it measures
+	if *plain { // for measurements
 		_ = flag.Set("test.parallel", "1")
 	}
 	catchIgnored()
 	os.Exit(run(m))
 }
 
-// catchIgnored lets children start with default signals where this process was started with
-// some ignored, by nohup or by & in a script. A child inherits what is ignored, and what is
-// caught is default again in it. Nothing acts on what is caught, so it stays ignored here.
+// catchIgnored lets children start with default signals, even if this process was started with some
+// ignored, by nohup or by & in a script. A child inherits ignored signals, but a caught signal is
+// set to default in the child. This process does not act on the caught signals, so it still ignores
+// them.
 func catchIgnored() {
 	for sig := syscall.SIGHUP; sig < 32; sig++ {
 		if signal.Ignored(sig) {
@@ -92,14 +92,14 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
-	if err := os.Setenv("GORACE", raceOptions); err != nil { // all that is started inherits it
+	if err := os.Setenv("GORACE", raceOptions); err != nil { // all child processes inherit it
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	binary = filepath.Join(folder, "locksidecar")
 	build := exec.Command("go", "build", "-race="+strconv.FormatBool(!*plain), "-ldflags=-s -w", "-o", binary, "../cmd/locksidecar")
-	// The tests may be compiled as the release is. The race detector needs cgo, and the same flags as the unit
-	// tests have, which have compiled all packages with it.
+	// The environment may have the flags of the release build. The race detector needs cgo, and
+	// with the flags of the unit tests the packages are already compiled.
 	build.Env = append(os.Environ(), "CGO_ENABLED=1", "GOFLAGS=-buildvcs=false")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building the sidecar: %v\n%s", err, out)

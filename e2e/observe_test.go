@@ -27,8 +27,8 @@ type figures struct {
 	text string
 }
 
-// value is the figure of a series as it stands there, such as
-// locksidecar_locks_held{mode="exclusive",type="order"}; it reports false when there is none.
+// value returns the value of a series in this exact form, such as
+// locksidecar_locks_held{mode="exclusive",type="order"}, and false if there is none.
 func (f figures) value(series string) (float64, bool) {
 	f.t.Helper()
 	found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(series) + ` (\S+)`).FindStringSubmatch(f.text)
@@ -54,7 +54,7 @@ func (s *sidecar) command(args ...string) string {
 	return string(out)
 }
 
-// TestFiguresCount: what happens to locks is counted, exactly, and goes back to zero.
+// TestFiguresCount: events of locks are counted exactly, and gauges return to zero.
 func TestFiguresCount(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -73,7 +73,7 @@ func TestFiguresCount(t *testing.T) {
 				}
 			}
 		}
-		want("while one holds and one waits", map[string]float64{
+		want("with a holder and a waiter", map[string]float64{
 			`locksidecar_locks_held{mode="exclusive",type="order"}`:                      1,
 			`locksidecar_waiters{type="order"}`:                                          1,
 			`locksidecar_acquires_total{mode="exclusive",result="granted",type="order"}`: 1,
@@ -86,7 +86,7 @@ func TestFiguresCount(t *testing.T) {
 		b.release("order:1", next)
 		a.acquire("order:2", "")
 		a.close()
-		s.await("the drop", func() bool { // a lock counts as lost before it counts as held no more
+		s.await("the drop", func() bool { // a loss is counted before the number of held locks changes
 			f := s.figures()
 			lost, _ := f.value(`locksidecar_lost_total{reason="disconnected",type="order"}`)
 			held, _ := f.value(`locksidecar_locks_held{mode="exclusive",type="order"}`)
@@ -106,8 +106,7 @@ func TestFiguresCount(t *testing.T) {
 	})
 }
 
-// TestFiguresAreBounded: whatever apps ask for, no key becomes a label, and types are
-// few.
+// TestFiguresAreBounded: keys do not become labels, and the number of types is limited.
 func TestFiguresAreBounded(t *testing.T) {
 	t.Parallel()
 	const types = 300
@@ -123,7 +122,7 @@ func TestFiguresAreBounded(t *testing.T) {
 		t.Error("a key became a label")
 	}
 	if n := strings.Count(f.text, "\nlocksidecar_locks_held{"); n > 60 {
-		t.Errorf("%d types have series of their own", n)
+		t.Errorf("%d types have their own series", n)
 	}
 	for _, name := range []string{"_others", "_none"} {
 		if v, _ := f.value(`locksidecar_locks_held{mode="exclusive",type="` + name + `"}`); v == 0 {
@@ -132,8 +131,8 @@ func TestFiguresAreBounded(t *testing.T) {
 	}
 }
 
-// TestLogsNameTheTrace: a refusal can be found from the trace of its call, and a flood
-// of them neither fills the log nor goes unsaid.
+// TestLogsNameTheTrace: a refusal is logged with the trace of its call. A flood of refusals does
+// not fill the log, and the log counts the omitted ones.
 func TestLogsNameTheTrace(t *testing.T) {
 	t.Parallel()
 	const flood = 2000
@@ -144,20 +143,20 @@ func TestLogsNameTheTrace(t *testing.T) {
 		a.call("DELETE", lockPath("wrong")+"?token=12345", "", header).want(409, "not_holder")
 	}
 	refused()
-	s.await("a line that names the refusal and its trace", func() bool { return len(s.logged("claim refused", `"trace_id":"`+trace+`"`)) == 1 })
+	s.await("the log line with the refusal and its trace", func() bool { return len(s.logged("claim refused", `"trace_id":"`+trace+`"`)) == 1 })
 	for range flood {
 		refused()
 	}
-	s.await("a line that counts what was left out", func() bool { return len(s.logged("left out")) > 0 })
+	s.await("the log line with the number of omitted lines", func() bool { return len(s.logged("left out")) > 0 })
 	if n := len(s.logged("claim refused")); n < 20 || n > flood/2 {
 		t.Errorf("%d of %d refusals were logged", n, flood)
 	}
 	if v, _ := s.figures().value("locksidecar_log_lines_dropped_total"); v == 0 {
-		t.Error("no log lines are counted as left out")
+		t.Error("the metric counts no omitted lines")
 	}
 }
 
-// TestStats: the whole database, with all namespaces, counted by SQL.
+// TestStats: locks of all namespaces in the database are counted by SQL.
 func TestStats(t *testing.T) {
 	t.Parallel()
 	o, _ := onPostgres(t)
@@ -168,7 +167,7 @@ func TestStats(t *testing.T) {
 		a.acquire(fmt.Sprintf("order:%d", i), "")
 	}
 	a.acquire("plain", "")
-	b.acquire("order:1", "") // another namespace: another lock
+	b.acquire("order:1", "") // another lock, because the namespace differs
 	waiting := dial(t, one.socket)
 	waiting.send("PUT", lockPath("order:0"), `{"wait_ms":-1}`)
 	one.awaitQueue("order:0", 1)
@@ -210,15 +209,15 @@ func TestStats(t *testing.T) {
 		t.Errorf("in one namespace: %+v", got)
 	}
 	if text := two.command("stats"); !strings.Contains(text, "pod-one") || !strings.Contains(text, "(none)") {
-		t.Errorf("for people:\n%s", text)
+		t.Errorf("as text:\n%s", text)
 	}
 	if text := one.command("top", "--once"); !strings.Contains(text, "order:0") || strings.Contains(text, "pod-two") {
 		t.Errorf("top:\n%s", text)
 	}
 }
 
-// TestFleetFigures: of all sidecars whose figures are read, one shows those of the
-// whole database; one that nobody reads sends no statement.
+// TestFleetFigures: one of the scraped sidecars shows the counts of the whole database. A sidecar
+// without scrapes sends no statements.
 func TestFleetFigures(t *testing.T) {
 	t.Parallel()
 	o, _ := onPostgres(t)
@@ -236,7 +235,7 @@ func TestFleetFigures(t *testing.T) {
 		}
 		return n, series
 	}
-	eventually(t, "an elected sidecar with figures", func() bool {
+	eventually(t, "an elected sidecar with counts", func() bool {
 		n, series := leaders()
 		return n == 1 && strings.Contains(series, `locksidecar_fleet_locks{lock_namespace="default",type="order"} 1`)
 	})

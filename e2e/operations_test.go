@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
-// operations is one section of docs/operations.md.
+// operations returns one section of docs/operations.md.
 func operations(t *testing.T, heading string) string {
 	t.Helper()
 	page, err := os.ReadFile("../docs/operations.md")
@@ -26,20 +26,19 @@ func operations(t *testing.T, heading string) string {
 	return section
 }
 
-// TestBackup: the commands of docs/operations.md bring a database with its roles into
-// another one, where sidecars go on with greater tokens; and so they do after it was said
-// that files were put back.
+// TestBackup: the commands of docs/operations.md copy a database with its roles to another one.
+// There, sidecars continue with greater tokens, and also after restored() was called.
 func TestBackup(t *testing.T) {
 	t.Parallel()
 	commands := steps(shellBlocks, operations(t, "Backup and restore"), "\n")
 	if len(commands) != 4 {
-		t.Fatalf("%d commands, want those of the backup, the roles, the restore, and of what follows the restore of files:\n%s",
+		t.Fatalf("%d commands, want those of the backup, the roles, the restore, and the restore of files:\n%s",
 			len(commands), strings.Join(commands, "\n"))
 	}
 	backup, restore, restored := commands[0], commands[1:3], commands[3]
 	_, database := onPostgres(t)
 	fresh := cluster.NewEmptyDatabase(t)
-	at := folder(t) // with the repository's folder beside the dump
+	at := folder(t) // the dump's folder, with a link to the repository
 	deploy, err := filepath.Abs("../deploy")
 	if err != nil {
 		t.Fatal(err)
@@ -78,12 +77,11 @@ func TestBackup(t *testing.T) {
 	run(restored)
 	a = dial(t, s.socket)
 	if token := a.acquire("new", ""); token < last+1<<26 {
-		t.Errorf("token %d after %d: no epoch began", token, last)
+		t.Errorf("token %d after %d: no new epoch began", token, last)
 	}
 }
 
-// TestOperationsSQL: the statements of docs/operations.md that look after the tables and the
-// connections say something.
+// TestOperationsSQL: the statements of docs/operations.md about tables and connections return rows.
 func TestOperationsSQL(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
@@ -92,7 +90,7 @@ func TestOperationsSQL(t *testing.T) {
 		section := operations(t, heading)
 		statements := steps(sqlBlocks, section, ";\n")
 		if len(statements) == 0 {
-			t.Errorf("%s: no statements were found: the page is read wrongly", heading)
+			t.Errorf("%s: no statements were found: the test reads the page wrongly", heading)
 		}
 		for _, sql := range statements {
 			if found := rows(t, pgtest.Admin(url), sql); found == 0 && !strings.Contains(sql, "pg_replication_slots") && !strings.Contains(sql, "pg_prepared_xacts") {

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -16,7 +17,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
-// load is clients that acquire and release a few keys, through outages too.
+// load is clients that acquire and release a few keys, also during outages.
 type load struct {
 	t       *testing.T
 	r       *register
@@ -27,7 +28,7 @@ type load struct {
 
 const loadKeys = 5
 
-// underLoad starts clients behind each of the sidecars.
+// underLoad starts clients behind each sidecar.
 func underLoad(t *testing.T, clients int, sidecars ...*sidecar) *load {
 	t.Helper()
 	l := &load{t: t, r: &register{t: t}}
@@ -62,14 +63,14 @@ func (l *load) client(a *app, id int64) {
 	}
 }
 
-// release tries until the answer is known; at the end of the load once more, for the
-// test wants to see nothing left.
+// release retries until the outcome is known, and once more at the end of the load, because nothing
+// may be left.
 func (l *load) release(a *app, key string, token int64) {
 	for last := false; !last; {
 		last = l.end.Load()
 		ans := a.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath(key), token), "")
 		if ans.status != 503 {
-			return // released now, by an attempt before, or with the lease
+			return // released now, by an earlier attempt, or with the lease
 		}
 		l.unavailable(ans)
 	}
@@ -81,18 +82,18 @@ func (l *load) unavailable(ans answer) {
 		l.t.Error("no Retry-After")
 	}
 	l.refused.Add(1)
-	time.Sleep(20 * time.Millisecond) // a client that is told to retry later
+	time.Sleep(20 * time.Millisecond) // the client's pause before a retry
 }
 
-// goesOn waits for so many more grants.
+// goesOn waits for this number of further grants.
 func (l *load) goesOn(more int64) {
 	l.t.Helper()
 	want := l.r.grants.Load() + more
 	eventually(l.t, fmt.Sprint(more, " more grants"), func() bool { return l.r.grants.Load() >= want })
 }
 
-// TestDatabaseKilled: PostgreSQL is killed under load and comes back within the TTL:
-// what was held is held, who waited waits, and clients go on by themselves.
+// TestDatabaseKilled: PostgreSQL is killed under load and recovers within the TTL. Locks stay held,
+// waiters still wait, and clients continue without help.
 func TestDatabaseKilled(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template())
@@ -105,11 +106,11 @@ func TestDatabaseKilled(t *testing.T) {
 	waiter.send("PUT", lockPath("kept"), `{"wait_ms":-1}`)
 	one.awaitQueue("kept", 1)
 	l := underLoad(t, 16, one, two)
-	for range 2 { // the second time the sidecars have a recovery behind them
+	for range 2 { // in the second round, the sidecars have recovered once
 		l.goesOn(50)
 		own.Kill()
 		refused := l.refused.Load()
-		eventually(t, "the outage to be told", func() bool { return l.refused.Load() >= refused+20 })
+		eventually(t, "answers about the outage", func() bool { return l.refused.Load() >= refused+20 })
 		for _, s := range []*sidecar{one, two} {
 			ans := dial(t, s.socket).call("PUT", lockPath("new"), "").want(503, "store_unavailable")
 			if ans.header.Get("Retry-After") == "" {
@@ -132,15 +133,15 @@ func TestDatabaseKilled(t *testing.T) {
 	waiter.close()
 	select {
 	case e := <-session.events:
-		t.Errorf("the session was told %s %s", e.name, e.raw)
+		t.Errorf("the session's event is %s %s", e.name, e.raw)
 	default:
 	}
 	nothingLeft(t, url)
 	t.Logf("%d grants, %d refusals", l.r.grants.Load(), l.refused.Load())
 }
 
-// TestDatabaseGoneForLong: an outage longer than the TTL costs the locks, at their
-// deadline and not before.
+// TestDatabaseGoneForLong: in an outage longer than the TTL, locks are lost at their deadline and
+// not before.
 func TestDatabaseGoneForLong(t *testing.T) {
 	t.Parallel()
 	const ttl = 5 * time.Second
@@ -163,11 +164,11 @@ func TestDatabaseGoneForLong(t *testing.T) {
 			break
 		}
 		if seen++; asked > ttl {
-			t.Fatalf("still held %s after the database was killed", asked)
+			t.Fatalf("still held %s after the kill of the database", asked)
 		}
 		time.Sleep(5 * time.Millisecond) // the pause of a poll
 	}
-	// At worst the kill came just before a renewal was due, which may be late on a busy machine.
+	// At worst, the database is killed just before a renewal, which may be late on a busy machine.
 	if lasted := time.Since(killed); seen == 0 || lasted < ttl/4 {
 		t.Errorf("the lock lasted only %s, seen %d times", lasted, seen)
 	}
@@ -184,7 +185,7 @@ func TestDatabaseGoneForLong(t *testing.T) {
 	}
 	own.Restart(t)
 	one.await("ready again", one.tryReady)
-	// A wait lasts as long as its lease, or longer if the database is back by then.
+	// A wait lasts as long as its lease, or longer if the database recovers in time.
 	ans := waiter.read("PUT", lockPath("gone"))
 	if ans.status != 200 {
 		ans.want(503, "store_unavailable")
@@ -201,12 +202,12 @@ func TestDatabaseGoneForLong(t *testing.T) {
 	nothingLeft(t, url)
 }
 
-// TestACrashForgetsPlaces: who only stands in line is not flushed to the disk by itself, so
-// a crash can forget it, and nothing before it. It stands in line again, by news of the
-// connection that listens, or where there is none when it looks: no renewal comes here.
-func TestACrashForgetsPlaces(t *testing.T) {
+// TestCrashLosesQueuePositions: an enqueue is not flushed to the disk at once, so a crash can lose it,
+// but no earlier commit. Its sidecar queues it again, after news of the listening connection, or at
+// its next check without a listener. There are no renewals in this test.
+func TestCrashLosesQueuePositions(t *testing.T) {
 	t.Parallel()
-	// Nothing but the statements here flushes: the server does nothing by itself.
+	// Only the statements of this test flush, because the server's own flushes are switched off.
 	own := pgtest.Start(t, pgroles.Template(), pgtest.WithSetting("autovacuum", "off"), pgtest.WithSetting("bgwriter_lru_maxpages", "0"))
 	for name, o := range map[string]options{"listening": {}, "polling": {"POSTGRES_LISTEN": "never"}} {
 		t.Run(name, func(t *testing.T) {
@@ -215,8 +216,7 @@ func TestACrashForgetsPlaces(t *testing.T) {
 			one, two := start(t, o), start(t, o)
 			holder := dial(t, one.socket)
 			tokens := map[string]int64{"kept": holder.acquire("kept", ""), "line": holder.acquire("line", "")}
-			// The first writes what is not told before it is flushed, in an order that is its
-			// own; nothing else here flushes, once it is stopped.
+			// The WAL writer would flush unflushed commits. It is stopped.
 			writer := pgtest.Query[int](t, url, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
 			if err := syscall.Kill(writer, syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
@@ -228,22 +228,22 @@ func TestACrashForgetsPlaces(t *testing.T) {
 				return waiter
 			}
 			first := wait("line", 0)
-			holder.acquire("another", "") // its commit takes along what was before
+			holder.acquire("another", "") // its flush includes earlier commits
 			second, only := wait("line", 1), wait("kept", 0)
 			before := waitingGrants(url)
 			if len(before) != 3 {
-				t.Fatalf("in line: %v", before)
+				t.Fatalf("queued: %v", before)
 			}
-			_ = syscall.Kill(writer, syscall.SIGKILL) // the server ends all other processes, and recovers
+			_ = syscall.Kill(writer, syscall.SIGKILL) // ends all processes of the server, which then recovers
 			crashed := time.Now()
 			var after []string
-			eventually(t, "those whose places were forgotten to stand in line again", func() bool {
+			eventually(t, "the lost waiters to be queued again", func() bool {
 				after = waitingGrants(url)
 				return len(after) == 3 && !slices.Contains(after, before[1]) && !slices.Contains(after, before[2])
 			})
-			t.Logf("all in line again %s after the crash", time.Since(crashed))
+			t.Logf("all queued again %s after the crash", time.Since(crashed))
 			if after[0] != before[0] {
-				t.Error("a place was forgotten that a later grant had made durable")
+				t.Error("a position was lost although a later grant had flushed it")
 			}
 			for key, waiters := range map[string][]*app{"line": {first, second}, "kept": {only}} {
 				eventually(t, "the release", func() bool {
@@ -265,9 +265,9 @@ func TestACrashForgetsPlaces(t *testing.T) {
 	}
 }
 
-// TestACrashForgetsReleases: a release that hands nothing over is not flushed to the disk by itself, so a
-// crash can forget it. The sidecar repeats it when it is connected again, though its app has left: nobody
-// waits for the end of the lease.
+// TestACrashForgetsReleases: a plain release is not flushed to the disk at once, so a crash can
+// lose it. The sidecar repeats it after it reconnects, even if its app has left. So waiters do not
+// wait for the end of the lease.
 func TestACrashForgetsReleases(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template(), pgtest.WithSetting("wal_writer_delay", "10s"),
@@ -275,25 +275,34 @@ func TestACrashForgetsReleases(t *testing.T) {
 	url := own.NewDatabase(t)
 	o := options{"STORE_URL": url, "TTL": "1h"}
 	one, two := start(t, o), start(t, o)
-	// The server writes by itself at times, and flushes what came before. Then a crash has nothing to forget.
+	// The server sometimes flushes by itself. Then the crash loses nothing, and the test repeats
+	// it.
 	const most = 5
-	for n := 0; len(one.logged("releases were repeated")) == 0; n++ {
+	for n := 0; len(one.logged("had forgotten releases")) == 0; n++ {
 		if n == most {
-			t.Fatalf("none of %d crashes has forgotten a release", most)
+			t.Fatalf("none of %d crashes has lost a release", most)
 		}
 		crashAfterRelease(t, url, one, two)
 		nothingLeft(t, url)
 	}
 }
 
-// crashAfterRelease has one app release a lock and leave with another. The server crashes then, and an app of
-// another sidecar gets both.
+// crashAfterRelease makes an app release a lock, and another app leave. The server crashes then. An
+// app of another sidecar gets both locks.
 func crashAfterRelease(t *testing.T, url string, one, two *sidecar) {
 	t.Helper()
 	other := dial(t, two.socket)
 	defer other.close()
-	other.release("another", other.acquire("another", ""))
 	holder := dial(t, one.socket)
+	for _, a := range []*app{other, holder} { // each meets the connections that the crash before has broken
+		eventually(t, "a lock after the crash before", func() bool {
+			answer := a.call("PUT", lockPath("another"), "")
+			if answer.status == 200 {
+				a.release("another", answer.granted())
+			}
+			return answer.status == 200
+		})
+	}
 	token, dropped := holder.acquire("k", ""), holder.acquire("dropped", "")
 	writer := pgtest.Query[int](t, url, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
 	if err := syscall.Kill(writer, syscall.SIGSTOP); err != nil {
@@ -301,10 +310,11 @@ func crashAfterRelease(t *testing.T, url string, one, two *sidecar) {
 	}
 	holder.release("k", token)
 	holder.close()
-	one.await("the release of what the connection held", func() bool {
+	one.await("the release of the connection's lock", func() bool {
 		return pgtest.Query[int64](t, url, heldLocks) == 0
 	})
-	_ = syscall.Kill(writer, syscall.SIGKILL) // the server ends all other processes, and recovers
+	_ = syscall.Kill(writer, syscall.SIGKILL) // ends all processes of the server, which then recovers
+	eventually(t, "the server to notice", func() bool { return errors.Is(syscall.Kill(writer, 0), syscall.ESRCH) })
 	crashed := time.Now()
 	for key, before := range map[string]int64{"k": token, "dropped": dropped} {
 		eventually(t, "the key", func() bool {
@@ -315,7 +325,7 @@ func crashAfterRelease(t *testing.T, url string, one, two *sidecar) {
 	t.Logf("free again %s after the crash", time.Since(crashed))
 }
 
-// waitingGrants are the attempt ids of all who wait, by their order; nobody's while the server is away.
+// waitingGrants returns the attempt ids of all waiters in order, or none while the server is down.
 func waitingGrants(url string) (grants []string) {
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, url)

@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
-// skipped checks that a waiter was told that it is done, and with which result.
+// skipped checks that a waiter was skipped with this result.
 func (ans answer) skipped(result string) {
 	ans.t.Helper()
 	ans.want(200, "")
@@ -21,9 +21,9 @@ func (ans answer) skipped(result string) {
 	}
 }
 
-// TestOutcomes: on success those who asked for it are told the result and the others go on
-// in their order; on failure the next has the lock at once. A key of another type for the
-// same resource is another lock.
+// TestOutcomes: on success, skip-waiters get the result, and the other waiters keep their order. On
+// failure, the next waiter gets the lock at once. A key of another type for the same resource is
+// another lock.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -41,7 +41,7 @@ func TestOutcomes(t *testing.T) {
 			apps = append(apps, a)
 		}
 		holder.releaseWith("pull:img1", token, "&outcome=failure", "")
-		first := apps[0].read("PUT", lockPath("pull:img1")).granted() // it wants it only if nobody did it
+		first := apps[0].read("PUT", lockPath("pull:img1")).granted() // a skip-waiter gets a free lock
 		apps[0].releaseWith("pull:img1", first, "&outcome=success", `{"result":{"digest":"sha256:1"}}`)
 		for _, i := range []int{2, 4} {
 			apps[i].read("PUT", lockPath("pull:img1")).skipped(`{"digest":"sha256:1"}`)
@@ -49,19 +49,19 @@ func TestOutcomes(t *testing.T) {
 		second := apps[1].read("PUT", lockPath("pull:img1")).granted()
 		apps[1].releaseWith("pull:img1", second, "&outcome=success", "") // without a result
 		apps[3].release("pull:img1", apps[3].read("PUT", lockPath("pull:img1")).granted())
-		// An app that was told may go on, and ask anew.
+		// A skipped app may ask again.
 		apps[2].release("pull:img1", apps[2].acquire("pull:img1", `{"on_success":"skip"}`))
 	})
 }
 
-// TestSkipIsQuick: two hundred calls behind two sidecars wait for what another one
-// does. They hear the result at once, and the database hardly sees it.
+// TestSkipIsQuick: two hundred calls behind two sidecars wait for another one's result. They get it
+// at once, with few statements.
 func TestSkipIsQuick(t *testing.T) {
 	const (
 		waiters = 200
-		// A release with the marks, a NOTIFY, and for each sidecar a few checks and some
-		// statements that take the rows out again, 30 at most on a machine that does nothing
-		// else: more on a busy one, where the answers trickle in, but never one for each waiter.
+		// A release with its marks, a notification, and for each sidecar a few checks and
+		// statements that delete the rows: at most 30 on an idle machine. A busy machine needs
+		// more, but not one for each waiter.
 		most = waiters / 2
 	)
 	limit := slowed(50 * time.Millisecond)
@@ -94,16 +94,16 @@ func TestSkipIsQuick(t *testing.T) {
 	statements := cluster.Statements(t, url, anyStatement)
 	t.Logf("%d waiters had the result after %s, with %d statements", waiters, took.Round(time.Millisecond), statements)
 	if took > limit {
-		t.Errorf("want within %s", limit)
+		t.Errorf("want at most %s", limit)
 	}
 	if statements > most {
 		t.Errorf("want at most %d statements", most)
 	}
 }
 
-// TestReleaserKilled: a sidecar is killed when its release with an outcome is under way. No
-// waiter is lost, whether the release was carried out or not: either it was carried out and
-// the waiters hear so, or the lock is the first one's when the lease ends.
+// TestReleaserKilled: a sidecar is killed during its release with an outcome. No waiter is lost:
+// either the release was carried out and the waiters are notified, or the first waiter gets the
+// lock at the end of the lease.
 func TestReleaserKilled(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
@@ -113,7 +113,7 @@ func TestReleaserKilled(t *testing.T) {
 			o, url := onPostgres(t)
 			proxy := pgproxy.Start(t, url)
 			releaser := start(t, o.with(options{"STORE_URL": proxy.URL(), "TTL": ttl.String(), "RENEW_INTERVAL": "500ms"}))
-			other := start(t, o.with(options{"RENEW_INTERVAL": "1s"})) // with which it looks for news that nobody told
+			other := start(t, o.with(options{"RENEW_INTERVAL": "1s"})) // a renewal finds news that was not sent
 			holder := dial(t, releaser.socket)
 			token := holder.acquire("job", "")
 			var apps []*app
@@ -132,7 +132,7 @@ func TestReleaserKilled(t *testing.T) {
 					continue
 				}
 				if ans.skipped("1"); i == 1 || i == 3 {
-					t.Errorf("waiter %d wants the lock, and was skipped: %s", i, ans.body)
+					t.Errorf("waiter %d wants the lock, but was skipped: %s", i, ans.body)
 				}
 			}
 			if fault.Fired() != 1 {
@@ -143,8 +143,7 @@ func TestReleaserKilled(t *testing.T) {
 	}
 }
 
-// TestSkippedSidecarKilled: what was left for the waiters of a sidecar that died does
-// not stay for ever.
+// TestSkippedSidecarKilled: the skips of a dead sidecar's waiters are deleted.
 func TestSkippedSidecarKilled(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
@@ -161,10 +160,10 @@ func TestSkippedSidecarKilled(t *testing.T) {
 	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.waiters WHERE outcome = 'success'"); n != 1 {
 		t.Errorf("%d waiters are marked, want 1", n)
 	}
-	// The key is free all the same.
+	// The key is free although these rows remain.
 	next := holder.acquire("job", "")
 	two.kill()
-	startIn(t, dir, o) // the next one there reaps what that one left
+	startIn(t, dir, o) // the successor in this folder reaps the first one's leases
 	holder.release("job", next)
 	nothingLeft(t, url)
 }

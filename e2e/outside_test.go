@@ -8,25 +8,25 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
-// Queries that an operator would ask the database.
+// Queries as an operator would run them.
 const (
 	heldLocks = `SELECT count(*) FROM locksidecar.locks l JOIN locksidecar.leases s ON s.id = l.lease_id
 		WHERE s.expires_at > clock_timestamp()`
 	waiterRows = `SELECT count(*) FROM locksidecar.waiters`
 )
 
-// eventually polls until yes.
+// eventually polls until yes returns true.
 func eventually(t *testing.T, what string, yes func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !yes(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("waiting for %s: not in %s", what, patience)
+			t.Fatalf("waited in vain for %s: not in %s", what, patience)
 		}
 		time.Sleep(2 * time.Millisecond) // the pause of a poll
 	}
 }
 
-// nothingLeft waits until nothing is held and nobody waits.
+// nothingLeft waits until there are no locks and no waiters.
 func nothingLeft(t *testing.T, url string) {
 	t.Helper()
 	eventually(t, "the end of all locks and waits", func() bool {
@@ -42,7 +42,7 @@ func (s *sidecar) noErrors() {
 	}
 }
 
-// logged returns the lines of the log that hold all these texts.
+// logged returns the log lines that contain all these texts.
 func (s *sidecar) logged(texts ...string) (found []string) {
 	for line := range strings.Lines(s.log.String()) {
 		all := true
@@ -56,8 +56,8 @@ func (s *sidecar) logged(texts ...string) (found []string) {
 	return found
 }
 
-// queueOf waits until so many calls wait, for whatever key.
+// queueOf waits until this number of calls wait, for any keys.
 func queueOf(t *testing.T, url string, n int64) {
 	t.Helper()
-	eventually(t, "all waiters to stand in line", func() bool { return pgtest.Query[int64](t, url, waiterRows) == n })
+	eventually(t, "all waiters to be queued", func() bool { return pgtest.Query[int64](t, url, waiterRows) == n })
 }

@@ -14,21 +14,21 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
 )
 
-// TestPgBouncer: behind a pooler that gives each transaction another connection,
-// locks work; only the news of other pods has to be polled for. A sidecar that is
-// not told that it may not listen finds out.
+// TestPgBouncer: locks work through a pooler that gives each transaction another connection. Only
+// the news of other pods must be polled for. A sidecar whose settings allow LISTEN notices that
+// LISTEN does not work.
 func TestPgBouncer(t *testing.T) {
 	t.Parallel()
 	for _, listen := range []string{"never", "auto"} {
 		t.Run(listen, func(t *testing.T) {
 			url := cluster.NewDatabase(t)
-			through := cluster.Pooler(t, url, 3) // fewer than two sidecars have connections
+			through := cluster.Pooler(t, url, 3) // fewer connections than two sidecars open
 			o := options{"STORE_URL": through, "POSTGRES_LISTEN": listen, "POSTGRES_POLL_INTERVAL": "100ms", "RENEW_INTERVAL": "500ms"}
 			one, two := start(t, o), start(t, o)
 			exchange(t, one, two)
 			exchangeMany(t, one, two)
 
-			// Renewals go on: a lock outlives its TTL.
+			// Renewals work: a lock outlives its TTL.
 			a, b := dial(t, one.socket), dial(t, two.socket)
 			token := a.acquire("renewed", `{"ttl_ms":4000}`)
 			for until := time.Now().Add(6 * time.Second); time.Now().Before(until); {
@@ -71,11 +71,11 @@ func exchangeMany(t *testing.T, sidecars ...*sidecar) {
 	}
 }
 
-// earRole is whom sidecars listen as: it may connect, and nothing else.
+// earRole is the role for listening. It may only connect.
 const earRole = "ear"
 
-// pastPgBouncer are the options of a sidecar behind a pooler that listens past it, and the
-// database's URL for its superuser.
+// pastPgBouncer returns the options of a sidecar that uses a pooler and listens past it, and the
+// superuser's URL.
 func pastPgBouncer(t *testing.T) (options, string) {
 	t.Helper()
 	o, url := onPostgres(t)
@@ -90,14 +90,13 @@ func pastPgBouncer(t *testing.T) (options, string) {
 	}), admin
 }
 
-// TestHandOffsBehindPgBouncer measures hand-offs between two sidecars. Those that listen
-// past the pooler ask the store for nothing; those that do not find the grant when they
-// look next.
+// TestHandOffsBehindPgBouncer measures hand-offs between two sidecars. With a listener past the
+// pooler, waiters do not poll. Without one, their next poll finds the grant.
 func TestHandOffsBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	rounds, interval := 5, 100*time.Millisecond
 	if *plain {
-		rounds, interval = 60, time.Second // for the figures of docs/operations.md
+		rounds, interval = 60, time.Second // for the times in docs/operations.md
 	}
 	t.Run("no pooler", func(t *testing.T) {
 		o, url := onPostgres(t)
@@ -111,8 +110,8 @@ func TestHandOffsBehindPgBouncer(t *testing.T) {
 		o, _ := pastPgBouncer(t)
 		o = o.with(options{"POSTGRES_LISTEN_URL": "", "POSTGRES_LISTEN": "never", "POSTGRES_POLL_INTERVAL": interval.String(), "TTL": "1h"})
 		one, two := start(t, o), start(t, o)
-		if slowest := handOffs(t, one, two, rounds, interval); slowest > interval+slowed(promptly) {
-			t.Errorf("want within the poll interval of %s", interval)
+		if slowest := slices.Max(handOffs(t, one, two, rounds, interval)); slowest > interval+slowed(promptly) {
+			t.Errorf("want at most the poll interval of %s", interval)
 		}
 	})
 }
@@ -126,17 +125,20 @@ func heardHandOffs(t *testing.T, o options, url string, rounds int) {
 		s.await("it listens", func() bool { return s.listener("listening") })
 	}
 	cluster.ResetStatements(t, url)
-	if slowest := handOffs(t, one, two, rounds, 0); slowest > slowed(promptly) {
-		t.Errorf("want within %s", slowed(promptly))
+	took := handOffs(t, one, two, rounds, 0)
+	if slices.Max(took) > slowed(promptly) {
+		t.Errorf("want at most %s", slowed(promptly))
 	}
-	if n := cluster.Statements(t, url, "/* locksidecar:check */%"); n > 0 {
-		t.Errorf("waiters looked %d times for what they are told", n)
+	// A release that takes 100 ms sends only a hint, and its waiter checks.
+	hinted := slices.DeleteFunc(took, func(d time.Duration) bool { return d < 100*time.Millisecond })
+	if n := cluster.Statements(t, url, "/* locksidecar:check */%"); n > int64(len(hinted)) {
+		t.Errorf("waiters checked %d times although news arrives; %d hand-offs took so long that their news is a hint", n, len(hinted))
 	}
 }
 
-// handOffs lets clients of two sidecars hand a lock to and fro, each after a while of at
-// most so long, and returns how long the slowest hand-off took.
-func handOffs(t *testing.T, one, two *sidecar, rounds int, atMost time.Duration) time.Duration {
+// handOffs lets clients of two sidecars hand a lock to each other, each after a random time up to
+// atMost. It returns how long they took, the fastest first.
+func handOffs(t *testing.T, one, two *sidecar, rounds int, atMost time.Duration) []time.Duration {
 	t.Helper()
 	holder, waiter := dial(t, one.socket), dial(t, two.socket)
 	token := holder.acquire("handed", "")
@@ -157,19 +159,18 @@ func handOffs(t *testing.T, one, two *sidecar, rounds int, atMost time.Duration)
 	holder.close()
 	waiter.close()
 	slices.Sort(took)
-	slowest := took[rounds-1]
-	t.Logf("%d hand-offs: median %s, slowest %s", rounds, took[rounds/2].Round(10*time.Microsecond), slowest.Round(10*time.Microsecond))
-	return slowest
+	t.Logf("%d hand-offs: median %s, slowest %s", rounds, took[rounds/2].Round(10*time.Microsecond), took[rounds-1].Round(10*time.Microsecond))
+	return took
 }
 
-// listener reports whether the listener is in a state.
+// listener reports whether the listener is in this state.
 func (s *sidecar) listener(state string) bool {
 	n, _ := s.figures().value(`locksidecar_listener{state="` + state + `"}`)
 	return n == 1
 }
 
-// TestListenURLOfNoUse: where a listener cannot be had, one line says why, and hand-offs
-// are polled for, until it can be had.
+// TestListenURLOfNoUse: if the listener cannot work, one log line gives the reason, and hand-offs
+// are polled for until it works.
 func TestListenURLOfNoUse(t *testing.T) {
 	t.Parallel()
 	o, url := pastPgBouncer(t)
@@ -184,12 +185,12 @@ func TestListenURLOfNoUse(t *testing.T) {
 			one, two := start(t, o), start(t, o)
 			exchange(t, one, two)
 			for _, s := range []*sidecar{one, two} {
-				s.await("the log to say why it does not listen", func() bool { return len(s.logged("are not heard")) > 0 })
-				if n := len(s.logged("are not heard, trying again", test.says, `"level":"WARN"`)); n != 1 {
+				s.await("the log line with the reason", func() bool { return len(s.logged("do not arrive")) > 0 })
+				if n := len(s.logged("do not arrive, trying again", test.says, `"level":"WARN"`)); n != 1 {
 					t.Errorf("%d lines say that %q, want 1:\n%s", n, test.says, s.log.tail(20))
 				}
 				if !s.listener("connecting") || !s.tryReady() {
-					t.Error("want it to be ready, and to try to listen")
+					t.Error("the sidecar should be ready, and try to listen")
 				}
 			}
 			if test.listen == proxy.URL() {

@@ -25,27 +25,27 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
-// scrapeInterval is as short as two sidecars with the race detector can answer.
+// scrapeInterval is the shortest interval for two sidecars with the race detector.
 const scrapeInterval = 400 * time.Millisecond
 
-// noData are expressions of the dashboard that may find nothing here, and why.
+// noData are expressions of the dashboard that may have no data in this test, with the reason.
 var noData = map[string]string{}
 
-// namingFaults are what promtool has against names, and why they stay.
+// namingFaults are accepted warnings of promtool about names, with the reason.
 var namingFaults = map[string]string{}
 
-// expected are alerts that are right about the test's traffic, or about a short TTL.
+// expected are alerts that the test's traffic or its short TTL causes.
 var expected = map[string]bool{
 	"LocksidecarLocksCutShort":   true, // max_hold
 	"LocksidecarAppsDropLocks":   true,
 	"LocksidecarLeaseNearExpiry": true, // a short TTL, and the race detector
 	"LocksidecarLogLinesDropped": true, // the sidecars log at debug level
-	"LocksidecarHandOffsSlow":    true, // the race detector, and a machine that does other things
+	"LocksidecarHandOffsSlow":    true, // the race detector, and a shared machine
 	"LocksidecarStatementsSlow":  true, // as above
 }
 
-// TestPrometheus: what stands in deploy/observability is right about two real sidecars
-// that a real Prometheus scrapes, through an outage of the database.
+// TestPrometheus: the files of deploy/observability work with two real sidecars and a real
+// Prometheus, through an outage of the database.
 func TestPrometheus(t *testing.T) {
 	t.Parallel()
 	r := otlptest.Start(t)
@@ -56,7 +56,7 @@ func TestPrometheus(t *testing.T) {
 	p := startPrometheus(t, one, two)
 	traffic.start()
 
-	p.awaitFiring("alerts about the traffic, and about nothing else", func(firing map[string]bool) bool {
+	p.awaitFiring("only the alerts about the traffic", func(firing map[string]bool) bool {
 		for name := range firing {
 			if !expected[name] {
 				return false
@@ -64,7 +64,7 @@ func TestPrometheus(t *testing.T) {
 		}
 		return firing["LocksidecarLocksCutShort"] && firing["LocksidecarAppsDropLocks"] && p.count(`locksidecar_store_ready == 1`) == 2
 	})
-	eventually(t, "figures of the fleet, by the namespaces of the locks", func() bool {
+	eventually(t, "counts of the fleet by namespace", func() bool {
 		return p.count(`locksidecar_fleet_leader == 1`) == 1 && p.count(`locksidecar_fleet_waiters{lock_namespace="default", type="report"} == 1`) == 1
 	})
 	for _, s := range []*scraped{one, two} {
@@ -76,19 +76,19 @@ func TestPrometheus(t *testing.T) {
 	p.awaitFiring("the alerts of an outage", func(firing map[string]bool) bool {
 		return firing["LocksidecarNotReady"] && firing["LocksidecarRenewalsFailing"] && firing["LocksidecarLocksLost"]
 	})
-	eventually(t, "both sidecars to be told to be not ready", func() bool {
+	eventually(t, "both sidecars to be reported as not ready", func() bool {
 		return p.count(`ALERTS{alertname="LocksidecarNotReady", alertstate="firing"}`) == 2
 	})
 	p.checkAnnotations()
 	own.Restart(t)
-	p.awaitFiring("the outage to be over", func(firing map[string]bool) bool { return !firing["LocksidecarNotReady"] })
+	p.awaitFiring("the end of the outage's alerts", func(firing map[string]bool) bool { return !firing["LocksidecarNotReady"] })
 
 	p.checkDashboard()
 	p.checkRules()
 	checkDocumented(t, one, two)
 	traffic.stop()
 	two.kill()
-	p.awaitFiring("the alert about a sidecar that is gone", func(firing map[string]bool) bool { return firing["LocksidecarDown"] })
+	p.awaitFiring("the alert about a stopped sidecar", func(firing map[string]bool) bool { return firing["LocksidecarDown"] })
 }
 
 // scraped is a sidecar with an admin listener.
@@ -105,7 +105,7 @@ func startScraped(t *testing.T, r *otlptest.Receiver, o options, pod string) *sc
 	return &scraped{s, pod, admin}
 }
 
-// exposition is what GET /metrics says.
+// exposition returns the body of GET /metrics.
 func (s *scraped) exposition(t *testing.T) string {
 	t.Helper()
 	return get(t, "http://"+s.admin+"/metrics")
@@ -131,12 +131,12 @@ func get(t *testing.T, address string) string {
 	return string(body)
 }
 
-// checkExposition lets promtool judge the names, and looks for keys.
+// checkExposition checks the names with promtool, and that no key is shown.
 func checkExposition(t *testing.T, s *scraped) {
 	t.Helper()
 	text := s.exposition(t)
 	if strings.Contains(text, secretPart) {
-		t.Errorf("the figures of %s have a key in them:\n%s", s.pod, text)
+		t.Errorf("the metrics of %s contain a key:\n%s", s.pod, text)
 	}
 	cmd := exec.Command(prometheusTool(t, "promtool"), "check", "metrics")
 	cmd.Stdin = strings.NewReader(text)
@@ -159,8 +159,7 @@ type prometheus struct {
 	log     *logBuffer
 }
 
-// startPrometheus starts one with the rules of deploy/observability, whose alerts
-// fire at once.
+// startPrometheus starts one with the rules of deploy/observability. Its alerts fire at once.
 func startPrometheus(t *testing.T, targets ...*scraped) *prometheus {
 	t.Helper()
 	dir := t.TempDir()
@@ -199,8 +198,7 @@ func (p *prometheus) ready() bool {
 	return res.Body.Close() == nil && res.StatusCode == http.StatusOK
 }
 
-// hastyRules are the rules of the file, without the time for which something must
-// be wrong before they fire.
+// hastyRules returns the rules of the file, which fire without a delay.
 func hastyRules(t *testing.T) (file map[string]any) {
 	t.Helper()
 	file = readYAML(t, "alerts.yaml")
@@ -213,8 +211,7 @@ func hastyRules(t *testing.T) (file map[string]any) {
 	return file
 }
 
-// hastyConfig is the example of a configuration, with these targets and short
-// intervals.
+// hastyConfig returns the example configuration with these targets and short intervals.
 func hastyConfig(t *testing.T, targets []*scraped) map[string]any {
 	t.Helper()
 	config := readYAML(t, "prometheus.yaml")
@@ -255,7 +252,7 @@ func writeYAML(t *testing.T, dir, name string, content any) string {
 	return file
 }
 
-// api asks the HTTP API and reads the data of the answer.
+// api calls the HTTP API and decodes the data of the answer.
 func (p *prometheus) api(data any, path string, query url.Values) {
 	p.t.Helper()
 	body := get(p.t, "http://"+p.address+"/api/v1/"+path+"?"+query.Encode())
@@ -267,7 +264,7 @@ func (p *prometheus) api(data any, path string, query url.Values) {
 	}
 }
 
-// count is how many series an expression finds that have a number.
+// count returns the number of series of an expression that have a number.
 func (p *prometheus) count(expr string) (n int) {
 	p.t.Helper()
 	var data struct {
@@ -295,7 +292,7 @@ func (p *prometheus) firing() (firing []alert) {
 	return slices.DeleteFunc(data.Alerts, func(a alert) bool { return a.State != "firing" })
 }
 
-// awaitFiring waits until the alerts that fire are right.
+// awaitFiring waits until the set of firing alerts is right.
 func (p *prometheus) awaitFiring(what string, right func(firing map[string]bool) bool) {
 	p.t.Helper()
 	eventually(p.t, what, func() bool {
@@ -307,7 +304,7 @@ func (p *prometheus) awaitFiring(what string, right func(firing map[string]bool)
 	})
 }
 
-// checkAnnotations: the texts of the alerts that fire are whole.
+// checkAnnotations checks the texts of the firing alerts.
 func (p *prometheus) checkAnnotations() {
 	p.t.Helper()
 	for _, a := range p.firing() {
@@ -319,7 +316,7 @@ func (p *prometheus) checkAnnotations() {
 	}
 }
 
-// checkRules: no rule failed when it was evaluated.
+// checkRules checks that all rules were evaluated without an error.
 func (p *prometheus) checkRules() {
 	p.t.Helper()
 	var data struct {
@@ -341,7 +338,7 @@ func (p *prometheus) checkRules() {
 	}
 }
 
-// checkDashboard: every panel has something to show.
+// checkDashboard checks that every panel shows data.
 func (p *prometheus) checkDashboard() {
 	p.t.Helper()
 	empty := readDashboard(p.t).expressions()
@@ -361,7 +358,7 @@ func (p *prometheus) checkDashboard() {
 	}
 }
 
-// leadsToTrace: a histogram leads to the trace of a call.
+// leadsToTrace checks that a histogram has the trace of a call as an exemplar.
 func (p *prometheus) leadsToTrace(l *traffic) {
 	p.t.Helper()
 	eventually(p.t, "an exemplar with the trace of a call", func() bool {
@@ -392,8 +389,8 @@ var (
 	ofHistogram      = regexp.MustCompile(`_(bucket|sum|count)$`)
 )
 
-// checkDocumented: docs/observability.md has all metrics that the sidecars expose, with
-// their types, and no others; and rules and panels use no others, either.
+// checkDocumented: docs/observability.md lists exactly the metrics that the sidecars expose, with
+// their types. Rules and panels use only these.
 func checkDocumented(t *testing.T, sidecars ...*scraped) {
 	t.Helper()
 	exposed := map[string]string{}
@@ -415,7 +412,7 @@ func checkDocumented(t *testing.T, sidecars ...*scraped) {
 	}
 	for name, kind := range exposed {
 		if documented[name] == "" {
-			t.Errorf("the %s %s is not in docs/observability.md", kind, name)
+			t.Errorf("the %s %s is missing in docs/observability.md", kind, name)
 		}
 	}
 	for name, text := range usesOfMetrics(t) {
@@ -427,7 +424,7 @@ func checkDocumented(t *testing.T, sidecars ...*scraped) {
 	}
 }
 
-// usesOfMetrics are the texts that name metrics.
+// usesOfMetrics returns the texts that use metrics.
 func usesOfMetrics(t *testing.T) map[string]string {
 	t.Helper()
 	uses := readDashboard(t).expressions()

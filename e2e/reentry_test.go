@@ -10,8 +10,8 @@ func entry(owner string, wait int) string {
 	return fmt.Sprintf(`{"owner":%q,"reentrant":true,"wait_ms":%d}`, owner, wait)
 }
 
-// TestReentry: the same owner in the same session enters again, for nothing; only its
-// last release frees the lock; others wait, in the same session too.
+// TestReentry: the same owner in the same session reenters without statements. Only the last
+// release frees the lock. Others wait, also in the same session.
 func TestReentry(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
@@ -26,7 +26,8 @@ func TestReentry(t *testing.T) {
 			t.Fatalf("entry %d: %s", i+2, ans.body)
 		}
 	}
-	// The sidecar begins to listen meanwhile; that is for holding the lock, not for entering it.
+	// The sidecar starts to listen meanwhile, because it holds the lock. These statements would
+	// belong to the reentry.
 	for _, statement := range []string{"acquire%", "ask%", "read%", "check%", "release%", "amend%", "lease%"} {
 		if n := cluster.Statements(t, url, "/* locksidecar:"+statement); n != 0 {
 			t.Errorf("%d statements %s for 100 entries, want none", n, statement)
@@ -34,7 +35,7 @@ func TestReentry(t *testing.T) {
 	}
 	stranger.call("PUT", lockPath("wf"), entry("w1", 0)).want(423, "held") // another session
 	b.call("PUT", lockPath("wf"), entry("w2", 0), session.joins()).want(423, "held")
-	b.call("PUT", lockPath("wf"), `{"owner":"w1"}`, session.joins()).want(423, "held") // it does not ask to enter again
+	b.call("PUT", lockPath("wf"), `{"owner":"w1"}`, session.joins()).want(423, "held") // this call does not allow reentry
 	b.send("PUT", lockPath("wf"), entry("w2", -1), session.joins())
 	s.awaitQueue("wf", 1)
 	for i := int64(100); i > 0; i-- {
@@ -42,7 +43,7 @@ func TestReentry(t *testing.T) {
 		if ans.json["released"] != false || ans.int("reentry") != i {
 			t.Fatalf("release: %s", ans.body)
 		}
-		// Repeated, it takes no second one off.
+		// A repeated release does not remove a second entry.
 		again := a.call("DELETE", fmt.Sprintf("%s?token=%d&reentry=%d", lockPath("wf"), token, i+1), "", session.joins()).want(409, "not_holder")
 		if again.str("reason") != "released" || again.int("reentry") != i {
 			t.Fatalf("released again: %s", again.body)
@@ -53,7 +54,7 @@ func TestReentry(t *testing.T) {
 	}
 	next := b.read("PUT", lockPath("wf")).granted()
 
-	// However often it was entered, it goes with the session.
+	// A lock with many entries ends with its session.
 	for range 10 {
 		a.call("PUT", lockPath("wf"), entry("w2", 0), session.joins()).granted()
 	}
@@ -65,6 +66,6 @@ func TestReentry(t *testing.T) {
 		t.Errorf("token %d after %d", last, next)
 	}
 	if took := time.Since(began); took > slowed(promptly) {
-		t.Errorf("free %s after the session's end, want within %s", took, slowed(promptly))
+		t.Errorf("free %s after the session's end, want at most %s", took, slowed(promptly))
 	}
 }

@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// register is where clients note what they were told, so that a test sees from
-// outside whether two of them ever hold a key at a time. It locks nothing, lest it
-// put the clients in an order of its own.
+// register stores the grants that clients got, so that a test sees from outside whether a key has
+// two holders. It has no lock, which would put the clients into an order.
 type register struct {
 	t      testing.TB
 	keys   sync.Map // key -> *noted
@@ -24,7 +23,7 @@ func (r *register) of(key string) *noted {
 	return n.(*noted)
 }
 
-// granted notes a grant. Clients have numbers from 1.
+// granted adds a grant. Clients have numbers from 1.
 func (r *register) granted(key string, client, token int64) {
 	n := r.of(key)
 	if !n.holder.CompareAndSwap(0, client) {
@@ -36,7 +35,7 @@ func (r *register) granted(key string, client, token int64) {
 	r.grants.Add(1)
 }
 
-// ending notes that a client is about to give a key up.
+// ending notes that a client is about to release a key.
 func (r *register) ending(key string, client int64) {
 	r.of(key).holder.CompareAndSwap(client, 0)
 }

@@ -20,14 +20,14 @@ import (
 
 const insufficientPrivilege = "42501" // SQLSTATE
 
-// ownServer is a server with an empty database, and its URL. Roles are the whole server's, and these tests
-// give them other rights than the rest relies on.
+// ownServer starts a server with an empty database, and returns its URL. Roles belong to the whole
+// server, and these tests give them other rights than other tests need.
 func ownServer(t *testing.T) (database string) {
 	t.Helper()
 	return pgtest.Start(t, pgtest.WithoutFsync()).NewEmptyDatabase(t)
 }
 
-// makeRoles runs deploy/roles.sql with psql, as an administrator who is no superuser.
+// makeRoles runs deploy/roles.sql with psql, as an administrator who is not a superuser.
 func makeRoles(t *testing.T, database string) {
 	t.Helper()
 	makeRole(t, database, pgroles.Admin, "LOGIN CREATEROLE", "CREATE, CONNECT")
@@ -41,17 +41,17 @@ func runScript(t *testing.T, database string) {
 	}
 }
 
-// psqlScript is psql with deploy/roles.sql, and what comes before it.
+// psqlScript is psql with deploy/roles.sql, after other arguments.
 func psqlScript(database string, before ...string) *exec.Cmd {
 	args := append([]string{"--no-psqlrc", "--quiet", "-v", "ON_ERROR_STOP=1"}, before...)
 	return exec.Command("psql", append(args, "-f", "../deploy/roles.sql", database)...)
 }
 
-// makingRoles: roles are the whole server's, and two sessions that look for one at a time would
-// both make it.
+// makingRoles: roles belong to the whole server. Two sessions that check for a role at the same
+// time would both create it.
 var makingRoles sync.Mutex
 
-// makeRole makes a role, unless it is there, that has rights on the database.
+// makeRole creates a role unless it exists, with rights on the database.
 func makeRole(t *testing.T, database, name, options, rights string) {
 	t.Helper()
 	makingRoles.Lock()
@@ -91,17 +91,17 @@ func migrateAs(t *testing.T, role, database string) (string, error) {
 	return string(out), err
 }
 
-// TestRoles: with the roles of deploy/roles.sql one migrates, and sidecars do all that
-// they do, and no more.
+// TestRoles: with the roles of deploy/roles.sql, one role migrates. The sidecars' role can do all
+// its work, but no more.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	database := ownServer(t)
 	makeRoles(t, database)
 	o := options{"STORE_URL": pgtest.As(database, pgroles.Sidecar), "AUTO_MIGRATE": "false", "ALLOW_FORCE": "true", "FAILOVER": "quick"}
 
-	// Before the migration a sidecar says what is missing, and comes up by itself after it.
+	// Before the migration a sidecar logs what is missing. After the migration it becomes ready.
 	early := launch(t, folder(t), o.with(options{"POD": "early"}))
-	early.await("the log to say what to do", func() bool { return len(early.logged("run `locksidecar migrate`")) > 0 })
+	early.await("the log line with the advice", func() bool { return len(early.logged("run `locksidecar migrate`")) > 0 })
 	if out, err := migrateAs(t, pgroles.Sidecar, database); err == nil || !strings.Contains(out, "permission denied") {
 		t.Errorf("the sidecar's role may migrate: %v, %s", err, out)
 	}
@@ -109,10 +109,10 @@ func TestRoles(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if err := tryExecute(t, pgtest.As(database, pgroles.Migrator), "CREATE SCHEMA mine"); err == nil {
-		t.Error("the migrator may make other schemas")
+		t.Error("the migrator may create other schemas")
 	}
 	early.await("ready", early.tryReady)
-	makeRoles(t, database) // again, which takes back what default privileges gave too much
+	makeRoles(t, database) // again, which revokes excess default privileges
 	t.Run("does its work", func(t *testing.T) { roleWorks(t, early, o) })
 	t.Run("sweeps", func(t *testing.T) { roleSweeps(t, database) })
 	t.Run("begins an epoch", func(t *testing.T) { roleBeginsEpoch(t, database, o) })
@@ -121,14 +121,14 @@ func TestRoles(t *testing.T) {
 	t.Run("later migrations", func(t *testing.T) { roleCoversLater(t, database) })
 }
 
-// TestRolesTakeOver: where sidecars have migrated by themselves until now, they go on under
-// the roles, and the migrator may change what theirs has made.
+// TestRolesTakeOver: sidecars that have migrated themselves change to the new roles. The migrator
+// can change their tables.
 func TestRolesTakeOver(t *testing.T) {
 	t.Parallel()
 	database := ownServer(t)
 	makeRole(t, database, "former", "LOGIN", "CREATE")
 	former := start(t, options{"STORE_URL": pgtest.As(database, "former")})
-	// As the file says, by an administrator who is no superuser.
+	// As the file says, an administrator who is not a superuser runs it.
 	makeRole(t, database, pgroles.Admin, "LOGIN CREATEROLE", "CREATE, CONNECT")
 	execute(t, database, "GRANT former TO admin WITH ADMIN OPTION")
 	admin := pgtest.As(database, pgroles.Admin)
@@ -145,19 +145,19 @@ func TestRolesTakeOver(t *testing.T) {
 	exchange(t, former, next)
 }
 
-// TestRolesOfOwner: where the sidecars' role is the one that has migrated until now, it owns the
-// schema, and no grant would take that from it: roles.sql says so, and what to do.
+// TestRolesOfOwner: the sidecars' role has migrated until now, so it owns the schema. A grant
+// cannot change that. roles.sql reports it, with the remedy.
 func TestRolesOfOwner(t *testing.T) {
 	t.Parallel()
 	database := ownServer(t)
-	makeRole(t, database, pgroles.Admin, "LOGIN CREATEROLE", "CONNECT") // which nobody may become
+	makeRole(t, database, pgroles.Admin, "LOGIN CREATEROLE", "CONNECT") // a role without members
 	makeRole(t, database, pgroles.Sidecar, "LOGIN", "CREATE")
 	former := start(t, options{"STORE_URL": pgtest.As(database, pgroles.Sidecar)})
 	out, err := psqlScript(database).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "owns the schema") || !strings.Contains(string(out), "REASSIGN OWNED") {
 		t.Fatalf("%v: %s", err, out)
 	}
-	exchange(t, former, former) // as if nothing had happened
+	exchange(t, former, former) // the sidecars still work
 
 	takeOver := psqlScript(database, "-1", "-c", "REASSIGN OWNED BY "+pgroles.Sidecar+" TO "+pgroles.Migrator)
 	if out, err := takeOver.CombinedOutput(); err != nil {
@@ -179,7 +179,7 @@ func roleWorks(t *testing.T, early *sidecar, o options) {
 	one, two := start(t, o.with(options{"TTL": "4s", "RENEW_INTERVAL": "500ms", "POD": "one"})), start(t, o.with(options{"POD": "two"}))
 	exchange(t, one, two)
 
-	// A session that is asked to stop, and watched.
+	// A session is asked to stop, and its key is watched.
 	a, b := dial(t, one.socket), dial(t, two.socket)
 	session := openSession(t, one.socket, "")
 	events, _ := watchKey(t, two.socket, "job:1")
@@ -191,7 +191,7 @@ func roleWorks(t *testing.T, early *sidecar, o options) {
 	a.release("job:1", token, session.joins())
 	events.sees("stopping", "released")
 
-	// Many at once; a lock of nobody's session; what is listed, and counted.
+	// Several keys at once, a bind:ttl lock, lists and counts.
 	several := dial(t, two.socket)
 	several.call("POST", "/v1/locks", `{"keys":["many:1","many:2","many:3"]}`).want(200, "")
 	cron := a.acquire("cron:1", `{"bind":"ttl","ttl_ms":60000}`)
@@ -204,14 +204,14 @@ func roleWorks(t *testing.T, early *sidecar, o options) {
 	if stats := one.command("stats"); !strings.Contains(stats, "many") {
 		t.Errorf("stats: %s", stats)
 	}
-	eventually(t, "the figures of the fleet", func() bool {
+	eventually(t, "the counts of the fleet", func() bool {
 		_, there := one.figures().value(`locksidecar_fleet_locks{lock_namespace="default",type="many"}`)
 		return there
 	})
 	b.call("DELETE", lockPath("cron:1")+"?force=true", "").want(200, "")
 	a.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath("cron:1"), cron), "").status4xx()
 
-	// A dead sidecar's lock is had by who waits for it: its lease is reaped.
+	// A dead sidecar's lease is reaped, and the waiter gets its lock.
 	holder := dial(t, one.socket)
 	left := holder.acquire("left", "")
 	waiter := dial(t, early.socket)
@@ -229,8 +229,7 @@ func roleWorks(t *testing.T, early *sidecar, o options) {
 	}
 }
 
-// roleSweeps tidies at once what a sidecar does every ten minutes: there is something for
-// each of the steps.
+// roleSweeps sweeps at once, which a sidecar does every ten minutes. Each step has rows to delete.
 func roleSweeps(t *testing.T, database string) {
 	execute(t, database, `
 		INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at)
@@ -270,7 +269,7 @@ func roleSweeps(t *testing.T, database string) {
 	}
 }
 
-// roleBeginsEpoch makes the database look like a standby that was promoted.
+// roleBeginsEpoch makes the database look like a promoted standby.
 func roleBeginsEpoch(t *testing.T, database string, o options) {
 	s := start(t, o)
 	a := dial(t, s.socket)
@@ -278,11 +277,11 @@ func roleBeginsEpoch(t *testing.T, database string, o options) {
 	a.release("epoch", before)
 	execute(t, database, "UPDATE locksidecar.meta SET epoch = '00000000'")
 	if after := a.acquire("epoch", ""); after < before+1<<26 {
-		t.Errorf("token %d after %d: no epoch began", after, before)
+		t.Errorf("token %d after %d: no new epoch began", after, before)
 	}
 }
 
-// forbidden is what each role may not do.
+// forbidden are the statements that each role must not run.
 var forbidden = map[string][]string{
 	pgroles.Sidecar: {
 		"CREATE TABLE locksidecar.mine (i integer)",
@@ -301,7 +300,7 @@ var forbidden = map[string][]string{
 		"SET ROLE " + pgroles.Migrator,
 	},
 	pgroles.Reader: {
-		// Columns that would let it act.
+		// Columns that would let the reader act.
 		"SELECT grant_id FROM locksidecar.locks",
 		"SELECT token FROM locksidecar.locks",
 		"SELECT grant_id FROM locksidecar.waiters",
@@ -312,7 +311,7 @@ var forbidden = map[string][]string{
 		"SELECT data FROM locksidecar.locks",
 		"SELECT data FROM locksidecar.waiters",
 		"SELECT result FROM locksidecar.waiters",
-		// Tables that are nobody's business.
+		// Tables that the reader does not need.
 		"SELECT FROM locksidecar.signals",
 		"SELECT FROM locksidecar.watchers",
 		"SELECT FROM locksidecar.fleet",
@@ -327,7 +326,7 @@ var forbidden = map[string][]string{
 		"INSERT INTO locksidecar.watchers SELECT namespace, key, lease_id FROM locksidecar.locks",
 		"TRUNCATE locksidecar.waiters",
 		"SELECT locksidecar.token_at(clock_timestamp())",
-		"SELECT locksidecar.new_epoch()", // it has the migrator's rights
+		"SELECT locksidecar.new_epoch()", // this function runs with the migrator's rights
 		"SELECT locksidecar.channel('n', 'i')",
 		"CREATE TABLE locksidecar.mine (i integer)",
 		"CREATE SCHEMA mine",
@@ -350,12 +349,12 @@ func roleIsRefused(t *testing.T, database string) {
 	}
 }
 
-// roleReads tries what docs/operations.md shows for dashboards, while a lock is held and waited
-// for, and one is shared.
+// roleReads runs the statements for dashboards in docs/operations.md, while an exclusive lock is
+// held and waited for, and a shared lock is held.
 func roleReads(t *testing.T, database string, o options) {
 	statements := steps(sqlBlocks, operations(t, "Database"), ";\n")
 	if len(statements) < 3 {
-		t.Fatalf("only %d statements were found: the page is read wrongly", len(statements))
+		t.Fatalf("only %d statements were found: the test reads the page wrongly", len(statements))
 	}
 	s := start(t, o)
 	holder, waiter := dial(t, s.socket), dial(t, s.socket)
@@ -370,7 +369,7 @@ func roleReads(t *testing.T, database string, o options) {
 	}
 }
 
-// roleCoversLater: what a later migration makes can be used without another grant.
+// roleCoversLater: the role can use the objects of a later migration without another grant.
 func roleCoversLater(t *testing.T, database string) {
 	execute(t, pgtest.As(database, pgroles.Migrator), `
 		CREATE TABLE locksidecar.later (i integer);
@@ -383,7 +382,7 @@ func roleCoversLater(t *testing.T, database string) {
 	}
 	for _, sql := range []string{"SELECT FROM locksidecar.later", "SELECT locksidecar.two()"} {
 		if err := tryExecute(t, pgtest.As(database, pgroles.Reader), sql); err == nil {
-			t.Errorf("the reader may: %s", sql)
+			t.Errorf("the reader may run %s", sql)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// running is a `locksidecar run` under way.
+// running is a `locksidecar run` in progress.
 type running struct {
 	t              *testing.T
 	cmd            *exec.Cmd
@@ -27,15 +27,15 @@ type running struct {
 	ended          chan struct{}
 }
 
-// startRun starts `locksidecar run` with these arguments. Its standard input stays
-// open until the test closes it.
+// startRun starts `locksidecar run` with these arguments. Its standard input stays open until the
+// test closes it.
 func startRun(t *testing.T, s *sidecar, args ...string) *running {
 	t.Helper()
 	r := &running{t: t, stdout: &logBuffer{}, stderr: &logBuffer{}, ended: make(chan struct{})}
 	r.cmd = exec.Command(binary, append([]string{"run"}, args...)...)
 	r.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, listenerEnv+"=1")
 	r.cmd.Stdout, r.cmd.Stderr = r.stdout, r.stderr
-	r.cmd.WaitDelay = patience // what is left behind wrongly may keep the output open
+	r.cmd.WaitDelay = patience // a process that is left behind may keep the output open
 	stdin, err := r.cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func startRun(t *testing.T, s *sidecar, args ...string) *running {
 		close(r.ended)
 	}()
 	t.Cleanup(func() {
-		_ = r.cmd.Process.Kill() // which ends the command, too
+		_ = r.cmd.Process.Kill() // this ends the command, too
 		_ = stdin.Close()
 		<-r.ended
 		if t.Failed() {
@@ -71,10 +71,10 @@ func (r *running) wait() int {
 	}
 }
 
-// code is what a shell's $? says.
+// code returns the exit code like a shell's $?.
 func code(state *os.ProcessState) int {
 	if status := state.Sys().(syscall.WaitStatus); status.Signaled() {
-		return 1000 + int(status.Signal()) // of the process itself: no exit code at all
+		return 1000 + int(status.Signal()) // a signal ended the process itself, without an exit code
 	}
 	return state.ExitCode()
 }
@@ -86,7 +86,7 @@ func (r *running) want(exit int) {
 	}
 }
 
-// says waits until standard output (or error, whichever) has the text.
+// says waits until standard output or standard error has the text.
 func (r *running) says(text string) {
 	r.t.Helper()
 	eventually(r.t, fmt.Sprintf("%q", text), func() bool {
@@ -101,7 +101,7 @@ func (r *running) signal(sig syscall.Signal) {
 	}
 }
 
-// group reads the line "group N" that the command prints, its process group.
+// group reads the process group from the line "group N" of the command.
 func (r *running) group() int {
 	r.t.Helper()
 	r.says("\n")
@@ -109,24 +109,24 @@ func (r *running) group() int {
 	if _, err := fmt.Sscanf(r.stdout.String(), "group %d\n", &id); err != nil || id < 2 {
 		r.t.Fatalf("no process group in %q", r.stdout)
 	}
-	r.t.Cleanup(func() { _ = syscall.Kill(-id, syscall.SIGKILL) }) // whatever went wrong
+	r.t.Cleanup(func() { _ = syscall.Kill(-id, syscall.SIGKILL) }) // also after a failure
 	return id
 }
 
-// members are the processes of a group; those that are dead but unreaped are none.
+// members returns the living processes of a group.
 func members(t *testing.T, group int) []string {
 	t.Helper()
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	if len(stats) == 0 {
-		t.Fatal("no /proc to look for processes in")
+		t.Fatal("no /proc to search for processes")
 	}
 	var alive []string
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // the process has ended meanwhile
 		}
-		_, rest, _ := bytes.Cut(stat, []byte(") ")) // after the name, which may be anything
+		_, rest, _ := bytes.Cut(stat, []byte(") ")) // skips the name, which may contain anything
 		fields := strings.Fields(string(rest))
 		if len(fields) > 2 && fields[2] == strconv.Itoa(group) && fields[0] != "Z" && fields[0] != "X" {
 			alive = append(alive, strings.TrimSpace(string(stat[:bytes.IndexByte(stat, ')')+1])))
@@ -135,7 +135,7 @@ func members(t *testing.T, group int) []string {
 	return alive
 }
 
-// wantGone checks that nobody of the group is left, now.
+// wantGone checks that the group has no process left.
 func wantGone(t *testing.T, group int) {
 	t.Helper()
 	if left := members(t, group); len(left) > 0 {
@@ -143,15 +143,15 @@ func wantGone(t *testing.T, group int) {
 	}
 }
 
-// wantFree checks that the lock can be had, now.
+// wantFree checks that the lock is available now.
 func wantFree(t *testing.T, s *sidecar, key string) {
 	t.Helper()
 	a := dial(t, s.socket)
 	a.release(key, a.acquire(key, "", "Cache-Control: no-cache"))
 }
 
-// listenerEnv makes a process of this test binary a command that says which signals
-// it gets. TERM ends it, with exit code 7.
+// listenerEnv makes a process of this test binary a command that prints the signals that it gets.
+// TERM ends it, with exit code 7.
 const listenerEnv = "LOCKSIDECAR_E2E_LISTENER"
 
 func runListener() {
@@ -186,8 +186,8 @@ func TestRunExitCodes(t *testing.T) {
 		{128 + 9, "", []string{"k", "--ttl", "1m", "--", "sh", "-c", "kill -KILL $$"}},
 		{128 + 15, "", []string{"k", "--wait", "1m", "--", "sh", "-c", "kill $$"}},
 		{75, "held by pod", []string{"taken", "--", "echo", "started"}},
-		{75, "place in the queue: 1", []string{"taken", "--wait=10ms", "--", "echo", "started"}},
-		{75, "place in the queue: 1", []string{"taken", "--wait", "10ms", "--", "echo", "started"}},
+		{75, "queue position: 1", []string{"taken", "--wait=10ms", "--", "echo", "started"}},
+		{75, "queue position: 1", []string{"taken", "--wait", "10ms", "--", "echo", "started"}},
 		{127, "command not found: no-such-command", []string{"k", "--", "no-such-command"}},
 		{126, "cannot be executed", []string{"k", "--", "/"}},
 		{126, "exec format error", []string{"k", "--", plain}},
@@ -207,7 +207,7 @@ func TestRunExitCodes(t *testing.T) {
 	}
 }
 
-// TestRunOutcome: who waits for the result of the work is told whether it was done.
+// TestRunOutcome: skip-waiters get the outcome of the command.
 func TestRunOutcome(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
@@ -227,8 +227,8 @@ func TestRunOutcome(t *testing.T) {
 	}
 }
 
-// TestRunHandsOver: CMD has what it would have without `run`, the token and the key,
-// and nothing of the session.
+// TestRunHandsOver: CMD has the same environment, input and output as without `run`, plus the token
+// and the key, but nothing of the session.
 func TestRunHandsOver(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
@@ -241,7 +241,7 @@ func TestRunHandsOver(t *testing.T) {
 	view := a.call("GET", lockPath("dir/k"), "")
 	holder, _ := view.json["holder"].(map[string]any)
 	if want := fmt.Sprintf("sh[%d]", r.cmd.Process.Pid); holder["session"] != want || fmt.Sprint(holder["data"]) != "map[by:test]" {
-		t.Errorf("the holder is not %s, with its data: %s", want, view.body)
+		t.Errorf("the holder %s with its data is not shown: %s", want, view.body)
 	}
 	text := strings.Repeat("all of the input\n", 100_000)
 	if _, err := io.WriteString(r.stdin, text); err != nil {
@@ -255,10 +255,10 @@ func TestRunHandsOver(t *testing.T) {
 		t.Errorf("the command's environment: %q; the token must be more than %d", head, before)
 	}
 	if rest != text || r.stderr.String() != "problem\n" {
-		t.Errorf("%d bytes of %d came through; stderr: %s", len(rest), len(text), r.stderr)
+		t.Errorf("%d bytes of %d arrived; stderr: %s", len(rest), len(text), r.stderr)
 	}
 
-	// In another `run`: its own lock, and nothing twice.
+	// In a nested `run`, the inner lock's variables replace the outer ones.
 	r = startRun(t, s, "outer", "--", binary, "run", "inner", "--", "sh", "-c", "env | grep ^LOCKSIDECAR_KEY")
 	r.want(0)
 	if r.stdout.String() != "LOCKSIDECAR_KEY=inner\n" {
@@ -266,8 +266,8 @@ func TestRunHandsOver(t *testing.T) {
 	}
 }
 
-// TestRunLeavesNoTrace: no descriptor of the session gets to CMD, which would keep
-// the lock alive, and no signal is blocked or ignored that was not.
+// TestRunLeavesNoTrace: CMD does not inherit a descriptor of the session, which would keep the lock
+// alive. CMD does not inherit further blocked or ignored signals.
 func TestRunLeavesNoTrace(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
@@ -278,7 +278,7 @@ func TestRunLeavesNoTrace(t *testing.T) {
 	if len(alone) == 0 || r.stdout.String() != string(alone) {
 		t.Errorf("with run:\n%swithout:\n%s", r.stdout, alone)
 	}
-	// nohup's and a script's & are inherited.
+	// Signals that nohup or & ignore stay ignored.
 	outer := exec.Command("sh", "-c", `trap "" INT HUP; exec "$@"`, "sh", binary, "--socket", s.socket, "run", "k", "--",
 		"sh", "-c", "kill -HUP $$; kill -INT $$; echo alive")
 	outer.Env = cleanEnv()
@@ -290,24 +290,24 @@ func TestRunLeavesNoTrace(t *testing.T) {
 func TestRunForwardsSignals(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
-	// Two listeners: the signals are for the whole group.
+	// There are two listeners, because the signals are for the whole group.
 	r := startRun(t, s, "k", "--", "sh", "-c", `echo group $$; "$0" & exec "$0"`, os.Args[0])
 	group := r.group()
-	eventually(t, "both to listen", func() bool { return strings.Count(r.stdout.String(), "listening") == 2 })
+	eventually(t, "both listeners to be ready", func() bool { return strings.Count(r.stdout.String(), "listening") == 2 })
 	for _, sig := range []syscall.Signal{
 		syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGTERM,
 	} {
 		r.signal(sig)
-		eventually(t, "both to hear "+unix.SignalName(sig), func() bool {
+		eventually(t, "both to receive "+unix.SignalName(sig), func() bool {
 			return strings.Count(r.stdout.String(), "heard "+unix.SignalName(sig)+"\n") == 2
 		})
 	}
 	r.want(7)
 	wantFree(t, s, "k")
-	eventually(t, "all to end", func() bool { return len(members(t, group)) == 0 })
+	eventually(t, "the end of all processes", func() bool { return len(members(t, group)) == 0 })
 }
 
-// processState is T for one that is stopped; see proc(5).
+// processState returns the state of a process, such as T for stopped; see proc(5).
 func processState(pid int) string {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := bytes.Cut(stat, []byte(") "))
@@ -315,7 +315,7 @@ func processState(pid int) string {
 	return state
 }
 
-// stubborn is a command whose group ignores SIGTERM, and whose leader does not.
+// stubborn is a command whose group ignores SIGTERM, but whose leader does not.
 const stubborn = `echo group $$; sh -c 'trap "" TERM; echo deaf; while :; do sleep 60; done' & exec sleep 60`
 
 func TestRunEndsTheGroupOnLoss(t *testing.T) {
@@ -336,8 +336,8 @@ func TestRunEndsTheGroupOnLoss(t *testing.T) {
 	for _, loss := range losses {
 		t.Run(loss.name, func(t *testing.T) {
 			s := start(t, options{"ALLOW_FORCE": "true", "TTL": loss.ttl.String()})
-			// One that ends when it is told, and has the whole of the grace for it. It says that
-			// it is there when the signal does not end it any more, and does end what it has begun.
+			// This command ends after SIGTERM, within its grace. When the signal can no longer end
+			// it, it prints its group. It ends its own child.
 			polite := startRun(t, s, "k", "--grace", "1h", "--", "sh", "-c", `sleep 60 & trap 'echo tidy; exit 0' TERM; echo group $$; wait; echo late`)
 			group := polite.group()
 			began := time.Now()
@@ -356,7 +356,7 @@ func TestRunEndsTheGroupOnLoss(t *testing.T) {
 			wantGone(t, group)
 		})
 	}
-	t.Run("deaf ones are killed", func(t *testing.T) {
+	t.Run("processes that ignore SIGTERM are killed", func(t *testing.T) {
 		const grace = 300 * time.Millisecond
 		s := start(t, options{"ALLOW_FORCE": "true"})
 		r := startRun(t, s, "k", "--grace", grace.String(), "--", "sh", "-c", stubborn)
@@ -370,7 +370,7 @@ func TestRunEndsTheGroupOnLoss(t *testing.T) {
 		}
 		wantGone(t, group)
 	})
-	t.Run("a stopped one ends, too", func(t *testing.T) {
+	t.Run("a stopped process ends, too", func(t *testing.T) {
 		s := start(t, options{"ALLOW_FORCE": "true"})
 		r := startRun(t, s, "k", "--grace", "1h", "--", "sh", "-c", `echo group $$; kill -STOP $$`)
 		group := r.group()
@@ -381,7 +381,7 @@ func TestRunEndsTheGroupOnLoss(t *testing.T) {
 	})
 }
 
-// TestRunHoldsOn: a lock that is not lost is not taken for lost, for longer than two TTLs.
+// TestRunHoldsOn: a lock that is not lost is held for longer than two TTLs.
 func TestRunHoldsOn(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -398,7 +398,7 @@ func TestRunHoldsOn(t *testing.T) {
 	})
 }
 
-// TestRunKilled: kill -9 frees the lock at once, and CMD does not go on without it.
+// TestRunKilled: kill -9 of `run` frees the lock at once, and CMD ends.
 func TestRunKilled(t *testing.T) {
 	t.Parallel()
 	s := start(t, options{"TTL": "1h"})
@@ -413,10 +413,10 @@ func TestRunKilled(t *testing.T) {
 	if took, limit := time.Since(began), slowed(dropLimit); took > limit {
 		t.Errorf("the lock was free after %s, want within %s", took, limit)
 	}
-	eventually(t, "the command to end", func() bool { return len(members(t, group)) == 0 })
+	eventually(t, "the end of the command", func() bool { return len(members(t, group)) == 0 })
 }
 
-// TestRunWaiting: what waits can be ended, and its place in the queue is free.
+// TestRunWaiting: a signal ends a waiting `run`, which then leaves the queue.
 func TestRunWaiting(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
@@ -425,11 +425,11 @@ func TestRunWaiting(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
 		r := startRun(t, s, "k", "--wait", "--", "echo", "started")
 		s.awaitQueue("k", 1)
-		r.signal(syscall.SIGUSR1) // for CMD, which is not there yet
+		r.signal(syscall.SIGUSR1) // a signal for CMD, which has not started
 		r.signal(syscall.SIGWINCH)
 		r.signal(sig)
 		r.want(128 + int(sig))
-		if r.stdout.String() != "" || !strings.Contains(r.stderr.String(), "before the lock k was had") {
+		if r.stdout.String() != "" || !strings.Contains(r.stderr.String(), "before the lock k was acquired") {
 			t.Errorf("stdout: %q, stderr: %q", r.stdout, r.stderr)
 		}
 		s.awaitQueue("k", 0)
@@ -441,7 +441,7 @@ func TestRunWaiting(t *testing.T) {
 	if r.stdout.String() != "started\n" {
 		t.Errorf("stdout: %q", r.stdout)
 	}
-	// The sidecar goes while somebody waits.
+	// The sidecar ends while `run` waits.
 	holder.acquire("k", "")
 	r = startRun(t, s, "k", "--wait", "--", "echo", "started")
 	s.awaitQueue("k", 1)
@@ -452,7 +452,7 @@ func TestRunWaiting(t *testing.T) {
 	}
 }
 
-// TestRunEndsAtASidecarThatHangs: a signal ends it also before it has a session.
+// TestRunEndsAtASidecarThatHangs: a signal ends `run` even before it has a session.
 func TestRunEndsAtASidecarThatHangs(t *testing.T) {
 	t.Parallel()
 	s := &sidecar{socket: filepath.Join(folder(t), "s.sock")}
@@ -482,11 +482,11 @@ func TestRunOnStop(t *testing.T) {
 	r := startRun(t, s, "k", "--", os.Args[0])
 	r.says("listening")
 	a.call("POST", stopPath("k"), `{"reason":"a deploy"}`).want(202, "")
-	r.says("somebody asks the holder of k to stop: a deploy\n")
+	r.says("the holder of k is asked to stop: a deploy\n")
 	r.signal(syscall.SIGTERM)
 	r.want(7)
 	if out := r.stdout.String(); out != "listening\nheard SIGTERM\n" {
-		t.Errorf("without --on-stop the command heard: %s", out)
+		t.Errorf("without --on-stop the command printed %s", out)
 	}
 
 	for _, name := range []string{"USR2", "SIGUSR2", "usr2", strconv.Itoa(int(syscall.SIGUSR2))} {

@@ -12,10 +12,10 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
-// hbaTrust lets in who makes databases for the tests, in front of other lines.
+// hbaTrust gives the tests' own roles access, before other lines.
 const hbaTrust = "host all postgres,admin,locksidecar_migrator 127.0.0.1/32 trust\n"
 
-// withPassword is a URL for a user who has one, over TCP, with parameters.
+// withPassword returns a URL over TCP with a user, a password and parameters.
 func withPassword(t *testing.T, database, user, password, query string) string {
 	t.Helper()
 	u, err := url.Parse(database)
@@ -28,16 +28,16 @@ func withPassword(t *testing.T, database, user, password, query string) string {
 
 const (
 	urlFile   = "store-url"
-	cannotUse = "the store's URL cannot be used as it is now"
+	cannotUse = "the store's URL cannot be used now"
 	anotherIn = "the store's URL has another user or password"
 	renewing  = "%:lease_renew %"
 )
 
-// rotation is two sidecars, whose secret is a file, with a lock that must not be lost and
-// somebody who waits for it.
+// rotation is two sidecars whose password is in a file. One lock must stay held, and a call waits
+// for it.
 type rotation struct {
 	*testing.T
-	url             string // of the superuser
+	url             string // the superuser's URL
 	secret          *certtest.Secret
 	one, two        *sidecar
 	session         *stream
@@ -59,7 +59,7 @@ func newRotation(t *testing.T) *rotation {
 	r.token = r.holder.acquire("kept", "", r.session.joins())
 	r.waiting.send("PUT", lockPath("kept"), `{"wait_ms":-1}`)
 	r.one.awaitQueue("kept", 1)
-	r.lives(pgroles.Sidecar) // also on the connections for which a grant does not wait
+	r.lives(pgroles.Sidecar) // also on connections that a grant does not wait for
 	return r
 }
 
@@ -71,29 +71,29 @@ func (r *rotation) alter(password string) {
 	execute(r.T, r.url, "ALTER ROLE "+pgroles.Sidecar+" PASSWORD '"+password+"'")
 }
 
-// reconnect ends all connections of the sidecars.
+// reconnect closes all connections of the sidecars.
 func (r *rotation) reconnect() {
 	r.Helper()
 	n := pgtest.Query[int64](r.T, r.url, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 		WHERE datname = current_database() AND application_name = 'locksidecar'`)
-	if n < 4 { // renewals and LISTEN of each
-		r.Errorf("only %d connections were ended", n)
+	if n < 4 { // those for renewals and LISTEN of each
+		r.Errorf("only %d connections were closed", n)
 	}
 }
 
-// both waits until both logs have so many lines with a text.
+// both waits until both logs have this number of lines with a text.
 func (r *rotation) both(n int, text string) {
 	r.Helper()
 	for _, s := range []*sidecar{r.one, r.two} {
 		s.await(text, func() bool { return len(s.logged(text)) >= n })
 		if got := s.logged(text); len(got) != n {
-			r.Errorf("%d lines say %q, want %d: %s", len(got), text, n, got)
+			r.Errorf("%d lines with %q, want %d: %s", len(got), text, n, got)
 		}
 	}
 }
 
-// lives sees that both sidecars renew on connections of a user, that both listen, and
-// that the lock is held.
+// lives checks that both sidecars renew on connections of a user, that both listen, and that the
+// lock is held.
 func (r *rotation) lives(user string) {
 	r.Helper()
 	for _, last := range []string{renewing, listening} {
@@ -104,7 +104,7 @@ func (r *rotation) lives(user string) {
 	}
 	r.renews()
 	if view := r.holder.call("GET", lockPath("kept"), "", r.session.joins()); view.json["mine"] != true {
-		r.Errorf("the lock is not held any more: %s", view.body)
+		r.Errorf("the lock is no longer held: %s", view.body)
 	}
 }
 
@@ -117,14 +117,14 @@ func (r *rotation) renews() {
 	})
 }
 
-// TestNewPassword: the password of the database's role is replaced, in either order of the
-// server and the file, then the role itself, while all connections break. Nothing is lost,
-// and nothing is started again.
+// TestNewPassword: the password of the database's role is replaced, on the server first or in the
+// file first, and then the role itself. All connections break. No lock is lost, and no sidecar is
+// restarted.
 func TestNewPassword(t *testing.T) {
 	t.Parallel()
 	r := newRotation(t)
 
-	// The file first: the server does not know the new one yet.
+	// The file first: the server does not know the new password yet.
 	r.secret.Replace(r.file(pgroles.Sidecar, "s3cret-second"))
 	r.reconnect()
 	r.both(1, cannotUse)
@@ -134,7 +134,7 @@ func TestNewPassword(t *testing.T) {
 	r.both(1, anotherIn)
 	r.lives(pgroles.Sidecar)
 
-	// The server first: who is in stays in, and renews.
+	// The server first: existing connections stay, and renewals work.
 	r.alter("s3cret-third")
 	renewals := func() string {
 		return pgtest.Query[string](t, r.url, `SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity
@@ -149,14 +149,14 @@ func TestNewPassword(t *testing.T) {
 	}
 	r.renews()
 	if after := renewals(); after != before {
-		t.Errorf("renewals had the connections %s, and have %s", before, after)
+		t.Errorf("renewals had the connections %s, but now have %s", before, after)
 	}
 	r.secret.Replace(r.file(pgroles.Sidecar, "s3cret-third"))
 	r.one.await("ready", r.one.tryReady)
 	r.two.await("ready", r.two.tryReady)
 	r.lives(pgroles.Sidecar)
 
-	// Another role, so that both are valid.
+	// Another role, so that both roles are valid.
 	execute(t, r.url, "CREATE ROLE locksidecar_b LOGIN PASSWORD 's3cret-fourth' IN ROLE "+pgroles.Sidecar)
 	r.secret.Replace(r.file("locksidecar_b", "s3cret-fourth"))
 	r.reconnect()
@@ -166,7 +166,7 @@ func TestNewPassword(t *testing.T) {
 	r.end()
 }
 
-// end hands the lock on, and reads the logs.
+// end releases the lock to its waiter, and reads the logs.
 func (r *rotation) end() {
 	r.Helper()
 	r.holder.release("kept", r.token, r.session.joins())
@@ -175,18 +175,18 @@ func (r *rotation) end() {
 	}
 	select {
 	case e := <-r.session.events:
-		r.Errorf("the session was told %s %s", e.name, e.raw)
+		r.Errorf("the session's event is %s %s", e.name, e.raw)
 	default:
 	}
 	for _, s := range []*sidecar{r.one, r.two} {
 		s.noErrors()
 		if lines := s.logged("s3cret"); len(lines) > 0 {
-			r.Errorf("the log tells a password: %s", lines[0])
+			r.Errorf("the log contains a password: %s", lines[0])
 		}
 	}
 }
 
-// TestBadSecret: a file that cannot be used changes nothing but the log, by one line.
+// TestBadSecret: a file that cannot be used only causes one log line.
 func TestBadSecret(t *testing.T) {
 	t.Parallel()
 	r := newRotation(t)

@@ -22,10 +22,10 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
-// secrets are texts that only those may see who have them: by what they are.
+// secrets are texts that must stay secret, by description.
 type secrets map[string]string
 
-// The operator's, of SECURITY.md.
+// operators are the operator's secrets of SECURITY.md.
 var operators = secrets{
 	"the password of the store's URL":        "pw-81f4c07a",
 	"the query of the store's URL":           "query-5d2ba9e3",
@@ -34,17 +34,17 @@ var operators = secrets{
 	"a variable that the sidecar knows none": "unknown-4e7f90a1",
 }
 
-// notIn fails the test for each secret that stands in a text.
+// notIn fails the test for each secret in a text.
 func (all secrets) notIn(t *testing.T, where, text string) {
 	t.Helper()
 	for what, secret := range all {
 		if at := strings.Index(text, secret); at >= 0 {
-			t.Errorf("%s: %s stands in it: …%s…", where, what, text[max(0, at-200):min(len(text), at+100)])
+			t.Errorf("%s: contains %s: …%s…", where, what, text[max(0, at-200):min(len(text), at+100)])
 		}
 	}
 }
 
-// withSecrets gives the URL of a database a password, and a query.
+// withSecrets adds a password and a query to the URL of a database.
 func withSecrets(t *testing.T, database string) string {
 	t.Helper()
 	u, err := url.Parse(database)
@@ -58,15 +58,15 @@ func withSecrets(t *testing.T, database string) string {
 	return u.String()
 }
 
-// secretEnv are the variables of a sidecar that has all secrets of its operator.
+// secretEnv returns the environment of a sidecar with all secrets of its operator.
 func secretEnv(more ...string) []string {
 	return append(more,
 		"OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20"+operators["a header for the collector"],
 		"LOCKSIDECAR_UNKNOWN="+operators["a variable that the sidecar knows none"])
 }
 
-// TestSecretsOfWorkingSidecars: what apps and operators trust a sidecar with is in no line
-// of its log at debug, in no span, no figure, and in no answer to others.
+// TestSecretsOfWorkingSidecars: secrets of apps and operators are not in the debug log, in spans,
+// in metrics, or in answers to others.
 func TestSecretsOfWorkingSidecars(t *testing.T) {
 	t.Parallel()
 	r := otlptest.Start(t)
@@ -93,7 +93,7 @@ func TestSecretsOfWorkingSidecars(t *testing.T) {
 	maps.Copy(all, operators)
 	maps.Copy(all, apps)
 
-	awaitSpans(t, r, "spans and figures of both", func(f *forest) bool {
+	awaitSpans(t, r, "spans and metrics of both", func(f *forest) bool {
 		return len(f.all("", "lock.held", internal)) > 0 && len(f.all("", "lock.stop", server)) > 0 && len(r.Metrics()) > 0
 	})
 	for _, s := range both {
@@ -109,15 +109,14 @@ func TestSecretsOfWorkingSidecars(t *testing.T) {
 		}
 	}
 	one.stop()
-	// The last words of a process that is killed by a signal for which others leave a core
-	// behind.
+	// A process that is killed by a signal that may write a core file. Its last output is checked.
 	two.signal(syscall.SIGQUIT)
 	two.wait()
 	if status := two.cmd.ProcessState.Sys().(syscall.WaitStatus); status.CoreDump() || status.Signaled() {
-		t.Errorf("it ended with %v, and may have left its memory behind", two.cmd.ProcessState)
+		t.Errorf("it ended with %v, and may have written its memory to disk", two.cmd.ProcessState)
 	}
 	if !strings.Contains(two.log.String(), "goroutine ") {
-		t.Error("it did not say where it was")
+		t.Error("it did not print its stack")
 	}
 	for _, s := range both {
 		all.notIn(t, "the log", s.log.String())
@@ -129,7 +128,7 @@ func TestSecretsOfWorkingSidecars(t *testing.T) {
 	}
 }
 
-// useSecrets lets apps do all that they do, with what is theirs, and returns the ids of grants.
+// useSecrets lets apps make all kinds of calls with their secrets, and returns the attempt ids.
 func useSecrets(t *testing.T, one, two *sidecar, session *stream, apps secrets, database string) (grants []string) {
 	a, b := dial(t, one.socket), dial(t, two.socket)
 	data := `{"note":"` + apps["the data of a lock"] + `"}`
@@ -139,19 +138,19 @@ func useSecrets(t *testing.T, one, two *sidecar, session *stream, apps secrets, 
 	a.call("PATCH", lockPath("job"), fmt.Sprintf(`{"token":%d,"data":%s}`, token, data), with...).want(200, "")
 	a.acquire("cron", `{"bind":"ttl","ttl_ms":60000,"data":`+data+`,"request_id":"`+requestID+`"}`, trace)
 
-	// Others see the data, and nothing that would let them act for it.
+	// Others see the data, but no secret that would let them act for the app.
 	hidden := maps.Clone(apps)
 	delete(hidden, "the data of a lock")
 	held := b.call("PUT", lockPath("job"), "").want(423, "held")
 	if !strings.Contains(string(held.body), apps["the data of a lock"]) {
-		t.Errorf("others are not shown the data: %s", held.body)
+		t.Errorf("others do not see the data: %s", held.body)
 	}
-	hidden.notIn(t, "what others hear of a lock", string(held.body))
-	hidden.notIn(t, "what others hear of all locks", string(b.call("GET", "/v1/locks?scope=all", "").body))
+	hidden.notIn(t, "the view of a lock by others", string(held.body))
+	hidden.notIn(t, "the list of locks by others", string(b.call("GET", "/v1/locks?scope=all", "").body))
 	b.call("POST", stopPath("job"), "", trace).want(202, "")
 	session.want("stop")
 
-	// Handed over, and skipped.
+	// One call is handed the lock, and one is skipped.
 	b.send("PUT", lockPath("job"), `{"wait_ms":-1,"data":`+data+`}`)
 	skipped := dial(t, two.socket)
 	skipped.send("PUT", lockPath("job"), `{"wait_ms":-1,"on_success":"skip"}`)
@@ -164,11 +163,11 @@ func useSecrets(t *testing.T, one, two *sidecar, session *stream, apps secrets, 
 	dropped := dial(t, one.socket)
 	dropped.acquire("dropped", `{"data":`+data+`}`)
 	dropped.close()
-	one.await("the line about the dropped lock", func() bool { return len(one.logged("connection closed while it held locks")) > 0 })
+	one.await("the log line about the dropped lock", func() bool { return len(one.logged("connection closed while it held locks")) > 0 })
 	return grants
 }
 
-// wrongWith makes the calls that a sidecar refuses, with secrets in all places.
+// wrongWith makes calls that a sidecar refuses, with secrets in all places.
 func wrongWith(t *testing.T, s *sidecar, apps secrets) {
 	id, data := apps["the id of a session"], apps["the data of a lock"]
 	for method, path := range map[string]string{
@@ -206,7 +205,7 @@ func wrongWith(t *testing.T, s *sidecar, apps secrets) {
 	}
 }
 
-// answerOf is the body of an answer over TCP, whatever its status.
+// answerOf returns the body of an answer over TCP with any status.
 func answerOf(t *testing.T, address string) string {
 	t.Helper()
 	resp, err := http.Get(address)
@@ -221,8 +220,8 @@ func answerOf(t *testing.T, address string) string {
 	return string(body)
 }
 
-// refusing is a PostgreSQL that takes no password for the right one. It returns its address,
-// and whether it was told one.
+// refusing starts a PostgreSQL that refuses every password. It returns its address, and whether it
+// received a password.
 func refusing(t *testing.T) (address string, told func(password string) bool) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -268,8 +267,8 @@ func refuse(c net.Conn, heard chan<- string) {
 	_ = server.Flush()
 }
 
-// TestSecretsOfSidecarsInTrouble: the same while a sidecar cannot work: apps, the network, the
-// log and the commands are told why, and not with what.
+// TestSecretsOfSidecarsInTrouble: a sidecar cannot work. Apps, the network, the log and the
+// commands show the cause, but no secrets.
 func TestSecretsOfSidecarsInTrouble(t *testing.T) {
 	t.Parallel()
 	address, told := refusing(t)
@@ -295,13 +294,13 @@ func TestSecretsOfSidecarsInTrouble(t *testing.T) {
 			s.await("the reason", func() bool { return strings.Contains(strings.ToLower(s.log.String()), trouble.says) })
 			s.await("the collector's failure", func() bool { return len(s.logged("telemetry has a problem")) > 0 })
 			a := dial(t, s.socket)
-			operators.notIn(t, "what an app is told", string(a.call("PUT", lockPath("k"), "").want(503, "store_unavailable").body))
-			operators.notIn(t, "what an app is told", string(a.call("GET", "/readyz", "").want(503, "store_unavailable").body))
+			operators.notIn(t, "the answer to an app", string(a.call("PUT", lockPath("k"), "").want(503, "store_unavailable").body))
+			operators.notIn(t, "the answer to an app", string(a.call("GET", "/readyz", "").want(503, "store_unavailable").body))
 			_, admin := s.listening()
 			ready := answerOf(t, "http://"+admin+"/readyz")
-			operators.notIn(t, "what the network is told", ready)
+			operators.notIn(t, "the answer to the network", ready)
 			if strings.Contains(ready, "app") || strings.Contains(ready, "powerless") {
-				t.Errorf("the network is told of the database: %s", ready)
+				t.Errorf("the answer to the network names the database: %s", ready)
 			}
 			operators.notIn(t, "the figures", answerOf(t, "http://"+admin+"/metrics"))
 			for _, command := range [][]string{{"migrate"}, {"health", "--ready"}, {"ls"}} {
@@ -316,11 +315,11 @@ func TestSecretsOfSidecarsInTrouble(t *testing.T) {
 		})
 	}
 	if !told(operators["the password of the store's URL"]) {
-		t.Error("nobody was told the password: this proves nothing")
+		t.Error("the password was not sent: this does not test the rule")
 	}
 }
 
-// commandWith runs a command of the binary, and returns its exit code and all that it says.
+// commandWith runs a command of the binary, and returns its exit code and output.
 func commandWith(t *testing.T, env []string, args ...string) (int, string) {
 	t.Helper()
 	cmd := exec.Command(binary, args...)
@@ -332,8 +331,8 @@ func commandWith(t *testing.T, env []string, args ...string) (int, string) {
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-// TestSecretsOfWrongSettings: a value that is refused is named, and what may be secret in it
-// is not shown.
+// TestSecretsOfWrongSettings: the error for an invalid value names it, but does not show parts that
+// may be secret.
 func TestSecretsOfWrongSettings(t *testing.T) {
 	t.Parallel()
 	password, query, header := operators["the password of the store's URL"], operators["the query of the store's URL"], operators["a header for the collector"]
@@ -361,7 +360,8 @@ func TestSecretsOfWrongSettings(t *testing.T) {
 		{store + "memory://", otlp + "ENDPOINT=http://user:" + collector + "@127.0.0.1:port"},
 		{store + "memory://", otlp + "ENDPOINT=127.0.0.1:1/v1?token=" + collector},
 	} {
-		// A value that is not refused would start it: at a folder that cannot be made it ends.
+		// A value that is accepted would start the sidecar. It would end because its folder cannot
+		// be created.
 		code, out := commandWith(t, append(secretEnv("LOCKSIDECAR_SOCKET=/proc/none/s.sock"), env...), "serve")
 		if code != 78 && code != 73 {
 			t.Errorf("%s: code %d: %s", env, code, out)

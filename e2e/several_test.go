@@ -13,13 +13,13 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
-// several is the body of a call for several keys.
+// several returns the body of a call for several keys.
 func several(names []string, more string) string {
 	list, _ := json.Marshal(names)
 	return fmt.Sprintf(`{"keys":%s%s}`, list, more)
 }
 
-// grantedAll checks that all are granted, in the order asked for, and returns the tokens.
+// grantedAll checks that all keys are granted in the order of the call, and returns the tokens.
 func (ans answer) grantedAll(names []string) map[string]int64 {
 	ans.t.Helper()
 	ans.want(200, "")
@@ -38,7 +38,7 @@ func (ans answer) grantedAll(names []string) map[string]int64 {
 	return tokens
 }
 
-// TestSeveralKeys: all or nothing, and each lock by itself afterwards.
+// TestSeveralKeys: a call gets all keys or none. Afterwards each lock is separate.
 func TestSeveralKeys(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -50,9 +50,9 @@ func TestSeveralKeys(t *testing.T) {
 			a.call("PATCH", lockPath(key), fmt.Sprintf(`{"token":%d}`, token)).want(200, "")
 			other.call("PUT", lockPath(key), "").want(423, "held")
 		}
-		// Nothing is taken of what is not to be had as a whole.
+		// If one key is held, the call gets no key.
 		if ans := other.call("POST", "/v1/locks", several([]string{"z", "b", "0"}, "")).want(423, "held"); ans.str("key") != "b" {
-			t.Errorf("the key that is held is b: %s", ans.body)
+			t.Errorf("the answer should name the held key b: %s", ans.body)
 		}
 		for _, key := range []string{"0", "z"} {
 			other.release(key, other.acquire(key, "", "Cache-Control: no-cache"))
@@ -61,7 +61,7 @@ func TestSeveralKeys(t *testing.T) {
 		a.call("POST", "/v1/locks", several([]string{"a", "e"}, "")).want(400, "invalid_request")
 		a.call("POST", "/v1/locks", several([]string{"e", "e"}, "")).want(400, "invalid_request")
 
-		// One is released, the others go with the session.
+		// One lock is released, and the others end with the session.
 		a.release("b", tokens["b"])
 		other.send("POST", "/v1/locks", several([]string{"c", "b"}, `,"wait_ms":-1`))
 		s.awaitQueue("c", 1)
@@ -73,13 +73,13 @@ func TestSeveralKeys(t *testing.T) {
 	})
 }
 
-// TestSeveralKeysNeverDeadlock: a thousand calls for random keys in random order behind
-// two sidecars, against calls for single ones, all of which wait for as long as it
-// takes: each has its turn, no two hold a key, nothing is left.
+// TestSeveralKeysNeverDeadlock: a thousand calls for random keys in random order behind two
+// sidecars compete with calls for single keys. Each call is granted in its turn. A key never has
+// two holders, and nothing is left.
 func TestSeveralKeysNeverDeadlock(t *testing.T) {
 	const (
 		names, calls = 20, 1000
-		clients      = 40 // half of them for several keys
+		clients      = 40 // half of them call for several keys
 		longest      = 10 * time.Second
 	)
 	own := pgtest.Start(t, pgroles.Template(), pgtest.WithoutFsync(), pgtest.WithSetting("deadlock_timeout", "10ms"))
@@ -142,8 +142,8 @@ func TestSeveralKeysNeverDeadlock(t *testing.T) {
 	}
 }
 
-// TestSeveralKeysKilled: what a call for several keys has got of them while it waits
-// for the rest goes with its app, and with its sidecar.
+// TestSeveralKeysKilled: a call for several keys waits for the last ones. Its granted keys are
+// freed with its app, and with its sidecar.
 func TestSeveralKeysKilled(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)

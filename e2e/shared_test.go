@@ -8,6 +8,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
 // sharing runs a test on each store, with two sidecars of one namespace if the store can have
@@ -51,7 +54,7 @@ func TestSemaphoreNeverHasMoreThanItsLimit(t *testing.T) {
 }
 
 // kill -9 of a holder, or of its sidecar, frees its place and its slot; the other holders keep theirs.
-func TestKilledHolderFreesItsPlace(t *testing.T) {
+func TestKilledHolderFreesItsSlot(t *testing.T) {
 	t.Parallel()
 	sharing(t, options{"TTL": "1h"}, func(t *testing.T, _ options, one, two *sidecar) {
 		var holders []*running
@@ -80,7 +83,7 @@ func TestKilledHolderFreesItsPlace(t *testing.T) {
 }
 
 // The places of a sidecar that was killed are free when its leases have ended.
-func TestKilledSidecarFreesItsPlaces(t *testing.T) {
+func TestKilledSidecarFreesItsSlots(t *testing.T) {
 	t.Parallel()
 	o, _ := onPostgres(t)
 	o = o.with(options{"TTL": "2s", "RENEW_INTERVAL": "500ms"})
@@ -105,8 +108,60 @@ func TestKilledSidecarFreesItsPlaces(t *testing.T) {
 	writer.read("PUT", lockPath("s:1")).granted()
 }
 
+// PostgreSQL is killed while a semaphore is held, and comes back within the TTL. The holders have their places, and the calls that
+// wait get the next ones in their order.
+func TestDatabaseKilledWithASemaphoreHeld(t *testing.T) {
+	t.Parallel()
+	own := pgtest.Start(t, pgroles.Template())
+	url := own.NewDatabase(t)
+	o := options{"STORE_URL": url, "TTL": "20s"}
+	one, two := start(t, o), start(t, o)
+	var holders []*app
+	var tokens []int64
+	for slot, s := range []*sidecar{one, two, one} {
+		a := dial(t, s.socket)
+		got := a.call("PUT", lockPath("s:1"), place)
+		holders, tokens = append(holders, a), append(tokens, got.granted())
+		if got.int("slot") != int64(slot) {
+			t.Fatalf("%s, want slot %d", got.body, slot)
+		}
+	}
+	var line []*app
+	for i, s := range []*sidecar{two, one} {
+		a := dial(t, s.socket)
+		a.send("PUT", lockPath("s:1"), place)
+		s.awaitQueue("s:1", int64(i+1))
+		line = append(line, a)
+	}
+	own.Kill()
+	dial(t, one.socket).call("PUT", lockPath("new"), "").want(503, "store_unavailable")
+	holders[0].call("PATCH", lockPath("s:1"), fmt.Sprintf(`{"token":%d}`, tokens[0])).granted() // during the outage
+	own.Restart(t)
+	one.await("ready again", one.tryReady)
+	two.await("ready again", two.tryReady)
+	late := dial(t, one.socket)
+	late.call("PUT", lockPath("s:1"), `{"mode":"shared","limit":3}`).want(423, "held")
+	if view := late.call("GET", lockPath("s:1"), "", "Cache-Control: no-cache"); view.int("holders_count") != 3 || view.int("limit") != 3 {
+		t.Errorf("after the crash: %s", view.body)
+	}
+	one.awaitQueue("s:1", 2) // a crash may forget queue positions: the sidecars find out
+	holders[1].release("s:1", tokens[1])
+	holders[0].release("s:1", tokens[0])
+	slots := map[int64]bool{}
+	for _, a := range line {
+		got := a.read("PUT", lockPath("s:1"))
+		if token := got.granted(); token <= tokens[2] || slots[got.int("slot")] || got.int("slot") == 2 {
+			t.Errorf("%s, after token %d", got.body, tokens[2])
+		}
+		slots[got.int("slot")] = true
+		a.release("s:1", got.int("token"))
+	}
+	holders[2].release("s:1", tokens[2])
+	nothingLeft(t, url)
+}
+
 // Two processes hold what the other one waits for, each through a sidecar of its own if there are two.
-func TestDeadlocksAreTold(t *testing.T) {
+func TestDeadlocksAreReported(t *testing.T) {
 	t.Parallel()
 	sharing(t, nil, func(t *testing.T, _ options, one, two *sidecar) {
 		deadlocks := func() (code int, text string) {
@@ -150,11 +205,12 @@ func TestRunAgain(t *testing.T) {
 	o := options{"ALLOW_FORCE": "true"}
 	s := startIn(t, dir, o)
 	a := dial(t, s.socket)
-	const look = `echo term $LOCKSIDECAR_TOKEN.; grep -E "^Sig(Blk|Ign)" /proc/self/status; trap "exit 7" TERM; sleep 1000 & wait`
+	// A signal may come before the shell's child is sleep, and would be lost. So the trap repeats it.
+	const look = `grep -E "^Sig(Blk|Ign)" /proc/self/status; trap 'kill $!; exit 7' TERM; sleep 1000 & echo ready; wait`
 	r := startRun(t, s, "leader", "--wait", "--again", "--on-stop", "TERM", "--grace", "1h", "--", "sh", "-c", look)
 	terms := func(n int) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("term %d", n), func() bool { return strings.Count(r.stdout.String(), "SigIgn") == n })
+		eventually(t, fmt.Sprintf("term %d", n), func() bool { return strings.Count(r.stdout.String(), "ready") == n })
 	}
 	terms(1)
 	a.call("DELETE", lockPath("leader")+"?force=true", "").want(200, "")

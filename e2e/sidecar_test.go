@@ -14,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/logtest"
 )
 
-// patience is how long the tests wait for what must happen.
+// patience is how long the tests wait for an event.
 const patience = 20 * time.Second
 
 // sidecar is a running process of the built binary.
@@ -30,13 +30,13 @@ type sidecar struct {
 // options are environment variables without their prefix: {"TTL": "2s"}.
 type options map[string]string
 
-// start starts a sidecar in a folder of its own and waits until it is ready.
+// start starts a sidecar in its own folder and waits until it is ready.
 func start(t *testing.T, o options) *sidecar {
 	t.Helper()
 	return startIn(t, folder(t), o)
 }
 
-// startIn starts a sidecar whose socket lies in dir.
+// startIn starts a sidecar whose socket is in dir.
 func startIn(t *testing.T, dir string, o options) *sidecar {
 	t.Helper()
 	s := launch(t, dir, o)
@@ -44,19 +44,19 @@ func startIn(t *testing.T, dir string, o options) *sidecar {
 	return s
 }
 
-// launch starts a sidecar and does not wait for anything.
+// launch starts a sidecar without waiting for it.
 func launch(t *testing.T, dir string, o options) *sidecar {
 	t.Helper()
 	return launchWith(t, dir, o, nil)
 }
 
-// launchWith is launch with variables that do not begin with LOCKSIDECAR_.
+// launchWith is launch with further variables, without a prefix.
 func launchWith(t *testing.T, dir string, o options, more []string) *sidecar {
 	t.Helper()
 	return launchTo(t, dir, o, more, nil)
 }
 
-// launchTo is launchWith, and the sidecar writes its log to a file, if there is one.
+// launchTo is launchWith for a sidecar that writes its log to a file, if the file is not nil.
 func launchTo(t *testing.T, dir string, o options, more []string, stderr *os.File) *sidecar {
 	t.Helper()
 	s := &sidecar{t: t, socket: filepath.Join(dir, "s.sock"), log: &logBuffer{}, ended: make(chan struct{})}
@@ -82,7 +82,7 @@ func launchTo(t *testing.T, dir string, o options, more []string, stderr *os.Fil
 	return s
 }
 
-// kill ends the process as kill -9 does, and fails the test for a data race.
+// kill ends the process like kill -9, and fails the test after a data race.
 func (s *sidecar) kill() {
 	_ = s.cmd.Process.Signal(syscall.SIGCONT)
 	_ = s.cmd.Process.Kill()
@@ -109,7 +109,7 @@ func (s *sidecar) stop() int {
 	return s.wait()
 }
 
-// wait returns the exit code of a sidecar that ends by itself.
+// wait returns the exit code of a sidecar that ends without a signal of the test.
 func (s *sidecar) wait() int {
 	s.t.Helper()
 	select {
@@ -121,18 +121,18 @@ func (s *sidecar) wait() int {
 	}
 }
 
-// await polls until yes, or fails when the sidecar ends or patience does.
+// await polls until yes returns true. It fails after patience, or when the sidecar ends.
 func (s *sidecar) await(what string, yes func() bool) {
 	s.t.Helper()
 	deadline := time.Now().Add(patience)
 	for !yes() {
 		select {
 		case <-s.ended:
-			s.t.Fatalf("waiting for %s: the sidecar ended with code %d:\n%s", what, s.code, s.log)
+			s.t.Fatalf("waited in vain for %s: the sidecar ended with code %d:\n%s", what, s.code, s.log)
 		default:
 		}
 		if time.Now().After(deadline) {
-			s.t.Fatalf("waiting for %s: not in %s", what, patience)
+			s.t.Fatalf("waited in vain for %s: not in %s", what, patience)
 		}
 		time.Sleep(2 * time.Millisecond) // the pause of a poll
 	}
@@ -147,7 +147,7 @@ func (s *sidecar) tryReady() bool {
 	return a.call("GET", "/readyz", "").status == 200
 }
 
-// folder is a folder with a short path, as sockets need.
+// folder returns a folder with a short path, because socket paths are limited.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "lse")
@@ -158,7 +158,7 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// cleanEnv is the environment without settings of a sidecar.
+// cleanEnv returns the environment without settings of a sidecar.
 func cleanEnv() []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -169,7 +169,7 @@ func cleanEnv() []string {
 	return env
 }
 
-// logBuffer keeps what a process prints.
+// logBuffer stores the output of a process.
 type logBuffer struct{ logtest.Log }
 
 func (l *logBuffer) tail(lines int) string {
@@ -177,14 +177,14 @@ func (l *logBuffer) tail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// onPostgres returns the options of a sidecar on a fresh database, and its URL.
+// onPostgres returns the options of a sidecar on a new database, and the database's URL.
 func onPostgres(t *testing.T) (options, string) {
 	t.Helper()
 	url := cluster.NewDatabase(t)
 	return options{"STORE_URL": url}, url
 }
 
-// with returns the options and some more.
+// with returns the options with further ones.
 func (o options) with(more options) options {
 	all := options{}
 	maps.Copy(all, o)

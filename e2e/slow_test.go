@@ -21,8 +21,8 @@ var (
 	sqlBlocks   = regexp.MustCompile("(?ms)^```sql\n(.*?)^```$") //nolint:gocritic // as above
 )
 
-// TestSlowPage: every command and every statement in docs/slow.md works as it stands
-// there, while a lock is held and waited for; the statements by who may only read.
+// TestSlowPage: every command and every statement in docs/slow.md works as written while a lock is
+// held and waited for. The statements run as a role that may only read.
 func TestSlowPage(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/slow.md")
@@ -31,7 +31,7 @@ func TestSlowPage(t *testing.T) {
 	}
 	commands, statements := steps(shellBlocks, string(text), "\n"), steps(sqlBlocks, string(text), ";\n")
 	if len(commands) < 10 || len(statements) < 5 {
-		t.Fatalf("only %d commands and %d statements were found: the page is read wrongly", len(commands), len(statements))
+		t.Fatalf("only %d commands and %d statements were found: the test reads the page wrongly", len(commands), len(statements))
 	}
 	o, url := onPostgres(t)
 	s := start(t, o.with(options{"ALLOW_FORCE": "true"}))
@@ -48,7 +48,7 @@ func TestSlowPage(t *testing.T) {
 	for _, line := range commands {
 		args := strings.Fields(line)
 		if args[0] != "locksidecar" {
-			t.Errorf("not a command of ours: %s", line)
+			t.Errorf("not a command of the sidecar: %s", line)
 			continue
 		}
 		cmd := exec.Command("sh", "-c", `"$0" `+strings.TrimPrefix(line, "locksidecar "), binary)
@@ -57,7 +57,7 @@ func TestSlowPage(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v\n%s", line, err, out)
 		}
-		// Also after it was broken: then the waiter has it.
+		// After its break, the lock belongs to the waiter.
 		if strings.Contains(line, "top") && !strings.Contains(string(out), "report:daily") {
 			t.Errorf("%s does not show the lock:\n%s", line, out)
 		}
@@ -65,11 +65,11 @@ func TestSlowPage(t *testing.T) {
 	waiter.read("PUT", lockPath("report:daily")).granted()
 }
 
-// quotedMessages are what the page says to look for in the log: several words in small
-// letters, but no commands.
+// quotedMessages are the log messages on the page: several words in small letters, which are not
+// commands.
 var quotedMessages = regexp.MustCompile("`((?:[a-z-]+,? ){2,}[a-z-]+)`")
 
-// TestSlowPageQuotes: the messages that docs/slow.md names are those of the code.
+// TestSlowPageQuotes: docs/slow.md quotes messages of the code.
 func TestSlowPageQuotes(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/slow.md")
@@ -83,15 +83,15 @@ func TestSlowPageQuotes(t *testing.T) {
 			continue
 		}
 		if n++; !strings.Contains(code, `"`+m[1]) {
-			t.Errorf("no message begins with %q", m[1])
+			t.Errorf("no message in the code begins with %q", m[1])
 		}
 	}
 	if n < 5 {
-		t.Errorf("only %d messages were found: the page is read wrongly", n)
+		t.Errorf("only %d messages were found: the test reads the page wrongly", n)
 	}
 }
 
-// sources is the code of the sidecar, without tests.
+// sources returns the code of the sidecar without tests.
 func sources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
@@ -111,7 +111,7 @@ func sources(t *testing.T) string {
 	return all.String()
 }
 
-// steps are the single commands of all blocks.
+// steps returns the single commands of all blocks.
 func steps(blocks *regexp.Regexp, page, end string) (all []string) {
 	for _, block := range blocks.FindAllStringSubmatch(page, -1) {
 		for step := range strings.SplitSeq(block[1], end) {
@@ -123,7 +123,7 @@ func steps(blocks *regexp.Regexp, page, end string) (all []string) {
 	return all
 }
 
-// rows is how many rows a statement returns.
+// rows returns the number of rows of a statement.
 func rows(t *testing.T, url, sql string) (n int) {
 	t.Helper()
 	conn, err := pgx.Connect(context.Background(), url)

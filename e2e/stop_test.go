@@ -9,12 +9,12 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
-// stopWithin is how long a request to stop may take to reach a holder in another pod.
+// stopWithin is the longest allowed time of a stop to a holder in another pod.
 const stopWithin = 10 * time.Millisecond
 
 func stopPath(key string) string { return lockPath(key) + "/stop" }
 
-// stopping checks what an answer says of a request to stop.
+// stopping checks how an answer shows a stop.
 func (ans answer) stopping(reason string) {
 	ans.t.Helper()
 	asked, _ := ans.json["stopping"].(map[string]any)
@@ -26,8 +26,8 @@ func (ans answer) stopping(reason string) {
 	}
 }
 
-// TestStop: anybody may ask the holder to stop, from any pod; it hears so at once, and
-// it is asked no more when the lock is another one's.
+// TestStop: an app in any pod may ask the holder to stop. The holder is notified at once. The next
+// holder is not asked.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
@@ -38,7 +38,7 @@ func TestStop(t *testing.T) {
 	token := a.acquire("job", "", session.joins())
 	one.hears()
 	if v := a.call("GET", lockPath("job"), ""); v.json["stopping"] != nil {
-		t.Errorf("nobody asked to stop: %s", v.body)
+		t.Errorf("asked to stop before the stop: %s", v.body)
 	}
 
 	began := time.Now()
@@ -47,7 +47,7 @@ func TestStop(t *testing.T) {
 	took := time.Since(began)
 	t.Logf("asked to stop after %s", took.Round(100*time.Microsecond))
 	if limit := slowed(stopWithin); took > limit {
-		t.Errorf("want within %s", limit)
+		t.Errorf("want at most %s", limit)
 	}
 	if asked.data["key"] != "job" || asked.data["reason"] != "deploy" || fmt.Sprint(asked.data["token"]) != fmt.Sprint(token) {
 		t.Errorf("stop: %s", asked.raw)
@@ -56,9 +56,9 @@ func TestStop(t *testing.T) {
 	a.call("GET", lockPath("job"), "").stopping("deploy")
 	b.call("GET", lockPath("job"), "", "Cache-Control: no-cache").stopping("deploy")
 
-	// Asked again, it hears another reason, and not the same one twice. A repeat before the holder's
-	// sidecar has acknowledged the first request would count as one of a client, whose next repeat
-	// may wait for a renewal.
+	// After another stop, the holder is notified only of a new reason. The test waits until the
+	// sidecar has acknowledged the first stop. An earlier repeat would count as one of a client,
+	// whose next repeat may wait for a renewal.
 	eventually(t, "the first request to be acknowledged", func() bool {
 		return pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.signals") == 0
 	})
@@ -68,7 +68,7 @@ func TestStop(t *testing.T) {
 		t.Errorf("stop: %s", again.raw)
 	}
 
-	// The next holder is not meant, whether it waited or comes later.
+	// The stop is not for the next holder, whether it waited or comes later.
 	b.send("PUT", lockPath("job"), `{"wait_ms":-1}`)
 	one.awaitQueue("job", 1)
 	a.release("job", token, session.joins())
@@ -83,12 +83,12 @@ func TestStop(t *testing.T) {
 	}
 	b.release("job", next)
 	b.call("POST", stopPath("job"), "").want(404, "not_held")
-	// The holder is told before the store hears that it was.
+	// The holder is notified before its sidecar acknowledges that to the store.
 	eventually(t, "the end of all signals", func() bool {
 		return pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.signals") == 0
 	})
 
-	// A lock of no session has no ear: its holder sees it when it looks.
+	// A bind:ttl lock has no session to notify. Its holder sees the stop in an answer.
 	cron := a.acquire("cron", `{"bind":"ttl","ttl_ms":60000}`)
 	b.call("POST", stopPath("cron"), "").want(202, "")
 	v := a.call("PATCH", lockPath("cron"), fmt.Sprintf(`{"token":%d}`, cron)).want(200, "")
@@ -97,7 +97,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestStopWithoutListen: without notifications the renewal brings it.
+// TestStopWithoutListen: without notifications, the renewal reports the stop.
 func TestStopWithoutListen(t *testing.T) {
 	t.Parallel()
 	const interval = time.Second
@@ -112,12 +112,12 @@ func TestStopWithoutListen(t *testing.T) {
 	took := time.Since(began)
 	t.Logf("asked to stop after %s", took.Round(time.Millisecond))
 	if limit := interval + slowed(stopWithin); took > limit {
-		t.Errorf("want within %s", limit)
+		t.Errorf("want at most %s", limit)
 	}
 }
 
-// TestForce: a lock is only broken where that is allowed. The holder hears that it
-// has lost it before anybody else can have it.
+// TestForce: a lock is broken only if the settings allow it. The holder is notified of the loss
+// before the next grant.
 func TestForce(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
@@ -145,10 +145,10 @@ func TestForce(t *testing.T) {
 		t.Errorf("token %d after %d", next, token)
 	}
 	operator.release("job", next)
-	two.await("a line of the sidecar that broke the lock", func() bool { return len(two.logged(`"level":"WARN"`, `"key":"job"`)) > 0 })
-	one.await("a line of the sidecar whose lock was broken", func() bool { return len(one.logged(`"level":"WARN"`, `"key":"job"`, "lock broken")) > 0 })
+	two.await("the log line of the sidecar that broke the lock", func() bool { return len(two.logged(`"level":"WARN"`, `"key":"job"`)) > 0 })
+	one.await("the log line of the sidecar whose lock was broken", func() bool { return len(one.logged(`"level":"WARN"`, `"key":"job"`, "lock broken")) > 0 })
 
-	// Nobody's session, a dead sidecar's, and one for which somebody waits.
+	// A bind:ttl lock, a lock of a dead sidecar, and a lock with a waiter.
 	cron := a.acquire("cron", `{"bind":"ttl","ttl_ms":600000}`)
 	a.send("PUT", lockPath("cron"), `{"wait_ms":-1}`)
 	one.awaitQueue("cron", 1)
@@ -160,7 +160,7 @@ func TestForce(t *testing.T) {
 	dial(t, short.socket).acquire("left", "")
 	short.kill()
 	began := time.Now()
-	operator.call("DELETE", lockPath("left")+"?force=true", "") // the lease ends before, or because of it
+	operator.call("DELETE", lockPath("left")+"?force=true", "") // the lease ends before the break, or because of it
 	if took := time.Since(began); took > time.Second+slowed(holdSlack) {
 		t.Errorf("breaking the lock of a dead sidecar took %s", took)
 	}
@@ -168,8 +168,7 @@ func TestForce(t *testing.T) {
 	nothingLeft(t, url)
 }
 
-// TestRefusalsAreLogged: who releases what it does not hold is found in the log, with
-// the reason.
+// TestRefusalsAreLogged: a refused release is logged with the reason.
 func TestRefusalsAreLogged(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {

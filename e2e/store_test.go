@@ -12,20 +12,20 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
-// TestStoreAppears: a database that cannot be reached at the start is used as soon
-// as it can, and the log says once why not yet.
+// TestStoreAppears: a database that is down at the start is used when it is up. The log gives the
+// reason once.
 func TestStoreAppears(t *testing.T) {
 	t.Parallel()
 	const (
-		outage = 3 * time.Second  // several tries: the pause between them begins at 50 ms
-		limit  = 10 * time.Second // the longest pause, and slack
+		outage = 3 * time.Second  // includes several tries, because their first pause is 50 ms
+		limit  = 10 * time.Second // the longest pause plus slack
 	)
 	o, url := onPostgres(t)
 	proxy := pgproxy.Start(t, url)
 	proxy.Refuse(true)
 	s := launch(t, folder(t), o.with(options{"STORE_URL": proxy.URL()}))
-	s.await("the log to say why it is not ready", func() bool { return len(s.logged("refused")) > 0 })
-	time.Sleep(outage) // it is the absence of more lines that is tested
+	s.await("the log line with the reason", func() bool { return len(s.logged("refused")) > 0 })
+	time.Sleep(outage) // no further line may be logged in this time
 	if s.tryReady() {
 		t.Error("ready without a database")
 	}
@@ -34,23 +34,23 @@ func TestStoreAppears(t *testing.T) {
 	began := time.Now()
 	s.await("ready", s.tryReady)
 	if took := time.Since(began); took > limit {
-		t.Errorf("ready %s after the database was there, want within %s", took, limit)
+		t.Errorf("ready %s after the database was up, want at most %s", took, limit)
 	}
 	dial(t, s.socket).acquire("x", "")
-	// One line of the store's and one of the start's, which gives up its hope of being
-	// ready soon, however often it is tried.
+	// The store logs one line. The start logs one line, when it no longer waits for the store.
+	// Further tries log nothing.
 	for _, message := range []string{"the store is not ready", "not ready yet"} {
 		if n := len(s.logged(`"level":"WARN"`, message, "refused")); n != 1 {
-			t.Errorf("%d lines say %q and why, want 1", n, message)
+			t.Errorf("%d lines with %q and the reason, want 1", n, message)
 		}
 	}
-	if n := len(s.logged("refused")); n > 3 { // and the one call that it failed
-		t.Errorf("%d lines say why not:\n%s", n, strings.Join(s.logged("refused"), "\n"))
+	if n := len(s.logged("refused")); n > 3 { // includes the one failed call
+		t.Errorf("%d lines with the reason:\n%s", n, strings.Join(s.logged("refused"), "\n"))
 	}
 }
 
-// TestReadOnlyByDefault: a database whose transactions are read-only unless they ask
-// does not hurt; every connection asks, that of the migration too.
+// TestReadOnlyByDefault: a database has read-only transactions by default. All connections, also
+// that of the migration, override this.
 func TestReadOnlyByDefault(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewEmptyDatabase(t)
@@ -73,7 +73,7 @@ func TestReadOnlyByDefault(t *testing.T) {
 	exchange(t, start(t, o), start(t, o))
 }
 
-// exchange lets two sidecars do all that they do with each other.
+// exchange lets two sidecars use locks of each other in all ways.
 func exchange(t *testing.T, one, two *sidecar) {
 	t.Helper()
 	a, b := dial(t, one.socket), dial(t, two.socket)
@@ -89,7 +89,7 @@ func exchange(t *testing.T, one, two *sidecar) {
 	}
 	a.send("PUT", lockPath("exchanged"), `{"wait_ms":-1}`)
 	two.awaitQueue("exchanged", 1)
-	b.close() // a drop hands off too
+	b.close() // a drop hands off, too
 	last := a.read("PUT", lockPath("exchanged")).granted()
 	if last <= next {
 		t.Errorf("token %d after %d", last, next)

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	stormTime    = 13 * time.Second // for each number of keys; the fault campaign storms for longer
+	stormTime    = 13 * time.Second // for each number of keys; the fault campaign runs for longer
 	stormClients = 64               // behind each sidecar
-	// Grants that a slow machine reaches easily; fewer mean that the storm idled.
+	// A slow machine easily reaches this number of grants. Fewer mean that the storm was idle.
 	stormGrants = 450
 )
 
-// TestStorm: whatever clients behind two sidecars do at a time, no two hold a key,
-// nobody is forgotten, nothing is left, and the server never has to end a deadlock.
-// It looks for one after 10 ms, before any timeout of ours could hide it.
+// TestStorm: clients behind two sidecars make all kinds of calls at the same time. A key never has
+// two holders, no waiter is left behind, nothing is left at the end, and the server finds no
+// deadlock. The server searches after 10 ms, which is before any timeout of the sidecar.
 func TestStorm(t *testing.T) {
 	own := pgtest.Start(t, pgroles.Template(), pgtest.WithoutFsync(), pgtest.WithSetting("deadlock_timeout", "10ms"))
 	for _, keys := range []int{200, 8} {
@@ -32,7 +32,7 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// counts is a number that many count.
+// counts is a counter for many goroutines.
 type counts struct{ n atomic.Int64 }
 
 func storm(t *testing.T, url string, keys int) {
@@ -50,7 +50,7 @@ func storm(t *testing.T, url string, keys int) {
 	nothingLeft(t, url)
 	t.Logf("%d grants, %d waits in vain, %d drops", r.grants.Load(), waits.n.Load(), drops.n.Load())
 	if r.grants.Load() < stormGrants || waits.n.Load() == 0 || drops.n.Load() == 0 {
-		t.Errorf("that is no storm: want at least %d grants, and some of the others", stormGrants)
+		t.Errorf("too idle: want at least %d grants, and some timeouts and drops", stormGrants)
 	}
 	for _, s := range sidecars {
 		if code := s.stop(); code != 0 {
@@ -88,7 +88,7 @@ func (c *stormy) run(until time.Time) {
 	c.app.close()
 }
 
-// again connects anew.
+// again makes a new connection.
 func (c *stormy) again() {
 	if c.app != nil {
 		c.app.close()
@@ -102,7 +102,7 @@ func (c *stormy) again() {
 
 func (c *stormy) dropInMidWait(key string) {
 	c.app.send("PUT", lockPath(key), `{"wait_ms":-1}`)
-	time.Sleep(rand.N(20 * time.Millisecond)) // any moment of the wait
+	time.Sleep(rand.N(20 * time.Millisecond)) // a random moment of the wait
 	c.again()
 	c.drops.n.Add(1)
 }
@@ -116,7 +116,7 @@ func (c *stormy) acquire(key string) {
 	}
 	token := ans.granted()
 	c.r.granted(key, c.id, token)
-	time.Sleep(rand.N(time.Millisecond)) // what the lock is for
+	time.Sleep(rand.N(time.Millisecond)) // the work under the lock
 	c.r.ending(key, c.id)
 	if rand.N(5) == 0 {
 		c.again()

@@ -12,14 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// typist is a pseudo terminal with a process on it.
+// typist is a pseudo terminal with a process.
 type typist struct {
 	*running
 	keyboard *os.File
 }
 
-// onTerminal runs a shell script with job control on a terminal, as somebody who
-// types its lines would.
+// onTerminal runs a shell script with job control on a terminal, like lines that a user types.
 func onTerminal(t *testing.T, s *sidecar, script string) *typist {
 	t.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -48,7 +47,7 @@ func onTerminal(t *testing.T, s *sidecar, script string) *typist {
 		t.Fatal(err)
 	}
 	_ = screen.Close()
-	go func() { // what is on the screen; ends with the terminal
+	go func() { // copies the screen until the terminal ends
 		b := make([]byte, 4096)
 		for {
 			n, err := keyboard.Read(b)
@@ -72,7 +71,7 @@ func onTerminal(t *testing.T, s *sidecar, script string) *typist {
 	return term
 }
 
-// keys types.
+// keys types text.
 func (term *typist) keys(text string) {
 	term.t.Helper()
 	if _, err := term.keyboard.WriteString(text); err != nil {
@@ -85,7 +84,7 @@ const (
 	ctrlZ = "\x1a"
 )
 
-// TestRunOnATerminal: CMD reads what is typed, also in a pipeline; Ctrl-C is its.
+// TestRunOnATerminal: CMD reads what is typed, also in a pipeline. Ctrl-C goes to CMD.
 func TestRunOnATerminal(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
@@ -116,7 +115,7 @@ read -p "again? " y; echo back $y`)
 	term.want(0)
 }
 
-// Ctrl-Z stops nothing: a command that stands still should not hold a lock.
+// Ctrl-Z does not stop CMD, because a stopped command should not hold a lock.
 func TestRunCtrlZ(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
@@ -134,8 +133,8 @@ echo code $?`)
 	term.want(0)
 }
 
-// belongsTo says whether the terminal has been given to a running bash with a script
-// that begins so: it is given when the script first reads.
+// belongsTo reports whether the terminal's foreground process is a bash whose script has this
+// prefix. A script gets the terminal when it first reads.
 func (term *typist) belongsTo(script string) bool {
 	id, err := unix.IoctlGetInt(int(term.keyboard.Fd()), unix.TIOCGPGRP)
 	if err != nil {

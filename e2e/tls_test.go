@@ -20,7 +20,7 @@ const (
 	sslOff = "ssl = off\n"
 )
 
-// secure is a server that lets sidecars in over TLS only, and by a password only.
+// secure is a server that accepts sidecars only over TLS and with a password.
 type secure struct {
 	*testing.T
 	*pgtest.Cluster
@@ -46,7 +46,7 @@ func (s *secure) certify(pair certtest.Pair) {
 	s.Put(s.T, "server.crt", pair.Cert)
 }
 
-// options are those of a sidecar that trusts a CA; more is what else the URL says.
+// options returns the options of a sidecar that trusts a CA. more is added to the URL.
 func (s *secure) options(root []byte, more string) options {
 	file := s.file(root)
 	return options{"STORE_URL": withPassword(s.T, s.database, pgroles.Sidecar, tlsPassword, "sslmode=verify-full&sslrootcert="+file+more)}
@@ -61,12 +61,11 @@ func (s *secure) file(content []byte) string {
 	return path
 }
 
-// encrypted is how many of a database's connections use TLS.
+// encrypted counts a database's connections with TLS.
 const encrypted = `SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
 	WHERE datname = current_database() AND application_name = 'locksidecar' AND ssl`
 
-// TestTLS: with sslmode=verify-full nothing is told to a server that is not the one that
-// is meant, and the log says why.
+// TestTLS: with sslmode=verify-full, a wrong server gets no password, and the log gives the reason.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	s := newSecure(t)
@@ -79,7 +78,7 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%s: ready", name)
 		}
 		if lines := c.logged(tlsPassword); len(lines) > 0 {
-			t.Errorf("%s: the log tells the password: %s", name, lines[0])
+			t.Errorf("%s: the log contains the password: %s", name, lines[0])
 		}
 		c.kill()
 	}
@@ -91,7 +90,7 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%s: %d encrypted connections", name, n)
 		}
 		for _, c := range []*sidecar{one, two} {
-			if lines := c.logged("it is not verified"); len(lines) > 0 {
+			if lines := c.logged("is not verified"); len(lines) > 0 {
 				t.Errorf("%s: %s", name, lines[0])
 			}
 			c.stop()
@@ -107,8 +106,8 @@ func TestTLS(t *testing.T) {
 	refused("a plain server", s.options(s.ca.PEM(), ""), "server refused TLS connection")
 }
 
-// TestTLSCertificates: a sidecar that is known by a certificate. The files of all of them may
-// be replaced: new connections use what is there.
+// TestTLSCertificates: a sidecar identifies itself by a certificate. All certificate files may be
+// replaced, and new connections use the new files.
 func TestTLSCertificates(t *testing.T) {
 	t.Parallel()
 	s := newSecure(t)
@@ -127,7 +126,7 @@ func TestTLSCertificates(t *testing.T) {
 	none.await("the reason", func() bool { return len(none.logged("requires a valid client certificate")) > 0 })
 	none.kill()
 
-	// All is of another CA from now on.
+	// From now on, all certificates come from another CA.
 	next := certtest.New(t)
 	client = next.IssueClient(pgroles.Sidecar)
 	secret.Replace(map[string][]byte{"ca.crt": next.PEM(), "tls.crt": client.Cert, "tls.key": client.Key})
@@ -136,7 +135,7 @@ func TestTLSCertificates(t *testing.T) {
 	pgtest.Query[int64](t, s.database, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 		WHERE datname = current_database() AND application_name = 'locksidecar'`)
 	const renewed = `SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
-		WHERE datname = current_database() AND client_serial = 2 AND query LIKE $1` // the first that the CA issued
+		WHERE datname = current_database() AND client_serial = 2 AND query LIKE $1` // the first client certificate of the CA
 	eventually(t, "renewals by the new certificates", func() bool {
 		return pgtest.Query[int64](t, s.database, renewed, renewing) == 2
 	})

@@ -22,7 +22,7 @@ const (
 	internal = v1.Span_SPAN_KIND_INTERNAL
 )
 
-// traced starts a sidecar that exports to the receiver, as this service.
+// traced starts a sidecar that exports to the receiver under this service name.
 func traced(t *testing.T, r *otlptest.Receiver, service string, o options) *sidecar {
 	t.Helper()
 	s := launchWith(t, folder(t), o, append(r.Env(), "OTEL_SERVICE_NAME="+service))
@@ -30,20 +30,20 @@ func traced(t *testing.T, r *otlptest.Receiver, service string, o options) *side
 	return s
 }
 
-// aTrace is the header of an app's own span: a trace of its own and a span in it.
+// aTrace returns the traceparent of an app's own span, in a trace of its own.
 func aTrace(n int) (trace, span, header string) {
 	trace, span = fmt.Sprintf("%032x", 0xabc0000+n), fmt.Sprintf("%016x", 0xdef0000+n)
 	return trace, span, "Traceparent: 00-" + trace + "-" + span + "-01"
 }
 
-// forest is what has arrived at a receiver.
+// forest is the data that a receiver got.
 type forest struct {
 	t     *testing.T
 	r     *otlptest.Receiver
 	spans []otlptest.Span
 }
 
-// awaitSpans waits until the receiver has all that a test asks for.
+// awaitSpans waits until the receiver has enough data.
 func awaitSpans(t *testing.T, r *otlptest.Receiver, what string, enough func(*forest) bool) *forest {
 	t.Helper()
 	f := &forest{t: t, r: r}
@@ -59,7 +59,7 @@ func awaitSpans(t *testing.T, r *otlptest.Receiver, what string, enough func(*fo
 	return f
 }
 
-// all are the spans of a service with that name; an empty service or name is any.
+// all returns the spans of a service with a name. An empty service or name matches all.
 func (f *forest) all(service, name string, kind v1.Span_SpanKind) (found []otlptest.Span) {
 	for _, s := range f.spans {
 		if (service == "" || s.Service == service) && (name == "" || s.Name == name) && s.Kind == kind {
@@ -69,7 +69,7 @@ func (f *forest) all(service, name string, kind v1.Span_SpanKind) (found []otlpt
 	return found
 }
 
-// one is the only such span.
+// one returns the only such span.
 func (f *forest) one(service, name string, kind v1.Span_SpanKind) otlptest.Span {
 	f.t.Helper()
 	found := f.all(service, name, kind)
@@ -79,7 +79,7 @@ func (f *forest) one(service, name string, kind v1.Span_SpanKind) otlptest.Span 
 	return found[0]
 }
 
-// below are the children of a span with that name.
+// below returns the children of a span with a name.
 func (f *forest) below(parent otlptest.Span, name string) (found []otlptest.Span) {
 	for _, s := range f.spans {
 		if s.Trace == parent.Trace && s.Parent == parent.ID && s.Name == name {
@@ -89,7 +89,7 @@ func (f *forest) below(parent otlptest.Span, name string) (found []otlptest.Span
 	return found
 }
 
-// only is the one child with that name.
+// only returns the only child with a name.
 func (f *forest) only(parent otlptest.Span, name string) otlptest.Span {
 	f.t.Helper()
 	found := f.below(parent, name)
@@ -99,7 +99,7 @@ func (f *forest) only(parent otlptest.Span, name string) otlptest.Span {
 	return found[0]
 }
 
-// batch is the operation of the store that carried a call.
+// batch returns the store operation that carried a call.
 func (f *forest) batch(parent otlptest.Span, operation string) otlptest.Span {
 	f.t.Helper()
 	for _, s := range f.below(parent, "store.batch") {
@@ -118,7 +118,7 @@ func (f *forest) has(s otlptest.Span, attribute string, want any) {
 	}
 }
 
-// links checks that s has exactly one link of that kind to each of the others.
+// links checks that s has exactly one link of this kind to each of the others.
 func (f *forest) links(s otlptest.Span, what string, others ...otlptest.Span) {
 	f.t.Helper()
 	n := 0
@@ -128,7 +128,7 @@ func (f *forest) links(s otlptest.Span, what string, others ...otlptest.Span) {
 		}
 		n++
 		if !slices.ContainsFunc(others, l.To) {
-			f.t.Errorf("%s has a link %s to %s/%s, which is none of those meant", s.Name, what, l.Trace, l.ID)
+			f.t.Errorf("%s has an unexpected link %s to %s/%s", s.Name, what, l.Trace, l.ID)
 		}
 	}
 	if n != len(others) {
@@ -180,19 +180,19 @@ func startPython(t *testing.T, r *otlptest.Receiver, s *sidecar, args ...string)
 	return p
 }
 
-// says waits for a line that begins so.
+// says waits for a line with this prefix.
 func (p *pythonApp) says(want string) {
 	p.t.Helper()
 	select {
-	case line, more := <-p.lines: // what it has said first, also when it has ended
+	case line, more := <-p.lines: // earlier lines come first, also after the end
 		if !more {
-			p.t.Fatalf("the app ended, and did not say %q: %v", want, <-p.ended)
+			p.t.Fatalf("the app ended before it printed %q: %v", want, <-p.ended)
 		}
 		if !strings.HasPrefix(line, want) {
-			p.t.Fatalf("the app says %q, want %q", line, want)
+			p.t.Fatalf("the app printed %q, want %q", line, want)
 		}
 	case <-time.After(patience):
-		p.t.Fatalf("the app does not say %q", want)
+		p.t.Fatalf("the app did not print %q", want)
 	}
 }
 
@@ -203,7 +203,7 @@ func (p *pythonApp) goOn() {
 	}
 }
 
-// end waits until the app has ended well.
+// end waits until the app has ended without an error.
 func (p *pythonApp) end() {
 	p.t.Helper()
 	select {
@@ -212,13 +212,12 @@ func (p *pythonApp) end() {
 			p.t.Fatal(err)
 		}
 	case <-time.After(patience):
-		p.t.Fatal("the app does not end")
+		p.t.Fatal("the app did not end")
 	}
 }
 
-// TestTraceTree: the whole story of a contended lock, between two sidecars and an app
-// with the Python client: whoever opens the trace of the app sees what it waited for,
-// and a link to the trace of who held it.
+// TestTraceTree follows a contended lock, between two sidecars and an app with the Python client.
+// The app's trace shows its wait, with a link to the trace of the holder.
 func TestTraceTree(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"sync", "async"} {
@@ -250,10 +249,10 @@ func traceTree(t *testing.T, shell string) {
 			len(f.all("shop", "request", internal)) == 1 && len(f.all("shop", "lock.release", client)) == 1
 	})
 
-	// The holder's trace.
+	// The trace of the holder.
 	acquired := f.one("sidecar-one", "lock.acquire", server)
 	if acquired.Trace != trace || acquired.Parent != span {
-		t.Errorf("the holder's acquire is in trace %s below %s, want the app's %s, %s", acquired.Trace, acquired.Parent, trace, span)
+		t.Errorf("the holder's acquire has trace %s and parent %s, want the app's %s, %s", acquired.Trace, acquired.Parent, trace, span)
 	}
 	f.has(acquired, "lock.key", "order:7")
 	f.has(acquired, "lock.type", "order")
@@ -266,7 +265,7 @@ func traceTree(t *testing.T, shell string) {
 	f.links(released, "acquire", acquired)
 	f.has(released, "lock.result", "released")
 
-	// The waiter's.
+	// The trace of the waiter.
 	request := f.one("shop", "request", internal)
 	asked := f.only(request, "lock.acquire")
 	if asked.Kind != client || asked.Service != "shop" {
@@ -274,7 +273,7 @@ func traceTree(t *testing.T, shell string) {
 	}
 	served := f.only(asked, "lock.acquire")
 	if served.Kind != server || served.Service != "sidecar-two" {
-		t.Errorf("below it is %s of %s", served.Kind, served.Service)
+		t.Errorf("its child is %s of %s", served.Kind, served.Service)
 	}
 	f.has(served, "lock.result", "granted")
 	wait := f.only(served, "lock.wait")
@@ -293,7 +292,7 @@ func traceTree(t *testing.T, shell string) {
 	gaveBack := f.only(f.only(request, "lock.release"), "lock.release")
 	f.links(gaveBack, "acquire", served)
 
-	// The database's work for them.
+	// The store operations of both.
 	f.batch(served, "acquire")
 	for _, s := range f.all("", "store.batch", internal) {
 		wantBatch(t, f, s)
@@ -301,15 +300,14 @@ func traceTree(t *testing.T, shell string) {
 	f.batch(gaveBack, "release")
 	f.batch(released, "release")
 	if len(f.below(wait, "store.batch"))+len(f.below(served, "store.batch")) < 2 {
-		t.Error("no batch put the waiter in line")
+		t.Error("no batch queued the waiter")
 	}
 	if r.Contains(secret) {
 		t.Error("the data of a lock was exported")
 	}
 }
 
-// wantBatch checks what every batch must have: links to its calls, those back, and the
-// SQL below it.
+// wantBatch checks a batch: its links to its calls, their links to it, and the SQL spans below.
 func wantBatch(t *testing.T, f *forest, s otlptest.Span) {
 	t.Helper()
 	calls := 0
@@ -320,7 +318,7 @@ func wantBatch(t *testing.T, f *forest, s otlptest.Span) {
 		calls++
 		i := slices.IndexFunc(f.spans, l.To)
 		if i < 0 {
-			t.Errorf("a batch for %v has a link to a span that nobody made", s.Attrs["store.operation"])
+			t.Errorf("a batch for %v has a link to an unknown span", s.Attrs["store.operation"])
 			continue
 		}
 		call := f.spans[i]
@@ -346,8 +344,7 @@ func wantBatch(t *testing.T, f *forest, s otlptest.Span) {
 	}
 }
 
-// TestTracedBatches: many calls at a time share batches, and every batch has links to
-// all of them.
+// TestTracedBatches: concurrent calls share batches. Each batch has links to all its calls.
 func TestTracedBatches(t *testing.T) {
 	t.Parallel()
 	const apps = 200
@@ -381,13 +378,13 @@ func TestTracedBatches(t *testing.T) {
 		largest = max(largest, s.Attrs["store.batch.size"].(int64))
 	}
 	if largest < 2 {
-		t.Error("no batch carried more than one call")
+		t.Error("every batch carried a single call")
 	}
 	t.Logf("%d acquires in %d batches, the largest of %d", apps, len(f.all("", "store.batch", internal)), largest)
 }
 
-// TestTracedDrop: the trace of a lock whose app was killed says so, and the waiter's
-// leads to it.
+// TestTracedDrop: an app is killed. The trace of its lock shows that, and the waiter's trace links
+// to it.
 func TestTracedDrop(t *testing.T) {
 	t.Parallel()
 	r := otlptest.Start(t)
@@ -408,16 +405,16 @@ func TestTracedDrop(t *testing.T) {
 	held := f.one("sidecar-one", "lock.held", internal)
 	f.has(held, "lock.end_reason", "disconnected")
 	if held.Status != v1.Status_STATUS_CODE_ERROR {
-		t.Error("a lock that a crash ended is no error")
+		t.Error("the span of a lock that a crash ended has no error")
 	}
 	acquired := f.one("sidecar-one", "lock.acquire", server)
 	wait := f.one("sidecar-two", "lock.wait", internal)
 	f.links(wait, "holder", acquired)
-	f.links(wait, "release", acquired) // nobody called release: the way leads to who held it
+	f.links(wait, "release", acquired) // without a release, the link is to the acquire of the holder
 }
 
-// TestTracingHonoursTheApp: what the app does not record is not recorded, and nothing
-// is sent when nothing was asked for.
+// TestTracingHonoursTheApp: calls that the app does not record are not recorded. Without a setting,
+// no telemetry is sent.
 func TestTracingHonoursTheApp(t *testing.T) {
 	t.Parallel()
 	r := otlptest.Start(t)
@@ -440,7 +437,7 @@ func TestTracingHonoursTheApp(t *testing.T) {
 		}
 	}
 
-	// Off, the app's context goes on to others as it is.
+	// With tracing off, the app's trace context is passed on unchanged.
 	off := start(t, options{"STORE_URL": url})
 	trace, spanID, header := aTrace(4)
 	dial(t, off.socket).acquire("off", "", header)
@@ -451,7 +448,7 @@ func TestTracingHonoursTheApp(t *testing.T) {
 	}
 }
 
-// TestTracedMetrics: the same variables send the figures, too.
+// TestTracedMetrics: the same variables export metrics, too.
 func TestTracedMetrics(t *testing.T) {
 	t.Parallel()
 	r := otlptest.Start(t)

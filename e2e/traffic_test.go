@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// secretPart is in keys, and must not be in figures.
+// secretPart is part of keys, and must not be in metrics.
 const secretPart = "customer-4711"
 
-// traffic is apps that do what figures are made of, through outages too.
+// traffic is apps that cause all metrics, also during outages.
 type traffic struct {
 	t        *testing.T
 	one, two *sidecar
-	// trace is that of all its calls.
+	// trace is the trace of all its calls.
 	trace string
 	end   atomic.Bool
 	wg    sync.WaitGroup
 }
 
-// newTraffic leaves standing what the first look at the fleet should find: a lock that is
-// held and waited for, and one that has expired.
+// newTraffic leaves two locks for the first count of the fleet: one that is held and waited for,
+// and one that has expired.
 func newTraffic(t *testing.T, one, two *sidecar) *traffic {
 	t.Helper()
 	l := &traffic{t: t, one: one, two: two, trace: "0af7651916cd43dd8448eb211c80319c"}
@@ -30,7 +30,7 @@ func newTraffic(t *testing.T, one, two *sidecar) *traffic {
 	dial(t, two.socket).send("PUT", lockPath("report:"+secretPart), `{"wait_ms":-1}`)
 	one.awaitQueue("report:"+secretPart, 1)
 	dial(t, one.socket).acquire("left:"+secretPart, `{"bind":"ttl","ttl_ms":500}`)
-	one.await("a lock to expire", func() bool {
+	one.await("the expiry of a lock", func() bool {
 		return dial(t, one.socket).call("GET", lockPath("left:"+secretPart), "", "Cache-Control: no-cache").json["state"] == "free"
 	})
 	return l
@@ -56,19 +56,19 @@ func (l *traffic) traced() string {
 	return "traceparent: 00-" + l.trace + "-b7ad6b7169203331-01"
 }
 
-// call tolerates all answers.
+// call accepts all answers.
 func (l *traffic) call(a *app, method, path, body string) answer {
 	return a.call(method, path, body, l.traced())
 }
 
-// work contends for one lock, enters it twice, looks at it, and is refused another.
+// work competes for one lock, enters it twice, reads it, and is refused another.
 func (l *traffic) work(a *app, id int) {
 	const key = "job:" + secretPart
 	entry := fmt.Sprintf(`{"wait_ms":2000,"owner":"o%d","reentrant":true}`, id)
 	for !l.end.Load() {
 		ans := l.call(a, "PUT", lockPath(key), entry)
 		if ans.json["granted"] != true {
-			time.Sleep(20 * time.Millisecond) // a client that is told to retry later
+			time.Sleep(20 * time.Millisecond) // the client's pause before a retry
 			continue
 		}
 		token := ans.int("token")
@@ -76,13 +76,13 @@ func (l *traffic) work(a *app, id int) {
 		l.call(a, "GET", lockPath(key), "")
 		l.call(a, "PATCH", lockPath(key), fmt.Sprintf(`{"token":%d}`, token))
 		l.call(a, "PUT", lockPath("report:"+secretPart), "")
-		for range 3 { // the last one is refused
+		for range 3 { // the last release is refused
 			l.call(a, "DELETE", fmt.Sprintf("%s?token=%d", lockPath(key), token), "")
 		}
 	}
 }
 
-// drop holds for too long, and goes away with a lock that has no type.
+// drop holds a lock for too long, and closes its connection with a lock without a type.
 func (l *traffic) drop() {
 	for i := 0; !l.end.Load(); i++ {
 		a, err := tryDial(l.t, l.one.socket)

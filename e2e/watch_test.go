@@ -13,7 +13,7 @@ import (
 
 const announcements = "/* locksidecar:notify_events */%"
 
-// sees reads events that must come in this order. Each is "name" or "name member=json".
+// sees reads events, which must come in this order. Each is "name" or "name member=json".
 func (s *stream) sees(want ...string) {
 	s.t.Helper()
 	for _, w := range want {
@@ -29,7 +29,7 @@ func (s *stream) sees(want ...string) {
 	}
 }
 
-// TestEvents: who watches a key sees what happens to it, whichever pod does it.
+// TestEvents: the watchers of a key see its events from all pods.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -46,7 +46,7 @@ func TestEvents(t *testing.T) {
 		if state.data["state"] != "held" || state.data["key"] != "job" {
 			t.Errorf("state: %s", state.raw)
 		}
-		// Events of two pods at the same time may be heard in another order.
+		// Events that two pods cause at the same time have no fixed order.
 		b.call("POST", stopPath("job"), `{"reason":"deploy"}`).want(202, "")
 		near.sees(`stopping reason="deploy"`)
 		far.sees(`stopping reason="deploy"`)
@@ -54,8 +54,8 @@ func TestEvents(t *testing.T) {
 		near.sees(`released outcome="failure"`)
 		far.sees(`released outcome="failure"`)
 		token := b.acquire("job", `{"data":{"n":1}}`, "Cache-Control: no-cache")
-		// The others hear of a grant a moment after it; then it may be over, and they
-		// cannot tell any more whose it was.
+		// The store reports a grant of another pod a moment later. If the grant is over by then,
+		// its holder is no longer known.
 		for _, s := range []*stream{near, far} {
 			e := s.want("acquired")
 			holder, _ := e.data["holder"].(map[string]any)
@@ -73,12 +73,12 @@ func TestEvents(t *testing.T) {
 		for _, s := range []*stream{near, far} {
 			s.sees("released result=[1,2]", "acquired")
 		}
-		a.close() // the session's end releases it
+		a.close() // the end of the session releases the lock
 		near.sees("released outcome=null")
 		far.sees("released outcome=null")
 		_ = next
 
-		// Other keys do not show here.
+		// Events of other keys are not shown.
 		b.release("other", b.acquire("other", ""))
 		b.release("job", b.acquire("job", "", "Cache-Control: no-cache"))
 		near.sees("acquired", "released")
@@ -86,8 +86,8 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// TestWatchersSeeExpiry: the holder's pod dies, and nobody wants the key; those who
-// watch it hear so within a second of the lease's end.
+// TestWatchersSeeExpiry: the holder's pod dies, and the key has no waiters. Watchers are notified
+// within a second of the lease's end.
 func TestWatchersSeeExpiry(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
@@ -102,15 +102,15 @@ func TestWatchersSeeExpiry(t *testing.T) {
 	took := time.Since(began)
 	t.Logf("expired %s after the kill", took.Round(time.Millisecond))
 	if took > limit {
-		t.Errorf("want within %s", limit)
+		t.Errorf("want at most %s", limit)
 	}
 	b := dial(t, two.socket)
 	b.release("job", b.acquire("job", ""))
 	watching.sees("acquired", "released")
 }
 
-// TestStreamOpenedDuringAnOutage: while the database does not answer, a stream is opened
-// and closed, and another one is opened. The second one begins when the database is back.
+// TestStreamOpenedDuringAnOutage: during an outage of the database, a stream is opened and closed,
+// and another is opened. The second stream begins after the outage.
 func TestStreamOpenedDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
@@ -123,7 +123,7 @@ func TestStreamOpenedDuringAnOutage(t *testing.T) {
 			<-back
 		})
 	})
-	// One stream at a time: the second one is not opened before the first is over.
+	// With a limit of one waiter, the second stream is opened after the end of the first.
 	s := start(t, o.with(options{"STORE_URL": proxy.URL(), "STORE_TIMEOUT": "5s", "MAX_WAITERS": "1"}))
 	path := lockPath("job") + "/events"
 	first, _ := tryStream(t, s.socket, "GET", path, "")
@@ -143,8 +143,7 @@ func TestStreamOpenedDuringAnOutage(t *testing.T) {
 	second.sees("acquired", "released")
 }
 
-// TestUnwatchedKeysCostNothing: only keys that somebody watches are told of, and only
-// for as long as they do.
+// TestUnwatchedKeysCostNothing: notifications are sent only for watched keys.
 func TestUnwatchedKeysCostNothing(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
@@ -160,23 +159,23 @@ func TestUnwatchedKeysCostNothing(t *testing.T) {
 	}
 	watching, _ := watchKey(t, two.socket, "watched")
 	if n := churn("other"); n != 0 {
-		t.Errorf("%d notifications of a key that nobody watches", n)
+		t.Errorf("%d notifications about an unwatched key", n)
 	}
 	churn("watched")
 	for range 50 {
 		watching.sees("acquired", "released")
 	}
 	if n := cluster.Statements(t, url, announcements); n == 0 {
-		t.Error("no notification of a watched key: the test sees nothing")
+		t.Error("no notification about a watched key: this does not test the rule")
 	}
 	watching.close()
 	eventually(t, "the end of the watch", func() bool { return churn("watched") == 0 })
 	if n := churn("watched"); n != 0 {
-		t.Errorf("%d notifications of a key that nobody watches any more", n)
+		t.Errorf("%d notifications about a key that is no longer watched", n)
 	}
 }
 
-// TestSlowWatcher: who does not read its events is dropped, and slows nobody.
+// TestSlowWatcher: a stream whose client does not read is dropped, and delays no other client.
 func TestSlowWatcher(t *testing.T) {
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o.with(options{"LOG_LEVEL": "info"}))
@@ -192,15 +191,15 @@ func TestSlowWatcher(t *testing.T) {
 		deadline := time.Now().Add(patience)
 		for len(s.logged("event stream dropped")) == 0 {
 			if time.Now().After(deadline) {
-				t.Fatal("a reader that reads nothing is not dropped")
+				t.Fatal("a stream whose client does not read is not dropped")
 			}
 			began := time.Now()
 			a.releaseWith("busy", a.acquire("busy", ""), "&outcome=success", result)
 			slowest = max(slowest, time.Since(began))
 		}
-		t.Logf("the slowest pair took %s", slowest.Round(time.Millisecond))
-		if slowest > 4*time.Second { // less than a reader's time
-			t.Errorf("a slow reader of events slowed a lock: %s", slowest)
+		t.Logf("the slowest acquire and release took %s", slowest.Round(time.Millisecond))
+		if slowest > 4*time.Second { // less than the time limit for a reader
+			t.Errorf("a stream whose client does not read delayed a lock: %s", slowest)
 		}
 	})
 }

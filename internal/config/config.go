@@ -1,8 +1,8 @@
 // Package config reads the sidecar's configuration from the environment.
 //
-// Every variable begins with LOCKSIDECAR_. A variable that is set but empty counts as unset, because
-// manifests write `value: ""` for "nothing". All mistakes are reported at once, each with the variable,
-// its value and what is allowed. A store URL may hold a password and is only shown redacted.
+// Every variable begins with LOCKSIDECAR_. An empty variable counts as unset, because manifests write `value:
+// ""` for "nothing". All mistakes are reported at once, each with the variable, its value and the rule. A store
+// URL may contain a password and is only shown redacted.
 package config
 
 import (
@@ -22,15 +22,15 @@ import (
 // Prefix begins the name of every variable of the sidecar.
 const Prefix = "LOCKSIDECAR_"
 
-// DefaultSocket is where the sidecar listens, and where clients look for it.
+// DefaultSocket is the default path of the socket, for sidecar and clients.
 const DefaultSocket = "/run/locksidecar/locksidecar.sock"
 
-// Config is the whole configuration, checked: values are in range and fit together.
+// Config is the whole configuration, checked: values are in range and compatible.
 type Config struct {
 	// Socket is the path of the Unix socket, SocketMode its permissions.
 	Socket     string
 	SocketMode fs.FileMode
-	// AllowedUIDs are the users who may connect; empty: whoever can open the socket.
+	// AllowedUIDs are the users who may connect; empty: every user who can open the socket.
 	AllowedUIDs []uint32
 	// TCPAddr is a loopback host:port for the same API; empty: off.
 	TCPAddr string
@@ -39,26 +39,26 @@ type Config struct {
 
 	// Store is what grants the locks.
 	Store StoreURL
-	// Namespace separates keys; Pod is this pod or host, as others see it.
+	// Namespace separates keys. Pod is this pod or host, as others see it.
 	Namespace, Pod string
 
-	// TTL is a lock's default, RenewInterval the longest time between two renewals of a lease.
+	// TTL is a lock's default. RenewInterval is the longest time between two renewals of a lease.
 	TTL, RenewInterval time.Duration
 	// StoreTimeout limits one operation of the store.
 	StoreTimeout time.Duration
 	PoolMaxConns int
 	Listen       postgres.Listen
-	// ListenURL is for the connection that only listens, past a pooler; without a Kind it is Store.
+	// ListenURL is for the connection that only listens, past a pooler. Without a Kind, Store is used.
 	ListenURL    StoreURL
 	PollInterval time.Duration
 	Failover     postgres.Failover
 	CacheSize    int
-	// CacheTTL is how long the held cache keeps an answer; 0: not at all.
+	// CacheTTL is how long the held cache keeps an answer; 0 turns it off.
 	CacheTTL time.Duration
 	BatchMax int
 
 	MaxSessions, MaxLocksPerSession, MaxWaiters int
-	// MaxBody is the most bytes of a request's body.
+	// MaxBody limits the bytes of a request's body.
 	MaxBody int
 
 	DrainTimeout time.Duration
@@ -78,13 +78,13 @@ const (
 	LogText LogFormat = "text"
 )
 
-// Source is where the configuration comes from.
+// Source provides the variables of the configuration.
 type Source struct {
 	// Lookup finds a variable by its full name.
 	Lookup func(name string) (value string, set bool)
 	// Environ lists all variables as NAME=value, to find unknown ones.
 	Environ func() []string
-	// Hostname is the last resort for the pod's name.
+	// Hostname is used if the pod's name is not set.
 	Hostname func() (string, error)
 }
 
@@ -118,8 +118,8 @@ func (src Source) With(variable, value string) Source {
 	return src
 }
 
-// Load reads and checks the configuration. The warnings are sentences about what may be unintended; the
-// error joins all that was wrong.
+// Load reads and checks the configuration. The warnings are sentences about probable mistakes. The error joins
+// all mistakes.
 func Load(src Source) (Config, []string, error) {
 	l := &loader{src: src}
 	l.read(Variables()...)
@@ -127,14 +127,14 @@ func Load(src Source) (Config, []string, error) {
 	return l.cfg, append(l.byDefault(), unknown(src.Environ())...), errors.Join(l.errs...)
 }
 
-// Logging reads the level and format of the log, for a process that is no sidecar.
+// Logging reads the level and format of the log, for a process other than a sidecar.
 func Logging(src Source) (slog.Level, LogFormat, error) {
 	l := &loader{src: src}
 	l.read(Prefix+"LOG_LEVEL", Prefix+"LOG_FORMAT")
 	return l.cfg.LogLevel, l.cfg.LogFormat, errors.Join(l.errs...)
 }
 
-// loader reads one configuration and collects what is wrong with it.
+// loader reads one configuration and collects its mistakes.
 type loader struct {
 	src  Source
 	cfg  Config
@@ -142,10 +142,10 @@ type loader struct {
 	errs []error
 }
 
-// urls are the values of the variables that lead to a StoreURL.
+// urls are the values of the variables for a StoreURL.
 type urls struct{ store, storeFile, listen, listenFile string }
 
-// lookup takes an empty variable for an unset one.
+// lookup treats an empty variable as unset.
 func (l *loader) lookup(name string) (value string, set bool) {
 	value, set = l.src.Lookup(name)
 	return value, set && value != ""
@@ -161,7 +161,7 @@ func (l *loader) value(v *variable) string {
 	return v.standard
 }
 
-// read reads the variables with these full names, each by itself.
+// read reads the variables with these full names, each on its own.
 func (l *loader) read(names ...string) {
 	for _, v := range l.table() {
 		if value := l.value(&v); value != "" && slices.Contains(names, Prefix+v.name) && !v.set(value) {
@@ -178,7 +178,7 @@ func refused(variable, value, allowed string) error {
 	return fmt.Errorf("%s is %q; allowed: %s", variable, value, allowed)
 }
 
-// relate checks variables against each other, and fills in what follows.
+// relate checks combinations of variables, and sets defaults that depend on others.
 func (l *loader) relate() {
 	l.pod()
 	l.renewInterval()
@@ -187,7 +187,7 @@ func (l *loader) relate() {
 	l.listenURL()
 }
 
-// pod is what others see of where a holder runs.
+// pod sets the pod that others see with a holder.
 func (l *loader) pod() {
 	if _, ok := l.lookup(Prefix + "POD"); ok {
 		return
@@ -208,7 +208,7 @@ func (l *loader) pod() {
 	}
 }
 
-// renewInterval leaves room for a second renewal in a lease: one that fails loses no lock.
+// renewInterval leaves room for a second renewal in a lease, so that one failed renewal loses no lock.
 func (l *loader) renewInterval() {
 	set, ok := l.lookup(Prefix + "RENEW_INTERVAL")
 	switch ttl := l.cfg.TTL; {
@@ -232,7 +232,7 @@ func (l *loader) listeners() {
 	}
 }
 
-// byDefault warns of a store that nobody has chosen: a pod without a URL would not exclude one with it.
+// byDefault warns if the store was not chosen, because a pod without a URL does not exclude pods with one.
 func (l *loader) byDefault() []string {
 	if l.urls.store != "" || l.urls.storeFile != "" {
 		return nil
@@ -241,8 +241,8 @@ func (l *loader) byDefault() []string {
 		"only the apps of this sidecar exclude each other"}
 }
 
-// unknown lists unknown LOCKSIDECAR_ variables in one sentence, without values, which may be secret. It
-// only warns: Kubernetes injects such variables for a service of that name.
+// unknown lists unknown LOCKSIDECAR_ variables in one sentence, without values, which may be secret. They are
+// not an error, because Kubernetes injects such variables for a service of that name.
 func unknown(environ []string) []string {
 	known := Variables()
 	var names []string
@@ -259,7 +259,7 @@ func unknown(environ []string) []string {
 	return []string{fmt.Sprintf("these variables are not known and have no effect: %s", strings.Join(names, ", "))}
 }
 
-// Socket reads the one variable that client commands share with the sidecar.
+// Socket reads the one variable that client commands have in common with the sidecar.
 func Socket(src Source) string {
 	path, _ := src.Lookup(Prefix + "SOCKET")
 	return cmp.Or(path, DefaultSocket)

@@ -36,7 +36,7 @@ func into[T any](field *T, r rule[T]) setting {
 	}}
 }
 
-// anything takes every value: another check follows.
+// anything accepts every value, because another check follows.
 func anything(allowed string) rule[string] {
 	return rule[string]{allowed, func(value string) (string, bool) { return value, true }}
 }
@@ -51,7 +51,7 @@ func duration(low, high time.Duration) rule[time.Duration] {
 	}
 }
 
-// short writes a duration without its zero parts: 24h, not 24h0m0s.
+// short formats a duration without zero parts: 24h, not 24h0m0s.
 func short(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -96,7 +96,7 @@ var level = rule[slog.Level]{"debug, info, warn, error", func(value string) (slo
 	return l, ok
 }}
 
-// size takes only units that are unmistakable.
+// size accepts only unambiguous units.
 func size(low, high int) rule[int] {
 	units := []struct {
 		suffix string
@@ -116,7 +116,7 @@ func size(low, high int) rule[int] {
 	}
 }
 
-// path is the path of a socket, which the system limits.
+// path is the path of a socket, whose length the system limits.
 func path(limit int) rule[string] {
 	return rule[string]{fmt.Sprintf("the absolute path of a file, at most %d bytes", limit), func(value string) (string, bool) {
 		return value, filepath.IsAbs(value) && !strings.ContainsRune(value, 0) && !strings.HasSuffix(value, "/") && len(value) <= limit
@@ -149,7 +149,7 @@ var addr = rule[string]{"host:port, such as 127.0.0.1:7625, [::1]:7625 or :7625"
 	return value, err == nil && validPort(port) && !strings.ContainsAny(host, " /")
 }}
 
-// loopbackAddr never resolves a name: only a literal address is sure to stay one.
+// loopbackAddr never resolves a name, because only a literal address cannot change.
 var loopbackAddr = rule[string]{"host:port of a loopback address, such as 127.0.0.1:7624 or [::1]:7624", func(value string) (string, bool) {
 	host, port, err := net.SplitHostPort(value)
 	if host == "localhost" {
@@ -164,7 +164,7 @@ func validPort(port string) bool {
 	return err == nil
 }
 
-// text is what can be shown and stored everywhere.
+// text accepts texts that can be shown and stored everywhere.
 func text(limit int) rule[string] {
 	return rule[string]{fmt.Sprintf("1 to %d bytes of UTF-8 without control characters", limit), func(value string) (string, bool) {
 		return value, value != "" && len(value) <= limit && utf8.ValidString(value) && !strings.ContainsFunc(value, unicode.IsControl)

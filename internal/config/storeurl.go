@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// StoreKind is which store is behind the sidecar.
+// StoreKind is the kind of the sidecar's store.
 type StoreKind string
 
 // The stores.
@@ -24,40 +24,41 @@ const (
 	Postgres StoreKind = "postgres"
 )
 
-// StoreURL names a store. It may hold a password: its String is redacted, its Reveal is not.
+// StoreURL names a store. It may contain a password: String redacts it, Reveal does not.
 type StoreURL struct {
 	Kind StoreKind
 	url  string
-	// The file, which may have another URL later, and the variable that names it; both empty: no file.
+	// The variable that names a file with the URL, and this file, whose contents may change. Both are empty
+	// without a file.
 	variable, file string
 }
 
-// String is fit to be shown: no password, no query.
+// String is the URL without password and query.
 func (u StoreURL) String() string { return redact(u.url) }
 
-// LogValue keeps a logger from looking inside.
+// LogValue makes a logger use String.
 func (u StoreURL) LogValue() slog.Value { return slog.StringValue(u.String()) }
 
-// Reveal is the whole URL, password and all, as it was at the start. For the store only.
+// Reveal is the whole URL with its password, as read at the start. Only the store may use it.
 func (u StoreURL) Reveal() string { return u.url }
 
-// maxURLFile is more than any file is long that holds a URL.
+// maxURLFile limits the size of a file with a URL.
 const maxURLFile = 64 << 10
 
-// Again is the whole URL as its file has it now: a secret may be replaced while the sidecar runs. A URL
-// from the environment stays what it was. The error tells no secret.
+// Again is the whole URL as its file contains it now, because a secret may be replaced while the sidecar runs.
+// A URL from the environment does not change. The error contains no secret.
 func (u StoreURL) Again() (string, error) {
 	if u.file == "" {
 		return u.url, nil
 	}
 	if info, err := os.Stat(u.file); err == nil && (!info.Mode().IsRegular() || info.Size() > maxURLFile) {
-		return "", refused(Prefix+u.variable, u.file, "a regular file of one URL") // a pipe would keep who reads it
+		return "", refused(Prefix+u.variable, u.file, "a regular file of one URL") // reading a pipe could block
 	}
 	now, err := urlFile(u.variable, u.file)
 	return now.url, err
 }
 
-// The rules that messages show.
+// The rules shown in messages.
 const (
 	allowedDatabases = "postgres://user:password@host:5432/database" //nolint:gosec // no credentials: an example
 	allowedStores    = "memory:// or " + allowedDatabases
@@ -71,7 +72,7 @@ func allowedIn(variable string) string {
 }
 
 func (l *loader) store() {
-	// In a cluster a forgotten URL must not silently become locks that only this pod knows.
+	// In a cluster, a missing URL must not lead to locks that only this pod knows.
 	_, kubernetes := l.lookup("KUBERNETES_SERVICE_HOST")
 	switch set := l.urls.store != "" || l.urls.storeFile != ""; {
 	case set:
@@ -98,10 +99,10 @@ func (l *loader) listenURL() {
 	case u.Kind == Memory:
 		l.bad(variable, u.String(), allowedIn(variable))
 	case l.cfg.Store.Kind == Memory:
-		l.bad(variable, value, "only with a store of PostgreSQL: the one in "+l.cfg.Store.String()+" needs no connection to hear")
+		l.bad(variable, value, "only with a store of PostgreSQL: the one in "+l.cfg.Store.String()+" needs no connection to listen")
 	case l.cfg.Listen == postgres.ListenNever:
 		l.bad(variable, value, fmt.Sprintf(
-			"not together with %[1]sPOSTGRES_LISTEN=never: it is there to listen; leave %[1]sPOSTGRES_LISTEN unset, and the rest goes through the pooler all the same", Prefix))
+			"not together with %[1]sPOSTGRES_LISTEN=never: its only use is to listen; leave %[1]sPOSTGRES_LISTEN unset: all other statements still go through the pooler", Prefix))
 	}
 	l.cfg.ListenURL = u
 }
@@ -136,7 +137,7 @@ func urlFile(variable, path string) (StoreURL, error) {
 		return StoreURL{}, refused(Prefix+variable, path, "a file that holds a URL; this one is empty")
 	}
 	u, err := storeURL(variable, raw)
-	if err == nil && info.Mode().IsRegular() { // a pipe is read once
+	if err == nil && info.Mode().IsRegular() { // a pipe can be read only once
 		u.variable, u.file = variable, path
 	}
 	return u, err
@@ -159,7 +160,7 @@ func storeURL(variable, raw string) (StoreURL, error) {
 	return StoreURL{}, refused(Prefix+variable, redact(raw), allowedIn(variable)+why)
 }
 
-// explain adds the parser's own words if they are certain not to repeat a secret.
+// explain adds the parser's error if it certainly contains no secret.
 func explain(err error, raw string) string {
 	if file := unreadable(err, raw); file != "" {
 		return " (" + file + ")"
@@ -171,7 +172,7 @@ func explain(err error, raw string) string {
 	return " (" + strings.ReplaceAll(err.Error(), raw, shown) + ")"
 }
 
-// unreadable says which of the URL's files cannot be read, such as the database's CA.
+// unreadable names the URL's file that cannot be read, such as the database's CA.
 func unreadable(err error, raw string) string {
 	failed, ok := errors.AsType[*fs.PathError](err)
 	u, parseErr := url.Parse(raw)
@@ -194,8 +195,8 @@ var (
 	safePath = regexp.MustCompile(`^(?:/[\w.%-]*)?$`)
 )
 
-// redact shows scheme, user, hosts and database of a URL. It shows nothing of a malformed URL, which
-// may have its password anywhere.
+// redact shows scheme, user, hosts and database of a URL. It hides a malformed URL completely, because its
+// password may be anywhere.
 func redact(raw string) string {
 	scheme, _, ok := strings.Cut(raw, "://")
 	if !ok || !safeUser.MatchString(scheme) {

@@ -8,16 +8,16 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// variable is a row of the table: for the loader, docs/configuration.md and `serve --help`.
+// variable is a row of the table, for the loader, docs/configuration.md and `serve --help`.
 type variable struct {
 	name     string // without Prefix
-	standard string // the value if it is not set; in parentheses: what holds then
+	standard string // the value if unset; text in parentheses describes it
 	setting
 
 	help string
 }
 
-// The lengths that others set.
+// Limits on lengths from other systems.
 const (
 	maxNamespaceBytes = 255
 	// A pod's name is a DNS name; host names are shorter.
@@ -26,7 +26,7 @@ const (
 	maxSocketBytes = 107
 )
 
-// table has the variables of docs/configuration.md. A value outside its range can only be a mistake.
+// table lists the variables of docs/configuration.md. Values outside the ranges are certainly mistakes.
 func (l *loader) table() []variable {
 	c := &l.cfg
 	const most = 10_000_000
@@ -65,7 +65,7 @@ func (l *loader) table() []variable {
 	}
 }
 
-// Variables lists the full names of all variables that Load understands.
+// Variables lists the full names of all variables that Load reads.
 func Variables() []string {
 	table := new(loader).table()
 	names := make([]string, len(table))

@@ -1,26 +1,27 @@
-// Package deadlock finds sessions that wait for each other, so that none of them can go on.
+// Package deadlock finds sessions that wait for each other, so that all of them are blocked.
 //
-// The search plays what would happen. A session that waits for nothing releases its locks. They are handed on by the
-// rules of the queue. A session whose calls have all been granted releases its locks in turn. The sessions that still
-// wait at the end are stuck. Each of them waits for a holder that is stuck, so each way along them leads into a circle.
+// The search simulates the future. A session that does not wait releases its locks, which are handed on by the
+// rules of the queue. When all calls of a session have been granted, this session releases its locks, too.
+// Sessions that still wait at the end are stuck. Each of them waits for a stuck holder, so every path along
+// them leads into a circle.
 package deadlock
 
 import "time"
 
-// Party is a session, or an owner within a session. The zero Party is a call or a lock that belongs to no session. Nothing
-// else is known of its app, so the search takes it for one that can go on.
+// Party is a session, or an owner within a session. The zero Party is a call or a lock without a session. Its
+// app is unknown, so the search assumes that it can continue.
 type Party struct {
 	Pod, Session, Owner string
 }
 
-// Key is a key for which calls wait.
+// Key is a key with waiting calls.
 type Key struct {
 	Name  string
 	Holds []Hold
 	Calls []Call // in their order
 }
 
-// Hold is a grant. Those of a shared lock are all Shared.
+// Hold is a grant. The grants of a shared lock are all Shared.
 type Hold struct {
 	Party  Party
 	Shared bool
@@ -39,19 +40,20 @@ type Call struct {
 type Step struct {
 	Key  string
 	Call Call
-	// Holder is the next session of the circle, and the first one after the last. Others is how many more hold the key.
+	// Holder is the next session of the circle, for the last the first one. Others is the number of further holders.
 	Holder Hold
 	Others int
-	// Ahead is an exclusive call that is first in the queue. It is nil if the Call itself does not fit beside the holders.
+	// Ahead is the exclusive call at the head of the queue. It is nil if the Call itself does not fit beside the
+	// holders.
 	Ahead *Call
 }
 
-// Search returns circles. Of those that have a session in common, it returns one.
+// Search returns circles. Of several circles with a common session, it returns one.
 func Search(keys []Key) [][]Step {
 	stuck := play(keys)
 	first, order := stuck.firstSteps()
 	var circles [][]Step
-	walks := map[Party]int{} // which walk has met a session
+	walks := map[Party]int{} // the walk in which a session was found
 	for i, start := range order {
 		walk := i + 1
 		var way []Step
@@ -76,10 +78,10 @@ type board struct {
 	keys  []Key
 	waits map[Party]int   // with how many calls
 	holds map[Party][]int // indexes of keys
-	free  []Party         // those that release next
+	free  []Party         // sessions that release next
 }
 
-// play returns what is left when nobody can go on.
+// play returns the state in which every remaining session is blocked.
 func play(keys []Key) *board {
 	b := &board{keys: make([]Key, len(keys)), waits: map[Party]int{}, holds: map[Party][]int{}}
 	for n, k := range keys {
@@ -116,8 +118,8 @@ func play(keys []Key) *board {
 	return b
 }
 
-// holds says whether a session that names no owner holds a key: then its threads cannot be told from each other, and one of
-// them often waits for another.
+// holds reports whether a session without an owner holds a key. Its threads cannot be distinguished, and one
+// often waits for another.
 func holds(all []Hold, p Party) bool {
 	for _, h := range all {
 		if h.Party == p && p.Owner == "" {
@@ -137,7 +139,7 @@ func (b *board) release(n int, p Party) {
 	b.keys[n].Holds = left
 }
 
-// grant grants the calls that fit. Each is over at once: the thread that made it can go on.
+// grant grants the calls that fit. Each counts as finished at once, because its thread can continue.
 func (b *board) grant(n int) {
 	k := &b.keys[n]
 	for len(k.Calls) > 0 && fits(k.Holds, &k.Calls[0]) {
@@ -152,13 +154,13 @@ func (b *board) grant(n int) {
 	}
 }
 
-// fits says whether a call can hold a key beside its holders.
+// fits reports whether a call can hold a key beside its holders.
 func fits(holds []Hold, c *Call) bool {
 	return len(holds) == 0 || c.Shared && holds[0].Shared && (c.Limit == 0 || len(holds) < c.Limit)
 }
 
-// firstSteps returns for each stuck session what the first of its calls waits for, and the sessions in the order of these calls. A
-// key for which calls are left has a holder, and all of its holders are stuck.
+// firstSteps returns, for each stuck session, what its first call waits for, and the sessions in the order of
+// these calls. A key with remaining calls has a holder, and all of its holders are stuck.
 func (b *board) firstSteps() (steps map[Party]Step, order []Party) {
 	steps = map[Party]Step{}
 	for _, k := range b.keys {

@@ -1,11 +1,9 @@
-// Package instance names the runs of a sidecar, and remembers which of them ran
-// on a socket.
+// Package instance names the runs of a sidecar, and remembers which of them ran on a socket.
 //
-// A run that is killed or crashes leaves leases that hold its locks until they expire. Its apps have
-// lost their connections, so the next run on the same socket may end these leases at once. For that
-// each run leaves its name in a file beside the socket, which outlives a container if the socket's
-// folder does. Only the holder of the socket's lock file may touch it: a name that is found there is of
-// a run that is over.
+// A run that is killed or crashes leaves leases that hold its locks until they expire. Its apps have lost their
+// connections, so the next run on the same socket may revoke these leases at once. For that, each run writes
+// its name to a file beside the socket, which outlives a container if the socket's folder does. Only the holder
+// of the socket's lock file may change it, so a name in the file belongs to a run that has ended.
 package instance
 
 import (
@@ -28,7 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// New names a run of the sidecar that serves a pod: no two runs share leases.
+// New names a run of the sidecar for a pod. Names are unique, because runs must not share leases.
 func New(pod string) (string, error) {
 	var random [4]byte
 	if _, err := rand.Read(random[:]); err != nil {
@@ -38,47 +36,46 @@ func New(pod string) (string, error) {
 }
 
 const (
-	// maxNames is how many names are kept: restarts without a store must not fill the file. The oldest
-	// go first; their leases expire by themselves.
+	// maxNames limits the kept names, because restarts without a store must not fill the file. The oldest are
+	// removed first; their leases expire.
 	maxNames = 100
-	// maxName and maxFile are the most bytes of a name, and of the file, that are looked at.
+	// maxName and maxFile limit the bytes of a name, and of the file, that are read.
 	maxName = 300
 	maxFile = maxNames * (maxName + 1)
 )
 
-// sound is how a name ends, see New.
+// sound matches the end of a valid name: see New.
 var sound = regexp.MustCompile(`-[0-9a-f]{8}$`)
 
-// Record is the file with the names, one a line.
+// Record is the file with the names, one in each line.
 type Record struct {
 	path, own string
 	log       *slog.Logger
 }
 
-// Open adds the own name to the file at path, and returns its predecessors, who may have left leases.
-// It fails if the file cannot be read or written. It ignores what it does not understand, with a
-// warning.
+// Open adds this run's name to the file at path. It returns the predecessors, which may have left leases. It
+// fails if the file cannot be read or written. It ignores unknown contents with a warning.
 func Open(path, own string, log *slog.Logger) (*Record, []string, error) {
 	r := &Record{path: path, own: own, log: log}
 	before, err := r.read()
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot read which sidecars ran here before: %w", err)
+		return nil, nil, fmt.Errorf("cannot read the names of the sidecars that ran here before: %w", err)
 	}
 	if err := r.write(append(slices.Clone(before), own)); err != nil {
-		return nil, nil, fmt.Errorf("cannot note that this sidecar runs here: %w", err)
+		return nil, nil, fmt.Errorf("cannot record that this sidecar runs here: %w", err)
 	}
 	return r, before, nil
 }
 
-// Alone notes that the predecessors have left nothing any more.
+// Alone records that the predecessors have no leases any more.
 func (r *Record) Alone() {
 	if err := r.write([]string{r.own}); err != nil {
-		// Reaping them once more is all that can come of it.
-		r.log.Warn("cannot note that the predecessors are reaped", "file", r.path, "error", err)
+		// The only effect is that they are reaped again.
+		r.log.Warn("cannot record that the predecessors are reaped", "file", r.path, "error", err)
 	}
 }
 
-// Remove notes that this run has left nothing either.
+// Remove records that this run has no leases any more.
 func (r *Record) Remove() {
 	if err := os.Remove(r.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.log.Warn("cannot remove the file", "file", r.path, "error", err)
@@ -105,7 +102,7 @@ func (r *Record) read() ([]string, error) {
 		return nil, fmt.Errorf("%s is a folder", r.path)
 	}
 	if !ours(info) {
-		r.log.Warn("ignored, somebody else may have written it", "file", r.path)
+		r.log.Warn("ignored, because another user may have written it", "file", r.path)
 		return nil, nil
 	}
 	names, garbage, err := parse(io.LimitReader(f, maxFile), r.own)
@@ -115,15 +112,15 @@ func (r *Record) read() ([]string, error) {
 	return names, err
 }
 
-// ours: a regular file that only this user can have written. Apps share the folder, and whoever writes
-// the file can end others' locks.
+// ours reports a regular file that only this user can have written. Apps share the folder, and a writer of the
+// file could end the locks of others.
 func ours(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && info.Mode().IsRegular() && info.Mode().Perm()&0o022 == 0 && int(stat.Uid) == os.Geteuid()
 }
 
-// parse reads the names of runs for own's pod. Others are not ours: the folder may be a copy, or shared
-// with a machine whose sidecar is alive.
+// parse reads the names of runs for own's pod. It ignores others: the folder may be a copy, or shared with a
+// machine whose sidecar runs.
 func parse(in io.Reader, own string) (names []string, garbage int, err error) {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxFile+1)
@@ -143,14 +140,14 @@ func isName(s string) bool {
 	return len(s) <= maxName && utf8.ValidString(s) && sound.MatchString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
-// write replaces the file as a whole: after a crash it has the old names or the new ones.
+// write replaces the whole file, so after a crash it has either the old names or the new ones.
 func (r *Record) write(names []string) error {
 	names = names[max(0, len(names)-maxNames):]
 	fresh := r.path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	//nolint:gosec // it stands beside the configured socket
+	//nolint:gosec // it is beside the configured socket
 	f, err := os.OpenFile(fresh, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

@@ -1,17 +1,16 @@
-// Package logging leaves out and counts lines that would flood the log. It never holds anybody up.
+// Package logging omits and counts lines that would flood the log. Its callers never wait.
 //
 // # Rates
 //
-// Each message, a constant in the code, may come 50 times at once and then 5 times a second, whatever
-// its level and attributes. So a storm of one kind hides no line of another, and rare lines (start,
-// ready, stop, a lost lease) are never left out. The number of lines left out is logged at most every
-// ten seconds, and at the end.
+// Each message (a constant in the code) may come 50 times at once and then 5 times a second, regardless of its
+// level and attributes. So many lines of one kind do not hide those of another, and rare lines (start, ready, stop,
+// a lost lease) are never omitted. The number of omitted lines is logged at most every ten seconds, and at the end.
 //
 // # Readers
 //
-// If the reader of the log hangs, 64 KiB of lines wait in memory, and those beyond are lost: a lock
-// that is not renewed is worse than a missing line. When lines are read again, one says how many were
-// lost in that place. At the end of the process the last lines have a second.
+// If the log's reader does not read, 64 KiB of lines wait in memory, and further ones are lost, because a lock
+// that is not renewed is worse than a missing line. When lines are read again, one line at the gap says how
+// many were lost. At the end of the process, the last lines have one second.
 package logging
 
 import (
@@ -31,23 +30,23 @@ const (
 	// burst and perSecond are the rate of each message.
 	burst     = 50
 	perSecond = 5
-	// sayEvery is how often it is said what was left out.
+	// sayEvery is how often the omitted lines are reported.
 	sayEvery = 10 * time.Second
-	// maxMessages is how many messages are told apart: more than the code has. More share a rate.
+	// maxMessages limits the messages with their own rate. It is more than the code has. Further ones share a rate.
 	maxMessages = 1000
 	otherwise   = "(others)"
 
 	leftOut = "log lines left out"
 )
 
-// Handler passes lines on within the rates, which loggers made of it (attributes, groups) share.
+// Handler passes on lines within the rates. Loggers made from it (attributes, groups) share these rates.
 type Handler struct {
 	next  slog.Handler
 	rates *rates
 }
 
 type rates struct {
-	// out writes what was left out, without the attributes of anybody.
+	// out writes the reports, without a logger's attributes.
 	out     slog.Handler
 	dropped atomic.Int64
 	// lines is what out writes to.
@@ -55,17 +54,17 @@ type rates struct {
 
 	mu       sync.Mutex
 	messages map[string]*message
-	// timer is set while there is something to be said.
+	// timer is set while a report is due.
 	timer *time.Timer
 }
 
 type message struct {
 	limit *rate.Limiter
-	// dropped lines were not told of yet.
+	// dropped counts lines that are not reported yet.
 	dropped int
 }
 
-// New makes a handler that writes lines to out, in a format. At the end, Stop it.
+// New makes a handler that writes lines to out in a format. Its owner must call Stop at the end.
 func New(out io.Writer, format func(io.Writer) slog.Handler) *Handler {
 	lines := newWriter(out, format)
 	return limit(format(lines), lines)
@@ -98,10 +97,10 @@ func (h *Handler) WithGroup(name string) slog.Handler {
 	return &Handler{h.next.WithGroup(name), h.rates}
 }
 
-// Dropped is how many lines were left out or lost since the start.
+// Dropped is the number of omitted or lost lines since the start.
 func (h *Handler) Dropped() int64 { return h.rates.dropped.Load() + h.rates.lines.dropped.Load() }
 
-// Stop says what was left out, and waits up to a second until all is written. Later lines are lost.
+// Stop reports the omitted lines, and waits up to a second until all lines are written. Later lines are lost.
 func (h *Handler) Stop() {
 	r := h.rates
 	r.mu.Lock()
@@ -141,7 +140,7 @@ func (r *rates) add(text string) *message {
 	return r.messages[text]
 }
 
-// say writes one line for each message of which lines were left out.
+// say writes one line for each message with omitted lines.
 func (r *rates) say() {
 	counts := map[string]int{}
 	r.mu.Lock()

@@ -10,23 +10,23 @@ import (
 )
 
 const (
-	// maxWaiting is how many bytes wait for the log's reader: as many as a pipe of Linux takes before.
+	// maxWaiting limits the bytes that wait for the log's reader, in addition to an equal buffer in a Linux pipe.
 	maxWaiting = 64 << 10
-	// lastLimit is how long the end waits for them to be read.
+	// lastLimit limits the wait for the reader at the end.
 	lastLimit = time.Second
 
 	linesLost = "log lines lost: they were not read in time, or could not be written"
 )
 
-// writer passes lines on in its own goroutine: nobody waits for the reader. Lines beyond maxWaiting are
-// lost, and counted.
+// writer writes lines in its own goroutine, so callers never wait for the reader. Lines beyond maxWaiting are
+// lost and counted.
 type writer struct {
 	out    io.Writer
 	format func(io.Writer) slog.Handler
-	// news has a word when there is something to do.
+	// news has an element when there is something to write.
 	news  chan struct{}
 	ended chan struct{}
-	// torn is set when only a part of the last line could be written. It is run's.
+	// torn is set if only a part of the last line could be written. Only run uses it.
 	torn bool
 
 	// dropped is how many lines were lost since the start.
@@ -34,19 +34,19 @@ type writer struct {
 
 	mu      sync.Mutex
 	lines   []byte
-	lost    int64 // lines that came after those that wait
+	lost    int64 // lines that came after the waiting ones
 	stopped bool
 }
 
-// newWriter makes a writer to out. It says in the given format what was lost.
+// newWriter makes a writer to out. It reports lost lines in the given format.
 func newWriter(out io.Writer, format func(io.Writer) slog.Handler) *writer {
 	w := &writer{out: out, format: format, news: make(chan struct{}, 1), ended: make(chan struct{})}
 	go w.run()
 	return w
 }
 
-// Write takes a line. After a lost line all are lost until the waiting ones are on their way: then one
-// gap has one line about it.
+// Write adds a line. After a lost line, all further ones are lost until the waiting lines are being written. So
+// one gap has one report.
 func (w *writer) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -60,7 +60,7 @@ func (w *writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// stop waits until the lines that wait are written, for lastLimit at most.
+// stop waits until the waiting lines are written, at most for lastLimit.
 func (w *writer) stop() {
 	w.mu.Lock()
 	w.stopped = true
@@ -88,7 +88,7 @@ func (w *writer) run() {
 		w.lines, w.lost = nil, 0
 		w.mu.Unlock()
 		unsaid += lost
-		if n, err := w.write(lines); err != nil { // a full disk, or nobody reads any more
+		if n, err := w.write(lines); err != nil { // a full disk, or a reader that has left
 			failed := int64(bytes.Count(lines[n:], []byte{'\n'}))
 			w.dropped.Add(failed)
 			unsaid += failed
@@ -101,7 +101,7 @@ func (w *writer) run() {
 	}
 }
 
-// write first ends a torn line, so that the next one stands by itself.
+// write first ends a torn line, so that the next line begins on its own.
 func (w *writer) write(lines []byte) (n int, err error) {
 	if w.torn {
 		if _, err := w.out.Write([]byte{'\n'}); err != nil {

@@ -12,24 +12,24 @@ import (
 
 // The upper bounds of the buckets, in seconds and in items.
 var (
-	// lockBuckets are those of waits and holds: from what nobody feels to what somebody forgot.
+	// lockBuckets are for waits and holds: from imperceptible ones to forgotten locks.
 	lockBuckets = []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600}
-	// statementBuckets end where a statement's timeout usually is.
+	// statementBuckets end at the usual timeout of a statement.
 	statementBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
-	// handOffBuckets go on to what only the check of each renewal finds.
+	// handOffBuckets include hand-offs that only the check with a renewal finds.
 	handOffBuckets = append(slices.Clip(statementBuckets), 10)
 	batchBuckets   = []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}
 )
 
-// exemplarAge is how long a bucket keeps an exemplar before another takes its place: metrics
-// are not read more often, and an exemplar takes memory.
+// exemplarAge is how long a bucket keeps an exemplar. Metrics are not read more often, and a new exemplar takes
+// memory.
 const exemplarAge = time.Second
 
 type histogram struct {
 	prometheus.Observer
 
 	buckets []float64
-	// kept is when each bucket got its exemplar. It is nil where there are no spans.
+	// kept is when each bucket got its exemplar. It is nil without spans.
 	kept []atomic.Int64
 }
 

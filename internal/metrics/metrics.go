@@ -1,13 +1,12 @@
-// Package metrics counts what happens in the sidecar, with the client library of Prometheus.
-// Others record; package telemetry decides where the metrics go.
+// Package metrics counts the events of the sidecar, with the client library of Prometheus. Other packages
+// record; package telemetry decides where the metrics are sent.
 //
-// Cardinality is bounded: a key is never a label, types are capped (see table.go), every
-// other label has few values that stand here or in the contract.
+// Cardinality is limited: a key is never a label, the number of types is limited (see table.go), and every
+// other label has few values, which are in this package or in the API.
 //
-// Recording costs a look-up and atomic additions, no lock and no memory, because recorders are on the
-// path of each call: 0.13 µs of CPU time for an acquire and its release, of about 7 µs (go test -bench
-// Pair, and -bench AcquireReleaseParallel in package lease). Gauges are read with the metrics
-// (state.go).
+// Recording takes a look-up and atomic additions, without mutexes and allocations, because each call records:
+// 0.13 µs of CPU time for an acquire and its release, of about 7 µs in total (go test -bench Pair, and -bench
+// AcquireReleaseParallel in package lease). Gauges are computed when the metrics are read (state.go).
 //
 // A nil recorder records nothing.
 package metrics
@@ -25,7 +24,7 @@ import (
 
 const prefix = "locksidecar_"
 
-// Results of an acquire that are no codes of problems.
+// Results of an acquire other than the codes of problems.
 const (
 	Granted   = "granted"
 	Reentered = "reentered"
@@ -33,12 +32,12 @@ const (
 	Released  = "released"
 )
 
-// Reasons for which a lock ends that are no losses.
+// Reasons for the end of a lock other than losses.
 const (
 	sessionEnded = "session_ended"
 )
 
-// Values of labels whose counters are there from the start, at zero.
+// Label values whose counters exist from the start, at zero.
 var (
 	lostReasons      = []string{"expired", "store_lost", "disconnected", "max_hold", "forced", "shutdown"}
 	sessionReasons   = []string{"dropped", "deleted", "shutdown"}
@@ -48,9 +47,9 @@ var (
 	connectionStates = []string{"used", "idle", "max"}
 )
 
-// Set is all recorders of a sidecar.
+// Set contains all recorders of a sidecar.
 type Set struct {
-	// Registry has all metrics of the set.
+	// Registry contains all metrics of the set.
 	Registry *prometheus.Registry
 
 	Locks *Locks
@@ -70,7 +69,7 @@ func New(version string, exemplars bool) *Set {
 	return s
 }
 
-// ObserveLog makes the counter of log lines that were left out.
+// ObserveLog makes the counter of log lines that were not written.
 func (s *Set) ObserveLog(dropped func() int64) { s.linesDropped.Store(&dropped) }
 
 type factory struct{ promauto.Factory }
@@ -87,14 +86,14 @@ func (f factory) histograms(name, help string, buckets []float64, labels ...stri
 	return f.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets}, labels)
 }
 
-// Locks records what happens to locks, for package lease.
+// Locks records the events of locks, for package lease.
 type Locks struct {
 	types                     *table[*typed]
 	handOffs                  *histogram
 	renewals                  *histogram
 	renewed, cached, sessions *table[prometheus.Counter]
 	state                     atomic.Pointer[func() State]
-	fleet                     atomic.Pointer[func() (Fleet, bool)]
+	fleet                     atomic.Pointer[func() (store.Stats, bool)]
 }
 
 type typed struct {
@@ -141,16 +140,16 @@ func newLocks(f factory, exemplars bool) *Locks {
 		}),
 		handOffs: newHistogram(handOffs.WithLabelValues(), handOffBuckets, exemplars),
 		renewals: newHistogram(renewals.WithLabelValues(), statementBuckets, false),
-		renewed:  newCounters(f.counters("renewals_total", "Leases in renewals, by the result: kept, lost, or failed (not heard of; tried again).", "result"), renewalResults...),
-		cached:   newCounters(f.counters("cache_hits_total", "Answers that needed no statement, by what was known.", "kind"), cacheKinds...),
+		renewed:  newCounters(f.counters("renewals_total", "Leases in renewals, by the result: kept, lost, or failed (no answer; tried again).", "result"), renewalResults...),
+		cached:   newCounters(f.counters("cache_hits_total", "Answers that needed no statement, by their source.", "kind"), cacheKinds...),
 		sessions: newCounters(f.counters("sessions_ended_total", "Sessions that ended, by the reason.", "reason"), sessionReasons...),
 	}
 }
 
 func (l *Locks) of(key string) *typed { return l.types.of(label(store.TypeOf(key))) }
 
-// Acquired records the end of an acquire of one key: the result is a word above or the code of the
-// problem, waited the time of the call. ctx may hold the call's span, for exemplars.
+// Acquired records the end of an acquire of one key: a result as above or the code of the problem, and the
+// duration of the call. ctx may contain the call's span, for exemplars.
 func (l *Locks) Acquired(ctx context.Context, key string, shared bool, result string, waited time.Duration) {
 	if l == nil {
 		return
@@ -168,15 +167,15 @@ func (l *Locks) Acquired(ctx context.Context, key string, shared bool, result st
 	}
 }
 
-// Waits records that one call more waits for this key, or one less.
+// Waits records a change in the number of calls that wait for this key.
 func (l *Locks) Waits(key string, change int) {
 	if l != nil {
 		l.of(key).waiters.Add(float64(change))
 	}
 }
 
-// Ended records why a session's lock ended (released, session_ended, or the reason of the loss), and
-// how long it was held. ctx may hold its span.
+// Ended records why a session's lock ended (released, session_ended, or the reason of the loss), and how long
+// it was held. ctx may contain its span.
 func (l *Locks) Ended(ctx context.Context, key, reason string, held time.Duration) {
 	if l == nil {
 		return
@@ -200,22 +199,22 @@ func (l *Locks) Releases(key, result string) {
 	}
 }
 
-// HandedOff records a hand-off's time, from the store's commit until the waiter's sidecar knew of it.
+// HandedOff records a hand-off's time, from the store's commit until the waiter's sidecar knew it.
 func (l *Locks) HandedOff(ctx context.Context, took time.Duration) {
 	if l != nil {
 		l.handOffs.took(ctx, took)
 	}
 }
 
-// Cached records that an answer needed no statement. Kinds: held_cache, held_here (by a session of this
-// sidecar), entry (a reentry), read (GET), check (PATCH), ended (a claim on a remembered end).
+// Cached records an answer that needed no SQL statement. Kinds: held_cache, held_here (by a session of this sidecar),
+// entry (a reentry), read (GET), check (PATCH), ended (a claim on a lock whose end the sidecar remembers).
 func (l *Locks) Cached(kind string) {
 	if l != nil {
 		l.cached.of(kind).Inc()
 	}
 }
 
-// Renewed records a renewal: its time, and how many leases it kept, lost or failed to hear of.
+// Renewed records a renewal: its duration, and how many leases were kept, lost, or failed without an answer.
 func (l *Locks) Renewed(took time.Duration, kept, lost, failed int) {
 	if l == nil {
 		return
@@ -233,21 +232,22 @@ func (l *Locks) SessionEnded(reason string) {
 	}
 }
 
-// Observe makes the gauges of what state returns.
+// Observe makes the gauges from the result of state.
 func (l *Locks) Observe(state func() State) {
 	if l != nil {
 		l.state.Store(&state)
 	}
 }
 
-// ObserveFleet makes the fleet's gauges. If fleet reports false, another sidecar is elected: only that shows.
-func (l *Locks) ObserveFleet(fleet func() (Fleet, bool)) {
+// ObserveFleet makes the fleet's gauges. If fleet returns false, another sidecar is elected, and only
+// fleet_leader is shown.
+func (l *Locks) ObserveFleet(fleet func() (store.Stats, bool)) {
 	if l != nil {
 		l.fleet.Store(&fleet)
 	}
 }
 
-// Store records what a store does, for package store/postgres.
+// Store records the work of a store, for package store/postgres.
 type Store struct {
 	statements *table[*histogram]
 	failed     *table[prometheus.Counter]
@@ -273,7 +273,7 @@ func (s *Store) Statement(ctx context.Context, name string, took time.Duration, 
 		return
 	}
 	s.statements.of(name).took(ctx, took)
-	failed := s.failed.of(name) // it is there before it grows
+	failed := s.failed.of(name) // the counter must exist before it grows
 	if err != nil {
 		failed.Inc()
 	}
@@ -286,14 +286,14 @@ func (s *Store) Batch(operation string, items int) {
 	}
 }
 
-// Observe makes the gauges of what state returns.
+// Observe makes the gauges from the result of state.
 func (s *Store) Observe(state func() StoreState) {
 	if s != nil {
 		s.state.Store(&state)
 	}
 }
 
-// Calls records what the HTTP side sees, for package proxy.
+// Calls records HTTP calls, for package proxy.
 type Calls struct {
 	problems    *table[prometheus.Counter]
 	connections atomic.Pointer[func() int]

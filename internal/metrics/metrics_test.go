@@ -79,10 +79,10 @@ func everything() *Set {
 	l.Observe(func() State {
 		return State{Sessions: 4, Held: map[string]HeldLocks{"deploy": {Exclusive: 1, Shared: 3}}, Leases: 2, LeaseExpiry: 9 * time.Second, LeaseLeft: 0.6, OldestHold: time.Hour, Ready: true}
 	})
-	l.ObserveFleet(func() (Fleet, bool) {
-		return Fleet{
-			Types: []FleetLine{{"default", "deploy", 5, 1, 2, time.Second, time.Minute}},
-			Pods:  []FleetLine{{"default", "web-1", 5, 1, 2, time.Second, time.Minute}},
+	l.ObserveFleet(func() (store.Stats, bool) {
+		return store.Stats{
+			Types: []store.Stat{{Namespace: "default", Name: "deploy", Held: 5, Expired: 1, Waiting: 2, Average: time.Second, Longest: time.Minute}},
+			Pods:  []store.Stat{{Namespace: "default", Name: "web-1", Held: 5, Expired: 1, Waiting: 2, Average: time.Second, Longest: time.Minute}},
 		}, true
 	})
 	s.Store.Statement(ctx, "acquire_one", 300*time.Microsecond, nil)
@@ -292,7 +292,7 @@ func TestCountersAreThereBeforeTheyGrow(t *testing.T) {
 
 func TestTheFleetIsShownByItsLeaderOnly(t *testing.T) {
 	s := everything()
-	s.Locks.ObserveFleet(func() (Fleet, bool) { return Fleet{Types: []FleetLine{{Name: "a"}}}, false })
+	s.Locks.ObserveFleet(func() (store.Stats, bool) { return store.Stats{Types: []store.Stat{{Name: "a"}}}, false })
 	s.Locks.Observe(func() State { return State{} })
 	families := exposed(t, s)
 	if f := families["locksidecar_fleet_locks"]; f != nil {

@@ -5,17 +5,20 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/locksidecar/locksidecar/store"
 )
 
-// State is the state of the locks, for gauges. Each read builds it, in up to some milliseconds.
+// State contains the values of gauges about locks. Each read of the metrics computes it, in up to some
+// milliseconds.
 type State struct {
 	Sessions int
 	Leases   int
 	// LeaseExpiry is how long the lease that ends first is still trusted; zero for none.
 	LeaseExpiry time.Duration
-	// LeaseLeft is the least time left of a lease, as a share of its TTL.
+	// LeaseLeft is the smallest remaining time of a lease, as a share of its TTL.
 	LeaseLeft float64
-	// Held is how many locks sessions hold, by the type of their keys ([store.TypeOf]).
+	// Held is the number of locks that sessions hold, by the type of their keys ([store.TypeOf]).
 	Held map[string]HeldLocks
 	// OldestHold is the age of the oldest lock of a session.
 	OldestHold time.Duration
@@ -26,37 +29,23 @@ type State struct {
 // HeldLocks counts locks, by their mode.
 type HeldLocks struct{ Exclusive, Shared int64 }
 
-// StoreState is the present state of the store, for gauges.
+// StoreState contains the values of gauges about the store.
 type StoreState struct {
 	// Connections of the pools: in use, idle, and the limit.
 	Used, Idle, Max int
-	// Waited counts statements that waited for a connection; WaitedFor is their time in all.
+	// Waited counts statements that waited for a connection. WaitedFor is their total waiting time.
 	Waited    int64
 	WaitedFor time.Duration
 	// Listener is off, connecting, or listening.
 	Listener string
-	// Quiet is for how long nothing is granted after a failover; zero: there is no quiet time.
+	// Quiet is the rest of a quiet time, in which nothing is granted after a failover; zero: there is none.
 	Quiet time.Duration
 }
 
-// Fleet counts the database's locks, for the elected sidecar. Types and Pods have at most 20 entries,
-// and one for the rest.
-type Fleet struct {
-	Types []FleetLine
-	Pods  []FleetLine
-}
-
-// FleetLine is the locks of a type, or of a pod, in one namespace.
-type FleetLine struct {
-	Namespace, Name          string
-	Held, Expired, Waiting   int64
-	AverageHold, LongestHold time.Duration
-}
-
-// values takes metrics whose values come from other parts when they are read.
+// values receives metrics. Other parts compute the value of such a metric when somebody reads it.
 type values chan<- prometheus.Metric
 
-// gauge adds a gauge. labels are names and values in turn.
+// gauge adds a gauge. labels are alternating names and values.
 func (to values) gauge(name, help string, value float64, labels ...string) {
 	to.add(prometheus.GaugeValue, name, help, value, labels)
 }
@@ -65,7 +54,7 @@ func (to values) counter(name, help string, value float64) {
 	to.add(prometheus.CounterValue, name, help, value, nil)
 }
 
-// add adds a value. A label that is not UTF-8 makes the reading fail for this metric only.
+// add adds a value. If a label is not valid UTF-8, only this metric fails.
 func (to values) add(kind prometheus.ValueType, name, help string, value float64, labels []string) {
 	var names, are []string
 	for pair := range slices.Chunk(labels, 2) {
@@ -86,14 +75,14 @@ func number(on bool) float64 {
 	return 0
 }
 
-// Describe implements [prometheus.Collector]. It describes nothing: the metrics depend on other parts.
+// Describe implements [prometheus.Collector]. It describes nothing, because the metrics depend on other parts.
 func (*Set) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements [prometheus.Collector].
 func (s *Set) Collect(ch chan<- prometheus.Metric) {
 	to := values(ch)
 	if dropped := s.linesDropped.Load(); dropped != nil {
-		to.counter("log_lines_dropped_total", "Log lines that were not written: too many of one kind, or nobody read them.", float64((*dropped)()))
+		to.counter("log_lines_dropped_total", "Log lines that were not written, because there were too many of one kind, or because the log's reader was too slow.", float64((*dropped)()))
 	}
 	if open := s.Calls.connections.Load(); open != nil {
 		to.gauge("connections", "Connections of apps that are open.", float64((*open)()))
@@ -108,13 +97,13 @@ func (s *Set) Collect(ch chan<- prometheus.Metric) {
 		f, leads := (*fleet)()
 		to.gauge("fleet_leader", "1 when this sidecar shows the metrics of the whole database.", number(leads))
 		if leads {
-			f.collect(to)
+			collectFleet(to, f)
 		}
 	}
 }
 
 func (s StoreState) collect(to values) {
-	to.gauge("store_quiet_seconds", "How long nothing is granted yet after a failover that may have forgotten grants; 0 without.", s.Quiet.Seconds())
+	to.gauge("store_quiet_seconds", "Remaining time in which nothing is granted after a failover that may have forgotten grants; 0 otherwise.", s.Quiet.Seconds())
 	to.counter("pool_waits_total", "How often a statement waited for a connection to the database.", float64(s.Waited))
 	to.counter("pool_wait_seconds_total", "How long statements waited for a connection to the database, in all.", s.WaitedFor.Seconds())
 	for n, connections := range []int{s.Used, s.Idle, s.Max} {
@@ -149,16 +138,27 @@ func (s State) collect(to values, l *Locks) {
 	to.gauge("draining", "1 when the sidecar stops.", number(s.Draining))
 }
 
-func (f Fleet) collect(to values) {
-	for _, line := range f.Types {
+// fleetLines is how many types, and pods, of the whole database have metrics of their own. The others share a line.
+const fleetLines = 20
+
+// collectFleet shows what the whole database holds.
+func collectFleet(to values, counted store.Stats) {
+	types := slices.Clone(counted.Types)
+	for i := range types {
+		t := &types[i]
+		if t.Name = label(t.Name); t.Name == store.Others {
+			t.Namespace = ""
+		}
+	}
+	for _, line := range store.Top(types, fleetLines) {
 		of := []string{"lock_namespace", line.Namespace, "type", line.Name}
 		to.gauge("fleet_locks", "Locks held in the whole database, by namespace and type.", float64(line.Held), of...)
-		to.gauge("fleet_expired", "Locks of dead holders in the whole database that nobody has asked for since.", float64(line.Expired), of...)
+		to.gauge("fleet_expired", "Locks of dead holders in the whole database that were not requested since.", float64(line.Expired), of...)
 		to.gauge("fleet_waiters", "Waiters in the whole database, by namespace and type.", float64(line.Waiting), of...)
-		to.gauge("fleet_hold_average_seconds", "Average age of the held locks in the whole database.", line.AverageHold.Seconds(), of...)
-		to.gauge("fleet_hold_longest_seconds", "Age of the oldest held lock in the whole database.", line.LongestHold.Seconds(), of...)
+		to.gauge("fleet_hold_average_seconds", "Average age of the held locks in the whole database.", line.Average.Seconds(), of...)
+		to.gauge("fleet_hold_longest_seconds", "Age of the oldest held lock in the whole database.", line.Longest.Seconds(), of...)
 	}
-	for _, line := range f.Pods {
+	for _, line := range store.Top(counted.Pods, fleetLines) {
 		to.gauge("fleet_pod_locks", "Locks held in the whole database, by namespace and pod.", float64(line.Held), "lock_namespace", line.Namespace, "lock_pod", line.Name)
 	}
 }

@@ -12,20 +12,19 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Apps choose the types of keys, so their number and length are limited: the first maxTypes have series
-// of their own, the others share them. Other labels' values are in the code, so only a mistake reaches
-// maxNames.
+// Apps choose the types of keys, so their number and length are limited: the first maxTypes have their own series,
+// and the others share one. The values of other labels are in the code, so only a mistake could reach maxNames.
 const (
 	maxTypes     = 50
 	maxTypeBytes = 64
 	maxNames     = 100
 )
 
-// none is the label of what has no name, such as keys without a type.
+// none is the label for a missing name, such as the type of keys without one.
 const none = "_none"
 
-// table has what belongs to each value of a label. Reads take no lock: adding a value replaces the map.
-// After limit values, all new ones share that of [store.Others].
+// table maps each value of a label to its metrics. Reads take no mutex, because adding a value replaces the
+// map. After limit values, all new ones share that of [store.Others].
 type table[V any] struct {
 	limit  int
 	create func(name string) V
@@ -33,7 +32,7 @@ type table[V any] struct {
 	byName atomic.Pointer[map[string]V]
 	full   atomic.Bool
 	mu     sync.Mutex // guards the replacing, and own
-	own    int        // names that are not reserved
+	own    int        // number of names that are not reserved
 }
 
 func newTable[V any](limit int, create func(name string) V) *table[V] {
@@ -42,7 +41,7 @@ func newTable[V any](limit int, create func(name string) V) *table[V] {
 	return t
 }
 
-// newCounters makes a table, with these values at zero: a rate needs a counter from before it grew.
+// newCounters makes a table, with these values at zero, because a rate needs a counter from before its growth.
 func newCounters(of *prometheus.CounterVec, values ...string) *table[prometheus.Counter] {
 	t := newTable(maxNames, func(value string) prometheus.Counter { return of.WithLabelValues(value) })
 	for _, value := range values {
@@ -67,7 +66,7 @@ func (t *table[V]) add(name string) V {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := *t.byName.Load()
-	if v, ok := all[name]; ok { // another call was faster
+	if v, ok := all[name]; ok { // another call added it
 		return v
 	}
 	own := name != none && name != store.Others && utf8.ValidString(name)
@@ -79,19 +78,19 @@ func (t *table[V]) add(name string) V {
 	}
 	v, ok := all[name]
 	if !ok {
-		name = strings.Clone(name) // it may be a part of a key, which is gone when its call is
+		name = strings.Clone(name) // it may be part of a key, whose memory is reused
 		v = t.create(name)
 		all = maps.Clone(all)
 		all[name] = v
 		t.byName.Store(&all)
 	}
-	if full { // now there are others
+	if full { // from now on, new names are among the others
 		t.full.Store(true)
 	}
 	return v
 }
 
-// all is what the table has now, to be read only.
+// all is the present map, which must not be changed.
 func (t *table[V]) all() map[string]V { return *t.byName.Load() }
 
 func label(name string) string {

@@ -8,18 +8,17 @@ import (
 )
 
 const (
-	// heapFloor is the size up to which the heap grows uncollected. A busy sidecar has about 3 MB
-	// alive, which Go by itself would collect 25 times a second.
+	// heapFloor is the size up to which the heap grows without a collection. A busy sidecar has about 3 MB of
+	// live objects. By default, Go would collect them 25 times a second.
 	heapFloor = 16 << 20
-	// goPercent is Go's growth between two collections, goHeap the least size at which it then begins.
-	// Both grow with the percentage.
+	// goPercent is Go's default growth between two collections, goHeap the least size at which a collection then
+	// begins. Both grow with the percentage.
 	goPercent = 100
 	goHeap    = 4 << 20
 )
 
-// keepHeapFloor lets the heap grow to heapFloor, and a larger one as Go does: with many locks the floor
-// costs nothing, and an idle sidecar stays below. It looks at the live heap after each collection.
-// GOGC, if set, decides instead.
+// keepHeapFloor lets the heap grow to heapFloor. A larger heap grows by Go's default, so with many locks the
+// floor costs no memory. It checks the live heap after each collection. If GOGC is set, it decides instead.
 func keepHeapFloor(lookup func(string) (string, bool)) {
 	if _, set := lookup("GOGC"); !set {
 		startHeapFloor()
@@ -40,15 +39,16 @@ var startHeapFloor = sync.OnceFunc(func() {
 	afterEachCollection(adjust)
 })
 
-// percentFor is the growth for so many live bytes. It has steps: a change stops the process briefly.
+// percentFor is the growth for a number of live bytes. It is a multiple of a step, because each change stops
+// the process briefly.
 func percentFor(live uint64) int {
 	const step = 50
 	percent := int(heapFloor*100/max(live, goHeap)) - 100
 	return max(percent/step*step, goPercent)
 }
 
-// afterEachCollection calls f in the finalizer of an unreferenced object. The finalizer makes the next
-// object first: else a collection while f runs would be missed.
+// afterEachCollection calls f in the finalizer of an unreferenced object. The finalizer makes the next object
+// first. Otherwise a collection during f would be missed.
 func afterEachCollection(f func()) {
 	type nobodys struct{ _ *byte }
 	runtime.SetFinalizer(&nobodys{}, func(*nobodys) {

@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/lease"
 )
 
-// record is the file beside the socket that names this instance until its leases are revoked. After a
-// kill the next sidecar there revokes them.
+// record is the file beside the socket that names this instance until its leases are revoked. After a crash,
+// the next sidecar at this socket revokes them.
 type record struct {
 	path, instance string
 	locks          *lease.Manager
@@ -16,7 +16,7 @@ type record struct {
 	file           *instance.Record // nil until begin
 }
 
-// begin is called when this process alone serves the socket, and has no lease yet.
+// begin is called when only this process serves the socket, and it has no lease yet.
 func (r *record) begin() error {
 	file, predecessors, err := instance.Open(r.path, r.instance, r.log)
 	if err != nil {
@@ -30,7 +30,7 @@ func (r *record) begin() error {
 	return nil
 }
 
-// end is called when the manager has stopped, and while the socket is still ours.
+// end is called when the manager has stopped, while this process still has the socket.
 func (r *record) end() {
 	if r.file != nil && r.locks.LeftNothing() {
 		r.file.Remove()

@@ -1,5 +1,4 @@
-// Package sidecar is the command `serve`: it puts the parts of a sidecar together, and takes
-// them apart.
+// Package sidecar implements the command `serve`: it builds the parts of a sidecar, and stops them.
 package sidecar
 
 import (
@@ -22,31 +21,31 @@ import (
 // Options are what Run needs.
 type Options struct {
 	Config config.Config
-	// Version is that of this program.
+	// Version is the version of this program.
 	Version string
-	// Log takes the log lines. Its maker stops it after Run.
+	// Log receives the log lines. The caller stops it after Run.
 	Log *logging.Handler
 	// Lookup finds the variables of OpenTelemetry, and GOGC.
 	Lookup func(name string) (string, bool)
 }
 
-// sidecar is the running parts, each of which needs the ones before it.
+// sidecar contains the running parts. Each part needs the previous ones.
 type sidecar struct {
 	Options
 
 	instance string
 	log      *slog.Logger
 	tel      *telemetry.Telemetry
-	flush    func() // sends the spans and metrics that are left, once
+	flush    func() // sends the remaining spans and metrics, once
 	store    store.Store
 	locks    *lease.Manager
 	record   *record
 	front    *proxy.Server
 }
 
-// Run builds the sidecar in the order of its dependencies, serves until ctx ends, and stops. The cause
-// of ctx says why; a stop during the start is no error. The end of hurry ends the wait for held locks.
-// An error has an exit code if its cause is known.
+// Run builds the sidecar in the order of its dependencies, serves until ctx ends, and stops. The cause of ctx
+// is the reason. A stop during the start is not an error. The end of hurry ends the wait for held locks. An
+// error has an exit code if its cause is known.
 func Run(ctx, hurry context.Context, o Options) error {
 	id, err := instance.New(o.Config.Pod)
 	if err != nil {
@@ -78,7 +77,7 @@ func Run(ctx, hurry context.Context, o Options) error {
 	keepHeapFloor(o.Lookup)
 	if err := s.start(ctx); err != nil {
 		if ctx.Err() != nil {
-			s.log.Info("stopped while it started", "reason", context.Cause(ctx))
+			s.log.Info("stopped before the start was complete", "reason", context.Cause(ctx))
 			return nil
 		}
 		return err
@@ -87,14 +86,14 @@ func Run(ctx, hurry context.Context, o Options) error {
 	<-serving.Done()
 	reason := context.Cause(serving)
 	var outgrown error
-	if ctx.Err() == nil { // nobody has asked for the stop
+	if ctx.Err() == nil { // the stop was not requested
 		outgrown = s.outlive(ctx, fmt.Errorf("%s: %w", o.Version, reason))
 	}
 	s.stop(hurry, reason)
 	return exitcode.With(exitcode.Config, outgrown)
 }
 
-// start starts the parts in order. If one fails, start stops all.
+// start starts the parts in order. If one fails, it stops all.
 func (s *sidecar) start(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
@@ -112,13 +111,13 @@ func (s *sidecar) start(ctx context.Context) (err error) {
 }
 
 const (
-	// readyPause is the pause between looks at a store that is not ready. Ready asks nobody.
+	// readyPause is the pause between checks of a store that is not ready. Ready sends no statement.
 	readyPause = 20 * time.Millisecond
-	// readyGrace is how long a store may take before the log says so.
+	// readyGrace is after what time an unready store is logged.
 	readyGrace = time.Second
 )
 
-// awaitReady logs once that locks can be had, and after readyGrace once why not yet.
+// awaitReady logs once that the sidecar is ready, and after readyGrace once why it is not yet.
 func (s *sidecar) awaitReady(serving context.Context) {
 	tick := time.NewTicker(readyPause)
 	defer tick.Stop()
@@ -140,10 +139,10 @@ func (s *sidecar) awaitReady(serving context.Context) {
 	}
 }
 
-// outlive is called when the database has outgrown this sidecar: no new locks, sessions keep theirs. It
-// returns why when no session holds a lock any more, or nil when somebody asks for the stop.
+// outlive is called when the database needs a newer sidecar: sessions get no new locks, and keep theirs. It
+// returns why when sessions hold no locks any more, or nil when the stop is requested.
 func (s *sidecar) outlive(ctx context.Context, why error) error {
-	s.log.Error("the database needs a newer locksidecar: no new locks here, and the end when no session holds one", "error", why)
+	s.log.Error("the database needs a newer locksidecar: this one grants no new locks, and exits when its sessions hold none", "error", why)
 	s.locks.Drain()
 	select {
 	case <-s.locks.Idle():
@@ -153,17 +152,16 @@ func (s *sidecar) outlive(ctx context.Context, why error) error {
 	}
 }
 
-// stop stops the sidecar. This is the one place that knows the order:
+// stop stops the sidecar. Only this function defines the order:
 //
 //  1. Not ready, no new locks, waiting calls end; releases still work.
-//  2. Wait until no session holds a lock, at most for the drain timeout. The
-//     connections stay open meanwhile: closing them would release their locks.
-//  3. End all sessions, release what they hold, revoke the leases. Locks with
-//     bind:ttl stay.
-//  4. Remove the record of this run if no lease is left to revoke.
+//  2. Wait until sessions hold no locks, at most for the drain timeout. The connections stay open meanwhile,
+//     because closing them would release their locks.
+//  3. End all sessions, release their locks, revoke the leases. Locks with bind:ttl stay.
+//  4. Remove the record of this run if all leases are revoked.
 //  5. Close the connections and remove the socket.
 //  6. Close the store.
-//  7. Send the spans and metrics that are left, the stop's own among them.
+//  7. Send the remaining spans and metrics, including those of the stop.
 func (s *sidecar) stop(hurry context.Context, reason error) {
 	s.log.Info("stopping", "reason", reason, "drain_timeout", s.Config.DrainTimeout.String())
 	s.locks.Drain()
@@ -184,11 +182,11 @@ func (s *sidecar) awaitIdle(hurry context.Context) {
 	case <-timeout.C:
 		s.log.Warn("sessions still hold locks after the drain timeout; releasing them")
 	case <-hurry.Done():
-		s.log.Warn("asked again to stop while sessions still hold locks; releasing them")
+		s.log.Warn("second request to stop while sessions still hold locks; releasing them")
 	}
 }
 
-// flushLimit is how long the end of the process waits for a collector.
+// flushLimit limits how long the end of the process waits for a collector.
 const flushLimit = 3 * time.Second
 
 func (s *sidecar) sendRest() {

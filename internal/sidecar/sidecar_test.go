@@ -67,7 +67,7 @@ func TestSecondRequestEndsTheDrain(t *testing.T) {
 	if err := in.End(t); err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(in.Log.String(), "asked again to stop") {
+	if !strings.Contains(in.Log.String(), "second request to stop") {
 		t.Error(in.Log)
 	}
 	app.Closed()

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// env reads the standard variables that decide what is on. Set but empty is unset (standard).
+// env reads the standard variables that turn signals on. By the standard, an empty one is unset.
 type env struct {
 	lookup func(name string) (string, bool)
 }
@@ -22,7 +22,8 @@ const (
 	metricsSignal signal = "METRICS"
 )
 
-// exporter is OTEL_TRACES_EXPORTER and so on, otlp OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and so on.
+// exporter is OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER. otlp is for instance
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT.
 func (s signal) exporter() string        { return "OTEL_" + string(s) + "_EXPORTER" }
 func (s signal) otlp(name string) string { return otlpPrefix + string(s) + "_" + name }
 

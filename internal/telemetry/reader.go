@@ -12,14 +12,14 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// producerName is what our metrics are called in the variable producers.
+// producerName is the name of the sidecar's metrics in the variable producers.
 const (
 	producers    = "OTEL_METRICS_PRODUCERS"
 	producerName = "locksidecar"
 )
 
-// autoexport knows only producers of the whole process, so the registry of a reader is handed over here
-// while the reader is made.
+// autoexport knows only producers of the whole process. So the registry of a reader is passed through these
+// variables while the reader is made.
 var (
 	making   sync.Mutex
 	current  *prometheus.Registry
@@ -32,7 +32,7 @@ var (
 	})
 )
 
-// newReader makes the reader that the environment asks for, which sends what it reads.
+// newReader makes the reader that the environment configures. The reader sends the metrics that it reads.
 func newReader(ctx context.Context, of *prometheus.Registry) (metric.Reader, error) {
 	making.Lock()
 	defer making.Unlock()
@@ -41,8 +41,8 @@ func newReader(ctx context.Context, of *prometheus.Registry) (metric.Reader, err
 	return autoexport.NewMetricReader(ctx)
 }
 
-// producer mends the bridge (0.72): it sends the ids of exemplars as hexadecimal letters, 32 bytes
-// instead of 16. A collector refuses the whole message.
+// producer corrects the bridge (0.72), which sends the ids of exemplars as hexadecimal digits, 32 bytes instead
+// of 16. A collector would refuse the whole message.
 type producer struct{ metric.Producer }
 
 // Produce implements [metric.Producer].

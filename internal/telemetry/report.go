@@ -14,11 +14,11 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A collector that is away fails each batch: a few errors are shown at once, then one in each pause.
+// An unreachable collector fails each batch. A few errors are logged at once, then one in each pause.
 const (
 	errorBurst = 3
 	errorPause = 10 * time.Second
-	// maxError is how much of one is shown: the collector's answer stands in it.
+	// maxError limits the logged part of an error, which contains the collector's answer.
 	maxError = 1 << 10
 )
 
@@ -26,35 +26,34 @@ func report(log *slog.Logger) {
 	limit, silent := rate.NewLimiter(rate.Every(errorPause), errorBurst), atomic.Int64{}
 	handleErrors(func(err error) {
 		if errors.Is(err, resource.ErrPartialResource) {
-			return // said at the start, and nothing to do with delivery
+			return // logged at the start, and unrelated to delivery
 		}
 		if !limit.Allow() {
 			silent.Add(1)
 			return
 		}
 		text := hide(err.Error())
-		log.Warn("telemetry has a problem, locks go on", "error", text[:min(len(text), maxError)], "errors_left_out", silent.Swap(0))
+		log.Warn("telemetry has a problem; locks are not affected", "error", text[:min(len(text), maxError)], "errors_left_out", silent.Swap(0))
 	})
 	otel.SetLogger(logr.New(theirLog{log}))
 }
 
-// userinfo and query are where a URL may have a password, or a token.
+// userinfo and query are the parts of a URL that may contain a password, or a token.
 var userinfo, query = regexp.MustCompile(`//[^@\s]*@`), regexp.MustCompile(`\?[^\s"]+`)
 
 func hide(text string) string {
 	return query.ReplaceAllString(userinfo.ReplaceAllString(text, "//…@"), "?…")
 }
 
-// shown are attributes of their errors that are never secret. Others may have a part of a header, or of
-// a URL with a password.
+// shown are attributes of OpenTelemetry's errors that are never secret. Others may contain a part of a header,
+// or of a URL with a password.
 var shown = []string{"environment variable", "file"}
 
-// The levels of OpenTelemetry's own log. At theirInformation and beyond, each read of the metrics would
-// write them all.
+// The levels of OpenTelemetry's own log. From theirInformation on, each read of the metrics would write lines.
 const (
 	theirWarning     = 1
 	theirInformation = 4
-	// notNumber is the one information that is a warning to us: a default is used instead.
+	// notNumber is an information that is a warning here, because a default is used instead of the value.
 	notNumber = "Got invalid value, number value expected."
 )
 
@@ -85,8 +84,8 @@ func (l theirLog) Error(_ error, message string, attrs ...any) {
 	l.log.Error("OpenTelemetry", line...)
 }
 
-// WithValues implements [logr.LogSink]. Nobody uses it.
+// WithValues implements [logr.LogSink]. It is not used.
 func (l theirLog) WithValues(...any) logr.LogSink { return l }
 
-// WithName implements [logr.LogSink]. Nobody uses it.
+// WithName implements [logr.LogSink]. It is not used.
 func (l theirLog) WithName(string) logr.LogSink { return l }

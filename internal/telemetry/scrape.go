@@ -8,9 +8,9 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Scrape answers GET /metrics in the format that the caller prefers: Prometheus' text, or OpenMetrics
-// with exemplars. It answers one call at a time: each has all metrics in memory, and
-// a thousand at once would not fit.
+// Scrape answers GET /metrics in the format that the caller prefers: Prometheus' text, or OpenMetrics with
+// exemplars. It answers one call at a time, because each has all metrics in memory, and a thousand at once
+// would not fit.
 func (t *Telemetry) Scrape(ctx *fasthttp.RequestCtx) {
 	t.scrape.Lock()
 	defer t.scrape.Unlock()
@@ -32,6 +32,6 @@ func (t *Telemetry) Scrape(ctx *fasthttp.RequestCtx) {
 		}
 	}
 	if end, ok := out.(expfmt.Closer); ok {
-		_ = end.Close() // it writes to memory
+		_ = end.Close() // it only writes to memory
 	}
 }

@@ -1,23 +1,23 @@
-// Package telemetry decides where spans and metrics go: it makes the providers of
-// OpenTelemetry from the standard OTEL_ variables.
+// Package telemetry decides where spans and metrics are sent. It makes the providers of OpenTelemetry from the
+// standard OTEL_ variables.
 //
-// # What turns what on
+// # How signals are turned on
 //
-// Spans are made when OTEL_TRACES_EXPORTER (but none), OTEL_EXPORTER_OTLP_ENDPOINT or
-// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set; metrics are sent when the same is set for
-// METRICS. OTEL_SDK_DISABLED=true turns both off. Off means that nothing is made: no
-// tracer, no queue, no goroutine. GET /metrics is there in any case.
+// Spans are made if OTEL_TRACES_EXPORTER (other than none), OTEL_EXPORTER_OTLP_ENDPOINT or
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set. Metrics are sent if the same variables for METRICS are set.
+// OTEL_SDK_DISABLED=true turns both off. Off means that there is no tracer, no queue and no goroutine. GET
+// /metrics always works.
 //
-// Exporters, sampler, limits and intervals are what the SDK reads from the standard variables. Others
-// often set these for a whole cluster, so a bad value never stops a lock service: a warning names it,
-// and the signal is off or has the SDK's default. The trace context of calls is W3C's (traceparent,
-// tracestate, baggage), whatever OTEL_PROPAGATORS says: every pod must read it in the lock rows.
+// The SDK reads exporters, sampler, limits and intervals from the standard variables. These are often set for a
+// whole cluster, so a bad value never stops the lock service: a warning names the value, and the signal is off
+// or has the SDK's default. The trace context of calls is always W3C's (traceparent, tracestate, baggage),
+// regardless of OTEL_PROPAGATORS, because every pod must be able to read it in the lock rows.
 //
-// Metrics are sent as /metrics shows them: with Prometheus names, cumulative, with own buckets.
+// Metrics are sent as /metrics shows them: with Prometheus names, cumulative, with the same buckets.
 //
-// An unreachable collector stops and slows nothing: spans that find the queue full are dropped, and the
-// log says now and then what went wrong. At the end, the sidecar waits for it as long as the context of
-// [Telemetry.Stop] lasts.
+// An unreachable collector does not slow the sidecar: if the queue is full, spans are dropped, and the log
+// reports the error at intervals. At the end, the sidecar waits for the collector until the context of
+// [Telemetry.Stop] ends.
 package telemetry
 
 import (
@@ -43,23 +43,22 @@ import (
 	"github.com/locksidecar/locksidecar/internal/tracing"
 )
 
-// Options describe the sidecar, and where it runs.
+// Options describe the sidecar and its environment.
 type Options struct {
-	// Lookup finds the variables that decide what is on. Settings come from the process's environment.
+	// Lookup finds the variables that turn signals on. Settings come from the process's environment.
 	Lookup func(name string) (string, bool)
-	// Version is the sidecar's, Instance this run of it.
+	// Version is the sidecar's. Instance names this run of it.
 	Version, Instance string
-	// Pod is the pod or host, Namespace that of the keys.
+	// Pod is the pod or host. Namespace is that of the keys.
 	Pod, Namespace string
-	// MaxLinks is how many calls a batch may carry: its span has a link to each.
+	// MaxLinks limits the calls of a batch, whose span has a link to each.
 	MaxLinks int
 	Logger   *slog.Logger
 }
 
-// Telemetry is what spans and metrics go to.
+// Telemetry contains the recorders of spans and metrics.
 type Telemetry struct {
-	// Tracer makes the sidecar's spans, Tracers those of libraries; both are nil when
-	// tracing is off.
+	// Tracer makes the sidecar's spans, Tracers those of libraries. Both are nil if tracing is off.
 	Tracer  *tracing.Tracer
 	Tracers trace.TracerProvider
 	// Metrics are the recorders.
@@ -67,13 +66,13 @@ type Telemetry struct {
 
 	log     *slog.Logger
 	process *prometheus.Registry // of Go and the process
-	scrape  sync.Mutex           // is held while the metrics are read for GET /metrics
+	scrape  sync.Mutex           // held while GET /metrics reads the metrics
 	stops   []func(context.Context) error
 	once    sync.Once
 	stopped error
 }
 
-// Start makes what the environment asks for. It warns about what cannot be made, and leaves it out.
+// Start makes the configured providers. It warns about those that cannot be made, and continues without them.
 func Start(ctx context.Context, o Options) *Telemetry {
 	e := env{lookup: o.Lookup}
 	report(o.Logger)
@@ -87,7 +86,7 @@ func Start(ctx context.Context, o Options) *Telemetry {
 	return t
 }
 
-// say logs what is on: else nobody sees it before the first span is missed.
+// say logs which signals are on, because otherwise a mistake is noticed only when spans are missing.
 func (t *Telemetry) say(e env, sent bool) {
 	if t.Tracer != nil || sent {
 		t.log.Info("telemetry is sent", "traces", t.Tracer != nil, "metrics", sent)
@@ -100,7 +99,7 @@ func (t *Telemetry) say(e env, sent bool) {
 	}
 }
 
-// describe is the resource of all that is sent. The standard variables win.
+// describe is the resource of all that is sent. The standard variables override it.
 func describe(ctx context.Context, e env, o Options) (*resource.Resource, error) {
 	host := attribute.Key("host.name")
 	if e.get("KUBERNETES_SERVICE_HOST") != "" {
@@ -127,9 +126,9 @@ func (t *Telemetry) startTraces(ctx context.Context, e env, o Options, about *re
 		t.notSent(e, traces, err)
 		return
 	}
-	limits := sdktrace.NewSpanLimits() // of the environment
+	limits := sdktrace.NewSpanLimits() // from the environment
 	if e.get("OTEL_SPAN_LINK_COUNT_LIMIT") == "" {
-		// One link more leads from a batch's own parent.
+		// One more link leads from a batch's own parent.
 		limits.LinkCountLimit = max(limits.LinkCountLimit, o.MaxLinks+1)
 	}
 	provider := sdktrace.NewTracerProvider(
@@ -138,10 +137,11 @@ func (t *Telemetry) startTraces(ctx context.Context, e env, o Options, about *re
 	t.Tracers, t.Tracer = provider, tracing.New(provider, tracing.Namespace.String(o.Namespace))
 }
 
-// maxQueue is the most spans that may wait: the SDK makes room for all of them at once.
+// maxQueue limits the spans that may wait, because the SDK allocates memory for all of them at once.
 const maxQueue = 1_000_000
 
-// workable replaces a queue of less than none (the SDK panics) and no delay (it runs without a rest).
+// workable replaces a negative queue size, for which the SDK panics, and a zero delay, with which it would
+// never pause.
 func (t *Telemetry) workable(o *sdktrace.BatchSpanProcessorOptions) {
 	asked := *o
 	if o.BatchTimeout <= 0 {
@@ -154,13 +154,13 @@ func (t *Telemetry) workable(o *sdktrace.BatchSpanProcessorOptions) {
 		o.MaxExportBatchSize = min(sdktrace.DefaultMaxExportBatchSize, o.MaxQueueSize)
 	}
 	if *o != asked {
-		t.log.Warn("the OTEL_BSP_ variables ask for what cannot work: spans are sent with other values",
+		t.log.Warn("the OTEL_BSP_ variables have values that cannot work; spans are sent with other values",
 			"schedule_delay", o.BatchTimeout.String(), "max_queue_size", o.MaxQueueSize, "max_export_batch_size", o.MaxExportBatchSize)
 	}
 }
 
 func (t *Telemetry) startMetrics(ctx context.Context, e env, o Options, about *resource.Resource) (sent bool) {
-	// Without spans there is nothing that an exemplar could lead to.
+	// Without spans, an exemplar has no span to name.
 	t.Metrics = metrics.New(o.Version, t.Tracer != nil && e.get("OTEL_METRICS_EXEMPLAR_FILTER") != "always_off")
 	t.process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if !e.on(metricsSignal) {
@@ -176,13 +176,13 @@ func (t *Telemetry) startMetrics(ctx context.Context, e env, o Options, about *r
 	return true
 }
 
-// notSent warns that a wanted signal is off. It names the variables: the exporters' errors do not.
+// notSent warns that a configured signal is off. It names the variables, because the exporters' errors do not.
 func (t *Telemetry) notSent(e env, s signal, err error) {
-	t.log.Warn("a signal is not sent, locks go on: OpenTelemetry cannot do what the variables ask for", "signal", strings.ToLower(string(s)),
+	t.log.Warn("a telemetry signal is off, and locks are not affected: OpenTelemetry cannot use these variables", "signal", strings.ToLower(string(s)),
 		"error", hide(err.Error()), s.exporter(), e.get(s.exporter()), otlpPrefix+"PROTOCOL", cmp.Or(e.get(s.otlp("PROTOCOL")), e.get(otlpPrefix+"PROTOCOL")))
 }
 
-// Stop sends what is not sent yet, until ctx ends. It may be called more than once.
+// Stop sends what is still waiting, until ctx ends. It may be called more than once.
 func (t *Telemetry) Stop(ctx context.Context) error {
 	t.once.Do(func() {
 		results := make(chan error, len(t.stops))
@@ -193,7 +193,7 @@ func (t *Telemetry) Stop(ctx context.Context) error {
 			select {
 			case err := <-results:
 				t.stopped = errors.Join(t.stopped, err)
-			case <-ctx.Done(): // whatever an exporter does
+			case <-ctx.Done(): // even if an exporter blocks
 				t.stopped = errors.Join(t.stopped, ctx.Err())
 			}
 		}
@@ -201,5 +201,5 @@ func (t *Telemetry) Stop(ctx context.Context) error {
 	return t.stopped
 }
 
-// handleErrors sets the handler of OpenTelemetry's errors, which exists only for the whole process.
+// handleErrors sets the handler of OpenTelemetry's errors, which belongs to the whole process.
 func handleErrors(f func(error)) { otel.SetErrorHandler(otel.ErrorHandlerFunc(f)) }

@@ -383,7 +383,7 @@ func TestErrorsAreLogged(t *testing.T) {
 		}
 		time.Sleep(errorPause)
 		otel.Handle(errors.New("connection refused"))
-		const want = `level=WARN msg="telemetry has a problem, locks go on" error="connection refused" errors_left_out=97`
+		const want = `level=WARN msg="telemetry has a problem; locks are not affected" error="connection refused" errors_left_out=97`
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("no %s in\n%s", want, log)
 		}

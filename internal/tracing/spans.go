@@ -9,19 +9,19 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Carry returns ctx with the span of from, and no more: work that outlives a call must not end with it.
+// Carry returns ctx with only the span of from, because work that outlives a call must not end with it.
 func Carry(ctx, from context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, trace.SpanFromContext(from))
 }
 
-// Recorded reports whether the span in ctx is kept, also when it has ended: IsRecording is false then,
-// but work for a call may end later.
+// Recorded reports whether the span in ctx is recorded, even after its end. IsRecording is false then, but work
+// for a call may end later.
 func Recorded(ctx context.Context) bool {
 	return trace.SpanContextFromContext(ctx).IsSampled()
 }
 
-// Past makes a span from began until now, a child of the one in parent, and none if that is not
-// recorded. t must not be nil.
+// Past makes a span from began until now, as a child of the one in parent. If that is not recorded, it makes
+// none. t must not be nil.
 func (t *Tracer) Past(parent, name string, began time.Time, attrs ...attribute.KeyValue) {
 	sc := Parse(parent)
 	if !sc.IsSampled() {
@@ -32,9 +32,9 @@ func (t *Tracer) Past(parent, name string, began time.Time, attrs ...attribute.K
 	span.End()
 }
 
-// Batch begins the span of a store operation on behalf of calls, given by their contexts: a child of
-// the first recorded one, with a link to each recorded one and a link from each of the others. If none
-// is recorded there is no span. The returned function ends it. t must not be nil.
+// Batch begins the span of a store operation on behalf of calls, given by their contexts. It is a child of the
+// first recorded call, with a link to each recorded one and a link back from each of the others. If none is
+// recorded, there is no span. The returned function ends it. t must not be nil.
 func (t *Tracer) Batch(ctx context.Context, operation string, calls []context.Context, size int) (context.Context, func(error)) {
 	recorded := spansOf(calls)
 	if len(recorded) == 0 {
@@ -58,10 +58,10 @@ func (t *Tracer) Batch(ctx context.Context, operation string, calls []context.Co
 	}
 }
 
-// spansOf are the recorded spans of contexts, each once: the locks of a group share a call.
+// spansOf returns the recorded spans of contexts without repetitions, because the locks of a group share a call.
 func spansOf(calls []context.Context) []trace.Span {
 	var recorded []trace.Span
-	var seen map[trace.SpanID]struct{} // made for the first that is recorded: often none is
+	var seen map[trace.SpanID]struct{} // made at the first recorded span, because often there is none
 	for i, ctx := range calls {
 		if !Recorded(ctx) {
 			continue
@@ -78,5 +78,5 @@ func spansOf(calls []context.Context) []trace.Span {
 	return recorded
 }
 
-// SpanContext is that of the span in ctx.
+// SpanContext returns the context of the span in ctx.
 func SpanContext(ctx context.Context) trace.SpanContext { return trace.SpanContextFromContext(ctx) }

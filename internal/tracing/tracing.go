@@ -10,13 +10,13 @@
 //	└ lock.held    internal  from the grant to its end, and why it ended
 //	lock.release   server    a call, with a link to the acquire of its lock
 //
-// A batch is the child of the first recorded call that it carries, and each other call gets a link to
-// it: so each trace leads to its statements, and a sampler that follows the parent decides for all.
+// A batch is the child of the first recorded call that it carries, and each other call gets a link to it. So
+// each trace leads to its statements, and a sampler that follows the parent decides for all.
 //
-// From pod to pod, the lock row carries the traceparents of the acquire that holds the lock and of the
-// release that handed it over.
+// Between pods, the lock row carries the traceparents of the acquire that holds the lock and of the release
+// that handed it over.
 //
-// A nil [Tracer] makes no spans and costs nothing. No span has the data that apps attach to a lock.
+// A nil [Tracer] makes no spans. Spans never contain the data that apps attach to a lock.
 package tracing
 
 import (
@@ -34,7 +34,7 @@ const Scope = "github.com/locksidecar/locksidecar"
 
 // The attributes of spans. Durations are integers in milliseconds, as in the API.
 const (
-	// Key is the key of the lock; Keys the first of several, in request order, KeyCount how many.
+	// Key is the key of the lock. Keys are the first of several in request order, and KeyCount is their number.
 	Key      = attribute.Key("lock.key")
 	Keys     = attribute.Key("lock.keys")
 	KeyCount = attribute.Key("lock.key_count")
@@ -53,30 +53,30 @@ const (
 	// WaitLimit is wait_ms of the request; -1: for ever. TTL is its ttl_ms.
 	WaitLimit = attribute.Key("lock.wait_ms")
 	TTL       = attribute.Key("lock.ttl_ms")
-	// Reentry is how often the lock is entered now.
+	// Reentry is the present number of entries.
 	Reentry = attribute.Key("lock.reentry")
 	// Result is granted, reentered, skipped, released, or the code of the problem.
 	Result = attribute.Key("lock.result")
-	// Outcome is what a release says: success or failure.
+	// Outcome is that of a release: success or failure.
 	Outcome = attribute.Key("lock.outcome")
 	// GrantedBy says how a wait ended in a grant: hand_off, or free.
 	GrantedBy = attribute.Key("lock.granted_by")
-	// Position is the place in line, 1 for the first, when the wait began.
+	// Position is the queue position at the begin of the wait, 1 for the first.
 	Position = attribute.Key("lock.queue_position")
 	// EndReason is why a lock ended: released, session_ended, or the reason of the loss.
 	EndReason = attribute.Key("lock.end_reason")
-	// HolderPod, HolderSession and HolderInstance are who held the lock.
+	// HolderPod, HolderSession and HolderInstance describe the holder of the lock.
 	HolderPod      = attribute.Key("lock.holder.pod")
 	HolderSession  = attribute.Key("lock.holder.session")
 	HolderInstance = attribute.Key("lock.holder.instance")
-	// Operation is the operation of the store in a batch, BatchSize how many calls it serves.
+	// Operation is the operation of the store in a batch. BatchSize is the number of its calls.
 	Operation = attribute.Key("store.operation")
 	BatchSize = attribute.Key("store.batch.size")
-	// Link says what a link leads to: see the constants below.
+	// Link is the kind of a link: see the constants below.
 	Link = attribute.Key("lock.link")
 )
 
-// The ends of links.
+// The kinds of links.
 const (
 	// LinkHolder leads to the acquire of a lock from a wait, or from an acquire that the lock denies.
 	LinkHolder = "holder"
@@ -84,12 +84,12 @@ const (
 	LinkRelease = "release"
 	// LinkAcquire leads from a release to the acquire of its lock.
 	LinkAcquire = "acquire"
-	// LinkCall leads from a batch to a call that it carries, LinkBatch back.
+	// LinkCall leads from a batch to a call that it carries. LinkBatch leads back.
 	LinkCall  = "call"
 	LinkBatch = "batch"
 )
 
-// Tracer makes spans. Nil: none are made.
+// Tracer makes spans. A nil Tracer makes none.
 type Tracer struct {
 	tracer trace.Tracer
 	common []attribute.KeyValue
@@ -112,7 +112,7 @@ func LinkTo(traceparent, what string, attrs ...attribute.KeyValue) (trace.Link, 
 	return trace.Link{SpanContext: sc, Attributes: append(attrs, Link.String(what))}, sc.IsValid()
 }
 
-// Logger is a logger whose lines have the trace_id of a traceparent; without one it is log itself.
+// Logger is a logger whose lines have the trace_id of a traceparent. Without one it is log itself.
 func Logger(log *slog.Logger, traceparent string) *slog.Logger {
 	if id := TraceID(traceparent); id != "" {
 		return log.With("trace_id", id)
@@ -120,7 +120,7 @@ func Logger(log *slog.Logger, traceparent string) *slog.Logger {
 	return log
 }
 
-// Parse reads a W3C traceparent; the result is not valid if that is not.
+// Parse reads a W3C traceparent. If it is malformed, the result is not valid.
 func Parse(traceparent string) trace.SpanContext {
 	if traceparent == "" {
 		return trace.SpanContext{}
@@ -129,14 +129,14 @@ func Parse(traceparent string) trace.SpanContext {
 	return trace.SpanContextFromContext(ctx)
 }
 
-// Format writes a span context as a W3C traceparent, empty if it is not valid.
+// Format writes a span context as a W3C traceparent. It is empty if the context is not valid.
 func Format(sc trace.SpanContext) string {
 	var c carrier
 	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(context.Background(), sc), &c)
 	return c.traceparent
 }
 
-// carrier holds one header. It saves a map for each call.
+// carrier contains one header. It avoids a map for each call.
 type carrier struct{ traceparent string }
 
 // Get implements [propagation.TextMapCarrier].
@@ -157,7 +157,7 @@ func (c *carrier) Set(name, value string) {
 // Keys implements [propagation.TextMapCarrier].
 func (*carrier) Keys() []string { return []string{"traceparent"} }
 
-// TraceID returns the trace id of a W3C traceparent, empty if malformed. It allocates no memory.
+// TraceID returns the trace id of a W3C traceparent, or empty if malformed. It does not allocate.
 func TraceID(traceparent string) string {
 	if Known(traceparent) == "" {
 		return ""
@@ -165,7 +165,7 @@ func TraceID(traceparent string) string {
 	return traceparent[3:35]
 }
 
-// Known is the part of a traceparent that this version knows (version-traceid-parentid-flags), empty if
+// Known is the part of a traceparent that this version knows (version-traceid-parentid-flags), or empty if
 // malformed. A later version may have more.
 func Known(traceparent string) string {
 	const length = 2 + 1 + 32 + 1 + 16 + 1 + 2

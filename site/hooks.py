@@ -1,0 +1,50 @@
+"""What the site changes of docs/: README.md is its first page, the OpenAPI document is a page, and links to
+files that are not pages lead to the repository. A link to a file that does not exist ends the build."""
+
+import re
+from pathlib import Path
+
+import yaml
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+from openapidocs.mk.v3 import OpenAPIV3DocumentationHandler
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+OPENAPI = ROOT / "api" / "openapi.yaml"
+LINK = re.compile(r"""(\]\(|\bsrc="|\bsrcset=")([^)\s#"]+)(#[^)\s"]*)?""")
+ELSEWHERE = ("http://", "https://", "mailto:")
+
+
+def on_files(files, config):
+    """Add the pages that docs/ does not have."""
+    files.append(File.generated(config, "index.md", content=(ROOT / "README.md").read_text()))
+    files.append(File.generated(config, "api.md", content=reference()))
+    return files
+
+
+def reference():
+    """Return the OpenAPI document as a page."""
+    document = yaml.safe_load(OPENAPI.read_text())
+    return OpenAPIV3DocumentationHandler(document, style="MKDOCS", source=str(OPENAPI)).write()
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Lead each link of a page to a page, or to the repository."""
+    folder = ROOT if page.file.src_uri == "index.md" else DOCS
+
+    def lead(link):
+        before, target, anchor = link.groups(default="")
+        if target.startswith(ELSEWHERE) or page.file.src_uri == "api.md":
+            return link[0]
+        path = (folder / target).resolve()
+        if not path.exists() or ROOT not in path.parents:
+            raise PluginError(f"{page.file.src_uri}: the link {target} leads to no file of the repository")
+        if path == OPENAPI:
+            return f"{before}api.md{anchor}"
+        if DOCS in path.parents and files.get_file_from_path(str(path.relative_to(DOCS))):
+            return f"{before}{path.relative_to(DOCS)}{anchor}"
+        kind = "tree" if path.is_dir() else "blob"
+        return f"{before}{config.repo_url}/{kind}/main/{path.relative_to(ROOT)}{anchor}"
+
+    return LINK.sub(lead, markdown)
