@@ -62,7 +62,11 @@ func (ws *Watches) due() (reads []read, next time.Duration) {
 	next = time.Hour
 	var soon []*key
 	for _, k := range ws.keys {
-		if wait := k.lookAt.Sub(now); !k.lookAt.IsZero() && len(k.streams) > 0 {
+		if len(k.streams) == 0 {
+			k.lookAt = time.Time{} // else a time that has passed would keep lookIn from waking Look for the next stream
+			continue
+		}
+		if wait := k.lookAt.Sub(now); !k.lookAt.IsZero() {
 			next = min(next, wait)
 			if wait <= every/2 {
 				soon = append(soon, k)

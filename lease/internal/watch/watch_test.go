@@ -41,6 +41,7 @@ type bench struct {
 	mu      sync.Mutex
 	lock    store.Lock    // the key's true state
 	takes   time.Duration // how long a read takes after it has seen the state
+	slow    time.Duration // how long Watch takes
 	err     error         // of all operations
 	watched int
 	// pinned are the users of the lease, lost: it is not alive.
@@ -98,6 +99,10 @@ func (b *bench) Get(_ context.Context, keys []string) ([]store.Lock, error) {
 }
 
 func (b *bench) Watch(_ context.Context, keys []string, _ store.LeaseID) error {
+	b.mu.Lock()
+	slow := b.slow
+	b.mu.Unlock()
+	time.Sleep(slow)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.err == nil {
@@ -391,6 +396,27 @@ func TestStreamsInAnOutage(t *testing.T) {
 		synctest.Wait()
 		if b.watched != 1 || b.pinned != 0 || len(b.ws.keys) != 0 || b.ws.streams != 0 { // one watch ended with its lease
 			t.Errorf("watched: %d, pinned: %d, keys: %d, streams: %d", b.watched, b.pinned, len(b.ws.keys), b.ws.streams)
+		}
+	})
+}
+
+// A read falls due while the key has no stream and the store is asked to watch it. A stream that is opened
+// after that begins all the same.
+func TestReadIsDueWithoutStreams(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.change(func() { b.slow = 10 * time.Second })
+		first := b.open()
+		b.ws.Recheck() // the listener has connected again: the next read is due after 5 s
+		time.Sleep(time.Second)
+		first.Close()
+		time.Sleep(6 * time.Second)
+		second := b.open()
+		defer second.Close()
+		time.Sleep(10 * time.Second)
+		select {
+		case <-second.Begun():
+		default:
+			t.Error("the stream has not begun")
 		}
 	})
 }
