@@ -205,8 +205,8 @@ func TestRunAgain(t *testing.T) {
 	o := options{"ALLOW_FORCE": "true"}
 	s := startIn(t, dir, o)
 	a := dial(t, s.socket)
-	// A signal may come before the shell's child is sleep, and would be lost. So the trap repeats it.
-	const look = `grep -E "^Sig(Blk|Ign)" /proc/self/status; trap 'kill $!; exit 7' TERM; sleep 1000 & echo ready; wait`
+	// TERM may come before the shell's child is sleep, and is lost then. KILL is not.
+	const look = `grep -E "^Sig(Blk|Ign)" /proc/self/status; trap 'kill -KILL $!; exit 7' TERM; sleep 1000 & echo ready; wait`
 	r := startRun(t, s, "leader", "--wait", "--again", "--on-stop", "TERM", "--grace", "1h", "--", "sh", "-c", look)
 	terms := func(n int) {
 		t.Helper()
