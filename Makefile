@@ -10,6 +10,7 @@ BINARY       := bin/locksidecar
 ACTIONLINT   := .bin/actionlint-1.7.12
 HELM         := .bin/helm-4.3.1
 SBOM         := .bin/cyclonedx-gomod-1.10.0
+ETCD         := .bin/etcd-$(shell sed -n 's/.*etcd\/server\/v3 v//p' test/etcd/go.mod)
 MAX_BINARY   := 25000000
 IMAGE        ?= ghcr.io/locksidecar/locksidecar:$(VERSION)
 FUZZTIME     ?= 10s
@@ -95,6 +96,12 @@ test-unit: test-deps vet
 	GORACE=atexit_sleep_ms=0 go test -race -vet=off ./store/postgres $$(go list ./... | grep -v -e /e2e$$ -e /store/postgres$$ $(ONE_GOROUTINE:%=-e locksidecar/%$$)); \
 	race=$$?; wait $$plain && exit $$race
 
+etcd: $(ETCD) ## Build etcd's server for tests (compiles 1 minute the first time)
+
+$(ETCD): test/etcd/go.mod test/etcd/main.go
+	@mkdir -p .bin
+	cd test/etcd && $(AS_RELEASED) go build -o ../../$(ETCD) -ldflags='-s -w' .
+
 test-combinations: test-deps ## Run the stores' suite with each epoch source in each way to connect to PostgreSQL
 	GORACE=atexit_sleep_ms=0 go test -race -vet=off -count=1 -timeout 30m -run '^TestConformanceByEpochSource$$' ./store/postgres -combinations
 
@@ -124,7 +131,7 @@ client-deps: test-deps
 # The race detector needs a C compiler; the rest of the build does not. The tests start their
 # own Prometheus, so the package's service does not stay on. plpgsql_check comes last, because
 # its package has the server's version in its name.
-test-deps:
+test-deps: $(ETCD)
 	@missing=""; \
 	command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb /opt/homebrew/opt/postgresql*/bin/initdb \
 	  /usr/local/opt/postgresql*/bin/initdb /usr/pgsql-*/bin/initdb 2>/dev/null | grep -q . || missing="postgresql"; \

@@ -9,7 +9,7 @@ import (
 // A port is given out once, even before its user listens on it. A port with a listener is not given
 // out.
 func TestAPortIsGivenOnce(t *testing.T) {
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}

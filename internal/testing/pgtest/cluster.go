@@ -115,7 +115,7 @@ func Main(m interface{ Run() int }, cluster **Cluster, options ...Option) int {
 
 func (c *Cluster) setUp(files []file) error {
 	if c.tcp {
-		port, err := freePort()
+		port, err := FreePort()
 		if err != nil {
 			return err
 		}
@@ -334,9 +334,9 @@ func (c *Cluster) exec(ctx context.Context, database, sql string) error {
 	return nil
 }
 
-// freePort returns a port for a server that binds it a moment later, or again after an outage. The
+// FreePort returns a port for a server that binds it a moment later, or again after an outage. The
 // kernel does not give ports of this range to other listeners or clients.
-func freePort() (int, error) {
+func FreePort() (int, error) {
 	const first, ports, tries = 20_000, 10_000, 100
 	var err error
 	for range tries {
@@ -350,7 +350,7 @@ func freePort() (int, error) {
 
 // claims are the ports of this process, each with a UDP socket of the same number for the life of
 // the process. Tests of several packages run at once, and a server binds its port seconds after
-// freePort.
+// FreePort.
 var claims struct {
 	mu      sync.Mutex
 	sockets []net.PacketConn
@@ -377,7 +377,7 @@ func claim(port int) error {
 // support port 0.
 func FreeAddress(tb testing.TB) string {
 	tb.Helper()
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		tb.Fatal(err)
 	}

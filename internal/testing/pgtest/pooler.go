@@ -76,7 +76,7 @@ func (c *Cluster) Switch(tb testing.TB, url string, size int, more ...string) *S
 		"auth_type = any", "server_login_retry = 1", "logfile = " + log,
 	}
 	if c.tcp {
-		port, err := freePort()
+		port, err := FreePort()
 		if err != nil {
 			tb.Fatal(err)
 		}
