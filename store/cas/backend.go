@@ -1,0 +1,106 @@
+package cas
+
+import (
+	"context"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// TokensPerSwap is how many tokens a swap reserves: see [Record.Base].
+const TokensPerSwap = 2048
+
+// Backend is a server that keeps records and leases, and that swaps a record if it is unchanged. Keys are
+// opaque to it: they contain the namespace. All methods are safe for concurrent use. Their errors are those of [store.Store]: [store.Unavailable] and
+// [store.OutcomeUnknown] classify them.
+type Backend interface {
+	// Start connects. It returns an error at once if the configuration can never work. If only the server is
+	// unreachable, the backend keeps trying, and Ready reports an error. ctx limits Start only. deliver is called with
+	// each letter to this instance, in the order of their swaps, by one goroutine. It must not block. lost is called if
+	// letters may have been lost.
+	Start(ctx context.Context, deliver func(Letter), lost func()) error
+	// Stop ends the background work and closes all connections. It blocks. It may be called repeatedly, and
+	// before Start.
+	Stop()
+	// Ready is nil if operations may succeed now; otherwise the error says why not. It does not ask the server.
+	Ready() error
+
+	// Load reads records, also those that do not exist, with the states of the leases that they name, and the
+	// states of more leases. A Load sees each swap that was answered before it began.
+	Load(ctx context.Context, keys []string, leases []store.LeaseID) ([]Record, []LeaseState, error)
+	// Swap replaces records. Each swap of a call is carried out or not, independently of the others, and each
+	// names another key. An error whose outcome is not unknown says that none was carried out.
+	Swap(ctx context.Context, swaps []Swap) ([]Swapped, error)
+	// Scan reads existing records in the order of their keys' bytes, without the states of their leases: those
+	// whose keys begin with prefix and sort after the given key. It returns at most limit.
+	Scan(ctx context.Context, prefix, after string, limit int) ([]Record, error)
+
+	// OpenLeases makes leases that live for their TTL from now on, or extends those that live.
+	OpenLeases(ctx context.Context, leases []NewLease) error
+	// Renew extends living leases by their TTL, and returns those that it extended, also with an error. Without an
+	// error, each of the others is dead.
+	Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error)
+	// Revoke ends leases. A lease that is dead already is no error.
+	Revoke(ctx context.Context, leases []store.LeaseID) error
+	// Opened returns the living leases that an instance has opened.
+	Opened(ctx context.Context, instance string) ([]store.LeaseID, error)
+}
+
+// NewLease is a lease to be opened. Instance is who may be asked for by Opened; empty for leases of single locks.
+type NewLease struct {
+	store.NewLease
+	Instance string
+}
+
+// LeaseState says whether a lease lives. Death is final.
+type LeaseState struct {
+	Alive bool
+	// Left is about how long it lives without a renewal. It decides nothing but pauses.
+	Left time.Duration
+}
+
+// Record is the state of a key on the server.
+type Record struct {
+	Key string
+	// Version changes with each swap. Zero means that the record does not exist.
+	Version int64
+	// Base is above every token that was reserved for this key before: the swap that wrote the record reserved the
+	// tokens from Base to Base+TokensPerSwap-1. This holds also if the record was deleted in between, and after a restart.
+	Base int64
+	// Data is opaque to the backend.
+	Data []byte
+	// Leases are the leases that Data names, and States their states, in the same order (not set by Scan).
+	Leases []store.LeaseID
+	States []LeaseState
+}
+
+// Swap replaces the record of a key if its version is unchanged and all Living leases live. A lease that was
+// seen dead needs no condition, because death is final.
+type Swap struct {
+	Key     string
+	Version int64
+	// Data and Leases are the new record. If Delete is set, the record is deleted instead.
+	Data   []byte
+	Leases []store.LeaseID
+	Delete bool
+	Living []store.LeaseID
+	// Letters are delivered if, and only if, the swap is carried out. At most one goes to an instance.
+	Letters []Letter
+}
+
+// Swapped is the answer to a Swap.
+type Swapped struct {
+	Done bool
+	// Record is the new record if Done, with Version and Base, but without Data; otherwise the present one, with the states
+	// of its leases. If the present version is the expected one, a condition about a lease has failed.
+	Record Record
+}
+
+// Letter is what a swap tells an instance.
+type Letter struct {
+	To  string // the instance
+	Key string
+	// Base is that of the record that the swap wrote (set by the backend).
+	Base int64
+	Body []byte
+}

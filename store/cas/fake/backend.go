@@ -1,0 +1,197 @@
+package fake
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+)
+
+var (
+	errNotRunning = errors.New("not started, or stopped")
+	errCut        = errors.New("the connection is cut")
+)
+
+// Fault says what happens to one request.
+type Fault struct {
+	// Slow is how long the request travels to the server, and then the answer back.
+	Slow, SlowAnswer time.Duration
+	// Refused: the request does not reach the server, and the client knows it.
+	Refused bool
+	// Lost: the client gets no answer. Late says what happened to the request: zero or more: the server carries
+	// it out so much later; less than zero: never.
+	Lost bool
+	Late time.Duration
+}
+
+// Faults decide what goes wrong. A nil func means that nothing does. They are called from many goroutines.
+type Faults struct {
+	// Request is asked about each request. op is the name of the method of [cas.Backend].
+	Request func(op string) Fault
+	// Letter is asked about each letter to this instance.
+	Letter func() LetterFault
+}
+
+// Backend is one instance's connection to a [Server].
+type Backend struct {
+	server   *Server
+	instance string
+	faults   Faults
+
+	mu    sync.Mutex
+	state int
+	stop  chan struct{}
+	work  sync.WaitGroup
+}
+
+const (
+	fresh = iota
+	started
+	stopped
+)
+
+var _ cas.Backend = (*Backend)(nil)
+
+// Open returns the connection of an instance.
+func (s *Server) Open(instance string, faults Faults) *Backend {
+	if faults.Request == nil {
+		faults.Request = func(string) Fault { return Fault{} }
+	}
+	if faults.Letter == nil {
+		faults.Letter = func() LetterFault { return LetterFault{} }
+	}
+	return &Backend{server: s, instance: instance, faults: faults, stop: make(chan struct{})}
+}
+
+// Start begins to deliver letters.
+func (b *Backend) Start(_ context.Context, deliver func(cas.Letter), lost func()) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state != fresh {
+		return errNotRunning
+	}
+	b.state = started
+	m := &mailbox{deliver: deliver, lost: lost, faults: b.faults.Letter, ready: make(chan struct{}, 1)}
+	b.server.mu.Lock()
+	defer b.server.mu.Unlock()
+	b.server.mail[b.instance] = m
+	b.work.Go(func() { m.run(b.stop) })
+	return nil
+}
+
+// Stop ends the delivery. Late requests that are on their way still reach the server.
+func (b *Backend) Stop() {
+	b.mu.Lock()
+	if b.state == started {
+		close(b.stop)
+		b.server.mu.Lock()
+		delete(b.server.mail, b.instance)
+		b.server.mu.Unlock()
+	}
+	b.state = stopped
+	b.mu.Unlock()
+	b.work.Wait()
+}
+
+// Ready is nil between Start and Stop.
+func (b *Backend) Ready() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state != started {
+		return errNotRunning
+	}
+	return nil
+}
+
+// request carries an operation out, with the faults that it was told.
+func (b *Backend) request(ctx context.Context, op string, do func()) error {
+	if err := errors.Join(b.Ready(), ctx.Err()); err != nil {
+		return &store.Error{Op: op, Err: err}
+	}
+	fault := b.faults.Request(op)
+	unknown := &store.Error{Op: op, Err: errCut, Unknown: true}
+	switch {
+	case fault.Refused:
+		return &store.Error{Op: op, Err: errCut}
+	case fault.Lost && fault.Late > 0:
+		time.AfterFunc(fault.Late, do)
+		return unknown
+	case fault.Lost && fault.Late == 0:
+		do()
+		return unknown
+	case fault.Lost:
+		return unknown
+	}
+	if !rest(fault.Slow, ctx.Done()) { // the request is on its way
+		time.AfterFunc(fault.Slow, do)
+		return &store.Error{Op: op, Err: ctx.Err(), Unknown: true}
+	}
+	do()
+	if !rest(fault.SlowAnswer, ctx.Done()) {
+		return &store.Error{Op: op, Err: ctx.Err(), Unknown: true}
+	}
+	return nil
+}
+
+// Load reads records.
+func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseID) (records []cas.Record, states []cas.LeaseState, err error) {
+	var r []cas.Record
+	var s []cas.LeaseState
+	if err := b.request(ctx, "Load", func() { r, s = b.server.load(keys, leases) }); err != nil {
+		return nil, nil, err
+	}
+	return r, s, nil
+}
+
+// Swap carries each swap out by itself.
+func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
+	done := make([]cas.Swapped, len(swaps))
+	if err := b.request(ctx, "Swap", func() {
+		for i, w := range swaps {
+			done[i] = b.server.swap(w)
+		}
+	}); err != nil {
+		return nil, err
+	}
+	return done, nil
+}
+
+// Scan reads a page of records.
+func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]cas.Record, error) {
+	var found []cas.Record
+	if err := b.request(ctx, "Scan", func() { found = b.server.scan(prefix, after, limit) }); err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+// OpenLeases opens or extends leases.
+func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) error {
+	return b.request(ctx, "OpenLeases", func() { b.server.open(leases) })
+}
+
+// Renew extends leases.
+func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error) {
+	var kept []store.LeaseID
+	if err := b.request(ctx, "Renew", func() { kept = b.server.renew(leases) }); err != nil {
+		return nil, err
+	}
+	return kept, nil
+}
+
+// Revoke ends leases.
+func (b *Backend) Revoke(ctx context.Context, leases []store.LeaseID) error {
+	return b.request(ctx, "Revoke", func() { b.server.revoke(leases) })
+}
+
+// Opened lists an instance's living leases.
+func (b *Backend) Opened(ctx context.Context, instance string) ([]store.LeaseID, error) {
+	var found []store.LeaseID
+	if err := b.request(ctx, "Opened", func() { found = b.server.opened(instance) }); err != nil {
+		return nil, err
+	}
+	return found, nil
+}
