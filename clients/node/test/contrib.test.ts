@@ -9,6 +9,9 @@ import { FleetCoordinator } from "locksidecar/contrib/node-cron";
 import cron, { type TaskContext } from "node-cron";
 import { Sidecar } from "./sidecar";
 
+/** For work that only the tested rule ends. */
+const soon = { timeout: 10_000 };
+
 describe("integrations", () => {
   let sidecar: Sidecar;
   let one: Client;
@@ -52,7 +55,7 @@ describe("integrations", () => {
     await (await takeTick(one, randomUUID(), late, { minHoldMs: 64_000 })).release();
   });
 
-  test("a lost lock ends work that does not look at the signal", async () => {
+  test("a lost lock ends work that does not look at the signal", soon, async () => {
     const lock = await one.acquire(randomUUID());
     const ended = assert.rejects(
       runHeld(lock, () => new Promise<never>(() => {})),
@@ -100,7 +103,7 @@ describe("integrations", () => {
     assert.equal(new Set(ran).size, ran.length);
   });
 
-  test("node-cron: a lost lock fails the execution", async () => {
+  test("node-cron: a lost lock fails the execution", soon, async () => {
     const name = randomUUID().slice(0, 8);
     const fleet = new FleetCoordinator(one, { prefix: "" });
     const events = schedule(

@@ -79,8 +79,8 @@ describe("bullmq", () => {
         ),
     );
     opened.push(...workers, events, queue);
-    const add = async (key) => (await queue.add("job", { key })).waitUntilFinished(events, 60_000);
-    return Object.assign(add, { events });
+    const add = async (key) => (await queue.add("job", { key })).waitUntilFinished(events, 10_000);
+    return Object.assign(add, { events, workers });
   }
 
   test("jobs with the same key run one at a time, and all of them run", async () => {
@@ -121,6 +121,15 @@ describe("bullmq", () => {
     await assert.rejects(add(randomUUID()), /was lost: forced/);
     assert.equal(signal.aborted, true);
     assert.equal(signal.reason.code, "lock_lost");
+  });
+
+  test("BullMQ's cancellation of a job aborts its signal", async () => {
+    const add = await working(
+      (job, _, signal) => add.workers[0].cancelJob(job.id, "enough") && signal.reason,
+      {},
+      clients.slice(0, 1),
+    );
+    assert.equal(await add(randomUUID()), "enough");
   });
 
   test("without the sidecar the job does not run", async () => {

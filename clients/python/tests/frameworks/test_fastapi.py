@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import httpx
 import pytest
 from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
 
 from conftest import LONG, Sidecar
 from locksidecar import AsyncClient, AsyncLock, Client, InvalidRequest
@@ -42,6 +43,13 @@ async def serving(path: str) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
             assert ended.wait(LONG)
             log.append(lock.lost.reason)
 
+        @app.post("/orders/{order}/stream")
+        async def stream(lock: OrderLock) -> StreamingResponse:
+            async def body() -> AsyncIterator[str]:
+                yield (await client.get(lock.key, no_cache=True)).state
+
+            return StreamingResponse(body())
+
         @app.post("/header")
         async def header(lock: HeaderLock, request: Request) -> str:
             return lock.key
@@ -64,6 +72,14 @@ def test_the_endpoint_holds_the_lock(path: str, client: Client, key: str) -> Non
                 assert (answer.status_code, answer.json()) == (423, {"detail": f"lock {key!r} is held"})
             assert state.log == ["pay"]
             assert (await http.post("/header", headers={"order": key})).json() == key
+
+    asyncio.run(main())
+
+
+def test_the_lock_is_released_before_the_response_is_sent(path: str, key: str) -> None:
+    async def main() -> None:
+        async with serving(path) as (http, _):
+            assert (await http.post(f"/orders/{key}/stream")).text == "free"
 
     asyncio.run(main())
 
