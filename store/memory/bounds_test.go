@@ -19,7 +19,7 @@ func (ns *namespace) sizes() (n sizes) {
 		n.rows += len(ns.shards[i].rows)
 		n.visited += len(ns.shards[i].visited)
 		for _, r := range ns.shards[i].rows {
-			n.waiting += r.queue.len()
+			n.waiting += r.Queued()
 		}
 	}
 	for i := range ns.leases.parts {

@@ -6,39 +6,14 @@
 //
 // # Structure
 //
-// The keys of a namespace are spread by hash over shards. A shard is a mutex and a map of rows. A key's row
-// contains its holder, token, waiters, skipped waiters and watchers. Leases are in a separate index.
-// Reading whether a lease lives takes one atomic load. Renewals, reaps and signals change a lease under its
-// mutex, so exactly one of them wins.
+// The keys of a namespace are spread by hash over shards. A shard is a mutex and a map of rows. The key machine
+// (store/key) describes what each operation does to a row. An operation locks the row's shard, runs the machine on the row,
+// and unlocks the shard. Leases are in a separate index. Reading whether a lease lives takes one atomic load.
 //
 // Lock order: a shard, then the lease index, then a lease. No operation locks two shards at once.
 //
-// # Death
-//
-// A reap first replaces the lease's expiry by a permanent mark of death, and then visits the rows that the
-// lease held. Between these steps, rows may still name the dead lease. An operation that meets such a row
-// under its shard's mutex settles the row first, by the same hand-off. So the key goes to the first living
-// waiter, and a new asker cannot overtake. Only rows with waiters, skipped waiters or watchers need the
-// visit. The next asker can take the others as they are.
-//
-// While a lease dies, a waiter may be appended or a key granted under it. The visit takes the shard's mutex
-// after the mark is set, so it finds this waiter. The next asker finds the dead holder.
-//
-// A hold (MinHold) is a time in the row. The row is not settled before this time. When a lease dies during
-// the hold, the visit notifies the waiters of the row to check again when the hold is over. A release
-// during the hold removes lease and grant from the row, so a later claim is answered Released.
-//
-// There are no background goroutines. Expired leases are reaped when an operation meets them, or by Sweep.
-//
-// # Shares
-//
-// The row's own holder is the exclusive one. Shared holders are a list beside it, in token order, and each
-// has all the fields of an exclusive one. A row has either kind, never both. An operation that ends a
-// share, or takes a waiter out of the queue of a shared key, then grants the waiters at the head that fit.
-//
-// A dead share blocks no asker, because each ask and each check of a waiter removes dead shares first. While a
-// lease dies, a waiter may arrive or a share be granted. If a key has waiters, the visit of that death settles its
-// row, whether the lease belonged to a holder or a waiter. If it has no waiters, the next asker settles it.
+// There are no background goroutines. Expired leases are reaped when an operation meets them, or by Sweep. The
+// operation that reaped a lease then visits the rows with waiters, skipped waiters or watchers, before it returns.
 //
 // # Time
 //

@@ -14,39 +14,15 @@ func (s *Store) Get(ctx context.Context, keys []string) ([]store.Lock, error) {
 	if err := s.usable(ctx, "Get"); err != nil {
 		return nil, err
 	}
-	o := operation{ns: s.ns}
+	o := s.operation()
 	locks := make([]store.Lock, len(keys))
-	for i, key := range keys {
-		locks[i] = o.get(key)
+	for i, k := range keys {
+		sh, r := o.lock(k)
+		locks[i] = o.Get(&r.Row)
+		sh.unlock(r)
 	}
 	o.finish()
 	return locks, nil
-}
-
-func (o *operation) get(key string) store.Lock {
-	sh := o.ns.shard(key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	r := sh.rows[key]
-	if r == nil {
-		return store.Lock{Key: key}
-	}
-	now := o.ns.space.now()
-	if r.queue.len() > 0 && r.abandoned() {
-		// A reap is under way elsewhere. Readers must not see a free key that has waiters.
-		o.settle(r, now)
-	}
-	return r.lock(now)
-}
-
-// abandoned reports whether a holder is dead and no MinHold keeps the key.
-func (r *row) abandoned() bool {
-	for h := range r.holders() {
-		if h.holdUntil == 0 && h.lease.dead() {
-			return true
-		}
-	}
-	return false
 }
 
 // List reads held locks in the order of their keys' bytes. It reads one shard after the other, so the
@@ -77,29 +53,19 @@ func (p *page) collect(sh *shard, space *Space) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := space.now()
-	for key, r := range sh.rows {
-		if !p.wants(key) || !r.heldAt(p.query.Instance, now) {
+	for k, r := range sh.rows {
+		if !p.wants(k) || !r.HeldAt(p.query.Instance, now) {
 			continue
 		}
-		p.locks = append(p.locks, r.lock(now))
+		p.locks = append(p.locks, r.Lock(now))
 		if len(p.locks) >= 2*p.query.Limit {
 			p.cut()
 		}
 	}
 }
 
-// heldAt reports whether the key has a holder of this instance, or with an empty name of any instance.
-func (r *row) heldAt(instance string, now moment) bool {
-	for h := range r.holders() {
-		if h.held(now) && (instance == "" || instance == h.by.id.Instance) {
-			return true
-		}
-	}
-	return false
-}
-
-func (p *page) wants(key string) bool {
-	return key > p.query.After && (!p.full || key < p.last) && strings.HasPrefix(key, p.query.Prefix)
+func (p *page) wants(k string) bool {
+	return k > p.query.After && (!p.full || k < p.last) && strings.HasPrefix(k, p.query.Prefix)
 }
 
 func (p *page) cut() {
@@ -109,4 +75,39 @@ func (p *page) cut() {
 		p.locks = p.locks[:p.query.Limit]
 		p.full, p.last = true, p.locks[p.query.Limit-1].Key
 	}
+}
+
+// Waiting reads waiters. It reads one key after the other, so the result is not a snapshot.
+func (s *Store) Waiting(ctx context.Context, q store.WaitQuery) ([]store.Waiting, error) {
+	if err := s.usable(ctx, "Waiting"); err != nil {
+		return nil, err
+	}
+	q.Limit = max(1, q.Limit)
+	var found []store.Waiting
+	o := s.operation()
+	for _, k := range s.ns.contended(&q) {
+		sh, r := o.lock(k)
+		found = append(found, r.Waiting(q.After, q.Limit, o.Now)...)
+		sh.unlock(r)
+		if len(found) >= q.Limit {
+			return found[:q.Limit], nil
+		}
+	}
+	return found, nil
+}
+
+// contended returns the keys of a query that have waiters, sorted.
+func (ns *namespace) contended(q *store.WaitQuery) (keys []string) {
+	for i := range ns.shards {
+		sh := &ns.shards[i]
+		sh.mu.Lock()
+		for r := range sh.visited {
+			if r.Queued() > 0 && r.Key >= q.After.Key && strings.HasPrefix(r.Key, q.Prefix) && (q.Key == "" || q.Key == r.Key) {
+				keys = append(keys, r.Key)
+			}
+		}
+		sh.mu.Unlock()
+	}
+	slices.Sort(keys)
+	return keys
 }

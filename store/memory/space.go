@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/key"
 )
 
 // shards is the number of mutexes over which the keys of a namespace are spread.
@@ -28,7 +29,7 @@ func NewSpace() *Space {
 	now := time.Now()
 	s := &Space{
 		seed:       maphash.MakeSeed(),
-		start:      now.Add(-1), // so that moment.at is never zero
+		start:      now.Add(-1), // so that Moment.At is never zero
 		namespaces: map[string]*namespace{},
 	}
 	s.tokens.Store(now.UnixMicro())
@@ -37,7 +38,9 @@ func NewSpace() *Space {
 
 // Open returns an instance's view of the data. An instance may be opened once.
 func (s *Space) Open(id store.Identity) *Store {
-	return &Store{id: id, ns: s.namespace(id.Namespace)}
+	opened := &Store{id: id, ns: s.namespace(id.Namespace)}
+	opened.self = key.Instance{Name: id.Instance, Pod: id.Pod, Deliver: opened.deliver}
+	return opened
 }
 
 func (s *Space) namespace(name string) *namespace {
@@ -52,15 +55,9 @@ func (s *Space) namespace(name string) *namespace {
 }
 
 // now reads the clock. Callers hold the shard's mutex, so the times of a key never decrease.
-func (s *Space) now() moment {
+func (s *Space) now() key.Moment {
 	now := time.Now()
-	return moment{wall: now, at: int64(now.Sub(s.start))}
-}
-
-type moment struct {
-	wall time.Time
-	// at is in nanoseconds on the space's monotonic clock; above zero.
-	at int64
+	return key.Moment{Wall: now, At: int64(now.Sub(s.start))}
 }
 
 // namespace holds keys, and the leases of the instances that lock them.
@@ -83,8 +80,8 @@ func newNamespace(space *Space) *namespace {
 	return ns
 }
 
-func (ns *namespace) shard(key string) *shard {
-	return &ns.shards[maphash.String(ns.space.seed, key)%shards]
+func (ns *namespace) shard(k string) *shard {
+	return &ns.shards[maphash.String(ns.space.seed, k)%shards]
 }
 
 type shard struct {
@@ -96,12 +93,30 @@ type shard struct {
 	_ [40]byte // neighbours do not share a cache line
 }
 
-// row returns the row of a key, and makes a missing one.
-func (sh *shard) row(key string) *row {
-	r := sh.rows[key]
-	if r == nil {
-		r = &row{key: key, shard: sh}
-		sh.rows[key] = r
+// row is the row of a key. Its shard's mutex guards it.
+type row struct {
+	key.Row
+	stored, visited bool
+}
+
+// unlock notes what an operation made of a row.
+func (sh *shard) unlock(r *row) {
+	sh.note(r)
+	sh.mu.Unlock()
+}
+
+func (sh *shard) note(r *row) {
+	if !r.stored && !r.Empty() {
+		r.stored, sh.rows[r.Key] = true, r
 	}
-	return r
+	wanted := r.Wanted()
+	switch {
+	case wanted == r.visited:
+		return
+	case wanted:
+		sh.visited[r] = struct{}{}
+	default:
+		delete(sh.visited, r)
+	}
+	r.visited = wanted
 }

@@ -34,32 +34,11 @@ func (sh *shard) count(namespace string, space *Space, types, pods counts) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := space.now()
-	for key, r := range sh.rows {
-		of := store.Stat{Waiting: int64(r.queue.len())}
-		for h := range r.holders() {
-			if held := h.stat(now); held != (store.Stat{}) {
-				if len(r.shares) > 0 {
-					held.Shared = held.Held
-				}
-				pods.add(namespace, h.by.id.Pod, held)
-				of = of.Plus(held)
-			}
-		}
+	for k, r := range sh.rows {
+		of := r.Count(now, func(pod string, held store.Stat) { pods.add(namespace, pod, held) })
 		if of.Held+of.Expired+of.Waiting > 0 {
-			types.add(namespace, store.TypeOf(key), of)
+			types.add(namespace, store.TypeOf(k), of)
 		}
-	}
-}
-
-// stat counts a grant.
-func (h *holder) stat(now moment) store.Stat {
-	switch {
-	case h.held(now):
-		return store.Stat{Held: 1, Average: h.heldFor(now), Longest: h.heldFor(now)}
-	case !h.lease.dead():
-		return store.Stat{Expired: 1}
-	default:
-		return store.Stat{}
 	}
 }
 
@@ -92,7 +71,7 @@ func (s *Store) Elect(ctx context.Context, term time.Duration) (store.Election, 
 	o := &s.ns.space.office
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now, mine := s.ns.space.now().at, o.instance == s.id.Instance
+	now, mine := s.ns.space.now().At, o.instance == s.id.Instance
 	e := store.Election{Elected: term > 0 && (mine || o.until <= now)}
 	switch {
 	case e.Elected:

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/key"
 )
 
 var (
@@ -23,6 +24,7 @@ const (
 // shared and must not be changed.
 type Store struct {
 	id    store.Identity
+	self  key.Instance
 	ns    *namespace
 	news  func(store.News)
 	state atomic.Int32
@@ -80,32 +82,39 @@ func (s *Store) usable(ctx context.Context, op string) error {
 	return nil
 }
 
-// operation is one call of the store. It collects the work that follows when no shard is locked.
+// deliver passes news on.
+func (s *Store) deliver(n *store.News) {
+	if s.news != nil && s.state.Load() == started {
+		s.news(*n)
+	}
+}
+
+// operation is one call of the store. Its Op collects the work that follows when no shard is locked.
 type operation struct {
+	key.Op
 	ns *namespace
-	// reaped are leases that were declared dead and whose keys are not visited yet.
-	reaped []*lease
-	news   []delivery
 }
 
-type delivery struct {
-	to   *Store
-	news store.News
+func (s *Store) operation() operation {
+	return operation{Op: key.Op{Engine: s.ns, By: &s.self}, ns: s.ns}
 }
 
-// tell sends a waiter's answer to its instance. Without an Outcome, it asks the instance to check the waiter.
-func (o *operation) tell(r *row, w *waiter, a store.Answer) {
-	o.news = append(o.news, delivery{w.by, store.News{
-		Attempt: store.Attempt{Key: r.key, ID: w.grant}, Lease: w.lease.id, Answer: a,
-	}})
+// lock locks the shard of a key, and returns its row. The operation happens now.
+func (o *operation) lock(k string) (*shard, *row) {
+	sh := o.ns.shard(k)
+	sh.mu.Lock()
+	o.Now = o.ns.space.now()
+	r := sh.rows[k]
+	if r == nil {
+		r = &row{Row: key.Row{Key: k}}
+	}
+	return sh, r
 }
 
 // finish completes reaps and sends the news. The caller holds no mutex.
 func (o *operation) finish() {
 	o.visitReaped()
-	for _, d := range o.news {
-		if d.to.news != nil && d.to.state.Load() == started {
-			d.to.news(d.news)
-		}
+	for i := range o.News {
+		o.News[i].To.Deliver(&o.News[i].News)
 	}
 }

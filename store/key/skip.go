@@ -1,4 +1,4 @@
-package memory
+package key
 
 import (
 	"bytes"
@@ -17,37 +17,41 @@ func (k *skip) answer() store.Answer {
 
 // skipWaiters removes waiters with skip from the queue and notifies them. The row keeps them until they are
 // cancelled or their leases die.
-func (o *operation) skipWaiters(r *row, result []byte) {
+func (o *Op) skipWaiters(r *Row, result []byte) {
 	result = bytes.Clone(result)
 	r.queue.removeAll(func(w *waiter) bool {
-		if !w.skip {
+		if !w.Skip {
 			return false
 		}
-		if r.skipped == nil {
-			r.skipped = map[store.AttemptID]*skip{}
-		}
 		k := &skip{waiter: w, result: result}
-		r.skipped[w.grant] = k
+		r.keepSkip(k)
 		o.tell(r, w, k.answer())
 		return true
 	})
 	r.tidy()
 }
 
-func (o *operation) tellSkipped(r *row, now moment) {
+func (r *Row) keepSkip(k *skip) {
+	if r.skipped == nil {
+		r.skipped = map[store.AttemptID]*skip{}
+	}
+	r.skipped[k.Attempt] = k
+}
+
+func (o *Op) tellSkipped(r *Row) {
 	for _, k := range r.skipped {
-		if r.heldBy(k.grant, now) == nil {
+		if r.heldBy(k.Attempt, o.Now) == nil {
 			o.tell(r, k.waiter, k.answer())
 		}
 	}
 }
 
-// forgetSkip deletes a skipped waiter if this instance made it.
-func (s *Store) forgetSkip(r *row, k *skip) (forgotten bool) {
-	if k == nil || k.by != s {
+// forgetSkip deletes a skipped waiter if the instance made it.
+func (o *Op) forgetSkip(r *Row, k *skip) (forgotten bool) {
+	if k == nil || !k.by.is(o.By) {
 		return false
 	}
-	delete(r.skipped, k.grant)
+	delete(r.skipped, k.Attempt)
 	r.tidy()
 	return true
 }

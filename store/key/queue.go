@@ -1,4 +1,4 @@
-package memory
+package key
 
 import (
 	"cmp"
@@ -13,7 +13,7 @@ const indexAbove = 16
 type waiter struct {
 	asker
 	order int64
-	// since is a time on the space's clock.
+	// since is when the waiter came, in microseconds since 1970. It is only shown.
 	since int64
 }
 
@@ -35,23 +35,27 @@ func (q *queue) first() *waiter {
 	return q.line[0]
 }
 
-func (q *queue) push(a *asker, now moment) *waiter {
+func (q *queue) push(a *asker, now Moment) *waiter {
 	q.last++
-	w := &waiter{asker: *a, order: q.last, since: now.at}
+	w := &waiter{asker: *a, order: q.last, since: now.Wall.UnixMicro()}
+	q.add(w)
+	return w
+}
+
+func (q *queue) add(w *waiter) {
 	q.line = append(q.line, w)
-	if w.shared {
+	if w.Shared {
 		q.shared++
 	}
 	switch {
 	case q.index != nil:
-		q.index[w.grant] = w
+		q.index[w.Attempt] = w
 	case len(q.line) > indexAbove:
 		q.index = make(map[store.AttemptID]*waiter, 2*len(q.line))
 		for _, w := range q.line {
-			q.index[w.grant] = w
+			q.index[w.Attempt] = w
 		}
 	}
-	return w
 }
 
 func (q *queue) find(grant store.AttemptID) *waiter {
@@ -59,7 +63,7 @@ func (q *queue) find(grant store.AttemptID) *waiter {
 		return q.index[grant]
 	}
 	for _, w := range q.line {
-		if w.grant == grant {
+		if w.Attempt == grant {
 			return w
 		}
 	}
@@ -98,8 +102,56 @@ func (q *queue) removeAll(unwanted func(*waiter) bool) {
 }
 
 func (q *queue) forget(w *waiter) {
-	delete(q.index, w.grant)
-	if w.shared {
+	delete(q.index, w.Attempt)
+	if w.Shared {
 		q.shared--
+	}
+}
+
+func (r *Row) enqueue(a *asker, now Moment) *waiter {
+	if a.Shared {
+		r.limit = a.Limit
+	}
+	return r.queue.push(a, now)
+}
+
+func (r *Row) dequeue(w *waiter) {
+	r.queue.remove(w)
+	r.tidy()
+}
+
+// dropServed removes waiters that got the lock from their sidecar.
+func (r *Row) dropServed(served []store.AttemptID) {
+	for _, grant := range served {
+		if w := r.queue.find(grant); w != nil {
+			r.dequeue(w)
+		}
+	}
+}
+
+// dropGone removes waiters and watchers under dead leases, and reports whether it removed a waiter.
+func (r *Row) dropGone() (left bool) {
+	waiting := r.queue.len()
+	r.queue.removeAll(func(w *waiter) bool { return w.lease.Dead() })
+	for grant, k := range r.skipped {
+		if k.lease.Dead() {
+			delete(r.skipped, grant)
+		}
+	}
+	r.watchers = slices.DeleteFunc(r.watchers, func(w watcher) bool { return w.lease.Dead() })
+	r.tidy()
+	return r.queue.len() < waiting
+}
+
+// tidy frees empty containers.
+func (r *Row) tidy() {
+	if r.queue.len() == 0 {
+		r.queue = queue{last: r.queue.last} // the order continues, because readers page by it
+	}
+	if len(r.skipped) == 0 {
+		r.skipped = nil
+	}
+	if len(r.watchers) == 0 {
+		r.watchers = nil
 	}
 }

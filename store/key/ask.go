@@ -1,0 +1,69 @@
+package key
+
+import "github.com/locksidecar/locksidecar/store"
+
+// Ask takes the key if it is available, and otherwise queues an ask that waits. own is the ask's Lease; nil if the
+// engine does not know it. Ask writes into an empty answer, because copying the large struct takes time.
+func (o *Op) Ask(r *Row, ask *store.Ask, own *Lease, answer *store.Answer) {
+	if h := r.heldBy(ask.ID, o.Now); h != nil {
+		o.grantedAgain(h, answer)
+		return
+	}
+	if k := r.skipped[ask.ID]; k != nil && ask.Wait {
+		*answer = k.answer()
+		return
+	}
+	if NeedsLease(ask) && (own == nil || !own.Renewed() || !own.Alive(o.Now)) {
+		answer.Outcome = store.LeaseLost
+		return
+	}
+	if !o.Settle(r) && !o.join(r, ask, own, answer) {
+		return
+	}
+	a := o.asker(ask, own)
+	o.grant(r, &a).granted(answer, o.Now)
+}
+
+// NeedsLease reports whether an ask needs a living lease. Only an ask for a bind:ttl lock that does not wait needs none.
+func NeedsLease(ask *store.Ask) bool { return ask.TTL <= 0 || ask.Wait }
+
+// join reports whether an asker can have a share beside other holders. If not, it writes the answer.
+func (o *Op) join(r *Row, ask *store.Ask, own *Lease, answer *store.Answer) bool {
+	h := r.heldBy(ask.ID, o.Now)
+	switch {
+	case h != nil: // the reap of a holder granted the key to this waiter
+		o.grantedAgain(h, answer)
+	case ask.Shared && o.mismatch(r, ask.Limit):
+		answer.Outcome = store.LimitMismatch
+		r.blockers(&answer.Lock, o.Now)
+	case ask.Shared && r.mayJoin(ask.ID):
+		return true
+	case ask.Wait:
+		o.wait(r, ask, own, answer)
+	default:
+		answer.Outcome = store.Held
+		r.blockers(&answer.Lock, o.Now)
+	}
+	return false
+}
+
+// wait enqueues an asker, or finds it in the queue. A queue position is lost with its lease. Because that
+// waiter may have blocked others, letIn follows.
+func (o *Op) wait(r *Row, ask *store.Ask, own *Lease, answer *store.Answer) {
+	w := r.queue.find(ask.ID)
+	if w != nil && (w.lease.id != own.id || !w.lease.Alive(o.Now)) {
+		r.dequeue(w)
+		w = nil
+	}
+	if w == nil {
+		a := o.asker(ask, own)
+		w = r.enqueue(&a, o.Now)
+		o.letIn(r)
+	}
+	r.queued(answer, w, o.Now)
+}
+
+func (r *Row) queued(answer *store.Answer, w *waiter, now Moment) {
+	answer.Outcome, answer.Position = store.Queued, r.queue.position(w)
+	r.blockers(&answer.Lock, now)
+}

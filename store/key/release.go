@@ -1,0 +1,113 @@
+package key
+
+import (
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Release ends a grant, and hands the key to the first living waiters.
+func (o *Op) Release(r *Row, c *store.Claim) (v store.Verdict) {
+	h, status := o.standing(r, c)
+	v.Status = status
+	r.dropServed(c.Served)
+	if v.Status == store.Holds && c.Undelivered && !o.mayBeUndelivered(h) {
+		v.Status = store.OtherSession
+	}
+	if v.Status == store.Holds && c.Outcome != store.NoOutcome && c.Lease == (store.LeaseID{}) && len(r.shares) > 0 {
+		return store.Verdict{Status: store.IsShare}
+	}
+	switch expired := v.Status == store.Expired && h != nil; {
+	case v.Status == store.Holds:
+		if v.Lock.Key, v.Lock.Token = c.Key, c.Token; c.Lease == (store.LeaseID{}) {
+			v.Lock.Holder.HeldFor, v.Lock.Holder.Traceparent = h.heldFor(o.Now), h.Traceparent
+		}
+		if c.Outcome == store.Success {
+			o.skipWaiters(r, c.Result)
+		}
+		o.released(r, h, c.Outcome, c.Result)
+		o.giveUp(r, h, c)
+	case expired && h.kept(o.Now) && (!c.AtOnce || !h.lease.Renewed() || h.lease.id != c.Lease):
+		if !h.lease.Dead() {
+			h.lease = endedLease // a renewal in flight must not keep the lock
+		}
+	case expired && (h.kept(o.Now) || !h.lease.Dead() || r.queue.len() > 0):
+		o.lapse(r, h, c.Traceparent)
+	case c.Outcome == store.Success && c.Lease != (store.LeaseID{}) && isPast(r, v.Status, c):
+		o.tellSkipped(r) // a repeated release: the first notification of skipped waiters may be lost
+	}
+	return v
+}
+
+// isPast reports whether a claim names a grant that was released.
+func isPast(r *Row, s store.ClaimStatus, c *store.Claim) bool {
+	return s == store.Released || s == store.UnknownToken && c.Token < r.Token
+}
+
+// giveUp ends a grant by release. A hold that is not over keeps the key, unless the claim says AtOnce.
+func (o *Op) giveUp(r *Row, h *holder, c *store.Claim) {
+	if c.AtOnce || !h.kept(o.Now) {
+		o.free(r, h, c.Traceparent)
+		return
+	}
+	o.leaveLease(h)
+	h.Attempt = store.AttemptID{} // ended, unlike the grant of a dead owner
+	h.Released, h.Stopping = true, nil
+	o.tellAll(r)
+}
+
+// free ends a grant and its hold by a release. by is the release's trace context, or empty.
+func (o *Op) free(r *Row, h *holder, by string) {
+	h.Released = true
+	o.end(r, h, by)
+}
+
+// lapse ends a grant that was not released. Later claims are answered Expired.
+func (o *Op) lapse(r *Row, h *holder, by string) {
+	o.expired(r, h)
+	o.end(r, h, by)
+}
+
+// end hands the key to the first waiters, or frees it. A stop request to this grant ends with it.
+func (o *Op) end(r *Row, h *holder, by string) {
+	o.leaveLease(h)
+	r.drop(h)
+	if !o.handOff(r, by) && len(r.shares) == 0 {
+		r.vacate(o.Now)
+	}
+}
+
+// leaveLease removes the lease of a bind:ttl grant, and signals to this grant.
+func (o *Op) leaveLease(h *holder) {
+	if l := h.lease; !l.Renewed() && l.kill() {
+		o.Engine.Close(l)
+	}
+	h.lease = endedLease
+}
+
+// standing decides a claim, and returns the claimed grant. The grant is nil if the row no longer has it.
+func (o *Op) standing(r *Row, c *store.Claim) (*holder, store.ClaimStatus) {
+	if len(r.shares) == 0 {
+		return &r.holder, o.judge(&r.holder, c)
+	}
+	if h := r.share(c.Token); h != nil {
+		return h, o.judge(h, c)
+	}
+	return nil, r.past(c.Token)
+}
+
+// judge decides a claim on a grant. A session's lock may be under another lease of its instance: see Move.
+func (o *Op) judge(h *holder, c *store.Claim) store.ClaimStatus {
+	switch {
+	case h.Token == 0 || h.Token != c.Token && (len(c.Served) == 0 || !store.OfGrant(h.Token, c.Token)):
+		return store.UnknownToken
+	case h.Released:
+		return store.Released
+	case h.lease.Dead():
+		return store.Expired
+	case h.lease.Renewed() && h.lease.id != c.Lease && (!h.lease.by.is(o.By) || c.Lease == store.LeaseID{}):
+		return store.OtherSession
+	case !h.lease.Alive(o.Now):
+		return store.Expired
+	default:
+		return store.Holds
+	}
+}
