@@ -49,7 +49,8 @@ type Run<T> = (lock: Lock) => T | PromiseLike<T>;
  *
  * It has one session, opened by the first call, which owns its locks. When the process dies, they are free at once. When the
  * session is lost, as in a restart of the sidecar, its locks are lost, and the next call opens another session. An idle client
- * does not keep the process alive, also while it holds locks. Make one client for each process and each worker thread.
+ * does not keep the process alive, also while it holds locks. A function under a lock does. Make one client for each process and
+ * each worker thread.
  */
 export class Client {
   /** The sidecar's socket. */

@@ -257,14 +257,17 @@ export class LockGroup {
   }
 }
 
-/** under runs a function and then releases the lock. */
+/** under runs a function and then releases the lock. The process lives on meanwhile, also if the function only waits for a signal. */
 export async function under<T>(lock: Lock, run: () => T | PromiseLike<T>): Promise<T> {
   let value: T;
+  const alive = setInterval(() => {}, 2 ** 31 - 1);
   try {
     value = await run();
   } catch (error) {
     await lock.release().catch((failure) => failure === error || warn(failure)); // it may be the loss that the function threw
     throw error;
+  } finally {
+    clearInterval(alive);
   }
   await lock.release();
   return value;

@@ -33,6 +33,11 @@ test("an idle client with a lock and a watch does not keep the process alive", l
   await sidecar.client().acquire("idle", { waitMs: patienceMs }); // and its lock is free
 });
 
+test("a function under a lock keeps the process alive while it waits", limited, async () => {
+  const waiting = child("function", sidecar.socketPath);
+  assert.deepEqual(await once(waiting, "exit"), [7, null]);
+});
+
 test("worker threads exclude each other", limited, async () => {
   const file = join(sidecar.folder, "threads");
   writeFileSync(file, "0");
