@@ -131,8 +131,8 @@ func (c *console) routes() http.Handler {
 	return mux
 }
 
-// guard refuses requests under another name, because a foreign site's name may lead here (DNS rebinding), and forms
-// of other sites. It sets the headers of every answer.
+// guard refuses requests under another name, because a foreign site's name may lead here (DNS rebinding), and what
+// other sites send or load. It sets the headers of every answer.
 func (c *console) guard(next http.Handler) http.Handler {
 	sameOrigin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -146,7 +146,7 @@ func (c *console) guard(next http.Handler) http.Handler {
 		switch err := sameOrigin.Check(r); {
 		case !slices.Contains(c.hosts, hostOf(r.Host)):
 			http.Error(w, "this name is not one of the console's: see --host", http.StatusForbidden)
-		case err != nil:
+		case err != nil, isLoadedElsewhere(r):
 			http.Error(w, "only the console's own pages may ask for this", http.StatusForbidden)
 		case len(r.URL.RawQuery) > maxQuery:
 			http.Error(w, "the address is too long", http.StatusRequestURITooLong)
@@ -154,6 +154,13 @@ func (c *console) guard(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+// isLoadedElsewhere reports whether the page of another site loads this, other than by a link. The site cannot read
+// the answer, but each of its viewers would use up streams, and make the console watch keys.
+func isLoadedElsewhere(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	return (site == "cross-site" || site == "same-site") && r.Header.Get("Sec-Fetch-Dest") != "document"
 }
 
 // hostOf is a Host header without its port.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/html"
@@ -96,6 +97,12 @@ func TestForeignSitesAreRefused(t *testing.T) {
 		{"POST", "/stop", []string{"Sec-Fetch-Site", "cross-site"}, 403},
 		{"POST", "/stop", []string{"Origin", "http://evil.example"}, 403},
 		{"POST", "/break", []string{"Origin", "null"}, 403},
+		// What the page of another site loads would use up streams, and watch keys. It may have links.
+		{"GET", "/waits", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "empty"}, 403},
+		{"GET", "/key?key=a", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Dest", "iframe"}, 403},
+		{"GET", "/", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "document"}, 200},
+		{"GET", "/", []string{"Sec-Fetch-Site", "none", "Sec-Fetch-Dest", "document"}, 200},
+		{"GET", "/static/console.js", []string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "script"}, 200},
 		{"GET", "/static/", nil, 404},
 		{"GET", "/static/../templates/page.html", nil, 307},
 		{"GET", "/templates/page.html", nil, 404},
@@ -153,6 +160,68 @@ func TestTenThousandLocks(t *testing.T) {
 	}
 }
 
+// A reading rests from its end on. Viewers who have waited for a slow one take it, and make no other.
+func TestSlowReadingsAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reads := 0
+		f := feed[int]{read: func() (int, error) {
+			reads++
+			time.Sleep(2 * time.Second)
+			return reads, nil
+		}}
+		for _, step := range []struct {
+			pause time.Duration
+			want  int
+		}{{0, 1}, {0, 1}, {2 * time.Second, 1}, {1, 2}, {0, 2}} {
+			time.Sleep(step.pause)
+			if got := f.now(); got.value != step.want || reads != step.want {
+				t.Errorf("reading %d of %d, want %d", got.value, reads, step.want)
+			}
+		}
+	})
+}
+
+// Links of the list keep what is chosen, whatever it is called.
+func TestLinksKeepTheChoice(t *testing.T) {
+	q, _ := url.ParseQuery("q=held&type=held&mode=shared&waited=1&sort=-key&page=3")
+	ch := choose(q)
+	for want, got := range map[string]string{
+		"/?mode=shared&page=2&q=held&sort=-key&type=held&waited=1": ch.href(ch.sort(), 2),
+		"/?mode=shared&q=held&type=held&waited=1":                  ch.href("held", 1),
+		"/?": choose(nil).href("held", 1),
+	} {
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// A deadlock of many sessions does not fill the page, nor do many deadlocks.
+func TestCirclesAreLimited(t *testing.T) {
+	for _, size := range []int{2, 1000} {
+		f := &fake{}
+		for n := range 1000 {
+			first := n / size * size
+			session, behind := fmt.Sprint("s", n), fmt.Sprint("k", first+(n-first+1)%size)
+			l := heldLock(fmt.Sprint("k", n), "web-0", session, 1<<40)
+			l.QueueLength = 1
+			f.locks = append(f.locks, l)
+			f.waiters = append(f.waiters, client.Waiter{Key: behind, Pod: "web-0", Session: &session, Mode: "exclusive", WaitingMS: 1 << 40})
+		}
+		doc := serve(t, f.start(t), nil).page(200, "/waits")
+		steps := 0
+		for _, circle := range all(doc, "ol", "class", "circle") {
+			steps += len(all(circle, "li"))
+		}
+		if title := textOf(all(doc, "h1")[0]); steps != stepsShown || !strings.Contains(title, fmt.Sprint(1000/size)+" circle") {
+			t.Errorf("circles of %d: %d steps below %q", size, steps, title)
+		}
+		if hint := textOf(all(doc, "p", "class", "hint")[0]); !strings.Contains(hint, fmt.Sprintf("%d of 1000", stepsShown)) {
+			t.Error(hint)
+		}
+	}
+}
+
 // However many look, the sidecar is asked once.
 func TestViewersShareReadings(t *testing.T) {
 	f := &fake{locks: []client.Lock{heldLock("a:1", "web-0", "s", 1)}}
@@ -168,6 +237,19 @@ func TestViewersShareReadings(t *testing.T) {
 	}
 	if most := int64(time.Since(began)/rest) + 1; f.lists.Load() > most {
 		t.Errorf("the locks were read %d times in %s, at most %d are allowed", f.lists.Load(), time.Since(began), most)
+	}
+}
+
+// A key without a queue costs one call, however many pages show it.
+func TestEmptyQueuesAreNotRead(t *testing.T) {
+	f := &fake{locks: []client.Lock{heldLock("free:1", "web-0", "s", 1), heldLock("queue:1", "web-0", "s", 1)}}
+	f.locks[1].QueueLength = 1
+	s := serve(t, f.start(t), nil)
+	for key, want := range map[string]int64{"free:1": 0, "queue:1": 1} {
+		f.queues.Store(0)
+		if s.page(200, keyURL(key)); f.queues.Load() != want {
+			t.Errorf("the queue of %s was read %d times, want %d", key, f.queues.Load(), want)
+		}
 	}
 }
 

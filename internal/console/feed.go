@@ -27,11 +27,12 @@ type reading[T any] struct {
 	err         error // the reason why value is older than asked
 }
 
-// now is a reading that is as new as the rest allows. It rests as long as a reading takes, at least.
+// now is a reading that is as new as the rest allows. The rest begins when a reading ends, so that all who have waited for
+// a slow one take it. It is as long as the reading took, at least.
 func (f *feed[T]) now() reading[T] {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.since(time.Now().Add(-max(f.rest, rest, f.took)))
+	return f.since(time.Now().Add(-f.took - max(f.rest, rest, f.took)))
 }
 
 // after is a reading that began after a time.

@@ -187,6 +187,7 @@ type fake struct {
 	locks   []client.Lock
 	waiters []client.Waiter
 	lists   atomic.Int64 // how often the first page of locks was read
+	queues  atomic.Int64 // how often waiting calls were read
 	// watching is the number of streams of events.
 	watching atomic.Int64
 }
@@ -236,6 +237,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	case strings.HasSuffix(path, "waiters"):
+		f.queues.Add(1)
 		answer(w, r, "waiters", f.waiters)
 	case path == "stats":
 		_ = json.NewEncoder(w).Encode(map[string]any{"held": 1, "types": []map[string]any{{"namespace": "<i>n", "type": "<i>t", "held": 1}}, "pods": []map[string]any{{"namespace": "<i>n", "pod": "<i>p"}}})

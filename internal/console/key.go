@@ -22,6 +22,9 @@ func (c *console) readKey(key string) (*keyState, error) {
 	if err := c.Client.Call(http.MethodGet, client.LockPath(key), nil, &s.lock, 0); err != nil {
 		return nil, err
 	}
+	if s.lock.QueueLength == 0 {
+		return s, nil
+	}
 	_, err := c.Client.Pages(client.LockPath(key)+"/waiters", url.Values{}, rowsShown, func(p *client.Page) error {
 		for _, encoded := range p.Waiters {
 			w := &client.Waiter{}

@@ -120,6 +120,9 @@ var orders = []struct {
 	{"queue", "Queue", func(a, b *client.Lock) int { return cmp.Compare(b.QueueLength, a.QueueLength) }},
 }
 
+// usualSort is the order that no address names.
+const usualSort = "held"
+
 // choice is what a page of the list shows.
 type choice struct {
 	Text, Type, Mode, Sort string
@@ -130,7 +133,7 @@ type choice struct {
 func choose(q url.Values) choice {
 	ch := choice{Text: q.Get("q"), Type: q.Get("type"), Mode: q.Get("mode"), Waited: q.Get("waited") != ""}
 	ch.Sort, ch.Reverse = strings.CutPrefix(q.Get("sort"), "-")
-	ch.Sort = cmp.Or(ch.Sort, "held")
+	ch.Sort = cmp.Or(ch.Sort, usualSort)
 	ch.page, _ = strconv.Atoi(q.Get("page"))
 	return ch
 }
@@ -138,10 +141,13 @@ func choose(q url.Values) choice {
 // href is the address of the same choice in another order, or on another page.
 func (ch choice) href(sort string, page int) string {
 	q := url.Values{}
-	for name, value := range map[string]string{"q": ch.Text, "type": ch.Type, "mode": ch.Mode, "sort": sort} {
-		if value != "" && value != "held" {
+	for name, value := range map[string]string{"q": ch.Text, "type": ch.Type, "mode": ch.Mode} {
+		if value != "" {
 			q.Set(name, value)
 		}
+	}
+	if sort != "" && sort != usualSort {
+		q.Set("sort", sort)
 	}
 	if ch.Waited {
 		q.Set("waited", "1")

@@ -15,14 +15,18 @@ import (
 const (
 	// maxWaits limits the waiting calls that are read.
 	maxWaits = 10_000
-	// longestShown and waitsShown limit the rows.
+	// longestShown and waitsShown limit the rows, stepsShown the lines of all circles.
 	longestShown = 20
 	waitsShown   = 100
+	stepsShown   = 100
 )
 
 // waits is the data of the page about waiting calls.
 type waits struct {
-	Circles [][]step
+	Circles [][]step // the first ones
+	// Found is the number of circles. Shown of the Stuck sessions in them are in Circles.
+	Found, Shown, Stuck int
+
 	Longest []row  // held
 	Waits   []wait // by their time
 	Calls   int
@@ -79,10 +83,16 @@ func (c *console) readWaits() (*waits, error) {
 			locks[l.Key] = l
 		}
 	}
-	w := &waits{Calls: len(calls), More: next != nil || read.value.more}
+	circles := deadlock.Search(look.Keys)
+	w := &waits{Found: len(circles), Calls: len(calls), More: next != nil || read.value.more}
 	circular := map[deadlock.Party]bool{}
-	for _, circle := range deadlock.Search(look.Keys) {
-		w.Circles = append(w.Circles, stepsOf(circle, circular))
+	for _, circle := range circles {
+		steps := stepsOf(circle, circular)
+		w.Stuck += len(steps)
+		if steps = steps[:min(len(steps), stepsShown-w.Shown)]; len(steps) > 0 {
+			w.Circles = append(w.Circles, steps)
+			w.Shown += len(steps)
+		}
 	}
 	w.Waits = c.longestWaits(calls, locks, circular)
 	for _, l := range (choice{Sort: "held"}).of(read.value.locks) {
