@@ -1,0 +1,370 @@
+// Package castest tests that a [cas.Backend] keeps its promises. Each backend runs it on a real server:
+//
+//	func TestBackend(t *testing.T) { castest.Run(t, func(t *testing.T) castest.Server { … }) }
+package castest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/internal/testing/await"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+)
+
+// Server is a server, or a part of one, that no other test uses.
+type Server interface {
+	// Open returns a backend for an instance of this name. The test starts and stops it.
+	Open(instance string) cas.Backend
+}
+
+// ttl is long enough that no lease ends in a test. short is the shortest that all backends support.
+const (
+	ttl   = time.Minute
+	short = 2 * time.Second
+)
+
+// Run runs all tests, each on a server of its own.
+func Run(t *testing.T, server func(t *testing.T) Server) {
+	groups := map[string]func(*testing.T, *client){
+		"records":               records,
+		"swaps stand alone":     swapsStandAlone,
+		"many swaps":            manySwaps,
+		"large records":         largeRecords,
+		"binary data":           binaryData,
+		"present record":        presentRecord,
+		"leases as conditions":  leasesAsConditions,
+		"tokens grow":           tokensGrow,
+		"scan":                  scan,
+		"leases":                leases,
+		"a lease ends":          leaseEnds,
+		"renewals keep a lease": renewalsKeep,
+		"opened leases":         openedLeases,
+		"letters":               letters,
+		"letters in order":      lettersInOrder,
+		"no letter":             noLetter,
+		"names":                 names,
+		"one wins":              oneWins,
+		"lifecycle":             lifecycle,
+	}
+	for name, test := range groups {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, open(t, server(t), "one"))
+		})
+	}
+}
+
+// client is a started backend whose errors end the test.
+type client struct {
+	cas.Backend
+	t       *testing.T
+	server  Server
+	ctx     context.Context
+	letters chan cas.Letter
+	lost    chan struct{}
+}
+
+func open(t *testing.T, server Server, instance string) *client {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*await.Patience)
+	t.Cleanup(cancel)
+	c := &client{
+		Backend: server.Open(instance), t: t, server: server, ctx: ctx,
+		letters: make(chan cas.Letter, 10_000), lost: make(chan struct{}, 100),
+	}
+	t.Cleanup(c.Stop)
+	if err := c.Start(ctx, func(l cas.Letter) { c.letters <- l }, func() { c.lost <- struct{}{} }); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, "the backend is ready", func() bool { return c.Ready() == nil })
+	return c
+}
+
+func (c *client) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *client) load(key string) cas.Record {
+	c.t.Helper()
+	records, _, err := c.Load(c.ctx, []string{key}, nil)
+	c.must(err)
+	return records[0]
+}
+
+func (c *client) alive(id store.LeaseID) bool {
+	c.t.Helper()
+	_, states, err := c.Load(c.ctx, nil, []store.LeaseID{id})
+	c.must(err)
+	return states[0].Alive
+}
+
+func (c *client) swap(swaps ...cas.Swap) []cas.Swapped {
+	c.t.Helper()
+	results, err := c.Swap(c.ctx, swaps)
+	c.must(err)
+	if len(results) != len(swaps) {
+		c.t.Fatalf("%d swaps have %d results", len(swaps), len(results))
+	}
+	return results
+}
+
+// done swaps one record, which must succeed.
+func (c *client) done(s cas.Swap) cas.Record {
+	c.t.Helper()
+	result := c.swap(s)[0]
+	if !result.Done || result.Record.Key != s.Key {
+		c.t.Fatalf("the swap of %q was not carried out: %+v", s.Key, result)
+	}
+	return result.Record
+}
+
+// open opens a lease.
+func (c *client) open(ttl time.Duration, instance string) store.LeaseID {
+	c.t.Helper()
+	id := uuid.New()
+	c.must(c.OpenLeases(c.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: id, TTL: ttl}, Instance: instance}}))
+	return id
+}
+
+func records(t *testing.T, c *client) {
+	if r := c.load("ns/key"); r.Key != "ns/key" || r.Version != 0 || len(r.Data) != 0 || len(r.Leases) != 0 || len(r.States) != 0 {
+		t.Errorf("a missing record: %+v", r)
+	}
+	lease := c.open(ttl, "")
+	dead := uuid.New()
+	first := c.done(cas.Swap{Key: "ns/key", Data: []byte("first"), Leases: []store.LeaseID{lease, dead}})
+	if first.Version == 0 || first.Base <= 0 {
+		t.Errorf("a new record: %+v", first)
+	}
+	r := c.load("ns/key")
+	if r.Version != first.Version || r.Base != first.Base || string(r.Data) != "first" || len(r.Leases) != 2 || r.Leases[0] != lease || r.Leases[1] != dead {
+		t.Errorf("loaded %+v, written %+v", r, first)
+	}
+	if len(r.States) != 2 || !r.States[0].Alive || r.States[1].Alive {
+		t.Errorf("the states of its leases: %+v", r.States)
+	}
+	if left := r.States[0].Left; left <= 0 || left > 2*ttl {
+		t.Errorf("a lease of %s has %s left", ttl, left)
+	}
+	second := c.done(cas.Swap{Key: "ns/key", Version: first.Version, Data: []byte("second")})
+	if second.Version == first.Version {
+		t.Error("a swap did not change the version")
+	}
+	if r := c.load("ns/key"); string(r.Data) != "second" || len(r.Leases) != 0 {
+		t.Errorf("after the second swap: %+v", r)
+	}
+	if deleted := c.done(cas.Swap{Key: "ns/key", Version: second.Version, Delete: true}); deleted.Version != 0 {
+		t.Errorf("a deleted record: %+v", deleted)
+	}
+	if r := c.load("ns/key"); r.Version != 0 {
+		t.Errorf("after the deletion: %+v", r)
+	}
+	all, states, err := c.Load(c.ctx, []string{"ns/b", "ns/a", "ns/b"}, []store.LeaseID{dead, lease})
+	c.must(err)
+	if len(all) != 3 || all[0].Key != "ns/b" || all[1].Key != "ns/a" || all[2].Key != "ns/b" {
+		t.Errorf("several records: %+v", all)
+	}
+	if len(states) != 2 || states[0].Alive || !states[1].Alive {
+		t.Errorf("several states: %+v", states)
+	}
+}
+
+func swapsStandAlone(t *testing.T, c *client) {
+	present := c.done(cas.Swap{Key: "ns/b", Data: []byte("old")})
+	dead := uuid.New()
+	results := c.swap(
+		cas.Swap{Key: "ns/a", Data: []byte("new")},
+		cas.Swap{Key: "ns/b", Data: []byte("new")}, // it exists
+		cas.Swap{Key: "ns/c", Data: []byte("new"), Living: []store.LeaseID{dead}},
+		cas.Swap{Key: "ns/d", Data: []byte("new"), Version: present.Version}, // it does not exist
+		cas.Swap{Key: "ns/e", Data: []byte("new")},
+	)
+	for i, want := range []bool{true, false, false, false, true} {
+		if results[i].Done != want {
+			t.Errorf("swap %d: %+v", i, results[i])
+		}
+	}
+	if r := results[1].Record; r.Version != present.Version || string(r.Data) != "old" || r.Base != present.Base {
+		t.Errorf("the present record: %+v", r)
+	}
+	for key, want := range map[string]string{"ns/a": "new", "ns/b": "old", "ns/c": "", "ns/d": "", "ns/e": "new"} {
+		if got := c.load(key); string(got.Data) != want {
+			t.Errorf("%s: %+v, want %q", key, got, want)
+		}
+	}
+	if results := c.swap(); len(results) != 0 {
+		t.Errorf("no swaps: %+v", results)
+	}
+}
+
+func manySwaps(t *testing.T, c *client) {
+	const many = 300
+	var swaps []cas.Swap
+	for i := range many {
+		swaps = append(swaps, cas.Swap{Key: key(i), Data: []byte(key(i)), Letters: []cas.Letter{{To: "one", Key: key(i), Body: []byte("hi")}}})
+	}
+	versions := map[string]int64{}
+	for i, result := range c.swap(swaps...) {
+		if !result.Done || result.Record.Key != key(i) {
+			t.Fatalf("swap %d: %+v", i, result)
+		}
+		versions[result.Record.Key] = result.Record.Version
+	}
+	var keys []string
+	for i := range many {
+		keys = append(keys, key(i))
+	}
+	records, _, err := c.Load(c.ctx, keys, nil)
+	c.must(err)
+	for i, r := range records {
+		if r.Key != key(i) || r.Version != versions[r.Key] || string(r.Data) != r.Key {
+			t.Fatalf("record %d: %+v", i, r)
+		}
+	}
+	for range many {
+		await.Receive(t, c.letters, "a letter")
+	}
+}
+
+func largeRecords(t *testing.T, c *client) {
+	var swaps []cas.Swap
+	for i := range 20 {
+		swaps = append(swaps, cas.Swap{Key: key(i), Data: make([]byte, 100_000)})
+	}
+	var leases []store.LeaseID
+	for range 100 {
+		leases = append(leases, uuid.New())
+	}
+	lease := c.open(ttl, "")
+	swaps = append(swaps, cas.Swap{Key: "ns/leases", Leases: append(leases, lease)})
+	for i, result := range c.swap(swaps...) {
+		if !result.Done {
+			t.Errorf("swap %d: %+v", i, result)
+		}
+	}
+	r := c.load("ns/leases")
+	if len(r.States) != 101 || !r.States[100].Alive || r.States[0].Alive {
+		t.Errorf("a record of %d leases has the states %+v", len(r.Leases), r.States)
+	}
+}
+
+func binaryData(t *testing.T, c *client) {
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	name := "ns/\x00\x01/ä\n*?[]:{}\"' \x7f"
+	c.done(cas.Swap{Key: name, Data: all, Letters: []cas.Letter{{To: "one", Key: name, Body: all}}})
+	if r := c.load(name); string(r.Data) != string(all) {
+		t.Errorf("loaded %q", r.Data)
+	}
+	if l := await.Receive(t, c.letters, "the letter"); string(l.Body) != string(all) || l.Key != name || l.To != "one" {
+		t.Errorf("the letter: %+v", l)
+	}
+	c.done(cas.Swap{Key: "ns/empty"})
+	if r := c.load("ns/empty"); r.Version == 0 || len(r.Data) != 0 {
+		t.Errorf("an empty record: %+v", r)
+	}
+}
+
+func presentRecord(t *testing.T, c *client) {
+	lease, dead := c.open(ttl, ""), c.open(ttl, "")
+	c.must(c.Revoke(c.ctx, []store.LeaseID{dead}))
+	written := c.done(cas.Swap{Key: "ns/key", Data: []byte("held"), Leases: []store.LeaseID{dead, lease}})
+	result := c.swap(cas.Swap{Key: "ns/key", Data: []byte("mine")})[0]
+	if r := result.Record; result.Done || r.Version != written.Version || r.Base != written.Base || string(r.Data) != "held" || r.Key != "ns/key" ||
+		len(r.Leases) != 2 || r.Leases[0] != dead || r.Leases[1] != lease {
+		t.Errorf("the present record: %+v", result)
+	}
+	if states := result.Record.States; len(states) != 2 || states[0].Alive || !states[1].Alive {
+		t.Errorf("the states of its leases: %+v", states)
+	}
+	// The version is right, so a lease is the reason.
+	result = c.swap(cas.Swap{Key: "ns/key", Version: written.Version, Data: []byte("mine"), Living: []store.LeaseID{dead}})[0]
+	if result.Done || result.Record.Version != written.Version {
+		t.Errorf("a dead lease: %+v", result)
+	}
+}
+
+func leasesAsConditions(t *testing.T, c *client) {
+	one, other := c.open(ttl, ""), c.open(ttl, "")
+	first := c.done(cas.Swap{Key: "ns/key", Data: []byte("1"), Living: []store.LeaseID{one, other}})
+	c.must(c.Revoke(c.ctx, []store.LeaseID{other}))
+	if result := c.swap(cas.Swap{Key: "ns/key", Version: first.Version, Data: []byte("2"), Living: []store.LeaseID{one, other}})[0]; result.Done {
+		t.Error("a swap was carried out although one of its leases is dead")
+	}
+	if result := c.swap(cas.Swap{Key: "ns/key", Version: first.Version, Delete: true, Living: []store.LeaseID{other}})[0]; result.Done {
+		t.Error("a record was deleted although a lease is dead")
+	}
+	c.done(cas.Swap{Key: "ns/key", Version: first.Version, Data: []byte("2"), Living: []store.LeaseID{one}})
+}
+
+func key(i int) string {
+	return "ns/" + string(rune('a'+i/100)) + string(rune('a'+i/10%10)) + string(rune('a'+i%10))
+}
+
+func oneWins(t *testing.T, c *client) {
+	const askers, rounds = 8, 20
+	var others []*client
+	for i := range askers {
+		others = append(others, open(t, c.server, "asker"+key(i)))
+	}
+	version := int64(0)
+	for round := range rounds {
+		winners := make(chan cas.Record, askers)
+		var asking sync.WaitGroup
+		for _, other := range others {
+			asking.Go(func() {
+				results, err := other.Swap(other.ctx, []cas.Swap{{Key: "ns/key", Version: version, Data: []byte("x")}})
+				if err != nil {
+					t.Error(err)
+				} else if results[0].Done {
+					winners <- results[0].Record
+				}
+			})
+		}
+		asking.Wait()
+		if len(winners) != 1 {
+			t.Fatalf("round %d: %d swaps of the same version were carried out", round, len(winners))
+		}
+		version = (<-winners).Version
+	}
+}
+
+func lifecycle(t *testing.T, c *client) {
+	never := c.server.Open("never")
+	never.Stop()
+	never.Stop()
+	b := c.server.Open("two")
+	if b.Ready() == nil {
+		t.Error("ready before the start")
+	}
+	if err := b.Start(c.ctx, func(cas.Letter) {}, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	b.Stop()
+	b.Stop()
+	if b.Ready() == nil {
+		t.Error("ready after the end")
+	}
+	_, err := b.Swap(c.ctx, []cas.Swap{{Key: "ns/late"}})
+	if !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("a swap after the end: %v", err)
+	}
+	if r := c.load("ns/late"); r.Version != 0 {
+		t.Errorf("a swap after the end was carried out: %+v", r)
+	}
+	ended, cancel := context.WithCancel(c.ctx)
+	cancel()
+	if _, _, err := c.Load(ended, []string{"ns/key"}, nil); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("a Load of a caller that has left: %v", err)
+	}
+}

@@ -1,0 +1,255 @@
+package castest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/internal/testing/await"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+)
+
+// tokensGrow: every swap reserves tokens above those of all swaps of this key before, also through deletions and for
+// another backend.
+func tokensGrow(t *testing.T, c *client) {
+	other := open(t, c.server, "other")
+	next := int64(1)
+	version := int64(0)
+	for i := range 20 {
+		by := c
+		if i%3 == 1 {
+			by = other
+		}
+		remove := i%4 == 3
+		r := by.done(cas.Swap{Key: "ns/key", Version: version, Data: []byte("x"), Delete: remove})
+		if version = r.Version; remove {
+			continue // it reserves no tokens
+		}
+		if r.Base < next {
+			t.Fatalf("swap %d reserves tokens from %d, but those below %d are given away", i, r.Base, next)
+		}
+		if next = r.Base + cas.TokensPerSwap; next >= 1<<53 {
+			t.Fatalf("tokens up to %d do not fit into a JSON number", next)
+		}
+	}
+}
+
+func scan(t *testing.T, c *client) {
+	for _, name := range []string{"a/1", "b/1", "b/10", "b/2", "b0", "b/\x00", "b/ä", "c/1"} {
+		lease := uuid.New()
+		c.done(cas.Swap{Key: name, Data: []byte("data of " + name), Leases: []store.LeaseID{lease}})
+	}
+	gone := c.done(cas.Swap{Key: "b/gone", Data: []byte("x")})
+	c.done(cas.Swap{Key: "b/gone", Version: gone.Version, Delete: true})
+	for _, test := range []struct {
+		prefix, after string
+		limit         int
+		want          []string
+	}{
+		{"b/", "", 100, []string{"b/\x00", "b/1", "b/10", "b/2", "b/ä"}},
+		{"b/", "b/1", 100, []string{"b/10", "b/2", "b/ä"}},
+		{"b/", "b/1", 1, []string{"b/10"}},
+		{"b/", "a", 2, []string{"b/\x00", "b/1"}},
+		{"b/", "c/1", 100, nil},
+		{"b/", "b/ä", 100, nil},
+		{"", "", 2, []string{"a/1", "b/\x00"}},
+		{"", "b0", 100, []string{"c/1"}},
+		{"d", "", 100, nil},
+	} {
+		found, err := c.Scan(c.ctx, test.prefix, test.after, test.limit)
+		c.must(err)
+		var names []string
+		for _, r := range found {
+			names = append(names, r.Key)
+			if r.Version == 0 || string(r.Data) != "data of "+r.Key || len(r.Leases) != 1 {
+				t.Errorf("scanned %+v", r)
+			}
+		}
+		if !slices.Equal(names, test.want) {
+			t.Errorf("a scan of %q after %q found %q, want %q", test.prefix, test.after, names, test.want)
+		}
+	}
+}
+
+func leases(t *testing.T, c *client) {
+	one, two, never := c.open(ttl, "one"), c.open(ttl, ""), uuid.New()
+	if !c.alive(one) || !c.alive(two) || c.alive(never) {
+		t.Errorf("alive: %v, %v, want true, true; one that was never opened: %v", c.alive(one), c.alive(two), c.alive(never))
+	}
+	kept, err := c.Renew(c.ctx, []store.LeaseID{one, never, two})
+	c.must(err)
+	if !slices.Equal(kept, []store.LeaseID{one, two}) {
+		t.Errorf("a renewal kept %v, want %v", kept, []store.LeaseID{one, two})
+	}
+	c.must(c.OpenLeases(c.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: one, TTL: ttl}, Instance: "one"}})) // again
+	if !c.alive(one) {
+		t.Error("opened again, and dead")
+	}
+	c.must(c.Revoke(c.ctx, []store.LeaseID{one, never}))
+	c.must(c.Revoke(c.ctx, []store.LeaseID{one}))
+	if c.alive(one) || !c.alive(two) {
+		t.Errorf("after the end of one: %v, %v", c.alive(one), c.alive(two))
+	}
+	kept, err = c.Renew(c.ctx, []store.LeaseID{one, two})
+	c.must(err)
+	if !slices.Equal(kept, []store.LeaseID{two}) {
+		t.Errorf("a renewal kept %v, want %v", kept, []store.LeaseID{two})
+	}
+	if c.alive(one) {
+		t.Error("a renewal has opened a dead lease")
+	}
+	var many []cas.NewLease
+	var ids []store.LeaseID
+	for range 150 {
+		ids = append(ids, uuid.New())
+		many = append(many, cas.NewLease{NewLease: store.NewLease{ID: ids[len(ids)-1], TTL: ttl}})
+	}
+	c.must(c.OpenLeases(c.ctx, many))
+	_, states, err := c.Load(c.ctx, nil, ids)
+	c.must(err)
+	for i, state := range states {
+		if !state.Alive {
+			t.Fatalf("lease %d of %d is dead", i, len(ids))
+		}
+	}
+	if kept, err = c.Renew(c.ctx, ids); err != nil || len(kept) != len(ids) {
+		t.Errorf("a renewal of %d leases kept %d: %v", len(ids), len(kept), err)
+	}
+	c.must(c.Revoke(c.ctx, ids))
+	if c.alive(ids[0]) || c.alive(ids[149]) {
+		t.Error("revoked, and alive")
+	}
+}
+
+// leaseEnds: a lease that nobody renews lives for its TTL, and not much longer. Its record stays.
+func leaseEnds(t *testing.T, c *client) {
+	began := time.Now()
+	lease := c.open(short, "one")
+	written := c.done(cas.Swap{Key: "ns/key", Data: []byte("held"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}})
+	for c.alive(lease) {
+		time.Sleep(5 * time.Millisecond)
+		if time.Since(began) > await.Patience {
+			t.Fatal("the lease does not end")
+		}
+	}
+	if lived := time.Since(began); lived < short {
+		t.Errorf("a lease of %s lived %s", short, lived)
+	}
+	r := c.load("ns/key")
+	if r.Version != written.Version || len(r.States) != 1 || r.States[0].Alive {
+		t.Errorf("the record of a dead lease: %+v", r)
+	}
+	if c.swap(cas.Swap{Key: "ns/key", Version: written.Version, Data: []byte("x"), Living: []store.LeaseID{lease}})[0].Done {
+		t.Error("a dead lease counts as living")
+	}
+	if ids, err := c.Opened(c.ctx, "one"); err != nil || len(ids) != 0 {
+		t.Errorf("the instance still has opened %v, %v", ids, err)
+	}
+}
+
+// renewalsKeep: a lease that is renewed outlives its TTL.
+func renewalsKeep(t *testing.T, c *client) {
+	lease := c.open(short, "one")
+	for began := time.Now(); time.Since(began) < 2*short; time.Sleep(short / 8) {
+		kept, err := c.Renew(c.ctx, []store.LeaseID{lease})
+		c.must(err)
+		if len(kept) != 1 || !c.alive(lease) {
+			t.Fatalf("a renewed lease died after %s", time.Since(began))
+		}
+	}
+}
+
+func openedLeases(t *testing.T, c *client) {
+	mine := []store.LeaseID{c.open(ttl, "pod/a"), c.open(ttl, "pod/a"), c.open(ttl, "pod/a")}
+	c.open(ttl, "pod")
+	c.open(ttl, "pod/a/b")
+	c.open(ttl, "pod/ab")
+	c.open(ttl, "")
+	c.must(c.Revoke(c.ctx, mine[:1]))
+	found, err := c.Opened(c.ctx, "pod/a")
+	c.must(err)
+	want := slices.Clone(mine[1:])
+	byText := func(a, b store.LeaseID) int { return strings.Compare(a.String(), b.String()) }
+	slices.SortFunc(found, byText)
+	slices.SortFunc(want, byText)
+	if !slices.Equal(found, want) {
+		t.Errorf("opened by the instance: %v, want %v", found, want)
+	}
+}
+
+func letters(t *testing.T, c *client) {
+	other := open(t, c.server, "other")
+	first := c.done(cas.Swap{Key: "ns/key", Data: []byte("1"), Letters: []cas.Letter{
+		{To: "one", Key: "ns/key", Body: []byte("to one")}, {To: "other", Key: "ns/key", Body: []byte("to other")},
+		{To: "nobody", Key: "ns/key", Body: []byte("to nobody")},
+	}})
+	for name, reader := range map[string]*client{"one": c, "other": other} {
+		l := await.Receive(t, reader.letters, "a letter")
+		if l.To != name || l.Key != "ns/key" || string(l.Body) != "to "+name || l.Base != first.Base {
+			t.Errorf("%s got %+v", name, l)
+		}
+	}
+	other.done(cas.Swap{Key: "ns/key", Version: first.Version, Delete: true, Letters: []cas.Letter{{To: "one", Key: "ns/key", Body: []byte("bye")}}})
+	if l := await.Receive(t, c.letters, "a letter"); string(l.Body) != "bye" {
+		t.Errorf("with a deletion came %+v", l)
+	}
+	await.Silent(t, other.letters, "letter")
+	await.Silent(t, c.lost, "loss")
+}
+
+// lettersInOrder: the letters to an instance come in the order of their swaps, also those about one key.
+func lettersInOrder(t *testing.T, c *client) {
+	const count = 200
+	other := open(t, c.server, "other")
+	versions := map[string]int64{}
+	for i := range count {
+		name := key(i % 3)
+		r := other.done(cas.Swap{
+			Key: name, Version: versions[name], Data: []byte("x"),
+			Letters: []cas.Letter{{To: "one", Key: name, Body: fmt.Append(nil, i)}},
+		})
+		versions[name] = r.Version
+	}
+	for i := range count {
+		if l := await.Receive(t, c.letters, "a letter"); string(l.Body) != fmt.Sprint(i) {
+			t.Fatalf("letter %d is %+v", i, l)
+		}
+	}
+}
+
+// noLetter: a swap that is not carried out sends nothing.
+func noLetter(t *testing.T, c *client) {
+	c.done(cas.Swap{Key: "ns/key", Data: []byte("x")})
+	if c.swap(cas.Swap{Key: "ns/key", Data: []byte("y"), Letters: []cas.Letter{{To: "one", Key: "ns/key", Body: []byte("wrong")}}})[0].Done {
+		t.Fatal("a swap of a new record was carried out on an old one")
+	}
+	c.done(cas.Swap{Key: "ns/other", Data: []byte("x"), Letters: []cas.Letter{{To: "one", Key: "ns/other", Body: []byte("right")}}})
+	if l := await.Receive(t, c.letters, "a letter"); string(l.Body) != "right" {
+		t.Errorf("got %+v", l)
+	}
+}
+
+// names: instances and keys whose names are beginnings of others do not meet.
+func names(t *testing.T, c *client) {
+	readers := map[string]*client{}
+	for _, name := range []string{"pod", "pod/a", "pod/a/b", "pod%2Fa", "pöd {x}*"} {
+		readers[name] = open(t, c.server, name)
+	}
+	for name := range readers {
+		c.done(cas.Swap{Key: "to/" + name, Data: []byte(name), Letters: []cas.Letter{{To: name, Key: "b/key", Body: []byte(name)}}})
+	}
+	for name, reader := range readers {
+		if l := await.Receive(t, reader.letters, "a letter"); string(l.Body) != name || l.Key != "b/key" {
+			t.Errorf("%q got %+v", name, l)
+		}
+		await.Silent(t, reader.letters, "letter")
+		if r := c.load("to/" + name); string(r.Data) != name {
+			t.Errorf("the record of %q: %+v", name, r)
+		}
+	}
+}

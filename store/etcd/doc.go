@@ -1,0 +1,41 @@
+// Package etcd keeps locks in etcd 3.5.13 or later. It is a [cas.Backend]: package cas decides, this
+// package swaps records.
+//
+// # What is where
+//
+// All keys begin with the prefix of the URL, /locksidecar/ by default. KEY is a key of package cas, which contains
+// the namespace. Names of instances are escaped, so they may contain a slash.
+//
+//	k/KEY              a record: the leases that it names, and data of package cas
+//	l/UUID             a lease: it lives as long as this key exists
+//	o/INSTANCE/UUID    the same lease, found by the instance that opened it
+//	m/INSTANCE/KEY     the last letter about a key to an instance
+//
+// Only l/ and o/ are attached to a lease of etcd. Its number comes from the UUID's first half. etcd refuses a
+// whole transaction if one put names a lease that is gone, so records and letters name no lease of etcd.
+//
+// # Swaps
+//
+// A call's swaps go into one transaction, each as a nested one with conditions of its own: the record's
+// ModRevision, and for each lease whether l/UUID exists. If they fail, the nested transaction reads the present
+// record. The states of its leases follow in a second request.
+//
+// A record's version is its ModRevision. It is also where tokens come from (Record.Base), because revisions
+// grow through deletions, restarts and changes of the leader. They do not grow if a backup is restored. Then
+// etcd must be told to add to them (etcdutl snapshot restore --bump-revision). A sidecar that sees the
+// revision fall refuses to work.
+//
+// # Letters
+//
+// A letter is a put that a watch of the instance's mailbox reports, in the order of revisions. A watch that broke
+// resumes at the next revision. If etcd has compacted that revision, letters may be lost, and the backend says
+// so. A letter need not be kept for its reader, because the watch reads history. So every instance deletes the
+// letters that are older than its last look, also those to instances that are gone.
+//
+// # Servers
+//
+// A request goes to one of the endpoints that answered the last check. A check is made regularly, and when a
+// request fails or is slow. So a frozen server costs about a second. Reads and renewals are repeated on another
+// server; a swap is not, because its outcome is unknown. If it certainly was not sent, or if etcd refused
+// it, the outcome is known.
+package etcd

@@ -1,0 +1,104 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+var (
+	errNotReached = errors.New("etcd has not been reached yet")
+	errStopped    = errors.New("the store is stopped")
+	errTooLarge   = errors.New("the record has more leases, or its change more letters, than a transaction of etcd may have operations")
+)
+
+// classify makes a store's error. sent is whether a request that may change something has left this process.
+func classify(op string, err error, sent bool) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*store.Error](err); ok {
+		return err
+	}
+	return &store.Error{Op: op, Err: explain(err), Unknown: sent && unknown(err)}
+}
+
+// failed makes the error of an operation from that of one of its requests.
+func failed(op string, err error, unknown bool) error {
+	if request, ok := errors.AsType[*store.Error](err); ok {
+		err = request.Err
+	}
+	return &store.Error{Op: op, Err: err, Unknown: unknown}
+}
+
+// unknown reports whether etcd may have carried out a request that failed with this error. It refuses some requests
+// before it carries them out. All other errors may have come later.
+func unknown(err error) bool {
+	switch codeOf(err) {
+	case codes.InvalidArgument, codes.FailedPrecondition, codes.PermissionDenied, codes.Unauthenticated,
+		codes.NotFound, codes.ResourceExhausted, codes.OutOfRange:
+		return false
+	}
+	return !errors.Is(err, rpctypes.ErrNoLeader) // refused at the door
+}
+
+func codeOf(err error) codes.Code {
+	if etcd, ok := errors.AsType[rpctypes.EtcdError](err); ok {
+		return etcd.Code()
+	}
+	return status.Code(err)
+}
+
+// explain says in words what an operator must do.
+func explain(err error) error {
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return fmt.Errorf("etcd's database has reached its quota (alarm NOSPACE), so nothing new is granted; "+
+			"compact and defragment it, or raise --quota-backend-bytes, then run `etcdctl alarm disarm`: %w", err)
+	case notLetIn(err):
+		return fmt.Errorf("etcd refuses the user of the store's URL: %w", err)
+	}
+	return err
+}
+
+func notLetIn(err error) bool {
+	switch codeOf(err) {
+	case codes.PermissionDenied, codes.Unauthenticated:
+		return true
+	}
+	return errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrAuthFailed) || errors.Is(err, rpctypes.ErrInvalidAuthToken)
+}
+
+type sentKey struct{}
+
+// noteSent returns a context whose requests set the flag when they leave this process.
+func noteSent(ctx context.Context) (context.Context, *atomic.Bool) {
+	sent := new(atomic.Bool)
+	return context.WithValue(ctx, sentKey{}, sent), sent
+}
+
+// sendNoter sets the flag of noteSent. A request that waited in vain for a connection never sets it.
+type sendNoter struct{}
+
+func (sendNoter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+func (sendNoter) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	if _, ok := s.(*stats.OutHeader); !ok {
+		return
+	}
+	if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok {
+		sent.Store(true)
+	}
+}
+
+func (sendNoter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+func (sendNoter) HandleConn(context.Context, stats.ConnStats) {}

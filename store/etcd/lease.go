@@ -1,0 +1,216 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+)
+
+const (
+	// shortest is the shortest TTL that etcd grants with its default election timeout of a second.
+	shortest = 2 * time.Second
+	// atOnce is how many requests about single leases are on their way at a time.
+	atOnce = 32
+	// openBatch is how many leases get their keys in one transaction: a condition, and two puts each.
+	openBatch = maxOps / 4
+	// someTime is assumed to be left to a lease whose end cannot be asked.
+	someTime = time.Second
+)
+
+var errDiedAtOnce = errors.New("the lease ended before it was opened")
+
+// rounded is the TTL that etcd grants at least. It counts whole seconds.
+func rounded(ttl time.Duration) time.Duration {
+	return max(shortest, (ttl + time.Second - 1).Truncate(time.Second))
+}
+
+// each calls do for each lease, several at a time, and returns one of the errors.
+func each[L any](leases []L, do func(i int, lease L) error) error {
+	errs := make([]error, len(leases))
+	turns := make(chan struct{}, atOnce)
+	var working sync.WaitGroup
+	for i, lease := range leases {
+		turns <- struct{}{}
+		working.Go(func() {
+			errs[i] = do(i, lease)
+			<-turns
+		})
+	}
+	working.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// OpenLeases implements [cas.Backend]. A lease does not count before its key exists, so the grants of etcd's leases may
+// be repeated.
+func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) error {
+	if err := each(leases, func(_ int, l cas.NewLease) error { return b.grant(ctx, l) }); err != nil {
+		return failed("open", err, false) // no key was put yet
+	}
+	for i, part := range slices.Collect(slices.Chunk(leases, openBatch)) {
+		if err := b.putKeys(ctx, part); err != nil {
+			return failed("open", err, i > 0 || store.OutcomeUnknown(err))
+		}
+	}
+	return nil
+}
+
+// grant makes a lease of etcd, or extends it.
+func (b *Backend) grant(ctx context.Context, l cas.NewLease) error {
+	err := b.repeat(ctx, "grant", true, func(ctx context.Context, client *clientv3.Client) error {
+		_, err := clientv3.RetryLeaseClient(client).LeaseGrant(ctx,
+			&pb.LeaseGrantRequest{ID: int64(etcdLease(l.ID)), TTL: int64(rounded(l.TTL) / time.Second)})
+		return rpctypes.Error(err)
+	})
+	if !errors.Is(err, rpctypes.ErrLeaseExist) {
+		return err
+	}
+	alive, err := b.keepAlive(ctx, l.ID)
+	if err == nil && !alive {
+		return errDiedAtOnce
+	}
+	return err
+}
+
+// putKeys makes leases alive.
+func (b *Backend) putKeys(ctx context.Context, leases []cas.NewLease) error {
+	var puts []clientv3.Op
+	for _, l := range leases {
+		attached := clientv3.WithLease(etcdLease(l.ID))
+		own := []clientv3.Op{clientv3.OpPut(b.lease(l.ID), "", attached)}
+		if l.Instance != "" {
+			own = append(own, clientv3.OpPut(b.openedBy(l.Instance)+l.ID.String(), "", attached))
+		}
+		puts = append(puts, own...)
+	}
+	return b.write(ctx, "open", func(ctx context.Context, client *clientv3.Client) error {
+		_, err := client.Txn(ctx).Then(puts...).Commit()
+		return err
+	})
+}
+
+// Renew implements [cas.Backend]. A lease that is extended counts only if its key exists afterwards, because an operator
+// may have deleted the key.
+func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error) {
+	extended := make([]bool, len(leases))
+	err := each(leases, func(i int, id store.LeaseID) (err error) {
+		extended[i], err = b.keepAlive(ctx, id)
+		return err
+	})
+	exist := map[store.LeaseID]bool{}
+	if missed := b.exist(ctx, leases, exist); missed != nil {
+		return nil, failed("renew", missed, true)
+	}
+	var kept []store.LeaseID
+	for i, id := range leases {
+		if extended[i] && exist[id] {
+			kept = append(kept, id)
+		}
+	}
+	if err != nil {
+		return kept, failed("renew", err, true)
+	}
+	return kept, nil
+}
+
+// keepAlive extends a lease of etcd. The client's own function would try again without a pause while no server answers.
+func (b *Backend) keepAlive(ctx context.Context, id store.LeaseID) (alive bool, err error) {
+	err = b.repeat(ctx, "renew", true, func(ctx context.Context, client *clientv3.Client) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel() // ends the stream
+		stream, err := clientv3.RetryLeaseClient(client).LeaseKeepAlive(ctx)
+		if err != nil {
+			return rpctypes.Error(err)
+		}
+		if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(etcdLease(id))}); err != nil {
+			return rpctypes.Error(err)
+		}
+		answer, err := stream.Recv()
+		if err != nil {
+			return rpctypes.Error(err)
+		}
+		alive = answer.TTL > 0
+		return nil
+	})
+	return alive && err == nil, err
+}
+
+// Revoke implements [cas.Backend].
+func (b *Backend) Revoke(ctx context.Context, leases []store.LeaseID) error {
+	err := each(leases, func(_ int, id store.LeaseID) error {
+		err := b.repeat(ctx, "revoke", true, func(ctx context.Context, client *clientv3.Client) error {
+			_, err := client.Revoke(ctx, etcdLease(id))
+			return err
+		})
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return failed("revoke", err, len(leases) > 1 || store.OutcomeUnknown(err))
+	}
+	return nil
+}
+
+// Opened implements [cas.Backend].
+func (b *Backend) Opened(ctx context.Context, instance string) ([]store.LeaseID, error) {
+	prefix := b.openedBy(instance)
+	answers, err := b.read(ctx, "opened", []clientv3.Op{clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())})
+	if err != nil {
+		return nil, err
+	}
+	var leases []store.LeaseID
+	for _, kv := range answers[0].Kvs {
+		var id store.LeaseID
+		if err := id.UnmarshalText(kv.Key[len(prefix):]); err != nil {
+			return nil, failed("opened", errFormat, false)
+		}
+		leases = append(leases, id)
+	}
+	return leases, nil
+}
+
+// exist notes which of these leases have a key.
+func (b *Backend) exist(ctx context.Context, leases []store.LeaseID, alive map[store.LeaseID]bool) error {
+	gets := make([]clientv3.Op, len(leases))
+	for i, id := range leases {
+		gets[i] = clientv3.OpGet(b.lease(id), clientv3.WithKeysOnly())
+	}
+	found, err := b.read(ctx, "states", gets)
+	for i := range found {
+		alive[leases[i]] = len(found[i].Kvs) > 0
+	}
+	return err
+}
+
+// remaining is about how long a living lease has left. It asks etcd if the end that it remembers has passed: then the
+// lease was renewed. So an answer may be too short, and the next look is early.
+func (b *Backend) remaining(ctx context.Context, id store.LeaseID) time.Duration {
+	if end, ok := b.left.Get(id); ok && time.Until(end) > 0 {
+		return time.Until(end)
+	}
+	left := someTime
+	_ = b.repeat(ctx, "remaining", false, func(ctx context.Context, client *clientv3.Client) error {
+		answer, err := client.TimeToLive(ctx, etcdLease(id))
+		if err == nil && answer.TTL >= 0 {
+			left = time.Duration(answer.TTL+1) * time.Second // cut to whole seconds
+		}
+		return err
+	})
+	b.left.Add(id, time.Now().Add(left))
+	return left
+}

@@ -1,0 +1,62 @@
+package etcd_test
+
+import (
+	"fmt"
+	"log"
+	"log/slog"
+	"net/url"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/locksidecar/locksidecar/internal/testing/etcdtest"
+	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/castest"
+	"github.com/locksidecar/locksidecar/store/etcd"
+)
+
+// cluster is one server for the tests that do not harm it. Each uses a prefix of its own.
+var cluster *etcdtest.Cluster
+
+func TestMain(m *testing.M) {
+	var err error
+	if cluster, err = etcdtest.Run(); err != nil {
+		log.Fatal(err)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		cluster.Stop()
+		os.Exit(code)
+	}), goleak.IgnoreTopFunction("syscall.Syscall6")) // the thread that keeps the server
+}
+
+var prefixes atomic.Int64
+
+// server opens backends on a cluster, under one prefix.
+type server struct {
+	t      *testing.T
+	url    url.URL
+	limit  time.Duration
+	logger *slog.Logger
+}
+
+func on(t *testing.T, c *etcdtest.Cluster) *server {
+	prefix := fmt.Sprintf("/test%d", prefixes.Add(1))
+	return &server{t: t, url: url.URL{Scheme: "etcd", Host: c.Addresses(), Path: prefix}}
+}
+
+func (s *server) Open(instance string) cas.Backend {
+	s.t.Helper()
+	b, err := etcd.New(etcd.Config{URL: s.url.String(), Instance: instance, Timeout: s.limit, Logger: s.logger})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return b
+}
+
+func TestBackend(t *testing.T) {
+	t.Parallel()
+	castest.Run(t, func(t *testing.T) castest.Server { return on(t, cluster) })
+}

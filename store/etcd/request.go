@@ -1,0 +1,94 @@
+package etcd
+
+import (
+	"context"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.opentelemetry.io/otel/attribute"
+	otelcodes "go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
+
+	"github.com/locksidecar/locksidecar/internal/tracing"
+)
+
+// tries is how often a read or a renewal is sent, each time to another server if there are several.
+const tries = 3
+
+// write sends a request that changes something, once.
+func (b *Backend) write(ctx context.Context, op string, send func(context.Context, *clientv3.Client) error) error {
+	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
+	defer cancel()
+	return b.request(ctx, op, true, send)
+}
+
+// repeat sends a request that may be carried out several times, until an answer comes. changes is whether it changes
+// something.
+func (b *Backend) repeat(ctx context.Context, op string, changes bool, send func(context.Context, *clientv3.Client) error) error {
+	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
+	defer cancel()
+	var err error
+	for try := range tries {
+		limited, cancel := context.WithTimeout(ctx, b.config.Timeout/tries)
+		err = b.request(limited, op, changes, send)
+		cancel()
+		if err == nil || !transient(err) || ctx.Err() != nil || try == tries-1 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(firstPause << try):
+		}
+	}
+	return err
+}
+
+// transient reports whether a request may succeed on another server, or a moment later.
+func transient(err error) bool {
+	switch codeOf(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Internal, codes.Unknown:
+		return true
+	}
+	return false
+}
+
+// request sends one request, with its span and its metrics, and classifies its error. A server that is slow or fails is
+// checked.
+func (b *Backend) request(ctx context.Context, op string, changes bool, send func(context.Context, *clientv3.Client) error) (err error) {
+	if err := b.Ready(); err != nil {
+		return classify(op, err, false)
+	}
+	client := b.client.Load()
+	if client == nil {
+		return classify(op, errNotReached, false)
+	}
+	name := "etcd_" + op
+	ctx, end := b.span(ctx, name)
+	ctx, sent := noteSent(ctx)
+	began := time.Now()
+	slow := time.AfterFunc(patience, b.doubt)
+	err = send(clientv3.WithRequireLeader(ctx), client)
+	slow.Stop()
+	end(err)
+	b.config.Metrics.Statement(ctx, name, time.Since(began), err)
+	if err != nil && (transient(err) || notLetIn(err)) {
+		b.doubt()
+	}
+	return classify(op, err, changes && sent.Load())
+}
+
+// span begins a request's span if the context has a recorded one. Spans contain neither keys nor data.
+func (b *Backend) span(ctx context.Context, name string) (context.Context, func(error)) {
+	if b.tracer == nil || !tracing.Recorded(ctx) {
+		return ctx, func(error) {}
+	}
+	ctx, span := b.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(attribute.String("db.system.name", "etcd")))
+	return ctx, func(err error) {
+		if err != nil {
+			span.SetStatus(otelcodes.Error, err.Error())
+		}
+		span.End()
+	}
+}

@@ -1,0 +1,266 @@
+package etcd
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+)
+
+const (
+	// maxOps is etcd's own limit (--max-txn-ops). The operations of a transaction and those of its largest nested one
+	// count together.
+	maxOps = 128
+	// maxSwaps and maxNested share maxOps. A larger swap has a transaction of its own.
+	maxSwaps  = 64
+	maxNested = maxOps - maxSwaps
+	// maxBytes is far below etcd's limit of 1.5 MiB (--max-request-bytes). A larger swap has a transaction of its own.
+	maxBytes = 512 << 10
+	// parallel is how many transactions of a call are on their way at a time. Four carry 1.7 times as many swaps as one.
+	parallel = 4
+)
+
+// Load implements [cas.Backend]. A second request follows only if a record names leases that are not among the given ones.
+func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseID) ([]cas.Record, []cas.LeaseState, error) {
+	gets := make([]clientv3.Op, 0, len(keys)+len(leases))
+	for _, key := range keys {
+		gets = append(gets, clientv3.OpGet(b.records+key))
+	}
+	for _, id := range leases {
+		gets = append(gets, clientv3.OpGet(b.lease(id), clientv3.WithKeysOnly()))
+	}
+	found, err := b.read(ctx, "load", gets)
+	if err != nil {
+		return nil, nil, err
+	}
+	records := make([]cas.Record, len(keys))
+	present := make([]*cas.Record, len(keys))
+	for i, key := range keys {
+		if records[i], err = decode(key, found[i].Kvs); err != nil {
+			return nil, nil, failed("load", err, false)
+		}
+		present[i] = &records[i]
+	}
+	alive := map[store.LeaseID]bool{}
+	for i, id := range leases {
+		alive[id] = len(found[len(keys)+i].Kvs) > 0
+	}
+	if err := b.addStates(ctx, present, alive); err != nil {
+		return nil, nil, err
+	}
+	states := make([]cas.LeaseState, len(leases))
+	for i, id := range leases {
+		states[i].Alive = alive[id]
+		if end, ok := b.left.Get(id); ok {
+			states[i].Left = max(0, time.Until(end))
+		}
+	}
+	return records, states, nil
+}
+
+// read carries out reads in transactions.
+func (b *Backend) read(ctx context.Context, op string, gets []clientv3.Op) (found []*pb.RangeResponse, err error) {
+	for part := range slices.Chunk(gets, maxOps) {
+		err := b.repeat(ctx, op, false, func(ctx context.Context, client *clientv3.Client) error {
+			answer, err := client.Txn(ctx).Then(part...).Commit()
+			if err != nil {
+				return err
+			}
+			b.saw(answer.Header.Revision)
+			for _, one := range answer.Responses {
+				found = append(found, one.GetResponseRange())
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// addStates sets the states of the leases that records name. alive contains those that are known already.
+func (b *Backend) addStates(ctx context.Context, records []*cas.Record, alive map[store.LeaseID]bool) error {
+	var named, asked []store.LeaseID
+	for _, r := range records {
+		named = append(named, r.Leases...)
+	}
+	for _, id := range named {
+		if _, known := alive[id]; !known {
+			asked = append(asked, id)
+			alive[id] = false
+		}
+	}
+	if err := b.exist(ctx, asked, alive); err != nil {
+		return err
+	}
+	left := make([]time.Duration, len(named))
+	_ = each(named, func(i int, id store.LeaseID) error {
+		if alive[id] {
+			left[i] = b.remaining(ctx, id)
+		}
+		return nil
+	})
+	for _, r := range records {
+		for i, id := range r.Leases {
+			r.States = append(r.States, cas.LeaseState{Alive: alive[id], Left: left[i]})
+		}
+		left = left[len(r.Leases):]
+	}
+	return nil
+}
+
+// nested is a swap as a nested transaction.
+type nested struct {
+	op    clientv3.Op
+	ops   int // its longest list
+	bytes int
+}
+
+func (b *Backend) nest(s *cas.Swap) nested {
+	key := b.records + s.Key
+	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", s.Version)} // 0: it does not exist
+	for _, id := range s.Living {
+		conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(b.lease(id)), ">", 0))
+	}
+	var changes []clientv3.Op
+	if s.Delete {
+		changes = append(changes, clientv3.OpDelete(key))
+	} else {
+		changes = append(changes, clientv3.OpPut(key, encode(s.Leases, s.Data)))
+	}
+	bytes := 2*len(key) + len(s.Data) + 48*(len(conditions)+len(s.Leases))
+	for _, letter := range s.Letters {
+		name := b.letter(letter.To, letter.Key)
+		changes = append(changes, clientv3.OpPut(name, string(letter.Body)))
+		bytes += len(name) + len(letter.Body)
+	}
+	return nested{
+		op:  clientv3.OpTxn(conditions, changes, []clientv3.Op{clientv3.OpGet(key)}),
+		ops: max(len(conditions), len(changes)), bytes: bytes,
+	}
+}
+
+// transactions divides swaps into transactions: the ends of their ranges.
+func transactions(swaps []nested) (ends []int) {
+	count, bytes := 0, 0
+	for i, s := range swaps {
+		alone := s.ops > maxNested
+		if count > 0 && (alone || count == maxSwaps || bytes+s.bytes > maxBytes) {
+			ends, count, bytes = append(ends, i), 0, 0
+		}
+		count, bytes = count+1, bytes+s.bytes
+		if alone {
+			ends, count, bytes = append(ends, i+1), 0, 0
+		}
+	}
+	if count > 0 {
+		ends = append(ends, len(swaps))
+	}
+	return ends
+}
+
+// Swap implements [cas.Backend]. If a call has several transactions and one fails, the outcome is unknown unless nothing
+// was done. A swap has at most 126 letters, and as many conditions.
+func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
+	all := make([]nested, len(swaps))
+	for i := range swaps {
+		if all[i] = b.nest(&swaps[i]); all[i].ops >= maxOps {
+			return nil, classify("swap", errTooLarge, false)
+		}
+	}
+	results := make([]cas.Swapped, len(swaps))
+	ends := transactions(all)
+	errs := make([]error, len(ends))
+	var sending sync.WaitGroup
+	turns := make(chan struct{}, parallel)
+	from := 0
+	for i, end := range ends {
+		part := from
+		from = end
+		turns <- struct{}{}
+		sending.Go(func() {
+			errs[i] = b.swap(ctx, swaps[part:end], all[part:end], results[part:end])
+			<-turns
+		})
+	}
+	sending.Wait()
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+		return nil, failed("swap", errs[i], slices.ContainsFunc(errs, func(err error) bool {
+			return err == nil || store.OutcomeUnknown(err)
+		}))
+	}
+	var present []*cas.Record
+	for i := range results {
+		if !results[i].Done {
+			present = append(present, &results[i].Record)
+		}
+	}
+	if err := b.addStates(ctx, present, map[store.LeaseID]bool{}); err != nil {
+		return nil, failed("swap", err, len(present) < len(results))
+	}
+	return results, nil
+}
+
+// swap carries out one transaction.
+func (b *Backend) swap(ctx context.Context, swaps []cas.Swap, all []nested, results []cas.Swapped) error {
+	ops := make([]clientv3.Op, len(all))
+	for i := range all {
+		ops[i] = all[i].op
+	}
+	var answer *clientv3.TxnResponse
+	err := b.write(ctx, "swap", func(ctx context.Context, client *clientv3.Client) (err error) {
+		answer, err = client.Txn(ctx).Then(ops...).Commit()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	revision := answer.Header.Revision
+	b.saw(revision)
+	for i := range swaps {
+		own := answer.Responses[i].GetResponseTxn()
+		if own.Succeeded {
+			results[i] = cas.Swapped{Done: true, Record: cas.Record{Key: swaps[i].Key, Leases: swaps[i].Leases, Base: base(revision)}}
+			if !swaps[i].Delete {
+				results[i].Record.Version = revision
+			}
+			continue
+		}
+		if results[i].Record, err = decode(swaps[i].Key, own.Responses[0].GetResponseRange().Kvs); err != nil {
+			return &store.Error{Op: "swap", Err: err, Unknown: true} // others of the transaction were carried out
+		}
+	}
+	return nil
+}
+
+// Scan implements [cas.Backend].
+func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]cas.Record, error) {
+	from := b.records + prefix
+	if after != "" {
+		from = max(from, b.records+after+"\x00")
+	}
+	get := clientv3.OpGet(from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(b.records+prefix)), clientv3.WithLimit(int64(limit)))
+	if from >= clientv3.GetPrefixRangeEnd(b.records+prefix) || limit <= 0 {
+		return nil, nil
+	}
+	answers, err := b.read(ctx, "scan", []clientv3.Op{get})
+	if err != nil {
+		return nil, err
+	}
+	found := answers[0].Kvs
+	records := make([]cas.Record, len(found))
+	for i := range found {
+		key := string(found[i].Key[len(b.records):])
+		if records[i], err = decode(key, found[i:i+1]); err != nil {
+			return nil, failed("scan", err, false)
+		}
+	}
+	return records, nil
+}
