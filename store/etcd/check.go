@@ -68,6 +68,7 @@ func (b *Backend) check(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
+	newest := b.newest.Load()
 	answer, err := client.Get(clientv3.WithRequireLeader(ctx), b.letters, clientv3.WithCountOnly())
 	if notLetIn(err) {
 		b.reconnect(client)
@@ -75,11 +76,9 @@ func (b *Backend) check(ctx context.Context) error {
 	if err != nil {
 		return explain(err)
 	}
-	if newest := b.newest.Load(); answer.Header.Revision < newest {
-		return fmt.Errorf("etcd went back from revision %d to %d, so tokens would not grow: after a restore with "+
-			"etcdutl snapshot restore --bump-revision, restart the sidecar", newest, answer.Header.Revision)
+	if err := b.grows(newest, answer.Header.Revision); err != nil {
+		return err
 	}
-	b.saw(answer.Header.Revision)
 	if b.first == 0 {
 		b.first = answer.Header.Revision + 1
 		close(b.reached)
@@ -88,11 +87,17 @@ func (b *Backend) check(ctx context.Context) error {
 	return nil
 }
 
-// saw notes a revision.
-func (b *Backend) saw(revision int64) {
+// grows notes the revision of an answer. It fails if a higher one was seen before the request: then the servers have
+// forgotten something.
+func (b *Backend) grows(before, revision int64) error {
+	if revision < before {
+		return fmt.Errorf("etcd went back from revision %d to %d, so tokens would not grow: after a restore with "+
+			"etcdutl snapshot restore --bump-revision, restart the sidecar", before, revision)
+	}
 	for newest := b.newest.Load(); revision > newest && !b.newest.CompareAndSwap(newest, revision); {
 		newest = b.newest.Load()
 	}
+	return nil
 }
 
 // connect returns the client, and makes it if there is none. Logging in needs a server, so it may fail.

@@ -60,7 +60,9 @@ func (b *Backend) hear(ctx context.Context, client *clientv3.Client, next int64,
 			key := string(event.Kv.Key[len(b.mailbox):])
 			deliver(cas.Letter{To: b.config.Instance, Key: key, Base: base(event.Kv.ModRevision), Body: event.Kv.Value})
 		}
-		b.saw(answer.Header.Revision)
+		if err := b.grows(next-1, answer.Header.Revision); err != nil {
+			return next
+		}
 		switch count := len(answer.Events); {
 		case count > 0: // while the watch catches up, the header is ahead of the events
 			next = answer.Events[count-1].Kv.ModRevision + 1

@@ -68,11 +68,14 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 func (b *Backend) read(ctx context.Context, op string, gets []clientv3.Op) (found []*pb.RangeResponse, err error) {
 	for part := range slices.Chunk(gets, maxOps) {
 		err := b.repeat(ctx, op, false, func(ctx context.Context, client *clientv3.Client) error {
+			newest := b.newest.Load()
 			answer, err := client.Txn(ctx).Then(part...).Commit()
+			if err == nil {
+				err = b.grows(newest, answer.Header.Revision)
+			}
 			if err != nil {
 				return err
 			}
-			b.saw(answer.Header.Revision)
 			for _, one := range answer.Responses {
 				found = append(found, one.GetResponseRange())
 			}
@@ -216,14 +219,16 @@ func (b *Backend) swap(ctx context.Context, swaps []cas.Swap, all []nested, resu
 	}
 	var answer *clientv3.TxnResponse
 	err := b.write(ctx, "swap", func(ctx context.Context, client *clientv3.Client) (err error) {
-		answer, err = client.Txn(ctx).Then(ops...).Commit()
-		return err
+		newest := b.newest.Load()
+		if answer, err = client.Txn(ctx).Then(ops...).Commit(); err != nil {
+			return err
+		}
+		return b.grows(newest, answer.Header.Revision)
 	})
 	if err != nil {
 		return err
 	}
 	revision := answer.Header.Revision
-	b.saw(revision)
 	for i := range swaps {
 		own := answer.Responses[i].GetResponseTxn()
 		if own.Succeeded {

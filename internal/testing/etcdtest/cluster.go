@@ -283,8 +283,13 @@ func (n *Node) status() (*clientv3.StatusResponse, error) {
 // Kill ends the server as kill -9 does, and keeps its data.
 func (n *Node) Kill() { n.run.kill() }
 
-// Freeze stops the server's process until Thaw. Its connections stay open.
-func (n *Node) Freeze() { n.run.signal(syscall.SIGSTOP) }
+// Freeze stops the server's process until Thaw, and returns when it has stopped. Its connections stay open.
+func (n *Node) Freeze() {
+	n.run.signal(syscall.SIGSTOP)
+	for n.run.running() && !stopped(n.run.pid) {
+		time.Sleep(time.Millisecond)
+	}
+}
 
 // Thaw lets a frozen server go on.
 func (n *Node) Thaw() { n.run.signal(syscall.SIGCONT) }
@@ -294,6 +299,14 @@ func (n *Node) Restart(tb testing.TB) {
 	tb.Helper()
 	n.Kill()
 	if err := n.cluster.launch(n); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Wipe removes a killed server's data.
+func (n *Node) Wipe(tb testing.TB) {
+	tb.Helper()
+	if err := os.RemoveAll(filepath.Join(n.cluster.folder, n.name)); err != nil {
 		tb.Fatal(err)
 	}
 }

@@ -1,0 +1,96 @@
+package etcdtest
+
+import (
+	"io"
+	"net"
+	"sync"
+	"testing"
+)
+
+// Link is a network connection to a node that a test can cut.
+type Link struct {
+	// Address is host:port for clients.
+	Address string
+
+	target   string
+	listener net.Listener
+	mu       sync.Mutex
+	cut      bool
+	conns    map[net.Conn]bool
+	work     sync.WaitGroup
+}
+
+// NewLink makes a link to a node, which ends with the test.
+func NewLink(tb testing.TB, n *Node) *Link {
+	tb.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	l := &Link{Address: listener.Addr().String(), target: n.Address, listener: listener, conns: map[net.Conn]bool{}}
+	l.work.Go(l.accept)
+	tb.Cleanup(func() {
+		_ = listener.Close()
+		l.Cut()
+		l.work.Wait()
+	})
+	return l
+}
+
+// Cut closes all connections, and new ones at once, until Mend.
+func (l *Link) Cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = true
+	for conn := range l.conns {
+		_ = conn.Close()
+	}
+}
+
+// Mend lets clients connect again.
+func (l *Link) Mend() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = false
+}
+
+func (l *Link) accept() {
+	for {
+		client, err := l.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", l.target)
+		if err != nil || !l.add(client, server) {
+			_ = client.Close()
+			if err == nil {
+				_ = server.Close()
+			}
+			continue
+		}
+		l.work.Go(func() { l.copy(client, server) })
+		l.work.Go(func() { l.copy(server, client) })
+	}
+}
+
+func (l *Link) add(conns ...net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cut {
+		return false
+	}
+	for _, conn := range conns {
+		l.conns[conn] = true
+	}
+	return true
+}
+
+func (l *Link) copy(to, from net.Conn) {
+	_, _ = io.Copy(to, from)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, conn := range []net.Conn{to, from} {
+		_ = conn.Close()
+		delete(l.conns, conn)
+	}
+}

@@ -1,0 +1,255 @@
+package etcd_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/locksidecar/locksidecar/internal/testing/await"
+	"github.com/locksidecar/locksidecar/internal/testing/etcdtest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/etcd"
+)
+
+// A swap whose server is killed, or does not answer, may have been carried out.
+func TestOutcomeIsUnknownAfterSending(t *testing.T) {
+	t.Parallel()
+	c := etcdtest.Start(t)
+	s := on(t, c)
+	s.limit = time.Second
+	r := s.ready("one")
+	c.Nodes[0].Freeze()
+	if _, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.OutcomeUnknown(err) {
+		t.Errorf("a swap without an answer: %v", err)
+	}
+	c.Nodes[0].Thaw()
+	r.becomesReady()
+	c.Nodes[0].Freeze()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")})
+		failed <- err
+	}()
+	select {
+	case err := <-failed:
+		t.Fatalf("a frozen server answered: %v", err)
+	case <-time.After(200 * time.Millisecond): // it is on its way
+	}
+	c.Nodes[0].Kill()
+	if err := await.Receive(t, failed, "the swap's error"); !store.OutcomeUnknown(err) {
+		t.Errorf("a swap whose server was killed: %v", err)
+	}
+	// Once nobody listens, nothing is sent.
+	await.Until(t, "the outcome is known", func() bool {
+		_, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")})
+		return store.Unavailable(err) && !store.OutcomeUnknown(err)
+	})
+	c.Nodes[0].Restart(t)
+	r.becomesReady()
+	if _, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("y")}); err != nil {
+		t.Errorf("after the restart: %v", err)
+	}
+}
+
+// What was not sent was not carried out, also if nobody has checked the server before.
+func TestOutcomeIsKnownWithoutAConnection(t *testing.T) {
+	t.Parallel()
+	c := etcdtest.Start(t)
+	link := etcdtest.NewLink(t, c.Nodes[0])
+	link.Cut()
+	put := func(ctx context.Context, client *clientv3.Client) error {
+		_, err := client.Put(ctx, "key", "value")
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := etcd.WriteTo(ctx, link.Address, put); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("without a connection: %v", err)
+	}
+	c.Nodes[0].Freeze()
+	link.Mend()
+	// The frozen server's kernel accepts the connection, and nobody greets the client.
+	limited, stop := context.WithTimeout(context.Background(), time.Second)
+	defer stop()
+	if err := etcd.WriteTo(limited, c.Nodes[0].Address, put); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("without a greeting: %v", err)
+	}
+}
+
+// What etcd refuses was not carried out.
+func TestOutcomeOfARefusalIsKnown(t *testing.T) {
+	t.Parallel()
+	r := on(t, cluster).ready("one")
+	_, err := r.swap(cas.Swap{Key: "ns/large", Data: make([]byte, 1_900_000)})
+	if !store.Unavailable(err) || store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "too large") {
+		t.Errorf("a record of 1.9 MB: %v", err)
+	}
+	_, err = r.swap(cas.Swap{Key: "ns/many", Living: make([]store.LeaseID, 127)})
+	if !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("127 leases: %v", err)
+	}
+	if result, err := r.swap(cas.Swap{Key: "ns/many", Living: make([]store.LeaseID, 126)}); err != nil || result.Done {
+		t.Errorf("126 dead leases: %+v, %v", result, err)
+	}
+}
+
+// A watch that was cut resumes without loss. After a compaction, the backend says that letters may be lost.
+func TestLettersOfAnOutage(t *testing.T) {
+	t.Parallel()
+	c := etcdtest.Start(t)
+	link := etcdtest.NewLink(t, c.Nodes[0])
+	near := on(t, c)
+	far := &server{t: t, url: near.url, limit: time.Second}
+	far.url.Host = link.Address
+	writer, reader := near.ready("writer"), far.ready("one")
+	writer.write("one", 1)
+	reader.reads(1)
+
+	link.Cut()
+	writer.write("one", 2)
+	writer.write("one", 3)
+	link.Mend()
+	reader.reads(2)
+	reader.reads(3)
+	await.Silent(t, reader.lost, "loss")
+
+	link.Cut()
+	writer.write("one", 4)
+	writer.write("one", 5)
+	c.Compact(t)
+	link.Mend()
+	await.Receive(t, reader.lost, "the loss")
+	writer.write("one", 6)
+	for l := range reader.letters {
+		if l.Body[0] == 6 {
+			break
+		}
+		if l.Body[0] < 4 { // 5 is at the compacted revision, which etcd keeps
+			t.Fatalf("letter %d came twice", l.Body[0])
+		}
+	}
+}
+
+// A server that is killed and started again loses no letter.
+func TestLettersOutliveARestart(t *testing.T) {
+	t.Parallel()
+	c := etcdtest.Start(t)
+	s := on(t, c)
+	one, other := s.ready("one"), s.ready("other")
+	other.write("one", 1)
+	one.reads(1)
+	c.Nodes[0].Restart(t)
+	other.becomesReady()
+	await.Until(t, "the swap succeeds", func() bool {
+		_, err := other.swap(cas.Swap{Key: "ns/try", Data: []byte("x")})
+		return err == nil
+	})
+	other.write("one", 2)
+	one.reads(2)
+	await.Silent(t, one.lost, "loss")
+}
+
+// If the database is full, nothing new is granted, and the error says why. Renewals and ends still work.
+func TestFullDatabase(t *testing.T) {
+	t.Parallel()
+	s := on(t, etcdtest.Start(t, etcdtest.WithQuota(2<<20)))
+	log := s.logged()
+	r := s.ready("one")
+	lease := r.open(time.Minute)
+	other := r.open(time.Minute)
+	held := r.done(cas.Swap{Key: "ns/held", Data: []byte("x"), Leases: []store.LeaseID{lease}})
+	var err error
+	for i := 0; err == nil && i < 100; i++ {
+		_, err = r.swap(cas.Swap{Key: "ns/" + strings.Repeat("k", i), Data: make([]byte, 100_000)})
+	}
+	if !store.Unavailable(err) || store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "NOSPACE") {
+		t.Fatalf("with a full database: %v", err)
+	}
+	if err := r.OpenLeases(r.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: [16]byte{1}, TTL: time.Minute}}}); err == nil ||
+		store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "NOSPACE") {
+		t.Errorf("a new lease: %v", err)
+	}
+	if !r.keeps(lease) {
+		t.Error("a renewal failed")
+	}
+	if err := r.Ready(); err != nil {
+		t.Errorf("not ready, so that renewals would be refused: %v", err)
+	}
+	r.done(cas.Swap{Key: "ns/held", Version: held.Version, Delete: true})
+	if err := r.Revoke(r.ctx, []store.LeaseID{other}); err != nil {
+		t.Errorf("a revocation: %v", err)
+	}
+	s.ready("two") // it checks the server
+	if !log.has("quota_bytes=2097152") || !log.has("alarm NOSPACE") {
+		t.Errorf("the log:\n%s", log.text.String())
+	}
+}
+
+// A cluster goes on without one server, also if this is the leader, is frozen, and was asked.
+func TestThreeServers(t *testing.T) {
+	t.Parallel()
+	c := etcdtest.Start(t, etcdtest.Nodes(3), etcdtest.WithElection(50*time.Millisecond, 500*time.Millisecond))
+	s := on(t, c)
+	s.limit = 2 * time.Second
+	r := s.ready("one")
+	lease := r.open(time.Minute)
+	r.write("one", 1)
+	r.reads(1)
+	last := r.load("ns/key")
+	grows := func(what string) {
+		t.Helper()
+		began := time.Now()
+		await.Until(t, "a swap succeeds "+what, func() bool {
+			result, err := r.swap(cas.Swap{Key: "ns/key", Version: last.Version, Data: []byte("x")})
+			if err != nil {
+				return false
+			}
+			if result.Record.Base <= last.Base {
+				t.Fatalf("%s: tokens from %d, after those from %d", what, result.Record.Base, last.Base)
+			}
+			last = result.Record // also if an unknown one was carried out
+			return result.Done
+		})
+		t.Logf("%s: a swap succeeded after %s", what, time.Since(began))
+		began = time.Now()
+		await.Until(t, "a renewal succeeds "+what, func() bool { return r.keeps(lease) })
+		t.Logf("%s: a renewal succeeded after %s more", what, time.Since(began))
+	}
+	grows("at first")
+	leader := c.Leader(t)
+	leader.Kill()
+	grows("without the leader")
+	leader.Restart(t)
+	r.becomesReady()
+	follower := c.Followers(t)[0]
+	follower.Freeze()
+	grows("with a frozen follower")
+	for range 9 { // once it is known, nobody asks it
+		last = r.done(cas.Swap{Key: "ns/key", Version: r.load("ns/key").Version, Data: []byte("x")})
+	}
+	follower.Thaw()
+	frozen := c.Leader(t)
+	frozen.Freeze()
+	grows("with a frozen leader")
+	frozen.Thaw()
+
+	leader = c.Leader(t)
+	for _, n := range c.Nodes {
+		if n != leader {
+			n.Kill()
+		}
+	}
+	r.refuses("")
+	if _, err := r.swap(cas.Swap{Key: "ns/key", Version: last.Version, Data: []byte("x")}); !store.Unavailable(err) {
+		t.Errorf("without a majority: %v", err)
+	}
+	c.Revive(t)
+	grows("with a majority again")
+	r.write("one", 2)
+	r.reads(2)
+	await.Silent(t, r.lost, "loss")
+}
