@@ -102,6 +102,13 @@ $(ETCD): test/etcd/go.mod test/etcd/main.go
 	@mkdir -p .bin
 	cd test/etcd && $(AS_RELEASED) go build -o ../../$(ETCD) -ldflags='-s -w' .
 
+# It needs protoc (Debian: protobuf-compiler). Its version is in the file's head; others write the same messages.
+ETCDPB := store/etcd/internal/etcdpb
+
+etcdpb: ## Make the messages of etcd's API again, after a change of etcd.proto
+	go build -o .bin/protoc-gen-go google.golang.org/protobuf/cmd/protoc-gen-go
+	protoc --plugin=.bin/protoc-gen-go -I $(ETCDPB) --go_out=$(ETCDPB) --go_opt=paths=source_relative etcd.proto
+
 test-combinations: test-deps ## Run the stores' suite with each epoch source in each way to connect to PostgreSQL
 	GORACE=atexit_sleep_ms=0 go test -race -vet=off -count=1 -timeout 30m -run '^TestConformanceByEpochSource$$' ./store/postgres -combinations
 

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
@@ -42,7 +41,7 @@ type Backend struct {
 	log    *slog.Logger
 	tracer trace.Tracer // nil: none
 
-	client atomic.Pointer[clientv3.Client]
+	conn   atomic.Pointer[conn]
 	left   *lru.Cache[store.LeaseID, time.Time]
 	doubts chan struct{}
 	said   map[string]bool // warnings that were logged; of the goroutine that checks
@@ -125,14 +124,14 @@ func (b *Backend) Stop() {
 	}
 	end()
 	b.work.Wait()
-	client := b.client.Load()
-	if client == nil {
+	c := b.conn.Load()
+	if c == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_, _ = client.Delete(ctx, b.mailbox, clientv3.WithPrefix()) // otherwise another instance does it
-	_ = client.Close()
+	_, _ = c.txn(ctx, removeAll(b.mailbox)) // otherwise another instance does it
+	c.close()
 }
 
 // Ready implements [cas.Backend].

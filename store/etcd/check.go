@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -11,10 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
-	"google.golang.org/grpc"
+	pb "github.com/locksidecar/locksidecar/store/etcd/internal/etcdpb"
 )
 
 const (
@@ -24,9 +20,6 @@ const (
 	longPause  = time.Second
 	// patience is how long a server may take before other servers are preferred.
 	patience = time.Second
-	// pingAfter and pingLimit find a connection that is cut. A server refuses pings every 5 seconds or more often.
-	pingAfter = 10 * time.Second
-	pingLimit = 3 * time.Second
 
 	quotaWarning = 0.8
 	// manyRevisions is after how many revisions a server should have compacted.
@@ -59,21 +52,25 @@ func (b *Backend) watchServers(ctx context.Context) {
 
 // check asks all servers how they are, prefers those that answer, and reads from a majority.
 func (b *Backend) check(ctx context.Context) error {
-	client, err := b.connect(ctx)
+	c, err := b.connect()
 	if err != nil {
-		return explain(err)
+		return err
 	}
-	if err := b.prefer(ctx, client); err != nil {
+	if err := b.prefer(ctx, c); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
 	newest := b.newest.Load()
-	answer, err := client.Get(clientv3.WithRequireLeader(ctx), b.letters, clientv3.WithCountOnly())
-	if notLetIn(err) {
-		b.reconnect(client)
-	}
+	var answer *pb.Done
+	err = c.loggedIn(ctx, func() (err error) {
+		answer, err = c.txn(ctx, opGet(&pb.Range{Key: []byte(b.letters), CountOnly: true}))
+		return err
+	})
 	if err != nil {
+		if notLetIn(err) {
+			b.reconnect(c)
+		}
 		return explain(err)
 	}
 	if err := b.grows(newest, answer.Header.Revision); err != nil {
@@ -83,7 +80,7 @@ func (b *Backend) check(ctx context.Context) error {
 		b.first = answer.Header.Revision + 1
 		close(b.reached)
 	}
-	b.warnUncompacted(ctx, client, answer.Header.Revision)
+	b.warnUncompacted(ctx, c, answer.Header.Revision)
 	return nil
 }
 
@@ -100,79 +97,69 @@ func (b *Backend) grows(before, revision int64) error {
 	return nil
 }
 
-// connect returns the client, and makes it if there is none. Logging in needs a server, so it may fail.
-func (b *Backend) connect(ctx context.Context) (*clientv3.Client, error) {
-	if client := b.client.Load(); client != nil {
-		return client, nil
+// connect returns the connection, and makes it if there is none.
+func (b *Backend) connect() (*conn, error) {
+	if c := b.conn.Load(); c != nil {
+		return c, nil
 	}
+	t := b.target
 	if b.config.Again != nil {
 		now, err := b.config.Again()
 		if err != nil {
 			return nil, err
 		}
-		t, err := parse(now)
-		if err != nil {
+		if t, err = parse(now); err != nil {
 			return nil, err
 		}
-		b.target.username, b.target.password = t.username, t.password
+		t.prefix = b.target.prefix
 	}
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: b.target.endpoints, TLS: b.target.tls, Username: b.target.username, Password: b.target.password,
-		DialTimeout: min(b.config.Timeout, 2*patience), DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingLimit,
-		Logger: zap.NewNop(), DialOptions: []grpc.DialOption{grpc.WithStatsHandler(sendNoter{})},
-	})
-	if err != nil {
-		return nil, err
+	c, err := connect(t)
+	if err == nil {
+		b.conn.Store(c)
 	}
-	if ctx.Err() != nil {
-		_ = client.Close()
-		return nil, ctx.Err()
-	}
-	b.client.Store(client)
-	return client, nil
+	return c, err
 }
 
-// reconnect drops a client whose user is refused, if the URL may have changed.
-func (b *Backend) reconnect(client *clientv3.Client) {
-	if b.config.Again != nil && b.client.CompareAndSwap(client, nil) {
-		_ = client.Close()
+// reconnect drops a connection whose user is refused, if the URL may have changed.
+func (b *Backend) reconnect(c *conn) {
+	if b.config.Again != nil && b.conn.CompareAndSwap(c, nil) {
+		c.close()
 	}
 }
 
-// prefer makes the client use the servers that answer soon. It fails if one is too old.
-func (b *Backend) prefer(ctx context.Context, client *clientv3.Client) error {
+// prefer makes requests go to the servers that answer soon. It fails if one is too old.
+func (b *Backend) prefer(ctx context.Context, c *conn) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	answers := make([]*clientv3.StatusResponse, len(b.target.endpoints))
+	endpoints := c.target.endpoints
+	answers := make([]*pb.Status, len(endpoints))
 	var asking sync.WaitGroup
-	for i, endpoint := range b.target.endpoints {
+	for i, endpoint := range endpoints {
 		asking.Go(func() {
-			if status, err := client.Status(ctx, endpoint); err == nil {
-				answers[i] = status
+			if answer, err := health(ctx, c.target, endpoint); err == nil {
+				answers[i] = answer
 			}
 		})
 	}
 	asking.Wait()
 	var good []string
-	for i, status := range answers {
-		if status == nil {
+	for i, answer := range answers {
+		if answer == nil {
 			continue
 		}
-		if err := suitable(status.Version); err != nil {
-			return fmt.Errorf("%s: %w", b.target.endpoints[i], err)
+		if err := suitable(answer.Version); err != nil {
+			return fmt.Errorf("%s: %w", endpoints[i], err)
 		}
-		b.warnFull(b.target.endpoints[i], status)
-		if status.Leader != 0 && !status.IsLearner {
-			good = append(good, b.target.endpoints[i])
+		b.warnFull(endpoints[i], answer)
+		if answer.Leader != 0 && !answer.IsLearner {
+			good = append(good, endpoints[i])
 		}
 	}
 	if len(good) == 0 {
-		good = b.target.endpoints
+		good = endpoints
 	}
-	if !slices.Equal(good, client.Endpoints()) {
-		client.SetEndpoints(good...)
-	}
-	if len(good) < len(b.target.endpoints) {
+	c.use(good)
+	if len(good) < len(endpoints) {
 		time.AfterFunc(patience, b.doubt) // look again for the others
 	}
 	return nil
@@ -192,7 +179,7 @@ func suitable(version string) error {
 }
 
 // warnFull warns about a database that is near its quota. Servers before 3.6 do not tell their quota.
-func (b *Backend) warnFull(endpoint string, status *clientv3.StatusResponse) {
+func (b *Backend) warnFull(endpoint string, status *pb.Status) {
 	if slices.ContainsFunc(status.Errors, func(alarm string) bool { return strings.Contains(alarm, "NOSPACE") }) {
 		b.warnOnce("nospace"+endpoint, "etcd's database has reached its quota (alarm NOSPACE): nothing new is granted until it is compacted, "+
 			"defragmented, and the alarm is disarmed", slog.String("endpoint", endpoint), slog.Int64("bytes", status.DbSize))
@@ -204,21 +191,21 @@ func (b *Backend) warnFull(endpoint string, status *clientv3.StatusResponse) {
 }
 
 // warnUncompacted warns if etcd still has its first revision after many. Whether it compacts by itself cannot be asked.
-func (b *Backend) warnUncompacted(ctx context.Context, client *clientv3.Client, revision int64) {
+func (b *Backend) warnUncompacted(ctx context.Context, c *conn, revision int64) {
 	if revision < manyRevisions || b.said["uncompacted"] {
 		return
 	}
-	_, err := client.Get(ctx, b.letters, clientv3.WithRev(1), clientv3.WithCountOnly())
+	_, err := c.txn(ctx, opGet(&pb.Range{Key: []byte(b.letters), Revision: 1, CountOnly: true}))
 	if err == nil {
 		b.warnOnce("uncompacted", "etcd has never compacted its revisions, so its database only grows: "+
 			"set --auto-compaction-retention", slog.Int64("revisions", revision))
 	}
-	b.said["uncompacted"] = b.said["uncompacted"] || errors.Is(err, rpctypes.ErrCompacted)
+	b.said["uncompacted"] = b.said["uncompacted"] || says(err, textCompacted)
 }
 
 func (b *Backend) warnOnce(about, text string, attrs ...slog.Attr) {
 	if !b.said[about] {
 		b.said[about] = true
-		b.log.LogAttrs(context.Background(), slog.LevelWarn, text, attrs...)
+		b.log.LogAttrs(context.Background(), slog.LevelWarn, text, attrs...) //nolint:sloglint // constants of the callers
 	}
 }

@@ -32,6 +32,12 @@
 // so. A letter need not be kept for its reader, because the watch reads history. So every instance deletes the
 // letters that are older than its last look, also those to instances that are gone.
 //
+// # Connections
+//
+// The messages are generated from the part of etcd's API that is used (internal/etcdpb), and gRPC's own round robin
+// chooses a server. etcd's client library would register its whole API when the process starts, also in sidecars
+// with another store: 3.5 MB of memory and 2.7 MB of the binary (make build, VmRSS after 2 s).
+//
 // # Servers
 //
 // A request goes to one of the endpoints that answered the last check. A check is made regularly, and when a

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
@@ -42,25 +42,36 @@ func failed(op string, err error, unknown bool) error {
 // unknown reports whether etcd may have carried out a request that failed with this error. It refuses some requests
 // before it carries them out. All other errors may have come later.
 func unknown(err error) bool {
-	switch codeOf(err) {
-	case codes.InvalidArgument, codes.FailedPrecondition, codes.PermissionDenied, codes.Unauthenticated,
-		codes.NotFound, codes.ResourceExhausted, codes.OutOfRange:
-		return false
+	refused := []codes.Code{
+		codes.InvalidArgument, codes.FailedPrecondition, codes.PermissionDenied, codes.Unauthenticated,
+		codes.NotFound, codes.ResourceExhausted, codes.OutOfRange,
 	}
-	return !errors.Is(err, rpctypes.ErrNoLeader) // refused at the door
+	return !slices.Contains(refused, status.Code(err)) && !says(err, textNoLeader) // a server without a leader carries out nothing
 }
 
-func codeOf(err error) codes.Code {
-	if etcd, ok := errors.AsType[rpctypes.EtcdError](err); ok {
-		return etcd.Code()
-	}
-	return status.Code(err)
+// Errors of etcd that are told apart by their text, as etcd's own client does.
+const (
+	textNoLeader    = "etcdserver: no leader"
+	textLeaseExists = "etcdserver: lease already exists"
+	textNoSpace     = "etcdserver: mvcc: database space exceeded"
+	textNoUser      = "etcdserver: user name is empty"
+	textNotLetIn    = "etcdserver: authentication failed, invalid user ID or password"
+	textOldLogin    = "etcdserver: revision of auth store is old"
+	textCompacted   = "etcdserver: mvcc: required revision has been compacted"
+)
+
+func says(err error, text string) bool {
+	answer, ok := errors.AsType[interface {
+		error
+		GRPCStatus() *status.Status
+	}](err)
+	return ok && answer.GRPCStatus().Message() == text
 }
 
 // explain says in words what an operator must do.
 func explain(err error) error {
 	switch {
-	case errors.Is(err, rpctypes.ErrNoSpace):
+	case says(err, textNoSpace):
 		return fmt.Errorf("etcd's database has reached its quota (alarm NOSPACE), so nothing new is granted; "+
 			"compact and defragment it, or raise --quota-backend-bytes, then run `etcdctl alarm disarm`: %w", err)
 	case notLetIn(err):
@@ -70,11 +81,14 @@ func explain(err error) error {
 }
 
 func notLetIn(err error) bool {
-	switch codeOf(err) {
-	case codes.PermissionDenied, codes.Unauthenticated:
-		return true
-	}
-	return errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrAuthFailed) || errors.Is(err, rpctypes.ErrInvalidAuthToken)
+	code := status.Code(err)
+	return code == codes.PermissionDenied || code == codes.Unauthenticated || says(err, textNoUser) || says(err, textNotLetIn)
+}
+
+// needsLogin reports whether a request was refused because its token is missing, has expired, or is older than a change of the
+// users. Nothing was done.
+func needsLogin(err error) bool {
+	return status.Code(err) == codes.Unauthenticated || says(err, textNoUser) || says(err, textOldLogin)
 }
 
 type sentKey struct{}

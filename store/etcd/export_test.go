@@ -2,8 +2,6 @@ package etcd
 
 import (
 	"context"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // Sweep looks for letters as the backend does from time to time. It returns what the next call takes.
@@ -11,22 +9,25 @@ func (b *Backend) Sweep(ctx context.Context, old int64) int64 { return b.sweepOn
 
 // AtRevision lets a check see a revision of the servers.
 func (b *Backend) AtRevision(ctx context.Context, revision int64) {
-	b.warnUncompacted(ctx, b.client.Load(), revision)
+	b.warnUncompacted(ctx, b.conn.Load(), revision)
 }
 
-// WriteTo sends a request that changes something through a client of these endpoints, without a check before.
-func WriteTo(ctx context.Context, endpoint string, send func(context.Context, *clientv3.Client) error) error {
+// WriteTo sends a request that changes something to a server, without a check before.
+func WriteTo(ctx context.Context, endpoint string) error {
 	b, err := New(Config{URL: "etcd://" + endpoint})
 	if err != nil {
 		return err
 	}
-	client, err := b.connect(ctx)
+	c, err := b.connect()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = client.Close() }()
+	defer c.close()
 	b.become(nil)
-	return b.write(ctx, "test", send)
+	return b.write(ctx, "test", func(ctx context.Context, c *conn) error {
+		_, err := c.txn(ctx, put("key", nil, 0))
+		return err
+	})
 }
 
 // Suitable is the check of a server's version.

@@ -4,14 +4,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/url"
-	"strings"
 
 	"github.com/google/uuid"
-	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
+	pb "github.com/locksidecar/locksidecar/store/etcd/internal/etcdpb"
 )
 
 // layout makes the names of etcd's keys: see the package's documentation.
@@ -30,8 +28,8 @@ func (l layout) openedBy(instance string) string { return l.opened + url.PathEsc
 func (l layout) letter(to, key string) string { return l.letters + url.PathEscape(to) + "/" + key }
 
 // etcdLease is the number of a lease in etcd. A client may choose it, but not zero.
-func etcdLease(id store.LeaseID) clientv3.LeaseID {
-	return clientv3.LeaseID(max(1, int64(binary.BigEndian.Uint64(id[:8])&^(1<<63)))) //nolint:gosec // the sign is cleared
+func etcdLease(id store.LeaseID) int64 {
+	return max(1, int64(binary.BigEndian.Uint64(id[:8])&^(1<<63)))
 }
 
 // format is the first byte of a record's value.
@@ -40,19 +38,16 @@ const format = 1
 var errFormat = errors.New("a record in etcd has an unknown format: another program has written it, or a newer sidecar")
 
 // encode makes a record's value: the format, the number of leases, their ids, and the data.
-func encode(leases []store.LeaseID, data []byte) string {
-	var value strings.Builder
-	value.WriteByte(format)
-	value.Write(binary.AppendUvarint(nil, uint64(len(leases))))
+func encode(leases []store.LeaseID, data []byte) []byte {
+	value := binary.AppendUvarint([]byte{format}, uint64(len(leases)))
 	for _, id := range leases {
-		value.Write(id[:])
+		value = append(value, id[:]...)
 	}
-	value.Write(data)
-	return value.String()
+	return append(value, data...)
 }
 
 // decode reads the record of a key from what a Get found.
-func decode(key string, found []*mvccpb.KeyValue) (cas.Record, error) {
+func decode(key string, found []*pb.KeyValue) (cas.Record, error) {
 	r := cas.Record{Key: key}
 	if len(found) == 0 {
 		return r, nil

@@ -7,12 +7,12 @@ import (
 	"sync"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
+	pb "github.com/locksidecar/locksidecar/store/etcd/internal/etcdpb"
 )
 
 const (
@@ -70,12 +70,10 @@ func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) error {
 
 // grant makes a lease of etcd, or extends it.
 func (b *Backend) grant(ctx context.Context, l cas.NewLease) error {
-	err := b.repeat(ctx, "grant", true, func(ctx context.Context, client *clientv3.Client) error {
-		_, err := clientv3.RetryLeaseClient(client).LeaseGrant(ctx,
-			&pb.LeaseGrantRequest{ID: int64(etcdLease(l.ID)), TTL: int64(rounded(l.TTL) / time.Second)})
-		return rpctypes.Error(err)
+	err := b.repeat(ctx, "grant", true, func(ctx context.Context, c *conn) error {
+		return c.call(ctx, methodGrant, &pb.Grant{Id: etcdLease(l.ID), Ttl: int64(rounded(l.TTL) / time.Second)}, &pb.Leased{})
 	})
-	if !errors.Is(err, rpctypes.ErrLeaseExist) {
+	if !says(err, textLeaseExists) {
 		return err
 	}
 	alive, err := b.keepAlive(ctx, l.ID)
@@ -87,17 +85,15 @@ func (b *Backend) grant(ctx context.Context, l cas.NewLease) error {
 
 // putKeys makes leases alive.
 func (b *Backend) putKeys(ctx context.Context, leases []cas.NewLease) error {
-	var puts []clientv3.Op
+	var puts []*pb.Op
 	for _, l := range leases {
-		attached := clientv3.WithLease(etcdLease(l.ID))
-		own := []clientv3.Op{clientv3.OpPut(b.lease(l.ID), "", attached)}
+		puts = append(puts, put(b.lease(l.ID), nil, etcdLease(l.ID)))
 		if l.Instance != "" {
-			own = append(own, clientv3.OpPut(b.openedBy(l.Instance)+l.ID.String(), "", attached))
+			puts = append(puts, put(b.openedBy(l.Instance)+l.ID.String(), nil, etcdLease(l.ID)))
 		}
-		puts = append(puts, own...)
 	}
-	return b.write(ctx, "open", func(ctx context.Context, client *clientv3.Client) error {
-		_, err := client.Txn(ctx).Then(puts...).Commit()
+	return b.write(ctx, "open", func(ctx context.Context, c *conn) error {
+		_, err := c.txn(ctx, puts...)
 		return err
 	})
 }
@@ -126,24 +122,19 @@ func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) ([]store.Le
 	return kept, nil
 }
 
-// keepAlive extends a lease of etcd. The client's own function would try again without a pause while no server answers.
+// keepAlive extends a lease of etcd.
 func (b *Backend) keepAlive(ctx context.Context, id store.LeaseID) (alive bool, err error) {
-	err = b.repeat(ctx, "renew", true, func(ctx context.Context, client *clientv3.Client) error {
+	err = b.repeat(ctx, "renew", true, func(ctx context.Context, c *conn) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel() // ends the stream
-		stream, err := clientv3.RetryLeaseClient(client).LeaseKeepAlive(ctx)
+		stream, err := c.stream(ctx, methodKeepAlive, &pb.Lease{Id: etcdLease(id)})
 		if err != nil {
-			return rpctypes.Error(err)
+			return err
 		}
-		if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(etcdLease(id))}); err != nil {
-			return rpctypes.Error(err)
-		}
-		answer, err := stream.Recv()
-		if err != nil {
-			return rpctypes.Error(err)
-		}
-		alive = answer.TTL > 0
-		return nil
+		answer := &pb.Leased{}
+		err = stream.RecvMsg(answer)
+		alive = answer.Ttl > 0
+		return err
 	})
 	return alive && err == nil, err
 }
@@ -151,11 +142,10 @@ func (b *Backend) keepAlive(ctx context.Context, id store.LeaseID) (alive bool, 
 // Revoke implements [cas.Backend].
 func (b *Backend) Revoke(ctx context.Context, leases []store.LeaseID) error {
 	err := each(leases, func(_ int, id store.LeaseID) error {
-		err := b.repeat(ctx, "revoke", true, func(ctx context.Context, client *clientv3.Client) error {
-			_, err := client.Revoke(ctx, etcdLease(id))
-			return err
+		err := b.repeat(ctx, "revoke", true, func(ctx context.Context, c *conn) error {
+			return c.call(ctx, methodRevoke, &pb.Lease{Id: etcdLease(id)}, &pb.Leased{})
 		})
-		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		if status.Code(err) == codes.NotFound {
 			return nil
 		}
 		return err
@@ -169,7 +159,7 @@ func (b *Backend) Revoke(ctx context.Context, leases []store.LeaseID) error {
 // Opened implements [cas.Backend].
 func (b *Backend) Opened(ctx context.Context, instance string) ([]store.LeaseID, error) {
 	prefix := b.openedBy(instance)
-	answers, err := b.read(ctx, "opened", []clientv3.Op{clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())})
+	answers, err := b.read(ctx, "opened", []*pb.Op{opGet(&pb.Range{Key: []byte(prefix), RangeEnd: behind(prefix), KeysOnly: true})})
 	if err != nil {
 		return nil, err
 	}
@@ -186,9 +176,9 @@ func (b *Backend) Opened(ctx context.Context, instance string) ([]store.LeaseID,
 
 // exist notes which of these leases have a key.
 func (b *Backend) exist(ctx context.Context, leases []store.LeaseID, alive map[store.LeaseID]bool) error {
-	gets := make([]clientv3.Op, len(leases))
+	gets := make([]*pb.Op, len(leases))
 	for i, id := range leases {
-		gets[i] = clientv3.OpGet(b.lease(id), clientv3.WithKeysOnly())
+		gets[i] = getName(b.lease(id))
 	}
 	found, err := b.read(ctx, "states", gets)
 	for i := range found {
@@ -204,10 +194,11 @@ func (b *Backend) remaining(ctx context.Context, id store.LeaseID) time.Duration
 		return time.Until(end)
 	}
 	left := someTime
-	_ = b.repeat(ctx, "remaining", false, func(ctx context.Context, client *clientv3.Client) error {
-		answer, err := client.TimeToLive(ctx, etcdLease(id))
-		if err == nil && answer.TTL >= 0 {
-			left = time.Duration(answer.TTL+1) * time.Second // cut to whole seconds
+	_ = b.repeat(ctx, "remaining", false, func(ctx context.Context, c *conn) error {
+		answer := &pb.Leased{}
+		err := c.call(ctx, methodTimeToLive, &pb.Lease{Id: etcdLease(id)}, answer)
+		if err == nil && answer.Ttl >= 0 {
+			left = time.Duration(answer.Ttl+1) * time.Second // cut to whole seconds
 		}
 		return err
 	})

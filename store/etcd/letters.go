@@ -5,9 +5,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/locksidecar/locksidecar/store/cas"
+	pb "github.com/locksidecar/locksidecar/store/etcd/internal/etcdpb"
 )
 
 const (
@@ -26,8 +25,8 @@ func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost fun
 	}
 	next := b.first
 	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, longPause) {
-		if client := b.client.Load(); client != nil {
-			heard := b.hear(ctx, client, next, deliver, lost)
+		if c := b.conn.Load(); c != nil {
+			heard := b.hear(ctx, c, next, deliver, lost)
 			if heard > next {
 				pause = firstPause
 			}
@@ -42,35 +41,43 @@ func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost fun
 }
 
 // hear delivers letters from a revision on until the watch ends. It returns the revision from which to go on.
-func (b *Backend) hear(ctx context.Context, client *clientv3.Client, next int64, deliver func(cas.Letter), lost func()) int64 {
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	defer cancel()
+func (b *Backend) hear(ctx context.Context, c *conn, next int64, deliver func(cas.Letter), lost func()) int64 {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the stream
 	// Progress notifications keep the revision fresh while there are no letters, so that a compaction loses none.
-	events := client.Watch(ctx, b.mailbox, clientv3.WithPrefix(), clientv3.WithRev(next), clientv3.WithFilterDelete(),
-		clientv3.WithProgressNotify())
-	for answer := range events {
+	stream, err := c.stream(ctx, methodWatch, &pb.Watch{Create: &pb.Watch_Create{
+		Key: []byte(b.mailbox), RangeEnd: behind(b.mailbox), StartRevision: next, ProgressNotify: true,
+		Filters: []pb.Watch_Create_Filter{pb.Watch_Create_NODELETE},
+	}})
+	if err != nil {
+		return next
+	}
+	for {
+		answer := &pb.Watched{}
+		if err := stream.RecvMsg(answer); err != nil {
+			return next
+		}
 		if answer.CompactRevision > 0 {
 			lost()
 			return max(next, answer.CompactRevision)
 		}
-		if answer.Err() != nil {
+		if answer.Created { // perhaps by a server that lags behind
+			continue
+		}
+		if answer.Canceled || b.grows(next-1, answer.Header.GetRevision()) != nil {
 			return next
 		}
 		for _, event := range answer.Events {
 			key := string(event.Kv.Key[len(b.mailbox):])
 			deliver(cas.Letter{To: b.config.Instance, Key: key, Base: base(event.Kv.ModRevision), Body: event.Kv.Value})
 		}
-		if err := b.grows(next-1, answer.Header.Revision); err != nil {
-			return next
-		}
-		switch count := len(answer.Events); {
-		case count > 0: // while the watch catches up, the header is ahead of the events
+		// While the watch catches up, the header is ahead of the events.
+		if count := len(answer.Events); count > 0 {
 			next = answer.Events[count-1].Kv.ModRevision + 1
-		case answer.IsProgressNotify():
+		} else { // a progress notification
 			next = answer.Header.Revision + 1
 		}
 	}
-	return next
 }
 
 // sweep deletes old letters from time to time.
@@ -88,20 +95,21 @@ func (b *Backend) sweep(ctx context.Context) {
 
 // sweepOnce deletes the letters that were there at the last look, whose revision is old. It returns that of this look.
 func (b *Backend) sweepOnce(ctx context.Context, old int64) int64 {
-	answers, err := b.read(ctx, "sweep", []clientv3.Op{clientv3.OpGet(b.letters, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
-		clientv3.WithMaxModRev(max(1, old)), clientv3.WithLimit(sweepLimit))})
+	answers, err := b.read(ctx, "sweep", []*pb.Op{opGet(&pb.Range{
+		Key: []byte(b.letters), RangeEnd: behind(b.letters), KeysOnly: true, MaxModRevision: max(1, old), Limit: sweepLimit,
+	})})
 	if err != nil {
 		return old
 	}
-	var deletions []clientv3.Op
+	var deletions []*pb.Op
 	for _, kv := range answers[0].Kvs {
-		deletions = append(deletions, clientv3.OpDelete(string(kv.Key)))
+		deletions = append(deletions, remove(string(kv.Key)))
 	}
 	for len(deletions) > 0 {
 		part := deletions[:min(maxOps, len(deletions))]
 		deletions = deletions[len(part):]
-		err := b.write(ctx, "sweep", func(ctx context.Context, client *clientv3.Client) error {
-			_, err := client.Txn(ctx).Then(part...).Commit()
+		err := b.write(ctx, "sweep", func(ctx context.Context, c *conn) error {
+			_, err := c.txn(ctx, part...)
 			return err
 		})
 		if err != nil {

@@ -2,13 +2,14 @@ package etcd
 
 import (
 	"context"
+	"slices"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.opentelemetry.io/otel/attribute"
 	otelcodes "go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/locksidecar/locksidecar/internal/tracing"
 )
@@ -17,7 +18,7 @@ import (
 const tries = 3
 
 // write sends a request that changes something, once.
-func (b *Backend) write(ctx context.Context, op string, send func(context.Context, *clientv3.Client) error) error {
+func (b *Backend) write(ctx context.Context, op string, send func(context.Context, *conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
 	return b.request(ctx, op, true, send)
@@ -25,7 +26,7 @@ func (b *Backend) write(ctx context.Context, op string, send func(context.Contex
 
 // repeat sends a request that may be carried out several times, until an answer comes. changes is whether it changes
 // something.
-func (b *Backend) repeat(ctx context.Context, op string, changes bool, send func(context.Context, *clientv3.Client) error) error {
+func (b *Backend) repeat(ctx context.Context, op string, changes bool, send func(context.Context, *conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
 	var err error
@@ -46,21 +47,17 @@ func (b *Backend) repeat(ctx context.Context, op string, changes bool, send func
 
 // transient reports whether a request may succeed on another server, or a moment later.
 func transient(err error) bool {
-	switch codeOf(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Internal, codes.Unknown:
-		return true
-	}
-	return false
+	return slices.Contains([]codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Internal, codes.Unknown}, status.Code(err))
 }
 
 // request sends one request, with its span and its metrics, and classifies its error. A server that is slow or fails is
 // checked.
-func (b *Backend) request(ctx context.Context, op string, changes bool, send func(context.Context, *clientv3.Client) error) (err error) {
+func (b *Backend) request(ctx context.Context, op string, changes bool, send func(context.Context, *conn) error) (err error) {
 	if err := b.Ready(); err != nil {
 		return classify(op, err, false)
 	}
-	client := b.client.Load()
-	if client == nil {
+	c := b.conn.Load()
+	if c == nil {
 		return classify(op, errNotReached, false)
 	}
 	name := "etcd_" + op
@@ -68,7 +65,7 @@ func (b *Backend) request(ctx context.Context, op string, changes bool, send fun
 	ctx, sent := noteSent(ctx)
 	began := time.Now()
 	slow := time.AfterFunc(patience, b.doubt)
-	err = send(clientv3.WithRequireLeader(ctx), client)
+	err = c.loggedIn(ctx, func() error { return send(ctx, c) })
 	slow.Stop()
 	end(err)
 	b.config.Metrics.Statement(ctx, name, time.Since(began), err)
@@ -83,6 +80,7 @@ func (b *Backend) span(ctx context.Context, name string) (context.Context, func(
 	if b.tracer == nil || !tracing.Recorded(ctx) {
 		return ctx, func(error) {}
 	}
+	//nolint:spancheck // the caller ends it
 	ctx, span := b.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithAttributes(attribute.String("db.system.name", "etcd")))
 	return ctx, func(err error) {

@@ -6,11 +6,9 @@ import (
 	"sync"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
+	pb "github.com/locksidecar/locksidecar/store/etcd/internal/etcdpb"
 )
 
 const (
@@ -28,12 +26,12 @@ const (
 
 // Load implements [cas.Backend]. A second request follows only if a record names leases that are not among the given ones.
 func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseID) ([]cas.Record, []cas.LeaseState, error) {
-	gets := make([]clientv3.Op, 0, len(keys)+len(leases))
+	gets := make([]*pb.Op, 0, len(keys)+len(leases))
 	for _, key := range keys {
-		gets = append(gets, clientv3.OpGet(b.records+key))
+		gets = append(gets, get(b.records+key))
 	}
 	for _, id := range leases {
-		gets = append(gets, clientv3.OpGet(b.lease(id), clientv3.WithKeysOnly()))
+		gets = append(gets, getName(b.lease(id)))
 	}
 	found, err := b.read(ctx, "load", gets)
 	if err != nil {
@@ -65,11 +63,11 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 }
 
 // read carries out reads in transactions.
-func (b *Backend) read(ctx context.Context, op string, gets []clientv3.Op) (found []*pb.RangeResponse, err error) {
+func (b *Backend) read(ctx context.Context, op string, gets []*pb.Op) (found []*pb.Ranged, err error) {
 	for part := range slices.Chunk(gets, maxOps) {
-		err := b.repeat(ctx, op, false, func(ctx context.Context, client *clientv3.Client) error {
+		err := b.repeat(ctx, op, false, func(ctx context.Context, c *conn) error {
 			newest := b.newest.Load()
-			answer, err := client.Txn(ctx).Then(part...).Commit()
+			answer, err := c.txn(ctx, part...)
 			if err == nil {
 				err = b.grows(newest, answer.Header.Revision)
 			}
@@ -77,7 +75,7 @@ func (b *Backend) read(ctx context.Context, op string, gets []clientv3.Op) (foun
 				return err
 			}
 			for _, one := range answer.Responses {
-				found = append(found, one.GetResponseRange())
+				found = append(found, one.GetRange())
 			}
 			return nil
 		})
@@ -121,31 +119,31 @@ func (b *Backend) addStates(ctx context.Context, records []*cas.Record, alive ma
 
 // nested is a swap as a nested transaction.
 type nested struct {
-	op    clientv3.Op
+	op    *pb.Op
 	ops   int // its longest list
 	bytes int
 }
 
 func (b *Backend) nest(s *cas.Swap) nested {
 	key := b.records + s.Key
-	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", s.Version)} // 0: it does not exist
+	conditions := []*pb.Compare{unchanged(key, s.Version)}
 	for _, id := range s.Living {
-		conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(b.lease(id)), ">", 0))
+		conditions = append(conditions, exists(b.lease(id)))
 	}
-	var changes []clientv3.Op
+	var changes []*pb.Op
 	if s.Delete {
-		changes = append(changes, clientv3.OpDelete(key))
+		changes = append(changes, remove(key))
 	} else {
-		changes = append(changes, clientv3.OpPut(key, encode(s.Leases, s.Data)))
+		changes = append(changes, put(key, encode(s.Leases, s.Data), 0))
 	}
 	bytes := 2*len(key) + len(s.Data) + 48*(len(conditions)+len(s.Leases))
 	for _, letter := range s.Letters {
 		name := b.letter(letter.To, letter.Key)
-		changes = append(changes, clientv3.OpPut(name, string(letter.Body)))
+		changes = append(changes, put(name, letter.Body, 0))
 		bytes += len(name) + len(letter.Body)
 	}
 	return nested{
-		op:  clientv3.OpTxn(conditions, changes, []clientv3.Op{clientv3.OpGet(key)}),
+		op:  &pb.Op{Request: &pb.Op_Txn{Txn: &pb.Txn{Compare: conditions, Success: changes, Failure: []*pb.Op{get(key)}}}},
 		ops: max(len(conditions), len(changes)), bytes: bytes,
 	}
 }
@@ -213,14 +211,14 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 
 // swap carries out one transaction.
 func (b *Backend) swap(ctx context.Context, swaps []cas.Swap, all []nested, results []cas.Swapped) error {
-	ops := make([]clientv3.Op, len(all))
+	ops := make([]*pb.Op, len(all))
 	for i := range all {
 		ops[i] = all[i].op
 	}
-	var answer *clientv3.TxnResponse
-	err := b.write(ctx, "swap", func(ctx context.Context, client *clientv3.Client) (err error) {
+	var answer *pb.Done
+	err := b.write(ctx, "swap", func(ctx context.Context, c *conn) (err error) {
 		newest := b.newest.Load()
-		if answer, err = client.Txn(ctx).Then(ops...).Commit(); err != nil {
+		if answer, err = c.txn(ctx, ops...); err != nil {
 			return err
 		}
 		return b.grows(newest, answer.Header.Revision)
@@ -230,7 +228,7 @@ func (b *Backend) swap(ctx context.Context, swaps []cas.Swap, all []nested, resu
 	}
 	revision := answer.Header.Revision
 	for i := range swaps {
-		own := answer.Responses[i].GetResponseTxn()
+		own := answer.Responses[i].GetTxn()
 		if own.Succeeded {
 			results[i] = cas.Swapped{Done: true, Record: cas.Record{Key: swaps[i].Key, Leases: swaps[i].Leases, Base: base(revision)}}
 			if !swaps[i].Delete {
@@ -238,7 +236,7 @@ func (b *Backend) swap(ctx context.Context, swaps []cas.Swap, all []nested, resu
 			}
 			continue
 		}
-		if results[i].Record, err = decode(swaps[i].Key, own.Responses[0].GetResponseRange().Kvs); err != nil {
+		if results[i].Record, err = decode(swaps[i].Key, own.Responses[0].GetRange().GetKvs()); err != nil {
 			return &store.Error{Op: "swap", Err: err, Unknown: true} // others of the transaction were carried out
 		}
 	}
@@ -251,11 +249,11 @@ func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]
 	if after != "" {
 		from = max(from, b.records+after+"\x00")
 	}
-	get := clientv3.OpGet(from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(b.records+prefix)), clientv3.WithLimit(int64(limit)))
-	if from >= clientv3.GetPrefixRangeEnd(b.records+prefix) || limit <= 0 {
+	end := behind(b.records + prefix)
+	if from >= string(end) || limit <= 0 {
 		return nil, nil
 	}
-	answers, err := b.read(ctx, "scan", []clientv3.Op{get})
+	answers, err := b.read(ctx, "scan", []*pb.Op{opGet(&pb.Range{Key: []byte(from), RangeEnd: end, Limit: int64(limit)})})
 	if err != nil {
 		return nil, err
 	}

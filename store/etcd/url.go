@@ -33,7 +33,8 @@ func Check(raw string) error {
 // parse reads etcd://user:password@host:port,host:port/prefix?cacert=FILE&cert=FILE&key=FILE. With etcds://, or with one
 // of the files, connections are made by TLS. The parameters are named as the flags of etcdctl.
 func parse(raw string) (target, error) {
-	u, err := url.Parse(raw)
+	hosts, one := split(raw)
+	u, err := url.Parse(one)
 	if err != nil {
 		return target{}, errors.New("not a URL") // its text may contain a password
 	}
@@ -48,7 +49,7 @@ func parse(raw string) (target, error) {
 	if t.password = password; hasPassword != (t.username != "") || hasPassword && password == "" {
 		return target{}, errors.New("a user needs a password, and a password a user")
 	}
-	for host := range strings.SplitSeq(u.Host, ",") {
+	for host := range strings.SplitSeq(hosts, ",") {
 		endpoint, err := withPort(host)
 		if err != nil {
 			return target{}, err
@@ -59,10 +60,21 @@ func parse(raw string) (target, error) {
 	return t, err
 }
 
+// split returns the hosts of a URL, and the URL with one host, because net/url does not read lists with ports.
+func split(raw string) (hosts, one string) {
+	scheme, rest, _ := strings.Cut(raw, "://")
+	authority, path := rest, ""
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
+		authority, path = rest[:end], rest[end:]
+	}
+	at := strings.LastIndex(authority, "@") + 1
+	return authority[at:], scheme + "://" + authority[:at] + "host" + path
+}
+
 func withPort(host string) (string, error) {
-	u := url.URL{Host: host}
-	if u.Hostname() == "" {
-		return "", errors.New("a host is missing")
+	u, err := url.Parse("etcd://" + host)
+	if err != nil || u.Hostname() == "" || u.Host != host {
+		return "", errors.New("a host is missing or malformed")
 	}
 	port := u.Port()
 	if port == "" {

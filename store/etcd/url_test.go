@@ -28,6 +28,8 @@ func TestURL(t *testing.T) {
 		"etcd://host?cert=/a&cert=/b":        false,
 		"etcd://host?cert=/dev/null":         false,
 		"etcd://host?cacert=/dev/null":       false,
+		"etcd://a:1,b/c:2":                   true,
+		"etcd://a:1,b:x":                     false,
 		"etcd://host#secret":                 false,
 		"etcd://user:sec%zzret@host":         false,
 	} {

@@ -18,7 +18,7 @@ func Binary() (string, error) {
 		return "", fmt.Errorf("etcdtest: %w", err)
 	}
 	for ; ; folder = filepath.Dir(folder) {
-		text, err := os.ReadFile(filepath.Join(folder, "test", "etcd", "go.mod")) //nolint:gosec // a file of the repository
+		text, err := os.ReadFile(filepath.Join(folder, "test", "etcd", "go.mod"))
 		if err == nil {
 			version := required.FindSubmatch(text)
 			if version == nil {

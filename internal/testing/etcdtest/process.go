@@ -24,11 +24,11 @@ type process struct {
 // spawn starts a server. The kernel ends it together with the *thread* that started it, so one thread
 // stays reserved while the server runs.
 func spawn(binary string, args []string, logFile string) (*process, error) {
-	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) //nolint:gosec // in the cluster's folder
+	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("etcdtest: %w", err)
 	}
-	cmd := exec.Command(binary, args...) //nolint:gosec // the server of the tests
+	cmd := exec.Command(binary, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = []string{"ETCD_UNSUPPORTED_ARCH=" + runtime.GOARCH, "GOMAXPROCS=2"}
 	cmd.SysProcAttr = attributes()
@@ -81,7 +81,7 @@ func (p *process) kill() {
 }
 
 func tail(file string) []byte {
-	text, err := os.ReadFile(file) //nolint:gosec // in the cluster's folder
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return []byte(err.Error())
 	}

@@ -17,7 +17,7 @@ func attributes() *syscall.SysProcAttr {
 func stopped(pid int) bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	for _, thread := range threads {
-		text, err := os.ReadFile(thread) //nolint:gosec // of a child
+		text, err := os.ReadFile(thread)
 		_, state, _ := bytes.Cut(text, []byte(") "))
 		if err == nil && !bytes.HasPrefix(state, []byte("T")) {
 			return false

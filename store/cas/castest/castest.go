@@ -4,6 +4,7 @@
 package castest
 
 import (
+	"bytes"
 	"context"
 	"sync"
 	"testing"
@@ -263,10 +264,10 @@ func binaryData(t *testing.T, c *client) {
 	}
 	name := "ns/\x00\x01/ä\n*?[]:{}\"' \x7f"
 	c.done(cas.Swap{Key: name, Data: all, Letters: []cas.Letter{{To: "one", Key: name, Body: all}}})
-	if r := c.load(name); string(r.Data) != string(all) {
+	if r := c.load(name); !bytes.Equal(r.Data, all) {
 		t.Errorf("loaded %q", r.Data)
 	}
-	if l := await.Receive(t, c.letters, "the letter"); string(l.Body) != string(all) || l.Key != name || l.To != "one" {
+	if l := await.Receive(t, c.letters, "the letter"); !bytes.Equal(l.Body, all) || l.Key != name || l.To != "one" {
 		t.Errorf("the letter: %+v", l)
 	}
 	c.done(cas.Swap{Key: "ns/empty"})

@@ -185,7 +185,8 @@ func openedLeases(t *testing.T, c *client) {
 func letters(t *testing.T, c *client) {
 	other := open(t, c.server, "other")
 	first := c.done(cas.Swap{Key: "ns/key", Data: []byte("1"), Letters: []cas.Letter{
-		{To: "one", Key: "ns/key", Body: []byte("to one")}, {To: "other", Key: "ns/key", Body: []byte("to other")},
+		{To: "one", Key: "ns/key", Body: []byte("to one")},
+		{To: "other", Key: "ns/key", Body: []byte("to other")},
 		{To: "nobody", Key: "ns/key", Body: []byte("to nobody")},
 	}})
 	for name, reader := range map[string]*client{"one": c, "other": other} {

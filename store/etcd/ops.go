@@ -1,0 +1,44 @@
+package etcd
+
+import pb "github.com/locksidecar/locksidecar/store/etcd/internal/etcdpb"
+
+func opGet(r *pb.Range) *pb.Op { return &pb.Op{Request: &pb.Op_Range{Range: r}} }
+
+func get(key string) *pb.Op { return opGet(&pb.Range{Key: []byte(key)}) }
+
+func getName(key string) *pb.Op { return opGet(&pb.Range{Key: []byte(key), KeysOnly: true}) }
+
+func put(key string, value []byte, lease int64) *pb.Op {
+	return &pb.Op{Request: &pb.Op_Put{Put: &pb.Put{Key: []byte(key), Value: value, Lease: lease}}}
+}
+
+func remove(key string) *pb.Op {
+	return &pb.Op{Request: &pb.Op_Delete{Delete: &pb.Delete{Key: []byte(key)}}}
+}
+
+func removeAll(prefix string) *pb.Op {
+	return &pb.Op{Request: &pb.Op_Delete{Delete: &pb.Delete{Key: []byte(prefix), RangeEnd: behind(prefix)}}}
+}
+
+// unchanged holds if a key has this ModRevision; 0: if it does not exist.
+func unchanged(key string, revision int64) *pb.Compare {
+	return &pb.Compare{Target: pb.Compare_MOD, Is: pb.Compare_EQUAL, Key: []byte(key), To: &pb.Compare_ModRevision{ModRevision: revision}}
+}
+
+func exists(key string) *pb.Compare {
+	return &pb.Compare{Target: pb.Compare_CREATE, Is: pb.Compare_GREATER, Key: []byte(key), To: &pb.Compare_CreateRevision{CreateRevision: 0}}
+}
+
+// behind is the first key behind those that begin with a prefix. Every prefix of this package ends in a slash, or continues
+// with a key's bytes.
+func behind(prefix string) []byte {
+	end := []byte(prefix)
+	for len(end) > 0 {
+		if last := len(end) - 1; end[last] < 0xff {
+			end[last]++
+			return end
+		}
+		end = end[:len(end)-1]
+	}
+	return []byte{0} // all keys
+}
