@@ -19,7 +19,7 @@ type Instance struct {
 	Name string `cbor:"1,keyasint,omitempty"`
 	Pod  string `cbor:"2,keyasint,omitempty"`
 	// Deliver is for the engine. The machine does not call it.
-	Deliver func(*store.News) `cbor:"-"`
+	Deliver func(*store.News) `cbor:"-" json:"-"`
 }
 
 func (i *Instance) is(other *Instance) bool {
