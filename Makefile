@@ -85,7 +85,7 @@ test: test-unit-clients test-e2e ## Install what the tests need and run all of t
 test-go: test-unit test-e2e ## The sidecar alone: unit, store and end-to-end tests (installs PostgreSQL, PgBouncer, Prometheus)
 
 # Packages that start no goroutine. The race detector has nothing to say of them.
-ONE_GOROUTINE := api bench/explain bench/internal/plot internal/exitcode internal/licenses internal/tracing proxy/internal/wire store/postgres/queries \
+ONE_GOROUTINE := api bench/explain bench/internal/plot internal/exitcode internal/licenses internal/tracing proxy/internal/wire store/key store/postgres/queries \
   test/model test/mutants test/release test/vuln test/words
 
 # Vetted already, and not once more with the race detector. That would let each package sleep for
