@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -58,10 +59,25 @@ func checkConsole(listen string, hosts []string) error {
 	switch {
 	case err != nil || port == "":
 		return usagef("--listen %q: it must be host:port, such as 127.0.0.1:15625", listen)
-	case host != "localhost" && !net.ParseIP(host).IsLoopback() && len(hosts) == 0:
+	case !isLoopback(host) && len(hosts) == 0:
 		return usagef("--listen %q is not loopback: everyone who reaches it sees all locks. If that is meant, name with --host how browsers reach it", listen)
 	}
+	for _, name := range hosts {
+		if name == "" || strings.Contains(name, "/") {
+			return usagef("--host %q: it must be a name such as locks.example.com, without https:// and without a path", name)
+		}
+	}
 	return nil
+}
+
+func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
+
+// whereOf is the address of a console, for its user: elsewhere than on loopback, browsers must use one of the names.
+func whereOf(listen string, address net.Addr, hosts []string) string {
+	if host, _, _ := net.SplitHostPort(listen); isLoopback(host) {
+		return fmt.Sprintf("http://%s/", address)
+	}
+	return fmt.Sprintf("%s on %s", strings.Join(hosts, ", "), address)
 }
 
 func serveConsole(cmd *cobra.Command, listen string, config console.Config) error {
@@ -75,7 +91,7 @@ func serveConsole(cmd *cobra.Command, listen string, config console.Config) erro
 	if err != nil {
 		return exitcode.With(exitcode.CannotOpen, err)
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "the console serves http://%s/ (Ctrl-C ends it)\n", listener.Addr())
+	fmt.Fprintf(cmd.OutOrStdout(), "the console serves %s (Ctrl-C ends it)\n", whereOf(listen, listener.Addr(), config.Hosts))
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(console.Limit(listener)) }()
 	select {
