@@ -72,7 +72,7 @@ type console struct {
 	lists     *lru.Cache[string, *feed[*list]] // by type
 	waits     feed[*waits]
 	stats     feed[*client.Stats]
-	topics    topics
+	topics    *topics
 	streams   chan struct{}
 }
 
@@ -94,10 +94,12 @@ func New(ctx context.Context, config Config) (*http.Server, error) {
 		c.hosts = append(c.hosts, hostOf(host))
 	}
 	c.templates = template.Must(template.New("").Funcs(template.FuncMap{
-		"text": client.Printable, "ago": duration, "keyURL": keyURL, "order": orderOf,
+		"text": client.Printable, "ago": duration, "keyURL": keyURL, "typeURL": typeURL, "order": orderOf,
 	}).ParseFS(files, "templates/*.html"))
 	c.waits.read, c.stats.read, c.stats.rest = c.readWaits, c.readStats, time.Second
-	c.topics = topics{c: c, ctx: ctx, of: map[string]*topic{}}
+	if c.topics, err = newTopics(ctx, c); err != nil {
+		return nil, err
+	}
 	return &http.Server{
 		Handler: c.guard(c.routes()), ReadHeaderTimeout: patience, ReadTimeout: patience, WriteTimeout: breakPatience + 4*patience,
 		IdleTimeout: breakPatience, MaxHeaderBytes: 16 << 10, BaseContext: func(net.Listener) context.Context { return ctx },
@@ -206,7 +208,8 @@ func (c *console) traceURL(parent *string) string {
 	return strings.NewReplacer("{trace_id}", ids[1], "{span_id}", ids[2]).Replace(c.TraceURL)
 }
 
-func keyURL(key string) string { return "/key?key=" + url.QueryEscape(key) }
+func keyURL(key string) string   { return "/key?key=" + url.QueryEscape(key) }
+func typeURL(kind string) string { return "/?type=" + url.QueryEscape(kind) }
 
 // duration is for people: "3 m 12 s".
 func duration(ms int64) string {

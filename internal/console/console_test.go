@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"net/http"
@@ -186,9 +187,9 @@ func TestLinksKeepTheChoice(t *testing.T) {
 	q, _ := url.ParseQuery("q=held&type=held&mode=shared&waited=1&sort=-key&page=3")
 	ch := choose(q)
 	for want, got := range map[string]string{
-		"/?mode=shared&page=2&q=held&sort=-key&type=held&waited=1": ch.href(ch.sort(), 2),
-		"/?mode=shared&q=held&type=held&waited=1":                  ch.href("held", 1),
-		"/?": choose(nil).href("held", 1),
+		"/?mode=shared&page=2&q=held&sort=-key&type=held&waited=1": ch.href("page", "2"),
+		"/?mode=shared&q=held&sort=ends&type=held&waited=1":        ch.href("sort", "ends"),
+		"/?sort=key": choose(url.Values{}).href("sort", "key"),
 	} {
 		if got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -290,11 +291,27 @@ func TestWatchedKeysAreLimited(t *testing.T) {
 	if text := textOf(s.page(200, "/key?key=k")); strings.Contains(text, "too many keys") {
 		t.Error(text)
 	}
-	for end := time.Now().Add(10 * time.Second); f.watching.Load() > maxTopics; time.Sleep(time.Millisecond) { // the pause of a poll
-		if time.Now().After(end) {
-			t.Fatalf("%d keys are watched", f.watching.Load())
-		}
+	f.awaitWatching(t, maxTopics)
+}
+
+// A key that no page shows is watched for a while, and then no more.
+func TestUnshownKeysAreNotWatched(t *testing.T) {
+	f := &fake{}
+	ctx, stop := context.WithCancel(context.Background())
+	keys, err := newTopics(ctx, &console{Config: Config{Client: client.New(f.start(t), "test")}})
+	if err != nil {
+		t.Fatal(err)
 	}
+	shown := keys.of("k")
+	f.awaitWatching(t, 1)
+	shown.idle.Reset(0)
+	f.awaitWatching(t, 0)
+	if keys.of("k") == shown {
+		t.Error("it is not watched again")
+	}
+	f.awaitWatching(t, 1)
+	stop()
+	f.awaitWatching(t, 0)
 }
 
 // The released binary cannot call methods of templates' data, see overlay.sh.

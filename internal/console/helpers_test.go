@@ -217,6 +217,15 @@ func (f *fake) serveAt(t *testing.T, socket string) (stop func()) {
 	return stop
 }
 
+func (f *fake) awaitWatching(t *testing.T, streams int64) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); f.watching.Load() != streams; time.Sleep(time.Millisecond) { // the pause of a poll
+		if time.Now().After(end) {
+			t.Fatalf("%d keys are watched, want %d", f.watching.Load(), streams)
+		}
+	}
+}
+
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, _ := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), "/v1/"))
 	switch {

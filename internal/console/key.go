@@ -40,16 +40,16 @@ func (c *console) readKey(key string) (*keyState, error) {
 
 // keyed is the data of a key's page.
 type keyed struct {
-	Key, Type, TypeHref, Mode string
-	Held                      bool
-	Holders                   []holder
-	MoreHolders, Queue        int
-	Waiters                   []wait
-	MoreWaiters               int
-	Events                    []event
-	Unwatched                 string // why no events come
-	CSRF                      string
-	AllowStop, AllowForce     bool
+	Key, Type, Mode       string
+	Held                  bool
+	Holders               []holder
+	MoreHolders, Queue    int
+	Waiters               []wait
+	MoreWaiters           int
+	Events                []event
+	Unwatched             string // why no events come
+	CSRF                  string
+	AllowStop, AllowForce bool
 }
 
 // holder is one holder of a key.
@@ -72,16 +72,13 @@ func (c *console) keyView(q url.Values) view {
 	if key == "" || len(key) > maxKey {
 		return view{name: "key", title: "Key", show: func() content { return content{Problem: errNoKey.Error()} }}
 	}
-	t := c.topics.open(key)
 	if q.Has("done") {
-		t.feed.after(time.Now()) // it shows what the action has changed
+		c.topics.of(key).feed.after(time.Now()) // it shows what the action has changed
 	}
-	return view{
-		name: "key", title: shortened(client.Printable(key)), close: func() { c.topics.close(t) },
-		show: func() content {
-			return seen(t.feed.now(), func(s *keyState) any { return c.keyed(t, s) })
-		},
-	}
+	return view{name: "key", title: shortened(client.Printable(key)), show: func() content {
+		t := c.topics.of(key)
+		return seen(t.feed.now(), func(s *keyState) any { return c.keyed(t, s) })
+	}}
 }
 
 func (c *console) keyed(t *topic, s *keyState) *keyed {
@@ -89,9 +86,6 @@ func (c *console) keyed(t *topic, s *keyState) *keyed {
 	d := &keyed{
 		Key: t.key, Type: l.Type, Held: l.Holder != nil, Mode: l.LockMode.String(), Queue: l.QueueLength,
 		MoreWaiters: max(0, l.QueueLength-len(s.waiters)), CSRF: c.csrf, AllowStop: c.AllowStop, AllowForce: c.AllowForce,
-	}
-	if l.Type != "" {
-		d.TypeHref = choice{Type: l.Type}.href("", 1)
 	}
 	d.Events, d.Unwatched = t.seen()
 	if l.Holder != nil && l.Mode != client.ModeShared {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"hash/fnv"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -120,49 +121,26 @@ var orders = []struct {
 	{"queue", "Queue", func(a, b *client.Lock) int { return cmp.Compare(b.QueueLength, a.QueueLength) }},
 }
 
-// usualSort is the order that no address names.
-const usualSort = "held"
-
 // choice is what a page of the list shows.
 type choice struct {
 	Text, Type, Mode, Sort string
 	Waited, Reverse        bool
-	page                   int
+	query                  url.Values // all of this
 }
 
 func choose(q url.Values) choice {
-	ch := choice{Text: q.Get("q"), Type: q.Get("type"), Mode: q.Get("mode"), Waited: q.Get("waited") != ""}
+	ch := choice{Text: q.Get("q"), Type: q.Get("type"), Mode: q.Get("mode"), Waited: q.Get("waited") != "", query: q}
 	ch.Sort, ch.Reverse = strings.CutPrefix(q.Get("sort"), "-")
-	ch.Sort = cmp.Or(ch.Sort, usualSort)
-	ch.page, _ = strconv.Atoi(q.Get("page"))
+	ch.Sort = cmp.Or(ch.Sort, "held")
 	return ch
 }
 
-// href is the address of the same choice in another order, or on another page.
-func (ch choice) href(sort string, page int) string {
-	q := url.Values{}
-	for name, value := range map[string]string{"q": ch.Text, "type": ch.Type, "mode": ch.Mode} {
-		if value != "" {
-			q.Set(name, value)
-		}
-	}
-	if sort != "" && sort != usualSort {
-		q.Set("sort", sort)
-	}
-	if ch.Waited {
-		q.Set("waited", "1")
-	}
-	if page > 1 {
-		q.Set("page", strconv.Itoa(page))
-	}
+// href is the address of the list with another value of one parameter. Unless this is the page, the first one is shown.
+func (ch choice) href(name, value string) string {
+	q := maps.Clone(ch.query)
+	q.Del("page")
+	q.Set(name, value)
 	return "/?" + q.Encode()
-}
-
-func (ch choice) sort() string {
-	if ch.Reverse {
-		return "-" + ch.Sort
-	}
-	return ch.Sort
 }
 
 // of returns the chosen locks in order.
@@ -216,24 +194,23 @@ func (ch choice) show(l *list) *listed {
 		choice: ch, Held: len(l.locks), Shared: l.shared, Waiting: l.wait, Longest: l.longest, More: l.more, Types: l.types,
 		Matching: len(chosen), Pages: max(1, (len(chosen)+rowsShown-1)/rowsShown),
 	}
-	d.Page = min(max(ch.page, 1), d.Pages)
+	page, _ := strconv.Atoi(ch.query.Get("page"))
+	d.Page = min(max(page, 1), d.Pages)
 	for _, o := range orders {
-		col := column{Label: o.label, Name: o.name, Href: ch.href(o.name, 1)}
-		if o.name == ch.Sort {
-			col.Order = "ascending"
-			if ch.Reverse {
-				col.Order = "descending"
-			} else {
-				col.Href = ch.href("-"+o.name, 1)
-			}
+		col := column{Label: o.label, Name: o.name, Href: ch.href("sort", o.name)}
+		switch {
+		case o.name == ch.Sort && ch.Reverse:
+			col.Order = "descending"
+		case o.name == ch.Sort:
+			col.Order, col.Href = "ascending", ch.href("sort", "-"+o.name)
 		}
 		d.Columns = append(d.Columns, col)
 	}
 	if d.Page > 1 {
-		d.Previous = ch.href(ch.sort(), d.Page-1)
+		d.Previous = ch.href("page", strconv.Itoa(d.Page-1))
 	}
 	if d.Page < d.Pages {
-		d.Next = ch.href(ch.sort(), d.Page+1)
+		d.Next = ch.href("page", strconv.Itoa(d.Page+1))
 	}
 	from := (d.Page - 1) * rowsShown
 	for _, lock := range chosen[from:min(from+rowsShown, len(chosen))] {
@@ -244,23 +221,19 @@ func (ch choice) show(l *list) *listed {
 
 // row is a lock in a list.
 type row struct {
-	ID, Key, Type, TypeHref, Mode string
-	Holder                        who
-	Held                          int64
-	Acquired, Ends                string
-	Queue                         int
-	Stopping                      bool
+	ID, Key, Type, Mode string
+	Holder              who
+	Held                int64
+	Acquired, Ends      string
+	Queue               int
+	Stopping            bool
 }
 
 func rowOf(l *client.Lock) row {
-	r := row{
+	return row{
 		ID: rowID(l.Key), Key: l.Key, Type: l.Type, Mode: l.LockMode.String(), Holder: whoOf(l.Holder.Pod, l.Holder.Session, l.Holder.Owner),
 		Held: l.Holder.HeldMS, Acquired: utc(l.Holder.AcquiredAt), Ends: ends(l.Holder), Queue: l.QueueLength, Stopping: l.Stopping != nil,
 	}
-	if l.Type != "" {
-		r.TypeHref = choice{Type: l.Type}.href("", 1)
-	}
-	return r
 }
 
 // rowID lets a browser find the row of a key again, with its focus, wherever it moves.

@@ -14,13 +14,12 @@ const (
 	keepAlive = 15 * time.Second
 )
 
-// viewer opens a page. show returns the page as it is now, and may be called repeatedly. close may be nil.
+// viewer opens a page. show returns the page as it is now, and may be called repeatedly.
 type viewer func(q url.Values) (v view)
 
 type view struct {
 	name, title string
 	show        func() content
-	close       func()
 }
 
 // content is the part of a page that changes, and its template's data.
@@ -56,9 +55,6 @@ func (c *console) servePage(w http.ResponseWriter, r *http.Request, open viewer)
 
 func (c *console) writePage(w http.ResponseWriter, q url.Values, open viewer, notice string, status int) {
 	v := open(q)
-	if v.close != nil {
-		defer v.close()
-	}
 	p := page{content: v.show(), Name: v.name, Title: v.title, Notice: notice}
 	p.Live = "/live" + paths[v.name] + "?" + q.Encode()
 	if p.Problem != "" && status == http.StatusOK {
@@ -88,9 +84,6 @@ func (c *console) serveLive(w http.ResponseWriter, r *http.Request, open viewer)
 		return
 	}
 	v := open(r.URL.Query())
-	if v.close != nil {
-		defer v.close()
-	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // nginx would keep the events back
 	out := http.NewResponseController(w)

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
 	"github.com/locksidecar/locksidecar/internal/client"
 )
 
@@ -17,7 +19,7 @@ const (
 	// maxTopics limits the watched keys, maxEvents the events that are kept of each.
 	maxTopics = 80
 	maxEvents = 50
-	// linger is how long a key without viewers is watched on, so that a reload shows its past events.
+	// linger is how long a key that no page shows is watched on, so that a reload shows its past events.
 	linger = 30 * time.Second
 	// again is the pause before a key is watched again.
 	again = time.Second
@@ -25,23 +27,26 @@ const (
 	maxText = 200
 )
 
-// topics are the watched keys.
+// topics are the watched keys. The one that was not shown for the longest time makes room for another.
 type topics struct {
 	c   *console
 	ctx context.Context
 
-	mu sync.Mutex
-	of map[string]*topic
+	mu    sync.Mutex
+	known *simplelru.LRU[string, *topic]
+}
+
+func newTopics(ctx context.Context, c *console) (*topics, error) {
+	known, err := simplelru.NewLRU(maxTopics, func(_ string, t *topic) { t.end() })
+	return &topics{c: c, ctx: ctx, known: known}, err
 }
 
 // topic is a key with its events, for all of its viewers.
 type topic struct {
 	key  string
 	feed feed[*keyState]
-	stop context.CancelFunc
-	// viewers and idle are guarded by topics.mu. idle ends the topic.
-	viewers int
-	idle    *time.Timer
+	idle *time.Timer // drops the topic
+	end  func()
 
 	mu      sync.Mutex
 	events  []event // the newest first
@@ -56,59 +61,32 @@ type event struct {
 	Text     string
 }
 
-// open returns the topic of a key until its viewer calls close.
-func (ts *topics) open(key string) *topic {
+// of returns the topic of a key. A page asks for it each time that it shows the key.
+func (ts *topics) of(key string) *topic {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	t := ts.of[key]
-	if t == nil {
-		t = &topic{key: key, problem: "not connected yet", stop: func() {}}
-		t.feed.read = func() (*keyState, error) { return ts.c.readKey(key) }
-		if !ts.room() {
-			t.problem = "too many keys are watched"
-			return t
-		}
-		ts.of[key] = t
-		t.idle = time.AfterFunc(linger, func() { ts.drop(t) })
-		ctx, cancel := context.WithCancel(ts.ctx)
-		t.stop = cancel
-		go t.watch(ctx, ts.c.Client)
-	}
-	t.idle.Stop()
-	t.viewers++
-	return t
-}
-
-// room makes room for a topic. Those without viewers may go.
-func (ts *topics) room() bool {
-	for _, t := range ts.of {
-		if len(ts.of) < maxTopics {
-			return true
-		}
-		ts.remove(t)
-	}
-	return len(ts.of) < maxTopics
-}
-
-func (ts *topics) close(t *topic) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if t.viewers--; t.viewers == 0 {
+	if t, known := ts.known.Get(key); known {
 		t.idle.Reset(linger)
+		return t
 	}
+	ctx, cancel := context.WithCancel(ts.ctx)
+	t := &topic{key: key, problem: "not connected yet"}
+	t.feed.read = func() (*keyState, error) { return ts.c.readKey(key) }
+	t.idle = time.AfterFunc(linger, func() { ts.drop(t) })
+	t.end = func() {
+		t.idle.Stop()
+		cancel()
+	}
+	ts.known.Add(key, t)
+	go t.watch(ctx, ts.c.Client)
+	return t
 }
 
 func (ts *topics) drop(t *topic) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	ts.remove(t)
-}
-
-func (ts *topics) remove(t *topic) {
-	if t.viewers == 0 && ts.of[t.key] == t {
-		delete(ts.of, t.key)
-		t.idle.Stop()
-		t.stop()
+	if known, _ := ts.known.Peek(t.key); known == t {
+		ts.known.Remove(t.key)
 	}
 }
 
