@@ -42,7 +42,7 @@ type Backend struct {
 	tracer trace.Tracer // nil: none
 
 	conn   atomic.Pointer[conn]
-	left   *lru.Cache[store.LeaseID, time.Time]
+	left   *lru.Cache[store.LeaseID, leaseEnd]
 	doubts chan struct{}
 	said   map[string]bool // warnings that were logged; of the goroutine that checks
 
@@ -61,7 +61,7 @@ var _ cas.Backend = (*Backend)(nil)
 
 const (
 	defaultTimeout = 5 * time.Second
-	// leasesKnown is for how many leases the end is remembered, so that not every look at a lock asks for it.
+	// leasesKnown is for how many leases the end is remembered.
 	leasesKnown = 4096
 )
 
@@ -75,7 +75,7 @@ func New(config Config) (*Backend, error) {
 	if config.Timeout == 0 {
 		config.Timeout = defaultTimeout
 	}
-	left, err := lru.New[store.LeaseID, time.Time](leasesKnown)
+	left, err := lru.New[store.LeaseID, leaseEnd](leasesKnown)
 	if err != nil {
 		return nil, fmt.Errorf("store/etcd: %w", err)
 	}

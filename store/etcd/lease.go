@@ -22,8 +22,8 @@ const (
 	atOnce = 32
 	// openBatch is how many leases get their keys in one transaction: a condition, and two puts each.
 	openBatch = maxOps / 4
-	// someTime is assumed to be left to a lease whose end cannot be asked.
-	someTime = time.Second
+	// remembered is for how long the end of a lease is not asked again.
+	remembered = time.Second
 )
 
 var errDiedAtOnce = errors.New("the lease ended before it was opened")
@@ -134,6 +134,7 @@ func (b *Backend) keepAlive(ctx context.Context, id store.LeaseID) (alive bool, 
 		answer := &pb.Leased{}
 		err = stream.RecvMsg(answer)
 		alive = answer.Ttl > 0
+		b.left.Remove(id)
 		return err
 	})
 	return alive && err == nil, err
@@ -187,21 +188,34 @@ func (b *Backend) exist(ctx context.Context, leases []store.LeaseID, alive map[s
 	return err
 }
 
-// remaining is about how long a living lease has left. It asks etcd if the end that it remembers has passed: then the
-// lease was renewed. So an answer may be too short, and the next look is early.
-func (b *Backend) remaining(ctx context.Context, id store.LeaseID) time.Duration {
-	if end, ok := b.left.Get(id); ok && time.Until(end) > 0 {
-		return time.Until(end)
-	}
-	left := someTime
-	_ = b.repeat(ctx, "remaining", false, func(ctx context.Context, c *conn) error {
-		answer := &pb.Leased{}
-		err := c.call(ctx, methodTimeToLive, &pb.Lease{Id: etcdLease(id)}, answer)
-		if err == nil && answer.Ttl >= 0 {
-			left = time.Duration(answer.Ttl+1) * time.Second // cut to whole seconds
+// states adds what is left to living leases.
+func (b *Backend) states(ctx context.Context, leases []store.LeaseID, alive map[store.LeaseID]bool) []cas.LeaseState {
+	states := make([]cas.LeaseState, len(leases))
+	_ = each(leases, func(i int, id store.LeaseID) error {
+		if alive[id] {
+			states[i] = cas.LeaseState{Alive: true, Left: b.remaining(ctx, id)}
 		}
+		return nil
+	})
+	return states
+}
+
+// remaining is what a living lease has left at least. An answer is remembered for a moment, because many looks at a lock
+// follow each other.
+func (b *Backend) remaining(ctx context.Context, id store.LeaseID) time.Duration {
+	if end, ok := b.left.Get(id); ok && time.Since(end.asked) < remembered {
+		return max(0, time.Until(end.at))
+	}
+	end := leaseEnd{asked: time.Now()}
+	_ = b.repeat(ctx, "remaining", false, func(ctx context.Context, c *conn) error {
+		asked, answer := time.Now(), &pb.Leased{}
+		err := c.call(ctx, methodTimeToLive, &pb.Lease{Id: etcdLease(id)}, answer)
+		end.at = asked.Add(time.Duration(answer.Ttl) * time.Second) // etcd cuts to whole seconds
 		return err
 	})
-	b.left.Add(id, time.Now().Add(left))
-	return left
+	b.left.Add(id, end)
+	return max(0, time.Until(end.at))
 }
+
+// leaseEnd is when a lease ends at the earliest, by an answer of etcd.
+type leaseEnd struct{ asked, at time.Time }

@@ -83,7 +83,7 @@ func (b *Backend) span(ctx context.Context, name string) (context.Context, func(
 	//nolint:spancheck // the caller ends it
 	ctx, span := b.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithAttributes(attribute.String("db.system.name", "etcd")))
-	return ctx, func(err error) {
+	return ctx, func(err error) { //nolint:spancheck // the caller ends it
 		if err != nil {
 			span.SetStatus(otelcodes.Error, err.Error())
 		}

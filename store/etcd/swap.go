@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
@@ -52,14 +51,7 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 	if err := b.addStates(ctx, present, alive); err != nil {
 		return nil, nil, err
 	}
-	states := make([]cas.LeaseState, len(leases))
-	for i, id := range leases {
-		states[i].Alive = alive[id]
-		if end, ok := b.left.Get(id); ok {
-			states[i].Left = max(0, time.Until(end))
-		}
-	}
-	return records, states, nil
+	return records, b.states(ctx, leases, alive), nil
 }
 
 // read carries out reads in transactions.
@@ -101,18 +93,9 @@ func (b *Backend) addStates(ctx context.Context, records []*cas.Record, alive ma
 	if err := b.exist(ctx, asked, alive); err != nil {
 		return err
 	}
-	left := make([]time.Duration, len(named))
-	_ = each(named, func(i int, id store.LeaseID) error {
-		if alive[id] {
-			left[i] = b.remaining(ctx, id)
-		}
-		return nil
-	})
+	states := b.states(ctx, named, alive)
 	for _, r := range records {
-		for i, id := range r.Leases {
-			r.States = append(r.States, cas.LeaseState{Alive: alive[id], Left: left[i]})
-		}
-		left = left[len(r.Leases):]
+		r.States, states = states[:len(r.Leases):len(r.Leases)], states[len(r.Leases):]
 	}
 	return nil
 }

@@ -44,6 +44,7 @@ func Run(t *testing.T, server func(t *testing.T) Server) {
 		"leases":                leases,
 		"a lease ends":          leaseEnds,
 		"renewals keep a lease": renewalsKeep,
+		"what is left":          whatIsLeft,
 		"opened leases":         openedLeases,
 		"letters":               letters,
 		"letters in order":      lettersInOrder,
@@ -152,7 +153,7 @@ func records(t *testing.T, c *client) {
 	if len(r.States) != 2 || !r.States[0].Alive || r.States[1].Alive {
 		t.Errorf("the states of its leases: %+v", r.States)
 	}
-	if left := r.States[0].Left; left <= 0 || left > 2*ttl {
+	if left := r.States[0].Left; left < ttl/2 || left > ttl {
 		t.Errorf("a lease of %s has %s left", ttl, left)
 	}
 	second := c.done(cas.Swap{Key: "ns/key", Version: first.Version, Data: []byte("second")})

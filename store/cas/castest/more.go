@@ -164,6 +164,30 @@ func renewalsKeep(t *testing.T, c *client) {
 	}
 }
 
+// whatIsLeft: the rest of a lease's time is never overstated, because a holder may be told so, and a renewal is soon seen.
+func whatIsLeft(t *testing.T, c *client) {
+	other := open(t, c.server, "other")
+	began := time.Now()
+	lease := c.open(10*time.Second, "one")
+	opened := time.Now()
+	left := func(by *client) time.Duration {
+		_, states, err := by.Load(by.ctx, nil, []store.LeaseID{lease})
+		by.must(err)
+		return states[0].Left
+	}
+	for _, by := range []*client{c, other} {
+		if now := left(by); now <= 0 || time.Now().Add(now).After(opened.Add(10*time.Second)) {
+			t.Errorf("%s after a lease of 10s was opened it has %s left", time.Since(began), now)
+		}
+	}
+	await.Until(t, "a second or two have passed", func() bool { return left(c) < 8*time.Second })
+	_, err := c.Renew(c.ctx, []store.LeaseID{lease})
+	c.must(err)
+	for _, by := range []*client{c, other} {
+		await.Until(t, "the renewal is seen", func() bool { return left(by) > 8*time.Second })
+	}
+}
+
 func openedLeases(t *testing.T, c *client) {
 	mine := []store.LeaseID{c.open(ttl, "pod/a"), c.open(ttl, "pod/a"), c.open(ttl, "pod/a")}
 	c.open(ttl, "pod")
