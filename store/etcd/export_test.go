@@ -32,3 +32,11 @@ func WriteTo(ctx context.Context, endpoint string) error {
 
 // Suitable is the check of a server's version.
 var Suitable = suitable
+
+// InUse returns the endpoints to which requests go.
+func (b *Backend) InUse() []string {
+	c := b.conn.Load()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.inUse
+}

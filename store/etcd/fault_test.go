@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -222,7 +223,8 @@ func TestThreeServers(t *testing.T) {
 	follower := c.Followers(t)[0]
 	follower.Freeze()
 	grows("with a frozen follower")
-	for range 9 { // once it is known, nobody asks it
+	await.Until(t, "the frozen follower is not asked any more", func() bool { return !slices.Contains(r.InUse(), follower.Address) })
+	for range 9 {
 		last = r.done(cas.Swap{Key: "ns/key", Version: r.load("ns/key").Version, Data: []byte("x")})
 	}
 	follower.Thaw()
