@@ -66,6 +66,8 @@ const (
 	// LimitMismatch: the key's shared holders or shared waiters name another Limit (the Lock shows it) than
 	// this Shared ask. Nothing changed. Shared waiters with an expired lease are reaped first.
 	LimitMismatch
+	// QueueFull: the key is held, and as many attempts wait as the engine allows (Traits). Nothing changed.
+	QueueFull
 )
 
 // Answer says what became of an attempt.
@@ -79,7 +81,7 @@ type Answer struct {
 	// ExpiresIn has two meanings. Granted: how long the grant's lease or its hold lasts at least, counted
 	// from the question in an answer, and from now in news. Quiet: how long the store grants nothing.
 	ExpiresIn time.Duration
-	// Lock shows the holder (Held, Queued, LimitMismatch), with at most [BlockersShown] of its Holders. For
+	// Lock shows the holder (Held, Queued, QueueFull, LimitMismatch), with at most [BlockersShown] of its Holders. For
 	// Queued, Holder.ExpiresIn and NextEnd may be zero or less: then a holder's lease is about to be reaped.
 	Lock Lock
 	// Position is the queue position of a waiting ask (Queued), or of a wait that a Cancel ended (Gone). The

@@ -108,7 +108,7 @@ type Store interface {
 	// Acquire takes each key that is free, or whose holder's lease is dead or can be reaped. An ask that
 	// waits is queued if its key is held. Such an ask needs a living Lease, also for bind:ttl, because the
 	// lease keeps the queue position. Either all asks of a call wait, or none. Outcomes: Granted, Held or (if
-	// it waits) Queued, LeaseLost, RowLocked, Quiet, LimitMismatch.
+	// it waits) Queued, QueueFull; LeaseLost, RowLocked, Quiet, LimitMismatch.
 	Acquire(ctx context.Context, asks []Ask) ([]Answer, error)
 	// Check returns what became of waiters, and reaps expired leases that hold their keys. Outcomes: Granted,
 	// Queued, Skipped, Gone. The store remembers a skipped waiter, with the result, until Cancel.
@@ -147,4 +147,9 @@ type Traits struct {
 	Polls bool
 	// Shared: the engine grants shares. It never changes.
 	Shared bool
+	// Final: a lease is dead when it expires, and nobody needs to reap it. What it held is handed on when somebody
+	// next looks at the key.
+	Final bool
+	// LongestQueue is the greatest number of waiters of a key; zero means that the engine sets no limit.
+	LongestQueue int
 }

@@ -114,6 +114,11 @@ func (m *machine) wait(t *rapid.T) {
 	d := m.duration(t, "pause") / 4
 	m.backend.Age(d)
 	m.model.clock = m.model.clock.Add(d)
+	if m.stores[0].Traits().Final {
+		m.model.expire()
+		_, err := m.any(t).Get(m.ctx, modelKeys) // somebody looks at the keys
+		must(t, err)
+	}
 }
 
 func (m *machine) duration(t *rapid.T, what string) time.Duration {
@@ -159,6 +164,10 @@ func (m *machine) renew(t *rapid.T) {
 	by := m.anyOf(t)
 	got, err := m.stores[by].Renew(m.ctx, m.leases)
 	must(t, err)
+	if m.stores[by].Traits().Final { // such an engine may answer with the end that the owner of a lease knows
+		_, err = m.stores[1-by].Renew(m.ctx, m.leases)
+		must(t, err)
+	}
 	for key, k := range m.model.locks {
 		if id, watches := k.watchers[by]; watches && !slices.Contains(want, id) && !m.exact() {
 			m.model.lapsed[modelWatch{by, key}] = true // the owner knows that its watch is over

@@ -463,6 +463,15 @@ func (m *model) renew(id store.LeaseID) bool {
 }
 
 func (m *model) sweep() {
+	m.expire()
+	for _, k := range m.locks {
+		m.meet(k)
+		k.swept = true
+	}
+}
+
+// expire revokes the leases that have expired.
+func (m *model) expire() {
 	var expired []*modelLease
 	for _, l := range m.leases {
 		if !l.dead && !m.alive(l) {
@@ -477,10 +486,6 @@ func (m *model) sweep() {
 		}
 	}
 	m.revoke(expired...)
-	for _, k := range m.locks {
-		m.meet(k)
-		k.swept = true
-	}
 }
 
 // held returns the held keys in order.

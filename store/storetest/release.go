@@ -77,6 +77,9 @@ func releaseCases() []testCase {
 		}},
 		{"a claim ends a grant whose lease expired but is not dead", func(f *fixture) {
 			a, b := f.pair()
+			if a.Traits().Final {
+				f.Skip("a lease that has expired is dead")
+			}
 			ask, grant := a.shortHold("k")
 			waiter := b.ask("k")
 			if b.enqueue(waiter).Outcome != store.Queued {

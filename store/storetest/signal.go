@@ -425,10 +425,10 @@ func breakEndsTheHold(f *fixture) {
 	b.awaitNews(waiter)
 
 	for _, key := range []string{"free", "contended"} {
-		var gone store.Ask
+		var gone store.Answer
 		a.poll("a grant under a short lease", func() bool {
-			gone = a.askHold(key, shortTTL, longHold)
-			return a.acquire(gone).Outcome == store.Granted
+			gone = a.acquire(a.askHold(key, shortTTL, longHold))
+			return gone.Outcome == store.Granted
 		})
 		next := b.ask(key)
 		b.queued(next, 1)
@@ -437,7 +437,7 @@ func breakEndsTheHold(f *fixture) {
 		}
 		b.poll("the TTL of the holder's lease", func() bool { return b.get(key).Holder.HeldFor > shortTTL })
 		breakUp(key)
-		if l := b.get(key); l.Held && (l.Holder.HoldPending || l.Holder.ExpiresIn > shortTTL) {
+		if l := b.get(key); l.Held && l.Token == gone.Token && (l.Holder.HoldPending || l.Holder.ExpiresIn > shortTTL) {
 			f.Errorf("after the break: %+v", l)
 		}
 		if key == "contended" {

@@ -77,8 +77,12 @@ func waitersCases() []testCase {
 			b.enqueue(expiring)
 			b.awaitExpiry(lease, shortTTL)
 			a.reads(store.WaitQuery{Limit: 9})
-			b.queued(b.ask("k"), 2)
-			a.reads(store.WaitQuery{Limit: 9}, "k2")
+			position := 2
+			if b.Traits().Final {
+				position = 1 // the ask drops the dead waiter
+			}
+			b.queued(b.ask("k"), position)
+			a.reads(store.WaitQuery{Limit: 9}, fmt.Sprint("k", position))
 			other.reads(store.WaitQuery{Limit: 9})
 		}},
 		sharing("shared waiters are returned with their limit", func(f *fixture, a, _ *instance) {

@@ -53,6 +53,8 @@ type Acquirer struct {
 
 	// shares: the store grants shares.
 	shares bool
+	// longestQueue is the store's limit; zero means none.
+	longestQueue int
 	// inline: the store answers at once, in the caller's goroutine (see its traits).
 	inline bool
 	// ready returns why the store cannot serve. It sends no statement.
@@ -71,6 +73,7 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 		ready: c.Store.Ready, ask: c.Store.Acquire, granted: c.Granted, draining: c.Draining, ctx: ctx,
 	}
 	aq.arrivals, aq.shares = newArrivals(aq.enqueueAll, aq.gathers), c.Store.Traits().Shared
+	aq.longestQueue = c.Store.Traits().LongestQueue
 	return aq, aq.requests.Remember(holdings.Remembered)
 }
 

@@ -206,6 +206,8 @@ func (b *Attempt) decided(op string, ans store.Answer, err error) bool {
 		b.fail(types.RowLocked(op))
 	case ans.Outcome == store.LimitMismatch:
 		b.Finish(&types.LimitMismatchError{Key: b.req.Key, Limit: ans.Lock.Limit, Given: b.req.Limit})
+	case ans.Outcome == store.QueueFull:
+		b.Finish(&types.LimitError{What: "waiters of this key", Limit: b.aq.longestQueue})
 	default:
 		return false
 	}
