@@ -13,6 +13,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/castest"
 	"github.com/locksidecar/locksidecar/store/cas/fake"
 )
 
@@ -215,4 +216,13 @@ func TestFaults(t *testing.T) {
 			})
 		})
 	}
+}
+
+// server opens backends that do not fail.
+type server struct{ *fake.Server }
+
+func (s server) Open(instance string) cas.Backend { return s.Server.Open(instance, fake.Faults{}) }
+
+func TestBackend(t *testing.T) {
+	castest.Run(t, func(*testing.T) castest.Server { return server{fake.NewServer()} })
 }

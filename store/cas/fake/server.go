@@ -16,6 +16,10 @@ import (
 
 // Server is the data that backends share.
 type Server struct {
+	// Swapped is called with each swap that was carried out, and with what tells whether a lease lives. It must not
+	// call the server. Set it before the first use.
+	Swapped func(before, after cas.Record, alive func(store.LeaseID) bool)
+
 	mu       sync.Mutex
 	revision int64
 	records  map[string]cas.Record
@@ -134,6 +138,7 @@ func (s *Server) swap(w cas.Swap) cas.Swapped {
 	}
 	s.revision++
 	r := cas.Record{Key: w.Key, Version: s.revision, Base: s.revision * cas.TokensPerSwap}
+	before := s.record(w.Key)
 	if w.Delete {
 		r.Version = 0
 		delete(s.records, w.Key)
@@ -141,6 +146,9 @@ func (s *Server) swap(w cas.Swap) cas.Swapped {
 		stored := r
 		stored.Data, stored.Leases = slices.Clone(w.Data), slices.Clone(w.Leases)
 		s.records[w.Key] = stored
+	}
+	if s.Swapped != nil {
+		s.Swapped(before, s.record(w.Key), func(id store.LeaseID) bool { return s.alive(id) != nil })
 	}
 	for _, l := range w.Letters {
 		l.Base, l.Body = r.Base, slices.Clone(l.Body)

@@ -1,0 +1,256 @@
+package cas
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/key"
+)
+
+// full is a key as the backend knows it, and name as callers know it.
+func (s *Store) full(name string) string { return s.prefix + name }
+
+func (s *Store) name(full string) (name string, mine bool) { return strings.CutPrefix(full, s.prefix) }
+
+// jobs makes a job for each different key of a call.
+func (s *Store) jobs(n int, name func(int) string, each func(i int, j *job)) []*job {
+	jobs, byName := make([]*job, 0, n), make(map[string]*job, n)
+	for i := range n {
+		j := byName[name(i)]
+		if j == nil {
+			j = &job{key: s.full(name(i)), name: name(i)}
+			byName[j.name] = j
+			jobs = append(jobs, j)
+		}
+		each(i, j)
+	}
+	return jobs
+}
+
+// Acquire takes keys that are available, and queues asks that wait.
+func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+	answers := make([]store.Answer, len(asks))
+	jobs := s.jobs(len(asks), func(i int) string { return asks[i].Key }, func(i int, j *job) {
+		ask, answer := &asks[i], &answers[i]
+		j.blind = true
+		if key.NeedsLease(ask) {
+			j.leases = append(j.leases, ask.Lease)
+		}
+		j.items = append(j.items, item{answer: answer, do: func(t *turn) bool { return t.ask(ask, answer) }})
+	})
+	return answers, s.run(ctx, "Acquire", jobs)
+}
+
+// ask writes the answer to an ask. It returns false if the state of the ask's lease is needed.
+func (t *turn) ask(ask *store.Ask, answer *store.Answer) bool {
+	*answer = store.Answer{}
+	var own *key.Lease
+	if key.NeedsLease(ask) {
+		var known bool
+		if own, known = t.own(ask.Lease); !known {
+			return false
+		}
+	}
+	if ask.Wait && t.row.Queued() >= t.s.cfg.LongestQueue && !t.queued(ask.ID) {
+		now := *ask
+		now.Wait = false
+		if t.op.Ask(t.row, &now, own, answer); answer.Outcome == store.Held {
+			answer.Outcome = store.QueueFull
+		}
+		return true
+	}
+	t.op.Ask(t.row, ask, own, answer)
+	return true
+}
+
+// queued reports whether an attempt waited, or was skipped, before this turn.
+func (t *turn) queued(id store.AttemptID) bool {
+	same := func(w key.RecordWaiter) bool { return w.Attempt == id }
+	return slices.ContainsFunc(t.rec.Waiters, same) || slices.ContainsFunc(t.rec.Skipped, same)
+}
+
+// attempts does something with each attempt.
+func (s *Store) attempts(ctx context.Context, op string, attempts []store.Attempt, bump bool,
+	do func(*turn, store.Attempt) store.Answer,
+) ([]store.Answer, error) {
+	answers := make([]store.Answer, len(attempts))
+	jobs := s.jobs(len(attempts), func(i int) string { return attempts[i].Key }, func(i int, j *job) {
+		a, answer := attempts[i], &answers[i]
+		j.bump = bump
+		j.items = append(j.items, item{answer: answer, do: func(t *turn) bool {
+			*answer = do(t, a)
+			return true
+		}})
+	})
+	return answers, s.run(ctx, op, jobs)
+}
+
+// Check returns what became of waiters.
+func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
+	return s.attempts(ctx, "Check", waits, false, func(t *turn, a store.Attempt) store.Answer { return t.op.Check(t.row, a) })
+}
+
+// Cancel takes waiters out of their queues.
+func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
+	return s.attempts(ctx, "Cancel", waits, false, func(t *turn, a store.Attempt) store.Answer { return t.op.Cancel(t.row, a) })
+}
+
+// Withdraw frees what attempts hold or wait for. It changes the version of the record in any case. So a swap of the
+// attempt that is still on its way fails.
+func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
+	answers, err := s.attempts(ctx, "Withdraw", attempts, true, func(t *turn, a store.Attempt) store.Answer { return t.op.Withdraw(t.row, a) })
+	outcomes := make([]store.Outcome, len(answers))
+	for i, a := range answers {
+		outcomes[i] = a.Outcome
+	}
+	return outcomes, err
+}
+
+// Release frees locks, or hands them to the first living waiter.
+func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verdict, error) {
+	return s.claims(ctx, "Release", len(claims), func(i int) *store.Claim { return &claims[i] },
+		func(t *turn, i int) store.Verdict { return t.op.Release(t.row, &claims[i]) })
+}
+
+// Amend checks locks, and changes their data and remaining time.
+func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verdict, error) {
+	return s.claims(ctx, "Amend", len(changes), func(i int) *store.Claim { return &changes[i].Claim },
+		func(t *turn, i int) store.Verdict { return t.op.Amend(t.row, &changes[i]) })
+}
+
+func (s *Store) claims(ctx context.Context, op string, n int, claim func(int) *store.Claim, do func(*turn, int) store.Verdict) ([]store.Verdict, error) {
+	verdicts := make([]store.Verdict, n)
+	jobs := s.jobs(n, func(i int) string { return claim(i).Key }, func(i int, j *job) {
+		verdict := &verdicts[i]
+		j.items = append(j.items, item{lock: &verdict.Lock, do: func(t *turn) bool {
+			*verdict = do(t, i)
+			return true
+		}})
+	})
+	return verdicts, s.run(ctx, op, jobs)
+}
+
+// Get reads locks. If a holder has died and somebody waits, it first hands the key on: readers must not see a free
+// key that has waiters.
+func (s *Store) Get(ctx context.Context, keys []string) ([]store.Lock, error) {
+	locks := make([]store.Lock, len(keys))
+	jobs := s.jobs(len(keys), func(i int) string { return keys[i] }, func(i int, j *job) {
+		j.reads = true
+		lock := &locks[i]
+		j.items = append(j.items, item{lock: lock, do: func(t *turn) bool {
+			*lock = t.op.Get(t.row)
+			return true
+		}})
+	})
+	return locks, s.run(ctx, "Get", jobs)
+}
+
+// Signal sends requests to the present holders of keys.
+func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.ClaimStatus, error) {
+	statuses := make([]store.ClaimStatus, len(signals))
+	jobs := s.jobs(len(signals), func(i int) string { return signals[i].Key }, func(i int, j *job) {
+		g, status := signals[i], &statuses[i]
+		j.items = append(j.items, item{do: func(t *turn) bool {
+			*status = t.op.Signal(t.row, g)
+			return true
+		}})
+	})
+	return statuses, s.run(ctx, "Signal", jobs)
+}
+
+// Signals returns the requests to holders under these leases of this instance. It reads each key that they hold,
+// because a letter about a signal may still be on its way. Signals are rare.
+func (s *Store) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Signal, error) {
+	names, _ := s.under(leases, false)
+	found := make([][]store.Signal, len(names))
+	jobs := s.jobs(len(names), func(i int) string { return names[i] }, func(i int, j *job) {
+		j.items = append(j.items, item{do: func(t *turn) bool {
+			found[i] = nil
+			for id, l := range t.leases {
+				if slices.Contains(leases, id) && l.Alive(t.op.Now) {
+					found[i] = append(found[i], l.Signals()...)
+				}
+			}
+			return true
+		}})
+	})
+	if err := s.run(ctx, "Signals", jobs); err != nil {
+		return nil, err
+	}
+	all := slices.Concat(found...)
+	slices.SortFunc(all, func(a, b store.Signal) int { return cmp.Compare(a.ID, b.ID) })
+	return all, nil
+}
+
+// Acknowledge forgets signals to holders of this instance.
+func (s *Store) Acknowledge(ctx context.Context, signals []store.SignalID) error {
+	s.mu.Lock()
+	var names []string
+	for name := range s.signalled {
+		names = append(names, name)
+	}
+	s.mu.Unlock()
+	if len(signals) == 0 {
+		names = nil
+	}
+	slices.Sort(names)
+	return s.run(ctx, "Acknowledge", s.jobs(len(names), func(i int) string { return names[i] }, func(_ int, j *job) {
+		j.items = append(j.items, item{do: func(t *turn) bool {
+			for _, l := range t.leases {
+				l.Acknowledge(signals)
+			}
+			return true
+		}})
+	}))
+}
+
+// nextSignal returns the id of a signal: microseconds since 1970, and a part that tells instances apart.
+func (s *Store) nextSignal() store.SignalID {
+	for {
+		last := s.lastSignal.Load()
+		id := max(last+1, time.Now().UnixMicro()<<partBits|s.part)
+		if s.lastSignal.CompareAndSwap(last, id) {
+			return store.SignalID(id)
+		}
+	}
+}
+
+// partBits is the size of a part that tells instances apart.
+const partBits = 10
+
+var errLeaseLost = errors.New("the lease has ended")
+
+// Watch sends events of keys to this instance. It fails if the lease has ended.
+func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) error {
+	lost := false
+	err := s.run(ctx, "Watch", s.jobs(len(keys), func(i int) string { return keys[i] }, func(_ int, j *job) {
+		j.leases = []store.LeaseID{lease}
+		j.items = append(j.items, item{do: func(t *turn) bool {
+			own, known := t.own(lease)
+			if own != nil {
+				t.op.Watch(t.row, own)
+			}
+			lost = lost || known && own == nil
+			return known
+		}})
+	}))
+	if err == nil && lost {
+		return &store.Error{Op: "Watch", Err: errLeaseLost}
+	}
+	return err
+}
+
+// Unwatch ends the watches of keys.
+func (s *Store) Unwatch(ctx context.Context, keys []string) error {
+	return s.run(ctx, "Unwatch", s.jobs(len(keys), func(i int) string { return keys[i] }, func(_ int, j *job) {
+		j.items = append(j.items, item{do: func(t *turn) bool {
+			t.op.Unwatch(t.row, nil)
+			return true
+		}})
+	}))
+}

@@ -1,0 +1,53 @@
+package cas
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/key"
+)
+
+// Decode reads a record for tests.
+func Decode(r *Record) (*key.Record, error) { return decode(r) }
+
+// Encode writes one.
+func Encode(rec *key.Record) []byte { return encode(rec) }
+
+// Exercise runs each operation on a record.
+func Exercise(rec *key.Record, alive bool) {
+	s := New(Config{Identity: store.Identity{Instance: "a"}})
+	data := encode(rec)
+	states := map[store.LeaseID]LeaseState{}
+	for _, l := range rec.Leases {
+		states[l.ID] = LeaseState{Alive: alive, Left: time.Second}
+	}
+	id := rec.Holder.Attempt
+	for _, w := range rec.Waiters {
+		id = w.Attempt
+	}
+	ask := store.Ask{Attempt: store.Attempt{Key: "k", ID: uuid.New()}, TTL: time.Second, Shared: alive, Limit: 2}
+	claim := store.Claim{Key: "k", Token: rec.Holder.Token, Outcome: store.Success}
+	var answer store.Answer
+	for _, do := range []func(*turn){
+		func(t *turn) { t.op.Get(t.row) },
+		func(t *turn) { t.op.Settle(t.row) },
+		func(t *turn) { t.ask(&ask, &answer) },
+		func(t *turn) { t.op.Check(t.row, store.Attempt{Key: "k", ID: id}) },
+		func(t *turn) { t.op.Cancel(t.row, store.Attempt{Key: "k", ID: id}) },
+		func(t *turn) { t.op.Withdraw(t.row, store.Attempt{Key: "k", ID: id}) },
+		func(t *turn) { t.op.Release(t.row, &claim) },
+		func(t *turn) { t.op.Amend(t.row, &store.Change{Claim: claim, Share: true, TTL: time.Second}) },
+		func(t *turn) { t.op.Signal(t.row, store.Signal{Key: "k", Kind: store.Break}) },
+		func(t *turn) { t.row.Waiting(store.QueuePlace{}, 9, t.op.Now) },
+		func(t *turn) { t.row.Count(t.op.Now, func(string, store.Stat) {}) },
+		func(t *turn) { t.row.HeldAt("a", t.op.Now) },
+	} {
+		j := &job{key: "k", name: "k", rec: &Record{Key: "k", Version: 1, Data: data}, fresh: true, states: states}
+		j.items = []item{{do: func(t *turn) bool { do(t); return true }}}
+		if t, err := s.take(j); err == nil && t != nil {
+			t.swap()
+		}
+	}
+}

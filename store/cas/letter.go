@@ -1,0 +1,138 @@
+package cas
+
+import (
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// note is one piece of news in a letter. A note of a waiter without an Outcome asks to check the waiter.
+type note struct {
+	ID       store.AttemptID `cbor:"1,keyasint,omitempty"`
+	Lease    store.LeaseID   `cbor:"2,keyasint,omitempty"`
+	Outcome  store.Outcome   `cbor:"3,keyasint,omitempty"`
+	Token    int64           `cbor:"4,keyasint,omitempty"` // provisional tokens are offsets, as in records
+	Acquired time.Time       `cbor:"5,keyasint,omitempty"`
+	Slot     int             `cbor:"6,keyasint,omitempty"`
+	Expires  time.Duration   `cbor:"7,keyasint,omitempty"`
+	Result   []byte          `cbor:"8,keyasint,omitempty"`
+	HandedBy string          `cbor:"9,keyasint,omitempty"`
+	Cohort   []store.HalfID  `cbor:"10,keyasint,omitempty"`
+	Signals  bool            `cbor:"11,keyasint,omitempty"`
+	Event    *store.Event    `cbor:"12,keyasint,omitempty"`
+}
+
+func offset(token int64) int64 {
+	if token >= provisional {
+		return provisional - token - 1
+	}
+	return token
+}
+
+func absolute(token, base int64) int64 {
+	if token < 0 {
+		return base - token - 1
+	}
+	return token
+}
+
+// letters returns what a turn tells other instances, one letter for each.
+func (t *turn) letters() (letters []Letter) {
+	notes := map[string][]note{}
+	for i := range t.op.News {
+		if n := &t.op.News[i]; n.To.Name != t.s.me.Name {
+			notes[n.To.Name] = append(notes[n.To.Name], t.note(&n.News))
+		}
+	}
+	for to, of := range notes {
+		letters = append(letters, Letter{To: to, Key: t.job.key, Body: marshal(of)})
+	}
+	slices.SortFunc(letters, func(a, b Letter) int {
+		if a.To < b.To {
+			return -1
+		}
+		return 1
+	})
+	return letters
+}
+
+func (t *turn) note(n *store.News) note {
+	a := &n.Answer
+	if n.Event != nil {
+		event := *n.Event
+		event.Token = offset(event.Token)
+		return note{Event: &event}
+	}
+	if a.Outcome == store.Granted && t.timed(n.ID) {
+		// A letter may be late. Only a read tells how long this lock still lasts.
+		return note{ID: n.ID, Lease: n.Lease}
+	}
+	return note{
+		ID: n.ID, Lease: n.Lease, Outcome: a.Outcome, Token: offset(a.Token), Acquired: a.AcquiredAt.UTC(), Slot: a.Slot,
+		Expires: a.ExpiresIn, Result: a.Result, HandedBy: a.HandedBy, Cohort: a.Cohort, Signals: n.Signals,
+	}
+}
+
+// timed reports whether a grant ends without its session: a bind:ttl lock, or one with a MinHold.
+func (t *turn) timed(id store.AttemptID) bool {
+	if h := &t.next.Holder; h.Attempt == id {
+		return h.TTL > 0 || h.MinHold > 0
+	}
+	for i := range t.next.Shares {
+		if h := &t.next.Shares[i]; h.Attempt == id {
+			return h.TTL > 0 || h.MinHold > 0
+		}
+	}
+	return true
+}
+
+// receive tells the news of a letter.
+func (s *Store) receive(l Letter) {
+	s.cache.Remove(l.Key)
+	var notes []note
+	name, mine := s.name(l.Key)
+	if err := decoding.Unmarshal(l.Body, &notes); err != nil || !mine {
+		s.log.Warn("a letter cannot be read; each waiter is checked instead", "key", l.Key, "error", err)
+		s.lost()
+		return
+	}
+	for i := range notes {
+		n := &notes[i]
+		if n.Event != nil {
+			n.Event.Key, n.Event.Token = name, absolute(n.Event.Token, l.Base)
+			s.tell(name, store.News{Event: n.Event})
+			continue
+		}
+		news := store.News{Signals: n.Signals}
+		if !n.Signals {
+			news = store.News{Attempt: store.Attempt{Key: name, ID: n.ID}, Lease: n.Lease, Answer: store.Answer{
+				Outcome: n.Outcome, Token: absolute(n.Token, l.Base), AcquiredAt: n.Acquired, Slot: n.Slot,
+				ExpiresIn: n.Expires, Result: n.Result, HandedBy: n.HandedBy, Cohort: n.Cohort,
+			}}
+		}
+		s.tell(name, news)
+	}
+}
+
+// tell passes news on. Signals are remembered until they are read.
+func (s *Store) tell(name string, n store.News) {
+	if n.Signals {
+		s.mu.Lock()
+		s.signalled[name] = struct{}{}
+		s.mu.Unlock()
+	}
+	s.news(n)
+}
+
+// lost is called if letters may have been lost.
+func (s *Store) lost() {
+	s.everyKey()
+	s.news(store.EveryWait)
+}
+
+func (s *Store) news(n store.News) {
+	if s.status.Load() == started {
+		s.heard(n)
+	}
+}

@@ -1,0 +1,171 @@
+package cas
+
+import (
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/key"
+)
+
+// ownLease is a renewed lease that this instance opened and has not revoked.
+type ownLease struct {
+	ttl time.Duration
+	// until is when the lease ends if nobody renews it, by this instance's clock, or earlier.
+	until time.Time
+	// keys are those whose records may name the lease: this instance holds, awaits or watches them.
+	keys map[string]struct{}
+}
+
+// opened notes leases whose opening was asked for at that time.
+func (s *Store) opened(leases []store.NewLease, sent time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range leases {
+		if s.own[l.ID] == nil {
+			s.own[l.ID] = &ownLease{keys: map[string]struct{}{}}
+		}
+		s.own[l.ID].ttl, s.own[l.ID].until = l.TTL, sent.Add(l.TTL)
+	}
+}
+
+// renewed notes which of these leases were extended, and reports whether there are signals under them.
+func (s *Store) renewed(leases, kept []store.LeaseID, sent time.Time) (signals bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range leases {
+		l := s.own[id]
+		switch {
+		case l == nil:
+		case !slices.Contains(kept, id):
+			l.until = time.Time{}
+		default:
+			l.until = sent.Add(l.ttl)
+			for name := range s.signalled {
+				_, mine := l.keys[name]
+				signals = signals || mine
+			}
+		}
+	}
+	return signals
+}
+
+// state returns the state of a lease: as it was read for this job, or as this instance believes it to be.
+func (s *Store) state(j *job, id store.LeaseID) (state LeaseState, known bool) {
+	if state, known = j.states[id]; known {
+		return state, true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.own[id]; l != nil {
+		if left := time.Until(l.until); left > 0 {
+			return LeaseState{Alive: true, Left: left}, true
+		}
+	}
+	return LeaseState{}, false
+}
+
+func (s *Store) ttl(id store.LeaseID) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.own[id]; l != nil {
+		return l.ttl
+	}
+	return 0
+}
+
+// expect notes which own leases the record of a turn names if its swap is carried out.
+func (s *Store) expect(t *turn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range t.next.Leases {
+		if own := s.own[l.ID]; own != nil {
+			own.keys[t.job.name] = struct{}{}
+		}
+	}
+}
+
+// keep remembers a record as the server has it.
+func (s *Store) keep(r *Record) {
+	if r.Version == 0 {
+		s.cache.Remove(r.Key)
+	} else {
+		s.cache.Add(r.Key, Record{Key: r.Key, Version: r.Version, Base: r.Base, Data: r.Data, Leases: r.Leases})
+	}
+}
+
+// settled notes what a turn that is done says about this instance.
+func (s *Store) settled(t *turn) {
+	s.mu.Lock()
+	name := t.job.name
+	named := map[store.LeaseID]bool{}
+	for _, l := range t.next.Leases {
+		named[l.ID] = true
+	}
+	for id, l := range s.own {
+		if named[id] {
+			l.keys[name] = struct{}{}
+		} else {
+			delete(l.keys, name)
+		}
+	}
+	if slices.ContainsFunc(t.next.Signals, func(g key.RecordSignal) bool { return s.own[t.next.Leases[g.Lease-1].ID] != nil }) {
+		s.signalled[name] = struct{}{}
+	} else {
+		delete(s.signalled, name)
+	}
+	_, doubted := s.doubted[name]
+	delete(s.doubted, name)
+	s.mu.Unlock()
+	if doubted {
+		s.news(store.EveryWait) // what the lost answer would have told may be among these
+	}
+}
+
+// doubt notes keys whose swaps may have been carried out.
+func (s *Store) doubt(turns []*turn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range turns {
+		s.cache.Remove(t.job.key)
+		s.doubted[t.job.name] = struct{}{}
+	}
+}
+
+// under returns the keys whose records may name these leases, if this instance opened all of them. forget: the
+// leases are over.
+func (s *Store) under(leases []store.LeaseID, forget bool) (names []string, all bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := map[string]struct{}{}
+	all = true
+	for _, id := range leases {
+		l := s.own[id]
+		if l == nil {
+			all = false
+			continue
+		}
+		for name := range l.keys {
+			found[name] = struct{}{}
+		}
+		if forget {
+			delete(s.own, id)
+		}
+	}
+	for name := range found {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names, all
+}
+
+// everyKey notes that there may be signals under each own lease, because letters about them may be lost.
+func (s *Store) everyKey() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.own {
+		for name := range l.keys {
+			s.signalled[name] = struct{}{}
+		}
+	}
+}

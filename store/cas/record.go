@@ -1,0 +1,119 @@
+package cas
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/fxamacker/cbor/v2"
+
+	"github.com/locksidecar/locksidecar/store/key"
+)
+
+// recordFormat is the first byte of an encoded record. A sidecar that does not know a format does not touch the key.
+const recordFormat = 1
+
+// provisional is the first token of a swap while the machine runs. It is above all tokens. Only the swap reserves
+// the tokens, so an encoded record has offsets instead: -1 is the first token from the record's Base on.
+const provisional = 1 << 60
+
+var (
+	encoding = must(cbor.EncOptions{Time: cbor.TimeRFC3339NanoUTC}.EncMode())
+	decoding = must(cbor.DecOptions{MaxArrayElements: 1 << 16, MaxMapPairs: 64, MaxNestedLevels: 8, IndefLength: cbor.IndefLengthForbidden}.DecMode())
+
+	errFormat  = errors.New("its format is unknown: a newer sidecar may have written it")
+	errNumbers = errors.New("it is damaged: it names what it does not contain")
+)
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func marshal(v any) []byte { return must(encoding.Marshal(v)) }
+
+// encode returns the data of a record. It changes the tokens of rec into offsets.
+func encode(rec *key.Record) []byte {
+	tokens(rec, func(t *int64) {
+		if *t >= provisional {
+			*t = provisional - *t - 1
+		}
+	})
+	return append([]byte{recordFormat}, marshal(rec)...)
+}
+
+// decode reads the data of a record that exists.
+func decode(r *Record) (*key.Record, error) {
+	rec := &key.Record{}
+	err := errFormat
+	if len(r.Data) > 0 && r.Data[0] == recordFormat {
+		if err = decoding.Unmarshal(r.Data[1:], rec); err == nil {
+			tokens(rec, func(t *int64) {
+				if *t < 0 {
+					*t = r.Base - *t - 1
+				}
+			})
+			err = check(rec)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the record of key %q cannot be read: %w", r.Key, err)
+	}
+	return rec, nil
+}
+
+// tokens visits the tokens of a record.
+func tokens(rec *key.Record, each func(*int64)) {
+	each(&rec.Holder.Token)
+	for i := range rec.Shares {
+		each(&rec.Shares[i].Token)
+	}
+	for i := range rec.Signals {
+		each(&rec.Signals[i].Signal.Token)
+	}
+}
+
+// check reports numbers that name nothing, because the machine relies on them.
+func check(rec *key.Record) error {
+	ok := true
+	lease := func(n, least int) { ok = ok && n >= least && n <= len(rec.Leases) }
+	by := func(n, least int) { ok = ok && n >= least && n <= len(rec.Instances) }
+	for _, l := range rec.Leases {
+		by(l.By, 0)
+	}
+	holder := func(h *key.RecordHolder, needs int) {
+		lease(h.Lease, key.Ended)
+		lease(h.Hold, 0)
+		if h.Lease > 0 || h.Hold > 0 {
+			needs = 1
+		}
+		by(h.By, needs)
+		ok = ok && h.Slot >= 0
+	}
+	holder(&rec.Holder, 0)
+	for i := range rec.Shares {
+		holder(&rec.Shares[i], 1)
+		ok = ok && rec.Shares[i].Lease != 0 && (i == 0 || rec.Shares[i-1].Token < rec.Shares[i].Token)
+	}
+	ok = ok && (rec.Holder.Lease != 0 || rec.Holder.Token == 0 || rec.Holder.Released)
+	ok = ok && (len(rec.Waiters) == 0 || len(rec.Shares) > 0 || rec.Holder.By > 0 && rec.Holder.Lease != 0) // waiters wait for a holder
+	for _, of := range [][]key.RecordWaiter{rec.Waiters, rec.Skipped} {
+		for i := range of {
+			by(of[i].By, 1)
+			lease(of[i].Lease, 1)
+			ok = ok && (i == 0 || of[i-1].Order < of[i].Order)
+		}
+	}
+	for _, w := range rec.Watchers {
+		by(w.By, 1)
+		lease(w.Lease, 1)
+	}
+	for _, g := range rec.Signals {
+		lease(g.Lease, 1)
+	}
+	if !ok {
+		return errNumbers
+	}
+	return nil
+}

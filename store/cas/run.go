@@ -1,0 +1,309 @@
+package cas
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+const (
+	// maxRounds limits how often a call tries to swap a record that others change at the same time.
+	maxRounds = 200
+	// shortPause and longPause limit the pause before the next try.
+	shortPause, longPause = time.Millisecond, 50 * time.Millisecond
+)
+
+var errContended = errors.New("others changed the key at the same time, too often")
+
+// job is what a call does with one key.
+type job struct {
+	key  string // as the backend knows it
+	name string // as callers know it
+	// items are done together, in their order, with one swap.
+	items []item
+	// blind: the first try may assume that a record which this instance has not seen does not exist.
+	blind bool
+	// bump: the record changes in any case. forget: it is deleted if it still is as assumed.
+	bump, forget bool
+	// reads: the items only read. Then a record is settled only if somebody waits for or watches the key.
+	reads bool
+	// leases are those whose states the items need, too.
+	leases []store.LeaseID
+
+	// rec is the record that the next turn assumes; nil: it must be read first. fresh: it was read for this call.
+	rec   *Record
+	fresh bool
+	// states are those that were read for this call.
+	states map[store.LeaseID]LeaseState
+}
+
+// item is one item of a call. do runs the machine and writes the answer, each time anew. It returns false if it
+// needs the state of a lease. answer and lock are what contains tokens.
+type item struct {
+	do     func(*turn) bool
+	answer *store.Answer
+	lock   *store.Lock
+}
+
+// run does jobs of different keys. Each round reads the records that it must read, and swaps all that change; what
+// did not succeed goes into the next round. An error says that the outcome is unknown if a swap was carried out.
+func (s *Store) run(ctx context.Context, op string, jobs []*job) error {
+	if err := s.usable(ctx, op); err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		s.assume(j)
+	}
+	carried := false
+	for round := 0; len(jobs) > 0; round++ {
+		err := s.rest(ctx, round)
+		var turns []*turn
+		if err == nil {
+			turns, err = s.turns(ctx, jobs)
+		}
+		var did bool
+		if err == nil {
+			jobs, did, err = s.swap(ctx, turns)
+		}
+		if carried = carried || did; err != nil {
+			return &store.Error{Op: op, Err: cause(err), Unknown: carried || store.OutcomeUnknown(err) && turns != nil}
+		}
+	}
+	return nil
+}
+
+// cause returns the error without the backend's name for the operation.
+func cause(err error) error {
+	var e *store.Error
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+// rest pauses before a further round, so that instances which compete for a key do not do so in step.
+func (s *Store) rest(ctx context.Context, round int) error {
+	switch {
+	case round == 0:
+		return nil
+	case round >= maxRounds:
+		return errContended
+	case round == 1:
+		return ctx.Err()
+	}
+	return s.pause(ctx, rand.N(min(shortPause<<min(round, 16), longPause))) //nolint:gosec // spreads load
+}
+
+func (s *Store) pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.stop:
+		return errStopped
+	}
+}
+
+// assume gives a job the record of the cache.
+func (s *Store) assume(j *job) {
+	if j.rec != nil {
+		return
+	}
+	if r, found := s.cache.Get(j.key); found {
+		j.rec = &r
+	} else if j.blind {
+		j.rec = &Record{Key: j.key}
+	}
+}
+
+// turns returns the turns of jobs whose record must be swapped. The other jobs are done.
+func (s *Store) turns(ctx context.Context, jobs []*job) (turns []*turn, err error) {
+	var unread []*job
+	one := func(j *job) error {
+		t, err := s.take(j)
+		switch {
+		case err != nil:
+			return err
+		case t == nil, !t.changed() && (!j.fresh || t.assumed):
+			j.rec = nil
+			unread = append(unread, j)
+		case t.changed():
+			turns = append(turns, t)
+		default:
+			s.settled(t)
+		}
+		return nil
+	}
+	for _, j := range jobs {
+		if j.rec == nil {
+			unread = append(unread, j)
+		} else if err := one(j); err != nil {
+			return nil, err
+		}
+	}
+	if len(unread) == 0 {
+		return turns, nil
+	}
+	loaded := unread
+	unread = nil
+	if err := s.load(ctx, loaded); err != nil {
+		return nil, err
+	}
+	for _, j := range loaded {
+		if err := one(j); err != nil {
+			return nil, err
+		}
+	}
+	if len(unread) > 0 {
+		return nil, errors.New("the server did not tell the state of a lease")
+	}
+	return turns, nil
+}
+
+// load reads the records of jobs, and the states of all leases that they need.
+func (s *Store) load(ctx context.Context, jobs []*job) error {
+	keys := make([]string, len(jobs))
+	var leases []store.LeaseID
+	for i, j := range jobs {
+		keys[i] = j.key
+		for _, id := range j.leases {
+			if !slices.Contains(leases, id) {
+				leases = append(leases, id)
+			}
+		}
+	}
+	records, states, err := s.backend.Load(ctx, keys, leases)
+	if err != nil {
+		return err
+	}
+	more := make(map[store.LeaseID]LeaseState, len(leases))
+	for i, id := range leases {
+		more[id] = states[i]
+	}
+	for i, j := range jobs {
+		j.read(&records[i], more)
+		s.keep(&records[i])
+	}
+	return nil
+}
+
+// read gives a job a record as the server has it.
+func (j *job) read(r *Record, more map[store.LeaseID]LeaseState) {
+	j.rec, j.fresh, j.states = r, true, make(map[store.LeaseID]LeaseState, len(r.Leases)+len(j.leases))
+	for _, id := range j.leases {
+		if state, found := more[id]; found {
+			j.states[id] = state
+		}
+	}
+	for i, id := range r.Leases {
+		j.states[id] = r.States[i]
+	}
+}
+
+// swap swaps the records of turns, and returns the jobs that need another round. did: a swap was carried out.
+func (s *Store) swap(ctx context.Context, turns []*turn) (again []*job, did bool, err error) {
+	if len(turns) == 0 {
+		return nil, false, nil
+	}
+	var opened []NewLease
+	swaps := make([]Swap, len(turns))
+	for i, t := range turns {
+		opened, swaps[i] = append(opened, t.opened...), t.swap()
+		s.expect(t)
+	}
+	if len(opened) > 0 {
+		if err := s.backend.OpenLeases(ctx, opened); err != nil {
+			s.discard(ids(opened)...)
+			return nil, false, &store.Error{Err: cause(err)}
+		}
+	}
+	done, err := s.backend.Swap(ctx, swaps)
+	if err != nil {
+		if store.OutcomeUnknown(err) {
+			s.doubt(turns)
+		} else {
+			s.discard(ids(opened)...)
+		}
+		return nil, false, err
+	}
+	for i, t := range turns {
+		if r := &done[i].Record; done[i].Done {
+			did = true
+			s.carriedOut(t, r)
+		} else {
+			s.discard(ids(t.opened)...)
+			if t.job.forget {
+				continue // it is in use again
+			}
+			again = append(again, t.job)
+			if s.keep(r); r.Version == t.job.rec.Version {
+				t.job.rec = nil // a lease has died, perhaps one that the record does not name
+			} else {
+				t.job.read(r, nil)
+			}
+		}
+	}
+	return again, did, nil
+}
+
+// carriedOut completes the answers after the swap, tells the news of this instance, and drops leases that ended.
+func (s *Store) carriedOut(t *turn, r *Record) {
+	fix := func(token *int64) {
+		if *token >= provisional {
+			*token += r.Base - provisional
+		}
+	}
+	lock := func(l *store.Lock) {
+		fix(&l.Token)
+		for i := range l.Holders {
+			fix(&l.Holders[i].Token)
+		}
+	}
+	for _, it := range t.job.items {
+		if it.answer != nil {
+			fix(&it.answer.Token)
+			lock(&it.answer.Lock)
+		}
+		if it.lock != nil {
+			lock(it.lock)
+		}
+	}
+	s.discard(t.closed...)
+	r.Key, r.Data = t.job.key, t.data
+	r.Leases = r.Leases[:0]
+	for _, l := range t.next.Leases {
+		r.Leases = append(r.Leases, l.ID)
+	}
+	if t.job.forget {
+		r.Version = 0
+	}
+	s.keep(r)
+	s.settled(t)
+	for _, n := range t.op.News {
+		if n.To.Name == s.me.Name {
+			news := n.News
+			fix(&news.Answer.Token)
+			if news.Event != nil {
+				event := *news.Event
+				fix(&event.Token)
+				news.Event = &event
+			}
+			s.tell(t.job.name, news)
+		}
+	}
+}
+
+func ids(leases []NewLease) []store.LeaseID {
+	all := make([]store.LeaseID, len(leases))
+	for i, l := range leases {
+		all[i] = l.ID
+	}
+	return all
+}

@@ -1,0 +1,260 @@
+package cas
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/key"
+)
+
+const (
+	// cachedRecords limits the records that an instance remembers. Each saves one read.
+	cachedRecords = 4096
+	// defaultLongestQueue keeps a record small: a waiter needs about 150 bytes.
+	defaultLongestQueue = 512
+	// discardTimeout limits the revocation of leases that nothing needs. They end by themselves, too.
+	discardTimeout = 5 * time.Second
+)
+
+var (
+	errNotStarted = errors.New("not started")
+	errStopped    = errors.New("stopped")
+)
+
+const (
+	fresh int32 = iota
+	started
+	stopped
+)
+
+// Config says how a [Store] works. Backend and Identity are needed.
+type Config struct {
+	Backend  Backend
+	Identity store.Identity
+	// LongestQueue limits the waiters of a key; zero means 512.
+	LongestQueue int
+	// SweepTerm is how long one instance stays elected to sweep; zero means 25 minutes. If it is negative, each
+	// Sweep sweeps.
+	SweepTerm time.Duration
+	Logger    *slog.Logger
+}
+
+// Store is one instance's view of the data on a server. It implements [store.Store].
+type Store struct {
+	cfg     Config
+	me      *key.Instance
+	backend Backend
+	// prefix is that of the keys of this namespace.
+	prefix string
+	log    *slog.Logger
+	start  time.Time
+	heard  func(store.News)
+	status atomic.Int32
+	stop   chan struct{}
+	work   sync.WaitGroup
+	cache  *lru.Cache[string, Record]
+
+	lastSignal atomic.Int64
+	part       int64
+
+	mu  sync.Mutex
+	own map[store.LeaseID]*ownLease
+	// signalled are keys with signals for holders of this instance, or perhaps with signals.
+	signalled map[string]struct{}
+	// doubted are keys of swaps with an unknown outcome.
+	doubted map[string]struct{}
+	// useless are leases to be revoked.
+	useless []store.LeaseID
+	wake    chan struct{}
+
+	// sweeper guards sweeping.
+	sweeper  sync.Mutex
+	sweeping sightings
+}
+
+var (
+	_ store.Store    = (*Store)(nil)
+	_ store.Lister   = (*Store)(nil)
+	_ store.Waiters  = (*Store)(nil)
+	_ store.Signaler = (*Store)(nil)
+	_ store.Watcher  = (*Store)(nil)
+	_ store.Reaper   = (*Store)(nil)
+	_ store.Census   = (*Store)(nil)
+)
+
+// New makes a store. Start makes it usable.
+func New(cfg Config) *Store {
+	if cfg.LongestQueue <= 0 {
+		cfg.LongestQueue = defaultLongestQueue
+	}
+	if cfg.SweepTerm == 0 {
+		cfg.SweepTerm = sweepTerm
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Store{
+		cfg: cfg, backend: cfg.Backend, log: cfg.Logger,
+		me:     &key.Instance{Name: cfg.Identity.Instance, Pod: cfg.Identity.Pod},
+		prefix: url.PathEscape(cfg.Identity.Namespace) + "/",
+		start:  time.Now().Add(-1), // a moment is above zero
+		heard:  func(store.News) {},
+		part:   rand.Int64N(1 << partBits), //nolint:gosec // tells the signals of instances apart
+		stop:   make(chan struct{}), wake: make(chan struct{}, 1),
+		cache: must(lru.New[string, Record](cachedRecords)),
+		own:   map[store.LeaseID]*ownLease{}, signalled: map[string]struct{}{}, doubted: map[string]struct{}{},
+	}
+}
+
+// Start connects.
+func (s *Store) Start(ctx context.Context, news func(store.News)) error {
+	if s.status.Load() == fresh && news != nil {
+		s.heard = news
+	}
+	if !s.status.CompareAndSwap(fresh, started) {
+		if s.status.Load() == stopped {
+			return &store.Error{Op: "Start", Err: errStopped}
+		}
+		return nil
+	}
+	if err := s.backend.Start(ctx, s.receive, s.lost); err != nil {
+		return err
+	}
+	s.work.Go(s.clean)
+	return nil
+}
+
+// Stop ends the background work. The instance's locks stay held until its leases end.
+func (s *Store) Stop() {
+	if s.status.Swap(stopped) != stopped {
+		close(s.stop)
+	}
+	s.backend.Stop()
+	s.work.Wait()
+}
+
+// Ready is nil if operations may succeed now.
+func (s *Store) Ready() error {
+	switch s.status.Load() {
+	case fresh:
+		return errNotStarted
+	case stopped:
+		return errStopped
+	default:
+		return s.backend.Ready()
+	}
+}
+
+// Traits says that locks may be shared, and that a lease which has expired is dead.
+func (s *Store) Traits() store.Traits {
+	return store.Traits{Shared: true, Final: true, LongestQueue: s.cfg.LongestQueue}
+}
+
+func (s *Store) usable(ctx context.Context, op string) error {
+	if err := s.Ready(); err != nil {
+		return &store.Error{Op: op, Err: err}
+	}
+	if err := ctx.Err(); err != nil {
+		return &store.Error{Op: op, Err: err}
+	}
+	return nil
+}
+
+// OpenLeases makes renewed leases.
+func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
+	if err := s.usable(ctx, "OpenLeases"); err != nil || len(leases) == 0 {
+		return err
+	}
+	sent, opens := time.Now(), make([]NewLease, len(leases))
+	for i, l := range leases {
+		opens[i] = NewLease{NewLease: l, Instance: s.me.Name}
+	}
+	if err := s.backend.OpenLeases(ctx, opens); err != nil {
+		return err
+	}
+	s.opened(leases, sent)
+	return nil
+}
+
+// Renew extends the leases that are alive.
+func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error) {
+	if err := s.usable(ctx, "Renew"); err != nil || len(leases) == 0 {
+		return store.Renewal{}, err
+	}
+	sent := time.Now()
+	kept, err := s.backend.Renew(ctx, leases)
+	if err != nil {
+		return store.Renewal{Kept: kept, Signals: s.renewed(kept, kept, sent)}, err
+	}
+	return store.Renewal{Kept: kept, Signals: s.renewed(leases, kept, sent)}, nil
+}
+
+// Revoke ends leases, and hands off what they held. Records are visited after the end, so an asker that is queued
+// meanwhile either is found, or finds the dead holder.
+func (s *Store) Revoke(ctx context.Context, leases []store.LeaseID) error {
+	if err := s.usable(ctx, "Revoke"); err != nil || len(leases) == 0 {
+		return err
+	}
+	return s.revoke(ctx, "Revoke", leases)
+}
+
+func (s *Store) revoke(ctx context.Context, op string, leases []store.LeaseID) error {
+	names, all := s.under(leases, false)
+	if err := s.backend.Revoke(ctx, leases); err != nil {
+		return err
+	}
+	if !all {
+		var err error
+		if names, err = s.naming(ctx, op, leases); err != nil {
+			return err
+		}
+	}
+	if err := s.visit(ctx, op, names); err != nil {
+		return err
+	}
+	s.under(leases, true)
+	return nil
+}
+
+// discard revokes leases that nothing needs, later.
+func (s *Store) discard(leases ...store.LeaseID) {
+	if len(leases) == 0 {
+		return
+	}
+	s.mu.Lock()
+	s.useless = append(s.useless, leases...)
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// clean revokes them until Stop.
+func (s *Store) clean() {
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-s.wake:
+		}
+		s.mu.Lock()
+		leases := s.useless
+		s.useless = nil
+		s.mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), discardTimeout)
+		if err := s.backend.Revoke(ctx, leases); err != nil {
+			s.log.Debug("leases without use were not revoked, they will expire", "leases", len(leases), "error", err)
+		}
+		cancel()
+	}
+}

@@ -1,0 +1,232 @@
+package cas
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/key"
+)
+
+const (
+	// maxLiving limits the conditions of one swap. Servers limit the size of a transaction. A swap without the
+	// condition of some shared holder is right, too: the next look at the key finds the dead holder.
+	maxLiving = 60
+	// maxRecord limits the bytes of a record, so that a swap stays below a server's request limit (etcd: 1.5 MB).
+	maxRecord = 512 << 10
+)
+
+var (
+	errTokens = errors.New("one change needs more tokens than a swap reserves")
+	errRecord = errors.New("the key has too many holders and waiters, or too much data")
+)
+
+// turn is one run of the key machine on one record: it says what to swap, and what to tell after the swap.
+type turn struct {
+	s    *Store
+	job  *job
+	op   key.Op
+	row  *key.Row
+	rec  *key.Record // the record before
+	next *key.Record // the record after, with offsets for the new tokens
+	data []byte
+
+	leases map[store.LeaseID]*key.Lease
+	// assumed: the state of a lease is what this instance believes. Then only a swap proves the answer.
+	assumed bool
+	tokens  int64
+	// relied are own leases that must live. opened are made for this turn, closed are not needed after the swap.
+	relied []store.LeaseID
+	opened []NewLease
+	closed []store.LeaseID
+}
+
+// take runs a job on the record that it assumes. It returns nil if that needs a read first.
+func (s *Store) take(j *job) (*turn, error) {
+	t, err := s.begin(j)
+	if t == nil || err != nil {
+		return nil, err
+	}
+	t.settle()
+	for i := range j.items {
+		if !j.items[i].do(t) {
+			return nil, nil
+		}
+	}
+	if t.tokens > TokensPerSwap {
+		return nil, errTokens
+	}
+	t.next = t.row.Record()
+	if !t.row.Empty() || j.bump || j.rec.Version != 0 {
+		t.data = encode(t.next)
+	}
+	if len(t.data) > maxRecord && len(t.data) > len(j.rec.Data) {
+		return nil, fmt.Errorf("key %q: %w", j.name, errRecord)
+	}
+	return t, nil
+}
+
+// begin makes the row of the record that a job assumes, with the states of its leases.
+func (s *Store) begin(j *job) (*turn, error) {
+	t := &turn{s: s, job: j, rec: &key.Record{}, leases: map[store.LeaseID]*key.Lease{}}
+	wall := time.Now()
+	t.op = key.Op{Engine: t, By: s.me, Now: key.Moment{Wall: wall.Truncate(time.Microsecond), At: int64(wall.Sub(s.start))}}
+	if j.rec.Version != 0 {
+		var err error
+		if t.rec, err = decode(j.rec); err != nil {
+			return nil, err
+		}
+	}
+	leases := make([]*key.Lease, len(t.rec.Leases))
+	for i := range t.rec.Leases {
+		l := &t.rec.Leases[i]
+		var by *key.Instance
+		if l.By > 0 {
+			by = &t.rec.Instances[l.By-1]
+		}
+		leases[i] = key.NewLease(l.ID, by, j.name, l.TTL)
+		t.leases[l.ID] = leases[i]
+		if l.Dead {
+			continue
+		}
+		state, known := s.state(j, l.ID)
+		if !known {
+			return nil, nil
+		}
+		leases[i].LiveFor(left(state), t.op.Now)
+		t.assumed = t.assumed || !j.fresh
+	}
+	t.row = t.rec.Row(j.name, leases)
+	return t, nil
+}
+
+// left is how long a lease is alive from now on. A lease that was seen dead is expired, until the row is settled.
+func left(state LeaseState) time.Duration {
+	if !state.Alive {
+		return 0
+	}
+	return max(state.Left, 1)
+}
+
+// settle ends what leases held that died since the record was written. Each death is settled once.
+func (t *turn) settle() {
+	if t.job.reads && !t.row.Wanted() {
+		return // the next asker takes the key
+	}
+	holds := map[int]bool{t.rec.Holder.Hold: true}
+	for i := range t.rec.Shares {
+		holds[t.rec.Shares[i].Hold] = true
+	}
+	for i := range t.rec.Leases {
+		if l := t.leases[t.rec.Leases[i].ID]; !holds[i+1] && !l.Dead() {
+			t.op.Reap(l, false)
+		}
+	}
+	if len(t.op.Died) > 0 {
+		t.op.Visit(t.row, t.op.Died)
+	}
+}
+
+// own returns a lease of this instance, and whether its state is known. A lease that is not alive is nil.
+func (t *turn) own(id store.LeaseID) (l *key.Lease, known bool) {
+	l = t.leases[id]
+	if l == nil {
+		state, known := t.s.state(t.job, id)
+		if !known {
+			return nil, false
+		}
+		_, read := t.job.states[id]
+		t.assumed = t.assumed || !read
+		if !state.Alive {
+			return nil, true
+		}
+		l = key.NewLease(id, t.s.me, t.job.name, t.s.ttl(id)).LiveFor(left(state), t.op.Now)
+		t.leases[id] = l
+	}
+	if !l.Alive(t.op.Now) {
+		return nil, true
+	}
+	t.relied = append(t.relied, id)
+	return l, true
+}
+
+// changed reports whether the turn needs a swap.
+func (t *turn) changed() bool {
+	if t.job.bump || t.job.forget || len(t.op.News) > 0 {
+		return true
+	}
+	if slices.Equal(t.data, t.job.rec.Data) {
+		return false
+	}
+	// What the last swap wrote as offsets would now be written as tokens.
+	return t.job.rec.Version == 0 || !slices.Equal(t.data, encode(t.rec))
+}
+
+// swap returns what to swap.
+func (t *turn) swap() Swap {
+	w := Swap{Key: t.job.key, Version: t.job.rec.Version, Data: t.data, Letters: t.letters(), Delete: t.job.forget}
+	if w.Delete {
+		return w
+	}
+	for _, l := range t.next.Leases {
+		w.Leases = append(w.Leases, l.ID)
+	}
+	w.Living = slices.Clone(t.relied)
+	holds := func(h *key.RecordHolder) {
+		for _, n := range []int{h.Lease, h.Hold} {
+			if n > 0 && t.leases[w.Leases[n-1]].Alive(t.op.Now) {
+				w.Living = append(w.Living, w.Leases[n-1])
+			}
+		}
+	}
+	holds(&t.next.Holder)
+	for i := len(t.next.Shares) - 1; i >= 0; i-- { // the new ones first
+		holds(&t.next.Shares[i])
+	}
+	slices.SortFunc(w.Living, func(a, b store.LeaseID) int { return slices.Compare(a[:], b[:]) })
+	w.Living = slices.Compact(w.Living)
+	return w
+}
+
+// The following methods are what the machine needs of the engine.
+
+// Token returns a provisional token.
+func (t *turn) Token() int64 {
+	t.tokens++
+	return provisional + t.tokens - 1
+}
+
+// Reserve keeps tokens for a cohort.
+func (t *turn) Reserve(n int) { t.tokens += int64(n) }
+
+// Open notes a lease to be opened before the swap.
+func (t *turn) Open(name string, ttl time.Duration, now key.Moment) *key.Lease {
+	l := key.NewLease(uuid.New(), nil, name, ttl).LiveFor(ttl, now)
+	t.leases[l.ID()] = l
+	t.opened = append(t.opened, NewLease{NewLease: store.NewLease{ID: l.ID(), TTL: ttl}})
+	return l
+}
+
+// Hold does the same.
+func (t *turn) Hold(name string, ttl time.Duration, now key.Moment) *key.Lease {
+	return t.Open(name, ttl, now)
+}
+
+// Extend replaces the lease, because a server may not let a lease end earlier.
+func (t *turn) Extend(l *key.Lease, ttl time.Duration, now key.Moment) *key.Lease {
+	if !l.Alive(now) {
+		return nil
+	}
+	t.Close(l)
+	return t.Open(l.Key(), ttl, now)
+}
+
+// Close notes a lease to be revoked after the swap.
+func (t *turn) Close(l *key.Lease) { t.closed = append(t.closed, l.ID()) }
+
+// NextSignal returns an id that no other signal has.
+func (t *turn) NextSignal() store.SignalID { return t.s.nextSignal() }
