@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Visit settles a row whose key one of these dead leases held, or for which it waited. It removes waiters,
+// Visit settles a row whose key one of these dead leases held or kept, or for which it waited. It removes waiters,
 // skipped waiters and watchers under dead leases. If a hold keeps the key, its waiters are notified to check
 // again, because they may expect a later end. With nil, each dead lease counts.
 func (o *Op) Visit(r *Row, died []*Lease) {
@@ -24,10 +24,11 @@ func (o *Op) Visit(r *Row, died []*Lease) {
 	}
 }
 
-// under reports whether one of these leases was that of such a grant.
+// under reports whether one of these leases was that of such a grant, or of its hold.
 func (r *Row) under(died []*Lease, such func(*holder) bool) bool {
+	one := func(l *Lease) bool { return l != nil && (slices.Contains(died, l) || died == nil && l.Dead()) }
 	for h := range r.holders() {
-		if such(h) && (slices.Contains(died, h.lease) || died == nil && h.lease.Dead()) {
+		if such(h) && (one(h.lease) || one(h.hold)) {
 			return true
 		}
 	}

@@ -15,6 +15,7 @@ const (
 	Orphan               // [6, 7] a living lease has the key, or a place in line, and nobody knows
 	Asked                // a request to stop reaches a second holder
 	Places               // a shared key has more holders than its limit, two in a slot, or two limits
+	Kept                 // a MinHold that is not over does not keep its key
 	Stuck                // there is no way from here to where nobody waits and the key can be had
 	invariants
 )
@@ -22,7 +23,7 @@ const (
 var invariantNames = [invariants]string{
 	"none", "1, exclusion", "2, tokens grow", "3, nobody believes a lease that has ended", "4, told only after the commit",
 	"5, never free or overtaken while somebody waits", "5, nobody who waits is forgotten", "6 and 7, no orphans",
-	"a request to stop reaches one holder", "never more holders than the limit, nor two in a slot", "nothing gets stuck",
+	"a request to stop reaches one holder", "never more holders than the limit, nor two in a slot", "a hold keeps its key", "nothing gets stuck",
 }
 
 func (i Invariant) String() string { return invariantNames[i] }
