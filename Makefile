@@ -25,8 +25,8 @@ export CONTRACT_STORES = $(STORES)
 # The version comes from git describe; stamping fails in checkouts of other users.
 export GOFLAGS += -buildvcs=false
 
-# What is compiled in one way is compiled once: all but what needs the race detector, which
-# needs cgo, is compiled as the release is.
+# All programs and tests are compiled with the flags of a release, so that Go compiles each package once. Only
+# tests with the race detector are not, because it needs cgo.
 AS_RELEASED := CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -tags=grpcnotrace -trimpath'
 
 .DEFAULT_GOAL := help
@@ -50,26 +50,26 @@ run: build ## Build and start the sidecar on the embedded store; prints a curl t
 # grpcnotrace: without gRPC's own trace pages the linker drops 6 MB of templates. The overlay does the same for the console's.
 OVERLAY := .bin/overlay
 
-# The bound is for Linux, because no pod runs on macOS.
+# The limit of the size is checked on Linux only, because no pod runs on macOS.
 build: ## Build bin/locksidecar, one static file
 	@internal/console/overlay.sh $(OVERLAY)
 	CGO_ENABLED=0 go build -overlay $(OVERLAY)/overlay.json -tags grpcnotrace -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BINARY) ./cmd/locksidecar
 	@size=$$(wc -c < $(BINARY)); echo "$(BINARY): $$size bytes"; \
 	[ "$(GOOS)" = darwin ] || [ "$$size" -le $(MAX_BINARY) ] || { echo "more than $(MAX_BINARY) bytes: it is copied into every pod" >&2; exit 1; }
 
-# A platform and a builder of choice: make image PLATFORM=linux/arm64 BUILDER=podman. The
-# same sources make the same image: files have the sources' date. Of the image's own date,
-# docker learns by the argument (what buildx dates itself: --output=…,rewrite-timestamp=true),
-# the others by a flag. Debian 12's buildah does not know its own platform.
+# You can choose the platform and the builder: make image PLATFORM=linux/arm64 BUILDER=podman. The
+# same sources make the same image, because all dates are the date of the commit. Docker gets this date
+# as an argument (with buildx, add --output=…,rewrite-timestamp=true), the other builders get it as a flag.
+# They also get BUILDPLATFORM, because Debian 12's buildah does not know its own platform.
 PLATFORM          ?= linux/$(shell go env GOARCH)
 BUILDER           ?= $(shell docker info >/dev/null 2>&1 && echo docker || command -v buildah || command -v podman)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
-# A release says which base it was built from. VERSION is one if it is a tag alone: git describe
-# puts -1-gabcdef or -dirty behind what is none.
+# A release says which base image it was built from. VERSION is a release if it is only a tag: for
+# all other commits, git describe adds -1-gabcdef or -dirty.
 RELEASE := $(shell echo '$(VERSION)' | grep -E '^v[0-9]+\.[0-9]+\.[0-9]+(-(rc|alpha|beta)[.0-9]*)?$$')
 
-image: $(if $(RELEASE),pinned-base) ## Build the image (IMAGE=name:tag) with docker, buildah or podman; of a release with GO_IMAGE=…@sha256:…
+image: $(if $(RELEASE),pinned-base) ## Build the image (IMAGE=name:tag) with docker, buildah or podman; a release needs GO_IMAGE=…@sha256:…
 	@[ -n "$(BUILDER)" ] || { echo "an image is built by docker, buildah or podman: none is installed" >&2; exit 1; }
 	$(BUILDER) build --platform $(PLATFORM) -t $(IMAGE) --build-arg VERSION=$(VERSION) \
 	  --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) --build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) \
@@ -88,9 +88,9 @@ test-go: test-unit test-e2e ## The sidecar alone: unit, store and end-to-end tes
 ONE_GOROUTINE := api bench/explain bench/internal/plot internal/exitcode internal/licenses internal/tracing proxy/internal/wire store/key store/postgres/queries \
   test/model test/mutants test/release test/vuln test/words
 
-# Vetted already, and not once more with the race detector. That would let each package sleep for
-# a second behind its tests. The longest package is named first, so that it begins first. It waits
-# half of the time, so the packages of one goroutine go beside it.
+# -vet=off, because the target `vet` has looked already. Without atexit_sleep_ms=0, the race detector would
+# sleep for a second after the tests of each package. The longest package is named first, so that it begins
+# first. It waits half of the time, so the packages of one goroutine run at the same time.
 test-unit: test-deps vet
 	$(AS_RELEASED) go test -p=1 -vet=off $(ONE_GOROUTINE:%=./%) & plain=$$!; \
 	GORACE=atexit_sleep_ms=0 go test -race -vet=off ./store/postgres $$(go list ./... | grep -v -e /e2e$$ -e /store/postgres$$ $(ONE_GOROUTINE:%=-e locksidecar/%$$)); \
@@ -112,23 +112,23 @@ etcdpb: ## Make the messages of etcd's API again, after a change of etcd.proto
 test-combinations: test-deps ## Run the stores' suite with each epoch source in each way to connect to PostgreSQL
 	GORACE=atexit_sleep_ms=0 go test -race -vet=off -count=1 -timeout 30m -run '^TestConformanceByEpochSource$$' ./store/postgres -combinations
 
-# The tests of the clients and the examples wait most of the time, and the unit tests compute: they go
-# side by side.
+# The tests of the clients and the examples wait most of the time, and the unit tests compute. So both run
+# at the same time.
 test-unit-clients: client-deps vet
 	@$(MAKE) --no-print-directory --jobs=2 test-unit test-clients
 
-# The end-to-end tests measure times, so nothing else runs beside them; and the test
-# cache does not know that they build the binary, so it is not asked (-count=1). They build it with
-# the race detector, which themselves they do without: what they have of the product, unit tests run
-# with it. One follows a trace from an app with the Python client.
+# The end-to-end tests measure times, so nothing else runs at the same time. -count=1, because Go's test
+# cache does not know that they build the binary. They build it with the race detector. The tests
+# themselves run without it, because unit tests run the same packages with it. One test needs the Python
+# client: it follows a trace that begins in an app.
 test-e2e: test-deps vet $(PYTHON_CLIENT)/.venv/installed
 	$(AS_RELEASED) go test -vet=off -count=1 ./e2e
 
-# Two at a time, since they wait most of the time. The examples use what test-node builds.
+# Two at a time, because they wait most of the time. The examples use the Node client that test-node builds.
 test-clients: build client-deps ## The clients and the examples, against the built sidecar, on both stores (STORES=postgres: on one)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target AFTER=test-node test-python test-node test-contract test-examples
 
-# All packages at once: apt-get runs once at a time.
+# All packages in one call, because only one apt-get can run at a time.
 client-deps: test-deps
 	@missing=""; python3 -c 'import ensurepip' 2>/dev/null || missing="python3-venv"; \
 	for program in ruby:ruby php:php-cli; do command -v "$${program%:*}" >/dev/null || missing="$$missing $${program#*:}"; done; \
@@ -209,7 +209,7 @@ CONTRACT := clients/contract
 CONTRACT_PYTHON := $(CONTRACT)/.venv/bin/python
 CONTRACT_POOLED := $(CURDIR)/$(CONTRACT)/curl/pgbouncer.py
 
-# The runs wait most of the time, so those on the stores and that behind PgBouncer go side by side.
+# The runs wait most of the time, so those on the stores and the one behind PgBouncer run at the same time.
 test-contract: build test-deps $(CONTRACT)/.venv/installed ## Run the clients' contract suite with curl, and behind PgBouncer
 	$(CONTRACT)/.venv/bin/ruff check -q $(CONTRACT)/curl
 	$(CONTRACT)/.venv/bin/ruff format -q --check $(CONTRACT)/curl
@@ -217,7 +217,8 @@ test-contract: build test-deps $(CONTRACT)/.venv/installed ## Run the clients' c
 	$(CONTRACT_POOLED) --direct $(CONTRACT_PYTHON) $(CONTRACT)/curl/run.py & pooled=$$!; \
 	$(CONTRACT_PYTHON) $(CONTRACT)/curl/run.py; stores=$$?; wait $$pooled && exit $$stores
 
-# Twice each: where hand-offs are polled for, and with a listener past the pooler.
+# Each runs twice: once without LISTEN, where sidecars poll for hand-offs, and once with a URL for LISTEN that
+# does not lead through PgBouncer.
 test-contract-pooled: build test-deps $(CONTRACT)/.venv/installed $(PYTHON_CLIENT)/.venv/installed clients/node/node_modules/installed ## Run the contract suite behind PgBouncer, with curl, Python and Node
 	for listen in --never --direct; do \
 	  $(CONTRACT_POOLED) $$listen $(CONTRACT_PYTHON) $(CONTRACT)/curl/run.py || exit; \
@@ -239,14 +240,14 @@ test-examples: build test-deps examples/node/node_modules $(PYTHON_CLIENT)/.venv
 	[ -z "$$missing" ] || $(MAKE) apt PACKAGES="$$missing"
 	examples/run.py
 
-# The client as it is in the repository: npm makes a link to it.
+# npm installs the client of this repository, as a link.
 examples/node/node_modules: examples/node/package.json $(wildcard clients/node/src/*) clients/node/node_modules/installed | $(AFTER)
 	cd clients/node && npm run --silent build
 	cd examples/node && npm install --no-audit --no-fund --no-package-lock --silent
 	@touch $@
 
-# In a module of its own: what it needs to check the Dockerfile is none of ours. As root,
-# for it mounts and changes users.
+# In a Go module of its own, because its dependencies are not those of the sidecar. As root, because it mounts
+# folders and changes users.
 test-image: test-deps ## Build the image without a registry, and run a pod of it as processes (as root; installs buildah)
 	@missing=""; command -v buildah >/dev/null || missing="buildah"; \
 	ldd "$$(command -v busybox)" 2>&1 | grep -q 'not a dynamic' || missing="$$missing busybox-static"; \
@@ -254,7 +255,7 @@ test-image: test-deps ## Build the image without a registry, and run a pod of it
 	[ -z "$$missing" ] || $(MAKE) apt PACKAGES="$$missing"
 	cd test/image && $(AS_RELEASED) go test -count=1 -vet=off -v ./...
 
-# In a module of its own: the driver of the browser is none of ours.
+# In a Go module of its own, because the sidecar does not depend on the driver of the browser.
 test-console: build ## Use the console in a real browser, with real locks (installs chromium)
 	@command -v chromium >/dev/null || $(MAKE) apt PACKAGES="chromium fonts-dejavu-core"
 	cd test/console && $(AS_RELEASED) go test -count=1 -vet=off -v ./... -binary $(CURDIR)/$(BINARY)
@@ -263,23 +264,23 @@ console-pictures: build ## Make the pictures of docs/console.md again (installs 
 	@command -v chromium >/dev/null || $(MAKE) apt PACKAGES="chromium fonts-dejavu-core"
 	cd test/console && $(AS_RELEASED) go test -count=1 -vet=off -v -run '^TestPictures$$' ./... -binary $(CURDIR)/$(BINARY) -pictures $(CURDIR)/docs/pictures
 
-# In a module of its own, like test-image, and as root: the database's disk is a mount. Two packages
-# at a time: they wait most of the time, and share nothing.
-test-campaign: campaign-deps ## Strike with each kind of fault once, and test what the campaign is made of, failovers and upgrades (as root; 2.5 minutes; installs faketime)
+# In a Go module of its own, as test-image. As root, because the database's disk is a mount. Two packages
+# run at a time: they wait most of the time, and share nothing.
+test-campaign: campaign-deps ## Cause each kind of fault once, and test failovers, upgrades and the campaign's own parts (as root; 2.5 minutes; installs faketime)
 	cd test/campaign && $(AS_RELEASED) go test -count=1 -p 2 -vet=off -timeout 15m -v -skip '^(TestSoak|TestOverload)$$' ./...
 
-# A long campaign is one of rounds, each with the next seed. What a round needs to be
-# repeated is printed when it fails. LENGTH=0 is the short one.
+# A long campaign consists of rounds, each with the next seed. If a round fails, it prints the command that
+# repeats it. LENGTH=0 is one short round.
 SEED   ?= 1
 LENGTH ?= 10m
 FAULTS ?=
 POOLED ?= false
 
-campaign: campaign-deps ## Run a long fault campaign: make campaign SEED=1 LENGTH=1h FAULTS=cut,disk-full (all without FAULTS; POOLED=true: behind PgBouncer; as root)
+campaign: campaign-deps ## Run a long fault campaign: make campaign SEED=1 LENGTH=1h FAULTS=cut,disk-full (without FAULTS: all; POOLED=true: behind PgBouncer; as root)
 	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v -run '^TestCampaign$$' . -seed $(SEED) -length $(LENGTH) -faults '$(FAULTS)' -pooled=$(POOLED)
 
-# What a database's sidecars leave behind in a long time, and what one app can do to the
-# others: with the sidecar as it is released.
+# The soak test finds what grows in a long time, the overload test what one app can do to others. Both run
+# the binary that is released.
 soak: LENGTH = 30m
 soak: build test-deps ## Let clients come and go for half an hour and look for what grows: make soak LENGTH=30m
 	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./soak -binary $(CURDIR)/$(BINARY) -length $(LENGTH) -results RESULTS.md
@@ -287,15 +288,15 @@ soak: build test-deps ## Let clients come and go for half an hour and look for w
 overload: build test-deps ## Let an app want more than its sidecar gives, and measure the others (4 minutes; ulimit -n of 16000)
 	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 15m -v -run '^TestOverload$$' ./overload -binary $(CURDIR)/$(BINARY) -results RESULTS.md
 
-# From the release before (test/campaign/upgrade/PREVIOUS) to this tree and back.
-upgrade: test-deps ## Roll sidecars to the next release and back under load: make upgrade LENGTH=10m
+# From the last release (its tag is in test/campaign/upgrade/PREVIOUS) to this tree, and back.
+upgrade: test-deps ## Under load, replace sidecars of the last release by those of this tree, and back: make upgrade LENGTH=10m
 	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v ./upgrade -length $(LENGTH)
 
-# What a release publishes. All but the image is built twice.
+# All but the image is built twice, to see that both builds are the same.
 release-dry: $(SBOM) $(HELM) $(PYTHON_CLIENT)/.venv/installed clients/node/node_modules/installed ## Build what a release publishes into dist/, and install and run each package (no network; the image as root, with buildah)
 	SBOM=$(CURDIR)/$(SBOM) HELM=$(CURDIR)/$(HELM) release/dry.sh $(or $(RELEASE),$$(release/version.py))
 
-# A tag is refused if a file has another version, or if the changelog does not know it.
+# A tag is refused if a file names another version, or if the changelog does not have it.
 release-check: ## Check that a tag may be released: make release-check VERSION=v1.2.3
 	@version=$$(release/version.py) && { [ "$$version" = "$(VERSION)" ] || { echo "the tag is $(VERSION), and the files have $$version: release/version.py $(VERSION) writes it" >&2; exit 1; }; }
 	@release/notes.sh $(VERSION)
@@ -333,35 +334,35 @@ apt:
 	echo "installing $(PACKAGES)"; \
 	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PACKAGES)
 
-# Without debug information the API server compiles and links in less time and memory.
-# Without vet, which would look at all of Kubernetes. Its test server looks for its own
-# sources, so not with -trimpath.
+# Without debug information, the API server needs less time and memory to compile and link. Without vet,
+# which would look at all of Kubernetes. Without -trimpath, because Kubernetes' test server looks for its
+# own sources.
 K8S_GCFLAGS := -gcflags='k8s.io/...=-dwarf=false'
 K8S_FLAGS   := -ldflags='-s -w' $(K8S_GCFLAGS)
 
-# All that these tests look at. PASSED has the sum of what has passed them: as long as it is that of
-# the tree, they would pass again.
+# All files that these tests depend on. PASSED contains the checksum of the files that have passed. While the
+# tree has the same checksum, the tests would pass again.
 K8S_INPUTS := cmd deploy go.mod go.sum internal/cli internal/config internal/exitcode internal/inject test/k8s
 K8S_PASSED := test/k8s/PASSED
 K8S_SUM    := git ls-files -z --cached --others --exclude-standard -- $(K8S_INPUTS) ':!$(K8S_PASSED)' | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
 
-# The sum is noted if it is the same before and after.
+# The checksum is written down only if no file has changed during the tests.
 test-k8s: $(HELM) ## Test the Kubernetes manifests, the chart and the injection on a real API server (compiles 10 minutes the first time)
 	@sum=$$(git rev-parse --git-dir >/dev/null 2>&1 && $(K8S_SUM)); $(MAKE) --no-print-directory build && \
 	(set -x; cd test/k8s && HELM=$(CURDIR)/$(HELM) CGO_ENABLED=0 go test -count=1 -vet=off $(K8S_FLAGS) ./...) && \
 	if [ -n "$$sum" ] && [ "$$sum" = "$$($(K8S_SUM))" ]; then echo "$$sum" > $(K8S_PASSED); fi
 
-test-k8s-changed: ## Do this unless the same inputs have passed: test/k8s/PASSED, which is committed
+test-k8s-changed: ## Run test-k8s, unless the same files have passed already (test/k8s/PASSED, which is committed)
 	@if $(MAKE) --no-print-directory -s k8s-passed 2>/dev/null; then echo "test-k8s: the same inputs have passed ($(K8S_PASSED))"; else $(MAKE) test-k8s; fi
 
-# Fails where the sum is another one, or cannot be told.
+# Fails if the checksum is another one, or if there is none.
 k8s-passed:
 	@git rev-parse --git-dir >/dev/null 2>&1 && [ -s $(K8S_PASSED) ] && [ "$$($(K8S_SUM))" = "$$(cat $(K8S_PASSED))" ]
 
 KUBE_VERSION := 1.36.3
 KUBE         := .bin/kube-$(KUBE_VERSION)
 
-# Kubernetes' programs in one file. It is compiled when its version changes.
+# All programs of Kubernetes in one file. It is compiled again only if its sources or its version change.
 $(KUBE): test/node/go.mod test/node/kube/main.go
 	@mkdir -p .bin
 	cd test/node && CGO_ENABLED=0 go build -o ../../$(KUBE) $(K8S_GCFLAGS) \
@@ -380,7 +381,7 @@ nightly: vuln fuzz-api test-clients test-contrib test-combinations test-console 
 vet:
 	$(AS_RELEASED) go vet ./...
 
-# It builds for macOS too. Nobody runs what that compiles, so it is not optimized.
+# The sidecar must also compile for macOS. Nobody runs the result here, so it is not optimized.
 vet-darwin:
 	GOOS=darwin go vet -gcflags='all=-N -l -dwarf=false' ./...
 
@@ -396,20 +397,20 @@ lint: $(LINT) lint-workflows ## Run the linters and look at the formatting (inst
 lint-workflows: $(ACTIONLINT) ## Check the forge's workflows
 	$(ACTIONLINT) -shellcheck= -pyflakes=
 
-# Built from source in a module of its own: what the linter needs is none of ours.
+# go install compiles it outside of our module, so its dependencies do not become ours.
 $(LINT):
 	@mkdir -p .bin
 	GOBIN="$(CURDIR)/.bin" $(AS_RELEASED) go install -ldflags='-s -w' -gcflags='github.com/...=-dwarf=false' github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
 	@mv .bin/golangci-lint $(LINT)
 
-# The database is on the internet. Where it cannot be reached nothing is known, and that is a
-# failure.
+# The database of vulnerabilities is on the internet. If it cannot be reached, the target fails, because nothing
+# was checked.
 vuln: ## Look for known vulnerabilities in what the code of all modules calls (asks vuln.go.dev; installs the pinned govulncheck in .bin once)
 	@if why=$$(curl -sSfL --max-time 20 -o /dev/null $(VULN_DB)/index/db.json 2>&1); then $(MAKE) --no-print-directory vuln-all; \
 	else echo "vulnerabilities: not checked: $(VULN_DB): $$why" >&2; exit 1; fi
 
-# First it must find what is planted: who finds nothing may be unable to. Not test/k8s, which is
-# all of Kubernetes: an API server that only tests start, and that serves nobody else.
+# First it must find a vulnerability that is there on purpose. Otherwise, a scanner that is broken would look
+# like code without vulnerabilities. test/k8s is left out: it is all of Kubernetes, and only tests start it.
 vuln-all: $(VULN)
 	@cd test/vuln/planted && { ../../../$(VULN) -db file://$(CURDIR)/test/vuln/planted/db ./... >/dev/null 2>&1; [ $$? = 3 ]; } || \
 	  { echo "govulncheck does not find the vulnerability of test/vuln/planted" >&2; exit 1; }
@@ -430,9 +431,9 @@ $(ACTIONLINT) $(SBOM) $(HELM):
 	GOBIN="$(CURDIR)/.bin" $(AS_RELEASED) go install -ldflags='-s -w' -gcflags='k8s.io/...=-dwarf=false' $(PACKAGE)@v$(lastword $(subst -, ,$@))
 	@mv .bin/$(notdir $(PACKAGE)) $@
 
-# Compiles what the parts of `make check` behind `make test` need, and runs no test: for who has
-# something else to wait for. All is fetched first, since a download that is halted may not go
-# on. Nothing is linked: go would not keep it.
+# Compiles ahead what `make check` needs after `make test`, and runs no test. It is for a machine that waits for
+# something else meanwhile. All downloads come first, because a download that is halted may not go on. Nothing
+# is linked, because Go does not keep linked tests.
 COMPILE := go list -export -f '{{""}}'
 
 ahead:
@@ -449,7 +450,7 @@ ahead:
 fmt: $(LINT) ## Format all Go files
 	$(LINT) fmt
 
-# It begins with the inputs under testdata/fuzz, and with what it found on this machine before.
+# It begins with the inputs under testdata/fuzz, and with those that it has found on this machine.
 fuzz: ## Run every fuzz target for a short time (FUZZTIME=10s each)
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \
 	  for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$$file"); do \
@@ -461,7 +462,7 @@ FUZZ_API     := test/fuzzapi
 FUZZ_SECONDS ?= 60
 FUZZ_SEED    ?=
 
-fuzz-api: build test-deps $(FUZZ_API)/.venv/installed ## Make calls of all kinds, and hold the answers against the OpenAPI document: FUZZ_SECONDS=60 on each store, FUZZ_SEED of a failure
+fuzz-api: build test-deps $(FUZZ_API)/.venv/installed ## Send calls of all kinds, and compare the answers with the OpenAPI document (FUZZ_SECONDS=60 on each store; FUZZ_SEED repeats a failure)
 	$(FUZZ_API)/.venv/bin/python $(FUZZ_API)/run.py --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
 
 $(FUZZ_API)/.venv/installed: $(FUZZ_API)/requirements.txt
@@ -470,7 +471,7 @@ $(FUZZ_API)/.venv/installed: $(FUZZ_API)/requirements.txt
 	$(FUZZ_API)/.venv/bin/python -m pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
-site: site/.venv/installed ## Build the documentation site in dist/site, and fail for a broken link
+site: site/.venv/installed ## Build the documentation site in dist/site; a broken link is an error
 	cd site && NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
 
 site/.venv/installed: site/requirements.txt
@@ -479,22 +480,22 @@ site/.venv/installed: site/requirements.txt
 	site/.venv/bin/python -m pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
-# To change the version: change it here and in docs/dependencies.md, and write the new sums into the file.
+# To change the version, change it here and in docs/dependencies.md, and write the new checksums into internal/console/vendored.sha256.
 HTMX := 4.0.1
 
-console-static: ## Fetch the console's JavaScript from npm again, and check its sums
+console-static: ## Download the console's JavaScript from npm again, and compare its checksums
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && (cd "$$dir" && npm pack --silent htmx.org@$(HTMX) && tar xzf htmx.org-$(HTMX).tgz) && \
 	  cp "$$dir"/package/dist/htmx.min.js "$$dir"/package/dist/ext/hx-sse.min.js internal/console/static/
 	cd internal/console/static && sha256sum -c ../vendored.sha256
 
-fuzz-keep: ## Keep what fuzzing has found interesting, if it reaches new code, under testdata/fuzz
+fuzz-keep: ## Copy the inputs that fuzzing has found to testdata/fuzz, if they reach new code
 	go run ./internal/testing/fuzzkeep
 
 model: ## Search the model of the protocol further than the tests do (minutes, and gigabytes)
 	MODEL=long go test -count=1 -v -timeout 2h ./test/model
 
 # Some of them: make mutants ONLY=reap-early,no-epoch
-mutants: test-deps ## Break one rule after the other, see a test turn red each time, and write test/mutants/TABLE.md (long: each is compiled)
+mutants: test-deps ## Break one rule after the other, check that a test fails each time, and write test/mutants/TABLE.md (takes long: each is compiled)
 	go run ./test/mutants $(if $(ONLY),-only '$(ONLY)')
 
 bench: bench-deps ## Measure the goals of docs/benchmarks.md and write bench/RESULTS.md
@@ -509,14 +510,14 @@ bench-growth: test-deps ## Measure how cost grows and write bench/GROWTH.md with
 bench-profile: test-deps ## Profile the sidecar under the goals' loads and write bench/PROFILE.md
 	go run ./bench -profile -write $(BENCH_ARGS)
 
-bench-sweep: test-deps ## Use ever new keys for 20 minutes, see that the table of locks stops growing, and write bench/SWEEP.md
+bench-sweep: test-deps ## Use new keys for 20 minutes, check that the table of locks stops growing, and write bench/SWEEP.md
 	go run ./bench -sweep -write $(BENCH_ARGS)
 
 bench-explain: test-deps ## Measure what each statement costs PostgreSQL, and write bench/EXPLAIN.md
 	go run ./bench/explain -write $(BENCH_ARGS)
 
-# Redis and etcd are peers. The bench starts its own: RUNLEVEL=1 keeps the packages
-# from starting theirs, and what systemd has started is ended.
+# The bench compares with Redis and etcd, and starts its own servers. With RUNLEVEL=1 the packages do not
+# start theirs. If systemd has started them nevertheless, they are stopped.
 bench-deps: test-deps
 	@missing=""; \
 	command -v redis-server >/dev/null || missing="redis-server"; \
