@@ -324,7 +324,7 @@ func TestStopAnswersAll(t *testing.T) {
 	})
 }
 
-// When Stop gives up, what has not begun is answered, too.
+// If Stop gives up, items that have not begun get an answer, too.
 func TestStopGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder

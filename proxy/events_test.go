@@ -103,7 +103,7 @@ func TestKeyEventsOfASession(t *testing.T) {
 	}
 }
 
-// Nothing is told before the state, whatever is heard before the watch stands.
+// The first event is the state, even if other events come before the watch is ready.
 func TestStateComesFirst(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.Subscribe = time.Millisecond })
 	begun, goOn := make(chan struct{}), make(chan struct{})
@@ -173,7 +173,7 @@ func TestPanicInAWatch(t *testing.T) {
 	}
 }
 
-// A failure that comes after the head is told by an event, and the stream ends.
+// If the watch fails after the head was sent, an event says why, and the stream ends.
 func TestKeyEventsFailLate(t *testing.T) {
 	for code, err := range map[string]error{
 		"store_unavailable": &store.Error{Op: "Watch", Err: errors.New("away")},

@@ -119,7 +119,7 @@ func (f *fakeLocks) Watch(
 ) (v lease.View, stop func(), err error) {
 	w := &fakeWatch{key, notify}
 	f.mu.Lock()
-	f.subscribers[w] = true // also while the hook waits: what is heard then comes after the state
+	f.subscribers[w] = true // also while the hook waits: events that come then are sent after the state
 	f.mu.Unlock()
 	stop = func() {
 		f.mu.Lock()

@@ -69,7 +69,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	c.do("GET", "/v1/locks?limit=1000", "", appHeader).want(t, 429, "limit")
 	f.wantLine(`"call refused"`, ofApp, "code=limit", "too many long answers")
 
-	// Package lease logs its own refusals. An app's mistake is told the app.
+	// Package lease logs its own refusals. For an app's mistake, the app gets an answer, and nothing is logged.
 	c.do("PUT", "/v1/locks/x", "").want(t, 200, "")
 	for _, target := range []string{"/v1/locks/x?token=77", "/v1/locks/x", "/nothing"} {
 		f.dial().do("DELETE", target, "", appHeader)

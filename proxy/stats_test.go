@@ -149,7 +149,7 @@ func TestStatsAreCountedOnce(t *testing.T) {
 	}
 }
 
-// A count is told for a while, and so is a failure; then it is counted again.
+// The answer of a count is repeated for a while, also if it is a failure. Then the locks are counted again.
 func TestStatsAreCountedAgain(t *testing.T) {
 	var counted atomic.Int32
 	var fails atomic.Bool

@@ -49,7 +49,7 @@ func TestStreamReportsLostLocks(t *testing.T) {
 			t.Fatal(i, name, data)
 		}
 	}
-	// Events from before the end are told before the end.
+	// Events from before the end are sent before the end.
 	s.o.OnLost(lease.Lost{Key: "last", Token: 1, Reason: lease.LostStore})
 	s.End(lease.EndDeleted)
 	if _, data := e.next(); data["key"] != "last" {

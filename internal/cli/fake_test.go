@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
 )
 
-// fakeSidecar is a server on a socket that answers as it is told.
+// fakeSidecar is a server on a socket. Tests set its answers.
 type fakeSidecar struct {
 	socket string
 

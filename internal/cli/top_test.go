@@ -80,7 +80,7 @@ func threeLocks() []client.Lock {
 	}
 }
 
-// TestTopPages: all pages are read, up to a limit that is told.
+// TestTopPages: all pages are read, up to a limit. The output says if there are more.
 func TestTopPages(t *testing.T) {
 	f := newFakeSidecar(t)
 	var locks []client.Lock

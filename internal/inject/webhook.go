@@ -121,7 +121,7 @@ func (w *Webhook) Stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if err := w.server.Shutdown(ctx); err != nil {
-		w.log.Warn("reviews were cut off at the stop", "error", err)
+		w.log.Warn("requests were still unanswered when the injector stopped", "error", err)
 		_ = w.server.Close() // their time is over
 	}
 	w.serving.Wait()
@@ -174,7 +174,7 @@ func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
 	w.note(in, out)
 	rw.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(rw).Encode(review{APIVersion: reviewVersion, Kind: reviewKind, Response: &out}); err != nil {
-		w.log.Warn("an answer did not arrive", "uid", cut(in.UID), "error", err)
+		w.log.Warn("the API server did not get the answer", "uid", cut(in.UID), "error", err)
 	}
 }
 
@@ -191,7 +191,7 @@ func (w *Webhook) note(in *request, out response) {
 	case out.Patch != nil:
 		log.Info("pod injected")
 	default:
-		log.Debug("left as it is", "kind", cut(in.Kind.Kind), "operation", cut(in.Operation))
+		log.Debug("nothing to inject", "kind", cut(in.Kind.Kind), "operation", cut(in.Operation))
 	}
 }
 

@@ -88,7 +88,7 @@ func (r *Record) read() ([]string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case errors.Is(err, unix.ELOOP):
-		r.log.Warn("ignored, it is a link", "file", r.path)
+		r.log.Warn("the file with the names of sidecars is a link, so it is ignored", "file", r.path)
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -102,12 +102,12 @@ func (r *Record) read() ([]string, error) {
 		return nil, fmt.Errorf("%s is a folder", r.path)
 	}
 	if !ours(info) {
-		r.log.Warn("ignored, because another user may have written it", "file", r.path)
+		r.log.Warn("the file with the names of sidecars is ignored, because another user may have written it", "file", r.path)
 		return nil, nil
 	}
 	names, garbage, err := parse(io.LimitReader(f, maxFile), r.own)
 	if garbage > 0 {
-		r.log.Warn("lines that are no names of sidecars of this pod are ignored", "file", r.path, "lines", garbage)
+		r.log.Warn("lines that do not name a sidecar of this pod are ignored", "file", r.path, "lines", garbage)
 	}
 	return names, err
 }

@@ -354,7 +354,7 @@ func TestNamesAreCopied(t *testing.T) {
 	}
 }
 
-// Keys without a type are told apart however many types there are.
+// Keys without a type have a label of their own, however many types there are.
 func TestNoneHasAPlace(t *testing.T) {
 	l := New("v", false).Locks
 	for i := range 2 * maxTypes {

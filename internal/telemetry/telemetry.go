@@ -154,7 +154,7 @@ func (t *Telemetry) workable(o *sdktrace.BatchSpanProcessorOptions) {
 		o.MaxExportBatchSize = min(sdktrace.DefaultMaxExportBatchSize, o.MaxQueueSize)
 	}
 	if *o != asked {
-		t.log.Warn("the OTEL_BSP_ variables have values that cannot work; spans are sent with other values",
+		t.log.Warn("some OTEL_BSP_ variables have values that are not possible; these values are used instead",
 			"schedule_delay", o.BatchTimeout.String(), "max_queue_size", o.MaxQueueSize, "max_export_batch_size", o.MaxExportBatchSize)
 	}
 }

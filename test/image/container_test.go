@@ -58,7 +58,7 @@ func enter() {
 	fatal("starting "+c.Args[0], syscall.Exec(c.Args[0], c.Args, c.Env))
 }
 
-// drop leaves the root folder of the machine, and all that root may do. A runtime drops
+// drop gives up the root folder of the machine, and all that root may do. A runtime drops
 // capabilities one by one; another user than root has none.
 func (c container) drop() error {
 	const noNewPrivileges = 38 // prctl(2), PR_SET_NO_NEW_PRIVS: allowPrivilegeEscalation: false

@@ -11,7 +11,7 @@ export class Patience {
 
   constructor(readonly limitMs: number) {}
 
-  /** pause waits before the next try. Throws the cause after the limit, or the signal's reason. */
+  /** pause waits before the next try. Throws `cause` if the limit is over, and the signal's reason if it is aborted. */
   async pause(cause: unknown, signal?: AbortSignal): Promise<void> {
     this.#until ??= performance.now() + this.limitMs;
     const left = this.#until - performance.now();

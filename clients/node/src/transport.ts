@@ -37,7 +37,7 @@ export interface StreamListener {
 /** The limit of Linux. */
 const maxSocketPath = 107;
 
-/** A longer timer (24.8 days) would fire at once, so such a call has none. The sidecar refuses waits of more than a day. */
+/** A timer of more than 24.8 days would fire at once, so such a call has no timer. The sidecar refuses waits of more than a day. */
 const longestTimerMs = 2 ** 31 - 1;
 
 const maxIdle = 8;

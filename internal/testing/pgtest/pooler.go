@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// errNoPooler is what a machine without PgBouncer is told.
+// errNoPooler is the error on a machine without PgBouncer.
 var errNoPooler = errors.New("pgtest: PgBouncer is not installed: `apt-get install pgbouncer` on Debian and Ubuntu, " +
 	"`brew install pgbouncer` on macOS, or put its folder into PATH")
 

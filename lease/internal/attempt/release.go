@@ -120,7 +120,7 @@ func (rl *Releaser) answered(r *holdings.Release, v *store.Verdict, err error) {
 	}
 	c := r.Claim()
 	if err == nil && v.Status != store.Holds {
-		rl.log.Debug("what was released was not held any more", "key", c.Key, "token", c.Token)
+		rl.log.Debug("a released lock was not held any more", "key", c.Key, "token", c.Token)
 	}
 	rl.heldCache.Drop(c.Key)
 	r.WasTried(nil)

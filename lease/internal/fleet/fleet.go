@@ -107,7 +107,7 @@ func (f *Counter) rest() {
 		ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
 		defer cancel()
 		if _, err := f.census.Elect(ctx, 0); err != nil {
-			f.log.Debug("could not end the term of this sidecar, which counts all locks, early", "error", err)
+			f.log.Debug("this sidecar was elected to count all locks, and could not resign", "error", err)
 		}
 	}
 	f.ours, f.countAt = false, time.Time{}

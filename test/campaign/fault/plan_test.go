@@ -125,7 +125,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestStatementsExist: a name that was changed would never be cut again.
+// TestStatementsExist: if a statement had another name, no fault would cut it any more.
 func TestStatementsExist(t *testing.T) {
 	for _, name := range statements {
 		if _, ok := queries.All()[name]; !ok {
