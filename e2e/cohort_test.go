@@ -13,9 +13,9 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
-// middle is a queue during a cohort. A call behind sidecar one got the key from its sidecar, and
-// further calls of the cohort wait. The store shows the first of the cohort as the holder until
-// tell is called.
+// middle is a queue in the middle of a cohort: a call behind sidecar one holds the key, which its sidecar has
+// handed on by itself, and more calls of the cohort wait. The store shows the first call of the cohort as the
+// holder, until tell sends it the news.
 type middle struct {
 	*line
 	t        *testing.T

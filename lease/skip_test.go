@@ -142,8 +142,8 @@ func TestOutcomeOfAnEntry(t *testing.T) {
 	})
 }
 
-// A call is being skipped when its timeout ends, or when it leaves. The first call returns the
-// skip, and neither leaves anything behind.
+// The timeout of one call ends while the call is being skipped, and another call leaves then. The first one is
+// answered as skipped. Neither leaves anything behind.
 func TestSkippedInTheLastMoment(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

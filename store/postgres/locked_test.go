@@ -306,8 +306,8 @@ func TestASweepGoesAroundALockedSignal(t *testing.T) {
 	}
 }
 
-// A locked row of a lease does not stop the renewal of other leases. It is not reported as dead: it
-// is left out, with an error.
+// A locked row of a lease does not stop the renewal of other leases. The answer does not say that this lease
+// is dead: it leaves the lease out, and has an error.
 func TestRenewalGoesAroundALockedLease(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)

@@ -284,7 +284,7 @@ export class Client {
 
   /**
    * watchLeader yields the data of the leader, now and after each change: null without a leader. As `events` in all else. The next
-   * leader tells its data when it is elected; a later `setData` is not told.
+   * leader's data comes when it is elected. A later `setData` is not an event.
    */
   watchLeader(key: string, options: EventsOptions = {}): AsyncIterableIterator<Json> & AsyncDisposable {
     return new LeaderWatch(this.events(key, options));

@@ -32,7 +32,7 @@ export class Patience {
   }
 }
 
-/** brokeOff says whether a call failed by the end of its connection or session. */
+/** brokeOff says whether a call failed because its connection or session ended. */
 export function brokeOff(error: unknown): boolean {
   return error instanceof SessionEndedError || error instanceof ConnectionLostError;
 }

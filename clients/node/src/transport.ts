@@ -87,7 +87,7 @@ export class Transport {
     this.#agent.destroy();
   }
 
-  /** #send returns the answer when its head is there. With onHead, which is called first, the limits end then. */
+  /** #send returns the answer as soon as its head has come. It first calls `onHead`. If there is one, the body has no time limit. */
   #send(call: Call, onHead?: (response: IncomingMessage) => void): Promise<IncomingMessage> {
     call.signal?.throwIfAborted();
     this.#checkPath();

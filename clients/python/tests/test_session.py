@@ -1,4 +1,4 @@
-"""News of the stream that arrives before the answer with the grant."""
+"""Events of the stream that arrive before the answer with the grant."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ export function tickOf(times: Times, withinMs = 600_000, nowMs = Date.now()): Da
     let at = times.getNextDateFrom(next.minus({ milliseconds: next.toMillis() - nowMs + backMs })).toMillis();
     if (at <= nowMs) {
       const after = () => times.getNextDateFrom(next.minus({ milliseconds: next.toMillis() - at })).toMillis();
-      // It may not grow in the hour in which clocks are put back.
+      // In the hour in which clocks are put back, cron may return the same time again.
       for (let later = after(); later > at && later <= nowMs; later = after()) {
         at = later;
       }

@@ -1,4 +1,4 @@
-"""Leaders, for asyncio: a campaign, and the news of a key's leader."""
+"""Leaders, for asyncio: a campaign, and the changes of a key's leader."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ class Client(NotPickled):
     def watch_leader(self, key: str) -> Leaders:
         """The data of the leader, now and after each change: None without a leader. Use it as `events`.
 
-        The next leader tells its data when it is elected; a later `lock.update` is not told.
+        The data of the next leader comes when it is elected. A later `lock.update` is not an event.
         """
         return Leaders(self._transport, key)
 

@@ -1,5 +1,5 @@
 # Written by unasync.py: change _async_lead.py.
-"""Leaders, for threads: a campaign, and the news of a key's leader."""
+"""Leaders, for threads: a campaign, and the changes of a key's leader."""
 
 from __future__ import annotations
 

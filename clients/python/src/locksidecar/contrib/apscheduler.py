@@ -73,7 +73,7 @@ class _Fleet(BaseExecutor):
         self._start(job, run_times).add_done_callback(over)
 
     def _ticks(self, job: Any, run_times: list[datetime], events: list[Any]) -> Iterator[tuple[datetime, Tick]]:
-        """The ticks to take. The events report those that the job's misfire_grace_time forbids."""
+        """The ticks that this run takes. Those that are too late for misfire_grace_time become events instead."""
         for at in run_times:
             grace, planned = job.misfire_grace_time, at.timestamp()
             if grace is not None and (datetime.now(timezone.utc) - at).total_seconds() > grace:
