@@ -66,9 +66,11 @@ type machine struct {
 	leases  []store.LeaseID
 	owner   map[store.LeaseID]int
 	asks    []modelAsker
-	ctx     context.Context
-	ears    [2]modelEar
-	ids     []store.Identity
+	// asked is the attempt of the present operation, if it asks.
+	asked store.AttemptID
+	ctx   context.Context
+	ears  [2]modelEar
+	ids   []store.Identity
 }
 
 var modelKeys = []string{"a", "b", "c"}
@@ -231,6 +233,7 @@ func (m *machine) ask(t *rapid.T, wait bool) {
 	if want == store.Granted && answers[0].Outcome == want {
 		m.learn(t, m.model.lock(a.Key), a.ID, answers[0])
 	}
+	m.asked = a.ID
 	m.listen(t)
 	m.judge(t, a.Attempt, answers[0], want)
 	if want == store.Queued && answers[0].Position == 0 {

@@ -57,9 +57,11 @@ func (m *machine) exact() bool { return m.stores[0].Traits().Inline }
 func (m *machine) listen(t *rapid.T) {
 	told := 0
 	m.model.hintAll()
+	wanted := slices.ContainsFunc(m.model.hinted, func(w modelAsker) bool { return w.ID == m.asked })
 	for i := range m.ears {
-		m.ears[i].dropNeedlessHints()
+		m.ears[i].dropNeedlessHints(func(id store.AttemptID) bool { return id == m.asked && id != (store.AttemptID{}) && !wanted })
 	}
+	m.asked = store.AttemptID{}
 	for outcome, wanted := range map[store.Outcome][]modelAsker{
 		store.Granted: m.model.handedOff, store.Skipped: m.model.skipped, 0: m.model.hinted,
 	} {
@@ -114,8 +116,9 @@ func (m *machine) told(t *rapid.T, w modelAsker, outcome store.Outcome) {
 	ear.mark(w.ID, outcome)
 }
 
-// dropNeedlessHints drops harmless hints: those to waiters that already have a hint or an outcome.
-func (e *modelEar) dropNeedlessHints() {
+// dropNeedlessHints drops harmless hints: those to waiters that already have a hint or an outcome, or that have just asked.
+// An ask that reaps another waiter causes a visit, which sees the asker in the queue, too.
+func (e *modelEar) dropNeedlessHints(justAsked func(store.AttemptID) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	told := map[store.AttemptID]bool{}
@@ -123,7 +126,7 @@ func (e *modelEar) dropNeedlessHints() {
 		told[n.ID] = told[n.ID] || n.Answer.Outcome != 0
 	}
 	e.news = slices.DeleteFunc(e.news, func(n store.News) bool {
-		needless := n.Answer.Outcome == 0 && told[n.ID]
+		needless := n.Answer.Outcome == 0 && (told[n.ID] || justAsked(n.ID))
 		told[n.ID] = true
 		return needless
 	})
