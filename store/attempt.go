@@ -66,7 +66,8 @@ const (
 	// LimitMismatch: the key's shared holders or shared waiters name another Limit (the Lock shows it) than
 	// this Shared ask. Nothing changed. Shared waiters with an expired lease are reaped first.
 	LimitMismatch
-	// QueueFull: the key is held, and as many attempts wait as the engine allows (Traits). Nothing changed.
+	// QueueFull: the key is held, and as many attempts wait as the engine allows (Traits), or with too much data.
+	// Nothing changed.
 	QueueFull
 )
 

@@ -36,8 +36,13 @@ func (s *Store) jobs(n int, name func(int) string, each func(i int, j *job)) []*
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	answers := make([]store.Answer, len(asks))
 	jobs := s.jobs(len(asks), func(i int) string { return asks[i].Key }, func(i int, j *job) {
-		ask, answer := &asks[i], &answers[i]
+		ask, answer, others := &asks[i], &answers[i], j.refuse
 		j.blind = true
+		j.refuse = func() {
+			if *answer = (store.Answer{Outcome: store.QueueFull}); others != nil {
+				others()
+			}
+		}
 		if key.NeedsLease(ask) {
 			j.leases = append(j.leases, ask.Lease)
 		}

@@ -265,6 +265,30 @@ func TestTheQueueHasALongestLength(t *testing.T) {
 	})
 }
 
+func TestARecordHasAGreatestSize(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
+		holder := a.ask("k")
+		grant := a.gets(holder, store.Granted)
+		large := func() store.Ask {
+			ask := b.ask("k")
+			ask.Data = make([]byte, 200<<10)
+			return ask
+		}
+		b.gets(large(), store.Queued)
+		b.gets(large(), store.Queued)
+		answers, err := b.Acquire(b.Context(), []store.Ask{large(), b.ask("other")})
+		b.ok(err)
+		if answers[0].Outcome != store.QueueFull || answers[1].Outcome != store.Granted {
+			t.Errorf("outcomes %d and %d", answers[0].Outcome, answers[1].Outcome)
+		}
+		if _, bytes := server.Records(); bytes > 512<<10 {
+			t.Errorf("%d bytes", bytes)
+		}
+		b.gets(b.ask("k"), store.Queued)
+		a.releases(holder, grant, store.Holds)
+	})
+}
+
 func TestADamagedRecordNamesItsKey(t *testing.T) {
 	pair(t, cas.Config{}, func(server *fake.Server, a, _ *instance) {
 		for _, data := range []string{"", "\x01", "\x01\xff\xff", "\x02\xa0", "not a record"} {

@@ -31,6 +31,8 @@ type job struct {
 	bump, forget bool
 	// reads: the items only read. Then a record is settled only if somebody waits for or watches the key.
 	reads bool
+	// refuse answers all items if the record would be too large. Without it, the call fails.
+	refuse func()
 	// leases are those whose states the items need, too.
 	leases []store.LeaseID
 
@@ -131,9 +133,11 @@ func (s *Store) turns(ctx context.Context, jobs []*job) (turns []*turn, err erro
 		switch {
 		case err != nil:
 			return err
-		case t == nil, !t.changed() && (!j.fresh || t.assumed):
+		case t == nil, (t.tooLarge || !t.changed()) && (!j.fresh || t.assumed):
 			j.rec = nil
 			unread = append(unread, j)
+		case t.tooLarge:
+			j.refuse()
 		case t.changed():
 			turns = append(turns, t)
 		default:

@@ -36,6 +36,8 @@ type turn struct {
 	data []byte
 
 	leases map[store.LeaseID]*key.Lease
+	// tooLarge: the record would be too large, so the job is refused.
+	tooLarge bool
 	// assumed: the state of a lease is what this instance believes. Then only a swap proves the answer.
 	assumed bool
 	tokens  int64
@@ -64,7 +66,7 @@ func (s *Store) take(j *job) (*turn, error) {
 	if !t.row.Empty() || j.bump || j.rec.Version != 0 {
 		t.data = encode(t.next)
 	}
-	if len(t.data) > maxRecord && len(t.data) > len(j.rec.Data) {
+	if t.tooLarge = len(t.data) > maxRecord && len(t.data) > len(j.rec.Data); t.tooLarge && j.refuse == nil {
 		return nil, fmt.Errorf("key %q: %w", j.name, errRecord)
 	}
 	return t, nil
