@@ -289,6 +289,28 @@ func TestARecordHasAGreatestSize(t *testing.T) {
 	})
 }
 
+func TestManyHolders(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
+		var grant store.Answer
+		var last store.Ask
+		for range 2 * fake.MaxLiving {
+			last = a.ask("k")
+			last.Lease, last.Shared = a.open(time.Hour), true
+			grant = a.gets(last, store.Granted)
+		}
+		waiter := b.ask("k")
+		b.gets(waiter, store.Queued)
+		a.ok(a.Revoke(a.Context(), []store.LeaseID{last.Lease}))
+		a.releases(last, grant, store.Expired)
+		locks, err := b.Get(b.Context(), []string{"k"})
+		if b.ok(err); locks[0].HoldersCount != 2*fake.MaxLiving-1 || locks[0].QueueLength != 1 {
+			t.Errorf("%d holders, %d wait", locks[0].HoldersCount, locks[0].QueueLength)
+		}
+		a.ok(a.ReapInstance(a.Context(), "a"))
+		b.gets(waiter, store.Granted)
+	})
+}
+
 func TestADamagedRecordNamesItsKey(t *testing.T) {
 	pair(t, cas.Config{}, func(server *fake.Server, a, _ *instance) {
 		for _, data := range []string{"", "\x01", "\x01\xff\xff", "\x02\xa0", "not a record"} {
@@ -299,6 +321,14 @@ func TestADamagedRecordNamesItsKey(t *testing.T) {
 			}
 		}
 		a.gets(a.ask("other"), store.Granted)
+		locks, err := a.List(a.Context(), store.Query{Limit: 9})
+		if a.ok(err); len(locks) != 1 || locks[0].Key != "other" {
+			t.Errorf("listed %+v", locks)
+		}
+		found, err := a.Waiting(a.Context(), store.WaitQuery{Key: "k", Limit: 1})
+		if a.ok(err); len(found) != 0 {
+			t.Errorf("waiting: %+v", found)
+		}
 	})
 }
 

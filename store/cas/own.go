@@ -87,7 +87,7 @@ func (s *Store) expect(t *turn) {
 
 // keep remembers a record as the server has it.
 func (s *Store) keep(r *Record) {
-	if r.Version == 0 {
+	if r.Version == 0 || len(r.Data) > cachedBytes {
 		s.cache.Remove(r.Key)
 	} else {
 		s.cache.Add(r.Key, Record{Key: r.Key, Version: r.Version, Base: r.Base, Data: r.Data, Leases: r.Leases})

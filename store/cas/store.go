@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// cachedRecords limits the records that an instance remembers. Each saves one read.
-	cachedRecords = 4096
+	// cachedRecords limits the records that an instance remembers, and cachedBytes the size of each: together 8 MB.
+	// A record saves one read.
+	cachedRecords, cachedBytes = 4096, 2 << 10
 	// defaultLongestQueue keeps a record small: a waiter needs about 150 bytes.
 	defaultLongestQueue = 512
 	// discardTimeout limits the revocation of leases that nothing needs. They end by themselves, too.

@@ -177,11 +177,18 @@ func (t *turn) swap() Swap {
 	for _, l := range t.next.Leases {
 		w.Leases = append(w.Leases, l.ID)
 	}
-	w.Living = slices.Clone(t.relied)
+	needs := func(id store.LeaseID) {
+		if len(w.Living) < maxLiving && !slices.Contains(w.Living, id) {
+			w.Living = append(w.Living, id)
+		}
+	}
+	for _, id := range t.relied {
+		needs(id)
+	}
 	holds := func(h *key.RecordHolder) {
 		for _, n := range []int{h.Lease, h.Hold} {
 			if n > 0 && t.leases[w.Leases[n-1]].Alive(t.op.Now) {
-				w.Living = append(w.Living, w.Leases[n-1])
+				needs(w.Leases[n-1])
 			}
 		}
 	}
@@ -189,8 +196,6 @@ func (t *turn) swap() Swap {
 	for i := len(t.next.Shares) - 1; i >= 0; i-- { // the new ones first
 		holds(&t.next.Shares[i])
 	}
-	slices.SortFunc(w.Living, func(a, b store.LeaseID) int { return slices.Compare(a[:], b[:]) })
-	w.Living = slices.Compact(w.Living)
 	return w
 }
 

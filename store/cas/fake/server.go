@@ -128,6 +128,9 @@ func (s *Server) states(leases []store.LeaseID) []cas.LeaseState {
 	return states
 }
 
+// MaxLiving is the greatest number of conditions of a swap, as servers limit the size of a transaction.
+const MaxLiving = 64
+
 // swap carries one swap out, or not.
 func (s *Server) swap(w cas.Swap) cas.Swapped {
 	s.mu.Lock()
