@@ -426,6 +426,33 @@ func TestSweepForgetsRecordsThatDidNotChange(t *testing.T) {
 	})
 }
 
+func TestASweepThatComesTooLateForgetsNothing(t *testing.T) {
+	pair(t, cas.Config{SweepTerm: -1}, func(server *fake.Server, a, b *instance) {
+		ask := a.ask("k")
+		a.releases(ask, a.gets(ask, store.Granted), store.Holds)
+		a.ok(a.Sweep(a.Context()))
+		time.Sleep(10 * time.Minute)
+		a.fails("Swap", fake.Fault{Slow: time.Second})
+		var swept sync.WaitGroup
+		swept.Go(func() {
+			if err := a.Sweep(a.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		grant := b.gets(b.ask("k"), store.Granted)
+		swept.Wait()
+		denied := a.ask("k")
+		denied.Wait = false
+		if held := a.gets(denied, store.Held); held.Lock.Token != grant.Token {
+			t.Errorf("held under %d, want %d", held.Lock.Token, grant.Token)
+		}
+		if n, _ := server.Records(); n != 1 {
+			t.Errorf("%d records", n)
+		}
+	})
+}
+
 func TestOneInstanceSweeps(t *testing.T) {
 	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
 		sweeps := func(in *instance) bool {
