@@ -28,13 +28,15 @@ type instance struct {
 	// fault is what happens to the next request with this name.
 	next  string
 	fault fake.Fault
+	// losing: letters to this instance are lost.
+	losing bool
 }
 
 func start(t *testing.T, server *fake.Server, id store.Identity, cfg cas.Config) *instance {
 	t.Helper()
 	in := &instance{T: t}
 	cfg.Identity = id
-	cfg.Backend = server.Open(id.Instance, fake.Faults{Request: in.request})
+	cfg.Backend = server.Open(id.Instance, fake.Faults{Request: in.request, Letter: in.letter})
 	in.Store = cas.New(cfg)
 	in.ok(in.Start(t.Context(), func(n store.News) {
 		in.mu.Lock()
@@ -74,6 +76,12 @@ func (in *instance) request(op string) fake.Fault {
 	}
 	in.next = ""
 	return in.fault
+}
+
+func (in *instance) letter() fake.LetterFault {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return fake.LetterFault{Lost: in.losing}
 }
 
 func (in *instance) fails(op string, fault fake.Fault) {
@@ -219,6 +227,61 @@ func TestALostAnswerIsToldAgain(t *testing.T) {
 		a.releases(holder, grant, store.UnknownToken)
 		if news := a.told(); len(news) != 0 {
 			t.Fatalf("told again and again: %+v", news)
+		}
+	})
+}
+
+func TestLostLettersAreReported(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
+		a.losing = true
+		ask := a.ask("k")
+		a.gets(ask, store.Granted)
+		a.gets(a.ask("other"), store.Granted)
+		renewal, err := a.Renew(a.Context(), []store.LeaseID{a.lease})
+		if a.ok(err); renewal.Signals {
+			t.Error("signals before the signal")
+		}
+		statuses, err := b.Signal(b.Context(), []store.Signal{{Kind: store.Stop, Key: "k"}})
+		if b.ok(err); statuses[0] != store.Holds {
+			t.Fatalf("signalled: %v", statuses)
+		}
+		if news := a.told(); len(news) != 1 || news[0].Signals || news[0].ID != store.EveryWait.ID {
+			t.Fatalf("told %+v, want a hint to check everything", news)
+		}
+		renewal, err = a.Renew(a.Context(), []store.LeaseID{a.lease})
+		if a.ok(err); !renewal.Signals {
+			t.Error("the renewal does not tell of signals")
+		}
+		signals, err := a.Signals(a.Context(), []store.LeaseID{a.lease})
+		if a.ok(err); len(signals) != 1 || signals[0].Key != "k" {
+			t.Fatalf("signals: %+v", signals)
+		}
+		a.ok(a.Acknowledge(a.Context(), []store.SignalID{signals[0].ID}))
+		renewal, err = a.Renew(a.Context(), []store.LeaseID{a.lease})
+		if a.ok(err); renewal.Signals {
+			t.Error("signals after they were acknowledged")
+		}
+	})
+}
+
+func TestAPartThatWasCarriedOutMakesTheOutcomeUnknown(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
+		a.gets(a.ask("held"), store.Granted)
+		b.fails("Load", fake.Fault{Refused: true})
+		_, err := b.Acquire(b.Context(), []store.Ask{b.ask("free"), b.ask("held")})
+		if b.made(); err != nil { // the wait needs no read
+			t.Fatal(err)
+		}
+		denied := b.ask("third")
+		a.gets(a.ask("third"), store.Granted)
+		denied.Wait = false
+		_, err = b.Acquire(b.Context(), []store.Ask{b.ask("fourth"), denied})
+		if made := b.made(); !store.OutcomeUnknown(err) || made != "Swap Load" {
+			t.Errorf("after %q: %v", made, err)
+		}
+		b.fails("Load", fake.Fault{Refused: true})
+		if _, err := b.Get(b.Context(), []string{"new"}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+			t.Errorf("a read that failed: %v", err)
 		}
 	})
 }

@@ -48,17 +48,18 @@ type trial struct {
 	mu     sync.Mutex
 	random *rand.Rand
 	wrong  []string
-	// over are attempts whose client no longer needs what it has, gone are those that were withdrawn.
-	over, gone map[store.AttemptID]bool
-	tokens     map[string]int64
-	grants     int
-	pods       []*pod
+	// over are attempts whose client no longer needs what it has. Some of them it withdraws, and gone are those that were
+	// withdrawn.
+	over, withdraws, gone map[store.AttemptID]bool
+	tokens                map[string]int64
+	grants                int
+	pods                  []*pod
 }
 
 func newTrial(seed uint64) *trial {
 	tr := &trial{
 		server: fake.NewServer(), random: rand.New(rand.NewPCG(seed, 1)),
-		over: map[store.AttemptID]bool{}, gone: map[store.AttemptID]bool{}, tokens: map[string]int64{},
+		over: map[store.AttemptID]bool{}, withdraws: map[store.AttemptID]bool{}, gone: map[store.AttemptID]bool{}, tokens: map[string]int64{},
 	}
 	tr.server.Swapped = tr.judge
 	return tr
@@ -132,6 +133,10 @@ func (tr *trial) judge(was, is cas.Record, alive func(store.LeaseID) bool) {
 			tr.fault("%s: %s lost its lock under %d although it lives", is.Key, id, h.Token)
 		}
 	}
+	kept := living(before, before.Holder.Hold) && !tr.withdraws[before.Holder.Attempt]
+	if kept && (after.Holder.Token != before.Holder.Token || after.Holder.Hold == 0) {
+		tr.fault("%s: the hold of token %d is not kept\n%+v\n%+v", is.Key, before.Holder.Token, before, after)
+	}
 	shared := 0
 	var granted []*key.RecordHolder
 	for id, h := range present {
@@ -169,7 +174,7 @@ func (tr *trial) judge(was, is cas.Record, alive func(store.LeaseID) bool) {
 		if tr.gone[w.Attempt] {
 			tr.fault("%s: %s waits after its withdrawal", is.Key, w.Attempt)
 		}
-		if len(present) == 0 && living(after, w.Lease) {
+		if len(present) == 0 && after.Holder.Hold == 0 && living(after, w.Lease) { // the first waiter takes the key after a hold
 			tr.fault("%s: free, but %s waits", is.Key, w.Attempt)
 		}
 	}
@@ -366,6 +371,9 @@ func (p *pod) try() bool {
 	if p.chance(20) {
 		ask.TTL = leaseTime
 	}
+	if !ask.Shared && p.chance(20) {
+		ask.MinHold = p.upTo(2 * time.Second)
+	}
 	news := make(chan store.News, 10)
 	p.mu.Lock()
 	ask.Lease = p.lease
@@ -412,6 +420,9 @@ func (p *pod) try() bool {
 }
 
 func (p *pod) withdraw(ask store.Ask) {
+	p.trial.mu.Lock()
+	p.withdraws[ask.ID] = true
+	p.trial.mu.Unlock()
 	p.end(ask.ID, false)
 	p.persist(func(ctx context.Context) error {
 		_, err := p.store.Withdraw(ctx, []store.Attempt{ask.Attempt})
