@@ -1,5 +1,5 @@
 // Package campaign strikes a running system with faults while clients fight for locks,
-// and judges what the clients were told. It is for whoever asks why locks of this
+// and judges what the clients were told. It shows why locks of this
 // sidecar should be trusted.
 //
 //   - world: PostgreSQL, sidecars built with the race detector, apps: processes.

@@ -52,7 +52,7 @@ type campaign struct {
 	world  *world.World
 	notes  *history.Recorder
 	began  time.Time
-	// unwatch ends what notes who stands in line.
+	// unwatch ends observe.
 	unwatch func()
 
 	mu       sync.Mutex
@@ -100,7 +100,7 @@ func run(t *testing.T, binary string, terms fault.Terms) {
 	}
 }
 
-// observe notes who stands in line until unwatch.
+// observe notes who waits until unwatch.
 func (c *campaign) observe() {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	var observer sync.WaitGroup
@@ -185,7 +185,7 @@ func (c *campaign) records() []string {
 	return files
 }
 
-// keep keeps what tells of a run that failed, and says how to repeat it.
+// keep saves the files of a run that failed, and says how to repeat it.
 func (c *campaign) keep(terms fault.Terms) {
 	if !c.t.Failed() {
 		_ = os.RemoveAll(c.logs)

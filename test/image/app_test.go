@@ -189,7 +189,7 @@ func (ans answer) token(t *testing.T) string {
 	return strconv.FormatInt(grant.Token, 10)
 }
 
-// waitFor stands in the queue for a lock and comes back at once; hear brings the grant.
+// waitFor asks for a lock and returns when the call is queued. hear then returns the grant.
 func (a *app) waitFor(key string) {
 	a.t.Helper()
 	a.send("PUT", "/v1/locks/"+key, `{"wait_ms":-1}`)

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// containerEnv tells a process which container it becomes.
+// containerEnv is the variable that says which container a process becomes.
 const containerEnv = "LOCKSIDECAR_TEST_CONTAINER"
 
 // container is what a runtime makes of a container of a pod: a root folder that nobody

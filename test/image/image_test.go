@@ -41,7 +41,7 @@ func TestImage(t *testing.T) {
 			t.Errorf("the image sets %s: what the sidecar does is the pod's to say", variable)
 		}
 	}
-	// As the Makefile asks: git tells nobody but the checkout's owner.
+	// As in the Makefile: git answers only the owner of the checkout.
 	revision := command(t, "sh", "-c", "git rev-parse HEAD 2>/dev/null || echo unknown")
 	for label, want := range map[string]string{
 		"title": "locksidecar", "source": "https://github.com/locksidecar/locksidecar", "licenses": "Apache-2.0",

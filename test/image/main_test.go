@@ -38,8 +38,8 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// private runs the tests in a mount namespace of their own: whatever they mount and build
-// goes with them, even when they crash.
+// private runs the tests in a mount namespace of their own. All that they mount and build is gone when they end, even
+// if they crash.
 func private() int {
 	if os.Geteuid() != 0 {
 		fmt.Fprintln(os.Stderr, "these tests mount folders and change users: run them as root, such as by `sudo make test-image`")
@@ -104,7 +104,7 @@ func run(m *testing.M) int {
 	return pgtest.Main(m, &cluster, pgtest.WithTCP(), pgtest.WithoutFsync())
 }
 
-// TestStopped: who stops the tests is left with nothing of theirs.
+// TestStopped: if somebody stops the tests, they leave nothing behind.
 func TestStopped(t *testing.T) {
 	temporary := t.TempDir()
 	must(t, os.Chmod(filepath.Dir(temporary), 0o755)) // for the database's user

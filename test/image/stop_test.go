@@ -38,7 +38,7 @@ func TestNativeStop(t *testing.T) {
 	ends(t, sidecar)
 }
 
-// TestPlainStop: before native sidecars, all containers are told at once. Held locks stay
+// TestPlainStop: without native sidecars, all containers get SIGTERM at the same time. Held locks stay
 // held until the app has finished; new ones are refused with a reason.
 func TestPlainStop(t *testing.T) {
 	_, sidecar, here, there := twoPods(t)

@@ -7,7 +7,7 @@
 //   - exclusion.go: no two clients believe at a time that they hold a key;
 //   - tokens.go: a later grant has a larger token;
 //   - fencing.go: what a client writes while it believes that it holds is accepted;
-//   - fifo.go: of two that stood in line, the first got the lock first;
+//   - fifo.go: of two that waited in the queue, the first got the lock first;
 //   - handoff.go: who waits has a lock soon after it was given up;
 //   - permits.go: of those who share a key there are never more than its limit, each with a
 //     slot of its own, and none beside an exclusive holder;
@@ -36,10 +36,10 @@ import (
 
 // Rules are the figures that a history is judged by.
 type Rules struct {
-	// Handoff is the longest time from the answer to a release to the answer to who waits.
+	// Handoff is the longest time from the answer to a release to the answer to the waiting call.
 	Handoff time.Duration
 	// Recovery is how long after a fault was healed its traces can be seen: leases that
-	// were not renewed in time expire, waits stand in line again, what is unknown is withdrawn.
+	// were not renewed in time expire, calls wait in the queue again, what is unknown is withdrawn.
 	Recovery time.Duration
 	// Cache is the sidecars' LOCKSIDECAR_CACHE_TTL.
 	Cache time.Duration
@@ -104,7 +104,7 @@ func (r Report) Keys() []string {
 	return slices.Sorted(maps.Keys(keys))
 }
 
-// All judges a history by all rules but that of orphans, for which the database is asked.
+// All judges a history by all rules except that of orphans, which needs the database.
 func All(ops []history.Op, rules Rules) Report {
 	h := arrange(ops, rules)
 	h.count()

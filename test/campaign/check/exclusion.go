@@ -9,7 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 )
 
-// exclusion: from the answer that granted a key until its client gave it up, or until
+// exclusion: from the answer that granted a key until its client released it, or until
 // the moment up to which it may believe the last answer, nobody else has the same.
 func exclusion(h *arranged) (broken []Violation) {
 	for _, k := range h.keys {

@@ -13,7 +13,7 @@ import (
 // got the lock before it, if both got it. The observer sees the queue in the database, so
 // nothing is guessed from the times of calls.
 //
-// A waiter whose lease is lost stands in line again, at the end, under another one. That
+// A waiter whose lease is lost waits in the queue again, at the end, under another one. That
 // happens in faults, and without one on a machine that has no time to renew a short
 // lease; so whoever was seen in a later place is not judged by the order. But a place is
 // kept for as long as its lease: who was seen in another one under the same lease has
@@ -21,13 +21,13 @@ import (
 // grant was over before its call was told, which a slow machine does to a short bind:ttl
 // lock, the call waits on at the end.
 //
-// A call that was told that it has the lock must not stand in line. An earlier attempt of the
+// A call that was told that it has the lock must not wait in the queue. An earlier attempt of the
 // call may: its lease was lost, or its outcome was not known, and it is being withdrawn. So the
 // attempt that stands is compared with the attempt that has the key, and the other attempt must
 // leave within the time in which an unknown outcome can still have an effect.
 //
 // A call that came when another one was seen in line gets the lock after that one, whether it was seen in line or
-// not. And if a key is shared, the first in line is not seen to wait for long while it fits.
+// not. And if a key is shared, the first of the queue is not seen to wait for long while it fits.
 //
 // The order is not judged in the time of a fault, nor in the time when somebody breaks the lock: its
 // holder asks again before anybody was told. The same is true for a call for several keys when
@@ -43,7 +43,7 @@ func fifo(h *arranged) (broken []Violation) {
 	return broken
 }
 
-// line is what was seen of those who waited for a key.
+// line is what the observer saw of the queue of a key.
 type line struct {
 	h       *arranged
 	k       *keyHistory
@@ -51,7 +51,7 @@ type line struct {
 	asked   map[string]history.Op // so are all acquires
 	// newest are, for each number of terms, the one of the first ones that was asked for last.
 	newest []*term
-	// fitting is where the first in line was first seen to fit, if it was also in the last line that was seen.
+	// fitting is where the first of the queue was first seen to fit, if it was also in the last line that was seen.
 	fitting  history.Op
 	attempts map[int64]string   // that were seen to have the key, by their tokens
 	used     map[string]int64   // the first token under which an attempt was seen to have the key
@@ -94,7 +94,7 @@ func (h *arranged) lineOf(k *keyHistory) *line {
 	return l
 }
 
-// places finds out who has stood in more than one, and who did so for no reason.
+// places finds calls that had more than one queue position, and those that had no reason for it.
 func (l *line) places() (broken []Violation) {
 	type sight struct {
 		history.Place
@@ -186,8 +186,8 @@ func (l *line) judge(op history.Op) (broken []Violation) {
 	return broken
 }
 
-// fits tells whether the first in the line of a shared key fits beside those who have it. It may do so for a moment: when a
-// call before it has left, a sidecar lets those behind it in.
+// fits reports whether the first call of the queue of a shared key fits beside the holders. It may do so for a
+// moment: when a call before it has left, a sidecar grants the calls behind it.
 func (l *line) fits(op history.Op) bool {
 	if !l.k.shared || len(op.Line) == 0 || op.Line[0].Dead || !l.h.calm(op.Call, op.Return) {
 		return false
@@ -196,7 +196,8 @@ func (l *line) fits(op history.Op) bool {
 	return op.Holders == 0 || known && first.Shared && op.Shared && (op.Limit == 0 || op.Holders < op.Limit)
 }
 
-// overtakes is a grant that was asked for when another call was seen in line, and that came before that one's.
+// overtakes is a grant that came before that of another call, which the observer had seen in the queue before this
+// one asked.
 func (l *line) overtakes(grant, op history.Op) (late history.Op, ok bool) {
 	i, _ := slices.BinarySearchFunc(l.k.terms, grant.Token, func(t *term, token int64) int { return cmp.Compare(t.grant.Token, token) })
 	t := l.newest[i]
@@ -207,7 +208,7 @@ func (l *line) overtakes(grant, op history.Op) (late history.Op, ok bool) {
 	return t.grant, l.h.calm(op.Call, to) && !l.forced(grant, t.grant, op.Call, to)
 }
 
-// earlier tells whether a place of a call that was told of its grant may be that of an earlier
+// earlier reports whether a place of a call that was told of its grant may be that of an earlier
 // attempt of the call. If nobody saw which attempt has the key, there must be a reason for two.
 func (l *line) earlier(place history.Place, grant, op history.Op) bool {
 	attempt, seen := l.attempts[grant.Token]
@@ -218,8 +219,7 @@ func (l *line) earlier(place history.Place, grant, op history.Op) bool {
 	return other && op.Call <= l.h.effect(grant).to
 }
 
-// forced tells whether somebody may have broken the key in that time, or another key of one of
-// the two calls.
+// forced reports whether somebody may have broken the key in that time, or another key of one of the two calls.
 func (l *line) forced(a, b history.Op, from, to int64) bool {
 	return meets(l.k.forced, from, to) || meets(l.h.groupForced[a.Group], from, to) || meets(l.h.groupForced[b.Group], from, to)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 )
 
-// handoff: where no fault is about, who waits for a key has it within [Rules.Handoff] of
+// handoff: without a fault, who waits for a key has it within [Rules.Handoff] of
 // the answer to the release, or of the drop, before. It is not judged where a call for
 // several keys may have had the key meanwhile: that keeps it until it has the others.
 //

@@ -19,9 +19,8 @@ const (
 	drawing = 20 * time.Second
 )
 
-// HTML writes the histories of the keys of violations as a page for a browser: what the
-// model makes of them, and when faults were about. Of a long history it shows the piece
-// in which the first violation lies.
+// HTML writes the histories of keys with violations as a page for a browser, with the model's steps and the faults.
+// Of a long history, it shows the part with the first violation.
 func HTML(w io.Writer, ops []history.Op, rules Rules, violations []Violation) error {
 	h := arrange(ops, rules)
 	var pieces [][]porcupine.Operation
@@ -56,8 +55,8 @@ func HTML(w io.Writer, ops []history.Op, rules Rules, violations []Violation) er
 	return porcupine.Visualize(m, info, w)
 }
 
-// rowOf is the row of the page in which a step stands. In a row one comes after the
-// other, so what clients did not do themselves has others.
+// rowOf is the row of the page that shows a step. The steps of a row do not overlap, so steps that no client made
+// have rows of their own.
 func rowOf(rows map[string]int, s step) int {
 	name := fmt.Sprint(s.op.Process, " ", s.op.Client, " ", s.kind == ends)
 	if _, ok := rows[name]; !ok {

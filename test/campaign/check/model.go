@@ -36,11 +36,11 @@ import (
 // from change to change, with all the moments at which it can have been: no search. It takes
 // as long as the history is, and the more the more of it happened at once.
 
-// step is what an operation tells of the lock.
+// step is what an operation says about the lock.
 type step struct {
 	kind  stepKind
 	token int64
-	// before is the token of the grant that clients were told of before this one.
+	// before is the token of the last grant before this one that a client knows.
 	before int64
 	op     history.Op
 }
@@ -67,14 +67,14 @@ type change struct {
 	not []answer
 }
 
-// answer tells of the lock's state at some moment between two.
+// answer says what the lock's state was at some moment between two times.
 type answer struct {
 	span
 	op *history.Op
 }
 
-// chain are the changes of a key's lock: an end, as it is free at first, then grants and
-// ends by turns, and a grant that never comes.
+// chain are the changes of a key's lock. It begins with an end, because the lock is free at first. Then grants and
+// ends alternate. The last one is a grant that never comes.
 type chain struct {
 	changes    []change
 	free, held []answer // who was told so, in the order of span.from
@@ -185,7 +185,7 @@ func (c *chain) arrange() {
 	c.times = slices.Compact(c.times)
 }
 
-// wrong are operations of which no lock tells, if there are any.
+// wrong are operations that no lock could have answered in this way.
 func (c *chain) wrong() []history.Op {
 	if c.twice != nil {
 		return c.twice
@@ -301,7 +301,7 @@ func (h *arranged) reads(k *keyHistory, op history.Op) (step, bool) {
 	return s, true
 }
 
-// haunted tells whether somebody may have had the key for whom nobody was told of it, or its last release
+// haunted reports whether somebody may have had the key for whom nobody was told of it, or its last release
 // may be forgotten,
 // from that time until the operation was over.
 func (k *keyHistory) haunted(from int64, op history.Op) bool {

@@ -10,7 +10,7 @@ import (
 )
 
 // Of a shared key it is known when clients believe that they hold it, as in the rule of exclusion: from the answer
-// that granted it until they gave it up, or until the moment up to which they may believe the last answer. A lock that
+// that granted it until they released it, or until the moment up to which they may believe the last answer. A lock that
 // was downgraded is exclusive until the client asked for that, and shared from then on.
 
 // stay is the time in which a client believes that it has a permit of a shared key, or all of it.
@@ -85,7 +85,7 @@ func permits(h *arranged) (broken []Violation) {
 	return broken
 }
 
-// meet judges one who comes to those who are there.
+// meet judges a new holder beside the present ones.
 func (h *arranged) meet(s stay, here []stay, find func(text string, ops ...history.Op)) {
 	switch {
 	case s.exclusive || s.unknown:

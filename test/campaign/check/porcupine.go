@@ -119,7 +119,7 @@ func lockModel() porcupine.Model {
 	}
 }
 
-// steps are the model's operations around so many of a key's grants, from that one on.
+// steps are the model's operations around size of a key's grants, beginning at from.
 func (h *arranged) steps(k *keyHistory, from, size int) (steps []porcupine.Operation) {
 	to := min(from+size, len(k.terms))
 	mine := make(map[int64]bool, to-from)

@@ -53,7 +53,7 @@ func (h *arranged) around(k *keyHistory, from, to int64, but string) (all []shar
 	return all, waits
 }
 
-// certain are those who believe that they hold a key from one moment to another.
+// certain is the number of clients who believe that they hold a key during the whole time between two moments.
 func certain(stays []stay, from, to int64) (n int) {
 	for _, s := range stays {
 		if s.from <= from && to < s.to {
@@ -63,7 +63,7 @@ func certain(stays []stay, from, to int64) (n int) {
 	return n
 }
 
-// shares: of a shared key nobody hears what cannot be.
+// shares: no answer about a shared key is impossible.
 //
 //   - A holder is not told that it lost the key while it may believe that it holds it, and not that it holds what it
 //     has given up.
@@ -129,7 +129,7 @@ func (h *arranged) counted(k *keyHistory, stays []stay, op history.Op) string {
 	return ""
 }
 
-// refused is what is wrong with a refusal: nobody can have kept the key from it.
+// refused is the violation of a refusal for which there was no reason.
 func (h *arranged) refused(k *keyHistory, op history.Op) string {
 	all, waits := h.around(k, h.asked(op), op.Return, op.ID)
 	full := slices.ContainsFunc(all, func(s share) bool { return s.exclusive || !op.Shared })
@@ -139,7 +139,7 @@ func (h *arranged) refused(k *keyHistory, op history.Op) string {
 	return fmt.Sprintf("refused, and at most %d can hold it", len(all))
 }
 
-// rooms: where no fault is about, a waiting call has a shared key within [Rules.Handoff] of the moment from which on it fits: the
+// rooms: without a fault, a waiting call has a shared key within [Rules.Handoff] of the moment from which on it fits: the
 // calls before it have the key or left, and so did as many holders as must. So it also is with those who fit beside
 // the call before them: all of them are granted together.
 func rooms(h *arranged) (broken []Violation) {

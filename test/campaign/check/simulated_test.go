@@ -10,8 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 )
 
-// TestSimulatedHistories: what a lock does that is right is accepted, whatever its
-// clients do and whenever they hear of it; with one answer changed to a wrong one, it is not.
+// TestSimulatedHistories: the history of a correct lock is accepted, whatever its clients do and whenever answers
+// arrive. With one wrong answer, it is not.
 func TestSimulatedHistories(t *testing.T) {
 	for name, mutate := range mutations {
 		t.Run(name, func(t *testing.T) {
@@ -172,7 +172,7 @@ func (s *sim) grants(c int, op *history.Op) {
 	s.clients[c].token, s.clients[c].until = s.token, op.Until
 }
 
-// frees ends a term: the lock is free then, or hands it to the first in line.
+// frees ends a term: the lock is free then, or hands it to the first of the queue.
 func (s *sim) frees() {
 	s.holder = nobody
 	if len(s.queue) == 0 {

@@ -20,7 +20,7 @@ const (
 // never is a time that does not come.
 const never = math.MaxInt64
 
-// arranged is a history by key, with what the rules ask of it in common.
+// arranged is a history by key, with the questions that several rules ask.
 type arranged struct {
 	rules  Rules
 	ops    []history.Op
@@ -71,12 +71,11 @@ type term struct {
 	// until is up to when the sidecars' answers said that it holds.
 	until int64
 	// end is the first moment at which it may have ended: until, or earlier if the client
-	// gave it up, or something ended it that was meant to.
+	// released it, or something ended it that was meant to.
 	end int64
-	// belief is up to when its client relied on it: end, or earlier when it was told of
-	// a loss.
+	// belief is the time until which its client relied on it: end, or earlier if it learned of a loss.
 	belief int64
-	// due is end, whether or not its client gave it up before.
+	// due is end, whether or not its client released it before.
 	due int64
 	// released is the release that was confirmed, if any; left is when the client had
 	// given it up for certain, by a release or a drop, 0 if it never did.
@@ -134,7 +133,7 @@ func arrange(ops []history.Op, rules Rules) *arranged {
 	return h
 }
 
-// calm tells whether no fault was about.
+// calm reports whether there was no fault.
 func (h *arranged) calm(from, to int64) bool {
 	return !meets(h.faults, from, to)
 }
@@ -232,7 +231,7 @@ func (k *keyHistory) arrange(h *arranged, e ended) {
 	}
 }
 
-// releases tells whether an operation gave its lock back. Where nothing is promised, somebody
+// releases reports whether an operation released its lock. Where nothing is promised, somebody
 // else may have had it before; sidecars tell what they believe.
 func (h *arranged) releases(op history.Op) bool {
 	return op.Kind == history.Release && op.Outcome == history.Done && !meets(h.unpromised, op.Call, op.Return)

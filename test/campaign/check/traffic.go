@@ -89,7 +89,7 @@ func traffic(h *arranged) (broken []Violation) {
 	return broken
 }
 
-// Enough tells whether each figure reaches its least already, as far as the load makes it.
+// Enough reports whether each figure reaches its least already, as far as the load makes it.
 func Enough(ops []history.Op, rules Rules) bool {
 	rules.Search, rules.Least.Searched = 0, 0
 	return !slices.ContainsFunc(All(ops, rules).Violations, func(v Violation) bool { return v.Rule == "traffic" })

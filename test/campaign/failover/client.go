@@ -23,7 +23,7 @@ const answerLimit = 15 * time.Second
 
 func lockPath(key string) string { return "/v1/locks/" + url.PathEscape(key) }
 
-// acquire tells whether the client got a lock, at once.
+// acquire reports whether the client got a lock, at once.
 func (c *client) acquire(key string) bool {
 	a, err := c.call("PUT", lockPath(key), `{"wait_ms":0}`, "Cache-Control: no-cache")
 	if err != nil || a.Status != 200 {

@@ -1,5 +1,5 @@
 // Package failover promotes a standby under load, again and again, and judges what the
-// clients were told. It is for whoever asks whether locks survive the loss of the primary.
+// clients were told. It answers the question whether locks survive the loss of the primary.
 //
 // Two servers, one the standby of the other; sidecars that know both by their URL, in
 // either order, and one behind a PgBouncer that is pointed at the new primary. A failover

@@ -64,7 +64,7 @@ func (p *pair) join() error {
 	return p.synchronous(true)
 }
 
-// synchronous says whether the primary waits for its standby. One that is promoted does
+// synchronous reports whether the primary waits for its standby. One that is promoted does
 // not: it has the setting of before the standby came.
 func (p *pair) synchronous(on bool) error {
 	url, names, state := p.leader().URL(p.database), "", "async"

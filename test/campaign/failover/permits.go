@@ -41,7 +41,7 @@ func (c *client) acquirePermit(key string) error {
 	return nil
 }
 
-// newPermits lets two get permits while the standby still hears all.
+// newPermits lets two clients get permits while the standby still gets all changes.
 func (s *scene) newPermits(name string) (*permits, error) {
 	sockets := s.sockets()
 	p := &permits{settled: make(chan error, 1), stays: &client{socket: sockets[1]}, gives: &client{socket: sockets[0]}, doomed: &client{socket: sockets[0]}}
@@ -51,7 +51,7 @@ func (s *scene) newPermits(name string) (*permits, error) {
 	return p, errors.Join(p.stays.acquirePermit(permitsKey(name)), p.gives.acquirePermit(permitsKey(name)))
 }
 
-// isForgotten lets one more get a permit that the standby hears nothing of, and another one give its permit back.
+// isForgotten lets one more client get a permit, and another one release its permit. The standby gets neither change.
 func (p *permits) isForgotten(name string) error {
 	return errors.Join(p.doomed.acquirePermit(permitsKey(name)), p.gives.release(permitsKey(name)))
 }
@@ -95,7 +95,7 @@ func (p *permits) settle(name string) error {
 	return errors.Join(errs...)
 }
 
-// toldLost is nil when the forgotten holder hears that the store has lost its permit.
+// toldLost is nil if the forgotten holder learns that the store has lost its permit.
 func (p *permits) toldLost(key string) error {
 	a, err := p.doomed.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath(key), p.doomed.token), "")
 	if err == nil && (a.Code != "lock_lost" || !bytes.Contains(a.Body, []byte(`"store_lost"`))) {

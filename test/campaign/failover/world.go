@@ -30,8 +30,8 @@ var settings = map[string]string{
 	"FAILOVER": "quick",
 }
 
-// pooled is the place of the sidecar behind the PgBouncer, loginRetry how long that waits
-// after a failed connect: 15 seconds if it is not told.
+// pooled is the index of the sidecar behind PgBouncer. loginRetry is how long PgBouncer waits after a failed connect;
+// its default is 15 seconds.
 const (
 	pooled     = 2
 	loginRetry = time.Second

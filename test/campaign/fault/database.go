@@ -81,8 +81,8 @@ func killListener(s *strike) (int, error) {
 	return bites, nil
 }
 
-// noSlots leaves no connection to sidecars, which lose those that they have. To end those
-// can crash the server (see world's faketime): then it is asked again.
+// noSlots takes all connections away from sidecars. Ending their connections can crash the server (see world's
+// faketime). Then it is tried again.
 func noSlots(s *strike) (int, error) {
 	before := s.World.Postgres.Refused()
 	release := s.World.Postgres.Occupy()

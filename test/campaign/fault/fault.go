@@ -110,7 +110,7 @@ func (s *strike) rest(d time.Duration) {
 	}
 }
 
-// sidecar is whom the fault strikes, if it strikes a sidecar or its network.
+// sidecar is the target, if the fault strikes a sidecar or its network.
 func (s *strike) sidecar() *world.Sidecar { return s.World.Sidecars[s.Target] }
 
 func (s *strike) app() *world.App { return s.World.Apps[s.Target] }

@@ -53,7 +53,7 @@ func halfOpen(s *strike) (int, error) {
 	return healed(bites, err, heal())
 }
 
-// unheard swallows answers: the database does what it is told, the sidecar never hears.
+// unheard swallows answers: the database carries statements out, and the sidecar never learns of it.
 func unheard(s *strike) (int, error) {
 	broken := func(_ time.Duration, err error) bool { return err != nil }
 	return s.spoil("timeout", "downstream", map[string]any{"timeout": 0}, broken, 500*time.Millisecond)
@@ -79,7 +79,7 @@ func flap(s *strike) (int, error) {
 	return bites, nil
 }
 
-// statements are those that change who has a lock, or that others are told of it.
+// statements are those that change the holder of a lock, or that notify other sidecars of it.
 var statements = []string{
 	"acquire_one", "acquire_session", "acquire_many", "lease_open", "lease_renew", "lease_renew_one", "release_one", "release_many", "release",
 	"ask", "cancel_one", "cancel_many", "withdraw", "amend", "check", "note_delivery", "signal", "signals_acknowledged",

@@ -53,7 +53,7 @@ type Terms struct {
 	Length time.Duration
 	Brief  bool
 	Kinds  []Kind
-	// Sidecars and Apps are how many there are to be struck.
+	// Sidecars and Apps are the numbers of those that faults can strike.
 	Sidecars, Apps int
 	// Pooled says that the sidecars go through a pooler. The plan is the same.
 	Pooled bool
@@ -128,10 +128,10 @@ func (t Terms) event(rng *rand.Rand, k Kind, share int) Event {
 	return e
 }
 
-// Length is when the last fault is to be healed.
+// Length is the time at which the last fault is healed.
 func (p Plan) Length() time.Duration { return p.ends(0) }
 
-// ends is when no more than so many faults of the plan strike any more.
+// ends is the time from which on at most left faults of the plan strike.
 func (p Plan) ends(left int) time.Duration {
 	all := make([]time.Duration, len(p), len(p)+left+1)
 	for i, e := range p {

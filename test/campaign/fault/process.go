@@ -56,7 +56,7 @@ func drainSidecar(s *strike) (int, error) {
 }
 
 // suspend makes a sidecar believe, again and again, that its machine slept for longer than
-// leases last. It bites where a lock is lost by that.
+// leases last. It had an effect if a lock was lost.
 func suspend(s *strike) (int, error) {
 	held := s.sidecar().Hold("fault:" + s.String())
 	defer held.Drop()

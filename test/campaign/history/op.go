@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kind tells what was asked for.
+// Kind is what the client asked for.
 type Kind string
 
 // The operations of clients.
@@ -52,7 +52,7 @@ const (
 	Slow Kind = "slow"
 )
 
-// Outcome tells what became of it.
+// Outcome is the result of the operation.
 type Outcome string
 
 // How operations end.
@@ -89,7 +89,7 @@ type Op struct {
 	// Group is the same for all keys of one call for several.
 	Group string `json:"group,omitempty"`
 	// Repeats is how often an Acquire was asked for again under its request id before it had
-	// this answer. Each time it stands in line anew.
+	// this answer. Each time it waits in the queue anew.
 	Repeats int   `json:"repeats,omitempty"`
 	Token   int64 `json:"token,omitempty"`
 	// Shared, of an Acquire: others may have it, too. Of a Get: they are shared holders. Of a Line: the key has such.
@@ -128,7 +128,7 @@ type Place struct {
 	Dead bool `json:"dead,omitempty"`
 }
 
-// InLine is the name under which an Acquire stands in line.
+// InLine is the name under which an Acquire waits in the queue.
 func (op Op) InLine() string {
 	switch {
 	case op.Group != "":

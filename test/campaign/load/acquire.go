@@ -22,7 +22,7 @@ type grip struct {
 }
 
 // request is the body of an acquire. The data names the operation, so that whoever
-// looks into the database knows who stands in line.
+// looks into the database knows who waits.
 type request struct {
 	Keys      []string `json:"keys,omitempty"`
 	Wait      int64    `json:"wait_ms"`
@@ -61,7 +61,7 @@ func limit(wait int64) time.Duration {
 	return time.Duration(wait)*time.Millisecond + patience
 }
 
-// lock gets one lock, for the session or on a lease of its own, uses it and gives it up.
+// lock gets one lock, for the session or on a lease of its own, uses it and releases it.
 func (c *client) lock(ctx context.Context, byTTL bool) {
 	key := c.key()
 	if !tried(key) {
@@ -86,7 +86,7 @@ type want struct {
 	limit  int
 }
 
-// lockFor is lock with one acquire, and tells whether that was granted.
+// lockFor is lock with one acquire, and reports whether that was granted.
 func (c *client) lockFor(ctx context.Context, w want) bool {
 	op := c.note(history.Acquire, w.key)
 	op.Wait, op.Shared, op.Limit = w.wait, w.shared, w.limit

@@ -51,7 +51,7 @@ type answer struct {
 // holder is all that clients want to know of another one: whether there is one.
 type holder struct{}
 
-// note is what stands in the history of it; of what is the sidecar's matter, also the detail.
+// note is what the history says about it. If the sidecar is the reason, the note has the detail, too.
 func (a answer) note() string {
 	text := fmt.Sprint(a.status, " ", a.Code, " ", a.Reason)
 	if a.status >= 500 {
@@ -79,8 +79,8 @@ func dial(ctx context.Context, socket string) (*conn, error) {
 
 func lockPath(key string) string { return "/v1/locks/" + url.PathEscape(key) }
 
-// call sends a request and reads its answer, until ctx ends or for that long. After an
-// error nobody knows what became of it, and the connection is of no more use.
+// call sends a request and reads its answer, until ctx or the time limit ends. After an error its outcome is unknown,
+// and the connection cannot be used any more.
 func (c *conn) call(ctx context.Context, limit time.Duration, method, path, body string, headers ...string) (answer, error) {
 	_ = c.SetDeadline(time.Now().Add(limit))
 	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
@@ -106,7 +106,7 @@ func (c *conn) call(ctx context.Context, limit time.Duration, method, path, body
 	return a, nil
 }
 
-// retryAfter is how long an answer asks to be left alone for.
+// retryAfter is how long the client shall wait before it asks again, as the answer says.
 func retryAfter(res *http.Response) time.Duration {
 	seconds, _ := strconv.Atoi(res.Header.Get("Retry-After"))
 	return time.Duration(seconds) * time.Second
@@ -115,7 +115,7 @@ func retryAfter(res *http.Response) time.Duration {
 // errClosing comes with an answer after which the sidecar closes the connection.
 var errClosing = errors.New("load: the sidecar closes the connection")
 
-// alive waits for a while, and tells whether the connection stands then. It returns as
+// alive waits for a while, and reports whether the connection stands then. It returns as
 // soon as it does not.
 func (c *conn) alive(ctx context.Context, d time.Duration) bool {
 	_ = c.SetReadDeadline(time.Now().Add(d))

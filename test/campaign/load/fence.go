@@ -36,7 +36,7 @@ func OpenFence(path string, keys int) (*Fence, error) {
 	return &Fence{largest: unsafe.Slice((*atomic.Int64)(unsafe.Pointer(&mapped[0])), cells(keys)), mapped: mapped}, nil
 }
 
-// Write writes a token, and tells whether it was accepted. It may be written again.
+// Write writes a token, and reports whether it was accepted. It may be written again.
 func (f *Fence) Write(cell int, token int64) bool {
 	for largest := &f.largest[cell]; ; {
 		before := largest.Load()

@@ -33,7 +33,7 @@ func (c *client) held(key string) time.Duration {
 
 func (c *client) isHot(key string) bool { return keyNumber(key) == hotKey(c.cfg.Keys) }
 
-// hold uses locks and gives them up. Now and then it shares a lock first.
+// hold uses locks and releases them. Now and then it shares a lock first.
 func (c *client) hold(ctx context.Context, grips []grip) {
 	c.keep(ctx, grips)
 	if g := &grips[0]; isShared(c.cfg.Keys, g.key) && !g.shared && c.oneOf(2) && c.downgrade(ctx, g) {
@@ -67,7 +67,7 @@ func (c *client) giveUp(grips []grip) {
 	}
 }
 
-// rests lets time pass, and tells whether all that the session holds may still be held. The
+// rests lets time pass, and reports whether all that the session holds may still be held. The
 // session loses its locks with its connection.
 func (c *client) rests(ctx context.Context, d time.Duration) bool {
 	switch {
@@ -202,7 +202,7 @@ func (c *client) look(ctx context.Context) {
 	c.cfg.Recorder.End(op)
 }
 
-// ask asks whoever holds a lock to stop, or to give it up at once.
+// ask asks the holder of a lock to stop, or breaks the lock.
 func (c *client) ask(ctx context.Context, kind history.Kind) {
 	op := c.cfg.Recorder.Begin(c.note(kind, c.anyKey()))
 	method, path := "POST", lockPath(op.Key)+"/stop"

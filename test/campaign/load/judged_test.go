@@ -15,8 +15,8 @@ import (
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 )
 
-// TestJudged: what the clients of two sidecars write down is a history that the checkers
-// accept while nothing fails, and one in which there was something to judge.
+// TestJudged: without faults, the checkers accept the history of the clients of two sidecars, and it contains enough
+// to judge.
 func TestJudged(t *testing.T) {
 	const keys = 12
 	store, dir := cluster.NewDatabase(t), folder(t)

@@ -22,7 +22,7 @@ FROM locksidecar.waiters w LEFT JOIN locksidecar.locks l
 ON l.namespace = w.namespace AND l.key = w.key AND l.lease_id IS NOT NULL
 WHERE w.outcome IS NULL ORDER BY w.key, w.id`
 
-// Observe notes who stands in line for what, as the database shows it, every so often and
+// Observe notes who waits for what, as the database shows it, every so often and
 // until ctx ends. It needs a way to the database that takes no part in the faults, and
 // goes on when that is gone for a while, as after a kill of the server. It also notes when
 // the machine was slow: a look and its pause took much longer than they should.

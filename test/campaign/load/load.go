@@ -37,12 +37,12 @@ type Config struct {
 	Fence *Fence
 	// Force lets clients break locks now and then, which sidecars must allow.
 	Force bool
-	// Contend, once it is closed, makes clients do nothing but stand in line: that is what
+	// Contend, once it is closed, makes clients do nothing but wait in the queue: that is what
 	// the rules for calm times judge.
 	Contend <-chan struct{}
 }
 
-// patience is how much longer than it asked for a client waits for an answer.
+// patience is how long a client waits for an answer, in addition to its own wait_ms.
 const patience = 15 * time.Second
 
 // Key is the name of a lock, from 0 up to [Config.Keys].
@@ -102,7 +102,7 @@ type client struct {
 	// calls carries its calls, own is the session that they belong to.
 	calls *conn
 	own   *session
-	// later is how long the sidecar wants to be left alone, as it last said.
+	// later is how long the client shall wait before it asks again, as the sidecar last said.
 	later time.Duration
 }
 
@@ -167,7 +167,7 @@ func (c *client) backOff(ctx context.Context) {
 	}
 }
 
-// contends tells whether to do nothing but stand in line.
+// contends reports whether to do nothing but wait in the queue.
 func (c *client) contends() bool {
 	select {
 	case <-c.cfg.Contend:
@@ -199,7 +199,7 @@ func (c *client) turn(ctx context.Context) {
 	}
 }
 
-// connected sees to it that there is a session, and tells whether there is one.
+// connected opens a session if there is none, and reports whether there is one now.
 func (c *client) connected(ctx context.Context) bool {
 	if c.calls != nil {
 		return true
@@ -238,7 +238,7 @@ func (c *client) drop() {
 	c.calls, c.own = nil, nil
 }
 
-// lost records that the sidecar told of a loss.
+// lost records that the sidecar has reported a loss.
 func (c *client) lost(s *session, key string, token int64, reason string) {
 	op := c.note(history.Lost, key)
 	op.Session, op.Token, op.Note = s.name, token, reason

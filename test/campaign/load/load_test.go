@@ -198,8 +198,8 @@ func missing(t *testing.T, rec *history.Recorder, again int64) (not []string) {
 	return not
 }
 
-// TestRetryAfter: who is told when to come again does not come before. Of twice as many
-// calls as there are clients, one is somebody's second.
+// TestRetryAfter: a client that must wait before it asks again does so. There are twice as many calls as clients, so
+// at least one call is a second one.
 func TestRetryAfter(t *testing.T) {
 	const callers = 4
 	ctx, cancel := context.WithTimeout(t.Context(), longest)

@@ -27,7 +27,7 @@ type session struct {
 	lost map[int64]bool // tokens that the stream said are lost
 }
 
-// open makes it an explicit session. told hears of each loss.
+// open makes it an explicit session, and calls told for each loss.
 func (s *session) open(ctx context.Context, socket string, told func(s *session, key string, token int64, reason string)) error {
 	c, err := dial(ctx, socket)
 	if err != nil {
@@ -77,14 +77,14 @@ func (s *session) listen(lines *bufio.Scanner, told func(s *session, key string,
 	}
 }
 
-// hasLost tells whether the stream said so.
+// hasLost reports whether the stream said so.
 func (s *session) hasLost(token int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lost[token]
 }
 
-// explicit tells whether it is more than a connection.
+// explicit reports whether it is an explicit session.
 func (s *session) explicit() bool { return s.stream != nil }
 
 // headers are those of a call in it.
@@ -95,7 +95,7 @@ func (s *session) headers() []string {
 	return []string{"Lock-Session: " + s.id}
 }
 
-// close ends an explicit session, and returns when nothing more will be told of it.
+// close ends an explicit session, and returns when no more losses can be reported.
 func (s *session) close() {
 	if s.stream != nil {
 		_ = s.stream.Close()

@@ -44,7 +44,7 @@ func cellOf(keys int, g *grip) (cell int, ok bool) {
 	}
 }
 
-// sharedKey chooses one of those that are in use.
+// sharedKey chooses one of the shared keys that are in use.
 func (c *client) sharedKey() string {
 	return Key(firstShared(c.cfg.Keys) + min(c.rng.IntN(inUse), c.rng.IntN(inUse)))
 }
@@ -57,7 +57,7 @@ func (c *client) anyKey() string {
 	return c.key()
 }
 
-// share gets a permit of a shared key, or now and then all of it, uses it and gives it up.
+// share gets a permit of a shared key, or now and then all of it, uses it and releases it.
 func (c *client) share(ctx context.Context, key string, wait int64) {
 	w := want{key: key, wait: wait, byTTL: c.oneOf(6), shared: true, limit: limitOf(c.cfg.Keys, key)}
 	switch {
@@ -69,7 +69,7 @@ func (c *client) share(ctx context.Context, key string, wait int64) {
 	c.lockFor(ctx, w)
 }
 
-// downgrade lets others share a lock, and tells whether the client still holds it.
+// downgrade lets others share a lock, and reports whether the client still holds it.
 func (c *client) downgrade(ctx context.Context, g *grip) bool {
 	switch {
 	case g.session != "" && (c.own == nil || c.own.name != g.session):

@@ -27,7 +27,7 @@ type counts struct {
 const (
 	// closed: the sidecar closed the connection instead of an answer.
 	closed = "closed"
-	// notAccepted: the line of those who want to connect was full.
+	// notAccepted: the queue of new connections was full.
 	notAccepted = "not accepted"
 )
 
@@ -76,7 +76,7 @@ func (t *counts) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// pace lets so many calls a second begin; 0: any number.
+// pace limits how many calls begin in a second; 0: any number.
 func pace(ctx context.Context, rate int) <-chan struct{} {
 	permits := make(chan struct{})
 	go func() {
@@ -173,8 +173,8 @@ func (c *crowd) open() int {
 	return len(c.conns)
 }
 
-// connect makes a call on each of n connections, one after the other. Those stay on
-// which it was granted.
+// connect makes a call on each of n connections, one after the other. Connections stay open if their call was
+// granted.
 func (c *crowd) connect(n int, call func(conn *wire.Conn, i int) (wire.Answer, error)) {
 	for i := range n {
 		<-c.permits

@@ -1,6 +1,6 @@
 // Package overload is an app that wants more than its sidecar gives: ten thousand
 // connections, fifty thousand calls that wait, sessions opened and dropped without a
-// pause. It is for whoever asks what becomes of the others then.
+// pause. It shows what becomes of the others then.
 //
 // These rules must hold:
 //

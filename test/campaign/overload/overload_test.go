@@ -77,7 +77,7 @@ func TestOverload(t *testing.T) {
 
 const (
 	head = "# An app that wants too much\n\nWritten by `make overload`; what that does stands in [doc.go](doc.go).\n"
-	// tableHead is that of what was seen in the phases.
+	// tableHead is the head of the table of the phases.
 	tableHead = `
 Others are clients of another sidecar on the same database; their times are of an acquire and its release, while the
 app does its worst and, in parentheses, before and after. The memory is the most that the sidecar has ever had.

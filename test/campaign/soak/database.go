@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// tables are what the database tells of its tables and their indexes, and how many have waited.
+// tables are the database's figures of its tables and their indexes, and how many calls have waited.
 const tables = `
 SELECT sum(pg_table_size(relid))::float8, sum(pg_indexes_size(relid))::float8,
 	sum(n_live_tup)::float8, sum(n_dead_tup)::float8, sum(n_tup_upd)::float8, sum(n_tup_hot_upd)::float8,
@@ -29,7 +29,7 @@ const relations = `SELECT c.relname::text, pg_relation_size(c.oid)::float8 FROM 
 // ours is the application name of connections that are not a sidecar's.
 const ours = "soak"
 
-// database is one of those that sidecars run on.
+// database is a database with its sidecars.
 type database struct {
 	url  string
 	conn *pgx.Conn

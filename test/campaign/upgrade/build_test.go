@@ -119,7 +119,7 @@ func checkOut(root, revision, folder string) error {
 	return nil
 }
 
-// frozen says whether the migrations of a release stand in the list of those that never
+// frozen reports whether the migrations of a release stand in the list of those that never
 // change again.
 func frozen(root, release string) error {
 	list, err := os.ReadFile(filepath.Join(root, migrations, "released.sha256"))

@@ -206,11 +206,11 @@ func (r *rolling) judge(ops []history.Op) {
 	}
 }
 
-// over is in the answer to who would have had a lock of half a second, which on a busy machine
-// the way back took: the store was there.
+// over is in an answer that took so long on a busy machine that a lock of half a second had ended: the store was
+// there.
 const over = "the grant was over when the store's answer came"
 
-// uninterrupted: no client of a sidecar that runs was told that the store is away, whatever migrated meanwhile.
+// uninterrupted: no client of a running sidecar got the answer that the store is away, also during a migration.
 func (r *rolling) uninterrupted(ops []history.Op) {
 	var told []history.Op
 	for _, op := range ops {
@@ -223,7 +223,7 @@ func (r *rolling) uninterrupted(ops []history.Op) {
 	}
 }
 
-// replaced tells whether an operation was with a sidecar that was being replaced.
+// replaced reports whether an operation was with a sidecar that was being replaced.
 func (r *rolling) replaced(op history.Op) bool {
 	return slices.ContainsFunc(r.away, func(a absence) bool {
 		return a.pod == op.Sidecar && op.Call < a.to && op.Return > a.from

@@ -128,7 +128,7 @@ func call(t *testing.T, conn *wire.Conn, method, path, body string, status int) 
 	return a
 }
 
-// wait stands in line for a key, and returns when it does.
+// wait waits in the queue for a key, and returns when it does.
 func wait(t *testing.T, p *pod, key string) <-chan wire.Answer {
 	t.Helper()
 	conn, answered := dial(t, p), make(chan wire.Answer, 1)

@@ -41,7 +41,7 @@ func (a *App) Start() error {
 	return a.start()
 }
 
-// Calm tells an app that no fault is about, and none will come.
+// Calm tells an app that there is no fault, and none will come.
 const Calm = syscall.SIGUSR1
 
 // Calm tells the app so.

@@ -19,7 +19,7 @@ const (
 )
 
 // Folder makes a folder that goes with the test, and removes those that campaigns which
-// were killed have left. The database's user is another, and gets there.
+// were killed have left. The database has another user, who can reach the folder.
 func Folder(tb testing.TB) string {
 	tb.Helper()
 	stale, _ := filepath.Glob(filepath.Join(os.TempDir(), folderPrefix+"*"))

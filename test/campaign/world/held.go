@@ -34,7 +34,7 @@ func (s *Sidecar) Hold(key string) *Held {
 	return &Held{client: clientOf(s.socket), url: "http://sidecar/v1/locks/" + url.PathEscape(key)}
 }
 
-// Acquire tells whether the lock could be had.
+// Acquire reports whether the lock was granted.
 func (h *Held) Acquire() bool {
 	var answer struct {
 		Token int64 `json:"token"`
@@ -47,7 +47,7 @@ func (h *Held) Acquire() bool {
 	return true
 }
 
-// Lost tells whether the sidecar says that the lock was lost.
+// Lost reports whether the sidecar says that the lock was lost.
 func (h *Held) Lost() bool {
 	status, text := h.call(http.MethodPatch, fmt.Sprintf(`{"token":%d}`, h.token))
 	return status == http.StatusGone && bytes.Contains(text, []byte("lock_lost"))

@@ -23,7 +23,7 @@ const (
 	diskSize = "320m"
 	// slots are the connections that are not kept for superusers. Each sidecar has 4.
 	slots = 60
-	// role is whom sidecars connect as: the owner of the database, without privileges.
+	// role is the role of the sidecars: the owner of the database, without other privileges.
 	role = "sidecar"
 )
 
@@ -108,7 +108,7 @@ func (p *Postgres) Do(sql string, args ...any) (int, error) {
 	return int(tag.RowsAffected()), errors.Join(err, conn.Close(ctx))
 }
 
-// Answers says whether a sidecar without proxies would get an answer now.
+// Answers reports whether a sidecar without proxies would get an answer now.
 func (p *Postgres) Answers(limit time.Duration) error {
 	_, err := probe(p.SidecarURL(), limit)
 	return err
@@ -121,7 +121,7 @@ func (p *Postgres) Kill() { p.cluster.Kill() }
 // when it runs.
 func (p *Postgres) Restart() error { return p.cluster.Again() }
 
-// Runs says whether the server's first process does.
+// Runs reports whether the server's first process does.
 func (p *Postgres) Runs() bool { return p.cluster.Pid() != 0 }
 
 // Freeze stops all processes of the server, and returns what lets them go on.
@@ -174,8 +174,8 @@ func (p *Postgres) Terminate(like string) (int, error) {
 	return p.Do("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1 AND query LIKE $2", role, like)
 }
 
-// Step sets the server's clock ahead by so much more, for all its processes at once: each
-// reads the file whenever it asks for the time.
+// Step sets the server's clock ahead by one more duration, for all its processes at once: each reads the file
+// whenever it asks for the time.
 func (p *Postgres) Step(by time.Duration) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
