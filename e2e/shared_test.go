@@ -108,7 +108,7 @@ func TestKilledSidecarFreesItsSlots(t *testing.T) {
 	writer.read("PUT", lockPath("s:1")).granted()
 }
 
-// PostgreSQL is killed while a semaphore is held, and comes back within the TTL. The holders have their places, and the calls that
+// PostgreSQL is killed while a semaphore is held, and comes back within the TTL. The holders still have their places, and the calls that
 // wait get the next ones in their order.
 func TestDatabaseKilledWithASemaphoreHeld(t *testing.T) {
 	t.Parallel()

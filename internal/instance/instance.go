@@ -71,7 +71,7 @@ func Open(path, own string, log *slog.Logger) (*Record, []string, error) {
 func (r *Record) Alone() {
 	if err := r.write([]string{r.own}); err != nil {
 		// The only effect is that they are reaped again.
-		r.log.Warn("cannot record that the predecessors are reaped", "file", r.path, "error", err)
+		r.log.Warn("cannot record that the leases of earlier sidecars are reaped", "file", r.path, "error", err)
 	}
 }
 

@@ -81,6 +81,6 @@ func (ws *Watches) unwatch(ctx context.Context, names []string) {
 	ctx, cancel := context.WithTimeout(ctx, ws.cfg.Timeout)
 	defer cancel()
 	if err := ws.cfg.Store.Unwatch(ctx, names); err != nil {
-		ws.cfg.Log.Debug("keys not unwatched", "keys", len(names), "error", err)
+		ws.cfg.Log.Debug("could not stop watching keys", "keys", len(names), "error", err)
 	}
 }

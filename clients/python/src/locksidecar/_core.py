@@ -103,7 +103,7 @@ class Core:
     # Errors.
 
     def may_return(self, error: errors.LocksidecarError) -> bool:
-        """Whether a sidecar that was there before may grant the lock later, after this error of an acquire."""
+        """Whether to try an acquire again after this error: a sidecar that was reached before may come back."""
         away = (errors.SidecarUnavailable, errors.StoreUnavailable, errors.Draining, errors.LimitReached)
         ended = (errors.SessionEnded, errors.LockLost)
         return self.reached and not self.closed and isinstance(error, (*away, *ended))
