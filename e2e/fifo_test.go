@@ -130,7 +130,7 @@ func TestLineSkipsTheDead(t *testing.T) {
 	t.Run("others with a long TTL", func(t *testing.T) { lineSkipsTheDead(t, time.Second, time.Hour) })
 }
 
-// lineSkipsTheDead takes the TTL of the killed sidecar and that of the others.
+// lineSkipsTheDead gets two TTLs: that of the killed sidecar, and that of the others.
 func lineSkipsTheDead(t *testing.T, dead, others time.Duration) {
 	limit := dead + slowed(time.Second) // includes more than 50 hand-offs
 	o, url := onPostgres(t)

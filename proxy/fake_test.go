@@ -41,7 +41,7 @@ type fakeLocks struct {
 	waitersAsked lease.WaitersRequest
 	skipping     map[*fakeSkip]bool
 	subscribers  map[*fakeWatch]bool
-	watching     chan string // hears of each watch that stands
+	watching     chan string // gets the key of each watch that is ready
 	unwatched    chan string // and of each end of one
 }
 

@@ -375,7 +375,7 @@ func TestStartAndStop(t *testing.T) {
 	}
 }
 
-// A stop waits for what runs.
+// A stop waits for the calls that are running.
 func TestStopFinishesReviews(t *testing.T) {
 	c := start(t, time.Now().Add(time.Hour))
 	body, send := io.Pipe()

@@ -75,7 +75,7 @@ func TestChartIsAdmitted(t *testing.T) {
 	}
 }
 
-// TestChartIsTheManifests: in the namespace of the manifests, the chart yields them.
+// TestChartIsTheManifests: in the namespace of the manifests, the chart makes the same objects.
 func TestChartIsTheManifests(t *testing.T) {
 	for _, c := range []struct {
 		flags string

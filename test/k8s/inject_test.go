@@ -22,7 +22,7 @@ const (
 
 var optedIn = map[string]string{label: "true"}
 
-// TestAllWaysYieldTheSamePod holds the two ways of a cluster against the offline one.
+// TestAllWaysYieldTheSamePod: the policy and the webhook make the same pod as the command.
 func TestAllWaysYieldTheSamePod(t *testing.T) {
 	ns := namespace(t, nil)
 	pods := append(readPods(t, "testdata/pods"), generated(300)...)

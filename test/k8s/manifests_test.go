@@ -362,7 +362,7 @@ func TestManifestsAgree(t *testing.T) {
 	}
 }
 
-// reaches reports whether a policy lets pods with the labels out to the port.
+// reaches reports whether a policy lets pods with the labels connect to the port.
 func reaches(t *testing.T, policies []runtime.Object, pod labels.Set, port int32) bool {
 	t.Helper()
 	return slices.ContainsFunc(policies, func(o runtime.Object) bool {

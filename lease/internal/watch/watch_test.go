@@ -169,7 +169,7 @@ func (r *reader) events() []Event {
 	return slices.Clone(r.all)
 }
 
-// want checks what was told since the last time.
+// want checks the events since the last time.
 func (r *reader) want(kinds ...store.EventKind) []Event {
 	r.t.Helper()
 	synctest.Wait()
@@ -200,7 +200,7 @@ func push(b *bench, kind store.EventKind, token int64) {
 	b.ws.Receive(e)
 }
 
-// Every event is told once, in the order of the grants, whatever is pushed and how often.
+// Every event is sent once, in the order of the grants, whatever pushes come and how often.
 func TestPushesInAnyOrder(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.is(held(6))

@@ -148,7 +148,7 @@ func FuzzKeys(f *testing.F) {
 	})
 }
 
-// A release is refused, or names a token and nothing that does not go together.
+// A release is refused, or names a token, and its other fields fit together.
 func FuzzRelease(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"token=1", ""},
