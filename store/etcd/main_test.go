@@ -1,6 +1,7 @@
 package etcd_test
 
 import (
+	"flag"
 	"fmt"
 	"log"
 	"log/slog"
@@ -16,13 +17,21 @@ import (
 	"github.com/locksidecar/locksidecar/store/cas"
 	"github.com/locksidecar/locksidecar/store/cas/castest"
 	"github.com/locksidecar/locksidecar/store/etcd"
+	"github.com/locksidecar/locksidecar/store/storetest"
 )
 
 // cluster is one server for the tests that do not harm it. Each uses a prefix of its own.
 var cluster *etcdtest.Cluster
 
+// atOnce is the number of parallel tests without -parallel. Tests mostly wait for leases to end.
+const atOnce = "8"
+
 func TestMain(m *testing.M) {
-	var err error
+	err := flag.Set("test.parallel", atOnce)
+	if err != nil {
+		log.Fatal(err)
+	}
+	storetest.Coarse(time.Second) // etcd grants whole seconds, at least two
 	if cluster, err = etcdtest.Run(); err != nil {
 		log.Fatal(err)
 	}

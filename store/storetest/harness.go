@@ -14,13 +14,23 @@ import (
 const (
 	// longTTL outlives every test.
 	longTTL = 5 * time.Minute
-	// shortTTL is for leases that must expire. It is long enough for a few statements.
-	shortTTL = 400 * time.Millisecond
 	// patience is how long the suite waits for an event.
 	patience = 20 * time.Second
 	// pause is the time between two attempts of a poll.
 	pause = 15 * time.Millisecond
 )
+
+// The suite's times for things that must end. They are long enough for a few statements.
+var (
+	// shortTTL is for leases, shortHoldTime for holds.
+	shortTTL, shortHoldTime = 400 * time.Millisecond, time.Second
+	// oneStep is how exact the engine's times are.
+	oneStep time.Duration
+)
+
+// Coarse makes the suite suit an engine that rounds TTLs and holds up to a multiple of step, at least to two steps. It is
+// called before the tests.
+func Coarse(step time.Duration) { shortTTL, shortHoldTime, oneStep = 2*step, 2*step, step }
 
 // fixture contains what one test needs.
 type fixture struct {

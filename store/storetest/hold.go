@@ -12,8 +12,6 @@ import (
 const (
 	// longHold outlasts the test and the TTL of every lease.
 	longHold = 3 * longTTL
-	// shortHoldTime is for holds that must end. It is long enough for a few statements.
-	shortHoldTime = time.Second
 )
 
 func holdCases() []testCase {
@@ -261,7 +259,7 @@ func pendingHoldEnds(f *fixture) {
 // holdOutlivesTheTTL: the lease is neither renewed nor reaped before it ends.
 func holdOutlivesTheTTL(f *fixture) {
 	a, b := f.pair()
-	const hold = shortHoldTime + shortTTL
+	hold := shortHoldTime + shortTTL
 	var ask store.Ask
 	var first store.Answer
 	a.poll("a grant under a short lease", func() bool {
@@ -279,7 +277,7 @@ func holdOutlivesTheTTL(f *fixture) {
 
 func holdIsOver(f *fixture) {
 	a, b := f.pair()
-	const hold = 20 * time.Millisecond
+	hold := max(20*time.Millisecond, 2*oneStep)
 	released, reaped := a.askHold("released", longTTL, hold), a.askHold("reaped", longTTL, hold)
 	token := a.granted(released).Token
 	a.granted(reaped)
