@@ -138,7 +138,11 @@ func (r *Row) dropGone() (left bool) {
 			delete(r.skipped, grant)
 		}
 	}
-	r.watchers = slices.DeleteFunc(r.watchers, func(w watcher) bool { return w.lease.Dead() })
+	for name, w := range r.watchers {
+		if w.lease.Dead() {
+			delete(r.watchers, name)
+		}
+	}
 	r.tidy()
 	return r.queue.len() < waiting
 }

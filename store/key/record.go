@@ -2,6 +2,7 @@ package key
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,8 +17,8 @@ type Record struct {
 	Holder    RecordHolder   `cbor:"3,keyasint,omitempty"`
 	Shares    []RecordHolder `cbor:"4,keyasint,omitempty"`
 	Limit     int            `cbor:"5,keyasint,omitempty"`
-	// Freed is when the key became free; zero means held or unknown.
-	Freed time.Time `cbor:"6,keyasint,omitempty"`
+	// Freed is when the key became free, in microseconds since 1970; zero means held or unknown.
+	Freed int64 `cbor:"6,keyasint,omitempty"`
 	// Last is the order of the last waiter that came.
 	Last     int64          `cbor:"7,keyasint,omitempty"`
 	Waiters  []RecordWaiter `cbor:"8,keyasint,omitempty"`
@@ -73,7 +74,7 @@ type RecordSignal struct {
 
 // Record returns the row in a form that can be encoded. It shares Data with the row.
 func (r *Row) Record() *Record {
-	rec := &Record{Limit: r.limit, Freed: stored(r.freed), Last: r.queue.last}
+	rec := &Record{Limit: r.limit, Freed: r.freed, Last: r.queue.last}
 	var leases []*Lease
 	instance := func(i *Instance) int {
 		if i == nil {
@@ -120,7 +121,8 @@ func (r *Row) Record() *Record {
 	for _, k := range r.skipsInOrder() {
 		rec.Skipped = append(rec.Skipped, waiter(k.waiter, k.result))
 	}
-	for _, w := range r.watchers {
+	for _, name := range slices.Sorted(maps.Keys(r.watchers)) {
+		w := r.watchers[name]
 		rec.Watchers = append(rec.Watchers, asker(w.by, w.lease))
 	}
 	for i, l := range leases {
@@ -184,7 +186,10 @@ func (rec *Record) Row(key string, leases []*Lease) *Row {
 		r.keepSkip(&skip{waiter(&rec.Skipped[i]), rec.Skipped[i].Result})
 	}
 	for _, w := range rec.Watchers {
-		r.watchers = append(r.watchers, watcher{instance(w.By), lease(w.Lease)})
+		if r.watchers == nil {
+			r.watchers = map[string]watcher{}
+		}
+		r.watchers[instance(w.By).Name] = watcher{instance(w.By), lease(w.Lease)}
 	}
 	for _, g := range rec.Signals {
 		if l := lease(g.Lease); !l.Dead() {

@@ -19,13 +19,13 @@ type Row struct {
 	shares []*holder
 	// limit is the one that shares and shared waiters name, while there are any.
 	limit int
-	// freed is when the key became free; zero means held or unknown.
-	freed time.Time
+	// freed is when the key became free, in microseconds since 1970; zero means held or unknown.
+	freed int64
 	queue queue
 	// skipped are waiters whose holder released with success. They stay until they are cancelled.
 	skipped map[store.AttemptID]*skip
-	// watchers are the instances that receive the key's events.
-	watchers []watcher
+	// watchers are the instances that receive the key's events, by their names.
+	watchers map[string]watcher
 }
 
 // asker is a waiter or holder of a key.
@@ -175,7 +175,7 @@ func (r *Row) vacate(now Moment) {
 	}
 	r.asker = asker{lease: last}
 	r.Stopping, r.hold = nil, nil
-	r.freed = now.Wall
+	r.freed = now.Wall.UnixMicro()
 }
 
 // Wanted reports whether the row has waiters, skipped waiters or watchers.
@@ -187,9 +187,9 @@ func (r *Row) Empty() bool { return r.Token == 0 && !r.Wanted() }
 // Forgettable reports whether the key has been free for so long, and nobody waits for or watches it.
 func (r *Row) Forgettable(now Moment, after time.Duration) bool {
 	switch {
-	case len(r.shares) > 0, r.lease != nil && r.freed.IsZero(), r.kept(now):
+	case len(r.shares) > 0, r.lease != nil && r.freed == 0, r.kept(now):
 		return false
 	default:
-		return now.Wall.Sub(r.freed) >= after && !r.Wanted()
+		return now.Wall.UnixMicro()-r.freed >= after.Microseconds() && !r.Wanted()
 	}
 }

@@ -2,7 +2,6 @@ package key
 
 import (
 	"slices"
-	"time"
 
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -47,7 +46,7 @@ func (o *Op) Settle(r *Row) (free bool) {
 	if !o.ended(&r.holder) {
 		return false
 	}
-	if !r.freed.IsZero() {
+	if r.freed != 0 {
 		return true // it was settled before
 	}
 	o.expired(r, &r.holder)
@@ -133,7 +132,7 @@ func (o *Op) grant(r *Row, a *asker) *holder {
 		h = r.addShare(a.Limit)
 	}
 	o.take(h, a, r.Key)
-	r.Token, r.freed = h.Token, time.Time{}
+	r.Token, r.freed = h.Token, 0
 	o.event(r, h.Token, store.Event{Kind: store.EventAcquired})
 	return h
 }

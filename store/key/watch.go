@@ -2,7 +2,6 @@ package key
 
 import (
 	"bytes"
-	"slices"
 
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -15,16 +14,18 @@ type watcher struct {
 
 // Watch sends the key's events to the instance, until the lease is dead. It replaces an earlier watch.
 func (o *Op) Watch(r *Row, lease *Lease) {
-	o.Unwatch(r, nil)
-	r.watchers = append(r.watchers, watcher{o.By, lease})
+	if r.watchers == nil {
+		r.watchers = map[string]watcher{}
+	}
+	r.watchers[o.By.Name] = watcher{o.By, lease}
 }
 
 // Unwatch ends the instance's watch, or with a lease only one under it.
 func (o *Op) Unwatch(r *Row, under *Lease) {
-	r.watchers = slices.DeleteFunc(r.watchers, func(w watcher) bool {
-		return w.by.is(o.By) && (under == nil || w.lease == under)
-	})
-	r.tidy()
+	if under == nil || r.watchers[o.By.Name].lease == under {
+		delete(r.watchers, o.By.Name)
+		r.tidy()
+	}
 }
 
 // event sends an event of the grant with this token to the key's watchers.

@@ -17,7 +17,7 @@
 //
 // # Time
 //
-// All decisions use Go's monotonic clock.
+// All decisions about locks use Go's monotonic clock.
 //
 // # Tokens
 //
