@@ -107,7 +107,7 @@ func (tr *trial) faults() fake.Faults {
 	}
 }
 
-func (tr *trial) fault(format string, args ...any) {
+func (tr *trial) wrongf(format string, args ...any) {
 	tr.wrong = append(tr.wrong, fmt.Sprintf(format, args...))
 }
 
@@ -120,7 +120,7 @@ func (tr *trial) judge(was, is cas.Record, alive func(store.LeaseID) bool) {
 		if r.Version != 0 {
 			var err error
 			if *to, err = cas.Decode(r); err != nil {
-				tr.fault("%v", err)
+				tr.wrongf("%v", err)
 				return
 			}
 		}
@@ -130,12 +130,12 @@ func (tr *trial) judge(was, is cas.Record, alive func(store.LeaseID) bool) {
 	var newest int64
 	for id, h := range old {
 		if newest = max(newest, h.Token); living(before, h.Lease) && !tr.over[id] && present[id] == nil {
-			tr.fault("%s: %s lost its lock under %d although it lives", is.Key, id, h.Token)
+			tr.wrongf("%s: %s lost its lock under %d although it lives", is.Key, id, h.Token)
 		}
 	}
 	kept := living(before, before.Holder.Hold) && !tr.withdraws[before.Holder.Attempt]
 	if kept && (after.Holder.Token != before.Holder.Token || after.Holder.Hold == 0) {
-		tr.fault("%s: the hold of token %d is not kept\n%+v\n%+v", is.Key, before.Holder.Token, before, after)
+		tr.wrongf("%s: the hold of token %d is not kept\n%+v\n%+v", is.Key, before.Holder.Token, before, after)
 	}
 	shared := 0
 	var granted []*key.RecordHolder
@@ -147,35 +147,35 @@ func (tr *trial) judge(was, is cas.Record, alive func(store.LeaseID) bool) {
 			granted = append(granted, h)
 		}
 		if tr.gone[id] {
-			tr.fault("%s: %s is granted after its withdrawal", is.Key, id)
+			tr.wrongf("%s: %s is granted after its withdrawal", is.Key, id)
 		}
 	}
 	if len(present) > 1 && shared != len(present) || shared > shareLimit {
-		tr.fault("%s: %d holders, %d of them share", is.Key, len(present), shared)
+		tr.wrongf("%s: %d holders, %d of them share", is.Key, len(present), shared)
 	}
 	slices.SortFunc(granted, func(a, b *key.RecordHolder) int { return cmp.Compare(a.Token, b.Token) })
 	for _, h := range granted {
 		tr.grants++
 		if h.Token <= tr.tokens[is.Key] {
-			tr.fault("%s: token %d after %d", is.Key, h.Token, tr.tokens[is.Key])
+			tr.wrongf("%s: token %d after %d", is.Key, h.Token, tr.tokens[is.Key])
 		}
 		if tr.tokens[is.Key] = h.Token; !living(after, h.Lease) {
-			tr.fault("%s: %s is granted under a dead lease", is.Key, h.Attempt)
+			tr.wrongf("%s: %s is granted under a dead lease", is.Key, h.Attempt)
 		}
 		place := slices.IndexFunc(before.Waiters, func(w key.RecordWaiter) bool { return w.Attempt == h.Attempt })
 		for i, w := range before.Waiters {
 			waits := present[w.Attempt] == nil && living(before, w.Lease) && !tr.over[w.Attempt]
 			if waits && (place < 0 || i < place) {
-				tr.fault("%s: %s overtakes %s", is.Key, h.Attempt, w.Attempt)
+				tr.wrongf("%s: %s overtakes %s", is.Key, h.Attempt, w.Attempt)
 			}
 		}
 	}
 	for _, w := range after.Waiters {
 		if tr.gone[w.Attempt] {
-			tr.fault("%s: %s waits after its withdrawal", is.Key, w.Attempt)
+			tr.wrongf("%s: %s waits after its withdrawal", is.Key, w.Attempt)
 		}
 		if len(present) == 0 && after.Holder.Hold == 0 && living(after, w.Lease) { // the first waiter takes the key after a hold
-			tr.fault("%s: free, but %s waits", is.Key, w.Attempt)
+			tr.wrongf("%s: free, but %s waits", is.Key, w.Attempt)
 		}
 	}
 }

@@ -80,8 +80,7 @@ func (s *Store) run(ctx context.Context, op string, jobs []*job) error {
 
 // cause returns the error without the backend's name for the operation.
 func cause(err error) error {
-	var e *store.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*store.Error](err); ok {
 		return e.Err
 	}
 	return err
@@ -130,10 +129,10 @@ func (s *Store) turns(ctx context.Context, jobs []*job) (turns []*turn, err erro
 	var unread []*job
 	one := func(j *job) error {
 		t, err := s.take(j)
-		switch {
-		case err != nil:
+		switch unknown := errors.Is(err, errUnread); {
+		case err != nil && !unknown:
 			return err
-		case t == nil, (t.tooLarge || !t.changed()) && (!j.fresh || t.assumed):
+		case unknown, (t.tooLarge || !t.changed()) && (!j.fresh || t.assumed):
 			j.rec = nil
 			unread = append(unread, j)
 		case t.tooLarge:
@@ -166,7 +165,7 @@ func (s *Store) turns(ctx context.Context, jobs []*job) (turns []*turn, err erro
 		}
 	}
 	if len(unread) > 0 {
-		return nil, errors.New("the server did not tell the state of a lease")
+		return nil, errUnread
 	}
 	return turns, nil
 }

@@ -79,7 +79,7 @@ func (s *Store) rows(ctx context.Context, op string, records []Record) (turns []
 		t, err := s.begin(&job{key: r.Key, name: name, rec: r, fresh: true, states: read})
 		if err != nil {
 			s.log.Warn("left out", "op", op, "error", err)
-		} else if t != nil {
+		} else {
 			turns = append(turns, t)
 		}
 	}

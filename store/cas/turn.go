@@ -21,6 +21,7 @@ const (
 )
 
 var (
+	errUnread = errors.New("the server did not tell the state of a lease")
 	errTokens = errors.New("one change needs more tokens than a swap reserves")
 	errRecord = errors.New("the key has too many holders and waiters, or too much data")
 )
@@ -47,16 +48,16 @@ type turn struct {
 	closed []store.LeaseID
 }
 
-// take runs a job on the record that it assumes. It returns nil if that needs a read first.
+// take runs a job on the record that it assumes. It returns errUnread if that needs a read first.
 func (s *Store) take(j *job) (*turn, error) {
 	t, err := s.begin(j)
-	if t == nil || err != nil {
+	if err != nil {
 		return nil, err
 	}
 	t.settle()
 	for i := range j.items {
 		if !j.items[i].do(t) {
-			return nil, nil
+			return nil, errUnread
 		}
 	}
 	if t.tokens > TokensPerSwap {
@@ -97,7 +98,7 @@ func (s *Store) begin(j *job) (*turn, error) {
 		}
 		state, known := s.state(j, l.ID)
 		if !known {
-			return nil, nil
+			return nil, errUnread
 		}
 		leases[i].LiveFor(left(state), t.op.Now)
 		t.assumed = t.assumed || !j.fresh

@@ -89,7 +89,9 @@ func TestSwapNeedsTheVersionAndLivingLeases(t *testing.T) {
 		if again := c.swap(cas.Swap{Key: "k", Data: text("2")}); again.Done || string(again.Record.Data) != "1" || !again.Record.States[0].Alive {
 			c.Fatalf("a swap of a missing record that exists: %+v", again)
 		}
-		c.Revoke(c.Context(), []store.LeaseID{lease})
+		if err := c.Revoke(c.Context(), []store.LeaseID{lease}); err != nil {
+			c.Fatal(err)
+		}
 		if dead := c.swap(cas.Swap{Key: "k", Version: first.Record.Version, Living: []store.LeaseID{lease}}); dead.Done || dead.Record.Version != first.Record.Version {
 			c.Fatalf("a swap under a dead lease: %+v", dead)
 		}
@@ -153,7 +155,7 @@ func TestALostLetterIsReported(t *testing.T) {
 
 func TestScanReadsPagesInTheOrderOfTheKeys(t *testing.T) {
 	bubble(t, fake.Faults{}, func(c *client) {
-		for _, key := range strings.Split("a/2 b/1 a/1 a/3", " ") {
+		for key := range strings.SplitSeq("a/2 b/1 a/1 a/3", " ") {
 			c.swap(cas.Swap{Key: key})
 		}
 		var keys []string

@@ -1,0 +1,113 @@
+package cas_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/fake"
+)
+
+func TestTheQueueHasALongestLength(t *testing.T) {
+	pair(t, cas.Config{LongestQueue: 2}, func(_ *fake.Server, a, b *instance) {
+		if a.Traits().LongestQueue != 2 {
+			t.Errorf("traits: %+v", a.Traits())
+		}
+		holder, waiter := a.ask("k"), b.ask("k")
+		grant := a.gets(holder, store.Granted)
+		b.gets(waiter, store.Queued)
+		b.gets(b.ask("k"), store.Queued)
+		full := b.gets(b.ask("k"), store.QueueFull)
+		if full.Lock.Token != grant.Token || full.Lock.QueueLength != 2 {
+			t.Errorf("full: %+v", full)
+		}
+		b.gets(waiter, store.Queued) // it waits already
+		a.gets(holder, store.Granted)
+		a.releases(holder, grant, store.Holds)
+		b.gets(b.ask("k"), store.Queued)
+	})
+}
+
+func TestARecordHasAGreatestSize(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
+		holder := a.ask("k")
+		grant := a.gets(holder, store.Granted)
+		large := func() store.Ask {
+			ask := b.ask("k")
+			ask.Data = make([]byte, 200<<10)
+			return ask
+		}
+		b.gets(large(), store.Queued)
+		b.gets(large(), store.Queued)
+		answers, err := b.Acquire(b.Context(), []store.Ask{large(), b.ask("other")})
+		b.ok(err)
+		if answers[0].Outcome != store.QueueFull || answers[1].Outcome != store.Granted {
+			t.Errorf("outcomes %d and %d", answers[0].Outcome, answers[1].Outcome)
+		}
+		if _, bytes := server.Records(); bytes > 512<<10 {
+			t.Errorf("%d bytes", bytes)
+		}
+		b.gets(b.ask("k"), store.Queued)
+		a.releases(holder, grant, store.Holds)
+	})
+}
+
+func TestManyHolders(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
+		var grant store.Answer
+		var last store.Ask
+		for range 2 * fake.MaxLiving {
+			last = a.ask("k")
+			last.Lease, last.Shared = a.open(time.Hour), true
+			grant = a.gets(last, store.Granted)
+		}
+		waiter := b.ask("k")
+		b.gets(waiter, store.Queued)
+		a.ok(a.Revoke(a.Context(), []store.LeaseID{last.Lease}))
+		a.releases(last, grant, store.Expired)
+		locks, err := b.Get(b.Context(), []string{"k"})
+		if b.ok(err); locks[0].HoldersCount != 2*fake.MaxLiving-1 || locks[0].QueueLength != 1 {
+			t.Errorf("%d holders, %d wait", locks[0].HoldersCount, locks[0].QueueLength)
+		}
+		a.ok(a.ReapInstance(a.Context(), "a"))
+		b.gets(waiter, store.Granted)
+	})
+}
+
+func TestADamagedRecordNamesItsKey(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, _ *instance) {
+		for _, data := range []string{"", "\x01", "\x01\xff\xff", "\x02\xa0", "not a record"} {
+			server.Corrupt("n/k", []byte(data))
+			_, err := a.Acquire(a.Context(), []store.Ask{a.ask("k")})
+			if !store.Unavailable(err) || store.OutcomeUnknown(err) || !strings.Contains(err.Error(), `"n/k"`) {
+				t.Errorf("%q: %v", data, err)
+			}
+		}
+		a.gets(a.ask("other"), store.Granted)
+		locks, err := a.List(a.Context(), store.Query{Limit: 9})
+		if a.ok(err); len(locks) != 1 || locks[0].Key != "other" {
+			t.Errorf("listed %+v", locks)
+		}
+		found, err := a.Waiting(a.Context(), store.WaitQuery{Key: "k", Limit: 1})
+		if a.ok(err); len(found) != 0 {
+			t.Errorf("waiting: %+v", found)
+		}
+	})
+}
+
+func TestNamespacesDoNotMeet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := fake.NewServer()
+		a := start(t, server, store.Identity{Namespace: "a/b", Instance: "1"}, cas.Config{})
+		b := start(t, server, store.Identity{Namespace: "a", Instance: "2"}, cas.Config{})
+		a.gets(a.ask("c"), store.Granted)
+		b.gets(b.ask("b/c"), store.Granted)
+		stats, err := a.Stats(a.Context())
+		if a.ok(err); len(stats.Types) != 2 || stats.Types[1].Namespace != "a/b" {
+			t.Errorf("counted %+v", stats.Types)
+		}
+	})
+}

@@ -1,0 +1,115 @@
+package cas_test
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/fake"
+)
+
+func TestLeasesWithoutUseAreRevoked(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
+		before := server.Leases()
+		ask := a.ask("k")
+		ask.Wait, ask.TTL, ask.MinHold = false, time.Hour, time.Minute
+		grant := a.gets(ask, store.Granted)
+		if got := server.Leases(); got != before+2 {
+			t.Fatalf("%d leases, want 2 for the lock and its hold", got-before)
+		}
+		denied := ask
+		denied.ID = uuid.New()
+		b.gets(denied, store.Held) // its first try believes that the key is free
+		synctest.Wait()
+		if got := server.Leases(); got != before+2 {
+			t.Errorf("%d leases after a refusal", got-before)
+		}
+		verdicts, err := a.Release(a.Context(), []store.Claim{{Key: "k", Token: grant.Token, AtOnce: true}})
+		if a.ok(err); verdicts[0].Status != store.Holds {
+			t.Fatalf("released: %+v", verdicts)
+		}
+		synctest.Wait()
+		if got := server.Leases(); got > before+1 { // the lease of the hold may end by itself
+			t.Errorf("%d leases after the release", got-before)
+		}
+	})
+}
+
+func TestSweepForgetsRecordsThatDidNotChange(t *testing.T) {
+	pair(t, cas.Config{SweepTerm: -1}, func(server *fake.Server, a, b *instance) {
+		old, used, held := a.ask("old"), a.ask("used"), a.ask("held")
+		grant := a.gets(old, store.Granted)
+		a.releases(old, grant, store.Holds)
+		a.releases(used, a.gets(used, store.Granted), store.Holds)
+		a.gets(held, store.Granted)
+		left := func(when string, want int) {
+			t.Helper()
+			a.ok(a.Sweep(a.Context()))
+			if n, _ := server.Records(); n != want {
+				t.Errorf("%s: %d records, want %d", when, n, want)
+			}
+		}
+		left("at once", 3)
+		time.Sleep(4 * time.Minute)
+		left("after four minutes", 3)
+		again := b.ask("used")
+		b.releases(again, b.gets(again, store.Granted), store.Holds)
+		time.Sleep(2 * time.Minute)
+		left("after six minutes", 2)
+		time.Sleep(6 * time.Minute)
+		left("after twelve minutes", 1)
+		if next := b.gets(b.ask("old"), store.Granted); next.Token <= grant.Token {
+			t.Errorf("token %d after %d and a deletion", next.Token, grant.Token)
+		}
+	})
+}
+
+func TestASweepThatComesTooLateForgetsNothing(t *testing.T) {
+	pair(t, cas.Config{SweepTerm: -1}, func(server *fake.Server, a, b *instance) {
+		ask := a.ask("k")
+		a.releases(ask, a.gets(ask, store.Granted), store.Holds)
+		a.ok(a.Sweep(a.Context()))
+		time.Sleep(10 * time.Minute)
+		a.fails("Swap", fake.Fault{Slow: time.Second})
+		var swept sync.WaitGroup
+		swept.Go(func() {
+			if err := a.Sweep(a.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		grant := b.gets(b.ask("k"), store.Granted)
+		swept.Wait()
+		denied := a.ask("k")
+		denied.Wait = false
+		if held := a.gets(denied, store.Held); held.Lock.Token != grant.Token {
+			t.Errorf("held under %d, want %d", held.Lock.Token, grant.Token)
+		}
+		if n, _ := server.Records(); n != 1 {
+			t.Errorf("%d records", n)
+		}
+	})
+}
+
+func TestOneInstanceSweeps(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
+		sweeps := func(in *instance) bool {
+			in.Helper()
+			in.ok(in.Sweep(in.Context()))
+			return strings.Contains(in.made(), "Scan")
+		}
+		if !sweeps(a) || sweeps(b) || !sweeps(a) {
+			t.Error("not exactly the elected instance sweeps")
+		}
+		time.Sleep(26 * time.Minute)
+		if !sweeps(b) || sweeps(a) {
+			t.Error("nobody was elected after the term")
+		}
+	})
+}
