@@ -1,6 +1,7 @@
 package cas
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -37,24 +38,43 @@ func absolute(token, base int64) int64 {
 	return token
 }
 
-// letters returns what a turn tells other instances, one letter for each.
-func (t *turn) letters() (letters []Letter) {
+// maxLetters limits the letters of one swap, as maxLiving limits its conditions. The others go with further swaps.
+const maxLetters = 60
+
+// mail is what a turn tells one other instance.
+type mail struct {
+	to    string
+	notes []note
+}
+
+// letters returns what a turn tells other instances.
+func (t *turn) letters() (letters []mail) {
 	notes := map[string][]note{}
 	for i := range t.op.News {
 		if n := &t.op.News[i]; n.To.Name != t.s.me.Name {
 			notes[n.To.Name] = append(notes[n.To.Name], t.note(&n.News))
 		}
 	}
-	for to, of := range notes {
-		letters = append(letters, Letter{To: to, Key: t.job.key, Body: marshal(of)})
+	for _, to := range slices.Sorted(maps.Keys(notes)) {
+		letters = append(letters, mail{to, notes[to]})
 	}
-	slices.SortFunc(letters, func(a, b Letter) int {
-		if a.To < b.To {
-			return -1
-		}
-		return 1
-	})
 	return letters
+}
+
+// post returns the jobs that send the letters which did not go with a swap. It has reserved the tokens from base on.
+func (t *turn) post(base int64) (jobs []*job) {
+	for some := range slices.Chunk(t.rest, maxLetters) {
+		for _, m := range some {
+			for i := range m.notes {
+				m.notes[i].Token = absolute(m.notes[i].Token, base)
+				if e := m.notes[i].Event; e != nil {
+					e.Token = absolute(e.Token, base)
+				}
+			}
+		}
+		jobs = append(jobs, &job{key: t.job.key, name: t.job.name, bump: true, mail: some})
+	}
+	return jobs
 }
 
 func (t *turn) note(n *store.News) note {

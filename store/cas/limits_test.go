@@ -1,6 +1,7 @@
 package cas_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -74,6 +75,40 @@ func TestManyHolders(t *testing.T) {
 		}
 		a.ok(a.ReapInstance(a.Context(), "a"))
 		b.gets(waiter, store.Granted)
+	})
+}
+
+func TestManyInstancesAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := fake.NewServer()
+		open := func(name string) *instance {
+			return start(t, server, store.Identity{Namespace: "n", Instance: name}, cas.Config{})
+		}
+		a := open("a")
+		holder := a.ask("k")
+		grant := a.gets(holder, store.Granted)
+		readers := make([]*instance, 3*fake.MaxLetters)
+		for i := range readers {
+			readers[i] = open(fmt.Sprint("reader-", i))
+			ask := readers[i].ask("k")
+			ask.Shared = true
+			readers[i].gets(ask, store.Queued)
+		}
+		a.releases(holder, grant, store.Holds)
+		tokens := map[int64]bool{}
+		for _, r := range readers {
+			news := r.told()
+			if len(news) != 1 || news[0].Answer.Outcome != store.Granted {
+				t.Fatalf("told %+v", news)
+			}
+			got := r.gets(store.Ask{Attempt: news[0].Attempt, Lease: r.lease, Shared: true}, store.Granted)
+			if tokens[got.Token] = true; got.Token != news[0].Answer.Token {
+				t.Fatalf("told token %d, it is %d", news[0].Answer.Token, got.Token)
+			}
+		}
+		if len(tokens) != len(readers) {
+			t.Errorf("%d tokens", len(tokens))
+		}
 	})
 }
 

@@ -98,14 +98,8 @@ func (s *Store) keep(r *Record) {
 func (s *Store) settled(t *turn) {
 	s.mu.Lock()
 	name := t.job.name
-	named := map[store.LeaseID]bool{}
-	for _, l := range t.next.Leases {
-		named[l.ID] = true
-	}
 	for id, l := range s.own {
-		if named[id] {
-			l.keys[name] = struct{}{}
-		} else {
+		if !slices.ContainsFunc(t.next.Leases, func(n key.RecordLease) bool { return n.ID == id }) {
 			delete(l.keys, name)
 		}
 	}

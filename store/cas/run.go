@@ -31,6 +31,8 @@ type job struct {
 	bump, forget bool
 	// reads: the items only read. Then a record is settled only if somebody waits for or watches the key.
 	reads bool
+	// mail goes with the swap.
+	mail []mail
 	// refuse answers all items if the record would be too large. Without it, the call fails.
 	refuse func()
 	// leases are those whose states the items need, too.
@@ -61,6 +63,7 @@ func (s *Store) run(ctx context.Context, op string, jobs []*job) error {
 		s.assume(j)
 	}
 	carried := false
+	var post []*job
 	for round := 0; len(jobs) > 0; round++ {
 		err := s.rest(ctx, round)
 		var turns []*turn
@@ -69,10 +72,15 @@ func (s *Store) run(ctx context.Context, op string, jobs []*job) error {
 		}
 		var did bool
 		if err == nil {
-			jobs, did, err = s.swap(ctx, turns)
+			jobs, did, err = s.swap(ctx, turns, &post)
 		}
 		if carried = carried || did; err != nil {
 			return &store.Error{Op: op, Err: cause(err), Unknown: carried || store.OutcomeUnknown(err) && turns != nil}
+		}
+	}
+	for _, j := range post { // one after the other, because they have one key
+		if err := s.run(ctx, op, []*job{j}); err != nil {
+			s.log.Warn("some instances were not told; they will check", "key", j.name, "letters", len(j.mail), "error", err)
 		}
 	}
 	return nil
@@ -210,8 +218,9 @@ func (j *job) read(r *Record, more map[store.LeaseID]LeaseState) {
 	}
 }
 
-// swap swaps the records of turns, and returns the jobs that need another round. did: a swap was carried out.
-func (s *Store) swap(ctx context.Context, turns []*turn) (again []*job, did bool, err error) {
+// swap swaps the records of turns, and returns the jobs that need another round. did: a swap was carried out. It adds
+// jobs that send more letters.
+func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []*job, did bool, err error) {
 	if len(turns) == 0 {
 		return nil, false, nil
 	}
@@ -239,6 +248,7 @@ func (s *Store) swap(ctx context.Context, turns []*turn) (again []*job, did bool
 	for i, t := range turns {
 		if r := &done[i].Record; done[i].Done {
 			did = true
+			*post = append(*post, t.post(r.Base)...)
 			s.carriedOut(t, r)
 		} else {
 			s.discard(ids(t.opened)...)

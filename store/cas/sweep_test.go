@@ -14,6 +14,35 @@ import (
 	"github.com/locksidecar/locksidecar/store/cas/fake"
 )
 
+func TestARevocationFindsLocksWhoseAnswerWasLost(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
+		a.fails("Swap", fake.Fault{Lost: true})
+		if _, err := a.Acquire(a.Context(), []store.Ask{a.ask("k")}); !store.OutcomeUnknown(err) {
+			t.Fatalf("the acquire: %v", err)
+		}
+		waiter := b.ask("k")
+		b.gets(waiter, store.Queued)
+		a.ok(a.Revoke(a.Context(), []store.LeaseID{a.lease}))
+		if news := b.told(); len(news) != 1 || news[0].ID != waiter.ID || news[0].Answer.Outcome != store.Granted {
+			t.Errorf("told %+v", news)
+		}
+	})
+}
+
+func TestAHoldLivesWhenItsLockIsGranted(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
+		ask := a.ask("k")
+		ask.MinHold = time.Second
+		a.fails("Swap", fake.Fault{Slow: 2 * time.Second})
+		a.releases(ask, a.gets(ask, store.Granted), store.Holds)
+		denied := b.ask("k")
+		denied.Wait = false
+		b.gets(denied, store.Held)
+		time.Sleep(time.Second)
+		b.gets(denied, store.Granted)
+	})
+}
+
 func TestLeasesWithoutUseAreRevoked(t *testing.T) {
 	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
 		before := server.Leases()

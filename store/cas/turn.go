@@ -35,6 +35,8 @@ type turn struct {
 	rec  *key.Record // the record before
 	next *key.Record // the record after, with offsets for the new tokens
 	data []byte
+	// rest are letters for which the swap has no room.
+	rest []mail
 
 	leases map[store.LeaseID]*key.Lease
 	// tooLarge: the record would be too large, so the job is refused.
@@ -171,7 +173,12 @@ func (t *turn) changed() bool {
 
 // swap returns what to swap.
 func (t *turn) swap() Swap {
-	w := Swap{Key: t.job.key, Version: t.job.rec.Version, Data: t.data, Letters: t.letters(), Delete: t.job.forget}
+	w := Swap{Key: t.job.key, Version: t.job.rec.Version, Data: t.data, Delete: t.job.forget}
+	letters := append(slices.Clip(t.job.mail), t.letters()...)
+	t.rest = letters[min(maxLetters, len(letters)):]
+	for _, m := range letters[:len(letters)-len(t.rest)] {
+		w.Letters = append(w.Letters, Letter{To: m.to, Key: t.job.key, Body: marshal(m.notes)})
+	}
 	if w.Delete {
 		return w
 	}

@@ -14,7 +14,7 @@ import (
 var (
 	errNotRunning = errors.New("not started, or stopped")
 	errCut        = errors.New("the connection is cut")
-	errLiving     = errors.New("a swap has too many conditions")
+	errLarge      = errors.New("a swap has too many conditions or letters")
 )
 
 // Fault says what happens to one request.
@@ -151,8 +151,8 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 // Swap carries each swap out by itself.
 func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
 	done := make([]cas.Swapped, len(swaps))
-	if slices.ContainsFunc(swaps, func(w cas.Swap) bool { return len(w.Living) > MaxLiving }) {
-		return nil, &store.Error{Op: "Swap", Err: errLiving}
+	if slices.ContainsFunc(swaps, func(w cas.Swap) bool { return len(w.Living) > MaxLiving || len(w.Letters) > MaxLetters }) {
+		return nil, &store.Error{Op: "Swap", Err: errLarge}
 	}
 	if err := b.request(ctx, "Swap", func() {
 		for i, w := range swaps {
