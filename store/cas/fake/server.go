@@ -128,9 +128,11 @@ func (s *Server) states(leases []store.LeaseID) []cas.LeaseState {
 	return states
 }
 
-// MaxLiving is the greatest number of conditions of a swap, and MaxLetters that of its letters, as servers limit the
-// size of a transaction.
-const MaxLiving, MaxLetters = 64, 64
+// MaxLiving is the greatest number of conditions of a swap, because servers limit the size of a transaction.
+const MaxLiving = 64
+
+// MaxLetters is the greatest number of a swap's letters.
+const MaxLetters = 64
 
 // swap carries one swap out, or not.
 func (s *Server) swap(w cas.Swap) cas.Swapped {
