@@ -13,8 +13,9 @@ type ownLease struct {
 	ttl time.Duration
 	// until is when the lease ends if nobody renews it, by this instance's clock, or earlier.
 	until time.Time
-	// keys are those whose records may name the lease: this instance holds, awaits or watches them.
-	keys map[string]struct{}
+	// keys are those whose records may name the lease: this instance holds, awaits or watches them. With each key is the
+	// least version of a record that tells whether this is so. An older record may have been read before.
+	keys map[string]int64
 }
 
 // opened notes leases whose opening was asked for at that time.
@@ -23,7 +24,7 @@ func (s *Store) opened(leases []store.NewLease, sent time.Time) {
 	defer s.mu.Unlock()
 	for _, l := range leases {
 		if s.own[l.ID] == nil {
-			s.own[l.ID] = &ownLease{keys: map[string]struct{}{}}
+			s.own[l.ID] = &ownLease{keys: map[string]int64{}}
 		}
 		s.own[l.ID].ttl, s.own[l.ID].until = l.TTL, sent.Add(l.TTL)
 	}
@@ -80,7 +81,7 @@ func (s *Store) expect(t *turn) {
 	defer s.mu.Unlock()
 	for _, l := range t.next.Leases {
 		if own := s.own[l.ID]; own != nil {
-			own.keys[t.job.name] = struct{}{}
+			own.keys[t.job.name] = max(own.keys[t.job.name], t.job.rec.Version+1)
 		}
 	}
 }
@@ -94,26 +95,42 @@ func (s *Store) keep(r *Record) {
 	}
 }
 
-// settled notes what a turn that is done says about this instance.
-func (s *Store) settled(t *turn) {
+// settled notes what a turn that is done says about this instance. version is that of its record. It may be older than
+// what other calls noted meanwhile.
+func (s *Store) settled(t *turn, version int64) {
 	s.mu.Lock()
-	name := t.job.name
+	name, old := t.job.name, false
 	for id, l := range s.own {
-		if !slices.ContainsFunc(t.next.Leases, func(n key.RecordLease) bool { return n.ID == id }) {
+		switch since, noted := l.keys[name]; {
+		case slices.ContainsFunc(t.next.Leases, func(n key.RecordLease) bool { return n.ID == id }):
+			l.keys[name] = max(since, version)
+		case noted && since <= version:
 			delete(l.keys, name)
+		default:
+			old = old || noted
 		}
 	}
 	if slices.ContainsFunc(t.next.Signals, func(g key.RecordSignal) bool { return s.own[t.next.Leases[g.Lease-1].ID] != nil }) {
 		s.signalled[name] = struct{}{}
-	} else {
+	} else if !old {
 		delete(s.signalled, name)
 	}
-	_, doubted := s.doubted[name]
-	delete(s.doubted, name)
+	decided := s.decided(name, version)
 	s.mu.Unlock()
-	if doubted {
+	if decided {
 		s.news(store.EveryWait) // what the lost answer would have told may be among these
 	}
+}
+
+// decided reports whether a record of this version shows what became of a swap with an unknown outcome, and forgets
+// such swaps. Until the version has changed, the swap may still be carried out. The caller holds s.mu.
+func (s *Store) decided(name string, version int64) bool {
+	before := len(s.doubted[name])
+	open := slices.DeleteFunc(s.doubted[name], func(assumed int64) bool { return assumed < version })
+	if s.doubted[name] = open; len(open) == 0 {
+		delete(s.doubted, name)
+	}
+	return len(open) < before
 }
 
 // doubt notes keys whose swaps may have been carried out.
@@ -122,7 +139,7 @@ func (s *Store) doubt(turns []*turn) {
 	defer s.mu.Unlock()
 	for _, t := range turns {
 		s.cache.Remove(t.job.key)
-		s.doubted[t.job.name] = struct{}{}
+		s.doubted[t.job.name] = append(s.doubted[t.job.name], t.job.rec.Version)
 	}
 }
 

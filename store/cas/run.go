@@ -148,7 +148,7 @@ func (s *Store) turns(ctx context.Context, jobs []*job) (turns []*turn, err erro
 		case t.changed():
 			turns = append(turns, t)
 		default:
-			s.settled(t)
+			s.settled(t, t.job.rec.Version)
 		}
 		return nil
 	}
@@ -298,7 +298,7 @@ func (s *Store) carriedOut(t *turn, r *Record) {
 		r.Version = 0
 	}
 	s.keep(r)
-	s.settled(t)
+	s.settled(t, r.Version)
 	for _, n := range t.op.News {
 		if n.To.Name == s.me.Name {
 			news := n.News

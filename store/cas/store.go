@@ -71,8 +71,8 @@ type Store struct {
 	own map[store.LeaseID]*ownLease
 	// signalled are keys with signals for holders of this instance, or perhaps with signals.
 	signalled map[string]struct{}
-	// doubted are keys of swaps with an unknown outcome.
-	doubted map[string]struct{}
+	// doubted are keys of swaps with an unknown outcome, with the versions of the records that the swaps replace.
+	doubted map[string][]int64
 	// useless are leases to be revoked.
 	useless []store.LeaseID
 	wake    chan struct{}
@@ -112,7 +112,7 @@ func New(cfg Config) *Store {
 		part:   rand.Int64N(1 << partBits), //nolint:gosec // tells the signals of instances apart
 		stop:   make(chan struct{}), wake: make(chan struct{}, 1),
 		cache: must(lru.New[string, Record](cachedRecords)),
-		own:   map[store.LeaseID]*ownLease{}, signalled: map[string]struct{}{}, doubted: map[string]struct{}{},
+		own:   map[store.LeaseID]*ownLease{}, signalled: map[string]struct{}{}, doubted: map[string][]int64{},
 	}
 }
 
@@ -209,18 +209,20 @@ func (s *Store) Revoke(ctx context.Context, leases []store.LeaseID) error {
 }
 
 func (s *Store) revoke(ctx context.Context, op string, leases []store.LeaseID) error {
-	names, all := s.under(leases, false)
 	if err := s.backend.Revoke(ctx, leases); err != nil {
 		return err
 	}
+	// Now no further swap relies on these leases, so no further key comes.
+	names, all := s.under(leases, false)
+	var err error
 	if !all {
-		var err error
-		if names, err = s.naming(ctx, op, leases); err != nil {
-			return err
-		}
+		names, err = s.naming(ctx, op, leases)
 	}
-	if err := s.visit(ctx, op, names); err != nil {
-		return err
+	if err == nil {
+		err = s.visit(ctx, op, names)
+	}
+	if err != nil {
+		return &store.Error{Op: op, Err: cause(err), Unknown: true} // the leases have ended
 	}
 	s.under(leases, true)
 	return nil
