@@ -61,7 +61,7 @@ func (t *turn) ask(ask *store.Ask, answer *store.Answer) bool {
 			return false
 		}
 	}
-	if ask.Wait && t.row.Queued() >= t.s.cfg.LongestQueue && !t.queued(ask.ID) {
+	if ask.Wait && (t.job.full || t.row.Queued() >= t.s.cfg.LongestQueue) && !t.queued(ask.ID) {
 		now := *ask
 		now.Wait = false
 		if t.op.Ask(t.row, &now, own, answer); answer.Outcome == store.Held {

@@ -38,8 +38,14 @@ func absolute(token, base int64) int64 {
 	return token
 }
 
-// maxLetters limits the letters of one swap, as maxLiving limits its conditions. The others go with further swaps.
-const maxLetters = 60
+const (
+	// maxLetters limits the letters of one swap, as maxLiving limits its conditions. The others go with further swaps.
+	maxLetters = 60
+	// maxMail limits their bytes, because a swap also has a record of up to maxRecord.
+	maxMail = 256 << 10
+	// maxNotes limits the notes of one letter. With the greatest result in each, it has 200 kB.
+	maxNotes = 48
+)
 
 // mail is what a turn tells one other instance.
 type mail struct {
@@ -56,32 +62,40 @@ func (t *turn) letters() (letters []mail) {
 		}
 	}
 	for _, to := range slices.Sorted(maps.Keys(notes)) {
-		letters = append(letters, mail{to, notes[to]})
+		for some := range slices.Chunk(notes[to], maxNotes) {
+			letters = append(letters, mail{to, some})
+		}
 	}
 	return letters
 }
 
+// writes reports whether an instance already gets a letter with this swap, or with a further one.
+func (t *turn) writes(letters []Letter, to string) bool {
+	return slices.ContainsFunc(letters, func(l Letter) bool { return l.To == to }) ||
+		slices.ContainsFunc(t.rest, func(m mail) bool { return m.to == to })
+}
+
 // post returns the jobs that send the letters which did not go with a swap. It has reserved the tokens from base on.
-func (t *turn) post(base int64) (jobs []*job) {
-	for some := range slices.Chunk(t.rest, maxLetters) {
-		for _, m := range some {
-			for i := range m.notes {
-				m.notes[i].Token = absolute(m.notes[i].Token, base)
-				if e := m.notes[i].Event; e != nil {
-					e.Token = absolute(e.Token, base)
-				}
+func (t *turn) post(base int64) []*job {
+	if len(t.rest) == 0 {
+		return nil
+	}
+	for _, m := range t.rest {
+		for i := range m.notes {
+			m.notes[i].Token = absolute(m.notes[i].Token, base)
+			if e := m.notes[i].Event; e != nil {
+				e.Token = absolute(e.Token, base)
 			}
 		}
-		jobs = append(jobs, &job{key: t.job.key, name: t.job.name, bump: true, mail: some})
 	}
-	return jobs
+	return []*job{{key: t.job.key, name: t.job.name, bump: true, mail: t.rest}}
 }
 
 func (t *turn) note(n *store.News) note {
 	a := &n.Answer
 	if n.Event != nil {
 		event := *n.Event
-		event.Token = offset(event.Token)
+		event.Key, event.Token = "", offset(event.Token) // the letter names the key
 		return note{Event: &event}
 	}
 	if a.Outcome == store.Granted && t.timed(n.ID) {

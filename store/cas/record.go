@@ -102,6 +102,7 @@ func check(rec *key.Record) error {
 		for i := range of {
 			by(of[i].By, 1)
 			lease(of[i].Lease, 1)
+			ok = ok && of[i].Result >= 0 && of[i].Result <= len(rec.Results)
 			ok = ok && (i == 0 || of[i-1].Order < of[i].Order)
 		}
 	}

@@ -27,13 +27,13 @@ func full() *key.Record {
 			Token: token, Acquired: at, HandedBy: "h", Stopping: &store.Stopping{Reason: &reason, At: at}, Repeated: true, Slot: 1,
 		}}
 	}
-	waiter := key.RecordWaiter{RecordAsker: key.RecordAsker{By: 2, Lease: 1}, Asked: asked, Order: 7, Since: 8, Result: []byte("1")}
+	waiter := key.RecordWaiter{RecordAsker: key.RecordAsker{By: 2, Lease: 1}, Asked: asked, Order: 7, Since: 8, Result: 1}
 	return &key.Record{
 		Instances: []key.Instance{{Name: "a", Pod: "p"}, {Name: "b"}},
 		Leases:    []key.RecordLease{{ID: uuid.New(), By: 1, TTL: time.Minute}, {ID: uuid.New(), Dead: true}},
 		Holder:    key.RecordHolder{RecordAsker: key.RecordAsker{Lease: key.Ended}, Grant: key.Grant{Token: 9, Released: true}},
 		Shares:    []key.RecordHolder{holder(8), holder(9)}, Limit: 3, Freed: at.UnixMicro(), Last: 7,
-		Waiters: []key.RecordWaiter{waiter}, Skipped: []key.RecordWaiter{waiter}, Watchers: []key.RecordAsker{{By: 1, Lease: 1}},
+		Results: [][]byte{[]byte("1")}, Waiters: []key.RecordWaiter{waiter}, Skipped: []key.RecordWaiter{waiter}, Watchers: []key.RecordAsker{{By: 1, Lease: 1}},
 		Signals: []key.RecordSignal{{Lease: 1, Signal: store.Signal{ID: 1, Kind: store.Stop, Key: "k", Token: 9, Reason: &reason, At: at}}},
 	}
 }
@@ -70,6 +70,7 @@ func TestRecordsAreSmall(t *testing.T) {
 
 func TestDamagedNumbersAreFound(t *testing.T) {
 	damages := map[string]func(*key.Record){
+		"a result that is missing":     func(r *key.Record) { r.Skipped[0].Result = 2 },
 		"a lease of no instance":       func(r *key.Record) { r.Leases[0].By = 3 },
 		"a holder of no lease":         func(r *key.Record) { r.Holder.Lease = 3 },
 		"a holder of no instance":      func(r *key.Record) { r.Holder.Lease, r.Holder.By = 1, 0 },

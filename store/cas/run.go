@@ -33,6 +33,8 @@ type job struct {
 	reads bool
 	// mail goes with the swap.
 	mail []mail
+	// full: the record has no room for more waiters.
+	full bool
 	// refuse answers all items if the record would be too large. Without it, the call fails.
 	refuse func()
 	// leases are those whose states the items need, too.

@@ -41,7 +41,8 @@ const (
 type Config struct {
 	Backend  Backend
 	Identity store.Identity
-	// LongestQueue limits the waiters of a key; zero means 512.
+	// LongestQueue limits the waiters of a key; zero means 512. More than half of TokensPerSwap is not possible, because one
+	// release may grant shares to all of them.
 	LongestQueue int
 	// SweepTerm is how long one instance stays elected to sweep; zero means 25 minutes. If it is negative, each
 	// Sweep sweeps.
@@ -97,6 +98,7 @@ func New(cfg Config) *Store {
 	if cfg.LongestQueue <= 0 {
 		cfg.LongestQueue = defaultLongestQueue
 	}
+	cfg.LongestQueue = min(cfg.LongestQueue, TokensPerSwap/2)
 	if cfg.SweepTerm == 0 {
 		cfg.SweepTerm = sweepTerm
 	}

@@ -16,8 +16,11 @@ const (
 	// maxLiving limits the conditions of one swap. Servers limit the size of a transaction. A swap without the
 	// condition of some shared holder is right, too: the next look at the key finds the dead holder.
 	maxLiving = 60
-	// maxRecord limits the bytes of a record, so that a swap stays below a server's request limit (etcd: 1.5 MB).
-	maxRecord = 512 << 10
+	// maxRecord limits the bytes of a record, so that a swap stays below a server's request limit (etcd: 1.5 MB). Asks may
+	// need only half of it, because a release and what else follows must always be possible.
+	maxRecord = 1 << 20
+	// shortHold is the greatest MinHold, about, that a slow request may need.
+	shortHold = 100 * time.Millisecond
 )
 
 var (
@@ -69,8 +72,17 @@ func (s *Store) take(j *job) (*turn, error) {
 	if !t.row.Empty() || j.bump || j.rec.Version != 0 {
 		t.data = encode(t.next)
 	}
-	if t.tooLarge = len(t.data) > maxRecord && len(t.data) > len(j.rec.Data); t.tooLarge && j.refuse == nil {
+	limit, asks := maxRecord, j.refuse != nil
+	if asks {
+		limit /= 2
+	}
+	switch t.tooLarge = len(t.data) > limit && len(t.data) > len(j.rec.Data); {
+	case t.tooLarge && !asks:
 		return nil, fmt.Errorf("key %q: %w", j.name, errRecord)
+	case t.tooLarge && !j.full:
+		j.full = true
+		defer func() { j.full = false }() // another round may find room
+		return s.take(j)
 	}
 	return t, nil
 }
@@ -174,10 +186,14 @@ func (t *turn) changed() bool {
 // swap returns what to swap.
 func (t *turn) swap() Swap {
 	w := Swap{Key: t.job.key, Version: t.job.rec.Version, Data: t.data, Delete: t.job.forget}
-	letters := append(slices.Clip(t.job.mail), t.letters()...)
-	t.rest = letters[min(maxLetters, len(letters)):]
-	for _, m := range letters[:len(letters)-len(t.rest)] {
-		w.Letters = append(w.Letters, Letter{To: m.to, Key: t.job.key, Body: marshal(m.notes)})
+	size := 0
+	for _, m := range append(slices.Clip(t.job.mail), t.letters()...) {
+		letter := Letter{To: m.to, Key: t.job.key, Body: marshal(m.notes)}
+		if size += len(letter.Body); len(w.Letters) == maxLetters || size > maxMail || t.writes(w.Letters, m.to) {
+			t.rest = append(t.rest, m)
+		} else {
+			w.Letters = append(w.Letters, letter)
+		}
 	}
 	if w.Delete {
 		return w
@@ -195,8 +211,11 @@ func (t *turn) swap() Swap {
 	}
 	holds := func(h *key.RecordHolder) {
 		for _, n := range []int{h.Lease, h.Hold} {
-			if n > 0 && t.leases[w.Leases[n-1]].Alive(t.op.Now) {
-				needs(w.Leases[n-1])
+			if n <= 0 || !t.leases[w.Leases[n-1]].Alive(t.op.Now) {
+				continue
+			}
+			if id := w.Leases[n-1]; n == h.Lease || !t.shortHold(id) {
+				needs(id)
 			}
 		}
 	}
@@ -205,6 +224,11 @@ func (t *turn) swap() Swap {
 		holds(&t.next.Shares[i])
 	}
 	return w
+}
+
+// shortHold reports whether this turn made a lease that may always be over before the swap.
+func (t *turn) shortHold(id store.LeaseID) bool {
+	return slices.ContainsFunc(t.opened, func(l NewLease) bool { return l.ID == id && l.TTL < shortHold })
 }
 
 // The following methods are what the machine needs of the engine.

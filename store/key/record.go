@@ -1,6 +1,7 @@
 package key
 
 import (
+	"bytes"
 	"cmp"
 	"maps"
 	"slices"
@@ -9,8 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Record is a row in a form that can be encoded. Equal rows have equal records. Instances and leases are in
-// tables. A number n of an instance or lease means the n-th of its table; zero means none.
+// Record is a row in a form that can be encoded. Equal rows have equal records. Instances, leases and results are in
+// tables. A number n of an instance, lease or result means the n-th of its table; zero means none.
 type Record struct {
 	Instances []Instance     `cbor:"1,keyasint,omitempty"`
 	Leases    []RecordLease  `cbor:"2,keyasint,omitempty"`
@@ -25,6 +26,8 @@ type Record struct {
 	Skipped  []RecordWaiter `cbor:"9,keyasint,omitempty"`
 	Watchers []RecordAsker  `cbor:"10,keyasint,omitempty"`
 	Signals  []RecordSignal `cbor:"11,keyasint,omitempty"`
+	// Results are those of skipped waiters. Many waiters may have one result.
+	Results [][]byte `cbor:"12,keyasint,omitempty"`
 }
 
 // RecordLease is a lease that a record names.
@@ -56,14 +59,14 @@ type RecordHolder struct {
 	Hold int `cbor:"30,keyasint,omitempty"`
 }
 
-// RecordWaiter is a waiter. Result is that of a skipped one.
+// RecordWaiter is a waiter. Result is the number of a skipped one's result.
 type RecordWaiter struct {
 	RecordAsker
 	Asked
 	Order int64 `cbor:"30,keyasint,omitempty"`
 	// Since is in microseconds since 1970.
-	Since  int64  `cbor:"31,keyasint,omitempty"`
-	Result []byte `cbor:"32,keyasint,omitempty"`
+	Since  int64 `cbor:"31,keyasint,omitempty"`
+	Result int   `cbor:"32,keyasint,omitempty"`
 }
 
 // RecordSignal is a signal that the holder under this lease has not acknowledged.
@@ -108,7 +111,7 @@ func (r *Row) Record() *Record {
 		to.Acquired = stored(h.Acquired)
 		return to
 	}
-	waiter := func(w *waiter, result []byte) RecordWaiter {
+	waiter := func(w *waiter, result int) RecordWaiter {
 		return RecordWaiter{asker(w.by, w.lease), w.Asked, w.order, w.since, result}
 	}
 	rec.Holder = holder(&r.holder)
@@ -116,10 +119,10 @@ func (r *Row) Record() *Record {
 		rec.Shares = append(rec.Shares, holder(h))
 	}
 	for _, w := range r.queue.line {
-		rec.Waiters = append(rec.Waiters, waiter(w, nil))
+		rec.Waiters = append(rec.Waiters, waiter(w, 0))
 	}
 	for _, k := range r.skipsInOrder() {
-		rec.Skipped = append(rec.Skipped, waiter(k.waiter, k.result))
+		rec.Skipped = append(rec.Skipped, waiter(k.waiter, rec.result(k.result)))
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.watchers)) {
 		w := r.watchers[name]
@@ -133,6 +136,19 @@ func (r *Row) Record() *Record {
 		}
 	}
 	return rec
+}
+
+// result returns the number of a result.
+func (rec *Record) result(result []byte) int {
+	if len(result) == 0 {
+		return 0
+	}
+	at := slices.IndexFunc(rec.Results, func(known []byte) bool { return bytes.Equal(known, result) })
+	if at < 0 {
+		at = len(rec.Results)
+		rec.Results = append(rec.Results, result)
+	}
+	return at + 1
 }
 
 func (r *Row) skipsInOrder() []*skip {
@@ -183,7 +199,11 @@ func (rec *Record) Row(key string, leases []*Lease) *Row {
 	}
 	r.queue.last = rec.Last
 	for i := range rec.Skipped {
-		r.keepSkip(&skip{waiter(&rec.Skipped[i]), rec.Skipped[i].Result})
+		k := &skip{waiter: waiter(&rec.Skipped[i])}
+		if n := rec.Skipped[i].Result; n > 0 {
+			k.result = rec.Results[n-1]
+		}
+		r.keepSkip(k)
 	}
 	for _, w := range rec.Watchers {
 		if r.watchers == nil {

@@ -151,7 +151,7 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 // Swap carries each swap out by itself.
 func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
 	done := make([]cas.Swapped, len(swaps))
-	if slices.ContainsFunc(swaps, func(w cas.Swap) bool { return len(w.Living) > MaxLiving || len(w.Letters) > MaxLetters }) {
+	if slices.ContainsFunc(swaps, func(w cas.Swap) bool { return tooLarge(&w) }) {
 		return nil, &store.Error{Op: "Swap", Err: errLarge}
 	}
 	if err := b.request(ctx, "Swap", func() {
@@ -162,6 +162,15 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 		return nil, err
 	}
 	return done, nil
+}
+
+// tooLarge reports whether a swap exceeds the limits of a server.
+func tooLarge(w *cas.Swap) bool {
+	size := len(w.Data)
+	for _, l := range w.Letters {
+		size += len(l.Body)
+	}
+	return len(w.Living) > MaxLiving || len(w.Letters) > MaxLetters || size > maxSize
 }
 
 // Scan reads a page of records.

@@ -134,6 +134,9 @@ const MaxLiving = 64
 // MaxLetters is the greatest number of a swap's letters.
 const MaxLetters = 64
 
+// maxSize is the greatest size of a swap in bytes, as that of etcd.
+const maxSize = 3 << 19
+
 // swap carries one swap out, or not.
 func (s *Server) swap(w cas.Swap) cas.Swapped {
 	s.mu.Lock()
