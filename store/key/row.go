@@ -106,14 +106,16 @@ func (h *holder) kept(now Moment) bool { return h.hold != nil && h.hold.Alive(no
 
 // take makes an asker the holder. A bind:ttl lock lasts at least as long as its hold.
 func (o *Op) take(h *holder, a *asker, key string) {
-	h.asker, h.hold = *a, nil
+	h.asker = *a
+	h.hold = nil
 	if a.TTL > 0 {
 		h.lease = o.Engine.Open(key, max(a.TTL, a.MinHold), o.Now)
 	}
 	if a.MinHold > 0 {
 		h.hold = o.Engine.Hold(key, a.MinHold, o.Now)
 	}
-	h.Grant = Grant{Token: o.Engine.Token(), Acquired: o.Now.Wall, Slot: h.Slot}
+	h.Token, h.Acquired = o.Engine.Token(), o.Now.Wall
+	h.Released, h.Stopping, h.Repeated, h.HandedBy = false, nil, false, ""
 }
 
 func (h *holder) granted(answer *store.Answer, now Moment) {

@@ -14,27 +14,27 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 	o := s.operation()
 	verdicts := make([]store.Verdict, len(claims))
 	for i := range claims {
-		verdicts[i] = o.release(&claims[i])
+		o.release(&claims[i], &verdicts[i])
 	}
 	o.finish()
 	return verdicts, nil
 }
 
 // ReleaseOne is Release for one lock.
-func (s *Store) ReleaseOne(ctx context.Context, c store.Claim) (store.Verdict, error) {
+func (s *Store) ReleaseOne(ctx context.Context, c store.Claim) (verdict store.Verdict, err error) {
 	if err := s.usable(ctx, "Release"); err != nil {
 		return store.Verdict{}, err
 	}
 	o := s.operation()
-	verdict := o.release(&c)
+	o.release(&c, &verdict)
 	o.finish()
 	return verdict, nil
 }
 
-func (o *operation) release(c *store.Claim) store.Verdict {
+func (o *operation) release(c *store.Claim, v *store.Verdict) {
 	sh, r := o.lock(c.Key)
 	defer sh.unlock(r)
-	return o.Release(&r.Row, c)
+	*v = o.Release(&r.Row, c)
 }
 
 // Amend checks locks, and changes their data and remaining time.
