@@ -1,5 +1,5 @@
-// Package store defines what a lock store must do. Its engines are store/memory, an embedded map, and
-// store/postgres, a PostgreSQL database.
+// Package store defines what a lock store must do. Its engines are store/memory, an embedded map,
+// store/postgres, a PostgreSQL database, and store/cas, which needs a server that can swap a record if it is unchanged.
 //
 // # Words
 //
@@ -14,7 +14,8 @@
 //
 // A missing lease is dead. Death is final, because ids are never used again. A lease past its expiry is not
 // dead yet, because its holder may be renewing it now. To reap a lease is to declare it dead. Only then
-// does a lock leave an owner that did not release it.
+// does a lock leave an owner that did not release it. In an engine with the Trait Final, the server reaps a lease
+// when it expires.
 //
 // A lock with a MinHold keeps its key until the hold is over, even if the lock was released or its lease is
 // dead. Such a hold is pending: the key counts as held, but no claim on it is right. After the hold, the
