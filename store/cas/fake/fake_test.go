@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,8 +24,30 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type client struct {
 	*testing.T
 	*fake.Backend
+
+	mu      sync.Mutex
 	letters []cas.Letter
 	lost    int
+}
+
+func (c *client) deliver(l cas.Letter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.letters = append(c.letters, l)
+}
+
+func (c *client) lose() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lost++
+}
+
+// heard returns what the client was told, after all that is to come now.
+func (c *client) heard() (letters []cas.Letter, lost int) {
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.letters), c.lost
 }
 
 // bubble runs a test in virtual time, on a server with these faults.
@@ -32,7 +55,7 @@ func bubble(t *testing.T, faults fake.Faults, test func(*client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := &client{T: t, Backend: fake.NewServer().Open("me", faults)}
-		if err := c.Start(t.Context(), func(l cas.Letter) { c.letters = append(c.letters, l) }, func() { c.lost++ }); err != nil {
+		if err := c.Start(t.Context(), c.deliver, c.lose); err != nil {
 			t.Fatal(err)
 		}
 		defer c.Stop()
@@ -130,9 +153,9 @@ func TestLettersOfACarriedOutSwapArrive(t *testing.T) {
 		letter := []cas.Letter{{To: "me", Key: "k", Body: text("x")}, {To: "nobody", Key: "k"}}
 		first := c.swap(cas.Swap{Key: "k", Letters: letter})
 		c.swap(cas.Swap{Key: "k", Letters: letter}) // the version is wrong
-		synctest.Wait()
-		if len(c.letters) != 1 || c.letters[0].Base != first.Record.Base || string(c.letters[0].Body) != "x" {
-			c.Fatalf("delivered: %+v", c.letters)
+		letters, _ := c.heard()
+		if len(letters) != 1 || letters[0].Base != first.Record.Base || string(letters[0].Body) != "x" {
+			c.Fatalf("delivered: %+v", letters)
 		}
 	})
 }
@@ -141,14 +164,12 @@ func TestALostLetterIsReported(t *testing.T) {
 	faults := fake.Faults{Letter: func() fake.LetterFault { return fake.LetterFault{Lost: true, Told: time.Second} }}
 	bubble(t, faults, func(c *client) {
 		c.swap(cas.Swap{Key: "k", Letters: []cas.Letter{{To: "me", Key: "k"}}})
-		synctest.Wait()
-		if c.lost != 0 {
+		if _, lost := c.heard(); lost != 0 {
 			c.Fatal("reported at once")
 		}
 		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		if c.lost != 1 || len(c.letters) != 0 {
-			c.Fatalf("lost %d, delivered %v", c.lost, c.letters)
+		if letters, lost := c.heard(); lost != 1 || len(letters) != 0 {
+			c.Fatalf("lost %d, delivered %v", lost, letters)
 		}
 	})
 }
