@@ -27,6 +27,8 @@ type instance struct {
 	// fault is what happens to the next request with this name.
 	next  string
 	fault fake.Fault
+	// always: it happens to all others, too.
+	always bool
 	// losing: letters to this instance are lost.
 	losing bool
 }
@@ -73,7 +75,9 @@ func (in *instance) request(op string) fake.Fault {
 	if op != in.next {
 		return fake.Fault{}
 	}
-	in.next = ""
+	if !in.always {
+		in.next = ""
+	}
 	return in.fault
 }
 

@@ -102,13 +102,3 @@ func TestAFailedVisitAfterARevocationIsUnknown(t *testing.T) {
 		}
 	})
 }
-
-func TestAHoldMayBeShorterThanARequest(t *testing.T) {
-	pair(t, cas.Config{}, func(_ *fake.Server, a, _ *instance) {
-		ask := a.ask("k")
-		ask.MinHold = time.Millisecond
-		a.fails("Swap", fake.Fault{Slow: time.Second})
-		a.gets(ask, store.Granted)
-		a.wants("a lock with a short hold", "OpenLeases Swap")
-	})
-}

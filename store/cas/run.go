@@ -43,6 +43,8 @@ type job struct {
 	// rec is the record that the next turn assumes; nil: it must be read first. fresh: it was read for this call.
 	rec   *Record
 	fresh bool
+	// deaths counts the swaps that failed because a lease had died.
+	deaths int
 	// states are those that were read for this call.
 	states map[store.LeaseID]LeaseState
 }
@@ -260,6 +262,7 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 			again = append(again, t.job)
 			if s.keep(r); r.Version == t.job.rec.Version {
 				t.job.rec = nil // a lease has died, perhaps one that the record does not name
+				t.job.deaths++
 			} else {
 				t.job.read(r, nil)
 			}

@@ -38,8 +38,30 @@ func TestAHoldLivesWhenItsLockIsGranted(t *testing.T) {
 		denied := b.ask("k")
 		denied.Wait = false
 		b.gets(denied, store.Held)
-		time.Sleep(time.Second)
+		time.Sleep(time.Second + 100*time.Millisecond) // the second try asked for a little more
 		b.gets(denied, store.Granted)
+	})
+}
+
+func TestAHoldMayBeShorterThanARequest(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, _ *instance) {
+		a.always = true
+		a.fails("Swap", fake.Fault{Slow: 100 * time.Millisecond})
+		for _, timed := range []bool{false, true} {
+			ask := a.ask("k")
+			if ask.MinHold = time.Microsecond; timed {
+				ask.MinHold, ask.TTL = 0, time.Microsecond
+			}
+			began := time.Now()
+			grant := a.gets(ask, store.Granted)
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("granted after %v", took)
+			}
+			time.Sleep(time.Second)
+			if !timed {
+				a.releases(ask, grant, store.Holds)
+			}
+		}
 	})
 }
 

@@ -19,8 +19,8 @@ const (
 	// maxRecord limits the bytes of a record, so that a swap stays below a server's request limit (etcd: 1.5 MB). Asks may
 	// need only half of it, because a release and what else follows must always be possible.
 	maxRecord = 1 << 20
-	// shortHold is the greatest MinHold, about, that a slow request may need.
-	shortHold = 100 * time.Millisecond
+	// longerLife is doubled with each try: see Open.
+	longerLife = 10 * time.Millisecond
 )
 
 var (
@@ -211,11 +211,8 @@ func (t *turn) swap() Swap {
 	}
 	holds := func(h *key.RecordHolder) {
 		for _, n := range []int{h.Lease, h.Hold} {
-			if n <= 0 || !t.leases[w.Leases[n-1]].Alive(t.op.Now) {
-				continue
-			}
-			if id := w.Leases[n-1]; n == h.Lease || !t.shortHold(id) {
-				needs(id)
+			if n > 0 && t.leases[w.Leases[n-1]].Alive(t.op.Now) {
+				needs(w.Leases[n-1])
 			}
 		}
 	}
@@ -224,11 +221,6 @@ func (t *turn) swap() Swap {
 		holds(&t.next.Shares[i])
 	}
 	return w
-}
-
-// shortHold reports whether this turn made a lease that may always be over before the swap.
-func (t *turn) shortHold(id store.LeaseID) bool {
-	return slices.ContainsFunc(t.opened, func(l NewLease) bool { return l.ID == id && l.TTL < shortHold })
 }
 
 // The following methods are what the machine needs of the engine.
@@ -242,8 +234,12 @@ func (t *turn) Token() int64 {
 // Reserve keeps tokens for a cohort.
 func (t *turn) Reserve(n int) { t.tokens += int64(n) }
 
-// Open notes a lease to be opened before the swap.
+// Open notes a lease to be opened before the swap. If it may have died before a swap that took long, the next one
+// lives longer.
 func (t *turn) Open(name string, ttl time.Duration, now key.Moment) *key.Lease {
+	if t.job.deaths > 0 {
+		ttl += longerLife << min(t.job.deaths, 8)
+	}
 	l := key.NewLease(uuid.New(), nil, name, ttl).LiveFor(ttl, now)
 	t.leases[l.ID()] = l
 	t.opened = append(t.opened, NewLease{NewLease: store.NewLease{ID: l.ID(), TTL: ttl}})
