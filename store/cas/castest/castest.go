@@ -36,6 +36,7 @@ func Run(t *testing.T, server func(t *testing.T) Server) {
 		"swaps stand alone":     swapsStandAlone,
 		"many swaps":            manySwaps,
 		"large records":         largeRecords,
+		"the largest swaps":     largestSwaps,
 		"binary data":           binaryData,
 		"present record":        presentRecord,
 		"leases as conditions":  leasesAsConditions,

@@ -278,3 +278,27 @@ func names(t *testing.T, c *client) {
 		}
 	}
 }
+
+// largestSwaps: swaps as large as the engine makes them are carried out, also several with one call.
+func largestSwaps(t *testing.T, c *client) {
+	const most = 60 // conditions, and letters
+	var living []store.LeaseID
+	for range most {
+		living = append(living, c.open(ttl, "one"))
+	}
+	large := func(key string) cas.Swap {
+		s := cas.Swap{Key: key, Data: make([]byte, 1<<20), Leases: living, Living: living}
+		for i := range most {
+			s.Letters = append(s.Letters, cas.Letter{To: fmt.Sprint("other", i), Key: key, Body: make([]byte, 4<<10)})
+		}
+		return s
+	}
+	for i, result := range c.swap(large("ns/a"), cas.Swap{Key: "ns/b", Data: []byte("b")}, large("ns/c")) {
+		if !result.Done {
+			t.Errorf("swap %d was not carried out", i)
+		}
+	}
+	if r := c.load("ns/c"); len(r.Data) != 1<<20 || len(r.States) != most {
+		t.Errorf("%d bytes and %d leases", len(r.Data), len(r.States))
+	}
+}
