@@ -306,6 +306,14 @@ func TestListenURL(t *testing.T) {
 			map[string]string{"LOCKSIDECAR_STORE_URL": "memory://", "LOCKSIDECAR_POSTGRES_LISTEN_URL": direct},
 			[]string{"LOCKSIDECAR_POSTGRES_LISTEN_URL is", "memory://"},
 		},
+		"a store in etcd": {
+			map[string]string{"LOCKSIDECAR_STORE_URL": "etcd://etcd:2379", "LOCKSIDECAR_POSTGRES_LISTEN_URL": direct},
+			[]string{"LOCKSIDECAR_POSTGRES_LISTEN_URL is", "etcd://etcd:2379"},
+		},
+		"in etcd": {
+			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_POSTGRES_LISTEN_URL": "etcd://etcd:2379"},
+			[]string{`LOCKSIDECAR_POSTGRES_LISTEN_URL is "etcd://etcd:2379"; allowed: postgres://`},
+		},
 		"no store": {
 			map[string]string{"LOCKSIDECAR_POSTGRES_LISTEN_URL_FILE": file},
 			[]string{"LOCKSIDECAR_POSTGRES_LISTEN_URL_FILE is", file, "memory://"},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/locksidecar/locksidecar/store/etcd"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
@@ -22,6 +23,7 @@ type StoreKind string
 const (
 	Memory   StoreKind = "memory"
 	Postgres StoreKind = "postgres"
+	Etcd     StoreKind = "etcd"
 )
 
 // StoreURL names a store. It may contain a password: String redacts it, Reveal does not.
@@ -61,7 +63,7 @@ func (u StoreURL) Again() (string, error) {
 // The rules shown in messages.
 const (
 	allowedDatabases = "postgres://user:password@host:5432/database" //nolint:gosec // no credentials: an example
-	allowedStores    = "memory:// or " + allowedDatabases
+	allowedStores    = "memory://, " + allowedDatabases + " or etcd://host:2379,host:2379/prefix"
 )
 
 func allowedIn(variable string) string {
@@ -96,9 +98,9 @@ func (l *loader) listenURL() {
 	}
 	u := l.eitherURL("POSTGRES_LISTEN_URL", l.urls.listen, l.urls.listenFile)
 	switch {
-	case u.Kind == Memory:
+	case u.Kind != Postgres && u.Kind != "":
 		l.bad(variable, u.String(), allowedIn(variable))
-	case l.cfg.Store.Kind == Memory:
+	case l.cfg.Store.Kind != Postgres && l.cfg.Store.Kind != "":
 		l.bad(variable, value, "only with a store of PostgreSQL: the one in "+l.cfg.Store.String()+" needs no connection to listen")
 	case l.cfg.Listen == postgres.ListenNever:
 		l.bad(variable, value, fmt.Sprintf(
@@ -156,6 +158,12 @@ func storeURL(variable, raw string) (StoreURL, error) {
 			return StoreURL{Kind: Postgres, url: raw}, nil
 		}
 		why = explain(err, raw)
+	case "etcd", "etcds":
+		err := etcd.Check(raw)
+		if err == nil {
+			return StoreURL{Kind: Etcd, url: raw}, nil
+		}
+		why = " (" + err.Error() + ")"
 	}
 	return StoreURL{}, refused(Prefix+variable, redact(raw), allowedIn(variable)+why)
 }

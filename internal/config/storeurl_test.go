@@ -44,6 +44,9 @@ func TestRefusedURLsAreRedacted(t *testing.T) {
 		"postgres://h/d?password=s3cret&sslmode=odd",
 		"postgres://u:s3%zzcret@h/d",
 		"mysql://u:s3cret@h/d",
+		"etcd://u:s3cret@h?ssl=s3cret",
+		"etcd://u:s3%zzcret@h",
+		"etcd://h,u:s3cret",
 		"s3cret",
 	} {
 		_, err := storeURL("STORE_URL", url)
@@ -61,6 +64,19 @@ func TestExplainsWhatIsNoSecret(t *testing.T) {
 	_, err := storeURL("STORE_URL", "postgres://h:99999/d")
 	if err == nil || !strings.Contains(err.Error(), "port") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestEtcd(t *testing.T) {
+	for _, raw := range []string{"etcd://h", "etcds://u:secret@a:2379,b:2379/prefix"} {
+		u, err := storeURL("STORE_URL", raw)
+		if err != nil || u.Kind != Etcd || u.Reveal() != raw || strings.Contains(u.String(), "secret") {
+			t.Errorf("%s: %v, %v", raw, u, err)
+		}
+	}
+	_, err := storeURL("STORE_URL", "etcd://h?sslmode=require")
+	if err == nil || !strings.Contains(err.Error(), "allowed are cacert, cert and key") {
+		t.Errorf("an unknown parameter: %v", err)
 	}
 }
 

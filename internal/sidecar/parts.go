@@ -6,6 +6,8 @@ import (
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy"
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/etcd"
 	"github.com/locksidecar/locksidecar/store/memory"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
@@ -25,12 +27,26 @@ func (s *sidecar) newStore(tooOld func(error)) (store.Store, error) {
 	if cfg.Store.Kind == config.Memory {
 		return memory.NewSpace().Open(id), nil
 	}
+	if cfg.Store.Kind == config.Etcd {
+		return s.onEtcd(id)
+	}
 	return postgres.New(postgres.Config{
 		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, Identity: id, MaxConns: cfg.PoolMaxConns,
 		Timeout: cfg.StoreTimeout, AutoMigrate: cfg.AutoMigrate, TooOld: tooOld, Logger: s.log,
 		Listen: cfg.Listen, ListenURL: cfg.ListenURL.Reveal(), ListenAgain: cfg.ListenURL.Again,
 		Failover: cfg.Failover, Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
 	})
+}
+
+func (s *sidecar) onEtcd(id store.Identity) (store.Store, error) {
+	backend, err := etcd.New(etcd.Config{
+		URL: s.Config.Store.Reveal(), Again: s.Config.Store.Again, Instance: id.Instance, Timeout: s.Config.StoreTimeout,
+		Logger: s.log, Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return cas.New(cas.Config{Backend: backend, Identity: id, Logger: s.log}), nil
 }
 
 func (s *sidecar) leaseConfig() lease.Config {
