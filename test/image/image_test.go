@@ -18,7 +18,7 @@ import (
 )
 
 // maxSize is of all files together: every node pulls it.
-const maxSize = 25_000_000
+const maxSize = 32_000_000
 
 // TestImage: the image has what it needs to run, and nothing else.
 func TestImage(t *testing.T) {
