@@ -1,6 +1,7 @@
 package cas_test
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -120,6 +121,33 @@ func TestALargeResultReachesManyWaiters(t *testing.T) {
 		for _, ask := range asks {
 			if got := b.gets(ask, store.Skipped); string(got.Result) != result {
 				t.Fatalf("result of %d bytes", len(got.Result))
+			}
+		}
+	})
+}
+
+// TestLargeResultsReachManyInstances: the letters of one release are larger than a request may be.
+func TestLargeResultsReachManyInstances(t *testing.T) {
+	crowd(t, 20, func(_ *fake.Server, all []*instance) {
+		a := all[0]
+		holder := a.ask("k")
+		grant := a.gets(holder, store.Granted)
+		for range 25 {
+			for _, in := range all {
+				ask := in.ask("k")
+				ask.Skip = true
+				in.gets(ask, store.Queued)
+			}
+		}
+		c := store.Claim{Key: "k", Token: grant.Token, Lease: a.lease, Outcome: store.Success}
+		c.Result = []byte(`"` + strings.Repeat("x", 4<<10-2) + `"`)
+		verdicts, err := a.Release(a.Context(), []store.Claim{c})
+		if a.ok(err); verdicts[0].Status != store.Holds {
+			t.Fatalf("released: %+v", verdicts)
+		}
+		for i, in := range all {
+			if news := in.told(); len(news) != 25 || !bytes.Equal(news[24].Answer.Result, c.Result) {
+				t.Errorf("instance %d is told %d news", i, len(news))
 			}
 		}
 	})

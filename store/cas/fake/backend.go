@@ -140,6 +140,7 @@ func (b *Backend) request(ctx context.Context, op string, do func()) error {
 
 // Load reads records.
 func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseID) (records []cas.Record, states []cas.LeaseState, err error) {
+	keys, leases = slices.Clone(keys), slices.Clone(leases) // a late request must not see what the caller does with them then
 	var r []cas.Record
 	var s []cas.LeaseState
 	if err := b.request(ctx, "Load", func() { r, s = b.server.load(keys, leases) }); err != nil {
@@ -164,11 +165,14 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 	return done, nil
 }
 
-// tooLarge reports whether a swap exceeds the limits of a server.
+// tooLarge reports whether a swap exceeds the limits of a server, or has two letters to one instance.
 func tooLarge(w *cas.Swap) bool {
-	size := len(w.Data)
+	size, to := len(w.Data), map[string]bool{}
 	for _, l := range w.Letters {
-		size += len(l.Body)
+		if size += len(l.Body); to[l.To] {
+			return true
+		}
+		to[l.To] = true
 	}
 	return len(w.Living) > MaxLiving || len(w.Letters) > MaxLetters || size > maxSize
 }
@@ -184,11 +188,13 @@ func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]
 
 // OpenLeases opens or extends leases.
 func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) error {
+	leases = slices.Clone(leases)
 	return b.request(ctx, "OpenLeases", func() { b.server.open(leases) })
 }
 
 // Renew extends leases.
 func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error) {
+	leases = slices.Clone(leases)
 	var kept []store.LeaseID
 	if err := b.request(ctx, "Renew", func() { kept = b.server.renew(leases) }); err != nil {
 		return nil, err
@@ -198,6 +204,7 @@ func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) ([]store.Le
 
 // Revoke ends leases.
 func (b *Backend) Revoke(ctx context.Context, leases []store.LeaseID) error {
+	leases = slices.Clone(leases)
 	return b.request(ctx, "Revoke", func() { b.server.revoke(leases) })
 }
 
