@@ -520,13 +520,10 @@ bench-explain: test-deps ## Measure what each statement costs PostgreSQL, and wr
 bench-deps: test-deps
 	@missing=""; \
 	command -v redis-server >/dev/null || missing="redis-server"; \
-	command -v etcd >/dev/null || missing="$$missing etcd-server"; \
 	[ -n "$$missing" ] || exit 0; \
 	RUNLEVEL=1 $(MAKE) apt PACKAGES="$$missing" || exit; \
 	[ -d /run/systemd/system ] || exit 0; \
-	as=$$([ "$$(id -u)" = 0 ] || echo sudo); \
-	case "$$missing" in *redis*) $$as systemctl disable -q --now redis-server;; esac; \
-	case "$$missing" in *etcd*) $$as systemctl disable -q --now etcd;; esac
+	$$([ "$$(id -u)" = 0 ] || echo sudo) systemctl disable -q --now redis-server
 
 bench-go: ## Run the Go benchmarks (BENCH=regexp chooses)
 	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...

@@ -68,7 +68,7 @@ func (b *bench) growHot() (*curve, error) {
 }
 
 // hotPeer starts another server, which ends with the hot keys', and returns what loads it.
-func (b *bench) hotPeer(h *hotKeys, program string, start func(folder, port string) []string) (func(clients int) (run, error), error) {
+func (b *bench) hotPeer(h *hotKeys, program string, start starter) (func(clients int) (run, error), error) {
 	binary := filepath.Join(b.folder, "peers")
 	if err := b.buildPeers(binary); err != nil {
 		return nil, err

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/testing/etcdtest"
 )
 
 // contender is a server that grants locks, ours or a peer.
@@ -65,18 +67,21 @@ func (c *contender) measure(b *bench, connections int) (run, error) {
 	return r, err
 }
 
+// oursFirst is how many of the contenders, the first ones, are locksidecar's.
+const oursFirst = 3
+
 // peerRows sets ours beside those that promise the same.
 func peerRows(contenders []*contender, connections []int) (rows []result) {
 	for _, n := range connections {
-		for _, ours := range contenders[:2] {
-			for _, peer := range contenders[2:] {
-				if peer.durable != ours.durable {
+		for _, our := range contenders[:oursFirst] {
+			for _, peer := range contenders[oursFirst:] {
+				if peer.durable != our.durable {
 					continue
 				}
-				mine, theirs := ours.figures[n], peer.figures[n]
+				mine, theirs := our.figures[n], peer.figures[n]
 				ratio := median(ratios(mine.rates(), theirs.rates()))
 				rows = append(rows, result{
-					id: "peers", what: fmt.Sprintf("%s beside %s, %d connections", ours.name, peer.name, n),
+					id: "peers", what: fmt.Sprintf("%s beside %s, %d connections", our.name, peer.name, n),
 					figure: fmt.Sprintf("%.0f pairs/s, %s", median(mine.rates()), mine.cost()),
 					peer:   fmt.Sprintf("%s: %.0f pairs/s, %s", peer.name, median(theirs.rates()), theirs.cost()),
 					ratio:  fmt.Sprintf("%.2f of it", ratio), score: ratio, goal: none, reached: true,
@@ -103,62 +108,75 @@ func (b *bench) contenders() (all []*contender, stop func(), err error) {
 	if err != nil {
 		return nil, stop, err
 	}
-	for _, s := range []struct{ name, store string }{{"locksidecar on `memory://`", "memory://"}, {"locksidecar on PostgreSQL", url}} {
+	ends = append(ends, cluster.Stop)
+	quorum, quorumAt, err := b.startPeer(startEtcd)
+	if err != nil {
+		return nil, stop, fmt.Errorf("etcd: %w", err)
+	}
+	ends = append(ends, quorum.stop)
+	for _, s := range []struct{ name, store string }{
+		{"locksidecar on `memory://`", "memory://"}, {"locksidecar on PostgreSQL", url}, {"locksidecar on etcd", "etcd://" + quorumAt},
+	} {
 		p, err := b.sidecar(fmt.Sprintf("peers%d", len(all)), "STORE_URL="+s.store)
 		if err != nil {
-			cluster.Stop()
 			return nil, stop, err
 		}
 		ends = append(ends, p.stop)
-		all = append(all, &contender{name: s.name, durable: s.store == url, process: p, figures: make(map[int]runs), load: func(n int) (*loader, error) {
+		all = append(all, &contender{name: s.name, durable: s.store != "memory://", process: p, figures: make(map[int]runs), load: func(n int) (*loader, error) {
 			return b.loader("pair", n, p)
 		}})
 	}
-	ends = append(ends, cluster.Stop)
+	loadOf := func(program, address string) func(int) (*loader, error) {
+		return func(n int) (*loader, error) { return b.loadBy(exec.Command(binary, program, address, strconv.Itoa(n))) }
+	}
 	for _, peer := range others {
 		p, address, err := b.startPeer(peer.start)
 		if err != nil {
 			return nil, stop, fmt.Errorf("%s: %w", peer.name, err)
 		}
 		ends = append(ends, p.stop)
-		all = append(all, &contender{name: peer.name, durable: peer.durable, process: p, figures: make(map[int]runs), load: func(n int) (*loader, error) {
-			return b.loadBy(exec.Command(binary, peer.program, address, strconv.Itoa(n)))
-		}})
+		all = append(all, &contender{name: peer.name, durable: peer.durable, process: p, figures: make(map[int]runs), load: loadOf("redis", address)})
 	}
+	// On the server that our sidecar uses.
+	all = append(all, &contender{name: "etcd", durable: true, process: quorum, figures: make(map[int]runs), load: loadOf("etcd", quorumAt)})
 	return all, stop, nil
 }
 
-// others are the peers, with the program of bench/peers that loads them.
+// starter returns the command of a server that has its files in a folder.
+type starter func(folder, port string) ([]string, error)
+
+// others are the peers that have a server of their own.
 var others = []struct {
-	name, program string
-	durable       bool
-	start         func(folder, port string) []string
+	name    string
+	durable bool
+	start   starter
 }{
-	{"Redis without persistence", "redis", false, func(folder, port string) []string {
-		return append(startRedis(folder, port), "--appendonly", "no")
-	}},
-	{"Redis, `appendfsync always`", "redis", true, func(folder, port string) []string {
-		return append(startRedis(folder, port), "--appendonly", "yes", "--appendfsync", "always")
-	}},
-	{"etcd", "etcd", true, startEtcd},
+	{"Redis without persistence", false, startRedis("--appendonly", "no")},
+	{"Redis, `appendfsync always`", true, startRedis("--appendonly", "yes", "--appendfsync", "always")},
 }
 
 // startRedis makes no snapshots.
-func startRedis(folder, port string) []string {
-	return []string{"redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", folder}
-}
-
-// startEtcd is one member on its own, whose other port only itself knows.
-func startEtcd(folder, port string) []string {
-	clients, members := "http://127.0.0.1:"+port, "http://127.0.0.1:0"
-	return []string{
-		"etcd", "--data-dir", folder, "--listen-client-urls", clients, "--advertise-client-urls", clients,
-		"--listen-peer-urls", members, "--log-level", "error",
+func startRedis(more ...string) starter {
+	return func(folder, port string) ([]string, error) {
+		return append([]string{"redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", folder}, more...), nil
 	}
 }
 
+// startEtcd is one member on its own, whose other port only itself knows.
+func startEtcd(folder, port string) ([]string, error) {
+	program, err := etcdtest.Binary()
+	if err != nil {
+		return nil, err
+	}
+	clients, members := "http://127.0.0.1:"+port, "http://127.0.0.1:0"
+	return []string{
+		program, "--data-dir", folder, "--listen-client-urls", clients, "--advertise-client-urls", clients,
+		"--listen-peer-urls", members, "--log-level", "error",
+	}, nil
+}
+
 // startPeer starts a server on a free port and waits until it takes connections.
-func (b *bench) startPeer(command func(folder, port string) []string) (*process, string, error) {
+func (b *bench) startPeer(command starter) (*process, string, error) {
 	folder, err := os.MkdirTemp(b.folder, "peer")
 	if err != nil {
 		return nil, "", err
@@ -172,7 +190,10 @@ func (b *bench) startPeer(command func(folder, port string) []string) (*process,
 	if err := errors.Join(err, free.Close()); err != nil {
 		return nil, "", err
 	}
-	args := command(folder, port)
+	args, err := command(folder, port)
+	if err != nil {
+		return nil, "", err
+	}
 	cmd := exec.Command(args[0], args[1:]...)
 	if err := cmd.Start(); err != nil { // what they write is of no interest
 		return nil, "", fmt.Errorf("%w (make bench installs it)", err)
