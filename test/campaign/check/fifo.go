@@ -54,7 +54,7 @@ type line struct {
 	// fitting is where the first of the queue was first seen to fit, if it was also in the last line that was seen.
 	fitting  history.Op
 	attempts map[int64]string   // that were seen to have the key, by their tokens
-	used     map[string]int64   // the first token under which an attempt was seen to have the key
+	used     map[string][]int64 // the tokens under which an attempt was seen to have the key, in the order of the lines
 	several  map[string]bool    // names of calls for several keys
 	again    map[string]bool    // those who were seen in another place, too
 	said     map[[2]string]bool // pairs that were found
@@ -63,7 +63,7 @@ type line struct {
 func (h *arranged) lineOf(k *keyHistory) *line {
 	l := &line{
 		h: h, k: k, granted: make(map[string]history.Op, len(k.terms)), several: make(map[string]bool),
-		again: make(map[string]bool), said: make(map[[2]string]bool), attempts: make(map[int64]string), used: make(map[string]int64),
+		again: make(map[string]bool), said: make(map[[2]string]bool), attempts: make(map[int64]string), used: make(map[string][]int64),
 		asked: make(map[string]history.Op), newest: make([]*term, 1, len(k.terms)+1),
 	}
 	for _, op := range k.lines {
@@ -71,9 +71,7 @@ func (h *arranged) lineOf(k *keyHistory) *line {
 			continue
 		}
 		l.attempts[op.Token] = op.Attempt
-		if first, seen := l.used[op.Attempt]; !seen || op.Token < first {
-			l.used[op.Attempt] = op.Token
-		}
+		l.used[op.Attempt] = append(l.used[op.Attempt], op.Token)
 	}
 	for i, t := range k.terms {
 		l.granted[t.grant.InLine()] = t.grant
@@ -169,8 +167,10 @@ func (l *line) judge(op history.Op) (broken []Violation) {
 		case !ok || l.again[place.ID]: // it left, or timed out
 			continue
 		}
-		if first, seen := l.used[place.Attempt]; seen && first < grant.Token {
-			grant.Token = first // the place was used then; the call waited on at the end
+		for _, token := range l.used[place.Attempt] {
+			if token > op.Token && token < grant.Token {
+				grant.Token = token // the place was used then; the call waited on at the end
+			}
 		}
 		if to := max(grant.Return, before.Return); before.ID != "" && l.h.calm(op.Call, to) && !l.forced(before, grant, op.Call, to) {
 			l.h.counts.Ordered++

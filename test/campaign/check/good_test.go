@@ -151,6 +151,16 @@ var good = map[string]string{
 		x line 60-61 t2 ap l2:x-4@b#q
 		h release 45-50 done t1
 		b release 86-87 done t3`,
+	"an attempt had the key before, and stands in line again behind another": `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-90 granted t5 u500 w-1 r1
+		b acquire 35-85 granted t4 u500 w-1
+		h release 12-15 done t1
+		x line 30-31 t2 ap
+		c acquire 32-50 granted t3 u500 w-1
+		x line 60-61 t3 as l4:x-3@b#q l5:x-2/1@a#p
+		c release 70-75 done t3
+		b release 86-87 done t4`,
 	"a call for several stands in line again": `
 		a acquire 20- w-1 g7
 		b acquire 21- w-1
