@@ -98,7 +98,7 @@ func TestForeignSitesAreRefused(t *testing.T) {
 		{"POST", "/stop", []string{"Sec-Fetch-Site", "cross-site"}, 403},
 		{"POST", "/stop", []string{"Origin", "http://evil.example"}, 403},
 		{"POST", "/break", []string{"Origin", "null"}, 403},
-		// What the page of another site loads would use up streams, and watch keys. It may have links.
+		// A page of another site may link to the console. But it may not load the console in the background, because that uses up streams.
 		{"GET", "/waits", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "empty"}, 403},
 		{"GET", "/key?key=a", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Dest", "iframe"}, 403},
 		{"GET", "/", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "document"}, 200},

@@ -179,7 +179,7 @@ func (t *turn) changed() bool {
 	if slices.Equal(t.data, t.job.rec.Data) {
 		return false
 	}
-	// What the last swap wrote as offsets would now be written as tokens.
+	// The last swap wrote its new tokens as offsets, and this turn writes them as tokens. That alone is no change.
 	return t.job.rec.Version == 0 || !slices.Equal(t.data, encode(t.rec))
 }
 

@@ -1,7 +1,7 @@
 // Package etcd keeps locks in etcd 3.5.13 or later. It is a [cas.Backend]: package cas decides, this
 // package swaps records.
 //
-// # What is where
+// # Keys
 //
 // All keys begin with the prefix of the URL, /locksidecar/ by default. KEY is a key of package cas, which contains
 // the namespace. Names of instances are escaped, so they may contain a slash.

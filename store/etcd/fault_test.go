@@ -54,7 +54,7 @@ func TestOutcomeIsUnknownAfterSending(t *testing.T) {
 	}
 }
 
-// What was not sent was not carried out, also if nobody has checked the server before.
+// A request that was not sent is known not to be carried out, even if no check of the server came before it.
 func TestOutcomeIsKnownWithoutAConnection(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.Start(t)
@@ -75,7 +75,7 @@ func TestOutcomeIsKnownWithoutAConnection(t *testing.T) {
 	}
 }
 
-// What etcd refuses was not carried out.
+// A request that etcd refuses is known not to be carried out.
 func TestOutcomeOfARefusalIsKnown(t *testing.T) {
 	t.Parallel()
 	r := on(t, cluster).ready("one")

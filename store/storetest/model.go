@@ -487,15 +487,3 @@ func (m *model) expire() {
 	}
 	m.revoke(expired...)
 }
-
-// held returns the held keys in order.
-func (m *model) held() []string {
-	var keys []string
-	for key, k := range m.locks {
-		if m.isHeld(k) {
-			keys = append(keys, key)
-		}
-	}
-	slices.Sort(keys)
-	return keys
-}

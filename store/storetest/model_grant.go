@@ -191,3 +191,15 @@ func (m *model) mayBeUntold(h *modelHold, instance int) bool {
 	}
 	return h.holder.by == instance && !h.repeated
 }
+
+// held returns the held keys in order.
+func (m *model) held() []string {
+	var keys []string
+	for key, k := range m.locks {
+		if m.isHeld(k) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
