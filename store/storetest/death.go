@@ -37,7 +37,7 @@ func deathCases() []testCase {
 			b.queued(first, 1)
 			b.queued(second, 2)
 			b.revoke(dead)
-			a.holds("k", token, 1)
+			a.awaitWaiting("k", token, 1)
 			b.want(b.check(first), store.Gone)
 			b.queued(second, 1)
 			a.holds("k", token, 1)
@@ -75,9 +75,9 @@ func deathCases() []testCase {
 			a.queued(first, 1)
 			b.queued(second, 2)
 			b.reapInstance(a.id.Instance)
+			b.awaitWaiting("k", token, 1)
 			b.want(b.check(first), store.Gone)
 			b.queued(second, 1)
-			b.holds("k", token, 1)
 		}},
 		{"a reap of an unknown instance, or a repeated one, changes nothing", func(f *fixture) {
 			a, b := f.pair()

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -429,6 +430,14 @@ func (in *instance) holds(key string, token int64, waiting int) store.Lock {
 			l.Held, l.Token, l.QueueLength, token, waiting)
 	}
 	return l
+}
+
+// awaitWaiting waits until a held key has this many waiters. After a reap the sweep of a test beside this one may be
+// about to delete the waiters of the dead lease. Then the reap leaves them to that sweep.
+func (in *instance) awaitWaiting(key string, token int64, waiting int) {
+	in.Helper()
+	in.poll(fmt.Sprintf("%d waiters of %s", waiting, key), func() bool { return in.get(key).QueueLength == waiting })
+	in.holds(key, token, waiting)
 }
 
 // free checks that a key has neither a holder nor waiters.
