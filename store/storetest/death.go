@@ -254,7 +254,7 @@ func expiredWaiterSkipped(f *fixture) {
 	}
 	a.released(claim(ask, token))
 	grant := b.awaitNews(living)
-	b.holds("k", grant.Token, 0)
+	b.awaitWaiting("k", grant.Token, 0)
 	for _, w := range waiters {
 		b.want(b.check(w), store.Gone)
 		select {
