@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT / "clients" / "contract" / "curl"))
 
-from processes import NotStarted, Postgres, Sidecar  # noqa: E402 // found only now
+from processes import NotStarted, Postgres, Sidecar, start_store  # noqa: E402 // found only now
 
 LIMIT = 60  # seconds for one example
 PYTHON = str(ROOT / "clients" / "python" / ".venv" / "bin" / "python")
@@ -62,19 +62,20 @@ def main():
     if forgotten:
         p.error(f"nothing runs {', '.join(forgotten)}: add it to EXAMPLES")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the finally blocks
-    stores = ["postgres"] if arguments.contrib else os.environ.get("CONTRACT_STORES", "memory postgres").split()
+    stores = ["postgres"] if arguments.contrib else os.environ.get("CONTRACT_STORES", "memory postgres etcd").split()
     started, failed = time.monotonic(), []
-    postgres = Postgres()
+    postgres = Postgres()  # for the examples' own tables
     try:
         for store in stores:
-            url = postgres.url if store == "postgres" else "memory://"
-            # On a database there are two, as in two pods. The embedded store belongs to one.
-            sidecars = [start(url) for _ in range(2 if store == "postgres" else 1)]
+            server, sidecars = start_store(store), []
             try:
+                # On a server there are two, as in two pods. The embedded store belongs to one.
+                for _ in range(1 if store == "memory" else 2):
+                    sidecars.append(start(server.url))
                 failed += [name for name in names if not run(name, sidecars, postgres)]
             finally:
-                for sidecar in sidecars:
-                    sidecar.stop()
+                for process in [*sidecars, server]:
+                    process.stop()
     finally:
         postgres.stop()
     print(f"examples: {len(stores) * len(names) - len(failed)} ok, {len(failed)} failed in {time.monotonic() - started:.1f} s", *failed)

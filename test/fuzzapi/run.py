@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes calls of all kinds to the built sidecar on both stores, right and wrong ones, and checks the answers against api/openapi.yaml."""
+"""Makes calls of all kinds to the built sidecar on each store, right and wrong ones, and checks the answers against api/openapi.yaml."""
 
 import argparse
 import http.client
@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 
@@ -15,7 +14,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
 sys.path.insert(0, str(ROOT / "clients" / "contract" / "curl"))
 
-from processes import Postgres, Sidecar  # noqa: E402
+from processes import STORES, Sidecar, free_ports, start_store  # noqa: E402
 
 
 def main():
@@ -25,23 +24,22 @@ def main():
     p.add_argument("--sidecar", default=str(ROOT / "bin" / "locksidecar"), help="the binary (default: %(default)s)")
     options = p.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
-    failed = [store for store in ("memory", "postgres") if not fuzz(store, options)]
+    failed = [store for store in STORES if not fuzz(store, options)]
     print(f"fuzz-api: {'FAILED on ' + ', '.join(failed) if failed else 'ok'}")
     return 1 if failed else 0
 
 
 def fuzz(store, options):
     print(f"fuzz-api: {store}", flush=True)
-    server = Postgres() if store == "postgres" else None
+    server = start_store(store)
     try:
-        return run(server.url if server else "memory://", options)
+        return run(server.url, options)
     finally:
-        if server:
-            server.stop()
+        server.stop()
 
 
 def run(url, options):
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     sidecar = Sidecar(options.sidecar, {"STORE_URL": url, "TCP_ADDR": address, "ALLOW_FORCE": "true", "LOG_LEVEL": "warn"})
     program = str(pathlib.Path(sys.executable).parent / "schemathesis")
     command = [program, "--config-file", "schemathesis.toml", "run", str(ROOT / "api" / "openapi.yaml")]
@@ -69,12 +67,6 @@ def open_session(address):
         if not line:
             raise RuntimeError("the sidecar opened no session")
     return answer, json.loads(line.removeprefix(b"data: "))["session"]
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 if __name__ == "__main__":

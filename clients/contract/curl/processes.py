@@ -1,16 +1,24 @@
-"""The sidecar under test, and the PostgreSQL that it uses: processes of their own."""
+"""The sidecar under test, and the server of its store: processes of their own.
+
+As a program it starts the server of a store (`processes.py etcd`), prints its URL in one line, and ends it when its input ends.
+"""
 
 import glob
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
 import time
+from pathlib import Path
 
 START_LIMIT = 60.0  # seconds
 STOP_LIMIT = 60.0  # seconds
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class NotStarted(Exception):
@@ -76,13 +84,13 @@ class Sidecar:
 
 
 class Server:
-    """A server in a temporary folder, on a Unix socket in it only."""
+    """A server in a temporary folder. `url` is for STORE_URL."""
 
-    name = prefix = ""
+    name = prefix = url = ""
     end = signal.SIGKILL  # ends it at once
 
-    def __init__(self):
-        self.user = "postgres" if os.getuid() == 0 else None  # it refuses to run as root
+    def __init__(self, user=None):
+        self.user = user
         self.folder = tempfile.mkdtemp(prefix=self.prefix)  # short, like a sidecar's
         self.process = None
         try:
@@ -96,18 +104,17 @@ class Server:
             self.stop()
             raise
 
-    @property
-    def url(self):
-        """For STORE_URL."""
-        return f"postgres://postgres@/postgres?host={self.folder}"
-
     def _prepare(self):
         """Prepares its folder, and returns the command that starts it."""
         raise NotImplementedError
 
+    def _check(self):
+        """Returns the command that succeeds when it serves."""
+        raise NotImplementedError
+
     def _await(self):
         deadline = time.monotonic() + START_LIMIT
-        while subprocess.run(["pg_isready", "-q", "-h", self.folder]).returncode != 0:
+        while subprocess.run(self._check(), stdout=subprocess.DEVNULL).returncode != 0:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 with open(os.path.join(self.folder, "log"), encoding="utf-8") as log:
                     raise NotStarted(f"{self.name} did not start; its log:\n{log.read()[-4000:]}")
@@ -125,7 +132,21 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Postgres(Server):
+class PostgresLike(Server):
+    """A server that speaks PostgreSQL's protocol, on a Unix socket in its folder only."""
+
+    def __init__(self):
+        super().__init__("postgres" if os.getuid() == 0 else None)  # it refuses to run as root
+
+    @property
+    def url(self):
+        return f"postgres://postgres@/postgres?host={self.folder}"
+
+    def _check(self):
+        return ["pg_isready", "-q", "-h", self.folder]
+
+
+class Postgres(PostgresLike):
     """A PostgreSQL server."""
 
     name, prefix, end = "PostgreSQL", "lsp", signal.SIGQUIT
@@ -147,7 +168,7 @@ class Postgres(Server):
         raise NotStarted("PostgreSQL's server programs (initdb, postgres) are not installed: apt-get install postgresql")
 
 
-class PgBouncer(Server):
+class PgBouncer(PostgresLike):
     """PgBouncer in transaction mode before a PostgreSQL server, with few connections to it."""
 
     name, prefix = "PgBouncer", "lsb"
@@ -168,3 +189,75 @@ class PgBouncer(Server):
                 f"unix_socket_dir = {self.folder}\n"
             )
         return [program, "-q", ini]
+
+
+class Etcd(Server):
+    """One etcd server of `make etcd`, on ports of its own."""
+
+    name, prefix = "etcd", "lse"
+
+    @property
+    def url(self):
+        return f"etcd://{self.address}/contract"
+
+    def _prepare(self):
+        required = re.search(r"go\.etcd\.io/etcd/server/v3 v(\S+)", (ROOT / "test" / "etcd" / "go.mod").read_text("utf-8"))
+        program = ROOT / ".bin" / f"etcd-{required[1]}"
+        if not program.exists():
+            raise NotStarted(f"there is no {program}: `make etcd` builds it")
+        self.address, peer = (f"127.0.0.1:{port}" for port in free_ports(2))
+        return [
+            str(program), "--data-dir=data", "--log-level=error", "--unsafe-no-fsync", "--initial-cluster=default=http://" + peer,
+            *(f"--{flag}-client-urls=http://{self.address}" for flag in ("listen", "advertise")),
+            *(f"--{flag}-peer-urls=http://{peer}" for flag in ("listen", "initial-advertise")),
+        ]  # fmt: skip
+
+    def _check(self):
+        return ["curl", "-sf", f"http://{self.address}/health"]
+
+
+def free_ports(n):
+    """Returns n different ports that nothing listens on."""
+    sockets = [socket.socket() for _ in range(n)]
+    try:
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+class Memory:
+    """The store in the sidecar, which has no server."""
+
+    url = "memory://"
+
+    def stop(self):
+        pass
+
+
+STORES = {"memory": Memory, "postgres": Postgres, "etcd": Etcd}
+
+
+def start_store(name):
+    """Starts the server of a store. The caller stops it."""
+    if name not in STORES:
+        raise NotStarted(f"there is no store {name}; there are {', '.join(STORES)}")
+    return STORES[name]()
+
+
+def main():
+    server = start_store(sys.argv[1])
+    try:
+        print(server.url, flush=True)
+        sys.stdin.read()
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except NotStarted as e:
+        sys.exit(f"contract: {e}")

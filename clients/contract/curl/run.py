@@ -11,7 +11,7 @@ import time
 import suite
 from match import UnknownWord, is_operator
 from player import Failed, Player
-from processes import NotStarted, Postgres, Sidecar
+from processes import NotStarted, Sidecar, start_store
 
 ROOT = suite.FOLDER.parent.parent
 
@@ -54,25 +54,19 @@ def parse():
 
 def run_store(store, files, options):
     totals = Totals()
-    postgres = Postgres() if store == "postgres" else None
+    server = None if suite.GIVEN else start_store(store)
     try:
         for file in files:
             if suite.runs_on(file, store):
-                run_file(file, settings_of(store, postgres), options, totals)
+                run_file(file, suite.GIVEN or {"STORE_URL": server.url}, options, totals)
     finally:
-        if postgres:
-            postgres.stop()
+        if server:
+            server.stop()
     return totals
 
 
-def settings_of(store, postgres):
-    if store == "given":
-        return suite.GIVEN
-    return {"STORE_URL": postgres.url if postgres else "memory://"}
-
-
 def run_file(file, store, options, totals):
-    namespace = file["path"].replace("/", "-")  # files do not meet in one database
+    namespace = file["path"].replace("/", "-")  # files do not meet in one server
     settings = {"LOG_LEVEL": "warn", "NAMESPACE": namespace, **store, **file.get("sidecar", {})}
 
     def launch():

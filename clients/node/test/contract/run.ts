@@ -1,4 +1,4 @@
-// Runs the contract suite through the client, on memory:// and on PostgreSQL, or on those of CONTRACT_STORES.
+// Runs the contract suite through the client, on all stores, or on those of CONTRACT_STORES.
 // usage: run.js [folder of the suite] [part of a case's name]
 import { randomBytes } from "node:crypto";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
@@ -7,7 +7,7 @@ import { parse } from "yaml";
 import { Sidecar } from "../sidecar";
 import type { Members } from "./match";
 import { Player } from "./player";
-import { Postgres } from "./postgres";
+import { Server } from "./server";
 
 interface Case {
   name: string;
@@ -24,7 +24,7 @@ interface File {
 
 // Settings that name a store, in place of our own.
 const given: Record<string, string> | undefined = JSON.parse(process.env["CONTRACT_STORE"] ?? "null") ?? undefined;
-const stores = given ? ["given"] : (process.env["CONTRACT_STORES"] ?? "memory postgres").split(" ");
+const stores = given ? ["given"] : (process.env["CONTRACT_STORES"] ?? "memory postgres etcd").split(" ");
 
 const totals = { passed: 0, notRun: 0, failed: 0 };
 
@@ -33,7 +33,8 @@ function say(line: string): void {
 }
 
 async function main(): Promise<void> {
-  const folder = join(process.argv[2] ?? resolve(__dirname, "../../../contract"), "cases");
+  const suite = process.argv[2] ?? resolve(__dirname, "../../../contract");
+  const folder = join(suite, "cases");
   const only = process.argv[3] ?? "";
   if (!existsSync(folder)) {
     throw new Error(`there are no cases in ${folder}: name the folder of the contract suite`);
@@ -44,18 +45,18 @@ async function main(): Promise<void> {
     .map((name) => ({ name, file: load(join(folder, name)) }));
   let bad = false;
   for (const store of stores) {
-    const postgres = store === "postgres" ? new Postgres() : undefined;
+    const server = given ? undefined : new Server();
     Object.assign(totals, { passed: 0, notRun: 0, failed: 0 });
     try {
-      await postgres?.start();
+      await server?.start(suite, store);
       for (const { name, file } of files) {
         if (file.sidecar?.["STORE_URL"] && (given || store !== stores[0])) {
           continue; // it names its own store, so it runs once
         }
-        await play(name, file, given ?? { STORE_URL: postgres?.url ?? "memory://" }, only);
+        await play(name, file, given ?? { STORE_URL: server?.url ?? "" }, only);
       }
     } finally {
-      await postgres?.stop();
+      await server?.stop();
     }
     say(`contract, node, ${store}: ${totals.passed} passed, ${totals.notRun} not run, ${totals.failed} failed`);
     bad ||= totals.failed + totals.notRun > 0 || totals.passed === 0;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -26,10 +26,18 @@ RUNS = [
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Any]:
-    server = processes.Postgres()
-    yield server
-    server.stop()
+def url() -> Iterator[Callable[[str], str]]:
+    servers: dict[str, Any] = {}
+
+    def start(store: str) -> str:
+        if store not in servers:
+            servers[store] = processes.start_store(store)
+        url: str = servers[store].url
+        return url
+
+    yield start
+    for server in servers.values():
+        server.stop()
 
 
 @functools.cache
@@ -39,11 +47,8 @@ def _namespaces() -> Iterator[str]:
 
 @pytest.mark.parametrize("half", [Threads, Tasks])
 @pytest.mark.parametrize(("file", "store"), RUNS)
-def test_contract(file: dict[str, Any], store: str, half: Any, request: pytest.FixtureRequest) -> None:
-    settings = {"LOG_LEVEL": "warn", "NAMESPACE": next(_namespaces()), "STORE_URL": "memory://"}
-    if store == "postgres":
-        settings["STORE_URL"] = request.getfixturevalue("postgres").url
-    settings |= suite.GIVEN
+def test_contract(file: dict[str, Any], store: str, half: Any, url: Callable[[str], str]) -> None:
+    settings = {"LOG_LEVEL": "warn", "NAMESPACE": next(_namespaces()), **(suite.GIVEN or {"STORE_URL": url(store)})}
     sidecar = processes.Sidecar(str(BINARY), {**settings, **file.get("sidecar", {})}, file.get("ready", True))
     calling = half()
     try:
