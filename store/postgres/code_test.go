@@ -58,6 +58,17 @@ var soundThoughWarned = map[string]string{
 	"pass_on: unreachable code":                                 "EXIT WHEN leaves the loop before its RETURN",
 }
 
+// A function in SQL that reads a table is not inlined into an expression. Then PostgreSQL plans it again in each
+// statement that calls it, which can take longer than the statement. It keeps the plans of plpgsql.
+func TestOnlyExpressionsAreInSQL(t *testing.T) {
+	t.Parallel()
+	names := pgtest.Query[[]string](t, cluster.NewDatabase(t), `SELECT array_agg(p.proname::text) FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+		WHERE p.pronamespace = 'locksidecar'::regnamespace AND l.lanname = 'sql' AND p.prosrc ~ '\m(FROM|DELETE|UPDATE|INSERT)\M[^,)]*\mlocksidecar\.'`)
+	if len(names) > 0 {
+		t.Errorf("%q read tables: write them in plpgsql", names)
+	}
+}
+
 // plpgsql_check finds errors that a function would show only when it runs, in names, types and
 // casts. PostgreSQL itself checks functions in SQL when they are created.
 func TestFunctionsAreSound(t *testing.T) {

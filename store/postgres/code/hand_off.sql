@@ -1,8 +1,10 @@
 -- first_waiters returns the first living waiters of a key, which should check again.
 CREATE OR REPLACE FUNCTION locksidecar.first_waiters(
     ns text, k text, most integer, OUT hints uuid[], OUT hint_instances text[])
-LANGUAGE sql STABLE AS $$
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
     SELECT array_agg(f.grant_id ORDER BY f.id), array_agg(f.instance ORDER BY f.id)
+    INTO hints, hint_instances
     FROM (
         SELECT q.id, q.grant_id, o.instance
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
@@ -10,7 +12,8 @@ LANGUAGE sql STABLE AS $$
         AND q.id > (SELECT served FROM locksidecar.locks WHERE namespace = ns AND key = k)
         AND o.expires_at > clock_timestamp()
         ORDER BY q.id LIMIT most
-    ) f
+    ) f;
+END
 $$;
 
 -- pass_on ends the grant of a key, and its lease if it belongs to this lock alone, and gives the key to the
@@ -134,20 +137,23 @@ $$;
 -- 5). Their rows stay until a release or amend names them as served. If the lease dies, they are deleted with
 -- it.
 CREATE OR REPLACE FUNCTION locksidecar.cohort(ns text, k text) RETURNS uuid[]
-LANGUAGE sql STABLE AS $$
-    SELECT array_agg(c.grant_id ORDER BY c.id)
-    FROM (
-        SELECT q.id, q.grant_id,
-            bool_and(q.lease_id = l.lease_id AND q.ttl IS NULL AND q.min_hold IS NULL AND NOT q.skip AND q.places IS NULL) OVER (ORDER BY q.id) AS plain
-        FROM (SELECT * FROM locksidecar.locks WHERE namespace = ns AND key = k OFFSET 0) l
-        CROSS JOIN LATERAL (SELECT FROM locksidecar.leases WHERE id = l.lease_id AND renewed) s
-        CROSS JOIN LATERAL (
-            SELECT * FROM locksidecar.waiters w
-            WHERE w.namespace = ns AND w.key = k AND w.id > l.served AND w.outcome IS NULL
-            ORDER BY w.id LIMIT 31) q
-        WHERE l.contended AND NOT l.watched AND l.hold_until IS NULL AND l.stopping IS NULL
-    ) c
-    WHERE c.plain
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT array_agg(c.grant_id ORDER BY c.id)
+        FROM (
+            SELECT q.id, q.grant_id,
+                bool_and(q.lease_id = l.lease_id AND q.ttl IS NULL AND q.min_hold IS NULL AND NOT q.skip AND q.places IS NULL) OVER (ORDER BY q.id) AS plain
+            FROM (SELECT * FROM locksidecar.locks WHERE namespace = ns AND key = k OFFSET 0) l
+            CROSS JOIN LATERAL (SELECT FROM locksidecar.leases WHERE id = l.lease_id AND renewed) s
+            CROSS JOIN LATERAL (
+                SELECT * FROM locksidecar.waiters w
+                WHERE w.namespace = ns AND w.key = k AND w.id > l.served AND w.outcome IS NULL
+                ORDER BY w.id LIMIT 31) q
+            WHERE l.contended AND NOT l.watched AND l.hold_until IS NULL AND l.stopping IS NULL
+        ) c
+        WHERE c.plain);
+END
 $$;
 
 -- hand_off passes on keys that are held under these leases, and under these tokens unless they are null. Shared

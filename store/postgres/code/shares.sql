@@ -35,18 +35,24 @@ $$;
 
 -- slot_of returns the slot of a share.
 CREATE OR REPLACE FUNCTION locksidecar.slot_of(l locksidecar.locks) RETURNS integer
-LANGUAGE sql STABLE AS $$
-    SELECT h.slot FROM locksidecar.shares h WHERE h.namespace = l.namespace AND h.key = l.key AND h.token = l.token
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT h.slot FROM locksidecar.shares h WHERE h.namespace = l.namespace AND h.key = l.key AND h.token = l.token);
+END
 $$;
 
 -- free_slot returns the smallest number that no share of a key has.
 CREATE OR REPLACE FUNCTION locksidecar.free_slot(ns text, k text) RETURNS integer
-LANGUAGE sql STABLE AS $$
-    SELECT coalesce(min(x.n) FILTER (WHERE x.slot > x.n), count(*))::integer
-    FROM (
-        SELECT h.slot, row_number() OVER (ORDER BY h.slot) - 1 AS n
-        FROM locksidecar.shares h WHERE h.namespace = ns AND h.key = k
-    ) x
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT coalesce(min(x.n) FILTER (WHERE x.slot > x.n), count(*))::integer
+        FROM (
+            SELECT h.slot, row_number() OVER (ORDER BY h.slot) - 1 AS n
+            FROM locksidecar.shares h WHERE h.namespace = ns AND h.key = k
+        ) x);
+END
 $$;
 
 -- shown describes holders of a shared key as JSON: their number, when the next one ends, and the first ones in
@@ -54,32 +60,35 @@ $$;
 -- the holder under this token. Times are in microseconds from now. In the quiet time, the next end is not later
 -- than its end, so that waiters check then.
 CREATE OR REPLACE FUNCTION locksidecar.shown(ns text, k text, most bigint, living boolean, only_token bigint) RETURNS text
-LANGUAGE sql STABLE AS $$
-    SELECT json_build_object(
-        'count', max(x.count), 'next_end', least(min(x.lasts),
-            (SELECT (extract(epoch FROM m.quiet_until - clock_timestamp()) * 1000000)::bigint
-                FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp())),
-        'holders', json_agg(json_build_object(
-            'token', x.token, 'slot', x.slot, 'lease', x.id, 'instance', coalesce(x.instance, x.hold_instance),
-            'pod', coalesce(x.pod, x.hold_pod), 'renewed', x.renewed, 'pending', NOT x.alive,
-            'session', x.session, 'owner', x.owner, 'data', x.data, 'traceparent', x.traceparent,
-            'acquired_at', (extract(epoch FROM x.acquired_at) * 1000000)::bigint,
-            'held_for', (extract(epoch FROM clock_timestamp() - x.acquired_at) * 1000000)::bigint, 'expires_in', x.lasts,
-            'stopping', (extract(epoch FROM x.stopping) * 1000000)::bigint, 'stop_reason', x.stop_reason
-        ) ORDER BY x.token) FILTER (WHERE x.n <= most))::text
-    FROM (
-        SELECT *, row_number() OVER (ORDER BY h.token) AS n
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT json_build_object(
+            'count', max(x.count), 'next_end', least(min(x.lasts),
+                (SELECT (extract(epoch FROM m.quiet_until - clock_timestamp()) * 1000000)::bigint
+                    FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp())),
+            'holders', json_agg(json_build_object(
+                'token', x.token, 'slot', x.slot, 'lease', x.id, 'instance', coalesce(x.instance, x.hold_instance),
+                'pod', coalesce(x.pod, x.hold_pod), 'renewed', x.renewed, 'pending', NOT x.alive,
+                'session', x.session, 'owner', x.owner, 'data', x.data, 'traceparent', x.traceparent,
+                'acquired_at', (extract(epoch FROM x.acquired_at) * 1000000)::bigint,
+                'held_for', (extract(epoch FROM clock_timestamp() - x.acquired_at) * 1000000)::bigint, 'expires_in', x.lasts,
+                'stopping', (extract(epoch FROM x.stopping) * 1000000)::bigint, 'stop_reason', x.stop_reason
+            ) ORDER BY x.token) FILTER (WHERE x.n <= most))::text
         FROM (
-            SELECT h.*, s.id, s.instance, s.pod, s.renewed, count(*) OVER () AS count,
-                coalesce(s.expires_at > clock_timestamp(), false) AS alive,
-                coalesce((extract(epoch FROM greatest(s.expires_at, h.hold_until) - clock_timestamp()) * 1000000)::bigint, 0) AS lasts
-            FROM locksidecar.shares h LEFT JOIN locksidecar.leases s ON s.id = h.lease_id
-            WHERE h.namespace = ns AND h.key = k
-            AND (NOT living OR greatest(s.expires_at, h.hold_until) > clock_timestamp())
-        ) h
-        WHERE only_token IS NULL OR h.token = only_token
-    ) x
-    HAVING count(*) > 0
+            SELECT *, row_number() OVER (ORDER BY h.token) AS n
+            FROM (
+                SELECT h.*, s.id, s.instance, s.pod, s.renewed, count(*) OVER () AS count,
+                    coalesce(s.expires_at > clock_timestamp(), false) AS alive,
+                    coalesce((extract(epoch FROM greatest(s.expires_at, h.hold_until) - clock_timestamp()) * 1000000)::bigint, 0) AS lasts
+                FROM locksidecar.shares h LEFT JOIN locksidecar.leases s ON s.id = h.lease_id
+                WHERE h.namespace = ns AND h.key = k
+                AND (NOT living OR greatest(s.expires_at, h.hold_until) > clock_timestamp())
+            ) h
+            WHERE only_token IS NULL OR h.token = only_token
+        ) x
+        HAVING count(*) > 0);
+END
 $$;
 
 -- look reports whether a shared key must be settled by hand_off: a share is dead, or the first waiter is, or it
@@ -317,10 +326,13 @@ $$;
 
 -- waiting_limit returns the limit that the shared waiters of a key name, or null if there are none.
 CREATE OR REPLACE FUNCTION locksidecar.waiting_limit(ns text, k text, after bigint) RETURNS integer
-LANGUAGE sql STABLE AS $$
-    SELECT q.places FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
-    WHERE q.namespace = ns AND q.key = k AND q.places IS NOT NULL AND q.id > after AND q.outcome IS NULL
-    ORDER BY o.expires_at > clock_timestamp() DESC, q.id LIMIT 1
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT q.places FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+        WHERE q.namespace = ns AND q.key = k AND q.places IS NOT NULL AND q.id > after AND q.outcome IS NULL
+        ORDER BY o.expires_at > clock_timestamp() DESC, q.id LIMIT 1);
+END
 $$;
 
 -- other_limits reports whether an ask for a share names another limit than the shares, or the shared waiters,

@@ -27,10 +27,12 @@ $$;
 -- drop_watchers deletes the watches of an instance and of dead leases, except those of one lease.
 -- The caller has locked the lock row.
 CREATE OR REPLACE FUNCTION locksidecar.drop_watchers(ns text, k text, its_instance text, but uuid) RETURNS void
-LANGUAGE sql AS $$
+LANGUAGE plpgsql AS $$
+BEGIN
     DELETE FROM locksidecar.watchers w
     WHERE w.namespace = ns AND w.key = k AND w.lease_id IS DISTINCT FROM but
-    AND NOT EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = w.lease_id AND s.instance <> its_instance)
+    AND NOT EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = w.lease_id AND s.instance <> its_instance);
+END
 $$;
 
 -- unwatch deletes the watches of an instance and of dead leases. A key without watchers loses its mark, and its
