@@ -82,7 +82,7 @@ func TestSpansOfAWaitForANeighbour(t *testing.T) {
 				store.batch acquire 1 [call: lock.acquire a]
 				store.batch open 1 [call: lock.acquire a]
 			lock.acquire b
-				lock.held k #2 session_ended
+				lock.held k #3 session_ended
 					store.batch release 1 [call: lock.held k]
 				lock.wait k 1 granted hand_off pod-a [holder: lock.acquire a] [release: lock.release a]
 					store.batch enqueue 1 [call: lock.wait k]
@@ -129,11 +129,11 @@ func spansAcrossSidecars(t *testing.T, news bool) {
 			store.batch acquire 1 [call: lock.acquire first]
 			store.batch open 1 [call: lock.acquire first]
 		lock.acquire second
-			lock.held k #2 released
+			lock.held k #3 released
 			lock.wait k 1 granted hand_off pod-a [holder: lock.acquire first] [release: lock.release first]
 				store.batch enqueue 1 [call: lock.wait k]
 		lock.acquire third
-			lock.held k #3 released
+			lock.held k #4 released
 			lock.wait k 2 granted hand_off pod-a [holder: lock.acquire first] [holder: lock.acquire second] [release: lock.release second]
 				store.batch enqueue 1 [call: lock.wait k]
 			store.batch acquire 1 [call: lock.acquire third]

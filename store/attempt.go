@@ -92,10 +92,15 @@ type Answer struct {
 	Result []byte
 	// HandedBy is the W3C trace context of the release that handed the lock to this waiter (Granted), or empty.
 	HandedBy string
-	// Cohort are the waiters directly behind a waiter that got its lock by a hand-off, in queue order. They
-	// wait under the same lease for an exclusive lock, and do not skip. Their sidecar may give each of them
-	// the lock in turn, under the next token, without asking the store: see Claim.Served.
+	// Cohort are the waiters directly behind the holder, in queue order. They wait under the holder's lease for
+	// an exclusive lock, and do not skip. Their sidecar may give each of them the lock in turn, under the next
+	// token, without asking the store: see Claim.Served. Granted: of a waiter that got its lock by a hand-off.
+	// Queued: of the holder whose token Lock shows, if this waiter is in it. Then it replaces earlier cohorts of
+	// that grant, and also names waiters that were served since. Of several asks for a key in one call, only the
+	// last may have it.
 	Cohort []HalfID
+	// Alone: the holder and all waiters ahead are under this waiter's lease (Queued). It only saves time.
+	Alone bool
 	// GrantedFor is the age of a waiter's grant by the store's clock (Granted).
 	GrantedFor time.Duration
 }

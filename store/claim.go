@@ -3,8 +3,8 @@ package store
 import "time"
 
 // TokensPerGrant is how many tokens a session's grant reserves: its own, and one for each possible member
-// of its cohort.
-const TokensPerGrant = 32
+// of its cohort. With 256, a hot key needs a flush for each 256 grants, or every 100 ms.
+const TokensPerGrant = 256
 
 // OfGrant reports whether a token belongs to the grant that the store knows under its first token.
 func OfGrant(first, token int64) bool { return first <= token && token-first < TokensPerGrant }

@@ -231,8 +231,14 @@ func (t *turn) Token() int64 {
 	return provisional + t.tokens - 1
 }
 
-// Reserve keeps tokens for a cohort.
-func (t *turn) Reserve(n int) { t.tokens += int64(n) }
+// Reserve keeps tokens for a cohort. The next swap's tokens are above all that the last one reserved.
+func (t *turn) Reserve(upTo int64) bool {
+	if upTo < provisional {
+		return upTo < t.job.rec.Base+TokensPerSwap
+	}
+	t.tokens = max(t.tokens, upTo-provisional+1)
+	return true
+}
 
 // Open notes a lease to be opened before the swap. If it may have died before a swap that took long, the next one
 // lives longer.

@@ -61,6 +61,12 @@ func (o *Op) wait(r *Row, ask *store.Ask, own *Lease, answer *store.Answer) {
 		o.letIn(r)
 	}
 	r.queued(answer, w, o.Now)
+	if len(r.shares) > 0 || r.lease == nil || r.lease.id != own.id {
+		return
+	}
+	if cohort := o.cohort(r); len(cohort) == answer.Position { // this waiter is the last in it
+		answer.Cohort, answer.Alone = cohort, true
+	}
 }
 
 func (r *Row) queued(answer *store.Answer, w *waiter, now Moment) {

@@ -30,8 +30,9 @@ func (i *Instance) is(other *Instance) bool {
 type Engine interface {
 	// Token returns the fencing token of a new grant. It is greater than each token before.
 	Token() int64
-	// Reserve keeps the next n tokens for the cohort of the last grant.
-	Reserve(n int)
+	// Reserve keeps the tokens up to this one for the cohort of the grant that holds the key. It reports whether
+	// no other grant of the key has one of them.
+	Reserve(upTo int64) bool
 	// Open makes the lease of a bind:ttl lock.
 	Open(key string, ttl time.Duration, now Moment) *Lease
 	// Hold makes a lease that lasts as long as a MinHold. Nobody extends it.

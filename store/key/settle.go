@@ -175,7 +175,7 @@ func (o *Op) handOff(r *Row, by string) (granted bool) {
 // cohort returns the waiters that the holder's sidecar may serve without the store. They are directly
 // behind the holder, wait under the same lease, and are exclusive without skip.
 func (o *Op) cohort(r *Row) (cohort []store.HalfID) {
-	if !r.lease.Renewed() || r.hold != nil || len(r.watchers) > 0 {
+	if !r.lease.Renewed() || r.hold != nil || len(r.watchers) > 0 || r.Stopping != nil {
 		return nil
 	}
 	for _, w := range r.queue.line[:min(r.queue.len(), store.TokensPerGrant-1)] {
@@ -184,8 +184,8 @@ func (o *Op) cohort(r *Row) (cohort []store.HalfID) {
 		}
 		cohort = append(cohort, store.HalfOf(w.Attempt))
 	}
-	if len(cohort) > 0 {
-		o.Engine.Reserve(len(cohort))
+	if len(cohort) == 0 || !o.Engine.Reserve(r.holder.Token+int64(len(cohort))) {
+		return nil
 	}
 	return cohort
 }

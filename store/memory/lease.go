@@ -94,8 +94,15 @@ var _ key.Engine = (*namespace)(nil)
 // Token returns the space's next token.
 func (ns *namespace) Token() int64 { return ns.space.tokens.Add(1) }
 
-// Reserve keeps tokens.
-func (ns *namespace) Reserve(n int) { ns.space.tokens.Add(int64(n)) }
+// Reserve keeps tokens. They need not be free for other keys, because only the tokens of one key must grow.
+func (ns *namespace) Reserve(upTo int64) bool {
+	for tokens := &ns.space.tokens; ; {
+		last := tokens.Load()
+		if last >= upTo || tokens.CompareAndSwap(last, upTo) {
+			return true
+		}
+	}
+}
 
 // Open makes the lease of a bind:ttl lock.
 func (ns *namespace) Open(k string, ttl time.Duration, now key.Moment) *key.Lease {

@@ -300,6 +300,8 @@ type asked struct {
 	gone     zeronull.Int8 // the token of the dead holder's grant
 	// handedBy is the trace context of the release that handed over the grant. Only a repeated attempt gets it here.
 	handedBy zeronull.Text
+	cohort   []uuid.UUID
+	alone    *bool
 }
 
 // ask runs the function ask for the open keys, with their rows locked. With mayWait it also enqueues. Keys
@@ -321,7 +323,7 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 			c.minHolds, c.skips, c.sessions, c.owners, c.datas, c.traceparents, c.limits,
 		},
 		func(rows pgx.Rows, r *asked) error {
-			return rows.Scan(append(r.with(&r.ord, &r.state, &r.dead, &r.expired, &r.position, &r.result, &r.watched, &r.gone), &r.handedBy)...)
+			return rows.Scan(append(r.with(&r.ord, &r.state, &r.dead, &r.expired, &r.position, &r.result, &r.watched, &r.gone), &r.handedBy, &r.cohort, &r.alone)...)
 		})
 	if err != nil {
 		return err
@@ -340,7 +342,10 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 				t.acquired(t.name(i), r.token)
 			}
 		case "queued":
-			t.settle(i, store.Answer{Outcome: store.Queued, Lock: r.asHeld(t.asks[i].Key), Position: int(r.position)})
+			t.settle(i, store.Answer{
+				Outcome: store.Queued, Lock: r.asHeld(t.asks[i].Key), Position: int(r.position),
+				Cohort: halvesOf(r.cohort), Alone: r.alone != nil && *r.alone,
+			})
 		case "skipped":
 			t.settle(i, store.Answer{Outcome: store.Skipped, Result: jsonOf(r.result)})
 		case "lost":

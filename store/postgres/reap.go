@@ -102,9 +102,7 @@ func (o *operation) deliver(h handOver, of held) {
 		answer.Slot = *h.slot
 		o.sought.Add(h.key, struct{}{}) // as in askFor
 	}
-	for _, id := range h.cohort {
-		answer.Cohort = append(answer.Cohort, store.HalfOf(id))
-	}
+	answer.Cohort = halvesOf(h.cohort)
 	o.news(store.News{
 		Attempt: store.Attempt{Key: h.key, ID: store.AttemptID(h.grant)}, Lease: store.LeaseID(h.lease), Answer: answer,
 	})

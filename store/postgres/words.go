@@ -73,6 +73,18 @@ func (s *Store) grantOf(word string) (store.News, bool) {
 	}}, true
 }
 
+// halvesOf returns the first halves of the ids of waiters.
+func halvesOf(ids []uuid.UUID) []store.HalfID {
+	if len(ids) == 0 {
+		return nil
+	}
+	halves := make([]store.HalfID, len(ids))
+	for i, id := range ids {
+		halves[i] = store.HalfOf(id)
+	}
+	return halves
+}
+
 // cohortOf parses the first halves of the ids of waiters.
 func cohortOf(word string) ([]store.HalfID, error) {
 	if word == "" {

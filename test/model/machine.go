@@ -112,7 +112,10 @@ func engineOf(n *Machine) *engine {
 
 func (e *engine) Token() int64 { e.n.last++; return e.n.last }
 
-func (e *engine) Reserve(n int) { e.n.last += int64(n) }
+func (e *engine) Reserve(upTo int64) bool {
+	e.n.last = max(e.n.last, upTo)
+	return true
+}
 
 func (e *engine) Open(k string, ttl time.Duration, now key.Moment) *key.Lease {
 	l := key.NewLease(leaseOf(len(e.leases)), nil, k, ttl).LiveFor(1, now)

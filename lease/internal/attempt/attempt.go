@@ -234,6 +234,7 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 	if b.decided("enqueue", ans, err) {
 		return
 	}
+	b.aq.extendCohort(&ans)
 	b.mu.Lock()
 	if b.phase == over { // news came before this answer, or the lease was lost
 		b.mu.Unlock()
@@ -248,7 +249,7 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 		b.cancel()
 		return
 	}
-	b.aq.queue.queued(b, at)
+	b.aq.queue.queued(b, ans.Alone, at)
 }
 
 // timeIsUp ends the attempt: won if it has been granted, otherwise with errTimeUp.
@@ -391,7 +392,7 @@ func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 		b.onLateAnswer()
 		return
 	}
-	if !b.takeAndUnlock(ans, since, t, holdings.NewCohort(ans, t.Now)) {
+	if !b.takeAndUnlock(ans, since, t, b.cohortOf(ans, t.Now)) {
 		b.handBack(ans.Token)
 	}
 	b.end()

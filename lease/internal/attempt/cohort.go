@@ -2,7 +2,6 @@ package attempt
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
@@ -20,8 +19,9 @@ import (
 func (aq *Acquirer) HandOn(p holdings.Passed) (served []store.AttemptID, given bool) {
 	c := p.Cohort()
 	served = c.Served
-	for i, half := range c.Waiting {
-		if aq.IsDraining() || aq.leases.Retired(p.Lease()) {
+	for !aq.IsDraining() && !aq.leases.Retired(p.Lease()) {
+		half, ok := c.Next()
+		if !ok {
 			break
 		}
 		b, certain := aq.queue.next(p.Key, half)
@@ -31,16 +31,14 @@ func (aq *Acquirer) HandOn(p holdings.Passed) (served []store.AttemptID, given b
 		if b == nil { // it left the queue
 			continue
 		}
-		with := append(slices.Clip(served), b.id)
-		next := &holdings.Cohort{Served: with, Waiting: c.Waiting[i+1:], Until: c.Until}
-		switch b.takeNext(&p.Grant, p.Lease(), next) {
+		switch next, outcome := b.takeNext(&p.Grant, p.Lease(), c); outcome {
 		case taken:
 			if len(c.Served) == 0 || !aq.clk.Now().Before(c.Until) { // otherwise an earlier HandOn has done this
 				aq.tellLater(next, p.Key)
 			}
-			return with, true
+			return next.Served, true
 		case ended:
-			served = with
+			served = next.Served
 		case elsewhere:
 			return served, false
 		case leaves:
@@ -62,28 +60,44 @@ const (
 	elsewhere
 )
 
-// takeNext gives an attempt the lock of its cohort, which is held under a lease.
-func (b *Attempt) takeNext(ans *store.Answer, under *heartbeat.Lease, next *holdings.Cohort) nextOutcome {
+// extendCohort lets calls that the store has just queued follow a lock of this sidecar without the store.
+func (aq *Acquirer) extendCohort(ans *store.Answer) {
+	if h := aq.holdings.Get(ans.Lock.Key); h != nil && len(ans.Cohort) > 0 {
+		h.Cohort().Extend(ans.Lock.Token, ans.Cohort)
+	}
+}
+
+// cohortOf returns the cohort of a grant by the store. It is nil if the call was not queued: then hardly any others are.
+func (b *Attempt) cohortOf(ans *store.Answer, now time.Time) *holdings.Cohort {
+	if b.req.Shared || !b.inQueue.Load() {
+		return nil
+	}
+	return holdings.NewCohort(ans, now)
+}
+
+// takeNext gives an attempt the lock of its cohort, which is held under a lease. next is the attempt's cohort.
+func (b *Attempt) takeNext(ans *store.Answer, under *heartbeat.Lease, c *holdings.Cohort) (next *holdings.Cohort, _ nextOutcome) {
 	t := clock.Read(b.aq.clk)
 	ans.ExpiresIn = under.Remaining(t)
 	b.mu.Lock()
 	switch {
 	case b.phase == cancelling || b.phase == over || b.unwanted || b.timeUp || b.positionLost:
 		b.mu.Unlock()
-		return leaves
+		return nil, leaves
 	case b.phase != enqueuing && b.phase != queued || b.Lease() != under || b.req.Bind != types.BindSession:
 		b.mu.Unlock()
-		return elsewhere
+		return nil, elsewhere
 	}
+	next = c.Serve(b.id)
 	if !b.takeAndUnlock(ans, time.Time{}, t, next) {
 		b.mu.Lock()
 		b.result = types.Grant{} // the next member gets this token
 		b.mu.Unlock()
 		b.end()
-		return ended
+		return next, ended
 	}
 	b.end()
-	return taken
+	return next, taken
 }
 
 // tellLater makes the store know the present holder when the time of a cohort is over, unless this is the first

@@ -7,6 +7,9 @@ import "time"
 // a hand-off with a flush and news. So if calls of this sidecar are still in the queue ahead of a new call, and one
 // of them has just left it, the new call is gathered with those that come after it. They are queued together, in
 // their order. A gathered call misses no grant, because the queue is not empty meanwhile.
+//
+// If no other sidecar has asked for the key for a while, nothing can alternate, and the present cohort serves each
+// call that is queued. Then calls are not gathered.
 
 const (
 	// MaxGather limits how long a call is gathered. If it is less, the limit is half of the time that the last call
@@ -15,6 +18,8 @@ const (
 	// gatherShare: the gathered calls are queued when their number is this multiple of the calls ahead. So they
 	// are in the queue before it is empty.
 	gatherShare = 3
+	// aloneAfter is for how long calls are gathered after one of another sidecar was ahead of them.
+	aloneAfter = 2 * MaxGather
 )
 
 // line counts the attempts for one key that are queued, or may be.
@@ -26,6 +31,8 @@ type line struct {
 	// was queued since, because the next one should follow directly.
 	moved  time.Time
 	waited time.Duration
+	// alone is since when no call of another sidecar was ahead of one that was queued; zero: of the last one.
+	alone time.Time
 }
 
 // gathers returns how long this number of ready arrivals waits for others before they are queued.
@@ -36,10 +43,11 @@ func (aq *Acquirer) gathers(key string, ready int) time.Duration {
 	aq.queue.mu.Lock()
 	defer aq.queue.mu.Unlock()
 	l := aq.queue.byKey[key]
-	if l == nil || ready >= gatherShare*l.inStore {
+	now := aq.clk.Now()
+	if l == nil || ready >= gatherShare*l.inStore || l.alone != (time.Time{}) && now.Sub(l.alone) > aloneAfter {
 		return 0
 	}
-	if most := min(l.waited/2, MaxGather); aq.clk.Now().Sub(l.moved) < most {
+	if most := min(l.waited/2, MaxGather); now.Sub(l.moved) < most {
 		return most
 	}
 	return 0
@@ -75,13 +83,20 @@ func (q *queue) leftLine(b *Attempt) {
 	}
 }
 
-// queued records that the store has queued an attempt, and when it must be checked.
-func (q *queue) queued(b *Attempt, checkAt time.Time) {
+// queued records that the store has queued an attempt, whether alone (see [store.Answer]), and when it must be
+// checked.
+func (q *queue) queued(b *Attempt, alone bool, checkAt time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.has(b) {
 		b.inStore = true
-		q.byKey[b.req.Key].inStore++
+		l := q.byKey[b.req.Key]
+		switch l.inStore++; {
+		case !alone:
+			l.alone = time.Time{}
+		case l.alone.IsZero():
+			l.alone = q.clk.Now()
+		}
 	}
 	q.changedLocked(checkAt)
 }

@@ -1,6 +1,8 @@
 package holdings
 
 import (
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,20 +20,63 @@ type Cohort struct {
 	// Served are the attempts that had the lock since the store granted it, this lock's attempt last. If it
 	// is empty, the store granted this lock.
 	Served []store.AttemptID
-	// Waiting are the next attempts.
-	Waiting []store.HalfID
 	// Until is when the sidecar must ask the store again.
 	Until time.Time
 
+	*line
 	handedOn atomic.Bool
 }
 
-// NewCohort returns the cohort of a grant by the store, or nil.
+// line is what the locks of a cohort have in common.
+type line struct {
+	// granted is the token of the store's grant.
+	granted int64
+
+	mu sync.Mutex
+	// served contains the Served of each lock of the cohort, which are parts of it. It only grows.
+	served []store.AttemptID
+	halves map[store.HalfID]bool // of served
+	// waiting are the next attempts. It may also name some that left the queue.
+	waiting []store.HalfID
+}
+
+// NewCohort returns the cohort of a grant by the store.
 func NewCohort(ans *store.Answer, now time.Time) *Cohort {
-	if len(ans.Cohort) == 0 {
-		return nil
+	return &Cohort{line: &line{granted: ans.Token, waiting: ans.Cohort}, Until: now.Add(CohortTime)}
+}
+
+// Extend adds the attempts that the store has queued since it granted the lock under this token. waiting has all that
+// the store would let the sidecar serve now. Extend does nothing if the lock belongs to another grant.
+func (c *Cohort) Extend(granted int64, waiting []store.HalfID) {
+	if c == nil || c.granted != granted {
+		return
 	}
-	return &Cohort{Waiting: ans.Cohort, Until: now.Add(CohortTime)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// Those served are still in the store's queue, and an app may have repeated the request id of one of them.
+	c.waiting = slices.DeleteFunc(waiting, func(half store.HalfID) bool { return c.halves[half] })
+}
+
+// Next removes the next attempt from the cohort, and returns it.
+func (c *Cohort) Next() (half store.HalfID, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.waiting) == 0 {
+		return half, false
+	}
+	half, c.waiting = c.waiting[0], c.waiting[1:]
+	return half, true
+}
+
+// Serve returns the cohort of the next lock, which the sidecar gives to this attempt.
+func (c *Cohort) Serve(id store.AttemptID) *Cohort {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.halves == nil {
+		c.halves = make(map[store.HalfID]bool)
+	}
+	c.served, c.halves[store.HalfOf(id)] = append(c.served, id), true
+	return &Cohort{line: c.line, Served: slices.Clip(c.served), Until: c.Until}
 }
 
 // serves reports whether this sidecar has handed the lock on since the store granted it.
@@ -56,7 +101,7 @@ type Passed struct {
 // handOn gives the lock to the next attempt of its cohort. It returns false if the store must do that.
 func (r *Release) handOn() bool {
 	h, c := r.h, r.h.cohort
-	if c == nil || len(c.Waiting) == 0 || r.claim.Outcome != store.NoOutcome || r.claim.AtOnce || r.toStore {
+	if c == nil || r.claim.Outcome != store.NoOutcome || r.claim.AtOnce || r.toStore || !store.OfGrant(c.granted, h.Token+1) {
 		return false
 	}
 	set := h.s.set

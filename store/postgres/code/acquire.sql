@@ -19,7 +19,7 @@ $$;
 
 -- give grants a key to an attempt w, which need not be a row of waiters. The caller has locked the lock row, so
 -- the tokens of a key grow in the order of its grants (invariant 2), even if grants are faster than the clock.
--- The 31 tokens after each are reserved for its cohort: see cohort. first_token is this epoch's, because
+-- The 255 tokens after each are reserved for its cohort: see cohort. first_token is this epoch's, because
 -- in_epoch has read that row before. expires_at is until when the grant lasts even if w.lease_id ends, or null.
 --
 -- w.id must be null unless all earlier waiters are gone. by_release is the trace context of the release that
@@ -43,7 +43,7 @@ BEGIN
     END IF;
     UPDATE locksidecar.locks l
     SET lease_id = its_lease, grant_id = w.grant_id, places = NULL,
-        token = greatest(locksidecar.token_at(give.acquired_at), (SELECT m.first_token FROM locksidecar.meta m), l.token + 32),
+        token = greatest(locksidecar.token_at(give.acquired_at), (SELECT m.first_token FROM locksidecar.meta m), l.token + 256),
         contended = EXISTS (
             SELECT FROM locksidecar.waiters q
             WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > greatest(l.served, w.id) AND q.outcome IS NULL),
@@ -67,7 +67,10 @@ $$;
 -- holders. ended is the token of a dead holder's grant that ends here, for watchers. A pending min_hold counts
 -- as held. quiet: nothing is granted before expires_at. A waiter is then queued behind a pending hold until
 -- that time: see keep_quiet. A repeat may find its share dead, and kept by a min_hold. It waits for the end of
--- that hold, because an attempt has at most one share.
+-- that hold, because an attempt has at most one share. cohort: see the function cohort. It is null unless the
+-- holder, the attempt and all waiters between them are under one lease. Then the sidecar may extend the cohort of
+-- the holder. When several attempts for a key are enqueued by one statement, only the last of them has it. alone
+-- reports this condition for each of them.
 --
 -- A waiter is inserted while the holder's lease is locked FOR KEY SHARE. A reap either waits for that and sees
 -- the waiter, or came before and is seen here. Otherwise the reap could run in between, and the waiter would
@@ -87,7 +90,8 @@ RETURNS TABLE (
     lease_id uuid, instance text, pod text, renewed boolean, hold_pending boolean,
     session text, owner text, data text, traceparent text,
     stopping timestamptz, stop_reason text, waiting bigint, places integer, slot integer, holders text,
-    handed_by text) -- of a grant that is found again
+    handed_by text, -- of a grant that is found again
+    cohort uuid[], alone boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -106,6 +110,7 @@ DECLARE
     counted text; -- the last key whose queue was counted
     length bigint; -- of that queue
     named integer; -- the limit that shared waiters in it name
+    behind_own boolean; -- all waiters in it are under the holder's lease
     p record;
     queued integer := 0; -- waiters that did not wait before
     alive boolean; -- the holder's lease lives
@@ -115,21 +120,25 @@ DECLARE
     together text[]; -- keys whose attempts were enqueued by one statement
     lengths bigint[]; -- of their queues before that
     named_limits integer[];
+    alones boolean[];
 BEGIN
     PERFORM locksidecar.in_epoch();
     IF may_wait AND cardinality(keys) > 3 THEN -- for fewer, this costs more than it saves
-        SELECT t.together, t.lengths, t.named_limits INTO together, lengths, named_limits FROM locksidecar.enqueue_together(
+        SELECT t.together, t.lengths, t.named_limits, t.alones INTO together, lengths, named_limits, alones FROM locksidecar.enqueue_together(
             ns, not_after, keys, grants, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents, limits) t;
         RETURN QUERY
         SELECT u.ord, 'queued', NULL::uuid, NULL::uuid[], k.length + u.n, NULL::text, l.watched, NULL::bigint,
             l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(),
             s.id, s.instance, s.pod, s.renewed, false, l.session, l.owner, l.data, l.traceparent,
-            l.stopping, l.stop_reason, k.length + u.n, k.named, NULL::integer, NULL::text, ''
+            l.stopping, l.stop_reason, k.length + u.n, k.named, NULL::integer, NULL::text, '',
+            CASE WHEN u.last AND k.alone AND u.lease_id = l.lease_id THEN locksidecar.cohort(ns, u.key) END,
+            k.alone AND u.lease_id = l.lease_id
         FROM (
-            SELECT key, ord, row_number() OVER (PARTITION BY key ORDER BY ord) AS n
-            FROM unnest(keys) WITH ORDINALITY AS a (key, ord)
+            SELECT key, lease_id, ord, row_number() OVER (PARTITION BY key ORDER BY ord) AS n,
+                lead(ord) OVER (PARTITION BY key ORDER BY ord) IS NULL AS last
+            FROM unnest(keys, leases) WITH ORDINALITY AS a (key, lease_id, ord)
         ) u
-        JOIN unnest(together, lengths, named_limits) AS k (key, length, named) ON k.key = u.key
+        JOIN unnest(together, lengths, named_limits, alones) AS k (key, length, named, alone) ON k.key = u.key
         CROSS JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = ns AND key = u.key OFFSET 0) l
         CROSS JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s;
         GET DIAGNOSTICS queued = ROW_COUNT;
@@ -148,6 +157,7 @@ BEGIN
         last_key := a.key;
         ask.dead := NULL; ask.queue_position := NULL; ask.ended := NULL; ask.waiting := 0;
         ask.handed_by := ''; ask.expired := NULL; ask.places := NULL; ask.slot := NULL; ask.holders := NULL;
+        ask.cohort := NULL; ask.alone := NULL;
         w.namespace := ns; w.key := a.key; w.grant_id := a.grant_id; w.lease_id := a.lease_id;
         w.ttl := NULLIF(a.ttl, interval '0'); w.min_hold := NULLIF(a.min_hold, interval '0'); w.skip := a.skip;
         w.session := a.session; w.owner := a.owner; w.data := a.data; w.traceparent := a.traceparent;
@@ -277,7 +287,7 @@ BEGIN
             ask.state := 'held';
             IF counted IS DISTINCT FROM a.key THEN -- once for all attempts of a batch: a queue can be long
                 counted := a.key;
-                SELECT count(*), max(q.places) INTO length, named FROM locksidecar.waiters q
+                SELECT count(*), max(q.places), coalesce(bool_and(q.lease_id = l.lease_id), true) INTO length, named, behind_own FROM locksidecar.waiters q
                 WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL;
             END IF;
             IF mismatch THEN
@@ -294,6 +304,11 @@ BEGIN
                     CONTINUE;
                 END IF;
                 length := greatest(length, ask.queue_position); named := coalesce(w.places, named);
+                behind_own := behind_own AND w.lease_id = l.lease_id;
+                ask.alone := behind_own;
+                IF behind_own THEN
+                    ask.cohort := locksidecar.cohort(ns, w.key);
+                END IF;
             END IF;
             ask.waiting := length;
             ask.places := coalesce(l.places, named);
@@ -336,14 +351,14 @@ END
 $$;
 
 -- enqueue_together enqueues the attempts for keys whose holders live by one statement, in the order of the
--- attempts. It returns these keys, the previous lengths of their queues, and the limits that shared waiters
--- name. It omits keys of which a share is requested, but locks them, because ask must not lock them after later
+-- attempts. It returns these keys, the previous lengths of their queues, the limits that shared waiters name, and
+-- whether all earlier waiters are under the holder's lease. It omits keys of which a share is requested, but locks them, because ask must not lock them after later
 -- ones. It returns no keys if an attempt is a repeat, is skipped, or has no living lease. Then ask handles each
 -- attempt.
 CREATE OR REPLACE FUNCTION locksidecar.enqueue_together(
     ns text, not_after timestamptz, keys text[], grants uuid[], leases uuid[], ttls interval[], min_holds interval[],
     skips boolean[], sessions text[], owners text[], datas text[], traceparents text[], limits integer[],
-    OUT together text[], OUT lengths bigint[], OUT named_limits integer[])
+    OUT together text[], OUT lengths bigint[], OUT named_limits integer[], OUT alones boolean[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -366,7 +381,8 @@ BEGIN
         END IF;
         asks := asks + a.asks;
         together := together || a.key;
-        SELECT lengths || count(*), named_limits || max(q.places) INTO lengths, named_limits FROM locksidecar.waiters q
+        SELECT lengths || count(*), named_limits || max(q.places), alones || coalesce(bool_and(q.lease_id = l.lease_id), true)
+        INTO lengths, named_limits, alones FROM locksidecar.waiters q
         WHERE q.namespace = ns AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL;
     END LOOP;
     PERFORM locksidecar.in_time(not_after);

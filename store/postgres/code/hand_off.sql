@@ -129,13 +129,14 @@ $$;
 -- granted_token returns the token of the grant in a lock row for a token of its cohort.
 CREATE OR REPLACE FUNCTION locksidecar.granted_token(granted bigint, claimed bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN claimed BETWEEN granted AND granted + 31 THEN granted ELSE claimed END
+    SELECT CASE WHEN claimed BETWEEN granted AND granted + 255 THEN granted ELSE claimed END
 $$;
 
 -- cohort returns the waiters that the holder's sidecar may serve next without the store: the longest run of
 -- plain waiters directly behind the grant, under the same lease. So the order of the queue is kept (invariant
--- 5). Their rows stay until a release or amend names them as served. If the lease dies, they are deleted with
--- it.
+-- 5). Their rows stay until a release or amend names them as served, so each result for a grant begins like the
+-- one before, except for waiters that left. The 255 tokens after the grant's suffice for all that it names. If
+-- the lease dies, the waiters are deleted with it.
 CREATE OR REPLACE FUNCTION locksidecar.cohort(ns text, k text) RETURNS uuid[]
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -149,7 +150,7 @@ BEGIN
             CROSS JOIN LATERAL (
                 SELECT * FROM locksidecar.waiters w
                 WHERE w.namespace = ns AND w.key = k AND w.id > l.served AND w.outcome IS NULL
-                ORDER BY w.id LIMIT 31) q
+                ORDER BY w.id LIMIT 255) q
             WHERE l.contended AND NOT l.watched AND l.hold_until IS NULL AND l.stopping IS NULL
         ) c
         WHERE c.plain);

@@ -155,7 +155,7 @@ BEGIN
     END IF;
     UPDATE locksidecar.locks l
     SET lease_id = locksidecar.shared_lease(), places = w.places, grant_id = w.grant_id,
-        token = greatest(locksidecar.token_at(give_share.acquired_at), (SELECT m.first_token FROM locksidecar.meta m), l.token + 32),
+        token = greatest(locksidecar.token_at(give_share.acquired_at), (SELECT m.first_token FROM locksidecar.meta m), l.token + 256),
         contended = EXISTS (
             SELECT FROM locksidecar.waiters q
             WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > greatest(l.served, w.id) AND q.outcome IS NULL),

@@ -77,14 +77,14 @@ BEGIN
             SELECT array_agg(h.lease_id) AS leases, bool_or(h.watched) AS watched, bool_or(h.forgotten) AS forgotten INTO seen
             FROM (
                 SELECT lease_id, bool_or(watched) AS watched,
-                    bool_or(lease_id IS NULL AND freed_at < clock_timestamp() - free_for AND token < first - 31) AS forgotten
+                    bool_or(lease_id IS NULL AND freed_at < clock_timestamp() - free_for AND token < first - 255) AS forgotten
                 FROM locksidecar.locks WHERE ctid >= here AND ctid < behind GROUP BY lease_id
             ) h;
             IF seen.forgotten THEN
                 DELETE FROM locksidecar.locks WHERE ctid = ANY (ARRAY(
                     SELECT ctid FROM locksidecar.locks
                     WHERE ctid >= here AND ctid < behind AND lease_id IS NULL
-                    AND NOT contended AND NOT watched AND freed_at < clock_timestamp() - free_for AND token < first - 31
+                    AND NOT contended AND NOT watched AND freed_at < clock_timestamp() - free_for AND token < first - 255
                     FOR UPDATE SKIP LOCKED));
             END IF;
             gone := ARRAY(

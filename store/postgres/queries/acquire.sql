@@ -21,7 +21,7 @@ AND clock_timestamp() < $9
 AND m.epoch = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
 AND m.quiet_until <= clock_timestamp()
 ON CONFLICT (namespace, key) DO UPDATE
-SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 32), grant_id = excluded.grant_id,
+SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 256), grant_id = excluded.grant_id,
     stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
     acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
     freed_at = NULL
@@ -48,7 +48,7 @@ FROM own CROSS JOIN unnest($3::text[], $4::uuid[], $5::text[], $6::text[], $7::t
 WHERE (SELECT found.lease_id FROM locksidecar.locks found WHERE found.namespace = $1 AND found.key = a.key) IS NULL
 ORDER BY a.key COLLATE "C"
 ON CONFLICT (namespace, key) DO UPDATE
-SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 32), grant_id = excluded.grant_id,
+SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 256), grant_id = excluded.grant_id,
     stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
     acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
     freed_at = NULL
@@ -82,7 +82,7 @@ WITH own AS MATERIALIZED (
     AND (SELECT first_token FROM this_epoch) IS NOT NULL
     ORDER BY key COLLATE "C"
     ON CONFLICT (namespace, key) DO UPDATE
-    SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 32), grant_id = excluded.grant_id,
+    SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 256), grant_id = excluded.grant_id,
         stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
         acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
         freed_at = NULL
@@ -107,6 +107,6 @@ FROM taken t
 -- $15 traceparents, $16 limits of holders (0: none; null: no share)
 SELECT ord, state, dead, expired, queue_position, result, watched, ended,
     token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, hold_pending,
-    session, owner, data, traceparent, stopping, stop_reason, NULL::uuid AS grant_id, waiting, places, slot, holders, handed_by
+    session, owner, data, traceparent, stopping, stop_reason, NULL::uuid AS grant_id, waiting, places, slot, holders, handed_by, cohort, alone
 FROM locksidecar.ask($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 WHERE (SELECT locksidecar.may_take(:schema_version))
