@@ -16,8 +16,11 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// gathering is a queue whose holder, the first call of a sidecar, waited a second for the key.
-// Behind it wait a call of another pod and further calls of the sidecar.
+// left is how many calls of the sidecar of a gathering have just left the queue.
+const left = 10
+
+// gathering is a queue whose holder is the last of several calls of a sidecar that waited a second for the key. The
+// sidecar served the others. Behind it wait a call of another pod and further calls of the sidecar.
 type gathering struct {
 	*rig
 	other       *rig
@@ -34,15 +37,22 @@ func newGathering(t *testing.T, ours int) *gathering {
 	g.other = g.another()
 	o := g.other.session()
 	held := g.other.lock(o, "k")
-	g.first = g.waitLong()
+	calls := []*answer{g.waitLong()}
+	for range left - 1 {
+		calls = append(calls, g.waitLong())
+	}
 	g.theirs = g.other.wait(g.other.session(), "k", types.WaitForever)
 	for range ours {
 		g.ours = append(g.ours, g.waitLong())
 	}
 	time.Sleep(time.Second)
 	g.other.release(o, held)
+	for _, c := range calls[:left-1] {
+		c.free(g.rig)
+	}
+	g.first = calls[left-1]
 	g.first.granted(t)
-	g.statements, g.queueLength = g.st.count("Enqueue"), 1+ours
+	g.statements, g.queueLength = g.st.count("Enqueue"), g.stored("k").QueueLength
 	return g
 }
 
@@ -100,23 +110,65 @@ func TestCallsAreGathered(t *testing.T) {
 	})
 }
 
-// Gathered calls are queued when few calls are ahead of them in the store's queue, before it is
-// empty.
-func TestGatheredCallsAreQueuedBeforeTheLineIsEmpty(t *testing.T) {
+// Gathered calls are queued when as many came as have left the queue.
+func TestGatheredCallsAreQueuedWhenAllCameBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 3)
 		began := time.Now()
-		g.first.free(g.rig)
-		more := []*answer{g.waitLong(), g.waitLong(), g.waitLong()}
-		g.served(g.theirs)
-		g.queuedBy(0) // two calls are ahead
-		g.served(g.ours[0])
-		g.queuedBy(1) // one call is ahead
-		g.served(append(g.ours[1:], more...)...)
+		var more []*answer
+		for range left - 1 {
+			more = append(more, g.waitLong())
+		}
+		g.queued(0, 0)
+		more = append(more, g.waitLong())
+		g.queued(left, 1)
+		g.served(append(append([]*answer{g.first, g.theirs}, g.ours...), more...)...)
 		if d := time.Since(began); d != 0 {
-			t.Errorf("it took %v until the call was queued", d)
+			t.Errorf("it took %v until the calls were queued", d)
 		}
 		g.nothingLeft()
+	})
+}
+
+// If no call of the sidecar is in the queue, the key may be free soon, so calls are gathered for 2 ms at most.
+func TestCallsAreGatheredForLessTimeBehindTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGathering(t, 0)
+		more := []*answer{g.waitLong(), g.waitLong()}
+		time.Sleep(2*time.Millisecond - 1)
+		g.queued(0, 0)
+		time.Sleep(2)
+		g.queued(2, 1)
+		g.served(append([]*answer{g.first, g.theirs}, more...)...)
+		g.nothingLeft()
+	})
+}
+
+// If only one sidecar asks for a key, its calls are not gathered after a while.
+func TestCallsAreNotGatheredAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		held := r.lock(s, "k")
+		calls := []*answer{r.wait(r.session(), "k", types.WaitForever)}
+		time.Sleep(2*attempt.MaxGather + 1)
+		for range 3 {
+			calls = append(calls, r.wait(r.session(), "k", types.WaitForever))
+		}
+		r.release(s, held)
+		before := r.st.count("Enqueue")
+		for i := range 20 {
+			calls[i].free(r)
+			calls = append(calls, r.wait(r.session(), "k", types.WaitForever))
+			synctest.Wait()
+			if n := r.st.count("Enqueue") - before; n != i+1 {
+				t.Fatalf("%d statements queued %d calls", n, i+1)
+			}
+		}
+		for _, c := range calls[20:] {
+			c.free(r)
+		}
+		r.nothingLeft()
 	})
 }
 
@@ -127,7 +179,6 @@ func TestCallsThatAreNotGathered(t *testing.T) {
 		before func(g *gathering)
 		req    types.Request
 	}{
-		"no call of the sidecar is ahead":          {ours: 0},
 		"no call has left the queue for some time": {ours: 4, before: func(*gathering) { time.Sleep(attempt.MaxGather) }},
 		"its wait ends soon":                       {ours: 4, req: types.Request{Wait: 2*attempt.MaxGather - time.Millisecond}},
 		"it is directly behind a call that was just queued": {ours: 4, before: func(g *gathering) {
@@ -168,7 +219,8 @@ func TestCallsAreGatheredForAPartOfTheWait(t *testing.T) {
 		first, next := g.waitLong(), []*answer{g.waitLong(), g.waitLong()}
 		time.Sleep(10 * time.Millisecond)
 		g.other.release(o, held)
-		first.granted(t)
+		first.free(g.rig)
+		next[0].granted(t)
 		n := g.st.count("Enqueue")
 		next = append(next, g.waitLong())
 		time.Sleep(4 * time.Millisecond)
@@ -179,7 +231,7 @@ func TestCallsAreGatheredForAPartOfTheWait(t *testing.T) {
 		if g.st.count("Enqueue") != n+1 {
 			t.Error("the call was gathered for longer than half of the wait before")
 		}
-		g.served(append([]*answer{first}, next...)...)
+		g.served(next...)
 		g.nothingLeft()
 	})
 }

@@ -114,11 +114,9 @@ func (aq *Acquirer) CallersLeft() { aq.queue.callersLeft() }
 func (aq *Acquirer) Kept() map[string]int {
 	aq.arrivals.mu.Lock()
 	defer aq.arrivals.mu.Unlock()
-	aq.queue.mu.Lock()
-	defer aq.queue.mu.Unlock()
 	return map[string]int{
-		"waiters": int(aq.waiters.Load()), "keys with arrivals": len(aq.arrivals.keys), "attempts": len(aq.queue.attempts),
-		"keys with attempts": len(aq.queue.byKey), "requests in use": aq.requests.Count(),
+		"waiters": int(aq.waiters.Load()), "keys with arrivals": len(aq.arrivals.keys), "attempts": int(aq.queue.size.Load()),
+		"keys with attempts": aq.queue.keys(), "requests in use": aq.requests.Count(),
 	}
 }
 

@@ -4,9 +4,9 @@ import "time"
 
 // The sidecar serves calls that are directly behind each other in the store's queue without a statement for each:
 // see cohort.go. If the calls of several pods were queued one by one, they would alternate, and each grant would be
-// a hand-off with a flush and news. So if calls of this sidecar are still in the queue ahead of a new call, and one
-// of them has just left it, the new call is gathered with those that come after it. They are queued together, in
-// their order. A gathered call misses no grant, because the queue is not empty meanwhile.
+// a hand-off with a flush and news. So if calls of this sidecar have just left the queue, a new call is gathered
+// with those that come after it, until as many came as left. They are queued together, in their order. While calls of
+// the sidecar are still in the queue, this delays nobody, because the queue is not empty meanwhile.
 //
 // If no other sidecar has asked for the key for a while, nothing can alternate, and the present cohort serves each
 // call that is queued. Then calls are not gathered.
@@ -15,18 +15,20 @@ const (
 	// MaxGather limits how long a call is gathered. If it is less, the limit is half of the time that the last call
 	// has waited. If no call left the queue for that time, the key changes hands slowly, and calls are not gathered.
 	MaxGather = 50 * time.Millisecond
-	// gatherShare: the gathered calls are queued when their number is this multiple of the calls ahead. So they
-	// are in the queue before it is empty.
-	gatherShare = 3
+	// If no call of the sidecar is in the queue, the limits are a part of these, because the key may be free soon:
+	// 2 ms, and a sixteenth of the time that the last call has waited.
+	lastOnes, lastWaited = 25, 8
 	// aloneAfter is for how long calls are gathered after one of another sidecar was ahead of them.
 	aloneAfter = 2 * MaxGather
 )
 
-// line counts the attempts for one key that are queued, or may be.
+// line counts the attempts for one key that are queued, or may be. It stays for a while after the last one.
 type line struct {
 	attempts int
 	// inStore is how many of them are certainly in the store's queue.
 	inStore int
+	// left is how many have left the store's queue since another one was queued.
+	left int
 	// moved is when the last one left, whose call had waited for the time waited. moved is zero if another one
 	// was queued since, because the next one should follow directly.
 	moved  time.Time
@@ -42,12 +44,15 @@ func (aq *Acquirer) gathers(key string, ready int) time.Duration {
 	}
 	aq.queue.mu.Lock()
 	defer aq.queue.mu.Unlock()
-	l := aq.queue.byKey[key]
-	now := aq.clk.Now()
-	if l == nil || ready >= gatherShare*l.inStore || l.alone != (time.Time{}) && now.Sub(l.alone) > aloneAfter {
+	l, now := aq.queue.byKey[key], aq.clk.Now()
+	if l == nil || ready >= l.left || l.alone != (time.Time{}) && now.Sub(l.alone) > aloneAfter {
 		return 0
 	}
-	if most := min(l.waited/2, MaxGather); now.Sub(l.moved) < most {
+	most := min(l.waited/2, MaxGather)
+	if l.inStore == 0 {
+		most = min(l.waited/2/lastWaited, MaxGather/lastOnes)
+	}
+	if now.Sub(l.moved) < most {
 		return most
 	}
 	return 0
@@ -67,20 +72,29 @@ func (q *queue) joinLine(b *Attempt) {
 		q.byKey[b.req.Key] = l
 	}
 	l.attempts++
-	l.moved = time.Time{}
+	l.moved, l.left = time.Time{}, 0
 }
 
 // leftLine records that the attempt has left the queue. The caller holds q.mu.
 func (q *queue) leftLine(b *Attempt) {
-	l := q.byKey[b.req.Key]
+	key := b.req.Key
+	l := q.byKey[key]
 	if b.inStore {
 		l.inStore--
+		l.left++
 		l.moved = q.clk.Now()
 		l.waited = l.moved.Sub(b.began)
 	}
-	if l.attempts--; l.attempts == 0 {
-		delete(q.byKey, b.req.Key)
+	if l.attempts--; l.attempts > 0 {
+		return
 	}
+	time.AfterFunc(aloneAfter, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if l.attempts == 0 && q.byKey[key] == l {
+			delete(q.byKey, key)
+		}
+	})
 }
 
 // queued records that the store has queued an attempt, whether alone (see [store.Answer]), and when it must be
@@ -99,4 +113,16 @@ func (q *queue) queued(b *Attempt, alone bool, checkAt time.Time) {
 		}
 	}
 	q.changedLocked(checkAt)
+}
+
+// keys is the number of keys with attempts that are queued, or may be.
+func (q *queue) keys() (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, l := range q.byKey {
+		if l.attempts > 0 {
+			n++
+		}
+	}
+	return n
 }
