@@ -48,6 +48,86 @@ func cohortCases() []testCase {
 			b.released(store.Claim{Key: "k", Token: token + 1, Lease: b.lease, Served: []store.AttemptID{line[1].ID}})
 			b.wantCohort(line[2], line[3])
 		}},
+		{"an enqueue behind the sidecar's own holder returns the whole cohort", func(f *fixture) {
+			b := f.instance("b")
+			token, line := b.cohort("k", 3)
+			fourth := b.ask("k")
+			a := b.queued(fourth, 3)
+			if want := halvesOf(append(line[1:], fourth)); !slices.Equal(a.Cohort, want) || !a.Alone || a.Lock.Token != token {
+				f.Fatalf("got %+v, want the cohort %x of %d", a, want, token)
+			}
+			// The sidecar serves all of them. The next grant of the key has a greater token than each.
+			next := b.ask("k")
+			if a := b.queued(next, 4); !slices.Equal(a.Cohort, halvesOf(append(line[1:], fourth, next))) {
+				f.Errorf("got %+v", a)
+			}
+			b.released(store.Claim{
+				Key: "k", Token: token + 3, Lease: b.lease, Served: []store.AttemptID{line[1].ID, line[2].ID, fourth.ID},
+			})
+			if grant := b.wantCohort(next); grant.Token <= token+4 {
+				f.Errorf("token %d after %d", grant.Token, token+4)
+			}
+		}},
+		{"an enqueue behind a holder without waiters returns a cohort of one", func(f *fixture) {
+			b := f.instance("b")
+			holder := b.ask("k")
+			token := b.granted(holder).Token
+			first, second := b.ask("k"), b.ask("k")
+			answers := b.enqueueAll([]store.Ask{first, second}, []store.Outcome{store.Queued, store.Queued}, []int{1, 2})
+			if last := answers[1]; !slices.Equal(last.Cohort, halvesOf([]store.Ask{first, second})) || last.Lock.Token != token {
+				f.Errorf("got %+v", last)
+			}
+			for i := range answers {
+				if !answers[i].Alone {
+					f.Errorf("ask %d: %+v", i, answers[i])
+				}
+			}
+		}},
+		{"a waiter of another sidecar ends the cohort of those behind it", func(f *fixture) {
+			a, b := f.pair()
+			holder := b.ask("k")
+			b.granted(holder)
+			first, other, last := b.ask("k"), a.ask("k"), b.ask("k")
+			b.queued(first, 1)
+			if got := a.queued(other, 2); got.Cohort != nil || got.Alone {
+				f.Errorf("the other sidecar got %+v", got)
+			}
+			if got := b.queued(last, 3); got.Cohort != nil || got.Alone {
+				f.Errorf("the waiter behind it got %+v", got)
+			}
+			many := []store.Ask{b.ask("k"), b.ask("k"), b.ask("k"), b.ask("k")}
+			for _, got := range b.enqueueAll(many, slices.Repeat([]store.Outcome{store.Queued}, 4), []int{4, 5, 6, 7}) {
+				if got.Cohort != nil || got.Alone {
+					f.Errorf("one of several got %+v", got)
+				}
+			}
+		}},
+		{"several enqueues behind the own holder return the cohort with the last", func(f *fixture) {
+			b := f.instance("b")
+			b.granted(b.ask("k"))
+			many := []store.Ask{b.ask("k"), b.ask("k"), b.ask("k"), b.ask("k"), b.ask("k")}
+			answers := b.enqueueAll(many, slices.Repeat([]store.Outcome{store.Queued}, 5), []int{1, 2, 3, 4, 5})
+			if got := answers[4]; !slices.Equal(got.Cohort, halvesOf(many)) || !answers[0].Alone {
+				f.Errorf("got %+v", got)
+			}
+		}},
+		{"a stop, and a waiter of another kind, end what an enqueue returns", func(f *fixture) {
+			a, b := f.pair()
+			b.granted(b.ask("kind"))
+			kind := b.ask("kind")
+			kind.Skip = true
+			if got := b.queued(kind, 1); got.Cohort != nil {
+				f.Errorf("a waiter that skips got %+v", got)
+			}
+			if got := b.queued(b.ask("kind"), 2); got.Cohort != nil {
+				f.Errorf("behind it: %+v", got)
+			}
+			b.granted(b.ask("stop"))
+			a.signalled(stop("stop", "enough"), store.Holds)
+			if got := b.queued(b.ask("stop"), 1); got.Cohort != nil {
+				f.Errorf("behind a holder that stops: %+v", got)
+			}
+		}},
 		{"a cohort ends at a waiter of another kind", func(f *fixture) {
 			b := f.instance("b")
 			for name, change := range map[string]func(*store.Ask){
@@ -182,14 +262,18 @@ func (in *instance) wantCohort(first store.Ask, behind ...store.Ask) store.Answe
 			return false
 		}
 	})
-	var want []store.HalfID
-	for _, ask := range behind {
-		want = append(want, store.HalfOf(ask.ID))
-	}
+	want := halvesOf(behind)
 	if !slices.Equal(grant.Cohort, want) {
 		in.Fatalf("cohort of %d, want %d: %x", len(grant.Cohort), len(want), grant.Cohort)
 	}
 	return in.want(grant, store.Granted)
+}
+
+func halvesOf(asks []store.Ask) (halves []store.HalfID) {
+	for _, ask := range asks {
+		halves = append(halves, store.HalfOf(ask.ID))
+	}
+	return halves
 }
 
 func (in *instance) refused(c store.Claim, want store.ClaimStatus) {

@@ -117,6 +117,10 @@ type waitingCall struct {
 	token           uint8
 	stopping        bool
 	served, waiting calls // the cohort
+	// The answer that queued the call is on its way. It names the cohort of the grant with this token, in which the
+	// call is the last; 0: none.
+	extends   calls
+	extendsOf uint8
 	// A release or an amend that was sent, and may be carried out at any time.
 	late, tells bool
 }
@@ -170,9 +174,18 @@ func (s *Crowd) give(b *CohortBounds, c callID) {
 	s.allot(b, c, next)
 	s.queue = s.queue.without(func(w callID) bool { return w == c })
 	s.holder, s.token, s.stopping = c, next, false
-	var cohort calls
+	cohort := s.cohort(b)
+	g := s.call(c)
+	if g.phase == absent {
+		cohort = calls{} // it took a free key
+	}
+	g.token, g.waiting, g.told = next, cohort, true
+}
+
+// cohort is the function cohort.
+func (s *Crowd) cohort(b *CohortBounds) (cohort calls) {
 	for _, w := range s.queue {
-		same := w != 0 && b.pod(w) == b.pod(c)
+		same := w != 0 && b.pod(w) == b.pod(s.holder)
 		if !same && b.on(DirectlyBehind) {
 			break
 		}
@@ -180,11 +193,54 @@ func (s *Crowd) give(b *CohortBounds, c callID) {
 			cohort = cohort.with(w)
 		}
 	}
-	g := s.call(c)
-	if g.phase == absent {
-		cohort = calls{} // it took a free key
+	return cohort
+}
+
+// last is the last of the calls, or 0.
+func (cs calls) last() (c callID) {
+	for i := range cs {
+		if cs[i] != 0 {
+			c = cs[i]
+		}
 	}
-	g.token, g.waiting, g.told = next, cohort, true
+	return c
+}
+
+// enqueue is ask for a held key: its answer names the cohort in which the call is the last.
+func (s *Crowd) enqueue(b *CohortBounds, c callID) {
+	g := s.call(c)
+	g.phase, s.queue = inQueue, s.queue.with(c)
+	if b.pod(c) != b.pod(s.holder) || s.stopping {
+		return
+	}
+	if cohort := s.cohort(b); cohort.last() == c {
+		g.extends, g.extendsOf = cohort, s.token
+	}
+}
+
+// extend is Cohort.Extend, for the answer that queued a call.
+func (s *Crowd) extend(b *CohortBounds, c callID) {
+	g := s.call(c)
+	for i := range b.Pods {
+		h := &s.calls[i]
+		if b.pod(callID(i+1)) != b.pod(c) || h.phase != holds {
+			continue
+		}
+		if granted := h.token - h.served.number(); granted == g.extendsOf {
+			h.waiting = g.extends.without(h.served.has)
+		}
+	}
+	g.extends, g.extendsOf = calls{}, 0
+}
+
+// number is how many calls there are.
+func (cs calls) number() (n uint8) {
+	for i := range cs {
+		if cs[i] != 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // passOn is the function pass_on.
@@ -252,7 +308,10 @@ func (s *Crowd) handOn(b *CohortBounds, c callID) bool {
 		s.allot(b, w, token)
 		var rest calls
 		copy(rest[:], g.waiting[i+1:])
-		*s.call(w) = waitingCall{phase: holds, token: token, served: g.served.with(w), waiting: rest}
+		*s.call(w) = waitingCall{
+			phase: holds, token: token, served: g.served.with(w), waiting: rest,
+			extends: s.call(w).extends, extendsOf: s.call(w).extendsOf,
+		}
 		g.phase = isGone
 		return true
 	}
@@ -278,7 +337,7 @@ func (s *Crowd) fall(b *CohortBounds, pod int) {
 	s.lost[pod] = true
 	for i := range b.Pods {
 		if g := &s.calls[i]; b.pod(callID(i+1)) == pod && g.phase != absent {
-			g.phase, g.told = isGone, false
+			g.phase, g.told, g.extends, g.extendsOf = isGone, false, calls{}, 0
 		}
 	}
 }

@@ -76,9 +76,14 @@ func (s *Crowd) waitHappens(b *CohortBounds, c callID, try tryCrowd) {
 			n.give(b, c)
 			g.phase, g.told = holds, false
 		default:
-			g.phase, n.queue = inQueue, n.queue.with(c)
+			n.enqueue(b, c)
 		}
 		return true
+	})
+	step("hears what follows the holder", true, func(n *Crowd, g *waitingCall) bool {
+		was := g.extendsOf != 0
+		n.extend(b, c)
+		return was
 	})
 	step("hears of its grant", true, func(n *Crowd, g *waitingCall) bool { return g.told && n.win(c) })
 	fault("does not hear of its grant", func(_ *Crowd, g *waitingCall) bool {
@@ -183,7 +188,7 @@ func (s *Crowd) win(c callID) bool {
 func (s *Crowd) settled() Crowd {
 	n := *s
 	for i := range n.calls {
-		if g := &n.calls[i]; g.phase == isGone && !g.late && !g.tells {
+		if g := &n.calls[i]; g.phase == isGone && !g.late && !g.tells && g.extendsOf == 0 {
 			*g = waitingCall{phase: isGone}
 		}
 	}

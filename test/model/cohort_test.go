@@ -10,13 +10,16 @@ import (
 func TestCohorts(t *testing.T) {
 	t.Parallel()
 	searches := map[string]CohortBounds{
-		"nothing goes wrong": {Pods: "AAABB", Leaves: 1},
-		"a fault":            {Pods: "AAAB", Faults: 1, Leaves: 1},
-		"a crash":            {Pods: "AAAB", Crashes: 1, Leaves: 1},
+		"nothing goes wrong": {Pods: "AAABB"},
+		"calls leave":        {Pods: "AAAB", Leaves: 2},
+		"a fault":            {Pods: "AAAB", Faults: 1},
+		"a crash":            {Pods: "AAAB", Crashes: 1},
 		"a stop":             {Pods: "AAAB", Stops: 1},
 	}
 	if long {
 		searches = map[string]CohortBounds{
+			"a fault, and calls leave": {Pods: "AAAB", Faults: 1, Leaves: 1},
+			"a crash, and calls leave": {Pods: "AAAB", Crashes: 1, Leaves: 1},
 			"three faults":             {Pods: "AAAB", Faults: 3, Leaves: 2},
 			"five calls and a fault":   {Pods: "AAABB", Faults: 1},
 			"five calls and a crash":   {Pods: "AAABB", Crashes: 1, Leaves: 1},
