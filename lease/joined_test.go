@@ -1,0 +1,120 @@
+package lease
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Calls that come while a cohort is served join it, in their order.
+func TestQueuedCallsJoinTheCohort(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		calls, first := r.cohort(r.another(opt), "k", 3)
+		before := r.st.count("Release") + r.st.count("Amend")
+		for i := range 40 {
+			if g := calls[i].granted(t); g.Token != first.Token+int64(i) || calls[i+1].isOver() {
+				t.Fatalf("call %d got %+v, the next is over: %v", i, g, calls[i+1].isOver())
+			}
+			calls[i].free(r)
+			calls = append(calls, r.wait(r.session(), "k", types.WaitForever))
+		}
+		if n := r.st.count("Release") + r.st.count("Amend") - before; n != 0 {
+			t.Errorf("the store was asked %d times", n)
+		}
+		for _, c := range calls[40:] {
+			c.free(r)
+		}
+		r.nothingLeft()
+	})
+}
+
+// A call behind one of another pod does not join the cohort.
+func TestCallsBehindAnotherPodDoNotJoin(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		calls, _ := r.cohort(other, "k", 2)
+		theirs := other.wait(other.session(), "k", types.WaitForever)
+		last := r.wait(r.session(), "k", types.WaitForever)
+		for _, c := range calls {
+			c.free(r)
+		}
+		theirs.granted(t)
+		if last.isOver() {
+			t.Fatal("a call of another pod was overtaken")
+		}
+		theirs.free(other)
+		last.free(r)
+		r.nothingLeft()
+	})
+}
+
+// A grant has a limited number of tokens. When they are used, the store grants the next ones.
+func TestACohortEndsWithItsTokens(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt, with(func(c *types.Config) { c.MaxSessions = 3 * store.TokensPerGrant }))
+		calls, first := r.cohort(r.another(opt), "k", 2)
+		before, last := r.st.count("Release"), first.Token-1
+		for i := range 2*store.TokensPerGrant - 1 {
+			g := calls[i].granted(t)
+			if g.Token <= last {
+				t.Fatalf("token %d after %d", g.Token, last)
+			}
+			last = g.Token
+			calls = append(calls, r.wait(r.session(), "k", types.WaitForever))
+			calls[i].free(r)
+		}
+		if n := r.st.count("Release") - before; n != 1 {
+			t.Errorf("the store was asked %d times for twice %d grants", n, store.TokensPerGrant)
+		}
+		for _, c := range calls[2*store.TokensPerGrant-1:] {
+			c.free(r)
+		}
+		r.nothingLeft()
+	})
+}
+
+// An app repeats the request id of a call that was served and has released. The store still has that call in
+// its queue, but the sidecar does not serve it there again, ahead of others.
+func TestARepeatedRequestJoinsNoEarlierPosition(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		o := other.session()
+		held := other.lock(o, "k")
+		req := types.Request{Key: "k", Wait: types.WaitForever, RequestID: uuid.New()}
+		s := r.sessionOf(true)
+		calls := []*answer{r.wait(r.session(), "k", types.WaitForever)}
+		served := r.ask(context.Background(), s, req)
+		synctest.Wait()
+		calls = append(calls, served)
+		for range 2 {
+			calls = append(calls, r.wait(r.session(), "k", types.WaitForever))
+		}
+		other.release(o, held)
+		calls[0].free(r)
+		served.free(r)
+		repeat := r.ask(context.Background(), s, req)
+		synctest.Wait()
+		later := r.wait(r.session(), "k", types.WaitForever)
+		calls[2].free(r)
+		calls[3].granted(t)
+		if repeat.isOver() {
+			t.Fatal("the repeat was served at its earlier position")
+		}
+		calls[3].free(r)
+		first, second := later, repeat
+		if repeat.isOver() { // both came after the others
+			first, second = repeat, later
+		}
+		first.free(r)
+		second.free(r)
+		r.nothingLeft()
+	})
+}
