@@ -1,11 +1,7 @@
 package lease
 
 import (
-	"context"
 	"testing"
-	"testing/synctest"
-
-	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -76,45 +72,6 @@ func TestACohortEndsWithItsTokens(t *testing.T) {
 		for _, c := range calls[2*store.TokensPerGrant-1:] {
 			c.free(r)
 		}
-		r.nothingLeft()
-	})
-}
-
-// An app repeats the request id of a call that was served and has released. The store still has that call in
-// its queue, but the sidecar does not serve it there again, ahead of others.
-func TestARepeatedRequestJoinsNoEarlierPosition(t *testing.T) {
-	bubble(t, func(t *testing.T, opt option) {
-		r := newRig(t, opt)
-		other := r.another(opt)
-		o := other.session()
-		held := other.lock(o, "k")
-		req := types.Request{Key: "k", Wait: types.WaitForever, RequestID: uuid.New()}
-		s := r.sessionOf(true)
-		calls := []*answer{r.wait(r.session(), "k", types.WaitForever)}
-		served := r.ask(context.Background(), s, req)
-		synctest.Wait()
-		calls = append(calls, served)
-		for range 2 {
-			calls = append(calls, r.wait(r.session(), "k", types.WaitForever))
-		}
-		other.release(o, held)
-		calls[0].free(r)
-		served.free(r)
-		repeat := r.ask(context.Background(), s, req)
-		synctest.Wait()
-		later := r.wait(r.session(), "k", types.WaitForever)
-		calls[2].free(r)
-		calls[3].granted(t)
-		if repeat.isOver() {
-			t.Fatal("the repeat was served at its earlier position")
-		}
-		calls[3].free(r)
-		first, second := later, repeat
-		if repeat.isOver() { // both came after the others
-			first, second = repeat, later
-		}
-		first.free(r)
-		second.free(r)
 		r.nothingLeft()
 	})
 }

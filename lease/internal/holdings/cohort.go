@@ -35,8 +35,7 @@ type line struct {
 	mu sync.Mutex
 	// served contains the Served of each lock of the cohort, which are parts of it. It only grows.
 	served []store.AttemptID
-	halves map[store.HalfID]bool // of served
-	// waiting are the next attempts. It may also name some that left the queue.
+	// waiting are the next attempts. It may also name some that were served, or left the queue.
 	waiting []store.HalfID
 }
 
@@ -46,15 +45,15 @@ func NewCohort(ans *store.Answer, now time.Time) *Cohort {
 }
 
 // Extend adds the attempts that the store has queued since it granted the lock under this token. waiting has all that
-// the store would let the sidecar serve now. Extend does nothing if the lock belongs to another grant.
+// the store would let the sidecar serve now, so it never needs more tokens than the grant has. Extend does nothing
+// if the lock belongs to another grant.
 func (c *Cohort) Extend(granted int64, waiting []store.HalfID) {
 	if c == nil || c.granted != granted {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Those served are still in the store's queue, and an app may have repeated the request id of one of them.
-	c.waiting = slices.DeleteFunc(waiting, func(half store.HalfID) bool { return c.halves[half] })
+	c.waiting = waiting
 }
 
 // Next removes the next attempt from the cohort, and returns it.
@@ -72,10 +71,7 @@ func (c *Cohort) Next() (half store.HalfID, ok bool) {
 func (c *Cohort) Serve(id store.AttemptID) *Cohort {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.halves == nil {
-		c.halves = make(map[store.HalfID]bool)
-	}
-	c.served, c.halves[store.HalfOf(id)] = append(c.served, id), true
+	c.served = append(c.served, id)
 	return &Cohort{line: c.line, Served: slices.Clip(c.served), Until: c.Until}
 }
 
@@ -101,7 +97,7 @@ type Passed struct {
 // handOn gives the lock to the next attempt of its cohort. It returns false if the store must do that.
 func (r *Release) handOn() bool {
 	h, c := r.h, r.h.cohort
-	if c == nil || r.claim.Outcome != store.NoOutcome || r.claim.AtOnce || r.toStore || !store.OfGrant(c.granted, h.Token+1) {
+	if c == nil || r.claim.Outcome != store.NoOutcome || r.claim.AtOnce || r.toStore {
 		return false
 	}
 	set := h.s.set
