@@ -95,6 +95,7 @@ type Store struct {
 	notifier     *notifier
 	watches      watches
 	pooled       atomic.Bool // sessions are shared: see shared
+	readsOnly    atomic.Bool // the role may only read: see reader.go
 	said         sync.Map    // messages that were logged once
 	lockedWarned nowAndThen
 	again        nowAndThen // see againEach

@@ -118,10 +118,11 @@ class Stopping:
 
 @dataclass(frozen=True)
 class SharedHolder:
-    """One of the holders of a shared lock. `slot` is None without a limit."""
+    """One of the holders of a shared lock. `slot` is None without a limit. `token` is None if the sidecar's
+    database role may only read."""
 
     holder: Holder
-    token: int
+    token: int | None
     slot: int | None
     stopping: Stopping | None
 
