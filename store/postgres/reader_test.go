@@ -19,6 +19,7 @@ func reading(t *testing.T, url string) *postgres.Store {
 	t.Helper()
 	return startWith(t, postgres.Config{
 		URL: pgtest.As(url, pgroles.Reader), Identity: store.Identity{Namespace: "n", Instance: "reader", Pod: "r"},
+		Listen: postgres.ListenAlways, // in vain: it is ready, and does not try
 	})
 }
 

@@ -235,7 +235,7 @@ func (s *Store) Traits() store.Traits {
 // Ready is nil if the last check reached the server.
 func (s *Store) Ready() error {
 	why := s.state.Load().why
-	if why == nil && s.config.Listen == ListenAlways && !s.listener.hearing.Load() {
+	if why == nil && s.config.Listen == ListenAlways && !s.readsOnly.Load() && !s.listener.hearing.Load() {
 		return s.listener.notHeard()
 	}
 	return why
