@@ -61,7 +61,7 @@ func crowded(t *testing.T, s *postgres.Store) (keys []string) {
 }
 
 // unsecret is what a role that may only read sees of a lock. Times that pass are left out, if they are near.
-func unsecret(t *testing.T, l store.Lock, like store.Lock) store.Lock {
+func unsecret(t *testing.T, l, like store.Lock) store.Lock {
 	t.Helper()
 	near := func(a, b time.Duration) {
 		if a-b > time.Minute || b-a > time.Minute {
