@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/key"
 )
 
 const (
@@ -43,6 +44,8 @@ type job struct {
 	// rec is the record that the next turn assumes; nil: it must be read first. fresh: it was read for this call.
 	rec   *Record
 	fresh bool
+	// was is what the data of rec says, if it was read before; otherwise nil.
+	was *key.Record
 	// deaths counts the swaps that failed because a lease had died.
 	deaths int
 	// states are those that were read for this call.
@@ -130,7 +133,7 @@ func (s *Store) assume(j *job) {
 		return
 	}
 	if r, found := s.cache.Get(j.key); found {
-		j.rec = &r
+		j.rec, j.was = &r.Record, r.read
 	} else if j.blind {
 		j.rec = &Record{Key: j.key}
 	}
@@ -204,14 +207,14 @@ func (s *Store) load(ctx context.Context, jobs []*job) error {
 	}
 	for i, j := range jobs {
 		j.read(&records[i], more)
-		s.keep(&records[i])
+		s.keep(&records[i], nil)
 	}
 	return nil
 }
 
 // read gives a job a record as the server has it.
 func (j *job) read(r *Record, more map[store.LeaseID]LeaseState) {
-	j.rec, j.fresh, j.states = r, true, make(map[store.LeaseID]LeaseState, len(r.Leases)+len(j.leases))
+	j.rec, j.was, j.fresh, j.states = r, nil, true, make(map[store.LeaseID]LeaseState, len(r.Leases)+len(j.leases))
 	for _, id := range j.leases {
 		if state, found := more[id]; found {
 			j.states[id] = state
@@ -260,7 +263,7 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 				continue // it is in use again
 			}
 			again = append(again, t.job)
-			if s.keep(r); r.Version == t.job.rec.Version {
+			if s.keep(r, nil); r.Version == t.job.rec.Version {
 				t.job.rec = nil // a lease has died, perhaps one that the record does not name
 				t.job.deaths++
 			} else {
@@ -302,7 +305,8 @@ func (s *Store) carriedOut(t *turn, r *Record) {
 	if t.job.forget {
 		r.Version = 0
 	}
-	s.keep(r)
+	tokens(t.next, func(token *int64) { *token = absolute(*token, r.Base) })
+	s.keep(r, t.next)
 	s.settled(t, r.Version)
 	for _, n := range t.op.News {
 		if n.To.Name == s.me.Name {
