@@ -36,8 +36,11 @@ type job struct {
 	mail []mail
 	// full: the record has no room for more waiters.
 	full bool
-	// refuse answers all items if the record would be too large. Without it, the call fails.
+	// refuse answers all asks if the record would be too large. Without it, the call fails.
 	refuse func()
+	// apart: a fault of the record is noted in failed, and the other jobs of the call go on.
+	apart  bool
+	failed error
 	// leases are those whose states the items need, too.
 	leases []store.LeaseID
 
@@ -56,6 +59,7 @@ type job struct {
 // needs the state of a lease. answer and lock are what contains tokens.
 type item struct {
 	do     func(*turn) bool
+	ask    bool
 	answer *store.Answer
 	lock   *store.Lock
 }
@@ -142,9 +146,12 @@ func (s *Store) assume(j *job) {
 // turns returns the turns of jobs whose record must be swapped. The other jobs are done.
 func (s *Store) turns(ctx context.Context, jobs []*job) (turns []*turn, err error) {
 	var unread []*job
-	one := func(j *job) error {
+	var one func(j *job) error
+	one = func(j *job) error {
 		t, err := s.take(j)
 		switch unknown := errors.Is(err, errUnread); {
+		case err != nil && !unknown && j.apart:
+			j.failed = err
 		case err != nil && !unknown:
 			return err
 		case unknown, (t.tooLarge || !t.changed()) && (!j.fresh || t.assumed):
@@ -152,6 +159,10 @@ func (s *Store) turns(ctx context.Context, jobs []*job) (turns []*turn, err erro
 			unread = append(unread, j)
 		case t.tooLarge:
 			j.refuse()
+			j.refuse, j.items = nil, slices.DeleteFunc(j.items, func(it item) bool { return it.ask })
+			if len(j.items) > 0 {
+				return one(j)
+			}
 		case t.changed():
 			turns = append(turns, t)
 		default:

@@ -91,6 +91,7 @@ var (
 	_ store.Watcher  = (*Store)(nil)
 	_ store.Reaper   = (*Store)(nil)
 	_ store.Census   = (*Store)(nil)
+	_ store.Joiner   = (*Store)(nil)
 )
 
 // New makes a store. Start makes it usable.
