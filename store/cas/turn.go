@@ -94,7 +94,7 @@ func (s *Store) begin(j *job) (*turn, error) {
 	t.op = key.Op{Engine: t, By: s.me, Now: key.Moment{Wall: wall.Truncate(time.Microsecond), At: int64(wall.Sub(s.start))}}
 	if j.rec.Version != 0 {
 		var err error
-		if t.rec, err = decode(j.rec); err != nil {
+		if t.rec, err = Decode(j.rec); err != nil {
 			return nil, err
 		}
 	}

@@ -58,7 +58,7 @@ func TestOutcomeIsUnknownAfterSending(t *testing.T) {
 func TestOutcomeIsKnownWithoutAConnection(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.Start(t)
-	link := etcdtest.NewLink(t, c.Nodes[0])
+	link := etcdtest.NewLink(t, c.Nodes[0].Address)
 	link.Cut()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -96,7 +96,7 @@ func TestOutcomeOfARefusalIsKnown(t *testing.T) {
 func TestLettersOfAnOutage(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.Start(t)
-	link := etcdtest.NewLink(t, c.Nodes[0])
+	link := etcdtest.NewLink(t, c.Nodes[0].Address)
 	near := on(t, c)
 	far := &server{t: t, url: near.url, limit: time.Second}
 	far.url.Host = link.Address

@@ -56,7 +56,7 @@ func struck(plan fault.Plan, outcomes []fault.Outcome) error {
 const goneWithin = time.Minute
 
 // left judges what is there when the clients have gone: every lock can be had again, and
-// nobody is left in the database.
+// nobody is left in the store.
 func (c *campaign) left() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*goneWithin)
 	defer cancel()
@@ -65,7 +65,7 @@ func (c *campaign) left() error {
 		pods = append(pods, s.Name())
 	}
 	errs := []error{load.EveryKey(ctx, c.world.Sockets()[0], keys, goneWithin)}
-	orphans, err := check.Orphans(ctx, c.world.Postgres.URL(), pods, goneWithin)
+	orphans, err := check.Orphans(ctx, c.world.Store.View(), pods, goneWithin)
 	for _, orphan := range orphans {
 		errs = append(errs, orphan)
 	}

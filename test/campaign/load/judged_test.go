@@ -13,6 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/test/campaign/check"
 	"github.com/locksidecar/locksidecar/test/campaign/history"
+	"github.com/locksidecar/locksidecar/test/campaign/stored"
 )
 
 // TestJudged: without faults, the checkers accept the history of the clients of two sidecars, and it contains enough
@@ -34,7 +35,7 @@ func TestJudged(t *testing.T) {
 	fence, contend := fence(t, keys), make(chan struct{})
 	var wg sync.WaitGroup
 	defer func() { cancel(); wg.Wait() }()
-	wg.Go(func() { Observe(ctx, store, 20*time.Millisecond, rec) })
+	wg.Go(func() { Observe(ctx, stored.Postgres(store), 20*time.Millisecond, rec) })
 	wg.Go(func() {
 		if err := Run(ctx, Config{
 			Sockets: sockets, Clients: 48, Keys: keys, Seed: 2, Recorder: rec, TTL: testTTL, Fence: fence, Contend: contend,
@@ -65,7 +66,7 @@ func TestJudged(t *testing.T) {
 	if err := EveryKey(context.Background(), sockets[0], keys, longest); err != nil {
 		t.Error(err)
 	}
-	left, err := check.Orphans(context.Background(), store, []string{pod}, longest)
+	left, err := check.Orphans(context.Background(), stored.Postgres(store), []string{pod}, longest)
 	if err != nil || len(left) > 0 {
 		t.Errorf("%v %v", left, err)
 	}
@@ -90,7 +91,7 @@ func TestObservedLine(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	defer func() { cancel(); wg.Wait() }()
-	wg.Go(func() { Observe(ctx, store, time.Millisecond, rec) })
+	wg.Go(func() { Observe(ctx, stored.Postgres(store), time.Millisecond, rec) })
 	var lines []history.Op
 	until(t, "a line", func() bool {
 		ops, err := rec.Ops()
@@ -149,7 +150,7 @@ func TestOrphans(t *testing.T) {
 	defer func() { _ = c.Close() }()
 	found := func(what string, want int) {
 		t.Helper()
-		if left, err := check.Orphans(context.Background(), store, pods, 0); err != nil || len(left) != want {
+		if left, err := check.Orphans(context.Background(), stored.Postgres(store), pods, 0); err != nil || len(left) != want {
 			t.Errorf("%s: found %v, %v, want %d", what, left, err, want)
 		}
 	}
@@ -166,7 +167,7 @@ func TestOrphans(t *testing.T) {
 	_ = pgtest.Query[int64](t, store, `WITH w AS (DELETE FROM locksidecar.waiters RETURNING 1) SELECT count(*) FROM w`)
 	_ = pgtest.Query[int64](t, store, `WITH l AS (UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE NOT renewed RETURNING 1)
 		SELECT count(*) FROM l`)
-	if left, err := check.Orphans(context.Background(), store, pods, longest); err != nil || len(left) > 0 {
+	if left, err := check.Orphans(context.Background(), stored.Postgres(store), pods, longest); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
