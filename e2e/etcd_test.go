@@ -1,12 +1,17 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/locksidecar/locksidecar/internal/testing/etcdtest"
 )
@@ -16,6 +21,43 @@ func onEtcd(t *testing.T, o ...etcdtest.Option) (options, *etcdtest.Cluster) {
 	t.Helper()
 	c := etcdtest.Start(t, o...)
 	return options{"STORE_URL": "etcd://" + c.Addresses() + "/e2e"}, c
+}
+
+// sharedEtcd is a server for the tests that do not harm it. Each has a prefix of its own.
+var (
+	sharedEtcd   = sync.OnceValues(func() (*etcdtest.Cluster, error) { return etcdtest.Run() })
+	etcdPrefixes atomic.Int64
+)
+
+func onSharedEtcd(t *testing.T) options {
+	t.Helper()
+	c, err := sharedEtcd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return options{"STORE_URL": fmt.Sprintf("etcd://%s/e2e%d", c.Addresses(), etcdPrefixes.Add(1))}
+}
+
+// TestEtcdGoneForLong: the same as TestDatabaseGoneForLong.
+func TestEtcdGoneForLong(t *testing.T) {
+	t.Parallel()
+	o, c := onEtcd(t)
+	goneForLong(t, o["STORE_URL"], c.Nodes[0].Kill, func() { c.Nodes[0].Restart(t) })
+	nothingLeftOnEtcd(t, c, "/e2e")
+}
+
+// nothingLeftOnEtcd waits until only leases that sidecars renew are left under a prefix.
+func nothingLeftOnEtcd(t *testing.T, c *etcdtest.Cluster, prefix string) {
+	t.Helper()
+	client := c.Client(t)
+	count := func(kind string) int64 {
+		found, err := client.Get(t.Context(), prefix+"/"+kind+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found.Count
+	}
+	eventually(t, "the end of all leases of single locks", func() bool { return count("l") == count("o") })
 }
 
 // TestEtcd: two sidecars on etcd exclude each other, hand locks on in order, and outlive a restart of the server.
