@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/locksidecar/locksidecar/internal/testing/etcdtest"
@@ -174,4 +176,49 @@ func TestEtcdCommands(t *testing.T) {
 	command("deploy", "ls")
 	command("deploy", "get", "deploy")
 	command("1 held", "stats")
+}
+
+// TestEtcdFull: a server that has reached its quota refuses grants and releases, and the answer says what to do. Locks are
+// renewed meanwhile. When an operator has made room, the sidecar goes on, and repeats the releases of connections that closed.
+func TestEtcdFull(t *testing.T) {
+	t.Parallel()
+	o, c := onEtcd(t, etcdtest.WithQuota(8<<20))
+	s := start(t, o.with(options{"TTL": "2s"}))
+	a, other, gone := dial(t, s.socket), dial(t, s.socket), dial(t, s.socket)
+	kept, released := a.acquire("kept", ""), a.acquire("released", "")
+	gone.acquire("dropped", "")
+	client := c.Client(t)
+	fill := func() (err error) {
+		for i := 0; i < 100 && err == nil; i++ {
+			_, err = client.Put(t.Context(), fmt.Sprint("/filler/", i), strings.Repeat("x", 1<<20))
+		}
+		return err
+	}
+	if err := fill(); !errors.Is(err, rpctypes.ErrNoSpace) {
+		t.Fatalf("the server is not full: %v", err)
+	}
+	full := time.Now()
+	refused := other.call("PUT", lockPath("new"), "").want(503, "store_unavailable")
+	if !strings.Contains(refused.str("detail"), "NOSPACE") || !strings.Contains(refused.str("detail"), "alarm disarm") {
+		t.Errorf("the answer does not say why: %s", refused.body)
+	}
+	a.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath("released"), released), "").want(503, "store_unavailable")
+	gone.close()
+	s.await("more than the TTL", func() bool { return time.Since(full) > 3*time.Second })
+	a.call("PATCH", lockPath("kept"), fmt.Sprintf(`{"token":%d}`, kept)).want(200, "") // it was renewed
+
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(client.Delete(t.Context(), "/filler/", clientv3.WithPrefix()))
+	c.Compact(t)
+	must(client.Defragment(t.Context(), c.Nodes[0].Address))
+	must(client.AlarmDisarm(t.Context(), &clientv3.AlarmMember{}))
+	other.acquire("new", "")
+	a.release("kept", kept)
+	a.release("released", released)
+	other.acquire("dropped", `{"wait_ms":20000}`)
 }

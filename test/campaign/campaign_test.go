@@ -75,6 +75,7 @@ func rounds(t *testing.T, binary string, engine world.Engine) {
 	case *seed > 0:
 		campaign(fault.Terms{Seed: *seed, Brief: true})
 	default:
+		kinds = fault.Once(engine)
 		for _, s := range seeds {
 			campaign(fault.Terms{Seed: s, Brief: true})
 		}

@@ -55,6 +55,7 @@ func settingsOf(store world.Engine) map[string]string {
 // campaign is one run: a world, a load, faults, and a judgement.
 type campaign struct {
 	t      *testing.T
+	store  world.Engine
 	plan   fault.Plan
 	folder string // short-lived, with a short path
 	logs   string // what is kept when it fails
@@ -76,7 +77,7 @@ func run(t *testing.T, binary string, terms fault.Terms) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &campaign{t: t, plan: fault.Make(terms), folder: world.Folder(t), logs: logs}
+	c := &campaign{t: t, store: terms.Store, plan: fault.Make(terms), folder: world.Folder(t), logs: logs}
 	if terms.Brief {
 		terms.Length = c.plan.Length()
 	}
@@ -169,7 +170,7 @@ func (c *campaign) settle(length time.Duration) error {
 	}
 	c.rest(contending)
 	for end := time.Now().Add(longer); time.Now().Before(end) && c.t.Context().Err() == nil; { // where the machine is slow
-		if ops, err := c.history(); err != nil || check.Enough(ops, rules(length)) {
+		if ops, err := c.history(); err != nil || check.Enough(ops, rules(c.store, length)) {
 			break
 		}
 		c.rest(contending)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/testing/etcdtest"
+	"github.com/locksidecar/locksidecar/test/campaign/history"
 )
 
 // No fault steps the clock of a server: etcd counts its leases by the clock of the kernel that nobody sets.
@@ -50,8 +51,20 @@ func freezeLeader(s *strike) (int, error) {
 		return 0, err
 	}
 	leader.Freeze()
-	defer leader.Thaw()
-	return s.replaced(leader), nil
+	bites := s.replaced(leader)
+	s.thaw(leader)
+	return bites, nil
+}
+
+// thaw lets servers go on. One that led when it was frozen believes so for a moment, and may end leases that were renewed
+// at the next leader (docs/guarantees.md, A7). So exclusion is not promised to anybody until it has followed for a while.
+func (s *strike) thaw(nodes ...*etcdtest.Node) {
+	op := s.Recorder.Begin(history.Op{Kind: history.Unpromised, Sidecar: -1, Note: s.String()})
+	defer func() { s.Recorder.End(op) }()
+	for _, n := range nodes {
+		n.Thaw()
+	}
+	s.rest(s.TTL)
 }
 
 // isolateLeader cuts the server that leads off from the others. Sidecars still reach it.
@@ -118,9 +131,10 @@ func freezeMajority(s *strike) (int, error) {
 	}
 	for _, n := range nodes {
 		n.Freeze()
-		defer n.Thaw()
 	}
-	return s.away(), nil
+	bites := s.away()
+	s.thaw(nodes...)
+	return bites, nil
 }
 
 // restartServers restarts one server after the other, as an operator does for an upgrade.

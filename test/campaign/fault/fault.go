@@ -58,6 +58,15 @@ func Kinds(store world.Engine) []Kind {
 	return slices.Concat(networkKinds, statementKinds, sidecarKinds, databaseKinds, clockKinds)
 }
 
+// Once are those kinds that CI's round on a store strikes with. What strikes apps, and what sidecars do to themselves, is struck
+// on PostgreSQL only, because the store takes no part in it.
+func Once(store world.Engine) []Kind {
+	return slices.DeleteFunc(Kinds(store), func(k Kind) bool {
+		alone := []string{"latency", "narrow", "flap", "drain-sidecar", "suspend"}
+		return store != world.PostgreSQL && (k.part == app || slices.Contains(alone, k.Name))
+	})
+}
+
 // Find finds kinds of a store by name.
 func Find(store world.Engine, names []string) (kinds []Kind, err error) {
 next:
