@@ -183,7 +183,8 @@ JAVA_CLIENT := clients/java
 
 # Tests on the JDK in the path, and those of virtual threads on the newest other one that has them.
 test-java: build test-deps java-deps ## Test the client for the JVM with ShedLock and Spring, and run the contract suite with it (needs JDK 17 or later)
-	cd $(JAVA_CLIENT) && mvn -B -ntp verify
+	cd $(JAVA_CLIENT) && mvn -B -ntp verify -Pexamples dependency:build-classpath -Dmdep.outputFile=target/classpath
+	examples/run.py --jvm
 	@for java in "$$(command -v java)" $$(ls -d /usr/lib/jvm/*/bin/java 2>/dev/null); do \
 	  version=$$("$$java" -XshowSettings:properties -version 2>&1 | sed -n 's/.*java.specification.version = //p'); \
 	  echo "$$version $$java"; done | sort -n | tail -1 | (read -r version java; \
@@ -312,7 +313,7 @@ upgrade: test-deps ## Under load, replace sidecars of the last release by those 
 	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v ./upgrade -length $(LENGTH)
 
 # All but the image is built twice, to see that both builds are the same.
-release-dry: $(SBOM) $(HELM) $(PYTHON_CLIENT)/.venv/installed clients/node/node_modules/installed ## Build what a release publishes into dist/, and install and run each package (no network; the image as root, with buildah)
+release-dry: $(SBOM) $(HELM) $(PYTHON_CLIENT)/.venv/installed clients/node/node_modules/installed java-deps ## Build what a release publishes into dist/, and install and run each package (no network; the image as root, with buildah)
 	SBOM=$(CURDIR)/$(SBOM) HELM=$(CURDIR)/$(HELM) release/dry.sh $(or $(RELEASE),$$(release/version.py))
 
 # A tag is refused if a file names another version, or if the changelog does not have it.
