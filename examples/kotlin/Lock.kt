@@ -2,13 +2,7 @@ import io.github.locksidecar.HeldLock
 import io.github.locksidecar.LockClient
 import io.github.locksidecar.LockOptions
 import io.github.locksidecar.LocksidecarException
-import kotlinx.coroutines.CancellationException
-import kotlinx.coroutines.Dispatchers
-import kotlinx.coroutines.NonCancellable
-import kotlinx.coroutines.async
-import kotlinx.coroutines.coroutineScope
-import kotlinx.coroutines.runInterruptible
-import kotlinx.coroutines.withContext
+import kotlinx.coroutines.*
 
 private class Lost(reason: String) : CancellationException(reason)
 
