@@ -2,6 +2,7 @@ package io.github.locksidecar.internal;
 
 import java.io.IOException;
 import java.net.ConnectException;
+import java.nio.channels.AsynchronousCloseException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 
@@ -21,6 +22,9 @@ final class Unreachable {
     if (!Files.exists(Path.of(path))) {
       return "there is no such socket. Check that the sidecar runs, that LOCKSIDECAR_SOCKET is the same for it and for"
           + " this process, and that the socket's folder is mounted into this container";
+    }
+    if (cause instanceof AsynchronousCloseException) {
+      return "it has not accepted the connection in time. Check that the sidecar is not halted, and its log";
     }
     if (cause instanceof ConnectException) {
       return "the socket is there, but nobody listens. Check that the sidecar still runs, and its log";
