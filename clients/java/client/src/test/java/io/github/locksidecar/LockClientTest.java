@@ -177,6 +177,28 @@ class LockClientTest {
   }
 
   @Test
+  void aCallerThatWaitsDoesTheWorkThatFailed() throws Exception {
+    CompletableFuture<Void> go = new CompletableFuture<>();
+    InterruptTest.InThread<Object> first =
+        new InterruptTest.InThread<>(
+            () ->
+                client.once(
+                    "retry",
+                    () -> {
+                      go.get();
+                      throw new IOException("disk");
+                    }));
+    while (!client.getFresh("retry").held()) {
+      Sidecar.pause();
+    }
+    InterruptTest.InThread<Object> second = new InterruptTest.InThread<>(() -> client.once("retry", () -> "second"));
+    InterruptTest.awaitQueue(client, "retry", 1);
+    go.complete(null);
+    assertTrue(first.error() instanceof IOException);
+    assertEquals("second", second.result());
+  }
+
+  @Test
   void eventsBeginWithTheState() throws Exception {
     try (KeyEvents events = client.events("watched")) {
       assertEquals("state", events.next().type());
