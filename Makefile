@@ -189,7 +189,7 @@ test-java: build test-deps java-deps ## Test the client for the JVM with ShedLoc
 	  version=$$("$$java" -XshowSettings:properties -version 2>&1 | sed -n 's/.*java.specification.version = //p'); \
 	  echo "$$version $$java"; done | sort -n | tail -1 | (read -r version java; \
 	if [ "$${version%%.*}" -ge 21 ]; then echo "virtual threads: on JDK $$version"; \
-	  cd $(JAVA_CLIENT) && mvn -q -B -ntp -pl client verify -Djvm="$$java" -Dtest=VirtualThreadsTest,InterruptTest,OutageTest; \
+	  cd $(JAVA_CLIENT) && mvn -q -B -ntp -pl client verify -Djvm="$$java" -Dexcluded.groups= -Dtest=VirtualThreadsTest,InterruptTest,OutageTest; \
 	else echo "virtual threads: not run: they need JDK 21 or later, and the newest here is $$version"; fi)
 
 bench-java: build java-deps ## Measure what the client for the JVM costs a call, beside a bare channel (goal: 60 us)

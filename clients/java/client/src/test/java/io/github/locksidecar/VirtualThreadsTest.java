@@ -11,14 +11,13 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
-import org.junit.jupiter.api.condition.EnabledForJreRange;
-import org.junit.jupiter.api.condition.JRE;
 
 /** The client in virtual threads. The tests are compiled for Java 17, so they find the executor by its name. */
 @Timeout(120)
-@EnabledForJreRange(min = JRE.JAVA_21, disabledReason = "there are no virtual threads")
+@Tag("virtual-threads")
 class VirtualThreadsTest {
   private static final int THREADS = 500;
 
