@@ -179,6 +179,27 @@ $(PYTHON_CLIENT)/.venv/installed: $(PYTHON_CLIENT)/requirements-dev.txt $(PYTHON
 	  .venv/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation -e .
 	@touch $@
 
+JAVA_CLIENT := clients/java
+
+# Tests on the JDK in the path, and those of virtual threads on the newest other one that has them.
+test-java: build test-deps java-deps ## Test the client for the JVM with ShedLock and Spring, and run the contract suite with it (needs JDK 17 or later)
+	cd $(JAVA_CLIENT) && mvn -B -ntp verify -Pexamples dependency:build-classpath -Dmdep.outputFile=target/classpath
+	examples/run.py --jvm
+	@for java in "$$(command -v java)" $$(ls -d /usr/lib/jvm/*/bin/java 2>/dev/null); do \
+	  version=$$("$$java" -XshowSettings:properties -version 2>&1 | sed -n 's/.*java.specification.version = //p'); \
+	  echo "$$version $$java"; done | sort -n | tail -1 | (read -r version java; \
+	if [ "$${version%%.*}" -ge 21 ]; then echo "virtual threads: on JDK $$version"; \
+	  cd $(JAVA_CLIENT) && mvn -q -B -ntp -pl client verify -Djvm="$$java" -Dexcluded.groups= -Dtest=VirtualThreadsTest,InterruptTest,OutageTest; \
+	else echo "virtual threads: not run: they need JDK 21 or later, and the newest here is $$version"; fi)
+
+bench-java: build java-deps ## Measure what the client for the JVM costs a call, beside a bare channel (goal: 60 us)
+	cd $(JAVA_CLIENT) && mvn -q -B -ntp -pl client test-compile dependency:build-classpath -Dmdep.outputFile=target/classpath && \
+	  java -cp client/target/test-classes:client/target/classes:$$(cat client/target/classpath) io.github.locksidecar.internal.Bench
+
+java-deps:
+	@missing=""; command -v javac >/dev/null || missing="default-jdk-headless"; command -v mvn >/dev/null || missing="$$missing maven"; \
+	[ -z "$$missing" ] || $(MAKE) apt PACKAGES="$$missing"
+
 CONTRIB := $(PYTHON_CLIENT)/tests/frameworks/.venv
 
 NODE_CONTRIB := clients/node/test/frameworks
@@ -293,7 +314,7 @@ upgrade: test-deps ## Under load, replace sidecars of the last release by those 
 	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v ./upgrade -length $(LENGTH)
 
 # All but the image is built twice, to see that both builds are the same.
-release-dry: $(SBOM) $(HELM) $(PYTHON_CLIENT)/.venv/installed clients/node/node_modules/installed ## Build what a release publishes into dist/, and install and run each package (no network; the image as root, with buildah)
+release-dry: $(SBOM) $(HELM) $(PYTHON_CLIENT)/.venv/installed clients/node/node_modules/installed java-deps ## Build what a release publishes into dist/, and install and run each package (no network; the image as root, with buildah)
 	SBOM=$(CURDIR)/$(SBOM) HELM=$(CURDIR)/$(HELM) release/dry.sh $(or $(RELEASE),$$(release/version.py))
 
 # A tag is refused if a file names another version, or if the changelog does not have it.
@@ -376,7 +397,7 @@ test-node-real: build test-deps $(KUBE) $(HELM) ## Run the manifests in containe
 	cd test/node && KUBE=$(CURDIR)/$(KUBE) HELM=$(CURDIR)/$(HELM) go test -count=1 -vet=off -timeout 20m -v .
 
 nightly: FUZZ_SECONDS = 300
-nightly: vuln fuzz-api test-clients test-contrib test-combinations test-console test-k8s test-node-real site release-dry mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on all stores and in frameworks, the suite in all combinations, the console in a browser, Kubernetes, a real node, the documentation site, a release, broken rules
+nightly: vuln fuzz-api test-clients test-contrib test-java test-combinations test-console test-k8s test-node-real site release-dry mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on all stores and in frameworks, the client for the JVM, the suite in all combinations, the console in a browser, Kubernetes, a real node, the documentation site, a release, broken rules
 
 vet:
 	$(AS_RELEASED) go vet ./...

@@ -49,16 +49,29 @@ CONTRIB = {
     "contrib/nestjs_once.mjs": ["node"],
 }
 
+JVM_CLIENT, KOTLIN = ROOT / "clients" / "java" / "client" / "target", HERE / "kotlin" / "target"
+
+# Those that need a JDK: with --jvm, after the build of `make test-java`.
+JVM = ["java/Orders.java", "kotlin/Main.kt"]
+
+
+def jvm_command(name):
+    """A Java source runs as it is. Kotlin was compiled before."""
+    folder = KOTLIN if name.endswith(".kt") else JVM_CLIENT
+    classes = f"{folder / 'classes'}:{JVM_CLIENT / 'classes'}:{(folder / 'classpath').read_text()}"
+    return ["java", "-cp", classes, "MainKt" if name.endswith(".kt") else str(HERE / name)]
+
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("names", nargs="*", help=f"some of {', '.join(EXAMPLES)}; all without")
     p.add_argument("--contrib", action="store_true", help=f"those of the frameworks: {', '.join(CONTRIB)}")
+    p.add_argument("--jvm", action="store_true", help=f"those of the JVM: {', '.join(JVM)}")
     arguments = p.parse_args()
-    names = arguments.names or list(CONTRIB if arguments.contrib else EXAMPLES)
-    if unknown := set(names) - set(EXAMPLES | CONTRIB):
+    names = arguments.names or list(CONTRIB if arguments.contrib else JVM if arguments.jvm else EXAMPLES)
+    if unknown := set(names) - {*EXAMPLES, *CONTRIB, *JVM}:
         p.error(f"no such example: {', '.join(unknown)}")
-    forgotten = {str(f.relative_to(HERE)) for f in HERE.glob("*/*") if f.suffix in (".sh", ".rb", ".php", ".py", ".mjs")} - set(EXAMPLES | CONTRIB)
+    forgotten = {str(f.relative_to(HERE)) for f in HERE.glob("*/*") if f.suffix in (".sh", ".rb", ".php", ".py", ".mjs", ".java")} - {*EXAMPLES, *CONTRIB, *JVM}
     if forgotten:
         p.error(f"nothing runs {', '.join(forgotten)}: add it to EXAMPLES")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the finally blocks
@@ -98,7 +111,8 @@ def run(name, sidecars, postgres):
     }  # fmt: skip
     print(f"--- {name}", flush=True)
     # A group of its own, so that nothing of an example that hangs is left.
-    process = subprocess.Popen([*(EXAMPLES | CONTRIB)[name], str(HERE / name)], env=environment, start_new_session=True)
+    command = jvm_command(name) if name in JVM else [*(EXAMPLES | CONTRIB)[name], str(HERE / name)]
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
     try:
         code = process.wait(LIMIT)
     except subprocess.TimeoutExpired:

@@ -54,6 +54,15 @@ quietly npm pack --pack-destination "$dist/npm"
 cd ../..
 say npm "$(cd "$dist/npm" && echo *)"
 
+# The tests have run before. Maven Central wants a jar with the sources and one with the documentation beside each jar.
+quietly mvn -B -ntp -f clients/java clean deploy -Prelease -DskipTests -Dmaven.install.skip=true \
+  -Dproject.build.outputTimestamp="$(date -u -d "@$SOURCE_DATE_EPOCH" +%FT%TZ)" "-DaltDeploymentRepository=dist::file://$work/maven"
+mkdir -p "$dist/maven"
+(cd "$work/maven" && find . -name '*.jar' ! -name '*-tests.jar' -o -name '*.pom') | while read -r file; do
+  install -D -m 644 "$work/maven/$file" "$dist/maven/$file"
+done
+say maven "$(cd "$dist/maven" && find . -name '*.jar' | wc -l) jars in $(find "$dist/maven" -name '*.pom' | wc -l) artifacts"
+
 mkdir -p "$dist/chart"
 cp -rL deploy/chart "$work/chart"
 find "$work/chart" -exec touch -d "@$SOURCE_DATE_EPOCH" {} +

@@ -33,6 +33,16 @@ const { Client } = require("locksidecar");
   await client.close();
 })();
 """
+JAVA = """
+import io.github.locksidecar.*;
+class Lock {
+  public static void main(String[] arguments) throws Exception {
+    try (LockClient client = LockClient.create(); HeldLock lock = client.acquire("release:java")) {
+      System.out.println(lock.token() > 0);
+    }
+  }
+}
+"""
 
 
 def say(what: str, result: str) -> None:
@@ -89,6 +99,18 @@ def python(work: Path, wheel: Path, what: str) -> None:
     say(what, f"{wheel.name} is installed in a fresh environment, version {number}, and has taken a lock")
 
 
+def jvm(work: Path) -> None:
+    folder = DIST / "maven/io/github/locksidecar/locksidecar" / VERSION[1:]
+    names = {path.name.removeprefix(f"locksidecar-{VERSION[1:]}") for path in folder.iterdir()}
+    want("files of the client for the JVM", names, {".jar", ".pom", "-sources.jar", "-javadoc.jar"})
+    (json,) = Path.home().glob(".m2/repository/com/grack/nanojson/*/nanojson-*.jar")
+    (work / "Lock.java").write_text(JAVA)
+    path = os.pathsep.join([str(folder / f"locksidecar-{VERSION[1:]}.jar"), str(json)])
+    held = run("java", "--module-path", path, "--add-modules", "io.github.locksidecar", work / "Lock.java")
+    want("jvm", held, "true")
+    say("jvm", f"{folder.name}: the module runs with its one dependency, and has taken a lock")
+
+
 def chart() -> None:
     (package,) = DIST.glob("chart/*.tgz")
     objects = run(os.environ["HELM"], "template", "locksidecar", package, "--namespace", "locksidecar")
@@ -119,6 +141,7 @@ def main() -> None:
                 run("npm", "install", "--offline", "--no-audit", "--no-fund", "--silent", package, cwd=work / "node")
                 want("npm", run("node", "-e", NODE, cwd=work / "node"), f"{VERSION[1:]} true")
                 say("npm", f"{package.name} is installed in an empty folder, and has taken a lock, by import and require")
+                jvm(work)
             finally:
                 sidecar.terminate()
         want("exit code of the sidecar", sidecar.returncode, 0)

@@ -35,7 +35,7 @@ func TestVersionIsTheSameEverywhere(t *testing.T) {
 func TestVersionIsWrittenEverywhere(t *testing.T) {
 	tree := t.TempDir()
 	if out, err := run(t, "../..", "sh", "-c",
-		`git ls-files -z --cached --others --exclude-standard clients compose.yaml deploy docs internal test/node | xargs -0 cp -P --parents --target-directory="$0"`, tree); err != nil {
+		`git ls-files -z --cached --others --exclude-standard clients compose.yaml deploy docs examples internal test/node | xargs -0 cp -P --parents --target-directory="$0"`, tree); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	version := script(t, "version.py")
@@ -49,6 +49,7 @@ func TestVersionIsWrittenEverywhere(t *testing.T) {
 		"deploy/sidecar.yaml":            "image: ghcr.io/locksidecar/locksidecar:v9.8.7-rc.6\n",
 		"internal/inject/settings.go":    `DefaultImage  = "ghcr.io/locksidecar/locksidecar:v9.8.7-rc.6"`,
 		"clients/node/package-lock.json": `"version": "9.8.7-rc.6"`,
+		"clients/java/pom.xml":           "<version>9.8.7-rc.6</version>",
 	} {
 		content, err := os.ReadFile(filepath.Join(tree, file))
 		if err != nil || !strings.Contains(string(content), want) {
@@ -61,6 +62,7 @@ func TestVersionIsWrittenEverywhere(t *testing.T) {
 	for _, broken := range []struct{ file, from, to string }{
 		{"deploy/chart/Chart.yaml", "version: 9.8.7-rc.6", "version: 9.8.8"},
 		{"clients/python/src/locksidecar/_version.py", "9.8.7rc6", "9.8.7-rc.6"},
+		{"clients/java/shedlock/pom.xml", "9.8.7-rc.6", "9.8.7"},
 		{"deploy/migrate-job.yaml", ":v9.8.7-rc.6", ":latest"},
 	} {
 		path := filepath.Join(tree, broken.file)

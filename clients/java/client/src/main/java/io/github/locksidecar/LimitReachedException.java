@@ -1,0 +1,21 @@
+package io.github.locksidecar;
+
+import java.util.Map;
+import org.jspecify.annotations.Nullable;
+
+/** Too many sessions, locks of a session, waiters, watches or connections. */
+public final class LimitReachedException extends TryLaterException {
+  private static final long serialVersionUID = 1L;
+
+  /**
+   * Makes the error of a problem document.
+   *
+   * @param status the HTTP status
+   * @param code the stable code
+   * @param detail a text for people
+   * @param problem all members of the answer
+   */
+  public LimitReachedException(int status, String code, String detail, Map<String, @Nullable Object> problem) {
+    super(status, code, detail, problem);
+  }
+}

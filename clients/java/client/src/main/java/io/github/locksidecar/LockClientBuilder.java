@@ -1,0 +1,89 @@
+package io.github.locksidecar;
+
+import io.github.locksidecar.internal.Clock;
+import io.github.locksidecar.internal.Settings;
+import java.time.Duration;
+import java.util.Map;
+import java.util.TreeMap;
+import org.jspecify.annotations.Nullable;
+
+/** The settings of a client. Not for several threads. */
+public final class LockClientBuilder {
+  private static final String DEFAULT_SOCKET = "/run/locksidecar/locksidecar.sock";
+
+  private final Map<String, Object> session = new TreeMap<>();
+  private @Nullable String socket;
+  private Duration timeout = Duration.ofSeconds(10);
+  private Duration reconnect = Duration.ofSeconds(30);
+
+  LockClientBuilder() {}
+
+  /**
+   * The sidecar's socket.
+   *
+   * @param path by default {@code LOCKSIDECAR_SOCKET}, else {@code /run/locksidecar/locksidecar.sock}
+   * @return these settings
+   */
+  public LockClientBuilder socket(String path) {
+    this.socket = path;
+    return this;
+  }
+
+  /**
+   * The public name of the session.
+   *
+   * @param name others see it as part of the holder
+   * @return these settings
+   */
+  public LockClientBuilder name(String name) {
+    session.put("name", name);
+    return this;
+  }
+
+  /**
+   * The default of {@link LockOptions#ttl}.
+   *
+   * @param ttl 500 ms to a day
+   * @return these settings
+   */
+  public LockClientBuilder ttl(Duration ttl) {
+    LockOptions.check("ttl", ttl, Duration.ofMillis(500));
+    session.put("ttl_ms", Clock.millis(ttl));
+    return this;
+  }
+
+  /**
+   * How long to wait for an answer, in addition to a wait.
+   *
+   * @param timeout by default 10 s
+   * @return these settings
+   */
+  public LockClientBuilder timeout(Duration timeout) {
+    LockOptions.check("timeout", timeout, Duration.ofMillis(1));
+    this.timeout = timeout;
+    return this;
+  }
+
+  /**
+   * How long a waiting call goes on in an outage of the sidecar, such as its restart. Other calls fail at once.
+   *
+   * @param reconnect by default 30 s
+   * @return these settings
+   */
+  public LockClientBuilder reconnect(Duration reconnect) {
+    LockOptions.check("reconnect", reconnect, Duration.ZERO);
+    this.reconnect = reconnect;
+    return this;
+  }
+
+  /**
+   * Makes the client. It does not connect yet.
+   *
+   * @return the client
+   */
+  public LockClient build() {
+    String path = socket != null ? socket : System.getenv("LOCKSIDECAR_SOCKET");
+    path = path == null || path.isEmpty() ? DEFAULT_SOCKET : path;
+    return LockClient.of(new Settings(path, Map.copyOf(session), Clock.nanos(timeout), Clock.nanos(reconnect)));
+  }
+}

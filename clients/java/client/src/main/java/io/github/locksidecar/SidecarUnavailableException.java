@@ -1,0 +1,60 @@
+package io.github.locksidecar;
+
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The sidecar could not be reached, went away during a call, or did not answer in time.
+ *
+ * <p>The outcome of the call is unknown. An acquire that throws this withdraws its grant.
+ */
+public final class SidecarUnavailableException extends LocksidecarException {
+  private static final long serialVersionUID = 1L;
+
+  /** What happened, in one word for traces. */
+  public enum Kind {
+    /** No connection could be made. */
+    UNREACHABLE,
+    /** The connection ended before the answer. */
+    CONNECTION_LOST,
+    /** No answer came in time. */
+    TIMEOUT
+  }
+
+  /** The sidecar's socket. */
+  private final String path;
+
+  /** What happened. */
+  private final Kind kind;
+
+  /**
+   * Makes the error.
+   *
+   * @param kind what happened
+   * @param message for people
+   * @param path the sidecar's socket
+   * @param cause the error of the socket, if there is one
+   */
+  public SidecarUnavailableException(Kind kind, String message, String path, @Nullable Throwable cause) {
+    super(message, cause);
+    this.kind = kind;
+    this.path = path;
+  }
+
+  /**
+   * The path of the sidecar's socket.
+   *
+   * @return the path
+   */
+  public String path() {
+    return path;
+  }
+
+  /**
+   * What happened, in one word.
+   *
+   * @return the kind
+   */
+  public Kind kind() {
+    return kind;
+  }
+}

@@ -1,0 +1,193 @@
+package io.github.locksidecar.internal;
+
+import java.io.EOFException;
+import java.io.IOException;
+import java.net.StandardProtocolFamily;
+import java.net.UnixDomainSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.channels.SocketChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
+
+/**
+ * A connection to the sidecar, for one call after the other. An interrupt of the thread that reads or writes closes it.
+ */
+final class Connection implements AutoCloseable {
+  private static final int MAX_HEAD = 64 * 1024;
+
+  private final SocketChannel channel;
+  private final Deadlines deadlines;
+  private final AtomicLong deadline = new AtomicLong(Clock.NEVER);
+
+  /** Whether it was closed because its deadline passed. */
+  private volatile boolean late;
+
+  /** Bytes that were received and not read yet: those from start to end. */
+  private byte[] buffer = new byte[2048];
+
+  private int start;
+  private int end;
+
+  private Connection(SocketChannel channel, Deadlines deadlines) {
+    this.channel = channel;
+    this.deadlines = deadlines;
+  }
+
+  /** Connects. */
+  static Connection open(String path, Deadlines deadlines, long timeout) throws IOException {
+    UnixDomainSocketAddress address = UnixDomainSocketAddress.of(Path.of(path));
+    // In a virtual thread a connect does not wait if the sidecar has not accepted earlier ones yet.
+    long end = Clock.after(timeout);
+    while (true) {
+      Connection made = new Connection(SocketChannel.open(StandardProtocolFamily.UNIX), deadlines);
+      try {
+        if (!deadlines.add(made)) {
+          throw new EOFException("the client was closed");
+        }
+        made.arm(timeout);
+        made.channel.connect(address);
+        return made;
+      } catch (IOException e) {
+        made.close();
+        if (!backlogFull(e) || Clock.now() > end) {
+          throw e;
+        }
+        LockSupport.parkNanos(1_000_000);
+      } catch (RuntimeException | Error e) {
+        made.close();
+        throw e;
+      }
+    }
+  }
+
+  private static boolean backlogFull(IOException e) {
+    return e.getMessage() != null && e.getMessage().contains("temporarily unavailable");
+  }
+
+  /** Sets the time until which the next answer must come. */
+  void arm(long timeout) {
+    long at = Clock.after(timeout);
+    deadline.set(at);
+    deadlines.watch(at);
+  }
+
+  /** The answer has come. Returns false if the deadline passed at the same time: then the connection is closed. */
+  boolean disarm() {
+    deadline.set(Clock.NEVER);
+    return !late;
+  }
+
+  long deadline() {
+    return deadline.get();
+  }
+
+  boolean expire(long now) {
+    long at = deadline.get();
+    if (at > now || !deadline.compareAndSet(at, Clock.NEVER)) {
+      return false;
+    }
+    late = true;
+    close();
+    return true;
+  }
+
+  boolean late() {
+    return late;
+  }
+
+  void write(byte[] request) throws IOException {
+    ByteBuffer rest = ByteBuffer.wrap(request);
+    while (rest.hasRemaining()) {
+      channel.write(rest);
+    }
+  }
+
+  /** Reads an answer with a length. */
+  Answer answer() throws IOException {
+    Answer answer = head();
+    if (answer.length < 0) {
+      throw Answer.notHttp("a body in chunks");
+    }
+    answer.body = bytes(answer.length);
+    return answer;
+  }
+
+  /** Reads the head of an answer. */
+  Answer head() throws IOException {
+    int searched = start;
+    while (true) {
+      for (int at = Math.max(start, searched - 3); at + 4 <= end; at++) {
+        if (buffer[at] == '\r' && buffer[at + 1] == '\n' && buffer[at + 2] == '\r' && buffer[at + 3] == '\n') {
+          Answer answer = new Answer(Arrays.copyOfRange(buffer, start, at));
+          start = at + 4;
+          return answer;
+        }
+      }
+      if (end - start > MAX_HEAD) {
+        throw Answer.notHttp("a head of more than " + MAX_HEAD + " bytes");
+      }
+      int unread = end - start;
+      fill();
+      searched = start + unread;
+    }
+  }
+
+  /** Reads the next bytes. */
+  byte[] bytes(int count) throws IOException {
+    while (end - start < count) {
+      fill();
+    }
+    byte[] read = Arrays.copyOfRange(buffer, start, start + count);
+    start += count;
+    return read;
+  }
+
+  /** Reads a line, without its end. */
+  String line() throws IOException {
+    int at = start;
+    while (true) {
+      for (; at < end; at++) {
+        if (buffer[at] == '\n') {
+          String line = new String(buffer, start, at - start, StandardCharsets.UTF_8);
+          start = at + 1;
+          return line.endsWith("\r") ? line.substring(0, line.length() - 1) : line;
+        }
+      }
+      if (end - start > MAX_HEAD) {
+        throw Answer.notHttp("a line of more than " + MAX_HEAD + " bytes");
+      }
+      int unread = end - start;
+      fill();
+      at = start + unread;
+    }
+  }
+
+  private void fill() throws IOException {
+    if (start > 0) {
+      System.arraycopy(buffer, start, buffer, 0, end - start);
+      end -= start;
+      start = 0;
+    }
+    if (end == buffer.length) {
+      buffer = Arrays.copyOf(buffer, buffer.length * 2);
+    }
+    int count = channel.read(ByteBuffer.wrap(buffer, end, buffer.length - end));
+    if (count < 0) {
+      throw new EOFException("the sidecar closed it");
+    }
+    end += count;
+  }
+
+  @Override
+  public void close() {
+    deadlines.remove(this);
+    try {
+      channel.close();
+    } catch (IOException e) {
+      // It is closed in any case.
+    }
+  }
+}

@@ -1,0 +1,13 @@
+package io.github.locksidecar.internal;
+
+import java.util.Map;
+
+/**
+ * The settings of a client.
+ *
+ * @param path the sidecar's socket
+ * @param session the body of the call that opens its session
+ * @param timeout nanoseconds to wait for an answer, in addition to a wait
+ * @param reconnect nanoseconds that a waiting call goes on in an outage of the sidecar
+ */
+public record Settings(String path, Map<String, Object> session, long timeout, long reconnect) {}

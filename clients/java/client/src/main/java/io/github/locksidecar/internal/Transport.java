@@ -1,0 +1,338 @@
+package io.github.locksidecar.internal;
+
+import io.github.locksidecar.FeatureMissingException;
+import io.github.locksidecar.LocksidecarException;
+import io.github.locksidecar.SessionEndedException;
+import io.github.locksidecar.SidecarUnavailableException;
+import io.github.locksidecar.SidecarUnavailableException.Kind;
+import java.io.IOException;
+import java.nio.channels.ClosedByInterruptException;
+import java.util.HashSet;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentLinkedDeque;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.ReentrantLock;
+import org.jspecify.annotations.Nullable;
+
+/** The connections of one client, and its session. Calls run in the calling thread. */
+public final class Transport {
+  /** The most idle connections of a client. */
+  private static final int MAX_IDLE = 16;
+
+  final Settings settings;
+  private final Deadlines deadlines = new Deadlines();
+  private final ConcurrentLinkedDeque<Connection> idle = new ConcurrentLinkedDeque<>();
+  private final AtomicInteger idleCount = new AtomicInteger();
+  private final ReentrantLock opening = new ReentrantLock();
+  private volatile @Nullable Session session;
+
+  /** What the sidecar said of itself; null: not asked yet. */
+  private volatile @Nullable Known known;
+
+  private volatile boolean reached;
+  private volatile boolean closed;
+
+  private record Known(String version, Set<String> features) {}
+
+  /**
+   * Makes a transport. It does not connect yet.
+   *
+   * @param settings of the client
+   */
+  public Transport(Settings settings) {
+    this.settings = settings;
+  }
+
+  /** Whether a session was opened: a sidecar that is away now may come back. */
+  boolean reached() {
+    return reached;
+  }
+
+  /**
+   * Whether the client was closed.
+   *
+   * @return true after {@link #close}
+   */
+  public boolean closed() {
+    return closed;
+  }
+
+  /**
+   * Whether an acquire may succeed later: the sidecar was reached before, and may come back.
+   *
+   * @return false if the client was closed
+   */
+  public boolean mayReturn() {
+    return reached && !closed;
+  }
+
+  /** Makes a call. Joins or opens the session if the call wants this. */
+  Answer perform(Call call) throws InterruptedException {
+    if (closed) {
+      throw isClosed();
+    }
+    if (call.joins) {
+      call.session = openSession();
+    } else {
+      learn(call);
+    }
+    require(call);
+    return exchange(call);
+  }
+
+  /** Makes a call whose answer is an event stream, on a connection of its own. */
+  Stream stream(Call call) throws InterruptedException {
+    if (closed) {
+      throw isClosed();
+    }
+    learn(call);
+    require(call);
+    if (Thread.interrupted()) {
+      throw new InterruptedException();
+    }
+    Connection connection = connect(call);
+    try {
+      return new Stream(this, connection, call);
+    } catch (IOException e) {
+      connection.close();
+      throw failed(connection, call, e);
+    } catch (RuntimeException | Error e) {
+      connection.close();
+      throw e;
+    }
+  }
+
+  private void learn(Call call) throws InterruptedException {
+    if (!call.needs.isEmpty() && known == null) {
+      describe();
+    }
+  }
+
+  /** Asks the sidecar what it can do. */
+  Answer describe() throws InterruptedException {
+    Answer answer = exchange(new Call("GET", "/v1", null, settings.timeout()));
+    var value = answer.result();
+    Set<String> features = new HashSet<>();
+    value.getArray("features").forEach(feature -> features.add(String.valueOf(feature)));
+    known = new Known(value.getString("version"), features);
+    return answer;
+  }
+
+  private void require(Call call) {
+    Known sidecar = known;
+    if (sidecar == null) {
+      return;
+    }
+    for (String feature : call.needs) {
+      if (!sidecar.features().contains(feature)) {
+        throw new FeatureMissingException(feature, sidecar.version());
+      }
+    }
+  }
+
+  private Answer exchange(Call call) throws InterruptedException {
+    byte[] request = call.encode();
+    while (true) {
+      if (Thread.interrupted()) {
+        throw new InterruptedException();
+      }
+      Connection connection = takeIdle();
+      boolean reused = connection != null;
+      if (connection == null) {
+        connection = connect(call);
+      }
+      try {
+        connection.arm(call.timeout);
+        call.sent = Clock.now();
+        connection.write(request);
+        Answer answer = connection.answer();
+        if (connection.disarm() && !answer.last() && !closed) {
+          keep(connection);
+        } else {
+          connection.close();
+        }
+        return answer;
+      } catch (IOException e) {
+        connection.close();
+        if (e instanceof ClosedByInterruptException || connection.late() || !call.again(reused) || closed) {
+          throw failed(connection, call, e);
+        }
+        dropIdle(); // after a restart of the sidecar all are dead
+        call.repeated = true;
+      } catch (RuntimeException | Error e) {
+        connection.close();
+        throw e;
+      }
+    }
+  }
+
+  private Connection connect(Call call) throws InterruptedException {
+    try {
+      return Connection.open(settings.path(), deadlines, Math.min(call.timeout, settings.timeout()));
+    } catch (ClosedByInterruptException e) {
+      Thread.interrupted();
+      throw new InterruptedException();
+    } catch (IOException e) {
+      throw closed ? isClosed() : unreachable(e);
+    }
+  }
+
+  private @Nullable Connection takeIdle() {
+    Connection connection = idle.pollLast();
+    if (connection != null) {
+      idleCount.decrementAndGet();
+    }
+    return connection;
+  }
+
+  private void keep(Connection connection) {
+    if (idleCount.incrementAndGet() > MAX_IDLE) {
+      idleCount.decrementAndGet();
+      connection.close();
+      return;
+    }
+    idle.addLast(connection);
+    if (closed) {
+      connection.close();
+    }
+  }
+
+  private void dropIdle() {
+    for (Connection one = takeIdle(); one != null; one = takeIdle()) {
+      one.close();
+    }
+  }
+
+  // The session.
+
+  /** The session, or null if none is open. */
+  @Nullable Session liveSession() {
+    Session now = session;
+    return now == null || now.ended() ? null : now;
+  }
+
+  private Session openSession() throws InterruptedException {
+    Session live = liveSession();
+    if (live != null) {
+      return live;
+    }
+    opening.lockInterruptibly();
+    try {
+      live = liveSession();
+      return live != null ? live : newSession();
+    } finally {
+      opening.unlock();
+    }
+  }
+
+  private Session newSession() throws InterruptedException {
+    describe(); // a restarted sidecar may have another version
+    Call call = new Call("POST", "/v1/sessions", settings.session(), settings.timeout()).needs("sessions");
+    Stream stream = stream(call);
+    try {
+      Session made = new Session(stream.next().data().getString("session"), stream::close);
+      Thread reader = new Thread(() -> read(made, stream), "locksidecar-session");
+      reader.setDaemon(true);
+      session = made;
+      reached = true;
+      reader.start();
+      if (closed) { // its end came in between
+        stream.close();
+        throw isClosed();
+      }
+      return made;
+    } catch (RuntimeException | Error e) {
+      stream.close();
+      throw e;
+    }
+  }
+
+  /** Reads the events of the session until its end. */
+  private void read(Session made, Stream stream) {
+    try {
+      while (true) {
+        made.receive(stream.next());
+      }
+    } catch (LocksidecarException | InterruptedException e) {
+      if (stream.late()) {
+        deadlines.closeConnections(); // the sidecar hangs, so calls that wait would not end
+      }
+    } finally {
+      made.end();
+    }
+  }
+
+  /** Ends the session and closes all connections. May be called twice. */
+  public void close() {
+    synchronized (this) {
+      if (closed) {
+        return;
+      }
+      closed = true; // first, so that a waiting call does not open another session
+    }
+    Session last = liveSession();
+    if (last != null) {
+      endSession(last);
+      last.end();
+    }
+    deadlines.close();
+    dropIdle();
+  }
+
+  // When this returns, the locks are free. The end of the stream frees them too, a little later.
+  private void endSession(Session last) {
+    Call call = new Call("DELETE", "/v1/sessions/" + last.id, null, settings.timeout());
+    call.repeatable = false;
+    try {
+      Uninterrupted.run(() -> exchange(call));
+    } catch (LocksidecarException e) {
+      // The end of its stream ends it.
+    }
+  }
+
+  // Errors.
+
+  private RuntimeException failed(Connection connection, Call call, IOException e) throws InterruptedException {
+    if (e instanceof ClosedByInterruptException) {
+      Thread.interrupted();
+      throw new InterruptedException();
+    }
+    if (closed) {
+      return isClosed();
+    }
+    if (connection.late()) {
+      String what = "did not answer " + call.method + " " + call.target + " within " + seconds(call.timeout);
+      return unavailable(Kind.TIMEOUT, what, e);
+    }
+    return broken("broke the connection (" + e.getMessage() + ")", e);
+  }
+
+  private static String seconds(long nanos) {
+    return nanos / 1_000_000 / 1000.0 + " s";
+  }
+
+  SidecarUnavailableException broken(String what, @Nullable IOException cause) {
+    return unavailable(Kind.CONNECTION_LOST, what, cause);
+  }
+
+  SidecarUnavailableException silent() {
+    return unavailable(Kind.TIMEOUT, "has said nothing for " + seconds(Stream.SILENCE), null);
+  }
+
+  private SidecarUnavailableException unavailable(Kind kind, String what, @Nullable IOException cause) {
+    String text = "the sidecar at " + settings.path() + " " + what + ". Check that it still runs, and its log";
+    return new SidecarUnavailableException(kind, text, settings.path(), cause);
+  }
+
+  private SidecarUnavailableException unreachable(IOException cause) {
+    String text = "cannot reach the sidecar at " + settings.path() + ": " + Unreachable.why(settings.path(), cause);
+    return new SidecarUnavailableException(Kind.UNREACHABLE, text, settings.path(), cause);
+  }
+
+  /** The error of a closed client. */
+  SessionEndedException isClosed() {
+    String text = "this client was closed; make another";
+    return new SessionEndedException(410, "session_ended", text, Map.of("code", "session_ended"));
+  }
+}

@@ -1,0 +1,111 @@
+package io.github.locksidecar.internal;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.grack.nanojson.JsonObject;
+import io.github.locksidecar.ApiException;
+import io.github.locksidecar.LockClient;
+import io.github.locksidecar.ProtocolException;
+import java.time.Duration;
+import java.util.Map;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** Answers in pieces, and answers of others. */
+@Timeout(60)
+class WireTest {
+  private static final String ABOUT =
+      "HTTP/1.1 200 OK\r\nContent-Length: 53\r\n\r\n{\"version\":\"v1\",\"api\":\"v1\",\"features\":[\"events\",\"a\"]}";
+
+  private static void with(LockClientTask task, String... pieces) throws Exception {
+    try (FakeSidecar fake = FakeSidecar.answering(pieces);
+        LockClient client = LockClient.builder().socket(fake.socket()).timeout(Duration.ofSeconds(5)).build()) {
+      task.run(client);
+    }
+  }
+
+  private interface LockClientTask {
+    void run(LockClient client) throws Exception;
+  }
+
+  @Test
+  void anAnswerMayComeInPieces() throws Exception {
+    with(
+        client -> assertEquals("v1", client.describe().version()),
+        ABOUT.substring(0, 20), ABOUT.substring(20, 39), ABOUT.substring(39, 60), ABOUT.substring(60));
+  }
+
+  @Test
+  void anotherServerIsNamed() throws Exception {
+    for (String answer :
+        new String[] {
+          "-ERR unknown command\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 abc\r\nContent-Length: 0\r\n\r\n",
+          "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+        }) {
+      with(
+          client -> {
+            String message = assertThrows(ProtocolException.class, client::describe).getMessage();
+            assertTrue(message.endsWith("is this the socket of a locksidecar?"), message);
+          },
+          answer);
+    }
+  }
+
+  @Test
+  void anUnknownCodeKeepsItsStatus() throws Exception {
+    with(
+        client -> {
+          ApiException error = assertThrows(ApiException.class, () -> client.get("key"));
+          assertEquals(ApiException.class, error.getClass());
+          assertEquals(418, error.status());
+          assertEquals("teapot", error.code());
+        },
+        "HTTP/1.1 418 Teapot\r\nContent-Length: 17\r\n\r\n{\"code\":\"teapot\"}");
+  }
+
+  @Test
+  void chunksMaySplitCharactersAndEvents() throws Exception {
+    String head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    String event = ":\n\nevent: state\ndata: {\"a\":\"\u00c3\u00a9\"}\n\n"; // two bytes of a letter
+    int middle = event.indexOf('\u00a9');
+    String chunks = chunk(event.substring(0, middle)) + chunk(event.substring(middle));
+    try (FakeSidecar fake = FakeSidecar.answering(head, chunks.substring(0, 9), chunks.substring(9))) {
+      Transport transport = new Transport(new Settings(fake.socket(), Map.of(), 5_000_000_000L, 0));
+      try (Stream stream = transport.stream(new Call("GET", "/v1/locks/a/events", null, 5_000_000_000L))) {
+        Event next = stream.next();
+        assertEquals("state", next.name());
+        assertEquals("\u00e9", next.data().getString("a"));
+      }
+      transport.close();
+    }
+  }
+
+  private static String chunk(String text) {
+    return Integer.toHexString(text.length()) + "\r\n" + text + "\r\n";
+  }
+
+  @Test
+  void newsBeforeItsGrantIsKept() {
+    Session session = new Session("id", () -> {});
+    JsonObject grant = new JsonObject(Map.of("key", "k", "token", 7, "waited_ms", 0, "expires_in_ms", 1000, "reentry", 1));
+    session.receive(new Event("lost", new JsonObject(Map.of("key", "k", "token", 7, "reason", "forced"))));
+    session.receive(new Event("stop", new JsonObject(Map.of("key", "k", "token", 7, "reason", "why"))));
+    session.receive(new Event("new-in-a-later-version", new JsonObject()));
+    Grant held = session.hold(grant, 1);
+    assertEquals("forced", held.lost.getNow(""));
+    assertEquals("why", held.stopping.getNow(""));
+  }
+
+  @Test
+  void keysAreQuoted() {
+    assertEquals("/v1/locks/a%2Fb%20%2A%2B%3F%C3%A9~", Target.lock("a/b *+?\u00e9~").replace("%7E", "~"));
+  }
+
+  @Test
+  void namesOfTheApiInErrorsAreOurs() {
+    ApiException error = Problem.error(Map.of("code", "invalid_request", "detail", "field wait_ms is -2; key x:wait_ms"), 400, "");
+    assertEquals("field maxWait (in ms) is -2; key x:wait_ms", error.detail());
+  }
+}

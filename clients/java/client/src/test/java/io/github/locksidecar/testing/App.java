@@ -1,0 +1,68 @@
+package io.github.locksidecar.testing;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+
+/** An app in a JVM of its own, which says words, a line each. */
+public final class App implements AutoCloseable {
+  private final Process process;
+  private final LinkedBlockingQueue<String> unread = new LinkedBlockingQueue<>();
+  private final List<String> all = new CopyOnWriteArrayList<>();
+
+  /** Starts the class's main, with LOCKSIDECAR_SOCKET set. */
+  public App(Class<?> main, String socket) throws IOException {
+    ProcessBuilder builder =
+        new ProcessBuilder(
+            System.getProperty("java.home") + "/bin/java", "-XX:TieredStopAtLevel=1", "-cp",
+            System.getProperty("java.class.path"), main.getName());
+    builder.environment().put("LOCKSIDECAR_SOCKET", socket);
+    process = builder.redirectErrorStream(true).start();
+    Thread reader = new Thread(this::read);
+    reader.setDaemon(true);
+    reader.start();
+  }
+
+  private void read() {
+    try (BufferedReader output =
+        new BufferedReader(new InputStreamReader(process.getInputStream(), StandardCharsets.UTF_8))) {
+      for (String line = output.readLine(); line != null; line = output.readLine()) {
+        all.add(line);
+        unread.add(line);
+      }
+    } catch (IOException e) {
+      // It was killed.
+    }
+  }
+
+  /** Waits until it says the word again. */
+  public void await(String word) throws InterruptedException {
+    long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+    for (String line = ""; !line.equals(word); ) {
+      line = unread.poll(end - System.nanoTime(), TimeUnit.NANOSECONDS);
+      if (line == null) {
+        throw new AssertionError("it did not say \"" + word + "\" within a minute, but:\n" + String.join("\n", all));
+      }
+    }
+  }
+
+  /** How often it has said the word. */
+  public List<String> said(String word) {
+    return all.stream().filter(word::equals).toList();
+  }
+
+  /** Ends it as kill -9 does. */
+  public void kill() throws InterruptedException {
+    process.destroyForcibly().waitFor();
+  }
+
+  @Override
+  public void close() throws InterruptedException {
+    kill();
+  }
+}

@@ -1,0 +1,131 @@
+package io.github.locksidecar.spring;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotSame;
+import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.github.locksidecar.LockClient;
+import io.github.locksidecar.LockLostException;
+import io.github.locksidecar.testing.Sidecar;
+import java.time.Duration;
+import java.util.Map;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.springframework.boot.SpringApplication;
+import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
+import org.springframework.context.ConfigurableApplicationContext;
+import org.springframework.integration.support.locks.DistributedLock;
+import org.springframework.integration.support.locks.LockRegistry;
+
+/** The registry, and Boot's configuration of it. */
+@Timeout(60)
+class LockRegistryTest {
+  private static Sidecar sidecar;
+  private static LockClient client;
+  private static LocksidecarLockRegistry registry;
+
+  @BeforeAll
+  static void start() {
+    sidecar = new Sidecar(Map.of("STORE_URL", "memory://", "ALLOW_FORCE", "true"));
+    client = sidecar.client();
+    registry = new LocksidecarLockRegistry(client);
+  }
+
+  @AfterAll
+  static void end() {
+    sidecar.close();
+  }
+
+  private static boolean inAnotherThread(Callable<Boolean> call) throws Exception {
+    ExecutorService executor = Executors.newSingleThreadExecutor();
+    try {
+      return executor.submit(call).get(30, TimeUnit.SECONDS);
+    } finally {
+      executor.shutdown();
+    }
+  }
+
+  @Test
+  void aLockIsReentrantForItsThreadOnly() throws Exception {
+    DistributedLock lock = registry.obtain("a");
+    lock.lock();
+    assertTrue(registry.obtain("a").tryLock());
+    assertFalse(inAnotherThread(() -> registry.obtain("a").tryLock(20, TimeUnit.MILLISECONDS)));
+    lock.unlock();
+    assertTrue(client.getFresh("spring:a").held());
+    lock.unlock();
+    assertFalse(client.getFresh("spring:a").held());
+    assertThrows(IllegalMonitorStateException.class, lock::unlock);
+  }
+
+  @Test
+  void workRunsUnderALock() throws Exception {
+    assertEquals("done", registry.executeLocked("b", () -> {
+      assertTrue(client.getFresh("spring:b").held());
+      return "done";
+    }));
+    client.acquire("spring:b");
+    assertThrows(TimeoutException.class, () -> registry.executeLocked("b", Duration.ofMillis(20), () -> "never"));
+  }
+
+  @Test
+  void aRenewalChecksTheLock() {
+    assertThrows(IllegalStateException.class, () -> registry.renewLock("c"));
+    DistributedLock lock = registry.obtain("c");
+    lock.lock(Duration.ofSeconds(1));
+    registry.renewLock("c");
+    registry.renewLock("c", Duration.ofHours(1));
+    client.forceRelease("spring:c");
+    assertThrows(IllegalStateException.class, () -> registry.renewLock("c"));
+    assertThrows(LockLostException.class, lock::tryLock);
+    assertThrows(LockLostException.class, lock::unlock);
+    assertTrue(lock.tryLock());
+    lock.unlock();
+  }
+
+  @Test
+  void unusedLocksAreForgotten() throws Exception {
+    DistributedLock unused = registry.obtain("unused");
+    DistributedLock used = registry.obtain("used");
+    assertTrue(used.tryLock(Duration.ZERO, Duration.ofSeconds(1)));
+    registry.expireUnusedOlderThan(3_600_000);
+    assertSame(unused, registry.obtain("unused"));
+    registry.expireUnusedOlderThan(0);
+    assertNotSame(unused, registry.obtain("unused"));
+    assertSame(used, registry.obtain("used"));
+    used.unlock();
+    registry.expireUnusedOlderThan(0);
+    assertNotSame(used, registry.obtain("used"));
+  }
+
+  @Test
+  void aKeyIsAString() {
+    assertThrows(IllegalArgumentException.class, () -> registry.obtain(1));
+  }
+
+  @EnableAutoConfiguration
+  static class Plain {}
+
+  @Test
+  void bootHasTwoProperties() throws Exception {
+    SpringApplication app = new SpringApplication(Plain.class);
+    try (ConfigurableApplicationContext context =
+        app.run("--locksidecar.socket=" + sidecar.socket(), "--locksidecar.ttl=1s")) {
+      LockRegistry<?> found = context.getBean(LockRegistry.class);
+      assertTrue(found instanceof LocksidecarLockRegistry);
+      found.obtain("boot").lock();
+      assertTrue(client.getFresh("spring:boot").holder().expiresIn().compareTo(Duration.ofSeconds(1)) <= 0);
+    }
+    assertFalse(client.getFresh("spring:boot").held(), "the end of the app releases its locks");
+  }
+}
