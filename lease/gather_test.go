@@ -144,6 +144,22 @@ func TestCallsAreGatheredForLessTimeBehindTheLast(t *testing.T) {
 	})
 }
 
+// Calls began to be gathered while calls of the sidecar were in the queue. When the last of those has left, the key may
+// be free soon, so the others wait for 2 ms at most from then on.
+func TestGatheringEndsSoonWhenTheLastLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGathering(t, 2)
+		more := []*answer{g.waitLong(), g.waitLong()}
+		g.served(append([]*answer{g.first, g.theirs}, g.ours...)...)
+		began := time.Now()
+		g.served(more...)
+		if d := time.Since(began); d > 2*time.Millisecond {
+			t.Errorf("the key was free for %v while calls were gathered", d)
+		}
+		g.nothingLeft()
+	})
+}
+
 // If only one sidecar asks for a key, its calls are not gathered after a while.
 func TestCallsAreNotGatheredAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -97,7 +97,7 @@ type Answer struct {
 	// token, without asking the store: see Claim.Served. Granted: of a waiter that got its lock by a hand-off.
 	// Queued: of the holder whose token Lock shows, if this waiter is in it. Then it replaces earlier cohorts of
 	// that grant, and also names waiters that were served since. Of several asks for a key in one call, only the
-	// last may have it.
+	// last may have it. The sidecar neither cancels nor withdraws an attempt that it has served.
 	Cohort []HalfID
 	// Alone: the holder and all waiters ahead are under this waiter's lease (Queued). It only saves time.
 	Alone bool

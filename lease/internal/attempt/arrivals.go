@@ -30,6 +30,7 @@ type crowd struct {
 	ready   []*Arrival
 	hurries bool
 	timer   *time.Timer // ends the gathering; nil: it has not begun
+	until   time.Time   // when the timer ends it
 }
 
 // Arrival is the position of one attempt among those for the same key.
@@ -130,11 +131,15 @@ func (as *arrivals) goOn(key string, must bool) {
 			delete(as.keys, key)
 		}
 	case k.timer == nil:
+		k.until = time.Now().Add(most)
 		k.timer = time.AfterFunc(most, func() {
 			as.mu.Lock()
 			defer as.mu.Unlock()
 			as.goOn(key, true)
 		})
+	case time.Until(k.until) > most: // the last call of the sidecar has left the queue
+		k.until = time.Now().Add(most)
+		k.timer.Reset(most)
 	}
 }
 
