@@ -135,9 +135,9 @@ func TestCallsAreGatheredForLessTimeBehindTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 0)
 		more := []*answer{g.waitLong(), g.waitLong()}
-		time.Sleep(2*time.Millisecond - 1)
+		time.Sleep(2*time.Millisecond - time.Nanosecond)
 		g.queued(0, 0)
-		time.Sleep(2)
+		time.Sleep(2 * time.Nanosecond)
 		g.queued(2, 1)
 		g.served(append([]*answer{g.first, g.theirs}, more...)...)
 		g.nothingLeft()
@@ -167,7 +167,7 @@ func TestCallsAreNotGatheredAlone(t *testing.T) {
 		s := r.session()
 		held := r.lock(s, "k")
 		calls := []*answer{r.wait(r.session(), "k", types.WaitForever)}
-		time.Sleep(2*attempt.MaxGather + 1)
+		time.Sleep(2*attempt.MaxGather + time.Nanosecond)
 		for range 3 {
 			calls = append(calls, r.wait(r.session(), "k", types.WaitForever))
 		}

@@ -16,21 +16,16 @@ import (
 func handOffs(address string, times int, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	mutexes := make([]*concurrency.Mutex, 2)
-	var client *clientv3.Client
-	for i := range mutexes {
-		var err error
-		if client, err = clientv3.New(clientv3.Config{Endpoints: []string{address}, DialTimeout: 5 * time.Second}); err != nil {
-			return err
-		}
-		defer func() { _ = client.Close() }()
-		session, err := concurrency.NewSession(client, concurrency.WithTTL(15))
-		if err != nil {
-			return err
-		}
-		mutexes[i] = concurrency.NewMutex(session, "bench:handoff")
+	other, holder, err := mutexOf(address)
+	if err != nil {
+		return err
 	}
-	holder, waiter := mutexes[0], mutexes[1]
+	defer func() { _ = other.Close() }()
+	client, waiter, err := mutexOf(address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
 	all := make([]float64, 0, times)
 	for range times {
 		took, err := handOff(ctx, client, holder, waiter)
@@ -40,6 +35,20 @@ func handOffs(address string, times int, out io.Writer) error {
 		all = append(all, float64(took)/float64(time.Millisecond))
 	}
 	return json.NewEncoder(out).Encode(all)
+}
+
+// mutexOf is the mutex of a client of its own.
+func mutexOf(address string) (*clientv3.Client, *concurrency.Mutex, error) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{address}, DialTimeout: 5 * time.Second})
+	if err != nil {
+		return nil, nil, err
+	}
+	session, err := concurrency.NewSession(client, concurrency.WithTTL(15))
+	if err != nil {
+		_ = client.Close()
+		return nil, nil, err
+	}
+	return client, concurrency.NewMutex(session, "bench:handoff"), nil
 }
 
 func handOff(ctx context.Context, client *clientv3.Client, holder, waiter *concurrency.Mutex) (time.Duration, error) {

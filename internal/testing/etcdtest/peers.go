@@ -44,7 +44,7 @@ func separate(nodes []*Node, advertised map[*Node]string) (*peers, error) {
 			return nil, err
 		}
 		n.env = []string{"HTTP_PROXY=http://" + listener.Addr().String()}
-		server := &http.Server{Handler: p.proxyOf(n), ErrorLog: log.New(io.Discard, "", 0)} //nolint:gosec // its clients are tests
+		server := &http.Server{Handler: p.proxyOf(n), ErrorLog: log.New(io.Discard, "", 0)}
 		p.servers = append(p.servers, server)
 		p.work.Go(func() { _ = server.Serve(listener) })
 	}

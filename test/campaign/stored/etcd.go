@@ -119,12 +119,12 @@ func (s *server) Lines(ctx context.Context) (lines []history.Op, err error) {
 		case line.Shared:
 			line.Limit = rec.Limit
 		case rec.Holder.Lease > 0:
-			line.Token, line.Attempt, line.Holders = rec.Holder.Token, uuid.UUID(rec.Holder.Attempt).String(), 1
+			line.Token, line.Attempt, line.Holders = rec.Holder.Token, rec.Holder.Attempt.String(), 1
 		}
 		for i := range rec.Waiters {
 			w := &rec.Waiters[i]
 			lease := rec.Leases[w.Lease-1].ID
-			place := history.Place{Number: w.Order, Lease: lease.String(), Attempt: uuid.UUID(w.Attempt).String(), Dead: !found.alive[lease]}
+			place := history.Place{Number: w.Order, Lease: lease.String(), Attempt: w.Attempt.String(), Dead: !found.alive[lease]}
 			if place.ID, err = caller(w.Data); err != nil {
 				return nil, err
 			}

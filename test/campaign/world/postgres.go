@@ -107,11 +107,11 @@ func (p *Postgres) keepLog(folder string) {
 func (p *Postgres) makeDatabase() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	url, err := p.cluster.MakeDatabase(ctx)
+	address, err := p.cluster.MakeDatabase(ctx)
 	if err != nil {
 		return err
 	}
-	config, err := pgx.ParseConfig(url)
+	config, err := pgx.ParseConfig(address)
 	if err != nil {
 		return err
 	}
