@@ -16,8 +16,9 @@ $$;
 
 -- token_at is the token of a time: 2^20 for each second since 2020. The tokens of a key grow with its row. The
 -- clock gives the first token of a row, but at least meta.first_token. Tokens of deleted rows (see sweep_step)
--- and of other servers (see new_epoch) are smaller. A server does not grant a million locks a second, so rows
--- do not get ahead of the clock. 2^53, the last integer that JSON readers represent exactly, is 270 years away.
+-- and of other servers (see new_epoch) are smaller. A row gets ahead of the clock only if the server grants its
+-- key 4,096 times a second, because each grant reserves 256 tokens. Then the sweep keeps the row. 2^53,
+-- the last integer that JSON readers represent exactly, is 270 years away.
 -- The function is STABLE, as date_part is, so it is inlined.
 CREATE OR REPLACE FUNCTION locksidecar.token_at(at timestamptz) RETURNS bigint
 LANGUAGE sql STABLE AS $$
