@@ -375,7 +375,7 @@ test-node-real: build test-deps $(KUBE) $(HELM) ## Run the manifests in containe
 	cd test/node && KUBE=$(CURDIR)/$(KUBE) HELM=$(CURDIR)/$(HELM) go test -count=1 -vet=off -timeout 20m -v .
 
 nightly: FUZZ_SECONDS = 300
-nightly: vuln fuzz-api test-clients test-contrib test-combinations test-console test-k8s test-node-real release-dry mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on all stores and in frameworks, the suite in all combinations, the console in a browser, Kubernetes, a real node, a release, broken rules
+nightly: vuln fuzz-api test-clients test-contrib test-combinations test-console test-k8s test-node-real site release-dry mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on all stores and in frameworks, the suite in all combinations, the console in a browser, Kubernetes, a real node, the documentation site, a release, broken rules
 
 vet:
 	$(AS_RELEASED) go vet ./...

@@ -1,7 +1,7 @@
 -- Three roles: locksidecar_migrator owns the schema and runs `locksidecar migrate`
 -- (migrate-job.yaml); locksidecar is what sidecars use, with LOCKSIDECAR_AUTO_MIGRATE=false,
--- and may neither create nor alter anything; locksidecar_reader is for dashboards, and may
--- only look.
+-- and may neither create nor alter anything; locksidecar_reader is for dashboards and the console
+-- (console.yaml), and may only look.
 --
 --   psql -v ON_ERROR_STOP=1 -f roles.sql "postgres://admin@db.example.com/app"
 --
@@ -101,10 +101,11 @@ BEGIN
     GRANT USAGE ON SCHEMA locksidecar TO locksidecar_reader;
     GRANT SELECT ON locksidecar.meta, locksidecar.leases TO locksidecar_reader;
     GRANT SELECT (namespace, key, lease_id, contended, watched, stopping, stop_reason, session, owner,
-        acquired_at, traceparent, freed_at, hold_until, hold_instance, hold_pod, places) ON locksidecar.locks TO locksidecar_reader;
+        acquired_at, traceparent, freed_at, hold_until, hold_instance, hold_pod, places, served) ON locksidecar.locks TO locksidecar_reader;
     GRANT SELECT (namespace, key, lease_id, slot, session, owner, acquired_at, traceparent, stopping, stop_reason,
         hold_until, hold_instance, hold_pod) ON locksidecar.shares TO locksidecar_reader;
     GRANT SELECT (id, namespace, key, lease_id, ttl, min_hold, skip, session, owner, traceparent,
         enqueued_at, outcome, places) ON locksidecar.waiters TO locksidecar_reader;
+    GRANT EXECUTE ON FUNCTION locksidecar.waiting_limit(text, text, bigint) TO locksidecar_reader; -- it only reads
 END
 $$;

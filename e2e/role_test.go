@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os/exec"
 	"strings"
 	"sync"
@@ -117,6 +119,7 @@ func TestRoles(t *testing.T) {
 	t.Run("sweeps", func(t *testing.T) { roleSweeps(t, database) })
 	t.Run("begins an epoch", func(t *testing.T) { roleBeginsEpoch(t, database, o) })
 	t.Run("reads", func(t *testing.T) { roleReads(t, database, o) })
+	t.Run("shows", func(t *testing.T) { roleShows(t, database, o) })
 	t.Run("may do no more", func(t *testing.T) { roleIsRefused(t, database) })
 	t.Run("later migrations", func(t *testing.T) { roleCoversLater(t, database) })
 }
@@ -366,6 +369,76 @@ func roleReads(t *testing.T, database string, o options) {
 		if rows(t, pgtest.As(database, pgroles.Reader), sql) == 0 {
 			t.Errorf("no rows: %s", sql)
 		}
+	}
+}
+
+// roleShows opens the console's pages. Its sidecar has the reader's role, as in deploy/console.yaml: it sees the locks of
+// other sidecars, and neither data nor tokens, and grants nothing. After a kill it is ready again.
+func roleShows(t *testing.T, database string, o options) {
+	writer := start(t, o.with(options{"POD": "writer"}))
+	holder, sharer, waiter := dial(t, writer.socket), dial(t, writer.socket), dial(t, writer.socket)
+	holder.acquire("seen:1", `{"data":{"password":"sesame"}}`)
+	sharer.acquire("seen:2", place)
+	waiter.send("PUT", lockPath("seen:1"), `{"wait_ms":-1}`)
+	writer.awaitQueue("seen:1", 1)
+
+	dir := folder(t)
+	reader := o.with(options{"STORE_URL": pgtest.As(database, pgroles.Reader), "POD": "reader"})
+	startIn(t, dir, reader).kill()
+	s := startIn(t, dir, reader)
+	console := exec.Command(binary, "console", "--listen", "127.0.0.1:0")
+	console.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket)
+	log := &logBuffer{}
+	console.Stdout, console.Stderr = log, log
+	if err := console.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = console.Process.Kill(), console.Wait() }()
+	var address string
+	eventually(t, "the console's address", func() bool {
+		_, rest, found := strings.Cut(log.String(), "http://")
+		address, _, _ = strings.Cut(rest, "/")
+		return found && address != ""
+	})
+	page := func(path string) string {
+		t.Helper()
+		resp, err := http.Get("http://" + address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		text, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode != 200 {
+			t.Fatalf("%s: %d %s", path, resp.StatusCode, text)
+		}
+		return string(text)
+	}
+	for path, texts := range map[string][]string{
+		"/":                 {"seen:1", "seen:2", "writer"},
+		"/key?key=seen%3A1": {"seen:1", "writer", "1 waiting"},
+		"/key?key=seen%3A2": {"seen:2", "writer", "Slot"},
+		"/waits":            {"seen:1"},
+		"/totals":           {"seen"},
+	} {
+		shown := page(path)
+		for _, text := range texts {
+			if !strings.Contains(shown, text) {
+				t.Errorf("%s does not show %q: %s", path, text, shown)
+			}
+		}
+		if strings.Contains(shown, "sesame") || strings.Contains(shown, "<dt>Token") {
+			t.Errorf("%s shows what the role may not read: %s", path, shown)
+		}
+	}
+	eventually(t, "the reason why there are no events", func() bool {
+		return strings.Contains(page("/key?key=seen%3A1"), "may only read")
+	})
+	for _, body := range []string{"", `{"wait_ms":-1}`, `{"bind":"ttl"}`} {
+		dial(t, s.socket).call("PUT", lockPath("mine"), body).want(501, "unsupported")
+	}
+	dial(t, s.socket).call("POST", stopPath("seen:1"), "").want(501, "unsupported")
+	if denied := append(s.logged("permission denied"), s.logged("notifications of other instances")...); len(denied) > 0 {
+		t.Errorf("a right is missing: %s", denied[0])
 	}
 }
 

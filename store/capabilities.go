@@ -50,11 +50,16 @@ const (
 
 // UnsupportedError says that the engine lacks a capability.
 type UnsupportedError struct {
-	// Capability is its name among the features of GET /v1.
+	// Capability is its name among the features of GET /v1, or the name of an operation.
 	Capability string
+	// Why is the whole text if the reason is not the engine but its configuration.
+	Why string
 }
 
 func (e *UnsupportedError) Error() string {
+	if e.Why != "" {
+		return e.Why
+	}
 	return "this store does not support " + e.Capability
 }
 

@@ -201,11 +201,23 @@ func (f *fake) start(t *testing.T) (socket string) {
 
 func (f *fake) serveAt(t *testing.T, socket string) (stop func()) {
 	t.Helper()
+	return serveHandler(t, socket, f)
+}
+
+func serveOn(t *testing.T, h http.Handler) (socket string) {
+	t.Helper()
+	socket = sidecartest.Socket(t)
+	serveHandler(t, socket, h)
+	return socket
+}
+
+func serveHandler(t *testing.T, socket string, h http.Handler) (stop func()) {
+	t.Helper()
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewUnstartedServer(f)
+	server := httptest.NewUnstartedServer(h)
 	_ = server.Listener.Close()
 	server.Listener = listener
 	server.Start()

@@ -47,7 +47,7 @@ type keyed struct {
 	Waiters               []wait
 	MoreWaiters           int
 	Events                []event
-	Unwatched             string // why no events come
+	Unwatched             string // why no events come, or fewer
 	CSRF                  string
 	AllowStop, AllowForce bool
 }
@@ -94,8 +94,10 @@ func (c *console) keyed(t *topic, s *keyState) *keyed {
 	for i := range l.Holders {
 		shared := &l.Holders[i]
 		h := c.holderOf(&shared.Holder, shared.Stopping)
-		h.Token = strconv.FormatInt(shared.Token, 10)
-		h.ID += h.Token
+		if shared.Token != 0 { // a sidecar that may only read does not know it
+			h.Token = strconv.FormatInt(shared.Token, 10)
+			h.ID += h.Token
+		}
 		if shared.Slot != nil {
 			h.Slot = strconv.Itoa(*shared.Slot)
 		}

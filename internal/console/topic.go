@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -51,6 +52,10 @@ type topic struct {
 	mu      sync.Mutex
 	events  []event // the newest first
 	problem string  // why it is not watched now
+	// holders are those of the last reading, by their grants; nil: it was not read yet.
+	holders map[string]who
+	// compares: the sidecar has no events for anybody, so they are the differences between two readings.
+	compares bool
 }
 
 // event is what happened to a key.
@@ -71,7 +76,13 @@ func (ts *topics) of(key string) *topic {
 	}
 	ctx, cancel := context.WithCancel(ts.ctx)
 	t := &topic{key: key, problem: "not connected yet"}
-	t.feed.read = func() (*keyState, error) { return ts.c.readKey(key) }
+	t.feed.read = func() (*keyState, error) {
+		s, err := ts.c.readKey(key)
+		if err == nil {
+			t.compare(&s.lock)
+		}
+		return s, err
+	}
 	t.idle = time.AfterFunc(linger, func() { ts.drop(t) })
 	t.end = func() {
 		t.idle.Stop()
@@ -93,7 +104,11 @@ func (ts *topics) drop(t *topic) {
 // watch follows the events of the key until ctx ends.
 func (t *topic) watch(ctx context.Context, c *client.Client) {
 	for {
-		t.note(t.follow(ctx, c))
+		err := t.follow(ctx, c)
+		t.note(err)
+		if problem, ok := errors.AsType[*client.ProblemError](err); ok && problem.Status == http.StatusNotImplemented {
+			return
+		}
 		select {
 		case <-time.After(again):
 		case <-ctx.Done():
@@ -106,9 +121,49 @@ func (t *topic) note(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.problem = ""
-	if err != nil {
-		t.problem = err.Error()
+	if problem, ok := errors.AsType[*client.ProblemError](err); ok && problem.Status == http.StatusNotImplemented {
+		t.compares = true
+		t.problem = "Only what two looks at the key differ in: " + problem.Detail
+	} else if err != nil {
+		t.problem = "No events come now: " + err.Error()
 	}
+}
+
+// compare keeps the holders of a reading, and makes events of the difference to the one before, if no others come. It does
+// not see a hold that was over between two readings, nor why one ended.
+func (t *topic) compare(l *client.Lock) {
+	now := holdersOf(l)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.compares && t.holders != nil && now != nil {
+		for grant, who := range t.holders {
+			if _, holds := now[grant]; !holds {
+				t.keep(event{Name: "ended", Who: &who})
+			}
+		}
+		for grant, who := range now {
+			if _, held := t.holders[grant]; !held {
+				t.keep(event{Name: "acquired", Who: &who})
+			}
+		}
+	}
+	t.holders = now
+}
+
+// holdersOf names who holds a key, by their grants. It is nil if there are more than the reading shows.
+func holdersOf(l *client.Lock) map[string]who {
+	if l.Mode == client.ModeShared && l.HoldersCount > len(l.Holders) {
+		return nil
+	}
+	holders := map[string]who{}
+	if l.Holder != nil && l.Mode != client.ModeShared {
+		holders[grantOf(l.Holder)] = whoOf(l.Holder.Pod, l.Holder.Session, l.Holder.Owner)
+	}
+	for i := range l.Holders {
+		h := &l.Holders[i].Holder
+		holders[grantOf(h)] = whoOf(h.Pod, h.Session, h.Owner)
+	}
+	return holders
 }
 
 func (t *topic) follow(ctx context.Context, c *client.Client) error {
@@ -147,7 +202,7 @@ func (t *topic) add(name string, data []byte) {
 	if json.Unmarshal(data, &d) != nil {
 		return // of a later version
 	}
-	e := event{At: time.Now().UTC().Format(time.TimeOnly), Name: name, Token: d.Token, Text: d.Outcome}
+	e := event{Name: name, Token: d.Token, Text: d.Outcome}
 	if d.Holder != nil {
 		h := whoOf(d.Holder.Pod, d.Holder.Session, d.Holder.Owner)
 		e.Who = &h
@@ -161,6 +216,12 @@ func (t *topic) add(name string, data []byte) {
 	e.Text = shortened(client.Printable(e.Text))
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.keep(e)
+}
+
+// keep adds an event that happened now. The caller holds t.mu.
+func (t *topic) keep(e event) {
+	e.At = time.Now().UTC().Format(time.TimeOnly)
 	t.events = slices.Insert(t.events, 0, e)
 	t.events = t.events[:min(len(t.events), maxEvents)]
 }

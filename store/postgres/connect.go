@@ -352,10 +352,11 @@ func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 		return fmt.Errorf("each session would draw numbers in advance, so a later grant could get a smaller one: %s; ALTER SEQUENCE … CACHE 1",
 			strings.Join(cached, ", "))
 	}
-	if mayTake { // a role that only reads does not need the epoch source
-		if err := s.inspectSource(ctx, pool, source); err != nil {
-			return err
-		}
+	s.readsOnly.Store(!mayTake)
+	if !mayTake {
+		s.sayOnce(slog.LevelInfo, "the database role may only read: this sidecar shows locks and grants none")
+	} else if err := s.inspectSource(ctx, pool, source); err != nil {
+		return err
 	}
 	if fsync != "on" || fullPages != "on" {
 		s.sayOnce(slog.LevelWarn, "a crash of the database's machine can lose grants", "fsync", fsync, "full_page_writes", fullPages)

@@ -259,6 +259,7 @@
 // # Rights
 //
 // On a current schema, a role needs USAGE on the schema, EXECUTE on the functions, and SELECT, INSERT,
-// UPDATE, DELETE on the tables, except that SELECT is enough on meta (deploy/roles.sql). Stats needs only
-// USAGE and SELECT, without the columns grant_id: a reader of those could forge hand-offs.
+// UPDATE, DELETE on the tables, except that SELECT is enough on meta (deploy/roles.sql). A role that may not call the
+// functions may only read (reader.go): Get, List, Waiting and Stats need USAGE and SELECT, without the columns token,
+// grant_id and data, because a reader of these could release locks and forge hand-offs. All else is then unsupported.
 package postgres

@@ -68,6 +68,9 @@ func (s *Store) begin(ctx context.Context, name string) (context.Context, contex
 	if state := s.state.Load(); r == nil || !state.usable {
 		return nil, nil, nil, o.fail(state.why, false)
 	}
+	if err := s.mayCarryOut(name); err != nil {
+		return nil, nil, nil, err
+	}
 	o.pool = r.shared
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	return ctx, cancel, o, nil

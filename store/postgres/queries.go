@@ -32,6 +32,7 @@ var (
 	sqlLeaseRenewOne       = load("lease_renew_one")
 	sqlLeasesOf            = load("leases_of")
 	sqlList                = load("list")
+	sqlListAsReader        = load("list_as_reader")
 	sqlLocked              = load("locked")
 	sqlMove                = load("move")
 	sqlNewEpoch            = load("new_epoch")

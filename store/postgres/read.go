@@ -150,6 +150,9 @@ func (s *Store) Get(ctx context.Context, keys []string) ([]store.Lock, error) {
 		return nil, err
 	}
 	defer cancel()
+	if s.readsOnly.Load() {
+		return s.getAsReader(ctx, o, keys)
+	}
 	readings, err := o.read(ctx, keys, nil, nil, store.HoldersShown)
 	if err != nil {
 		return nil, err
@@ -168,9 +171,17 @@ func (s *Store) List(ctx context.Context, q store.Query) ([]store.Lock, error) {
 		return nil, err
 	}
 	defer cancel()
-	limit := min(max(q.Limit, 1), math.MaxInt32)
-	return query(ctx, o, sqlList,
-		[]any{s.config.Identity.Namespace, q.After, q.Prefix, behind(q.Prefix), q.Instance, limit, store.HoldersShown},
+	sql := sqlList
+	if s.readsOnly.Load() {
+		sql = sqlListAsReader
+	}
+	return o.list(ctx, sql, q.After, q.Prefix, behind(q.Prefix), q.Instance, min(max(q.Limit, 1), math.MaxInt32))
+}
+
+// list reads the held locks from first up to end, without end, and behind after.
+func (o *operation) list(ctx context.Context, sql statement, after, first, end, instance string, limit int) ([]store.Lock, error) {
+	return query(ctx, o, sql,
+		[]any{o.config.Identity.Namespace, after, first, end, instance, limit, store.HoldersShown},
 		func(rows pgx.Rows, l *store.Lock) error {
 			var key string
 			var c lockColumns

@@ -362,6 +362,9 @@ func (s *Store) ReapInstance(ctx context.Context, instance string) error {
 		return err
 	}
 	defer cancel()
+	if s.readsOnly.Load() {
+		return nil // see reader.go: a role that may only read leaves nothing behind
+	}
 	leases, err := query(ctx, o, sqlLeasesOf, []any{instance}, scanOne[uuid.UUID])
 	if err != nil {
 		return err

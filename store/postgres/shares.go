@@ -108,7 +108,7 @@ func (s *Store) Waiting(ctx context.Context, q store.WaitQuery) ([]store.Waiting
 	defer cancel()
 	first, end := max(q.Prefix, q.After.Key), behind(q.Prefix)
 	if q.Key != "" {
-		first, end = max(q.Key, first), min(q.Key+"\x01", end) // the next text: keys contain no zero byte
+		first, end = max(q.Key, first), min(justBehind(q.Key), end)
 	}
 	return query(ctx, o, sqlWaiting,
 		[]any{s.config.Identity.Namespace, first, end, q.After.Key, q.After.Order, min(max(q.Limit, 1), waitingMax)},

@@ -95,6 +95,7 @@ type Store struct {
 	notifier     *notifier
 	watches      watches
 	pooled       atomic.Bool // sessions are shared: see shared
+	readsOnly    atomic.Bool // the role may only read: see reader.go
 	said         sync.Map    // messages that were logged once
 	lockedWarned nowAndThen
 	again        nowAndThen // see againEach
@@ -234,7 +235,7 @@ func (s *Store) Traits() store.Traits {
 // Ready is nil if the last check reached the server.
 func (s *Store) Ready() error {
 	why := s.state.Load().why
-	if why == nil && s.config.Listen == ListenAlways && !s.listener.hearing.Load() {
+	if why == nil && s.config.Listen == ListenAlways && !s.readsOnly.Load() && !s.listener.hearing.Load() {
 		return s.listener.notHeard()
 	}
 	return why

@@ -381,8 +381,11 @@ func reaches(t *testing.T, policies []runtime.Object, pod labels.Set, port int32
 func agrees(t *testing.T, file string, pod *corev1.PodTemplateSpec, port corev1.ContainerPort) {
 	t.Helper()
 	secret := "locksidecar"
-	if file == "migrate-job.yaml" {
-		secret = "locksidecar-migrate" // another role's
+	switch file { // other roles'
+	case "migrate-job.yaml":
+		secret = "locksidecar-migrate"
+	case "console.yaml":
+		secret = "locksidecar-reader"
 	}
 	for _, v := range pod.Spec.Volumes {
 		if v.Name == "locksidecar-store" && v.Secret.SecretName != secret {

@@ -40,7 +40,8 @@ export interface Holder {
 
 /** One of the holders of a shared lock. */
 export interface SharedHolder extends Holder {
-  token: number;
+  /** Null if the sidecar's database role may only read. */
+  token: number | null;
   /** With a limit: a number from 0 to `limit` - 1 that no other holder has. */
   slot: number | null;
   stopping: Stopping | null;

@@ -133,7 +133,7 @@ func (p *Problem) WithKey(err error) *Problem {
 }
 
 func mismatchProblem(e *lease.LimitMismatchError) *Problem {
-	return &Problem{Code: CodeLimitMismatch, Detail: e.Error(), more: func(o object) object { return o.positive("limit", e.Limit) }}
+	return &Problem{Code: CodeLimitMismatch, Detail: e.Error(), more: func(o object) object { return o.positive("limit", int64(e.Limit)) }}
 }
 
 func withReason(reason string) func(object) object {
@@ -174,6 +174,8 @@ func ProblemOf(err error) *Problem {
 		return reentryProblem(reentry)
 	case errors.As(err, &mismatch):
 		return mismatchProblem(mismatch)
+	case errors.As(err, &lacks) && lacks.Why != "":
+		return Problemf(CodeUnsupported, "%v", lacks)
 	case errors.As(err, &lacks):
 		return Problemf(CodeUnsupported, "%v: see the features of GET /v1", lacks)
 	case errors.Is(err, lease.ErrSessionEnded):

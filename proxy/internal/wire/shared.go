@@ -44,7 +44,7 @@ func (o object) mode(held, shared bool, limit int) object {
 	case !held:
 		return o.null("mode").null("limit")
 	case shared:
-		return o.text("mode", modeShared).positive("limit", limit)
+		return o.text("mode", modeShared).positive("limit", int64(limit))
 	default:
 		return o.text("mode", modeExclusive).null("limit")
 	}
@@ -59,11 +59,11 @@ func (o object) slot(limit, slot int) object {
 }
 
 // positive appends null for zero.
-func (o object) positive(name string, n int) object {
+func (o object) positive(name string, n int64) object {
 	if n == 0 {
 		return o.null(name)
 	}
-	return o.number(name, int64(n))
+	return o.number(name, n)
 }
 
 // holders appends the mode of a key, the number of its holders, and the holder, of shared ones the first.
@@ -79,7 +79,7 @@ func (o object) holders(l *store.Lock) object {
 
 // share appends the members of one holder of a shared lock.
 func (o object) share(s *store.Share, limit int) object {
-	return o.number("token", s.Token).slot(limit, s.Slot).holderMembers(&s.Holder).stopping(s.Stopping)
+	return o.positive("token", s.Token).slot(limit, s.Slot).holderMembers(&s.Holder).stopping(s.Stopping)
 }
 
 // grantMode appends the mode of an event's grant. Its holder, if known, is the only one in the lock.

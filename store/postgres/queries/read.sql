@@ -50,6 +50,51 @@ ELSE EXISTS (
 ORDER BY l.key
 LIMIT $6
 
+-- name: list_as_reader
+-- Is list, for a role that may only read (locksidecar_reader): without tokens, data and ids of grants. It names
+-- all columns, because the role has no right to the others.
+-- $1 namespace, $2 after, $3 first key, $4 first key after the last one, $5 instance or empty, $6 limit, $7 holders of a
+-- shared key at most
+SELECT l.key,
+    NULL::bigint AS token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(), s.id,
+    coalesce(s.instance, l.hold_instance), coalesce(s.pod, l.hold_pod), s.renewed,
+    l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE,
+    l.session, l.owner, NULL::text AS data, l.traceparent, l.stopping, l.stop_reason, NULL::uuid AS grant_id,
+    CASE WHEN l.contended THEN (
+        SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting,
+    CASE WHEN l.places IS NOT NULL THEN l.places WHEN l.contended THEN locksidecar.waiting_limit($1, l.key, l.served) END, NULL::integer AS slot,
+    h.shown
+FROM locksidecar.locks l
+LEFT JOIN locksidecar.leases s ON s.id = l.lease_id
+LEFT JOIN LATERAL (
+    SELECT json_build_object(
+        'count', max(x.count), 'next_end', min(x.lasts),
+        'holders', json_agg(json_build_object(
+            'slot', x.slot, 'lease', x.id, 'instance', x.instance, 'pod', x.pod, 'renewed', x.renewed, 'pending', NOT x.alive,
+            'session', x.session, 'owner', x.owner, 'traceparent', x.traceparent,
+            'acquired_at', (extract(epoch FROM x.acquired_at) * 1000000)::bigint,
+            'held_for', (extract(epoch FROM clock_timestamp() - x.acquired_at) * 1000000)::bigint, 'expires_in', x.lasts,
+            'stopping', (extract(epoch FROM x.stopping) * 1000000)::bigint, 'stop_reason', x.stop_reason
+        ) ORDER BY x.n) FILTER (WHERE x.n <= $7::bigint))::text AS shown,
+        bool_or($5 = '' OR x.instance = $5) AS chosen
+    FROM (
+        SELECT a.slot, a.session, a.owner, a.traceparent, a.acquired_at, a.stopping, a.stop_reason, o.id, o.renewed,
+            coalesce(o.instance, a.hold_instance) AS instance, coalesce(o.pod, a.hold_pod) AS pod,
+            row_number() OVER (ORDER BY a.acquired_at, a.slot) AS n, count(*) OVER () AS count,
+            coalesce(o.expires_at > clock_timestamp(), false) AS alive,
+            (extract(epoch FROM greatest(o.expires_at, a.hold_until) - clock_timestamp()) * 1000000)::bigint AS lasts
+        FROM locksidecar.shares a LEFT JOIN locksidecar.leases o ON o.id = a.lease_id
+        WHERE l.places IS NOT NULL AND a.namespace = $1 AND a.key = l.key AND greatest(o.expires_at, a.hold_until) > clock_timestamp()
+    ) x
+    HAVING count(*) > 0
+) h ON true
+WHERE l.namespace = $1 AND l.key > $2 AND l.key >= $3 AND l.key < $4
+AND CASE WHEN l.places IS NULL THEN
+    greatest(s.expires_at, l.hold_until) > clock_timestamp() AND ($5 = '' OR coalesce(s.instance, l.hold_instance) = $5)
+ELSE h.chosen END
+ORDER BY l.key
+LIMIT $6
+
 -- name: waiting
 -- Lists living waiters in the order of their keys and queues. Positions are counted once from each of
 -- these waiters to the next, and for the first one of a key from the head of the queue.

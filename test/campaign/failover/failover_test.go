@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	failovers = flag.Int("failovers", 2, "how many failovers; the first two are a kill and a stop")
+	failovers = flag.Int("failovers", 3, "how many failovers; the first three are of each kind")
 	binary    = flag.String("binary", "", "the sidecar; it is built without")
 	only      = flag.String("kind", "", "kill, stop or behind; all without")
 )

@@ -24,7 +24,7 @@ const (
 )
 
 // kinds come one after the other, again and again.
-var kinds = []kind{kill, stop, kill, behind, kill}
+var kinds = []kind{kill, stop, behind, kill, kill}
 
 const (
 	clients, keys = 12, 8

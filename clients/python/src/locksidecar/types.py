@@ -118,11 +118,11 @@ class Stopping:
 
 @dataclass(frozen=True)
 class SharedHolder:
-    """One of the holders of a shared lock. `slot` is None without a limit."""
+    """One of the holders of a shared lock."""
 
     holder: Holder
-    token: int
-    slot: int | None
+    token: int | None  # None if the sidecar's database role may only read
+    slot: int | None  # None without a limit
     stopping: Stopping | None
 
     @classmethod
