@@ -9,6 +9,8 @@
 // limit, which callers cannot cancel. So if a caller gives up, the outcome of the operation is not lost:
 // the caller's callback still receives it.
 //
+// Two lanes may be joined: then their batches share an operation.
+//
 // An answer may say that an item's row is locked at present. Such an item is tried again beside the
 // batches, and later items of its key wait behind it. So it delays only its own key. See slow.go.
 package batcher
@@ -65,12 +67,12 @@ type Lane[T, R any] struct {
 	ctx    context.Context
 	giveUp context.CancelFunc
 
-	mu sync.Mutex
+	*gate
 	// queue has at most PerKey entries of each key, and keys has the others. Otherwise every batch would read all
 	// entries of a frequent key.
 	queue   []entry[T, R]
 	keys    map[string]keyed[T, R]
-	running bool
+	crowded bool // a burst came since the lane was idle
 	stopped bool
 	slow    slowPath[T, R]
 	work    sync.WaitGroup
@@ -78,6 +80,14 @@ type Lane[T, R any] struct {
 	// spare and items are the arrays of the previous batch, which the next one uses again.
 	spare []entry[T, R]
 	items []T
+}
+
+// gate lets one operation run at a time. Its mutex guards its lanes: one, or two that are joined.
+type gate struct {
+	mu      sync.Mutex
+	running bool
+	waiting func() bool // whether a lane has items
+	run     func()      // runs batches until no lane has items
 }
 
 // keyed are the entries of a key.
@@ -102,6 +112,7 @@ type entry[T, R any] struct {
 func New[T, R any](cfg Config, key func(T) string, flush func(context.Context, []T) ([]R, error), locked func(R) bool) *Lane[T, R] {
 	l := &Lane[T, R]{cfg: cfg, key: key, flush: flush, locked: locked, keys: make(map[string]keyed[T, R])}
 	l.cfg.PerKey = max(1, cfg.PerKey)
+	l.gate = &gate{waiting: func() bool { return len(l.queue) > 0 }, run: l.runBatches}
 	l.slow.init()
 	l.ones.New = func() any { return new([1]T) }
 	l.ctx, l.giveUp = context.WithCancel(context.Background()) //nolint:gosec // Stop calls it
@@ -160,7 +171,7 @@ func (l *Lane[T, R]) submit(ctx context.Context, item T, done func(R, error), he
 	if l.cfg.Trace != nil {
 		e.ctx = ctx
 	}
-	if here && !l.running && l.slow.lines[l.key(item)] == nil { // then the queue is empty, too
+	if here && !l.running && l.slow.lines[l.key(item)] == nil { // then no item waits
 		l.running = true
 		l.mu.Unlock()
 		l.carryOutHere(e)
@@ -211,7 +222,7 @@ func (l *Lane[T, R]) SubmitAll(all []Submission[T, R]) error {
 
 // goOn starts run if the queue needs it. The caller holds l.mu.
 func (l *Lane[T, R]) goOn() {
-	if len(l.queue) > 0 && !l.running {
+	if !l.running && l.waiting() {
 		l.running = true
 		go l.run()
 	}
@@ -229,27 +240,36 @@ func (l *Lane[T, R]) Stop(ctx context.Context) {
 	l.work.Wait()
 }
 
-// run runs batches until the queue is empty. So an idle lane has no goroutine.
-func (l *Lane[T, R]) run() {
-	crowded := false
+// runBatches runs batches until the queue is empty. So an idle lane has no goroutine.
+func (l *Lane[T, R]) runBatches() {
 	for {
 		l.mu.Lock()
-		crowded = crowded || len(l.queue) > l.cfg.Max
 		if len(l.queue) == 0 {
 			l.running = false
-			if crowded { // free the memory of a burst
-				l.queue, l.spare, l.items = nil, nil, nil
-				l.keys = make(map[string]keyed[T, R])
-			}
+			l.rest()
 			l.mu.Unlock()
 			return
 		}
 		batch := l.next()
 		l.mu.Unlock()
 		l.carryOut(batch)
-		clear(batch)
-		l.spare = batch[:0]
+		l.reuse(batch)
 	}
+}
+
+// rest frees the memory of a burst. The caller holds l.mu.
+func (l *Lane[T, R]) rest() {
+	if l.crowded {
+		l.queue, l.spare, l.items = nil, nil, nil
+		l.keys = make(map[string]keyed[T, R])
+		l.crowded = false
+	}
+}
+
+// reuse keeps the array of a batch for the next one.
+func (l *Lane[T, R]) reuse(batch []entry[T, R]) {
+	clear(batch)
+	l.spare = batch[:0]
 }
 
 // add queues an entry. The caller holds l.mu.
@@ -273,7 +293,7 @@ func (l *Lane[T, R]) add(e entry[T, R]) {
 // holds l.mu.
 func (l *Lane[T, R]) next() []entry[T, R] {
 	batch, spare := l.queue, l.spare
-	l.spare = nil
+	l.spare, l.crowded = nil, l.crowded || len(batch) > l.cfg.Max
 	if n := l.cfg.Max; len(batch) > n {
 		batch = append(spare, batch[:n]...)
 		clear(l.queue[:n])
@@ -346,11 +366,20 @@ func (l *Lane[T, R]) carryOutHere(e entry[T, R]) {
 }
 
 func (l *Lane[T, R]) carryOut(batch []entry[T, R]) {
+	sent := time.Now()
+	answers, err := l.operate(l.itemsOf(batch), l.callsOf(batch))
+	l.answer(batch, answers, err, sent)
+}
+
+func (l *Lane[T, R]) itemsOf(batch []entry[T, R]) []T {
 	for _, e := range batch {
 		l.items = append(l.items, e.item)
 	}
-	sent := time.Now()
-	answers, err := l.operate(l.items, l.callsOf(batch))
+	return l.items
+}
+
+// answer answers the items of an operation, of which sent is the time.
+func (l *Lane[T, R]) answer(batch []entry[T, R], answers []R, err error, sent time.Time) {
 	if err == nil {
 		batch, answers = l.setAside(batch, answers, sent)
 	}
@@ -393,10 +422,15 @@ func (l *Lane[T, R]) operate(items []T, calls []context.Context) (answers []R, e
 		defer func() { end(err) }()
 	}
 	answers, err = l.flush(ctx, items)
-	if err == nil && len(answers) != len(items) {
-		err = errors.New("batcher: an operation answered another number of items than it was asked")
+	return answers, counted(answers, len(items), err)
+}
+
+// counted checks the number of answers.
+func counted[R any](answers []R, items int, err error) error {
+	if err == nil && len(answers) != items {
+		return errors.New("batcher: an operation answered another number of items than it was asked")
 	}
-	return answers, err
+	return err
 }
 
 func (l *Lane[T, R]) leave(n int) {

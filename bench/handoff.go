@@ -26,7 +26,9 @@ type pods struct {
 	url     string
 	a, b    *process
 	waiter  *conn
-	ends    []func()
+	// position grows when a call is queued.
+	position func() (int64, error)
+	ends     []func()
 }
 
 // pods starts them. stop is to be called, unless there is an error.
@@ -43,24 +45,36 @@ func (b *bench) pods(name string) (_ *pods, err error) {
 	}
 	p.cluster, p.url = cluster, url
 	p.ends = append(p.ends, cluster.Stop)
-	for _, s := range []struct {
-		to   **process
-		name string
-	}{{&p.a, name + "a"}, {&p.b, name + "b"}} {
-		if *s.to, err = b.sidecar(s.name, "STORE_URL="+url); err != nil {
-			return nil, err
-		}
-		p.ends = append(p.ends, (*s.to).stop)
-	}
 	if p.counter, err = b.counter(url); err != nil {
 		return nil, err
 	}
 	p.ends = append(p.ends, p.counter.close)
-	if p.waiter, err = dial(p.b.socket); err != nil {
+	// The names of the tables are part of the documentation.
+	p.position = func() (int64, error) {
+		return p.number(`SELECT count(*) FROM locksidecar.waiters WHERE key = $1`, handOffKey)
+	}
+	if err = p.start(b, name); err != nil {
 		return nil, err
 	}
-	p.ends = append(p.ends, p.waiter.close)
 	return p, nil
+}
+
+// start starts the sidecars.
+func (p *pods) start(b *bench, name string) (err error) {
+	for _, s := range []struct {
+		to   **process
+		name string
+	}{{&p.a, name + "a"}, {&p.b, name + "b"}} {
+		if *s.to, err = b.sidecar(s.name, "STORE_URL="+p.url); err != nil {
+			return err
+		}
+		p.ends = append(p.ends, (*s.to).stop)
+	}
+	if p.waiter, err = dial(p.b.socket); err != nil {
+		return err
+	}
+	p.ends = append(p.ends, p.waiter.close)
+	return nil
 }
 
 func (p *pods) stop() {
@@ -78,6 +92,10 @@ type grant struct {
 // wait has the waiter ask for the lock that somebody holds, and returns when it
 // stands in the queue.
 func (p *pods) wait() (<-chan grant, error) {
+	before, err := p.position()
+	if err != nil {
+		return nil, err
+	}
 	body := fmt.Sprintf(`{"wait_ms":%d}`, handOffWait.Milliseconds())
 	_ = p.waiter.SetDeadline(time.Now().Add(handOffWait + 5*time.Second))
 	if _, err := fmt.Fprintf(p.waiter, "PUT /v1/locks/%s HTTP/1.1\r\nHost: b\r\nContent-Length: %d\r\n\r\n%s", handOffKey, len(body), body); err != nil {
@@ -95,14 +113,13 @@ func (p *pods) wait() (<-chan grant, error) {
 		}
 		granted <- grant{at: at, err: err}
 	}()
-	// The sidecars are not asked: they are not to learn anything from it. The names
-	// of the tables are part of the documentation.
+	// The sidecars are not asked: they are not to learn anything from it.
 	for {
-		n, err := p.number(`SELECT count(*) FROM locksidecar.waiters WHERE key = $1`, handOffKey)
+		now, err := p.position()
 		if err != nil {
 			return nil, err
 		}
-		if n > 0 {
+		if now > before {
 			break
 		}
 		select {

@@ -26,6 +26,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -77,6 +78,7 @@ var measures = []struct {
 	{"P10", (*bench).p10},
 	{"P11", (*bench).p11},
 	{"peers", (*bench).peers},
+	{"etcd", (*bench).etcd},
 	{"overhead", (*bench).overhead},
 }
 
@@ -204,11 +206,18 @@ func (b *bench) goals(before []scored) error {
 }
 
 // build builds the sidecar as it is released, without the race detector.
-func (b *bench) build() error { return b.buildIn(".", b.binary, "cmd/locksidecar") }
+func (b *bench) build() error {
+	overlay := filepath.Join(b.folder, "overlay")
+	if out, err := exec.CommandContext(b.ctx, "internal/console/overlay.sh", overlay).CombinedOutput(); err != nil {
+		return fmt.Errorf("internal/console/overlay.sh: %w\n%s", err, out)
+	}
+	return b.buildIn(".", b.binary, "cmd/locksidecar", "-overlay="+filepath.Join(overlay, "overlay.json"))
+}
 
 // buildIn does so with a command in the top of a repository.
-func (b *bench) buildIn(folder, binary, command string) error {
-	cmd := exec.CommandContext(b.ctx, "go", "build", "-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", binary, "./"+command)
+func (b *bench) buildIn(folder, binary, command string, more ...string) error {
+	args := slices.Concat([]string{"build", "-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", binary}, more, []string{"./" + command})
+	cmd := exec.CommandContext(b.ctx, "go", args...)
 	cmd.Dir = folder
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {

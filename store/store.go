@@ -45,7 +45,7 @@
 // # Core and capabilities
 //
 // Every engine implements [Store]. Some engines also have capabilities, which are interfaces: [Lister],
-// [Waiters], [Signaler], [Watcher], [Mover], [Reaper], [Census], [Listener] and [Immediate]. [As] finds
+// [Waiters], [Signaler], [Watcher], [Mover], [Reaper], [Census], [Listener], [Joiner] and [Immediate]. [As] finds
 // them. The suite store/storetest tests that each engine keeps the promises of this page.
 package store
 

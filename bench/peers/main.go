@@ -4,6 +4,7 @@
 //
 //	peers etcd|redis HOST:PORT CONNECTIONS        each locks a key of its own
 //	peers etcd|redis HOST:PORT CONNECTIONS hot    all want one key
+//	peers hand-off HOST:PORT TIMES                etcd: from an unlock to the lock of a waiter, in milliseconds
 package main
 
 import (
@@ -34,10 +35,17 @@ func keyOf(worker int, hot bool) string {
 }
 
 func run(args []string) error {
-	const usage = "peers etcd|redis HOST:PORT CONNECTIONS [hot]"
+	const usage = "peers etcd|redis HOST:PORT CONNECTIONS [hot], or hand-off HOST:PORT TIMES"
 	hot := len(args) == 4 && args[3] == "hot"
 	if len(args) != 3 && !hot {
 		return fmt.Errorf("usage: %s", usage)
+	}
+	if args[0] == "hand-off" {
+		times, err := strconv.Atoi(args[2])
+		if err != nil {
+			return err
+		}
+		return handOffs(args[1], times, os.Stdout)
 	}
 	known, ok := map[string]peer{"etcd": etcd, "redis": redis}[args[0]]
 	if !ok {

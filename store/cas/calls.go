@@ -35,20 +35,67 @@ func (s *Store) jobs(n int, name func(int) string, each func(i int, j *job)) []*
 // Acquire takes keys that are available, and queues asks that wait.
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	answers := make([]store.Answer, len(asks))
-	jobs := s.jobs(len(asks), func(i int) string { return asks[i].Key }, func(i int, j *job) {
-		ask, answer, others := &asks[i], &answers[i], j.refuse
-		j.blind = true
-		j.refuse = func() {
-			if *answer = (store.Answer{Outcome: store.QueueFull}); others != nil {
-				others()
+	jobs := s.jobs(len(asks), func(i int) string { return asks[i].Key }, func(i int, j *job) { j.ask(&asks[i], &answers[i]) })
+	return answers, s.run(ctx, "Acquire", jobs)
+}
+
+// ask adds an ask.
+func (j *job) ask(ask *store.Ask, answer *store.Answer) {
+	others := j.refuse
+	j.blind = true
+	j.refuse = func() {
+		if *answer = (store.Answer{Outcome: store.QueueFull}); others != nil {
+			others()
+		}
+	}
+	if key.NeedsLease(ask) {
+		j.leases = append(j.leases, ask.Lease)
+	}
+	j.items = append(j.items, item{ask: true, answer: answer, do: func(t *turn) bool { return t.ask(ask, answer) }})
+}
+
+// AcquireAndRelease carries out both with the same requests. A record that cannot be read fails only the operation that
+// names its key.
+func (s *Store) AcquireAndRelease(ctx context.Context, asks []store.Ask, claims []store.Claim) ([]store.Answer, error, []store.Verdict, error) {
+	answers, verdicts := make([]store.Answer, len(asks)), make([]store.Verdict, len(claims))
+	jobs := s.jobs(len(claims)+len(asks), func(i int) string {
+		if i < len(claims) {
+			return claims[i].Key
+		}
+		return asks[i-len(claims)].Key
+	}, func(i int, j *job) {
+		if i < len(claims) {
+			j.release(&claims[i], &verdicts[i])
+		} else {
+			j.ask(&asks[i-len(claims)], &answers[i-len(claims)])
+		}
+		j.apart = true
+	})
+	const op = "AcquireAndRelease"
+	if err := s.run(ctx, op, jobs); err != nil {
+		return answers, err, verdicts, err
+	}
+	var failed, failedToo error
+	for _, j := range jobs {
+		for i := range j.items {
+			switch {
+			case j.failed == nil:
+			case j.items[i].ask:
+				failed = &store.Error{Op: op, Err: j.failed, Unknown: true} // other asks may have been carried out
+			default:
+				failedToo = &store.Error{Op: op, Err: j.failed, Unknown: true}
 			}
 		}
-		if key.NeedsLease(ask) {
-			j.leases = append(j.leases, ask.Lease)
-		}
-		j.items = append(j.items, item{answer: answer, do: func(t *turn) bool { return t.ask(ask, answer) }})
-	})
-	return answers, s.run(ctx, "Acquire", jobs)
+	}
+	return answers, failed, verdicts, failedToo
+}
+
+// release adds a claim.
+func (j *job) release(claim *store.Claim, verdict *store.Verdict) {
+	j.items = append(j.items, item{lock: &verdict.Lock, do: func(t *turn) bool {
+		*verdict = t.op.Release(t.row, claim)
+		return true
+	}})
 }
 
 // ask writes the answer to an ask. It returns false if the state of the ask's lease is needed.
@@ -118,26 +165,22 @@ func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store
 
 // Release frees locks, or hands them to the first living waiter.
 func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verdict, error) {
-	return s.claims(ctx, "Release", len(claims), func(i int) *store.Claim { return &claims[i] },
-		func(t *turn, i int) store.Verdict { return t.op.Release(t.row, &claims[i]) })
+	verdicts := make([]store.Verdict, len(claims))
+	jobs := s.jobs(len(claims), func(i int) string { return claims[i].Key }, func(i int, j *job) { j.release(&claims[i], &verdicts[i]) })
+	return verdicts, s.run(ctx, "Release", jobs)
 }
 
 // Amend checks locks, and changes their data and remaining time.
 func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verdict, error) {
-	return s.claims(ctx, "Amend", len(changes), func(i int) *store.Claim { return &changes[i].Claim },
-		func(t *turn, i int) store.Verdict { return t.op.Amend(t.row, &changes[i]) })
-}
-
-func (s *Store) claims(ctx context.Context, op string, n int, claim func(int) *store.Claim, do func(*turn, int) store.Verdict) ([]store.Verdict, error) {
-	verdicts := make([]store.Verdict, n)
-	jobs := s.jobs(n, func(i int) string { return claim(i).Key }, func(i int, j *job) {
-		verdict := &verdicts[i]
+	verdicts := make([]store.Verdict, len(changes))
+	jobs := s.jobs(len(changes), func(i int) string { return changes[i].Key }, func(i int, j *job) {
+		change, verdict := &changes[i], &verdicts[i]
 		j.items = append(j.items, item{lock: &verdict.Lock, do: func(t *turn) bool {
-			*verdict = do(t, i)
+			*verdict = t.op.Amend(t.row, change)
 			return true
 		}})
 	})
-	return verdicts, s.run(ctx, op, jobs)
+	return verdicts, s.run(ctx, "Amend", jobs)
 }
 
 // Get reads locks. If a holder has died and somebody waits, it first hands the key on: readers must not see a free

@@ -291,6 +291,15 @@ func call(do func(ctx context.Context) error) error {
 	return do(ctx)
 }
 
+// acquire sometimes releases with the same requests what nobody holds.
+func (p *pod) acquire(ctx context.Context, ask store.Ask) ([]store.Answer, error) {
+	if p.chance(50) {
+		return p.store.Acquire(ctx, []store.Ask{ask})
+	}
+	answers, err, _, _ := p.store.AcquireAndRelease(ctx, []store.Ask{ask}, []store.Claim{{Key: ask.Key, Token: 1}, {Key: "other", Token: 1}})
+	return answers, err
+}
+
 // persist repeats a call until it succeeds.
 func (p *pod) persist(do func(ctx context.Context) error) {
 	for call(do) != nil {
@@ -387,7 +396,7 @@ func (p *pod) try() bool {
 	}()
 	var answer store.Answer
 	err := call(func(ctx context.Context) error {
-		answers, err := p.store.Acquire(ctx, []store.Ask{ask})
+		answers, err := p.acquire(ctx, ask)
 		answer = answers[0]
 		return err
 	})

@@ -86,12 +86,18 @@ func (s *Store) expect(t *turn) {
 	}
 }
 
+// remembered is a record that this instance remembers. read is what its data says, or nil; nobody changes it.
+type remembered struct {
+	Record
+	read *key.Record
+}
+
 // keep remembers a record as the server has it.
-func (s *Store) keep(r *Record) {
+func (s *Store) keep(r *Record, read *key.Record) {
 	if r.Version == 0 || len(r.Data) > cachedBytes {
 		s.cache.Remove(r.Key)
 	} else {
-		s.cache.Add(r.Key, Record{Key: r.Key, Version: r.Version, Base: r.Base, Data: r.Data, Leases: r.Leases})
+		s.cache.Add(r.Key, remembered{Record{Key: r.Key, Version: r.Version, Base: r.Base, Data: r.Data, Leases: r.Leases}, read})
 	}
 }
 

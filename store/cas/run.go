@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/key"
 )
 
 const (
@@ -35,14 +36,19 @@ type job struct {
 	mail []mail
 	// full: the record has no room for more waiters.
 	full bool
-	// refuse answers all items if the record would be too large. Without it, the call fails.
+	// refuse answers all asks if the record would be too large. Without it, the call fails.
 	refuse func()
+	// apart: a fault of the record is noted in failed, and the other jobs of the call go on.
+	apart  bool
+	failed error
 	// leases are those whose states the items need, too.
 	leases []store.LeaseID
 
 	// rec is the record that the next turn assumes; nil: it must be read first. fresh: it was read for this call.
 	rec   *Record
 	fresh bool
+	// was is what the data of rec says, if it was read before; otherwise nil.
+	was *key.Record
 	// deaths counts the swaps that failed because a lease had died.
 	deaths int
 	// states are those that were read for this call.
@@ -53,6 +59,7 @@ type job struct {
 // needs the state of a lease. answer and lock are what contains tokens.
 type item struct {
 	do     func(*turn) bool
+	ask    bool
 	answer *store.Answer
 	lock   *store.Lock
 }
@@ -130,7 +137,7 @@ func (s *Store) assume(j *job) {
 		return
 	}
 	if r, found := s.cache.Get(j.key); found {
-		j.rec = &r
+		j.rec, j.was = &r.Record, r.read
 	} else if j.blind {
 		j.rec = &Record{Key: j.key}
 	}
@@ -139,9 +146,12 @@ func (s *Store) assume(j *job) {
 // turns returns the turns of jobs whose record must be swapped. The other jobs are done.
 func (s *Store) turns(ctx context.Context, jobs []*job) (turns []*turn, err error) {
 	var unread []*job
-	one := func(j *job) error {
+	var one func(j *job) error
+	one = func(j *job) error {
 		t, err := s.take(j)
 		switch unknown := errors.Is(err, errUnread); {
+		case err != nil && !unknown && j.apart:
+			j.failed = err
 		case err != nil && !unknown:
 			return err
 		case unknown, (t.tooLarge || !t.changed()) && (!j.fresh || t.assumed):
@@ -149,6 +159,10 @@ func (s *Store) turns(ctx context.Context, jobs []*job) (turns []*turn, err erro
 			unread = append(unread, j)
 		case t.tooLarge:
 			j.refuse()
+			j.refuse, j.items = nil, slices.DeleteFunc(j.items, func(it item) bool { return it.ask })
+			if len(j.items) > 0 {
+				return one(j)
+			}
 		case t.changed():
 			turns = append(turns, t)
 		default:
@@ -204,14 +218,14 @@ func (s *Store) load(ctx context.Context, jobs []*job) error {
 	}
 	for i, j := range jobs {
 		j.read(&records[i], more)
-		s.keep(&records[i])
+		s.keep(&records[i], nil)
 	}
 	return nil
 }
 
 // read gives a job a record as the server has it.
 func (j *job) read(r *Record, more map[store.LeaseID]LeaseState) {
-	j.rec, j.fresh, j.states = r, true, make(map[store.LeaseID]LeaseState, len(r.Leases)+len(j.leases))
+	j.rec, j.was, j.fresh, j.states = r, nil, true, make(map[store.LeaseID]LeaseState, len(r.Leases)+len(j.leases))
 	for _, id := range j.leases {
 		if state, found := more[id]; found {
 			j.states[id] = state
@@ -260,7 +274,7 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 				continue // it is in use again
 			}
 			again = append(again, t.job)
-			if s.keep(r); r.Version == t.job.rec.Version {
+			if s.keep(r, nil); r.Version == t.job.rec.Version {
 				t.job.rec = nil // a lease has died, perhaps one that the record does not name
 				t.job.deaths++
 			} else {
@@ -302,7 +316,8 @@ func (s *Store) carriedOut(t *turn, r *Record) {
 	if t.job.forget {
 		r.Version = 0
 	}
-	s.keep(r)
+	tokens(t.next, func(token *int64) { *token = absolute(*token, r.Base) })
+	s.keep(r, t.next)
 	s.settled(t, r.Version)
 	for _, n := range t.op.News {
 		if n.To.Name == s.me.Name {

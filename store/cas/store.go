@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// cachedRecords limits the records that an instance remembers, and cachedBytes the size of each: together 8 MB.
-	// A record saves one read.
+	// cachedRecords limits the records that an instance remembers, and cachedBytes the size of each: together 16 MB, because
+	// a record is kept as data and read. A record saves one request.
 	cachedRecords, cachedBytes = 4096, 2 << 10
 	// defaultLongestQueue keeps a record small: a waiter needs about 150 bytes.
 	defaultLongestQueue = 512
@@ -63,7 +63,7 @@ type Store struct {
 	status atomic.Int32
 	stop   chan struct{}
 	work   sync.WaitGroup
-	cache  *lru.Cache[string, Record]
+	cache  *lru.Cache[string, remembered]
 
 	lastSignal atomic.Int64
 	part       int64
@@ -91,6 +91,7 @@ var (
 	_ store.Watcher  = (*Store)(nil)
 	_ store.Reaper   = (*Store)(nil)
 	_ store.Census   = (*Store)(nil)
+	_ store.Joiner   = (*Store)(nil)
 )
 
 // New makes a store. Start makes it usable.
@@ -113,7 +114,7 @@ func New(cfg Config) *Store {
 		heard:  func(store.News) {},
 		part:   rand.Int64N(1 << partBits), //nolint:gosec // tells the signals of instances apart
 		stop:   make(chan struct{}), wake: make(chan struct{}, 1),
-		cache: must(lru.New[string, Record](cachedRecords)),
+		cache: must(lru.New[string, remembered](cachedRecords)),
 		own:   map[store.LeaseID]*ownLease{}, signalled: map[string]struct{}{}, doubted: map[string][]int64{},
 	}
 }

@@ -92,11 +92,15 @@ func (s *Store) begin(j *job) (*turn, error) {
 	t := &turn{s: s, job: j, rec: &key.Record{}, leases: map[store.LeaseID]*key.Lease{}}
 	wall := time.Now()
 	t.op = key.Op{Engine: t, By: s.me, Now: key.Moment{Wall: wall.Truncate(time.Microsecond), At: int64(wall.Sub(s.start))}}
-	if j.rec.Version != 0 {
+	switch {
+	case j.was != nil:
+		t.rec = j.was
+	case j.rec.Version != 0:
 		var err error
 		if t.rec, err = decode(j.rec); err != nil {
 			return nil, err
 		}
+		j.was = t.rec
 	}
 	leases := make([]*key.Lease, len(t.rec.Leases))
 	for i := range t.rec.Leases {
@@ -180,7 +184,7 @@ func (t *turn) changed() bool {
 		return false
 	}
 	// The last swap wrote its new tokens as offsets, and this turn writes them as tokens. That alone is no change.
-	return t.job.rec.Version == 0 || !slices.Equal(t.data, encode(t.rec))
+	return t.job.rec.Version == 0 || t.tokens > 0 || t.rec.Holder.Lease != t.next.Holder.Lease || !slices.Equal(t.data, encode(t.rec))
 }
 
 // swap returns what to swap.

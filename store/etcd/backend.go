@@ -51,7 +51,8 @@ type Backend struct {
 	end  context.CancelFunc
 	work sync.WaitGroup
 
-	newest atomic.Int64 // the highest revision seen
+	newest    atomic.Int64 // the highest revision seen
+	contended atomic.Int64 // above zero: swaps go into nested transactions (see calmAfter)
 	// first is the revision after the first successful check. It is set before reached is closed.
 	first   int64
 	reached chan struct{}

@@ -16,9 +16,11 @@
 //
 // # Swaps
 //
-// A call's swaps go into one transaction, each as a nested one with conditions of its own: the record's
-// ModRevision, and for each lease whether l/UUID exists. If they fail, the nested transaction reads the present
-// record. The states of its leases follow in a second request.
+// A call's swaps go into one transaction. A swap's conditions are the record's ModRevision, and for each lease whether
+// l/UUID exists. First all swaps are tried together: all conditions must hold, and nothing is done if one fails. That
+// costs etcd least, and is the usual case. If it fails, each swap follows as a nested transaction with conditions of its
+// own, which reads the present record if they fail. The states of its leases follow in a further request. After a
+// failure, swaps go into nested transactions at once, until some in a row have succeeded.
 //
 // A record's version is its ModRevision. It is also where tokens come from (Record.Base), because revisions
 // grow through deletions, restarts and changes of the leader. They do not grow if a backup is restored. Then

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"sync"
@@ -21,6 +22,8 @@ const (
 	maxBytes = 512 << 10
 	// parallel is how many transactions of a call are on their way at a time. Four carry 1.7 times as many swaps as one.
 	parallel = 4
+	// calmAfter is how many nested transactions in a row must succeed as a whole before changes are joined again.
+	calmAfter = 8
 )
 
 // Load implements [cas.Backend]. A second request follows only if a record names leases that are not among the given ones.
@@ -100,52 +103,87 @@ func (b *Backend) addStates(ctx context.Context, records []*cas.Record, alive ma
 	return nil
 }
 
-// nested is a swap as a nested transaction.
-type nested struct {
-	op    *pb.Op
-	ops   int // its longest list
-	bytes int
+// change is a swap as operations of etcd.
+type change struct {
+	key        string
+	conditions []*pb.Compare // that of the record, and then those of leases
+	ops        []*pb.Op
+	bytes      int
 }
 
-func (b *Backend) nest(s *cas.Swap) nested {
-	key := b.records + s.Key
-	conditions := []*pb.Compare{unchanged(key, s.Version)}
+func (b *Backend) change(s *cas.Swap) change {
+	c := change{key: b.records + s.Key}
+	c.conditions = append(make([]*pb.Compare, 0, 1+len(s.Living)), unchanged(c.key, s.Version))
 	for _, id := range s.Living {
-		conditions = append(conditions, exists(b.lease(id)))
+		c.conditions = append(c.conditions, exists(b.lease(id)))
 	}
-	var changes []*pb.Op
+	c.ops = make([]*pb.Op, 0, 1+len(s.Letters))
 	if s.Delete {
-		changes = append(changes, remove(key))
+		c.ops = append(c.ops, remove(c.key))
 	} else {
-		changes = append(changes, put(key, encode(s.Leases, s.Data), 0))
+		c.ops = append(c.ops, put(c.key, encode(s.Leases, s.Data), 0))
 	}
-	bytes := 2*len(key) + len(s.Data) + 48*(len(conditions)+len(s.Leases))
+	c.bytes = 2*len(c.key) + len(s.Data) + 48*(len(c.conditions)+len(s.Leases))
 	for _, letter := range s.Letters {
 		name := b.letter(letter.To, letter.Key)
-		changes = append(changes, put(name, letter.Body, 0))
-		bytes += len(name) + len(letter.Body)
+		c.ops = append(c.ops, put(name, letter.Body, 0))
+		c.bytes += len(name) + len(letter.Body)
 	}
-	return nested{
-		op:  &pb.Op{Request: &pb.Op_Txn{Txn: &pb.Txn{Compare: conditions, Success: changes, Failure: []*pb.Op{get(key)}}}},
-		ops: max(len(conditions), len(changes)), bytes: bytes,
-	}
+	return c
 }
 
-// transactions divides swaps into transactions: the ends of their ranges.
-func transactions(swaps []nested) (ends []int) {
-	count, bytes := 0, 0
-	for i, s := range swaps {
-		alone := s.ops > maxNested
-		if count > 0 && (alone || count == maxSwaps || bytes+s.bytes > maxBytes) {
-			ends, count, bytes = append(ends, i), 0, 0
+// size is the length of its longest list.
+func (c *change) size() int { return max(len(c.conditions), len(c.ops)) }
+
+// txn is the change as a transaction of its own. If the conditions fail, it reads the present record.
+func (c *change) txn() *pb.Txn {
+	return &pb.Txn{Compare: c.conditions, Success: c.ops, Failure: []*pb.Op{get(c.key)}}
+}
+
+// nested is a transaction of changes that are carried out independently of each other.
+func nested(changes []change) *pb.Txn {
+	ops := make([]*pb.Op, len(changes))
+	for i := range changes {
+		ops[i] = &pb.Op{Request: &pb.Op_Txn{Txn: changes[i].txn()}}
+	}
+	return &pb.Txn{Success: ops}
+}
+
+// joined is a transaction that carries out all changes, or none. It is nil if they have too many conditions or operations.
+func joined(changes []change) *pb.Txn {
+	txn := &pb.Txn{Compare: make([]*pb.Compare, 0, len(changes)+1), Success: make([]*pb.Op, 0, len(changes))}
+	for i := range changes {
+		c := &changes[i]
+		txn.Compare = append(txn.Compare, c.conditions[0])
+		for _, lives := range c.conditions[1:] {
+			if !slices.ContainsFunc(txn.Compare, func(known *pb.Compare) bool { return bytes.Equal(known.Key, lives.Key) }) {
+				txn.Compare = append(txn.Compare, lives)
+			}
 		}
-		count, bytes = count+1, bytes+s.bytes
+		txn.Success = append(txn.Success, c.ops...)
+		if max(len(txn.Compare), len(txn.Success)) > maxOps {
+			return nil
+		}
+	}
+	return txn
+}
+
+// transactions divides changes into transactions: the ends of their ranges.
+func transactions(changes []change) (ends []int) {
+	count, size := 0, 0
+	for i := range changes {
+		c := &changes[i]
+		alone := c.size() > maxNested
+		if count > 0 && (alone || count == maxSwaps || size+c.bytes > maxBytes) {
+			ends, count, size = append(ends, i), 0, 0
+		}
+		count, size = count+1, size+c.bytes
 		if alone {
-			ends, count, bytes = append(ends, i+1), 0, 0
+			ends, count, size = append(ends, i+1), 0, 0
 		}
 	}
 	if count > 0 {
-		ends = append(ends, len(swaps))
+		ends = append(ends, len(changes))
 	}
 	return ends
 }
@@ -153,32 +191,15 @@ func transactions(swaps []nested) (ends []int) {
 // Swap implements [cas.Backend]. If a call has several transactions and one fails, the outcome is unknown unless nothing
 // was done. A swap has at most 126 letters, and as many conditions.
 func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
-	all := make([]nested, len(swaps))
+	changes := make([]change, len(swaps))
 	for i := range swaps {
-		if all[i] = b.nest(&swaps[i]); all[i].ops >= maxOps {
+		if changes[i] = b.change(&swaps[i]); changes[i].size() >= maxOps {
 			return nil, classify("swap", errTooLarge, false)
 		}
 	}
 	results := make([]cas.Swapped, len(swaps))
-	ends := transactions(all)
-	errs := make([]error, len(ends))
-	var sending sync.WaitGroup
-	turns := make(chan struct{}, parallel)
-	from := 0
-	for i, end := range ends {
-		part := from
-		from = end
-		turns <- struct{}{}
-		sending.Go(func() {
-			errs[i] = b.swap(ctx, swaps[part:end], all[part:end], results[part:end])
-			<-turns
-		})
-	}
-	sending.Wait()
-	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		return nil, failed("swap", errs[i], slices.ContainsFunc(errs, func(err error) bool {
-			return err == nil || store.OutcomeUnknown(err)
-		}))
+	if err := b.swapAll(ctx, swaps, changes, results); err != nil {
+		return nil, err
 	}
 	var present []*cas.Record
 	for i := range results {
@@ -192,34 +213,98 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 	return results, nil
 }
 
-// swap carries out one transaction.
-func (b *Backend) swap(ctx context.Context, swaps []cas.Swap, all []nested, results []cas.Swapped) error {
-	ops := make([]*pb.Op, len(all))
-	for i := range all {
-		ops[i] = all[i].op
+// swapAll carries out the transactions of a call.
+func (b *Backend) swapAll(ctx context.Context, swaps []cas.Swap, changes []change, results []cas.Swapped) error {
+	ends := transactions(changes)
+	if len(ends) == 1 { // without a wake-up
+		return b.swap(ctx, swaps, changes, results)
 	}
-	var answer *pb.Done
-	err := b.write(ctx, "swap", func(ctx context.Context, c *conn) (err error) {
+	errs := make([]error, len(ends))
+	var sending sync.WaitGroup
+	turns := make(chan struct{}, parallel)
+	from := 0
+	for i, end := range ends {
+		part := from
+		from = end
+		turns <- struct{}{}
+		sending.Go(func() {
+			errs[i] = b.swap(ctx, swaps[part:end], changes[part:end], results[part:end])
+			<-turns
+		})
+	}
+	sending.Wait()
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+		return failed("swap", errs[i], slices.ContainsFunc(errs, func(err error) bool {
+			return err == nil || store.OutcomeUnknown(err)
+		}))
+	}
+	return nil
+}
+
+// swap carries out one transaction. One that carries out all changes or none costs etcd less than nested ones. If its
+// conditions fail, nothing was done, and nested ones follow. They go first for a while then, because a key that
+// instances take in turns fails often.
+func (b *Backend) swap(ctx context.Context, swaps []cas.Swap, changes []change, results []cas.Swapped) error {
+	if len(changes) == 1 {
+		answer, err := b.send(ctx, changes[0].txn())
+		if err != nil {
+			return err
+		}
+		return judge(swaps, []*pb.Done{answer}, answer.Header.Revision, results)
+	}
+	if txn := joined(changes); txn != nil && b.contended.Load() <= 0 {
+		answer, err := b.send(ctx, txn)
+		if err != nil {
+			return err
+		}
+		if answer.Succeeded {
+			all := slices.Repeat([]*pb.Done{answer}, len(changes))
+			return judge(swaps, all, answer.Header.Revision, results)
+		}
+		b.contended.Store(calmAfter)
+	}
+	answer, err := b.send(ctx, nested(changes))
+	if err != nil {
+		return err
+	}
+	all := make([]*pb.Done, len(changes))
+	calm := true
+	for i := range all {
+		all[i] = answer.Responses[i].GetTxn()
+		calm = calm && all[i].Succeeded
+	}
+	if calm {
+		b.contended.Add(-1)
+	} else {
+		b.contended.Store(calmAfter)
+	}
+	return judge(swaps, all, answer.Header.Revision, results)
+}
+
+// send sends a transaction of swaps, once.
+func (b *Backend) send(ctx context.Context, txn *pb.Txn) (answer *pb.Done, err error) {
+	err = b.write(ctx, "swap", func(ctx context.Context, c *conn) (err error) {
 		newest := b.newest.Load()
-		if answer, err = c.txn(ctx, ops...); err != nil {
+		answer = &pb.Done{}
+		if err = c.call(ctx, methodTxn, txn, answer); err != nil {
 			return err
 		}
 		return b.grows(newest, answer.Header.Revision)
 	})
-	if err != nil {
-		return err
-	}
-	revision := answer.Header.Revision
-	for i := range swaps {
-		own := answer.Responses[i].GetTxn()
-		if own.Succeeded {
+	return answer, err
+}
+
+// judge reads the results of swaps from the answers of their transactions.
+func judge(swaps []cas.Swap, answers []*pb.Done, revision int64, results []cas.Swapped) (err error) {
+	for i, answer := range answers {
+		if answer.Succeeded {
 			results[i] = cas.Swapped{Done: true, Record: cas.Record{Key: swaps[i].Key, Leases: swaps[i].Leases, Base: base(revision)}}
 			if !swaps[i].Delete {
 				results[i].Record.Version = revision
 			}
 			continue
 		}
-		if results[i].Record, err = decode(swaps[i].Key, own.Responses[0].GetRange().GetKvs()); err != nil {
+		if results[i].Record, err = decode(swaps[i].Key, answer.Responses[0].GetRange().GetKvs()); err != nil {
 			return &store.Error{Op: "swap", Err: err, Unknown: true} // others of the transaction were carried out
 		}
 	}

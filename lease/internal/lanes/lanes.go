@@ -69,6 +69,9 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, draining <-cha
 	releases := lane
 	releases.PerKey = perKey
 	ls.Releases = batcher.New(obs.Lane("release", releases), func(c store.Claim) string { return c.Key }, st.Release, claimLocked)
+	if j, ok := st.(store.Joiner); ok {
+		batcher.Join(ls.Acquires, ls.Releases, j.AcquireAndRelease)
+	}
 	if one, ok := st.(store.Immediate); ok && inline {
 		ls.Acquires.Alone(one.AcquireOne)
 		ls.Releases.Alone(one.ReleaseOne)

@@ -91,3 +91,37 @@ func TestAFrequentKeyDoesNotDelayOthers(t *testing.T) {
 		ls.Releases.Stop(t.Context())
 	})
 }
+
+// joining is a store that acquires and releases with the same request.
+type joining struct {
+	slow
+	together int
+}
+
+func (s *joining) AcquireAndRelease(_ context.Context, asks []store.Ask, claims []store.Claim) ([]store.Answer, error, []store.Verdict, error) {
+	s.together++
+	time.Sleep(time.Second)
+	return make([]store.Answer, len(asks)), nil, make([]store.Verdict, len(claims)), nil
+}
+
+func TestAcquiresAndReleasesShareRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &joining{}
+		ls := lanes.New(types.Config{BatchMax: 10, MaxWaiters: 10, StoreTimeout: time.Minute}, st,
+			observe.New(slog.New(slog.DiscardHandler), nil, nil, false), make(chan struct{}))
+		for _, key := range []string{"a", "b", "c"} {
+			if err := ls.Acquires.Submit(t.Context(), store.Ask{Attempt: store.Attempt{Key: key}}, func(store.Answer, error) {}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if err := ls.Releases.Submit(t.Context(), store.Claim{Key: key}, func(store.Verdict, error) {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ls.Acquires.Stop(t.Context())
+		ls.Releases.Stop(t.Context())
+		if len(st.asked) != 1 || len(st.released) != 0 || st.together != 1 {
+			t.Errorf("%d requests to acquire, %d to release, %d for both", len(st.asked), len(st.released), st.together)
+		}
+	})
+}

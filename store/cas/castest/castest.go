@@ -34,6 +34,7 @@ func Run(t *testing.T, server func(t *testing.T) Server) {
 	groups := map[string]func(*testing.T, *client){
 		"records":               records,
 		"swaps stand alone":     swapsStandAlone,
+		"one swap of many":      oneOfMany,
 		"many swaps":            manySwaps,
 		"large records":         largeRecords,
 		"the largest swaps":     largestSwaps,
@@ -205,6 +206,33 @@ func swapsStandAlone(t *testing.T, c *client) {
 	}
 	if results := c.swap(); len(results) != 0 {
 		t.Errorf("no swaps: %+v", results)
+	}
+}
+
+// oneOfMany has one condition that fails among others, again and again.
+func oneOfMany(t *testing.T, c *client) {
+	living, dead := c.open(ttl, ""), c.open(ttl, "")
+	c.must(c.Revoke(c.ctx, []store.LeaseID{dead}))
+	for n, fail := range []func(*cas.Swap){
+		func(s *cas.Swap) { s.Living = append(s.Living, dead) },
+		func(s *cas.Swap) { s.Version = 1 << 40 },
+	} {
+		asker := open(t, c.server, key(n)) // one that has not seen a failure yet
+		for round := range 2 {
+			var swaps []cas.Swap
+			for i := range 5 {
+				swaps = append(swaps, cas.Swap{Key: key(200*n + 100*round + i), Data: []byte("new"), Leases: []store.LeaseID{living}, Living: []store.LeaseID{living}})
+			}
+			fail(&swaps[3])
+			for i, result := range asker.swap(swaps...) {
+				if result.Done != (i != 3) {
+					t.Errorf("round %d, swap %d: %+v", round, i, result)
+				}
+				if got := c.load(swaps[i].Key); got.Version != result.Record.Version || got.Base != result.Record.Base {
+					t.Errorf("round %d, swap %d: %+v, loaded %+v", round, i, result.Record, got)
+				}
+			}
+		}
 	}
 }
 

@@ -1,0 +1,82 @@
+package cas_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/fake"
+)
+
+func claim(ask *store.Ask, a store.Answer) store.Claim {
+	return store.Claim{Key: ask.Key, Token: a.Token, Lease: ask.Lease}
+}
+
+// Acquires and releases share requests. A key that is in both is released first.
+func TestAcquireAndRelease(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, _ *instance) {
+		held, kept := a.ask("k"), a.ask("kept")
+		grant := a.gets(held, store.Granted)
+		a.gets(kept, store.Granted)
+		a.made()
+		again, free, waits := a.ask("k"), a.ask("free"), a.ask("kept")
+		answers, failed, verdicts, failedToo := a.AcquireAndRelease(a.Context(), []store.Ask{again, free, waits}, []store.Claim{claim(&held, grant)})
+		a.ok(failed)
+		a.ok(failedToo)
+		a.wants("three keys", "Swap")
+		if verdicts[0].Status != store.Holds || answers[0].Outcome != store.Granted || answers[1].Outcome != store.Granted || answers[2].Outcome != store.Queued {
+			t.Errorf("verdicts %+v, answers %+v", verdicts, answers)
+		}
+		a.releases(again, answers[0], store.Holds)
+	})
+}
+
+// A damaged record of an ask does not keep locks from being released.
+func TestADamagedRecordFailsOnlyItsOperation(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, _ *instance) {
+		held := a.ask("k")
+		grant := a.gets(held, store.Granted)
+		server.Corrupt("n/damaged", []byte("x"))
+		_, failed, verdicts, failedToo := a.AcquireAndRelease(a.Context(), []store.Ask{a.ask("damaged")}, []store.Claim{claim(&held, grant)})
+		if a.ok(failedToo); failed == nil || verdicts[0].Status != store.Holds {
+			t.Errorf("%v, verdicts %+v", failed, verdicts)
+		}
+	})
+}
+
+// An ask for which the record has no room does not keep a lock from being released.
+func TestAReleaseBesideAnAskThatIsTooLarge(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
+		held := a.ask("k")
+		grant := a.gets(held, store.Granted)
+		large := func() store.Ask {
+			ask := a.ask("k")
+			ask.Lease, ask.ID, ask.Data = a.lease, uuid.New(), make([]byte, 200<<10)
+			return ask
+		}
+		first := large()
+		a.gets(first, store.Queued)
+		a.gets(large(), store.Queued)
+		answers, failed, verdicts, failedToo := a.AcquireAndRelease(a.Context(), []store.Ask{large()}, []store.Claim{claim(&held, grant)})
+		a.ok(failed)
+		if a.ok(failedToo); verdicts[0].Status != store.Holds || answers[0].Outcome != store.QueueFull {
+			t.Errorf("verdicts %+v, outcome %d", verdicts, answers[0].Outcome)
+		}
+		b.gets(b.ask("k"), store.Queued)
+		a.gets(first, store.Granted)
+
+		// One that would be granted, but never fits.
+		held = a.ask("free")
+		grant = a.gets(held, store.Granted)
+		ask := a.ask("free")
+		ask.Data = make([]byte, 600<<10)
+		answers, failed, verdicts, failedToo = a.AcquireAndRelease(a.Context(), []store.Ask{ask}, []store.Claim{claim(&held, grant)})
+		a.ok(failed)
+		if a.ok(failedToo); verdicts[0].Status != store.Holds || answers[0].Outcome != store.QueueFull {
+			t.Errorf("verdicts %+v, outcome %d", verdicts, answers[0].Outcome)
+		}
+		b.gets(b.ask("free"), store.Granted)
+	})
+}
