@@ -274,9 +274,10 @@ SEED   ?= 1
 LENGTH ?= 10m
 FAULTS ?=
 POOLED ?= false
+STORE  ?= postgres
 
-campaign: campaign-deps ## Run a long fault campaign: make campaign SEED=1 LENGTH=1h FAULTS=cut,disk-full (without FAULTS: all; POOLED=true: behind PgBouncer; as root)
-	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v -run '^TestCampaign$$' . -seed $(SEED) -length $(LENGTH) -faults '$(FAULTS)' -pooled=$(POOLED)
+campaign: campaign-deps ## Run a long fault campaign: make campaign STORE=etcd SEED=1 LENGTH=1h FAULTS=cut,compact (without STORE: postgres; without FAULTS: all; POOLED=true: behind PgBouncer; as root)
+	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v -run '^TestCampaign$$' . -store $(STORE) -seed $(SEED) -length $(LENGTH) -faults '$(FAULTS)' -pooled=$(POOLED)
 
 # The soak test finds what grows in a long time, the overload test what one app can do to others. Both run
 # the binary that is released.

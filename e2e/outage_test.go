@@ -141,12 +141,18 @@ func TestDatabaseKilled(t *testing.T) {
 }
 
 // TestDatabaseGoneForLong: in an outage longer than the TTL, locks are lost at their deadline and
-// not before.
+// not before. When the database is back, the sidecars go on without help.
 func TestDatabaseGoneForLong(t *testing.T) {
 	t.Parallel()
-	const ttl = 5 * time.Second
 	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
+	goneForLong(t, url, own.Kill, func() { own.Restart(t) })
+	nothingLeft(t, url)
+}
+
+func goneForLong(t *testing.T, url string, kill, restart func()) {
+	t.Helper()
+	const ttl = 5 * time.Second
 	o := options{"STORE_URL": url, "TTL": ttl.String(), "RENEW_INTERVAL": "1s"}
 	one, two := start(t, o), start(t, o)
 	session := openSession(t, one.socket, "")
@@ -156,7 +162,7 @@ func TestDatabaseGoneForLong(t *testing.T) {
 	waiter.send("PUT", lockPath("gone"), `{"wait_ms":-1}`)
 	one.awaitQueue("gone", 1)
 
-	own.Kill()
+	kill()
 	killed, seen := time.Now(), 0
 	for {
 		asked := time.Since(killed)
@@ -183,7 +189,7 @@ func TestDatabaseGoneForLong(t *testing.T) {
 			t.Errorf("reason %q", reason)
 		}
 	}
-	own.Restart(t)
+	restart()
 	one.await("ready again", one.tryReady)
 	// A wait lasts as long as its lease, or longer if the database recovers in time.
 	ans := waiter.read("PUT", lockPath("gone"))
@@ -199,7 +205,6 @@ func TestDatabaseGoneForLong(t *testing.T) {
 	}
 	waiter.close()
 	plain.close()
-	nothingLeft(t, url)
 }
 
 // TestCrashLosesQueuePositions: an enqueue is not flushed to the disk at once, so a crash can lose it,

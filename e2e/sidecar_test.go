@@ -199,6 +199,7 @@ func stores(t *testing.T, test func(t *testing.T, o options)) {
 		o, _ := onPostgres(t)
 		test(t, o)
 	})
+	t.Run("etcd", func(t *testing.T) { test(t, onSharedEtcd(t)) })
 }
 
 func keys(prefix string, n int) []string {

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -77,6 +78,23 @@ func TestEtcd(t *testing.T) {
 	_, err := storeURL("STORE_URL", "etcd://h?sslmode=require")
 	if err == nil || !strings.Contains(err.Error(), "allowed are cacert, cert and key") {
 		t.Errorf("an unknown parameter: %v", err)
+	}
+}
+
+// The URLs of the examples for Kubernetes are allowed. The CA's file exists only in a pod.
+func TestEtcdInKubernetes(t *testing.T) {
+	for _, file := range []string{"deploy/etcd.yaml", "deploy/chart/ci/etcd.yaml"} {
+		text, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := regexp.MustCompile(`(?m)^ *store-?(?:url|URL): ([^?\n]+)(\?cacert=\S+)?$`).FindSubmatch(text)
+		if found == nil {
+			t.Fatalf("%s has no URL", file)
+		}
+		if u, err := storeURL("STORE_URL", string(found[1])); err != nil || u.Kind != Etcd {
+			t.Errorf("%s: %v, %v", file, u, err)
+		}
 	}
 }
 

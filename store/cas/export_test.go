@@ -9,10 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/key"
 )
 
-// Decode reads a record for tests.
-func Decode(r *Record) (*key.Record, error) { return decode(r) }
-
-// Encode writes one.
+// Encode writes a record for tests.
 func Encode(rec *key.Record) []byte { return encode(rec) }
 
 // Exercise runs each operation on a record.

@@ -56,6 +56,30 @@ func TestARecordHasAGreatestSize(t *testing.T) {
 	})
 }
 
+// An instance remembers a record after a read, and needs no further one. It does not remember a large record, so that its
+// memory has a limit.
+func TestLargeRecordsAreNotRemembered(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, _ *instance) {
+		for _, c := range []struct {
+			key  string
+			data int
+			want string
+		}{
+			{"small", 1 << 10, "Swap"},
+			{"large", 3 << 10, "Load Swap"},
+		} {
+			ask := a.ask(c.key)
+			ask.Data = make([]byte, c.data)
+			grant := a.gets(ask, store.Granted)
+			a.made()
+			a.releases(ask, grant, store.Holds)
+			if got := a.made(); got != c.want {
+				t.Errorf("the release of a %s record made %q, want %q", c.key, got, c.want)
+			}
+		}
+	})
+}
+
 func TestManyHolders(t *testing.T) {
 	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
 		var grant store.Answer

@@ -43,8 +43,8 @@ func encode(rec *key.Record) []byte {
 	return append([]byte{recordFormat}, marshal(rec)...)
 }
 
-// decode reads the data of a record that exists.
-func decode(r *Record) (*key.Record, error) {
+// Decode reads the data of a record that exists. It is also for tools that look at a server.
+func Decode(r *Record) (*key.Record, error) {
 	rec := &key.Record{}
 	err := errFormat
 	if len(r.Data) > 0 && r.Data[0] == recordFormat {

@@ -97,7 +97,7 @@ func (s *Store) begin(j *job) (*turn, error) {
 		t.rec = j.was
 	case j.rec.Version != 0:
 		var err error
-		if t.rec, err = decode(j.rec); err != nil {
+		if t.rec, err = Decode(j.rec); err != nil {
 			return nil, err
 		}
 		j.was = t.rec

@@ -48,11 +48,15 @@ func encode(leases []store.LeaseID, data []byte) []byte {
 
 // decode reads the record of a key from what a Get found.
 func decode(key string, found []*pb.KeyValue) (cas.Record, error) {
-	r := cas.Record{Key: key}
 	if len(found) == 0 {
-		return r, nil
+		return cas.Record{Key: key}, nil
 	}
-	value := found[0].Value
+	return Record(key, found[0].Value, found[0].ModRevision)
+}
+
+// Record reads a record from its value in etcd, and the value's ModRevision. It is also for tools that look at a server.
+func Record(key string, value []byte, revision int64) (cas.Record, error) {
+	r := cas.Record{Key: key}
 	if len(value) == 0 || value[0] != format {
 		return r, errFormat
 	}
@@ -65,7 +69,7 @@ func decode(key string, found []*pb.KeyValue) (cas.Record, error) {
 		r.Leases = append(r.Leases, store.LeaseID(value[:16]))
 		value = value[16:]
 	}
-	r.Version, r.Base, r.Data = found[0].ModRevision, base(found[0].ModRevision), value
+	r.Version, r.Base, r.Data = revision, base(revision), value
 	return r, nil
 }
 

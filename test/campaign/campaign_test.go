@@ -15,6 +15,7 @@ import (
 var (
 	seed   = flag.Uint64("seed", 0, "run the campaign of this seed; 0: those that CI runs")
 	length = flag.Duration("length", 0, "for how long faults strike; what is longer than a round is run in rounds, each with the next seed; 0: until each kind has struck once")
+	store  = flag.String("store", string(world.PostgreSQL), "run the campaign on this store, postgres or etcd")
 	pooled = flag.Bool("pooled", false, "put PgBouncer in transaction mode before the database, past which the sidecars listen")
 	faults = flag.String("faults", "", "the faults to strike with, separated by commas; all without")
 )
@@ -41,19 +42,23 @@ func TestCampaign(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("the campaign runs as root, on Linux, with the right to mount: it mounts a disk that can be full")
 	}
-	kinds := fault.Kinds
-	if *faults != "" {
-		var err error
-		if kinds, err = fault.Find(strings.Split(*faults, ",")); err != nil {
-			t.Fatal(err)
-		}
-	}
 	binary, err := world.Build(world.Folder(t))
 	if err != nil {
 		t.Fatal(err)
 	}
+	rounds(t, binary, world.Engine(*store))
+}
+
+func rounds(t *testing.T, binary string, engine world.Engine) {
+	kinds := fault.Kinds(engine)
+	if *faults != "" {
+		var err error
+		if kinds, err = fault.Find(engine, strings.Split(*faults, ",")); err != nil {
+			t.Fatal(err)
+		}
+	}
 	campaign := func(terms fault.Terms) {
-		terms.Kinds, terms.Pooled = kinds, *pooled
+		terms.Store, terms.Kinds, terms.Pooled = engine, kinds, *pooled
 		t.Run(fmt.Sprintf("seed=%d", terms.Seed), func(t *testing.T) { run(t, binary, terms) })
 	}
 	switch {
@@ -64,6 +69,7 @@ func TestCampaign(t *testing.T) {
 	case *seed > 0:
 		campaign(fault.Terms{Seed: *seed, Brief: true})
 	default:
+		kinds = fault.Once(engine)
 		for _, s := range seeds {
 			campaign(fault.Terms{Seed: s, Brief: true})
 		}

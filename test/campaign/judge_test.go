@@ -2,17 +2,19 @@ package campaign
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/locksidecar/locksidecar/test/campaign/fault"
+	"github.com/locksidecar/locksidecar/test/campaign/world"
 )
 
 // TestStruck: a fault that did not bite, was not healed, or did not come, fails the run;
 // so does a plan without any.
 func TestStruck(t *testing.T) {
-	plan := fault.Make(fault.Terms{Seed: 1, Length: 20 * time.Second, Kinds: fault.Kinds, Sidecars: sidecars, Apps: apps})
+	plan := fault.Make(fault.Terms{Seed: 1, Length: 20 * time.Second, Kinds: fault.Kinds(world.PostgreSQL), Sidecars: sidecars, Apps: apps})
 	all := func() (outcomes []fault.Outcome) {
 		for _, e := range plan {
 			outcomes = append(outcomes, fault.Outcome{Event: e, Bites: 1})
@@ -42,35 +44,52 @@ func TestStruck(t *testing.T) {
 	}
 }
 
-// TestCISeedsStrikeWithAll kinds of faults, in the time that CI has.
+// TestCISeedsStrikeWithAll kinds of faults that they shall strike each store with, in the time that CI has.
 func TestCISeedsStrikeWithAll(t *testing.T) {
-	seen := make(map[string]bool)
-	for _, seed := range seeds {
-		plan := fault.Make(fault.Terms{Seed: seed, Brief: true, Kinds: fault.Kinds, Sidecars: sidecars, Apps: apps})
-		for _, e := range plan {
-			seen[e.Kind.Name] = true
+	for _, store := range []world.Engine{world.PostgreSQL, world.Etcd} {
+		seen := make(map[string]bool)
+		for _, seed := range seeds {
+			plan := fault.Make(fault.Terms{Seed: seed, Brief: true, Kinds: fault.Once(store), Sidecars: sidecars, Apps: apps})
+			for _, e := range plan {
+				seen[e.Kind.Name] = true
+			}
+			if plan.Length() > 50*time.Second {
+				t.Errorf("seed %d strikes %s for %s", seed, store, plan.Length())
+			}
 		}
-		if plan.Length() > 50*time.Second {
-			t.Errorf("seed %d strikes for %s", seed, plan.Length())
+		for _, k := range fault.Once(store) {
+			if !seen[k.Name] {
+				t.Errorf("CI's seeds never strike %s with %s", store, k.Name)
+			}
 		}
 	}
-	for _, k := range fault.Kinds {
-		if !seen[k.Name] {
-			t.Errorf("CI's seeds never strike with %s", k.Name)
+}
+
+// TestCILeavesNoKindOut: each kind strikes at least one of the stores.
+func TestCILeavesNoKindOut(t *testing.T) {
+	struck := make(map[string]bool)
+	for _, k := range slices.Concat(fault.Once(world.PostgreSQL), fault.Once(world.Etcd)) {
+		struck[k.Name] = true
+	}
+	for _, k := range slices.Concat(fault.Kinds(world.PostgreSQL), fault.Kinds(world.Etcd)) {
+		if !struck[k.Name] {
+			t.Errorf("CI never strikes with %s", k.Name)
 		}
 	}
 }
 
 // TestReplay: what is printed starts the same run.
 func TestReplay(t *testing.T) {
-	kinds, err := fault.Find([]string{"cut", "disk-full"})
+	all := fault.Kinds(world.PostgreSQL)
+	kinds, err := fault.Find(world.PostgreSQL, []string{"cut", "disk-full"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for want, terms := range map[string]fault.Terms{
-		"make campaign SEED=7 LENGTH=1m0s":                       {Seed: 7, Length: time.Minute, Kinds: fault.Kinds},
-		"make campaign SEED=7 LENGTH=0s FAULTS=cut,disk-full":    {Seed: 7, Length: time.Minute, Brief: true, Kinds: kinds},
-		"make campaign SEED=7 LENGTH=2m30s FAULTS=cut,disk-full": {Seed: 7, Length: round, Kinds: kinds},
+		"make campaign SEED=7 LENGTH=1m0s":                       {Store: world.PostgreSQL, Seed: 7, Length: time.Minute, Kinds: all},
+		"make campaign SEED=7 LENGTH=1m0s STORE=etcd":            {Store: world.Etcd, Seed: 7, Length: time.Minute, Kinds: fault.Kinds(world.Etcd)},
+		"make campaign SEED=7 LENGTH=0s FAULTS=cut,disk-full":    {Store: world.PostgreSQL, Seed: 7, Length: time.Minute, Brief: true, Kinds: kinds},
+		"make campaign SEED=7 LENGTH=2m30s FAULTS=cut,disk-full": {Store: world.PostgreSQL, Seed: 7, Length: round, Kinds: kinds},
 	} {
 		if got := replay(terms); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,12 +41,21 @@ const (
 
 // settings are the sidecars', without their prefix.
 var settings = map[string]string{
-	"TTL": ttl.String(), "STORE_TIMEOUT": "2s", "POSTGRES_POLL_INTERVAL": "500ms", "DRAIN_TIMEOUT": "3s", "ALLOW_FORCE": "true",
+	"TTL": ttl.String(), "STORE_TIMEOUT": "2s", "DRAIN_TIMEOUT": "3s", "ALLOW_FORCE": "true",
+}
+
+func settingsOf(store world.Engine) map[string]string {
+	all := maps.Clone(settings)
+	if store == world.PostgreSQL {
+		all["POSTGRES_POLL_INTERVAL"] = "500ms"
+	}
+	return all
 }
 
 // campaign is one run: a world, a load, faults, and a judgement.
 type campaign struct {
 	t      *testing.T
+	store  world.Engine
 	plan   fault.Plan
 	folder string // short-lived, with a short path
 	logs   string // what is kept when it fails
@@ -67,12 +77,12 @@ func run(t *testing.T, binary string, terms fault.Terms) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &campaign{t: t, plan: fault.Make(terms), folder: world.Folder(t), logs: logs}
+	c := &campaign{t: t, store: terms.Store, plan: fault.Make(terms), folder: world.Folder(t), logs: logs}
 	if terms.Brief {
 		terms.Length = c.plan.Length()
 	}
 	t.Cleanup(func() { c.keep(terms) })
-	c.printf("seed %d, %s, %d faults:\n%s", terms.Seed, terms.Length, len(c.plan), c.plan)
+	c.printf("%s, seed %d, %s, %d faults:\n%s", terms.Store, terms.Seed, terms.Length, len(c.plan), c.plan)
 	if err := os.WriteFile(filepath.Join(c.logs, "plan.txt"), []byte(replay(terms)+"\n\n"+c.plan.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +93,7 @@ func run(t *testing.T, binary string, terms fault.Terms) {
 	t.Cleanup(func() { _ = notes.Close() })
 	c.notes = history.NewRecorder("world", notes)
 	c.world = world.Start(t, world.Config{
-		Folder: c.folder, Logs: c.logs, Binary: binary, Settings: settings, Pooled: terms.Pooled, Sidecars: sidecars, Apps: apps,
+		Folder: c.folder, Logs: c.logs, Binary: binary, Engine: terms.Store, Settings: settingsOf(terms.Store), Pooled: terms.Pooled, Sidecars: sidecars, Apps: apps,
 		App: func(name, records string, sockets []string) *exec.Cmd {
 			// Another for each start: nobody may repeat what he did before, ids and all.
 			seed := fnv.New64()
@@ -104,7 +114,7 @@ func run(t *testing.T, binary string, terms fault.Terms) {
 func (c *campaign) observe() {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	var observer sync.WaitGroup
-	observer.Go(func() { load.Observe(ctx, c.world.Postgres.URL(), 20*time.Millisecond, c.notes) })
+	observer.Go(func() { load.Observe(ctx, c.world.Store.View(), 20*time.Millisecond, c.notes) })
 	c.unwatch = func() { cancel(); observer.Wait() }
 	c.t.Cleanup(c.unwatch)
 }
@@ -160,7 +170,7 @@ func (c *campaign) settle(length time.Duration) error {
 	}
 	c.rest(contending)
 	for end := time.Now().Add(longer); time.Now().Before(end) && c.t.Context().Err() == nil; { // where the machine is slow
-		if ops, err := c.history(); err != nil || check.Enough(ops, rules(length)) {
+		if ops, err := c.history(); err != nil || check.Enough(ops, rules(c.store, length)) {
 			break
 		}
 		c.rest(contending)
@@ -205,7 +215,10 @@ func replay(terms fault.Terms) string {
 	}
 	slices.Sort(names)
 	args := fmt.Sprintf("make campaign SEED=%d LENGTH=%s", terms.Seed, terms.Length)
-	if len(names) < len(fault.Kinds) {
+	if terms.Store != world.PostgreSQL {
+		args += " STORE=" + string(terms.Store)
+	}
+	if len(names) < len(fault.Kinds(terms.Store)) {
 		args += " FAULTS=" + strings.Join(slices.Compact(names), ",")
 	}
 	if terms.Pooled {

@@ -48,7 +48,7 @@ func rendered(t *testing.T, namespace string, flags ...string) []*unstructured.U
 func ownValues(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(chart, "ci", "*.yaml"))
-	if err != nil || len(files) != 5 {
+	if err != nil || len(files) != 6 {
 		t.Fatalf("%d value files: %v", len(files), err)
 	}
 	return files
@@ -166,6 +166,7 @@ func TestChartValuesAreChecked(t *testing.T) {
 		{"injector.certificate.caBundle=x", "/injector/certificate/caBundle"},
 		{"injector.env.path=x", "invalid propertyName 'path'"},
 		{"database.storeURL=mysql://db", "/database/storeURL"},
+		{"migration.storeURL=etcd://db", "/migration/storeURL"},
 		{"database.port=0", "/database/port"},
 		{"image.digest=sha256:1", "/image/digest"},
 		{"namespaces={A}", "/namespaces/0"},
@@ -173,6 +174,20 @@ func TestChartValuesAreChecked(t *testing.T) {
 		if _, errs, err := helm(t, "template", chart, "--set", c.value); err == nil || !strings.Contains(errs, c.want) {
 			t.Errorf("%s: wanted %q, got: %v\n%s", c.value, c.want, err, errs)
 		}
+	}
+}
+
+// TestChartReachesItsStore: the policies of the apps' namespaces let sidecars out to the store's port, also to etcd's.
+func TestChartReachesItsStore(t *testing.T) {
+	found := false
+	for _, o := range rendered(t, "locksidecar", "--values", filepath.Join(chart, "ci", "etcd.yaml")) {
+		if o.GetKind() == "NetworkPolicy" && o.GetNamespace() == "shop" {
+			text, _ := json.Marshal(o.Object["spec"])
+			found = strings.Contains(string(text), `"port":2379`) && !strings.Contains(string(text), `"port":5432`)
+		}
+	}
+	if !found {
+		t.Error("no policy with etcd's port alone")
 	}
 }
 

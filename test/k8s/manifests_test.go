@@ -7,9 +7,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -359,6 +361,35 @@ func TestManifestsAgree(t *testing.T) {
 	monitor := strictly(t, "podmonitor.yaml")[0].(*monitoringv1.PodMonitor)
 	if got := monitor.Spec.PodMetricsEndpoints[0].Port; got == nil || *got != port.Name {
 		t.Errorf("podmonitor.yaml scrapes port %v, want %s", got, port.Name)
+	}
+}
+
+// TestEtcd: the Secret of etcd.yaml takes the place of the one that pods mount, its URL names files that are in it, and the
+// policy lets pods out to the port of each server.
+func TestEtcd(t *testing.T) {
+	objects := strictly(t, "etcd.yaml")
+	secret := objects[0].(*corev1.Secret)
+	spec := template(strictly(t, "sidecar.yaml")[0]).Spec
+	volume := slices.IndexFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Secret != nil && v.Secret.SecretName == secret.Name })
+	if volume < 0 {
+		t.Fatalf("no pod of sidecar.yaml mounts the Secret %s", secret.Name)
+	}
+	mounts := spec.InitContainers[0].VolumeMounts
+	mount := slices.IndexFunc(mounts, func(m corev1.VolumeMount) bool { return m.Name == spec.Volumes[volume].Name })
+	url := secret.StringData["store-url"]
+	file := regexp.MustCompile(`^etcds://[^?]+\?cacert=([^&]+)$`).FindStringSubmatch(url)
+	if file == nil || path.Dir(file[1]) != mounts[mount].MountPath || secret.StringData[path.Base(file[1])] == "" {
+		t.Errorf("the URL %s names a file that is not in the Secret", url)
+	}
+	ports := regexp.MustCompile(`:(\d+)[,/]`).FindAllStringSubmatch(url, -1)
+	if len(ports) != 3 {
+		t.Errorf("the URL %s names %d servers, want 3", url, len(ports))
+	}
+	for _, found := range ports {
+		port, err := strconv.ParseInt(found[1], 10, 32)
+		if err != nil || !reaches(t, objects[1:], template(strictly(t, "sidecar.yaml")[0]).Labels, int32(port)) {
+			t.Errorf("the policy does not let pods out to port %s: %v", found[1], err)
+		}
 	}
 }
 

@@ -29,6 +29,7 @@ type Cluster struct {
 	Nodes  []*Node
 	folder string
 	client *tls.Config
+	peers  *peers // nil if nodes cannot be cut off from each other
 }
 
 // Node is one server. Its methods must not be called at the same time.
@@ -41,6 +42,7 @@ type Node struct {
 	args    []string
 	listen  string
 	peer    string
+	env     []string
 	run     *process
 }
 
@@ -98,15 +100,24 @@ func (c *Cluster) setUp(s *settings) error {
 			listen: fmt.Sprintf("%s127.0.0.1:%d", scheme, client), cluster: c, binary: s.binary, name: fmt.Sprintf("n%d", i),
 		})
 	}
+	advertised := map[*Node]string{}
+	for _, n := range c.Nodes {
+		advertised[n] = n.peer
+	}
+	if s.split {
+		if c.peers, err = separate(c.Nodes, advertised); err != nil {
+			return err
+		}
+	}
 	var members []string
 	for _, n := range c.Nodes {
-		members = append(members, n.name+"="+n.peer)
+		members = append(members, n.name+"="+advertised[n])
 	}
 	for _, n := range c.Nodes {
 		n.args = append([]string{
 			"--name=" + n.name, "--data-dir=" + filepath.Join(c.folder, n.name), "--logger=zap", "--log-level=warn",
 			"--listen-client-urls=" + n.listen, "--advertise-client-urls=" + scheme + n.Address,
-			"--listen-peer-urls=" + n.peer, "--initial-advertise-peer-urls=" + n.peer,
+			"--listen-peer-urls=" + n.peer, "--initial-advertise-peer-urls=" + advertised[n],
 			"--initial-cluster=" + strings.Join(members, ","), "--unsafe-no-fsync",
 		}, append(flags, s.flags...)...)
 	}
@@ -142,6 +153,9 @@ func (c *Cluster) Stop() {
 	for _, n := range c.Nodes {
 		n.Kill()
 	}
+	if c.peers != nil {
+		c.peers.stop()
+	}
 	_ = os.RemoveAll(c.folder)
 }
 
@@ -157,7 +171,7 @@ func (c *Cluster) Addresses() string {
 // Client returns a client of all nodes, or only of the given ones, that is closed when the test ends.
 func (c *Cluster) Client(tb testing.TB, nodes ...*Node) *clientv3.Client {
 	tb.Helper()
-	client, err := c.connect(nodes...)
+	client, err := c.Connect(nodes...)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -165,7 +179,8 @@ func (c *Cluster) Client(tb testing.TB, nodes ...*Node) *clientv3.Client {
 	return client
 }
 
-func (c *Cluster) connect(nodes ...*Node) (*clientv3.Client, error) {
+// Connect returns a client as Client does, which the caller closes.
+func (c *Cluster) Connect(nodes ...*Node) (*clientv3.Client, error) {
 	if len(nodes) == 0 {
 		nodes = c.Nodes
 	}
@@ -185,15 +200,22 @@ func (c *Cluster) Leader(tb testing.TB) *Node {
 	tb.Helper()
 	var leader *Node
 	await.Until(tb, "the servers have a leader", func() bool {
-		leader = nil
-		for _, n := range c.Nodes {
-			status, err := n.status()
-			if err == nil && status.Leader == status.Header.MemberId {
-				leader = n
-			}
-		}
+		leader = c.Leads()
 		return leader != nil
 	})
+	return leader
+}
+
+// Leads returns the node that says in the highest term that it is the leader, or nil. A frozen node says nothing, and one
+// that is cut off may not know yet that it was replaced.
+func (c *Cluster) Leads() (leader *Node) {
+	var term uint64
+	for _, n := range c.Nodes {
+		status, err := n.Status()
+		if err == nil && status.Leader == status.Header.MemberId && status.RaftTerm > term {
+			leader, term = n, status.RaftTerm
+		}
+	}
 	return leader
 }
 
@@ -229,7 +251,7 @@ func (c *Cluster) Compact(tb testing.TB) {
 func (c *Cluster) launch(nodes ...*Node) error {
 	for _, n := range nodes {
 		var err error
-		if n.run, err = spawn(n.binary, n.args, n.log()); err != nil {
+		if n.run, err = spawn(n.binary, n.args, n.env, n.Log()); err != nil {
 			return err
 		}
 	}
@@ -243,11 +265,12 @@ func (c *Cluster) launch(nodes ...*Node) error {
 	return nil
 }
 
-func (n *Node) log() string { return filepath.Join(n.cluster.folder, n.name+".log") }
+// Log is the file with the server's output.
+func (n *Node) Log() string { return filepath.Join(n.cluster.folder, n.name+".log") }
 
 // await asks a starting server until it answers a read, which needs a leader.
 func (n *Node) await(ctx context.Context) error {
-	client, err := n.cluster.connect(n)
+	client, err := n.cluster.Connect(n)
 	if err != nil {
 		return err
 	}
@@ -261,16 +284,17 @@ func (n *Node) await(ctx context.Context) error {
 		}
 		select {
 		case <-n.run.ended:
-			return fmt.Errorf("etcdtest: the server ended while it started:\n%s", tail(n.log()))
+			return fmt.Errorf("etcdtest: the server ended while it started:\n%s", tail(n.Log()))
 		case <-ctx.Done():
-			return fmt.Errorf("etcdtest: the server does not answer: %w\n%s", err, tail(n.log()))
+			return fmt.Errorf("etcdtest: the server does not answer: %w\n%s", err, tail(n.Log()))
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
 
-func (n *Node) status() (*clientv3.StatusResponse, error) {
-	client, err := n.cluster.connect(n)
+// Status asks the server how it is, for at most a second.
+func (n *Node) Status() (*clientv3.StatusResponse, error) {
+	client, err := n.cluster.Connect(n)
 	if err != nil {
 		return nil, err
 	}
@@ -297,10 +321,15 @@ func (n *Node) Thaw() { n.run.signal(syscall.SIGCONT) }
 // Restart kills the server if it runs, starts it again on the same data, and waits until it serves.
 func (n *Node) Restart(tb testing.TB) {
 	tb.Helper()
-	n.Kill()
-	if err := n.cluster.launch(n); err != nil {
+	if err := n.Again(); err != nil {
 		tb.Fatal(err)
 	}
+}
+
+// Again does the same for programs.
+func (n *Node) Again() error {
+	n.Kill()
+	return n.cluster.launch(n)
 }
 
 // Wipe removes a killed server's data.
@@ -314,13 +343,18 @@ func (n *Node) Wipe(tb testing.TB) {
 // Revive starts killed servers together, since a majority must run before any of them serves.
 func (c *Cluster) Revive(tb testing.TB) {
 	tb.Helper()
+	if err := c.AllAgain(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// AllAgain does the same for programs.
+func (c *Cluster) AllAgain() error {
 	var dead []*Node
 	for _, n := range c.Nodes {
 		if !n.run.running() {
 			dead = append(dead, n)
 		}
 	}
-	if err := c.launch(dead...); err != nil {
-		tb.Fatal(err)
-	}
+	return c.launch(dead...)
 }

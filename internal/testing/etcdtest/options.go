@@ -15,6 +15,7 @@ type settings struct {
 	binary string
 	flags  []string
 	tls    *tlsFiles
+	split  bool
 }
 
 type tlsFiles struct {
@@ -49,3 +50,6 @@ func WithElection(heartbeat, timeout time.Duration) Option {
 func WithTLS(authority *certtest.Authority, clientCerts bool) Option {
 	return func(s *settings) { s.tls = &tlsFiles{authority, clientCerts} }
 }
+
+// Separable lets a test cut nodes off from each other: see [Node.Isolate].
+func Separable() Option { return func(s *settings) { s.split = true } }

@@ -23,14 +23,14 @@ type process struct {
 
 // spawn starts a server. The kernel ends it together with the *thread* that started it, so one thread
 // stays reserved while the server runs.
-func spawn(binary string, args []string, logFile string) (*process, error) {
+func spawn(binary string, args, env []string, logFile string) (*process, error) {
 	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("etcdtest: %w", err)
 	}
 	cmd := exec.Command(binary, args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = []string{"ETCD_UNSUPPORTED_ARCH=" + runtime.GOARCH, "GOMAXPROCS=2"}
+	cmd.Env = append([]string{"ETCD_UNSUPPORTED_ARCH=" + runtime.GOARCH, "GOMAXPROCS=2"}, env...)
 	cmd.SysProcAttr = attributes()
 	p := &process{ended: make(chan struct{})}
 	started := make(chan error, 1)

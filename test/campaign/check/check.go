@@ -13,7 +13,7 @@
 //     slot of its own, and none beside an exclusive holder;
 //   - shares.go: the answers of shared keys fit to those who hold them, and whoever fits
 //     gets in;
-//   - orphan.go: when all have left, the database holds nothing for them;
+//   - orphan.go: when all have left, the store holds nothing for them;
 //   - traffic.go: enough happened that the rest says something.
 //
 // All hold whatever fails, but for times that are marked as [history.Unpromised]. But fifo,
@@ -104,7 +104,7 @@ func (r Report) Keys() []string {
 	return slices.Sorted(maps.Keys(keys))
 }
 
-// All judges a history by all rules except that of orphans, which needs the database.
+// All judges a history by all rules except that of orphans, which needs the store.
 func All(ops []history.Op, rules Rules) Report {
 	h := arrange(ops, rules)
 	h.count()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/test/campaign/check"
 	"github.com/locksidecar/locksidecar/test/campaign/load"
+	"github.com/locksidecar/locksidecar/test/campaign/stored"
 )
 
 var (
@@ -56,7 +57,7 @@ func (s *scene) leave(t *testing.T) {
 		t.Error(err)
 	}
 	s.stopProbes()
-	orphans, err := check.Orphans(ctx, s.leader().URL(s.database), pods, 4*ttl)
+	orphans, err := check.Orphans(ctx, stored.Postgres(s.leader().URL(s.database)), pods, 4*ttl)
 	if err != nil {
 		t.Error(err)
 	}

@@ -11,9 +11,9 @@ import (
 // opposite fault. It ends when no lease is left that the step has changed, so that two
 // never add up; Run sees to it that each lasts that long.
 var clockKinds = []Kind{
-	{Name: "clock-back", part: database, weight: 1, least: 5 * time.Second, most: 7 * time.Second, strike: clockBack},
-	{Name: "clock-nudge", part: database, weight: 1, least: 5 * time.Second, most: 7 * time.Second, strike: clockNudge},
-	{Name: "clock-ahead", part: database, weight: 1, least: 5 * time.Second, most: 7 * time.Second, strike: clockAhead},
+	{Name: "clock-back", part: server, weight: 1, least: 5 * time.Second, most: 7 * time.Second, strike: clockBack},
+	{Name: "clock-nudge", part: server, weight: 1, least: 5 * time.Second, most: 7 * time.Second, strike: clockNudge},
+	{Name: "clock-ahead", part: server, weight: 1, least: 5 * time.Second, most: 7 * time.Second, strike: clockAhead},
 }
 
 // step steps the database's clock and returns 1 when the database goes by it.

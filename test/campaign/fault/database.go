@@ -9,18 +9,13 @@ import (
 )
 
 var databaseKinds = []Kind{
-	{Name: "kill-postgres", part: database, weight: 2, least: 0, most: 5 * time.Second, forgets: true, strike: killPostgres},
-	{Name: "freeze-postgres", part: database, weight: 2, least: time.Second, most: 6 * time.Second, strike: freezePostgres},
-	{Name: "restart-postgres", part: database, weight: 1, least: 0, most: time.Second, strike: restartPostgres},
-	{Name: "crash-backend", part: database, weight: 1, least: 0, most: time.Second, forgets: true, strike: crashBackend},
-	{Name: "kill-listener", part: database, weight: 2, least: time.Second, most: 4 * time.Second, strike: killListener},
-	{Name: "no-slots", part: database, weight: 1, least: 2 * time.Second, most: 6 * time.Second, forgets: true, strike: noSlots},
-	{Name: "disk-full", part: database, weight: 1, least: 2 * time.Second, most: 5 * time.Second, forgets: true, strike: diskFull},
-}
-
-// away counts how often the database did not answer while the fault lasted.
-func (s *strike) away() int {
-	return s.during(func() bool { return s.World.Postgres.Answers(500*time.Millisecond) != nil })
+	{Name: "kill-postgres", part: server, weight: 2, least: 0, most: 5 * time.Second, forgets: true, strike: killPostgres},
+	{Name: "freeze-postgres", part: server, weight: 2, least: time.Second, most: 6 * time.Second, strike: freezePostgres},
+	{Name: "restart-postgres", part: server, weight: 1, least: 0, most: time.Second, strike: restartPostgres},
+	{Name: "crash-backend", part: server, weight: 1, least: 0, most: time.Second, forgets: true, strike: crashBackend},
+	{Name: "kill-listener", part: server, weight: 2, least: time.Second, most: 4 * time.Second, strike: killListener},
+	{Name: "no-slots", part: server, weight: 1, least: 2 * time.Second, most: 6 * time.Second, forgets: true, strike: noSlots},
+	{Name: "disk-full", part: server, weight: 1, least: 2 * time.Second, most: 5 * time.Second, forgets: true, strike: diskFull},
 }
 
 // killPostgres kills the server. It recovers when it is started again.

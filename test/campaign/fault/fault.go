@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/test/campaign/history"
@@ -29,9 +30,9 @@ const patience = 15 * time.Second
 type part string
 
 const (
-	database part = "postgres"
-	sidecar  part = "sidecar" // or its network
-	app      part = "app"
+	server  part = "server"  // of the store, or several
+	sidecar part = "sidecar" // or its network
+	app     part = "app"
 )
 
 // Kind is a kind of fault.
@@ -49,20 +50,34 @@ type Kind struct {
 	strike func(s *strike) (bites int, err error)
 }
 
-// Kinds are all kinds.
-var Kinds = append(append(append(networkKinds, sidecarKinds...), databaseKinds...), clockKinds...)
+// Kinds are all kinds that strike a world with this store.
+func Kinds(store world.Engine) []Kind {
+	if store == world.Etcd {
+		return slices.Concat(networkKinds, sidecarKinds, etcdKinds)
+	}
+	return slices.Concat(networkKinds, statementKinds, sidecarKinds, databaseKinds, clockKinds)
+}
 
-// Find finds kinds by name.
-func Find(names []string) (kinds []Kind, err error) {
+// Once are those kinds that CI's round on a store strikes with. What strikes apps, and what sidecars do to themselves, is struck
+// on PostgreSQL only, because the store takes no part in it.
+func Once(store world.Engine) []Kind {
+	return slices.DeleteFunc(Kinds(store), func(k Kind) bool {
+		alone := []string{"latency", "narrow", "flap", "drain-sidecar", "suspend"}
+		return store != world.PostgreSQL && (k.part == app || slices.Contains(alone, k.Name))
+	})
+}
+
+// Find finds kinds of a store by name.
+func Find(store world.Engine, names []string) (kinds []Kind, err error) {
 next:
 	for _, name := range names {
-		for _, k := range Kinds {
+		for _, k := range Kinds(store) {
 			if k.Name == name {
 				kinds = append(kinds, k)
 				continue next
 			}
 		}
-		return nil, fmt.Errorf("there is no fault %q", name)
+		return nil, fmt.Errorf("there is no fault %q on %s", name, store)
 	}
 	return kinds, nil
 }
@@ -98,6 +113,11 @@ func (s *strike) during(probe func() bool) int {
 		}
 		return bites
 	})
+}
+
+// away counts how often the store did not answer while the fault lasted.
+func (s *strike) away() int {
+	return s.during(func() bool { return s.World.Store.Answers(500*time.Millisecond) != nil })
 }
 
 // once is for a fault that has bitten when it is injected, and lasts.

@@ -1,10 +1,6 @@
 package fault
 
-import (
-	"time"
-
-	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
-)
+import "time"
 
 var networkKinds = []Kind{
 	{Name: "latency", part: sidecar, weight: 1, least: 2 * time.Second, most: 6 * time.Second, strike: latency},
@@ -13,9 +9,6 @@ var networkKinds = []Kind{
 	{Name: "flap", part: sidecar, weight: 1, least: 2 * time.Second, most: 5 * time.Second, strike: flap},
 	{Name: "half-open", part: sidecar, weight: 1, least: 2 * time.Second, most: 8 * time.Second, strike: halfOpen},
 	{Name: "unheard", part: sidecar, weight: 1, least: 2 * time.Second, most: 8 * time.Second, strike: unheard},
-	{Name: "cut-before-send", part: sidecar, weight: 1, least: 2 * time.Second, most: 5 * time.Second, strike: cutAt(pgproxy.BeforeSend)},
-	{Name: "cut-after-send", part: sidecar, weight: 2, least: 2 * time.Second, most: 5 * time.Second, strike: cutAt(pgproxy.AfterSend)},
-	{Name: "cut-before-commit", part: sidecar, weight: 2, least: 2 * time.Second, most: 5 * time.Second, strike: cutAt(pgproxy.AfterCommandComplete)},
 }
 
 // spoil adds a toxic while the fault lasts and counts the probes that it bit.
@@ -38,8 +31,9 @@ func latency(s *strike) (int, error) {
 
 // narrow lets few bytes pass in a second.
 func narrow(s *strike) (int, error) {
-	const perSecond, greeting = 2, 300 // KB, and the least bytes of a connection's beginning
-	slow := func(took time.Duration, _ error) bool { return took >= greeting*time.Second/(perSecond*1000) }
+	const perSecond = 2 // KB
+	least := time.Duration(s.sidecar().Net.Greeting) * time.Second / (perSecond * 1000)
+	slow := func(took time.Duration, _ error) bool { return took >= least }
 	return s.spoil("bandwidth", "downstream", map[string]any{"rate": perSecond}, slow, 5*time.Second)
 }
 
@@ -53,7 +47,7 @@ func halfOpen(s *strike) (int, error) {
 	return healed(bites, err, heal())
 }
 
-// unheard swallows answers: the database carries statements out, and the sidecar never learns of it.
+// unheard swallows answers: the store carries requests out, and the sidecar never learns of it.
 func unheard(s *strike) (int, error) {
 	broken := func(_ time.Duration, err error) bool { return err != nil }
 	return s.spoil("timeout", "downstream", map[string]any{"timeout": 0}, broken, 500*time.Millisecond)
@@ -74,34 +68,7 @@ func cut(s *strike) (int, error) {
 func flap(s *strike) (int, error) {
 	bites := s.during(func() bool {
 		s.rest(between(s.rng, 0, 400*time.Millisecond))
-		return s.sidecar().Net.Statements.CutAll() > 0
+		return s.sidecar().Net.CutAll() > 0
 	})
 	return bites, nil
-}
-
-// statements are those that change the holder of a lock, or that notify other sidecars of it.
-var statements = []string{
-	"acquire_one", "acquire_session", "acquire_many", "lease_open", "lease_renew", "lease_renew_one", "release_one", "release_many", "release",
-	"ask", "cancel_one", "cancel_many", "withdraw", "amend", "check", "note_delivery", "signal", "signals_acknowledged",
-	"reap_one", "reap_many", "lease_existing", "reap_waited", "reap_rest", "hand_off", "locked", "notify",
-}
-
-// cutAt cuts connections at a stage of statements, each once or twice.
-func cutAt(stage pgproxy.Stage) func(s *strike) (int, error) {
-	return func(s *strike) (int, error) {
-		var armed []*pgproxy.Hook
-		for _, name := range statements {
-			armed = append(armed, s.sidecar().Net.Statements.Cut(pgproxy.Cut{Statement: name, Stage: stage, Times: 1 + s.rng.IntN(2)}))
-		}
-		bites := s.last(func() (fired int) {
-			for _, hook := range armed {
-				fired += hook.Fired()
-			}
-			return fired
-		})
-		for _, hook := range armed {
-			hook.Disarm()
-		}
-		return bites, nil
-	}
 }

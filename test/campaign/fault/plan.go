@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/test/campaign/history"
+	"github.com/locksidecar/locksidecar/test/campaign/world"
 )
 
 // Event is a fault of a plan.
@@ -24,7 +25,7 @@ type Event struct {
 }
 
 func (e Event) String() string {
-	if e.Kind.part == database {
+	if e.Kind.part == server {
 		return e.Kind.Name
 	}
 	return e.Kind.Name + " " + e.whom()
@@ -55,6 +56,8 @@ type Terms struct {
 	Kinds  []Kind
 	// Sidecars and Apps are the numbers of those that faults can strike.
 	Sidecars, Apps int
+	// Store is what the world runs on.
+	Store world.Engine
 	// Pooled says that the sidecars go through a pooler. The plan is the same.
 	Pooled bool
 }
@@ -94,8 +97,8 @@ func Make(t Terms) (plan Plan) {
 	}
 }
 
-// brief makes a plan in two rows: in one the database is struck, in the other what is
-// around it.
+// brief makes a plan in two rows: in one the servers of the store are struck, in the other what is
+// around them.
 func brief(rng *rand.Rand, t Terms) (plan Plan) {
 	const share, gap = 3, pause / 6
 	ends := map[bool]time.Duration{true: calm, false: calm}
@@ -106,7 +109,7 @@ func brief(rng *rand.Rand, t Terms) (plan Plan) {
 		}
 		dealt[k.Name] = true
 		e := t.event(rng, k, share)
-		row := k.part == database
+		row := k.part == server
 		e.At = ends[row] + between(rng, gap, 2*gap)
 		ends[row] = e.end()
 		plan = append(plan, e)

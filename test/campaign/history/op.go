@@ -42,7 +42,7 @@ const (
 	// Whose is set, those of that process of clients. No client knows of it before.
 	Ended Kind = "ended"
 	// Unpromised is a time in which exclusion is not promised to anybody (the database's
-	// clock was stepped, a standby that was not synchronous was promoted). Tokens are.
+	// clock was stepped, a standby that was not synchronous was promoted, a leader of etcd was suspended). Tokens are.
 	Unpromised Kind = "unpromised"
 	// Forgets is a time in which the database server crashes, or another takes its place. Releases that
 	// were confirmed just before may be forgotten, until their sidecars repeat them or their leases end.

@@ -10,9 +10,13 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/locksidecar/locksidecar/internal/testing/etcdtest"
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/test/campaign/check"
 	"github.com/locksidecar/locksidecar/test/campaign/history"
+	"github.com/locksidecar/locksidecar/test/campaign/stored"
 )
 
 // TestJudged: without faults, the checkers accept the history of the clients of two sidecars, and it contains enough
@@ -34,7 +38,7 @@ func TestJudged(t *testing.T) {
 	fence, contend := fence(t, keys), make(chan struct{})
 	var wg sync.WaitGroup
 	defer func() { cancel(); wg.Wait() }()
-	wg.Go(func() { Observe(ctx, store, 20*time.Millisecond, rec) })
+	wg.Go(func() { Observe(ctx, stored.Postgres(store), 20*time.Millisecond, rec) })
 	wg.Go(func() {
 		if err := Run(ctx, Config{
 			Sockets: sockets, Clients: 48, Keys: keys, Seed: 2, Recorder: rec, TTL: testTTL, Fence: fence, Contend: contend,
@@ -65,7 +69,7 @@ func TestJudged(t *testing.T) {
 	if err := EveryKey(context.Background(), sockets[0], keys, longest); err != nil {
 		t.Error(err)
 	}
-	left, err := check.Orphans(context.Background(), store, []string{pod}, longest)
+	left, err := check.Orphans(context.Background(), stored.Postgres(store), []string{pod}, longest)
 	if err != nil || len(left) > 0 {
 		t.Errorf("%v %v", left, err)
 	}
@@ -90,7 +94,7 @@ func TestObservedLine(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	defer func() { cancel(); wg.Wait() }()
-	wg.Go(func() { Observe(ctx, store, time.Millisecond, rec) })
+	wg.Go(func() { Observe(ctx, stored.Postgres(store), time.Millisecond, rec) })
 	var lines []history.Op
 	until(t, "a line", func() bool {
 		ops, err := rec.Ops()
@@ -149,7 +153,7 @@ func TestOrphans(t *testing.T) {
 	defer func() { _ = c.Close() }()
 	found := func(what string, want int) {
 		t.Helper()
-		if left, err := check.Orphans(context.Background(), store, pods, 0); err != nil || len(left) != want {
+		if left, err := check.Orphans(context.Background(), stored.Postgres(store), pods, 0); err != nil || len(left) != want {
 			t.Errorf("%s: found %v, %v, want %d", what, left, err, want)
 		}
 	}
@@ -166,7 +170,69 @@ func TestOrphans(t *testing.T) {
 	_ = pgtest.Query[int64](t, store, `WITH w AS (DELETE FROM locksidecar.waiters RETURNING 1) SELECT count(*) FROM w`)
 	_ = pgtest.Query[int64](t, store, `WITH l AS (UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE NOT renewed RETURNING 1)
 		SELECT count(*) FROM l`)
-	if left, err := check.Orphans(context.Background(), store, pods, longest); err != nil || len(left) > 0 {
+	if left, err := check.Orphans(context.Background(), stored.Postgres(store), pods, longest); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestWhatEtcdHolds: the same as TestOrphans and TestObservedLine on etcd: what clients hold and wait for is seen, in order,
+// and is gone when they are.
+func TestWhatEtcdHolds(t *testing.T) {
+	servers, socket := etcdtest.Start(t), filepath.Join(folder(t), "s.sock")
+	start(t, socket, "etcd://"+servers.Addresses()+"/load", "LOCKSIDECAR_TTL=1h") // nothing ends before its time
+	view := stored.Etcd(func() (*clientv3.Client, error) { return servers.Connect() }, "/load")
+	defer view.Close()
+	session := func() *conn {
+		c, err := dial(t.Context(), socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	got := func(c *conn, method, path, body string) answer {
+		t.Helper()
+		a, err := c.call(t.Context(), patience, method, path, body)
+		if err != nil || a.status != 200 {
+			t.Fatal(a, err)
+		}
+		return a
+	}
+	left := func(want int) bool {
+		found, err := view.Left(t.Context(), []string{pod})
+		return err == nil && len(found) == want
+	}
+	c := session()
+	token := got(c, "PUT", lockPath("session"), "{}").Token
+	ttl := got(c, "PUT", lockPath("ttl"), `{"bind":"ttl","ttl_ms":3600000}`).Token
+	got(c, "PUT", lockPath("shared"), `{"mode":"shared"}`)
+	until(t, "two locks, a share, and a lease of a lock", func() bool { return left(4) })
+	if found, err := view.Left(t.Context(), nil); err != nil || len(found) != 5 {
+		t.Errorf("a lease of an unknown pod is not found: %v, %v", found, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var waiting sync.WaitGroup
+	for i, id := range []string{"first", "second"} {
+		waiter := session()
+		waiting.Go(func() {
+			_, _ = waiter.call(ctx, longest, "PUT", lockPath("session"), `{"wait_ms":-1,"data":{"op":"`+id+`"}}`)
+			_ = waiter.Close()
+		})
+		until(t, id, func() bool { return left(5 + i) })
+	}
+	lines, err := view.Lines(t.Context())
+	if err != nil || len(lines) != 1 || lines[0].Key != "session" || lines[0].Token != token || lines[0].Holders != 1 || len(lines[0].Line) != 2 ||
+		lines[0].Line[0].ID != "first" || lines[0].Line[1].ID != "second" || lines[0].Line[0].Number >= lines[0].Line[1].Number || lines[0].Line[0].Dead {
+		t.Errorf("lines: %+v, %v", lines, err)
+	}
+	cancel()
+	waiting.Wait()
+	got(c, "DELETE", fmt.Sprintf("%s?token=%d", lockPath("ttl"), ttl), "")
+	_ = c.Close()
+	until(t, "nothing is left", func() bool { return left(0) })
+	if t.Failed() {
+		found, err := view.Left(t.Context(), []string{pod})
+		t.Log(found, err)
 	}
 }

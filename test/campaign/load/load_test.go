@@ -20,6 +20,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/test/campaign/check"
 	"github.com/locksidecar/locksidecar/test/campaign/history"
+	"github.com/locksidecar/locksidecar/test/campaign/stored"
 )
 
 var (
@@ -136,7 +137,7 @@ func TestLoad(t *testing.T) {
 	fence := fence(t, keys)
 	var wg sync.WaitGroup
 	defer func() { cancel(); wg.Wait() }()
-	wg.Go(func() { Observe(ctx, store, 20*time.Millisecond, rec) })
+	wg.Go(func() { Observe(ctx, stored.Postgres(store), 20*time.Millisecond, rec) })
 	wg.Go(func() {
 		if err := Run(ctx, Config{
 			Sockets: sockets, Clients: 48, Keys: keys, Seed: 1, Recorder: rec, TTL: testTTL, Fence: fence, Force: true,

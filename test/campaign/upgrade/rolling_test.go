@@ -18,6 +18,7 @@ import (
 	"github.com/locksidecar/locksidecar/test/campaign/check"
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 	"github.com/locksidecar/locksidecar/test/campaign/load"
+	"github.com/locksidecar/locksidecar/test/campaign/stored"
 )
 
 const (
@@ -104,7 +105,7 @@ func (r *rolling) clients() (leave func() []history.Op) {
 		sockets = append(sockets, p.socket)
 	}
 	var all sync.WaitGroup
-	all.Go(func() { load.Observe(ctx, r.url, 20*time.Millisecond, r.notes) })
+	all.Go(func() { load.Observe(ctx, stored.Postgres(r.url), 20*time.Millisecond, r.notes) })
 	all.Go(func() {
 		if err := load.Run(ctx, load.Config{
 			Sockets: sockets, Clients: clients, Keys: keys, Seed: 1, Recorder: r.notes, TTL: ttl, Fence: fence,
@@ -201,7 +202,7 @@ func (r *rolling) judge(ops []history.Op) {
 	for _, p := range r.pods {
 		names = append(names, p.name)
 	}
-	if left, err := check.Orphans(context.Background(), r.url, names, patience); err != nil || len(left) > 0 {
+	if left, err := check.Orphans(context.Background(), stored.Postgres(r.url), names, patience); err != nil || len(left) > 0 {
 		r.Errorf("%v %v", left, err)
 	}
 }

@@ -12,33 +12,45 @@ import (
 )
 
 // bootEnv names the file in which a sidecar under test finds by how much its boot-time
-// clock has jumped.
+// clock has jumped, and then by how much its time of day is ahead.
 const bootEnv = "CAMPAIGN_BOOT_JUMP"
 
-// bootTime takes the place of the function of the same name. The sources have no such
-// hook: the compiler is told to read another file in the place of theirs.
-const bootTime = `
-var jumpFile, _ = os.Open(os.Getenv("` + bootEnv + `"))
+// overlay says what is put in the place of what, in the sources of a package. The sources have no such
+// hooks: the compiler is told to read another file in the place of theirs.
+type overlay struct{ file, old, new, more string }
 
-func bootTime() time.Duration {
-	var b [8]byte
-	if n, _ := jumpFile.ReadAt(b[:], 0); n < len(b) {
-		panic("a sidecar of the campaign runs without ` + bootEnv + `")
-	}
-	return realBootTime() + time.Duration(binary.LittleEndian.Uint64(b[:]))
+var overlays = []overlay{
+	{
+		file: "lease/internal/clock/clock_linux.go", old: "func bootTime() time.Duration {",
+		new: "func bootTime() time.Duration { return realBootTime() + jump(0) }\n\nfunc realBootTime() time.Duration {", more: jump,
+	},
+	{
+		file: "store/cas/turn.go", old: "wall.Truncate(time.Microsecond)",
+		new: "wall.Round(0).Add(jump(8)).Truncate(time.Microsecond)", more: jump,
+	},
 }
 
-func realBootTime() time.Duration {`
+// jump reads by how much a clock has jumped.
+const jump = `
+var jumpFile, _ = os.Open(os.Getenv("` + bootEnv + `"))
 
-// Build compiles the sidecar into a folder, with the race detector and a boot-time clock
-// that can be made to jump.
+func jump(at int64) time.Duration {
+	var b [8]byte
+	if n, _ := jumpFile.ReadAt(b[:], at); n < len(b) {
+		panic("a sidecar of the campaign runs without ` + bootEnv + `")
+	}
+	return time.Duration(binary.LittleEndian.Uint64(b[:]))
+}
+`
+
+// Build compiles the sidecar into a folder, with the race detector, a boot-time clock
+// that can be made to jump, and a time of day that can be set where a store in Go reads it.
 func Build(folder string) (string, error) {
 	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/locksidecar/locksidecar").Output()
 	if err != nil {
 		return "", fmt.Errorf("world: the sidecar's sources: %w", err)
 	}
-	source := filepath.Join(strings.TrimSpace(string(root)), "lease", "internal", "clock", "clock_linux.go")
-	overlay, err := overlayFile(folder, source)
+	overlay, err := overlayFile(folder, strings.TrimSpace(string(root)))
 	if err != nil {
 		return "", err
 	}
@@ -53,22 +65,29 @@ func Build(folder string) (string, error) {
 	return program, nil
 }
 
-func overlayFile(folder, source string) (string, error) {
-	text, err := os.ReadFile(source)
-	if err != nil {
-		return "", err
+func overlayFile(folder, root string) (string, error) {
+	replace := map[string]string{}
+	for _, o := range overlays {
+		source := filepath.Join(root, filepath.FromSlash(o.file))
+		text, err := os.ReadFile(source)
+		if err != nil {
+			return "", err
+		}
+		if strings.Count(string(text), o.old) != 1 {
+			return "", fmt.Errorf("world: %s has no %q to put another in its place", source, o.old)
+		}
+		changed := strings.Replace(string(text), o.old, o.new, 1) + o.more
+		for _, imported := range []string{"os", "encoding/binary"} {
+			if line := fmt.Sprintf("\t%q\n", imported); !strings.Contains(changed, line) {
+				changed = strings.Replace(changed, "import (\n", "import (\n"+line, 1)
+			}
+		}
+		replace[source] = filepath.Join(folder, filepath.Base(o.file))
+		if err := os.WriteFile(replace[source], []byte(changed), 0o644); err != nil {
+			return "", err
+		}
 	}
-	const function = "func bootTime() time.Duration {"
-	if strings.Count(string(text), function) != 1 {
-		return "", fmt.Errorf("world: %s has no %q to put another in its place", source, function)
-	}
-	changed := strings.Replace(string(text), function, bootTime, 1)
-	changed = strings.Replace(changed, "import (", "import (\n\t\"encoding/binary\"\n\t\"os\"", 1)
-	other := filepath.Join(folder, "clock_linux.go")
-	if err := os.WriteFile(other, []byte(changed), 0o644); err != nil {
-		return "", err
-	}
-	text, err = json.Marshal(map[string]any{"Replace": map[string]string{source: other}})
+	text, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		return "", err
 	}
@@ -79,15 +98,18 @@ func overlayFile(folder, source string) (string, error) {
 // Slept makes the sidecar's boot-time clock jump, as if the machine had been suspended.
 func (s *Sidecar) Slept(d time.Duration) error {
 	s.slept += d
-	return writeJump(s.jump, s.slept)
+	return writeJump(s.jump, 0, s.slept)
 }
 
-func writeJump(file string, d time.Duration) error {
+// Step sets the sidecar's time of day ahead of the machine's by so much, where a store in Go reads it.
+func (s *Sidecar) Step(ahead time.Duration) error { return writeJump(s.jump, 8, ahead) }
+
+func writeJump(file string, at int64, d time.Duration) error {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(d)), 0)
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(d)), at)
 	if closeErr := f.Close(); err == nil {
 		err = closeErr
 	}

@@ -1,12 +1,16 @@
-// Package world is what a campaign strikes: a PostgreSQL server, sidecars that run the
+// Package world is what a campaign strikes: a store, sidecars that run the
 // built binary, apps in processes of their own, and between each sidecar and the
-// database a network that can be spoilt. All of it are real processes on this machine.
+// store a network that can be spoilt. All of it are real processes on this machine.
 //
 //	sidecar ── pgproxy ── toxiproxy ── PostgreSQL
+//	sidecar ── 3 links ── 3 toxiproxies ── 3 servers of etcd
 //
 // pgproxy knows statements, so it cuts exactly before, in and after one; toxiproxy
 // knows bytes, so it delays and swallows them. Each sidecar has its own of both. Where the
 // world is pooled, PgBouncer stands before the database, for all of them.
+//
+// The servers of etcd talk to each other through proxies of their own, so one can be cut off from the others
+// while sidecars still reach it.
 //
 // The database's folder is a file system of its own, a tmpfs, so that it can be full;
 // mounting it takes root. Sidecars connect as a role without any privileges, and the

@@ -16,6 +16,8 @@ type Held struct {
 	client *http.Client
 	url    string
 	token  int64
+	// At is when the lock was granted, by the sidecar's clock on etcd.
+	At time.Time
 }
 
 // clientOf makes a client with one connection, which is its session.
@@ -37,13 +39,14 @@ func (s *Sidecar) Hold(key string) *Held {
 // Acquire reports whether the lock was granted.
 func (h *Held) Acquire() bool {
 	var answer struct {
-		Token int64 `json:"token"`
+		Token int64     `json:"token"`
+		At    time.Time `json:"acquired_at"`
 	}
 	status, text := h.call(http.MethodPut, "{}")
 	if status != http.StatusOK || json.Unmarshal(text, &answer) != nil {
 		return false
 	}
-	h.token = answer.Token
+	h.token, h.At = answer.Token, answer.At
 	return true
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,9 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/Shopify/toxiproxy/v2"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/test/campaign/stored"
 )
 
 const (
@@ -27,12 +31,14 @@ const (
 	role = "sidecar"
 )
 
-// Postgres is the server.
+// Postgres is a PostgreSQL server.
 type Postgres struct {
 	cluster *pgtest.Cluster
-	name    string // of the database
-	disk    string
-	clock   string // the file that says by how much the server's clock is ahead
+	// way is the URL that a sidecar's network leads to: that of PgBouncer, where the world is pooled.
+	way   string
+	name  string // of the database
+	disk  string
+	clock string // the file that says by how much the server's clock is ahead
 
 	mu    sync.Mutex
 	ahead time.Duration
@@ -60,7 +66,36 @@ func newPostgres(tb testing.TB, c Config) *Postgres {
 	if err := p.makeDatabase(); err != nil {
 		tb.Fatal(err)
 	}
+	if p.way = p.SidecarURL(); c.Pooled {
+		p.way = p.cluster.Pooler(tb, p.way, poolSize)
+	}
 	return p
+}
+
+// network puts two proxies before the server.
+func (p *Postgres) network(tb testing.TB, server *toxiproxy.ApiServer, name string) (*Network, error) {
+	address, err := url.Parse(p.way)
+	if err != nil {
+		return nil, err
+	}
+	bytes, err := spoilable(tb, server, name, address.Host)
+	if err != nil {
+		return nil, err
+	}
+	address.Host = bytes.Listen
+	statements := pgproxy.Start(tb, address.String())
+	const greeting = 300 // the beginning of a connection
+	return &Network{Statements: statements, Greeting: greeting, url: statements.URL(), ways: []way{{statements, bytes}}, probe: connectAndAsk}, nil
+}
+
+// connectAndAsk connects and asks for nothing.
+func connectAndAsk(ctx context.Context, address string) error {
+	conn, err := pgx.Connect(ctx, address)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, "SELECT")
+	return errors.Join(err, conn.Close(ctx))
 }
 
 func (p *Postgres) keepLog(folder string) {
@@ -110,9 +145,12 @@ func (p *Postgres) Do(sql string, args ...any) (int, error) {
 
 // Answers reports whether a sidecar without proxies would get an answer now.
 func (p *Postgres) Answers(limit time.Duration) error {
-	_, err := probe(p.SidecarURL(), limit)
+	_, err := timed(limit, func(ctx context.Context) error { return connectAndAsk(ctx, p.SidecarURL()) })
 	return err
 }
+
+// View looks into the database as its superuser.
+func (p *Postgres) View() stored.View { return stored.Postgres(p.URL()) }
 
 // Kill ends the server with kill -9. Its children end a moment later.
 func (p *Postgres) Kill() { p.cluster.Kill() }

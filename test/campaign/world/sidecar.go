@@ -24,7 +24,7 @@ type Sidecar struct {
 	Net *Network
 
 	socket string
-	jump   string // the file that says by how much its boot-time clock has jumped
+	jump   string // the file that says by how much its clocks have jumped
 	slept  time.Duration
 	client *http.Client
 }
@@ -65,7 +65,7 @@ func newSidecar(c Config, index int, database string) (*Sidecar, error) {
 		return nil, err
 	}
 	s := &Sidecar{Index: index, socket: filepath.Join(folder, "s"), jump: filepath.Join(folder, "jump")}
-	if err := writeJump(s.jump, 0); err != nil {
+	if err := errors.Join(s.Slept(0), s.Step(0)); err != nil {
 		return nil, err
 	}
 	env := map[string]string{"STORE_URL": database, "SOCKET": s.socket, "POD": name, "LOG_FORMAT": "text", "LOG_LEVEL": "info"}

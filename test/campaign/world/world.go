@@ -21,10 +21,12 @@ type Config struct {
 	// their prefix, such as TTL.
 	Binary   string
 	Settings map[string]string
+	// Engine is what keeps the locks; PostgreSQL if empty.
+	Engine Engine
 	// Env are further variables of sidecars, as NAME=value.
 	Env []string
 
-	// Pooled puts PgBouncer in transaction mode before the database, for all sidecars; they
+	// Pooled puts PgBouncer in transaction mode before PostgreSQL, for all sidecars; they
 	// listen past it.
 	Pooled bool
 
@@ -39,24 +41,33 @@ const poolSize = 6
 
 // World is a running system.
 type World struct {
+	Store Store
+	// Postgres or Etcd is the store; the other one is nil.
 	Postgres *Postgres
+	Etcd     *Servers
 	Sidecars []*Sidecar
 	Apps     []*App
 }
 
-// Start starts PostgreSQL, the sidecars and then the apps. All of it ends with the test.
+// Start starts the store, the sidecars and then the apps. All of it ends with the test.
 func Start(tb testing.TB, c Config) *World {
 	tb.Helper()
-	w := &World{Postgres: newPostgres(tb, c)}
-	database := w.Postgres.SidecarURL()
+	w := &World{}
+	switch c.Engine {
+	case Etcd:
+		w.Etcd = newServers(tb, c)
+		w.Store = w.Etcd
+	default:
+		w.Postgres = newPostgres(tb, c)
+		w.Store = w.Postgres
+	}
 	if c.Pooled {
 		c.Settings = maps.Clone(c.Settings)
-		c.Settings["POSTGRES_LISTEN_URL"] = database
-		database = w.Postgres.cluster.Pooler(tb, database, poolSize)
+		c.Settings["POSTGRES_LISTEN_URL"] = w.Postgres.SidecarURL()
 	}
 	server := newToxiproxy()
 	for i := range c.Sidecars {
-		network, err := newNetwork(tb, server, fmt.Sprintf("net%d", i), database)
+		network, err := w.Store.network(tb, server, fmt.Sprintf("net%d", i))
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -99,7 +110,7 @@ func (w *World) Sockets() (sockets []string) {
 
 // Healthy waits until everything answers, after all faults are healed.
 func (w *World) Healthy() error {
-	if err := await("PostgreSQL answers", func() error { return w.Postgres.Answers(time.Second) }); err != nil {
+	if err := await("the store answers", func() error { return w.Store.Answers(time.Second) }); err != nil {
 		return err
 	}
 	for _, s := range w.Sidecars {
@@ -113,7 +124,7 @@ func (w *World) Healthy() error {
 // Failed says what of the world broke by itself: processes that ended unasked, data
 // races, panics, and deadlocks, for there is one order in which rows are locked.
 func (w *World) Failed() error {
-	errs := []error{w.Postgres.failed()}
+	errs := []error{w.Store.failed()}
 	for _, s := range w.Sidecars {
 		errs = append(errs, s.failed())
 	}
