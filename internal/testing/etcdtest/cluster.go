@@ -6,9 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,7 +19,10 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/process"
 )
+
+const folderPrefix = "lsetcd-"
 
 // startLimit is how long a server may take until it serves.
 const startLimit = time.Minute
@@ -41,7 +45,7 @@ type Node struct {
 	args    []string
 	listen  string
 	peer    string
-	run     *process
+	run     *process.Process
 }
 
 // Run starts a cluster and waits until it serves, for TestMain and for programs. The caller stops it.
@@ -56,7 +60,7 @@ func Run(options ...Option) (*Cluster, error) {
 			return nil, err
 		}
 	}
-	folder, err := newFolder()
+	folder, err := process.NewFolder("", folderPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -229,7 +233,9 @@ func (c *Cluster) Compact(tb testing.TB) {
 func (c *Cluster) launch(nodes ...*Node) error {
 	for _, n := range nodes {
 		var err error
-		if n.run, err = spawn(n.binary, n.args, n.log()); err != nil {
+		cmd := exec.Command(n.binary, n.args...)
+		cmd.Env = []string{"ETCD_UNSUPPORTED_ARCH=" + runtime.GOARCH, "GOMAXPROCS=2"}
+		if n.run, err = process.Start(cmd, nil, n.log()); err != nil {
 			return err
 		}
 	}
@@ -260,10 +266,10 @@ func (n *Node) await(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-n.run.ended:
-			return fmt.Errorf("etcdtest: the server ended while it started:\n%s", tail(n.log()))
+		case <-n.run.Ended:
+			return fmt.Errorf("etcdtest: the server ended while it started:\n%s", process.Tail(n.log()))
 		case <-ctx.Done():
-			return fmt.Errorf("etcdtest: the server does not answer: %w\n%s", err, tail(n.log()))
+			return fmt.Errorf("etcdtest: the server does not answer: %w\n%s", err, process.Tail(n.log()))
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -281,18 +287,13 @@ func (n *Node) status() (*clientv3.StatusResponse, error) {
 }
 
 // Kill ends the server as kill -9 does, and keeps its data.
-func (n *Node) Kill() { n.run.kill() }
+func (n *Node) Kill() { n.run.Kill() }
 
 // Freeze stops the server's process until Thaw, and returns when it has stopped. Its connections stay open.
-func (n *Node) Freeze() {
-	n.run.signal(syscall.SIGSTOP)
-	for n.run.running() && !stopped(n.run.pid) {
-		time.Sleep(time.Millisecond)
-	}
-}
+func (n *Node) Freeze() { n.run.Freeze() }
 
 // Thaw lets a frozen server go on.
-func (n *Node) Thaw() { n.run.signal(syscall.SIGCONT) }
+func (n *Node) Thaw() { n.run.Thaw() }
 
 // Restart kills the server if it runs, starts it again on the same data, and waits until it serves.
 func (n *Node) Restart(tb testing.TB) {
@@ -316,7 +317,7 @@ func (c *Cluster) Revive(tb testing.TB) {
 	tb.Helper()
 	var dead []*Node
 	for _, n := range c.Nodes {
-		if !n.run.running() {
+		if !n.run.Running() {
 			dead = append(dead, n)
 		}
 	}

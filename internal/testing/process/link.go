@@ -1,4 +1,4 @@
-package etcdtest
+package process
 
 import (
 	"io"
@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Link is a network connection to a node that a test can cut.
+// Link is a network connection to a server that a test can cut.
 type Link struct {
 	// Address is host:port for clients.
 	Address string
@@ -20,14 +20,14 @@ type Link struct {
 	work     sync.WaitGroup
 }
 
-// NewLink makes a link to a node, which ends with the test.
-func NewLink(tb testing.TB, n *Node) *Link {
+// NewLink makes a link to a server at host:port, which ends with the test.
+func NewLink(tb testing.TB, target string) *Link {
 	tb.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
 	}
-	l := &Link{Address: listener.Addr().String(), target: n.Address, listener: listener, conns: map[net.Conn]bool{}}
+	l := &Link{Address: listener.Addr().String(), target: target, listener: listener, conns: map[net.Conn]bool{}}
 	l.work.Go(l.accept)
 	tb.Cleanup(func() {
 		_ = listener.Close()
