@@ -91,7 +91,7 @@ func (s *Store) take(j *job) (*turn, error) {
 func (s *Store) begin(j *job) (*turn, error) {
 	t := &turn{s: s, job: j, rec: &key.Record{}, leases: map[store.LeaseID]*key.Lease{}}
 	wall := time.Now()
-	t.op = key.Op{Engine: t, By: s.me, Now: key.Moment{Wall: wall.Truncate(time.Microsecond), At: int64(wall.Sub(s.start))}}
+	t.op = key.Op{Engine: t, By: s.me, Now: key.Moment{Wall: wall.Truncate(time.Microsecond), At: int64(wall.Sub(s.start))}, Quiet: s.quiet.left()}
 	if j.rec.Version != 0 {
 		var err error
 		if t.rec, err = decode(j.rec); err != nil {
@@ -185,7 +185,7 @@ func (t *turn) changed() bool {
 
 // swap returns what to swap.
 func (t *turn) swap() Swap {
-	w := Swap{Key: t.job.key, Version: t.job.rec.Version, Data: t.data, Delete: t.job.forget}
+	w := Swap{Key: t.job.key, Version: t.job.rec.Version, Data: t.data, Delete: t.job.forget, Tokens: int(t.tokens)}
 	size := 0
 	for _, m := range append(slices.Clip(t.job.mail), t.letters()...) {
 		letter := Letter{To: m.to, Key: t.job.key, Body: marshal(m.notes)}

@@ -133,7 +133,8 @@ func (c *client) done(s cas.Swap) cas.Record {
 func (c *client) open(ttl time.Duration, instance string) store.LeaseID {
 	c.t.Helper()
 	id := uuid.New()
-	c.must(c.OpenLeases(c.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: id, TTL: ttl}, Instance: instance}}))
+	_, err := c.OpenLeases(c.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: id, TTL: ttl}, Instance: instance}})
+	c.must(err)
 	return id
 }
 
