@@ -51,7 +51,8 @@ type Backend struct {
 
 	mu      sync.Mutex
 	why     error // why operations cannot succeed now
-	heard   bool  // letters arrive
+	heard   bool  // letters arrive, or have arrived
+	deaf    error // why not
 	end     context.CancelFunc
 	work    sync.WaitGroup
 	history histories
@@ -142,7 +143,7 @@ func (b *Backend) Ready() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.why == nil && !b.heard {
-		return &store.Error{Op: "ready", Err: errNotHeard}
+		return &store.Error{Op: "ready", Err: errors.Join(errNotHeard, b.deaf)}
 	}
 	if b.why == nil {
 		return nil

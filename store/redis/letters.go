@@ -25,13 +25,15 @@ func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost fun
 	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, longPause) {
 		one, end := context.WithCancel(ctx)
 		b.again.Store(&end)
-		if b.hear(one, deliver, func() {
-			b.hearing(true)
+		err := b.hear(one, deliver, func() {
+			b.hearing(nil)
 			if pause = firstPause; !first {
 				lost()
 			}
 			first = false
-		}) {
+		})
+		if one.Err() == nil {
+			b.hearing(explained(err))
 			b.doubt()
 		}
 		end()
@@ -46,15 +48,16 @@ func (b *Backend) listenAgain() {
 	}
 }
 
-// hearing notes that letters arrive. Afterwards a broken connection is only a reason to say that letters may be lost.
-func (b *Backend) hearing(on bool) {
+// hearing notes whether letters arrive. Once they have, a broken connection is only a reason to say that letters may be
+// lost.
+func (b *Backend) hearing(deaf error) {
 	b.mu.Lock()
-	b.heard = b.heard || on
+	b.heard, b.deaf = b.heard || deaf == nil, deaf
 	b.mu.Unlock()
 }
 
 // hear delivers letters until the connection breaks. It calls began when the subscription is effective.
-func (b *Backend) hear(ctx context.Context, deliver func(cas.Letter), began func()) (broke bool) {
+func (b *Backend) hear(ctx context.Context, deliver func(cas.Letter), began func()) error {
 	subscribed := b.client.Subscribe(ctx, b.channel(b.config.Instance))
 	stop := context.AfterFunc(ctx, func() { _ = subscribed.Close() })
 	defer func() {
@@ -69,11 +72,11 @@ func (b *Backend) hear(ctx context.Context, deliver func(cas.Letter), began func
 		case err != nil && errors.As(err, &timeout) && timeout.Timeout() && !asked:
 			asked = true
 			if err := subscribed.Ping(ctx); err != nil {
-				return true
+				return err
 			}
 			continue
 		case err != nil:
-			return ctx.Err() == nil
+			return err
 		}
 		asked = false
 		switch m := message.(type) {
@@ -85,5 +88,5 @@ func (b *Backend) hear(ctx context.Context, deliver func(cas.Letter), began func
 			}
 		}
 	}
-	return false
+	return ctx.Err()
 }

@@ -30,7 +30,12 @@ const (
 )
 
 // Run runs all tests, each on a server of its own.
-func Run(t *testing.T, server func(t *testing.T) Server) {
+func Run(t *testing.T, server func(t *testing.T) Server) { run(t, true, server) }
+
+// RunInTurn runs one test after the other, for servers that have no parts.
+func RunInTurn(t *testing.T, server func(t *testing.T) Server) { run(t, false, server) }
+
+func run(t *testing.T, parallel bool, server func(t *testing.T) Server) {
 	groups := map[string]func(*testing.T, *client){
 		"records":               records,
 		"swaps stand alone":     swapsStandAlone,
@@ -56,7 +61,9 @@ func Run(t *testing.T, server func(t *testing.T) Server) {
 	}
 	for name, test := range groups {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+			if parallel {
+				t.Parallel()
+			}
 			test(t, open(t, server(t), "one"))
 		})
 	}
