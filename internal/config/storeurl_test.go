@@ -48,6 +48,9 @@ func TestRefusedURLsAreRedacted(t *testing.T) {
 		"etcd://u:s3cret@h?ssl=s3cret",
 		"etcd://u:s3%zzcret@h",
 		"etcd://h,u:s3cret",
+		"redis://u:s3cret@h?ssl=s3cret",
+		"redis://u:s3%zzcret@h",
+		"redis+sentinel://u:s3cret@h?sentinel_password=s3cret",
 		"s3cret",
 	} {
 		_, err := storeURL("STORE_URL", url)

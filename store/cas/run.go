@@ -249,7 +249,7 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 		s.expect(t)
 	}
 	if len(opened) > 0 {
-		if err := s.backend.OpenLeases(ctx, opened); err != nil {
+		if _, err := s.backend.OpenLeases(ctx, opened); err != nil {
 			s.discard(ids(opened)...)
 			return nil, false, &store.Error{Err: cause(err)}
 		}
@@ -274,7 +274,10 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 				continue // it is in use again
 			}
 			again = append(again, t.job)
-			if s.keep(r, nil); r.Version == t.job.rec.Version {
+			s.quiet.note(done[i].Quiet, s.log)
+			if s.keep(r, nil); done[i].Quiet > 0 {
+				t.job.read(r, nil)
+			} else if r.Version == t.job.rec.Version {
 				t.job.rec = nil // a lease has died, perhaps one that the record does not name
 				t.job.deaths++
 			} else {
