@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/locksidecar/locksidecar/store/etcd"
+	"github.com/locksidecar/locksidecar/store/mysql"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
@@ -24,6 +25,7 @@ const (
 	Memory   StoreKind = "memory"
 	Postgres StoreKind = "postgres"
 	Etcd     StoreKind = "etcd"
+	MySQL    StoreKind = "mysql"
 )
 
 // StoreURL names a store. It may contain a password: String redacts it, Reveal does not.
@@ -63,7 +65,7 @@ func (u StoreURL) Again() (string, error) {
 // The rules shown in messages.
 const (
 	allowedDatabases = "postgres://user:password@host:5432/database" //nolint:gosec // no credentials: an example
-	allowedStores    = "memory://, " + allowedDatabases + " or etcd://host:2379,host:2379/prefix"
+	allowedStores    = "memory://, " + allowedDatabases + ", mysql://user:password@host:3306/database or etcd://host:2379,host:2379/prefix"
 )
 
 func allowedIn(variable string) string {
@@ -162,6 +164,12 @@ func storeURL(variable, raw string) (StoreURL, error) {
 		err := etcd.Check(raw)
 		if err == nil {
 			return StoreURL{Kind: Etcd, url: raw}, nil
+		}
+		why = " (" + err.Error() + ")"
+	case "mysql":
+		err := mysql.Check(raw)
+		if err == nil {
+			return StoreURL{Kind: MySQL, url: raw}, nil
 		}
 		why = " (" + err.Error() + ")"
 	}
