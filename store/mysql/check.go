@@ -43,6 +43,9 @@ func (b *Backend) watchServer(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if err != nil {
+			b.pools.drop()
+		}
 		b.become(err)
 	}
 }

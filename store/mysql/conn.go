@@ -35,6 +35,15 @@ func (b *Backend) newPools() pools {
 	return pools{main: open(max(1, b.config.MaxConns-2)), renewals: open(1), mailbox: open(1)}
 }
 
+// drop closes idle connections, because a session keeps the settings that the server had when it began.
+func (p *pools) drop() {
+	for _, db := range []*sql.DB{p.main, p.renewals, p.mailbox} {
+		most := db.Stats().MaxOpenConnections
+		db.SetMaxIdleConns(-1)
+		db.SetMaxIdleConns(most)
+	}
+}
+
 func (p *pools) close() {
 	for _, db := range []*sql.DB{p.main, p.renewals, p.mailbox} {
 		_ = db.Close()

@@ -311,7 +311,7 @@ func TestDeadlocksAreRepeated(t *testing.T) {
 		}
 		swapped <- result
 	}()
-	watcher.awaitLockWait()                                                             // it has the record, and waits for the lease
+	watcher.awaitLockWait()                                                            // it has the record, and waits for the lease
 	other.exec("UPDATE locksidecar_locks SET swap_id = swap_id WHERE name = 'ns/key'") // the other way round
 	other.exec("COMMIT")
 	if result := await.Receive(t, swapped, "the swap's answer"); !result.Done {

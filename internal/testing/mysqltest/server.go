@@ -40,7 +40,6 @@ type Server struct {
 	args      []string
 	run       *process.Process
 	databases atomic.Int64
-	admin     *sql.DB
 }
 
 // Option changes how a server is set up.
@@ -175,21 +174,15 @@ func (m *Server) launch() error {
 	if m.run, err = process.Start(cmd, m.who, m.log()); err != nil {
 		return err
 	}
-	if m.admin == nil {
-		config := mysql.NewConfig()
-		config.User, config.Net, config.Addr, config.Logger = "root", "unix", filepath.Join(m.folder, "s"), &mysql.NopLogger{}
-		config.MultiStatements = true
-		dialer, err := mysql.NewConnector(config)
-		if err != nil {
-			return fmt.Errorf("mysqltest: %w", err)
-		}
-		m.admin = sql.OpenDB(dialer)
-		m.admin.SetMaxIdleConns(0) // a frozen or killed server leaves none
+	admin, err := m.open("")
+	if err != nil {
+		return err
 	}
+	defer func() { _ = admin.Close() }()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
 	for {
-		err := m.admin.PingContext(ctx)
+		err := admin.PingContext(ctx)
 		if err == nil {
 			return nil
 		}
@@ -205,9 +198,6 @@ func (m *Server) launch() error {
 
 // Stop kills the server and removes its folder.
 func (m *Server) Stop() {
-	if m.admin != nil {
-		_ = m.admin.Close()
-	}
 	m.run.Kill()
 	_ = os.RemoveAll(m.folder)
 }
@@ -234,9 +224,31 @@ func (m *Server) Restart(tb testing.TB, flags ...string) {
 // Exec carries out statements as root, in no database.
 func (m *Server) Exec(tb testing.TB, statements string) {
 	tb.Helper()
-	if _, err := m.admin.ExecContext(context.Background(), statements); err != nil {
+	if err := m.exec(statements); err != nil {
 		tb.Fatalf("%s: %v", statements, err)
 	}
+}
+
+func (m *Server) exec(statements string) error {
+	admin, err := m.open("")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = admin.Close() }()
+	_, err = admin.ExecContext(context.Background(), statements)
+	return err
+}
+
+// open connects as root.
+func (m *Server) open(database string) (*sql.DB, error) {
+	config := mysql.NewConfig()
+	config.User, config.Net, config.Addr, config.DBName = "root", "unix", filepath.Join(m.folder, "s"), database
+	config.MultiStatements, config.Logger = true, &mysql.NopLogger{}
+	dialer, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, fmt.Errorf("mysqltest: %w", err)
+	}
+	return sql.OpenDB(dialer), nil
 }
 
 // Database is a database of its own on a server, with a user who has all rights in it.
@@ -258,8 +270,7 @@ func (m *Server) NewDatabase(tb testing.TB) *Database {
 // MakeDatabase is NewDatabase for programs without a testing.TB.
 func (m *Server) MakeDatabase() (*Database, error) {
 	name := fmt.Sprintf("test%d", m.databases.Add(1))
-	_, err := m.admin.ExecContext(context.Background(), fmt.Sprintf(
-		"CREATE DATABASE %[1]s; CREATE USER %[1]s IDENTIFIED BY '%[1]s'; GRANT ALL ON %[1]s.* TO %[1]s", name))
+	err := m.exec(fmt.Sprintf("CREATE DATABASE %[1]s; CREATE USER %[1]s IDENTIFIED BY '%[1]s'; GRANT ALL ON %[1]s.* TO %[1]s", name))
 	if err != nil {
 		return nil, fmt.Errorf("mysqltest: %w", err)
 	}
@@ -277,14 +288,10 @@ func (d *Database) At(address string) string {
 // Open connects to the database as root. The connections end with the test.
 func (d *Database) Open(tb testing.TB) *sql.DB {
 	tb.Helper()
-	config := mysql.NewConfig()
-	config.User, config.Net, config.Addr, config.DBName = "root", "unix", filepath.Join(d.Server.folder, "s"), d.Name
-	config.MultiStatements, config.Logger = true, &mysql.NopLogger{}
-	dialer, err := mysql.NewConnector(config)
+	db, err := d.Server.open(d.Name)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	db := sql.OpenDB(dialer)
 	tb.Cleanup(func() { _ = db.Close() })
 	return db
 }
