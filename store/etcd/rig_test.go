@@ -119,7 +119,7 @@ func (r *rig) open(ttl time.Duration) store.LeaseID {
 
 // keeps renews a lease once.
 func (r *rig) keeps(id store.LeaseID) bool {
-	kept, err := r.Renew(r.ctx, []store.LeaseID{id})
+	kept, _, err := r.Renew(r.ctx, []store.LeaseID{id})
 	return err == nil && len(kept) == 1
 }
 

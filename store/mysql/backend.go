@@ -49,7 +49,6 @@ type Backend struct {
 
 	pools  pools
 	server atomic.Pointer[string] // names the server in SQL; set by the first check
-	quiet  quiet
 	doubts chan struct{}
 	said   map[string]bool // warnings that were logged; of the goroutine that checks
 

@@ -18,6 +18,8 @@ const (
 	longPause  = time.Second
 	// leastPacket is what the largest swap needs.
 	leastPacket = 4 << 20
+	// clockMargin is how much the clocks of two servers may differ, as with PostgreSQL.
+	clockMargin = 64 * time.Second
 )
 
 // watchServer checks the server after a doubt, and until it can be used. It asks nothing while nothing is wrong.
@@ -214,7 +216,7 @@ func (b *Backend) newHistory(ctx context.Context, before []byte) error {
 	p.add("end_other")
 	p.add("isolation")
 	p.add("begin")
-	p.add("new_history", quiet, history[:], before)
+	p.add("new_history", quiet, clockMargin.Microseconds(), history[:], before)
 	p.add("commit")
 	_, _, err := b.send(ctx, b.pools.main, "new_history", p.text.String())
 	if err == nil && len(before) > 0 {

@@ -18,7 +18,7 @@ const (
 )
 
 // OpenLeases implements [cas.Backend].
-func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) error {
+func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (history store.History, err error) {
 	longest := int64(0)
 	for _, l := range leases {
 		if l.Instance != "" {
@@ -29,63 +29,84 @@ func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) error {
 		if _, err := b.write(ctx, "note_ttl", func(p *packet) {
 			p.add("note_ttl", longest, longest, longest, noteFor.Microseconds())
 		}); err != nil {
-			return fail("open", err, false) // without a lease, the note only makes a quiet time longer
+			return history, fail("open", err, false) // without a lease, the note only makes a quiet time longer
 		}
 	}
 	for i, part := range slices.Collect(slices.Chunk(leases, leasesAtOnce)) {
-		if _, err := b.write(ctx, "open", func(p *packet) {
+		_, now, err := b.writeIn(ctx, "open", func(p *packet) {
 			ids := make([]store.LeaseID, len(part))
 			for i, l := range part {
 				ids[i] = l.ID
 				p.add("open_lease", l.ID, l.Instance, l.TTL.Microseconds(), l.TTL.Microseconds())
 			}
 			p.ask("existing_leases", ids)
-		}); err != nil {
-			return fail("open", err, i > 0)
+		})
+		if err == nil && i > 0 && now.history != history {
+			err = errMoved // some may be forgotten
 		}
+		if err != nil {
+			return history, fail("open", err, i > 0)
+		}
+		history = now.history
 	}
-	return nil
+	return history, nil
 }
 
 // Renew implements [cas.Backend]. If somebody keeps a lease's row locked, the others are renewed without it.
-func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (kept []store.LeaseID, err error) {
+func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (kept []store.LeaseID, history store.History, err error) {
+	r := renewal{b: b}
 	for part := range slices.Chunk(leases, leasesAtOnce) {
-		some, err := b.renew(ctx, part)
+		err := r.renew(ctx, part)
 		if errors.Is(err, errRowLocked) && len(part) > 1 {
-			some, err = nil, nil
+			err = nil
 			for i := range part {
-				one, failed := b.renew(ctx, part[i:i+1])
-				some, err = append(some, one...), errors.Join(err, failed)
+				err = errors.Join(err, r.renew(ctx, part[i:i+1]))
 			}
 		}
-		kept = append(kept, some...)
 		if err != nil {
-			return kept, fail("renew", err, true)
+			return r.kept, r.history, fail("renew", err, true)
 		}
 	}
-	return kept, nil
+	return r.kept, r.history, nil
 }
 
-func (b *Backend) renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error) {
-	found, err := b.request(ctx, b.pools.renewals, "renew", true, true, func(p *packet) {
+// renewal is one call of Renew.
+type renewal struct {
+	b       *Backend
+	kept    []store.LeaseID
+	history store.History
+}
+
+func (r *renewal) renew(ctx context.Context, leases []store.LeaseID) error {
+	b := r.b
+	found, now, err := b.request(ctx, b.pools.renewals, "renew", true, true, func(p *packet) {
 		p.add("end_expired", leases)
 		p.add("renew", leases)
 		p.ask("existing_leases", leases)
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	exist, err := leaseIDs(found[0])
 	if err != nil {
-		return nil, fail("renew", err, true)
+		return err
 	}
-	return slices.DeleteFunc(slices.Clone(leases), func(id store.LeaseID) bool { return !slices.Contains(exist, id) }), nil
+	if len(r.kept) > 0 && r.history != now.history {
+		r.kept = nil // they were extended in a history that is over
+	}
+	r.history = now.history
+	for _, id := range leases {
+		if slices.Contains(exist, id) {
+			r.kept = append(r.kept, id)
+		}
+	}
+	return nil
 }
 
 // Revoke implements [cas.Backend].
 func (b *Backend) Revoke(ctx context.Context, leases []store.LeaseID) error {
 	for i, part := range slices.Collect(slices.Chunk(leases, leasesAtOnce)) {
-		if _, err := b.request(ctx, b.pools.main, "revoke", true, true, func(p *packet) {
+		if _, _, err := b.request(ctx, b.pools.main, "revoke", true, true, func(p *packet) {
 			p.add("revoke", part)
 			p.ask("existing_leases", part)
 		}); err != nil {

@@ -72,7 +72,7 @@ func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost fun
 // readLetters delivers all letters and deletes them.
 func (b *Backend) readLetters(ctx context.Context, deliver func(cas.Letter)) error {
 	for {
-		found, err := b.request(ctx, b.pools.mailbox, "letters", false, true, func(p *packet) {
+		found, _, err := b.request(ctx, b.pools.mailbox, "letters", false, true, func(p *packet) {
 			p.ask("read_letters", b.config.Instance, lettersAtOnce)
 		})
 		if err != nil || len(found[0]) == 0 {
@@ -96,7 +96,7 @@ func (b *Backend) readLetters(ctx context.Context, deliver func(cas.Letter)) err
 }
 
 func (b *Backend) deleteLetters(ctx context.Context, ids []int64) error {
-	_, err := b.request(ctx, b.pools.mailbox, "delete_letters", true, true, func(p *packet) { p.add("delete_letters", ids) })
+	_, _, err := b.request(ctx, b.pools.mailbox, "delete_letters", true, true, func(p *packet) { p.add("delete_letters", ids) })
 	return err
 }
 

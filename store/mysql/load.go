@@ -41,12 +41,12 @@ func (b *Backend) records(ctx context.Context, keys []string) ([]cas.Record, err
 
 // recordsAnd reads records, and with the first ones also the states of living leases.
 func (b *Backend) recordsAnd(ctx context.Context, keys []string, leases []store.LeaseID, known map[store.LeaseID]cas.LeaseState) ([]cas.Record, error) {
-	byKey := map[string]cas.Record{}
+	var records []cas.Record
 	for part := range slices.Chunk(keys, loadAtOnce) {
 		with := leases[:min(len(leases), loadAtOnce)]
 		leases = nil
 		began := time.Now()
-		found, err := b.read(ctx, "load", func(p *packet) {
+		found, now, err := b.readIn(ctx, "load", func(p *packet) {
 			p.ask("load", part)
 			if len(with) > 0 {
 				p.ask("lease_states", with)
@@ -55,24 +55,25 @@ func (b *Backend) recordsAnd(ctx context.Context, keys []string, leases []store.
 		if err != nil {
 			return nil, err
 		}
+		byKey := map[string][][]byte{}
 		for _, row := range found[0] {
-			r, err := record(row[0], row[1], row[2], row[3])
-			if err != nil {
-				return nil, fail("load", err, false)
+			byKey[string(row[0])] = row
+		}
+		for _, key := range part {
+			r := cas.Record{Key: key}
+			if row := byKey[key]; row != nil {
+				if r, err = record(row[0], row[1], row[2], row[3]); err != nil {
+					return nil, fail("load", err, false)
+				}
 			}
-			byKey[r.Key] = r
+			r.History = now.history
+			records = append(records, r)
 		}
 		if len(with) > 0 {
 			if err := b.states(ctx, with, found[1], began, known); err != nil {
 				return nil, err
 			}
 		}
-	}
-	records := make([]cas.Record, len(keys))
-	for i, key := range keys {
-		records[i] = byKey[key]
-		records[i].Key = key
-		records[i].Leases, records[i].Data = slices.Clone(records[i].Leases), slices.Clone(records[i].Data)
 	}
 	return records, nil
 }

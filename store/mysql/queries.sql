@@ -50,7 +50,10 @@ SELECT name FROM locksidecar_locks FORCE INDEX (PRIMARY) WHERE name IN (?)
 SELECT id FROM locksidecar_leases FORCE INDEX (PRIMARY) WHERE id IN (?) ORDER BY id LOCK IN SHARE MODE
 
 -- name: replace
-UPDATE locksidecar_locks SET version = GREATEST(version + tokens, {now}), tokens = ?, swap_id = ?, leases = ?, data = ?
+-- The floor is above all versions of the history before.
+UPDATE locksidecar_locks SET
+    version = GREATEST(version + tokens, {now}, (SELECT token_floor FROM locksidecar_meta WHERE id = 1)),
+    tokens = ?, swap_id = ?, leases = ?, data = ?
 WHERE name = ? AND version = ?
 
 -- name: create
@@ -145,10 +148,11 @@ SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DA
 SELECT schema_version, oldest, server, server = {server} FROM locksidecar_meta WHERE id = 1
 
 -- name: new_history
--- Another server writes from now on, and it may have forgotten grants. Nothing is granted until nobody believes in them. The
--- first server of all follows nobody.
+-- Another server writes from now on, and it may have forgotten grants. Nothing is granted until nobody believes in them.
+-- Versions are then above the forgotten ones if the clocks of the two servers differ by less than the margin. The first server of
+-- all follows nobody.
 UPDATE locksidecar_meta SET
     quiet_until = IF(? = 0 OR server = '', quiet_until, GREATEST(quiet_until, {now} + GREATEST(longest_ttl,
         COALESCE((SELECT MAX(ttl) FROM locksidecar_leases WHERE instance <> ''), 0)))),
-    history = ?, server = {server}
+    token_floor = IF(server = '', token_floor, GREATEST(token_floor, {now} + ?)), history = ?, server = {server}
 WHERE id = 1 AND server = ?

@@ -228,12 +228,12 @@ func TestTokensGrowIfTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
 	r := s.ready("one")
-	r.done(cas.Swap{Key: "ns/key", Data: []byte("x")})
+	r.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 40})
 	operator := s.session()
 	operator.exec("UPDATE locksidecar_locks SET version = version + 3600000000") // written an hour from now
 	last := r.load("ns/key")
-	next := r.done(cas.Swap{Key: "ns/key", Version: last.Version, Data: []byte("y")})
-	if next.Base < last.Base+cas.TokensPerSwap {
+	next := r.done(cas.Swap{Key: "ns/key", Version: last.Version, Data: []byte("y"), Tokens: cas.TokensPerSwap})
+	if next.Base != last.Base+40 {
 		t.Errorf("tokens from %d, after those from %d", next.Base, last.Base)
 	}
 	r.done(cas.Swap{Key: "ns/key", Version: next.Version, Delete: true})

@@ -40,21 +40,33 @@ func (b *Backend) packet(changes bool) *packet {
 
 // read sends a packet that changes nothing, and repeats it if the connection broke. The guard's result is left out.
 func (b *Backend) read(ctx context.Context, op string, make func(*packet)) (results, error) {
+	found, _, err := b.readIn(ctx, op, make)
+	return found, err
+}
+
+// readIn does the same, and says in which state of the server.
+func (b *Backend) readIn(ctx context.Context, op string, make func(*packet)) (results, state, error) {
 	return b.request(ctx, b.pools.main, op, false, true, make)
 }
 
 // write sends a transaction once, unless the server rolled it back.
 func (b *Backend) write(ctx context.Context, op string, make func(*packet)) (results, error) {
+	found, _, err := b.writeIn(ctx, op, make)
+	return found, err
+}
+
+// writeIn does the same, and says in which state of the server.
+func (b *Backend) writeIn(ctx context.Context, op string, make func(*packet)) (results, state, error) {
 	return b.request(ctx, b.pools.main, op, true, false, make)
 }
 
 // request sends a packet with its guard. repeat: it may be carried out several times.
-func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes, repeat bool, make func(*packet)) (results, error) {
+func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes, repeat bool, make func(*packet)) (results, state, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
 	b.used.Store(true)
 	if err := b.Ready(); err != nil {
-		return nil, fail(op, errors.Unwrap(err), false)
+		return nil, state{}, fail(op, errors.Unwrap(err), false)
 	}
 	p := b.packet(changes)
 	make(p)
@@ -63,18 +75,19 @@ func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes,
 	}
 	for try := 1; ; try++ {
 		found, sent, err := b.send(ctx, pool, op, p.text.String())
+		var now state
 		if err == nil {
-			err = b.heard(found)
+			now, err = heard(found)
 		}
 		if err == nil {
-			return found[1:], nil
+			return found[1:], now, nil
 		}
 		rolledBack := again(err)
 		broken := number(err) == 0 && ctx.Err() == nil
 		locked := rolledBack && p.locks && len(found) == 1 // the record's lock is the second result
 		switch {
 		case locked:
-			return nil, fail(op, errRowLocked, false)
+			return nil, now, fail(op, errRowLocked, false)
 		case try < tries && (rolledBack || repeat && broken):
 			if pause(ctx, rand.N(time.Millisecond<<try)) { //nolint:gosec // spreads load
 				continue
@@ -86,7 +99,7 @@ func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes,
 			b.doubt()
 		}
 		unknown := changes && sent && !rolledBack && (number(err) == 0 || len(found) >= p.before)
-		return nil, fail(op, explain(err), unknown)
+		return nil, now, fail(op, explain(err), unknown)
 	}
 }
 

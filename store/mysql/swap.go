@@ -201,7 +201,7 @@ func (c *call) giveUp(ctx context.Context, part []int) error {
 func (c *call) once(ctx context.Context, part []int) error {
 	id := rand.Int64N(1<<62) + 1 //nolint:gosec // tells requests apart
 	names := c.names(part, all)
-	found, err := c.b.write(ctx, "swap", func(p *packet) {
+	found, now, err := c.b.writeIn(ctx, "swap", func(p *packet) {
 		p.locks = true
 		p.ask("lock_records", names)
 		if living := c.living(part); len(living) > 0 {
@@ -227,7 +227,7 @@ func (c *call) once(ctx context.Context, part []int) error {
 	if err != nil {
 		return err
 	}
-	return c.read(part, found[len(found)-1])
+	return c.read(part, found[len(found)-1], now)
 }
 
 // living returns the leases on which swaps rely.
@@ -256,21 +256,25 @@ func write(p *packet, id int64, s *cas.Swap) {
 	if len(s.Living) > 0 {
 		p.more("if_living", s.Living, len(s.Living))
 	}
+	if s.Tokens > 0 {
+		p.more("if_not_quiet")
+	}
 	if s.Version == 0 {
 		p.more("or_keep")
 	}
 }
 
 // reserved is how many tokens a swap needs, and at least one, because the version must change.
-func reserved(*cas.Swap) int { return cas.TokensPerSwap }
+func reserved(s *cas.Swap) int { return max(1, s.Tokens) }
 
 // read writes the answers to swaps.
-func (c *call) read(part []int, rows [][][]byte) error {
+func (c *call) read(part []int, rows [][][]byte, now state) error {
 	for _, i := range part {
 		s := &c.swaps[i]
 		n := slices.IndexFunc(rows, func(row [][]byte) bool { return string(row[0]) == s.Key })
 		if n < 0 { // it does not exist
 			c.done[i] = cas.Swapped{Record: cas.Record{Key: s.Key}}
+			c.noteQuiet(i, now)
 			continue
 		}
 		r, err := record(rows[n][0], rows[n][1], rows[n][3], rows[n][4])
@@ -278,6 +282,7 @@ func (c *call) read(part []int, rows [][][]byte) error {
 			return fail("swap", err, true)
 		}
 		if c.done[i] = (cas.Swapped{Record: r}); string(rows[n][2]) != "1" {
+			c.noteQuiet(i, now)
 			continue
 		}
 		c.carried.Store(true)
@@ -287,6 +292,13 @@ func (c *call) read(part []int, rows [][][]byte) error {
 		c.done[i] = cas.Swapped{Done: true, Record: r}
 	}
 	return nil
+}
+
+// noteQuiet notes that a swap was not carried out because of the quiet time.
+func (c *call) noteQuiet(i int, now state) {
+	if c.swaps[i].Tokens > 0 && c.done[i].Record.Version == c.swaps[i].Version {
+		c.done[i].Quiet = now.quiet
+	}
 }
 
 // record reads a record's columns.
