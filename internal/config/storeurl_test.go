@@ -90,7 +90,7 @@ func TestMySQL(t *testing.T) {
 		}
 	}
 	_, err := storeURL("STORE_URL", "mysql://u@h/d?sslmode=require")
-	if err == nil || !strings.Contains(err.Error(), "allowed are tls") {
+	if err == nil || !strings.Contains(err.Error(), "parameter \"sslmode\"") {
 		t.Errorf("an unknown parameter: %v", err)
 	}
 }

@@ -113,7 +113,8 @@ func (r *rig) reads(number byte) {
 func (r *rig) open(ttl time.Duration) store.LeaseID {
 	r.t.Helper()
 	id := uuid.New()
-	r.must(r.OpenLeases(r.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: id, TTL: ttl}, Instance: "one"}}))
+	_, err := r.OpenLeases(r.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: id, TTL: ttl}, Instance: "one"}})
+	r.must(err)
 	return id
 }
 

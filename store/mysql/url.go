@@ -2,16 +2,15 @@ package mysql
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/locksidecar/locksidecar/internal/endpoints"
 )
 
 const defaultPort = "3306"
@@ -31,7 +30,7 @@ func Check(raw string) error {
 
 // parseURL reads mysql://user:password@host:port,host:port/database?tls=true&cacert=FILE&cert=FILE&key=FILE.
 func parseURL(raw string) (target, error) {
-	hosts, one := split(raw)
+	hosts, one := endpoints.Split(raw)
 	u, err := url.Parse(one)
 	if err != nil {
 		return target{}, errors.New("not a URL") // its text may contain a password
@@ -47,69 +46,33 @@ func parseURL(raw string) (target, error) {
 	if t.db == "" || strings.Contains(t.db, "/") {
 		return target{}, errors.New("the name of a database must follow the host")
 	}
-	for host := range strings.SplitSeq(hosts, ",") {
-		u, err := url.Parse("mysql://" + host)
-		if err != nil || u.Hostname() == "" || u.Host != host {
-			return target{}, errors.New("a host is missing or malformed")
-		}
-		port := u.Port()
-		if port == "" {
-			port = defaultPort
-		}
-		t.hosts = append(t.hosts, net.JoinHostPort(u.Hostname(), port))
+	if t.hosts, err = endpoints.List(hosts, defaultPort); err != nil {
+		return target{}, err
 	}
 	t.tls, err = secure(u.Query())
 	return t, err
 }
 
-// split returns the hosts of a URL, and the URL with one host, because net/url does not read lists with ports.
-func split(raw string) (hosts, one string) {
-	scheme, rest, _ := strings.Cut(raw, "://")
-	authority, path := rest, ""
-	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
-		authority, path = rest[:end], rest[end:]
-	}
-	at := strings.LastIndex(authority, "@") + 1
-	return authority[at:], scheme + "://" + authority[:at] + "host" + path
-}
-
 // secure returns the configuration of TLS, or nil.
 func secure(query url.Values) (*tls.Config, error) {
-	for name, values := range query {
-		if !slices.Contains([]string{"tls", "cacert", "cert", "key"}, name) || len(values) != 1 || values[0] == "" {
-			return nil, fmt.Errorf("parameter %q: allowed are tls (true, false or skip-verify), and the files cacert, cert and key", name)
-		}
+	mode, files := query["tls"], len(query)
+	if query.Del("tls"); mode != nil {
+		files--
 	}
-	cacert, cert, key := query.Get("cacert"), query.Get("cert"), query.Get("key")
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	switch mode := query.Get("tls"); {
-	case mode == "false" && cacert+cert+key != "":
+	if len(mode) > 1 || len(mode) == 1 && !slices.Contains([]string{"true", "false", "skip-verify"}, mode[0]) {
+		return nil, errors.New("tls: allowed are true, false and skip-verify")
+	}
+	is := func(what string) bool { return len(mode) == 1 && mode[0] == what }
+	config, err := endpoints.TLS(is("true") || is("skip-verify"), query)
+	switch {
+	case err != nil:
+		return nil, err
+	case is("false") && files > 0:
 		return nil, errors.New("tls=false, and a file for TLS")
-	case mode == "false", mode == "" && cacert+cert+key == "":
-		return nil, nil //nolint:nilnil // nil means no TLS
-	case mode == "skip-verify" && cacert == "":
-		config.InsecureSkipVerify = true //nolint:gosec // the operator says so
-	case mode != "true" && mode != "":
-		return nil, errors.New("tls: allowed are true, false and skip-verify (not together with cacert)")
-	}
-	if cacert != "" {
-		pem, err := os.ReadFile(cacert) //nolint:gosec // the operator names the file
-		if err != nil {
-			return nil, fmt.Errorf("cacert: %w", err)
-		}
-		if config.RootCAs = x509.NewCertPool(); !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("cacert: %s contains no certificate", cacert)
-		}
-	}
-	if (cert == "") != (key == "") {
-		return nil, errors.New("cert and key are needed together")
-	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key) // each connection parses the URL, so a new certificate is found
-		if err != nil {
-			return nil, fmt.Errorf("cert and key: %w", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
+	case is("skip-verify") && config.RootCAs != nil:
+		return nil, errors.New("tls=skip-verify, and a cacert that nothing is verified with")
+	case is("skip-verify"):
+		config.InsecureSkipVerify = true
 	}
 	return config, nil
 }
