@@ -132,7 +132,8 @@ func (m *Server) setUp(s *settings) error {
 		}
 	}
 	small := "--innodb-log-file-size=8M"
-	install := exec.Command("mariadb-install-db", "--no-defaults", "--datadir="+m.data(), "--skip-test-db", "--skip-name-resolve",
+	temporary := "--tmpdir=" + m.folder // in a common one, servers remove each other's tables
+	install := exec.Command("mariadb-install-db", "--no-defaults", "--datadir="+m.data(), temporary, "--skip-test-db", "--skip-name-resolve",
 		"--auth-root-authentication-method=normal", small)
 	if m.who != nil {
 		install.Args = append(install.Args, "--user=mysql")
@@ -150,7 +151,7 @@ func (m *Server) setUp(s *settings) error {
 	m.Address = fmt.Sprintf("127.0.0.1:%d", port)
 	m.args = append([]string{
 		"--no-defaults", "--datadir=" + m.data(), "--socket=" + filepath.Join(m.folder, "s"), "--pid-file=" + filepath.Join(m.folder, "pid"),
-		"--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", port), "--skip-name-resolve", "--performance-schema=OFF", small,
+		temporary, "--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", port), "--skip-name-resolve", "--performance-schema=OFF", small,
 		"--innodb-buffer-pool-size=64M", "--aria-pagecache-buffer-size=1M", "--max-connections=600",
 	}, s.flags...)
 	return m.launch()
