@@ -23,9 +23,9 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 			return nil, nil, err
 		}
 	}
-	present := make([]*cas.Record, len(records))
+	present := make([]*cas.Record, 0, len(records)+1)
 	for i := range records {
-		present[i] = &records[i]
+		present = append(present, &records[i])
 	}
 	given := cas.Record{Leases: leases}
 	if err := b.addStates(ctx, append(present, &given), known); err != nil {

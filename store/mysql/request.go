@@ -39,29 +39,29 @@ func (b *Backend) packet(changes bool) *packet {
 }
 
 // read sends a packet that changes nothing, and repeats it if the connection broke. The guard's result is left out.
-func (b *Backend) read(ctx context.Context, op string, make func(*packet)) (results, error) {
-	found, _, err := b.readIn(ctx, op, make)
+func (b *Backend) read(ctx context.Context, op string, fill func(*packet)) (results, error) {
+	found, _, err := b.readIn(ctx, op, fill)
 	return found, err
 }
 
 // readIn does the same, and says in which state of the server.
-func (b *Backend) readIn(ctx context.Context, op string, make func(*packet)) (results, state, error) {
-	return b.request(ctx, b.pools.main, op, false, true, make)
+func (b *Backend) readIn(ctx context.Context, op string, fill func(*packet)) (results, state, error) {
+	return b.request(ctx, b.pools.main, op, false, true, fill)
 }
 
 // write sends a transaction once, unless the server rolled it back.
-func (b *Backend) write(ctx context.Context, op string, make func(*packet)) (results, error) {
-	found, _, err := b.writeIn(ctx, op, make)
+func (b *Backend) write(ctx context.Context, op string, fill func(*packet)) (results, error) {
+	found, _, err := b.writeIn(ctx, op, fill)
 	return found, err
 }
 
 // writeIn does the same, and says in which state of the server.
-func (b *Backend) writeIn(ctx context.Context, op string, make func(*packet)) (results, state, error) {
-	return b.request(ctx, b.pools.main, op, true, false, make)
+func (b *Backend) writeIn(ctx context.Context, op string, fill func(*packet)) (results, state, error) {
+	return b.request(ctx, b.pools.main, op, true, false, fill)
 }
 
 // request sends a packet with its guard. repeat: it may be carried out several times.
-func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes, repeat bool, make func(*packet)) (results, state, error) {
+func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes, repeat bool, fill func(*packet)) (results, state, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
 	b.used.Store(true)
@@ -69,7 +69,7 @@ func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes,
 		return nil, state{}, fail(op, errors.Unwrap(err), false)
 	}
 	p := b.packet(changes)
-	make(p)
+	fill(p)
 	if changes {
 		p.add("commit")
 	}

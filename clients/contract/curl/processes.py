@@ -248,7 +248,8 @@ class MySQL(Server):
 
     def _check(self):
         host, port = self.address.split(":")
-        return ["mariadb", "--no-defaults", "-ulocks", "-psecret", "-h" + host, "-P" + port, "-sNe", "SELECT 1", "locks"]
+        client = f"mariadb --no-defaults -ulocks -psecret -h{host} -P{port} -sNe 'SELECT 1' locks"
+        return ["sh", "-c", client + " 2>/dev/null"]
 
 
 def free_ports(n):
