@@ -118,16 +118,16 @@ func TestTLS(t *testing.T) {
 	s.limit = time.Second
 	m.Exec(t, "ALTER USER "+s.Name+" REQUIRE X509")
 	own := certtest.Mount(t, authority.IssueClient("sidecar"))
-	cas := certtest.MountFiles(t, map[string][]byte{"ca.crt": authority.PEM(), "other.crt": certtest.New(t).PEM()})
+	authorities := certtest.MountFiles(t, map[string][]byte{"ca.crt": authority.PEM(), "other.crt": certtest.New(t).PEM()})
 	files := "&cert=" + own.CertFile() + "&key=" + own.KeyFile()
 	url := strings.Replace(s.url, "127.0.0.1", "localhost", 1)
-	s.url = url + "?tls=true&cacert=" + cas.File("ca.crt") + files
+	s.url = url + "?tls=true&cacert=" + authorities.File("ca.crt") + files
 	r := s.ready("one")
 	r.write("one", 1)
 	r.reads(1)
-	s.url = url + "?cacert=" + cas.File("other.crt") + files
+	s.url = url + "?cacert=" + authorities.File("other.crt") + files
 	s.start("two").refuses("certificate signed by unknown authority")
-	s.url = url + "?cacert=" + cas.File("ca.crt")
+	s.url = url + "?cacert=" + authorities.File("ca.crt")
 	s.start("three").refuses("Access denied")
 	s.url = url
 	s.start("four").refuses("Access denied")
