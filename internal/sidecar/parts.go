@@ -10,6 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/cas"
 	"github.com/locksidecar/locksidecar/store/etcd"
 	"github.com/locksidecar/locksidecar/store/memory"
+	"github.com/locksidecar/locksidecar/store/mysql"
 	"github.com/locksidecar/locksidecar/store/postgres"
 	"github.com/locksidecar/locksidecar/store/redis"
 )
@@ -34,6 +35,9 @@ func (s *sidecar) newStore(tooOld func(error)) (store.Store, error) {
 	}
 	if cfg.Store.Kind == config.Redis {
 		return s.onRedis(id)
+	}
+	if cfg.Store.Kind == config.MySQL {
+		return s.onMySQL(id, tooOld)
 	}
 	return postgres.New(postgres.Config{
 		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, Identity: id, MaxConns: cfg.PoolMaxConns,
@@ -67,6 +71,19 @@ func (s *sidecar) onRedis(id store.Identity) (store.Store, error) {
 	st := cas.New(cas.Config{Backend: backend, Identity: id, Logger: s.log})
 	s.tel.Metrics.Store.Observe(func() metrics.StoreState { return metrics.StoreState{Quiet: st.Quiet()} })
 	return st, nil
+}
+
+func (s *sidecar) onMySQL(id store.Identity, tooOld func(error)) (store.Store, error) {
+	cfg := s.Config
+	backend, err := mysql.New(mysql.Config{
+		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, Instance: id.Instance, MaxConns: cfg.PoolMaxConns, Timeout: cfg.StoreTimeout,
+		AutoMigrate: cfg.AutoMigrate, TooOld: tooOld, Quick: cfg.Failover == postgres.FailoverQuick,
+		Logger: s.log, Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return cas.New(cas.Config{Backend: backend, Identity: id, Logger: s.log}), nil
 }
 
 func (s *sidecar) leaseConfig() lease.Config {

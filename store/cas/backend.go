@@ -55,6 +55,13 @@ type Backend interface {
 	Opened(ctx context.Context, instance string) ([]store.LeaseID, error)
 }
 
+// Expecter is a backend that must look for letters, because its server does not push them.
+type Expecter interface {
+	// Expect says how soon letters are needed. waits: somebody waits or watches here. leases: a lease is open here, so its
+	// holder may be asked to stop. It returns at once.
+	Expect(waits, leases bool)
+}
+
 // NewLease is a lease to be opened. Instance is who may be asked for by Opened; empty for leases of single locks.
 type NewLease struct {
 	store.NewLease
@@ -111,6 +118,9 @@ type Swapped struct {
 	// Quiet above zero: the swap was not carried out, because it reserves tokens, and the server grants nothing for so
 	// long. See [Backend].
 	Quiet time.Duration
+	// Locked: it was not carried out, because another session of the server keeps the record locked. Only servers with such
+	// locks answer this.
+	Locked bool
 	// Record is the new record if Done, with Version, Base and Tokens, but without Data; otherwise the present one, with the states
 	// of its leases. If the present version is the expected one, a condition about a lease has failed.
 	Record Record

@@ -30,6 +30,7 @@ func (s *Store) opened(leases []store.NewLease, sent time.Time, history store.Hi
 		}
 		s.own[l.ID].ttl, s.own[l.ID].until = l.TTL, sent.Add(l.TTL)
 	}
+	s.attend()
 }
 
 // renewed notes which of these leases were extended. It reports whether there are signals under them, and which of them were
@@ -127,6 +128,7 @@ func (s *Store) settled(t *turn, version int64) {
 	} else if !old {
 		delete(s.signalled, name)
 	}
+	s.await(t, version)
 	decided := s.decided(name, version)
 	s.mu.Unlock()
 	if decided {
@@ -177,6 +179,9 @@ func (s *Store) under(leases []store.LeaseID, forget bool) (names []string, all 
 	}
 	for name := range found {
 		names = append(names, name)
+	}
+	if forget {
+		s.attend()
 	}
 	slices.Sort(names)
 	return names, all

@@ -75,6 +75,8 @@ type Store struct {
 	quiet     quiet
 	// doubted are keys of swaps with an unknown outcome, with the versions of the records that the swaps replace.
 	doubted map[string][]int64
+	// awaited are keys for which attempts of this instance wait, or which it watches. Only for an [Expecter].
+	awaited map[string]awaited
 	// useless are leases to be revoked.
 	useless []store.LeaseID
 	wake    chan struct{}
@@ -118,6 +120,7 @@ func New(cfg Config) *Store {
 		stop:   make(chan struct{}), wake: make(chan struct{}, 1),
 		cache: must(lru.New[string, remembered](cachedRecords)),
 		own:   map[store.LeaseID]*ownLease{}, signalled: map[string]struct{}{}, doubted: map[string][]int64{},
+		awaited: map[string]awaited{},
 	}
 }
 
@@ -228,7 +231,7 @@ func (s *Store) revoke(ctx context.Context, op string, leases []store.LeaseID) e
 		names, err = s.naming(ctx, op, leases)
 	}
 	if err == nil {
-		err = s.visit(ctx, op, names)
+		err = s.visit(ctx, op, names, nil)
 	}
 	if err != nil {
 		return &store.Error{Op: op, Err: cause(err), Unknown: true} // the leases have ended

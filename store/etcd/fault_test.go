@@ -170,7 +170,7 @@ func TestFullDatabase(t *testing.T) {
 	if !store.Unavailable(err) || store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "NOSPACE") {
 		t.Fatalf("with a full database: %v", err)
 	}
-	if err := r.OpenLeases(r.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: [16]byte{1}, TTL: time.Minute}}}); err == nil ||
+	if _, err := r.OpenLeases(r.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: [16]byte{1}, TTL: time.Minute}}}); err == nil ||
 		store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "NOSPACE") {
 		t.Errorf("a new lease: %v", err)
 	}
