@@ -19,7 +19,7 @@ BENCH        ?= .
 PYTHON_CLIENT := clients/python
 
 # The stores that the clients and the examples are tested on: make test-clients STORES=postgres
-STORES ?= memory postgres etcd
+STORES ?= memory postgres etcd mysql
 export CONTRACT_STORES = $(STORES)
 
 # The version comes from git describe; stamping fails in checkouts of other users.
@@ -142,6 +142,7 @@ test-deps: $(ETCD)
 	command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb /opt/homebrew/opt/postgresql*/bin/initdb \
 	  /usr/local/opt/postgresql*/bin/initdb /usr/pgsql-*/bin/initdb 2>/dev/null | grep -q . || missing="postgresql"; \
 	command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || missing="$$missing pgbouncer"; \
+	command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null || missing="$$missing mariadb-server"; \
 	command -v prometheus >/dev/null && command -v promtool >/dev/null || missing="$$missing prometheus"; \
 	command -v curl >/dev/null || missing="$$missing curl"; \
 	command -v openssl >/dev/null || missing="$$missing openssl"; \
@@ -152,7 +153,8 @@ test-deps: $(ETCD)
 	if [ "$$(id -u)" = 0 ]; then as=""; elif command -v sudo >/dev/null; then as=sudo; \
 	else echo "the tests need: $$missing; as root: apt-get install $$missing" >&2; exit 1; fi; \
 	echo "installing $$missing"; \
-	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing || exit; \
+	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing || exit; \
+	case "$$missing" in *mariadb*) [ ! -d /run/systemd/system ] || $$as systemctl disable -q --now mariadb;; esac; \
 	case "$$missing" in *prometheus*) [ ! -d /run/systemd/system ] || $$as systemctl disable -q --now prometheus;; esac
 	@version=$$(ls /usr/lib/postgresql 2>/dev/null | sort -n | tail -1); \
 	ls /usr/share/postgresql/$$version/extension/plpgsql_check.control /usr/pgsql-*/share/extension/plpgsql_check.control \

@@ -11,6 +11,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
+	"github.com/locksidecar/locksidecar/store/mysql"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
@@ -29,10 +30,16 @@ that may create tables, sidecars need no such right (LOCKSIDECAR_AUTO_MIGRATE=fa
 			if err != nil {
 				return exitcode.With(exitcode.Config, err)
 			}
-			if cfg.Store.Kind != config.Postgres {
+			var migrate func(context.Context, string) (from, to int, err error)
+			switch cfg.Store.Kind {
+			case config.Postgres:
+				migrate = postgres.Migrate
+			case config.MySQL:
+				migrate = mysql.Migrate
+			default:
 				return exitcode.With(exitcode.Config, errors.New(config.Prefix+"STORE_URL is "+cfg.Store.String()+": there is no schema to migrate"))
 			}
-			from, to, err := postgres.Migrate(signals.stop, cfg.Store.Reveal())
+			from, to, err := migrate(signals.stop, cfg.Store.Reveal())
 			if err != nil {
 				return exitcode.With(migrateCode(err), fmt.Errorf("migrating %s: %w", cfg.Store, err))
 			}
@@ -56,7 +63,10 @@ func migrateCode(err error) int {
 		class := refused.Code[:min(2, len(refused.Code))]
 		return cmp.Or(migrateCodes[refused.Code], migrateCodes[class], exitcode.Unexpected)
 	}
-	if _, unreachable := errors.AsType[*pgconn.ConnectError](err); unreachable || errors.Is(err, context.DeadlineExceeded) {
+	if mysql.NeedsOperator(err) {
+		return exitcode.Config
+	}
+	if _, unreachable := errors.AsType[*pgconn.ConnectError](err); unreachable || mysql.Unreachable(err) || errors.Is(err, context.DeadlineExceeded) {
 		return exitcode.Unavailable
 	}
 	return exitcode.Unexpected

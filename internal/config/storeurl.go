@@ -8,12 +8,15 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/locksidecar/locksidecar/store/etcd"
+	"github.com/locksidecar/locksidecar/store/mysql"
 	"github.com/locksidecar/locksidecar/store/postgres"
+	"github.com/locksidecar/locksidecar/store/redis"
 )
 
 // StoreKind is the kind of the sidecar's store.
@@ -24,6 +27,8 @@ const (
 	Memory   StoreKind = "memory"
 	Postgres StoreKind = "postgres"
 	Etcd     StoreKind = "etcd"
+	Redis    StoreKind = "redis"
+	MySQL    StoreKind = "mysql"
 )
 
 // StoreURL names a store. It may contain a password: String redacts it, Reveal does not.
@@ -63,7 +68,7 @@ func (u StoreURL) Again() (string, error) {
 // The rules shown in messages.
 const (
 	allowedDatabases = "postgres://user:password@host:5432/database" //nolint:gosec // no credentials: an example
-	allowedStores    = "memory://, " + allowedDatabases + " or etcd://host:2379,host:2379/prefix"
+	allowedStores    = "memory://, " + allowedDatabases + ", mysql://user:password@host:3306/database, etcd://host:2379,host:2379/prefix or redis://host:6379"
 )
 
 func allowedIn(variable string) string {
@@ -162,6 +167,21 @@ func storeURL(variable, raw string) (StoreURL, error) {
 		err := etcd.Check(raw)
 		if err == nil {
 			return StoreURL{Kind: Etcd, url: raw}, nil
+		}
+		why = " (" + err.Error() + ")"
+	case "mysql":
+		err := mysql.Check(raw)
+		if err == nil {
+			return StoreURL{Kind: MySQL, url: raw}, nil
+		}
+		why = " (" + err.Error() + ")"
+	default:
+		if !slices.Contains(redis.Schemes, scheme) {
+			break
+		}
+		err := redis.Check(raw)
+		if err == nil {
+			return StoreURL{Kind: Redis, url: raw}, nil
 		}
 		why = " (" + err.Error() + ")"
 	}

@@ -44,10 +44,15 @@ func TestRefusedURLsAreRedacted(t *testing.T) {
 		"postgres://u:s3cret@h/d?sslmode=odd",
 		"postgres://h/d?password=s3cret&sslmode=odd",
 		"postgres://u:s3%zzcret@h/d",
-		"mysql://u:s3cret@h/d",
+		"mysql://u:s3cret@h/d?ssl=s3cret",
+		"mysql://u:s3%zzcret@h/d",
+		"mysql://u:s3cret@h",
 		"etcd://u:s3cret@h?ssl=s3cret",
 		"etcd://u:s3%zzcret@h",
 		"etcd://h,u:s3cret",
+		"redis://u:s3cret@h?ssl=s3cret",
+		"redis://u:s3%zzcret@h",
+		"redis+sentinel://u:s3cret@h?sentinel_password=s3cret",
 		"s3cret",
 	} {
 		_, err := storeURL("STORE_URL", url)
@@ -95,6 +100,19 @@ func TestEtcdInKubernetes(t *testing.T) {
 		if u, err := storeURL("STORE_URL", string(found[1])); err != nil || u.Kind != Etcd {
 			t.Errorf("%s: %v, %v", file, u, err)
 		}
+	}
+}
+
+func TestMySQL(t *testing.T) {
+	for _, raw := range []string{"mysql://u@h/d", "mysql://u:secret@a:3306,b:3307/d?tls=true"} {
+		u, err := storeURL("STORE_URL", raw)
+		if err != nil || u.Kind != MySQL || u.Reveal() != raw || strings.Contains(u.String(), "secret") {
+			t.Errorf("%s: %v, %v", raw, u, err)
+		}
+	}
+	_, err := storeURL("STORE_URL", "mysql://u@h/d?sslmode=require")
+	if err == nil || !strings.Contains(err.Error(), "parameter \"sslmode\"") {
+		t.Errorf("an unknown parameter: %v", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"github.com/locksidecar/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/telemetry"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy"
@@ -9,7 +10,9 @@ import (
 	"github.com/locksidecar/locksidecar/store/cas"
 	"github.com/locksidecar/locksidecar/store/etcd"
 	"github.com/locksidecar/locksidecar/store/memory"
+	"github.com/locksidecar/locksidecar/store/mysql"
 	"github.com/locksidecar/locksidecar/store/postgres"
+	"github.com/locksidecar/locksidecar/store/redis"
 )
 
 func (s *sidecar) telemetryOptions() telemetry.Options {
@@ -30,6 +33,12 @@ func (s *sidecar) newStore(tooOld func(error)) (store.Store, error) {
 	if cfg.Store.Kind == config.Etcd {
 		return s.onEtcd(id)
 	}
+	if cfg.Store.Kind == config.Redis {
+		return s.onRedis(id)
+	}
+	if cfg.Store.Kind == config.MySQL {
+		return s.onMySQL(id, tooOld)
+	}
 	return postgres.New(postgres.Config{
 		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, Identity: id, MaxConns: cfg.PoolMaxConns,
 		Timeout: cfg.StoreTimeout, AutoMigrate: cfg.AutoMigrate, TooOld: tooOld, Logger: s.log,
@@ -41,6 +50,34 @@ func (s *sidecar) newStore(tooOld func(error)) (store.Store, error) {
 func (s *sidecar) onEtcd(id store.Identity) (store.Store, error) {
 	backend, err := etcd.New(etcd.Config{
 		URL: s.Config.Store.Reveal(), Again: s.Config.Store.Again, Instance: id.Instance, Timeout: s.Config.StoreTimeout,
+		Logger: s.log, Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return cas.New(cas.Config{Backend: backend, Identity: id, Logger: s.log}), nil
+}
+
+func (s *sidecar) onRedis(id store.Identity) (store.Store, error) {
+	cfg := s.Config
+	backend, err := redis.New(redis.Config{
+		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, Instance: id.Instance, Timeout: cfg.StoreTimeout, MaxConns: cfg.PoolMaxConns - 1,
+		TTL: cfg.TTL, Quick: cfg.Failover == postgres.FailoverQuick,
+		Logger: s.log, Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
+	})
+	if err != nil {
+		return nil, err
+	}
+	st := cas.New(cas.Config{Backend: backend, Identity: id, Logger: s.log})
+	s.tel.Metrics.Store.Observe(func() metrics.StoreState { return metrics.StoreState{Quiet: st.Quiet()} })
+	return st, nil
+}
+
+func (s *sidecar) onMySQL(id store.Identity, tooOld func(error)) (store.Store, error) {
+	cfg := s.Config
+	backend, err := mysql.New(mysql.Config{
+		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, Instance: id.Instance, MaxConns: cfg.PoolMaxConns, Timeout: cfg.StoreTimeout,
+		AutoMigrate: cfg.AutoMigrate, TooOld: tooOld, Quick: cfg.Failover == postgres.FailoverQuick,
 		Logger: s.log, Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
 	})
 	if err != nil {

@@ -7,17 +7,25 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// TokensPerSwap is how many tokens a swap reserves: see [Record.Base].
+// TokensPerSwap is how many tokens a swap reserves at most: see [Record.Base].
 const TokensPerSwap = 2048
 
 // Backend is a server that keeps records and leases, and that swaps a record if it is unchanged. Keys are
 // opaque to it: they contain the namespace. All methods are safe for concurrent use. Their errors are those of [store.Store]: [store.Unavailable] and
 // [store.OutcomeUnknown] classify them.
+//
+// # Histories
+//
+// A server may forget what it confirmed, for instance by a failover to a server with older data. This begins a new
+// history. All its versions and bases are above those of the history before. Sidecars may still believe in
+// grants that were forgotten, each for less than the TTL of its lease. So the server first has a quiet time: it refuses
+// swaps that reserve tokens, until the longest TTL in use is over. All other swaps work. The history is zero for servers that forget
+// nothing.
 type Backend interface {
 	// Start connects. It returns an error at once if the configuration can never work. If only the server is
 	// unreachable, the backend keeps trying, and Ready reports an error. ctx limits Start only. deliver is called with
-	// each letter to this instance, in the order of their swaps, by one goroutine. It must not block. lost is called if
-	// letters may have been lost.
+	// each letter to this instance, by one goroutine. Letters about one key come in the order of their swaps. It must not
+	// block. lost is called if letters may have been lost.
 	Start(ctx context.Context, deliver func(Letter), lost func()) error
 	// Stop ends the background work and closes all connections. It blocks. It may be called repeatedly, and
 	// before Start.
@@ -35,15 +43,23 @@ type Backend interface {
 	// whose keys begin with prefix and sort after the given key. It returns at most limit.
 	Scan(ctx context.Context, prefix, after string, limit int) ([]Record, error)
 
-	// OpenLeases makes leases that live for their TTL from now on, or extends those that live.
-	OpenLeases(ctx context.Context, leases []NewLease) error
-	// Renew extends living leases by their TTL, and returns those that it extended, also with an error. Without an
-	// error, each of the others is dead.
-	Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error)
+	// OpenLeases makes leases that live for their TTL from now on, or extends those that live. It returns the history in
+	// which it did so.
+	OpenLeases(ctx context.Context, leases []NewLease) (store.History, error)
+	// Renew extends living leases by their TTL, and returns those that it extended, also with an error, and the history
+	// in which it did so. Without an error, each of the others is dead.
+	Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, store.History, error)
 	// Revoke ends leases. A lease that is dead already is no error.
 	Revoke(ctx context.Context, leases []store.LeaseID) error
 	// Opened returns the living leases that an instance has opened.
 	Opened(ctx context.Context, instance string) ([]store.LeaseID, error)
+}
+
+// Expecter is a backend that must look for letters, because its server does not push them.
+type Expecter interface {
+	// Expect says how soon letters are needed. waits: somebody waits or watches here. leases: a lease is open here, so its
+	// holder may be asked to stop. It returns at once.
+	Expect(waits, leases bool)
 }
 
 // NewLease is a lease to be opened. Instance is who may be asked for by Opened; empty for leases of single locks.
@@ -64,14 +80,20 @@ type Record struct {
 	Key string
 	// Version changes with each swap. Zero means that the record does not exist.
 	Version int64
-	// Base is above every token that was reserved for this key before: the swap that wrote the record reserved the
-	// tokens from Base to Base+TokensPerSwap-1. This holds also if the record was deleted in between, and after a restart.
+	// Base is above every token that was reserved for this key before: the swap that wrote the record reserved its
+	// [Swap.Tokens] from Base on. This holds also if the record was deleted in between, after a restart, and in
+	// a new history.
 	Base int64
+	// Tokens is how many the swap that wrote the record reserved from Base on, at least its [Swap.Tokens]. The Base of each later
+	// record is above them.
+	Tokens int
 	// Data is opaque to the backend.
 	Data []byte
 	// Leases are the leases that Data names, and States their states, in the same order (not set by Scan).
 	Leases []store.LeaseID
 	States []LeaseState
+	// History is the one in which Load read the record.
+	History store.History
 }
 
 // Swap replaces the record of a key if its version is unchanged and all Living leases live. A lease that was
@@ -84,6 +106,8 @@ type Swap struct {
 	Leases []store.LeaseID
 	Delete bool
 	Living []store.LeaseID
+	// Tokens is how many tokens the swap reserves, at most TokensPerSwap. With zero, it grants nothing.
+	Tokens int
 	// Letters are delivered if, and only if, the swap is carried out. At most one goes to an instance.
 	Letters []Letter
 }
@@ -91,7 +115,13 @@ type Swap struct {
 // Swapped is the answer to a Swap.
 type Swapped struct {
 	Done bool
-	// Record is the new record if Done, with Version and Base, but without Data; otherwise the present one, with the states
+	// Quiet above zero: the swap was not carried out, because it reserves tokens, and the server grants nothing for so
+	// long. See [Backend].
+	Quiet time.Duration
+	// Locked: it was not carried out, because another session of the server keeps the record locked. Only servers with such
+	// locks answer this.
+	Locked bool
+	// Record is the new record if Done, with Version, Base and Tokens, but without Data; otherwise the present one, with the states
 	// of its leases. If the present version is the expected one, a condition about a lease has failed.
 	Record Record
 }

@@ -32,6 +32,16 @@ func (s *Store) jobs(n int, name func(int) string, each func(i int, j *job)) []*
 	return jobs
 }
 
+// whenLocked adds what to answer if the record is locked.
+func (j *job) whenLocked(answer func()) {
+	others := j.locked
+	j.locked = func() {
+		if answer(); others != nil {
+			others()
+		}
+	}
+}
+
 // Acquire takes keys that are available, and queues asks that wait.
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	answers := make([]store.Answer, len(asks))
@@ -48,6 +58,7 @@ func (j *job) ask(ask *store.Ask, answer *store.Answer) {
 			others()
 		}
 	}
+	j.whenLocked(func() { *answer = store.Answer{Outcome: store.RowLocked} })
 	if key.NeedsLease(ask) {
 		j.leases = append(j.leases, ask.Lease)
 	}
@@ -92,6 +103,7 @@ func (s *Store) AcquireAndRelease(ctx context.Context, asks []store.Ask, claims 
 
 // release adds a claim.
 func (j *job) release(claim *store.Claim, verdict *store.Verdict) {
+	j.whenLocked(func() { *verdict = store.Verdict{Status: store.ClaimRowLocked} })
 	j.items = append(j.items, item{lock: &verdict.Lock, do: func(t *turn) bool {
 		*verdict = t.op.Release(t.row, claim)
 		return true
@@ -128,12 +140,13 @@ func (t *turn) queued(id store.AttemptID) bool {
 
 // attempts does something with each attempt.
 func (s *Store) attempts(ctx context.Context, op string, attempts []store.Attempt, bump bool,
-	do func(*turn, store.Attempt) store.Answer,
+	locked store.Outcome, do func(*turn, store.Attempt) store.Answer,
 ) ([]store.Answer, error) {
 	answers := make([]store.Answer, len(attempts))
 	jobs := s.jobs(len(attempts), func(i int) string { return attempts[i].Key }, func(i int, j *job) {
 		a, answer := attempts[i], &answers[i]
 		j.bump = bump
+		j.whenLocked(func() { *answer = store.Answer{Outcome: locked} })
 		j.items = append(j.items, item{answer: answer, do: func(t *turn) bool {
 			*answer = do(t, a)
 			return true
@@ -142,20 +155,20 @@ func (s *Store) attempts(ctx context.Context, op string, attempts []store.Attemp
 	return answers, s.run(ctx, op, jobs)
 }
 
-// Check returns what became of waiters.
+// Check returns what became of waiters. If a record is locked, there is no news yet.
 func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
-	return s.attempts(ctx, "Check", waits, false, func(t *turn, a store.Attempt) store.Answer { return t.op.Check(t.row, a) })
+	return s.attempts(ctx, "Check", waits, false, store.Queued, func(t *turn, a store.Attempt) store.Answer { return t.op.Check(t.row, a) })
 }
 
 // Cancel takes waiters out of their queues.
 func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
-	return s.attempts(ctx, "Cancel", waits, false, func(t *turn, a store.Attempt) store.Answer { return t.op.Cancel(t.row, a) })
+	return s.attempts(ctx, "Cancel", waits, false, store.RowLocked, func(t *turn, a store.Attempt) store.Answer { return t.op.Cancel(t.row, a) })
 }
 
 // Withdraw frees what attempts hold or wait for. It changes the version of the record in any case. So a swap of the
 // attempt that is still on its way fails.
 func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
-	answers, err := s.attempts(ctx, "Withdraw", attempts, true, func(t *turn, a store.Attempt) store.Answer { return t.op.Withdraw(t.row, a) })
+	answers, err := s.attempts(ctx, "Withdraw", attempts, true, store.RowLocked, func(t *turn, a store.Attempt) store.Answer { return t.op.Withdraw(t.row, a) })
 	outcomes := make([]store.Outcome, len(answers))
 	for i, a := range answers {
 		outcomes[i] = a.Outcome
@@ -175,6 +188,7 @@ func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verd
 	verdicts := make([]store.Verdict, len(changes))
 	jobs := s.jobs(len(changes), func(i int) string { return changes[i].Key }, func(i int, j *job) {
 		change, verdict := &changes[i], &verdicts[i]
+		j.whenLocked(func() { *verdict = store.Verdict{Status: store.ClaimRowLocked} })
 		j.items = append(j.items, item{lock: &verdict.Lock, do: func(t *turn) bool {
 			*verdict = t.op.Amend(t.row, change)
 			return true
@@ -203,6 +217,7 @@ func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Cla
 	statuses := make([]store.ClaimStatus, len(signals))
 	jobs := s.jobs(len(signals), func(i int) string { return signals[i].Key }, func(i int, j *job) {
 		g, status := signals[i], &statuses[i]
+		j.whenLocked(func() { *status = store.ClaimRowLocked })
 		j.items = append(j.items, item{do: func(t *turn) bool {
 			*status = t.op.Signal(t.row, g)
 			return true

@@ -55,7 +55,7 @@ func (s *Store) vote(ctx context.Context, election string, term time.Duration) (
 	w := Swap{Key: election, Version: r.Version, Delete: true}
 	if term > 0 {
 		id := uuid.New()
-		if err := s.backend.OpenLeases(ctx, []NewLease{{NewLease: store.NewLease{ID: id, TTL: term}}}); err != nil {
+		if _, err := s.backend.OpenLeases(ctx, []NewLease{{NewLease: store.NewLease{ID: id, TTL: term}}}); err != nil {
 			return e, false, &store.Error{Err: cause(err)}
 		}
 		w = Swap{Key: election, Version: r.Version, Data: []byte(s.me.Name), Leases: []store.LeaseID{id}, Living: []store.LeaseID{id}}

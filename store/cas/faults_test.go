@@ -296,7 +296,7 @@ func (p *pod) acquire(ctx context.Context, ask store.Ask) ([]store.Answer, error
 	if p.chance(50) {
 		return p.store.Acquire(ctx, []store.Ask{ask})
 	}
-	answers, err, _, _ := p.store.AcquireAndRelease(ctx, []store.Ask{ask}, []store.Claim{{Key: ask.Key, Token: 1}, {Key: "other", Token: 1}})
+	answers, err, _, _ := p.store.AcquireAndRelease(ctx, []store.Ask{ask}, []store.Claim{{Key: ask.Key, Token: -1}, {Key: "other", Token: -1}})
 	return answers, err
 }
 

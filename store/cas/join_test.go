@@ -80,3 +80,33 @@ func TestAReleaseBesideAnAskThatIsTooLarge(t *testing.T) {
 		b.gets(b.ask("free"), store.Granted)
 	})
 }
+
+// A cohort has only tokens that were reserved for its holder's grant. With more waiters it begins at the hand-off.
+func TestACohortNeedsReservedTokens(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, _ *instance) {
+		for _, c := range []struct {
+			key            string
+			waiters, named int
+		}{{"few", 30, 30}, {"many", 40, 0}} {
+			holder := a.ask(c.key)
+			grant := a.gets(holder, store.Granted)
+			asks := make([]store.Ask, c.waiters)
+			for i := range asks {
+				asks[i] = a.ask(c.key)
+			}
+			answers, err := a.Acquire(a.Context(), asks)
+			a.ok(err)
+			if got := answers[c.waiters-1].Cohort; len(got) != c.named {
+				t.Errorf("%s: a cohort of %d, want %d", c.key, len(got), c.named)
+			}
+			last := grant.Token + int64(c.named)
+			a.told()
+			a.releases(holder, grant, store.Holds)
+			for _, n := range a.told() {
+				if n.ID == asks[0].ID && (n.Answer.Token <= last || len(n.Answer.Cohort) != c.waiters-1) {
+					t.Errorf("%s: token %d after %d, a cohort of %d", c.key, n.Answer.Token, last, len(n.Answer.Cohort))
+				}
+			}
+		}
+	})
+}

@@ -131,6 +131,7 @@ func (s *Store) receive(l Letter) {
 		s.lost()
 		return
 	}
+	s.heardOf(name, notes)
 	for i := range notes {
 		n := &notes[i]
 		if n.Event != nil {

@@ -11,6 +11,8 @@ import (
 // ownLease is a renewed lease that this instance opened and has not revoked.
 type ownLease struct {
 	ttl time.Duration
+	// history is the one in which the lease was opened.
+	history store.History
 	// until is when the lease ends if nobody renews it, by this instance's clock, or earlier.
 	until time.Time
 	// keys are those whose records may name the lease: this instance holds, awaits or watches them. With each key is the
@@ -19,19 +21,21 @@ type ownLease struct {
 }
 
 // opened notes leases whose opening was asked for at that time.
-func (s *Store) opened(leases []store.NewLease, sent time.Time) {
+func (s *Store) opened(leases []store.NewLease, sent time.Time, history store.History) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range leases {
 		if s.own[l.ID] == nil {
-			s.own[l.ID] = &ownLease{keys: map[string]int64{}}
+			s.own[l.ID] = &ownLease{history: history, keys: map[string]int64{}}
 		}
 		s.own[l.ID].ttl, s.own[l.ID].until = l.TTL, sent.Add(l.TTL)
 	}
+	s.attend()
 }
 
-// renewed notes which of these leases were extended, and reports whether there are signals under them.
-func (s *Store) renewed(leases, kept []store.LeaseID, sent time.Time) (signals bool) {
+// renewed notes which of these leases were extended. It reports whether there are signals under them, and which of them were
+// opened in another history.
+func (s *Store) renewed(leases, kept []store.LeaseID, sent time.Time, history store.History) (signals bool, old []store.LeaseID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range leases {
@@ -42,13 +46,16 @@ func (s *Store) renewed(leases, kept []store.LeaseID, sent time.Time) (signals b
 			l.until = time.Time{}
 		default:
 			l.until = sent.Add(l.ttl)
+			if l.history != history {
+				old = append(old, id)
+			}
 			for name := range s.signalled {
 				_, mine := l.keys[name]
 				signals = signals || mine
 			}
 		}
 	}
-	return signals
+	return signals, old
 }
 
 // state returns the state of a lease: as it was read for this job, or as this instance believes it to be.
@@ -97,7 +104,7 @@ func (s *Store) keep(r *Record, read *key.Record) {
 	if r.Version == 0 || len(r.Data) > cachedBytes {
 		s.cache.Remove(r.Key)
 	} else {
-		s.cache.Add(r.Key, remembered{Record{Key: r.Key, Version: r.Version, Base: r.Base, Data: r.Data, Leases: r.Leases}, read})
+		s.cache.Add(r.Key, remembered{Record{Key: r.Key, Version: r.Version, Base: r.Base, Tokens: r.Tokens, Data: r.Data, Leases: r.Leases}, read})
 	}
 }
 
@@ -121,6 +128,7 @@ func (s *Store) settled(t *turn, version int64) {
 	} else if !old {
 		delete(s.signalled, name)
 	}
+	s.await(t, version)
 	decided := s.decided(name, version)
 	s.mu.Unlock()
 	if decided {
@@ -171,6 +179,9 @@ func (s *Store) under(leases []store.LeaseID, forget bool) (names []string, all 
 	}
 	for name := range found {
 		names = append(names, name)
+	}
+	if forget {
+		s.attend()
 	}
 	slices.Sort(names)
 	return names, all

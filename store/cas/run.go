@@ -3,6 +3,7 @@ package cas
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -18,7 +19,10 @@ const (
 	shortPause, longPause = time.Millisecond, 50 * time.Millisecond
 )
 
-var errContended = errors.New("others changed the key at the same time, too often")
+var (
+	errContended = errors.New("others changed the key at the same time, too often")
+	errRowLocked = errors.New("another session of the store's server keeps the record of the key locked")
+)
 
 // job is what a call does with one key.
 type job struct {
@@ -41,6 +45,8 @@ type job struct {
 	// apart: a fault of the record is noted in failed, and the other jobs of the call go on.
 	apart  bool
 	failed error
+	// locked answers all items if another session keeps the record locked. Without it, the call fails.
+	locked func()
 	// leases are those whose states the items need, too.
 	leases []store.LeaseID
 
@@ -249,7 +255,7 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 		s.expect(t)
 	}
 	if len(opened) > 0 {
-		if err := s.backend.OpenLeases(ctx, opened); err != nil {
+		if _, err := s.backend.OpenLeases(ctx, opened); err != nil {
 			s.discard(ids(opened)...)
 			return nil, false, &store.Error{Err: cause(err)}
 		}
@@ -270,11 +276,22 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 			s.carriedOut(t, r)
 		} else {
 			s.discard(ids(t.opened)...)
+			if done[i].Locked && t.job.locked != nil {
+				t.job.locked()
+				continue
+			}
+			if done[i].Locked {
+				err = &store.Error{Err: fmt.Errorf("key %q: %w", t.job.name, errRowLocked)}
+				continue
+			}
 			if t.job.forget {
 				continue // it is in use again
 			}
 			again = append(again, t.job)
-			if s.keep(r, nil); r.Version == t.job.rec.Version {
+			s.quiet.note(done[i].Quiet, s.log)
+			if s.keep(r, nil); done[i].Quiet > 0 {
+				t.job.read(r, nil)
+			} else if r.Version == t.job.rec.Version {
 				t.job.rec = nil // a lease has died, perhaps one that the record does not name
 				t.job.deaths++
 			} else {
@@ -282,7 +299,7 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 			}
 		}
 	}
-	return again, did, nil
+	return again, did, err
 }
 
 // carriedOut completes the answers after the swap, tells the news of this instance, and drops leases that ended.

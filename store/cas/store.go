@@ -72,8 +72,11 @@ type Store struct {
 	own map[store.LeaseID]*ownLease
 	// signalled are keys with signals for holders of this instance, or perhaps with signals.
 	signalled map[string]struct{}
+	quiet     quiet
 	// doubted are keys of swaps with an unknown outcome, with the versions of the records that the swaps replace.
 	doubted map[string][]int64
+	// awaited are keys for which attempts of this instance wait, or which it watches. Only for an [Expecter].
+	awaited map[string]awaited
 	// useless are leases to be revoked.
 	useless []store.LeaseID
 	wake    chan struct{}
@@ -89,6 +92,7 @@ var (
 	_ store.Waiters  = (*Store)(nil)
 	_ store.Signaler = (*Store)(nil)
 	_ store.Watcher  = (*Store)(nil)
+	_ store.Mover    = (*Store)(nil)
 	_ store.Reaper   = (*Store)(nil)
 	_ store.Census   = (*Store)(nil)
 	_ store.Joiner   = (*Store)(nil)
@@ -116,6 +120,7 @@ func New(cfg Config) *Store {
 		stop:   make(chan struct{}), wake: make(chan struct{}, 1),
 		cache: must(lru.New[string, remembered](cachedRecords)),
 		own:   map[store.LeaseID]*ownLease{}, signalled: map[string]struct{}{}, doubted: map[string][]int64{},
+		awaited: map[string]awaited{},
 	}
 }
 
@@ -182,10 +187,11 @@ func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
 	for i, l := range leases {
 		opens[i] = NewLease{NewLease: l, Instance: s.me.Name}
 	}
-	if err := s.backend.OpenLeases(ctx, opens); err != nil {
+	history, err := s.backend.OpenLeases(ctx, opens)
+	if err != nil {
 		return err
 	}
-	s.opened(leases, sent)
+	s.opened(leases, sent, history)
 	return nil
 }
 
@@ -195,11 +201,14 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 		return store.Renewal{}, err
 	}
 	sent := time.Now()
-	kept, err := s.backend.Renew(ctx, leases)
+	kept, history, err := s.backend.Renew(ctx, leases)
+	asked := leases
 	if err != nil {
-		return store.Renewal{Kept: kept, Signals: s.renewed(kept, kept, sent)}, err
+		asked = kept
 	}
-	return store.Renewal{Kept: kept, Signals: s.renewed(leases, kept, sent)}, nil
+	r := store.Renewal{Kept: kept, History: history}
+	r.Signals, r.Reconcile = s.renewed(asked, kept, sent, history)
+	return r, err
 }
 
 // Revoke ends leases, and hands off what they held. Records are visited after the end, so an asker that is queued
@@ -222,7 +231,7 @@ func (s *Store) revoke(ctx context.Context, op string, leases []store.LeaseID) e
 		names, err = s.naming(ctx, op, leases)
 	}
 	if err == nil {
-		err = s.visit(ctx, op, names)
+		err = s.visit(ctx, op, names, nil)
 	}
 	if err != nil {
 		return &store.Error{Op: op, Err: cause(err), Unknown: true} // the leases have ended

@@ -95,7 +95,7 @@ func (s *Store) sweepPage(ctx context.Context, op string, turns []*turn) error {
 		dead := slices.ContainsFunc(t.rec.Leases, func(l key.RecordLease) bool { return !l.Dead && !t.job.states[l.ID].Alive })
 		switch {
 		case free && s.sweeping.old(t.job.rec, now):
-			t.job.forget = true
+			t.job.forget, t.job.locked = true, func() {}
 			forgotten = append(forgotten, t.job)
 		case !free && (dead || !t.row.HeldAt("", t.op.Now)):
 			died = append(died, t.row.Key)
@@ -104,13 +104,15 @@ func (s *Store) sweepPage(ctx context.Context, op string, turns []*turn) error {
 	if err := s.run(ctx, op, forgotten); err != nil {
 		return err
 	}
-	return s.visit(ctx, op, died)
+	return s.visit(ctx, op, died, func() {}) // the next sweep finds those that are locked
 }
 
-// visit settles the records of keys.
-func (s *Store) visit(ctx context.Context, op string, names []string) error {
+// visit settles the records of keys. locked is called for those that another session keeps locked; if it is nil, the
+// visit fails then.
+func (s *Store) visit(ctx context.Context, op string, names []string, locked func()) error {
 	for some := range slices.Chunk(names, visited) {
 		err := s.run(ctx, op, s.jobs(len(some), func(i int) string { return some[i] }, func(_ int, j *job) {
+			j.locked = locked
 			j.items = append(j.items, item{do: func(t *turn) bool {
 				t.op.Settle(t.row)
 				return true

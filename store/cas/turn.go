@@ -19,6 +19,8 @@ const (
 	// maxRecord limits the bytes of a record, so that a swap stays below a server's request limit (etcd: 1.5 MB). Asks may
 	// need only half of it, because a release and what else follows must always be possible.
 	maxRecord = 1 << 20
+	// spareTokens are reserved with a grant, for those of its cohort that are queued later.
+	spareTokens = 32
 	// longerLife is doubled with each try: see Open.
 	longerLife = 10 * time.Millisecond
 )
@@ -91,7 +93,7 @@ func (s *Store) take(j *job) (*turn, error) {
 func (s *Store) begin(j *job) (*turn, error) {
 	t := &turn{s: s, job: j, rec: &key.Record{}, leases: map[store.LeaseID]*key.Lease{}}
 	wall := time.Now()
-	t.op = key.Op{Engine: t, By: s.me, Now: key.Moment{Wall: wall.Truncate(time.Microsecond), At: int64(wall.Sub(s.start))}}
+	t.op = key.Op{Engine: t, By: s.me, Now: key.Moment{Wall: wall.Truncate(time.Microsecond), At: int64(wall.Sub(s.start))}, Quiet: s.quiet.left()}
 	switch {
 	case j.was != nil:
 		t.rec = j.was
@@ -190,6 +192,9 @@ func (t *turn) changed() bool {
 // swap returns what to swap.
 func (t *turn) swap() Swap {
 	w := Swap{Key: t.job.key, Version: t.job.rec.Version, Data: t.data, Delete: t.job.forget}
+	if t.tokens > 0 {
+		w.Tokens = min(int(t.tokens)+spareTokens, TokensPerSwap)
+	}
 	size := 0
 	for _, m := range append(slices.Clip(t.job.mail), t.letters()...) {
 		letter := Letter{To: m.to, Key: t.job.key, Body: marshal(m.notes)}
@@ -235,10 +240,11 @@ func (t *turn) Token() int64 {
 	return provisional + t.tokens - 1
 }
 
-// Reserve keeps tokens for a cohort. The next swap's tokens are above all that the last one reserved.
+// Reserve keeps tokens for a cohort. Those of a grant that the record has are kept if they are below what this swap and
+// later ones give away.
 func (t *turn) Reserve(upTo int64) bool {
 	if upTo < provisional {
-		return upTo < t.job.rec.Base+TokensPerSwap
+		return upTo < t.job.rec.Base+int64(t.job.rec.Tokens)
 	}
 	t.tokens = max(t.tokens, upTo-provisional+1)
 	return true

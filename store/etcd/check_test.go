@@ -122,7 +122,7 @@ func TestDeletedLeaseKey(t *testing.T) {
 	if _, err := cluster.Client(t).Delete(r.ctx, s.url.Path+"/l/"+lease.String()); err != nil {
 		t.Fatal(err)
 	}
-	if kept, err := r.Renew(r.ctx, []store.LeaseID{lease}); err != nil || len(kept) != 0 {
+	if kept, _, err := r.Renew(r.ctx, []store.LeaseID{lease}); err != nil || len(kept) != 0 {
 		t.Errorf("a renewal kept %v, %v", kept, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/internal/testing/etcdtest"
+	"github.com/locksidecar/locksidecar/internal/testing/process"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
 	"github.com/locksidecar/locksidecar/store/etcd"
@@ -58,7 +59,7 @@ func TestOutcomeIsUnknownAfterSending(t *testing.T) {
 func TestOutcomeIsKnownWithoutAConnection(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.Start(t)
-	link := etcdtest.NewLink(t, c.Nodes[0].Address)
+	link := process.NewLink(t, c.Nodes[0].Address)
 	link.Cut()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -96,7 +97,7 @@ func TestOutcomeOfARefusalIsKnown(t *testing.T) {
 func TestLettersOfAnOutage(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.Start(t)
-	link := etcdtest.NewLink(t, c.Nodes[0].Address)
+	link := process.NewLink(t, c.Nodes[0].Address)
 	near := on(t, c)
 	far := &server{t: t, url: near.url, limit: time.Second}
 	far.url.Host = link.Address
@@ -169,7 +170,7 @@ func TestFullDatabase(t *testing.T) {
 	if !store.Unavailable(err) || store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "NOSPACE") {
 		t.Fatalf("with a full database: %v", err)
 	}
-	if err := r.OpenLeases(r.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: [16]byte{1}, TTL: time.Minute}}}); err == nil ||
+	if _, err := r.OpenLeases(r.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: [16]byte{1}, TTL: time.Minute}}}); err == nil ||
 		store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "NOSPACE") {
 		t.Errorf("a new lease: %v", err)
 	}

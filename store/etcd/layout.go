@@ -69,7 +69,7 @@ func Record(key string, value []byte, revision int64) (cas.Record, error) {
 		r.Leases = append(r.Leases, store.LeaseID(value[:16]))
 		value = value[16:]
 	}
-	r.Version, r.Base, r.Data = revision, base(revision), value
+	r.Version, r.Base, r.Tokens, r.Data = revision, base(revision), cas.TokensPerSwap, value
 	return r, nil
 }
 

@@ -56,16 +56,16 @@ func each[L any](leases []L, do func(i int, lease L) error) error {
 
 // OpenLeases implements [cas.Backend]. A lease does not count before its key exists, so the grants of etcd's leases may
 // be repeated.
-func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) error {
+func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (always store.History, err error) {
 	if err := each(leases, func(_ int, l cas.NewLease) error { return b.grant(ctx, l) }); err != nil {
-		return failed("open", err, false) // no key was put yet
+		return always, failed("open", err, false) // no key was put yet
 	}
 	for i, part := range slices.Collect(slices.Chunk(leases, openBatch)) {
 		if err := b.putKeys(ctx, part); err != nil {
-			return failed("open", err, i > 0 || store.OutcomeUnknown(err))
+			return always, failed("open", err, i > 0 || store.OutcomeUnknown(err))
 		}
 	}
-	return nil
+	return always, nil
 }
 
 // grant makes a lease of etcd, or extends it.
@@ -100,26 +100,25 @@ func (b *Backend) putKeys(ctx context.Context, leases []cas.NewLease) error {
 
 // Renew implements [cas.Backend]. A lease that is extended counts only if its key exists afterwards, because an operator
 // may have deleted the key.
-func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error) {
+func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (kept []store.LeaseID, always store.History, err error) {
 	extended := make([]bool, len(leases))
-	err := each(leases, func(i int, id store.LeaseID) (err error) {
+	err = each(leases, func(i int, id store.LeaseID) (err error) {
 		extended[i], err = b.keepAlive(ctx, id)
 		return err
 	})
 	exist := map[store.LeaseID]bool{}
 	if missed := b.exist(ctx, leases, exist); missed != nil {
-		return nil, failed("renew", missed, true)
+		return nil, always, failed("renew", missed, true)
 	}
-	var kept []store.LeaseID
 	for i, id := range leases {
 		if extended[i] && exist[id] {
 			kept = append(kept, id)
 		}
 	}
 	if err != nil {
-		return kept, failed("renew", err, true)
+		return kept, always, failed("renew", err, true)
 	}
-	return kept, nil
+	return kept, always, nil
 }
 
 // keepAlive extends a lease of etcd.

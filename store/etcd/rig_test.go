@@ -113,13 +113,14 @@ func (r *rig) reads(number byte) {
 func (r *rig) open(ttl time.Duration) store.LeaseID {
 	r.t.Helper()
 	id := uuid.New()
-	r.must(r.OpenLeases(r.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: id, TTL: ttl}, Instance: "one"}}))
+	_, err := r.OpenLeases(r.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: id, TTL: ttl}, Instance: "one"}})
+	r.must(err)
 	return id
 }
 
 // keeps renews a lease once.
 func (r *rig) keeps(id store.LeaseID) bool {
-	kept, err := r.Renew(r.ctx, []store.LeaseID{id})
+	kept, _, err := r.Renew(r.ctx, []store.LeaseID{id})
 	return err == nil && len(kept) == 1
 }
 

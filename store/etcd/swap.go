@@ -298,7 +298,7 @@ func (b *Backend) send(ctx context.Context, txn *pb.Txn) (answer *pb.Done, err e
 func judge(swaps []cas.Swap, answers []*pb.Done, revision int64, results []cas.Swapped) (err error) {
 	for i, answer := range answers {
 		if answer.Succeeded {
-			results[i] = cas.Swapped{Done: true, Record: cas.Record{Key: swaps[i].Key, Leases: swaps[i].Leases, Base: base(revision)}}
+			results[i] = cas.Swapped{Done: true, Record: cas.Record{Key: swaps[i].Key, Leases: swaps[i].Leases, Base: base(revision), Tokens: cas.TokensPerSwap}}
 			if !swaps[i].Delete {
 				results[i].Record.Version = revision
 			}

@@ -20,6 +20,10 @@ func (o *Op) Ask(r *Row, ask *store.Ask, own *Lease, answer *store.Answer) {
 	if !o.Settle(r) && !o.join(r, ask, own, answer) {
 		return
 	}
+	if o.Quiet > 0 {
+		o.askInQuiet(r, ask, own, answer)
+		return
+	}
 	a := o.asker(ask, own)
 	o.grant(r, &a).granted(answer, o.Now)
 }

@@ -53,6 +53,9 @@ type Op struct {
 	By *Instance
 	// Now is the moment of the present change. It never decreases from one change of a row to the next.
 	Now Moment
+	// Quiet above zero: the engine grants nothing for so long, because a failover may have forgotten grants. A key that
+	// would be granted to waiters is kept for them by a hold. An ask is queued behind that hold, or answered Quiet.
+	Quiet time.Duration
 
 	// News is what the changes tell instances.
 	News []News

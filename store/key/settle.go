@@ -105,11 +105,11 @@ func (o *Op) pass(r *Row) (granted bool) {
 }
 
 // taken reports whether a key that was handed on still has a holder. A new share's lease may have died at once.
-func (r *Row) taken() bool { return len(r.shares) > 0 || r.lease != endedLease }
+func (r *Row) taken() bool { return len(r.shares) > 0 || r.lease != endedLease || r.keptQuiet() }
 
 // expired reports the end of a grant to watchers, unless its release was reported before.
 func (o *Op) expired(r *Row, h *holder) {
-	if !h.Released {
+	if !h.Released && !h.keptQuiet() {
 		o.event(r, h.Token, store.Event{Kind: store.EventExpired})
 	}
 }
@@ -143,6 +143,9 @@ func (o *Op) grant(r *Row, a *asker) *holder {
 func (o *Op) handOff(r *Row, by string) (granted bool) {
 	if r.queue.len() > 0 {
 		o.dropDead(r)
+	}
+	if o.Quiet > 0 {
+		return o.keepForWaiters(r)
 	}
 	for w := r.queue.first(); w != nil; w = r.queue.first() {
 		if !w.lease.Alive(o.Now) {

@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -177,7 +176,7 @@ func notMoved(f *fixture) {
 		f.Errorf("held under %s, not %s", lock.Holder.Lease, a.lease)
 	}
 	dying, grant := a.shortHold("dying")
-	a.awaitExpiry(dying.Lease, time.Second)
+	a.awaitExpiry(dying.Lease, shortTTL)
 	a.moved(dying.Lease, to, store.Move{Attempt: dying.Attempt, Token: grant.Token}, store.Expired)
 }
 

@@ -216,6 +216,42 @@ class Etcd(Server):
         return ["curl", "-sf", f"http://{self.address}/health"]
 
 
+class MySQL(Server):
+    """A MariaDB server, on a port of its own, with a database."""
+
+    name, prefix = "MariaDB", "lsm"
+
+    def __init__(self):
+        super().__init__("mysql" if os.getuid() == 0 else None)  # it refuses to run as root
+
+    @property
+    def url(self):
+        return f"mysql://locks:secret@{self.address}/locks"
+
+    def _prepare(self):
+        for program in ("mariadbd", "mariadb-install-db", "mariadb"):
+            if not shutil.which(program):
+                raise NotStarted("MariaDB is not installed: apt-get install mariadb-server")
+        small = ["--no-defaults", "--datadir=" + os.path.join(self.folder, "data"), "--innodb-log-file-size=8M", "--skip-name-resolve", "--tmpdir=" + self.folder]
+        install = ["mariadb-install-db", *small, "--skip-test-db", "--auth-root-authentication-method=normal"]
+        ran = subprocess.run(install, user=self.user, cwd=self.folder, capture_output=True, text=True)
+        if ran.returncode != 0:
+            raise NotStarted(f"{install[0]} ended with {ran.returncode}:\n{ran.stderr}")
+        with open(os.path.join(self.folder, "init.sql"), "w", encoding="utf-8") as f:
+            f.write("CREATE DATABASE locks;\nCREATE USER locks IDENTIFIED BY 'secret';\nGRANT ALL ON locks.* TO locks;\n")
+        port = free_ports(1)[0]
+        self.address = f"127.0.0.1:{port}"
+        return [
+            "mariadbd", *small, f"--port={port}", "--bind-address=127.0.0.1", f"--socket={self.folder}/s", f"--pid-file={self.folder}/pid",
+            f"--init-file={self.folder}/init.sql", "--innodb-flush-log-at-trx-commit=2", "--performance-schema=OFF",
+        ]  # fmt: skip
+
+    def _check(self):
+        host, port = self.address.split(":")
+        client = f"mariadb --no-defaults -ulocks -psecret -h{host} -P{port} -sNe 'SELECT 1' locks"
+        return ["sh", "-c", client + " 2>/dev/null"]
+
+
 def free_ports(n):
     """Returns n different ports that nothing listens on."""
     sockets = [socket.socket() for _ in range(n)]
@@ -237,7 +273,7 @@ class Memory:
         pass
 
 
-STORES = {"memory": Memory, "postgres": Postgres, "etcd": Etcd}
+STORES = {"memory": Memory, "postgres": Postgres, "etcd": Etcd, "mysql": MySQL}
 
 
 def start_store(name):

@@ -6,9 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,7 +19,10 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/process"
 )
+
+const folderPrefix = "lsetcd-"
 
 // startLimit is how long a server may take until it serves.
 const startLimit = time.Minute
@@ -43,7 +47,7 @@ type Node struct {
 	listen  string
 	peer    string
 	env     []string
-	run     *process
+	run     *process.Process
 }
 
 // Run starts a cluster and waits until it serves, for TestMain and for programs. The caller stops it.
@@ -58,7 +62,7 @@ func Run(options ...Option) (*Cluster, error) {
 			return nil, err
 		}
 	}
-	folder, err := newFolder()
+	folder, err := process.NewFolder("", folderPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +255,9 @@ func (c *Cluster) Compact(tb testing.TB) {
 func (c *Cluster) launch(nodes ...*Node) error {
 	for _, n := range nodes {
 		var err error
-		if n.run, err = spawn(n.binary, n.args, n.env, n.Log()); err != nil {
+		cmd := exec.Command(n.binary, n.args...)
+		cmd.Env = append([]string{"ETCD_UNSUPPORTED_ARCH=" + runtime.GOARCH, "GOMAXPROCS=2"}, n.env...)
+		if n.run, err = process.Start(cmd, nil, n.Log()); err != nil {
 			return err
 		}
 	}
@@ -283,10 +289,10 @@ func (n *Node) await(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-n.run.ended:
-			return fmt.Errorf("etcdtest: the server ended while it started:\n%s", tail(n.Log()))
+		case <-n.run.Ended:
+			return fmt.Errorf("etcdtest: the server ended while it started:\n%s", process.Tail(n.Log()))
 		case <-ctx.Done():
-			return fmt.Errorf("etcdtest: the server does not answer: %w\n%s", err, tail(n.Log()))
+			return fmt.Errorf("etcdtest: the server does not answer: %w\n%s", err, process.Tail(n.Log()))
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -305,18 +311,13 @@ func (n *Node) Status() (*clientv3.StatusResponse, error) {
 }
 
 // Kill ends the server as kill -9 does, and keeps its data.
-func (n *Node) Kill() { n.run.kill() }
+func (n *Node) Kill() { n.run.Kill() }
 
 // Freeze stops the server's process until Thaw, and returns when it has stopped. Its connections stay open.
-func (n *Node) Freeze() {
-	n.run.signal(syscall.SIGSTOP)
-	for n.run.running() && !stopped(n.run.pid) {
-		time.Sleep(time.Millisecond)
-	}
-}
+func (n *Node) Freeze() { n.run.Freeze() }
 
 // Thaw lets a frozen server go on.
-func (n *Node) Thaw() { n.run.signal(syscall.SIGCONT) }
+func (n *Node) Thaw() { n.run.Thaw() }
 
 // Restart kills the server if it runs, starts it again on the same data, and waits until it serves.
 func (n *Node) Restart(tb testing.TB) {
@@ -352,7 +353,7 @@ func (c *Cluster) Revive(tb testing.TB) {
 func (c *Cluster) AllAgain() error {
 	var dead []*Node
 	for _, n := range c.Nodes {
-		if !n.run.running() {
+		if !n.run.Running() {
 			dead = append(dead, n)
 		}
 	}

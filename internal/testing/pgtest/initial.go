@@ -46,7 +46,7 @@ func (c *Cluster) initialData() (string, error) {
 	initial.mu.Lock()
 	defer initial.mu.Unlock()
 	if initial.folder == "" {
-		folder, err := newFolder(c.who, memory())
+		folder, err := newFolder(c.who, Memory())
 		if err != nil {
 			return "", err
 		}

@@ -16,8 +16,8 @@ const memoryNeeded = 8 << 30
 
 const tmpfs = 0x01021994 // statfs(2)
 
-// memory returns a folder in memory, or "" if it is too small for clusters.
-func memory() string {
+// Memory returns a folder in memory, or "" if it is too small for clusters.
+func Memory() string {
 	var fs syscall.Statfs_t
 	if syscall.Statfs(shm, &fs) != nil || fs.Type != tmpfs || int64(fs.Bavail)*fs.Bsize < memoryNeeded || available() < memoryNeeded {
 		return ""

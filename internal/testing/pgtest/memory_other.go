@@ -4,5 +4,5 @@ package pgtest
 
 const shm = "/dev/shm"
 
-// memory returns "", because this system has no folder in memory.
-func memory() string { return "" }
+// Memory returns "", because this system has no folder in memory.
+func Memory() string { return "" }

@@ -36,7 +36,7 @@ func WithoutFsync() Option {
 // InMemory puts the cluster's folder into memory if there is enough space. Files and fsync are
 // cheap there. Written data survives a kill of the server. It must not be used for benchmarks.
 func InMemory() Option {
-	return func(s *settings) { s.parent = memory() }
+	return func(s *settings) { s.parent = Memory() }
 }
 
 // WithSetting sets one of the server's settings, such as max_connections.

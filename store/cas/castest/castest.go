@@ -30,7 +30,12 @@ const (
 )
 
 // Run runs all tests, each on a server of its own.
-func Run(t *testing.T, server func(t *testing.T) Server) {
+func Run(t *testing.T, server func(t *testing.T) Server) { run(t, true, server) }
+
+// RunInTurn runs one test after the other, for servers that have no parts.
+func RunInTurn(t *testing.T, server func(t *testing.T) Server) { run(t, false, server) }
+
+func run(t *testing.T, parallel bool, server func(t *testing.T) Server) {
 	groups := map[string]func(*testing.T, *client){
 		"records":               records,
 		"swaps stand alone":     swapsStandAlone,
@@ -57,7 +62,9 @@ func Run(t *testing.T, server func(t *testing.T) Server) {
 	}
 	for name, test := range groups {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+			if parallel {
+				t.Parallel()
+			}
 			test(t, open(t, server(t), "one"))
 		})
 	}
@@ -134,7 +141,8 @@ func (c *client) done(s cas.Swap) cas.Record {
 func (c *client) open(ttl time.Duration, instance string) store.LeaseID {
 	c.t.Helper()
 	id := uuid.New()
-	c.must(c.OpenLeases(c.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: id, TTL: ttl}, Instance: instance}}))
+	_, err := c.OpenLeases(c.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: id, TTL: ttl}, Instance: instance}})
+	c.must(err)
 	return id
 }
 
@@ -149,7 +157,7 @@ func records(t *testing.T, c *client) {
 		t.Errorf("a new record: %+v", first)
 	}
 	r := c.load("ns/key")
-	if r.Version != first.Version || r.Base != first.Base || string(r.Data) != "first" || len(r.Leases) != 2 || r.Leases[0] != lease || r.Leases[1] != dead {
+	if r.Version != first.Version || r.Base != first.Base || r.Tokens != first.Tokens || string(r.Data) != "first" || len(r.Leases) != 2 || r.Leases[0] != lease || r.Leases[1] != dead {
 		t.Errorf("loaded %+v, written %+v", r, first)
 	}
 	if len(r.States) != 2 || !r.States[0].Alive || r.States[1].Alive {

@@ -26,14 +26,17 @@ func tokensGrow(t *testing.T, c *client) {
 			by = other
 		}
 		remove := i%4 == 3
-		r := by.done(cas.Swap{Key: "ns/key", Version: version, Data: []byte("x"), Delete: remove})
+		r := by.done(cas.Swap{Key: "ns/key", Version: version, Data: []byte("x"), Delete: remove, Tokens: i % 3})
 		if version = r.Version; remove {
 			continue // it reserves no tokens
 		}
 		if r.Base < next {
 			t.Fatalf("swap %d reserves tokens from %d, but those below %d are given away", i, r.Base, next)
 		}
-		if next = r.Base + cas.TokensPerSwap; next >= 1<<53 {
+		if loaded := other.load("ns/key"); r.Tokens < i%3 || loaded.Tokens != r.Tokens {
+			t.Fatalf("swap %d reserves %d tokens, as loaded %d; it needs %d", i, r.Tokens, loaded.Tokens, i%3)
+		}
+		if next = r.Base + int64(r.Tokens); next >= 1<<53 {
 			t.Fatalf("tokens up to %d do not fit into a JSON number", next)
 		}
 	}
@@ -81,12 +84,13 @@ func leases(t *testing.T, c *client) {
 	if !c.alive(one) || !c.alive(two) || c.alive(never) {
 		t.Errorf("alive: %v, %v, want true, true; one that was never opened: %v", c.alive(one), c.alive(two), c.alive(never))
 	}
-	kept, err := c.Renew(c.ctx, []store.LeaseID{one, never, two})
+	kept, _, err := c.Renew(c.ctx, []store.LeaseID{one, never, two})
 	c.must(err)
 	if !slices.Equal(kept, []store.LeaseID{one, two}) {
 		t.Errorf("a renewal kept %v, want %v", kept, []store.LeaseID{one, two})
 	}
-	c.must(c.OpenLeases(c.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: one, TTL: ttl}, Instance: "one"}})) // again
+	_, err = c.OpenLeases(c.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: one, TTL: ttl}, Instance: "one"}}) // again
+	c.must(err)
 	if !c.alive(one) {
 		t.Error("opened again, and dead")
 	}
@@ -95,7 +99,7 @@ func leases(t *testing.T, c *client) {
 	if c.alive(one) || !c.alive(two) {
 		t.Errorf("after the end of one: %v, %v", c.alive(one), c.alive(two))
 	}
-	kept, err = c.Renew(c.ctx, []store.LeaseID{one, two})
+	kept, _, err = c.Renew(c.ctx, []store.LeaseID{one, two})
 	c.must(err)
 	if !slices.Equal(kept, []store.LeaseID{two}) {
 		t.Errorf("a renewal kept %v, want %v", kept, []store.LeaseID{two})
@@ -109,7 +113,8 @@ func leases(t *testing.T, c *client) {
 		ids = append(ids, uuid.New())
 		many = append(many, cas.NewLease{NewLease: store.NewLease{ID: ids[len(ids)-1], TTL: ttl}})
 	}
-	c.must(c.OpenLeases(c.ctx, many))
+	_, err = c.OpenLeases(c.ctx, many)
+	c.must(err)
 	_, states, err := c.Load(c.ctx, nil, ids)
 	c.must(err)
 	for i, state := range states {
@@ -117,7 +122,7 @@ func leases(t *testing.T, c *client) {
 			t.Fatalf("lease %d of %d is dead", i, len(ids))
 		}
 	}
-	if kept, err = c.Renew(c.ctx, ids); err != nil || len(kept) != len(ids) {
+	if kept, _, err = c.Renew(c.ctx, ids); err != nil || len(kept) != len(ids) {
 		t.Errorf("a renewal of %d leases kept %d: %v", len(ids), len(kept), err)
 	}
 	c.must(c.Revoke(c.ctx, ids))
@@ -156,7 +161,7 @@ func leaseEnds(t *testing.T, c *client) {
 func renewalsKeep(t *testing.T, c *client) {
 	lease := c.open(short, "one")
 	for began := time.Now(); time.Since(began) < 2*short; time.Sleep(short / 8) {
-		kept, err := c.Renew(c.ctx, []store.LeaseID{lease})
+		kept, _, err := c.Renew(c.ctx, []store.LeaseID{lease})
 		c.must(err)
 		if len(kept) != 1 || !c.alive(lease) {
 			t.Fatalf("a renewed lease died after %s", time.Since(began))
@@ -181,7 +186,7 @@ func whatIsLeft(t *testing.T, c *client) {
 		}
 	}
 	await.Until(t, "a second or two have passed", func() bool { return left(c) < 8*time.Second })
-	_, err := c.Renew(c.ctx, []store.LeaseID{lease})
+	_, _, err := c.Renew(c.ctx, []store.LeaseID{lease})
 	c.must(err)
 	for _, by := range []*client{c, other} {
 		await.Until(t, "the renewal is seen", func() bool { return left(by) > 8*time.Second })
@@ -227,7 +232,7 @@ func letters(t *testing.T, c *client) {
 	await.Silent(t, c.lost, "loss")
 }
 
-// lettersInOrder: the letters to an instance come in the order of their swaps, also those about one key.
+// lettersInOrder: the letters to an instance about one key come in the order of their swaps.
 func lettersInOrder(t *testing.T, c *client) {
 	const count = 200
 	other := open(t, c.server, "other")
@@ -240,10 +245,13 @@ func lettersInOrder(t *testing.T, c *client) {
 		})
 		versions[name] = r.Version
 	}
-	for i := range count {
-		if l := await.Receive(t, c.letters, "a letter"); string(l.Body) != fmt.Sprint(i) {
-			t.Fatalf("letter %d is %+v", i, l)
+	next := map[string]int{key(0): 0, key(1): 1, key(2): 2}
+	for range count {
+		l := await.Receive(t, c.letters, "a letter")
+		if string(l.Body) != fmt.Sprint(next[l.Key]) {
+			t.Fatalf("instead of letter %d about %s came %+v", next[l.Key], l.Key, l)
 		}
+		next[l.Key] += 3
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 var (
 	errNotRunning = errors.New("not started, or stopped")
 	errCut        = errors.New("the connection is cut")
-	errLarge      = errors.New("a swap has too many conditions or letters")
+	errLarge      = errors.New("a swap has too many conditions, letters or tokens")
 )
 
 // Fault says what happens to one request.
@@ -152,7 +152,7 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 // Swap carries each swap out by itself.
 func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
 	done := make([]cas.Swapped, len(swaps))
-	if slices.ContainsFunc(swaps, func(w cas.Swap) bool { return tooLarge(&w) }) {
+	if slices.ContainsFunc(swaps, func(w cas.Swap) bool { return tooLarge(&w) || w.Tokens > cas.TokensPerSwap }) {
 		return nil, &store.Error{Op: "Swap", Err: errLarge}
 	}
 	if err := b.request(ctx, "Swap", func() {
@@ -187,19 +187,24 @@ func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]
 }
 
 // OpenLeases opens or extends leases.
-func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) error {
+func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (store.History, error) {
 	leases = slices.Clone(leases)
-	return b.request(ctx, "OpenLeases", func() { b.server.open(leases) })
+	var history store.History
+	if err := b.request(ctx, "OpenLeases", func() { history = b.server.open(leases) }); err != nil {
+		return store.History{}, err
+	}
+	return history, nil
 }
 
 // Renew extends leases.
-func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error) {
+func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, store.History, error) {
 	leases = slices.Clone(leases)
 	var kept []store.LeaseID
-	if err := b.request(ctx, "Renew", func() { kept = b.server.renew(leases) }); err != nil {
-		return nil, err
+	var history store.History
+	if err := b.request(ctx, "Renew", func() { kept, history = b.server.renew(leases) }); err != nil {
+		return nil, store.History{}, err
 	}
-	return kept, nil
+	return kept, history, nil
 }
 
 // Revoke ends leases.

@@ -24,6 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type client struct {
 	*testing.T
 	*fake.Backend
+	server *fake.Server
 
 	mu      sync.Mutex
 	letters []cas.Letter
@@ -54,7 +55,8 @@ func (c *client) heard() (letters []cas.Letter, lost int) {
 func bubble(t *testing.T, faults fake.Faults, test func(*client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		c := &client{T: t, Backend: fake.NewServer().Open("me", faults)}
+		server := fake.NewServer()
+		c := &client{T: t, server: server, Backend: server.Open("me", faults)}
 		if err := c.Start(t.Context(), c.deliver, c.lose); err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +87,7 @@ func (c *client) swap(w cas.Swap) cas.Swapped {
 func (c *client) open(ttl time.Duration) store.LeaseID {
 	c.Helper()
 	id := uuid.New()
-	if err := c.OpenLeases(c.Context(), []cas.NewLease{{NewLease: store.NewLease{ID: id, TTL: ttl}, Instance: "me"}}); err != nil {
+	if _, err := c.OpenLeases(c.Context(), []cas.NewLease{{NewLease: store.NewLease{ID: id, TTL: ttl}, Instance: "me"}}); err != nil {
 		c.Fatal(err)
 	}
 	return id
@@ -105,8 +107,8 @@ func text(s string) []byte { return []byte(s) }
 func TestSwapNeedsTheVersionAndLivingLeases(t *testing.T) {
 	bubble(t, fake.Faults{}, func(c *client) {
 		lease := c.open(time.Minute)
-		first := c.swap(cas.Swap{Key: "k", Data: text("1"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}})
-		if !first.Done || first.Record.Version == 0 || first.Record.Base < cas.TokensPerSwap {
+		first := c.swap(cas.Swap{Key: "k", Data: text("1"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}, Tokens: 5})
+		if !first.Done || first.Record.Version == 0 || first.Record.Base == 0 {
 			c.Fatalf("the first swap: %+v", first)
 		}
 		if again := c.swap(cas.Swap{Key: "k", Data: text("2")}); again.Done || string(again.Record.Data) != "1" || !again.Record.States[0].Alive {
@@ -122,7 +124,7 @@ func TestSwapNeedsTheVersionAndLivingLeases(t *testing.T) {
 		if !gone.Done || c.load("k").Version != 0 {
 			c.Fatalf("deleted: %+v", gone)
 		}
-		if next := c.swap(cas.Swap{Key: "k", Data: text("3")}); next.Record.Base < first.Record.Base+cas.TokensPerSwap {
+		if next := c.swap(cas.Swap{Key: "k", Data: text("3")}); next.Record.Base < first.Record.Base+5 {
 			c.Fatalf("a token base of %d after %d", next.Record.Base, first.Record.Base)
 		}
 	})
@@ -135,11 +137,11 @@ func TestLeasesEndExactly(t *testing.T) {
 		if s := c.alive(lease); !s.Alive || s.Left != 1 {
 			c.Fatalf("at the last moment: %+v", s)
 		}
-		if kept, _ := c.Renew(c.Context(), []store.LeaseID{lease, uuid.New()}); !slices.Equal(kept, []store.LeaseID{lease}) {
+		if kept, _, _ := c.Renew(c.Context(), []store.LeaseID{lease, uuid.New()}); !slices.Equal(kept, []store.LeaseID{lease}) {
 			c.Fatalf("renewed %v", kept)
 		}
 		time.Sleep(time.Second)
-		if kept, _ := c.Renew(c.Context(), []store.LeaseID{lease}); len(kept) != 0 || c.alive(lease).Alive {
+		if kept, _, _ := c.Renew(c.Context(), []store.LeaseID{lease}); len(kept) != 0 || c.alive(lease).Alive {
 			c.Fatal("an expired lease was renewed")
 		}
 		if found, _ := c.Opened(c.Context(), "me"); len(found) != 0 {
@@ -248,4 +250,28 @@ func (s server) Open(instance string) cas.Backend { return s.Server.Open(instanc
 
 func TestBackend(t *testing.T) {
 	castest.Run(t, func(*testing.T) castest.Server { return server{fake.NewServer()} })
+}
+
+func TestAFailOverForgets(t *testing.T) {
+	bubble(t, fake.Faults{}, func(c *client) {
+		kept := c.open(time.Minute)
+		first := c.swap(cas.Swap{Key: "k", Data: text("1"), Tokens: 1}).Record
+		before := c.server.Copy()
+		history, forgotten := c.load("k").History, c.open(time.Minute)
+		second := c.swap(cas.Swap{Key: "k", Version: first.Version, Data: text("2"), Tokens: 1}).Record
+		c.server.FailOver(before, time.Second)
+		if r := c.load("k"); string(r.Data) != "1" || r.History == history || c.alive(forgotten).Alive || !c.alive(kept).Alive {
+			c.Fatalf("after the failover: %+v", r)
+		}
+		if refused := c.swap(cas.Swap{Key: "k", Version: first.Version, Tokens: 1}); refused.Done || refused.Quiet != time.Second || refused.Record.Version != first.Version {
+			c.Fatalf("in the quiet time: %+v", refused)
+		}
+		if quiet := c.swap(cas.Swap{Key: "k", Version: first.Version}); !quiet.Done || quiet.Record.Version <= second.Version {
+			c.Fatalf("a swap without tokens: %+v after the version %d", quiet, second.Version)
+		}
+		time.Sleep(time.Second)
+		if next := c.swap(cas.Swap{Key: "new", Tokens: 1}); !next.Done || next.Record.Base <= second.Base {
+			c.Fatalf("after the quiet time: %+v after the token %d", next, second.Base)
+		}
+	})
 }

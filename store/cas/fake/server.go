@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
 )
@@ -22,8 +24,13 @@ type Server struct {
 
 	mu       sync.Mutex
 	revision int64
-	records  map[string]cas.Record
-	leases   map[store.LeaseID]*lease
+	// tokens is above all reserved ones.
+	tokens  int64
+	history store.History
+	// quiet is when the quiet time of this history is over.
+	quiet   time.Time
+	records map[string]cas.Record
+	leases  map[store.LeaseID]*lease
 	// mail is where the letters to an instance go.
 	mail map[string]*mailbox
 }
@@ -36,7 +43,39 @@ type lease struct {
 
 // NewServer makes an empty server.
 func NewServer() *Server {
-	return &Server{records: map[string]cas.Record{}, leases: map[store.LeaseID]*lease{}, mail: map[string]*mailbox{}}
+	return &Server{tokens: 1, history: uuid.New(), records: map[string]cas.Record{}, leases: map[store.LeaseID]*lease{}, mail: map[string]*mailbox{}}
+}
+
+// Copy is what a server had at some time.
+type Copy struct {
+	records map[string]cas.Record
+	leases  map[store.LeaseID]*lease
+}
+
+// Copy copies the data, as a replica that misses what follows.
+func (s *Server) Copy() *Copy {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return copyOf(s.records, s.leases)
+}
+
+func copyOf(records map[string]cas.Record, leases map[store.LeaseID]*lease) *Copy {
+	c := &Copy{maps.Clone(records), map[store.LeaseID]*lease{}}
+	for id, l := range leases {
+		same := *l
+		c.leases[id] = &same
+	}
+	return c
+}
+
+// FailOver replaces the data by older data. It begins a new history, with a quiet time.
+func (s *Server) FailOver(to *Copy, quiet time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	to = copyOf(to.records, to.leases)
+	s.records, s.leases = to.records, to.leases
+	s.history, s.quiet = uuid.New(), time.Now().Add(quiet)
+	s.revision, s.tokens = s.revision+1<<20, s.tokens+1<<30 // it does not know how many were forgotten
 }
 
 // Kill ends a lease, as its expiry would.
@@ -87,7 +126,7 @@ func (s *Server) Corrupt(key string, data []byte) {
 	defer s.mu.Unlock()
 	r := s.records[key]
 	s.revision++
-	r.Key, r.Version, r.Base, r.Data = key, s.revision, s.revision*cas.TokensPerSwap, data
+	r.Key, r.Version, r.Base, r.Tokens, r.Data = key, s.revision, s.reserve(0), 0, data
 	s.records[key] = r
 }
 
@@ -107,8 +146,16 @@ func (s *Server) load(keys []string, leases []store.LeaseID) ([]cas.Record, []ca
 	records := make([]cas.Record, len(keys))
 	for i, key := range keys {
 		records[i] = s.record(key)
+		records[i].History = s.history
 	}
 	return records, s.states(leases)
+}
+
+// reserve returns the first of n tokens.
+func (s *Server) reserve(n int) int64 {
+	first := s.tokens
+	s.tokens += int64(n)
+	return first
 }
 
 func (s *Server) record(key string) cas.Record {
@@ -145,8 +192,11 @@ func (s *Server) swap(w cas.Swap) cas.Swapped {
 	if dead || s.records[w.Key].Version != w.Version {
 		return cas.Swapped{Record: s.record(w.Key)}
 	}
+	if left := time.Until(s.quiet); left > 0 && w.Tokens > 0 {
+		return cas.Swapped{Quiet: left, Record: s.record(w.Key)}
+	}
 	s.revision++
-	r := cas.Record{Key: w.Key, Version: s.revision, Base: s.revision * cas.TokensPerSwap}
+	r := cas.Record{Key: w.Key, Version: s.revision, Base: s.reserve(w.Tokens), Tokens: w.Tokens}
 	before := s.record(w.Key)
 	if w.Delete {
 		r.Version = 0
@@ -184,7 +234,7 @@ func (s *Server) scan(prefix, after string, limit int) (found []cas.Record) {
 	return found
 }
 
-func (s *Server) open(leases []cas.NewLease) {
+func (s *Server) open(leases []cas.NewLease) store.History {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range leases {
@@ -194,9 +244,10 @@ func (s *Server) open(leases []cas.NewLease) {
 		}
 		s.leases[l.ID] = &lease{l.Instance, l.TTL, time.Now().Add(l.TTL)}
 	}
+	return s.history
 }
 
-func (s *Server) renew(leases []store.LeaseID) (kept []store.LeaseID) {
+func (s *Server) renew(leases []store.LeaseID) (kept []store.LeaseID, history store.History) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range leases {
@@ -205,7 +256,7 @@ func (s *Server) renew(leases []store.LeaseID) (kept []store.LeaseID) {
 			kept = append(kept, id)
 		}
 	}
-	return kept
+	return kept, s.history
 }
 
 func (s *Server) revoke(leases []store.LeaseID) {

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/internal/testing/etcdtest"
+	"github.com/locksidecar/locksidecar/internal/testing/process"
 	"github.com/locksidecar/locksidecar/test/campaign/stored"
 )
 
@@ -63,7 +64,7 @@ func (e *Servers) network(tb testing.TB, server *toxiproxy.ApiServer, name strin
 		if err != nil {
 			return nil, err
 		}
-		front := etcdtest.NewLink(tb, bytes.Listen)
+		front := process.NewLink(tb, bytes.Listen)
 		network.ways = append(network.ways, way{front, bytes})
 		addresses = append(addresses, front.Address)
 	}

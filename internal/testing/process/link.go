@@ -1,4 +1,4 @@
-package etcdtest
+package process
 
 import (
 	"io"
@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Link is a network connection to a node, or to an address before it, that a test can cut.
+// Link is a network connection to a server, or to an address before it, that a test can cut.
 type Link struct {
 	// Address is host:port for clients.
 	Address string
@@ -20,7 +20,7 @@ type Link struct {
 	work     sync.WaitGroup
 }
 
-// NewLink makes a link to an address, such as that of a node. It ends with the test.
+// NewLink makes a link to host:port, such as that of a server. It ends with the test.
 func NewLink(tb testing.TB, target string) *Link {
 	tb.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

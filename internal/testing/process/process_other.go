@@ -1,12 +1,12 @@
 //go:build unix && !linux
 
-package etcdtest
+package process
 
 import "syscall"
 
 // attributes of a server's process. Here nothing stops the server if the tests crash.
-func attributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true}
+func attributes(who *syscall.Credential) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Credential: who, Setpgid: true}
 }
 
 // stopped cannot be asked here.

@@ -1,4 +1,4 @@
-package etcdtest
+package process
 
 import (
 	"bytes"
@@ -9,8 +9,8 @@ import (
 )
 
 // attributes of a server's process: it dies with the thread that started it.
-func attributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+func attributes(who *syscall.Credential) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Credential: who, Pdeathsig: syscall.SIGKILL, Setpgid: true}
 }
 
 // stopped reports whether all threads of a process have stopped. A signal reaches each a moment later.

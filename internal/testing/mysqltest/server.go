@@ -1,0 +1,298 @@
+package mysqltest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/process"
+)
+
+const (
+	folderPrefix = "lsmy-"
+	// startLimit is how long a server may take until it serves.
+	startLimit = time.Minute
+)
+
+// errMissing names what to install.
+var errMissing = errors.New("mysqltest: MariaDB's programs (mariadbd, mariadb-install-db) are not installed: apt-get install mariadb-server")
+
+// Server is a MariaDB server in a temporary folder. Its methods must not be called at the same time, except NewDatabase.
+type Server struct {
+	// Address is host:port.
+	Address string
+
+	folder    string
+	who       *syscall.Credential
+	args      []string
+	run       *process.Process
+	databases atomic.Int64
+}
+
+// Option changes how a server is set up.
+type Option func(*settings)
+
+type settings struct {
+	flags  []string
+	parent string
+	files  map[string][]byte
+}
+
+// WithFlag gives the server a flag, such as --binlog-format=ROW.
+func WithFlag(flag string) Option {
+	return func(s *settings) { s.flags = append(s.flags, flag) }
+}
+
+// WithFile puts a file into the server's folder. A flag names it relative to the folder of the data: ../NAME.
+func WithFile(name string, content []byte) Option {
+	return func(s *settings) { s.files[name] = content }
+}
+
+// OnDisk puts the server's folder on the disk of temporary files, for measurements. Without it, it is in memory if there is
+// space: written data survives a kill of the server there.
+func OnDisk() Option {
+	return func(s *settings) { s.parent = os.TempDir() }
+}
+
+// Run starts a server and waits until it serves, for TestMain and for programs. The caller stops it.
+func Run(options ...Option) (*Server, error) {
+	s := settings{parent: pgtest.Memory(), files: map[string][]byte{}}
+	for _, option := range options {
+		option(&s)
+	}
+	for _, program := range []string{"mariadbd", "mariadb-install-db"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return nil, errMissing
+		}
+	}
+	who, err := serverUser()
+	if err != nil {
+		return nil, err
+	}
+	folder, err := process.NewFolder(s.parent, folderPrefix)
+	if err != nil {
+		return nil, err
+	}
+	m := &Server{folder: folder, who: who}
+	if err := m.setUp(&s); err != nil {
+		m.Stop()
+		return nil, err
+	}
+	return m, nil
+}
+
+// Start starts a server that is stopped when the test ends.
+func Start(tb testing.TB, options ...Option) *Server {
+	tb.Helper()
+	m, err := Run(options...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(m.Stop)
+	return m
+}
+
+// serverUser is the user mysql instead of root, which the server refuses. Nil is the caller.
+func serverUser() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil //nolint:nilnil // nil means the caller's user
+	}
+	u, err := user.Lookup("mysql")
+	if err != nil {
+		return nil, errMissing
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+	if err := errors.Join(err, err2); err != nil {
+		return nil, fmt.Errorf("mysqltest: user mysql: %w", err)
+	}
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+}
+
+func (m *Server) data() string { return filepath.Join(m.folder, "data") }
+func (m *Server) log() string  { return filepath.Join(m.folder, "log") }
+
+func (m *Server) setUp(s *settings) error {
+	for name, content := range s.files {
+		if err := os.WriteFile(filepath.Join(m.folder, name), content, 0o600); err != nil {
+			return fmt.Errorf("mysqltest: %w", err)
+		}
+	}
+	small := "--innodb-log-file-size=8M"
+	temporary := "--tmpdir=" + m.folder // in a common one, servers remove each other's tables
+	install := exec.Command("mariadb-install-db", "--no-defaults", "--datadir="+m.data(), temporary, "--skip-test-db", "--skip-name-resolve",
+		"--auth-root-authentication-method=normal", small)
+	if m.who != nil {
+		install.Args = append(install.Args, "--user=mysql")
+		if err := chownAll(m.folder, m.who); err != nil {
+			return err
+		}
+	}
+	if out, err := install.CombinedOutput(); err != nil {
+		return fmt.Errorf("mysqltest: mariadb-install-db: %w\n%s", err, out)
+	}
+	port, err := pgtest.FreePort()
+	if err != nil {
+		return err
+	}
+	m.Address = fmt.Sprintf("127.0.0.1:%d", port)
+	m.args = append([]string{
+		"--no-defaults", "--datadir=" + m.data(), "--socket=" + filepath.Join(m.folder, "s"), "--pid-file=" + filepath.Join(m.folder, "pid"),
+		temporary, "--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", port), "--skip-name-resolve", "--performance-schema=OFF", small,
+		"--innodb-buffer-pool-size=64M", "--aria-pagecache-buffer-size=1M", "--max-connections=600",
+	}, s.flags...)
+	return m.launch()
+}
+
+func chownAll(folder string, who *syscall.Credential) error {
+	names, _ := filepath.Glob(filepath.Join(folder, "*"))
+	for _, name := range append(names, folder) {
+		if err := os.Chown(name, int(who.Uid), int(who.Gid)); err != nil {
+			return fmt.Errorf("mysqltest: %w", err)
+		}
+	}
+	return nil
+}
+
+// launch starts the server and returns when it serves.
+func (m *Server) launch() error {
+	cmd := exec.Command("mariadbd", m.args...)
+	cmd.Dir = m.folder
+	var err error
+	if m.run, err = process.Start(cmd, m.who, m.log()); err != nil {
+		return err
+	}
+	admin, err := m.open("")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = admin.Close() }()
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	for {
+		err := admin.PingContext(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-m.run.Ended:
+			return fmt.Errorf("mysqltest: the server ended while it started:\n%s", process.Tail(m.log()))
+		case <-ctx.Done():
+			return fmt.Errorf("mysqltest: the server does not answer: %w\n%s", err, process.Tail(m.log()))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// Stop kills the server and removes its folder.
+func (m *Server) Stop() {
+	m.run.Kill()
+	_ = os.RemoveAll(m.folder)
+}
+
+// Kill ends the server as kill -9 does, and keeps its data.
+func (m *Server) Kill() { m.run.Kill() }
+
+// Freeze stops the server's process until Thaw. Its connections stay open.
+func (m *Server) Freeze() { m.run.Freeze() }
+
+// Thaw lets a frozen server go on.
+func (m *Server) Thaw() { m.run.Thaw() }
+
+// Restart kills the server if it runs, starts it again on the same data, with further flags, and waits until it serves.
+func (m *Server) Restart(tb testing.TB, flags ...string) {
+	tb.Helper()
+	m.Kill()
+	m.args = append(m.args, flags...)
+	if err := m.launch(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Exec carries out statements as root, in no database.
+func (m *Server) Exec(tb testing.TB, statements string) {
+	tb.Helper()
+	if err := m.exec(statements); err != nil {
+		tb.Fatalf("%s: %v", statements, err)
+	}
+}
+
+func (m *Server) exec(statements string) error {
+	admin, err := m.open("")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = admin.Close() }()
+	_, err = admin.ExecContext(context.Background(), statements)
+	return err
+}
+
+// open connects as root.
+func (m *Server) open(database string) (*sql.DB, error) {
+	config := mysql.NewConfig()
+	config.User, config.Net, config.Addr, config.DBName = "root", "unix", filepath.Join(m.folder, "s"), database
+	config.MultiStatements, config.Logger = true, &mysql.NopLogger{}
+	dialer, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, fmt.Errorf("mysqltest: %w", err)
+	}
+	return sql.OpenDB(dialer), nil
+}
+
+// Database is a database of its own on a server, with a user who has all rights in it.
+type Database struct {
+	Server *Server
+	Name   string
+}
+
+// NewDatabase makes an empty database.
+func (m *Server) NewDatabase(tb testing.TB) *Database {
+	tb.Helper()
+	d, err := m.MakeDatabase()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return d
+}
+
+// MakeDatabase is NewDatabase for programs without a testing.TB.
+func (m *Server) MakeDatabase() (*Database, error) {
+	name := fmt.Sprintf("test%d", m.databases.Add(1))
+	err := m.exec(fmt.Sprintf("CREATE DATABASE %[1]s; CREATE USER %[1]s IDENTIFIED BY '%[1]s'; GRANT ALL ON %[1]s.* TO %[1]s", name))
+	if err != nil {
+		return nil, fmt.Errorf("mysqltest: %w", err)
+	}
+	return &Database{Server: m, Name: name}, nil
+}
+
+// URL is a store's URL of the database.
+func (d *Database) URL() string { return d.At(d.Server.Address) }
+
+// At is the same at another address, such as that of a link.
+func (d *Database) At(address string) string {
+	return fmt.Sprintf("mysql://%[1]s:%[1]s@%[2]s/%[1]s", d.Name, address)
+}
+
+// Open connects to the database as root. The connections end with the test.
+func (d *Database) Open(tb testing.TB) *sql.DB {
+	tb.Helper()
+	db, err := d.Server.open(d.Name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = db.Close() })
+	return db
+}

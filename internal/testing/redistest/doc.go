@@ -1,0 +1,10 @@
+// Package redistest runs throwaway Redis servers for tests: real ones, because a fake one proves nothing about
+// replication and failovers.
+//
+//	server := redistest.Start(t)                    // one server, which nobody else uses
+//	group := redistest.StartSentinel(t)             // a master, a replica and a sentinel
+//	cluster := redistest.StartCluster(t)            // three masters with a replica each
+//
+// The servers are processes of redis-server, redis-sentinel and redis-cli (Debian: redis-server, redis-sentinel, redis-tools). On a
+// machine without them, tests fail.
+package redistest

@@ -1,0 +1,134 @@
+package redistest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/locksidecar/locksidecar/internal/testing/await"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+)
+
+// Sentinel is a master and a replica, between which a sentinel chooses.
+type Sentinel struct {
+	Master, Replica, Sentinel *Server
+}
+
+// Name is the name of the master.
+const Name = "locks"
+
+// StartSentinel starts them. The sentinel replaces a master that does not answer for a second.
+func StartSentinel(tb testing.TB, args ...string) *Sentinel {
+	tb.Helper()
+	g := &Sentinel{Master: Start(tb, args...), Replica: Start(tb, args...)}
+	g.Replica.Follow(tb, g.Master.Address)
+	_, port, _ := strings.Cut(g.Master.Address, ":")
+	var err error
+	if g.Sentinel, err = newServer("redis-sentinel"); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(g.Sentinel.Stop)
+	_, own, _ := strings.Cut(g.Sentinel.Address, ":")
+	file := filepath.Join(g.Sentinel.folder, "sentinel.conf")
+	text := fmt.Sprintf("port %s\nbind 127.0.0.1\ndir %s\nsentinel monitor %s 127.0.0.1 %s 1\nsentinel down-after-milliseconds %s 1000\nsentinel failover-timeout %s 3000\n",
+		own, g.Sentinel.folder, Name, port, Name, Name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	g.Sentinel.args = []string{file}
+	if err := g.Sentinel.launch(); err != nil {
+		tb.Fatal(err)
+	}
+	await.Until(tb, "the sentinel knows the replica", func() bool {
+		found, _ := g.Sentinel.Do(tb, "SENTINEL", "REPLICAS", Name).([]any)
+		return len(found) == 1
+	})
+	return g
+}
+
+// URL is that of the store.
+func (g *Sentinel) URL() string { return "redis+sentinel://" + g.Sentinel.Address + "/" + Name }
+
+// FailedOver waits until the sentinel has made the replica the master.
+func (g *Sentinel) FailedOver(tb testing.TB) {
+	tb.Helper()
+	await.Until(tb, "the replica is the master", func() bool { return g.Replica.Info(tb, "replication", "role") == "master" })
+}
+
+// Cluster is three masters, and a replica of each.
+type Cluster struct{ Nodes []*Server }
+
+// StartCluster starts a cluster.
+func StartCluster(tb testing.TB, args ...string) *Cluster {
+	tb.Helper()
+	c := &Cluster{}
+	var addresses []string
+	for range 6 {
+		bus, err := pgtest.FreePort()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		n := Start(tb, append([]string{
+			"--cluster-enabled", "yes", "--cluster-port", fmt.Sprint(bus), "--cluster-node-timeout", "2000", "--cluster-announce-ip", "127.0.0.1",
+		}, args...)...)
+		c.Nodes = append(c.Nodes, n)
+		addresses = append(addresses, n.Address)
+	}
+	c.cli(tb, append(append([]string{"create"}, addresses...), "--cluster-replicas", "1", "--cluster-yes")...)
+	c.settled(tb)
+	return c
+}
+
+// cli runs redis-cli --cluster.
+func (c *Cluster) cli(tb testing.TB, args ...string) {
+	tb.Helper()
+	cmd := exec.Command("redis-cli", append([]string{"--cluster"}, args...)...) //nolint:gosec // arguments of tests
+	if out, err := cmd.CombinedOutput(); err != nil {
+		tb.Fatalf("redis-cli --cluster %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// settled waits until all nodes say that the cluster works, and the replicas have a copy.
+func (c *Cluster) settled(tb testing.TB) {
+	tb.Helper()
+	for _, n := range c.Nodes {
+		if !n.run.Running() {
+			continue
+		}
+		await.Until(tb, "the cluster works", func() bool {
+			text, _ := n.Do(tb, "CLUSTER", "INFO").(string)
+			role := n.Info(tb, "replication", "role")
+			return strings.Contains(text, "cluster_state:ok") &&
+				(role == "master" || n.Info(tb, "replication", "master_link_status") == "up")
+		})
+	}
+}
+
+// URL is that of the store. It names three of the nodes.
+func (c *Cluster) URL() string {
+	return "redis+cluster://" + c.Nodes[0].Address + "," + c.Nodes[1].Address + "," + c.Nodes[2].Address
+}
+
+// Masters returns the nodes that run and take writes.
+func (c *Cluster) Masters(tb testing.TB) (masters []*Server) {
+	tb.Helper()
+	for _, n := range c.Nodes {
+		if n.run.Running() && n.Info(tb, "replication", "role") == "master" {
+			masters = append(masters, n)
+		}
+	}
+	return masters
+}
+
+// Reshard moves so many slots from one master to another.
+func (c *Cluster) Reshard(tb testing.TB, from, to *Server, slots int) {
+	tb.Helper()
+	id := func(n *Server) string {
+		name, _ := n.Do(tb, "CLUSTER", "MYID").(string)
+		return name
+	}
+	c.cli(tb, "reshard", from.Address, "--cluster-from", id(from), "--cluster-to", id(to), "--cluster-slots", fmt.Sprint(slots), "--cluster-yes")
+}

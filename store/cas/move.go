@@ -1,0 +1,56 @@
+package cas
+
+import (
+	"context"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// HeldUnder returns the locks of these keys that are held under living renewed leases of this instance.
+func (s *Store) HeldUnder(ctx context.Context, keys []string) (held store.HeldGrants, err error) {
+	const op = "HeldUnder"
+	if err := s.usable(ctx, op); err != nil {
+		return held, err
+	}
+	full := make([]string, len(keys))
+	for i, name := range keys {
+		full[i] = s.full(name)
+	}
+	records, _, err := s.backend.Load(ctx, full, nil)
+	if err != nil {
+		return held, known(op, err)
+	}
+	for i := range records {
+		j := &job{key: full[i], name: keys[i]}
+		j.read(&records[i], nil)
+		t, err := s.begin(j)
+		if err != nil {
+			return held, known(op, err)
+		}
+		held.History = records[i].History
+		for _, g := range t.row.HeldUnder(s.me) {
+			if t.leases[g.Lease].Alive(t.op.Now) {
+				held.Grants = append(held.Grants, g)
+			}
+		}
+	}
+	return held, nil
+}
+
+// Move moves locks and waits from one lease of this instance to another.
+func (s *Store) Move(ctx context.Context, from, to store.LeaseID, moves []store.Move) ([]store.ClaimStatus, error) {
+	statuses := make([]store.ClaimStatus, len(moves))
+	jobs := s.jobs(len(moves), func(i int) string { return moves[i].Key }, func(i int, j *job) {
+		m, status := moves[i], &statuses[i]
+		j.leases = []store.LeaseID{from, to}
+		j.items = append(j.items, item{do: func(t *turn) bool {
+			_, known := t.own(from) // it must still live when the lock leaves it
+			next, both := t.own(to)
+			if known && both {
+				*status = t.op.Move(t.row, m, from, next)
+			}
+			return known && both
+		}})
+	})
+	return statuses, s.run(ctx, "Move", jobs)
+}

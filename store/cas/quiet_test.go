@@ -1,0 +1,174 @@
+package cas_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/fake"
+)
+
+const quietTime = 10 * time.Second
+
+// checks asks what became of a wait.
+func (in *instance) checks(ask store.Ask, want store.Outcome) store.Answer {
+	in.Helper()
+	answers, err := in.Check(in.Context(), []store.Attempt{ask.Attempt})
+	in.ok(err)
+	if answers[0].Outcome != want {
+		in.Fatalf("%s: outcome %d, want %d", ask.Key, answers[0].Outcome, want)
+	}
+	return answers[0]
+}
+
+// tries asks without a wait.
+func (in *instance) tries(name string) store.Ask {
+	ask := in.ask(name)
+	ask.Wait = false
+	return ask
+}
+
+func TestAForgottenGrantIsNotGivenToOthers(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
+		before := server.Copy()
+		forgotten := a.gets(a.ask("k"), store.Granted)
+		server.FailOver(before, quietTime)
+		if refused := b.gets(b.tries("k"), store.Quiet); refused.ExpiresIn <= 0 || refused.ExpiresIn > quietTime {
+			t.Errorf("nothing is granted for %s", refused.ExpiresIn)
+		}
+		first, second, timed := b.ask("k"), b.ask("k"), b.tries("t")
+		timed.TTL = time.Minute
+		if queued := b.gets(first, store.Queued); queued.Lock.Holder.ExpiresIn > quietTime {
+			t.Errorf("the waiter is to check after %s", queued.Lock.Holder.ExpiresIn)
+		}
+		b.gets(second, store.Queued)
+		b.gets(timed, store.Quiet)
+		b.gets(b.tries("k"), store.Held)
+		time.Sleep(quietTime - time.Millisecond)
+		b.checks(first, store.Queued)
+		if left := b.Quiet(); left <= 0 {
+			t.Errorf("the rest of the quiet time is %s", left)
+		}
+		time.Sleep(2 * time.Millisecond)
+		b.checks(second, store.Queued)
+		if got := b.checks(first, store.Granted); got.Token <= forgotten.Token {
+			t.Errorf("token %d after the forgotten %d", got.Token, forgotten.Token)
+		}
+		b.gets(timed, store.Granted)
+	})
+}
+
+func TestLocksThatAreKnownGoOnInTheQuietTime(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
+		holder, waiter, later := a.ask("k"), b.ask("k"), a.ask("k")
+		grant := a.gets(holder, store.Granted)
+		b.gets(waiter, store.Queued)
+		shared := a.ask("shared")
+		shared.Shared = true
+		share := a.gets(shared, store.Granted)
+		server.FailOver(server.Copy(), quietTime)
+		if again := a.gets(holder, store.Granted); again.Token != grant.Token {
+			t.Errorf("repeated: token %d, want %d", again.Token, grant.Token)
+		}
+		more := b.ask("shared")
+		more.Shared = true
+		b.gets(more, store.Queued)
+		b.told()
+		a.releases(holder, grant, store.Holds)
+		if news := b.told(); len(news) != 1 || news[0].ID != waiter.ID || news[0].Answer.Outcome != 0 {
+			t.Errorf("told %+v", news)
+		}
+		a.releases(holder, grant, store.Released)
+		a.gets(later, store.Queued)
+		b.checks(waiter, store.Queued)
+		locks, err := a.Get(a.Context(), []string{"k"})
+		if a.ok(err); !locks[0].Held || locks[0].QueueLength != 2 {
+			t.Errorf("a key with waiters is shown as %+v", locks[0])
+		}
+		time.Sleep(quietTime + time.Millisecond)
+		if got := b.checks(more, store.Granted); got.Token <= share.Token {
+			t.Errorf("token %d of a share after %d", got.Token, share.Token)
+		}
+		a.checks(later, store.Queued) // hands the key to the first
+		b.checks(waiter, store.Granted)
+	})
+}
+
+func TestAHolderThatDiesInTheQuietTime(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
+		lease, waiter := a.open(time.Second), b.ask("k")
+		holder := a.ask("k")
+		holder.Lease = lease
+		grant := a.gets(holder, store.Granted)
+		b.gets(waiter, store.Queued)
+		server.FailOver(server.Copy(), quietTime)
+		time.Sleep(2 * time.Second)
+		b.checks(waiter, store.Queued)
+		a.releases(holder, grant, store.Expired)
+		time.Sleep(quietTime)
+		b.checks(waiter, store.Granted)
+	})
+}
+
+// TestAForgottenReleaseEnds: a lease of another history is named for a reconciliation. Its known locks and waits move,
+// and what is left ends with it.
+func TestAForgottenReleaseEnds(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
+		released, kept, wait, missing, waiter := a.ask("released"), a.ask("kept"), a.ask("waits"), a.ask("missing"), b.ask("released")
+		first, second := a.gets(released, store.Granted), a.gets(kept, store.Granted)
+		b.gets(b.ask("waits"), store.Granted)
+		a.gets(wait, store.Queued)
+		before := server.Copy()
+		a.releases(released, first, store.Holds)
+		lost := a.gets(missing, store.Granted)
+		server.FailOver(before, quietTime)
+
+		renewal, err := a.Renew(a.Context(), []store.LeaseID{a.lease})
+		if a.ok(err); !slices.Equal(renewal.Reconcile, renewal.Kept) || len(renewal.Kept) != 1 {
+			t.Fatalf("renewed %+v", renewal)
+		}
+		held, err := a.HeldUnder(a.Context(), []string{"released", "kept", "missing", "waits"})
+		a.ok(err)
+		want := []store.HeldGrant{{Key: "released", Token: first.Token, Lease: a.lease}, {Key: "kept", Token: second.Token, Lease: a.lease}}
+		if held.History != renewal.History || !slices.Equal(held.Grants, want) {
+			t.Errorf("held under its leases: %+v, want %+v in %s", held, want, renewal.History)
+		}
+		to := a.open(time.Hour)
+		statuses, err := a.Move(a.Context(), a.lease, to, []store.Move{
+			{Attempt: store.Attempt{Key: "kept"}, Token: second.Token}, {Attempt: wait.Attempt}, {Attempt: store.Attempt{Key: "missing"}, Token: lost.Token},
+		})
+		if a.ok(err); !slices.Equal(statuses, []store.ClaimStatus{store.Holds, store.Holds, store.UnknownToken}) {
+			t.Errorf("moved: %v", statuses)
+		}
+		b.gets(waiter, store.Queued)
+		a.ok(a.Revoke(a.Context(), []store.LeaseID{a.lease}))
+		renewal, err = a.Renew(a.Context(), []store.LeaseID{to})
+		if a.ok(err); len(renewal.Reconcile) != 0 || len(renewal.Kept) != 1 {
+			t.Errorf("the new lease: %+v", renewal)
+		}
+		a.gets(kept, store.Granted)
+		a.checks(wait, store.Queued)
+		b.checks(waiter, store.Queued)
+		time.Sleep(quietTime + time.Millisecond)
+		b.checks(waiter, store.Granted)
+	})
+}
+
+// TestAMoveNeedsBothLeases: a lock whose lease has ended is not moved to another.
+func TestAMoveNeedsBothLeases(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
+		holder, to := a.ask("k"), a.open(time.Hour)
+		holder.Lease = a.open(time.Second)
+		grant := a.gets(holder, store.Granted)
+		waiter := b.ask("k")
+		b.gets(waiter, store.Queued)
+		a.fails("Swap", fake.Fault{Slow: 2 * time.Second})
+		statuses, err := a.Move(a.Context(), holder.Lease, to, []store.Move{{Attempt: store.Attempt{Key: "k"}, Token: grant.Token}})
+		if a.ok(err); statuses[0] == store.Holds {
+			t.Errorf("moved: %v", statuses)
+		}
+		b.checks(waiter, store.Granted)
+	})
+}

@@ -1,0 +1,233 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+const (
+	firstPause = 50 * time.Millisecond
+	longPause  = time.Second
+	// leastPacket is what the largest swap needs.
+	leastPacket = 4 << 20
+	// clockMargin is how much the clocks of two servers may differ, as with PostgreSQL.
+	clockMargin = 64 * time.Second
+)
+
+// watchServer checks the server after a doubt, and until it can be used. It asks nothing while nothing is wrong.
+func (b *Backend) watchServer(ctx context.Context) {
+	for wait := firstPause; ; {
+		var again <-chan time.Time
+		doubts := b.doubts
+		if b.Ready() != nil {
+			again, doubts = time.After(wait/2+rand.N(wait)), nil //nolint:gosec // spreads load
+			wait = min(2*wait, longPause)
+		} else {
+			wait = firstPause
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-doubts:
+		case <-again:
+		}
+		limited, cancel := context.WithTimeout(ctx, b.config.Timeout)
+		err := b.check(limited)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			b.pools.drop()
+		}
+		b.become(err)
+	}
+}
+
+// check asks the server how it is, and begins a new history if it is another one.
+func (b *Backend) check(ctx context.Context) error {
+	settings, tables, err := b.look(ctx)
+	if err != nil {
+		return explain(err)
+	}
+	server, err := b.suitable(settings)
+	if err != nil {
+		return err
+	}
+	b.server.Store(&server)
+	migrated := false
+	for {
+		m, err := b.meta(ctx, tables)
+		if outdated := (*outdatedError)(nil); errors.As(err, &outdated) && b.config.AutoMigrate && !migrated {
+			if _, _, err := b.migrate(ctx); err != nil {
+				return fmt.Errorf("migration: %w", explain(err))
+			}
+			migrated = true
+			if _, tables, err = b.look(ctx); err != nil {
+				return explain(err)
+			}
+			continue
+		}
+		if tooOld := (*TooOldError)(nil); errors.As(err, &tooOld) && b.config.TooOld != nil {
+			b.config.TooOld(err)
+		}
+		if err != nil || m.same {
+			return err
+		}
+		if err := b.newHistory(ctx, m.server); err != nil {
+			return explain(err)
+		}
+	}
+}
+
+// look reads the server's settings, and the engines of the tables.
+func (b *Backend) look(ctx context.Context) (settings, tables map[string]string, err error) {
+	p := &packet{}
+	p.add("end_other")
+	p.add("settings")
+	p.add("tables")
+	found, _, err := b.send(ctx, b.pools.main, "check", p.text.String())
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(found) != 2 {
+		return nil, nil, errFormat
+	}
+	maps := [2]map[string]string{{}, {}}
+	for i := range maps {
+		for _, row := range found[i] {
+			maps[i][strings.ToLower(string(row[0]))] = string(row[1])
+		}
+	}
+	return maps[0], maps[1], nil
+}
+
+// suitable refuses servers that cannot keep locks, warns about settings that may forget some, and returns how SQL names
+// the server.
+func (b *Backend) suitable(settings map[string]string) (server string, err error) {
+	is := func(name, value string) bool { return strings.EqualFold(settings[name], value) }
+	number := func(name string) int64 {
+		n, _ := strconv.ParseInt(settings[name], 10, 64)
+		return n
+	}
+	maria, err := version(settings["version"])
+	switch {
+	case err != nil:
+		return "", err
+	case is("read_only", "ON"), is("super_read_only", "ON"):
+		return "", errors.New("the server is read-only: is it a replica? The store's URL must lead to the primary")
+	case is("wsrep_on", "ON"):
+		return "", errors.New("the server is a node of a Galera cluster: its row locks and reads are not those of the cluster, so locks are not safe there")
+	case is("log_bin", "ON") && is("binlog_format", "STATEMENT"):
+		return "", errors.New("binlog_format is STATEMENT: InnoDB refuses transactions with READ COMMITTED then; set it to ROW or MIXED")
+	case number("max_allowed_packet") < leastPacket:
+		return "", fmt.Errorf("max_allowed_packet is %d; at least %d is needed", number("max_allowed_packet"), leastPacket)
+	}
+	if !is("innodb_flush_log_at_trx_commit", "1") {
+		b.warnOnce("innodb_flush_log_at_trx_commit is not 1: a crash of the server's machine may forget the grants of the last moments, and then two sessions may hold a lock",
+			slog.String("value", settings["innodb_flush_log_at_trx_commit"]))
+	}
+	if is("log_bin", "ON") && !is("sync_binlog", "1") {
+		b.warnOnce("sync_binlog is not 1: after a crash of the server's machine a replica may lack grants that the primary has",
+			slog.String("value", settings["sync_binlog"]))
+	}
+	b.sayWhere(settings)
+	if maria {
+		return "CONCAT('server_id ', @@global.server_id)", nil
+	}
+	return "@@global.server_uuid", nil
+}
+
+// version refuses servers without SKIP LOCKED.
+func version(text string) (maria bool, err error) {
+	var major, minor, patch int
+	if _, err := fmt.Sscanf(text, "%d.%d.%d", &major, &minor, &patch); err != nil {
+		return false, fmt.Errorf("the server's version %q is not understood", text)
+	}
+	maria = strings.Contains(strings.ToLower(text), "mariadb")
+	if maria && (major < 10 || major == 10 && minor < 6) || !maria && major < 8 {
+		return false, fmt.Errorf("the server is %s; locksidecar needs MySQL 8.0 or MariaDB 10.6, or later", text)
+	}
+	return maria, nil
+}
+
+// sayWhere logs once what the server is, and where it keeps a grant.
+func (b *Backend) sayWhere(settings map[string]string) {
+	if b.said["where"] {
+		return
+	}
+	b.said["where"] = true
+	b.log.Info("the database keeps the locks", "version", settings["version"],
+		"flush", settings["innodb_flush_log_at_trx_commit"], "sync_binlog", settings["sync_binlog"], "log_bin", settings["log_bin"])
+}
+
+// meta is the row of locksidecar_meta.
+type meta struct {
+	server []byte
+	same   bool // this server has written the history
+}
+
+func (b *Backend) meta(ctx context.Context, tables map[string]string) (m meta, err error) {
+	if tables["locksidecar_meta"] == "" {
+		return m, &outdatedError{errors.New("the database has no tables of locksidecar: run `locksidecar migrate`")}
+	}
+	for name, engine := range tables {
+		if !strings.EqualFold(engine, "InnoDB") && name != versionTable {
+			return m, fmt.Errorf("the table %s has the engine %q; it must be InnoDB, because others have no transactions", name, engine)
+		}
+	}
+	p := &packet{server: *b.server.Load()}
+	p.add("end_other")
+	p.add("meta")
+	found, _, err := b.send(ctx, b.pools.main, "check", p.text.String())
+	switch {
+	case err != nil:
+		return m, explain(err)
+	case len(found) != 1:
+		return m, errFormat
+	case len(found[0]) != 1:
+		return m, &outdatedError{errMetaLost}
+	}
+	row := found[0][0]
+	have, err := strconv.Atoi(string(row[0]))
+	oldest, err2 := strconv.Atoi(string(row[1]))
+	if err := errors.Join(err, err2, problem(have, oldest)); err != nil {
+		return m, err
+	}
+	return meta{server: row[2], same: string(row[3]) == "1"}, nil
+}
+
+// newHistory begins a history on this server, unless another sidecar has done so.
+func (b *Backend) newHistory(ctx context.Context, before []byte) error {
+	quiet := 1
+	if b.config.Quick {
+		quiet = 0
+	}
+	history := uuid.New()
+	p := &packet{server: *b.server.Load()}
+	p.add("end_other")
+	p.add("isolation")
+	p.add("begin")
+	p.add("new_history", quiet, clockMargin.Microseconds(), history[:], before)
+	p.add("commit")
+	_, _, err := b.send(ctx, b.pools.main, "new_history", p.text.String())
+	if err == nil && len(before) > 0 {
+		b.log.Warn("another server has been promoted", "before", string(before))
+	}
+	return err
+}
+
+func (b *Backend) warnOnce(text string, attrs ...slog.Attr) {
+	if !b.said[text] {
+		b.said[text] = true
+		b.log.LogAttrs(context.Background(), slog.LevelWarn, text, attrs...) //nolint:sloglint // constants of the callers
+	}
+}

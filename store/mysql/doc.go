@@ -1,0 +1,48 @@
+// Package mysql keeps locks in MySQL 8 or in MariaDB 10.6 or later. It is a [cas.Backend]: package cas decides, this package
+// swaps records. The tables are in schema, the statements in queries.sql.
+//
+// # Requests
+//
+// Each operation is one packet: a text of several statements, a whole transaction with its own isolation level, from ROLLBACK to
+// COMMIT. So a sidecar that is frozen between two statements keeps no row locked, because the server needs it for
+// nothing. And nothing of a session is needed from one packet to the next, so a pooler may give each packet another session.
+// The server carries out the statements of a packet until one fails. If the answer that comes before COMMIT did not
+// arrive and the server reports an error, the transaction certainly was not carried out. If the connection broke, the
+// outcome is unknown.
+//
+// # Swaps
+//
+// A swap locks the record, then the leases on which it relies (shared), and then writes the record on a condition: the version is
+// unchanged, and these leases live. Statements judge time by their own start, so the time is that after the locks. A
+// call's swaps go into one packet. Records are locked in the order of their names, leases in that of their ids, and
+// leases after records, so swaps do not lock each other out. Rare deadlocks remain, when several packets make the same
+// record. They are repeated, because the server has rolled one of them back.
+//
+// Nobody waits for the row of a record, because such a wait would keep a connection and the other rows of the packet. If
+// another session has the row, the packet fails, the others of the call go on without this one, and it is tried again
+// after a pause. If the row stays locked, the swap is answered as Locked. So an open transaction of an operator
+// stalls only its keys.
+//
+// A record's version is also where its tokens come from (Record.Base): the last version and its tokens, or the server's
+// clock, whichever is greater. A deletion notes the tokens of the record in meta, so tokens grow also if the
+// clock was set back since.
+//
+// # Leases
+//
+// A lease is a row with the time of its end. Death must be final, and a clock may be set back. So whoever finds a
+// lease expired deletes its row, and says that it is dead only after this commit.
+//
+// # Letters
+//
+// A letter is a row with a growing id. An instance polls its mailbox, often only while somebody waits or watches here
+// ([cas.Expecter]), seldom while a lease is open, and otherwise not at all. Rows are deleted after they were read.
+// A row with a smaller id may be committed later than one with a greater id, so a reader must not remember only the last id.
+//
+// # History
+//
+// An asynchronous replica that is promoted may have forgotten grants. meta has the name of the server that wrote it:
+// server_uuid on MySQL, server_id on MariaDB, which has no other name that stays through restarts. Replication demands
+// that replicas have different ids. Each packet begins with a guard that fails on another server. The first sidecar
+// that sees one begins a new history, and a quiet time: nothing is granted for the longest TTL in use, unless the configuration says
+// that a failover forgets nothing.
+package mysql

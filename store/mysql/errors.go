@@ -1,0 +1,110 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+var (
+	errNotReached = errors.New("the database has not been reached yet")
+	errStopped    = errors.New("the store is stopped")
+	errTooLarge   = errors.New("the record, its letters or their names are larger than the tables allow")
+	errRowLocked  = errors.New("another database session keeps rows of locksidecar locked")
+	errFormat     = errors.New("the database answered with something else than was asked for")
+	errMetaLost   = errors.New("the table locksidecar_meta has no row; it must have one: run `locksidecar migrate`")
+	errMoved      = errors.New("this is another server than the one that wrote the data: one was promoted, or a pooler asks a replica")
+)
+
+// Numbers of the server's errors.
+const (
+	errorLockWait      = 1205
+	errorDeadlock      = 1213
+	errorChanged       = 1020 // a snapshot is too old; MariaDB
+	errorSubqueryRows  = 1242 // the guard
+	errorNowait        = 3572 // MySQL; MariaDB answers errorLockWait
+	errorNoTable       = 1146
+	errorNoRight       = 1142
+	errorReadOnly      = 1290
+	errorReadOnlyMode  = 1836
+	errorReadOnlyTrans = 1792
+	errorAccess        = 1045
+	errorNoDatabase    = 1049
+	errorDatabaseRight = 1044
+	errorFull          = 1114
+	errorDisk          = 1021
+)
+
+// number is that of the server's error, or 0.
+func number(err error) uint16 {
+	if e, ok := errors.AsType[*mysql.MySQLError](err); ok {
+		return e.Number
+	}
+	return 0
+}
+
+// again reports whether the server has certainly not carried out the transaction, and may do so at once.
+func again(err error) bool {
+	switch number(err) {
+	case errorDeadlock, errorLockWait, errorChanged, errorNowait:
+		return true
+	}
+	return false
+}
+
+// suspicious reports whether the server must be checked after this error.
+func suspicious(err error) bool {
+	switch number(err) {
+	case 0:
+		return !errors.Is(err, context.Canceled)
+	case errorSubqueryRows, errorReadOnly, errorReadOnlyMode, errorNoTable, errorAccess, errorNoRight, errorReadOnlyTrans:
+		return true
+	}
+	return false
+}
+
+// explain says in words what an operator must do.
+func explain(err error) error {
+	switch number(err) {
+	case errorSubqueryRows:
+		return errMoved
+	case errorReadOnly, errorReadOnlyMode, errorReadOnlyTrans:
+		return fmt.Errorf("the database refuses to write: is it a replica? %w", err)
+	case errorNoRight:
+		return fmt.Errorf("the user of the store's URL lacks rights, see deploy/mysql-roles.sql: %w", err)
+	case errorAccess, errorNoDatabase, errorDatabaseRight:
+		return fmt.Errorf("the database refuses the user of the store's URL: %w", err)
+	case errorFull, errorDisk:
+		return fmt.Errorf("the database has no space left, so nothing new is granted: %w", err)
+	}
+	return err
+}
+
+// fail makes a store's error.
+func fail(op string, err error, unknown bool) error {
+	if inner, ok := errors.AsType[*store.Error](err); ok {
+		err, unknown = inner.Err, unknown || inner.Unknown
+	}
+	return &store.Error{Op: op, Err: err, Unknown: unknown}
+}
+
+// NeedsOperator reports whether a migration failed because of the user, the user's rights or the database of the URL.
+func NeedsOperator(err error) bool {
+	switch number(err) {
+	case errorAccess, errorNoDatabase, errorDatabaseRight, errorNoRight, errorReadOnly:
+		return true
+	}
+	return false
+}
+
+// Unreachable reports whether a migration failed because the server could not be reached.
+func Unreachable(err error) bool {
+	_, unreachable := errors.AsType[*net.OpError](err)
+	return unreachable || errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn)
+}

@@ -1,0 +1,9 @@
+package mysql
+
+import "context"
+
+// SweepOnce sweeps as the backend does from time to time.
+func (b *Backend) SweepOnce(ctx context.Context) error { return b.sweepOnce(ctx) }
+
+// Version is the check of a server's version.
+var Version = version

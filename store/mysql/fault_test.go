@@ -1,0 +1,225 @@
+package mysql_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/testing/await"
+	"github.com/locksidecar/locksidecar/internal/testing/mysqltest"
+	"github.com/locksidecar/locksidecar/internal/testing/process"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+)
+
+// A swap whose server is killed, or does not answer, may have been carried out. Without a server nothing is sent. Records and
+// leases outlive kill -9.
+func TestOutcomeIsUnknownAfterSending(t *testing.T) {
+	t.Parallel()
+	m := mysqltest.Start(t)
+	s := on(t, m)
+	s.limit = time.Second
+	r := s.ready("one")
+	lease := r.open(time.Minute)
+	kept := r.done(cas.Swap{Key: "ns/kept", Data: []byte("x"), Leases: []store.LeaseID{lease}})
+	m.Freeze()
+	if _, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.OutcomeUnknown(err) {
+		t.Errorf("a swap without an answer: %v", err)
+	}
+	m.Thaw()
+	await.Until(t, "the store works again", func() bool { return r.Ready() == nil && r.keeps(lease) })
+	r.done(cas.Swap{Key: "ns/warm", Data: []byte("x")}) // an open connection
+	m.Freeze()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := r.swap(cas.Swap{Key: "ns/key2", Data: []byte("x")})
+		failed <- err
+	}()
+	select {
+	case err := <-failed:
+		t.Fatalf("a frozen server answered: %v", err)
+	case <-time.After(200 * time.Millisecond): // it is on its way
+	}
+	m.Kill()
+	if err := await.Receive(t, failed, "the swap's error"); !store.OutcomeUnknown(err) {
+		t.Errorf("a swap whose server was killed: %v", err)
+	}
+	await.Until(t, "the outcome is known", func() bool {
+		_, err := r.swap(cas.Swap{Key: "ns/key3", Data: []byte("x")})
+		return store.Unavailable(err) && !store.OutcomeUnknown(err)
+	})
+	m.Restart(t)
+	r.becomesReady()
+	await.Until(t, "the record and its lease are there", func() bool {
+		records, _, err := r.Load(r.ctx, []string{"ns/kept"}, nil)
+		return err == nil && records[0].Version == kept.Version && records[0].States[0].Alive
+	})
+	if !r.keeps(lease) {
+		t.Error("the lease was not renewed")
+	}
+}
+
+// A request that was not sent is known not to be carried out.
+func TestOutcomeIsKnownWithoutAConnection(t *testing.T) {
+	t.Parallel()
+	m := mysqltest.Start(t)
+	s := on(t, m)
+	link := process.NewLink(t, m.Address)
+	s.url, s.limit = s.At(link.Address), time.Second
+	r := s.ready("one")
+	link.Cut()
+	await.Until(t, "no connection is left", func() bool {
+		_, err := r.swap(cas.Swap{Key: "ns/key"})
+		return store.Unavailable(err) && !store.OutcomeUnknown(err)
+	})
+	m.Freeze()
+	link.Mend()
+	// The frozen server's kernel accepts the connection, and nobody greets the client.
+	if _, err := r.swap(cas.Swap{Key: "ns/key"}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("without a greeting: %v", err)
+	}
+	m.Thaw()
+	r.becomesReady()
+}
+
+// A connection that broke while it was idle is replaced, and the caller does not notice. Packets leave no row locked if their
+// client is gone.
+func TestCutConnections(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	link := process.NewLink(t, shared.Address)
+	direct := s.ready("direct")
+	s.url = s.At(link.Address)
+	r := s.ready("one")
+	held := r.done(cas.Swap{Key: "ns/key", Data: []byte("x")})
+	lease := r.open(time.Minute)
+	operator, watcher := s.session(), s.session()
+	operator.exec("BEGIN")
+	operator.exec("SELECT * FROM locksidecar_leases FOR UPDATE")
+	unknown := make(chan error, 1)
+	go func() {
+		_, err := r.swap(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("y"), Living: []store.LeaseID{lease}})
+		unknown <- err
+	}()
+	watcher.awaitLockWait() // the packet has the record
+	link.Cut()
+	if err := await.Receive(t, unknown, "the error"); !store.OutcomeUnknown(err) {
+		t.Errorf("a connection that broke during the packet: %v", err)
+	}
+	operator.exec("COMMIT")
+	await.Until(t, "the record is not locked any more", func() bool {
+		now := direct.load("ns/key")
+		result, err := direct.swap(cas.Swap{Key: "ns/key", Version: now.Version, Data: []byte("z")})
+		return err == nil && result.Done
+	})
+	link.Mend()
+	r.becomesReady()
+	r.done(cas.Swap{Key: "ns/other", Data: []byte("x")})
+	link.Cut()
+	link.Mend()
+	if !r.keeps(lease) {
+		t.Error("a renewal after a cut failed")
+	}
+}
+
+// A packet that the server refuses is known not to be carried out, also if it is the last of the statements before COMMIT.
+func TestOutcomeOfARefusalIsKnown(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	r := s.ready("one")
+	if _, err := r.swap(cas.Swap{Key: strings.Repeat("k", 2000)}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("a name of 2000 bytes: %v", err)
+	}
+	operator := s.session()
+	operator.exec("CREATE TRIGGER refuse BEFORE INSERT ON locksidecar_letters FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'")
+	_, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x"), Letters: []cas.Letter{{To: "two", Key: "ns/key"}}})
+	if !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("a letter that is refused: %v", err)
+	}
+	operator.exec("DROP TRIGGER refuse")
+	if found := r.load("ns/key"); found.Version != 0 {
+		t.Errorf("it was carried out: %+v", found)
+	}
+	r.done(cas.Swap{Key: "ns/key", Data: []byte("x")}) // the row is not locked, and the connection is usable
+	operator.exec("CREATE TRIGGER refuse BEFORE DELETE ON locksidecar_locks FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'")
+	_, err = r.swap(cas.Swap{Key: "ns/key", Version: r.load("ns/key").Version, Delete: true})
+	if !store.OutcomeUnknown(err) {
+		t.Errorf("a statement after the answer is refused, as COMMIT may be: %v", err)
+	}
+}
+
+// Letters outlive a restart of the server, and an outage of the reader.
+func TestLettersOfAnOutage(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	link := process.NewLink(t, shared.Address)
+	writer := s.ready("writer")
+	s.url = s.At(link.Address)
+	reader := s.ready("one")
+	writer.write("one", 1)
+	reader.reads(1)
+	link.Cut()
+	writer.write("one", 2)
+	writer.write("one", 3)
+	link.Mend()
+	reader.reads(2)
+	reader.reads(3)
+	await.Silent(t, reader.lost, "loss")
+}
+
+// An instance without leases sends nothing. With a lease it looks into its mailbox seldom, and often while somebody waits.
+func TestIdleSendsNothing(t *testing.T) {
+	t.Parallel()
+	m := mysqltest.Start(t)
+	s := on(t, m)
+	r := s.ready("one")
+	db := s.Database.Open(t)
+	db.SetMaxOpenConns(1)
+	during := func(d time.Duration) int {
+		count := func() (n int) {
+			var name string
+			r.must(db.QueryRowContext(r.ctx, "SHOW GLOBAL STATUS LIKE 'Com_rollback'").Scan(&name, &n))
+			return n
+		}
+		before := count()
+		time.Sleep(d) // the measure is a time
+		return count() - before
+	}
+	for what, is := range map[string]struct {
+		waits, leases bool
+		least, most   int
+	}{
+		"idle":                 {false, false, 0, 1}, // a look may be on its way
+		"with a lease":         {false, true, 1, 4},
+		"while somebody waits": {true, true, 15, 120},
+	} {
+		r.Expect(is.waits, is.leases)
+		if n := during(2 * time.Second); n < is.least || n > is.most {
+			t.Errorf("%s: %d requests in 2s, want %d to %d", what, n, is.least, is.most)
+		}
+	}
+}
+
+// Old letters and expired leases are deleted in parts. Others stay.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	r := s.ready("one")
+	lease := r.open(time.Minute)
+	operator := s.session()
+	operator.exec("INSERT INTO locksidecar_letters (mailbox, name, base, body, sent_at) SELECT 'gone', 'k', 1, '', seq FROM seq_1_to_1200")
+	operator.exec("INSERT INTO locksidecar_leases (id, instance, ttl, expires_at) SELECT UNHEX(MD5(seq)), '', 1, seq FROM seq_1_to_700")
+	r.write("gone", 1)
+	r.must(r.SweepOnce(r.ctx))
+	count := func(table string) (n int) {
+		t.Helper()
+		r.must(operator.QueryRowContext(r.ctx, "SELECT COUNT(*) FROM "+table).Scan(&n))
+		return n
+	}
+	if n := count("locksidecar_letters"); n != 1 {
+		t.Errorf("%d letters are left, want the new one", n)
+	}
+	if n := count("locksidecar_leases"); n != 1 || !r.keeps(lease) {
+		t.Errorf("%d leases are left, want the living one", n)
+	}
+}

@@ -1,0 +1,144 @@
+package mysql_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/internal/testing/await"
+	"github.com/locksidecar/locksidecar/internal/testing/mysqltest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+)
+
+// promote lets the same data be those of another server.
+func promote(t *testing.T, m *mysqltest.Server, id string) {
+	t.Helper()
+	m.Restart(t, "--server-id="+id)
+}
+
+func (r *rig) openFor(ttl time.Duration) store.History {
+	r.t.Helper()
+	history, err := r.OpenLeases(r.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: uuid.New(), TTL: ttl}, Instance: "one"}})
+	r.must(err)
+	return history
+}
+
+// Another server may have forgotten grants: it begins a history, and grants nothing for the longest TTL in use. Swaps that grant
+// nothing work.
+func TestAnotherServerIsQuietFirst(t *testing.T) {
+	t.Parallel()
+	m := mysqltest.Start(t)
+	s := on(t, m)
+	r := s.ready("one")
+	first := r.openFor(4 * time.Second)
+	r.openFor(time.Second)
+	kept := r.done(cas.Swap{Key: "ns/kept", Data: []byte("x"), Tokens: 5})
+	ahead := r.done(cas.Swap{Key: "ns/deleted", Data: []byte("x"), Tokens: 5})
+	r.done(cas.Swap{Key: "ns/deleted", Version: ahead.Version, Delete: true})
+	m.Restart(t)
+	var again store.History
+	await.Until(t, "the same server works", func() bool {
+		history, err := r.OpenLeases(r.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: uuid.New(), TTL: time.Second}, Instance: "one"}})
+		again = history
+		return err == nil
+	})
+	if again != first {
+		t.Error("a restart began a history")
+	}
+
+	promote(t, m, "7")
+	promoted := time.Now()
+	var result cas.Swapped
+	await.Until(t, "the new server answers", func() (ok bool) {
+		var err error
+		result, err = r.swap(cas.Swap{Key: "ns/new", Data: []byte("x"), Tokens: 1})
+		return err == nil
+	})
+	if result.Done || result.Quiet <= 0 || result.Quiet > 4*time.Second {
+		t.Errorf("a grant after a promotion: %+v", result)
+	}
+	if result, _ := r.swap(cas.Swap{Key: "ns/kept", Version: kept.Version, Data: []byte("y"), Tokens: 1}); result.Done || result.Quiet <= 0 || result.Record.Version != kept.Version {
+		t.Errorf("a grant of a known key: %+v", result)
+	}
+	released := r.done(cas.Swap{Key: "ns/kept", Version: kept.Version, Data: []byte("y")})
+	if released.Base < kept.Base+(60*time.Second).Microseconds() {
+		t.Errorf("tokens from %d, but the old server may have given away those above %d", released.Base, kept.Base)
+	}
+	if records, _, err := r.Load(r.ctx, []string{"ns/kept"}, nil); err != nil || records[0].History == first {
+		t.Errorf("in the old history: %v", err)
+	}
+	if now := r.openFor(time.Second); now == first {
+		t.Error("leases are opened in the old history")
+	}
+	other := s.ready("other")
+	await.Until(t, "the quiet time ends", func() bool {
+		result, err := other.swap(cas.Swap{Key: "ns/new", Data: []byte("x"), Tokens: 1})
+		return err == nil && result.Done
+	})
+	if lasted := time.Since(promoted); lasted < 4*time.Second {
+		t.Errorf("granted %s after the promotion", lasted)
+	}
+}
+
+// With Quick, a failover forgets nothing, so the next server grants at once. Its history is a new one all the same.
+func TestQuickFailover(t *testing.T) {
+	t.Parallel()
+	m := mysqltest.Start(t)
+	s := on(t, m)
+	s.quick = true
+	r := s.ready("one")
+	first := r.openFor(time.Minute)
+	promote(t, m, "7")
+	await.Until(t, "the new server grants", func() bool {
+		result, err := r.swap(cas.Swap{Key: "ns/new", Data: []byte("x"), Tokens: 1})
+		return err == nil && result.Done
+	})
+	if r.openFor(time.Second) == first {
+		t.Error("no history began")
+	}
+}
+
+// A pooler may send packets to a replica, which has the same data. Such packets do nothing.
+func TestPacketsAtAReplicaDoNothing(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	r := s.ready("one")
+	lease := r.open(time.Minute)
+	s.session().exec("UPDATE locksidecar_meta SET server = 'server_id 77'") // as on a replica of that server
+	if _, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("a swap: %v", err)
+	}
+	r.becomesReady()
+	await.Until(t, "the lease is renewed in the new history", func() bool { return r.keeps(lease) })
+}
+
+// The note of the longest TTL is forgotten when nobody has used it for long, but not while a lease has it.
+func TestLongestTTL(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	r := s.ready("one")
+	operator := s.session()
+	longest := func() (ttl int64) {
+		t.Helper()
+		r.must(operator.QueryRowContext(r.ctx, "SELECT longest_ttl FROM locksidecar_meta").Scan(&ttl))
+		return ttl
+	}
+	r.openFor(time.Hour)
+	r.openFor(time.Minute)
+	if got := longest(); got != time.Hour.Microseconds() {
+		t.Errorf("the longest TTL is noted as %d", got)
+	}
+	r.must(r.SweepOnce(r.ctx))
+	operator.exec("UPDATE locksidecar_meta SET longest_at = 1")
+	r.must(r.SweepOnce(r.ctx))
+	if got := longest(); got != time.Hour.Microseconds() {
+		t.Errorf("with a lease of an hour: %d", got)
+	}
+	operator.exec("DELETE FROM locksidecar_leases WHERE ttl > 60000000; UPDATE locksidecar_meta SET longest_at = 1")
+	r.must(r.SweepOnce(r.ctx))
+	if got := longest(); got != time.Minute.Microseconds() {
+		t.Errorf("later: %d", got)
+	}
+}

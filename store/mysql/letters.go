@@ -1,0 +1,152 @@
+package mysql
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store/cas"
+)
+
+const (
+	// pollOften is the time between two looks into the mailbox while somebody waits here, pollSeldom while only a
+	// lease is open: its holder may be asked to stop.
+	pollOften, pollSeldom = 20 * time.Millisecond, time.Second
+	lettersAtOnce         = 500
+	// keepLetters is how long a letter waits for its reader, keepLeases how long the row of an expired lease stays.
+	keepLetters, keepLeases = 10 * time.Minute, time.Minute
+	// sweepEvery is the time between two sweeps. sweepLimit is how many rows a packet deletes, sweepPause the pause after it.
+	sweepEvery = 10 * time.Minute
+	sweepLimit = 500
+	sweepPause = 20 * time.Millisecond
+)
+
+// Expect implements [cas.Expecter].
+func (b *Backend) Expect(waits, leases bool) {
+	every := time.Duration(0)
+	switch {
+	case waits:
+		every = pollOften
+	case leases:
+		every = pollSeldom
+	}
+	if time.Duration(b.every.Swap(int64(every))) != every {
+		select {
+		case b.expected <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// listen looks into the mailbox while letters are expected.
+func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost func()) {
+	var last time.Time // of the last successful look since letters are expected
+	for failures := 0; ; {
+		every := time.Duration(b.every.Load())
+		var next <-chan time.Time
+		if every == 0 {
+			last = time.Time{}
+		} else {
+			next = time.After(min(every<<min(failures, 6), max(every, longPause)))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.expected:
+			continue
+		case <-next:
+		}
+		began := time.Now()
+		if err := b.readLetters(ctx, deliver); err != nil {
+			failures++
+			continue
+		}
+		if failures = 0; !last.IsZero() && began.Sub(last) > keepLetters/2 {
+			lost() // the letters of a long outage may have been swept
+		}
+		last = began
+	}
+}
+
+// readLetters delivers all letters and deletes them.
+func (b *Backend) readLetters(ctx context.Context, deliver func(cas.Letter)) error {
+	for {
+		found, _, err := b.request(ctx, b.pools.mailbox, "letters", false, true, func(p *packet) {
+			p.ask("read_letters", b.config.Instance, lettersAtOnce)
+		})
+		if err != nil || len(found[0]) == 0 {
+			return err
+		}
+		ids := make([]int64, len(found[0]))
+		for i, row := range found[0] {
+			base, err := strconv.ParseInt(string(row[2]), 10, 64)
+			if err != nil {
+				return errFormat
+			}
+			if ids[i], err = strconv.ParseInt(string(row[0]), 10, 64); err != nil {
+				return errFormat
+			}
+			deliver(cas.Letter{To: b.config.Instance, Key: string(row[1]), Base: base, Body: row[3]})
+		}
+		if err := b.deleteLetters(ctx, ids); err != nil || len(ids) < lettersAtOnce {
+			return err // after an error, letters come twice, which does no harm
+		}
+	}
+}
+
+func (b *Backend) deleteLetters(ctx context.Context, ids []int64) error {
+	_, _, err := b.request(ctx, b.pools.mailbox, "delete_letters", true, true, func(p *packet) { p.add("delete_letters", ids) })
+	return err
+}
+
+// sweep deletes old letters and expired leases from time to time, if this instance works.
+func (b *Backend) sweep(ctx context.Context) {
+	for pause(ctx, sweepEvery/2+rand.N(sweepEvery)) { //nolint:gosec // spreads load
+		if !b.used.Swap(false) || b.Ready() != nil {
+			continue
+		}
+		if err := b.sweepOnce(ctx); err != nil {
+			b.log.Debug("a sweep of letters and leases ended early; the next one goes on", "error", err)
+		}
+		b.used.Store(false) // a sweep alone is no work
+	}
+}
+
+func (b *Backend) sweepOnce(ctx context.Context) error {
+	for {
+		found, err := b.read(ctx, "sweep", func(p *packet) {
+			p.ask("old_letters", keepLetters.Microseconds(), sweepLimit)
+			p.ask("old_leases", keepLeases.Microseconds(), sweepLimit)
+		})
+		if err != nil {
+			return err
+		}
+		leases, err := leaseIDs(found[1])
+		if err != nil {
+			return err
+		}
+		var letters []int64
+		for _, row := range found[0] {
+			id, err := strconv.ParseInt(string(row[0]), 10, 64)
+			if err != nil {
+				return errFormat
+			}
+			letters = append(letters, id)
+		}
+		if _, err := b.write(ctx, "sweep", func(p *packet) {
+			if len(letters) > 0 {
+				p.add("delete_letters", letters)
+			}
+			if len(leases) > 0 {
+				p.add("end_expired", leases)
+			}
+			p.add("lower_ttl", keepNote.Microseconds())
+		}); err != nil {
+			return err
+		}
+		if len(letters) < sweepLimit && len(leases) < sweepLimit || !pause(ctx, sweepPause) {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package mysql_test
+
+import (
+	"context"
+	"flag"
+	"log"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/locksidecar/locksidecar/internal/testing/mysqltest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/castest"
+	"github.com/locksidecar/locksidecar/store/mysql"
+	"github.com/locksidecar/locksidecar/store/storetest"
+)
+
+// shared is one server for the tests that do not harm it. Each uses a database of its own.
+var shared *mysqltest.Server
+
+// atOnce is the number of parallel tests without -parallel. Tests mostly wait for leases to end.
+const atOnce = "8"
+
+func TestMain(m *testing.M) {
+	err := flag.Set("test.parallel", atOnce)
+	if err != nil {
+		log.Fatal(err)
+	}
+	// The server's defaults are not those that transactions need.
+	shared, err = mysqltest.Run(mysqltest.WithFlag("--transaction-isolation=SERIALIZABLE"), mysqltest.WithFlag("--completion-type=CHAIN"),
+		mysqltest.WithFlag("--default-time-zone=+05:30"), mysqltest.WithFlag("--sql-mode=ANSI,NO_BACKSLASH_ESCAPES"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		shared.Stop()
+		os.Exit(code)
+	}), goleak.IgnoreTopFunction("syscall.Syscall6")) // the thread that keeps the server
+}
+
+// server opens backends on one database.
+type server struct {
+	*mysqltest.Database
+	t      *testing.T
+	url    string
+	limit  time.Duration
+	logger *slog.Logger
+	quick  bool
+}
+
+// on makes a database with tables.
+func on(t *testing.T, m *mysqltest.Server) *server {
+	t.Helper()
+	s := empty(t, m)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if _, _, err := mysql.Migrate(ctx, s.url); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// empty makes a database without tables.
+func empty(t *testing.T, m *mysqltest.Server) *server {
+	t.Helper()
+	d := m.NewDatabase(t)
+	return &server{Database: d, t: t, url: d.URL()}
+}
+
+func (s *server) Open(instance string) cas.Backend {
+	s.t.Helper()
+	b, err := mysql.New(mysql.Config{URL: s.url, Instance: instance, Timeout: s.limit, Logger: s.logger, Quick: s.quick})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return expecting{b}
+}
+
+// expecting is a backend that always looks for letters, as if somebody waited.
+type expecting struct{ *mysql.Backend }
+
+func (e expecting) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
+	e.Expect(true, true)
+	return e.Backend.Start(ctx, deliver, lost)
+}
+
+func TestBackend(t *testing.T) {
+	t.Parallel()
+	castest.Run(t, func(t *testing.T) castest.Server { return on(t, shared) })
+}
+
+// engine opens stores on one database.
+type engine struct{ *server }
+
+func (e engine) Open(id store.Identity) store.Store {
+	b := e.server.Open(id.Instance).(expecting)
+	return cas.New(cas.Config{Backend: b.Backend, Identity: id, SweepTerm: -1})
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t *testing.T) storetest.Backend { return engine{on(t, shared)} })
+}

@@ -1,0 +1,158 @@
+-- The statements of this package. They are sent as text, several in one packet. Each ? becomes a number or a hexadecimal
+-- literal, or a list of them, so no text of a caller is ever parsed. {now} is the start of the statement in microseconds
+-- since 1970, in UTC whatever the session's time zone is. A statement that comes after a lock therefore judges by the
+-- time after the lock. SYSDATE would be local time, which repeats an hour each year. {server} names the server that
+-- carries the statement out.
+
+-- name: end_other
+-- Whatever a session or a failed packet has left, a packet begins outside of a transaction.
+ROLLBACK AND NO CHAIN NO RELEASE
+
+-- name: isolation
+-- For the next transaction only: nothing of a session is needed, and locks of gaps are few.
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED
+
+-- name: begin
+START TRANSACTION READ WRITE
+
+-- name: commit
+COMMIT AND NO CHAIN NO RELEASE
+
+-- name: guard
+-- Fails, and so ends the packet, if this server is not the one that wrote the history: another one was promoted, or the
+-- statement was sent to a replica. Answers the rest of the quiet time, and the history.
+SELECT m.quiet_until - {now}, m.history,
+    (SELECT 1 UNION ALL SELECT 1 FROM DUAL WHERE m.server IS NULL OR m.server <> {server})
+FROM (SELECT 1 AS one) o LEFT JOIN locksidecar_meta m ON m.id = 1
+
+-- name: load
+SELECT name, version, tokens, leases, data FROM locksidecar_locks FORCE INDEX (PRIMARY) WHERE name IN (?)
+
+-- name: lease_states
+SELECT id, expires_at - {now} FROM locksidecar_leases FORCE INDEX (PRIMARY) WHERE id IN (?)
+
+-- name: scan
+SELECT name, version, tokens, leases, data FROM locksidecar_locks FORCE INDEX (PRIMARY)
+WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?
+
+-- name: lock_records
+-- The index is forced, because a scan of a small table would wait for the locks of other keys.
+SELECT name FROM locksidecar_locks FORCE INDEX (PRIMARY) WHERE name IN (?) ORDER BY name FOR UPDATE NOWAIT
+
+-- name: unlocked_records
+SELECT name FROM locksidecar_locks FORCE INDEX (PRIMARY) WHERE name IN (?) ORDER BY name FOR UPDATE SKIP LOCKED
+
+-- name: present_records
+SELECT name FROM locksidecar_locks FORCE INDEX (PRIMARY) WHERE name IN (?)
+
+-- name: lock_leases
+-- Always after the records, and in the order of ids. A Revoke or a Renew waits until the swap is over.
+SELECT id FROM locksidecar_leases FORCE INDEX (PRIMARY) WHERE id IN (?) ORDER BY id LOCK IN SHARE MODE
+
+-- name: replace
+-- The floor is above all versions of the history before.
+UPDATE locksidecar_locks SET
+    version = GREATEST(version + tokens, {now}, (SELECT token_floor FROM locksidecar_meta WHERE id = 1)),
+    tokens = ?, swap_id = ?, leases = ?, data = ?
+WHERE name = ? AND version = ?
+
+-- name: create
+-- If the record exists, nothing changes.
+INSERT INTO locksidecar_locks (name, version, tokens, swap_id, leases, data)
+SELECT ?, {now}, ?, ?, ?, ? FROM DUAL WHERE TRUE
+
+-- name: or_keep
+ON DUPLICATE KEY UPDATE tokens = locksidecar_locks.tokens
+
+-- name: if_living
+-- Continues replace and create.
+AND (SELECT COUNT(*) FROM locksidecar_leases WHERE id IN (?) AND expires_at > {now}) = ?
+
+-- name: if_not_quiet
+AND (SELECT quiet_until FROM locksidecar_meta WHERE id = 1) <= {now}
+
+-- name: above_floor
+-- Tokens of a new record are above those of a deleted one. This statement comes after the one that made the record, so
+-- it sees each deletion before that.
+UPDATE locksidecar_locks FORCE INDEX (PRIMARY)
+SET version = (SELECT token_floor FROM locksidecar_meta WHERE id = 1)
+WHERE name IN (?) AND swap_id = ? AND version < (SELECT token_floor FROM locksidecar_meta WHERE id = 1)
+
+-- name: letter
+INSERT INTO locksidecar_letters (mailbox, name, base, body, sent_at)
+SELECT ?, ?, version, ?, {now} FROM locksidecar_locks WHERE name = ? AND swap_id = ?
+
+-- name: swapped
+SELECT name, version, tokens, swap_id = ?, IF(swap_id = ?, '', leases), IF(swap_id = ?, '', data)
+FROM locksidecar_locks FORCE INDEX (PRIMARY) WHERE name IN (?)
+
+-- name: raise_floor
+UPDATE locksidecar_meta SET token_floor = GREATEST(token_floor, COALESCE(
+    (SELECT MAX(version + tokens) FROM locksidecar_locks FORCE INDEX (PRIMARY) WHERE name IN (?) AND swap_id = ?), 0))
+WHERE id = 1
+
+-- name: remove
+DELETE l FROM locksidecar_locks l FORCE INDEX (PRIMARY) WHERE l.name IN (?) AND l.swap_id = ?
+
+-- name: note_ttl
+-- Before a lease is opened, so that a replica which has the lease has the note. A note that is in use is renewed.
+UPDATE locksidecar_meta SET longest_ttl = GREATEST(longest_ttl, ?), longest_at = {now}
+WHERE id = 1 AND (longest_ttl < ? OR longest_ttl = ? AND longest_at < {now} - ?)
+
+-- name: open_lease
+INSERT INTO locksidecar_leases (id, instance, ttl, expires_at) VALUES (?, ?, ?, {now} + ?)
+ON DUPLICATE KEY UPDATE ttl = VALUES(ttl), expires_at = VALUES(expires_at)
+
+-- name: end_expired
+-- A lease that was seen expired must be dead for ever, also if the clock is set back. So its row is deleted before anybody
+-- is told.
+DELETE l FROM locksidecar_leases l FORCE INDEX (PRIMARY) WHERE l.id IN (?) AND l.expires_at <= {now}
+
+-- name: renew
+UPDATE locksidecar_leases FORCE INDEX (PRIMARY) SET expires_at = {now} + ttl WHERE id IN (?)
+
+-- name: existing_leases
+SELECT id FROM locksidecar_leases FORCE INDEX (PRIMARY) WHERE id IN (?)
+
+-- name: revoke
+DELETE l FROM locksidecar_leases l FORCE INDEX (PRIMARY) WHERE l.id IN (?)
+
+-- name: opened
+SELECT id FROM locksidecar_leases WHERE instance = ? AND expires_at > {now}
+
+-- name: read_letters
+SELECT id, name, base, body FROM locksidecar_letters FORCE INDEX (mailbox) WHERE mailbox = ? ORDER BY id LIMIT ?
+
+-- name: delete_letters
+DELETE l FROM locksidecar_letters l FORCE INDEX (PRIMARY) WHERE l.id IN (?)
+
+-- name: old_letters
+SELECT id FROM locksidecar_letters WHERE sent_at < {now} - ? LIMIT ?
+
+-- name: old_leases
+SELECT id FROM locksidecar_leases WHERE expires_at < {now} - ? LIMIT ?
+
+-- name: lower_ttl
+-- The longest TTL of the past is forgotten if nobody has used it for long.
+UPDATE locksidecar_meta SET longest_ttl = COALESCE((SELECT MAX(ttl) FROM locksidecar_leases WHERE instance <> ''), 0), longest_at = {now}
+WHERE id = 1 AND longest_ttl > 0 AND longest_at < {now} - ?
+
+-- name: settings
+SHOW VARIABLES WHERE Variable_name IN ('version', 'server_id', 'server_uuid', 'read_only', 'super_read_only', 'wsrep_on', 'log_bin',
+    'binlog_format', 'sync_binlog', 'innodb_flush_log_at_trx_commit', 'max_allowed_packet')
+
+-- name: tables
+SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name LIKE 'locksidecar\_%'
+
+-- name: meta
+SELECT schema_version, oldest, server, server = {server} FROM locksidecar_meta WHERE id = 1
+
+-- name: new_history
+-- Another server writes from now on, and it may have forgotten grants. Nothing is granted until nobody believes in them.
+-- Versions are then above the forgotten ones if the clocks of the two servers differ by less than the margin. The first server of
+-- all follows nobody.
+UPDATE locksidecar_meta SET
+    quiet_until = IF(? = 0 OR server = '', quiet_until, GREATEST(quiet_until, {now} + GREATEST(longest_ttl,
+        COALESCE((SELECT MAX(ttl) FROM locksidecar_leases WHERE instance <> ''), 0)))),
+    token_floor = IF(server = '', token_floor, GREATEST(token_floor, {now} + ?)), history = ?, server = {server}
+WHERE id = 1 AND server = ?

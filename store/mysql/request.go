@@ -1,0 +1,216 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	otelcodes "go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+const (
+	// tries is how often a packet is sent that the server rolled back, or that may be repeated and broke.
+	tries = 5
+	// rollbackLimit limits the ROLLBACK after a failure. If it fails, the connection is closed, which does the same.
+	rollbackLimit = time.Second
+)
+
+// results are the results of a packet's statements: rows of columns.
+type results [][][][]byte
+
+// packet begins a packet. changes: it is a transaction.
+func (b *Backend) packet(changes bool) *packet {
+	p := &packet{server: *b.server.Load()}
+	p.add("end_other")
+	if changes {
+		p.add("isolation")
+		p.add("begin")
+	}
+	p.ask("guard")
+	return p
+}
+
+// read sends a packet that changes nothing, and repeats it if the connection broke. The guard's result is left out.
+func (b *Backend) read(ctx context.Context, op string, fill func(*packet)) (results, error) {
+	found, _, err := b.readIn(ctx, op, fill)
+	return found, err
+}
+
+// readIn does the same, and says in which state of the server.
+func (b *Backend) readIn(ctx context.Context, op string, fill func(*packet)) (results, state, error) {
+	return b.request(ctx, b.pools.main, op, false, true, fill)
+}
+
+// write sends a transaction once, unless the server rolled it back.
+func (b *Backend) write(ctx context.Context, op string, fill func(*packet)) (results, error) {
+	found, _, err := b.writeIn(ctx, op, fill)
+	return found, err
+}
+
+// writeIn does the same, and says in which state of the server.
+func (b *Backend) writeIn(ctx context.Context, op string, fill func(*packet)) (results, state, error) {
+	return b.request(ctx, b.pools.main, op, true, false, fill)
+}
+
+// request sends a packet with its guard. repeat: it may be carried out several times.
+func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes, repeat bool, fill func(*packet)) (results, state, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
+	defer cancel()
+	b.used.Store(true)
+	if err := b.Ready(); err != nil {
+		return nil, state{}, fail(op, errors.Unwrap(err), false)
+	}
+	p := b.packet(changes)
+	fill(p)
+	if changes {
+		p.add("commit")
+	}
+	for try := 1; ; try++ {
+		found, sent, err := b.send(ctx, pool, op, p.text.String())
+		var now state
+		if err == nil {
+			now, err = heard(found)
+		}
+		if err == nil {
+			return found[1:], now, nil
+		}
+		rolledBack := again(err)
+		broken := number(err) == 0 && ctx.Err() == nil
+		locked := rolledBack && p.locks && len(found) == 1 // the record's lock is the second result
+		switch {
+		case locked:
+			return nil, now, fail(op, errRowLocked, false)
+		case try < tries && (rolledBack || repeat && broken):
+			if pause(ctx, rand.N(time.Millisecond<<try)) { //nolint:gosec // spreads load
+				continue
+			}
+		case rolledBack:
+			err = errors.Join(errRowLocked, err)
+		}
+		if suspicious(err) {
+			b.doubt()
+		}
+		unknown := changes && sent && !rolledBack && (number(err) == 0 || len(found) >= p.before)
+		return nil, now, fail(op, explain(err), unknown)
+	}
+}
+
+// pause waits. It returns false if ctx ended before.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// send sends a packet, with its span and its metrics. It returns the results that came, also with an error. sent: the packet may
+// have left this process.
+func (b *Backend) send(ctx context.Context, pool *sql.DB, op, text string) (found results, sent bool, err error) {
+	name := "mysql_" + op
+	ctx, end := b.span(ctx, name)
+	began := time.Now()
+	defer func() {
+		end(err)
+		b.config.Metrics.Statement(ctx, name, time.Since(began), err)
+	}()
+	for range tries {
+		var conn *sql.Conn
+		if conn, err = pool.Conn(ctx); err != nil {
+			return nil, false, err
+		}
+		found, err = exchange(ctx, conn, text)
+		if number(err) != 0 {
+			release(conn)
+		}
+		_ = conn.Close() // gives it back to the pool, or drops it if it is broken
+		if !errors.Is(err, driver.ErrBadConn) {
+			return found, true, err
+		}
+	}
+	return nil, false, err // the driver says that it has sent nothing
+}
+
+// exchange sends a packet and reads all results.
+func exchange(ctx context.Context, conn *sql.Conn, text string) (found results, err error) {
+	rows, err := conn.QueryContext(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for {
+		columns, err := rows.Columns()
+		if err != nil {
+			return found, err
+		}
+		into := make([]any, len(columns))
+		var set [][][]byte
+		for rows.Next() {
+			row := make([][]byte, len(columns))
+			for i := range row {
+				into[i] = &row[i]
+			}
+			if err := rows.Scan(into...); err != nil {
+				return found, err
+			}
+			set = append(set, row)
+		}
+		if err := rows.Err(); err != nil {
+			return found, err
+		}
+		if len(columns) > 0 {
+			found = append(found, set)
+		}
+		if !rows.NextResultSet() {
+			return found, rows.Err()
+		}
+	}
+}
+
+// release ends the transaction of a packet that failed, so that its rows are not locked longer.
+func release(conn *sql.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), rollbackLimit)
+	defer cancel()
+	if _, err := conn.ExecContext(ctx, statements["end_other"]); err != nil {
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // closes it
+	}
+}
+
+// span begins a request's span if the context has a recorded one. Spans contain neither keys nor data.
+func (b *Backend) span(ctx context.Context, name string) (context.Context, func(error)) {
+	if b.tracer == nil || !tracing.Recorded(ctx) {
+		return ctx, func(error) {}
+	}
+	//nolint:spancheck // the caller ends it
+	ctx, span := b.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(attribute.String("db.system.name", "mysql")))
+	return ctx, func(err error) { //nolint:spancheck // the caller ends it
+		if err != nil {
+			span.SetStatus(otelcodes.Error, err.Error())
+		}
+		span.End()
+	}
+}
+
+// leaseIDs reads a column of ids.
+func leaseIDs(rows [][][]byte) ([]store.LeaseID, error) {
+	var ids []store.LeaseID
+	for _, row := range rows {
+		if len(row[0]) != 16 {
+			return nil, errFormat
+		}
+		ids = append(ids, store.LeaseID(row[0]))
+	}
+	return ids, nil
+}

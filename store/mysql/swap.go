@@ -1,0 +1,318 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+)
+
+// Sizes of the tables' columns.
+const (
+	maxName    = 1536
+	maxMailbox = 512
+	maxBlob    = 1 << 24
+)
+
+const (
+	// maxSwaps and maxBytes limit a packet. A hexadecimal literal has two bytes for each. A larger swap has a packet of its own.
+	maxSwaps = 64
+	maxBytes = 512 << 10
+	// alonePatience is how long a swap waits for a row that another session has locked, and patience how long one of several does.
+	alonePatience = time.Second
+	patience      = 50 * time.Millisecond
+	// shortWait and longWait limit the pauses meanwhile.
+	shortWait, longWait = time.Millisecond, 16 * time.Millisecond
+)
+
+// Swap implements [cas.Backend].
+func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
+	for i := range swaps {
+		if tooLarge(&swaps[i]) {
+			return nil, fail("swap", errTooLarge, false)
+		}
+	}
+	done := make([]cas.Swapped, len(swaps))
+	c := &call{b: b, swaps: swaps, done: done}
+	parts := c.parts()
+	errs := make([]error, len(parts))
+	var sending sync.WaitGroup
+	turns := make(chan struct{}, max(1, b.config.MaxConns-2))
+	for i, part := range parts {
+		turns <- struct{}{}
+		sending.Go(func() {
+			errs[i] = c.carryOut(ctx, part)
+			<-turns
+		})
+	}
+	sending.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, fail("swap", err, c.carried.Load())
+		}
+	}
+	if err := b.addStates(ctx, c.present(), map[store.LeaseID]cas.LeaseState{}); err != nil {
+		return nil, fail("swap", err, c.carried.Load())
+	}
+	return done, nil
+}
+
+func tooLarge(s *cas.Swap) bool {
+	large := len(s.Key) > maxName || len(s.Data) >= maxBlob || len(s.Leases)*16 >= maxBlob
+	for i := range s.Letters {
+		l := &s.Letters[i]
+		large = large || len(l.To) > maxMailbox || len(l.Key) > maxName || len(l.Body) >= maxBlob
+	}
+	return large
+}
+
+// call is one call of Swap.
+type call struct {
+	b       *Backend
+	swaps   []cas.Swap
+	done    []cas.Swapped
+	carried atomic.Bool // a swap was carried out
+}
+
+// parts divides the swaps into packets, each in the order of the keys.
+func (c *call) parts() (parts [][]int) {
+	order := make([]int, len(c.swaps))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return strings.Compare(c.swaps[a].Key, c.swaps[b].Key) })
+	var part []int
+	size := 0
+	for _, i := range order {
+		s := &c.swaps[i]
+		bytes := len(s.Key) + len(s.Data) + 16*(len(s.Leases)+len(s.Living))
+		for _, l := range s.Letters {
+			bytes += len(l.Body) + len(l.Key) + len(l.To)
+		}
+		if len(part) > 0 && (len(part) == maxSwaps || size+bytes > maxBytes) {
+			parts, part, size = append(parts, part), nil, 0
+		}
+		part, size = append(part, i), size+bytes
+	}
+	if len(part) > 0 {
+		parts = append(parts, part)
+	}
+	return parts
+}
+
+// present returns the records of swaps that were not carried out.
+func (c *call) present() (records []*cas.Record) {
+	for i := range c.done {
+		if !c.done[i].Done {
+			records = append(records, &c.done[i].Record)
+		}
+	}
+	return records
+}
+
+// carryOut carries a packet's swaps out. It tries those whose rows are locked again for a while.
+func (c *call) carryOut(ctx context.Context, part []int) error {
+	until := time.Now().Add(patience)
+	if len(c.swaps) == 1 {
+		until = time.Now().Add(alonePatience)
+	}
+	for wait := shortWait; ; wait = min(2*wait, longWait) {
+		err := c.once(ctx, part)
+		if err == nil || !errors.Is(err, errRowLocked) {
+			return err
+		}
+		free, locked := []int(nil), part
+		if len(part) > 1 {
+			if free, locked, err = c.unlocked(ctx, part); err != nil {
+				return err
+			}
+		}
+		if len(free) > 0 && len(locked) > 0 {
+			if err := c.carryOut(ctx, free); err != nil {
+				return err
+			}
+		}
+		if len(locked) == 0 {
+			continue // at once
+		}
+		part = locked
+		if !time.Now().Before(until) || !pause(ctx, wait/2+rand.N(wait)) { //nolint:gosec // spreads load
+			return c.giveUp(ctx, locked)
+		}
+	}
+}
+
+// names returns the keys of some swaps that fulfil a condition.
+func (c *call) names(part []int, which func(*cas.Swap) bool) (names []string) {
+	for _, i := range part {
+		if which(&c.swaps[i]) {
+			names = append(names, c.swaps[i].Key)
+		}
+	}
+	return names
+}
+
+func all(*cas.Swap) bool { return true }
+
+// unlocked divides swaps into those whose rows nobody has locked now, and others.
+func (c *call) unlocked(ctx context.Context, part []int) (free, locked []int, err error) {
+	names := c.names(part, all)
+	found, err := c.b.write(ctx, "unlocked", func(p *packet) {
+		p.ask("unlocked_records", names)
+		p.ask("present_records", names)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	has := func(rows [][][]byte, name string) bool {
+		return slices.ContainsFunc(rows, func(row [][]byte) bool { return string(row[0]) == name })
+	}
+	for _, i := range part {
+		if name := c.swaps[i].Key; has(found[1], name) && !has(found[0], name) {
+			locked = append(locked, i)
+		} else {
+			free = append(free, i)
+		}
+	}
+	return free, locked, nil
+}
+
+// giveUp answers swaps whose rows stay locked with the present records.
+func (c *call) giveUp(ctx context.Context, part []int) error {
+	records, err := c.b.records(ctx, c.names(part, all))
+	if err != nil {
+		return err
+	}
+	for n, i := range part {
+		c.done[i] = cas.Swapped{Locked: true, Record: records[n]}
+	}
+	return nil
+}
+
+// once sends one packet with swaps, which are in the order of their keys.
+func (c *call) once(ctx context.Context, part []int) error {
+	id := rand.Int64N(1<<62) + 1 //nolint:gosec // tells requests apart
+	names := c.names(part, all)
+	found, now, err := c.b.writeIn(ctx, "swap", func(p *packet) {
+		p.locks = true
+		p.ask("lock_records", names)
+		if living := c.living(part); len(living) > 0 {
+			p.ask("lock_leases", living)
+		}
+		for _, i := range part {
+			write(p, id, &c.swaps[i])
+		}
+		if created := c.names(part, func(s *cas.Swap) bool { return s.Version == 0 }); len(created) > 0 {
+			p.add("above_floor", created, id)
+		}
+		for _, i := range part {
+			for _, l := range c.swaps[i].Letters {
+				p.add("letter", l.To, l.Key, l.Body, c.swaps[i].Key, id)
+			}
+		}
+		p.ask("swapped", id, id, id, names)
+		if removed := c.names(part, func(s *cas.Swap) bool { return s.Delete }); len(removed) > 0 {
+			p.add("raise_floor", removed, id)
+			p.add("remove", removed, id)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return c.read(part, found[len(found)-1], now)
+}
+
+// living returns the leases on which swaps rely.
+func (c *call) living(part []int) (ids []store.LeaseID) {
+	for _, i := range part {
+		for _, id := range c.swaps[i].Living {
+			if !slices.Contains(ids, id) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
+}
+
+// write adds the statement that writes a record if its conditions hold.
+func write(p *packet, id int64, s *cas.Swap) {
+	leases := make([]byte, 0, 16*len(s.Leases))
+	for _, lease := range s.Leases {
+		leases = append(leases, lease[:]...)
+	}
+	if s.Version == 0 {
+		p.add("create", s.Key, reserved(s), id, leases, s.Data)
+	} else {
+		p.add("replace", reserved(s), id, leases, s.Data, s.Key, s.Version)
+	}
+	if len(s.Living) > 0 {
+		p.more("if_living", s.Living, len(s.Living))
+	}
+	if s.Tokens > 0 {
+		p.more("if_not_quiet")
+	}
+	if s.Version == 0 {
+		p.more("or_keep")
+	}
+}
+
+// reserved is how many tokens a swap needs, and at least one, because the version must change.
+func reserved(s *cas.Swap) int { return max(1, s.Tokens) }
+
+// read writes the answers to swaps.
+func (c *call) read(part []int, rows [][][]byte, now state) error {
+	for _, i := range part {
+		s := &c.swaps[i]
+		n := slices.IndexFunc(rows, func(row [][]byte) bool { return string(row[0]) == s.Key })
+		if n < 0 { // it does not exist
+			c.done[i] = cas.Swapped{Record: cas.Record{Key: s.Key}}
+			c.noteQuiet(i, now)
+			continue
+		}
+		r, err := record(rows[n][0], rows[n][1], rows[n][2], rows[n][4], rows[n][5])
+		if err != nil {
+			return fail("swap", err, true)
+		}
+		if c.done[i] = (cas.Swapped{Record: r}); string(rows[n][3]) != "1" {
+			c.noteQuiet(i, now)
+			continue
+		}
+		c.carried.Store(true)
+		if r.Leases, r.Data = s.Leases, nil; s.Delete {
+			r.Version = 0
+		}
+		c.done[i] = cas.Swapped{Done: true, Record: r}
+	}
+	return nil
+}
+
+// noteQuiet notes that a swap was not carried out because of the quiet time.
+func (c *call) noteQuiet(i int, now state) {
+	if c.swaps[i].Tokens > 0 && c.done[i].Record.Version == c.swaps[i].Version {
+		c.done[i].Quiet = now.quiet
+	}
+}
+
+// record reads a record's columns.
+func record(name, version, tokens, leases, data []byte) (r cas.Record, err error) {
+	r = cas.Record{Key: string(name), Data: data}
+	if r.Version, err = strconv.ParseInt(string(version), 10, 64); err != nil || len(leases)%16 != 0 {
+		return r, errFormat
+	}
+	if r.Tokens, err = strconv.Atoi(string(tokens)); err != nil {
+		return r, errFormat
+	}
+	r.Base = r.Version
+	for id := range slices.Chunk(leases, 16) {
+		r.Leases = append(r.Leases, store.LeaseID(id))
+	}
+	return r, nil
+}

@@ -1,0 +1,130 @@
+package redis
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+const (
+	// tries is how often a call that may be repeated is sent.
+	tries = 3
+	// moves limits the pauses of a call while a cluster moves its slot.
+	moves = 20
+)
+
+// kinds of calls.
+const (
+	reads   = iota // changes nothing
+	repeats        // may be carried out several times
+	sends          // is sent once
+)
+
+// call calls a function of a partition, and returns its answer without history and quiet time.
+func (b *Backend) call(ctx context.Context, op, name string, kind int, part int, args ...any) ([]any, time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
+	defer cancel()
+	all := append(make([]any, 0, len(args)+1), b.history.longest(b.usual()))
+	all = append(all, args...)
+	var answer []any
+	var err error
+	for try, move := 0, 0; ; {
+		answer, err = b.send(ctx, op, name, part, all)
+		if kind != sends && transient(err) {
+			try++
+		} else if kind == sends && moving(err) && !strings.Contains(err.Error(), "@user_function") {
+			move++
+		} else {
+			break
+		}
+		if try == tries || move == moves || ctx.Err() != nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(firstPause):
+		}
+	}
+	if err != nil {
+		return nil, 0, classify(op, err, kind != reads)
+	}
+	history, quiet, rest, ok := opening(answer)
+	if !ok {
+		return nil, 0, classify(op, errAnswer, kind != reads)
+	}
+	if b.history.note(part, history) {
+		b.listenAgain()
+	}
+	return rest, quiet, nil
+}
+
+// opening splits an answer.
+func opening(answer []any) (history string, quiet time.Duration, rest []any, ok bool) {
+	if len(answer) < 2 {
+		return "", 0, nil, false
+	}
+	history, ok = answer[0].(string)
+	ms, isNumber := answer[1].(int64)
+	return history, time.Duration(ms) * time.Millisecond, answer[2:], ok && isNumber
+}
+
+// send sends a call, and loads the functions if the server does not know them.
+func (b *Backend) send(ctx context.Context, op, name string, part int, args []any) (answer []any, err error) {
+	if err := b.Ready(); err != nil {
+		return nil, &store.Error{Op: op, Err: err.(*store.Error).Err} //nolint:errorlint,forcetypeassert // it is one
+	}
+	if err := left(ctx); err != nil {
+		return nil, err
+	}
+	stage := "redis_" + op
+	ctx, end := b.span(ctx, stage)
+	began := time.Now()
+	answer, err = b.once(ctx, name, part, args)
+	if err != nil && strings.HasPrefix(err.Error(), textNoFunction) {
+		if err = b.loadLibrary(ctx); err == nil {
+			answer, err = b.once(ctx, name, part, args)
+		} else {
+			err = &notSentError{err}
+		}
+	}
+	end(err)
+	b.config.Metrics.Statement(ctx, stage, time.Since(began), err)
+	if err != nil {
+		b.doubt()
+	}
+	return answer, err
+}
+
+func (b *Backend) once(ctx context.Context, name string, part int, args []any) ([]any, error) {
+	cmd := goredis.NewSliceCmd(ctx, append([]any{"fcall", function(name), 1, b.parts[part].meta}, args...)...)
+	cmd.SetFirstKeyPos(3)
+	err := b.client.Process(ctx, cmd)
+	if err != nil {
+		return nil, err
+	}
+	return cmd.Val(), nil
+}
+
+// span begins a call's span if the context has a recorded one. Spans contain neither keys nor data.
+func (b *Backend) span(ctx context.Context, name string) (context.Context, func(error)) {
+	if b.tracer == nil || !tracing.Recorded(ctx) {
+		return ctx, func(error) {}
+	}
+	//nolint:spancheck // the caller ends it
+	ctx, span := b.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(attribute.String("db.system.name", "redis")))
+	return ctx, func(err error) { //nolint:spancheck // the caller ends it
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+		}
+		span.End()
+	}
+}

@@ -1,0 +1,26 @@
+package redis
+
+import (
+	"os"
+	"regexp"
+	"strings"
+)
+
+// Rights are those that docs/operations.md names for ACL SETUSER.
+func Rights() (rights []any) {
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		panic(err)
+	}
+	found := regexp.MustCompile(`(?m)^ACL SETUSER locksidecar on >PASSWORD (.*)$`).FindSubmatch(text)
+	if found == nil {
+		panic("docs/operations.md names no rights")
+	}
+	for _, right := range strings.Fields(string(found[1])) {
+		rights = append(rights, right)
+	}
+	return rights
+}
+
+// Tag is the hash tag of a server's only partition.
+func Tag() string { return tags[0] }

@@ -1,0 +1,347 @@
+package redis_test
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/locksidecar/locksidecar/internal/testing/await"
+	"github.com/locksidecar/locksidecar/internal/testing/process"
+	"github.com/locksidecar/locksidecar/internal/testing/redistest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/redis"
+)
+
+const quick = 2 * time.Second // a TTL
+
+// grants tries to grant a key until it succeeds, and returns the record and when it was.
+func (r *rig) grants(key string) (cas.Record, time.Time) {
+	r.t.Helper()
+	var got cas.Record
+	await.Until(r.t, "the key is granted", func() bool {
+		records, _, err := r.Load(r.ctx, []string{key}, nil)
+		if err != nil {
+			return false
+		}
+		result, err := r.swap(cas.Swap{Key: key, Version: records[0].Version, Data: []byte("x"), Tokens: 1})
+		got = result.Record
+		return err == nil && result.Done
+	})
+	return got, time.Now()
+}
+
+// TestAForgottenGrant: a promoted replica that missed a grant grants nothing for the TTL, and begins a new history. Its
+// tokens and versions are above the forgotten ones, and its known leases go on.
+func TestAForgottenGrant(t *testing.T) {
+	t.Parallel()
+	g := redistest.StartSentinel(t)
+	s := &server{t: t, url: g.URL(), ttl: 100 * time.Millisecond, limit: 2 * time.Second}
+	r := s.ready("one")
+	kept := r.open(time.Minute)
+	short := r.open(quick)
+	known := r.done(cas.Swap{Key: "ns/known", Data: []byte("x"), Tokens: 1})
+	history := r.load("ns/known").History
+	g.Replica.CaughtUp(t, g.Master)
+	if !r.keeps(kept) || !r.keeps(short) {
+		t.Fatal("not renewed")
+	}
+	r.must(r.Revoke(r.ctx, []store.LeaseID{kept})) // its TTL stays noted
+	kept = r.open(time.Minute)
+	g.Replica.CaughtUp(t, g.Master)
+	// A minute would be too long for this test: the server forgets that the TTL was used.
+	g.Master.Do(t, "HDEL", "locksidecar:{"+tag+"}:ttls", "61440")
+	g.Replica.CaughtUp(t, g.Master)
+	g.Replica.Forget(t)
+	forgotten := r.done(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
+	g.Master.Kill()
+	died := time.Now()
+	g.FailedOver(t)
+
+	var refused cas.Swapped
+	await.Until(t, "the new master answers", func() bool {
+		var err error
+		refused, err = r.swap(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
+		return err == nil
+	})
+	if refused.Done || refused.Quiet <= 0 || refused.Quiet > 2*quick {
+		t.Errorf("the first answer of the new master: %+v", refused)
+	}
+	if now := r.load("ns/known"); now.History == history || now.Version != known.Version {
+		t.Errorf("a known record: %+v, was %+v in %s", now, known, history)
+	}
+	if !r.keeps(kept) {
+		t.Error("a known lease was not renewed")
+	}
+	if r.done(cas.Swap{Key: "ns/known", Version: known.Version}).Version <= forgotten.Version {
+		t.Error("the version of a forgotten swap may come again")
+	}
+	got, when := r.grants("ns/forgotten")
+	if got.Base <= forgotten.Base {
+		t.Errorf("token %d after the forgotten %d", got.Base, forgotten.Base)
+	}
+	if after := when.Sub(died); after < quick {
+		t.Errorf("granted %s after the death of the old master, with leases of %s", after, quick)
+	}
+	await.Receive(t, r.lost, "the loss of letters")
+}
+
+// tag is that of a server's only partition.
+var tag = redis.Tag()
+
+// TestARestartThatForgetsEverything: a server without files grants nothing until the TTL that its clients use has passed.
+func TestARestartThatForgetsEverything(t *testing.T) {
+	t.Parallel()
+	d := redistest.Start(t)
+	s := at(t, d)
+	first := s.ready("one")
+	first.open(quick)
+	first.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+	before := first.load("ns/key")
+	d.Restart(t)
+	restarted := time.Now()
+	got, when := first.grants("ns/key") // this instance knows the TTL
+	if when.Sub(restarted) < quick-time.Second {
+		t.Errorf("granted %s after the restart, with leases of %s", when.Sub(restarted), quick)
+	}
+	if got.Base <= before.Base {
+		t.Errorf("token %d after %d", got.Base, before.Base)
+	}
+	d.Do(t, "FLUSHALL") // the server was up for long, but remembers that there was something
+	first.open(quick)
+	flushed := time.Now()
+	if _, when = first.grants("ns/key"); when.Sub(flushed) < quick/2 {
+		t.Errorf("granted %s after FLUSHALL", when.Sub(flushed))
+	}
+}
+
+// TestANewServer: one that has been up for a TTL has no quiet time.
+func TestANewServer(t *testing.T) {
+	t.Parallel()
+	d := redistest.Start(t)
+	await.Until(t, "the server is a second old", func() bool { return d.Info(t, "server", "uptime_in_seconds") != "0" })
+	s := at(t, d)
+	s.ttl = 900 * time.Millisecond
+	r := s.ready("one")
+	r.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+}
+
+// TestAMasterThatComesBack: a master whose data was replaced by that of its successor begins a new history, even if nobody
+// has asked the successor anything.
+func TestAMasterThatComesBack(t *testing.T) {
+	t.Parallel()
+	a, b := redistest.Start(t), redistest.Start(t)
+	b.Follow(t, a.Address)
+	r := at(t, a).ready("one")
+	r.open(quick)
+	r.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+	history := r.load("ns/key").History
+	b.CaughtUp(t, a)
+	b.Forget(t)
+	forgotten := r.done(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
+	b.Promote(t)
+	a.Follow(t, b.Address)
+	a.Promote(t)
+	if now := r.load("ns/forgotten"); now.Version != 0 || now.History == history {
+		t.Fatalf("the grant was not forgotten, or nobody noticed: %+v", now)
+	}
+	result, err := r.swap(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
+	if err != nil || result.Done || result.Quiet <= 0 {
+		t.Errorf("a grant at once: %+v, %v", result, err)
+	}
+	if got, _ := r.grants("ns/forgotten"); got.Base <= forgotten.Base {
+		t.Errorf("token %d after %d", got.Base, forgotten.Base)
+	}
+}
+
+// TestARestartFromItsFile: what appendfsync always has written is kept, also after kill -9.
+func TestARestartFromItsFile(t *testing.T) {
+	t.Parallel()
+	d := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	s := at(t, d)
+	log := s.logged()
+	r := s.ready("one")
+	lease := r.open(time.Minute)
+	var last cas.Record
+	for range 100 {
+		last = r.done(cas.Swap{Key: "ns/key", Version: last.Version, Data: []byte("x"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}, Tokens: 1})
+	}
+	d.Do(t, "DEL", "locksidecar:{"+tag+"}:ttls") // no quiet time in this test
+	d.Restart(t)
+	await.Until(t, "the lease is renewed", func() bool { return r.keeps(lease) })
+	if now := r.load("ns/key"); now.Version != last.Version || !now.States[0].Alive {
+		t.Errorf("after the restart %+v, before %+v", now, last)
+	}
+	if !log.has("Redis keeps locks on its disk") {
+		t.Errorf("the log:\n%s", log.text.String())
+	}
+}
+
+// A swap whose server is killed, or does not answer, may have been carried out.
+func TestOutcomeIsUnknownAfterSending(t *testing.T) {
+	t.Parallel()
+	d := redistest.Start(t)
+	s := at(t, d)
+	s.limit = time.Second
+	r := s.ready("one")
+	r.done(cas.Swap{Key: "ns/other", Data: []byte("x")})
+	d.Freeze()
+	if _, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.OutcomeUnknown(err) {
+		t.Errorf("a swap without an answer: %v", err)
+	}
+	d.Thaw()
+	r.becomesReady()
+	if now := r.load("ns/key"); string(now.Data) != "x" {
+		t.Errorf("the frozen server has read the swap, but: %+v", now)
+	}
+	d.Kill()
+	await.Until(t, "the outcome is known", func() bool { // once nobody listens, nothing is sent
+		_, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")})
+		return store.Unavailable(err) && !store.OutcomeUnknown(err)
+	})
+	r.refuses("")
+	d.Restart(t)
+	r.becomesReady()
+	r.done(cas.Swap{Key: "ns/key", Data: []byte("y")})
+}
+
+// A listener whose connection was cut says that letters may be lost, and then hears again.
+func TestLettersOfAnOutage(t *testing.T) {
+	t.Parallel()
+	d := redistest.Start(t)
+	link := process.NewLink(t, d.Address)
+	near, far := at(t, d), &server{t: t, url: "redis://" + link.Address, limit: time.Second}
+	writer, reader := near.ready("writer"), far.ready("one")
+	writer.write("one", 1)
+	reader.reads(1)
+	await.Silent(t, reader.lost, "loss")
+	link.Cut()
+	writer.write("one", 2)
+	link.Mend()
+	await.Receive(t, reader.lost, "the loss")
+	writer.write("one", 3)
+	reader.reads(3)
+	// A frozen server is found by pings.
+	reader.becomesReady()
+	d.Do(t, "CLIENT", "KILL", "TYPE", "PUBSUB")
+	await.Receive(t, reader.lost, "the loss")
+	writer.becomesReady()
+	writer.write("one", 4)
+	reader.reads(4)
+}
+
+// If the memory is full, nothing new is granted, and the error says why. Renewals and ends still work.
+func TestFullMemory(t *testing.T) {
+	t.Parallel()
+	d := redistest.Start(t, "--maxmemory", "8mb", "--maxmemory-policy", "noeviction")
+	r := at(t, d).ready("one")
+	lease, other := r.open(time.Minute), r.open(time.Minute)
+	held := r.done(cas.Swap{Key: "ns/held", Data: []byte("x"), Leases: []store.LeaseID{lease}, Tokens: 1})
+	var err error
+	for i := 0; err == nil && i < 200; i++ {
+		_, err = r.swap(cas.Swap{Key: uuid.NewString(), Data: make([]byte, 200_000), Tokens: 1})
+	}
+	if !store.Unavailable(err) || store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "maxmemory") {
+		t.Fatalf("with a full memory: %v", err)
+	}
+	if !r.keeps(lease) {
+		t.Error("a renewal failed")
+	}
+	if err := r.Ready(); err != nil {
+		t.Errorf("not ready, so that renewals would be refused: %v", err)
+	}
+	r.done(cas.Swap{Key: "ns/held", Version: held.Version, Data: []byte("released")})
+	r.must(r.Revoke(r.ctx, []store.LeaseID{other}))
+}
+
+// Servers that would lose locks, or cannot keep them, are refused, and the reason says what to do.
+func TestRefusedServers(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		args []string
+		acl  []any
+		url  string
+		why  string
+	}{
+		"eviction":       {[]string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}, nil, "", "set it to noeviction"},
+		"no password":    {[]string{"--requirepass", "secret"}, nil, "", "redis wants a user and password"},
+		"wrong password": {[]string{"--requirepass", "secret"}, nil, ":wrong@", "refuses the user or password"},
+		"no rights":      {nil, []any{"~*", "&*", "+info"}, "app:pw@", "lacks a right"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := redistest.Start(t, test.args...)
+			if test.acl != nil {
+				d.Do(t, append([]any{"ACL", "SETUSER", "app", "on", ">pw"}, test.acl...)...)
+			}
+			(&server{t: t, url: "redis://" + test.url + d.Address, limit: time.Second}).start("one").refuses(test.why)
+		})
+	}
+	master, replica := redistest.Start(t), redistest.Start(t)
+	replica.Follow(t, master.Address)
+	at(t, replica).start("one").refuses("takes no writes")
+}
+
+// An operator may flush the functions. They are loaded again.
+func TestFunctionsAreLoadedAgain(t *testing.T) {
+	t.Parallel()
+	d := redistest.Start(t)
+	r := at(t, d).ready("one")
+	r.done(cas.Swap{Key: "ns/key", Data: []byte("x")})
+	d.Do(t, "FUNCTION", "FLUSH")
+	r.done(cas.Swap{Key: "ns/other", Data: []byte("x")})
+}
+
+// The rights of docs/operations.md suffice.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	d := redistest.Start(t)
+	d.Do(t, append([]any{"ACL", "SETUSER", "app", "on", ">p@:w/", "resetchannels"}, redis.Rights()...)...)
+	r := (&server{t: t, url: "redis://app:p%40%3Aw%2F@" + d.Address}).ready("one")
+	lease := r.open(time.Minute)
+	held := r.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}, Tokens: 1})
+	r.write("one", 1)
+	r.reads(1)
+	if _, err := r.Scan(r.ctx, "ns/", "", 9); err != nil || !r.keeps(lease) {
+		t.Errorf("scan: %v", err)
+	}
+	if _, err := r.Opened(r.ctx, "one"); err != nil {
+		t.Error(err)
+	}
+	r.done(cas.Swap{Key: "ns/key", Version: held.Version, Delete: true})
+	r.must(r.Revoke(r.ctx, []store.LeaseID{lease}))
+}
+
+// A new password in the file of the URL is used by the next connection.
+func TestANewPassword(t *testing.T) {
+	t.Parallel()
+	d := redistest.Start(t, "--requirepass", "old")
+	var url atomic.Pointer[string]
+	set := func(password string) {
+		u := "redis://:" + password + "@" + d.Address
+		url.Store(&u)
+	}
+	set("old")
+	b, err := redis.New(redis.Config{URL: *url.Load(), Again: func() (string, error) { return *url.Load(), nil }, Instance: "one", Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{Backend: b, t: t, ctx: t.Context(), letters: make(chan cas.Letter, 9), lost: make(chan struct{}, 9)}
+	t.Cleanup(b.Stop)
+	r.must(b.Start(t.Context(), func(l cas.Letter) { r.letters <- l }, func() { r.lost <- struct{}{} }))
+	r.becomesReady()
+	admin := goredis.NewClient(&goredis.Options{Addr: d.Address, Password: "old", Protocol: 2, DisableIdentity: true})
+	defer func() { _ = admin.Close() }()
+	r.must(admin.ConfigSet(t.Context(), "requirepass", "new").Err())
+	set("new")
+	r.must(admin.Do(t.Context(), "CLIENT", "KILL", "SKIPME", "yes").Err())
+	await.Receive(t, r.lost, "a new connection")
+	await.Until(t, "a swap succeeds", func() bool {
+		result, err := r.swap(cas.Swap{Key: uuid.NewString(), Data: []byte("x")})
+		return err == nil && result.Done
+	})
+}

@@ -1,0 +1,235 @@
+-- Functions of package redis: see doc.go. VERSION is a hash of this text, so each version is a library of its own.
+-- All keys of a call begin with the same hash tag, P, so they are on one server. A call changes all or nothing,
+-- unless it fails in the middle: then its outcome is unknown.
+
+local me -- the replication id of this server when this library first looked, or after the last new history
+local known = {} -- partitions whose meta this library has seen
+local MAX_QUIET = 86400000
+
+local function micros()
+  local t = redis.call('TIME')
+  return t[1] * 1000000 + t[2]
+end
+
+local function number(n) return string.format('%.0f', n) end
+
+local function info(section, field)
+  return string.match(redis.call('INFO', section), field .. ':([^\r\n]*)')
+end
+
+-- begin_history notes that this server's data may be older than what was confirmed. Tokens and versions jump, and the quiet
+-- time begins. Without meta, all is forgotten: then it began with this process, unless the process was a replica or
+-- lost its data while it ran.
+local function begin_history(P, now, ms)
+  local from, lost = ms, nil
+  local longest = 0
+  local ttls = redis.call('HGETALL', P .. 'ttls')
+  for i = 1, #ttls, 2 do
+    local ttl, used = tonumber(ttls[i]), tonumber(ttls[i + 1])
+    if used + 2 * ttl + 60000 > ms then longest = math.max(longest, ttl) else redis.call('HDEL', P .. 'ttls', ttls[i]) end
+  end
+  local before = redis.call('HMGET', P .. 'meta', 'run', 'until', 'floor')
+  if not before[1] then
+    if not known[P] and string.match(info('replication', 'master_replid2'), '^0+$') then
+      from = ms - info('server', 'uptime_in_seconds') * 1000
+    end
+    lost = from
+  end
+  local quiet = math.max(tonumber(before[2] or 0), from + math.min(longest, MAX_QUIET))
+  local floor = math.max(tonumber(before[3] or 0), now) + 1073741824
+  local history = string.sub(redis.sha1hex(me .. P .. number(now)), 1, 32)
+  redis.call('HSET', P .. 'meta', 'run', me, 'history', history, 'until', number(quiet), 'floor', number(floor), 'lost', lost and number(lost) or '')
+  return { me, history, number(quiet), number(floor), lost and number(lost) or '' }
+end
+
+-- begin is called first by each function. longest is the longest TTL (ms) of leases that the caller opened before.
+-- It returns the history, the rest of the quiet time in ms, the present time in microseconds, and the floor of tokens.
+local function begin(P, longest)
+  local now = micros()
+  local ms = math.floor(now / 1000)
+  local m = redis.call('HMGET', P .. 'meta', 'run', 'history', 'until', 'floor', 'lost')
+  if not me or m[1] ~= me then
+    me = info('replication', 'master_replid')
+    if m[1] ~= me then m = begin_history(P, now, ms) end
+  end
+  known[P] = true
+  local quiet = tonumber(m[3])
+  if m[5] ~= '' then -- nobody knows the TTLs but the callers
+    local lost = tonumber(m[5])
+    local more = lost + math.min(tonumber(longest), MAX_QUIET)
+    if more > math.max(quiet, ms) and (quiet > ms or quiet <= lost) then
+      quiet = more
+      redis.call('HSET', P .. 'meta', 'until', number(quiet))
+    end
+  end
+  return m[2], math.max(0, quiet - ms), now, tonumber(m[4])
+end
+
+local function prefix(keys) return string.sub(keys[1], 1, -5) end -- without "meta"
+
+-- A record: "1 VERSION TOKENS LEASES|", 16 bytes for each lease, and the data.
+local function header(value)
+  local at, stop, version, tokens, leases = string.find(value, '^1 (%d+) (%d+) (%d+)|')
+  if not at then error('a record has an unknown format: another program has written it, or a newer sidecar') end
+  return tonumber(version), tonumber(tokens), tonumber(leases), stop
+end
+
+-- states adds the remaining ms of the leases that a record names; less than zero means dead.
+local function states(P, value, to)
+  if value then
+    local _, _, leases, stop = header(value)
+    for i = 0, leases - 1 do
+      to[#to + 1] = redis.call('PTTL', P .. 'l:' .. string.sub(value, stop + 1 + 16 * i, stop + 16 + 16 * i))
+    end
+  end
+  return to
+end
+
+-- load: longest, the number of keys, keys, leases.
+local function load(keys, args)
+  local P = prefix(keys)
+  local history, quiet = begin(P, args[1])
+  local n = tonumber(args[2])
+  local out = { history, quiet }
+  for i = 3, 2 + n do
+    local value = redis.call('GET', P .. 'k:' .. args[i])
+    out[#out + 1] = states(P, value, { value })
+  end
+  for i = 3 + n, #args do
+    out[#out + 1] = redis.call('PTTL', P .. 'l:' .. args[i])
+  end
+  return out
+end
+
+-- swap: longest, and for each swap: key, version, tokens, "d" or "w", the new value's leases, its data, the leases that must live,
+-- the number of letters, and for each letter channel, key and body. Each answer is {1, version}, {0, value, states} or {2, value, states}
+-- if the quiet time forbids the swap.
+local function swap(keys, args)
+  local P = prefix(keys)
+  local history, quiet, now, floor = begin(P, args[1])
+  local out = { history, quiet }
+  local i = 2
+  while i <= #args do
+    local key, expected, tokens = args[i], tonumber(args[i + 1]), tonumber(args[i + 2])
+    local leases, data, living, letters = args[i + 4], args[i + 5], args[i + 6], tonumber(args[i + 7])
+    local name = P .. 'k:' .. key
+    local value = redis.call('GET', name)
+    local version, reserved = 0, 0
+    if value then version, reserved = header(value) end
+    local right = version == expected
+    for at = 1, #living, 16 do
+      right = right and redis.call('EXISTS', P .. 'l:' .. string.sub(living, at, at + 15)) == 1
+    end
+    if not right or tokens > 0 and quiet > 0 then
+      out[#out + 1] = states(P, value, { right and 2 or 0, value })
+    else
+      local next = math.max(version + math.max(reserved, 1), floor, now)
+      local text = number(next)
+      if args[i + 3] == 'd' then
+        redis.call('DEL', name)
+        redis.call('ZREM', P .. 'i', key)
+        floor = next + 1
+        redis.call('HSET', P .. 'meta', 'floor', number(floor))
+      else
+        redis.call('SET', name, '1 ' .. text .. ' ' .. tokens .. ' ' .. #leases / 16 .. '|' .. leases .. data)
+        if version == 0 then redis.call('ZADD', P .. 'i', 0, key) end
+      end
+      for l = i + 8, i + 5 + 3 * letters, 3 do
+        redis.call('PUBLISH', args[l], text .. ' ' .. #args[l + 1] .. ' ' .. args[l + 1] .. args[l + 2])
+      end
+      out[#out + 1] = { 1, text }
+    end
+    i = i + 8 + 3 * letters
+  end
+  return out
+end
+
+-- scan: longest, the bounds of ZRANGEBYLEX, and a limit.
+local function scan(keys, args)
+  local P = prefix(keys)
+  local history, quiet = begin(P, args[1])
+  local out = { history, quiet }
+  for _, key in ipairs(redis.call('ZRANGEBYLEX', P .. 'i', args[2], args[3], 'LIMIT', 0, args[4])) do
+    out[#out + 1] = key
+    out[#out + 1] = redis.call('GET', P .. 'k:' .. key)
+  end
+  return out
+end
+
+-- lives lets a lease live for ttl ms. noted is the TTL as the quiet time counts it, or 0.
+local function lives(P, id, ttl, noted, instance, now)
+  if noted ~= '0' then redis.call('HSET', P .. 'ttls', noted, number(math.floor(now / 1000))) end
+  redis.call('SET', P .. 'l:' .. id, ttl .. ' ' .. noted .. ' ' .. instance, 'PX', ttl)
+  if instance ~= '' then
+    local own = P .. 'o:' .. instance
+    redis.call('SADD', own, id)
+    if redis.call('PTTL', own) < tonumber(ttl) then redis.call('PEXPIRE', own, ttl) end
+  end
+end
+
+-- open: longest, and for each lease: id, ttl, noted, instance.
+local function open(keys, args)
+  local P = prefix(keys)
+  local history, quiet, now = begin(P, args[1])
+  for i = 2, #args, 4 do lives(P, args[i], args[i + 1], args[i + 2], args[i + 3], now) end
+  return { history, quiet }
+end
+
+-- renew: longest, leases. It answers 1 for each that it extended.
+local function renew(keys, args)
+  local P = prefix(keys)
+  local history, quiet, now = begin(P, args[1])
+  local out = { history, quiet }
+  for i = 2, #args do
+    local value = redis.call('GET', P .. 'l:' .. args[i])
+    if value then
+      local ttl, noted, instance = string.match(value, '^(%d+) (%d+) (.*)$')
+      lives(P, args[i], ttl, noted, instance, now)
+    end
+    out[#out + 1] = value and 1 or 0
+  end
+  return out
+end
+
+-- revoke: longest, leases.
+local function revoke(keys, args)
+  local P = prefix(keys)
+  local history, quiet = begin(P, args[1])
+  for i = 2, #args do
+    local value = redis.call('GET', P .. 'l:' .. args[i])
+    if value then
+      redis.call('DEL', P .. 'l:' .. args[i])
+      local instance = string.match(value, '^%d+ %d+ (.*)$')
+      if instance ~= '' then redis.call('SREM', P .. 'o:' .. instance, args[i]) end
+    end
+  end
+  return { history, quiet }
+end
+
+-- opened: longest, an instance. It answers the living leases that the instance has opened.
+local function opened(keys, args)
+  local P = prefix(keys)
+  local history, quiet = begin(P, args[1])
+  local out = { history, quiet }
+  for _, id in ipairs(redis.call('SMEMBERS', P .. 'o:' .. args[2])) do
+    if redis.call('EXISTS', P .. 'l:' .. id) == 1 then
+      out[#out + 1] = id
+    else
+      redis.call('SREM', P .. 'o:' .. args[2], id)
+    end
+  end
+  return out
+end
+
+-- If the memory is full, nothing new is granted (swap, open), and all that ends or keeps a lock still works.
+local function register(name, callback, flags)
+  redis.register_function { function_name = 'locksidecar_' .. name .. '_VERSION', callback = callback, flags = flags }
+end
+register('grant', swap, {})
+register('open', open, {})
+register('swap', swap, { 'allow-oom' })
+register('load', load, { 'allow-oom' })
+register('scan', scan, { 'allow-oom' })
+register('renew', renew, { 'allow-oom' })
+register('revoke', revoke, { 'allow-oom' })
+register('opened', opened, { 'allow-oom' })

@@ -1,0 +1,124 @@
+package redis
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+)
+
+// leasesPerCall limits the leases of one call.
+const leasesPerCall = 1000
+
+// OpenLeases implements [cas.Backend]. It is repeated after a lost answer, because a lease that is opened twice is one.
+func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (store.History, error) {
+	for _, l := range leases {
+		if l.Instance != "" && !b.config.Quick {
+			b.history.opened(l.TTL)
+		}
+	}
+	err := b.everywhere(ctx, "open", "open", len(leases), func(from, to int) []any {
+		var args []any
+		for _, l := range leases[from:to] {
+			args = append(args, l.ID[:], max(1, l.TTL.Milliseconds()), b.noted(l.TTL, l.Instance != ""), l.Instance)
+		}
+		return args
+	}, func(int, int, []any) error { return nil })
+	return b.history.together(), err
+}
+
+// everywhere makes a call about leases in each partition.
+func (b *Backend) everywhere(ctx context.Context, op, name string, n int, args func(from, to int) []any, each1 func(part, from int, answer []any) error) error {
+	return each(b.all(), op, true, func(part int, _ []int) error {
+		did := false
+		for from := 0; from < n; from += leasesPerCall {
+			to := min(n, from+leasesPerCall)
+			answer, _, err := b.call(ctx, op, name, repeats, part, args(from, to)...)
+			if err == nil {
+				err = each1(part, from, answer)
+			}
+			if err != nil {
+				return joined(op, err, did || store.OutcomeUnknown(err))
+			}
+			did = true
+		}
+		return nil
+	})
+}
+
+// Renew implements [cas.Backend]. A lease lives if it lives in all partitions.
+func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, store.History, error) {
+	extended := make([]int, len(leases)) // in how many partitions
+	var mu sync.Mutex
+	err := b.everywhere(ctx, "renew", "renew", len(leases), func(from, to int) []any { return ids(leases[from:to]) },
+		func(_, from int, answer []any) error {
+			mu.Lock()
+			defer mu.Unlock()
+			for i, one := range answer {
+				if n, _ := one.(int64); n == 1 && from+i < len(leases) {
+					extended[from+i]++
+				}
+			}
+			return nil
+		})
+	var kept []store.LeaseID
+	for i, id := range leases {
+		if extended[i] == len(b.parts) {
+			kept = append(kept, id)
+		}
+	}
+	return kept, b.history.together(), err
+}
+
+func ids(leases []store.LeaseID) []any {
+	args := make([]any, len(leases))
+	for i := range leases {
+		args[i] = leases[i][:]
+	}
+	return args
+}
+
+// Revoke implements [cas.Backend].
+func (b *Backend) Revoke(ctx context.Context, leases []store.LeaseID) error {
+	return b.everywhere(ctx, "revoke", "revoke", len(leases), func(from, to int) []any { return ids(leases[from:to]) },
+		func(int, int, []any) error { return nil })
+}
+
+// Opened implements [cas.Backend].
+func (b *Backend) Opened(ctx context.Context, instance string) ([]store.LeaseID, error) {
+	var mu sync.Mutex
+	var found []store.LeaseID
+	err := each(b.all(), "opened", false, func(part int, _ []int) error {
+		answer, _, err := b.call(ctx, "opened", "opened", repeats, part, instance)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, one := range answer {
+			text, _ := one.(string)
+			id, err := uuid.FromBytes([]byte(text))
+			if err != nil {
+				return classify("opened", errFormat, false)
+			}
+			if !slices.Contains(found, id) {
+				found = append(found, id)
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
+// rest waits a moment, or until ctx ends.
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

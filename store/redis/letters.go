@@ -1,0 +1,92 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/locksidecar/locksidecar/store/cas"
+)
+
+const (
+	// pingAfter is how long the listener hears nothing before it sends a ping, and then again before it connects anew.
+	pingAfter  = 2 * time.Second
+	firstPause = 50 * time.Millisecond
+	longPause  = time.Second
+)
+
+// listen delivers the letters to this instance. After each new connection but the first, letters may be lost.
+func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost func()) {
+	first := true
+	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, longPause) {
+		one, end := context.WithCancel(ctx)
+		b.again.Store(&end)
+		err := b.hear(one, deliver, func() {
+			b.hearing(nil)
+			if pause = firstPause; !first {
+				lost()
+			}
+			first = false
+		})
+		if one.Err() == nil {
+			b.hearing(explained(err))
+			b.doubt()
+		}
+		end()
+		rest(ctx, pause/2+rand.N(pause)) //nolint:gosec // spreads load
+	}
+}
+
+// listenAgain makes the listener connect again, because the servers have changed.
+func (b *Backend) listenAgain() {
+	if end := b.again.Load(); end != nil {
+		(*end)()
+	}
+}
+
+// hearing notes whether letters arrive. Once they have, a broken connection is only a reason to say that letters may be
+// lost.
+func (b *Backend) hearing(deaf error) {
+	b.mu.Lock()
+	b.heard, b.deaf = b.heard || deaf == nil, deaf
+	b.mu.Unlock()
+}
+
+// hear delivers letters until the connection breaks. It calls began when the subscription is effective.
+func (b *Backend) hear(ctx context.Context, deliver func(cas.Letter), began func()) error {
+	subscribed := b.client.Subscribe(ctx, b.channel(b.config.Instance))
+	stop := context.AfterFunc(ctx, func() { _ = subscribed.Close() })
+	defer func() {
+		stop()
+		_ = subscribed.Close()
+	}()
+	asked := false
+	for ctx.Err() == nil {
+		message, err := subscribed.ReceiveTimeout(ctx, pingAfter)
+		var timeout net.Error
+		switch {
+		case err != nil && errors.As(err, &timeout) && timeout.Timeout() && !asked:
+			asked = true
+			if err := subscribed.Ping(ctx); err != nil {
+				return err
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		asked = false
+		switch m := message.(type) {
+		case *goredis.Subscription:
+			began()
+		case *goredis.Message:
+			if l, ok := letter(b.config.Instance, m.Payload); ok {
+				deliver(l)
+			}
+		}
+	}
+	return ctx.Err()
+}

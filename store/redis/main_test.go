@@ -1,0 +1,91 @@
+package redis_test
+
+import (
+	"flag"
+	"fmt"
+	"log"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/locksidecar/locksidecar/internal/testing/redistest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/castest"
+	"github.com/locksidecar/locksidecar/store/redis"
+	"github.com/locksidecar/locksidecar/store/storetest"
+)
+
+// shared is one server for the tests that do not harm it. Each uses a database of its own.
+var shared *redistest.Server
+
+const (
+	// atOnce is the number of parallel tests without -parallel. Tests mostly wait for leases to end.
+	atOnce    = "8"
+	databases = 1 << 12
+)
+
+func TestMain(m *testing.M) {
+	err := flag.Set("test.parallel", atOnce)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if shared, err = redistest.Run("--databases", fmt.Sprint(databases)); err != nil {
+		log.Fatal(err)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		shared.Stop()
+		os.Exit(code)
+	}), goleak.IgnoreTopFunction("syscall.Syscall6")) // the thread that keeps the server
+}
+
+var used atomic.Int64
+
+// server opens backends on one URL.
+type server struct {
+	t      *testing.T
+	url    string
+	limit  time.Duration
+	ttl    time.Duration
+	quick  bool
+	logger *slog.Logger
+}
+
+// one returns a database of the shared server.
+func one(t *testing.T) *server {
+	return &server{t: t, url: fmt.Sprintf("redis://%s/%d", shared.Address, used.Add(1))}
+}
+
+func at(t *testing.T, s *redistest.Server) *server {
+	return &server{t: t, url: "redis://" + s.Address}
+}
+
+func (s *server) Open(instance string) cas.Backend {
+	s.t.Helper()
+	b, err := redis.New(redis.Config{URL: s.url, Instance: instance, Timeout: s.limit, Logger: s.logger, TTL: s.ttl, Quick: s.quick})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return b
+}
+
+func TestBackend(t *testing.T) {
+	t.Parallel()
+	castest.Run(t, func(t *testing.T) castest.Server { return one(t) })
+}
+
+// engine opens stores on one database.
+type engine struct{ *server }
+
+func (e engine) Open(id store.Identity) store.Store {
+	return cas.New(cas.Config{Backend: e.server.Open(id.Instance), Identity: id, SweepTerm: -1})
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t *testing.T) storetest.Backend { return engine{one(t)} })
+}

@@ -1,0 +1,89 @@
+package redis
+
+import (
+	"hash/fnv"
+	"strconv"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// prefix begins all keys and channels.
+const prefix = "locksidecar:"
+
+// tags are hash tags in slots that are spread evenly over a cluster: the n-th is in the n-th sixteenth. One server uses
+// the first.
+var tags = spread(16)
+
+func spread(parts int) []string {
+	const slots = 16384
+	found := make([]string, parts)
+	for missing, i := parts, 0; missing > 0; i++ {
+		tag := strconv.Itoa(i)
+		if at := int(crc16(tag)) % slots * parts / slots; found[at] == "" {
+			found[at] = tag
+			missing--
+		}
+	}
+	return found
+}
+
+// crc16 is CRC-16/XMODEM, by which Redis finds a key's slot.
+func crc16(s string) (sum uint16) {
+	for i := range len(s) {
+		sum ^= uint16(s[i]) << 8
+		for range 8 {
+			if sum&0x8000 != 0 {
+				sum = sum<<1 ^ 0x1021
+			} else {
+				sum <<= 1
+			}
+		}
+	}
+	return sum
+}
+
+// partition is one hash tag. All its keys are on one server.
+type partition struct {
+	meta string
+}
+
+func partitions(n int) []partition {
+	parts := make([]partition, n)
+	for i := range parts {
+		parts[i].meta = prefix + "{" + tags[i] + "}:meta"
+	}
+	return parts
+}
+
+// of returns the number of a key's partition.
+func (b *Backend) of(key string) int {
+	if len(b.parts) == 1 {
+		return 0
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(key))
+	return int(h.Sum32() % uint32(len(b.parts))) //nolint:gosec // there are few
+}
+
+// group sorts numbers 0 to n-1 by their partition.
+func (b *Backend) group(n int, key func(int) string) [][]int {
+	groups := make([][]int, len(b.parts))
+	for i := range n {
+		p := b.of(key(i))
+		groups[p] = append(groups[p], i)
+	}
+	return groups
+}
+
+// channel is where an instance listens. Channels do not belong to a database, so it contains the number.
+func (b *Backend) channel(instance string) string {
+	return prefix + strconv.Itoa(b.target.db) + ":m:" + instance
+}
+
+func idsOf(leases []store.LeaseID) string {
+	blob := make([]byte, 0, 16*len(leases))
+	for _, id := range leases {
+		blob = append(blob, id[:]...)
+	}
+	return string(blob)
+}
