@@ -414,8 +414,8 @@ func TestStoreURLFile(t *testing.T) {
 	refused(t, err, "LOCKSIDECAR_STORE_URL_FILE", "empty")
 	_, err = load(filepath.Join(dir, "missing"))
 	refused(t, err, "LOCKSIDECAR_STORE_URL_FILE", "missing")
-	_, err = load(write("bad", "redis://u:secret@h"))
-	refused(t, err, "LOCKSIDECAR_STORE_URL_FILE", "redis://")
+	_, err = load(write("bad", "mongodb://u:secret@h"))
+	refused(t, err, "LOCKSIDECAR_STORE_URL_FILE", "mongodb://")
 	if strings.Contains(err.Error(), "secret") {
 		t.Errorf("shows the password: %v", err)
 	}
