@@ -10,7 +10,7 @@ import (
 
 // App is a process of clients. It writes its records into a file for each start.
 type App struct {
-	process
+	program
 	Index int
 
 	starts  int
@@ -22,17 +22,17 @@ type App struct {
 func newApp(c Config, index int, sockets []string) *App {
 	a := &App{Index: index, records: c.Logs}
 	name := fmt.Sprintf("app%d", index)
-	a.process = process{name: name, log: filepath.Join(c.Logs, name+".log"), command: func() *exec.Cmd {
+	a.program = program{name: name, log: filepath.Join(c.Logs, name+".log"), command: func() *exec.Cmd {
 		return c.App(a.Name(), a.file(a.starts), sockets)
 	}}
 	return a
 }
 
 // Name is of the present start: no two starts share one.
-func (a *App) Name() string { return fmt.Sprintf("%s-%d", a.process.name, a.starts) }
+func (a *App) Name() string { return fmt.Sprintf("%s-%d", a.program.name, a.starts) }
 
 func (a *App) file(start int) string {
-	return filepath.Join(a.records, fmt.Sprintf("%s-%d.jsonl", a.process.name, start))
+	return filepath.Join(a.records, fmt.Sprintf("%s-%d.jsonl", a.program.name, start))
 }
 
 // Start starts the app again.

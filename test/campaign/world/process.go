@@ -15,9 +15,9 @@ import (
 // patience is how long a process may take to do what it must.
 const patience = 30 * time.Second
 
-// process is a program that is started, ended and started again. Its output is appended to
+// program is a process that is started, ended and started again. Its output is appended to
 // one file.
-type process struct {
+type program struct {
 	name, log string
 	command   func() *exec.Cmd
 
@@ -28,7 +28,7 @@ type process struct {
 	broken error
 }
 
-func (p *process) start() error {
+func (p *program) start() error {
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
@@ -61,19 +61,19 @@ func (p *process) start() error {
 }
 
 // Pid is the process's id.
-func (p *process) Pid() int {
+func (p *program) Pid() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cmd.Process.Pid
 }
 
 // Kill ends the process with kill -9 and returns when it has ended.
-func (p *process) Kill() error {
+func (p *program) Kill() error {
 	return p.end(syscall.SIGKILL, nil)
 }
 
 // end ends the process with a signal, and checks how it ended.
-func (p *process) end(sig syscall.Signal, check func(*os.ProcessState) error) error {
+func (p *program) end(sig syscall.Signal, check func(*os.ProcessState) error) error {
 	p.mu.Lock()
 	p.meant = true
 	cmd, ended := p.cmd, p.ended
@@ -93,17 +93,17 @@ func (p *process) end(sig syscall.Signal, check func(*os.ProcessState) error) er
 }
 
 // Freeze stops the process by SIGSTOP, and returns when it does not run any more.
-func (p *process) Freeze() error {
+func (p *program) Freeze() error {
 	return freeze(p.Pid())
 }
 
 // Thaw lets it go on.
-func (p *process) Thaw() error {
+func (p *program) Thaw() error {
 	return syscall.Kill(p.Pid(), syscall.SIGCONT)
 }
 
 // failed says what went wrong that is nobody's fault but the process's.
-func (p *process) failed() error {
+func (p *program) failed() error {
 	p.mu.Lock()
 	err := p.broken
 	p.mu.Unlock()

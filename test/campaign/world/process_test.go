@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-func script(t *testing.T, text string) *process {
+func script(t *testing.T, text string) *program {
 	t.Helper()
-	p := &process{name: "script", log: filepath.Join(t.TempDir(), "log"), command: func() *exec.Cmd { return exec.Command("sh", "-c", text) }}
+	p := &program{name: "script", log: filepath.Join(t.TempDir(), "log"), command: func() *exec.Cmd { return exec.Command("sh", "-c", text) }}
 	if err := p.start(); err != nil {
 		t.Fatal(err)
 	}

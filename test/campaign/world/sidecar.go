@@ -17,7 +17,7 @@ import (
 
 // Sidecar is a process of the built binary, and its way to the database.
 type Sidecar struct {
-	process
+	program
 	// Index is its place in the world.
 	Index int
 	// Net is its way to the database, nil where it has a direct one.
@@ -70,7 +70,7 @@ func newSidecar(c Config, index int, database string) (*Sidecar, error) {
 	}
 	env := map[string]string{"STORE_URL": database, "SOCKET": s.socket, "POD": name, "LOG_FORMAT": "text", "LOG_LEVEL": "info"}
 	maps.Copy(env, c.Settings)
-	s.process = process{name: name, log: filepath.Join(c.Logs, name+".log"), command: func() *exec.Cmd {
+	s.program = program{name: name, log: filepath.Join(c.Logs, name+".log"), command: func() *exec.Cmd {
 		cmd := exec.Command(c.Binary, "serve")
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0", bootEnv + "=" + s.jump}
 		cmd.Env = append(cmd.Env, c.Env...)

@@ -77,7 +77,7 @@ func Start(tb testing.TB, c Config) *World {
 		}
 		s.Net = network
 		w.Sidecars = append(w.Sidecars, s)
-		w.launch(tb, &s.process, s.Start)
+		w.launch(tb, &s.program, s.Start)
 	}
 	for _, s := range w.Sidecars {
 		if err := s.Ready(); err != nil {
@@ -87,12 +87,12 @@ func Start(tb testing.TB, c Config) *World {
 	for i := range c.Apps {
 		a := newApp(c, i, w.Sockets())
 		w.Apps = append(w.Apps, a)
-		w.launch(tb, &a.process, a.Start)
+		w.launch(tb, &a.program, a.Start)
 	}
 	return w
 }
 
-func (w *World) launch(tb testing.TB, p *process, start func() error) {
+func (w *World) launch(tb testing.TB, p *program, start func() error) {
 	tb.Helper()
 	if err := start(); err != nil {
 		tb.Fatal(err)
