@@ -143,18 +143,21 @@ func (e *Servers) within(f func(ctx context.Context) error) error {
 	return f(ctx)
 }
 
-// Compact makes the servers forget all revisions but the present one.
+// Compact makes the servers forget all revisions but the present one. It repeats this until they can, because another fault
+// may keep them from it.
 func (e *Servers) Compact() error {
-	return e.within(func(ctx context.Context) error {
-		now, err := e.client.Get(ctx, "/")
-		if err == nil {
-			_, err = e.client.Compact(ctx, now.Header.Revision)
-		}
-		if errors.Is(err, rpctypes.ErrCompacted) { // etcd itself was first
-			err = nil
-		}
-		return err
-	})
+	return await("compacting etcd", func() error { return e.within(e.compact) })
+}
+
+func (e *Servers) compact(ctx context.Context) error {
+	now, err := e.client.Get(ctx, "/")
+	if err == nil {
+		_, err = e.client.Compact(ctx, now.Header.Revision)
+	}
+	if errors.Is(err, rpctypes.ErrCompacted) { // etcd itself was first
+		err = nil
+	}
+	return err
 }
 
 // Full reports whether the servers refuse what would need room.
