@@ -138,6 +138,16 @@ type Census interface {
 	Elect(ctx context.Context, term time.Duration) (Election, error)
 }
 
+// Tokens is an engine that can take another one's place: its tokens can go on where those of the other ended.
+type Tokens interface {
+	// NextToken returns a number above every token that was granted or reserved so far, in all namespaces. Later grants
+	// may reach it, so it is asked for when nobody holds a lock any more.
+	NextToken(ctx context.Context) (int64, error)
+	// RaiseTokens makes the token of each grant that begins later at least first. It may fail while this store is in
+	// use.
+	RaiseTokens(ctx context.Context, first int64) error
+}
+
 // Listener is an engine for which receiving news has a cost, for instance a connection.
 type Listener interface {
 	// Listen says whether this instance has leases, or soon will have: waiters, locks and watches need a lease. It
