@@ -17,7 +17,10 @@ type floor struct{ atomic.Int64 }
 
 // raise makes the floor at least this.
 func (f *floor) raise(to int64) {
-	for now := f.Load(); now < to && !f.CompareAndSwap(now, to); now = f.Load() {
+	for {
+		if now := f.Load(); now >= to || f.CompareAndSwap(now, to) {
+			return
+		}
 	}
 }
 
@@ -52,7 +55,7 @@ func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
 	b.floor.raise(first)
 	txn := &pb.Txn{
 		Compare: []*pb.Compare{unchanged(b.layout.floor, revision), none(b.leases)},
-		Success: []*pb.Op{put(b.layout.floor, binary.AppendUvarint(nil, uint64(b.floor.Load())), 0)}, //nolint:gosec // never negative
+		Success: []*pb.Op{put(b.layout.floor, binary.AppendUvarint(nil, uint64(b.floor.Load())), 0)},
 	}
 	answer, err := b.send(ctx, txn)
 	if err == nil && !answer.Succeeded {

@@ -40,7 +40,7 @@ var errFormat = errors.New("a record in etcd has an unknown format: another prog
 
 // encode makes a record's value: the format, the floor of its tokens, the number of leases, their ids, and the data.
 func encode(floor int64, leases []store.LeaseID, data []byte) []byte {
-	value := binary.AppendUvarint([]byte{format}, uint64(floor)) //nolint:gosec // never negative
+	value := binary.AppendUvarint([]byte{format}, uint64(floor))
 	value = binary.AppendUvarint(value, uint64(len(leases)))
 	for _, id := range leases {
 		value = append(value, id[:]...)

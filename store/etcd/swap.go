@@ -128,7 +128,7 @@ func (b *Backend) change(s *cas.Swap) change {
 	c.bytes = 2*len(c.key) + len(s.Data) + 48*(len(c.conditions)+len(s.Leases))
 	for _, letter := range s.Letters {
 		name := b.letter(letter.To, letter.Key)
-		c.ops = append(c.ops, put(name, append(binary.AppendUvarint(nil, uint64(c.floor)), letter.Body...), 0)) //nolint:gosec // never negative
+		c.ops = append(c.ops, put(name, append(binary.AppendUvarint(nil, uint64(c.floor)), letter.Body...), 0))
 		c.bytes += len(name) + len(letter.Body)
 	}
 	return c
