@@ -3,6 +3,7 @@ module github.com/locksidecar/locksidecar
 go 1.26.0
 
 require (
+	github.com/XSAM/otelsql v0.44.0
 	github.com/exaring/otelpgx v0.13.0
 	github.com/fxamacker/cbor/v2 v2.10.0
 	github.com/getkin/kin-openapi v0.152.0

@@ -83,7 +83,13 @@ func (s *sidecar) onMySQL(id store.Identity, tooOld func(error)) (store.Store, e
 	if err != nil {
 		return nil, err
 	}
-	return cas.New(cas.Config{Backend: backend, Identity: id, Logger: s.log}), nil
+	st := cas.New(cas.Config{Backend: backend, Identity: id, Logger: s.log})
+	s.tel.Metrics.Store.Observe(func() metrics.StoreState {
+		state := backend.State()
+		state.Quiet = st.Quiet()
+		return state
+	})
+	return st, nil
 }
 
 func (s *sidecar) leaseConfig() lease.Config {

@@ -49,6 +49,9 @@ type Backend struct {
 
 	pools  pools
 	server atomic.Pointer[string] // names the server in SQL; set by the first check
+	latest latest
+	// longest is the longest TTL of the leases that were opened here, in microseconds.
+	longest atomic.Int64
 	doubts chan struct{}
 	said   map[string]bool // warnings that were logged; of the goroutine that checks
 

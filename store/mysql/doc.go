@@ -45,4 +45,9 @@
 // that replicas have different ids. Each packet begins with a guard that fails on another server. The first sidecar
 // that sees one begins a new history, and a quiet time: nothing is granted for the longest TTL in use, unless the configuration says
 // that a failover forgets nothing.
+//
+// An old primary that comes back still acts as one, also on connections that were open all the time. Histories are ordered by
+// when they began, so the guard of a sidecar that has seen a later one fails there. The sidecar notes this on the old
+// server, and then the guards of all sidecars fail. A sidecar that reaches the old server alone, before others have
+// marked it, is not helped: whoever promotes a replica must cut the old primary off.
 package mysql

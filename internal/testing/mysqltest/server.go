@@ -244,7 +244,7 @@ func (m *Server) exec(statements string) error {
 func (m *Server) open(database string) (*sql.DB, error) {
 	config := mysql.NewConfig()
 	config.User, config.Net, config.Addr, config.DBName = "root", "unix", filepath.Join(m.folder, "s"), database
-	config.MultiStatements, config.Logger = true, &mysql.NopLogger{}
+	config.MultiStatements, config.Logger, config.Params = true, &mysql.NopLogger{}, map[string]string{"autocommit": "1"}
 	dialer, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, fmt.Errorf("mysqltest: %w", err)
