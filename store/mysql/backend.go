@@ -52,8 +52,8 @@ type Backend struct {
 	latest latest
 	// longest is the longest TTL of the leases that were opened here, in microseconds.
 	longest atomic.Int64
-	doubts chan struct{}
-	said   map[string]bool // warnings that were logged; of the goroutine that checks
+	doubts  chan struct{}
+	said    map[string]bool // warnings that were logged; of the goroutine that checks
 
 	// used: operations were called since the last sweep.
 	used     atomic.Bool
@@ -67,8 +67,9 @@ type Backend struct {
 }
 
 var (
-	_ cas.Backend  = (*Backend)(nil)
-	_ cas.Expecter = (*Backend)(nil)
+	_ cas.Backend   = (*Backend)(nil)
+	_ cas.Expecter  = (*Backend)(nil)
+	_ cas.Confirmer = (*Backend)(nil)
 )
 
 const (

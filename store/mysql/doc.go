@@ -32,6 +32,12 @@
 // A lease is a row with the time of its end. Death must be final, and a clock may be set back. So whoever finds a
 // lease expired deletes its row, and says that it is dead only after this commit.
 //
+// # Disk
+//
+// InnoDB shows a commit to others before the disk has it. The answer to a swap comes later, and what a later commit
+// confirms includes all that it has seen. But a grant that an instance only reads may be forgotten in a crash, so an answer that relies on it waits for a
+// commit of its own (Confirm), and a letter is deleted before it is delivered.
+//
 // # Letters
 //
 // A letter is a row with a growing id. An instance polls its mailbox, often only while somebody waits or watches here

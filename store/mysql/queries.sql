@@ -131,6 +131,13 @@ SELECT id, name, base, body FROM locksidecar_letters FORCE INDEX (mailbox) WHERE
 -- name: delete_letters
 DELETE l FROM locksidecar_letters l FORCE INDEX (PRIMARY) WHERE l.id IN (?)
 
+-- name: confirm
+-- A change of nothing. Its commit brings the log to the disk up to here.
+INSERT INTO locksidecar_letters (mailbox, name, base, body, sent_at) VALUES ('', '', 0, '', 0)
+
+-- name: confirmed
+DELETE FROM locksidecar_letters WHERE id = LAST_INSERT_ID()
+
 -- name: old_letters
 SELECT id FROM locksidecar_letters WHERE sent_at < {now} - ? LIMIT ?
 

@@ -16,6 +16,7 @@ type Engine string
 const (
 	PostgreSQL Engine = "postgres"
 	Etcd       Engine = "etcd"
+	MariaDB    Engine = "mysql"
 )
 
 // Store is the server that keeps the locks, or the servers.
