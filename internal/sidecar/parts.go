@@ -83,7 +83,13 @@ func (s *sidecar) onMySQL(id store.Identity, tooOld func(error)) (store.Store, e
 	if err != nil {
 		return nil, err
 	}
-	return cas.New(cas.Config{Backend: backend, Identity: id, Logger: s.log}), nil
+	st := cas.New(cas.Config{Backend: backend, Identity: id, Logger: s.log})
+	s.tel.Metrics.Store.Observe(func() metrics.StoreState {
+		state := backend.State()
+		state.Quiet = st.Quiet()
+		return state
+	})
+	return st, nil
 }
 
 func (s *sidecar) leaseConfig() lease.Config {
@@ -104,6 +110,7 @@ func (s *sidecar) proxyConfig() proxy.Config {
 		Locks: proxy.FromManager(s.locks), Logger: s.log, Version: s.Version,
 		Claimed: s.record.begin, Namespace: cfg.Namespace,
 		TTL: cfg.TTL, AllowForce: cfg.AllowForce, Lacking: store.Lacking(s.store),
+		Details: func() map[string]string { return store.Details(s.store) },
 		Tracer: s.tel.Tracer, Metrics: s.tel.Metrics.Calls, MetricsHandler: s.tel.Scrape,
 		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
 		TCPAddr: cfg.TCPAddr, AdminAddr: cfg.AdminAddr,

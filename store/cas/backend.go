@@ -65,6 +65,12 @@ type Expecter interface {
 	Expect(waits, leases bool)
 }
 
+// Confirmer is a backend whose server shows a change before it is certain to keep it.
+type Confirmer interface {
+	// Confirm returns when the server keeps, also if it crashes, all that was read before the call.
+	Confirm(ctx context.Context) error
+}
+
 // NewLease is a lease to be opened. Instance is who may be asked for by Opened; empty for leases of single locks.
 type NewLease struct {
 	store.NewLease

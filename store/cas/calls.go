@@ -62,7 +62,7 @@ func (j *job) ask(ask *store.Ask, answer *store.Answer) {
 	if key.NeedsLease(ask) {
 		j.leases = append(j.leases, ask.Lease)
 	}
-	j.items = append(j.items, item{ask: true, answer: answer, do: func(t *turn) bool { return t.ask(ask, answer) }})
+	j.items = append(j.items, item{ask: true, answer: answer, final: has(answer), do: func(t *turn) bool { return t.ask(ask, answer) }})
 }
 
 // AcquireAndRelease carries out both with the same requests. A record that cannot be read fails only the operation that
@@ -104,7 +104,7 @@ func (s *Store) AcquireAndRelease(ctx context.Context, asks []store.Ask, claims 
 // release adds a claim.
 func (j *job) release(claim *store.Claim, verdict *store.Verdict) {
 	j.whenLocked(func() { *verdict = store.Verdict{Status: store.ClaimRowLocked} })
-	j.items = append(j.items, item{lock: &verdict.Lock, do: func(t *turn) bool {
+	j.items = append(j.items, item{lock: &verdict.Lock, final: func() bool { return true }, do: func(t *turn) bool {
 		*verdict = t.op.Release(t.row, claim)
 		return true
 	}})
@@ -147,7 +147,7 @@ func (s *Store) attempts(ctx context.Context, op string, attempts []store.Attemp
 		a, answer := attempts[i], &answers[i]
 		j.bump = bump
 		j.whenLocked(func() { *answer = store.Answer{Outcome: locked} })
-		j.items = append(j.items, item{answer: answer, do: func(t *turn) bool {
+		j.items = append(j.items, item{answer: answer, final: has(answer), do: func(t *turn) bool {
 			*answer = do(t, a)
 			return true
 		}})

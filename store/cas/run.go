@@ -59,13 +59,18 @@ type job struct {
 	deaths int
 	// states are those that were read for this call.
 	states map[store.LeaseID]LeaseState
+	// unchanged: a read answered the items.
+	unchanged bool
 }
 
 // item is one item of a call. do runs the machine and writes the answer, each time anew. It returns false if it
 // needs the state of a lease. answer and lock are what contains tokens.
 type item struct {
-	do     func(*turn) bool
-	ask    bool
+	do  func(*turn) bool
+	ask bool
+	// final reports whether the answer, if only a read gave it, is one on which the asker relies: a grant, a skip, or the end of a
+	// lock. nil: it is none.
+	final  func() bool
 	answer *store.Answer
 	lock   *store.Lock
 }
@@ -79,7 +84,7 @@ func (s *Store) run(ctx context.Context, op string, jobs []*job) error {
 	for _, j := range jobs {
 		s.assume(j)
 	}
-	carried := false
+	all, carried := jobs, false
 	var post []*job
 	for round := 0; len(jobs) > 0; round++ {
 		err := s.rest(ctx, round)
@@ -100,7 +105,26 @@ func (s *Store) run(ctx context.Context, op string, jobs []*job) error {
 			s.log.Warn("some instances were not told; they will check", "key", j.name, "letters", len(j.mail), "error", err)
 		}
 	}
+	return s.confirm(ctx, op, all)
+}
+
+// confirm waits until the server keeps what it has shown, if an answer that was only read relies on it. A swap needs no such
+// wait: its answer comes after its commit, and after those that it has seen.
+func (s *Store) confirm(ctx context.Context, op string, jobs []*job) error {
+	c, shows := s.backend.(Confirmer)
+	final := func(it item) bool { return it.final != nil && it.final() }
+	if !shows || !slices.ContainsFunc(jobs, func(j *job) bool { return j.unchanged && slices.ContainsFunc(j.items, final) }) {
+		return nil
+	}
+	if err := c.Confirm(ctx); err != nil {
+		return &store.Error{Op: op, Err: cause(err), Unknown: true}
+	}
 	return nil
+}
+
+// has reports whether an answer is a grant or a skip.
+func has(answer *store.Answer) func() bool {
+	return func() bool { return answer.Outcome == store.Granted || answer.Outcome == store.Skipped }
 }
 
 // cause returns the error without the backend's name for the operation.
@@ -172,6 +196,7 @@ func (s *Store) turns(ctx context.Context, jobs []*job) (turns []*turn, err erro
 		case t.changed():
 			turns = append(turns, t)
 		default:
+			j.unchanged = true
 			s.settled(t, t.job.rec.Version)
 		}
 		return nil

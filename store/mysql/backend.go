@@ -49,8 +49,11 @@ type Backend struct {
 
 	pools  pools
 	server atomic.Pointer[string] // names the server in SQL; set by the first check
-	doubts chan struct{}
-	said   map[string]bool // warnings that were logged; of the goroutine that checks
+	latest latest
+	// longest is the longest TTL of the leases that were opened here, in microseconds.
+	longest atomic.Int64
+	doubts  chan struct{}
+	said    map[string]bool // warnings that were logged; of the goroutine that checks
 
 	// used: operations were called since the last sweep.
 	used     atomic.Bool
@@ -64,8 +67,9 @@ type Backend struct {
 }
 
 var (
-	_ cas.Backend  = (*Backend)(nil)
-	_ cas.Expecter = (*Backend)(nil)
+	_ cas.Backend   = (*Backend)(nil)
+	_ cas.Expecter  = (*Backend)(nil)
+	_ cas.Confirmer = (*Backend)(nil)
 )
 
 const (

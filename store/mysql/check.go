@@ -18,6 +18,8 @@ const (
 	longPause  = time.Second
 	// leastPacket is what the largest swap needs.
 	leastPacket = 4 << 20
+	// leastRows is more than any statement asks for.
+	leastRows = 10_000
 	// clockMargin is how much the clocks of two servers may differ, as with PostgreSQL.
 	clockMargin = 64 * time.Second
 )
@@ -94,6 +96,7 @@ func (b *Backend) look(ctx context.Context) (settings, tables map[string]string,
 	p.add("end_other")
 	p.add("settings")
 	p.add("tables")
+	p.add("end_other")
 	found, _, err := b.send(ctx, b.pools.main, "check", p.text.String())
 	if err != nil {
 		return nil, nil, err
@@ -128,6 +131,9 @@ func (b *Backend) suitable(settings map[string]string) (server string, err error
 		return "", errors.New("the server is a node of a Galera cluster: its row locks and reads are not those of the cluster, so locks are not safe there")
 	case is("log_bin", "ON") && is("binlog_format", "STATEMENT"):
 		return "", errors.New("binlog_format is STATEMENT: InnoDB refuses transactions with READ COMMITTED then; set it to ROW or MIXED")
+	case number("sql_select_limit") > 0 && number("sql_select_limit") < leastRows:
+		return "", fmt.Errorf("sql_select_limit is %d: answers would lack rows, and leases that are left out would count as dead; at least %d is needed",
+			number("sql_select_limit"), leastRows)
 	case number("max_allowed_packet") < leastPacket:
 		return "", fmt.Errorf("max_allowed_packet is %d; at least %d is needed", number("max_allowed_packet"), leastPacket)
 	}
@@ -187,6 +193,7 @@ func (b *Backend) meta(ctx context.Context, tables map[string]string) (m meta, e
 	p := &packet{server: *b.server.Load()}
 	p.add("end_other")
 	p.add("meta")
+	p.add("end_other")
 	found, _, err := b.send(ctx, b.pools.main, "check", p.text.String())
 	switch {
 	case err != nil:
@@ -199,16 +206,46 @@ func (b *Backend) meta(ctx context.Context, tables map[string]string) (m meta, e
 	row := found[0][0]
 	have, err := strconv.Atoi(string(row[0]))
 	oldest, err2 := strconv.Atoi(string(row[1]))
-	if err := errors.Join(err, err2, problem(have, oldest)); err != nil {
+	began, err3 := strconv.ParseInt(string(row[4]), 10, 64)
+	outdated, err4 := strconv.ParseInt(string(row[5]), 10, 64)
+	if err := errors.Join(err, err2, err3, err4, problem(have, oldest)); err != nil {
 		return m, err
 	}
-	return meta{server: row[2], same: string(row[3]) == "1"}, nil
+	m = meta{server: row[2], same: string(row[3]) == "1"}
+	if m.same && began < max(outdated, b.latest.began.Load()) {
+		_, _, err := b.send(ctx, b.pools.main, "outdate", b.outdate())
+		return m, b.oldPrimary(err)
+	}
+	return m, nil
+}
+
+// outdate is a packet that notes on an old primary that there is a later one, for sidecars that have not seen that.
+func (b *Backend) outdate() string {
+	later := b.latest.began.Load()
+	p := &packet{}
+	p.add("end_other")
+	p.add("isolation")
+	p.add("begin")
+	p.add("outdate", later, later)
+	p.add("commit")
+	return p.text.String()
+}
+
+// oldPrimary says that the server is one. err: it could not be noted there.
+func (b *Backend) oldPrimary(err error) error {
+	if err != nil {
+		b.log.Warn("an old primary could not be marked as such: other sidecars may still use it", "error", err)
+	}
+	return errOldPrimary
 }
 
 // newHistory begins a history on this server, unless another sidecar has done so.
 func (b *Backend) newHistory(ctx context.Context, before []byte) error {
-	quiet := 1
-	if b.config.Quick {
+	// The first server of all follows nobody, and forgets nothing.
+	quiet, margin := 1, clockMargin
+	if first := len(before) == 0 && b.latest.began.Load() == 0; first {
+		quiet, margin = 0, 0
+	} else if b.config.Quick {
 		quiet = 0
 	}
 	history := uuid.New()
@@ -216,7 +253,7 @@ func (b *Backend) newHistory(ctx context.Context, before []byte) error {
 	p.add("end_other")
 	p.add("isolation")
 	p.add("begin")
-	p.add("new_history", quiet, clockMargin.Microseconds(), history[:], before)
+	p.add("new_history", quiet, b.longest.Load(), margin.Microseconds(), history[:], b.latest.began.Load(), before)
 	p.add("commit")
 	_, _, err := b.send(ctx, b.pools.main, "new_history", p.text.String())
 	if err == nil && len(before) > 0 {

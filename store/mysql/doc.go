@@ -32,6 +32,12 @@
 // A lease is a row with the time of its end. Death must be final, and a clock may be set back. So whoever finds a
 // lease expired deletes its row, and says that it is dead only after this commit.
 //
+// # Disk
+//
+// InnoDB shows a commit to others before the disk has it. The answer to a swap comes later, and what a later commit
+// confirms includes all that it has seen. But a grant that an instance only reads may be forgotten in a crash, so an answer that relies on it waits for a
+// commit of its own (Confirm), and a letter is deleted before it is delivered.
+//
 // # Letters
 //
 // A letter is a row with a growing id. An instance polls its mailbox, often only while somebody waits or watches here
@@ -45,4 +51,9 @@
 // that replicas have different ids. Each packet begins with a guard that fails on another server. The first sidecar
 // that sees one begins a new history, and a quiet time: nothing is granted for the longest TTL in use, unless the configuration says
 // that a failover forgets nothing.
+//
+// An old primary that comes back still acts as one, also on connections that were open all the time. Histories are ordered by
+// when they began, so the guard of a sidecar that has seen a later one fails there. The sidecar notes this on the old
+// server, and then the guards of all sidecars fail. A sidecar that reaches the old server alone, before others have
+// marked it, is not helped: whoever promotes a replica must cut the old primary off.
 package mysql

@@ -19,7 +19,9 @@ var (
 	errRowLocked  = errors.New("another database session keeps rows of locksidecar locked")
 	errFormat     = errors.New("the database answered with something else than was asked for")
 	errMetaLost   = errors.New("the table locksidecar_meta has no row; it must have one: run `locksidecar migrate`")
-	errMoved      = errors.New("this is another server than the one that wrote the data: one was promoted, or a pooler asks a replica")
+	errOldPrimary = errors.New("the server is an old primary: sidecars have seen a later one, which it does not follow. Cut it off; or, if the later one " +
+		"is lost for ever, run: UPDATE locksidecar_meta SET server = 'restored'")
+	errMoved = errors.New("this is another server than the one that wrote the data: one was promoted, or a pooler asks a replica")
 )
 
 // Numbers of the server's errors.

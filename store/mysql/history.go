@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -13,9 +14,21 @@ type state struct {
 	quiet   time.Duration
 }
 
+// latest is when the latest history began that this instance has seen. A server with an earlier one is an old primary.
+type latest struct{ began atomic.Int64 }
+
+func (l *latest) seen(began int64) {
+	for {
+		before := l.began.Load()
+		if began <= before || l.began.CompareAndSwap(before, began) {
+			return
+		}
+	}
+}
+
 // heard reads the result of a packet's guard.
-func heard(found results) (state, error) {
-	if len(found) == 0 || len(found[0]) != 1 || len(found[0][0]) != 3 {
+func (b *Backend) heard(found results) (state, error) {
+	if len(found) == 0 || len(found[0]) != 1 || len(found[0][0]) != 4 {
 		return state{}, errFormat
 	}
 	left, history := found[0][0][0], found[0][0][1]
@@ -23,8 +36,10 @@ func heard(found results) (state, error) {
 		return state{}, errMetaLost
 	}
 	micros, err := strconv.ParseInt(string(left), 10, 64)
-	if err != nil {
+	began, err2 := strconv.ParseInt(string(found[0][0][3]), 10, 64)
+	if err != nil || err2 != nil {
 		return state{}, errFormat
 	}
+	b.latest.seen(began)
 	return state{history: store.History(history), quiet: max(0, time.Duration(micros)*time.Microsecond)}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/mysqltest"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/mysql"
 )
 
 // promote lets the same data be those of another server.
@@ -141,4 +142,91 @@ func TestLongestTTL(t *testing.T) {
 	if got := longest(); got != time.Minute.Microseconds() {
 		t.Errorf("later: %d", got)
 	}
+}
+
+// An old primary grants nothing to a sidecar that has seen a later one, also on connections that were open all the time, and
+// then to no other sidecar either. An operator may decide that the later one is lost.
+func TestAnOldPrimaryIsRefused(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	r, loyal := s.ready("one"), s.ready("loyal")
+	held := r.done(cas.Swap{Key: "ns/key", Data: []byte("x")})
+	operator := s.session()
+	operator.exec("UPDATE locksidecar_meta SET began = began - 1") // of the later one the sidecar has seen, this one has missed it
+	if result, err := r.swap(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("y")}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("a swap on an old primary: %+v, %v", result, err)
+	}
+	r.refuses("an old primary")
+	s.start("new").refuses("an old primary")
+	if result, err := loyal.swap(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("z")}); !store.Unavailable(err) {
+		t.Errorf("a sidecar that has seen no later one: %+v, %v", result, err)
+	}
+	operator.exec("UPDATE locksidecar_meta SET server = 'restored'")
+	r.becomesReady()
+	loyal.becomesReady()
+	r.done(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("y")})
+}
+
+// A sidecar that knows both servers stays with the later one when the old one, which its URL names first, comes back.
+func TestTheLaterOfTwoServers(t *testing.T) {
+	t.Parallel()
+	old, later := mysqltest.Start(t), mysqltest.Start(t, mysqltest.WithFlag("--server-id=2"))
+	s := on(t, old)
+	later.Exec(t, "CREATE DATABASE "+s.Name+"; CREATE USER "+s.Name+" IDENTIFIED BY '"+s.Name+"'; GRANT ALL ON *.* TO "+s.Name)
+	alone := s.url
+	s.url = s.At(later.Address)
+	if _, _, err := mysql.Migrate(t.Context(), s.url); err != nil {
+		t.Fatal(err)
+	}
+	s.url, s.limit = s.At(old.Address+","+later.Address), time.Second
+	r := s.ready("one")
+	r.done(cas.Swap{Key: "ns/old", Data: []byte("x")})
+	old.Freeze()
+	await.Until(t, "the later server is used", func() bool {
+		_, err := r.swap(cas.Swap{Key: "ns/later", Data: []byte("x")})
+		return err == nil
+	})
+	old.Thaw()
+	later.Exec(t, "KILL USER "+s.Name) // so that connections are made anew
+	await.Until(t, "the later server is used again", func() bool {
+		found, _, err := r.Load(r.ctx, []string{"ns/later"}, nil)
+		if err == nil && found[0].Version == 0 {
+			t.Fatal("the old server is used again")
+		}
+		return err == nil
+	})
+	s.url = alone
+	s.start("loyal").refuses("an old primary")
+}
+
+// A database that was made anew has forgotten all grants. A sidecar that knew the one before lets nothing be granted until
+// nobody believes in them.
+func TestANewDatabaseIsQuietFirst(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	r := s.ready("one")
+	first := r.openFor(4 * time.Second)
+	before := r.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+	for _, table := range []string{"locks", "leases", "letters", "meta", "goose"} {
+		s.session().exec("DROP TABLE locksidecar_" + table)
+	}
+	if _, _, err := mysql.Migrate(r.ctx, s.url); err != nil {
+		t.Fatal(err)
+	}
+	var result cas.Swapped
+	await.Until(t, "the new tables are used", func() (ok bool) {
+		var err error
+		result, err = r.swap(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+		return err == nil
+	})
+	if result.Done || result.Quiet <= 0 {
+		t.Errorf("a grant in a new database: %+v", result)
+	}
+	if r.openFor(time.Second) == first {
+		t.Error("no history began")
+	}
+	await.Until(t, "the quiet time ends", func() bool {
+		result, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+		return err == nil && result.Done && result.Record.Base > before.Base
+	})
 }

@@ -25,6 +25,9 @@ func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (histor
 			longest = max(longest, l.TTL.Microseconds())
 		}
 	}
+	if longest > b.longest.Load() {
+		b.longest.Store(longest) // of two at a time one may be missed, and noted in the table
+	}
 	if longest > 0 {
 		if _, err := b.write(ctx, "note_ttl", func(p *packet) {
 			p.add("note_ttl", longest, longest, longest, noteFor.Microseconds())

@@ -58,7 +58,7 @@ func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost fun
 		case <-next:
 		}
 		began := time.Now()
-		if err := b.readLetters(ctx, deliver); err != nil {
+		if err := b.readLetters(ctx, deliver, lost); err != nil {
 			failures++
 			continue
 		}
@@ -69,8 +69,9 @@ func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost fun
 	}
 }
 
-// readLetters delivers all letters and deletes them.
-func (b *Backend) readLetters(ctx context.Context, deliver func(cas.Letter)) error {
+// readLetters deletes all letters and delivers them. InnoDB shows what is committed before the disk has it. The deletion
+// comes later in its log, so when that is confirmed, a crash of the server cannot forget what a letter tells.
+func (b *Backend) readLetters(ctx context.Context, deliver func(cas.Letter), lost func()) error {
 	for {
 		found, _, err := b.request(ctx, b.pools.mailbox, "letters", false, true, func(p *packet) {
 			p.ask("read_letters", b.config.Instance, lettersAtOnce)
@@ -78,7 +79,7 @@ func (b *Backend) readLetters(ctx context.Context, deliver func(cas.Letter)) err
 		if err != nil || len(found[0]) == 0 {
 			return err
 		}
-		ids := make([]int64, len(found[0]))
+		ids, letters := make([]int64, len(found[0])), make([]cas.Letter, len(found[0]))
 		for i, row := range found[0] {
 			base, err := strconv.ParseInt(string(row[2]), 10, 64)
 			if err != nil {
@@ -87,10 +88,17 @@ func (b *Backend) readLetters(ctx context.Context, deliver func(cas.Letter)) err
 			if ids[i], err = strconv.ParseInt(string(row[0]), 10, 64); err != nil {
 				return errFormat
 			}
-			deliver(cas.Letter{To: b.config.Instance, Key: string(row[1]), Base: base, Body: row[3]})
+			letters[i] = cas.Letter{To: b.config.Instance, Key: string(row[1]), Base: base, Body: row[3]}
 		}
-		if err := b.deleteLetters(ctx, ids); err != nil || len(ids) < lettersAtOnce {
-			return err // after an error, letters come twice, which does no harm
+		if err := b.deleteLetters(ctx, ids); err != nil {
+			lost() // they may be gone
+			return err
+		}
+		for _, l := range letters {
+			deliver(l)
+		}
+		if len(ids) < lettersAtOnce {
+			return nil
 		}
 	}
 }

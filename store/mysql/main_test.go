@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	}
 	// The server's defaults are not those that transactions need.
 	shared, err = mysqltest.Run(mysqltest.WithFlag("--transaction-isolation=SERIALIZABLE"), mysqltest.WithFlag("--completion-type=CHAIN"),
-		mysqltest.WithFlag("--default-time-zone=+05:30"), mysqltest.WithFlag("--sql-mode=ANSI,NO_BACKSLASH_ESCAPES"))
+		mysqltest.WithFlag("--autocommit=0"), mysqltest.WithFlag("--default-time-zone=+05:30"), mysqltest.WithFlag("--sql-mode=ANSI,NO_BACKSLASH_ESCAPES"))
 	if err != nil {
 		log.Fatal(err)
 	}

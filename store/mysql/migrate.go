@@ -67,7 +67,7 @@ func Migrate(ctx context.Context, url string) (from, to int, err error) {
 func (b *Backend) migrate(ctx context.Context) (from, to int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, migrationLimit)
 	defer cancel()
-	db := sql.OpenDB(&connector{b})
+	db := sql.OpenDB(&connector{b: b, migrates: true})
 	defer func() { _ = db.Close() }()
 	lock, err := db.Conn(ctx)
 	if err != nil {

@@ -15,14 +15,19 @@ SET TRANSACTION ISOLATION LEVEL READ COMMITTED
 -- name: begin
 START TRANSACTION READ WRITE
 
+-- name: begin_read
+-- Without a transaction of its own, a read would begin one where autocommit is off, and keep its locks under SERIALIZABLE.
+START TRANSACTION READ ONLY
+
 -- name: commit
 COMMIT AND NO CHAIN NO RELEASE
 
 -- name: guard
 -- Fails, and so ends the packet, if this server is not the one that wrote the history: another one was promoted, or the
--- statement was sent to a replica. Answers the rest of the quiet time, and the history.
+-- statement was sent to a replica. It also fails on an old primary, whose history began before one that a sidecar has seen.
+-- Answers the rest of the quiet time, the history, and when it began.
 SELECT m.quiet_until - {now}, m.history,
-    (SELECT 1 UNION ALL SELECT 1 FROM DUAL WHERE m.server IS NULL OR m.server <> {server})
+    (SELECT 1 UNION ALL SELECT 1 FROM DUAL WHERE m.server IS NULL OR m.server <> {server} OR m.began < GREATEST(m.outdated, ?)), m.began
 FROM (SELECT 1 AS one) o LEFT JOIN locksidecar_meta m ON m.id = 1
 
 -- name: load
@@ -129,6 +134,13 @@ SELECT id, name, base, body FROM locksidecar_letters FORCE INDEX (mailbox) WHERE
 -- name: delete_letters
 DELETE l FROM locksidecar_letters l FORCE INDEX (PRIMARY) WHERE l.id IN (?)
 
+-- name: confirm
+-- A change of nothing. Its commit brings the log to the disk up to here.
+INSERT INTO locksidecar_letters (mailbox, name, base, body, sent_at) VALUES ('', '', 0, '', 0)
+
+-- name: confirmed
+DELETE FROM locksidecar_letters WHERE id = LAST_INSERT_ID()
+
 -- name: old_letters
 SELECT id FROM locksidecar_letters WHERE sent_at < {now} - ? LIMIT ?
 
@@ -142,20 +154,27 @@ WHERE id = 1 AND longest_ttl > 0 AND longest_at < {now} - ?
 
 -- name: settings
 SHOW VARIABLES WHERE Variable_name IN ('version', 'server_id', 'server_uuid', 'read_only', 'super_read_only', 'wsrep_on', 'log_bin',
-    'binlog_format', 'sync_binlog', 'innodb_flush_log_at_trx_commit', 'max_allowed_packet')
+    'binlog_format', 'sql_select_limit', 'sync_binlog', 'innodb_flush_log_at_trx_commit', 'max_allowed_packet')
 
 -- name: tables
 SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name LIKE 'locksidecar\_%'
 
 -- name: meta
-SELECT schema_version, oldest, server, server = {server} FROM locksidecar_meta WHERE id = 1
+SELECT schema_version, oldest, server, server = {server}, began, outdated FROM locksidecar_meta WHERE id = 1
+
+-- name: began
+SELECT began FROM locksidecar_meta WHERE id = 1
+
+-- name: outdate
+-- Sidecars that know no later server than this one then grant and renew nothing here either.
+UPDATE locksidecar_meta SET outdated = GREATEST(outdated, ?) WHERE id = 1 AND began < ?
 
 -- name: new_history
 -- Another server writes from now on, and it may have forgotten grants. Nothing is granted until nobody believes in them.
--- Versions are then above the forgotten ones if the clocks of the two servers differ by less than the margin. The first server of
--- all follows nobody.
+-- Versions are then above the forgotten ones if the clocks of the two servers differ by less than the margin.
 UPDATE locksidecar_meta SET
-    quiet_until = IF(? = 0 OR server = '', quiet_until, GREATEST(quiet_until, {now} + GREATEST(longest_ttl,
+    quiet_until = IF(? = 0, quiet_until, GREATEST(quiet_until, {now} + GREATEST(longest_ttl, ?,
         COALESCE((SELECT MAX(ttl) FROM locksidecar_leases WHERE instance <> ''), 0)))),
-    token_floor = IF(server = '', token_floor, GREATEST(token_floor, {now} + ?)), history = ?, server = {server}
+    token_floor = GREATEST(token_floor, {now} + ?), history = ?,
+    began = GREATEST(began + 1, outdated + 1, ? + 1, {now}), server = {server}
 WHERE id = 1 AND server = ?

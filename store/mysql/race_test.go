@@ -333,3 +333,35 @@ func TestLettersOfSlowTransactions(t *testing.T) {
 	slow.exec("COMMIT")
 	r.reads(1)
 }
+
+// A swap of a key that does not exist locks no gap of the index, so that of another such key does not wait for it, whatever the
+// server's default isolation is.
+func TestSwapsOfAbsentKeysDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	r := s.ready("one")
+	operator, watcher := s.session(), s.session()
+	operator.exec("LOCK TABLES locksidecar_letters WRITE") // the first swap stops before its commit
+	swapped := make(chan cas.Swapped, 1)
+	go func() {
+		result, err := r.swap(cas.Swap{Key: "ns/one", Data: []byte("x"), Letters: []cas.Letter{{To: "two", Key: "ns/one", Body: []byte("x")}}})
+		if err != nil {
+			t.Error(err)
+		}
+		swapped <- result
+	}()
+	await.Until(t, "the swap waits for the table", func() bool {
+		var n int
+		r.must(watcher.QueryRowContext(r.ctx, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE '%table metadata lock%' AND info LIKE 'INSERT%'").Scan(&n))
+		return n > 0
+	})
+	for _, key := range []string{"ns/a", "ns/two"} {
+		if result, err := r.swap(cas.Swap{Key: key, Data: []byte("x")}); err != nil || !result.Done {
+			t.Errorf("%s: %+v, %v", key, result, err)
+		}
+	}
+	operator.exec("UNLOCK TABLES")
+	if result := await.Receive(t, swapped, "the swap's answer"); !result.Done {
+		t.Errorf("the first swap: %+v", result)
+	}
+}

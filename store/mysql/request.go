@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -26,15 +27,17 @@ const (
 // results are the results of a packet's statements: rows of columns.
 type results [][][][]byte
 
-// packet begins a packet. changes: it is a transaction.
+// packet begins a packet. changes: its transaction may write.
 func (b *Backend) packet(changes bool) *packet {
 	p := &packet{server: *b.server.Load()}
 	p.add("end_other")
+	p.add("isolation")
 	if changes {
-		p.add("isolation")
 		p.add("begin")
+	} else {
+		p.add("begin_read")
 	}
-	p.ask("guard")
+	p.ask("guard", b.latest.began.Load())
 	return p
 }
 
@@ -70,14 +73,12 @@ func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes,
 	}
 	p := b.packet(changes)
 	fill(p)
-	if changes {
-		p.add("commit")
-	}
+	p.add("commit")
 	for try := 1; ; try++ {
 		found, sent, err := b.send(ctx, pool, op, p.text.String())
 		var now state
 		if err == nil {
-			now, err = heard(found)
+			now, err = b.heard(found)
 		}
 		if err == nil {
 			return found[1:], now, nil
@@ -197,10 +198,18 @@ func (b *Backend) span(ctx context.Context, name string) (context.Context, func(
 		trace.WithAttributes(attribute.String("db.system.name", "mysql")))
 	return ctx, func(err error) { //nolint:spancheck // the caller ends it
 		if err != nil {
-			span.SetStatus(otelcodes.Error, err.Error())
+			span.SetStatus(otelcodes.Error, harmless(err))
 		}
 		span.End()
 	}
+}
+
+// harmless describes an error without the server's text, which may contain values.
+func harmless(err error) string {
+	if n := number(err); n != 0 {
+		return fmt.Sprintf("error %d of the server", n)
+	}
+	return err.Error()
 }
 
 // leaseIDs reads a column of ids.

@@ -302,6 +302,15 @@ func (c *call) read(part []int, rows [][][]byte, now state) error {
 	return nil
 }
 
+// Confirm implements [cas.Confirmer]. InnoDB shows a commit before the disk has it, so a crash may forget what was read.
+func (b *Backend) Confirm(ctx context.Context) error {
+	_, _, err := b.request(ctx, b.pools.main, "confirm", true, true, func(p *packet) {
+		p.add("confirm")
+		p.add("confirmed")
+	})
+	return err
+}
+
 // noteQuiet notes that a swap was not carried out because of the quiet time.
 func (c *call) noteQuiet(i int, now state) {
 	if c.swaps[i].Tokens > 0 && c.done[i].Record.Version == c.swaps[i].Version {

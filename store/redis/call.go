@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/store"
@@ -28,8 +29,9 @@ const (
 	sends          // is sent once
 )
 
-// call calls a function of a partition, and returns its answer without history and quiet time.
-func (b *Backend) call(ctx context.Context, op, name string, kind int, part int, args ...any) ([]any, time.Duration, error) {
+// call calls a function of a partition, and returns its answer without history and quiet time. It notes the history in told, if
+// that is not nil.
+func (b *Backend) call(ctx context.Context, op, name string, kind int, part int, told *told, args ...any) ([]any, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
 	all := append(make([]any, 0, len(args)+1), b.history.longest(b.usual()))
@@ -59,6 +61,9 @@ func (b *Backend) call(ctx context.Context, op, name string, kind int, part int,
 	history, quiet, rest, ok := opening(answer)
 	if !ok {
 		return nil, 0, classify(op, errAnswer, kind != reads)
+	}
+	if told != nil {
+		told.note(part, history)
 	}
 	if b.history.note(part, history) {
 		b.listenAgain()
@@ -111,6 +116,22 @@ func (b *Backend) once(ctx context.Context, name string, part int, args []any) (
 		return nil, err
 	}
 	return cmd.Val(), nil
+}
+
+// onlyRecorded gives the client library tracers that make spans only within recorded ones.
+type onlyRecorded struct{ trace.TracerProvider }
+
+func (p onlyRecorded) Tracer(name string, options ...trace.TracerOption) trace.Tracer {
+	return recordedTracer{p.TracerProvider.Tracer(name, options...)}
+}
+
+type recordedTracer struct{ trace.Tracer }
+
+func (t recordedTracer) Start(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+	if !tracing.Recorded(ctx) {
+		return ctx, noop.Span{}
+	}
+	return t.Tracer.Start(ctx, name, options...)
 }
 
 // span begins a call's span if the context has a recorded one. Spans contain neither keys nor data.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
 	"github.com/locksidecar/locksidecar/internal/testing/redistest"
@@ -34,6 +35,7 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		log.Fatal(err)
 	}
+	storetest.Understates(time.Second) // by a round trip, which is long while tests compete for the processor
 	if shared, err = redistest.Run("--databases", fmt.Sprint(databases)); err != nil {
 		log.Fatal(err)
 	}
@@ -53,6 +55,7 @@ type server struct {
 	ttl    time.Duration
 	quick  bool
 	logger *slog.Logger
+	traces trace.TracerProvider
 }
 
 // one returns a database of the shared server.
@@ -66,7 +69,7 @@ func at(t *testing.T, s *redistest.Server) *server {
 
 func (s *server) Open(instance string) cas.Backend {
 	s.t.Helper()
-	b, err := redis.New(redis.Config{URL: s.url, Instance: instance, Timeout: s.limit, Logger: s.logger, TTL: s.ttl, Quick: s.quick})
+	b, err := redis.New(redis.Config{URL: s.url, Instance: instance, Timeout: s.limit, Logger: s.logger, TTL: s.ttl, Quick: s.quick, Tracers: s.traces})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ type Server struct {
 
 	folder    string
 	who       *syscall.Credential
-	args      []string
+	args, env []string
 	run       *process.Process
 	databases atomic.Int64
 }
@@ -47,6 +47,7 @@ type Option func(*settings)
 
 type settings struct {
 	flags  []string
+	env    []string
 	parent string
 	files  map[string][]byte
 }
@@ -59,6 +60,16 @@ func WithFlag(flag string) Option {
 // WithFile puts a file into the server's folder. A flag names it relative to the folder of the data: ../NAME.
 func WithFile(name string, content []byte) Option {
 	return func(s *settings) { s.files[name] = content }
+}
+
+// WithParent puts the server's folder into this one.
+func WithParent(folder string) Option {
+	return func(s *settings) { s.parent = folder }
+}
+
+// WithEnv gives the server a variable, as NAME=value.
+func WithEnv(variable string) Option {
+	return func(s *settings) { s.env = append(s.env, variable) }
 }
 
 // OnDisk puts the server's folder on the disk of temporary files, for measurements. Without it, it is in memory if there is
@@ -86,7 +97,7 @@ func Run(options ...Option) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Server{folder: folder, who: who}
+	m := &Server{folder: folder, who: who, env: s.env}
 	if err := m.setUp(&s); err != nil {
 		m.Stop()
 		return nil, err
@@ -122,8 +133,12 @@ func serverUser() (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }
 
-func (m *Server) data() string { return filepath.Join(m.folder, "data") }
-func (m *Server) log() string  { return filepath.Join(m.folder, "log") }
+func (m *Server) data() string   { return filepath.Join(m.folder, "data") }
+func (m *Server) log() string    { return filepath.Join(m.folder, "log") }
+func (m *Server) socket() string { return filepath.Join(m.folder, "s") }
+
+// Log is the file of the server's log.
+func (m *Server) Log() string { return m.log() }
 
 func (m *Server) setUp(s *settings) error {
 	for name, content := range s.files {
@@ -150,7 +165,7 @@ func (m *Server) setUp(s *settings) error {
 	}
 	m.Address = fmt.Sprintf("127.0.0.1:%d", port)
 	m.args = append([]string{
-		"--no-defaults", "--datadir=" + m.data(), "--socket=" + filepath.Join(m.folder, "s"), "--pid-file=" + filepath.Join(m.folder, "pid"),
+		"--no-defaults", "--datadir=" + m.data(), "--socket=" + m.socket(), "--pid-file=" + filepath.Join(m.folder, "pid"),
 		temporary, "--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", port), "--skip-name-resolve", "--performance-schema=OFF", small,
 		"--innodb-buffer-pool-size=64M", "--aria-pagecache-buffer-size=1M", "--max-connections=600",
 	}, s.flags...)
@@ -170,7 +185,7 @@ func chownAll(folder string, who *syscall.Credential) error {
 // launch starts the server and returns when it serves.
 func (m *Server) launch() error {
 	cmd := exec.Command("mariadbd", m.args...)
-	cmd.Dir = m.folder
+	cmd.Dir, cmd.Env = m.folder, append(os.Environ(), m.env...)
 	var err error
 	if m.run, err = process.Start(cmd, m.who, m.log()); err != nil {
 		return err
@@ -215,36 +230,57 @@ func (m *Server) Thaw() { m.run.Thaw() }
 // Restart kills the server if it runs, starts it again on the same data, with further flags, and waits until it serves.
 func (m *Server) Restart(tb testing.TB, flags ...string) {
 	tb.Helper()
+	if err := m.Again(flags...); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Again is the same for programs without a test.
+func (m *Server) Again(flags ...string) error {
 	m.Kill()
 	m.args = append(m.args, flags...)
-	if err := m.launch(); err != nil {
-		tb.Fatal(err)
+	return m.launch()
+}
+
+// Runs reports whether the server's process does.
+func (m *Server) Runs() bool {
+	select {
+	case <-m.run.Ended:
+		return false
+	default:
+		return true
 	}
 }
 
 // Exec carries out statements as root, in no database.
 func (m *Server) Exec(tb testing.TB, statements string) {
 	tb.Helper()
-	if err := m.exec(statements); err != nil {
-		tb.Fatalf("%s: %v", statements, err)
+	if err := m.Do(context.Background(), statements); err != nil {
+		tb.Fatal(err)
 	}
 }
 
-func (m *Server) exec(statements string) error {
+// Do is the same for programs without a test.
+func (m *Server) Do(ctx context.Context, statements string) error {
 	admin, err := m.open("")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = admin.Close() }()
-	_, err = admin.ExecContext(context.Background(), statements)
-	return err
+	if _, err = admin.ExecContext(ctx, statements); err != nil {
+		return fmt.Errorf("mysqltest: %s: %w", statements, err)
+	}
+	return nil
 }
+
+// Connect connects as root to a database, or to none. The caller closes it.
+func (m *Server) Connect(database string) (*sql.DB, error) { return m.open(database) }
 
 // open connects as root.
 func (m *Server) open(database string) (*sql.DB, error) {
 	config := mysql.NewConfig()
-	config.User, config.Net, config.Addr, config.DBName = "root", "unix", filepath.Join(m.folder, "s"), database
-	config.MultiStatements, config.Logger = true, &mysql.NopLogger{}
+	config.User, config.Net, config.Addr, config.DBName = "root", "unix", m.socket(), database
+	config.MultiStatements, config.Logger, config.Params = true, &mysql.NopLogger{}, map[string]string{"autocommit": "1"}
 	dialer, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, fmt.Errorf("mysqltest: %w", err)
@@ -271,7 +307,7 @@ func (m *Server) NewDatabase(tb testing.TB) *Database {
 // MakeDatabase is NewDatabase for programs without a testing.TB.
 func (m *Server) MakeDatabase() (*Database, error) {
 	name := fmt.Sprintf("test%d", m.databases.Add(1))
-	err := m.exec(fmt.Sprintf("CREATE DATABASE %[1]s; CREATE USER %[1]s IDENTIFIED BY '%[1]s'; GRANT ALL ON %[1]s.* TO %[1]s", name))
+	err := m.Do(context.Background(), fmt.Sprintf("CREATE DATABASE %[1]s; CREATE USER %[1]s IDENTIFIED BY '%[1]s'; GRANT ALL ON %[1]s.* TO %[1]s", name))
 	if err != nil {
 		return nil, fmt.Errorf("mysqltest: %w", err)
 	}

@@ -42,6 +42,9 @@ CREATE TABLE IF NOT EXISTS locksidecar_meta (
     oldest         INT            NOT NULL,
     server         VARBINARY(255) NOT NULL,
     history        BINARY(16)     NOT NULL,
+    -- began orders histories: a later one began later. outdated is when a later one began elsewhere, which this server missed.
+    began          BIGINT         NOT NULL,
+    outdated       BIGINT         NOT NULL,
     quiet_until    BIGINT         NOT NULL,
     longest_ttl    BIGINT         NOT NULL,
     longest_at     BIGINT         NOT NULL,
@@ -49,5 +52,5 @@ CREATE TABLE IF NOT EXISTS locksidecar_meta (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 INSERT IGNORE INTO locksidecar_meta
-    (id, schema_version, oldest, server, history, quiet_until, longest_ttl, longest_at, token_floor)
-    VALUES (1, 1, 1, '', X'00000000000000000000000000000000', 0, 0, 0, 0);
+    (id, schema_version, oldest, server, history, began, outdated, quiet_until, longest_ttl, longest_at, token_floor)
+    VALUES (1, 1, 1, '', X'00000000000000000000000000000000', 0, 0, 0, 0, 0, 0);

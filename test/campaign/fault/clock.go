@@ -16,17 +16,24 @@ var clockKinds = []Kind{
 	{Name: "clock-ahead", part: server, weight: 1, least: 5 * time.Second, most: 7 * time.Second, strike: clockAhead},
 }
 
+// clocked is a server whose clock can be stepped.
+type clocked interface {
+	Step(by time.Duration) error
+	Ahead() (time.Duration, error)
+}
+
 // step steps the database's clock and returns 1 when the database goes by it.
 func (s *strike) step(by time.Duration) (int, error) {
 	const near = 10 * time.Millisecond
-	before, err := s.World.Postgres.Ahead()
+	store := s.World.Store.(clocked)
+	before, err := store.Ahead()
 	if err != nil {
 		return 0, err
 	}
-	if err := s.World.Postgres.Step(by); err != nil {
+	if err := store.Step(by); err != nil {
 		return 0, err
 	}
-	after, err := s.World.Postgres.Ahead()
+	after, err := store.Ahead()
 	if err != nil {
 		return 0, err
 	}

@@ -52,8 +52,13 @@ type Kind struct {
 
 // Kinds are all kinds that strike a world with this store.
 func Kinds(store world.Engine) []Kind {
-	if store == world.Etcd {
+	switch store {
+	case world.Etcd:
 		return slices.Concat(networkKinds, sidecarKinds, etcdKinds)
+	case world.MariaDB:
+		return slices.Concat(networkKinds, sidecarKinds, mysqlKinds, clockKinds)
+	case world.Redis:
+		return slices.Concat(networkKinds, sidecarKinds, redisKinds, clockKinds)
 	}
 	return slices.Concat(networkKinds, statementKinds, sidecarKinds, databaseKinds, clockKinds)
 }

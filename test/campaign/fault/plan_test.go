@@ -14,10 +14,10 @@ func terms(store world.Engine, seed uint64) Terms {
 	return Terms{Store: store, Seed: seed, Length: 10 * time.Minute, Kinds: Kinds(store), Sidecars: 3, Apps: 2}
 }
 
-// onBoth runs a test for each store.
-func onBoth(t *testing.T, test func(t *testing.T, store world.Engine)) {
+// onEach runs a test for each store.
+func onEach(t *testing.T, test func(t *testing.T, store world.Engine)) {
 	t.Helper()
-	for _, store := range []world.Engine{world.PostgreSQL, world.Etcd} {
+	for _, store := range []world.Engine{world.PostgreSQL, world.Etcd, world.MariaDB, world.Redis} {
 		t.Run(string(store), func(t *testing.T) { test(t, store) })
 	}
 }
@@ -42,7 +42,7 @@ func TestPlanFollowsFromItsSeed(t *testing.T) {
 // TestPlans: in order, within their length, never three at a time, nor two that strike
 // the same; and now and then two.
 func TestPlans(t *testing.T) {
-	onBoth(t, func(t *testing.T, store world.Engine) {
+	onEach(t, func(t *testing.T, store world.Engine) {
 		both := 0
 		err := quick.Check(func(seed uint64) bool {
 			plan := Make(terms(store, seed))
@@ -80,7 +80,7 @@ func TestPlans(t *testing.T) {
 
 // TestAllKindsStrike in what is dealt once.
 func TestAllKindsStrike(t *testing.T) {
-	onBoth(t, func(t *testing.T, store world.Engine) {
+	onEach(t, func(t *testing.T, store world.Engine) {
 		cards := 0
 		for _, k := range Kinds(store) {
 			cards += k.weight
@@ -97,7 +97,7 @@ func TestAllKindsStrike(t *testing.T) {
 // TestBriefPlans: each kind once, never two that strike the same at a time nor three at
 // all, and as much time as it must have.
 func TestBriefPlans(t *testing.T) {
-	onBoth(t, func(t *testing.T, store world.Engine) {
+	onEach(t, func(t *testing.T, store world.Engine) {
 		both := 0
 		err := quick.Check(func(seed uint64) bool {
 			brief := terms(store, seed)

@@ -18,15 +18,23 @@ import (
 // assertion failure" in the log), and the server starts anew, as after crash-backend.
 func faketime(tb testing.TB) (library, shared string) {
 	tb.Helper()
-	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
-	if len(found) == 0 {
-		tb.Fatal("world: libfaketime is not installed, which steps the database's clock: `apt-get install faketime`")
-	}
 	shared, err := faketimeMemory(tb)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return found[0], shared
+	return faketimeLibrary(tb, "libfaketime.so.1"), shared
+}
+
+// faketimeThreads is the library for a server with threads, which asks for the time in no signal handler.
+func faketimeThreads(tb testing.TB) string { return faketimeLibrary(tb, "libfaketimeMT.so.1") }
+
+func faketimeLibrary(tb testing.TB, name string) string {
+	tb.Helper()
+	found, _ := filepath.Glob("/usr/lib/*/faketime/" + name)
+	if len(found) == 0 {
+		tb.Fatal("world: libfaketime is not installed, which steps the database's clock: `apt-get install faketime`")
+	}
+	return found[0]
 }
 
 // faketimeMemory makes what libfaketime would make itself, but with a semaphore of many places. With its own,

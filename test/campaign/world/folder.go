@@ -1,6 +1,7 @@
 package world
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -54,4 +55,25 @@ func mount(disk string) error {
 		return fmt.Errorf("world: mounting a file system that can be full takes root and the right to mount: %w", err)
 	}
 	return nil
+}
+
+// fill fills a disk, and returns what makes room again.
+func fill(disk string) (room func() error, err error) {
+	name := filepath.Join(disk, "filler")
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	room = func() error { return os.Remove(name) }
+	chunk := make([]byte, 1<<20)
+	for size := len(chunk); size > 0; {
+		_, err := f.Write(chunk[:size])
+		switch {
+		case errors.Is(err, syscall.ENOSPC):
+			size /= 2
+		case err != nil:
+			return room, errors.Join(err, f.Close())
+		}
+	}
+	return room, f.Close()
 }

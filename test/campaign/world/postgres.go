@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -38,15 +37,12 @@ type Postgres struct {
 	way   string
 	name  string // of the database
 	disk  string
-	clock string // the file that says by how much the server's clock is ahead
-
-	mu    sync.Mutex
-	ahead time.Duration
+	clock clock
 }
 
 func newPostgres(tb testing.TB, c Config) *Postgres {
 	tb.Helper()
-	p := &Postgres{disk: filepath.Join(c.Folder, diskName), clock: filepath.Join(c.Folder, "clock")}
+	p := &Postgres{disk: filepath.Join(c.Folder, diskName), clock: clock{file: filepath.Join(c.Folder, "clock")}}
 	if err := mount(p.disk); err != nil {
 		tb.Fatal(err)
 	}
@@ -55,7 +51,7 @@ func newPostgres(tb testing.TB, c Config) *Postgres {
 		tb.Fatal(err)
 	}
 	p.cluster = pgtest.Start(tb, pgtest.WithTCP(), pgtest.WithParent(p.disk),
-		pgtest.WithEnv("LD_PRELOAD="+library), pgtest.WithEnv(shared), pgtest.WithEnv("FAKETIME_TIMESTAMP_FILE="+p.clock),
+		pgtest.WithEnv("LD_PRELOAD="+library), pgtest.WithEnv(shared), pgtest.WithEnv("FAKETIME_TIMESTAMP_FILE="+p.clock.file),
 		pgtest.WithEnv("FAKETIME_NO_CACHE=1"), pgtest.WithEnv("FAKETIME_DONT_FAKE_MONOTONIC=1"),
 		pgtest.WithSetting("max_connections", strconv.Itoa(slots+3)),
 		pgtest.WithSetting("log_line_prefix", "%m [%p] %u "),
@@ -212,24 +208,11 @@ func (p *Postgres) Terminate(like string) (int, error) {
 	return p.Do("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1 AND query LIKE $2", role, like)
 }
 
-// Step sets the server's clock ahead by one more duration, for all its processes at once: each reads the file
-// whenever it asks for the time.
-func (p *Postgres) Step(by time.Duration) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	// In one piece, for it is read meanwhile.
-	next := p.clock + ".next"
-	if err := os.WriteFile(next, fmt.Appendf(nil, "%+.3f\n", (p.ahead+by).Seconds()), 0o644); err != nil {
-		return err
-	}
-	p.ahead += by
-	return os.Rename(next, p.clock)
-}
+// Step sets the server's clock ahead by one more duration.
+func (p *Postgres) Step(by time.Duration) error { return p.clock.Step(by) }
 
-// Ahead is by how much the server's clock is ahead of this machine's: at most by as much
-// less as the quickest of some answers took, which are so many that one was quick.
+// Ahead is by how much the server's clock is ahead of this machine's.
 func (p *Postgres) Ahead() (time.Duration, error) {
-	const some, quick = 10, 5 * time.Millisecond
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, p.URL())
@@ -237,41 +220,14 @@ func (p *Postgres) Ahead() (time.Duration, error) {
 		return 0, err
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	var ahead time.Duration
-	quickest := patience
-	for n := 0; n < some || quickest > quick && ctx.Err() == nil; n++ {
-		var now time.Time
-		asked := time.Now()
-		if err := conn.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now); err != nil {
-			return 0, err
-		}
-		if took := time.Since(asked); took < quickest {
-			quickest, ahead = took, time.Until(now)
-		}
-	}
-	return ahead, nil
+	return quickest(ctx, func() (now time.Time, err error) {
+		err = conn.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now)
+		return now, err
+	})
 }
 
 // Fill fills the disk, and returns what makes room again.
-func (p *Postgres) Fill() (room func() error, err error) {
-	name := filepath.Join(p.disk, "filler")
-	f, err := os.Create(name)
-	if err != nil {
-		return nil, err
-	}
-	room = func() error { return os.Remove(name) }
-	chunk := make([]byte, 1<<20)
-	for size := len(chunk); size > 0; {
-		_, err := f.Write(chunk[:size])
-		switch {
-		case errors.Is(err, syscall.ENOSPC):
-			size /= 2
-		case err != nil:
-			return room, errors.Join(err, f.Close())
-		}
-	}
-	return room, f.Close()
-}
+func (p *Postgres) Fill() (room func() error, err error) { return fill(p.disk) }
 
 // Refused is how often the server has told a sidecar that there is no connection left.
 func (p *Postgres) Refused() int {

@@ -16,6 +16,8 @@ type Engine string
 const (
 	PostgreSQL Engine = "postgres"
 	Etcd       Engine = "etcd"
+	MariaDB    Engine = "mysql"
+	Redis      Engine = "redis"
 )
 
 // Store is the server that keeps the locks, or the servers.

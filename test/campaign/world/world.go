@@ -42,9 +42,11 @@ const poolSize = 6
 // World is a running system.
 type World struct {
 	Store Store
-	// Postgres or Etcd is the store; the other one is nil.
+	// Postgres, Etcd, MySQL or Redis is the store; the others are nil.
 	Postgres *Postgres
 	Etcd     *Servers
+	MySQL    *MySQL
+	Redis    *RedisGroup
 	Sidecars []*Sidecar
 	Apps     []*App
 }
@@ -57,6 +59,12 @@ func Start(tb testing.TB, c Config) *World {
 	case Etcd:
 		w.Etcd = newServers(tb, c)
 		w.Store = w.Etcd
+	case MariaDB:
+		w.MySQL = newMySQL(tb, c)
+		w.Store = w.MySQL
+	case Redis:
+		w.Redis = newRedis(tb, c)
+		w.Store = w.Redis
 	default:
 		w.Postgres = newPostgres(tb, c)
 		w.Store = w.Postgres

@@ -1,0 +1,49 @@
+package mysql_test
+
+import (
+	"testing"
+
+	"github.com/locksidecar/locksidecar/internal/testing/mysqltest"
+	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/castest"
+)
+
+// spoiled is what another client of a pooler leaves in a session: a transaction with an old snapshot that may not write, and
+// settings with which nothing would be committed, or only sometimes.
+const spoiled = "SET SESSION completion_type = 'CHAIN', autocommit = 0, time_zone = '+03:00', innodb_lock_wait_timeout = 1; " +
+	"SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE; START TRANSACTION READ ONLY; SELECT 1 FROM information_schema.tables LIMIT 1"
+
+// A pooler gives each packet another session, in any state. Nothing of a session is needed.
+func TestBackendBehindAPooler(t *testing.T) {
+	t.Parallel()
+	castest.Run(t, func(t *testing.T) castest.Server {
+		s := on(t, shared)
+		s.url = s.At(mysqltest.NewPooler(t, shared, spoiled).Address) // its sessions are in this database
+		return s
+	})
+}
+
+// A packet works in a session that another client has left in a transaction, and leaves none itself.
+func TestPacketsBeginAndEndOutsideOfTransactions(t *testing.T) {
+	t.Parallel()
+	m := mysqltest.Start(t, mysqltest.WithFlag("--autocommit=0"), mysqltest.WithFlag("--transaction-isolation=SERIALIZABLE"))
+	s := on(t, m)
+	pooler := mysqltest.NewPooler(t, m, spoiled)
+	direct := s.url
+	s.url = s.At(pooler.Address)
+	one, two := s.ready("one"), s.ready("two")
+	s.url = direct
+	operator := s.session()
+	operator.exec("SET innodb_lock_wait_timeout = 1")
+	for i := range 20 {
+		now := two.load("ns/key")
+		one.done(cas.Swap{Key: "ns/key", Version: now.Version, Data: []byte{byte(i)}})
+		if seen := two.load("ns/key"); len(seen.Data) != 1 || seen.Data[0] != byte(i) {
+			t.Fatalf("swap %d was answered, and another session reads %+v", i, seen)
+		}
+		operator.exec("UPDATE locksidecar_locks SET data = data") // no read and no swap has left it locked
+	}
+	if pooler.Switched() < 20 {
+		t.Errorf("%d transactions got another session", pooler.Switched())
+	}
+}
