@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	mathrand "math/rand/v2"
+	"time"
 
 	_ "github.com/go-sql-driver/mysql" // the driver of database/sql
 )
@@ -11,8 +13,11 @@ import (
 // Both peers keep locks as careful services do without us, on a connection for each who locks. The address is the
 // driver's: user:password@tcp(host:port)/database.
 
-// table has the locks of both.
-const table = "CREATE TABLE IF NOT EXISTS direct_locks (name VARCHAR(255) NOT NULL PRIMARY KEY, owner VARCHAR(64) NOT NULL, expires_at DATETIME(6) NOT NULL) ENGINE = InnoDB"
+// tables are those of the two.
+var tables = []string{
+	"CREATE TABLE IF NOT EXISTS direct_locks (name VARCHAR(255) NOT NULL PRIMARY KEY, owner VARCHAR(64) NOT NULL, expires_at DATETIME(6) NOT NULL) ENGINE = InnoDB",
+	"CREATE TABLE IF NOT EXISTS direct_rows (name VARCHAR(255) NOT NULL PRIMARY KEY, n INT NOT NULL) ENGINE = InnoDB",
+}
 
 // mysqlTable takes over a row that is missing or has expired, and deletes it, with a commit each.
 func mysqlTable(address string, workers int, hot bool) (operations []func() error, end func(), err error) {
@@ -41,6 +46,7 @@ func mysqlTable(address string, workers int, hot bool) (operations []func() erro
 				if n, err := taken.RowsAffected(); err != nil || n > 0 {
 					break
 				}
+				time.Sleep(mathrand.N(pause)) // somebody else has it
 			}
 			_, err := giving.ExecContext(ctx, key, owner)
 			return err
@@ -52,10 +58,10 @@ func mysqlTable(address string, workers int, hot bool) (operations []func() erro
 func mysqlRows(address string, workers int, hot bool) (operations []func() error, end func(), err error) {
 	return onMySQL(address, workers, func(ctx context.Context, conn *sql.Conn, i int) (func() error, error) {
 		key := keyOf(i, hot)
-		if _, err := conn.ExecContext(ctx, "INSERT IGNORE INTO direct_locks VALUES (?, '', '2100-01-01')", key); err != nil {
+		if _, err := conn.ExecContext(ctx, "INSERT IGNORE INTO direct_rows VALUES (?, 0)", key); err != nil {
 			return nil, err
 		}
-		locking, err := conn.PrepareContext(ctx, "SELECT owner FROM direct_locks WHERE name = ? FOR UPDATE")
+		locking, err := conn.PrepareContext(ctx, "SELECT n FROM direct_rows WHERE name = ? FOR UPDATE")
 		if err != nil {
 			return nil, err
 		}
@@ -63,8 +69,8 @@ func mysqlRows(address string, workers int, hot bool) (operations []func() error
 			if _, err := conn.ExecContext(ctx, "START TRANSACTION"); err != nil {
 				return err
 			}
-			var owner string
-			if err := locking.QueryRowContext(ctx, key).Scan(&owner); err != nil {
+			var n int
+			if err := locking.QueryRowContext(ctx, key).Scan(&n); err != nil {
 				return err
 			}
 			_, err := conn.ExecContext(ctx, "COMMIT")
@@ -80,8 +86,10 @@ func onMySQL(address string, workers int, prepare func(context.Context, *sql.Con
 		return nil, func() {}, err
 	}
 	end = func() { _ = db.Close() }
-	if _, err := db.ExecContext(ctx, table); err != nil {
-		return nil, end, err
+	for _, table := range tables {
+		if _, err := db.ExecContext(ctx, table); err != nil {
+			return nil, end, err
+		}
 	}
 	for i := range workers {
 		conn, err := db.Conn(ctx)

@@ -47,6 +47,9 @@ const (
 	// Forgets is a time in which the database server crashes, or another takes its place. Releases that
 	// were confirmed just before may be forgotten, until their sidecars repeat them or their leases end.
 	Forgets Kind = "forgets"
+	// Behind is a time in which a server that has missed the last commits takes the place of another one. It is a [Forgets], and grants
+	// may be forgotten, too: until their sidecars notice, the store still has the attempts in line.
+	Behind Kind = "behind"
 	// Slow is a time that an observer needed to look at the database, when that was long: the
 	// machine had other things to do.
 	Slow Kind = "slow"
