@@ -299,7 +299,7 @@ FAULTS ?=
 POOLED ?= false
 STORE  ?= postgres
 
-campaign: campaign-deps ## Run a long fault campaign: make campaign STORE=etcd SEED=1 LENGTH=1h FAULTS=cut,compact (without STORE: postgres; without FAULTS: all; POOLED=true: behind PgBouncer; as root)
+campaign: campaign-deps ## Run a long fault campaign: make campaign STORE=mysql SEED=1 LENGTH=1h FAULTS=cut,failover (STORE is postgres, etcd or mysql; without: postgres; without FAULTS: all; POOLED=true: behind PgBouncer; as root)
 	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v -run '^TestCampaign$$' . -store $(STORE) -seed $(SEED) -length $(LENGTH) -faults '$(FAULTS)' -pooled=$(POOLED)
 
 # The soak test finds what grows in a long time, the overload test what one app can do to others. Both run

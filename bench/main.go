@@ -79,6 +79,7 @@ var measures = []struct {
 	{"P11", (*bench).p11},
 	{"peers", (*bench).peers},
 	{"etcd", (*bench).etcd},
+	{"mysql", (*bench).mysql},
 	{"overhead", (*bench).overhead},
 }
 

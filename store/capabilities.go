@@ -146,7 +146,6 @@ type Census interface {
 	Elect(ctx context.Context, term time.Duration) (Election, error)
 }
 
-<<<<<<< HEAD
 // Tokens is an engine that can take another one's place: its tokens can go on where those of the other ended.
 type Tokens interface {
 	// NextToken returns a number above every token that was granted or reserved so far, in all namespaces. Later grants
@@ -155,13 +154,13 @@ type Tokens interface {
 	// RaiseTokens makes the token of each grant that begins later at least first. It may fail while this store is in
 	// use.
 	RaiseTokens(ctx context.Context, first int64) error
-=======
+}
+
 // Described is an engine that tells operators how its server keeps what it grants.
 type Described interface {
 	// Details are facts about the server, by their names, such as its version and whether grants reach a disk. They contain
 	// neither hosts nor users. They are empty until a server was reached.
 	Details() map[string]string
->>>>>>> 24db1e87332eb6973a4502bdf0bb05c83398aad5
 }
 
 // Listener is an engine for which receiving news has a cost, for instance a connection.

@@ -3,11 +3,13 @@ module github.com/locksidecar/locksidecar/bench/peers
 go 1.26.0
 
 require (
+	github.com/go-sql-driver/mysql v1.10.1
 	github.com/locksidecar/locksidecar v0.0.0
 	go.etcd.io/etcd/client/v3 v3.6.16
 )
 
 require (
+	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/coreos/go-systemd/v22 v22.5.0 // indirect
 	github.com/gogo/protobuf v1.3.2 // indirect

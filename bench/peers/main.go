@@ -2,8 +2,8 @@
 // the sidecar: one operation is a lock that is acquired and released. It is a module
 // of its own, so that etcd's client is none of the sidecar's dependencies.
 //
-//	peers etcd|redis HOST:PORT CONNECTIONS        each locks a key of its own
-//	peers etcd|redis HOST:PORT CONNECTIONS hot    all want one key
+//	peers NAME ADDRESS CONNECTIONS                each locks a key of its own
+//	peers NAME ADDRESS CONNECTIONS hot            all want one key: etcd, redis, mysql (a table of locks), mysql-rows (row locks)
 //	peers hand-off HOST:PORT TIMES                etcd: from an unlock to the lock of a waiter, in milliseconds
 package main
 
@@ -35,7 +35,7 @@ func keyOf(worker int, hot bool) string {
 }
 
 func run(args []string) error {
-	const usage = "peers etcd|redis HOST:PORT CONNECTIONS [hot], or hand-off HOST:PORT TIMES"
+	const usage = "peers etcd|redis|mysql|mysql-rows ADDRESS CONNECTIONS [hot], or hand-off HOST:PORT TIMES"
 	hot := len(args) == 4 && args[3] == "hot"
 	if len(args) != 3 && !hot {
 		return fmt.Errorf("usage: %s", usage)
@@ -47,7 +47,7 @@ func run(args []string) error {
 		}
 		return handOffs(args[1], times, os.Stdout)
 	}
-	known, ok := map[string]peer{"etcd": etcd, "redis": redis}[args[0]]
+	known, ok := map[string]peer{"etcd": etcd, "redis": redis, "mysql": mysqlTable, "mysql-rows": mysqlRows}[args[0]]
 	if !ok {
 		return fmt.Errorf("usage: %s", usage)
 	}

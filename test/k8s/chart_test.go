@@ -165,7 +165,7 @@ func TestChartValuesAreChecked(t *testing.T) {
 		{"injector.certificate.by=existing", "/injector/certificate/caBundle"},
 		{"injector.certificate.caBundle=x", "/injector/certificate/caBundle"},
 		{"injector.env.path=x", "invalid propertyName 'path'"},
-		{"database.storeURL=mysql://db", "/database/storeURL"},
+		{"database.storeURL=oracle://db", "/database/storeURL"},
 		{"migration.storeURL=etcd://db", "/migration/storeURL"},
 		{"database.port=0", "/database/port"},
 		{"image.digest=sha256:1", "/image/digest"},
@@ -177,17 +177,19 @@ func TestChartValuesAreChecked(t *testing.T) {
 	}
 }
 
-// TestChartReachesItsStore: the policies of the apps' namespaces let sidecars out to the store's port, also to etcd's.
+// TestChartReachesItsStore: the policies of the apps' namespaces let sidecars out to the store's port, also to that of etcd and of MySQL.
 func TestChartReachesItsStore(t *testing.T) {
-	found := false
-	for _, o := range rendered(t, "locksidecar", "--values", filepath.Join(chart, "ci", "etcd.yaml")) {
-		if o.GetKind() == "NetworkPolicy" && o.GetNamespace() == "shop" {
-			text, _ := json.Marshal(o.Object["spec"])
-			found = strings.Contains(string(text), `"port":2379`) && !strings.Contains(string(text), `"port":5432`)
+	for store, port := range map[string]string{"etcd": "2379", "mysql": "3306"} {
+		found := false
+		for _, o := range rendered(t, "locksidecar", "--values", filepath.Join(chart, "ci", store+".yaml")) {
+			if o.GetKind() == "NetworkPolicy" && o.GetNamespace() == "shop" {
+				text, _ := json.Marshal(o.Object["spec"])
+				found = strings.Contains(string(text), `"port":`+port) && !strings.Contains(string(text), `"port":5432`)
+			}
 		}
-	}
-	if !found {
-		t.Error("no policy with etcd's port alone")
+		if !found {
+			t.Errorf("no policy with the port of %s alone", store)
+		}
 	}
 }
 

@@ -364,10 +364,17 @@ func TestManifestsAgree(t *testing.T) {
 	}
 }
 
-// TestEtcd: the Secret of etcd.yaml takes the place of the one that pods mount, its URL names files that are in it, and the
-// policy lets pods out to the port of each server.
-func TestEtcd(t *testing.T) {
-	objects := strictly(t, "etcd.yaml")
+// TestOtherStores: the Secret of each store's file takes the place of the one that pods mount, its URL names files that are in it,
+// and the policy lets pods out to the port of each server.
+func TestOtherStores(t *testing.T) {
+	for scheme, servers := range map[string]int{"etcds": 3, "mysql": 2} {
+		t.Run(scheme, func(t *testing.T) { otherStore(t, scheme, servers) })
+	}
+}
+
+func otherStore(t *testing.T, scheme string, servers int) {
+	t.Helper()
+	objects := strictly(t, strings.TrimSuffix(scheme, "s")+".yaml")
 	secret := objects[0].(*corev1.Secret)
 	spec := template(strictly(t, "sidecar.yaml")[0]).Spec
 	volume := slices.IndexFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Secret != nil && v.Secret.SecretName == secret.Name })
@@ -377,13 +384,13 @@ func TestEtcd(t *testing.T) {
 	mounts := spec.InitContainers[0].VolumeMounts
 	mount := slices.IndexFunc(mounts, func(m corev1.VolumeMount) bool { return m.Name == spec.Volumes[volume].Name })
 	url := secret.StringData["store-url"]
-	file := regexp.MustCompile(`^etcds://[^?]+\?cacert=([^&]+)$`).FindStringSubmatch(url)
+	file := regexp.MustCompile(`^` + scheme + `://[^?]+\?cacert=([^&]+)$`).FindStringSubmatch(url)
 	if file == nil || path.Dir(file[1]) != mounts[mount].MountPath || secret.StringData[path.Base(file[1])] == "" {
 		t.Errorf("the URL %s names a file that is not in the Secret", url)
 	}
 	ports := regexp.MustCompile(`:(\d+)[,/]`).FindAllStringSubmatch(url, -1)
-	if len(ports) != 3 {
-		t.Errorf("the URL %s names %d servers, want 3", url, len(ports))
+	if len(ports) != servers {
+		t.Errorf("the URL %s names %d servers, want %d", url, len(ports), servers)
 	}
 	for _, found := range ports {
 		port, err := strconv.ParseInt(found[1], 10, 32)

@@ -242,15 +242,11 @@ func (m *Server) Again(flags ...string) error {
 	return m.launch()
 }
 
+// Pid is that of the server's process.
+func (m *Server) Pid() int { return m.run.Pid() }
+
 // Runs reports whether the server's process does.
-func (m *Server) Runs() bool {
-	select {
-	case <-m.run.Ended:
-		return false
-	default:
-		return true
-	}
-}
+func (m *Server) Runs() bool { return m.run.Running() }
 
 // Exec carries out statements as root, in no database.
 func (m *Server) Exec(tb testing.TB, statements string) {

@@ -67,6 +67,9 @@ func (p *Process) Running() bool {
 	}
 }
 
+// Pid is that of the process, also after its end.
+func (p *Process) Pid() int { return p.pid }
+
 // Signal sends a signal to a process that runs.
 func (p *Process) Signal(sig syscall.Signal) {
 	if p.Running() {

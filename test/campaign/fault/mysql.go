@@ -13,8 +13,8 @@ var mysqlKinds = []Kind{
 	{Name: "restart-mysql", part: server, weight: 1, least: 0, most: time.Second, strike: restartMySQL},
 	{Name: "kill-connections", part: server, weight: 2, least: time.Second, most: 4 * time.Second, strike: killConnections},
 	{Name: "locked-rows", part: server, weight: 2, least: time.Second, most: 4 * time.Second, strike: lockedRows},
-	{Name: "failover", part: server, weight: 2, least: 6 * time.Second, most: 9 * time.Second, forgets: true, strike: failover},
-	{Name: "failover-behind", part: server, weight: 2, least: 6 * time.Second, most: 9 * time.Second, forgets: true, strike: failoverBehind},
+	{Name: "failover", part: server, weight: 2, least: 6 * time.Second, most: 9 * time.Second, behind: true, strike: failover},
+	{Name: "failover-behind", part: server, weight: 2, least: 6 * time.Second, most: 9 * time.Second, behind: true, strike: failoverBehind},
 	{Name: "mysql-disk-full", part: server, weight: 1, least: 2 * time.Second, most: 5 * time.Second, forgets: true, strike: mysqlDiskFull},
 }
 
