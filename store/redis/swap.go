@@ -316,7 +316,7 @@ func swapped(w *cas.Swap, answer any, sent time.Time, quiet time.Duration) (cas.
 // RaiseTokens implements [cas.Backend]. A repeat does no harm.
 func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
 	for part := range b.parts {
-		if _, _, err := b.call(ctx, "raise", "raise", repeats, part, first); err != nil {
+		if _, _, err := b.call(ctx, "raise", "raise", repeats, part, nil, first); err != nil {
 			return err
 		}
 	}
