@@ -78,7 +78,7 @@ func TestMoveIsRefused(t *testing.T) {
 		says     string
 	}{
 		"a lock is held":        {from, to, exitcode.Refused, "1 locks are held"},
-		"the new store is used": {to, from, exitcode.Unavailable, "stop all sidecars"},
+		"the new store is used": {to, from, exitcode.Refused, "stop all sidecars"},
 		"the same store":        {from, from, exitcode.Usage, "the same store"},
 		"one flag":              {from, "", exitcode.Usage, "belong together"},
 		"no store to keep":      {"memory://", to, exitcode.Config, "--from is memory://"},

@@ -149,10 +149,10 @@ type Census interface {
 // Tokens is an engine that can take another one's place: its tokens can go on where those of the other ended.
 type Tokens interface {
 	// NextToken returns a number above every token that was granted or reserved so far, in all namespaces. Later grants
-	// may reach it, so it is asked for when nobody holds a lock any more.
+	// may reach it, so it is asked for when nobody holds a lock any more. It fails during a quiet time.
 	NextToken(ctx context.Context) (int64, error)
-	// RaiseTokens makes the token of each grant that begins later at least first. It may fail while this store is in
-	// use.
+	// RaiseTokens makes the token of each grant that begins later at least first. It is called while nobody holds or awaits
+	// a lock here, because a sidecar that does so may still grant tokens that it has reserved. An engine may refuse it then.
 	RaiseTokens(ctx context.Context, first int64) error
 }
 

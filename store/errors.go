@@ -1,6 +1,10 @@
 package store
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+	"time"
+)
 
 // Error is the error that a store returns.
 type Error struct {
@@ -32,4 +36,11 @@ func Unavailable(err error) bool {
 func OutcomeUnknown(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Unknown
+}
+
+// QuietError says that after a failover the store grants nothing for this time.
+type QuietError struct{ Left time.Duration }
+
+func (e *QuietError) Error() string {
+	return fmt.Sprintf("after a failover of the store, nothing is granted for %s, because grants may have been forgotten", e.Left.Round(time.Millisecond))
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -61,12 +60,15 @@ func (m *move) run(ctx context.Context, cmd *cobra.Command) error {
 	if err := m.drained(ctx, from, cmd.ErrOrStderr()); err != nil {
 		return err
 	}
+	if err := to.unused(ctx); err != nil {
+		return err
+	}
 	next, err := from.NextToken(ctx)
 	if err != nil {
 		return failed("reading the tokens of", from, err)
 	}
-	if held, waits, err := from.left(ctx); err != nil || held+waits > 0 {
-		return errors.Join(err, from.inUse(held, waits))
+	if err := from.unused(ctx); err != nil {
+		return err
 	}
 	if err := to.RaiseTokens(ctx, next); err != nil {
 		return failed("raising the tokens of", to, err)
@@ -134,6 +136,15 @@ func (o *opened) left(ctx context.Context) (held, waits int64, err error) {
 		held, waits = held+all.Types[i].Held, waits+all.Types[i].Waiting
 	}
 	return held, waits, nil
+}
+
+// unused fails if something is held or awaited.
+func (o *opened) unused(ctx context.Context) error {
+	held, waits, err := o.left(ctx)
+	if err == nil && held+waits > 0 {
+		err = o.inUse(held, waits)
+	}
+	return err
 }
 
 func (o *opened) inUse(held, waits int64) error {

@@ -2,28 +2,20 @@ package cas
 
 import (
 	"context"
-	"errors"
 	"fmt"
-
-	"github.com/google/uuid"
+	"strings"
 
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// NextToken reads every record, and asks for the token of a record that is new, because those of deleted ones were smaller.
-func (s *Store) NextToken(ctx context.Context) (next int64, err error) {
+// NextToken reads every record. It fails if one cannot be read, because somebody may hold its key.
+func (s *Store) NextToken(ctx context.Context) (int64, error) {
 	if err := s.usable(ctx, "NextToken"); err != nil {
 		return 0, err
 	}
-	probe := Swap{Key: ownKeys + "probe-" + uuid.NewString(), Tokens: 1}
-	made, err := s.backend.Swap(ctx, []Swap{probe})
-	switch {
-	case err != nil:
+	next, err := s.backend.NextToken(ctx)
+	if err != nil {
 		return 0, known("NextToken", err)
-	case made[0].Quiet > 0:
-		return 0, &store.Error{Op: "NextToken", Err: fmt.Errorf("the server grants nothing for %s after a failover: try again then", made[0].Quiet)}
-	case !made[0].Done:
-		return 0, &store.Error{Op: "NextToken", Err: errors.New("the server did not make a new record")}
 	}
 	for last := ""; ; {
 		records, err := s.backend.Scan(ctx, "", last, pageSize)
@@ -31,17 +23,18 @@ func (s *Store) NextToken(ctx context.Context) (next int64, err error) {
 			return 0, known("NextToken", err)
 		}
 		for i := range records {
-			next, last = max(next, records[i].Base+int64(records[i].Tokens)), records[i].Key
+			r := &records[i]
+			if next, last = max(next, r.Base+int64(r.Tokens)), r.Key; strings.HasPrefix(r.Key, ownKeys) {
+				continue
+			}
+			if _, err := Decode(r); err != nil {
+				return 0, &store.Error{Op: "NextToken", Err: fmt.Errorf("a record cannot be read: %w", err)}
+			}
 		}
 		if len(records) < pageSize {
-			break
+			return next, nil
 		}
 	}
-	probe.Version, probe.Delete, probe.Tokens = made[0].Record.Version, true, 0
-	if _, err := s.backend.Swap(ctx, []Swap{probe}); err != nil {
-		return 0, known("NextToken", err)
-	}
-	return next, nil
 }
 
 // RaiseTokens makes later tokens at least first.

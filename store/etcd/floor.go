@@ -39,27 +39,41 @@ func (f *floor) read(found []*pb.KeyValue) error {
 
 var errInUse = errors.New("a sidecar has leases here, or had some a moment ago: stop all sidecars that use this store, and try again")
 
-// RaiseTokens implements [cas.Backend].
-func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
+// NextToken implements [cas.Backend].
+func (b *Backend) NextToken(ctx context.Context) (int64, error) {
+	_, err := b.readFloor(ctx)
+	return base(b.floor.Load(), b.newest.Load()+1), err
+}
+
+// readFloor raises the floor to that of its key, and returns the key's ModRevision; zero: there is none.
+func (b *Backend) readFloor(ctx context.Context) (revision int64, err error) {
 	found, err := b.read(ctx, "floor", []*pb.Op{get(b.layout.floor)})
-	if err == nil {
-		err = b.floor.read(found[0].Kvs)
-	}
 	if err != nil {
-		return failed("raise", err, false)
+		return 0, err
 	}
-	revision := int64(0)
 	if len(found[0].Kvs) > 0 {
 		revision = found[0].Kvs[0].ModRevision
 	}
-	b.floor.raise(first)
+	return revision, b.floor.read(found[0].Kvs)
+}
+
+// RaiseTokens implements [cas.Backend].
+func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
+	revision, err := b.readFloor(ctx)
+	if err != nil {
+		return failed("raise", err, false)
+	}
+	first = max(first, b.floor.Load())
 	txn := &pb.Txn{
 		Compare: []*pb.Compare{unchanged(b.layout.floor, revision), none(b.leases)},
-		Success: []*pb.Op{put(b.layout.floor, binary.AppendUvarint(nil, uint64(b.floor.Load())), 0)},
+		Success: []*pb.Op{put(b.layout.floor, binary.AppendUvarint(nil, uint64(first)), 0)}, //nolint:gosec // never negative
 	}
 	answer, err := b.send(ctx, txn)
 	if err == nil && !answer.Succeeded {
 		err = &store.Error{Op: "raise", Err: errInUse}
+	}
+	if err == nil {
+		b.floor.raise(first)
 	}
 	return err
 }

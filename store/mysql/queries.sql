@@ -96,6 +96,9 @@ UPDATE locksidecar_meta SET token_floor = GREATEST(token_floor, COALESCE(
     (SELECT MAX(version + tokens) FROM locksidecar_locks FORCE INDEX (PRIMARY) WHERE name IN (?) AND swap_id = ?), 0))
 WHERE id = 1
 
+-- name: next_token
+SELECT GREATEST(token_floor, {now}) FROM locksidecar_meta WHERE id = 1
+
 -- name: raise_floor_to
 UPDATE locksidecar_meta SET token_floor = GREATEST(token_floor, ?) WHERE id = 1
 
@@ -171,10 +174,11 @@ UPDATE locksidecar_meta SET outdated = GREATEST(outdated, ?) WHERE id = 1 AND be
 
 -- name: new_history
 -- Another server writes from now on, and it may have forgotten grants. Nothing is granted until nobody believes in them.
--- Versions are then above the forgotten ones if the clocks of the two servers differ by less than the margin.
+-- Versions are then above the forgotten ones if the clocks of the two servers differ by less than the margin. A floor that is
+-- ahead of the clock grows by the age of the history, so that it differs between two replicas that are promoted.
 UPDATE locksidecar_meta SET
     quiet_until = IF(? = 0, quiet_until, GREATEST(quiet_until, {now} + GREATEST(longest_ttl, ?,
         COALESCE((SELECT MAX(ttl) FROM locksidecar_leases WHERE instance <> ''), 0)))),
-    token_floor = GREATEST(token_floor, {now} + ?), history = ?,
+    token_floor = IF(token_floor > {now}, token_floor + GREATEST(0, {now} - began), {now}) + ?, history = ?,
     began = GREATEST(began + 1, outdated + 1, ? + 1, {now}), server = {server}
 WHERE id = 1 AND server = ?

@@ -65,6 +65,24 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 	return done, nil
 }
 
+// NextToken implements [cas.Backend].
+func (b *Backend) NextToken(ctx context.Context) (int64, error) {
+	found, now, err := b.readIn(ctx, "next", func(p *packet) { p.ask("next_token") })
+	switch {
+	case err != nil:
+		return 0, fail("next", err, false)
+	case now.quiet > 0:
+		return 0, fail("next", &store.QuietError{Left: now.quiet}, false)
+	case len(found) != 1 || len(found[0]) != 1:
+		return 0, fail("next", errFormat, false)
+	}
+	next, err := strconv.ParseInt(string(found[0][0][0]), 10, 64)
+	if err != nil {
+		return 0, fail("next", errFormat, false)
+	}
+	return next, nil
+}
+
 // RaiseTokens implements [cas.Backend].
 func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
 	if _, err := b.write(ctx, "raise", func(p *packet) { p.add("raise_floor_to", first) }); err != nil {

@@ -2,11 +2,14 @@ package postgres
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/store"
 )
 
-// NextToken returns a number above every token so far.
+// NextToken returns a number above every token so far. In a quiet time it fails, because what was forgotten is not known.
 func (s *Store) NextToken(ctx context.Context) (int64, error) {
 	return s.token(ctx, "next token", sqlNextToken)
 }
@@ -23,12 +26,18 @@ func (s *Store) token(ctx context.Context, op string, sql statement, args ...any
 		return 0, err
 	}
 	defer cancel()
-	found, err := query(ctx, o, sql, args, func(rows pgx.Rows, token *int64) error { return rows.Scan(token) })
-	if err != nil {
+	type answer struct {
+		token int64
+		quiet *time.Duration
+	}
+	found, err := query(ctx, o, sql, args, func(rows pgx.Rows, a *answer) error { return rows.Scan(&a.token, &a.quiet) })
+	switch {
+	case err != nil:
 		return 0, err
-	}
-	if len(found) != 1 {
+	case len(found) != 1:
 		return 0, o.fail(errNoMeta, true)
+	case found[0].quiet != nil:
+		return 0, o.fail(&store.QuietError{Left: *found[0].quiet}, false)
 	}
-	return found[0], nil
+	return found[0].token, nil
 }

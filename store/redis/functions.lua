@@ -184,6 +184,12 @@ local function raise(keys, args)
   return { history, quiet }
 end
 
+-- next: longest. It answers a number that is above the tokens of all deleted records.
+local function next_token(keys, args)
+  local history, quiet, now, floor = begin(prefix(keys), args[1])
+  return { history, quiet, number(math.max(floor, now)) }
+end
+
 -- scan: longest, the bounds of ZRANGEBYLEX, and a limit.
 local function scan(keys, args)
   local P = prefix(keys)
@@ -270,6 +276,7 @@ register('open', open, {})
 register('swap', swap, { 'allow-oom' })
 register('load', load, { 'allow-oom' })
 register('raise', raise, {})
+register('next', next_token, { 'allow-oom' })
 register('scan', scan, { 'allow-oom' })
 register('renew', renew, { 'allow-oom' })
 register('revoke', revoke, { 'allow-oom' })

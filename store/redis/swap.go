@@ -313,6 +313,26 @@ func swapped(w *cas.Swap, answer any, sent time.Time, quiet time.Duration) (cas.
 	return s, err
 }
 
+// NextToken implements [cas.Backend].
+func (b *Backend) NextToken(ctx context.Context) (next int64, err error) {
+	for part := range b.parts {
+		answer, quiet, err := b.call(ctx, "next", "next", repeats, part, nil)
+		if err != nil {
+			return 0, err
+		}
+		if quiet > 0 {
+			return 0, &store.Error{Op: "next", Err: &store.QuietError{Left: quiet}}
+		}
+		text, _ := answer[0].(string)
+		of, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return 0, classify("next", errAnswer, false)
+		}
+		next = max(next, of)
+	}
+	return next, nil
+}
+
 // RaiseTokens implements [cas.Backend]. A repeat does no harm.
 func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
 	for part := range b.parts {

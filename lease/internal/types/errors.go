@@ -28,14 +28,10 @@ var ErrRowLocked = errors.New("another database session keeps the row of this ke
 func RowLocked(op string) error { return &store.Error{Op: op, Err: ErrRowLocked} }
 
 // QuietError: after a failover, the store grants nothing for this time.
-type QuietError struct{ Left time.Duration }
-
-func (e *QuietError) Error() string {
-	return fmt.Sprintf("after a failover of the store, nothing is granted for %s, because grants may have been forgotten", e.Left.Round(time.Millisecond))
-}
+type QuietError = store.QuietError
 
 // Quiet is the error of an acquire in a quiet time. A later try may succeed.
-func Quiet(left time.Duration) error { return &store.Error{Op: "acquire", Err: &QuietError{left}} }
+func Quiet(left time.Duration) error { return &store.Error{Op: "acquire", Err: &QuietError{Left: left}} }
 
 // Judged returns err, or an error if the claim's row was locked.
 func Judged(op string, standing store.ClaimStatus, err error) error {

@@ -108,6 +108,16 @@ func (b *Backend) Ready() error {
 	return nil
 }
 
+// NextToken implements [cas.Backend].
+func (b *Backend) NextToken(ctx context.Context) (next int64, err error) {
+	err = b.request(ctx, "NextToken", func() {
+		b.server.mu.Lock()
+		defer b.server.mu.Unlock()
+		next = b.server.tokens
+	})
+	return next, err
+}
+
 // RaiseTokens implements [cas.Backend].
 func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
 	return b.request(ctx, "RaiseTokens", func() {

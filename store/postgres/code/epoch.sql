@@ -94,8 +94,9 @@ DECLARE
     before bigint;
     later boolean;
     first bigint;
+    raised bigint;
 BEGIN
-    SELECT epoch, locksidecar.here(source, mark), began, began_token, outdated INTO known, here, since, before, later
+    SELECT epoch, locksidecar.here(source, mark), began, began_token, outdated, first_token INTO known, here, since, before, later, raised
     FROM locksidecar.meta FOR UPDATE;
     IF NOT FOUND THEN -- otherwise each statement would call new_epoch, and prolong the leases each time
         RAISE EXCEPTION 'the table locksidecar.meta is empty; it must have one row';
@@ -117,8 +118,10 @@ BEGIN
         clock_timestamp() + CASE WHEN renewed THEN ttl ELSE least(ttl, interval '1 minute') END)
     FROM due WHERE l.id = due.id;
     -- Soon after another epoch, its began_token is ahead of the clock. Then the age of that epoch makes the
-    -- values of two standbys differ, because they are not promoted at the same moment.
+    -- values of two standbys differ, because they are not promoted at the same moment. The same holds if first_token
+    -- was raised ahead of the clock: see Store.RaiseTokens.
     first := locksidecar.token_at(clock_timestamp());
+    before := greatest(before, CASE WHEN raised > first THEN raised END);
     first := apart + greatest(first, before + greatest(first - locksidecar.token_at(since), 0));
     UPDATE locksidecar.meta
     SET epoch = here, history = gen_random_uuid(), began = clock_timestamp(),
