@@ -15,6 +15,8 @@ import (
 const (
 	// maxRounds limits how often a call tries to swap a record that others change at the same time.
 	maxRounds = 200
+	// maxReads limits how often a record is read in a round.
+	maxReads = 20
 	// shortPause and longPause limit the pause before the next try.
 	shortPause, longPause = time.Millisecond, 50 * time.Millisecond
 )
@@ -61,6 +63,9 @@ type job struct {
 	states map[store.LeaseID]LeaseState
 	// unchanged: a read answered the items.
 	unchanged bool
+	// seen is the version at the last read, and dead are the leases that were dead then: see proved.
+	seen int64
+	dead []store.LeaseID
 }
 
 // item is one item of a call. do runs the machine and writes the answer, each time anew. It returns false if it
@@ -195,6 +200,9 @@ func (s *Store) turns(ctx context.Context, jobs []*job) (turns []*turn, err erro
 			}
 		case t.changed():
 			turns = append(turns, t)
+		case !j.proved():
+			j.rec = nil
+			unread = append(unread, j)
 		default:
 			j.unchanged = true
 			s.settled(t, t.job.rec.Version)
@@ -211,20 +219,38 @@ func (s *Store) turns(ctx context.Context, jobs []*job) (turns []*turn, err erro
 	if len(unread) == 0 {
 		return turns, nil
 	}
-	loaded := unread
-	unread = nil
-	if err := s.load(ctx, loaded); err != nil {
-		return nil, err
-	}
-	for _, j := range loaded {
-		if err := one(j); err != nil {
+	for reads := 0; len(unread) > 0; reads++ {
+		if reads == maxReads {
+			return nil, errUnread
+		}
+		loaded := unread
+		unread = nil
+		if err := s.load(ctx, loaded); err != nil {
 			return nil, err
 		}
-	}
-	if len(unread) > 0 {
-		return nil, errUnread
+		for _, j := range loaded {
+			if err := one(j); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return turns, nil
+}
+
+// proved reports whether an answer that no swap proves may rest on the death of the record's leases. A server may read the leases
+// after the record, and meanwhile a holder may have changed to another lease. So a second read must find the same
+// version, and no more dead leases.
+func (j *job) proved() bool {
+	var dead []store.LeaseID
+	for i, id := range j.rec.Leases {
+		if i < len(j.rec.States) && !j.rec.States[i].Alive {
+			dead = append(dead, id)
+		}
+	}
+	more := slices.ContainsFunc(dead, func(id store.LeaseID) bool { return !slices.Contains(j.dead, id) })
+	same := j.seen == j.rec.Version
+	j.seen, j.dead = j.rec.Version, dead
+	return len(dead) == 0 || same && !more
 }
 
 // load reads the records of jobs, and the states of all leases that they need.

@@ -18,6 +18,9 @@ import (
 
 // Server is the data that backends share.
 type Server struct {
+	// Between is called once, between the reading of records and that of the states of their leases. Several servers read
+	// them with two requests.
+	Between func()
 	// Swapped is called with each swap that was carried out, and with what tells whether a lease lives. It must not
 	// call the server. Set it before the first use.
 	Swapped func(before, after cas.Record, alive func(store.LeaseID) bool)
@@ -147,6 +150,15 @@ func (s *Server) load(keys []string, leases []store.LeaseID) ([]cas.Record, []ca
 	for i, key := range keys {
 		records[i] = s.record(key)
 		records[i].History = s.history
+	}
+	if between := s.Between; between != nil {
+		s.Between = nil
+		s.mu.Unlock()
+		between()
+		s.mu.Lock()
+		for i := range records {
+			records[i].States = s.states(records[i].Leases)
+		}
 	}
 	return records, s.states(leases)
 }

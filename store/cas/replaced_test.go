@@ -1,0 +1,49 @@
+package cas_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/fake"
+)
+
+// TestALeaseIsReplacedDuringARead: a holder prolongs its lock, which gives it another lease, between the reading of its record and
+// the reading of the record's leases. The lock is held nevertheless, for all that read it.
+func TestALeaseIsReplacedDuringARead(t *testing.T) {
+	for name, reads := range map[string]func(in *instance, claim store.Claim) bool{
+		"get": func(in *instance, claim store.Claim) bool {
+			locks, err := in.Get(in.Context(), []string{claim.Key})
+			in.ok(err)
+			return locks[0].Held && locks[0].Token == claim.Token
+		},
+		"amend": func(in *instance, claim store.Claim) bool {
+			verdicts, err := in.Amend(in.Context(), []store.Change{{Claim: claim}})
+			in.ok(err)
+			return verdicts[0].Status == store.Holds
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
+				ask := a.ask("k")
+				ask.Wait, ask.TTL = false, time.Minute
+				grant := a.gets(ask, store.Granted)
+				claim := store.Claim{Key: "k", Token: grant.Token}
+				server.Between = func() {
+					verdicts, err := a.Amend(a.Context(), []store.Change{{Claim: claim, TTL: time.Hour}})
+					if a.ok(err); verdicts[0].Status != store.Holds {
+						t.Errorf("prolonged: %v", verdicts[0].Status)
+					}
+					time.Sleep(time.Second) // a has revoked the lease before
+				}
+				if !reads(b, claim) {
+					t.Error("the lock is held, and was not found so")
+				}
+				if server.Between != nil {
+					t.Error("nothing was read")
+				}
+			})
+		})
+	}
+}
