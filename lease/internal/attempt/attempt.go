@@ -183,12 +183,13 @@ func (b *Attempt) onAcquire(ans store.Answer, err error) {
 		b.denied(types.Quiet(ans.ExpiresIn))
 		return
 	}
+	lock := ans.Lock // a copy: otherwise each answer would be on the heap, also those that grant
 	b.mu.Lock()
-	b.seen = &ans.Lock
+	b.seen = &lock
 	sent := b.sent
 	b.mu.Unlock()
-	b.aq.heldCache.Put(ans.Lock, b.cacheVersion, sent)
-	b.denied(&types.HeldError{Lock: ans.Lock})
+	b.aq.heldCache.Put(lock, b.cacheVersion, sent)
+	b.denied(&types.HeldError{Lock: lock})
 }
 
 // decided ends the attempt, unless the answer means that the key is held.
