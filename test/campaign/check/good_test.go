@@ -17,6 +17,13 @@ var good = map[string]string{
 	"a lease that ran out": `
 		a acquire 0-10 granted t1 u500
 		b acquire 20-501 granted t2 u900 w-1`,
+	"a lease that ran out by the sidecar's clock, and ends in the store later": `
+		a acquire 0-10 granted t1 u500
+		a lost 501-501 t1
+		b acquire 510-520 held
+		a confirm 525-530 nothold t1
+		b acquire 535-540 held
+		b acquire 600-610 granted t2 u900`,
 	"confirmed, and run out later": `
 		a acquire 0-10 granted t1 u500
 		a confirm 400-410 held t1 u800

@@ -290,6 +290,7 @@ func (h *arranged) reads(k *keyHistory, op history.Op) (step, bool) {
 		s.kind = holds
 	case op.Outcome == history.NotHeld && (op.Kind == history.Release || op.Kind == history.Confirm), op.Kind == history.Lost:
 		s.kind = holdsNot
+		return s, !k.ranOut(op)
 	case op.Kind == history.Get && op.Outcome == history.Free:
 		s.kind = isFree
 	case op.Outcome == history.Held, op.Outcome == history.Timeout && !op.Unnamed:
@@ -299,6 +300,14 @@ func (h *arranged) reads(k *keyHistory, op history.Op) (step, bool) {
 		return s, false
 	}
 	return s, true
+}
+
+// ranOut reports whether an answer came when the lease was over by the sidecar's clock. It says nothing about the lock then,
+// because the lease may live on in the store for a while: it was renewed later than it was asked for, and etcd counts whole
+// seconds.
+func (k *keyHistory) ranOut(op history.Op) bool {
+	i, known := slices.BinarySearchFunc(k.terms, op.Token, func(t *term, token int64) int { return cmp.Compare(t.grant.Token, token) })
+	return known && op.Return >= k.terms[i].until
 }
 
 // haunted reports whether somebody may have had the key for whom nobody was told of it, or its last release
