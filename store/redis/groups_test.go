@@ -37,13 +37,17 @@ func TestBackendWithSentinel(t *testing.T) {
 	})
 }
 
+// holds is the TTL of leases that are longer than a failover, and shorter than [await.Patience]: nothing is granted for
+// so long after it.
+const holds = 12 * time.Second
+
 // TestResharding: locks are kept, renewed and released while the cluster moves all slots of a master, and new ones can be had
 // after the quiet time that follows for those slots.
 func TestResharding(t *testing.T) {
 	c := redistest.StartCluster(t)
 	s := &server{t: t, url: c.URL(), ttl: time.Second}
 	r := s.ready("one")
-	lease := r.open(30 * time.Second)
+	lease := r.open(holds)
 	held := map[string]cas.Record{}
 	for range 100 {
 		key := uuid.NewString()
@@ -76,6 +80,7 @@ func TestResharding(t *testing.T) {
 		var result cas.Swapped
 		await.Until(t, "a lock is released and granted again", func() bool {
 			var err error
+			r.keeps(lease)
 			if result, err = r.swap(cas.Swap{Key: key, Version: now.Version, Living: []store.LeaseID{lease}, Tokens: 1}); err != nil {
 				t.Fatal(err)
 			}
@@ -95,7 +100,7 @@ func TestClusterFailover(t *testing.T) {
 	c := redistest.StartCluster(t)
 	s := &server{t: t, url: c.URL(), ttl: time.Second, limit: 2 * time.Second}
 	r := s.ready("one")
-	lease := r.open(time.Minute)
+	lease := r.open(holds)
 	keys := map[string]cas.Record{}
 	for range 60 {
 		key := uuid.NewString()
@@ -121,6 +126,7 @@ func TestClusterFailover(t *testing.T) {
 			t.Fatalf("after the failover: %+v, was %+v", now, record)
 		}
 		await.Until(t, "the key is granted again", func() bool {
+			r.keeps(lease)
 			result, err := r.swap(cas.Swap{Key: key, Version: now.Version, Tokens: 1})
 			return err == nil && result.Done && result.Record.Base > record.Base
 		})

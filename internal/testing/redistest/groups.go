@@ -52,10 +52,16 @@ func StartSentinel(tb testing.TB, args ...string) *Sentinel {
 // URL is that of the store.
 func (g *Sentinel) URL() string { return "redis+sentinel://" + g.Sentinel.Address + "/" + Name }
 
-// FailedOver waits until the sentinel has made the replica the master.
+// FailedOver waits until the sentinel has made the replica the master. The sentinel then closes all connections of the
+// new master, so a question may fail.
 func (g *Sentinel) FailedOver(tb testing.TB) {
 	tb.Helper()
-	await.Until(tb, "the replica is the master", func() bool { return g.Replica.Info(tb, "replication", "role") == "master" })
+	c := g.Replica.Client()
+	defer func() { _ = c.Close() }()
+	await.Until(tb, "the replica is the master", func() bool {
+		text, err := c.Info(tb.Context(), "replication").Result()
+		return err == nil && strings.Contains(text, "role:master")
+	})
 }
 
 // Cluster is three masters, and a replica of each.
