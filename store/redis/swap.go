@@ -157,13 +157,16 @@ func (b *Backend) loadSome(ctx context.Context, part int, some []int, keys []str
 	return states, nil
 }
 
+// serverTick is how exact the server counts. Both ends of a remaining time are rounded down, so it may be too long by that.
+const serverTick = time.Millisecond
+
 // stateOf reads the remaining time of a lease, as it was asked. It is never overstated.
 func stateOf(ms any, sent time.Time) cas.LeaseState {
 	left, ok := ms.(int64)
 	if !ok || left < 0 {
 		return cas.LeaseState{}
 	}
-	return cas.LeaseState{Alive: true, Left: max(0, time.Duration(left)*time.Millisecond-time.Since(sent))}
+	return cas.LeaseState{Alive: true, Left: max(0, time.Duration(left)*time.Millisecond-serverTick-time.Since(sent))}
 }
 
 // decode reads a record, and the states of its leases.
