@@ -257,7 +257,8 @@ func TestJoinedSession(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
-	f := start(t, func(c *Config) { c.AdminAddr = "127.0.0.1:0" })
+	facts := map[string]string{}
+	f := start(t, func(c *Config) { c.AdminAddr = "127.0.0.1:0"; c.Details = func() map[string]string { return facts } })
 	c, admin := f.dial(), func() *client { return dialTo(t, "tcp", f.AdminAddr().String()) }
 	for _, dial := range []func() *client{f.dial, admin} {
 		dial().do("GET", "/healthz", "").want(t, 200, "")
@@ -268,6 +269,13 @@ func TestHealth(t *testing.T) {
 		if a.Header.Get("Allow") != methodsGet {
 			t.Error(a.Header)
 		}
+	}
+	facts["kept"], facts["a"] = "in \"memory\"", "1"
+	if a := c.do("GET", "/readyz", ""); a.text != `{"status":"ready","store":{"a":"1","kept":"in \"memory\""}}` {
+		t.Error(a.text)
+	}
+	if a := admin().do("GET", "/readyz", ""); a.text != `{"status":"ready"}` {
+		t.Error(a.text)
 	}
 	admin().do("GET", "/v1", "").want(t, 404, "not_found")
 	admin().do("GET", "/", "").want(t, 404, "not_found")

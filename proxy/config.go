@@ -23,6 +23,8 @@ type Config struct {
 	Version string
 	// Lacking are the features that the store lacks. GET /v1 omits them.
 	Lacking []string
+	// Details, if not nil, returns what GET /readyz shows about the store's server. It may return nil.
+	Details func() map[string]string
 
 	// Socket is the path of the Unix socket, at most 107 bytes; required.
 	Socket string

@@ -205,7 +205,7 @@ func (k *call) ready() *wire.Problem {
 	}
 	err := k.srv.locks.Ready()
 	if err == nil {
-		return k.fixed([]byte(`{"status":"ready"}`))
+		return k.fixed(wire.AppendReady(nil, k.details()))
 	}
 	p := wire.ProblemOf(err)
 	if p == nil {
@@ -215,6 +215,14 @@ func (k *call) ready() *wire.Problem {
 		p.Detail = "the store cannot be used now; GET /readyz on the socket says why"
 	}
 	return p
+}
+
+// details are facts about the store's server. The admin address omits them, as it omits errors.
+func (k *call) details() map[string]string {
+	if k.c.Kind == conn.Admin || k.srv.cfg.Details == nil {
+		return nil
+	}
+	return k.srv.cfg.Details()
 }
 
 // fixed answers a call without parameters and body.

@@ -38,6 +38,14 @@ func Lacking(s Store) []string {
 	return names
 }
 
+// Details returns what a store tells operators about its server, or nil: see [Described].
+func Details(s Store) map[string]string {
+	if d, ok := s.(Described); ok {
+		return d.Details()
+	}
+	return nil
+}
+
 // The names of capabilities among the features of GET /v1.
 const (
 	FeatureList    = "list"    // Lister
@@ -136,6 +144,13 @@ type Census interface {
 	// If it elects or re-elects the caller, the term begins now. Otherwise the answer says how long another
 	// instance remains elected. A term of zero resigns.
 	Elect(ctx context.Context, term time.Duration) (Election, error)
+}
+
+// Described is an engine that tells operators how its server keeps what it grants.
+type Described interface {
+	// Details are facts about the server, by their names, such as its version and whether grants reach a disk. They contain
+	// neither hosts nor users. They are empty until a server was reached.
+	Details() map[string]string
 }
 
 // Listener is an engine for which receiving news has a cost, for instance a connection.

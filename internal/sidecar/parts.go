@@ -110,6 +110,7 @@ func (s *sidecar) proxyConfig() proxy.Config {
 		Locks: proxy.FromManager(s.locks), Logger: s.log, Version: s.Version,
 		Claimed: s.record.begin, Namespace: cfg.Namespace,
 		TTL: cfg.TTL, AllowForce: cfg.AllowForce, Lacking: store.Lacking(s.store),
+		Details: func() map[string]string { return store.Details(s.store) },
 		Tracer: s.tel.Tracer, Metrics: s.tel.Metrics.Calls, MetricsHandler: s.tel.Scrape,
 		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
 		TCPAddr: cfg.TCPAddr, AdminAddr: cfg.AdminAddr,

@@ -96,6 +96,8 @@ var (
 	_ store.Reaper   = (*Store)(nil)
 	_ store.Census   = (*Store)(nil)
 	_ store.Joiner   = (*Store)(nil)
+
+	_ store.Described = (*Store)(nil)
 )
 
 // New makes a store. Start makes it usable.
@@ -166,6 +168,14 @@ func (s *Store) Ready() error {
 // Traits says that locks may be shared, and that a lease which has expired is dead.
 func (s *Store) Traits() store.Traits {
 	return store.Traits{Shared: true, Final: true, LongestQueue: s.cfg.LongestQueue}
+}
+
+// Details is what the backend tells about its server, if it does.
+func (s *Store) Details() map[string]string {
+	if d, ok := s.backend.(store.Described); ok {
+		return d.Details()
+	}
+	return nil
 }
 
 func (s *Store) usable(ctx context.Context, op string) error {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/locksidecar/locksidecar/lease"
@@ -29,6 +30,19 @@ func AppendAbout(b []byte, version string, force bool, lacking []string) []byte 
 		o = appendString(comma(o), featureForce)
 	}
 	return append(o, "]}"...)
+}
+
+// AppendReady appends the answer to GET /readyz, with facts about the store's server.
+func AppendReady(b []byte, details map[string]string) []byte {
+	o := open(b).text("status", "ready")
+	if len(details) == 0 {
+		return o.end()
+	}
+	facts := open(o.name("store"))
+	for _, name := range slices.Sorted(maps.Keys(details)) {
+		facts = facts.text(name, details[name])
+	}
+	return object(facts.end()).end()
 }
 
 // AppendGrant appends the answer to an acquire that was granted.
