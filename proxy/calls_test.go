@@ -274,7 +274,7 @@ func TestHealth(t *testing.T) {
 	if a := c.do("GET", "/readyz", ""); a.text != `{"status":"ready","store":{"a":"1","kept":"in \"memory\""}}` {
 		t.Error(a.text)
 	}
-	if a := admin().do("GET", "/readyz", ""); a.text != `{"status":"ready"}` {
+	if a := admin().do("GET", "/readyz", ""); a.text != `{"status":"ready","store":{}}` {
 		t.Error(a.text)
 	}
 	admin().do("GET", "/v1", "").want(t, 404, "not_found")

@@ -47,12 +47,12 @@ type Backend struct {
 	client goredis.UniversalClient
 	parts  []partition
 	doubts chan struct{}
-	said   atomic.Bool // where grants are kept was logged
 
 	mu      sync.Mutex
 	why     error // why operations cannot succeed now
 	heard   bool  // letters arrive, or have arrived
 	deaf    error // why not
+	details map[string]string
 	end     context.CancelFunc
 	work    sync.WaitGroup
 	history histories
@@ -60,7 +60,10 @@ type Backend struct {
 	again atomic.Pointer[context.CancelFunc]
 }
 
-var _ cas.Backend = (*Backend)(nil)
+var (
+	_ cas.Backend     = (*Backend)(nil)
+	_ store.Described = (*Backend)(nil)
+)
 
 const (
 	defaultTimeout  = 5 * time.Second

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/store"
@@ -111,6 +112,22 @@ func (b *Backend) once(ctx context.Context, name string, part int, args []any) (
 		return nil, err
 	}
 	return cmd.Val(), nil
+}
+
+// onlyRecorded gives the client library tracers that make spans only within recorded ones.
+type onlyRecorded struct{ trace.TracerProvider }
+
+func (p onlyRecorded) Tracer(name string, options ...trace.TracerOption) trace.Tracer {
+	return recordedTracer{p.TracerProvider.Tracer(name, options...)}
+}
+
+type recordedTracer struct{ trace.Tracer }
+
+func (t recordedTracer) Start(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+	if !tracing.Recorded(ctx) {
+		return ctx, noop.Span{}
+	}
+	return t.Tracer.Start(ctx, name, options...)
 }
 
 // span begins a call's span if the context has a recorded one. Spans contain neither keys nor data.

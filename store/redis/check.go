@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -43,12 +42,20 @@ func (b *Backend) watchServers(ctx context.Context) {
 
 // check asks each server that takes writes how it is, and whether it keeps locks.
 func (b *Backend) check(ctx context.Context) error {
-	if c, ok := b.client.(*goredis.ClusterClient); ok {
-		return explained(c.ForEachMaster(ctx, func(ctx context.Context, one *goredis.Client) error {
-			return b.checkServer(ctx, one)
-		}))
+	var found facts
+	err := b.each(ctx, func(ctx context.Context, c goredis.Cmdable) error { return b.checkServer(ctx, c, &found) })
+	if err == nil {
+		b.tell(ctx, &found)
 	}
-	return explained(b.checkServer(ctx, b.client))
+	return explained(err)
+}
+
+// each calls do for each server that takes writes, at the same time.
+func (b *Backend) each(ctx context.Context, do func(ctx context.Context, c goredis.Cmdable) error) error {
+	if c, ok := b.client.(*goredis.ClusterClient); ok {
+		return c.ForEachMaster(ctx, func(ctx context.Context, one *goredis.Client) error { return do(ctx, one) })
+	}
+	return do(ctx, b.client)
 }
 
 func explained(err error) error {
@@ -58,8 +65,8 @@ func explained(err error) error {
 	return err
 }
 
-// checkServer refuses a server that may evict locks or is too old, and logs where it keeps them.
-func (b *Backend) checkServer(ctx context.Context, c goredis.Cmdable) error {
+// checkServer refuses a server that may evict locks or is too old, and notes where it keeps them.
+func (b *Backend) checkServer(ctx context.Context, c goredis.Cmdable, found *facts) error {
 	text, err := c.Info(ctx, "server", "memory", "persistence", "replication").Result()
 	if err != nil {
 		return err
@@ -82,29 +89,10 @@ func (b *Backend) checkServer(ctx context.Context, c goredis.Cmdable) error {
 	if policy := info["maxmemory_policy"]; policy != "noeviction" && info["maxmemory"] != "0" {
 		return fmt.Errorf("maxmemory-policy is %s, so the server may drop leases and locks: set it to noeviction", policy)
 	}
-	b.say(ctx, c, info)
-	return nil
-}
-
-// say logs where grants are kept, once.
-func (b *Backend) say(ctx context.Context, c goredis.Cmdable, info map[string]string) {
-	if b.said.Swap(true) {
-		return
-	}
-	attrs := []slog.Attr{
-		slog.String("version", info["redis_version"]), slog.String("maxmemory_policy", info["maxmemory_policy"]),
-		slog.String("replicas", info["connected_slaves"]),
-	}
 	fsync := "unknown" // CONFIG may be forbidden
-	if found, err := c.ConfigGet(ctx, "appendfsync").Result(); err == nil {
-		fsync = found["appendfsync"]
+	if set, err := c.ConfigGet(ctx, "appendfsync").Result(); err == nil {
+		fsync = set["appendfsync"]
 	}
-	switch {
-	case info["aof_enabled"] != "1":
-		b.log.LogAttrs(ctx, slog.LevelWarn, "Redis keeps locks in memory only (appendonly is off): a restart forgets them, and nothing is granted for a TTL afterwards", attrs...)
-	case fsync != "always":
-		b.log.LogAttrs(ctx, slog.LevelWarn, "Redis writes its file later (appendfsync): a crash may forget the locks of the last second", append(attrs, slog.String("appendfsync", fsync))...)
-	default:
-		b.log.LogAttrs(ctx, slog.LevelInfo, "Redis keeps locks on its disk; its replicas may lag", append(attrs, slog.String("appendfsync", fsync))...)
-	}
+	found.add(info, fsync)
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/redis/go-redis/extra/redisotel/v9"
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
@@ -29,34 +30,37 @@ func (b *Backend) connect() goredis.UniversalClient {
 	if t.kind == cluster {
 		return goredis.NewClusterClient(&goredis.ClusterOptions{
 			Addrs: t.hosts, MaxRedirects: maxRedirects, MaxRetries: -1, MaxRetryBackoff: redirectPause,
-			NewClient: func(o *goredis.Options) *goredis.Client {
-				c := goredis.NewClient(o)
-				c.AddHook(once{})
-				return c
-			},
-			Protocol: 2, CredentialsProviderContext: b.credentials, TLSConfig: t.tls, ContextTimeoutEnabled: true,
+			NewClient: func(o *goredis.Options) *goredis.Client { return b.hooked(goredis.NewClient(o)) },
+			Protocol:  2, CredentialsProviderContext: b.credentials, TLSConfig: t.tls, ContextTimeoutEnabled: true,
 			DialTimeout: limit, ReadTimeout: limit, WriteTimeout: limit, DisableIdentity: true,
 			ReadBufferSize: bufferSize, WriteBufferSize: bufferSize, PoolSize: b.config.MaxConns, ConnMaxIdleTime: idleTime,
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		})
 	}
 	if t.kind == sentinel {
-		c := goredis.NewFailoverClient(&goredis.FailoverOptions{
+		return b.hooked(goredis.NewFailoverClient(&goredis.FailoverOptions{
 			MasterName: t.master, SentinelAddrs: t.hosts, SentinelUsername: t.sentinelUsername, SentinelPassword: t.sentinelPassword,
 			MaxRetries: -1, Protocol: 2, CredentialsProviderContext: b.credentials, DB: t.db, TLSConfig: t.tls, ContextTimeoutEnabled: true,
 			DialTimeout: limit, DialerRetries: 1, ReadTimeout: limit, WriteTimeout: limit, DisableIdentity: true,
 			ReadBufferSize: bufferSize, WriteBufferSize: bufferSize, PoolSize: b.config.MaxConns, ConnMaxIdleTime: idleTime,
-		})
-		c.AddHook(once{})
-		return c
+		}))
 	}
-	c := goredis.NewClient(&goredis.Options{
+	return b.hooked(goredis.NewClient(&goredis.Options{
 		Addr: t.hosts[0], MaxRetries: -1, Protocol: 2, CredentialsProviderContext: b.credentials, DB: t.db, TLSConfig: t.tls,
 		ContextTimeoutEnabled: true, DialTimeout: limit, DialerRetries: 1, ReadTimeout: limit, WriteTimeout: limit, DisableIdentity: true,
 		ReadBufferSize: bufferSize, WriteBufferSize: bufferSize, PoolSize: b.config.MaxConns, ConnMaxIdleTime: idleTime,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
+	}))
+}
+
+// hooked adds hooks to the client of one server.
+func (b *Backend) hooked(c *goredis.Client) *goredis.Client {
 	c.AddHook(once{})
+	if b.config.Tracers != nil {
+		// A span names the command and the server. It contains no arguments.
+		_ = redisotel.InstrumentTracing(c, redisotel.WithTracerProvider(onlyRecorded{TracerProvider: b.config.Tracers}),
+			redisotel.WithDBStatement(false), redisotel.WithCallerEnabled(false)) // fails only for other types of clients
+	}
 	return c
 }
 

@@ -25,15 +25,11 @@ func function(name string) string { return "locksidecar_" + name + "_" + version
 
 // loadLibrary loads the functions on each server that takes writes. A server that already has them is no error.
 func (b *Backend) loadLibrary(ctx context.Context) error {
-	load := func(ctx context.Context, c goredis.Cmdable) error {
+	return b.each(ctx, func(ctx context.Context, c goredis.Cmdable) error {
 		err := c.FunctionLoad(ctx, library).Err()
 		if err != nil && strings.Contains(err.Error(), "already exists") {
 			return nil
 		}
 		return err
-	}
-	if cluster, ok := b.client.(*goredis.ClusterClient); ok {
-		return cluster.ForEachMaster(ctx, func(ctx context.Context, c *goredis.Client) error { return load(ctx, c) })
-	}
-	return load(ctx, b.client)
+	})
 }

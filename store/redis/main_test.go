@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
 	"github.com/locksidecar/locksidecar/internal/testing/redistest"
@@ -54,6 +55,7 @@ type server struct {
 	ttl    time.Duration
 	quick  bool
 	logger *slog.Logger
+	traces trace.TracerProvider
 }
 
 // one returns a database of the shared server.
@@ -67,7 +69,7 @@ func at(t *testing.T, s *redistest.Server) *server {
 
 func (s *server) Open(instance string) cas.Backend {
 	s.t.Helper()
-	b, err := redis.New(redis.Config{URL: s.url, Instance: instance, Timeout: s.limit, Logger: s.logger, TTL: s.ttl, Quick: s.quick})
+	b, err := redis.New(redis.Config{URL: s.url, Instance: instance, Timeout: s.limit, Logger: s.logger, TTL: s.ttl, Quick: s.quick, Tracers: s.traces})
 	if err != nil {
 		s.t.Fatal(err)
 	}

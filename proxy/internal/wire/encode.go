@@ -34,11 +34,7 @@ func AppendAbout(b []byte, version string, force bool, lacking []string) []byte 
 
 // AppendReady appends the answer to GET /readyz, with facts about the store's server.
 func AppendReady(b []byte, details map[string]string) []byte {
-	o := open(b).text("status", "ready")
-	if len(details) == 0 {
-		return o.end()
-	}
-	facts := open(o.name("store"))
+	facts := open(open(b).text("status", "ready").name("store"))
 	for _, name := range slices.Sorted(maps.Keys(details)) {
 		facts = facts.text(name, details[name])
 	}

@@ -1,0 +1,94 @@
+package redis
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"strconv"
+	"sync"
+)
+
+// kept is where a server keeps what it grants. A lesser one is weaker.
+type kept int
+
+const (
+	inMemory kept = iota
+	writtenLater
+	onDisk
+)
+
+// names of these in GET /readyz.
+var keptNames = [...]string{
+	inMemory:     "in memory only",
+	writtenLater: "in a file that is written later",
+	onDisk:       "on the disk of one server",
+}
+
+// facts are what the servers say about themselves. Of several servers, the weakest counts.
+type facts struct {
+	mu       sync.Mutex
+	any      bool
+	kept     kept
+	details  map[string]string
+	replicas int
+}
+
+// add notes what a server says. fsync is its appendfsync.
+func (f *facts) add(info map[string]string, fsync string) {
+	where := inMemory
+	switch {
+	case info["aof_enabled"] != "1":
+		fsync = "" // it has no effect
+	case fsync == "always":
+		where = onDisk
+	default:
+		where = writtenLater
+	}
+	replicas, _ := strconv.Atoi(info["connected_slaves"])
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.any && cmp.Or(cmp.Compare(f.kept, where), cmp.Compare(f.replicas, replicas)) <= 0 {
+		return
+	}
+	f.any, f.kept, f.replicas = true, where, replicas
+	f.details = map[string]string{
+		"kept": keptNames[where], "version": info["redis_version"], "maxmemory": info["maxmemory"],
+		"maxmemory_policy": info["maxmemory_policy"], "replicas": info["connected_slaves"],
+	}
+	if fsync != "" {
+		f.details["appendfsync"] = fsync
+	}
+}
+
+// Details implements [store.Described].
+func (b *Backend) Details() map[string]string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.details)
+}
+
+// tell notes the facts for GET /readyz, and logs where grants are kept if this is news.
+func (b *Backend) tell(ctx context.Context, found *facts) {
+	b.mu.Lock()
+	news := b.details["kept"] != found.details["kept"]
+	b.details = found.details
+	b.mu.Unlock()
+	if !news {
+		return
+	}
+	var attrs []slog.Attr
+	for _, name := range []string{"version", "maxmemory", "maxmemory_policy", "replicas", "appendfsync"} {
+		if value, said := found.details[name]; said {
+			attrs = append(attrs, slog.String(name, value))
+		}
+	}
+	switch found.kept {
+	case inMemory:
+		b.log.LogAttrs(ctx, slog.LevelWarn, "Redis keeps locks in memory only (appendonly is off): a restart forgets them, and nothing is granted for a TTL afterwards", attrs...)
+	case writtenLater:
+		b.log.LogAttrs(ctx, slog.LevelWarn, "Redis writes its file later (appendfsync): a crash may forget the locks of the last second", attrs...)
+	case onDisk:
+		b.log.LogAttrs(ctx, slog.LevelInfo, "Redis keeps locks on its disk; its replicas may lag", attrs...)
+	}
+}
