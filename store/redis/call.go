@@ -29,8 +29,9 @@ const (
 	sends          // is sent once
 )
 
-// call calls a function of a partition, and returns its answer without history and quiet time.
-func (b *Backend) call(ctx context.Context, op, name string, kind int, part int, args ...any) ([]any, time.Duration, error) {
+// call calls a function of a partition, and returns its answer without history and quiet time. It notes the history in told, if
+// that is not nil.
+func (b *Backend) call(ctx context.Context, op, name string, kind int, part int, told *told, args ...any) ([]any, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
 	all := append(make([]any, 0, len(args)+1), b.history.longest(b.usual()))
@@ -60,6 +61,9 @@ func (b *Backend) call(ctx context.Context, op, name string, kind int, part int,
 	history, quiet, rest, ok := opening(answer)
 	if !ok {
 		return nil, 0, classify(op, errAnswer, kind != reads)
+	}
+	if told != nil {
+		told.note(part, history)
 	}
 	if b.history.note(part, history) {
 		b.listenAgain()

@@ -23,17 +23,22 @@
 // # Swaps
 //
 // A record's version is also where its tokens come from: it is above the last version and its tokens, and at least the
-// server's clock in microseconds. When a record is deleted, meta.floor keeps its version for all new records.
+// server's clock in microseconds. When a record is deleted, meta.floor keeps its version for all new records. After a new
+// history, meta.from is ahead of the clock, and grows half as fast.
 //
 // # Histories
 //
 // Replication is asynchronous, and files may be written late. So a failover or a restart may lose what was confirmed. meta.run is
 // the replication id of the server that wrote it. Redis makes a new one at each promotion and at each start. (The run id
-// would miss a master that comes back after a failover and a full copy.) A function that sees another id than its server's
-// begins a new history: versions and tokens jump by 2^30, and nothing is granted for the longest TTL in use. Which TTLs are in use
+// would miss a master that comes back after a failover and a full copy.) The functions look at it every 0.1 s, because a master that
+// becomes a replica and is promoted again may have missed its successor, and then meta is its own. A function that sees another id than its server's
+// begins a new history: versions and tokens jump by 2^30, about 18 minutes, and nothing is granted for the longest TTL in use. Which TTLs are in use
 // is noted in ttls, for as long as a lease of that TTL may live. A slot that moves to another master looks the same.
 //
-// If meta is missing, all is lost, or the server is new. Both look alike. So the quiet time lasts until the longest TTL that
+// Redis also makes a new id when a server gets its first replica, and an hour after it lost the last one. This is no new history if
+// a function was called in the 0.5 s before.
+//
+// If meta is missing, all is lost, or the server is new. Then tokens jump by 2^36, 19 hours, for the jumps that are forgotten. Both look alike. So the quiet time lasts until the longest TTL that
 // the callers know has passed since the server's start. If the library remembers that meta was there (FLUSHALL), or if the server was
 // a replica before, it begins now.
 //

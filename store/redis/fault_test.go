@@ -347,3 +347,19 @@ func TestANewPassword(t *testing.T) {
 		return err == nil && result.Done
 	})
 }
+
+// TestTokensAfterFailoversAndALoss: each new history jumps, and a server that then loses all its data jumps farther.
+func TestTokensAfterFailoversAndALoss(t *testing.T) {
+	t.Parallel()
+	d := redistest.Start(t)
+	r := at(t, d).ready("one")
+	var before cas.Record
+	for range 20 {
+		d.Do(t, "HSET", "locksidecar:{"+tag+"}:meta", "run", "another", "until", "0")
+		before = r.done(cas.Swap{Key: uuid.NewString(), Data: []byte("x"), Tokens: 1})
+	}
+	d.Do(t, "FLUSHALL")
+	if after := r.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1}); after.Base <= before.Base {
+		t.Errorf("token %d after %d", after.Base, before.Base)
+	}
+}

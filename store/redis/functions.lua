@@ -2,9 +2,13 @@
 -- All keys of a call begin with the same hash tag, P, so they are on one server. A call changes all or nothing,
 -- unless it fails in the middle: then its outcome is unknown.
 
-local me -- the replication id of this server when this library first looked, or after the last new history
+local me -- the replication id of this server when this library last looked
+local looked = 0 -- when that was, in microseconds
+local same = {} -- earlier ids that Redis replaced although nothing was forgotten
+local LOOK, CLOSE = 100000, 500000
 local known = {} -- partitions whose meta this library has seen
 local MAX_QUIET = 86400000
+local JUMP, LOST = 2 ^ 30, 2 ^ 36 -- microseconds: what is lost with meta may have jumped before
 
 local function micros()
   local t = redis.call('TIME')
@@ -15,6 +19,28 @@ local function number(n) return string.format('%.0f', n) end
 
 local function info(section, field)
   return string.match(redis.call('INFO', section), field .. ':([^\r\n]*)')
+end
+
+-- look looks for another replication id every 0.1 s. A server that becomes a replica and is promoted again has another one, and it
+-- may have missed all that its successor confirmed. That successor granted nothing for 0.5 s, the shortest TTL, so nothing was
+-- missed before. Redis also makes a new id for the first replica, and when none is left for long (repl-backlog-ttl). Then there is
+-- no second id, unlike after a promotion.
+local function look(now)
+  local id, since = info('replication', 'master_replid'), now - looked
+  if me and id ~= me then
+    if since >= 0 and since < CLOSE and string.match(info('replication', 'master_replid2'), '^0+$') then
+      same[me] = true
+    else
+      same = {}
+    end
+  end
+  me, looked = id, now
+end
+
+-- base is what versions and tokens are above. After a jump it grows half as fast as the clock, until the clock is there. So two
+-- servers that go on from the same data at different times do not give away the same tokens.
+local function base(floor, from, began, now)
+  return math.max(tonumber(floor or 0), math.floor(tonumber(from or 0) + math.max(0, now - tonumber(began or now)) / 2))
 end
 
 -- begin_history notes that this server's data may be older than what was confirmed. Tokens and versions jump, and the quiet
@@ -28,29 +54,35 @@ local function begin_history(P, now, ms)
     local ttl, used = tonumber(ttls[i]), tonumber(ttls[i + 1])
     if used + 2 * ttl + 60000 > ms then longest = math.max(longest, ttl) else redis.call('HDEL', P .. 'ttls', ttls[i]) end
   end
-  local before = redis.call('HMGET', P .. 'meta', 'run', 'until', 'floor')
+  local before = redis.call('HMGET', P .. 'meta', 'run', 'until', 'floor', 'from', 'began', 'lost')
   if not before[1] then
     if not known[P] and string.match(info('replication', 'master_replid2'), '^0+$') then
       from = ms - info('server', 'uptime_in_seconds') * 1000
     end
     lost = from
+  elseif before[6] ~= '' and tonumber(before[2]) > ms then
+    lost = tonumber(before[6]) -- its quiet time is not over
   end
   local quiet = math.max(tonumber(before[2] or 0), from + math.min(longest, MAX_QUIET))
-  local floor = math.max(tonumber(before[3] or 0), now) + 1073741824
+  local floor = before[3] or '0'
+  local jump = math.max(base(floor, before[4], before[5], now), now) + (before[1] and JUMP or LOST)
   local history = string.sub(redis.sha1hex(me .. P .. number(now)), 1, 32)
-  redis.call('HSET', P .. 'meta', 'run', me, 'history', history, 'until', number(quiet), 'floor', number(floor), 'lost', lost and number(lost) or '')
-  return { me, history, number(quiet), number(floor), lost and number(lost) or '' }
+  local m = { me, history, number(quiet), floor, lost and number(lost) or '', number(jump), number(now) }
+  redis.call('HSET', P .. 'meta', 'run', m[1], 'history', m[2], 'until', m[3], 'floor', m[4], 'lost', m[5], 'from', m[6], 'began', m[7])
+  return m
 end
 
 -- begin is called first by each function. longest is the longest TTL (ms) of leases that the caller opened before.
--- It returns the history, the rest of the quiet time in ms, the present time in microseconds, and the floor of tokens.
+-- It returns the history, the rest of the quiet time in ms, the present time in microseconds, and the base of tokens.
 local function begin(P, longest)
   local now = micros()
   local ms = math.floor(now / 1000)
-  local m = redis.call('HMGET', P .. 'meta', 'run', 'history', 'until', 'floor', 'lost')
-  if not me or m[1] ~= me then
-    me = info('replication', 'master_replid')
-    if m[1] ~= me then m = begin_history(P, now, ms) end
+  local m = redis.call('HMGET', P .. 'meta', 'run', 'history', 'until', 'floor', 'lost', 'from', 'began')
+  if m[1] ~= me or now - looked > LOOK or now < looked then look(now) end
+  if m[1] ~= me and same[m[1]] then
+    redis.call('HSET', P .. 'meta', 'run', me)
+  elseif m[1] ~= me then
+    m = begin_history(P, now, ms)
   end
   known[P] = true
   local quiet = tonumber(m[3])
@@ -62,7 +94,7 @@ local function begin(P, longest)
       redis.call('HSET', P .. 'meta', 'until', number(quiet))
     end
   end
-  return m[2], math.max(0, quiet - ms), now, tonumber(m[4])
+  return m[2], math.max(0, quiet - ms), now, base(m[4], m[6], m[7], now)
 end
 
 local function prefix(keys) return string.sub(keys[1], 1, -5) end -- without "meta"

@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -136,5 +137,68 @@ func TestClusterFailover(t *testing.T) {
 	}
 	if !r.keeps(lease) {
 		t.Error("the lease is lost")
+	}
+}
+
+// TestAPrimaryThatMissedItsSuccessor: a primary becomes a replica, hears nothing from its successor, and is promoted again. Its
+// functions were never loaded anew, and its data says that it wrote last. It must begin a new history nevertheless.
+func TestAPrimaryThatMissedItsSuccessor(t *testing.T) {
+	t.Parallel()
+	a, b := redistest.Start(t), redistest.Start(t)
+	b.Follow(t, a.Address)
+	first := at(t, a).ready("one")
+	first.open(quick)
+	first.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+	history := first.load("ns/key").History
+	b.CaughtUp(t, a)
+	b.Promote(t)
+	a.Forget(t)
+	second := at(t, b).ready("one")
+	forgotten, _ := second.grants("ns/forgotten")
+	a.Promote(t)
+	result, err := first.swap(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
+	if err != nil || result.Done || result.Quiet <= 0 {
+		t.Errorf("a grant at once: %+v, %v", result, err)
+	}
+	if now := first.load("ns/key"); now.History == history {
+		t.Error("the history is the same")
+	}
+	if got, _ := first.grants("ns/forgotten"); got.Base <= forgotten.Base {
+		t.Errorf("token %d after %d", got.Base, forgotten.Base)
+	}
+}
+
+// TestTheFirstReplica: when a server gets its first replica, Redis gives it another replication id. Nothing was forgotten, so
+// there is no quiet time, also not for sidecars with other functions.
+func TestTheFirstReplica(t *testing.T) {
+	t.Parallel()
+	a, b := redistest.Start(t), redistest.Start(t)
+	r := at(t, a).ready("one")
+	lease := r.open(quick)
+	history := r.load("ns/key").History
+	id := a.Info(t, "replication", "master_replid")
+	stop := make(chan struct{})
+	var calling sync.WaitGroup
+	calling.Go(func() { // sidecars renew
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+				r.keeps(lease)
+			}
+		}
+	})
+	b.Follow(t, a.Address)
+	close(stop)
+	calling.Wait()
+	if now := a.Info(t, "replication", "master_replid"); now == id {
+		t.Fatal("the replication id is the same")
+	}
+	r.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+	a.Do(t, "FUNCTION", "FLUSH")
+	r.done(cas.Swap{Key: "ns/other", Data: []byte("x"), Tokens: 1})
+	if now := r.load("ns/key").History; now != history {
+		t.Error("a new history")
 	}
 }

@@ -3,6 +3,7 @@ package redis
 import (
 	"crypto/sha256"
 	"math/bits"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -46,13 +47,37 @@ func (h *histories) longest(usual time.Duration) int64 {
 	return max(usual, h.before).Milliseconds()
 }
 
-// together is the history of all partitions. It changes if that of one does.
-func (h *histories) together() store.History {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	sum := sha256.Sum256([]byte(strings.Join(h.of, " ")))
+// told are the histories in which an operation's calls were answered, by partition; empty: it asked others. Two calls to one
+// partition may be answered in different ones. Then the earlier counts, because the operation's result is partly of that.
+type told struct {
+	mu sync.Mutex
+	by []string
+}
+
+func (t *told) note(part int, history string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.by[part] == "" {
+		t.by[part] = history
+	}
+}
+
+// together is the history of all partitions, as an operation was told. It changes if that of one does. What another
+// operation hears meanwhile does not count: a failover may lie between the two.
+func (b *Backend) together(t *told) store.History {
+	b.history.mu.Lock()
+	all := slices.Clone(b.history.of)
+	b.history.mu.Unlock()
+	for part, history := range t.by {
+		if history != "" {
+			all[part] = history
+		}
+	}
+	sum := sha256.Sum256([]byte(strings.Join(all, " ")))
 	return store.History(sum[:16])
 }
+
+func (b *Backend) newTold() *told { return &told{by: make([]string, len(b.parts))} }
 
 // usual is the TTL that this instance says to a server before it opens leases.
 func (b *Backend) usual() time.Duration {

@@ -22,23 +22,24 @@ func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (store.
 			b.history.opened(l.TTL)
 		}
 	}
-	err := b.everywhere(ctx, "open", "open", len(leases), func(from, to int) []any {
+	told := b.newTold()
+	err := b.everywhere(ctx, "open", "open", told, len(leases), func(from, to int) []any {
 		var args []any
 		for _, l := range leases[from:to] {
 			args = append(args, l.ID[:], max(1, l.TTL.Milliseconds()), b.noted(l.TTL, l.Instance != ""), l.Instance)
 		}
 		return args
 	}, func(int, int, []any) error { return nil })
-	return b.history.together(), err
+	return b.together(told), err
 }
 
 // everywhere makes a call about leases in each partition.
-func (b *Backend) everywhere(ctx context.Context, op, name string, n int, args func(from, to int) []any, each1 func(part, from int, answer []any) error) error {
+func (b *Backend) everywhere(ctx context.Context, op, name string, told *told, n int, args func(from, to int) []any, each1 func(part, from int, answer []any) error) error {
 	return each(b.all(), op, true, func(part int, _ []int) error {
 		did := false
 		for from := 0; from < n; from += leasesPerCall {
 			to := min(n, from+leasesPerCall)
-			answer, _, err := b.call(ctx, op, name, repeats, part, args(from, to)...)
+			answer, _, err := b.call(ctx, op, name, repeats, part, told, args(from, to)...)
 			if err == nil {
 				err = each1(part, from, answer)
 			}
@@ -54,8 +55,9 @@ func (b *Backend) everywhere(ctx context.Context, op, name string, n int, args f
 // Renew implements [cas.Backend]. A lease lives if it lives in all partitions.
 func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, store.History, error) {
 	extended := make([]int, len(leases)) // in how many partitions
+	told := b.newTold()
 	var mu sync.Mutex
-	err := b.everywhere(ctx, "renew", "renew", len(leases), func(from, to int) []any { return ids(leases[from:to]) },
+	err := b.everywhere(ctx, "renew", "renew", told, len(leases), func(from, to int) []any { return ids(leases[from:to]) },
 		func(_, from int, answer []any) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -72,7 +74,7 @@ func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) ([]store.Le
 			kept = append(kept, id)
 		}
 	}
-	return kept, b.history.together(), err
+	return kept, b.together(told), err
 }
 
 func ids(leases []store.LeaseID) []any {
@@ -85,7 +87,7 @@ func ids(leases []store.LeaseID) []any {
 
 // Revoke implements [cas.Backend].
 func (b *Backend) Revoke(ctx context.Context, leases []store.LeaseID) error {
-	return b.everywhere(ctx, "revoke", "revoke", len(leases), func(from, to int) []any { return ids(leases[from:to]) },
+	return b.everywhere(ctx, "revoke", "revoke", nil, len(leases), func(from, to int) []any { return ids(leases[from:to]) },
 		func(int, int, []any) error { return nil })
 }
 
@@ -94,7 +96,7 @@ func (b *Backend) Opened(ctx context.Context, instance string) ([]store.LeaseID,
 	var mu sync.Mutex
 	var found []store.LeaseID
 	err := each(b.all(), "opened", false, func(part int, _ []int) error {
-		answer, _, err := b.call(ctx, "opened", "opened", repeats, part, instance)
+		answer, _, err := b.call(ctx, "opened", "opened", repeats, part, nil, instance)
 		if err != nil {
 			return err
 		}

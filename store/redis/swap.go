@@ -76,6 +76,7 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 			groups[part] = []int{-1} // no record says where: ask all
 		}
 	}
+	told := b.newTold()
 	var mu sync.Mutex
 	first := true
 	err := each(groups, "load", false, func(part int, of []int) error {
@@ -88,7 +89,7 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 			if at > 0 {
 				ask = nil
 			}
-			found, err := b.loadSome(ctx, part, some, keys, ask, records)
+			found, err := b.loadSome(ctx, part, told, some, keys, ask, records)
 			if err != nil {
 				return err
 			}
@@ -107,7 +108,7 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 	if err != nil {
 		return nil, nil, err
 	}
-	history := b.history.together()
+	history := b.together(told)
 	for i := range records {
 		records[i].History = history
 	}
@@ -128,7 +129,7 @@ func combine(a, b cas.LeaseState, first, beside bool) cas.LeaseState {
 	}
 }
 
-func (b *Backend) loadSome(ctx context.Context, part int, some []int, keys []string, leases []store.LeaseID, records []cas.Record) ([]cas.LeaseState, error) {
+func (b *Backend) loadSome(ctx context.Context, part int, told *told, some []int, keys []string, leases []store.LeaseID, records []cas.Record) ([]cas.LeaseState, error) {
 	args := make([]any, 0, 1+len(some)+len(leases))
 	args = append(args, len(some))
 	for _, i := range some {
@@ -138,7 +139,7 @@ func (b *Backend) loadSome(ctx context.Context, part int, some []int, keys []str
 		args = append(args, leases[i][:])
 	}
 	sent := time.Now()
-	answer, _, err := b.call(ctx, "load", "load", reads, part, args...)
+	answer, _, err := b.call(ctx, "load", "load", reads, part, told, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -197,6 +198,16 @@ func decode(key string, answer any, sent time.Time) (cas.Record, error) {
 	}
 	return r, nil
 }
+
+// Record reads the value of a record's key. It is also for tools that look at a server.
+func Record(key, value string) (cas.Record, error) {
+	r := cas.Record{Key: key}
+	err := read(&r, value)
+	return r, err
+}
+
+// Prefix begins the keys of the only partition of one server.
+func Prefix() string { return strings.TrimSuffix(partitions(1)[0].meta, "meta") }
 
 // read reads a record's value: see functions.lua.
 func read(r *cas.Record, value string) error {
@@ -262,7 +273,7 @@ func (b *Backend) swapSome(ctx context.Context, part int, some []int, swaps []ca
 		}
 	}
 	sent := time.Now()
-	answer, quiet, err := b.call(ctx, "swap", name, sends, part, args...)
+	answer, quiet, err := b.call(ctx, "swap", name, sends, part, nil, args...)
 	if err != nil {
 		return err
 	}
@@ -314,7 +325,7 @@ func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]
 	pages := make([][]cas.Record, len(b.parts))
 	groups := b.all()
 	err := each(groups, "scan", false, func(part int, _ []int) error {
-		answer, _, err := b.call(ctx, "scan", "scan", reads, part, from, to, limit)
+		answer, _, err := b.call(ctx, "scan", "scan", reads, part, nil, from, to, limit)
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
@@ -25,28 +26,38 @@ func StartSentinel(tb testing.TB, args ...string) *Sentinel {
 	tb.Helper()
 	g := &Sentinel{Master: Start(tb, args...), Replica: Start(tb, args...)}
 	g.Replica.Follow(tb, g.Master.Address)
-	_, port, _ := strings.Cut(g.Master.Address, ":")
 	var err error
-	if g.Sentinel, err = newServer("redis-sentinel"); err != nil {
+	if g.Sentinel, err = RunSentinel(g.Master.Address, time.Second); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(g.Sentinel.Stop)
-	_, own, _ := strings.Cut(g.Sentinel.Address, ":")
-	file := filepath.Join(g.Sentinel.folder, "sentinel.conf")
-	text := fmt.Sprintf("port %s\nbind 127.0.0.1\ndir %s\nsentinel monitor %s 127.0.0.1 %s 1\nsentinel down-after-milliseconds %s 1000\nsentinel failover-timeout %s 3000\n",
-		own, g.Sentinel.folder, Name, port, Name, Name)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		tb.Fatal(err)
-	}
-	g.Sentinel.args = []string{file}
-	if err := g.Sentinel.launch(); err != nil {
-		tb.Fatal(err)
-	}
 	await.Until(tb, "the sentinel knows the replica", func() bool {
 		found, _ := g.Sentinel.Do(tb, "SENTINEL", "REPLICAS", Name).([]any)
 		return len(found) == 1
 	})
 	return g
+}
+
+// RunSentinel starts a sentinel that replaces a master which does not answer for so long.
+func RunSentinel(master string, downAfter time.Duration) (*Server, error) {
+	s, err := newServer("redis-sentinel")
+	if err != nil {
+		return nil, err
+	}
+	host, port, _ := strings.Cut(master, ":")
+	_, own, _ := strings.Cut(s.Address, ":")
+	file := filepath.Join(s.folder, "sentinel.conf")
+	text := fmt.Sprintf("port %s\nbind 127.0.0.1\ndir %s\nsentinel monitor %s %s %s 1\nsentinel down-after-milliseconds %s %d\nsentinel failover-timeout %s 3000\n",
+		own, s.folder, Name, host, port, Name, downAfter.Milliseconds(), Name)
+	s.args = []string{file}
+	if err = os.WriteFile(file, []byte(text), 0o600); err == nil {
+		err = s.launch()
+	}
+	if err != nil {
+		s.Stop()
+		return nil, err
+	}
+	return s, nil
 }
 
 // URL is that of the store.

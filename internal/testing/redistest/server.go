@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,14 +27,19 @@ type Server struct {
 	folder  string
 	program string
 	args    []string
+	env     []string
 	run     *process.Process
 }
 
 // Run starts a server and waits until it serves, for TestMain and for programs. args are more of its arguments, such as
 // --appendonly yes. The caller stops it.
-func Run(args ...string) (*Server, error) {
+func Run(args ...string) (*Server, error) { return RunIn(nil, args...) }
+
+// RunIn is Run with more variables in the server's environment, as NAME=value.
+func RunIn(env []string, args ...string) (*Server, error) {
 	s, err := newServer("redis-server", args...)
 	if err == nil {
+		s.env = env
 		err = s.launch()
 	}
 	if err != nil {
@@ -75,10 +81,19 @@ func newServer(program string, args ...string) (*Server, error) {
 	return s, nil
 }
 
-func (s *Server) launch() error {
-	log := filepath.Join(s.folder, "log")
-	cmd := exec.Command(s.program, s.args...) //nolint:gosec // found in the path
+// Log is the file with the server's log.
+func (s *Server) Log() string { return filepath.Join(s.folder, "log") }
+
+// Running reports whether the process runs.
+func (s *Server) Running() bool { return s.run.Running() }
+
+func (s *Server) launch(more ...string) error {
+	log := s.Log()
+	cmd := exec.Command(s.program, append(slices.Clip(s.args), more...)...) //nolint:gosec // found in the path
 	var err error
+	if len(s.env) > 0 {
+		cmd.Env = append(os.Environ(), s.env...)
+	}
 	if s.run, err = process.Start(cmd, nil, log); err != nil {
 		return err
 	}
@@ -141,6 +156,12 @@ func (s *Server) Freeze() { s.run.Freeze() }
 
 // Thaw lets a frozen server go on.
 func (s *Server) Thaw() { s.run.Thaw() }
+
+// Always adds arguments with which the server is started from now on.
+func (s *Server) Always(args ...string) { s.args = append(s.args, args...) }
+
+// Again starts a server that has ended, with the files that it has, and with more arguments.
+func (s *Server) Again(args ...string) error { return s.launch(args...) }
 
 // Restart kills a server, and starts it with the files that it has.
 func (s *Server) Restart(tb testing.TB) {
