@@ -31,15 +31,15 @@
 // Replication is asynchronous, and files may be written late. So a failover or a restart may lose what was confirmed. meta.run is
 // the replication id of the server that wrote it. Redis makes a new one at each promotion and at each start. (The run id
 // would miss a master that comes back after a failover and a full copy.) The functions look at it every 0.1 s, because a master that
-// becomes a replica and is promoted again may have missed its successor, and then meta is its own. A function that sees another id than its server's
-// begins a new history: versions and tokens jump by 2^30, about 18 minutes, and nothing is granted for the longest TTL in use. Which TTLs are in use
-// is noted in ttls, for as long as a lease of that TTL may live. A slot that moves to another master looks the same.
+// becomes a replica and is promoted again may have missed its successor, and then meta is its own. A function that sees another id
+// than its server's begins a new history: versions and tokens jump by 2^30, about 18 minutes, and nothing is granted for the longest
+// TTL in use. Which TTLs are in use is noted in ttls, for as long as a lease of that TTL may live. A slot that moves to another master looks the same.
 //
 // Redis also makes a new id when a server gets its first replica, and an hour after it lost the last one. This is no new history if
 // a function was called in the 0.5 s before.
 //
-// If meta is missing, all is lost, or the server is new. Then tokens jump by 2^36, 19 hours, for the jumps that are forgotten. Both look alike. So the quiet time lasts until the longest TTL that
-// the callers know has passed since the server's start. If the library remembers that meta was there (FLUSHALL), or if the server was
+// If meta is missing, all is lost, or the server is new. Both look alike. Then tokens jump by 2^36, 19 hours, because jumps are
+// forgotten, too. The quiet time lasts until the longest TTL that the callers know has passed since the server's start. If the library remembers that meta was there (FLUSHALL), or if the server was
 // a replica before, it begins now.
 //
 // # Letters

@@ -60,6 +60,14 @@ var bad = map[string]struct{ broken, text string }{
 		x unpromised 0-10
 		a acquire 20-30 granted t1 u500
 		b acquire 35-60 granted t2 u500`},
+	"a session's lock is granted again while its server is replaced": {"exclusion", `
+		a acquire 0-10 granted t1 u500
+		x replaced 20-400
+		b acquire 100-110 granted t2 u500`},
+	"and so is a shared one": {"permits", `
+		a acquire 0-10 granted t1 u500 m1
+		x replaced 20-400
+		b acquire 100-110 granted t2 u500 m1`},
 	"a smaller token": {"model tokens", `
 		a acquire 0-10 granted t7 u500
 		a release 20-30 done t7

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 )
 
@@ -24,7 +25,8 @@ import (
 // A call that was told that it has the lock must not wait in the queue. An earlier attempt of the
 // call may: its lease was lost, or its outcome was not known, and it is being withdrawn. So the
 // attempt that stands is compared with the attempt that has the key, and the other attempt must
-// leave within the time in which an unknown outcome can still have an effect.
+// leave within the time in which an unknown outcome can still have an effect. A server that takes over may have forgotten
+// the grant, and then has the call in its queue until the sidecar notices.
 //
 // A call that came when another one was seen in line gets the lock after that one, whether it was seen in line or
 // not. And if a key is shared, the first of the queue is not seen to wait for long while it fits.
@@ -127,13 +129,10 @@ func (l *line) places() (broken []Violation) {
 	return broken
 }
 
-// tokensPerGrant is that of package store, which this module does not import.
-const tokensPerGrant = 32
-
 // servedHere reports whether a waiter got the lock from its sidecar, after the grant that the line was
 // seen behind: its place stays until the store hears of that.
 func servedHere(grant, line history.Op) bool {
-	return line.Token > 0 && grant.Token > line.Token && grant.Token < line.Token+tokensPerGrant
+	return line.Token > 0 && grant.Token > line.Token && store.OfGrant(line.Token, grant.Token)
 }
 
 // judge looks at what was seen at one moment.
@@ -160,7 +159,8 @@ func (l *line) judge(op history.Op) (broken []Violation) {
 		grant, ok := l.granted[place.ID]
 		switch {
 		case ok && grant.Return < op.Call:
-			if !l.earlier(place, grant, op) && !servedHere(grant, op) && !meets(l.h.behind, grant.Call, op.Call) {
+			missed := meets(l.h.behind, grant.Call, op.Call) || meets(l.h.replaced, grant.Call, op.Return)
+			if !missed && !l.earlier(place, grant, op) && !servedHere(grant, op) {
 				find("it was told that it has the lock, and stands in line", grant, op)
 			}
 			continue

@@ -24,6 +24,16 @@ var good = map[string]string{
 		a confirm 525-530 nothold t1
 		b acquire 535-540 held
 		b acquire 600-610 granted t2 u900`,
+	"a lock that a replaced server has forgotten, though its session believes in it": `
+		a acquire 0-10 granted t1 u500
+		x replaced 20-700
+		c get 100-110 free
+		b acquire 120-130 timeout w-1
+		b acquire 501-510 granted t2 u900`,
+	"a bind:ttl lock that a replaced server has forgotten": `
+		a acquire 0-10 granted t1 u500 s-
+		x replaced 20-400
+		b acquire 100-110 granted t2 u500`,
 	"confirmed, and run out later": `
 		a acquire 0-10 granted t1 u500
 		a confirm 400-410 held t1 u800

@@ -31,6 +31,8 @@ type arranged struct {
 	slow []span
 	// unpromised is when exclusion was not promised.
 	unpromised []span
+	// replaced is when another server took over, with the time of recovery.
+	replaced []span
 	// forgetting is when the database server forgot releases.
 	forgetting []span
 	// behind is when it forgot grants, too, and its sidecars may not have noticed.
@@ -92,8 +94,11 @@ func arrange(ops []history.Op, rules Rules) *arranged {
 	h := &arranged{rules: rules, ops: ops}
 	byKey := make(map[string]*keyHistory)
 	for _, op := range ops {
-		if op.Kind == history.Fault || op.Kind == history.Ended || op.Kind == history.Unpromised {
+		if op.Kind == history.Fault || op.Kind == history.Ended || op.Kind == history.Unpromised || op.Kind == history.Replaced {
 			h.faults = append(h.faults, span{op.Call, plus(answered(op), rules.Recovery)})
+		}
+		if op.Kind == history.Replaced {
+			h.replaced = append(h.replaced, span{op.Call, plus(answered(op), rules.Recovery)})
 		}
 		if op.Kind == history.Forgets {
 			h.forgetting = append(h.forgetting, span{op.Call, answered(op)})
@@ -120,7 +125,7 @@ func arrange(ops []history.Op, rules Rules) *arranged {
 		k.shared = k.shared || op.Shared && op.Kind == history.Acquire
 	}
 	e := endings(ops)
-	h.unpromised = e.unpromised
+	h.unpromised = slices.Concat(e.unpromised, e.replaced)
 	h.groupForced = make(map[string][]span)
 	for _, name := range slices.Sorted(maps.Keys(byKey)) {
 		k := byKey[name]
@@ -205,13 +210,10 @@ func (k *keyHistory) arrange(h *arranged, e ended) {
 		}
 	}
 	for _, t := range k.terms {
-		t.end = min(t.until, e.of(t.grant, t.until))
-		for _, f := range k.forced {
-			if f.meets(t.grant.Call, t.end) {
-				t.end = max(f.from, t.grant.Call)
-			}
-		}
-		t.belief, t.due = t.end, t.end
+		t.belief = min(t.until, e.of(t.grant, t.until))
+		t.belief = cut(t.grant, t.belief, k.forced)
+		t.end = cut(t.grant, t.belief, e.replaced) // the server may have forgotten it, and its client believes in it
+		t.due = t.end
 		t.left = e.left(t.grant)
 	}
 	for i, op := range k.ops {
@@ -249,6 +251,7 @@ type ended struct {
 	sidecars   map[int][]span
 	processes  map[string][]span
 	unpromised []span
+	replaced   []span
 }
 
 func endings(ops []history.Op) ended {
@@ -268,6 +271,8 @@ func endings(ops []history.Op) ended {
 			}
 		case history.Unpromised:
 			e.unpromised = append(e.unpromised, s)
+		case history.Replaced:
+			e.replaced = append(e.replaced, s)
 		default:
 		}
 	}
@@ -277,22 +282,24 @@ func endings(ops []history.Op) ended {
 // of is when the session of a grant ended, or exclusion was not promised any more; until
 // if neither happened before.
 func (e ended) of(grant history.Op, until int64) int64 {
-	end := until
-	cut := func(spans []span) {
-		for _, s := range spans {
-			if s.meets(grant.Call, end) {
-				end = max(s.from, grant.Call)
-			}
-		}
-	}
-	cut(e.unpromised)
+	end := cut(grant, until, e.unpromised)
 	if grant.Session == "" {
-		return end
+		return cut(grant, end, e.replaced)
 	}
-	cut(e.sidecars[grant.Sidecar])
-	cut(e.processes[grant.Process])
+	end = cut(grant, end, e.sidecars[grant.Sidecar])
+	end = cut(grant, end, e.processes[grant.Process])
 	if drop, ok := e.drops[grant.Session]; ok {
 		end = min(end, drop.Call)
+	}
+	return end
+}
+
+// cut is the end of a term that one of these times cuts short.
+func cut(grant history.Op, end int64, spans []span) int64 {
+	for _, s := range spans {
+		if s.meets(grant.Call, end) {
+			end = max(s.from, grant.Call)
+		}
 	}
 	return end
 }

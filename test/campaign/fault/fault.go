@@ -59,6 +59,8 @@ func Kinds(store world.Engine) []Kind {
 		return slices.Concat(networkKinds, sidecarKinds, etcdKinds)
 	case world.MariaDB:
 		return slices.Concat(networkKinds, sidecarKinds, mysqlKinds, clockKinds)
+	case world.Redis:
+		return slices.Concat(networkKinds, sidecarKinds, redisKinds, clockKinds)
 	}
 	return slices.Concat(networkKinds, statementKinds, sidecarKinds, databaseKinds, clockKinds)
 }

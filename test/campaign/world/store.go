@@ -17,6 +17,7 @@ const (
 	PostgreSQL Engine = "postgres"
 	Etcd       Engine = "etcd"
 	MariaDB    Engine = "mysql"
+	Redis      Engine = "redis"
 )
 
 // Store is the server that keeps the locks, or the servers.

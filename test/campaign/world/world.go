@@ -42,10 +42,11 @@ const poolSize = 6
 // World is a running system.
 type World struct {
 	Store Store
-	// Postgres, Etcd or MySQL is the store; the others are nil.
+	// Postgres, Etcd, MySQL or Redis is the store; the others are nil.
 	Postgres *Postgres
 	Etcd     *Servers
 	MySQL    *MySQL
+	Redis    *RedisGroup
 	Sidecars []*Sidecar
 	Apps     []*App
 }
@@ -61,6 +62,9 @@ func Start(tb testing.TB, c Config) *World {
 	case MariaDB:
 		w.MySQL = newMySQL(tb, c)
 		w.Store = w.MySQL
+	case Redis:
+		w.Redis = newRedis(tb, c)
+		w.Store = w.Redis
 	default:
 		w.Postgres = newPostgres(tb, c)
 		w.Store = w.Postgres
