@@ -34,7 +34,7 @@ const (
 func (b *Backend) call(ctx context.Context, op, name string, kind int, part int, told *told, args ...any) ([]any, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
-	all := append(make([]any, 0, len(args)+1), b.history.longest(b.usual()))
+	all := append(make([]any, 0, len(args)+1), b.history.remembered(b.usual()))
 	all = append(all, args...)
 	var answer []any
 	var err error

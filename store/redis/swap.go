@@ -150,6 +150,7 @@ func (b *Backend) loadSome(ctx context.Context, part int, told *told, some []int
 		if records[i], err = decode(keys[i], answer[n], sent); err != nil {
 			return nil, classify("load", err, false)
 		}
+		b.history.saw(&records[i])
 	}
 	states := make([]cas.LeaseState, len(leases))
 	for i := range leases {
@@ -284,6 +285,7 @@ func (b *Backend) swapSome(ctx context.Context, part int, some []int, swaps []ca
 		if done[i], err = swapped(&swaps[i], answer[n], sent, quiet); err != nil {
 			return classify("swap", err, true)
 		}
+		b.history.saw(&done[i].Record)
 	}
 	return nil
 }
