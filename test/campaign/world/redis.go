@@ -299,12 +299,12 @@ func (g *RedisGroup) View() stored.View {
 	return stored.Redis(func(context.Context) (*goredis.Client, error) { return clientOfRedis(g.Primary().Address), nil })
 }
 
-// failed reads the servers' logs for crashes.
+// failed reads the servers' logs for crashes. A replica ends itself if it cannot write to its disk, and says so in another way.
 func (g *RedisGroup) failed() error {
 	var errs []error
 	for _, n := range g.nodes {
 		text, err := os.ReadFile(n.Log())
-		if bytes.Contains(text, []byte("REDIS BUG REPORT")) {
+		if bytes.Contains(text, []byte("crashed by signal")) || bytes.Contains(text, []byte("ASSERTION FAILED")) {
 			err = errors.Join(err, fmt.Errorf("world: a crash in %s", n.Log()))
 		}
 		errs = append(errs, err)
