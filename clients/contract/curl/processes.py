@@ -232,7 +232,13 @@ class MySQL(Server):
         for program in ("mariadbd", "mariadb-install-db", "mariadb"):
             if not shutil.which(program):
                 raise NotStarted("MariaDB is not installed: apt-get install mariadb-server")
-        small = ["--no-defaults", "--datadir=" + os.path.join(self.folder, "data"), "--innodb-log-file-size=8M", "--skip-name-resolve", "--tmpdir=" + self.folder]
+        small = [
+            "--no-defaults",
+            "--datadir=" + os.path.join(self.folder, "data"),
+            "--innodb-log-file-size=8M",
+            "--skip-name-resolve",
+            "--tmpdir=" + self.folder,
+        ]
         install = ["mariadb-install-db", *small, "--skip-test-db", "--auth-root-authentication-method=normal"]
         ran = subprocess.run(install, user=self.user, cwd=self.folder, capture_output=True, text=True)
         if ran.returncode != 0:
@@ -270,7 +276,7 @@ class Redis(Server):
         return ["redis-server", "--port", self.port, "--bind", "127.0.0.1", "--save", "", "--dir", self.folder]
 
     def _check(self):
-        return ["redis-cli", "-p", self.port, "ping"]
+        return ["sh", "-c", f"redis-cli -p {self.port} ping 2>/dev/null"]
 
     def _await(self):
         super()._await()
