@@ -100,7 +100,7 @@ func (o *onRedis) version() (int64, error) {
 // waiters: they ask again after a pause.
 func (o *onRedis) handOffs(b *bench) ([]result, error) {
 	const each = 40
-	pair := &pods{url: "redis://" + o.address, position: o.version}
+	pair := &pods{url: "redis://" + o.address, position: o.version, more: []string{"FAILOVER=quick"}}
 	defer pair.stop()
 	if err := pair.start(b, "redishandoff"); err != nil {
 		return nil, err
