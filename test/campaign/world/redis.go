@@ -22,8 +22,9 @@ import (
 	"github.com/locksidecar/locksidecar/test/campaign/stored"
 )
 
-// downAfter is how long a sentinel waits for the primary before it promotes the replica.
-const downAfter = 1500 * time.Millisecond
+// downAfter is how long a sentinel waits for the primary before it promotes the replica: longer than a busy machine lets a server
+// wait, because no fault explains such a failover.
+const downAfter = 4 * time.Second
 
 // RedisNode is one of two servers.
 type RedisNode struct {
@@ -230,14 +231,15 @@ func (g *RedisGroup) Join(n *RedisNode) error {
 			return err
 		}
 	}
-	return await("the replica has a copy", func() error {
+	err := await("the replica has a copy", func() error {
 		if !n.says("replication", "master_link_status:up") || !n.says("replication", "master_port:"+port) {
 			_, err := n.Ask("REPLICAOF", host, port)
 			time.Sleep(100 * time.Millisecond) // the copy takes a moment
 			return errors.Join(err, errors.New("not yet"))
 		}
-		return g.knows(n)
+		return nil
 	})
+	return errors.Join(err, await("the sentinel knows the replica", func() error { return g.knows(n) }))
 }
 
 // knows asks whether the sentinel could promote a replica.
