@@ -111,6 +111,6 @@ func (b *Backend) noted(ttl time.Duration, renewed bool) int64 {
 		return 0
 	}
 	ms := ttl.Milliseconds()
-	step := int64(1) << max(0, bits.Len64(uint64(ms))-4) //nolint:gosec // above zero
+	step := int64(1) << max(0, bits.Len64(uint64(ms))-4)
 	return (ms + step - 1) / step * step
 }
