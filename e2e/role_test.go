@@ -279,7 +279,7 @@ func roleBeginsEpoch(t *testing.T, database string, o options) {
 	before := a.acquire("epoch", "")
 	a.release("epoch", before)
 	execute(t, database, "UPDATE locksidecar.meta SET epoch = '00000000'")
-	if after := a.acquire("epoch", ""); after < before+1<<26 {
+	if after := a.acquire("epoch", ""); after < before+64_000_000 {
 		t.Errorf("token %d after %d: no new epoch began", after, before)
 	}
 }

@@ -130,12 +130,30 @@ func TestGatheredCallsAreQueuedWhenAllCameBack(t *testing.T) {
 	})
 }
 
-// If no call of the sidecar is in the queue, the key may be free soon, so calls are gathered for 2 ms at most.
+// If no call of the sidecar is in the queue or has the key, the key may be free soon, so calls are gathered for 2 ms at
+// most.
 func TestCallsAreGatheredForLessTimeBehindTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 0)
+		g.first.free(g.rig)
+		g.theirs.granted(t)
+		g.queueLength = 0
 		more := []*answer{g.waitLong(), g.waitLong()}
 		time.Sleep(2*time.Millisecond - time.Nanosecond)
+		g.queued(0, 0)
+		time.Sleep(2 * time.Nanosecond)
+		g.queued(2, 1)
+		g.served(append([]*answer{g.theirs}, more...)...)
+		g.nothingLeft()
+	})
+}
+
+// While a call of the sidecar has the key, the key is not free. So calls are gathered for as long as if it were queued.
+func TestCallsAreGatheredWhileTheLastHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGathering(t, 0)
+		more := []*answer{g.waitLong(), g.waitLong()}
+		time.Sleep(attempt.MaxGather - time.Nanosecond)
 		g.queued(0, 0)
 		time.Sleep(2 * time.Nanosecond)
 		g.queued(2, 1)
@@ -144,9 +162,30 @@ func TestCallsAreGatheredForLessTimeBehindTheLast(t *testing.T) {
 	})
 }
 
-// Calls began to be gathered while calls of the sidecar were in the queue. When the last of those has left, the key may
-// be free soon, so the others wait for 2 ms at most from then on.
-func TestGatheringEndsSoonWhenTheLastLeaves(t *testing.T) {
+// The last call of the sidecar comes back after the store has confirmed its release, which takes longer than 2 ms. It
+// is queued together with the others.
+func TestTheLastComesBackAfterItsRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGathering(t, 0)
+		var more []*answer
+		for range left - 1 {
+			more = append(more, g.waitLong())
+		}
+		g.st.set("Release", fault{before: 10 * time.Millisecond})
+		g.first.free(g.rig)
+		time.Sleep(time.Millisecond)
+		g.queueLength = 0 // the call of the other pod has the key
+		g.queued(0, 0)
+		more = append(more, g.waitLong())
+		g.queued(left, 1)
+		g.served(append([]*answer{g.theirs}, more...)...)
+		g.nothingLeft()
+	})
+}
+
+// Calls began to be gathered while a call of the sidecar had the key. When the store has confirmed its release, the key
+// may be free soon, so the others wait for 2 ms at most from then on.
+func TestGatheringEndsSoonAfterTheLastRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 2)
 		more := []*answer{g.waitLong(), g.waitLong()}

@@ -133,6 +133,7 @@ func (m *Manager) newHoldings() *holdings.Set {
 		Clock: m.cfg.Clock, Observer: m.obs, Draining: m.draining,
 		Sender: attempt.NewReleaser(m.lanes, m.background, m.heldCache, m.cfg.Logger), Lease: m.leases.Get,
 		HandOn:      func(p holdings.Passed) ([]store.AttemptID, bool) { return m.acquirer.HandOn(p) },
+		Freed:       func(key string) { m.acquirer.Freed(key) },
 		QueueLength: func(key string) int { return m.acquirer.QueueLength(key) },
 	})
 }

@@ -146,6 +146,16 @@ type Census interface {
 	Elect(ctx context.Context, term time.Duration) (Election, error)
 }
 
+// Tokens is an engine that can take another one's place: its tokens can go on where those of the other ended.
+type Tokens interface {
+	// NextToken returns a number above every token that was granted or reserved so far, in all namespaces. Later grants
+	// may reach it, so it is asked for when nobody holds a lock any more.
+	NextToken(ctx context.Context) (int64, error)
+	// RaiseTokens makes the token of each grant that begins later at least first. It may fail while this store is in
+	// use.
+	RaiseTokens(ctx context.Context, first int64) error
+}
+
 // Described is an engine that tells operators how its server keeps what it grants.
 type Described interface {
 	// Details are facts about the server, by their names, such as its version and whether grants reach a disk. They contain

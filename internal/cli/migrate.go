@@ -16,16 +16,30 @@ import (
 )
 
 func (a *app) migrateCommand() *cobra.Command {
-	return &cobra.Command{
+	m := move{source: a.source}
+	cmd := &cobra.Command{
 		Use:   "migrate",
-		Short: "Bring the database's schema up to date, and exit",
+		Short: "Bring the database's schema up to date, or carry tokens to another store",
 		Long: `Bring the schema of the database in LOCKSIDECAR_STORE_URL up to date, and exit.
 Any number may run at once, beside running sidecars. With this run under a role
-that may create tables, sidecars need no such right (LOCKSIDECAR_AUTO_MIGRATE=false).`,
+that may create tables, sidecars need no such right (LOCKSIDECAR_AUTO_MIGRATE=false).
+
+With --from and --to, carry tokens from one store to another instead, when all sidecars
+move to it. Each later token is then greater than each one before, for every key, so
+what checks fencing tokens goes on. Stop the sidecars of the old store first: locks and
+waiting calls are not carried. It is refused while any are left. Then start sidecars with
+the new store. The user of --to must own its tables. docs/stores.md has the steps.`,
+		Example: `  LOCKSIDECAR_STORE_URL=postgres://owner@db/app locksidecar migrate
+
+  # From one store to another. A URL with a password is better kept in a file
+  locksidecar migrate --from redis://cache:6379 --to @/run/secrets/new-store-url --wait 1m`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signals, release := onSignals(cmd.Context())
 			defer release()
+			if m.from != "" || m.to != "" {
+				return m.run(signals.stop, cmd)
+			}
 			cfg, _, err := config.Load(a.source)
 			if err != nil {
 				return exitcode.With(exitcode.Config, err)
@@ -47,6 +61,10 @@ that may create tables, sidecars need no such right (LOCKSIDECAR_AUTO_MIGRATE=fa
 			return err
 		},
 	}
+	cmd.Flags().StringVar(&m.from, "from", "", "URL of the store that was used, or @FILE with it")
+	cmd.Flags().StringVar(&m.to, "to", "", "URL of the store that will be used, or @FILE with it")
+	cmd.Flags().DurationVar(&m.wait, "wait", 0, "with --from: how long to wait until its last lock ends")
+	return cmd
 }
 
 // migrateCodes maps SQLSTATEs, or their classes, to exit codes: Unavailable means to try again later, Config

@@ -51,6 +51,9 @@ type Backend interface {
 	Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, store.History, error)
 	// Revoke ends leases. A lease that is dead already is no error.
 	Revoke(ctx context.Context, leases []store.LeaseID) error
+	// RaiseTokens makes the Base of each later swap of any key at least first, unless the caller of Swap has not opened its
+	// leases yet. It fails if the server can do so only while no lease lives, and one does.
+	RaiseTokens(ctx context.Context, first int64) error
 	// Opened returns the living leases that an instance has opened.
 	Opened(ctx context.Context, instance string) ([]store.LeaseID, error)
 }

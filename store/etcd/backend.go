@@ -52,6 +52,7 @@ type Backend struct {
 	work sync.WaitGroup
 
 	newest    atomic.Int64 // the highest revision seen
+	floor     floor
 	contended atomic.Int64 // above zero: swaps go into nested transactions (see calmAfter)
 	// first is the revision after the first successful check. It is set before reached is closed.
 	first   int64

@@ -3,6 +3,7 @@ package etcd
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"net/url"
 
 	"github.com/google/uuid"
@@ -13,10 +14,10 @@ import (
 )
 
 // layout makes the names of etcd's keys: see the package's documentation.
-type layout struct{ records, leases, opened, letters, mailbox string }
+type layout struct{ records, leases, opened, letters, mailbox, floor string }
 
 func newLayout(prefix, instance string) layout {
-	l := layout{records: prefix + "k/", leases: prefix + "l/", opened: prefix + "o/", letters: prefix + "m/"}
+	l := layout{records: prefix + "k/", leases: prefix + "l/", opened: prefix + "o/", letters: prefix + "m/", floor: prefix + "floor"}
 	l.mailbox = l.letter(instance, "")
 	return l
 }
@@ -33,44 +34,62 @@ func etcdLease(id store.LeaseID) int64 {
 }
 
 // format is the first byte of a record's value.
-const format = 1
+const format = 2
 
 var errFormat = errors.New("a record in etcd has an unknown format: another program has written it, or a newer sidecar")
 
-// encode makes a record's value: the format, the number of leases, their ids, and the data.
-func encode(leases []store.LeaseID, data []byte) []byte {
-	value := binary.AppendUvarint([]byte{format}, uint64(len(leases)))
+// encode makes a record's value: the format, the floor of its tokens, the number of leases, their ids, and the data.
+func encode(floor int64, leases []store.LeaseID, data []byte) []byte {
+	value := binary.AppendUvarint([]byte{format}, uint64(floor))
+	value = binary.AppendUvarint(value, uint64(len(leases)))
 	for _, id := range leases {
 		value = append(value, id[:]...)
 	}
 	return append(value, data...)
 }
 
-// decode reads the record of a key from what a Get found.
-func decode(key string, found []*pb.KeyValue) (cas.Record, error) {
+// decode reads the record of a key from what a Get found. Whoever changes the record later uses at least its floor.
+func (b *Backend) decode(key string, found []*pb.KeyValue) (cas.Record, error) {
 	if len(found) == 0 {
 		return cas.Record{Key: key}, nil
 	}
-	return Record(key, found[0].Value, found[0].ModRevision)
+	r, floor, err := record(key, found[0].Value, found[0].ModRevision)
+	b.floor.raise(floor)
+	return r, err
 }
 
-// Record reads a record from its value in etcd, and the value's ModRevision. It is also for tools that look at a server.
+// Record reads a record from its value in etcd, and the value's ModRevision. It is for tools that look at a server.
 func Record(key string, value []byte, revision int64) (cas.Record, error) {
-	r := cas.Record{Key: key}
+	r, _, err := record(key, value, revision)
+	return r, err
+}
+
+func record(key string, value []byte, revision int64) (r cas.Record, floor int64, err error) {
+	r = cas.Record{Key: key}
 	if len(value) == 0 || value[0] != format {
-		return r, errFormat
+		return r, 0, errFormat
 	}
-	count, size := binary.Uvarint(value[1:])
-	if size <= 0 || count > uint64(len(value)-1-size)/uint64(len(uuid.UUID{})) {
-		return r, errFormat
+	floor, value, ok := cutFloor(value[1:])
+	count, size := binary.Uvarint(value)
+	if !ok || size <= 0 || count > uint64(len(value)-size)/uint64(len(uuid.UUID{})) {
+		return r, 0, errFormat
 	}
-	value = value[1+size:]
+	value = value[size:]
 	for range count {
 		r.Leases = append(r.Leases, store.LeaseID(value[:16]))
 		value = value[16:]
 	}
-	r.Version, r.Base, r.Tokens, r.Data = revision, base(revision), cas.TokensPerSwap, value
-	return r, nil
+	r.Version, r.Base, r.Tokens, r.Data = revision, base(floor, revision), cas.TokensPerSwap, value
+	return r, floor, nil
 }
 
-func base(revision int64) int64 { return revision * cas.TokensPerSwap }
+// cutFloor reads the floor with which records and letters begin.
+func cutFloor(value []byte) (floor int64, rest []byte, ok bool) {
+	read, size := binary.Uvarint(value)
+	if size <= 0 || read > math.MaxInt64 {
+		return 0, nil, false
+	}
+	return int64(read), value[size:], true
+}
+
+func base(floor, revision int64) int64 { return floor + revision*cas.TokensPerSwap }

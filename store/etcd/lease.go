@@ -20,7 +20,7 @@ const (
 	shortest = 2 * time.Second
 	// atOnce is how many requests about single leases are on their way at a time.
 	atOnce = 32
-	// openBatch is how many leases get their keys in one transaction: a condition, and two puts each.
+	// openBatch is how many leases get their keys in one transaction: two puts each.
 	openBatch = maxOps / 4
 	// remembered is for how long the end of a lease is not asked again.
 	remembered = time.Second
@@ -85,15 +85,18 @@ func (b *Backend) grant(ctx context.Context, l cas.NewLease) error {
 
 // putKeys makes leases alive.
 func (b *Backend) putKeys(ctx context.Context, leases []cas.NewLease) error {
-	var puts []*pb.Op
+	ops := []*pb.Op{get(b.layout.floor)}
 	for _, l := range leases {
-		puts = append(puts, put(b.lease(l.ID), nil, etcdLease(l.ID)))
+		ops = append(ops, put(b.lease(l.ID), nil, etcdLease(l.ID)))
 		if l.Instance != "" {
-			puts = append(puts, put(b.openedBy(l.Instance)+l.ID.String(), nil, etcdLease(l.ID)))
+			ops = append(ops, put(b.openedBy(l.Instance)+l.ID.String(), nil, etcdLease(l.ID)))
 		}
 	}
 	return b.write(ctx, "open", func(ctx context.Context, c *conn) error {
-		_, err := c.txn(ctx, puts...)
+		answer, err := c.txn(ctx, ops...)
+		if err == nil {
+			err = b.floor.read(answer.Responses[0].GetRange().GetKvs())
+		}
 		return err
 	})
 }

@@ -69,7 +69,9 @@ func (b *Backend) hear(ctx context.Context, c *conn, next int64, deliver func(ca
 		}
 		for _, event := range answer.Events {
 			key := string(event.Kv.Key[len(b.mailbox):])
-			deliver(cas.Letter{To: b.config.Instance, Key: key, Base: base(event.Kv.ModRevision), Body: event.Kv.Value})
+			if floor, body, ok := cutFloor(event.Kv.Value); ok {
+				deliver(cas.Letter{To: b.config.Instance, Key: key, Base: base(floor, event.Kv.ModRevision), Body: body})
+			}
 		}
 		// While the watch catches up, the header is ahead of the events.
 		if count := len(answer.Events); count > 0 {

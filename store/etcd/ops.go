@@ -29,6 +29,13 @@ func exists(key string) *pb.Compare {
 	return &pb.Compare{Target: pb.Compare_CREATE, Is: pb.Compare_GREATER, Key: []byte(key), To: &pb.Compare_CreateRevision{CreateRevision: 0}}
 }
 
+// none holds if no key begins with a prefix.
+func none(prefix string) *pb.Compare {
+	c := unchanged(prefix, 0)
+	c.RangeEnd = behind(prefix)
+	return c
+}
+
 // behind is the first key behind those that begin with a prefix. Every prefix of this package ends in a slash, or continues
 // with a key's bytes.
 func behind(prefix string) []byte {

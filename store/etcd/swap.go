@@ -3,6 +3,7 @@ package etcd
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"slices"
 	"sync"
 
@@ -42,7 +43,7 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 	records := make([]cas.Record, len(keys))
 	present := make([]*cas.Record, len(keys))
 	for i, key := range keys {
-		if records[i], err = decode(key, found[i].Kvs); err != nil {
+		if records[i], err = b.decode(key, found[i].Kvs); err != nil {
 			return nil, nil, failed("load", err, false)
 		}
 		present[i] = &records[i]
@@ -109,10 +110,11 @@ type change struct {
 	conditions []*pb.Compare // that of the record, and then those of leases
 	ops        []*pb.Op
 	bytes      int
+	floor      int64
 }
 
 func (b *Backend) change(s *cas.Swap) change {
-	c := change{key: b.records + s.Key}
+	c := change{key: b.records + s.Key, floor: b.floor.Load()}
 	c.conditions = append(make([]*pb.Compare, 0, 1+len(s.Living)), unchanged(c.key, s.Version))
 	for _, id := range s.Living {
 		c.conditions = append(c.conditions, exists(b.lease(id)))
@@ -121,12 +123,12 @@ func (b *Backend) change(s *cas.Swap) change {
 	if s.Delete {
 		c.ops = append(c.ops, remove(c.key))
 	} else {
-		c.ops = append(c.ops, put(c.key, encode(s.Leases, s.Data), 0))
+		c.ops = append(c.ops, put(c.key, encode(c.floor, s.Leases, s.Data), 0))
 	}
 	c.bytes = 2*len(c.key) + len(s.Data) + 48*(len(c.conditions)+len(s.Leases))
 	for _, letter := range s.Letters {
 		name := b.letter(letter.To, letter.Key)
-		c.ops = append(c.ops, put(name, letter.Body, 0))
+		c.ops = append(c.ops, put(name, append(binary.AppendUvarint(nil, uint64(c.floor)), letter.Body...), 0))
 		c.bytes += len(name) + len(letter.Body)
 	}
 	return c
@@ -250,7 +252,7 @@ func (b *Backend) swap(ctx context.Context, swaps []cas.Swap, changes []change, 
 		if err != nil {
 			return err
 		}
-		return judge(swaps, []*pb.Done{answer}, answer.Header.Revision, results)
+		return b.judge(swaps, changes, []*pb.Done{answer}, answer.Header.Revision, results)
 	}
 	if txn := joined(changes); txn != nil && b.contended.Load() <= 0 {
 		answer, err := b.send(ctx, txn)
@@ -259,7 +261,7 @@ func (b *Backend) swap(ctx context.Context, swaps []cas.Swap, changes []change, 
 		}
 		if answer.Succeeded {
 			all := slices.Repeat([]*pb.Done{answer}, len(changes))
-			return judge(swaps, all, answer.Header.Revision, results)
+			return b.judge(swaps, changes, all, answer.Header.Revision, results)
 		}
 		b.contended.Store(calmAfter)
 	}
@@ -278,7 +280,7 @@ func (b *Backend) swap(ctx context.Context, swaps []cas.Swap, changes []change, 
 	} else {
 		b.contended.Store(calmAfter)
 	}
-	return judge(swaps, all, answer.Header.Revision, results)
+	return b.judge(swaps, changes, all, answer.Header.Revision, results)
 }
 
 // send sends a transaction of swaps, once.
@@ -295,16 +297,16 @@ func (b *Backend) send(ctx context.Context, txn *pb.Txn) (answer *pb.Done, err e
 }
 
 // judge reads the results of swaps from the answers of their transactions.
-func judge(swaps []cas.Swap, answers []*pb.Done, revision int64, results []cas.Swapped) (err error) {
+func (b *Backend) judge(swaps []cas.Swap, changes []change, answers []*pb.Done, revision int64, results []cas.Swapped) (err error) {
 	for i, answer := range answers {
 		if answer.Succeeded {
-			results[i] = cas.Swapped{Done: true, Record: cas.Record{Key: swaps[i].Key, Leases: swaps[i].Leases, Base: base(revision), Tokens: cas.TokensPerSwap}}
+			results[i] = cas.Swapped{Done: true, Record: cas.Record{Key: swaps[i].Key, Leases: swaps[i].Leases, Base: base(changes[i].floor, revision), Tokens: cas.TokensPerSwap}}
 			if !swaps[i].Delete {
 				results[i].Record.Version = revision
 			}
 			continue
 		}
-		if results[i].Record, err = decode(swaps[i].Key, answer.Responses[0].GetRange().GetKvs()); err != nil {
+		if results[i].Record, err = b.decode(swaps[i].Key, answer.Responses[0].GetRange().GetKvs()); err != nil {
 			return &store.Error{Op: "swap", Err: err, Unknown: true} // others of the transaction were carried out
 		}
 	}
@@ -329,7 +331,7 @@ func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]
 	records := make([]cas.Record, len(found))
 	for i := range found {
 		key := string(found[i].Key[len(b.records):])
-		if records[i], err = decode(key, found[i:i+1]); err != nil {
+		if records[i], err = b.decode(key, found[i:i+1]); err != nil {
 			return nil, failed("scan", err, false)
 		}
 	}

@@ -96,6 +96,9 @@ UPDATE locksidecar_meta SET token_floor = GREATEST(token_floor, COALESCE(
     (SELECT MAX(version + tokens) FROM locksidecar_locks FORCE INDEX (PRIMARY) WHERE name IN (?) AND swap_id = ?), 0))
 WHERE id = 1
 
+-- name: raise_floor_to
+UPDATE locksidecar_meta SET token_floor = GREATEST(token_floor, ?) WHERE id = 1
+
 -- name: remove
 DELETE l FROM locksidecar_locks l FORCE INDEX (PRIMARY) WHERE l.name IN (?) AND l.swap_id = ?
 

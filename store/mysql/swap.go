@@ -65,6 +65,14 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 	return done, nil
 }
 
+// RaiseTokens implements [cas.Backend].
+func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
+	if _, err := b.write(ctx, "raise", func(p *packet) { p.add("raise_floor_to", first) }); err != nil {
+		return fail("raise", err, false)
+	}
+	return nil
+}
+
 func tooLarge(s *cas.Swap) bool {
 	large := len(s.Key) > maxName || len(s.Data) >= maxBlob || len(s.Leases)*16 >= maxBlob
 	for i := range s.Letters {

@@ -14,7 +14,7 @@ import (
 )
 
 // jump is the least distance by which tokens jump at a promotion.
-const jump = 1 << 26
+const jump = 64_000_000
 
 // Trap: after a failover, rows may be older, and the clock that decides expiries may be behind.
 // Tokens still grow, for every first operation. No lease is reaped before its holder could renew

@@ -29,6 +29,7 @@ const (
 var (
 	errNotStarted = errors.New("the store is not started")
 	errNewEpoch   = errors.New("the database server was promoted or restored, and another session is preparing it")
+	errNoMeta     = errors.New("locksidecar.meta has no row: run `locksidecar migrate`")
 	errStandby    = errors.New("the database server is a standby")
 	errStopped    = errors.New("the store is stopped")
 	// errNotReplicated: the server stopped waiting for a synchronous standby, and reported only a warning.

@@ -11,7 +11,7 @@ import (
 // console does. It must not see tokens, data and ids of grants, so it has a statement of its own for locks.
 
 // readings are the operations that such a role can carry out. It has no leases, so nothing is left of an earlier sidecar.
-var readings = []string{"get", "list", "stats", "waiting", "revoke instance"}
+var readings = []string{"get", "list", "stats", "waiting", "next token", "revoke instance"}
 
 // mayCarryOut returns an error if the role may only read and the operation changes something.
 func (s *Store) mayCarryOut(name string) error {

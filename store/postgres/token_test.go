@@ -14,7 +14,7 @@ import (
 func shiftClock(t *testing.T, url string, by time.Duration) {
 	t.Helper()
 	exec(t, connect(t, url), fmt.Sprintf(`CREATE OR REPLACE FUNCTION locksidecar.token_at(at timestamptz) RETURNS bigint
-		LANGUAGE sql STABLE AS 'SELECT floor((date_part(''epoch'', at) - 1577836800 + %f) * 1048576)::bigint'`, by.Seconds()))
+		LANGUAGE sql STABLE AS 'SELECT floor((date_part(''epoch'', at) + %f) * 1000000)::bigint'`, by.Seconds()))
 }
 
 // tokenNow returns the token of the current time.
@@ -320,5 +320,46 @@ func TestARowIsNotSweptSoon(t *testing.T) {
 	}
 	if n := s.count("locks", "true"); n != 1 {
 		t.Errorf("%d rows, want 1", n)
+	}
+}
+
+// The next token is above those of all keys, also of swept ones. A store whose tokens are raised to it grants greater ones.
+func TestTokensOfAnotherStore(t *testing.T) {
+	t.Parallel()
+	for name, take := range waysToTake {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			last := s.takeAndFree("swept")
+			exec(t, s.conn, "UPDATE locksidecar.locks SET token = token + (1::bigint << 40)")
+			last += 1 << 40
+			next, err := s.NextToken(t.Context())
+			if err != nil || next < last+store.TokensPerGrant {
+				t.Fatalf("the next token is %d after %d: %v", next, last, err)
+			}
+			first := next + 1<<40
+			if err := s.RaiseTokens(t.Context(), first); err == nil || store.OutcomeUnknown(err) {
+				t.Errorf("as a sidecar: %v", err)
+			}
+			owner := startStore(t, pgtest.Admin(s.url), store.Identity{Namespace: "n", Instance: "owner", Pod: "p"})
+			defer owner.Stop()
+			for _, to := range []int64{first, first - 7} { // the second lowers nothing
+				if err := owner.RaiseTokens(t.Context(), to); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, key := range []string{"swept", "new"} {
+				answers, err := take(s, askFor(key, s.lease))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if a := want(t, answers[0], store.Granted); a.Token < first {
+					t.Errorf("%s: token %d, raised to %d", key, a.Token, first)
+				}
+			}
+			if next, err := s.NextToken(t.Context()); err != nil || next <= first {
+				t.Errorf("the next token is %d after a raise to %d: %v", next, first, err)
+			}
+		})
 	}
 }

@@ -183,6 +183,14 @@ local function swap(keys, args)
   return out
 end
 
+-- raise: remembered, the least token from now on.
+local function raise(keys, args)
+  local P = prefix(keys)
+  local history, quiet, _, floor = begin(P, args[1])
+  redis.call('HSET', P .. 'meta', 'floor', number(math.max(floor, tonumber(args[2]))))
+  return { history, quiet }
+end
+
 -- scan: remembered, the bounds of ZRANGEBYLEX, and a limit.
 local function scan(keys, args)
   local P = prefix(keys)
@@ -268,6 +276,7 @@ register('grant', swap, {})
 register('open', open, {})
 register('swap', swap, { 'allow-oom' })
 register('load', load, { 'allow-oom' })
+register('raise', raise, {})
 register('scan', scan, { 'allow-oom' })
 register('renew', renew, { 'allow-oom' })
 register('revoke', revoke, { 'allow-oom' })

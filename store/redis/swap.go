@@ -333,6 +333,16 @@ func swapped(w *cas.Swap, answer any, sent time.Time, quiet time.Duration) (cas.
 	return s, err
 }
 
+// RaiseTokens implements [cas.Backend]. A repeat does no harm.
+func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
+	for part := range b.parts {
+		if _, _, err := b.call(ctx, "raise", "raise", repeats, part, nil, first); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Scan implements [cas.Backend].
 func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]cas.Record, error) {
 	from, to := "["+prefix, "+"

@@ -103,6 +103,13 @@ func (a *Arrival) decide(ctx context.Context, b *Attempt) {
 	as.goOn(a.key, false)
 }
 
+// reconsider must be called when ready arrivals for a key may have to wait for less time.
+func (as *arrivals) reconsider(key string) {
+	as.mu.Lock()
+	defer as.mu.Unlock()
+	as.goOn(key, false)
+}
+
 // goOn queues the ready arrivals for a key. If must is false, it may leave them to be gathered. The caller
 // holds as.mu, which is unlocked in between.
 func (as *arrivals) goOn(key string, must bool) {
@@ -137,7 +144,7 @@ func (as *arrivals) goOn(key string, must bool) {
 			defer as.mu.Unlock()
 			as.goOn(key, true)
 		})
-	case time.Until(k.until) > most: // the last call of the sidecar has left the queue
+	case time.Until(k.until) > most: // no call of the sidecar is in the queue or has the key any more
 		k.until = time.Now().Add(most)
 		k.timer.Reset(most)
 	}

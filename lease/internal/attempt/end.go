@@ -18,6 +18,13 @@ func (b *Attempt) Won() types.Grant {
 	return b.result
 }
 
+// holds reports whether a session got an exclusive lock by the attempt.
+func (b *Attempt) holds() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.phase == over && b.err == nil && b.req.Bind == types.BindSession && !b.req.Shared
+}
+
 // Finish ends an attempt that has not won.
 func (b *Attempt) Finish(err error) {
 	if _, first := b.close(err); first {

@@ -15,8 +15,8 @@ const (
 	// MaxGather limits how long a call is gathered. If it is less, the limit is half of the time that the last call
 	// has waited. If no call left the queue for that time, the key changes hands slowly, and calls are not gathered.
 	MaxGather = 50 * time.Millisecond
-	// If no call of the sidecar is in the queue, the limits are a part of these, because the key may be free soon:
-	// 2 ms, and a sixteenth of the time that the last call has waited.
+	// If no call of the sidecar is in the queue or has the key, the limits are a part of these, because the key may be
+	// free soon: 2 ms, and a sixteenth of the time that the last call has waited.
 	lastOnes, lastWaited = 25, 8
 	// aloneAfter is for how long calls are gathered after one of another sidecar was ahead of them.
 	aloneAfter = 2 * MaxGather
@@ -29,10 +29,12 @@ type line struct {
 	inStore int
 	// left is how many have left the store's queue since another one was queued.
 	left int
-	// moved is when the last one left, whose call had waited for the time waited. moved is zero if another one
-	// was queued since, because the next one should follow directly.
+	// moved is when the last one left, whose call had waited for the time waited, or when its release was confirmed.
+	// moved is zero if another one was queued since, because the next one should follow directly.
 	moved  time.Time
 	waited time.Duration
+	// holds: the last one that left got the key, and the store has not confirmed its release.
+	holds bool
 	// alone is since when no call of another sidecar was ahead of one that was queued; zero: of the last one.
 	alone time.Time
 }
@@ -49,13 +51,36 @@ func (aq *Acquirer) gathers(key string, ready int) time.Duration {
 		return 0
 	}
 	most := min(l.waited/2, MaxGather)
-	if l.inStore == 0 {
+	if l.inStore == 0 && !l.holds {
 		most = min(l.waited/2/lastWaited, MaxGather/lastOnes)
 	}
 	if now.Sub(l.moved) < most {
 		return most
 	}
 	return 0
+}
+
+// Freed must be called when the store has confirmed the release of an exclusive lock of a session that was in the queue.
+// Only then can that session's call come back, so others wait for it a little longer.
+func (aq *Acquirer) Freed(key string) {
+	if aq.queue.freed(key) {
+		aq.arrivals.reconsider(key)
+	}
+}
+
+// freed reports whether calls are gathered differently now.
+func (q *queue) freed(key string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.byKey[key]
+	if l == nil || !l.holds {
+		return false
+	}
+	l.holds = false
+	if !l.moved.IsZero() {
+		l.moved = q.clk.Now()
+	}
+	return true
 }
 
 // hurries reports whether the call's wait ends soon. Such a call is not gathered, because it could time out
@@ -75,8 +100,8 @@ func (q *queue) joinLine(b *Attempt) {
 	l.moved, l.left = time.Time{}, 0
 }
 
-// leftLine records that the attempt has left the queue. The caller holds q.mu.
-func (q *queue) leftLine(b *Attempt) {
+// leftLine records that the attempt has left the queue, and whether it holds the key now. The caller holds q.mu.
+func (q *queue) leftLine(b *Attempt, holds bool) {
 	key := b.req.Key
 	l := q.byKey[key]
 	if b.inStore {
@@ -84,6 +109,7 @@ func (q *queue) leftLine(b *Attempt) {
 		l.left++
 		l.moved = q.clk.Now()
 		l.waited = l.moved.Sub(b.began)
+		l.holds = holds
 	}
 	if l.attempts--; l.attempts > 0 {
 		return

@@ -87,6 +87,7 @@ func (q *queue) add(b *Attempt) error {
 }
 
 func (q *queue) remove(b *Attempt) {
+	holds := b.holds()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.has(b) {
@@ -99,7 +100,7 @@ func (q *queue) remove(b *Attempt) {
 	}
 	q.size.Add(-1)
 	q.obs.Waits(b.req.Key, -1)
-	q.leftLine(b)
+	q.leftLine(b, holds)
 }
 
 // has reports whether an attempt is queued, or is about to be. The caller holds q.mu.

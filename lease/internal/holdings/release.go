@@ -115,6 +115,9 @@ func (r *Release) IsSettled() {
 		s.set.ends.settled(grantRef{r.claim.Key, r.claim.Token})
 	}
 	s.freed(r)
+	if r.h.cohort != nil && !r.h.HandedOn() {
+		s.set.cfg.Freed(r.claim.Key)
+	}
 	if r.done != nil {
 		r.done()
 	}

@@ -34,6 +34,8 @@ type Config struct {
 	// HandOn gives a released lock to the next attempt of its cohort. It returns false if the store must do
 	// that, and in both cases the attempts that were served.
 	HandOn func(Passed) (served []store.AttemptID, given bool)
+	// Freed is called when the store has freed an exclusive lock whose call was in the queue.
+	Freed func(key string)
 	// QueueLength is the number of this sidecar's calls that wait for a key.
 	QueueLength func(key string) int
 }

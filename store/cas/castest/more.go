@@ -42,6 +42,35 @@ func tokensGrow(t *testing.T, c *client) {
 	}
 }
 
+// tokensRaised: after RaiseTokens, all tokens are above those of the store before. Those of each key still grow.
+func tokensRaised(t *testing.T, c *client) {
+	old := c.done(cas.Swap{Key: "ns/old", Data: []byte("x"), Tokens: 3})
+	gone := c.done(cas.Swap{Key: "ns/gone", Data: []byte("x"), Tokens: 3})
+	c.done(cas.Swap{Key: "ns/gone", Version: gone.Version, Delete: true})
+	first := old.Base + 1<<50
+	c.must(c.RaiseTokens(c.ctx, first))
+	c.must(c.RaiseTokens(c.ctx, first-7)) // lowers nothing
+	for i, by := range []*client{c, open(t, c.server, "later"), open(t, c.server, "other")} {
+		by.open(ttl, "own")
+		loaded := by.load("ns/old")
+		written := by.done(cas.Swap{Key: "ns/old", Version: loaded.Version, Data: []byte("y"), Tokens: 2, Letters: []cas.Letter{{To: "one", Key: "ns/old", Body: []byte("z")}}})
+		if written.Base < first || written.Base < loaded.Base+int64(loaded.Tokens) {
+			t.Errorf("instance %d: the tokens of a known key begin at %d after %d, and were raised to %d", i, written.Base, loaded.Base, first)
+		}
+		if again := by.load("ns/old"); again.Base != written.Base {
+			t.Errorf("instance %d: tokens from %d on were reserved, and are read as %d", i, written.Base, again.Base)
+		}
+		if l := await.Receive(t, c.letters, "the letter"); l.Base != written.Base || string(l.Body) != "z" {
+			t.Errorf("instance %d: a letter says %d, its record %d", i, l.Base, written.Base)
+		}
+		back := by.done(cas.Swap{Key: "ns/gone", Data: []byte("x"), Tokens: 3})
+		if back.Base < first {
+			t.Errorf("instance %d: the tokens of a deleted key begin at %d, and were raised to %d", i, back.Base, first)
+		}
+		by.done(cas.Swap{Key: "ns/gone", Version: back.Version, Delete: true})
+	}
+}
+
 func scan(t *testing.T, c *client) {
 	for _, name := range []string{"a/1", "b/1", "b/10", "b/2", "b0", "b/\x00", "b/ä", "c/1"} {
 		lease := uuid.New()

@@ -108,6 +108,15 @@ func (b *Backend) Ready() error {
 	return nil
 }
 
+// RaiseTokens implements [cas.Backend].
+func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
+	return b.request(ctx, "RaiseTokens", func() {
+		b.server.mu.Lock()
+		defer b.server.mu.Unlock()
+		b.server.tokens = max(b.server.tokens, first)
+	})
+}
+
 // request carries an operation out, with the faults that it was told.
 func (b *Backend) request(ctx context.Context, op string, do func()) error {
 	if err := errors.Join(b.Ready(), ctx.Err()); err != nil {

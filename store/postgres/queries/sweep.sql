@@ -40,6 +40,15 @@ SELECT greatest((SELECT count(*) FROM waiters), (SELECT count(*) FROM watchers),
     (SELECT array_agg(s.namespace ORDER BY s.namespace, s.key) FROM shared s),
     (SELECT array_agg(s.key ORDER BY s.namespace, s.key) FROM shared s)
 
+-- name: next_token
+-- Reads every lock. The last grant of a key has reserved the 255 tokens after its own.
+SELECT greatest(m.first_token, locksidecar.token_at(clock_timestamp()), (SELECT max(token) + 256 FROM locksidecar.locks))
+FROM locksidecar.meta m
+
+-- name: raise_tokens
+-- Only the owner of the schema may write meta. $1 the least token from now on
+UPDATE locksidecar.meta SET first_token = greatest(first_token, $1) RETURNING first_token
+
 -- name: stats
 -- Counts what the whole database holds, by type and by pod, in one snapshot and by one reading of
 -- the clock. It only reads. A lock whose lease is missing is in no line. A lock with a pending

@@ -740,6 +740,7 @@ type Compare struct {
 	//	*Compare_CreateRevision
 	//	*Compare_ModRevision
 	To            isCompare_To `protobuf_oneof:"to"`
+	RangeEnd      []byte       `protobuf:"bytes,64,opt,name=range_end,json=rangeEnd,proto3" json:"range_end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -818,6 +819,13 @@ func (x *Compare) GetModRevision() int64 {
 		}
 	}
 	return 0
+}
+
+func (x *Compare) GetRangeEnd() []byte {
+	if x != nil {
+		return x.RangeEnd
+	}
+	return nil
 }
 
 type isCompare_To interface {
@@ -1620,13 +1628,14 @@ const file_etcd_proto_rawDesc = "" +
 	"\x05range\x18\x01 \x01(\v2\x18.locksidecar.etcd.RangedH\x00R\x05range\x12*\n" +
 	"\x03txn\x18\x04 \x01(\v2\x16.locksidecar.etcd.DoneH\x00R\x03txnB\n" +
 	"\n" +
-	"\bresponse\"\xa3\x02\n" +
+	"\bresponse\"\xc0\x02\n" +
 	"\aCompare\x12,\n" +
 	"\x02is\x18\x01 \x01(\x0e2\x1c.locksidecar.etcd.Compare.IsR\x02is\x128\n" +
 	"\x06target\x18\x02 \x01(\x0e2 .locksidecar.etcd.Compare.TargetR\x06target\x12\x10\n" +
 	"\x03key\x18\x03 \x01(\fR\x03key\x12)\n" +
 	"\x0fcreate_revision\x18\x05 \x01(\x03H\x00R\x0ecreateRevision\x12#\n" +
-	"\fmod_revision\x18\x06 \x01(\x03H\x00R\vmodRevision\"\x1c\n" +
+	"\fmod_revision\x18\x06 \x01(\x03H\x00R\vmodRevision\x12\x1b\n" +
+	"\trange_end\x18@ \x01(\fR\brangeEnd\"\x1c\n" +
 	"\x02Is\x12\t\n" +
 	"\x05EQUAL\x10\x00\x12\v\n" +
 	"\aGREATER\x10\x01\"*\n" +

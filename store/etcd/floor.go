@@ -1,0 +1,65 @@
+package etcd
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync/atomic"
+
+	"github.com/locksidecar/locksidecar/store"
+	pb "github.com/locksidecar/locksidecar/store/etcd/internal/etcdpb"
+)
+
+// floor is added to the tokens that revisions give, because another store may have granted greater ones before. Its key is written
+// only while no lease lives. An instance reads the key when it opens leases, and grants nothing without them. A record has the
+// floor with which it was written, and each of its readers uses that one at least. So the tokens of a key never go back.
+type floor struct{ atomic.Int64 }
+
+// raise makes the floor at least this.
+func (f *floor) raise(to int64) {
+	for {
+		if now := f.Load(); now >= to || f.CompareAndSwap(now, to) {
+			return
+		}
+	}
+}
+
+// read raises the floor to what was found at its key.
+func (f *floor) read(found []*pb.KeyValue) error {
+	if len(found) == 0 {
+		return nil
+	}
+	at, rest, ok := cutFloor(found[0].Value)
+	if !ok || len(rest) > 0 {
+		return errFormat
+	}
+	f.raise(at)
+	return nil
+}
+
+var errInUse = errors.New("a sidecar has leases here, or had some a moment ago: stop all sidecars that use this store, and try again")
+
+// RaiseTokens implements [cas.Backend].
+func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
+	found, err := b.read(ctx, "floor", []*pb.Op{get(b.layout.floor)})
+	if err == nil {
+		err = b.floor.read(found[0].Kvs)
+	}
+	if err != nil {
+		return failed("raise", err, false)
+	}
+	revision := int64(0)
+	if len(found[0].Kvs) > 0 {
+		revision = found[0].Kvs[0].ModRevision
+	}
+	b.floor.raise(first)
+	txn := &pb.Txn{
+		Compare: []*pb.Compare{unchanged(b.layout.floor, revision), none(b.leases)},
+		Success: []*pb.Op{put(b.layout.floor, binary.AppendUvarint(nil, uint64(b.floor.Load())), 0)},
+	}
+	answer, err := b.send(ctx, txn)
+	if err == nil && !answer.Succeeded {
+		err = &store.Error{Op: "raise", Err: errInUse}
+	}
+	return err
+}
