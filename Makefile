@@ -19,7 +19,7 @@ BENCH        ?= .
 PYTHON_CLIENT := clients/python
 
 # The stores that the clients and the examples are tested on: make test-clients STORES=postgres
-STORES ?= memory postgres etcd mysql
+STORES ?= memory postgres etcd mysql redis
 export CONTRACT_STORES = $(STORES)
 
 # The version comes from git describe; stamping fails in checkouts of other users.
@@ -142,6 +142,7 @@ test-deps: $(ETCD)
 	command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb /opt/homebrew/opt/postgresql*/bin/initdb \
 	  /usr/local/opt/postgresql*/bin/initdb /usr/pgsql-*/bin/initdb 2>/dev/null | grep -q . || missing="postgresql"; \
 	command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || missing="$$missing pgbouncer"; \
+	command -v redis-server >/dev/null && command -v redis-sentinel >/dev/null && command -v redis-cli >/dev/null || missing="$$missing redis-server redis-sentinel redis-tools"; \
 	command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null || missing="$$missing mariadb-server"; \
 	command -v prometheus >/dev/null && command -v promtool >/dev/null || missing="$$missing prometheus"; \
 	command -v curl >/dev/null || missing="$$missing curl"; \
@@ -154,6 +155,7 @@ test-deps: $(ETCD)
 	else echo "the tests need: $$missing; as root: apt-get install $$missing" >&2; exit 1; fi; \
 	echo "installing $$missing"; \
 	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing || exit; \
+	case "$$missing" in *redis*) [ ! -d /run/systemd/system ] || $$as systemctl disable -q --now redis-server redis-sentinel;; esac; \
 	case "$$missing" in *mariadb*) [ ! -d /run/systemd/system ] || $$as systemctl disable -q --now mariadb;; esac; \
 	case "$$missing" in *prometheus*) [ ! -d /run/systemd/system ] || $$as systemctl disable -q --now prometheus;; esac
 	@version=$$(ls /usr/lib/postgresql 2>/dev/null | sort -n | tail -1); \
@@ -210,7 +212,6 @@ NODE_CONTRIB := clients/node/test/frameworks
 test-contrib: build test-deps $(CONTRIB)/installed $(NODE_CONTRIB)/node_modules ## Test the clients' modules for frameworks with the real frameworks, and run their examples
 	cd $(PYTHON_CLIENT) && tests/frameworks/.venv/bin/mypy src/locksidecar/contrib/*.py tests/frameworks/*.py && \
 	  tests/frameworks/.venv/bin/python -m pytest tests/frameworks
-	@command -v redis-server >/dev/null || RUNLEVEL=1 $(MAKE) apt PACKAGES=redis-server
 	cd clients/node && npm run --silent build && npx tsc -p test/frameworks && node --test test/frameworks/*.test.mjs test/frameworks/build/*.test.js
 	@ln -sfn ../../$(NODE_CONTRIB)/node_modules examples/contrib/node_modules
 	examples/run.py --contrib

@@ -24,6 +24,7 @@ type pods struct {
 	*counter
 	cluster *pgtest.Cluster
 	url     string
+	more    []string // settings of the sidecars
 	a, b    *process
 	waiter  *conn
 	// position grows when a call is queued.
@@ -65,7 +66,7 @@ func (p *pods) start(b *bench, name string) (err error) {
 		to   **process
 		name string
 	}{{&p.a, name + "a"}, {&p.b, name + "b"}} {
-		if *s.to, err = b.sidecar(s.name, "STORE_URL="+p.url); err != nil {
+		if *s.to, err = b.sidecar(s.name, append([]string{"STORE_URL=" + p.url}, p.more...)...); err != nil {
 			return err
 		}
 		p.ends = append(p.ends, (*s.to).stop)

@@ -80,6 +80,7 @@ var measures = []struct {
 	{"peers", (*bench).peers},
 	{"etcd", (*bench).etcd},
 	{"mysql", (*bench).mysql},
+	{"redis", (*bench).redis},
 	{"overhead", (*bench).overhead},
 }
 

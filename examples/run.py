@@ -75,7 +75,7 @@ def main():
     if forgotten:
         p.error(f"nothing runs {', '.join(forgotten)}: add it to EXAMPLES")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the finally blocks
-    stores = ["postgres"] if arguments.contrib else os.environ.get("CONTRACT_STORES", "memory postgres etcd mysql").split()
+    stores = ["postgres"] if arguments.contrib else os.environ.get("CONTRACT_STORES", "memory postgres etcd mysql redis").split()
     started, failed = time.monotonic(), []
     postgres = Postgres()  # for the examples' own tables
     try:

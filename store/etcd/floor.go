@@ -66,7 +66,7 @@ func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
 	first = max(first, b.floor.Load())
 	txn := &pb.Txn{
 		Compare: []*pb.Compare{unchanged(b.layout.floor, revision), none(b.leases)},
-		Success: []*pb.Op{put(b.layout.floor, binary.AppendUvarint(nil, uint64(first)), 0)}, //nolint:gosec // never negative
+		Success: []*pb.Op{put(b.layout.floor, binary.AppendUvarint(nil, uint64(first)), 0)},
 	}
 	answer, err := b.send(ctx, txn)
 	if err == nil && !answer.Succeeded {

@@ -31,23 +31,25 @@ const (
 
 // call calls a function of a partition, and returns its answer without history and quiet time. It notes the history in told, if
 // that is not nil.
-func (b *Backend) call(ctx context.Context, op, name string, kind int, part int, told *told, args ...any) ([]any, time.Duration, error) {
+func (b *Backend) call(ctx context.Context, op, name string, kind, part int, told *told, args ...any) ([]any, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
-	all := append(make([]any, 0, len(args)+1), b.history.longest(b.usual()))
+	all := append(make([]any, 0, len(args)+1), b.history.remembered(b.usual()))
 	all = append(all, args...)
 	var answer []any
 	var err error
 	for try, move := 0, 0; ; {
 		answer, err = b.send(ctx, op, name, part, all)
-		if kind != sends && transient(err) {
+		again := true
+		switch {
+		case kind != sends && transient(err):
 			try++
-		} else if kind == sends && moving(err) && !strings.Contains(err.Error(), "@user_function") {
+		case kind == sends && moving(err) && !strings.Contains(err.Error(), "@user_function"):
 			move++
-		} else {
-			break
+		default:
+			again = false
 		}
-		if try == tries || move == moves || ctx.Err() != nil {
+		if !again || try == tries || move == moves || ctx.Err() != nil {
 			break
 		}
 		select {
@@ -131,7 +133,7 @@ func (t recordedTracer) Start(ctx context.Context, name string, options ...trace
 	if !tracing.Recorded(ctx) {
 		return ctx, noop.Span{}
 	}
-	return t.Tracer.Start(ctx, name, options...)
+	return t.Tracer.Start(ctx, name, options...) //nolint:spancheck // the library ends it
 }
 
 // span begins a call's span if the context has a recorded one. Spans contain neither keys nor data.

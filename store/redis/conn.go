@@ -22,7 +22,7 @@ type noLog struct{}
 
 func (noLog) Printf(context.Context, string, ...any) {}
 
-func init() { goredis.SetLogger(noLog{}) } // the library writes to stderr; what matters comes as an error
+func init() { goredis.SetLogger(noLog{}) } //nolint:gochecknoinits // the library writes to stderr; what matters comes as an error
 
 // connect makes the client. It does not wait for a server.
 func (b *Backend) connect() goredis.UniversalClient {

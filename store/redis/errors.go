@@ -42,7 +42,7 @@ func mark(err error) error {
 }
 
 // refusals are the errors with which Redis refuses a call before it begins, with what an operator should know.
-var refusals = map[string]string{
+var refusals = map[string]string{ //nolint:gosec // no credentials: codes of errors
 	"READONLY":    "this server is a replica: it takes no writes",
 	"LOADING":     "the server is loading its data",
 	"MASTERDOWN":  "this server is a replica whose master is down",

@@ -16,7 +16,7 @@ func Rights() (rights []any) {
 	if found == nil {
 		panic("docs/operations.md names no rights")
 	}
-	for _, right := range strings.Fields(string(found[1])) {
+	for right := range strings.FieldsSeq(string(found[1])) {
 		rights = append(rights, right)
 	}
 	return rights

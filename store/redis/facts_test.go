@@ -51,7 +51,7 @@ func TestWhereGrantsAreKept(t *testing.T) {
 // A call that is traced has a span, with that of the client library below. None contains a key, data or the password.
 func TestTraces(t *testing.T) {
 	t.Parallel()
-	const secret = "7f3a91" //nolint:gosec // a test's
+	const secret = "7f3a91"
 	d := redistest.Start(t, "--requirepass", secret)
 	spans := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))

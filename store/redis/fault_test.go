@@ -1,6 +1,7 @@
 package redis_test
 
 import (
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -348,18 +349,34 @@ func TestANewPassword(t *testing.T) {
 	})
 }
 
-// TestTokensAfterFailoversAndALoss: each new history jumps, and a server that then loses all its data jumps farther.
+// TestTokensAfterFailoversAndALoss: each new history jumps. A server that then loses all its data jumps farther, even if nobody
+// remembers, and as far as somebody remembers.
 func TestTokensAfterFailoversAndALoss(t *testing.T) {
 	t.Parallel()
 	d := redistest.Start(t)
 	r := at(t, d).ready("one")
+	const days = 48 * 3600 * 1_000_000 // what was given away when the server was new
 	var before cas.Record
-	for range 20 {
-		d.Do(t, "HSET", "locksidecar:{"+tag+"}:meta", "run", "another", "until", "0")
-		before = r.done(cas.Swap{Key: uuid.NewString(), Data: []byte("x"), Tokens: 1})
+	fails := func(by *rig, times int) {
+		for range times {
+			d.Do(t, "HSET", "locksidecar:{"+tag+"}:meta", "run", "another", "until", "0")
+			before = by.done(cas.Swap{Key: uuid.NewString(), Data: []byte("x"), Tokens: 1})
+		}
 	}
-	d.Do(t, "FLUSHALL")
-	if after := r.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1}); after.Base <= before.Base {
-		t.Errorf("token %d after %d", after.Base, before.Base)
+	loses := func(by *rig) {
+		t.Helper()
+		d.Do(t, "FLUSHALL")
+		if after := by.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1}); after.Base <= before.Base {
+			t.Errorf("token %d after %d", after.Base, before.Base)
+		}
 	}
+	fails(r, 1)
+	began, _ := d.Do(t, "HGET", "locksidecar:{"+tag+"}:meta", "began").(string)
+	now, err := strconv.ParseInt(began, 10, 64)
+	r.must(err)
+	d.Do(t, "HSET", "locksidecar:{"+tag+"}:meta", "from", "0", "began", strconv.FormatInt(now-days, 10))
+	fails(r, 20)
+	loses(at(t, d).ready("two"))
+	fails(r, 100)
+	loses(r)
 }

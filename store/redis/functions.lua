@@ -8,7 +8,8 @@ local same = {} -- earlier ids that Redis replaced although nothing was forgotte
 local LOOK, CLOSE = 100000, 500000
 local known = {} -- partitions whose meta this library has seen
 local MAX_QUIET = 86400000
-local JUMP, LOST = 2 ^ 30, 2 ^ 36 -- microseconds: what is lost with meta may have jumped before
+-- Jumps in microseconds. What is lost with meta may have jumped before. A hot key may be ahead of the clock.
+local JUMP, LOST, AHEAD = 2 ^ 30, 2 ^ 36, 2 ^ 20
 
 local function micros()
   local t = redis.call('TIME')
@@ -72,9 +73,10 @@ local function begin_history(P, now, ms)
   return m
 end
 
--- begin is called first by each function. longest is the longest TTL (ms) of leases that the caller opened before.
+-- begin is called first by each function. remembered is what the caller remembers: "TTL TOKEN", the longest TTL (ms) of leases that it
+-- opened before, and the greatest token that it saw.
 -- It returns the history, the rest of the quiet time in ms, the present time in microseconds, and the base of tokens.
-local function begin(P, longest)
+local function begin(P, remembered)
   local now = micros()
   local ms = math.floor(now / 1000)
   local m = redis.call('HMGET', P .. 'meta', 'run', 'history', 'until', 'floor', 'lost', 'from', 'began')
@@ -85,8 +87,13 @@ local function begin(P, longest)
     m = begin_history(P, now, ms)
   end
   known[P] = true
-  local quiet = tonumber(m[3])
-  if m[5] ~= '' then -- nobody knows the TTLs but the callers
+  local quiet, least = tonumber(m[3]), base(m[4], m[6], m[7], now)
+  if m[5] ~= '' then -- nobody knows TTLs and tokens but the callers
+    local longest, seen = string.match(remembered, '^(%d+) (%d+)$')
+    if tonumber(seen) > math.max(least, now) then
+      least = tonumber(seen) + AHEAD
+      redis.call('HSET', P .. 'meta', 'from', number(least), 'began', number(now))
+    end
     local lost = tonumber(m[5])
     local more = lost + math.min(tonumber(longest), MAX_QUIET)
     if more > math.max(quiet, ms) and (quiet > ms or quiet <= lost) then
@@ -94,7 +101,7 @@ local function begin(P, longest)
       redis.call('HSET', P .. 'meta', 'until', number(quiet))
     end
   end
-  return m[2], math.max(0, quiet - ms), now, base(m[4], m[6], m[7], now)
+  return m[2], math.max(0, quiet - ms), now, least
 end
 
 local function prefix(keys) return string.sub(keys[1], 1, -5) end -- without "meta"
@@ -117,7 +124,7 @@ local function states(P, value, to)
   return to
 end
 
--- load: longest, the number of keys, keys, leases.
+-- load: remembered, the number of keys, keys, leases.
 local function load(keys, args)
   local P = prefix(keys)
   local history, quiet = begin(P, args[1])
@@ -133,7 +140,7 @@ local function load(keys, args)
   return out
 end
 
--- swap: longest, and for each swap: key, version, tokens, "d" or "w", the new value's leases, its data, the leases that must live,
+-- swap: remembered, and for each swap: key, version, tokens, "d" or "w", the new value's leases, its data, the leases that must live,
 -- the number of letters, and for each letter channel, key and body. Each answer is {1, version}, {0, value, states} or {2, value, states}
 -- if the quiet time forbids the swap.
 local function swap(keys, args)
@@ -176,7 +183,7 @@ local function swap(keys, args)
   return out
 end
 
--- raise: longest, the least token from now on.
+-- raise: remembered, the least token from now on.
 local function raise(keys, args)
   local P = prefix(keys)
   local history, quiet, _, floor = begin(P, args[1])
@@ -184,13 +191,13 @@ local function raise(keys, args)
   return { history, quiet }
 end
 
--- next: longest. It answers a number that is above the tokens of all deleted records.
+-- next: remembered. It answers a number that is above the tokens of all deleted records.
 local function next_token(keys, args)
   local history, quiet, now, floor = begin(prefix(keys), args[1])
   return { history, quiet, number(math.max(floor, now)) }
 end
 
--- scan: longest, the bounds of ZRANGEBYLEX, and a limit.
+-- scan: remembered, the bounds of ZRANGEBYLEX, and a limit.
 local function scan(keys, args)
   local P = prefix(keys)
   local history, quiet = begin(P, args[1])
@@ -213,7 +220,7 @@ local function lives(P, id, ttl, noted, instance, now)
   end
 end
 
--- open: longest, and for each lease: id, ttl, noted, instance.
+-- open: remembered, and for each lease: id, ttl, noted, instance.
 local function open(keys, args)
   local P = prefix(keys)
   local history, quiet, now = begin(P, args[1])
@@ -221,7 +228,7 @@ local function open(keys, args)
   return { history, quiet }
 end
 
--- renew: longest, leases. It answers 1 for each that it extended.
+-- renew: remembered, leases. It answers 1 for each that it extended.
 local function renew(keys, args)
   local P = prefix(keys)
   local history, quiet, now = begin(P, args[1])
@@ -237,7 +244,7 @@ local function renew(keys, args)
   return out
 end
 
--- revoke: longest, leases.
+-- revoke: remembered, leases.
 local function revoke(keys, args)
   local P = prefix(keys)
   local history, quiet = begin(P, args[1])
@@ -252,7 +259,7 @@ local function revoke(keys, args)
   return { history, quiet }
 end
 
--- opened: longest, an instance. It answers the living leases that the instance has opened.
+-- opened: remembered, an instance. It answers the living leases that the instance has opened.
 local function opened(keys, args)
   local P = prefix(keys)
   local history, quiet = begin(P, args[1])

@@ -4,11 +4,14 @@ import (
 	"crypto/sha256"
 	"math/bits"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
 )
 
 // histories are the present ones of the partitions, and the TTLs that this instance used in earlier ones.
@@ -17,6 +20,20 @@ type histories struct {
 	of []string
 	// present is the longest TTL of the leases that were opened since the last change, before that of all earlier ones.
 	present, before time.Duration
+	// seen is above all tokens that this instance saw.
+	seen atomic.Int64
+}
+
+// saw notes the tokens of a record.
+func (h *histories) saw(r *cas.Record) {
+	for top, seen := r.Base+int64(r.Tokens), h.seen.Load(); top > seen && !h.seen.CompareAndSwap(seen, top); {
+		seen = h.seen.Load()
+	}
+}
+
+// remembered is what a server that lost everything must know: see functions.lua.
+func (h *histories) remembered(usual time.Duration) string {
+	return strconv.FormatInt(h.longest(usual), 10) + " " + strconv.FormatInt(h.seen.Load(), 10)
 }
 
 // note notes the history of a partition, and reports whether it is another than before.
@@ -94,6 +111,6 @@ func (b *Backend) noted(ttl time.Duration, renewed bool) int64 {
 		return 0
 	}
 	ms := ttl.Milliseconds()
-	step := int64(1) << max(0, bits.Len64(uint64(ms))-4) //nolint:gosec // above zero
+	step := int64(1) << max(0, bits.Len64(uint64(ms))-4)
 	return (ms + step - 1) / step * step
 }

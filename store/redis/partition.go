@@ -62,7 +62,7 @@ func (b *Backend) of(key string) int {
 	}
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(key))
-	return int(h.Sum32() % uint32(len(b.parts))) //nolint:gosec // there are few
+	return int(h.Sum32() % uint32(len(b.parts)))
 }
 
 // group sorts numbers 0 to n-1 by their partition.

@@ -77,6 +77,7 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 		}
 	}
 	told := b.newTold()
+	began := time.Now()
 	var mu sync.Mutex
 	first := true
 	err := each(groups, "load", false, func(part int, of []int) error {
@@ -89,7 +90,7 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 			if at > 0 {
 				ask = nil
 			}
-			found, err := b.loadSome(ctx, part, told, some, keys, ask, records)
+			found, err := b.loadSome(ctx, part, told, began, some, keys, ask, records)
 			if err != nil {
 				return err
 			}
@@ -97,6 +98,7 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 				continue
 			}
 			mu.Lock()
+			since(began, found)
 			for i, state := range found {
 				states[i] = combine(states[i], state, first, len(keys) > 0)
 			}
@@ -109,10 +111,25 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 		return nil, nil, err
 	}
 	history := b.together(told)
+	until(began, states)
 	for i := range records {
 		records[i].History = history
+		until(began, records[i].States)
 	}
 	return records, states, nil
+}
+
+// since makes what is left from now on what was left at a moment, and until does the opposite. In between, other partitions answer.
+func since(began time.Time, states []cas.LeaseState) {
+	for i := range states {
+		states[i].Left += time.Since(began)
+	}
+}
+
+func until(began time.Time, states []cas.LeaseState) {
+	for i := range states {
+		states[i].Left = max(0, states[i].Left-time.Since(began))
+	}
 }
 
 // combine combines the states of a lease in two partitions. Beside records, a lease that one of their partitions does
@@ -129,7 +146,7 @@ func combine(a, b cas.LeaseState, first, beside bool) cas.LeaseState {
 	}
 }
 
-func (b *Backend) loadSome(ctx context.Context, part int, told *told, some []int, keys []string, leases []store.LeaseID, records []cas.Record) ([]cas.LeaseState, error) {
+func (b *Backend) loadSome(ctx context.Context, part int, told *told, began time.Time, some []int, keys []string, leases []store.LeaseID, records []cas.Record) ([]cas.LeaseState, error) {
 	args := make([]any, 0, 1+len(some)+len(leases))
 	args = append(args, len(some))
 	for _, i := range some {
@@ -150,6 +167,8 @@ func (b *Backend) loadSome(ctx context.Context, part int, told *told, some []int
 		if records[i], err = decode(keys[i], answer[n], sent); err != nil {
 			return nil, classify("load", err, false)
 		}
+		since(began, records[i].States)
+		b.history.saw(&records[i])
 	}
 	states := make([]cas.LeaseState, len(leases))
 	for i := range leases {
@@ -284,6 +303,7 @@ func (b *Backend) swapSome(ctx context.Context, part int, some []int, swaps []ca
 		if done[i], err = swapped(&swaps[i], answer[n], sent, quiet); err != nil {
 			return classify("swap", err, true)
 		}
+		b.history.saw(&done[i].Record)
 	}
 	return nil
 }
@@ -397,7 +417,7 @@ func (b *Backend) all() [][]int {
 	return groups
 }
 
-// letter is what a swap publishes: version, length of the key, key, body.
+// letter is what a swap publishes: its version, and the key with its length before it, and then the body.
 func letter(to, payload string) (cas.Letter, bool) {
 	version, rest, _ := strings.Cut(payload, " ")
 	length, rest, found := strings.Cut(rest, " ")

@@ -12,7 +12,7 @@ FOLDER = Path(__file__).resolve().parent.parent
 
 # Settings that name a store, as JSON, in place of the runners' own.
 GIVEN = json.loads(os.environ.get("CONTRACT_STORE", "{}"))
-STORES = ["given"] if GIVEN else os.environ.get("CONTRACT_STORES", "memory postgres etcd mysql").split()
+STORES = ["given"] if GIVEN else os.environ.get("CONTRACT_STORES", "memory postgres etcd mysql redis").split()
 
 ACQUIRE = {
     "session", "wait_ms", "ttl_ms", "bind", "owner", "reentrant", "max_hold_ms", "min_hold_ms", "on_success", "data", "request_id",

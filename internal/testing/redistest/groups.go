@@ -102,7 +102,7 @@ func StartCluster(tb testing.TB, args ...string) *Cluster {
 // cli runs redis-cli --cluster.
 func (c *Cluster) cli(tb testing.TB, args ...string) {
 	tb.Helper()
-	cmd := exec.Command("redis-cli", append([]string{"--cluster"}, args...)...) //nolint:gosec // arguments of tests
+	cmd := exec.Command("redis-cli", append([]string{"--cluster"}, args...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		tb.Fatalf("redis-cli --cluster %s: %v\n%s", strings.Join(args, " "), err, out)
 	}

@@ -89,7 +89,7 @@ func (s *Server) Running() bool { return s.run.Running() }
 
 func (s *Server) launch(more ...string) error {
 	log := s.Log()
-	cmd := exec.Command(s.program, append(slices.Clip(s.args), more...)...) //nolint:gosec // found in the path
+	cmd := exec.Command(s.program, append(slices.Clip(s.args), more...)...)
 	var err error
 	if len(s.env) > 0 {
 		cmd.Env = append(os.Environ(), s.env...)

@@ -142,14 +142,14 @@ func memoryFull(s *strike) (int, error) {
 	return healed(bites, err, err2)
 }
 
-// redisDiskFull leaves no room for the servers' files.
+// redisDiskFull leaves no room for the servers' files. The replica ends then, and an operator starts it again.
 func redisDiskFull(s *strike) (int, error) {
 	room, err := s.World.Redis.Fill()
 	bites := 0
 	if err == nil {
 		bites = s.during(func() bool { return s.World.Redis.Refuses("MISCONF") })
 	}
-	return healed(bites, err, room())
+	return healed(bites, err, room(), s.World.Redis.Join(s.World.Redis.Other(s.World.Redis.Primary())))
 }
 
 // killLetters closes the connections by which sidecars hear of letters.

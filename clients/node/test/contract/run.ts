@@ -24,7 +24,7 @@ interface File {
 
 // Settings that name a store, in place of our own.
 const given: Record<string, string> | undefined = JSON.parse(process.env["CONTRACT_STORE"] ?? "null") ?? undefined;
-const stores = given ? ["given"] : (process.env["CONTRACT_STORES"] ?? "memory postgres etcd mysql").split(" ");
+const stores = given ? ["given"] : (process.env["CONTRACT_STORES"] ?? "memory postgres etcd mysql redis").split(" ");
 
 const totals = { passed: 0, notRun: 0, failed: 0 };
 
