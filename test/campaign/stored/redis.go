@@ -25,8 +25,8 @@ type redisServer struct {
 // all returns records and living leases, as names and values. The server does nothing else meanwhile.
 const all = `local out = {}
 for _, name in ipairs(redis.call('KEYS', ARGV[1] .. '[kl]:*')) do
-  local value = redis.call('GET', name)
-  if value then out[#out + 1] = name; out[#out + 1] = value end
+  out[#out + 1] = name
+  out[#out + 1] = redis.call('GET', name) or ''
 end
 return out`
 
@@ -48,6 +48,9 @@ func (s *redisServer) look(ctx context.Context) (*seen, error) {
 	found := newSeen()
 	for i := 0; i+1 < len(pairs); i += 2 {
 		kind, name, _ := strings.Cut(strings.TrimPrefix(pairs[i], redis.Prefix()), ":")
+		if pairs[i+1] == "" {
+			continue // it has just ended
+		}
 		if err := found.redis(kind, name, pairs[i+1]); err != nil {
 			return nil, fmt.Errorf("%s: %w", pairs[i], err)
 		}
