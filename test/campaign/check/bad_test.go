@@ -145,6 +145,12 @@ var bad = map[string]struct{ broken, text string }{
 	"a token that nobody has": {"fencing", `
 		a acquire 0-10 granted t1 u500
 		a write 20-30 done t5`},
+	"told, in line, and a failover long ago forgot nothing": {"fifo", `
+		x behind 0-10
+		h acquire 19000-19010 granted t1 u9000
+		a acquire 19020-19060 granted t2 u9000 w-1
+		h release 19050-19055 done t1
+		x line 19110-19111 l1:x-3`},
 	"overtaken in line": {"fifo", `
 		h acquire 0-10 granted t1 u500
 		a acquire 20-100 granted t3 u500 w-1
