@@ -50,9 +50,6 @@ const (
 	// Replaced is a time in which a server that may have forgotten grants and releases takes over, up to the end of its
 	// quiet time. Exclusion is promised only to locks of sessions. Tokens are promised to all.
 	Replaced Kind = "replaced"
-	// Behind is a time in which a server that has missed the last commits takes the place of another one. It is a [Forgets], and grants
-	// may be forgotten, too: until their sidecars notice, the store still has the attempts in line.
-	Behind Kind = "behind"
 	// Slow is a time that an observer needed to look at the database, when that was long: the
 	// machine had other things to do.
 	Slow Kind = "slow"
