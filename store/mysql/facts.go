@@ -1,8 +1,6 @@
 package mysql
 
 import (
-	"context"
-	"log/slog"
 	"maps"
 )
 
@@ -30,7 +28,6 @@ func (b *Backend) tell(settings map[string]string) {
 	b.details = found
 	b.mu.Unlock()
 	if news {
-		b.log.LogAttrs(context.Background(), slog.LevelInfo, "the database keeps the locks", slog.String("where", kept), slog.String("version", found["version"]),
-			slog.String("log_bin", found["log_bin"]), slog.String("sync_binlog", found["sync_binlog"]))
+		b.log.Info("the database keeps the locks", "where", kept, "version", found["version"], "log_bin", found["log_bin"], "sync_binlog", found["sync_binlog"])
 	}
 }

@@ -144,7 +144,7 @@ DELETE l FROM locksidecar_letters l FORCE INDEX (PRIMARY) WHERE l.id IN (?)
 
 -- name: confirm
 -- A change of nothing. Its commit brings the log to the disk up to here.
-INSERT INTO locksidecar_letters (mailbox, name, base, body, sent_at) VALUES ('', '', 0, '', 0)
+INSERT INTO locksidecar_letters (mailbox, name, base, body, sent_at) VALUES (X'', X'', 0, X'', 0)
 
 -- name: confirmed
 DELETE FROM locksidecar_letters WHERE id = LAST_INSERT_ID()
