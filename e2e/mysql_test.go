@@ -127,7 +127,9 @@ func TestMySQLRoles(t *testing.T) {
 	}
 	first, second, _ := strings.Cut(string(text), "GRANT SELECT, INSERT, UPDATE, DELETE ON locksidecar.locksidecar_locks")
 	m.Exec(t, first)
-	url := func(user, password string) string { return "mysql://" + user + ":" + password + "@" + m.Address + "/locksidecar" }
+	url := func(user, password string) string {
+		return "mysql://" + user + ":" + password + "@" + m.Address + "/locksidecar"
+	}
 	migrate := exec.Command(binary, "migrate")
 	migrate.Env = append(os.Environ(), "LOCKSIDECAR_STORE_URL="+url("locksidecar_owner", "replace-1"))
 	if out, err := migrate.CombinedOutput(); err != nil || !strings.Contains(string(out), "version 1 (it was 0)") {
