@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestGuide: every command in docs/guide.md does what the page says, on both stores.
+// TestGuide: every command in docs/guide.md does what the page says, on each store.
 func TestGuide(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/guide.md")

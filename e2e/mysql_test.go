@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,18 @@ func onMySQL(t *testing.T) (options, *mysqltest.Database) {
 	t.Helper()
 	d := mysqltest.Start(t).NewDatabase(t)
 	return options{"STORE_URL": d.URL()}, d
+}
+
+// sharedMySQL is a server for the tests that do not harm it. Each has a database of its own.
+var sharedMySQL = sync.OnceValues(func() (*mysqltest.Server, error) { return mysqltest.Run() })
+
+func onSharedMySQL(t *testing.T) options {
+	t.Helper()
+	m, err := sharedMySQL()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return options{"STORE_URL": m.NewDatabase(t).URL()}
 }
 
 // TestMySQL: two sidecars on MariaDB exclude each other, hand locks on in order, and outlive kill -9 of the server.

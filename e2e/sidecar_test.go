@@ -200,6 +200,7 @@ func stores(t *testing.T, test func(t *testing.T, o options)) {
 		test(t, o)
 	})
 	t.Run("etcd", func(t *testing.T) { test(t, onSharedEtcd(t)) })
+	t.Run("mysql", func(t *testing.T) { test(t, onSharedMySQL(t)) })
 }
 
 func keys(prefix string, n int) []string {

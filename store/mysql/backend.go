@@ -60,16 +60,18 @@ type Backend struct {
 	expected chan struct{}
 	every    atomic.Int64 // the time between two looks into the mailbox; 0: none
 
-	mu   sync.Mutex
-	why  error // why operations cannot succeed now
-	end  context.CancelFunc
-	work sync.WaitGroup
+	mu      sync.Mutex
+	why     error             // why operations cannot succeed now
+	details map[string]string // facts about the server; never changed, but replaced
+	end     context.CancelFunc
+	work    sync.WaitGroup
 }
 
 var (
-	_ cas.Backend   = (*Backend)(nil)
-	_ cas.Expecter  = (*Backend)(nil)
-	_ cas.Confirmer = (*Backend)(nil)
+	_ cas.Backend     = (*Backend)(nil)
+	_ cas.Expecter    = (*Backend)(nil)
+	_ cas.Confirmer   = (*Backend)(nil)
+	_ store.Described = (*Backend)(nil)
 )
 
 const (

@@ -145,7 +145,7 @@ func (b *Backend) suitable(settings map[string]string) (server string, err error
 		b.warnOnce("sync_binlog is not 1: after a crash of the server's machine a replica may lack grants that the primary has",
 			slog.String("value", settings["sync_binlog"]))
 	}
-	b.sayWhere(settings)
+	b.tell(settings)
 	if maria {
 		return "CONCAT('server_id ', @@global.server_id)", nil
 	}
@@ -163,16 +163,6 @@ func version(text string) (maria bool, err error) {
 		return false, fmt.Errorf("the server is %s; locksidecar needs MySQL 8.0 or MariaDB 10.6, or later", text)
 	}
 	return maria, nil
-}
-
-// sayWhere logs once what the server is, and where it keeps a grant.
-func (b *Backend) sayWhere(settings map[string]string) {
-	if b.said["where"] {
-		return
-	}
-	b.said["where"] = true
-	b.log.Info("the database keeps the locks", "version", settings["version"],
-		"flush", settings["innodb_flush_log_at_trx_commit"], "sync_binlog", settings["sync_binlog"], "log_bin", settings["log_bin"])
 }
 
 // meta is the row of locksidecar_meta.

@@ -50,6 +50,12 @@ func TestSettings(t *testing.T) {
 	if !log.has("innodb_flush_log_at_trx_commit is not 1") || !log.has("sync_binlog is not 1") || !log.has("the database keeps the locks") {
 		t.Errorf("the log:\n%s", log.text.String())
 	}
+	if kept := r.Details()["kept"]; kept != "in a log that is written later" {
+		t.Errorf("kept %s", kept)
+	}
+	m.Exec(t, "SET GLOBAL sql_select_limit = 100")
+	s.start("limited").refuses("sql_select_limit is 100")
+	m.Exec(t, "SET GLOBAL sql_select_limit = DEFAULT")
 	m.Exec(t, "SET GLOBAL read_only = ON")
 	if _, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("on a read-only server: %v", err)

@@ -13,8 +13,9 @@
 // # Swaps
 //
 // A swap locks the record, then the leases on which it relies (shared), and then writes the record on a condition: the version is
-// unchanged, and these leases live. Statements judge time by their own start, so the time is that after the locks. A
-// call's swaps go into one packet. Records are locked in the order of their names, leases in that of their ids, and
+// unchanged, and these leases live. A statement after the locks judges whether they do, once for all swaps that rely on the same ones,
+// by its own start. Variables of the session pass its answer on within the packet: a subquery in each write would cost the server 2.9
+// times as much (169 µs of processor time for each of 64 swaps, and 59 µs). A call's swaps go into one packet. Records are locked in the order of their names, leases in that of their ids, and
 // leases after records, so swaps do not lock each other out. Rare deadlocks remain, when several packets make the same
 // record. They are repeated, because the server has rolled one of them back.
 //

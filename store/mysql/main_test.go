@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		log.Fatal(err)
 	}
+	storetest.Understates(100 * time.Millisecond) // the time that a request took is not left to a lease any more, see living
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		shared.Stop()
 		os.Exit(code)

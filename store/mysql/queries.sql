@@ -54,10 +54,18 @@ SELECT name FROM locksidecar_locks FORCE INDEX (PRIMARY) WHERE name IN (?)
 -- Always after the records, and in the order of ids. A Revoke or a Renew waits until the swap is over.
 SELECT id FROM locksidecar_leases FORCE INDEX (PRIMARY) WHERE id IN (?) ORDER BY id LOCK IN SHARE MODE
 
+-- name: floor
+-- Of this server's present history, which cannot change before the next packet. Variables are set and used in one packet.
+SELECT token_floor, quiet_until INTO @locksidecar_floor, @locksidecar_quiet FROM locksidecar_meta WHERE id = 1
+
+-- name: living
+-- A lease that lives now cannot die before COMMIT, because its row is locked.
+SELECT COUNT(*) = ? INTO @locksidecar_living? FROM locksidecar_leases FORCE INDEX (PRIMARY) WHERE id IN (?) AND expires_at > {now}
+
 -- name: replace
 -- The floor is above all versions of the history before.
 UPDATE locksidecar_locks SET
-    version = GREATEST(version + tokens, {now}, (SELECT token_floor FROM locksidecar_meta WHERE id = 1)),
+    version = GREATEST(version + tokens, {now}, @locksidecar_floor),
     tokens = ?, swap_id = ?, leases = ?, data = ?
 WHERE name = ? AND version = ?
 
@@ -71,10 +79,10 @@ ON DUPLICATE KEY UPDATE tokens = locksidecar_locks.tokens
 
 -- name: if_living
 -- Continues replace and create.
-AND (SELECT COUNT(*) FROM locksidecar_leases WHERE id IN (?) AND expires_at > {now}) = ?
+AND @locksidecar_living?
 
 -- name: if_not_quiet
-AND (SELECT quiet_until FROM locksidecar_meta WHERE id = 1) <= {now}
+AND @locksidecar_quiet <= {now}
 
 -- name: above_floor
 -- Tokens of a new record are above those of a deleted one. This statement comes after the one that made the record, so
@@ -139,7 +147,7 @@ DELETE l FROM locksidecar_letters l FORCE INDEX (PRIMARY) WHERE l.id IN (?)
 
 -- name: confirm
 -- A change of nothing. Its commit brings the log to the disk up to here.
-INSERT INTO locksidecar_letters (mailbox, name, base, body, sent_at) VALUES ('', '', 0, '', 0)
+INSERT INTO locksidecar_letters (mailbox, name, base, body, sent_at) VALUES (X'', X'', 0, X'', 0)
 
 -- name: confirmed
 DELETE FROM locksidecar_letters WHERE id = LAST_INSERT_ID()

@@ -233,8 +233,17 @@ func (c *call) once(ctx context.Context, part []int) error {
 		if living := c.living(part); len(living) > 0 {
 			p.ask("lock_leases", living)
 		}
+		p.add("floor")
+		var sets [][]store.LeaseID
 		for _, i := range part {
-			write(p, id, &c.swaps[i])
+			s := &c.swaps[i]
+			set := slices.IndexFunc(sets, func(other []store.LeaseID) bool { return slices.Equal(other, s.Living) })
+			if set < 0 && len(s.Living) > 0 {
+				set = len(sets)
+				sets = append(sets, s.Living)
+				p.add("living", len(s.Living), set, s.Living)
+			}
+			write(p, id, s, set)
 		}
 		if created := c.names(part, func(s *cas.Swap) bool { return s.Version == 0 }); len(created) > 0 {
 			p.add("above_floor", created, id)
@@ -269,7 +278,7 @@ func (c *call) living(part []int) (ids []store.LeaseID) {
 }
 
 // write adds the statement that writes a record if its conditions hold.
-func write(p *packet, id int64, s *cas.Swap) {
+func write(p *packet, id int64, s *cas.Swap, set int) {
 	leases := make([]byte, 0, 16*len(s.Leases))
 	for _, lease := range s.Leases {
 		leases = append(leases, lease[:]...)
@@ -280,7 +289,7 @@ func write(p *packet, id int64, s *cas.Swap) {
 		p.add("replace", reserved(s), id, leases, s.Data, s.Key, s.Version)
 	}
 	if len(s.Living) > 0 {
-		p.more("if_living", s.Living, len(s.Living))
+		p.more("if_living", set)
 	}
 	if s.Tokens > 0 {
 		p.more("if_not_quiet")

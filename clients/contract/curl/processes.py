@@ -232,13 +232,8 @@ class MySQL(Server):
         for program in ("mariadbd", "mariadb-install-db", "mariadb"):
             if not shutil.which(program):
                 raise NotStarted("MariaDB is not installed: apt-get install mariadb-server")
-        small = [
-            "--no-defaults",
-            "--datadir=" + os.path.join(self.folder, "data"),
-            "--innodb-log-file-size=8M",
-            "--skip-name-resolve",
-            "--tmpdir=" + self.folder,
-        ]
+        data = os.path.join(self.folder, "data")
+        small = ["--no-defaults", "--datadir=" + data, "--innodb-log-file-size=8M", "--skip-name-resolve", "--tmpdir=" + self.folder]
         install = ["mariadb-install-db", *small, "--skip-test-db", "--auth-root-authentication-method=normal"]
         ran = subprocess.run(install, user=self.user, cwd=self.folder, capture_output=True, text=True)
         if ran.returncode != 0:

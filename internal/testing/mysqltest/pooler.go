@@ -142,7 +142,7 @@ func (p *Pooler) take(last *sessionConn) (*sessionConn, error) {
 	p.mu.Unlock()
 	if p.spoil != "" {
 		text := append([]byte{comQuery}, p.spoil...)
-		head := binary.LittleEndian.AppendUint32(nil, uint32(len(text))) //nolint:gosec // short
+		head := binary.LittleEndian.AppendUint32(nil, uint32(len(text)))
 		if _, err := s.Write(append(head, text...)); err != nil {
 			return nil, err
 		}
@@ -170,8 +170,9 @@ func packetOf(from *bufio.Reader) ([]byte, error) {
 	if size == 0 || size == 1<<24-1 {
 		return nil, fmt.Errorf("mysqltest: a packet of %d bytes", size)
 	}
-	packet := append(head, make([]byte, size)...)
-	_, err := io.ReadFull(from, packet[4:])
+	packet := make([]byte, len(head)+size)
+	copy(packet, head)
+	_, err := io.ReadFull(from, packet[len(head):])
 	return packet, err
 }
 

@@ -146,7 +146,7 @@ var bad = map[string]struct{ broken, text string }{
 		a acquire 0-10 granted t1 u500
 		a write 20-30 done t5`},
 	"told, in line, and a failover long ago forgot nothing": {"fifo", `
-		x behind 0-10
+		x replaced 0-10
 		h acquire 19000-19010 granted t1 u9000
 		a acquire 19020-19060 granted t2 u9000 w-1
 		h release 19050-19055 done t1

@@ -159,8 +159,7 @@ func (l *line) judge(op history.Op) (broken []Violation) {
 		grant, ok := l.granted[place.ID]
 		switch {
 		case ok && grant.Return < op.Call:
-			missed := meets(l.h.behind, grant.Call, op.Call) || meets(l.h.replaced, grant.Call, op.Return)
-			if !missed && !l.earlier(place, grant, op) && !servedHere(grant, op) {
+			if !l.earlier(place, grant, op) && !servedHere(grant, op) && !meets(l.h.replaced, grant.Call, op.Return) {
 				find("it was told that it has the lock, and stands in line", grant, op)
 			}
 			continue

@@ -237,7 +237,7 @@ var good = map[string]string{
 		h acquire 0-10 granted t1 u9000
 		a acquire 20-60 granted t2 u9000 w-1
 		h release 50-55 done t1
-		x behind 40-100
+		x replaced 40-100
 		x line 110-111 l1:x-2`,
 	"a slow hand-off on a slow machine": `
 		a acquire 0-10 granted t1 u9000

@@ -35,8 +35,6 @@ type arranged struct {
 	replaced []span
 	// forgetting is when the database server forgot releases.
 	forgetting []span
-	// behind is when it forgot grants, too, and its sidecars may not have noticed.
-	behind []span
 	// groupForced are the times when somebody broke one of the keys of a call for several, by
 	// the call's name.
 	groupForced map[string][]span
@@ -102,10 +100,6 @@ func arrange(ops []history.Op, rules Rules) *arranged {
 		}
 		if op.Kind == history.Forgets {
 			h.forgetting = append(h.forgetting, span{op.Call, answered(op)})
-		}
-		if op.Kind == history.Behind {
-			h.forgetting = append(h.forgetting, span{op.Call, answered(op)})
-			h.behind = append(h.behind, span{op.Call, plus(answered(op), rules.Recovery)})
 		}
 		if op.Kind == history.Slow {
 			h.slow = append(h.slow, span{op.Call, op.Return})

@@ -45,8 +45,6 @@ type Kind struct {
 	least, most time.Duration
 	// forgets: the database server may crash.
 	forgets bool
-	// behind: it forgets grants, too.
-	behind bool
 	// strike injects the fault, lets it last, heals it, and returns how often it bit: how
 	// many connections broke, statements failed, processes ended.
 	strike func(s *strike) (bites int, err error)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/locksidecar/locksidecar/test/campaign/history"
 	"github.com/locksidecar/locksidecar/test/campaign/world"
 )
 
@@ -13,8 +14,8 @@ var mysqlKinds = []Kind{
 	{Name: "restart-mysql", part: server, weight: 1, least: 0, most: time.Second, strike: restartMySQL},
 	{Name: "kill-connections", part: server, weight: 2, least: time.Second, most: 4 * time.Second, strike: killConnections},
 	{Name: "locked-rows", part: server, weight: 2, least: time.Second, most: 4 * time.Second, strike: lockedRows},
-	{Name: "failover", part: server, weight: 2, least: 6 * time.Second, most: 9 * time.Second, behind: true, strike: failover},
-	{Name: "failover-behind", part: server, weight: 2, least: 6 * time.Second, most: 9 * time.Second, behind: true, strike: failoverBehind},
+	{Name: "failover", part: server, weight: 2, least: 6 * time.Second, most: 9 * time.Second, forgets: true, strike: failover},
+	{Name: "failover-behind", part: server, weight: 2, least: 6 * time.Second, most: 9 * time.Second, forgets: true, strike: failoverBehind},
 	{Name: "mysql-disk-full", part: server, weight: 1, least: 2 * time.Second, most: 5 * time.Second, forgets: true, strike: mysqlDiskFull},
 }
 
@@ -85,6 +86,7 @@ func failoverBehind(s *strike) (int, error) {
 // promoted lasts for longer than the quiet time. It had an effect if the new primary answers. The old one becomes its
 // replica for the next failover.
 func promoted(s *strike, before func(*world.MySQL) error) (int, error) {
+	defer s.replaces(history.Replaced)()
 	m := s.World.MySQL
 	if err := errors.Join(before(m), m.Failover()); err != nil {
 		return 0, err

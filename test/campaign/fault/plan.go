@@ -212,10 +212,6 @@ func (e Event) carryOut(ctx context.Context, scene Scene) Outcome {
 		forgets := scene.Recorder.Begin(history.Op{Kind: history.Forgets, Sidecar: -1})
 		defer scene.Recorder.End(forgets)
 	}
-	if e.Kind.behind {
-		behind := scene.Recorder.Begin(history.Op{Kind: history.Behind, Sidecar: -1})
-		defer scene.Recorder.End(behind)
-	}
 	s := &strike{ctx: ctx, Scene: scene, Event: e, rng: rand.New(rand.NewPCG(e.seed, 0))}
 	bites, err := e.Kind.strike(s)
 	scene.Recorder.End(op)

@@ -47,9 +47,6 @@ const (
 	// Forgets is a time in which the database server crashes, or another takes its place. Releases that
 	// were confirmed just before may be forgotten, until their sidecars repeat them or their leases end.
 	Forgets Kind = "forgets"
-	// Behind is a time in which a server that has missed the last commits takes the place of another one. It is a [Forgets], and grants
-	// may be forgotten, too: until their sidecars notice, the store still has the attempts in line.
-	Behind Kind = "behind"
 	// Replaced is a time in which a server that may have forgotten grants and releases takes over, up to the end of its
 	// quiet time. Exclusion is promised only to locks of sessions. Tokens are promised to all.
 	Replaced Kind = "replaced"
