@@ -48,7 +48,7 @@ func rendered(t *testing.T, namespace string, flags ...string) []*unstructured.U
 func ownValues(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(chart, "ci", "*.yaml"))
-	if err != nil || len(files) != 6 {
+	if err != nil || len(files) != 7 {
 		t.Fatalf("%d value files: %v", len(files), err)
 	}
 	return files
