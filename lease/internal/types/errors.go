@@ -31,7 +31,9 @@ func RowLocked(op string) error { return &store.Error{Op: op, Err: ErrRowLocked}
 type QuietError = store.QuietError
 
 // Quiet is the error of an acquire in a quiet time. A later try may succeed.
-func Quiet(left time.Duration) error { return &store.Error{Op: "acquire", Err: &QuietError{Left: left}} }
+func Quiet(left time.Duration) error {
+	return &store.Error{Op: "acquire", Err: &QuietError{Left: left}}
+}
 
 // Judged returns err, or an error if the claim's row was locked.
 func Judged(op string, standing store.ClaimStatus, err error) error {

@@ -48,7 +48,8 @@ func (d *database) read(ctx context.Context) (*seen, error) {
 	if err := found.locks(ctx, tx); err != nil {
 		return nil, err
 	}
-	return found, found.leases(ctx, tx)
+	err = found.leases(ctx, tx)
+	return found, err
 }
 
 func (s *seen) locks(ctx context.Context, tx *sql.Tx) error {
