@@ -35,6 +35,7 @@ func TestAnotherServerIsQuietFirst(t *testing.T) {
 	r := s.ready("one")
 	first := r.openFor(4 * time.Second)
 	r.openFor(time.Second)
+	r.must(r.RaiseTokens(r.ctx, time.Now().Add(time.Hour).UnixMicro())) // ahead of the clock
 	kept := r.done(cas.Swap{Key: "ns/kept", Data: []byte("x"), Tokens: 5})
 	ahead := r.done(cas.Swap{Key: "ns/deleted", Data: []byte("x"), Tokens: 5})
 	r.done(cas.Swap{Key: "ns/deleted", Version: ahead.Version, Delete: true})

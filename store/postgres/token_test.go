@@ -363,3 +363,23 @@ func TestTokensOfAnotherStore(t *testing.T) {
 		})
 	}
 }
+
+// Tokens that were raised ahead of the clock jump at a failover, too: the promoted server may lack the grants that had them.
+func TestRaisedTokensJumpAtAFailover(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	owner := startStore(t, pgtest.Admin(s.url), store.Identity{Namespace: "n", Instance: "owner", Pod: "p"})
+	defer owner.Stop()
+	if err := owner.RaiseTokens(t.Context(), tokenNow(t, s.url)+19*time.Hour.Microseconds()); err != nil {
+		t.Fatal(err)
+	}
+	last := s.takeAndFree("k")
+	exec(t, s.conn, "DELETE FROM locksidecar.locks; UPDATE locksidecar.meta SET epoch = 'another'")
+	next, err := owner.NextToken(t.Context()) // begins the epoch
+	if err != nil || next < last+jump {
+		t.Errorf("the next token is %d after %d: %v", next, last, err)
+	}
+	if again := s.takeAndFree("k"); again < last+jump {
+		t.Errorf("token %d after %d", again, last)
+	}
+}
