@@ -88,7 +88,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     here text;
     -- The greatest assumed difference between the clocks of two servers: 64 seconds.
-    apart CONSTANT bigint := 64000000;
+    apart CONSTANT bigint := 64000000::bigint;
     known text;
     since timestamptz;
     before bigint;
