@@ -198,6 +198,10 @@ func firstReplica(t *testing.T) (same bool) {
 	})
 	b.Follow(t, a.Address)
 	await.Until(t, "another id", func() bool { return a.Info(t, "replication", "master_replid") != id })
+	metas := a.Do(t, "KEYS", "locksidecar:*:meta").([]any)
+	await.Until(t, "a renewal has seen it", func() bool {
+		return a.Do(t, "HGET", metas[0], "run") == a.Info(t, "replication", "master_replid")
+	})
 	close(stop)
 	calling.Wait()
 	for _, key := range []string{"ns/key", "ns/other"} {
