@@ -121,7 +121,7 @@ test-unit-clients: client-deps vet
 # themselves run without it, because unit tests run the same packages with it. One test needs the Python
 # client: it follows a trace that begins in an app.
 test-e2e: test-deps vet $(PYTHON_CLIENT)/.venv/installed
-	$(AS_RELEASED) go test -vet=off -count=1 ./e2e
+	$(AS_RELEASED) go test -vet=off -count=1 ./e2e $(if $(E2E_STORES),-stores=$(E2E_STORES))
 
 # Two at a time, because they wait most of the time. The examples use the Node client that test-node builds.
 test-clients: build client-deps ## The clients and the examples, against the built sidecar, on all stores (STORES=postgres: on one)
@@ -400,7 +400,7 @@ test-node-real: build test-deps $(KUBE) $(HELM) ## Run the manifests in containe
 	cd test/node && KUBE=$(CURDIR)/$(KUBE) HELM=$(CURDIR)/$(HELM) go test -count=1 -vet=off -timeout 20m -v .
 
 nightly: FUZZ_SECONDS = 300
-nightly: vuln fuzz-api test-clients test-contrib test-java test-combinations test-console test-k8s test-node-real site release-dry mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on all stores and in frameworks, the client for the JVM, the suite in all combinations, the console in a browser, Kubernetes, a real node, the documentation site, a release, broken rules
+nightly: vuln fuzz-api test-clients test-e2e test-contrib test-java test-combinations test-console test-k8s test-node-real site release-dry mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients and the end-to-end tests on all stores, frameworks, the client for the JVM, the suite in all combinations, the console in a browser, Kubernetes, a real node, the documentation site, a release, broken rules
 
 vet:
 	$(AS_RELEASED) go vet ./...

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -192,15 +193,28 @@ func (o options) with(more options) options {
 	return all
 }
 
+var only = flag.String("stores", "memory,postgres,etcd,mysql", "the stores for tests that run on each store")
+
 // stores runs a test on each store.
 func stores(t *testing.T, test func(t *testing.T, o options)) {
-	t.Run("memory", func(t *testing.T) { test(t, options{"STORE_URL": "memory://"}) })
-	t.Run("postgres", func(t *testing.T) {
-		o, _ := onPostgres(t)
-		test(t, o)
-	})
-	t.Run("etcd", func(t *testing.T) { test(t, onSharedEtcd(t)) })
-	t.Run("mysql", func(t *testing.T) { test(t, onSharedMySQL(t)) })
+	for name := range strings.SplitSeq(*only, ",") {
+		t.Run(name, func(t *testing.T) {
+			var o options
+			switch name {
+			case "memory":
+				o = options{"STORE_URL": "memory://"}
+			case "postgres":
+				o, _ = onPostgres(t)
+			case "etcd":
+				o = onSharedEtcd(t)
+			case "mysql":
+				o = onSharedMySQL(t)
+			default:
+				t.Fatalf("no store is named %q", name)
+			}
+			test(t, o)
+		})
+	}
 }
 
 func keys(prefix string, n int) []string {
