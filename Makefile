@@ -90,10 +90,19 @@ ONE_GOROUTINE := api bench/explain bench/internal/plot internal/exitcode interna
 # -vet=off, because the target `vet` has looked already. Without atexit_sleep_ms=0, the race detector would
 # sleep for a second after the tests of each package. The longest package is named first, so that it begins
 # first. It waits half of the time, so the packages of one goroutine run at the same time.
+#
+# The suite of all stores runs here on memory://, PostgreSQL and etcd, and on store/cas with a server that fails. On Redis and
+# MySQL, which are backends of store/cas, it runs each night (test-stores), as do the backends' tests in a group of servers.
+NIGHTLY_TESTS := ^(TestConformance|TestBackendOnACluster|TestBackendWithSentinel|TestBackendBehindAPooler)$$
+
 test-unit: test-deps vet
 	$(AS_RELEASED) go test -p=1 -vet=off $(ONE_GOROUTINE:%=./%) & plain=$$!; \
-	GORACE=atexit_sleep_ms=0 go test -race -vet=off ./store/postgres $$(go list ./... | grep -v -e /e2e$$ -e /store/postgres$$ $(ONE_GOROUTINE:%=-e locksidecar/%$$)); \
-	race=$$?; wait $$plain && exit $$race
+	GORACE=atexit_sleep_ms=0 go test -race -p=1 -vet=off -skip '$(NIGHTLY_TESTS)' ./store/redis ./store/mysql & brief=$$!; \
+	GORACE=atexit_sleep_ms=0 go test -race -vet=off ./store/postgres $$(go list ./... | grep -v -e /e2e$$ -e /store/postgres$$ -e /store/redis$$ -e /store/mysql$$ $(ONE_GOROUTINE:%=-e locksidecar/%$$)); \
+	race=$$?; wait $$plain && wait $$brief && exit $$race
+
+test-stores: test-deps ## All tests of the stores on Redis and MySQL, with the suite of all stores
+	GORACE=atexit_sleep_ms=0 go test -race -vet=off -count=1 ./store/redis ./store/mysql
 
 etcd: $(ETCD) ## Build etcd's server for tests (compiles 1 minute the first time)
 
@@ -400,7 +409,7 @@ test-node-real: build test-deps $(KUBE) $(HELM) ## Run the manifests in containe
 	cd test/node && KUBE=$(CURDIR)/$(KUBE) HELM=$(CURDIR)/$(HELM) go test -count=1 -vet=off -timeout 20m -v .
 
 nightly: FUZZ_SECONDS = 300
-nightly: vuln fuzz-api test-clients test-e2e test-contrib test-java test-combinations test-console test-k8s test-node-real site release-dry mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients and the end-to-end tests on all stores, frameworks, the client for the JVM, the suite in all combinations, the console in a browser, Kubernetes, a real node, the documentation site, a release, broken rules
+nightly: vuln fuzz-api test-clients test-e2e test-stores test-contrib test-java test-combinations test-console test-k8s test-node-real site release-dry mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients, the end-to-end tests and the suite on all stores, frameworks, the client for the JVM, the suite in all combinations, the console in a browser, Kubernetes, a real node, the documentation site, a release, broken rules
 
 vet:
 	$(AS_RELEASED) go vet ./...
