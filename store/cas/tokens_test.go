@@ -31,6 +31,10 @@ func TestTokensOfAnotherStore(t *testing.T) {
 		if after, _ := server.Records(); after != records {
 			t.Errorf("%d records, and %d before", after, records)
 		}
+		server.Corrupt("n/kept", []byte{0xff})
+		if _, err := b.NextToken(b.Context()); err == nil || store.OutcomeUnknown(err) {
+			t.Errorf("with a record that cannot be read, whose key may be held: %v", err)
+		}
 		first := next + 1<<40
 		b.ok(b.RaiseTokens(b.Context(), first))
 		for _, key := range []string{"gone", uuid.NewString()} {

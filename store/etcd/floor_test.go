@@ -42,6 +42,9 @@ func TestTokensAreRaisedWhileNobodyHolds(t *testing.T) {
 	if err := operator.RaiseTokens(operator.ctx, first); err == nil || store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "stop all sidecars") {
 		t.Errorf("in use: %v", err)
 	}
+	if next, err := operator.NextToken(operator.ctx); err != nil || next >= first {
+		t.Errorf("a raise was refused, and the next token is %d: %v", next, err)
+	}
 	if r := busy.wrote("ns/early", 0); r.Base >= first {
 		t.Fatalf("tokens from %d on, though nothing was raised", r.Base)
 	}

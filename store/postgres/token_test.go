@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -381,5 +382,16 @@ func TestRaisedTokensJumpAtAFailover(t *testing.T) {
 	}
 	if again := s.takeAndFree("k"); again < last+jump {
 		t.Errorf("token %d after %d", again, last)
+	}
+}
+
+// In a quiet time nobody knows which tokens were forgotten, so none is the next one.
+func TestNoNextTokenInAQuietTime(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	exec(t, s.conn, "UPDATE locksidecar.meta SET quiet_until = clock_timestamp() + interval '1 hour'")
+	_, err := s.NextToken(t.Context())
+	if quiet, is := errors.AsType[*store.QuietError](err); !is || quiet.Left <= 0 {
+		t.Errorf("in a quiet time: %v", err)
 	}
 }

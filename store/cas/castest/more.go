@@ -69,6 +69,19 @@ func tokensRaised(t *testing.T, c *client) {
 		}
 		by.done(cas.Swap{Key: "ns/gone", Version: back.Version, Delete: true})
 	}
+	// Nobody has a record in most partitions now, and the new instance has no lease: the next token counts them nevertheless.
+	last := int64(0)
+	for i := range 32 {
+		key := fmt.Sprintf("ns/%d", i)
+		r := c.done(cas.Swap{Key: key, Data: []byte("x"), Tokens: 100 + i})
+		last = max(last, r.Base+int64(r.Tokens))
+		c.done(cas.Swap{Key: key, Version: r.Version, Delete: true})
+	}
+	asker := open(t, c.server, "asker")
+	next, err := asker.NextToken(asker.ctx)
+	if c.must(err); next < last {
+		t.Errorf("the next token is %d, and those below %d were reserved", next, last)
+	}
 }
 
 func scan(t *testing.T, c *client) {
