@@ -27,8 +27,9 @@ that may create tables, sidecars need no such right (LOCKSIDECAR_AUTO_MIGRATE=fa
 With --from and --to, carry tokens from one store to another instead, when all sidecars
 move to it. Each later token is then greater than each one before, for every key, so
 what checks fencing tokens goes on. Stop the sidecars of the old store first: locks and
-waiting calls are not carried. It is refused while any are left. Then start sidecars with
-the new store. The user of --to must own its tables. docs/stores.md has the steps.`,
+waiting calls are not carried. It is refused while any are left there, and while the new
+store has some. Then start sidecars with the new store. The user of --to must own its
+tables. docs/stores.md has the steps.`,
 		Example: `  LOCKSIDECAR_STORE_URL=postgres://owner@db/app locksidecar migrate
 
   # From one store to another. A URL with a password is better kept in a file

@@ -2,7 +2,7 @@ package redis
 
 import "testing"
 
-// What an operation read belongs to the history of its own answer, also if another operation hears of a later one before
+// The result of an operation belongs to the history of its own answer, also if another operation hears of a later one before
 // the operation returns. Otherwise a grant that the later server forgot would count as verified there.
 func TestAnOperationKeepsItsHistory(t *testing.T) {
 	b, err := New(Config{URL: "redis+cluster://h", Instance: "one"})
