@@ -2,10 +2,8 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,18 +36,13 @@ type Backend struct {
 	config Config
 	target target
 	layout
-	log    *slog.Logger
+	cas.Readiness
 	tracer trace.Tracer // nil: none
 
-	conn   atomic.Pointer[conn]
-	left   *lru.Cache[store.LeaseID, leaseEnd]
-	doubts chan struct{}
-	said   map[string]bool // warnings that were logged; of the goroutine that checks
-
-	mu   sync.Mutex
-	why  error // why operations cannot succeed now
-	end  context.CancelFunc
-	work sync.WaitGroup
+	conn atomic.Pointer[conn]
+	left *lru.Cache[store.LeaseID, leaseEnd]
+	// compacts: the servers have compacted, or the warning that they have not was logged. Only checks use it.
+	compacts bool
 
 	newest    atomic.Int64 // the highest revision seen
 	floor     floor
@@ -82,12 +75,10 @@ func New(config Config) (*Backend, error) {
 		return nil, fmt.Errorf("store/etcd: %w", err)
 	}
 	b := &Backend{
-		config: config, target: t, layout: newLayout(t.prefix, config.Instance), log: config.Logger,
-		left: left, doubts: make(chan struct{}, 1), reached: make(chan struct{}), said: map[string]bool{}, why: errNotReached,
+		config: config, target: t, layout: newLayout(t.prefix, config.Instance), left: left, reached: make(chan struct{}),
+		Readiness: cas.Readiness{Name: "store/etcd", Log: config.Logger, Limit: patience + config.Timeout, Every: checkEvery},
 	}
-	if b.log == nil {
-		b.log = slog.New(slog.DiscardHandler)
-	}
+	b.Init(b.check, errNotReached)
 	if config.Tracers != nil {
 		b.tracer = config.Tracers.Tracer("github.com/locksidecar/locksidecar/store/etcd")
 	}
@@ -96,36 +87,16 @@ func New(config Config) (*Backend, error) {
 
 // Start implements [cas.Backend].
 func (b *Backend) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
-	running, end := context.WithCancel(context.Background())
-	b.mu.Lock()
-	if b.end != nil {
-		b.mu.Unlock()
-		end()
-		return errors.New("store/etcd: started twice")
-	}
-	b.end = end
-	b.mu.Unlock()
-	first, cancel := context.WithTimeout(ctx, b.config.Timeout)
-	defer cancel()
-	b.become(b.check(first))
-	b.work.Go(func() { b.watchServers(running) })
-	b.work.Go(func() { b.listen(running, deliver, lost) })
-	b.work.Go(func() { b.sweep(running) })
-	return nil
+	return b.Readiness.Start(ctx,
+		func(ctx context.Context) { b.listen(ctx, deliver, lost) },
+		b.sweep)
 }
 
 // Stop implements [cas.Backend].
 func (b *Backend) Stop() {
-	b.mu.Lock()
-	end, stopped := b.end, errors.Is(b.why, errStopped)
-	b.why = errStopped
-	b.mu.Unlock()
-	if end == nil || stopped {
-		b.work.Wait()
+	if !b.Readiness.Stop() {
 		return
 	}
-	end()
-	b.work.Wait()
 	c := b.conn.Load()
 	if c == nil {
 		return
@@ -134,40 +105,4 @@ func (b *Backend) Stop() {
 	defer cancel()
 	_, _ = c.txn(ctx, removeAll(b.mailbox)) // otherwise another instance does it
 	c.close()
-}
-
-// Ready implements [cas.Backend].
-func (b *Backend) Ready() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.why == nil {
-		return nil
-	}
-	return &store.Error{Op: "ready", Err: b.why}
-}
-
-// become notes why the servers cannot be used, or that they can, and logs each change.
-func (b *Backend) become(why error) {
-	b.mu.Lock()
-	was := b.why
-	if errors.Is(was, errStopped) {
-		b.mu.Unlock()
-		return
-	}
-	b.why = why
-	b.mu.Unlock()
-	switch {
-	case why == nil && was != nil:
-		b.log.Info("the store is ready")
-	case why != nil && (was == nil || was.Error() != why.Error()):
-		b.log.Warn("the store is not ready", "error", why)
-	}
-}
-
-// doubt requests a check of the servers, and returns at once.
-func (b *Backend) doubt() {
-	select {
-	case b.doubts <- struct{}{}:
-	default:
-	}
 }

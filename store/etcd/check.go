@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -16,8 +15,6 @@ import (
 const (
 	// checkEvery is the time between two checks while nothing is wrong.
 	checkEvery = 30 * time.Second
-	firstPause = 50 * time.Millisecond
-	longPause  = time.Second
 	// patience is how long a server may take before other servers are preferred.
 	patience = time.Second
 
@@ -25,30 +22,6 @@ const (
 	// manyRevisions is after how many revisions a server should have compacted.
 	manyRevisions = 100_000
 )
-
-// watchServers checks the servers: regularly, after a doubt, and until they can be used.
-func (b *Backend) watchServers(ctx context.Context) {
-	for pause := firstPause; ; {
-		wait, doubts := checkEvery, b.doubts
-		if b.Ready() != nil {
-			wait, doubts = pause/2+rand.N(pause), nil
-			pause = min(2*pause, longPause)
-		} else {
-			pause = firstPause
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-doubts:
-		case <-time.After(wait):
-		}
-		err := b.check(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		b.become(err)
-	}
-}
 
 // check asks all servers how they are, prefers those that answer, and reads from a majority.
 func (b *Backend) check(ctx context.Context) error {
@@ -59,8 +32,6 @@ func (b *Backend) check(ctx context.Context) error {
 	if err := b.prefer(ctx, c); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
-	defer cancel()
 	newest := b.newest.Load()
 	var answer *pb.Done
 	err = c.loggedIn(ctx, func() (err error) {
@@ -160,7 +131,7 @@ func (b *Backend) prefer(ctx context.Context, c *conn) error {
 	}
 	c.use(good)
 	if len(good) < len(endpoints) {
-		time.AfterFunc(patience, b.doubt) // look again for the others
+		time.AfterFunc(patience, b.Doubt) // look again for the others
 	}
 	return nil
 }
@@ -181,31 +152,24 @@ func suitable(version string) error {
 // warnFull warns about a database that is near its quota. Servers before 3.6 do not tell their quota.
 func (b *Backend) warnFull(endpoint string, status *pb.Status) {
 	if slices.ContainsFunc(status.Errors, func(alarm string) bool { return strings.Contains(alarm, "NOSPACE") }) {
-		b.warnOnce("nospace"+endpoint, "etcd's database has reached its quota (alarm NOSPACE): nothing new is granted until it is compacted, "+
+		b.WarnOnce("nospace"+endpoint, "etcd's database has reached its quota (alarm NOSPACE): nothing new is granted until it is compacted, "+
 			"defragmented, and the alarm is disarmed", slog.String("endpoint", endpoint), slog.Int64("bytes", status.DbSize))
 	}
 	if used := float64(status.DbSize) / float64(status.DbSizeQuota); status.DbSizeQuota > 0 && used > quotaWarning {
-		b.warnOnce("quota"+endpoint, "etcd's database is near its quota", slog.String("endpoint", endpoint),
+		b.WarnOnce("quota"+endpoint, "etcd's database is near its quota", slog.String("endpoint", endpoint),
 			slog.Int64("bytes", status.DbSize), slog.Int64("quota_bytes", status.DbSizeQuota))
 	}
 }
 
 // warnUncompacted warns if etcd still has its first revision after many. Whether it compacts by itself cannot be asked.
 func (b *Backend) warnUncompacted(ctx context.Context, c *conn, revision int64) {
-	if revision < manyRevisions || b.said["uncompacted"] {
+	if revision < manyRevisions || b.compacts {
 		return
 	}
 	_, err := c.txn(ctx, opGet(&pb.Range{Key: []byte(b.letters), Revision: 1, CountOnly: true}))
 	if err == nil {
-		b.warnOnce("uncompacted", "etcd has never compacted its revisions, so its database only grows: "+
+		b.WarnOnce("uncompacted", "etcd has never compacted its revisions, so its database only grows: "+
 			"set --auto-compaction-retention", slog.Int64("revisions", revision))
 	}
-	b.said["uncompacted"] = b.said["uncompacted"] || says(err, textCompacted)
-}
-
-func (b *Backend) warnOnce(about, text string, attrs ...slog.Attr) {
-	if !b.said[about] {
-		b.said[about] = true
-		b.log.LogAttrs(context.Background(), slog.LevelWarn, text, attrs...) //nolint:sloglint // constants of the callers
-	}
+	b.compacts = err == nil || says(err, textCompacted)
 }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 
+	"github.com/locksidecar/locksidecar/store/cas"
 	pb "github.com/locksidecar/locksidecar/store/etcd/internal/etcdpb"
 )
 
@@ -73,7 +74,7 @@ func options(secure *tls.Config) []grpc.DialOption {
 		grpc.WithStatsHandler(sendNoter{}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingLimit}),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: firstPause, Multiplier: 2, Jitter: 0.5, MaxDelay: longPause},
+			Backoff:           backoff.Config{BaseDelay: cas.FirstPause, Multiplier: 2, Jitter: 0.5, MaxDelay: cas.LongPause},
 			MinConnectTimeout: 2 * patience,
 		}),
 	}

@@ -16,7 +16,6 @@ import (
 
 var (
 	errNotReached = errors.New("etcd has not been reached yet")
-	errStopped    = errors.New("the store is stopped")
 	errTooLarge   = errors.New("the record has more leases, or its change more letters, than a transaction of etcd may have operations")
 )
 

@@ -23,7 +23,7 @@ func WriteTo(ctx context.Context, endpoint string) error {
 		return err
 	}
 	defer c.close()
-	b.become(nil)
+	b.Become(nil)
 	return b.write(ctx, "test", func(ctx context.Context, c *conn) error {
 		_, err := c.txn(ctx, put("key", nil, 0))
 		return err

@@ -24,14 +24,14 @@ func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost fun
 	case <-b.reached:
 	}
 	next := b.first
-	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, longPause) {
+	for pause := cas.FirstPause; ctx.Err() == nil; pause = min(2*pause, cas.LongPause) {
 		if c := b.conn.Load(); c != nil {
 			heard := b.hear(ctx, c, next, deliver, lost)
 			if heard > next {
-				pause = firstPause
+				pause = cas.FirstPause
 			}
 			next = heard
-			b.doubt()
+			b.Doubt()
 		}
 		select {
 		case <-ctx.Done():

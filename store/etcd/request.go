@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/store/cas"
 )
 
 // tries is how often a read or a renewal is sent, each time to another server if there are several.
@@ -39,7 +40,7 @@ func (b *Backend) repeat(ctx context.Context, op string, changes bool, send func
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(firstPause << try):
+		case <-time.After(cas.FirstPause << try):
 		}
 	}
 	return err
@@ -64,13 +65,13 @@ func (b *Backend) request(ctx context.Context, op string, changes bool, send fun
 	ctx, end := b.span(ctx, name)
 	ctx, sent := noteSent(ctx)
 	began := time.Now()
-	slow := time.AfterFunc(patience, b.doubt)
+	slow := time.AfterFunc(patience, b.Doubt)
 	err = c.loggedIn(ctx, func() error { return send(ctx, c) })
 	slow.Stop()
 	end(err)
 	b.config.Metrics.Statement(ctx, name, time.Since(began), err)
 	if err != nil && (transient(err) || notLetIn(err)) {
-		b.doubt()
+		b.Doubt()
 	}
 	return classify(op, err, changes && sent.Load())
 }

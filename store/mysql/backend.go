@@ -2,10 +2,8 @@ package mysql
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,7 +42,7 @@ type Config struct {
 type Backend struct {
 	config Config
 	target target
-	log    *slog.Logger
+	cas.Readiness
 	tracer trace.Tracer // nil: none
 
 	pools  pools
@@ -52,19 +50,11 @@ type Backend struct {
 	latest latest
 	// longest is the longest TTL of the leases that were opened here, in microseconds.
 	longest atomic.Int64
-	doubts  chan struct{}
-	said    map[string]bool // warnings that were logged; of the goroutine that checks
 
 	// used: operations were called since the last sweep.
 	used     atomic.Bool
 	expected chan struct{}
 	every    atomic.Int64 // the time between two looks into the mailbox; 0: none
-
-	mu      sync.Mutex
-	why     error             // why operations cannot succeed now
-	details map[string]string // facts about the server; never changed, but replaced
-	end     context.CancelFunc
-	work    sync.WaitGroup
 }
 
 var (
@@ -96,12 +86,16 @@ func New(config Config) (*Backend, error) {
 		config.MaxConns = defaultMaxConns
 	}
 	b := &Backend{
-		config: config, target: t, log: config.Logger, doubts: make(chan struct{}, 1), expected: make(chan struct{}, 1),
-		said: map[string]bool{}, why: errNotReached,
+		config: config, target: t, expected: make(chan struct{}, 1),
+		Readiness: cas.Readiness{Name: "store/mysql", Log: config.Logger, Limit: config.Timeout},
 	}
-	if b.log == nil {
-		b.log = slog.New(slog.DiscardHandler)
-	}
+	b.Init(func(ctx context.Context) error {
+		err := b.check(ctx)
+		if err != nil {
+			b.pools.drop()
+		}
+		return err
+	}, errNotReached)
 	if config.Tracers != nil {
 		b.tracer = config.Tracers.Tracer("github.com/locksidecar/locksidecar/store/mysql")
 	}
@@ -111,69 +105,13 @@ func New(config Config) (*Backend, error) {
 
 // Start implements [cas.Backend].
 func (b *Backend) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
-	running, end := context.WithCancel(context.Background())
-	b.mu.Lock()
-	if b.end != nil {
-		b.mu.Unlock()
-		end()
-		return errors.New("store/mysql: started twice")
-	}
-	b.end = end
-	b.mu.Unlock()
-	first, cancel := context.WithTimeout(ctx, b.config.Timeout)
-	defer cancel()
-	b.become(b.check(first))
-	b.work.Go(func() { b.watchServer(running) })
-	b.work.Go(func() { b.listen(running, deliver, lost) })
-	b.work.Go(func() { b.sweep(running) })
-	return nil
+	return b.Readiness.Start(ctx,
+		func(ctx context.Context) { b.listen(ctx, deliver, lost) },
+		b.sweep)
 }
 
 // Stop implements [cas.Backend].
 func (b *Backend) Stop() {
-	b.mu.Lock()
-	end, stopped := b.end, errors.Is(b.why, errStopped)
-	b.why = errStopped
-	b.mu.Unlock()
-	if end != nil && !stopped {
-		end()
-	}
-	b.work.Wait()
+	b.Readiness.Stop()
 	b.pools.close()
-}
-
-// Ready implements [cas.Backend].
-func (b *Backend) Ready() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.why == nil {
-		return nil
-	}
-	return &store.Error{Op: "ready", Err: b.why}
-}
-
-// become notes why the server cannot be used, or that it can, and logs each change.
-func (b *Backend) become(why error) {
-	b.mu.Lock()
-	was := b.why
-	if errors.Is(was, errStopped) {
-		b.mu.Unlock()
-		return
-	}
-	b.why = why
-	b.mu.Unlock()
-	switch {
-	case why == nil && was != nil:
-		b.log.Info("the store is ready")
-	case why != nil && (was == nil || was.Error() != why.Error()):
-		b.log.Warn("the store is not ready", "error", why)
-	}
-}
-
-// doubt requests a check of the server, and returns at once.
-func (b *Backend) doubt() {
-	select {
-	case b.doubts <- struct{}{}:
-	default:
-	}
 }

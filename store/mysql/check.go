@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"strconv"
 	"strings"
 	"time"
@@ -14,8 +13,6 @@ import (
 )
 
 const (
-	firstPause = 50 * time.Millisecond
-	longPause  = time.Second
 	// leastPacket is what the largest swap needs.
 	leastPacket = 4 << 20
 	// leastRows is more than any statement asks for.
@@ -23,36 +20,6 @@ const (
 	// clockMargin is how much the clocks of two servers may differ, as with PostgreSQL.
 	clockMargin = 64 * time.Second
 )
-
-// watchServer checks the server after a doubt, and until it can be used. It asks nothing while nothing is wrong.
-func (b *Backend) watchServer(ctx context.Context) {
-	for wait := firstPause; ; {
-		var again <-chan time.Time
-		doubts := b.doubts
-		if b.Ready() != nil {
-			again, doubts = time.After(wait/2+rand.N(wait)), nil //nolint:gosec // spreads load
-			wait = min(2*wait, longPause)
-		} else {
-			wait = firstPause
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-doubts:
-		case <-again:
-		}
-		limited, cancel := context.WithTimeout(ctx, b.config.Timeout)
-		err := b.check(limited)
-		cancel()
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			b.pools.drop()
-		}
-		b.become(err)
-	}
-}
 
 // check asks the server how it is, and begins a new history if it is another one.
 func (b *Backend) check(ctx context.Context) error {
@@ -138,11 +105,11 @@ func (b *Backend) suitable(settings map[string]string) (server string, err error
 		return "", fmt.Errorf("max_allowed_packet is %d; at least %d is needed", number("max_allowed_packet"), leastPacket)
 	}
 	if !is("innodb_flush_log_at_trx_commit", "1") {
-		b.warnOnce("innodb_flush_log_at_trx_commit is not 1: a crash of the server's machine may forget the grants of the last moments, and then two sessions may hold a lock",
+		b.WarnOnce("innodb_flush_log_at_trx_commit", "innodb_flush_log_at_trx_commit is not 1: a crash of the server's machine may forget the grants of the last moments, and then two sessions may hold a lock",
 			slog.String("value", settings["innodb_flush_log_at_trx_commit"]))
 	}
 	if is("log_bin", "ON") && !is("sync_binlog", "1") {
-		b.warnOnce("sync_binlog is not 1: after a crash of the server's machine a replica may lack grants that the primary has",
+		b.WarnOnce("sync_binlog", "sync_binlog is not 1: after a crash of the server's machine a replica may lack grants that the primary has",
 			slog.String("value", settings["sync_binlog"]))
 	}
 	b.tell(settings)
@@ -224,7 +191,7 @@ func (b *Backend) outdate() string {
 // oldPrimary says that the server is one. err: it could not be noted there.
 func (b *Backend) oldPrimary(err error) error {
 	if err != nil {
-		b.log.Warn("an old primary could not be marked as such: other sidecars may still use it", "error", err)
+		b.Log.Warn("an old primary could not be marked as such: other sidecars may still use it", "error", err)
 	}
 	return errOldPrimary
 }
@@ -247,14 +214,7 @@ func (b *Backend) newHistory(ctx context.Context, before []byte) error {
 	p.add("commit")
 	_, _, err := b.send(ctx, b.pools.main, "new_history", p.text.String())
 	if err == nil && len(before) > 0 {
-		b.log.Warn("another server has been promoted", "before", string(before))
+		b.Log.Warn("another server has been promoted", "before", string(before))
 	}
 	return err
-}
-
-func (b *Backend) warnOnce(text string, attrs ...slog.Attr) {
-	if !b.said[text] {
-		b.said[text] = true
-		b.log.LogAttrs(context.Background(), slog.LevelWarn, text, attrs...) //nolint:sloglint // constants of the callers
-	}
 }

@@ -14,7 +14,6 @@ import (
 
 var (
 	errNotReached = errors.New("the database has not been reached yet")
-	errStopped    = errors.New("the store is stopped")
 	errTooLarge   = errors.New("the record, its letters or their names are larger than the tables allow")
 	errRowLocked  = errors.New("another database session keeps rows of locksidecar locked")
 	errFormat     = errors.New("the database answered with something else than was asked for")

@@ -1,15 +1,6 @@
 package mysql
 
-import (
-	"maps"
-)
-
-// Details implements [store.Described].
-func (b *Backend) Details() map[string]string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return maps.Clone(b.details)
-}
+import "maps"
 
 // tell notes what the server is and where it keeps a grant, for GET /readyz, and logs it if it is news.
 func (b *Backend) tell(settings map[string]string) {
@@ -23,11 +14,7 @@ func (b *Backend) tell(settings map[string]string) {
 			found[name] = value
 		}
 	}
-	b.mu.Lock()
-	news := !maps.Equal(b.details, found)
-	b.details = found
-	b.mu.Unlock()
-	if news {
-		b.log.Info("the database keeps the locks", "where", kept, "version", found["version"], "log_bin", found["log_bin"], "sync_binlog", found["sync_binlog"])
+	if before := b.Tell(found); !maps.Equal(before, found) {
+		b.Log.Info("the database keeps the locks", "where", kept, "version", found["version"], "log_bin", found["log_bin"], "sync_binlog", found["sync_binlog"])
 	}
 }

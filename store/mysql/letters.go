@@ -48,7 +48,7 @@ func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost fun
 		if every == 0 {
 			last = time.Time{}
 		} else {
-			next = time.After(min(every<<min(failures, 6), max(every, longPause)))
+			next = time.After(min(every<<min(failures, 6), max(every, cas.LongPause)))
 		}
 		select {
 		case <-ctx.Done():
@@ -115,7 +115,7 @@ func (b *Backend) sweep(ctx context.Context) {
 			continue
 		}
 		if err := b.sweepOnce(ctx); err != nil {
-			b.log.Debug("a sweep of letters and leases ended early; the next one goes on", "error", err)
+			b.Log.Debug("a sweep of letters and leases ended early; the next one goes on", "error", err)
 		}
 		b.used.Store(false) // a sweep alone is no work
 	}

@@ -97,7 +97,7 @@ func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes,
 			err = errors.Join(errRowLocked, err)
 		}
 		if suspicious(err) {
-			b.doubt()
+			b.Doubt()
 		}
 		unknown := changes && sent && !rolledBack && (number(err) == 0 || len(found) >= p.before)
 		return nil, now, fail(op, explain(err), unknown)

@@ -42,19 +42,14 @@ type Config struct {
 type Backend struct {
 	config Config
 	target target
-	log    *slog.Logger
+	cas.Readiness
 	tracer trace.Tracer // nil: none
 	client goredis.UniversalClient
 	parts  []partition
-	doubts chan struct{}
 
 	mu      sync.Mutex
-	why     error // why operations cannot succeed now
 	heard   bool  // letters arrive, or have arrived
 	deaf    error // why not
-	details map[string]string
-	end     context.CancelFunc
-	work    sync.WaitGroup
 	history histories
 	// again makes the listener connect again.
 	again atomic.Pointer[context.CancelFunc]
@@ -86,19 +81,18 @@ func New(config Config) (*Backend, error) {
 		config.MaxConns = defaultMaxConns
 	}
 	b := &Backend{
-		config: config, target: t, log: config.Logger, parts: partitions(1),
-		doubts: make(chan struct{}, 1), why: errNotReached,
+		config: config, target: t, parts: partitions(1),
+		Readiness: cas.Readiness{Name: "store/redis", Log: config.Logger, Limit: config.Timeout, Every: checkEvery},
 	}
+	b.Init(b.check, errNotReached)
 	if t.kind == cluster {
 		b.parts = partitions(len(tags))
 	}
 	b.history.of = make([]string, len(b.parts))
-	if b.log == nil {
-		b.log = slog.New(slog.DiscardHandler)
-	}
 	if config.Tracers != nil {
 		b.tracer = config.Tracers.Tracer("github.com/locksidecar/locksidecar/store/redis")
 	}
+	b.client = b.connect()
 	return b, nil
 }
 
@@ -108,74 +102,24 @@ func (e *configError) Error() string { return "store/redis: " + e.error.Error() 
 
 // Start implements [cas.Backend].
 func (b *Backend) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
-	running, end := context.WithCancel(context.Background())
-	b.mu.Lock()
-	if b.end != nil || errors.Is(b.why, errStopped) {
-		b.mu.Unlock()
-		end()
-		return errors.New("store/redis: started twice, or stopped")
-	}
-	b.end = end
-	b.mu.Unlock()
-	b.client = b.connect()
-	first, cancel := context.WithTimeout(ctx, b.config.Timeout)
-	defer cancel()
-	b.work.Go(func() { b.listen(running, deliver, lost) })
-	b.become(b.check(first))
-	b.work.Go(func() { b.watchServers(running) })
-	return nil
+	return b.Readiness.Start(ctx, func(ctx context.Context) { b.listen(ctx, deliver, lost) })
 }
 
 // Stop implements [cas.Backend].
 func (b *Backend) Stop() {
-	b.mu.Lock()
-	end, stopped := b.end, errors.Is(b.why, errStopped)
-	b.why = errStopped
-	b.mu.Unlock()
-	if end != nil && !stopped {
-		end()
-	}
-	b.work.Wait()
-	if end != nil && !stopped {
-		_ = b.client.Close()
-	}
+	b.Readiness.Stop()
+	_ = b.client.Close()
 }
 
 // Ready implements [cas.Backend].
 func (b *Backend) Ready() error {
+	if err := b.Readiness.Ready(); err != nil {
+		return err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.why == nil && !b.heard {
+	if !b.heard {
 		return &store.Error{Op: "ready", Err: errors.Join(errNotHeard, b.deaf)}
 	}
-	if b.why == nil {
-		return nil
-	}
-	return &store.Error{Op: "ready", Err: b.why}
-}
-
-// become notes why the servers cannot be used, or that they can, and logs each change.
-func (b *Backend) become(why error) {
-	b.mu.Lock()
-	was := b.why
-	if errors.Is(was, errStopped) {
-		b.mu.Unlock()
-		return
-	}
-	b.why = why
-	b.mu.Unlock()
-	switch {
-	case why == nil && was != nil:
-		b.log.Info("the store is ready")
-	case why != nil && (was == nil || was.Error() != why.Error()):
-		b.log.Warn("the store is not ready", "error", why)
-	}
-}
-
-// doubt requests a check of the servers, and returns at once.
-func (b *Backend) doubt() {
-	select {
-	case b.doubts <- struct{}{}:
-	default:
-	}
+	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
 )
 
 const (
@@ -54,7 +55,7 @@ func (b *Backend) call(ctx context.Context, op, name string, kind, part int, tol
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(firstPause):
+		case <-time.After(cas.FirstPause):
 		}
 	}
 	if err != nil {
@@ -105,7 +106,7 @@ func (b *Backend) send(ctx context.Context, op, name string, part int, args []an
 	end(err)
 	b.config.Metrics.Statement(ctx, stage, time.Since(began), err)
 	if err != nil {
-		b.doubt()
+		b.Doubt()
 	}
 	return answer, err
 }

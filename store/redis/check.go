@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"strings"
 	"time"
@@ -13,32 +12,6 @@ import (
 
 // checkEvery is the time between two checks while nothing is wrong.
 const checkEvery = 30 * time.Second
-
-// watchServers checks the servers: regularly, after a doubt, and until they can be used.
-func (b *Backend) watchServers(ctx context.Context) {
-	for pause := firstPause; ; {
-		wait, doubts := checkEvery, b.doubts
-		if b.Ready() != nil {
-			wait, doubts = pause/2+rand.N(pause), nil //nolint:gosec // spreads load
-			pause = min(2*pause, longPause)
-		} else {
-			pause = firstPause
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-doubts:
-		case <-time.After(wait):
-		}
-		limited, cancel := context.WithTimeout(ctx, b.config.Timeout)
-		err := b.check(limited)
-		cancel()
-		if ctx.Err() != nil {
-			return
-		}
-		b.become(err)
-	}
-}
 
 // check asks each server that takes writes how it is, and whether it keeps locks.
 func (b *Backend) check(ctx context.Context) error {

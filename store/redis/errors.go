@@ -14,7 +14,6 @@ import (
 var (
 	errNotReached = errors.New("redis has not been reached yet")
 	errNotHeard   = errors.New("the connection for letters is not open yet")
-	errStopped    = errors.New("the store is stopped")
 	errFormat     = errors.New("a record has an unknown format: another program has written it, or a newer sidecar")
 	errAnswer     = errors.New("redis gave an answer that is not understood")
 )

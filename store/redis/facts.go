@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"maps"
 	"strconv"
 	"sync"
 )
@@ -61,20 +60,9 @@ func (f *facts) add(info map[string]string, fsync string) {
 	}
 }
 
-// Details implements [store.Described].
-func (b *Backend) Details() map[string]string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return maps.Clone(b.details)
-}
-
 // tell notes the facts for GET /readyz, and logs where grants are kept if this is news.
 func (b *Backend) tell(ctx context.Context, found *facts) {
-	b.mu.Lock()
-	news := b.details["kept"] != found.details["kept"]
-	b.details = found.details
-	b.mu.Unlock()
-	if !news {
+	if before := b.Tell(found.details); before["kept"] == found.details["kept"] {
 		return
 	}
 	var attrs []slog.Attr
@@ -85,10 +73,10 @@ func (b *Backend) tell(ctx context.Context, found *facts) {
 	}
 	switch found.kept {
 	case inMemory:
-		b.log.LogAttrs(ctx, slog.LevelWarn, "Redis keeps locks in memory only (appendonly is off): a restart forgets them, and nothing is granted for a TTL afterwards", attrs...)
+		b.Log.LogAttrs(ctx, slog.LevelWarn, "Redis keeps locks in memory only (appendonly is off): a restart forgets them, and nothing is granted for a TTL afterwards", attrs...)
 	case writtenLater:
-		b.log.LogAttrs(ctx, slog.LevelWarn, "Redis writes its file later (appendfsync): a crash may forget the locks of the last second", attrs...)
+		b.Log.LogAttrs(ctx, slog.LevelWarn, "Redis writes its file later (appendfsync): a crash may forget the locks of the last second", attrs...)
 	case onDisk:
-		b.log.LogAttrs(ctx, slog.LevelInfo, "Redis keeps locks on its disk; its replicas may lag", attrs...)
+		b.Log.LogAttrs(ctx, slog.LevelInfo, "Redis keeps locks on its disk; its replicas may lag", attrs...)
 	}
 }

@@ -12,29 +12,25 @@ import (
 	"github.com/locksidecar/locksidecar/store/cas"
 )
 
-const (
-	// pingAfter is how long the listener hears nothing before it sends a ping, and then again before it connects anew.
-	pingAfter  = 2 * time.Second
-	firstPause = 50 * time.Millisecond
-	longPause  = time.Second
-)
+// pingAfter is how long the listener hears nothing before it sends a ping, and then again before it connects anew.
+const pingAfter = 2 * time.Second
 
 // listen delivers the letters to this instance. After each new connection but the first, letters may be lost.
 func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost func()) {
 	first := true
-	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, longPause) {
+	for pause := cas.FirstPause; ctx.Err() == nil; pause = min(2*pause, cas.LongPause) {
 		one, end := context.WithCancel(ctx)
 		b.again.Store(&end)
 		err := b.hear(one, deliver, func() {
 			b.hearing(nil)
-			if pause = firstPause; !first {
+			if pause = cas.FirstPause; !first {
 				lost()
 			}
 			first = false
 		})
 		if one.Err() == nil {
 			b.hearing(explained(err))
-			b.doubt()
+			b.Doubt()
 		}
 		end()
 		rest(ctx, pause/2+rand.N(pause)) //nolint:gosec // spreads load
