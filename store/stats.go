@@ -53,13 +53,25 @@ func (s Stat) Plus(o Stat) Stat {
 	return s
 }
 
+// Counts are lines of Stats by their names.
+type Counts map[[2]string]Stat
+
+// Add adds to the line with these names.
+func (c Counts) Add(namespace, name string, more Stat) {
+	more.Namespace, more.Name = namespace, name
+	line := [2]string{namespace, name}
+	c[line] = more.Plus(c[line])
+}
+
+// Lines returns the lines in their order, at most [StatLines] and the others.
+func (c Counts) Lines() []Stat { return Top(slices.Collect(maps.Values(c)), StatLines) }
+
 // Top sums lines up that have the same names, and returns those with the most locks in their order. If there are more than limit, a
 // last line is the sum of the others, also of those that were summed up before.
 func Top(lines []Stat, limit int) []Stat {
-	sums := map[[2]string]Stat{}
+	sums := Counts{}
 	for _, s := range lines {
-		names := [2]string{s.Namespace, s.Name}
-		sums[names] = s.Plus(sums[names])
+		sums.Add(s.Namespace, s.Name, s)
 	}
 	rest := [2]string{"", Others}
 	others, some := sums[rest]

@@ -132,32 +132,18 @@ func (s *Store) Waiting(ctx context.Context, q store.WaitQuery) (found []store.W
 
 // Stats counts what the server holds for all namespaces.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
-	types, pods := counts{}, counts{}
+	types, pods := store.Counts{}, store.Counts{}
 	err := s.scan(ctx, "Stats", "", "", func(t *turn) bool {
 		escaped, _, _ := strings.Cut(t.job.key, "/")
 		namespace, err := url.PathUnescape(escaped)
 		if err != nil {
 			return true // not a key of this engine
 		}
-		of := t.row.Count(t.op.Now, func(pod string, stat store.Stat) { pods.add(namespace, pod, stat) })
+		of := t.row.Count(t.op.Now, func(pod string, stat store.Stat) { pods.Add(namespace, pod, stat) })
 		if of.Held+of.Expired+of.Waiting > 0 {
-			types.add(namespace, store.TypeOf(t.row.Key), of)
+			types.Add(namespace, store.TypeOf(t.row.Key), of)
 		}
 		return true
 	})
-	return store.Stats{Types: types.lines(), Pods: pods.lines()}, err
-}
-
-// counts are lines by their names.
-type counts map[[2]string]store.Stat
-
-func (c counts) add(namespace, name string, more store.Stat) {
-	more.Namespace, more.Name = namespace, name
-	line := [2]string{namespace, name}
-	c[line] = more.Plus(c[line])
-}
-
-// lines returns the counts in their order.
-func (c counts) lines() []store.Stat {
-	return store.Top(slices.Collect(maps.Values(c)), store.StatLines)
+	return store.Stats{Types: types.Lines(), Pods: pods.Lines()}, err
 }

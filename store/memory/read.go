@@ -9,22 +9,6 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Get reads locks.
-func (s *Store) Get(ctx context.Context, keys []string) ([]store.Lock, error) {
-	if err := s.usable(ctx, "Get"); err != nil {
-		return nil, err
-	}
-	o := s.operation()
-	locks := make([]store.Lock, len(keys))
-	for i, k := range keys {
-		sh, r := o.lock(k)
-		locks[i] = o.Get(&r.Row)
-		sh.unlock(r)
-	}
-	o.finish()
-	return locks, nil
-}
-
 // List reads held locks in the order of their keys' bytes. It reads one shard after the other, so the
 // result is not a snapshot.
 func (s *Store) List(ctx context.Context, q store.Query) ([]store.Lock, error) {

@@ -3,7 +3,6 @@ package memory
 import (
 	"context"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -15,13 +14,13 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	if err := s.usable(ctx, "Stats"); err != nil {
 		return store.Stats{}, err
 	}
-	types, pods := counts{}, counts{}
+	types, pods := store.Counts{}, store.Counts{}
 	for name, ns := range s.ns.space.all() {
 		for i := range ns.shards {
 			ns.shards[i].count(name, ns.space, types, pods)
 		}
 	}
-	return store.Stats{Types: types.lines(), Pods: pods.lines()}, nil
+	return store.Stats{Types: types.Lines(), Pods: pods.Lines()}, nil
 }
 
 func (s *Space) all() map[string]*namespace {
@@ -30,30 +29,16 @@ func (s *Space) all() map[string]*namespace {
 	return maps.Clone(s.namespaces)
 }
 
-func (sh *shard) count(namespace string, space *Space, types, pods counts) {
+func (sh *shard) count(namespace string, space *Space, types, pods store.Counts) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := space.now()
 	for k, r := range sh.rows {
-		of := r.Count(now, func(pod string, held store.Stat) { pods.add(namespace, pod, held) })
+		of := r.Count(now, func(pod string, held store.Stat) { pods.Add(namespace, pod, held) })
 		if of.Held+of.Expired+of.Waiting > 0 {
-			types.add(namespace, store.TypeOf(k), of)
+			types.Add(namespace, store.TypeOf(k), of)
 		}
 	}
-}
-
-// counts are lines by their names.
-type counts map[[2]string]store.Stat
-
-func (t counts) add(namespace, name string, more store.Stat) {
-	more.Namespace, more.Name = namespace, name
-	line := [2]string{namespace, name}
-	t[line] = more.Plus(t[line])
-}
-
-// lines returns the counts in their order. The last line sums those beyond the limit.
-func (t counts) lines() []store.Stat {
-	return store.Top(slices.Collect(maps.Values(t)), store.StatLines)
 }
 
 // office records which instance reads Stats for all instances of a space.
