@@ -58,6 +58,28 @@ func (t *Tracer) Batch(ctx context.Context, operation string, calls []context.Co
 	}
 }
 
+// Requests returns a function that begins the span of a request to a server, if the context has a recorded span. The system is a
+// value of db.system.name, and describe makes an error's text. There are no spans if p is nil.
+func Requests(p trace.TracerProvider, system string, describe func(error) string) func(ctx context.Context, name string) (context.Context, func(error)) {
+	var tracer trace.Tracer
+	if p != nil {
+		tracer = p.Tracer(Scope + "/store/" + system)
+	}
+	return func(ctx context.Context, name string) (context.Context, func(error)) {
+		if tracer == nil || !Recorded(ctx) {
+			return ctx, func(error) {}
+		}
+		//nolint:spancheck // the caller ends it
+		ctx, span := tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attribute.String("db.system.name", system)))
+		return ctx, func(err error) { //nolint:spancheck // the caller ends it
+			if err != nil {
+				span.SetStatus(codes.Error, describe(err))
+			}
+			span.End()
+		}
+	}
+}
+
 // spansOf returns the recorded spans of contexts without repetitions, because the locks of a group share a call.
 func spansOf(calls []context.Context) []trace.Span {
 	var recorded []trace.Span

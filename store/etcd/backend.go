@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
 )
@@ -37,7 +38,8 @@ type Backend struct {
 	target target
 	layout
 	cas.Readiness
-	tracer trace.Tracer // nil: none
+	// span begins a request's span. Spans contain neither keys nor data.
+	span func(ctx context.Context, name string) (context.Context, func(error))
 
 	conn atomic.Pointer[conn]
 	left *lru.Cache[store.LeaseID, leaseEnd]
@@ -79,9 +81,7 @@ func New(config Config) (*Backend, error) {
 		Readiness: cas.Readiness{Name: "store/etcd", Log: config.Logger, Limit: patience + config.Timeout, Every: checkEvery},
 	}
 	b.Init(b.check, errNotReached)
-	if config.Tracers != nil {
-		b.tracer = config.Tracers.Tracer("github.com/locksidecar/locksidecar/store/etcd")
-	}
+	b.span = tracing.Requests(config.Tracers, "etcd", error.Error)
 	return b, nil
 }
 

@@ -5,13 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	otelcodes "go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/store/cas"
 )
 
@@ -74,20 +70,4 @@ func (b *Backend) request(ctx context.Context, op string, changes bool, send fun
 		b.Doubt()
 	}
 	return classify(op, err, changes && sent.Load())
-}
-
-// span begins a request's span if the context has a recorded one. Spans contain neither keys nor data.
-func (b *Backend) span(ctx context.Context, name string) (context.Context, func(error)) {
-	if b.tracer == nil || !tracing.Recorded(ctx) {
-		return ctx, func(error) {}
-	}
-	//nolint:spancheck // the caller ends it
-	ctx, span := b.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient),
-		trace.WithAttributes(attribute.String("db.system.name", "etcd")))
-	return ctx, func(err error) { //nolint:spancheck // the caller ends it
-		if err != nil {
-			span.SetStatus(otelcodes.Error, err.Error())
-		}
-		span.End()
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
 )
@@ -43,7 +44,8 @@ type Backend struct {
 	config Config
 	target target
 	cas.Readiness
-	tracer trace.Tracer // nil: none
+	// span begins a request's span. Spans contain neither keys nor data.
+	span func(ctx context.Context, name string) (context.Context, func(error))
 
 	pools  pools
 	server atomic.Pointer[string] // names the server in SQL; set by the first check
@@ -96,9 +98,7 @@ func New(config Config) (*Backend, error) {
 		}
 		return err
 	}, errNotReached)
-	if config.Tracers != nil {
-		b.tracer = config.Tracers.Tracer("github.com/locksidecar/locksidecar/store/mysql")
-	}
+	b.span = tracing.Requests(config.Tracers, "mysql", harmless)
 	b.pools = b.newPools()
 	return b, nil
 }

@@ -46,7 +46,7 @@ func (b *Backend) newPools() pools {
 // They contain no statement, no error text and no value; our own span has the whole operation.
 func (b *Backend) open() *sql.DB {
 	to := &connector{b: b}
-	if b.tracer == nil {
+	if b.config.Tracers == nil {
 		return sql.OpenDB(to)
 	}
 	return otelsql.OpenDB(to,

@@ -9,11 +9,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	otelcodes "go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/trace"
-
-	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -185,22 +180,6 @@ func release(conn *sql.Conn) {
 	defer cancel()
 	if _, err := conn.ExecContext(ctx, statements["end_other"]); err != nil {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // closes it
-	}
-}
-
-// span begins a request's span if the context has a recorded one. Spans contain neither keys nor data.
-func (b *Backend) span(ctx context.Context, name string) (context.Context, func(error)) {
-	if b.tracer == nil || !tracing.Recorded(ctx) {
-		return ctx, func(error) {}
-	}
-	//nolint:spancheck // the caller ends it
-	ctx, span := b.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient),
-		trace.WithAttributes(attribute.String("db.system.name", "mysql")))
-	return ctx, func(err error) { //nolint:spancheck // the caller ends it
-		if err != nil {
-			span.SetStatus(otelcodes.Error, harmless(err))
-		}
-		span.End()
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
 )
@@ -43,7 +44,8 @@ type Backend struct {
 	config Config
 	target target
 	cas.Readiness
-	tracer trace.Tracer // nil: none
+	// span begins a request's span. Spans contain neither keys nor data.
+	span   func(ctx context.Context, name string) (context.Context, func(error))
 	client goredis.UniversalClient
 	parts  []partition
 
@@ -89,9 +91,7 @@ func New(config Config) (*Backend, error) {
 		b.parts = partitions(len(tags))
 	}
 	b.history.of = make([]string, len(b.parts))
-	if config.Tracers != nil {
-		b.tracer = config.Tracers.Tracer("github.com/locksidecar/locksidecar/store/redis")
-	}
+	b.span = tracing.Requests(config.Tracers, "redis", error.Error)
 	b.client = b.connect()
 	return b, nil
 }

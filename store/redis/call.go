@@ -6,8 +6,6 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
@@ -135,20 +133,4 @@ func (t recordedTracer) Start(ctx context.Context, name string, options ...trace
 		return ctx, noop.Span{}
 	}
 	return t.Tracer.Start(ctx, name, options...) //nolint:spancheck // the library ends it
-}
-
-// span begins a call's span if the context has a recorded one. Spans contain neither keys nor data.
-func (b *Backend) span(ctx context.Context, name string) (context.Context, func(error)) {
-	if b.tracer == nil || !tracing.Recorded(ctx) {
-		return ctx, func(error) {}
-	}
-	//nolint:spancheck // the caller ends it
-	ctx, span := b.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient),
-		trace.WithAttributes(attribute.String("db.system.name", "redis")))
-	return ctx, func(err error) { //nolint:spancheck // the caller ends it
-		if err != nil {
-			span.SetStatus(codes.Error, err.Error())
-		}
-		span.End()
-	}
 }
