@@ -1,7 +1,7 @@
 package model
 
 // rotate compares a lease with what the sidecar knows, after a failover (lease/reconcile.go),
-// and puts what is known under a fresh lease (lease/rotate.go). The old one is revoked with
+// and puts what is known under a fresh lease (lease/internal/reconcile/rotate.go). The old one is revoked with
 // what is left under it. An operation on its way keeps the old lease: then rotate is tried
 // again.
 func (s side) rotate(l leaseID) {

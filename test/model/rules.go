@@ -25,7 +25,7 @@ const (
 	EpochInCheck          // check: nor does it tell a waiter that its grant is over
 	NewTTL                // new_epoch: every lease gets its TTL again
 	TokenJump             // new_epoch: no token is smaller than those that are missing
-	Rotation              // lease/reconcile.go, rotate.go: after a failover locks are verified, and moved to a fresh lease
+	Rotation              // lease/internal/reconcile: after a failover locks are verified, and moved to a fresh lease
 	AfterOutcome          // lease/attempt.go: a wait is cancelled once it is known to stand in line
 	CancelReads           // queue.go: a cancel that finds no row reads, and releases what was granted
 	GivesBack             // lease/attempt.go: what is won for nobody is handed back

@@ -2,11 +2,13 @@ package attempt
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/batcher"
 	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
@@ -147,6 +149,53 @@ func (aq *Acquirer) Refuses(req *types.Request) error {
 	return nil
 }
 
+// AskAll asks for the locks of attempts with one question, which continues if the call leaves. done is called
+// when the answers have come, or when the sidecar stops.
+func (aq *Acquirer) AskAll(attempts []*Attempt, done func()) {
+	asks := make([]store.Ask, len(attempts))
+	for i, b := range attempts {
+		asks[i] = b.firstAsk(aq.clk.Now())
+	}
+	asking := len(attempts) > 0 && aq.later.Spawn(func() {
+		defer done()
+		ctx, cancel := context.WithTimeout(aq.ctx, aq.cfg.StoreTimeout)
+		defer cancel()
+		ctx, end := aq.obs.Batch(ctx, "acquire", attempts[0].tr, len(attempts))
+		answers, err := aq.ask(ctx, asks)
+		end(err)
+		aq.answerAll(attempts, answers, err)
+	})
+	if asking {
+		return
+	}
+	done()
+	for _, b := range attempts {
+		b.Finish(batcher.ErrStopped)
+	}
+}
+
+// answerAll passes the answers to the attempts of a group. First it makes all attempts after the first that was
+// not granted unwanted, because the group continues as soon as one has won.
+func (aq *Acquirer) answerAll(attempts []*Attempt, answers []store.Answer, err error) {
+	granted := 0
+	for err == nil && granted < len(attempts) && answers[granted].Outcome == store.Granted {
+		granted++
+	}
+	for i := len(attempts) - 1; i > granted; i-- {
+		attempts[i].unwant()
+	}
+	for i, b := range attempts {
+		switch {
+		case err != nil:
+			b.onAcquire(store.Answer{}, err)
+		case i == granted && answers[i].Outcome == store.RowLocked:
+			b.Start(b.tr.Carry(aq.ctx), aq.clk.Now()) // once more, alone, in a lane, which tries for longer
+		default:
+			b.onAcquire(answers[i], nil)
+		}
+	}
+}
+
 // IsDraining reports whether acquires are refused.
 func (aq *Acquirer) IsDraining() bool { return background.Closed(aq.draining) }
 
@@ -284,4 +333,126 @@ func (aq *Acquirer) RequestsOf(s *holdings.Session) *repeat.Requests {
 
 func waiterLimit(limit int) error {
 	return &types.LimitError{What: "waiting calls", Setting: "LOCKSIDECAR_MAX_WAITERS", Limit: limit}
+}
+
+// acquireInTurn gets a session's lock under a request id. A repeat gets the same lock while it is held.
+func (aq *Acquirer) acquireInTurn(c *Call) (types.Grant, error) {
+	w, rs, req := repeat.NewWithdrawal(), &c.S.Requests, c.req
+	c.began, c.withdrawn = aq.clk.Now(), w.Ended()
+	r := rs.Use(repeat.AttemptID(req.RequestID, req.Key), w)
+	defer rs.Done(r, w)
+	if err := aq.TakeTurn(c.ctx, c.S, r, req.Wait, w); err != nil {
+		return types.Grant{}, err
+	}
+	waited := aq.clk.Now().Sub(c.began) // before the lock's remaining time is read
+	if g, ok := c.S.Again(req.Key, req.RequestID); ok {
+		r.Leave()
+		aq.obs.Cached(observe.CachedRepeat)
+		g.Waited = waited
+		return g, nil
+	}
+	g, err := aq.acquireIn(c)
+	aq.leaveInTurn(rs, r, c, err)
+	return g, err
+}
+
+// leaveInTurn ends a call's turn: at once if it has the lock, or has not asked the store for it.
+func (aq *Acquirer) leaveInTurn(rs *repeat.Requests, r *repeat.Request, c *Call, err error) {
+	if err == nil || !c.Asked() {
+		r.Leave()
+		return
+	}
+	aq.LeaveAfter(rs, r, c)
+}
+
+// EndCalls ends the running calls of a request, and takes the turn until leave is called.
+func (aq *Acquirer) EndCalls(ctx context.Context, s *holdings.Session, id store.AttemptID) (r *repeat.Request, leave func(), err error) {
+	rs := aq.RequestsOf(s)
+	r = rs.Use(id, nil)
+	rs.Withdraw(r)
+	if err := aq.TakeTurn(ctx, s, r, 0, nil); err != nil {
+		rs.Done(r, nil)
+		return nil, nil, err
+	}
+	return r, func() {
+		r.Leave()
+		rs.Done(r, nil)
+	}, nil
+}
+
+// TakeTurn waits for the turn of a call in a session, or with BindTTL outside sessions. It waits at least for
+// the store's timeout, because earlier calls may take long. A release by the id (w is nil) also continues
+// during a drain.
+func (aq *Acquirer) TakeTurn(ctx context.Context, s *holdings.Session, r *repeat.Request, wait time.Duration, w *repeat.Withdrawal) error {
+	select {
+	case <-r.Turns(): // the usual case
+		return nil
+	default:
+	}
+	var over <-chan time.Time
+	if wait >= 0 {
+		timer := time.NewTimer(max(wait, aq.cfg.StoreTimeout))
+		defer timer.Stop()
+		over = timer.C
+	}
+	var ending, withdrawn, draining <-chan struct{}
+	if s != nil {
+		ending = s.Ending()
+	}
+	if w != nil {
+		withdrawn, draining = w.Ended(), aq.draining
+	}
+	select {
+	case <-r.Turns():
+		return nil
+	case <-over:
+		return &store.Error{Op: "acquire", Err: errors.New("an earlier call with the same request_id is not decided yet")}
+	case <-ending:
+		return types.ErrSessionEnded
+	case <-withdrawn:
+		return types.ErrWithdrawn
+	case <-draining:
+		return types.ErrDraining
+	case <-ctx.Done():
+		return errors.Join(types.ErrCallerLeft, context.Cause(ctx))
+	}
+}
+
+// LeaveAfter ends the turn when the call's attempts are settled, because a late cleanup would free the next grant.
+func (aq *Acquirer) LeaveAfter(rs *repeat.Requests, r *repeat.Request, c *Call) {
+	rs.UseAgain(r)
+	go func() {
+		defer rs.Done(r, nil)
+		for _, b := range c.attempts {
+			b.inFlight.Wait()
+		}
+		r.Leave()
+	}()
+}
+
+// HandBackTTL hands back an undelivered bind:ttl grant, unless another call got it: here, or at another
+// sidecar, which only the store knows. The next call's turn begins when the store has answered.
+func (aq *Acquirer) HandBackTTL(g types.Grant) {
+	c, matters := store.Claim{Key: g.Key, Token: g.Token, Undelivered: true, AtOnce: true}, aq.Within(g.ExpiresIn)
+	free := func(settled func()) { aq.Free(context.Background(), c, matters, settled) }
+	r := g.Repeats
+	if r == nil { // a request without an id is never repeated
+		free(func() {})
+		return
+	}
+	if !aq.requests.UseAgain(r) {
+		return // a later call decides about the grant
+	}
+	go func() {
+		<-r.Turns()
+		settled := func() {
+			r.Leave()
+			aq.requests.Done(r, nil)
+		}
+		if !r.TakeBack(g.Token) {
+			settled()
+			return
+		}
+		free(settled)
+	}()
 }

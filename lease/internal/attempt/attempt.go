@@ -253,6 +253,48 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 	b.aq.queue.queued(b, ans.Alone, at)
 }
 
+// note records the queue state of an answer. The caller holds b.mu.
+func (b *Attempt) note(ans store.Answer) {
+	lock := ans.Lock
+	b.seen = &lock
+	if ans.Position > 0 { // some answers lack it
+		b.position = ans.Position
+	}
+	b.tr.See(&lock, ans.Position)
+	b.holderExpiry = b.aq.clk.Now().Add(firstEnd(&ans.Lock))
+	b.checkAt = b.aq.queue.nextCheck(ans.Lock)
+}
+
+// onNews processes a hand-off or a skip.
+func (b *Attempt) onNews(ans store.Answer) {
+	if ans.Outcome == store.Skipped {
+		b.skipped(ans)
+		return
+	}
+	b.win(&ans, time.Time{}, clock.Read(b.aq.clk))
+}
+
+// onCheck processes the answer to a check that was sent at the given time.
+func (b *Attempt) onCheck(ans store.Answer, sent time.Time) {
+	switch ans.Outcome {
+	case store.Granted:
+		b.winAsOf(&ans, sent)
+	case store.Skipped:
+		b.skipped(ans)
+	case store.Queued:
+		b.mu.Lock()
+		b.note(ans)
+		b.mu.Unlock()
+	default:
+		b.mu.Lock()
+		gone := b.phase == queued
+		b.mu.Unlock()
+		if gone {
+			b.Finish(ErrAttemptLost)
+		}
+	}
+}
+
 // timeIsUp ends the attempt: won if it has been granted, otherwise with errTimeUp.
 func (b *Attempt) timeIsUp() {
 	b.mu.Lock()
@@ -370,109 +412,51 @@ func (b *Attempt) fail(err error) {
 	b.end()
 }
 
-// winDirectly takes a lock granted by the running question. Its time counts from the question, to be safe.
-func (b *Attempt) winDirectly(ans *store.Answer) {
+// BeginMove reports whether the attempt is queued and may be moved to another lease. EndMove must follow.
+func (b *Attempt) BeginMove() bool {
 	b.mu.Lock()
-	sent := b.sent
-	b.mu.Unlock()
-	b.winAsOf(ans, sent)
+	defer b.mu.Unlock()
+	if b.phase != queued {
+		return false
+	}
+	b.inFlight.Add(1)
+	return true
 }
 
-// winAsOf takes a lock from the answer to a question that was sent at the given time.
-func (b *Attempt) winAsOf(ans *store.Answer, sent time.Time) {
-	t := clock.Read(b.aq.clk)
-	ans.ExpiresIn -= t.Now.Sub(sent)
-	b.win(ans, sent, t)
-}
+// EndMove ends what BeginMove began. A repeat of the request waits for this.
+func (b *Attempt) EndMove() { b.inFlight.Done() }
 
-// win takes the lock for the session, or hands it back if it is unwanted. since is before the grant, or zero.
-func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
+// Moved makes a queued attempt a user of its new lease. It may have won meanwhile.
+func (b *Attempt) Moved(to *heartbeat.Lease, lives func() bool, settled func()) {
 	b.mu.Lock()
-	if b.phase == over {
-		b.mu.Unlock()
-		b.onLateAnswer()
-		return
-	}
-	if !b.takeAndUnlock(ans, since, t, b.cohortOf(ans, t.Now)) {
-		b.handBack(ans.Token)
-	}
-	b.end()
-}
-
-// takeAndUnlock makes the grant the call's, and reports whether the call has it. The caller holds b.mu, which
-// is unlocked here.
-func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick, cohort *holdings.Cohort) (kept bool) {
-	now := t.Now
-	b.since = since
-	// A grant found by the first question is not a hand-off, because a repeated request may find an old grant.
-	handedOver := b.wasQueued || b.since.IsZero() || b.phase != asking && ans.HandedBy != ""
-	b.phase = over
-	wanted := !b.unwanted
-	b.result, b.wonAt = b.grantOf(ans, now), now
-	var before []*holdings.Lock
-	if kept = wanted; wanted {
-		before, kept = b.join(ans, t, cohort)
-	}
-	if !kept {
-		b.err = b.whyNotKept()
+	ended, token, given := b.phase == over, b.result.Token, b.err == nil
+	var old *heartbeat.Lease
+	if !ended {
+		to.Pin()
+		old = b.under.Swap(to)
 	}
 	b.mu.Unlock()
 	switch {
-	case kept && handedOver:
-		b.aq.obs.HandedOver(b.tr, ans.HandedBy, ans.GrantedFor)
-	case kept:
-		b.tr.FoundFree()
-	}
-	for _, h := range before {
-		h.Lose(types.LostExpired)
-	}
-	b.aq.heldCache.Drop(b.req.Key)
-	b.aq.granted(now, b.lasts(), kept && b.req.Bind == types.BindSession)
-	return kept
-}
-
-// whyNotKept returns why a call does not get the grant of its attempt. Another attempt of a repeatable request
-// would find the same grant, which is being handed back.
-func (b *Attempt) whyNotKept() error {
-	if b.req.Bind == types.BindTTL || clock.Past(b.until, b.aq.clk.Now()) {
-		return &store.Error{Op: "acquire", Err: errors.New("the grant was over when the store's answer came")}
-	}
-	return ErrAttemptLost
-}
-
-// join makes the granted lock the session's. It returns false if the session or the lease has ended, because
-// such a grant must not be delivered. before are the key's lost locks here. The caller holds b.mu.
-func (b *Attempt) join(ans *store.Answer, t clock.Tick, cohort *holdings.Cohort) (before []*holdings.Lock, ok bool) {
-	if b.req.Bind == types.BindTTL {
-		return nil, b.result.ExpiresIn > 0
-	}
-	if b.req.MaxHold > 0 {
-		if b.since.IsZero() { // the grant came by news of a hand-off
-			b.since = t.Now
+	case !ended:
+		old.Unpin()
+		if to.Lost() {
+			b.leaseGone(to)
 		}
-		b.until = b.since.Add(b.req.MaxHold)
+		settled()
+	case token != 0 && b.req.Bind == types.BindTTL: // it has a lease of its own
+		settled()
+	case token == 0: // it left, or failed
+		b.aq.withdrawOnce(context.Background(), b.Ref(), lives, settled)
+	default:
+		h := b.s.LockOf(b.slot)
+		if h != nil && h.Token == token && (h.Moved(to) || h.HandedOn()) { // even if it is being released
+			settled()
+			return
+		}
+		c := store.Claim{Key: b.req.Key, Token: token, Lease: to.ID(), AtOnce: !given}
+		if h != nil && h.Token == token {
+			c.Served = h.Claim().Served
+		}
+		b.aq.Free(context.Background(), c, lives, settled)
 	}
-	b.Lease().Pin() // meanwhile, the attempt's own pin keeps the lease
-	w := holdings.Won{
-		Req: b.req, Token: ans.Token, Slot: ans.Slot, Lease: b.Lease(), AcquiredAt: ans.AcquiredAt,
-		Until: b.until, Span: b.tr.Hold(b.req.Shared), Cohort: cohort,
-	}
-	if before, ok = b.s.AddMember(w, b.slot, t); !ok {
-		b.Lease().Unpin()
-	}
-	return before, ok // a loss of the lease at this moment may miss this lock, so deliver checks it
-}
-
-func (b *Attempt) grantOf(ans *store.Answer, now time.Time) types.Grant {
-	g := types.Grant{
-		Key: b.req.Key, Token: ans.Token, Bind: b.req.Bind, ExpiresIn: ans.ExpiresIn,
-		Waited: now.Sub(b.began), AcquiredAt: ans.AcquiredAt, Shared: b.req.Shared, Limit: b.req.Limit, Slot: ans.Slot,
-	}
-	g.Reentry, g.Entry = 1, 1
-	if b.req.Bind == types.BindSession {
-		g.Session = b.s.Name()
-	} else {
-		g.ExpiresIn = heartbeat.Reliable(ans.ExpiresIn)
-	}
-	return g
 }

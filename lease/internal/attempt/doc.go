@@ -30,7 +30,7 @@
 // # Request ids
 //
 // With BindTTL, calls with the same request id have the same attempt id. Freeing the grant of one call would free
-// it for all. Such calls take turns (turns.go): each begins when the earlier ones can no longer change the store.
+// it for all. Such calls take turns (TakeTurn): each begins when the earlier ones can no longer change the store.
 // If one leaves, the others keep their grant. Only the store knows whether another sidecar has given the same grant
 // to its app. If both may have delivered it, it is not handed back: see Undelivered in [store.Claim].
 //

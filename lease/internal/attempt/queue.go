@@ -119,6 +119,102 @@ func (q *queue) each(yield func(*Attempt) bool) {
 
 func (q *queue) empty() bool { return q.size.Load() == 0 }
 
+// line counts the attempts for one key that are queued, or may be. It stays for a while after the last one.
+type line struct {
+	attempts int
+	// inStore is how many of them are certainly in the store's queue.
+	inStore int
+	// left is how many have left the store's queue since another one was queued.
+	left int
+	// moved is when the last one left, whose call had waited for the time waited, or when its release was confirmed.
+	// moved is zero if another one was queued since, because the next one should follow directly.
+	moved  time.Time
+	waited time.Duration
+	// holds: the last one that left got the key, and the store has not confirmed its release.
+	holds bool
+	// alone is since when no call of another sidecar was ahead of one that was queued; zero: of the last one.
+	alone time.Time
+}
+
+// freed reports whether calls are gathered differently now.
+func (q *queue) freed(key string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.byKey[key]
+	if l == nil || !l.holds {
+		return false
+	}
+	l.holds = false
+	if !l.moved.IsZero() {
+		l.moved = q.clk.Now()
+	}
+	return true
+}
+
+// joinLine records that the attempt is about to be queued. The caller holds q.mu.
+func (q *queue) joinLine(b *Attempt) {
+	l := q.byKey[b.req.Key]
+	if l == nil {
+		l = &line{}
+		q.byKey[b.req.Key] = l
+	}
+	l.attempts++
+	l.moved, l.left = time.Time{}, 0
+}
+
+// leftLine records that the attempt has left the queue, and whether it holds the key now. The caller holds q.mu.
+func (q *queue) leftLine(b *Attempt, holds bool) {
+	key := b.req.Key
+	l := q.byKey[key]
+	if b.inStore {
+		l.inStore--
+		l.left++
+		l.moved = q.clk.Now()
+		l.waited = l.moved.Sub(b.began)
+		l.holds = holds
+	}
+	if l.attempts--; l.attempts > 0 {
+		return
+	}
+	time.AfterFunc(aloneAfter, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if l.attempts == 0 && q.byKey[key] == l {
+			delete(q.byKey, key)
+		}
+	})
+}
+
+// queued records that the store has queued an attempt, whether alone (see [store.Answer]), and when it must be
+// checked.
+func (q *queue) queued(b *Attempt, alone bool, checkAt time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.has(b) {
+		b.inStore = true
+		l := q.byKey[b.req.Key]
+		switch l.inStore++; {
+		case !alone:
+			l.alone = time.Time{}
+		case l.alone.IsZero():
+			l.alone = q.clk.Now()
+		}
+	}
+	q.changedLocked(checkAt)
+}
+
+// keys is the number of keys with attempts that are queued, or may be.
+func (q *queue) keys() (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, l := range q.byKey {
+		if l.attempts > 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // length is the number of this sidecar's calls that wait for a key.
 func (q *queue) length(key string) int {
 	if q.empty() {
@@ -336,4 +432,40 @@ func (q *queue) check(ctx context.Context, due []*Attempt) {
 	for i, b := range due {
 		b.onCheck(answers[i], sent)
 	}
+}
+
+// dueAt is when the attempt must be checked, if it is queued. The caller holds b.mu.
+func (b *Attempt) dueAt() time.Time {
+	if at := b.checkedAt.Add(HintPause); b.hinted && at.Before(b.checkAt) {
+		return at
+	}
+	return b.checkAt
+}
+
+// untilCheck returns the time until the next check, whether this check may reap the holder, and whether a check
+// is possible.
+func (b *Attempt) untilCheck(now time.Time) (wait time.Duration, reaps, can bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return max(b.dueAt().Sub(now), 0), !now.Before(b.holderExpiry), b.phase == queued && !b.checking
+}
+
+func (b *Attempt) beginCheck(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.checking, b.hinted, b.checkedAt = true, false, now
+}
+
+func (b *Attempt) endCheck() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.checking = false
+}
+
+// hint records that something may have changed. at is the next check. waits: the attempt is already queued.
+func (b *Attempt) hint() (at time.Time, waits bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hinted = true
+	return b.dueAt(), b.phase == queued
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -194,4 +195,59 @@ func (r *Release) wait(ctx context.Context, there <-chan struct{}) (types.Releas
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return types.Released{Key: r.h.Key, HeldFor: r.HeldFor}, r.err
+}
+
+// observeEnd reports that h has left its session, unless h was never published. The caller holds s.mu.
+func (s *Session) observeEnd(h *Lock, e End) {
+	if h.unpublished {
+		return
+	}
+	reason := observe.Released
+	switch {
+	case e.Lost != "":
+		reason = string(e.Lost)
+	case e.Release != nil && e.Release.ofSession:
+		reason = observe.SessionEnded
+	}
+	var heldFor time.Duration
+	if e.Release != nil {
+		heldFor = e.Release.HeldFor
+	} else {
+		heldFor = h.heldFor(s.set.clk.Now())
+	}
+	s.set.obs.HoldEnded(h.span, h.Key, reason, heldFor)
+}
+
+// freesLocked records a release until it is settled. The caller holds s.mu.
+func (s *Session) freesLocked(r *Release) {
+	if r == nil {
+		return
+	}
+	r.toStore = r.h.stopping != nil || r.h.IsDowngraded()
+	if s.ended {
+		return
+	}
+	if s.freeing == nil {
+		s.freeing = make(map[*Release]struct{})
+	}
+	s.freeing[r] = struct{}{}
+}
+
+func (s *Session) freed(r *Release) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.h.letGoLocked()
+	delete(s.freeing, r)
+}
+
+// FreeingOf returns the releases of a key that are under way.
+func (s *Session) FreeingOf(key string) (under []*Release) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r := range s.freeing {
+		if r.h.Key == key {
+			under = append(under, r)
+		}
+	}
+	return under
 }

@@ -3,10 +3,13 @@ package observe
 import (
 	"context"
 	"sync"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/locksidecar/locksidecar/batcher"
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -162,6 +165,61 @@ func (c *Call) Hold(shared bool) *Hold {
 	return &Hold{tracer: c.tracer, at: c.call, shared: shared}
 }
 
+func (o *Observer) recorded(ctx context.Context) bool {
+	return o.tracer != nil && tracing.Recorded(ctx)
+}
+
+// Along returns ctx, which outlives the call, with the span of the call.
+func (o *Observer) Along(ctx, call context.Context) context.Context {
+	if !o.recorded(call) {
+		return ctx
+	}
+	return tracing.Carry(ctx, call)
+}
+
+// Denied records the holder of the key in the span of a call that did not wait.
+func (o *Observer) Denied(ctx context.Context, lock *store.Lock) {
+	if o.recorded(ctx) {
+		span := trace.SpanFromContext(ctx)
+		span.SetAttributes(holderOf(&lock.Holder)...)
+		linkHolder(span, lock.Token, &lock.Holder)
+	}
+}
+
+// LinkAcquire links the span of a release to the acquire of its lock.
+func (o *Observer) LinkAcquire(ctx context.Context, traceparent string) {
+	if !o.recorded(ctx) {
+		return
+	}
+	if link, ok := tracing.LinkTo(traceparent, tracing.LinkAcquire); ok {
+		trace.SpanFromContext(ctx).AddLink(link)
+	}
+}
+
+// HandedOver records that an attempt has won its lock by a hand-off: how long ago, and by which release.
+func (o *Observer) HandedOver(c *Call, by string, ago time.Duration) {
+	c.granted("hand_off", by)
+	o.HandedOff(c.Carry(context.Background()), ago)
+}
+
+// Lane returns cfg for the lane of an operation, with spans.
+func (o *Observer) Lane(operation string, cfg batcher.Config) batcher.Config {
+	if o.batches {
+		cfg.Trace = func(ctx context.Context, calls []context.Context) (context.Context, func(error)) {
+			return o.tracer.Batch(ctx, operation, calls, len(calls))
+		}
+	}
+	return cfg
+}
+
+// Batch begins the span of an operation that carries out several items for one call.
+func (o *Observer) Batch(ctx context.Context, operation string, of *Call, items int) (context.Context, func(error)) {
+	if !o.batches {
+		return ctx, func(error) {}
+	}
+	return o.tracer.Batch(ctx, operation, []context.Context{of.Carry(ctx)}, items)
+}
+
 // Mode is the attribute value for a mode.
 func Mode(shared bool) string {
 	if shared {
@@ -186,5 +244,55 @@ func holderOf(h *store.Holder) []attribute.KeyValue {
 func linkHolder(from trace.Span, token int64, h *store.Holder) {
 	if link, ok := tracing.LinkTo(h.Traceparent, tracing.LinkHolder, tracing.Token.Int64(token)); ok {
 		from.AddLink(link)
+	}
+}
+
+// Hold is the span of a lock that a session holds. It is nil if the acquire is not recorded. The session's
+// mutex guards it until the lock leaves the session.
+type Hold struct {
+	tracer *tracing.Tracer
+	shared bool
+	span   trace.Span // nil until the lock is published
+	// at contains the span, or before its begin the span of the acquire.
+	at context.Context
+}
+
+// Context contains the span of the lock, for work after the lock has left its session.
+func (h *Hold) Context() context.Context {
+	if h == nil {
+		return context.Background()
+	}
+	return h.at
+}
+
+// Begin begins the span when the lock is published.
+func (h *Hold) Begin(key string, token int64, session string) {
+	if h == nil {
+		return
+	}
+	_, h.span = h.tracer.Start(h.at, "lock.held", trace.SpanKindInternal,
+		ofKey(key, tracing.Token.Int64(token), tracing.Session.String(session), modeOf(h.shared))...)
+	// Without the span of the call, because this would stay in memory while the lock is held.
+	h.at = trace.ContextWithSpan(context.Background(), h.span)
+}
+
+// HoldEnded reports the end of a session's lock with the reason (Released, SessionEnded, or that of the
+// loss), and how long it was held.
+func (o *Observer) HoldEnded(h *Hold, key, reason string, held time.Duration) {
+	if h != nil && h.span != nil {
+		h.span.SetAttributes(tracing.EndReason.String(reason))
+		if reason != Released && reason != SessionEnded && reason != Shutdown {
+			h.span.SetStatus(codes.Error, "the lock was lost: "+reason)
+		}
+		h.span.End()
+	}
+	o.Ended(h.Context(), key, reason, held)
+}
+
+// HeldUntilNow makes the span of a bind:ttl lock when it is released here, because the lock had no session.
+func (o *Observer) HeldUntilNow(lock *store.Lock, token int64) {
+	if o.tracer != nil {
+		o.tracer.Past(lock.Holder.Traceparent, "lock.held", time.Now().Add(-lock.Holder.HeldFor),
+			ofKey(lock.Key, tracing.Token.Int64(token), tracing.EndReason.String(Released))...)
 	}
 }
