@@ -197,7 +197,7 @@ func (m *Manager) Ready() error {
 // Drain refuses new acquires and ends waiting ones. Releases still work.
 func (m *Manager) Drain() { m.drainOnce.Do(func() { close(m.draining) }) }
 
-func (m *Manager) isDraining() bool { return background.Closed(m.draining) }
+func (m *Manager) isDraining() bool { return types.Closed(m.draining) }
 
 // Idle returns a channel that is closed once no session holds a lock, at the latest by Stop. It must be
 // called after Drain, because before that a lock may be granted at any time.

@@ -38,17 +38,15 @@ type Config struct {
 	Draining <-chan struct{}
 }
 
-// Acquirer gets locks for sessions, and bind:ttl locks.
+// Acquirer gets locks for sessions, and bind:ttl locks. The methods of its queue are also its own.
 type Acquirer struct {
-	cfg       types.Config
-	clk       clock.Clock
-	obs       *observe.Observer
+	*queue
+
 	lanes     *lanes.Set
 	heldCache *heldcache.Cache
 	leases    *heartbeat.Leases
 	holdings  *holdings.Set
 	later     *background.Runner
-	queue     *queue
 	arrivals  *arrivals
 	requests  repeat.Requests // requests with BindTTL
 	waiters   atomic.Int64    // calls that wait
@@ -58,10 +56,7 @@ type Acquirer struct {
 	// longestQueue is the store's limit; zero means none.
 	longestQueue int
 	// inline: the store answers at once, in the caller's goroutine (see its traits).
-	inline bool
-	// ready returns why the store cannot serve. It sends no statement.
-	ready    func() error
-	ask      func(ctx context.Context, asks []store.Ask) ([]store.Answer, error)
+	inline   bool
 	granted  func(now time.Time, lasts time.Duration, held bool)
 	draining <-chan struct{}
 	ctx      context.Context // ends with the sidecar
@@ -69,48 +64,28 @@ type Acquirer struct {
 
 // New makes an acquirer, which works until ctx ends.
 func New(ctx context.Context, c Config) (*Acquirer, error) {
+	traits := c.Store.Traits()
 	aq := &Acquirer{
-		cfg: c.Config, clk: c.Clock, obs: c.Observer, lanes: c.Lanes, heldCache: c.HeldCache, leases: c.Leases, holdings: c.Holdings,
-		later: c.Background, queue: newQueue(c.Config, c.Observer, c.Store, c.Background.Spawn), inline: c.Store.Traits().Inline,
-		ready: c.Store.Ready, ask: c.Store.Acquire, granted: c.Granted, draining: c.Draining, ctx: ctx,
+		queue: newQueue(c.Config, c.Observer, c.Store, c.Background.Spawn),
+		lanes: c.Lanes, heldCache: c.HeldCache, leases: c.Leases, holdings: c.Holdings, later: c.Background,
+		shares: traits.Shared, longestQueue: traits.LongestQueue, inline: traits.Inline,
+		granted: c.Granted, draining: c.Draining, ctx: ctx,
 	}
-	aq.arrivals, aq.shares = newArrivals(aq.enqueueAll, aq.gathers), c.Store.Traits().Shared
-	aq.longestQueue = c.Store.Traits().LongestQueue
+	aq.arrivals = newArrivals(aq.enqueueAll, aq.gathers)
 	return aq, aq.requests.Remember(holdings.Remembered)
 }
 
 // Run checks waiting attempts when they are due, until the sidecar stops.
 func (aq *Acquirer) Run() { aq.queue.watch(aq.ctx) }
 
-// News processes the store's news of an attempt. It does not block.
-func (aq *Acquirer) News(n store.News) { aq.queue.news(n) }
-
-// LookAgain causes a check of all waiting attempts soon.
-func (aq *Acquirer) LookAgain() { aq.queue.hint(aq.queue.all()) }
-
-// Waiting returns the attempts that are queued, or may be.
-func (aq *Acquirer) Waiting() []*Attempt { return aq.queue.all() }
-
-// WaitingUnder returns the attempts that wait under a lease.
-func (aq *Acquirer) WaitingUnder(l *heartbeat.Lease) []*Attempt { return aq.queue.on(l) }
-
-// QueueLength is the number of this sidecar's calls that wait for a key.
-func (aq *Acquirer) QueueLength(key string) int { return aq.queue.length(key) }
-
-// CheckInterval is how often a wait is checked without other reasons.
-func (aq *Acquirer) CheckInterval() time.Duration { return aq.queue.every() }
-
 // LeaseLost makes the attempts that wait under a lease begin again under another one. It returns their number.
 func (aq *Acquirer) LeaseLost(l *heartbeat.Lease) int {
-	waiting := aq.queue.on(l)
+	waiting := aq.WaitingUnder(l)
 	for _, b := range waiting {
 		b.leaseGone(l)
 	}
 	return len(waiting)
 }
-
-// CallersLeft makes all waiting attempts hand back what they win.
-func (aq *Acquirer) CallersLeft() { aq.queue.callersLeft() }
 
 // Kept counts stored items. Without calls, all counts are zero.
 func (aq *Acquirer) Kept() map[string]int {
@@ -161,7 +136,7 @@ func (aq *Acquirer) AskAll(attempts []*Attempt, done func()) {
 		ctx, cancel := context.WithTimeout(aq.ctx, aq.cfg.StoreTimeout)
 		defer cancel()
 		ctx, end := aq.obs.Batch(ctx, "acquire", attempts[0].tr, len(attempts))
-		answers, err := aq.ask(ctx, asks)
+		answers, err := aq.store.Acquire(ctx, asks)
 		end(err)
 		aq.answerAll(attempts, answers, err)
 	})
@@ -197,13 +172,15 @@ func (aq *Acquirer) answerAll(attempts []*Attempt, answers []store.Answer, err e
 }
 
 // IsDraining reports whether acquires are refused.
-func (aq *Acquirer) IsDraining() bool { return background.Closed(aq.draining) }
+func (aq *Acquirer) IsDraining() bool { return types.Closed(aq.draining) }
 
 func (aq *Acquirer) acquireIn(c *Call) (types.Grant, error) {
 	s, req := c.S, c.req
-	if g, ok := s.Enter(req); ok {
-		aq.obs.Cached(observe.CachedEntry)
-		return g, nil
+	if req.Reentrant {
+		if g, ok := s.Enter(req); ok {
+			aq.obs.Cached(observe.CachedEntry)
+			return g, nil
+		}
 	}
 	if err := s.Admit(&c.Slot); err != nil {
 		return types.Grant{}, err
@@ -281,7 +258,7 @@ func (aq *Acquirer) HeldInCache(s *holdings.Session, req *types.Request) (store.
 // knownHeld reports whether a session here holds the key, or a call here waits for it.
 func (aq *Acquirer) knownHeld(key string) bool {
 	h := aq.holdings.Get(key)
-	return h != nil && h.Valid(clock.Read(aq.clk)) || aq.queue.length(key) > 0
+	return h != nil && h.Valid(clock.Read(aq.clk)) || aq.QueueLength(key) > 0
 }
 
 // isLate reports whether a waiting attempt can skip asking for its key, because other calls came before, or the

@@ -53,11 +53,8 @@ func newArrivals(enqueue func([]*Arrival), gathers func(key string, ready int) t
 	return &arrivals{enqueue: enqueue, gathers: gathers, keys: make(map[string]*crowd)}
 }
 
-// join takes the last position for the key; nil: the request does not wait. The attempt then calls decide or Leave.
+// join takes the last position for the key of a request that waits. The attempt then calls decide or Leave.
 func (as *arrivals) join(req *types.Request) *Arrival {
-	if req.Wait == 0 {
-		return nil
-	}
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	a, k := &Arrival{at: as, key: req.Key}, as.keys[req.Key]
@@ -75,12 +72,8 @@ func (as *arrivals) join(req *types.Request) *Arrival {
 	return a
 }
 
-// Leave gives the position up, unless it was decided. A queued attempt must have left the queue before. a may
-// be nil.
+// Leave gives the position up, unless it was decided. A queued attempt must have left the queue before.
 func (a *Arrival) Leave() {
-	if a == nil {
-		return
-	}
 	as := a.at
 	as.mu.Lock()
 	defer as.mu.Unlock()

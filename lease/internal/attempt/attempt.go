@@ -98,7 +98,9 @@ var (
 func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
 	l, err := c.lease()
 	if err != nil {
-		came.Leave()
+		if came != nil {
+			came.Leave()
+		}
 		return nil, err
 	}
 	b := &Attempt{
@@ -158,7 +160,7 @@ func (b *Attempt) askToWait() store.Ask {
 // queued directly, because the store grants a free key there, too. If the call shares a grant with other calls,
 // it asks, because it must find that grant instead of waiting behind it.
 func (b *Attempt) Start(ctx context.Context, now time.Time) {
-	if b.arrival == nil {
+	if b.arrival == nil && b.req.Wait != 0 {
 		b.arrival = b.aq.arrivals.join(b.req)
 	}
 	ask := b.firstAsk(now)
@@ -235,7 +237,9 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 	if b.decided("enqueue", ans, err) {
 		return
 	}
-	b.aq.extendCohort(&ans)
+	if len(ans.Cohort) > 0 {
+		b.aq.extendCohort(&ans)
+	}
 	b.mu.Lock()
 	if b.phase == over { // news came before this answer, or the lease was lost
 		b.mu.Unlock()

@@ -111,7 +111,10 @@ func (c *Call) try() (types.Grant, error) {
 	if err := c.SettleLast(); err != nil {
 		return types.Grant{}, err
 	}
-	came := c.aq.arrivals.join(c.req) // before the lease, which may take time
+	var came *Arrival
+	if c.req.Wait != 0 {
+		came = c.aq.arrivals.join(c.req) // before the lease, which may take time
+	}
 	b, err := c.NewAttempt(came)
 	if err != nil {
 		return types.Grant{}, err
@@ -123,7 +126,9 @@ func (c *Call) try() (types.Grant, error) {
 
 // Arrive takes the last position among the calls for the key, and reports [Acquirer.isLate].
 func (c *Call) Arrive() (came *Arrival, late bool) {
-	came = c.aq.arrivals.join(c.req)
+	if c.req.Wait != 0 {
+		came = c.aq.arrivals.join(c.req)
+	}
 	return came, c.aq.isLate(came, c.shared)
 }
 
@@ -392,7 +397,7 @@ func (c *Call) MayGoOn(err error) error {
 func (c *Call) waitOut() error {
 	for {
 		err := c.pause()
-		if err != nil || c.aq.ready() == nil { // ready sends no statement
+		if err != nil || c.aq.store.Ready() == nil { // Ready sends no statement
 			return err
 		}
 	}

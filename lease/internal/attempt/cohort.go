@@ -62,17 +62,9 @@ const (
 
 // extendCohort lets calls that the store has just queued follow a lock of this sidecar without the store.
 func (aq *Acquirer) extendCohort(ans *store.Answer) {
-	if h := aq.holdings.Get(ans.Lock.Key); h != nil && len(ans.Cohort) > 0 {
+	if h := aq.holdings.Get(ans.Lock.Key); h != nil {
 		h.Cohort().Extend(ans.Lock.Token, ans.Cohort)
 	}
-}
-
-// cohortOf returns the cohort of a grant by the store. It is nil if the call was not queued: then hardly any others are.
-func (b *Attempt) cohortOf(ans *store.Answer, now time.Time) *holdings.Cohort {
-	if b.req.Shared || !b.inQueue.Load() {
-		return nil
-	}
-	return holdings.NewCohort(ans, now)
 }
 
 // takeNext gives an attempt the lock of its cohort, which is held under a lease. next is the attempt's cohort.

@@ -35,7 +35,11 @@ func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 		b.onLateAnswer()
 		return
 	}
-	if !b.takeAndUnlock(ans, since, t, b.cohortOf(ans, t.Now)) {
+	var cohort *holdings.Cohort
+	if b.inQueue.Load() && !b.req.Shared { // otherwise hardly any others wait
+		cohort = holdings.NewCohort(ans, t.Now)
+	}
+	if !b.takeAndUnlock(ans, since, t, cohort) {
 		b.handBack(ans.Token)
 	}
 	b.end()
@@ -178,7 +182,9 @@ func (b *Attempt) end() {
 	if b.inQueue.Load() {
 		b.aq.queue.remove(b)
 	}
-	b.arrival.Leave()
+	if b.arrival != nil {
+		b.arrival.Leave()
+	}
 	if b.Lease() != nil {
 		b.Lease().Unpin()
 	}

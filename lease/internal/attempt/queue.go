@@ -62,8 +62,8 @@ func newQueue(cfg types.Config, obs *observe.Observer, st waitStore, spawn func(
 	}
 }
 
-// every is how often a wait is checked without other reasons.
-func (q *queue) every() time.Duration {
+// CheckInterval is how often a wait is checked without other reasons.
+func (q *queue) CheckInterval() time.Duration {
 	if q.store.Traits().Polls {
 		return min(q.cfg.RenewInterval, q.cfg.PollInterval)
 	}
@@ -215,8 +215,8 @@ func (q *queue) keys() (n int) {
 	return n
 }
 
-// length is the number of this sidecar's calls that wait for a key.
-func (q *queue) length(key string) int {
+// QueueLength is the number of this sidecar's calls that wait for a key.
+func (q *queue) QueueLength(key string) int {
 	if q.empty() {
 		return 0
 	}
@@ -228,8 +228,8 @@ func (q *queue) length(key string) int {
 	return 0
 }
 
-// on returns the attempts that are queued under a lease.
-func (q *queue) on(l *heartbeat.Lease) []*Attempt {
+// WaitingUnder returns the attempts that wait under a lease.
+func (q *queue) WaitingUnder(l *heartbeat.Lease) []*Attempt {
 	return q.those(func(b *Attempt) bool { return b.Lease() == l })
 }
 
@@ -246,8 +246,8 @@ func (q *queue) those(match func(*Attempt) bool) []*Attempt {
 	return out
 }
 
-// news passes a grant or a hint to its attempt. If there is none, its outcome is known already.
-func (q *queue) news(n store.News) {
+// News passes a grant or a hint of the store to its attempt. If there is none, its outcome is known already. It does not block.
+func (q *queue) News(n store.News) {
 	q.mu.Lock()
 	named := slices.Clone(q.attempts[store.HalfOf(n.ID)])
 	q.mu.Unlock()
@@ -276,6 +276,9 @@ func (q *queue) next(key string, half store.HalfID) (b *Attempt, certain bool) {
 	}
 }
 
+// LookAgain causes a check of all waiting attempts soon.
+func (q *queue) LookAgain() { q.hint(q.Waiting()) }
+
 // hint causes checks of attempts. It marks all of them before it wakes watch, so they are checked together.
 func (q *queue) hint(attempts []*Attempt) {
 	var soonest time.Time
@@ -293,7 +296,7 @@ func (q *queue) hint(attempts []*Attempt) {
 func (q *queue) nextCheck(lock store.Lock) time.Time {
 	now := q.clk.Now()
 	wait := max(firstEnd(&lock)+CheckSlack, CheckPause)
-	return now.Add(min(wait, clock.Jittered(q.every())))
+	return now.Add(min(wait, clock.Jittered(q.CheckInterval())))
 }
 
 // firstEnd is when the first of the holders expires.
@@ -322,14 +325,16 @@ func (q *queue) changedLocked(at time.Time) {
 	}
 }
 
-func (q *queue) all() []*Attempt {
+// Waiting returns the attempts that are queued, or may be.
+func (q *queue) Waiting() []*Attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Collect(q.each)
 }
 
-func (q *queue) callersLeft() {
-	for _, b := range q.all() {
+// CallersLeft makes all waiting attempts hand back what they win.
+func (q *queue) CallersLeft() {
+	for _, b := range q.Waiting() {
 		b.CallerLeft()
 	}
 }
@@ -355,7 +360,7 @@ func (q *queue) watch(ctx context.Context) {
 
 // due returns the attempts to be checked now, or the time until one is due. The caller must check them.
 func (q *queue) due() (due []*Attempt, next time.Duration) {
-	now, soonEnough := q.clk.Now(), q.every()/2
+	now, soonEnough := q.clk.Now(), q.CheckInterval()/2
 	next = time.Hour
 	var groups [2]struct{ due, soon []*Attempt } // the second group may reap
 	q.mu.Lock()

@@ -114,13 +114,3 @@ func (r *Runner) Persist(try func(context.Context) bool, timeout, limit time.Dur
 		settled()
 	}
 }
-
-// Closed reports whether a channel is closed.
-func Closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}

@@ -62,7 +62,23 @@ type Config struct {
 type Leases struct {
 	cfg Config
 	ctx context.Context // after its end, leases are not opened, renewed or revoked again
-	set *set
+
+	// listen says to the store whether there is a lease. The store's news (hand-offs, signals, events)
+	// concern waits, locks and watches, which all need a lease.
+	listen    func(on bool)
+	listening bool
+	emptied   time.Time // when the last lease was removed
+
+	mu sync.RWMutex
+	// byTTL are the leases in use, one for each step of the TTLs, without the retired ones.
+	byTTL   map[time.Duration]*Lease
+	retired map[*Lease]struct{}
+	// toRevoke are leases whose revocation the store has not confirmed.
+	toRevoke map[*Lease]struct{}
+	// nextAt is the time of the renewer's next tick.
+	nextAt time.Time
+	// wake has an element if the set of leases has changed.
+	wake chan struct{}
 
 	reaping       atomic.Bool  // the leases of predecessors are not all revoked yet
 	leftUnrevoked atomic.Int64 // failed revocations that are not repeated, including those of predecessors
@@ -74,30 +90,28 @@ func New(ctx context.Context, cfg Config) *Leases {
 	if l, ok := cfg.Store.(store.Listener); ok {
 		listen = l.Listen
 	}
-	return &Leases{cfg: cfg, ctx: ctx, set: newSet(cfg.TTL, listen)}
+	return &Leases{
+		cfg: cfg, ctx: ctx, listen: listen,
+		byTTL: make(map[time.Duration]*Lease), retired: make(map[*Lease]struct{}),
+		toRevoke: make(map[*Lease]struct{}), wake: make(chan struct{}, 1),
+	}
 }
 
 // Pin returns the lease for a TTL, with one more user. A new lease is opened in the background, in the
 // trace of the call.
 func (ls *Leases) Pin(call context.Context, ttl time.Duration) *Lease {
-	l, isNew := ls.set.pin(ttl)
+	l, isNew := ls.pin(ttl)
 	if isNew && !ls.cfg.Background.Spawn(func() { ls.open(call, l) }) {
-		ls.set.remove(l)
+		ls.remove(l)
 		l.err = types.ErrDraining
 		close(l.opened)
 	}
 	return l
 }
 
-// Get returns the lease for a TTL, or nil.
-func (ls *Leases) Get(ttl time.Duration) *Lease { return ls.set.get(ttl) }
-
-// All returns the leases that are not lost, including those that are being opened.
-func (ls *Leases) All() []*Lease { return ls.set.all() }
-
 // InUse returns the ids of the open leases that have users.
 func (ls *Leases) InUse() (ids []store.LeaseID) {
-	for _, l := range ls.set.all() {
+	for _, l := range ls.All() {
 		if l.users.Load() > 0 && l.life.Load() != nil {
 			ids = append(ids, l.id)
 		}
@@ -105,13 +119,10 @@ func (ls *Leases) InUse() (ids []store.LeaseID) {
 	return ids
 }
 
-// Retired reports whether a lease is retired and neither closed nor lost.
-func (ls *Leases) Retired(l *Lease) bool { return ls.set.isRetired(l) }
-
 // Left returns the number of living leases, the shortest remaining time of trust, and the smallest such
 // time as a share of the TTL.
 func (ls *Leases) Left(t clock.Tick) (living int, expiry time.Duration, share float64) {
-	for _, l := range ls.set.all() {
+	for _, l := range ls.All() {
 		if !l.Alive(t) {
 			continue
 		}
@@ -135,7 +146,7 @@ func (ls *Leases) open(call context.Context, l *Lease) {
 	sent := ls.cfg.Clock.Now()
 	suspended := ls.cfg.Clock.Suspended(sent)
 	// The lease may be renewed as soon as it is confirmed.
-	ls.set.renewAgain(l, sent.Add(time.Duration(float64(interval(l.ttl, ls.cfg.RenewInterval))*clock.Jitter())))
+	ls.renewAgain(l, sent.Add(time.Duration(float64(interval(l.ttl, ls.cfg.RenewInterval))*clock.Jitter())))
 	_, err := lanes.Submit(ctx, ls.cfg.Lanes.Openings, store.NewLease{ID: l.id, TTL: l.ttl})
 	if ctx.Err() != nil && err != nil { // the batch continues, so the lease may still be opened
 		err = &store.Error{Op: "open lease", Err: err, Unknown: true}
@@ -145,7 +156,7 @@ func (ls *Leases) open(call context.Context, l *Lease) {
 		err = &store.Error{Op: "open lease", Err: context.DeadlineExceeded}
 	}
 	if err != nil {
-		ls.set.remove(l)
+		ls.remove(l)
 		l.err = err
 		close(l.opened)
 		if tooLate || store.OutcomeUnknown(err) {
@@ -154,7 +165,7 @@ func (ls *Leases) open(call context.Context, l *Lease) {
 		return
 	}
 	close(l.opened)
-	ls.set.opened(l)
+	ls.opened(l)
 }
 
 // Lose declares an own lease lost, with its locks and waits. The lease is revoked as soon as the store answers.
@@ -162,8 +173,8 @@ func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
 	if !l.lost.CompareAndSwap(false, true) {
 		return
 	}
-	ls.set.remove(l)
-	ls.set.changed() // locks that are being moved to it are not trusted either
+	ls.remove(l)
+	ls.changed() // locks that are being moved to it are not trusted either
 	locks, waits := ls.cfg.OnLost(l, reason)
 	ls.cfg.Log.Error("lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", locks, "waits", waits)
 	ls.revoke(l)
@@ -172,49 +183,21 @@ func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
 // Expire loses a lease that was found past its deadline.
 func (ls *Leases) Expire(l *Lease) { ls.Lose(l, l.LossReason()) }
 
-// set contains the leases in use: one for each step of the TTLs, and the retired ones.
-type set struct {
-	usual time.Duration // the configured TTL
-	// listen says to the store whether there is a lease. The store's news (hand-offs, signals, events)
-	// concern waits, locks and watches, which all need a lease.
-	listen    func(on bool)
-	listening bool
-	emptied   time.Time // when the last lease was removed
-
-	mu      sync.RWMutex
-	byTTL   map[time.Duration]*Lease
-	retired map[*Lease]struct{}
-	// toRevoke are leases whose revocation the store has not confirmed.
-	toRevoke map[*Lease]struct{}
-	// nextAt is the time of the renewer's next tick.
-	nextAt time.Time
-	// wake has an element if the set of leases has changed.
-	wake chan struct{}
-}
-
-func newSet(usual time.Duration, listen func(on bool)) *set {
-	return &set{
-		usual: usual, listen: listen,
-		byTTL: make(map[time.Duration]*Lease), retired: make(map[*Lease]struct{}),
-		toRevoke: make(map[*Lease]struct{}), wake: make(chan struct{}, 1),
-	}
-}
-
 // pin returns the lease for a TTL, with one more user, and whether the caller must open it.
-func (s *set) pin(ttl time.Duration) (l *Lease, open bool) {
-	ttl = stepOf(ttl, s.usual)
-	s.mu.RLock()
-	if l = s.byTTL[ttl]; l != nil {
+func (ls *Leases) pin(ttl time.Duration) (l *Lease, open bool) {
+	ttl = stepOf(ttl, ls.cfg.TTL)
+	ls.mu.RLock()
+	if l = ls.byTTL[ttl]; l != nil {
 		l.users.Add(1)
 	}
-	s.mu.RUnlock()
+	ls.mu.RUnlock()
 	if l == nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if l = s.byTTL[ttl]; l == nil {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		if l = ls.byTTL[ttl]; l == nil {
 			l = newLease(ttl)
-			s.listenLocked()
-			s.byTTL[ttl] = l
+			ls.listenLocked()
+			ls.byTTL[ttl] = l
 			open = true
 		}
 		l.users.Add(1)
@@ -225,30 +208,31 @@ func (s *set) pin(ttl time.Duration) (l *Lease, open bool) {
 	return l, open
 }
 
-func (s *set) get(ttl time.Duration) *Lease {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.byTTL[stepOf(ttl, s.usual)]
+// Get returns the lease for a TTL, or nil.
+func (ls *Leases) Get(ttl time.Duration) *Lease {
+	ls.mu.RLock()
+	defer ls.mu.RUnlock()
+	return ls.byTTL[stepOf(ttl, ls.cfg.TTL)]
 }
 
 // remove removes a lease, so that the next pin makes a fresh one.
-func (s *set) remove(l *Lease) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.removeLocked(l)
+func (ls *Leases) remove(l *Lease) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.removeLocked(l)
 }
 
-func (s *set) removeLocked(l *Lease) {
-	if _, ok := s.retired[l]; ok {
-		delete(s.retired, l)
-	} else if s.byTTL[l.ttl] == l {
-		delete(s.byTTL, l.ttl)
+func (ls *Leases) removeLocked(l *Lease) {
+	if _, ok := ls.retired[l]; ok {
+		delete(ls.retired, l)
+	} else if ls.byTTL[l.ttl] == l {
+		delete(ls.byTTL, l.ttl)
 	} else {
 		return
 	}
-	if s.emptyLocked() {
-		s.emptied = time.Time{} // the renewer sets the time
-		s.changed()
+	if ls.emptyLocked() {
+		ls.emptied = time.Time{} // the renewer sets the time
+		ls.changed()
 	}
 }
 
@@ -256,107 +240,109 @@ func (s *set) removeLocked(l *Lease) {
 // and leases of short locks come and go.
 const Linger = 30 * time.Second
 
-// listenLocked is called before a lease is added. The caller holds s.mu.
-func (s *set) listenLocked() {
-	if !s.listening {
-		s.listening = true
-		s.listen(true)
+// listenLocked is called before a lease is added. The caller holds ls.mu.
+func (ls *Leases) listenLocked() {
+	if !ls.listening {
+		ls.listening = true
+		ls.listen(true)
 	}
 }
 
 // lingerLocked ends the listening if there has been no lease for [Linger]. It returns the time until its
-// next call. The caller holds s.mu.
-func (s *set) lingerLocked(now time.Time) time.Duration {
-	if !s.listening || !s.emptyLocked() {
+// next call. The caller holds ls.mu.
+func (ls *Leases) lingerLocked(now time.Time) time.Duration {
+	if !ls.listening || !ls.emptyLocked() {
 		return time.Hour
 	}
-	if s.emptied.IsZero() {
-		s.emptied = now
+	if ls.emptied.IsZero() {
+		ls.emptied = now
 	}
-	left := Linger - now.Sub(s.emptied)
+	left := Linger - now.Sub(ls.emptied)
 	if left <= 0 {
-		s.listening = false
-		s.listen(false)
+		ls.listening = false
+		ls.listen(false)
 		return time.Hour
 	}
 	return left
 }
 
-func (s *set) emptyLocked() bool { return len(s.byTTL)+len(s.retired) == 0 }
+func (ls *Leases) emptyLocked() bool { return len(ls.byTTL)+len(ls.retired) == 0 }
 
 // retire makes the next pin open a fresh lease. It returns false if the lease is already retired or removed.
-func (s *set) retire(l *Lease) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.byTTL[l.ttl] != l {
+func (ls *Leases) retire(l *Lease) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.byTTL[l.ttl] != l {
 		return false
 	}
-	delete(s.byTTL, l.ttl)
-	s.retired[l] = struct{}{}
+	delete(ls.byTTL, l.ttl)
+	ls.retired[l] = struct{}{}
 	return true
 }
 
-func (s *set) isRetired(l *Lease) bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.isRetiredLocked(l)
+// Retired reports whether a lease is retired and neither closed nor lost.
+func (ls *Leases) Retired(l *Lease) bool {
+	ls.mu.RLock()
+	defer ls.mu.RUnlock()
+	return ls.isRetiredLocked(l)
 }
 
-func (s *set) isRetiredLocked(l *Lease) bool {
-	_, ok := s.retired[l]
+func (ls *Leases) isRetiredLocked(l *Lease) bool {
+	_, ok := ls.retired[l]
 	return ok
 }
 
-func (s *set) all() []*Lease {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.allLocked()
+// All returns the leases that are not lost, including those that are being opened.
+func (ls *Leases) All() []*Lease {
+	ls.mu.RLock()
+	defer ls.mu.RUnlock()
+	return ls.allLocked()
 }
 
-func (s *set) allLocked() []*Lease {
-	return slices.AppendSeq(slices.Collect(maps.Values(s.byTTL)), maps.Keys(s.retired))
+func (ls *Leases) allLocked() []*Lease {
+	return slices.AppendSeq(slices.Collect(maps.Values(ls.byTTL)), maps.Keys(ls.retired))
 }
 
-func (s *set) mustRevoke(l *Lease) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.toRevoke[l] = struct{}{}
+func (ls *Leases) mustRevoke(l *Lease) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.toRevoke[l] = struct{}{}
 }
 
-func (s *set) revoked(leases ...*Lease) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (ls *Leases) revoked(leases ...*Lease) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
 	for _, l := range leases {
-		delete(s.toRevoke, l)
+		delete(ls.toRevoke, l)
 	}
 }
 
-func (s *set) unrevoked() []*Lease {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return slices.Collect(maps.Keys(s.toRevoke))
+func (ls *Leases) unrevoked() []*Lease {
+	ls.mu.RLock()
+	defer ls.mu.RUnlock()
+	return slices.Collect(maps.Keys(ls.toRevoke))
 }
 
 // opened wakes the renewer if the lease is due before the next tick.
-func (s *set) opened(l *Lease) {
-	s.mu.RLock()
-	sooner := l.renewAt.Before(s.nextAt)
-	s.mu.RUnlock()
+func (ls *Leases) opened(l *Lease) {
+	ls.mu.RLock()
+	sooner := l.renewAt.Before(ls.nextAt)
+	ls.mu.RUnlock()
 	if sooner {
-		s.changed()
+		ls.changed()
 	}
 }
 
-func (s *set) changed() {
+func (ls *Leases) changed() {
 	select {
-	case s.wake <- struct{}{}:
+	case ls.wake <- struct{}{}:
 	default:
 	}
 }
 
 // renewAgain sets when a lease is renewed next. The lease has no renewal in flight.
-func (s *set) renewAgain(l *Lease, at time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (ls *Leases) renewAgain(l *Lease, at time.Time) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
 	l.renewing, l.renewAt = false, at
 }

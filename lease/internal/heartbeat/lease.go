@@ -24,13 +24,13 @@ type Lease struct {
 	// life is replaced by each confirmed renewal. It is nil until the lease is open.
 	life atomic.Pointer[life]
 	lost atomic.Bool
-	// users counts the locks, waits and watches under the lease. It rises from zero only under the set's
-	// mutex, so that a lease without users can be closed.
+	// users counts the locks, waits and watches under the lease. It rises from zero only under the
+	// mutex of Leases, so that a lease without users can be closed.
 	users atomic.Int64
 	// used: the lease had users since it was last due.
 	used atomic.Bool
 
-	// For renewals; the set's mutex guards both.
+	// For renewals; the mutex of Leases guards both.
 	renewAt  time.Time
 	renewing bool
 	// failing: the store has not confirmed the last renewal.

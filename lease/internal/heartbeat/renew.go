@@ -19,7 +19,7 @@ func (ls *Leases) Run() {
 		timer.Reset(ls.tick())
 		select {
 		case <-timer.C:
-		case <-ls.set.wake:
+		case <-ls.wake:
 		case <-ls.ctx.Done():
 			return
 		}
@@ -28,7 +28,7 @@ func (ls *Leases) Run() {
 
 // tick handles the leases that are due and returns the pause until the next tick.
 func (ls *Leases) tick() time.Duration {
-	p := ls.set.plan(ls.cfg.Clock, ls.cfg.RenewInterval)
+	p := ls.plan(ls.cfg.Clock, ls.cfg.RenewInterval)
 	for _, l := range p.past {
 		ls.Expire(l)
 	}
@@ -50,14 +50,14 @@ type plan struct {
 }
 
 // plan reads all leases. Leases that are due soon are renewed together with a due one, so that they stay together.
-func (s *set) plan(clk clock.Clock, configured time.Duration) plan {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (ls *Leases) plan(clk clock.Clock, configured time.Duration) plan {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
 	now := clk.Now()
 	p := plan{next: time.Hour}
 	var resting []*Lease
 	something := false
-	for _, l := range s.allLocked() {
+	for _, l := range ls.allLocked() {
 		switch {
 		case l.life.Load() == nil: // being opened; the function opened wakes the renewer
 		case !l.Alive(clock.Read(clk)):
@@ -75,8 +75,8 @@ func (s *set) plan(clk clock.Clock, configured time.Duration) plan {
 		switch {
 		case !something || wait > interval(l.ttl, configured)/2:
 			p.next = min(p.next, wait)
-		case l.users.Load() == 0 && (!l.used.Swap(false) || s.isRetiredLocked(l)):
-			s.removeLocked(l) // the caller holds s.mu, so it cannot get users
+		case l.users.Load() == 0 && (!l.used.Swap(false) || ls.isRetiredLocked(l)):
+			ls.removeLocked(l) // the caller holds ls.mu, so it cannot get users
 			p.idle = append(p.idle, l)
 		default:
 			l.renewing = true
@@ -84,8 +84,8 @@ func (s *set) plan(clk clock.Clock, configured time.Duration) plan {
 			p.due = append(p.due, l)
 		}
 	}
-	p.next = max(min(p.next, s.lingerLocked(now)), 0)
-	s.nextAt = now.Add(p.next)
+	p.next = max(min(p.next, ls.lingerLocked(now)), 0)
+	ls.nextAt = now.Add(p.next)
 	return p
 }
 
@@ -104,7 +104,7 @@ func (ls *Leases) renew(due []*Lease) {
 	var doubtful []*Lease
 	for _, l := range due {
 		if slices.Contains(answer.Reconcile, l.id) {
-			if ls.set.retire(l) {
+			if ls.retire(l) {
 				ls.cfg.OnRetired(l)
 			}
 			doubtful = append(doubtful, l)
@@ -113,19 +113,19 @@ func (ls *Leases) renew(due []*Lease) {
 		}
 		r.apply(l, kept[l.id], err)
 	}
-	ls.set.changed()
+	ls.changed()
 	if len(doubtful) > 0 {
 		unverified := ls.cfg.Verify(ls.ctx, doubtful, answer.History, func(l *Lease) {
 			kept[l.id] = true
 			r.apply(l, true, nil)
-			ls.set.changed()
+			ls.changed()
 		})
 		for _, l := range doubtful {
 			if !kept[l.id] {
 				r.apply(l, false, unverified)
 			}
 		}
-		ls.set.changed()
+		ls.changed()
 		err = errors.Join(err, unverified)
 	}
 	if err != nil {
@@ -170,7 +170,7 @@ func (r *renewal) apply(l *Lease, ok bool, err error) {
 		return
 	}
 	l.failing.Store(!ok)
-	r.ls.set.renewAgain(l, next)
+	r.ls.renewAgain(l, next)
 }
 
 func idsOf(leases []*Lease) []store.LeaseID {

@@ -371,7 +371,7 @@ func (h *Lock) BecomeShare(limit, slot int) {
 		return
 	}
 	held := s.held.remove(h)
-	s.set.held.share(h)
+	s.set.share(h)
 	if held {
 		s.held.put(h)
 	}

@@ -64,11 +64,8 @@ func (h *Lock) Admits(req *types.Request) bool {
 	return req.Reentrant && req.Owner != "" && h.owner == req.Owner
 }
 
-// Enter enters the lock that the request's owner holds in this session. It returns false if there is none.
+// Enter enters the lock that the owner of a reentrant request holds in this session. It returns false if there is none.
 func (s *Session) Enter(req *types.Request) (types.Grant, bool) {
-	if !req.Reentrant {
-		return types.Grant{}, false
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.held.exclusive[req.Key]
@@ -91,7 +88,7 @@ func (s *Session) Expects(l *store.Lock, req *types.Request) bool {
 		l.Holder.Session != s.name || l.Holder.Instance != s.set.cfg.Instance {
 		return false
 	}
-	if h := s.set.held.get(l.Key); h != nil && h.s != s { // it belongs to a session of the same name
+	if h := s.set.Get(l.Key); h != nil && h.s != s { // it belongs to a session of the same name
 		return false
 	}
 	if _, ended := s.set.ends.get(grantRef{l.Key, l.Token}); ended {
@@ -223,15 +220,6 @@ func (e *Entrance) Opens() <-chan struct{} {
 		return nil
 	}
 	return e.open
-}
-
-// openLocked wakes the calls that may enter h. The caller holds s.mu.
-func (s *Session) openLocked(h *Lock) {
-	for e := range s.entrances[h.Key] {
-		if h.Admits(e.req) {
-			e.Wake()
-		}
-	}
 }
 
 // Wake makes the call try to enter.

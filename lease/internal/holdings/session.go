@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
@@ -52,7 +51,7 @@ type Session struct {
 func (s *Session) Ending() <-chan struct{} { return s.ending }
 
 // HasEnded reports whether the session has ended.
-func (s *Session) HasEnded() bool { return background.Closed(s.ending) }
+func (s *Session) HasEnded() bool { return types.Closed(s.ending) }
 
 // Explicit reports whether other connections may join the session.
 func (s *Session) Explicit() bool { return s.explicit }
@@ -187,7 +186,7 @@ func (s *Session) takeLocked(h *Lock, e End) bool {
 		s.unpublished--
 	}
 	s.observeEnd(h, e)
-	s.set.held.remove(h)
+	s.set.remove(h)
 	s.set.ends.add(grantRef{h.Key, h.Token}, e)
 	s.freesLocked(e.Release)
 	s.set.locks.Add(-1)
@@ -378,7 +377,7 @@ func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before []*Lock, ok bo
 	if !h.until.IsZero() {
 		h.outlived = time.AfterFunc(h.until.Sub(s.set.clk.Now()), h.Outlive)
 	}
-	return s.set.held.put(h), true
+	return s.set.put(h), true
 }
 
 // LockOf returns the last lock that the slot's call has won, or nil. The session may not hold it any more.
@@ -417,7 +416,11 @@ func (s *Session) Publish(slots ...*Slot) bool {
 		h.span.Begin(h.Key, h.Token, s.name)
 		s.unpublished--
 		s.leaveLocked(p)
-		s.openLocked(h)
+		for e := range s.entrances[h.Key] {
+			if h.Admits(e.req) {
+				e.Wake()
+			}
+		}
 		s.notifyStopLocked(h)
 	}
 	return true

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
@@ -48,20 +47,27 @@ type Set struct {
 	clk   clock.Clock
 	obs   *observe.Observer
 	began time.Time
-	held  *index
 	ends  *recentEnds
 	locks atomic.Int64 // the number of locks that sessions hold
 
 	mu       sync.Mutex
 	sessions map[string]*Session
+
+	// The shards find the locks by their keys, so calls for different keys rarely wait for the same mutex.
+	seed   maphash.Seed
+	shards [shards]shard
 }
 
 // New makes an empty set.
 func New(cfg Config) *Set {
-	return &Set{
+	hs := &Set{
 		cfg: cfg, clk: cfg.Clock, obs: cfg.Observer, began: cfg.Clock.Now(),
-		held: newIndex(), ends: newRecentEnds(), sessions: make(map[string]*Session),
+		ends: newRecentEnds(), sessions: make(map[string]*Session), seed: maphash.MakeSeed(),
 	}
+	for i := range hs.shards {
+		hs.shards[i].locks = newLockMap()
+	}
+	return hs
 }
 
 // Open opens a session. Errors: [types.LimitError]; [types.ErrDraining] while the sidecar shuts down.
@@ -79,7 +85,7 @@ func (hs *Set) Open(o types.SessionOptions) (*Session, error) {
 	}
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	if background.Closed(hs.cfg.Draining) { // under the mutex, because Stop ends every session in the list
+	if types.Closed(hs.cfg.Draining) { // under the mutex, because Stop ends every session in the list
 		return nil, types.ErrDraining
 	}
 	if len(hs.sessions) >= hs.cfg.MaxSessions {
@@ -113,15 +119,6 @@ func (hs *Set) forget(s *Session) {
 	delete(hs.sessions, s.id)
 }
 
-// Get returns the exclusive lock that a session holds under a key, or nil.
-func (hs *Set) Get(key string) *Lock { return hs.held.get(key) }
-
-// Find returns the lock or share that a session holds under a token, or nil.
-func (hs *Set) Find(key string, token int64) *Lock { return hs.held.find(key, token) }
-
-// On returns the locks that are held under a lease.
-func (hs *Set) On(l *heartbeat.Lease) []*Lock { return hs.held.on(l) }
-
 // Ended returns how a grant ended, if it ended recently.
 func (hs *Set) Ended(key string, token int64) (End, bool) {
 	return hs.ends.get(grantRef{key, token})
@@ -135,14 +132,14 @@ func (hs *Set) Observe(st *observe.State) {
 	hs.mu.Lock()
 	st.Sessions = len(hs.sessions)
 	hs.mu.Unlock()
-	st.Held, st.OldestHold = hs.held.count(hs.clk.Now().Sub(hs.began))
+	st.Held, st.OldestHold = hs.count(hs.clk.Now().Sub(hs.began))
 }
 
 // Kept counts stored items by name, for tests.
 func (hs *Set) Kept() map[string]int {
 	kept := map[string]int{"locks": int(hs.locks.Load())}
-	for i := range hs.held.shards {
-		kept["keys"] += hs.held.shards[i].locks.count()
+	for i := range hs.shards {
+		kept["keys"] += hs.shards[i].locks.count()
 	}
 	for _, s := range hs.All() {
 		s.mu.Lock()
@@ -332,39 +329,25 @@ func (m *lockMap) all(yield func(*Lock) bool) {
 	}
 }
 
-// index finds the locks of sessions by their keys. It is sharded, so calls for different keys rarely wait
-// for the same mutex.
-type index struct {
-	seed   maphash.Seed
-	shards [shards]shard
-}
-
 type shard struct {
 	mu    sync.Mutex
 	locks lockMap
 }
 
-func newIndex() *index {
-	hs := &index{seed: maphash.MakeSeed()}
-	for i := range hs.shards {
-		hs.shards[i].locks = newLockMap()
-	}
-	return hs
-}
-
-func (hs *index) shard(key string) *shard {
+func (hs *Set) shard(key string) *shard {
 	return &hs.shards[maphash.String(hs.seed, key)%shards]
 }
 
-// get returns the exclusive lock of a key, or nil.
-func (hs *index) get(key string) *Lock {
+// Get returns the exclusive lock that a session holds under a key, or nil.
+func (hs *Set) Get(key string) *Lock {
 	sh := hs.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	return sh.locks.exclusive[key]
 }
 
-func (hs *index) find(key string, token int64) *Lock {
+// Find returns the lock or share that a session holds under a token, or nil.
+func (hs *Set) Find(key string, token int64) *Lock {
 	sh := hs.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -372,7 +355,7 @@ func (hs *index) find(key string, token int64) *Lock {
 }
 
 // put adds h and returns the locks that must have ended because h was granted.
-func (hs *index) put(h *Lock) (over []*Lock) {
+func (hs *Set) put(h *Lock) (over []*Lock) {
 	sh := hs.shard(h.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -382,7 +365,7 @@ func (hs *index) put(h *Lock) (over []*Lock) {
 }
 
 // share turns an exclusive lock into a share. The caller holds the mutex of its session.
-func (hs *index) share(h *Lock) {
+func (hs *Set) share(h *Lock) {
 	sh := hs.shard(h.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -394,14 +377,15 @@ func (hs *index) share(h *Lock) {
 }
 
 // remove removes h unless a later grant of the key has replaced it.
-func (hs *index) remove(h *Lock) {
+func (hs *Set) remove(h *Lock) {
 	sh := hs.shard(h.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.locks.remove(h)
 }
 
-func (hs *index) on(l *heartbeat.Lease) []*Lock {
+// On returns the locks that are held under a lease.
+func (hs *Set) On(l *heartbeat.Lease) []*Lock {
 	var out []*Lock
 	for i := range hs.shards {
 		sh := &hs.shards[i]
@@ -422,7 +406,7 @@ const shownTypes = 1000
 
 // count counts the locks by the type of their keys, and returns how long the oldest is held. now counts
 // from the start of the set. Counting at each reading of the metrics costs less than at each call.
-func (hs *index) count(now time.Duration) (byType map[string]observe.HeldLocks, longest time.Duration) {
+func (hs *Set) count(now time.Duration) (byType map[string]observe.HeldLocks, longest time.Duration) {
 	byType = make(map[string]observe.HeldLocks)
 	for i := range hs.shards {
 		sh := &hs.shards[i]

@@ -226,15 +226,3 @@ func Is[E error](err error) bool {
 	_, ok := errors.AsType[E](err)
 	return ok
 }
-
-// ResultOf is the result of an acquire for the metrics.
-func ResultOf(g *Grant, err error) string {
-	switch {
-	case err != nil:
-		return CodeOf(err)
-	case g.Reentry > 1:
-		return observe.Reentered
-	default:
-		return observe.Granted
-	}
-}

@@ -288,3 +288,25 @@ type Config struct {
 	Tracer  *observe.Tracer
 	Metrics observe.Recorder
 }
+
+// Closed reports whether a channel is closed.
+func Closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// ResultOf is the result of an acquire for the metrics.
+func ResultOf(g *Grant, err error) string {
+	switch {
+	case err != nil:
+		return CodeOf(err)
+	case g.Reentry > 1:
+		return observe.Reentered
+	default:
+		return observe.Granted
+	}
+}
