@@ -16,6 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/etcdtest"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/castest"
 	"github.com/locksidecar/locksidecar/store/etcd"
 )
 
@@ -44,8 +45,8 @@ func TestOldServersAreRefused(t *testing.T) {
 		s := on(t, cluster)
 		s.url.Host = listener.Addr().String()
 		r := s.start("one")
-		r.refuses("etcd " + version + "; locksidecar needs 3.5.13 or later")
-		if _, err := r.swap(cas.Swap{Key: "ns/key"}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		r.Refuses("etcd " + version + "; locksidecar needs 3.5.13 or later")
+		if _, err := r.SwapOne(cas.Swap{Key: "ns/key"}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 			t.Errorf("a swap on etcd %s: %v", version, err)
 		}
 	}
@@ -69,7 +70,7 @@ func TestOneOldServerIsEnough(t *testing.T) {
 	t.Cleanup(old.Stop)
 	s := on(t, cluster)
 	s.url.Host += "," + listener.Addr().String()
-	s.start("one").refuses("3.4.23")
+	s.start("one").Refuses("3.4.23")
 }
 
 // A server that comes later is found.
@@ -84,9 +85,9 @@ func TestServerComesLater(t *testing.T) {
 		t.Fatal("ready without a server")
 	}
 	c.Nodes[0].Restart(t)
-	r.becomesReady()
-	r.write("one", 1)
-	r.reads(1)
+	r.BecomesReady()
+	r.Write("one", 1)
+	r.Reads(1)
 }
 
 // Tokens grow with revisions. If these go back, nothing is granted.
@@ -95,19 +96,19 @@ func TestRevisionGoesBack(t *testing.T) {
 	c := etcdtest.Start(t)
 	r := on(t, c).ready("one")
 	for range 20 {
-		r.write("one", 1)
+		r.Write("one", 1)
 	}
 	c.Nodes[0].Kill()
 	c.Nodes[0].Wipe(t)
 	c.Nodes[0].Restart(t)
 	await.Until(t, "the server answers", func() bool {
-		_, err := r.swap(cas.Swap{Key: "ns/key"})
+		_, err := r.SwapOne(cas.Swap{Key: "ns/key"})
 		if err == nil {
 			t.Fatal("a swap succeeded")
 		}
 		return strings.Contains(err.Error(), "went back from revision")
 	})
-	r.refuses("went back from revision")
+	r.Refuses("went back from revision")
 }
 
 // A lease is dead without its key, even if etcd's lease lives.
@@ -115,14 +116,14 @@ func TestDeletedLeaseKey(t *testing.T) {
 	t.Parallel()
 	s := on(t, cluster)
 	r := s.ready("one")
-	lease := r.open(time.Minute)
-	if !r.keeps(lease) {
+	lease := r.OpenLease(time.Minute)
+	if !r.Keeps(lease) {
 		t.Fatal("the lease is dead")
 	}
-	if _, err := cluster.Client(t).Delete(r.ctx, s.url.Path+"/l/"+lease.String()); err != nil {
+	if _, err := cluster.Client(t).Delete(r.Ctx, s.url.Path+"/l/"+lease.String()); err != nil {
 		t.Fatal(err)
 	}
-	if kept, _, err := r.Renew(r.ctx, []store.LeaseID{lease}); err != nil || len(kept) != 0 {
+	if kept, _, err := r.Renew(r.Ctx, []store.LeaseID{lease}); err != nil || len(kept) != 0 {
 		t.Errorf("a renewal kept %v, %v", kept, err)
 	}
 }
@@ -134,25 +135,25 @@ func TestOldLettersAreDeleted(t *testing.T) {
 	r := s.ready("one")
 	count := func() int64 {
 		t.Helper()
-		found, err := cluster.Client(t).Get(r.ctx, s.url.Path+"/m/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-		r.must(err)
+		found, err := cluster.Client(t).Get(r.Ctx, s.url.Path+"/m/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		r.Must(err)
 		return found.Count
 	}
 	for range 200 {
-		r.write("gone", 1)
+		r.Write("gone", 1)
 	}
-	look := r.Sweep(r.ctx, 0)
+	look := r.Sweep(r.Ctx, 0)
 	if n := count(); n != 200 {
 		t.Errorf("the first look left %d letters of 200", n)
 	}
-	r.write("gone", 2)
-	look = r.Sweep(r.ctx, look)
+	r.Write("gone", 2)
+	look = r.Sweep(r.Ctx, look)
 	if n := count(); n != 1 {
 		t.Errorf("the second look left %d letters, want the new one", n)
 	}
-	r.write("one", 3)
-	r.reads(3)
-	r.Sweep(r.ctx, look)
+	r.Write("one", 3)
+	r.Reads(3)
+	r.Sweep(r.Ctx, look)
 	r.Stop()
 	if n := count(); n != 0 {
 		t.Errorf("after the end there are %d letters", n)
@@ -165,24 +166,24 @@ func TestUncompactedRevisionsAreReported(t *testing.T) {
 	s := on(t, c)
 	log := s.logged()
 	r := s.ready("one")
-	r.write("one", 1)
+	r.Write("one", 1)
 	r.Stop()
 	r = s.ready("two")
-	r.AtRevision(r.ctx, 99_999)
-	if log.has("--auto-compaction-retention") {
+	r.AtRevision(r.Ctx, 99_999)
+	if log.Has("--auto-compaction-retention") {
 		t.Error("a warning about few revisions")
 	}
 	c.Compact(t)
-	r.AtRevision(r.ctx, 100_000)
-	if log.has("--auto-compaction-retention") {
+	r.AtRevision(r.Ctx, 100_000)
+	if log.Has("--auto-compaction-retention") {
 		t.Error("a warning after a compaction")
 	}
 	other := on(t, cluster)
 	log = other.logged()
 	r = other.ready("one")
-	r.AtRevision(r.ctx, 100_000)
-	if !log.has("--auto-compaction-retention") || !log.has("revisions=100000") {
-		t.Errorf("no warning: %s", log.text.String())
+	r.AtRevision(r.Ctx, 100_000)
+	if !log.Has("--auto-compaction-retention") || !log.Has("revisions=100000") {
+		t.Errorf("no warning: %s", log)
 	}
 }
 
@@ -198,8 +199,8 @@ func TestTLS(t *testing.T) {
 
 	s.url.RawQuery = "cacert=" + ca.File("ca.crt") + files
 	r := s.ready("one")
-	r.write("one", 1)
-	r.reads(1)
+	r.Write("one", 1)
+	r.Reads(1)
 	s.url.Scheme = "etcds"
 	s.ready("two")
 
@@ -242,7 +243,7 @@ func TestUsers(t *testing.T) {
 	must(root.AuthEnable(ctx))
 
 	s.limit = time.Second
-	s.start("nobody").refuses("user name is empty")
+	s.start("nobody").Refuses("user name is empty")
 	with := func(user, password string) string {
 		return strings.Replace(s.url.String(), "://", "://"+user+":"+password+"@", 1)
 	}
@@ -251,13 +252,10 @@ func TestUsers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &rig{Backend: b, t: t, ctx: ctx, letters: make(chan cas.Letter, 10), lost: make(chan struct{}, 10)}
-		t.Cleanup(b.Stop)
-		must(nil, r.Start(ctx, func(l cas.Letter) { r.letters <- l }, func() { r.lost <- struct{}{} }))
-		return r
+		return &rig{b, castest.Start(t, b)}
 	}
-	begin(with("sidecar", "wrong"), nil).refuses("authentication failed")
-	begin(with("stranger", "old"), nil).refuses("permission denied")
+	begin(with("sidecar", "wrong"), nil).Refuses("authentication failed")
+	begin(with("stranger", "old"), nil).Refuses("permission denied")
 
 	urls := make(chan string, 1)
 	urls <- with("sidecar", "wrong")
@@ -266,14 +264,14 @@ func TestUsers(t *testing.T) {
 		urls <- now
 		return now, nil
 	})
-	replaced.refuses("authentication failed")
+	replaced.Refuses("authentication failed")
 	<-urls
 	urls <- with("sidecar", "old")
-	replaced.becomesReady()
-	replaced.write("one", 1)
-	replaced.reads(1)
-	lease := replaced.open(time.Minute)
-	if !replaced.keeps(lease) {
+	replaced.BecomesReady()
+	replaced.Write("one", 1)
+	replaced.Reads(1)
+	lease := replaced.OpenLease(time.Minute)
+	if !replaced.Keeps(lease) {
 		t.Error("a renewal failed")
 	}
 	must(nil, replaced.Revoke(ctx, []store.LeaseID{lease}))

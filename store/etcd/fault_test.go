@@ -23,15 +23,15 @@ func TestOutcomeIsUnknownAfterSending(t *testing.T) {
 	s.limit = time.Second
 	r := s.ready("one")
 	c.Nodes[0].Freeze()
-	if _, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.OutcomeUnknown(err) {
+	if _, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.OutcomeUnknown(err) {
 		t.Errorf("a swap without an answer: %v", err)
 	}
 	c.Nodes[0].Thaw()
-	r.becomesReady()
+	r.BecomesReady()
 	c.Nodes[0].Freeze()
 	failed := make(chan error, 1)
 	go func() {
-		_, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")})
+		_, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x")})
 		failed <- err
 	}()
 	select {
@@ -45,12 +45,12 @@ func TestOutcomeIsUnknownAfterSending(t *testing.T) {
 	}
 	// Once nobody listens, nothing is sent.
 	await.Until(t, "the outcome is known", func() bool {
-		_, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")})
+		_, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x")})
 		return store.Unavailable(err) && !store.OutcomeUnknown(err)
 	})
 	c.Nodes[0].Restart(t)
-	r.becomesReady()
-	if _, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("y")}); err != nil {
+	r.BecomesReady()
+	if _, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("y")}); err != nil {
 		t.Errorf("after the restart: %v", err)
 	}
 }
@@ -80,15 +80,15 @@ func TestOutcomeIsKnownWithoutAConnection(t *testing.T) {
 func TestOutcomeOfARefusalIsKnown(t *testing.T) {
 	t.Parallel()
 	r := on(t, cluster).ready("one")
-	_, err := r.swap(cas.Swap{Key: "ns/large", Data: make([]byte, 1_900_000)})
+	_, err := r.SwapOne(cas.Swap{Key: "ns/large", Data: make([]byte, 1_900_000)})
 	if !store.Unavailable(err) || store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "too large") {
 		t.Errorf("a record of 1.9 MB: %v", err)
 	}
-	_, err = r.swap(cas.Swap{Key: "ns/many", Living: make([]store.LeaseID, 127)})
+	_, err = r.SwapOne(cas.Swap{Key: "ns/many", Living: make([]store.LeaseID, 127)})
 	if !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("127 leases: %v", err)
 	}
-	if result, err := r.swap(cas.Swap{Key: "ns/many", Living: make([]store.LeaseID, 126)}); err != nil || result.Done {
+	if result, err := r.SwapOne(cas.Swap{Key: "ns/many", Living: make([]store.LeaseID, 126)}); err != nil || result.Done {
 		t.Errorf("126 dead leases: %+v, %v", result, err)
 	}
 }
@@ -102,30 +102,30 @@ func TestLettersOfAnOutage(t *testing.T) {
 	far := &server{t: t, url: near.url, limit: time.Second}
 	far.url.Host = link.Address
 	writer, reader := near.ready("writer"), far.ready("one")
-	writer.write("one", 1)
-	reader.reads(1)
+	writer.Write("one", 1)
+	reader.Reads(1)
 
 	link.Cut()
-	writer.write("one", 2)
-	writer.write("one", 3)
+	writer.Write("one", 2)
+	writer.Write("one", 3)
 	link.Mend()
-	reader.reads(2)
-	reader.reads(3)
-	await.Silent(t, reader.lost, "loss")
+	reader.Reads(2)
+	reader.Reads(3)
+	await.Silent(t, reader.Lost, "loss")
 
 	link.Cut()
-	writer.write("one", 4)
-	writer.write("one", 5)
+	writer.Write("one", 4)
+	writer.Write("one", 5)
 	c.Compact(t)
 	link.Mend()
-	await.Receive(t, reader.lost, "the loss")
-	writer.write("one", 6)
+	await.Receive(t, reader.Lost, "the loss")
+	writer.Write("one", 6)
 	// The watch goes on at the compacted revision, which etcd keeps. If it did not, it would be refused again and again.
 	for number := byte(0); number != 6; {
 		select {
-		case <-reader.lost:
+		case <-reader.Lost:
 			t.Fatal("letters were lost twice by one compaction")
-		case l := <-reader.letters:
+		case l := <-reader.Letters:
 			if number = l.Body[0]; number < 4 {
 				t.Fatalf("letter %d came twice", number)
 			}
@@ -141,17 +141,17 @@ func TestLettersOutliveARestart(t *testing.T) {
 	c := etcdtest.Start(t)
 	s := on(t, c)
 	one, other := s.ready("one"), s.ready("other")
-	other.write("one", 1)
-	one.reads(1)
+	other.Write("one", 1)
+	one.Reads(1)
 	c.Nodes[0].Restart(t)
-	other.becomesReady()
+	other.BecomesReady()
 	await.Until(t, "the swap succeeds", func() bool {
-		_, err := other.swap(cas.Swap{Key: "ns/try", Data: []byte("x")})
+		_, err := other.SwapOne(cas.Swap{Key: "ns/try", Data: []byte("x")})
 		return err == nil
 	})
-	other.write("one", 2)
-	one.reads(2)
-	await.Silent(t, one.lost, "loss")
+	other.Write("one", 2)
+	one.Reads(2)
+	await.Silent(t, one.Lost, "loss")
 }
 
 // If the database is full, nothing new is granted, and the error says why. Renewals and ends still work.
@@ -160,33 +160,33 @@ func TestFullDatabase(t *testing.T) {
 	s := on(t, etcdtest.Start(t, etcdtest.WithQuota(2<<20)))
 	log := s.logged()
 	r := s.ready("one")
-	lease := r.open(time.Minute)
-	other := r.open(time.Minute)
-	held := r.done(cas.Swap{Key: "ns/held", Data: []byte("x"), Leases: []store.LeaseID{lease}})
+	lease := r.OpenLease(time.Minute)
+	other := r.OpenLease(time.Minute)
+	held := r.Done(cas.Swap{Key: "ns/held", Data: []byte("x"), Leases: []store.LeaseID{lease}})
 	var err error
 	for i := 0; err == nil && i < 100; i++ {
-		_, err = r.swap(cas.Swap{Key: "ns/" + strings.Repeat("k", i), Data: make([]byte, 100_000)})
+		_, err = r.SwapOne(cas.Swap{Key: "ns/" + strings.Repeat("k", i), Data: make([]byte, 100_000)})
 	}
 	if !store.Unavailable(err) || store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "NOSPACE") {
 		t.Fatalf("with a full database: %v", err)
 	}
-	if _, err := r.OpenLeases(r.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: [16]byte{1}, TTL: time.Minute}}}); err == nil ||
+	if _, err := r.OpenLeases(r.Ctx, []cas.NewLease{{NewLease: store.NewLease{ID: [16]byte{1}, TTL: time.Minute}}}); err == nil ||
 		store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "NOSPACE") {
 		t.Errorf("a new lease: %v", err)
 	}
-	if !r.keeps(lease) {
+	if !r.Keeps(lease) {
 		t.Error("a renewal failed")
 	}
 	if err := r.Ready(); err != nil {
 		t.Errorf("not ready, so that renewals would be refused: %v", err)
 	}
-	r.done(cas.Swap{Key: "ns/held", Version: held.Version, Delete: true})
-	if err := r.Revoke(r.ctx, []store.LeaseID{other}); err != nil {
+	r.Done(cas.Swap{Key: "ns/held", Version: held.Version, Delete: true})
+	if err := r.Revoke(r.Ctx, []store.LeaseID{other}); err != nil {
 		t.Errorf("a revocation: %v", err)
 	}
 	s.ready("two") // it checks the server
-	if !log.has("quota_bytes=2097152") || !log.has("alarm NOSPACE") {
-		t.Errorf("the log:\n%s", log.text.String())
+	if !log.Has("quota_bytes=2097152") || !log.Has("alarm NOSPACE") {
+		t.Errorf("the log:\n%s", log)
 	}
 }
 
@@ -197,15 +197,15 @@ func TestThreeServers(t *testing.T) {
 	s := on(t, c)
 	s.limit = 2 * time.Second
 	r := s.ready("one")
-	lease := r.open(time.Minute)
-	r.write("one", 1)
-	r.reads(1)
-	last := r.load("ns/key")
+	lease := r.OpenLease(time.Minute)
+	r.Write("one", 1)
+	r.Reads(1)
+	last := r.LoadOne("ns/key")
 	grows := func(what string) {
 		t.Helper()
 		began := time.Now()
 		await.Until(t, "a swap succeeds "+what, func() bool {
-			result, err := r.swap(cas.Swap{Key: "ns/key", Version: last.Version, Data: []byte("x")})
+			result, err := r.SwapOne(cas.Swap{Key: "ns/key", Version: last.Version, Data: []byte("x")})
 			if err != nil {
 				return false
 			}
@@ -217,7 +217,7 @@ func TestThreeServers(t *testing.T) {
 		})
 		t.Logf("%s: a swap succeeded after %s", what, time.Since(began))
 		began = time.Now()
-		await.Until(t, "a renewal succeeds "+what, func() bool { return r.keeps(lease) })
+		await.Until(t, "a renewal succeeds "+what, func() bool { return r.Keeps(lease) })
 		t.Logf("%s: a renewal succeeded after %s more", what, time.Since(began))
 	}
 	grows("at first")
@@ -225,13 +225,13 @@ func TestThreeServers(t *testing.T) {
 	leader.Kill()
 	grows("without the leader")
 	leader.Restart(t)
-	r.becomesReady()
+	r.BecomesReady()
 	follower := c.Followers(t)[0]
 	follower.Freeze()
 	grows("with a frozen follower")
 	await.Until(t, "the frozen follower is not asked any more", func() bool { return !slices.Contains(r.InUse(), follower.Address) })
 	for range 9 {
-		last = r.done(cas.Swap{Key: "ns/key", Version: r.load("ns/key").Version, Data: []byte("x")})
+		last = r.Done(cas.Swap{Key: "ns/key", Version: r.LoadOne("ns/key").Version, Data: []byte("x")})
 	}
 	follower.Thaw()
 	frozen := c.Leader(t)
@@ -245,13 +245,13 @@ func TestThreeServers(t *testing.T) {
 			n.Kill()
 		}
 	}
-	r.refuses("")
-	if _, err := r.swap(cas.Swap{Key: "ns/key", Version: last.Version, Data: []byte("x")}); !store.Unavailable(err) {
+	r.Refuses("")
+	if _, err := r.SwapOne(cas.Swap{Key: "ns/key", Version: last.Version, Data: []byte("x")}); !store.Unavailable(err) {
 		t.Errorf("without a majority: %v", err)
 	}
 	c.Revive(t)
 	grows("with a majority again")
-	r.write("one", 2)
-	r.reads(2)
-	await.Silent(t, r.lost, "loss")
+	r.Write("one", 2)
+	r.Reads(2)
+	await.Silent(t, r.Lost, "loss")
 }

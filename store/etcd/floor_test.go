@@ -13,20 +13,20 @@ import (
 
 // opened opens a lease.
 func (r *rig) opened() store.LeaseID {
-	r.t.Helper()
+	r.T.Helper()
 	id := uuid.New()
-	if _, err := r.OpenLeases(r.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: id, TTL: time.Minute}, Instance: "i"}}); err != nil {
-		r.t.Fatal(err)
+	if _, err := r.OpenLeases(r.Ctx, []cas.NewLease{{NewLease: store.NewLease{ID: id, TTL: time.Minute}, Instance: "i"}}); err != nil {
+		r.T.Fatal(err)
 	}
 	return id
 }
 
 // wrote carries a swap out that reserves tokens.
 func (r *rig) wrote(key string, version int64) cas.Record {
-	r.t.Helper()
-	done, err := r.Swap(r.ctx, []cas.Swap{{Key: key, Version: version, Data: []byte("x"), Tokens: 1}})
+	r.T.Helper()
+	done, err := r.Swap(r.Ctx, []cas.Swap{{Key: key, Version: version, Data: []byte("x"), Tokens: 1}})
 	if err != nil || !done[0].Done {
-		r.t.Fatalf("%+v, %v", done, err)
+		r.T.Fatalf("%+v, %v", done, err)
 	}
 	return done[0].Record
 }
@@ -39,24 +39,24 @@ func TestTokensAreRaisedWhileNobodyHolds(t *testing.T) {
 	busy, operator, idle, other := s.ready("busy"), s.ready("operator"), s.ready("idle"), s.ready("other")
 	lease := busy.opened()
 	first := int64(1) << 50
-	if err := operator.RaiseTokens(operator.ctx, first); err == nil || store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "stop all sidecars") {
+	if err := operator.RaiseTokens(operator.Ctx, first); err == nil || store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "stop all sidecars") {
 		t.Errorf("in use: %v", err)
 	}
-	if next, err := operator.NextToken(operator.ctx); err != nil || next >= first {
+	if next, err := operator.NextToken(operator.Ctx); err != nil || next >= first {
 		t.Errorf("a raise was refused, and the next token is %d: %v", next, err)
 	}
 	if r := busy.wrote("ns/early", 0); r.Base >= first {
 		t.Fatalf("tokens from %d on, though nothing was raised", r.Base)
 	}
-	if err := busy.Revoke(busy.ctx, []store.LeaseID{lease}); err != nil {
+	if err := busy.Revoke(busy.Ctx, []store.LeaseID{lease}); err != nil {
 		t.Fatal(err)
 	}
-	if err := operator.RaiseTokens(operator.ctx, first); err != nil {
+	if err := operator.RaiseTokens(operator.Ctx, first); err != nil {
 		t.Fatal(err)
 	}
 	other.opened()
 	waited := other.wrote("ns/waited for", 0)
-	loaded, _, err := idle.Load(idle.ctx, []string{"ns/waited for"}, nil) // without a lease, to hand it on
+	loaded, _, err := idle.Load(idle.Ctx, []string{"ns/waited for"}, nil) // without a lease, to hand it on
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/mysqltest"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/castest"
 	"github.com/locksidecar/locksidecar/store/mysql"
 )
 
@@ -35,37 +36,37 @@ func TestSettings(t *testing.T) {
 	s := empty(t, m)
 	log := s.logged()
 	r := s.start("one")
-	r.refuses("binlog_format is STATEMENT")
+	r.Refuses("binlog_format is STATEMENT")
 	m.Exec(t, "SET GLOBAL binlog_format = ROW")
-	r.refuses("max_allowed_packet is 1048576")
+	r.Refuses("max_allowed_packet is 1048576")
 	m.Exec(t, "SET GLOBAL max_allowed_packet = 16777216")
-	r.refuses("run `locksidecar migrate`")
-	if _, err := r.swap(cas.Swap{Key: "ns/key"}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+	r.Refuses("run `locksidecar migrate`")
+	if _, err := r.SwapOne(cas.Swap{Key: "ns/key"}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("without tables: %v", err)
 	}
-	if _, _, err := mysql.Migrate(r.ctx, s.url); err != nil {
+	if _, _, err := mysql.Migrate(r.Ctx, s.url); err != nil {
 		t.Fatal(err)
 	}
-	r.becomesReady()
-	if !log.has("innodb_flush_log_at_trx_commit is not 1") || !log.has("sync_binlog is not 1") || !log.has("the database keeps the locks") {
-		t.Errorf("the log:\n%s", log.text.String())
+	r.BecomesReady()
+	if !log.Has("innodb_flush_log_at_trx_commit is not 1") || !log.Has("sync_binlog is not 1") || !log.Has("the database keeps the locks") {
+		t.Errorf("the log:\n%s", log)
 	}
 	if kept := r.Details()["kept"]; kept != "in a log that is written later" {
 		t.Errorf("kept %s", kept)
 	}
 	m.Exec(t, "SET GLOBAL sql_select_limit = 100")
-	s.start("limited").refuses("sql_select_limit is 100")
+	s.start("limited").Refuses("sql_select_limit is 100")
 	m.Exec(t, "SET GLOBAL sql_select_limit = DEFAULT")
 	m.Exec(t, "SET GLOBAL read_only = ON")
-	if _, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+	if _, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("on a read-only server: %v", err)
 	}
-	r.refuses("read-only")
+	r.Refuses("read-only")
 	m.Exec(t, "SET GLOBAL read_only = OFF")
-	r.becomesReady()
+	r.BecomesReady()
 	operator := s.session()
 	operator.exec("ALTER TABLE locksidecar_letters ENGINE = MyISAM")
-	s.start("two").refuses("must be InnoDB")
+	s.start("two").Refuses("must be InnoDB")
 }
 
 // Several sidecars make the tables at the same time.
@@ -129,14 +130,14 @@ func TestTLS(t *testing.T) {
 	url := strings.Replace(s.url, "127.0.0.1", "localhost", 1)
 	s.url = url + "?tls=true&cacert=" + authorities.File("ca.crt") + files
 	r := s.ready("one")
-	r.write("one", 1)
-	r.reads(1)
+	r.Write("one", 1)
+	r.Reads(1)
 	s.url = url + "?cacert=" + authorities.File("other.crt") + files
-	s.start("two").refuses("certificate signed by unknown authority")
+	s.start("two").Refuses("certificate signed by unknown authority")
 	s.url = url + "?cacert=" + authorities.File("ca.crt")
-	s.start("three").refuses("Access denied")
+	s.start("three").Refuses("Access denied")
 	s.url = url
-	s.start("four").refuses("Access denied")
+	s.start("four").Refuses("Access denied")
 	s.url = url + "?tls=skip-verify" + files
 	s.ready("five")
 }
@@ -156,19 +157,15 @@ func TestUsers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
-	defer cancel()
-	r := &rig{Backend: b, t: t, ctx: ctx}
-	t.Cleanup(b.Stop)
-	r.must(b.Start(ctx, func(cas.Letter) {}, func() {}))
-	r.refuses("refuses the user")
+	r := &rig{b, castest.Start(t, b)}
+	r.Refuses("refuses the user")
 	if strings.Contains(b.Ready().Error(), "s3cret") {
 		t.Errorf("the error has the password: %v", b.Ready())
 	}
 	<-urls
 	urls <- s.url
-	r.becomesReady()
-	r.done(cas.Swap{Key: "ns/key", Data: []byte("x")})
+	r.BecomesReady()
+	r.Done(cas.Swap{Key: "ns/key", Data: []byte("x")})
 }
 
 // Of several hosts, the first that is not read-only is used.
@@ -181,5 +178,5 @@ func TestSeveralHosts(t *testing.T) {
 	gone.Kill()
 	s.url = s.At(gone.Address + "," + replica.Address + "," + shared.Address)
 	r := s.ready("one")
-	r.done(cas.Swap{Key: "ns/key", Data: []byte("x")})
+	r.Done(cas.Swap{Key: "ns/key", Data: []byte("x")})
 }

@@ -85,7 +85,7 @@ func TestAGrantThatIsReadIsOnTheDisk(t *testing.T) {
 	}
 	end := stall(t, file)
 	first := asked()
-	await.Until(t, "others see the grant", func() bool { return reader.load("ns/key").Version > 0 })
+	await.Until(t, "others see the grant", func() bool { return reader.LoadOne("ns/key").Version > 0 })
 	again := asked() // its answer needs no swap
 	notWithin(t, again, "a grant that was only read was told")
 	await.Silent(t, first, "answer of the swap")
@@ -106,15 +106,15 @@ func TestALetterIsOnTheDisk(t *testing.T) {
 	writer, reader := s.ready("writer"), s.ready("reader")
 	end := stall(t, file)
 	var writing sync.WaitGroup
-	writing.Go(func() { writer.write("reader", 1) })
+	writing.Go(func() { writer.Write("reader", 1) })
 	watcher := s.session()
 	await.Until(t, "others see the letter", func() bool {
 		var n int
-		reader.must(watcher.QueryRowContext(reader.ctx, "SELECT COUNT(*) FROM locksidecar_letters WHERE mailbox = 'reader'").Scan(&n))
+		reader.Must(watcher.QueryRowContext(reader.Ctx, "SELECT COUNT(*) FROM locksidecar_letters WHERE mailbox = 'reader'").Scan(&n))
 		return n > 0
 	})
-	notWithin(t, reader.letters, "a letter was delivered")
+	notWithin(t, reader.Letters, "a letter was delivered")
 	end()
 	writing.Wait()
-	reader.reads(1)
+	reader.Reads(1)
 }

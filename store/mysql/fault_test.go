@@ -20,19 +20,19 @@ func TestOutcomeIsUnknownAfterSending(t *testing.T) {
 	s := on(t, m)
 	s.limit = time.Second
 	r := s.ready("one")
-	lease := r.open(time.Minute)
-	kept := r.done(cas.Swap{Key: "ns/kept", Data: []byte("x"), Leases: []store.LeaseID{lease}})
+	lease := r.OpenLease(time.Minute)
+	kept := r.Done(cas.Swap{Key: "ns/kept", Data: []byte("x"), Leases: []store.LeaseID{lease}})
 	m.Freeze()
-	if _, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.OutcomeUnknown(err) {
+	if _, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.OutcomeUnknown(err) {
 		t.Errorf("a swap without an answer: %v", err)
 	}
 	m.Thaw()
-	await.Until(t, "the store works again", func() bool { return r.Ready() == nil && r.keeps(lease) })
-	r.done(cas.Swap{Key: "ns/warm", Data: []byte("x")}) // an open connection
+	await.Until(t, "the store works again", func() bool { return r.Ready() == nil && r.Keeps(lease) })
+	r.Done(cas.Swap{Key: "ns/warm", Data: []byte("x")}) // an open connection
 	m.Freeze()
 	failed := make(chan error, 1)
 	go func() {
-		_, err := r.swap(cas.Swap{Key: "ns/key2", Data: []byte("x")})
+		_, err := r.SwapOne(cas.Swap{Key: "ns/key2", Data: []byte("x")})
 		failed <- err
 	}()
 	select {
@@ -45,16 +45,16 @@ func TestOutcomeIsUnknownAfterSending(t *testing.T) {
 		t.Errorf("a swap whose server was killed: %v", err)
 	}
 	await.Until(t, "the outcome is known", func() bool {
-		_, err := r.swap(cas.Swap{Key: "ns/key3", Data: []byte("x")})
+		_, err := r.SwapOne(cas.Swap{Key: "ns/key3", Data: []byte("x")})
 		return store.Unavailable(err) && !store.OutcomeUnknown(err)
 	})
 	m.Restart(t)
-	r.becomesReady()
+	r.BecomesReady()
 	await.Until(t, "the record and its lease are there", func() bool {
-		records, _, err := r.Load(r.ctx, []string{"ns/kept"}, nil)
+		records, _, err := r.Load(r.Ctx, []string{"ns/kept"}, nil)
 		return err == nil && records[0].Version == kept.Version && records[0].States[0].Alive
 	})
-	if !r.keeps(lease) {
+	if !r.Keeps(lease) {
 		t.Error("the lease was not renewed")
 	}
 }
@@ -69,17 +69,17 @@ func TestOutcomeIsKnownWithoutAConnection(t *testing.T) {
 	r := s.ready("one")
 	link.Cut()
 	await.Until(t, "no connection is left", func() bool {
-		_, err := r.swap(cas.Swap{Key: "ns/key"})
+		_, err := r.SwapOne(cas.Swap{Key: "ns/key"})
 		return store.Unavailable(err) && !store.OutcomeUnknown(err)
 	})
 	m.Freeze()
 	link.Mend()
 	// The frozen server's kernel accepts the connection, and nobody greets the client.
-	if _, err := r.swap(cas.Swap{Key: "ns/key"}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+	if _, err := r.SwapOne(cas.Swap{Key: "ns/key"}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("without a greeting: %v", err)
 	}
 	m.Thaw()
-	r.becomesReady()
+	r.BecomesReady()
 }
 
 // A connection that broke while it was idle is replaced, and the caller does not notice. Packets leave no row locked if their
@@ -91,14 +91,14 @@ func TestCutConnections(t *testing.T) {
 	direct := s.ready("direct")
 	s.url = s.At(link.Address)
 	r := s.ready("one")
-	held := r.done(cas.Swap{Key: "ns/key", Data: []byte("x")})
-	lease := r.open(time.Minute)
+	held := r.Done(cas.Swap{Key: "ns/key", Data: []byte("x")})
+	lease := r.OpenLease(time.Minute)
 	operator, watcher := s.session(), s.session()
 	operator.exec("BEGIN")
 	operator.exec("SELECT * FROM locksidecar_leases FOR UPDATE")
 	unknown := make(chan error, 1)
 	go func() {
-		_, err := r.swap(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("y"), Living: []store.LeaseID{lease}})
+		_, err := r.SwapOne(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("y"), Living: []store.LeaseID{lease}})
 		unknown <- err
 	}()
 	watcher.awaitLockWait() // the packet has the record
@@ -108,16 +108,16 @@ func TestCutConnections(t *testing.T) {
 	}
 	operator.exec("COMMIT")
 	await.Until(t, "the record is not locked any more", func() bool {
-		now := direct.load("ns/key")
-		result, err := direct.swap(cas.Swap{Key: "ns/key", Version: now.Version, Data: []byte("z")})
+		now := direct.LoadOne("ns/key")
+		result, err := direct.SwapOne(cas.Swap{Key: "ns/key", Version: now.Version, Data: []byte("z")})
 		return err == nil && result.Done
 	})
 	link.Mend()
-	r.becomesReady()
-	r.done(cas.Swap{Key: "ns/other", Data: []byte("x")})
+	r.BecomesReady()
+	r.Done(cas.Swap{Key: "ns/other", Data: []byte("x")})
 	link.Cut()
 	link.Mend()
-	if !r.keeps(lease) {
+	if !r.Keeps(lease) {
 		t.Error("a renewal after a cut failed")
 	}
 }
@@ -127,22 +127,22 @@ func TestOutcomeOfARefusalIsKnown(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
 	r := s.ready("one")
-	if _, err := r.swap(cas.Swap{Key: strings.Repeat("k", 2000)}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+	if _, err := r.SwapOne(cas.Swap{Key: strings.Repeat("k", 2000)}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("a name of 2000 bytes: %v", err)
 	}
 	operator := s.session()
 	operator.exec("CREATE TRIGGER refuse BEFORE INSERT ON locksidecar_letters FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'")
-	_, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x"), Letters: []cas.Letter{{To: "two", Key: "ns/key"}}})
+	_, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x"), Letters: []cas.Letter{{To: "two", Key: "ns/key"}}})
 	if !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("a letter that is refused: %v", err)
 	}
 	operator.exec("DROP TRIGGER refuse")
-	if found := r.load("ns/key"); found.Version != 0 {
+	if found := r.LoadOne("ns/key"); found.Version != 0 {
 		t.Errorf("it was carried out: %+v", found)
 	}
-	r.done(cas.Swap{Key: "ns/key", Data: []byte("x")}) // the row is not locked, and the connection is usable
+	r.Done(cas.Swap{Key: "ns/key", Data: []byte("x")}) // the row is not locked, and the connection is usable
 	operator.exec("CREATE TRIGGER refuse BEFORE DELETE ON locksidecar_locks FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'")
-	_, err = r.swap(cas.Swap{Key: "ns/key", Version: r.load("ns/key").Version, Delete: true})
+	_, err = r.SwapOne(cas.Swap{Key: "ns/key", Version: r.LoadOne("ns/key").Version, Delete: true})
 	if !store.OutcomeUnknown(err) {
 		t.Errorf("a statement after the answer is refused, as COMMIT may be: %v", err)
 	}
@@ -156,15 +156,15 @@ func TestLettersOfAnOutage(t *testing.T) {
 	writer := s.ready("writer")
 	s.url = s.At(link.Address)
 	reader := s.ready("one")
-	writer.write("one", 1)
-	reader.reads(1)
+	writer.Write("one", 1)
+	reader.Reads(1)
 	link.Cut()
-	writer.write("one", 2)
-	writer.write("one", 3)
+	writer.Write("one", 2)
+	writer.Write("one", 3)
 	link.Mend()
-	reader.reads(2)
-	reader.reads(3)
-	await.Silent(t, reader.lost, "loss")
+	reader.Reads(2)
+	reader.Reads(3)
+	await.Silent(t, reader.Lost, "loss")
 }
 
 // An instance without leases sends nothing. With a lease it looks into its mailbox seldom, and often while somebody waits.
@@ -178,7 +178,7 @@ func TestIdleSendsNothing(t *testing.T) {
 	during := func(d time.Duration) int {
 		count := func() (n int) {
 			var name string
-			r.must(db.QueryRowContext(r.ctx, "SHOW GLOBAL STATUS LIKE 'Com_rollback'").Scan(&name, &n))
+			r.Must(db.QueryRowContext(r.Ctx, "SHOW GLOBAL STATUS LIKE 'Com_rollback'").Scan(&name, &n))
 			return n
 		}
 		before := count()
@@ -205,21 +205,21 @@ func TestSweep(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
 	r := s.ready("one")
-	lease := r.open(time.Minute)
+	lease := r.OpenLease(time.Minute)
 	operator := s.session()
 	operator.exec("INSERT INTO locksidecar_letters (mailbox, name, base, body, sent_at) SELECT 'gone', 'k', 1, '', seq FROM seq_1_to_1200")
 	operator.exec("INSERT INTO locksidecar_leases (id, instance, ttl, expires_at) SELECT UNHEX(MD5(seq)), '', 1, seq FROM seq_1_to_700")
-	r.write("gone", 1)
-	r.must(r.SweepOnce(r.ctx))
+	r.Write("gone", 1)
+	r.Must(r.SweepOnce(r.Ctx))
 	count := func(table string) (n int) {
 		t.Helper()
-		r.must(operator.QueryRowContext(r.ctx, "SELECT COUNT(*) FROM "+table).Scan(&n))
+		r.Must(operator.QueryRowContext(r.Ctx, "SELECT COUNT(*) FROM "+table).Scan(&n))
 		return n
 	}
 	if n := count("locksidecar_letters"); n != 1 {
 		t.Errorf("%d letters are left, want the new one", n)
 	}
-	if n := count("locksidecar_leases"); n != 1 || !r.keeps(lease) {
+	if n := count("locksidecar_leases"); n != 1 || !r.Keeps(lease) {
 		t.Errorf("%d leases are left, want the living one", n)
 	}
 }

@@ -20,9 +20,9 @@ func promote(t *testing.T, m *mysqltest.Server, id string) {
 }
 
 func (r *rig) openFor(ttl time.Duration) store.History {
-	r.t.Helper()
-	history, err := r.OpenLeases(r.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: uuid.New(), TTL: ttl}, Instance: "one"}})
-	r.must(err)
+	r.T.Helper()
+	history, err := r.OpenLeases(r.Ctx, []cas.NewLease{{NewLease: store.NewLease{ID: uuid.New(), TTL: ttl}, Instance: "one"}})
+	r.Must(err)
 	return history
 }
 
@@ -35,14 +35,14 @@ func TestAnotherServerIsQuietFirst(t *testing.T) {
 	r := s.ready("one")
 	first := r.openFor(4 * time.Second)
 	r.openFor(time.Second)
-	r.must(r.RaiseTokens(r.ctx, time.Now().Add(time.Hour).UnixMicro())) // ahead of the clock
-	kept := r.done(cas.Swap{Key: "ns/kept", Data: []byte("x"), Tokens: 5})
-	ahead := r.done(cas.Swap{Key: "ns/deleted", Data: []byte("x"), Tokens: 5})
-	r.done(cas.Swap{Key: "ns/deleted", Version: ahead.Version, Delete: true})
+	r.Must(r.RaiseTokens(r.Ctx, time.Now().Add(time.Hour).UnixMicro())) // ahead of the clock
+	kept := r.Done(cas.Swap{Key: "ns/kept", Data: []byte("x"), Tokens: 5})
+	ahead := r.Done(cas.Swap{Key: "ns/deleted", Data: []byte("x"), Tokens: 5})
+	r.Done(cas.Swap{Key: "ns/deleted", Version: ahead.Version, Delete: true})
 	m.Restart(t)
 	var again store.History
 	await.Until(t, "the same server works", func() bool {
-		history, err := r.OpenLeases(r.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: uuid.New(), TTL: time.Second}, Instance: "one"}})
+		history, err := r.OpenLeases(r.Ctx, []cas.NewLease{{NewLease: store.NewLease{ID: uuid.New(), TTL: time.Second}, Instance: "one"}})
 		again = history
 		return err == nil
 	})
@@ -55,20 +55,20 @@ func TestAnotherServerIsQuietFirst(t *testing.T) {
 	var result cas.Swapped
 	await.Until(t, "the new server answers", func() (ok bool) {
 		var err error
-		result, err = r.swap(cas.Swap{Key: "ns/new", Data: []byte("x"), Tokens: 1})
+		result, err = r.SwapOne(cas.Swap{Key: "ns/new", Data: []byte("x"), Tokens: 1})
 		return err == nil
 	})
 	if result.Done || result.Quiet <= 0 || result.Quiet > 4*time.Second {
 		t.Errorf("a grant after a promotion: %+v", result)
 	}
-	if result, _ := r.swap(cas.Swap{Key: "ns/kept", Version: kept.Version, Data: []byte("y"), Tokens: 1}); result.Done || result.Quiet <= 0 || result.Record.Version != kept.Version {
+	if result, _ := r.SwapOne(cas.Swap{Key: "ns/kept", Version: kept.Version, Data: []byte("y"), Tokens: 1}); result.Done || result.Quiet <= 0 || result.Record.Version != kept.Version {
 		t.Errorf("a grant of a known key: %+v", result)
 	}
-	released := r.done(cas.Swap{Key: "ns/kept", Version: kept.Version, Data: []byte("y")})
+	released := r.Done(cas.Swap{Key: "ns/kept", Version: kept.Version, Data: []byte("y")})
 	if released.Base < kept.Base+(60*time.Second).Microseconds() {
 		t.Errorf("tokens from %d, but the old server may have given away those above %d", released.Base, kept.Base)
 	}
-	if records, _, err := r.Load(r.ctx, []string{"ns/kept"}, nil); err != nil || records[0].History == first {
+	if records, _, err := r.Load(r.Ctx, []string{"ns/kept"}, nil); err != nil || records[0].History == first {
 		t.Errorf("in the old history: %v", err)
 	}
 	if now := r.openFor(time.Second); now == first {
@@ -76,7 +76,7 @@ func TestAnotherServerIsQuietFirst(t *testing.T) {
 	}
 	other := s.ready("other")
 	await.Until(t, "the quiet time ends", func() bool {
-		result, err := other.swap(cas.Swap{Key: "ns/new", Data: []byte("x"), Tokens: 1})
+		result, err := other.SwapOne(cas.Swap{Key: "ns/new", Data: []byte("x"), Tokens: 1})
 		return err == nil && result.Done
 	})
 	if lasted := time.Since(promoted); lasted < 4*time.Second {
@@ -94,7 +94,7 @@ func TestQuickFailover(t *testing.T) {
 	first := r.openFor(time.Minute)
 	promote(t, m, "7")
 	await.Until(t, "the new server grants", func() bool {
-		result, err := r.swap(cas.Swap{Key: "ns/new", Data: []byte("x"), Tokens: 1})
+		result, err := r.SwapOne(cas.Swap{Key: "ns/new", Data: []byte("x"), Tokens: 1})
 		return err == nil && result.Done
 	})
 	if r.openFor(time.Second) == first {
@@ -107,13 +107,13 @@ func TestPacketsAtAReplicaDoNothing(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
 	r := s.ready("one")
-	lease := r.open(time.Minute)
+	lease := r.OpenLease(time.Minute)
 	s.session().exec("UPDATE locksidecar_meta SET server = 'server_id 77'") // as on a replica of that server
-	if _, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+	if _, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("a swap: %v", err)
 	}
-	r.becomesReady()
-	await.Until(t, "the lease is renewed in the new history", func() bool { return r.keeps(lease) })
+	r.BecomesReady()
+	await.Until(t, "the lease is renewed in the new history", func() bool { return r.Keeps(lease) })
 }
 
 // The note of the longest TTL is forgotten when nobody has used it for long, but not while a lease has it.
@@ -124,7 +124,7 @@ func TestLongestTTL(t *testing.T) {
 	operator := s.session()
 	longest := func() (ttl int64) {
 		t.Helper()
-		r.must(operator.QueryRowContext(r.ctx, "SELECT longest_ttl FROM locksidecar_meta").Scan(&ttl))
+		r.Must(operator.QueryRowContext(r.Ctx, "SELECT longest_ttl FROM locksidecar_meta").Scan(&ttl))
 		return ttl
 	}
 	r.openFor(time.Hour)
@@ -132,14 +132,14 @@ func TestLongestTTL(t *testing.T) {
 	if got := longest(); got != time.Hour.Microseconds() {
 		t.Errorf("the longest TTL is noted as %d", got)
 	}
-	r.must(r.SweepOnce(r.ctx))
+	r.Must(r.SweepOnce(r.Ctx))
 	operator.exec("UPDATE locksidecar_meta SET longest_at = 1")
-	r.must(r.SweepOnce(r.ctx))
+	r.Must(r.SweepOnce(r.Ctx))
 	if got := longest(); got != time.Hour.Microseconds() {
 		t.Errorf("with a lease of an hour: %d", got)
 	}
 	operator.exec("DELETE FROM locksidecar_leases WHERE ttl > 60000000; UPDATE locksidecar_meta SET longest_at = 1")
-	r.must(r.SweepOnce(r.ctx))
+	r.Must(r.SweepOnce(r.Ctx))
 	if got := longest(); got != time.Minute.Microseconds() {
 		t.Errorf("later: %d", got)
 	}
@@ -151,21 +151,21 @@ func TestAnOldPrimaryIsRefused(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
 	r, loyal := s.ready("one"), s.ready("loyal")
-	held := r.done(cas.Swap{Key: "ns/key", Data: []byte("x")})
+	held := r.Done(cas.Swap{Key: "ns/key", Data: []byte("x")})
 	operator := s.session()
 	operator.exec("UPDATE locksidecar_meta SET began = began - 1") // of the later one the sidecar has seen, this one has missed it
-	if result, err := r.swap(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("y")}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+	if result, err := r.SwapOne(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("y")}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("a swap on an old primary: %+v, %v", result, err)
 	}
-	r.refuses("an old primary")
-	s.start("new").refuses("an old primary")
-	if result, err := loyal.swap(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("z")}); !store.Unavailable(err) {
+	r.Refuses("an old primary")
+	s.start("new").Refuses("an old primary")
+	if result, err := loyal.SwapOne(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("z")}); !store.Unavailable(err) {
 		t.Errorf("a sidecar that has seen no later one: %+v, %v", result, err)
 	}
 	operator.exec("UPDATE locksidecar_meta SET server = 'restored'")
-	r.becomesReady()
-	loyal.becomesReady()
-	r.done(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("y")})
+	r.BecomesReady()
+	loyal.BecomesReady()
+	r.Done(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("y")})
 }
 
 // A sidecar that knows both servers stays with the later one when the old one, which its URL names first, comes back.
@@ -181,23 +181,23 @@ func TestTheLaterOfTwoServers(t *testing.T) {
 	}
 	s.url, s.limit = s.At(old.Address+","+later.Address), time.Second
 	r := s.ready("one")
-	r.done(cas.Swap{Key: "ns/old", Data: []byte("x")})
+	r.Done(cas.Swap{Key: "ns/old", Data: []byte("x")})
 	old.Freeze()
 	await.Until(t, "the later server is used", func() bool {
-		_, err := r.swap(cas.Swap{Key: "ns/later", Data: []byte("x")})
+		_, err := r.SwapOne(cas.Swap{Key: "ns/later", Data: []byte("x")})
 		return err == nil
 	})
 	old.Thaw()
 	later.Exec(t, "KILL USER "+s.Name) // so that connections are made anew
 	await.Until(t, "the later server is used again", func() bool {
-		found, _, err := r.Load(r.ctx, []string{"ns/later"}, nil)
+		found, _, err := r.Load(r.Ctx, []string{"ns/later"}, nil)
 		if err == nil && found[0].Version == 0 {
 			t.Fatal("the old server is used again")
 		}
 		return err == nil
 	})
 	s.url = alone
-	s.start("loyal").refuses("an old primary")
+	s.start("loyal").Refuses("an old primary")
 }
 
 // A database that was made anew has forgotten all grants. A sidecar that knew the one before lets nothing be granted until
@@ -207,17 +207,17 @@ func TestANewDatabaseIsQuietFirst(t *testing.T) {
 	s := on(t, shared)
 	r := s.ready("one")
 	first := r.openFor(4 * time.Second)
-	before := r.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+	before := r.Done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
 	for _, table := range []string{"locks", "leases", "letters", "meta", "goose"} {
 		s.session().exec("DROP TABLE locksidecar_" + table)
 	}
-	if _, _, err := mysql.Migrate(r.ctx, s.url); err != nil {
+	if _, _, err := mysql.Migrate(r.Ctx, s.url); err != nil {
 		t.Fatal(err)
 	}
 	var result cas.Swapped
 	await.Until(t, "the new tables are used", func() (ok bool) {
 		var err error
-		result, err = r.swap(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+		result, err = r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
 		return err == nil
 	})
 	if result.Done || result.Quiet <= 0 {
@@ -227,7 +227,7 @@ func TestANewDatabaseIsQuietFirst(t *testing.T) {
 		t.Error("no history began")
 	}
 	await.Until(t, "the quiet time ends", func() bool {
-		result, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+		result, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
 		return err == nil && result.Done && result.Record.Base > before.Base
 	})
 }

@@ -36,9 +36,9 @@ func TestPacketsBeginAndEndOutsideOfTransactions(t *testing.T) {
 	operator := s.session()
 	operator.exec("SET innodb_lock_wait_timeout = 1")
 	for i := range 20 {
-		now := two.load("ns/key")
-		one.done(cas.Swap{Key: "ns/key", Version: now.Version, Data: []byte{byte(i)}})
-		if seen := two.load("ns/key"); len(seen.Data) != 1 || seen.Data[0] != byte(i) {
+		now := two.LoadOne("ns/key")
+		one.Done(cas.Swap{Key: "ns/key", Version: now.Version, Data: []byte{byte(i)}})
+		if seen := two.LoadOne("ns/key"); len(seen.Data) != 1 || seen.Data[0] != byte(i) {
 			t.Fatalf("swap %d was answered, and another session reads %+v", i, seen)
 		}
 		operator.exec("UPDATE locksidecar_locks SET data = data") // no read and no swap has left it locked

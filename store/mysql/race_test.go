@@ -59,19 +59,19 @@ func TestALockedRowStallsOnlyItsKey(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
 	r := s.ready("one")
-	held := r.done(cas.Swap{Key: "ns/locked", Data: []byte("before")})
-	free := r.done(cas.Swap{Key: "ns/free", Data: []byte("before")})
+	held := r.Done(cas.Swap{Key: "ns/locked", Data: []byte("before")})
+	free := r.Done(cas.Swap{Key: "ns/free", Data: []byte("before")})
 	operator, watcher := s.session(), s.session()
 	operator.exec("BEGIN")
 	operator.exec("UPDATE locksidecar_locks SET data = 'x' WHERE name = 'ns/locked'")
 
 	began := time.Now()
-	results, err := r.Swap(r.ctx, []cas.Swap{
+	results, err := r.Swap(r.Ctx, []cas.Swap{
 		{Key: "ns/free", Version: free.Version, Data: []byte("after")},
 		{Key: "ns/locked", Version: held.Version, Data: []byte("after")},
 		{Key: "ns/new", Data: []byte("after")},
 	})
-	r.must(err)
+	r.Must(err)
 	if !results[0].Done || results[1].Done || !results[1].Locked || !results[2].Done {
 		t.Errorf("beside a locked row: %+v", results)
 	}
@@ -79,26 +79,26 @@ func TestALockedRowStallsOnlyItsKey(t *testing.T) {
 		t.Errorf("the record of the locked row: %+v", p)
 	}
 	t.Logf("with others: %s", time.Since(began).Round(time.Millisecond))
-	if result, err := r.swap(cas.Swap{Key: "ns/locked", Version: held.Version, Data: []byte("after")}); err != nil || !result.Locked {
+	if result, err := r.SwapOne(cas.Swap{Key: "ns/locked", Version: held.Version, Data: []byte("after")}); err != nil || !result.Locked {
 		t.Errorf("alone: %+v, %v", result, err)
 	}
-	if got := r.load("ns/locked"); string(got.Data) != "before" {
+	if got := r.LoadOne("ns/locked"); string(got.Data) != "before" {
 		t.Errorf("a read: %+v", got)
 	}
 	// While it waits, others get connections.
 	waiting := make(chan cas.Swapped, 1)
 	go func() {
-		result, err := r.swap(cas.Swap{Key: "ns/locked", Version: held.Version, Data: []byte("after")})
+		result, err := r.SwapOne(cas.Swap{Key: "ns/locked", Version: held.Version, Data: []byte("after")})
 		if err != nil {
 			t.Error(err)
 		}
 		waiting <- result
 	}()
 	for i := range 5 {
-		r.done(cas.Swap{Key: fmt.Sprint("ns/other", i), Data: []byte("x")})
+		r.Done(cas.Swap{Key: fmt.Sprint("ns/other", i), Data: []byte("x")})
 	}
 	var n int
-	r.must(watcher.QueryRowContext(r.ctx, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%6e732f6c6f636b6564%'").Scan(&n))
+	r.Must(watcher.QueryRowContext(r.Ctx, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%6e732f6c6f636b6564%'").Scan(&n))
 	if n != 0 {
 		t.Errorf("%d statements wait for the row", n)
 	}
@@ -106,8 +106,8 @@ func TestALockedRowStallsOnlyItsKey(t *testing.T) {
 	if result := await.Receive(t, waiting, "the swap's answer"); !result.Done && !result.Locked {
 		t.Errorf("after the end of the other transaction: %+v", result)
 	}
-	if r.load("ns/locked").Version == held.Version {
-		r.done(cas.Swap{Key: "ns/locked", Version: held.Version, Data: []byte("after")})
+	if r.LoadOne("ns/locked").Version == held.Version {
+		r.Done(cas.Swap{Key: "ns/locked", Version: held.Version, Data: []byte("after")})
 	}
 }
 
@@ -126,13 +126,13 @@ func TestSwapThatWaitedForALease(t *testing.T) {
 			t.Parallel()
 			s := on(t, shared)
 			r := s.ready("one")
-			lease := r.open(time.Minute)
+			lease := r.OpenLease(time.Minute)
 			other, watcher := s.session(), s.session()
 			other.exec("BEGIN")
 			meanwhile(other, lease)
 			swapped := make(chan cas.Swapped, 1)
 			go func() {
-				result, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}})
+				result, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}})
 				if err != nil {
 					t.Error(err)
 				}
@@ -154,16 +154,16 @@ func TestRevokeWaitsForSwaps(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
 	r := s.ready("one")
-	lease := r.open(time.Minute)
+	lease := r.OpenLease(time.Minute)
 	swapping, watcher := s.session(), s.session()
 	swapping.exec("BEGIN")
 	swapping.exec("DO (SELECT COUNT(*) FROM (SELECT id FROM locksidecar_leases WHERE id = ? LOCK IN SHARE MODE) l)", lease[:])
 	revoked := make(chan error, 1)
-	go func() { revoked <- r.Revoke(r.ctx, []store.LeaseID{lease}) }()
+	go func() { revoked <- r.Revoke(r.Ctx, []store.LeaseID{lease}) }()
 	watcher.awaitLockWait()
 	await.Silent(t, revoked, "end of the Revoke")
 	swapping.exec("COMMIT")
-	r.must(await.Receive(t, revoked, "the end of the Revoke"))
+	r.Must(await.Receive(t, revoked, "the end of the Revoke"))
 }
 
 // A swap keeps the row of its lease until its end, so a Revoke cannot come between.
@@ -171,14 +171,14 @@ func TestSwapKeepsItsLease(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
 	r := s.ready("one")
-	lease := r.open(time.Minute)
-	held := r.done(cas.Swap{Key: "ns/key", Data: []byte("x")})
+	lease := r.OpenLease(time.Minute)
+	held := r.Done(cas.Swap{Key: "ns/key", Data: []byte("x")})
 	operator, watcher := s.session(), s.session()
 	// The letter's row cannot be made meanwhile, so the swap stops between its conditions and its commit.
 	operator.exec("LOCK TABLES locksidecar_letters WRITE")
 	swapped, revoked := make(chan cas.Swapped, 1), make(chan error, 1)
 	go func() {
-		result, err := r.swap(cas.Swap{
+		result, err := r.SwapOne(cas.Swap{
 			Key: "ns/key", Version: held.Version, Data: []byte("y"), Living: []store.LeaseID{lease},
 			Letters: []cas.Letter{{To: "two", Key: "ns/key", Body: []byte("x")}},
 		})
@@ -189,17 +189,17 @@ func TestSwapKeepsItsLease(t *testing.T) {
 	}()
 	await.Until(t, "the swap waits for the table", func() bool {
 		var n int
-		r.must(watcher.QueryRowContext(r.ctx, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE '%table metadata lock%' AND info LIKE 'INSERT%'").Scan(&n))
+		r.Must(watcher.QueryRowContext(r.Ctx, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE '%table metadata lock%' AND info LIKE 'INSERT%'").Scan(&n))
 		return n > 0
 	})
-	go func() { revoked <- r.Revoke(r.ctx, []store.LeaseID{lease}) }()
+	go func() { revoked <- r.Revoke(r.Ctx, []store.LeaseID{lease}) }()
 	watcher.awaitLockWait()
 	await.Silent(t, revoked, "end of the Revoke")
 	operator.exec("UNLOCK TABLES")
 	if result := await.Receive(t, swapped, "the swap's answer"); !result.Done {
 		t.Errorf("the swap: %+v", result)
 	}
-	r.must(await.Receive(t, revoked, "the end of the Revoke"))
+	r.Must(await.Receive(t, revoked, "the end of the Revoke"))
 }
 
 // A lease that was seen dead stays dead, also if the server's clock is set back.
@@ -207,18 +207,18 @@ func TestDeathIsFinalIfTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
 	r := s.ready("one")
-	lease := r.open(time.Minute)
+	lease := r.OpenLease(time.Minute)
 	operator := s.session()
 	operator.exec("UPDATE locksidecar_leases SET expires_at = 1")
-	_, states, err := r.Load(r.ctx, nil, []store.LeaseID{lease})
-	if r.must(err); states[0].Alive {
+	_, states, err := r.Load(r.Ctx, nil, []store.LeaseID{lease})
+	if r.Must(err); states[0].Alive {
 		t.Fatal("an expired lease lives")
 	}
 	operator.exec("UPDATE locksidecar_leases SET expires_at = 9000000000000000") // what a clock in the past sees
-	if r.keeps(lease) {
+	if r.Keeps(lease) {
 		t.Error("a dead lease was renewed")
 	}
-	if _, states, err = r.Load(r.ctx, nil, []store.LeaseID{lease}); err != nil || states[0].Alive {
+	if _, states, err = r.Load(r.Ctx, nil, []store.LeaseID{lease}); err != nil || states[0].Alive {
 		t.Errorf("a dead lease lives: %v", err)
 	}
 }
@@ -228,16 +228,16 @@ func TestTokensGrowIfTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
 	r := s.ready("one")
-	r.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 40})
+	r.Done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 40})
 	operator := s.session()
 	operator.exec("UPDATE locksidecar_locks SET version = version + 3600000000") // written an hour from now
-	last := r.load("ns/key")
-	next := r.done(cas.Swap{Key: "ns/key", Version: last.Version, Data: []byte("y"), Tokens: cas.TokensPerSwap})
+	last := r.LoadOne("ns/key")
+	next := r.Done(cas.Swap{Key: "ns/key", Version: last.Version, Data: []byte("y"), Tokens: cas.TokensPerSwap})
 	if next.Base != last.Base+40 {
 		t.Errorf("tokens from %d, after those from %d", next.Base, last.Base)
 	}
-	r.done(cas.Swap{Key: "ns/key", Version: next.Version, Delete: true})
-	if again := r.done(cas.Swap{Key: "ns/key", Data: []byte("z")}); again.Base < next.Base+cas.TokensPerSwap {
+	r.Done(cas.Swap{Key: "ns/key", Version: next.Version, Delete: true})
+	if again := r.Done(cas.Swap{Key: "ns/key", Data: []byte("z")}); again.Base < next.Base+cas.TokensPerSwap {
 		t.Errorf("after the deletion tokens from %d, after those from %d", again.Base, next.Base)
 	}
 }
@@ -262,7 +262,7 @@ func TestPacketsThatMakeTheSameRecords(t *testing.T) {
 					k = (k*orders[i%4] + i) % keys
 					swaps = append(swaps, cas.Swap{Key: fmt.Sprintf("ns/%d/%d", round, k), Data: []byte("x")})
 				}
-				results, err := r.Swap(r.ctx, swaps)
+				results, err := r.Swap(r.Ctx, swaps)
 				if err != nil {
 					t.Errorf("round %d: %v", round, err)
 					return
@@ -274,7 +274,7 @@ func TestPacketsThatMakeTheSameRecords(t *testing.T) {
 						deletions = append(deletions, cas.Swap{Key: swaps[n].Key + "/later", Data: []byte("x")})
 					}
 				}
-				if _, err := r.Swap(r.ctx, deletions); err != nil {
+				if _, err := r.Swap(r.Ctx, deletions); err != nil {
 					t.Errorf("round %d: %v", round, err)
 				}
 			})
@@ -293,8 +293,8 @@ func TestDeadlocksAreRepeated(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
 	r := s.ready("one")
-	lease := r.open(time.Minute)
-	held := r.done(cas.Swap{Key: "ns/key", Data: []byte("x")})
+	lease := r.OpenLease(time.Minute)
+	held := r.Done(cas.Swap{Key: "ns/key", Data: []byte("x")})
 	other, watcher := s.session(), s.session()
 	other.exec("SET innodb_lock_wait_timeout = 20")
 	other.exec("BEGIN")
@@ -305,7 +305,7 @@ func TestDeadlocksAreRepeated(t *testing.T) {
 	other.exec("UPDATE locksidecar_leases SET ttl = ttl + 1 WHERE id = ?", lease[:])
 	swapped := make(chan cas.Swapped, 1)
 	go func() {
-		result, err := r.swap(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("y"), Living: []store.LeaseID{lease}})
+		result, err := r.SwapOne(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("y"), Living: []store.LeaseID{lease}})
 		if err != nil {
 			t.Error(err)
 		}
@@ -329,9 +329,9 @@ func TestLettersOfSlowTransactions(t *testing.T) {
 	slow.exec("BEGIN")
 	slow.exec(letter, []byte{1})
 	s.session().exec(letter, []byte{2})
-	r.reads(2)
+	r.Reads(2)
 	slow.exec("COMMIT")
-	r.reads(1)
+	r.Reads(1)
 }
 
 // A swap of a key that does not exist locks no gap of the index, so that of another such key does not wait for it, whatever the
@@ -344,7 +344,7 @@ func TestSwapsOfAbsentKeysDoNotWaitForEachOther(t *testing.T) {
 	operator.exec("LOCK TABLES locksidecar_letters WRITE") // the first swap stops before its commit
 	swapped := make(chan cas.Swapped, 1)
 	go func() {
-		result, err := r.swap(cas.Swap{Key: "ns/one", Data: []byte("x"), Letters: []cas.Letter{{To: "two", Key: "ns/one", Body: []byte("x")}}})
+		result, err := r.SwapOne(cas.Swap{Key: "ns/one", Data: []byte("x"), Letters: []cas.Letter{{To: "two", Key: "ns/one", Body: []byte("x")}}})
 		if err != nil {
 			t.Error(err)
 		}
@@ -352,11 +352,11 @@ func TestSwapsOfAbsentKeysDoNotWaitForEachOther(t *testing.T) {
 	}()
 	await.Until(t, "the swap waits for the table", func() bool {
 		var n int
-		r.must(watcher.QueryRowContext(r.ctx, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE '%table metadata lock%' AND info LIKE 'INSERT%'").Scan(&n))
+		r.Must(watcher.QueryRowContext(r.Ctx, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE '%table metadata lock%' AND info LIKE 'INSERT%'").Scan(&n))
 		return n > 0
 	})
 	for _, key := range []string{"ns/a", "ns/two"} {
-		if result, err := r.swap(cas.Swap{Key: key, Data: []byte("x")}); err != nil || !result.Done {
+		if result, err := r.SwapOne(cas.Swap{Key: key, Data: []byte("x")}); err != nil || !result.Done {
 			t.Errorf("%s: %+v, %v", key, result, err)
 		}
 	}

@@ -31,13 +31,13 @@ func TestWhereGrantsAreKept(t *testing.T) {
 	becomes := func(want, line string) {
 		t.Helper()
 		d.Do(t, "CLIENT", "KILL", "TYPE", "PUBSUB") // a broken connection makes the backend look
-		await.Until(t, "the facts are "+want, func() bool { return facts() == want && log.has(line) })
+		await.Until(t, "the facts are "+want, func() bool { return facts() == want && log.Has(line) })
 	}
 	if found := facts(); found != "in memory only, 104857600, noeviction, 0, " || !strings.HasPrefix(r.Details()["version"], "7.") {
 		t.Errorf("facts: %s of %s", found, r.Details()["version"])
 	}
-	if !log.has("Redis keeps locks in memory only") {
-		t.Errorf("the log:\n%s", log.text.String())
+	if !log.Has("Redis keeps locks in memory only") {
+		t.Errorf("the log:\n%s", log)
 	}
 	d.Do(t, "CONFIG", "SET", "appendonly", "yes")
 	becomes("in a file that is written later, 104857600, noeviction, 0, everysec", "Redis writes its file later")
@@ -58,11 +58,11 @@ func TestTraces(t *testing.T) {
 	t.Cleanup(func() { _ = provider.Shutdown(t.Context()) })
 	s := &server{t: t, url: "redis://:" + secret + "@" + d.Address, traces: provider}
 	r := s.ready("one")
-	r.open(time.Minute)
+	r.OpenLease(time.Minute)
 	if found := spans.GetSpans(); len(found) != 0 {
 		t.Errorf("%d spans without a trace", len(found))
 	}
-	ctx, call := provider.Tracer("test").Start(r.ctx, "call")
+	ctx, call := provider.Tracer("test").Start(r.Ctx, "call")
 	if _, err := r.Swap(ctx, []cas.Swap{{Key: "ns/" + secret, Data: []byte(secret)}}); err != nil {
 		t.Fatal(err)
 	}
@@ -104,13 +104,13 @@ func TestTLS(t *testing.T) {
 	url := fmt.Sprintf("rediss://localhost:%d?cacert=%s", port, ca.File("ca.crt"))
 	pair := "&cert=" + own.CertFile() + "&key=" + own.KeyFile()
 	r := (&server{t: t, url: url + pair}).ready("one")
-	r.write("one", 1)
-	r.reads(1)
+	r.Write("one", 1)
+	r.Reads(1)
 	for why, other := range map[string]string{
 		"unknown authority":         fmt.Sprintf("rediss://localhost:%d?cacert=%s", port, ca.File("other.crt")) + pair,
 		"certificate":               url,
 		"certificate for 127.0.0.1": fmt.Sprintf("rediss://127.0.0.1:%d?cacert=%s", port, ca.File("ca.crt")) + pair,
 	} {
-		(&server{t: t, url: other, limit: time.Second}).start("one").refuses(why)
+		(&server{t: t, url: other, limit: time.Second}).start("one").Refuses(why)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/redistest"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/castest"
 	"github.com/locksidecar/locksidecar/store/redis"
 )
 
@@ -22,14 +23,14 @@ const quick = 2 * time.Second // a TTL
 
 // grants tries to grant a key until it succeeds, and returns the record and when it was.
 func (r *rig) grants(key string) (cas.Record, time.Time) {
-	r.t.Helper()
+	r.T.Helper()
 	var got cas.Record
-	await.Until(r.t, "the key is granted", func() bool {
-		records, _, err := r.Load(r.ctx, []string{key}, nil)
+	await.Until(r.T, "the key is granted", func() bool {
+		records, _, err := r.Load(r.Ctx, []string{key}, nil)
 		if err != nil {
 			return false
 		}
-		result, err := r.swap(cas.Swap{Key: key, Version: records[0].Version, Data: []byte("x"), Tokens: 1})
+		result, err := r.SwapOne(cas.Swap{Key: key, Version: records[0].Version, Data: []byte("x"), Tokens: 1})
 		got = result.Record
 		return err == nil && result.Done
 	})
@@ -43,22 +44,22 @@ func TestAForgottenGrant(t *testing.T) {
 	g := redistest.StartSentinel(t)
 	s := &server{t: t, url: g.URL(), ttl: 100 * time.Millisecond, limit: 2 * time.Second}
 	r := s.ready("one")
-	kept := r.open(time.Minute)
-	short := r.open(quick)
+	kept := r.OpenLease(time.Minute)
+	short := r.OpenLease(quick)
 	known, _ := r.grants("ns/known") // a server that is younger than the usual TTL grants nothing yet
-	history := r.load("ns/known").History
+	history := r.LoadOne("ns/known").History
 	g.Replica.CaughtUp(t, g.Master)
-	if !r.keeps(kept) || !r.keeps(short) {
+	if !r.Keeps(kept) || !r.Keeps(short) {
 		t.Fatal("not renewed")
 	}
-	r.must(r.Revoke(r.ctx, []store.LeaseID{kept})) // its TTL stays noted
-	kept = r.open(time.Minute)
+	r.Must(r.Revoke(r.Ctx, []store.LeaseID{kept})) // its TTL stays noted
+	kept = r.OpenLease(time.Minute)
 	g.Replica.CaughtUp(t, g.Master)
 	// A minute would be too long for this test: the server forgets that the TTL was used.
 	g.Master.Do(t, "HDEL", "locksidecar:{"+tag+"}:ttls", "61440")
 	g.Replica.CaughtUp(t, g.Master)
 	g.Replica.Forget(t)
-	forgotten := r.done(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
+	forgotten := r.Done(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
 	g.Master.Kill()
 	died := time.Now()
 	g.FailedOver(t)
@@ -66,19 +67,19 @@ func TestAForgottenGrant(t *testing.T) {
 	var refused cas.Swapped
 	await.Until(t, "the new master answers", func() bool {
 		var err error
-		refused, err = r.swap(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
+		refused, err = r.SwapOne(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
 		return err == nil
 	})
 	if refused.Done || refused.Quiet <= 0 || refused.Quiet > 2*quick {
 		t.Errorf("the first answer of the new master: %+v", refused)
 	}
-	if now := r.load("ns/known"); now.History == history || now.Version != known.Version {
+	if now := r.LoadOne("ns/known"); now.History == history || now.Version != known.Version {
 		t.Errorf("a known record: %+v, was %+v in %s", now, known, history)
 	}
-	if !r.keeps(kept) {
+	if !r.Keeps(kept) {
 		t.Error("a known lease was not renewed")
 	}
-	if r.done(cas.Swap{Key: "ns/known", Version: known.Version}).Version <= forgotten.Version {
+	if r.Done(cas.Swap{Key: "ns/known", Version: known.Version}).Version <= forgotten.Version {
 		t.Error("the version of a forgotten swap may come again")
 	}
 	got, when := r.grants("ns/forgotten")
@@ -88,7 +89,7 @@ func TestAForgottenGrant(t *testing.T) {
 	if after := when.Sub(died); after < quick {
 		t.Errorf("granted %s after the death of the old master, with leases of %s", after, quick)
 	}
-	await.Receive(t, r.lost, "the loss of letters")
+	await.Receive(t, r.Lost, "the loss of letters")
 }
 
 // tag is that of a server's only partition.
@@ -100,9 +101,9 @@ func TestARestartThatForgetsEverything(t *testing.T) {
 	d := redistest.Start(t)
 	s := at(t, d)
 	first := s.ready("one")
-	first.open(quick)
-	first.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
-	before := first.load("ns/key")
+	first.OpenLease(quick)
+	first.Done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+	before := first.LoadOne("ns/key")
 	d.Restart(t)
 	restarted := time.Now()
 	got, when := first.grants("ns/key") // this instance knows the TTL
@@ -113,7 +114,7 @@ func TestARestartThatForgetsEverything(t *testing.T) {
 		t.Errorf("token %d after %d", got.Base, before.Base)
 	}
 	d.Do(t, "FLUSHALL") // the server was up for long, but remembers that there was something
-	first.open(quick)
+	first.OpenLease(quick)
 	flushed := time.Now()
 	if _, when = first.grants("ns/key"); when.Sub(flushed) < quick/2 {
 		t.Errorf("granted %s after FLUSHALL", when.Sub(flushed))
@@ -128,7 +129,7 @@ func TestANewServer(t *testing.T) {
 	s := at(t, d)
 	s.ttl = 900 * time.Millisecond
 	r := s.ready("one")
-	r.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+	r.Done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
 }
 
 // TestAMasterThatComesBack: a master whose data was replaced by that of its successor begins a new history, even if nobody
@@ -138,19 +139,19 @@ func TestAMasterThatComesBack(t *testing.T) {
 	a, b := redistest.Start(t), redistest.Start(t)
 	b.Follow(t, a.Address)
 	r := at(t, a).ready("one")
-	r.open(quick)
-	r.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
-	history := r.load("ns/key").History
+	r.OpenLease(quick)
+	r.Done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+	history := r.LoadOne("ns/key").History
 	b.CaughtUp(t, a)
 	b.Forget(t)
-	forgotten := r.done(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
+	forgotten := r.Done(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
 	b.Promote(t)
 	a.Follow(t, b.Address)
 	a.Promote(t)
-	if now := r.load("ns/forgotten"); now.Version != 0 || now.History == history {
+	if now := r.LoadOne("ns/forgotten"); now.Version != 0 || now.History == history {
 		t.Fatalf("the grant was not forgotten, or nobody noticed: %+v", now)
 	}
-	result, err := r.swap(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
+	result, err := r.SwapOne(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
 	if err != nil || result.Done || result.Quiet <= 0 {
 		t.Errorf("a grant at once: %+v, %v", result, err)
 	}
@@ -166,19 +167,19 @@ func TestARestartFromItsFile(t *testing.T) {
 	s := at(t, d)
 	log := s.logged()
 	r := s.ready("one")
-	lease := r.open(time.Minute)
+	lease := r.OpenLease(time.Minute)
 	var last cas.Record
 	for range 100 {
-		last = r.done(cas.Swap{Key: "ns/key", Version: last.Version, Data: []byte("x"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}, Tokens: 1})
+		last = r.Done(cas.Swap{Key: "ns/key", Version: last.Version, Data: []byte("x"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}, Tokens: 1})
 	}
 	d.Do(t, "DEL", "locksidecar:{"+tag+"}:ttls") // no quiet time in this test
 	d.Restart(t)
-	await.Until(t, "the lease is renewed", func() bool { return r.keeps(lease) })
-	if now := r.load("ns/key"); now.Version != last.Version || !now.States[0].Alive {
+	await.Until(t, "the lease is renewed", func() bool { return r.Keeps(lease) })
+	if now := r.LoadOne("ns/key"); now.Version != last.Version || !now.States[0].Alive {
 		t.Errorf("after the restart %+v, before %+v", now, last)
 	}
-	if !log.has("Redis keeps locks on its disk") {
-		t.Errorf("the log:\n%s", log.text.String())
+	if !log.Has("Redis keeps locks on its disk") {
+		t.Errorf("the log:\n%s", log)
 	}
 }
 
@@ -189,25 +190,25 @@ func TestOutcomeIsUnknownAfterSending(t *testing.T) {
 	s := at(t, d)
 	s.limit = time.Second
 	r := s.ready("one")
-	r.done(cas.Swap{Key: "ns/other", Data: []byte("x")})
+	r.Done(cas.Swap{Key: "ns/other", Data: []byte("x")})
 	await.Until(t, "a swap without an answer is carried out", func() bool { // on a busy machine it is not always sent
 		d.Freeze()
-		if _, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.OutcomeUnknown(err) {
+		if _, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.OutcomeUnknown(err) {
 			t.Errorf("a swap without an answer: %v", err)
 		}
 		d.Thaw()
-		r.becomesReady()
-		return string(r.load("ns/key").Data) == "x"
+		r.BecomesReady()
+		return string(r.LoadOne("ns/key").Data) == "x"
 	})
 	d.Kill()
 	await.Until(t, "the outcome is known", func() bool { // once nobody listens, nothing is sent
-		_, err := r.swap(cas.Swap{Key: "ns/key", Data: []byte("x")})
+		_, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x")})
 		return store.Unavailable(err) && !store.OutcomeUnknown(err)
 	})
-	r.refuses("")
+	r.Refuses("")
 	d.Restart(t)
 	await.Until(t, "a swap is carried out again", func() bool {
-		done, err := r.swap(cas.Swap{Key: uuid.NewString(), Data: []byte("y")})
+		done, err := r.SwapOne(cas.Swap{Key: uuid.NewString(), Data: []byte("y")})
 		return err == nil && done.Done
 	})
 }
@@ -219,22 +220,22 @@ func TestLettersOfAnOutage(t *testing.T) {
 	link := process.NewLink(t, d.Address)
 	near, far := at(t, d), &server{t: t, url: "redis://" + link.Address, limit: time.Second}
 	writer, reader := near.ready("writer"), far.ready("one")
-	writer.write("one", 1)
-	reader.reads(1)
-	await.Silent(t, reader.lost, "loss")
+	writer.Write("one", 1)
+	reader.Reads(1)
+	await.Silent(t, reader.Lost, "loss")
 	link.Cut()
-	writer.write("one", 2)
+	writer.Write("one", 2)
 	link.Mend()
-	await.Receive(t, reader.lost, "the loss")
-	writer.write("one", 3)
-	reader.reads(3)
+	await.Receive(t, reader.Lost, "the loss")
+	writer.Write("one", 3)
+	reader.Reads(3)
 	// A frozen server is found by pings.
-	reader.becomesReady()
+	reader.BecomesReady()
 	d.Do(t, "CLIENT", "KILL", "TYPE", "PUBSUB")
-	await.Receive(t, reader.lost, "the loss")
-	writer.becomesReady()
-	writer.write("one", 4)
-	reader.reads(4)
+	await.Receive(t, reader.Lost, "the loss")
+	writer.BecomesReady()
+	writer.Write("one", 4)
+	reader.Reads(4)
 }
 
 // If the memory is full, nothing new is granted, and the error says why. Renewals and ends still work.
@@ -242,23 +243,23 @@ func TestFullMemory(t *testing.T) {
 	t.Parallel()
 	d := redistest.Start(t, "--maxmemory", "8mb", "--maxmemory-policy", "noeviction")
 	r := at(t, d).ready("one")
-	lease, other := r.open(time.Minute), r.open(time.Minute)
-	held := r.done(cas.Swap{Key: "ns/held", Data: []byte("x"), Leases: []store.LeaseID{lease}, Tokens: 1})
+	lease, other := r.OpenLease(time.Minute), r.OpenLease(time.Minute)
+	held := r.Done(cas.Swap{Key: "ns/held", Data: []byte("x"), Leases: []store.LeaseID{lease}, Tokens: 1})
 	var err error
 	for i := 0; err == nil && i < 200; i++ {
-		_, err = r.swap(cas.Swap{Key: uuid.NewString(), Data: make([]byte, 200_000), Tokens: 1})
+		_, err = r.SwapOne(cas.Swap{Key: uuid.NewString(), Data: make([]byte, 200_000), Tokens: 1})
 	}
 	if !store.Unavailable(err) || store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "maxmemory") {
 		t.Fatalf("with a full memory: %v", err)
 	}
-	if !r.keeps(lease) {
+	if !r.Keeps(lease) {
 		t.Error("a renewal failed")
 	}
 	if err := r.Ready(); err != nil {
 		t.Errorf("not ready, so that renewals would be refused: %v", err)
 	}
-	r.done(cas.Swap{Key: "ns/held", Version: held.Version, Data: []byte("released")})
-	r.must(r.Revoke(r.ctx, []store.LeaseID{other}))
+	r.Done(cas.Swap{Key: "ns/held", Version: held.Version, Data: []byte("released")})
+	r.Must(r.Revoke(r.Ctx, []store.LeaseID{other}))
 }
 
 // Servers that would lose locks, or cannot keep them, are refused, and the reason says what to do.
@@ -281,12 +282,12 @@ func TestRefusedServers(t *testing.T) {
 			if test.acl != nil {
 				d.Do(t, append([]any{"ACL", "SETUSER", "app", "on", ">pw"}, test.acl...)...)
 			}
-			(&server{t: t, url: "redis://" + test.url + d.Address, limit: time.Second}).start("one").refuses(test.why)
+			(&server{t: t, url: "redis://" + test.url + d.Address, limit: time.Second}).start("one").Refuses(test.why)
 		})
 	}
 	master, replica := redistest.Start(t), redistest.Start(t)
 	replica.Follow(t, master.Address)
-	at(t, replica).start("one").refuses("takes no writes")
+	at(t, replica).start("one").Refuses("takes no writes")
 }
 
 // An operator may flush the functions. They are loaded again.
@@ -294,9 +295,9 @@ func TestFunctionsAreLoadedAgain(t *testing.T) {
 	t.Parallel()
 	d := redistest.Start(t)
 	r := at(t, d).ready("one")
-	r.done(cas.Swap{Key: "ns/key", Data: []byte("x")})
+	r.Done(cas.Swap{Key: "ns/key", Data: []byte("x")})
 	d.Do(t, "FUNCTION", "FLUSH")
-	r.done(cas.Swap{Key: "ns/other", Data: []byte("x")})
+	r.Done(cas.Swap{Key: "ns/other", Data: []byte("x")})
 }
 
 // The rights of docs/operations.md suffice.
@@ -305,18 +306,18 @@ func TestRights(t *testing.T) {
 	d := redistest.Start(t)
 	d.Do(t, append([]any{"ACL", "SETUSER", "app", "on", ">p@:w/", "resetchannels"}, redis.Rights()...)...)
 	r := (&server{t: t, url: "redis://app:p%40%3Aw%2F@" + d.Address}).ready("one")
-	lease := r.open(time.Minute)
-	held := r.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}, Tokens: 1})
-	r.write("one", 1)
-	r.reads(1)
-	if _, err := r.Scan(r.ctx, "ns/", "", 9); err != nil || !r.keeps(lease) {
+	lease := r.OpenLease(time.Minute)
+	held := r.Done(cas.Swap{Key: "ns/key", Data: []byte("x"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}, Tokens: 1})
+	r.Write("one", 1)
+	r.Reads(1)
+	if _, err := r.Scan(r.Ctx, "ns/", "", 9); err != nil || !r.Keeps(lease) {
 		t.Errorf("scan: %v", err)
 	}
-	if _, err := r.Opened(r.ctx, "one"); err != nil {
+	if _, err := r.Opened(r.Ctx, "one"); err != nil {
 		t.Error(err)
 	}
-	r.done(cas.Swap{Key: "ns/key", Version: held.Version, Delete: true})
-	r.must(r.Revoke(r.ctx, []store.LeaseID{lease}))
+	r.Done(cas.Swap{Key: "ns/key", Version: held.Version, Delete: true})
+	r.Must(r.Revoke(r.Ctx, []store.LeaseID{lease}))
 }
 
 // A new password in the file of the URL is used by the next connection.
@@ -333,18 +334,16 @@ func TestANewPassword(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{Backend: b, t: t, ctx: t.Context(), letters: make(chan cas.Letter, 9), lost: make(chan struct{}, 9)}
-	t.Cleanup(b.Stop)
-	r.must(b.Start(t.Context(), func(l cas.Letter) { r.letters <- l }, func() { r.lost <- struct{}{} }))
-	r.becomesReady()
+	r := &rig{b, castest.Start(t, b)}
+	r.BecomesReady()
 	admin := goredis.NewClient(&goredis.Options{Addr: d.Address, Password: "old", Protocol: 2, DisableIdentity: true})
 	defer func() { _ = admin.Close() }()
-	r.must(admin.ConfigSet(t.Context(), "requirepass", "new").Err())
+	r.Must(admin.ConfigSet(t.Context(), "requirepass", "new").Err())
 	set("new")
-	r.must(admin.Do(t.Context(), "CLIENT", "KILL", "SKIPME", "yes").Err())
-	await.Receive(t, r.lost, "a new connection")
+	r.Must(admin.Do(t.Context(), "CLIENT", "KILL", "SKIPME", "yes").Err())
+	await.Receive(t, r.Lost, "a new connection")
 	await.Until(t, "a swap succeeds", func() bool {
-		result, err := r.swap(cas.Swap{Key: uuid.NewString(), Data: []byte("x")})
+		result, err := r.SwapOne(cas.Swap{Key: uuid.NewString(), Data: []byte("x")})
 		return err == nil && result.Done
 	})
 }
@@ -360,20 +359,20 @@ func TestTokensAfterFailoversAndALoss(t *testing.T) {
 	fails := func(by *rig, times int) {
 		for range times {
 			d.Do(t, "HSET", "locksidecar:{"+tag+"}:meta", "run", "another", "until", "0")
-			before = by.done(cas.Swap{Key: uuid.NewString(), Data: []byte("x"), Tokens: 1})
+			before = by.Done(cas.Swap{Key: uuid.NewString(), Data: []byte("x"), Tokens: 1})
 		}
 	}
 	loses := func(by *rig) {
 		t.Helper()
 		d.Do(t, "FLUSHALL")
-		if after := by.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1}); after.Base <= before.Base {
+		if after := by.Done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1}); after.Base <= before.Base {
 			t.Errorf("token %d after %d", after.Base, before.Base)
 		}
 	}
 	fails(r, 1)
 	began, _ := d.Do(t, "HGET", "locksidecar:{"+tag+"}:meta", "began").(string)
 	now, err := strconv.ParseInt(began, 10, 64)
-	r.must(err)
+	r.Must(err)
 	d.Do(t, "HSET", "locksidecar:{"+tag+"}:meta", "from", "0", "began", strconv.FormatInt(now-days, 10))
 	fails(r, 20)
 	loses(at(t, d).ready("two"))

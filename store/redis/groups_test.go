@@ -48,11 +48,11 @@ func TestResharding(t *testing.T) {
 	c := redistest.StartCluster(t)
 	s := &server{t: t, url: c.URL(), ttl: time.Second}
 	r := s.ready("one")
-	lease := r.open(holds)
+	lease := r.OpenLease(holds)
 	held := map[string]cas.Record{}
 	for range 100 {
 		key := uuid.NewString()
-		held[key] = r.done(cas.Swap{Key: key, Data: []byte(key), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}, Tokens: 1})
+		held[key] = r.Done(cas.Swap{Key: key, Data: []byte(key), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}, Tokens: 1})
 	}
 	masters := c.Masters(t)
 	moved := make(chan struct{})
@@ -67,22 +67,22 @@ func TestResharding(t *testing.T) {
 			done = true
 		case <-time.After(20 * time.Millisecond):
 		}
-		if renewals++; !r.keeps(lease) {
+		if renewals++; !r.Keeps(lease) {
 			failed++
 		}
 	}
 	t.Logf("%d renewals during the move, %d failed", renewals, failed)
-	await.Until(t, "the lease is renewed", func() bool { return r.keeps(lease) })
+	await.Until(t, "the lease is renewed", func() bool { return r.Keeps(lease) })
 	for key, record := range held {
-		now := r.load(key)
+		now := r.LoadOne(key)
 		if now.Version != record.Version || string(now.Data) != key || len(now.States) != 1 || !now.States[0].Alive {
 			t.Fatalf("after the move: %+v, was %+v", now, record)
 		}
 		var result cas.Swapped
 		await.Until(t, "a lock is released and granted again", func() bool {
 			var err error
-			r.keeps(lease)
-			if result, err = r.swap(cas.Swap{Key: key, Version: now.Version, Living: []store.LeaseID{lease}, Tokens: 1}); err != nil {
+			r.Keeps(lease)
+			if result, err = r.SwapOne(cas.Swap{Key: key, Version: now.Version, Living: []store.LeaseID{lease}, Tokens: 1}); err != nil {
 				t.Fatal(err)
 			}
 			return result.Done
@@ -91,7 +91,7 @@ func TestResharding(t *testing.T) {
 			t.Errorf("token %d after %d", result.Record.Base, record.Base)
 		}
 	}
-	if found, err := r.Opened(r.ctx, "one"); err != nil || len(found) != 1 {
+	if found, err := r.Opened(r.Ctx, "one"); err != nil || len(found) != 1 {
 		t.Errorf("opened: %v, %v", found, err)
 	}
 }
@@ -101,13 +101,13 @@ func TestClusterFailover(t *testing.T) {
 	c := redistest.StartCluster(t)
 	s := &server{t: t, url: c.URL(), ttl: time.Second, limit: 2 * time.Second}
 	r := s.ready("one")
-	lease := r.open(holds)
+	lease := r.OpenLease(holds)
 	keys := map[string]cas.Record{}
 	for range 60 {
 		key := uuid.NewString()
-		keys[key] = r.done(cas.Swap{Key: key, Data: []byte(key), Tokens: 1, Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}})
+		keys[key] = r.Done(cas.Swap{Key: key, Data: []byte(key), Tokens: 1, Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}})
 	}
-	history := r.load("any").History
+	history := r.LoadOne("any").History
 	for _, m := range c.Masters(t) {
 		m.Do(t, "WAIT", 1, 10_000)
 	}
@@ -115,7 +115,7 @@ func TestClusterFailover(t *testing.T) {
 	for key, record := range keys {
 		var now cas.Record
 		await.Until(t, "the record can be read", func() bool {
-			ctx, cancel := context.WithTimeout(r.ctx, 2*time.Second)
+			ctx, cancel := context.WithTimeout(r.Ctx, 2*time.Second)
 			defer cancel()
 			records, _, err := r.Load(ctx, []string{key}, nil)
 			if err == nil {
@@ -127,15 +127,15 @@ func TestClusterFailover(t *testing.T) {
 			t.Fatalf("after the failover: %+v, was %+v", now, record)
 		}
 		await.Until(t, "the key is granted again", func() bool {
-			r.keeps(lease)
-			result, err := r.swap(cas.Swap{Key: key, Version: now.Version, Tokens: 1})
+			r.Keeps(lease)
+			result, err := r.SwapOne(cas.Swap{Key: key, Version: now.Version, Tokens: 1})
 			return err == nil && result.Done && result.Record.Base > record.Base
 		})
 	}
-	if now := r.load("any").History; now == history {
+	if now := r.LoadOne("any").History; now == history {
 		t.Error("the history is the same")
 	}
-	if !r.keeps(lease) {
+	if !r.Keeps(lease) {
 		t.Error("the lease is lost")
 	}
 }
@@ -147,21 +147,21 @@ func TestAPrimaryThatMissedItsSuccessor(t *testing.T) {
 	a, b := redistest.Start(t), redistest.Start(t)
 	b.Follow(t, a.Address)
 	first := at(t, a).ready("one")
-	first.open(quick)
-	first.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
-	history := first.load("ns/key").History
+	first.OpenLease(quick)
+	first.Done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+	history := first.LoadOne("ns/key").History
 	b.CaughtUp(t, a)
 	b.Promote(t)
 	a.Forget(t)
 	second := at(t, b).ready("one")
 	forgotten, _ := second.grants("ns/forgotten")
 	a.Promote(t)
-	first.becomesReady() // a look at the replica may have found that it takes no writes
-	result, err := first.swap(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
+	first.BecomesReady() // a look at the replica may have found that it takes no writes
+	result, err := first.SwapOne(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
 	if err != nil || result.Done || result.Quiet <= 0 {
 		t.Errorf("a grant at once: %+v, %v", result, err)
 	}
-	if now := first.load("ns/key"); now.History == history {
+	if now := first.LoadOne("ns/key"); now.History == history {
 		t.Error("the history is the same")
 	}
 	if got, _ := first.grants("ns/forgotten"); got.Base <= forgotten.Base {
@@ -181,8 +181,8 @@ func TestTheFirstReplica(t *testing.T) {
 func firstReplica(t *testing.T) (same bool) {
 	a, b := redistest.Start(t), redistest.Start(t)
 	r := at(t, a).ready("one")
-	lease := r.open(quick)
-	history := r.load("ns/key").History
+	lease := r.OpenLease(quick)
+	history := r.LoadOne("ns/key").History
 	id := a.Info(t, "replication", "master_replid")
 	stop := make(chan struct{})
 	var calling sync.WaitGroup
@@ -192,7 +192,7 @@ func firstReplica(t *testing.T) (same bool) {
 			case <-stop:
 				return
 			case <-time.After(20 * time.Millisecond):
-				r.keeps(lease)
+				r.Keeps(lease)
 			}
 		}
 	})
@@ -205,12 +205,12 @@ func firstReplica(t *testing.T) (same bool) {
 	close(stop)
 	calling.Wait()
 	for _, key := range []string{"ns/key", "ns/other"} {
-		result, err := r.swap(cas.Swap{Key: key, Data: []byte("x"), Tokens: 1})
-		r.must(err)
+		result, err := r.SwapOne(cas.Swap{Key: key, Data: []byte("x"), Tokens: 1})
+		r.Must(err)
 		if !result.Done {
 			return false
 		}
 		a.Do(t, "FUNCTION", "FLUSH") // as sidecars with other functions find it
 	}
-	return r.load("ns/key").History == history
+	return r.LoadOne("ns/key").History == history
 }
