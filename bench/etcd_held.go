@@ -24,7 +24,7 @@ func (b *bench) etcdHeld() ([]result, error) {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
 	defer server.stop()
-	o := &onEtcd{address: address}
+	o := etcdAPI{address}
 	sidecar, err := b.sidecar("etcdheld", "STORE_URL=etcd://"+address)
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ type requests struct {
 	leases  int64
 }
 
-func (o *onEtcd) requests() (r requests, err error) {
+func (o etcdAPI) requests() (r requests, err error) {
 	r.handled = map[string]int64{}
 	answer, err := http.Get("http://" + o.address + "/metrics")
 	if err != nil {
@@ -128,7 +128,7 @@ func (o *onEtcd) requests() (r requests, err error) {
 }
 
 // revision is etcd's. It grows with each change.
-func (o *onEtcd) revision() (int64, error) {
+func (o etcdAPI) revision() (int64, error) {
 	var answer struct {
 		Header struct {
 			Revision int64 `json:"revision,string"`
@@ -139,7 +139,7 @@ func (o *onEtcd) revision() (int64, error) {
 }
 
 // ask sends a request to etcd's API in JSON.
-func (o *onEtcd) ask(path string, question, answer any) error {
+func (o etcdAPI) ask(path string, question, answer any) error {
 	body, err := json.Marshal(question)
 	if err != nil {
 		return err

@@ -169,3 +169,30 @@ func (b *bench) repeat(rounds int, round func() error) (int, error) {
 	}
 	return n, nil
 }
+
+// handOffs returns how long some hand-offs took, in milliseconds. The first one, which is not counted, prepares.
+func (b *bench) handOffs(p *pods, times int) ([]float64, error) {
+	holder, err := dial(p.a.socket)
+	if err != nil {
+		return nil, err
+	}
+	defer holder.close()
+	all := make([]float64, 0, times+1)
+	for range times + 1 {
+		if err := b.ctx.Err(); err != nil {
+			return nil, err
+		}
+		if _, err := holder.acquire(handOffKey, nil); err != nil {
+			return nil, err
+		}
+		ms, err := p.handOff(func() error {
+			_, err := holder.release(handOffKey, nil)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, ms)
+	}
+	return all[1:], nil
+}
