@@ -3,9 +3,6 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -66,40 +63,7 @@ func nothingLeftOnEtcd(t *testing.T, c *etcdtest.Cluster, prefix string) {
 func TestEtcd(t *testing.T) {
 	t.Parallel()
 	o, c := onEtcd(t)
-	one, two := start(t, o), start(t, o)
-	holder, other := dial(t, one.socket), dial(t, two.socket)
-	token := holder.acquire("line", "")
-	other.call("PUT", lockPath("line"), "").want(423, "held")
-	if held := other.call("GET", lockPath("line"), "", "Cache-Control: no-cache").want(200, ""); held.str("state") != "held" {
-		t.Errorf("the other sidecar sees %s", held.body)
-	}
-	l := standInLine(t, "line", one, two)
-	all := inLine(func(int) bool { return true })
-	began := time.Now()
-	holder.release("line", token)
-	l.run(all)
-	t.Logf("%d hand-offs in %s", lineLength, time.Since(began).Round(time.Millisecond))
-	l.check(t, all)
-
-	held := holder.acquire("kept", "")
-	before := other.acquire("again", "")
-	other.release("again", before)
-	c.Nodes[0].Restart(t)
-	one.await("ready", one.tryReady)
-	two.await("ready", two.tryReady)
-	other.call("PUT", lockPath("kept"), "").want(423, "held")
-	after := other.acquire("again", "")
-	if after <= before {
-		t.Errorf("token %d after the restart, and %d before", after, before)
-	}
-	other.release("again", after)
-	holder.release("kept", held)
-	other.release("kept", other.acquire("kept", `{"wait_ms":5000}`))
-	for _, s := range []*sidecar{one, two} {
-		if code := s.stop(); code != 0 {
-			t.Errorf("a sidecar ended with %d:\n%s", code, s.log.tail(20))
-		}
-	}
+	outliveRestart(t, o, func() { c.Nodes[0].Restart(t) }, "")
 }
 
 // TestEtcdKilledSidecar: the locks of a killed sidecar are free when its lease ends, and a waiter gets them. A lock with a
@@ -107,20 +71,7 @@ func TestEtcd(t *testing.T) {
 func TestEtcdKilledSidecar(t *testing.T) {
 	t.Parallel()
 	o, _ := onEtcd(t)
-	one, two := start(t, o.with(options{"TTL": "2s"})), start(t, o)
-	dial(t, one.socket).acquire("session", "")
-	dial(t, one.socket).acquire("own", `{"bind":"ttl","ttl_ms":600000}`)
-	waiter := dial(t, two.socket)
-	waiter.send("PUT", lockPath("session"), `{"wait_ms":-1}`)
-	looker := dial(t, two.socket)
-	two.await("the waiter", func() bool {
-		return looker.call("GET", lockPath("session"), "", "Cache-Control: no-cache").int("queue_length") == 1
-	})
-	one.kill()
-	began := time.Now()
-	waiter.read("PUT", lockPath("session")).granted()
-	t.Logf("granted %s after the kill", time.Since(began).Round(time.Millisecond))
-	looker.call("PUT", lockPath("own"), "").want(423, "held")
+	killSidecar(t, o)
 }
 
 // TestEtcdThreeServers: a sidecar whose URL names three servers goes on without one of them.
@@ -140,42 +91,14 @@ func TestEtcdUnreachable(t *testing.T) {
 	t.Parallel()
 	o, c := onEtcd(t)
 	c.Nodes[0].Kill()
-	file := filepath.Join(t.TempDir(), "url")
-	secret := strings.Replace(o["STORE_URL"], "://", "://user:s3cret@", 1)
-	if err := os.WriteFile(file, []byte(secret), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := launch(t, folder(t), options{"STORE_URL_FILE": file})
-	s.await("the reason", func() bool { return len(s.logged("not ready yet")) > 0 })
-	dial(t, s.socket).call("PUT", lockPath("x"), "").want(503, "store_unavailable")
-	if text := s.log.String(); strings.Contains(text, "s3cret") {
-		t.Errorf("the log has the password:\n%s", text)
-	}
-	if err := os.WriteFile(file, []byte(o["STORE_URL"]), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c.Nodes[0].Restart(t)
-	s.await("ready", s.tryReady)
-	dial(t, s.socket).acquire("x", "")
+	startWithoutServer(t, o, strings.Replace(o["STORE_URL"], "://", "://user:s3cret@", 1), func() { c.Nodes[0].Restart(t) }, "")
 }
 
 // TestEtcdCommands: the commands of the README work on etcd.
 func TestEtcdCommands(t *testing.T) {
 	t.Parallel()
 	o, _ := onEtcd(t)
-	s := start(t, o)
-	command := func(want string, args ...string) {
-		t.Helper()
-		out, err := exec.Command(binary, append([]string{"--socket", s.socket}, args...)...).CombinedOutput()
-		if err != nil || !strings.Contains(string(out), want) {
-			t.Errorf("%v: %v\n%s", args, err, out)
-		}
-	}
-	command("ran", "run", "job", "--", "echo", "ran")
-	command("\n", "acquire", "deploy", "--ttl", "60s") // its token
-	command("deploy", "ls")
-	command("deploy", "get", "deploy")
-	command("1 held", "stats")
+	runCommands(t, start(t, o))
 }
 
 // TestEtcdFull: a server that has reached its quota refuses grants and releases, and the answer says what to do. Locks are

@@ -2,10 +2,9 @@ package e2e
 
 import (
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,18 +18,20 @@ func onRedis(t *testing.T, args ...string) (options, *redistest.Server) {
 	return options{"STORE_URL": "redis://" + s.Address, "TTL": "2s"}, s
 }
 
-// granted acquires a key as soon as the quiet time of a young server is over.
-func (s *sidecar) granted(t *testing.T, c *app, key, body string) int64 {
+// sharedRedis is a server for the tests that do not harm it. Each has a database of its own. Sidecars have no quiet time there,
+// because nothing was forgotten.
+var (
+	sharedRedis    = sync.OnceValues(func() (*redistest.Server, error) { return redistest.Run("--databases", "4096") })
+	redisDatabases atomic.Int64
+)
+
+func onSharedRedis(t *testing.T) options {
 	t.Helper()
-	var token int64
-	s.await("a grant after the quiet time", func() bool {
-		a := c.call("PUT", lockPath(key), body)
-		if a.status == 200 {
-			token = a.granted()
-		}
-		return a.status == 200
-	})
-	return token
+	s, err := sharedRedis()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return options{"STORE_URL": fmt.Sprintf("redis://%s/%d", s.Address, redisDatabases.Add(1)), "FAILOVER": "quick"}
 }
 
 // TestRedis: two sidecars on Redis exclude each other, hand locks on in order, and outlive kill -9 of the server, which keeps
@@ -38,41 +39,9 @@ func (s *sidecar) granted(t *testing.T, c *app, key, body string) int64 {
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	o, d := onRedis(t, "--appendonly", "yes", "--appendfsync", "always")
-	one, two := start(t, o), start(t, o)
-	holder, other := dial(t, one.socket), dial(t, two.socket)
-	token := one.granted(t, holder, "line", "")
-	other.call("PUT", lockPath("line"), "").want(423, "held")
-	if held := other.call("GET", lockPath("line"), "", "Cache-Control: no-cache").want(200, ""); held.str("state") != "held" {
-		t.Errorf("the other sidecar sees %s", held.body)
-	}
-	l := standInLine(t, "line", one, two)
-	all := inLine(func(int) bool { return true })
-	began := time.Now()
-	holder.release("line", token)
-	l.run(all)
-	t.Logf("%d hand-offs in %s", lineLength, time.Since(began).Round(time.Millisecond))
-	l.check(t, all)
-
-	own := holder.acquire("own", `{"bind":"ttl","ttl_ms":600000}`)
-	before := other.acquire("again", "")
-	other.release("again", before)
-	d.Restart(t)
-	one.await("ready", one.tryReady)
-	two.await("ready", two.tryReady)
-	if ready := holder.call("GET", "/readyz", "").want(200, ""); !strings.Contains(string(ready.body), `"kept":"on the disk of one server"`) {
+	outliveRestart(t, o, func() { d.Restart(t) }, `{"bind":"ttl","ttl_ms":600000}`)
+	if ready := dial(t, start(t, o).socket).call("GET", "/readyz", "").want(200, ""); !strings.Contains(string(ready.body), `"kept":"on the disk of one server"`) {
 		t.Errorf("/readyz: %s", ready.body)
-	}
-	after := two.granted(t, other, "again", "")
-	if after <= before {
-		t.Errorf("token %d after the restart, and %d before", after, before)
-	}
-	other.release("again", after)
-	other.call("PUT", lockPath("own"), "").want(423, "held")
-	other.release("own", own)
-	for _, s := range []*sidecar{one, two} {
-		if code := s.stop(); code != 0 {
-			t.Errorf("a sidecar ended with %d:\n%s", code, s.log.tail(20))
-		}
 	}
 }
 
@@ -110,63 +79,22 @@ func TestRedisFailover(t *testing.T) {
 func TestRedisKilledSidecar(t *testing.T) {
 	t.Parallel()
 	o, _ := onRedis(t)
-	one, two := start(t, o), start(t, o)
-	holder := dial(t, one.socket)
-	one.granted(t, holder, "session", "")
-	holder.acquire("own", `{"bind":"ttl","ttl_ms":600000}`)
-	waiter := dial(t, two.socket)
-	waiter.send("PUT", lockPath("session"), `{"wait_ms":-1}`)
-	two.awaitQueue("session", 1)
-	one.kill()
-	began := time.Now()
-	waiter.read("PUT", lockPath("session")).granted()
-	t.Logf("granted %s after the kill", time.Since(began).Round(time.Millisecond))
-	dial(t, two.socket).call("PUT", lockPath("own"), "").want(423, "held")
+	killSidecar(t, o)
 }
 
 // TestRedisUnreachable: a server that is down at the start is used when it is up, with the password that the file has then. The
 // log never has a password.
 func TestRedisUnreachable(t *testing.T) {
 	t.Parallel()
-	d := redistest.Start(t, "--requirepass", "sesame")
+	o, d := onRedis(t, "--requirepass", "sesame")
 	d.Kill()
-	file := filepath.Join(t.TempDir(), "url")
-	write := func(password string) {
-		if err := os.WriteFile(file, []byte("redis://:"+password+"@"+d.Address), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("s3cret")
-	s := launch(t, folder(t), options{"STORE_URL_FILE": file, "TTL": "2s"})
-	s.await("the reason", func() bool { return len(s.logged("not ready yet")) > 0 })
-	dial(t, s.socket).call("PUT", lockPath("x"), "").want(503, "store_unavailable")
-	d.Restart(t)
-	s.await("the other reason", func() bool { return len(s.logged("refuses the user or password")) > 0 })
-	write("sesame")
-	s.await("ready", s.tryReady)
-	s.granted(t, dial(t, s.socket), "x", "")
-	if text := s.log.String(); strings.Contains(text, "s3cret") || strings.Contains(text, "sesame") {
-		t.Errorf("the log has a password:\n%s", text)
-	}
+	at := func(password string) string { return "redis://:" + password + "@" + d.Address }
+	startWithoutServer(t, o.with(options{"STORE_URL": at("sesame")}), at("s3cret"), func() { d.Restart(t) }, "refuses the user or password")
 }
 
 // TestRedisCommands: the commands of the README work on Redis.
 func TestRedisCommands(t *testing.T) {
 	t.Parallel()
 	o, _ := onRedis(t)
-	s := start(t, o)
-	c := dial(t, s.socket)
-	c.release("x", s.granted(t, c, "x", ""))
-	command := func(want string, args ...string) {
-		t.Helper()
-		out, err := exec.Command(binary, append([]string{"--socket", s.socket}, args...)...).CombinedOutput()
-		if err != nil || !strings.Contains(string(out), want) {
-			t.Errorf("%v: %v\n%s", args, err, out)
-		}
-	}
-	command("ran", "run", "job", "--", "echo", "ran")
-	command("\n", "acquire", "deploy", "--ttl", "60s") // its token
-	command("deploy", "ls")
-	command("deploy", "get", "deploy")
-	command("1 held", "stats")
+	runCommands(t, start(t, o))
 }

@@ -193,7 +193,7 @@ func (o options) with(more options) options {
 	return all
 }
 
-var only = flag.String("stores", "memory,postgres,etcd,mysql", "the stores for tests that run on each store")
+var only = flag.String("stores", "memory,postgres,etcd,mysql,redis", "the stores for tests that run on each store")
 
 // stores runs a test on each store.
 func stores(t *testing.T, test func(t *testing.T, o options)) {
@@ -209,6 +209,8 @@ func stores(t *testing.T, test func(t *testing.T, o options)) {
 				o = onSharedEtcd(t)
 			case "mysql":
 				o = onSharedMySQL(t)
+			case "redis":
+				o = onSharedRedis(t)
 			default:
 				t.Fatalf("no store is named %q", name)
 			}
