@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -148,4 +149,60 @@ func (h *Holder) Name() string {
 		name += " (" + *h.Owner + ")"
 	}
 	return name
+}
+
+// Waiter is a waiting call.
+type Waiter struct {
+	Key         string  `json:"key"`
+	Position    int     `json:"position"`
+	Pod         string  `json:"pod"`
+	Session     *string `json:"session"`
+	Owner       *string `json:"owner"`
+	Mode        string  `json:"mode"`
+	Limit       *int    `json:"limit"` // null: none
+	WaitingMS   int64   `json:"waiting_ms"`
+	Traceparent *string `json:"traceparent"`
+}
+
+// Awaited is the mode of the awaited lock, for people: "shared of 5" with a limit of five.
+func (w *Waiter) Awaited() string {
+	if w.Limit != nil {
+		return fmt.Sprintf("%s of %d", Printable(w.Mode), *w.Limit)
+	}
+	return Printable(w.Mode)
+}
+
+// Counts are numbers of locks and calls.
+type Counts struct {
+	Held        int64 `json:"held"`
+	Shared      int64 `json:"shared"`
+	Expired     int64 `json:"expired"`
+	Waiting     int64 `json:"waiting"`
+	AverageHeld int64 `json:"average_held_ms"`
+	LongestHeld int64 `json:"longest_held_ms"`
+}
+
+// Stats are the counts of a database.
+type Stats struct {
+	Counts
+	Types []struct {
+		Counts
+		Namespace string `json:"namespace"`
+		Type      string `json:"type"`
+	} `json:"types"`
+	Pods []struct {
+		Counts
+		Namespace string `json:"namespace"`
+		Pod       string `json:"pod"`
+	} `json:"pods"`
+}
+
+// inText: quotation marks and backslashes need no escapes in a text.
+var inText = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
+
+// Printable makes a foreign text (a key, a name, a reason) safe for a terminal. As in Go, it escapes control
+// characters, marks of writing direction, line separators, and invalid UTF-8.
+func Printable(s string) string {
+	quoted := strconv.Quote(s)
+	return inText.Replace(quoted[1 : len(quoted)-1])
 }

@@ -25,12 +25,16 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/common/expfmt"
+	"github.com/valyala/fasthttp"
 	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -203,3 +207,70 @@ func (t *Telemetry) Stop(ctx context.Context) error {
 
 // handleErrors sets the handler of OpenTelemetry's errors, which belongs to the whole process.
 func handleErrors(f func(error)) { otel.SetErrorHandler(otel.ErrorHandlerFunc(f)) }
+
+// env reads the standard variables that turn signals on. By the standard, an empty one is unset.
+type env struct {
+	lookup func(name string) (string, bool)
+}
+
+func (e env) get(name string) string {
+	value, _ := e.lookup(name)
+	return value
+}
+
+type signal string
+
+const (
+	traces        signal = "TRACES"
+	metricsSignal signal = "METRICS"
+)
+
+// exporter is OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER. otlp is for instance
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT.
+func (s signal) exporter() string { return "OTEL_" + string(s) + "_EXPORTER" }
+
+func (s signal) otlp(name string) string { return otlpPrefix + string(s) + "_" + name }
+
+const otlpPrefix = "OTEL_EXPORTER_OTLP_"
+
+func (e env) on(s signal) bool {
+	if strings.EqualFold(e.get("OTEL_SDK_DISABLED"), "true") {
+		return false
+	}
+	if exporter := e.get(s.exporter()); exporter != "" {
+		return exporter != "none"
+	}
+	return e.get(otlpPrefix+"ENDPOINT") != "" || e.get(s.otlp("ENDPOINT")) != ""
+}
+
+func (e env) lists(variable, name string) bool {
+	return slices.ContainsFunc(strings.Split(e.get(variable), ","), func(one string) bool { return strings.TrimSpace(one) == name })
+}
+
+// Scrape answers GET /metrics in the format that the caller prefers: Prometheus' text, or OpenMetrics with
+// exemplars. It answers one call at a time, because each has all metrics in memory, and a thousand at once
+// would not fit.
+func (t *Telemetry) Scrape(ctx *fasthttp.RequestCtx) {
+	t.scrape.Lock()
+	defer t.scrape.Unlock()
+	families, err := prometheus.Gatherers{t.Metrics.Registry, t.process}.Gather()
+	if err != nil {
+		t.log.Warn("some metrics cannot be read", "error", err)
+	}
+	if len(families) == 0 {
+		ctx.Error("no metrics can be read", fasthttp.StatusInternalServerError)
+		return
+	}
+	accept := http.Header{"Accept": {string(ctx.Request.Header.Peek("Accept"))}}
+	format := expfmt.NegotiateAccept(accept, expfmt.DefaultOpenMetricsAcceptedFormats()...)
+	ctx.SetContentType(string(format))
+	out := expfmt.NewEncoder(ctx, format)
+	for _, family := range families {
+		if err := out.Encode(family); err != nil {
+			t.log.Warn("a metric cannot be written", "name", family.GetName(), "error", err)
+		}
+	}
+	if end, ok := out.(expfmt.Closer); ok {
+		_ = end.Close() // it only writes to memory
+	}
+}

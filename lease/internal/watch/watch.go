@@ -201,3 +201,197 @@ func run(ctx context.Context, now <-chan struct{}, step func(context.Context) ti
 		}
 	}
 }
+
+// Keep makes the store watch exactly the keys that have streams, until ctx ends.
+func (ws *Watches) Keep(ctx context.Context) { run(ctx, ws.keepNow, ws.keep) }
+
+func (ws *Watches) keep(ctx context.Context) (again time.Duration) {
+	gone, missing, waiting := ws.plan()
+	if len(gone) > 0 {
+		ws.unwatch(ctx, gone)
+		return 0
+	}
+	if len(missing) == 0 {
+		return time.Hour
+	}
+	if err := ws.watch(ctx, missing); err != nil {
+		ws.fail(waiting, err)
+		ws.cfg.Log.Debug("keys not watched, trying again", "error", err)
+		return ws.cfg.Retry()
+	}
+	return 0
+}
+
+// plan returns the watched keys without streams, and the keys not watched yet, with their waiting streams.
+// A stream that comes while the store is asked is not among them, so it does not fail if the store fails.
+func (ws *Watches) plan() (gone []string, missing []*key, waiting []*Stream) {
+	lost := ws.lease != nil && !ws.lease.Alive() // the store drops watches under a lost lease
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for name, k := range ws.keys {
+		k.watched = k.watched && !lost
+		switch {
+		case len(k.streams) == 0 && !k.watched:
+			delete(ws.keys, name)
+		case len(k.streams) == 0 && len(gone) < ws.cfg.BatchMax:
+			delete(ws.keys, name)
+			gone = append(gone, name)
+		case !k.watched && len(missing) < ws.cfg.BatchMax:
+			missing = append(missing, k)
+			waiting = append(waiting, k.waiting()...)
+		}
+	}
+	if lost || ws.lease != nil && len(ws.keys) == 0 {
+		ws.lease.Unpin()
+		ws.lease = nil
+	}
+	return gone, missing, waiting
+}
+
+// watch makes the store watch keys. The keys are read then, because earlier events may be missed.
+func (ws *Watches) watch(ctx context.Context, keys []*key) (err error) {
+	if ws.lease == nil {
+		if ws.lease, err = ws.cfg.Pin(ctx); err != nil {
+			return err
+		}
+	}
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = k.name
+	}
+	ctx, cancel := context.WithTimeout(ctx, ws.cfg.Timeout)
+	defer cancel()
+	if err := ws.cfg.Store.Watch(ctx, names, ws.lease.ID()); err != nil {
+		return err
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, k := range keys {
+		k.watched = true
+		ws.lookIn(k, 0)
+	}
+	return nil
+}
+
+// unwatch ends watches. If the store fails, they end with the lease.
+func (ws *Watches) unwatch(ctx context.Context, names []string) {
+	ctx, cancel := context.WithTimeout(ctx, ws.cfg.Timeout)
+	defer cancel()
+	if err := ws.cfg.Store.Unwatch(ctx, names); err != nil {
+		ws.cfg.Log.Debug("could not stop watching keys", "keys", len(names), "error", err)
+	}
+}
+
+const (
+	// expirySlack is how long after its holder's expiry a key is read.
+	expirySlack = 10 * time.Millisecond
+	// settle is the least time between two reads of which the second confirms the first.
+	settle = 100 * time.Millisecond
+)
+
+// read is a read under way. pushes is the key's count of pushes when the read began.
+type read struct {
+	*key
+	pushes  uint64
+	joining []*Stream
+}
+
+// Look reads the keys when they are due, until ctx ends.
+func (ws *Watches) Look(ctx context.Context) { run(ctx, ws.lookNow, ws.look) }
+
+func (ws *Watches) look(ctx context.Context) time.Duration {
+	reads, next := ws.due()
+	if len(reads) == 0 {
+		return next
+	}
+	names := make([]string, len(reads))
+	for i, r := range reads {
+		names[i] = r.name
+	}
+	ctx, cancel := context.WithTimeout(ctx, ws.cfg.Timeout)
+	defer cancel()
+	locks, err := ws.cfg.Get(ctx, names)
+	if err != nil {
+		ws.cfg.Log.Debug("watched keys not read, trying again", "keys", len(reads), "error", err)
+	}
+	for i, r := range reads {
+		if err != nil {
+			ws.fail(r.joining, err)
+		}
+		ws.mu.Lock()
+		if err != nil {
+			ws.lookIn(r.key, ws.cfg.Retry())
+		} else {
+			ws.found(r, locks[i])
+		}
+		ws.mu.Unlock()
+	}
+	return 0
+}
+
+// due returns the keys that are due now or soon. Without such a key, next is the time until one is due.
+func (ws *Watches) due() (reads []read, next time.Duration) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	now, every := ws.cfg.Clock.Now(), ws.cfg.Every()
+	next = time.Hour
+	var soon []*key
+	for _, k := range ws.keys {
+		if len(k.streams) == 0 {
+			k.lookAt = time.Time{} // else a time that has passed would keep lookIn from waking Look for the next stream
+			continue
+		}
+		if wait := k.lookAt.Sub(now); !k.lookAt.IsZero() {
+			next = min(next, wait)
+			if wait <= every/2 {
+				soon = append(soon, k)
+			}
+		}
+	}
+	if next > 0 {
+		return nil, next
+	}
+	for _, k := range soon[:min(len(soon), ws.cfg.BatchMax)] {
+		r := read{key: k, pushes: k.pushes}
+		if k.watched {
+			r.joining = k.waiting()
+		}
+		reads = append(reads, r)
+		k.lookAt = now.Add(every)
+	}
+	return reads, 0
+}
+
+// found processes the result of a read. The caller holds ws.mu.
+func (ws *Watches) found(r read, lock store.Lock) {
+	if lock.Held {
+		ends := lock.Holder.ExpiresIn
+		if lock.Shared {
+			ends = lock.NextEnd
+		}
+		ws.lookIn(r.key, max(ends+expirySlack, settle))
+	}
+	if r.announced(&lock) {
+		// Shares that are newer than what the streams know are told. The rest must be confirmed.
+		r.tell(func(s state) (state, []Event) { return s.readShares(&lock, true) })
+	}
+	if yes, again := r.mayTell(lock, ws.cfg.Clock.Now()); yes {
+		r.tell(func(s state) (state, []Event) { return s.read(lock) })
+	} else if again > 0 {
+		ws.lookIn(r.key, again)
+	}
+	for _, st := range r.joining {
+		if !st.closed && st.join(lock, r.pushes != r.key.pushes) {
+			ws.lookIn(r.key, 0)
+		}
+	}
+}
+
+// lookIn makes a key be read after the given time at the latest. The caller holds ws.mu.
+func (ws *Watches) lookIn(k *key, wait time.Duration) {
+	at := ws.cfg.Clock.Now().Add(wait)
+	if k.lookAt.IsZero() || at.Before(k.lookAt) {
+		k.lookAt = at
+		wake(ws.lookNow)
+	}
+}

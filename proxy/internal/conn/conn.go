@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"sync/atomic"
@@ -227,4 +228,19 @@ func (c *Conn) leave() {
 	if !c.busy.Load() {
 		c.cut()
 	}
+}
+
+// Peer is the process at the other end of a Unix socket.
+type Peer struct {
+	Known bool
+	UID   uint32
+	PID   int32
+}
+
+// LogValue shows the process, or "unknown".
+func (p Peer) LogValue() slog.Value {
+	if !p.Known {
+		return slog.StringValue("unknown")
+	}
+	return slog.GroupValue(slog.Int64("pid", int64(p.PID)), slog.Int64("uid", int64(p.UID)))
 }

@@ -1,0 +1,26 @@
+//go:build !linux
+
+package conn
+
+import (
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// chmodUnfollowed sets the mode of a file, and does not follow a link.
+func chmodUnfollowed(path string, mode os.FileMode) error {
+	return unix.Fchmodat(unix.AT_FDCWD, path, uint32(mode.Perm()), unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// pollEvents are the events of poll(2) after which a connection may have closed.
+const pollEvents = unix.POLLIN
+
+// closedBehind always returns false, because this system has no POLLRDHUP.
+func closedBehind(int) bool { return false }
+
+// KnowsPeers: LOCKSIDECAR_ALLOWED_UIDS is refused here, because the user cannot be checked.
+const KnowsPeers = false
+
+func peerOf(syscall.RawConn) Peer { return Peer{} }
