@@ -142,8 +142,8 @@ func maxConns(cfg config.Config, log *slog.Logger) int {
 	return wanted
 }
 
-func connsThatFit(memory int64) int64 {
-	return max(1, memory/connShares*connShare/connMemory)
+func connsThatFit(limit int64) int64 {
+	return max(1, limit/connShares*connShare/connMemory)
 }
 
 // OpenStore makes the store of a configuration, without a sidecar, and without traces and metrics. The caller starts and
