@@ -51,11 +51,16 @@ func (s *sidecar) newStore(tooOld func(error)) (store.Store, error) {
 	})
 }
 
-func (s *sidecar) onEtcd(id store.Identity) (store.Store, error) {
-	backend, err := etcd.New(etcd.Config{
-		URL: s.Config.Store.Reveal(), Again: s.Config.Store.Again, Instance: id.Instance, Timeout: s.Config.StoreTimeout,
+// serverConfig is what the stores on etcd, Redis and MySQL have in common.
+func (s *sidecar) serverConfig() cas.ServerConfig {
+	return cas.ServerConfig{
+		URL: s.Config.Store.Reveal(), Again: s.Config.Store.Again, Instance: s.instance, Timeout: s.Config.StoreTimeout,
 		Logger: s.log, Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
-	})
+	}
+}
+
+func (s *sidecar) onEtcd(id store.Identity) (store.Store, error) {
+	backend, err := etcd.New(s.serverConfig())
 	if err != nil {
 		return nil, err
 	}
@@ -65,9 +70,7 @@ func (s *sidecar) onEtcd(id store.Identity) (store.Store, error) {
 func (s *sidecar) onRedis(id store.Identity) (store.Store, error) {
 	cfg := s.Config
 	backend, err := redis.New(redis.Config{
-		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, Instance: id.Instance, Timeout: cfg.StoreTimeout, MaxConns: cfg.PoolMaxConns - 1,
-		TTL: cfg.TTL, Quick: cfg.Failover == postgres.FailoverQuick,
-		Logger: s.log, Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
+		ServerConfig: s.serverConfig(), MaxConns: cfg.PoolMaxConns - 1, TTL: cfg.TTL, Quick: cfg.Failover == postgres.FailoverQuick,
 	})
 	if err != nil {
 		return nil, err
@@ -80,9 +83,8 @@ func (s *sidecar) onRedis(id store.Identity) (store.Store, error) {
 func (s *sidecar) onMySQL(id store.Identity, tooOld func(error)) (store.Store, error) {
 	cfg := s.Config
 	backend, err := mysql.New(mysql.Config{
-		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, Instance: id.Instance, MaxConns: cfg.PoolMaxConns, Timeout: cfg.StoreTimeout,
+		ServerConfig: s.serverConfig(), MaxConns: cfg.PoolMaxConns,
 		AutoMigrate: cfg.AutoMigrate, TooOld: tooOld, Quick: cfg.Failover == postgres.FailoverQuick,
-		Logger: s.log, Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
 	})
 	if err != nil {
 		return nil, err

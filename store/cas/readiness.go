@@ -9,8 +9,30 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/store"
 )
+
+// ServerConfig is what the configurations of backends have in common.
+type ServerConfig struct {
+	// URL is described in docs/operations.md. Again, if it is not nil, returns the URL as it is now, because a password may
+	// be replaced. It is called before each connection.
+	URL   string
+	Again func() (string, error)
+	// Instance is the name of this one, to which letters are written.
+	Instance string
+	// Timeout limits one operation; 5 seconds if zero.
+	Timeout time.Duration
+	// Logger, Tracers and Metrics may be nil.
+	Logger  *slog.Logger
+	Tracers trace.TracerProvider
+	Metrics *metrics.Store
+}
+
+// DefaultTimeout is the Timeout of a ServerConfig without one.
+const DefaultTimeout = 5 * time.Second
 
 // A backend pauses for FirstPause after a failure, and for up to LongPause after several.
 const (

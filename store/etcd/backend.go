@@ -1,36 +1,21 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
-	"go.opentelemetry.io/otel/trace"
 
-	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
 )
 
 // Config is the configuration of a backend.
-type Config struct {
-	// URL is etcd:// or etcds://, as docs/operations.md describes it. Again, if it is not nil, returns the URL as it
-	// is now, because a password may be replaced.
-	URL   string
-	Again func() (string, error)
-	// Instance is the name of this one, to which letters are written.
-	Instance string
-	// Timeout limits one operation; 5 seconds if zero.
-	Timeout time.Duration
-	// Logger, Tracers and Metrics may be nil.
-	Logger  *slog.Logger
-	Tracers trace.TracerProvider
-	Metrics *metrics.Store
-}
+type Config = cas.ServerConfig
 
 // Backend is a connection of one instance to etcd.
 type Backend struct {
@@ -57,7 +42,6 @@ type Backend struct {
 var _ cas.Backend = (*Backend)(nil)
 
 const (
-	defaultTimeout = 5 * time.Second
 	// leasesKnown is for how many leases the end is remembered.
 	leasesKnown = 4096
 )
@@ -69,9 +53,7 @@ func New(config Config) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store/etcd: %w", err)
 	}
-	if config.Timeout == 0 {
-		config.Timeout = defaultTimeout
-	}
+	config.Timeout = cmp.Or(config.Timeout, cas.DefaultTimeout)
 	left, err := lru.New[store.LeaseID, leaseEnd](leasesKnown)
 	if err != nil {
 		return nil, fmt.Errorf("store/etcd: %w", err)

@@ -1,15 +1,11 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"sync/atomic"
-	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
-	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
@@ -17,26 +13,16 @@ import (
 
 // Config is the configuration of a backend.
 type Config struct {
-	// URL is mysql://, as docs/operations.md describes it. Again, if it is not nil, returns the URL as it is now. It is called
-	// before each connection, because a password may be replaced.
-	URL   string
-	Again func() (string, error)
-	// Instance is the name of this one, to which letters are written: at most 512 bytes.
-	Instance string
+	cas.ServerConfig
+
 	// MaxConns limits the connections; 4 if zero, and at least 3.
 	MaxConns int
-	// Timeout limits one operation; 5 seconds if zero.
-	Timeout time.Duration
 	// AutoMigrate: the tables are made or updated if they are missing or old.
 	AutoMigrate bool
 	// TooOld, if it is not nil, is called if the tables need a newer sidecar.
 	TooOld func(error)
 	// Quick: a failover forgets no grant, so it needs no quiet time.
 	Quick bool
-	// Logger, Tracers and Metrics may be nil.
-	Logger  *slog.Logger
-	Tracers trace.TracerProvider
-	Metrics *metrics.Store
 }
 
 // Backend is a connection of one instance to a database.
@@ -67,7 +53,6 @@ var (
 )
 
 const (
-	defaultTimeout  = 5 * time.Second
 	defaultMaxConns = 4
 )
 
@@ -81,9 +66,7 @@ func New(config Config) (*Backend, error) {
 	if len(config.Instance) > maxMailbox {
 		return nil, fmt.Errorf("store/mysql: the instance's name has %d bytes; at most %d are possible", len(config.Instance), maxMailbox)
 	}
-	if config.Timeout == 0 {
-		config.Timeout = defaultTimeout
-	}
+	config.Timeout = cmp.Or(config.Timeout, cas.DefaultTimeout)
 	if config.MaxConns == 0 {
 		config.MaxConns = defaultMaxConns
 	}

@@ -76,7 +76,7 @@ func TestAutoMigrate(t *testing.T) {
 	var working sync.WaitGroup
 	for range 4 {
 		working.Go(func() {
-			b, err := mysql.New(mysql.Config{URL: s.url, Instance: "one", AutoMigrate: true, Timeout: await.Patience})
+			b, err := mysql.New(mysql.Config{ServerConfig: cas.ServerConfig{URL: s.url, Instance: "one", Timeout: await.Patience}, AutoMigrate: true})
 			if err != nil {
 				t.Error(err)
 				return
@@ -102,7 +102,7 @@ func TestTooOld(t *testing.T) {
 	s := on(t, shared)
 	s.session().exec("UPDATE locksidecar_meta SET schema_version = 7, oldest = 6")
 	told := make(chan error, 10)
-	b, err := mysql.New(mysql.Config{URL: s.url, Instance: "one", AutoMigrate: true, TooOld: func(err error) { told <- err }})
+	b, err := mysql.New(mysql.Config{ServerConfig: cas.ServerConfig{URL: s.url, Instance: "one"}, AutoMigrate: true, TooOld: func(err error) { told <- err }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,11 +149,11 @@ func TestUsers(t *testing.T) {
 	urls := make(chan string, 1)
 	wrong := strings.Replace(s.url, ":"+s.Name+"@", ":s3cret@", 1)
 	urls <- wrong
-	b, err := mysql.New(mysql.Config{URL: wrong, Instance: "one", Timeout: time.Second, Again: func() (string, error) {
+	b, err := mysql.New(mysql.Config{ServerConfig: cas.ServerConfig{URL: wrong, Instance: "one", Timeout: time.Second, Again: func() (string, error) {
 		now := <-urls
 		urls <- now
 		return now, nil
-	}})
+	}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ func empty(t *testing.T, m *mysqltest.Server) *server {
 
 func (s *server) Open(instance string) cas.Backend {
 	s.t.Helper()
-	b, err := mysql.New(mysql.Config{URL: s.url, Instance: instance, Timeout: s.limit, Logger: s.logger, Quick: s.quick})
+	b, err := mysql.New(mysql.Config{ServerConfig: cas.ServerConfig{URL: s.url, Instance: instance, Timeout: s.limit, Logger: s.logger}, Quick: s.quick})
 	if err != nil {
 		s.t.Fatal(err)
 	}

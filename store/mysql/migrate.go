@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/pressly/goose/v3"
+
+	"github.com/locksidecar/locksidecar/store/cas"
 )
 
 //go:embed schema/*.sql
@@ -55,7 +57,7 @@ func problem(have, oldest int) error {
 // Migrate makes or updates the tables of a database and returns the versions before and after. Version 0 means no
 // tables. Several calls may run at the same time.
 func Migrate(ctx context.Context, url string) (from, to int, err error) {
-	b, err := New(Config{URL: url})
+	b, err := New(Config{ServerConfig: cas.ServerConfig{URL: url}})
 	if err != nil {
 		return 0, 0, err
 	}

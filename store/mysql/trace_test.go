@@ -21,7 +21,7 @@ func TestSpans(t *testing.T) {
 	s := on(t, shared)
 	kept := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept))
-	b, err := mysql.New(mysql.Config{URL: s.url, Instance: "one", Tracers: provider})
+	b, err := mysql.New(mysql.Config{ServerConfig: cas.ServerConfig{URL: s.url, Instance: "one", Tracers: provider}})
 	if err != nil {
 		t.Fatal(err)
 	}

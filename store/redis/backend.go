@@ -1,17 +1,15 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
-	"go.opentelemetry.io/otel/trace"
 
-	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
@@ -19,24 +17,14 @@ import (
 
 // Config is the configuration of a backend.
 type Config struct {
-	// URL is described in docs/operations.md. Again, if it is not nil, returns the URL as it is now, because a password may
-	// be replaced.
-	URL   string
-	Again func() (string, error)
-	// Instance is the name of this one, to which letters are written.
-	Instance string
-	// Timeout limits one operation; 5 seconds if zero.
-	Timeout time.Duration
+	cas.ServerConfig
+
 	// MaxConns is the number of connections to a server, without that for letters; 3 if zero.
 	MaxConns int
 	// TTL is the usual TTL of this instance's leases. Quick: after a failover, grants of this instance that may have been
 	// forgotten are not waited for.
 	TTL   time.Duration
 	Quick bool
-	// Logger, Tracers and Metrics may be nil.
-	Logger  *slog.Logger
-	Tracers trace.TracerProvider
-	Metrics *metrics.Store
 }
 
 // Backend is a connection of one instance to Redis.
@@ -63,7 +51,6 @@ var (
 )
 
 const (
-	defaultTimeout  = 5 * time.Second
 	defaultMaxConns = 3
 	// bufferSize of a connection's reader and writer, in bytes. The library's default is 32 KiB each.
 	bufferSize = 8 << 10
@@ -76,9 +63,7 @@ func New(config Config) (*Backend, error) {
 	if err != nil {
 		return nil, &configError{err}
 	}
-	if config.Timeout == 0 {
-		config.Timeout = defaultTimeout
-	}
+	config.Timeout = cmp.Or(config.Timeout, cas.DefaultTimeout)
 	if config.MaxConns <= 0 {
 		config.MaxConns = defaultMaxConns
 	}

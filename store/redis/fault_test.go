@@ -330,7 +330,7 @@ func TestANewPassword(t *testing.T) {
 		url.Store(&u)
 	}
 	set("old")
-	b, err := redis.New(redis.Config{URL: *url.Load(), Again: func() (string, error) { return *url.Load(), nil }, Instance: "one", Timeout: time.Second})
+	b, err := redis.New(redis.Config{ServerConfig: cas.ServerConfig{URL: *url.Load(), Again: func() (string, error) { return *url.Load(), nil }, Instance: "one", Timeout: time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}

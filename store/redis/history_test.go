@@ -1,11 +1,15 @@
 package redis
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/locksidecar/locksidecar/store/cas"
+)
 
 // The result of an operation belongs to the history of its own answer, also if another operation hears of a later one before
 // the operation returns. Otherwise a grant that the later server forgot would count as verified there.
 func TestAnOperationKeepsItsHistory(t *testing.T) {
-	b, err := New(Config{URL: "redis+cluster://h", Instance: "one"})
+	b, err := New(Config{ServerConfig: cas.ServerConfig{URL: "redis+cluster://h", Instance: "one"}})
 	if err != nil {
 		t.Fatal(err)
 	}

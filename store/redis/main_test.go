@@ -69,7 +69,7 @@ func at(t *testing.T, s *redistest.Server) *server {
 
 func (s *server) Open(instance string) cas.Backend {
 	s.t.Helper()
-	b, err := redis.New(redis.Config{URL: s.url, Instance: instance, Timeout: s.limit, Logger: s.logger, TTL: s.ttl, Quick: s.quick, Tracers: s.traces})
+	b, err := redis.New(redis.Config{ServerConfig: cas.ServerConfig{URL: s.url, Instance: instance, Timeout: s.limit, Logger: s.logger, Tracers: s.traces}, TTL: s.ttl, Quick: s.quick})
 	if err != nil {
 		s.t.Fatal(err)
 	}
