@@ -24,16 +24,20 @@ func each[T, R any](ctx context.Context, s *Store, op string, items []T, name fu
 	return results, nil
 }
 
-func keyOfAsk(a *store.Ask) string         { return a.Key }
-func keyOfClaim(c *store.Claim) string     { return c.Key }
 func keyOfAttempt(a *store.Attempt) string { return a.Key }
 
-// Acquire takes each available key.
+// Acquire takes each available key. Acquire and Release do not use each, which would make an object for each call.
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	return each(ctx, s, "Acquire", asks, keyOfAsk, func(o *operation, r *key.Row, ask *store.Ask) (answer store.Answer) {
-		o.Ask(r, ask, o.leaseOf(ask), &answer)
-		return answer
-	})
+	if err := s.usable(ctx, "Acquire"); err != nil {
+		return nil, err
+	}
+	o := s.operation()
+	answers := make([]store.Answer, len(asks))
+	for i := range asks {
+		o.ask(&asks[i], &answers[i])
+	}
+	o.finish()
+	return answers, nil
 }
 
 // AcquireOne is Acquire for one key.
@@ -42,19 +46,19 @@ func (s *Store) AcquireOne(ctx context.Context, ask store.Ask) (answer store.Ans
 		return store.Answer{}, err
 	}
 	o := s.operation()
-	own := o.leaseOf(&ask)
-	sh, r := o.lock(ask.Key)
-	o.Ask(&r.Row, &ask, own, &answer)
-	sh.unlock(r)
+	o.ask(&ask, &answer)
 	o.finish()
 	return answer, nil
 }
 
-func (o *operation) leaseOf(ask *store.Ask) *key.Lease {
-	if !key.NeedsLease(ask) {
-		return nil
+func (o *operation) ask(ask *store.Ask, answer *store.Answer) {
+	var own *key.Lease
+	if key.NeedsLease(ask) {
+		own = o.ns.leases.get(ask.Lease)
 	}
-	return o.ns.leases.get(ask.Lease)
+	sh, r := o.lock(ask.Key)
+	defer sh.unlock(r)
+	o.Ask(&r.Row, ask, own, answer)
 }
 
 // Check returns what became of waiters.
@@ -76,7 +80,16 @@ func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store
 
 // Release frees locks, or hands them to the first living waiter.
 func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verdict, error) {
-	return each(ctx, s, "Release", claims, keyOfClaim, func(o *operation, r *key.Row, c *store.Claim) store.Verdict { return o.Release(r, c) })
+	if err := s.usable(ctx, "Release"); err != nil {
+		return nil, err
+	}
+	o := s.operation()
+	verdicts := make([]store.Verdict, len(claims))
+	for i := range claims {
+		o.release(&claims[i], &verdicts[i])
+	}
+	o.finish()
+	return verdicts, nil
 }
 
 // ReleaseOne is Release for one lock.
@@ -85,11 +98,15 @@ func (s *Store) ReleaseOne(ctx context.Context, c store.Claim) (verdict store.Ve
 		return store.Verdict{}, err
 	}
 	o := s.operation()
-	sh, r := o.lock(c.Key)
-	verdict = o.Release(&r.Row, &c)
-	sh.unlock(r)
+	o.release(&c, &verdict)
 	o.finish()
 	return verdict, nil
+}
+
+func (o *operation) release(c *store.Claim, v *store.Verdict) {
+	sh, r := o.lock(c.Key)
+	defer sh.unlock(r)
+	*v = o.Release(&r.Row, c)
 }
 
 // Amend checks locks, and changes their data and remaining time.
