@@ -19,27 +19,18 @@ func (s *Store) name(full string) (name string, mine bool) { return strings.CutP
 
 // jobs makes a job for each different key of a call.
 func (s *Store) jobs(n int, name func(int) string, each func(i int, j *job)) []*job {
-	jobs, byName := make([]*job, 0, n), make(map[string]*job, n)
+	all, jobs, byName := make([]job, 0, n), make([]*job, 0, n), make(map[string]*job, n)
 	for i := range n {
 		j := byName[name(i)]
 		if j == nil {
-			j = &job{key: s.full(name(i)), name: name(i)}
+			all = append(all, job{key: s.full(name(i)), name: name(i)})
+			j = &all[len(all)-1]
 			byName[j.name] = j
 			jobs = append(jobs, j)
 		}
 		each(i, j)
 	}
 	return jobs
-}
-
-// whenLocked adds what to answer if the record is locked.
-func (j *job) whenLocked(answer func()) {
-	others := j.locked
-	j.locked = func() {
-		if answer(); others != nil {
-			others()
-		}
-	}
 }
 
 // Acquire takes keys that are available, and queues asks that wait.
@@ -51,18 +42,11 @@ func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 
 // ask adds an ask.
 func (j *job) ask(ask *store.Ask, answer *store.Answer) {
-	others := j.refuse
 	j.blind = true
-	j.refuse = func() {
-		if *answer = (store.Answer{Outcome: store.QueueFull}); others != nil {
-			others()
-		}
-	}
-	j.whenLocked(func() { *answer = store.Answer{Outcome: store.RowLocked} })
 	if key.NeedsLease(ask) {
 		j.leases = append(j.leases, ask.Lease)
 	}
-	j.items = append(j.items, item{ask: true, answer: answer, final: has(answer), do: func(t *turn) bool { return t.ask(ask, answer) }})
+	j.add(item{ask: true, answer: answer, final: true, do: func(t *turn) bool { return t.ask(ask, answer) }})
 }
 
 // AcquireAndRelease carries out both with the same requests. A record that cannot be read fails only the operation that
@@ -103,8 +87,7 @@ func (s *Store) AcquireAndRelease(ctx context.Context, asks []store.Ask, claims 
 
 // release adds a claim.
 func (j *job) release(claim *store.Claim, verdict *store.Verdict) {
-	j.whenLocked(func() { *verdict = store.Verdict{Status: store.ClaimRowLocked} })
-	j.items = append(j.items, item{lock: &verdict.Lock, final: func() bool { return true }, do: func(t *turn) bool {
+	j.add(item{verdict: verdict, final: true, do: func(t *turn) bool {
 		*verdict = t.op.Release(t.row, claim)
 		return true
 	}})
@@ -146,8 +129,7 @@ func (s *Store) attempts(ctx context.Context, op string, attempts []store.Attemp
 	jobs := s.jobs(len(attempts), func(i int) string { return attempts[i].Key }, func(i int, j *job) {
 		a, answer := attempts[i], &answers[i]
 		j.bump = bump
-		j.whenLocked(func() { *answer = store.Answer{Outcome: locked} })
-		j.items = append(j.items, item{answer: answer, final: has(answer), do: func(t *turn) bool {
+		j.add(item{answer: answer, final: true, locked: func() { *answer = store.Answer{Outcome: locked} }, do: func(t *turn) bool {
 			*answer = do(t, a)
 			return true
 		}})
@@ -188,8 +170,7 @@ func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verd
 	verdicts := make([]store.Verdict, len(changes))
 	jobs := s.jobs(len(changes), func(i int) string { return changes[i].Key }, func(i int, j *job) {
 		change, verdict := &changes[i], &verdicts[i]
-		j.whenLocked(func() { *verdict = store.Verdict{Status: store.ClaimRowLocked} })
-		j.items = append(j.items, item{lock: &verdict.Lock, do: func(t *turn) bool {
+		j.add(item{verdict: verdict, do: func(t *turn) bool {
 			*verdict = t.op.Amend(t.row, change)
 			return true
 		}})
@@ -204,7 +185,7 @@ func (s *Store) Get(ctx context.Context, keys []string) ([]store.Lock, error) {
 	jobs := s.jobs(len(keys), func(i int) string { return keys[i] }, func(i int, j *job) {
 		j.reads = true
 		lock := &locks[i]
-		j.items = append(j.items, item{lock: lock, do: func(t *turn) bool {
+		j.add(item{lock: lock, do: func(t *turn) bool {
 			*lock = t.op.Get(t.row)
 			return true
 		}})
@@ -217,8 +198,7 @@ func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Cla
 	statuses := make([]store.ClaimStatus, len(signals))
 	jobs := s.jobs(len(signals), func(i int) string { return signals[i].Key }, func(i int, j *job) {
 		g, status := signals[i], &statuses[i]
-		j.whenLocked(func() { *status = store.ClaimRowLocked })
-		j.items = append(j.items, item{do: func(t *turn) bool {
+		j.add(item{locked: func() { *status = store.ClaimRowLocked }, do: func(t *turn) bool {
 			*status = t.op.Signal(t.row, g)
 			return true
 		}})
@@ -232,10 +212,10 @@ func (s *Store) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Si
 	names, _ := s.under(leases, false)
 	found := make([][]store.Signal, len(names))
 	jobs := s.jobs(len(names), func(i int) string { return names[i] }, func(i int, j *job) {
-		j.items = append(j.items, item{do: func(t *turn) bool {
+		j.add(item{do: func(t *turn) bool {
 			found[i] = nil
-			for id, l := range t.leases {
-				if slices.Contains(leases, id) && l.Alive(t.op.Now) {
+			for _, l := range t.leases {
+				if slices.Contains(leases, l.ID()) && l.Alive(t.op.Now) {
 					found[i] = append(found[i], l.Signals()...)
 				}
 			}
@@ -263,7 +243,7 @@ func (s *Store) Acknowledge(ctx context.Context, signals []store.SignalID) error
 	}
 	slices.Sort(names)
 	return s.run(ctx, "Acknowledge", s.jobs(len(names), func(i int) string { return names[i] }, func(_ int, j *job) {
-		j.items = append(j.items, item{do: func(t *turn) bool {
+		j.add(item{do: func(t *turn) bool {
 			for _, l := range t.leases {
 				l.Acknowledge(signals)
 			}
@@ -293,7 +273,7 @@ func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) e
 	lost := false
 	err := s.run(ctx, "Watch", s.jobs(len(keys), func(i int) string { return keys[i] }, func(_ int, j *job) {
 		j.leases = []store.LeaseID{lease}
-		j.items = append(j.items, item{do: func(t *turn) bool {
+		j.add(item{do: func(t *turn) bool {
 			own, known := t.own(lease)
 			if own != nil {
 				t.op.Watch(t.row, own)
@@ -311,7 +291,7 @@ func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) e
 // Unwatch ends the watches of keys.
 func (s *Store) Unwatch(ctx context.Context, keys []string) error {
 	return s.run(ctx, "Unwatch", s.jobs(len(keys), func(i int) string { return keys[i] }, func(_ int, j *job) {
-		j.items = append(j.items, item{do: func(t *turn) bool {
+		j.add(item{do: func(t *turn) bool {
 			t.op.Unwatch(t.row, nil)
 			return true
 		}})

@@ -55,6 +55,9 @@ type mail struct {
 
 // letters returns what a turn tells other instances.
 func (t *turn) letters() (letters []mail) {
+	if len(t.op.News) == 0 {
+		return nil
+	}
 	notes := map[string][]note{}
 	for i := range t.op.News {
 		if n := &t.op.News[i]; n.To.Name != t.s.me.Name {

@@ -29,7 +29,7 @@ func (s *Store) HeldUnder(ctx context.Context, keys []string) (held store.HeldGr
 		}
 		held.History = records[i].History
 		for _, g := range t.row.HeldUnder(s.me) {
-			if t.leases[g.Lease].Alive(t.op.Now) {
+			if t.lease(g.Lease).Alive(t.op.Now) {
 				held.Grants = append(held.Grants, g)
 			}
 		}
@@ -43,7 +43,7 @@ func (s *Store) Move(ctx context.Context, from, to store.LeaseID, moves []store.
 	jobs := s.jobs(len(moves), func(i int) string { return moves[i].Key }, func(i int, j *job) {
 		m, status := moves[i], &statuses[i]
 		j.leases = []store.LeaseID{from, to}
-		j.items = append(j.items, item{do: func(t *turn) bool {
+		j.add(item{do: func(t *turn) bool {
 			_, known := t.own(from) // it must still live when the lock leaves it
 			next, both := t.own(to)
 			if known && both {

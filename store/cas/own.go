@@ -93,7 +93,7 @@ func (s *Store) expect(t *turn) {
 	}
 }
 
-// remembered is a record that this instance remembers. read is what its data says, or nil; nobody changes it.
+// remembered is a record that this instance remembers. read is what its data says, or nil. Nobody changes either.
 type remembered struct {
 	Record
 	read *key.Record
@@ -104,7 +104,7 @@ func (s *Store) keep(r *Record, read *key.Record) {
 	if r.Version == 0 || len(r.Data) > cachedBytes {
 		s.cache.Remove(r.Key)
 	} else {
-		s.cache.Add(r.Key, remembered{Record{Key: r.Key, Version: r.Version, Base: r.Base, Tokens: r.Tokens, Data: r.Data, Leases: r.Leases}, read})
+		s.cache.Add(r.Key, &remembered{Record{Key: r.Key, Version: r.Version, Base: r.Base, Tokens: r.Tokens, Data: r.Data, Leases: r.Leases}, read})
 	}
 }
 

@@ -40,7 +40,9 @@ func encode(rec *key.Record) []byte {
 			*t = provisional - *t - 1
 		}
 	})
-	return append([]byte{recordFormat}, marshal(rec)...)
+	e := encoder{to: append(make([]byte, 0, usualRecord), recordFormat)}
+	e.record(rec)
+	return e.to
 }
 
 // Decode reads the data of a record that exists. It is also for tools that look at a server.

@@ -30,8 +30,9 @@ var (
 type job struct {
 	key  string // as the backend knows it
 	name string // as callers know it
-	// items are done together, in their order, with one swap.
+	// items are done together, in their order, with one swap. Most jobs have one, for which there is room in only.
 	items []item
+	only  [1]item
 	// blind: the first try may assume that a record which this instance has not seen does not exist.
 	blind bool
 	// bump: the record changes in any case. forget: it is deleted if it still is as assumed.
@@ -42,12 +43,12 @@ type job struct {
 	mail []mail
 	// full: the record has no room for more waiters.
 	full bool
-	// refuse answers all asks if the record would be too large. Without it, the call fails.
-	refuse func()
+	// asks: an item is an ask. If the record would be too large, asks are refused. Without any, the call fails.
+	asks bool
 	// apart: a fault of the record is noted in failed, and the other jobs of the call go on.
 	apart  bool
 	failed error
-	// locked answers all items if another session keeps the record locked. Without it, the call fails.
+	// locked is called if another session keeps the record locked; nil: the items are answered.
 	locked func()
 	// leases are those whose states the items need, too.
 	leases []store.LeaseID
@@ -69,15 +70,63 @@ type job struct {
 }
 
 // item is one item of a call. do runs the machine and writes the answer, each time anew. It returns false if it
-// needs the state of a lease. answer and lock are what contains tokens.
+// needs the state of a lease. answer, verdict and lock are what contains tokens; at most one of them is set.
 type item struct {
-	do  func(*turn) bool
-	ask bool
-	// final reports whether the answer, if only a read gave it, is one on which the asker relies: a grant, a skip, or the end of a
-	// lock. nil: it is none.
-	final  func() bool
-	answer *store.Answer
-	lock   *store.Lock
+	do      func(*turn) bool
+	ask     bool
+	answer  *store.Answer
+	verdict *store.Verdict
+	lock    *store.Lock
+	// final: the asker relies on the answer, if it is a grant, a skip or a verdict, also if only a read gave it.
+	final bool
+	// locked answers if another session keeps the record locked; nil: the answer or verdict says so.
+	locked func()
+}
+
+// add adds an item.
+func (j *job) add(it item) {
+	if j.items == nil {
+		j.items = j.only[:0]
+	}
+	j.items = append(j.items, it)
+	j.asks = j.asks || it.ask
+}
+
+// refuse answers and removes the asks.
+func (j *job) refuse() {
+	j.items = slices.DeleteFunc(j.items, func(it item) bool {
+		if it.ask {
+			*it.answer = store.Answer{Outcome: store.QueueFull}
+		}
+		return it.ask
+	})
+	j.asks = false
+}
+
+// answerLocked answers that another session keeps the record locked. It reports whether all items have such an answer.
+func (j *job) answerLocked() bool {
+	if j.locked != nil {
+		j.locked()
+		return true
+	}
+	for i := range j.items {
+		switch it := &j.items[i]; {
+		case it.locked != nil:
+			it.locked()
+		case it.answer != nil:
+			*it.answer = store.Answer{Outcome: store.RowLocked}
+		case it.verdict != nil:
+			*it.verdict = store.Verdict{Status: store.ClaimRowLocked}
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// relied reports whether the asker relies on the answer.
+func (it *item) relied() bool {
+	return it.final && (it.answer == nil || it.answer.Outcome == store.Granted || it.answer.Outcome == store.Skipped)
 }
 
 // run does jobs of different keys. Each round reads the records that it must read, and swaps all that change; what
@@ -117,19 +166,14 @@ func (s *Store) run(ctx context.Context, op string, jobs []*job) error {
 // wait: its answer comes after its commit, and after those that it has seen.
 func (s *Store) confirm(ctx context.Context, op string, jobs []*job) error {
 	c, shows := s.backend.(Confirmer)
-	final := func(it item) bool { return it.final != nil && it.final() }
-	if !shows || !slices.ContainsFunc(jobs, func(j *job) bool { return j.unchanged && slices.ContainsFunc(j.items, final) }) {
+	relied := func(it item) bool { return it.relied() }
+	if !shows || !slices.ContainsFunc(jobs, func(j *job) bool { return j.unchanged && slices.ContainsFunc(j.items, relied) }) {
 		return nil
 	}
 	if err := c.Confirm(ctx); err != nil {
 		return &store.Error{Op: op, Err: cause(err), Unknown: true}
 	}
 	return nil
-}
-
-// has reports whether an answer is a grant or a skip.
-func has(answer *store.Answer) func() bool {
-	return func() bool { return answer.Outcome == store.Granted || answer.Outcome == store.Skipped }
 }
 
 // cause returns the error without the backend's name for the operation.
@@ -172,7 +216,7 @@ func (s *Store) assume(j *job) {
 		return
 	}
 	if r, found := s.cache.Get(j.key); found {
-		j.rec, j.was = &r.Record, r.read
+		j.rec, j.was = &r.Record, r.read // which nobody changes
 	} else if j.blind {
 		j.rec = &Record{Key: j.key}
 	}
@@ -193,9 +237,7 @@ func (s *Store) turns(ctx context.Context, jobs []*job) (turns []*turn, err erro
 			j.rec = nil
 			unread = append(unread, j)
 		case t.tooLarge:
-			j.refuse()
-			j.refuse, j.items = nil, slices.DeleteFunc(j.items, func(it item) bool { return it.ask })
-			if len(j.items) > 0 {
+			if j.refuse(); len(j.items) > 0 {
 				return one(j)
 			}
 		case t.changed():
@@ -327,8 +369,7 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 			s.carriedOut(t, r)
 		} else {
 			s.discard(ids(t.opened)...)
-			if done[i].Locked && t.job.locked != nil {
-				t.job.locked()
+			if done[i].Locked && t.job.answerLocked() {
 				continue
 			}
 			if done[i].Locked {
@@ -370,6 +411,9 @@ func (s *Store) carriedOut(t *turn, r *Record) {
 		if it.answer != nil {
 			fix(&it.answer.Token)
 			lock(&it.answer.Lock)
+		}
+		if it.verdict != nil {
+			lock(&it.verdict.Lock)
 		}
 		if it.lock != nil {
 			lock(it.lock)

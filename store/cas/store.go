@@ -63,7 +63,7 @@ type Store struct {
 	status atomic.Int32
 	stop   chan struct{}
 	work   sync.WaitGroup
-	cache  *lru.Cache[string, remembered]
+	cache  *lru.Cache[string, *remembered]
 
 	lastSignal atomic.Int64
 	part       int64
@@ -120,7 +120,7 @@ func New(cfg Config) *Store {
 		heard:  func(store.News) {},
 		part:   rand.Int64N(1 << partBits), //nolint:gosec // tells the signals of instances apart
 		stop:   make(chan struct{}), wake: make(chan struct{}, 1),
-		cache: must(lru.New[string, remembered](cachedRecords)),
+		cache: must(lru.New[string, *remembered](cachedRecords)),
 		own:   map[store.LeaseID]*ownLease{}, signalled: map[string]struct{}{}, doubted: map[string][]int64{},
 		awaited: map[string]awaited{},
 	}

@@ -113,7 +113,7 @@ func (s *Store) visit(ctx context.Context, op string, names []string, locked fun
 	for some := range slices.Chunk(names, visited) {
 		err := s.run(ctx, op, s.jobs(len(some), func(i int) string { return some[i] }, func(_ int, j *job) {
 			j.locked = locked
-			j.items = append(j.items, item{do: func(t *turn) bool {
+			j.add(item{do: func(t *turn) bool {
 				t.op.Settle(t.row)
 				return true
 			}})

@@ -43,7 +43,8 @@ type turn struct {
 	// rest are letters for which the swap has no room.
 	rest []mail
 
-	leases map[store.LeaseID]*key.Lease
+	// leases are those of the record, and then those that the turn adds.
+	leases []*key.Lease
 	// tooLarge: the record would be too large, so the job is refused.
 	tooLarge bool
 	// assumed: the state of a lease is what this instance believes. Then only a swap proves the answer.
@@ -74,12 +75,12 @@ func (s *Store) take(j *job) (*turn, error) {
 	if !t.row.Empty() || j.bump || j.rec.Version != 0 {
 		t.data = encode(t.next)
 	}
-	limit, asks := maxRecord, j.refuse != nil
-	if asks {
+	limit := maxRecord
+	if j.asks {
 		limit /= 2
 	}
 	switch t.tooLarge = len(t.data) > limit && len(t.data) > len(j.rec.Data); {
-	case t.tooLarge && !asks:
+	case t.tooLarge && !j.asks:
 		return nil, fmt.Errorf("key %q: %w", j.name, errRecord)
 	case t.tooLarge && !j.full:
 		j.full = true
@@ -91,7 +92,7 @@ func (s *Store) take(j *job) (*turn, error) {
 
 // begin makes the row of the record that a job assumes, with the states of its leases.
 func (s *Store) begin(j *job) (*turn, error) {
-	t := &turn{s: s, job: j, rec: &key.Record{}, leases: map[store.LeaseID]*key.Lease{}}
+	t := &turn{s: s, job: j, rec: noRecord}
 	wall := time.Now()
 	t.op = key.Op{Engine: t, By: s.me, Now: key.Moment{Wall: wall.Truncate(time.Microsecond), At: int64(wall.Sub(s.start))}, Quiet: s.quiet.left()}
 	switch {
@@ -104,15 +105,14 @@ func (s *Store) begin(j *job) (*turn, error) {
 		}
 		j.was = t.rec
 	}
-	leases := make([]*key.Lease, len(t.rec.Leases))
+	t.leases = make([]*key.Lease, len(t.rec.Leases), len(t.rec.Leases)+1)
 	for i := range t.rec.Leases {
 		l := &t.rec.Leases[i]
 		var by *key.Instance
 		if l.By > 0 {
 			by = &t.rec.Instances[l.By-1]
 		}
-		leases[i] = key.NewLease(l.ID, by, j.name, l.TTL)
-		t.leases[l.ID] = leases[i]
+		t.leases[i] = key.NewLease(l.ID, by, j.name, l.TTL)
 		if l.Dead {
 			continue
 		}
@@ -120,11 +120,24 @@ func (s *Store) begin(j *job) (*turn, error) {
 		if !known {
 			return nil, errUnread
 		}
-		leases[i].LiveFor(left(state), t.op.Now)
+		t.leases[i].LiveFor(left(state), t.op.Now)
 		t.assumed = t.assumed || !j.fresh
 	}
-	t.row = t.rec.Row(j.name, leases)
+	t.row = t.rec.Row(j.name, t.leases)
 	return t, nil
+}
+
+// noRecord is the record of a key that has none. Nobody changes it.
+var noRecord = &key.Record{}
+
+// lease returns a lease that the record names or that the turn has added; nil: there is none with this id.
+func (t *turn) lease(id store.LeaseID) *key.Lease {
+	for _, l := range t.leases {
+		if l.ID() == id {
+			return l
+		}
+	}
+	return nil
 }
 
 // left is how long a lease is alive from now on. A lease that was seen dead is expired, until the row is settled.
@@ -140,12 +153,11 @@ func (t *turn) settle() {
 	if t.job.reads && !t.row.Wanted() {
 		return // the next asker takes the key
 	}
-	holds := map[int]bool{t.rec.Holder.Hold: true}
-	for i := range t.rec.Shares {
-		holds[t.rec.Shares[i].Hold] = true
+	holds := func(n int) bool {
+		return t.rec.Holder.Hold == n || slices.ContainsFunc(t.rec.Shares, func(h key.RecordHolder) bool { return h.Hold == n })
 	}
 	for i := range t.rec.Leases {
-		if l := t.leases[t.rec.Leases[i].ID]; !holds[i+1] && !l.Dead() {
+		if l := t.leases[i]; !l.Dead() && !l.Alive(t.op.Now) && !holds(i+1) {
 			t.op.Reap(l, false)
 		}
 	}
@@ -156,7 +168,7 @@ func (t *turn) settle() {
 
 // own returns a lease of this instance, and whether its state is known. A lease that is not alive is nil.
 func (t *turn) own(id store.LeaseID) (l *key.Lease, known bool) {
-	l = t.leases[id]
+	l = t.lease(id)
 	if l == nil {
 		state, known := t.s.state(t.job, id)
 		if !known {
@@ -168,7 +180,7 @@ func (t *turn) own(id store.LeaseID) (l *key.Lease, known bool) {
 			return nil, true
 		}
 		l = key.NewLease(id, t.s.me, t.job.name, t.s.ttl(id)).LiveFor(left(state), t.op.Now)
-		t.leases[id] = l
+		t.leases = append(t.leases, l)
 	}
 	if !l.Alive(t.op.Now) {
 		return nil, true
@@ -207,8 +219,9 @@ func (t *turn) swap() Swap {
 	if w.Delete {
 		return w
 	}
-	for _, l := range t.next.Leases {
-		w.Leases = append(w.Leases, l.ID)
+	w.Leases = make([]store.LeaseID, len(t.next.Leases))
+	for i := range t.next.Leases {
+		w.Leases[i] = t.next.Leases[i].ID
 	}
 	needs := func(id store.LeaseID) {
 		if len(w.Living) < maxLiving && !slices.Contains(w.Living, id) {
@@ -220,7 +233,7 @@ func (t *turn) swap() Swap {
 	}
 	holds := func(h *key.RecordHolder) {
 		for _, n := range []int{h.Lease, h.Hold} {
-			if n > 0 && t.leases[w.Leases[n-1]].Alive(t.op.Now) {
+			if n > 0 && len(w.Living) < maxLiving && t.lease(w.Leases[n-1]).Alive(t.op.Now) {
 				needs(w.Leases[n-1])
 			}
 		}
@@ -257,7 +270,7 @@ func (t *turn) Open(name string, ttl time.Duration, now key.Moment) *key.Lease {
 		ttl += longerLife << min(t.job.deaths, 8)
 	}
 	l := key.NewLease(uuid.New(), nil, name, ttl).LiveFor(ttl, now)
-	t.leases[l.ID()] = l
+	t.leases = append(t.leases, l)
 	t.opened = append(t.opened, NewLease{NewLease: store.NewLease{ID: l.ID(), TTL: ttl}})
 	return l
 }

@@ -124,9 +124,11 @@ func (r *Row) Record() *Record {
 	for _, k := range r.skipsInOrder() {
 		rec.Skipped = append(rec.Skipped, waiter(k.waiter, rec.result(k.result)))
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.watchers)) {
-		w := r.watchers[name]
-		rec.Watchers = append(rec.Watchers, asker(w.by, w.lease))
+	if len(r.watchers) > 0 { // sorting none allocates memory, too
+		for _, name := range slices.Sorted(maps.Keys(r.watchers)) {
+			w := r.watchers[name]
+			rec.Watchers = append(rec.Watchers, asker(w.by, w.lease))
+		}
 	}
 	for i, l := range leases {
 		for _, g := range l.Signals() {
