@@ -17,6 +17,8 @@ import (
 const (
 	// tries is how often a call that may be repeated is sent.
 	tries = 3
+	// before is how many words of a call come before its arguments.
+	before = 5
 	// moves limits the pauses of a call while a cluster moves its slot.
 	moves = 20
 )
@@ -33,12 +35,12 @@ const (
 func (b *Backend) call(ctx context.Context, op, name string, kind, part int, told *told, args ...any) ([]any, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
-	all := append(make([]any, 0, len(args)+1), b.history.remembered(b.usual()))
+	all := append(make([]any, 0, before+len(args)), "fcall", function(name), 1, b.parts[part].meta, b.history.remembered(b.usual()))
 	all = append(all, args...)
 	var answer []any
 	var err error
 	for try, move := 0, 0; ; {
-		answer, err = b.send(ctx, op, name, part, all)
+		answer, err = b.send(ctx, op, all)
 		again := true
 		switch {
 		case kind != sends && transient(err):
@@ -83,7 +85,7 @@ func opening(answer []any) (history string, quiet time.Duration, rest []any, ok 
 }
 
 // send sends a call, and loads the functions if the server does not know them.
-func (b *Backend) send(ctx context.Context, op, name string, part int, args []any) (answer []any, err error) {
+func (b *Backend) send(ctx context.Context, op string, words []any) (answer []any, err error) {
 	if err := b.Ready(); err != nil {
 		return nil, &store.Error{Op: op, Err: err.(*store.Error).Err} //nolint:errorlint,forcetypeassert // it is one
 	}
@@ -93,10 +95,10 @@ func (b *Backend) send(ctx context.Context, op, name string, part int, args []an
 	stage := "redis_" + op
 	ctx, end := b.span(ctx, stage)
 	began := time.Now()
-	answer, err = b.once(ctx, name, part, args)
+	answer, err = b.once(ctx, words)
 	if err != nil && strings.HasPrefix(err.Error(), textNoFunction) {
 		if err = b.loadLibrary(ctx); err == nil {
-			answer, err = b.once(ctx, name, part, args)
+			answer, err = b.once(ctx, words)
 		} else {
 			err = &notSentError{err}
 		}
@@ -109,8 +111,8 @@ func (b *Backend) send(ctx context.Context, op, name string, part int, args []an
 	return answer, err
 }
 
-func (b *Backend) once(ctx context.Context, name string, part int, args []any) ([]any, error) {
-	cmd := goredis.NewSliceCmd(ctx, append([]any{"fcall", function(name), 1, b.parts[part].meta}, args...)...)
+func (b *Backend) once(ctx context.Context, words []any) ([]any, error) {
+	cmd := goredis.NewSliceCmd(ctx, words...)
 	cmd.SetFirstKeyPos(3)
 	err := b.client.Process(ctx, cmd)
 	if err != nil {

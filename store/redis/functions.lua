@@ -140,45 +140,51 @@ local function load(keys, args)
   return out
 end
 
--- swap: remembered, and for each swap: key, version, tokens, "d" or "w", the new value's leases, its data, the leases that must live,
--- the number of letters, and for each letter channel, key and body. Each answer is {1, version}, {0, value, states} or {2, value, states}
--- if the quiet time forbids the swap.
+-- swap: remembered, and a list in MessagePack, which costs less than many arguments. It has for each swap: key, version, what to do
+-- ("g": write and grant, "w": write, "d": delete), the new value behind its version, the leases that must live, the number of letters,
+-- and for each letter channel, key and body. Each answer is the new version, or {0, value, states}, or {2, value, states} if the quiet
+-- time forbids the swap.
 local function swap(keys, args)
   local P = prefix(keys)
   local history, quiet, now, floor = begin(P, args[1])
   local out = { history, quiet }
-  local i = 2
-  while i <= #args do
-    local key, expected, tokens = args[i], tonumber(args[i + 1]), tonumber(args[i + 2])
-    local leases, data, living, letters = args[i + 4], args[i + 5], args[i + 6], tonumber(args[i + 7])
+  local list = cmsgpack.unpack(args[2])
+  local lives = {} -- the leases that this call has looked at: it changes none
+  local written, text
+  local i = 1
+  while i <= #list do
+    local key, expected, what = list[i], list[i + 1], list[i + 2]
+    local living, letters = list[i + 4], list[i + 5]
     local name = P .. 'k:' .. key
     local value = redis.call('GET', name)
     local version, reserved = 0, 0
     if value then version, reserved = header(value) end
     local right = version == expected
     for at = 1, #living, 16 do
-      right = right and redis.call('EXISTS', P .. 'l:' .. string.sub(living, at, at + 15)) == 1
+      local id = string.sub(living, at, at + 15)
+      if lives[id] == nil then lives[id] = redis.call('EXISTS', P .. 'l:' .. id) == 1 end
+      right = right and lives[id]
     end
-    if not right or tokens > 0 and quiet > 0 then
+    if not right or what == 'g' and quiet > 0 then
       out[#out + 1] = states(P, value, { right and 2 or 0, value })
     else
       local next = math.max(version + math.max(reserved, 1), floor, now)
-      local text = number(next)
-      if args[i + 3] == 'd' then
+      if next ~= written then written, text = next, number(next) end
+      if what == 'd' then
         redis.call('DEL', name)
         redis.call('ZREM', P .. 'i', key)
         floor = next + 1
         redis.call('HSET', P .. 'meta', 'floor', number(floor))
       else
-        redis.call('SET', name, '1 ' .. text .. ' ' .. tokens .. ' ' .. #leases / 16 .. '|' .. leases .. data)
+        redis.call('SET', name, '1 ' .. text .. list[i + 3])
         if version == 0 then redis.call('ZADD', P .. 'i', 0, key) end
       end
-      for l = i + 8, i + 5 + 3 * letters, 3 do
-        redis.call('PUBLISH', args[l], text .. ' ' .. #args[l + 1] .. ' ' .. args[l + 1] .. args[l + 2])
+      for l = i + 6, i + 3 + 3 * letters, 3 do
+        redis.call('PUBLISH', list[l], text .. ' ' .. #list[l + 1] .. ' ' .. list[l + 1] .. list[l + 2])
       end
-      out[#out + 1] = { 1, text }
+      out[#out + 1] = text
     end
-    i = i + 8 + 3 * letters
+    i = i + 6 + 3 * letters
   end
   return out
 end

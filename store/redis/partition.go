@@ -3,8 +3,6 @@ package redis
 import (
 	"hash/fnv"
 	"strconv"
-
-	"github.com/locksidecar/locksidecar/store"
 )
 
 // prefix begins all keys and channels.
@@ -78,12 +76,4 @@ func (b *Backend) group(n int, key func(int) string) [][]int {
 // channel is where an instance listens. Channels do not belong to a database, so it contains the number.
 func (b *Backend) channel(instance string) string {
 	return prefix + strconv.Itoa(b.target.db) + ":m:" + instance
-}
-
-func idsOf(leases []store.LeaseID) string {
-	blob := make([]byte, 0, 16*len(leases))
-	for _, id := range leases {
-		blob = append(blob, id[:]...)
-	}
-	return string(blob)
 }

@@ -19,6 +19,8 @@ const (
 	perCall = 200
 	// maxBytes limits their size. A larger swap has a call of its own.
 	maxBytes = 1 << 20
+	// usualSwap is more bytes than most swaps have.
+	usualSwap = 384
 )
 
 // each calls do for each partition of a group, at the same time, and returns one of the errors. A result is unknown if
@@ -275,24 +277,15 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 }
 
 func (b *Backend) swapSome(ctx context.Context, part int, some []int, swaps []cas.Swap, done []cas.Swapped) error {
-	args := make([]any, 0, 8*len(some))
-	name := "swap"
+	name, list, fields := "swap", newList(usualSwap*len(some)), 0
 	for _, i := range some {
-		w := &swaps[i]
-		if w.Tokens > 0 {
+		if swaps[i].Tokens > 0 {
 			name = "grant"
 		}
-		what := "w"
-		if w.Delete {
-			what = "d"
-		}
-		args = append(args, w.Key, w.Version, w.Tokens, what, idsOf(w.Leases), w.Data, idsOf(w.Living), len(w.Letters))
-		for l := range w.Letters {
-			args = append(args, b.channel(w.Letters[l].To), w.Letters[l].Key, w.Letters[l].Body)
-		}
+		fields += b.add(list, &swaps[i])
 	}
 	sent := time.Now()
-	answer, quiet, err := b.call(ctx, "swap", name, sends, part, nil, args...)
+	answer, quiet, err := b.call(ctx, "swap", name, sends, part, nil, list.of(fields))
 	if err != nil {
 		return err
 	}
@@ -308,15 +301,44 @@ func (b *Backend) swapSome(ctx context.Context, part int, some []int, swaps []ca
 	return nil
 }
 
+// add adds a swap to a list as functions.lua reads it, and returns how many elements it added.
+func (b *Backend) add(list *list, w *cas.Swap) int {
+	what := "w"
+	switch {
+	case w.Delete:
+		what = "d"
+	case w.Tokens > 0:
+		what = "g"
+	}
+	list.text(w.Key)
+	list.number(w.Version)
+	list.text(what)
+	if w.Delete {
+		list.text("")
+	} else {
+		head := make([]byte, 0, 32)
+		head = strconv.AppendInt(append(head, ' '), int64(w.Tokens), 10)
+		head = append(strconv.AppendInt(append(head, ' '), int64(len(w.Leases)), 10), '|')
+		list.size(len(head) + 16*len(w.Leases) + len(w.Data))
+		list.to = append(list.to, head...)
+		list.ids(w.Leases)
+		list.to = append(list.to, w.Data...)
+	}
+	list.size(16 * len(w.Living))
+	list.ids(w.Living)
+	list.number(int64(len(w.Letters)))
+	for l := range w.Letters {
+		list.text(b.channel(w.Letters[l].To))
+		list.text(w.Letters[l].Key)
+		list.text(string(w.Letters[l].Body))
+	}
+	const each, ofLetter = 6, 3
+	return each + ofLetter*len(w.Letters)
+}
+
 // swapped reads the answer to one swap.
 func swapped(w *cas.Swap, answer any, sent time.Time, quiet time.Duration) (cas.Swapped, error) {
-	parts, ok := answer.([]any)
-	if !ok || len(parts) < 2 {
-		return cas.Swapped{}, errAnswer
-	}
-	code, _ := parts[0].(int64)
-	if code == 1 {
-		text, _ := parts[1].(string)
+	if text, ok := answer.(string); ok {
 		version, err := strconv.ParseInt(text, 10, 64)
 		r := cas.Record{Key: w.Key, Version: version, Base: version, Tokens: w.Tokens}
 		if w.Delete {
@@ -324,8 +346,12 @@ func swapped(w *cas.Swap, answer any, sent time.Time, quiet time.Duration) (cas.
 		}
 		return cas.Swapped{Done: true, Record: r}, err
 	}
+	parts, ok := answer.([]any)
+	if !ok || len(parts) < 2 {
+		return cas.Swapped{}, errAnswer
+	}
 	s := cas.Swapped{}
-	if code == 2 {
+	if code, _ := parts[0].(int64); code == 2 {
 		s.Quiet = max(quiet, time.Millisecond)
 	}
 	var err error
