@@ -137,8 +137,8 @@ func (c *conn) loggedIn(ctx context.Context, send func() error) error {
 }
 
 // call sends a request and waits for the answer.
-func (c *conn) call(ctx context.Context, method string, request, answer any) error {
-	return c.grpc.Invoke(c.outgoing(ctx), method, request, answer)
+func (c *conn) call(ctx context.Context, method string, request, answer any, options ...grpc.CallOption) error {
+	return c.grpc.Invoke(c.outgoing(ctx), method, request, answer, options...)
 }
 
 func (c *conn) txn(ctx context.Context, ops ...*pb.Op) (*pb.Done, error) {

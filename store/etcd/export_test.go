@@ -2,7 +2,28 @@ package etcd
 
 import (
 	"context"
+
+	"github.com/locksidecar/locksidecar/store/cas"
+	pb "github.com/locksidecar/locksidecar/store/etcd/internal/etcdpb"
 )
+
+// Transactions returns the transactions of swaps: each alone, and all of them nested, and joined.
+func (b *Backend) Transactions(floor int64, swaps []cas.Swap) (alone [][]byte, nested, joined []byte) {
+	b.floor.raise(floor)
+	changes := make([]change, len(swaps))
+	for i := range swaps {
+		changes[i] = b.change(&swaps[i])
+		alone = append(alone, b.txn(&changes[i]))
+	}
+	return alone, b.nested(changes), b.joined(changes)
+}
+
+// ReadDone reads the answer to a transaction.
+func ReadDone(answer []byte, whole bool) (succeeded bool, revision int64, responses []*pb.Result, err error) {
+	d := done{whole: whole}
+	err = d.read(answer)
+	return d.succeeded, d.revision, d.responses, err
+}
 
 // Sweep looks for letters as the backend does from time to time. It returns what the next call takes.
 func (b *Backend) Sweep(ctx context.Context, old int64) int64 { return b.sweepOnce(ctx, old) }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/locksidecar/locksidecar/store"
 	pb "github.com/locksidecar/locksidecar/store/etcd/internal/etcdpb"
 )
@@ -68,8 +70,12 @@ func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
 		Compare: []*pb.Compare{unchanged(b.layout.floor, revision), none(b.leases)},
 		Success: []*pb.Op{put(b.layout.floor, binary.AppendUvarint(nil, uint64(first)), 0)},
 	}
-	answer, err := b.send(ctx, txn)
-	if err == nil && !answer.Succeeded {
+	request, err := proto.Marshal(txn)
+	if err != nil {
+		return failed("raise", err, false)
+	}
+	answer, err := b.send(ctx, request, false)
+	if err == nil && !answer.succeeded {
 		err = &store.Error{Op: "raise", Err: errInUse}
 	}
 	if err == nil {

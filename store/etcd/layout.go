@@ -38,14 +38,14 @@ const format = 2
 
 var errFormat = errors.New("a record in etcd has an unknown format: another program has written it, or a newer sidecar")
 
-// encode makes a record's value: the format, the floor of its tokens, the number of leases, their ids, and the data.
-func encode(floor int64, leases []store.LeaseID, data []byte) []byte {
-	value := binary.AppendUvarint([]byte{format}, uint64(floor))
-	value = binary.AppendUvarint(value, uint64(len(leases)))
-	for _, id := range leases {
-		value = append(value, id[:]...)
+// encode adds a record's value: the format, the floor of its tokens, the number of leases, their ids, and the data.
+func encode(to []byte, floor int64, leases []store.LeaseID, data []byte) []byte {
+	to = binary.AppendUvarint(append(to, format), uint64(floor))
+	to = binary.AppendUvarint(to, uint64(len(leases)))
+	for i := range leases {
+		to = append(to, leases[i][:]...)
 	}
-	return append(value, data...)
+	return append(to, data...)
 }
 
 // decode reads the record of a key from what a Get found. Whoever changes the record later uses at least its floor.

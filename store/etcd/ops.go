@@ -25,10 +25,6 @@ func unchanged(key string, revision int64) *pb.Compare {
 	return &pb.Compare{Target: pb.Compare_MOD, Is: pb.Compare_EQUAL, Key: []byte(key), To: &pb.Compare_ModRevision{ModRevision: revision}}
 }
 
-func exists(key string) *pb.Compare {
-	return &pb.Compare{Target: pb.Compare_CREATE, Is: pb.Compare_GREATER, Key: []byte(key), To: &pb.Compare_CreateRevision{CreateRevision: 0}}
-}
-
 // none holds if no key begins with a prefix.
 func none(prefix string) *pb.Compare {
 	c := unchanged(prefix, 0)

@@ -1,11 +1,11 @@
 package etcd
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"slices"
 	"sync"
+
+	"google.golang.org/grpc"
 
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
@@ -21,6 +21,8 @@ const (
 	maxNested = maxOps - maxSwaps
 	// maxBytes is far below etcd's limit of 1.5 MiB (--max-request-bytes). A larger swap has a transaction of its own.
 	maxBytes = 512 << 10
+	// spareBytes is how much longer the transaction of a change is than its bytes, mostly.
+	spareBytes = 64
 	// parallel is how many transactions of a call are on their way at a time. Four carry 1.7 times as many swaps as one.
 	parallel = 4
 	// calmAfter is how many nested transactions in a row must succeed as a whole before changes are joined again.
@@ -104,70 +106,93 @@ func (b *Backend) addStates(ctx context.Context, records []*cas.Record, alive ma
 	return nil
 }
 
-// change is a swap as operations of etcd.
+// change is a swap, and what its transaction needs.
 type change struct {
-	key        string
-	conditions []*pb.Compare // that of the record, and then those of leases
-	ops        []*pb.Op
-	bytes      int
-	floor      int64
+	*cas.Swap
+	key   string
+	bytes int
+	floor int64
 }
 
 func (b *Backend) change(s *cas.Swap) change {
-	c := change{key: b.records + s.Key, floor: b.floor.Load()}
-	c.conditions = append(make([]*pb.Compare, 0, 1+len(s.Living)), unchanged(c.key, s.Version))
-	for _, id := range s.Living {
-		c.conditions = append(c.conditions, exists(b.lease(id)))
-	}
-	c.ops = make([]*pb.Op, 0, 1+len(s.Letters))
-	if s.Delete {
-		c.ops = append(c.ops, remove(c.key))
-	} else {
-		c.ops = append(c.ops, put(c.key, encode(c.floor, s.Leases, s.Data), 0))
-	}
-	c.bytes = 2*len(c.key) + len(s.Data) + 48*(len(c.conditions)+len(s.Leases))
-	for _, letter := range s.Letters {
-		name := b.letter(letter.To, letter.Key)
-		c.ops = append(c.ops, put(name, append(binary.AppendUvarint(nil, uint64(c.floor)), letter.Body...), 0))
-		c.bytes += len(name) + len(letter.Body)
+	c := change{Swap: s, key: b.records + s.Key, floor: b.floor.Load()}
+	c.bytes = 2*len(c.key) + len(s.Data) + 48*(c.conditions()+len(s.Leases))
+	for i := range s.Letters {
+		c.bytes += len(b.mailbox) + len(s.Letters[i].To) + len(s.Letters[i].Key) + len(s.Letters[i].Body)
 	}
 	return c
 }
 
+// conditions are that of the record, and those of leases.
+func (c *change) conditions() int { return 1 + len(c.Living) }
+
+// ops are that on the record, and those of letters.
+func (c *change) ops() int { return 1 + len(c.Letters) }
+
 // size is the length of its longest list.
-func (c *change) size() int { return max(len(c.conditions), len(c.ops)) }
+func (c *change) size() int { return max(c.conditions(), c.ops()) }
+
+// add adds what a change does if the conditions hold.
+func (b *Backend) add(w *wire, c *change) {
+	if c.Delete {
+		w.remove(c.key)
+	} else {
+		w.record(c.key, c.floor, c.Leases, c.Data)
+	}
+	for i := range c.Letters {
+		w.letter(b.letter(c.Letters[i].To, c.Letters[i].Key), c.floor, c.Letters[i].Body)
+	}
+}
 
 // txn is the change as a transaction of its own. If the conditions fail, it reads the present record.
-func (c *change) txn() *pb.Txn {
-	return &pb.Txn{Compare: c.conditions, Success: c.ops, Failure: []*pb.Op{get(c.key)}}
+func (b *Backend) txn(c *change) wire {
+	w := make(wire, 0, c.bytes+spareBytes)
+	w.unchanged(c.key, c.Version)
+	for _, id := range c.Living {
+		w.exists(b.lease(id))
+	}
+	b.add(&w, c)
+	w.otherwise(c.key)
+	return w
 }
 
 // nested is a transaction of changes that are carried out independently of each other.
-func nested(changes []change) *pb.Txn {
-	ops := make([]*pb.Op, len(changes))
+func (b *Backend) nested(changes []change) wire {
+	w := newWire(changes)
 	for i := range changes {
-		ops[i] = &pb.Op{Request: &pb.Op_Txn{Txn: changes[i].txn()}}
+		w.nest(b.txn(&changes[i]))
 	}
-	return &pb.Txn{Success: ops}
+	return w
 }
 
 // joined is a transaction that carries out all changes, or none. It is nil if they have too many conditions or operations.
-func joined(changes []change) *pb.Txn {
-	txn := &pb.Txn{Compare: make([]*pb.Compare, 0, len(changes)+1), Success: make([]*pb.Op, 0, len(changes))}
+func (b *Backend) joined(changes []change) wire {
+	w := newWire(changes)
+	var lives []store.LeaseID
+	ops := 0
 	for i := range changes {
 		c := &changes[i]
-		txn.Compare = append(txn.Compare, c.conditions[0])
-		for _, lives := range c.conditions[1:] {
-			if !slices.ContainsFunc(txn.Compare, func(known *pb.Compare) bool { return bytes.Equal(known.Key, lives.Key) }) {
-				txn.Compare = append(txn.Compare, lives)
+		w.unchanged(c.key, c.Version)
+		for _, id := range c.Living {
+			if !slices.Contains(lives, id) {
+				lives = append(lives, id)
+				w.exists(b.lease(id))
 			}
 		}
-		txn.Success = append(txn.Success, c.ops...)
-		if max(len(txn.Compare), len(txn.Success)) > maxOps {
+		b.add(&w, c)
+		if ops += c.ops(); max(i+1+len(lives), ops) > maxOps {
 			return nil
 		}
 	}
-	return txn
+	return w
+}
+
+func newWire(changes []change) wire {
+	n := 0
+	for i := range changes {
+		n += changes[i].bytes + spareBytes
+	}
+	return make(wire, 0, n)
 }
 
 // transactions divides changes into transactions: the ends of their ranges.
@@ -200,7 +225,7 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 		}
 	}
 	results := make([]cas.Swapped, len(swaps))
-	if err := b.swapAll(ctx, swaps, changes, results); err != nil {
+	if err := b.swapAll(ctx, changes, results); err != nil {
 		return nil, err
 	}
 	var present []*cas.Record
@@ -216,10 +241,10 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 }
 
 // swapAll carries out the transactions of a call.
-func (b *Backend) swapAll(ctx context.Context, swaps []cas.Swap, changes []change, results []cas.Swapped) error {
+func (b *Backend) swapAll(ctx context.Context, changes []change, results []cas.Swapped) error {
 	ends := transactions(changes)
 	if len(ends) == 1 { // without a wake-up
-		return b.swap(ctx, swaps, changes, results)
+		return b.swap(ctx, changes, results)
 	}
 	errs := make([]error, len(ends))
 	var sending sync.WaitGroup
@@ -230,7 +255,7 @@ func (b *Backend) swapAll(ctx context.Context, swaps []cas.Swap, changes []chang
 		from = end
 		turns <- struct{}{}
 		sending.Go(func() {
-			errs[i] = b.swap(ctx, swaps[part:end], changes[part:end], results[part:end])
+			errs[i] = b.swap(ctx, changes[part:end], results[part:end])
 			<-turns
 		})
 	}
@@ -246,67 +271,68 @@ func (b *Backend) swapAll(ctx context.Context, swaps []cas.Swap, changes []chang
 // swap carries out one transaction. One that carries out all changes or none costs etcd less than nested ones. If its
 // conditions fail, nothing was done, and nested ones follow. They go first for a while then, because a key that
 // instances take in turns fails often.
-func (b *Backend) swap(ctx context.Context, swaps []cas.Swap, changes []change, results []cas.Swapped) error {
+func (b *Backend) swap(ctx context.Context, changes []change, results []cas.Swapped) error {
 	if len(changes) == 1 {
-		answer, err := b.send(ctx, changes[0].txn())
+		answer, err := b.send(ctx, b.txn(&changes[0]), false)
 		if err != nil {
 			return err
 		}
-		return b.judge(swaps, changes, []*pb.Done{answer}, answer.Header.Revision, results)
+		return b.judge(changes, func(int) *done { return answer }, answer.revision, results)
 	}
-	if txn := joined(changes); txn != nil && b.contended.Load() <= 0 {
-		answer, err := b.send(ctx, txn)
-		if err != nil {
-			return err
+	if b.contended.Load() <= 0 {
+		if txn := b.joined(changes); txn != nil {
+			answer, err := b.send(ctx, txn, false)
+			if err != nil {
+				return err
+			}
+			if answer.succeeded {
+				return b.judge(changes, func(int) *done { return answer }, answer.revision, results)
+			}
+			b.contended.Store(calmAfter)
 		}
-		if answer.Succeeded {
-			all := slices.Repeat([]*pb.Done{answer}, len(changes))
-			return b.judge(swaps, changes, all, answer.Header.Revision, results)
-		}
-		b.contended.Store(calmAfter)
 	}
-	answer, err := b.send(ctx, nested(changes))
+	answer, err := b.send(ctx, b.nested(changes), true)
 	if err != nil {
 		return err
 	}
-	all := make([]*pb.Done, len(changes))
-	calm := true
-	for i := range all {
-		all[i] = answer.Responses[i].GetTxn()
-		calm = calm && all[i].Succeeded
-	}
+	calm := !slices.ContainsFunc(answer.responses, func(r *pb.Result) bool { return !r.GetTxn().Succeeded })
 	if calm {
 		b.contended.Add(-1)
 	} else {
 		b.contended.Store(calmAfter)
 	}
-	return b.judge(swaps, changes, all, answer.Header.Revision, results)
+	each := func(i int) *done {
+		one := answer.responses[i].GetTxn()
+		return &done{succeeded: one.Succeeded, responses: one.Responses}
+	}
+	return b.judge(changes, each, answer.revision, results)
 }
 
-// send sends a transaction of swaps, once.
-func (b *Backend) send(ctx context.Context, txn *pb.Txn) (answer *pb.Done, err error) {
+// send sends a transaction of swaps, once. whole: see done.
+func (b *Backend) send(ctx context.Context, txn wire, whole bool) (answer *done, err error) {
 	err = b.write(ctx, "swap", func(ctx context.Context, c *conn) (err error) {
 		newest := b.newest.Load()
-		answer = &pb.Done{}
-		if err = c.call(ctx, methodTxn, txn, answer); err != nil {
+		answer = &done{whole: whole}
+		if err = c.call(ctx, methodTxn, txn, answer, grpc.ForceCodecV2(wireCodec{})); err != nil {
 			return err
 		}
-		return b.grows(newest, answer.Header.Revision)
+		return b.grows(newest, answer.revision)
 	})
 	return answer, err
 }
 
 // judge reads the results of swaps from the answers of their transactions.
-func (b *Backend) judge(swaps []cas.Swap, changes []change, answers []*pb.Done, revision int64, results []cas.Swapped) (err error) {
-	for i, answer := range answers {
-		if answer.Succeeded {
-			results[i] = cas.Swapped{Done: true, Record: cas.Record{Key: swaps[i].Key, Leases: swaps[i].Leases, Base: base(changes[i].floor, revision), Tokens: cas.TokensPerSwap}}
-			if !swaps[i].Delete {
+func (b *Backend) judge(changes []change, answers func(int) *done, revision int64, results []cas.Swapped) (err error) {
+	for i := range changes {
+		c, answer := &changes[i], answers(i)
+		if answer.succeeded {
+			results[i] = cas.Swapped{Done: true, Record: cas.Record{Key: c.Swap.Key, Leases: c.Leases, Base: base(c.floor, revision), Tokens: cas.TokensPerSwap}}
+			if !c.Delete {
 				results[i].Record.Version = revision
 			}
 			continue
 		}
-		if results[i].Record, err = b.decode(swaps[i].Key, answer.Responses[0].GetRange().GetKvs()); err != nil {
+		if results[i].Record, err = b.decode(c.Swap.Key, answer.responses[0].GetRange().GetKvs()); err != nil {
 			return &store.Error{Op: "swap", Err: err, Unknown: true} // others of the transaction were carried out
 		}
 	}
