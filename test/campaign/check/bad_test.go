@@ -212,6 +212,37 @@ var bad = map[string]struct{ broken, text string }{
 		x line 30-31 l1:x-1@a l2:x-2@a
 		x slow 32-300
 		x line 400-401 l2:x-2@a l3:x-1@a`},
+	"a place was lost within less than the shortest TTL": {"fifo", `
+		a acquire 20- w-1 s-
+		b acquire 21- w-1
+		x line 30-31 l1:x-1@a l2:x-2@a
+		x line 540-541 b100 l2:x-2@a l3:x-1@a`},
+	"a place was lost, and who stood before stands there still": {"fifo", `
+		a acquire 20- w-1
+		b acquire 21- w-1 s-
+		x line 30-31 l1:x-1@a l2:x-2@a
+		x line 940-941 l1:x-1@a l3:x-2@a`},
+	"a session's place was lost, and its lease was not": {"fifo", `
+		a acquire 20- w-1
+		b acquire 21- w-1
+		x line 30-31 l1:x-1@a l2:x-2@a
+		x line 940-941 l2:x-2@a l3:x-1@a`},
+	"overtaken in line, and its lease lived on": {"fifo", `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-100 granted t3 u500 w-1
+		b acquire 21-80 granted t2 u500 w-1
+		x line 30-31 l1:x-2@a l2:x-3@a
+		h release 70-75 done t1
+		b release 85-90 done t2
+		x line 110-111 l1:x-9@a kj`},
+	"overtaken in line, and told less than the shortest TTL after it was seen there": {"fifo", `
+		h acquire 0-10 granted t1 u5000
+		a acquire 20-600 granted t3 u5000 w-1 s-
+		b acquire 21-580 granted t2 u5000 w-1
+		x line 30-31 l1:x-2 l2:x-3
+		h release 570-575 done t1
+		x line 576-577 b560 l1:x-2
+		b release 585-590 done t2`},
 	"somebody broke the lock before, and a place was lost": {"fifo", `
 		a acquire 20- w-1
 		b acquire 21- w-1

@@ -43,6 +43,8 @@ type Rules struct {
 	Recovery time.Duration
 	// Cache is the sidecars' LOCKSIDECAR_CACHE_TTL.
 	Cache time.Duration
+	// Shortest is the shortest time for which a client asks for a lock of its own lease.
+	Shortest time.Duration
 	// Search is how long porcupine may look for what the model has not found: 0 is not at all.
 	Search time.Duration
 	// Least is what must have happened.
@@ -51,7 +53,9 @@ type Rules struct {
 
 // DefaultRules fit sidecars with a TTL of a few seconds, on a machine with other work.
 func DefaultRules() Rules {
-	return Rules{Handoff: time.Second, Recovery: 15 * time.Second, Cache: 100 * time.Millisecond, Search: 20 * time.Second}
+	return Rules{
+		Handoff: time.Second, Recovery: 15 * time.Second, Cache: 100 * time.Millisecond, Shortest: history.ShortestTTL, Search: 20 * time.Second,
+	}
 }
 
 // Violation is a rule that was broken.

@@ -16,11 +16,13 @@ import (
 //
 // A waiter whose lease is lost waits in the queue again, at the end, under another one. That
 // happens in faults, and without one on a machine that has no time to renew a short
-// lease; so whoever was seen in a later place is not judged by the order. But a place is
+// lease. So whoever was seen in a later place is not judged by the order, and neither is a
+// place whose lease nobody saw alive after the call was told. But a place is
 // kept for as long as its lease: who was seen in another one under the same lease has
 // lost it for no reason. An attempt that had the key meanwhile has used its place: if its
 // grant was over before its call was told, which a slow machine does to a short bind:ttl
-// lock, the call waits on at the end.
+// lock, the call waits on at the end. Such a grant lasts for the shortest TTL at least, so a
+// place that was seen until less than that before was not used by one.
 //
 // A call that was told that it has the lock must not wait in the queue. An earlier attempt of the
 // call may: its lease was lost, or its outcome was not known, and it is being withdrawn. So the
@@ -56,7 +58,7 @@ type line struct {
 	// fitting is where the first of the queue was first seen to fit, if it was also in the last line that was seen.
 	fitting  history.Op
 	attempts map[int64]string   // that were seen to have the key, by their tokens
-	used     map[string][]int64 // the tokens under which an attempt was seen to have the key, in the order of the lines
+	until    map[string]int64   // up to when names were seen in line
 	several  map[string]bool    // names of calls for several keys
 	again    map[string]bool    // those who were seen in another place, too
 	said     map[[2]string]bool // pairs that were found
@@ -65,15 +67,16 @@ type line struct {
 func (h *arranged) lineOf(k *keyHistory) *line {
 	l := &line{
 		h: h, k: k, granted: make(map[string]history.Op, len(k.terms)), several: make(map[string]bool),
-		again: make(map[string]bool), said: make(map[[2]string]bool), attempts: make(map[int64]string), used: make(map[string][]int64),
+		again: make(map[string]bool), said: make(map[[2]string]bool), attempts: make(map[int64]string), until: make(map[string]int64),
 		asked: make(map[string]history.Op), newest: make([]*term, 1, len(k.terms)+1),
 	}
-	for _, op := range k.lines {
-		if op.Attempt == "" {
-			continue
+	for i, op := range k.lines {
+		if op.Attempt != "" {
+			l.attempts[op.Token] = op.Attempt
 		}
-		l.attempts[op.Token] = op.Attempt
-		l.used[op.Attempt] = append(l.used[op.Attempt], op.Token)
+		for _, place := range op.Line {
+			l.until[place.ID] = l.unchanged(i)
+		}
 	}
 	for i, t := range k.terms {
 		l.granted[t.grant.InLine()] = t.grant
@@ -98,35 +101,67 @@ func (h *arranged) lineOf(k *keyHistory) *line {
 func (l *line) places() (broken []Violation) {
 	type sight struct {
 		history.Place
-		in history.Op
+		in    int   // the number of the line
+		until int64 // up to when that was seen
 	}
 	last := make(map[string]sight)
-	had := make(map[string]int64) // when attempts were last seen to have the key
-	for _, op := range l.k.lines {
-		had[op.Attempt] = op.Call
+	for n, op := range l.k.lines {
 		if !l.h.calm(op.Call, op.Return) {
 			continue
 		}
 		for _, place := range op.Line {
 			before, seen := last[place.ID]
-			last[place.ID] = sight{place, op}
+			last[place.ID] = sight{place, n, l.unchanged(n)}
 			if !seen || before.Number == place.Number {
 				continue
 			}
 			l.again[place.ID] = true
 			l.h.counts.Moved++
-			served := before.Attempt != "" && had[before.Attempt] > before.in.Call
+			first := l.k.lines[before.in]
+			served := l.served(place.ID, before.until, op.Return) && !overtook(first, op, place.ID)
 			if before.Lease != place.Lease || served || l.several[place.ID] ||
-				!l.h.calm(before.in.Call, op.Return) || meets(l.k.forced, before.in.Call, op.Return) {
+				!l.h.calm(first.Call, op.Return) || meets(l.k.forced, first.Call, op.Return) {
 				continue
 			}
 			broken = append(broken, Violation{
-				Rule: "fifo", Key: l.k.key, Ops: []history.Op{before.in, op},
+				Rule: "fifo", Key: l.k.key, Ops: []history.Op{first, op},
 				Text: fmt.Sprintf("%s stood at %d, and stands at %d under the same lease", place.ID, before.Number, place.Number),
 			})
 		}
 	}
 	return broken
+}
+
+// unchanged is up to when a line was seen as it was noted.
+func (l *line) unchanged(n int) int64 {
+	if n+1 < len(l.k.lines) {
+		return max(l.k.lines[n].Call, l.k.lines[n+1].Before)
+	}
+	return l.k.lines[n].Call
+}
+
+// served reports whether a call may have had the key in a time in which nobody saw it in line, by a grant that was over before it
+// was told.
+func (l *line) served(name string, from, to int64) bool {
+	return l.asked[name].Session == "" && time.Duration(to-from) >= l.h.rules.Shortest
+}
+
+// overtook reports whether somebody who stood before a waiter stands there still. Then nobody has served the waiter.
+func overtook(before, now history.Op, name string) bool {
+	for _, place := range before.Line {
+		if place.ID == name {
+			return false
+		}
+		if slices.ContainsFunc(now.Line, func(p history.Place) bool { return p.ID == place.ID && p.Number == place.Number }) {
+			return true
+		}
+	}
+	return false
+}
+
+// kept reports whether it is certain that a call kept its place until it was told of its grant.
+func (l *line) kept(place history.Place, grant history.Op) bool {
+	return (place.Lease == "" || l.h.alive[place.Lease] >= grant.Return) && !l.served(place.ID, l.until[place.ID], grant.Return)
 }
 
 // servedHere reports whether a waiter got the lock from its sidecar, after the grant that the line was
@@ -163,13 +198,8 @@ func (l *line) judge(op history.Op) (broken []Violation) {
 				find("it was told that it has the lock, and stands in line", grant, op)
 			}
 			continue
-		case !ok || l.again[place.ID]: // it left, or timed out
+		case !ok || l.again[place.ID] || !l.kept(place, grant): // it left, or timed out, or may have lost its place
 			continue
-		}
-		for _, token := range l.used[place.Attempt] {
-			if token > op.Token && token < grant.Token {
-				grant.Token = token // the place was used then; the call waited on at the end
-			}
 		}
 		if to := max(grant.Return, before.Return); before.ID != "" && l.h.calm(op.Call, to) && !l.forced(before, grant, op.Call, to) {
 			l.h.counts.Ordered++

@@ -149,11 +149,36 @@ var good = map[string]string{
 		x fault 40-50
 		x line 20000-20001 l3:x-2@a l4:x-1@a`,
 	"an attempt had the key, and its grant was over before its call was told": `
-		a acquire 20- w-1
+		a acquire 20- w-1 s-
 		b acquire 21- w-1
 		x line 30-31 t1 ah l1:x-1@a#p l2:x-2@a#q
-		x line 40-41 t2 ap l2:x-2@a#q l3:x-3@a#r
-		x line 50-51 t3 aq l3:x-3@a#r l4:x-1@a#p`,
+		x line 40-41 t2 ap b35 l2:x-2@a#q l3:x-3@a#r
+		x line 540-541 t3 aq b530 l3:x-3@a#r l4:x-1@a#p`,
+	"the lease of one in line was seen dead, and another got the lock before": `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-100 granted t3 u500 w-1
+		b acquire 21-80 granted t2 u500 w-1
+		x line 30-31 l1:x-2@a l2:x-3@b
+		x line 40-41 l1:x-3@a kj
+		x line 50-51 d1:x-2@a l2:x-3@b
+		h release 70-75 done t1
+		b release 85-90 done t2
+		x line 110-111 l4:x-9@b kj`,
+	"the lease of one in line was not seen alive later, and another got the lock before": `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-100 granted t3 u500 w-1
+		b acquire 21-80 granted t2 u500 w-1
+		x line 30-31 l1:x-2@a l2:x-3@b
+		h release 70-75 done t1
+		b release 85-90 done t2
+		x line 110-111 l4:x-9@b kj`,
+	"the lease of one in line was not seen alive later, and another asked later and got the lock before": `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-100 granted t3 u500 w-1
+		x line 30-31 l1:x-2@a
+		b acquire 32-80 granted t2 u500 w-1
+		h release 70-75 done t1
+		b release 85-90 done t2`,
 	"somebody broke the lock that one was about to be given": `
 		a acquire 20- w-1
 		b acquire 21- w-1
@@ -162,12 +187,13 @@ var good = map[string]string{
 		x line 40-41 l2:x-2@a l3:x-1@a`,
 	"a grant of the first in line was over before its call was told, and the call was granted again": `
 		h acquire 0-10 granted t1 u500
-		a acquire 20-90 granted t4 u500 w-1
+		a acquire 20-590 granted t4 u5000 w-1 s-
 		x line 30-31 t1 ah l1:x-2@a#p
-		b acquire 40-85 granted t3 u500 w-1
-		x line 60-61 t2 ap l2:x-4@b#q
+		b acquire 40-585 granted t3 u5000 w-1
+		x line 60-61 t2 ap b50 l2:x-4@b#q
 		h release 45-50 done t1
-		b release 86-87 done t3`,
+		b release 586-587 done t3
+		x line 600-601 l1:x-9@a kj`,
 	"an attempt had the key before, and stands in line again behind another": `
 		h acquire 0-10 granted t1 u500
 		a acquire 20-90 granted t5 u500 w-1 r1

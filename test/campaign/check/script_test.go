@@ -21,7 +21,7 @@ import (
 // c answered from the cache, l7:x-1@a#p a place in line, for the acquire in the first line,
 // under the lease a, of the attempt p (or none is named), ap the attempt that has the key under
 // t7, o no holder was named, m shared, m3 with that limit, q2 has slot 1, h2 so many holders, d7:x-1 a
-// place whose lease has expired.
+// place whose lease has expired, b30 up to when the line before was seen.
 func script(t *testing.T, text string) (ops []history.Op) {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -81,6 +81,8 @@ func more(t *testing.T, op *history.Op, word string) {
 		op.Unnamed = true
 	case 'a':
 		op.Attempt = rest
+	case 'b':
+		op.Before = at(t, rest)
 	case 'm':
 		op.Shared = true
 		if rest != "" {

@@ -259,6 +259,15 @@ var goodShared = map[string]string{
 		b acquire 20- w-1 m
 		x line 400-401 m h1 d2:x-2
 		x line 1500-1501 m h1 d2:x-2`,
+	"a permit was over before its call was told, and the call waits at the end": `
+		h acquire 0-10 granted t1 u9000 m1 q1
+		a acquire 20- w-1 s- m1
+		b acquire 21-90 granted t3 u9000 w-1 m1 q1
+		h release 32-35 done t1
+		x line 30-31 m1 h1 l1:x-2@a#p l2:x-3@a#q
+		b release 95-96 done t3
+		x line 535-536 m1 h1 b33 l3:x-2@a#p
+		x line 540-541 m1 h1 l1:x-9@a kj`,
 	"a share that was broken": `
 		a acquire 0-10 granted t1 u500 m
 		b force 20-40 done

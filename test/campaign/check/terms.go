@@ -33,6 +33,8 @@ type arranged struct {
 	unpromised []span
 	// replaced is when another server took over, with the time of recovery.
 	replaced []span
+	// alive is when each lease was last seen to live, in the line of any key.
+	alive map[string]int64
 	// forgetting is when the database server forgot releases.
 	forgetting []span
 	// groupForced are the times when somebody broke one of the keys of a call for several, by
@@ -89,7 +91,7 @@ type term struct {
 
 // arrange sorts a history out.
 func arrange(ops []history.Op, rules Rules) *arranged {
-	h := &arranged{rules: rules, ops: ops}
+	h := &arranged{rules: rules, ops: ops, alive: make(map[string]int64)}
 	byKey := make(map[string]*keyHistory)
 	for _, op := range ops {
 		if op.Kind == history.Fault || op.Kind == history.Ended || op.Kind == history.Unpromised || op.Kind == history.Replaced {
@@ -105,6 +107,11 @@ func arrange(ops []history.Op, rules Rules) *arranged {
 			h.slow = append(h.slow, span{op.Call, op.Return})
 			if op.Return-op.Call > int64(calmly) {
 				h.faults = append(h.faults, span{op.Call, plus(op.Return, rules.Recovery)})
+			}
+		}
+		for _, place := range op.Line {
+			if !place.Dead {
+				h.alive[place.Lease] = max(h.alive[place.Lease], op.Call)
 			}
 		}
 		if op.Key == "" {

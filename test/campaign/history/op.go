@@ -10,12 +10,16 @@ package history
 
 import (
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // Kind is what the client asked for.
 type Kind string
+
+// ShortestTTL is the shortest time for which clients ask for a lock of its own lease.
+const ShortestTTL = 500 * time.Millisecond
 
 // The operations of clients.
 const (
@@ -115,6 +119,8 @@ type Op struct {
 	Unnamed bool `json:"unnamed,omitempty"`
 	// Line are those who wait, first the first.
 	Line []Place `json:"line,omitempty"`
+	// Before is, of a Line, when this queue was last seen as it was noted before.
+	Before int64 `json:"before,omitempty"`
 	// Whose sessions Ended.
 	Whose string `json:"whose,omitempty"`
 	Note  string `json:"note,omitempty"`

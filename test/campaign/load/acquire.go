@@ -50,7 +50,7 @@ func (c *client) wait() int64 {
 // ttl chooses a TTL of its own.
 func (c *client) ttl() int64 {
 	ttl := c.cfg.TTL.Milliseconds()
-	return max(500, []int64{0, ttl / 2, 2 * ttl}[c.rng.IntN(3)])
+	return max(history.ShortestTTL.Milliseconds(), []int64{0, ttl / 2, 2 * ttl}[c.rng.IntN(3)])
 }
 
 // limit is how long the client waits for the answer.

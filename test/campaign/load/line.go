@@ -37,17 +37,20 @@ const slow = 50 * time.Millisecond
 
 type observer struct {
 	rec   *history.Recorder
-	noted map[string]history.Op // the last of each key
+	noted map[string]history.Op // the last of each key; Before is when it was last seen so
 }
 
-// note notes a line in which there is an order to see, or a first one that may fit, if it is news, or has not been noted
-// for a second.
+// note notes a queue if it is news, or has not been noted for a second.
 func (o *observer) note(op history.Op) {
 	last := o.noted[op.Key]
 	news := op.Attempt != last.Attempt || op.Holders != last.Holders || !slices.Equal(op.Line, last.Line)
-	if len(op.Line) < 2 && !op.Shared || !news && op.Call-last.Call < int64(time.Second) {
+	if !news && op.Call-last.Call < int64(time.Second) {
+		last.Before = op.Call
+		o.noted[op.Key] = last
 		return
 	}
-	o.noted[op.Key] = op
+	op.Before = last.Before
 	o.rec.Add(op)
+	op.Before = op.Call
+	o.noted[op.Key] = op
 }
