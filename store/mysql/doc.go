@@ -13,11 +13,12 @@
 // # Swaps
 //
 // A swap locks the record, then the leases on which it relies (shared), and then writes the record on a condition: the version is
-// unchanged, and these leases live. A statement after the locks judges whether they do, once for all swaps that rely on the same ones,
-// by its own start. Variables of the session pass its answer on within the packet: a subquery in each write would cost the server 2.9
-// times as much (169 µs of processor time for each of 64 swaps, and 59 µs). A call's swaps go into one packet. Records are locked in the order of their names, leases in that of their ids, and
-// leases after records, so swaps do not lock each other out. Rare deadlocks remain, when several packets make the same
-// record. They are repeated, because the server has rolled one of them back.
+// unchanged, and these leases live. The statement that writes comes after the locks and judges by its own start whether they do. A
+// call's swaps go into one packet. It has one statement that writes all records which exist, and one that makes the others,
+// because a statement costs the server more than a row. The conditions of a statement are those of all its swaps. If they do not
+// hold, nothing is written, and swaps with the same conditions are tried with a packet of their own. Records are locked in the
+// order of their names, leases in that of their ids, and leases after records, so swaps do not lock each other out. Rare deadlocks
+// remain, when several packets make the same record. They are repeated, because the server has rolled one of them back.
 //
 // Nobody waits for the row of a record, because such a wait would keep a connection and the other rows of the packet. If
 // another session has the row, the packet fails, the others of the call go on without this one, and it is tried again

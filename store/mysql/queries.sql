@@ -54,35 +54,37 @@ SELECT name FROM locksidecar_locks FORCE INDEX (PRIMARY) WHERE name IN (?)
 -- Always after the records, and in the order of ids. A Revoke or a Renew waits until the swap is over.
 SELECT id FROM locksidecar_leases FORCE INDEX (PRIMARY) WHERE id IN (?) ORDER BY id LOCK IN SHARE MODE
 
--- name: floor
--- Of this server's present history, which cannot change before the next packet. Variables are set and used in one packet.
-SELECT token_floor, quiet_until INTO @locksidecar_floor, @locksidecar_quiet FROM locksidecar_meta WHERE id = 1
-
--- name: living
--- A lease that lives now cannot die before COMMIT, because its row is locked.
-SELECT COUNT(*) = ? INTO @locksidecar_living? FROM locksidecar_leases FORCE INDEX (PRIMARY) WHERE id IN (?) AND expires_at > {now}
-
 -- name: replace
--- The floor is above all versions of the history before.
-UPDATE locksidecar_locks SET
-    version = GREATEST(version + tokens, {now}, @locksidecar_floor),
-    tokens = ?, swap_id = ?, leases = ?, data = ?
-WHERE name = ? AND version = ?
+-- All records of a packet at once, because a statement costs the server more than a row. A record that is not as expected
+-- stays as it is. The floor is above all versions of the history before.
+UPDATE locksidecar_locks FORCE INDEX (PRIMARY) SET
+    version = GREATEST(version + tokens, {now}, (SELECT token_floor FROM locksidecar_meta WHERE id = 1)),
+    tokens = ELT(FIELD(name, ?), ?), swap_id = ?, leases = ELT(FIELD(name, ?), ?), data = ELT(FIELD(name, ?), ?)
+WHERE name IN (?) AND (name, version) IN (?)
 
 -- name: create
--- If the record exists, nothing changes.
+-- If a record exists, it stays as it is.
 INSERT INTO locksidecar_locks (name, version, tokens, swap_id, leases, data)
-SELECT ?, {now}, ?, ?, ?, ? FROM DUAL WHERE TRUE
+SELECT name, {now}, tokens, ?, leases, data FROM (
+
+-- name: new_record
+SELECT ? AS name, ? AS tokens, ? AS leases, ? AS data
+
+-- name: or
+UNION ALL
+
+-- name: created
+) v WHERE TRUE
 
 -- name: or_keep
 ON DUPLICATE KEY UPDATE tokens = locksidecar_locks.tokens
 
 -- name: if_living
--- Continues replace and create.
-AND @locksidecar_living?
+-- Continues replace and create. A lease that lives now cannot die before COMMIT, because its row is locked.
+AND (SELECT COUNT(*) FROM locksidecar_leases FORCE INDEX (PRIMARY) WHERE id IN (?) AND expires_at > {now}) = ?
 
 -- name: if_not_quiet
-AND @locksidecar_quiet <= {now}
+AND (SELECT quiet_until FROM locksidecar_meta WHERE id = 1) <= {now}
 
 -- name: above_floor
 -- Tokens of a new record are above those of a deleted one. This statement comes after the one that made the record, so

@@ -87,15 +87,44 @@ func (p *packet) value(value any) {
 		p.hex(v)
 	case store.LeaseID:
 		p.hex(v[:])
+	case literals:
+		p.text.WriteString(string(v))
 	case []string:
 		list(p, v)
 	case []store.LeaseID:
 		list(p, v)
 	case []int64:
 		list(p, v)
+	case []int:
+		list(p, v)
+	case [][]byte:
+		list(p, v)
+	case []versioned:
+		list(p, v)
+	case versioned:
+		p.text.WriteByte('(')
+		p.value(v.name)
+		p.text.WriteByte(',')
+		p.value(v.version)
+		p.text.WriteByte(')')
 	default:
 		panic(fmt.Sprintf("store/mysql: a value of type %T", value))
 	}
+}
+
+// literals are a list of values as SQL has it, for lists that a packet has several times.
+type literals string
+
+func hexed(names []string) literals {
+	p := &packet{}
+	p.value(names)
+	return literals(p.text.String())
+}
+
+// versioned is a record as a swap expects it.
+type versioned struct {
+	name    string
+	version int64
 }
 
 func list[T any](p *packet, values []T) {

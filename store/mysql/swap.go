@@ -151,8 +151,12 @@ func (c *call) carryOut(ctx context.Context, part []int) error {
 		until = time.Now().Add(alonePatience)
 	}
 	for wait := shortWait; ; wait = min(2*wait, longWait) {
-		err := c.once(ctx, part)
-		if err == nil || !errors.Is(err, errRowLocked) {
+		on := c.conditions(part)
+		failed, err := c.send(ctx, part, on)
+		if err == nil {
+			return c.apart(ctx, failed, on)
+		}
+		if !errors.Is(err, errRowLocked) {
 			return err
 		}
 		free, locked := []int(nil), part
@@ -223,29 +227,69 @@ func (c *call) giveUp(ctx context.Context, part []int) error {
 	return nil
 }
 
-// once sends one packet with swaps, which are in the order of their keys.
-func (c *call) once(ctx context.Context, part []int) error {
+// apart carries out swaps that failed in a packet whose conditions did not hold: those with the same ones have a packet of
+// their own. If that was so before, they have failed.
+func (c *call) apart(ctx context.Context, failed []int, on conditions) error {
+	for len(failed) > 0 {
+		first := c.conditions(failed[:1])
+		var same, others []int
+		for _, i := range failed {
+			if c.conditions([]int{i}).equal(first) {
+				same = append(same, i)
+			} else {
+				others = append(others, i)
+			}
+		}
+		if failed = others; first.equal(on) {
+			continue
+		}
+		if err := c.carryOut(ctx, same); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// conditions are those of swaps, but for versions.
+type conditions struct {
+	living []store.LeaseID
+	grants bool // which a quiet time forbids
+}
+
+func (c conditions) equal(d conditions) bool {
+	return c.grants == d.grants && len(c.living) == len(d.living) &&
+		!slices.ContainsFunc(c.living, func(id store.LeaseID) bool { return !slices.Contains(d.living, id) })
+}
+
+func (c *call) conditions(part []int) (all conditions) {
+	for _, i := range part {
+		all.grants = all.grants || c.swaps[i].Tokens > 0
+		for _, id := range c.swaps[i].Living {
+			if !slices.Contains(all.living, id) {
+				all.living = append(all.living, id)
+			}
+		}
+	}
+	return all
+}
+
+// send sends one packet with swaps, which are in the order of their keys, on the conditions of all. If these do not hold, none is
+// carried out. It returns those that failed although their records are as expected.
+func (c *call) send(ctx context.Context, part []int, on conditions) (failed []int, err error) {
 	id := rand.Int64N(1<<62) + 1 //nolint:gosec // tells requests apart
-	names := c.names(part, all)
+	names := hexed(c.names(part, all))
+	created := c.names(part, func(s *cas.Swap) bool { return s.Version == 0 })
 	found, now, err := c.b.writeIn(ctx, "swap", func(p *packet) {
 		p.locks = true
 		p.ask("lock_records", names)
-		if living := c.living(part); len(living) > 0 {
-			p.ask("lock_leases", living)
+		if len(on.living) > 0 {
+			p.ask("lock_leases", on.living)
 		}
-		p.add("floor")
-		var sets [][]store.LeaseID
-		for _, i := range part {
-			s := &c.swaps[i]
-			set := slices.IndexFunc(sets, func(other []store.LeaseID) bool { return slices.Equal(other, s.Living) })
-			if set < 0 && len(s.Living) > 0 {
-				set = len(sets)
-				sets = append(sets, s.Living)
-				p.add("living", len(s.Living), set, s.Living)
-			}
-			write(p, id, s, set)
+		if len(created) < len(part) {
+			c.replace(p, id, part, on)
 		}
-		if created := c.names(part, func(s *cas.Swap) bool { return s.Version == 0 }); len(created) > 0 {
+		if len(created) > 0 {
+			c.create(p, id, part, on)
 			p.add("above_floor", created, id)
 		}
 		for _, i := range part {
@@ -260,73 +304,101 @@ func (c *call) once(ctx context.Context, part []int) error {
 		}
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	return c.read(part, found[len(found)-1], now)
 }
 
-// living returns the leases on which swaps rely.
-func (c *call) living(part []int) (ids []store.LeaseID) {
+// replace adds the statement that writes records which exist.
+func (c *call) replace(p *packet, id int64, part []int, on conditions) {
+	var names []string
+	var expected []versioned
+	var tokens []int
+	var leases, data [][]byte
 	for _, i := range part {
-		for _, id := range c.swaps[i].Living {
-			if !slices.Contains(ids, id) {
-				ids = append(ids, id)
-			}
+		if s := &c.swaps[i]; s.Version != 0 {
+			names, expected = append(names, s.Key), append(expected, versioned{s.Key, s.Version})
+			tokens, leases, data = append(tokens, reserved(s)), append(leases, column(s.Leases)), append(data, s.Data)
 		}
 	}
-	return ids
+	list := hexed(names)
+	p.add("replace", list, tokens, id, list, leases, list, data, list, expected)
+	on.add(p)
 }
 
-// write adds the statement that writes a record if its conditions hold.
-func write(p *packet, id int64, s *cas.Swap, set int) {
-	leases := make([]byte, 0, 16*len(s.Leases))
-	for _, lease := range s.Leases {
-		leases = append(leases, lease[:]...)
+// create adds the statement that makes records.
+func (c *call) create(p *packet, id int64, part []int, on conditions) {
+	p.add("create", id)
+	first := true
+	for _, i := range part {
+		s := &c.swaps[i]
+		if s.Version != 0 {
+			continue
+		}
+		if !first {
+			p.more("or")
+		}
+		first = false
+		p.more("new_record", s.Key, reserved(s), column(s.Leases), s.Data)
 	}
-	if s.Version == 0 {
-		p.add("create", s.Key, reserved(s), id, leases, s.Data)
-	} else {
-		p.add("replace", reserved(s), id, leases, s.Data, s.Key, s.Version)
+	p.more("created")
+	on.add(p)
+	p.more("or_keep")
+}
+
+// add continues a statement.
+func (c conditions) add(p *packet) {
+	if len(c.living) > 0 {
+		p.more("if_living", c.living, len(c.living))
 	}
-	if len(s.Living) > 0 {
-		p.more("if_living", set)
-	}
-	if s.Tokens > 0 {
+	if c.grants {
 		p.more("if_not_quiet")
 	}
-	if s.Version == 0 {
-		p.more("or_keep")
+}
+
+// column is how a record contains the ids of its leases.
+func column(leases []store.LeaseID) []byte {
+	ids := make([]byte, 0, 16*len(leases))
+	for _, id := range leases {
+		ids = append(ids, id[:]...)
 	}
+	return ids
 }
 
 // reserved is how many tokens a swap needs, and at least one, because the version must change.
 func reserved(s *cas.Swap) int { return max(1, s.Tokens) }
 
-// read writes the answers to swaps.
-func (c *call) read(part []int, rows [][][]byte, now state) error {
-	for _, i := range part {
-		s := &c.swaps[i]
-		n := slices.IndexFunc(rows, func(row [][]byte) bool { return string(row[0]) == s.Key })
-		if n < 0 { // it does not exist
-			c.done[i] = cas.Swapped{Record: cas.Record{Key: s.Key}}
-			c.noteQuiet(i, now)
-			continue
-		}
-		r, err := record(rows[n][0], rows[n][1], rows[n][2], rows[n][4], rows[n][5])
-		if err != nil {
-			return fail("swap", err, true)
-		}
-		if c.done[i] = (cas.Swapped{Record: r}); string(rows[n][3]) != "1" {
-			c.noteQuiet(i, now)
-			continue
-		}
-		c.carried.Store(true)
-		if r.Leases, r.Data = s.Leases, nil; s.Delete {
-			r.Version = 0
-		}
-		c.done[i] = cas.Swapped{Done: true, Record: r}
+// read writes the answers to swaps. It returns those that failed although their records are as expected.
+func (c *call) read(part []int, rows [][][]byte, now state) (failed []int, err error) {
+	byName := make(map[string][][]byte, len(rows))
+	for _, row := range rows {
+		byName[string(row[0])] = row
 	}
-	return nil
+	for _, i := range part {
+		s, row := &c.swaps[i], byName[c.swaps[i].Key]
+		r, done := cas.Record{Key: s.Key}, false
+		if row != nil {
+			if r, err = record(row[0], row[1], row[2], row[4], row[5]); err != nil {
+				return nil, fail("swap", err, true)
+			}
+			done = string(row[3]) == "1"
+		}
+		c.done[i] = cas.Swapped{Record: r, Done: done}
+		switch {
+		case done:
+			c.carried.Store(true)
+			if r.Leases, r.Data = s.Leases, nil; s.Delete {
+				r.Version = 0
+			}
+			c.done[i].Record = r
+		case r.Version == s.Version:
+			failed = append(failed, i)
+			if s.Tokens > 0 {
+				c.done[i].Quiet = now.quiet
+			}
+		}
+	}
+	return failed, nil
 }
 
 // Confirm implements [cas.Confirmer]. InnoDB shows a commit before the disk has it, so a crash may forget what was read.
@@ -336,13 +408,6 @@ func (b *Backend) Confirm(ctx context.Context) error {
 		p.add("confirmed")
 	})
 	return err
-}
-
-// noteQuiet notes that a swap was not carried out because of the quiet time.
-func (c *call) noteQuiet(i int, now state) {
-	if c.swaps[i].Tokens > 0 && c.done[i].Record.Version == c.swaps[i].Version {
-		c.done[i].Quiet = now.quiet
-	}
 }
 
 // record reads a record's columns.
