@@ -142,6 +142,10 @@ BEGIN
         CROSS JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = ns AND key = u.key OFFSET 0) l
         CROSS JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s;
         GET DIAGNOSTICS queued = ROW_COUNT;
+        IF queued = cardinality(keys) THEN
+            PERFORM set_config('synchronous_commit', 'off', true);
+            RETURN;
+        END IF;
     END IF;
     FOR a IN
         SELECT * FROM unnest(keys, grants, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents, limits)
@@ -366,6 +370,7 @@ DECLARE
     l locksidecar.locks;
     asks integer := 0; -- for these keys
     added record;
+    most_served bigint := 0::bigint;
 BEGIN
     together := '{}';
     FOR a IN
@@ -381,6 +386,7 @@ BEGIN
         END IF;
         asks := asks + a.asks;
         together := together || a.key;
+        most_served := greatest(most_served, l.served);
         SELECT lengths || count(*), named_limits || max(q.places), alones || coalesce(bool_and(q.lease_id = l.lease_id), true)
         INTO lengths, named_limits, alones FROM locksidecar.waiters q
         WHERE q.namespace = ns AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL;
@@ -400,8 +406,10 @@ BEGIN
         RETURNING id
     )
     SELECT count(*) AS waiters, min(id) AS first INTO added FROM new;
-    UPDATE locksidecar.locks SET served = 0 -- the sequence was set back
-    WHERE namespace = ns AND key = ANY (together) AND served >= added.first;
+    IF added.first <= most_served THEN -- the sequence was set back
+        UPDATE locksidecar.locks SET served = 0
+        WHERE namespace = ns AND key = ANY (together) AND served >= added.first;
+    END IF;
     IF added.waiters < asks THEN
         together := '{}';
     END IF;

@@ -18,8 +18,8 @@ $$;
 
 -- drop_served deletes waiters that got the lock from their sidecar: see cohort. ids are separated by commas.
 -- The caller has locked the lock row. The waiters are deleted even if a failover has lost the grant.
--- Each id is looked up by itself. A condition on the key would make the server scan the queue, with its dead
--- rows, and read all ids again for each row.
+-- Each id is looked up by itself. A condition on the key, or grant_id = ANY, would let a plan from the time of a
+-- small table scan the queue, with its dead rows.
 CREATE OR REPLACE FUNCTION locksidecar.drop_served(ns text, k text, ids text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -27,8 +27,8 @@ BEGIN
         DELETE FROM locksidecar.waiters w
         USING unnest(string_to_array(ids, ',')::uuid[]) AS s (grant_id)
         CROSS JOIN LATERAL (
-            SELECT q.id, q.key FROM locksidecar.waiters q WHERE q.namespace = ns AND q.grant_id = s.grant_id OFFSET 0) q
-        WHERE w.id = q.id AND q.key = k;
+            SELECT q.ctid AS at FROM locksidecar.waiters q WHERE q.namespace = ns AND q.grant_id = s.grant_id OFFSET 0) q
+        WHERE w.ctid = q.at AND w.key = k;
     END IF;
 END
 $$;
@@ -118,7 +118,9 @@ BEGIN
         IF c.undelivered AND release.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
             release.state := 'other'; -- another instance may have delivered it
         END IF;
-        PERFORM locksidecar.drop_served(ns, c.key, c.served);
+        IF c.served <> '' THEN
+            PERFORM locksidecar.drop_served(ns, c.key, c.served);
+        END IF;
 
         IF c.success AND release.state = 'holds' AND l.contended THEN
             UPDATE locksidecar.waiters q SET outcome = 'success', result = c.result
@@ -141,12 +143,12 @@ BEGIN
             AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
         THEN
             -- The time comes last, so the next grant is not younger.
-            SELECT h.outcome, h.expired, h.grant_id, h.lease_id, h.instance, h.token, h.acquired_at, h.expires_at,
-                h.hints, h.hint_instances, h.slot, clock_timestamp()
-            INTO release.outcome, release.expired, release.next_grant, release.next_lease, release.next_instance,
-                release.next_token, release.next_acquired_at, release.next_expires_at,
-                release.hints, release.hint_instances, release.slot, release.now
-            FROM locksidecar.pass_on(l, s, c.traceparent) h;
+            r := locksidecar.pass_on(l, s, c.traceparent);
+            release.outcome := r.outcome; release.expired := r.expired;
+            release.next_grant := r.grant_id; release.next_lease := r.lease_id; release.next_instance := r.instance;
+            release.next_token := r.token; release.next_acquired_at := r.acquired_at; release.next_expires_at := r.expires_at;
+            release.hints := r.hints; release.hint_instances := r.hint_instances; release.slot := r.slot;
+            release.now := clock_timestamp();
             IF release.next_instance = its_instance THEN
                 release.cohort := locksidecar.cohort(ns, c.key);
             END IF;
