@@ -51,8 +51,8 @@ func fill(r *rand.Rand, v reflect.Value) {
 			v.Set(reflect.ValueOf(time.UnixMicro(r.Int64N(1 << 52)).In(time.FixedZone("", 3600))))
 			return
 		}
-		for i := range v.NumField() {
-			fill(r, v.Field(i))
+		for _, field := range v.Fields() {
+			fill(r, field)
 		}
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), r.IntN(4)*r.IntN(10), 30))

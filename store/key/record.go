@@ -124,11 +124,9 @@ func (r *Row) Record() *Record {
 	for _, k := range r.skipsInOrder() {
 		rec.Skipped = append(rec.Skipped, waiter(k.waiter, rec.result(k.result)))
 	}
-	if len(r.watchers) > 0 { // sorting none allocates memory, too
-		for _, name := range slices.Sorted(maps.Keys(r.watchers)) {
-			w := r.watchers[name]
-			rec.Watchers = append(rec.Watchers, asker(w.by, w.lease))
-		}
+	for _, name := range r.watchersInOrder() {
+		w := r.watchers[name]
+		rec.Watchers = append(rec.Watchers, asker(w.by, w.lease))
 	}
 	for i, l := range leases {
 		for _, g := range l.Signals() {
@@ -160,6 +158,13 @@ func (r *Row) skipsInOrder() []*skip {
 	}
 	slices.SortFunc(skips, func(a, b *skip) int { return cmp.Compare(a.order, b.order) })
 	return skips
+}
+
+func (r *Row) watchersInOrder() []string {
+	if len(r.watchers) == 0 {
+		return nil // sorting none allocates memory, too
+	}
+	return slices.Sorted(maps.Keys(r.watchers))
 }
 
 // stored drops what an encoded time does not keep.
