@@ -39,9 +39,6 @@ const (
 	// pingAfter and pingLimit find a connection that is cut. A server refuses pings every 5 seconds or more often.
 	pingAfter = 10 * time.Second
 	pingLimit = 3 * time.Second
-	// window is how many bytes a server may send ahead. If it is set, the library does not send a ping with each answer to find a better
-	// one.
-	window = 1 << 20
 )
 
 // conn is a connection to etcd's servers: each request goes to the next of those in use.
@@ -74,7 +71,6 @@ func options(secure *tls.Config) []grpc.DialOption {
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)), // else an answer could be refused after its request was carried out
-		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
 		grpc.WithStatsHandler(sendNoter{}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingLimit}),
 		grpc.WithConnectParams(grpc.ConnectParams{
