@@ -47,6 +47,7 @@ func run(t *testing.T, parallel bool, server func(t *testing.T) Server) {
 		"present record":        presentRecord,
 		"leases as conditions":  leasesAsConditions,
 		"tokens grow":           tokensGrow,
+		"tokens of one call":    tokensOfOneCall,
 		"tokens are raised":     tokensRaised,
 		"scan":                  scan,
 		"leases":                leases,

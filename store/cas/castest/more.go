@@ -42,6 +42,34 @@ func tokensGrow(t *testing.T, c *client) {
 	}
 }
 
+// tokensOfOneCall: the swaps of a call have tokens of their own. A key that is granted often may be far ahead of the others.
+func tokensOfOneCall(t *testing.T, c *client) {
+	other := open(t, c.server, "other") // it has not seen the tokens of c, so its calls do not lift those of all keys
+	ahead := c.done(cas.Swap{Key: "ns/ahead", Data: []byte("x"), Tokens: cas.TokensPerSwap})
+	for range 30 {
+		ahead = c.done(cas.Swap{Key: "ns/ahead", Version: ahead.Version, Data: []byte("x"), Tokens: cas.TokensPerSwap})
+	}
+	done, err := other.Swap(c.ctx, []cas.Swap{
+		{Key: "ns/other", Data: []byte("x"), Tokens: 1},
+		{Key: "ns/ahead", Version: ahead.Version, Data: []byte("x"), Tokens: 1},
+		{Key: "ns/third", Data: []byte("x"), Tokens: 1},
+	})
+	c.must(err)
+	for i := range done {
+		if !done[i].Done {
+			t.Fatalf("swap %d was not carried out", i)
+		}
+	}
+	if got := done[1].Record; got.Base < ahead.Base+int64(ahead.Tokens) || got.Version <= ahead.Version {
+		t.Errorf("version %d, tokens from %d on; before: version %d, tokens from %d to %d", got.Version, got.Base, ahead.Version, ahead.Base, ahead.Base+int64(ahead.Tokens))
+	}
+	for i, key := range []string{"ns/other", "ns/ahead", "ns/third"} {
+		if loaded := c.load(key); loaded.Version != done[i].Record.Version || loaded.Base != done[i].Record.Base {
+			t.Errorf("%s: loaded version %d, base %d; the swap said %d, %d", key, loaded.Version, loaded.Base, done[i].Record.Version, done[i].Record.Base)
+		}
+	}
+}
+
 // tokensRaised: after RaiseTokens, all tokens are above those of the store before. Those of each key still grow.
 func tokensRaised(t *testing.T, c *client) {
 	old := c.done(cas.Swap{Key: "ns/old", Data: []byte("x"), Tokens: 3})
