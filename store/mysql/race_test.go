@@ -242,6 +242,24 @@ func TestTokensGrowIfTheClockIsSetBack(t *testing.T) {
 	}
 }
 
+// Versions are compared exactly, also where a floating-point number has no room for all digits.
+func TestVersionsAreComparedExactly(t *testing.T) {
+	t.Parallel()
+	const version = 1<<60 + 1
+	s := on(t, shared)
+	r := s.ready("one")
+	r.done(cas.Swap{Key: "ns/key", Data: []byte("old")})
+	operator := s.session()
+	operator.exec("UPDATE locksidecar_locks SET version = ?", int64(version))
+	for _, wrong := range []int64{version - 1, version + 1} {
+		got, err := r.swap(cas.Swap{Key: "ns/key", Version: wrong, Data: []byte("new")})
+		if r.must(err); got.Done || got.Record.Version != version {
+			t.Errorf("expected %d: %+v", wrong, got)
+		}
+	}
+	r.done(cas.Swap{Key: "ns/key", Version: version, Data: []byte("new")})
+}
+
 // Packets that make the same records at the same time deadlock or not, but each record is made once, and no call fails.
 func TestPacketsThatMakeTheSameRecords(t *testing.T) {
 	t.Parallel()
