@@ -248,16 +248,16 @@ func TestVersionsAreComparedExactly(t *testing.T) {
 	const version = 1<<60 + 1
 	s := on(t, shared)
 	r := s.ready("one")
-	r.done(cas.Swap{Key: "ns/key", Data: []byte("old")})
+	r.Done(cas.Swap{Key: "ns/key", Data: []byte("old")})
 	operator := s.session()
 	operator.exec("UPDATE locksidecar_locks SET version = ?", int64(version))
 	for _, wrong := range []int64{version - 1, version + 1} {
-		got, err := r.swap(cas.Swap{Key: "ns/key", Version: wrong, Data: []byte("new")})
-		if r.must(err); got.Done || got.Record.Version != version {
+		got, err := r.SwapOne(cas.Swap{Key: "ns/key", Version: wrong, Data: []byte("new")})
+		if r.Must(err); got.Done || got.Record.Version != version {
 			t.Errorf("expected %d: %+v", wrong, got)
 		}
 	}
-	r.done(cas.Swap{Key: "ns/key", Version: version, Data: []byte("new")})
+	r.Done(cas.Swap{Key: "ns/key", Version: version, Data: []byte("new")})
 }
 
 // Packets that make the same records at the same time deadlock or not, but each record is made once, and no call fails.
