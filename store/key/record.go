@@ -78,57 +78,22 @@ type RecordSignal struct {
 // Record returns the row in a form that can be encoded. It shares Data with the row.
 func (r *Row) Record() *Record {
 	rec := &Record{Limit: r.limit, Freed: r.freed, Last: r.queue.last}
-	var leases []*Lease
-	instance := func(i *Instance) int {
-		if i == nil {
-			return 0
-		}
-		at := slices.IndexFunc(rec.Instances, func(known Instance) bool { return known.Name == i.Name })
-		if at < 0 {
-			at = len(rec.Instances)
-			rec.Instances = append(rec.Instances, Instance{Name: i.Name, Pod: i.Pod})
-		}
-		return at + 1
-	}
-	lease := func(l *Lease) int {
-		switch l {
-		case nil:
-			return 0
-		case endedLease:
-			return Ended
-		}
-		at := slices.IndexFunc(leases, func(known *Lease) bool { return known.id == l.id })
-		if at < 0 {
-			at = len(leases)
-			leases = append(leases, l)
-			rec.Leases = append(rec.Leases, RecordLease{ID: l.id, By: instance(l.by), TTL: l.ttl, Dead: l.Dead()})
-		}
-		return at + 1
-	}
-	asker := func(by *Instance, l *Lease) RecordAsker { return RecordAsker{By: instance(by), Lease: lease(l)} }
-	holder := func(h *holder) RecordHolder {
-		to := RecordHolder{RecordAsker: asker(h.by, h.lease), Asked: h.Asked, Grant: h.Grant, Hold: lease(h.hold)}
-		to.Acquired = stored(h.Acquired)
-		return to
-	}
-	waiter := func(w *waiter, result int) RecordWaiter {
-		return RecordWaiter{asker(w.by, w.lease), w.Asked, w.order, w.since, result}
-	}
-	rec.Holder = holder(&r.holder)
+	to := recorder{Record: rec}
+	rec.Holder = to.holder(&r.holder)
 	for _, h := range r.shares {
-		rec.Shares = append(rec.Shares, holder(h))
+		rec.Shares = append(rec.Shares, to.holder(h))
 	}
 	for _, w := range r.queue.line {
-		rec.Waiters = append(rec.Waiters, waiter(w, 0))
+		rec.Waiters = append(rec.Waiters, to.waiter(w, 0))
 	}
 	for _, k := range r.skipsInOrder() {
-		rec.Skipped = append(rec.Skipped, waiter(k.waiter, rec.result(k.result)))
+		rec.Skipped = append(rec.Skipped, to.waiter(k.waiter, rec.result(k.result)))
 	}
 	for _, name := range r.watchersInOrder() {
 		w := r.watchers[name]
-		rec.Watchers = append(rec.Watchers, asker(w.by, w.lease))
+		rec.Watchers = append(rec.Watchers, to.asker(w.by, w.lease))
 	}
-	for i, l := range leases {
+	for i, l := range to.leases {
 		for _, g := range l.Signals() {
 			if g.Key == r.Key {
 				rec.Signals = append(rec.Signals, RecordSignal{i + 1, g})
@@ -136,6 +101,54 @@ func (r *Row) Record() *Record {
 		}
 	}
 	return rec
+}
+
+// recorder numbers the instances and leases that a record names.
+type recorder struct {
+	*Record
+	leases []*Lease // in the order of Leases
+}
+
+func (to *recorder) instance(i *Instance) int {
+	if i == nil {
+		return 0
+	}
+	at := slices.IndexFunc(to.Instances, func(known Instance) bool { return known.Name == i.Name })
+	if at < 0 {
+		at = len(to.Instances)
+		to.Instances = append(to.Instances, Instance{Name: i.Name, Pod: i.Pod})
+	}
+	return at + 1
+}
+
+func (to *recorder) lease(l *Lease) int {
+	switch l {
+	case nil:
+		return 0
+	case endedLease:
+		return Ended
+	}
+	at := slices.IndexFunc(to.leases, func(known *Lease) bool { return known.id == l.id })
+	if at < 0 {
+		at = len(to.leases)
+		to.leases = append(to.leases, l)
+		to.Leases = append(to.Leases, RecordLease{ID: l.id, By: to.instance(l.by), TTL: l.ttl, Dead: l.Dead()})
+	}
+	return at + 1
+}
+
+func (to *recorder) asker(by *Instance, l *Lease) RecordAsker {
+	return RecordAsker{By: to.instance(by), Lease: to.lease(l)}
+}
+
+func (to *recorder) holder(h *holder) RecordHolder {
+	rec := RecordHolder{RecordAsker: to.asker(h.by, h.lease), Asked: h.Asked, Grant: h.Grant, Hold: to.lease(h.hold)}
+	rec.Acquired = stored(h.Acquired)
+	return rec
+}
+
+func (to *recorder) waiter(w *waiter, result int) RecordWaiter {
+	return RecordWaiter{to.asker(w.by, w.lease), w.Asked, w.order, w.since, result}
 }
 
 // result returns the number of a result.
