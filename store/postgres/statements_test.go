@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -365,17 +366,31 @@ func TestAWaiterThatWasPassedOverIsNotForgotten(t *testing.T) {
 	want(t, check(t, s, passed), store.Granted)
 }
 
-// After the sequence of positions is set back, all waiters are still served.
+// After the sequence of positions is set back, all waiters are still served, whether they queued alone or with
+// others in one call.
 func TestRestartedPositionsAreServed(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
-	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
-	for range 2 {
-		next := askFor("k", s.lease)
-		want(t, enqueue(t, s, next), store.Queued)
-		release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
-		token = want(t, check(t, s, next), store.Granted).Token
-		exec(t, s.conn, "ALTER TABLE locksidecar.waiters ALTER COLUMN id RESTART")
+	for _, together := range []int{1, 4} {
+		t.Run(strconv.Itoa(together), func(t *testing.T) {
+			s := newScene(t)
+			token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+			for range 2 {
+				asks := make([]store.Ask, together)
+				for i := range asks {
+					asks[i] = askFor("k", s.lease)
+				}
+				answers, err := s.Enqueue(t.Context(), asks)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, next := range asks {
+					want(t, answers[i], store.Queued)
+					release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
+					token = want(t, check(t, s, next), store.Granted).Token
+				}
+				exec(t, s.conn, "ALTER TABLE locksidecar.waiters ALTER COLUMN id RESTART")
+			}
+		})
 	}
 }
 
