@@ -12,6 +12,7 @@
 //	go run ./bench -sweep           whether the table of locks stops growing; -write writes bench/SWEEP.md
 //	go run ./bench -profile         where the time goes; -write writes bench/PROFILE.md
 //	go run ./bench -only overhead -against v1.2
+//	go run ./bench -only turns -against v1.2
 //	                                what being observed costs, and since that revision
 package main
 
@@ -82,6 +83,7 @@ var measures = []struct {
 	{"mysql", (*bench).mysql},
 	{"redis", (*bench).redis},
 	{"overhead", (*bench).overhead},
+	{"turns", (*bench).turns},
 }
 
 func main() {
