@@ -18,6 +18,16 @@ func TestALeaseIsReplacedDuringARead(t *testing.T) {
 			in.ok(err)
 			return locks[0].Held && locks[0].Token == claim.Token
 		},
+		"list": func(in *instance, claim store.Claim) bool {
+			locks, err := in.List(in.Context(), store.Query{Limit: 10})
+			in.ok(err)
+			return len(locks) == 1 && locks[0].Token == claim.Token
+		},
+		"stats": func(in *instance, _ store.Claim) bool {
+			stats, err := in.Stats(in.Context())
+			in.ok(err)
+			return len(stats.Types) == 1 && stats.Types[0].Held == 1
+		},
 		"amend": func(in *instance, claim store.Claim) bool {
 			verdicts, err := in.Amend(in.Context(), []store.Change{{Claim: claim}})
 			in.ok(err)

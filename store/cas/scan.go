@@ -55,8 +55,9 @@ func (s *Store) page(ctx context.Context, op, prefix, after string) (p page, err
 	return p, err
 }
 
-// rows returns the rows of records, with the states of their leases. It leaves out records that cannot be read, because
-// they must not stop a sweep. Operations on such a key fail, and name it.
+// rows returns the rows of records, with the states of their leases, which are read after the records. So a record that
+// names a dead lease is read again: see proved. It leaves out records that cannot be read, because they must not stop a
+// sweep. Operations on such a key fail, and name it.
 func (s *Store) rows(ctx context.Context, op string, records []Record) (turns []*turn, err error) {
 	leases := map[store.LeaseID]struct{}{}
 	for i := range records {
@@ -73,11 +74,26 @@ func (s *Store) rows(ctx context.Context, op string, records []Record) (turns []
 	for i, id := range all {
 		read[id] = states[i]
 	}
+	jobs := make([]*job, len(records))
 	for i := range records {
 		r := &records[i]
+		r.States = make([]LeaseState, len(r.Leases))
+		for k, id := range r.Leases {
+			r.States[k] = read[id]
+		}
 		_, name, _ := strings.Cut(r.Key, "/")
-		t, err := s.begin(&job{key: r.Key, name: name, rec: r, fresh: true, states: read})
-		if err != nil {
+		jobs[i] = &job{key: r.Key, name: name}
+		jobs[i].read(r, nil)
+	}
+	unproved := slices.DeleteFunc(slices.Clone(jobs), (*job).proved)
+	for reads := 0; reads < maxReads && len(unproved) > 0; reads++ {
+		if err := s.load(ctx, unproved); err != nil {
+			return nil, known(op, err)
+		}
+		unproved = slices.DeleteFunc(unproved, (*job).proved)
+	}
+	for _, j := range jobs {
+		if t, err := s.begin(j); err != nil {
 			s.log.Warn("left out", "op", op, "error", err)
 		} else {
 			turns = append(turns, t)
