@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -258,6 +259,25 @@ func TestVersionsAreComparedExactly(t *testing.T) {
 		}
 	}
 	r.Done(cas.Swap{Key: "ns/key", Version: version, Data: []byte("new")})
+}
+
+// New records of one packet keep all their leases, also if these need more than 65,535 bytes. MariaDB forgets more than that of a
+// hexadecimal literal in a UNION.
+func TestNewRecordsKeepManyLeases(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	r := s.ready("one")
+	swaps := []cas.Swap{{Key: "ns/one"}, {Key: "ns/two"}}
+	for range 5000 {
+		swaps[1].Leases = append(swaps[1].Leases, uuid.New())
+	}
+	results, err := r.Swap(r.Ctx, swaps)
+	if r.Must(err); !results[0].Done || !results[1].Done {
+		t.Fatal("they were not made")
+	}
+	if got := r.LoadOne("ns/two"); !slices.Equal(got.Leases, swaps[1].Leases) {
+		t.Errorf("a record of %d leases has %d when it is read", len(swaps[1].Leases), len(got.Leases))
+	}
 }
 
 // Packets that make the same records at the same time deadlock or not, but each record is made once, and no call fails.

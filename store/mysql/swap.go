@@ -278,7 +278,7 @@ func (c *call) conditions(part []int) (all conditions) {
 func (c *call) send(ctx context.Context, part []int, on conditions) (failed []int, err error) {
 	id := rand.Int64N(1<<62) + 1 //nolint:gosec // tells requests apart
 	names := hexed(c.names(part, all))
-	created := c.names(part, func(s *cas.Swap) bool { return s.Version == 0 })
+	created := c.names(part, isNew)
 	found, now, err := c.b.writeIn(ctx, "swap", func(p *packet) {
 		p.locks = true
 		p.ask("lock_records", names)
@@ -309,42 +309,54 @@ func (c *call) send(ctx context.Context, part []int, on conditions) (failed []in
 	return c.read(part, found[len(found)-1], now)
 }
 
-// replace adds the statement that writes records which exist.
-func (c *call) replace(p *packet, id int64, part []int, on conditions) {
-	var names []string
-	var expected []versioned
-	var tokens []int
-	var leases, data [][]byte
+// values are those of some swaps of a packet, each as a list.
+type values struct {
+	names        []string
+	list         literals // of the names
+	tokens       []int
+	leases, data [][]byte
+}
+
+func (c *call) values(part []int, which func(*cas.Swap) bool) (v values) {
 	for _, i := range part {
-		if s := &c.swaps[i]; s.Version != 0 {
-			names, expected = append(names, s.Key), append(expected, versioned{s.Key, s.Version})
-			tokens, leases, data = append(tokens, reserved(s)), append(leases, column(s.Leases)), append(data, s.Data)
+		if s := &c.swaps[i]; which(s) {
+			v.names, v.tokens = append(v.names, s.Key), append(v.tokens, reserved(s))
+			v.leases, v.data = append(v.leases, column(s.Leases)), append(v.data, s.Data)
 		}
 	}
-	list := hexed(names)
-	p.add("replace", list, tokens, id, list, leases, list, data, list, expected)
+	v.list = hexed(v.names)
+	return v
+}
+
+// replace adds the statement that writes records which exist.
+func (c *call) replace(p *packet, id int64, part []int, on conditions) {
+	v := c.values(part, func(s *cas.Swap) bool { return s.Version != 0 })
+	var expected []versioned
+	for _, i := range part {
+		if s := &c.swaps[i]; s.Version != 0 {
+			expected = append(expected, versioned{s.Key, s.Version})
+		}
+	}
+	p.add("replace", v.list, v.tokens, id, v.list, v.leases, v.list, v.data, v.list, expected)
 	on.add(p)
 }
 
 // create adds the statement that makes records.
 func (c *call) create(p *packet, id int64, part []int, on conditions) {
-	p.add("create", id)
-	first := true
-	for _, i := range part {
-		s := &c.swaps[i]
-		if s.Version != 0 {
-			continue
-		}
-		if !first {
+	v := c.values(part, isNew)
+	p.add("create", v.list, v.tokens, id, v.list, v.leases, v.list, v.data)
+	for i, name := range v.names {
+		if i > 0 {
 			p.more("or")
 		}
-		first = false
-		p.more("new_record", s.Key, reserved(s), column(s.Leases), s.Data)
+		p.more("new_record", name)
 	}
 	p.more("created")
 	on.add(p)
 	p.more("or_keep")
 }
+
+func isNew(s *cas.Swap) bool { return s.Version == 0 }
 
 // add continues a statement.
 func (c conditions) add(p *packet) {

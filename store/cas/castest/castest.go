@@ -275,22 +275,34 @@ func manySwaps(t *testing.T, c *client) {
 	}
 }
 
+// largeRecords: several large records of one call, new ones and others, are written as they are.
 func largeRecords(t *testing.T, c *client) {
-	var swaps []cas.Swap
-	for i := range 20 {
-		swaps = append(swaps, cas.Swap{Key: key(i), Data: make([]byte, 100_000)})
+	swaps := make([]cas.Swap, 20)
+	for round := range 2 {
+		var keys []string
+		for i := range swaps {
+			keys = append(keys, key(i))
+			swaps[i].Key, swaps[i].Data = key(i), bytes.Repeat([]byte{byte(round), byte(i)}, 50_000)
+		}
+		for i, result := range c.swap(swaps...) {
+			if swaps[i].Version = result.Record.Version; !result.Done {
+				t.Errorf("round %d, swap %d: %+v", round, i, result)
+			}
+		}
+		loaded, _, err := c.Load(c.ctx, keys, nil)
+		c.must(err)
+		for i, r := range loaded {
+			if !bytes.Equal(r.Data, swaps[i].Data) {
+				t.Errorf("round %d, record %d: %d bytes were written, and %d others are read", round, i, len(swaps[i].Data), len(r.Data))
+			}
+		}
 	}
 	var leases []store.LeaseID
 	for range 100 {
 		leases = append(leases, uuid.New())
 	}
 	lease := c.open(ttl, "")
-	swaps = append(swaps, cas.Swap{Key: "ns/leases", Leases: append(leases, lease)})
-	for i, result := range c.swap(swaps...) {
-		if !result.Done {
-			t.Errorf("swap %d: %+v", i, result)
-		}
-	}
+	c.done(cas.Swap{Key: "ns/leases", Leases: append(leases, lease)})
 	r := c.load("ns/leases")
 	if len(r.States) != 101 || !r.States[100].Alive || r.States[0].Alive {
 		t.Errorf("a record of %d leases has the states %+v", len(r.Leases), r.States)
