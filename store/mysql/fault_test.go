@@ -1,6 +1,7 @@
 package mysql_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -145,6 +146,27 @@ func TestOutcomeOfARefusalIsKnown(t *testing.T) {
 	_, err = r.SwapOne(cas.Swap{Key: "ns/key", Version: r.LoadOne("ns/key").Version, Delete: true})
 	if !store.OutcomeUnknown(err) {
 		t.Errorf("a statement after the answer is refused, as COMMIT may be: %v", err)
+	}
+}
+
+// If one packet of a call is refused, and the outcome of another is unknown, that of the call is unknown.
+func TestOutcomeOfSeveralPackets(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	r := s.ready("one")
+	last := r.Done(cas.Swap{Key: "ns/last", Data: []byte("x")})
+	operator := s.session()
+	operator.exec("CREATE TRIGGER refuse BEFORE INSERT ON locksidecar_letters FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'")
+	operator.exec("CREATE TRIGGER refuse_late BEFORE DELETE ON locksidecar_locks FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'")
+	var swaps []cas.Swap
+	for i := range 64 { // the first packet
+		swaps = append(swaps, cas.Swap{Key: fmt.Sprintf("ns/%02d", i), Letters: []cas.Letter{{To: "two", Key: "ns/key"}}})
+	}
+	if _, err := r.Swap(r.Ctx, swaps); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("the first packet alone: %v", err)
+	}
+	if _, err := r.Swap(r.Ctx, append(swaps, cas.Swap{Key: "ns/last", Version: last.Version, Delete: true})); !store.OutcomeUnknown(err) {
+		t.Errorf("with one that is refused after the answer, as COMMIT may be: %v", err)
 	}
 }
 

@@ -54,10 +54,8 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 		})
 	}
 	sending.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return nil, fail("swap", err, c.carried.Load())
-		}
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+		return nil, fail("swap", errs[i], c.carried.Load() || slices.ContainsFunc(errs, store.OutcomeUnknown))
 	}
 	if err := b.addStates(ctx, c.present(), map[store.LeaseID]cas.LeaseState{}); err != nil {
 		return nil, fail("swap", err, c.carried.Load())
