@@ -112,6 +112,35 @@ func TestALockedRowStallsOnlyItsKey(t *testing.T) {
 	}
 }
 
+// A record that somebody else has made, and not committed, is locked, and no read shows it. It stalls only its key, too.
+func TestARowThatIsNotCommittedStallsOnlyItsKey(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	r := s.ready("one")
+	held := r.Done(cas.Swap{Key: "ns/held", Data: []byte("before")})
+	operator := s.session()
+	operator.exec("BEGIN")
+	operator.exec("INSERT INTO locksidecar_locks VALUES ('ns/new', 5, 1, 7, '', 'x')")
+	ctx, cancel := context.WithTimeout(r.Ctx, 10*time.Second) // the store's own limit is 5 s
+	defer cancel()
+	began := time.Now()
+	results, err := r.Swap(ctx, []cas.Swap{
+		{Key: "ns/held", Version: held.Version, Data: []byte("after")},
+		{Key: "ns/a", Data: []byte("after")},
+		{Key: "ns/new", Data: []byte("after")},
+		{Key: "ns/z", Data: []byte("after")},
+	})
+	r.Must(err)
+	for i, result := range results {
+		if is := i == 2; result.Done == is || result.Locked != is {
+			t.Errorf("swap %d: %+v", i, result)
+		}
+	}
+	t.Logf("after %s", time.Since(began).Round(time.Millisecond))
+	operator.exec("ROLLBACK")
+	r.Done(cas.Swap{Key: "ns/new", Data: []byte("after")})
+}
+
 // A swap that waits for the row of a lease is judged by the time after the wait, and by what became of the lease.
 func TestSwapThatWaitedForALease(t *testing.T) {
 	t.Parallel()

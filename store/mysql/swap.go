@@ -148,6 +148,7 @@ func (c *call) carryOut(ctx context.Context, part []int) error {
 	if len(c.swaps) == 1 {
 		until = time.Now().Add(alonePatience)
 	}
+	seemedFree := false
 	for wait := shortWait; ; wait = min(2*wait, longWait) {
 		on := c.conditions(part)
 		failed, err := c.send(ctx, part, on)
@@ -168,14 +169,28 @@ func (c *call) carryOut(ctx context.Context, part []int) error {
 				return err
 			}
 		}
-		if len(locked) == 0 {
+		again := time.Now().Before(until)
+		switch {
+		case len(locked) > 0:
+			part = locked
+		case !seemedFree:
+			seemedFree = true
 			continue // at once
+		case !again: // no read shows the locked row: it is new, and not committed
+			return c.halves(ctx, part)
 		}
-		part = locked
-		if !time.Now().Before(until) || !pause(ctx, wait/2+rand.N(wait)) { //nolint:gosec // spreads load
-			return c.giveUp(ctx, locked)
+		if !again || !pause(ctx, wait/2+rand.N(wait)) { //nolint:gosec // spreads load
+			return c.giveUp(ctx, part)
 		}
 	}
+}
+
+// halves carries out the halves of a packet, one after the other, to find the swap whose row is locked.
+func (c *call) halves(ctx context.Context, part []int) error {
+	if err := c.carryOut(ctx, part[:len(part)/2]); err != nil {
+		return err
+	}
+	return c.carryOut(ctx, part[len(part)/2:])
 }
 
 // names returns the keys of some swaps that fulfil a condition.
