@@ -17,7 +17,8 @@ LANGUAGE sql AS $$
 $$;
 
 -- drop_served deletes waiters that got the lock from their sidecar: see cohort. ids are separated by commas.
--- The caller has locked the lock row. The waiters are deleted even if a failover has lost the grant.
+-- The caller has locked the lock row. So must every UPDATE of a waiter: one at the same time would give the row
+-- another ctid, and the waiter would stay. The waiters are deleted even if a failover has lost the grant.
 -- Each id is looked up by itself. A condition on the key, or grant_id = ANY, would let a plan from the time of a
 -- small table scan the queue, with its dead rows.
 CREATE OR REPLACE FUNCTION locksidecar.drop_served(ns text, k text, ids text) RETURNS void
