@@ -222,6 +222,57 @@ func TestIdleSendsNothing(t *testing.T) {
 	}
 }
 
+// One dead lease among those of many swaps costs some packets more, not one for each swap. In the quiet time none is tried again.
+func TestADeadLeaseAmongManyCostsFewPackets(t *testing.T) {
+	t.Parallel()
+	m := mysqltest.Start(t)
+	s := on(t, m)
+	r := s.ready("one")
+	r.Expect(false, false)
+	db := s.Database.Open(t)
+	db.SetMaxOpenConns(1)
+	count := func() (n int) {
+		var name string
+		r.Must(db.QueryRowContext(r.Ctx, "SHOW GLOBAL STATUS LIKE 'Com_rollback'").Scan(&name, &n))
+		return n
+	}
+	const many = 64
+	for round, most := range []int{20, 5} {
+		var swaps []cas.Swap
+		for i := range many {
+			lease := r.OpenLease(time.Minute)
+			swaps = append(swaps, cas.Swap{Key: fmt.Sprintf("ns/%d/%d", round, i), Tokens: 1, Living: []store.LeaseID{lease}})
+		}
+		want := many - 1
+		if round == 0 {
+			r.Must(r.Revoke(r.Ctx, swaps[20].Living))
+		} else {
+			_, err := db.ExecContext(r.Ctx, "UPDATE locksidecar_meta SET quiet_until = 9000000000000000")
+			want = 0
+			r.Must(err)
+			_, err = db.ExecContext(r.Ctx, "COMMIT")
+			r.Must(err)
+		}
+		before := count()
+		results, err := r.Swap(r.Ctx, swaps)
+		r.Must(err)
+		if n := count() - before; n > most {
+			t.Errorf("round %d: %d packets, want %d at most", round, n, most)
+		}
+		done := 0
+		for _, result := range results {
+			if result.Done {
+				done++
+			} else if (result.Quiet > 0) != (round == 1) {
+				t.Errorf("round %d: %+v", round, result)
+			}
+		}
+		if done != want {
+			t.Errorf("round %d: %d of %d swaps were carried out, want %d", round, done, many, want)
+		}
+	}
+}
+
 // Old letters and expired leases are deleted in parts. Others stay.
 func TestSweep(t *testing.T) {
 	t.Parallel()

@@ -240,23 +240,33 @@ func (c *call) giveUp(ctx context.Context, part []int) error {
 	return nil
 }
 
-// apart carries out swaps that failed in a packet whose conditions did not hold: those with the same ones have a packet of
-// their own. If that was so before, they have failed.
+// apart carries out swaps that failed in a packet whose conditions did not hold. Those with just these have failed. The others
+// are divided into two packets, so that one dead lease among many costs few. Swaps with the same conditions stay together.
 func (c *call) apart(ctx context.Context, failed []int, on conditions) error {
-	for len(failed) > 0 {
-		first := c.conditions(failed[:1])
-		var same, others []int
-		for _, i := range failed {
-			if c.conditions([]int{i}).equal(first) {
-				same = append(same, i)
-			} else {
-				others = append(others, i)
-			}
-		}
-		if failed = others; first.equal(on) {
+	var sets []conditions
+	var others, of []int // of: the set of each
+	for _, i := range failed {
+		own := c.conditions([]int{i})
+		if own.equal(on) {
 			continue
 		}
-		if err := c.carryOut(ctx, same); err != nil {
+		set := slices.IndexFunc(sets, own.equal)
+		if set < 0 {
+			set = len(sets)
+			sets = append(sets, own)
+		}
+		others, of = append(others, i), append(of, set)
+	}
+	var parts [2][]int
+	for n, i := range others {
+		half := 2 * of[n] / len(sets)
+		parts[half] = append(parts[half], i)
+	}
+	for _, part := range parts {
+		if len(part) == 0 {
+			continue
+		}
+		if err := c.carryOut(ctx, part); err != nil {
 			return err
 		}
 	}
@@ -287,7 +297,7 @@ func (c *call) conditions(part []int) (all conditions) {
 }
 
 // send sends one packet with swaps, which are in the order of their keys, on the conditions of all. If these do not hold, none is
-// carried out. It returns those that failed although their records are as expected.
+// carried out. It returns what read does.
 func (c *call) send(ctx context.Context, part []int, on conditions) (failed []int, err error) {
 	id := rand.Int64N(1<<62) + 1 //nolint:gosec // tells requests apart
 	names := hexed(c.names(part, all))
@@ -393,7 +403,8 @@ func column(leases []store.LeaseID) []byte {
 // reserved is how many tokens a swap needs, and at least one, because the version must change.
 func reserved(s *cas.Swap) int { return max(1, s.Tokens) }
 
-// read writes the answers to swaps. It returns those that failed although their records are as expected.
+// read writes the answers to swaps. It returns those that failed although their records are as expected, and
+// not because of the quiet time.
 func (c *call) read(part []int, rows [][][]byte, now state) (failed []int, err error) {
 	byName := make(map[string][][]byte, len(rows))
 	for _, row := range rows {
@@ -416,11 +427,10 @@ func (c *call) read(part []int, rows [][][]byte, now state) (failed []int, err e
 				r.Version = 0
 			}
 			c.done[i].Record = r
+		case r.Version == s.Version && s.Tokens > 0 && now.quiet > 0:
+			c.done[i].Quiet = now.quiet
 		case r.Version == s.Version:
 			failed = append(failed, i)
-			if s.Tokens > 0 {
-				c.done[i].Quiet = now.quiet
-			}
 		}
 	}
 	return failed, nil
