@@ -103,7 +103,7 @@ func (j *job) refuse() {
 	j.asks = false
 }
 
-// answerLocked answers that another session keeps the record locked. It reports whether all items have such an answer.
+// answerLocked answers that another session keeps the record locked. It reports whether there are items, and all have such an answer.
 func (j *job) answerLocked() bool {
 	if j.locked != nil {
 		j.locked()
@@ -121,7 +121,7 @@ func (j *job) answerLocked() bool {
 			return false
 		}
 	}
-	return true
+	return len(j.items) > 0 // a job without any sends letters
 }
 
 // relied reports whether the asker relies on the answer.
