@@ -86,15 +86,18 @@ func (r *Readiness) Start(ctx context.Context, others ...func(ctx context.Contex
 	for _, other := range others {
 		r.work.Go(func() { other(running) })
 	}
+	r.work.Add(1) // the first check
+	defer r.work.Done()
 	r.mu.Unlock()
 	first, cancel := context.WithTimeout(ctx, r.Limit)
 	defer cancel()
+	defer context.AfterFunc(running, cancel)()
 	r.Become(r.check(first))
 	r.work.Go(func() { r.watch(running) })
 	return nil
 }
 
-// Stop ends the background work and waits for it. It reports whether there was any.
+// Stop ends the background work and the first check, and waits for them. It reports whether there was any.
 func (r *Readiness) Stop() bool {
 	r.mu.Lock()
 	end, ended := r.end, errors.Is(r.why, errEnded)

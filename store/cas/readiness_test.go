@@ -53,3 +53,30 @@ func TestReadiness(t *testing.T) {
 		}
 	})
 }
+
+// Stop ends the first check, too, and waits for it: no check uses connections that the backend has closed.
+func TestStopEndsTheFirstCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := false
+		r := cas.Readiness{Name: "test", Limit: time.Hour}
+		r.Init(func(ctx context.Context) error {
+			<-ctx.Done()
+			time.Sleep(time.Second) // it does not end at once
+			ended = true
+			return ctx.Err()
+		}, errors.New("not reached"))
+		done := make(chan error)
+		go func() { done <- r.Start(t.Context(), func(ctx context.Context) { <-ctx.Done() }) }()
+		synctest.Wait()
+		began := time.Now()
+		if !r.Stop() || !ended || time.Since(began) > time.Minute {
+			t.Errorf("the check has ended: %t, after %v", ended, time.Since(began))
+		}
+		if err := <-done; err != nil || r.Ready() == nil {
+			t.Errorf("started: %v, ready: %v", err, r.Ready())
+		}
+		if r.Stop() {
+			t.Error("there was more to stop")
+		}
+	})
+}
