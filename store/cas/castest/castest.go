@@ -48,6 +48,7 @@ func run(t *testing.T, parallel bool, server func(t *testing.T) Server) {
 		"leases as conditions":  leasesAsConditions,
 		"tokens grow":           tokensGrow,
 		"tokens of one call":    tokensOfOneCall,
+		"random calls":          randomCalls,
 		"tokens are raised":     tokensRaised,
 		"scan":                  scan,
 		"leases":                leases,
