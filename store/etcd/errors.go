@@ -16,6 +16,7 @@ import (
 
 var (
 	errNotReached = errors.New("etcd has not been reached yet")
+	errAnswer     = errors.New("etcd gave an answer that is not understood")
 	errTooLarge   = errors.New("the record has more leases, or its change more letters, than a transaction of etcd may have operations")
 )
 

@@ -295,7 +295,10 @@ func (b *Backend) swap(ctx context.Context, changes []change, results []cas.Swap
 	if err != nil {
 		return err
 	}
-	calm := !slices.ContainsFunc(answer.responses, func(r *pb.Result) bool { return !r.GetTxn().Succeeded })
+	if !answer.succeeded || len(answer.responses) != len(changes) {
+		return classify("swap", errAnswer, true)
+	}
+	calm := !slices.ContainsFunc(answer.responses, func(r *pb.Result) bool { return !r.GetTxn().GetSucceeded() })
 	if calm {
 		b.contended.Add(-1)
 	} else {
@@ -303,7 +306,7 @@ func (b *Backend) swap(ctx context.Context, changes []change, results []cas.Swap
 	}
 	each := func(i int) *done {
 		one := answer.responses[i].GetTxn()
-		return &done{succeeded: one.Succeeded, responses: one.Responses}
+		return &done{succeeded: one.GetSucceeded(), responses: one.GetResponses()}
 	}
 	return b.judge(changes, each, answer.revision, results)
 }
@@ -332,7 +335,10 @@ func (b *Backend) judge(changes []change, answers func(int) *done, revision int6
 			}
 			continue
 		}
-		if results[i].Record, err = b.decode(c.Swap.Key, answer.responses[0].GetRange().GetKvs()); err != nil {
+		if len(answer.responses) != 1 || answer.responses[0].GetRange() == nil {
+			return classify("swap", errAnswer, true)
+		}
+		if results[i].Record, err = b.decode(c.Swap.Key, answer.responses[0].GetRange().Kvs); err != nil {
 			return &store.Error{Op: "swap", Err: err, Unknown: true} // others of the transaction were carried out
 		}
 	}
