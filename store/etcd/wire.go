@@ -116,8 +116,8 @@ func (d *done) read(data []byte) error {
 			return protowire.ParseError(n)
 		}
 		rest = rest[n:]
-		if field == doneSucceeded || field == doneHeader {
-			if n = d.field(field, kind, rest); n < 0 {
+		if field == doneSucceeded && kind == protowire.VarintType || field == doneHeader && kind == protowire.BytesType {
+			if n = d.field(field, rest); n < 0 {
 				return protowire.ParseError(n)
 			}
 		} else if n = protowire.ConsumeFieldValue(field, kind, rest); n < 0 {
@@ -135,8 +135,8 @@ func (d *done) read(data []byte) error {
 }
 
 // field reads one of these fields, and returns its size; below zero: it cannot be read.
-func (d *done) field(field protowire.Number, kind protowire.Type, data []byte) int {
-	if field == doneSucceeded && kind == protowire.VarintType {
+func (d *done) field(field protowire.Number, data []byte) int {
+	if field == doneSucceeded {
 		is, n := protowire.ConsumeVarint(data)
 		d.succeeded = is != 0
 		return n
@@ -148,7 +148,7 @@ func (d *done) field(field protowire.Number, kind protowire.Type, data []byte) i
 			return n
 		}
 		header = header[n:]
-		if of == headerRevision {
+		if of == headerRevision && kind == protowire.VarintType {
 			revision, _ := protowire.ConsumeVarint(header)
 			d.revision = int64(revision)
 		}

@@ -136,3 +136,21 @@ func TestAnswersToTransactionsAreRead(t *testing.T) {
 		}
 	}
 }
+
+// TestAnswersAreReadAsByTheLibrary: a field with the number of another one, but of another type, is not that one.
+func TestAnswersAreReadAsByTheLibrary(t *testing.T) {
+	for name, answer := range map[string]string{
+		"a header in the place of the success": "\x12\x03\x18\xd3\x66\x10\x01",
+		"a success in the place of a header":   "\x0a\x02\x18\x64\x08\x01",
+		"a text for a revision":                "\x0a\x03\x1a\x01\x07\x10\x01",
+	} {
+		want := &pb.Done{}
+		if err := proto.Unmarshal([]byte(answer), want); err != nil {
+			t.Fatal(err)
+		}
+		is, revision, _, err := etcd.ReadDone([]byte(answer), true)
+		if err != nil || is != want.Succeeded || revision != want.GetHeader().GetRevision() {
+			t.Errorf("%s: succeeded %t, revision %d, %v, want %v", name, is, revision, err, want)
+		}
+	}
+}
