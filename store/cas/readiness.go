@@ -173,7 +173,14 @@ func (r *Readiness) watch(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		r.Become(err)
+		if r.Become(err); err != nil {
+			continue
+		}
+		select { // many requests may fail for another reason, and each is a doubt
+		case <-ctx.Done():
+			return
+		case <-time.After(FirstPause):
+		}
 	}
 }
 

@@ -80,3 +80,27 @@ func TestStopEndsTheFirstCheck(t *testing.T) {
 		}
 	})
 }
+
+// Many doubts do not make many checks. Each check costs the servers something, and also a request that failed for another reason is a
+// doubt.
+func TestDoubtsAreCheckedInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		checks := 0
+		r := cas.Readiness{Name: "test", Limit: time.Second}
+		r.Init(func(context.Context) error {
+			checks++
+			return nil
+		}, errors.New("not reached"))
+		if err := r.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range 1000 {
+			r.Doubt()
+			time.Sleep(time.Millisecond)
+		}
+		r.Stop()
+		if most := int(time.Second/cas.FirstPause) + 2; checks < 2 || checks > most {
+			t.Errorf("%d checks in a second, want at most %d", checks, most)
+		}
+	})
+}
