@@ -1,7 +1,6 @@
 package inject
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -16,9 +15,7 @@ const (
 
 // envLine excludes variables that are the operator's decision: the store, who may call the sidecar, and its
 // permissions. The range at its end is all of printable ASCII.
-//
-//nolint:gocritic // badRegexp: meant so
-var envLine = regexp.MustCompile(`^(OTEL_[A-Z0-9_]+|LOCKSIDECAR_(RENEW_INTERVAL|STORE_TIMEOUT|CACHE_SIZE|CACHE_TTL|BATCH_MAX|` +
+var envLine = matcher(`^(OTEL_[A-Z0-9_]+|LOCKSIDECAR_(RENEW_INTERVAL|STORE_TIMEOUT|CACHE_SIZE|CACHE_TTL|BATCH_MAX|` +
 	`MAX_SESSIONS|MAX_LOCKS_PER_SESSION|MAX_WAITERS|MAX_BODY|DRAIN_TIMEOUT|LOG_FORMAT))=[ -~]*$`)
 
 // variablesIn reads the lines of EnvAnnotation, without empty ones.

@@ -3,13 +3,12 @@ package inject
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 )
 
 // foreign are the names of containers that well-known injectors add. Another injector must run after this one;
 // then its containers are not in ContainersAnnotation.
-var foreign = regexp.MustCompile(`^(istio-(proxy|init|validation)|linkerd-(proxy|init|network-validator|debug)|vault-agent(-init)?|` +
+var foreign = matcher(`^(istio-(proxy|init|validation)|linkerd-(proxy|init|network-validator|debug)|vault-agent(-init)?|` +
 	`kuma-(sidecar|init|validation)|consul-(dataplane|connect-inject-init)|daprd|cloud-sql-proxy)$`)
 
 // ownContainers are the containers that get the socket by default: the pod's own, without sidecars.

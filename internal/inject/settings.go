@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/config"
@@ -111,19 +112,31 @@ const (
 	secretRule = "the name of a Secret: small letters, digits, '-' and '.'" //nolint:gosec // no secret
 )
 
+// pattern is a regular expression that is compiled at its first use. Each sidecar links this package and hardly any uses
+// it, and together the patterns take a megabyte and two milliseconds.
+type pattern func() *regexp.Regexp
+
+func matcher(text string) pattern {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
+}
+
+func (p pattern) MatchString(s string) bool { return p().MatchString(s) }
+
+func (p pattern) String() string { return p().String() }
+
 var (
-	variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	variableName = matcher(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 	// A part that begins with a dot could be "." or "..", or hide the folder.
-	socketPath = regexp.MustCompile(`^(/[A-Za-z0-9_-][A-Za-z0-9._-]*){2,}$`)
+	socketPath = matcher(`^(/[A-Za-z0-9_-][A-Za-z0-9._-]*){2,}$`)
 	// Mounts in the Secret's mount or over the sidecar's binary would prevent the pod's start.
-	takenFolder = regexp.MustCompile(`^(/etc)?/locksidecar/`)
-	secretName  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
-	imageName   = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9._/:@]{0,511}$`)
-	lockSpace   = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9._/:]{0,254}$`)
-	cpuAmount   = regexp.MustCompile(`^([1-9][0-9]{0,4}m|[1-9][0-9]?)$`)        //nolint:gocritic // the policies' text
-	memory      = regexp.MustCompile(`^(6[4-9]|[7-9][0-9]|[1-9][0-9]{2,3})Mi$`) //nolint:gocritic // the policies' text
-	logLevel    = regexp.MustCompile(`^(debug|info|warn|error)$`)
+	takenFolder = matcher(`^(/etc)?/locksidecar/`)
+	secretName  = matcher(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
+	imageName   = matcher(`^[A-Za-z0-9][-A-Za-z0-9._/:@]{0,511}$`)
+	lockSpace   = matcher(`^[A-Za-z0-9][-A-Za-z0-9._/:]{0,254}$`)
+	cpuAmount   = matcher(`^([1-9][0-9]{0,4}m|[1-9][0-9]?)$`)
+	memory      = matcher(`^(6[4-9]|[7-9][0-9]|[1-9][0-9]{2,3})Mi$`)
+	logLevel    = matcher(`^(debug|info|warn|error)$`)
 	minTTL      = 500 * time.Millisecond
 	maxTTL      = 24 * time.Hour
 	maxSocket   = 107 // bytes of a Unix socket's path (unix(7), sun_path)
