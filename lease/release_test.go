@@ -52,6 +52,36 @@ func TestAReleaseHealsByItself(t *testing.T) {
 	}
 }
 
+// A release is reported only if the store has confirmed it. If the lease ends before that, the lock has ended
+// with its lease, and the first call says that the store is unavailable. A store can keep a lease for longer than
+// its owner trusts it.
+func TestReleaseIsNotConfirmedByTheEndOfItsLease(t *testing.T) {
+	for name, wait := range map[string]time.Duration{"after the first try": time.Second, "during the first try": 13 * time.Second} {
+		for fails, f := range outages {
+			t.Run(fails+", "+name, func(t *testing.T) {
+				whereHeld(t, "Release", func(t *testing.T, opt option) {
+					r := newRig(t, opt)
+					s := r.session()
+					g := r.lock(s, "k")
+					r.st.setAll(f)
+					time.Sleep(wait)
+					if err := r.free(s, "k", g.Token); !store.Unavailable(err) {
+						t.Errorf("error %v", err)
+					}
+					time.Sleep(time.Minute)
+					lost, is := errors.AsType[*types.LostError](r.free(s, "k", g.Token))
+					if !is || lost.Lost.Reason != types.LostStore {
+						t.Errorf("the second release: %+v", lost)
+					}
+					r.st.lift(everyOp...)
+					time.Sleep(time.Minute)
+					r.nothingLeft()
+				})
+			})
+		}
+	}
+}
+
 // A repeated release joins the release in progress, and returns its result.
 func TestARepeatedReleaseJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

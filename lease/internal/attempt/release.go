@@ -109,17 +109,16 @@ func (rl *Releaser) send(ctx context.Context, by submitting, r *holdings.Release
 }
 
 func (rl *Releaser) answered(r *holdings.Release, v *store.Verdict, err error) {
-	err = types.Judged("release", v.Status, err)
-	if err != nil && r.Matters() {
+	if err = types.Judged("release", v.Status, err); err != nil {
 		r.WasTried(err)
 		again := func() { rl.send(context.Background(), rl.lane.Submit, r) }
-		if !rl.later.After(clock.Jittered(clock.RetryPause), again) {
+		if !r.Matters() || !rl.later.After(clock.Jittered(clock.RetryPause), again) {
 			r.IsSettled()
 		}
 		return
 	}
 	c := r.Claim()
-	if err == nil && v.Status != store.Holds {
+	if v.Status != store.Holds {
 		rl.log.Debug("a released lock was not held any more", "key", c.Key, "token", c.Token)
 	}
 	rl.heldCache.Drop(c.Key)

@@ -153,12 +153,19 @@ func (r *Release) Failure() error {
 	if r == nil {
 		return nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.err
+	_, err := r.state()
+	return err
 }
 
-// Again answers a repeated release while the first is still being tried, within a time limit.
+// state returns whether there will be no further try, and the error of the last one.
+func (r *Release) state() (over bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.over, r.err
+}
+
+// Again answers a repeated release while the first is still being tried, within a time limit. If the lease ended before
+// the store confirmed the release, the lock ended with it, so it was lost.
 func (r *Release) Again(ctx context.Context, within time.Duration) (types.Released, error) {
 	limited, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -166,7 +173,11 @@ func (r *Release) Again(ctx context.Context, within time.Duration) (types.Releas
 	if err == nil || ctx.Err() != nil {
 		return released, err
 	}
-	if last := r.Failure(); last != nil {
+	over, last := r.state()
+	switch {
+	case over && last != nil:
+		return types.Released{}, &types.LostError{Lost: types.Lost{Key: r.claim.Key, Token: r.claim.Token, Reason: r.h.Lease().LossReason()}}
+	case last != nil:
 		return types.Released{}, last
 	}
 	return types.Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
