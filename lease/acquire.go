@@ -6,9 +6,11 @@ import (
 	"errors"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
 )
 
 // Acquire gets a lock for a session, or a BindTTL lock, for which s is ignored and may be nil. It returns
@@ -50,7 +52,7 @@ func (m *Manager) sinceBegin(began time.Time) time.Duration {
 }
 
 func (m *Manager) acquired(ctx context.Context, req *types.Request, began time.Time, g *types.Grant, err error) {
-	result := types.ResultOf(g, err)
+	result := attempt.ResultOf(g, err)
 	if err == nil {
 		m.obs.Acquired(ctx, req.Key, req.Shared, result, g.Waited)
 		return
@@ -79,6 +81,40 @@ func (m *Manager) acquireRefused(ctx context.Context, key, traceparent, code str
 		m.obs.Denied(ctx, &held.Lock)
 	}
 	m.obs.Refused(ctx, observe.Refusal{Operation: "acquire", Key: key, Traceparent: traceparent, Code: code, Err: err})
+}
+
+// News passes the store's news on, by kind: the outcome of a waiting call, signals for holders, events of watched
+// keys. See [store.Store.Start]. It does not block.
+func (m *Manager) News(n store.News) {
+	switch {
+	case n.Signals:
+		m.signals.Poll()
+	case n.Event != nil:
+		m.watches.Receive(*n.Event)
+	case n.Attempt == store.EveryWait.Attempt:
+		m.signals.Poll()
+		m.watches.Recheck()
+		m.acquirer.LookAgain()
+	default:
+		m.acquirer.News(n)
+	}
+}
+
+// sweepInterval is the pause between two sweeps.
+const sweepInterval = 10 * time.Minute
+
+// granted is called with each grant, and how long the store may keep it without a renewal. held: a session has it.
+func (m *Manager) granted(now time.Time, lasts time.Duration, held bool) {
+	until := int64(now.Add(lasts + 2*sweepInterval).Sub(m.began))
+	for noted := m.sweepUntil.Load(); until-noted >= int64(time.Minute); noted = m.sweepUntil.Load() {
+		// A precision of a minute suffices, so most grants need not write.
+		if m.sweepUntil.CompareAndSwap(noted, until) {
+			break
+		}
+	}
+	if held && m.signals.HasUnmatched.Load() {
+		m.signals.Poll()
+	}
 }
 
 // KeyOf returns the key because of which a call for several keys failed, empty if it is not known.

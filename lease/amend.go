@@ -137,7 +137,7 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.Amend
 	if v.Status != store.Holds {
 		return types.Grant{}, m.refusedBy(v.Status, c)
 	}
-	m.sweeping.granted(m.cfg.Clock.Now(), req.TTL)
+	m.granted(m.cfg.Clock.Now(), req.TTL, false)
 	// The store counts from a later moment than the question. Counting from the question is safe.
 	left := heartbeat.Reliable(v.Lock.Holder.ExpiresIn) - m.cfg.Clock.Now().Sub(sent)
 	if left <= 0 {

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,7 +40,11 @@ type Manager struct {
 	watches    *watch.Watches
 	reconciler *reconcile.Reconciler
 	fleet      *fleet.Counter
-	sweeping   *sweeping
+
+	// began is when the manager was made. sweepUntil is when the last grant has ended and been swept, in
+	// nanoseconds after began.
+	began      time.Time
+	sweepUntil atomic.Int64
 	lifecycle
 }
 
@@ -62,7 +65,7 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 		cfg.Clock = clock.System{}
 	}
 	inline := st.Traits().Inline
-	m := &Manager{cfg: cfg, st: st, obs: observe.New(cfg.Logger, cfg.Metrics, cfg.Tracer, inline)}
+	m := &Manager{cfg: cfg, st: st, obs: observe.New(cfg.Logger, cfg.Metrics, cfg.Tracer, inline), began: cfg.Clock.Now()}
 	m.draining = make(chan struct{})
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.background = background.New(m.ctx, m.cfg.Clock)
@@ -85,7 +88,6 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 		Config: cfg, Acquirer: m.acquirer, Amends: m.lanes.Amends, Inline: inline, Granted: m.granted, Spawn: m.background.Spawn,
 	})
 	m.watches = m.newWatches()
-	m.sweeping = newSweeping(st, m.cfg.Clock, m.cfg.Logger)
 	m.fleet = fleet.New(m.ctx, cfg, st, m.background.Spawn)
 	mover, _ := st.(store.Mover)
 	m.reconciler = reconcile.New(m.ctx, reconcile.Config{Config: cfg, Store: mover, Leases: m.leases, Holdings: m.holdings, Attempts: m.acquirer})
@@ -121,13 +123,6 @@ func (m *Manager) leaseRetired(l *heartbeat.Lease) {
 	m.watches.LeaseEnded()
 }
 
-func (m *Manager) granted(now time.Time, lasts time.Duration, held bool) {
-	m.sweeping.granted(now, lasts)
-	if held {
-		m.signals.Granted()
-	}
-}
-
 func (m *Manager) newHoldings() *holdings.Set {
 	return holdings.New(holdings.Config{
 		Instance: m.cfg.Instance, Pod: m.cfg.Pod, TTL: m.cfg.TTL,
@@ -155,25 +150,9 @@ func (m *Manager) state() observe.State {
 	return st
 }
 
-// News dispatches the store's news by kind: see [store.Store.Start]. It does not block.
-func (m *Manager) News(n store.News) {
-	switch {
-	case n.Signals:
-		m.signals.Poll()
-	case n.Event != nil:
-		m.watches.Receive(*n.Event)
-	case n.Attempt == store.EveryWait.Attempt:
-		m.signals.Poll()
-		m.watches.Recheck()
-		m.acquirer.LookAgain()
-	default:
-		m.acquirer.News(n)
-	}
-}
-
 // Start begins to renew leases and to check waits.
 func (m *Manager) Start(context.Context) error {
-	m.background.Spawn(func() { m.sweeping.run(m.ctx) })
+	m.background.Spawn(m.sweep)
 	m.background.Spawn(m.leases.Run)
 	m.background.Spawn(m.acquirer.Run)
 	m.obs.ObserveFleet(m.Fleet)
@@ -280,48 +259,16 @@ func (m *Manager) endSessions() {
 	}
 }
 
-// sweepInterval is the pause between two sweeps. The store decides how much a sweep deletes, and how fast.
-const sweepInterval = 10 * time.Minute
-
-// sweeping decides whether a sweep may find something: a bind:ttl lock that was not released, or a free
-// key's row, some time after its end. A sidecar that stops granting also stops sweeping.
-type sweeping struct {
-	store store.Reaper // nil: the engine needs no sweep
-	clk   clock.Clock
-	log   *slog.Logger
-	began time.Time
-	// until is when the last grant has ended and been swept, in nanoseconds after began.
-	until atomic.Int64
-}
-
-func newSweeping(st store.Store, clk clock.Clock, log *slog.Logger) *sweeping {
-	s := &sweeping{clk: clk, log: log, began: clk.Now()}
-	s.store, _ = st.(store.Reaper)
-	return s
-}
-
-// granted records a grant that may last for ttl.
-func (s *sweeping) granted(now time.Time, ttl time.Duration) {
-	until := int64(now.Add(ttl + 2*sweepInterval).Sub(s.began))
-	for {
-		noted := s.until.Load()
-		// A precision of a minute suffices, so most grants need not write.
-		if until-noted < int64(time.Minute) || s.until.CompareAndSwap(noted, until) {
-			return
-		}
-	}
-}
-
-func (s *sweeping) run(ctx context.Context) {
-	if s.store == nil {
-		return
-	}
-	for clock.Rest(ctx, clock.Jittered(sweepInterval)) == nil {
-		if int64(s.clk.Now().Sub(s.began)) > s.until.Load() {
+// sweep deletes bind:ttl locks that were not released, and rows of free keys, some time after their end. A sidecar
+// that stops granting also stops sweeping. The store decides how much a sweep deletes, and how fast.
+func (m *Manager) sweep() {
+	reaper, ok := m.st.(store.Reaper)
+	for ok && clock.Rest(m.ctx, clock.Jittered(sweepInterval)) == nil {
+		if int64(m.cfg.Clock.Now().Sub(m.began)) > m.sweepUntil.Load() {
 			continue
 		}
-		if err := s.store.Sweep(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("the store was not swept, trying again later", "error", err)
+		if err := reaper.Sweep(m.ctx); err != nil && m.ctx.Err() == nil {
+			m.cfg.Logger.Warn("the store was not swept, trying again later", "error", err)
 		}
 	}
 }

@@ -72,6 +72,35 @@ func (as *arrivals) join(req *types.Request) *Arrival {
 	return a
 }
 
+// enqueue queues the attempt after all earlier ones. It does not block.
+func (b *Attempt) enqueue(ctx context.Context) {
+	b.mu.Lock()
+	b.phase = arrived
+	b.shared = 0 // another holder has the key, so the shared grant is over
+	left := b.unwanted || b.timeUp
+	b.mu.Unlock()
+	switch {
+	case left:
+		b.cancel()
+		return
+	case b.s != nil && !b.s.Explicit(): // only this call could release its session's lock
+		if held, share := b.s.Owns(b.req.Key); held {
+			b.Finish(ownKey(b.req, share))
+			return
+		}
+	}
+	b.arrival.decide(ctx, b)
+}
+
+// ownKey is the error of a request that would wait for a key of its own session, which only its own connection
+// could release.
+func ownKey(req *types.Request, share bool) error {
+	if share && !req.Shared {
+		return types.Invalidf("field wait_ms", "lock %q: this session has a share of it, which cannot become exclusive; release it and acquire", req.Key)
+	}
+	return types.Invalidf("field wait_ms", "lock %q is held by this session, so the call would wait for itself; release the lock first", req.Key)
+}
+
 // Leave gives the position up, unless it was decided. A queued attempt must have left the queue before.
 func (a *Arrival) Leave() {
 	as := a.at
@@ -160,44 +189,6 @@ func (k *crowd) stopTimer() {
 	}
 }
 
-// enqueueContext returns ctx with the span of the wait. The holder is known from an answer or from this sidecar.
-func (b *Attempt) enqueueContext(ctx context.Context) context.Context {
-	if b.tr == nil {
-		return ctx
-	}
-	var lock store.Lock
-	b.mu.Lock()
-	if b.seen != nil {
-		lock = *b.seen
-	}
-	b.mu.Unlock()
-	if h := b.aq.holdings.Get(b.req.Key); lock.Key == "" && h != nil {
-		lock = h.State()
-	}
-	b.tr.Enqueue(&lock)
-	return b.tr.Carry(ctx)
-}
-
-// enqueue queues the attempt after all earlier ones. It does not block.
-func (b *Attempt) enqueue(ctx context.Context) {
-	b.mu.Lock()
-	b.phase = arrived
-	b.shared = 0 // another holder has the key, so the shared grant is over
-	left := b.unwanted || b.timeUp
-	b.mu.Unlock()
-	switch {
-	case left:
-		b.cancel()
-		return
-	case b.s != nil && !b.s.Explicit(): // only this call could release its session's lock
-		if held, share := b.s.Owns(b.req.Key); held {
-			b.Finish(ownKey(b.req, share))
-			return
-		}
-	}
-	b.arrival.decide(ctx, b)
-}
-
 func (aq *Acquirer) enqueueAll(all []*Arrival) {
 	asks := make([]batcher.Submission[store.Ask, store.Answer], 0, len(all))
 	attempts := make([]*Attempt, 0, len(all))
@@ -234,13 +225,28 @@ func (b *Attempt) beginEnqueue() bool {
 	return err == nil
 }
 
-// ownKey is the error of a request that would wait for a key of its own session, which only its own connection
-// could release.
-func ownKey(req *types.Request, share bool) error {
-	if share && !req.Shared {
-		return types.Invalidf("field wait_ms", "lock %q: this session has a share of it, which cannot become exclusive; release it and acquire", req.Key)
+func (b *Attempt) askToWait() store.Ask {
+	a := b.ask()
+	a.Wait = true
+	return a
+}
+
+// enqueueContext returns ctx with the span of the wait. The holder is known from an answer or from this sidecar.
+func (b *Attempt) enqueueContext(ctx context.Context) context.Context {
+	if b.tr == nil {
+		return ctx
 	}
-	return types.Invalidf("field wait_ms", "lock %q is held by this session, so the call would wait for itself; release the lock first", req.Key)
+	var lock store.Lock
+	b.mu.Lock()
+	if b.seen != nil {
+		lock = *b.seen
+	}
+	b.mu.Unlock()
+	if h := b.aq.holdings.Get(b.req.Key); lock.Key == "" && h != nil {
+		lock = h.State()
+	}
+	b.tr.Enqueue(&lock)
+	return b.tr.Carry(ctx)
 }
 
 // The sidecar serves calls that are directly behind each other in the store's queue without a statement for each:
@@ -284,6 +290,70 @@ func (aq *Acquirer) gathers(key string, ready int) time.Duration {
 	return 0
 }
 
+// hurries reports whether the call's wait ends soon. Such a call is not gathered, because it could time out
+// while it might get the lock in the queue.
+func (b *Attempt) hurries() bool {
+	return b.req.Wait > 0 && b.req.Wait-b.aq.clk.Now().Sub(b.began) < 2*MaxGather
+}
+
+// line counts the attempts for one key that are queued, or may be. It stays for a while after the last one.
+type line struct {
+	attempts int
+	// inStore is how many of them are certainly in the store's queue.
+	inStore int
+	// left is how many have left the store's queue since another one was queued.
+	left int
+	// moved is when the last one left, whose call had waited for the time waited, or when its release was confirmed.
+	// moved is zero if another one was queued since, because the next one should follow directly.
+	moved  time.Time
+	waited time.Duration
+	// holds: the last one that left got the key, and the store has not confirmed its release.
+	holds bool
+	// alone is since when no call of another sidecar was ahead of one that was queued; zero: of the last one.
+	alone time.Time
+}
+
+// joinLine records that the attempt is about to be queued. The caller holds q.mu.
+func (q *queue) joinLine(b *Attempt) {
+	l := q.byKey[b.req.Key]
+	if l == nil {
+		l = &line{}
+		q.byKey[b.req.Key] = l
+	}
+	l.attempts++
+	l.moved, l.left = time.Time{}, 0
+}
+
+// leftLine records that the attempt has left the queue, and whether it holds the key now. The caller holds q.mu.
+func (q *queue) leftLine(b *Attempt, holds bool) {
+	key := b.req.Key
+	l := q.byKey[key]
+	if b.inStore {
+		l.inStore--
+		l.left++
+		l.moved = q.clk.Now()
+		l.waited = l.moved.Sub(b.began)
+		l.holds = holds
+	}
+	if l.attempts--; l.attempts > 0 {
+		return
+	}
+	time.AfterFunc(aloneAfter, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if l.attempts == 0 && q.byKey[key] == l {
+			delete(q.byKey, key)
+		}
+	})
+}
+
+// holds reports whether a session got an exclusive lock by the attempt.
+func (b *Attempt) holds() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.phase == over && b.err == nil && b.req.Bind == types.BindSession && !b.req.Shared
+}
+
 // Freed must be called when the store has confirmed the release of an exclusive lock of a session that was in the queue.
 // Only then can that session's call come back, so others wait for it a little longer.
 func (aq *Acquirer) Freed(key string) {
@@ -292,8 +362,17 @@ func (aq *Acquirer) Freed(key string) {
 	}
 }
 
-// hurries reports whether the call's wait ends soon. Such a call is not gathered, because it could time out
-// while it might get the lock in the queue.
-func (b *Attempt) hurries() bool {
-	return b.req.Wait > 0 && b.req.Wait-b.aq.clk.Now().Sub(b.began) < 2*MaxGather
+// freed reports whether calls are gathered differently now.
+func (q *queue) freed(key string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.byKey[key]
+	if l == nil || !l.holds {
+		return false
+	}
+	l.holds = false
+	if !l.moved.IsZero() {
+		l.moved = q.clk.Now()
+	}
+	return true
 }

@@ -108,7 +108,7 @@ func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
 	}
 	b.under.Store(l)
 	b.inFlight.Add(1)
-	if c.req.SharesGrant() {
+	if SharesGrant(c.req) {
 		b.id = repeat.AttemptID(c.req.RequestID, c.req.Key)
 	} else {
 		b.id = uuid.New()
@@ -120,6 +120,10 @@ func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
 	return b, nil
 }
 
+// SharesGrant reports whether repeats of the request have the same attempt id at all sidecars. Repeats in a
+// session do not need this, because the session knows its locks.
+func SharesGrant(r *types.Request) bool { return r.Bind == types.BindTTL && r.RequestID != uuid.Nil }
+
 // Lease is the lease under which the attempt waits, or asks for a session's lock.
 func (b *Attempt) Lease() *heartbeat.Lease { return b.under.Load() }
 
@@ -128,33 +132,6 @@ func (b *Attempt) Key() string { return b.req.Key }
 
 // Ref names the attempt to the store.
 func (b *Attempt) Ref() store.Attempt { return store.Attempt{Key: b.req.Key, ID: b.id} }
-
-func (b *Attempt) ask() store.Ask {
-	a := store.Ask{
-		Attempt: b.Ref(), MinHold: b.req.MinHold, Skip: b.req.Skip, Shared: b.req.Shared, Limit: b.req.Limit,
-		Data: b.req.Data, Traceparent: b.req.Traceparent,
-	}
-	if b.Lease() != nil {
-		a.Lease = b.Lease().ID()
-	}
-	if b.req.Bind == types.BindTTL {
-		a.TTL = b.req.TTL
-	} else {
-		a.Session, a.Owner = b.s.Name(), b.req.Owner
-	}
-	return a
-}
-
-func (b *Attempt) firstAsk(now time.Time) store.Ask {
-	b.cacheVersion, b.sent = b.aq.heldCache.Version(b.req.Key), now
-	return b.ask()
-}
-
-func (b *Attempt) askToWait() store.Ask {
-	a := b.ask()
-	a.Wait = true
-	return a
-}
 
 // Start asks the store. If the key is known to be held, or another call has asked before, a waiting call is
 // queued directly, because the store grants a free key there, too. If the call shares a grant with other calls,
@@ -175,6 +152,39 @@ func (b *Attempt) Start(ctx context.Context, now time.Time) {
 	if err := submit(ctx, ask, b.onAcquire); err != nil {
 		b.Finish(err)
 	}
+}
+
+// isLate reports whether a waiting attempt can skip asking for its key, because other calls came before, or the
+// key is known to be held. An attempt that shares its grant with other calls must ask. a may be nil.
+func (aq *Acquirer) isLate(a *Arrival, shared int64) bool {
+	return a != nil && shared == 0 && (a.behind || aq.knownHeld(a.key))
+}
+
+// knownHeld reports whether a session here holds the key, or a call here waits for it.
+func (aq *Acquirer) knownHeld(key string) bool {
+	h := aq.holdings.Get(key)
+	return h != nil && h.Valid(clock.Read(aq.clk)) || aq.QueueLength(key) > 0
+}
+
+func (b *Attempt) firstAsk(now time.Time) store.Ask {
+	b.cacheVersion, b.sent = b.aq.heldCache.Version(b.req.Key), now
+	return b.ask()
+}
+
+func (b *Attempt) ask() store.Ask {
+	a := store.Ask{
+		Attempt: b.Ref(), MinHold: b.req.MinHold, Skip: b.req.Skip, Shared: b.req.Shared, Limit: b.req.Limit,
+		Data: b.req.Data, Traceparent: b.req.Traceparent,
+	}
+	if b.Lease() != nil {
+		a.Lease = b.Lease().ID()
+	}
+	if b.req.Bind == types.BindTTL {
+		a.TTL = b.req.TTL
+	} else {
+		a.Session, a.Owner = b.s.Name(), b.req.Owner
+	}
+	return a
 }
 
 func (b *Attempt) onAcquire(ans store.Answer, err error) {
@@ -233,234 +243,174 @@ func (b *Attempt) denied(why error) {
 	}
 }
 
-func (b *Attempt) onEnqueue(ans store.Answer, err error) {
-	if b.decided("enqueue", ans, err) {
-		return
-	}
-	if len(ans.Cohort) > 0 {
-		b.aq.extendCohort(&ans)
-	}
+// winDirectly takes a lock granted by the running question. Its time counts from the question, to be safe.
+func (b *Attempt) winDirectly(ans *store.Answer) {
 	b.mu.Lock()
-	if b.phase == over { // news came before this answer, or the lease was lost
+	sent := b.sent
+	b.mu.Unlock()
+	b.winAsOf(ans, sent)
+}
+
+// winAsOf takes a lock from the answer to a question that was sent at the given time.
+func (b *Attempt) winAsOf(ans *store.Answer, sent time.Time) {
+	t := clock.Read(b.aq.clk)
+	ans.ExpiresIn -= t.Now.Sub(sent)
+	b.win(ans, sent, t)
+}
+
+// win takes the lock for the session, or hands it back if it is unwanted. since is before the grant, or zero.
+func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
+	b.mu.Lock()
+	if b.phase == over {
 		b.mu.Unlock()
 		b.onLateAnswer()
 		return
 	}
-	b.phase, b.wasQueued = queued, true
-	b.note(ans)
-	leave, at := b.unwanted || b.timeUp || b.positionLost, b.dueAt()
-	b.mu.Unlock()
-	if leave {
-		b.cancel()
-		return
+	var cohort *holdings.Cohort
+	if b.inQueue.Load() && !b.req.Shared { // otherwise hardly any others wait
+		cohort = holdings.NewCohort(ans, t.Now)
 	}
-	b.aq.queue.queued(b, ans.Alone, at)
-}
-
-// note records the queue state of an answer. The caller holds b.mu.
-func (b *Attempt) note(ans store.Answer) {
-	lock := ans.Lock
-	b.seen = &lock
-	if ans.Position > 0 { // some answers lack it
-		b.position = ans.Position
-	}
-	b.tr.See(&lock, ans.Position)
-	b.holderExpiry = b.aq.clk.Now().Add(firstEnd(&ans.Lock))
-	b.checkAt = b.aq.queue.nextCheck(ans.Lock)
-}
-
-// onNews processes a hand-off or a skip.
-func (b *Attempt) onNews(ans store.Answer) {
-	if ans.Outcome == store.Skipped {
-		b.skipped(ans)
-		return
-	}
-	b.win(&ans, time.Time{}, clock.Read(b.aq.clk))
-}
-
-// onCheck processes the answer to a check that was sent at the given time.
-func (b *Attempt) onCheck(ans store.Answer, sent time.Time) {
-	switch ans.Outcome {
-	case store.Granted:
-		b.winAsOf(&ans, sent)
-	case store.Skipped:
-		b.skipped(ans)
-	case store.Queued:
-		b.mu.Lock()
-		b.note(ans)
-		b.mu.Unlock()
-	default:
-		b.mu.Lock()
-		gone := b.phase == queued
-		b.mu.Unlock()
-		if gone {
-			b.Finish(ErrAttemptLost)
-		}
-	}
-}
-
-// timeIsUp ends the attempt: won if it has been granted, otherwise with errTimeUp.
-func (b *Attempt) timeIsUp() {
-	b.mu.Lock()
-	b.timeUp = true
-	b.mu.Unlock()
-	b.cancel()
-}
-
-// CallerLeft makes the attempt hand back what it has won or still wins.
-func (b *Attempt) CallerLeft() {
-	b.mu.Lock()
-	b.unwanted = true
-	won := b.phase == over && b.err == nil
-	b.mu.Unlock()
-	switch {
-	case !won:
-		b.cancel()
-	default:
-		b.HandBackMember(b.result.Token)
-	}
-}
-
-// leaseGone ends the attempt after the loss of its lease, unless it was moved. The revocation of the lease
-// drops the waiter and a session's lock that it may still win. A bind:ttl lock would outlive the lease, so its
-// attempt first learns its outcome.
-func (b *Attempt) leaseGone(l *heartbeat.Lease) {
-	b.mu.Lock()
-	if b.Lease() != l || b.phase == over {
-		b.mu.Unlock()
-		return
-	}
-	if b.req.Bind == types.BindTTL {
-		b.positionLost = true
-		b.mu.Unlock()
-		b.cancel()
-		return
-	}
-	b.phase, b.err = over, ErrAttemptLost
-	b.mu.Unlock()
-	if b.keepsKey() {
-		b.aq.withdraw(b.tr.Carry(context.Background()), b.Ref(), b.mayGet(), b.beginCleanup())
+	if !b.takeAndUnlock(ans, since, t, cohort) {
+		b.handBack(ans.Token)
 	}
 	b.end()
 }
 
-// cancel takes the attempt out of the queue once its position is confirmed, because a cancel that reached the
-// store before the enqueue would leave an orphan. An attempt that has not asked for a position yet is over.
-func (b *Attempt) cancel() {
-	b.mu.Lock()
-	if b.phase == arrived {
-		b.phase, b.err = over, b.leftLineLocked()
-		b.mu.Unlock()
-		b.end()
-		return
+// takeAndUnlock makes the grant the call's, and reports whether the call has it. The caller holds b.mu, which
+// is unlocked here.
+func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick, cohort *holdings.Cohort) (kept bool) {
+	now := t.Now
+	b.since = since
+	// A grant found by the first question is not a hand-off, because a repeated request may find an old grant.
+	handedOver := b.wasQueued || b.since.IsZero() || b.phase != asking && ans.HandedBy != ""
+	b.phase = over
+	wanted := !b.unwanted
+	b.result, b.wonAt = b.grantOf(ans, now), now
+	var before []*holdings.Lock
+	if kept = wanted; wanted {
+		before, kept = b.join(ans, t, cohort)
 	}
-	if b.phase != queued {
-		b.mu.Unlock()
-		return
+	if !kept {
+		b.err = b.whyNotKept()
 	}
-	b.phase, b.sent = cancelling, b.aq.clk.Now()
 	b.mu.Unlock()
-	if err := b.aq.lanes.Cancels.Submit(b.tr.Carry(context.Background()), b.Ref(), b.onCancel); err != nil {
-		b.fail(err) // the sidecar stops; the waiter may get the key before the lease is revoked
-	}
-}
-
-func (b *Attempt) onCancel(ans store.Answer, err error) {
 	switch {
-	case err != nil:
-		b.fail(err)
-	case ans.Outcome == store.Granted:
-		b.winDirectly(&ans)
-	case ans.Outcome == store.Skipped: // the store has forgotten the waiter
-		b.Finish(&types.SkippedError{Key: b.req.Key, Result: ans.Result})
-	case ans.Outcome == store.RowLocked:
-		b.fail(types.RowLocked("cancel"))
-	default:
-		b.mu.Lock()
-		if ans.Position > 0 {
-			b.position = ans.Position
-		}
-		err := b.leftLineLocked()
-		b.mu.Unlock()
-		b.Finish(err)
+	case kept && handedOver:
+		b.aq.obs.HandedOver(b.tr, ans.HandedBy, ans.GrantedFor)
+	case kept:
+		b.tr.FoundFree()
 	}
+	for _, h := range before {
+		h.Lose(types.LostExpired)
+	}
+	b.aq.heldCache.Drop(b.req.Key)
+	b.aq.granted(now, b.lasts(), kept && b.req.Bind == types.BindSession)
+	return kept
 }
 
-// leftLineLocked is the error of an attempt without a queue position. The caller holds b.mu.
-func (b *Attempt) leftLineLocked() error {
-	if b.timeUp {
-		return errTimeUp
+// whyNotKept returns why a call does not get the grant of its attempt. Another attempt of a repeatable request
+// would find the same grant, which is being handed back.
+func (b *Attempt) whyNotKept() error {
+	if b.req.Bind == types.BindTTL || clock.Past(b.until, b.aq.clk.Now()) {
+		return &store.Error{Op: "acquire", Err: errors.New("the grant was over when the store's answer came")}
 	}
 	return ErrAttemptLost
 }
 
-func (b *Attempt) leaseLost() {
-	if b.Lease() != nil {
-		b.aq.leases.Lose(b.Lease(), types.LostExpired)
+// join makes the granted lock the session's. It returns false if the session or the lease has ended, because
+// such a grant must not be delivered. before are the key's lost locks here. The caller holds b.mu.
+func (b *Attempt) join(ans *store.Answer, t clock.Tick, cohort *holdings.Cohort) (before []*holdings.Lock, ok bool) {
+	if b.req.Bind == types.BindTTL {
+		return nil, b.result.ExpiresIn > 0
 	}
-	b.Finish(ErrAttemptLost)
+	if b.req.MaxHold > 0 {
+		if b.since.IsZero() { // the grant came by news of a hand-off
+			b.since = t.Now
+		}
+		b.until = b.since.Add(b.req.MaxHold)
+	}
+	b.Lease().Pin() // meanwhile, the attempt's own pin keeps the lease
+	w := holdings.Won{
+		Req: b.req, Token: ans.Token, Slot: ans.Slot, Lease: b.Lease(), AcquiredAt: ans.AcquiredAt,
+		Until: b.until, Span: b.tr.Hold(b.req.Shared), Cohort: cohort,
+	}
+	if before, ok = b.s.AddMember(w, b.slot, t); !ok {
+		b.Lease().Unpin()
+	}
+	return before, ok // a loss of the lease at this moment may miss this lock, so deliver checks it
 }
 
-// fail ends an attempt whose question was not answered, and withdraws it, because the store may have carried it
-// out. If news came first, the attempt has won: close decides both in one step, because otherwise the
-// withdrawal could free a delivered lock. A grant that other calls have is not withdrawn either.
-func (b *Attempt) fail(err error) {
-	was, first := b.close(err)
-	if !first {
-		return
+func (b *Attempt) grantOf(ans *store.Answer, now time.Time) types.Grant {
+	g := types.Grant{
+		Key: b.req.Key, Token: ans.Token, Bind: b.req.Bind, ExpiresIn: ans.ExpiresIn,
+		Waited: now.Sub(b.began), AcquiredAt: ans.AcquiredAt, Shared: b.req.Shared, Limit: b.req.Limit, Slot: ans.Slot,
 	}
-	if (store.OutcomeUnknown(err) || was == cancelling) && b.shared == 0 {
-		b.aq.obs.OutcomeUnknown(b.req.Key, b.req.Traceparent, err)
-		b.aq.withdraw(b.tr.Carry(context.Background()), b.Ref(), b.mayGet(), b.beginCleanup())
+	g.Reentry, g.Entry = 1, 1
+	if b.req.Bind == types.BindSession {
+		g.Session = b.s.Name()
+	} else {
+		g.ExpiresIn = heartbeat.Reliable(ans.ExpiresIn)
 	}
-	b.end()
+	return g
 }
 
-// BeginMove reports whether the attempt is queued and may be moved to another lease. EndMove must follow.
-func (b *Attempt) BeginMove() bool {
+// lasts is how long a lock keeps its key after the attempt's lease.
+func (b *Attempt) lasts() time.Duration { return max(b.req.TTL, b.req.MinHold) }
+
+// Finish ends an attempt that has not won.
+func (b *Attempt) Finish(err error) {
+	if _, first := b.close(err); first {
+		b.end()
+	}
+}
+
+// close sets the phase to over without a win. It returns the previous phase, and whether that was not over.
+func (b *Attempt) close(err error) (was phase, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.phase != queued {
-		return false
+	if b.phase == over {
+		return over, false
 	}
-	b.inFlight.Add(1)
-	return true
+	was, b.phase, b.err = b.phase, over, err
+	return was, true
 }
 
-// EndMove ends what BeginMove began. A repeat of the request waits for this.
-func (b *Attempt) EndMove() { b.inFlight.Done() }
-
-// Moved makes a queued attempt a user of its new lease. It may have won meanwhile.
-func (b *Attempt) Moved(to *heartbeat.Lease, lives func() bool, settled func()) {
+// end ends the attempt's use of its queue position, its arrival and its lease.
+func (b *Attempt) end() {
+	if b.inQueue.Load() {
+		b.aq.queue.remove(b)
+	}
+	if b.arrival != nil {
+		b.arrival.Leave()
+	}
+	if b.Lease() != nil {
+		b.Lease().Unpin()
+	}
 	b.mu.Lock()
-	ended, token, given := b.phase == over, b.result.Token, b.err == nil
-	var old *heartbeat.Lease
-	if !ended {
-		to.Pin()
-		old = b.under.Swap(to)
+	b.ended = true
+	if b.done != nil {
+		close(b.done)
 	}
 	b.mu.Unlock()
-	switch {
-	case !ended:
-		old.Unpin()
-		if to.Lost() {
-			b.leaseGone(to)
+	b.inFlight.Done()
+}
+
+// IsOver reports whether an attempt is over and has ended.
+func (b *Attempt) IsOver() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ended
+}
+
+// Ends is closed when IsOver is true.
+func (b *Attempt) Ends() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.done == nil {
+		b.done = make(chan struct{})
+		if b.ended {
+			close(b.done)
 		}
-		settled()
-	case token != 0 && b.req.Bind == types.BindTTL: // it has a lease of its own
-		settled()
-	case token == 0: // it left, or failed
-		b.aq.withdrawOnce(context.Background(), b.Ref(), lives, settled)
-	default:
-		h := b.s.LockOf(b.slot)
-		if h != nil && h.Token == token && (h.Moved(to) || h.HandedOn()) { // even if it is being released
-			settled()
-			return
-		}
-		c := store.Claim{Key: b.req.Key, Token: token, Lease: to.ID(), AtOnce: !given}
-		if h != nil && h.Token == token {
-			c.Served = h.Claim().Served
-		}
-		b.aq.Free(context.Background(), c, lives, settled)
 	}
+	return b.done
 }

@@ -1,5 +1,12 @@
 // Package attempt gets locks: it makes attempts for calls, and tracks each until its outcome is known.
 //
+// # Where to read
+//
+// acquire.go is the call, and attempt.go its attempt when the key is free. arrivals.go and queue.go are the wait. The
+// other flows: release.go (a release, and what a cohort does with it), withdraw.go (an attempt ends without the lock),
+// retry.go (the call makes another attempt, or the lease is replaced), requests.go (request ids), group.go (several
+// keys).
+//
 // # Calls and attempts
 //
 // A [Call] makes attempts until one wins, or until the call gives up. An [Attempt] has one attempt id and one

@@ -62,14 +62,6 @@ func newQueue(cfg types.Config, obs *observe.Observer, st waitStore, spawn func(
 	}
 }
 
-// CheckInterval is how often a wait is checked without other reasons.
-func (q *queue) CheckInterval() time.Duration {
-	if q.store.Traits().Polls {
-		return min(q.cfg.RenewInterval, q.cfg.PollInterval)
-	}
-	return q.cfg.RenewInterval
-}
-
 // add begins to pass news to an attempt. It returns a [LimitError] at twice MaxWaiters, because as many
 // attempts may remain of calls that have left.
 func (q *queue) add(b *Attempt) error {
@@ -119,70 +111,40 @@ func (q *queue) each(yield func(*Attempt) bool) {
 
 func (q *queue) empty() bool { return q.size.Load() == 0 }
 
-// line counts the attempts for one key that are queued, or may be. It stays for a while after the last one.
-type line struct {
-	attempts int
-	// inStore is how many of them are certainly in the store's queue.
-	inStore int
-	// left is how many have left the store's queue since another one was queued.
-	left int
-	// moved is when the last one left, whose call had waited for the time waited, or when its release was confirmed.
-	// moved is zero if another one was queued since, because the next one should follow directly.
-	moved  time.Time
-	waited time.Duration
-	// holds: the last one that left got the key, and the store has not confirmed its release.
-	holds bool
-	// alone is since when no call of another sidecar was ahead of one that was queued; zero: of the last one.
-	alone time.Time
-}
-
-// freed reports whether calls are gathered differently now.
-func (q *queue) freed(key string) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	l := q.byKey[key]
-	if l == nil || !l.holds {
-		return false
-	}
-	l.holds = false
-	if !l.moved.IsZero() {
-		l.moved = q.clk.Now()
-	}
-	return true
-}
-
-// joinLine records that the attempt is about to be queued. The caller holds q.mu.
-func (q *queue) joinLine(b *Attempt) {
-	l := q.byKey[b.req.Key]
-	if l == nil {
-		l = &line{}
-		q.byKey[b.req.Key] = l
-	}
-	l.attempts++
-	l.moved, l.left = time.Time{}, 0
-}
-
-// leftLine records that the attempt has left the queue, and whether it holds the key now. The caller holds q.mu.
-func (q *queue) leftLine(b *Attempt, holds bool) {
-	key := b.req.Key
-	l := q.byKey[key]
-	if b.inStore {
-		l.inStore--
-		l.left++
-		l.moved = q.clk.Now()
-		l.waited = l.moved.Sub(b.began)
-		l.holds = holds
-	}
-	if l.attempts--; l.attempts > 0 {
+func (b *Attempt) onEnqueue(ans store.Answer, err error) {
+	if b.decided("enqueue", ans, err) {
 		return
 	}
-	time.AfterFunc(aloneAfter, func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		if l.attempts == 0 && q.byKey[key] == l {
-			delete(q.byKey, key)
-		}
-	})
+	if len(ans.Cohort) > 0 {
+		b.aq.extendCohort(&ans)
+	}
+	b.mu.Lock()
+	if b.phase == over { // news came before this answer, or the lease was lost
+		b.mu.Unlock()
+		b.onLateAnswer()
+		return
+	}
+	b.phase, b.wasQueued = queued, true
+	b.note(ans)
+	leave, at := b.unwanted || b.timeUp || b.positionLost, b.dueAt()
+	b.mu.Unlock()
+	if leave {
+		b.cancel()
+		return
+	}
+	b.aq.queue.queued(b, ans.Alone, at)
+}
+
+// note records the queue state of an answer. The caller holds b.mu.
+func (b *Attempt) note(ans store.Answer) {
+	lock := ans.Lock
+	b.seen = &lock
+	if ans.Position > 0 { // some answers lack it
+		b.position = ans.Position
+	}
+	b.tr.See(&lock, ans.Position)
+	b.holderExpiry = b.aq.clk.Now().Add(firstEnd(&ans.Lock))
+	b.checkAt = b.aq.queue.nextCheck(ans.Lock)
 }
 
 // queued records that the store has queued an attempt, whether alone (see [store.Answer]), and when it must be
@@ -203,49 +165,6 @@ func (q *queue) queued(b *Attempt, alone bool, checkAt time.Time) {
 	q.changedLocked(checkAt)
 }
 
-// keys is the number of keys with attempts that are queued, or may be.
-func (q *queue) keys() (n int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, l := range q.byKey {
-		if l.attempts > 0 {
-			n++
-		}
-	}
-	return n
-}
-
-// QueueLength is the number of this sidecar's calls that wait for a key.
-func (q *queue) QueueLength(key string) int {
-	if q.empty() {
-		return 0
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if l := q.byKey[key]; l != nil {
-		return l.attempts
-	}
-	return 0
-}
-
-// WaitingUnder returns the attempts that wait under a lease.
-func (q *queue) WaitingUnder(l *heartbeat.Lease) []*Attempt {
-	return q.those(func(b *Attempt) bool { return b.Lease() == l })
-}
-
-// those returns the matching attempts that are queued, or may be.
-func (q *queue) those(match func(*Attempt) bool) []*Attempt {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	var out []*Attempt
-	for b := range q.each {
-		if match(b) {
-			out = append(out, b)
-		}
-	}
-	return out
-}
-
 // News passes a grant or a hint of the store to its attempt. If there is none, its outcome is known already. It does not block.
 func (q *queue) News(n store.News) {
 	q.mu.Lock()
@@ -262,81 +181,13 @@ func (q *queue) News(n store.News) {
 	}
 }
 
-// next returns the attempt for a key with this half of an id, or nil. certain is false if several match.
-func (q *queue) next(key string, half store.HalfID) (b *Attempt, certain bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	switch named := q.attempts[half]; {
-	case len(named) == 0:
-		return nil, true
-	case len(named) > 1 || named[0].req.Key != key:
-		return nil, false
-	default:
-		return named[0], true
-	}
-}
-
-// LookAgain causes a check of all waiting attempts soon.
-func (q *queue) LookAgain() { q.hint(q.Waiting()) }
-
-// hint causes checks of attempts. It marks all of them before it wakes watch, so they are checked together.
-func (q *queue) hint(attempts []*Attempt) {
-	var soonest time.Time
-	for _, b := range attempts {
-		if at, waits := b.hint(); waits && (soonest.IsZero() || at.Before(soonest)) {
-			soonest = at
-		}
-	}
-	if !soonest.IsZero() {
-		q.changed(soonest)
-	}
-}
-
-// nextCheck returns when to check a wait for a key with this holder.
-func (q *queue) nextCheck(lock store.Lock) time.Time {
-	now := q.clk.Now()
-	wait := max(firstEnd(&lock)+CheckSlack, CheckPause)
-	return now.Add(min(wait, clock.Jittered(q.CheckInterval())))
-}
-
-// firstEnd is when the first of the holders expires.
-func firstEnd(lock *store.Lock) time.Duration {
-	if lock.Shared {
-		return lock.NextEnd
-	}
-	return lock.Holder.ExpiresIn
-}
-
-// changed wakes watch if its next tick is later than the given time.
-func (q *queue) changed(at time.Time) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.changedLocked(at)
-}
-
-func (q *queue) changedLocked(at time.Time) {
-	if !at.Before(q.wakeAt) {
+// onNews processes a hand-off or a skip.
+func (b *Attempt) onNews(ans store.Answer) {
+	if ans.Outcome == store.Skipped {
+		b.skipped(ans)
 		return
 	}
-	q.wakeAt = at
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
-}
-
-// Waiting returns the attempts that are queued, or may be.
-func (q *queue) Waiting() []*Attempt {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return slices.Collect(q.each)
-}
-
-// CallersLeft makes all waiting attempts hand back what they win.
-func (q *queue) CallersLeft() {
-	for _, b := range q.Waiting() {
-		b.CallerLeft()
-	}
+	b.win(&ans, time.Time{}, clock.Read(b.aq.clk))
 }
 
 // watch checks the attempts when they are due, until ctx ends.
@@ -403,17 +254,6 @@ func (q *queue) due() (due []*Attempt, next time.Duration) {
 	return due, 0
 }
 
-// checked allows further checks of these and other attempts.
-func (q *queue) checked(attempts []*Attempt) {
-	for _, b := range attempts {
-		b.endCheck()
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.checks--
-	q.changedLocked(time.Time{})
-}
-
 func (q *queue) check(ctx context.Context, due []*Attempt) {
 	defer q.checked(due)
 	waits := make([]store.Attempt, len(due))
@@ -437,6 +277,61 @@ func (q *queue) check(ctx context.Context, due []*Attempt) {
 	for i, b := range due {
 		b.onCheck(answers[i], sent)
 	}
+}
+
+// checked allows further checks of these and other attempts.
+func (q *queue) checked(attempts []*Attempt) {
+	for _, b := range attempts {
+		b.endCheck()
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.checks--
+	q.changedLocked(time.Time{})
+}
+
+// onCheck processes the answer to a check that was sent at the given time.
+func (b *Attempt) onCheck(ans store.Answer, sent time.Time) {
+	switch ans.Outcome {
+	case store.Granted:
+		b.winAsOf(&ans, sent)
+	case store.Skipped:
+		b.skipped(ans)
+	case store.Queued:
+		b.mu.Lock()
+		b.note(ans)
+		b.mu.Unlock()
+	default:
+		b.mu.Lock()
+		gone := b.phase == queued
+		b.mu.Unlock()
+		if gone {
+			b.Finish(ErrAttemptLost)
+		}
+	}
+}
+
+// nextCheck returns when to check a wait for a key with this holder.
+func (q *queue) nextCheck(lock store.Lock) time.Time {
+	now := q.clk.Now()
+	wait := max(firstEnd(&lock)+CheckSlack, CheckPause)
+	return now.Add(min(wait, clock.Jittered(q.CheckInterval())))
+}
+
+// CheckInterval is how often a wait is checked without other reasons.
+func (q *queue) CheckInterval() time.Duration {
+	if q.store.Traits().Polls {
+		return min(q.cfg.RenewInterval, q.cfg.PollInterval)
+	}
+	return q.cfg.RenewInterval
+}
+
+// firstEnd is when the first of the holders expires.
+func firstEnd(lock *store.Lock) time.Duration {
+	if lock.Shared {
+		return lock.NextEnd
+	}
+	return lock.Holder.ExpiresIn
 }
 
 // dueAt is when the attempt must be checked, if it is queued. The caller holds b.mu.
@@ -467,10 +362,101 @@ func (b *Attempt) endCheck() {
 	b.checking = false
 }
 
+// changed wakes watch if its next tick is later than the given time.
+func (q *queue) changed(at time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.changedLocked(at)
+}
+
+func (q *queue) changedLocked(at time.Time) {
+	if !at.Before(q.wakeAt) {
+		return
+	}
+	q.wakeAt = at
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// LookAgain causes a check of all waiting attempts soon.
+func (q *queue) LookAgain() { q.hint(q.Waiting()) }
+
+// hint causes checks of attempts. It marks all of them before it wakes watch, so they are checked together.
+func (q *queue) hint(attempts []*Attempt) {
+	var soonest time.Time
+	for _, b := range attempts {
+		if at, waits := b.hint(); waits && (soonest.IsZero() || at.Before(soonest)) {
+			soonest = at
+		}
+	}
+	if !soonest.IsZero() {
+		q.changed(soonest)
+	}
+}
+
 // hint records that something may have changed. at is the next check. waits: the attempt is already queued.
 func (b *Attempt) hint() (at time.Time, waits bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hinted = true
 	return b.dueAt(), b.phase == queued
+}
+
+// keys is the number of keys with attempts that are queued, or may be.
+func (q *queue) keys() (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, l := range q.byKey {
+		if l.attempts > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// QueueLength is the number of this sidecar's calls that wait for a key.
+func (q *queue) QueueLength(key string) int {
+	if q.empty() {
+		return 0
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if l := q.byKey[key]; l != nil {
+		return l.attempts
+	}
+	return 0
+}
+
+// WaitingUnder returns the attempts that wait under a lease.
+func (q *queue) WaitingUnder(l *heartbeat.Lease) []*Attempt {
+	return q.those(func(b *Attempt) bool { return b.Lease() == l })
+}
+
+// those returns the matching attempts that are queued, or may be.
+func (q *queue) those(match func(*Attempt) bool) []*Attempt {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var out []*Attempt
+	for b := range q.each {
+		if match(b) {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// Waiting returns the attempts that are queued, or may be.
+func (q *queue) Waiting() []*Attempt {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Collect(q.each)
+}
+
+// CallersLeft makes all waiting attempts hand back what they win.
+func (q *queue) CallersLeft() {
+	for _, b := range q.Waiting() {
+		b.CallerLeft()
+	}
 }

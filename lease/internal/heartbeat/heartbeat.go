@@ -97,18 +97,6 @@ func New(ctx context.Context, cfg Config) *Leases {
 	}
 }
 
-// Pin returns the lease for a TTL, with one more user. A new lease is opened in the background, in the
-// trace of the call.
-func (ls *Leases) Pin(call context.Context, ttl time.Duration) *Lease {
-	l, isNew := ls.pin(ttl)
-	if isNew && !ls.cfg.Background.Spawn(func() { ls.open(call, l) }) {
-		ls.remove(l)
-		l.err = types.ErrDraining
-		close(l.opened)
-	}
-	return l
-}
-
 // InUse returns the ids of the open leases that have users.
 func (ls *Leases) InUse() (ids []store.LeaseID) {
 	for _, l := range ls.All() {
@@ -168,6 +156,16 @@ func (ls *Leases) open(call context.Context, l *Lease) {
 	ls.opened(l)
 }
 
+// opened wakes the renewer if the lease is due before the next tick.
+func (ls *Leases) opened(l *Lease) {
+	ls.mu.RLock()
+	sooner := l.renewAt.Before(ls.nextAt)
+	ls.mu.RUnlock()
+	if sooner {
+		ls.changed()
+	}
+}
+
 // Lose declares an own lease lost, with its locks and waits. The lease is revoked as soon as the store answers.
 func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
 	if !l.lost.CompareAndSwap(false, true) {
@@ -182,38 +180,6 @@ func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
 
 // Expire loses a lease that was found past its deadline.
 func (ls *Leases) Expire(l *Lease) { ls.Lose(l, l.LossReason()) }
-
-// pin returns the lease for a TTL, with one more user, and whether the caller must open it.
-func (ls *Leases) pin(ttl time.Duration) (l *Lease, open bool) {
-	ttl = stepOf(ttl, ls.cfg.TTL)
-	ls.mu.RLock()
-	if l = ls.byTTL[ttl]; l != nil {
-		l.users.Add(1)
-	}
-	ls.mu.RUnlock()
-	if l == nil {
-		ls.mu.Lock()
-		defer ls.mu.Unlock()
-		if l = ls.byTTL[ttl]; l == nil {
-			l = newLease(ttl)
-			ls.listenLocked()
-			ls.byTTL[ttl] = l
-			open = true
-		}
-		l.users.Add(1)
-	}
-	if !l.used.Load() {
-		l.used.Store(true)
-	}
-	return l, open
-}
-
-// Get returns the lease for a TTL, or nil.
-func (ls *Leases) Get(ttl time.Duration) *Lease {
-	ls.mu.RLock()
-	defer ls.mu.RUnlock()
-	return ls.byTTL[stepOf(ttl, ls.cfg.TTL)]
-}
 
 // remove removes a lease, so that the next pin makes a fresh one.
 func (ls *Leases) remove(l *Lease) {
@@ -321,16 +287,6 @@ func (ls *Leases) unrevoked() []*Lease {
 	ls.mu.RLock()
 	defer ls.mu.RUnlock()
 	return slices.Collect(maps.Keys(ls.toRevoke))
-}
-
-// opened wakes the renewer if the lease is due before the next tick.
-func (ls *Leases) opened(l *Lease) {
-	ls.mu.RLock()
-	sooner := l.renewAt.Before(ls.nextAt)
-	ls.mu.RUnlock()
-	if sooner {
-		ls.changed()
-	}
 }
 
 func (ls *Leases) changed() {

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -123,6 +124,25 @@ func (s *Session) againLocked(key string, request uuid.UUID) (types.Grant, bool)
 	return g, ok && g.ExpiresIn > 0
 }
 
+// AgainAll returns what a request for several keys was granted, or nil if the session does not hold all of it.
+func (s *Session) AgainAll(slots []*Slot, request uuid.UUID) []types.Grant {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	grants := make([]types.Grant, 0, len(slots))
+	for _, p := range slots {
+		g, ok := s.againLocked(p.Key, request)
+		if !ok {
+			return nil
+		}
+		grants = append(grants, g)
+	}
+	for _, g := range grants {
+		s.held.find(g.Key, g.Token).countAnswer(g.Entry)
+	}
+	s.set.obs.Cached(observe.CachedRepeat)
+	return grants
+}
+
 // ofRequestLocked returns the published lock of a key that a request with this id was granted or has
 // entered, or nil. The caller holds s.mu.
 func (s *Session) ofRequestLocked(key string, request uuid.UUID) *Lock {
@@ -215,12 +235,7 @@ type Entrance struct {
 }
 
 // Opens receives when the call should try to enter.
-func (e *Entrance) Opens() <-chan struct{} {
-	if e == nil {
-		return nil
-	}
-	return e.open
-}
+func (e *Entrance) Opens() <-chan struct{} { return e.open }
 
 // Wake makes the call try to enter.
 func (e *Entrance) Wake() {
@@ -230,11 +245,8 @@ func (e *Entrance) Wake() {
 	}
 }
 
-// ExpectEntry notifies a request when it may enter, until Close. Requests that cannot enter get nil.
+// ExpectEntry notifies a reentrant request when it may enter, until Close.
 func (s *Session) ExpectEntry(req *types.Request) *Entrance {
-	if !req.Reentrant {
-		return nil
-	}
 	e := &Entrance{s: s, req: req, open: make(chan struct{}, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,11 +263,8 @@ func (s *Session) ExpectEntry(req *types.Request) *Entrance {
 	return e
 }
 
-// Close ends the Entrance, which may be nil.
+// Close ends the Entrance.
 func (e *Entrance) Close() {
-	if e == nil {
-		return
-	}
 	s, key := e.s, e.req.Key
 	s.mu.Lock()
 	defer s.mu.Unlock()

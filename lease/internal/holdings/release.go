@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
-	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -87,6 +86,37 @@ func (r *Release) prepared() *Release {
 	r.claim.AtOnce = r.atOnce || r.h.unpublished
 	r.claim.Awaited = r.h.s.set.cfg.QueueLength(r.claim.Key) > 0
 	return r
+}
+
+// Passed is a released lock for the next attempt of its cohort.
+type Passed struct {
+	*Lock
+	// Grant is the grant for that attempt.
+	Grant store.Answer
+}
+
+// handOn gives the lock to the next attempt of its cohort. It returns false if the store must do that.
+func (r *Release) handOn() bool {
+	h, c := r.h, r.h.cohort
+	if c == nil || r.claim.Outcome != store.NoOutcome || r.claim.AtOnce || r.toStore {
+		return false
+	}
+	set := h.s.set
+	if t := clock.Read(set.clk); !t.Now.Before(c.Until) || !h.Lease().Alive(t) {
+		return false
+	}
+	next := store.Answer{
+		Outcome: store.Granted, Token: h.Token + 1, AcquiredAt: h.acquired().Add(r.HeldFor), HandedBy: r.claim.Traceparent,
+	}
+	served, given := set.cfg.HandOn(Passed{h, next})
+	if !given {
+		r.claim.Served = served
+		return false
+	}
+	c.handedOn.Store(true)
+	r.WasTried(nil)
+	r.IsSettled()
+	return true
 }
 
 // Claim names the lock.
@@ -206,27 +236,6 @@ func (r *Release) wait(ctx context.Context, there <-chan struct{}) (types.Releas
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return types.Released{Key: r.h.Key, HeldFor: r.HeldFor}, r.err
-}
-
-// observeEnd reports that h has left its session, unless h was never published. The caller holds s.mu.
-func (s *Session) observeEnd(h *Lock, e End) {
-	if h.unpublished {
-		return
-	}
-	reason := observe.Released
-	switch {
-	case e.Lost != "":
-		reason = string(e.Lost)
-	case e.Release != nil && e.Release.ofSession:
-		reason = observe.SessionEnded
-	}
-	var heldFor time.Duration
-	if e.Release != nil {
-		heldFor = e.Release.HeldFor
-	} else {
-		heldFor = h.heldFor(s.set.clk.Now())
-	}
-	s.set.obs.HoldEnded(h.span, h.Key, reason, heldFor)
 }
 
 // freesLocked records a release until it is settled. The caller holds s.mu.

@@ -220,7 +220,7 @@ func (g *Group) leave(r *repeat.Request, c *attempt.Call) {
 
 // heldInCache answers from the cache that one of the keys is held.
 func (g *Group) heldInCache() (store.Lock, bool) {
-	if g.req.SharesGrant() {
+	if attempt.SharesGrant(g.req) {
 		return store.Lock{}, false
 	}
 	for _, c := range g.calls {

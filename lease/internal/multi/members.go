@@ -25,7 +25,7 @@ func (g *Group) add(c *attempt.Call, b *attempt.Attempt, grant types.Grant) {
 	if len(g.members) == 0 {
 		g.extendAt = now.Add(g.req.TTL / 3)
 	}
-	c.EndWait(types.ResultOf(&grant, nil))
+	c.EndWait(attempt.ResultOf(&grant, nil))
 	g.members = append(g.members, groupMember{b: b, grant: grant, until: now.Add(grant.ExpiresIn)})
 }
 

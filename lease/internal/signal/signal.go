@@ -38,9 +38,10 @@ type Signals struct {
 	pollAgain bool
 
 	// unmatched are signals for grants unknown here, with the time when they were first seen, because the
-	// grant may be in flight. Only the running poll uses them. hasUnmatched: a new lock causes another poll.
+	// grant may be in flight. Only the running poll uses them. HasUnmatched: a new lock of a session may have a
+	// signal and needs another poll.
 	unmatched    map[store.SignalID]time.Time
-	hasUnmatched atomic.Bool
+	HasUnmatched atomic.Bool
 }
 
 // New makes the signals of a sidecar, which are read until ctx ends. spawn runs a poll.
@@ -63,13 +64,6 @@ func (sg *Signals) Poll() {
 	sg.pollAgain = true
 	if !sg.polling {
 		sg.polling = sg.spawn(func() { sg.run(sg.ctx) })
-	}
-}
-
-// Granted causes a poll for a new lock of a session, if the lock may have a signal.
-func (sg *Signals) Granted() {
-	if sg.hasUnmatched.Load() {
-		sg.Poll()
 	}
 }
 
@@ -102,7 +96,7 @@ func (sg *Signals) next() bool {
 	defer sg.mu.Unlock()
 	sg.polling = sg.pollAgain && sg.ctx.Err() == nil
 	if sg.polling && sg.holdings.Empty() {
-		sg.hasUnmatched.Store(true) // a lock may be in flight
+		sg.HasUnmatched.Store(true) // a lock may be in flight
 		sg.polling = !sg.holdings.Empty()
 	}
 	sg.pollAgain = false
@@ -121,7 +115,7 @@ func (sg *Signals) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sg.hasUnmatched.Store(true) // a grant that arrives during this round may be one that was not found
+	sg.HasUnmatched.Store(true) // a grant that arrives during this round may be one that was not found
 	var acknowledged []store.SignalID
 	unmatched := make(map[store.SignalID]time.Time)
 	for _, sig := range found {
@@ -131,7 +125,7 @@ func (sg *Signals) round(ctx context.Context) error {
 	}
 	sg.unmatched = unmatched
 	if len(unmatched) == 0 {
-		sg.hasUnmatched.Store(false)
+		sg.HasUnmatched.Store(false)
 	}
 	if len(acknowledged) == 0 {
 		return nil

@@ -76,10 +76,6 @@ type Request struct {
 // Mode is the requested mode, as in the API.
 func (r *Request) Mode() string { return observe.Mode(r.Shared) }
 
-// SharesGrant reports whether repeats of the request have the same attempt id at all sidecars. Repeats in a
-// session do not need this, because the session knows its locks.
-func (r *Request) SharesGrant() bool { return r.Bind == BindTTL && r.RequestID != uuid.Nil }
-
 // Grant is a lock that the caller holds.
 type Grant struct {
 	Key   string
@@ -296,17 +292,5 @@ func Closed(c <-chan struct{}) bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// ResultOf is the result of an acquire for the metrics.
-func ResultOf(g *Grant, err error) string {
-	switch {
-	case err != nil:
-		return CodeOf(err)
-	case g.Reentry > 1:
-		return observe.Reentered
-	default:
-		return observe.Granted
 	}
 }

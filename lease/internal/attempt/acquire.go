@@ -5,15 +5,157 @@ import (
 	"errors"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
-	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
+
+// Acquire gets a lock for a session, or a BindTTL lock: see Acquire of package lease.
+func (aq *Acquirer) Acquire(ctx context.Context, s *holdings.Session, req *types.Request) (types.Grant, error) {
+	if err := aq.Refuses(req); err != nil {
+		return types.Grant{}, err
+	}
+	req.TTL = aq.TTLOf(s, req)
+	if req.Bind == types.BindTTL {
+		return aq.acquireTTL(ctx, req)
+	}
+	c := aq.NewCall(ctx, s, req)
+	if req.RequestID != uuid.Nil {
+		return aq.acquireInTurn(c)
+	}
+	return aq.acquireIn(c)
+}
+
+// Refuses returns why a request can never be granted, or nil.
+func (aq *Acquirer) Refuses(req *types.Request) error {
+	switch {
+	case aq.IsDraining():
+		return types.ErrDraining
+	case req.Shared && !aq.shares:
+		return &store.UnsupportedError{Capability: store.FeatureShared}
+	}
+	return nil
+}
+
+// IsDraining reports whether acquires are refused.
+func (aq *Acquirer) IsDraining() bool {
+	select {
+	case <-aq.draining:
+		return true
+	default:
+		return false
+	}
+}
+
+// TTLOf is the TTL that a request asks for, or the default.
+func (aq *Acquirer) TTLOf(s *holdings.Session, req *types.Request) time.Duration {
+	switch {
+	case req.TTL != 0:
+		return req.TTL
+	case s != nil && req.Bind == types.BindSession:
+		return s.TTL()
+	default:
+		return aq.cfg.TTL
+	}
+}
+
+func (aq *Acquirer) acquireIn(c *Call) (types.Grant, error) {
+	s, req := c.S, c.req
+	if req.Reentrant {
+		if g, ok := s.Enter(req); ok {
+			aq.obs.Cached(observe.CachedEntry)
+			return g, nil
+		}
+	}
+	if err := s.Admit(&c.Slot); err != nil {
+		return types.Grant{}, err
+	}
+	defer s.Leave(&c.Slot)
+	if lock, ok := aq.HeldInCache(s, req); ok {
+		return types.Grant{}, &types.HeldError{Lock: lock, Cached: true}
+	}
+	return aq.Perform(c)
+}
+
+// HeldInCache answers without the store that a key is held: by a session here, or by another holder a moment
+// ago. If the request's owner has just got the lock and may enter it, the request is not denied. A share is
+// denied only because of an exclusive holder.
+func (aq *Acquirer) HeldInCache(s *holdings.Session, req *types.Request) (store.Lock, bool) {
+	if req.Wait != 0 || req.NoCache {
+		return store.Lock{}, false
+	}
+	if h := aq.holdings.Get(req.Key); h != nil && h.Valid(clock.Read(aq.clk)) {
+		if h.Of(s) && h.Admits(req) || req.Shared && h.IsDowngraded() {
+			return store.Lock{}, false
+		}
+		aq.obs.Cached(observe.CachedHeld)
+		return h.State(), true
+	}
+	if req.Shared {
+		return store.Lock{}, false
+	}
+	lock, ok := aq.heldCache.Get(req.Key)
+	if !ok || s.Expects(&lock, req) {
+		return store.Lock{}, false
+	}
+	aq.obs.Cached(observe.CachedDenied)
+	return lock, true
+}
+
+// Perform gets a lock that was not denied from the cache.
+func (aq *Acquirer) Perform(c *Call) (types.Grant, error) {
+	if c.req.Wait != 0 {
+		if err := aq.AddWaiter(); err != nil {
+			return types.Grant{}, err
+		}
+		defer aq.WaiterLeft()
+		if c.S != nil && c.S.Explicit() {
+			defer c.warnOfOwnKey()()
+		}
+	}
+	c.tr = aq.obs.Call(c.ctx, c.req.Key, c.req.Shared)
+	if c.began.IsZero() && (c.req.Wait != 0 || c.req.Reentrant) { // the others begin with their first attempt
+		c.began = aq.clk.Now()
+	}
+	g, err := c.acquire()
+	c.tr.Leave()
+	c.tr.EndWait(ResultOf(&g, err))
+	return g, err
+}
+
+// ResultOf is the result of an acquire for metrics and spans.
+func ResultOf(g *types.Grant, err error) string {
+	switch {
+	case err != nil:
+		return types.CodeOf(err)
+	case g.Reentry > 1:
+		return observe.Reentered
+	default:
+		return observe.Granted
+	}
+}
+
+// AddWaiter counts a waiting call. It returns a [LimitError] if there are too many.
+func (aq *Acquirer) AddWaiter() error {
+	if n := aq.waiters.Add(1); n > int64(aq.cfg.MaxWaiters) {
+		aq.waiters.Add(-1)
+		return waiterLimit(aq.cfg.MaxWaiters)
+	}
+	return nil
+}
+
+// WaiterLeft ends the counting.
+func (aq *Acquirer) WaiterLeft() { aq.waiters.Add(-1) }
+
+func waiterLimit(limit int) error {
+	return &types.LimitError{What: "waiting calls", Setting: "LOCKSIDECAR_MAX_WAITERS", Limit: limit}
+}
 
 // Call contains what the attempts of one Acquire have in common.
 type Call struct {
@@ -22,10 +164,10 @@ type Call struct {
 	S        *holdings.Session // nil with BindTTL
 	req      *types.Request
 	began    time.Time
-	tick     clock.Tick    // when the lease was found alive; the clock was not read since
-	Slot     holdings.Slot // in the session
-	ofGroup  bool          // it belongs to a group
-	entry    *holdings.Entrance
+	tick     clock.Tick      // when the lease was found alive; the clock was not read since
+	Slot     holdings.Slot   // in the session
+	ofGroup  bool            // it belongs to a group
+	mayEnter <-chan struct{} // receives when the call should try to enter; nil: it never enters
 	attempts []*Attempt
 	one      [1]*Attempt // the array of attempts while there is one
 	tr       *observe.Call
@@ -51,42 +193,12 @@ func (aq *Acquirer) NewCall(ctx context.Context, s *holdings.Session, req *types
 	return &Call{aq: aq, ctx: ctx, S: s, req: req}
 }
 
-// NewMember makes the call for one key of a call for several keys that began at the given time.
-func (aq *Acquirer) NewMember(ctx context.Context, s *holdings.Session, req *types.Request, began time.Time, w *repeat.Withdrawal) *Call {
-	c := aq.NewCall(ctx, s, req)
-	c.Slot.Key, c.ofGroup, c.began, c.tr = req.Key, true, began, aq.obs.Call(ctx, req.Key, req.Shared)
-	if w != nil {
-		c.withdrawn = w.Ended()
-	}
-	return c
-}
-
-// Key is the key that the call asks for.
-func (c *Call) Key() string { return c.req.Key }
-
-// Share records the grant that other calls of the same request have; 0: none.
-func (c *Call) Share(token int64) { c.shared = token }
-
-// Asked reports whether the call has made an attempt.
-func (c *Call) Asked() bool { return len(c.attempts) > 0 }
-
-// HeldInCache answers from the cache that the key is held.
-func (c *Call) HeldInCache() (store.Lock, bool) { return c.aq.HeldInCache(nil, c.req) }
-
-// Leave stops the call's timer and ends its trace.
-func (c *Call) Leave() {
-	c.stopTimer()
-	c.tr.Leave()
-}
-
-// EndWait ends the span of the wait, if there is one.
-func (c *Call) EndWait(result string) { c.tr.EndWait(result) }
-
 func (c *Call) acquire() (types.Grant, error) {
 	defer c.stopTimer()
-	if c.req.Wait != 0 {
-		c.entry = c.S.ExpectEntry(c.req)
-		defer c.entry.Close()
+	if c.req.Wait != 0 && c.req.Reentrant {
+		e := c.S.ExpectEntry(c.req)
+		defer e.Close()
+		c.mayEnter = e.Opens()
 	}
 	for {
 		if g, ok := c.enter(); ok {
@@ -107,6 +219,17 @@ func (c *Call) acquire() (types.Grant, error) {
 	}
 }
 
+// enter enters the lock if the call's owner has got it since the call began.
+func (c *Call) enter() (types.Grant, bool) {
+	if !c.req.Reentrant {
+		return types.Grant{}, false
+	}
+	waited := c.aq.clk.Now().Sub(c.began) // before the lock's remaining time is read
+	g, ok := c.S.Enter(c.req)
+	g.Waited = waited
+	return g, ok
+}
+
 func (c *Call) try() (types.Grant, error) {
 	if err := c.SettleLast(); err != nil {
 		return types.Grant{}, err
@@ -124,12 +247,14 @@ func (c *Call) try() (types.Grant, error) {
 	return c.Await(b)
 }
 
-// Arrive takes the last position among the calls for the key, and reports [Acquirer.isLate].
-func (c *Call) Arrive() (came *Arrival, late bool) {
-	if c.req.Wait != 0 {
-		came = c.aq.arrivals.join(c.req)
+// SettleLast waits until the last attempt can no longer change the store. With a request id, the next attempt
+// has the same id, and a late hand-back would free its grant.
+func (c *Call) SettleLast() error {
+	if len(c.attempts) == 0 || !SharesGrant(c.req) {
+		return nil
 	}
-	return came, c.aq.isLate(came, c.shared)
+	c.StartTimer()
+	return c.Until(c.attempts[len(c.attempts)-1].cleanedUp())
 }
 
 // mayEndEarly reports whether the call may have to end before the store answers: when the sidecar drains while
@@ -232,7 +357,7 @@ func (c *Call) Await(b *Attempt) (types.Grant, error) {
 			c.timed, c.time = true, nil
 			b.timeIsUp()
 			continue
-		case <-c.entry.Opens():
+		case <-c.mayEnter:
 			if g, ok := c.enter(); ok {
 				b.CallerLeft() // and its queue position
 				return g, nil
@@ -269,6 +394,17 @@ func (c *Call) outcome(b *Attempt) (types.Grant, error) {
 	}
 }
 
+// learnLocked copies what an attempt knows. The caller holds b.mu.
+func (c *Call) learnLocked(b *Attempt) {
+	c.shared = b.shared
+	if b.seen != nil && b.seen.Key != "" {
+		c.seen = b.seen
+	}
+	if b.wasQueued {
+		c.WasQueued, c.position = true, b.position
+	}
+}
+
 // deliver returns what the attempt has won. It hands back a lock that was lost meanwhile.
 func (c *Call) deliver(b *Attempt, g types.Grant) (types.Grant, error) {
 	var told bool
@@ -290,17 +426,6 @@ func (c *Call) deliver(b *Attempt, g types.Grant) (types.Grant, error) {
 		return types.Grant{}, types.ErrSessionEnded
 	}
 	return types.Grant{}, b.whyNotKept()
-}
-
-// learnLocked copies what an attempt knows. The caller holds b.mu.
-func (c *Call) learnLocked(b *Attempt) {
-	c.shared = b.shared
-	if b.seen != nil && b.seen.Key != "" {
-		c.seen = b.seen
-	}
-	if b.wasQueued {
-		c.WasQueued, c.position = true, b.position
-	}
 }
 
 // Timeout is the error if the wait ends without the lock.
@@ -328,114 +453,4 @@ func (c *Call) stopTimer() {
 	if c.timer != nil {
 		c.timer.Stop()
 	}
-}
-
-// enter enters the lock if the call's owner has got it since the call began.
-func (c *Call) enter() (types.Grant, bool) {
-	if !c.req.Reentrant {
-		return types.Grant{}, false
-	}
-	waited := c.aq.clk.Now().Sub(c.began) // before the lock's remaining time is read
-	g, ok := c.S.Enter(c.req)
-	g.Waited = waited
-	return g, ok
-}
-
-// mayEnterSoon reports whether a call was denied because its own owner holds the lock in the same session. The
-// store may just have granted it to another call, which does not know that yet.
-func (c *Call) mayEnterSoon(err error) bool {
-	held, denied := errors.AsType[*types.HeldError](err)
-	return denied && len(c.attempts) < MaxAttempts && c.S.Expects(&held.Lock, c.req)
-}
-
-// awaitEntry returns nil when the call may enter, or after [RestMax] to ask once more.
-func (c *Call) awaitEntry() error {
-	e := c.S.ExpectEntry(c.req)
-	defer e.Close()
-	defer time.AfterFunc(RestMax, e.Wake).Stop()
-	c.aq.queue.hint(c.aq.queue.those(func(b *Attempt) bool { return b.s == c.S && b.req.Key == c.req.Key }))
-	return c.Until(e.Opens())
-}
-
-// MaxAttempts limits the attempts of a call that does not wait. Each follows a loss of the lease.
-const MaxAttempts = 3
-
-// The pauses of a call between its attempts grow from restMin to RestMax.
-const (
-	restMin = 50 * time.Millisecond
-	RestMax = time.Second
-)
-
-// MayGoOn returns nil if another attempt may succeed after this error. It first pauses if the store is the
-// cause, or if one attempt after another ends like this.
-func (c *Call) MayGoOn(err error) error {
-	outage := c.WasQueued && store.Unavailable(err)
-	if !errors.Is(err, ErrAttemptLost) && (!outage || c.timed) {
-		return err
-	}
-	switch {
-	case c.ctx.Err() != nil:
-		return types.ErrCallerLeft
-	case c.S != nil && c.S.HasEnded():
-		return types.ErrSessionEnded
-	case c.aq.IsDraining():
-		return types.ErrDraining
-	case c.timed:
-		return c.Timeout()
-	case c.req.Wait == 0 && len(c.attempts) >= MaxAttempts:
-		return &store.Error{Op: "acquire", Err: errors.New("the lease under the lock was lost")}
-	case outage:
-		return c.waitOut()
-	case c.req.Wait != 0 && len(c.attempts) > 1: // not the first loss
-		return c.pause()
-	default:
-		return nil
-	}
-}
-
-// waitOut pauses until another attempt may succeed.
-func (c *Call) waitOut() error {
-	for {
-		err := c.pause()
-		if err != nil || c.aq.store.Ready() == nil { // Ready sends no statement
-			return err
-		}
-	}
-}
-
-func (c *Call) pause() error {
-	c.StartTimer()
-	c.rest = max(c.rest, restMin)
-	rested := make(chan struct{})
-	timer := time.AfterFunc(clock.Jittered(c.rest), func() { close(rested) })
-	defer timer.Stop()
-	c.rest = min(2*c.rest, RestMax)
-	return c.Until(rested)
-}
-
-// SettleLast waits until the last attempt can no longer change the store. With a request id, the next attempt
-// has the same id, and a late hand-back would free its grant.
-func (c *Call) SettleLast() error {
-	if len(c.attempts) == 0 || !c.req.SharesGrant() {
-		return nil
-	}
-	c.StartTimer()
-	return c.Until(c.attempts[len(c.attempts)-1].cleanedUp())
-}
-
-// ownKeyPause is after what time the log warns that a call waits for a key of its own session.
-const ownKeyPause = 10 * time.Second
-
-// warnOfOwnKey logs once, if the call still waits after a while, that its own session holds the key. Another
-// thread of the session may release it, so the call is not refused.
-func (c *Call) warnOfOwnKey() (stop func()) {
-	if held, _ := c.S.Owns(c.req.Key); !held {
-		return func() {}
-	}
-	timer := time.AfterFunc(ownKeyPause, func() {
-		if held, _ := c.S.Owns(c.req.Key); held {
-			c.aq.obs.WaitsForItself(c.req.Key, c.S.Name(), c.req.Traceparent)
-		}
-	})
-	return func() { timer.Stop() }
 }

@@ -1,0 +1,181 @@
+package attempt
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/repeat"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// acquireTTL gets a bind:ttl lock. Calls with the same request id take turns.
+func (aq *Acquirer) acquireTTL(ctx context.Context, req *types.Request) (types.Grant, error) {
+	if req.RequestID == uuid.Nil {
+		if lock, ok := aq.HeldInCache(nil, req); ok {
+			return types.Grant{}, &types.HeldError{Lock: lock, Cached: true}
+		}
+		return aq.Perform(aq.NewCall(ctx, nil, req))
+	}
+	w := repeat.NewWithdrawal()
+	c := aq.NewCall(ctx, nil, req)
+	c.began, c.withdrawn = aq.clk.Now(), w.Ended()
+	r := aq.requests.Use(repeat.AttemptID(req.RequestID, req.Key), w)
+	defer aq.requests.Done(r, w)
+	if err := aq.TakeTurn(ctx, nil, r, req.Wait, w); err != nil {
+		return types.Grant{}, err
+	}
+	defer func() { aq.LeaveAfter(&aq.requests, r, c) }()
+	c.shared = r.Shared()
+	g, err := aq.Perform(c)
+	if err == nil {
+		g.Repeats = r
+		r.Give(g.Token)
+	}
+	return g, err
+}
+
+// acquireInTurn gets a session's lock under a request id. A repeat gets the same lock while it is held.
+func (aq *Acquirer) acquireInTurn(c *Call) (types.Grant, error) {
+	w, rs, req := repeat.NewWithdrawal(), &c.S.Requests, c.req
+	c.began, c.withdrawn = aq.clk.Now(), w.Ended()
+	r := rs.Use(repeat.AttemptID(req.RequestID, req.Key), w)
+	defer rs.Done(r, w)
+	if err := aq.TakeTurn(c.ctx, c.S, r, req.Wait, w); err != nil {
+		return types.Grant{}, err
+	}
+	waited := aq.clk.Now().Sub(c.began) // before the lock's remaining time is read
+	if g, ok := c.S.Again(req.Key, req.RequestID); ok {
+		r.Leave()
+		aq.obs.Cached(observe.CachedRepeat)
+		g.Waited = waited
+		return g, nil
+	}
+	g, err := aq.acquireIn(c)
+	aq.leaveInTurn(rs, r, c, err)
+	return g, err
+}
+
+// leaveInTurn ends a call's turn: at once if it has the lock, or has not asked the store for it.
+func (aq *Acquirer) leaveInTurn(rs *repeat.Requests, r *repeat.Request, c *Call, err error) {
+	if err == nil || !c.Asked() {
+		r.Leave()
+		return
+	}
+	aq.LeaveAfter(rs, r, c)
+}
+
+// TakeTurn waits for the turn of a call in a session, or with BindTTL outside sessions. It waits at least for
+// the store's timeout, because earlier calls may take long. A release by the id (w is nil) also continues
+// during a drain.
+func (aq *Acquirer) TakeTurn(ctx context.Context, s *holdings.Session, r *repeat.Request, wait time.Duration, w *repeat.Withdrawal) error {
+	select {
+	case <-r.Turns(): // the usual case
+		return nil
+	default:
+	}
+	var over <-chan time.Time
+	if wait >= 0 {
+		timer := time.NewTimer(max(wait, aq.cfg.StoreTimeout))
+		defer timer.Stop()
+		over = timer.C
+	}
+	var ending, withdrawn, draining <-chan struct{}
+	if s != nil {
+		ending = s.Ending()
+	}
+	if w != nil {
+		withdrawn, draining = w.Ended(), aq.draining
+	}
+	select {
+	case <-r.Turns():
+		return nil
+	case <-over:
+		return &store.Error{Op: "acquire", Err: errors.New("an earlier call with the same request_id is not decided yet")}
+	case <-ending:
+		return types.ErrSessionEnded
+	case <-withdrawn:
+		return types.ErrWithdrawn
+	case <-draining:
+		return types.ErrDraining
+	case <-ctx.Done():
+		return errors.Join(types.ErrCallerLeft, context.Cause(ctx))
+	}
+}
+
+// LeaveAfter ends the turn when the call's attempts are settled, because a late cleanup would free the next grant.
+func (aq *Acquirer) LeaveAfter(rs *repeat.Requests, r *repeat.Request, c *Call) {
+	rs.UseAgain(r)
+	go func() {
+		defer rs.Done(r, nil)
+		for _, b := range c.attempts {
+			b.inFlight.Wait()
+		}
+		r.Leave()
+	}()
+}
+
+// RequestsOf returns the requests of a session, or with nil those with BindTTL.
+func (aq *Acquirer) RequestsOf(s *holdings.Session) *repeat.Requests {
+	if s != nil {
+		return &s.Requests
+	}
+	return &aq.requests
+}
+
+// EndCalls ends the running calls of a request, and takes the turn until leave is called.
+func (aq *Acquirer) EndCalls(ctx context.Context, s *holdings.Session, id store.AttemptID) (r *repeat.Request, leave func(), err error) {
+	rs := aq.RequestsOf(s)
+	r = rs.Use(id, nil)
+	rs.Withdraw(r)
+	if err := aq.TakeTurn(ctx, s, r, 0, nil); err != nil {
+		rs.Done(r, nil)
+		return nil, nil, err
+	}
+	return r, func() {
+		r.Leave()
+		rs.Done(r, nil)
+	}, nil
+}
+
+// cleanedUp is closed when the attempt can no longer change the store.
+func (b *Attempt) cleanedUp() <-chan struct{} {
+	settled := make(chan struct{})
+	go func() {
+		b.inFlight.Wait()
+		close(settled)
+	}()
+	return settled
+}
+
+// HandBackTTL hands back an undelivered bind:ttl grant, unless another call got it: here, or at another
+// sidecar, which only the store knows. The next call's turn begins when the store has answered.
+func (aq *Acquirer) HandBackTTL(g types.Grant) {
+	c, matters := store.Claim{Key: g.Key, Token: g.Token, Undelivered: true, AtOnce: true}, aq.Within(g.ExpiresIn)
+	free := func(settled func()) { aq.Free(context.Background(), c, matters, settled) }
+	r := g.Repeats
+	if r == nil { // a request without an id is never repeated
+		free(func() {})
+		return
+	}
+	if !aq.requests.UseAgain(r) {
+		return // a later call decides about the grant
+	}
+	go func() {
+		<-r.Turns()
+		settled := func() {
+			r.Leave()
+			aq.requests.Done(r, nil)
+		}
+		if !r.TakeBack(g.Token) {
+			settled()
+			return
+		}
+		free(settled)
+	}()
+}

@@ -1,0 +1,257 @@
+package attempt
+
+import (
+	"context"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/background"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// timeIsUp ends the attempt: won if it has been granted, otherwise with errTimeUp.
+func (b *Attempt) timeIsUp() {
+	b.mu.Lock()
+	b.timeUp = true
+	b.mu.Unlock()
+	b.cancel()
+}
+
+// CallerLeft makes the attempt hand back what it has won or still wins.
+func (b *Attempt) CallerLeft() {
+	b.mu.Lock()
+	b.unwanted = true
+	won := b.phase == over && b.err == nil
+	b.mu.Unlock()
+	switch {
+	case !won:
+		b.cancel()
+	default:
+		b.HandBackMember(b.result.Token)
+	}
+}
+
+func (b *Attempt) unwant() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unwanted = true
+}
+
+// IsUnwanted reports whether the attempt hands back what it wins.
+func (b *Attempt) IsUnwanted() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.unwanted
+}
+
+// cancel takes the attempt out of the queue once its position is confirmed, because a cancel that reached the
+// store before the enqueue would leave an orphan. An attempt that has not asked for a position yet is over.
+func (b *Attempt) cancel() {
+	b.mu.Lock()
+	if b.phase == arrived {
+		b.phase, b.err = over, b.leftLineLocked()
+		b.mu.Unlock()
+		b.end()
+		return
+	}
+	if b.phase != queued {
+		b.mu.Unlock()
+		return
+	}
+	b.phase, b.sent = cancelling, b.aq.clk.Now()
+	b.mu.Unlock()
+	if err := b.aq.lanes.Cancels.Submit(b.tr.Carry(context.Background()), b.Ref(), b.onCancel); err != nil {
+		b.fail(err) // the sidecar stops; the waiter may get the key before the lease is revoked
+	}
+}
+
+func (b *Attempt) onCancel(ans store.Answer, err error) {
+	switch {
+	case err != nil:
+		b.fail(err)
+	case ans.Outcome == store.Granted:
+		b.winDirectly(&ans)
+	case ans.Outcome == store.Skipped: // the store has forgotten the waiter
+		b.Finish(&types.SkippedError{Key: b.req.Key, Result: ans.Result})
+	case ans.Outcome == store.RowLocked:
+		b.fail(types.RowLocked("cancel"))
+	default:
+		b.mu.Lock()
+		if ans.Position > 0 {
+			b.position = ans.Position
+		}
+		err := b.leftLineLocked()
+		b.mu.Unlock()
+		b.Finish(err)
+	}
+}
+
+// leftLineLocked is the error of an attempt without a queue position. The caller holds b.mu.
+func (b *Attempt) leftLineLocked() error {
+	if b.timeUp {
+		return errTimeUp
+	}
+	return ErrAttemptLost
+}
+
+// skipped ends an attempt whose work the holder has done. The store remembers the waiter until the sidecar
+// confirms.
+func (b *Attempt) skipped(ans store.Answer) {
+	if _, first := b.close(&types.SkippedError{Key: b.req.Key, Result: ans.Result}); !first {
+		return
+	}
+	b.aq.heldCache.Drop(b.req.Key)
+	b.inFlight.Add(1)
+	b.aq.forgetWait(b.tr.Carry(context.Background()), b.Ref(), b.leaseLives, b.inFlight.Done)
+	b.end()
+}
+
+// fail ends an attempt whose question was not answered, and withdraws it, because the store may have carried it
+// out. If news came first, the attempt has won: close decides both in one step, because otherwise the
+// withdrawal could free a delivered lock. A grant that other calls have is not withdrawn either.
+func (b *Attempt) fail(err error) {
+	was, first := b.close(err)
+	if !first {
+		return
+	}
+	if (store.OutcomeUnknown(err) || was == cancelling) && b.shared == 0 {
+		b.aq.obs.OutcomeUnknown(b.req.Key, b.req.Traceparent, err)
+		b.aq.withdraw(b.tr.Carry(context.Background()), b.Ref(), b.mayGet(), b.beginCleanup())
+	}
+	b.end()
+}
+
+// beginCleanup records that the store may be changed until settled is called. The attempt must not have ended.
+func (b *Attempt) beginCleanup() (settled func()) {
+	b.inFlight.Add(1)
+	return b.inFlight.Done
+}
+
+// onLateAnswer withdraws an attempt again if its lease was lost. The question may have been carried out after
+// the withdrawal and before the revocation. Its undelivered lock would then keep the key for its MinHold.
+func (b *Attempt) onLateAnswer() {
+	b.mu.Lock()
+	won := b.err == nil
+	b.mu.Unlock()
+	if !won && b.keepsKey() {
+		b.aq.withdrawOnce(b.tr.Carry(context.Background()), b.Ref(), b.aq.Within(b.lasts()), func() {})
+	}
+}
+
+// handBack releases an undelivered grant in the background, without its MinHold.
+func (b *Attempt) handBack(token int64) {
+	if token == b.shared {
+		return
+	}
+	c, matters := store.Claim{Key: b.req.Key, Token: token, AtOnce: true, Traceparent: b.req.Traceparent}, b.mayGet()
+	if b.req.Bind == types.BindSession {
+		c.Lease = b.Lease().ID()
+	} else {
+		c.Undelivered = true
+		matters = b.aq.Within(b.lasts())
+	}
+	b.aq.obs.HandedBack(b.req.Key, token, b.req.Traceparent)
+	b.aq.Free(b.tr.Carry(context.Background()), c, matters, b.beginCleanup())
+}
+
+// HandBackMember releases the grant of the attempt, if it is still held.
+func (b *Attempt) HandBackMember(token int64) {
+	if b.req.Bind == types.BindTTL {
+		b.handBack(token)
+		return
+	}
+	settled := b.beginCleanup()
+	if b.s.HandBackMember(b.slot, settled) {
+		return
+	}
+	settled()
+	if b.keepsKey() { // it was lost
+		b.aq.withdrawOnce(b.tr.Carry(context.Background()), b.Ref(), b.mayGet(), b.beginCleanup())
+	}
+}
+
+// keepsKey reports whether a session's lock keeps its key after the end of its lease, for its MinHold.
+func (b *Attempt) keepsKey() bool { return b.req.Bind == types.BindSession && b.req.MinHold > 0 }
+
+func (b *Attempt) leaseLives() bool { return b.Lease() != nil && b.Lease().Alive(clock.Read(b.aq.clk)) }
+
+// mayGet returns a function that reports whether the attempt may still have something: while its lease lives, a
+// session's lock or a queue position; after that, a bind:ttl lock for its TTL, or a key for its MinHold.
+func (b *Attempt) mayGet() func() bool {
+	if b.req.Bind == types.BindSession && !b.keepsKey() {
+		return b.leaseLives
+	}
+	lasts := b.aq.Within(b.lasts())
+	return func() bool {
+		if b.leaseLives() {
+			lasts = b.aq.Within(b.lasts())
+		}
+		return lasts()
+	}
+}
+
+// Within returns a function that is true for the time d from now on.
+func (aq *Acquirer) Within(d time.Duration) func() bool {
+	until := aq.clk.Now().Add(d)
+	return func() bool { return aq.clk.Now().Before(until) }
+}
+
+// withdraw frees what an attempt of unknown outcome may have got. It does so at once, for waiters of the key,
+// and again when the server has certainly given up, because a buffered question may be carried out after the
+// first withdrawal.
+func (aq *Acquirer) withdraw(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
+	aq.withdrawOnce(ctx, a, matters, func() {
+		again := func() { aq.withdrawOnce(ctx, a, matters, settled) }
+		if aq.inline || !matters() || !aq.later.After(2*aq.cfg.StoreTimeout, again) {
+			settled()
+		}
+	})
+}
+
+// withdrawOnce repeats a withdrawal until the store confirms it or matters returns false.
+func (aq *Acquirer) withdrawOnce(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
+	persist(ctx, aq.later, aq.lanes.Withdrawals.Submit, a, func(o store.Outcome, err error) bool {
+		aq.heldCache.Drop(a.Key)
+		return err == nil && o != store.RowLocked || !matters()
+	}, settled)
+}
+
+// forgetWait makes the store forget a skipped waiter. It repeats this until the store confirms or the waiter's
+// lease is dead.
+func (aq *Acquirer) forgetWait(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
+	persist(ctx, aq.later, aq.lanes.Cancels.Submit, a, func(ans store.Answer, err error) bool {
+		return err == nil && ans.Outcome != store.RowLocked || !matters()
+	}, settled)
+}
+
+// Free frees a grant in the background, until the store confirms it or matters returns false.
+func (aq *Acquirer) Free(ctx context.Context, c store.Claim, matters func() bool, settled func()) {
+	persist(ctx, aq.later, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
+		if types.Judged("release", v.Status, err) != nil && matters() {
+			return false
+		}
+		aq.heldCache.Drop(c.Key)
+		return true
+	}, settled)
+}
+
+// persist submits an item to a lane until done returns true or the manager stops. done is called with the
+// answer to each try. Then settled is called once. Only the first try is in the trace of ctx, because in an
+// outage the later ones would displace everything else in the exporter's queue.
+func persist[T, R any](
+	ctx context.Context, later *background.Runner, submit func(context.Context, T, func(R, error)) error, item T,
+	done func(R, error) bool, settled func(),
+) {
+	answered := func(r R, err error) {
+		again := func() { persist(context.Background(), later, submit, item, done, settled) }
+		if done(r, err) || !later.After(clock.Jittered(clock.RetryPause), again) {
+			settled()
+		}
+	}
+	if err := submit(ctx, item, answered); err != nil {
+		// The manager has stopped. The revocation of its leases ends everything under them.
+		done(*new(R), err)
+		settled()
+	}
+}
