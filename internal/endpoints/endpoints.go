@@ -9,11 +9,25 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 )
 
-// Split returns the hosts of a URL, and the URL with one host, because net/url does not read lists with ports.
-func Split(raw string) (hosts, one string) {
+// Parse reads a URL of one of these schemes, and its list of hosts. The error does not contain the URL, which may have a
+// password.
+func Parse(raw string, schemes ...string) (u *url.URL, hosts string, err error) {
+	hosts, one := split(raw)
+	if u, err = url.Parse(one); err != nil {
+		return nil, "", errors.New("not a URL")
+	}
+	if !slices.Contains(schemes, u.Scheme) || u.Fragment != "" || u.Opaque != "" {
+		return nil, "", fmt.Errorf("not a URL of %s://", strings.Join(schemes, ":// or "))
+	}
+	return u, hosts, nil
+}
+
+// split returns the hosts of a URL, and the URL with one host, because net/url does not read lists with ports.
+func split(raw string) (hosts, one string) {
 	scheme, rest, _ := strings.Cut(raw, "://")
 	authority, path := rest, ""
 	if end := strings.IndexAny(rest, "/?#"); end >= 0 {

@@ -3,7 +3,6 @@ package etcd
 import (
 	"crypto/tls"
 	"errors"
-	"net/url"
 	"strings"
 
 	"github.com/locksidecar/locksidecar/internal/endpoints"
@@ -31,13 +30,9 @@ func Check(raw string) error {
 // parse reads etcd://user:password@host:port,host:port/prefix?cacert=FILE&cert=FILE&key=FILE. With etcds://, or with one
 // of the files, connections are made by TLS. The parameters are named as the flags of etcdctl.
 func parse(raw string) (target, error) {
-	hosts, one := endpoints.Split(raw)
-	u, err := url.Parse(one)
+	u, hosts, err := endpoints.Parse(raw, "etcd", "etcds")
 	if err != nil {
-		return target{}, errors.New("not a URL") // its text may contain a password
-	}
-	if u.Scheme != "etcd" && u.Scheme != "etcds" || u.Fragment != "" || u.Opaque != "" {
-		return target{}, errors.New("not a URL of etcd:// or etcds://")
+		return target{}, err
 	}
 	t := target{prefix: "/" + strings.Trim(u.Path, "/") + "/", username: u.User.Username()}
 	if t.prefix == "//" {

@@ -30,13 +30,9 @@ func Check(raw string) error {
 
 // parseURL reads mysql://user:password@host:port,host:port/database?tls=true&cacert=FILE&cert=FILE&key=FILE.
 func parseURL(raw string) (target, error) {
-	hosts, one := endpoints.Split(raw)
-	u, err := url.Parse(one)
+	u, hosts, err := endpoints.Parse(raw, "mysql")
 	if err != nil {
-		return target{}, errors.New("not a URL") // its text may contain a password
-	}
-	if u.Scheme != "mysql" || u.Fragment != "" || u.Opaque != "" {
-		return target{}, errors.New("not a URL of mysql://")
+		return target{}, err
 	}
 	t := target{user: u.User.Username(), db: strings.TrimPrefix(u.Path, "/")}
 	t.password, _ = u.User.Password()

@@ -3,7 +3,6 @@ package redis
 import (
 	"crypto/tls"
 	"errors"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -54,22 +53,17 @@ func Check(raw string) error {
 //
 // and the same with rediss for TLS, with the parameters cacert, cert and key, each a file.
 func parse(raw string) (t target, err error) {
-	hosts, one := endpoints.Split(raw)
-	u, err := url.Parse(one)
+	u, hosts, err := endpoints.Parse(raw, Schemes...)
 	if err != nil {
-		return t, errors.New("not a URL") // its text may contain a password
+		return t, err
 	}
 	base, mode, _ := strings.Cut(u.Scheme, "+")
 	port := defaultPort
-	switch {
-	case base != "redis" && base != "rediss" || u.Fragment != "" || u.Opaque != "":
-		return t, errors.New("not a URL of redis:// or rediss://")
-	case mode == "sentinel":
+	switch mode {
+	case "sentinel":
 		t.kind, port = sentinel, defaultSentinelPort
-	case mode == "cluster":
+	case "cluster":
 		t.kind = cluster
-	case mode != "":
-		return t, errors.New("after redis+ only sentinel and cluster are allowed")
 	}
 	t.username = u.User.Username()
 	t.password, _ = u.User.Password()
