@@ -212,9 +212,23 @@ func (p *Postgres) Terminate(like string) (int, error) {
 func (p *Postgres) Step(by time.Duration) error { return p.clock.Step(by) }
 
 // Ahead is by how much the server's clock is ahead of this machine's.
-func (p *Postgres) Ahead() (time.Duration, error) {
+func (p *Postgres) Ahead() (ahead time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	for {
+		if ahead, err = p.ahead(ctx); err == nil {
+			return ahead, nil
+		}
+		// A backend may have died of its other clock: see faketime. Then the server starts anew.
+		select {
+		case <-ctx.Done():
+			return 0, err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func (p *Postgres) ahead(ctx context.Context) (time.Duration, error) {
 	conn, err := pgx.Connect(ctx, p.URL())
 	if err != nil {
 		return 0, err
