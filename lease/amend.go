@@ -139,9 +139,13 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.Amend
 	}
 	m.granted(m.cfg.Clock.Now(), req.TTL, false)
 	// The store counts from a later moment than the question. Counting from the question is safe.
-	left := heartbeat.Reliable(v.Lock.Holder.ExpiresIn) - m.cfg.Clock.Now().Sub(sent)
-	if left <= 0 {
+	rest := heartbeat.Reliable(v.Lock.Holder.ExpiresIn)
+	left := rest - m.cfg.Clock.Now().Sub(sent)
+	switch {
+	case rest <= 0:
 		return types.Grant{}, m.refusedBy(store.Expired, c)
+	case left <= 0: // The answer took long, and says no longer how much time is left. The lock's end also ends this.
+		return m.amendForeign(ctx, c, &types.AmendRequest{Key: req.Key, Token: req.Token})
 	}
 	return types.Grant{
 		Key: req.Key, Token: req.Token, Bind: types.BindTTL, Reentry: 1,

@@ -338,6 +338,24 @@ func TestAmendAcrossTheDeadline(t *testing.T) {
 	})
 }
 
+// A bind:ttl lock that the store keeps is not reported as lost because an amend waited long before the store carried it out.
+func TestASlowAmendOfALivingLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		g := r.lockTTL("k", 6*time.Second)
+		r.st.set("Amend", fault{before: 4 * time.Second, times: 1})
+		amended, err := r.m.Amend(context.Background(), nil, types.AmendRequest{Key: "k", Token: g.Token, SetData: true, Data: []byte("1")})
+		r.must(err)
+		if amended.ExpiresIn != 1900*time.Millisecond { // of 2 s that were left
+			t.Errorf("amended %+v", amended)
+		}
+		r.st.set("Amend", fault{before: 4 * time.Second, times: 1})
+		if _, err := r.m.Amend(context.Background(), nil, types.AmendRequest{Key: "k", Token: g.Token}); lostReason(err) != types.LostExpired {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
 // The remaining time of a bind:ttl lock counts from the time of the call to the store. It ends
 // before the lock does in the store, by 50 ms or by 5% if that is longer.
 func TestRemainingTimeOfBindTTL(t *testing.T) {
