@@ -40,7 +40,8 @@ func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (histor
 			ids := make([]store.LeaseID, len(part))
 			for i, l := range part {
 				ids[i] = l.ID
-				p.add("open_lease", l.ID, l.Instance, l.TTL.Microseconds(), l.TTL.Microseconds())
+				ttl := l.TTL.Microseconds()
+				p.add("open_lease", l.ID, l.Instance, ttl, ttl, ttl, ttl)
 			}
 			p.ask("existing_leases", ids)
 		})

@@ -77,7 +77,7 @@ func (b *Backend) migrate(ctx context.Context) (from, to int, err error) {
 	}
 	defer func() { _ = lock.Close() }()
 	var mine sql.NullBool
-	err = lock.QueryRowContext(ctx, "SELECT GET_LOCK(CONCAT('"+migrationLock+" ', MD5(DATABASE())), "+fmt.Sprint(int(migrationLimit.Seconds()))+")").Scan(&mine)
+	err = lock.QueryRowContext(ctx, "SELECT GET_LOCK(CONCAT('"+migrationLock+" ', LEFT(SHA2(DATABASE(), 256), 32)), "+fmt.Sprint(int(migrationLimit.Seconds()))+")").Scan(&mine)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -85,7 +85,7 @@ func (b *Backend) migrate(ctx context.Context) (from, to int, err error) {
 		return 0, 0, errors.New("another migration does not end")
 	}
 	defer func() {
-		_, _ = lock.ExecContext(context.WithoutCancel(ctx), "SELECT RELEASE_LOCK(CONCAT('"+migrationLock+" ', MD5(DATABASE())))")
+		_, _ = lock.ExecContext(context.WithoutCancel(ctx), "SELECT RELEASE_LOCK(CONCAT('"+migrationLock+" ', LEFT(SHA2(DATABASE(), 256), 32)))")
 	}()
 	schema, err := fs.Sub(schemaFiles, "schema")
 	if err != nil {

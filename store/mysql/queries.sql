@@ -123,7 +123,7 @@ WHERE id = 1 AND (longest_ttl < ? OR longest_ttl = ? AND longest_at < {now} - ?)
 
 -- name: open_lease
 INSERT INTO locksidecar_leases (id, instance, ttl, expires_at) VALUES (?, ?, ?, {now} + ?)
-ON DUPLICATE KEY UPDATE ttl = VALUES(ttl), expires_at = VALUES(expires_at)
+ON DUPLICATE KEY UPDATE ttl = ?, expires_at = {now} + ?
 
 -- name: end_expired
 -- A lease that was seen expired must be dead for ever, also if the clock is set back. So its row is deleted before anybody
@@ -171,7 +171,8 @@ SHOW VARIABLES WHERE Variable_name IN ('version', 'server_id', 'server_uuid', 'r
     'binlog_format', 'sql_select_limit', 'sync_binlog', 'innodb_flush_log_at_trx_commit', 'max_allowed_packet')
 
 -- name: tables
-SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name LIKE 'locksidecar\_%'
+-- An escape of its own, because a backslash is none where sql_mode has NO_BACKSLASH_ESCAPES.
+SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name LIKE 'locksidecar!_%' ESCAPE '!'
 
 -- name: meta
 SELECT schema_version, oldest, server, server = {server}, began, outdated FROM locksidecar_meta WHERE id = 1
