@@ -103,8 +103,9 @@ func (b *Backend) readLetters(ctx context.Context, deliver func(cas.Letter), los
 	}
 }
 
+// deleteLetters is not repeated if the connection breaks: a second deletion may change nothing, and its commit then waits for no disk.
 func (b *Backend) deleteLetters(ctx context.Context, ids []int64) error {
-	_, _, err := b.request(ctx, b.pools.mailbox, "delete_letters", true, true, func(p *packet) { p.add("delete_letters", ids) })
+	_, _, err := b.request(ctx, b.pools.mailbox, "delete_letters", true, false, func(p *packet) { p.add("delete_letters", ids) })
 	return err
 }
 

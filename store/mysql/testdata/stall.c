@@ -1,6 +1,8 @@
-/* Keeps writes of InnoDB's log from the disk while a file exists, as a disk that hangs does. A library for LD_PRELOAD. */
+/* Keeps writes of InnoDB's log from the disk while a file exists, as a disk that hangs does. Makes FILE.held when it does. A library
+   for LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +17,10 @@ static void stall(int fd) {
   n = readlink(link, name, sizeof name - 1);
   if (n < 0 || !while_exists) return;
   name[n] = 0;
-  if (!strstr(name, "ib_logfile")) return;
+  if (!strstr(name, "ib_logfile") && !strstr(name, "#ib_redo")) return; /* MariaDB, MySQL */
+  if (access(while_exists, F_OK) != 0) return;
+  snprintf(name, sizeof name, "%s.held", while_exists);
+  close(creat(name, 0644));
   while (access(while_exists, F_OK) == 0) usleep(1000);
 }
 
