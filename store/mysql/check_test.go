@@ -32,7 +32,7 @@ func TestVersions(t *testing.T) {
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	m := mysqltest.Start(t, mysqltest.WithFlag("--innodb-flush-log-at-trx-commit=2"), mysqltest.WithFlag("--log-bin"),
-		mysqltest.WithFlag("--binlog-format=STATEMENT"), mysqltest.WithFlag("--max-allowed-packet=1M"))
+		mysqltest.WithFlag("--sync-binlog=0"), mysqltest.WithFlag("--binlog-format=STATEMENT"), mysqltest.WithFlag("--max-allowed-packet=1M"))
 	s := empty(t, m)
 	log := s.logged()
 	r := s.start("one")
@@ -140,6 +140,40 @@ func TestTLS(t *testing.T) {
 	s.start("four").Refuses("Access denied")
 	s.url = url + "?tls=skip-verify" + files
 	s.ready("five")
+}
+
+// The server may keep a password in each usual way, with TLS and without. The first connection proves the password in full, because
+// MySQL remembers it afterwards.
+func TestPasswords(t *testing.T) {
+	t.Parallel()
+	ways := []string{"mysql_native_password"}
+	if mysqltest.IsMySQL() {
+		ways = []string{"caching_sha2_password", "sha256_password"}
+	}
+	authority := certtest.New(t)
+	pair := authority.Issue("localhost", time.Now().Add(time.Hour))
+	m := mysqltest.Start(t, mysqltest.WithFile("cert.pem", pair.Cert), mysqltest.WithFile("key.pem", pair.Key),
+		mysqltest.WithFlag("--ssl-cert=../cert.pem"), mysqltest.WithFlag("--ssl-key=../key.pem"))
+	for _, way := range ways {
+		for _, encryption := range []string{"", "?tls=skip-verify"} {
+			s := empty(t, m)
+			m.Exec(t, "ALTER USER "+s.Name+" IDENTIFIED WITH "+way+" "+passwordIs(s.Name))
+			s.url += encryption
+			if _, _, err := mysql.Migrate(t.Context(), s.url); err != nil {
+				t.Errorf("%s %s: %v", way, encryption, err)
+				continue
+			}
+			s.ready("one").Done(cas.Swap{Key: "ns/key", Data: []byte("x")})
+		}
+	}
+}
+
+// passwordIs continues IDENTIFIED WITH.
+func passwordIs(password string) string {
+	if mysqltest.IsMySQL() {
+		return "BY '" + password + "'"
+	}
+	return "USING PASSWORD('" + password + "')"
 }
 
 // A password may be replaced, and the error never shows it.

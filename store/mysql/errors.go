@@ -40,6 +40,7 @@ const (
 	errorDatabaseRight = 1044
 	errorFull          = 1114
 	errorDisk          = 1021
+	errorRouter        = 4501 // of MySQL Router
 )
 
 // number is that of the server's error, or 0.
@@ -64,7 +65,7 @@ func suspicious(err error) bool {
 	switch number(err) {
 	case 0:
 		return !errors.Is(err, context.Canceled)
-	case errorSubqueryRows, errorReadOnly, errorReadOnlyMode, errorNoTable, errorAccess, errorNoRight, errorReadOnlyTrans:
+	case errorSubqueryRows, errorReadOnly, errorReadOnlyMode, errorNoTable, errorAccess, errorNoRight, errorReadOnlyTrans, errorRouter:
 		return true
 	}
 	return false
@@ -81,6 +82,9 @@ func explain(err error) error {
 		return fmt.Errorf("the user of the store's URL lacks rights, see deploy/mysql-roles.sql: %w", err)
 	case errorAccess, errorNoDatabase, errorDatabaseRight:
 		return fmt.Errorf("the database refuses the user of the store's URL: %w", err)
+	case errorRouter:
+		return fmt.Errorf("the store's URL leads to a MySQL Router that shares connections, and so forbids several statements in a packet: "+
+			"set connection_sharing=0 for the route of the sidecars: %w", err)
 	case errorFull, errorDisk:
 		return fmt.Errorf("the database has no space left, so nothing new is granted: %w", err)
 	}

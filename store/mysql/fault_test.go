@@ -290,8 +290,8 @@ func TestSweep(t *testing.T) {
 	r := s.ready("one")
 	lease := r.OpenLease(time.Minute)
 	operator := s.session()
-	operator.exec("INSERT INTO locksidecar_letters (mailbox, name, base, body, sent_at) SELECT 'gone', 'k', 1, '', seq FROM seq_1_to_1200")
-	operator.exec("INSERT INTO locksidecar_leases (id, instance, ttl, expires_at) SELECT UNHEX(MD5(seq)), '', 1, seq FROM seq_1_to_700")
+	operator.exec("INSERT INTO locksidecar_letters (mailbox, name, base, body, sent_at) WITH RECURSIVE n AS (SELECT 1 AS seq UNION ALL SELECT seq + 1 FROM n WHERE seq < 1000) SELECT 'gone', 'k', 1, '', seq FROM n")
+	operator.exec("INSERT INTO locksidecar_leases (id, instance, ttl, expires_at) WITH RECURSIVE n AS (SELECT 1 AS seq UNION ALL SELECT seq + 1 FROM n WHERE seq < 700) SELECT UNHEX(LPAD(HEX(seq), 32, '0')), '', 1, seq FROM n")
 	r.Write("gone", 1)
 	r.Must(r.SweepOnce(r.Ctx))
 	count := func(table string) (n int) {

@@ -13,12 +13,6 @@ import (
 	"github.com/locksidecar/locksidecar/store/mysql"
 )
 
-// promote lets the same data be those of another server.
-func promote(t *testing.T, m *mysqltest.Server, id string) {
-	t.Helper()
-	m.Restart(t, "--server-id="+id)
-}
-
 func (r *rig) openFor(ttl time.Duration) store.History {
 	r.T.Helper()
 	history, err := r.OpenLeases(r.Ctx, []cas.NewLease{{NewLease: store.NewLease{ID: uuid.New(), TTL: ttl}, Instance: "one"}})
@@ -50,7 +44,7 @@ func TestAnotherServerIsQuietFirst(t *testing.T) {
 		t.Error("a restart began a history")
 	}
 
-	promote(t, m, "7")
+	m.Rename(t, 7)
 	promoted := time.Now()
 	var result cas.Swapped
 	await.Until(t, "the new server answers", func() (ok bool) {
@@ -92,7 +86,7 @@ func TestQuickFailover(t *testing.T) {
 	s.quick = true
 	r := s.ready("one")
 	first := r.openFor(time.Minute)
-	promote(t, m, "7")
+	m.Rename(t, 7)
 	await.Until(t, "the new server grants", func() bool {
 		result, err := r.SwapOne(cas.Swap{Key: "ns/new", Data: []byte("x"), Tokens: 1})
 		return err == nil && result.Done
@@ -188,7 +182,7 @@ func TestTheLaterOfTwoServers(t *testing.T) {
 		return err == nil
 	})
 	old.Thaw()
-	later.Exec(t, "KILL USER "+s.Name) // so that connections are made anew
+	later.KillUser(t, s.Name) // so that connections are made anew
 	await.Until(t, "the later server is used again", func() bool {
 		found, _, err := r.Load(r.Ctx, []string{"ns/later"}, nil)
 		if err == nil && found[0].Version == 0 {

@@ -23,6 +23,31 @@ func TestBackendBehindAPooler(t *testing.T) {
 	})
 }
 
+// MySQL Router passes packets on. Where it shares connections it forbids several statements in a packet, and the sidecar says so. It
+// is not for MariaDB.
+func TestMySQLRouter(t *testing.T) {
+	t.Parallel()
+	if !mysqltest.IsMySQL() {
+		return
+	}
+	const encrypted = "?tls=skip-verify"
+	t.Run("passes on", func(t *testing.T) {
+		t.Parallel()
+		address := mysqltest.StartRouter(t, shared, false)
+		castest.Run(t, func(t *testing.T) castest.Server {
+			s := on(t, shared)
+			s.url = s.At(address) + encrypted
+			return s
+		})
+	})
+	t.Run("shares connections", func(t *testing.T) {
+		t.Parallel()
+		s := on(t, shared)
+		s.url = s.At(mysqltest.StartRouter(t, shared, true)) + encrypted
+		s.start("one").Refuses("connection_sharing=0")
+	})
+}
+
 // A packet works in a session that another client has left in a transaction, and leaves none itself.
 func TestPacketsBeginAndEndOutsideOfTransactions(t *testing.T) {
 	t.Parallel()

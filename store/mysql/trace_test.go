@@ -35,7 +35,7 @@ func TestSpans(t *testing.T) {
 	if found := kept.GetSpans(); len(found) > 0 {
 		t.Errorf("%d spans of calls that are not recorded", len(found))
 	}
-	s.session().exec("KILL USER " + s.Name) // so that the next call connects
+	shared.KillUser(t, s.Name) // so that the next call connects
 	ctx, call := provider.Tracer("test").Start(t.Context(), "call")
 	const key, data = "ns/hidden", "concealed"
 	if _, err := b.Swap(ctx, []cas.Swap{{Key: key, Data: []byte(data)}}); err != nil {

@@ -217,9 +217,9 @@ class Etcd(Server):
 
 
 class MySQL(Server):
-    """A MariaDB server, on a port of its own, with a database."""
+    """A MariaDB server, on a port of its own, with a database. If LOCKSIDECAR_TEST_MYSQL names a folder with MySQL's programs, a server of MySQL's."""
 
-    name, prefix = "MariaDB", "lsm"
+    name, prefix = "MariaDB or MySQL", "lsm"
 
     def __init__(self):
         super().__init__("mysql" if os.getuid() == 0 else None)  # it refuses to run as root
@@ -229,12 +229,19 @@ class MySQL(Server):
         return f"mysql://locks:secret@{self.address}/locks"
 
     def _prepare(self):
-        for program in ("mariadbd", "mariadb-install-db", "mariadb"):
-            if not shutil.which(program):
-                raise NotStarted("MariaDB is not installed: apt-get install mariadb-server")
         data = os.path.join(self.folder, "data")
-        small = ["--no-defaults", "--datadir=" + data, "--innodb-log-file-size=8M", "--skip-name-resolve", "--tmpdir=" + self.folder]
-        install = ["mariadb-install-db", *small, "--skip-test-db", "--auth-root-authentication-method=normal"]
+        small = ["--no-defaults", "--datadir=" + data, "--skip-name-resolve", "--tmpdir=" + self.folder]
+        if folder := os.environ.get("LOCKSIDECAR_TEST_MYSQL"):
+            server, self.client = os.path.join(folder, "mysqld"), os.path.join(folder, "mysql")
+            install = [server, *small, "--initialize-insecure"]
+            small += ["--mysqlx=OFF", "--secure-file-priv=NULL"]
+        else:
+            server, self.client = "mariadbd", "mariadb"
+            small.append("--innodb-log-file-size=8M")
+            install = ["mariadb-install-db", *small, "--skip-test-db", "--auth-root-authentication-method=normal"]
+        for program in (server, install[0], self.client):
+            if not shutil.which(program):
+                raise NotStarted(f"{program} is not installed: apt-get install mariadb-server")
         ran = subprocess.run(install, user=self.user, cwd=self.folder, capture_output=True, text=True)
         if ran.returncode != 0:
             raise NotStarted(f"{install[0]} ended with {ran.returncode}:\n{ran.stderr}")
@@ -243,13 +250,13 @@ class MySQL(Server):
         port = free_ports(1)[0]
         self.address = f"127.0.0.1:{port}"
         return [
-            "mariadbd", *small, f"--port={port}", "--bind-address=127.0.0.1", f"--socket={self.folder}/s", f"--pid-file={self.folder}/pid",
+            server, *small, f"--port={port}", "--bind-address=127.0.0.1", f"--socket={self.folder}/s", f"--pid-file={self.folder}/pid",
             f"--init-file={self.folder}/init.sql", "--innodb-flush-log-at-trx-commit=2", "--performance-schema=OFF",
         ]  # fmt: skip
 
     def _check(self):
         host, port = self.address.split(":")
-        client = f"mariadb --no-defaults -ulocks -psecret -h{host} -P{port} -sNe 'SELECT 1' locks"
+        client = f"{self.client} --no-defaults -ulocks -psecret -h{host} -P{port} -sNe 'SELECT 1' locks"
         return ["sh", "-c", client + " 2>/dev/null"]
 
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Pooler gives each transaction of its clients to another session of the server, as ProxySQL and MaxScale do. Before that it
-// spoils the session with a statement: what another client may have left there.
+// resets the session, so that nothing of a client survives, and spoils it with a statement: what another client may have left there.
 type Pooler struct {
 	// Address is host:port for clients.
 	Address string
@@ -127,7 +127,7 @@ func (p *Pooler) give(s *sessionConn) {
 	p.idle = append(p.idle, s)
 }
 
-// take returns a session, another than the last one if there is one, and spoils it.
+// take returns a session, another than the last one if there is one, resets and spoils it.
 func (p *Pooler) take(last *sessionConn) (*sessionConn, error) {
 	p.mu.Lock()
 	if len(p.idle) == 0 {
@@ -140,24 +140,33 @@ func (p *Pooler) take(last *sessionConn) (*sessionConn, error) {
 		p.switched++
 	}
 	p.mu.Unlock()
+	if err := s.command([]byte{comReset}); err != nil {
+		return nil, err
+	}
 	if p.spoil != "" {
-		text := append([]byte{comQuery}, p.spoil...)
-		head := binary.LittleEndian.AppendUint32(nil, uint32(len(text)))
-		if _, err := s.Write(append(head, text...)); err != nil {
-			return nil, err
-		}
-		if _, err := relay(s.read, io.Discard); err != nil {
+		if err := s.command(append([]byte{comQuery}, p.spoil...)); err != nil {
 			return nil, err
 		}
 	}
 	return s, nil
 }
 
+// command carries out a command of the pooler's own.
+func (s *sessionConn) command(text []byte) error {
+	head := binary.LittleEndian.AppendUint32(nil, uint32(len(text)))
+	if _, err := s.Write(append(head, text...)); err != nil {
+		return err
+	}
+	_, err := relay(s.read, io.Discard)
+	return err
+}
+
 // Of the protocol of MySQL: https://dev.mysql.com/doc/dev/mysql-server/latest/PAGE_PROTOCOL.html.
 const (
-	comQuit, comQuery                     = 0x01, 0x03
+	comQuit, comQuery, comReset           = 0x01, 0x03, 0x1f
 	headOK, headMore, headEOF, headErr    = 0x00, 0x01, 0xfe, 0xff
 	statusInTransaction, statusMoreResult = 0x0001, 0x0008
+	fastAuth                              = 0x03 // of caching_sha2_password
 )
 
 // packetOf reads one packet, with its head of four bytes.
@@ -199,6 +208,7 @@ func authenticate(client, server *sessionConn) error {
 			fromServer = !fromServer
 		case packet[4] == headOK:
 			return nil
+		case packet[4] == headMore && packet[5] == fastAuth: // MySQL knows the password, and says OK next
 		case packet[4] == headEOF, packet[4] == headMore:
 			fromServer = false
 		default:

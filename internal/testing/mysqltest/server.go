@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -25,12 +26,14 @@ const (
 	folderPrefix = "lsmy-"
 	// startLimit is how long a server may take until it serves.
 	startLimit = time.Minute
+	// errorNoThread is the server's error if a connection that is killed has ended already.
+	errorNoThread = 1094
 )
 
 // errMissing names what to install.
 var errMissing = errors.New("mysqltest: MariaDB's programs (mariadbd, mariadb-install-db) are not installed: apt-get install mariadb-server")
 
-// Server is a MariaDB server in a temporary folder. Its methods must not be called at the same time, except NewDatabase.
+// Server is a MariaDB or MySQL server in a temporary folder. Its methods must not be called at the same time, except NewDatabase.
 type Server struct {
 	// Address is host:port.
 	Address string
@@ -84,10 +87,8 @@ func Run(options ...Option) (*Server, error) {
 	for _, option := range options {
 		option(&s)
 	}
-	for _, program := range []string{"mariadbd", "mariadb-install-db"} {
-		if _, err := exec.LookPath(program); err != nil {
-			return nil, errMissing
-		}
+	if err := installed(); err != nil {
+		return nil, err
 	}
 	who, err := serverUser()
 	if err != nil {
@@ -146,29 +147,28 @@ func (m *Server) setUp(s *settings) error {
 			return fmt.Errorf("mysqltest: %w", err)
 		}
 	}
-	small := "--innodb-log-file-size=8M"
-	temporary := "--tmpdir=" + m.folder // in a common one, servers remove each other's tables
-	install := exec.Command("mariadb-install-db", "--no-defaults", "--datadir="+m.data(), temporary, "--skip-test-db", "--skip-name-resolve",
-		"--auth-root-authentication-method=normal", small)
+	always, running := small()
+	always = append(always, "--tmpdir="+m.folder) // in a common one, servers remove each other's tables
+	making := install(m.data(), always...)
 	if m.who != nil {
-		install.Args = append(install.Args, "--user=mysql")
+		making.Args = append(making.Args, "--user=mysql")
 		if err := chownAll(m.folder, m.who); err != nil {
 			return err
 		}
 	}
-	if out, err := install.CombinedOutput(); err != nil {
-		return fmt.Errorf("mysqltest: mariadb-install-db: %w\n%s", err, out)
+	if out, err := making.CombinedOutput(); err != nil {
+		return fmt.Errorf("mysqltest: %s: %w\n%s", making.Path, err, out)
 	}
 	port, err := pgtest.FreePort()
 	if err != nil {
 		return err
 	}
 	m.Address = fmt.Sprintf("127.0.0.1:%d", port)
-	m.args = append([]string{
+	m.args = slices.Concat([]string{
 		"--no-defaults", "--datadir=" + m.data(), "--socket=" + m.socket(), "--pid-file=" + filepath.Join(m.folder, "pid"),
-		temporary, "--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", port), "--skip-name-resolve", "--performance-schema=OFF", small,
-		"--innodb-buffer-pool-size=64M", "--aria-pagecache-buffer-size=1M", "--max-connections=600",
-	}, s.flags...)
+		"--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", port), "--skip-name-resolve", "--performance-schema=OFF",
+		"--innodb-buffer-pool-size=64M", "--max-connections=600",
+	}, always, running, s.flags)
 	return m.launch()
 }
 
@@ -184,7 +184,7 @@ func chownAll(folder string, who *syscall.Credential) error {
 
 // launch starts the server and returns when it serves.
 func (m *Server) launch() error {
-	cmd := exec.Command("mariadbd", m.args...)
+	cmd := exec.Command(serverProgram(), m.args...)
 	cmd.Dir, cmd.Env = m.folder, append(os.Environ(), m.env...)
 	var err error
 	if m.run, err = process.Start(cmd, m.who, m.log()); err != nil {
@@ -242,6 +242,16 @@ func (m *Server) Again(flags ...string) error {
 	return m.launch()
 }
 
+// Rename restarts the server as another one with the same data, as a replica that is promoted. id differs from that of
+// other servers.
+func (m *Server) Rename(tb testing.TB, id int) {
+	tb.Helper()
+	m.Kill()
+	if err := errors.Join(m.rename(id), m.launch()); err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // Pid is that of the server's process.
 func (m *Server) Pid() int { return m.run.Pid() }
 
@@ -265,6 +275,46 @@ func (m *Server) Do(ctx context.Context, statements string) error {
 	defer func() { _ = admin.Close() }()
 	if _, err = admin.ExecContext(ctx, statements); err != nil {
 		return fmt.Errorf("mysqltest: %s: %w", statements, err)
+	}
+	return nil
+}
+
+// KillUser ends all connections of a user.
+func (m *Server) KillUser(tb testing.TB, name string) {
+	tb.Helper()
+	if err := m.EndSessions(context.Background(), name); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// EndSessions is the same for programs without a test.
+func (m *Server) EndSessions(ctx context.Context, user string) error {
+	admin, err := m.open("")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = admin.Close() }()
+	rows, err := admin.QueryContext(ctx, "SELECT id FROM information_schema.processlist WHERE user = ?", user)
+	if err != nil {
+		return fmt.Errorf("mysqltest: %w", err)
+	}
+	defer func() { _ = rows.Close() }()
+	var ids []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return fmt.Errorf("mysqltest: %w", err)
+		}
+		ids = append(ids, id)
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("mysqltest: %w", err)
+	}
+	for _, id := range ids {
+		_, err := admin.ExecContext(ctx, fmt.Sprintf("KILL %d", id))
+		if known := (*mysql.MySQLError)(nil); err != nil && !(errors.As(err, &known) && known.Number == errorNoThread) {
+			return fmt.Errorf("mysqltest: %w", err)
+		}
 	}
 	return nil
 }
