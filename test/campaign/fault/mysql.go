@@ -53,7 +53,7 @@ func killConnections(s *strike) (int, error) {
 	var failed error
 	bites := s.during(func() bool {
 		s.rest(between(s.rng, 0, 400*time.Millisecond))
-		failed = errors.Join(failed, s.World.MySQL.Do("KILL USER campaign"))
+		failed = errors.Join(failed, s.World.MySQL.KillSidecars())
 		return failed == nil
 	})
 	return bites, failed

@@ -23,7 +23,7 @@ import (
 // schema is the database, and the user of sidecars, who has all rights in it and no others.
 const schema = "campaign"
 
-// MySQL is a MariaDB server and its asynchronous replica. The machine's clock is one for both.
+// MySQL is a MariaDB server, or one of MySQL's (see mysqltest), and its asynchronous replica. The machine's clock is one for both.
 type MySQL struct {
 	nodes [2]*mysqltest.Server
 	disk  string
@@ -171,6 +171,11 @@ func (m *MySQL) within(f func(ctx context.Context) error) error {
 // Do runs statements on the primary as root.
 func (m *MySQL) Do(statements string) error {
 	return m.within(func(ctx context.Context) error { return m.Primary().Do(ctx, statements) })
+}
+
+// KillSidecars ends the connections of all sidecars to the primary.
+func (m *MySQL) KillSidecars() error {
+	return m.within(func(ctx context.Context) error { return m.Primary().EndSessions(ctx, schema) })
 }
 
 // Restart starts the primary again.
