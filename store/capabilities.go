@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -146,6 +147,17 @@ type Census interface {
 	Elect(ctx context.Context, term time.Duration) (Election, error)
 }
 
+// LargestToken is the largest token. JSON readers represent greater integers inexactly.
+const LargestToken = 1<<53 - 1
+
+// CheckRaise returns an error if tokens cannot begin at first, because they would be too large.
+func CheckRaise(first int64) error {
+	if first > LargestToken {
+		return &Error{Op: "RaiseTokens", Err: fmt.Errorf("tokens cannot begin at %d: the largest one is %d", first, int64(LargestToken))}
+	}
+	return nil
+}
+
 // Tokens is an engine that can take another one's place: its tokens can go on where those of the other ended.
 type Tokens interface {
 	// NextToken returns a number above every token that was granted or reserved so far, in all namespaces. Later grants
@@ -153,6 +165,7 @@ type Tokens interface {
 	NextToken(ctx context.Context) (int64, error)
 	// RaiseTokens makes the token of each grant that begins later at least first. It is called while nobody holds or awaits
 	// a lock here, because a sidecar that does so may still grant tokens that it has reserved. An engine may refuse it then.
+	// It refuses more than [LargestToken].
 	RaiseTokens(ctx context.Context, first int64) error
 }
 

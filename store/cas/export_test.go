@@ -12,6 +12,9 @@ import (
 // Encode writes a record for tests.
 func Encode(rec *key.Record) []byte { return encode(rec) }
 
+// Writable is a time as a record can contain it.
+func Writable(t time.Time) time.Time { return writable(t) }
+
 // Exercise runs each operation on a record.
 func Exercise(rec *key.Record, alive bool) {
 	s := New(Config{Identity: store.Identity{Instance: "a"}})

@@ -3,6 +3,7 @@ package cas
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/fxamacker/cbor/v2"
 
@@ -32,6 +33,17 @@ func must[T any](v T, err error) T {
 }
 
 func marshal(v any) []byte { return must(encoding.Marshal(v)) }
+
+// latest is the last moment that a record can contain: its text has a year of four digits.
+var latest = time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC)
+
+// writable is a time of this machine's clock as a record can contain it. A record that cannot be read would stall its key.
+func writable(t time.Time) time.Time {
+	if t.After(latest) {
+		return latest
+	}
+	return t
+}
 
 // encode returns the data of a record. It changes the tokens of rec into offsets.
 func encode(rec *key.Record) []byte {

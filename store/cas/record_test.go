@@ -114,3 +114,19 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// A clock far in the future makes no record that nobody can read.
+func TestARecordOfTheFarFutureIsReadable(t *testing.T) {
+	for _, year := range []int{2026, 9999, 10_000, 200_000} {
+		now := time.Date(year, time.March, 4, 5, 6, 7, 8000, time.UTC)
+		rec := &key.Record{}
+		rec.Holder.Acquired = cas.Writable(now)
+		rec.Holder.Released = true
+		got, err := cas.Decode(&cas.Record{Key: "k", Data: cas.Encode(rec)})
+		if err != nil {
+			t.Errorf("the year %d: %v", year, err)
+		} else if year < 9999 && !got.Holder.Acquired.Equal(now) {
+			t.Errorf("%s became %s", now, got.Holder.Acquired)
+		}
+	}
+}

@@ -42,5 +42,8 @@ func (s *Store) RaiseTokens(ctx context.Context, first int64) error {
 	if err := s.usable(ctx, "RaiseTokens"); err != nil {
 		return err
 	}
+	if err := store.CheckRaise(first); err != nil {
+		return err
+	}
 	return s.backend.RaiseTokens(ctx, first)
 }

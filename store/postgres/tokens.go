@@ -16,6 +16,9 @@ func (s *Store) NextToken(ctx context.Context) (int64, error) {
 
 // RaiseTokens makes later tokens at least first. It needs the rights of the schema's owner.
 func (s *Store) RaiseTokens(ctx context.Context, first int64) error {
+	if err := store.CheckRaise(first); err != nil {
+		return err
+	}
 	_, err := s.token(ctx, "raise tokens", sqlRaiseTokens, first)
 	return err
 }
