@@ -241,6 +241,16 @@ CONTRACT := clients/contract
 CONTRACT_PYTHON := $(CONTRACT)/.venv/bin/python
 CONTRACT_POOLED := $(CURDIR)/$(CONTRACT)/curl/pgbouncer.py
 
+# MySQL itself, because Debian's stable releases have only MariaDB. The script says which version it fetches, and how to get another.
+MYSQL := .bin/mysql
+
+test-mysql: build test-deps $(CONTRACT)/.venv/installed $(MYSQL)/mysqld ## The tests of the store MySQL, with the suite of all stores and the contract suite, on MySQL itself (fetched with apt) instead of MariaDB
+	LOCKSIDECAR_TEST_MYSQL=$(CURDIR)/$(MYSQL) GORACE=atexit_sleep_ms=0 go test -race -vet=off -count=1 ./store/mysql
+	LOCKSIDECAR_TEST_MYSQL=$(CURDIR)/$(MYSQL) CONTRACT_STORES=mysql $(CONTRACT_PYTHON) $(CONTRACT)/curl/run.py
+
+$(MYSQL)/mysqld: test/mysql/fetch.sh
+	test/mysql/fetch.sh $(MYSQL)
+
 # The runs wait most of the time, so those on the stores and the one behind PgBouncer run at the same time.
 test-contract: build test-deps $(CONTRACT)/.venv/installed ## Run the clients' contract suite with curl, and behind PgBouncer
 	$(CONTRACT)/.venv/bin/ruff check -q $(CONTRACT)/curl
@@ -409,7 +419,7 @@ test-node-real: build test-deps $(KUBE) $(HELM) ## Run the manifests in containe
 	cd test/node && KUBE=$(CURDIR)/$(KUBE) HELM=$(CURDIR)/$(HELM) go test -count=1 -vet=off -timeout 20m -v .
 
 nightly: FUZZ_SECONDS = 300
-nightly: vuln fuzz-api test-clients test-e2e test-stores test-contrib test-java test-combinations test-console test-k8s test-node-real site release-dry mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients, the end-to-end tests and the suite on all stores, frameworks, the client for the JVM, the suite in all combinations, the console in a browser, Kubernetes, a real node, the documentation site, a release, broken rules
+nightly: vuln fuzz-api test-clients test-e2e test-stores test-mysql test-contrib test-java test-combinations test-console test-k8s test-node-real site release-dry mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients, the end-to-end tests and the suite on all stores, MySQL itself, frameworks, the client for the JVM, the suite in all combinations, the console in a browser, Kubernetes, a real node, the documentation site, a release, broken rules
 
 vet:
 	$(AS_RELEASED) go vet ./...
