@@ -18,7 +18,7 @@ const (
 	// tries is how often a call that may be repeated is sent.
 	tries = 3
 	// before is how many words of a call come before its arguments.
-	before = 5
+	before = 6
 	// moves limits the pauses of a call while a cluster moves its slot.
 	moves = 20
 )
@@ -35,7 +35,7 @@ const (
 func (b *Backend) call(ctx context.Context, op, name string, kind, part int, told *told, args ...any) ([]any, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
-	all := append(make([]any, 0, before+len(args)), "fcall", function(name), 1, b.parts[part].meta, b.history.remembered(b.usual()))
+	all := append(make([]any, 0, before+len(args)), "fcall", function(name), 2, b.parts[part].meta, b.parts[part].absent, b.history.remembered(b.usual()))
 	all = append(all, args...)
 	var answer []any
 	var err error

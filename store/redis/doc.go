@@ -13,12 +13,16 @@
 //	o:INSTANCE    the leases that an instance has opened
 //	meta          the present history: see below
 //	ttls          the TTLs of leases, with the time of their last use
+//	absent        never exists
 //
 // # Functions
 //
 // The functions of functions.lua do everything. They are loaded when a server does not know them, under names with the hash of
-// their text. A call names only meta as its key. The functions make the names of the other keys, which are in the same slot.
-// While a cluster moves a partition's slot, its calls fail without effect, and are repeated.
+// their text. A call names meta as its key. The functions make the names of the other keys, which are in the same slot.
+//
+// While a cluster moves a slot, some of its keys are on one server and some on the other, and a function would take a key that is not on its
+// server for one that does not exist. So a call also names a key that never exists (absent). The cluster answers calls of two keys, one of which
+// is missing, with TRYAGAIN on both servers until the slot has moved. They have no effect, and are repeated.
 //
 // # Swaps
 //

@@ -93,7 +93,9 @@ func classify(op string, err error, changes bool) error {
 	}
 	why, refused := refusal(err)
 	_, notSent := errors.AsType[*notSentError](err)
-	known := refused || notSent || errors.Is(err, goredis.ErrClosed) || errors.Is(err, goredis.ErrPoolTimeout) || errors.Is(err, errBefore)
+	// The library waits between the tries that a server refuses. A call that ends then is not hidden by sentError.
+	waited := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	known := refused || notSent || waited || errors.Is(err, goredis.ErrClosed) || errors.Is(err, goredis.ErrPoolTimeout) || errors.Is(err, errBefore)
 	if sent, ok := errors.AsType[*sentError](err); ok {
 		err = sent.cause
 	}

@@ -24,3 +24,9 @@ func Rights() (rights []any) {
 
 // Tag is the hash tag of a server's only partition.
 func Tag() string { return tags[0] }
+
+// PartitionOf is the prefix of the names of a key's partition, and its slot.
+func (b *Backend) PartitionOf(key string) (prefix string, slot int) {
+	part := b.of(key)
+	return strings.TrimSuffix(b.parts[part].meta, "meta"), int(crc16(tags[part])) % 16384
+}

@@ -43,12 +43,15 @@ func crc16(s string) (sum uint16) {
 // partition is one hash tag. All its keys are on one server.
 type partition struct {
 	meta string
+	// absent is a key that never exists. Because calls name it beside meta, a cluster refuses them while the partition's slot moves: see doc.go.
+	absent string
 }
 
 func partitions(n int) []partition {
 	parts := make([]partition, n)
 	for i := range parts {
-		parts[i].meta = prefix + "{" + tags[i] + "}:meta"
+		name := prefix + "{" + tags[i] + "}:"
+		parts[i] = partition{meta: name + "meta", absent: name + "absent"}
 	}
 	return parts
 }

@@ -40,7 +40,7 @@ func StartSentinel(tb testing.TB, args ...string) *Sentinel {
 
 // RunSentinel starts a sentinel that replaces a master which does not answer for so long.
 func RunSentinel(master string, downAfter time.Duration) (*Server, error) {
-	s, err := newServer("redis-sentinel")
+	s, err := newServer()
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func RunSentinel(master string, downAfter time.Duration) (*Server, error) {
 	file := filepath.Join(s.folder, "sentinel.conf")
 	text := fmt.Sprintf("port %s\nbind 127.0.0.1\ndir %s\nsentinel monitor %s %s %s 1\nsentinel down-after-milliseconds %s %d\nsentinel failover-timeout %s 3000\n",
 		own, s.folder, Name, host, port, Name, downAfter.Milliseconds(), Name)
-	s.args = []string{file}
+	s.args = []string{file, "--sentinel"}
 	if err = os.WriteFile(file, []byte(text), 0o600); err == nil {
 		err = s.launch()
 	}
@@ -89,7 +89,7 @@ func StartCluster(tb testing.TB, args ...string) *Cluster {
 			tb.Fatal(err)
 		}
 		n := Start(tb, append([]string{
-			"--cluster-enabled", "yes", "--cluster-port", fmt.Sprint(bus), "--cluster-node-timeout", "2000", "--cluster-announce-ip", "127.0.0.1",
+			"--cluster-enabled", "yes", "--cluster-port", fmt.Sprint(bus), "--cluster-node-timeout", "2000", "--cluster-allow-replica-migration", "no", "--cluster-announce-ip", "127.0.0.1",
 		}, args...)...)
 		c.Nodes = append(c.Nodes, n)
 		addresses = append(addresses, n.Address)

@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -20,6 +21,9 @@ import (
 
 const startLimit = time.Minute
 
+// ServerVariable names the variable of the environment with the server's program, such as that of Valkey; redis-server if it is not set.
+const ServerVariable = "LOCKSIDECAR_TEST_REDIS_SERVER"
+
 // Server is one server. Its methods must not be called at the same time.
 type Server struct {
 	// Address is host:port for clients.
@@ -37,7 +41,7 @@ func Run(args ...string) (*Server, error) { return RunIn(nil, args...) }
 
 // RunIn is Run with more variables in the server's environment, as NAME=value.
 func RunIn(env []string, args ...string) (*Server, error) {
-	s, err := newServer("redis-server", args...)
+	s, err := newServer(args...)
 	if err == nil {
 		s.env = env
 		err = s.launch()
@@ -60,10 +64,10 @@ func Start(tb testing.TB, args ...string) *Server {
 	return s
 }
 
-func newServer(program string, args ...string) (*Server, error) {
-	path, err := exec.LookPath(program)
+func newServer(args ...string) (*Server, error) {
+	path, err := exec.LookPath(cmp.Or(os.Getenv(ServerVariable), "redis-server"))
 	if err != nil {
-		return nil, fmt.Errorf("redistest: there is no %s: install redis-server, redis-sentinel and redis-tools: %w", program, err)
+		return nil, fmt.Errorf("redistest: install redis-server and redis-tools, or set %s to a server's program: %w", ServerVariable, err)
 	}
 	folder, err := process.NewFolder("", "lsredis-")
 	if err != nil {
