@@ -28,5 +28,5 @@ func Tag() string { return tags[0] }
 // PartitionOf is the prefix of the names of a key's partition, and its slot.
 func (b *Backend) PartitionOf(key string) (prefix string, slot int) {
 	part := b.of(key)
-	return strings.TrimSuffix(b.parts[part].meta, "meta"), int(crc16(tags[part])) % 16384
+	return strings.TrimSuffix(b.parts[part].meta, "meta"), slotOf(tags[part])
 }

@@ -52,12 +52,20 @@ func (f *facts) add(info map[string]string, fsync string) {
 	}
 	f.any, f.kept, f.replicas = true, where, replicas
 	f.details = map[string]string{
-		"kept": keptNames[where], "version": info["redis_version"], "maxmemory": info["maxmemory"],
+		"kept": keptNames[where], "version": versionOf(info), "maxmemory": info["maxmemory"],
 		"maxmemory_policy": info["maxmemory_policy"], "replicas": info["connected_slaves"],
 	}
 	if fsync != "" {
 		f.details["appendfsync"] = fsync
 	}
+}
+
+// versionOf is the server's version. Valkey says in redis_version which version of Redis it is like.
+func versionOf(info map[string]string) string {
+	if version := info["valkey_version"]; version != "" {
+		return "Valkey " + version
+	}
+	return info["redis_version"]
 }
 
 // tell notes the facts for GET /readyz, and logs where grants are kept if this is news.

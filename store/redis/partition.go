@@ -5,19 +5,31 @@ import (
 	"strconv"
 )
 
-// prefix begins all keys and channels.
-const prefix = "locksidecar:"
+// KeyPrefix begins all keys and channels. It is also for tools that look at a server.
+const KeyPrefix = "locksidecar:"
+
+// Slots are the slots of a cluster that have keys, also for such tools.
+func Slots() []int {
+	found := make([]int, len(tags))
+	for i, tag := range tags {
+		found[i] = slotOf(tag)
+	}
+	return found
+}
 
 // tags are hash tags in slots that are spread evenly over a cluster: the n-th is in the n-th sixteenth. One server uses
 // the first.
 var tags = spread(16)
 
+const slots = 16384
+
+func slotOf(tag string) int { return int(crc16(tag)) % slots }
+
 func spread(parts int) []string {
-	const slots = 16384
 	found := make([]string, parts)
 	for missing, i := parts, 0; missing > 0; i++ {
 		tag := strconv.Itoa(i)
-		if at := int(crc16(tag)) % slots * parts / slots; found[at] == "" {
+		if at := slotOf(tag) * parts / slots; found[at] == "" {
 			found[at] = tag
 			missing--
 		}
@@ -50,7 +62,7 @@ type partition struct {
 func partitions(n int) []partition {
 	parts := make([]partition, n)
 	for i := range parts {
-		name := prefix + "{" + tags[i] + "}:"
+		name := KeyPrefix + "{" + tags[i] + "}:"
 		parts[i] = partition{meta: name + "meta", absent: name + "absent"}
 	}
 	return parts
@@ -78,5 +90,5 @@ func (b *Backend) group(n int, key func(int) string) [][]int {
 
 // channel is where an instance listens. Channels do not belong to a database, so it contains the number.
 func (b *Backend) channel(instance string) string {
-	return prefix + strconv.Itoa(b.target.db) + ":m:" + instance
+	return KeyPrefix + strconv.Itoa(b.target.db) + ":m:" + instance
 }

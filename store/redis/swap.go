@@ -227,9 +227,6 @@ func Record(key, value string) (cas.Record, error) {
 	return r, err
 }
 
-// Prefix begins the keys of the only partition of one server.
-func Prefix() string { return strings.TrimSuffix(partitions(1)[0].meta, "meta") }
-
 // read reads a record's value: see functions.lua.
 func read(r *cas.Record, value string) error {
 	head, rest, found := strings.Cut(value, "|")

@@ -15,7 +15,7 @@ import (
 var (
 	seed   = flag.Uint64("seed", 0, "run the campaign of this seed; 0: those that CI runs")
 	length = flag.Duration("length", 0, "for how long faults strike; what is longer than a round is run in rounds, each with the next seed; 0: until each kind has struck once")
-	store  = flag.String("store", string(world.PostgreSQL), "run the campaign on this store: postgres, etcd, mysql or redis")
+	store  = flag.String("store", string(world.PostgreSQL), "run the campaign on this store: postgres, etcd, mysql, redis or redis-cluster")
 	pooled = flag.Bool("pooled", false, "put PgBouncer in transaction mode before the database, past which the sidecars listen")
 	faults = flag.String("faults", "", "the faults to strike with, separated by commas; all without")
 )

@@ -2,7 +2,6 @@ package campaign
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,7 +45,7 @@ func TestStruck(t *testing.T) {
 
 // TestCISeedsStrikeWithAll kinds of faults that they shall strike each store with, in the time that CI has.
 func TestCISeedsStrikeWithAll(t *testing.T) {
-	for _, store := range []world.Engine{world.PostgreSQL, world.Etcd, world.MariaDB, world.Redis} {
+	for _, store := range world.Engines {
 		seen := make(map[string]bool)
 		for _, seed := range seeds {
 			plan := fault.Make(fault.Terms{Seed: seed, Brief: true, Kinds: fault.Once(store), Sidecars: sidecars, Apps: apps})
@@ -68,12 +67,16 @@ func TestCISeedsStrikeWithAll(t *testing.T) {
 // TestCILeavesNoKindOut: each kind strikes at least one of the stores.
 func TestCILeavesNoKindOut(t *testing.T) {
 	struck := make(map[string]bool)
-	for _, k := range slices.Concat(fault.Once(world.PostgreSQL), fault.Once(world.Etcd), fault.Once(world.MariaDB), fault.Once(world.Redis)) {
-		struck[k.Name] = true
+	for _, store := range world.Engines {
+		for _, k := range fault.Once(store) {
+			struck[k.Name] = true
+		}
 	}
-	for _, k := range slices.Concat(fault.Kinds(world.PostgreSQL), fault.Kinds(world.Etcd), fault.Kinds(world.MariaDB), fault.Kinds(world.Redis)) {
-		if !struck[k.Name] {
-			t.Errorf("CI never strikes with %s", k.Name)
+	for _, store := range world.Engines {
+		for _, k := range fault.Kinds(store) {
+			if !struck[k.Name] {
+				t.Errorf("CI never strikes with %s", k.Name)
+			}
 		}
 	}
 }

@@ -16,7 +16,8 @@ type Link struct {
 	listener net.Listener
 	mu       sync.Mutex
 	cut      bool
-	conns    map[net.Conn]bool
+	cutFrom  map[string]bool
+	conns    map[net.Conn]string // each with the host of its client
 	work     sync.WaitGroup
 }
 
@@ -27,7 +28,7 @@ func NewLink(tb testing.TB, target string) *Link {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	l := &Link{Address: listener.Addr().String(), target: target, listener: listener, conns: map[net.Conn]bool{}}
+	l := &Link{Address: listener.Addr().String(), target: target, listener: listener, cutFrom: map[string]bool{}, conns: map[net.Conn]string{}}
 	l.work.Go(l.accept)
 	tb.Cleanup(func() {
 		_ = listener.Close()
@@ -43,6 +44,25 @@ func (l *Link) Cut() {
 	defer l.mu.Unlock()
 	l.cut = true
 	l.close()
+}
+
+// CutFrom is Cut for the clients of one host, until MendFrom.
+func (l *Link) CutFrom(host string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cutFrom[host] = true
+	for conn, from := range l.conns {
+		if from == host {
+			_ = conn.Close()
+		}
+	}
+}
+
+// MendFrom ends CutFrom.
+func (l *Link) MendFrom(host string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.cutFrom, host)
 }
 
 // CutAll closes all connections, and returns how many there were. Clients may connect again at once.
@@ -85,15 +105,14 @@ func (l *Link) accept() {
 	}
 }
 
-func (l *Link) add(conns ...net.Conn) bool {
+func (l *Link) add(client, server net.Conn) bool {
+	host, _, _ := net.SplitHostPort(client.RemoteAddr().String())
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.cut {
+	if l.cut || l.cutFrom[host] {
 		return false
 	}
-	for _, conn := range conns {
-		l.conns[conn] = true
-	}
+	l.conns[client], l.conns[server] = host, host
 	return true
 }
 

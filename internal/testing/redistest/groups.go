@@ -94,19 +94,30 @@ func StartCluster(tb testing.TB, args ...string) *Cluster {
 		c.Nodes = append(c.Nodes, n)
 		addresses = append(addresses, n.Address)
 	}
-	c.cli(tb, append(append([]string{"create"}, addresses...), "--cluster-replicas", "1", "--cluster-yes")...)
+	if err := MakeCluster(addresses...); err != nil {
+		tb.Fatal(err)
+	}
 	c.settled(tb)
 	return c
 }
 
-// cli runs redis-cli --cluster.
-func (c *Cluster) cli(tb testing.TB, args ...string) {
-	tb.Helper()
-	cmd := exec.Command("redis-cli", append([]string{"--cluster"}, args...)...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		tb.Fatalf("redis-cli --cluster %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
+// MakeCluster makes a cluster of servers that run with --cluster-enabled: each master has a replica.
+func MakeCluster(addresses ...string) error {
+	return cli(append(append([]string{"create"}, addresses...), "--cluster-replicas", "1", "--cluster-yes")...)
 }
+
+// cli runs redis-cli --cluster.
+func cli(args ...string) error {
+	cmd := exec.Command("redis-cli", append([]string{"--cluster"}, args...)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("redis-cli --cluster %s: %w\n%s", strings.Join(args, " "), err, out[max(0, len(out)-cliTail):])
+	}
+	return err
+}
+
+// cliTail is so many bytes of the output of redis-cli in an error.
+const cliTail = 3000
 
 // settled waits until all nodes say that the cluster works, and the replicas have a copy.
 func (c *Cluster) settled(tb testing.TB) {
@@ -147,5 +158,7 @@ func (c *Cluster) Reshard(tb testing.TB, from, to *Server, slots int) {
 		name, _ := n.Do(tb, "CLUSTER", "MYID").(string)
 		return name
 	}
-	c.cli(tb, "reshard", from.Address, "--cluster-from", id(from), "--cluster-to", id(to), "--cluster-slots", fmt.Sprint(slots), "--cluster-yes")
+	if err := cli("reshard", from.Address, "--cluster-from", id(from), "--cluster-to", id(to), "--cluster-slots", fmt.Sprint(slots), "--cluster-yes"); err != nil {
+		tb.Fatal(err)
+	}
 }

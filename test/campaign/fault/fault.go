@@ -59,6 +59,8 @@ func Kinds(store world.Engine) []Kind {
 		return slices.Concat(networkKinds, sidecarKinds, mysqlKinds, clockKinds)
 	case world.Redis:
 		return slices.Concat(networkKinds, sidecarKinds, redisKinds, clockKinds)
+	case world.Cluster:
+		return slices.Concat(networkKinds, sidecarKinds, clusterKinds, clockKinds)
 	}
 	return slices.Concat(networkKinds, statementKinds, sidecarKinds, databaseKinds, clockKinds)
 }

@@ -17,7 +17,7 @@ func terms(store world.Engine, seed uint64) Terms {
 // onEach runs a test for each store.
 func onEach(t *testing.T, test func(t *testing.T, store world.Engine)) {
 	t.Helper()
-	for _, store := range []world.Engine{world.PostgreSQL, world.Etcd, world.MariaDB, world.Redis} {
+	for _, store := range world.Engines {
 		t.Run(string(store), func(t *testing.T) { test(t, store) })
 	}
 }

@@ -23,7 +23,7 @@ type server struct {
 	client  *clientv3.Client
 }
 
-func (s *server) look(ctx context.Context) (*seen, error) {
+func (s *server) look(ctx context.Context) ([]*seen, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
 	if s.client == nil {
@@ -46,7 +46,7 @@ func (s *server) look(ctx context.Context) (*seen, error) {
 			return nil, fmt.Errorf("%s: %w", kv.Key, err)
 		}
 	}
-	return found, nil
+	return []*seen{found}, nil
 }
 
 // add takes one of etcd's keys: store/etcd documents them.

@@ -19,7 +19,7 @@ type database struct {
 	db      *sql.DB
 }
 
-func (d *database) look(ctx context.Context) (*seen, error) {
+func (d *database) look(ctx context.Context) ([]*seen, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
 	if d.db == nil {
@@ -34,7 +34,7 @@ func (d *database) look(ctx context.Context) (*seen, error) {
 		d.Close()
 		return nil, err
 	}
-	return found, nil
+	return []*seen{found}, nil
 }
 
 // read reads all at one moment.

@@ -3,6 +3,7 @@ package stored
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -18,7 +19,8 @@ type records struct{ looker }
 
 // looker is such a server.
 type looker interface {
-	look(ctx context.Context) (*seen, error)
+	// look returns what each part of a server has. A part has all leases, and some of the keys.
+	look(ctx context.Context) ([]*seen, error)
 	Close()
 }
 
@@ -52,12 +54,20 @@ func (s *seen) record(name string, kept *cas.Record) (err error) {
 }
 
 func (r records) Lines(ctx context.Context) (lines []history.Op, err error) {
-	found, err := r.look(ctx)
-	if err != nil {
-		return nil, err
+	parts, err := r.look(ctx)
+	for _, found := range parts {
+		some, err := found.lines()
+		if err != nil {
+			return nil, err
+		}
+		lines = append(lines, some...)
 	}
-	for _, name := range found.names {
-		rec := found.records[name]
+	return lines, err
+}
+
+func (s *seen) lines() (lines []history.Op, err error) {
+	for _, name := range s.names {
+		rec := s.records[name]
 		if len(rec.Waiters) == 0 {
 			continue
 		}
@@ -71,7 +81,7 @@ func (r records) Lines(ctx context.Context) (lines []history.Op, err error) {
 		for i := range rec.Waiters {
 			w := &rec.Waiters[i]
 			lease := rec.Leases[w.Lease-1].ID
-			place := history.Place{Number: w.Order, Lease: lease.String(), Attempt: w.Attempt.String(), Dead: !found.alive[lease]}
+			place := history.Place{Number: w.Order, Lease: lease.String(), Attempt: w.Attempt.String(), Dead: !s.alive[lease]}
 			if place.ID, err = caller(w.Data); err != nil {
 				return nil, err
 			}
@@ -83,22 +93,25 @@ func (r records) Lines(ctx context.Context) (lines []history.Op, err error) {
 }
 
 func (r records) Left(ctx context.Context, pods []string) (left []string, err error) {
-	found, err := r.look(ctx)
-	if err != nil {
-		return nil, err
+	parts, err := r.look(ctx)
+	own := map[uuid.UUID]bool{}
+	for _, found := range parts {
+		maps.Copy(own, found.own)
 	}
-	for _, name := range found.names {
-		left = append(left, found.leftOf(name)...)
-	}
-	for id := range found.alive {
-		instance, renewed := found.opened[id]
-		runs := slices.ContainsFunc(pods, func(pod string) bool { return strings.HasPrefix(instance, pod+"-") })
-		if !found.own[id] && (!renewed || !runs) {
-			left = append(left, fmt.Sprintf("lease %s of %q", id, instance))
+	for _, found := range parts {
+		for _, name := range found.names {
+			left = append(left, found.leftOf(name)...)
+		}
+		for id := range found.alive {
+			instance, renewed := found.opened[id]
+			runs := slices.ContainsFunc(pods, func(pod string) bool { return strings.HasPrefix(instance, pod+"-") })
+			if !own[id] && (!renewed || !runs) {
+				left = append(left, fmt.Sprintf("lease %s of %q", id, instance))
+			}
 		}
 	}
 	slices.Sort(left)
-	return left, nil
+	return slices.Compact(left), err
 }
 
 // leftOf is what is left of one key.

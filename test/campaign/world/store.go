@@ -18,7 +18,11 @@ const (
 	Etcd       Engine = "etcd"
 	MariaDB    Engine = "mysql"
 	Redis      Engine = "redis"
+	Cluster    Engine = "redis-cluster"
 )
+
+// Engines are all of them.
+var Engines = []Engine{PostgreSQL, Etcd, MariaDB, Redis, Cluster}
 
 // Store is the server that keeps the locks, or the servers.
 type Store interface {

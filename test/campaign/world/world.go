@@ -42,11 +42,12 @@ const poolSize = 6
 // World is a running system.
 type World struct {
 	Store Store
-	// Postgres, Etcd, MySQL or Redis is the store; the others are nil.
+	// Postgres, Etcd, MySQL, Redis or Cluster is the store; the others are nil.
 	Postgres *Postgres
 	Etcd     *Servers
 	MySQL    *MySQL
 	Redis    *RedisGroup
+	Cluster  *RedisCluster
 	Sidecars []*Sidecar
 	Apps     []*App
 }
@@ -65,6 +66,9 @@ func Start(tb testing.TB, c Config) *World {
 	case Redis:
 		w.Redis = newRedis(tb, c)
 		w.Store = w.Redis
+	case Cluster:
+		w.Cluster = newRedisCluster(tb, c)
+		w.Store = w.Cluster
 	default:
 		w.Postgres = newPostgres(tb, c)
 		w.Store = w.Postgres
