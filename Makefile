@@ -104,6 +104,23 @@ test-unit: test-deps vet
 test-stores: test-deps ## All tests of the stores on Redis and MySQL, with the suite of all stores
 	GORACE=atexit_sleep_ms=0 go test -race -vet=off -count=1 ./store/redis ./store/mysql
 
+# Servers of Debian trixie, for a system that has others. They are unpacked into .bin, with the libraries that they need. Nothing is installed.
+DEBIAN_KEYRING := /usr/share/keyrings/debian-archive-keyring.gpg
+TRIXIE         := test/fetch-deb.sh $(DEBIAN_KEYRING) http://deb.debian.org/debian trixie main
+REDIS_LIBS     := libc6 libgcc-s1 libatomic1 libstdc++6 libjemalloc2 liblzf1 libssl3t64 libsystemd0 libcap2 libzstd1 zlib1g
+VALKEY         := .bin/trixie-valkey/bin/valkey-server
+REDIS8         := .bin/trixie-redis/bin/redis-server
+
+redis-servers: ## Unpack Valkey 8.1 and Redis 8.0 of Debian trixie into .bin, for tests with LOCKSIDECAR_TEST_REDIS_SERVER
+	@[ -r $(DEBIAN_KEYRING) ] || $(MAKE) apt PACKAGES=debian-archive-keyring
+	$(TRIXIE) .bin/trixie-valkey valkey-server valkey-tools $(REDIS_LIBS)
+	$(TRIXIE) .bin/trixie-redis redis-server redis-tools $(REDIS_LIBS)
+
+test-valkey: test-deps redis-servers ## All tests of the store on Redis, with Valkey 8.1 and with Redis 8.0 as the server
+	@for server in $(VALKEY) $(REDIS8); do \
+	  $$server --version && GORACE=atexit_sleep_ms=0 LOCKSIDECAR_TEST_REDIS_SERVER=$(CURDIR)/$$server go test -race -vet=off -count=1 ./store/redis || exit; \
+	done
+
 etcd: $(ETCD) ## Build etcd's server for tests (compiles 1 minute the first time)
 
 $(ETCD): test/etcd/go.mod test/etcd/main.go
@@ -151,7 +168,7 @@ test-deps: $(ETCD)
 	command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb /opt/homebrew/opt/postgresql*/bin/initdb \
 	  /usr/local/opt/postgresql*/bin/initdb /usr/pgsql-*/bin/initdb 2>/dev/null | grep -q . || missing="postgresql"; \
 	command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || missing="$$missing pgbouncer"; \
-	command -v redis-server >/dev/null && command -v redis-sentinel >/dev/null && command -v redis-cli >/dev/null || missing="$$missing redis-server redis-sentinel redis-tools"; \
+	command -v redis-server >/dev/null && command -v redis-cli >/dev/null || missing="$$missing redis-server redis-tools"; \
 	command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null || missing="$$missing mariadb-server"; \
 	command -v prometheus >/dev/null && command -v promtool >/dev/null || missing="$$missing prometheus"; \
 	command -v curl >/dev/null || missing="$$missing curl"; \
@@ -164,7 +181,7 @@ test-deps: $(ETCD)
 	else echo "the tests need: $$missing; as root: apt-get install $$missing" >&2; exit 1; fi; \
 	echo "installing $$missing"; \
 	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing || exit; \
-	case "$$missing" in *redis*) [ ! -d /run/systemd/system ] || $$as systemctl disable -q --now redis-server redis-sentinel;; esac; \
+	case "$$missing" in *redis*) [ ! -d /run/systemd/system ] || $$as systemctl disable -q --now redis-server;; esac; \
 	case "$$missing" in *mariadb*) [ ! -d /run/systemd/system ] || $$as systemctl disable -q --now mariadb;; esac; \
 	case "$$missing" in *prometheus*) [ ! -d /run/systemd/system ] || $$as systemctl disable -q --now prometheus;; esac
 	@version=$$(ls /usr/lib/postgresql 2>/dev/null | sort -n | tail -1); \
@@ -319,7 +336,7 @@ FAULTS ?=
 POOLED ?= false
 STORE  ?= postgres
 
-campaign: campaign-deps ## Run a long fault campaign: make campaign STORE=mysql SEED=1 LENGTH=1h FAULTS=cut,failover (STORE is postgres, etcd or mysql; without: postgres; without FAULTS: all; POOLED=true: behind PgBouncer; as root)
+campaign: campaign-deps ## Run a long fault campaign: make campaign STORE=mysql SEED=1 LENGTH=1h FAULTS=cut,failover (STORE is postgres, etcd, mysql, redis or redis-cluster; without: postgres; without FAULTS: all; POOLED=true: behind PgBouncer; as root)
 	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v -run '^TestCampaign$$' . -store $(STORE) -seed $(SEED) -length $(LENGTH) -faults '$(FAULTS)' -pooled=$(POOLED)
 
 # The soak test finds what grows in a long time, the overload test what one app can do to others. Both run
@@ -419,7 +436,7 @@ test-node-real: build test-deps $(KUBE) $(HELM) ## Run the manifests in containe
 	cd test/node && KUBE=$(CURDIR)/$(KUBE) HELM=$(CURDIR)/$(HELM) go test -count=1 -vet=off -timeout 20m -v .
 
 nightly: FUZZ_SECONDS = 300
-nightly: vuln fuzz-api test-clients test-e2e test-stores test-mysql test-contrib test-java test-combinations test-console test-k8s test-node-real site release-dry mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients, the end-to-end tests and the suite on all stores, MySQL itself, frameworks, the client for the JVM, the suite in all combinations, the console in a browser, Kubernetes, a real node, the documentation site, a release, broken rules
+nightly: vuln fuzz-api test-clients test-e2e test-stores test-mysql test-valkey test-contrib test-java test-combinations test-console test-k8s test-node-real site release-dry mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients, the end-to-end tests and the suite on all stores, on MySQL itself and on Valkey, frameworks, the client for the JVM, the suite in all combinations, the console in a browser, Kubernetes, a real node, the documentation site, a release, broken rules
 
 vet:
 	$(AS_RELEASED) go vet ./...

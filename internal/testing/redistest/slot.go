@@ -35,7 +35,9 @@ type SlotMove struct {
 }
 
 // Begin begins it.
-func (m SlotMove) Begin() error { return errors.Join(m.set(m.To, "IMPORTING", m.From), m.set(m.From, "MIGRATING", m.To)) }
+func (m SlotMove) Begin() error {
+	return errors.Join(m.set(m.To, "IMPORTING", m.From), m.set(m.From, "MIGRATING", m.To))
+}
 
 // Keys returns the slot's keys that have not moved, at most so many.
 func (m SlotMove) Keys(most int) (names []string, err error) {

@@ -15,7 +15,9 @@ import (
 
 // Redis looks at what sidecars of the default namespace keep on one server. connect connects to the present primary.
 func Redis(connect func() *goredis.Client) View {
-	return records{&redisServers[*goredis.Client]{connect: connect, each: func(ctx context.Context, c *goredis.Client, do func(context.Context, *goredis.Client) error) error { return do(ctx, c) }}}
+	return records{&redisServers[*goredis.Client]{connect: connect, each: func(ctx context.Context, c *goredis.Client, do func(context.Context, *goredis.Client) error) error {
+		return do(ctx, c)
+	}}}
 }
 
 // RedisCluster looks at what they keep in a cluster.

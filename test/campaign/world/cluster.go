@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -65,6 +66,7 @@ func (g *RedisCluster) network(tb testing.TB, server *toxiproxy.ApiServer, name 
 	network := &Network{Greeting: greeting, probe: askCluster}
 	ports := map[string]string{}
 	var hosts []string
+	var listeners []net.Listener
 	for i, n := range g.nodes {
 		told, err := listen(tb)
 		if err != nil {
@@ -75,8 +77,10 @@ func (g *RedisCluster) network(tb testing.TB, server *toxiproxy.ApiServer, name 
 			return nil, err
 		}
 		ports[portOf(n.peers.Address)] = portOf(front)
-		hosts = append(hosts, front)
-		defer func() { go renamed(told, n.Address, renameCluster(ports)) }()
+		hosts, listeners = append(hosts, front), append(listeners, told)
+	}
+	for i, told := range listeners {
+		go renamed(told, g.nodes[i].Address, renameCluster(ports))
 	}
 	network.url = "redis+cluster://" + strings.Join(hosts, ",")
 	return network, nil

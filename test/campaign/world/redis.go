@@ -77,12 +77,12 @@ func (g *RedisGroup) network(tb testing.TB, server *toxiproxy.ApiServer, name st
 
 // through puts two proxies before a server, and returns where a sidecar connects.
 func (n *Network) through(tb testing.TB, server *toxiproxy.ApiServer, name, address string) (string, error) {
-	bytes, err := spoilable(tb, server, name, address)
+	proxy, err := spoilable(tb, server, name, address)
 	if err != nil {
 		return "", err
 	}
-	front := process.NewLink(tb, bytes.Listen)
-	n.ways = append(n.ways, way{front, bytes})
+	front := process.NewLink(tb, proxy.Listen)
+	n.ways = append(n.ways, way{front, proxy})
 	return front.Address, nil
 }
 
