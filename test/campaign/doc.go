@@ -2,7 +2,7 @@
 // and judges what the clients were told. It shows why locks of this
 // sidecar should be trusted.
 //
-//   - world: PostgreSQL or three servers of etcd, sidecars built with the race detector, apps: processes.
+//   - world: PostgreSQL, MariaDB, or servers of etcd or Redis, sidecars built with the race detector, apps: processes.
 //   - fault: what is done to them, by a plan that follows from a seed.
 //   - load: what the apps do, and what they write down. history: how.
 //   - check: the rules that the history is judged by.

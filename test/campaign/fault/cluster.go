@@ -144,24 +144,26 @@ func clusterSwitchOver(s *strike, _, replica *world.RedisNode) (int, error) {
 	return healed(s.promotes(replica), err)
 }
 
+// all is more keys than a slot has.
+const all = 10_000
+
 // reshard moves one of the slots with locks to another primary, and halts when some of its keys have moved.
 func reshard(s *strike) (int, error) {
 	move, err := s.World.Cluster.Slot(s.rng)
 	if err != nil {
 		return 0, err
 	}
-	bites := 0
-	for err = move.Begin(); err == nil && bites == 0; { // a key may end before it has moved
-		var names []string
-		if names, err = move.Keys(100); err == nil && len(names) > 0 {
-			s.rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-			if err = move.Move(names[:1+len(names)/2]...); err == nil {
-				bites = len(names)
-			}
-		}
+	var names []string
+	for end := time.Now().Add(patience); err == nil && len(names) == 0 && time.Now().Before(end); s.rest(10 * time.Millisecond) { // renewals fill an empty server
+		names, err = move.Keys(all)
+	}
+	err = errors.Join(err, move.Begin())
+	s.rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	if len(names) > 0 {
+		err = errors.Join(err, move.Move(names[:(len(names)+1)/2]...))
 	}
 	s.once()
-	return healed(bites, err, move.End(), s.World.Cluster.Settled())
+	return healed(len(names), err, move.End(), s.World.Cluster.Settled())
 }
 
 // clusterMemoryFull leaves no memory on any server.
