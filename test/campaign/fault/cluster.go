@@ -66,13 +66,16 @@ func clusterKill(s *strike, primary, replica *world.RedisNode) (int, error) {
 	})
 }
 
+// clusterKillBehind kills a primary whose replica has missed what was granted and released last. An operator promotes the replica at once, so
+// leases that it has missed still live.
 func clusterKillBehind(s *strike, primary, replica *world.RedisNode) (int, error) {
 	return s.forgetting(history.Replaced, func() (int, error) {
 		end := s.World.Cluster.Behind(replica, primary)
 		defer end()
 		s.rest(between(s.rng, 100*time.Millisecond, time.Second))
 		primary.Kill()
-		return s.promotes(replica), nil
+		_, err := replica.Ask("CLUSTER", "FAILOVER", "TAKEOVER")
+		return healed(s.promotes(replica), err)
 	})
 }
 

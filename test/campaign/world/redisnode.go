@@ -112,8 +112,41 @@ func (n *RedisNode) Forget() error {
 // Step sets the clock of all servers ahead by one more duration.
 func (r *redisServers) Step(by time.Duration) error { return r.clock.Step(by) }
 
-// Fill fills the disk, and returns what makes room again.
-func (r *redisServers) Fill() (room func() error, err error) { return fill(r.disk) }
+// Fill fills the disk, and returns what makes room again. Then it does what an operator must do: a server writes its file anew, because Redis 7.0.15
+// may not be able to read a file of which it could not write a part.
+func (r *redisServers) Fill() (room func() error, err error) {
+	room, err = fill(r.disk)
+	return func() error {
+		err := room()
+		for _, n := range r.nodes {
+			if err == nil && n.Running() {
+				err = n.rewrite()
+			}
+		}
+		return err
+	}, err
+}
+
+// rewrite makes a server write its file anew, unless it ends.
+func (n *RedisNode) rewrite() error {
+	if err := await("a server begins to write its file anew", func() error {
+		_, err := n.Ask("BGREWRITEAOF")
+		if !n.Running() {
+			return nil
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	return await("the file is written", func() error {
+		for _, line := range []string{"aof_rewrite_in_progress:0", "aof_rewrite_scheduled:0", "aof_last_bgrewrite_status:ok"} {
+			if n.Running() && !n.says("persistence", line) {
+				return fmt.Errorf("not yet %s", line)
+			}
+		}
+		return nil
+	})
+}
 
 // failed reads the servers' logs for crashes. A server may end itself if it cannot write to its disk, and says so in another way.
 func (r *redisServers) failed() error {
