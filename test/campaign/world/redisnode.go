@@ -115,9 +115,9 @@ func (r *redisServers) Step(by time.Duration) error { return r.clock.Step(by) }
 // Fill fills the disk, and returns what makes room again. Then it does what an operator must do: a server writes its file anew, because Redis 7.0.15
 // may not be able to read a file of which it could not write a part.
 func (r *redisServers) Fill() (room func() error, err error) {
-	room, err = fill(r.disk)
+	empty, err := fill(r.disk)
 	return func() error {
-		err := room()
+		err := empty()
 		for _, n := range r.nodes {
 			if err == nil && n.Running() {
 				err = n.rewrite()
