@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -198,10 +199,8 @@ func (g *RedisCluster) Settled() error {
 	return await("the cluster is complete", func() error {
 		defer time.Sleep(50 * time.Millisecond) // twelve questions
 		for i, n := range g.nodes {
-			info, err := n.Ask("CLUSTER", "INFO")
-			text, _ := info.(string)
-			if err != nil || !strings.Contains(text, "cluster_state:ok") || !strings.Contains(text, "cluster_slots_ok:16384") || !strings.Contains(text, "cluster_known_nodes:6") || !strings.Contains(text, "cluster_size:3") {
-				return errors.Join(err, fmt.Errorf("server %d says %.200s", i, text))
+			if !g.clusterSays(n, "cluster_state:ok", "cluster_slots_ok:16384", "cluster_known_nodes:6", "cluster_size:3") {
+				return fmt.Errorf("server %d says that the cluster is not complete", i)
 			}
 			if !n.says("replication", "master_link_status:up") && !n.says("replication", "connected_slaves:1") {
 				return fmt.Errorf("server %d has no other one", i)
@@ -212,6 +211,13 @@ func (g *RedisCluster) Settled() error {
 		}
 		return nil
 	})
+}
+
+// clusterSays reports whether a server says all of this about the cluster.
+func (g *RedisCluster) clusterSays(n *RedisNode, lines ...string) bool {
+	info, err := n.Ask("CLUSTER", "INFO")
+	text, _ := info.(string)
+	return err == nil && !slices.ContainsFunc(lines, func(line string) bool { return !strings.Contains(text, line) })
 }
 
 // Isolate cuts a server off from the other ones, and Rejoin ends that.

@@ -38,3 +38,47 @@ func TestAnswersNameTheProxies(t *testing.T) {
 		}
 	}
 }
+
+// TestAServerIsCutOff: nothing goes over the links of a server that is cut off, in no direction, and a replica that falls behind still gossips.
+func TestAServerIsCutOff(t *testing.T) {
+	g := newRedisCluster(t, Config{Folder: Folder(t), Logs: t.TempDir()})
+	primary := g.Primaries()[0]
+	replica, err := g.Replica(primary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := func(n *RedisNode, what, section, text string) {
+		t.Helper()
+		if err := await(what, func() error {
+			if !n.says(section, text) {
+				return errors.New("not yet")
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end := g.Behind(replica, primary)
+	has(primary, "the replica is cut off", "replication", "connected_slaves:0")
+	has(replica, "it knows", "replication", "master_link_status:down")
+	if !g.clusterSays(primary, "cluster_state:ok") {
+		t.Error("the cluster is not complete without replication")
+	}
+	end()
+	has(primary, "the replica is back", "replication", "connected_slaves:1")
+	g.Isolate(primary)
+	has(primary, "the replica is gone", "replication", "connected_slaves:0")
+	has(replica, "the replica is promoted", "replication", "role:master")
+	if err := await("the old primary refuses", func() error {
+		if g.clusterSays(primary, "cluster_state:ok") {
+			return errors.New("not yet")
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	g.Rejoin(primary)
+	if err := g.Settled(); err != nil {
+		t.Error(err)
+	}
+}

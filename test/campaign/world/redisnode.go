@@ -45,12 +45,19 @@ func (r *redisServers) prepare(tb testing.TB, c Config) {
 	}
 }
 
+// RedisHasAClock reports whether the clock of the servers can be stepped. It cannot if they are not the system's: with libc before jemalloc, the C library
+// that such a server brings along crashes.
+func RedisHasAClock() bool { return os.Getenv(redistest.ServerVariable) == "" }
+
 // run starts one more server.
 func (r *redisServers) run(tb testing.TB, args ...string) *RedisNode {
 	tb.Helper()
 	number := len(r.nodes)
-	// jemalloc asks for the time while libfaketime begins, which allocates memory. So the server gets libc's malloc.
-	env := []string{"LD_PRELOAD=" + faketimeThreads(tb) + " libc.so.6", "FAKETIME_TIMESTAMP_FILE=" + r.clock.file, "FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"}
+	var env []string
+	if RedisHasAClock() {
+		// jemalloc asks for the time while libfaketime begins, which allocates memory. So the server gets libc's malloc.
+		env = []string{"LD_PRELOAD=" + faketimeThreads(tb) + " libc.so.6", "FAKETIME_TIMESTAMP_FILE=" + r.clock.file, "FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"}
+	}
 	folder := filepath.Join(r.disk, fmt.Sprint(number))
 	if err := os.Mkdir(folder, 0o755); err != nil {
 		tb.Fatal(err)
