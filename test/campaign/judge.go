@@ -35,6 +35,9 @@ func rules(store world.Engine, length time.Duration) check.Rules {
 	if store == world.Etcd || store == world.MariaDB { // a turn takes longer there, most of all on a busy machine
 		r.Least.Full, r.Least.Rooms = max(1, tens/3), 3
 	}
+	if store == world.Cluster { // a primary that is away stops all, because each lease is on all primaries
+		r.Least.Full = max(1, tens/3)
+	}
 	if store == world.Redis || store == world.Cluster { // each failover takes more than ten seconds with its quiet time, and few moments are calm
 		r.Least.Rooms = 1
 	}
