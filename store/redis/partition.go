@@ -59,10 +59,15 @@ type partition struct {
 	absent string
 }
 
+// Prefix begins the keys of the only partition of one server.
+func Prefix() string { return prefixOf(0) }
+
+func prefixOf(partition int) string { return KeyPrefix + "{" + tags[partition] + "}:" }
+
 func partitions(n int) []partition {
 	parts := make([]partition, n)
 	for i := range parts {
-		name := KeyPrefix + "{" + tags[i] + "}:"
+		name := prefixOf(i)
 		parts[i] = partition{meta: name + "meta", absent: name + "absent"}
 	}
 	return parts
