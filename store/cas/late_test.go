@@ -51,6 +51,23 @@ func TestALateReadForgetsNothing(t *testing.T) {
 	}
 }
 
+// TestALateGrantIsShorter: the lease of a bind:ttl lock is opened before the swap that hands the lock over. So the time until the swap
+// is answered belongs to the lock.
+func TestALateGrantIsShorter(t *testing.T) {
+	const ttl, late = time.Second, 300 * time.Millisecond
+	pair(t, cas.Config{}, func(_ *fake.Server, a, _ *instance) {
+		holder, waiter := a.ask("k"), a.ask("k")
+		waiter.TTL = ttl
+		grant := a.gets(holder, store.Granted)
+		a.gets(waiter, store.Queued)
+		a.fails("Swap", fake.Fault{SlowAnswer: late})
+		a.releases(holder, grant, store.Holds)
+		if news := a.told(); len(news) != 1 || news[0].Answer.Outcome != store.Granted || news[0].Answer.ExpiresIn > ttl-late {
+			t.Errorf("told %+v", news)
+		}
+	})
+}
+
 func TestADoubtLastsUntilItIsDecided(t *testing.T) {
 	pair(t, cas.Config{}, func(_ *fake.Server, a, _ *instance) {
 		holder, waiter := a.ask("k"), a.ask("k")

@@ -435,6 +435,9 @@ func (s *Store) carriedOut(t *turn, r *Record) {
 		if n.To.Name == s.me.Name {
 			news := n.News
 			fix(&news.Answer.Token)
+			if news.Answer.Outcome == store.Granted { // its lease was opened before the swap
+				news.Answer.ExpiresIn -= time.Since(s.start) - time.Duration(t.op.Now.At)
+			}
 			if news.Event != nil {
 				event := *news.Event
 				fix(&event.Token)
