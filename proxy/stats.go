@@ -33,12 +33,8 @@ const statsRest = 9
 func (c *statsCache) count(ctx context.Context) (store.Stats, error) {
 	select {
 	case c.turn <- struct{}{}:
-	default:
-		select {
-		case c.turn <- struct{}{}:
-		case <-ctx.Done():
-			return store.Stats{}, lease.ErrCallerLeft
-		}
+	case <-ctx.Done():
+		return store.Stats{}, lease.ErrCallerLeft
 	}
 	defer func() { <-c.turn }()
 	began := time.Now()

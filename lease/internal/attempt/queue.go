@@ -192,21 +192,13 @@ func (b *Attempt) onNews(ans store.Answer) {
 
 // watch checks the attempts when they are due, until ctx ends.
 func (q *queue) watch(ctx context.Context) {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for ctx.Err() == nil {
-		due, next := q.due()
+	clock.Loop(ctx, q.wake, func() time.Duration {
+		due, next := q.due() // with due attempts, it is zero
 		if len(due) > 0 {
 			q.spawn(func() { q.check(ctx, due) })
-			continue
 		}
-		timer.Reset(next)
-		select {
-		case <-timer.C:
-		case <-q.wake:
-		case <-ctx.Done():
-		}
-	}
+		return next
+	})
 }
 
 // due returns the attempts to be checked now, or the time until one is due. The caller must check them.
@@ -374,10 +366,7 @@ func (q *queue) changedLocked(at time.Time) {
 		return
 	}
 	q.wakeAt = at
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
+	clock.Wake(q.wake)
 }
 
 // LookAgain causes a check of all waiting attempts soon.

@@ -124,3 +124,25 @@ func Rest(ctx context.Context, d time.Duration) error {
 		return context.Cause(ctx)
 	}
 }
+
+// Loop calls step until ctx ends: again after the pause that step returned, or when [Wake] wakes it.
+func Loop(ctx context.Context, wake <-chan struct{}, step func() time.Duration) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		timer.Reset(step())
+		select {
+		case <-timer.C:
+		case <-wake:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Wake adds an element to a channel that has room for one, unless it has one.
+func Wake(wake chan<- struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}

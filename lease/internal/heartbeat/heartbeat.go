@@ -289,12 +289,7 @@ func (ls *Leases) unrevoked() []*Lease {
 	return slices.Collect(maps.Keys(ls.toRevoke))
 }
 
-func (ls *Leases) changed() {
-	select {
-	case ls.wake <- struct{}{}:
-	default:
-	}
-}
+func (ls *Leases) changed() { clock.Wake(ls.wake) }
 
 // renewAgain sets when a lease is renewed next. The lease has no renewal in flight.
 func (ls *Leases) renewAgain(l *Lease, at time.Time) {

@@ -12,19 +12,7 @@ import (
 )
 
 // Run renews the due leases in one statement, and loses those past their deadline, until the leases' context ends.
-func (ls *Leases) Run() {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		timer.Reset(ls.tick())
-		select {
-		case <-timer.C:
-		case <-ls.wake:
-		case <-ls.ctx.Done():
-			return
-		}
-	}
-}
+func (ls *Leases) Run() { clock.Loop(ls.ctx, ls.wake, ls.tick) }
 
 // tick handles the leases that are due and returns the pause until the next tick.
 func (ls *Leases) tick() time.Duration {

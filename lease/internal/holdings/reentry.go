@@ -238,12 +238,7 @@ type Entrance struct {
 func (e *Entrance) Opens() <-chan struct{} { return e.open }
 
 // Wake makes the call try to enter.
-func (e *Entrance) Wake() {
-	select {
-	case e.open <- struct{}{}:
-	default:
-	}
-}
+func (e *Entrance) Wake() { clock.Wake(e.open) }
 
 // ExpectEntry notifies a reentrant request when it may enter, until Close.
 func (s *Session) ExpectEntry(req *types.Request) *Entrance {

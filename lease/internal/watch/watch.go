@@ -111,7 +111,7 @@ func (ws *Watches) Open(name string, hear func(Event)) (*Stream, error) {
 	if k.watched {
 		ws.lookIn(k, 0)
 	} else {
-		wake(ws.keepNow)
+		clock.Wake(ws.keepNow)
 	}
 	st := &Stream{ws: ws, key: k, hear: hear, begun: make(chan struct{})}
 	k.streams[st] = struct{}{}
@@ -143,7 +143,7 @@ func (ws *Watches) closeLocked(st *Stream) {
 	ws.streams--
 	delete(st.key.streams, st)
 	if len(st.key.streams) == 0 {
-		wake(ws.keepNow)
+		clock.Wake(ws.keepNow)
 	}
 }
 
@@ -179,31 +179,12 @@ func (ws *Watches) Recheck() {
 }
 
 // LeaseEnded repeats the watches if their lease is no longer alive.
-func (ws *Watches) LeaseEnded() { wake(ws.keepNow) }
-
-func wake(now chan struct{}) {
-	select {
-	case now <- struct{}{}:
-	default:
-	}
-}
-
-// run calls step, then again after the time that step returned, or when it is woken.
-func run(ctx context.Context, now <-chan struct{}, step func(context.Context) time.Duration) {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for ctx.Err() == nil {
-		timer.Reset(step(ctx))
-		select {
-		case <-timer.C:
-		case <-now:
-		case <-ctx.Done():
-		}
-	}
-}
+func (ws *Watches) LeaseEnded() { clock.Wake(ws.keepNow) }
 
 // Keep makes the store watch exactly the keys that have streams, until ctx ends.
-func (ws *Watches) Keep(ctx context.Context) { run(ctx, ws.keepNow, ws.keep) }
+func (ws *Watches) Keep(ctx context.Context) {
+	clock.Loop(ctx, ws.keepNow, func() time.Duration { return ws.keep(ctx) })
+}
 
 func (ws *Watches) keep(ctx context.Context) (again time.Duration) {
 	gone, missing, waiting := ws.plan()
@@ -297,7 +278,9 @@ type read struct {
 }
 
 // Look reads the keys when they are due, until ctx ends.
-func (ws *Watches) Look(ctx context.Context) { run(ctx, ws.lookNow, ws.look) }
+func (ws *Watches) Look(ctx context.Context) {
+	clock.Loop(ctx, ws.lookNow, func() time.Duration { return ws.look(ctx) })
+}
 
 func (ws *Watches) look(ctx context.Context) time.Duration {
 	reads, next := ws.due()
@@ -392,6 +375,6 @@ func (ws *Watches) lookIn(k *key, wait time.Duration) {
 	at := ws.cfg.Clock.Now().Add(wait)
 	if k.lookAt.IsZero() || at.Before(k.lookAt) {
 		k.lookAt = at
-		wake(ws.lookNow)
+		clock.Wake(ws.lookNow)
 	}
 }
