@@ -102,9 +102,5 @@ func diskFull(s *strike) (int, error) {
 	}
 	_, _ = s.World.Postgres.Do("SELECT pg_switch_wal()") // the next file has no room
 	bites := s.last(func() int { return s.World.Postgres.DiskFull() - before })
-	err = room()
-	if !s.World.Postgres.Runs() {
-		err = errors.Join(err, s.World.Postgres.Restart())
-	}
-	return bites, err
+	return bites, errors.Join(room(), s.World.Postgres.Recovered())
 }

@@ -158,6 +158,20 @@ func (p *Postgres) Restart() error { return p.cluster.Again() }
 // Runs reports whether the server's first process does.
 func (p *Postgres) Runs() bool { return p.cluster.Pid() != 0 }
 
+// Recovered waits until the server takes connections, and starts it again if it has ended: its recovery may fail while the disk
+// is full, and it ends a moment later.
+func (p *Postgres) Recovered() error {
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		if !p.Runs() {
+			return p.Restart()
+		}
+		_, err := p.Do("SELECT 1")
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
 // Freeze stops all processes of the server, and returns what lets them go on.
 func (p *Postgres) Freeze() (thaw func(), stopped int, err error) {
 	first := p.cluster.Pid()
