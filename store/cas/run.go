@@ -432,19 +432,20 @@ func (s *Store) carriedOut(t *turn, r *Record) {
 	s.keep(r, t.next)
 	s.settled(t, r.Version)
 	for _, n := range t.op.News {
-		if n.To.Name == s.me.Name {
-			news := n.News
-			fix(&news.Answer.Token)
-			if news.Answer.Outcome == store.Granted { // its lease was opened before the swap
-				news.Answer.ExpiresIn -= time.Since(s.start) - time.Duration(t.op.Now.At)
-			}
-			if news.Event != nil {
-				event := *news.Event
-				fix(&event.Token)
-				news.Event = &event
-			}
-			s.tell(t.job.name, news)
+		if n.To.Name != s.me.Name {
+			continue
 		}
+		news := n.News
+		fix(&news.Answer.Token)
+		if news.Answer.Outcome == store.Granted { // its lease was opened before the swap
+			news.Answer.ExpiresIn -= time.Since(s.start) - time.Duration(t.op.Now.At)
+		}
+		if news.Event != nil {
+			event := *news.Event
+			fix(&event.Token)
+			news.Event = &event
+		}
+		s.tell(t.job.name, news)
 	}
 }
 

@@ -288,13 +288,13 @@ func (m *Server) KillUser(tb testing.TB, name string) {
 }
 
 // EndSessions is the same for programs without a test.
-func (m *Server) EndSessions(ctx context.Context, user string) error {
+func (m *Server) EndSessions(ctx context.Context, name string) error {
 	admin, err := m.open("")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = admin.Close() }()
-	rows, err := admin.QueryContext(ctx, "SELECT id FROM information_schema.processlist WHERE user = ?", user)
+	rows, err := admin.QueryContext(ctx, "SELECT id FROM information_schema.processlist WHERE user = ?", name)
 	if err != nil {
 		return fmt.Errorf("mysqltest: %w", err)
 	}
@@ -312,7 +312,7 @@ func (m *Server) EndSessions(ctx context.Context, user string) error {
 	}
 	for _, id := range ids {
 		_, err := admin.ExecContext(ctx, fmt.Sprintf("KILL %d", id))
-		if known := (*mysql.MySQLError)(nil); err != nil && !(errors.As(err, &known) && known.Number == errorNoThread) {
+		if known := (*mysql.MySQLError)(nil); err != nil && (!errors.As(err, &known) || known.Number != errorNoThread) {
 			return fmt.Errorf("mysqltest: %w", err)
 		}
 	}
