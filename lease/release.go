@@ -34,7 +34,8 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 	c, t := claimant{"release", s, req.Key, req.Token, req.Traceparent}, clock.Read(m.cfg.Clock)
 	h := m.ownClaim(c, t)
 	if h == nil {
-		if e, ok := m.holdings.Ended(c.key, c.token); ok && e.Release.Failure() != nil && req.Reentry <= 1 {
+		// An end by a session, such as a dropped connection, is told as that unless its release failed.
+		if e, ok := m.holdings.Ended(c.key, c.token); ok && e.Release != nil && (e.Lost == "" || e.Release.Failure() != nil) && req.Reentry <= 1 {
 			return e.Release.Again(ctx, m.cfg.StoreTimeout)
 		}
 		if err := m.claimedElsewhere(c); err != nil {
@@ -309,7 +310,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 // nothingOnceFreed answers that the id has no lock, after a running release of the key, which may be the id's.
 func (m *Manager) nothingOnceFreed(ctx context.Context, s *holdings.Session, key string) (types.Released, error) {
 	for _, r := range s.FreeingOf(key) {
-		if _, err := r.Again(ctx, m.cfg.StoreTimeout); err != nil {
+		if _, err := r.Again(ctx, m.cfg.StoreTimeout); err != nil && !types.Is[*types.LostError](err) {
 			return types.Released{}, err
 		}
 	}

@@ -82,6 +82,30 @@ func TestReleaseIsNotConfirmedByTheEndOfItsLease(t *testing.T) {
 	}
 }
 
+// A repeat during the first try waits for it, because the store has confirmed nothing yet.
+func TestARepeatDuringTheFirstTryWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		g := r.lock(s, "k")
+		proceed := r.st.hold("Release")
+		first := make(chan error, 1)
+		go func() { first <- r.free(s, "k", g.Token) }()
+		synctest.Wait()
+		began := time.Now()
+		second := make(chan error, 1)
+		go func() { second <- r.free(s, "k", g.Token) }()
+		synctest.Wait()
+		select {
+		case err := <-second:
+			t.Errorf("after %v the repeat is told %q, and the store has confirmed nothing", time.Since(began), refusedFor(err))
+		default:
+		}
+		proceed()
+		r.must(<-first)
+	})
+}
+
 // A repeated release joins the release in progress, and returns its result.
 func TestARepeatedReleaseJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

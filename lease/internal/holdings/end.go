@@ -1,6 +1,7 @@
 package holdings
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -352,13 +353,14 @@ func (e *recentEnds) add(ref grantRef, end End) {
 	e.ages[0][ref] = end
 }
 
-// settled forgets a Release that is done. Otherwise its lock would stay in memory as long as the end is remembered.
-func (e *recentEnds) settled(ref grantRef) {
+// settled forgets a Release that is done. Otherwise its lock would stay in memory as long as the end is remembered. lost is
+// why the lock ended if the store did not confirm the release.
+func (e *recentEnds) settled(ref grantRef, lost types.LostReason) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, known := range e.ages {
 		if end, ok := known[ref]; ok {
-			end.Release = nil
+			end.Release, end.Lost = nil, cmp.Or(end.Lost, lost)
 			known[ref] = end
 			return
 		}
