@@ -183,6 +183,29 @@ func TestARestartFromItsFile(t *testing.T) {
 	}
 }
 
+// TestAServerWithoutItsTTLs: of a slot that moves in a cluster, a server may have all but the TTLs. If its replica is promoted then,
+// the quiet time lasts for the TTL of the callers.
+func TestAServerWithoutItsTTLs(t *testing.T) {
+	t.Parallel()
+	d := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	s := at(t, d)
+	s.ttl = quick
+	r := s.ready("one")
+	r.OpenLease(quick)
+	r.grants("ns/key") // a server that is younger than the TTL grants nothing yet
+	d.Do(t, "DEL", "locksidecar:{"+tag+"}:ttls")
+	d.Restart(t)
+	var answer cas.Swapped
+	await.Until(t, "the server answers", func() bool {
+		var err error
+		answer, err = r.SwapOne(cas.Swap{Key: "ns/other", Data: []byte("x"), Tokens: 1})
+		return err == nil
+	})
+	if answer.Done || answer.Quiet <= 0 || answer.Quiet > quick {
+		t.Errorf("answered %+v", answer)
+	}
+}
+
 // A swap whose server is killed, or does not answer, may have been carried out.
 func TestOutcomeIsUnknownAfterSending(t *testing.T) {
 	t.Parallel()

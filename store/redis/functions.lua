@@ -63,6 +63,8 @@ local function begin_history(P, now, ms)
     lost = from
   elseif before[6] ~= '' and tonumber(before[2]) > ms then
     lost = tonumber(before[6]) -- its quiet time is not over
+  elseif #ttls == 0 then
+    lost = from -- only they are missing: they were moved to another server of a cluster, and the slot was not
   end
   local quiet = math.max(tonumber(before[2] or 0), from + math.min(longest, MAX_QUIET))
   local floor = before[3] or '0'
