@@ -150,10 +150,13 @@ type Census interface {
 // LargestToken is the largest token. JSON readers represent greater integers inexactly.
 const LargestToken = 1<<53 - 1
 
-// CheckRaise returns an error if tokens cannot begin at first, because they would be too large.
+// largestFirst is the largest token at which tokens may begin. It leaves as many for later grants.
+const largestFirst = LargestToken / 2
+
+// CheckRaise returns an error if tokens cannot begin at first, because too few would be left.
 func CheckRaise(first int64) error {
-	if first > LargestToken {
-		return &Error{Op: "RaiseTokens", Err: fmt.Errorf("tokens cannot begin at %d: the largest one is %d", first, int64(LargestToken))}
+	if first > largestFirst {
+		return &Error{Op: "RaiseTokens", Err: fmt.Errorf("tokens cannot begin at %d: at most at %d, because the largest one is %d", first, int64(largestFirst), int64(LargestToken))}
 	}
 	return nil
 }
@@ -165,7 +168,7 @@ type Tokens interface {
 	NextToken(ctx context.Context) (int64, error)
 	// RaiseTokens makes the token of each grant that begins later at least first. It is called while nobody holds or awaits
 	// a lock here, because a sidecar that does so may still grant tokens that it has reserved. An engine may refuse it then.
-	// It refuses more than [LargestToken].
+	// It refuses more than half of [LargestToken].
 	RaiseTokens(ctx context.Context, first int64) error
 }
 
