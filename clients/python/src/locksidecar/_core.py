@@ -338,7 +338,7 @@ class Core:
         return Call("GET", lock_path(key, "/events"), timeout=self.timeout, needs=["events"])
 
     def end_session(self, session: Session) -> Steps[None]:
-        """Ends the session. When this returns, its locks are free."""
+        """Ends the session. When this returns, its locks are free, or end with their leases if the store failed."""
         try:
             yield Call("DELETE", f"/v1/sessions/{quote(session.id, safe='')}", timeout=self.timeout, repeatable=False)
         except errors.LocksidecarError:
