@@ -32,17 +32,22 @@ func TestRecentEndsAreForgottenByAge(t *testing.T) {
 	}
 }
 
-// TestSettledReleaseIsNotKept: once the store has confirmed a release, only what became of
-// the grant is remembered.
+// TestSettledReleaseIsNotKept: once there is no further try of a release, only what became of the grant is
+// remembered. It is a loss if the store did not confirm the release.
 func TestSettledReleaseIsNotKept(t *testing.T) {
 	t.Parallel()
 	e := newRecentEnds()
 	for i, known := range e.ages {
 		ref := grantRef{"k", int64(i)}
 		known[ref] = End{Release: &Release{}}
-		e.settled(ref)
-		if end, ok := e.get(ref); !ok || end.Release != nil {
+		e.settled(ref, "")
+		if end, ok := e.get(ref); !ok || end != (End{}) {
 			t.Errorf("remembered as %+v, %v", end, ok)
+		}
+		known[ref] = End{Release: &Release{}}
+		e.settled(ref, types.LostStore)
+		if end, ok := e.get(ref); !ok || end != (End{Lost: types.LostStore}) {
+			t.Errorf("an unconfirmed one is remembered as %+v, %v", end, ok)
 		}
 	}
 }
