@@ -90,7 +90,7 @@ func TestRunOnATerminal(t *testing.T) {
 	s := start(t, nil)
 	term := onTerminal(t, s, `
 $RUN k -- bash -c 'read -p "name? " x; echo hello $x' | cat
-$RUN k -- bash -c 'trap "echo caught; exit 5" INT; read x'
+$RUN k -- bash -c 'trap "echo caught; exit 5" INT; read -p "second? " x'
 echo code $?
 $RUN k -- sh -c 'echo third; exec sleep 60'
 echo code $?
@@ -100,6 +100,7 @@ read -p "again? " y; echo back $y`)
 	term.keys("world\n")
 	term.says("hello world")
 	eventually(t, "the second command to read", func() bool { return term.belongsTo("trap ") })
+	term.says("second? ") // a signal just before its read would wait for a key
 	term.keys(ctrlC)
 	term.says("caught")
 	term.says("code 5")

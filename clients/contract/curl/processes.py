@@ -217,7 +217,7 @@ class Etcd(Server):
 
 
 class MySQL(Server):
-    """A MariaDB server, on a port of its own, with a database. If LOCKSIDECAR_TEST_MYSQL names a folder with MySQL's programs, a server of MySQL's."""
+    """A MariaDB server, or MySQL if LOCKSIDECAR_TEST_MYSQL names a folder with it, on a port of its own, with a database."""
 
     name, prefix = "MariaDB or MySQL", "lsm"
 

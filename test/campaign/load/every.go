@@ -40,6 +40,11 @@ func everyPermit(ctx context.Context, socket, key string, wanted []request, with
 			return err
 		}
 		a, err := c.call(ctx, within+patience, "PUT", lockPath(key), req.String())
+		// Who names another limit may have come back by a failover, until the lease ends.
+		for deadline := time.Now().Add(within); err == nil && a.Code == "limit_mismatch" && time.Now().Before(deadline); {
+			time.Sleep(100 * time.Millisecond)
+			a, err = c.call(ctx, within+patience, "PUT", lockPath(key), req.String())
+		}
 		switch {
 		case err != nil:
 			return errors.Join(fmt.Errorf("%s: %w", key, err), c.Close())
