@@ -40,7 +40,7 @@ func everyPermit(ctx context.Context, socket, key string, wanted []request, with
 			return err
 		}
 		a, err := c.call(ctx, within+patience, "PUT", lockPath(key), req.String())
-		// Who names another limit may have come back by a failover, until the lease ends.
+		// A failover may bring back a share with another limit, until its lease ends.
 		for deadline := time.Now().Add(within); err == nil && a.Code == "limit_mismatch" && time.Now().Before(deadline); {
 			time.Sleep(100 * time.Millisecond)
 			a, err = c.call(ctx, within+patience, "PUT", lockPath(key), req.String())
