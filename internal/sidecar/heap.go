@@ -15,10 +15,13 @@ const (
 	// begins. Both grow with the percentage.
 	goPercent = 100
 	goHeap    = 4 << 20
+	// largePercent is the growth of a heap with more live objects than heapFloor. Such a sidecar holds tens of
+	// thousands of locks, which change little, so memory counts more than collections.
+	largePercent = 75
 )
 
-// keepHeapFloor lets the heap grow to heapFloor. A larger heap grows by Go's default, so with many locks the
-// floor costs no memory. It checks the live heap after each collection. If GOGC is set, it decides instead.
+// keepHeapFloor lets the heap grow to heapFloor. A larger heap grows by Go's default, and a large one by less, so with
+// many locks the floor costs no memory. It checks the live heap after each collection. If GOGC is set, it decides instead.
 func keepHeapFloor(lookup func(string) (string, bool)) {
 	if _, set := lookup("GOGC"); !set {
 		startHeapFloor()
@@ -43,6 +46,9 @@ var startHeapFloor = sync.OnceFunc(func() {
 // the process briefly.
 func percentFor(live uint64) int {
 	const step = 50
+	if live > heapFloor {
+		return largePercent
+	}
 	percent := int(heapFloor*100/max(live, goHeap)) - 100
 	return max(percent/step*step, goPercent)
 }
