@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -103,6 +105,52 @@ func TestARepeatDuringTheFirstTryWaits(t *testing.T) {
 		}
 		proceed()
 		r.must(<-first)
+	})
+}
+
+// A release by request id waits for an unconfirmed release of the key. If the lock then ends with its lease, the id has
+// nothing, which is no error.
+func TestNothingIsLeftOnceTheLeaseEnds(t *testing.T) {
+	whereHeld(t, "Release", func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		req := types.Request{Key: "k", RequestID: uuid.New()}
+		g := r.get(s, req)
+		r.st.setAll(fault{refuse: true})
+		r.st.lift("Cancel")
+		time.Sleep(11 * time.Second)
+		if err := r.free(s, "k", g.Token); !store.Unavailable(err) {
+			t.Errorf("error %v", err)
+		}
+		if under := len(s.FreeingOf("k")); under != 1 {
+			t.Fatalf("%d releases are under way", under)
+		}
+		r.nothingUnder(s, req)
+		r.st.lift(everyOp...)
+		time.Sleep(time.Minute)
+		r.nothingLeft()
+	})
+}
+
+// A caller that repeats a release while the sidecar stops is told that the stop ended the lock, if the store did not
+// confirm the release.
+func TestAStopEndsAnUnconfirmedRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		g := r.lock(s, "k")
+		r.st.setAll(fault{refuse: true})
+		if err := r.free(s, "k", g.Token); !store.Unavailable(err) {
+			t.Errorf("error %v", err)
+		}
+		repeat := make(chan error, 1)
+		go func() { repeat <- r.free(s, "k", g.Token) }()
+		synctest.Wait()
+		r.m.Stop()
+		lost, is := errors.AsType[*types.LostError](<-repeat)
+		if !is || lost.Lost.Reason != types.LostShutdown {
+			t.Errorf("the repeat: %+v", lost)
+		}
 	})
 }
 

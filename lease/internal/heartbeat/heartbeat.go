@@ -168,7 +168,7 @@ func (ls *Leases) opened(l *Lease) {
 
 // Lose declares an own lease lost, with its locks and waits. The lease is revoked as soon as the store answers.
 func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
-	if !l.lost.CompareAndSwap(false, true) {
+	if !l.lose(reason) {
 		return
 	}
 	ls.remove(l)

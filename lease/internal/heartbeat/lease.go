@@ -24,7 +24,8 @@ type Lease struct {
 
 	// life is replaced by each confirmed renewal. It is nil until the lease is open.
 	life atomic.Pointer[life]
-	lost atomic.Bool
+	// lost is why the lease was lost; nil: it was not.
+	lost atomic.Pointer[types.LostReason]
 	// users counts the locks, waits and watches under the lease. It rises from zero only under the
 	// mutex of Leases, so that a lease without users can be closed.
 	users atomic.Int64
@@ -110,7 +111,7 @@ func (l *Lease) Err() error { return l.err }
 
 // Alive reports whether the lease can be trusted now. Every read checks this, because a timer may fire late.
 func (l *Lease) Alive(t clock.Tick) bool {
-	if l.lost.Load() {
+	if l.Lost() {
 		return false
 	}
 	life := l.life.Load()
@@ -122,7 +123,7 @@ func (l *Lease) Alive(t clock.Tick) bool {
 }
 
 // Lost reports whether the lease was lost. Alive becomes false some time earlier.
-func (l *Lease) Lost() bool { return l.lost.Load() }
+func (l *Lease) Lost() bool { return l.lost.Load() != nil }
 
 // Remaining is how long the lease can be trusted without another renewal.
 func (l *Lease) Remaining(t clock.Tick) time.Duration {
@@ -145,8 +146,14 @@ func (l *Lease) Unpin() { l.users.Add(-1) }
 // Users counts the locks, waits and watches under the lease.
 func (l *Lease) Users() int64 { return l.users.Load() }
 
-// LossReason is why a lease after its deadline was not renewed.
+// lose records the first loss, and reports whether this is it.
+func (l *Lease) lose(reason types.LostReason) bool { return l.lost.CompareAndSwap(nil, &reason) }
+
+// LossReason is why the lease was lost, or why it was not renewed if it is past its deadline.
 func (l *Lease) LossReason() types.LostReason {
+	if lost := l.lost.Load(); lost != nil {
+		return *lost
+	}
 	if l.failing.Load() {
 		return types.LostStore
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -35,7 +36,7 @@ func (ls *Leases) revoke(l *Lease) {
 // end of the context.
 func (ls *Leases) RevokeAll(ctx context.Context) {
 	for _, l := range ls.All() {
-		l.lost.Store(true)
+		l.lose(types.LostShutdown)
 		ls.remove(l) // so that a late call does not find it again
 		if l.life.Load() != nil {
 			ls.mustRevoke(l)

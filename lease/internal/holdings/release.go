@@ -144,7 +144,7 @@ func (r *Release) IsSettled() {
 	s := r.h.s
 	var lost types.LostReason
 	if !r.settle() {
-		lost = r.lostBy()
+		lost = r.h.Lease().LossReason()
 	}
 	s.set.ends.settled(grantRef{r.claim.Key, r.claim.Token}, lost)
 	s.freed(r)
@@ -208,19 +208,11 @@ func (r *Release) Again(ctx context.Context, within time.Duration) (types.Releas
 	over, last := r.state()
 	switch {
 	case over && last != nil:
-		return types.Released{}, &types.LostError{Lost: types.Lost{Key: r.claim.Key, Token: r.claim.Token, Reason: r.lostBy()}}
+		return types.Released{}, &types.LostError{Lost: types.Lost{Key: r.claim.Key, Token: r.claim.Token, Reason: r.h.Lease().LossReason()}}
 	case last != nil:
 		return types.Released{}, last
 	}
 	return types.Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
-}
-
-// lostBy is how the lock ended, if the store did not confirm its release.
-func (r *Release) lostBy() types.LostReason {
-	if l := r.h.Lease(); !l.Alive(clock.Read(r.h.s.set.clk)) {
-		return l.LossReason()
-	}
-	return types.LostShutdown // the sidecar stops
 }
 
 func (r *Release) answer(ctx context.Context) (types.Released, error) {
