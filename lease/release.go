@@ -34,8 +34,7 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 	c, t := claimant{"release", s, req.Key, req.Token, req.Traceparent}, clock.Read(m.cfg.Clock)
 	h := m.ownClaim(c, t)
 	if h == nil {
-		// An end by a session, such as a dropped connection, is told as that unless its release failed.
-		if e, ok := m.holdings.Ended(c.key, c.token); ok && e.Release != nil && (e.Lost == "" || e.Release.Failure() != nil) && req.Reentry <= 1 {
+		if e, ok := m.holdings.Ended(c.key, c.token); ok && e.UnderWay() && req.Reentry <= 1 {
 			return e.Release.Again(ctx, m.cfg.StoreTimeout)
 		}
 		if err := m.claimedElsewhere(c); err != nil {

@@ -180,13 +180,10 @@ func (r *Release) end() <-chan struct{} {
 	return r.settled
 }
 
-// Failure is the error of the last try; nil before the first one and after success.
-func (r *Release) Failure() error {
-	if r == nil {
-		return nil
-	}
+// failed reports whether the last try failed; there may be further ones.
+func (r *Release) failed() bool {
 	_, err := r.state()
-	return err
+	return err != nil
 }
 
 // state returns whether there will be no further try, and the error of the last one.
