@@ -140,7 +140,10 @@ func (r *round) settle(name string, writable time.Time) error {
 		}
 		time.Sleep(2 * time.Millisecond) // the pause of a poll
 	}
-	both := time.Since(granted)
+	var both time.Duration // without the time of the question if the first answer was no
+	if believed {
+		both = time.Since(granted)
+	}
 	r.overlaps = append(r.overlaps, both)
 	var err error
 	if both > ttl || *quiet && believed {
