@@ -30,6 +30,13 @@ var good = map[string]string{
 		c get 100-110 free
 		b acquire 120-130 timeout w-1
 		b acquire 501-510 granted t2 u900`,
+	"a free key is kept in a quiet time": `
+		a acquire 0-10 granted t1 u500
+		a release 20-30 done t1
+		x quiet 40-600
+		b acquire 150-220 timeout w60
+		c acquire 200-210 held
+		d acquire 230-800 granted t2 u900 w-1`,
 	"a bind:ttl lock that a replaced server has forgotten": `
 		a acquire 0-10 granted t1 u500 s-
 		x replaced 20-400

@@ -45,7 +45,7 @@ func HTML(w io.Writer, ops []history.Op, rules Rules, violations []Violation) er
 	var faults []porcupine.Annotation
 	for _, op := range ops {
 		switch op.Kind {
-		case history.Fault, history.Ended, history.Unpromised, history.Replaced, history.Forgets, history.Slow:
+		case history.Fault, history.Ended, history.Unpromised, history.Replaced, history.Quiet, history.Forgets, history.Slow:
 			faults = append(faults, porcupine.Annotation{
 				Tag: string(op.Kind), Start: op.Call, End: op.Return, Description: op.Note, Details: describe(op),
 			})

@@ -295,7 +295,8 @@ func (h *arranged) reads(k *keyHistory, op history.Op) (step, bool) {
 		s.kind = isFree
 	case op.Outcome == history.Held, op.Outcome == history.Timeout && !op.Unnamed:
 		s.kind = isHeld
-		return s, op.Group == "" && !k.haunted(op.Call-int64(h.rules.Cache), op)
+		from := op.Call - int64(h.rules.Cache)
+		return s, op.Group == "" && !k.haunted(from, op) && !meets(h.quiet, from, op.Return)
 	default:
 		return s, false
 	}

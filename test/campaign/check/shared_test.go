@@ -128,6 +128,11 @@ var badShared = map[string]struct{ broken, text string }{
 		a acquire 0-10 granted t1 u500 m
 		a release 20-30 done t1
 		b acquire 40-50 held`},
+	"a call waits in vain before a quiet time, and after one": {"shares", `
+		a acquire 0-10 granted t1 u500 m3 q1
+		x quiet 15-20
+		b acquire 21-80 timeout w60 m3
+		x quiet 81-200`},
 	"a reader waited in vain beside readers": {"shares", `
 		a acquire 0-10 granted t1 u500 m
 		b acquire 20-80 timeout m w60`},
@@ -283,6 +288,12 @@ var goodShared = map[string]string{
 		x forgets 40-60
 		b get 70-75 held m1 h1
 		b acquire 80-85 held m1`,
+	"a free key is kept in a quiet time": `
+		a acquire 0-10 granted t1 u500 m3 q1
+		a release 20-30 done t1
+		x quiet 40-600
+		b acquire 50-120 timeout w60 m3
+		d acquire 130-800 granted t2 u900 m3 q1 w-1`,
 	"nothing was promised": `
 		a acquire 0-10 granted t1 u500 m1 q1
 		x unpromised 20-600

@@ -133,7 +133,7 @@ func (h *arranged) counted(k *keyHistory, stays []stay, op history.Op) string {
 func (h *arranged) refused(k *keyHistory, op history.Op) string {
 	all, waits := h.around(k, h.asked(op), op.Return, op.ID)
 	full := slices.ContainsFunc(all, func(s share) bool { return s.exclusive || !op.Shared })
-	if waits || full || op.Shared && op.Limit > 0 && len(all) >= op.Limit {
+	if waits || full || meets(h.quiet, h.asked(op), op.Return) || op.Shared && op.Limit > 0 && len(all) >= op.Limit {
 		return ""
 	}
 	return fmt.Sprintf("refused, and at most %d can hold it", len(all))

@@ -31,6 +31,8 @@ type arranged struct {
 	slow []span
 	// unpromised is when exclusion was not promised.
 	unpromised []span
+	// quiet is when a free key may be kept for those who wait.
+	quiet []span
 	// replaced is when another server took over, with the time of recovery.
 	replaced []span
 	// alive is when each lease was last seen to live, in the line of any key.
@@ -99,6 +101,9 @@ func arrange(ops []history.Op, rules Rules) *arranged {
 		}
 		if op.Kind == history.Replaced {
 			h.replaced = append(h.replaced, span{op.Call, plus(answered(op), rules.Recovery)})
+		}
+		if op.Kind == history.Quiet {
+			h.quiet = append(h.quiet, span{op.Call, answered(op)})
 		}
 		if op.Kind == history.Forgets {
 			h.forgetting = append(h.forgetting, span{op.Call, answered(op)})

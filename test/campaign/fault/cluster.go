@@ -141,10 +141,22 @@ func (s *strike) restarts(kind history.Kind, primary *world.RedisNode, between f
 	})
 }
 
+// takesOver notes that another server takes over what the one before has confirmed. The quiet time that follows goes on after the
+// fault.
+func (s *strike) takesOver() (end func()) {
+	op := s.Recorder.Begin(history.Op{Kind: history.Quiet, Sidecar: -1, Note: s.String()})
+	return func() {
+		op.Return = history.Now() + int64(s.quietTime())
+		s.Recorder.End(op)
+	}
+}
+
 // clusterSwitchOver lets a replica take over as an operator does. Nothing is forgotten.
 func clusterSwitchOver(s *strike, _, replica *world.RedisNode) (int, error) {
+	defer s.takesOver()()
 	_, err := replica.Ask("CLUSTER", "FAILOVER")
-	return healed(s.promotes(replica), err)
+	bites := s.promotes(replica)
+	return healed(bites, err, s.World.Cluster.Settled())
 }
 
 // all is more keys than a slot has.
@@ -152,6 +164,7 @@ const all = 10_000
 
 // reshard moves one of the slots with locks to another primary, and halts when some of its keys have moved.
 func reshard(s *strike) (int, error) {
+	defer s.takesOver()()
 	move, err := s.World.Cluster.Slot(s.rng)
 	if err != nil {
 		return 0, err

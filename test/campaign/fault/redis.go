@@ -36,10 +36,13 @@ func redisClock() []Kind {
 func (s *strike) replaces(kind history.Kind) (end func()) {
 	op := s.Recorder.Begin(history.Op{Kind: kind, Sidecar: -1, Note: s.String()})
 	return func() {
-		s.rest(s.LongestTTL + s.LongestTTL/8 + time.Second) // store/redis rounds TTLs up by an eighth
+		s.rest(s.quietTime())
 		s.Recorder.End(op)
 	}
 }
+
+// quietTime is the longest that a quiet time can be. store/redis rounds TTLs up by an eighth.
+func (s *strike) quietTime() time.Duration { return s.LongestTTL + s.LongestTTL/8 + time.Second }
 
 // failover lets a fault of the primary last until the sentinel has promoted the replica.
 func (s *strike) failover(old *world.RedisNode) int {

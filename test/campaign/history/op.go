@@ -54,6 +54,9 @@ const (
 	// Replaced is a time in which a server that may have forgotten grants and releases takes over, up to the end of its
 	// quiet time. Exclusion is promised only to locks of sessions. Tokens are promised to all.
 	Replaced Kind = "replaced"
+	// Quiet is a time in which another server takes over that has forgotten nothing, up to the end of its quiet time. A free key
+	// may be kept for those who wait for it.
+	Quiet Kind = "quiet"
 	// Slow is a time that an observer needed to look at the database, when that was long: the
 	// machine had other things to do.
 	Slow Kind = "slow"
