@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// quiet is the quiet time of the server, as far as this instance knows: see [Backend].
+// quiet is the quiet time of a server, as far as this instance knows: see [Backend]. It is only shown. Of several servers, another
+// may grant meanwhile, so each job asks.
 type quiet struct{ until atomic.Pointer[time.Time] }
 
 // note notes that the server grants nothing for so long, and logs the begin of a quiet time.

@@ -2,6 +2,7 @@ package cas_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +58,29 @@ func TestAForgottenGrantIsNotGivenToOthers(t *testing.T) {
 			t.Errorf("token %d after the forgotten %d", got.Token, forgotten.Token)
 		}
 		b.gets(timed, store.Granted)
+	})
+}
+
+// TestAQuietTimeOfOneServer: of several servers, one has a quiet time. The keys of the others are granted meanwhile, also by an
+// instance that knows of it.
+func TestAQuietTimeOfOneServer(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
+		server.Quiet = func(key string) bool { return strings.HasSuffix(key, "/quiet") }
+		server.FailOver(server.Copy(), quietTime)
+		waiter := a.ask("quiet")
+		a.gets(waiter, store.Queued)
+		a.gets(a.tries("quiet"), store.Held)
+		holder, next := a.ask("k"), a.ask("k")
+		grant := a.gets(holder, store.Granted)
+		a.gets(next, store.Queued)
+		a.releases(holder, grant, store.Holds)
+		a.checks(next, store.Granted)
+		a.gets(a.tries("other"), store.Granted)
+		if a.Quiet() <= 0 {
+			t.Error("it does not know of the quiet time")
+		}
+		time.Sleep(quietTime + time.Millisecond)
+		a.checks(waiter, store.Granted)
 	})
 }
 

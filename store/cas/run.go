@@ -58,6 +58,8 @@ type job struct {
 	fresh bool
 	// was is what the data of rec says, if it was read before; otherwise nil.
 	was *key.Record
+	// quiet is when the quiet time of the key's server ends, if it refused a swap. Of several servers, each has its own.
+	quiet time.Time
 	// deaths counts the swaps that failed because a lease had died.
 	deaths int
 	// states are those that were read for this call.
@@ -382,6 +384,7 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 			again = append(again, t.job)
 			s.quiet.note(done[i].Quiet, s.log)
 			if s.keep(r, nil); done[i].Quiet > 0 {
+				t.job.quiet = time.Now().Add(done[i].Quiet)
 				t.job.read(r, nil)
 			} else if r.Version == t.job.rec.Version {
 				t.job.rec = nil // a lease has died, perhaps one that the record does not name

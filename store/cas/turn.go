@@ -94,7 +94,7 @@ func (s *Store) take(j *job) (*turn, error) {
 func (s *Store) begin(j *job) (*turn, error) {
 	t := &turn{s: s, job: j, rec: noRecord}
 	wall := time.Now()
-	t.op = key.Op{Engine: t, By: s.me, Now: key.Moment{Wall: writable(wall.Truncate(time.Microsecond)), At: int64(wall.Sub(s.start))}, Quiet: s.quiet.left()}
+	t.op = key.Op{Engine: t, By: s.me, Now: key.Moment{Wall: writable(wall.Truncate(time.Microsecond)), At: int64(wall.Sub(s.start))}, Quiet: max(0, j.quiet.Sub(wall))}
 	switch {
 	case j.was != nil:
 		t.rec = j.was

@@ -24,6 +24,8 @@ type Server struct {
 	// Swapped is called with each swap that was carried out, and with what tells whether a lease lives. It must not
 	// call the server. Set it before the first use.
 	Swapped func(before, after cas.Record, alive func(store.LeaseID) bool)
+	// Quiet says which keys have a quiet time; nil: all. Of several servers, only one may have it. Set it before the first use.
+	Quiet func(key string) bool
 
 	mu       sync.Mutex
 	revision int64
@@ -204,7 +206,7 @@ func (s *Server) swap(w cas.Swap) cas.Swapped {
 	if dead || s.records[w.Key].Version != w.Version {
 		return cas.Swapped{Record: s.record(w.Key)}
 	}
-	if left := time.Until(s.quiet); left > 0 && w.Tokens > 0 {
+	if left := time.Until(s.quiet); left > 0 && w.Tokens > 0 && (s.Quiet == nil || s.Quiet(w.Key)) {
 		return cas.Swapped{Quiet: left, Record: s.record(w.Key)}
 	}
 	s.revision++
