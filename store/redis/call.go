@@ -35,7 +35,7 @@ const (
 func (b *Backend) call(ctx context.Context, op, name string, kind, part int, told *told, args ...any) ([]any, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
-	all := append(make([]any, 0, before+len(args)), "fcall", function(name), 2, b.parts[part].meta, b.parts[part].absent, b.history.remembered(b.usual()))
+	all := append(make([]any, 0, before+len(args)), "fcall", function(name), 2, b.parts[part].meta, b.parts[part].absent, b.history.remembered(part, b.usual()))
 	all = append(all, args...)
 	var answer []any
 	var err error

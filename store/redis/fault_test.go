@@ -402,3 +402,19 @@ func TestTokensAfterFailoversAndALoss(t *testing.T) {
 	fails(r, 100)
 	loses(r)
 }
+
+// TestTokensFollowTheClock: a server that has lost nothing of what its callers saw goes by its clock. Otherwise each token would raise the
+// next one, and they would reach the largest one.
+func TestTokensFollowTheClock(t *testing.T) {
+	t.Parallel()
+	r := at(t, redistest.Start(t)).ready("one")
+	first, began := r.grants("ns/key")
+	last := first
+	const swaps, tokens = 100, 1000
+	for range swaps {
+		last = r.Done(cas.Swap{Key: "ns/key", Version: last.Version, Data: []byte("x"), Tokens: tokens})
+	}
+	if grew := last.Base - first.Base; grew > swaps*tokens+time.Since(began).Microseconds() {
+		t.Errorf("%d swaps of %d tokens raised them by %d", swaps, tokens, grew)
+	}
+}

@@ -20,8 +20,9 @@ type histories struct {
 	of []string
 	// present is the longest TTL of the leases that were opened since the last change, before that of all earlier ones.
 	present, before time.Duration
-	// seen is above all tokens that this instance saw.
-	seen atomic.Int64
+	// seen is above all tokens that this instance saw, and seenBefore above those that it saw before the last change.
+	seen       atomic.Int64
+	seenBefore int64
 }
 
 // saw notes the tokens of a record.
@@ -31,9 +32,19 @@ func (h *histories) saw(r *cas.Record) {
 	}
 }
 
-// remembered is what a server that lost everything must know: see functions.lua.
-func (h *histories) remembered(usual time.Duration) string {
-	return strconv.FormatInt(h.longest(usual), 10) + " " + strconv.FormatInt(h.seen.Load(), 10)
+// remembered is what a server of a partition that lost everything must know: see functions.lua.
+func (h *histories) remembered(part int, usual time.Duration) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	seen := h.seenBefore
+	if h.of[part] != "" {
+		seen = h.seen.Load() // the instance may have seen tokens of this partition
+	}
+	text := make([]byte, 0, 96)
+	for _, n := range []int64{max(usual, h.before).Milliseconds(), h.seenBefore, seen} {
+		text = append(strconv.AppendInt(text, n, 10), ' ')
+	}
+	return string(append(text, h.of[part]...))
 }
 
 // note notes the history of a partition, and reports whether it is another than before.
@@ -45,7 +56,7 @@ func (h *histories) note(part int, history string) (changed bool) {
 	}
 	changed = h.of[part] != ""
 	if h.of[part] = history; changed {
-		h.before = max(h.before, h.present)
+		h.before, h.seenBefore = max(h.before, h.present), h.seen.Load()
 	}
 	return changed
 }
@@ -55,13 +66,6 @@ func (h *histories) opened(ttl time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.present = max(h.present, ttl)
-}
-
-// longest is the longest TTL in ms for which a server that lost everything must be quiet.
-func (h *histories) longest(usual time.Duration) int64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return max(usual, h.before).Milliseconds()
 }
 
 // told are the histories in which an operation's calls were answered, by partition; empty: it asked others. Two calls to one

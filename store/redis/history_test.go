@@ -2,6 +2,7 @@ package redis
 
 import (
 	"testing"
+	"time"
 
 	"github.com/locksidecar/locksidecar/store/cas"
 )
@@ -33,4 +34,26 @@ func TestAnOperationKeepsItsHistory(t *testing.T) {
 	if b.together(both) != read {
 		t.Error("a result that is partly of an earlier history counts as new")
 	}
+}
+
+// What an instance saw of earlier histories is always told, and all that it saw with the history that it knows: a server that lost
+// everything compares. Tokens of partitions that it does not know say nothing about this one.
+func TestWhatIsRemembered(t *testing.T) {
+	h := &histories{of: make([]string, 2)}
+	wants := func(part int, want string) {
+		t.Helper()
+		if got := h.remembered(part, time.Second); got != want {
+			t.Errorf("partition %d: %q, want %q", part, got, want)
+		}
+	}
+	wants(0, "1000 0 0 ")
+	h.note(1, "aa")
+	h.opened(2 * time.Second)
+	h.saw(&cas.Record{Base: 7, Tokens: 2})
+	wants(0, "1000 0 0 ")
+	wants(1, "1000 0 9 aa")
+	h.note(1, "bb")
+	h.saw(&cas.Record{Base: 20})
+	wants(0, "2000 9 9 ")
+	wants(1, "2000 9 20 bb")
 }
