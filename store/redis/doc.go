@@ -11,8 +11,7 @@
 //	i             the keys of all records, in the order of their bytes
 //	l:UUID        a lease, which the server deletes when it ends (PX)
 //	o:INSTANCE    the leases that an instance has opened
-//	meta          the present history: see below
-//	ttls          the TTLs of leases, with the time of their last use
+//	meta          the present history, and the TTLs of leases with the time of their last use: see below
 //	absent        never exists
 //
 // # Functions
@@ -37,10 +36,14 @@
 // would miss a master that comes back after a failover and a full copy.) The functions look at it every 0.1 s, because a master that
 // becomes a replica and is promoted again may have missed its successor, and then meta is its own. A function that sees another id
 // than its server's begins a new history: versions and tokens jump by 2^30, about 18 minutes, and nothing is granted for the longest
-// TTL in use. Which TTLs are in use is noted in ttls, for as long as a lease of that TTL may live. A slot that moves to another master looks the same.
+// TTL in use. Which TTLs are in use is noted in meta, for as long as a lease of that TTL may live. Because it is one key with the history, a slot that is
+// partly moved has both or neither. A slot that moves to another master looks the same as a promotion.
 //
 // Redis also makes a new id when a server gets its first replica, and an hour after it lost the last one. This is no new history if
 // a function was called in the 0.5 s before.
+//
+// If the master of a slot that is partly moved is replaced, the new one does not know of the move. It takes the keys that were moved for lost, and its
+// calls are not refused. Therefore it needs its quiet time: leases and records on the other server may hold what it grants.
 //
 // If meta is missing, all is lost, or the server is new. Both look alike. Then tokens jump by 2^36, 19 hours, because jumps are
 // forgotten, too. The quiet time lasts until the longest TTL that the callers know has passed since the server's start. If the library remembers that meta was there (FLUSHALL), or if the server was

@@ -56,7 +56,7 @@ func TestAForgottenGrant(t *testing.T) {
 	kept = r.OpenLease(time.Minute)
 	g.Replica.CaughtUp(t, g.Master)
 	// A minute would be too long for this test: the server forgets that the TTL was used.
-	g.Master.Do(t, "HDEL", "locksidecar:{"+tag+"}:ttls", "61440")
+	g.Master.Do(t, "HDEL", "locksidecar:{"+tag+"}:meta", "ttl 61440")
 	g.Replica.CaughtUp(t, g.Master)
 	g.Replica.Forget(t)
 	forgotten := r.Done(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
@@ -172,7 +172,7 @@ func TestARestartFromItsFile(t *testing.T) {
 	for range 100 {
 		last = r.Done(cas.Swap{Key: "ns/key", Version: last.Version, Data: []byte("x"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}, Tokens: 1})
 	}
-	d.Do(t, "DEL", "locksidecar:{"+tag+"}:ttls") // no quiet time in this test
+	d.Do(t, "HDEL", "locksidecar:{"+tag+"}:meta", "ttl 61440") // no quiet time in this test
 	d.Restart(t)
 	await.Until(t, "the lease is renewed", func() bool { return r.Keeps(lease) })
 	if now := r.LoadOne("ns/key"); now.Version != last.Version || !now.States[0].Alive {
@@ -180,29 +180,6 @@ func TestARestartFromItsFile(t *testing.T) {
 	}
 	if !log.Has("Redis keeps locks on its disk") {
 		t.Errorf("the log:\n%s", log)
-	}
-}
-
-// TestAServerWithoutItsTTLs: of a slot that moves in a cluster, a server may have all but the TTLs. If its replica is promoted then,
-// the quiet time lasts for the TTL of the callers.
-func TestAServerWithoutItsTTLs(t *testing.T) {
-	t.Parallel()
-	d := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
-	s := at(t, d)
-	s.ttl = quick
-	r := s.ready("one")
-	r.OpenLease(quick)
-	r.grants("ns/key") // a server that is younger than the TTL grants nothing yet
-	d.Do(t, "DEL", "locksidecar:{"+tag+"}:ttls")
-	d.Restart(t)
-	var answer cas.Swapped
-	await.Until(t, "the server answers", func() bool {
-		var err error
-		answer, err = r.SwapOne(cas.Swap{Key: "ns/other", Data: []byte("x"), Tokens: 1})
-		return err == nil
-	})
-	if answer.Done || answer.Quiet <= 0 || answer.Quiet > quick {
-		t.Errorf("answered %+v", answer)
 	}
 }
 

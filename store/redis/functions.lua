@@ -49,26 +49,28 @@ end
 -- lost its data while it ran.
 local function begin_history(P, now, ms)
   local from, lost = ms, nil
-  local longest = 0
-  local ttls = redis.call('HGETALL', P .. 'ttls')
-  for i = 1, #ttls, 2 do
-    local ttl, used = tonumber(ttls[i]), tonumber(ttls[i + 1])
-    if used + 2 * ttl + 60000 > ms then longest = math.max(longest, ttl) else redis.call('HDEL', P .. 'ttls', ttls[i]) end
+  local longest, before = 0, {}
+  local all = redis.call('HGETALL', P .. 'meta')
+  for i = 1, #all, 2 do
+    local ttl, value = tonumber(string.match(all[i], '^ttl (%d+)$')), all[i + 1]
+    before[all[i]] = value
+    if ttl and value + 2 * ttl + 60000 > ms then
+      longest = math.max(longest, ttl)
+    elseif ttl then
+      redis.call('HDEL', P .. 'meta', all[i])
+    end
   end
-  local before = redis.call('HMGET', P .. 'meta', 'run', 'until', 'floor', 'from', 'began', 'lost')
-  if not before[1] then
+  if not before.run then
     if not known[P] and string.match(info('replication', 'master_replid2'), '^0+$') then
       from = ms - info('server', 'uptime_in_seconds') * 1000
     end
     lost = from
-  elseif before[6] ~= '' and tonumber(before[2]) > ms then
-    lost = tonumber(before[6]) -- its quiet time is not over
-  elseif #ttls == 0 then
-    lost = from -- only they are missing: they were moved to another server of a cluster, and the slot was not
+  elseif before.lost ~= '' and tonumber(before['until']) > ms then
+    lost = tonumber(before.lost) -- its quiet time is not over
   end
-  local quiet = math.max(tonumber(before[2] or 0), from + math.min(longest, MAX_QUIET))
-  local floor = before[3] or '0'
-  local jump = math.max(base(floor, before[4], before[5], now), now) + (before[1] and JUMP or LOST)
+  local quiet = math.max(tonumber(before['until'] or 0), from + math.min(longest, MAX_QUIET))
+  local floor = before.floor or '0'
+  local jump = math.max(base(floor, before.from, before.began, now), now) + (before.run and JUMP or LOST)
   local history = string.sub(redis.sha1hex(me .. P .. number(now)), 1, 32)
   local m = { me, history, number(quiet), floor, lost and number(lost) or '', number(jump), number(now) }
   redis.call('HSET', P .. 'meta', 'run', m[1], 'history', m[2], 'until', m[3], 'floor', m[4], 'lost', m[5], 'from', m[6], 'began', m[7])
@@ -220,7 +222,7 @@ end
 
 -- lives lets a lease live for ttl ms. noted is the TTL as the quiet time counts it, or 0.
 local function lives(P, id, ttl, noted, instance, now)
-  if noted ~= '0' then redis.call('HSET', P .. 'ttls', noted, number(math.floor(now / 1000))) end
+  if noted ~= '0' then redis.call('HSET', P .. 'meta', 'ttl ' .. noted, number(math.floor(now / 1000))) end
   redis.call('SET', P .. 'l:' .. id, ttl .. ' ' .. noted .. ' ' .. instance, 'PX', ttl)
   if instance ~= '' then
     local own = P .. 'o:' .. instance

@@ -110,7 +110,6 @@ func TestASlotThatIsPartlyMoved(t *testing.T) {
 		"meta":   func(prefix, _ string, _ store.LeaseID) string { return prefix + "meta" },
 		"record": func(prefix, key string, _ store.LeaseID) string { return prefix + "k:" + key },
 		"lease":  func(prefix, _ string, lease store.LeaseID) string { return prefix + "l:" + string(lease[:]) },
-		"ttls":   func(prefix, _ string, _ store.LeaseID) string { return prefix + "ttls" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			lease, key := holder.OpenLease(time.Minute), uuid.NewString()
@@ -140,6 +139,72 @@ func TestASlotThatIsPartlyMoved(t *testing.T) {
 	}
 }
 
+// TestASourceThatIsSwitchedOver: the replica of a master takes over while some keys of its slots are on another server. It does not know of the
+// moves, so it takes these keys for lost. It must not grant what is held before the holder's lease has ended.
+func TestASourceThatIsSwitchedOver(t *testing.T) {
+	c := redistest.StartCluster(t)
+	short, long := &server{t: t, url: c.URL(), ttl: time.Second}, &server{t: t, url: c.URL(), ttl: holds}
+	holder, other := short.ready("one"), short.ready("two")
+	type half struct {
+		key, prefix string
+		slot        int
+		moves       []string
+		by          *rig // who wants the lock
+		held        cas.Record
+		protected   bool // by a quiet time, or because the record and its lease are there
+	}
+	var halves []*half
+	for _, by := range []*rig{long.ready("three"), other, other} { // only callers know the TTL if meta is missing
+		h := &half{by: by}
+		for same := true; same; {
+			h.key = uuid.NewString()
+			h.prefix, h.slot = holder.PartitionOf(h.key)
+			same = slices.ContainsFunc(halves, func(o *half) bool { return o.slot == h.slot || c.Owner(t, o.slot) != c.Owner(t, h.slot) })
+		}
+		halves = append(halves, h)
+	}
+	holder.grants(uuid.NewString()) // a server that is younger than the TTL grants nothing yet
+	ends := time.Now().Add(holds)
+	lease := holder.OpenLease(holds)
+	from := c.Owner(t, halves[0].slot)
+	masters := c.Masters(t)
+	to := masters[(slices.Index(masters, from)+1)%len(masters)]
+	for i, h := range halves {
+		h.held = holder.Done(cas.Swap{Key: h.key, Data: []byte("x"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}, Tokens: 1})
+		record := h.prefix + "k:" + h.key
+		h.moves = [][]string{{h.prefix + "meta", record}, {record}, {h.prefix + "l:" + string(lease[:])}}[i]
+		move := redistest.SlotMove{From: from, To: to, Slot: h.slot}
+		holder.Must(move.Begin())
+		holder.Must(move.Move(h.moves...))
+	}
+	c.SwitchOver(t, from)
+	await.Until(t, "the locks are granted to others", func() bool {
+		halves = slices.DeleteFunc(halves, func(h *half) bool {
+			records, _, err := h.by.Load(h.by.Ctx, []string{h.key}, nil)
+			if err != nil {
+				return false
+			}
+			if now := records[0]; now.Version == h.held.Version && now.States[0].Alive {
+				h.protected = true
+				return false
+			}
+			result, err := h.by.SwapOne(cas.Swap{Key: h.key, Version: records[0].Version, Data: []byte("y"), Tokens: 1})
+			if err != nil || !result.Done {
+				h.protected = h.protected || err == nil && result.Quiet > 0
+				return false
+			}
+			if left := time.Until(ends); left > 0 || !h.protected {
+				t.Errorf("without %q, the lock was granted %s before its holder's lease ended", h.moves, left)
+			}
+			if result.Record.Base <= h.held.Base {
+				t.Errorf("without %q: token %d after %d", h.moves, result.Record.Base, h.held.Base)
+			}
+			return true
+		})
+		return len(halves) == 0
+	})
+}
+
 // TestClusterFailover: the replica of a master that dies takes over, and the other masters' locks are not touched.
 func TestClusterFailover(t *testing.T) {
 	c := redistest.StartCluster(t)
@@ -152,6 +217,13 @@ func TestClusterFailover(t *testing.T) {
 		keys[key] = r.Done(cas.Swap{Key: key, Data: []byte(key), Tokens: 1, Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}})
 	}
 	history := r.LoadOne("any").History
+	var tokens []int64
+	for _, record := range keys {
+		tokens = append(tokens, record.Base)
+	}
+	if most := 10 * time.Second; slices.Max(tokens)-slices.Min(tokens) > most.Microseconds() {
+		t.Errorf("tokens from %d to %d: those of one partition raise those of another", slices.Min(tokens), slices.Max(tokens))
+	}
 	for _, m := range c.Masters(t) {
 		m.Do(t, "WAIT", 1, 10_000)
 	}

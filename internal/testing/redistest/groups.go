@@ -151,6 +151,29 @@ func (c *Cluster) Masters(tb testing.TB) (masters []*Server) {
 	return masters
 }
 
+// switchOverLimit is longer than a replica tries to take over (CLUSTER_MF_TIMEOUT).
+const switchOverLimit = 6 * time.Second
+
+// SwitchOver lets the replica of a master take over, as an operator does: it has all that the master had.
+func (c *Cluster) SwitchOver(tb testing.TB, master *Server) {
+	tb.Helper()
+	_, port, _ := strings.Cut(master.Address, ":")
+	for _, n := range c.Nodes {
+		if n.Info(tb, "replication", "role") == "slave" && n.Info(tb, "replication", "master_port") == port {
+			var asked time.Time
+			await.Until(tb, "the replica is the master", func() bool {
+				if time.Since(asked) > switchOverLimit { // it has given up
+					n.Do(tb, "CLUSTER", "FAILOVER")
+					asked = time.Now()
+				}
+				return n.Info(tb, "replication", "role") == "master"
+			})
+			return
+		}
+	}
+	tb.Fatalf("%s has no replica", master.Address)
+}
+
 // Reshard moves so many slots from one master to another.
 func (c *Cluster) Reshard(tb testing.TB, from, to *Server, slots int) {
 	tb.Helper()
