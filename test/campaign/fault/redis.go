@@ -18,7 +18,7 @@ var redisKinds = []Kind{
 	{Name: "restart-primary", part: server, weight: 1, least: 0, most: time.Second, forgets: true, strike: restartPrimary},
 	{Name: "restart-empty", part: server, weight: 1, least: 0, most: time.Second, forgets: true, strike: restartEmpty},
 	{Name: "memory-full", part: server, weight: 1, least: 2 * time.Second, most: 5 * time.Second, strike: memoryFull},
-	{Name: "disk-full", part: server, weight: 1, least: 2 * time.Second, most: 4 * time.Second, forgets: true, strike: redisDiskFull},
+	{Name: "disk-full", part: server, weight: 1, least: time.Second, most: 2 * time.Second, forgets: true, strike: redisDiskFull},
 	{Name: "kill-letters", part: server, weight: 1, least: time.Second, most: 3 * time.Second, strike: killLetters},
 	{Name: "flush-functions", part: server, weight: 1, least: 500 * time.Millisecond, most: time.Second, strike: flushFunctions},
 }
@@ -153,7 +153,8 @@ func memoryFull(s *strike) (int, error) {
 	return healed(bites, err, err2)
 }
 
-// redisDiskFull leaves no room for the servers' files. The replica ends then, and an operator starts it again.
+// redisDiskFull leaves no room for the servers' files. The replica may end then, and an operator starts it again. It takes less time than the
+// sentinel waits: the primary answers its pings with the error, too, so the sentinel would promote the replica.
 func redisDiskFull(s *strike) (int, error) {
 	room, err := s.World.Redis.Fill()
 	bites := 0
