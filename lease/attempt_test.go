@@ -228,6 +228,8 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 				t.Errorf("moment %d: the lock is held under a lost lease", moment)
 			}
 			s.End(types.EndDropped)
+			time.Sleep(time.Minute) // a lost lease is revoked at its deadline
+			synctest.Wait()
 			r.nothingLeft()
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -44,5 +45,25 @@ func TestClaimWhileLosing(t *testing.T) {
 			t.Errorf("GET: own lock %v, %v", v.Mine, err)
 		}
 		close(gate)
+	})
+}
+
+// TestALostLeaseIsRevokedAtItsDeadline: an app may believe in its lock until then, if it hears of no loss. Of a store with several
+// servers, one may have lost the lease in a failover, and another one still has the lock.
+func TestALostLeaseIsRevokedAtItsDeadline(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		asked := time.Now()
+		s := r.session()
+		g := r.lock(s, "k")
+		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
+		if v, err := r.m.Get(t.Context(), s, "k", false); err != nil || v.Mine || len(r.losses()) != 1 {
+			t.Errorf("the sidecar believes in a lost lock: %v, %v, losses %v", v.Mine, err, r.losses())
+		}
+		_, err := other.m.Acquire(t.Context(), other.session(), types.Request{Key: "k", Wait: time.Minute})
+		if took := time.Since(asked); err != nil || took < g.ExpiresIn || took > r.m.cfg.TTL {
+			t.Errorf("granted to another after %s, and the app may believe in it for %s: %v", took, g.ExpiresIn, err)
+		}
 	})
 }

@@ -3,7 +3,8 @@
 //
 // A lease is opened when it is first pinned, renewed while it has users, and closed without them. Its
 // deadline counts from when the last confirmed renewal was sent. After its deadline the lease is lost: its
-// users are notified, and it is revoked as soon as the store answers.
+// users are notified, and it is revoked as soon as the store answers. If the store loses it earlier, its users are
+// notified at once.
 //
 // If the store reports that a lease is of another history (see [store.Mover]), the sidecar verifies its
 // locks before it trusts the lease for longer. The lease is retired: it gets no new locks.
@@ -166,7 +167,8 @@ func (ls *Leases) opened(l *Lease) {
 	}
 }
 
-// Lose declares an own lease lost, with its locks and waits. The lease is revoked as soon as the store answers.
+// Lose declares an own lease lost, with its locks and waits. The lease is revoked at its deadline, or as soon as the store answers
+// after that. Apps may believe in its locks until then, and of a store with several servers, only one may have lost the lease.
 func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
 	if !l.lose(reason) {
 		return
@@ -175,7 +177,14 @@ func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
 	ls.changed() // locks that are being moved to it are not trusted either
 	locks, waits := ls.cfg.OnLost(l, reason)
 	ls.cfg.Log.Error("lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", locks, "waits", waits)
-	ls.revoke(l)
+	ls.mustRevoke(l)
+	left := time.Duration(0)
+	if life := l.life.Load(); life != nil {
+		left = life.deadline.Sub(ls.cfg.Clock.Now())
+	}
+	if left <= 0 || !ls.cfg.Background.After(left, func() { ls.revoke(l) }) {
+		ls.revoke(l)
+	}
 }
 
 // Expire loses a lease that was found past its deadline.
