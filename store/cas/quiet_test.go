@@ -64,7 +64,7 @@ func TestAForgottenGrantIsNotGivenToOthers(t *testing.T) {
 // TestAQuietTimeOfOneServer: of several servers, one has a quiet time. The keys of the others are granted meanwhile, also by an
 // instance that knows of it.
 func TestAQuietTimeOfOneServer(t *testing.T) {
-	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, _ *instance) {
 		server.Quiet = func(key string) bool { return strings.HasSuffix(key, "/quiet") }
 		server.FailOver(server.Copy(), quietTime)
 		waiter := a.ask("quiet")
