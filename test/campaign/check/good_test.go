@@ -76,6 +76,14 @@ var good = map[string]string{
 		b force 20-
 		b acquire 35-60 granted t2 u500
 		a confirm 70-80 nothold t1`,
+	"the first attempt of a repeated acquire had it for a while": `
+		a acquire 0-10 granted t1 u500
+		a release 20-30 done t1
+		b acquire 40-3000 granted t3 u9000 w-1 s- r1
+		c acquire 1000-1010 held
+		c acquire 1500-1600 timeout w100
+		d acquire 2000-2010 granted t2 u2500
+		d release 2020-2030 done t2`,
 	"an acquire of unknown outcome had it for a while": `
 		a acquire 0-10 w0
 		b acquire 15-30 held

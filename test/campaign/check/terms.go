@@ -191,6 +191,9 @@ func (k *keyHistory) arrange(h *arranged, e ended) {
 			t := &term{grant: op, until: op.Until}
 			k.terms = append(k.terms, t)
 			terms[op.Token] = t
+			if op.Repeats > 0 { // an earlier attempt may have had it, and given it back
+				k.ghosts = append(k.ghosts, ghost{span{op.Call, op.Return}, op.ID})
+			}
 		case op.Kind == history.Acquire && (op.Wait != 0 || op.Group != "" || op.Outcome == history.Unknown):
 			k.ghosts = append(k.ghosts, ghost{h.haunting(op), op.ID})
 		case h.releases(op):
