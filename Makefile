@@ -104,17 +104,26 @@ test-unit: test-deps vet
 test-stores: test-deps ## All tests of the stores on Redis and MySQL, with the suite of all stores
 	GORACE=atexit_sleep_ms=0 go test -race -vet=off -count=1 ./store/redis ./store/mysql
 
-# Servers of Debian trixie, for a system that has others. They are unpacked into .bin, with the libraries that they need. Nothing is installed.
+# Servers that this system does not have, of Debian trixie, Debian sid and Ubuntu 24.04. They are unpacked into .bin, with the libraries that they need.
+# Nothing is installed. Debian's key verifies the package with Ubuntu's key. (Ubuntu has other architectures than amd64 at http://ports.ubuntu.com/ubuntu-ports.)
 DEBIAN_KEYRING := /usr/share/keyrings/debian-archive-keyring.gpg
-TRIXIE         := test/fetch-deb.sh $(DEBIAN_KEYRING) http://deb.debian.org/debian trixie main
-REDIS_LIBS     := libc6 libgcc-s1 libatomic1 libstdc++6 libjemalloc2 liblzf1 libssl3t64 libsystemd0 libcap2 libzstd1 zlib1g
+UBUNTU_KEYRING := .bin/ubuntu-keyring/usr/share/keyrings/ubuntu-archive-keyring.gpg
+DEBIAN         := http://deb.debian.org/debian
+UBUNTU         := http://archive.ubuntu.com/ubuntu
+TRIXIE         := test/fetch-deb.sh $(DEBIAN_KEYRING) '$(DEBIAN) trixie main'
+SID            := test/fetch-deb.sh $(DEBIAN_KEYRING) '$(DEBIAN) sid main'
+NOBLE          := test/fetch-deb.sh $(UBUNTU_KEYRING) '$(UBUNTU) noble main universe'
 VALKEY         := .bin/trixie-valkey/bin/valkey-server
 REDIS8         := .bin/trixie-redis/bin/redis-server
+MYSQL9         := .bin/mysql9/bin
+MYSQL8         := .bin/mysql8/bin
 
-redis-servers: ## Unpack Valkey 8.1 and Redis 8.0 of Debian trixie into .bin, for tests with LOCKSIDECAR_TEST_REDIS_SERVER
+debian-keyring:
 	@[ -r $(DEBIAN_KEYRING) ] || $(MAKE) apt PACKAGES=debian-archive-keyring
-	$(TRIXIE) .bin/trixie-valkey valkey-server valkey-tools $(REDIS_LIBS)
-	$(TRIXIE) .bin/trixie-redis redis-server redis-tools $(REDIS_LIBS)
+
+redis-servers: debian-keyring ## Unpack Valkey 8.1 and Redis 8.0 of Debian trixie into .bin, for tests with LOCKSIDECAR_TEST_REDIS_SERVER
+	$(TRIXIE) .bin/trixie-valkey valkey-server valkey-tools
+	$(TRIXIE) .bin/trixie-redis redis-server redis-tools
 
 test-valkey: test-deps redis-servers ## All tests of the store on Redis, with Valkey 8.1 and with Redis 8.0 as the server
 	@for server in $(VALKEY) $(REDIS8); do \
@@ -258,15 +267,23 @@ CONTRACT := clients/contract
 CONTRACT_PYTHON := $(CONTRACT)/.venv/bin/python
 CONTRACT_POOLED := $(CURDIR)/$(CONTRACT)/curl/pgbouncer.py
 
-# MySQL itself, because Debian's stable releases have only MariaDB. The script says which version it fetches, and how to get another.
-MYSQL := .bin/mysql
+# MySQL itself, because Debian's stable releases have only MariaDB.
+mysql-servers: debian-keyring ## Unpack MySQL 9 of Debian sid and MySQL 8.0 of Ubuntu 24.04 into .bin, each with MySQL Router, for tests with LOCKSIDECAR_TEST_MYSQL
+	$(SID) .bin/mysql9 mysql-server-core mysql-client-core mysql-router
+	$(TRIXIE) .bin/ubuntu-keyring ubuntu-archive-keyring
+	$(NOBLE) .bin/mysql8 mysql-server-core-8.0 mysql-client-core-8.0 mysql-router
 
-test-mysql: build test-deps $(CONTRACT)/.venv/installed $(MYSQL)/mysqld ## The tests of the store MySQL, with the suite of all stores and the contract suite, on MySQL itself (fetched with apt) instead of MariaDB
-	LOCKSIDECAR_TEST_MYSQL=$(CURDIR)/$(MYSQL) GORACE=atexit_sleep_ms=0 go test -race -vet=off -count=1 ./store/mysql
-	LOCKSIDECAR_TEST_MYSQL=$(CURDIR)/$(MYSQL) CONTRACT_STORES=mysql $(CONTRACT_PYTHON) $(CONTRACT)/curl/run.py
+# The end-to-end tests are those that run on each store, and those of MySQL. The latter run again through MySQL Router.
+STORE_TESTS = $(shell awk -F '[^A-Za-z0-9]' '/^func / { name = $$2 } /^\t(stores|sharing).t, / && name ~ /^Test/ { print name }' e2e/*_test.go | sort -u | paste -sd '|')
 
-$(MYSQL)/mysqld: test/mysql/fetch.sh
-	test/mysql/fetch.sh $(MYSQL)
+test-mysql: build test-deps $(CONTRACT)/.venv/installed mysql-servers ## The tests of the store MySQL, the end-to-end tests on it, also through MySQL Router, and the contract suite, with MySQL 9 and with MySQL 8.0 instead of MariaDB
+	@for programs in $(MYSQL9) $(MYSQL8); do \
+	  export LOCKSIDECAR_TEST_MYSQL=$(CURDIR)/$$programs; $$programs/mysqld --no-defaults --version && $$programs/mysqlrouter --version && \
+	  GORACE=atexit_sleep_ms=0 go test -race -vet=off -count=1 ./store/mysql && \
+	  $(AS_RELEASED) go test -vet=off -count=1 ./e2e -run '^($(STORE_TESTS)|TestMySQL.*)$$' -stores=mysql && \
+	  $(AS_RELEASED) go test -vet=off -count=1 ./e2e -run '^($(STORE_TESTS)|TestMySQL.*)$$' -stores=mysql -mysql-router && \
+	  CONTRACT_STORES=mysql $(CONTRACT_PYTHON) $(CONTRACT)/curl/run.py || exit; \
+	done
 
 # The runs wait most of the time, so those on the stores and the one behind PgBouncer run at the same time.
 test-contract: build test-deps $(CONTRACT)/.venv/installed ## Run the clients' contract suite with curl, and behind PgBouncer

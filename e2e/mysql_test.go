@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"flag"
 	"os"
 	"os/exec"
 	"strings"
@@ -10,11 +11,21 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/mysqltest"
 )
 
+var routed = flag.Bool("mysql-router", false, "put a MySQL Router, which shares no connections, before each server of MySQL, but that of TestMySQLRoles")
+
 // onMySQL returns the options of sidecars on a server of the test's own.
 func onMySQL(t *testing.T) (options, *mysqltest.Database) {
 	t.Helper()
 	d := mysqltest.Start(t).NewDatabase(t)
-	return options{"STORE_URL": d.URL()}, d
+	return options{"STORE_URL": urlOf(t, d)}, d
+}
+
+func urlOf(t *testing.T, d *mysqltest.Database) string {
+	t.Helper()
+	if *routed {
+		return d.Through(mysqltest.StartRouter(t, d.Server, false))
+	}
+	return d.URL()
 }
 
 // sharedMySQL is a server for the tests that do not harm it. Each has a database of its own.
@@ -26,7 +37,7 @@ func onSharedMySQL(t *testing.T) options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return options{"STORE_URL": m.NewDatabase(t).URL()}
+	return options{"STORE_URL": urlOf(t, m.NewDatabase(t))}
 }
 
 // TestMySQL: two sidecars on MariaDB exclude each other, hand locks on in order, and outlive kill -9 of the server.

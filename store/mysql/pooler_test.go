@@ -30,20 +30,19 @@ func TestMySQLRouter(t *testing.T) {
 	if !mysqltest.IsMySQL() {
 		return
 	}
-	const encrypted = "?tls=skip-verify"
 	t.Run("passes on", func(t *testing.T) {
 		t.Parallel()
 		address := mysqltest.StartRouter(t, shared, false)
 		castest.Run(t, func(t *testing.T) castest.Server {
 			s := on(t, shared)
-			s.url = s.At(address) + encrypted
+			s.url = s.Through(address)
 			return s
 		})
 	})
 	t.Run("shares connections", func(t *testing.T) {
 		t.Parallel()
 		s := on(t, shared)
-		s.url = s.At(mysqltest.StartRouter(t, shared, true)) + encrypted
+		s.url = s.Through(mysqltest.StartRouter(t, shared, true))
 		s.start("one").Refuses("connection_sharing=0")
 	})
 }

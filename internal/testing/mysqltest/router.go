@@ -20,6 +20,7 @@ const routerConfig = `[DEFAULT]
 logging_folder = %[1]s
 runtime_folder = %[1]s
 data_folder = %[1]s
+%[5]s
 [logger]
 level = info
 [connection_pool]
@@ -57,7 +58,7 @@ func StartRouter(tb testing.TB, m *Server, share bool) (address string) {
 	}
 	pair := certtest.New(tb).Issue("localhost", time.Now().Add(time.Hour))
 	for name, content := range map[string][]byte{
-		"config": fmt.Appendf(nil, routerConfig, folder, port, m.Address, sharing), "cert": pair.Cert, "key": pair.Key,
+		"config": fmt.Appendf(nil, routerConfig, folder, port, m.Address, sharing, routerPlugins()), "cert": pair.Cert, "key": pair.Key,
 	} {
 		if err := os.WriteFile(filepath.Join(folder, name), content, 0o600); err != nil {
 			tb.Fatal(err)
@@ -84,4 +85,17 @@ func StartRouter(tb testing.TB, m *Server, share bool) (address string) {
 			tb.Fatalf("MySQL Router does not answer:\n%s", process.Tail(log))
 		}
 	}
+}
+
+// Through is a store's URL of the database at a Router. It does not check the Router's certificate.
+func (d *Database) Through(router string) string { return d.At(router) + "?tls=skip-verify" }
+
+// routerPlugins is the line that names the folder of Router's plugins if the programs are in a folder of test/fetch-deb.sh: Router itself
+// looks only into that of an installation.
+func routerPlugins() string {
+	found, _ := filepath.Glob(filepath.Join(os.Getenv(ProgramsVariable), "../usr/lib/mysqlrouter/plugin"))
+	if len(found) == 0 {
+		return ""
+	}
+	return "plugin_folder = " + found[0]
 }
