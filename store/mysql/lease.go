@@ -84,6 +84,7 @@ type renewal struct {
 func (r *renewal) renew(ctx context.Context, leases []store.LeaseID) error {
 	b := r.b
 	found, now, err := b.request(ctx, b.pools.renewals, "renew", true, true, func(p *packet) {
+		p.ask("keep_leases", leases)
 		p.add("end_expired", leases)
 		p.add("renew", leases)
 		p.ask("existing_leases", leases)
@@ -91,7 +92,7 @@ func (r *renewal) renew(ctx context.Context, leases []store.LeaseID) error {
 	if err != nil {
 		return err
 	}
-	exist, err := leaseIDs(found[0])
+	exist, err := leaseIDs(found[len(found)-1])
 	if err != nil {
 		return err
 	}

@@ -54,6 +54,11 @@ SELECT name FROM locksidecar_locks FORCE INDEX (PRIMARY) WHERE name IN (?)
 -- Always after the records, and in the order of ids. A Revoke or a Renew waits until the swap is over.
 SELECT id FROM locksidecar_leases FORCE INDEX (PRIMARY) WHERE id IN (?) ORDER BY id LOCK IN SHARE MODE
 
+-- name: keep_leases
+-- All rows in the order of ids, before a packet changes them in several statements: InnoDB keeps the lock of a row that does not
+-- fulfil the condition of a statement if the statement has waited for it, so the next one would go back to smaller ids.
+SELECT id FROM locksidecar_leases FORCE INDEX (PRIMARY) WHERE id IN (?) ORDER BY id FOR UPDATE
+
 -- name: replace
 -- All records of a packet at once, because a statement costs the server more than a row. A record that is not as expected
 -- stays as it is. The floor is above all versions of the history before.

@@ -1,6 +1,7 @@
 package mysql_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"fmt"
@@ -194,6 +195,31 @@ func TestRevokeWaitsForSwaps(t *testing.T) {
 	await.Silent(t, revoked, "end of the Revoke")
 	swapping.exec("COMMIT")
 	r.Must(await.Receive(t, revoked, "the end of the Revoke"))
+}
+
+// A renewal locks the rows of its leases in the order of their ids, as swaps do, so the two never wait for each other. InnoDB keeps the lock of a
+// row that does not fulfil the condition of a statement if the statement has waited for it.
+func TestRenewalLocksInTheOrderOfIDs(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	r := s.ready("one")
+	leases := []store.LeaseID{r.OpenLease(time.Minute), r.OpenLease(time.Minute)}
+	slices.SortFunc(leases, func(a, b store.LeaseID) int { return bytes.Compare(a[:], b[:]) })
+	swapping, other, watcher := s.session(), s.session(), s.session()
+	swapping.exec("BEGIN")
+	swapping.exec("DO (SELECT COUNT(*) FROM (SELECT id FROM locksidecar_leases WHERE id = ? LOCK IN SHARE MODE) l)", leases[1][:])
+	renewed := make(chan error, 1)
+	go func() {
+		_, _, err := r.Renew(r.Ctx, leases)
+		renewed <- err
+	}()
+	watcher.awaitLockWait()
+	var id []byte
+	if err := other.QueryRowContext(r.Ctx, "SELECT id FROM locksidecar_leases WHERE id = ? FOR UPDATE NOWAIT", leases[0][:]).Scan(&id); err == nil {
+		t.Error("the renewal waits for the second lease, and has not locked the first one")
+	}
+	swapping.exec("COMMIT")
+	r.Must(await.Receive(t, renewed, "the end of the renewal"))
 }
 
 // A swap keeps the row of its lease until its end, so a Revoke cannot come between.
