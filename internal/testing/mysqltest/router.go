@@ -93,7 +93,7 @@ func (d *Database) Through(router string) string { return d.At(router) + "?tls=s
 // routerPlugins is the line that names the folder of Router's plugins if the programs are in a folder of test/fetch-deb.sh: Router itself
 // looks only into that of an installation.
 func routerPlugins() string {
-	found, _ := filepath.Glob(filepath.Join(os.Getenv(ProgramsVariable), "../usr/lib/mysqlrouter/plugin"))
+	found, _ := filepath.Glob(filepath.Join(os.Getenv(ProgramsVariable), "..", "usr", "lib", "mysqlrouter", "plugin"))
 	if len(found) == 0 {
 		return ""
 	}

@@ -16,8 +16,8 @@ type clock struct {
 	ahead time.Duration
 }
 
-// Step sets it ahead by one more duration, for all processes of the servers at once: each reads the file
-// whenever it asks for the time.
+// Step sets it ahead by one more duration, for all processes of the servers: each reads the file
+// whenever it asks for the time, or once a second.
 func (c *clock) Step(by time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
