@@ -39,7 +39,7 @@ apt-get install -y -qq --download-only "$@"
 for deb in "$apt"/archives/*.deb; do dpkg-deb -x "$deb" "$folder"; done
 
 loader=$(find "$folder" -name 'ld-linux*.so.*' -type f | head -n 1)
-libraries=$(find "$folder" -name 'lib*.so.*' -path '*/lib*' -printf '%h\n' | sort -u | paste -sd :)
+libraries=$(find "$folder"/lib* "$folder"/usr/lib* -name 'lib*.so.*' -printf '%h\n' 2>/dev/null | sort -u | paste -sd :)
 for package in "$@"; do
   for program in $(dpkg-deb -c "$apt/archives/$package"_*.deb | sed -nE 's|.* \./(usr/s?bin/[^/ ]+)( -> .*)?$|\1|p'); do
     [ "$(head -c 2 "$folder/$program")" != '#!' ] || { ln -s "$folder/$program" "$folder/bin/"; continue; }

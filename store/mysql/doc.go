@@ -17,7 +17,8 @@
 // call's swaps go into one packet. It has one statement that writes all records which exist, and one that makes the others,
 // because a statement costs the server more than a row. The conditions of a statement are those of all its swaps. If they do not
 // hold, nothing is written, and the swaps are divided into two packets. Swaps with the same conditions stay together. Records are
-// locked in the order of their names, leases in that of their ids, and leases after records, so swaps do not lock each other out.
+// locked in the order of their names, leases in that of their ids, and leases after records, so swaps do not lock each other out. Nor do
+// renewals, which first lock all their leases in that order.
 // Rare deadlocks remain, when several packets make the same record. They are repeated, because the server has rolled one of them back.
 //
 // Nobody waits for the row of a record, because such a wait would keep a connection and the other rows of the packet. If
