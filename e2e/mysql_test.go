@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/internal/testing/mysqltest"
 )
 
@@ -44,7 +45,14 @@ func onSharedMySQL(t *testing.T) options {
 func TestMySQL(t *testing.T) {
 	t.Parallel()
 	o, d := onMySQL(t)
-	outliveRestart(t, o, func() { d.Server.Restart(t) }, "")
+	outliveRestart(t, o, func() {
+		d.Server.Restart(t)
+		await.Until(t, "the server is reached", func() bool { // a Router looks for a lost server once a second
+			migrate := exec.Command(binary, "migrate")
+			migrate.Env = append(os.Environ(), "LOCKSIDECAR_STORE_URL="+o["STORE_URL"])
+			return migrate.Run() == nil
+		})
+	}, "")
 }
 
 // TestMySQLKilledSidecar: the locks of a killed sidecar are free when its lease ends, and a waiter gets them. A lock with a

@@ -43,13 +43,17 @@ const (
 	errorRouter        = 4501 // of MySQL Router
 )
 
-// number is that of the server's error, or 0.
+// number is that of the server's error, or 0. An error of a proxy says no more than a broken connection: the server may have carried the packet out.
 func number(err error) uint16 {
-	if e, ok := errors.AsType[*mysql.MySQLError](err); ok {
+	if e, ok := errors.AsType[*mysql.MySQLError](err); ok && !ofProxy(e) {
 		return e.Number
 	}
 	return 0
 }
+
+// ofProxy reports whether a proxy cannot reach the server, or lost it. It answers with an error of clients then, of 2000 to 2999, which no server
+// sends: MySQL Router with 2003.
+func ofProxy(e *mysql.MySQLError) bool { return e.Number/1000 == 2 }
 
 // again reports whether the server has certainly not carried out the transaction, and may do so at once.
 func again(err error) bool {
@@ -111,5 +115,6 @@ func NeedsOperator(err error) bool {
 // Unreachable reports whether a migration failed because the server could not be reached.
 func Unreachable(err error) bool {
 	_, unreachable := errors.AsType[*net.OpError](err)
-	return unreachable || errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn)
+	e, ok := errors.AsType[*mysql.MySQLError](err)
+	return unreachable || ok && ofProxy(e) || errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn)
 }

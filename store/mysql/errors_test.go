@@ -30,6 +30,8 @@ func TestErrorsNameTheRemedy(t *testing.T) {
 		1021: {"no space left", false},
 		1242: {"another server", true},
 		1064: {"", false}, // a syntax error: a fault of this package
+		2003: {"", true},  // MySQL Router cannot reach the server
+		2013: {"", true},  // a proxy has lost the server
 	} {
 		const own = "the server's own text"
 		err := &driver.MySQLError{Number: number, Message: own}

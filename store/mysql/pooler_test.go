@@ -1,11 +1,13 @@
 package mysql_test
 
 import (
+	"encoding/hex"
 	"strings"
 	"testing"
 
 	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/internal/testing/mysqltest"
+	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
 	"github.com/locksidecar/locksidecar/store/cas/castest"
 )
@@ -59,6 +61,24 @@ func TestMySQLRouter(t *testing.T) {
 			works(t, address)
 		}
 	})
+}
+
+// If a proxy loses the server during a packet, the server may have carried it out, whatever error the proxy sends.
+func TestOutcomeIsUnknownIfAProxyLosesTheServer(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	pooler := mysqltest.NewPooler(t, shared, "")
+	s.url = s.At(pooler.Address)
+	r := s.ready("one")
+	pooler.Lose(hex.EncodeToString([]byte("ns/lost")))
+	if _, err := r.SwapOne(cas.Swap{Key: "ns/lost", Data: []byte("x")}); !store.OutcomeUnknown(err) {
+		t.Errorf("a swap whose answer the proxy lost: %v", err)
+	}
+	pooler.Lose("")
+	r.BecomesReady()
+	if seen := r.LoadOne("ns/lost"); string(seen.Data) != "x" {
+		t.Errorf("the server carried the swap out, and then the record is %+v", seen)
+	}
 }
 
 // A packet works in a session that another client has left in a transaction, and leaves none itself.

@@ -26,6 +26,7 @@ type Pooler struct {
 	idle     []*sessionConn // the one that was used longest ago comes first
 	all      []net.Conn
 	switched int // transactions that got another session than the one before
+	lost     []byte
 }
 
 // sessionConn is an authenticated connection to the server.
@@ -74,6 +75,20 @@ func (p *Pooler) Switched() int {
 	return p.switched
 }
 
+// Lose lets the pooler answer each packet that contains a text with error 2013, as a proxy may whose connection to the server broke
+// during the packet. The server carries the packet out. An empty text ends that.
+func (p *Pooler) Lose(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lost = []byte(text)
+}
+
+func (p *Pooler) loses(packet []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.lost) > 0 && bytes.Contains(packet, p.lost)
+}
+
 func (p *Pooler) keep(conn net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +124,14 @@ func (p *Pooler) serve(client *sessionConn) error {
 		if _, err := session.Write(command); err != nil {
 			return err
 		}
-		inTransaction, err := relay(session.read, client)
+		to, loses := io.Writer(client), p.loses(command)
+		if loses {
+			to = io.Discard
+		}
+		inTransaction, err := relay(session.read, to)
+		if loses && err == nil {
+			_, err = client.Write(errLost)
+		}
 		if err != nil {
 			_ = session.Close()
 			return err
@@ -168,6 +190,9 @@ const (
 	statusInTransaction, statusMoreResult = 0x0001, 0x0008
 	fastAuth                              = 0x03 // of caching_sha2_password
 )
+
+// errLost is the packet of an error 2013, in answer to a command.
+var errLost = []byte("\x14\x00\x00\x01\xff\xdd\x07#HY000server lost")
 
 // packetOf reads one packet, with its head of four bytes.
 func packetOf(from *bufio.Reader) ([]byte, error) {
