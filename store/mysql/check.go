@@ -64,7 +64,7 @@ func (b *Backend) look(ctx context.Context) (settings, tables map[string]string,
 	p.add("settings")
 	p.add("tables")
 	p.add("end_other")
-	found, _, err := b.send(ctx, b.pools.main, "check", p.text.String())
+	found, _, err := b.send(ctx, b.pools.main, "check", string(p.text))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -151,7 +151,7 @@ func (b *Backend) meta(ctx context.Context, tables map[string]string) (m meta, e
 	p.add("end_other")
 	p.add("meta")
 	p.add("end_other")
-	found, _, err := b.send(ctx, b.pools.main, "check", p.text.String())
+	found, _, err := b.send(ctx, b.pools.main, "check", string(p.text))
 	switch {
 	case err != nil:
 		return m, explain(err)
@@ -185,7 +185,7 @@ func (b *Backend) outdate() string {
 	p.add("begin")
 	p.add("outdate", later, later)
 	p.add("commit")
-	return p.text.String()
+	return string(p.text)
 }
 
 // oldPrimary says that the server is one. err: it could not be noted there.
@@ -212,7 +212,7 @@ func (b *Backend) newHistory(ctx context.Context, before []byte) error {
 	p.add("begin")
 	p.add("new_history", quiet, b.longest.Load(), margin.Microseconds(), history[:], b.latest.began.Load(), before)
 	p.add("commit")
-	_, _, err := b.send(ctx, b.pools.main, "new_history", p.text.String())
+	_, _, err := b.send(ctx, b.pools.main, "new_history", string(p.text))
 	if err == nil && len(before) > 0 {
 		b.Log.Warn("another server has been promoted", "before", string(before))
 	}

@@ -174,7 +174,7 @@ func (c *connector) isPrimary(ctx context.Context, conn session) error {
 	if latest == 0 {
 		return nil // this instance has seen no server yet
 	}
-	began, err := oneNumber(ctx, conn, statements["began"]+"; "+statements["end_other"])
+	began, err := oneNumber(ctx, conn, statement("began")+"; "+statement("end_other"))
 	switch {
 	case err == nil && began > 0 && began < latest: // 0: it has never been used
 		_, err := conn.ExecContext(ctx, c.b.outdate(), nil)

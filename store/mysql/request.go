@@ -6,7 +6,9 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -70,7 +72,7 @@ func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes,
 	fill(p)
 	p.add("commit")
 	for try := 1; ; try++ {
-		found, sent, err := b.send(ctx, pool, op, p.text.String())
+		found, sent, err := b.send(ctx, pool, op, string(p.text))
 		var now state
 		if err == nil {
 			now, err = b.heard(found)
@@ -138,47 +140,83 @@ func (b *Backend) send(ctx context.Context, pool *sql.DB, op, text string) (foun
 	return nil, false, err // the driver says that it has sent nothing
 }
 
-// exchange sends a packet and reads all results.
+// exchange sends a packet and reads all results. It asks the driver itself, because package sql starts a goroutine for each query, and
+// copies each value twice.
 func exchange(ctx context.Context, conn *sql.Conn, text string) (found results, err error) {
-	rows, err := conn.QueryContext(ctx, text)
+	err = conn.Raw(func(c any) (err error) {
+		found, err = ask(ctx, c.(session), text)
+		return err
+	})
+	return found, err
+}
+
+func ask(ctx context.Context, conn session, text string) (found results, err error) {
+	rows, err := conn.QueryContext(ctx, text, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for {
-		columns, err := rows.Columns()
-		if err != nil {
-			return found, err
-		}
-		into := make([]any, len(columns))
-		var set [][][]byte
-		for rows.Next() {
-			row := make([][]byte, len(columns))
-			for i := range row {
-				into[i] = &row[i]
-			}
-			if err := rows.Scan(into...); err != nil {
+		if n := len(rows.Columns()); n > 0 {
+			set, err := readSet(rows, n)
+			if err != nil {
 				return found, err
 			}
-			set = append(set, row)
-		}
-		if err := rows.Err(); err != nil {
-			return found, err
-		}
-		if len(columns) > 0 {
 			found = append(found, set)
 		}
-		if !rows.NextResultSet() {
-			return found, rows.Err()
+		next, several := rows.(driver.RowsNextResultSet)
+		if !several {
+			return found, nil
+		}
+		if err := next.NextResultSet(); err != nil {
+			return found, ended(err)
 		}
 	}
+}
+
+// readSet reads a result. Its values are kept in few arrays, because the driver uses its own again.
+func readSet(rows driver.Rows, columns int) (set [][][]byte, err error) {
+	values := make([]driver.Value, columns)
+	var cells [][]byte
+	text := make([]byte, 0, 64*columns)
+	for {
+		if err := rows.Next(values); err != nil {
+			return set, ended(err)
+		}
+		for _, value := range values {
+			from := len(text)
+			switch v := value.(type) {
+			case nil:
+				cells = append(cells, nil)
+				continue
+			case []byte:
+				text = append(text, v...)
+			case int64:
+				text = strconv.AppendInt(text, v, 10)
+			case uint64:
+				text = strconv.AppendUint(text, v, 10)
+			default:
+				return nil, errFormat
+			}
+			cells = append(cells, text[from:len(text):len(text)])
+		}
+		set = append(set, cells[len(cells)-columns:len(cells):len(cells)])
+	}
+}
+
+// ended is the error of a reader, without that of its end.
+func ended(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 // release ends the transaction of a packet that failed, so that its rows are not locked longer.
 func release(conn *sql.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), rollbackLimit)
 	defer cancel()
-	if _, err := conn.ExecContext(ctx, statements["end_other"]); err != nil {
+	if _, err := conn.ExecContext(ctx, statement("end_other")); err != nil {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // closes it
 	}
 }

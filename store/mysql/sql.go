@@ -16,11 +16,11 @@ var queries string
 // now is the start of a statement in microseconds since 1970.
 const now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
-// statements are those of queries.sql by their names, without comments.
+// statements are those of queries.sql by their names, without comments, each divided at its question marks.
 var statements = parse(queries)
 
-func parse(text string) map[string]string {
-	all := map[string]string{}
+func parse(text string) map[string][]string {
+	all := map[string][]string{}
 	for part := range strings.SplitSeq(text, "-- name: ") {
 		name, sql, _ := strings.Cut(part, "\n")
 		var lines []string
@@ -29,14 +29,17 @@ func parse(text string) map[string]string {
 				lines = append(lines, line)
 			}
 		}
-		all[name] = strings.ReplaceAll(strings.Join(lines, " "), "{now}", now)
+		all[name] = strings.Split(strings.ReplaceAll(strings.Join(lines, " "), "{now}", now), "?")
 	}
 	return all
 }
 
+// statement is one without values.
+func statement(name string) string { return statements[name][0] }
+
 // packet is a text of statements that are sent together. Its values are hexadecimal literals and numbers only.
 type packet struct {
-	text strings.Builder
+	text []byte
 	// server names the server in SQL.
 	server string
 	// before is how many results come before COMMIT.
@@ -47,26 +50,29 @@ type packet struct {
 
 // add adds a statement. The values take the places of its question marks.
 func (p *packet) add(name string, values ...any) {
-	if p.text.Len() > 0 {
-		p.text.WriteString(";\n")
+	if len(p.text) > 0 {
+		p.text = append(p.text, ";\n"...)
 	}
 	p.more(name, values...)
 }
 
 // more continues a statement.
 func (p *packet) more(name string, values ...any) {
-	sql, found := statements[name]
-	if !found || strings.Count(sql, "?") != len(values) {
+	parts := statements[name]
+	if len(parts) != len(values)+1 {
 		panic(fmt.Sprintf("store/mysql: statement %q with %d values", name, len(values))) // every test would fail
 	}
-	p.text.WriteByte(' ')
-	for _, value := range values {
-		before, rest, _ := strings.Cut(sql, "?")
-		p.text.WriteString(strings.ReplaceAll(before, "{server}", p.server))
-		p.value(value)
-		sql = rest
+	p.text = append(p.text, ' ')
+	for i, part := range parts {
+		if i > 0 {
+			p.value(values[i-1])
+		}
+		before, after, found := strings.Cut(part, "{server}")
+		for p.text = append(p.text, before...); found; p.text = append(p.text, before...) {
+			p.text = append(p.text, p.server...)
+			before, after, found = strings.Cut(after, "{server}")
+		}
 	}
-	p.text.WriteString(strings.ReplaceAll(sql, "{server}", p.server))
 }
 
 // ask adds a statement with a result that comes before COMMIT.
@@ -78,47 +84,45 @@ func (p *packet) ask(name string, values ...any) {
 func (p *packet) value(value any) {
 	switch v := value.(type) {
 	case int:
-		p.text.WriteString(strconv.Itoa(v))
+		p.number(v)
 	case int64:
-		p.text.WriteString(strconv.FormatInt(v, 10))
+		p.text = strconv.AppendInt(p.text, v, 10)
 	case string:
-		p.hex([]byte(v))
+		p.name(v)
 	case []byte:
 		p.hex(v)
 	case store.LeaseID:
 		p.hex(v[:])
 	case literals:
-		p.text.WriteString(string(v))
+		p.text = append(p.text, v...)
 	case []string:
-		list(p, v)
+		list(p, v, p.name)
 	case []store.LeaseID:
-		list(p, v)
+		list(p, v, func(id store.LeaseID) { p.hex(id[:]) })
 	case []int64:
-		list(p, v)
+		list(p, v, func(n int64) { p.text = strconv.AppendInt(p.text, n, 10) })
 	case []int:
-		list(p, v)
+		list(p, v, p.number)
 	case [][]byte:
-		list(p, v)
+		list(p, v, p.hex)
 	case []versioned:
-		list(p, v)
-	case versioned:
-		p.text.WriteByte('(')
-		p.value(v.name)
-		p.text.WriteByte(',')
-		p.value(v.version)
-		p.text.WriteByte(')')
+		list(p, v, func(r versioned) {
+			p.text = append(p.text, '(')
+			p.name(r.name)
+			p.text = append(strconv.AppendInt(append(p.text, ','), r.version, 10), ')')
+		})
 	default:
 		panic(fmt.Sprintf("store/mysql: a value of type %T", value))
 	}
 }
 
 // literals are a list of values as SQL has it, for lists that a packet has several times.
-type literals string
+type literals []byte
 
 func hexed(names []string) literals {
 	p := &packet{}
 	p.value(names)
-	return literals(p.text.String())
+	return p.text
 }
 
 // versioned is a record as a swap expects it.
@@ -127,18 +131,20 @@ type versioned struct {
 	version int64
 }
 
-func list[T any](p *packet, values []T) {
-	for i := range values {
+// list adds values, each by a function: a value in an interface would be an allocation.
+func list[T any](p *packet, values []T, add func(T)) {
+	for i, value := range values {
 		if i > 0 {
-			p.text.WriteByte(',')
+			p.text = append(p.text, ',')
 		}
-		p.value(values[i])
+		add(value)
 	}
 }
 
+func (p *packet) number(n int) { p.text = strconv.AppendInt(p.text, int64(n), 10) }
+
+func (p *packet) name(name string) { p.hex([]byte(name)) }
+
 func (p *packet) hex(value []byte) {
-	p.text.Grow(len(value)*2 + 3)
-	p.text.WriteString("X'")
-	_, _ = hex.NewEncoder(&p.text).Write(value)
-	p.text.WriteByte('\'')
+	p.text = append(hex.AppendEncode(append(p.text, "X'"...), value), '\'')
 }

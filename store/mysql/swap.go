@@ -48,10 +48,15 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 	turns := make(chan struct{}, max(1, b.config.MaxConns-2))
 	for i, part := range parts {
 		turns <- struct{}{}
-		sending.Go(func() {
+		send := func() {
 			errs[i] = c.carryOut(ctx, part)
 			<-turns
-		})
+		}
+		if i == len(parts)-1 {
+			send()
+		} else {
+			sending.Go(send)
+		}
 	}
 	sending.Wait()
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
