@@ -395,3 +395,28 @@ func TestTokensFollowTheClock(t *testing.T) {
 		t.Errorf("%d swaps of %d tokens raised them by %d", swaps, tokens, grew)
 	}
 }
+
+// TestALossThatOneCallTells: the first call of an instance to a server that lost everything tells the TTLs of its leases. It may be the
+// only one: the leases that it renews are lost.
+func TestALossThatOneCallTells(t *testing.T) {
+	t.Parallel()
+	d := redistest.Start(t)
+	s := at(t, d)
+	s.ttl = 100 * time.Millisecond
+	holder, other := s.ready("one"), s.ready("two")
+	holder.grants("ns/key") // a server that is younger than the usual TTL grants nothing yet
+	lease := holder.OpenLease(quick)
+	held := holder.Done(cas.Swap{Key: "ns/held", Data: []byte("x"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}, Tokens: 1})
+	d.Do(t, "FLUSHALL")
+	flushed := time.Now()
+	if holder.Keeps(lease) {
+		t.Fatal("the lease is still there")
+	}
+	got, when := other.grants("ns/held")
+	if after := when.Sub(flushed); after < quick-100*time.Millisecond {
+		t.Errorf("granted %s after FLUSHALL, with a lease of %s", after, quick)
+	}
+	if got.Base <= held.Base {
+		t.Errorf("token %d after %d", got.Base, held.Base)
+	}
+}

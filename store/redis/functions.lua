@@ -77,8 +77,9 @@ local function begin_history(P, now, ms)
   return m
 end
 
--- begin is called first by each function. remembered is what the caller remembers: "TTL BEFORE SEEN HISTORY", the longest TTL (ms) of
--- leases that it opened in earlier histories, the greatest token that it saw in these, and at all, and the last history that it knows.
+-- begin is called first by each function. remembered is what the caller remembers: "TTL LONGEST BEFORE SEEN HISTORY", the longest TTL (ms)
+-- of leases that it opened in earlier histories, and at all, the greatest token that it saw in these, and at all, and the last history
+-- that it knows. Its first call in a history must tell all: the leases that it renews with it are lost, so there may be no second one.
 -- It returns the history, the rest of the quiet time in ms, the present time in microseconds, and the base of tokens.
 local function begin(P, remembered)
   local now = micros()
@@ -93,8 +94,8 @@ local function begin(P, remembered)
   known[P] = true
   local quiet, least = tonumber(m[3]), base(m[4], m[6], m[7], now)
   if m[5] ~= '' then -- nobody knows TTLs and tokens but the callers
-    local longest, seen, all, known_to_it = string.match(remembered, '^(%d+) (%d+) (%d+) (%x*)$')
-    if known_to_it ~= m[2] then seen = all end -- tokens of this history must not raise it: each would raise the next one
+    local longest, ever, seen, all, known_to_it = string.match(remembered, '^(%d+) (%d+) (%d+) (%d+) (%x*)$')
+    if known_to_it ~= m[2] then longest, seen = ever, all end -- tokens of this history must not raise it: each would raise the next one
     if tonumber(seen) > math.max(least, now) then
       least = tonumber(seen) + AHEAD
       redis.call('HSET', P .. 'meta', 'from', number(least), 'began', number(now))

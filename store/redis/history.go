@@ -36,12 +36,13 @@ func (h *histories) saw(r *cas.Record) {
 func (h *histories) remembered(part int, usual time.Duration) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	seen := h.seenBefore
-	if h.of[part] != "" {
-		seen = h.seen.Load() // the instance may have seen tokens of this partition
+	before, seen := max(usual, h.before), h.seenBefore
+	all := before
+	if h.of[part] != "" { // the instance may have locks and have seen tokens of this partition
+		all, seen = max(before, h.present), h.seen.Load()
 	}
 	text := make([]byte, 0, 96)
-	for _, n := range []int64{max(usual, h.before).Milliseconds(), h.seenBefore, seen} {
+	for _, n := range []int64{before.Milliseconds(), all.Milliseconds(), h.seenBefore, seen} {
 		text = append(strconv.AppendInt(text, n, 10), ' ')
 	}
 	return string(append(text, h.of[part]...))

@@ -46,14 +46,15 @@ func TestWhatIsRemembered(t *testing.T) {
 			t.Errorf("partition %d: %q, want %q", part, got, want)
 		}
 	}
-	wants(0, "1000 0 0 ")
+	wants(0, "1000 1000 0 0 ")
 	h.note(1, "aa")
 	h.opened(2 * time.Second)
 	h.saw(&cas.Record{Base: 7, Tokens: 2})
-	wants(0, "1000 0 0 ")
-	wants(1, "1000 0 9 aa")
+	wants(0, "1000 1000 0 0 ")
+	wants(1, "1000 2000 0 9 aa")
 	h.note(1, "bb")
+	h.opened(3 * time.Second)
 	h.saw(&cas.Record{Base: 20})
-	wants(0, "2000 9 9 ")
-	wants(1, "2000 9 20 bb")
+	wants(0, "2000 2000 9 9 ")
+	wants(1, "2000 3000 9 20 bb")
 }

@@ -17,11 +17,6 @@ const leasesPerCall = 1000
 
 // OpenLeases implements [cas.Backend]. It is repeated after a lost answer, because a lease that is opened twice is one.
 func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (store.History, error) {
-	for _, l := range leases {
-		if l.Instance != "" && !b.config.Quick {
-			b.history.opened(l.TTL)
-		}
-	}
 	told := b.newTold()
 	err := b.everywhere(ctx, "open", "open", told, len(leases), func(from, to int) []any {
 		var args []any
@@ -30,6 +25,11 @@ func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (store.
 		}
 		return args
 	}, func(int, int, []any) error { return nil })
+	for _, l := range leases {
+		if err == nil && l.Instance != "" && !b.config.Quick { // nobody relies on a lease before
+			b.history.opened(l.TTL)
+		}
+	}
 	return b.together(told), err
 }
 
