@@ -9,6 +9,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -84,6 +85,15 @@ func TestLeftNothing(t *testing.T) {
 			r.st.set("Revoke", fault{refuse: true})
 			r.clk.stop(time.Minute)
 			time.Sleep(20 * time.Second)
+		}, false},
+		"lost before its deadline": {func(r *rig) {
+			r.lock(r.session(), "k")
+			r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
+		}, true},
+		"lost before its deadline, not revoked": {func(r *rig) {
+			r.lock(r.session(), "k")
+			r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
+			r.st.set("Revoke", fault{refuse: true})
 		}, false},
 		"opening, who knows": {func(r *rig) {
 			r.st.set("OpenLeases", fault{forget: true})

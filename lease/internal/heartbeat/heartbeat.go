@@ -178,12 +178,9 @@ func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
 	locks, waits := ls.cfg.OnLost(l, reason)
 	ls.cfg.Log.Error("lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", locks, "waits", waits)
 	ls.mustRevoke(l)
-	left := time.Duration(0)
-	if life := l.life.Load(); life != nil {
-		left = life.deadline.Sub(ls.cfg.Clock.Now())
-	}
-	if left <= 0 || !ls.cfg.Background.After(left, func() { ls.revoke(l) }) {
-		ls.revoke(l)
+	left := l.UntilDeadline(ls.cfg.Clock.Now())
+	if left <= 0 || !ls.cfg.Background.After(left, func() { ls.persist(l) }) {
+		ls.persist(l)
 	}
 }
 

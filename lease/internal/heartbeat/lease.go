@@ -137,6 +137,16 @@ func (l *Lease) Remaining(t clock.Tick) time.Duration {
 	return left
 }
 
+// UntilDeadline is how long it is until the deadline, also of a lost lease: the store may have that until then. It is 0 if the
+// lease was never open.
+func (l *Lease) UntilDeadline(now time.Time) time.Duration {
+	life := l.life.Load()
+	if life == nil {
+		return 0
+	}
+	return max(life.deadline.Sub(now), 0)
+}
+
 // Pin adds one user. The caller must already be a user.
 func (l *Lease) Pin() { l.users.Add(1) }
 

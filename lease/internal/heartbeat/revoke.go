@@ -16,6 +16,11 @@ import (
 // expires, and is reaped by the next asker of one of its keys.
 func (ls *Leases) revoke(l *Lease) {
 	ls.mustRevoke(l)
+	ls.persist(l)
+}
+
+// persist revokes a lease that must be revoked. After RevokeAll it does nothing.
+func (ls *Leases) persist(l *Lease) {
 	confirmed := false
 	ls.cfg.Background.Persist(func(ctx context.Context) bool {
 		_, err := lanes.Submit(ctx, ls.cfg.Lanes.Revocations, l.id)
