@@ -67,3 +67,58 @@ func TestALostLeaseIsRevokedAtItsDeadline(t *testing.T) {
 		}
 	})
 }
+
+// TestALostLeaseKeepsNoKeyForItsWaiters: the store may still have the lost lease, and with it the former queue position of a call that has
+// begun again. A key that is handed to this position is handed on at once.
+func TestALostLeaseKeepsNoKeyForItsWaiters(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault fault // of the enqueue, which has no outcome yet when the lease is lost
+		then  func(r *rig)
+	}{
+		"queued":                       {fault{}, func(*rig) {}},
+		"queued after the loss":        {fault{times: 1, before: time.Second}, func(*rig) {}},
+		"queued, and answered later":   {fault{times: 1, after: time.Second}, func(*rig) {}},
+		"the first withdrawal fails":   {fault{}, func(r *rig) { r.st.set("Withdraw", fault{times: 1, refuse: true}) }},
+		"after the machine was paused": {fault{}, func(r *rig) { r.clk.suspended.Add(int64(time.Second)) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other := r.another(opt)
+				holder := other.session()
+				g := other.lock(holder, "k")
+				r.st.set("Enqueue", c.fault)
+				a := r.wait(r.session(), "k", time.Hour)
+				c.then(r)
+				r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
+				time.Sleep(3 * time.Second)
+				synctest.Wait()
+				released := time.Now()
+				other.release(holder, g)
+				a.granted(t)
+				if took := time.Since(released); took > time.Second {
+					t.Errorf("granted %s after the release", took)
+				}
+			})
+		})
+	}
+}
+
+// A group whose lease is lost begins again. The keys that it had are not kept until the lease is revoked, because no app knows of them.
+func TestALostLeaseKeepsNoKeyForAGroup(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		holder := other.session()
+		g := other.lock(holder, "b")
+		a := r.waitAll(r.session(), "a", "b")
+		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
+		time.Sleep(3 * time.Second)
+		released := time.Now()
+		other.release(holder, g)
+		a.granted(t, "a", "b")
+		if took := time.Since(released); took > time.Second {
+			t.Errorf("granted %s after the release", took)
+		}
+	})
+}

@@ -110,8 +110,8 @@ func (aq *Acquirer) LeaseLost(l *heartbeat.Lease) int {
 }
 
 // leaseGone ends the attempt after the loss of its lease, unless it was moved. The revocation of the lease
-// drops the waiter and a session's lock that it may still win. A bind:ttl lock would outlive the lease, so its
-// attempt first learns its outcome.
+// drops the waiter and a session's lock that it may still win. If that is later, the attempt is withdrawn, because otherwise
+// the key could be kept for nobody until then. A bind:ttl lock would outlive the lease, so its attempt first learns its outcome.
 func (b *Attempt) leaseGone(l *heartbeat.Lease) {
 	b.mu.Lock()
 	if b.Lease() != l || b.phase == over {
@@ -126,8 +126,11 @@ func (b *Attempt) leaseGone(l *heartbeat.Lease) {
 	}
 	b.phase, b.err = over, ErrAttemptLost
 	b.mu.Unlock()
-	if b.keepsKey() {
-		b.aq.withdraw(b.tr.Carry(context.Background()), b.Ref(), b.mayGet(), b.beginCleanup())
+	switch ctx := b.tr.Carry(context.Background()); {
+	case b.keepsKey():
+		b.aq.withdraw(ctx, b.Ref(), b.mayGet(), b.beginCleanup())
+	case b.leaseStays(): // once, because a repeat of the request waits for it; see onLateAnswer
+		b.aq.withdrawOnce(ctx, b.Ref(), b.mayGet(), b.beginCleanup())
 	}
 	b.end()
 }

@@ -129,12 +129,13 @@ func (b *Attempt) beginCleanup() (settled func()) {
 }
 
 // onLateAnswer withdraws an attempt again if its lease was lost. The question may have been carried out after
-// the withdrawal and before the revocation. Its undelivered lock would then keep the key for its MinHold.
+// the withdrawal and before the revocation. The undelivered lock, or the queue position, would then keep the key until the
+// revocation, and for its MinHold.
 func (b *Attempt) onLateAnswer() {
 	b.mu.Lock()
 	won := b.err == nil
 	b.mu.Unlock()
-	if !won && b.keepsKey() {
+	if !won && (b.keepsKey() || b.leaseStays()) {
 		b.aq.withdrawOnce(b.tr.Carry(context.Background()), b.Ref(), b.aq.Within(b.lasts()), func() {})
 	}
 }
@@ -166,7 +167,7 @@ func (b *Attempt) HandBackMember(token int64) {
 		return
 	}
 	settled()
-	if b.keepsKey() { // it was lost
+	if b.keepsKey() || b.leaseStays() { // it was lost
 		b.aq.withdrawOnce(b.tr.Carry(context.Background()), b.Ref(), b.mayGet(), b.beginCleanup())
 	}
 }
@@ -176,11 +177,17 @@ func (b *Attempt) keepsKey() bool { return b.req.Bind == types.BindSession && b.
 
 func (b *Attempt) leaseLives() bool { return b.Lease() != nil && b.Lease().Alive(clock.Read(b.aq.clk)) }
 
-// mayGet returns a function that reports whether the attempt may still have something: while its lease lives, a
+// leaseStays reports whether the attempt's lease was lost before its deadline. It is revoked only then.
+func (b *Attempt) leaseStays() bool {
+	l := b.Lease()
+	return l != nil && l.Lost() && l.UntilDeadline(b.aq.clk.Now()) > 0
+}
+
+// mayGet returns a function that reports whether the attempt may still have something: until its lease is over, a
 // session's lock or a queue position; after that, a bind:ttl lock for its TTL, or a key for its MinHold.
 func (b *Attempt) mayGet() func() bool {
 	if b.req.Bind == types.BindSession && !b.keepsKey() {
-		return b.leaseLives
+		return func() bool { return b.leaseLives() || b.leaseStays() }
 	}
 	lasts := b.aq.Within(b.lasts())
 	return func() bool {
