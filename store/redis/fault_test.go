@@ -420,3 +420,19 @@ func TestALossThatOneCallTells(t *testing.T) {
 		t.Errorf("token %d after %d", got.Base, held.Base)
 	}
 }
+
+// TestALeaseThatIsOpenedAfterALoss: the quiet time is for leases of before the loss, not for the one that the first call opens.
+func TestALeaseThatIsOpenedAfterALoss(t *testing.T) {
+	t.Parallel()
+	d := redistest.Start(t)
+	s := at(t, d)
+	s.ttl = quick
+	r := s.ready("one")
+	r.grants("ns/key") // a server that is younger than the usual TTL grants nothing yet
+	d.Do(t, "FLUSHALL")
+	r.OpenLease(time.Minute)
+	answer, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+	if r.Must(err); answer.Done || answer.Quiet > quick {
+		t.Errorf("answered %+v", answer)
+	}
+}
