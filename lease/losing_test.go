@@ -122,3 +122,37 @@ func TestALostLeaseKeepsNoKeyForAGroup(t *testing.T) {
 		}
 	})
 }
+
+// A lost lease is revoked only at its deadline, because an app may believe in its lock. When the app gives the lock up, it is free at once.
+func TestALostLockThatIsGivenUpIsFree(t *testing.T) {
+	for name, gives := range map[string]func(r *rig, s *holdings.Session, g types.Grant){
+		"released": func(r *rig, s *holdings.Session, g types.Grant) {
+			if reason := lostReason(r.free(s, "k", g.Token)); reason != types.LostExpired {
+				t.Errorf("told %q", reason)
+			}
+		},
+		"the session ends": func(_ *rig, s *holdings.Session, _ types.Grant) { <-s.End(types.EndDropped) },
+		"released, and the first try fails": func(r *rig, s *holdings.Session, g types.Grant) {
+			r.st.set("Release", fault{times: 1, refuse: true})
+			_ = r.free(s, "k", g.Token)
+			time.Sleep(time.Second)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other := r.another(opt)
+				s := r.session()
+				g := r.lock(s, "k")
+				a := other.wait(other.session(), "k", time.Hour)
+				r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
+				gives(r, s, g)
+				given := time.Now()
+				a.granted(t)
+				if took := time.Since(given); took > time.Second {
+					t.Errorf("granted %s later", took)
+				}
+			})
+		})
+	}
+}

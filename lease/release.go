@@ -38,6 +38,7 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 			return e.Release.Again(ctx, m.cfg.StoreTimeout)
 		}
 		if err := m.claimedElsewhere(c); err != nil {
+			c.s.FreeLost(c.key, c.token)
 			return types.Released{}, err
 		}
 		return m.releaseForeign(ctx, c, req)

@@ -180,7 +180,7 @@ func (b *Attempt) leaseLives() bool { return b.Lease() != nil && b.Lease().Alive
 // leaseStays reports whether the attempt's lease was lost before its deadline. It is revoked only then.
 func (b *Attempt) leaseStays() bool {
 	l := b.Lease()
-	return l != nil && l.Lost() && l.UntilDeadline(b.aq.clk.Now()) > 0
+	return l != nil && l.Stays(b.aq.clk.Now())
 }
 
 // mayGet returns a function that reports whether the attempt may still have something: until its lease is over, a

@@ -147,6 +147,9 @@ func (l *Lease) UntilDeadline(now time.Time) time.Duration {
 	return max(life.deadline.Sub(now), 0)
 }
 
+// Stays reports whether the lease was lost before its deadline. Until then the store may still have it.
+func (l *Lease) Stays(now time.Time) bool { return l.Lost() && l.UntilDeadline(now) > 0 }
+
 // Pin adds one user. The caller must already be a user.
 func (l *Lease) Pin() { l.users.Add(1) }
 

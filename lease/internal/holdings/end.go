@@ -21,14 +21,18 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 		return s.released
 	}
 	s.ended = true
+	lost := s.keptLocked()
 	var left atomic.Int64
-	left.Store(int64(s.held.count()))
+	left.Store(int64(s.held.count() + len(lost)))
 	settled := func() {
 		if left.Add(-1) == 0 {
 			close(s.released)
 		}
 	}
-	releases := make([]*Release, 0, s.held.count())
+	releases := make([]*Release, 0, s.held.count()+len(lost))
+	for _, h := range lost {
+		releases = append(releases, h.newEnd(settled))
+	}
 	for h := range s.held.all {
 		r := h.newEnd(settled)
 		r.ofSession = true
@@ -131,12 +135,63 @@ func (s *Session) observeEnd(h *Lock, e End) {
 	s.set.obs.HoldEnded(h.span, h.Key, reason, heldFor)
 }
 
+// loss is how a session lost a lock.
+type loss struct {
+	reason types.LostReason
+	// lock is not nil if its lease was lost before its deadline. The store keeps the lock until then, because the app may believe in
+	// it, unless the app gives it up.
+	lock *Lock
+}
+
 func (s *Session) loseLocked(h *Lock, reason types.LostReason) bool {
 	forfeited := s.forfeitLocked(h, reason)
 	if forfeited {
 		h.letGoLocked()
 	}
+	ref := grantRef{h.Key, h.Token}
+	if l, noted := s.lost[ref]; forfeited && noted && h.Lease().Stays(s.set.clk.Now()) {
+		l.lock = h
+		s.lost[ref] = l
+	}
 	return forfeited
+}
+
+// keptLocked returns the lost locks that the store may still have, and forgets that. The caller holds s.mu.
+func (s *Session) keptLocked() (kept []*Lock) {
+	for ref := range s.lost {
+		if h := s.takeLostLocked(ref); h != nil {
+			kept = append(kept, h)
+		}
+	}
+	return kept
+}
+
+// takeLostLocked returns a lost lock if the store may still have it, otherwise nil, and forgets it. The caller holds s.mu.
+func (s *Session) takeLostLocked(ref grantRef) *Lock {
+	l, noted := s.lost[ref]
+	if !noted || l.lock == nil {
+		return nil
+	}
+	h := l.lock
+	l.lock = nil
+	s.lost[ref] = l
+	if !h.Lease().Stays(s.set.clk.Now()) {
+		return nil
+	}
+	return h
+}
+
+// FreeLost releases, in the background, a lost lock that the store may still have, because the app has given it up.
+func (s *Session) FreeLost(key string, token int64) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	h := s.takeLostLocked(grantRef{key, token})
+	s.mu.Unlock()
+	if h != nil {
+		h.newEnd(nil).send()
+	}
 }
 
 // forfeitLocked removes h from the session and notifies the app. It returns false if h was removed before.
@@ -149,10 +204,10 @@ func (s *Session) forfeitLocked(h *Lock, reason types.LostReason) bool {
 	}
 	ref := grantRef{h.Key, h.Token}
 	if s.lost == nil {
-		s.lost = make(map[grantRef]types.LostReason)
+		s.lost = make(map[grantRef]loss)
 	}
 	if len(s.lost) < s.set.cfg.MaxLocksPerSession {
-		s.lost[ref] = reason
+		s.lost[ref] = loss{reason: reason}
 	}
 	if s.onLost != nil {
 		s.onLost(types.Lost{Key: h.Key, Token: h.Token, Reason: reason})
@@ -162,6 +217,9 @@ func (s *Session) forfeitLocked(h *Lock, reason types.LostReason) bool {
 
 // letGoLocked ends the use of the lease, because the lock is lost or its release is settled. The caller holds s.mu.
 func (h *Lock) letGoLocked() {
+	if h.letGo { // a lost lock that is released
+		return
+	}
 	h.letGo = true
 	h.Lease().Unpin()
 }
@@ -170,8 +228,8 @@ func (h *Lock) letGoLocked() {
 func (s *Session) LossOf(key string, token int64) (types.LostReason, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	reason, ok := s.lost[grantRef{key, token}]
-	return reason, ok
+	l, ok := s.lost[grantRef{key, token}]
+	return l.reason, ok
 }
 
 // Lose takes the lock from its session and notifies the app. It returns false if the lock was taken before.

@@ -122,10 +122,10 @@ func (r *Release) handOn() bool {
 // Claim names the lock.
 func (r *Release) Claim() store.Claim { return r.claim }
 
-// Matters reports whether the lease lives, or the release must end a MinHold that still keeps the key.
+// Matters reports whether the store may still have the lease, or the release must end a MinHold that still keeps the key.
 func (r *Release) Matters() bool {
 	t := clock.Read(r.h.s.set.clk)
-	return r.h.Lease().Alive(t) || r.claim.AtOnce && r.h.heldFor(t.Now) < r.h.minHold
+	return r.h.Lease().Alive(t) || r.h.Lease().Stays(t.Now) || r.claim.AtOnce && r.h.heldFor(t.Now) < r.h.minHold
 }
 
 // WasTried records the outcome of a try.

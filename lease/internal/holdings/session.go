@@ -36,7 +36,7 @@ type Session struct {
 	held        lockMap
 	unpublished int // number of locks in held that count as pending
 	pending     int // calls that may still get a lock; they count towards the limit
-	lost        map[grantRef]types.LostReason
+	lost        map[grantRef]loss
 	// Requests are the calls with request ids that run in the session.
 	Requests repeat.Requests
 	// freeing are the releases of the session's locks that the store has not confirmed.
