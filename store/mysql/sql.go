@@ -63,15 +63,19 @@ func (p *packet) more(name string, values ...any) {
 		panic(fmt.Sprintf("store/mysql: statement %q with %d values", name, len(values))) // every test would fail
 	}
 	p.text = append(p.text, ' ')
-	for i, part := range parts {
-		if i > 0 {
-			p.value(values[i-1])
-		}
-		before, after, found := strings.Cut(part, "{server}")
-		for p.text = append(p.text, before...); found; p.text = append(p.text, before...) {
-			p.text = append(p.text, p.server...)
-			before, after, found = strings.Cut(after, "{server}")
-		}
+	p.part(parts[0])
+	for i, value := range values {
+		p.value(value)
+		p.part(parts[i+1])
+	}
+}
+
+// part writes a part of a statement, with the server that it names.
+func (p *packet) part(text string) {
+	before, after, found := strings.Cut(text, "{server}")
+	for p.text = append(p.text, before...); found; p.text = append(p.text, before...) {
+		p.text = append(p.text, p.server...)
+		before, after, found = strings.Cut(after, "{server}")
 	}
 }
 
