@@ -1,12 +1,15 @@
 package lease
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -156,3 +159,32 @@ func TestALostLockThatIsGivenUpIsFree(t *testing.T) {
 		})
 	}
 }
+
+// A repeat of a bind:ttl request has the same attempt id, so a late answer to an attempt that is over withdraws nothing.
+func TestALateAnswerDoesNotEndTheGrantOfARepeat(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		holder := other.session()
+		g := other.lock(holder, "k")
+		a := r.ask(context.Background(), nil, types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: time.Hour, RequestID: theRequest})
+		synctest.Wait()
+		proceed := r.st.hold("Check")
+		r.m.acquirer.LookAgain()
+		time.Sleep(time.Second)
+		if n := r.st.count("Check"); n != 1 {
+			t.Fatalf("%d checks are under way", n)
+		}
+		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
+		time.Sleep(time.Second) // the call is queued again, under another lease
+		other.release(holder, g)
+		got := a.granted(t)
+		proceed()
+		time.Sleep(2 * time.Second)
+		if l := r.stored("k"); !l.Held || l.Token != got.Token {
+			t.Errorf("the app has token %d, and the store %+v", got.Token, l)
+		}
+	})
+}
+
+var theRequest = uuid.New()

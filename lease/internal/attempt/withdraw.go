@@ -177,10 +177,10 @@ func (b *Attempt) keepsKey() bool { return b.req.Bind == types.BindSession && b.
 
 func (b *Attempt) leaseLives() bool { return b.Lease() != nil && b.Lease().Alive(clock.Read(b.aq.clk)) }
 
-// leaseStays reports whether the attempt's lease was lost before its deadline. It is revoked only then.
+// leaseStays reports whether the lease of a session's attempt was lost before its deadline. It is revoked only then. A bind:ttl
+// attempt does not need its lease for what it gets, and is not withdrawn, because a repeat of the request has the same id.
 func (b *Attempt) leaseStays() bool {
-	l := b.Lease()
-	return l != nil && l.Stays(b.aq.clk.Now())
+	return b.req.Bind == types.BindSession && b.Lease().Stays(b.aq.clk.Now())
 }
 
 // mayGet returns a function that reports whether the attempt may still have something: until its lease is over, a
