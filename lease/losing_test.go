@@ -81,6 +81,7 @@ func TestALostLeaseKeepsNoKeyForItsWaiters(t *testing.T) {
 		"queued":                       {fault{}, func(*rig) {}},
 		"queued after the loss":        {fault{times: 1, before: time.Second}, func(*rig) {}},
 		"queued, and answered later":   {fault{times: 1, after: time.Second}, func(*rig) {}},
+		"queued later, and not told":   {fault{times: 1, before: time.Second, forget: true}, func(*rig) {}},
 		"the first withdrawal fails":   {fault{}, func(r *rig) { r.st.set("Withdraw", fault{times: 1, refuse: true}) }},
 		"after the machine was paused": {fault{}, func(r *rig) { r.clk.suspended.Add(int64(time.Second)) }},
 	} {
@@ -188,3 +189,30 @@ func TestALateAnswerDoesNotEndTheGrantOfARepeat(t *testing.T) {
 }
 
 var theRequest = uuid.New()
+
+// A pause of the machine ends the trust in a lease before anybody notices. A release whose first try fails then is repeated.
+func TestAReleaseIsRepeatedAfterAPause(t *testing.T) {
+	for name, gives := range map[string]func(r *rig, s *holdings.Session, g types.Grant){
+		"released":         func(r *rig, s *holdings.Session, g types.Grant) { _ = r.free(s, "k", g.Token) },
+		"the session ends": func(_ *rig, s *holdings.Session, _ types.Grant) { s.End(types.EndDropped) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other := r.another(opt)
+				s := r.session()
+				g := r.lock(s, "k")
+				a := other.wait(other.session(), "k", time.Hour)
+				r.st.set("Release", fault{times: 1, refuse: true, before: 100 * time.Millisecond})
+				go gives(r, s, g)
+				synctest.Wait()
+				r.clk.suspended.Add(int64(time.Second))
+				given := time.Now()
+				a.granted(t)
+				if took := time.Since(given); took > 2*time.Second {
+					t.Errorf("granted %s later", took)
+				}
+			})
+		})
+	}
+}

@@ -113,6 +113,9 @@ func (b *Attempt) skipped(ans store.Answer) {
 func (b *Attempt) fail(err error) {
 	was, first := b.close(err)
 	if !first {
+		if store.OutcomeUnknown(err) {
+			b.onLateAnswer()
+		}
 		return
 	}
 	if (store.OutcomeUnknown(err) || was == cancelling) && b.shared == 0 {
@@ -187,7 +190,7 @@ func (b *Attempt) leaseStays() bool {
 // session's lock or a queue position; after that, a bind:ttl lock for its TTL, or a key for its MinHold.
 func (b *Attempt) mayGet() func() bool {
 	if b.req.Bind == types.BindSession && !b.keepsKey() {
-		return func() bool { return b.leaseLives() || b.leaseStays() }
+		return func() bool { return b.Lease().UntilDeadline(b.aq.clk.Now()) > 0 }
 	}
 	lasts := b.aq.Within(b.lasts())
 	return func() bool {

@@ -124,8 +124,8 @@ func (r *Release) Claim() store.Claim { return r.claim }
 
 // Matters reports whether the store may still have the lease, or the release must end a MinHold that still keeps the key.
 func (r *Release) Matters() bool {
-	t := clock.Read(r.h.s.set.clk)
-	return r.h.Lease().Alive(t) || r.h.Lease().Stays(t.Now) || r.claim.AtOnce && r.h.heldFor(t.Now) < r.h.minHold
+	now := r.h.s.set.clk.Now()
+	return r.h.Lease().UntilDeadline(now) > 0 || r.claim.AtOnce && r.h.heldFor(now) < r.h.minHold
 }
 
 // WasTried records the outcome of a try.
