@@ -136,6 +136,13 @@ func TestALostLockThatIsGivenUpIsFree(t *testing.T) {
 			}
 		},
 		"the session ends": func(_ *rig, s *holdings.Session, _ types.Grant) { <-s.End(types.EndDropped) },
+		"released by its request": func(r *rig, s *holdings.Session, g types.Grant) {
+			out, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", RequestID: theRequest})
+			if r.must(err); !out.Nothing {
+				t.Errorf("told %+v", out)
+			}
+		},
+		"its answer is not delivered": func(r *rig, s *holdings.Session, g types.Grant) { r.m.HandBack(s, g) },
 		"released, and the first try fails": func(r *rig, s *holdings.Session, g types.Grant) {
 			r.st.set("Release", fault{times: 1, refuse: true})
 			_ = r.free(s, "k", g.Token)
@@ -147,13 +154,91 @@ func TestALostLockThatIsGivenUpIsFree(t *testing.T) {
 				r := newRig(t, opt)
 				other := r.another(opt)
 				s := r.session()
-				g := r.lock(s, "k")
+				g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", RequestID: theRequest})
+				r.must(err)
 				a := other.wait(other.session(), "k", time.Hour)
 				r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
 				gives(r, s, g)
 				given := time.Now()
 				a.granted(t)
 				if took := time.Since(given); took > time.Second {
+					t.Errorf("granted %s later", took)
+				}
+			})
+		})
+	}
+}
+
+var theRequest = uuid.New()
+
+// The app may believe in a lost lock until it has given up each entry.
+func TestALostLockIsFreeAfterItsLastEntry(t *testing.T) {
+	for name, gives := range map[string]func(r *rig, s *holdings.Session, g types.Grant){
+		"released":                func(r *rig, s *holdings.Session, g types.Grant) { _ = r.free(s, "k", g.Token) },
+		"released by its request": func(r *rig, s *holdings.Session, _ types.Grant) { r.releaseRequest(s, theRequest) },
+		"the wrong number, and released": func(r *rig, s *holdings.Session, g types.Grant) {
+			_, _ = r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", Token: g.Token, Reentry: 1})
+			_ = r.free(s, "k", g.Token)
+		},
+		"the answer of the second is not delivered": func(r *rig, s *holdings.Session, g types.Grant) { r.m.HandBack(s, g) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other := r.another(opt)
+				s := r.session()
+				req := types.Request{Key: "k", Owner: "o", Reentrant: true}
+				_, err := r.m.Acquire(context.Background(), s, req)
+				r.must(err)
+				req.RequestID = theRequest
+				g, err := r.m.Acquire(context.Background(), s, req)
+				r.must(err)
+				a := other.wait(other.session(), "k", time.Hour)
+				r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
+				gives(r, s, g)
+				time.Sleep(time.Second)
+				if a.isOver() {
+					t.Error("another has the lock, and the app may believe in its first entry")
+				}
+				if reason := lostReason(r.free(s, "k", g.Token)); reason != types.LostExpired {
+					t.Errorf("told %q", reason)
+				}
+				given := time.Now()
+				a.granted(t)
+				if took := time.Since(given); took > time.Second {
+					t.Errorf("granted %s later", took)
+				}
+			})
+		})
+	}
+}
+
+func (r *rig) releaseRequest(s *holdings.Session, id uuid.UUID) {
+	r.t.Helper()
+	_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", RequestID: id})
+	r.must(err)
+}
+
+// A pause of the machine ends the trust in a lease before anybody notices. A release whose first try fails then is repeated.
+func TestAReleaseIsRepeatedAfterAPause(t *testing.T) {
+	for name, gives := range map[string]func(r *rig, s *holdings.Session, g types.Grant){
+		"released":         func(r *rig, s *holdings.Session, g types.Grant) { _ = r.free(s, "k", g.Token) },
+		"the session ends": func(_ *rig, s *holdings.Session, _ types.Grant) { s.End(types.EndDropped) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other := r.another(opt)
+				s := r.session()
+				g := r.lock(s, "k")
+				a := other.wait(other.session(), "k", time.Hour)
+				r.st.set("Release", fault{times: 1, refuse: true, before: 100 * time.Millisecond})
+				go gives(r, s, g)
+				synctest.Wait()
+				r.clk.suspended.Add(int64(time.Second))
+				given := time.Now()
+				a.granted(t)
+				if took := time.Since(given); took > 2*time.Second {
 					t.Errorf("granted %s later", took)
 				}
 			})
@@ -188,31 +273,59 @@ func TestALateAnswerDoesNotEndTheGrantOfARepeat(t *testing.T) {
 	})
 }
 
-var theRequest = uuid.New()
-
-// A pause of the machine ends the trust in a lease before anybody notices. A release whose first try fails then is repeated.
-func TestAReleaseIsRepeatedAfterAPause(t *testing.T) {
-	for name, gives := range map[string]func(r *rig, s *holdings.Session, g types.Grant){
-		"released":         func(r *rig, s *holdings.Session, g types.Grant) { _ = r.free(s, "k", g.Token) },
-		"the session ends": func(_ *rig, s *holdings.Session, _ types.Grant) { s.End(types.EndDropped) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, opt option) {
-				r := newRig(t, opt)
-				other := r.another(opt)
-				s := r.session()
-				g := r.lock(s, "k")
-				a := other.wait(other.session(), "k", time.Hour)
-				r.st.set("Release", fault{times: 1, refuse: true, before: 100 * time.Millisecond})
-				go gives(r, s, g)
-				synctest.Wait()
-				r.clk.suspended.Add(int64(time.Second))
-				given := time.Now()
-				a.granted(t)
-				if took := time.Since(given); took > 2*time.Second {
-					t.Errorf("granted %s later", took)
+// The release of a lost lock is repeated until its deadline, and counts once, however often the lock is given up.
+func TestALostLockIsGivenUpOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		for _, key := range []string{"k", "l"} {
+			g := r.lock(s, key)
+			defer func() {
+				if reason := lostReason(r.free(s, key, g.Token)); reason != types.LostExpired {
+					t.Errorf("told %q afterwards", reason)
 				}
-			})
-		})
-	}
+			}()
+		}
+		g := r.lock(s, "m")
+		l := r.m.leases.Get(r.m.cfg.TTL)
+		r.m.leases.Lose(l, types.LostExpired)
+		r.st.setAll(fault{refuse: true})
+		_ = r.free(s, "m", g.Token)
+		_ = r.free(s, "m", g.Token)
+		began := time.Now()
+		if n := r.st.asked("Release"); n > 1 {
+			t.Errorf("%d releases of one lock", n)
+		}
+		<-s.End(types.EndDeleted)
+		<-s.End(types.EndDropped)
+		if took := time.Since(began); took < 14*time.Second || took > 16*time.Second {
+			t.Errorf("the session was released after %s", took)
+		}
+		if n := l.Users(); n != 0 {
+			t.Errorf("the lost lease has %d users", n)
+		}
+		r.st.lift(everyOp...)
+		time.Sleep(time.Minute)
+		r.nothingLeft()
+	})
+}
+
+// Stop does not wait until the deadline of a lost lease.
+func TestStopDoesNotWaitForALostLock(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		r.lock(r.session(), "k")
+		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
+		r.st.setAll(fault{refuse: true})
+		began := time.Now()
+		r.m.Stop()
+		if took := time.Since(began); took > 3*r.m.cfg.StoreTimeout {
+			t.Errorf("took %s", took)
+		}
+		n := r.st.total()
+		time.Sleep(time.Hour)
+		if later := r.st.total(); later != n {
+			t.Errorf("%d calls of the store after Stop", later-n)
+		}
+	})
 }

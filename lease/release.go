@@ -38,7 +38,7 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 			return e.Release.Again(ctx, m.cfg.StoreTimeout)
 		}
 		if err := m.claimedElsewhere(c); err != nil {
-			c.s.FreeLost(c.key, c.token)
+			s.FreeLost(req)
 			return types.Released{}, err
 		}
 		return m.releaseForeign(ctx, c, req)
@@ -288,6 +288,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 	}
 	if h == nil {
 		defer leave()
+		s.FreeLost(req)
 		return m.nothingOnceFreed(ctx, s, req.Key)
 	}
 	if err := checkOutcome(h, req); err != nil {
@@ -299,6 +300,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 	switch entries, err := s.Exit(h, r); {
 	case err != nil: // it has just been lost or released
 		defer leave()
+		s.FreeLost(req)
 		return m.nothingOnceFreed(ctx, s, req.Key)
 	case entries > 0:
 		leave()

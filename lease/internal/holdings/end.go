@@ -2,6 +2,7 @@ package holdings
 
 import (
 	"cmp"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -181,17 +182,52 @@ func (s *Session) takeLostLocked(ref grantRef) *Lock {
 	return h
 }
 
-// FreeLost releases, in the background, a lost lock that the store may still have, because the app has given it up.
-func (s *Session) FreeLost(key string, token int64) {
+// FreeLost ends an entry of a lost lock that the store may still have, because the app has given it up. With the last entry, it releases
+// the lock in the background.
+func (s *Session) FreeLost(req *types.ReleaseRequest) {
 	if s == nil {
 		return
 	}
-	s.mu.Lock()
-	h := s.takeLostLocked(grantRef{key, token})
-	s.mu.Unlock()
-	if h != nil {
-		h.newEnd(nil).send()
+	h := s.findLost(req)
+	if h == nil {
+		return
 	}
+	r := h.NewRelease(&types.ReleaseRequest{RequestID: req.RequestID, Reentry: req.Reentry, Traceparent: h.Traceparent}, s.set.clk.Now(), nil)
+	if entries, err := s.exitLost(h, r); err == nil && entries == 0 {
+		r.send()
+	}
+}
+
+// findLost returns the lost lock that a release means if the store may still have it, otherwise nil.
+func (s *Session) findLost(req *types.ReleaseRequest) *Lock {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if req.Token != 0 {
+		return s.lost[grantRef{req.Key, req.Token}].lock
+	}
+	for ref, l := range s.lost {
+		if ref.key != req.Key || l.lock == nil {
+			continue
+		}
+		if _, ok := l.lock.entryOf(req.RequestID); ok {
+			return l.lock
+		}
+	}
+	return nil
+}
+
+// exitLost is Exit for a lost lock.
+func (s *Session) exitLost(h *Lock, r *Release) (left int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ref := grantRef{h.Key, h.Token}
+	if s.lost[ref].lock != h {
+		return 0, ErrNotHeld
+	}
+	if left, err = h.exitLocked(r); err == nil && left == 0 && s.takeLostLocked(ref) == nil {
+		err = ErrNotHeld
+	}
+	return left, err
 }
 
 // forfeitLocked removes h from the session and notifies the app. It returns false if h was removed before.
@@ -286,13 +322,17 @@ func (s *Session) HandBackMember(p *Slot, settled func()) bool {
 
 // HandBack ends, in the background, an entry whose answer could not be delivered. The last entry releases the lock.
 func (s *Session) HandBack(g types.Grant) {
-	h := s.Find(g.Key, g.Token)
+	h := cmp.Or(s.Find(g.Key, g.Token), s.findLost(&types.ReleaseRequest{Key: g.Key, Token: g.Token}))
 	if h == nil {
 		return
 	}
 	r := h.newEnd(nil)
 	r.undelivered, r.means = true, func(e entry) bool { return e.serial == g.Entry }
-	if entries, err := s.Exit(h, r); err == nil && entries == 0 {
+	entries, err := s.Exit(h, r)
+	if errors.Is(err, ErrNotHeld) {
+		entries, err = s.exitLost(h, r)
+	}
+	if err == nil && entries == 0 {
 		r.send()
 	}
 }

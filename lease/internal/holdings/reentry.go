@@ -203,6 +203,15 @@ func (s *Session) Exit(h *Lock, r *Release) (left int, err error) {
 	if !s.held.has(h) {
 		return 0, ErrNotHeld
 	}
+	if left, err = h.exitLocked(r); err == nil && left == 0 {
+		s.takeLocked(h, End{Release: r})
+	}
+	return left, err
+}
+
+// exitLocked ends the entry of h that r means, and returns the number of the newest remaining entry. If it is the last entry,
+// the caller ends the lock. The caller holds s.mu.
+func (h *Lock) exitLocked(r *Release) (left int, err error) {
 	if n := r.reentry; n != 0 && n != h.depth() {
 		return 0, &types.ReentryError{Key: h.Key, Given: n, Have: h.depth()}
 	}
@@ -223,7 +232,6 @@ func (s *Session) Exit(h *Lock, r *Release) (left int, err error) {
 		return h.depth(), nil
 	}
 	r.atOnce = r.undelivered && h.reentries == 0 // unless a reentry was already answered
-	s.takeLocked(h, End{Release: r})
 	return 0, nil
 }
 
