@@ -329,3 +329,26 @@ func TestStopDoesNotWaitForALostLock(t *testing.T) {
 		}
 	})
 }
+
+// A session that has lost as many locks as it may have still notices a further loss.
+func TestALateLossIsNoted(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt, with(func(c *types.Config) { c.MaxLocksPerSession = 1 }))
+		other := r.another(opt)
+		s := r.session()
+		var g types.Grant
+		for _, key := range []string{"earlier", "k"} {
+			g = r.lock(s, key)
+			r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
+		}
+		a := other.wait(other.session(), "k", time.Hour)
+		if reason := lostReason(r.free(s, "k", g.Token)); reason != types.LostExpired {
+			t.Errorf("told %q", reason)
+		}
+		given := time.Now()
+		a.granted(t)
+		if took := time.Since(given); took > time.Second {
+			t.Errorf("granted %s later", took)
+		}
+	})
+}

@@ -242,9 +242,13 @@ func (s *Session) forfeitLocked(h *Lock, reason types.LostReason) bool {
 	if s.lost == nil {
 		s.lost = make(map[grantRef]loss)
 	}
-	if len(s.lost) < s.set.cfg.MaxLocksPerSession {
-		s.lost[ref] = loss{reason: reason}
+	if len(s.lost) >= s.set.cfg.MaxLocksPerSession {
+		for other := range s.lost { // most likely an old one
+			delete(s.lost, other)
+			break
+		}
 	}
+	s.lost[ref] = loss{reason: reason}
 	if s.onLost != nil {
 		s.onLost(types.Lost{Key: h.Key, Token: h.Token, Reason: reason})
 	}
