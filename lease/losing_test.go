@@ -136,7 +136,7 @@ func TestALostLockThatIsGivenUpIsFree(t *testing.T) {
 			}
 		},
 		"the session ends": func(_ *rig, s *holdings.Session, _ types.Grant) { <-s.End(types.EndDropped) },
-		"released by its request": func(r *rig, s *holdings.Session, g types.Grant) {
+		"released by its request": func(r *rig, s *holdings.Session, _ types.Grant) {
 			out, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", RequestID: theRequest})
 			if r.must(err); !out.Nothing {
 				t.Errorf("told %+v", out)
@@ -278,14 +278,14 @@ func TestALostLockIsGivenUpOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
-		for _, key := range []string{"k", "l"} {
-			g := r.lock(s, key)
-			defer func() {
-				if reason := lostReason(r.free(s, key, g.Token)); reason != types.LostExpired {
+		others := []types.Grant{r.lock(s, "k"), r.lock(s, "l")}
+		defer func() {
+			for _, g := range others {
+				if reason := lostReason(r.free(s, g.Key, g.Token)); reason != types.LostExpired {
 					t.Errorf("told %q afterwards", reason)
 				}
-			}()
-		}
+			}
+		}()
 		g := r.lock(s, "m")
 		l := r.m.leases.Get(r.m.cfg.TTL)
 		r.m.leases.Lose(l, types.LostExpired)
