@@ -36,8 +36,8 @@ func TestAnOperationKeepsItsHistory(t *testing.T) {
 	}
 }
 
-// What an instance saw of earlier histories is always told, and all that it saw with the history that it knows: a server that lost
-// everything compares. Tokens of partitions that it does not know say nothing about this one.
+// An instance always tells the tokens that it saw in earlier histories. It tells all that it saw together with the history that it knows,
+// and a server that lost everything compares that history with its own. A partition that the instance does not know is told only the former.
 func TestWhatIsRemembered(t *testing.T) {
 	h := &histories{of: make([]string, 2)}
 	wants := func(part int, want string) {
