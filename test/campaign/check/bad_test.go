@@ -12,6 +12,13 @@ import (
 
 // bad are histories in which something is wrong, and the rules that must say so.
 var bad = map[string]struct{ broken, text string }{
+	"a key was held for nobody, though a bind:ttl lock was waited for": {"model", `
+		a acquire 0-10 granted t1 u5000
+		b acquire 5-2000 granted t9 u3000 w-1 s-
+		a release 20-30 done t1
+		c acquire 100-150 timeout w50
+		d acquire 1600-1610 granted t3 u5000
+		d release 1620-1630 done t3`},
 	"two holders": {"exclusion model", `
 		a acquire 0-10 granted t1 u500
 		b acquire 20-30 granted t2 u500`},

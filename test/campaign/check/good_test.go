@@ -84,6 +84,14 @@ var good = map[string]string{
 		c acquire 1500-1600 timeout w100
 		d acquire 2000-2010 granted t2 u2500
 		d release 2020-2030 done t2`,
+	"a bind:ttl grant ran out in an outage before its client heard of it": `
+		a acquire 0-10 granted t1 u5000
+		b acquire 5-2000 granted t9 u3000 w-1 s-
+		a release 20-30 done t1
+		c acquire 100-150 timeout w50
+		x fault 200-1500
+		d acquire 1600-1610 granted t3 u5000
+		d release 1620-1630 done t3`,
 	"an acquire of unknown outcome had it for a while": `
 		a acquire 0-10 w0
 		b acquire 15-30 held

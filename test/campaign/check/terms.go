@@ -191,7 +191,9 @@ func (k *keyHistory) arrange(h *arranged, e ended) {
 			t := &term{grant: op, until: op.Until}
 			k.terms = append(k.terms, t)
 			terms[op.Token] = t
-			if op.Repeats > 0 { // an earlier attempt may have had it, and given it back
+			// An earlier attempt may have had it, and given it back. A bind:ttl lock may have run out in an outage
+			// before its client heard of it; then the call waited for it once more.
+			if op.Repeats > 0 || op.Session == "" && op.Wait != 0 && !h.calm(op.Call, op.Return) {
 				k.ghosts = append(k.ghosts, ghost{span{op.Call, op.Return}, op.ID})
 			}
 		case op.Kind == history.Acquire && (op.Wait != 0 || op.Group != "" || op.Outcome == history.Unknown):
