@@ -120,8 +120,18 @@ func (t *batch) takeFree(ctx context.Context) error {
 			return t.takeMany(ctx, which, sqlAcquireMany, t.argsOfMany(which))
 		case len(which) == 1:
 			return t.takeOne(ctx, which[0])
+		case t.haveRows(which):
+			return t.takeMany(ctx, which, sqlAcquireRows, t.argsOfSession(which))
 		}
 		return t.takeMany(ctx, which, sqlAcquireSession, t.argsOfSession(which))
+	})
+}
+
+// haveRows reports whether the keys of all these asks were released here a short time ago, so they have rows.
+func (t *batch) haveRows(which []int) bool {
+	return !slices.ContainsFunc(which, func(i int) bool {
+		_, released := t.released.Get(t.asks[i].Key)
+		return !released
 	})
 }
 
@@ -150,8 +160,11 @@ func (t *batch) won(i int, r *taken) {
 }
 
 func (t *batch) takeOne(ctx context.Context, i int) error {
-	a := &t.asks[i]
-	found, err := query(ctx, t.operation, sqlAcquireOne,
+	a, sql := &t.asks[i], sqlAcquireOne
+	if t.haveRows([]int{i}) {
+		sql = sqlAcquireRow
+	}
+	found, err := query(ctx, t.operation, sql,
 		[]any{
 			t.config.Identity.Namespace, a.Key, [16]byte(a.Lease), [16]byte(a.ID), a.Session, a.Owner,
 			textOf(a.Data), a.Traceparent, t.notAfter,
@@ -335,7 +348,7 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 		case "granted":
 			t.settle(i, r.granted(r.handedBy))
 			if t.asks[i].Shared {
-				t.sought.Add(t.asks[i].Key, struct{}{}) // so the release of this share uses the function release
+				t.released.Add(t.asks[i].Key, toWaiter) // so the release of this share uses the function release
 			}
 			if r.watched {
 				t.ended(t.name(i), r.gone, nil)

@@ -8,9 +8,10 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// alone and among use the two statements that take free keys.
+// alone, among and beside make batches for the statements that take free keys.
 func alone(ask store.Ask) []store.Ask { return []store.Ask{ask} }
 
 func among(ask store.Ask) []store.Ask {
@@ -24,12 +25,43 @@ func beside(ask store.Ask) []store.Ask {
 	return []store.Ask{ask, askFor("beside "+ask.Key, ask.Lease)}
 }
 
-var statementsThatTake = map[string]func(store.Ask) []store.Ask{"one": alone, "session": beside, "many": among}
+// taking is a statement that takes free keys. With rows it is for keys that were released a short time ago.
+type taking struct {
+	batch func(store.Ask) []store.Ask
+	rows  bool
+}
+
+var statementsThatTake = map[string]taking{
+	"one": {batch: alone}, "row": {alone, true}, "session": {batch: beside}, "rows": {beside, true}, "many": {batch: among},
+}
+
+// of returns asks for which the store uses this statement.
+func (w taking) of(s *scene, ask store.Ask) []store.Ask {
+	asks := w.batch(ask)
+	postgres.SetReleased(s.Store, w.keys(asks)...)
+	return asks
+}
+
+// makeRows inserts free rows for the keys of such asks if the statement needs rows.
+func (w taking) makeRows(s *scene, ask store.Ask) {
+	s.Helper()
+	exec(s.T, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, freed_at)
+		SELECT 'n', unnest($1::text[]), 1, clock_timestamp() ON CONFLICT DO NOTHING`, w.keys(w.batch(ask)))
+}
+
+func (w taking) keys(asks []store.Ask) (keys []string) {
+	for _, a := range asks {
+		if w.rows {
+			keys = append(keys, a.Key)
+		}
+	}
+	return keys
+}
 
 // A dead lease gets no lock, also in a batch with living leases.
 func TestNothingIsTakenUnderADeadLease(t *testing.T) {
 	t.Parallel()
-	for name, asks := range statementsThatTake {
+	for name, take := range statementsThatTake {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
@@ -37,7 +69,8 @@ func TestNothingIsTakenUnderADeadLease(t *testing.T) {
 			exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", expired)
 			var all []store.Ask
 			for key, lease := range map[string]store.LeaseID{"expired": expired, "missing": uuid.New(), "lives": s.lease} {
-				batch := asks(askFor(key, lease))
+				take.makeRows(s, askFor(key, lease))
+				batch := take.of(s, askFor(key, lease))
 				if name == "many" {
 					all = append(all, batch...)
 					continue
@@ -74,19 +107,20 @@ func (s *scene) wantUnder(asks []store.Ask) {
 // The statement does not take it again.
 func TestAnAcquireThatWaitedDoesNotSteal(t *testing.T) {
 	t.Parallel()
-	for name, asks := range statementsThatTake {
+	for name, take := range statementsThatTake {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
 			token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
 			release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
+			take.makeRows(s, askFor("k", s.lease))
 			rival := askFor("k", openLease(t, s, time.Hour))
 			exec(t, s.other, "BEGIN")
 			exec(t, s.other, `UPDATE locksidecar.locks SET lease_id = $1, grant_id = $2, token = token + 1,
 				acquired_at = clock_timestamp(), freed_at = NULL`, rival.Lease, rival.ID)
 			answers := make(chan []store.Answer, 1)
 			go func() {
-				a, err := s.Acquire(t.Context(), asks(askFor("k", s.lease)))
+				a, err := s.Acquire(t.Context(), take.of(s, askFor("k", s.lease)))
 				if err != nil {
 					t.Error(err)
 					a = make([]store.Answer, 1)
@@ -108,13 +142,14 @@ func TestAnAcquireThatWaitedDoesNotSteal(t *testing.T) {
 // On a promoted server, tokens jump before the first grant.
 func TestNothingIsTakenInAnotherEpoch(t *testing.T) {
 	t.Parallel()
-	for name, asks := range statementsThatTake {
+	for name, take := range statementsThatTake {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
 			before := want(t, acquire(t, s, askFor("before", s.lease)), store.Granted).Token
+			take.makeRows(s, askFor("after", s.lease))
 			exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
-			answers, err := s.Acquire(t.Context(), asks(askFor("after", s.lease)))
+			answers, err := s.Acquire(t.Context(), take.of(s, askFor("after", s.lease)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,6 +160,52 @@ func TestNothingIsTakenInAnotherEpoch(t *testing.T) {
 			}
 			if epoch := pgtest.Query[string](t, s.url, "SELECT epoch FROM locksidecar.meta"); epoch == "another" {
 				t.Error("the epoch did not change")
+			}
+		})
+	}
+}
+
+// In a quiet time, others may believe in grants that a failover has forgotten.
+func TestNothingIsTakenInAQuietTime(t *testing.T) {
+	t.Parallel()
+	for name, take := range statementsThatTake {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			take.makeRows(s, askFor("k", s.lease))
+			exec(t, s.conn, "UPDATE locksidecar.meta SET quiet_until = clock_timestamp() + interval '1 hour'")
+			answers, err := s.Acquire(t.Context(), take.of(s, askFor("k", s.lease)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range answers {
+				want(t, a, store.Quiet)
+			}
+		})
+	}
+}
+
+// The sweep may have deleted the row of a key that was released a short time ago.
+func TestAKeyWhoseRowIsGone(t *testing.T) {
+	t.Parallel()
+	for name, asks := range map[string]func(store.Ask) []store.Ask{"one": alone, "many": beside} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			batch := asks(askFor("k", s.lease))
+			before := make([]int64, len(batch))
+			for i, ask := range batch {
+				before[i] = s.takeAndFree(ask.Key)
+			}
+			exec(t, s.conn, "DELETE FROM locksidecar.locks WHERE key = 'k'")
+			answers, err := s.Acquire(t.Context(), batch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, a := range answers {
+				if token := want(t, a, store.Granted).Token; token <= before[i] {
+					t.Errorf("%s: token %d after %d", batch[i].Key, token, before[i])
+				}
 			}
 		})
 	}

@@ -83,6 +83,14 @@ func SetClock(s *Store, ahead time.Duration) {
 	c.heard(c.now().Add(ahead))
 }
 
+// SetReleased makes a store assume that these keys were released a short time ago, and no others.
+func SetReleased(s *Store, keys ...string) {
+	s.released.Purge()
+	for _, key := range keys {
+		s.released.Add(key, toNobody)
+	}
+}
+
 // SweepAtOnce makes sweeps remove rows without a delay, one lap after the other.
 func SweepAtOnce(s *Store) {
 	s.sweepAfter, s.forgetAfter, s.sweepLap = 0, 0, 0

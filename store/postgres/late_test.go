@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ func TestLateStatementsDoNothing(t *testing.T) {
 	token := want(t, acquire(t, s, byTTL), store.Granted).Token
 	waiter := askFor("ttl", s.lease)
 	want(t, enqueue(t, s, waiter), store.Queued)
+	statementsThatTake["rows"].makeRows(s, askFor("free", s.lease))
 
 	table := func() string {
 		return pgtest.Query[string](t, s.url, `SELECT
@@ -48,6 +50,14 @@ func TestLateStatementsDoNothing(t *testing.T) {
 		"acquire bind:ttl": func(ctx context.Context) error { _, err := s.Acquire(ctx, []store.Ask{newTTL}); return err },
 		"acquire many": func(ctx context.Context) error {
 			_, err := s.Acquire(ctx, []store.Ask{askFor("new 1", s.lease), askFor("new 2", s.lease)})
+			return err
+		},
+		"acquire row": func(ctx context.Context) error {
+			_, err := s.Acquire(ctx, statementsThatTake["row"].of(s, askFor("free", s.lease)))
+			return err
+		},
+		"acquire rows": func(ctx context.Context) error {
+			_, err := s.Acquire(ctx, statementsThatTake["rows"].of(s, askFor("free", s.lease)))
 			return err
 		},
 		"enqueue": func(ctx context.Context) error {
@@ -88,43 +98,43 @@ func TestLateStatementsDoNothing(t *testing.T) {
 	}
 }
 
-// The same holds for a statement that arrived in time and then waited too long for a row.
+// The same holds for a statement that arrived in time and then waited too long for a row: for one that
+// somebody inserts, or for a free one that somebody has locked, as a withdrawal does.
 func TestStatementsThatWaitedTooLongDoNothing(t *testing.T) {
 	t.Parallel()
-	for name, late := range map[string]func(*scene, store.Ask) error{
-		"one": func(s *scene, ask store.Ask) error { _, err := s.Acquire(s.Context(), []store.Ask{ask}); return err },
-		"session": func(s *scene, ask store.Ask) error {
-			_, err := s.Acquire(s.Context(), []store.Ask{ask, askFor("zz", s.lease)})
-			return err
-		},
-		"many": func(s *scene, ask store.Ask) error { _, err := s.Acquire(s.Context(), among(ask)); return err },
-		"ask":  func(s *scene, ask store.Ask) error { _, err := s.Enqueue(s.Context(), []store.Ask{ask}); return err },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			// On a busy machine the statement may arrive too late. Then it gets more time.
-			inTime := 300 * time.Millisecond
-			for !waitsTooLong(t, inTime, late) {
-				if inTime *= 2; inTime > 3*time.Second { // the server waits for a row for 4 s
-					t.Fatal("the statement was always too late")
+	for name, take := range waysToTake {
+		for what, lock := range map[string]string{
+			"an insertion": `INSERT INTO locksidecar.locks (namespace, key, token, freed_at)
+				VALUES ('n', 'k', locksidecar.token_at(clock_timestamp()), clock_timestamp())`,
+			"a free row": `SELECT FROM locksidecar.locks WHERE key = 'k' FOR UPDATE`,
+		} {
+			t.Run(name+" behind "+what, func(t *testing.T) {
+				t.Parallel()
+				// On a busy machine the statement may arrive too late. Then it gets more time.
+				inTime := 300 * time.Millisecond
+				for !waitsTooLong(t, inTime, lock, take) {
+					if inTime *= 2; inTime > 3*time.Second { // the server waits for a row for 4 s
+						t.Fatal("the statement was always too late")
+					}
 				}
-			}
-		})
+			})
+		}
 	}
 }
 
 // waitsTooLong sends a statement with a time limit that ends while it waits for a row. The result
 // is false if the statement arrived too late to wait.
-func waitsTooLong(t *testing.T, inTime time.Duration, late func(*scene, store.Ask) error) bool {
+func waitsTooLong(t *testing.T, inTime time.Duration, lock string, take func(*scene, store.Ask) ([]store.Answer, error)) bool {
 	t.Helper()
 	s := newScene(t)
-	ask := askFor("k", s.lease)
+	if strings.HasPrefix(lock, "SELECT") {
+		statementsThatTake["rows"].makeRows(s, askFor("k", s.lease))
+	}
 	exec(t, s.other, "BEGIN")
-	exec(t, s.other, `INSERT INTO locksidecar.locks (namespace, key, token, freed_at)
-		VALUES ('n', 'k', locksidecar.token_at(clock_timestamp()), clock_timestamp())`)
+	exec(t, s.other, lock)
 	postgres.SetClock(s.Store, inTime-5*time.Second) // the store's timeout
 	failed := make(chan error, 1)
-	go func() { failed <- late(s, ask) }()
+	go func() { _, err := take(s, askFor("k", s.lease)); failed <- err }()
 	poll(t, "the statement to wait or end", func() bool { return len(failed) > 0 || isBlocked(t, s.url) })
 	waited := len(failed) == 0
 	poll(t, "the end of its time", func() bool {

@@ -161,11 +161,15 @@ func TestTooOldSidecarTakesNothing(t *testing.T) {
 	lease := openLease(t, s, time.Minute)
 	held, waits := want(t, acquire(t, s, askFor("held", lease)), store.Granted), askFor("held", lease)
 	want(t, enqueue(t, s, waits), store.Queued)
+	free := []store.Ask{askFor("free 1", lease), askFor("free 2", lease)} // they have rows
+	for _, ask := range free {
+		release(t, s, store.Claim{Key: ask.Key, Token: want(t, acquire(t, s, ask), store.Granted).Token, Lease: lease})
+	}
 	outgrow(t, url)
 	byTTL := askFor("by ttl", uuid.Nil)
 	byTTL.TTL = time.Minute
 	for what, asks := range map[string][]store.Ask{
-		"one": {askFor("one", lease)}, "many": {askFor("a", lease), askFor("b", lease)}, "bind:ttl": {byTTL}, "both": {askFor("c", lease), byTTL},
+		"one": {askFor("one", lease)}, "row": free[:1], "rows": free, "many": {askFor("a", lease), askFor("b", lease)}, "bind:ttl": {byTTL}, "both": {askFor("c", lease), byTTL},
 	} {
 		if answers, err := s.Acquire(t.Context(), asks); err == nil || store.OutcomeUnknown(err) {
 			t.Errorf("acquire of %s: %+v, %v", what, answers, err)

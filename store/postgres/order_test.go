@@ -9,6 +9,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
 // orderKeys is the number of keys, which are asked for from the last to the first. orderStuck is
@@ -64,7 +65,12 @@ func (o *ordered) enqueueElsewhere() error {
 func TestABatchLocksItsRowsInTheOrderOfTheKeys(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ before, batch func(*ordered) error }{
-		"acquire": {(*ordered).release, func(o *ordered) error { _, err := o.Acquire(o.Context(), o.others()); return err }},
+		"acquire": {(*ordered).release, func(o *ordered) error {
+			postgres.SetReleased(o.Store)
+			_, err := o.Acquire(o.Context(), o.others())
+			return err
+		}},
+		"acquire rows": {(*ordered).release, func(o *ordered) error { _, err := o.Acquire(o.Context(), o.others()); return err }},
 		"acquire bind:ttl": {(*ordered).release, func(o *ordered) error {
 			asks := o.others()
 			for i := range asks {

@@ -15,6 +15,8 @@ var (
 	sqlAcquireMany         = load("acquire_many")
 	sqlAcquireSession      = load("acquire_session")
 	sqlAcquireOne          = load("acquire_one")
+	sqlAcquireRow          = load("acquire_row")
+	sqlAcquireRows         = load("acquire_rows")
 	sqlAmend               = load("amend")
 	sqlAsk                 = load("ask")
 	sqlCancelMany          = load("cancel_many")

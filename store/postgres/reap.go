@@ -100,7 +100,7 @@ func (o *operation) deliver(h handOver, of held) {
 	answer.ExpiresIn -= time.Since(o.sent)
 	if h.slot != nil {
 		answer.Slot = *h.slot
-		o.sought.Add(h.key, struct{}{}) // as in askFor
+		o.released.Add(h.key, toWaiter) // as in askFor
 	}
 	answer.Cohort = halvesOf(h.cohort)
 	o.news(store.News{

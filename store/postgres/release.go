@@ -81,6 +81,20 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 	return verdicts, nil
 }
 
+// releasedHow says where a key went with its last release.
+type releasedHow bool
+
+const (
+	toNobody releasedHow = false
+	toWaiter releasedHow = true
+)
+
+// isSought reports whether the last release of a key handed it over, so the next one probably does, too.
+func (o *operation) isSought(key string) bool {
+	how, _ := o.released.Peek(key)
+	return how == toWaiter
+}
+
 type freed struct {
 	key     string
 	watched bool
@@ -95,7 +109,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		if _, again := byKey[claims[i].Key]; again {
 			continue
 		}
-		if c := &claims[i]; c.Lease != (store.LeaseID{}) && !c.Awaited && len(c.Served) == 0 && !o.sought.Contains(c.Key) && !o.foundLocked(c) {
+		if c := &claims[i]; c.Lease != (store.LeaseID{}) && !c.Awaited && len(c.Served) == 0 && !o.isSought(c.Key) && !o.foundLocked(c) {
 			which = append(which, i)
 			byKey[c.Key] = i
 		}
@@ -125,6 +139,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		c := &claims[n]
 		done[i] = store.Claim{Key: c.Key, Token: c.Token, Lease: c.Lease, Awaited: true}
 		verdicts[n] = store.Verdict{Status: store.Holds, Lock: store.Lock{Key: c.Key, Token: c.Token}}
+		o.released.Add(c.Key, toNobody)
 		if f.watched {
 			o.ended(o.claimName(c), zeronull.Int8(c.Token), releaseOf(c))
 		}
@@ -194,9 +209,9 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		h.namespace, h.key = namespace, claims[n].Key
 		switch h.outcome {
 		case handedOver:
-			o.sought.Add(h.key, struct{}{})
+			o.released.Add(h.key, toWaiter)
 		case freedIt:
-			o.sought.Remove(h.key)
+			o.released.Add(h.key, toNobody)
 		case endedShare, lapsedShare:
 			ended[n] = ended[n] || v.state != ""
 		case "":

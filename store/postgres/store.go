@@ -22,8 +22,8 @@ const (
 	defaultMaxConns = 4
 	minMaxConns     = 3 // one for renewals, one for LISTEN, one for all else
 	defaultTimeout  = 5 * time.Second
-	// soughtMax limits the keys that are remembered as handed over.
-	soughtMax = 1000
+	// releasedMax limits the keys of the last releases that are remembered.
+	releasedMax = 4096
 )
 
 // Config of a store.
@@ -85,8 +85,9 @@ type Store struct {
 	started *running
 	stopped bool
 
-	// sought contains keys that were handed over at their last release. free leaves them to releaseRest.
-	sought *lru.Cache[string, struct{}]
+	// released contains keys that were released a short time ago, and how. Such a key has a row. If it was handed
+	// over, free leaves its next release to releaseRest.
+	released *lru.Cache[string, releasedHow]
 
 	lockedRows   lockedRows
 	clock        clock
@@ -155,7 +156,7 @@ func New(config Config) (*Store, error) {
 	}
 	s.pooled.Store(config.Listen == ListenNever || config.ListenURL != "")
 	s.listener, s.notifier, s.unflushed = newListener(s), &notifier{s: s}, newUnflushed()
-	if s.sought, err = lru.New[string, struct{}](soughtMax); err != nil {
+	if s.released, err = lru.New[string, releasedHow](releasedMax); err != nil {
 		return nil, err
 	}
 	if s.lockedRows, err = newLockedRows(); err != nil {

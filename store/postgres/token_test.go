@@ -25,14 +25,15 @@ func tokenNow(t *testing.T, url string) int64 {
 }
 
 // waysToTake are the ways to get a free key.
-var waysToTake = map[string]func(*scene, store.Ask) ([]store.Answer, error){
-	"one": func(s *scene, ask store.Ask) ([]store.Answer, error) { return s.Acquire(s.Context(), alone(ask)) },
-	"session": func(s *scene, ask store.Ask) ([]store.Answer, error) {
-		return s.Acquire(s.Context(), beside(ask))
-	},
-	"many": func(s *scene, ask store.Ask) ([]store.Answer, error) { return s.Acquire(s.Context(), among(ask)) },
-	"ask":  func(s *scene, ask store.Ask) ([]store.Answer, error) { return s.Enqueue(s.Context(), alone(ask)) },
-}
+var waysToTake = func() map[string]func(*scene, store.Ask) ([]store.Answer, error) {
+	ways := map[string]func(*scene, store.Ask) ([]store.Answer, error){
+		"ask": func(s *scene, ask store.Ask) ([]store.Answer, error) { return s.Enqueue(s.Context(), alone(ask)) },
+	}
+	for name, take := range statementsThatTake {
+		ways[name] = func(s *scene, ask store.Ask) ([]store.Answer, error) { return s.Acquire(s.Context(), take.of(s, ask)) }
+	}
+	return ways
+}()
 
 // inBackground takes a key in the background, and sends the answer.
 func (s *scene) inBackground(take func(*scene, store.Ask) ([]store.Answer, error), ask store.Ask) <-chan store.Answer {

@@ -28,6 +28,26 @@ SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 256
 WHERE l.lease_id IS NULL AND clock_timestamp() < $9
 RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE id = $3), watched
 
+-- name: acquire_row
+-- acquire_one for a key that had a row a moment ago, as after a release. An UPDATE costs the server less than an
+-- insertion that finds a conflict. No row: also if the sweep has deleted the key's row. The caller then reads
+-- the reason, and the function takes the key.
+--
+-- If the row was changed while this waited for it, PostgreSQL judges it again and computes the grant anew. If
+-- it was only locked, the grant is that of the time before the wait. So the time is checked at the end: a
+-- withdrawal locks the row, too, and must not be followed by the grant (invariant 7).
+-- Parameters: see acquire_one.
+UPDATE locksidecar.locks l
+SET lease_id = own.id, token = greatest(locksidecar.token_at(clock_timestamp()), m.first_token, l.token + 256), grant_id = $4,
+    stopping = NULL, stop_reason = NULL, session = $5, owner = $6,
+    acquired_at = clock_timestamp(), data = $7, traceparent = $8, handed_by = '', freed_at = NULL
+FROM locksidecar.leases own CROSS JOIN locksidecar.meta m
+WHERE l.namespace = $1 AND l.key = $2 AND l.lease_id IS NULL
+AND own.id = $3 AND own.expires_at > clock_timestamp()
+AND m.epoch = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
+AND m.quiet_until <= clock_timestamp()
+RETURNING token, acquired_at, own.expires_at, CASE WHEN clock_timestamp() < $9 THEN watched ELSE locksidecar.in_time($9) END
+
 -- name: acquire_session
 -- acquire_one for many keys under one lease, in the order of the keys. Returns the granted keys. Owners, datas
 -- and trace contexts are null if nobody has any. A pair costs the server a tenth less than with
@@ -54,6 +74,34 @@ SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 256
     freed_at = NULL
 WHERE l.lease_id IS NULL AND clock_timestamp() < $9
 RETURNING l.key, l.token, l.acquired_at, (SELECT expires_at FROM own), l.watched
+
+-- name: acquire_rows
+-- acquire_row for many keys under one lease. It changes the rows in the order of the keys: each key is looked up
+-- by itself, which keeps the order and allows no scan. The row is judged again by itself, because not every
+-- PostgreSQL compares the ctid again after a wait. Returns the granted keys.
+-- Parameters: see acquire_session.
+WITH own AS MATERIALIZED (
+    SELECT s.id, s.expires_at, m.first_token FROM locksidecar.leases s CROSS JOIN locksidecar.meta m
+    WHERE s.id = $2 AND s.expires_at > clock_timestamp()
+    AND m.epoch = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
+    AND m.quiet_until <= clock_timestamp()
+)
+UPDATE locksidecar.locks l
+SET lease_id = a.lease_id, token = greatest(locksidecar.token_at(clock_timestamp()), a.first_token, l.token + 256),
+    grant_id = a.grant_id, stopping = NULL, stop_reason = NULL, session = a.session, owner = coalesce(a.owner, ''),
+    acquired_at = clock_timestamp(), data = a.data, traceparent = coalesce(a.traceparent, ''), handed_by = '', freed_at = NULL
+FROM (
+    SELECT k.*, own.id AS lease_id, own.expires_at, own.first_token, found.at
+    FROM own CROSS JOIN (
+        SELECT * FROM unnest($3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[])
+            AS k (key, grant_id, session, owner, data, traceparent)
+        ORDER BY k.key COLLATE "C" OFFSET 0
+    ) k
+    CROSS JOIN LATERAL (
+        SELECT ctid AS at FROM locksidecar.locks WHERE namespace = $1 AND key = k.key AND lease_id IS NULL OFFSET 0) found
+) a
+WHERE l.ctid = a.at AND l.lease_id IS NULL
+RETURNING l.key, l.token, l.acquired_at, a.expires_at, CASE WHEN clock_timestamp() < $9 THEN l.watched ELSE locksidecar.in_time($9) END
 
 -- name: acquire_many
 -- acquire_one for many keys under several leases, in the order of the keys, and for bind:ttl locks, whose
