@@ -17,8 +17,8 @@ import (
 // granting is together with the statements of the sidecar's own store, under one lease:
 // tokens, the epoch, and what a lock row tells of its holder.
 func granting(url string) (shared [2]executor, err error) {
-	var sql [4]string
-	for i, name := range []string{"acquire_one", "acquire_session", "release_one", "release_many"} {
+	var sql [6]string
+	for i, name := range []string{"acquire_one", "acquire_session", "acquire_row", "acquire_rows", "release_one", "release_many"} {
 		if sql[i], err = sqltext.Of(name); err != nil {
 			return shared, err
 		}
@@ -36,8 +36,18 @@ func granting(url string) (shared [2]executor, err error) {
 		return shared, err
 	}
 	g := &grants{lease: lease, tokens: make(map[string]int64)}
-	shared[0] = lane(func(keys []string) error { return g.acquire(db[0], sql[0], sql[1], keys) })
-	shared[1] = lane(func(keys []string) error { return g.release(db[1], sql[2], sql[3], keys) })
+	known := make(map[string]bool) // keys that have rows
+	shared[0] = lane(func(keys []string) error {
+		one, many := sql[2], sql[3]
+		if slices.ContainsFunc(keys, func(key string) bool { return !known[key] }) {
+			one, many = sql[0], sql[1]
+		}
+		for _, key := range keys {
+			known[key] = true
+		}
+		return g.acquire(db[0], one, many, keys)
+	})
+	shared[1] = lane(func(keys []string) error { return g.release(db[1], sql[4], sql[5], keys) })
 	return shared, nil
 }
 

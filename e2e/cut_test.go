@@ -75,6 +75,11 @@ var scenes = []struct {
 		s.arm()
 		s.acquireThen("", func() { s.release(s.mine) })
 	}},
+	{"acquire_row", func(s *scene) { // of a key that the sidecar has released
+		s.acquireThen("", func() { s.release(s.mine) })
+		s.arm()
+		s.acquireThen("", func() { s.release(s.mine) })
+	}},
 	{"lease_open", func(s *scene) { // a TTL of another step needs another lease
 		s.arm()
 		s.acquireThen(fmt.Sprintf(`{"ttl_ms":%d}`, 30_000<<(s.n%10)), func() { s.release(s.mine) })

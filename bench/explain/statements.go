@@ -37,6 +37,8 @@ var statements = append([]statement{
 	{name: "acquire_one", about: "a new key", one: true, args: func(rows, _ int) []string { return acquireOne(keyOf(rows, unknown, 500)) }},
 	{name: "acquire_one", about: "a free key", one: true, args: func(rows, _ int) []string { return acquireOne(keyOf(rows, free, 500)) }},
 	{name: "acquire_one", about: "a held key", one: true, args: func(rows, _ int) []string { return acquireOne(keyOf(rows, theirs, 500)) }},
+	{name: "acquire_row", about: "a free key", one: true, args: func(rows, _ int) []string { return acquireOne(keyOf(rows, free, 500)) }},
+	{name: "acquire_rows", about: "free keys", args: func(rows, n int) []string { return acquireSession(keys(rows, free, n), n) }},
 	{name: "acquire_session", about: "new keys", args: func(rows, n int) []string { return acquireSession(keys(rows, unknown, n), n) }},
 	{name: "acquire_session", about: "free keys", args: func(rows, n int) []string { return acquireSession(keys(rows, free, n), n) }},
 	{name: "acquire_session", about: "held keys", args: func(rows, n int) []string { return acquireSession(keys(rows, theirs, n), n) }},

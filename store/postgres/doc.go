@@ -203,8 +203,8 @@
 // An asynchronous standby can miss a grant that its holder's sidecar believes in. That sidecar gives the
 // lock up when it has reached the new server (HeldUnder). Otherwise it trusts the lease until its deadline,
 // less than the TTL after the old server's last answer, by the sidecar's monotonic clock. So new_epoch
-// begins a quiet time, by the new server's clock: nothing is granted for the longest TTL in use. The five
-// statements that grant read its end with the epoch: acquire_one, acquire_session, acquire_many, and the
+// begins a quiet time, by the new server's clock: nothing is granted for the longest TTL in use. The
+// statements that grant read its end with the epoch: those of queries/acquire.sql, and the
 // functions ask and pass_on. A pending hold keeps a key with waiters and without a holder (keep_quiet).
 // After the quiet time, the waiters' checks hand the key over in order.
 //

@@ -10,7 +10,7 @@
 // its lock; and what is on its way. Each step names what stands behind it:
 //
 //	step                       statement or function
-//	atBegin, atTake            acquire_one: its view, and its ON CONFLICT DO UPDATE
+//	atBegin, atTake            acquire_one: its view, and its ON CONFLICT DO UPDATE; acquire_row: its view, and its UPDATE
 //	atLook                     read, batch.readHolders
 //	atAsk, atAskDo             ask, enqueue, give
 //	atFree                     release_one
