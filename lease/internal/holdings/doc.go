@@ -1,9 +1,9 @@
 // Package holdings contains the sessions of a sidecar and the locks that they hold. It is local: it does
 // not ask the store, and passes releases to a [Sender].
 //
-// session.go has both types, and how a grant becomes a lock of a session. end.go is how it ends, release.go how the
-// store or the next of a cohort gets it, reentry.go how its owner enters it again, lock.go all that is read from a lock
-// or changed in it, and set.go the sessions of the sidecar.
+// session.go has both types, and how a grant becomes a lock of a session. end.go is how it ends, lost.go how a session
+// loses it, release.go how the store or the next of a cohort gets it, reentry.go how its owner enters it again, lock.go
+// all that is read from a lock or changed in it, and set.go the sessions of the sidecar.
 //
 // # Sessions and locks
 //

@@ -1,0 +1,158 @@
+package holdings
+
+import (
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+)
+
+// loss is how a session lost a lock.
+type loss struct {
+	reason types.LostReason
+	// lock is not nil if its lease was lost before its deadline. The store keeps the lock until then, because the app may believe in
+	// it, unless the app gives it up.
+	lock *Lock
+}
+
+func (s *Session) loseLocked(h *Lock, reason types.LostReason) bool {
+	forfeited := s.forfeitLocked(h, reason)
+	if forfeited {
+		h.letGoLocked()
+	}
+	ref := grantRef{h.Key, h.Token}
+	if l, noted := s.lost[ref]; forfeited && noted && h.Lease().Stays(s.set.clk.Now()) {
+		l.lock = h
+		s.lost[ref] = l
+	}
+	return forfeited
+}
+
+// keptLocked returns the lost locks that the store may still have, and forgets that. The caller holds s.mu.
+func (s *Session) keptLocked() (kept []*Lock) {
+	for ref := range s.lost {
+		if h := s.takeLostLocked(ref); h != nil {
+			kept = append(kept, h)
+		}
+	}
+	return kept
+}
+
+// takeLostLocked returns a lost lock if the store may still have it, otherwise nil, and forgets it. The caller holds s.mu.
+func (s *Session) takeLostLocked(ref grantRef) *Lock {
+	l, noted := s.lost[ref]
+	if !noted || l.lock == nil {
+		return nil
+	}
+	h := l.lock
+	l.lock = nil
+	s.lost[ref] = l
+	if !h.Lease().Stays(s.set.clk.Now()) {
+		return nil
+	}
+	return h
+}
+
+// FreeLost ends an entry of a lost lock that the store may still have, because the app has given it up. With the last entry, it releases
+// the lock in the background.
+func (s *Session) FreeLost(req *types.ReleaseRequest) {
+	if s == nil {
+		return
+	}
+	h := s.findLost(req)
+	if h == nil {
+		return
+	}
+	r := h.NewRelease(&types.ReleaseRequest{RequestID: req.RequestID, Reentry: req.Reentry, Traceparent: h.Traceparent}, s.set.clk.Now(), nil)
+	if entries, err := s.exitLost(h, r); err == nil && entries == 0 {
+		r.send()
+	}
+}
+
+// findLost returns the lost lock that a release means if the store may still have it, otherwise nil.
+func (s *Session) findLost(req *types.ReleaseRequest) *Lock {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if req.Token != 0 {
+		return s.lost[grantRef{req.Key, req.Token}].lock
+	}
+	for ref, l := range s.lost {
+		if ref.key != req.Key || l.lock == nil {
+			continue
+		}
+		if _, ok := l.lock.entryOf(req.RequestID); ok {
+			return l.lock
+		}
+	}
+	return nil
+}
+
+// exitLost is Exit for a lost lock.
+func (s *Session) exitLost(h *Lock, r *Release) (left int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ref := grantRef{h.Key, h.Token}
+	if s.lost[ref].lock != h {
+		return 0, ErrNotHeld
+	}
+	if left, err = h.exitLocked(r); err == nil && left == 0 && s.takeLostLocked(ref) == nil {
+		err = ErrNotHeld
+	}
+	return left, err
+}
+
+// forfeitLocked removes h from the session and notifies the app. It returns false if h was removed before.
+func (s *Session) forfeitLocked(h *Lock, reason types.LostReason) bool {
+	if !s.takeLocked(h, End{Lost: reason}) {
+		return false
+	}
+	if h.unpublished {
+		return true // its call finds out, and the app does not know of the lock
+	}
+	ref := grantRef{h.Key, h.Token}
+	if s.lost == nil {
+		s.lost = make(map[grantRef]loss)
+	}
+	if len(s.lost) >= s.set.cfg.MaxLocksPerSession {
+		for other := range s.lost { // most likely an old one
+			delete(s.lost, other)
+			break
+		}
+	}
+	s.lost[ref] = loss{reason: reason}
+	if s.onLost != nil {
+		s.onLost(types.Lost{Key: h.Key, Token: h.Token, Reason: reason})
+	}
+	return true
+}
+
+// letGoLocked ends the use of the lease, because the lock is lost or its release is settled. The caller holds s.mu.
+func (h *Lock) letGoLocked() {
+	if h.letGo { // a lost lock that is released
+		return
+	}
+	h.letGo = true
+	h.Lease().Unpin()
+}
+
+// LossOf reports whether the session lost a lock, and why.
+func (s *Session) LossOf(key string, token int64) (types.LostReason, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, ok := s.lost[grantRef{key, token}]
+	return l.reason, ok
+}
+
+// Lose takes the lock from its session and notifies the app. It returns false if the lock was taken before.
+func (h *Lock) Lose(reason types.LostReason) bool {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	return h.s.loseLocked(h, reason)
+}
+
+// LoseUnder is Lose, unless the lock was moved to another lease.
+func (h *Lock) LoseUnder(l *heartbeat.Lease, reason types.LostReason) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	if h.Lease() == l {
+		h.s.loseLocked(h, reason)
+	}
+}
