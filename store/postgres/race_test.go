@@ -370,9 +370,13 @@ func mingle(t *testing.T, s engine, r *rand.Rand, keys int) {
 	fail("open", s.OpenLeases(ctx, []store.NewLease{{ID: leases[0], TTL: time.Hour}, {ID: leases[1], TTL: 20 * time.Millisecond}}))
 	batch := func() []store.Ask {
 		asks := make([]store.Ask, 0, keys/2)
+		usual := r.IntN(2) == 0 // all are for session locks under one lease
 		for _, k := range r.Perm(keys)[:keys/2] {
-			asks = append(asks, askFor(fmt.Sprintf("k%d", k), leases[r.IntN(2)]))
-			if r.IntN(3) == 0 {
+			asks = append(asks, askFor(fmt.Sprintf("k%d", k), leases[0]))
+			if !usual {
+				asks[len(asks)-1].Lease = leases[r.IntN(2)]
+			}
+			if !usual && r.IntN(3) == 0 {
 				asks[len(asks)-1].TTL = time.Duration(1+r.IntN(50)) * time.Millisecond
 			}
 			asks[len(asks)-1].Skip = r.IntN(3) == 0
