@@ -173,15 +173,3 @@ func (c *Cluster) SwitchOver(tb testing.TB, master *Server) {
 	}
 	tb.Fatalf("%s has no replica", master.Address)
 }
-
-// Reshard moves so many slots from one master to another.
-func (c *Cluster) Reshard(tb testing.TB, from, to *Server, slots int) {
-	tb.Helper()
-	id := func(n *Server) string {
-		name, _ := n.Do(tb, "CLUSTER", "MYID").(string)
-		return name
-	}
-	if err := cli("reshard", from.Address, "--cluster-from", id(from), "--cluster-to", id(to), "--cluster-slots", fmt.Sprint(slots), "--cluster-yes"); err != nil {
-		tb.Fatal(err)
-	}
-}
