@@ -42,8 +42,9 @@
 // Redis also makes a new id when a server gets its first replica, and an hour after it lost the last one. This is no new history if
 // a function was called in the 0.5 s before.
 //
-// If the master of a slot that is partly moved is replaced, the new one does not know of the move. It takes the keys that were moved for lost, and its
-// calls are not refused. Therefore it needs its quiet time: leases and records on the other server may hold what it grants.
+// If the master of a slot that is partly moved is replaced, the new one of Redis does not know of the move. It takes the keys that were moved for lost,
+// and its calls are not refused. Therefore it needs its quiet time: leases and records on the other server may hold what it grants. Valkey 8 tells
+// replicas of moves. There the new master refuses calls, as the old one did, until somebody ends the move.
 //
 // If meta is missing, all is lost, or the server is new. Both look alike. Then tokens jump by 2^36, 19 hours, because jumps are
 // forgotten, too. The quiet time lasts until the longest TTL that the callers know has passed since the server's start. If the library remembers that meta was there (FLUSHALL), or if the server was

@@ -39,6 +39,13 @@ func (m SlotMove) Begin() error {
 	return errors.Join(m.set(m.To, "IMPORTING", m.From), m.set(m.From, "MIGRATING", m.To))
 }
 
+// Known reports whether From knows that the slot moves. Valkey tells the replicas of a master, Redis does not.
+func (m SlotMove) Known() (bool, error) {
+	answer, err := m.From.ask("CLUSTER", "NODES")
+	text, _ := answer.(string)
+	return strings.Contains(text, fmt.Sprintf("[%d->-", m.Slot)), err
+}
+
 // Keys returns the slot's keys that have not moved, at most so many.
 func (m SlotMove) Keys(most int) (names []string, err error) {
 	answer, err := m.From.ask("CLUSTER", "GETKEYSINSLOT", m.Slot, most)
