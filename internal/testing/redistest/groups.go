@@ -157,19 +157,26 @@ const switchOverLimit = 6 * time.Second
 // SwitchOver lets the replica of a master take over, as an operator does: it has all that the master had.
 func (c *Cluster) SwitchOver(tb testing.TB, master *Server) {
 	tb.Helper()
+	replica := c.ReplicaOf(tb, master)
+	var asked time.Time
+	await.Until(tb, "the replica is the master", func() bool {
+		if time.Since(asked) > switchOverLimit { // it has given up
+			replica.Do(tb, "CLUSTER", "FAILOVER")
+			asked = time.Now()
+		}
+		return replica.Info(tb, "replication", "role") == "master"
+	})
+}
+
+// ReplicaOf returns the replica of a master.
+func (c *Cluster) ReplicaOf(tb testing.TB, master *Server) *Server {
+	tb.Helper()
 	_, port, _ := strings.Cut(master.Address, ":")
 	for _, n := range c.Nodes {
 		if n.Info(tb, "replication", "role") == "slave" && n.Info(tb, "replication", "master_port") == port {
-			var asked time.Time
-			await.Until(tb, "the replica is the master", func() bool {
-				if time.Since(asked) > switchOverLimit { // it has given up
-					n.Do(tb, "CLUSTER", "FAILOVER")
-					asked = time.Now()
-				}
-				return n.Info(tb, "replication", "role") == "master"
-			})
-			return
+			return n
 		}
 	}
 	tb.Fatalf("%s has no replica", master.Address)
+	panic("unreachable")
 }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -187,10 +188,19 @@ func (s *Server) Follow(tb testing.TB, master string) {
 // CaughtUp waits until a replica has all that its master has now.
 func (s *Server) CaughtUp(tb testing.TB, master *Server) {
 	tb.Helper()
-	offset := master.Info(tb, "replication", "master_repl_offset")
+	offset := master.offset(tb, "master_repl_offset")
 	await.Until(tb, "the replica has caught up", func() bool {
-		return s.Info(tb, "replication", "slave_repl_offset") >= offset || s.Info(tb, "replication", "master_repl_offset") >= offset
+		return s.offset(tb, "slave_repl_offset") >= offset || s.offset(tb, "master_repl_offset") >= offset
 	})
+}
+
+func (s *Server) offset(tb testing.TB, field string) int64 {
+	tb.Helper()
+	n, err := strconv.ParseInt(s.Info(tb, "replication", field), 10, 64)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return n
 }
 
 // Forget cuts a replica off from its master, so that it misses what follows.
