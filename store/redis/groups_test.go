@@ -211,9 +211,9 @@ func TestASourceThatIsSwitchedOver(t *testing.T) {
 		holder.Must(move.Begin())
 		holder.Must(move.Move(h.moves...))
 	}
-	c.SwitchOver(t, from)
+	from = c.SwitchOver(t, from)
 	for _, h := range halves {
-		move := redistest.SlotMove{From: c.Owner(t, h.slot), To: to, Slot: h.slot}
+		move := redistest.SlotMove{From: from, To: to, Slot: h.slot}
 		known, err := move.Known()
 		holder.Must(err)
 		if !known {

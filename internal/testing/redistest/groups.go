@@ -154,8 +154,9 @@ func (c *Cluster) Masters(tb testing.TB) (masters []*Server) {
 // switchOverLimit is longer than a replica tries to take over (CLUSTER_MF_TIMEOUT).
 const switchOverLimit = 6 * time.Second
 
-// SwitchOver lets the replica of a master take over, as an operator does: it has all that the master had.
-func (c *Cluster) SwitchOver(tb testing.TB, master *Server) {
+// SwitchOver lets the replica of a master take over, as an operator does: it has all that the master had. It returns the new master. The former one
+// may not know yet that it is none.
+func (c *Cluster) SwitchOver(tb testing.TB, master *Server) *Server {
 	tb.Helper()
 	replica := c.ReplicaOf(tb, master)
 	var asked time.Time
@@ -166,6 +167,7 @@ func (c *Cluster) SwitchOver(tb testing.TB, master *Server) {
 		}
 		return replica.Info(tb, "replication", "role") == "master"
 	})
+	return replica
 }
 
 // ReplicaOf returns the replica of a master.
