@@ -343,7 +343,7 @@ console-pictures: build ## Make the pictures of docs/console.md again (installs 
 
 # In a Go module of its own, as test-image. As root, because the database's disk is a mount. Two packages
 # run at a time: they wait most of the time, and share nothing.
-test-campaign: campaign-deps ## Cause each kind of fault once, and test failovers, upgrades and the campaign's own parts (as root; 2.5 minutes; installs faketime)
+test-campaign: campaign-deps ## Cause each kind of fault once, and test failovers, upgrades and the campaign's own parts (as root; 2.5 minutes)
 	cd test/campaign && $(AS_RELEASED) go test -count=1 -p 2 -vet=off -timeout 15m -v -skip '^(TestSoak|TestOverload)$$' ./...
 
 # A long campaign consists of rounds, each with the next seed. If a round fails, it prints the command that
@@ -401,7 +401,6 @@ failover: campaign-deps ## Kill and stop a primary under load and promote its st
 
 campaign-deps: test-deps
 	@[ "$$(uname)-$$(id -u)" = Linux-0 ] || { echo "the fault campaign runs on Linux, as root: it mounts a disk that can be full. Try: sudo make $(MAKECMDGOALS)" >&2; exit 1; }
-	@ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || $(MAKE) apt PACKAGES=faketime
 
 # Installs PACKAGES as root, or says what to do.
 .PHONY: apt

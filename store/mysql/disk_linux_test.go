@@ -35,7 +35,7 @@ func stalling(t *testing.T) (m *mysqltest.Server, file string) {
 	file = filepath.Join(folder, "stalled")
 	// On a disk: InnoDB maps a log in memory, and each change is there at once. Without a binary log, because MySQL shows a commit
 	// only after that has it. Without statistics in tables, because a server that writes them in the background would wait with locks.
-	return mysqltest.Start(t, mysqltest.OnDisk(), mysqltest.WithFlag("--skip-log-bin"), mysqltest.WithFlag("--innodb-stats-persistent=OFF"), mysqltest.WithEnv("LD_PRELOAD="+library), mysqltest.WithEnv("STALL_FILE="+file)), file
+	return mysqltest.Start(t, mysqltest.OnDisk(), mysqltest.WithFlag("--skip-log-bin"), mysqltest.WithFlag("--innodb-stats-persistent=OFF"), mysqltest.WithEnv("LD_PRELOAD="+library, "STALL_FILE="+file)), file
 }
 
 // stall keeps the log from the disk until the returned function is called.

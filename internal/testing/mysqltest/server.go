@@ -70,9 +70,9 @@ func WithParent(folder string) Option {
 	return func(s *settings) { s.parent = folder }
 }
 
-// WithEnv gives the server a variable, as NAME=value.
-func WithEnv(variable string) Option {
-	return func(s *settings) { s.env = append(s.env, variable) }
+// WithEnv gives the server variables, as NAME=value.
+func WithEnv(variables ...string) Option {
+	return func(s *settings) { s.env = append(s.env, variables...) }
 }
 
 // OnDisk puts the server's folder on the disk of temporary files, for measurements. Without it, it is in memory if there is

@@ -50,9 +50,9 @@ func WithParent(folder string) Option {
 	return func(s *settings) { s.parent = folder }
 }
 
-// WithEnv gives the server a variable, such as LD_PRELOAD=….
-func WithEnv(nameAndValue string) Option {
-	return func(s *settings) { s.env = append(s.env, nameAndValue) }
+// WithEnv gives the server variables, as NAME=value.
+func WithEnv(variables ...string) Option {
+	return func(s *settings) { s.env = append(s.env, variables...) }
 }
 
 // WithFile puts a file among the server's data before it starts, such as pg_hba.conf, in

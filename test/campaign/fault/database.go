@@ -76,19 +76,13 @@ func killListener(s *strike) (int, error) {
 	return bites, nil
 }
 
-// noSlots takes all connections away from sidecars. Ending their connections can crash the server (see world's
-// faketime). Then it is tried again.
+// noSlots takes all connections away from sidecars.
 func noSlots(s *strike) (int, error) {
 	before := s.World.Postgres.Refused()
 	release := s.World.Postgres.Occupy()
 	defer release()
 	_, err := s.World.Postgres.Terminate("%")
-	bites := s.last(func() int {
-		if err != nil {
-			_, err = s.World.Postgres.Terminate("%")
-		}
-		return s.World.Postgres.Refused() - before
-	})
+	bites := s.last(func() int { return s.World.Postgres.Refused() - before })
 	return healed(bites, err)
 }
 

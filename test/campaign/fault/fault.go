@@ -58,9 +58,9 @@ func Kinds(store world.Engine) []Kind {
 	case world.MariaDB:
 		return slices.Concat(networkKinds, sidecarKinds, mysqlKinds, clockKinds)
 	case world.Redis:
-		return slices.Concat(networkKinds, sidecarKinds, redisKinds, redisClock())
+		return slices.Concat(networkKinds, sidecarKinds, redisKinds, clockKinds)
 	case world.Cluster:
-		return slices.Concat(networkKinds, sidecarKinds, clusterKinds, redisClock())
+		return slices.Concat(networkKinds, sidecarKinds, clusterKinds, clockKinds)
 	}
 	return slices.Concat(networkKinds, statementKinds, sidecarKinds, databaseKinds, clockKinds)
 }

@@ -23,14 +23,6 @@ var redisKinds = []Kind{
 	{Name: "flush-functions", part: server, weight: 1, least: 500 * time.Millisecond, most: time.Second, strike: flushFunctions},
 }
 
-// redisClock are the kinds that step the clock of Redis, if it can be stepped.
-func redisClock() []Kind {
-	if !world.RedisHasAClock() {
-		return nil
-	}
-	return clockKinds
-}
-
 // replaces notes a time in which the server may forget what it confirmed. Session locks are promised to have one holder
 // nevertheless. It lasts until the quiet time is over.
 func (s *strike) replaces(kind history.Kind) (end func()) {

@@ -23,15 +23,11 @@ import (
 // schema is the database, and the user of sidecars, who has all rights in it and no others.
 const schema = "campaign"
 
-// lookOnceASecond lets libfaketime read the file of the clock once a second. Otherwise it reads the file for each question for the time, while all
-// other threads wait: a question takes 5 µs instead of 0.7. MySQL asks so often that many of its threads waited for each other there.
-const lookOnceASecond = "FAKETIME_CACHE_DURATION=0"
-
 // MySQL is a MariaDB server, or one of MySQL's (see mysqltest), and its asynchronous replica. The machine's clock is one for both.
 type MySQL struct {
 	nodes [2]*mysqltest.Server
 	disk  string
-	clock clock
+	*clock
 
 	mu      sync.Mutex
 	primary int
@@ -39,19 +35,13 @@ type MySQL struct {
 
 func newMySQL(tb testing.TB, c Config) *MySQL {
 	tb.Helper()
-	m := &MySQL{disk: filepath.Join(c.Folder, diskName), clock: clock{file: filepath.Join(c.Folder, "clock")}}
-	if err := errors.Join(mount(m.disk), m.clock.Step(0)); err != nil {
+	m := &MySQL{disk: filepath.Join(c.Folder, diskName), clock: newClock(tb, c.Folder)}
+	if err := mount(m.disk); err != nil {
 		tb.Fatal(err)
 	}
-	library := faketimeThreads(tb)
 	for i := range m.nodes {
-		shared, err := faketimeMemory(tb)
-		if err != nil {
-			tb.Fatal(err)
-		}
 		m.nodes[i] = mysqltest.Start(tb, mysqltest.Replicates(i+1), mysqltest.WithParent(m.disk),
-			mysqltest.WithEnv("LD_PRELOAD="+library), mysqltest.WithEnv(shared), mysqltest.WithEnv("FAKETIME_TIMESTAMP_FILE="+m.clock.file),
-			mysqltest.WithEnv(lookOnceASecond), mysqltest.WithEnv("FAKETIME_DONT_FAKE_MONOTONIC=1"))
+			mysqltest.WithEnv(m.environment()...))
 		m.nodes[i].Exec(tb, fmt.Sprintf("SET SESSION sql_log_bin = 0; CREATE USER %[1]s IDENTIFIED BY '%[1]s'; GRANT ALL ON %[1]s.* TO %[1]s", schema))
 	}
 	tb.Cleanup(func() { m.keepLogs(c.Logs) })
@@ -222,9 +212,6 @@ func (m *MySQL) Lock() (end func() error, rows int, err error) {
 	}
 	return end, rows, err
 }
-
-// Step sets the clock of both servers.
-func (m *MySQL) Step(by time.Duration) error { return m.clock.Step(by) }
 
 // Ahead is by how much the primary's clock is ahead of this machine's.
 func (m *MySQL) Ahead() (ahead time.Duration, err error) {

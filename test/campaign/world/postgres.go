@@ -34,25 +34,20 @@ const (
 type Postgres struct {
 	cluster *pgtest.Cluster
 	// way is the URL that a sidecar's network leads to: that of PgBouncer, where the world is pooled.
-	way   string
-	name  string // of the database
-	disk  string
-	clock clock
+	way  string
+	name string // of the database
+	disk string
+	*clock
 }
 
 func newPostgres(tb testing.TB, c Config) *Postgres {
 	tb.Helper()
-	p := &Postgres{disk: filepath.Join(c.Folder, diskName), clock: clock{file: filepath.Join(c.Folder, "clock")}}
+	p := &Postgres{disk: filepath.Join(c.Folder, diskName), clock: newClock(tb, c.Folder)}
 	if err := mount(p.disk); err != nil {
 		tb.Fatal(err)
 	}
-	library, shared := faketime(tb)
-	if err := p.Step(0); err != nil {
-		tb.Fatal(err)
-	}
 	p.cluster = pgtest.Start(tb, pgtest.WithTCP(), pgtest.WithParent(p.disk),
-		pgtest.WithEnv("LD_PRELOAD="+library), pgtest.WithEnv(shared), pgtest.WithEnv("FAKETIME_TIMESTAMP_FILE="+p.clock.file),
-		pgtest.WithEnv("FAKETIME_NO_CACHE=1"), pgtest.WithEnv("FAKETIME_DONT_FAKE_MONOTONIC=1"),
+		pgtest.WithEnv(p.environment()...),
 		pgtest.WithSetting("max_connections", strconv.Itoa(slots+3)),
 		pgtest.WithSetting("log_line_prefix", "%m [%p] %u "),
 		// Few and small files of the log ahead of need, so that a full disk is noticed soon.
@@ -222,27 +217,10 @@ func (p *Postgres) Terminate(like string) (int, error) {
 	return p.Do("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1 AND query LIKE $2", role, like)
 }
 
-// Step sets the server's clock ahead by one more duration.
-func (p *Postgres) Step(by time.Duration) error { return p.clock.Step(by) }
-
 // Ahead is by how much the server's clock is ahead of this machine's.
 func (p *Postgres) Ahead() (ahead time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	for {
-		if ahead, err = p.ahead(ctx); err == nil {
-			return ahead, nil
-		}
-		// A backend may have died of its other clock: see faketime. Then the server starts anew.
-		select {
-		case <-ctx.Done():
-			return 0, err
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-func (p *Postgres) ahead(ctx context.Context) (time.Duration, error) {
 	conn, err := pgx.Connect(ctx, p.URL())
 	if err != nil {
 		return 0, err
@@ -268,6 +246,11 @@ func (p *Postgres) DiskFull() int { return p.logged("No space left on device") }
 func (p *Postgres) failed() error {
 	if n := p.logged("ERROR:  deadlock detected"); n > 0 {
 		return fmt.Errorf("world: PostgreSQL saw %d deadlocks", n)
+	}
+	// A server that cannot write its log panics, and aborts then. No other fault has these signals.
+	crashes := p.logged("was terminated by signal 11") + p.logged("was terminated by signal 6") - p.logged("PANIC:")
+	if crashes > 0 {
+		return fmt.Errorf("world: PostgreSQL crashed %d times by itself", crashes)
 	}
 	return nil
 }

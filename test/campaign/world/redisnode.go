@@ -31,38 +31,29 @@ type RedisNode struct {
 
 // redisServers have a disk and a clock in common.
 type redisServers struct {
+	*clock
 	nodes []*RedisNode
 	disk  string
-	clock clock
 	logs  string
 }
 
 func (r *redisServers) prepare(tb testing.TB, c Config) {
 	tb.Helper()
-	r.disk, r.logs, r.clock.file = filepath.Join(c.Folder, diskName), c.Logs, filepath.Join(c.Folder, "clock")
-	if err := errors.Join(mount(r.disk), r.Step(0)); err != nil {
+	r.disk, r.logs, r.clock = filepath.Join(c.Folder, diskName), c.Logs, newClock(tb, c.Folder)
+	if err := mount(r.disk); err != nil {
 		tb.Fatal(err)
 	}
 }
-
-// RedisHasAClock reports whether the clock of the servers can be stepped. It cannot if they are not the system's: with libc before jemalloc, the C library
-// that such a server brings along crashes.
-func RedisHasAClock() bool { return os.Getenv(redistest.ServerVariable) == "" }
 
 // run starts one more server.
 func (r *redisServers) run(tb testing.TB, args ...string) *RedisNode {
 	tb.Helper()
 	number := len(r.nodes)
-	var env []string
-	if RedisHasAClock() {
-		// jemalloc asks for the time while libfaketime begins, which allocates memory. So the server gets libc's malloc.
-		env = []string{"LD_PRELOAD=" + faketimeThreads(tb) + " libc.so.6", "FAKETIME_TIMESTAMP_FILE=" + r.clock.file, "FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"}
-	}
 	folder := filepath.Join(r.disk, fmt.Sprint(number))
 	if err := os.Mkdir(folder, 0o755); err != nil {
 		tb.Fatal(err)
 	}
-	s, err := redistest.RunIn(env, append([]string{
+	s, err := redistest.RunIn(r.environment(), append([]string{
 		"--dir", folder, "--appendonly", "yes", "--appendfsync", "everysec", "--repl-diskless-sync", "yes", "--repl-backlog-size", "8mb",
 	}, args...)...)
 	if err != nil {
@@ -115,9 +106,6 @@ func (n *RedisNode) ahead() (time.Duration, error) {
 func (n *RedisNode) Forget() error {
 	return errors.Join(os.RemoveAll(filepath.Join(n.folder, "appendonlydir")), os.RemoveAll(filepath.Join(n.folder, "dump.rdb")))
 }
-
-// Step sets the clock of all servers ahead by one more duration.
-func (r *redisServers) Step(by time.Duration) error { return r.clock.Step(by) }
 
 // Fill fills the disk, and returns what makes room again. Then it does what an operator must do: a server writes its file anew, because Redis 7.0.15
 // may not be able to read a file of which it could not write a part.

@@ -2,14 +2,13 @@ package world
 
 import (
 	"context"
-	"encoding/binary"
-	"fmt"
+	"errors"
 	"os"
 	"os/exec"
-	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -50,27 +49,38 @@ func TestWorld(t *testing.T) {
 	if err := w.Failed(); err != nil {
 		t.Error(err)
 	}
-	faketimeDoesNotBlock(t, w.Postgres)
+	w.Postgres.crash(t)
+	if err := w.Failed(); err == nil || !strings.Contains(err.Error(), "crashed 1 times") {
+		t.Errorf("after a crash: %v", err)
+	}
 	deadlock(t, w.Postgres.URL())
 	if err := w.Failed(); err == nil || !strings.Contains(err.Error(), "deadlock") {
 		t.Errorf("after a deadlock: %v", err)
 	}
 }
 
-// faketimeDoesNotBlock checks that the server uses the semaphore that faketimeMemory has made.
-func faketimeDoesNotBlock(t *testing.T, p *Postgres) {
+// crash ends a backend as damaged memory does, and waits until the server has started anew.
+func (p *Postgres) crash(t *testing.T) {
 	t.Helper()
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.cluster.Pid()))
+	conn, err := pgx.Connect(t.Context(), p.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	mapped := regexp.MustCompile(`/dev/shm/sem\.\S+`).FindString(string(maps))
-	semaphore, err := os.ReadFile(mapped)
-	if err != nil {
-		t.Fatalf("mapped: %q: %v", mapped, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	if err := syscall.Kill(int(conn.PgConn().PID()), syscall.SIGSEGV); err != nil {
+		t.Fatal(err)
 	}
-	if free := binary.NativeEndian.Uint32(semaphore); free < places/2 {
-		t.Errorf("%d processes may be in fstat, want about %d", free, places)
+	if _, err := conn.Exec(t.Context(), "SELECT pg_sleep(60)"); err == nil {
+		t.Error("the backend did not end")
+	}
+	err = await("the server logs the crash", func() error {
+		if p.logged("was terminated by signal 11") == 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if err := errors.Join(err, p.Recovered()); err != nil {
+		t.Fatal(err)
 	}
 }
 
