@@ -41,6 +41,12 @@ var bad = map[string]struct{ broken, text string }{
 		x ended 1-2 n1
 		a acquire 3-10 granted t1 u500 n1
 		b acquire 15-40 granted t2 u500 w-1 n2`},
+	"refused, though the holder was told that it has it no more, and another machine was suspended": {"model", `
+		a acquire 0-10 granted t1 u500 n1
+		x ended 20-30 n2
+		a confirm 40-45 nothold t1 n1
+		b acquire 50-60 held n2
+		b acquire 480-520 granted t2 u900 n2`},
 	"killing the sidecar ends no bind:ttl": {"exclusion model", `
 		a acquire 0-10 granted t1 u500 s- n1
 		x ended 20-30 n1

@@ -62,6 +62,12 @@ var good = map[string]string{
 		a acquire 0-10 granted t1 u500 n1
 		x ended 20-30 n1
 		b acquire 15-40 granted t2 u500 w-1 n2`,
+	"a machine was suspended, and the lease lives on in the store": `
+		a acquire 0-10 granted t1 u500 n1
+		x ended 20-30 n1
+		a confirm 40-45 nothold t1 n1
+		b acquire 50-60 held n2
+		b acquire 480-520 granted t2 u900 n2`,
 	"an app that was killed": `
 		a acquire 0-10 granted t1 u500 pone
 		x ended 20-30 pone

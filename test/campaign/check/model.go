@@ -308,7 +308,7 @@ func (h *arranged) reads(k *keyHistory, op history.Op) (step, bool) {
 // seconds.
 func (k *keyHistory) ranOut(op history.Op) bool {
 	i, known := slices.BinarySearchFunc(k.terms, op.Token, func(t *term, token int64) int { return cmp.Compare(t.grant.Token, token) })
-	return known && op.Return >= k.terms[i].until
+	return known && op.Return >= k.terms[i].ranOut
 }
 
 // haunted reports whether somebody may have had the key for whom nobody was told of it, or its last release

@@ -76,6 +76,8 @@ type term struct {
 	grant history.Op
 	// until is up to when the sidecars' answers said that it holds.
 	until int64
+	// ranOut is when its lease was over by its sidecar's clock: until, or earlier if the machine was suspended.
+	ranOut int64
 	// end is the first moment at which it may have ended: until, or earlier if the client
 	// released it, or something ended it that was meant to.
 	end int64
@@ -221,6 +223,7 @@ func (k *keyHistory) arrange(h *arranged, e ended) {
 		}
 	}
 	for _, t := range k.terms {
+		t.ranOut = cut(t.grant, t.until, e.sidecars[t.grant.Sidecar])
 		t.belief = min(t.until, e.of(t.grant, t.until))
 		t.belief = cut(t.grant, t.belief, k.forced)
 		t.end = cut(t.grant, t.belief, e.replaced) // the server may have forgotten it, and its client believes in it
