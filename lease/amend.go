@@ -14,7 +14,7 @@ import (
 
 // Amend checks that a lock is still held under its token. If requested, it changes the lock's data and
 // (BindTTL) its remaining time, or makes it a share. A mere check of a session's lock does not ask the
-// store. Errors: [InvalidError] and those of [Manager.Release].
+// store, unless it is unknown whether the lock became a share. Errors: [InvalidError] and those of [Manager.Release].
 func (m *Manager) Amend(ctx context.Context, s *holdings.Session, req types.AmendRequest) (types.Grant, error) {
 	g, err := m.amend(ctx, s, &req)
 	if err != nil {
@@ -39,7 +39,7 @@ func (m *Manager) amend(ctx context.Context, s *holdings.Session, req *types.Ame
 		return types.Grant{}, types.Invalidf("field ttl_ms", "lock %q belongs to a session: ttl_ms can only be set for bind:ttl locks", req.Key)
 	}
 	changes := req.SetData
-	if req.Share && !h.IsShare() {
+	if (req.Share || h.IsDowngraded()) && !h.IsShare() { // any call finds out what became of an earlier downgrade
 		changes = true
 		err = m.downgrade(ctx, s, h, req)
 	} else if req.SetData {

@@ -111,6 +111,35 @@ func TestDowngradeOfUnknownOutcome(t *testing.T) {
 	}
 }
 
+// While it is unknown whether a lock became a share, its owner does not enter it, because others may have shares. A check and a
+// list report what the store has.
+func TestALockThatMayBeSharedIsNotEntered(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s, o := r.session(), r.session()
+		g := r.get(s, as("o", "k", 0))
+		r.st.set("Amend", fault{times: 1, forget: true})
+		if _, err := r.downgrade(s, g); !store.OutcomeUnknown(err) {
+			t.Fatalf("error %v", err)
+		}
+		reader := r.get(o, types.Request{Key: "k", Shared: true})
+		if lock := r.isDenied(s, as("o", "k", 0)); !lock.Shared {
+			t.Errorf("the owner is denied because of %+v", lock)
+		}
+		page, err := r.m.List(context.Background(), s, types.ListRequest{Scope: types.ScopeSession, Limit: 1})
+		if err != nil || len(page.Locks) != 1 || !page.Locks[0].Shared || page.Locks[0].HoldersCount != 2 {
+			t.Errorf("listed %+v, %v", page.Locks, err)
+		}
+		check, err := r.m.Amend(context.Background(), s, types.AmendRequest{Key: "k", Token: g.Token})
+		if err != nil || !check.Shared || check.Reentry != 1 {
+			t.Errorf("the check: %+v, %v", check, err)
+		}
+		r.release(s, g)
+		r.release(o, reader)
+		r.nothingLeft()
+	})
+}
+
 // A downgrade ends the cohort, because its waiters want exclusive locks.
 func TestDowngradeEndsACohort(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {

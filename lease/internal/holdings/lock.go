@@ -44,7 +44,7 @@ func (s *Session) First(key string) *Lock {
 }
 
 // List returns what the session holds, at most one lock more than the limit. For nil, it returns nothing. A
-// shared key appears once, without its other holders.
+// shared key appears once, without its other holders. A lock that may have become a share is listed as one.
 func (s *Session) List(req types.ListRequest) (views []types.View) {
 	if s == nil {
 		return nil
@@ -64,7 +64,9 @@ func (s *Session) List(req types.ListRequest) (views []types.View) {
 			break
 		}
 		if h.Valid(clock.Read(s.set.clk)) && (last < 0 || views[last].Key != h.Key) { // several shares of a key are shown once
-			views = append(views, types.View{Lock: h.State(), Mine: true, Cached: true})
+			v := types.View{Lock: h.State(), Mine: true, Cached: true}
+			v.Shared = v.Shared || h.IsDowngraded()
+			views = append(views, v)
 		}
 	}
 	return views

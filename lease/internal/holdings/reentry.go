@@ -65,12 +65,13 @@ func (h *Lock) Admits(req *types.Request) bool {
 	return req.Reentrant && req.Owner != "" && h.owner == req.Owner
 }
 
-// Enter enters the lock that the owner of a reentrant request holds in this session. It returns false if there is none.
+// Enter enters the lock that the owner of a reentrant request holds in this session. It returns false if there is none, or if
+// it may have become a share: the entry would rely on an exclusive lock.
 func (s *Session) Enter(req *types.Request) (types.Grant, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.held.exclusive[req.Key]
-	if s.ended || h == nil || h.unpublished || !h.Admits(req) || !h.Valid(clock.Read(s.set.clk)) {
+	if s.ended || h == nil || h.unpublished || h.IsDowngraded() || !h.Admits(req) || !h.Valid(clock.Read(s.set.clk)) {
 		return types.Grant{}, false
 	}
 	g := s.grantLocked(h)
