@@ -13,6 +13,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
 )
 
 // Another goroutine is losing the lease and has not reached this lock. A claim at this moment
@@ -106,6 +107,34 @@ func TestALostLeaseKeepsNoKeyForItsWaiters(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestALateEnqueueUnderALostLeaseIsWithdrawn: the enqueue was in a buffer, and is carried out after the sidecar has given it up, and after
+// both withdrawals. A further withdrawal follows when no other can come, so the position does not keep the key until the lease's deadline.
+func TestALateEnqueueUnderALostLeaseIsWithdrawn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, with(func(c *types.Config) { c.TTL, c.RenewInterval = time.Hour, time.Minute }))
+		other := r.another()
+		o := other.session()
+		g := other.lock(o, "k")
+		r.st.set("Enqueue", fault{times: 1, before: time.Second, lose: true})
+		a := r.wait(r.session(), "k", types.WaitForever)
+		l, late := r.m.leases.Get(r.m.cfg.TTL), r.m.acquirer.Waiting()[0].Ref()
+		r.m.leases.Lose(l, types.LostExpired)
+		time.Sleep(2 * time.Second)
+		if n := r.st.count("Withdraw"); n != 2 {
+			t.Fatalf("%d withdrawals", n)
+		}
+		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{{Attempt: late, Lease: l.ID(), Wait: true}})
+		r.must(err)
+		other.release(o, g)
+		r.release(a.s, a.granted(t)) // now the late one has the key
+		began := time.Now()
+		other.release(o, other.ask(context.Background(), o, types.Request{Key: "k", Wait: types.WaitForever}).granted(t))
+		if took := time.Since(began); took > 2*r.m.cfg.StoreTimeout {
+			t.Errorf("granted %s after the last holder's release", took)
+		}
+	})
 }
 
 // A group whose lease is lost begins again. The keys that it had are not kept until the lease is revoked, because no app knows of them.

@@ -132,14 +132,14 @@ func (b *Attempt) beginCleanup() (settled func()) {
 }
 
 // onLateAnswer withdraws an attempt again if its lease was lost. The question may have been carried out after
-// the withdrawal and before the revocation. The undelivered lock, or the queue position, would then keep the key until the
-// revocation, and for its MinHold.
+// the withdrawal and before the revocation, or without an answer it may still be. The undelivered lock, or the queue position,
+// would then keep the key until the revocation, and for its MinHold.
 func (b *Attempt) onLateAnswer() {
 	b.mu.Lock()
 	won := b.err == nil
 	b.mu.Unlock()
 	if !won && (b.keepsKey() || b.leaseStays()) {
-		b.aq.withdrawOnce(b.tr.Carry(context.Background()), b.Ref(), b.aq.Within(b.lasts()), func() {})
+		b.aq.withdraw(b.tr.Carry(context.Background()), b.Ref(), b.aq.Within(b.lasts()), func() {})
 	}
 }
 
