@@ -85,7 +85,7 @@
 //   - The store reports a trusted lease as dead, or grants a key that is held here: the store decides, so
 //     the lease, or the lock, is lost. A lost lease is revoked only at its deadline: one of several servers may
 //     have forgotten it, while the others keep its locks, and apps may believe in these until then. Its queue
-//     positions, and grants that no app knows of, are withdrawn at once.
+//     positions, and grants that no app knows of, are withdrawn at once. So is a lock that is broken.
 //   - The sidecar stops: sessions end, waits are cancelled, leases are revoked. If the store does not
 //     answer, this takes a few timeouts, regardless of the number of queued operations.
 //   - The sidecar dies: the next one on its socket revokes its leases, and is ready only after that

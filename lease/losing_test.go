@@ -171,6 +171,11 @@ func TestALostLockThatIsGivenUpIsFree(t *testing.T) {
 				t.Errorf("told %+v", out)
 			}
 		},
+		"broken": func(r *rig, _ *holdings.Session, _ types.Grant) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			r.must(r.m.Break(ctx, r.stored("k"), 0))
+		},
 		"its answer is not delivered": func(r *rig, s *holdings.Session, g types.Grant) { r.m.HandBack(s, g) },
 		"released, and the first try fails": func(r *rig, s *holdings.Session, g types.Grant) {
 			r.st.set("Release", fault{times: 1, refuse: true})

@@ -98,14 +98,23 @@ func New(ctx context.Context, cfg Config) *Leases {
 	}
 }
 
-// InUse returns the ids of the open leases that have users.
+// InUse returns the ids of the open leases that have users, and of those that were lost before their deadline: the store may
+// still have locks under these.
 func (ls *Leases) InUse() (ids []store.LeaseID) {
 	for _, l := range ls.All() {
 		if l.users.Load() > 0 && l.life.Load() != nil {
 			ids = append(ids, l.id)
 		}
 	}
-	return ids
+	return append(ids, idsOf(ls.staying())...)
+}
+
+// LostSome reports whether a lease was lost before its deadline, which has not come yet.
+func (ls *Leases) LostSome() bool { return len(ls.staying()) > 0 }
+
+func (ls *Leases) staying() []*Lease {
+	now := ls.cfg.Clock.Now()
+	return slices.DeleteFunc(ls.unrevoked(), func(l *Lease) bool { return !l.Stays(now) })
 }
 
 // Left returns the number of living leases, the shortest remaining time of trust, and the smallest such

@@ -192,6 +192,9 @@ func (s *Session) HandBack(g types.Grant) {
 func (hs *Set) Signal(sig store.Signal) (known bool) {
 	h := hs.meantBy(sig)
 	if h == nil {
+		if sig.Kind == store.Break {
+			hs.breakLost(grantRef{sig.Key, sig.Token})
+		}
 		_, ended := hs.Ended(sig.Key, sig.Token)
 		return ended
 	}

@@ -85,6 +85,19 @@ func (s *Session) findLost(req *types.ReleaseRequest) *Lock {
 	return nil
 }
 
+// breakLost releases a lost lock that the store may still have. Its app was notified of the loss.
+func (hs *Set) breakLost(ref grantRef) {
+	for _, s := range hs.All() {
+		s.mu.Lock()
+		h := s.takeLostLocked(ref)
+		s.mu.Unlock()
+		if h != nil {
+			h.newEnd(nil).send() // the store has ended its MinHold
+			hs.obs.Broken(h.observed())
+		}
+	}
+}
+
 // exitLost is Exit for a lost lock.
 func (s *Session) exitLost(h *Lock, r *Release) (left int, err error) {
 	s.mu.Lock()

@@ -90,12 +90,12 @@ func (sg *Signals) run(ctx context.Context) {
 	}
 }
 
-// next reports whether to poll once more. Without locks, there cannot be a signal to apply.
+// next reports whether to poll once more. Without locks, and without leases that were lost early, there cannot be a signal to apply.
 func (sg *Signals) next() bool {
 	sg.mu.Lock()
 	defer sg.mu.Unlock()
 	sg.polling = sg.pollAgain && sg.ctx.Err() == nil
-	if sg.polling && sg.holdings.Empty() {
+	if sg.polling && sg.holdings.Empty() && !sg.leases.LostSome() {
 		sg.HasUnmatched.Store(true) // a lock may be in flight
 		sg.polling = !sg.holdings.Empty()
 	}
