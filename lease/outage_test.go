@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -191,5 +192,37 @@ func TestManyWaitsDuringAnOutage(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		r.nothingLeft()
+	})
+}
+
+// A call that has waited in the queue tries again as long as the store fails. Its earlier attempts do not stay in memory.
+func TestAWaitThroughFailuresDoesNotGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		other := r.another()
+		o := other.session()
+		g := other.lock(o, "k")
+		a := r.wait(r.session(), "k", types.WaitForever)
+		r.st.set("Enqueue", fault{refuse: true})
+		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
+		heap := func() int {
+			time.Sleep(time.Minute)
+			r.st.mu.Lock()
+			r.st.attempts = map[store.Attempt]bool{}
+			r.st.mu.Unlock()
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return int(m.HeapAlloc)
+		}
+		before, tried := heap(), r.st.count("Enqueue")
+		time.Sleep(4 * time.Hour)
+		tried = r.st.count("Enqueue") - tried
+		if grown := heap() - before; tried < 10_000 || grown > 100*tried {
+			t.Errorf("%d more bytes after %d attempts", grown, tried)
+		}
+		r.st.lift("Enqueue")
+		other.release(o, g)
+		r.release(a.s, a.granted(t))
 	})
 }

@@ -3,6 +3,7 @@ package attempt
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -168,8 +169,9 @@ type Call struct {
 	Slot     holdings.Slot   // in the session
 	ofGroup  bool            // it belongs to a group
 	mayEnter <-chan struct{} // receives when the call should try to enter; nil: it never enters
-	attempts []*Attempt
-	one      [1]*Attempt // the array of attempts while there is one
+	attempts int             // their number
+	// inFlight counts operations that may still change the store: attempts until they are over, then their cleanups.
+	inFlight sync.WaitGroup
 	tr       *observe.Call
 	// shared is the grant that other calls of the request have, or 0.
 	shared int64
@@ -247,14 +249,14 @@ func (c *Call) try() (types.Grant, error) {
 	return c.Await(b)
 }
 
-// SettleLast waits until the last attempt can no longer change the store. With a request id, the next attempt
+// SettleLast waits until earlier attempts can no longer change the store. With a request id, the next attempt
 // has the same id, and a late hand-back would free its grant.
 func (c *Call) SettleLast() error {
-	if len(c.attempts) == 0 || !SharesGrant(c.req) {
+	if c.attempts == 0 || !SharesGrant(c.req) {
 		return nil
 	}
 	c.StartTimer()
-	return c.Until(c.attempts[len(c.attempts)-1].cleanedUp())
+	return c.Until(c.cleanedUp())
 }
 
 // mayEndEarly reports whether the call may have to end before the store answers: when the sidecar drains while

@@ -72,8 +72,7 @@ type Attempt struct {
 	// inStore: the store has queued the attempt. The mutex of the queue guards this.
 	inStore bool
 
-	// inFlight counts operations that may still change the store: the attempt until it is over, then its cleanups.
-	inFlight sync.WaitGroup
+	inFlight *sync.WaitGroup // of the call
 }
 
 type phase uint8
@@ -104,7 +103,7 @@ func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
 		return nil, err
 	}
 	b := &Attempt{
-		aq: c.aq, s: c.S, slot: &c.Slot, req: c.req, arrival: came, began: c.began, shared: c.shared, tr: c.tr,
+		aq: c.aq, s: c.S, slot: &c.Slot, req: c.req, arrival: came, began: c.began, shared: c.shared, tr: c.tr, inFlight: &c.inFlight,
 	}
 	b.under.Store(l)
 	b.inFlight.Add(1)
@@ -113,10 +112,7 @@ func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
 	} else {
 		b.id = uuid.New()
 	}
-	if c.attempts == nil {
-		c.attempts = c.one[:0]
-	}
-	c.attempts = append(c.attempts, b)
+	c.attempts++
 	return b, nil
 }
 

@@ -28,7 +28,7 @@ func (c *Call) Key() string { return c.req.Key }
 func (c *Call) Share(token int64) { c.shared = token }
 
 // Asked reports whether the call has made an attempt.
-func (c *Call) Asked() bool { return len(c.attempts) > 0 }
+func (c *Call) Asked() bool { return c.attempts > 0 }
 
 // HeldInCache answers from the cache that the key is held.
 func (c *Call) HeldInCache() (store.Lock, bool) { return c.aq.HeldInCache(nil, c.req) }

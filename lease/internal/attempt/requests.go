@@ -113,9 +113,7 @@ func (aq *Acquirer) LeaveAfter(rs *repeat.Requests, r *repeat.Request, c *Call) 
 	rs.UseAgain(r)
 	go func() {
 		defer rs.Done(r, nil)
-		for _, b := range c.attempts {
-			b.inFlight.Wait()
-		}
+		c.inFlight.Wait()
 		r.Leave()
 	}()
 }
@@ -143,11 +141,11 @@ func (aq *Acquirer) EndCalls(ctx context.Context, s *holdings.Session, id store.
 	}, nil
 }
 
-// cleanedUp is closed when the attempt can no longer change the store.
-func (b *Attempt) cleanedUp() <-chan struct{} {
+// cleanedUp is closed when no attempt of the call can change the store any more.
+func (c *Call) cleanedUp() <-chan struct{} {
 	settled := make(chan struct{})
 	go func() {
-		b.inFlight.Wait()
+		c.inFlight.Wait()
 		close(settled)
 	}()
 	return settled

@@ -36,11 +36,11 @@ func (c *Call) MayGoOn(err error) error {
 		return types.ErrDraining
 	case c.timed:
 		return c.Timeout()
-	case c.req.Wait == 0 && len(c.attempts) >= MaxAttempts:
+	case c.req.Wait == 0 && c.attempts >= MaxAttempts:
 		return &store.Error{Op: "acquire", Err: errors.New("the lease under the lock was lost")}
 	case outage:
 		return c.waitOut()
-	case c.req.Wait != 0 && len(c.attempts) > 1: // not the first loss
+	case c.req.Wait != 0 && c.attempts > 1: // not the first loss
 		return c.pause()
 	default:
 		return nil
@@ -71,7 +71,7 @@ func (c *Call) pause() error {
 // store may just have granted it to another call, which does not know that yet.
 func (c *Call) mayEnterSoon(err error) bool {
 	held, denied := errors.AsType[*types.HeldError](err)
-	return denied && len(c.attempts) < MaxAttempts && c.S.Expects(&held.Lock, c.req)
+	return denied && c.attempts < MaxAttempts && c.S.Expects(&held.Lock, c.req)
 }
 
 // awaitEntry returns nil when the call may enter, or after [RestMax] to ask once more.
