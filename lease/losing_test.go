@@ -156,6 +156,28 @@ func TestALostLeaseKeepsNoKeyForAGroup(t *testing.T) {
 	})
 }
 
+// The store knows the first holder of a cohort. A later one that no app knows of is freed all the same when its lease is lost.
+func TestALostLeaseKeepsNoKeyForACohort(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		o := other.session()
+		a, b := other.lock(o, "a"), other.lock(o, "b")
+		first := r.wait(r.session(), "a", types.WaitForever)
+		group := r.waitAll(r.session(), "a", "b")
+		other.release(o, a)
+		r.release(first.s, first.granted(t)) // so the group has it, and waits for the other key
+		synctest.Wait()
+		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
+		released := time.Now()
+		other.release(o, b)
+		group.granted(t, "a", "b")
+		if took := time.Since(released); took > time.Second {
+			t.Errorf("granted %s after the release", took)
+		}
+	})
+}
+
 // A lost lease is revoked only at its deadline, because an app may believe in its lock. When the app gives the lock up, it is free at once.
 func TestALostLockThatIsGivenUpIsFree(t *testing.T) {
 	for name, gives := range map[string]func(r *rig, s *holdings.Session, g types.Grant){

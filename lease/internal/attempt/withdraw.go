@@ -171,7 +171,9 @@ func (b *Attempt) HandBackMember(token int64) {
 	}
 	settled()
 	if b.keepsKey() || b.leaseStays() { // it was lost
-		b.aq.withdrawOnce(b.tr.Carry(context.Background()), b.Ref(), b.mayGet(), b.beginCleanup())
+		c := b.s.LockOf(b.slot).Claim() // the store may know it by another attempt: see HandOn
+		c.AtOnce = true
+		b.aq.Free(b.tr.Carry(context.Background()), c, b.mayGet(), b.beginCleanup())
 	}
 }
 
