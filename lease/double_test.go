@@ -62,6 +62,9 @@ type fault struct {
 	// refuse: the operation is not carried out, with a known outcome. lose: it is not carried out.
 	// forget: it is carried out. The outcome of the last two is unknown.
 	refuse, lose, forget bool
+	// late: an operation that is lost is carried out after this time, because it was in a buffer. So each operation copies
+	// its items.
+	late time.Duration
 	// first runs before the operation, then after it.
 	first, then func()
 }
@@ -326,6 +329,12 @@ func do[R any](ctx context.Context, d *double, op string, items int, f func(cont
 	if err := pause(ctx, what.before, what.gate); err != nil {
 		return none, &store.Error{Op: op, Err: err, Unknown: true} // the operation may still arrive
 	}
+	if what.lose && what.late > 0 {
+		go func() {
+			time.Sleep(what.late)
+			_, _ = f(context.Background())
+		}()
+	}
 	if what.refuse || what.lose {
 		return none, &store.Error{Op: op, Err: errBroken, Unknown: what.lose}
 	}
@@ -354,6 +363,7 @@ func (d *double) remember(asks []store.Ask) {
 }
 
 func (d *double) Revoke(ctx context.Context, leases []store.LeaseID) error {
+	leases = slices.Clone(leases)
 	_, err := do(ctx, d, "Revoke", len(leases), func(ctx context.Context) (int, error) { return 0, d.Store.Revoke(ctx, leases) })
 	return err
 }
@@ -364,6 +374,7 @@ func (d *double) Sweep(ctx context.Context) error {
 }
 
 func (d *double) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+	asks = slices.Clone(asks)
 	d.remember(asks)
 	op := "Acquire"
 	if len(asks) > 0 && asks[0].Wait {
@@ -382,6 +393,7 @@ func (d *double) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer,
 }
 
 func (d *double) Check(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
+	waits = slices.Clone(waits)
 	return do(ctx, d, "Check", len(waits), func(unlimited context.Context) ([]store.Answer, error) {
 		if err := d.awaitBlocked(ctx, waits); err != nil {
 			return nil, &store.Error{Op: "Check", Err: err}
@@ -395,6 +407,7 @@ func (d *double) Check(ctx context.Context, waits []store.Attempt) ([]store.Answ
 }
 
 func (d *double) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
+	waits = slices.Clone(waits)
 	return do(ctx, d, "Cancel", len(waits), func(ctx context.Context) ([]store.Answer, error) {
 		return unlessLocked(d, waits, keyOf, store.Answer{Outcome: store.RowLocked},
 			func(waits []store.Attempt) ([]store.Answer, error) {
@@ -405,6 +418,7 @@ func (d *double) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Ans
 }
 
 func (d *double) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
+	attempts = slices.Clone(attempts)
 	return do(ctx, d, "Withdraw", len(attempts), func(ctx context.Context) ([]store.Outcome, error) {
 		return unlessLocked(d, attempts, keyOf, store.RowLocked,
 			func(attempts []store.Attempt) ([]store.Outcome, error) { return d.Store.Withdraw(ctx, attempts) })
@@ -423,6 +437,7 @@ func (d *double) Listen(on bool) {
 }
 
 func (d *double) Release(ctx context.Context, claims []store.Claim) ([]store.Verdict, error) {
+	claims = slices.Clone(claims)
 	return do(ctx, d, "Release", len(claims), func(ctx context.Context) ([]store.Verdict, error) {
 		return unlessLocked(d, claims, func(c store.Claim) string { return c.Key }, store.Verdict{Status: store.ClaimRowLocked},
 			func(claims []store.Claim) ([]store.Verdict, error) {
@@ -433,6 +448,7 @@ func (d *double) Release(ctx context.Context, claims []store.Claim) ([]store.Ver
 }
 
 func (d *double) Amend(ctx context.Context, changes []store.Change) ([]store.Verdict, error) {
+	changes = slices.Clone(changes)
 	return do(ctx, d, "Amend", len(changes), func(ctx context.Context) ([]store.Verdict, error) {
 		return unlessLocked(d, changes, func(c store.Change) string { return c.Key }, store.Verdict{Status: store.ClaimRowLocked},
 			func(changes []store.Change) ([]store.Verdict, error) { return d.Store.Amend(ctx, changes) })
@@ -440,6 +456,7 @@ func (d *double) Amend(ctx context.Context, changes []store.Change) ([]store.Ver
 }
 
 func (d *double) Get(ctx context.Context, keys []string) ([]store.Lock, error) {
+	keys = slices.Clone(keys)
 	return do(ctx, d, "Get", len(keys), func(ctx context.Context) ([]store.Lock, error) { return d.Store.Get(ctx, keys) })
 }
 
@@ -448,27 +465,13 @@ func (d *double) List(ctx context.Context, q store.Query) ([]store.Lock, error) 
 }
 
 func (d *double) Watch(ctx context.Context, keys []string, lease store.LeaseID) error {
+	keys = slices.Clone(keys)
 	_, err := do(ctx, d, "Watch", len(keys), func(ctx context.Context) (int, error) { return 0, d.Store.Watch(ctx, keys, lease) })
 	return err
 }
 
 func (d *double) Unwatch(ctx context.Context, keys []string) error {
+	keys = slices.Clone(keys)
 	_, err := do(ctx, d, "Unwatch", len(keys), func(ctx context.Context) (int, error) { return 0, d.Store.Unwatch(ctx, keys) })
-	return err
-}
-
-func (d *double) Signal(ctx context.Context, signals []store.Signal) ([]store.ClaimStatus, error) {
-	return do(ctx, d, "Signal", len(signals), func(ctx context.Context) ([]store.ClaimStatus, error) {
-		return unlessLocked(d, signals, func(s store.Signal) string { return s.Key }, store.ClaimRowLocked,
-			func(signals []store.Signal) ([]store.ClaimStatus, error) { return d.Store.Signal(ctx, signals) })
-	})
-}
-
-func (d *double) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Signal, error) {
-	return do(ctx, d, "Signals", len(leases), func(ctx context.Context) ([]store.Signal, error) { return d.Store.Signals(ctx, leases) })
-}
-
-func (d *double) Acknowledge(ctx context.Context, signals []store.SignalID) error {
-	_, err := do(ctx, d, "Heard", len(signals), func(ctx context.Context) (int, error) { return 0, d.Store.Acknowledge(ctx, signals) })
 	return err
 }

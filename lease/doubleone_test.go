@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"slices"
 
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -21,4 +22,23 @@ func only[R any](answers []R, err error) (r R, _ error) {
 		r = answers[0]
 	}
 	return r, err
+}
+
+func (d *double) Signal(ctx context.Context, signals []store.Signal) ([]store.ClaimStatus, error) {
+	signals = slices.Clone(signals)
+	return do(ctx, d, "Signal", len(signals), func(ctx context.Context) ([]store.ClaimStatus, error) {
+		return unlessLocked(d, signals, func(s store.Signal) string { return s.Key }, store.ClaimRowLocked,
+			func(signals []store.Signal) ([]store.ClaimStatus, error) { return d.Store.Signal(ctx, signals) })
+	})
+}
+
+func (d *double) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Signal, error) {
+	leases = slices.Clone(leases)
+	return do(ctx, d, "Signals", len(leases), func(ctx context.Context) ([]store.Signal, error) { return d.Store.Signals(ctx, leases) })
+}
+
+func (d *double) Acknowledge(ctx context.Context, signals []store.SignalID) error {
+	signals = slices.Clone(signals)
+	_, err := do(ctx, d, "Heard", len(signals), func(ctx context.Context) (int, error) { return 0, d.Store.Acknowledge(ctx, signals) })
+	return err
 }

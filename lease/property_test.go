@@ -157,6 +157,8 @@ func (w *world) act() {
 		{"news", 3, w.news},
 		{"sleep", 12, w.sleep},
 		{"stand still", 1, w.standStill},
+		{"lose lease", 1, w.loseLease},
+		{"force", 1, w.force},
 	}
 	var names []string
 	do := map[string]func(){}
@@ -389,13 +391,15 @@ func (w *world) breakSomething() {
 		return time.Duration(rapid.SampledFrom([]int{0, 1, 100, 700, 4000}).Draw(w.t, name)) * time.Millisecond
 	}
 	f := fault{times: rapid.IntRange(0, 3).Draw(w.t, "times"), before: ms("before"), after: ms("after")}
-	switch rapid.IntRange(0, 3).Draw(w.t, "kind") {
+	switch rapid.IntRange(0, 4).Draw(w.t, "kind") {
 	case 0:
 		f.refuse = true
 	case 1:
 		f.lose = true
 	case 2:
 		f.forget = true
+	case 3:
+		f.lose, f.late = true, ms("late") // below the store's timeout, after which the store refuses it
 	}
 	side := w.drawSide()
 	w.side[side].st.set(op, f)

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 )
 
 func (d *double) OpenLeases(ctx context.Context, leases []store.NewLease) error {
+	leases = slices.Clone(leases)
 	_, err := do(ctx, d, "OpenLeases", len(leases), func(ctx context.Context) (int, error) { return 0, d.Store.OpenLeases(ctx, leases) })
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -27,6 +29,7 @@ func (d *double) OpenLeases(ctx context.Context, leases []store.NewLease) error 
 }
 
 func (d *double) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error) {
+	leases = slices.Clone(leases)
 	return do(ctx, d, "Renew", len(leases), func(ctx context.Context) (store.Renewal, error) {
 		renewal, err := d.Store.Renew(ctx, leases)
 		d.mu.Lock()
@@ -42,6 +45,7 @@ func (d *double) Renew(ctx context.Context, leases []store.LeaseID) (store.Renew
 }
 
 func (d *double) HeldUnder(ctx context.Context, keys []string) (store.HeldGrants, error) {
+	keys = slices.Clone(keys)
 	return do(ctx, d, "HeldUnder", len(keys), func(ctx context.Context) (store.HeldGrants, error) {
 		held, err := d.Store.HeldUnder(ctx, keys)
 		d.mu.Lock()
