@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unicode"
@@ -158,6 +159,7 @@ type runner struct {
 	options runOptions
 	client  *client.Client
 	stderr  interface{ Write(p []byte) (int, error) }
+	writing sync.Mutex // for a line to stderr
 }
 
 // againPause is the pause between the tries of --again while the sidecar does not answer.
@@ -167,6 +169,9 @@ const againPause = time.Second
 func (r *runner) run() error {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, heeded(passedOn)...)
+	for _, sig := range heeded([]os.Signal{syscall.SIGPIPE}) {
+		signal.Notify(make(chan os.Signal, 1), sig) // without a reader of standard error, only lines are lost
+	}
 	ofTerm := heeded([]os.Signal{syscall.SIGTSTP, syscall.SIGTTOU})
 	for {
 		again, err := r.term(signals)
@@ -289,9 +294,25 @@ func (r *runner) release(l *heldLock, success bool) bool {
 	return true
 }
 
-// logf writes a line between those of CMD. Some lines contain foreign texts, so it escapes them.
+// logPatience limits how long a line waits for its reader. After Ctrl-S, a terminal reads nothing.
+const logPatience = 100 * time.Millisecond
+
+// logf writes a line between those of CMD. Some lines contain foreign texts, so it escapes them. While an earlier line waits for
+// its reader, further lines are dropped, because CMD must not outlive the lock.
 func (r *runner) logf(format string, args ...any) {
-	fmt.Fprintf(r.stderr, "locksidecar: %s\n", client.Printable(fmt.Sprintf(format, args...)))
+	if !r.writing.TryLock() {
+		return
+	}
+	written := make(chan struct{})
+	go func() {
+		fmt.Fprintf(r.stderr, "locksidecar: %s\n", client.Printable(fmt.Sprintf(format, args...)))
+		r.writing.Unlock()
+		close(written)
+	}()
+	select {
+	case <-written:
+	case <-time.After(logPatience):
+	}
 }
 
 // sessionName is what others see as the holder's session, for instance pg_dump[4711].

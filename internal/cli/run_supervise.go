@@ -80,10 +80,10 @@ func (s *supervisor) lose(reason string) {
 	s.watch.end()
 	s.lost = true
 	adoptOrphans()
-	s.logf("the lock %s is lost (%s): %s gets SIGTERM, and SIGKILL in %s", s.lock.key, reason, s.options.command[0], s.options.grace)
 	s.signal(syscall.SIGTERM)
 	s.signal(syscall.SIGCONT) // a stopped process would not handle SIGTERM
 	s.grace = time.After(s.options.grace)
+	s.logf("the lock %s is lost (%s): %s gets SIGTERM, and SIGKILL in %s", s.lock.key, reason, s.options.command[0], s.options.grace)
 }
 
 func (s *supervisor) askToStop(reason string) {
