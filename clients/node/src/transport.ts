@@ -47,6 +47,8 @@ const maxIdle = 8;
  * ends only this call. Calls under way keep the process alive, idle connections do not.
  */
 export class Transport {
+  /** A stream has a comment line every 15 s, so a sidecar that is silent for this long is gone or hangs. In ms. */
+  static silenceMs = 45_000;
   readonly #agent = new Agent({ keepAlive: true, maxFreeSockets: maxIdle, scheduling: "lifo" });
 
   constructor(readonly socketPath: string) {}
@@ -74,13 +76,34 @@ export class Transport {
       );
     }
     const { socket } = response;
+    this.#watchSilence(response);
     return {
       ref: () => socket.ref(),
       unref: () => socket.unref(),
-      pause: () => response.pause(),
-      resume: () => response.resume(),
+      pause: () => {
+        socket.setTimeout(0); // nothing is read
+        response.pause();
+      },
+      resume: () => {
+        socket.setTimeout(Transport.silenceMs);
+        response.resume();
+      },
       close: () => response.destroy(),
     };
+  }
+
+  /** #watchSilence ends all connections if a stream says nothing for too long, because waiting calls would not end either. */
+  #watchSilence({ socket }: IncomingMessage): void {
+    socket.setTimeout(Transport.silenceMs);
+    socket.on("timeout", () => {
+      const heard = socket.bytesRead;
+      setImmediate(() => {
+        // If it has changed, the app had kept the event loop from reading.
+        if (socket.bytesRead === heard) {
+          this.#agent.destroy();
+        }
+      });
+    });
   }
 
   close(): void {

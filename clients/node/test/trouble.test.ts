@@ -11,8 +11,10 @@ import {
   ClientClosedError,
   ConnectionError,
   LockLostError,
+  StopRequestedError,
   UnreachableError,
 } from "locksidecar";
+import { Transport } from "../dist/transport";
 import { aborted, patienceMs, queued, Sidecar, until } from "./sidecar";
 
 let sidecar: Sidecar;
@@ -262,6 +264,46 @@ describe("no sidecar", () => {
       own.signal("SIGCONT");
       await lock.check();
     } finally {
+      await own.remove();
+    }
+  });
+
+  test("a sidecar that hangs: its locks are lost, and waits end", async () => {
+    const own = await Sidecar.start();
+    const usual = Transport.silenceMs;
+    try {
+      const patient = own.client();
+      await patient.acquire("blocked");
+      Transport.silenceMs = 500; // for streams that are opened from now on
+      const client = own.client({ reconnectMs: 0, timeoutMs: 200 });
+      const lock = await client.acquire("hangs");
+      const waiting = assert.rejects(client.acquire("blocked"), ConnectionError);
+      await queued(patient, "blocked", 1);
+      own.suspend();
+      assert.ok((await aborted(lock.signal)) instanceof LockLostError);
+      await waiting;
+      own.signal("SIGCONT");
+      await assert.rejects(lock.check(), LockLostError);
+    } finally {
+      Transport.silenceMs = usual;
+      await own.remove();
+    }
+  });
+
+  test("an app that keeps the event loop busy: its locks stay", async () => {
+    const usual = Transport.silenceMs;
+    Transport.silenceMs = 300;
+    const own = await Sidecar.start();
+    try {
+      const client = own.client();
+      const lock = await client.acquire("busy");
+      void client.stop("busy"); // its event waits to be read
+      await new Promise(setImmediate);
+      for (const end = performance.now() + 600; performance.now() < end; ) {}
+      assert.ok((await aborted(lock.stopSignal)) instanceof StopRequestedError);
+      await lock.check();
+    } finally {
+      Transport.silenceMs = usual;
       await own.remove();
     }
   });
