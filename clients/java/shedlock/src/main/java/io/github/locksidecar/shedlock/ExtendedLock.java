@@ -2,12 +2,11 @@ package io.github.locksidecar.shedlock;
 
 import io.github.locksidecar.LockClient;
 import java.util.Optional;
-import net.javacrumbs.shedlock.core.AbstractSimpleLock;
 import net.javacrumbs.shedlock.core.LockConfiguration;
 import net.javacrumbs.shedlock.core.SimpleLock;
 
 /** A lock that was extended, perhaps more than once. */
-final class ExtendedLock extends AbstractSimpleLock {
+final class ExtendedLock extends ReleasableLock {
   private final LockClient client;
   private final Extension extension;
 
@@ -18,12 +17,12 @@ final class ExtendedLock extends AbstractSimpleLock {
   }
 
   @Override
-  protected void doUnlock() {
+  void release() {
     extension.release();
   }
 
   @Override
-  protected Optional<SimpleLock> doExtend(LockConfiguration next) {
+  Optional<SimpleLock> extended(LockConfiguration next) {
     return extension
         .granted()
         .flatMap(granted -> Extension.of(client, granted, extension.atLeast(), next))

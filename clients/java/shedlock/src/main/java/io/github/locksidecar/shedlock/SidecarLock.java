@@ -2,12 +2,11 @@ package io.github.locksidecar.shedlock;
 
 import io.github.locksidecar.LockClient;
 import java.util.Optional;
-import net.javacrumbs.shedlock.core.AbstractSimpleLock;
 import net.javacrumbs.shedlock.core.LockConfiguration;
 import net.javacrumbs.shedlock.core.SimpleLock;
 
-/** A lock that the sidecar has granted. ShedLock's base class refuses a second unlock or extension. */
-final class SidecarLock extends AbstractSimpleLock {
+/** A lock that the sidecar has granted. */
+final class SidecarLock extends ReleasableLock {
   private final LockClient client;
   private final Granted granted;
 
@@ -18,13 +17,13 @@ final class SidecarLock extends AbstractSimpleLock {
   }
 
   @Override
-  protected void doUnlock() {
+  void release() {
     granted.release();
   }
 
   @Override
-  protected Optional<SimpleLock> doExtend(LockConfiguration next) {
-    return Extension.of(client, granted, lockConfiguration.getLockAtLeastFor(), next)
+  Optional<SimpleLock> extended(LockConfiguration next) {
+    return Extension.of(client, granted, configuration.getLockAtLeastFor(), next)
         .map(extension -> new ExtendedLock(client, next, extension));
   }
 }

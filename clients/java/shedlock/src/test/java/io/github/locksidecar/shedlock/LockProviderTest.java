@@ -20,6 +20,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import net.javacrumbs.shedlock.core.DefaultLockingTaskExecutor;
 import net.javacrumbs.shedlock.core.LockConfiguration;
+import net.javacrumbs.shedlock.core.LockExtender;
 import net.javacrumbs.shedlock.core.LockingTaskExecutor;
 import net.javacrumbs.shedlock.core.SimpleLock;
 import org.junit.jupiter.api.AfterAll;
@@ -217,6 +218,28 @@ class LockProviderTest {
     client.stop("shedlock:" + name, null); // it is still the holder
     executor.shutdownNow();
     assertTrue(executor.awaitTermination(30, TimeUnit.SECONDS));
+  }
+
+  @Test
+  void aTaskWhoseLockWasNotExtendedReleasesItAtItsEnd() throws Exception {
+    LockClient waiting = sidecar.client();
+    ExecutorService executor = Executors.newSingleThreadExecutor();
+    List<Future<HeldLock>> turn = new ArrayList<>();
+    new DefaultLockingTaskExecutor(provider)
+        .executeWithLock(
+            (Runnable)
+                () -> {
+                  turn.add(executor.submit(() -> waiting.acquire("shedlock:" + name)));
+                  while (client.getFresh("shedlock:" + name).queueLength() != 1) {
+                    Sidecar.pause();
+                  }
+                  assertThrows(
+                      LockExtender.LockCanNotBeExtendedException.class,
+                      () -> LockExtender.extendActiveLock(HOUR, Duration.ZERO));
+                },
+            new LockConfiguration(Instant.now(), name, HOUR, Duration.ZERO));
+    turn.get(0).get(30, TimeUnit.SECONDS).release();
+    executor.shutdown();
   }
 
   @Test
