@@ -49,8 +49,7 @@ func (j *job) ask(ask *store.Ask, answer *store.Answer) {
 	j.add(item{ask: true, answer: answer, final: true, do: func(t *turn) bool { return t.ask(ask, answer) }})
 }
 
-// AcquireAndRelease carries out both with the same requests. A record that cannot be read fails only the operation that
-// names its key.
+// AcquireAndRelease carries out both with the same requests.
 func (s *Store) AcquireAndRelease(ctx context.Context, asks []store.Ask, claims []store.Claim) ([]store.Answer, error, []store.Verdict, error) {
 	answers, verdicts := make([]store.Answer, len(asks)), make([]store.Verdict, len(claims))
 	jobs := s.jobs(len(claims)+len(asks), func(i int) string {
@@ -64,25 +63,9 @@ func (s *Store) AcquireAndRelease(ctx context.Context, asks []store.Ask, claims 
 		} else {
 			j.ask(&asks[i-len(claims)], &answers[i-len(claims)])
 		}
-		j.apart = true
 	})
-	const op = "AcquireAndRelease"
-	if err := s.run(ctx, op, jobs); err != nil {
-		return answers, err, verdicts, err
-	}
-	var failed, failedToo error
-	for _, j := range jobs {
-		for i := range j.items {
-			switch {
-			case j.failed == nil:
-			case j.items[i].ask:
-				failed = &store.Error{Op: op, Err: j.failed, Unknown: true} // other asks may have been carried out
-			default:
-				failedToo = &store.Error{Op: op, Err: j.failed, Unknown: true}
-			}
-		}
-	}
-	return answers, failed, verdicts, failedToo
+	err := s.run(ctx, "AcquireAndRelease", jobs)
+	return answers, err, verdicts, err
 }
 
 // release adds a claim.

@@ -1,6 +1,7 @@
 package cas_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -33,15 +34,64 @@ func TestAcquireAndRelease(t *testing.T) {
 	})
 }
 
-// A damaged record of an ask does not keep locks from being released.
+// A record that cannot be used fails only operations on its key. Beside others, such an operation is answered as if the record were
+// locked, and so asked again alone.
 func TestADamagedRecordFailsOnlyItsOperation(t *testing.T) {
 	pair(t, cas.Config{}, func(server *fake.Server, a, _ *instance) {
-		held := a.ask("k")
-		grant := a.gets(held, store.Granted)
 		server.Corrupt("n/damaged", []byte("x"))
-		_, failed, verdicts, failedToo := a.AcquireAndRelease(a.Context(), []store.Ask{a.ask("damaged")}, []store.Claim{claim(&held, grant)})
-		if a.ok(failedToo); failed == nil || verdicts[0].Status != store.Holds {
-			t.Errorf("%v, verdicts %+v", failed, verdicts)
+		held, bad := a.ask("k"), a.ask("damaged")
+		asks := []store.Ask{bad, held}
+		attempts := []store.Attempt{bad.Attempt, held.Attempt}
+		answers, err := a.Acquire(a.Context(), asks)
+		if a.ok(err); answers[0].Outcome != store.RowLocked || answers[1].Outcome != store.Granted {
+			t.Errorf("acquire: %+v", answers)
+		}
+		claims := []store.Claim{claim(&bad, answers[1]), claim(&held, answers[1])}
+		verdicts, err := a.Amend(a.Context(), []store.Change{{Claim: claims[0]}, {Claim: claims[1]}})
+		if a.ok(err); verdicts[0].Status != store.ClaimRowLocked || verdicts[1].Status != store.Holds {
+			t.Errorf("amend: %+v", verdicts)
+		}
+		statuses, err := a.Signal(a.Context(), []store.Signal{{Key: "damaged", Kind: store.Stop}, {Key: "k", Kind: store.Stop}})
+		if a.ok(err); statuses[0] != store.ClaimRowLocked || statuses[1] != store.Holds {
+			t.Errorf("signal: %+v", statuses)
+		}
+		found, err := a.Check(a.Context(), attempts)
+		if a.ok(err); found[0].Outcome != store.Queued || found[1].Outcome != store.Granted {
+			t.Errorf("check: %+v", found)
+		}
+		verdicts, err = a.Release(a.Context(), claims)
+		if a.ok(err); verdicts[0].Status != store.ClaimRowLocked || verdicts[1].Status != store.Holds {
+			t.Errorf("release: %+v", verdicts)
+		}
+		outcomes, err := a.Withdraw(a.Context(), attempts)
+		if a.ok(err); outcomes[0] != store.RowLocked || outcomes[1] != store.Gone {
+			t.Errorf("withdraw: %v", outcomes)
+		}
+		held = a.ask("k")
+		grant := a.gets(held, store.Granted)
+		answers, failed, verdicts, failedToo := a.AcquireAndRelease(a.Context(), []store.Ask{a.ask("damaged")}, []store.Claim{claim(&held, grant)})
+		a.ok(failed)
+		if a.ok(failedToo); answers[0].Outcome != store.RowLocked || verdicts[0].Status != store.Holds {
+			t.Errorf("answers %+v, verdicts %+v", answers, verdicts)
+		}
+		if _, err := a.Release(a.Context(), claims[:1]); !store.Unavailable(err) || store.OutcomeUnknown(err) || !strings.Contains(err.Error(), `"n/damaged"`) {
+			t.Errorf("alone: %v", err)
+		}
+	})
+}
+
+// Holders that change the data of one key to more than a record may have do not harm those of other keys.
+func TestARecordWithTooMuchDataFailsOnlyItsChange(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, _ *instance) {
+		full, other := a.ask("full"), a.ask("other")
+		large := store.Change{Claim: claim(&full, a.gets(full, store.Granted)), SetData: true, Data: make([]byte, 1<<20)}
+		check := store.Change{Claim: claim(&other, a.gets(other, store.Granted))}
+		verdicts, err := a.Amend(a.Context(), []store.Change{large, check})
+		if a.ok(err); verdicts[0].Status != store.ClaimRowLocked || verdicts[1].Status != store.Holds {
+			t.Errorf("verdicts %+v", verdicts)
+		}
+		if _, err := a.Amend(a.Context(), []store.Change{large}); err == nil || !strings.Contains(err.Error(), "too much data") {
+			t.Errorf("alone: %v", err)
 		}
 	})
 }

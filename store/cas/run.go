@@ -45,9 +45,8 @@ type job struct {
 	full bool
 	// asks: an item is an ask. If the record would be too large, asks are refused. Without any, the call fails.
 	asks bool
-	// apart: a fault of the record is noted in failed, and the other jobs of the call go on.
-	apart  bool
-	failed error
+	// beside: the call has other jobs, which a fault of this record must not harm.
+	beside bool
 	// locked is called if another session keeps the record locked; nil: the items are answered.
 	locked func()
 	// leases are those whose states the items need, too.
@@ -138,6 +137,7 @@ func (s *Store) run(ctx context.Context, op string, jobs []*job) error {
 		return err
 	}
 	for _, j := range jobs {
+		j.beside = len(jobs) > 1
 		s.assume(j)
 	}
 	all, carried := jobs, false
@@ -231,8 +231,9 @@ func (s *Store) turns(ctx context.Context, jobs []*job) (turns []*turn, err erro
 	one = func(j *job) error {
 		t, err := s.take(j)
 		switch unknown := errors.Is(err, errUnread); {
-		case err != nil && !unknown && j.apart:
-			j.failed = err
+		case err != nil && !unknown && j.beside && j.answerLocked():
+			// The caller asks again for these items alone, and then gets the error.
+			s.log.Debug("a record cannot be used, so its items are answered as if it were locked", "error", err)
 		case err != nil && !unknown:
 			return err
 		case unknown, (t.tooLarge || !t.changed()) && (!j.fresh || t.assumed):
