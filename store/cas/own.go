@@ -93,6 +93,24 @@ func (s *Store) expect(t *turn) {
 	}
 }
 
+// unexpect forgets what expect noted for swaps that were certainly not carried out, if their keys had no records. Otherwise each new
+// key that a server refuses would be noted until the lease ends.
+func (s *Store) unexpect(turns ...*turn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range turns {
+		name := t.job.name
+		if t.job.rec.Version != 0 || len(s.doubted[name]) > 0 {
+			continue
+		}
+		for _, l := range t.next.Leases {
+			if own := s.own[l.ID]; own != nil && own.keys[name] == 1 {
+				delete(own.keys, name)
+			}
+		}
+	}
+}
+
 // remembered is a record that this instance remembers. read is what its data says, or nil. Nobody changes either.
 type remembered struct {
 	Record
@@ -149,6 +167,9 @@ func (s *Store) decided(name string, version int64) bool {
 
 // doubt notes keys whose swaps may have been carried out.
 func (s *Store) doubt(turns []*turn) {
+	for _, t := range turns {
+		s.expect(t) // another swap may have been refused meanwhile
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range turns {

@@ -352,6 +352,7 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 	}
 	if len(opened) > 0 {
 		if _, err := s.backend.OpenLeases(ctx, opened); err != nil {
+			s.unexpect(turns...)
 			s.discard(ids(opened)...)
 			return nil, false, &store.Error{Err: cause(err)}
 		}
@@ -361,6 +362,7 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 		if store.OutcomeUnknown(err) {
 			s.doubt(turns)
 		} else {
+			s.unexpect(turns...)
 			s.discard(ids(opened)...)
 		}
 		return nil, false, err
@@ -371,6 +373,7 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 			*post = append(*post, t.post(r.Base)...)
 			s.carriedOut(t, r)
 		} else {
+			s.unexpect(t)
 			s.discard(ids(t.opened)...)
 			if done[i].Locked && t.job.answerLocked() {
 				continue

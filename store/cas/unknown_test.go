@@ -121,3 +121,24 @@ func TestACallEndsWithItsContext(t *testing.T) {
 		}
 	})
 }
+
+// A server may refuse new keys for long, for instance because its memory is full. An instance does not remember them.
+func TestRefusedKeysAreForgotten(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
+		before := server.Copy()
+		a.fails("Swap", fake.Fault{Refused: true})
+		if _, err := a.Acquire(a.Context(), []store.Ask{a.ask("k1"), a.ask("k2")}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+			t.Fatalf("the acquire: %v", err)
+		}
+		a.made()
+		if _, err := a.Signals(a.Context(), []store.LeaseID{a.lease}); err != nil || a.made() != "" {
+			t.Errorf("it reads keys that were refused: %v", err)
+		}
+		server.FailOver(before, quietTime)
+		b.gets(b.tries("k3"), store.Quiet)
+		b.made()
+		if _, err := b.Signals(b.Context(), []store.LeaseID{b.lease}); err != nil || b.made() != "" {
+			t.Errorf("it reads a key that was refused in the quiet time: %v", err)
+		}
+	})
+}
