@@ -22,6 +22,7 @@ class Relay:
     def __init__(self, upstream: str, path: str) -> None:
         self.path = path
         self.lose = 0  # the number of answers to acquires that it loses
+        self.refuse = 0  # the number of releases that it answers itself: the store is not available
         self.asked: list[bytes] = []  # the first lines of the requests
         self._upstream = upstream
         self._sockets: list[socket.socket] = []
@@ -51,6 +52,11 @@ class Relay:
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
                 self.asked.append(data.split(b" HTTP/")[0])
+                if data.startswith(b"DELETE /v1/locks/") and self.refuse > 0:
+                    self.refuse -= 1
+                    body = b'{"status":503,"code":"store_unavailable","detail":"no store"}'
+                    client.sendall(b"HTTP/1.1 503 x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                    continue
                 if data.startswith((b"PUT ", b"POST /v1/locks")) and self.lose > 0:
                     self.lose -= 1
                     lost.set()
@@ -85,6 +91,15 @@ def test_a_waiting_call_is_repeated_and_gets_the_same_grant(relay: Relay, key: s
         assert client.get(key).mine
         assert lock.release()
         free(client, key)
+
+
+def test_a_release_that_is_refused_does_not_keep_the_other_locks(relay: Relay, key: str) -> None:
+    with Client(relay.path) as client:
+        relay.lose, relay.refuse = 2, 1
+        with pytest.raises(SidecarUnavailable):
+            client.acquire_many([f"{key}:a", f"{key}:b", f"{key}:c"], wait=0)
+        for name in ("b", "c"):
+            assert client.get(f"{key}:{name}").state == "free"
 
 
 def test_a_repeated_reentry_is_counted_once(relay: Relay, key: str) -> None:

@@ -129,8 +129,10 @@ class Acquire:
                 value = (
                     yield Call("DELETE", target, timeout=timeout, session=call.session, context=call.context)
                 ).result()
+            except (errors.SidecarUnavailable, errors.SessionEnded):
+                return  # the end of the session, or the TTL, frees them; another exception is under way
             except errors.LocksidecarError:
-                return  # the end of the session, or the TTL, frees it; another exception is under way
+                continue  # the sidecar goes on with this release; the other locks must not stay held
             if key in grants:
                 grants[key].released(value)
 
