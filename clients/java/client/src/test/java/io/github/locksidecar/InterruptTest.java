@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.github.locksidecar.internal.FakeSidecar;
 import io.github.locksidecar.testing.Sidecar;
 import java.time.Duration;
+import java.util.List;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
@@ -94,6 +95,23 @@ class InterruptTest {
       acquiring.thread.interrupt();
       assertTrue(acquiring.error() instanceof InterruptedException);
       assertFalse(sidecar.client().getFresh("leak").held(), "the grant leaks");
+    }
+  }
+
+  @Test
+  void aReleaseThatIsRefusedDoesNotKeepTheOtherLocks() throws Exception {
+    try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
+        LockClient client = LockClient.builder().socket(between.socket()).build()) {
+      client.acquire("first").release(); // the session is open
+      between.holdNextAnswerTo("POST /v1/locks");
+      InThread<HeldLocks> acquiring =
+          new InThread<>(() -> client.acquireAll(List.of("many:a", "many:b", "many:c"), LockOptions.defaults()));
+      between.awaitHeldAnswer();
+      between.refuseNext("DELETE /v1/locks/many");
+      acquiring.thread.interrupt();
+      assertTrue(acquiring.error() instanceof InterruptedException);
+      assertFalse(sidecar.client().getFresh("many:b").held());
+      assertFalse(sidecar.client().getFresh("many:c").held());
     }
   }
 

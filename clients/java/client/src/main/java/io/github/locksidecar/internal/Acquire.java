@@ -205,15 +205,17 @@ public final class Acquire {
       return;
     }
     long timeout = Math.min(transport.settings.timeout(), WITHDRAW_PATIENCE);
-    try {
-      for (String key : keys) {
-        Call release = new Call("DELETE", Target.lock(key) + "?request_id=" + requestId, null, timeout);
-        release.session = by.session;
+    for (String key : keys) {
+      Call release = new Call("DELETE", Target.lock(key) + "?request_id=" + requestId, null, timeout);
+      release.session = by.session;
+      try {
         JsonObject value = Uninterrupted.run(() -> transport.perform(release)).result();
         granted.stream().filter(one -> one.grant().key.equals(key)).forEach(one -> one.grant().released(value));
+      } catch (SidecarUnavailableException | SessionEndedException e) {
+        return; // The end of the session, or the TTL, frees them. Another error is under way.
+      } catch (LocksidecarException e) {
+        // The sidecar goes on with this release. The other locks must not stay held.
       }
-    } catch (LocksidecarException e) {
-      // The end of the session, or the TTL, frees it. Another error is under way.
     }
   }
 }

@@ -20,6 +20,7 @@ public final class FakeSidecar implements AutoCloseable {
   private final List<SocketChannel> open = new CopyOnWriteArrayList<>();
   private volatile String hold = "";
   private volatile String cut = "";
+  private volatile String refuse = "";
   private volatile CountDownLatch held = new CountDownLatch(1);
 
   private FakeSidecar() throws IOException {
@@ -79,6 +80,11 @@ public final class FakeSidecar implements AutoCloseable {
     cut = request;
   }
 
+  /** Answers the next request that begins with this by itself: the store is not available. */
+  public void refuseNext(String request) {
+    refuse = request;
+  }
+
   /** Waits until an answer is held or was cut off. */
   public void awaitHeldAnswer() throws InterruptedException {
     held.await();
@@ -98,7 +104,12 @@ public final class FakeSidecar implements AutoCloseable {
         if (requests && !cut.isEmpty() && text.startsWith(cut)) {
           holds[0] = true;
         }
-        if (!requests && cuts[0]) {
+        if (requests && !refuse.isEmpty() && text.startsWith(refuse)) {
+          refuse = "";
+          String body = "{\"code\":\"store_unavailable\"}";
+          String answer = "HTTP/1.1 503 x\r\nContent-Length: " + body.length() + "\r\n\r\n" + body;
+          from.write(ByteBuffer.wrap(answer.getBytes(StandardCharsets.ISO_8859_1)));
+        } else if (!requests && cuts[0]) {
           boolean cutting = !cut.isEmpty();
           cut = "";
           held.countDown();
