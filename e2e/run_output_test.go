@@ -103,3 +103,23 @@ func TestRunHoldsOnWithoutAReader(t *testing.T) {
 	}
 	wantGone(t, group)
 }
+
+// TestAcquireWithoutAReader: a lock whose token nobody can read is released.
+func TestAcquireWithoutAReader(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	r, w := pipe(t)
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	acquire := exec.Command(binary, "acquire", "k", "--ttl", "1h")
+	acquire.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket)
+	acquire.Stdout = w
+	if err := acquire.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if exit := exitOf(t, acquire); exit != 1 {
+		t.Errorf("exit code %d, want 1", exit)
+	}
+	wantFree(t, s, "k")
+}

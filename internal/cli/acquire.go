@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os/signal"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -121,11 +123,15 @@ func (a *app) acquireCommand() *cobra.Command {
 			}
 			shared := body.RequestID != ""
 			body.RequestID = cmp.Or(body.RequestID, uuid.NewString())
-			token, err := acquire(a.newClient(), args[0], body, shared)
+			c := a.newClient()
+			token, err := acquire(c, args[0], body, shared)
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
+			signal.Ignore(syscall.SIGPIPE)
+			if _, err = fmt.Fprintln(cmd.OutOrStdout(), token); err != nil && !shared {
+				_ = releaseRequest(c, args[0], body.RequestID) // nobody knows the token
+			}
 			return err
 		},
 	}
@@ -145,9 +151,13 @@ func acquire(c *client.Client, key string, body acquireBody, shared bool) (token
 	if _, unanswered := errors.AsType[*client.UnansweredError](err); !unanswered {
 		return grant.Token, err
 	}
-	if !shared && c.WithPatience(releasePatience).Call(http.MethodDelete, client.LockPath(key)+requestQuery(body.RequestID), nil, nil, 0) == nil {
+	if !shared && releaseRequest(c, key, body.RequestID) == nil {
 		return 0, err
 	}
 	return 0, fmt.Errorf("%w; it may have granted the lock: `acquire` with --request-id %s repeats the call, `release` releases the lock",
 		err, client.Printable(body.RequestID))
+}
+
+func releaseRequest(c *client.Client, key, id string) error {
+	return c.WithPatience(releasePatience).Call(http.MethodDelete, client.LockPath(key)+requestQuery(id), nil, nil, 0)
 }
