@@ -35,6 +35,14 @@ def test_held_in_the_body_and_free_after_it(client: Client, other: Client, key: 
     assert other.get(key).state == "free"
 
 
+def test_a_lock_released_by_its_token_is_forgotten(client: Client, key: str) -> None:
+    lock = client.acquire(key)
+    assert client.release(key, lock.token)
+    session = client._core.session
+    assert session is not None
+    assert not session._grants
+
+
 def test_an_error_names_the_holder(client: Client, other: Client, key: str) -> None:
     with client.lock(key, data={"by": "me"}):
         with pytest.raises(LockHeld) as held:

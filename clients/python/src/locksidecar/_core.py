@@ -188,6 +188,8 @@ class Core:
             raise
         if grant is not None:
             grant.released(value)
+        elif call.session is not None:
+            call.session.released(key, token, value)
         return value
 
     def _release_call(

@@ -75,6 +75,13 @@ class Session:
         self._deliver(grant, news)
         return grant
 
+    def released(self, key: str, token: int, value: Mapping[str, Any]) -> None:
+        """Takes over the answer to a release by key and token."""
+        with self._mutex:
+            grant = self._grants.get((key, token))
+        if grant is not None:
+            grant.released(value)
+
     def forget(self, grant: Grant) -> None:
         """The grant was released."""
         with self._mutex:

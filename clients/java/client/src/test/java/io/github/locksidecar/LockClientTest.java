@@ -36,6 +36,15 @@ class LockClientTest {
     sidecar.close();
   }
 
+  /** Otherwise the client would remember the grant until the end of its session. */
+  @Test
+  void aLockThatIsReleasedByItsTokenIsForgotten() throws Exception {
+    LockClient client = sidecar.client();
+    HeldLock lock = client.acquire("by-token");
+    assertTrue(client.release("by-token", lock.token()));
+    assertEquals(0, lock.entries());
+  }
+
   @Test
   void tryAcquireReturnsNullForAHeldLock() {
     try (HeldLock lock = client.tryAcquire("try")) {

@@ -100,6 +100,8 @@ public final class Operations {
     }
     if (grant != null) {
       grant.released(value);
+    } else if (call.session != null) {
+      call.session.released(release.key(), release.token(), value);
     }
     return value;
   }

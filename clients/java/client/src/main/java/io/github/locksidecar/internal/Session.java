@@ -76,6 +76,17 @@ final class Session {
     return grant;
   }
 
+  /** Takes over the answer to a release by key and token. */
+  void released(String key, long token, JsonObject value) {
+    Grant grant;
+    synchronized (this) {
+      grant = grants.get(new Name(key, token));
+    }
+    if (grant != null) {
+      grant.released(value);
+    }
+  }
+
   /** The grant was released, or is lost. */
   synchronized void forget(Grant grant) {
     grants.remove(new Name(grant.key, grant.token), grant);
