@@ -142,3 +142,23 @@ func TestRefusedKeysAreForgotten(t *testing.T) {
 		}
 	})
 }
+
+// A refused swap does not make an instance forget what an earlier swap of the same key may still get.
+func TestARefusedKeyIsKeptAfterADoubt(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
+		a.fails("Swap", fake.Fault{Lost: true, Late: time.Second})
+		if _, err := a.Acquire(a.Context(), []store.Ask{a.ask("k")}); !store.OutcomeUnknown(err) {
+			t.Fatalf("the acquire: %v", err)
+		}
+		a.fails("Swap", fake.Fault{Refused: true})
+		if _, err := a.Acquire(a.Context(), []store.Ask{a.ask("k")}); err == nil || store.OutcomeUnknown(err) {
+			t.Fatalf("the second acquire: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		b.gets(b.ask("k"), store.Queued)
+		a.ok(a.Revoke(a.Context(), []store.LeaseID{a.lease}))
+		if news := b.told(); len(news) != 1 || news[0].Answer.Outcome != store.Granted {
+			t.Errorf("told %+v", news)
+		}
+	})
+}
