@@ -168,10 +168,8 @@ const againPause = time.Second
 // run runs CMD once, or with --again repeatedly until CMD ends without a loss or stop.
 func (r *runner) run() error {
 	signals := make(chan os.Signal, 64)
-	signal.Notify(signals, heeded(passedOn)...)
-	for _, sig := range heeded([]os.Signal{syscall.SIGPIPE}) {
-		signal.Notify(make(chan os.Signal, 1), sig) // without a reader of standard error, only lines are lost
-	}
+	notifyHeeded(signals, passedOn...)
+	notifyHeeded(make(chan os.Signal, 1), syscall.SIGPIPE) // without a reader of standard error, only lines are lost
 	ofTerm := heeded([]os.Signal{syscall.SIGTSTP, syscall.SIGTTOU})
 	for {
 		again, err := r.term(signals)

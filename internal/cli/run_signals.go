@@ -28,6 +28,13 @@ func heeded(all []os.Signal) []os.Signal {
 	return out
 }
 
+// notifyHeeded is signal.Notify for those that are heeded. If there are none, it takes none, while Notify would take all.
+func notifyHeeded(c chan<- os.Signal, all ...os.Signal) {
+	for _, sig := range heeded(all) {
+		signal.Notify(c, sig)
+	}
+}
+
 // parseSignal accepts TERM, SIGTERM, term or 15. An empty text means no signal.
 func parseSignal(text string) (syscall.Signal, error) {
 	name := strings.ToUpper(text)

@@ -126,11 +126,12 @@ func TestCutConnections(t *testing.T) {
 	link.Mend()
 	r.BecomesReady()
 	r.Done(cas.Swap{Key: "ns/other", Data: []byte("x")})
-	link.Cut()
-	link.Mend()
-	if !r.Keeps(lease) {
-		t.Error("a renewal after a cut failed")
-	}
+	await.Until(t, "a renewal just after a cut", func() bool {
+		r.BecomesReady() // it is not, if it looked between the two
+		link.Cut()
+		link.Mend()
+		return r.Keeps(lease)
+	})
 }
 
 // A packet that the server refuses is known not to be carried out, also if it is the last of the statements before COMMIT.
