@@ -143,7 +143,7 @@ func urlFile(variable, path string) (StoreURL, error) {
 	if raw == "" {
 		return StoreURL{}, refused(Prefix+variable, path, "a file that holds a URL; this one is empty")
 	}
-	u, err := storeURL(variable, raw)
+	u, err := parseURL(variable, fmt.Sprintf("%s%s names %q, whose URL", Prefix, variable, path), raw)
 	if err == nil && info.Mode().IsRegular() { // a pipe can be read only once
 		u.variable, u.file = variable, path
 	}
@@ -151,6 +151,11 @@ func urlFile(variable, path string) (StoreURL, error) {
 }
 
 func storeURL(variable, raw string) (StoreURL, error) {
+	return parseURL(variable, Prefix+variable, raw)
+}
+
+// parseURL parses the value of a variable, or the contents of its file. An error begins with the subject.
+func parseURL(variable, subject, raw string) (StoreURL, error) {
 	why := ""
 	switch scheme, rest, _ := strings.Cut(raw, "://"); scheme {
 	case "memory":
@@ -185,19 +190,60 @@ func storeURL(variable, raw string) (StoreURL, error) {
 		}
 		why = " (" + err.Error() + ")"
 	}
-	return StoreURL{}, refused(Prefix+variable, redact(raw), allowedIn(variable)+why)
+	return StoreURL{}, refused(subject, redact(raw), allowedIn(variable)+why)
 }
 
-// explain adds the parser's error if it certainly contains no secret.
+// explain says why pgx refuses a URL, in words that certainly contain no secret.
 func explain(err error, raw string) string {
 	if file := unreadable(err, raw); file != "" {
 		return " (" + file + ")"
 	}
 	shown := redact(raw)
-	if strings.Contains(shown, hidden) || strings.Contains(shown, "?") {
+	u, parseErr := url.Parse(raw)
+	if parseErr != nil || strings.HasSuffix(shown, "://"+hidden) {
 		return ""
 	}
-	return " (" + strings.ReplaceAll(err.Error(), raw, shown) + ")"
+	if name, allowed := refusedParameter(*u); name != "" {
+		return fmt.Sprintf(" (parameter %q: allowed is %s)", name, allowed)
+	}
+	// Without password and parameters, the parser's error has nothing to hide.
+	bare := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}
+	if u.User != nil {
+		bare.User = url.User(u.User.Username())
+	}
+	if _, err := pgconn.ParseConfig(bare.String()); err != nil {
+		return " (" + err.Error() + ")"
+	}
+	return ""
+}
+
+// checkedParameters are those parameters of a URL whose values pgx checks, and what it allows.
+var checkedParameters = []struct{ name, allowed string }{
+	{"sslmode", "disable, allow, prefer, require, verify-ca or verify-full"},
+	{"sslcert", "a file, together with sslkey"},
+	{"sslkey", "a file, together with sslcert"},
+	{"sslrootcert", "a file"},
+	{"connect_timeout", "a whole number of seconds"},
+	{"target_session_attrs", "any, read-write, read-only, primary, standby or prefer-standby"},
+	{"channel_binding", "disable, prefer or require"},
+}
+
+// refusedParameter finds the parameter without which the URL would be accepted.
+func refusedParameter(u url.URL) (name, allowed string) {
+	all := u.RawQuery
+	for _, p := range checkedParameters {
+		u.RawQuery = all
+		others := u.Query()
+		if !others.Has(p.name) {
+			continue
+		}
+		others.Del(p.name)
+		u.RawQuery = others.Encode()
+		if _, err := pgconn.ParseConfig(u.String()); err == nil {
+			return p.name, p.allowed
+		}
+	}
+	return "", ""
 }
 
 // unreadable names the URL's file that cannot be read, such as the database's CA.

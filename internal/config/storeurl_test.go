@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -67,8 +68,30 @@ func TestRefusedURLsAreRedacted(t *testing.T) {
 }
 
 func TestExplainsWhatIsNoSecret(t *testing.T) {
-	_, err := storeURL("STORE_URL", "postgres://h:99999/d")
-	if err == nil || !strings.Contains(err.Error(), "port") {
+	for url, says := range map[string]string{
+		"postgres://h:99999/d":                                   "invalid port",
+		"postgres://u:s3@h:99999/d":                              "`postgres://u@h:99999/d`: invalid port",
+		"postgres://u:s3@h:99999/d?x=s3":                         "`postgres://u@h:99999/d`: invalid port",
+		"postgres://u:s3@h/d?x=s3&sslmode=s3":                    `parameter "sslmode": allowed is disable, allow, prefer, require`,
+		"postgres://u:s3@h/d?connect_timeout=s3&sslmode=disable": `parameter "connect_timeout": allowed is a whole number of seconds`,
+		"postgres://u:s3@h/d?sslcert=s3":                         `parameter "sslcert": allowed is a file, together with sslkey`,
+	} {
+		_, err := storeURL("STORE_URL", url)
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "s3") {
+			t.Errorf("%s: got %v", url, err)
+		}
+	}
+}
+
+// The message must not read as if the variable held what its file holds.
+func TestNamesTheFileOfARefusedURL(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "url")
+	if err := os.WriteFile(file, []byte("s3cret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := Load(FromMap(map[string]string{"LOCKSIDECAR_STORE_URL_FILE": file}))
+	want := fmt.Sprintf(`LOCKSIDECAR_STORE_URL_FILE names %q, whose URL is "***"; allowed: memory://`, file)
+	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3") {
 		t.Errorf("got %v", err)
 	}
 }
