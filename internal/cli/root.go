@@ -4,8 +4,10 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -70,6 +72,7 @@ func execute(a *app, args []string, stdout, stderr io.Writer) error {
 	root.SetArgs(joinWait(args))
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	refuseOtherShells(root) // after SetOut: the library notes where it prints
 	return root.Execute()
 }
 
@@ -94,7 +97,7 @@ func newRoot(a *app) *cobra.Command {
 		SuggestionsMinimumDistance: 2,
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%w; see `%s --help`", err, cmd.CommandPath())
+		return usagef("%w; see `%s --help`", plain(err), cmd.CommandPath())
 	})
 	root.PersistentFlags().StringVar(&a.socket, "socket", "",
 		"path of the sidecar's socket (default $LOCKSIDECAR_SOCKET, else "+config.DefaultSocket+")")
@@ -105,6 +108,35 @@ func newRoot(a *app) *cobra.Command {
 	return root
 }
 
+// refuseOtherShells makes `completion tcsh` an error. The library prints help, which `source <(…)` would run.
+func refuseOtherShells(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" {
+			cmd.Args = noCommand
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
+}
+
+// plain says what a flag allows, in place of an error of strconv or time.
+func plain(err error) error {
+	cause := errors.Unwrap(err)
+	if cause == nil {
+		return err
+	}
+	allowed := ""
+	if number, ok := errors.AsType[*strconv.NumError](cause); ok {
+		allowed = map[string]string{"ParseInt": "a whole number", "ParseBool": "true or false"}[number.Func]
+	} else if strings.HasPrefix(cause.Error(), "time: ") {
+		allowed = "a duration, such as 30s or 500ms"
+	}
+	if allowed == "" {
+		return err
+	}
+	return errors.New(strings.TrimSuffix(err.Error(), cause.Error()) + "allowed: " + allowed)
+}
+
 func noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -113,15 +145,27 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		hint = "; did you mean `" + strings.Join(near, "` or `") + "`?"
 	}
-	return usagef("unknown command %q%s; see `locksidecar --help`", args[0], hint)
+	return usagef("unknown command %q%s; see `%s --help`", args[0], hint, cmd.CommandPath())
 }
 
 func exactly(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != n {
-			return usagef("%d arguments given; usage: %s", len(args), cmd.UseLine())
+			return usagef("%s; usage: %s", given(args), cmd.UseLine())
 		}
 		return nil
+	}
+}
+
+// given quotes the arguments, because one of them may have been meant as the value of a flag.
+func given(args []string) string {
+	switch len(args) {
+	case 0:
+		return "no argument given"
+	case 1:
+		return fmt.Sprintf("1 argument given (%q)", args[0])
+	default:
+		return fmt.Sprintf("%d arguments given (%q)", len(args), args)
 	}
 }
 
