@@ -101,6 +101,21 @@ def test_unknown_options(client: Client, key: str) -> None:
         assert "'call'" not in str(error.value)
 
 
+@pytest.mark.parametrize("wrong", [5, None, b"k", ["k"]])
+def test_keys_of_another_type(client: Client, wrong: Any) -> None:
+    for call in (client.acquire, client.get, client.stop, partial(client.release, token=1)):
+        with pytest.raises(TypeError, match=r"key=.*: it must be a str, not ") as error:
+            call(wrong)
+        in_our_words(error)
+
+
+def test_one_str_is_no_list_of_keys(client: Client) -> None:
+    with pytest.raises(TypeError, match="keys='ab': it must be a list of keys"):
+        client.acquire_many("ab", wait=0)
+    with pytest.raises(TypeError, match="keys='ab': it must be a list of keys"), client.lock_many("ab"):
+        pass
+
+
 def test_locked_holds_the_lock_while_the_body_runs(client: Client, key: str) -> None:
     async def coroutine() -> None: ...
     def generator() -> Iterator[int]:

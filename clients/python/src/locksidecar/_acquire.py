@@ -24,6 +24,8 @@ class Acquire:
     """
 
     def __init__(self, core: Core, keys: Sequence[str], options: AcquireOptions) -> None:
+        if isinstance(keys, str):  # a sequence of str as well: its letters would become the keys
+            raise TypeError(f"keys={keys!r}: it must be a list of keys, not one str")
         self.keys, self.options = list(keys), options
         self._core = core
         self._named = options.request_id is not None

@@ -97,5 +97,7 @@ def _quoted(key: str) -> str:
 
 
 def lock_path(key: str, rest: str = "") -> str:
-    """The path of a lock."""
+    """The path of a lock. Raises TypeError if the key is not a str."""
+    if not isinstance(key, str):
+        raise TypeError(f"key={key!r}: it must be a str, not {type(key).__name__}")
     return f"/v1/locks/{_quoted(key)}{rest}"
