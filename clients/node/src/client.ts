@@ -36,11 +36,35 @@ import { Transport } from "./transport";
 import type { About, Json, KeyEvent, LockInfo, LockPage, Waiter } from "./types";
 import { KeyWatch } from "./watch";
 import { type LockRequestCallback, type LockRequestOptions, request } from "./weblocks";
-import { lockInfoOf, lockPath, millis, query, requireFeature, type Wire, waiterOf } from "./wire";
+import { lockInfoOf, lockPath, millis, onlyKnown, query, requireFeature, type Wire, waiterOf } from "./wire";
 
 const defaultSocket = "/run/locksidecar/locksidecar.sock";
 const defaultTimeoutMs = 10_000;
 const defaultReconnectMs = 30_000;
+
+// As records, because the compiler then finds a missing name.
+type Names<T> = Record<keyof T, null>;
+const clientOptions: Names<ClientOptions> = {
+  socketPath: null,
+  name: null,
+  ttlMs: null,
+  timeoutMs: null,
+  reconnectMs: null,
+};
+const leadOptions: Names<LeadOptions> = { data: null, ttlMs: null, maxHoldMs: null, minHoldMs: null, signal: null };
+const acquireOptions: Names<TryAcquireOptions> = {
+  waitMs: null,
+  mode: null,
+  limit: null,
+  bind: null,
+  owner: null,
+  reentrant: null,
+  requestId: null,
+  onLost: null,
+  onStop: null,
+  onSuccess: null,
+  ...leadOptions,
+};
 
 type Run<T> = (lock: Lock) => T | PromiseLike<T>;
 
@@ -59,8 +83,10 @@ export class Client {
   readonly #tasks = new AsyncLocalStorage<string>();
   readonly #watches = new Set<KeyWatch>();
 
-  /** Opens nothing yet. Throws an `InvalidRequestError` for NaN and Infinity. */
-  constructor({ socketPath, name, ttlMs, timeoutMs, reconnectMs }: ClientOptions = {}) {
+  /** Opens nothing yet. Throws an `InvalidRequestError` for NaN and Infinity, and for unknown options. */
+  constructor(options: ClientOptions = {}) {
+    onlyKnown(options, clientOptions);
+    const { socketPath, name, ttlMs, timeoutMs, reconnectMs } = options;
     this.socketPath = socketPath ?? (process.env["LOCKSIDECAR_SOCKET"] || defaultSocket);
     this.#sessions = new Sessions(new Transport(this.socketPath), {
       name,
@@ -267,11 +293,12 @@ export class Client {
    */
   lead<T>(key: string, run: (term: Term) => T | PromiseLike<T>): Promise<T>;
   lead<T>(key: string, options: LeadOptions, run: (term: Term) => T | PromiseLike<T>): Promise<T>;
-  lead<T>(
+  async lead<T>(
     key: string,
     ...rest: [(term: Term) => T | PromiseLike<T>] | [LeadOptions, (term: Term) => T | PromiseLike<T>]
   ): Promise<T> {
     const [options, run] = rest.length === 1 ? [{}, rest[0]] : rest;
+    onlyKnown(options, leadOptions);
     const { data, ttlMs, maxHoldMs, minHoldMs, signal } = options;
     const how = { data, ttlMs, maxHoldMs, minHoldMs, signal };
     return lead(this.#sessions, () => this.acquire(key, how), signal, run);
@@ -370,6 +397,7 @@ export class Client {
   }
 
   #fields(options: AcquireOptions, defaultWaitMs: number): Wire {
+    onlyKnown(options, acquireOptions);
     const { waitMs = defaultWaitMs, reentrant } = options;
     const owner = options.owner ?? (reentrant ? this.#tasks.getStore() : undefined);
     if (reentrant && owner === undefined) {

@@ -266,7 +266,16 @@ export function query(params: { [name: string]: string | number | boolean | unde
 /** millis refuses NaN and Infinity, which JSON turns into null. */
 export function millis(name: string, value: number | undefined): number | undefined {
   if (value !== undefined && !Number.isFinite(value)) {
-    throw new InvalidRequestError(`${name}: ${String(value)} is not a number of milliseconds`);
+    const shown = typeof value === "string" ? JSON.stringify(value) : String(value);
+    throw new InvalidRequestError(`${name}: ${shown} is not a number of milliseconds`);
   }
   return value;
+}
+
+/** onlyKnown refuses an unknown option, because a lock without the meant option is not the lock that the app wants. */
+export function onlyKnown(options: object, known: object): void {
+  const unknown = Object.keys(options).find((name) => !Object.hasOwn(known, name));
+  if (unknown !== undefined) {
+    throw new InvalidRequestError(`option ${unknown} is not known; the options are ${Object.keys(known).join(", ")}`);
+  }
 }

@@ -3,7 +3,10 @@ import { randomUUID } from "node:crypto";
 import { after, afterEach, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import {
+  type AcquireOptions,
+  type ClientOptions,
   InvalidRequestError,
+  type LeadOptions,
   Lock,
   LockHeldError,
   LockLostError,
@@ -94,6 +97,31 @@ describe("acquire", () => {
       assert.match(error.message, /ttl_ms/);
       return true;
     });
+  });
+
+  test("unknown options are refused", async () => {
+    const client = sidecar.client();
+    const wrong = { wait: 50 } as AcquireOptions;
+    const refused = { code: "invalid_request", message: /^option wait is not known; the options are waitMs, / };
+    await assert.rejects(client.acquire("unknown", wrong), refused);
+    await assert.rejects(client.tryAcquire("unknown", wrong), refused);
+    await assert.rejects(client.acquireMany(["unknown"], wrong), refused);
+    await assert.rejects(
+      client.withLock("unknown", wrong, () => assert.fail()),
+      refused,
+    );
+    await assert.rejects(
+      client.once("unknown", () => assert.fail(), wrong),
+      refused,
+    );
+    await assert.rejects(client.semaphore("unknown", 2).acquire(wrong), refused);
+    await assert.rejects(
+      client.lead("unknown", { waitMs: 50 } as LeadOptions, () => assert.fail()),
+      /waitMs is not known/,
+    );
+    assert.throws(() => sidecar.client({ timeout: 50 } as ClientOptions), /timeout is not known.* timeoutMs/);
+    await assert.rejects(client.acquire("unknown", { ttlMs: "5" as never }), /ttlMs: "5" is not/);
+    assert.equal((await client.get("unknown")).state, "free");
   });
 
   test("tryAcquire is a discriminated union", async () => {
