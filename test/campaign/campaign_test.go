@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,11 +43,15 @@ func TestCampaign(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("the campaign runs as root, on Linux, with the right to mount: it mounts a disk that can be full")
 	}
+	engine := world.Engine(*store)
+	if !slices.Contains(world.Engines, engine) {
+		t.Fatalf("-store %q: allowed are %q", engine, world.Engines)
+	}
 	binary, err := world.Build(world.Folder(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	rounds(t, binary, world.Engine(*store))
+	rounds(t, binary, engine)
 }
 
 func rounds(t *testing.T, binary string, engine world.Engine) {
