@@ -154,6 +154,7 @@ func TestGracefulStop(t *testing.T) {
 		ttl := other.acquire("outlives", `{"bind":"ttl","ttl_ms":60000}`)
 		waiter.send("PUT", lockPath("held"), `{"wait_ms":-1}`)
 		s.awaitQueue("held", 1)
+		s.signal(syscall.SIGHUP) // ignored: the sidecar stops at the next signal, not at this one
 		s.signal(syscall.SIGTERM)
 		waiter.read("PUT", lockPath("held")).want(503, "draining")
 		other.call("PUT", lockPath("new"), "").want(503, "draining")

@@ -176,6 +176,10 @@ func TestRunExitCodes(t *testing.T) {
 	if err := os.WriteFile(plain, []byte("no program"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	windows := filepath.Join(folder(t), "windows")
+	if err := os.WriteFile(windows, []byte("#!/bin/sh\r\necho started\r\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		want int
 		says string
@@ -191,6 +195,7 @@ func TestRunExitCodes(t *testing.T) {
 		{127, "command not found: no-such-command", []string{"k", "--", "no-such-command"}},
 		{126, "cannot be executed", []string{"k", "--", "/"}},
 		{126, "exec format error", []string{"k", "--", plain}},
+		{126, `the interpreter "/bin/sh\r", which does not exist; the file has the line ends of Windows`, []string{"k", "--", windows}},
 		{2, "500", []string{"k", "--ttl", "1ms", "--", "echo", "started"}},
 		{2, "key has 0 bytes; it must have 1 to 512", []string{"", "--", "echo", "started"}},
 		{69, "locksidecar serve", []string{"k", "--socket", "/no/such/socket", "--", "echo", "started"}},
@@ -443,12 +448,83 @@ func TestRunWaiting(t *testing.T) {
 	}
 	// The sidecar ends while `run` waits.
 	holder.acquire("k", "")
-	r = startRun(t, s, "k", "--wait", "--", "echo", "started")
+	r = startRun(t, s, "k", "--wait", "5s", "--", "echo", "started")
 	s.awaitQueue("k", 1)
 	s.kill()
 	r.want(69)
 	if r.stdout.String() != "" {
 		t.Error("the command was started without the lock")
+	}
+}
+
+// TestRunWaitsThroughARestart: the sidecar ends while `run` waits, by a stop or a crash, and comes back.
+func TestRunWaitsThroughARestart(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(s *sidecar){"stopped": func(s *sidecar) { s.stop() }, "killed": (*sidecar).kill} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := folder(t)
+			s := startIn(t, dir, options{"DRAIN_TIMEOUT": "0"})
+			dial(t, s.socket).acquire("k", "")
+			r := startRun(t, s, "k", "--wait", "--", "sh", "-c", "echo started; read x")
+			s.awaitQueue("k", 1)
+			end(s)
+			r.says("waiting on")
+			startIn(t, dir, nil)
+			r.says("started")
+			_ = r.stdin.Close()
+			r.wait()
+		})
+	}
+}
+
+// TestRunUnderItself: a `run` does not wait for a lock that an outer `run` holds, at any depth. Without a wait, and for permits
+// of a semaphore, there is nothing to refuse. A process that has outlived the outer `run` may wait.
+func TestRunUnderItself(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	for _, test := range []struct {
+		want int
+		says string
+		args []string
+	}{
+		{75, "this command runs under `locksidecar run k`", []string{"k", "--", binary, "run", "k", "--wait", "--", "true"}},
+		{75, "this command runs under `locksidecar run k`", []string{"k", "--", binary, "run", "l", "--", binary, "run", "k", "--wait", "1h", "--", "true"}},
+		{75, "this command runs under `locksidecar run k`", []string{"k", "--", binary, "acquire", "k", "--ttl", "1m", "--wait"}},
+		{75, "this command runs under `locksidecar run k`", []string{"k", "--shared", "--", binary, "run", "k", "--wait", "--", "true"}},
+		{75, "held by pod", []string{"k", "--", binary, "run", "k", "--", "true"}},
+		{0, "", []string{"k", "--limit", "2", "--", binary, "run", "k", "--limit", "2", "--wait", "--", "true"}},
+		{0, "", []string{"k", "--", binary, "run", "l", "--wait", "--", "true"}},
+	} {
+		r := startRun(t, s, test.args...)
+		r.want(test.want)
+		if !strings.Contains(r.stderr.String(), test.says) {
+			t.Errorf("%q: %s", test.args, r.stderr)
+		}
+	}
+	outlives := startRun(t, s, "k", "--", "sh", "-c", `(read go; exec "$0" run k --wait -- echo after) <&0 &`, binary)
+	outlives.want(0)
+	_, _ = io.WriteString(outlives.stdin, "go\n")
+	outlives.says("after")
+}
+
+// TestRunEndsAStoppedCommand: a signal that asks CMD to end reaches it although it is stopped.
+func TestRunEndsAStoppedCommand(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	a := dial(t, s.socket)
+	for name, ask := range map[string]func(r *running){
+		"TERM":    func(r *running) { r.signal(syscall.SIGTERM) },
+		"on-stop": func(*running) { a.call("POST", stopPath("k"), "").want(202, "") },
+	} {
+		r := startRun(t, s, "k", "--on-stop", "TERM", "--", "sh", "-c", `echo group $$; kill -STOP $$`)
+		group := r.group()
+		eventually(t, "the command to be stopped", func() bool { return processState(group) == "T" })
+		ask(r)
+		if r.want(128 + int(syscall.SIGTERM)); t.Failed() {
+			t.Fatal(name)
+		}
+		wantFree(t, s, "k")
 	}
 }
 

@@ -134,6 +134,48 @@ echo code $?`)
 	term.want(0)
 }
 
+// A `run` that waits is not stopped either: it would be granted the lock, and keep it.
+func TestRunCtrlZWhileItWaits(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	holder := dial(t, s.socket)
+	token := holder.acquire("k", "")
+	term := onTerminal(t, s, `
+$RUN k --wait -- echo started
+echo code $?`)
+	s.awaitQueue("k", 1)
+	term.keys(ctrlZ)
+	term.says("^Z")
+	holder.release("k", token)
+	term.says("started")
+	term.says("code 0")
+	term.want(0)
+}
+
+// CMD in the background wants the terminal, and gets it when the shell brings the job to the foreground.
+func TestRunInTheBackground(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	term := onTerminal(t, s, `
+$RUN k -- bash -c 'echo group $$; read x; echo got $x' &
+read -p "ready? " y
+fg
+echo code $?`)
+	term.says("ready? ")
+	var group int
+	eventually(t, "the command to be stopped", func() bool {
+		_, text, _ := strings.Cut(term.stdout.String(), "group ")
+		n, _ := fmt.Sscanf(text, "%d\r\n", &group)
+		return n == 1 && processState(group) == "T"
+	})
+	term.keys("yes\n")
+	eventually(t, "the command to have the terminal", func() bool { return term.belongsTo("echo group") })
+	term.keys("this\n")
+	term.says("got this")
+	term.says("code 0")
+	term.want(0)
+}
+
 // belongsTo reports whether the terminal's foreground process is a bash whose script has this
 // prefix. A script gets the terminal when it first reads.
 func (term *typist) belongsTo(script string) bool {

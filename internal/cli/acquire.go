@@ -101,6 +101,17 @@ func setMilliseconds(field *int64, text string) error {
 	return nil
 }
 
+// setTTL refuses 0, which on the wire is the sidecar's default. The sidecar checks the limits.
+func setTTL(field *int64, text string) error {
+	if err := setMilliseconds(field, text); err != nil {
+		return err
+	}
+	if *field == 0 {
+		return errors.New("allowed: from 500ms to 24h")
+	}
+	return nil
+}
+
 // grantAnswer is the part of the answers to acquire and PATCH that the commands use.
 type grantAnswer struct {
 	Granted     bool  `json:"granted"`
@@ -124,6 +135,10 @@ func (a *app) acquireCommand() *cobra.Command {
 			shared := body.RequestID != ""
 			body.RequestID = cmp.Or(body.RequestID, uuid.NewString())
 			c := a.newClient()
+			if err := refuseOwnLock(c, args[0], body); err != nil {
+				return err
+			}
+			signal.Ignore(syscall.SIGTSTP) // a stopped process would be granted the lock, and keep it
 			token, err := acquire(c, args[0], body, shared)
 			if err != nil {
 				return err
@@ -137,7 +152,7 @@ func (a *app) acquireCommand() *cobra.Command {
 	}
 	body.addFlags(cmd)
 	cmd.Flags().Func("ttl", "the `duration` of the lock, from 500ms to 24h (required)", func(text string) error {
-		return setMilliseconds(&body.TTLMS, text)
+		return setTTL(&body.TTLMS, text)
 	})
 	cmd.Flags().StringVar(&body.RequestID, "request-id", "", "a UUID of your own that makes the call repeatable: the same id gets the same grant")
 	return cmd

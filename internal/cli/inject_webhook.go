@@ -58,6 +58,7 @@ func (in *webhook) check(cmd *cobra.Command) error {
 }
 
 func (a *app) serveWebhook(cmd *cobra.Command, in *webhook, o inject.Options) error {
+	ignoreHangup()
 	s, release := onSignals(cmd.Context())
 	defer release()
 	level, format, err := config.Logging(a.source)

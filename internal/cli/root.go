@@ -88,7 +88,7 @@ func newRoot(a *app) *cobra.Command {
 			if showVersion {
 				return a.printVersion(cmd)
 			}
-			return cmd.Help()
+			return withHelp(cmd, "no command given: `locksidecar serve` runs the sidecar")
 		},
 		// main prints the error once. The usage text would hide it.
 		SilenceErrors: true,
@@ -108,13 +108,25 @@ func newRoot(a *app) *cobra.Command {
 	return root
 }
 
+// withHelp prints the help to standard error, and returns the error. Without an argument, nothing is done, and a supervisor or a
+// script must not take that for success.
+func withHelp(cmd *cobra.Command, format string, args ...any) error {
+	cmd.SetOut(cmd.ErrOrStderr())
+	if err := cmd.Help(); err != nil {
+		return err
+	}
+	return usagef(format, args...)
+}
+
 // refuseOtherShells makes `completion tcsh` an error. The library prints help, which `source <(…)` would run.
 func refuseOtherShells(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
 		if cmd.Name() == "completion" {
 			cmd.Args = noCommand
-			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+				return withHelp(cmd, "no shell given: bash, zsh, fish or powershell")
+			}
 		}
 	}
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -33,11 +34,14 @@ five. With a limit, LOCKSIDECAR_SLOT is a number (here from 0 to 4) that no othe
 holder has.
 
 Without --wait, the command tries once. With --wait=30s it waits up to 30 s in the queue, and
-with --wait alone for ever. Ctrl-C or SIGTERM ends the wait.
+with --wait alone for ever. If the sidecar restarts meanwhile, it waits on, for at most a
+minute without a sidecar. Ctrl-C or SIGTERM ends the wait. Under another "run" that holds
+the same lock, it does not wait, because the two would wait for each other.
 
 Signals. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGWINCH are passed on
 to CMD's process group, which CMD has for itself. CMD gets the terminal when it needs it.
-Ctrl-Z has no effect, because a stopped command should not hold a lock.
+Ctrl-Z has no effect, because a stopped command should not hold a lock. A CMD in the background
+that wants the terminal is stopped until "fg", and holds the lock meanwhile.
 
 If the lock is lost (because it was broken, or the sidecar has died or does not answer for a
 TTL), CMD's whole process group gets SIGTERM, and SIGKILL if it has not ended after --grace
@@ -115,7 +119,7 @@ func (a *app) runCommand() *cobra.Command {
 		Example: runExample,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); dash != 1 || len(args) < 2 {
-				return usagef("give one KEY, then -- and the command; for instance: locksidecar run KEY -- CMD")
+				return usagef("give one KEY, then -- and the command; for instance: %s", runUsage(args, dash))
 			}
 			return nil
 		},
@@ -131,13 +135,23 @@ func (a *app) runCommand() *cobra.Command {
 				return cannotRun(o.command[0], err)
 			}
 			r := runner{options: o, client: a.newClient(), stderr: cmd.ErrOrStderr()}
+			if err := refuseOwnLock(r.client, o.key, o.acquire); err != nil {
+				return err
+			}
 			return r.run()
 		},
 	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		hint := ""
+		if strings.HasPrefix(err.Error(), "unknown") {
+			hint = "; if it is a flag of CMD, put -- before CMD: locksidecar run KEY -- CMD"
+		}
+		return usagef("%w%s; see `%s --help`", plain(err), hint, cmd.CommandPath())
+	})
 	o.acquire.addFlags(cmd)
 	f := cmd.Flags()
 	f.Func("ttl", "the `duration` for which the lock outlives a dead sidecar, from 500ms to 24h (default: the sidecar's)", func(text string) error {
-		return setMilliseconds(&o.session.TTLMS, text)
+		return setTTL(&o.session.TTLMS, text)
 	})
 	f.Func("on-stop", "the `signal` that CMD gets when the holder is asked to stop, such as TERM (default: none)", func(text string) (err error) {
 		o.onStop, err = parseSignal(text)
@@ -148,11 +162,54 @@ func (a *app) runCommand() *cobra.Command {
 	return cmd
 }
 
+// runUsage is the command line that was probably meant: with -- between the key and the command.
+func runUsage(args []string, dash int) string {
+	if dash >= 0 || len(args) < 2 {
+		return "locksidecar run KEY -- CMD"
+	}
+	return client.Printable(fmt.Sprintf("locksidecar run %s -- %s", args[0], strings.Join(args[1:], " ")))
+}
+
 func cannotRun(name string, err error) error {
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 		return exitcode.With(exitNoCommand, fmt.Errorf("command not found: %s", name))
 	}
 	return exitcode.With(exitCannotRun, fmt.Errorf("%s cannot be executed: %w", name, err))
+}
+
+// notStarted is the error of a command that was found, but not started.
+func notStarted(path string, err error) error {
+	if interpreter, is := interpreterOf(path); is && errors.Is(err, fs.ErrNotExist) {
+		return exitcode.With(exitCannotRun, fmt.Errorf("%s cannot be executed: its first line names the interpreter %q, which does not exist%s",
+			path, interpreter, hintOfCR(interpreter)))
+	}
+	return cannotRun(path, err)
+}
+
+// interpreterOf reads the interpreter from the first line of a script.
+func interpreterOf(path string) (interpreter string, is bool) {
+	f, err := os.Open(path) //nolint:gosec // the user names the command, and this process may run it
+	if err != nil {
+		return "", false
+	}
+	defer func() { _ = f.Close() }()
+	const most = 256 // Linux reads no more of the line
+	head := make([]byte, most)
+	n, _ := io.ReadFull(f, head)
+	line, is := strings.CutPrefix(string(head[:n]), "#!")
+	if !is {
+		return "", false
+	}
+	line, _, _ = strings.Cut(line, "\n")
+	interpreter, _, _ = strings.Cut(strings.TrimLeft(line, " \t"), " ")
+	return interpreter, true
+}
+
+func hintOfCR(interpreter string) string {
+	if strings.HasSuffix(interpreter, "\r") {
+		return "; the file has the line ends of Windows (CRLF), and needs those of Unix (LF)"
+	}
+	return ""
 }
 
 type runner struct {
@@ -169,11 +226,13 @@ const againPause = time.Second
 func (r *runner) run() error {
 	signals := make(chan os.Signal, 64)
 	notifyHeeded(signals, passedOn...)
-	notifyHeeded(make(chan os.Signal, 1), syscall.SIGPIPE) // without a reader of standard error, only lines are lost
-	ofTerm := heeded([]os.Signal{syscall.SIGTSTP, syscall.SIGTTOU})
+	// Without a reader of standard error, only lines are lost. Ctrl-Z stops neither the wait, which would then be granted the
+	// lock, nor the watch over CMD. These signals are caught, not ignored, because CMD would inherit that.
+	notifyHeeded(make(chan os.Signal, 1), syscall.SIGPIPE, syscall.SIGTSTP)
+	ofTerm := heeded([]os.Signal{syscall.SIGTTOU})
 	for {
 		again, err := r.term(signals)
-		if _, ofCMD := errors.AsType[exitcode.StatusError](err); r.options.again && !ofCMD && exitcode.Of(err) == exitcode.Unavailable {
+		if _, ofCMD := errors.AsType[exitcode.StatusError](err); r.options.again && !ofCMD && (isAway(err) || exitcode.Of(err) == exitcode.Unavailable) {
 			r.logf("%v; trying again", err)
 			again, err = r.pause(signals)
 		}
@@ -211,11 +270,10 @@ func (r *runner) term(signals chan os.Signal) (again bool, err error) {
 		return false, err
 	}
 	defer s.close()
-	g, err := startGroup(r.options.path, r.options.command, childEnv(os.Environ(), l))
-	signal.Ignore(syscall.SIGTSTP) // otherwise this process would be stopped while CMD continues
+	g, err := startGroup(r.options.path, r.options.command, childEnv(os.Environ(), r.client.Socket, l))
 	if err != nil {
 		r.release(l, false)
-		return false, cannotRun(r.options.command[0], err)
+		return false, notStarted(r.options.path, err)
 	}
 	sup := supervisor{runner: r, watch: newWatch(l), lock: l, group: g, terminal: openTerminal()}
 	code := sup.supervise(signals)
@@ -239,16 +297,7 @@ func (r *runner) acquire(signals <-chan os.Signal) (*session, *heldLock, error) 
 	}
 	done := make(chan result, 1)
 	go func() {
-		r.options.session.Name = sessionName(r.options.path)
-		s, err := openSession(r.client, r.options.session)
-		if err != nil {
-			done <- result{err: err}
-			return
-		}
-		l, err := s.acquire(r.options.key, r.options.acquire)
-		if err != nil {
-			s.close()
-		}
+		s, l, err := r.acquireInTime()
 		done <- result{s, l, err}
 	}()
 	for {
@@ -261,6 +310,57 @@ func (r *runner) acquire(signals <-chan os.Signal) (*session, *heldLock, error) 
 			}
 		}
 	}
+}
+
+const (
+	// outageLimit is how long a wait goes on without a sidecar, as in the clients.
+	outageLimit = time.Minute
+	// outagePause is the pause between two tries.
+	outagePause = 100 * time.Millisecond
+)
+
+// acquireInTime opens a session and acquires the lock. A wait goes on through an outage of the sidecar that has answered
+// once, such as its restart. With --again, run itself tries again.
+func (r *runner) acquireInTime() (*session, *heldLock, error) {
+	r.options.session.Name = sessionName(r.options.path)
+	body := r.options.acquire
+	deadline := time.Now().Add(body.wait())
+	reached := false
+	var since time.Time // of the outage
+	for {
+		s, err := openSession(r.client, r.options.session)
+		if err == nil {
+			reached, since = true, time.Time{}
+			l, failed := s.acquire(r.options.key, body)
+			if failed == nil {
+				return s, l, nil
+			}
+			s.close() // a grant whose answer was lost is free with it
+			err = failed
+		}
+		if body.WaitMS == 0 || r.options.again || !reached || !isAway(err) {
+			return nil, nil, err
+		}
+		if since.IsZero() {
+			since = time.Now()
+			r.logf("%v; waiting on", err)
+		}
+		if time.Since(since) > outageLimit || body.WaitMS > 0 && time.Until(deadline) < outagePause {
+			return nil, nil, err
+		}
+		time.Sleep(outagePause)
+		if body.WaitMS > 0 {
+			body.WaitMS = max(time.Until(deadline).Milliseconds(), 1)
+		}
+	}
+}
+
+// isAway reports whether a call failed because the sidecar does not answer, stops, or was restarted.
+func isAway(err error) bool {
+	if problem, ok := errors.AsType[*client.ProblemError](err); ok {
+		return problem.Code == "draining" || problem.Code == "session_ended"
+	}
+	return exitcode.Of(err) == exitcode.Unavailable
 }
 
 // endedBy is the error of a wait that a signal has ended.
@@ -328,11 +428,11 @@ func sessionName(path string) string {
 	return fmt.Sprintf("%s[%d]", name, os.Getpid())
 }
 
-var grantVariables = []string{"LOCKSIDECAR_KEY", "LOCKSIDECAR_TOKEN", "LOCKSIDECAR_SLOT"}
+var grantVariables = []string{"LOCKSIDECAR_KEY", "LOCKSIDECAR_TOKEN", "LOCKSIDECAR_SLOT", heldVariable}
 
-// childEnv is the environment of CMD. It replaces the variables of an outer `run`.
-func childEnv(environ []string, l *heldLock) []string {
-	env := make([]string, 0, len(environ)+3)
+// childEnv is the environment of CMD. It replaces the variables of an outer `run`, but for the list of what is held.
+func childEnv(environ []string, socket string, l *heldLock) []string {
+	env := make([]string, 0, len(environ)+4)
 	for _, v := range environ {
 		if name, _, _ := strings.Cut(v, "="); !slices.Contains(grantVariables, name) {
 			env = append(env, v)
@@ -342,5 +442,5 @@ func childEnv(environ []string, l *heldLock) []string {
 	if l.slot != nil {
 		env = append(env, fmt.Sprintf("LOCKSIDECAR_SLOT=%d", *l.slot))
 	}
-	return env
+	return append(env, heldVariable+"="+withOwnLock(environ, outerLock{Socket: socket, Key: l.key, Session: l.session.name, Shared: l.shared}))
 }

@@ -21,6 +21,7 @@ import (
 type session struct {
 	client *client.Client
 	id     string
+	name   string
 	ttl    time.Duration
 	close  context.CancelFunc // closes the connection
 	// events is closed when the stream has ended.
@@ -45,7 +46,7 @@ const maxEvents = 64
 // openSession opens the event stream and waits for the session's id.
 func openSession(c *client.Client, body sessionBody) (*session, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	s := &session{client: c, close: func() { cancel(nil) }, events: make(chan sessionEvent, maxEvents)}
+	s := &session{client: c, name: body.Name, close: func() { cancel(nil) }, events: make(chan sessionEvent, maxEvents)}
 	late := time.AfterFunc(client.AnswerTimeout, func() { cancel(context.DeadlineExceeded) })
 	defer late.Stop()
 	if err := s.open(ctx, body); err != nil {

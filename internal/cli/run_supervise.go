@@ -13,6 +13,9 @@ const (
 	emptyPoll = 10 * time.Millisecond
 	// afterKill is how long a killed group may take to end: processes that are not reaped look alive.
 	afterKill = time.Second
+	// terminalPoll is how often a stopped CMD that wants the terminal is checked. The shell's fg gives it to this process's group
+	// without any signal, because this process is not stopped.
+	terminalPoll = 200 * time.Millisecond
 )
 
 // supervisor keeps CMD and the lock together: CMD gets this process's signals, and does not outlive the lock.
@@ -20,13 +23,16 @@ type supervisor struct {
 	*runner
 	watch
 
-	lock     *heldLock
-	group    *group
-	terminal *terminal
-	lost     bool
-	told     bool             // this process was asked to end
-	stopSent bool             // CMD got the signal of --on-stop
-	grace    <-chan time.Time // nil before a loss, and after the grace
+	lock           *heldLock
+	group          *group
+	terminal       *terminal
+	lost           bool
+	told           bool             // this process was asked to end
+	stopSent       bool             // CMD got the signal of --on-stop
+	grace          <-chan time.Time // nil before a loss, and after the grace
+	halted         bool             // CMD is stopped, as far as this process knows
+	asked          bool             // CMD was asked to end since it was last continued
+	awaitsTerminal <-chan time.Time // nil unless CMD is stopped because it wants the terminal
 }
 
 // supervise returns CMD's exit code when CMD has ended; after a loss, when its whole group has ended.
@@ -36,8 +42,7 @@ func (s *supervisor) supervise(signals chan os.Signal) int {
 	for {
 		select {
 		case sig := <-signals:
-			s.told = s.told || endsWait(sig)
-			s.signal(sig.(syscall.Signal))
+			s.passOn(sig.(syscall.Signal))
 		case e, open := <-s.events:
 			s.hear(e, open)
 		case <-s.check.C:
@@ -46,6 +51,8 @@ func (s *supervisor) supervise(signals chan os.Signal) int {
 			s.expire()
 		case a := <-s.answers:
 			s.judge(a)
+		case <-s.awaitsTerminal:
+			s.giveTerminal()
 		case <-s.grace:
 			s.grace = nil
 			s.logf("%s is not gone after %s: SIGKILL", s.options.command[0], s.options.grace)
@@ -76,12 +83,37 @@ func (s *supervisor) signal(sig syscall.Signal) {
 	}
 }
 
+func (s *supervisor) passOn(sig syscall.Signal) {
+	if endsWait(sig) {
+		s.told = true
+		s.ask(sig)
+		return
+	}
+	s.signal(sig)
+}
+
+// ask sends a signal that asks CMD to end. A stopped CMD is continued, because it would not handle the signal.
+func (s *supervisor) ask(sig syscall.Signal) {
+	s.signal(sig)
+	if s.halted {
+		s.goOn()
+	} else {
+		s.asked = true // it may just have been stopped
+	}
+}
+
+// goOn continues CMD.
+func (s *supervisor) goOn() {
+	s.halted, s.asked, s.awaitsTerminal = false, false, nil
+	s.signal(syscall.SIGCONT)
+}
+
 func (s *supervisor) lose(reason string) {
 	s.watch.end()
 	s.lost = true
 	adoptOrphans()
 	s.signal(syscall.SIGTERM)
-	s.signal(syscall.SIGCONT) // a stopped process would not handle SIGTERM
+	s.goOn()
 	s.grace = time.After(s.options.grace)
 	s.logf("the lock %s is lost (%s): %s gets SIGTERM, and SIGKILL in %s", s.lock.key, reason, s.options.command[0], s.options.grace)
 }
@@ -96,15 +128,28 @@ func (s *supervisor) askToStop(reason string) {
 	}
 	s.logf("the holder of %s is asked to stop%s; %s gets %s", s.lock.key, reason, s.options.command[0], unix.SignalName(s.options.onStop))
 	s.stopSent = true
-	s.signal(s.options.onStop)
+	s.ask(s.options.onStop)
 }
 
 // stopped continues CMD, if CMD must end, or wants the terminal and can have it. Ctrl-Z has no effect, because
 // a stopped command should not hold a lock.
 func (s *supervisor) stopped(by syscall.Signal) {
-	wantsTerminal := by == syscall.SIGTTIN || by == syscall.SIGTTOU
-	if s.lost || by == syscall.SIGTSTP || wantsTerminal && s.terminal.give(s.group.id) {
-		s.signal(syscall.SIGCONT)
+	s.halted = true
+	switch {
+	case s.lost || s.asked || by == syscall.SIGTSTP:
+		s.goOn()
+	case by == syscall.SIGTTIN || by == syscall.SIGTTOU:
+		s.giveTerminal()
+	}
+}
+
+// giveTerminal continues CMD with the terminal, or tries again later: this process may be in the background.
+func (s *supervisor) giveTerminal() {
+	switch {
+	case s.terminal.give(s.group.id):
+		s.goOn()
+	case s.terminal != nil:
+		s.awaitsTerminal = time.After(terminalPoll)
 	}
 }
 

@@ -20,7 +20,9 @@ func (a *app) serveCommand() *cobra.Command {
 		Long: `Run the sidecar until SIGTERM or SIGINT. The sidecar then refuses new locks and waits
 until its sessions hold no locks, at most for LOCKSIDECAR_DRAIN_TIMEOUT; a second signal
 ends this wait. Then it releases all locks and exits with 0. If the database needs a newer
-locksidecar, it grants no more locks, and exits with 78 when its sessions hold none.
+locksidecar, it grants no more locks, and exits with 78 when its sessions hold none. SIGHUP
+is ignored: a changed file of LOCKSIDECAR_STORE_URL_FILE needs no signal, other settings need
+a restart.
 
 Metrics are at GET /metrics. Traces and metrics are sent to a collector if the standard
 OTEL_ variables configure one, such as OTEL_EXPORTER_OTLP_ENDPOINT.
@@ -35,6 +37,7 @@ The sidecar listens at --socket, or without it at LOCKSIDECAR_SOCKET. All other 
   LOCKSIDECAR_STORE_URL=postgres://app@pgbouncer:6432/app LOCKSIDECAR_POSTGRES_LISTEN_URL=postgres://app@db:5432/app locksidecar serve`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			ignoreHangup()
 			s, release := onSignals(cmd.Context())
 			defer release()
 			source := a.source

@@ -99,15 +99,18 @@ func TestGetCountsTheHoldersThatAreNotListed(t *testing.T) {
 
 func TestChildKnowsItsSlotOnly(t *testing.T) {
 	slot := 3
-	inherited := []string{"A=1", "LOCKSIDECAR_KEY=outer", "LOCKSIDECAR_TOKEN=1", "LOCKSIDECAR_SLOT=7", "LOCKSIDECAR_SLOTS=8"}
+	const socket, held = "/s", `LOCKSIDECAR_HELD=[{"socket":"/s","key":"outer","session":"sh[1]"}`
+	inherited := []string{"A=1", held + "]", "LOCKSIDECAR_KEY=outer", "LOCKSIDECAR_TOKEN=1", "LOCKSIDECAR_SLOT=7", "LOCKSIDECAR_SLOTS=8"}
 	for _, test := range []struct {
 		lock heldLock
 		want string
 	}{
-		{heldLock{key: "k", token: 5, slot: &slot}, "[A=1 LOCKSIDECAR_SLOTS=8 LOCKSIDECAR_KEY=k LOCKSIDECAR_TOKEN=5 LOCKSIDECAR_SLOT=3]"},
-		{heldLock{key: "k", token: 5}, "[A=1 LOCKSIDECAR_SLOTS=8 LOCKSIDECAR_KEY=k LOCKSIDECAR_TOKEN=5]"},
+		{heldLock{key: "k", token: 5, slot: &slot}, "[A=1 LOCKSIDECAR_SLOTS=8 LOCKSIDECAR_KEY=k LOCKSIDECAR_TOKEN=5 LOCKSIDECAR_SLOT=3 "},
+		{heldLock{key: "k", token: 5}, "[A=1 LOCKSIDECAR_SLOTS=8 LOCKSIDECAR_KEY=k LOCKSIDECAR_TOKEN=5 "},
 	} {
-		if got := fmt.Sprint(childEnv(inherited, &test.lock)); got != test.want {
+		test.lock.session = &session{name: "sh[2]"}
+		test.want += held + `,{"socket":"/s","key":"k","session":"sh[2]"}]]`
+		if got := fmt.Sprint(childEnv(inherited, socket, &test.lock)); got != test.want {
 			t.Errorf("%s, want %s", got, test.want)
 		}
 	}

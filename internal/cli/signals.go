@@ -16,6 +16,9 @@ type stopping struct {
 	hurry context.Context
 }
 
+// ignoreHangup is for servers: the default action of SIGHUP is an end without the stop, and they have nothing to reload.
+func ignoreHangup() { signal.Ignore(syscall.SIGHUP) }
+
 // onSignals maps the first SIGTERM or SIGINT to stop and the second to hurry; a third kills the process. release
 // restores these two signals. SIGPIPE is ignored, so that without a reader of the log only lines are lost.
 func onSignals(parent context.Context) (s stopping, release func()) {

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -133,6 +134,11 @@ func (e *UnansweredError) Unwrap() error { return e.error }
 // Explain describes a failed exchange for the user of the command.
 func (c *Client) Explain(err error) error {
 	switch {
+	case len(c.Socket) > config.MaxSocketBytes:
+		return exitcode.With(exitcode.Usage, fmt.Errorf("the socket's path %s has %d bytes; allowed: up to %d, as the system limits it",
+			c.Socket, len(c.Socket), config.MaxSocketBytes))
+	case isOther(c.Socket):
+		return exitcode.With(exitcode.Unavailable, fmt.Errorf("%s is not a socket; name the sidecar's with --socket or %sSOCKET", c.Socket, config.Prefix))
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTSOCK):
 		return exitcode.With(exitcode.Unavailable, fmt.Errorf(
 			"no sidecar listens at %s; start one with `locksidecar serve`, or name another socket with --socket or %sSOCKET",
@@ -147,6 +153,12 @@ func (c *Client) Explain(err error) error {
 		return exitcode.With(exitcode.Unavailable, fmt.Errorf("the sidecar at %s does not answer in time", c.Socket))
 	}
 	return exitcode.With(exitcode.Unavailable, fmt.Errorf("no answer from the sidecar at %s: %w", c.Socket, err))
+}
+
+// isOther reports whether there is a file at the path that is not a socket.
+func isOther(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().Type() != fs.ModeSocket
 }
 
 // NextEvent reads one server-sent event. The caller ignores unknown events of later versions.

@@ -22,8 +22,8 @@ const (
 	maxNamespaceBytes = 255
 	// A pod's name is a DNS name; host names are shorter.
 	maxPodBytes = 253
-	// sun_path has room for 108 bytes with its closing zero.
-	maxSocketBytes = 107
+	// MaxSocketBytes: sun_path has room for 108 bytes with its closing zero.
+	MaxSocketBytes = 107
 )
 
 // table lists the variables of docs/configuration.md. Values outside the ranges are certainly mistakes.
@@ -31,7 +31,7 @@ func (l *loader) table() []variable {
 	c := &l.cfg
 	const most = 10_000_000
 	return []variable{
-		{"SOCKET", DefaultSocket, into(&c.Socket, path(maxSocketBytes)), "where the sidecar listens, and where its commands look for it"},
+		{"SOCKET", DefaultSocket, into(&c.Socket, path(MaxSocketBytes)), "where the sidecar listens, and where its commands look for it"},
 		{"SOCKET_MODE", "0660", into(&c.SocketMode, fileMode), "the socket's permissions"},
 		{"ALLOWED_UIDS", "(any)", into(&c.AllowedUIDs, uids), "the users that may use the socket, checked against the peer's credentials (Linux)"},
 		{"TCP_ADDR", "(off)", into(&c.TCPAddr, loopbackAddr), "the same API on a loopback address. Every process that can reach it may take any lock; not together with `ALLOWED_UIDS`"},
