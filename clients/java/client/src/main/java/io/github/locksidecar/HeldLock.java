@@ -31,6 +31,9 @@ public final class HeldLock implements AutoCloseable {
   private volatile LockState state;
   private volatile boolean released;
 
+  /** Whether a release had no answer. The sidecar may have carried it out. */
+  private volatile boolean unanswered;
+
   /** The outcome that the end of a block sends; null: none. */
   private volatile @Nullable Outcome atClose;
 
@@ -214,7 +217,16 @@ public final class HeldLock implements AutoCloseable {
    * @throws NotHolderException if it was released
    */
   public LockStatus check() {
-    return change(Map.of());
+    return change(Map.of(), false);
+  }
+
+  /** As {@link #check()}, but an answer that does not come in good time before the end of the lease is an error. */
+  void checkInTime() {
+    change(Map.of(), true);
+  }
+
+  Grant grant() {
+    return grant;
   }
 
   /**
@@ -225,7 +237,7 @@ public final class HeldLock implements AutoCloseable {
    */
   public LockStatus extend(Duration ttl) {
     LockOptions.check("ttl", ttl, Duration.ofMillis(500));
-    return change(Map.of("ttl_ms", Clock.millis(ttl)));
+    return change(Map.of("ttl_ms", Clock.millis(ttl)), false);
   }
 
   /**
@@ -235,7 +247,7 @@ public final class HeldLock implements AutoCloseable {
    * @return its state
    */
   public LockStatus update(@Nullable Object data) {
-    return change(Collections.singletonMap("data", Json.copy(data)), "data");
+    return change(Collections.singletonMap("data", Json.copy(data)), false, "data");
   }
 
   /**
@@ -245,12 +257,12 @@ public final class HeldLock implements AutoCloseable {
    * @return its state
    */
   public LockStatus downgrade() {
-    return change(Map.of("mode", "shared"), "shared");
+    return change(Map.of("mode", "shared"), false, "shared");
   }
 
-  private LockStatus change(Map<String, @Nullable Object> changes, String... needs) {
+  private LockStatus change(Map<String, @Nullable Object> changes, boolean inTime, String... needs) {
     requireNotReleased();
-    JsonObject value = operations.check(key(), token(), grant, changes, needs);
+    JsonObject value = operations.check(key(), token(), grant, changes, inTime, needs);
     state = LockState.of(value);
     return Read.status(value);
   }
@@ -270,7 +282,7 @@ public final class HeldLock implements AutoCloseable {
    * @throws SidecarUnavailableException if no answer came; then this may be called again
    */
   public boolean release() {
-    return release(null, null, 0);
+    return release(null, null, 0, false);
   }
 
   /**
@@ -280,7 +292,7 @@ public final class HeldLock implements AutoCloseable {
    * @return whether the lock is free now
    */
   public boolean release(Outcome outcome) {
-    return release(outcome, null, 0);
+    return release(outcome, null, 0, false);
   }
 
   /**
@@ -291,7 +303,7 @@ public final class HeldLock implements AutoCloseable {
    * @return whether the lock is free now
    */
   public boolean release(Outcome outcome, @Nullable Object result) {
-    return release(outcome, Collections.singletonMap("result", Json.copy(result)), 0);
+    return release(outcome, Collections.singletonMap("result", Json.copy(result)), 0, false);
   }
 
   /**
@@ -302,18 +314,24 @@ public final class HeldLock implements AutoCloseable {
    * @throws NotHolderException if the owner has another number of entries
    */
   public boolean releaseEntry(int reentry) {
-    return release(null, null, reentry);
+    return release(null, null, reentry, false);
   }
 
   private boolean release(
-      @Nullable Outcome outcome, @Nullable Map<String, @Nullable Object> body, int expectedEntries) {
+      @Nullable Outcome outcome, @Nullable Map<String, @Nullable Object> body, int expectedEntries, boolean inner) {
     requireNotReleased();
     interrupt.disarm();
-    JsonObject value =
-        operations.release(
-            new Operations.Release(
-                key(), token(), grant, expectedEntries == 0 ? entry : null, outcome == null ? null : outcome.word(), body,
-                expectedEntries));
+    JsonObject value;
+    try {
+      value =
+          operations.release(
+              new Operations.Release(
+                  key(), token(), grant, expectedEntries == 0 ? entry : null, outcome == null ? null : outcome.word(), body,
+                  expectedEntries, inner, unanswered));
+    } catch (SidecarUnavailableException e) {
+      unanswered = true;
+      throw e;
+    }
     released = true;
     return value.getBoolean("released");
   }
@@ -330,8 +348,13 @@ public final class HeldLock implements AutoCloseable {
    */
   @Override
   public void close() {
+    close(false);
+  }
+
+  /** As {@link #close()}. The lock stays held by another entry if this one is an inner one. */
+  void close(boolean inner) {
     if (!released) {
-      release(atClose, null, 0);
+      release(atClose, null, 0, inner);
     }
   }
 

@@ -47,8 +47,7 @@ public final class KeyLock implements Lock {
    */
   @Override
   public void lock() {
-    requireNotLost();
-    push(client.acquireUninterruptibly(key, options.waitForever()));
+    enter(options.waitForever());
   }
 
   /**
@@ -58,8 +57,7 @@ public final class KeyLock implements Lock {
    */
   @Override
   public void lockInterruptibly() throws InterruptedException {
-    requireNotLost();
-    push(client.acquire(key, options.waitForever()));
+    enterInterruptibly(options.waitForever());
   }
 
   /**
@@ -69,9 +67,8 @@ public final class KeyLock implements Lock {
    */
   @Override
   public boolean tryLock() {
-    requireNotLost();
     try {
-      push(client.acquireUninterruptibly(key, options.maxWait(Duration.ZERO)));
+      enter(options.maxWait(Duration.ZERO));
       return true;
     } catch (LockHeldException e) {
       return false;
@@ -88,7 +85,7 @@ public final class KeyLock implements Lock {
    */
   @Override
   public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
-    return tryLock(Duration.of(Math.max(time, 0), unit.toChronoUnit()), options);
+    return tryLock(Duration.ofNanos(unit.toNanos(time)), options);
   }
 
   /**
@@ -109,27 +106,74 @@ public final class KeyLock implements Lock {
    * @param ttl how long the lock outlives a dead sidecar
    */
   public void lock(Duration ttl) {
-    requireNotLost();
-    push(client.acquireUninterruptibly(key, options.ttl(ttl).waitForever()));
+    enter(options.ttl(ttl).waitForever());
   }
 
   private boolean tryLock(Duration wait, LockOptions with) throws InterruptedException {
-    requireNotLost();
     Duration atMost = wait.compareTo(LONGEST_WAIT) > 0 ? LONGEST_WAIT : wait.isNegative() ? Duration.ZERO : wait;
     try {
-      push(client.acquire(key, with.maxWait(atMost)));
+      enterInterruptibly(with.maxWait(atMost));
       return true;
     } catch (LockHeldException e) {
       return false;
     }
   }
 
+  private void enter(LockOptions with) {
+    HeldLock outer = outer();
+    if (outer == null) {
+      push(client.acquireUninterruptibly(key, with, null));
+    } else {
+      pushInner(outer, () -> client.acquireUninterruptibly(key, with.maxWait(Duration.ZERO), outer));
+    }
+  }
+
+  private void enterInterruptibly(LockOptions with) throws InterruptedException {
+    HeldLock outer = outer();
+    if (outer == null) {
+      push(client.acquire(key, with));
+    } else {
+      pushInner(outer, () -> client.acquire(key, with.maxWait(Duration.ZERO), outer));
+    }
+  }
+
+  /** The lock that this thread enters again, or null. Throws if it is lost, because a new grant would hide the loss. */
+  private @Nullable HeldLock outer() {
+    HeldLock last = held();
+    if (last == null || last.isReleased()) {
+      return null;
+    }
+    requireNotLost(last);
+    return options.has("reentrant") ? last : null;
+  }
+
+  private interface Entry<E extends Exception> {
+    HeldLock acquired() throws E;
+  }
+
+  /** Enters a held lock again, which needs no wait. A refusal, or another token, means that the lock was lost just now. */
+  private <E extends Exception> void pushInner(HeldLock outer, Entry<E> entry) throws E {
+    try {
+      HeldLock inner = entry.acquired();
+      if (inner.token() == outer.token()) {
+        push(inner);
+        return;
+      }
+      inner.release();
+    } catch (LockHeldException e) {
+      // Another caller has it already.
+    }
+    outer.check();
+    throw Problem.lost(key, "expired");
+  }
+
   /**
-   * Releases the entry that this thread acquired last. An interrupted thread still releases.
+   * Releases the entry that this thread acquired last. An interrupted thread still releases. If this throws, the thread has
+   * given the entry up all the same: the sidecar releases it, or has lost it.
    *
    * @throws IllegalMonitorStateException if this thread holds no lock through this object
-   * @throws LockLostException if its lock was lost; the thread can then lock again
-   * @throws SidecarUnavailableException if no answer came; then this may be called again
+   * @throws LockLostException if its lock was lost
+   * @throws SidecarUnavailableException if no answer came; a sidecar that hangs releases the lock when it goes on
    */
   @Override
   public void unlock() {
@@ -137,13 +181,8 @@ public final class KeyLock implements Lock {
     if (last == null) {
       throw new IllegalMonitorStateException("this thread does not hold \"" + key + "\" through this object");
     }
-    try {
-      last.close();
-    } finally {
-      if (last.isReleased() || last.isLost()) {
-        pop();
-      }
-    }
+    pop();
+    last.close(held() != null);
   }
 
   /**
@@ -158,9 +197,8 @@ public final class KeyLock implements Lock {
         "locksidecar has no conditions: newCondition() is not supported; LockClient.events tells of a key's changes");
   }
 
-  private void requireNotLost() {
-    HeldLock last = held();
-    if (last != null && last.isLost()) {
+  private void requireNotLost(HeldLock last) {
+    if (last.isLost()) {
       throw Problem.lost(key, last.lost().toCompletableFuture().join());
     }
   }

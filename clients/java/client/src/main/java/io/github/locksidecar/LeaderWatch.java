@@ -4,7 +4,12 @@ import com.grack.nanojson.JsonObject;
 import java.util.Objects;
 import org.jspecify.annotations.Nullable;
 
-/** The data of a key's leader, now and after each change: see {@link LockClient#watchLeader}. */
+/**
+ * The data of a key's leader, now and after each change: see {@link LockClient#watchLeader}.
+ *
+ * <p>It tells what the sidecar says, and decides nothing. While the sidecar hangs, the last leader may have gone: 45 s later
+ * {@link #next} throws. Only a fencing token stops the write of a leader of before.
+ */
 public final class LeaderWatch implements AutoCloseable {
   /** The data of an event that does not tell it. */
   private static final Object UNKNOWN = new Object();

@@ -9,7 +9,6 @@ import io.github.locksidecar.internal.Settings;
 import io.github.locksidecar.internal.Transport;
 import java.time.Duration;
 import java.util.Collection;
-import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
@@ -88,14 +87,23 @@ public final class LockClient implements AutoCloseable {
    * @throws SkippedException if the holder did the work: {@link LockOptions#skipIfDone()}
    */
   public HeldLock acquire(String key, LockOptions options) throws InterruptedException {
-    Acquire acquire = new Acquire(transport, List.of(key), options.request());
+    return acquire(key, options, null);
+  }
+
+  /** As {@link #acquire(String, LockOptions)}, for a lock that may be held and entered again. */
+  HeldLock acquire(String key, LockOptions options, @Nullable HeldLock entered) throws InterruptedException {
+    Acquire acquire = prepare(key, options, entered);
     return new HeldLock(operations, acquire.one(), options.interrupts());
   }
 
-  /** As {@link #acquire(String, LockOptions)}, but an interrupt does not end it. */
-  HeldLock acquireUninterruptibly(String key, LockOptions options) {
-    Acquire acquire = new Acquire(transport, List.of(key), options.request());
+  /** As {@link #acquire(String, LockOptions, HeldLock)}, but an interrupt does not end it. */
+  HeldLock acquireUninterruptibly(String key, LockOptions options, @Nullable HeldLock entered) {
+    Acquire acquire = prepare(key, options, entered);
     return new HeldLock(operations, acquire.oneUninterruptibly(), options.interrupts());
+  }
+
+  private Acquire prepare(String key, LockOptions options, @Nullable HeldLock entered) {
+    return new Acquire(transport, List.of(key), options.request(), entered == null ? null : entered.grant());
   }
 
   /**
@@ -117,7 +125,7 @@ public final class LockClient implements AutoCloseable {
    */
   public @Nullable HeldLock tryAcquire(String key, LockOptions options) {
     try {
-      return acquireUninterruptibly(key, options.maxWait(Duration.ZERO));
+      return acquireUninterruptibly(key, options.maxWait(Duration.ZERO), null);
     } catch (LockHeldException e) {
       return null;
     }
@@ -132,7 +140,7 @@ public final class LockClient implements AutoCloseable {
    * @throws InterruptedException if the thread was interrupted
    */
   public HeldLocks acquireAll(Collection<String> keys, LockOptions options) throws InterruptedException {
-    Acquire acquire = new Acquire(transport, List.copyOf(keys), options.request());
+    Acquire acquire = new Acquire(transport, List.copyOf(keys), options.request(), null);
     return new HeldLocks(
         acquire.many().stream().map(one -> new HeldLock(operations, one, options.interrupts())).toList());
   }
@@ -455,7 +463,7 @@ public final class LockClient implements AutoCloseable {
   private boolean released(
       String key, long token, @Nullable Outcome outcome, @Nullable Map<String, @Nullable Object> body, int reentry) {
     String word = outcome == null ? null : outcome.word();
-    JsonObject value = operations.release(new Operations.Release(key, token, null, null, word, body, reentry));
+    JsonObject value = operations.release(new Operations.Release(key, token, null, null, word, body, reentry, false, false));
     return value.getBoolean("released");
   }
 
@@ -469,7 +477,7 @@ public final class LockClient implements AutoCloseable {
    * @throws NotHolderException if the token does not hold the key here and now
    */
   public LockStatus check(String key, long token) {
-    return Read.status(operations.check(key, token, null, Map.of()));
+    return Read.status(operations.check(key, token, null, Map.of(), false));
   }
 
   /**
@@ -483,7 +491,7 @@ public final class LockClient implements AutoCloseable {
   public LockStatus extend(String key, long token, Duration ttl) {
     LockOptions.check("ttl", ttl, Duration.ofMillis(500));
     return Read.status(
-        operations.check(key, token, null, Collections.singletonMap("ttl_ms", Clock.millis(ttl)), "bind_ttl"));
+        operations.check(key, token, null, Map.of("ttl_ms", Clock.millis(ttl)), false, "bind_ttl"));
   }
 
   /** Ends the session and releases its locks. Waiting calls end with an error. May be called twice. */

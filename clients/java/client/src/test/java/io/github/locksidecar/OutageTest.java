@@ -3,12 +3,15 @@ package io.github.locksidecar;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.locksidecar.internal.FakeSidecar;
 import io.github.locksidecar.testing.Sidecar;
 import java.time.Duration;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -113,6 +116,97 @@ class OutageTest {
       between.cutNextAnswerTo("DELETE /v1/locks/key");
       assertTrue(lock.release());
     }
+  }
+
+  @Test
+  void anUnlockWithoutAnAnswerGivesTheEntryUp() throws Exception {
+    LockClient client = LockClient.builder().socket(sidecar.socket()).timeout(Duration.ofMillis(500)).build();
+    KeyLock lock = client.lock("key");
+    lock.lock();
+    lock.lock();
+    sidecar.signal("STOP");
+    assertThrows(SidecarUnavailableException.class, lock::unlock);
+    assertThrows(SidecarUnavailableException.class, lock::unlock);
+    assertNull(lock.held());
+    sidecar.signal("CONT");
+    assertFreeAgain(client, lock);
+    client.close();
+  }
+
+  /** The lock is lost after the unlock. The thread was told of the trouble already. */
+  @Test
+  void aLossAfterAnUnlockWithoutAnAnswerDoesNotStopTheThread() throws Exception {
+    LockClient client = LockClient.builder().socket(sidecar.socket()).timeout(Duration.ofMillis(500)).build();
+    KeyLock lock = client.lock("key");
+    lock.lock();
+    HeldLock held = lock.held();
+    sidecar.signal("STOP");
+    assertThrows(SidecarUnavailableException.class, lock::unlock);
+    sidecar.kill();
+    held.lost().toCompletableFuture().get(10, TimeUnit.SECONDS);
+    sidecar.start("/readyz");
+    assertFreeAgain(client, lock);
+    client.close();
+  }
+
+  /** The thread can lock again, and nothing stays held. */
+  private static void assertFreeAgain(LockClient client, KeyLock lock) throws InterruptedException {
+    assertTrue(lock.tryLock(30, TimeUnit.SECONDS));
+    assertEquals(1, lock.held().reentry());
+    lock.unlock();
+    while (client.getFresh("key").held()) {
+      Sidecar.pause();
+    }
+  }
+
+  /** As Spring's leader does: its heartbeat enters the lock again, and a failure unlocks it. */
+  @Test
+  void aThreadLearnsBeforeTheEndOfItsLeaseThatTheSidecarHangs() throws Exception {
+    LockClient client = sidecar.client();
+    KeyLock lock = client.lock("key");
+    lock.lock();
+    HeldLock held = lock.held();
+    assertTrue(lock.tryLock(500, TimeUnit.MILLISECONDS));
+    sidecar.signal("STOP");
+    assertThrows(SidecarUnavailableException.class, lock::unlock);
+    assertThrows(SidecarUnavailableException.class, () -> lock.tryLock(500, TimeUnit.MILLISECONDS));
+    assertThrows(SidecarUnavailableException.class, lock::unlock);
+    assertFalse(held.expiresIn().isZero(), "the lease has ended before");
+    sidecar.signal("CONT");
+    assertFreeAgain(client, lock);
+  }
+
+  @Test
+  void aTermEndsWithItsLeaseAlthoughTheSidecarHangs() throws Exception {
+    LockClient client = LockClient.builder().socket(sidecar.socket()).ttl(Duration.ofSeconds(5)).build();
+    BlockingQueue<Term> terms = new LinkedBlockingQueue<>();
+    BlockingQueue<Duration> ends = new LinkedBlockingQueue<>();
+    InterruptTest.InThread<String> leading =
+        new InterruptTest.InThread<>(() -> client.lead("key", LockOptions.defaults(), term -> {
+          terms.add(term);
+          if (ends.isEmpty()) {
+            term.await(Duration.ofSeconds(30));
+            ends.add(term.lock().expiresIn());
+          }
+          return "second";
+        }));
+    Term first = terms.take();
+    sidecar.signal("STOP");
+    assertEquals("expired", first.over().toCompletableFuture().get(10, TimeUnit.SECONDS));
+    sidecar.signal("CONT");
+    assertEquals("second", leading.result());
+    assertTrue(terms.take().token() > first.token());
+    assertFalse(client.getFresh("key").held());
+    client.close();
+  }
+
+  /** The leader asks for its lock, so it leads for longer than the first answer promised. */
+  @Test
+  void aTermGoesOnWhileTheSidecarAnswers() throws Exception {
+    LockClient client = LockClient.builder().socket(sidecar.socket()).ttl(Duration.ofSeconds(2)).build();
+    boolean over = client.lead("key", LockOptions.defaults(), term -> term.await(Duration.ofSeconds(4)));
+    assertFalse(over);
+    client.close();
   }
 
   @Test

@@ -28,6 +28,7 @@ public final class Acquire {
   private final Transport transport;
   private final List<String> keys;
   private final AcquireRequest request;
+  private final @Nullable Grant entered;
   private final String requestId;
   private final Patience patience;
 
@@ -42,11 +43,14 @@ public final class Acquire {
    * @param transport makes its calls
    * @param keys the keys of the locks
    * @param request the options
+   * @param entered the lock that is held and entered again, or null. It lives only in the present session, so an outage ends
+   *     this acquire, and its calls end before the lease does
    */
-  public Acquire(Transport transport, List<String> keys, AcquireRequest request) {
+  public Acquire(Transport transport, List<String> keys, AcquireRequest request, @Nullable Grant entered) {
     this.transport = transport;
     this.keys = keys;
     this.request = request;
+    this.entered = entered;
     this.requestId = request.requestId() == null ? newId() : request.requestId();
     this.patience = new Patience(transport, request.maxWait());
   }
@@ -134,6 +138,9 @@ public final class Acquire {
         if (next.session != null) {
           next.session.end();
         }
+        if (entered != null) {
+          throw Problem.lost(entered.key, Session.DISCONNECTED);
+        }
         patience.bridge(e, next);
       } catch (ApiException e) {
         call = null;
@@ -142,6 +149,10 @@ public final class Acquire {
         }
         patience.bridge(e, next);
       } catch (SidecarUnavailableException e) {
+        if (entered != null) {
+          entered.silent();
+          throw e;
+        }
         patience.bridge(e, next);
       }
     }
@@ -158,6 +169,9 @@ public final class Acquire {
       body.put("wait_ms", left == Clock.NEVER ? -1 : Clock.millis(left));
     }
     long timeout = left == Clock.NEVER ? Clock.NEVER : left + transport.settings.timeout();
+    if (entered != null) {
+      timeout = entered.inTime(timeout);
+    }
     Call made = new Call(method, target, body, timeout).needs("release_by_id");
     made.needs.addAll(request.needs());
     if (several != null) {
@@ -205,6 +219,9 @@ public final class Acquire {
       return;
     }
     long timeout = Math.min(transport.settings.timeout(), WITHDRAW_PATIENCE);
+    if (entered != null) {
+      timeout = entered.inTime(timeout);
+    }
     for (String key : keys) {
       Call release = new Call("DELETE", Target.lock(key) + "?request_id=" + requestId, null, timeout);
       release.session = by.session;

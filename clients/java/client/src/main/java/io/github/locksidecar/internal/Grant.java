@@ -6,6 +6,9 @@ import org.jspecify.annotations.Nullable;
 
 /** One grant of the sidecar. The entries of a reentrant lock share it. */
 public final class Grant {
+  /** The least time for the answer to a call that must come before the lease ends. In ns. */
+  private static final long LEAST_PATIENCE = 200_000_000;
+
   /** The key. */
   public final String key;
 
@@ -24,6 +27,9 @@ public final class Grant {
   private volatile int entries = 1;
   private volatile long expiresAt;
 
+  /** Whether the last call about it had no answer. */
+  private volatile boolean silent;
+
   Grant(String key, long token, @Nullable Session session) {
     this.key = key;
     this.token = token;
@@ -34,6 +40,7 @@ public final class Grant {
   void note(JsonObject value, long asked) {
     expiresAt = asked + (value.getLong("waited_ms") + value.getLong("expires_in_ms")) * 1_000_000;
     entries = value.getInt("reentry");
+    silent = false;
     JsonObject stop = value.getObject("stopping");
     if (stop != null) {
       stopping.complete(stop.getString("reason"));
@@ -43,6 +50,7 @@ public final class Grant {
   /** Takes over the answer to a release. */
   void released(JsonObject value) {
     entries = value.getInt("reentry");
+    silent = false;
     if (value.getBoolean("released") && session != null) {
       session.forget(this);
     }
@@ -64,6 +72,27 @@ public final class Grant {
    */
   public long expiresAt() {
     return expiresAt;
+  }
+
+  /** A call about it had no answer. */
+  void silent() {
+    silent = true;
+  }
+
+  /**
+   * How long to wait for the answer to a call that must end before the lease does, by this process's clock: a third of what is
+   * left of the lease. So such a call, its withdrawal and the release after them end in time.
+   *
+   * @param timeout the longest time
+   * @return nanoseconds
+   */
+  long inTime(long timeout) {
+    return Math.min(timeout, Math.max((expiresAt - Clock.now()) / 3, LEAST_PATIENCE));
+  }
+
+  /** How long to wait for the answer to a release: after a call without an answer no longer than the lease allows. */
+  long toRelease(long timeout) {
+    return silent ? inTime(timeout) : timeout;
   }
 
   /**

@@ -4,8 +4,10 @@ import com.grack.nanojson.JsonArray;
 import com.grack.nanojson.JsonObject;
 import io.github.locksidecar.ApiException;
 import io.github.locksidecar.LockLostException;
+import io.github.locksidecar.LocksidecarException;
 import io.github.locksidecar.NotHolderException;
 import io.github.locksidecar.SessionEndedException;
+import io.github.locksidecar.SidecarUnavailableException;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
@@ -33,6 +35,8 @@ public final class Operations {
    * @param outcome {@code success}, {@code failure} or null
    * @param body with the result; null: without a body
    * @param reentry the required number of entries; 0: any
+   * @param inner whether the lock stays held by another entry, so the answer must come before its lease ends
+   * @param repeated whether a release before had no answer
    */
   public record Release(
       String key,
@@ -41,7 +45,9 @@ public final class Operations {
       @Nullable String entry,
       @Nullable String outcome,
       @Nullable Map<String, @Nullable Object> body,
-      int reentry) {}
+      int reentry,
+      boolean inner,
+      boolean repeated) {}
 
   /**
    * Releases a lock, or one entry of it.
@@ -79,8 +85,9 @@ public final class Operations {
     if (release.entry() != null) {
       query.put("request_id", release.entry());
     }
-    call = new Call("DELETE", Target.lock(release.key()) + Target.query(query), release.body(), timeout());
+    call = new Call("DELETE", Target.lock(release.key()) + Target.query(query), release.body(), timeout(release));
     call.trace = span.headers();
+    call.repeated = release.repeated();
     if (release.outcome() != null) {
       call.needs("outcome");
     }
@@ -94,8 +101,8 @@ public final class Operations {
     JsonObject value;
     try {
       value = untilAnswered(call);
-    } catch (ApiException e) {
-      lostBy(grant, e);
+    } catch (LocksidecarException e) {
+      noteError(grant, e);
       throw e;
     }
     if (grant != null) {
@@ -104,6 +111,14 @@ public final class Operations {
       call.session.released(release.key(), release.token(), value);
     }
     return value;
+  }
+
+  private long timeout(Release release) {
+    Grant grant = release.grant();
+    if (grant == null) {
+      return timeout();
+    }
+    return release.inner() ? grant.inTime(timeout()) : grant.toRelease(timeout());
   }
 
   /** Makes a release, and again if an interrupt has cost its answer. */
@@ -127,16 +142,22 @@ public final class Operations {
               try {
                 return transport.perform(call);
               } catch (InterruptedException e) {
-                call.repeated = call.sent != 0;
+                call.repeated |= call.sent != 0;
                 throw e;
               }
             })
         .result();
   }
 
-  /** Notes the loss of a lock if an error says it. */
-  private static void lostBy(@Nullable Grant grant, ApiException error) {
+  /** Notes what an error says about a lock: its loss, or that there was no answer. */
+  private static void noteError(@Nullable Grant grant, LocksidecarException failure) {
     if (grant == null) {
+      return;
+    }
+    if (failure instanceof SidecarUnavailableException) {
+      grant.silent();
+    }
+    if (!(failure instanceof ApiException error)) {
       return;
     }
     boolean gone = error instanceof LockLostException || error instanceof NotHolderException;
@@ -159,23 +180,30 @@ public final class Operations {
    * @param token the token
    * @param grant null if the client does not know it
    * @param changes the API's members, without the token
+   * @param inTime whether the answer must come before the lease ends
    * @param needs the features that they need
    * @return the API's answer
    */
   public JsonObject check(
-      String key, long token, @Nullable Grant grant, Map<String, @Nullable Object> changes, String... needs) {
+      String key,
+      long token,
+      @Nullable Grant grant,
+      Map<String, @Nullable Object> changes,
+      boolean inTime,
+      String... needs) {
     if (grant != null) {
       grant.requireHeld();
     }
     Map<String, @Nullable Object> body = new LinkedHashMap<>(changes);
     body.put("token", token);
-    Call call = new Call("PATCH", Target.lock(key), body, timeout()).needs(needs);
+    long timeout = inTime && grant != null ? grant.inTime(timeout()) : timeout();
+    Call call = new Call("PATCH", Target.lock(key), body, timeout).needs(needs);
     call.session = grant == null ? transport.liveSession() : grant.session;
     JsonObject value;
     try {
       value = result(call);
-    } catch (ApiException e) {
-      lostBy(grant, e);
+    } catch (LocksidecarException e) {
+      noteError(grant, e);
       throw e;
     }
     if (grant != null) {

@@ -12,8 +12,10 @@ import java.util.concurrent.TimeUnit;
 /** An app in a JVM of its own, which says words, a line each. */
 public final class App implements AutoCloseable {
   private final Process process;
-  private final LinkedBlockingQueue<String> unread = new LinkedBlockingQueue<>();
+  private final LinkedBlockingQueue<Line> unread = new LinkedBlockingQueue<>();
   private final List<String> all = new CopyOnWriteArrayList<>();
+
+  private record Line(String text, long at) {}
 
   /** Starts the class's main, with LOCKSIDECAR_SOCKET set. */
   public App(Class<?> main, String socket) throws IOException {
@@ -33,20 +35,23 @@ public final class App implements AutoCloseable {
         new BufferedReader(new InputStreamReader(process.getInputStream(), StandardCharsets.UTF_8))) {
       for (String line = output.readLine(); line != null; line = output.readLine()) {
         all.add(line);
-        unread.add(line);
+        unread.add(new Line(line, System.nanoTime()));
       }
     } catch (IOException e) {
       // It was killed.
     }
   }
 
-  /** Waits until it says the word again. */
-  public void await(String word) throws InterruptedException {
+  /** Waits until it says the word again. Returns when it said so, by System.nanoTime(). */
+  public long await(String word) throws InterruptedException {
     long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
-    for (String line = ""; !line.equals(word); ) {
-      line = unread.poll(end - System.nanoTime(), TimeUnit.NANOSECONDS);
+    while (true) {
+      Line line = unread.poll(end - System.nanoTime(), TimeUnit.NANOSECONDS);
       if (line == null) {
         throw new AssertionError("it did not say \"" + word + "\" within a minute, but:\n" + String.join("\n", all));
+      }
+      if (line.text().equals(word)) {
+        return line.at();
       }
     }
   }

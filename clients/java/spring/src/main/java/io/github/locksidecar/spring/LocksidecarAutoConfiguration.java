@@ -31,6 +31,9 @@ public class LocksidecarAutoConfiguration {
     if (properties.ttl() != null) {
       builder.ttl(properties.ttl());
     }
+    if (properties.timeout() != null) {
+      builder.timeout(properties.timeout());
+    }
     return builder.build();
   }
 

@@ -9,6 +9,7 @@ import org.springframework.boot.context.properties.ConfigurationProperties;
  *
  * @param socket the sidecar's socket; by default {@code /run/locksidecar/locksidecar.sock}
  * @param ttl how long locks outlive a dead sidecar; by default the sidecar decides
+ * @param timeout how long to wait for an answer of the sidecar, in addition to a wait; by default 10 s
  */
 @ConfigurationProperties("locksidecar")
-public record LocksidecarProperties(@Nullable String socket, @Nullable Duration ttl) {}
+public record LocksidecarProperties(@Nullable String socket, @Nullable Duration ttl, @Nullable Duration timeout) {}

@@ -105,7 +105,7 @@ final class RegistryLock implements DistributedLock {
     try {
       lock.unlock();
     } finally {
-      if (held != null && lock.held() != held) { // it may be unlocked again if the sidecar did not answer
+      if (held != null) { // the thread has given it up, also without an answer
         uses.decrementAndGet();
       }
     }

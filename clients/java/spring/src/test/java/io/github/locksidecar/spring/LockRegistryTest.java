@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.locksidecar.LockClient;
 import io.github.locksidecar.LockLostException;
+import io.github.locksidecar.LocksidecarException;
 import io.github.locksidecar.testing.Sidecar;
 import java.time.Duration;
 import java.util.Map;
@@ -117,14 +118,18 @@ class LockRegistryTest {
   static class Plain {}
 
   @Test
-  void bootHasTwoProperties() throws Exception {
+  void bootHasThreeProperties() throws Exception {
     SpringApplication app = new SpringApplication(Plain.class);
     try (ConfigurableApplicationContext context =
-        app.run("--locksidecar.socket=" + sidecar.socket(), "--locksidecar.ttl=1s")) {
+        app.run("--locksidecar.socket=" + sidecar.socket(), "--locksidecar.ttl=1s", "--locksidecar.timeout=2s")) {
       LockRegistry<?> found = context.getBean(LockRegistry.class);
       assertTrue(found instanceof LocksidecarLockRegistry);
       found.obtain("boot").lock();
       assertTrue(client.getFresh("spring:boot").holder().expiresIn().compareTo(Duration.ofSeconds(1)) <= 0);
+      sidecar.signal("STOP");
+      String error = assertThrows(LocksidecarException.class, () -> context.getBean(LockClient.class).get("a")).getMessage();
+      sidecar.signal("CONT");
+      assertTrue(error.contains("within 2.0 s"), error);
     }
     assertFalse(client.getFresh("spring:boot").held(), "the end of the app releases its locks");
   }
