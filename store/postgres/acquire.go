@@ -62,12 +62,13 @@ type batch struct {
 	open    []int
 	dead    map[int][]uuid.UUID // expired leases that block open asks; they are reaped before the next try
 	left    []held              // open keys that are handed off before the next try: their lease is gone, or the key is shared
+	queued  map[int]bool        // open asks that have a queue position, because a repeat has moved it
 }
 
 func newBatch(o *operation, asks []store.Ask) *batch {
 	return &batch{
 		operation: o, asks: asks, answers: make([]store.Answer, len(asks)), open: items(len(asks)),
-		dead: make(map[int][]uuid.UUID),
+		dead: make(map[int][]uuid.UUID), queued: make(map[int]bool),
 	}
 }
 
@@ -80,9 +81,20 @@ func (t *batch) forOpen(ctx context.Context, do func(context.Context, []int) err
 		return err
 	}
 	for _, i := range locked {
-		t.settle(i, store.Answer{Outcome: store.RowLocked})
+		if err := t.isLocked(i); err != nil {
+			return err
+		}
 	}
 	t.reopen()
+	return nil
+}
+
+// isLocked answers an ask whose row, or whose holder's, is locked. RowLocked says that nothing changed.
+func (t *batch) isLocked(i int) error {
+	if t.queued[i] {
+		return t.fail(errRowLocked, false) // unknown, see partly
+	}
+	t.settle(i, store.Answer{Outcome: store.RowLocked})
 	return nil
 }
 
@@ -294,7 +306,9 @@ func (t *batch) reapDead(ctx context.Context) error {
 	}
 	for i, leases := range dead {
 		if slices.ContainsFunc(leases, func(id uuid.UUID) bool { return t.blocked[id] }) || t.passed[t.name(i)] {
-			t.settle(i, store.Answer{Outcome: store.RowLocked})
+			if err := t.isLocked(i); err != nil {
+				return err
+			}
 		}
 	}
 	t.reopen()
@@ -364,6 +378,9 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 		case "lost":
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case "dead":
+			if r.position > 0 {
+				t.queued[i], t.partly = true, true
+			}
 			if r.expired == nil && uuid.UUID(r.dead) != sharedLease {
 				t.behindDead(i, r.dead, r.lease)
 			} else {

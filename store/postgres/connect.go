@@ -109,11 +109,19 @@ func (s *Store) connConfig(url string, accept func(primary) error) (*pgx.ConnCon
 	if _, ok := conn.RuntimeParams["application_name"]; !ok {
 		conn.RuntimeParams["application_name"] = applicationName
 	}
+	fixText(conn)
 	conn.OnNotice = noteWarning
 	if s.tracer != nil {
 		conn.Tracer = s.tracer
 	}
 	return conn, nil
+}
+
+// fixText sets what changes the text of keys and of times, in spite of a role's or a database's defaults. These
+// parameters are in effect before the session is set up. Poolers know them, because each JDBC driver sends them.
+func fixText(conn *pgx.ConnConfig) {
+	conn.RuntimeParams["client_encoding"] = "UTF8"
+	conn.RuntimeParams["DateStyle"] = "ISO, MDY"
 }
 
 func hostsOf(conn *pgx.ConnConfig) int {
@@ -180,7 +188,8 @@ func (s *Store) setUpSession(ctx context.Context, conn *pgx.Conn) error {
 
 // settings are the arguments of the statement that sets up a session, or with local a transaction.
 func (s *Store) settings(local bool) []any {
-	return []any{millis(statementTimeout(s.config.Timeout)), millis(s.lockTimeout), local}
+	limit := millis(statementTimeout(s.config.Timeout))
+	return []any{limit, millis(s.lockTimeout), limit, local}
 }
 
 func millis(d time.Duration) string {
@@ -303,7 +312,7 @@ func kindOf(err error) string {
 func (s *Store) look(ctx context.Context, pool *pgxpool.Pool) error {
 	looking, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	found, err := findSchema(looking, pool, s)
+	found, err := findSchema(func(sql statement, into ...any) error { return s.readRow(looking, pool, sql, into...) })
 	if err != nil {
 		return err
 	}
@@ -325,6 +334,16 @@ func (s *Store) look(ctx context.Context, pool *pgxpool.Pool) error {
 	return s.inspect(looking, pool)
 }
 
+// readRow runs a statement that returns at most one row, on a server that may be a standby.
+func (s *Store) readRow(ctx context.Context, pool *pgxpool.Pool, sql statement, into ...any) error {
+	o := &operation{Store: s, pool: pool, looking: true}
+	found, _, err := try(ctx, o, sql, nil, func(rows pgx.Rows, _ *struct{}) error { return rows.Scan(into...) })
+	if err == nil && len(found) == 0 {
+		err = pgx.ErrNoRows
+	}
+	return err
+}
+
 func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 	var (
 		now                                     time.Time
@@ -334,9 +353,7 @@ func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 		source                                  string
 		mayTake                                 bool
 	)
-	err := s.measured(ctx, sqlServer, func(sql string) error {
-		return pool.QueryRow(ctx, sql).Scan(&now, &standby, &fsync, &fullPages, &commit, &isolation, &ro, &notLogged, &cached, &source, &mayTake)
-	})
+	err := s.readRow(ctx, pool, sqlServer, &now, &standby, &fsync, &fullPages, &commit, &isolation, &ro, &notLogged, &cached, &source, &mayTake)
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,8 @@ const (
 	// tableWait is how long a migration waits for a table in use. It is shorter than a sidecar's lockTimeout,
 	// because all others queue behind the migration.
 	tableWait = 50 * time.Millisecond
+	// tableIdle is how long a migration may keep a table locked without a statement, if its program hangs.
+	tableIdle = 10 * time.Second
 	// tablePause is the longest pause before the migration tries again.
 	tablePause = time.Second
 )
@@ -106,26 +108,15 @@ func (s schema) problem() error {
 	return nil
 }
 
-type querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
-// findSchema reads the version with plain SELECTs, so it needs no further right. If s is not nil, it
-// records the statements.
-func findSchema(ctx context.Context, db querier, s *Store) (schema, error) {
-	ask := func(sql statement, into ...any) error {
-		do := func(sql string) error { return db.QueryRow(ctx, sql).Scan(into...) }
-		if s == nil {
-			return do(sql.sql)
-		}
-		return s.measured(ctx, sql, do)
-	}
+// findSchema reads the version with plain SELECTs, so it needs no further right. read runs a statement that returns
+// at most one row.
+func findSchema(read func(sql statement, into ...any) error) (schema, error) {
 	var exists bool
-	if err := ask(sqlSchemaExists, &exists); err != nil || !exists {
+	if err := read(sqlSchemaExists, &exists); err != nil || !exists {
 		return schema{}, err
 	}
 	var found schema
-	err := ask(sqlSchemaVersion, &found.version, &found.oldest)
+	err := read(sqlSchemaVersion, &found.version, &found.oldest)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return schema{}, errors.New("the table locksidecar.meta is empty; it must have one row")
 	}
@@ -151,15 +142,13 @@ func (m migrations) migrate(ctx context.Context, config *pgx.ConnConfig, busy fu
 	ctx, cancel := context.WithTimeout(ctx, migrationLimit)
 	defer cancel()
 	config = config.Copy()
+	fixText(config)
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // no named statements, because there may be a pooler
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if err := setUpMigration(ctx, conn, "idle_in_transaction_session_timeout = 0"); err != nil {
-		return 0, 0, err
-	}
 	tx, err := myTurn(ctx, conn)
 	if err != nil {
 		return 0, 0, err
@@ -183,7 +172,7 @@ func (m migrations) look(ctx context.Context, tx pgx.Tx) (schema, error) {
 	if err != nil {
 		return schema{}, err
 	}
-	found, err := findSchema(ctx, part, nil)
+	found, err := findSchema(func(sql statement, into ...any) error { return part.QueryRow(ctx, sql.sql).Scan(into...) })
 	return found, errors.Join(err, part.Rollback(ctx))
 }
 
@@ -193,7 +182,7 @@ const turnPause = 100 * time.Millisecond
 // waiting migrators could take all connections of a pooler.
 func myTurn(ctx context.Context, conn *pgx.Conn) (pgx.Tx, error) {
 	for {
-		tx, err := conn.Begin(ctx)
+		tx, err := beginMigration(ctx, conn, migrationSettings(0, 0, true))
 		if err != nil {
 			return nil, err
 		}
@@ -213,32 +202,25 @@ func myTurn(ctx context.Context, conn *pgx.Conn) (pgx.Tx, error) {
 	}
 }
 
-// setUpMigration replaces a database's defaults in a session that is not shared. It makes the server notice
-// soon that its client is gone, because row locks stay until then.
-func setUpMigration(ctx context.Context, conn *pgx.Conn, more ...string) error {
+// migrationSettings are the arguments of the statement that sets up a session, or with local a transaction. The
+// statements of a migration have no limit. 0 means none.
+func migrationSettings(lockTimeout, idle time.Duration, local bool) []any {
+	return []any{"0", fmt.Sprint(lockTimeout.Milliseconds()), fmt.Sprint(idle.Milliseconds()), local}
+}
+
+func tableSettings(local bool) []any { return migrationSettings(tableWait, tableIdle, local) }
+
+// setUpTables replaces a database's defaults in a session that is not shared.
+func setUpTables(ctx context.Context, conn *pgx.Conn) error {
 	var process uint32
 	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&process); err != nil || process != conn.PgConn().PID() {
 		return err
 	}
-	settings := []string{
-		"default_transaction_isolation = 'read committed'", "default_transaction_read_only = off",
-		"statement_timeout = 0", "tcp_keepalives_idle = 10", "tcp_keepalives_interval = 5", "tcp_keepalives_count = 3",
-	}
-	for _, setting := range append(settings, more...) {
-		if _, err := conn.Exec(ctx, "SET "+setting); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err := conn.Exec(ctx, sqlConnectionSetUp.sql, tableSettings(false)...)
+	return err
 }
 
-var tableLimits = []string{fmt.Sprintf("lock_timeout = %d", tableWait.Milliseconds()), "idle_in_transaction_session_timeout = '10s'"}
-
-func setUpTables(ctx context.Context, conn *pgx.Conn) error {
-	return setUpMigration(ctx, conn, tableLimits...)
-}
-
-// limited connects to change tables. Each transaction sets its limits, because a pooler may change sessions.
+// limited connects to change tables. Each transaction is set up, because a pooler may change sessions.
 type limited struct{ driver.Connector }
 
 type limitedConn struct{ *stdlib.Conn }
@@ -253,15 +235,29 @@ func (l limited) Connect(ctx context.Context) (driver.Conn, error) {
 }
 
 // BeginTx implements [driver.ConnBeginTx].
-func (l limitedConn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
-	tx, err := l.Conn.BeginTx(ctx, options)
+func (l limitedConn) BeginTx(ctx context.Context, _ driver.TxOptions) (driver.Tx, error) {
+	tx, err := beginMigration(ctx, l.Conn.Conn(), tableSettings(true))
+	return limitedTx{ctx, tx}, err
+}
+
+type limitedTx struct {
+	ctx context.Context
+	tx  pgx.Tx
+}
+
+func (t limitedTx) Commit() error   { return t.tx.Commit(t.ctx) }
+func (t limitedTx) Rollback() error { return t.tx.Rollback(context.WithoutCancel(t.ctx)) }
+
+// beginMigration begins a transaction that is set up. It is never idle with a default that would end it.
+func beginMigration(ctx context.Context, conn *pgx.Conn, settings []any) (pgx.Tx, error) {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{
+		BeginQuery: "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL idle_in_transaction_session_timeout = 0",
+	})
 	if err != nil {
 		return nil, err
 	}
-	for _, limit := range append([]string{"statement_timeout = 0"}, tableLimits...) {
-		if _, err := l.ExecContext(ctx, "SET LOCAL "+limit, nil); err != nil {
-			return nil, errors.Join(err, tx.Rollback())
-		}
+	if _, err := tx.Exec(ctx, sqlConnectionSetUp.sql, settings...); err != nil {
+		return nil, errors.Join(err, tx.Rollback(context.WithoutCancel(ctx)))
 	}
 	return tx, nil
 }
@@ -339,11 +335,18 @@ func (m migrations) replaceCode(ctx context.Context, db *sql.DB) error {
 
 // makeSchema makes the schema for goose's table. An operator can do this beforehand for a role that may not.
 func makeSchema(ctx context.Context, db *sql.DB) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
 	var exists bool
-	err := db.QueryRowContext(ctx, "SELECT to_regnamespace('locksidecar') IS NOT NULL").Scan(&exists)
+	err = tx.QueryRowContext(ctx, "SELECT to_regnamespace('locksidecar') IS NOT NULL").Scan(&exists)
 	if err != nil || exists {
 		return err
 	}
-	_, err = db.ExecContext(ctx, "CREATE SCHEMA locksidecar")
-	return err
+	if _, err := tx.ExecContext(ctx, "CREATE SCHEMA locksidecar"); err != nil {
+		return err
+	}
+	return tx.Commit()
 }

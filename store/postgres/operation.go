@@ -19,6 +19,9 @@ const (
 	attempts = 4
 	// retryPause is the longest pause before the second attempt.
 	retryPause = 10 * time.Millisecond
+	// toRead and toWrite begin a transaction. A standby refuses toWrite.
+	toRead  = "BEGIN ISOLATION LEVEL READ COMMITTED"
+	toWrite = toRead + " READ WRITE"
 )
 
 // operation is the state that the statements of a call share.
@@ -43,6 +46,8 @@ type operation struct {
 	single map[uuid.UUID]keyName
 	// then runs after the next statement, if not nil.
 	then *follower
+	// looking: the server may be a standby, where a transaction cannot begin as one that writes.
+	looking bool
 }
 
 // follower is a transaction in the same flush as a statement. It runs only if the statement is committed.
@@ -205,7 +210,11 @@ func inSession(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, 
 func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql statement, args []any, collect func(pgx.Rows) error, patient bool) error {
 	batch := &pgx.Batch{}
 	begin := func() {
-		batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+		if o.looking {
+			batch.Queue(toRead)
+		} else {
+			batch.Queue(toWrite)
+		}
 		if o.shared() {
 			batch.Queue(sqlConnectionSetUp.sql, o.settings(true)...)
 		}

@@ -35,12 +35,14 @@ func (p pooled) Open(id store.Identity) store.Store {
 
 // TestConformanceBehindPgBouncer runs the suite through PgBouncer in transaction mode, with fewer
 // connections than instances: once with polling, and once with a listener past it. Each run uses an
-// epoch source that TestConformance does not use.
+// epoch source that TestConformance does not use, and strange defaults, which each transaction must replace.
 func TestConformanceBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	for way, source := range map[string]string{"never": "none", "direct": "server"} {
 		t.Run(way, func(t *testing.T) {
 			url := withSource(t, source)
+			makeStrange(t, url)
+			setDefaults(t, url, strangeDefaults, configOf(t, url).User)
 			storetest.Run(t, ways[way](t, url))
 		})
 	}

@@ -119,12 +119,12 @@ func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, acc
 		if err := base(ctx, conn); err != nil {
 			return err
 		}
-		found, err := s.primaryOf(ctx, conn)
+		found, err := s.primaryOf(ctx, conn, toRead)
 		if err != nil && !answered(err) {
 			return err
 		}
 		if hosts != nil {
-			row, err := s.askRow(ctx, conn, sqlSystem)
+			row, err := s.askRow(ctx, conn, toRead, sqlSystem)
 			if err != nil && !answered(err) {
 				return err
 			}
@@ -140,15 +140,15 @@ func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, acc
 		old, ok := errors.AsType[*oldError](err)
 		if ok && found.after < old.latest.after && found.mark == old.latest.mark { // otherwise it may be another database
 			// If outdate fails, the next connection repeats it.
-			_, _ = s.askRow(ctx, conn, sqlOutdate, strconv.FormatInt(found.after, 10), strconv.FormatInt(old.latest.after, 10))
+			_, _ = s.askRow(ctx, conn, toWrite, sqlOutdate, strconv.FormatInt(found.after, 10), strconv.FormatInt(old.latest.after, 10))
 		}
 		return err
 	}
 }
 
-// primaryOf reads the identity of the server. It is zero for a standby.
-func (s *Store) primaryOf(ctx context.Context, conn *pgconn.PgConn) (found primary, err error) {
-	row, err := s.askRow(ctx, conn, sqlPrimary)
+// primaryOf reads the identity of the server. It is zero for a standby. begin: see askRow.
+func (s *Store) primaryOf(ctx context.Context, conn *pgconn.PgConn, begin string) (found primary, err error) {
+	row, err := s.askRow(ctx, conn, begin, sqlPrimary)
 	if err != nil || row == nil {
 		return primary{}, err
 	}
@@ -160,21 +160,42 @@ func (s *Store) primaryOf(ctx context.Context, conn *pgconn.PgConn) (found prima
 	return found, err
 }
 
-// askRow runs a statement and returns the first row as text, or nil.
-func (s *Store) askRow(ctx context.Context, conn *pgconn.PgConn, sql statement, args ...string) ([][]byte, error) {
-	var params [][]byte
-	for _, arg := range args {
-		params = append(params, []byte(arg))
+// askRow runs a statement and returns the first row as text, or nil. begin begins a transaction that is set up; empty:
+// the session is set up.
+func (s *Store) askRow(ctx context.Context, conn *pgconn.PgConn, begin string, sql statement, args ...string) ([][]byte, error) {
+	batch, before := &pgconn.Batch{}, 0
+	queue := func(sql string, args ...string) {
+		params := make([][]byte, 0, len(args))
+		for _, arg := range args {
+			params = append(params, []byte(arg))
+		}
+		batch.ExecParams(sql, params, nil, nil, nil)
 	}
-	var result *pgconn.Result
-	err := s.measured(ctx, sql, func(sql string) error {
-		result = conn.ExecParams(ctx, sql, params, nil, nil, nil).Read()
-		return result.Err
+	if begin != "" {
+		settings := make([]string, 0, 4)
+		for _, value := range s.settings(true) {
+			settings = append(settings, fmt.Sprint(value))
+		}
+		queue(begin)
+		queue(sqlConnectionSetUp.sql, settings...)
+		before = 2
+	}
+	queue(sql.sql, args...)
+	if begin != "" {
+		queue("COMMIT")
+	}
+	var results []*pgconn.Result
+	err := s.measured(ctx, sql, func(string) (err error) {
+		results, err = conn.ExecBatch(ctx, batch).ReadAll()
+		return err
 	})
-	if err != nil || len(result.Rows) == 0 {
+	if conn.TxStatus() == 'E' {
+		err = errors.Join(err, conn.Exec(ctx, "ROLLBACK").Close())
+	}
+	if err != nil || len(results[before].Rows) == 0 {
 		return nil, err
 	}
-	return result.Rows[0], nil
+	return results[before].Rows[0], nil
 }
 
 // answered reports whether an error is the server's answer, which leaves the connection usable.
@@ -187,7 +208,11 @@ func (s *Store) learn(ctx context.Context, pool *pgxpool.Pool) error {
 		return err
 	}
 	defer handBack(conn)
-	found, err := s.primaryOf(ctx, conn.Conn().PgConn())
+	begin := ""
+	if s.shared() {
+		begin = toRead
+	}
+	found, err := s.primaryOf(ctx, conn.Conn().PgConn(), begin)
 	if err != nil {
 		return err
 	}

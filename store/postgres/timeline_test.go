@@ -98,13 +98,14 @@ func TestAnOldPrimaryIsRefused(t *testing.T) {
 
 // Trap: the new primary is lost, and the old one shall serve again. Its tokens are behind. A
 // sidecar that has seen the new primary gets no locks there. It also marks the server for other
-// sidecars, which do not know the new one. After an operator has called restored(), locks are
+// sidecars, which do not know the new one, even if its role's default is to only read. After an operator has called restored(), locks are
 // granted again, without a restart.
 func TestFailBack(t *testing.T) {
 	t.Parallel()
 	for _, source := range []string{"timeline", "server"} {
 		t.Run(source, func(t *testing.T) {
 			p := newPair(t, refused[source])
+			exec(t, connect(t, p.url), "ALTER ROLE "+configOf(t, p.url).User+" SET default_transaction_read_only = on")
 			s := startStore(t, p.both, restorer)
 			lease := openLease(t, s, time.Hour)
 			grants(t, s, "before", lease)

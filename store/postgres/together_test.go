@@ -1,11 +1,14 @@
 package postgres_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
 // A reader names another limit than a waiter that has expired, so the waiter must be reaped before the reader is
@@ -90,4 +93,70 @@ func TestManyTriesOfASharedKey(t *testing.T) {
 		t.Errorf("held by %d", a.Lock.HoldersCount)
 	}
 	want(t, answers[many], store.Granted)
+}
+
+// Calls for several keys are enqueued by one statement. One of them cannot be, so each is asked for again, and by then
+// the holder of another key has died. Its lease is locked, so the call is answered that nothing changed. It must not
+// have a queue position then, because nobody would cancel it.
+func TestARefusedBatchLeavesNoWaiter(t *testing.T) {
+	t.Parallel()
+	s := hasty(t)
+	dying, gone := openLease(t, s, time.Hour), openLease(t, s, time.Hour)
+	var asks []store.Ask
+	for _, key := range []string{"a", "b", "c", "d"} {
+		held := askFor(key, s.lease)
+		if key == "a" {
+			held.Lease = dying
+		}
+		want(t, acquire(t, s, held), store.Granted)
+		asks = append(asks, askFor(key, s.lease))
+	}
+	asks[3].Lease = gone
+	exec(t, s.conn, `CREATE FUNCTION dies() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		PERFORM pg_sleep(extract(epoch FROM expires_at - clock_timestamp()) + 0.01) FROM locksidecar.leases WHERE instance = 'i' AND ttl = '59 min';
+		RETURN NEW;
+	END $$`)
+	exec(t, s.conn, "CREATE TRIGGER dies BEFORE INSERT ON locksidecar.waiters FOR EACH ROW WHEN (NEW.key = 'a') EXECUTE FUNCTION dies()")
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", gone)
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + interval '1 s', ttl = '59 min' WHERE id = $1", dying)
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "SELECT FROM locksidecar.leases WHERE id = $1 FOR SHARE", dying)
+	answers, err := s.Enqueue(t.Context(), asks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, answers[0], store.RowLocked)
+	want(t, answers[1], store.Queued)
+	want(t, answers[2], store.Queued)
+	want(t, answers[3], store.LeaseLost)
+	if n := s.count("waiters", "key = 'a'"); n != 0 {
+		t.Errorf("%d calls wait for a", n)
+	}
+}
+
+// A call is repeated under another lease, for a shared key. So its queue position moves, and the key must be settled,
+// but by then its row is locked. The answer must not be that nothing changed, because nobody would cancel the call.
+func TestAMovedPositionIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	url := cluster.NewDatabase(t)
+	proxy := pgproxy.Start(t, url)
+	s := startWith(t, postgres.Config{URL: proxy.URL(), Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}})
+	first, second := openLease(t, s, time.Hour), openLease(t, s, time.Hour)
+	reader, writer := askFor("k", first), askFor("k", first)
+	reader.Shared = true
+	want(t, acquire(t, s, reader), store.Granted)
+	want(t, enqueue(t, s, writer), store.Queued)
+	operator := connect(t, url)
+	proxy.On("ask", pgproxy.AfterCommandComplete, func() {
+		_, _ = operator.Exec(context.Background(), "BEGIN; SELECT FROM locksidecar.locks FOR UPDATE")
+	})
+	writer.Lease = second
+	answers, err := s.Enqueue(t.Context(), []store.Ask{writer})
+	if !store.OutcomeUnknown(err) {
+		t.Errorf("%+v, %v; want an unknown outcome", answers, err)
+	}
+	exec(t, operator, "ROLLBACK")
+	if lease := pgtest.Query[[16]byte](t, url, "SELECT lease_id FROM locksidecar.waiters"); lease != [16]byte(second) {
+		t.Error("the position has not moved")
+	}
 }

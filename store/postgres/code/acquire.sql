@@ -62,7 +62,7 @@ $$;
 -- of the asks. If a key is held, ask returns that, or with may_wait enqueues the attempt. States: granted,
 -- queued, held; lost: the asker's lease is not alive; skipped: a skipped waiter asks again; dead: the holder's
 -- lease has expired, or is gone (lease_id is null) and left waiters. Then the caller reaps it, or hands the key
--- off, in a transaction of its own, and asks again. If the key is shared, or an expired waiter names a limit,
+-- off, in a transaction of its own, and asks again. With a queue_position, the attempt waits already. If the key is shared, or an expired waiter names a limit,
 -- expired contains the leases that the caller reaps first. mismatch: others name another limit of shared
 -- holders. ended is the token of a dead holder's grant that ends here, for watchers. A pending min_hold counts
 -- as held. quiet: nothing is granted before expires_at. A waiter is then queued behind a pending hold until
@@ -155,6 +155,7 @@ BEGIN
     LOOP
         ask.ord := a.ord;
         IF last_key = a.key AND ask.state = 'dead' THEN -- the previous ask looks again, and this one must not overtake it
+            ask.queue_position := NULL;
             RETURN NEXT;
             CONTINUE;
         END IF;
@@ -357,8 +358,8 @@ $$;
 -- enqueue_together enqueues the attempts for keys whose holders live by one statement, in the order of the
 -- attempts. It returns these keys, the previous lengths of their queues, the limits that shared waiters name, and
 -- whether all earlier waiters are under the holder's lease. It omits keys of which a share is requested, but locks them, because ask must not lock them after later
--- ones. It returns no keys if an attempt is a repeat, is skipped, or has no living lease. Then ask handles each
--- attempt.
+-- ones. If an attempt is a repeat, is skipped, or has no living lease, it returns no keys and leaves no waiter behind,
+-- because ask handles each attempt, and may find that a holder has died meanwhile.
 CREATE OR REPLACE FUNCTION locksidecar.enqueue_together(
     ns text, not_after timestamptz, keys text[], grants uuid[], leases uuid[], ttls interval[], min_holds interval[],
     skips boolean[], sessions text[], owners text[], datas text[], traceparents text[], limits integer[],
@@ -405,12 +406,13 @@ BEGIN
         ON CONFLICT (namespace, grant_id) DO NOTHING
         RETURNING id
     )
-    SELECT count(*) AS waiters, min(id) AS first INTO added FROM new;
+    SELECT count(*) AS waiters, min(id) AS first, array_agg(id) AS ids INTO added FROM new;
     IF added.first <= most_served THEN -- the sequence was set back
         UPDATE locksidecar.locks SET served = 0
         WHERE namespace = ns AND key = ANY (together) AND served >= added.first;
     END IF;
     IF added.waiters < asks THEN
+        DELETE FROM locksidecar.waiters WHERE id = ANY (added.ids);
         together := '{}';
     END IF;
 END

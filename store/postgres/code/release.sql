@@ -1,7 +1,7 @@
 -- claim_status decides a claim on a lock: holds, other (session), released, expired, unknown. A claim with a
 -- lease comes from a session. Its lock may be held under another lease of the same instance: see move. For the
--- lock of an unrenewed lease (bind:ttl) the token is enough. A server that was just promoted does not report a
--- lease as expired, because new_epoch would prolong it.
+-- lock of an unrenewed lease (bind:ttl) the token is enough. The caller has called in_epoch, because a server that was
+-- just promoted must not report a lease as expired: new_epoch would prolong it.
 CREATE OR REPLACE FUNCTION locksidecar.claim_status(
     claimed_token bigint, claimed_lease uuid, its_instance text, l locksidecar.locks, s locksidecar.leases) RETURNS text
 LANGUAGE sql AS $$
@@ -11,7 +11,7 @@ LANGUAGE sql AS $$
         WHEN l.lease_id IS NULL OR s.id IS NULL THEN 'expired'
         WHEN s.renewed AND s.id <> claimed_lease
             AND (claimed_lease = '00000000-0000-0000-0000-000000000000' OR s.instance <> its_instance) THEN 'other'
-        WHEN s.expires_at <= clock_timestamp() AND locksidecar.in_epoch() THEN 'expired'
+        WHEN s.expires_at <= clock_timestamp() THEN 'expired'
         ELSE 'holds'
     END
 $$;
@@ -183,7 +183,7 @@ $$;
 -- amend checks claims, and changes the data of locks, and the remaining time of unrenewed leases. If waiters
 -- were served since (see cohort), the last of them becomes the holder. ended is then the token of the previous
 -- grant, for watchers. With shares, an exclusive lock becomes a share: see downgrade. The caller hands the key
--- on then. States: see claim_status.
+-- on then. An outdated primary does not even answer that a lock is held (in_epoch). States: see claim_status.
 CREATE OR REPLACE FUNCTION locksidecar.amend(
     ns text, not_after timestamptz, its_instance text, keys text[], tokens bigint[], leases uuid[], ttls interval[],
     set_datas boolean[], datas text[], served text[], sessions text[], owners text[], acquired timestamptz[], traceparents text[],
@@ -203,6 +203,7 @@ DECLARE
     l locksidecar.locks;
     s locksidecar.leases;
 BEGIN
+    PERFORM locksidecar.in_epoch();
     FOR c IN
         SELECT * FROM unnest(keys, tokens, leases, ttls, set_datas, datas, served, sessions, owners, acquired, traceparents, shares)
             WITH ORDINALITY AS u (key, token, lease_id, ttl, set_data, data, served, session, owner, acquired_at, traceparent, share, ord)

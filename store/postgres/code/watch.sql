@@ -62,5 +62,5 @@ $$;
 CREATE OR REPLACE FUNCTION locksidecar.channel(ns text, its_instance text) RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT 'locksidecar_' || left(encode(sha256(
-        convert_to(ns, 'UTF8') || '\x00'::bytea || convert_to(its_instance, 'UTF8')), 'hex'), 32)
+        convert_to(ns, 'UTF8') || decode('00', 'hex') || convert_to(its_instance, 'UTF8')), 'hex'), 32)
 $$;

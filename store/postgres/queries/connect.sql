@@ -1,39 +1,49 @@
 -- name: connection_check
--- Describes the server of a connection. Through a pooler, the process differs from the one that the connection
--- named first.
-SELECT pg_backend_pid(), current_setting('server_encoding'), current_setting('server_version_num')::integer,
-    clock_timestamp()
+-- Describes the server of a connection, before the session is set up. Through a pooler, the process differs from
+-- the one that the connection named first.
+SELECT pg_catalog.pg_backend_pid(), pg_catalog.current_setting('server_encoding'),
+    pg_catalog.current_setting('server_version_num')::integer, pg_catalog.clock_timestamp()
 
 -- name: connection_set_up
--- Sets up a session, so that a database's defaults can neither weaken locks (isolation, read only,
--- synchronous_commit) nor stall them. Behind a pooler, sessions are shared, so each transaction
--- does it.
+-- Sets up a session, so that the defaults of a role, a database or a server can neither weaken locks (isolation,
+-- read only, synchronous_commit), nor stall them or end the session, nor change what statements mean. With
+-- search_path, nobody else's function or operator replaces one of PostgreSQL's. Behind a pooler, sessions are
+-- shared, so each transaction does it. client_encoding and DateStyle come before: see fixText.
 --
 -- Nearly all statements are point lookups, and the planner must keep to them, because a plan from the time of
 -- an almost empty table would scan the table later. Keep-alives end the transaction of a vanished peer.
--- $1 statement_timeout in ms, $2 lock_timeout in ms, $3 true: for this transaction only
-SELECT set_config('default_transaction_isolation', 'read committed', $3),
-    set_config('default_transaction_read_only', 'off', $3),
-    set_config('synchronous_commit', CASE current_setting('synchronous_commit')
-        WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, $3),
-    set_config('statement_timeout', $1::text, $3),
-    set_config('lock_timeout', $2::text, $3),
-    set_config('idle_in_transaction_session_timeout', $1::text, $3),
-    set_config('plan_cache_mode', 'force_generic_plan', $3),
-    set_config('enable_seqscan', 'off', $3),
-    set_config('enable_hashjoin', 'off', $3),
-    set_config('enable_mergejoin', 'off', $3),
-    set_config('enable_material', 'off', $3),
-    set_config('jit', 'off', $3),
-    set_config('client_min_messages', 'warning', $3),
-    set_config('tcp_keepalives_idle', '10', $3),
-    set_config('tcp_keepalives_interval', '5', $3),
-    set_config('tcp_keepalives_count', '3', $3)
+-- $1 statement_timeout in ms, $2 lock_timeout in ms, $3 idle_in_transaction_session_timeout in ms, $4 true: for this
+-- transaction only
+SELECT pg_catalog.set_config('default_transaction_isolation', 'read committed', $4),
+    pg_catalog.set_config('default_transaction_read_only', 'off', $4),
+    pg_catalog.set_config('synchronous_commit', CASE pg_catalog.current_setting('synchronous_commit')
+        WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, $4),
+    pg_catalog.set_config('statement_timeout', $1::text, $4),
+    pg_catalog.set_config('lock_timeout', $2::text, $4),
+    pg_catalog.set_config('idle_in_transaction_session_timeout', $3::text, $4),
+    pg_catalog.set_config('idle_session_timeout', '0', $4),
+    CASE WHEN pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL -- since PostgreSQL 17
+        THEN pg_catalog.set_config('transaction_timeout', '0', $4) END,
+    pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', $4),
+    pg_catalog.set_config('standard_conforming_strings', 'on', $4),
+    pg_catalog.set_config('IntervalStyle', 'postgres', $4),
+    pg_catalog.set_config('TimeZone', 'UTC', $4),
+    pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', $4),
+    pg_catalog.set_config('enable_seqscan', 'off', $4),
+    pg_catalog.set_config('enable_hashjoin', 'off', $4),
+    pg_catalog.set_config('enable_mergejoin', 'off', $4),
+    pg_catalog.set_config('enable_material', 'off', $4),
+    pg_catalog.set_config('jit', 'off', $4),
+    pg_catalog.set_config('client_min_messages', 'warning', $4),
+    pg_catalog.set_config('tcp_keepalives_idle', '10', $4),
+    pg_catalog.set_config('tcp_keepalives_interval', '5', $4),
+    pg_catalog.set_config('tcp_keepalives_count', '3', $4)
 
 -- name: whereabouts
 -- Identifies the server and database of a connection: by the start time of the server, which differs between
 -- servers and between runs of one; the database; and the process. It needs only the right to connect.
-SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, current_database()::text, pg_backend_pid()
+SELECT (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000::numeric)::bigint,
+    pg_catalog.current_database()::text, pg_catalog.pg_backend_pid()
 
 -- name: server
 -- Reads settings and tables of the server that could weaken locks. reset_val is the value for

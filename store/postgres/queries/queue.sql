@@ -44,7 +44,7 @@ WITH held AS (
             SELECT h.lease_id FROM locksidecar.shares h WHERE h.namespace = $1 AND h.key = $2 AND h.grant_id = $3
             ORDER BY h.token DESC LIMIT 1)
     END AS lease_id
-    FROM locksidecar.locks l WHERE namespace = $1 AND key = $2 FOR UPDATE
+    FROM locksidecar.locks l WHERE namespace = $1 AND key = $2 AND (SELECT locksidecar.in_epoch()) FOR UPDATE
 )
 UPDATE locksidecar.leases l SET repeated = true FROM held
 WHERE l.id = held.lease_id AND l.expires_at > clock_timestamp()

@@ -1,15 +1,13 @@
 -- name: read
 -- Reads keys and their holders. OFFSET 0 keeps each lookup separate, because merged into one join, it could
--- become a scan of the namespace. A server that was just promoted does not decide about the asker's lease,
--- because by its clock all could look expired. An asker's own grant is returned when the standby has it. A
--- min_hold keeps the key after the death of the lease.
+-- become a scan of the namespace. A server that was just promoted answers no asker, because by its clock all leases
+-- could look expired, nor does an outdated one. An asker's own grant is returned when the standby has it. A min_hold
+-- keeps the key after the death of the lease.
 -- $1 namespace, $2 keys, $3 the asker's leases, $4 the asker's grants, or nulls, $5 holders of a shared key at most;
 -- with 0, its shares are not read
 SELECT a.ord,
-    CASE WHEN a.lease_id IS NULL THEN false
-        WHEN EXISTS (SELECT FROM locksidecar.leases own WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp())
-            THEN true
-        ELSE NOT locksidecar.in_epoch() END AS asker_lives,
+    a.lease_id IS NOT NULL
+        AND EXISTS (SELECT FROM locksidecar.leases own WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp()) AS asker_lives,
     l.lease_id AS held_under, coalesce(l.contended, false), l.handed_by,
     l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(), s.id,
     coalesce(s.instance, l.hold_instance), coalesce(s.pod, l.hold_pod), s.renewed,
@@ -22,7 +20,8 @@ SELECT a.ord,
 FROM unnest($2::text[], $3::uuid[], $4::uuid[]) WITH ORDINALITY AS a (key, lease_id, grant_id, ord)
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = a.key OFFSET 0) l ON true
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s ON true
-WHERE CASE WHEN l.grant_id = a.grant_id THEN locksidecar.replicated() ELSE true END
+WHERE ($4::uuid[] IS NULL OR (SELECT locksidecar.in_epoch()))
+AND CASE WHEN l.grant_id = a.grant_id THEN locksidecar.replicated() ELSE true END
 
 -- name: list
 -- Lists held locks in the order of their keys. Both bounds are conditions on the index, so the scan
