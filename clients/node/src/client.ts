@@ -1,32 +1,44 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import { randomUUID } from "node:crypto";
 import { acquire, acquireMany } from "./acquire";
+import { callback, checkKey, checkOptions, count, json, ms, optionsAndRun, text } from "./checks";
 import { ClientClosedError, InvalidRequestError, LockHeldError, TooLargeError, WaitTimeoutError } from "./errors";
 import { LeaderWatch, lead } from "./lead";
 import {
   type CheckResult,
   checkResultOf,
+  dataChecks,
   Lock,
   LockGroup,
   type ReleaseOptions,
   type ReleaseResult,
+  releaseChecks,
   releaseResultOf,
   under,
   warn,
 } from "./lock";
-import type {
-  AcquireManyOptions,
-  AcquireOptions,
-  ClientOptions,
-  EventsOptions,
-  LeadOptions,
-  ListOptions,
-  NotGranted,
-  OnceOptions,
-  Skipped,
-  TryAcquireOptions,
-  TryAcquireResult,
-  WaitersOptions,
+import {
+  type AcquireManyOptions,
+  type AcquireOptions,
+  acquireChecks,
+  type ClientOptions,
+  clientChecks,
+  type EventsOptions,
+  eventsChecks,
+  forceChecks,
+  getChecks,
+  type LeadOptions,
+  type ListOptions,
+  leadChecks,
+  type NotGranted,
+  type OnceOptions,
+  pageChecks,
+  type Skipped,
+  stopChecks,
+  type TryAcquireOptions,
+  type TryAcquireResult,
+  type WaitersOptions,
+  waitersChecks,
 } from "./options";
 import { Semaphore } from "./semaphore";
 import { Sessions } from "./sessions";
@@ -36,35 +48,11 @@ import { Transport } from "./transport";
 import type { About, Json, KeyEvent, LockInfo, LockPage, Waiter } from "./types";
 import { KeyWatch } from "./watch";
 import { type LockRequestCallback, type LockRequestOptions, request } from "./weblocks";
-import { lockInfoOf, lockPath, millis, onlyKnown, query, requireFeature, type Wire, waiterOf } from "./wire";
+import { lockInfoOf, lockPath, query, requireFeature, type Wire, waiterOf } from "./wire";
 
 const defaultSocket = "/run/locksidecar/locksidecar.sock";
 const defaultTimeoutMs = 10_000;
 const defaultReconnectMs = 30_000;
-
-// As records, because the compiler then finds a missing name.
-type Names<T> = Record<keyof T, null>;
-const clientOptions: Names<ClientOptions> = {
-  socketPath: null,
-  name: null,
-  ttlMs: null,
-  timeoutMs: null,
-  reconnectMs: null,
-};
-const leadOptions: Names<LeadOptions> = { data: null, ttlMs: null, maxHoldMs: null, minHoldMs: null, signal: null };
-const acquireOptions: Names<TryAcquireOptions> = {
-  waitMs: null,
-  mode: null,
-  limit: null,
-  bind: null,
-  owner: null,
-  reentrant: null,
-  requestId: null,
-  onLost: null,
-  onStop: null,
-  onSuccess: null,
-  ...leadOptions,
-};
 
 type Run<T> = (lock: Lock) => T | PromiseLike<T>;
 
@@ -85,14 +73,15 @@ export class Client {
 
   /** Opens nothing yet. Throws an `InvalidRequestError` for NaN and Infinity, and for unknown options. */
   constructor(options: ClientOptions = {}) {
-    onlyKnown(options, clientOptions);
+    const path = typeof options === "string" ? options : "/run/locksidecar/locksidecar.sock";
+    checkOptions(options, clientChecks, `{ socketPath: ${JSON.stringify(path)} }`);
     const { socketPath, name, ttlMs, timeoutMs, reconnectMs } = options;
     this.socketPath = socketPath ?? (process.env["LOCKSIDECAR_SOCKET"] || defaultSocket);
     this.#sessions = new Sessions(new Transport(this.socketPath), {
       name,
-      ttlMs: millis("ttlMs", ttlMs),
-      timeoutMs: millis("timeoutMs", timeoutMs) ?? defaultTimeoutMs,
-      reconnectMs: millis("reconnectMs", reconnectMs) ?? defaultReconnectMs,
+      ttlMs,
+      timeoutMs: timeoutMs ?? defaultTimeoutMs,
+      reconnectMs: reconnectMs ?? defaultReconnectMs,
     });
   }
 
@@ -131,6 +120,10 @@ export class Client {
    * `acquire`; `error.key` is the first held key.
    */
   async acquireMany(keys: readonly string[], options: AcquireManyOptions = {}): Promise<LockGroup> {
+    if (!Array.isArray(keys)) {
+      throw new InvalidRequestError("keys: they are a list of 1 to 100 texts");
+    }
+    keys.forEach(checkKey);
     const fields = this.#fields(options, -1);
     const { session, got } = await acquireMany(this.#sessions, keys, fields, options);
     return new LockGroup(got.map((granted) => new Lock(session, granted, options)));
@@ -144,7 +137,7 @@ export class Client {
   withLock<T>(key: string, run: Run<T>): Promise<T>;
   withLock<T>(key: string, options: AcquireOptions, run: Run<T>): Promise<T>;
   async withLock<T>(key: string, ...rest: [Run<T>] | [AcquireOptions, Run<T>]): Promise<T> {
-    const [options, run] = rest.length === 1 ? [{}, rest[0]] : rest;
+    const [options, run] = optionsAndRun<AcquireOptions, Run<T>>(rest, acquireChecks);
     if (options.reentrant && options.owner === undefined && this.#tasks.getStore() === undefined) {
       return this.asTask(() => this.withLock(key, options, run));
     }
@@ -179,13 +172,17 @@ export class Client {
    * `run` throws.
    */
   async once<T>(key: string, run: Run<T>, options: OnceOptions = {}): Promise<T> {
+    callback("the function to run", run);
+    checkOptions(options, acquireChecks);
     const got = await this.#get(key, { ...options, onSuccess: "skip" }, -1);
     if (!(got instanceof Lock)) {
       return got.result as T;
     }
     let result: Json;
     try {
-      result = JSON.parse(JSON.stringify(await run(got)) ?? "null"); // all callers get the same
+      const value = (await run(got)) ?? null;
+      json("the result", value);
+      result = JSON.parse(JSON.stringify(value)); // all callers get the same
     } catch (error) {
       await releaseFailed(got);
       throw error;
@@ -207,6 +204,8 @@ export class Client {
     run: (...args: A) => T | PromiseLike<T>,
     options: AcquireOptions = {},
   ): (...args: A) => Promise<T> {
+    callback("the function to run", run);
+    checkOptions(options, acquireChecks);
     return (...args) => this.withLock(typeof key === "string" ? key : key(...args), options, () => run(...args));
   }
 
@@ -218,11 +217,14 @@ export class Client {
   asTask<T>(owner: string, run: () => T): T;
   asTask<T>(...rest: [() => T] | [string, () => T]): T {
     const [owner, run] = rest.length === 1 ? [`task-${randomUUID()}`, rest[0]] : rest;
+    text("owner", owner);
+    callback("the function to run", run);
     return this.#tasks.run(owner, run);
   }
 
   /** get shows a lock, free or held. With `fresh` the sidecar asks the store. */
   async get(key: string, options: { fresh?: boolean | undefined } = {}): Promise<LockInfo> {
+    checkOptions(options, getChecks, "{ fresh: true }");
     return lockInfoOf(
       await this.#sessions.read((session) => session.call("GET", lockPath(key), { noCache: options.fresh })),
     );
@@ -230,6 +232,7 @@ export class Client {
 
   /** locks lists all held locks by key. */
   async *locks(options: ListOptions = {}): AsyncGenerator<LockInfo, void, undefined> {
+    checkOptions(options, pageChecks, '{ scope: "all" }');
     let cursor: string | null | undefined;
     do {
       const page: LockPage = await this.page({ ...options, cursor: cursor ?? undefined });
@@ -240,6 +243,7 @@ export class Client {
 
   /** page returns one page of the list. `cursor` is the `nextCursor` of the page before. */
   async page(options: ListOptions & { cursor?: string | undefined } = {}): Promise<LockPage> {
+    checkOptions(options, pageChecks, '{ scope: "all" }');
     const { scope, prefix, type, limit, cursor } = options;
     const path = `/v1/locks${query({ scope, prefix, type, limit, cursor })}`;
     const answer = await this.#sessions.read((session) => {
@@ -257,7 +261,9 @@ export class Client {
    * namespace.
    */
   async *waiters(about: string | WaitersOptions = {}): AsyncGenerator<Waiter, void, undefined> {
-    const { key, prefix, limit }: WaitersOptions = typeof about === "string" ? { key: about } : about;
+    const options = typeof about === "string" ? { key: about } : about;
+    checkOptions(options, waitersChecks, '{ prefix: "order:" }');
+    const { key, prefix, limit } = options;
     const path = key === undefined ? "/v1/waiters" : lockPath(key, "/waiters");
     let cursor: string | undefined;
     do {
@@ -275,6 +281,7 @@ export class Client {
    * Throws a `NotHeldError` if there is none.
    */
   async stop(key: string, options: { reason?: string | undefined; token?: number | undefined } = {}): Promise<void> {
+    checkOptions(options, stopChecks, '{ reason: "deploy" }');
     requireFeature(await this.#sessions.about(), "stop", "a request to stop");
     const { reason, token } = options;
     await this.#sessions.call({
@@ -297,8 +304,11 @@ export class Client {
     key: string,
     ...rest: [(term: Term) => T | PromiseLike<T>] | [LeadOptions, (term: Term) => T | PromiseLike<T>]
   ): Promise<T> {
-    const [options, run] = rest.length === 1 ? [{}, rest[0]] : rest;
-    onlyKnown(options, leadOptions);
+    const [options, run] = optionsAndRun<LeadOptions, (term: Term) => T | PromiseLike<T>>(
+      rest,
+      leadChecks,
+      "{ ttlMs: 10_000 }",
+    );
     const { data, ttlMs, maxHoldMs, minHoldMs, signal } = options;
     const how = { data, ttlMs, maxHoldMs, minHoldMs, signal };
     return lead(this.#sessions, () => this.acquire(key, how), signal, run);
@@ -325,18 +335,23 @@ export class Client {
     key: string,
     options: { token?: number | undefined; signal?: AbortSignal | undefined } = {},
   ): Promise<void> {
+    checkOptions(options, forceChecks, "{ token: 42 }");
     const path = lockPath(key, query({ force: true, token: options.token }));
     await this.#sessions.call({ method: "DELETE", path, timeoutMs: undefined, signal: options.signal, about: { key } });
   }
 
   /** release releases a lock by its token: one with `bind: "ttl"` from anywhere, or one of this client. */
   async release(key: string, token: number, options: ReleaseOptions = {}): Promise<ReleaseResult> {
+    count("token", token);
+    checkOptions(options, releaseChecks, '{ outcome: "success" }');
     const release = async (context: unknown) => (await this.#sessions.caller()).release(key, token, options, context);
     return releaseResultOf(await tracedRelease(key, token, release));
   }
 
   /** check asks whether a lock is held under its token, and sets its data if given. Throws as `lock.check()`. */
   async check(key: string, token: number, options: { data?: Json | undefined } = {}): Promise<CheckResult> {
+    count("token", token);
+    checkOptions(options, dataChecks, "{ data: null }");
     return checkResultOf(await this.#sessions.read((session) => session.amend(key, token, { data: options.data })));
   }
 
@@ -347,7 +362,10 @@ export class Client {
     ttlMs: number,
     options: { data?: Json | undefined } = {},
   ): Promise<CheckResult> {
-    const fields = { ttl_ms: millis("ttlMs", ttlMs), data: options.data };
+    count("token", token);
+    ms("ttlMs", ttlMs);
+    checkOptions(options, dataChecks, "{ data: null }");
+    const fields = { ttl_ms: ttlMs, data: options.data };
     return checkResultOf(await this.#sessions.read((session) => session.amend(key, token, fields)));
   }
 
@@ -357,6 +375,8 @@ export class Client {
    * `state.lock.mine` is always false.
    */
   events(key: string, options: EventsOptions = {}): AsyncIterableIterator<KeyEvent> & AsyncDisposable {
+    checkKey(key);
+    checkOptions(options, eventsChecks, "{ signal }");
     const check = async (): Promise<void> => requireFeature(await this.#sessions.about(), "events", "an event stream");
     const { transport, options: limits } = this.#sessions;
     const watch = new KeyWatch(transport, key, { ...limits, check }, options.signal, () => this.#watches.delete(watch));
@@ -388,6 +408,7 @@ export class Client {
   }
 
   async #get(key: string, options: TryAcquireOptions, defaultWaitMs: number): Promise<Lock | Skipped> {
+    checkKey(key);
     const fields = { ...this.#fields(options, defaultWaitMs), on_success: options.onSuccess };
     const { session, got } = await acquire(this.#sessions, key, fields, options);
     if ("grant" in got) {
@@ -397,7 +418,7 @@ export class Client {
   }
 
   #fields(options: AcquireOptions, defaultWaitMs: number): Wire {
-    onlyKnown(options, acquireOptions);
+    checkOptions(options, acquireChecks);
     const { waitMs = defaultWaitMs, reentrant } = options;
     const owner = options.owner ?? (reentrant ? this.#tasks.getStore() : undefined);
     if (reentrant && owner === undefined) {
@@ -406,15 +427,15 @@ export class Client {
       );
     }
     return {
-      wait_ms: waitMs === Number.POSITIVE_INFINITY ? -1 : millis("waitMs", waitMs),
-      ttl_ms: millis("ttlMs", options.ttlMs),
+      wait_ms: waitMs === Number.POSITIVE_INFINITY ? -1 : waitMs,
+      ttl_ms: options.ttlMs,
       mode: options.mode === "exclusive" ? undefined : options.mode, // a sidecar without shared locks knows no mode
       limit: options.limit,
       bind: options.bind,
       owner,
       reentrant,
-      max_hold_ms: millis("maxHoldMs", options.maxHoldMs),
-      min_hold_ms: millis("minHoldMs", options.minHoldMs),
+      max_hold_ms: options.maxHoldMs,
+      min_hold_ms: options.minHoldMs,
       data: options.data,
       request_id: options.requestId ?? randomUUID(),
     };

@@ -1,9 +1,10 @@
+import { type Checks, checkOptions, count, json, ms, text } from "./checks";
 import { type LockLostError, type LocksidecarError, LockLostError as Lost, SessionEndedError } from "./errors";
 import type { Grant, GrantListener } from "./grant";
 import type { Granted, Session } from "./session";
 import { tracedRelease } from "./tracing";
 import type { Bind, Json, Mode, Outcome, Stopping } from "./types";
-import { millis, stoppingOf, type Wire } from "./wire";
+import { stoppingOf, type Wire } from "./wire";
 
 /** How a lock is released. */
 export interface ReleaseOptions {
@@ -14,6 +15,9 @@ export interface ReleaseOptions {
   /** The release is refused unless the lock has this number of entries. */
   reentry?: number | undefined;
 }
+
+export const releaseChecks: Checks<ReleaseOptions> = { outcome: text, result: json, reentry: count };
+export const dataChecks: Checks<{ data?: Json }> = { data: json };
 
 /** The answer to a release. */
 export interface ReleaseResult {
@@ -130,11 +134,14 @@ export class Lock {
    * and an `InvalidRequestError` for the lock of a session, which the sidecar renews.
    */
   async extend(ttlMs: number, options: { data?: Json | undefined } = {}): Promise<CheckResult> {
-    return this.#amend({ ttl_ms: millis("ttlMs", ttlMs), data: options.data });
+    ms("ttlMs", ttlMs);
+    checkOptions(options, dataChecks, "{ data: null }");
+    return this.#amend({ ttl_ms: ttlMs, data: options.data });
   }
 
   /** setData replaces `holder.data`. Null removes it. Throws as `check` does. */
-  setData(data: Json): Promise<CheckResult> {
+  async setData(data: Json): Promise<CheckResult> {
+    json("data", data);
     return this.#amend({ data });
   }
 
@@ -152,7 +159,8 @@ export class Lock {
    * release releases this entry of the lock. The last entry frees it. A second call returns the same answer; a failed one may be
    * repeated. Throws a `LockLostError` if the lock was lost.
    */
-  release(options: ReleaseOptions = {}): Promise<ReleaseResult> {
+  async release(options: ReleaseOptions = {}): Promise<ReleaseResult> {
+    checkOptions(options, releaseChecks, '{ outcome: "success" }');
     this.#released ??= this.#release(options).catch((error) => {
       this.#released = undefined;
       throw error;

@@ -1,3 +1,4 @@
+import { abortSignal, type Checks, callback, count, flag, json, ms, text, wait } from "./checks";
 import type { LockLostError, NotGrantedError } from "./errors";
 import type { Lock } from "./lock";
 import type { Bind, Holder, Json, Mode, Stopping } from "./types";
@@ -124,3 +125,48 @@ export interface EventsOptions {
   /** Ends the iteration, which throws the signal's reason. */
   signal?: AbortSignal | undefined;
 }
+
+// The checks of the options above.
+
+export const clientChecks: Checks<ClientOptions> = {
+  socketPath: text,
+  name: text,
+  ttlMs: ms,
+  timeoutMs: ms,
+  reconnectMs: ms,
+};
+
+export const leadChecks: Checks<LeadOptions> = {
+  data: json,
+  ttlMs: ms,
+  maxHoldMs: ms,
+  minHoldMs: ms,
+  signal: abortSignal,
+};
+
+export const acquireChecks: Checks<TryAcquireOptions> = {
+  waitMs: wait,
+  mode: text,
+  limit: count,
+  bind: text,
+  owner: text,
+  reentrant: flag,
+  requestId: text,
+  onLost: callback,
+  onStop: callback,
+  onSuccess: text,
+  ...leadChecks,
+};
+
+export const getChecks: Checks<{ fresh?: boolean }> = { fresh: flag };
+export const stopChecks: Checks<{ reason?: string; token?: number }> = { reason: text, token: count };
+export const forceChecks: Checks<{ token?: number; signal?: AbortSignal }> = { token: count, signal: abortSignal };
+export const eventsChecks: Checks<EventsOptions> = { signal: abortSignal };
+export const waitersChecks: Checks<WaitersOptions> = { key: text, prefix: text, limit: count };
+export const pageChecks: Checks<ListOptions & { cursor?: string | undefined }> = {
+  scope: text,
+  prefix: text,
+  type: text,
+  limit: count,
+  cursor: text,
+};

@@ -1,5 +1,6 @@
+import { checkKey, checkOptions, count, optionsAndRun } from "./checks";
 import { type Lock, under } from "./lock";
-import type { AcquireOptions, SemaphoreOptions, TryAcquireResult } from "./options";
+import { type AcquireOptions, acquireChecks, type SemaphoreOptions, type TryAcquireResult } from "./options";
 
 /** The calls of a client that a semaphore makes. */
 interface Locks {
@@ -17,16 +18,18 @@ export class Semaphore {
     readonly key: string,
     readonly limit: number,
   ) {
+    checkKey(key);
+    count("limit", limit); // undefined would be no limit
     this.#locks = locks;
   }
 
   /** acquire waits for a place. As `client.acquire`. */
-  acquire(options: SemaphoreOptions = {}): Promise<Lock> {
+  async acquire(options: SemaphoreOptions = {}): Promise<Lock> {
     return this.#locks.acquire(this.key, this.#place(options));
   }
 
   /** tryAcquire returns a result. By default it does not wait. As `client.tryAcquire`. */
-  tryAcquire(options: SemaphoreOptions = {}): Promise<TryAcquireResult> {
+  async tryAcquire(options: SemaphoreOptions = {}): Promise<TryAcquireResult> {
     return this.#locks.tryAcquire(this.key, this.#place(options));
   }
 
@@ -36,12 +39,13 @@ export class Semaphore {
   async run<T>(
     ...rest: [(place: Lock) => T | PromiseLike<T>] | [SemaphoreOptions, (place: Lock) => T | PromiseLike<T>]
   ): Promise<T> {
-    const [options, run] = rest.length === 1 ? [{}, rest[0]] : rest;
+    const [options, run] = optionsAndRun<SemaphoreOptions, (place: Lock) => T | PromiseLike<T>>(rest, acquireChecks);
     const place = await this.acquire(options);
     return under(place, () => run(place));
   }
 
   #place(options: SemaphoreOptions): AcquireOptions {
+    checkOptions(options, acquireChecks);
     return { ...options, mode: "shared", limit: this.limit };
   }
 }

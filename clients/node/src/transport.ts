@@ -1,3 +1,4 @@
+import { statSync } from "node:fs";
 import { Agent, type ClientRequest, request as httpRequest, type IncomingMessage } from "node:http";
 import { BadAnswerError, ConnectionLostError, TimeoutError, UnreachableError } from "./errors";
 import { EventParser, type ServerSentEvent } from "./sse";
@@ -242,7 +243,10 @@ export class Transport {
         `this process runs as uid ${process.getuid?.()}`,
       ENOTSOCK: "this is not a socket: check LOCKSIDECAR_SOCKET",
     };
-    const hint = hints[cause.code ?? ""] ?? "check that the sidecar runs, and LOCKSIDECAR_SOCKET";
+    const isFile =
+      cause.code === "ECONNREFUSED" && statSync(this.socketPath, { throwIfNoEntry: false })?.isSocket() === false;
+    const hint =
+      hints[isFile ? "ENOTSOCK" : (cause.code ?? "")] ?? "check that the sidecar runs, and LOCKSIDECAR_SOCKET";
     return `no sidecar at ${this.socketPath} (${cause.code}): ${hint}`;
   }
 }

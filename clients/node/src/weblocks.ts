@@ -1,4 +1,5 @@
-import { InvalidRequestError, NotSupportedError } from "./errors";
+import { abortSignal, type Checks, checkOptions, flag, callback as isCallback, text } from "./checks";
+import { NotSupportedError } from "./errors";
 import { type Lock, under } from "./lock";
 import type { TryAcquireResult } from "./options";
 import type { Mode } from "./types";
@@ -13,6 +14,8 @@ export interface LockRequestOptions {
   /** Ends the wait. */
   signal?: AbortSignal | undefined;
 }
+
+const requestChecks: Checks<LockRequestOptions> = { mode: text, ifAvailable: flag, steal: flag, signal: abortSignal };
 
 /** The work under the lock. `lock` is null only with `ifAvailable`. */
 export type LockRequestCallback<T, L> = (lock: L) => T | PromiseLike<T>;
@@ -44,9 +47,8 @@ export async function request<T>(
 }
 
 function refuse(options: LockRequestOptions, callback: unknown): void {
-  if (typeof callback !== "function") {
-    throw new InvalidRequestError("request: the last argument is no function; it gets the lock");
-  }
+  isCallback("the last argument, which gets the lock", callback);
+  checkOptions(options, requestChecks, "{ ifAvailable: true }");
   const { ifAvailable, steal, signal } = options;
   if (steal) {
     throw new NotSupportedError(

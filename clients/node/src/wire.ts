@@ -1,4 +1,5 @@
 // Translates between the API's snake_case and this package's camelCase. Members that a newer sidecar adds are ignored.
+import { checkKey } from "./checks";
 import {
   BadAnswerError,
   DrainingError,
@@ -244,9 +245,7 @@ export function requireFeature(about: About, feature: string, what: string): voi
 
 /** lockPath is the path of a key. Throws an InvalidRequestError if the key is not UTF-8. */
 export function lockPath(key: string, tail = ""): string {
-  if (typeof key !== "string" || key === "") {
-    throw new InvalidRequestError(`key: ${JSON.stringify(key) ?? typeof key} is not a text of 1 to 512 bytes`);
-  }
+  checkKey(key);
   try {
     return `/v1/locks/${encodeURIComponent(key)}${tail}`;
   } catch (cause) {
@@ -261,21 +260,4 @@ export function query(params: { [name: string]: string | number | boolean | unde
     .filter(([, value]) => value !== undefined)
     .map(([name, value]) => `${name}=${encodeURIComponent(String(value))}`);
   return pairs.length === 0 ? "" : `?${pairs.join("&")}`;
-}
-
-/** millis refuses NaN and Infinity, which JSON turns into null. */
-export function millis(name: string, value: number | undefined): number | undefined {
-  if (value !== undefined && !Number.isFinite(value)) {
-    const shown = typeof value === "string" ? JSON.stringify(value) : String(value);
-    throw new InvalidRequestError(`${name}: ${shown} is not a number of milliseconds`);
-  }
-  return value;
-}
-
-/** onlyKnown refuses an unknown option, because a lock without the meant option is not the lock that the app wants. */
-export function onlyKnown(options: object, known: object): void {
-  const unknown = Object.keys(options).find((name) => !Object.hasOwn(known, name));
-  if (unknown !== undefined) {
-    throw new InvalidRequestError(`option ${unknown} is not known; the options are ${Object.keys(known).join(", ")}`);
-  }
 }

@@ -4,6 +4,7 @@ import { after, afterEach, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import {
   type AcquireOptions,
+  Client,
   type ClientOptions,
   InvalidRequestError,
   type LeadOptions,
@@ -120,8 +121,91 @@ describe("acquire", () => {
       /waitMs is not known/,
     );
     assert.throws(() => sidecar.client({ timeout: 50 } as ClientOptions), /timeout is not known.* timeoutMs/);
-    await assert.rejects(client.acquire("unknown", { ttlMs: "5" as never }), /ttlMs: "5" is not/);
+    await assert.rejects(client.acquire("unknown", { ttlMs: "5" as never }), /ttlMs: '5' is not/);
     assert.equal((await client.get("unknown")).state, "free");
+  });
+
+  test("what is no object of options, a wrong value and a wrong key are refused by name", async () => {
+    const client = sidecar.client();
+    const never = () => assert.fail("it runs");
+    const circle: { self?: unknown } = {};
+    circle.self = circle;
+    const refused = async (options: unknown, message: RegExp) => {
+      const wrong = options as AcquireOptions;
+      const expected = { name: "InvalidRequestError", code: "invalid_request", message };
+      await assert.rejects(client.acquire("refused", wrong), expected);
+      await assert.rejects(client.tryAcquire("refused", wrong), expected);
+      await assert.rejects(client.acquireMany(["refused"], wrong), expected);
+      await assert.rejects(client.withLock("refused", wrong, never), expected);
+      await assert.rejects(client.once("refused", never, wrong), expected);
+      await assert.rejects(client.semaphore("refused", 2).acquire(wrong), expected);
+      await assert.rejects(client.semaphore("refused", 2).run(wrong, never), expected);
+      assert.throws(() => client.locked("refused", never, wrong), expected);
+    };
+    await refused(5000, /^options: 5000 is not an object of options, such as \{ waitMs: 5000 \}$/);
+    await refused(true, /^options: true /);
+    await refused("5s", /^options: '5s' /);
+    await refused(null, /^options: null /);
+    await refused([], /^options: \[\] /);
+    await refused(() => {}, /^options: \[Function/);
+    await refused({ waitMs: null }, /^waitMs: null is not a number of milliseconds$/);
+    await refused({ data: Number.NaN }, /^data: NaN cannot be carried by JSON$/);
+    await refused({ data: { rows: [1n] } }, /^data, member 0: 1n cannot/);
+    await refused({ data: { run: never } }, /^data, member run: \[Function/);
+    await refused({ data: [undefined] }, /^data, member 0: undefined cannot/);
+    await refused({ data: new Map([[1, 2]]) }, /^data: Map\(1\)/);
+    await refused({ data: { raw: Buffer.from("x") } }, /^data, member raw: .*Buffer/);
+    await refused({ data: circle }, /^data cannot be carried by JSON: .*circular/);
+    await refused({ owner: Buffer.from("me") }, /^owner: .*Buffer.* is not a text$/);
+    await refused({ reentrant: 1 }, /^reentrant: 1 is neither/);
+    await refused({ signal: "now" }, /^signal: 'now' is not an AbortSignal$/);
+    await refused({ onLost: true }, /^onLost: true is not a function$/);
+    const wrongKey = { code: "invalid_request", message: /^key: .*Buffer.* is not a text of 1 to 512 bytes$/ };
+    const bytes = Buffer.from("refused") as unknown as string;
+    await assert.rejects(client.acquire(bytes), wrongKey);
+    await assert.rejects(client.acquireMany([bytes]), wrongKey);
+    await assert.rejects(client.acquireMany("refused" as never), /^InvalidRequestError: keys: /);
+    await assert.rejects(client.get(bytes), wrongKey);
+    assert.throws(() => client.semaphore("refused", undefined as never), /^InvalidRequestError: limit: undefined/);
+    await assert.rejects(client.withLock("refused", undefined as never), /the function to run: undefined is not/);
+    await assert.rejects(
+      client.withLock("refused", never as never, undefined as never),
+      /the function to run: undefined is not/,
+    );
+    await assert.rejects(client.lead("refused", 5 as never, never), /^InvalidRequestError: options: 5 /);
+    assert.throws(() => new Client({ name: Buffer.from("x") as never }), /^InvalidRequestError: name: /);
+    assert.throws(() => new Client("/tmp/x.sock" as never), {
+      code: "invalid_request",
+      message: "options: '/tmp/x.sock' is not an object of options, such as { socketPath: \"/tmp/x.sock\" }",
+    });
+    assert.equal((await client.get("refused")).state, "free");
+
+    const lock = await client.acquire("refused", { data: { at: new Date(0), gone: undefined } as never, waitMs: 0 });
+    assert.deepEqual((await client.get("refused")).holder?.data, { at: "1970-01-01T00:00:00.000Z" });
+    await assert.rejects(lock.setData(Number.NaN), /^InvalidRequestError: data: NaN/);
+    await assert.rejects(lock.extend("1" as never), /^InvalidRequestError: ttlMs: '1'/);
+    await assert.rejects(lock.release("success" as never), /such as \{ outcome: "success" \}/);
+    await assert.rejects(lock.release({ outcome: "success", result: 1n as never }), /result: 1n/);
+    assert.equal((await lock.release()).released, true, "a refused release is none");
+    await assert.rejects(
+      client.once("refused", () => Number.NaN),
+      /the result: NaN cannot/,
+    );
+    assert.equal((await client.get("refused")).state, "free");
+  });
+
+  test("an option that is undefined is not given", async () => {
+    const client = sidecar.client({ name: undefined, ttlMs: undefined, timeoutMs: undefined, reconnectMs: undefined });
+    const none = Object.fromEntries(
+      ["mode", "limit", "ttlMs", "bind", "owner", "reentrant", "data", "requestId", "signal", "onLost", "onStop"].map(
+        (name) => [name, undefined],
+      ),
+    );
+    const lock = await client.acquire("undefined", { ...none, waitMs: undefined });
+    assert.equal((await client.tryAcquire("undefined", { ...none, waitMs: undefined })).granted, false);
+    await lock.release({ outcome: undefined, result: undefined, reentry: undefined });
+    assert.deepEqual(await client.once("undefined", () => 1, { waitMs: undefined, data: undefined }), 1);
+    assert.equal(await client.semaphore("undefined", 1).run({ ...none }, ({ slot }) => slot), 0);
   });
 
   test("tryAcquire is a discriminated union", async () => {

@@ -214,7 +214,7 @@ describe("no sidecar", () => {
     await unreachable(`/${"x".repeat(120)}`, /121 bytes/, /107/);
     const file = join(folder, "file.sock");
     writeFileSync(file, "");
-    await unreachable(file, /nobody listens|not a socket/);
+    await unreachable(file, /not a socket/);
   });
 
   test("a killed sidecar leaves its socket", async () => {

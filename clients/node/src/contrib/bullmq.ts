@@ -1,8 +1,9 @@
 // A processor for BullMQ workers: jobs with the same key run one at a time in the fleet.
+import { callback, checkOptions, ms, text } from "../checks";
 import type { Client } from "../client";
 import { LockHeldError, WaitTimeoutError } from "../errors";
 import type { Lock } from "../lock";
-import type { AcquireOptions } from "../options";
+import { type AcquireOptions, acquireChecks } from "../options";
 import { runHeld } from "./fleet";
 
 /** A job of BullMQ, as far as it is used here. */
@@ -32,12 +33,15 @@ export function locked<J extends DelayableJob, R>(
   run: (job: J, lock: Lock, signal: AbortSignal) => R | PromiseLike<R>,
   options: LockedOptions = {},
 ): (job: J, token?: string, signal?: AbortSignal) => Promise<R> {
-  const { onHeld = "delay", delayMs = 1000, ...wanted } = options;
+  callback("key", key);
+  callback("the function to run", run);
+  checkOptions(options, { ...acquireChecks, onHeld: text, delayMs: ms });
+  const { onHeld = "delay", delayMs = 1000, waitMs = 0, ...wanted } = options;
   // BullMQ passes a signal only to a function of three parameters.
   return async (job: J, token: string | undefined, signal: AbortSignal | undefined): Promise<R> => {
     let lock: Lock;
     try {
-      lock = await client.acquire(key(job), { waitMs: 0, ...wanted, signal });
+      lock = await client.acquire(key(job), { ...wanted, waitMs, signal });
     } catch (error) {
       if (onHeld === "fail" || !(error instanceof LockHeldError || error instanceof WaitTimeoutError)) {
         throw error;

@@ -1,6 +1,7 @@
 // Shared by the integrations: a tick of a schedule that runs once, and work that a lost lock ends.
+import { type Checks, checkOptions, ms, wait } from "../checks";
 import type { Client } from "../client";
-import { LocksidecarError } from "../errors";
+import { InvalidRequestError, LocksidecarError } from "../errors";
 import { type Lock, under } from "../lock";
 import type { NotGranted } from "../options";
 
@@ -23,16 +24,25 @@ export class TickSkippedError extends LocksidecarError {
   }
 }
 
+export const tickChecks: Checks<TickOptions> = { minHoldMs: ms, waitMs: wait };
+
 const tickHoldMs = 600_000;
 
 /**
- * takeTick acquires the lock of a job, for the run of one tick. `at` is the same time in all processes.
+ * takeTick acquires the lock of a job, for the run of one tick. `at` is the time that the schedule planned, the same one in all
+ * processes, however long they run. An interval that each process counts from its own start has no such time. Pass the start of the
+ * period into which the present time falls, counted from 1970, and a `minHoldMs` of more than two intervals, because a process may
+ * come as late as one interval.
  *
  * The tick has a key of its own, `tick:job@time`, which nobody gets again before `minHoldMs`. The run has the lock `job`: runs
  * do not overlap, and its token grows. Throws a `TickSkippedError`, or as `client.acquire` if nobody knows.
  */
 export async function takeTick(client: Client, job: string, at: Date, options: TickOptions = {}): Promise<Lock> {
+  checkOptions(options, tickChecks, "{ minHoldMs: 600_000 }");
   const { minHoldMs = tickHoldMs, waitMs = 0 } = options;
+  if (!(at instanceof Date) || Number.isNaN(at.getTime())) {
+    throw new InvalidRequestError(`at: ${String(at)} is not the time that the schedule planned for the tick`);
+  }
   const key = `tick:${job}@${at.toISOString()}`;
   const lateMs = Date.now() - at.getTime();
   if (lateMs > minHoldMs / 2) {

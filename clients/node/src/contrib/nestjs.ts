@@ -1,8 +1,9 @@
 // A decorator for @nestjs/schedule: each tick of a cron job runs in one process of the fleet.
+import { type Checks, checkOptions, text } from "../checks";
 import type { Client } from "../client";
 import { ConnectionError, SessionEndedError, UnavailableError } from "../errors";
 import type { Lock } from "../lock";
-import { runHeld, type TickOptions, TickSkippedError, takeTick } from "./fleet";
+import { runHeld, type TickOptions, TickSkippedError, takeTick, tickChecks } from "./fleet";
 
 /** A time of luxon, as far as it is used here. */
 interface Time {
@@ -40,6 +41,8 @@ export interface FleetCronOptions extends TickOptions {
   unavailable?: "fail" | "skip" | undefined;
 }
 
+const fleetCronChecks: Checks<FleetCronOptions> = { ...tickChecks, prefix: text, unavailable: text };
+
 /** The method of a job gets its lock: the fencing token, and the signal that a loss aborts. */
 type Job = (lock: Lock) => Promise<void>;
 
@@ -56,8 +59,10 @@ type Job = (lock: Lock) => Promise<void>;
 export function fleetCron<T, O extends { name?: string }>(
   nest: NestParts<T, O>,
   client: Client,
-  { prefix = "job:", unavailable = "fail", ...options }: FleetCronOptions = {},
+  options: FleetCronOptions = {},
 ) {
+  checkOptions(options, fleetCronChecks, "{ minHoldMs: 600_000 }");
+  const { prefix = "job:", unavailable = "fail", ...tick } = options;
   const injected = Symbol("SchedulerRegistry");
   return (time: T, job: O & { name: string }) =>
     (target: object, method: string | symbol, descriptor: TypedPropertyDescriptor<Job>): void => {
@@ -66,13 +71,18 @@ export function fleetCron<T, O extends { name?: string }>(
       if (run === undefined || !name) {
         throw new TypeError(`${String(method)} needs a name of its job, the same one in all processes`);
       }
+      if ((job as { runOnInit?: unknown }).runOnInit) {
+        throw new TypeError(
+          `${String(method)}: runOnInit starts a run that no process has planned; only planned times run once`,
+        );
+      }
       nest.Inject(nest.SchedulerRegistry)(target, injected);
       descriptor.value = async function (this: { [injected]: Registry }): Promise<void> {
         let lock: Lock;
         await null; // The first tick may come before Nest has registered the job.
         try {
-          const at = tickOf(this[injected].getCronJob(name).cronTime, options.minHoldMs);
-          lock = await takeTick(client, prefix + name, at, options);
+          const at = tickOf(this[injected].getCronJob(name).cronTime, tick.minHoldMs);
+          lock = await takeTick(client, prefix + name, at, tick);
         } catch (error) {
           if (error instanceof TickSkippedError) {
             nest.Logger.log(error.message, "FleetCron");

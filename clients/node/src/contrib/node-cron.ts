@@ -1,7 +1,8 @@
 // A coordinator for node-cron: each tick of a distributed task runs in one process of the fleet.
+import { checkOptions, text } from "../checks";
 import type { Client } from "../client";
 import type { Lock } from "../lock";
-import { runHeld, type TickOptions, TickSkippedError, takeTick } from "./fleet";
+import { runHeld, type TickOptions, TickSkippedError, takeTick, tickChecks } from "./fleet";
 
 /** The context that node-cron gives to a task, as far as it is used here. */
 interface Context {
@@ -26,6 +27,7 @@ export class FleetCoordinator {
 
   /** The key of a task's lock is its name behind the prefix, by default `job:`. */
   constructor(client: Client, options: TickOptions & { prefix?: string | undefined } = {}) {
+    checkOptions(options, { ...tickChecks, prefix: text }, "{ minHoldMs: 600_000 }");
     this.#client = client;
     this.#options = options;
   }
@@ -66,7 +68,10 @@ export class FleetCoordinator {
       const name = context.task?.name ?? "";
       const lock = this.#locks.get(name);
       if (lock === undefined) {
-        throw new Error(`task ${JSON.stringify(name)} has no lock: it needs distributed: true and this runCoordinator`);
+        throw new Error(
+          `task ${JSON.stringify(name)} has no lock: it needs distributed: true and this runCoordinator; ` +
+            "a run by execute() has no planned time, so it has none either",
+        );
       }
       this.#locks.delete(name); // released here
       return await runHeld(lock, () => run(context, lock));

@@ -105,8 +105,9 @@ describe("bullmq", () => {
     );
   });
 
-  test("a held lock fails the job, if it is asked to", async () => {
-    const add = await working(() => assert.fail("it runs"), { onHeld: "fail" });
+  test("a held lock fails the job, if it is asked to", { timeout: 20_000 }, async () => {
+    // An option that is undefined is one that is not given, so the job does not wait.
+    const add = await working(() => assert.fail("it runs"), { onHeld: "fail", waitMs: undefined, delayMs: undefined });
     const key = randomUUID();
     await clients[0].withLock(key, () => assert.rejects(add(key), /is held/));
   });

@@ -140,6 +140,15 @@ describe("nestjs", { timeout: 60_000 }, () => {
     assert.equal(ran, 0);
   });
 
+  test("a run that no process has planned is refused", () => {
+    const FleetCron = fleetCron({ Cron, Inject, Logger, SchedulerRegistry }, one);
+    const decorate = FleetCron("* * * * * *", { name: "at start", runOnInit: true } as never);
+    const method = { value: async () => {} };
+    assert.throws(() => decorate({}, "close", method), /close: runOnInit starts a run that no process has planned/);
+    const wrong = { minHoldMs: "600" } as unknown as FleetCronOptions;
+    assert.throws(() => fleetCron({ Cron, Inject, Logger, SchedulerRegistry }, one, wrong), /minHoldMs: '600'/);
+  });
+
   test("the tick is the last planned time", () => {
     const at = (times: CronTime, now: string, withinMs?: number) =>
       tickOf(times, withinMs, Date.parse(now)).toISOString();
