@@ -12,11 +12,11 @@ import (
 // These are the bodies of the tests of etcd, MySQL and Redis.
 
 // granted acquires a key as soon as a quiet time of the store is over.
-func (s *sidecar) granted(t *testing.T, c *app, key, body string) int64 {
+func (s *sidecar) granted(t *testing.T, c *app, key, body string, headers ...string) int64 {
 	t.Helper()
 	var token int64
 	s.await("a grant after the quiet time", func() bool {
-		a := c.call("PUT", lockPath(key), body)
+		a := c.call("PUT", lockPath(key), body, headers...)
 		if a.status == 200 {
 			token = a.granted()
 		}

@@ -50,9 +50,10 @@ func (m *Manager) viewOf(s *holdings.Session, lock store.Lock) types.View {
 
 // List returns held locks, ordered by the bytes of their keys. s is the session that asks; if it is nil,
 // [ScopeSession] returns nothing.
-func (m *Manager) List(ctx context.Context, s *holdings.Session, req types.ListRequest) (_ types.Page, err error) {
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
+func (m *Manager) List(call context.Context, s *holdings.Session, req types.ListRequest) (_ types.Page, err error) {
+	ctx, cancel := context.WithTimeout(call, m.cfg.StoreTimeout)
 	defer cancel()
+	defer func() { err = lanes.Refusal(call, err) }()
 	if req.Scope == types.ScopeSession {
 		page := pageOf(s.List(req), req.Limit)
 		page.Locks, err = m.showShares(ctx, s, page.Locks)
@@ -105,18 +106,18 @@ func (m *Manager) showShares(ctx context.Context, s *holdings.Session, views []t
 }
 
 // Waiters lists waiting calls, ordered by the bytes of their keys and by queue position.
-func (m *Manager) Waiters(ctx context.Context, req types.WaitersRequest) (types.WaitersPage, error) {
+func (m *Manager) Waiters(call context.Context, req types.WaitersRequest) (types.WaitersPage, error) {
 	waiters, err := store.As[store.Waiters](m.st, store.FeatureWaiters)
 	if err != nil {
 		return types.WaitersPage{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
+	ctx, cancel := context.WithTimeout(call, m.cfg.StoreTimeout)
 	defer cancel()
 	query := req
 	query.Limit++ // one more tells whether another page follows
 	found, err := waiters.Waiting(ctx, query)
 	if err != nil || len(found) <= req.Limit {
-		return types.WaitersPage{Waiting: found}, err
+		return types.WaitersPage{Waiting: found}, lanes.Refusal(call, err)
 	}
 	found = found[:req.Limit]
 	return types.WaitersPage{Waiting: found, Next: found[req.Limit-1].QueuePlace}, nil
@@ -139,7 +140,11 @@ func (m *Manager) Stats(ctx context.Context) (store.Stats, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
 	defer cancel()
 	defer context.AfterFunc(m.ctx, cancel)()
-	return census.Stats(ctx)
+	counted, err := census.Stats(ctx)
+	if err != nil && m.ctx.Err() != nil {
+		err = types.ErrDraining
+	}
+	return counted, err
 }
 
 // Fleet returns the last count of the whole database, if this sidecar is elected to count. The election and

@@ -38,6 +38,7 @@ func (w watchLease) Alive() bool {
 	return w.l.Alive(clock.Read(w.m.cfg.Clock)) && !w.m.leases.Retired(w.l)
 }
 
+// pinForWatches pins the lease of watches. ctx ends with the sidecar.
 func (m *Manager) pinForWatches(ctx context.Context) (watch.Lease, error) {
 	for {
 		w := watchLease{m, m.leases.Pin(m.ctx, m.cfg.TTL)}
@@ -46,7 +47,7 @@ func (m *Manager) pinForWatches(ctx context.Context) (watch.Lease, error) {
 		case <-w.l.Opened():
 			err = w.l.Err()
 		case <-ctx.Done():
-			err = ctx.Err()
+			err = types.ErrDraining
 		}
 		if err == nil && w.l.Alive(clock.Read(m.cfg.Clock)) {
 			return w, nil

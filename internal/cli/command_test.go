@@ -395,10 +395,10 @@ func answering(t *testing.T, answer string) string {
 func TestExitCodesOfTheAPI(t *testing.T) {
 	for code, want := range map[string]int{
 		"held": 75, "wait_timeout": 75,
-		"store_unavailable": 69, "draining": 69, "limit": 69, "request_timeout": 69,
+		"store_unavailable": 69, "draining": 69, "limit": 69, "request_timeout": 69, "session_ended": 69,
 		"limit_mismatch": 2, "not_holder": 77, "lock_lost": 77, "not_held": 77, "forbidden": 77,
 		"invalid_request": 2, "too_large": 2, "head_too_large": 2,
-		"internal": 1, "session_ended": 1, "not_found": 1, "of_the_future": 1,
+		"internal": 1, "not_found": 1, "of_the_future": 1,
 	} {
 		if got := exitcode.Of(fmt.Errorf("wrapped: %w", &client.ProblemError{Code: code})); got != want {
 			t.Errorf("%s: %d, want %d", code, got, want)

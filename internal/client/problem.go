@@ -59,7 +59,7 @@ func (e *ProblemError) ExitCode() int {
 	switch e.Code {
 	case "held", "wait_timeout":
 		return exitcode.NoLock
-	case "store_unavailable", "draining", "limit", "request_timeout":
+	case "store_unavailable", "draining", "limit", "request_timeout", "session_ended": // a command opens another session
 		return exitcode.Unavailable
 	case "not_holder", "lock_lost", "not_held", "forbidden":
 		return exitcode.Refused

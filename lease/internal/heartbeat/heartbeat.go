@@ -12,6 +12,7 @@ package heartbeat
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -139,16 +140,14 @@ func (ls *Leases) Left(t clock.Tick) (living int, expiry time.Duration, share fl
 
 // open opens a lease in the store, even if the call that needed it first has left.
 func (ls *Leases) open(call context.Context, l *Lease) {
-	ctx, cancel := context.WithTimeout(ls.cfg.Observer.Along(ls.ctx, call), ls.cfg.StoreTimeout)
+	silence := fmt.Errorf("the store has not answered for %s: %w", ls.cfg.StoreTimeout, context.DeadlineExceeded)
+	ctx, cancel := context.WithTimeoutCause(ls.cfg.Observer.Along(ls.ctx, call), ls.cfg.StoreTimeout, silence)
 	defer cancel()
 	sent := ls.cfg.Clock.Now()
 	suspended := ls.cfg.Clock.Suspended(sent)
 	// The lease may be renewed as soon as it is confirmed.
 	ls.renewAgain(l, sent.Add(time.Duration(float64(interval(l.ttl, ls.cfg.RenewInterval))*clock.Jitter())))
-	_, err := lanes.Submit(ctx, ls.cfg.Lanes.Openings, store.NewLease{ID: l.id, TTL: l.ttl})
-	if ctx.Err() != nil && err != nil { // the batch continues, so the lease may still be opened
-		err = &store.Error{Op: "open lease", Err: err, Unknown: true}
-	}
+	_, err := lanes.SubmitOwn(ctx, ls.cfg.Lanes.Openings, "open lease", store.NewLease{ID: l.id, TTL: l.ttl})
 	tooLate := err == nil && !l.confirm(ls.cfg.Clock, sent, suspended)
 	if tooLate {
 		err = &store.Error{Op: "open lease", Err: context.DeadlineExceeded}

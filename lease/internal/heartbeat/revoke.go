@@ -23,7 +23,7 @@ func (ls *Leases) revoke(l *Lease) {
 func (ls *Leases) persist(l *Lease) {
 	confirmed := false
 	ls.cfg.Background.Persist(func(ctx context.Context) bool {
-		_, err := lanes.Submit(ctx, ls.cfg.Lanes.Revocations, l.id)
+		_, err := lanes.SubmitOwn(ctx, ls.cfg.Lanes.Revocations, "revoke", l.id)
 		confirmed = err == nil
 		return confirmed
 	}, ls.cfg.StoreTimeout, l.ttl+time.Minute, func() {

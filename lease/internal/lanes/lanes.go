@@ -96,14 +96,33 @@ func sendSignals(st store.Store) func(context.Context, []store.Signal) ([]store.
 	}
 }
 
-// Submit passes one item to a lane and waits for the answer. If the call leaves, the operation continues.
+// Submit passes one item to a lane and waits for the answer. ctx is that of a caller of package lease: if it ends, the
+// error is [types.ErrCallerLeft], and the operation continues.
 func Submit[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T) (R, error) {
 	return SubmitAnd(ctx, lane, item, func(R) {})
 }
 
-// SubmitAnd is Submit, but also calls then with the answer, even if the call has left. It does not call
+// SubmitAnd is Submit, but also calls then with the answer, even if the caller has left. It does not call
 // then after an error.
 func SubmitAnd[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T, then func(R)) (R, error) {
+	r, err := submit(ctx, lane, item, then)
+	return r, Refusal(ctx, err)
+}
+
+// SubmitOwn is Submit for the sidecar's own work, which has no caller that could leave. If ctx ends, the store has not
+// answered in time, so the outcome of the operation op is unknown.
+func SubmitOwn[T, R any](ctx context.Context, lane *batcher.Lane[T, R], op string, item T) (R, error) {
+	r, err := submit(ctx, lane, item, func(R) {})
+	switch {
+	case errors.Is(err, batcher.ErrStopped):
+		err = types.ErrDraining
+	case err != nil && ctx.Err() != nil:
+		err = &store.Error{Op: op, Err: context.Cause(ctx), Unknown: true}
+	}
+	return r, err
+}
+
+func submit[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T, then func(R)) (R, error) {
 	type answer struct {
 		r   R
 		err error
@@ -116,17 +135,17 @@ func SubmitAnd[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T, 
 		done <- answer{r, err}
 	})
 	if err != nil {
-		return *new(R), Refusal(ctx, err)
+		return *new(R), err
 	}
 	select {
 	case a := <-done:
-		return a.r, Refusal(ctx, a.err)
+		return a.r, a.err
 	case <-ctx.Done():
-		return *new(R), errors.Join(types.ErrCallerLeft, context.Cause(ctx))
+		return *new(R), context.Cause(ctx)
 	}
 }
 
-// Refusal translates the error of a lane that did not accept an item.
+// Refusal translates an error of a lane, or of the store, for the caller whose context ctx is.
 func Refusal(ctx context.Context, err error) error {
 	switch {
 	case err == nil:

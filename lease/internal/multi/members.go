@@ -101,7 +101,7 @@ func (g *Group) extend(ctx context.Context) {
 
 func (gs *Groups) extendMember(ctx context.Context, p *groupMember, ttl time.Duration) {
 	sent := gs.clk.Now()
-	v, err := lanes.Submit(ctx, gs.cfg.Amends, store.Change{Claim: store.Claim{Key: p.grant.Key, Token: p.grant.Token}, TTL: ttl})
+	v, err := lanes.SubmitOwn(ctx, gs.cfg.Amends, "amend", store.Change{Claim: store.Claim{Key: p.grant.Key, Token: p.grant.Token}, TTL: ttl})
 	switch {
 	case types.Judged("amend", v.Status, err) != nil: // the lock lasts as long as before
 	case v.Status == store.Holds:

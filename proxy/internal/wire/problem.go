@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -184,7 +183,7 @@ func ProblemOf(err error) *Problem {
 		return Problemf(CodeWithdrawn, "another call has released what this one would have got, by its request_id")
 	case errors.Is(err, lease.ErrDraining):
 		return Problemf(CodeDraining, "the sidecar is shutting down: releases still work, acquires do not")
-	case errors.Is(err, lease.ErrCallerLeft), errors.Is(err, context.Canceled):
+	case errors.Is(err, lease.ErrCallerLeft): // only this means that the client left: the sidecar's own contexts end, too
 		return Problemf(CodeSessionEnded, "the connection was closed by its client, and its session with it")
 	case errors.As(err, &quiet):
 		return &Problem{Code: CodeStoreUnavailable, Detail: "nothing was granted: " + quiet.Error(), after: quiet.Left}
