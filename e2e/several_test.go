@@ -58,7 +58,8 @@ func TestSeveralKeys(t *testing.T) {
 			other.release(key, other.acquire(key, "", "Cache-Control: no-cache"))
 		}
 		other.call("POST", "/v1/locks", several([]string{"a", "d"}, `,"wait_ms":50`)).want(423, "wait_timeout")
-		a.call("POST", "/v1/locks", several([]string{"a", "e"}, "")).want(400, "invalid_request")
+		a.call("POST", "/v1/locks", several([]string{"a", "e"}, "")).want(423, "held")
+		a.call("POST", "/v1/locks", several([]string{"a", "e"}, `,"wait_ms":-1`)).want(400, "invalid_request")
 		a.call("POST", "/v1/locks", several([]string{"e", "e"}, "")).want(400, "invalid_request")
 
 		// One lock is released, and the others end with the session.

@@ -12,12 +12,13 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store/memory"
 )
 
 // TestGroupProperties lets groups and single calls at several sidecars compete for a few keys, in
-// random order. Each call is granted within the time that all others could need. A key never has
+// random order. The callers of a sidecar have sessions of their own, or are threads of one session. Each call is granted within the time that all others could need. A key never has
 // two holders, and nothing is left at the end.
 func TestGroupProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -32,15 +33,17 @@ func TestGroupProperties(t *testing.T) {
 		if rapid.Bool().Draw(rt, "traced") {
 			sides[0] = append(sides[0], open.opt())
 		}
+		threads := rapid.Bool().Draw(rt, "threads of one session")
 		keys := []string{"a", "b", "c", "d"}
 		callers := rapid.SliceOfN(rapid.Uint64(), 2, 12).Draw(rt, "callers")
 		const rounds, hold = 4, 50 * time.Millisecond
 		var failed []string
 		synctest.Test(t, func(t *testing.T) {
 			space := memory.NewSpace()
-			rigs := make([]*rig, len(sides))
+			rigs, common := make([]*rig, len(sides)), make([]*holdings.Session, len(sides))
 			for i, opts := range sides {
 				rigs[i] = newRigOn(t, space, string(rune('A'+i)), opts...)
+				common[i] = rigs[i].sessionOf(true)
 			}
 			var mu sync.Mutex
 			holder := map[string]int64{}
@@ -48,7 +51,10 @@ func TestGroupProperties(t *testing.T) {
 			var all sync.WaitGroup
 			for n, seed := range callers {
 				r, random := rigs[n%len(rigs)], rand.New(rand.NewPCG(seed, 1))
-				s := r.session()
+				s := common[n%len(rigs)]
+				if !threads {
+					s = r.session()
+				}
 				all.Go(func() {
 					for range rounds {
 						wanted := slices.Clone(keys)

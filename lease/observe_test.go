@@ -110,7 +110,7 @@ func TestResultsOfGroups(t *testing.T) {
 		r.acquired("x granted", "y granted")
 		_, _ = r.m.AcquireAll(context.Background(), o, []string{"a", "y"}, types.Request{})
 		r.acquired("a held", "y held")
-		_, _ = r.m.AcquireAll(context.Background(), s, []string{"a", "y"}, types.Request{})
+		_, _ = r.m.AcquireAll(context.Background(), s, []string{"a", "y"}, types.Request{Wait: time.Minute})
 		r.acquired("a invalid_request", "y invalid_request")
 	})
 }

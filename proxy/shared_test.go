@@ -84,9 +84,12 @@ func TestNoUpgrade(t *testing.T) {
 		a.detail(t, "release it and acquire")
 	}
 	c.do("PUT", "/v1/locks/x", "").want(t, 200, "")
-	own := c.do("PUT", "/v1/locks/x", `{"wait_ms":-1}`)
-	own.want(t, 400, "invalid_request")
-	own.detail(t, `"x" is held by this session`)
+	for _, own := range []answer{
+		c.do("PUT", "/v1/locks/x", `{"wait_ms":-1}`), c.do("POST", "/v1/locks", `{"keys":["a","x"],"wait_ms":-1}`),
+	} {
+		own.want(t, 400, "invalid_request")
+		own.detail(t, `"x" is held by this session`)
+	}
 }
 
 // A lock becomes shared, and an entered one does not.

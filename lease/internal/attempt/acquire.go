@@ -116,9 +116,7 @@ func (aq *Acquirer) Perform(c *Call) (types.Grant, error) {
 			return types.Grant{}, err
 		}
 		defer aq.WaiterLeft()
-		if c.S != nil && c.S.Explicit() {
-			defer c.warnOfOwnKey()()
-		}
+		defer c.WarnOfOwnKey()()
 	}
 	c.tr = aq.obs.Call(c.ctx, c.req.Key, c.req.Shared)
 	if c.began.IsZero() && (c.req.Wait != 0 || c.req.Reentrant) { // the others begin with their first attempt

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/batcher"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -79,23 +80,28 @@ func (b *Attempt) enqueue(ctx context.Context) {
 	b.shared = 0 // another holder has the key, so the shared grant is over
 	left := b.unwanted || b.timeUp
 	b.mu.Unlock()
-	switch {
-	case left:
+	if left {
 		b.cancel()
 		return
-	case b.s != nil && !b.s.Explicit(): // only this call could release its session's lock
-		if held, share := b.s.Owns(b.req.Key); held {
-			b.Finish(ownKey(b.req, share))
-			return
-		}
+	}
+	if err := waitsForItself(b.s, b.req); err != nil {
+		b.Finish(err)
+		return
 	}
 	b.arrival.decide(ctx, b)
 }
 
-// ownKey is the error of a request that would wait for a key of its own session, which only its own connection
-// could release.
-func ownKey(req *types.Request, share bool) error {
-	if share && !req.Shared {
+// waitsForItself is the error of a request that would wait for a key of its own session, if only its own connection could
+// release it. In an explicit session, another connection may.
+func waitsForItself(s *holdings.Session, req *types.Request) error {
+	if s == nil || s.Explicit() {
+		return nil
+	}
+	held, share := s.Owns(req.Key)
+	switch {
+	case !held:
+		return nil
+	case share && !req.Shared:
 		return types.Invalidf("field wait_ms", "lock %q: this session has a share of it, which cannot become exclusive; release it and acquire", req.Key)
 	}
 	return types.Invalidf("field wait_ms", "lock %q is held by this session, so the call would wait for itself; release the lock first", req.Key)

@@ -33,6 +33,15 @@ func (c *Call) Asked() bool { return c.attempts > 0 }
 // HeldInCache answers from the cache that the key is held.
 func (c *Call) HeldInCache() (store.Lock, bool) { return c.aq.HeldInCache(nil, c.req) }
 
+// WaitsForItself is the error of a member that would certainly wait for a key of its own session. A share may be granted beside
+// the session's share.
+func (c *Call) WaitsForItself() error {
+	if c.req.Wait == 0 || c.req.Shared {
+		return nil
+	}
+	return waitsForItself(c.S, c.req)
+}
+
 // Arrive takes the last position among the calls for the key, and reports [Acquirer.isLate].
 func (c *Call) Arrive() (came *Arrival, late bool) {
 	if c.req.Wait != 0 {

@@ -86,9 +86,12 @@ func (c *Call) awaitEntry() error {
 // ownKeyPause is after what time the log warns that a call waits for a key of its own session.
 const ownKeyPause = 10 * time.Second
 
-// warnOfOwnKey logs once, if the call still waits after a while, that its own session holds the key. Another
+// WarnOfOwnKey logs once, if the call still waits after a while, that its own explicit session holds the key. Another
 // thread of the session may release it, so the call is not refused.
-func (c *Call) warnOfOwnKey() (stop func()) {
+func (c *Call) WarnOfOwnKey() (stop func()) {
+	if c.S == nil || !c.S.Explicit() {
+		return func() {}
+	}
 	if held, _ := c.S.Owns(c.req.Key); !held {
 		return func() {}
 	}

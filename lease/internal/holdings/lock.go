@@ -80,16 +80,10 @@ func (s *Session) ExpiresIn() time.Duration {
 	return heartbeat.Reliable(s.ttl)
 }
 
-// AdmitAll counts a group, if the session may have all its locks and holds none of the keys, because the
-// group would otherwise wait for its own session. Members keep their slots until they are published.
+// AdmitAll counts a group, if the session may have all its locks. Members keep their slots until they are published.
 func (s *Session) AdmitAll(slots []*Slot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range slots {
-		if held, _ := s.ownsLocked(p.Key); held {
-			return types.Invalidf("field keys", "lock %q is held by this session already", p.Key)
-		}
-	}
 	if err := s.roomLocked(len(slots)); err != nil {
 		return err
 	}

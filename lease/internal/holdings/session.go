@@ -113,10 +113,6 @@ func (s *Session) leaveLocked(p *Slot) {
 func (s *Session) Owns(key string) (held, share bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ownsLocked(key)
-}
-
-func (s *Session) ownsLocked(key string) (held, share bool) {
 	h := s.firstLocked(key)
 	return h != nil, h != nil && h.IsShare()
 }

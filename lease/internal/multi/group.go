@@ -79,6 +79,7 @@ func (gs *Groups) Acquire(ctx context.Context, s *holdings.Session, keys []strin
 			return nil, err
 		}
 		defer gs.acquirer.WaiterLeft()
+		defer g.warnOfOwnKeys()()
 	}
 	if err := g.Acquire(); err != nil {
 		g.endWaits(err)
@@ -165,7 +166,7 @@ func (g *Group) Admit() (done func(), err error) {
 	}
 	if err == nil && g.s != nil {
 		if g.repeated = g.again(); g.repeated == nil {
-			err = g.s.AdmitAll(g.slots())
+			err = g.admitToSession()
 		}
 	}
 	done = func() {
@@ -183,6 +184,16 @@ func (g *Group) Admit() (done func(), err error) {
 		done()
 	}
 	return done, err
+}
+
+// admitToSession counts the group in its session. It refuses at once what an attempt would refuse later, after waiting for other keys.
+func (g *Group) admitToSession() error {
+	for _, c := range g.calls {
+		if err := c.WaitsForItself(); err != nil {
+			return err
+		}
+	}
+	return g.s.AdmitAll(g.slots())
 }
 
 // takeTurns waits for the turn of each key, in the order of the keys, as this whole package does.
@@ -353,6 +364,18 @@ func (g *Group) newAttempts(calls []*attempt.Call) (attempts []*attempt.Attempt,
 		}
 	}
 	return attempts, nil
+}
+
+func (g *Group) warnOfOwnKeys() (stop func()) {
+	stops := make([]func(), len(g.calls))
+	for i, c := range g.calls {
+		stops[i] = c.WarnOfOwnKey()
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
 }
 
 func (g *Group) endWaits(err error) {
