@@ -179,7 +179,7 @@ func TestGracefulStop(t *testing.T) {
 	})
 }
 
-// TestDrainLimit: the drain ends at its timeout, even if an app still holds locks.
+// TestDrainLimit: the drain ends at its timeout, even if an app still holds locks. The app is told that it has lost them.
 func TestDrainLimit(t *testing.T) {
 	t.Parallel()
 	o, _ := onPostgres(t)
@@ -188,6 +188,9 @@ func TestDrainLimit(t *testing.T) {
 	token := dial(t, s.socket).acquire("kept", "", session.joins())
 	if code := s.stop(); code != 0 {
 		t.Errorf("ended with code %d", code)
+	}
+	if e := session.want("lost"); e.data["key"] != "kept" || e.data["reason"] != "shutdown" {
+		t.Errorf("event %s %s", e.name, e.raw)
 	}
 	next := start(t, o)
 	if after := dial(t, next.socket).acquire("kept", ""); after <= token {

@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"fmt"
+	"maps"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -59,6 +61,46 @@ func TestStreamReportsLostLocks(t *testing.T) {
 		t.Error(name)
 	}
 	e.wantEnd()
+}
+
+// A session's stream says of each lock why it is lost, before it ends: also if the sidecar stops, or the client has only closed its
+// side of the connection. Nothing is lost if the client ended the session.
+func TestStreamEndsWithItsLosses(t *testing.T) {
+	for reason, end := range map[string]func(f *fixture, m *lease.Manager, e *events, id string){
+		"shutdown":      func(_ *fixture, m *lease.Manager, _ *events, _ string) { m.Stop() },
+		"shutdown, too": func(f *fixture, _ *lease.Manager, _ *events, _ string) { f.Stop() },
+		"disconnected":  func(_ *fixture, _ *lease.Manager, e *events, _ string) { _ = e.Conn.(*net.UnixConn).CloseWrite() },
+		"": func(f *fixture, _ *lease.Manager, _ *events, id string) {
+			f.dial().do("DELETE", "/v1/sessions/"+id, "").want(t, 200, "")
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			f, m := withManager(t)
+			e, id := f.explicit()
+			want, got := map[string]string{}, map[string]string{}
+			for _, key := range []string{"a", "b", "shared"} {
+				mode := "exclusive"
+				if key == "shared" {
+					mode = "shared"
+				}
+				token := tokenOf(f.dial().do("PUT", "/v1/locks/"+key, `{"mode":"`+mode+`"}`, "Lock-Session: "+id))
+				if reason != "" {
+					want[key] = token + " " + strings.TrimSuffix(reason, ", too")
+				}
+			}
+			end(f, m, e, id)
+			for {
+				name, data := e.next()
+				if name == "" {
+					break
+				}
+				got[data["key"].(string)] = fmt.Sprintf("%.0f %v", data["token"], data["reason"])
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("%s: lost %v, want %v", reason, got, want)
+			}
+		})
+	}
 }
 
 func TestStreamHeartbeat(t *testing.T) {

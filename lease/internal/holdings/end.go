@@ -12,8 +12,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// End ends the session; only the first call has an effect. Its waits end, and its locks are released in the
-// background. The channel is closed when the store has confirmed that, or when their leases are dead.
+// End ends the session; only the first call has an effect. Its waits end. The app is told of each lock that it loses, unless it
+// ended the session itself. Then its locks are released in the background. The channel is closed when the store has confirmed
+// that, or when their leases are dead.
 func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	s.mu.Lock()
 	if s.ended {
@@ -21,22 +22,26 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 		return s.released
 	}
 	s.ended = true
-	lost := s.keptLocked()
+	kept := s.keptLocked()
 	var left atomic.Int64
-	left.Store(int64(s.held.count() + len(lost)))
+	left.Store(int64(s.held.count() + len(kept)))
 	settled := func() {
 		if left.Add(-1) == 0 {
 			close(s.released)
 		}
 	}
-	releases := make([]*Release, 0, s.held.count()+len(lost))
-	for _, h := range lost {
+	releases := make([]*Release, 0, s.held.count()+len(kept))
+	for _, h := range kept {
 		releases = append(releases, h.newEnd(settled))
 	}
 	for h := range s.held.all {
 		r := h.newEnd(settled)
 		r.ofSession = true
-		s.takeLocked(h, End{Lost: sessionLosses[reason], Release: r})
+		lost := sessionLosses[reason]
+		s.takeLocked(h, End{Lost: lost, Release: r})
+		if lost != "" {
+			s.notifyLossLocked(h, lost)
+		}
 		releases = append(releases, r)
 	}
 	close(s.ending)

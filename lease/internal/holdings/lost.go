@@ -131,10 +131,14 @@ func (s *Session) forfeitLocked(h *Lock, reason types.LostReason) bool {
 		}
 	}
 	s.lost[ref] = loss{reason: reason}
-	if s.onLost != nil {
+	s.notifyLossLocked(h, reason)
+	return true
+}
+
+func (s *Session) notifyLossLocked(h *Lock, reason types.LostReason) {
+	if s.onLost != nil && !h.unpublished {
 		s.onLost(types.Lost{Key: h.Key, Token: h.Token, Reason: reason})
 	}
-	return true
 }
 
 // letGoLocked ends the use of the lease, because the lock is lost or its release is settled. The caller holds s.mu.
