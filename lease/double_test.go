@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -41,6 +42,8 @@ type double struct {
 	// history is that of the store. openedIn are the histories in which leases were opened.
 	history  store.History
 	openedIn map[store.LeaseID]store.History
+	// unsettled is the number of the next withdrawals that are not final.
+	unsettled atomic.Int32
 }
 
 // listened is one call of Listen, and the number of enqueues before it.
@@ -421,7 +424,13 @@ func (d *double) Withdraw(ctx context.Context, attempts []store.Attempt) ([]stor
 	attempts = slices.Clone(attempts)
 	return do(ctx, d, "Withdraw", len(attempts), func(ctx context.Context) ([]store.Outcome, error) {
 		return unlessLocked(d, attempts, keyOf, store.RowLocked,
-			func(attempts []store.Attempt) ([]store.Outcome, error) { return d.Store.Withdraw(ctx, attempts) })
+			func(attempts []store.Attempt) ([]store.Outcome, error) {
+				outcomes, err := d.Store.Withdraw(ctx, attempts)
+				if err == nil && d.unsettled.Add(-1) >= 0 {
+					outcomes = slices.Repeat([]store.Outcome{store.Unsettled}, len(attempts))
+				}
+				return outcomes, err
+			})
 	})
 }
 

@@ -47,3 +47,31 @@ func TestLateLandingIsWithdrawn(t *testing.T) {
 		r.release(s, r.lock(s, "k"))
 	})
 }
+
+// The same if the server's clock was set back: it says that the question may still be carried out, and is, after more than
+// two limits. The attempt is withdrawn until the server excludes that.
+func TestAnUnsettledAttemptIsWithdrawnAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		r.lock(s, "anchor") // keeps the lease in use
+		const unsettled = 5
+		r.st.unsettled.Store(unsettled)
+		limits := 2 * r.m.cfg.StoreTimeout
+		r.st.set("Acquire", fault{times: 1, lose: true, late: 13 * limits / 4})
+		if _, err := r.try(s, "k"); !store.OutcomeUnknown(err) {
+			t.Fatalf("the lost acquire: %v", err)
+		}
+		time.Sleep(13*limits/4 + 100*time.Millisecond)
+		if l := r.stored("k"); !l.Held {
+			t.Fatalf("the late acquire was not carried out: %+v", l)
+		}
+		time.Sleep(10 * limits)
+		if l := r.stored("k"); l.Held {
+			t.Errorf("the lock has no owner: %+v", l)
+		}
+		if n := r.st.count("Withdraw"); n != unsettled+1 {
+			t.Errorf("%d withdrawals, want %d", n, unsettled+1)
+		}
+	})
+}

@@ -69,6 +69,9 @@ const (
 	// QueueFull: the key is held, and as many attempts wait as the engine allows (Traits), or with too much data.
 	// Nothing changed.
 	QueueFull
+	// Unsettled: the attempt neither has the lock nor waits for it, but the store may still carry out a question
+	// about it that was not answered. The caller withdraws it again later.
+	Unsettled
 )
 
 // Answer says what became of an attempt.

@@ -121,9 +121,9 @@ type Store interface {
 	// Withdraw frees what attempts with an unknown outcome hold or wait for. It blocks until the store has
 	// decided an attempt that is in flight. An attempt that has not reached the store yet is not found.
 	// Therefore callers withdraw once more, twice the store's timeout after the attempt, when the store
-	// refuses the attempt. If the attempt was repeated through another instance, Withdraw leaves what that
+	// refuses the attempt, and again until the answer is not Unsettled. If the attempt was repeated through another instance, Withdraw leaves what that
 	// instance has: its queue position, a bind:ttl lock that it may have delivered, and a key that its
-	// MinHold keeps. A grant whose lease ended before counts as expired. Outcomes: Gone, RowLocked.
+	// MinHold keeps. A grant whose lease ended before counts as expired. Outcomes: Gone, Unsettled, RowLocked.
 	Withdraw(ctx context.Context, attempts []Attempt) ([]Outcome, error)
 
 	// Release frees locks, or hands them to the first living waiter. With the Outcome Success, waiters with

@@ -19,39 +19,21 @@ const acquireRounds = 5
 
 // Acquire takes keys that are free or whose holders are dead. Asks that wait are queued for held keys.
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	switch {
-	case len(asks) == 0:
+	if len(asks) == 0 {
 		return nil, nil
-	case asks[0].Wait: // either all asks wait, or none
-		return s.enqueue(ctx, asks)
 	}
-	ctx, cancel, o, err := s.beginBatch(ctx, "acquire", len(asks))
+	name, do := "acquire", (*batch).acquire
+	if asks[0].Wait { // either all asks wait, or none
+		name, do = "enqueue", (*batch).enqueue
+	}
+	ctx, cancel, o, err := s.beginBatch(ctx, name, len(asks))
 	if err != nil {
 		return nil, err
 	}
 	defer cancel()
-	t := newBatch(o, asks)
-	if err := t.takeFree(ctx); err != nil {
-		return nil, err
-	}
-	for range acquireRounds {
-		if err := t.readHolders(ctx); err != nil {
-			return nil, err
-		}
-		if len(t.open) == 0 {
-			return t.answers, nil
-		}
-		if err := t.ask(ctx, false); err != nil {
-			return nil, err
-		}
-		if len(t.open) == 0 {
-			return t.answers, nil
-		}
-	}
-	for _, i := range t.open {
-		t.answers[i] = store.Answer{Outcome: store.Held, Lock: store.Lock{Key: asks[i].Key}}
-	}
-	return t.answers, nil
+	answers, err := do(newBatch(o, asks), ctx)
+	o.noteLate(err, len(asks), func(i int) store.AttemptID { return asks[i].ID })
+	return answers, err
 }
 
 // batch contains the asks of a call, their answers, and the indexes of open asks.
@@ -73,6 +55,30 @@ func newBatch(o *operation, asks []store.Ask) *batch {
 }
 
 func (t *batch) name(i int) keyName { return keyName{t.config.Identity.Namespace, t.asks[i].Key} }
+
+func (t *batch) acquire(ctx context.Context) ([]store.Answer, error) {
+	if err := t.takeFree(ctx); err != nil {
+		return nil, err
+	}
+	for range acquireRounds {
+		if err := t.readHolders(ctx); err != nil {
+			return nil, err
+		}
+		if len(t.open) == 0 {
+			return t.answers, nil
+		}
+		if err := t.ask(ctx, false); err != nil {
+			return nil, err
+		}
+		if len(t.open) == 0 {
+			return t.answers, nil
+		}
+	}
+	for _, i := range t.open {
+		t.answers[i] = store.Answer{Outcome: store.Held, Lock: store.Lock{Key: t.asks[i].Key}}
+	}
+	return t.answers, nil
+}
 
 // forOpen runs a statement for the open asks, and answers those whose rows are locked.
 func (t *batch) forOpen(ctx context.Context, do func(context.Context, []int) error) error {

@@ -52,8 +52,7 @@ func TestEachFunctionIsDefinedOnce(t *testing.T) {
 
 // soundThoughWarned are the wrong warnings of plpgsql_check, with reasons.
 var soundThoughWarned = map[string]string{
-	"in_epoch: routine is marked as VOLATILE, should be STABLE": "only a volatile function sees what was committed after its caller's statement began",
-	"may_take: routine is marked as VOLATILE, should be STABLE": "as in_epoch",
+	"may_take: routine is marked as VOLATILE, should be STABLE": "only a volatile function sees what was committed after its caller's statement began",
 	"lock_key: control reached end of function without RETURN":  "its loop ends only with RETURN",
 	"pass_on: unreachable code":                                 "EXIT WHEN leaves the loop before its RETURN",
 }

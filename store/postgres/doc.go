@@ -119,7 +119,10 @@
 // The statement of a withdrawn attempt may still be in a buffer and run later. So each statement that takes
 // something, or gives something up by an attempt id, does nothing after its operation's time limit, by the
 // database's clock (clock.go, in_time). A withdrawal is final if it is repeated when the attempt is two
-// limits old: one for the statement to begin and one for it to end.
+// limits old, one for the statement to begin and one for it to end, and if the database's clock had passed the
+// statement's limit when the withdrawal began (late.go). Otherwise that clock was set back, or stood still with its
+// machine, and the withdrawal is repeated. A clock that is set back after that can still let a statement act that is
+// older than two limits.
 //
 // # Locked rows
 //

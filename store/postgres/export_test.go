@@ -204,3 +204,14 @@ func (u *unflushed) Flushed(sent time.Time) { u.flushed(sent) }
 
 // MadeConnection is madeConnection.
 func (u *unflushed) MadeConnection() { u.madeConnection() }
+
+// Late is late.
+type Late = late
+
+// Note is note for one attempt.
+func (l *late) Note(id store.AttemptID, notAfter time.Time) {
+	l.note(1, func(int) store.AttemptID { return id }, notAfter)
+}
+
+// CanFollow is canFollow.
+func (l *late) CanFollow(id store.AttemptID, at time.Time) bool { return l.canFollow(id, at) }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -13,14 +14,8 @@ import (
 
 // enqueue takes keys that are free or whose holders are dead, and enqueues for the others. While it finds
 // dead holders, only ctx limits it.
-func (s *Store) enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	ctx, cancel, o, err := s.beginBatch(ctx, "enqueue", len(asks))
-	if err != nil {
-		return nil, err
-	}
-	defer cancel()
-	s.listener.ready(ctx)
-	t := newBatch(o, asks)
+func (t *batch) enqueue(ctx context.Context) ([]store.Answer, error) {
+	t.listener.ready(ctx)
 	for len(t.open) > 0 {
 		if err := t.ask(ctx, true); err != nil {
 			return nil, err
@@ -168,7 +163,7 @@ func (o *operation) checkAgain(ctx context.Context, waits, which []store.Attempt
 }
 
 // Cancel deletes waiters. If a waiter's row is gone, the lock may be granted, so Cancel reads the outcome.
-func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
+func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) (answers []store.Answer, err error) {
 	if len(waits) == 0 {
 		return nil, nil
 	}
@@ -177,6 +172,7 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answ
 		return nil, err
 	}
 	defer cancel()
+	defer func() { o.noteLate(err, len(waits), func(i int) store.AttemptID { return waits[i].ID }) }()
 	gone := make(map[store.AttemptID]store.Answer, len(waits))
 	if len(waits) > 1 {
 		_, grants := columnsOf(waits)
@@ -192,7 +188,7 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answ
 	if err != nil {
 		return nil, err
 	}
-	answers := make([]store.Answer, len(waits))
+	answers = make([]store.Answer, len(waits))
 	var left []store.Attempt
 	var shared []string // keys in whose queues these waiters may have blocked others
 	for i := range rows {
@@ -285,13 +281,21 @@ func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store
 	}
 	defer cancel()
 	name := func(i int) keyName { return keyName{s.config.Identity.Namespace, attempts[i].Key} }
+	outcomes := make([]store.Outcome, len(attempts))
 	locked, err := o.aroundLocked(ctx, items(len(attempts)), name, func(ctx context.Context, which []int) error {
-		return o.withdraw(ctx, attempts, which)
+		at, err := o.withdraw(ctx, attempts, which)
+		for _, i := range which {
+			outcomes[i] = store.Gone
+			if err == nil && s.late.canFollow(attempts[i].ID, at) {
+				outcomes[i] = store.Unsettled
+			}
+		}
+		return err
 	})
+	o.noteLate(err, len(attempts), func(i int) store.AttemptID { return attempts[i].ID })
 	if err != nil {
 		return nil, err
 	}
-	outcomes := slices.Repeat([]store.Outcome{store.Gone}, len(attempts))
 	for _, i := range locked {
 		outcomes[i] = store.RowLocked
 	}
@@ -303,7 +307,9 @@ func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store
 	return outcomes, nil
 }
 
-func (o *operation) withdraw(ctx context.Context, attempts []store.Attempt, which []int) error {
+// withdraw returns the time at which its statement began, before it locked rows. An attempt's statement that is carried
+// out after this one is judged by a later time.
+func (o *operation) withdraw(ctx context.Context, attempts []store.Attempt, which []int) (at time.Time, err error) {
 	id := o.config.Identity
 	keys, grants := make([]string, len(which)), make([][16]byte, len(which))
 	withdrawn := make([]held, len(which))
@@ -313,12 +319,13 @@ func (o *operation) withdraw(ctx context.Context, attempts []store.Attempt, whic
 	}
 	for {
 		done, err := query(ctx, o, sqlWithdraw, []any{id.Namespace, o.notAfter, id.Instance, keys, grants},
-			func(rows pgx.Rows, h *handOver) error { return h.scan(rows, &h.lapsed) })
+			func(rows pgx.Rows, h *handOver) error { return h.scan(rows, &h.lapsed, &at) })
 		if err != nil {
-			return err
+			return at, err
 		}
 		o.partly = true
-		var waiting []held // keys whose waiters have all expired
+		done = slices.DeleteFunc(done, func(h handOver) bool { return h.key == "" }) // it has only the time
+		var waiting []held                                                           // keys whose waiters have all expired
 		for _, h := range done {
 			if h.outcome == expiredWaiters {
 				waiting = append(waiting, held{namespace: h.namespace, key: h.key})
@@ -326,10 +333,10 @@ func (o *operation) withdraw(ctx context.Context, attempts []store.Attempt, whic
 		}
 		_, expired := o.sortOut(done, withdrawn)
 		if err := o.reap(ctx, expired, false); err != nil {
-			return err
+			return at, err
 		}
 		if len(o.unblocked(expired, waiting)) == 0 {
-			return nil
+			return at, nil
 		}
 	}
 }

@@ -169,6 +169,25 @@ func TestAnAskerIsNotJudgedByANewClock(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", s.lease)), store.LeaseLost)
 }
 
+// The same if another session begins the epoch at this moment: after the statement has read the lease as it was before.
+func TestAnAskerIsNotJudgedWhileTheEpochBegins(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+	exec(t, s.conn, `ALTER FUNCTION locksidecar.in_epoch() RENAME TO really`)
+	exec(t, s.conn, `DO $do$ BEGIN EXECUTE 'CREATE FUNCTION locksidecar.in_epoch() RETURNS boolean LANGUAGE plpgsql '
+		|| (SELECT CASE provolatile WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END FROM pg_proc WHERE oid = 'locksidecar.really'::regproc)
+		|| ' AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN locksidecar.really(); END $$'; END $do$`)
+	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
+	exec(t, s.other, "BEGIN; SELECT pg_advisory_xact_lock(7)")
+	answers := make(chan store.Answer, 1)
+	go func() { answers <- acquire(t, s, askFor("k", s.lease)) }()
+	awaitBlocked(t, s.url)
+	exec(t, s.conn, "SELECT locksidecar.new_epoch()")
+	exec(t, s.other, "COMMIT")
+	want(t, <-answers, store.Held)
+}
+
 // Trap: the same for a claim. The holder would be told that its lock expired, and then the lease
 // gets its TTL again. The lock would stay held without a holder.
 func TestAClaimIsNotJudgedByANewClock(t *testing.T) {

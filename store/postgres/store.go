@@ -102,6 +102,7 @@ type Store struct {
 	again        nowAndThen // see againEach
 
 	unflushed *unflushed
+	late      late
 	quiet     quiet
 	state     atomic.Pointer[state]
 	doubts    chan struct{} // has an element if the server should be checked

@@ -213,20 +213,38 @@ func (aq *Acquirer) Within(d time.Duration) func() bool {
 // and again when the server has certainly given up, because a buffered question may be carried out after the
 // first withdrawal.
 func (aq *Acquirer) withdraw(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
-	aq.withdrawOnce(ctx, a, matters, func() {
-		again := func() { aq.withdrawOnce(ctx, a, matters, settled) }
-		if aq.inline || !matters() || !aq.later.After(2*aq.cfg.StoreTimeout, again) {
-			settled()
-		}
-	})
+	aq.withdrawOnce(ctx, a, matters, func() { aq.withdrawAgain(ctx, a, matters, settled) })
 }
 
-// withdrawOnce repeats a withdrawal until the store confirms it or matters returns false.
+// withdrawAgain repeats a withdrawal until nothing can be carried out after it. By this machine's clock this takes two
+// timeouts of the store. It takes longer if the server's clock was set back, or stood still.
+func (aq *Acquirer) withdrawAgain(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
+	again := func() {
+		aq.askToWithdraw(ctx, a, matters, func(o store.Outcome) {
+			if o == store.Unsettled {
+				aq.withdrawAgain(context.Background(), a, matters, settled) // see persist
+				return
+			}
+			settled()
+		})
+	}
+	if aq.inline || !matters() || !aq.later.After(2*aq.cfg.StoreTimeout, again) {
+		settled()
+	}
+}
+
 func (aq *Acquirer) withdrawOnce(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
+	aq.askToWithdraw(ctx, a, matters, func(store.Outcome) { settled() })
+}
+
+// askToWithdraw repeats a withdrawal until the store answers it or matters returns false.
+func (aq *Acquirer) askToWithdraw(ctx context.Context, a store.Attempt, matters func() bool, settled func(store.Outcome)) {
+	var last store.Outcome
 	persist(ctx, aq.later, aq.lanes.Withdrawals.Submit, a, func(o store.Outcome, err error) bool {
 		aq.heldCache.Drop(a.Key)
+		last = o
 		return err == nil && o != store.RowLocked || !matters()
-	}, settled)
+	}, func() { settled(last) })
 }
 
 // forgetWait makes the store forget a skipped waiter. It repeats this until the store confirms or the waiter's

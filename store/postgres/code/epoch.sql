@@ -48,9 +48,10 @@ $$;
 
 -- in_epoch is true on the server that granted last, with the tables as they were. Otherwise it fails with
 -- LS001: a promoted or restored server may have older data than was confirmed, so new_epoch comes first.
--- Statements that grant locks or reap expired leases call in_epoch.
+-- Statements that grant locks or reap expired leases call in_epoch. It is STABLE, so it judges what its statement sees:
+-- not the epoch that new_epoch has begun since, beside leases as they were before.
 CREATE OR REPLACE FUNCTION locksidecar.in_epoch() RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF (SELECT epoch = locksidecar.here(source, mark) FROM locksidecar.meta) THEN
         RETURN true;
@@ -61,7 +62,7 @@ $$;
 
 -- history names the epoch of this server, or fails as in_epoch does.
 CREATE OR REPLACE FUNCTION locksidecar.history() RETURNS uuid
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql STABLE AS $$
 BEGIN
     PERFORM locksidecar.in_epoch();
     RETURN (SELECT m.history FROM locksidecar.meta m);

@@ -87,8 +87,11 @@ FROM (
 ) counted
 
 -- name: withdraw
--- Frees what attempts of unknown outcome hold or wait for (invariant 7): see the function.
+-- Frees what attempts of unknown outcome hold or wait for (invariant 7): see the function. Each row has the time
+-- before the first row was locked. If nothing is freed, one row has only this time.
 -- $1 namespace, $2 not after, $3 instance, $4 keys, $5 grants
-SELECT namespace, key, outcome, expired, grant_id, lease_id, instance, token, acquired_at, expires_at,
-    hints, hint_instances, watched, ended, slot, now, lapsed
-FROM locksidecar.withdraw($1, $2, $3, $4, $5)
+SELECT coalesce(w.namespace, ''), coalesce(w.key, ''), w.outcome, w.expired, w.grant_id, w.lease_id, w.instance, w.token,
+    w.acquired_at, w.expires_at, w.hints, w.hint_instances, coalesce(w.watched, false), w.ended, w.slot, w.now,
+    coalesce(w.lapsed, false), began.at
+FROM (SELECT clock_timestamp() AS at OFFSET 0) began
+LEFT JOIN LATERAL (SELECT * FROM locksidecar.withdraw($1, $2, $3, $4, $5) OFFSET 0) w ON true
