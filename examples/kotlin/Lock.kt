@@ -18,7 +18,7 @@ suspend fun <T> LockClient.withLock(
     var held: HeldLock? = null // also if the cancellation comes with the grant
     var failure: Throwable? = null
     try {
-        val lock = runInterruptible(Dispatchers.IO) { acquire(key, options).also { held = it } }
+        val lock = runInterruptible(Dispatchers.IO) { acquire(key, options).detach().also { held = it } }
         return coroutineScope {
             val job = async { work(lock) }
             lock.lost().thenAccept { job.cancel(Lost(it)) }

@@ -201,6 +201,17 @@ public final class HeldLock implements AutoCloseable {
   }
 
   /**
+   * Says that another thread may release the lock. Without this, the thread that acquired it gets an
+   * {@link IllegalStateException} if it waits for the lock while it is held, because it would wait for itself.
+   *
+   * @return this lock
+   */
+  public HeldLock detach() {
+    grant.detach();
+    return this;
+  }
+
+  /**
    * How often the owner has entered the lock, as the sidecar's last answer said.
    *
    * @return 1 for a lock without reentries, 0 after its release
@@ -247,7 +258,7 @@ public final class HeldLock implements AutoCloseable {
    * @return its state
    */
   public LockStatus update(@Nullable Object data) {
-    return change(Collections.singletonMap("data", Json.copy(data)), false, "data");
+    return change(Collections.singletonMap("data", Json.copy("data", data)), false, "data");
   }
 
   /**
@@ -303,7 +314,7 @@ public final class HeldLock implements AutoCloseable {
    * @return whether the lock is free now
    */
   public boolean release(Outcome outcome, @Nullable Object result) {
-    return release(outcome, Collections.singletonMap("result", Json.copy(result)), 0, false);
+    return release(outcome, Collections.singletonMap("result", Json.copy("result", result)), 0, false);
   }
 
   /**
@@ -330,6 +341,7 @@ public final class HeldLock implements AutoCloseable {
                   expectedEntries, inner, unanswered));
     } catch (SidecarUnavailableException e) {
       unanswered = true;
+      grant.detach(); // the sidecar may release it
       throw e;
     }
     released = true;

@@ -5,6 +5,7 @@ import io.github.locksidecar.internal.Acquire;
 import io.github.locksidecar.internal.Clock;
 import io.github.locksidecar.internal.Json;
 import io.github.locksidecar.internal.Operations;
+import io.github.locksidecar.internal.Problem;
 import io.github.locksidecar.internal.Settings;
 import io.github.locksidecar.internal.Transport;
 import java.time.Duration;
@@ -83,6 +84,8 @@ public final class LockClient implements AutoCloseable {
    * @return the lock
    * @throws InterruptedException if the thread was interrupted
    * @throws LockHeldException if another caller holds it, and the call does not wait
+   * @throws IllegalStateException if this thread holds it, and would wait for itself: see {@link LockOptions#reentrant()} and
+   *     {@link HeldLock#detach()}
    * @throws WaitTimeoutException if the call has waited for its {@link LockOptions#maxWait}
    * @throws SkippedException if the holder did the work: {@link LockOptions#skipIfDone()}
    */
@@ -103,6 +106,8 @@ public final class LockClient implements AutoCloseable {
   }
 
   private Acquire prepare(String key, LockOptions options, @Nullable HeldLock entered) {
+    Problem.text("key", key);
+    Problem.required("options", options);
     return new Acquire(transport, List.of(key), options.request(), entered == null ? null : entered.grant());
   }
 
@@ -125,7 +130,7 @@ public final class LockClient implements AutoCloseable {
    */
   public @Nullable HeldLock tryAcquire(String key, LockOptions options) {
     try {
-      return acquireUninterruptibly(key, options.maxWait(Duration.ZERO), null);
+      return acquireUninterruptibly(key, Problem.required("options", options).maxWait(Duration.ZERO), null);
     } catch (LockHeldException e) {
       return null;
     }
@@ -140,6 +145,8 @@ public final class LockClient implements AutoCloseable {
    * @throws InterruptedException if the thread was interrupted
    */
   public HeldLocks acquireAll(Collection<String> keys, LockOptions options) throws InterruptedException {
+    Problem.required("keys", keys).forEach(key -> Problem.text("a key of keys", key));
+    Problem.required("options", options);
     Acquire acquire = new Acquire(transport, List.copyOf(keys), options.request(), null);
     return new HeldLocks(
         acquire.many().stream().map(one -> new HeldLock(operations, one, options.interrupts())).toList());
@@ -176,7 +183,7 @@ public final class LockClient implements AutoCloseable {
    * @return the semaphore; it makes no call yet
    */
   public LockSemaphore semaphore(String key, int limit, LockOptions options) {
-    return new LockSemaphore(this, key, options.shared().limit(limit));
+    return new LockSemaphore(this, Problem.text("key", key), Problem.required("options", options).shared().limit(limit));
   }
 
   /**
@@ -197,7 +204,7 @@ public final class LockClient implements AutoCloseable {
    * @return the lock; it makes no call yet
    */
   public KeyLock lock(String key, LockOptions options) {
-    return new KeyLock(this, key, options);
+    return new KeyLock(this, Problem.text("key", key), Problem.required("options", options));
   }
 
   // Do it once, lead.
@@ -232,14 +239,15 @@ public final class LockClient implements AutoCloseable {
   public <E extends Exception> @Nullable Object once(
       String key, LockOptions options, Task<? extends @Nullable Object, E> work) throws InterruptedException, E {
     HeldLock lock;
+    Problem.required("work", work);
     try {
-      lock = acquire(key, options.skipIfDone());
+      lock = acquire(key, Problem.required("options", options).skipIfDone());
     } catch (SkippedException e) {
       return e.result();
     }
     try (lock) {
       lock.outcomeAtClose(Outcome.FAILURE); // unless the next lines succeed
-      Object result = Json.copy(work.call());
+      Object result = Json.copy("the result of the work", work.call());
       lock.release(Outcome.SUCCESS, result);
       return result;
     }
@@ -265,7 +273,8 @@ public final class LockClient implements AutoCloseable {
    */
   public <T extends @Nullable Object, E extends Exception> T lead(
       String key, LockOptions options, LeaderTask<T, E> task) throws InterruptedException, E {
-    return new Campaign<>(this, key, options.waitForever(), task).run();
+    Problem.required("task", task);
+    return new Campaign<>(this, key, Problem.required("options", options).waitForever(), task).run();
   }
 
   /** Whether to campaign again after this error. */
@@ -445,7 +454,7 @@ public final class LockClient implements AutoCloseable {
    * @return whether it is free now
    */
   public boolean release(String key, long token, Outcome outcome, @Nullable Object result) {
-    return released(key, token, outcome, result == null ? null : Map.of("result", result), 0);
+    return released(key, token, outcome, result == null ? null : Map.of("result", Json.copy("result", result)), 0);
   }
 
   /**
@@ -462,6 +471,7 @@ public final class LockClient implements AutoCloseable {
 
   private boolean released(
       String key, long token, @Nullable Outcome outcome, @Nullable Map<String, @Nullable Object> body, int reentry) {
+    Problem.text("key", key);
     String word = outcome == null ? null : outcome.word();
     JsonObject value = operations.release(new Operations.Release(key, token, null, null, word, body, reentry, false, false));
     return value.getBoolean("released");

@@ -1,6 +1,7 @@
 package io.github.locksidecar;
 
 import io.github.locksidecar.internal.Clock;
+import io.github.locksidecar.internal.Problem;
 import io.github.locksidecar.internal.Settings;
 import java.time.Duration;
 import java.util.Map;
@@ -25,8 +26,15 @@ public final class LockClientBuilder {
    * @return these settings
    */
   public LockClientBuilder socket(String path) {
-    this.socket = path;
+    this.socket = checked(path);
     return this;
+  }
+
+  private static String checked(String path) {
+    if (Problem.text("socket", path).isEmpty() || path.contains("://") || path.indexOf('\0') >= 0) {
+      throw Problem.invalid("socket is \"" + path + "\"; it must be the path of a socket, such as " + DEFAULT_SOCKET);
+    }
+    return path;
   }
 
   /**
@@ -36,7 +44,7 @@ public final class LockClientBuilder {
    * @return these settings
    */
   public LockClientBuilder name(String name) {
-    session.put("name", name);
+    session.put("name", Problem.text("name", name));
     return this;
   }
 
@@ -82,8 +90,12 @@ public final class LockClientBuilder {
    * @return the client
    */
   public LockClient build() {
-    String path = socket != null ? socket : System.getenv("LOCKSIDECAR_SOCKET");
-    path = path == null || path.isEmpty() ? DEFAULT_SOCKET : path;
+    String path = socket != null ? socket : usualSocket();
     return LockClient.of(new Settings(path, Map.copyOf(session), Clock.nanos(timeout), Clock.nanos(reconnect)));
+  }
+
+  private static String usualSocket() {
+    String variable = System.getenv("LOCKSIDECAR_SOCKET");
+    return variable == null || variable.isEmpty() ? DEFAULT_SOCKET : checked(variable);
   }
 }

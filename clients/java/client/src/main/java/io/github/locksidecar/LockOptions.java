@@ -131,7 +131,7 @@ public final class LockOptions {
    * @return these options with it
    */
   public LockOptions owner(String owner) {
-    return with("owner", Objects.requireNonNull(owner, "owner"));
+    return with("owner", Problem.text("owner", owner));
   }
 
   /**
@@ -184,7 +184,7 @@ public final class LockOptions {
    * @throws IllegalArgumentException if a part of it is not JSON
    */
   public LockOptions data(Object data) {
-    return with("data", Objects.requireNonNull(Json.copy(data), "data"));
+    return with("data", Problem.required("data", Json.copy("data", data)));
   }
 
   /**
@@ -195,7 +195,7 @@ public final class LockOptions {
    * @return these options with it
    */
   public LockOptions requestId(String requestId) {
-    return new LockOptions(fields, wait, Objects.requireNonNull(requestId, "requestId"), interrupts);
+    return new LockOptions(fields, wait, Problem.required("requestId", requestId), interrupts);
   }
 
   /**
@@ -219,13 +219,13 @@ public final class LockOptions {
   AcquireRequest request() {
     LockOptions complete = has("reentrant") && !has("owner") ? owner(ThreadName.current()) : this;
     List<String> needs = complete.fields.keySet().stream().map(FEATURES::get).filter(Objects::nonNull).toList();
-    return new AcquireRequest(complete.fields, needs, wait, requestId);
+    return new AcquireRequest(complete.fields, needs, wait, requestId, (String) fields.get("owner"));
   }
 
   static void check(String name, Duration value, Duration least) {
-    if (value.compareTo(least) < 0 || value.compareTo(DAY) > 0) {
+    if (Problem.required(name, value).compareTo(least) < 0 || value.compareTo(DAY) > 0) {
       throw Problem.invalid(
-          name + " is " + value.toMillis() + " ms; it must be " + least.toMillis() + " to " + DAY.toMillis() + " ms");
+          name + " is " + Clock.nanos(value) / 1_000_000 + " ms; it must be " + least.toMillis() + " to " + DAY.toMillis() + " ms");
     }
   }
 }

@@ -1,5 +1,6 @@
 package io.github.locksidecar;
 
+import io.github.locksidecar.internal.Clock;
 import java.time.Duration;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
@@ -68,7 +69,7 @@ public final class Term {
    */
   public boolean await(Duration timeout) throws InterruptedException {
     try {
-      over.get(timeout.toNanos(), TimeUnit.NANOSECONDS);
+      over.get(Clock.nanos(timeout), TimeUnit.NANOSECONDS);
     } catch (TimeoutException e) {
       return false;
     } catch (InterruptedException e) {

@@ -2,17 +2,22 @@ package io.github.locksidecar;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.locksidecar.internal.FakeSidecar;
 import io.github.locksidecar.testing.Sidecar;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
@@ -186,6 +191,84 @@ class InterruptTest {
     interrupt.disarm(); // the release begins
     interrupt.fire(); // the news of the loss comes
     assertFalse(Thread.interrupted());
+  }
+
+  /** Interrupts come at any moment of an acquire, a change and a release. */
+  @Test
+  void noInterruptLeavesALockWithoutAHolder() throws Exception {
+    LockClient client = sidecar.client();
+    AtomicBoolean over = new AtomicBoolean();
+    List<InThread<Integer>> workers = new ArrayList<>();
+    for (int i = 0; i < 4; i++) {
+      int kind = i;
+      workers.add(new InThread<>(() -> {
+        int done = 0;
+        while (done < 300) {
+          try {
+            work(client, kind);
+            done++;
+          } catch (InterruptedException e) {
+            // The next one.
+          }
+        }
+        return done;
+      }));
+    }
+    Thread interrupts =
+        new Thread(() -> {
+          for (int i = 0; !over.get(); i++) {
+            workers.get(i % workers.size()).thread.interrupt();
+            LockSupport.parkNanos(ThreadLocalRandom.current().nextInt(500_000));
+          }
+        });
+    interrupts.start();
+    try {
+      for (InThread<Integer> worker : workers) {
+        assertEquals(300, worker.result());
+      }
+    } finally {
+      over.set(true);
+      interrupts.join();
+    }
+    LockClient other = sidecar.client();
+    for (String key : List.of("hammer", "hammer:a", "hammer:b", "hammer:ttl")) {
+      awaitQueue(other, key, 0);
+      HeldLock free = other.tryAcquire(key);
+      assertNotNull(free, key + " is held by nobody");
+      free.release();
+    }
+  }
+
+  private static void work(LockClient client, int kind) throws InterruptedException {
+    switch (kind) {
+      case 0 -> {
+        try (HeldLock lock = client.acquire("hammer")) {
+          lock.check();
+        }
+      }
+      case 1 -> {
+        KeyLock lock = client.lock("hammer");
+        lock.lockInterruptibly();
+        try {
+          if (lock.tryLock(1, TimeUnit.SECONDS)) {
+            lock.unlock();
+          }
+        } finally {
+          lock.unlock();
+        }
+      }
+      case 2 -> {
+        try (HeldLocks locks = client.acquireAll(List.of("hammer:b", "hammer:a"), LockOptions.defaults())) {
+          locks.get("hammer:a").update(1);
+        }
+      }
+      default -> {
+        LockOptions options = LockOptions.defaults().bindTtl().ttl(Duration.ofMinutes(10));
+        try (HeldLock lock = client.acquire("hammer:ttl", options)) {
+          lock.extend(Duration.ofMinutes(20));
+        }
+      }
+    }
   }
 
   @Test

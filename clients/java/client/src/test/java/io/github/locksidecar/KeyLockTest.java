@@ -114,6 +114,16 @@ class KeyLockTest {
     lock.unlock();
   }
 
+  /** The idiom for a wait without limit. */
+  @Test
+  void theLongestWaitIsAllowed() throws Exception {
+    KeyLock lock = client.lock("longest");
+    assertTrue(lock.tryLock(Long.MAX_VALUE, TimeUnit.DAYS));
+    lock.unlock();
+    assertTrue(lock.tryLock(Long.MIN_VALUE, TimeUnit.DAYS));
+    lock.unlock();
+  }
+
   @Test
   void conditionsAreRefusedByName() {
     Lock lock = client.lock("condition");

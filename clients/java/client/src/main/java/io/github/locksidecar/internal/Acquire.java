@@ -123,6 +123,7 @@ public final class Acquire {
       if (call != null && call.sent != 0) {
         before = call;
       }
+      refuseSelfWait();
       call = next;
       try {
         JsonObject value = transport.perform(next).result();
@@ -155,6 +156,14 @@ public final class Acquire {
         }
         patience.bridge(e, next);
       }
+    }
+  }
+
+  /** An acquire with an id of the app may be a repeat, whose grant is held. */
+  private void refuseSelfWait() {
+    Session live = transport.liveSession();
+    if (live != null && patience.waits() && request.requestId() == null) {
+      keys.forEach(key -> live.refuseSelfWait(key, request));
     }
   }
 
@@ -199,9 +208,9 @@ public final class Acquire {
   private Granted grant(Call by, JsonObject value) {
     Grant grant;
     if (by.session != null) {
-      grant = by.session.hold(value, by.sent);
+      grant = by.session.hold(value, by.sent, request);
     } else {
-      grant = new Grant(value.getString("key"), value.getLong("token"), null);
+      grant = new Grant(value.getString("key"), value.getLong("token"), null, request);
       grant.note(value, by.sent);
     }
     return new Granted(grant, value, request.reentrant() ? requestId : null);
@@ -225,6 +234,7 @@ public final class Acquire {
     for (String key : keys) {
       Call release = new Call("DELETE", Target.lock(key) + "?request_id=" + requestId, null, timeout);
       release.session = by.session;
+      release.urgent = true;
       try {
         JsonObject value = Uninterrupted.run(() -> transport.perform(release)).result();
         granted.stream().filter(one -> one.grant().key.equals(key)).forEach(one -> one.grant().released(value));

@@ -31,6 +31,9 @@ final class Call {
   /** Whether it was made more than once. */
   boolean repeated;
 
+  /** Whether calls of others may wait for its end, so it also has the connection in reserve. */
+  boolean urgent;
+
   /** Whether the sidecar asks the store, and does not answer from its memory. */
   boolean noCache;
 

@@ -29,13 +29,13 @@ public final class Clock {
    * A duration in nanoseconds.
    *
    * @param duration the duration
-   * @return at most {@link #NEVER}
+   * @return at most {@link #NEVER}, at least the negative of it
    */
   public static long nanos(Duration duration) {
     try {
       return duration.toNanos();
     } catch (ArithmeticException e) {
-      return NEVER;
+      return duration.isNegative() ? -NEVER : NEVER;
     }
   }
 

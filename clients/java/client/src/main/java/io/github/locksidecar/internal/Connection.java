@@ -22,6 +22,9 @@ final class Connection implements AutoCloseable {
   private final Deadlines deadlines;
   private final AtomicLong deadline = new AtomicLong(Clock.NEVER);
 
+  /** Whether it was kept for a later call. The sidecar may have closed it meanwhile. */
+  boolean kept;
+
   /** Whether it was closed because its deadline passed. */
   private volatile boolean late;
 

@@ -24,22 +24,31 @@ public final class Grant {
   /** The session that holds it; null: bind:ttl. */
   final @Nullable Session session;
 
+  /** The first request that got it. */
+  final AcquireRequest request;
+
+  /** The thread that acquired it, and may wait for itself; null: another thread may release it. */
+  volatile @Nullable Thread thread;
+
+  private volatile boolean shared;
   private volatile int entries = 1;
   private volatile long expiresAt;
 
   /** Whether the last call about it had no answer. */
   private volatile boolean silent;
 
-  Grant(String key, long token, @Nullable Session session) {
+  Grant(String key, long token, @Nullable Session session, AcquireRequest request) {
     this.key = key;
     this.token = token;
     this.session = session;
+    this.request = request;
   }
 
   /** Takes over an answer about it. Times count from the question, because an answer may be read late. */
   void note(JsonObject value, long asked) {
     expiresAt = asked + (value.getLong("waited_ms") + value.getLong("expires_in_ms")) * 1_000_000;
     entries = value.getInt("reentry");
+    shared = "shared".equals(value.getString("mode"));
     silent = false;
     JsonObject stop = value.getObject("stopping");
     if (stop != null) {
@@ -72,6 +81,17 @@ public final class Grant {
    */
   public long expiresAt() {
     return expiresAt;
+  }
+
+  boolean shared() {
+    return shared;
+  }
+
+  /** Another thread may release it, so the thread that acquired it may wait for it. */
+  public void detach() {
+    if (session != null) {
+      session.detach(this);
+    }
   }
 
   /** A call about it had no answer. */

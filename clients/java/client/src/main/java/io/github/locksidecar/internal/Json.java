@@ -7,12 +7,15 @@ import com.grack.nanojson.JsonWriter;
 import com.grack.nanojson.JsonWriterException;
 import io.github.locksidecar.ProtocolException;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /** JSON as Java values: map, list, string, number, boolean, null. */
 public final class Json {
+  private static final int MAX_DEPTH = 100;
+
   private Json() {}
 
   /**
@@ -37,25 +40,38 @@ public final class Json {
   /**
    * Checks a value of the app, and returns it as its receivers read it: an array is a list.
    *
+   * @param name what the app calls it
    * @param value the value
    * @return a copy
    * @throws IllegalArgumentException if a part of the value is not JSON
    */
-  public static @Nullable Object copy(@Nullable Object value) {
-    checkNumbers(value);
+  public static @Nullable Object copy(String name, @Nullable Object value) {
     try {
+      check(value, 0);
       return JsonParser.any().from(text(value));
+    } catch (IllegalArgumentException e) {
+      throw new IllegalArgumentException(name + " is " + e.getMessage(), e);
     } catch (JsonParserException e) {
-      throw new IllegalArgumentException("not JSON: " + e.getMessage(), e);
+      throw new IllegalArgumentException(name + " is not JSON: " + e.getMessage(), e);
     }
   }
 
-  // The writer would write NaN, which is not JSON.
-  private static void checkNumbers(@Nullable Object value) {
+  // The writer would write NaN, which is not JSON, and would not end if a value contains itself.
+  private static void check(@Nullable Object value, int depth) {
+    if (depth > MAX_DEPTH) {
+      throw new IllegalArgumentException("not JSON: it has more than " + MAX_DEPTH + " levels");
+    }
     if (value instanceof Map<?, ?> map) {
-      map.values().forEach(Json::checkNumbers);
+      map.forEach((key, member) -> {
+        if (!(key instanceof String)) {
+          throw new IllegalArgumentException("not JSON: the name " + key + " of a member is no text");
+        }
+        check(member, depth + 1);
+      });
     } else if (value instanceof Collection<?> list) {
-      list.forEach(Json::checkNumbers);
+      list.forEach(one -> check(one, depth + 1));
+    } else if (value instanceof Object[] array) {
+      check(Arrays.asList(array), depth);
     } else if (value instanceof Number number && !Double.isFinite(number.doubleValue())) {
       throw new IllegalArgumentException("not JSON: the number " + number);
     }

@@ -88,6 +88,7 @@ public final class Operations {
     call = new Call("DELETE", Target.lock(release.key()) + Target.query(query), release.body(), timeout(release));
     call.trace = span.headers();
     call.repeated = release.repeated();
+    call.urgent = true;
     if (release.outcome() != null) {
       call.needs("outcome");
     }
@@ -198,6 +199,7 @@ public final class Operations {
     body.put("token", token);
     long timeout = inTime && grant != null ? grant.inTime(timeout()) : timeout();
     Call call = new Call("PATCH", Target.lock(key), body, timeout).needs(needs);
+    call.urgent = true;
     call.session = grant == null ? transport.liveSession() : grant.session;
     JsonObject value;
     try {

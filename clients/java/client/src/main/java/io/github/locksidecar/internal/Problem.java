@@ -15,6 +15,7 @@ import io.github.locksidecar.SessionEndedException;
 import io.github.locksidecar.StoreUnavailableException;
 import io.github.locksidecar.TooLargeException;
 import io.github.locksidecar.WaitTimeoutException;
+import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.regex.Pattern;
@@ -101,6 +102,35 @@ public final class Problem {
   public static NotHolderException released(String key) {
     Map<String, @Nullable Object> problem = Map.of("code", "not_holder", "reason", "released", "key", key);
     return new NotHolderException(409, "not_holder", "lock \"" + key + "\" was released already", problem);
+  }
+
+  /**
+   * Refuses null.
+   *
+   * @param <T> the type of the argument
+   * @param name of the argument
+   * @param value of the argument
+   * @return the value
+   */
+  public static <T> T required(String name, @Nullable T value) {
+    if (value == null) {
+      throw invalid(name + " is null");
+    }
+    return value;
+  }
+
+  /**
+   * Refuses a text that is null, or has half a surrogate pair: all such texts would be one text in UTF-8.
+   *
+   * @param name of the argument
+   * @param value of the argument
+   * @return the value
+   */
+  public static String text(String name, @Nullable String value) {
+    if (!StandardCharsets.UTF_8.newEncoder().canEncode(required(name, value))) {
+      throw invalid(name + " is no Unicode text: it has half of a surrogate pair");
+    }
+    return value;
   }
 
   /**

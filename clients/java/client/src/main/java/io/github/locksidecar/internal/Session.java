@@ -31,7 +31,12 @@ final class Session {
   private final Map<Name, News> undelivered = new LinkedHashMap<>();
   private volatile boolean ended;
 
+  /** The grants by the thread that acquired them, while it may wait for itself. */
+  private final Map<Own, List<Grant>> own = new HashMap<>();
+
   private record Name(String key, long token) {}
+
+  private record Own(Thread thread, String key) {}
 
   /** What the stream said of a lock whose grant was not read yet. */
   private static final class News {
@@ -57,18 +62,18 @@ final class Session {
   }
 
   /** Notes a grant, and when it was asked for. */
-  Grant hold(JsonObject value, long asked) {
+  Grant hold(JsonObject value, long asked, AcquireRequest request) {
     Name name = new Name(value.getString("key"), value.getLong("token"));
     Grant grant;
     News news;
     synchronized (this) {
       news = Objects.requireNonNullElseGet(undelivered.remove(name), News::new);
-      grant = grants.computeIfAbsent(name, one -> new Grant(one.key(), one.token(), this));
+      grant = grants.computeIfAbsent(name, one -> attach(new Grant(one.key(), one.token(), this, request)));
       if (ended) {
         news.lost = DISCONNECTED;
       }
       if (news.lost != null) {
-        grants.remove(name);
+        remove(grant);
       }
     }
     grant.note(value, asked);
@@ -89,7 +94,57 @@ final class Session {
 
   /** The grant was released, or is lost. */
   synchronized void forget(Grant grant) {
+    remove(grant);
+  }
+
+  private void remove(Grant grant) {
     grants.remove(new Name(grant.key, grant.token), grant);
+    detach(grant);
+  }
+
+  private Grant attach(Grant grant) {
+    Thread thread = Thread.currentThread();
+    grant.thread = thread;
+    own.computeIfAbsent(new Own(thread, grant.key), any -> new ArrayList<>(1)).add(grant);
+    return grant;
+  }
+
+  synchronized void detach(Grant grant) {
+    Thread thread = grant.thread;
+    if (thread != null) {
+      grant.thread = null;
+      own.computeIfPresent(new Own(thread, grant.key), (any, held) -> held.remove(grant) && held.isEmpty() ? null : held);
+    }
+  }
+
+  /**
+   * Refuses a call that would wait for a lock of its own thread, which is for ever. Another owner that the app has named is
+   * another holder.
+   */
+  synchronized void refuseSelfWait(String key, AcquireRequest wanted) {
+    List<Grant> held = own.getOrDefault(new Own(Thread.currentThread(), key), List.of());
+    int shares = 0;
+    for (Grant grant : held) {
+      if (wanted.enters(grant.request)) {
+        return;
+      }
+      if (!Objects.equals(wanted.owner(), grant.request.owner())) {
+        continue;
+      }
+      shares++;
+      if (!wanted.shared() || !grant.shared() || shares == wanted.limit()) {
+        throw new IllegalStateException(selfWait(grant, wanted));
+      }
+    }
+  }
+
+  private static String selfWait(Grant grant, AcquireRequest wanted) {
+    String remedy = "To enter a lock again, acquire it with reentrant() each time.";
+    if (grant.shared()) {
+      remedy = wanted.shared() ? "It has all permits of the limit." : "A share cannot become an exclusive lock: release it first.";
+    }
+    return "this thread holds lock \"" + grant.key + "\" (token " + grant.token + "), and would wait for itself. " + remedy
+        + " If another thread releases the lock, call detach() on it first";
   }
 
   /** Takes an event of the stream. Events of a newer sidecar are ignored. */
@@ -103,7 +158,10 @@ final class Session {
     Grant grant;
     News news;
     synchronized (this) {
-      grant = lost ? grants.remove(name) : grants.get(name);
+      grant = grants.get(name);
+      if (lost && grant != null) {
+        remove(grant);
+      }
       news = grant != null ? new News() : undelivered.computeIfAbsent(name, one -> new News());
       if (lost) {
         news.lost = Objects.requireNonNullElse(reason, "");
@@ -130,6 +188,7 @@ final class Session {
       ended = true;
       all = new ArrayList<>(grants.values());
       grants.clear();
+      own.clear();
     }
     onEnd.run();
     all.forEach(grant -> grant.lost.complete(DISCONNECTED));

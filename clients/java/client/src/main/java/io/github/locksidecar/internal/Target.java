@@ -9,8 +9,8 @@ import org.jspecify.annotations.Nullable;
 final class Target {
   private Target() {}
 
-  static String lock(String key) {
-    return "/v1/locks/" + quoted(key);
+  static String lock(@Nullable String key) {
+    return "/v1/locks/" + (key != null && plain(key) ? key : quoted(Problem.text("key", key)));
   }
 
   static String quoted(String text) {

@@ -10,7 +10,9 @@ import java.nio.channels.ClosedByInterruptException;
 import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.ConcurrentLinkedDeque;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.ReentrantLock;
 import org.jspecify.annotations.Nullable;
@@ -20,10 +22,20 @@ public final class Transport {
   /** The most idle connections of a client. */
   private static final int MAX_IDLE = 16;
 
+  /** How long it may take to connect in reserve. A sidecar that hangs takes connections, too. In ns. */
+  private static final long REFILL_PATIENCE = 100_000_000;
+
   final Settings settings;
   private final Deadlines deadlines = new Deadlines();
   private final ConcurrentLinkedDeque<Connection> idle = new ConcurrentLinkedDeque<>();
   private final AtomicInteger idleCount = new AtomicInteger();
+
+  /**
+   * A connection in reserve. Calls that wait may use up the descriptors of the process. A release then goes over this one. It is
+   * the first that was kept; empty while it is in use, or before that.
+   */
+  private final ArrayBlockingQueue<Connection> reserve = new ArrayBlockingQueue<>(1);
+
   private final ReentrantLock opening = new ReentrantLock();
   private volatile @Nullable Session session;
 
@@ -138,7 +150,6 @@ public final class Transport {
         throw new InterruptedException();
       }
       Connection connection = takeIdle();
-      boolean reused = connection != null;
       if (connection == null) {
         connection = connect(call);
       }
@@ -155,7 +166,8 @@ public final class Transport {
         return answer;
       } catch (IOException e) {
         connection.close();
-        if (e instanceof ClosedByInterruptException || connection.late() || !call.again(reused) || closed) {
+        refillReserve();
+        if (e instanceof ClosedByInterruptException || connection.late() || !call.again(connection.kept) || closed) {
           throw failed(connection, call, e);
         }
         dropIdle(); // after a restart of the sidecar all are dead
@@ -174,7 +186,35 @@ public final class Transport {
       Thread.interrupted();
       throw new InterruptedException();
     } catch (IOException e) {
+      Connection reserved = call.urgent && Unreachable.noDescriptors(e) ? takeReserve(call.timeout) : null;
+      if (reserved != null) {
+        return reserved;
+      }
       throw closed ? isClosed() : unreachable(e);
+    }
+  }
+
+  private @Nullable Connection takeReserve(long timeout) throws InterruptedException {
+    return reserve.poll(timeout, TimeUnit.NANOSECONDS);
+  }
+
+  /** If the connection in reserve broke, opens another one before another thread takes its descriptor. */
+  private void refillReserve() {
+    if (closed || liveSession() == null || !reserve.isEmpty()) {
+      return;
+    }
+    boolean interrupted = Thread.interrupted(); // it would close the new one
+    try {
+      Connection made = Connection.open(settings.path(), deadlines, REFILL_PATIENCE);
+      if (made.disarm()) {
+        keep(made);
+      }
+    } catch (IOException e) {
+      // The next connection that is kept takes its place.
+    } finally {
+      if (interrupted) {
+        Thread.currentThread().interrupt();
+      }
     }
   }
 
@@ -187,12 +227,15 @@ public final class Transport {
   }
 
   private void keep(Connection connection) {
-    if (idleCount.incrementAndGet() > MAX_IDLE) {
-      idleCount.decrementAndGet();
-      connection.close();
-      return;
+    connection.kept = true;
+    if (!reserve.offer(connection)) {
+      if (idleCount.incrementAndGet() > MAX_IDLE) {
+        idleCount.decrementAndGet();
+        connection.close();
+        return;
+      }
+      idle.addLast(connection);
     }
-    idle.addLast(connection);
     if (closed) {
       connection.close();
     }
@@ -201,6 +244,10 @@ public final class Transport {
   private void dropIdle() {
     for (Connection one = takeIdle(); one != null; one = takeIdle()) {
       one.close();
+    }
+    Connection reserved = reserve.poll();
+    if (reserved != null) {
+      reserved.close();
     }
   }
 
@@ -234,9 +281,9 @@ public final class Transport {
       Session made = new Session(stream.next().data().getString("session"), stream::close);
       Thread reader = new Thread(() -> read(made, stream), "locksidecar-session");
       reader.setDaemon(true);
+      reader.start();
       session = made;
       reached = true;
-      reader.start();
       if (closed) { // its end came in between
         stream.close();
         throw isClosed();
@@ -284,6 +331,7 @@ public final class Transport {
   private void endSession(Session last) {
     Call call = new Call("DELETE", "/v1/sessions/" + last.id, null, settings.timeout());
     call.repeatable = false;
+    call.urgent = true;
     try {
       Uninterrupted.run(() -> exchange(call));
     } catch (LocksidecarException e) {

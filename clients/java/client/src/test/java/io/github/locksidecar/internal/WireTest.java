@@ -10,6 +10,7 @@ import io.github.locksidecar.LockClient;
 import io.github.locksidecar.ProtocolException;
 import java.time.Duration;
 import java.util.Map;
+import java.util.List;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -93,7 +94,7 @@ class WireTest {
     session.receive(new Event("lost", new JsonObject(Map.of("key", "k", "token", 7, "reason", "forced"))));
     session.receive(new Event("stop", new JsonObject(Map.of("key", "k", "token", 7, "reason", "why"))));
     session.receive(new Event("new-in-a-later-version", new JsonObject()));
-    Grant held = session.hold(grant, 1);
+    Grant held = session.hold(grant, 1, new AcquireRequest(Map.of(), List.of(), 0, null, null));
     assertEquals("forced", held.lost.getNow(""));
     assertEquals("why", held.stopping.getNow(""));
   }

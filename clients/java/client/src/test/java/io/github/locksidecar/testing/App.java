@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Predicate;
 
 /** An app in a JVM of its own, which says words, a line each. */
 public final class App implements AutoCloseable {
@@ -19,10 +20,15 @@ public final class App implements AutoCloseable {
 
   /** Starts the class's main, with LOCKSIDECAR_SOCKET set. */
   public App(Class<?> main, String socket) throws IOException {
+    this(main, socket, "");
+  }
+
+  /** Starts the class's main after a command of the shell, such as {@code ulimit -n 60}. */
+  public App(Class<?> main, String socket, String before) throws IOException {
     ProcessBuilder builder =
         new ProcessBuilder(
-            System.getProperty("java.home") + "/bin/java", "-XX:TieredStopAtLevel=1", "-cp",
-            System.getProperty("java.class.path"), main.getName());
+            "sh", "-c", before + "\nexec \"$@\"", "app", System.getProperty("java.home") + "/bin/java",
+            "-XX:TieredStopAtLevel=1", "-cp", System.getProperty("java.class.path"), main.getName());
     builder.environment().put("LOCKSIDECAR_SOCKET", socket);
     process = builder.redirectErrorStream(true).start();
     Thread reader = new Thread(this::read);
@@ -44,14 +50,23 @@ public final class App implements AutoCloseable {
 
   /** Waits until it says the word again. Returns when it said so, by System.nanoTime(). */
   public long await(String word) throws InterruptedException {
+    return next(word::equals, word).at();
+  }
+
+  /** Waits for a line that begins with this. */
+  public String awaitLine(String start) throws InterruptedException {
+    return next(line -> line.startsWith(start), start).text();
+  }
+
+  private Line next(Predicate<String> wanted, String word) throws InterruptedException {
     long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
     while (true) {
       Line line = unread.poll(end - System.nanoTime(), TimeUnit.NANOSECONDS);
       if (line == null) {
         throw new AssertionError("it did not say \"" + word + "\" within a minute, but:\n" + String.join("\n", all));
       }
-      if (line.text().equals(word)) {
-        return line.at();
+      if (wanted.test(line.text())) {
+        return line;
       }
     }
   }

@@ -63,7 +63,8 @@ public final class LocksidecarLockRegistry
 
   private RegistryLock lock(Object lockKey) {
     if (!(lockKey instanceof String key)) {
-      throw new IllegalArgumentException("the key of a lock must be a String, not " + lockKey.getClass().getName());
+      String type = lockKey == null ? "null" : lockKey.getClass().getName();
+      throw new IllegalArgumentException("the key of a lock must be a String, not " + type);
     }
     synchronized (locks) {
       RegistryLock lock = locks.computeIfAbsent(key, one -> new RegistryLock(client.lock(prefix + one, options)));
