@@ -202,7 +202,7 @@ public final class HeldLock implements AutoCloseable {
 
   /**
    * Says that another thread may release the lock. Without this, the thread that acquired it gets an
-   * {@link IllegalStateException} if it waits for the lock while it is held, because it would wait for itself.
+   * {@link IllegalStateException} if it waits for the lock without limit, because it would wait for itself.
    *
    * @return this lock
    */

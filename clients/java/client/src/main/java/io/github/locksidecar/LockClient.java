@@ -84,8 +84,8 @@ public final class LockClient implements AutoCloseable {
    * @return the lock
    * @throws InterruptedException if the thread was interrupted
    * @throws LockHeldException if another caller holds it, and the call does not wait
-   * @throws IllegalStateException if this thread holds it, and would wait for itself: see {@link LockOptions#reentrant()} and
-   *     {@link HeldLock#detach()}
+   * @throws IllegalStateException if this thread holds it, and would wait for itself for ever:
+   *     see {@link LockOptions#reentrant()} and {@link HeldLock#detach()}
    * @throws WaitTimeoutException if the call has waited for its {@link LockOptions#maxWait}
    * @throws SkippedException if the holder did the work: {@link LockOptions#skipIfDone()}
    */

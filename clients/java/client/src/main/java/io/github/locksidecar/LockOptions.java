@@ -225,7 +225,8 @@ public final class LockOptions {
   static void check(String name, Duration value, Duration least) {
     if (Problem.required(name, value).compareTo(least) < 0 || value.compareTo(DAY) > 0) {
       throw Problem.invalid(
-          name + " is " + Clock.nanos(value) / 1_000_000 + " ms; it must be " + least.toMillis() + " to " + DAY.toMillis() + " ms");
+          name + " is " + Clock.nanos(value) / 1_000_000 + " ms; it must be "
+              + least.toMillis() + " to " + DAY.toMillis() + " ms");
     }
   }
 }

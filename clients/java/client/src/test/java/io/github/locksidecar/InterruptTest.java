@@ -193,6 +193,21 @@ class InterruptTest {
     assertFalse(Thread.interrupted());
   }
 
+  /** The store has forgotten the key when the release is repeated, so it does not know the token. */
+  @Test
+  void aReleaseOfABindTtlLockWhoseAnswerIsInterruptedEnds() throws Exception {
+    try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
+        LockClient client = LockClient.builder().socket(between.socket()).build()) {
+      HeldLock lock = client.acquire("ttl", LockOptions.defaults().bindTtl().ttl(Duration.ofMinutes(1)));
+      between.holdNextAnswerTo("DELETE /v1/locks/ttl");
+      InThread<Boolean> releasing = new InThread<>(lock::release);
+      between.awaitHeldAnswer();
+      sidecar.client().acquire("ttl").release(); // another grant
+      releasing.thread.interrupt();
+      assertTrue(releasing.result());
+    }
+  }
+
   /** Interrupts come at any moment of an acquire, a change and a release. */
   @Test
   void noInterruptLeavesALockWithoutAHolder() throws Exception {

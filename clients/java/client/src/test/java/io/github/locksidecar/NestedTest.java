@@ -8,17 +8,20 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.locksidecar.testing.Sidecar;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.function.Executable;
 
-/** A thread that would wait for itself gets an error at once. */
+/** A thread that would wait for itself for ever gets an error at once. */
 @Timeout(60)
 class NestedTest {
   private static final LockOptions FOREVER = LockOptions.defaults();
@@ -42,10 +45,9 @@ class NestedTest {
   }
 
   @Test
-  void eachCallThatWaitsIsRefused() throws Exception {
+  void eachCallThatWaitsForEverIsRefused() throws Exception {
     try (HeldLock lock = client.acquire("nested")) {
       assertRefused("reentrant()", () -> client.acquire("nested"));
-      assertRefused("reentrant()", () -> client.acquire("nested", FOREVER.maxWait(Duration.ofDays(1))));
       assertRefused("reentrant()", () -> client.acquire("nested", FOREVER.reentrant()));
       assertRefused("reentrant()", () -> client.acquire("nested", FOREVER.bindTtl()));
       assertRefused("reentrant()", () -> client.acquireAll(List.of("free", "nested"), FOREVER));
@@ -55,6 +57,8 @@ class NestedTest {
       assertRefused("reentrant()", client.lock("nested")::lock);
       assertRefused("reentrant()", client.lock("nested")::lockInterruptibly);
       assertNull(client.tryAcquire("nested"), "a call that does not wait is answered");
+      assertThrows(
+          WaitTimeoutException.class, () -> client.acquire("nested", FOREVER.maxWait(Duration.ofMillis(20))));
       assertFalse(client.getFresh("free").held());
     }
     assertFalse(client.getFresh("nested").held());
@@ -80,6 +84,32 @@ class NestedTest {
       assertEquals(2, inner.reentry());
     }
     assertFalse(client.getFresh("reentrant").held());
+  }
+
+  /** Threads of one client want overlapping groups of keys, in different orders. Each key is in two of them. */
+  @Test
+  void threadsWithOverlappingGroupsWaitForEachOther() throws Exception {
+    Map<String, AtomicInteger> holders = new ConcurrentHashMap<>();
+    List<InterruptTest.InThread<Integer>> threads = new ArrayList<>();
+    for (List<String> keys : List.of(List.of("g:a", "g:b"), List.of("g:b", "g:c"), List.of("g:c", "g:a"))) {
+      threads.add(new InterruptTest.InThread<>(() -> {
+        int most = 0;
+        for (int i = 0; i < 50; i++) {
+          try (HeldLocks locks = client.acquireAll(keys, FOREVER)) {
+            for (HeldLock lock : locks.all()) {
+              most = Math.max(most, holders.computeIfAbsent(lock.key(), any -> new AtomicInteger()).incrementAndGet());
+            }
+            for (HeldLock lock : locks.all()) {
+              holders.get(lock.key()).decrementAndGet();
+            }
+          }
+        }
+        return most;
+      }));
+    }
+    for (InterruptTest.InThread<Integer> thread : threads) {
+      assertEquals(1, thread.result(), "holders of a key at a time");
+    }
   }
 
   @Test

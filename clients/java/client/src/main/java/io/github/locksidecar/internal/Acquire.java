@@ -162,7 +162,7 @@ public final class Acquire {
   /** An acquire with an id of the app may be a repeat, whose grant is held. */
   private void refuseSelfWait() {
     Session live = transport.liveSession();
-    if (live != null && patience.waits() && request.requestId() == null) {
+    if (live != null && request.maxWait() == Clock.NEVER && request.requestId() == null) {
       keys.forEach(key -> live.refuseSelfWait(key, request));
     }
   }

@@ -101,7 +101,7 @@ public final class Operations {
     call.session = grant == null ? transport.liveSession() : grant.session;
     JsonObject value;
     try {
-      value = untilAnswered(call);
+      value = untilAnswered(call, grant);
     } catch (LocksidecarException e) {
       noteError(grant, e);
       throw e;
@@ -123,11 +123,11 @@ public final class Operations {
   }
 
   /** Makes a release, and again if an interrupt has cost its answer. */
-  private JsonObject untilAnswered(Call call) {
+  private JsonObject untilAnswered(Call call, @Nullable Grant grant) {
     try {
       return result(call);
     } catch (NotHolderException e) {
-      if (call.repeated && e.reason().equals("released") && !e.problem().containsKey("reentry")) {
+      if (call.repeated && !e.problem().containsKey("reentry") && isReleased(e.reason(), grant)) {
         JsonObject value = new JsonObject(); // by the first call, whose answer was lost
         value.put("released", true);
         value.put("reentry", 0);
@@ -135,6 +135,12 @@ public final class Operations {
       }
       throw e;
     }
+  }
+
+  /** The store may forget the end of a bind:ttl lock. While its time is not over, only a release ends it. */
+  private static boolean isReleased(String reason, @Nullable Grant grant) {
+    boolean forgotten = reason.equals("unknown_token") && grant != null && grant.session == null;
+    return reason.equals("released") || forgotten && grant.expiresAt() > Clock.now();
   }
 
   private JsonObject result(Call call) {

@@ -117,10 +117,7 @@ final class Session {
     }
   }
 
-  /**
-   * Refuses a call that would wait for a lock of its own thread, which is for ever. Another owner that the app has named is
-   * another holder.
-   */
+  /** Refuses a call that would wait for its own thread for ever. Another owner that the app has named is another holder. */
   synchronized void refuseSelfWait(String key, AcquireRequest wanted) {
     List<Grant> held = own.getOrDefault(new Own(Thread.currentThread(), key), List.of());
     int shares = 0;
@@ -139,12 +136,12 @@ final class Session {
   }
 
   private static String selfWait(Grant grant, AcquireRequest wanted) {
-    String remedy = "To enter a lock again, acquire it with reentrant() each time.";
+    String remedy = "To enter a lock again, acquire it with reentrant() each time";
     if (grant.shared()) {
-      remedy = wanted.shared() ? "It has all permits of the limit." : "A share cannot become an exclusive lock: release it first.";
+      remedy = wanted.shared() ? "It has all permits of the limit" : "A share cannot become exclusive: release it first";
     }
-    return "this thread holds lock \"" + grant.key + "\" (token " + grant.token + "), and would wait for itself. " + remedy
-        + " If another thread releases the lock, call detach() on it first";
+    return "this thread holds lock \"" + grant.key + "\" (token " + grant.token + "), and would wait for itself for ever. "
+        + remedy + ". If another thread releases the lock, call detach() on it first, or give this call a maxWait";
   }
 
   /** Takes an event of the stream. Events of a newer sidecar are ignored. */

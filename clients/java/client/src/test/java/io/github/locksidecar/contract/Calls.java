@@ -89,7 +89,7 @@ final class Calls {
 
   private Map<String, Object> hold(HeldLock lock) {
     boolean first = locks.stream().noneMatch(one -> one.key().equals(lock.key()) && one.token() == lock.token());
-    locks.add(0, lock);
+    locks.add(0, lock.detach()); // the threads of the player may release it, and wait for it
     if (first) {
       lock.lost().thenAccept(reason -> events.add(
           reason.equals("disconnected")

@@ -9,6 +9,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Predicate;
+import java.util.stream.Stream;
 
 /** An app in a JVM of its own, which says words, a line each. */
 public final class App implements AutoCloseable {
@@ -73,7 +74,12 @@ public final class App implements AutoCloseable {
 
   /** How often it has said the word. */
   public List<String> said(String word) {
-    return all.stream().filter(word::equals).toList();
+    return lines().filter(word::equals).toList();
+  }
+
+  /** All that it has said. */
+  public Stream<String> lines() {
+    return all.stream();
   }
 
   /** Ends it as kill -9 does. */

@@ -67,8 +67,15 @@ final class Extension {
         LocksidecarLockProvider.options(nextAtMost, nextAtLeast).owner(owner).maxWait(kept.plus(PATIENCE));
     String key = now.lock.key();
     Extension made = new Extension(client, key, options, nextAtLeast);
-    if (!made.firstInQueue(client, key, owner) || !now.release()) {
-      made.cancel();
+    boolean queued = false;
+    try {
+      queued = made.firstInQueue(client, key, owner) && now.release();
+    } finally {
+      if (!queued) { // also after an error: nobody would release the next grant
+        made.cancel();
+      }
+    }
+    if (!queued) {
       return Optional.empty();
     }
     return kept.isZero() ? made.granted().map(granted -> made) : Optional.of(made);

@@ -7,6 +7,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.locksidecar.HeldLock;
 import io.github.locksidecar.LockClient;
+import io.github.locksidecar.StoreUnavailableException;
+import io.github.locksidecar.internal.FakeSidecar;
 import io.github.locksidecar.testing.Sidecar;
 import java.time.Duration;
 import java.time.Instant;
@@ -116,6 +118,21 @@ class LockProviderTest {
     awaitFree();
     assertTrue(System.nanoTime() - began >= Duration.ofSeconds(2).toNanos(), "it was free too early");
     locked(HOUR, Duration.ZERO).unlock();
+  }
+
+  /** The next grant is in the queue then, and would get the lock when the task releases it. */
+  @Test
+  void anErrorOfAnExtensionLeavesNoLock() throws Exception {
+    try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
+        LockClient failing = LockClient.builder().socket(between.socket()).build()) {
+      LockConfiguration configuration = new LockConfiguration(Instant.now(), name, HOUR, Duration.ZERO);
+      SimpleLock lock = new LocksidecarLockProvider(failing).lock(configuration).orElseThrow();
+      between.refuseNext("GET /v1/locks/");
+      assertThrows(StoreUnavailableException.class, () -> lock.extend(HOUR, Duration.ZERO));
+      lock.unlock();
+      awaitFree();
+      locked(HOUR, Duration.ZERO).unlock();
+    }
   }
 
   @Test

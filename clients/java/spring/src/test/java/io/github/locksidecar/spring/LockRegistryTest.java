@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.locksidecar.LockClient;
 import io.github.locksidecar.LockLostException;
+import io.github.locksidecar.LockOptions;
 import io.github.locksidecar.LocksidecarException;
 import io.github.locksidecar.testing.Sidecar;
 import java.time.Duration;
@@ -109,9 +110,26 @@ class LockRegistryTest {
     assertNotSame(used, registry.obtain("used"));
   }
 
+  /** For scheduled work in each pod: a short run does not let the next pod run it again in the same period. */
+  @Test
+  void aLockWithMinHoldIsHeldForThePeriod() throws Exception {
+    LockOptions options = LockOptions.defaults().minHold(Duration.ofSeconds(2));
+    LocksidecarLockRegistry periodic = new LocksidecarLockRegistry(client, "spring:", options);
+    LockRegistry<?> otherPod = new LocksidecarLockRegistry(sidecar.client(), "spring:", options);
+    DistributedLock lock = periodic.obtain("period");
+    long began = System.nanoTime();
+    assertTrue(lock.tryLock());
+    lock.unlock();
+    boolean again = lock.tryLock() || otherPod.obtain("period").tryLock();
+    assertTrue(!again || System.nanoTime() - began >= 2_000_000_000L, "twice in a period");
+    assertTrue(otherPod.obtain("period").tryLock(30, TimeUnit.SECONDS) || again);
+    assertTrue(System.nanoTime() - began >= 2_000_000_000L, "it was free too early");
+  }
+
   @Test
   void aKeyIsAString() {
     assertThrows(IllegalArgumentException.class, () -> registry.obtain(1));
+    assertTrue(assertThrows(IllegalArgumentException.class, () -> registry.obtain(null)).getMessage().contains("not null"));
   }
 
   @EnableAutoConfiguration
