@@ -91,7 +91,7 @@ def test_threads_exclude_each_other(client: Client, key: str) -> None:
         list(pool.map(work, range(80)))
     assert most == 1
     assert tokens == sorted(set(tokens))
-    assert len(client._transport._idle) <= 8
+    assert len(client._transport._idle) <= 9  # one for each, and one that no waiting call takes
 
 
 def test_reentrant_is_per_thread(client: Client, key: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import http.client
 import itertools
 import linecache
@@ -280,6 +281,7 @@ def test_a_child_may_use_a_mutex_of_its_parent(client: Client, key: str) -> None
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_keeps_no_descriptor_of_its_parent(path: str, client: Client, key: str) -> None:
+    gc.collect()  # what other tests have interrupted while it was made
     lock = client.acquire(key)
     waiter = threading.Thread(
         target=lambda: Client(path).acquire(key, wait=LONG)

@@ -229,18 +229,23 @@ def test_several_keys(app: App, client: Client, key: str) -> None:
 
 
 def test_keys_that_are_invalid(app: App, client: Client) -> None:
-    with pytest.raises(UnicodeEncodeError):
+    with pytest.raises(InvalidRequest, match="key"):
         client.acquire("half:\ud800")
     with pytest.raises(TypeError):
         client.acquire(None)  # type: ignore[arg-type]
+    assert app.spans() == []
+    with pytest.raises(InvalidRequest, match="key"):
+        client.release("half:\ud800", 1)
+    with pytest.raises(TypeError):
+        client.release(None, 1)  # type: ignore[arg-type]
     half, none = app.spans()
     assert about(half) == {
-        "name": "lock.acquire",
-        "error": True,
-        "error.type": "UnicodeEncodeError",
+        "name": "lock.release",
+        "error": False,
+        "lock.result": "invalid_request",
         "lock.key": "half:?",
         "lock.type": "half",
-        "lock.mode": "exclusive",
+        "lock.token": 1,
     }
     assert about(none)["error.type"] == "TypeError"
 
@@ -256,6 +261,7 @@ def test_a_span_tells_the_mode(app: App, client: Client, key: str) -> None:
 def test_a_release_of_an_entry_that_is_over_is_one_span(app: App, sent: list[Sent], client: Client, key: str) -> None:
     lock = client.acquire(key, owner="me", reentrant=True)
     client.release(key, lock.token)
+    lock._entry.released = False  # as if another handle had released it
     app.spans()
     with pytest.raises(NotHolder):
         lock.release()

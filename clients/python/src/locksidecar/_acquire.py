@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
 from . import _tracing, errors
 from ._call import Call, Steps, lock_path
-from ._core import Core
-from ._options import AcquireOptions, to_ms
-from ._session import Grant
-
-# Seconds to wait for the answer to a withdrawal. The sidecar carries it out in any case.
-_WITHDRAW_PATIENCE = 2.0
+from ._core import WITHDRAW_PATIENCE, Core
+from ._options import AcquireOptions, text, to_ms
+from ._session import Entry, Grant
 
 
 class Acquire:
@@ -23,34 +20,33 @@ class Acquire:
     All its calls have one request id. So a call may be repeated, and its grant released although the answer was lost.
     """
 
-    def __init__(self, core: Core, keys: Sequence[str], options: AcquireOptions) -> None:
-        if isinstance(keys, str):  # a sequence of str as well: its letters would become the keys
-            raise TypeError(f"keys={keys!r}: it must be a list of keys, not one str")
-        self.keys, self.options = list(keys), options
+    def __init__(self, core: Core, keys: Sequence[str], options: AcquireOptions, who: str) -> None:
+        if isinstance(keys, str) or not isinstance(keys, Iterable):  # a str is one as well: its letters would be keys
+            raise TypeError(f"keys={keys!r}: it must be a list of keys, not one {type(keys).__name__}")
+        self.keys, self.options = [text("key", key) for key in keys], options
         self._core = core
+        self._who = who  # this thread, or task
         self._named = options.request_id is not None
         self._request_id = options.request_id or str(uuid4())
         # The last two calls that may have got a grant.
         self._call: Call | None = None
         self._before: Call | None = None
-        self._grants: list[Grant] = []
+        self._entries: list[Entry] = []
 
-    def one(self) -> Steps[tuple[Grant, Mapping[str, Any]]]:
+    def one(self) -> Steps[tuple[Entry, Mapping[str, Any]]]:
         """Acquires its only key."""
         [key] = self.keys
         with _tracing.acquire(self.keys, self.options.mode) as operation:
             value = yield from self._run("PUT", lock_path(key), {}, [], operation)
             if not value["granted"]:
                 raise errors.Skipped(key, value.get("result"))
-            if self.options.reentrant:
-                value["_entry"] = self._request_id
-            return value["_grants"][0], value
+            return self._entries[0], value
 
-    def many(self) -> Steps[list[tuple[Grant, Mapping[str, Any]]]]:
+    def many(self) -> Steps[list[tuple[Entry, Mapping[str, Any]]]]:
         """Acquires its keys, all or none."""
         with _tracing.acquire(self.keys, self.options.mode) as operation:
             value = yield from self._run("POST", "/v1/locks", {"keys": self.keys}, ["several_keys"], operation)
-            return list(zip(value["_grants"], value["locks"], strict=True))
+            return list(zip(self._entries, value["locks"], strict=True))
 
     def _run(
         self, method: str, target: str, body: dict[str, Any], needs: list[str], operation: _tracing.Operation
@@ -82,16 +78,18 @@ class Acquire:
                 timeout=None if left is None else max(left, 0) + self._core.timeout,
                 joins=self.options.bind == "session",
                 needs=needs,
+                waits=patience.waits,
                 delay=patience.pause,
                 context=operation.context,
             )
             if self._call is not None and self._call.sent:
                 self._before = self._call
-            self._call = call
             try:
+                yield from self._core.settle(self.keys, self._who, self._may_wait_for)
+                self._call = call
                 value: dict[str, Any] = (yield call).result()
-                self._grants = value["_grants"] = [self._hold(call, one) for one in _granted(value)]
-                if not self._grants:
+                self._entries = [self._hold(call, one) for one in _granted(value)]
+                if not self._entries:
                     self._call = None  # skipped
                 operation.granted(_granted(value))  # here, because Ctrl-C may interrupt an exporter
                 return value
@@ -107,36 +105,47 @@ class Acquire:
             except errors.SidecarUnavailable as e:
                 patience.bridge(e, call)
 
-    def _hold(self, call: Call, value: Mapping[str, Any]) -> Grant:
+    def _may_wait_for(self, entry: Entry) -> bool:
+        """Whether this acquire ends although its thread (task) has this entry."""
+        options, mode = self.options, entry.grant.mode
+        enters = options.reentrant and mode == "exclusive" and options.owner == entry.owner
+        shares = options.shared and mode == "shared"  # another thread may release a permit of a semaphore
+        return options.wait is not None or self._named or enters or shares
+
+    def _hold(self, call: Call, value: Mapping[str, Any]) -> Entry:
+        mine = (self._who, self.options.owner, self._request_id, self.options.reentrant)
         if call.session is not None:
-            return call.session.hold(value, call.sent)
+            return call.session.hold(value, call.sent, *mine)
         grant = Grant(value["key"], value["token"], None, self._core.new_signal)
         grant.note(value, call.sent)
-        return grant
+        return Entry(grant, *mine)
 
     def withdraw(self) -> Steps[None]:
         """Releases the grant that this has, or may have.
 
         If the app has named the request, other parts of the app may hold the grant. Then it stays, and the id finds it.
         """
-        calls, self._call, self._before = (self._call, self._before), None, None
-        call = next((one for one in calls if one is not None and one.sent), None)
+        call = next((one for one in (self._call, self._before) if one is not None and one.sent), None)
         if call is None or self._named:
             return
-        grants = {grant.key: grant for grant in self._grants}
-        timeout = min(self._core.timeout, _WITHDRAW_PATIENCE)
+        timeout = min(self._core.timeout, WITHDRAW_PATIENCE)
         for key in self.keys:
             target = lock_path(key, f"?request_id={self._request_id}")
+            known = [] if call.session is None else call.session.entries(key, self._who)
+            mine = [entry for entry in known if entry.request_id == self._request_id]
             try:
+                for entry in mine:
+                    entry.unanswered = True
                 value = (
                     yield Call("DELETE", target, timeout=timeout, session=call.session, context=call.context)
                 ).result()
+                for entry in mine:
+                    entry.give_back(value)
             except (errors.SidecarUnavailable, errors.SessionEnded):
-                return  # the end of the session, or the TTL, frees them; another exception is under way
+                break  # the end of the session, or the TTL, frees them; another exception is under way
             except errors.LocksidecarError:
-                continue  # the sidecar goes on with this release; the other locks must not stay held
-            if key in grants:
-                grants[key].released(value)
+                pass  # the sidecar goes on with this release; the other locks must not stay held
+        self._call = self._before = None  # here, because an interrupted withdrawal is made again
 
 
 class _Patience:
@@ -171,9 +180,11 @@ class _Patience:
         if self._began is None or (call.sent and now - self._last > 5):  # it has waited in the queue since
             self._began, self.pause = now, 0.0
         self._last = now
-        self.pause = min(max(self.pause * 2, 0.05), 1.0)
         if now - self._began >= self._core.reconnect or (self._deadline is not None and now >= self._deadline):
             raise error
+        self.pause = min(max(self.pause * 2, 0.05), 1.0)
+        if self._deadline is not None:
+            self.pause = min(self.pause, self._deadline - now)
 
 
 def _granted(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:

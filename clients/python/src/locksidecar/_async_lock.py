@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,10 +11,10 @@ from . import errors
 from ._acquire import Acquire
 from ._async_transport import AsyncTransport
 from ._call import UNSET
-from ._lock import BaseContext, BaseLock, BaseSemaphore, _Held
+from ._lock import BaseBlocks, BaseContext, BaseLock, BaseSemaphore, _Held, not_released
 from ._options import acquire_options
-from ._session import Grant
-from ._tasks import AsyncLockSignal, this_task
+from ._session import Entry
+from ._tasks import AsyncLockSignal, this_task, to_the_end
 from .types import Duration, LockOptions, Outcome, SemaphoreOptions, Status
 
 if TYPE_CHECKING:
@@ -27,24 +27,22 @@ class AsyncLock(BaseLock):
     `lost` happens with a `reason` when the lock is lost, `stopping` when somebody asks to release it.
     """
 
-    def __init__(self, transport: AsyncTransport, grant: Grant, value: Mapping[str, Any]) -> None:
-        super().__init__(grant, value)
+    def __init__(self, transport: AsyncTransport, entry: Entry, value: Mapping[str, Any]) -> None:
+        super().__init__(entry, value)
         self._transport = transport
-        self.lost = cast(AsyncLockSignal, grant.lost)
-        self.stopping = cast(AsyncLockSignal, grant.stopping)
+        self.lost = cast(AsyncLockSignal, entry.grant.lost)
+        self.stopping = cast(AsyncLockSignal, entry.grant.stopping)
 
     async def release(self, outcome: Outcome | None = None, result: Any = UNSET, *, reentry: int | None = None) -> bool:
         """Releases the lock, or one entry of it. Returns whether it is free now.
 
         Waiters with `on_success="skip"` and watchers get the `outcome`, and with success the `result` (JSON, at most
-        4 KiB). Raises `LockLost`, `NotHolder`, `SidecarUnavailable`. A cancelled task still releases.
+        4 KiB). Raises `LockLost`, `NotHolder`, `SidecarUnavailable`. A cancelled task still releases. After
+        `SidecarUnavailable` it may be called again.
         """
-        self._begin_release()
-        value = await self._transport.run(
-            self._transport.core.release(self.key, self.token, self._grant, outcome, result, reentry, self._entry)
-        )
-        self._done = True
-        return bool(value["released"])
+        self._check_released()
+        release = self._transport.core.release(self.key, self.token, self._entry, outcome, result, reentry)
+        return bool((await self._transport.run(release))["released"])
 
     async def check(self) -> Status:
         """Checks that the lock is still held. Raises `LockLost` or `NotHolder` if not."""
@@ -66,7 +64,7 @@ class AsyncLock(BaseLock):
         return self._downgraded(await self._amend(shared=True))
 
     async def _amend(self, ttl: Duration | None = None, data: Any = UNSET, shared: bool = False) -> Status:
-        self._begin_release()
+        self._check_released()
         check = self._transport.core.check(self.key, self.token, self._grant, ttl, data, shared)
         return await self._transport.run(check)
 
@@ -76,23 +74,27 @@ class AsyncLock(BaseLock):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._done:
-            return
-        outcome, result = self._outcome_at_end(error)
-        try:
-            await self.release(outcome, result)
-        except errors.LocksidecarError as failure:
-            if error is None:
-                raise
-            self._not_released(error, failure)
+        await to_the_end(lambda: [self], partial(leave, self._transport, error))
+
+
+async def leave(transport: AsyncTransport, body: BaseException | None, locks: Sequence[AsyncLock]) -> None:
+    """Ends a block: releases those of its locks that were not. Raises the error of a release if the body has not."""
+    ends = [lock._at_end(body) for lock in reversed(locks) if not lock.released]
+    if not ends:
+        return
+    try:
+        failures = await transport.run(transport.core.leave(ends))
+    except errors.SessionEnded as e:  # the client was closed
+        failures = [e]
+    not_released(failures, body)
 
 
 def new_acquire(transport: AsyncTransport, keys: Sequence[str], options: LockOptions) -> Acquire:
-    """Makes an acquire. By default this task is the owner of a reentrant one."""
-    made = acquire_options(options)
+    """Makes an acquire of this task. By default the task is the owner of a reentrant one."""
+    made, me = acquire_options(options), this_task()
     if made.reentrant and made.owner is None:
-        made.owner = this_task()
-    return Acquire(transport.core, keys, made)
+        made.owner = me
+    return Acquire(transport.core, keys, made, me)
 
 
 async def take(transport: AsyncTransport, acquire: Acquire) -> AsyncLock:
@@ -121,7 +123,7 @@ class AsyncLockContext(BaseContext[AsyncLock]):
     def held(self) -> AsyncLock | None:
         """The lock that this task holds through this object, or None."""
         one = self._last(this_task())
-        return None if one is None else one.lock
+        return None if one is None else one.locks[0]
 
     async def acquire(self, blocking: bool = True, timeout: Duration | None = -1) -> bool:
         """Acquires the lock. Returns whether this task holds it now.
@@ -135,7 +137,7 @@ class AsyncLockContext(BaseContext[AsyncLock]):
             # One line, so that Ctrl-C comes before or after it.
             return await self._take(acquire, block=False) is not None
         except BaseException as e:
-            await self._withdraw(acquire)
+            await withdraw(self, acquire)
             if isinstance(e, errors.LockHeld):
                 return False
             raise
@@ -146,11 +148,13 @@ class AsyncLockContext(BaseContext[AsyncLock]):
         Raises RuntimeError if this task holds none through this object, else as `AsyncLock.release`. After
         `SidecarUnavailable` it may be called again.
         """
-        one = self._to_release(this_task())
+        await to_the_end(partial(self._to_release, this_task()), self._release)
+
+    async def _release(self, one: _Held[AsyncLock]) -> None:
         try:
-            await one.lock.__aexit__(None, None, None)
+            await leave(self._transport, None, one.locks)
         finally:
-            self._over(one)
+            self._after_release(one)
 
     async def locked(self) -> bool:
         """Asks the sidecar whether anybody holds the lock."""
@@ -162,27 +166,18 @@ class AsyncLockContext(BaseContext[AsyncLock]):
         try:
             return await self._take(acquire, block=True)
         except BaseException:  # the end of the block would release it only later
-            await self._withdraw(acquire)
+            await withdraw(self, acquire)
             raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        one = self._to_leave(this_task())
-        self._held.remove(one)
-        await one.lock.__aexit__(kind, error, trace)
+        await to_the_end(partial(self._to_leave, this_task()), partial(end_block, self, error))
 
     async def _take(self, acquire: Acquire, block: bool) -> AsyncLock:
-        me = this_task()
-        self._may_wait(me, acquire.options)
         lock = await take(self._transport, acquire)
-        self._held.append(_Held(me, lock, acquire, block))
+        self._note(this_task(), [lock], acquire, block)
         return lock
-
-    async def _withdraw(self, acquire: Acquire) -> None:
-        for one in [one for one in self._held if one.acquire is acquire]:
-            self._held.remove(one)
-        await self._transport.drive(acquire.withdraw())
 
 
 class AsyncSemaphore(BaseSemaphore[AsyncLock], AsyncLockContext):
@@ -219,26 +214,43 @@ class AsyncSemaphore(BaseSemaphore[AsyncLock], AsyncLockContext):
         return info.state == "held"
 
 
-class AsyncManyContext:
-    """`async with client.lock_many(...) as locks`: acquires and releases all locks."""
+class AsyncManyContext(BaseBlocks[AsyncLock]):
+    """`async with client.lock_many(...) as locks`: acquires and releases all locks.
+
+    It may be used again, and shared: each block has its own locks.
+    """
 
     def __init__(self, transport: AsyncTransport, keys: Sequence[str], options: LockOptions) -> None:
-        acquire_options(options)  # so that a mistake is found here
-        self._transport, self._keys, self._options = transport, keys, options
-        self._stack = contextlib.AsyncExitStack()
+        super().__init__(options)
+        self._transport, self._keys = transport, keys
 
     async def __aenter__(self) -> list[AsyncLock]:
         acquire = new_acquire(self._transport, self._keys, self._options)
         try:
             locks = await take_all(self._transport, acquire)
-            for lock in locks:
-                self._stack.push_async_exit(lock)
-            return locks
+            self._note(this_task(), locks, acquire, block=True)
+            return list(locks)
         except BaseException:
-            await self._transport.drive(acquire.withdraw())
+            await withdraw(self, acquire)
             raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._stack.__aexit__(kind, error, trace)
+        await to_the_end(partial(self._to_leave, this_task()), partial(end_block, self, error))
+
+
+async def end_block(
+    context: AsyncLockContext | AsyncManyContext, body: BaseException | None, one: _Held[AsyncLock]
+) -> None:
+    """Ends a block of a context."""
+    try:
+        await leave(context._transport, body, one.locks)
+    finally:
+        context._forget(one)
+
+
+async def withdraw(context: AsyncLockContext | AsyncManyContext, acquire: Acquire) -> None:
+    """Gives up an acquire of a context whose caller does not get the locks."""
+    context._withdrawn(acquire)
+    await context._transport.drive(acquire.withdraw())

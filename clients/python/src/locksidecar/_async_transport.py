@@ -7,7 +7,9 @@ import inspect
 import math
 import socket
 import time
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from . import _core, _fork, _wire, errors
@@ -184,6 +186,7 @@ class Stream(_Protocol):
 
 
 Conn = TypeVar("Conn", Connection, Stream)
+_Make = Callable[[Core, _fork.Sockets, socket.socket], Conn]
 
 
 class AsyncTransport:
@@ -196,6 +199,8 @@ class AsyncTransport:
         self._idle: list[Connection] = []
         self._opening = asyncio.Lock()
         self._cleanups: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._keeping = False
         _fork.register(self)
 
     async def run(self, steps: Steps[T]) -> T:
@@ -208,7 +213,7 @@ class AsyncTransport:
     async def drive(self, steps: Steps[T]) -> T:
         """As `run`, also for a closed client."""
         answer: Any = None
-        error: Exception | None = None
+        error: errors.LocksidecarError | None = None
         try:
             while True:
                 try:
@@ -219,13 +224,14 @@ class AsyncTransport:
                     return cast(T, stop.value)
                 except GeneratorExit:
                     raise
-                except Exception as e:
+                except BaseException as e:
                     if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:  # the operation itself raised it
                         raise
-                    error = e
-                except BaseException as e:
+                    if isinstance(e, errors.LocksidecarError):
+                        error = e
+                        continue
                     # Cancelled. The operation cleans up in a task of its own, because this one may be cancelled again.
-                    call = steps.throw(e)
+                    call = steps.throw(e)  # raises the cancellation if there is nothing to do
                     cleanup = asyncio.ensure_future(self._clean_up(steps, call, e))
                     self._cleanups.add(cleanup)
                     cleanup.add_done_callback(self._cleanups.discard)
@@ -253,7 +259,7 @@ class AsyncTransport:
             while True:
                 try:
                     answer = await self._perform(call)
-                except Exception as e:
+                except errors.LocksidecarError as e:
                     call = steps.throw(e)
                 else:
                     call = steps.send(answer)
@@ -273,11 +279,9 @@ class AsyncTransport:
 
     async def _exchange(self, call: Call) -> _wire.Answer:
         data = call.encode()
+        patience = _fork.Patience(self.core.timeout, call.waits)
         while True:
-            if self._idle:
-                connection, reused = self._idle.pop(), True
-            else:
-                connection, reused = await self._connect(Connection), False
+            connection, reused = await self._take(Connection, patience)
             try:
                 answer = await connection.exchange(call, data)
             except ConnectionError as e:
@@ -296,25 +300,28 @@ class AsyncTransport:
                 self._idle.append(connection)
             return answer
 
-    async def _connect(self, make: Callable[[Core, _fork.Sockets, socket.socket], Conn]) -> Conn:
+    async def _take(self, make: _Make[Conn], patience: _fork.Patience) -> tuple[Conn, bool]:
+        """Returns a connection, and whether a call was made on it before."""
+        while True:
+            idle = patience.take(self._idle)
+            if idle is not None:
+                return cast(Any, idle), True
+            try:
+                return await self._connect(make), False
+            except OSError as e:
+                if not patience.try_again(e, len(self._sockets)):
+                    raise self.core.unreachable(e) from e
+            await asyncio.sleep(patience.PAUSE)
+
+    async def _connect(self, make: _Make[Conn]) -> Conn:
         assert self._loop is not None
         sock = self._sockets.new()
         try:
             sock.setblocking(False)
-            backlog = _fork.Backlog(self.core.timeout)
-            while True:
-                try:
-                    sock.connect(self.core.path)  # immediate on a Unix socket
-                    break
-                except BlockingIOError as e:
-                    backlog.full(e)
-                    await asyncio.sleep(backlog.PAUSE)
+            sock.connect(self.core.path)  # immediate on a Unix socket
             protocol = make(self.core, self._sockets, sock)
             await self._loop.create_unix_connection(lambda: protocol, sock=sock)
             return protocol
-        except OSError as e:
-            self._sockets.close(sock)
-            raise self.core.unreachable(e) from e
         except BaseException:
             self._sockets.close(sock)
             raise
@@ -331,7 +338,7 @@ class AsyncTransport:
         if call.needs and self.core.features is None:
             self.core.learn(await self._exchange(self.core.describe()))
         self.core.require(call)
-        stream = await self._connect(Stream)
+        stream, _ = await self._take(Stream, _fork.Patience(self.core.timeout, waits=False, fresh=True))
         stream.write(call.encode())
         return stream
 
@@ -355,9 +362,28 @@ class AsyncTransport:
             finally:
                 late.cancel()
             session = self.core.opened(stream.found.pop(0)[1], stream.abort)
+            session.wake = partial(_wake, weakref.ref(self), session)
             stream.deliver_to(session)
             self.core.adopt(session)
             return session
+
+    def _keep_later(self, session: Session) -> None:
+        """Sets the time of the next questions about the session's locks, see `Core.keep`."""
+        if self._timer is not None:
+            self._timer.cancel()
+        pause = session.pause()
+        if session.ended or self._keeping or pause == math.inf or self._loop is None:
+            return
+        # The timer does not keep the client alive.
+        self._timer = self._loop.call_later(pause, _wake, weakref.ref(self), session, True)
+
+    async def _keep(self, session: Session) -> None:
+        self._keeping = True
+        try:
+            await self.drive(self.core.keep(session))
+        finally:
+            self._keeping = False
+            self._keep_later(session)
 
     def _attach(self) -> None:
         """Binds the client to the running loop."""
@@ -376,6 +402,7 @@ class AsyncTransport:
         self._idle = []
         self._opening = asyncio.Lock()
         self._cleanups = set()
+        self._timer, self._keeping = None, False
 
     def _forked(self) -> None:
         # In the child. It shares the epoll descriptor of the parent's loop. If a transport ended here, the parent would
@@ -383,3 +410,15 @@ class AsyncTransport:
         self._sockets.close_copies()
         self._loop = None
         self.core.forked()
+
+
+def _wake(transport: weakref.ref[AsyncTransport], session: Session, now: bool = False) -> None:
+    alive = transport()
+    if alive is None or alive._loop is None:
+        return
+    if not now:
+        alive._keep_later(session)
+        return
+    task = alive._loop.create_task(alive._keep(session))
+    alive._cleanups.add(task)
+    task.add_done_callback(alive._cleanups.discard)

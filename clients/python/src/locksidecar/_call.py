@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterable
 from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from . import _tracing, _wire
+from ._options import text
 from ._session import Session
 
 T = TypeVar("T")
@@ -24,7 +26,7 @@ class Call:
     """One request, and how it is made."""
 
     __slots__ = ("body", "context", "delay", "joins", "method", "needs", "repeatable", "repeated", "sent",
-                 "session", "target", "timeout")  # fmt: skip
+                 "session", "target", "timeout", "waits")  # fmt: skip
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class Call:
         session: Session | None = None,
         needs: Iterable[str] = (),
         repeatable: bool = True,
+        waits: bool = False,
         delay: float = 0.0,
         context: Any = None,
     ) -> None:
@@ -48,7 +51,8 @@ class Call:
         self.session = session  # the session that it joins
         self.needs = needs  # features
         self.repeatable = repeatable  # if a connection breaks before the answer is complete
-        self.repeated = False
+        self.repeated = False  # an earlier one may have been carried out, without an answer
+        self.waits = waits  # the sidecar may answer late, so it leaves a connection for the calls that end waits
         self.delay = delay  # seconds before it is made
         self.context = context  # of its trace; None: the current one
         self.sent = 0.0  # time.monotonic() when it was sent; 0.0: not yet
@@ -59,6 +63,11 @@ class Call:
         A reused connection may have been closed before the call. If the session is over, the operation decides.
         """
         return reused and self.repeatable and not (self.session is not None and self.session.ended)
+
+    def late(self) -> bool:
+        """Whether the time for its answer is over."""
+        # A timer may be early by less than its resolution.
+        return self.timeout is not None and time.monotonic() >= self.sent + self.timeout - 0.01
 
     def session_ended(self) -> None:
         """Notes the answer that the session is over."""
@@ -97,7 +106,5 @@ def _quoted(key: str) -> str:
 
 
 def lock_path(key: str, rest: str = "") -> str:
-    """The path of a lock. Raises TypeError if the key is not a str."""
-    if not isinstance(key, str):
-        raise TypeError(f"key={key!r}: it must be a str, not {type(key).__name__}")
-    return f"/v1/locks/{_quoted(key)}{rest}"
+    """The path of a lock. Raises TypeError if the key is not a str, and InvalidRequest if it is no text."""
+    return f"/v1/locks/{_quoted(text('key', key))}{rest}"

@@ -8,20 +8,24 @@ from __future__ import annotations
 import errno
 import math
 import os
+import resource
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from . import _tracing, _wire, errors
 from ._call import UNSET, Call, Read, Steps, Unset, lock_path
-from ._options import LEAST_TTL, seconds, to_ms
-from ._session import Grant, Session
+from ._options import LEAST_TTL, json, seconds, text, to_ms
+from ._session import Entry, Grant, Session
 from ._signal import Signal
 from .types import Description, Duration, Event, LockInfo, Outcome, Scope, Status, Waiter
 
 DEFAULT_SOCKET = "/run/locksidecar/locksidecar.sock"
 # Seconds. A stream has a comment line every 15 s, so a sidecar that is silent for this long is gone or hangs.
 SILENCE = 45.0
+# Seconds to wait for the answer to a release that nobody waits for. The sidecar carries it out in any case.
+WITHDRAW_PATIENCE = 2.0
 # The most idle connections of a client.
 MAX_IDLE = 16
 
@@ -38,11 +42,12 @@ class Core:
         reconnect: Duration,
         new_signal: Callable[[], Signal],
     ) -> None:
-        self.path = os.fspath(path) if path else os.environ.get("LOCKSIDECAR_SOCKET") or DEFAULT_SOCKET
+        self.path = os.fsdecode(path) if path else os.environ.get("LOCKSIDECAR_SOCKET") or DEFAULT_SOCKET
         self.timeout = seconds("timeout", timeout, 0.001)
         self.reconnect = seconds("reconnect", reconnect, most=math.inf)
         self.new_signal = new_signal
-        self._name, self._ttl = name, None if ttl is None else seconds("ttl", ttl, LEAST_TTL)
+        self._name = None if name is None else text("name", name)
+        self._ttl = None if ttl is None else seconds("ttl", ttl, LEAST_TTL)
         self.session: Session | None = None
         self.features: frozenset[str] | None = None  # of the sidecar; None: not known yet
         self.version = ""
@@ -119,6 +124,8 @@ class Core:
                 "there is no such socket. Check that the sidecar runs, that LOCKSIDECAR_SOCKET is the same for it and"
                 " for this process, and that the socket's folder is mounted into this container"
             )
+        elif cause.errno == errno.ECONNREFUSED and not _is_socket(self.path):
+            what = "there is a file, but it is no socket. Check LOCKSIDECAR_SOCKET"
         elif cause.errno == errno.ECONNREFUSED:
             what = "the socket is there, but nobody listens. Check that the sidecar still runs, and its log"
         elif cause.errno in (errno.EACCES, errno.EPERM):
@@ -126,25 +133,26 @@ class Core:
                 f"this process (uid {os.getuid()}) may not use it. Check the sidecar's LOCKSIDECAR_SOCKET_MODE, and"
                 " the owner and group of the socket and its folder"
             )
+        elif cause.errno == errno.EMFILE:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            what = (
+                f"this process has no free file descriptor: its limit is {limit} (RLIMIT_NOFILE, `ulimit -n`), and each"
+                " call that waits takes one. Raise the limit, or let fewer calls wait at a time"
+            )
         elif cause.errno is None:  # Python's own check
             what = f"{cause} (a socket's path has at most 107 bytes)"
         else:
             what = f"{cause.strerror or cause}. Check that it is the socket of a locksidecar, and that this runs"
-        error = errors.SidecarUnavailable(f"cannot reach the sidecar at {self.path}: {what}", self.path)
-        error._code = "unreachable"
-        return error
+        return errors.SidecarUnavailable(f"cannot reach the sidecar at {self.path}: {what}", self.path, "unreachable")
 
-    def broken(self, what: str) -> errors.SidecarUnavailable:
+    def broken(self, what: str, code: str = "connection_lost") -> errors.SidecarUnavailable:
         """The error if the answer did not come."""
-        return errors.SidecarUnavailable(
-            f"the sidecar at {self.path} {what}. Check that it still runs, and its log", self.path
-        )
+        text = f"the sidecar at {self.path} {what}. Check that it still runs, and its log"
+        return errors.SidecarUnavailable(text, self.path, code)
 
     def timed_out(self, call: Call) -> errors.SidecarUnavailable:
         """The error if the answer did not come in time."""
-        error = self.broken(f"did not answer {call.method} {call.target} within {call.timeout:g} s")
-        error._code = "timeout"
-        return error
+        return self.broken(f"did not answer {call.method} {call.target} within {call.timeout:g} s", "timeout")
 
     # Operations.
 
@@ -152,91 +160,168 @@ class Core:
         self,
         key: str,
         token: int,
-        grant: Grant | None,
-        outcome: Outcome | None,
-        result: Any,
-        reentry: int | None,
-        entry: str | None = None,
+        entry: Entry | None,
+        outcome: Outcome | None = None,
+        result: Any = UNSET,
+        reentry: int | None = None,
     ) -> Steps[Mapping[str, Any]]:
-        """Releases a lock, or one entry of it: the entry of the request `entry`, by default the newest.
+        """Releases a lock, or one entry of it: the newest, or that of `entry`.
 
-        `grant` is None if the client does not know it.
+        `entry` is None if the client does not know it.
         """
         with _tracing.release(key, token) as operation:
-            value = yield from self._release(key, token, grant, outcome, result, reentry, entry, operation.context)
+            call = self._release_call(key, token, entry, outcome, result, reentry, operation.context)
+            value = yield from self._release(key, token, entry, call)
             operation.released()
             return value
 
-    def _release(
-        self,
-        key: str,
-        token: int,
-        grant: Grant | None,
-        outcome: Outcome | None,
-        result: Any,
-        reentry: int | None,
-        entry: str | None,
-        context: Any,
-    ) -> Steps[Mapping[str, Any]]:
+    def _release(self, key: str, token: int, entry: Entry | None, call: Call) -> Steps[Mapping[str, Any]]:
+        grant = None if entry is None else entry.grant
         if grant is not None and grant.lost:
             raise errors.lost(key, grant.lost.reason or "")
-        call = self._release_call(key, token, grant, outcome, result, reentry, entry, context)
-        try:
-            value = yield from self._release_once(call)
-        except errors.ApiError as e:
-            self._lost_by(grant, e)
-            raise
-        if grant is not None:
-            grant.released(value)
-        elif call.session is not None:
-            call.session.released(key, token, value)
+        interruption: BaseException | None = None
+        while True:
+            try:
+                if entry is not None:
+                    call.repeated = call.repeated or entry.unanswered
+                    entry.unanswered = True
+                value = _released(call, (yield call))
+                if entry is not None:
+                    entry.give_back(value)
+                elif call.session is not None:
+                    call.session.released(key, token, value)
+                break
+            except GeneratorExit:
+                raise
+            except errors.LocksidecarError as e:
+                if entry is not None:
+                    entry.unanswered = isinstance(e, (errors.SidecarUnavailable, errors.StoreUnavailable))
+                known = self._lost_by(grant, e)
+                if interruption is not None:
+                    break
+                raise known from e
+            except BaseException as e:
+                # Interrupted, so the outcome is unknown. The lock must not stay held, so it asks once more.
+                if interruption is not None:
+                    raise
+                interruption, call.repeated = e, True
+        if interruption is not None:
+            try:
+                raise interruption
+            finally:
+                interruption = None  # it refers to this frame
         return value
 
     def _release_call(
         self,
         key: str,
         token: int,
-        grant: Grant | None,
+        entry: Entry | None,
         outcome: Outcome | None,
         result: Any,
         reentry: int | None,
-        entry: str | None,
         context: Any,
     ) -> Call:
         target = lock_path(key, f"?token={token}")
         needs = []
         if outcome is not None:
-            target += f"&outcome={quote(outcome, safe='')}"
+            target += f"&outcome={quote(text('outcome', outcome), safe='')}"
             needs.append("outcome")
         if reentry is not None:
             target += f"&reentry={reentry}"
             needs.append("reentrant")
-        if entry is not None:
-            target += f"&request_id={entry}"
+        if entry is not None and entry.reentrant:
+            target += f"&request_id={entry.request_id}"
             needs.append("release_by_id")
         return Call(
             "DELETE",
             target,
-            None if isinstance(result, Unset) else {"result": result},
+            None if isinstance(result, Unset) else {"result": json("result", result)},
             timeout=self.timeout,
-            session=self.live_session() if grant is None else grant.session,
+            session=self.live_session() if entry is None else entry.grant.session,
             needs=needs,
             context=context,
         )
 
-    def _release_once(self, call: Call) -> Steps[Mapping[str, Any]]:
-        try:
-            return _released(call, (yield call))
-        except (Exception, GeneratorExit):
-            raise
-        except BaseException:
-            # Interrupted, so the outcome is unknown. The lock must not stay held.
-            call.repeated = True
+    def leave(self, ends: Iterable[tuple[Entry, Outcome | None, Any]]) -> Steps[list[errors.LocksidecarError]]:
+        """Releases the locks of a block, each of them whatever happens to the others. Returns the errors."""
+        failures: list[errors.LocksidecarError] = []
+        interruption: BaseException | None = None
+        for entry, outcome, result in ends:
+            key, token = entry.grant.key, entry.grant.token
             try:
-                yield call
+                yield from self.release(key, token, entry, outcome, result)
+                continue
+            except GeneratorExit:
+                raise
+            except errors.LocksidecarError as e:
+                failures.append(e)
+            except BaseException as e:
+                interruption = interruption or e
+            if not entry.over and not entry.unanswered:  # its result was refused, so it is released without
+                try:
+                    yield from self.release(key, token, entry, None if outcome is None else "failure")
+                except errors.LocksidecarError as e:
+                    failures.append(e)
+        if interruption is not None:
+            try:
+                raise interruption
+            finally:
+                interruption = None  # it refers to this frame
+        return failures
+
+    def settle(self, keys: Iterable[str], who: str, may_wait: Callable[[Entry], bool]) -> Steps[None]:
+        """What comes before an acquire of keys that this thread (task) has acquired before.
+
+        A lock whose release had no answer is released again. Raises RuntimeError if the acquire would wait for a lock
+        of this thread, and so for ever.
+        """
+        session = self.live_session()
+        if session is None:
+            return
+        for key in keys:
+            for entry in session.entries(key, who):
+                if entry.unanswered:
+                    call = self._release_call(key, entry.grant.token, entry, None, UNSET, None, None)
+                    try:
+                        yield from self._release(key, entry.grant.token, entry, call)
+                    except errors.ApiError:
+                        pass  # it is lost, or the sidecar goes on with this release
+                elif not may_wait(entry):
+                    raise RuntimeError(
+                        f"this {who.partition('-')[0]} holds {key!r} already, and would wait for itself for ever: give"
+                        " `reentrant=True` to both acquires, or this one a `wait` or a timeout"
+                    )
+
+    def keep(self, session: Session) -> Steps[None]:
+        """Asks about each lock when half of its time is over.
+
+        A sidecar that hangs says nothing of its locks, and others get them when their time is over. So a lock is lost
+        if the sidecar has not answered by then.
+        """
+        while (grant := session.to_ask()) is not None:
+            body, timeout = {"token": grant.token}, session.patience(grant)
+            call = Call("PATCH", lock_path(grant.key), body, timeout=timeout, session=session)
+            lost: list[Grant] = []
+            try:
+                grant.note((yield call).result(), call.sent)
+            except (errors.LockLost, errors.NotHolder) as e:
+                if e.reason == "released":  # meanwhile
+                    session.forget(grant)
+                else:
+                    session.lost(grant, e.reason)
+            except errors.SessionEnded:
+                session.end()
             except errors.LocksidecarError:
-                pass
-            raise
+                lost = session.unanswered(grant)
+            for one in lost:
+                session.lost(one, "expired")
+            for one in lost:  # the sidecar may have gone on in this moment, and have it
+                target = lock_path(one.key, f"?token={one.token}")
+                try:
+                    yield Call("DELETE", target, timeout=WITHDRAW_PATIENCE, session=session)
+                except errors.LocksidecarError:
+                    break
 
     def check(
         self,
@@ -255,7 +340,7 @@ class Core:
             body["ttl_ms"] = to_ms(seconds("ttl", ttl, LEAST_TTL))
         needs = []
         if not isinstance(data, Unset):
-            body["data"] = data
+            body["data"] = json("data", data)
             needs.append("data")
         if shared:
             body["mode"] = "shared"
@@ -271,23 +356,23 @@ class Core:
         try:
             value = (yield call).result()
         except errors.ApiError as e:
-            self._lost_by(grant, e)
-            raise
+            raise self._lost_by(grant, e) from e
         if grant is not None:
             grant.note(value, call.sent)
         return Status.from_json(value)
 
-    def _lost_by(self, grant: Grant | None, error: errors.ApiError) -> None:
-        """Notes the loss of a lock if an error says it."""
+    def _lost_by(self, grant: Grant | None, error: errors.LocksidecarError) -> errors.LocksidecarError:
+        """Notes the loss of a lock if an error says it. Returns the error for the app."""
         if grant is None:
-            return
+            return error
         if isinstance(error, (errors.LockLost, errors.NotHolder)) and "reentry" not in error.problem:
             if grant.session is not None:
                 grant.session.forget(grant)
-            grant.lost.fire(error.reason)
+            grant.lose(error.reason)
         elif isinstance(error, errors.SessionEnded) and grant.session is not None:
             grant.session.end()
-            raise errors.lost(grant.key, "disconnected") from error
+            return errors.lost(grant.key, "disconnected")
+        return error
 
     def get(self, key: str, no_cache: bool) -> Steps[LockInfo]:
         """Shows one lock."""
@@ -325,7 +410,7 @@ class Core:
 
     def stop(self, key: str, reason: str | None, token: int | None) -> Steps[None]:
         """Asks the holders to stop, or the one with the token."""
-        body = {} if reason is None else {"reason": reason}
+        body = {} if reason is None else {"reason": text("reason", reason)}
         target = lock_path(key, "/stop" if token is None else f"/stop?token={token}")
         (yield Call("POST", target, body, timeout=self.timeout, needs=["stop"])).result()
 
@@ -333,7 +418,7 @@ class Core:
         """Breaks a lock."""
         # The answer comes when the lock is free, at the latest when its lease ends.
         target = lock_path(key, "?force=true" if token is None else f"?force=true&token={token}")
-        (yield Call("DELETE", target, timeout=None, repeatable=False)).result()
+        (yield Call("DELETE", target, timeout=None, repeatable=False, waits=True)).result()
 
     def watch(self, key: str) -> Call:
         """The call whose answer is the event stream of a key."""
@@ -345,6 +430,13 @@ class Core:
             yield Call("DELETE", f"/v1/sessions/{quote(session.id, safe='')}", timeout=self.timeout, repeatable=False)
         except errors.LocksidecarError:
             pass  # the end of its stream ends it too
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return True  # it has just gone
 
 
 def _released(call: Call, answer: _wire.Answer) -> Mapping[str, Any]:

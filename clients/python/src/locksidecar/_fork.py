@@ -7,12 +7,15 @@ parent's descriptors, which does not end the connections. No fork comes between 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import threading
 import time
 import weakref
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class _Forks(Protocol):
@@ -85,15 +88,38 @@ class Sockets:
         return len(self._open)
 
 
-class Backlog:
-    """How long to try if the sidecar's backlog is full (EAGAIN)."""
+class Patience:
+    """How long to try to get a connection: if the sidecar's backlog is full, or there is no room for one more.
+
+    Each call that waits for a lock has a connection, so such calls can take all descriptors of this process. The calls
+    that end waits must get through. So a call that waits leaves one idle connection, and fails if it can get no other.
+    The other calls try until they get an idle one.
+    """
 
     PAUSE = 0.01
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, waits: bool, fresh: bool = False) -> None:
         self._end = time.monotonic() + timeout
+        self._waits = waits
+        self._fresh = fresh  # only a new connection will do
 
-    def full(self, error: BlockingIOError) -> None:
-        """Returns for another try. Raises the error after the timeout."""
+    def take(self, idle: list[T]) -> T | None:
+        """Takes an idle connection, if there is one for this call."""
+        if self._fresh:
+            return None
+        try:
+            taken = idle.pop()
+        except IndexError:  # another thread may take the last one
+            return None
+        if self._waits and not idle:
+            idle.append(taken)
+            return None
+        return taken
+
+    def try_again(self, error: OSError, connections: int) -> bool:
+        """Whether to try again after no new one could be made. `connections`: how many this client has."""
         if time.monotonic() >= self._end:
-            raise error
+            return False
+        if isinstance(error, BlockingIOError):
+            return True
+        return error.errno in (errno.EMFILE, errno.ENFILE) and not self._waits and not self._fresh and connections > 0

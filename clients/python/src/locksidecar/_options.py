@@ -8,7 +8,7 @@ from datetime import timedelta
 from numbers import Real
 from typing import Any
 
-from . import errors
+from . import _wire, errors
 from .types import Bind, Duration, LockOptions, Mode, OnSuccess
 
 LEAST_TTL = 0.5  # seconds
@@ -26,6 +26,28 @@ def seconds(name: str, value: Duration, least: float = 0.0, most: float = _DAY) 
         more = " (None waits for ever)" if name == "wait" else ""
         raise errors.InvalidRequest(400, "invalid_request", f"{name}={value!r} {limits}{more}")
     return float(number)
+
+
+def text(name: str, value: Any) -> str:
+    """A text. Raises TypeError, and InvalidRequest (a ValueError) if it has no form in UTF-8."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name}={value!r}: it must be a str, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as e:
+        raise errors.InvalidRequest(400, "invalid_request", f"{name}={value!r} has no form in UTF-8 ({e})") from None
+    return value
+
+
+def json(name: str, value: Any) -> Any:
+    """A value that has a form in JSON. Raises TypeError, and InvalidRequest (a ValueError) for NaN and the like."""
+    try:
+        _wire.dump(value)
+    except TypeError as e:
+        raise TypeError(f"{name}: it must be JSON ({e})") from None
+    except (ValueError, RecursionError) as e:
+        raise errors.InvalidRequest(400, "invalid_request", f"{name}: it must be JSON ({e})") from None
+    return value
 
 
 def to_ms(seconds: float) -> int:
@@ -91,6 +113,7 @@ class AcquireOptions:
 
 
 _OPTIONS = tuple(option.name for option in fields(AcquireOptions))
+_TEXTS = ("bind", "owner", "on_success", "request_id")
 _LEAST = {"wait": 0.0, "ttl": LEAST_TTL, "max_hold": 0.0, "min_hold": 0.0}
 
 
@@ -105,6 +128,10 @@ def acquire_options(options: LockOptions) -> AcquireOptions:
     for name, least in _LEAST.items():
         if made.get(name) is not None:
             made[name] = seconds(name, made[name], least)
+    for name in _TEXTS:
+        if made.get(name) is not None:
+            text(name, made[name])
+    json("data", made.get("data"))
     limit = made.get("limit")
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool)):
         raise TypeError(f"limit={limit!r}: it must be a whole number")

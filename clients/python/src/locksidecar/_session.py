@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,94 +13,201 @@ from ._signal import Signal
 
 # The most locks with undelivered news: their grants were not read yet.
 _MAX_UNDELIVERED = 1000
+# The least pause in seconds between two questions about a lock, and the least time for an answer.
+_PAUSE = 0.05
+_ANSWER = 0.25
 
 
 class Grant:
     """One grant of the sidecar. Entries of the same owner share it."""
 
-    __slots__ = ("entries", "expires_at", "key", "lost", "session", "stopping", "token")
+    __slots__ = ("ask_at", "count", "entries", "expires_at", "key", "life", "lost", "mode", "session", "stopping",
+                 "token")  # fmt: skip
 
     def __init__(self, key: str, token: int, session: Session | None, new_signal: Callable[[], Signal]) -> None:
         self.key = key
         self.token = token
         self.session = session  # None: bind="ttl"
-        self.entries = 1
-        self.expires_at = 0.0  # time.monotonic()
+        self.mode = "exclusive"
+        self.count = 1  # of its entries, by the sidecar
+        self.entries: list[Entry] = []  # those of this client that were not released
+        self.life = 0.0  # seconds from the last answer to expires_at
+        self.ask_at = self.expires_at = 0.0  # time.monotonic()
         self.lost = new_signal()
         self.stopping = new_signal()
 
     def note(self, value: Mapping[str, Any], asked: float) -> None:
         """Takes over an answer about it. Times count from the question, because an answer may be read late."""
-        self.expires_at = asked + (value["waited_ms"] + value["expires_in_ms"]) / 1000
-        self.entries = value["reentry"]
+        self.life = value["expires_in_ms"] / 1000
+        self.expires_at = asked + value["waited_ms"] / 1000 + self.life
+        self.ask_at = max(self.expires_at - self.life / 2, asked + _PAUSE)
+        self.count = value["reentry"]
+        self.mode = value.get("mode", "exclusive")
         stopping = value.get("stopping")
         if stopping is not None:
             self.stopping.fire(stopping.get("reason"))
 
     def released(self, value: Mapping[str, Any]) -> None:
-        """Takes over the answer to a release."""
-        self.entries = value["reentry"]
-        if value["released"] and self.session is not None:
-            self.session.forget(self)
+        """Takes over the answer to a release. It is free then, or has fewer entries."""
+        self.count = value["reentry"]
+        if value["released"]:
+            for entry in self.entries:
+                entry.released = True
+            self.entries = []
+            if self.session is not None:
+                self.session.forget(self)
+
+    def lose(self, reason: str | None, silently: bool = False) -> None:
+        """It is lost."""
+        self.entries = []
+        self.lost.fire(reason, silently)
+
+
+class Entry:
+    """One entry of an owner in a grant: one acquire gets it, and one release gives it back.
+
+    Its state follows the answers of the sidecar. It changes where they are read, because the caller may be interrupted.
+    """
+
+    __slots__ = ("grant", "owner", "reentrant", "released", "request_id", "unanswered", "who")
+
+    def __init__(self, grant: Grant, who: str, owner: str | None, request_id: str, reentrant: bool) -> None:
+        self.grant = grant
+        self.who = who  # the thread or task that has acquired it
+        self.owner = owner  # that the sidecar knows
+        self.request_id = request_id  # of its acquire
+        self.reentrant = reentrant  # its release names the request, because the grant may have other entries
+        self.released = False
+        self.unanswered = False  # a release was sent, and its answer is not known (yet)
+        grant.entries.append(self)
+
+    @property
+    def over(self) -> bool:
+        """Whether it was released or lost."""
+        return self.released or bool(self.grant.lost)
+
+    def give_back(self, value: Mapping[str, Any]) -> None:
+        """Takes over the answer to its release."""
+        self.unanswered, self.released = False, True
+        if self in self.grant.entries:
+            self.grant.entries.remove(self)
+        self.grant.released(value)
 
 
 class Session:
     """An explicit session: its id, and its grants.
 
     The stream may have news of a lock before the answer with its grant is read. Such news is kept until then.
+
+    The transport sets `wake`, and asks about each lock at its `ask_at`, see `Core.keep`.
     """
 
     def __init__(self, session_id: str, new_signal: Callable[[], Signal], on_end: Callable[[], None]) -> None:
         self.id = session_id
         self.header = f"Lock-Session: {session_id}\r\n"
         self.ended = False
+        self.wake: Callable[[], None] = lambda: None
         self._new_signal = new_signal
         self._on_end = on_end
         self._reason = ""
         self._mutex = threading.Lock()
-        self._grants: dict[tuple[str, int], Grant] = {}
+        self._grants: dict[str, dict[int, Grant]] = {}  # by key and token
         self._undelivered: OrderedDict[tuple[str, int], dict[str, str | None]] = OrderedDict()
+        self._wakes_at = math.inf  # time.monotonic()
+        self._shortest = math.inf  # the least life of its grants, in seconds
 
-    def hold(self, value: Mapping[str, Any], asked: float) -> Grant:
-        """Notes a grant, and when it was asked for."""
-        name = (value["key"], value["token"])
+    def hold(
+        self, value: Mapping[str, Any], asked: float, who: str, owner: str | None, request_id: str, reentrant: bool
+    ) -> Entry:
+        """Notes what an acquire got, and when it was asked for."""
+        key, token = value["key"], value["token"]
         with self._mutex:
-            news = self._undelivered.pop(name, {})
-            grant = self._grants.get(name)
-            if grant is None:
-                grant = self._grants[name] = Grant(*name, self, self._new_signal)
+            news = self._undelivered.pop((key, token), {})
+            grant = self._grants.get(key, {}).get(token) or Grant(key, token, self, self._new_signal)
+            grant.note(value, asked)
+            entry = Entry(grant, who, owner, request_id, reentrant)
             if self.ended:
                 news["lost"] = self._reason
-            if "lost" in news:
-                self._grants.pop(name, None)
-        grant.note(value, asked)
+            if "lost" not in news:  # in one step with its entry, so that a withdrawal finds it
+                self._grants.setdefault(key, {})[token] = grant
+            self._shortest = min(self._shortest, grant.life)
+            sooner = grant.ask_at < self._wakes_at
+            if sooner:
+                self._wakes_at = grant.ask_at
+        if sooner:
+            self.wake()
         self._deliver(grant, news)
-        return grant
+        return entry
+
+    def entries(self, key: str, who: str) -> list[Entry]:
+        """The entries that a thread (task) has in this key."""
+        if key not in self._grants:
+            return []
+        with self._mutex:
+            grants = self._grants.get(key, {}).values()
+            return [entry for grant in grants for entry in grant.entries if entry.who == who and not entry.over]
+
+    def to_ask(self) -> Grant | None:
+        """The grant that must be asked about now, or None. Then `wake` is called for those that come sooner."""
+        now = time.monotonic()
+        with self._mutex:
+            grant = min(self._all(), key=lambda one: one.ask_at, default=None)
+            if grant is not None and grant.ask_at <= now:
+                return grant
+            # Without a grant it comes again in time for a grant of the next moment, so most acquires wake nobody.
+            self._wakes_at = min(math.inf if grant is None else grant.ask_at, now + self._shortest / 2)
+            return None
+
+    def pause(self) -> float:
+        """The seconds until the next question."""
+        return max(self._wakes_at - time.monotonic(), 0.0)
+
+    def patience(self, grant: Grant) -> float:
+        """The seconds to wait for the answer to a question: until the first of the locks has had its time."""
+        now = time.monotonic()
+        with self._mutex:
+            first = min((one.expires_at for one in self._all()), default=now)
+        # If this process was halted, all of them may have had their time, and the sidecar may well have renewed them.
+        return max(first - now, grant.life / 4, _ANSWER)
+
+    def unanswered(self, grant: Grant) -> list[Grant]:
+        """Notes a question without an answer. Returns the grants that have had their time."""
+        now = time.monotonic()
+        grant.ask_at = now + max((grant.expires_at - now) / 2, _PAUSE)
+        with self._mutex:
+            return [one for one in self._all() if one.expires_at <= now]
 
     def released(self, key: str, token: int, value: Mapping[str, Any]) -> None:
         """Takes over the answer to a release by key and token."""
         with self._mutex:
-            grant = self._grants.get((key, token))
+            grant = self._grants.get(key, {}).get(token)
         if grant is not None:
             grant.released(value)
 
+    def lost(self, grant: Grant, reason: str) -> None:
+        """The grant is lost, as an answer or the clock says."""
+        self.forget(grant)
+        grant.lose(reason)
+
     def forget(self, grant: Grant) -> None:
-        """The grant was released."""
+        """The grant was released or lost."""
         with self._mutex:
-            self._grants.pop((grant.key, grant.token), None)
+            self._pop(grant.key, grant.token)
 
     def receive(self, event: str, data: Mapping[str, Any]) -> None:
         """Takes an event of the stream. Events of a newer sidecar are ignored."""
         if event not in ("lost", "stop"):
             return
-        name = (data["key"], data["token"])
+        key, token = name = data["key"], data["token"]
         news = {event: data.get("reason")}
         with self._mutex:
-            grant = self._grants.pop(name, None) if event == "lost" else self._grants.get(name)
+            grant = self._grants.get(key, {}).get(token)
             if grant is None:
                 self._undelivered.setdefault(name, {}).update(news)
                 if len(self._undelivered) > _MAX_UNDELIVERED:
                     self._undelivered.popitem(last=False)
+            elif event == "lost":
+                self._pop(key, token)
         if grant is not None:
             self._deliver(grant, news)
 
@@ -108,22 +217,31 @@ class Session:
             if self.ended:
                 return
             self.ended, self._reason = True, reason
-            grants = list(self._grants.values())
+            grants = self._all()
             self._grants.clear()
         self._on_end()
+        self.wake()
         for grant in grants:
-            grant.lost.fire(reason)
+            grant.lose(reason)
 
     def forked(self) -> None:
         """In the child of a fork: the session is the parent's. Another thread may have held the mutex."""
         self._mutex = threading.Lock()
         self.ended, self._reason = True, "forked"
-        for grant in list(self._grants.values()):
-            grant.lost.fire("forked", silently=True)
+        for grant in self._all():
+            grant.lose("forked", silently=True)
         self._grants.clear()
+
+    def _all(self) -> list[Grant]:
+        return [grant for grants in self._grants.values() for grant in grants.values()]
+
+    def _pop(self, key: str, token: int) -> None:
+        grants = self._grants.get(key, {})
+        if grants.pop(token, None) is not None and not grants:
+            del self._grants[key]
 
     def _deliver(self, grant: Grant, news: Mapping[str, str | None]) -> None:
         if "stop" in news:
             grant.stopping.fire(news["stop"])
         if "lost" in news:
-            grant.lost.fire(news["lost"])
+            grant.lose(news["lost"])

@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from . import errors
 from ._acquire import Acquire
 from ._call import UNSET
-from ._lock import BaseContext, BaseLock, BaseSemaphore, _Held
+from ._lock import BaseBlocks, BaseContext, BaseLock, BaseSemaphore, _Held, not_released
 from ._options import acquire_options
-from ._session import Grant
+from ._session import Entry
 from ._sync_transport import Transport
-from ._threads import LockSignal, this_thread
+from ._threads import LockSignal, this_thread, to_the_end
 from .types import Duration, LockOptions, Outcome, SemaphoreOptions, Status
 
 if TYPE_CHECKING:
@@ -28,24 +28,22 @@ class Lock(BaseLock):
     `lost` happens with a `reason` when the lock is lost, `stopping` when somebody asks to release it.
     """
 
-    def __init__(self, transport: Transport, grant: Grant, value: Mapping[str, Any]) -> None:
-        super().__init__(grant, value)
+    def __init__(self, transport: Transport, entry: Entry, value: Mapping[str, Any]) -> None:
+        super().__init__(entry, value)
         self._transport = transport
-        self.lost = cast(LockSignal, grant.lost)
-        self.stopping = cast(LockSignal, grant.stopping)
+        self.lost = cast(LockSignal, entry.grant.lost)
+        self.stopping = cast(LockSignal, entry.grant.stopping)
 
     def release(self, outcome: Outcome | None = None, result: Any = UNSET, *, reentry: int | None = None) -> bool:
         """Releases the lock, or one entry of it. Returns whether it is free now.
 
         Waiters with `on_success="skip"` and watchers get the `outcome`, and with success the `result` (JSON, at most
-        4 KiB). Raises `LockLost`, `NotHolder`, `SidecarUnavailable`. An interrupted thread still releases.
+        4 KiB). Raises `LockLost`, `NotHolder`, `SidecarUnavailable`. An interrupted thread still releases. After
+        `SidecarUnavailable` it may be called again.
         """
-        self._begin_release()
-        value = self._transport.run(
-            self._transport.core.release(self.key, self.token, self._grant, outcome, result, reentry, self._entry)
-        )
-        self._done = True
-        return bool(value["released"])
+        self._check_released()
+        release = self._transport.core.release(self.key, self.token, self._entry, outcome, result, reentry)
+        return bool((self._transport.run(release))["released"])
 
     def check(self) -> Status:
         """Checks that the lock is still held. Raises `LockLost` or `NotHolder` if not."""
@@ -67,7 +65,7 @@ class Lock(BaseLock):
         return self._downgraded(self._amend(shared=True))
 
     def _amend(self, ttl: Duration | None = None, data: Any = UNSET, shared: bool = False) -> Status:
-        self._begin_release()
+        self._check_released()
         check = self._transport.core.check(self.key, self.token, self._grant, ttl, data, shared)
         return self._transport.run(check)
 
@@ -77,23 +75,27 @@ class Lock(BaseLock):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._done:
-            return
-        outcome, result = self._outcome_at_end(error)
-        try:
-            self.release(outcome, result)
-        except errors.LocksidecarError as failure:
-            if error is None:
-                raise
-            self._not_released(error, failure)
+        to_the_end(lambda: [self], partial(leave, self._transport, error))
+
+
+def leave(transport: Transport, body: BaseException | None, locks: Sequence[Lock]) -> None:
+    """Ends a block: releases those of its locks that were not. Raises the error of a release if the body has not."""
+    ends = [lock._at_end(body) for lock in reversed(locks) if not lock.released]
+    if not ends:
+        return
+    try:
+        failures = transport.run(transport.core.leave(ends))
+    except errors.SessionEnded as e:  # the client was closed
+        failures = [e]
+    not_released(failures, body)
 
 
 def new_acquire(transport: Transport, keys: Sequence[str], options: LockOptions) -> Acquire:
-    """Makes an acquire. By default this thread is the owner of a reentrant one."""
-    made = acquire_options(options)
+    """Makes an acquire of this thread. By default the thread is the owner of a reentrant one."""
+    made, me = acquire_options(options), this_thread()
     if made.reentrant and made.owner is None:
-        made.owner = this_thread()
-    return Acquire(transport.core, keys, made)
+        made.owner = me
+    return Acquire(transport.core, keys, made, me)
 
 
 def take(transport: Transport, acquire: Acquire) -> Lock:
@@ -122,7 +124,7 @@ class LockContext(BaseContext[Lock]):
     def held(self) -> Lock | None:
         """The lock that this thread holds through this object, or None."""
         one = self._last(this_thread())
-        return None if one is None else one.lock
+        return None if one is None else one.locks[0]
 
     def acquire(self, blocking: bool = True, timeout: Duration | None = -1) -> bool:
         """Acquires the lock. Returns whether this thread holds it now.
@@ -136,7 +138,7 @@ class LockContext(BaseContext[Lock]):
             # One line, so that Ctrl-C comes before or after it.
             return self._take(acquire, block=False) is not None
         except BaseException as e:
-            self._withdraw(acquire)
+            withdraw(self, acquire)
             if isinstance(e, errors.LockHeld):
                 return False
             raise
@@ -147,11 +149,13 @@ class LockContext(BaseContext[Lock]):
         Raises RuntimeError if this thread holds none through this object, else as `Lock.release`. After
         `SidecarUnavailable` it may be called again.
         """
-        one = self._to_release(this_thread())
+        to_the_end(partial(self._to_release, this_thread()), self._release)
+
+    def _release(self, one: _Held[Lock]) -> None:
         try:
-            one.lock.__exit__(None, None, None)
+            leave(self._transport, None, one.locks)
         finally:
-            self._over(one)
+            self._after_release(one)
 
     def locked(self) -> bool:
         """Asks the sidecar whether anybody holds the lock."""
@@ -163,27 +167,18 @@ class LockContext(BaseContext[Lock]):
         try:
             return self._take(acquire, block=True)
         except BaseException:  # the end of the block would release it only later
-            self._withdraw(acquire)
+            withdraw(self, acquire)
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        one = self._to_leave(this_thread())
-        self._held.remove(one)
-        one.lock.__exit__(kind, error, trace)
+        to_the_end(partial(self._to_leave, this_thread()), partial(end_block, self, error))
 
     def _take(self, acquire: Acquire, block: bool) -> Lock:
-        me = this_thread()
-        self._may_wait(me, acquire.options)
         lock = take(self._transport, acquire)
-        self._held.append(_Held(me, lock, acquire, block))
+        self._note(this_thread(), [lock], acquire, block)
         return lock
-
-    def _withdraw(self, acquire: Acquire) -> None:
-        for one in [one for one in self._held if one.acquire is acquire]:
-            self._held.remove(one)
-        self._transport.drive(acquire.withdraw())
 
 
 class Semaphore(BaseSemaphore[Lock], LockContext):
@@ -220,26 +215,41 @@ class Semaphore(BaseSemaphore[Lock], LockContext):
         return info.state == "held"
 
 
-class ManyContext:
-    """`with client.lock_many(...) as locks`: acquires and releases all locks."""
+class ManyContext(BaseBlocks[Lock]):
+    """`with client.lock_many(...) as locks`: acquires and releases all locks.
+
+    It may be used again, and shared: each block has its own locks.
+    """
 
     def __init__(self, transport: Transport, keys: Sequence[str], options: LockOptions) -> None:
-        acquire_options(options)  # so that a mistake is found here
-        self._transport, self._keys, self._options = transport, keys, options
-        self._stack = contextlib.ExitStack()
+        super().__init__(options)
+        self._transport, self._keys = transport, keys
 
     def __enter__(self) -> list[Lock]:
         acquire = new_acquire(self._transport, self._keys, self._options)
         try:
             locks = take_all(self._transport, acquire)
-            for lock in locks:
-                self._stack.push(lock)
-            return locks
+            self._note(this_thread(), locks, acquire, block=True)
+            return list(locks)
         except BaseException:
-            self._transport.drive(acquire.withdraw())
+            withdraw(self, acquire)
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.__exit__(kind, error, trace)
+        to_the_end(partial(self._to_leave, this_thread()), partial(end_block, self, error))
+
+
+def end_block(context: LockContext | ManyContext, body: BaseException | None, one: _Held[Lock]) -> None:
+    """Ends a block of a context."""
+    try:
+        leave(context._transport, body, one.locks)
+    finally:
+        context._forget(one)
+
+
+def withdraw(context: LockContext | ManyContext, acquire: Acquire) -> None:
+    """Gives up an acquire of a context whose caller does not get the locks."""
+    context._withdrawn(acquire)
+    context._transport.drive(acquire.withdraw())

@@ -7,6 +7,7 @@ import inspect
 import socket
 import threading
 import time
+import weakref
 from typing import Any, TypeVar
 
 from . import _core, _fork, _wire, errors
@@ -25,6 +26,7 @@ class Transport:
         self._sockets = _fork.Sockets()
         self._idle: list[socket.socket] = []
         self._opening = threading.Lock()
+        self._kind = threading.Lock
         self._reader: threading.Thread | None = None
         _fork.register(self)
 
@@ -40,7 +42,8 @@ class Transport:
 
     def drive(self, steps: Steps[T]) -> T:
         """As `run`, also for a closed client."""
-        error: BaseException | None = None
+        self._attach()
+        error: errors.LocksidecarError | None = None
         try:
             while True:
                 try:
@@ -54,6 +57,9 @@ class Transport:
                 except BaseException as e:
                     if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:  # the operation itself raised it
                         raise
+                    if not isinstance(e, errors.LocksidecarError):
+                        self._clean_up(steps, e)
+                        raise
                     error = e
         finally:
             error = None  # it refers to this frame
@@ -62,9 +68,10 @@ class Transport:
         """Makes a call whose answer is an event stream, on a connection of its own."""
         if self.core.closed:
             raise self.core.is_closed()
+        self._attach()
         self._learn(call)
         self.core.require(call)
-        sock = self._connect()
+        sock, _ = self._take(_fork.Patience(self.core.timeout, waits=False, fresh=True))
         try:
             sock.settimeout(call.timeout)
             sock.sendall(call.encode())
@@ -92,6 +99,28 @@ class Transport:
 
     # Calls.
 
+    def _clean_up(self, steps: Steps[Any], why: BaseException) -> None:
+        """Ends an operation that Ctrl-C or a time limit has interrupted: in a thread, which nothing interrupts."""
+        try:
+            call = steps.throw(why)  # raises the interruption if there is nothing to do
+        finally:
+            del why  # it refers to this frame
+        thread = threading.Thread(target=self._finish, args=(steps, call), name="locksidecar-release", daemon=True)
+        thread.start()
+        thread.join()
+
+    def _finish(self, steps: Steps[Any], call: Call) -> None:
+        try:
+            while True:
+                try:
+                    answer = self._perform(call)
+                except errors.LocksidecarError as e:
+                    call = steps.throw(e)
+                else:
+                    call = steps.send(answer)
+        except BaseException:  # the interruption, which the caller raises
+            pass
+
     def _perform(self, call: Call) -> _wire.Answer:
         if call.delay:
             time.sleep(call.delay)
@@ -108,17 +137,17 @@ class Transport:
 
     def _exchange(self, call: Call) -> _wire.Answer:
         data = call.encode()
+        patience = _fork.Patience(self.core.timeout, call.waits)
         while True:
-            sock, reused = self._take_idle(), True
-            if sock is None:
-                sock, reused = self._connect(), False
+            sock, reused = self._take(patience)
             try:
                 answer = _exchange(sock, call, data)
-            except TimeoutError:
-                self._sockets.close(sock)
-                raise self.core.timed_out(call) from None
             except OSError as e:
                 self._sockets.close(sock)
+                if isinstance(e, TimeoutError):
+                    if not call.late():
+                        raise  # not of the socket, but of a signal's handler
+                    raise self.core.timed_out(call) from None
                 if not call.again(reused):
                     raise self.core.broken(f"broke the connection ({e})") from e
                 self._drop_idle()  # after a restart of the sidecar all are dead
@@ -133,27 +162,25 @@ class Transport:
                 self._idle.append(sock)
             return answer
 
-    def _take_idle(self) -> socket.socket | None:
-        try:
-            return self._idle.pop()
-        except IndexError:  # another thread may take the last one
-            return None
+    def _take(self, patience: _fork.Patience) -> tuple[socket.socket, bool]:
+        """Returns a connection, and whether a call was made on it before."""
+        while True:
+            sock = patience.take(self._idle)
+            if sock is not None:
+                return sock, True
+            try:
+                return self._connect(), False
+            except OSError as e:
+                if not patience.try_again(e, len(self._sockets)):
+                    raise self.core.unreachable(e) from e
+            time.sleep(patience.PAUSE)
 
     def _connect(self) -> socket.socket:
         sock = self._sockets.new()
         try:
             sock.setblocking(False)
-            backlog = _fork.Backlog(self.core.timeout)
-            while True:
-                try:
-                    sock.connect(self.core.path)
-                    return sock
-                except BlockingIOError as e:
-                    backlog.full(e)
-                    time.sleep(backlog.PAUSE)
-        except OSError as e:
-            self._sockets.close(sock)
-            raise self.core.unreachable(e) from e
+            sock.connect(self.core.path)
+            return sock
         except BaseException:
             self._sockets.close(sock)
             raise
@@ -179,23 +206,44 @@ class Transport:
             try:
                 stream.filled(call)
                 session = self.core.opened(stream.found.pop(0)[1], stream.shut)
+                wake = threading.Event()
+                session.wake = wake.set
                 self._reader = threading.Thread(
                     target=stream.deliver_to, args=(session,), name="locksidecar-session", daemon=True
                 )
                 self._reader.start()
+                threading.Thread(
+                    target=_keep, args=(weakref.ref(self), session, wake), name="locksidecar-keeper", daemon=True
+                ).start()
             except BaseException:
                 stream.abort()
                 raise
             self.core.adopt(session)
             return session
 
+    def _attach(self) -> None:
+        """Binds the client to the classes of `threading`. gevent and eventlet may replace them after it was made."""
+        if self._kind is not threading.Lock:
+            self._kind, self._opening = threading.Lock, threading.Lock()
+            self._drop_idle()
+
     def _forked(self) -> None:
         # In the child. The other threads are gone, and their mutexes stay locked.
         self._sockets.close_copies()
         self._idle = []
-        self._opening = threading.Lock()
+        self._kind, self._opening = threading.Lock, threading.Lock()
         self._reader = None
         self.core.forked()
+
+
+def _keep(transport: weakref.ref[Transport], session: Session, wake: threading.Event) -> None:
+    """Asks about the session's locks in time, see `Core.keep`. This does not keep the client alive."""
+    while not session.ended and (alive := transport()) is not None:
+        alive.drive(alive.core.keep(session))
+        del alive
+        pause = session.pause()
+        wake.wait(pause if pause < threading.TIMEOUT_MAX else None)
+        wake.clear()
 
 
 def _exchange(sock: socket.socket, call: Call, data: bytes) -> _wire.Answer:

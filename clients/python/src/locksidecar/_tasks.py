@@ -48,12 +48,18 @@ class AsyncLockSignal(Signal):
 pause = asyncio.sleep
 
 
+async def to_the_end(pick: Callable[[], T], release: Callable[[T], Awaitable[None]]) -> None:
+    """Releases what `pick` gives. A task is cancelled only where it awaits, and there the release goes on."""
+    await release(pick())
+
+
 async def call_until(function: Callable[[], Awaitable[T]] | Callable[[], T], over: AsyncLockSignal) -> T | None:
     """Calls an app's function, and cancels it when the signal happens. Returns None if that ended it.
 
     It returns when the function has ended, also if this task is cancelled.
     """
     task = asyncio.ensure_future(call(function))
+    _tasks[task] = this_task()  # the function works for this task, and has its locks
     over.on(task.cancel)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -7,8 +7,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from . import errors
 from ._options import seconds
 from ._signal import Signal
 from .types import Duration
@@ -16,15 +17,34 @@ from .types import Duration
 T = TypeVar("T")
 
 _owners = itertools.count(1)
-_owner = threading.local()
+_locals: dict[type, Any] = {}
 
 
 def this_thread() -> str:
     """A name that no other thread has or had."""
+    # gevent and eventlet replace this class, perhaps after this module was imported. Then each greenlet is a thread.
+    local = _locals.get(threading.local)
+    if local is None:
+        local = _locals.setdefault(threading.local, threading.local())
     # Not its ident, which a later thread may have too.
-    if getattr(_owner, "pid", None) != os.getpid():
-        _owner.pid, _owner.name = os.getpid(), f"thread-{next(_owners)}"
-    return cast(str, _owner.name)
+    if getattr(local, "pid", None) != os.getpid():
+        local.pid, local.name = os.getpid(), f"thread-{next(_owners)}"
+    return cast(str, local.name)
+
+
+def to_the_end(pick: Callable[[], T], release: Callable[[T], None]) -> None:
+    """Releases what `pick` gives. If Ctrl-C or a time limit comes meanwhile, it first releases the rest."""
+    picked: list[T] = []
+    try:
+        picked.append(pick())
+        release(picked[0])
+    except (errors.LocksidecarError, RuntimeError, ValueError):
+        raise  # there is nothing to release, or the answer says what has become of it
+    except BaseException:
+        if not picked:
+            picked.append(pick())
+        release(picked[0])
+        raise
 
 
 class LockSignal(Signal):
@@ -46,7 +66,9 @@ class LockSignal(Signal):
         return self.is_set() or self._event.wait(timeout)
 
 
-pause = time.sleep
+def pause(seconds: float) -> None:
+    """Waits."""
+    time.sleep(seconds)  # looked up now: see `this_thread`
 
 
 def call_until(function: Callable[[], T], over: LockSignal) -> T | None:

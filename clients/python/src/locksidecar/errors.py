@@ -35,17 +35,10 @@ __all__ = [
 
 
 class LocksidecarError(Exception):
-    """The root of the tree. A wrong use of this package is a TypeError or ValueError."""
+    """The root of the tree. A wrong use of this package is a TypeError or ValueError.
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Pickle would call the class with `args`, which are not the arguments of the subclasses.
-        return _unpickled, (type(self), self.args, self.__dict__)
-
-
-def _unpickled(kind: type[LocksidecarError], args: tuple[Any, ...], state: dict[str, Any]) -> LocksidecarError:
-    made = kind.__new__(kind, *args)
-    made.__dict__.update(state)
-    return made
+    `args` are the arguments of the class. So pickle, and Celery's results in JSON, make the same exception again.
+    """
 
 
 class SidecarUnavailable(LocksidecarError):
@@ -54,11 +47,13 @@ class SidecarUnavailable(LocksidecarError):
     `path` is its socket. The outcome of the call is unknown. An acquire that raises this withdraws its grant.
     """
 
-    _code = "connection_lost"  # or unreachable, or timeout; for traces
-
-    def __init__(self, message: str, path: str) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, path: str = "", code: str = "connection_lost") -> None:
+        super().__init__(message, path, code)
         self.path = path
+        self._code = code  # or unreachable, or timeout; for traces
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class ProtocolError(LocksidecarError):
@@ -69,20 +64,27 @@ class FeatureMissing(LocksidecarError):
     """The sidecar is too old for the call. Its `GET /v1` lacks the name `feature`."""
 
     def __init__(self, feature: str, version: str) -> None:
-        super().__init__(
+        super().__init__(feature, version)
+        self.feature = feature
+
+    def __str__(self) -> str:
+        feature, version = self.args
+        return (
             f"the sidecar (version {version}) has no feature {feature!r}, which this call needs: update the sidecar,"
             " or do not use the option"
         )
-        self.feature = feature
 
 
 class Skipped(LocksidecarError):
     """The holder did the work (`on_success="skip"`). `result` is that of its release."""
 
     def __init__(self, key: str, result: Any) -> None:
-        super().__init__(f"the holder of lock {key!r} released it with success; there is nothing left to do")
+        super().__init__(key, result)
         self.key = key
         self.result = result
+
+    def __str__(self) -> str:
+        return f"the holder of lock {self.key!r} released it with success; there is nothing left to do"
 
 
 class ApiError(LocksidecarError):
@@ -92,11 +94,14 @@ class ApiError(LocksidecarError):
     """
 
     def __init__(self, status: int, code: str, detail: str, problem: dict[str, Any] | None = None) -> None:
-        super().__init__(f"{detail} ({code})")
+        super().__init__(status, code, detail, problem or {})
         self.status = status
         self.code = code
         self.detail = detail
         self.problem = problem or {}
+
+    def __str__(self) -> str:
+        return f"{self.detail} ({self.code})"
 
 
 class InvalidRequest(ApiError, ValueError):

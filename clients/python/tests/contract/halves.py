@@ -25,10 +25,12 @@ class Threads:
         return Client(path, reconnect=0, **options)
 
     def call(self, function: Callable[[], Any], cancellable: bool = False) -> Future[Any]:
-        if not cancellable:
-            return self._pool.submit(function)
         future: Future[Any] = Future()
-        self._main.put((function, future))
+        if cancellable:
+            self._main.put((function, future))
+        else:
+            # Not in the pool: a client refuses that a thread waits for a lock of its own.
+            threading.Thread(target=_settle, args=(future, function), daemon=True).start()
         return future
 
     def cancel(self, future: Future[Any]) -> None:
@@ -47,10 +49,7 @@ class Threads:
         playing = self._pool.submit(ending)
         while (job := self._main.get()) is not None:
             function, future = job
-            try:
-                future.set_result(function())
-            except BaseException as e:
-                future.set_exception(e)
+            _settle(future, function)
         playing.result()
 
     def collect(self, listing: Any) -> list[Any]:
@@ -67,6 +66,13 @@ class Threads:
 
     def end(self) -> None:
         self._pool.shutdown()
+
+
+def _settle(future: Future[Any], function: Callable[[], Any]) -> None:
+    try:
+        future.set_result(function())
+    except BaseException as e:
+        future.set_exception(e)
 
 
 class Tasks:

@@ -165,7 +165,7 @@ class Player(curl_player.Player):  # type: ignore[misc]
         lock, more = self._held(a), _some(a, ("outcome", "result", "reentry"))
 
         def released(free: bool) -> Any:
-            entries = lock._grant.entries if lock is not None else 0
+            entries = lock._grant.count if lock is not None else 0
             return {"key": a["key"], "released": free, "reentry": 0 if free else entries}
 
         if lock is not None:

@@ -1,0 +1,81 @@
+"""Without a free descriptor: waiting calls take all, and the holder still releases."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from conftest import free, line
+from locksidecar import Client
+
+Python = Callable[..., "subprocess.Popen[str]"]
+
+TASKS = """
+import asyncio, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+from locksidecar import AsyncClient, SidecarUnavailable
+async def main():
+    async with AsyncClient() as client:
+        lock = await client.acquire(sys.argv[1])
+        done = []
+        async def work():
+            async with client.lock(sys.argv[1]):
+                done.append(1)
+        tasks = [asyncio.create_task(work()) for _ in range(100)]
+        more = [client.acquire(sys.argv[1], wait=0.3) for _ in range(10)]
+        ends = await asyncio.gather(*more, return_exceptions=True)
+        refused = next(e for e in ends if isinstance(e, SidecarUnavailable))
+        assert "no free file descriptor" in str(refused) and "60 (RLIMIT_NOFILE" in str(refused), refused
+        await lock.check()
+        await lock.release()
+        await asyncio.gather(*tasks)
+        print(len(done))
+asyncio.run(main())
+"""
+
+THREADS = """
+import resource, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+from locksidecar import Client, SidecarUnavailable
+with Client() as client:
+    lock = client.acquire(sys.argv[1])
+    done = []
+    def work():
+        with client.lock(sys.argv[1]):
+            done.append(1)
+    threads = [threading.Thread(target=work) for _ in range(100)]
+    for thread in threads:
+        thread.start()
+    with ThreadPoolExecutor(10) as pool:
+        more = [pool.submit(client.acquire, sys.argv[1], wait=0.3) for _ in range(10)]
+        refused = next(e for e in (one.exception() for one in more) if isinstance(e, SidecarUnavailable))
+    assert "no free file descriptor" in str(refused) and "60 (RLIMIT_NOFILE" in str(refused), refused
+    lock.check()
+    lock.release()
+    for thread in threads:
+        thread.join()
+    print(len(done))
+"""
+
+
+@pytest.mark.parametrize("code", [TASKS, THREADS], ids=["tasks", "threads"])
+def test_a_release_gets_through(python: Python, client: Client, key: str, code: str) -> None:
+    assert line(python(code, key)) == "100"
+    free(client, key)
+
+
+def test_the_limit_at_the_first_call_is_named(python: Python, key: str) -> None:
+    code = """
+import resource, sys
+from locksidecar import Client, SidecarUnavailable
+client = Client()
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+try:
+    client.acquire(sys.argv[1])
+except SidecarUnavailable as e:
+    print(e)
+"""
+    assert "no free file descriptor: its limit is 3 (RLIMIT_NOFILE" in line(python(code, key))
