@@ -18,6 +18,9 @@ import (
 
 const (
 	applicationName = "locksidecar"
+	// clientEncoding is a parameter of the connection and not of the session, so it is in effect from the start. Poolers
+	// know it. With another one, the same key would be another key.
+	clientEncoding = "UTF8"
 	// idleTime is after how long an unused connection is closed.
 	idleTime = 30 * time.Second
 	// lifetime is after how long a connection is replaced, so that a load balancer can move it.
@@ -109,19 +112,12 @@ func (s *Store) connConfig(url string, accept func(primary) error) (*pgx.ConnCon
 	if _, ok := conn.RuntimeParams["application_name"]; !ok {
 		conn.RuntimeParams["application_name"] = applicationName
 	}
-	fixText(conn)
+	conn.RuntimeParams["client_encoding"] = clientEncoding
 	conn.OnNotice = noteWarning
 	if s.tracer != nil {
 		conn.Tracer = s.tracer
 	}
 	return conn, nil
-}
-
-// fixText sets what changes the text of keys and of times, in spite of a role's or a database's defaults. These
-// parameters are in effect before the session is set up. Poolers know them, because each JDBC driver sends them.
-func fixText(conn *pgx.ConnConfig) {
-	conn.RuntimeParams["client_encoding"] = "UTF8"
-	conn.RuntimeParams["DateStyle"] = "ISO, MDY"
 }
 
 func hostsOf(conn *pgx.ConnConfig) int {
@@ -152,7 +148,7 @@ func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
 		process  uint32
 		encoding string
 		version  int
-		now      time.Time
+		now      int64
 	)
 	err := s.measured(ctx, sqlConnectionCheck, func(sql string) error {
 		return conn.QueryRow(ctx, sql, pgx.QueryExecModeExec).Scan(&process, &encoding, &version, &now)
@@ -160,7 +156,7 @@ func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
-	s.clock.heard(now)
+	s.clock.heard(time.UnixMicro(now))
 	s.unflushed.madeConnection()
 	if version < oldestServer {
 		return fmt.Errorf("the server is PostgreSQL %d; locksidecar needs 14 or later", version/10000)

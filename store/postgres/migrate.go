@@ -142,7 +142,7 @@ func (m migrations) migrate(ctx context.Context, config *pgx.ConnConfig, busy fu
 	ctx, cancel := context.WithTimeout(ctx, migrationLimit)
 	defer cancel()
 	config = config.Copy()
-	fixText(config)
+	config.RuntimeParams["client_encoding"] = clientEncoding
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // no named statements, because there may be a pooler
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {

@@ -1,14 +1,15 @@
 -- name: connection_check
--- Describes the server of a connection, before the session is set up. Through a pooler, the process differs from
--- the one that the connection named first.
+-- Describes the server of a connection, before the session is set up: so the time is a number. Through a pooler, the
+-- process differs from the one that the connection named first.
 SELECT pg_catalog.pg_backend_pid(), pg_catalog.current_setting('server_encoding'),
-    pg_catalog.current_setting('server_version_num')::integer, pg_catalog.clock_timestamp()
+    pg_catalog.current_setting('server_version_num')::integer,
+    (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000::numeric)::bigint
 
 -- name: connection_set_up
 -- Sets up a session, so that the defaults of a role, a database or a server can neither weaken locks (isolation,
 -- read only, synchronous_commit), nor stall them or end the session, nor change what statements mean. With
 -- search_path, nobody else's function or operator replaces one of PostgreSQL's. Behind a pooler, sessions are
--- shared, so each transaction does it. client_encoding and DateStyle come before: see fixText.
+-- shared, so each transaction does it.
 --
 -- Nearly all statements are point lookups, and the planner must keep to them, because a plan from the time of
 -- an almost empty table would scan the table later. Keep-alives end the transaction of a vanished peer.
@@ -26,6 +27,7 @@ SELECT pg_catalog.set_config('default_transaction_isolation', 'read committed', 
         THEN pg_catalog.set_config('transaction_timeout', '0', $4) END,
     pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', $4),
     pg_catalog.set_config('standard_conforming_strings', 'on', $4),
+    pg_catalog.set_config('DateStyle', 'ISO, MDY', $4),
     pg_catalog.set_config('IntervalStyle', 'postgres', $4),
     pg_catalog.set_config('TimeZone', 'UTC', $4),
     pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', $4),
