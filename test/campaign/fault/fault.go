@@ -76,15 +76,20 @@ func Once(store world.Engine) []Kind {
 
 // Find finds kinds of a store by name.
 func Find(store world.Engine, names []string) (kinds []Kind, err error) {
-next:
+	if kinds, err = Among(Kinds(store), names); err != nil {
+		return nil, fmt.Errorf("%w on %s", err, store)
+	}
+	return kinds, nil
+}
+
+// Among finds kinds by name.
+func Among(all []Kind, names []string) (kinds []Kind, err error) {
 	for _, name := range names {
-		for _, k := range Kinds(store) {
-			if k.Name == name {
-				kinds = append(kinds, k)
-				continue next
-			}
+		i := slices.IndexFunc(all, func(k Kind) bool { return k.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no fault %q", name)
 		}
-		return nil, fmt.Errorf("there is no fault %q on %s", name, store)
+		kinds = append(kinds, all[i])
 	}
 	return kinds, nil
 }
