@@ -344,7 +344,7 @@ console-pictures: build ## Make the pictures of docs/console.md again (installs 
 # In a Go module of its own, as test-image. As root, because the database's disk is a mount. Two packages
 # run at a time: they wait most of the time, and share nothing.
 test-campaign: campaign-deps ## Cause each kind of fault once, and test failovers, upgrades and the campaign's own parts (as root; 2.5 minutes)
-	cd test/campaign && $(AS_RELEASED) go test -count=1 -p 2 -vet=off -timeout 15m -v -skip '^(TestSoak|TestOverload)$$' ./...
+	cd test/campaign && $(AS_RELEASED) go test -count=1 -p 2 -vet=off -timeout 15m -v -skip '^(TestSoak|TestOverload|TestClients)$$' ./...
 
 # A long campaign consists of rounds, each with the next seed. If a round fails, it prints the command that
 # repeats it. LENGTH=0 is one short round.
@@ -356,6 +356,25 @@ STORE  ?= postgres
 
 campaign: campaign-deps ## Run a long fault campaign: make campaign STORE=mysql SEED=1 LENGTH=1h FAULTS=cut,failover (STORE is postgres, etcd, mysql, redis or redis-cluster; without: postgres; without FAULTS: all; POOLED=true: behind PgBouncer; as root)
 	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v -run '^TestCampaign$$' . -store $(STORE) -seed $(SEED) -length $(LENGTH) -faults '$(FAULTS)' -pooled=$(POOLED)
+
+# Programs on the clients for Python and Node. Those on the client for the JVM run each night, because Maven takes longer than
+# the rest.
+test-campaign-clients: campaign-deps clients-built ## Let programs on the clients run while all around them fails, and cause each kind of fault once (as root; 45 s)
+	cd test/campaign && $(AS_RELEASED) go test -count=1 -vet=off -timeout 5m -v -run '^TestClients$$' ./clients
+
+PROGRAMS ?= py-threads,py-asyncio,py-gevent,py-processes,node,java
+FORMS    ?=
+
+campaign-clients: campaign-deps clients-built java-deps ## A long campaign of the clients: make campaign-clients SEED=1 LENGTH=1h STORE=redis PROGRAMS=py-asyncio,java FAULTS=freeze-sidecar FORMS=many (FORMS are the ways to get locks; without: all; as root)
+	cd $(JAVA_CLIENT) && mvn -q -B -ntp -pl client compile dependency:build-classpath -Dmdep.outputFile=target/classpath
+	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v -run '^TestClients$$' ./clients -store $(STORE) -seed $(SEED) -length $(LENGTH) -programs '$(PROGRAMS)' -faults '$(FAULTS)' -forms '$(FORMS)'
+
+CLIENT_PROGRAMS := test/campaign/clients
+
+clients-built: $(PYTHON_CLIENT)/.venv/installed clients/node/node_modules/installed
+	$(PYTHON_CLIENT)/.venv/bin/ruff check -q $(CLIENT_PROGRAMS)/python
+	$(PYTHON_CLIENT)/.venv/bin/ruff format -q --check $(CLIENT_PROGRAMS)/python
+	cd clients/node && npx biome ci --config-path=. ../../$(CLIENT_PROGRAMS)/node && npm run --silent build
 
 # The soak test finds what grows in a long time, the overload test what one app can do to others. Both run
 # the binary that is released.
@@ -462,7 +481,7 @@ vet:
 vet-darwin:
 	GOOS=darwin go vet -gcflags='all=-N -l -dwarf=false' ./...
 
-check: lint vuln vet-darwin test test-image test-campaign test-k8s ## Lint, look for known vulnerabilities (asks vuln.go.dev), and run all tests
+check: lint vuln vet-darwin test test-image test-campaign test-campaign-clients test-k8s ## Lint, look for known vulnerabilities (asks vuln.go.dev), and run all tests
 
 lint: $(LINT) lint-workflows ## Run the linters and look at the formatting (installs the pinned linter in .bin once)
 	$(LINT) fmt --diff

@@ -3,38 +3,51 @@ package clients
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/locksidecar/locksidecar/test/campaign/fault"
 	"github.com/locksidecar/locksidecar/test/campaign/world"
 )
 
 var (
-	seed   = flag.Uint64("seed", 1, "what programs do, and which faults strike")
-	rounds = flag.Int("rounds", 1, "how often faults strike for a while, and all is looked at afterwards")
-	length = flag.Duration("round", 0, "for how long faults strike in a round; 0: until each kind has struck once")
-	store  = flag.String("store", string(world.PostgreSQL), "run on this store: postgres, etcd, mysql, redis or redis-cluster")
-	names  = flag.String("programs", "py-threads,py-asyncio,py-gevent,py-processes,node", "the programs, separated by commas")
-	faults = flag.String("faults", "", "the faults to strike with, separated by commas; without: all that a client can feel")
-	forms  = flag.String("forms", "", "the ways to get locks that programs use, separated by commas; without: all")
-	judge  = flag.String("judge", "", "judge the history in this folder")
+	seed    = flag.Uint64("seed", 1, "what programs do, and which faults strike")
+	length  = flag.Duration("length", 0, "for how long faults strike; what is longer than a minute is run in new worlds, each with the next seed; 0: until each kind has struck once")
+	store   = flag.String("store", string(world.PostgreSQL), "run on this store: postgres, etcd, mysql, redis or redis-cluster")
+	names   = flag.String("programs", strings.Join(programs[:5], ","), "the programs, separated by commas, of "+strings.Join(programs, ", "))
+	faults  = flag.String("faults", "", "the faults to strike with, separated by commas; without: all that a client can feel")
+	forms   = flag.String("forms", "", "the ways to get locks that programs use, separated by commas; without: all")
+	rejudge = flag.String("judge", "", "only judge the history in this folder")
 )
 
+// most is for how long faults strike one world.
+const most = time.Minute
+
 func TestClients(t *testing.T) {
+	if *rejudge != "" {
+		judgeAgain(t, *rejudge)
+		return
+	}
 	if os.Getuid() != 0 {
 		t.Fatal("the campaign runs as root, on Linux, with the right to mount: it mounts a disk that can be full")
 	}
-	engine := world.Engine(*store)
-	if !slices.Contains(world.Engines, engine) {
-		t.Fatalf("-store %q: allowed are %q", engine, world.Engines)
+	terms := Terms{Store: world.Engine(*store), Programs: list(*names), Forms: list(*forms)}
+	if !slices.Contains(world.Engines, terms.Store) {
+		t.Fatalf("-store %q: allowed are %q", terms.Store, world.Engines)
 	}
-	kinds := fault.Felt(engine)
+	for _, program := range terms.Programs {
+		if !slices.Contains(programs, program) {
+			t.Fatalf("-programs %q: allowed are %q", program, programs)
+		}
+	}
+	terms.Kinds = fault.Felt(terms.Store)
 	if *faults != "" {
 		var err error
-		if kinds, err = fault.Among(kinds, list(*faults)); err != nil {
+		if terms.Kinds, err = fault.Among(terms.Kinds, list(*faults)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -42,24 +55,26 @@ func TestClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, binary, Terms{Seed: *seed, Rounds: *rounds, Length: *length, Programs: list(*names), Forms: list(*forms), Kinds: kinds, Store: engine})
+	terms.Seed = *seed
+	for left := *length; left == *length || left > 0 && !t.Failed(); left -= most {
+		terms.Length = min(left, most)
+		t.Run(fmt.Sprintf("seed=%d", terms.Seed), func(t *testing.T) { run(t, binary, terms) })
+		terms.Seed++
+	}
 }
 
-// TestJudge judges a history that was kept.
-func TestJudge(t *testing.T) {
-	if *judge == "" {
-		t.Skip("-judge names no folder")
-	}
-	r := rulesOf(Terms{})
-	report, err := JudgeFolder(*judge, r)
+// judgeAgain judges a history that was kept.
+func judgeAgain(t *testing.T, folder string) {
+	t.Helper()
+	report, err := JudgeFolder(folder, rulesOf(Terms{}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for program, counts := range report.Counts {
-		fmt.Fprintf(os.Stdout, "%-12s %+v\n", program, counts)
+	for _, program := range slices.Sorted(maps.Keys(report.Counts)) {
+		t.Logf("%-12s %+v", program, report.Counts[program])
 	}
-	if err := report.Err(); err != nil {
-		t.Error(err)
+	for _, v := range report.Violations {
+		t.Error(v)
 	}
 }
 

@@ -20,4 +20,7 @@
 //   - traffic: enough has happened that the rest says something.
 //
 // The rules read nothing but the history, so one that was kept can be judged again: go test ./clients -judge FOLDER.
+//
+// A program has little memory, so that one that grows ends. No allocation is made to fail: a runtime that is out of memory
+// promises nothing.
 package clients

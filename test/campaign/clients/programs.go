@@ -16,7 +16,7 @@ var programs = []string{"py-threads", "py-asyncio", "py-gevent", "py-processes",
 
 const (
 	// actors are the threads or tasks of a program.
-	actors = 6
+	actors = 10
 	// timeout and reconnect are settings of the clients.
 	timeout   = 4 * time.Second
 	reconnect = 10 * time.Second
@@ -48,7 +48,7 @@ func tree() string {
 	return filepath.Join(filepath.Dir(file), "..", "..", "..")
 }
 
-// command is how a program is started.
+// command is how a program is started. Each has little memory, so that one that grows ends.
 func (t task) command() *exec.Cmd {
 	text, err := json.Marshal(t)
 	if err != nil {
@@ -61,11 +61,11 @@ func (t task) command() *exec.Cmd {
 	case "py":
 		cmd = exec.Command(filepath.Join(tree(), "clients", "python", ".venv", "bin", "python"), filepath.Join(here, "python", "worker.py"), string(text))
 	case "node":
-		cmd = exec.Command("node", "--enable-source-maps", filepath.Join(here, "node", "worker.mjs"), string(text))
+		cmd = exec.Command("node", "--enable-source-maps", "--max-old-space-size=64", filepath.Join(here, "node", "worker.mjs"), string(text))
 	case "java":
 		classes, _ := os.ReadFile(filepath.Join(tree(), "clients", "java", "client", "target", "classpath"))
 		path := strings.Join([]string{filepath.Join(tree(), "clients", "java", "client", "target", "classes"), strings.TrimSpace(string(classes))}, ":")
-		cmd = exec.Command("java", "-XX:TieredStopAtLevel=1", "-Xmx96m", "-cp", path, filepath.Join(here, "java", "Worker.java"), string(text))
+		cmd = exec.Command("java", "-XX:TieredStopAtLevel=1", "-Xmx64m", "-cp", path, filepath.Join(here, "java", "Worker.java"), string(text))
 	default:
 		panic(fmt.Sprintf("clients: there is no program %q", t.Program))
 	}

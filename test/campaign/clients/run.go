@@ -41,11 +41,13 @@ const (
 
 var settings = map[string]string{"TTL": ttl.String(), "STORE_TIMEOUT": "2s", "DRAIN_TIMEOUT": "3s", "POSTGRES_POLL_INTERVAL": "500ms"}
 
+// round is for how long faults strike before all is looked at.
+const round = 20 * time.Second
+
 // Terms say what a run is made of.
 type Terms struct {
-	Seed     uint64
-	Rounds   int
-	// Length is for how long faults strike in a round; 0: each kind strikes once.
+	Seed uint64
+	// Length is for how long faults strike; 0: until each kind has struck once.
 	Length   time.Duration
 	Programs []string
 	Forms    []string // of acquires; empty: all
@@ -53,12 +55,15 @@ type Terms struct {
 	Store    world.Engine
 }
 
+// rounds are how often all is looked at, while the programs go on.
+func (t Terms) rounds() int { return max(1, int(t.Length/round)) }
+
 // rulesOf are those that a run is judged by.
 func rulesOf(terms Terms) Rules {
-	tens := max(1, int(time.Duration(terms.Rounds)*terms.Length/(10*time.Second)))
+	n := terms.rounds()
 	return Rules{
 		Timeout: timeout, TTL: ttl, Slack: 4 * time.Second, Recovery: 8 * time.Second,
-		Least: Counts{Grants: 5 * tens, Timeouts: tens, Cancelled: tens, Again: terms.Rounds},
+		Least: Counts{Grants: 20 * n, Timeouts: 5 * n, Cancelled: 2 * n, Again: n},
 	}
 }
 
@@ -95,7 +100,7 @@ func run(t *testing.T, binary string, terms Terms) {
 	var watch sync.WaitGroup
 	watch.Go(func() { c.watch(ctx) })
 	var errs []error
-	for i := range terms.Rounds {
+	for i := range terms.rounds() {
 		errs = append(errs, c.round(i))
 		if errors.Join(errs...) != nil {
 			break // a program that hangs does so in the next round, too
@@ -173,7 +178,7 @@ func (c *campaign) watch(ctx context.Context) {
 // round strikes, and then looks at what is left.
 func (c *campaign) round(number int) error {
 	plan := fault.Make(fault.Terms{
-		Seed: c.terms.Seed*100 + uint64(number), Length: c.terms.Length, Brief: c.terms.Length == 0, Kinds: c.terms.Kinds, Sidecars: sidecars, Apps: len(c.terms.Programs), Store: c.terms.Store,
+		Seed: c.terms.Seed*100 + uint64(number), Length: min(c.terms.Length, round), Brief: c.terms.Length == 0, Kinds: c.terms.Kinds, Sidecars: sidecars, Apps: len(c.terms.Programs), Store: c.terms.Store,
 	})
 	c.printf("round %d:\n%s", number+1, plan)
 	var struck []error
@@ -186,9 +191,15 @@ func (c *campaign) round(number int) error {
 			struck = append(struck, fmt.Errorf("%s: %w", o.Event, o.Err))
 		}
 	})
-	healthy := c.world.Healthy()
+	if err := errors.Join(append(struck, c.world.Healthy())...); err != nil {
+		return err
+	}
 	time.Sleep(nuisances)
-	return errors.Join(append(struck, healthy, c.tell("calm"), c.await(""), c.look(), c.tell("again"), c.await("again"), c.tell("go"))...)
+	quiet := errors.Join(c.tell("calm"), c.await(""))
+	if err := errors.Join(quiet, c.look()); err != nil {
+		return err
+	}
+	return errors.Join(c.tell("again"), c.await("again"), c.tell("go"))
 }
 
 // end lets the programs close their clients, looks at what is left, and ends them.
@@ -218,6 +229,7 @@ func (c *campaign) await(form string) error {
 	began := history.Now()
 	for deadline := time.Now().Add(quietWithin); ; time.Sleep(100 * time.Millisecond) {
 		missing, err := c.missing(form, began)
+		err = errors.Join(err, c.world.Failed()) // one that has ended never says so
 		if err != nil || len(missing) == 0 {
 			return err
 		}
@@ -363,7 +375,7 @@ func (c *campaign) keep() {
 		_ = os.RemoveAll(c.logs)
 		return
 	}
-	c.printf("failed; the logs and the history are in %s\njudged again: go test ./clients -run TestJudge -judge %s\nagain: %s", c.logs, c.logs, c.terms)
+	c.printf("failed; the logs and the history are in %s\njudged again: go test ./clients -judge %s\nagain: %s", c.logs, c.logs, c.terms)
 }
 
 // String is the command that repeats a run.
@@ -372,8 +384,8 @@ func (t Terms) String() string {
 	for _, k := range t.Kinds {
 		names = append(names, k.Name)
 	}
-	return fmt.Sprintf("make campaign-clients SEED=%d ROUNDS=%d ROUND=%s STORE=%s PROGRAMS=%s FAULTS=%s",
-		t.Seed, t.Rounds, t.Length, t.Store, strings.Join(t.Programs, ","), strings.Join(names, ","))
+	return fmt.Sprintf("make campaign-clients SEED=%d LENGTH=%s STORE=%s PROGRAMS=%s FAULTS=%s FORMS=%s",
+		t.Seed, t.Length, t.Store, strings.Join(t.Programs, ","), strings.Join(names, ","), strings.Join(t.Forms, ","))
 }
 
 // printf prints at once.

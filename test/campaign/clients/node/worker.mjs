@@ -195,7 +195,11 @@ async function act(actor, rng) {
   const form = choice(rng, forms);
   const wait = form === "try" ? 0 : choice(rng, [0, 50, 200, 1000, 2000, -1]);
   const shuffled = keys.map((key) => [rng(), key]).sort(([a], [b]) => a - b);
-  let wanted = shuffled.slice(0, form === "many" ? 2 + Math.floor(rng() * 2) : 1).map(([, key]) => key);
+  // Now and then a key that nobody else wants: the call is quick then, so an abort meets all its steps.
+  const own = form !== "many" && rng() < 0.4;
+  let wanted = own
+    ? [`own:${task.name}:${actor}`]
+    : shuffled.slice(0, form === "many" ? 2 + Math.floor(rng() * 2) : 1).map(([, key]) => key);
   if (form === "semaphore" || form === "permit") {
     wanted = ["s0"];
   }
@@ -213,7 +217,7 @@ async function act(actor, rng) {
         }
         abort.abort(new Struck("struck"));
       },
-      choice(rng, [0, 1, 5, 50, 500, 2000]),
+      choice(rng, [0, 1, 1, 2, 5, 50, 500, 2000]),
     );
   await hold.run(wanted);
   clearTimeout(timer);

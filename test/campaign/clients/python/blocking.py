@@ -16,6 +16,8 @@ from notes import Commands, Notes, leave
 KEYS = [f"k{i}" for i in range(4)]
 FORMS = ["with", "with", "mutex", "mutex", "try", "many", "semaphore", "permit", "nested"]
 LIMIT = 2
+# How often an actor wants a key that nobody else wants. The call is quick then, so interruptions meet all its steps.
+OWN = 0.4
 # How long an object that all actors use may take until it was granted again, when nothing fails.
 AGAIN = 20
 
@@ -44,7 +46,9 @@ class Program:
         """Gets a lock in one of the ways, holds it, and releases it."""
         form = rng.choice([one for one in FORMS if one in (self.task["forms"] or FORMS)])
         wait = rng.choice([0, 50, 200, 1000, 2000, -1])
-        keys = rng.sample(KEYS, rng.randint(2, 3)) if form == "many" else [rng.choice(KEYS)]
+        keys = [rng.choice(KEYS)] if rng.random() > OWN else [f"own:{self.task['name']}:{actor}"]
+        if form == "many":
+            keys = rng.sample(KEYS, rng.randint(2, 3))
         if form in ("semaphore", "permit"):
             keys = ["s0"]
         if form == "try":
@@ -71,7 +75,9 @@ class Program:
         with self.client.lock(keys[0], **options) as lock:
             self.cover()
             hold.got([lock])
-            enter = self.notes.begin("enter", hold.actor, form="nested", keys=keys, wait=hold.op["wait"], hold=hold.op["id"])
+            enter = self.notes.begin(
+                "enter", hold.actor, form="nested", keys=keys, wait=hold.op["wait"], hold=hold.op["id"]
+            )
             try:
                 with self.client.lock(keys[0], **options) as inner:
                     self.notes.end(enter, "granted", tokens=[inner.token])
@@ -99,7 +105,7 @@ class Program:
             hold.body([permit])
 
     def _try(self, hold: Hold, keys: list[str], wait: float | None) -> None:
-        # Not exposed: an interruption between the return and the assignment would lose the lock, whatever the client does.
+        # Not exposed: between the return and the assignment an interruption loses the lock, whatever the client does.
         lock = self.client.try_lock(keys[0], ttl=self.task["ttl"], data=hold.op["id"])
         if lock is None:
             self.notes.end(hold.op, "timeout")
@@ -108,6 +114,8 @@ class Program:
             hold.body([lock])
 
     def _mutex(self, hold: Hold, keys: list[str], wait: float | None) -> None:
+        if keys[0] not in self.mutexes:
+            self.mutexes[keys[0]] = self.client.lock(keys[0], ttl=self.task["ttl"])
         hold.object = self.mutexes[keys[0]]
         self._object(hold, wait)
 
@@ -136,7 +144,7 @@ class Program:
     def again(self, kept: Any) -> None:
         """Uses each object."""
         kept.release()
-        for key, mutex in [*self.mutexes.items(), ("s0", self.semaphore)]:
+        for key, mutex in [*list(self.mutexes.items()), ("s0", self.semaphore)]:
             op = self.notes.begin("again", -1, form="object", keys=[key])
             try:
                 held = mutex.acquire(timeout=AGAIN)
@@ -202,7 +210,9 @@ class Hold:
         if not self.granted:
             self.ended(self.op, error)
         else:
-            self.release = self.release or self.notes.begin("release", self.actor, form=self.op["form"], hold=self.op["id"])
+            self.release = self.release or self.notes.begin(
+                "release", self.actor, form=self.op["form"], hold=self.op["id"]
+            )
             self.ended(self.release, error)
             self.release = None
 
@@ -251,7 +261,7 @@ class Exposed:
 
     def _send(self, commands: Commands) -> None:
         while True:
-            time.sleep(self._rng.choice([0.0005, 0.002, 0.01, 0.1]))
+            time.sleep(self._rng.choice([0.0002, 0.0005, 0.001, 0.002, 0.01, 0.05]))
             if not commands.calm:
                 os.kill(os.getpid(), self._rng.choice([signal.SIGINT, signal.SIGALRM]))
 
@@ -290,7 +300,10 @@ def threads(task: dict[str, Any], client: Any) -> None:
     Exposed(program, random.Random(f"{task['seed']} signals"))
 
     def work() -> None:
-        others = [threading.Thread(target=loop, args=(program, i, task["seed"], program.act)) for i in range(1, task["actors"])]
+        others = [
+            threading.Thread(target=loop, args=(program, i, task["seed"], program.act))
+            for i in range(1, task["actors"])
+        ]
         for one in others:
             one.start()
         loop(program, 0, task["seed"], program.act)
@@ -331,7 +344,10 @@ def processes(task: dict[str, Any], client: Any) -> None:
         return None
 
     def work() -> None:
-        others = [threading.Thread(target=loop, args=(program, i, task["seed"], program.act)) for i in range(1, task["actors"])]
+        others = [
+            threading.Thread(target=loop, args=(program, i, task["seed"], program.act))
+            for i in range(1, task["actors"])
+        ]
         for one in others:
             one.start()
         loop(program, 0, task["seed"], fork)

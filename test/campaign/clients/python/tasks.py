@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Any
 
-from blocking import AGAIN, FORMS, KEYS, LIMIT
+from blocking import AGAIN, FORMS, KEYS, LIMIT, OWN
 from notes import Commands, Notes, leave
 
 
@@ -22,7 +22,9 @@ class Program:
     async def act(self, actor: int, rng: random.Random) -> None:
         form = rng.choice([one for one in FORMS if one in (self.task["forms"] or FORMS)])
         wait = rng.choice([0, 50, 200, 1000, 2000, -1])
-        keys = rng.sample(KEYS, rng.randint(2, 3)) if form == "many" else [rng.choice(KEYS)]
+        keys = [rng.choice(KEYS)] if rng.random() > OWN else [f"own:{self.task['name']}:{actor}"]
+        if form == "many":
+            keys = rng.sample(KEYS, rng.randint(2, 3))
         if form in ("semaphore", "permit"):
             keys = ["s0"]
         if form == "try":
@@ -32,7 +34,8 @@ class Program:
         task = asyncio.create_task(hold.run(form, keys, None if wait < 0 else wait / 1000))
         timer = None
         if rng.random() < 0.5:
-            timer = asyncio.get_running_loop().call_later(rng.choice([0.0005, 0.005, 0.05, 0.5, 2]), hold.cancel, task)
+            delay = rng.choice([0, 0.0003, 0.0006, 0.001, 0.005, 0.05, 0.5, 2])
+            timer = asyncio.get_running_loop().call_later(delay, hold.cancel, task)
         await task
         if timer is not None:
             timer.cancel()
@@ -135,7 +138,9 @@ class Hold:
         options = {**self.options(wait), "reentrant": True}
         async with self.program.client.lock(keys[0], **options) as lock:
             self.got([lock])
-            enter = self.notes.begin("enter", self.actor, form="nested", keys=keys, wait=self.op["wait"], hold=self.op["id"])
+            enter = self.notes.begin(
+                "enter", self.actor, form="nested", keys=keys, wait=self.op["wait"], hold=self.op["id"]
+            )
             self.under_way = enter
             try:
                 async with self.program.client.lock(keys[0], **options) as inner:
@@ -162,6 +167,8 @@ class Hold:
             await self.body([lock])
 
     async def _mutex(self, keys: list[str], wait: float | None) -> None:
+        if keys[0] not in self.program.mutexes:
+            self.program.mutexes[keys[0]] = self.program.client.lock(keys[0], ttl=self.program.task["ttl"])
         self.object = self.program.mutexes[keys[0]]
         await self._object(wait)
 
@@ -170,7 +177,9 @@ class Hold:
         await self._object(wait)
 
     async def _object(self, wait: float | None) -> None:
-        got = await (self.object.acquire(timeout=-1 if wait is None else wait) if wait != 0 else self.object.acquire(False))
+        got = await (
+            self.object.acquire(timeout=-1 if wait is None else wait) if wait != 0 else self.object.acquire(False)
+        )
         if not got:
             self.notes.end(self.op, "timeout")
             return
@@ -187,13 +196,17 @@ class Hold:
 
     async def rest(self) -> None:
         try:
-            await asyncio.sleep(self.rng.choice([0, 0.005, 0.02, 0.05]) if self.rng.random() < 0.97 else self.rng.uniform(1, 3))
+            await asyncio.sleep(
+                self.rng.choice([0, 0.005, 0.02, 0.05]) if self.rng.random() < 0.97 else self.rng.uniform(1, 3)
+            )
         except asyncio.CancelledError:
             self.leaves()
             raise
 
     def leaves(self) -> None:
-        self.under_way = self.release = self.notes.begin("release", self.actor, form=self.op["form"], hold=self.op["id"])
+        self.under_way = self.release = self.notes.begin(
+            "release", self.actor, form=self.op["form"], hold=self.op["id"]
+        )
 
     async def body(self, locks: list[Any]) -> None:
         self.got(locks)
@@ -210,7 +223,9 @@ class Hold:
         if not self.granted:
             self.ended(self.op, error)
         else:
-            self.release = self.release or self.notes.begin("release", self.actor, form=self.op["form"], hold=self.op["id"])
+            self.release = self.release or self.notes.begin(
+                "release", self.actor, form=self.op["form"], hold=self.op["id"]
+            )
             self.ended(self.release, error)
             self.release = None
 

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 from typing import Any
 
+# What a program may have besides its code, with the stacks of its threads. One that grows ends.
+MEMORY = 512 << 20
+
 
 def main(task: dict[str, Any]) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
-    options = {"socket_path": task["socket"], "name": task["name"], "timeout": task["timeout"], "reconnect": task["reconnect"]}
+    options = {
+        "socket_path": task["socket"],
+        "name": task["name"],
+        "timeout": task["timeout"],
+        "reconnect": task["reconnect"],
+    }
     program = task["program"]
     if program == "py-gevent" and task["seed"] % 2 == 0:
         patch()  # the other seeds make the client first, as a server does that loads the app and then forks workers
     if program == "py-asyncio":
         from locksidecar import AsyncClient
+
         from tasks import tasks
 
         tasks(task, AsyncClient(**options))
@@ -28,10 +39,13 @@ def main(task: dict[str, Any]) -> None:
         patch()
     import blocking
 
-    {"py-threads": blocking.threads, "py-processes": blocking.processes, "py-gevent": blocking.greenlets}[program](task, client)
+    {"py-threads": blocking.threads, "py-processes": blocking.processes, "py-gevent": blocking.greenlets}[program](
+        task, client
+    )
 
 
 def patch() -> None:
+    """Lets the standard library wait as gevent does."""
     from gevent import monkey
 
     monkey.patch_all()
