@@ -45,6 +45,7 @@ func (v Violation) Error() string {
 // Report is what came out.
 type Report struct {
 	Counts     map[string]Counts // of each program
+	Errors     map[string]int    // by program, call and class
 	Violations []Violation
 }
 
@@ -74,7 +75,12 @@ func (r Report) write(file string) error {
 // was slow.
 func Judge(ops []Op, notes []history.Op, rules Rules) Report {
 	h := arrange(ops, notes, rules)
-	r := Report{Counts: h.counts()}
+	r := Report{Counts: h.counts(), Errors: map[string]int{}}
+	for _, op := range ops {
+		if op.Outcome == Failed {
+			r.Errors[fmt.Sprintf("%s %s %s", op.Program, op.Kind, op.Error)]++
+		}
+	}
 	for _, rule := range []func(*judged) []Violation{exclusion, told, tokens, permits, inTime, documented, known, again} {
 		r.Violations = append(r.Violations, rule(h)...)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -113,8 +114,11 @@ func run(t *testing.T, binary string, terms Terms) {
 	cancel()
 	watch.Wait()
 	report, err := JudgeFolder(logs, rulesOf(terms))
-	for program, counts := range report.Counts {
-		c.printf("%-12s %+v", program, counts)
+	for _, program := range slices.Sorted(maps.Keys(report.Counts)) {
+		c.printf("%-12s %+v", program, report.Counts[program])
+	}
+	for _, name := range slices.Sorted(maps.Keys(report.Errors)) {
+		c.printf("%6d %s", report.Errors[name], name)
 	}
 	errs = append(errs, err, report.Err(), report.write(filepath.Join(logs, "violations.txt")))
 	if err := errors.Join(errs...); err != nil {
