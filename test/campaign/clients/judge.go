@@ -264,7 +264,7 @@ func (h *judged) halted(op Op, from, to int64) (total time.Duration) {
 	return total
 }
 
-// counts counts what has happened in each program.
+// counts is what has happened in each program.
 func (h *judged) counts() map[string]Counts {
 	all := map[string]Counts{}
 	for _, op := range h.ops {

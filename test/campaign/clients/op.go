@@ -14,6 +14,7 @@ import (
 // Kind is what a program asked its client for, or noted.
 type Kind string
 
+// The calls and notes of programs.
 const (
 	// Acquire is one of the ways to get locks; Form says which.
 	Acquire Kind = "acquire"
@@ -37,6 +38,7 @@ const (
 // Outcome is how a call ended for the program.
 type Outcome string
 
+// How calls end.
 const (
 	Unknown   Outcome = ""          // it has not ended
 	Granted   Outcome = "granted"   // Acquire, Enter

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 )
@@ -42,10 +41,13 @@ type task struct {
 	Offset int64 `json:"offset"`
 }
 
-// tree is the root of the repository.
+// tree is the root of the repository. A test runs in the folder of its package.
 func tree() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "..")
+	here, err := filepath.Abs(filepath.Join("..", "..", ".."))
+	if err != nil {
+		panic(err) // the folder is gone
+	}
+	return here
 }
 
 // command is how a program is started. Each has little memory, so that one that grows ends.
@@ -64,7 +66,7 @@ func (t task) command() *exec.Cmd {
 		cmd = exec.Command("node", "--enable-source-maps", "--max-old-space-size=64", filepath.Join(here, "node", "worker.mjs"), string(text))
 	case "java":
 		classes, _ := os.ReadFile(filepath.Join(tree(), "clients", "java", "client", "target", "classpath"))
-		path := strings.Join([]string{filepath.Join(tree(), "clients", "java", "client", "target", "classes"), strings.TrimSpace(string(classes))}, ":")
+		path := filepath.Join(tree(), "clients", "java", "client", "target", "classes") + ":" + strings.TrimSpace(string(classes))
 		cmd = exec.Command("java", "-XX:TieredStopAtLevel=1", "-Xmx64m", "-cp", path, filepath.Join(here, "java", "Worker.java"), string(text))
 	default:
 		panic(fmt.Sprintf("clients: there is no program %q", t.Program))

@@ -361,12 +361,12 @@ func JudgeFolder(folder string, rules Rules) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	world, err := os.Open(filepath.Join(folder, "world.jsonl"))
+	file, err := os.Open(filepath.Join(folder, "world.jsonl"))
 	if err != nil {
 		return Report{}, err
 	}
-	defer func() { _ = world.Close() }()
-	notes, err := history.Read(world)
+	defer func() { _ = file.Close() }()
+	notes, err := history.Read(file)
 	if err != nil {
 		return Report{}, err
 	}

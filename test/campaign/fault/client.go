@@ -6,10 +6,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
-
-	"time"
 
 	"github.com/locksidecar/locksidecar/test/campaign/world"
 )
