@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import subprocess
 import sys
 import threading
@@ -182,6 +183,37 @@ def test_a_late_process_skips_the_tick() -> None:
     tick.check(time.time() - 29)
     with pytest.raises(TickSkipped, match="s late, more than half of min_hold=60"):
         tick.check(time.time() - 31)
+
+
+def test_the_key_of_a_period_is_held_until_nobody_takes_it() -> None:
+    assert Tick("job", 0, min_hold=600).hold == 600
+    assert Tick("job", 0, min_hold=600, every=3600).hold == 4200  # planned in the last second, and late
+    day = Tick("job", slot(time.time(), 86400), min_hold=600, every=86400)
+    assert day.hold == 86400
+    last = Tick("job", time.time() - 86400 + 299, min_hold=600, every=86400)
+    with pytest.raises(TickSkipped, match="in the last 300 s of its period"):
+        last.check(time.time())
+    Tick("job", time.time() - 86400 + 310, min_hold=600, every=86400).check(time.time())
+
+
+def test_the_loss_in_a_body_can_be_pickled(client: Client, other: Client, key: str) -> None:
+    seen: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            other.force_release(key)
+            while True:
+                time.sleep(0.001)
+        except LockLost as e:
+            seen.append(e)
+            raise
+
+    with pytest.raises(LockLost):
+        run_held(client.acquire(key), body)
+    again = pickle.loads(pickle.dumps(seen[0]))
+    assert type(again) is LockLost
+    assert again.reason == "forced"
+    assert (type(seen[0]).__module__, type(seen[0]).__name__) == ("locksidecar.errors", "LockLost")
 
 
 def test_a_tick_is_not_skipped_for_a_sidecar_that_is_away(sidecar: Sidecar, key: str) -> None:

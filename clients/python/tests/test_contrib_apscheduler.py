@@ -16,6 +16,9 @@ import pytest
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.combining import OrTrigger
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
 
 from conftest import LONG, Sidecar, until
 from locksidecar import AsyncClient, Client, LockLost, SidecarUnavailable
@@ -61,17 +64,64 @@ def test_one_of_two_schedulers_runs_a_tick(
     assert client.get(key).state == "free"
 
 
+def test_a_period_runs_once_although_min_hold_is_shorter(client: Client, other: Client, key: str) -> None:
+    ticks: list[str] = []
+
+    def job() -> None:
+        holder = client.get(held().key).holder
+        assert holder is not None
+        ticks.append(holder.data["tick"])
+
+    with scheduling(client, min_hold=0.6, wait=1) as (one, _), scheduling(other, min_hold=0.6, wait=1) as (two, _):
+        start = datetime.now(timezone.utc)
+        for scheduler, after in ((one, 0.3), (two, 1.8)):
+            at = start + timedelta(seconds=after)
+            scheduler.add_job(job, "interval", seconds=3, next_run_time=at, id=key, misfire_grace_time=60)
+        until("three periods have run", lambda: len(ticks) >= 3)
+    assert len(set(ticks)) == len(ticks)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "why"),
+    [
+        (CronTrigger(hour=3, jitter=60), "its trigger has a jitter"),
+        (IntervalTrigger(minutes=5, jitter=60), "its trigger has a jitter"),
+        (OrTrigger([CronTrigger(hour=3), IntervalTrigger(hours=5)]), "combines intervals"),
+        (OrTrigger([CronTrigger(hour=3), OrTrigger([CronTrigger(hour=3, jitter=5)])]), "has a jitter"),
+        (IntervalTrigger(weeks=1), "interval of more than a day"),
+    ],
+)
+def test_what_has_no_planned_time_is_refused(
+    client: Client, key: str, caplog: pytest.LogCaptureFixture, trigger: Any, why: str
+) -> None:
+    with scheduling(client) as (scheduler, _):
+        scheduler.add_job(lambda: None, trigger, next_run_time=soon(), id=key)
+        until("it is refused", lambda: why in caplog.text and "cannot run once in the fleet" in caplog.text)
+
+
+def test_a_time_that_the_cron_has_not_planned_is_refused(client: Client, key: str) -> None:
+    ran: list[int] = []
+    with scheduling(client) as (scheduler, events):
+        scheduler.add_job(lambda: ran.append(1), "cron", month=2, day=29, next_run_time=soon(), id=key)
+        error = events.get(timeout=LONG)
+        assert error.code == EVENT_JOB_ERROR
+        assert "was not planned for" in str(error.exception)
+        both = OrTrigger([CronTrigger(second="*"), CronTrigger(hour=3)])
+        scheduler.add_job(lambda: ran.append(2), both, id=key + "2")
+        until("what is planned runs", lambda: ran)
+    assert set(ran) == {2}
+
+
 def test_processes_that_count_an_interval_from_different_times_share_its_periods(
     client: Client, other: Client, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     ran = []
     with scheduling(client) as (one, events), scheduling(other) as (two, _):
-        # The periods are counted from 1970: until 2069 this is the first one.
-        one.add_job(lambda: ran.append(1), "interval", weeks=5200, next_run_time=soon(), id=key)
+        one.add_job(lambda: ran.append(1), "interval", hours=23, next_run_time=soon(), id=key)
         events.get(timeout=LONG)
-        two.add_job(lambda: ran.append(2), "interval", weeks=5200, next_run_time=soon(), id=key)
-        until("the other has skipped the period", skipped(caplog, "@1970-01-01T00:00:00.000Z was taken by"))
+        two.add_job(lambda: ran.append(2), "interval", hours=23, next_run_time=soon(), id=key)
+        until("the other has skipped the period", skipped(caplog, " was taken by"))
     assert ran == [1]
 
 

@@ -42,7 +42,7 @@ def endless(key: str) -> None:
         time.sleep(0.001)
 
 
-@app.task(base=OnceTask, once_every=10**9, lock_key="{key}")
+@app.task(base=OnceTask, once_every=80000, lock_key="{key}")
 def once(key: str, fail: bool = False) -> int:
     with open(folder / f"{key}.runs", "a") as runs:
         runs.write("x")
@@ -61,6 +61,10 @@ def once_dead(key: str) -> None:
     Path(folder, key).touch()
 
 
-@app.task(base=OnceTask, once_every=10**9, lock_key="{key}")
+@app.task(base=OnceTask, once_every=80000, lock_key="{key}")
 def sent(key: str) -> float:
     return float(sent.request.get("locksidecar_sent"))
+
+
+@app.task(base=LockedTask, lock_key="{key}", lock_held="fail")
+def failing(key: str) -> None: ...

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +16,7 @@ import pytest
 from celery.exceptions import TaskRevokedError
 
 from conftest import LONG, Sidecar, until
-from locksidecar import Client
+from locksidecar import Client, LockHeld, LockLost, SidecarUnavailable
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +105,32 @@ def test_the_time_of_the_sending_decides(tasks: Any, key: str) -> None:
     result = tasks.sent.delay(key)
     after = time.time()
     assert before <= result.get(timeout=LONG) <= after
+
+
+def test_the_caller_catches_the_errors_of_locks(tasks: Any, client: Client, key: str) -> None:
+    """Celery makes them again, of their args in JSON."""
+    with client.lock(key, data={"by": "me"}), pytest.raises(LockHeld) as held:
+        tasks.failing.delay(key).get(timeout=LONG)
+    assert held.value.holder is not None
+    assert held.value.holder.data == {"by": "me"}
+    result = tasks.endless.delay(key)
+    until("it runs", (tasks.folder / key).exists)
+    client.force_release(key)
+    with pytest.raises(LockLost) as lost:
+        result.get(timeout=LONG)
+    assert lost.value.reason == "forced"
+    with pytest.raises(SidecarUnavailable) as away:
+        tasks.locked_dead.delay(key + "2").get(timeout=LONG)
+    assert away.value.path.endswith("nothing.sock")
+
+
+def test_the_time_of_a_countdown_decides(tasks: Any, key: str) -> None:
+    at = time.time() + 3600
+    assert tasks.once._planned(countdown=3600) == pytest.approx(at, abs=30)
+    eta = datetime.fromtimestamp(at, timezone.utc)
+    assert tasks.once._planned(eta=eta) == pytest.approx(at)
+    assert tasks.once._planned(eta=eta.isoformat()) == pytest.approx(at)
+    assert tasks.sent.apply_async([key], countdown=2).get(timeout=LONG) <= time.time()
 
 
 def test_without_the_sidecar_the_task_does_not_run(tasks: Any, key: str) -> None:

@@ -51,8 +51,10 @@ class _Interrupt:
             made = errors.lost(lock.key, lock.lost.reason or "")
             errors.LockLost.__init__(error, made.status, made.code, made.detail, made.problem)
 
-        # CPython makes the exception in the thread, without arguments.
-        self.kind: type[BaseException] = type("LockLost", (errors.LockLost,), {"__init__": init})
+        # CPython makes the exception in the thread, without arguments. For Celery and pickle it is the plain class,
+        # which they look up by its module.
+        plain = {"__init__": init, "__module__": errors.LockLost.__module__, "__reduce__": _plain}
+        self.kind: type[BaseException] = type("LockLost", (errors.LockLost,), plain)
         self._lock = lock
         self._mutex = threading.Lock()
         self._thread: int | None = None
@@ -73,6 +75,10 @@ class _Interrupt:
         # This class must not take it back, because CPython 3.10 to 3.12 would then look for one for ever.
         for _step in range(10):
             pass
+
+
+def _plain(error: errors.LockLost) -> tuple[Any, ...]:
+    return errors.LockLost, error.args
 
 
 def run_held(lock: Lock, function: Callable[[], T]) -> T:

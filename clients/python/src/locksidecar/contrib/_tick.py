@@ -14,6 +14,8 @@ from .._sync_lock import Lock
 
 TICK_HOLD = 600.0
 """Seconds for which no host runs a tick again, by default."""
+LONGEST_PERIOD = 86400.0
+"""Seconds. The sidecar holds a key for a day at most."""
 
 
 class TickSkipped(errors.LocksidecarError):
@@ -24,8 +26,9 @@ class TickSkipped(errors.LocksidecarError):
 class Tick:
     """One planned time of a job, which all hosts of the fleet plan too.
 
-    It has a key of its own, `tick:job@time`, which nobody gets again before `min_hold`. So a host whose clock is late
-    skips it, and so does one that has it twice. The run has the lock `job`: runs do not overlap, and its token grows.
+    It has a key of its own, `tick:job@time`, which nobody gets again in its time: `min_hold`, and with `every` the
+    period before. So a host whose clock is late skips it, and so does one that has it twice. The run has the lock
+    `job`: runs do not overlap, and its token grows.
     """
 
     job: str
@@ -33,6 +36,12 @@ class Tick:
     min_hold: float = TICK_HOLD
     wait: float = 0.0  # for the end of the run before
     attempt: int = 0  # another attempt at the same tick runs again
+    every: float = 0.0  # seconds: the length of a period that begins at `at`, of hosts that plan at other times in it
+
+    @property
+    def hold(self) -> float:
+        """The seconds for which nobody gets the key again."""
+        return min(self.every + self.min_hold, LONGEST_PERIOD)
 
     @property
     def key(self) -> str:
@@ -42,16 +51,22 @@ class Tick:
 
     def check(self, planned: float) -> None:
         """Raises TickSkipped if the tick was planned so long ago that its key may be free again."""
-        late = time.time() - planned
+        now = time.time()
+        late = now - planned
         if late > self.min_hold / 2:
             raise TickSkipped(
                 f"{self.key} is {late:.0f} s late, more than half of min_hold={self.min_hold:g}: others may have run it"
+            )
+        if self.every and now > self.at + self.hold - self.min_hold / 2:  # only if the sidecar's limit has cut the hold
+            raise TickSkipped(
+                f"{self.key} comes in the last {self.min_hold / 2:g} s of its period, and a key is held for a day at"
+                " most: others may have run it"
             )
 
     def acquire(self, client: Client) -> Lock:
         """Acquires the lock of the run. Raises TickSkipped, or as `client.acquire` if that is not known."""
         try:
-            client.acquire(self.key, wait=0, min_hold=self.min_hold).release()
+            client.acquire(self.key, wait=0, min_hold=self.hold).release()
         except errors.LockHeld as e:
             raise self._taken(e) from None
         try:
@@ -62,7 +77,7 @@ class Tick:
     async def acquire_async(self, client: AsyncClient) -> AsyncLock:
         """As `acquire`."""
         try:
-            await (await client.acquire(self.key, wait=0, min_hold=self.min_hold)).release()
+            await (await client.acquire(self.key, wait=0, min_hold=self.hold)).release()
         except errors.LockHeld as e:
             raise self._taken(e) from None
         try:

@@ -15,13 +15,14 @@ from typing import Any
 
 from .. import errors
 from ._held import AWAY, Unavailable, missing, run_held, run_held_async
-from ._tick import TICK_HOLD, Tick, TickSkipped, slot
+from ._tick import LONGEST_PERIOD, TICK_HOLD, Tick, TickSkipped, slot
 
 try:
     from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MISSED, JobExecutionEvent
     from apscheduler.executors.asyncio import AsyncIOExecutor
     from apscheduler.executors.base import BaseExecutor, run_coroutine_job, run_job
     from apscheduler.executors.pool import ThreadPoolExecutor
+    from apscheduler.triggers.cron import CronTrigger
     from apscheduler.triggers.interval import IntervalTrigger
     from apscheduler.util import iscoroutinefunction_partial
 except ImportError as e:
@@ -62,6 +63,7 @@ class _Fleet(BaseExecutor):
     def _do_submit_job(self, job: Any, run_times: list[datetime]) -> None:
         if re.fullmatch("[0-9a-f]{32}", job.id):
             raise ValueError(f"job {job.name!r} has a random id: give add_job an id, the same one in all processes")
+        _check(job)
 
         def over(future: Any) -> None:
             error = asyncio.CancelledError() if future.cancelled() else future.exception()
@@ -80,11 +82,13 @@ class _Fleet(BaseExecutor):
                 events += run_job(job, job._jobstore_alias, [at], self._logger.name)  # it does not call the function
                 continue
             # Each process counts an interval from its own start, so a tick is the period that it falls into.
-            every = isinstance(job.trigger, IntervalTrigger) and job.trigger.interval_length
-            tick = Tick(self._prefix + job.id, slot(planned, every) if every else planned, self._min_hold, self._wait)
+            every = job.trigger.interval_length if isinstance(job.trigger, IntervalTrigger) else 0.0
+            first = slot(planned, every) if every else planned
+            tick = Tick(self._prefix + job.id, first, self._min_hold, self._wait, every=every)
             try:
                 tick.check(planned)
-            except TickSkipped as e:
+                _check_time(job, at)
+            except errors.LocksidecarError as e:
                 self._not_run(job, at, e, events)
             else:
                 yield at, tick
@@ -100,11 +104,50 @@ class _Fleet(BaseExecutor):
             events.append(JobExecutionEvent(what, job.id, job._jobstore_alias, at, exception=error))
 
 
+def _check(job: Any) -> None:
+    """Raises ValueError if its trigger plans other times in each process."""
+
+    def refuse(why: str, instead: str) -> ValueError:
+        return ValueError(
+            f"job {job.id!r} cannot run once in the fleet: {why}, so each process plans other times. Use {instead}"
+        )
+
+    trigger = job.trigger
+    if isinstance(trigger, IntervalTrigger) and trigger.interval_length > LONGEST_PERIOD:
+        raise refuse("its interval of more than a day begins when the process does", "a cron trigger")
+    for one in _leaves(trigger):
+        if getattr(one, "jitter", None):
+            raise refuse("its trigger has a jitter", "a trigger without")
+        if one is not trigger and isinstance(one, IntervalTrigger):
+            raise refuse(
+                f"its trigger {trigger} combines intervals, which begin when the process does", "cron triggers"
+            )
+
+
+def _leaves(trigger: Any) -> Iterator[Any]:
+    yield trigger
+    for one in getattr(trigger, "triggers", ()):
+        yield from _leaves(one)
+
+
+def _check_time(job: Any, at: datetime) -> None:
+    """Raises an error if the trigger has not planned this time, as after `modify(next_run_time=...)`."""
+    if isinstance(job.trigger, CronTrigger) and job.trigger.get_next_fire_time(None, at) != at:
+        raise errors.InvalidRequest(
+            400,
+            "invalid_request",
+            f"job {job.id!r} was not planned for {at} by its trigger {job.trigger}: this time means nothing to the"
+            " other processes of the fleet. To run it now, call its function under a lock",
+        )
+
+
 class FleetExecutor(_Fleet, ThreadPoolExecutor):
     """Runs each tick of its jobs in one process of the fleet, in a pool of `max_workers` threads. `client`: a Client.
 
-    The id of a job names its lock. `min_hold`: seconds for which nobody runs the same tick again; a process that is
-    late by more than half of it skips the tick. `wait`: seconds to wait for the end of the run before.
+    The id of a job names its lock. `min_hold`: seconds for which nobody runs the same tick again, of an interval after
+    its period; a process that is late by more than half of it skips the tick. A trigger with jitter, and one that
+    combines intervals, is refused, because its times are others in each process. `wait`: seconds to wait for the end of
+    the run before.
     `unavailable`: without the sidecar a tick does not run, and is an error (`fail`) or missed (`skip`).
     In the job, `held()` is its lock, and a lost lock raises `LockLost`.
     """

@@ -18,11 +18,12 @@ from .. import Client, Duration, Lock, LockOptions, errors
 from .._decorator import key_maker
 from .._options import seconds
 from ._held import AWAY, missing, run_held
-from ._tick import TICK_HOLD, Tick, TickSkipped, slot
+from ._tick import LONGEST_PERIOD, TICK_HOLD, Tick, TickSkipped, slot
 
 try:
     from celery import Task
     from celery.exceptions import Ignore
+    from celery.utils.time import maybe_iso8601, maybe_make_aware
 except ImportError as e:
     raise missing("celery", e) from e
 
@@ -34,8 +35,7 @@ else:
 Refusal = Literal["fail", "retry", "skip"]
 
 log = logging.getLogger("locksidecar.contrib")
-_SENT = "locksidecar_sent"  # the header with the time at which a task was first sent, in seconds since 1970
-_LONGEST = 1e10  # seconds
+_SENT = "locksidecar_sent"  # the header with the time for which a task was first sent, in seconds since 1970
 
 
 class _Base(BaseTask):
@@ -100,9 +100,10 @@ class LockedTask(_Base):
 class OnceTask(_Base):
     """A task that runs at most once in each period of its schedule, however many beats send it.
 
-    once_every: the period, counted from 1970 in UTC. The time of the first sending decides: retries belong to it.
-    lock_key: by default `task:` and the name of the task. once_min_hold: for so long nobody runs the same period again;
-    a worker that gets the task later than half of it after the sending does not run it. once_wait: how long to wait for
+    once_every: the period, at most a day, counted from 1970 in UTC. The time of the first sending decides, or its
+    `countdown` or `eta`: retries belong to it. lock_key: by default `task:` and the name of the task. once_min_hold:
+    for so long after the period nobody runs it again; a worker that gets the task later than half of it after its time
+    does not run it. once_wait: how long to wait for
     the end of the run before. A task that does not run for one of these reasons gets the state REVOKED.
     """
 
@@ -115,20 +116,27 @@ class OnceTask(_Base):
     def on_bound(cls, app: Any) -> None:
         """Checks the options, when Celery makes the task."""
         super().on_bound(app)
-        seconds("once_every", getattr(cls, "once_every", 0.0), least=1, most=_LONGEST)
+        seconds("once_every", getattr(cls, "once_every", 0.0), least=1, most=LONGEST_PERIOD)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        """As Celery's. A header gets the time."""
-        options["headers"] = {_SENT: time.time(), **(options.get("headers") or {})}
+        """As Celery's. A header gets the time for which it is sent."""
+        options["headers"] = {_SENT: self._planned(**options), **(options.get("headers") or {})}
         return super().apply_async(args, kwargs, *rest, **options)
+
+    def _planned(self, countdown: float | None = None, eta: Any = None, **_: Any) -> float:
+        if countdown or eta is None:
+            return time.time() + (countdown or 0)
+        at = maybe_iso8601(eta)
+        assert at is not None
+        return float(maybe_make_aware(at, self.app.timezone).timestamp())
 
     def _key(self, args: Any, kwargs: Any) -> str:
         return super()._key(args, kwargs) if self.lock_key else f"task:{self.name}"
 
     def _acquire(self, key: str) -> Lock:
         sent, attempt = float(self.request.get(_SENT) or time.time()), self.request.retries or 0
-        every, min_hold = seconds("", self.once_every, most=_LONGEST), seconds("once_min_hold", self.once_min_hold)
-        tick = Tick(key, slot(sent, every), min_hold, seconds("once_wait", self.once_wait), attempt)
+        every, min_hold = seconds("", self.once_every), seconds("once_min_hold", self.once_min_hold)
+        tick = Tick(key, slot(sent, every), min_hold, seconds("once_wait", self.once_wait), attempt, every)
         if not attempt:
             tick.check(sent)
         return tick.acquire(self.lock_client)
