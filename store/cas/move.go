@@ -12,25 +12,33 @@ func (s *Store) HeldUnder(ctx context.Context, keys []string) (held store.HeldGr
 	if err := s.usable(ctx, op); err != nil {
 		return held, err
 	}
-	full := make([]string, len(keys))
-	for i, name := range keys {
-		full[i] = s.full(name)
+	unread := make([]*job, 0, len(keys))
+	for _, name := range keys {
+		unread = append(unread, &job{key: s.full(name), name: name})
 	}
-	records, _, err := s.backend.Load(ctx, full, nil)
-	if err != nil {
-		return held, known(op, err)
-	}
-	for i := range records {
-		j := &job{key: full[i], name: keys[i]}
-		j.read(&records[i], nil)
-		t, err := s.begin(j)
-		if err != nil {
+	for reads := 0; len(unread) > 0; reads++ {
+		if reads == maxReads {
+			return held, known(op, errUnread)
+		}
+		if err := s.load(ctx, unread); err != nil {
 			return held, known(op, err)
 		}
-		held.History = records[i].History
-		for _, g := range t.row.HeldUnder(s.me) {
-			if t.lease(g.Lease).Alive(t.op.Now) {
-				held.Grants = append(held.Grants, g)
+		loaded := unread
+		unread = nil
+		for _, j := range loaded {
+			if !j.proved() {
+				unread = append(unread, j)
+				continue
+			}
+			t, err := s.begin(j)
+			if err != nil {
+				return held, known(op, err)
+			}
+			held.History = j.rec.History
+			for _, g := range t.row.HeldUnder(s.me) {
+				if t.lease(g.Lease).Alive(t.op.Now) {
+					held.Grants = append(held.Grants, g)
+				}
 			}
 		}
 	}

@@ -57,3 +57,27 @@ func TestALeaseIsReplacedDuringARead(t *testing.T) {
 		})
 	}
 }
+
+// TestALockIsMovedDuringARead: an instance moves its lock to another lease, and revokes the old one, between the reading of the record
+// and the reading of its leases. The lock is still held under a lease of this instance.
+func TestALockIsMovedDuringARead(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, _ *instance) {
+		ask, old := a.ask("k"), a.lease
+		grant := a.gets(ask, store.Granted)
+		server.Between = func() {
+			next := a.open(time.Hour)
+			statuses, err := a.Move(a.Context(), old, next, []store.Move{{Attempt: ask.Attempt, Token: grant.Token}})
+			if a.ok(err); statuses[0] != store.Holds {
+				t.Errorf("moved: %v", statuses[0])
+			}
+			a.ok(a.Revoke(a.Context(), []store.LeaseID{old}))
+		}
+		held, err := a.HeldUnder(a.Context(), []string{"k"})
+		if a.ok(err); len(held.Grants) != 1 || held.Grants[0].Token != grant.Token || held.Grants[0].Lease == old {
+			t.Errorf("held: %+v", held)
+		}
+		if server.Between != nil {
+			t.Error("nothing was read")
+		}
+	})
+}
