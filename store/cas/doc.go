@@ -12,10 +12,17 @@
 //
 // The operations of one call go together: one read of all records that must be read, and one request with all swaps.
 // Acquires and releases that are waiting share a call, because a request costs a server much, and a swap in it little.
-// Only those that failed go into the next round, after a random pause.
+// Only those that failed go into the next round, at once: whoever pauses loses to an instance that does not.
 //
 // The first try may use a record that this instance remembers, or believe that a key without one is free. The swap
 // tells whether that was right. An answer that changes nothing is never given from memory: it needs a read.
+//
+// # Whose turn it is
+//
+// The server decides which of two swaps comes first, and the other one is refused. An instance that is far from the server would always
+// be refused while a near one changes the key all the time. So an instance whose swaps lose twice in a row asks those that the record
+// names in letters to give way: they leave this key alone for two and a half round trips of the loser, 100 ms at most
+// (way.go). A letter that is lost costs only time. A job that lost as often as the one that asks gives no way.
 //
 // # Leases
 //

@@ -27,7 +27,7 @@ func (s *Store) elect(ctx context.Context, op, election string, term time.Durati
 	for round := 0; ; round++ {
 		e, decided, err := s.vote(ctx, election, term)
 		if err == nil && !decided {
-			err = s.rest(ctx, round+1)
+			err = s.rest(ctx, round+1, nil)
 		}
 		if err != nil {
 			return store.Election{}, &store.Error{Op: op, Err: cause(err), Unknown: store.OutcomeUnknown(err)}

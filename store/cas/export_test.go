@@ -51,3 +51,9 @@ func Exercise(rec *key.Record, alive bool) {
 		}
 	}
 }
+
+// LongestWay is how long an instance gives way at most.
+const LongestWay = longestWay
+
+// AskForWay is the letter of an instance whose swaps have lost so often.
+func AskForWay(d time.Duration, lost int) []byte { return marshal([]note{{Way: d, Lost: lost}}) }

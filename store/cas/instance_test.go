@@ -31,6 +31,8 @@ type instance struct {
 	always bool
 	// losing: letters to this instance are lost.
 	losing bool
+	// far is how long each request travels to the server, and its answer back.
+	far time.Duration
 }
 
 func start(t *testing.T, server *fake.Server, id store.Identity, cfg cas.Config) *instance {
@@ -73,7 +75,7 @@ func (in *instance) request(op string) fake.Fault {
 	defer in.mu.Unlock()
 	in.requests = append(in.requests, op)
 	if op != in.next {
-		return fake.Fault{}
+		return fake.Fault{Slow: in.far, SlowAnswer: in.far}
 	}
 	if !in.always {
 		in.next = ""

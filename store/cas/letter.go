@@ -22,6 +22,9 @@ type note struct {
 	Cohort   []store.HalfID  `cbor:"10,keyasint,omitempty"`
 	Signals  bool            `cbor:"11,keyasint,omitempty"`
 	Event    *store.Event    `cbor:"12,keyasint,omitempty"`
+	// Way above zero: the sender asks for way for so long, because its swaps have lost so often. Nothing else is set.
+	Way  time.Duration `cbor:"13,keyasint,omitempty"`
+	Lost int           `cbor:"14,keyasint,omitempty"`
 }
 
 func offset(token int64) int64 {
@@ -132,6 +135,10 @@ func (s *Store) receive(l Letter) {
 	if err := decoding.Unmarshal(l.Body, &notes); err != nil || !mine {
 		s.log.Warn("a letter cannot be read; each waiter is checked instead", "key", l.Key, "error", err)
 		s.lost()
+		return
+	}
+	if len(notes) == 1 && notes[0].Way > 0 {
+		s.givesWay(name, &notes[0])
 		return
 	}
 	s.heardOf(name, notes)

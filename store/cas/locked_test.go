@@ -22,7 +22,7 @@ type lockedLater struct {
 }
 
 func (l *lockedLater) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
-	l.locked.Store(l.swaps == 0)
+	l.locked.Store(l.swaps <= 0)
 	l.swaps--
 	return l.polling.Swap(ctx, swaps)
 }

@@ -14,11 +14,13 @@ import (
 
 const (
 	// maxRounds limits how often a call tries to swap a record that others change at the same time.
-	maxRounds = 200
+	maxRounds = 2000
 	// maxReads limits how often a record is read in a round.
 	maxReads = 20
-	// shortPause and longPause limit the pause before the next try.
-	shortPause, longPause = time.Millisecond, 50 * time.Millisecond
+	// atOnce is how many rounds follow each other at once. Later ones come after a random pause of at most the time that a swap takes.
+	atOnce = 16
+	// lockedPatience is how long a call for one key tries again while another session of the server keeps the record locked.
+	lockedPatience = time.Second
 )
 
 var (
@@ -61,6 +63,14 @@ type job struct {
 	quiet time.Time
 	// deaths counts the swaps that failed because a lease had died.
 	deaths int
+	// lost counts those that failed because another swap came first, and took is how long the last one was on its way.
+	lost int
+	took time.Duration
+	// rivals are the instances that were named in the records which came first. asked is until when they give way to this job.
+	rivals map[string]struct{}
+	asked  time.Time
+	// lockedAt is when a swap was first refused because another session kept the record locked.
+	lockedAt time.Time
 	// states are those that were read for this call.
 	states map[store.LeaseID]LeaseState
 	// unchanged: a read answered the items.
@@ -143,14 +153,19 @@ func (s *Store) run(ctx context.Context, op string, jobs []*job) error {
 	all, carried := jobs, false
 	var post []*job
 	for round := 0; len(jobs) > 0; round++ {
-		err := s.rest(ctx, round)
+		err := s.rest(ctx, round, jobs)
 		var turns []*turn
 		if err == nil {
 			turns, err = s.turns(ctx, jobs)
 		}
 		var did bool
+		var later []*job
+		if err == nil {
+			turns, later, err = s.giveWay(ctx, turns)
+		}
 		if err == nil {
 			jobs, did, err = s.swap(ctx, turns, &post)
+			jobs = append(jobs, later...)
 		}
 		if carried = carried || did; err != nil {
 			return &store.Error{Op: op, Err: cause(err), Unknown: carried || store.OutcomeUnknown(err) && turns != nil}
@@ -186,17 +201,20 @@ func cause(err error) error {
 	return err
 }
 
-// rest pauses before a further round, so that instances which compete for a key do not do so in step.
-func (s *Store) rest(ctx context.Context, round int) error {
+// rest pauses before a round if many came before, so that instances which compete for a key do not do so in step. A refused swap
+// tells the present record, so the first rounds follow at once: whoever pauses loses to an instance that does not.
+func (s *Store) rest(ctx context.Context, round int, jobs []*job) error {
 	switch {
-	case round == 0:
-		return nil
+	case round < atOnce:
+		return ctx.Err()
 	case round >= maxRounds:
 		return errContended
-	case round == 1:
-		return ctx.Err()
 	}
-	return s.pause(ctx, rand.N(min(shortPause<<min(round, 16), longPause))) //nolint:gosec // spreads load
+	most := time.Millisecond
+	for _, j := range jobs {
+		most = max(most, j.took)
+	}
+	return s.pause(ctx, rand.N(most)) //nolint:gosec // spreads load
 }
 
 func (s *Store) pause(ctx context.Context, d time.Duration) error {
@@ -357,7 +375,10 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 			return nil, false, &store.Error{Err: cause(err)}
 		}
 	}
+	began, posted := time.Now(), s.askForWay(ctx, turns)
 	done, err := s.backend.Swap(ctx, swaps)
+	took := time.Since(began)
+	posted()
 	if err != nil {
 		if store.OutcomeUnknown(err) {
 			s.doubt(turns)
@@ -375,6 +396,11 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 		} else {
 			s.unexpect(t)
 			s.discard(ids(t.opened)...)
+			if done[i].Locked && t.job.waitsForLock() {
+				t.job.loses(r, took)
+				again = append(again, t.job)
+				continue
+			}
 			if done[i].Locked && t.job.answerLocked() {
 				continue
 			}
@@ -394,11 +420,26 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 				t.job.rec = nil // a lease has died, perhaps one that the record does not name
 				t.job.deaths++
 			} else {
-				t.job.read(r, nil)
+				t.job.loses(r, took)
 			}
 		}
 	}
 	return again, did, err
+}
+
+// loses notes that another swap came first, and the record that it left.
+func (j *job) loses(r *Record, took time.Duration) {
+	j.lost, j.took = j.lost+1, took
+	j.read(r, nil)
+}
+
+// waitsForLock reports whether a job tries again although another session keeps the record locked. Mostly that is the swap of a sidecar
+// that is faster. Beside other jobs it does not, so that none of them waits.
+func (j *job) waitsForLock() bool {
+	if j.lockedAt.IsZero() {
+		j.lockedAt = time.Now()
+	}
+	return !j.beside && time.Since(j.lockedAt) < lockedPatience
 }
 
 // carriedOut completes the answers after the swap, tells the news of this instance, and drops leases that ended.

@@ -77,6 +77,8 @@ type Store struct {
 	doubted map[string][]int64
 	// awaited are keys for which attempts of this instance wait, or which it watches. Only for an [Expecter].
 	awaited map[string]awaited
+	// ways are keys that this instance leaves to others for a moment.
+	ways map[string]way
 	// useless are leases to be revoked.
 	useless []store.LeaseID
 	wake    chan struct{}
@@ -122,7 +124,7 @@ func New(cfg Config) *Store {
 		stop:   make(chan struct{}), wake: make(chan struct{}, 1),
 		cache: must(lru.New[string, *remembered](cachedRecords)),
 		own:   map[store.LeaseID]*ownLease{}, signalled: map[string]struct{}{}, doubted: map[string][]int64{},
-		awaited: map[string]awaited{},
+		awaited: map[string]awaited{}, ways: map[string]way{},
 	}
 }
 

@@ -3,7 +3,10 @@ package etcd
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
+
+	"google.golang.org/grpc"
 
 	"github.com/locksidecar/locksidecar/store/cas"
 	pb "github.com/locksidecar/locksidecar/store/etcd/internal/etcdpb"
@@ -14,6 +17,23 @@ const (
 	sweepEvery = 10 * time.Minute
 	sweepLimit = 1000
 )
+
+// Post implements [cas.Backend].
+func (b *Backend) Post(ctx context.Context, letters []cas.Letter) error {
+	for some := range slices.Chunk(letters, maxOps) {
+		var txn wire
+		for i := range some {
+			txn.letter(b.letter(some[i].To, some[i].Key), 0, some[i].Body)
+		}
+		err := b.write(ctx, "post", func(ctx context.Context, c *conn) error {
+			return c.call(ctx, methodTxn, txn, &done{}, grpc.ForceCodecV2(wireCodec{}))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // listen delivers the letters to this instance. It begins with the revision after the first successful check, because
 // nobody writes to an instance that has not asked for anything yet.

@@ -23,8 +23,8 @@
 //
 // Nobody waits for the row of a record, because such a wait would keep a connection and the other rows of the packet. If
 // another session has the row, the packet fails, the others of the call go on without this one, and it is tried again
-// after a pause. If the row stays locked, the swap is answered as Locked. So an open transaction of an operator
-// stalls only its keys.
+// after a pause. If the row stays locked, the swap is answered as Locked, and store/cas tries one that is alone for a second. So an open
+// transaction of an operator stalls only its keys.
 //
 // A record's version is also where its tokens come from (Record.Base): the last version and its tokens, or the server's
 // clock, whichever is greater. A deletion notes the tokens of the record in meta, so tokens grow also if the

@@ -2,6 +2,7 @@ package mysql_test
 
 import (
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -231,6 +232,36 @@ func TestIdleSendsNothing(t *testing.T) {
 			t.Errorf("%s: %d requests in 2s, want %d to %d", what, n, is.least, is.most)
 		}
 	}
+}
+
+// Calls that wait come and go faster than looks into the mailbox follow each other. That puts no look off.
+func TestChangesOfWhoWaitsPutNoLookOff(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	r, other := s.ready("one"), s.ready("other")
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for waits := false; ; waits = !waits {
+			select {
+			case <-stop:
+				return
+			default:
+				r.Expect(waits, true)
+				runtime.Gosched()
+			}
+		}
+	}()
+	began := time.Now()
+	for i := range byte(5) {
+		other.Write("one", i)
+		r.Reads(i)
+	}
+	if took := time.Since(began); took > 12*time.Second { // 0.1 s; half a minute if each change puts the look off
+		t.Errorf("five letters came in %s", took)
+	}
+	close(stop)
+	<-stopped
 }
 
 // One dead lease among those of many swaps costs some packets more, not one for each swap. In the quiet time none is tried again.

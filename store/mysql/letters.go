@@ -22,6 +22,16 @@ const (
 	sweepPause = 20 * time.Millisecond
 )
 
+// Post implements [cas.Backend].
+func (b *Backend) Post(ctx context.Context, letters []cas.Letter) error {
+	_, err := b.write(ctx, "post", func(p *packet) {
+		for i := range letters {
+			p.add("post", letters[i].To, letters[i].Key, letters[i].Body)
+		}
+	})
+	return err
+}
+
 // Expect implements [cas.Expecter].
 func (b *Backend) Expect(waits, leases bool) {
 	every := time.Duration(0)
@@ -42,13 +52,18 @@ func (b *Backend) Expect(waits, leases bool) {
 // listen looks into the mailbox while letters are expected.
 func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost func()) {
 	var last time.Time // of the last successful look since letters are expected
+	var due time.Time  // the next look; zero: none
 	for failures := 0; ; {
 		every := time.Duration(b.every.Load())
 		var next <-chan time.Time
 		if every == 0 {
-			last = time.Time{}
+			last, due = time.Time{}, time.Time{}
 		} else {
-			next = time.After(min(every<<min(failures, 6), max(every, cas.LongPause)))
+			// Calls that wait come and go. Each change may bring the look forward, but none puts it off.
+			if at := time.Now().Add(min(every<<min(failures, 6), max(every, cas.LongPause))); due.IsZero() || at.Before(due) {
+				due = at
+			}
+			next = time.After(time.Until(due))
 		}
 		select {
 		case <-ctx.Done():
@@ -57,6 +72,7 @@ func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost fun
 			continue
 		case <-next:
 		}
+		due = time.Time{}
 		began := time.Now()
 		if err := b.readLetters(ctx, deliver, lost); err != nil {
 			failures++

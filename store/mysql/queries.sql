@@ -103,6 +103,9 @@ WHERE name IN (?) AND swap_id = ? AND version < (SELECT token_floor FROM locksid
 INSERT INTO locksidecar_letters (mailbox, name, base, body, sent_at)
 SELECT ?, ?, version, ?, {now} FROM locksidecar_locks WHERE name = ? AND swap_id = ?
 
+-- name: post
+INSERT INTO locksidecar_letters (mailbox, name, base, body, sent_at) VALUES (?, ?, 0, ?, {now})
+
 -- name: swapped
 SELECT name, version, tokens, swap_id = ?, IF(swap_id = ?, '', leases), IF(swap_id = ?, '', data)
 FROM locksidecar_locks FORCE INDEX (PRIMARY) WHERE name IN (?)

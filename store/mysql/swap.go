@@ -26,9 +26,9 @@ const (
 	// maxSwaps and maxBytes limit a packet. A hexadecimal literal has two bytes for each. A larger swap has a packet of its own.
 	maxSwaps = 64
 	maxBytes = 512 << 10
-	// alonePatience is how long a swap waits for a row that another session has locked, and patience how long one of several does.
-	alonePatience = time.Second
-	patience      = 50 * time.Millisecond
+	// patience is how long one of several swaps waits for a row that another session has locked. A swap alone waits for a shorter time,
+	// because store/cas tries again, and asks other sidecars to give way.
+	patience, alonePatience = 50 * time.Millisecond, 10 * time.Millisecond
 	// shortWait and longWait limit the pauses meanwhile.
 	shortWait, longWait = time.Millisecond, 16 * time.Millisecond
 )

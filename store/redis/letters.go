@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"time"
@@ -11,6 +12,28 @@ import (
 
 	"github.com/locksidecar/locksidecar/store/cas"
 )
+
+// Post implements [cas.Backend].
+func (b *Backend) Post(ctx context.Context, letters []cas.Letter) error {
+	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
+	defer cancel()
+	const stage = "redis_post"
+	ctx, end := b.span(ctx, stage)
+	began := time.Now()
+	_, err := b.client.Pipelined(ctx, func(p goredis.Pipeliner) error {
+		for i := range letters {
+			l := &letters[i]
+			p.Publish(ctx, b.channel(l.To), fmt.Sprintf("0 %d %s%s", len(l.Key), l.Key, l.Body))
+		}
+		return nil
+	})
+	end(err)
+	b.config.Metrics.Statement(ctx, stage, time.Since(began), err)
+	if err != nil {
+		return classify("post", err, false)
+	}
+	return nil
+}
 
 // pingAfter is how long the listener hears nothing before it sends a ping, and then again before it connects anew.
 const pingAfter = 2 * time.Second

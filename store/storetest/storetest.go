@@ -96,6 +96,7 @@ func groups() []group {
 		{"move", moveCases()},
 		{"batch", batchCases()},
 		{"races", raceCases()},
+		{"fairness", fairCases()},
 		{"coordination races", coordinationRaceCases()},
 		{"shared races", sharedRaceCases()},
 	}

@@ -59,6 +59,7 @@ func run(t *testing.T, parallel bool, server func(t *testing.T) Server) {
 		"letters":               letters,
 		"letters in order":      lettersInOrder,
 		"no letter":             noLetter,
+		"posted letters":        postedLetters,
 		"names":                 names,
 		"one wins":              oneWins,
 		"lifecycle":             lifecycle,

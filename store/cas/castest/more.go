@@ -337,6 +337,31 @@ func noLetter(t *testing.T, c *client) {
 	}
 }
 
+// postedLetters: letters need no swap, and change no record.
+func postedLetters(t *testing.T, c *client) {
+	other := open(t, c.server, "other")
+	before := c.done(cas.Swap{Key: "ns/key", Data: []byte("x")})
+	c.must(c.Post(c.ctx, []cas.Letter{
+		{To: "one", Key: "ns/key", Body: []byte("to one")},
+		{To: "other", Key: "ns/key", Body: []byte("to other")},
+		{To: "other", Key: "ns/none", Body: []byte("also")},
+		{To: "nobody", Key: "ns/key", Body: []byte("to nobody")},
+	}))
+	for _, want := range []struct {
+		reader    *client
+		key, body string
+	}{{c, "ns/key", "to one"}, {other, "ns/key", "to other"}, {other, "ns/none", "also"}} {
+		if l := await.Receive(t, want.reader.letters, "a letter"); l.Key != want.key || string(l.Body) != want.body || l.Base != 0 {
+			t.Errorf("instead of %q about %s came %+v", want.body, want.key, l)
+		}
+	}
+	await.Silent(t, other.letters, "letter")
+	await.Silent(t, c.lost, "loss")
+	if r := c.load("ns/key"); r.Version != before.Version || c.load("ns/none").Version != 0 {
+		t.Errorf("letters changed a record: %+v", r)
+	}
+}
+
 // names: instances and keys whose names are beginnings of others do not meet.
 func names(t *testing.T, c *client) {
 	readers := map[string]*client{}

@@ -196,6 +196,12 @@ func tooLarge(w *cas.Swap) bool {
 	return len(w.Living) > MaxLiving || len(w.Letters) > MaxLetters || size > maxSize
 }
 
+// Post delivers letters.
+func (b *Backend) Post(ctx context.Context, letters []cas.Letter) error {
+	letters = slices.Clone(letters)
+	return b.request(ctx, "Post", func() { b.server.post(letters) })
+}
+
 // Scan reads a page of records.
 func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]cas.Record, error) {
 	var found []cas.Record

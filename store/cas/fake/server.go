@@ -232,6 +232,17 @@ func (s *Server) swap(w cas.Swap) cas.Swapped {
 	return cas.Swapped{Done: true, Record: r}
 }
 
+func (s *Server) post(letters []cas.Letter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range letters {
+		l.Base, l.Body = 0, slices.Clone(l.Body)
+		if to := s.mail[l.To]; to != nil {
+			to.post(l)
+		}
+	}
+}
+
 func (s *Server) scan(prefix, after string, limit int) (found []cas.Record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

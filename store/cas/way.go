@@ -1,0 +1,119 @@
+package cas
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// An instance that is far from the server, or slow, never swaps the record of a key that a near one swaps all the time: whenever its
+// swap arrives, the record has changed. So an instance whose swaps lose asks the others in letters to give way. They leave the
+// key alone for as long as two swaps of the loser take. That delays them, and changes nothing else: a letter that is lost, or comes
+// late, does no harm.
+
+const (
+	// asksAfter is how many swaps in a row must lose first. One may lose because this instance remembers an old record.
+	asksAfter = 2
+	// wayFor is for how many swaps of the loser others give way: the one that is refused because of what they did meanwhile, the
+	// one that comes through, and a half for the letter. longestWay limits the time.
+	wayFor     = 2.5
+	longestWay = 100 * time.Millisecond
+)
+
+// way says until when an instance leaves a key to another one, whose swaps have lost so often.
+type way struct {
+	until time.Time
+	lost  int
+}
+
+// askForWay asks the instances that were named in the records of jobs which lose to give way. Call posted before the return from
+// the call that ctx belongs to.
+func (s *Store) askForWay(ctx context.Context, turns []*turn) (posted func()) {
+	var letters []Letter
+	for _, t := range turns {
+		j := t.job
+		if j.lost == 0 {
+			continue
+		}
+		for i := range t.rec.Instances {
+			if name := t.rec.Instances[i].Name; name != s.me.Name {
+				if j.rivals == nil {
+					j.rivals = map[string]struct{}{}
+				}
+				j.rivals[name] = struct{}{}
+			}
+		}
+		if now := time.Now(); j.lost >= asksAfter && now.After(j.asked) {
+			d := min(time.Duration(wayFor*float64(j.took)), longestWay)
+			j.asked = now.Add(d)
+			body := marshal([]note{{Way: d, Lost: j.lost}})
+			for _, name := range slices.Sorted(maps.Keys(j.rivals)) {
+				letters = append(letters, Letter{To: name, Key: j.key, Body: body})
+			}
+		}
+	}
+	if len(letters) == 0 {
+		return func() {}
+	}
+	var posting sync.WaitGroup
+	posting.Go(func() {
+		if err := s.backend.Post(ctx, letters); err != nil {
+			s.log.Debug("others were not asked to give way", "letters", len(letters), "error", err)
+		}
+	})
+	return posting.Wait
+}
+
+// givesWay notes that another instance has asked for way.
+func (s *Store) givesWay(name string, n *note) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for of, w := range s.ways {
+		if !w.until.After(now) {
+			delete(s.ways, of)
+		}
+	}
+	w := way{now.Add(min(n.Way, longestWay)), n.Lost}
+	if before, found := s.ways[name]; found {
+		w.until, w.lost = maxTime(w.until, before.until), max(w.lost, before.lost)
+	}
+	s.ways[name] = w
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// giveWay returns the turns that may be taken now, and the jobs of the others. If there are none to be taken, it pauses until the
+// first of the others may.
+func (s *Store) giveWay(ctx context.Context, turns []*turn) (free []*turn, later []*job, err error) {
+	s.mu.Lock()
+	if len(s.ways) == 0 {
+		s.mu.Unlock()
+		return turns, nil, nil
+	}
+	now := time.Now()
+	var first time.Time
+	for _, t := range turns {
+		w, found := s.ways[t.job.name]
+		if !found || !w.until.After(now) || t.job.lost >= w.lost {
+			free = append(free, t)
+			continue
+		}
+		if first.IsZero() || w.until.Before(first) {
+			first = w.until
+		}
+		later = append(later, t.job)
+	}
+	s.mu.Unlock()
+	if len(free) == 0 && len(later) > 0 {
+		err = s.pause(ctx, time.Until(first))
+	}
+	return free, later, err
+}

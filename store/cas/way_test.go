@@ -1,0 +1,164 @@
+package cas_test
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/fake"
+)
+
+// hot is a key that two callers of one instance take in turns, without a pause, until the test ends.
+type hot struct {
+	near *instance
+	stop chan struct{}
+	work sync.WaitGroup
+
+	mu     sync.Mutex
+	grants int
+}
+
+func makeHot(near *instance, shared bool) *hot {
+	h := &hot{near: near, stop: make(chan struct{})}
+	for range 2 {
+		h.work.Go(func() {
+			for {
+				select {
+				case <-h.stop:
+					return
+				default:
+					ask := near.ask("k")
+					if ask.Shared = shared; shared {
+						ask.Limit = 2
+					}
+					near.releases(ask, near.awaits(ask), store.Holds)
+					h.mu.Lock()
+					h.grants++
+					h.mu.Unlock()
+				}
+			}
+		})
+	}
+	return h
+}
+
+func (h *hot) ends() {
+	close(h.stop)
+	h.work.Wait()
+}
+
+func (h *hot) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.grants
+}
+
+// awaits makes an attempt, and returns its grant.
+func (in *instance) awaits(ask store.Ask) store.Answer {
+	in.Helper()
+	answers, err := in.Acquire(in.Context(), []store.Ask{ask})
+	for in.ok(err); answers[0].Outcome == store.Queued; in.ok(err) {
+		time.Sleep(100 * time.Microsecond)
+		answers, err = in.Check(in.Context(), []store.Attempt{ask.Attempt})
+	}
+	if answers[0].Outcome != store.Granted {
+		in.Fatalf("outcome %d", answers[0].Outcome)
+	}
+	return answers[0]
+}
+
+// TestAFarInstanceIsServed: an instance whose swaps always come later than those of one that is nearer gets its place in the queue,
+// and can release, after few grants to others.
+func TestAFarInstanceIsServed(t *testing.T) {
+	const slowest = 400 * time.Millisecond
+	for _, shared := range []bool{false, true} {
+		for far, most := range map[time.Duration]int{100 * time.Microsecond: 20, time.Millisecond: 80, 5 * time.Millisecond: 300} {
+			pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
+				a.far, b.far = 100*time.Microsecond, far
+				h := makeHot(a, shared)
+				passed, longest := 0, time.Duration(0)
+				for range 20 {
+					ask := b.ask("k")
+					if ask.Shared = shared; shared {
+						ask.Limit = 2
+					}
+					for _, do := range []func(){
+						func() {
+							_, err := b.Acquire(b.Context(), []store.Ask{ask}) // granted, or queued
+							b.ok(err)
+						},
+						func() {
+							b.releases(ask, b.awaits(ask), store.Holds)
+						},
+					} {
+						before, began := h.count(), time.Now()
+						do()
+						passed, longest = max(passed, h.count()-before), max(longest, time.Since(began))
+					}
+				}
+				h.ends()
+				if passed > most || longest > slowest {
+					t.Errorf("shared %v, %s away: %d grants of others during one call, which took %s", shared, far, passed, longest)
+				}
+			})
+		}
+	}
+}
+
+// TestARefusedSwapIsTriedAgainAtOnce: the answer to a refused swap is the present record, so no pause comes before the next try.
+func TestARefusedSwapIsTriedAgainAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := fake.NewServer()
+		var all []*instance
+		for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+			in := start(t, server, store.Identity{Namespace: "n", Instance: name, Pod: "p"}, cas.Config{})
+			in.far = time.Millisecond
+			all = append(all, in)
+		}
+		began := time.Now()
+		var work sync.WaitGroup
+		for _, in := range all {
+			work.Go(func() {
+				_, err := in.Acquire(in.Context(), []store.Ask{in.ask("k")})
+				in.ok(err)
+			})
+		}
+		work.Wait()
+		if took, trips := time.Since(began), time.Duration(len(all))*2*time.Millisecond; took > trips {
+			t.Errorf("%d instances were queued in %s, want %s: a round trip each", len(all), took, trips)
+		}
+	})
+}
+
+// TestWayIsGivenForAMoment: whoever is asked to give way leaves only this key alone, and not for longer than longestWay, whatever the
+// letter says.
+func TestWayIsGivenForAMoment(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
+		body := cas.AskForWay(time.Hour, 3)
+		c := server.Open("c", fake.Faults{})
+		a.ok(c.Start(a.Context(), func(cas.Letter) {}, func() {}))
+		defer c.Stop()
+		a.ok(c.Post(a.Context(), []cas.Letter{{To: "a", Key: "n/k", Body: body}}))
+		synctest.Wait()
+		for key, want := range map[string]time.Duration{"other": 0, "k": cas.LongestWay} {
+			began := time.Now()
+			a.gets(a.ask(key), store.Granted)
+			if took := time.Since(began); took != want {
+				t.Errorf("key %q: after %s, want %s", key, took, want)
+			}
+		}
+		a.ok(c.Post(a.Context(), []cas.Letter{{To: "a", Key: "n/k", Body: body}}))
+		synctest.Wait()
+		began := time.Now()
+		answers, err := a.Acquire(a.Context(), []store.Ask{a.ask("k"), a.ask("free")})
+		if a.ok(err); answers[0].Outcome != store.Queued || answers[1].Outcome != store.Granted || time.Since(began) != cas.LongestWay {
+			t.Errorf("two keys, of which one gives way: %+v after %s", answers, time.Since(began))
+		}
+		if len(a.told())+len(b.told()) > 0 {
+			t.Error("the letter is told as news")
+		}
+	})
+}
