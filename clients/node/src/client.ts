@@ -2,7 +2,8 @@ import { AsyncLocalStorage } from "node:async_hooks";
 import { randomUUID } from "node:crypto";
 import { acquire, acquireMany } from "./acquire";
 import { callback, checkKey, checkOptions, count, json, ms, optionsAndRun, text } from "./checks";
-import { ClientClosedError, InvalidRequestError, LockHeldError, TooLargeError, WaitTimeoutError } from "./errors";
+import { ClientClosedError, InvalidRequestError, LockHeldError, WaitTimeoutError } from "./errors";
+import { apart, holding, waitsForItself } from "./holding";
 import { LeaderWatch, lead } from "./lead";
 import {
   type CheckResult,
@@ -40,6 +41,7 @@ import {
   type WaitersOptions,
   waitersChecks,
 } from "./options";
+import { mayBeDone } from "./retry";
 import { Semaphore } from "./semaphore";
 import { Sessions } from "./sessions";
 import type { Term } from "./term";
@@ -125,6 +127,9 @@ export class Client {
     }
     keys.forEach(checkKey);
     const fields = this.#fields(options, -1);
+    for (const key of keys) {
+      this.#refuseToWait(key, fields, options);
+    }
     const { session, got } = await acquireMany(this.#sessions, keys, fields, options);
     return new LockGroup(got.map((granted) => new Lock(session, granted, options)));
   }
@@ -139,7 +144,7 @@ export class Client {
   async withLock<T>(key: string, ...rest: [Run<T>] | [AcquireOptions, Run<T>]): Promise<T> {
     const [options, run] = optionsAndRun<AcquireOptions, Run<T>>(rest, acquireChecks);
     if (options.reentrant && options.owner === undefined && this.#tasks.getStore() === undefined) {
-      return this.asTask(() => this.withLock(key, options, run));
+      return this.#tasks.run(newTask(), () => this.withLock(key, options, run));
     }
     const lock = await this.acquire(key, options);
     return under(lock, () => run(lock));
@@ -180,7 +185,7 @@ export class Client {
     }
     let result: Json;
     try {
-      const value = (await run(got)) ?? null;
+      const value = (await holding(got, () => run(got))) ?? null;
       json("the result", value);
       result = JSON.parse(JSON.stringify(value)); // all callers get the same
     } catch (error) {
@@ -190,8 +195,8 @@ export class Client {
     try {
       await got.release({ outcome: "success", result });
     } catch (error) {
-      if (error instanceof TooLargeError) {
-        await releaseFailed(got); // the others cannot get the result, so the next one runs its own
+      if (!mayBeDone(error)) {
+        await releaseFailed(got); // it is too large, for example: the others cannot get it, so the next one runs its own
       }
       throw error;
     }
@@ -211,15 +216,15 @@ export class Client {
 
   /**
    * asTask runs a function as a task: all that it calls and awaits has the same `owner` for `reentrant`. By default the owner is
-   * random. A task inside a task is another task.
+   * random. A task inside a task is another task: it may wait for a lock of the function that starts it, and must not be awaited there then.
    */
   asTask<T>(run: () => T): T;
   asTask<T>(owner: string, run: () => T): T;
   asTask<T>(...rest: [() => T] | [string, () => T]): T {
-    const [owner, run] = rest.length === 1 ? [`task-${randomUUID()}`, rest[0]] : rest;
+    const [owner, run] = rest.length === 1 ? [newTask(), rest[0]] : rest;
     text("owner", owner);
     callback("the function to run", run);
-    return this.#tasks.run(owner, run);
+    return apart(() => this.#tasks.run(owner, run));
   }
 
   /** get shows a lock, free or held. With `fresh` the sidecar asks the store. */
@@ -337,7 +342,14 @@ export class Client {
   ): Promise<void> {
     checkOptions(options, forceChecks, "{ token: 42 }");
     const path = lockPath(key, query({ force: true, token: options.token }));
-    await this.#sessions.call({ method: "DELETE", path, timeoutMs: undefined, signal: options.signal, about: { key } });
+    await this.#sessions.call({
+      method: "DELETE",
+      path,
+      timeoutMs: undefined,
+      waits: true,
+      signal: options.signal,
+      about: { key },
+    });
   }
 
   /** release releases a lock by its token: one with `bind: "ttl"` from anywhere, or one of this client. */
@@ -410,11 +422,35 @@ export class Client {
   async #get(key: string, options: TryAcquireOptions, defaultWaitMs: number): Promise<Lock | Skipped> {
     checkKey(key);
     const fields = { ...this.#fields(options, defaultWaitMs), on_success: options.onSuccess };
+    this.#refuseToWait(key, fields, options);
     const { session, got } = await acquire(this.#sessions, key, fields, options);
     if ("grant" in got) {
       return new Lock(session, got, options);
     }
     return { granted: false, reason: "skipped", key: got.key, holder: null, result: got.result };
+  }
+
+  /** #refuseToWait refuses a call that would wait for ever, for the end of the function that makes it. */
+  #refuseToWait(
+    key: string,
+    fields: Wire,
+    { reentrant = false, mode = "exclusive", limit, requestId }: AcquireOptions,
+  ): void {
+    const call = {
+      socketPath: this.socketPath,
+      key,
+      owner: fields["owner"] as string | undefined,
+      reentrant,
+      mode,
+      limit,
+    };
+    // A call that names its request may get the same grant.
+    if ((fields["wait_ms"] as number) < 0 && requestId === undefined && waitsForItself(call)) {
+      throw new InvalidRequestError(
+        `key: the function that makes this call holds ${JSON.stringify(key)}, and this call would wait for the end of the function for ever. ` +
+          "Enter the lock again with reentrant: true in both calls, or give waitMs. Work that is not awaited may wait in a task of its own, client.asTask",
+      );
+    }
   }
 
   #fields(options: AcquireOptions, defaultWaitMs: number): Wire {
@@ -440,6 +476,10 @@ export class Client {
       request_id: options.requestId ?? randomUUID(),
     };
   }
+}
+
+function newTask(): string {
+  return `task-${randomUUID()}`;
 }
 
 /** releaseFailed releases a lock whose work failed. The error of the work goes on, so that of the release is a warning. */

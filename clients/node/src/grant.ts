@@ -1,4 +1,5 @@
 import { LockLostError, type LostReason, StopRequestedError } from "./errors";
+import type { Lease } from "./lease";
 import type { Stopping } from "./types";
 import type { WireGrant } from "./wire";
 
@@ -24,7 +25,11 @@ export class Grant {
   // Requests to stop that came before the first listener.
   readonly #undelivered: Stopping[] = [];
 
-  constructor(wire: Pick<WireGrant, "key" | "token">) {
+  constructor(
+    wire: Pick<WireGrant, "key" | "token">,
+    /** The lease of a lock of the session. */
+    readonly lease?: Lease,
+  ) {
     this.key = wire.key;
     this.token = wire.token;
   }

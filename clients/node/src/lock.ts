@@ -1,6 +1,14 @@
 import { type Checks, checkOptions, count, json, ms, text } from "./checks";
-import { type LockLostError, type LocksidecarError, LockLostError as Lost, SessionEndedError } from "./errors";
+import {
+  type LockLostError,
+  type LocksidecarError,
+  LockLostError as Lost,
+  NotHolderError,
+  SessionEndedError,
+} from "./errors";
 import type { Grant, GrantListener } from "./grant";
+import { holding, type Wanted } from "./holding";
+import { mayBeDone } from "./retry";
 import type { Granted, Session } from "./session";
 import { tracedRelease } from "./tracing";
 import type { Bind, Json, Mode, Outcome, Stopping } from "./types";
@@ -63,11 +71,14 @@ export class Lock {
   readonly #grant: Grant;
   readonly #entry: string | undefined;
   readonly #listener: GrantListener;
+  readonly #owner: string | undefined;
   #share: Pick<CheckResult, "mode" | "limit" | "slot">;
   #released: Promise<ReleaseResult> | undefined;
+  /** A release had no answer, so it may have been carried out. */
+  #owed = false;
 
   /** @internal */
-  constructor(session: Session, { wire, grant, entry }: Granted, listener: GrantListener = {}) {
+  constructor(session: Session, { wire, grant, entry, owner }: Granted, listener: GrantListener = {}) {
     this.key = wire.key;
     this.token = wire.token;
     this.bind = wire.bind;
@@ -80,6 +91,7 @@ export class Lock {
     this.#session = session;
     this.#grant = grant;
     this.#entry = entry;
+    this.#owner = owner;
     this.#listener = listener;
     grant.listen(listener);
   }
@@ -157,7 +169,7 @@ export class Lock {
 
   /**
    * release releases this entry of the lock. The last entry frees it. A second call returns the same answer; a failed one may be
-   * repeated. Throws a `LockLostError` if the lock was lost.
+   * repeated. If the sidecar did not answer, the client itself repeats it until it does. Throws a `LockLostError` if the lock was lost.
    */
   async release(options: ReleaseOptions = {}): Promise<ReleaseResult> {
     checkOptions(options, releaseChecks, '{ outcome: "success" }');
@@ -166,6 +178,26 @@ export class Lock {
       throw error;
     });
     return this.#released;
+  }
+
+  /** @internal */
+  excludes(call: Wanted): boolean {
+    if (
+      this.key !== call.key ||
+      this.#session.transport.socketPath !== call.socketPath ||
+      this.lost ||
+      this.#released
+    ) {
+      return false;
+    }
+    const enters = call.reentrant && call.owner === this.#owner && this.mode === "exclusive";
+    return !enters && !(this.mode === "shared" && call.mode === "shared");
+  }
+
+  /** @internal */
+  shares(call: Wanted): boolean {
+    const isSame = this.key === call.key && this.#session.transport.socketPath === call.socketPath;
+    return isSame && this.limit === call.limit && !this.lost && !this.#released;
   }
 
   /**
@@ -177,14 +209,46 @@ export class Lock {
   }
 
   async #release(options: ReleaseOptions): Promise<ReleaseResult> {
-    const answer = await tracedRelease(this.key, this.token, (context) =>
-      this.#ask(() => this.#session.release(this.key, this.token, { ...options, entry: this.#entry }, context)),
-    );
+    const call = (context?: unknown) =>
+      this.#ask(() => this.#session.release(this.key, this.token, { ...options, entry: this.#entry }, context));
+    try {
+      return this.#over(await tracedRelease(this.key, this.token, call));
+    } catch (error) {
+      if (this.#owed && error instanceof NotHolderError && this.#isDone(error)) {
+        return this.#over({
+          key: this.key,
+          released: !error.reentry,
+          reentry: error.reentry ?? 0,
+          held_ms: this.#heldMs,
+        });
+      }
+      if (mayBeDone(error) && !this.#owed) {
+        this.#owed = true;
+        this.#session.owe(error, () => call().then((answer) => this.#over(answer)));
+      }
+      throw error;
+    }
+  }
+
+  /** #isDone says whether the refusal of a repeated release means that an earlier one was carried out. */
+  #isDone({ reason }: NotHolderError): boolean {
+    // The store may have forgotten the end of a lock without a session. Nobody else ends it before its time.
+    return reason === "released" || (this.bind === "ttl" && reason === "unknown_token" && this.lost === null);
+  }
+
+  /** #over notes that this entry has been released. */
+  #over(answer: Wire): ReleaseResult {
+    const result = releaseResultOf(answer);
     this.#grant.ignore(this.#listener);
-    if (answer["released"] === true) {
+    if (result.released) {
       this.#grant.end();
     }
-    return releaseResultOf(answer);
+    this.#released ??= Promise.resolve(result);
+    return result;
+  }
+
+  get #heldMs(): number {
+    return Math.max(Date.now() - this.acquiredAt.getTime(), 0);
   }
 
   async #amend(fields: Wire): Promise<CheckResult> {
@@ -270,7 +334,7 @@ export async function under<T>(lock: Lock, run: () => T | PromiseLike<T>): Promi
   let value: T;
   const alive = setInterval(() => {}, 2 ** 31 - 1);
   try {
-    value = await run();
+    value = await holding(lock, run);
   } catch (error) {
     await lock.release().catch((failure) => failure === error || warn(failure)); // it may be the loss that the function threw
     throw error;

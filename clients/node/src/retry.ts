@@ -1,5 +1,13 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { ConnectionLostError, DrainingError, SessionEndedError, UnreachableError } from "./errors";
+import {
+  BadAnswerError,
+  ConnectionError,
+  ConnectionLostError,
+  DrainingError,
+  SessionEndedError,
+  UnavailableError,
+  UnreachableError,
+} from "./errors";
 
 const firstPauseMs = 20;
 const longestPauseMs = 1000;
@@ -9,7 +17,11 @@ export class Patience {
   #until: number | undefined;
   #pauseMs = firstPauseMs;
 
-  constructor(readonly limitMs: number) {}
+  /** A pause keeps the process alive by default. */
+  constructor(
+    readonly limitMs: number,
+    readonly keepsAlive = true,
+  ) {}
 
   /** pause waits before the next try. Throws `cause` if the limit is over, and the signal's reason if it is aborted. */
   async pause(cause: unknown, signal?: AbortSignal): Promise<void> {
@@ -19,7 +31,7 @@ export class Patience {
       throw cause;
     }
     try {
-      await sleep(Math.min(this.#pauseMs, left), undefined, signal ? { signal } : {});
+      await sleep(Math.min(this.#pauseMs, left), undefined, { ref: this.keepsAlive, ...(signal && { signal }) });
     } catch {
       signal?.throwIfAborted();
     }
@@ -40,6 +52,16 @@ export function brokeOff(error: unknown): boolean {
 /** isAway says whether a call failed because the sidecar is not there, or shuts down. */
 export function isAway(error: unknown): boolean {
   return brokeOff(error) || error instanceof UnreachableError || error instanceof DrainingError;
+}
+
+/** hasNoAnswer says whether the outcome of a call is unknown. */
+export function hasNoAnswer(error: unknown): boolean {
+  return error instanceof ConnectionError || error instanceof BadAnswerError;
+}
+
+/** mayBeDone says whether the outcome of a release is unknown. A sidecar that cannot reach its store does not know it either. */
+export function mayBeDone(error: unknown): boolean {
+  return hasNoAnswer(error) || error instanceof UnavailableError;
 }
 
 /** abortable waits for a shared promise. The signal ends the wait only. */

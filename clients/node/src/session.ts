@@ -1,5 +1,14 @@
-import { BadAnswerError, ConnectionError, type LostReason, SessionEndedError } from "./errors";
+import {
+  ConnectionLostError,
+  LockLostError,
+  type LostReason,
+  NotHolderError,
+  SessionEndedError,
+  UnreachableError,
+} from "./errors";
 import { Grant } from "./grant";
+import { Lease } from "./lease";
+import { hasNoAnswer, mayBeDone, Patience } from "./retry";
 import type { ServerSentEvent } from "./sse";
 import type { EventStream, Transport } from "./transport";
 import type { About } from "./types";
@@ -22,14 +31,18 @@ export interface Asked {
   context?: unknown;
 }
 
-/** How long to wait for the answer to a withdrawal, in ms. The sidecar carries it out in any case. */
+/** How long a caller that has left waits for its withdrawal, in ms. It goes on without the caller. */
 const withdrawMs = 2000;
+
+/** How long a release that had no answer is repeated if there is no session, whose end would release the lock, in ms. */
+const oweMs = 60_000;
 
 export interface Granted {
   wire: WireGrant;
   grant: Grant;
   /** The request of this entry, if the lock is reentrant. */
   entry: string | undefined;
+  owner: string | undefined;
 }
 
 /**
@@ -43,6 +56,8 @@ export class Session {
   #ended = false;
   #stream: EventStream | undefined;
   readonly #grants = new Map<string, Grant>();
+  /** By TTL. */
+  readonly #leases = new Map<number | undefined, Lease>();
   // The stream may have news of a grant before its answer is read. The news waits here for the answers that are due.
   #due = 0;
   readonly #undelivered = new Map<string, ((grant: Grant) => void)[]>();
@@ -56,7 +71,7 @@ export class Session {
   /** open asks for the sidecar's features, and opens a session. Throws as Transport.call does. */
   static async open(transport: Transport, options: SessionOptions): Promise<Session> {
     const { timeoutMs } = options;
-    const about = (await transport.call({ method: "GET", path: "/v1", timeoutMs })) as unknown as About;
+    const about = await aboutOf(transport, timeoutMs);
     const session = new Session(transport, about, timeoutMs);
     await session.#open(options);
     return session;
@@ -113,6 +128,7 @@ export class Session {
       about?: Subject;
       noCache?: boolean | undefined;
       context?: unknown;
+      waits?: boolean;
     } = {},
   ): Promise<Wire> {
     const headers: Record<string, string> = {};
@@ -134,8 +150,7 @@ export class Session {
     if (answer["granted"] !== true) {
       return answer as unknown as WireSkipped;
     }
-    const entry = fields["reentrant"] === true ? what.requestId : undefined;
-    const [granted] = this.#adopt([answer as unknown as WireGrant], asked, entry);
+    const [granted] = this.#adopt([answer as unknown as WireGrant], asked, what, fields);
     return granted as Granted;
   }
 
@@ -144,13 +159,36 @@ export class Session {
     what.context = context;
     const body = { keys: what.keys, ...fields };
     const answer = await this.#acquire(what, "POST", "/v1/locks", body, signal, {});
-    return this.#adopt(answer["locks"] as WireGrant[], asked);
+    return this.#adopt(answer["locks"] as WireGrant[], asked, what, fields);
   }
 
-  /** withdraw releases the grant that an acquire has or may have. Errors are ignored. */
+  /** withdraw releases the grant that an acquire has or may have. */
   async withdraw({ keys, requestId, context }: Asked): Promise<void> {
     const path = (key: string): string => lockPath(key, query({ request_id: requestId }));
-    await Promise.allSettled(keys.map((key) => this.call("DELETE", path(key), { timeoutMs: withdrawMs, context })));
+    await Promise.all(
+      keys.map(async (key) => {
+        const release = () => this.call("DELETE", path(key), { timeoutMs: withdrawMs, context });
+        await release().catch((error) => this.owe(error, release));
+      }),
+    );
+  }
+
+  /**
+   * owe repeats a release that failed without an answer, until it has one or the session is over. The lock may be held, and its
+   * caller may have given up the handle. Errors with an answer are ignored.
+   */
+  owe(error: unknown, release: () => Promise<unknown>): void {
+    const patience = new Patience(this.#id === undefined ? oweMs : Number.POSITIVE_INFINITY, false);
+    const repeat = async (cause: unknown): Promise<void> => {
+      for (let failure = cause; mayBeDone(failure) && !this.#ended; ) {
+        await patience.pause(failure);
+        failure = await release().then(
+          () => undefined,
+          (again) => again,
+        );
+      }
+    };
+    repeat(error).catch(() => {}); // the end of its patience: the lock ends with its TTL
   }
 
   async #acquire(
@@ -166,11 +204,13 @@ export class Session {
     const timeoutMs = waitMs < 0 ? undefined : waitMs + this.timeoutMs;
     this.#due++;
     try {
-      const answer = await this.call(method, path, { body, signal, timeoutMs, about, context: what.context });
+      const how = { body, signal, timeoutMs, about, context: what.context, waits: true };
+      const answer = await this.call(method, path, how);
       signal?.throwIfAborted();
       return answer;
     } catch (error) {
-      what.unanswered ||= signal?.aborted || error instanceof ConnectionError || error instanceof BadAnswerError;
+      // Without a connection nothing was sent.
+      what.unanswered ||= signal?.aborted || (hasNoAnswer(error) && !(error instanceof UnreachableError));
       throw error;
     } finally {
       // After #adopt, which runs in the same turn.
@@ -182,25 +222,30 @@ export class Session {
     }
   }
 
-  #adopt(grants: WireGrant[], asked: number, entry?: string): Granted[] {
+  #adopt(grants: WireGrant[], asked: number, { requestId }: Asked, fields: Wire): Granted[] {
     if (this.#ended && grants.some((grant) => grant.bind === "session")) {
       throw new SessionEndedError("the session ended while it was being granted");
     }
-    return grants.map((wire) => ({ wire, grant: this.#grantOf(wire, asked), entry }));
+    const entry = fields["reentrant"] === true ? requestId : undefined;
+    const owner = fields["owner"] as string | undefined;
+    const ttlMs = fields["ttl_ms"] as number | undefined;
+    return grants.map((wire) => ({ wire, grant: this.#grantOf(wire, asked, ttlMs), entry, owner }));
   }
 
-  #grantOf(wire: WireGrant, asked: number): Grant {
+  #grantOf(wire: WireGrant, asked: number, ttlMs: number | undefined): Grant {
+    const knownMs = wire.waited_ms + wire.expires_in_ms;
     if (wire.bind === "ttl") {
       const grant = new Grant(wire);
-      grant.expire(asked, wire.waited_ms + wire.expires_in_ms);
+      grant.expire(asked, knownMs);
       return grant;
     }
     const id = idOf(wire.key, wire.token);
     let grant = this.#grants.get(id);
     if (grant === undefined) {
-      grant = new Grant(wire);
+      grant = new Grant(wire, this.#leaseOf(ttlMs));
       this.#grants.set(id, grant);
     }
+    grant.lease?.prove(asked, knownMs);
     const early = this.#undelivered.get(id) ?? [];
     this.#undelivered.delete(id); // delivered once, also if the owner enters again
     for (const news of early) {
@@ -209,10 +254,54 @@ export class Session {
     return grant;
   }
 
+  /** #leaseOf returns the lease of the session's locks of a TTL. By default they have that of the session. */
+  #leaseOf(ttlMs: number | undefined): Lease {
+    let lease = this.#leases.get(ttlMs);
+    if (lease === undefined) {
+      const own = (): Grant[] => [...this.#grants.values()].filter((grant) => grant.lease === lease);
+      lease = new Lease({
+        isUsed: () => own().length > 0,
+        ask: async (timeoutMs) => {
+          const [grant] = own();
+          try {
+            const answer = grant && (await this.amend(grant.key, grant.token, {}, timeoutMs));
+            return answer && (answer["expires_in_ms"] as number);
+          } catch (error) {
+            if (grant && (error instanceof LockLostError || error instanceof NotHolderError)) {
+              if (error instanceof LockLostError) {
+                grant.lose(error.reason, error);
+              }
+              this.#grants.delete(idOf(grant.key, grant.token));
+              return undefined; // an answer about this lock only
+            }
+            throw error;
+          }
+        },
+        over: () => this.#giveUp(own()),
+      });
+      this.#leases.set(ttlMs, lease);
+    }
+    return lease;
+  }
+
+  /** #giveUp notes that the lease of some locks has ended. The sidecar may hold them nevertheless, if it goes on in time. */
+  #giveUp(grants: Grant[]): void {
+    for (const grant of grants) {
+      const { key, token } = grant;
+      const what = `lock ${JSON.stringify(key)} (token ${token}) was lost: expired; the sidecar did not answer before the end of its lease`;
+      const lost = grant.lose("expired", new LockLostError(key, token, "expired", what));
+      this.#grants.delete(idOf(key, token));
+      const releaseAll = async (): Promise<void> => {
+        while ((await this.release(key, token))["released"] !== true) {} // each entry of its owner
+      };
+      this.owe(new ConnectionLostError("connection_lost", this.transport.socketPath, lost.message), releaseAll);
+    }
+  }
+
   /** amend is PATCH: it checks, and changes the fields. */
-  amend(key: string, token: number, fields: Wire = {}): Promise<Wire> {
+  amend(key: string, token: number, fields: Wire = {}, timeoutMs = this.timeoutMs): Promise<Wire> {
     requireFields(this.about, fields);
-    return this.call("PATCH", lockPath(key), { body: { token, ...fields }, about: { key, token } });
+    return this.call("PATCH", lockPath(key), { body: { token, ...fields }, about: { key, token }, timeoutMs });
   }
 
   /** release releases the entry of the request `entry`, by default the newest. */
@@ -244,15 +333,23 @@ export class Session {
   /** close ends the session. When it returns, the locks are free. */
   async close(): Promise<void> {
     const over = this.#ended;
-    this.end("closed");
+    this.#forget("closed");
     if (!over) {
       await this.transport.call({ method: "DELETE", path: `/v1/sessions/${this.#id}`, timeoutMs: this.timeoutMs });
     }
     this.#stream?.close();
   }
 
-  /** end notes the end of the session: its locks are lost. */
+  /**
+   * end notes that the session is over: its locks are lost. It closes the stream, because the sidecar may not know it. Then it would hold
+   * the locks, and grant those for which calls wait in this session.
+   */
   end(reason: LostReason): void {
+    this.#forget(reason);
+    this.#stream?.close();
+  }
+
+  #forget(reason: LostReason): void {
     if (this.#ended) {
       return;
     }
@@ -261,6 +358,9 @@ export class Session {
       grant.lose(reason);
     }
     this.#grants.clear();
+    for (const lease of this.#leases.values()) {
+      lease.stop();
+    }
     this.onEnd();
   }
 
@@ -285,6 +385,11 @@ export class Session {
       this.#undelivered.set(id, [...(this.#undelivered.get(id) ?? []), news]);
     }
   }
+}
+
+/** aboutOf asks for the sidecar's features, over the connection in reserve. So that is open before any call waits. */
+export async function aboutOf(transport: Transport, timeoutMs: number): Promise<About> {
+  return (await transport.call({ method: "GET", path: "/v1", timeoutMs, reserved: true })) as unknown as About;
 }
 
 function idOf(key: string, token: number): string {

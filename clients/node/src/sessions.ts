@@ -1,6 +1,7 @@
 import { ClientClosedError, SessionEndedError } from "./errors";
+import { apart } from "./holding";
 import { abortable, brokeOff } from "./retry";
-import { Session, type SessionOptions } from "./session";
+import { aboutOf, Session, type SessionOptions } from "./session";
 import type { Call, Transport } from "./transport";
 import type { About } from "./types";
 import type { Wire } from "./wire";
@@ -31,7 +32,7 @@ export class Sessions {
       throw new ClientClosedError();
     }
     if (this.#session === undefined) {
-      const opening = Session.open(this.transport, this.options);
+      const opening = apart(() => Session.open(this.transport, this.options));
       const forget = (): void => {
         if (this.#session === opening) {
           this.#session = undefined;
@@ -92,7 +93,10 @@ export class Sessions {
     if (this.#session && !this.#closed) {
       return (await this.#session).about;
     }
-    return (await this.call({ method: "GET", path: "/v1" })) as unknown as About;
+    if (this.#closed) {
+      throw new ClientClosedError();
+    }
+    return aboutOf(this.transport, this.options.timeoutMs);
   }
 
   call(call: Call): Promise<Wire> {

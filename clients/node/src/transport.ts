@@ -1,4 +1,4 @@
-import { statSync } from "node:fs";
+import { readFileSync, statSync } from "node:fs";
 import { Agent, type ClientRequest, request as httpRequest, type IncomingMessage } from "node:http";
 import { BadAnswerError, ConnectionLostError, TimeoutError, UnreachableError } from "./errors";
 import { EventParser, type ServerSentEvent } from "./sse";
@@ -17,6 +17,10 @@ export interface Call {
   about?: Subject | undefined;
   /** The trace context; by default the active one. */
   context?: unknown;
+  /** It may last, so it does not get the connection in reserve. */
+  waits?: boolean | undefined;
+  /** It uses the connection in reserve. */
+  reserved?: boolean | undefined;
 }
 
 /** An answer that is a stream of events. */
@@ -51,12 +55,24 @@ export class Transport {
   /** A stream has a comment line every 15 s, so a sidecar that is silent for this long is gone or hangs. In ms. */
   static silenceMs = 45_000;
   readonly #agent = new Agent({ keepAlive: true, maxFreeSockets: maxIdle, scheduling: "lifo" });
+  /**
+   * One kept connection, for the calls that must not fail if waiting calls have taken all descriptors of this process. Releases, for
+   * example, end the waits.
+   */
+  readonly #reserve = new Agent({ keepAlive: true, maxSockets: 1, maxFreeSockets: 1 });
 
-  constructor(readonly socketPath: string) {}
+  constructor(readonly socketPath: string) {
+    descriptorLimit();
+  }
 
   /** call returns the JSON of the answer. Throws the error of a problem document, or a ConnectionError. */
   async call(call: Call): Promise<Wire> {
-    const response = await this.#send(call);
+    const response = await this.#send(call).catch((error) => {
+      if (call.waits || !isExhausted(error?.cause)) {
+        throw error;
+      }
+      return this.#send({ ...call, reserved: true }); // nothing was sent
+    });
     const text = await this.#read(response);
     return this.#judge(call, response, text);
   }
@@ -101,7 +117,7 @@ export class Transport {
       setImmediate(() => {
         // If it has changed, the app had kept the event loop from reading.
         if (socket.bytesRead === heard) {
-          this.#agent.destroy();
+          this.close();
         }
       });
     });
@@ -109,6 +125,7 @@ export class Transport {
 
   close(): void {
     this.#agent.destroy();
+    this.#reserve.destroy();
   }
 
   /** #send returns the answer as soon as its head has come. It first calls `onHead`. If there is one, the body has no time limit. */
@@ -118,7 +135,7 @@ export class Transport {
     const payload = call.body === undefined ? undefined : Buffer.from(JSON.stringify(call.body));
     return new Promise((resolve, reject) => {
       const request = httpRequest({
-        agent: this.#agent,
+        agent: call.reserved ? this.#reserve : this.#agent,
         socketPath: this.socketPath,
         method: call.method,
         path: call.path,
@@ -232,6 +249,12 @@ export class Transport {
   }
 
   #whatToCheck(cause: NodeJS.ErrnoException): string {
+    if (isExhausted(cause)) {
+      return (
+        `there is no file descriptor left for a connection to the sidecar at ${this.socketPath} (${cause.code}): ` +
+        `${descriptorLimit()}, and each call that waits takes one; raise the limit, or let fewer calls wait at a time`
+      );
+    }
     const hints: Record<string, string> = {
       ENOENT:
         "there is no such file: check that the sidecar runs, that LOCKSIDECAR_SOCKET is the same for it and for this process, " +
@@ -249,6 +272,27 @@ export class Transport {
       hints[isFile ? "ENOTSOCK" : (cause.code ?? "")] ?? "check that the sidecar runs, and LOCKSIDECAR_SOCKET";
     return `no sidecar at ${this.socketPath} (${cause.code}): ${hint}`;
   }
+}
+
+/** isExhausted says whether a connection failed for want of a file descriptor. */
+function isExhausted(cause: NodeJS.ErrnoException | undefined): boolean {
+  return cause?.code === "EMFILE" || cause?.code === "ENFILE";
+}
+
+let limitLine: string | undefined;
+
+/** descriptorLimit names the limit of this process. It is read before descriptors are scarce, because that takes one. */
+function descriptorLimit(): string {
+  if (limitLine === undefined) {
+    try {
+      const limits = readFileSync("/proc/self/limits", "utf8");
+      const soft = /^Max open files +(\S+)/m.exec(limits)?.[1];
+      limitLine = `this process may have ${soft} (ulimit -n)`;
+    } catch {
+      limitLine = "see ulimit -n";
+    }
+  }
+  return limitLine;
 }
 
 function listen(response: IncomingMessage, listener: StreamListener): void {

@@ -399,3 +399,74 @@ describe("reentrancy", () => {
     });
   });
 });
+
+describe("a call in the function that has the lock", () => {
+  const itself = { code: "invalid_request", message: /holds "itself", and this call would wait .* reentrant: true/ };
+
+  test("is refused if it would wait for ever", async () => {
+    const [client, other] = [sidecar.client(), sidecar.client()];
+    const never = () => assert.fail("it runs");
+    await client.withLock("itself", async (lock) => {
+      await new Promise(setImmediate);
+      await assert.rejects(client.withLock("itself", never), itself);
+      await assert.rejects(client.acquire("itself"), itself);
+      await assert.rejects(client.acquire("itself", { reentrant: true, owner: "o" }), itself);
+      await assert.rejects(client.acquire("itself", { mode: "shared" }), itself);
+      await assert.rejects(client.acquireMany(["another", "itself"]), itself);
+      await assert.rejects(client.once("itself", never), itself);
+      await assert.rejects(client.lead("itself", never), itself);
+      await assert.rejects(client.request("itself", never), itself);
+      await assert.rejects(client.semaphore("itself", 2).run(never), itself);
+      await assert.rejects(client.withLock("itself", { reentrant: true }, never), itself);
+      await assert.rejects(other.acquire("itself"), itself, "by another client of the same sidecar");
+      await client.withLock("another", () => assert.rejects(client.acquire("itself"), itself));
+      await Promise.all([client.withLock("another", () => {}), client.withLock("another", () => {})]);
+      await assert.rejects(client.acquire("itself", { waitMs: 20 }), WaitTimeoutError, "its wait has an end");
+      assert.equal((await client.tryAcquire("itself")).granted, false);
+      await lock.release();
+      await (await client.acquire("itself")).release(); // it does not hold it any more
+    });
+    for (const run of [
+      () => client.once("itself", () => assert.rejects(client.acquire("itself"), itself)),
+      () => client.lead("itself", () => assert.rejects(client.acquire("itself"), itself)),
+      () => client.request("itself", { ifAvailable: true }, () => assert.rejects(client.acquire("itself"), itself)),
+    ]) {
+      await run();
+    }
+  });
+
+  test("waits if it is no part of the function, and enters if it may", async () => {
+    const client = sidecar.client();
+    const ran: string[] = [];
+    const run = (name: string) => async () => void ran.push(name);
+    await Promise.all(["a", "b", "c"].map((name) => client.withLock("apart", run(name)))); // of one function
+    let later: Promise<void> | undefined;
+    await client.withLock("apart", async () => {
+      later = client.asTask(() => client.withLock("apart", run("later")));
+      await queued(client, "apart", 1);
+    });
+    await later;
+    assert.deepEqual(ran.toSorted(), ["a", "b", "c", "later"]);
+    const options = { reentrant: true };
+    assert.equal(
+      await client.withLock("apart", options, () => client.withLock("apart", options, (it) => it.reentry)),
+      2,
+    );
+  });
+
+  test("takes as many permits of a semaphore as there are", async () => {
+    const client = sidecar.client();
+    const [two, reader] = [client.semaphore("permits", 2), { mode: "shared" } as const];
+    await two.run(async () => {
+      assert.equal(await two.run(({ slot }) => slot), 1);
+      await two.run(() =>
+        assert.rejects(
+          two.run(() => assert.fail("it runs")),
+          /would wait for the end of the function/,
+        ),
+      );
+      await assert.rejects(client.acquire("permits"), /would wait for the end of the function/);
+    });
+    await client.withLock("readers", reader, () => client.withLock("readers", reader, () => {}));
+  });
+});

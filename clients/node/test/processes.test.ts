@@ -4,7 +4,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { Worker } from "node:worker_threads";
-import { child, line } from "./processes";
+import { child, line, starved } from "./processes";
 import { patienceMs, Sidecar } from "./sidecar";
 
 let sidecar: Sidecar;
@@ -36,6 +36,17 @@ test("an idle client with a lock and a watch does not keep the process alive", l
 test("a function under a lock keeps the process alive while it waits", limited, async () => {
   const waiting = child("function", sidecar.socketPath);
   assert.deepEqual(await once(waiting, "exit"), [7, null]);
+});
+
+test("waiting calls that take all descriptors do not keep the release of the holder", limited, async () => {
+  const few = starved("starved", 60, sidecar.socketPath);
+  const exit = once(few, "exit");
+  const { granted, name, message } = JSON.parse(await line(few));
+  assert.equal(granted, 100);
+  assert.equal(name, "UnreachableError");
+  assert.match(message, /no file descriptor left .*\(EMFILE\): this process may have 60 \(ulimit -n\)/);
+  assert.deepEqual(await exit, [0, null]);
+  assert.equal((await sidecar.client().get("starved")).state, "free");
 });
 
 test("worker threads exclude each other", limited, async () => {

@@ -6,15 +6,19 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, afterEach, before, describe, test } from "node:test";
 import {
+  type AcquireOptions,
   BadAnswerError,
   Client,
   ClientClosedError,
   ConnectionError,
+  type Lock,
   LockLostError,
+  NotHolderError,
   StopRequestedError,
   UnreachableError,
 } from "locksidecar";
 import { Transport } from "../dist/transport";
+import { Between, type Fate } from "./between";
 import { aborted, patienceMs, queued, Sidecar, until } from "./sidecar";
 
 let sidecar: Sidecar;
@@ -77,6 +81,112 @@ describe("an aborted wait", () => {
     await assert.rejects(got, RangeError);
     unsubscribe(name, answered);
     assert.equal((await client.get("just")).state, "free");
+  });
+});
+
+describe("lost requests and answers", () => {
+  let between: Between;
+  before(async () => {
+    between = await Between.start(sidecar.socketPath);
+  });
+  afterEach(() => {
+    between.fate = () => undefined;
+  });
+  after(() => between.close());
+
+  /** lose decides about the first requests that match, and then lets all pass. */
+  function lose(times: number, is: RegExp, fate: Fate): void {
+    let left = times;
+    between.fate = (head) => (is.test(head) && left-- > 0 ? fate : undefined);
+  }
+
+  const connectionLost = { code: "connection_lost" };
+  const wait = { waitMs: patienceMs };
+
+  test("a release that did not arrive is repeated, also if nobody has the lock any more", async () => {
+    const [a, b] = [sidecar.client({ socketPath: between.socketPath }), sidecar.client()];
+    lose(2, /^DELETE/, "cut");
+    await assert.rejects(
+      a.withLock("kept", () => {}),
+      connectionLost,
+    );
+    await (await b.acquire("kept", wait)).release();
+    lose(2, /^DELETE/, "cut");
+    const ttl = await a.acquire("kept", { bind: "ttl", ttlMs: 3_600_000 });
+    await assert.rejects(ttl.release(), connectionLost);
+    await (await b.acquire("kept", wait)).release();
+  });
+
+  test("a release whose answer was lost may be called again", async () => {
+    const a = sidecar.client({ socketPath: between.socketPath });
+    const reentrant = { reentrant: true, owner: "o" };
+    for (const options of [{}, { bind: "ttl", ttlMs: 3_600_000 }, reentrant] as AcquireOptions[]) {
+      const outer = options.reentrant ? await a.acquire("again", options) : undefined;
+      const lock = await a.acquire("again", options);
+      lose(1, /^DELETE/, "mute");
+      await assert.rejects(lock.release(), connectionLost);
+      assert.equal((await lock.release()).released, outer === undefined);
+      await outer?.check();
+      await outer?.release();
+      assert.equal((await a.get("again")).state, "free");
+    }
+  });
+
+  test("a grant whose answer was lost is withdrawn, also if the withdrawal does not arrive at first", async () => {
+    const [a, b] = [sidecar.client({ socketPath: between.socketPath }), sidecar.client()];
+    await a.connect();
+    for (const bind of ["session", "ttl"] as const) {
+      let puts = 2;
+      let deletes = 2;
+      between.fate = (head) => {
+        if (head.startsWith("PUT") && puts-- > 0) {
+          return "mute";
+        }
+        return head.startsWith("DELETE") && deletes-- > 0 ? "cut" : undefined;
+      };
+      await assert.rejects(a.acquire("unknown", { bind, ttlMs: 3_600_000, waitMs: 0 }), connectionLost);
+      await (await b.acquire("unknown", wait)).release();
+      assert.ok(puts < 0 || deletes < 0);
+    }
+  });
+
+  test("a lock that is given up by the own clock is released when the sidecar answers again", async () => {
+    const [a, b] = [sidecar.client({ socketPath: between.socketPath, ttlMs: 1000, timeoutMs: 500 }), sidecar.client()];
+    const lock = await a.acquire("silent");
+    await a.acquire("silent:2", { reentrant: true, owner: "o" });
+    await a.acquire("silent:2", { reentrant: true, owner: "o" });
+    between.fate = () => "swallow";
+    const reason = await aborted(lock.signal);
+    assert.ok(reason instanceof LockLostError && reason.reason === "expired");
+    assert.equal((await b.get("silent")).state, "held");
+    between.fate = () => undefined;
+    for (const key of ["silent", "silent:2"]) {
+      await (await b.acquire(key, wait)).release();
+    }
+    await (await a.acquire("silent", wait)).release();
+  });
+
+  test("a session that the client has given up ends in the sidecar, too", async () => {
+    const [a, b] = [sidecar.client({ socketPath: between.socketPath }), sidecar.client()];
+    const [held, busy] = [await a.acquire("ended"), await b.acquire("ended:2")];
+    const waiting = a.acquire("ended:2");
+    await queued(b, "ended:2", 1);
+    let session = "";
+    between.fate = (head) => {
+      session = /^Lock-Session: (.*)\r$/im.exec(head)?.[1] ?? "";
+      return undefined;
+    };
+    await held.check();
+    assert.ok(session);
+    // One answer that the session is over, though it is not.
+    between.fate = (head) => (head.startsWith("PUT /v1/locks/other") && head.includes(session) ? "ended" : undefined);
+    const other = await a.acquire("other", { waitMs: 0 });
+    between.fate = () => undefined;
+    assert.ok((await aborted(held.signal)) instanceof LockLostError);
+    await (await b.acquire("ended", wait)).release();
+    await busy.release();
+    await (await waiting).release();
+    await other.release();
   });
 });
 
@@ -286,6 +396,86 @@ describe("no sidecar", () => {
       await assert.rejects(lock.check(), LockLostError);
     } finally {
       Transport.silenceMs = usual;
+      await own.remove();
+    }
+  });
+
+  test("a sidecar that hangs: a leader stops before its lease ends, by its own clock", async () => {
+    const own = await Sidecar.start({ TTL: "3s" });
+    try {
+      const client = own.client();
+      const long = await client.acquire("long", { ttlMs: 3_600_000 });
+      let terms = 0;
+      const second = client.lead("leader", async ({ lock, signal }) => {
+        if (++terms > 1) {
+          return lock;
+        }
+        await queued(client, "leader", 0);
+        const began = performance.now();
+        own.suspend();
+        const reason = await aborted(signal);
+        assert.ok(reason instanceof LockLostError && reason.reason === "expired");
+        assert.match(reason.message, /did not answer before the end of its lease/);
+        assert.ok(performance.now() - began < Transport.silenceMs / 2, "long before the connection is given up");
+        own.signal("SIGCONT");
+        throw reason;
+      });
+      const lock = (await second) as Lock;
+      assert.equal(terms, 2);
+      await assert.rejects(lock.check(), NotHolderError, "released at the end of its term");
+      await long.check(); // its lease goes on
+      assert.equal((await client.acquire("leader", { waitMs: patienceMs })).lost, null);
+    } finally {
+      await own.remove();
+    }
+  });
+
+  test("a lock that was given up while the sidecar hung is free when it goes on", async () => {
+    const own = await Sidecar.start({ TTL: "1h" });
+    try {
+      const [a, b] = [own.client({ timeoutMs: 300 }), own.client()];
+      const lock = await a.acquire("released");
+      const nested = await a.acquire("entered", { reentrant: true, owner: "o" });
+      const granted = await a.acquire("granted");
+      const controller = new AbortController();
+      const busy = await b.acquire("busy");
+      const waiting = assert.rejects(a.acquire("busy", { signal: controller.signal }), RangeError);
+      await queued(b, "busy", 1);
+      await assert.rejects(
+        a.withLock("dropped", () => own.suspend()),
+        { code: "timeout" },
+      );
+      controller.abort(new RangeError("enough"));
+      for (const one of [lock, nested]) {
+        await assert.rejects(one.release(), { code: "timeout" });
+      }
+      assert.equal(lock.lost, null);
+      await waiting;
+      own.signal("SIGCONT");
+      for (const key of ["dropped", "released", "entered"]) {
+        await (await b.acquire(key, { waitMs: patienceMs })).release();
+      }
+      assert.equal((await lock.release()).released, true, "it tells what the client has done");
+      assert.equal((await nested.release()).released, true);
+      await busy.release();
+      await (await b.acquire("busy", { waitMs: patienceMs })).release();
+      await granted.check();
+    } finally {
+      await own.remove();
+    }
+  });
+
+  test("an app that keeps the event loop busy for longer than its lease: its locks stay", async () => {
+    const own = await Sidecar.start();
+    try {
+      const client = own.client({ ttlMs: 500 });
+      const lock = await client.acquire("busy");
+      for (let times = 0; times < 3; times++) {
+        for (const end = performance.now() + 1000; performance.now() < end; ) {}
+        await lock.check();
+      }
+      assert.equal(lock.lost, null);
+    } finally {
       await own.remove();
     }
   });
