@@ -431,21 +431,12 @@ export class Client {
   }
 
   /** #refuseToWait refuses a call that would wait for ever, for the end of the function that makes it. */
-  #refuseToWait(
-    key: string,
-    fields: Wire,
-    { reentrant = false, mode = "exclusive", limit, requestId }: AcquireOptions,
-  ): void {
-    const call = {
-      socketPath: this.socketPath,
-      key,
-      owner: fields["owner"] as string | undefined,
-      reentrant,
-      mode,
-      limit,
-    };
-    // A call that names its request may get the same grant.
-    if ((fields["wait_ms"] as number) < 0 && requestId === undefined && waitsForItself(call)) {
+  #refuseToWait(key: string, fields: Wire, options: AcquireOptions): void {
+    const { reentrant = false, mode = "exclusive", limit, requestId, signal } = options;
+    const owner = fields["owner"] as string | undefined;
+    // A signal ends the wait, and a call that names its request may get the same grant.
+    const isForEver = (fields["wait_ms"] as number) < 0 && signal === undefined && requestId === undefined;
+    if (isForEver && waitsForItself({ socketPath: this.socketPath, key, owner, reentrant, mode, limit })) {
       throw new InvalidRequestError(
         `key: the function that makes this call holds ${JSON.stringify(key)}, and this call would wait for the end of the function for ever. ` +
           "Enter the lock again with reentrant: true in both calls, or give waitMs. Work that is not awaited may wait in a task of its own, client.asTask",

@@ -400,6 +400,40 @@ describe("reentrancy", () => {
   });
 });
 
+describe("several keys", () => {
+  test("concurrent flows of one client wait for each other, in any order of the keys", async () => {
+    const client = sidecar.client();
+    const keys = ["acc:1", "acc:2", "acc:3", "acc:4"];
+    const holders = new Map<string, number>();
+    const flow = async (seed: number): Promise<void> => {
+      for (let times = 0; times < 10; times++) {
+        const wanted = [0, 1].map((step) => keys[(seed + times * 3 + step * (1 + (seed % 3))) % keys.length] as string);
+        await using group = await client.acquireMany(wanted, { waitMs: 60_000 });
+        for (const key of wanted) {
+          assert.equal(holders.get(key), undefined, `${key} has two holders`);
+          holders.set(key, seed);
+        }
+        await new Promise(setImmediate);
+        assert.equal(group.signal.aborted, false);
+        for (const key of wanted) {
+          holders.delete(key);
+        }
+      }
+    };
+    const single = async (): Promise<void> => {
+      for (let times = 0; times < 20; times++) {
+        await client.withLock(keys[times % keys.length] as string, { waitMs: 60_000 }, ({ key }) => {
+          assert.equal(holders.get(key), undefined, `${key} has two holders`);
+        });
+      }
+    };
+    await Promise.all([...Array.from({ length: 12 }, (_, seed) => flow(seed)), single(), single()]);
+    for (const key of keys) {
+      assert.equal((await client.get(key)).state, "free");
+    }
+  });
+});
+
 describe("a call in the function that has the lock", () => {
   const itself = { code: "invalid_request", message: /holds "itself", and this call would wait .* reentrant: true/ };
 
