@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial, wraps
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -107,6 +107,42 @@ def test_keys_of_another_type(client: Client, wrong: Any) -> None:
         with pytest.raises(TypeError, match=r"key=.*: it must be a str, not ") as error:
             call(wrong)
         in_our_words(error)
+
+
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        (lambda c, k: c.acquire(k, data=float("nan")), r"^data: it must be JSON"),
+        (lambda c, k: c.lock(k, data=object()), r"^data: it must be JSON"),
+        (lambda c, k: c.acquire(k, data="\ud800"), r"^data: it must be JSON"),
+        (lambda c, k: c.acquire(k, owner=b"me"), r"^owner=b'me': it must be a str"),
+        (lambda c, k: c.acquire(k, request_id=5), r"^request_id=5: it must be a str"),
+        (lambda c, k: c.acquire(k, bind=5), r"^bind=5: it must be a str"),
+        (lambda c, k: c.acquire(k, shared="yes"), r"^shared='yes': it must be True or False"),
+        (lambda c, k: c.acquire(k, reentrant=1), r"^reentrant=1: it must be True or False"),
+        (lambda c, _: c.acquire("half:\ud800"), r"^key=.* has no form in UTF-8"),
+        (lambda c, _: c.acquire_many(None), r"^keys=None: it must be a list of keys"),
+        (lambda c, _: c.lock_many(b"ab"), r"^keys=b'ab': it must be a list of keys, not one bytes"),
+        (lambda c, k: c.lock_many([k, None]), r"^key=None: it must be a str"),
+        (lambda c, k: c.semaphore(k, None), r"^limit=None: it must be a whole number"),
+        (lambda c, _: c.locked(None)(lambda: 1), r"^key=None: it must be a str"),
+        (lambda c, k: c.stop(k, b"why"), r"^reason=b'why': it must be a str"),
+        (lambda c, k: c.release(k, None), r"^token=None: it must be a whole number"),
+        (lambda c, k: c.check(k, b"1"), r"^token=b'1': it must be a whole number"),
+        (lambda c, k: c.extend(k, float("nan"), 5), r"^token=nan: it must be a whole number"),
+        (lambda c, k: c.release(k, 1, 5), r"^outcome=5: it must be a str"),
+        (lambda c, k: c.release(k, 1, "success", float("nan")), r"^result: it must be JSON"),
+        (lambda c, _: list(c.locks(prefix=b"x")), r"^prefix=b'x': it must be a str"),
+        (lambda c, k: c.acquire(k).update(float("nan")), r"^data: it must be JSON"),
+        (lambda *_: cast(Any, Client)(name=b"x"), r"^name=b'x': it must be a str"),
+        (lambda *_: cast(Any, Client)(5), r"^socket_path=5: it must be a path"),
+        (lambda *_: Client("/tmp/\0.sock"), r"^socket_path=.* has a null character"),
+    ],
+)
+def test_what_is_wrong_is_named(client: Client, key: str, call: Callable[..., Any], names: str) -> None:
+    with pytest.raises((TypeError, InvalidRequest), match=names) as error:
+        call(client, key)
+    in_our_words(error)
 
 
 def test_one_str_is_no_list_of_keys(client: Client) -> None:

@@ -153,6 +153,19 @@ def test_a_release_without_an_answer_may_be_called_again(sidecar: Sidecar, key: 
         free(other, f"{key}:3")
 
 
+def test_a_release_of_a_ttl_lock_that_the_store_has_forgotten(sidecar: Sidecar, key: str) -> None:
+    with Client(sidecar.path, timeout=0.3) as client, Client(sidecar.path) as other:
+        other.describe()
+        lock = client.acquire(key, bind="ttl", ttl=600)
+        sidecar.signal(signal.SIGSTOP)
+        with pytest.raises(SidecarUnavailable):
+            lock.release()
+        sidecar.signal(signal.SIGCONT)
+        client._core.timeout = LONG
+        other.acquire(key, wait=LONG).release()
+        assert lock.release()
+
+
 def test_a_block_whose_release_had_no_answer_may_be_entered_again(sidecar: Sidecar, key: str) -> None:
     with Client(sidecar.path, timeout=0.3, ttl=60) as client:
         mutex = client.lock(key)

@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,31 @@ def test_no_descriptor_is_left(sidecar: Sidecar, key: str) -> None:
             with client.events(key) as events:
                 next(events)
     until("all are closed", lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+@pytest.mark.parametrize("wait", [0.3, 1.6])
+def test_a_wait_without_the_sidecar_ends_in_its_time(sidecar: Sidecar, key: str, wait: float) -> None:
+    with Client(sidecar.path) as client:
+        client.describe()
+        client.acquire(key).release()
+        sidecar.kill()
+        began = time.monotonic()
+        tries: list[float] = []
+        connect = client._transport._connect
+
+        def trying() -> socket.socket:
+            tries.append(time.monotonic() - began)
+            return connect()
+
+        client._transport._connect = trying  # type: ignore[method-assign]
+        with pytest.raises(SidecarUnavailable):
+            client.acquire(key, wait=wait)
+        # The last try is at the end of the wait, not a pause of up to a second later.
+        assert tries[-2] < wait <= tries[-1] + 0.01
+        assert tries[-1] - wait < 0.2 or max(b - a for a, b in pairwise(tries)) > 1.1  # the machine paused
+
+
+def test_a_file_that_is_no_socket(tmp_path: Path) -> None:
+    (tmp_path / "s.sock").touch()
+    with pytest.raises(SidecarUnavailable, match="there is a file, but it is no socket"):
+        Client(tmp_path / "s.sock").get("x")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
 from . import _tracing, errors
 from ._call import Call, Steps, lock_path
 from ._core import WITHDRAW_PATIENCE, Core
-from ._options import AcquireOptions, text, to_ms
+from ._options import AcquireOptions, key_list, to_ms
 from ._session import Entry, Grant
 
 
@@ -21,9 +21,7 @@ class Acquire:
     """
 
     def __init__(self, core: Core, keys: Sequence[str], options: AcquireOptions, who: str) -> None:
-        if isinstance(keys, str) or not isinstance(keys, Iterable):  # a str is one as well: its letters would be keys
-            raise TypeError(f"keys={keys!r}: it must be a list of keys, not one {type(keys).__name__}")
-        self.keys, self.options = [text("key", key) for key in keys], options
+        self.keys, self.options = key_list(keys), options
         self._core = core
         self._who = who  # this thread, or task
         self._named = options.request_id is not None

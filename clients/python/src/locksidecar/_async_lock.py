@@ -12,7 +12,7 @@ from ._acquire import Acquire
 from ._async_transport import AsyncTransport
 from ._call import UNSET
 from ._lock import BaseBlocks, BaseContext, BaseLock, BaseSemaphore, _Held, not_released
-from ._options import acquire_options
+from ._options import acquire_options, key_list, whole
 from ._session import Entry
 from ._tasks import AsyncLockSignal, this_task, to_the_end
 from .types import Duration, LockOptions, Outcome, SemaphoreOptions, Status
@@ -188,7 +188,8 @@ class AsyncSemaphore(BaseSemaphore[AsyncLock], AsyncLockContext):
     """
 
     def __init__(self, transport: AsyncTransport, key: str, limit: int, options: SemaphoreOptions) -> None:
-        super().__init__(transport, key, cast(LockOptions, {**options, "shared": True, "limit": limit}))
+        shared = {**options, "shared": True, "limit": whole("limit", limit)}
+        super().__init__(transport, key, cast(LockOptions, shared))
 
     @property
     def slot(self) -> int | None:
@@ -222,7 +223,7 @@ class AsyncManyContext(BaseBlocks[AsyncLock]):
 
     def __init__(self, transport: AsyncTransport, keys: Sequence[str], options: LockOptions) -> None:
         super().__init__(options)
-        self._transport, self._keys = transport, keys
+        self._transport, self._keys = transport, key_list(keys)
 
     async def __aenter__(self) -> list[AsyncLock]:
         acquire = new_acquire(self._transport, self._keys, self._options)

@@ -10,13 +10,14 @@ import math
 import os
 import resource
 import stat
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from . import _tracing, _wire, errors
 from ._call import UNSET, Call, Read, Steps, Unset, lock_path
-from ._options import LEAST_TTL, json, seconds, text, to_ms
+from ._options import LEAST_TTL, json, seconds, text, to_ms, whole
 from ._session import Entry, Grant, Session
 from ._signal import Signal
 from .types import Description, Duration, Event, LockInfo, Outcome, Scope, Status, Waiter
@@ -42,7 +43,7 @@ class Core:
         reconnect: Duration,
         new_signal: Callable[[], Signal],
     ) -> None:
-        self.path = os.fsdecode(path) if path else os.environ.get("LOCKSIDECAR_SOCKET") or DEFAULT_SOCKET
+        self.path = _path(path or os.environ.get("LOCKSIDECAR_SOCKET") or DEFAULT_SOCKET)
         self.timeout = seconds("timeout", timeout, 0.001)
         self.reconnect = seconds("reconnect", reconnect, most=math.inf)
         self.new_signal = new_signal
@@ -185,7 +186,7 @@ class Core:
                 if entry is not None:
                     call.repeated = call.repeated or entry.unanswered
                     entry.unanswered = True
-                value = _released(call, (yield call))
+                value = _released(call, (yield call), grant)
                 if entry is not None:
                     entry.give_back(value)
                 elif call.session is not None:
@@ -222,7 +223,7 @@ class Core:
         reentry: int | None,
         context: Any,
     ) -> Call:
-        target = lock_path(key, f"?token={token}")
+        target = lock_path(key, f"?token={whole('token', token)}")
         needs = []
         if outcome is not None:
             target += f"&outcome={quote(text('outcome', outcome), safe='')}"
@@ -335,7 +336,7 @@ class Core:
         """Checks that the lock is held. Sets its time (`bind="ttl"`) or its data, or makes it shared."""
         if grant is not None and grant.lost:
             raise errors.lost(key, grant.lost.reason or "")
-        body: dict[str, Any] = {"token": token}
+        body: dict[str, Any] = {"token": whole("token", token)}
         if ttl is not None:
             body["ttl_ms"] = to_ms(seconds("ttl", ttl, LEAST_TTL))
         needs = []
@@ -383,6 +384,7 @@ class Core:
         self, scope: Scope, prefix: str | None, type_: str | None, limit: int | None, cursor: str | None
     ) -> Steps[tuple[list[LockInfo], str | None]]:
         """Lists one page of the held locks, and where the next page begins."""
+        _check_texts(scope=scope, prefix=prefix, type=type_)
         query = {"scope": scope, "prefix": prefix, "type": type_, "limit": limit, "cursor": cursor}
         value = yield from self._read("/v1/locks" + _query(query), needs=["list"], joins=scope == "session")
         return [LockInfo.from_json(one) for one in value["locks"]], value.get("next_cursor")
@@ -392,6 +394,7 @@ class Core:
     ) -> Steps[tuple[list[Waiter], str | None]]:
         """Lists one page of the calls that wait, for a key or for all, and where the next page begins."""
         path = "/v1/waiters" if key is None else lock_path(key, "/waiters")
+        _check_texts(prefix=prefix)
         query = {"prefix": prefix, "limit": limit, "cursor": cursor}
         value = yield from self._read(path + _query(query), needs=["waiters"])
         return [Waiter.from_json(one) for one in value["waiters"]], value.get("next_cursor")
@@ -432,6 +435,22 @@ class Core:
             pass  # the end of its stream ends it too
 
 
+def _path(path: str | os.PathLike[str]) -> str:
+    try:
+        decoded = os.fsdecode(path)
+    except TypeError:
+        raise TypeError(f"socket_path={path!r}: it must be a path, not {type(path).__name__}") from None
+    if "\0" in decoded:
+        raise errors.InvalidRequest(400, "invalid_request", f"socket_path={path!r} has a null character")
+    return decoded
+
+
+def _check_texts(**texts: str | None) -> None:
+    for name, value in texts.items():
+        if value is not None:
+            text(name, value)
+
+
 def _is_socket(path: str) -> bool:
     try:
         return stat.S_ISSOCK(os.stat(path).st_mode)
@@ -439,14 +458,21 @@ def _is_socket(path: str) -> bool:
         return True  # it has just gone
 
 
-def _released(call: Call, answer: _wire.Answer) -> Mapping[str, Any]:
+def _released(call: Call, answer: _wire.Answer, grant: Grant | None) -> Mapping[str, Any]:
     try:
         value: Mapping[str, Any] = answer.result()
     except errors.NotHolder as e:
-        if call.repeated and e.reason == "released" and "reentry" not in e.problem:
+        if call.repeated and "reentry" not in e.problem and (e.reason == "released" or _forgotten(e, grant)):
             return {"released": True, "reentry": 0}  # by the first call, whose answer was lost
         raise
     return value
+
+
+def _forgotten(error: errors.NotHolder, grant: Grant | None) -> bool:
+    """Whether the store has forgotten the release of a `bind="ttl"` lock: it remembers that of a key's last grant."""
+    if grant is None or grant.session is not None or error.reason != "unknown_token":
+        return False
+    return time.monotonic() < grant.expires_at
 
 
 def watched(key: str, name: str, data: Mapping[str, Any]) -> Event:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from string import Formatter
 from typing import Any
 
+from ._options import text
+
 
 def check(function: Callable[..., Any], wants_async: bool) -> None:
     """Raises TypeError if the function's body would not run under the lock. The message says what to use."""
@@ -33,6 +35,7 @@ def _name(function: Callable[..., Any]) -> str:
 def key_maker(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """Makes a function from the arguments of a call to its key: `"report:{id}"` takes the parameter `id`."""
     signature = inspect.signature(function)
+    text("key", template)
     for _, field, _, _ in Formatter().parse(template):
         if field is not None and re.split(r"[.\[]", field)[0] not in signature.parameters:
             raise ValueError(

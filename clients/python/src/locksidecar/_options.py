@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from numbers import Real
@@ -48,6 +49,21 @@ def json(name: str, value: Any) -> Any:
     except (ValueError, RecursionError) as e:
         raise errors.InvalidRequest(400, "invalid_request", f"{name}: it must be JSON ({e})") from None
     return value
+
+
+def whole(name: str, value: Any) -> int:
+    """A whole number. Raises TypeError."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r}: it must be a whole number")
+    return value
+
+
+def key_list(keys: Any) -> list[str]:
+    """A list of keys. Raises TypeError, and InvalidRequest if one is no text."""
+    # A str and bytes have elements as well, which would be the keys.
+    if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
+        raise TypeError(f"keys={keys!r}: it must be a list of keys, not one {type(keys).__name__}")
+    return [text("key", key) for key in keys]
 
 
 def to_ms(seconds: float) -> int:
@@ -132,9 +148,10 @@ def acquire_options(options: LockOptions) -> AcquireOptions:
         if made.get(name) is not None:
             text(name, made[name])
     json("data", made.get("data"))
+    for name in ("shared", "reentrant"):
+        if not isinstance(made.get(name, False), bool):
+            raise TypeError(f"{name}={made[name]!r}: it must be True or False")
     limit = made.get("limit")
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool)):
-        raise TypeError(f"limit={limit!r}: it must be a whole number")
-    if limit is not None and not 1 <= limit <= _MOST_HOLDERS:
+    if limit is not None and not 1 <= whole("limit", limit) <= _MOST_HOLDERS:
         raise errors.InvalidRequest(400, "invalid_request", f"limit={limit!r} is not between 1 and {_MOST_HOLDERS}")
     return AcquireOptions(**made)

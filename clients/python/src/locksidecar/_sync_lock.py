@@ -12,7 +12,7 @@ from . import errors
 from ._acquire import Acquire
 from ._call import UNSET
 from ._lock import BaseBlocks, BaseContext, BaseLock, BaseSemaphore, _Held, not_released
-from ._options import acquire_options
+from ._options import acquire_options, key_list, whole
 from ._session import Entry
 from ._sync_transport import Transport
 from ._threads import LockSignal, this_thread, to_the_end
@@ -189,7 +189,8 @@ class Semaphore(BaseSemaphore[Lock], LockContext):
     """
 
     def __init__(self, transport: Transport, key: str, limit: int, options: SemaphoreOptions) -> None:
-        super().__init__(transport, key, cast(LockOptions, {**options, "shared": True, "limit": limit}))
+        shared = {**options, "shared": True, "limit": whole("limit", limit)}
+        super().__init__(transport, key, cast(LockOptions, shared))
 
     @property
     def slot(self) -> int | None:
@@ -223,7 +224,7 @@ class ManyContext(BaseBlocks[Lock]):
 
     def __init__(self, transport: Transport, keys: Sequence[str], options: LockOptions) -> None:
         super().__init__(options)
-        self._transport, self._keys = transport, keys
+        self._transport, self._keys = transport, key_list(keys)
 
     def __enter__(self) -> list[Lock]:
         acquire = new_acquire(self._transport, self._keys, self._options)
