@@ -60,8 +60,14 @@ func launchWith(t *testing.T, dir string, o options, more []string) *sidecar {
 // launchTo is launchWith for a sidecar that writes its log to a file, if the file is not nil.
 func launchTo(t *testing.T, dir string, o options, more []string, stderr *os.File) *sidecar {
 	t.Helper()
+	return launchBy(t, dir, o, more, stderr, binary, "serve")
+}
+
+// launchBy is launchTo with another command line.
+func launchBy(t *testing.T, dir string, o options, more []string, stderr *os.File, command ...string) *sidecar {
+	t.Helper()
 	s := &sidecar{t: t, socket: filepath.Join(dir, "s.sock"), log: &logBuffer{}, ended: make(chan struct{})}
-	s.cmd = exec.Command(binary, "serve")
+	s.cmd = exec.Command(command[0], command[1:]...)
 	s.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, "LOCKSIDECAR_LOG_LEVEL=debug")
 	s.cmd.Env = append(s.cmd.Env, more...)
 	for name, value := range o {

@@ -2,14 +2,25 @@ package proxy
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"io"
 	"net"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
+)
+
+const (
+	// maxKeptBody is the capacity up to which a body's buffer stays in memory during a call.
+	maxKeptBody = 1 << 10
+	// maxKeptHead is the length up to which a head does. fasthttp needs up to six times as much for it, in buffers of its lines.
+	maxKeptHead = 2 << 10
 )
 
 // connection is a client's connection with its session, its call, and its grants whose answers are not written.
@@ -73,10 +84,28 @@ func (c *connection) Close() error {
 // begin returns the context of a call that may wait, with its span. If cancelable, the context ends when
 // the caller leaves. The connection's EndCall must follow.
 func (k *call) begin(cancelable bool) context.Context {
+	k.slim()
 	if k.span == nil {
 		return k.c.BeginCall(context.Background(), cancelable)
 	}
 	return k.c.BeginCall(k.span.ctx, cancelable)
+}
+
+// slim gives up a long body, which is parsed, and the storage of a long head, because a call may wait for hours, and a connection be
+// idle for days. It keeps what is used later.
+func (k *call) slim() {
+	k.ctx.Request.ReleaseBody(maxKeptBody)
+	h := &k.ctx.Request.Header
+	if len(h.RawHeaders()) <= maxKeptHead {
+		return
+	}
+	k.Target = wire.Target{Path: bytes.Clone(k.Path)}
+	k.trace, k.session, k.state, k.baggage = bytes.Clone(k.trace), nil, nil, nil
+	method, protocol, host := string(h.Method()), string(h.Protocol()), string(h.Host())
+	*h = fasthttp.RequestHeader{}
+	h.SetMethod(method)
+	h.SetProtocol(protocol)
+	h.SetHost(host)
 }
 
 // unwrittenGrant is a grant that outlives the connection, and whose answer is not written yet.

@@ -39,8 +39,9 @@
 // # Requests
 //
 // Package wire parses paths, queries and bodies strictly. The server refuses a request if another server could see
-// its end elsewhere: with Content-Length and Transfer-Encoding, an encoding other than chunked, a Trailer, or
-// header lines that end in LF alone or continue in the next line. It skips empty lines before a request.
+// its end elsewhere: with Content-Length and Transfer-Encoding, an encoding other than chunked, a header Trailer, or
+// header lines that end in LF alone or continue in the next line. It skips empty lines before a request. A request line may end
+// in LF alone (RFC 9112, 2.2), and a trailer that no header announces is read and dropped: neither moves the end of a request.
 //
 // # Event streams
 //

@@ -41,6 +41,9 @@ func (k *call) keyEvents(key string) *wire.Problem {
 	if p := k.canStream(); p != nil {
 		return p
 	}
+	if p := k.memoryLow(); p != nil {
+		return p
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	st := k.c.NewStream(maxKeyEvents)
 	st.Log = k.logger().With("key", key)

@@ -72,7 +72,7 @@ func start(t testing.TB, change ...func(*Config)) *fixture {
 func testConfig(locks Locks, log *slog.Logger, socket string) Config {
 	return Config{
 		Locks: locks, Logger: log, Version: "1.2.3", Socket: socket, SocketMode: 0o660,
-		TTL: 15 * time.Second, MaxConns: 464, MaxBody: 64 << 10, Timeouts: defaultTimeouts,
+		TTL: 15 * time.Second, MaxConns: 464, MaxBody: 64 << 10, MaxBodies: 64 << 20, Timeouts: defaultTimeouts,
 	}
 }
 

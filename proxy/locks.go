@@ -71,6 +71,9 @@ func (k *call) acquireAll() *wire.Problem {
 // may outlive the connection.
 func (k *call) acquirer(r *lease.Request) (s Session, outlives bool, p *wire.Problem) {
 	r.NoCache, r.Traceparent = k.noCache, k.traceparent()
+	if p = k.memoryLow(); p != nil {
+		return nil, false, p
+	}
 	if s, p = k.joined(); p != nil {
 		return nil, false, p
 	}
@@ -237,10 +240,10 @@ func (k *call) answerLong(b []byte) *wire.Problem {
 
 // roomFor refuses a long answer if too many others wait for their readers.
 func (k *call) roomFor(length int) *wire.Problem {
-	if length <= conn.MaxScratch || k.c.ReserveLongAnswer() {
+	if length <= conn.MaxScratch || k.c.ReserveAnswer(length) {
 		return nil
 	}
-	return wire.Refusef(wire.CodeLimit, "too many long answers wait for their readers: %d", conn.MaxLongAnswers)
+	return wire.Refusef(wire.CodeLimit, "too many long answers wait for their readers: together they may have %d MiB", conn.MaxAnswers>>20)
 }
 
 // claimant is the session that the call names, or the connection's own, which may be nil.

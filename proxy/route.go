@@ -61,6 +61,7 @@ func (k *call) finish() {
 		k.ctx.SetConnectionClose()
 	}
 	k.span.end(k.ctx.Response.StatusCode())
+	k.slim()
 	k.ctx, k.span = nil, nil
 }
 
@@ -87,7 +88,7 @@ func (k *call) admit() *wire.Problem {
 		k.closes = true // the beginning of the next request is uncertain
 		k.c.Linger()
 		return wire.Invalid("the request has Content-Length and Transfer-Encoding, a Transfer-Encoding other than chunked, " +
-			"a Trailer, or a line in its head that does not end in CR and LF; send Content-Length or chunks, and no trailer")
+			"a header Trailer, or a header line that does not end in CR and LF; send Content-Length or chunks, and no trailer")
 	}
 	var p *wire.Problem
 	if k.Target, p = wire.ParseTarget(k.ctx.Request.Header.RequestURI()); p != nil {
@@ -313,6 +314,8 @@ func badRequest(c *connection, err error) *wire.Problem {
 		return wire.Problemf(wire.CodeRequestTimeout, "the request was not complete after %s", c.srv.cfg.Timeouts.Request)
 	case errors.As(err, &head):
 		return wire.Problemf(wire.CodeHeadTooLarge, "request line and headers have more than %d bytes", conn.MaxHead)
+	case errors.Is(err, conn.ErrTooManyBodies):
+		return wire.Refusef(wire.CodeLimit, "too many long bodies are being read: together they may have %d bytes; send this one again later", c.srv.cfg.MaxBodies)
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		return wire.Problemf(wire.CodeTooLarge, "the body has more than %d bytes (LOCKSIDECAR_MAX_BODY)", c.srv.cfg.MaxBody)
 	}

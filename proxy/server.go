@@ -35,9 +35,8 @@ type Config struct {
 
 	// Socket is the path of the Unix socket, at most 107 bytes; required.
 	Socket string
-	// Claimed, if not nil, is called when this process has locked the path, before it serves clients. Its
-	// error makes Start fail.
-	Claimed func() error
+	// Claimed, if not nil, is called when this process has locked the path, before it serves clients.
+	Claimed func()
 	// SocketMode is the socket's file mode.
 	SocketMode fs.FileMode
 	// AllowedUIDs, if not empty, limits the users on the Unix socket. Only on Linux.
@@ -56,8 +55,11 @@ type Config struct {
 
 	// MaxConns limits open connections.
 	MaxConns int
-	// MaxBody limits the bytes of a request's body.
-	MaxBody int
+	// MaxBody limits the bytes of a request's body, MaxBodies those of all long bodies that are not complete.
+	MaxBody, MaxBodies int
+	// MemoryLow, if not nil, reports that memory is nearly used up: then nothing is granted, and no session or event stream
+	// begins.
+	MemoryLow func() bool
 
 	// Tracer makes spans, Metrics counts; both may be nil.
 	Tracer  *tracing.Tracer
@@ -68,6 +70,9 @@ type Config struct {
 	// Timeouts are for tests; zero means the defaults.
 	Timeouts Timeouts
 }
+
+// OtherConns is how many connections are served at most besides those of apps: to the admin address, and refused ones.
+const OtherConns = conn.MaxServedOthers
 
 // Timeouts are time limits of this package.
 type Timeouts struct {
@@ -120,7 +125,7 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg.Timeouts = cmp.Or(cfg.Timeouts, defaultTimeouts)
 	s := &Server{cfg: cfg, locks: cfg.Locks, log: cfg.Logger}
-	conns := conn.Config{Log: cfg.Logger, AllowedUIDs: cfg.AllowedUIDs, MaxConns: cfg.MaxConns, Timeouts: cfg.Timeouts.Timeouts}
+	conns := conn.Config{Log: cfg.Logger, AllowedUIDs: cfg.AllowedUIDs, MaxConns: cfg.MaxConns, MaxBody: cfg.MaxBody, MaxBodies: cfg.MaxBodies, Timeouts: cfg.Timeouts.Timeouts}
 	s.conns = conn.NewSet(conns, s.own, s.serve)
 	s.statsCache = newStatsCache(cfg.Locks, cfg.Timeouts.Stats)
 	s.countProblem = cfg.Metrics.Problem // a nil recorder does not count
@@ -154,13 +159,12 @@ func (s *Server) Start(ctx context.Context) error {
 	if s.started || s.stopped {
 		return errors.New("proxy: a server starts once")
 	}
-	err := s.listen(ctx)
-	if err == nil && s.cfg.Claimed != nil {
-		err = s.cfg.Claimed()
-	}
-	if err != nil {
+	if err := s.listen(ctx); err != nil {
 		s.closeListeners()
 		return err
+	}
+	if s.cfg.Claimed != nil {
+		s.cfg.Claimed()
 	}
 	s.started = true
 	s.conns.Accept(s.socket.Listener, conn.Unix)

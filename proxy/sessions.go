@@ -40,6 +40,9 @@ func (k *call) openSession() *wire.Problem {
 	if p := k.canStream(); p != nil {
 		return p
 	}
+	if p := k.memoryLow(); p != nil {
+		return p
+	}
 	c, st := k.c, k.c.NewStream(maxSessionEvents)
 	o.Explicit = true
 	o.OnLost = func(l lease.Lost) { st.Push(wire.LostEvent(l)) }
@@ -64,8 +67,17 @@ func (k *call) canStream() *wire.Problem {
 	return nil
 }
 
+// memoryLow refuses what would need memory for long. Releases, and all that ends something, go on.
+func (k *call) memoryLow() *wire.Problem {
+	if k.srv.cfg.MemoryLow == nil || !k.srv.cfg.MemoryLow() {
+		return nil
+	}
+	return wire.Refusef(wire.CodeLimit, "the sidecar's memory is nearly used up (GOMEMLIMIT, or 2 GiB without it): until some is free, it grants no locks and opens no sessions or event streams")
+}
+
 func (k *call) stream(st *conn.Stream) {
 	st.Begin()
+	k.slim()
 	k.ctx.HijackSetNoResponse(true)
 	k.ctx.Hijack(func(net.Conn) { st.Serve() })
 }

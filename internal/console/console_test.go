@@ -261,8 +261,8 @@ func TestStreamsAreLimited(t *testing.T) {
 		_, leave = s.live("/live/")
 	}
 	resp, _ := s.ask("GET", "/live/", "")
-	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" {
-		t.Errorf("one more stream: %d", resp.StatusCode)
+	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" || !resp.Close {
+		t.Errorf("one more stream: %d, closes %v: it would keep the place of a page", resp.StatusCode, resp.Close)
 	}
 	leave()
 	for end := time.Now().Add(10 * time.Second); ; {

@@ -65,6 +65,7 @@ func serve(t *testing.T, socket string, change func(*Config)) *served {
 type head struct {
 	StatusCode int
 	Header     http.Header
+	Close      bool
 }
 
 // ask makes a request with headers, in pairs. It follows no redirection.
@@ -92,7 +93,7 @@ func (s *served) ask(method, path, form string, headers ...string) (head, string
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return head{resp.StatusCode, resp.Header}, string(text)
+	return head{resp.StatusCode, resp.Header, resp.Close}, string(text)
 }
 
 func (s *served) page(status int, path string) *html.Node {

@@ -80,6 +80,7 @@ func (c *console) serveLive(w http.ResponseWriter, r *http.Request, open viewer)
 		defer func() { <-c.streams }()
 	default:
 		w.Header().Set("Retry-After", "5")
+		w.Header().Set("Connection", "close") // a browser would keep the connection, and take the place of a page
 		http.Error(w, "too many live pages", http.StatusServiceUnavailable)
 		return
 	}

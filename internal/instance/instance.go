@@ -53,18 +53,18 @@ type Record struct {
 	log       *slog.Logger
 }
 
-// Open adds this run's name to the file at path. It returns the predecessors, which may have left leases. It
-// fails if the file cannot be read or written. It ignores unknown contents with a warning.
-func Open(path, own string, log *slog.Logger) (*Record, []string, error) {
+// Open adds this run's name to the file at path. It returns the predecessors, which may have left leases. The file only makes
+// the start after a crash faster, so if it cannot be read or written (a full disk), that is a warning. Unknown contents are, too.
+func Open(path, own string, log *slog.Logger) (*Record, []string) {
 	r := &Record{path: path, own: own, log: log}
 	before, err := r.read()
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot read the names of the sidecars that ran here before: %w", err)
+		log.Warn("cannot read the names of the sidecars that ran here before: their leases end by themselves", "file", path, "error", err)
 	}
 	if err := r.write(append(slices.Clone(before), own)); err != nil {
-		return nil, nil, fmt.Errorf("cannot record that this sidecar runs here: %w", err)
+		log.Warn("cannot record that this sidecar runs here: after a crash, its leases end by themselves", "file", path, "error", err)
 	}
-	return r, before, nil
+	return r, before
 }
 
 // Alone records that the predecessors have no leases any more.

@@ -1,10 +1,12 @@
 package sidecar
 
 import (
+	"log/slog"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"sync"
+	"sync/atomic"
 )
 
 const (
@@ -41,6 +43,26 @@ var startHeapFloor = sync.OnceFunc(func() {
 	adjust()
 	afterEachCollection(adjust)
 })
+
+// memoryLow reports whether the live memory is more than three quarters of the limit, which is GOMEMLIMIT. Then the collector works ever harder, and a
+// container that is not much larger would be killed, with all its locks. Each collection counts anew, and near the limit
+// they follow each other closely.
+func memoryLow(limit int64, log *slog.Logger) func() bool {
+	var low atomic.Bool
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+	afterEachCollection(func() {
+		metrics.Read(live)
+		used := live[0].Value.Uint64() + live[1].Value.Uint64()
+		switch now := used > uint64(limit)/4*3; {
+		case now == low.Swap(now):
+		case now:
+			log.Warn("memory is nearly used up: no locks, sessions and event streams are granted until some is free", "live_bytes", used, "setting", "GOMEMLIMIT", "limit_bytes", limit)
+		default:
+			log.Info("memory is free again")
+		}
+	})
+	return low.Load
+}
 
 // percentFor is the growth for a number of live bytes. It is a multiple of a step, because each change stops
 // the process briefly.

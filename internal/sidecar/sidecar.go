@@ -207,17 +207,13 @@ type record struct {
 }
 
 // begin is called when only this process serves the socket, and it has no lease yet.
-func (r *record) begin() error {
-	file, predecessors, err := instance.Open(r.path, r.instance, r.log)
-	if err != nil {
-		return err
-	}
+func (r *record) begin() {
+	file, predecessors := instance.Open(r.path, r.instance, r.log)
 	r.file = file
 	if n := len(predecessors); n > 0 {
 		r.log.Info("sidecars that ran here before did not stop cleanly; revoking their leases", "predecessors", n)
 	}
 	r.locks.ReapPredecessors(predecessors, file.Alone)
-	return nil
 }
 
 // end is called when the manager has stopped, while this process still has the socket.

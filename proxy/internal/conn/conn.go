@@ -70,15 +70,17 @@ type Conn struct {
 
 	// wanted is the read deadline that should be set. deadline is the one that the socket has. Zero means none.
 	wanted, deadline time.Time
-	unbegun          bool // the time limit of the next request has not begun
-	inHead           bool // the head of the next request is not complete
-	kept             bool // a request was complete
-	asked            bool // a part of the next request has arrived, more than empty lines
-	blank            int  // how many bytes CR and LF came last
-	mute             bool // writes are discarded
-	timedOut         bool // the last read reached its deadline
-	linger           bool // a request may not be read to its end
-	longAnswer       bool // one of the permits for long answers is taken
+	unbegun          bool  // the time limit of the next request has not begun
+	inHead           bool  // the head of the next request is not complete
+	kept             bool  // a request was complete
+	asked            bool  // a part of the next request has arrived, more than empty lines
+	blank            int   // how many bytes CR and LF came last
+	mute             bool  // writes are discarded
+	timedOut         bool  // the last read reached its deadline
+	linger           bool  // a request may not be read to its end
+	answer           int64 // bytes taken for an answer that is not written
+	body             int64 // bytes taken for a body that is not complete
+	received         int   // of the body
 	directWrite      directWrite
 }
 
@@ -108,7 +110,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if c.set.stopping.Load() {
 		return 0, io.EOF
 	}
-	c.releaseLongAnswer()
+	c.releaseAnswer()
 	c.asked = !c.onlyBlank(p)
 	switch {
 	case c.asked && c.unbegun:
@@ -121,7 +123,13 @@ func (c *Conn) Read(p []byte) (int, error) {
 			return 0, err
 		}
 	}
+	if !c.inHead && !c.reserveBody(p) {
+		return 0, ErrTooManyBodies
+	}
 	n, err := c.Conn.Read(p)
+	if !c.inHead {
+		c.received += n
+	}
 	if c.noteBlank(p[:n]) {
 		c.asked = true
 	}
@@ -158,7 +166,8 @@ func (c *Conn) SetReadDeadline(time.Time) error {
 func (c *Conn) BeginRequest() {
 	c.busy.Store(true)
 	c.inHead, c.kept, c.unbegun = true, true, true
-	c.releaseLongAnswer()
+	c.releaseAnswer()
+	c.releaseBody()
 }
 
 // TimedOut reports whether the request was not complete in time.
@@ -192,7 +201,8 @@ func (c *Conn) Close() error {
 		return nil
 	}
 	c.closed = true
-	c.releaseLongAnswer()
+	c.releaseAnswer()
+	c.releaseBody()
 	c.disconnected()
 	if c.linger {
 		c.lingerOn()

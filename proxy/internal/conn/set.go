@@ -19,6 +19,8 @@ const (
 	MaxRefused = 64
 	// MaxAdmin limits connections to the admin address. Above it, a new one replaces an idle one.
 	MaxAdmin = 64
+	// MaxServedOthers is the greatest number of connections that do not count as those of apps. Evicted ones count until they are closed.
+	MaxServedOthers = 2*MaxAdmin + MaxRefused
 	// acceptPause is the pause after a temporary error, such as a lack of descriptors.
 	acceptPause = 50 * time.Millisecond
 )
@@ -30,11 +32,13 @@ type Config struct {
 	AllowedUIDs []uint32
 	// MaxConns limits the connections of apps.
 	MaxConns int
-	Timeouts Timeouts
+	// MaxBody limits the bytes of a body, MaxBodies those of all long bodies that are being read.
+	MaxBody, MaxBodies int
+	Timeouts           Timeouts
 }
 
 // MaxServed is the greatest number of connections that are served at a time.
-func (c Config) MaxServed() int { return c.MaxConns + 2*MaxAdmin + MaxRefused }
+func (c Config) MaxServed() int { return c.MaxConns + MaxServedOthers }
 
 // Timeouts are the time limits of a connection.
 type Timeouts struct {
@@ -59,8 +63,8 @@ type Set struct {
 
 	// stopping makes each call the last of its connection.
 	stopping atomic.Bool
-	// longAnswers counts the permits for long answers that are taken.
-	longAnswers atomic.Int32
+	// answers is for long answers that wait for their readers, bodies for long bodies that are not complete.
+	answers, bodies allowance
 	// accepting counts accept loops. serving counts goroutines that serve connections.
 	accepting, serving sync.WaitGroup
 
@@ -73,6 +77,7 @@ type Set struct {
 // NewSet makes a set. own makes a connection's owner. serve serves it until it closes, or becomes a stream.
 func NewSet(cfg Config, own func(*Conn) Owner, serve func(net.Conn)) *Set {
 	s := &Set{cfg: cfg, own: own, serve: serve, conns: make(map[*Conn]struct{})}
+	s.answers.limit, s.bodies.limit = MaxAnswers, int64(cfg.MaxBodies)
 	s.disconnects = newDisconnects(cfg.Timeouts.Poll, s.Conns)
 	return s
 }
@@ -199,8 +204,11 @@ func (s *Set) Apps() int {
 	return s.counts[Unix] + s.counts[TCP]
 }
 
-// LongAnswers is the number of long answers that wait for their readers.
-func (s *Set) LongAnswers() int { return int(s.longAnswers.Load()) }
+// LongAnswers is the bytes of long answers that wait for their readers.
+func (s *Set) LongAnswers() int64 { return s.answers.used.Load() }
+
+// LongBodies is the bytes that long bodies may have which are not complete.
+func (s *Set) LongBodies() int64 { return s.bodies.used.Load() }
 
 // BeginStop makes each call the last of its connection. The caller then closes the listeners and calls [Set.Stop].
 func (s *Set) BeginStop() { s.stopping.Store(true) }

@@ -8,13 +8,6 @@ import (
 	"time"
 )
 
-const (
-	// MaxScratch limits the memory that is kept for answers. A longer answer stays in memory until it is read.
-	MaxScratch = 64 << 10
-	// MaxLongAnswers limits the long answers that wait for their readers.
-	MaxLongAnswers = 32
-)
-
 // Write is called by fasthttp. Most answers fit into the socket's buffer, so they need neither timer nor watch.
 func (c *Conn) Write(p []byte) (int, error) {
 	if c.mute {
@@ -75,23 +68,5 @@ func (a *directWrite) run(fd uintptr) bool {
 		}
 		a.n = n
 		return true
-	}
-}
-
-// ReserveLongAnswer takes a permit for a long answer, if one is free. releaseLongAnswer returns it.
-func (c *Conn) ReserveLongAnswer() bool {
-	if c.set.longAnswers.Add(1) > MaxLongAnswers {
-		c.set.longAnswers.Add(-1)
-		return false
-	}
-	c.longAnswer = true
-	return true
-}
-
-// releaseLongAnswer is called when the last answer is written, or never will be.
-func (c *Conn) releaseLongAnswer() {
-	if c.longAnswer {
-		c.longAnswer = false
-		c.set.longAnswers.Add(-1)
 	}
 }
