@@ -40,7 +40,8 @@ func failed(op string, err error, unknown bool) error {
 }
 
 // unknown reports whether etcd may have carried out a request that failed with this error. It refuses some requests
-// before it carries them out. All other errors may have come later.
+// before it carries them out. All other errors may have come later. So may a refusal for the quota: of a swap see decide. A lease
+// that was opened without an answer only ends unused.
 func unknown(err error) bool {
 	refused := []codes.Code{
 		codes.InvalidArgument, codes.FailedPrecondition, codes.PermissionDenied, codes.Unauthenticated,

@@ -2,8 +2,10 @@ package etcd_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -187,6 +189,52 @@ func TestFullDatabase(t *testing.T) {
 	s.ready("two") // it checks the server
 	if !log.Has("quota_bytes=2097152") || !log.Has("alarm NOSPACE") {
 		t.Errorf("the log:\n%s", log)
+	}
+}
+
+// TestARefusalForTheQuotaIsDefinite: etcd carries out the change that exceeds its quota, and then refuses it in the same words as later ones. A
+// swap that is said to have failed has changed nothing.
+func TestARefusalForTheQuotaIsDefinite(t *testing.T) {
+	t.Parallel()
+	s := on(t, etcdtest.Start(t, etcdtest.WithQuota(2<<20)))
+	r := s.ready("one")
+	var writers sync.WaitGroup
+	var mu sync.Mutex
+	refused, written := map[string]error{}, map[string]bool{}
+	for w := range 8 {
+		writers.Go(func() {
+			for i := range 60 {
+				key := fmt.Sprintf("ns/%d/%d", w, i)
+				result, err := r.SwapOne(cas.Swap{Key: key, Data: make([]byte, 20_000)})
+				mu.Lock()
+				if err == nil && result.Done {
+					written[key] = true
+				} else {
+					refused[key] = err
+				}
+				mu.Unlock()
+				if err != nil {
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
+	if len(refused) != 8 {
+		t.Fatalf("%d of 8 writers were refused", len(refused))
+	}
+	for key, err := range refused {
+		if !store.Unavailable(err) || store.OutcomeUnknown(err) || !strings.Contains(err.Error(), "NOSPACE") {
+			t.Errorf("%s: %v", key, err)
+		}
+		if r.LoadOne(key).Version != 0 {
+			t.Errorf("%s was written, although its swap was refused: %v", key, err)
+		}
+	}
+	for key := range written {
+		if r.LoadOne(key).Version == 0 {
+			t.Errorf("%s was not written", key)
+		}
 	}
 }
 

@@ -1,7 +1,9 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -272,6 +274,64 @@ func (b *Backend) swapAll(ctx context.Context, changes []change, results []cas.S
 // conditions fail, nothing was done, and nested ones follow. They go first for a while then, because a key that
 // instances take in turns fails often.
 func (b *Backend) swap(ctx context.Context, changes []change, results []cas.Swapped) error {
+	err := b.attempt(ctx, changes, results)
+	if err == nil || !says(err, textNoSpace) {
+		return err
+	}
+	return b.decide(ctx, changes, results, err)
+}
+
+// decide finds out whether etcd carried out a transaction that it refused for its quota: the one that exceeds it is carried out, and
+// then refused in the same words as those that come later. A read is definite, because the answer came before it. Other bytes than those of
+// the change may be those of a later swap, so the outcome stays unknown.
+func (b *Backend) decide(ctx context.Context, changes []change, results []cas.Swapped, refused error) error {
+	unknown := &store.Error{Op: "swap", Err: cause(refused), Unknown: true}
+	gets := make([]*pb.Op, len(changes))
+	for i := range changes {
+		gets[i] = get(changes[i].key)
+	}
+	found, err := b.read(ctx, "decide", gets)
+	if err != nil {
+		return unknown
+	}
+	did := 0
+	for i := range changes {
+		c := &changes[i]
+		r, err := b.decode(c.Swap.Key, found[i].Kvs)
+		switch {
+		case err != nil:
+			return unknown
+		case r.Version == c.Version:
+			continue
+		case c.Delete && r.Version == 0:
+			r.Base, r.Tokens = base(c.floor, b.newest.Load()), cas.TokensPerSwap
+		case c.Delete || !bytes.Equal(found[i].Kvs[0].Value, encode(nil, c.floor, c.Leases, c.Data)):
+			return unknown
+		}
+		r.Data, r.States = nil, nil
+		results[i] = cas.Swapped{Done: true, Record: r}
+		did++
+	}
+	switch did {
+	case 0:
+		return refused
+	case len(changes):
+		return nil
+	default:
+		return unknown
+	}
+}
+
+// cause returns the error of a request without its operation.
+func cause(err error) error {
+	if e, ok := errors.AsType[*store.Error](err); ok {
+		return e.Err
+	}
+	return err
+}
+
+// attempt sends the transaction.
+func (b *Backend) attempt(ctx context.Context, changes []change, results []cas.Swapped) error {
 	if len(changes) == 1 {
 		answer, err := b.send(ctx, b.txn(&changes[0]), false)
 		if err != nil {
