@@ -80,6 +80,8 @@ type Confirmer interface {
 type NewLease struct {
 	store.NewLease
 	Instance string
+	// Ends: it is for a hand-off, see [Swap.Ends].
+	Ends bool
 }
 
 // LeaseState says whether a lease lives. Death is final.
@@ -122,6 +124,9 @@ type Swap struct {
 	Living []store.LeaseID
 	// Tokens is how many tokens the swap reserves, at most TokensPerSwap. With zero, it grants nothing.
 	Tokens int
+	// Ends: the swap ends a lock, or takes a waiter away, and what it grants is a hand-off. A server that has no room for new locks still
+	// carries it out.
+	Ends bool
 	// Letters are delivered if, and only if, the swap is carried out. At most one goes to an instance.
 	Letters []Letter
 }
@@ -132,8 +137,8 @@ type Swapped struct {
 	// Quiet above zero: the swap was not carried out, because it reserves tokens, and the server grants nothing for so
 	// long. See [Backend].
 	Quiet time.Duration
-	// Locked: it was not carried out, because another session of the server keeps the record locked. Only servers with such
-	// locks answer this.
+	// Locked: it was not carried out, because another session of the server keeps the record locked. Or the server has no room for new locks, and
+	// other swaps of the call were carried out. Alone, it then fails with an error.
 	Locked bool
 	// Record is the new record if Done, with Version, Base and Tokens, but without Data; otherwise the present one, with the states
 	// of its leases. If the present version is the expected one, a condition about a lease has failed.

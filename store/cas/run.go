@@ -103,6 +103,11 @@ func (j *job) add(it item) {
 	j.asks = j.asks || it.ask
 }
 
+// ends reports whether a job does more than to ask: it releases, withdraws, or visits a key after a death.
+func (j *job) ends() bool {
+	return !j.asks || slices.ContainsFunc(j.items, func(it item) bool { return !it.ask })
+}
+
 // refuse answers and removes the asks.
 func (j *job) refuse() {
 	j.items = slices.DeleteFunc(j.items, func(it item) bool {

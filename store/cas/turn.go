@@ -203,7 +203,7 @@ func (t *turn) changed() bool {
 
 // swap returns what to swap.
 func (t *turn) swap() Swap {
-	w := Swap{Key: t.job.key, Version: t.job.rec.Version, Data: t.data, Delete: t.job.forget}
+	w := Swap{Key: t.job.key, Version: t.job.rec.Version, Data: t.data, Delete: t.job.forget, Ends: t.job.ends()}
 	if t.tokens > 0 {
 		w.Tokens = min(int(t.tokens)+spareTokens, TokensPerSwap)
 	}
@@ -271,7 +271,7 @@ func (t *turn) Open(name string, ttl time.Duration, now key.Moment) *key.Lease {
 	}
 	l := key.NewLease(uuid.New(), nil, name, ttl).LiveFor(ttl, now)
 	t.leases = append(t.leases, l)
-	t.opened = append(t.opened, NewLease{NewLease: store.NewLease{ID: l.ID(), TTL: ttl}})
+	t.opened = append(t.opened, NewLease{NewLease: store.NewLease{ID: l.ID(), TTL: ttl}, Ends: t.job.ends()})
 	return l
 }
 

@@ -83,6 +83,13 @@ func refusal(err error) (why string, refused bool) {
 	return why, refused
 }
 
+// isFull reports whether Redis refused a call because its memory is full.
+func isFull(err error) bool {
+	var answer goredis.Error
+	_, refused := refusal(err)
+	return refused && errors.As(err, &answer) && strings.HasPrefix(answer.Error(), "OOM ")
+}
+
 // classify makes a store's error. changes is whether the call may change something.
 func classify(op string, err error, changes bool) error {
 	if err == nil {

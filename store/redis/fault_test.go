@@ -258,8 +258,58 @@ func TestFullMemory(t *testing.T) {
 	if err := r.Ready(); err != nil {
 		t.Errorf("not ready, so that renewals would be refused: %v", err)
 	}
-	r.Done(cas.Swap{Key: "ns/held", Version: held.Version, Data: []byte("released")})
+	d.Do(t, "CONFIG", "SET", "maxmemory", "1") // the refused swap was large: without it there is room for small ones
+	held = r.Done(cas.Swap{Key: "ns/held", Version: held.Version, Data: []byte("released")})
+	held = r.Done(cas.Swap{Key: "ns/held", Version: held.Version, Data: []byte("handed on"), Tokens: 1, Ends: true})
+	results, err := r.Swap(r.Ctx, []cas.Swap{{Key: "ns/new", Data: []byte("new"), Tokens: 1}, {Key: "ns/held", Version: held.Version, Data: []byte("released")}})
+	if err != nil || results[0].Done || !results[0].Locked || !results[1].Done {
+		t.Errorf("a release beside a new lock: %+v, %v", results, err)
+	}
+	_, err = r.OpenLeases(r.Ctx, []cas.NewLease{{NewLease: store.NewLease{ID: uuid.New(), TTL: time.Minute}, Ends: true}})
+	r.Must(err)
 	r.Must(r.Revoke(r.Ctx, []store.LeaseID{other}))
+}
+
+// TestFullMemoryEndsLocks: with full memory a release hands its key on, also to a lock of its own TTL, and beside an acquire that is refused.
+func TestFullMemoryEndsLocks(t *testing.T) {
+	t.Parallel()
+	d := redistest.Start(t, "--maxmemory-policy", "noeviction")
+	e := engine{at(t, d)}
+	s := e.Open(store.Identity{Namespace: "n", Instance: "two"}).(*cas.Store)
+	defer s.Stop()
+	r := e.ready("one")
+	r.Must(s.Start(r.Ctx, nil))
+	await.Until(t, "the store is ready", func() bool { return s.Ready() == nil })
+	lease := uuid.New()
+	r.Must(s.OpenLeases(r.Ctx, []store.NewLease{{ID: lease, TTL: time.Minute}}))
+	ask := func(key string, wait bool) store.Ask {
+		return store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, Lease: lease, Wait: wait}
+	}
+	asks := []store.Ask{ask("a", false), ask("b", false), ask("c", false)}
+	grants, err := s.Acquire(r.Ctx, asks)
+	r.Must(err)
+	timed := ask("b", true)
+	timed.TTL = time.Minute
+	waits := []store.Ask{ask("a", true), timed}
+	_, err = s.Acquire(r.Ctx, waits)
+	r.Must(err)
+	d.Do(t, "CONFIG", "SET", "maxmemory", "1")
+	claim := func(i int) store.Claim { return store.Claim{Key: asks[i].Key, Token: grants[i].Token, Lease: lease} }
+	verdicts, err := s.Release(r.Ctx, []store.Claim{claim(0), claim(1)})
+	if r.Must(err); verdicts[0].Status != store.Holds || verdicts[1].Status != store.Holds {
+		t.Errorf("releases with waiters: %+v", verdicts)
+	}
+	answers, err := s.Check(r.Ctx, []store.Attempt{waits[0].Attempt, waits[1].Attempt})
+	if r.Must(err); answers[0].Outcome != store.Granted || answers[1].Outcome != store.Granted {
+		t.Errorf("handed on: %+v", answers)
+	}
+	fresh, failed, verdicts, failedToo := s.AcquireAndRelease(r.Ctx, []store.Ask{ask("new", false)}, []store.Claim{claim(2)})
+	if failed != nil || failedToo != nil || fresh[0].Outcome != store.RowLocked || verdicts[0].Status != store.Holds {
+		t.Errorf("an acquire beside a release: %+v, %v, %+v, %v", fresh, failed, verdicts, failedToo)
+	}
+	if _, err := s.Acquire(r.Ctx, []store.Ask{ask("new", false)}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("an acquire alone: %v", err)
+	}
 }
 
 // Servers that would lose locks, or cannot keep them, are refused, and the reason says what to do.

@@ -286,13 +286,14 @@ local function opened(keys, args)
   return out
 end
 
--- If the memory is full, nothing new is granted (swap, open), and all that ends or keeps a lock still works.
+-- If the memory is full, nothing new is granted (grant, open), and all that ends, hands on or keeps a lock still works.
 local function register(name, callback, flags)
   redis.register_function { function_name = 'locksidecar_' .. name .. '_VERSION', callback = callback, flags = flags }
 end
 register('grant', swap, {})
 register('open', open, {})
 register('swap', swap, { 'allow-oom' })
+register('hand_on', open, { 'allow-oom' })
 register('load', load, { 'allow-oom' })
 register('raise', raise, {})
 register('next', next_token, { 'allow-oom' })

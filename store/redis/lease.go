@@ -18,7 +18,11 @@ const leasesPerCall = 1000
 // OpenLeases implements [cas.Backend]. It is repeated after a lost answer, because a lease that is opened twice is one.
 func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (store.History, error) {
 	told := b.newTold()
-	err := b.everywhere(ctx, "open", "open", told, len(leases), func(from, to int) []any {
+	name := "open"
+	if !slices.ContainsFunc(leases, func(l cas.NewLease) bool { return !l.Ends }) {
+		name = "hand_on"
+	}
+	err := b.everywhere(ctx, "open", name, told, len(leases), func(from, to int) []any {
 		var args []any
 		for _, l := range leases[from:to] {
 			args = append(args, l.ID[:], max(1, l.TTL.Milliseconds()), b.noted(l.TTL, l.Instance != ""), l.Instance)
