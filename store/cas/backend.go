@@ -39,7 +39,7 @@ type Backend interface {
 	// Swap replaces records. Each swap of a call is carried out or not, independently of the others, and each
 	// names another key. An error whose outcome is not unknown says that none was carried out.
 	Swap(ctx context.Context, swaps []Swap) ([]Swapped, error)
-	// Post delivers letters that no swap needs. They may be lost, and their Base is 0. There is at most one to an instance about a key.
+	// Post delivers letters that no swap needs. They may be lost, and their Base says nothing. There is at most one to an instance about a key.
 	Post(ctx context.Context, letters []Letter) error
 	// Scan reads existing records in the order of their keys' bytes, without the states of their leases: those
 	// whose keys begin with prefix and sort after the given key. It returns at most limit.
