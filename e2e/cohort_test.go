@@ -97,7 +97,7 @@ func (m *middle) walk() {
 // storeKnowsTheFirst checks that the store still shows the first of the cohort.
 func (m *middle) storeKnowsTheFirst() {
 	m.t.Helper()
-	if stored := pgtest.Query[int64](m.t, m.url, "SELECT token FROM locksidecar.locks"); stored >= m.token || stored < m.token-31 {
+	if stored := pgtest.Query[int64](m.t, m.url, "SELECT token FROM locksidecar.locks WHERE "+notOfProbes); stored >= m.token || stored < m.token-31 {
 		m.t.Fatalf("the store has the token %d, and %d is not of the same cohort", stored, m.token)
 	}
 }

@@ -36,7 +36,7 @@ func TestMovesToAnotherStore(t *testing.T) {
 	last := int64(0) // of the stores before
 	for i, url := range stores {
 		if i > 0 {
-			if out, code := carry(stores[i-1], url); code != 0 || !strings.Contains(out, "begin at") {
+			if out, code := carry(stores[i-1], url); code != 0 || !strings.Contains(out, "each later token of ") {
 				t.Fatalf("from %s to %s: exit code %d: %s", stores[i-1], url, code, out)
 			}
 		}
@@ -82,14 +82,14 @@ func TestMoveIsRefused(t *testing.T) {
 		"the same store":        {from, from, exitcode.Usage, "the same store"},
 		"one flag":              {from, "", exitcode.Usage, "belong together"},
 		"no store to keep":      {"memory://", to, exitcode.Config, "--from is memory://"},
-		"a URL of nothing":      {from, "mongodb://u:s3cret@h", exitcode.Config, "--to"},
+		"a URL of nothing":      {from, "mongodb://u:s3cret@h", exitcode.Config, "--to is"},
 		"no such file":          {"@" + absent, to, exitcode.Config, absent},
 		"nobody answers":        {"@" + secret, to, exitcode.Unavailable, "mysql://u:***@127.0.0.1:1/d"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			out, code := carry(test.from, test.to)
-			if code != test.code || !strings.Contains(out, test.says) || strings.Contains(out, "s3cret") {
+			if code != test.code || !strings.Contains(out, test.says) || strings.Contains(out, "s3cret") || strings.Contains(out, "LOCKSIDECAR_STORE_URL") {
 				t.Errorf("exit code %d, want %d and %q: %s", code, test.code, test.says, out)
 			}
 		})
@@ -120,5 +120,21 @@ func TestMoveWaitsForTheLastLock(t *testing.T) {
 	a.release("k", token)
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestMoveAfterACleanStop: sidecars that were elected to sweep and to count leave nothing behind, so the store may be taken over at once.
+func TestMoveAfterACleanStop(t *testing.T) {
+	t.Parallel()
+	from, to := onSharedEtcd(t)["STORE_URL"], onSharedEtcd(t)["STORE_URL"]
+	s := start(t, options{"STORE_URL": to, "ADMIN_ADDR": "127.0.0.1:0"})
+	a := dial(t, s.socket)
+	a.release("k", a.acquire("k", ""))
+	a.release("timed", a.acquire("timed", `{"bind":"ttl","ttl_ms":3600000}`))
+	if code := s.stop(); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	if out, code := carry(from, to); code != 0 {
+		t.Errorf("exit code %d: %s", code, out)
 	}
 }

@@ -10,7 +10,9 @@ import (
 
 // Queries as an operator would run them.
 const (
-	heldLocks = `SELECT count(*) FROM locksidecar.locks l JOIN locksidecar.leases s ON s.id = l.lease_id
+	// notOfProbes leaves out the rows of the keys by which sidecars probe the store.
+	notOfProbes = "key NOT LIKE 'locksidecar-readiness:%'"
+	heldLocks   = `SELECT count(*) FROM locksidecar.locks l JOIN locksidecar.leases s ON s.id = l.lease_id
 		WHERE s.expires_at > clock_timestamp()`
 	waiterRows = `SELECT count(*) FROM locksidecar.waiters`
 )

@@ -69,7 +69,7 @@ func TestRedisFailover(t *testing.T) {
 		t.Errorf("token %d after %d", next, token)
 	}
 	t.Logf("granted %s after the release", time.Since(began).Round(time.Millisecond))
-	if len(one.logged("quiet time after a failover"))+len(two.logged("quiet time after a failover")) == 0 {
+	if len(one.logged("quiet time: nothing is granted"))+len(two.logged("quiet time: nothing is granted")) == 0 {
 		t.Error("no quiet time was logged")
 	}
 }

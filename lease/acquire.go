@@ -22,6 +22,7 @@ import (
 func (m *Manager) Acquire(ctx context.Context, s *holdings.Session, req types.Request) (types.Grant, error) {
 	began := m.begins(&req)
 	g, err := m.acquirer.Acquire(ctx, s, &req)
+	m.addQuiet(err)
 	m.acquired(ctx, &req, began, &g, err)
 	return g, err
 }
@@ -32,8 +33,23 @@ func (m *Manager) Acquire(ctx context.Context, s *holdings.Session, req types.Re
 func (m *Manager) AcquireAll(ctx context.Context, s *holdings.Session, keys []string, req types.Request) ([]types.Grant, error) {
 	began := m.begins(&req)
 	grants, err := m.groups.Acquire(ctx, s, keys, &req)
+	m.addQuiet(err)
 	m.acquiredAll(ctx, keys, &req, began, grants, err)
 	return grants, err
+}
+
+// addQuiet adds the rest of a quiet time to a refusal, unless a session holds the lock. Then the key is kept for that time only, or a
+// bind:ttl lock holds it.
+func (m *Manager) addQuiet(err error) {
+	if err == nil {
+		return
+	}
+	if held, is := errors.AsType[*types.HeldError](err); is && held.Lock.Holder.Session == "" {
+		held.Quiet = store.QuietFor(m.st)
+	}
+	if timeout, is := errors.AsType[*types.TimeoutError](err); is && timeout.Lock.Holder.Session == "" {
+		timeout.Quiet = store.QuietFor(m.st)
+	}
 }
 
 // begins reads the clock for a call that may wait. Other calls do not need their start time.

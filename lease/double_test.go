@@ -151,6 +151,20 @@ func (d *double) away(away bool) {
 	d.isAway = away
 }
 
+// setQuiet begins or ends a quiet time.
+func (d *double) setQuiet(quiet time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.quiet = quiet
+}
+
+// Quiet implements [store.Quieter].
+func (d *double) Quiet() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.quiet
+}
+
 func (d *double) Ready() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

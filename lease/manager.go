@@ -16,6 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/multi"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/readiness"
 	"github.com/locksidecar/locksidecar/lease/internal/reconcile"
 	"github.com/locksidecar/locksidecar/lease/internal/signal"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -30,6 +31,7 @@ type Manager struct {
 	st  store.Store
 	obs *observe.Observer
 
+	judge      *readiness.Judge
 	lanes      *lanes.Set
 	heldCache  *heldcache.Cache
 	leases     *heartbeat.Leases
@@ -73,7 +75,8 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	if m.heldCache, err = heldcache.New(cfg.CacheSize, cfg.CacheTTL, m.cfg.Clock); err != nil {
 		return nil, err
 	}
-	m.lanes = lanes.New(cfg, st, m.obs, m.draining)
+	m.judge = readiness.New(cfg, st)
+	m.lanes = lanes.New(cfg, st, m.obs, m.judge, m.draining)
 	m.leases = m.newLeases()
 	m.holdings = m.newHoldings()
 	m.acquirer, err = attempt.New(m.ctx, attempt.Config{
@@ -155,6 +158,7 @@ func (m *Manager) Start(context.Context) error {
 	m.background.Spawn(m.sweep)
 	m.background.Spawn(m.leases.Run)
 	m.background.Spawn(m.acquirer.Run)
+	m.background.Spawn(func() { m.judge.Run(m.ctx) })
 	m.obs.ObserveFleet(m.Fleet)
 	m.background.Spawn(func() { m.watches.Keep(m.ctx) })
 	m.background.Spawn(func() { m.watches.Look(m.ctx) })
@@ -162,7 +166,7 @@ func (m *Manager) Start(context.Context) error {
 }
 
 // Ready is nil if locks can be acquired. Otherwise it returns [ErrDraining] during shutdown, or the reason:
-// the store cannot serve, or the leases of predecessors are not revoked yet.
+// the store cannot serve, or grants no locks, or the leases of predecessors are not revoked yet.
 func (m *Manager) Ready() error {
 	if m.isDraining() {
 		return types.ErrDraining
@@ -170,7 +174,10 @@ func (m *Manager) Ready() error {
 	if err := m.st.Ready(); err != nil {
 		return err
 	}
-	return m.leases.Ready()
+	if err := m.leases.Ready(); err != nil {
+		return err
+	}
+	return m.judge.Ready()
 }
 
 // Drain refuses new acquires and ends waiting ones. Releases still work.

@@ -19,9 +19,7 @@ func TestQuietTime(t *testing.T) {
 			t.Skip("an inline store has no quiet time")
 		}
 		s, ctx := r.session(), context.Background()
-		r.st.mu.Lock()
-		r.st.quiet = 7 * time.Second
-		r.st.mu.Unlock()
+		r.st.setQuiet(7 * time.Second)
 
 		tries := map[string]*answer{
 			"one": r.ask(ctx, s, types.Request{Key: "k"}),

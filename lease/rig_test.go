@@ -105,8 +105,13 @@ func (r *rig) another(opts ...option) *rig { return newRigOn(r.t, r.space, "b", 
 
 func newRigOn(t tester, space *memory.Space, name string, opts ...option) *rig {
 	t.Helper()
-	r := &rig{t: t, space: space, clk: &fakeClock{}, counts: newCounts(t)}
-	r.st = newDouble(space.Open(store.Identity{Namespace: "test", Instance: name, Pod: "pod-" + name}))
+	return newRigWith(t, space, newDouble(space.Open(store.Identity{Namespace: "test", Instance: name, Pod: "pod-" + name})), name, opts...)
+}
+
+// newRigWith starts a manager on a store, which may be broken already.
+func newRigWith(t tester, space *memory.Space, st *double, name string, opts ...option) *rig {
+	t.Helper()
+	r := &rig{t: t, space: space, st: st, clk: &fakeClock{}, counts: newCounts(t)}
 	cfg := types.Config{
 		Instance: name, Pod: "pod-" + name, TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
 		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 100, CacheTTL: 100 * time.Millisecond,

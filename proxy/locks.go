@@ -33,7 +33,7 @@ func (k *call) acquire(key string) *wire.Problem {
 		return nil
 	}
 	if err != nil {
-		return k.failed(err)
+		return k.failed(err).Unconfirmed(wire.AcquireUnconfirmed)
 	}
 	if p := k.granted(s, []lease.Grant{g}, gone, outlives, r.Traceparent); p != nil {
 		return p
@@ -58,7 +58,7 @@ func (k *call) acquireAll() *wire.Problem {
 	all, err := k.srv.locks.AcquireAll(k.begin(true), s, keys, r)
 	gone := k.c.EndCall()
 	if err != nil {
-		return k.failed(err).WithKey(err)
+		return k.failed(err).Unconfirmed(wire.AcquireUnconfirmed).WithKey(err)
 	}
 	if p := k.granted(s, all, gone, outlives, r.Traceparent); p != nil {
 		return p
@@ -156,7 +156,7 @@ func (k *call) releaseFor(key string, r lease.ReleaseRequest) *wire.Problem {
 	released, err := k.srv.locks.Release(k.begin(false), s, r)
 	k.c.EndCall()
 	if err != nil {
-		return k.failed(err)
+		return k.failed(err).Unconfirmed(wire.ReleaseUnconfirmed)
 	}
 	k.span.released(&released)
 	k.answer(wire.AppendReleased(k.buffer(), &released))
@@ -179,7 +179,7 @@ func (k *call) amend(key string) *wire.Problem {
 	g, err := k.srv.locks.Amend(k.begin(false), s, r)
 	k.c.EndCall()
 	if err != nil {
-		return k.failed(err)
+		return k.failed(err).Unconfirmed(wire.AmendUnconfirmed)
 	}
 	k.span.amended(&g)
 	k.answer(wire.AppendAmended(k.buffer(), &g))
@@ -313,7 +313,7 @@ func (k *call) breakLock(key string, token int64) *wire.Problem {
 	err = k.srv.locks.Break(k.begin(true), v.Lock, token)
 	k.c.EndCall()
 	if err != nil {
-		return k.failed(err)
+		return k.failed(err).Unconfirmed(wire.BreakUnconfirmed)
 	}
 	broken.HeldFor += time.Since(began)
 	k.span.released(&broken)
@@ -341,7 +341,7 @@ func (k *call) askToStop(key string) *wire.Problem {
 	err := k.srv.locks.AskToStop(k.begin(false), key, token, reason)
 	k.c.EndCall()
 	if err != nil {
-		return k.failed(err)
+		return k.failed(err).Unconfirmed(wire.StopUnconfirmed)
 	}
 	k.answer(wire.AppendAsked(k.buffer(), key))
 	k.ctx.Response.SetStatusCode(statusAccepted)

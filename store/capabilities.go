@@ -179,6 +179,21 @@ type Described interface {
 	Details() map[string]string
 }
 
+// Quieter is an engine that grants nothing for a while after it may have forgotten grants: see [Quiet].
+type Quieter interface {
+	// Quiet is the rest of the quiet time as far as this instance knows, or 0. Of several servers, the longest counts, and
+	// others may grant meanwhile. It does not ask a server.
+	Quiet() time.Duration
+}
+
+// QuietFor is the rest of a store's quiet time, or 0: see [Quieter].
+func QuietFor(s Store) time.Duration {
+	if q, ok := s.(Quieter); ok {
+		return q.Quiet()
+	}
+	return 0
+}
+
 // Listener is an engine for which receiving news has a cost, for instance a connection.
 type Listener interface {
 	// Listen says whether this instance has leases, or soon will have: waiters, locks and watches need a lease. It

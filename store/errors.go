@@ -38,9 +38,10 @@ func OutcomeUnknown(err error) bool {
 	return errors.As(err, &e) && e.Unknown
 }
 
-// QuietError says that after a failover the store grants nothing for this time.
+// QuietError says that the store grants nothing for this time, because it may have forgotten grants in which sidecars still believe.
 type QuietError struct{ Left time.Duration }
 
 func (e *QuietError) Error() string {
-	return fmt.Sprintf("after a failover of the store, nothing is granted for %s, because grants may have been forgotten", e.Left.Round(time.Millisecond))
+	return fmt.Sprintf("the store has a quiet time for another %s, in which it grants nothing: it was replaced in a failover, or restarted, or is new, "+
+		"so it may not know of locks that others hold", e.Left.Round(time.Millisecond))
 }

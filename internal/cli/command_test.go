@@ -309,7 +309,9 @@ func TestUsage(t *testing.T) {
 		{[]string{"--socket", "/etc/passwd", "get", "k"}, exitcode.Unavailable, "/etc/passwd is not a socket"},
 		{[]string{"--socket", "/etc", "get", "k"}, exitcode.Unavailable, "/etc is not a socket"},
 		{[]string{"completion", "fish"}, exitcode.OK, "complete -c locksidecar"},
-		{[]string{"migrate"}, exitcode.Config, "memory://"},
+		{[]string{"migrate"}, exitcode.Config, "no store is named"},
+		{[]string{"migrate", "--new"}, exitcode.Config, "only for Redis"},
+		{[]string{"migrate", "--new", "--from", "redis://h"}, exitcode.Usage, "--new is not for"},
 		{[]string{"--socket", "/no/such/socket", "get", "k"}, exitcode.Unavailable, "locksidecar serve"},
 	}
 	for _, test := range tests {

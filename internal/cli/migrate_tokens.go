@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -73,7 +74,7 @@ func (m *move) run(ctx context.Context, cmd *cobra.Command) error {
 	if err := to.RaiseTokens(ctx, next); err != nil {
 		return failed("raising the tokens of", to, err)
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "the tokens of %s begin at %d now: all tokens of %s were smaller\n", to.url, next, from.url)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "each later token of %s is at least %d: all tokens of %s were smaller\n", to.url, next, from.url)
 	return err
 }
 
@@ -83,9 +84,12 @@ func (m *move) open(ctx context.Context, flag, url string, schema bool) (*opened
 	if file, is := strings.CutPrefix(url, "@"); is {
 		source = m.source.With("STORE_URL", "").With("STORE_URL_FILE", file)
 	}
+	source = source.With("POSTGRES_LISTEN_URL", "").With("POSTGRES_LISTEN_URL_FILE", "") // they belong to the sidecars' store
 	cfg, _, err := config.Load(source)
 	if err != nil {
-		return nil, exitcode.With(exitcode.Config, fmt.Errorf("%s: %w", flag, err))
+		// The user has set a flag, and not these variables.
+		named := strings.NewReplacer(config.Prefix+"STORE_URL_FILE", "the file of "+flag, config.Prefix+"STORE_URL", flag)
+		return nil, exitcode.With(exitcode.Config, errors.New(named.Replace(err.Error())))
 	}
 	cfg.AutoMigrate = schema
 	st, err := sidecar.OpenStore(cfg, slog.New(slog.DiscardHandler))

@@ -62,9 +62,17 @@ The sidecar listens at --socket, or without it at LOCKSIDECAR_SOCKET. All other 
 	}
 }
 
+// readable makes durations text, such as 13.997s. As JSON they would be numbers of nanoseconds.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		return slog.String(a.Key, a.Value.Duration().String())
+	}
+	return a
+}
+
 // newLog makes the log of a serving process. The caller must call Stop at the end.
 func newLog(out io.Writer, level slog.Level, format config.LogFormat) *logging.Handler {
-	options := &slog.HandlerOptions{Level: level}
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: readable}
 	return logging.New(out, func(w io.Writer) slog.Handler {
 		if format == config.LogText {
 			return slog.NewTextHandler(w, options)

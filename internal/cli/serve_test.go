@@ -1,11 +1,14 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"io"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/locksidecar/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
@@ -47,5 +50,20 @@ func TestServeFailsWhereAnotherServes(t *testing.T) {
 	err := execute(&app{source: config.Environment()}, []string{"serve"}, io.Discard, io.Discard)
 	if exitcode.Of(err) != exitcode.CannotOpen || !strings.Contains(err.Error(), in.Socket) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestDurationsInTheLog: a duration is text with its unit. As a number of nanoseconds nobody can read it.
+func TestDurationsInTheLog(t *testing.T) {
+	for _, format := range []config.LogFormat{config.LogText, config.LogJSON} {
+		out := &bytes.Buffer{}
+		log := newLog(out, slog.LevelInfo, format)
+		slog.New(log).With("with", time.Second).Info("a line", "left", 13997*time.Millisecond, slog.Group("g", "in", time.Minute))
+		log.Stop()
+		for _, want := range []string{"13.997s", "1m0s", "1s"} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s: no %q in %s", format, want, out)
+			}
+		}
 	}
 }

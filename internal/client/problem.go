@@ -39,7 +39,7 @@ func (e *ProblemError) Error() string {
 	if text == "" {
 		text = fmt.Sprintf("the sidecar answered %d %s", e.Status, Printable(e.Code))
 	}
-	if e.Holder != nil {
+	if e.Holder != nil && e.Reason != "quiet" { // then nobody holds the lock, or the detail says more
 		text = "not granted: " + e.Holder.String()
 		if e.Mode == ModeShared {
 			text += "; " + e.LockMode.String() // the shown holder is the oldest

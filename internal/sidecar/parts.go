@@ -105,7 +105,7 @@ func (s *sidecar) leaseConfig() lease.Config {
 		StoreTimeout: cfg.StoreTimeout, PollInterval: cfg.PollInterval,
 		CacheSize: cfg.CacheSize, CacheTTL: cfg.CacheTTL, BatchMax: cfg.BatchMax,
 		MaxSessions: cfg.MaxSessions, MaxLocksPerSession: cfg.MaxLocksPerSession, MaxWaiters: cfg.MaxWaiters,
-		Logger: s.log, Tracer: s.tel.Tracer, Metrics: s.tel.Metrics.Locks,
+		Probes: true, Logger: s.log, Tracer: s.tel.Tracer, Metrics: s.tel.Metrics.Locks,
 	}
 }
 

@@ -2,6 +2,8 @@ package cas
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,6 +26,11 @@ func (s *Store) elect(ctx context.Context, op, election string, term time.Durati
 	if err := s.usable(ctx, op); err != nil {
 		return store.Election{}, err
 	}
+	if term > 0 {
+		s.mu.Lock()
+		s.elected[election] = struct{}{} // also if the outcome is unknown
+		s.mu.Unlock()
+	}
 	for round := 0; ; round++ {
 		e, decided, err := s.vote(ctx, election, term)
 		if err == nil && !decided {
@@ -32,8 +39,27 @@ func (s *Store) elect(ctx context.Context, op, election string, term time.Durati
 		if err != nil {
 			return store.Election{}, &store.Error{Op: op, Err: cause(err), Unknown: store.OutcomeUnknown(err)}
 		}
+		if decided && !e.Elected {
+			s.mu.Lock()
+			delete(s.elected, election)
+			s.mu.Unlock()
+		}
 		if decided {
 			return e, nil
+		}
+	}
+}
+
+// resign ends this instance's terms, so that others need not wait for their ends, and no lease is left.
+func (s *Store) resign() {
+	s.mu.Lock()
+	elections := slices.Collect(maps.Keys(s.elected))
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	for _, election := range elections {
+		if _, err := s.elect(ctx, "Stop", election, 0); err != nil {
+			s.log.Debug("this sidecar was elected, and could not resign", "election", election, "error", err)
 		}
 	}
 }

@@ -417,7 +417,7 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 				continue // it is in use again
 			}
 			again = append(again, t.job)
-			s.quiet.note(done[i].Quiet, s.log)
+			s.refused(done[i].Quiet)
 			if s.keep(r, nil); done[i].Quiet > 0 {
 				t.job.quiet = time.Now().Add(done[i].Quiet)
 				t.job.read(r, nil)

@@ -22,8 +22,9 @@ const (
 	cachedRecords, cachedBytes = 4096, 2 << 10
 	// defaultLongestQueue keeps a record small: a waiter needs about 150 bytes.
 	defaultLongestQueue = 512
-	// discardTimeout limits the revocation of leases that nothing needs. They end by themselves, too.
-	discardTimeout = 5 * time.Second
+	// discardTimeout limits the revocation of leases that nothing needs, and leaveTimeout that at a stop. They end by themselves,
+	// too.
+	discardTimeout, leaveTimeout = 5 * time.Second, 2 * time.Second
 )
 
 var (
@@ -72,7 +73,7 @@ type Store struct {
 	own map[store.LeaseID]*ownLease
 	// signalled are keys with signals for holders of this instance, or perhaps with signals.
 	signalled map[string]struct{}
-	quiet     quiet
+	quiet     QuietTime
 	// doubted are keys of swaps with an unknown outcome, with the versions of the records that the swaps replace.
 	doubted map[string][]int64
 	// awaited are keys for which attempts of this instance wait, or which it watches. Only for an [Expecter].
@@ -81,6 +82,8 @@ type Store struct {
 	ways map[string]way
 	// useless are leases to be revoked.
 	useless []store.LeaseID
+	// elected are the elections that this instance may have won.
+	elected map[string]struct{}
 	wake    chan struct{}
 
 	// sweeper guards sweeping.
@@ -98,6 +101,7 @@ var (
 	_ store.Reaper   = (*Store)(nil)
 	_ store.Census   = (*Store)(nil)
 	_ store.Joiner   = (*Store)(nil)
+	_ store.Quieter  = (*Store)(nil)
 
 	_ store.Described = (*Store)(nil)
 )
@@ -124,7 +128,7 @@ func New(cfg Config) *Store {
 		stop:   make(chan struct{}), wake: make(chan struct{}, 1),
 		cache: must(lru.New[string, *remembered](cachedRecords)),
 		own:   map[store.LeaseID]*ownLease{}, signalled: map[string]struct{}{}, doubted: map[string][]int64{},
-		awaited: map[string]awaited{}, ways: map[string]way{},
+		awaited: map[string]awaited{}, ways: map[string]way{}, elected: map[string]struct{}{},
 	}
 }
 
@@ -146,13 +150,17 @@ func (s *Store) Start(ctx context.Context, news func(store.News)) error {
 	return nil
 }
 
-// Stop ends the background work. The instance's locks stay held until its leases end.
+// Stop resigns from elections, revokes the leases that nothing needs, and ends the background work. The instance's locks stay
+// held until its leases end.
 func (s *Store) Stop() {
+	if s.status.Load() == started {
+		s.resign()
+	}
 	if s.status.Swap(stopped) != stopped {
 		close(s.stop)
 	}
+	s.work.Wait() // for the last revocation, which needs the backend
 	s.backend.Stop()
-	s.work.Wait()
 }
 
 // Ready is nil if operations may succeed now.
@@ -266,22 +274,30 @@ func (s *Store) discard(leases ...store.LeaseID) {
 	}
 }
 
-// clean revokes them until Stop.
+// clean revokes them until Stop, and then those that are left.
 func (s *Store) clean() {
 	for {
 		select {
 		case <-s.stop:
+			s.revokeUseless(leaveTimeout)
 			return
 		case <-s.wake:
+			s.revokeUseless(discardTimeout)
 		}
-		s.mu.Lock()
-		leases := s.useless
-		s.useless = nil
-		s.mu.Unlock()
-		ctx, cancel := context.WithTimeout(context.Background(), discardTimeout)
-		if err := s.backend.Revoke(ctx, leases); err != nil {
-			s.log.Debug("leases without use were not revoked, they will expire", "leases", len(leases), "error", err)
-		}
-		cancel()
+	}
+}
+
+func (s *Store) revokeUseless(within time.Duration) {
+	s.mu.Lock()
+	leases := s.useless
+	s.useless = nil
+	s.mu.Unlock()
+	if len(leases) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	if err := s.backend.Revoke(ctx, leases); err != nil {
+		s.log.Debug("leases without use were not revoked, they will expire", "leases", len(leases), "error", err)
 	}
 }

@@ -164,3 +164,31 @@ func TestOneInstanceSweeps(t *testing.T) {
 		}
 	})
 }
+
+// TestAStopLeavesNoLease: neither that of an election, which outlasts a sweep by far, nor that of a lock that was released just
+// before. A new store of another kind can take the place only when no lease is left.
+func TestAStopLeavesNoLease(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
+		others := server.Leases() - 1
+		a.ok(a.Sweep(a.Context()))
+		if e, err := a.Elect(a.Context(), time.Minute); err != nil || !e.Elected {
+			t.Fatalf("%+v, %v", e, err)
+		}
+		if n := server.Leases() - others; n != 3 {
+			t.Fatalf("%d leases of its own and of its elections, want 3", n)
+		}
+		timed := a.tries("timed")
+		timed.TTL = time.Hour
+		grant := a.gets(timed, store.Granted)
+		a.ok(a.Revoke(a.Context(), []store.LeaseID{a.lease}))
+		a.fails("Revoke", fake.Fault{Slow: time.Second}) // the lease of the released lock is not revoked at once
+		a.releases(timed, grant, store.Holds)
+		a.Stop()
+		if n := server.Leases(); n != others {
+			t.Errorf("%d leases are left", n-others)
+		}
+		if e, err := b.Elect(b.Context(), time.Minute); err != nil || !e.Elected {
+			t.Errorf("the next sidecar: %+v, %v", e, err)
+		}
+	})
+}

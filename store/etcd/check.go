@@ -42,7 +42,7 @@ func (b *Backend) check(ctx context.Context) error {
 		if notLetIn(err) {
 			b.reconnect(c)
 		}
-		return explain(err)
+		return explain(b.naming(err))
 	}
 	if err := b.grows(newest, answer.Header.Revision); err != nil {
 		return err

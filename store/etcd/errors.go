@@ -57,6 +57,7 @@ const (
 	textNoSpace     = "etcdserver: mvcc: database space exceeded"
 	textNoUser      = "etcdserver: user name is empty"
 	textNotLetIn    = "etcdserver: authentication failed, invalid user ID or password"
+	textNoRight     = "etcdserver: permission denied"
 	textOldLogin    = "etcdserver: revision of auth store is old"
 	textCompacted   = "etcdserver: mvcc: required revision has been compacted"
 )
@@ -69,13 +70,22 @@ func says(err error, text string) bool {
 	return ok && answer.GRPCStatus().Message() == text
 }
 
+// naming names the user and the keys for which a right is missing, which etcd does not.
+func (b *Backend) naming(err error) error {
+	if says(err, textNoRight) {
+		return fmt.Errorf("the user %q of the store's URL lacks a right: a role of this user needs the permission readwrite for the prefix %s: %w",
+			b.target.username, b.target.prefix, err)
+	}
+	return err
+}
+
 // explain says in words what an operator must do.
 func explain(err error) error {
 	switch {
 	case says(err, textNoSpace):
 		return fmt.Errorf("etcd's database has reached its quota (alarm NOSPACE), so nothing new is granted; "+
 			"compact and defragment it, or raise --quota-backend-bytes, then run `etcdctl alarm disarm`: %w", err)
-	case notLetIn(err):
+	case notLetIn(err) && !says(err, textNoRight):
 		return fmt.Errorf("etcd refuses the user of the store's URL: %w", err)
 	}
 	return err

@@ -62,7 +62,7 @@ func (b *Backend) request(ctx context.Context, op string, changes bool, send fun
 	ctx, sent := noteSent(ctx)
 	began := time.Now()
 	slow := time.AfterFunc(patience, b.Doubt)
-	err = c.loggedIn(ctx, func() error { return send(ctx, c) })
+	err = b.naming(c.loggedIn(ctx, func() error { return send(ctx, c) }))
 	slow.Stop()
 	end(err)
 	b.config.Metrics.Statement(ctx, name, time.Since(began), err)

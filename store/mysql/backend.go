@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/store"
@@ -36,6 +37,7 @@ type Backend struct {
 	pools  pools
 	server atomic.Pointer[string] // names the server in SQL; set by the first check
 	latest latest
+	quiet  cas.QuietTime
 	// longest is the longest TTL of the leases that were opened here, in microseconds.
 	longest atomic.Int64
 
@@ -50,6 +52,7 @@ var (
 	_ cas.Expecter    = (*Backend)(nil)
 	_ cas.Confirmer   = (*Backend)(nil)
 	_ store.Described = (*Backend)(nil)
+	_ store.Quieter   = (*Backend)(nil)
 )
 
 const (
@@ -98,3 +101,6 @@ func (b *Backend) Stop() {
 	b.Readiness.Stop()
 	b.pools.close()
 }
+
+// Quiet implements [store.Quieter].
+func (b *Backend) Quiet() time.Duration { return b.quiet.Left() }

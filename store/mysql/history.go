@@ -41,5 +41,7 @@ func (b *Backend) heard(found results) (state, error) {
 		return state{}, errFormat
 	}
 	b.latest.seen(began)
-	return state{history: store.History(history), quiet: max(0, time.Duration(micros)*time.Microsecond)}, nil
+	quiet := max(0, time.Duration(micros)*time.Microsecond)
+	b.quiet.Note(quiet)
+	return state{history: store.History(history), quiet: quiet}, nil
 }

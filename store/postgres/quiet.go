@@ -36,10 +36,13 @@ func (q *quiet) note(log *slog.Logger, left time.Duration) {
 	}
 	q.mu.Unlock()
 	if longer {
-		log.Warn("quiet time after a failover: nothing is granted until it is over, because grants may have been forgotten",
-			"until", until.UTC().Format(time.RFC3339), "seconds", left.Round(time.Second).Seconds())
+		log.Warn("quiet time: nothing is granted until it is over, because the server was promoted or restored, or has restarted, "+
+			"so it may not know of locks that others hold", "until", until.UTC().Format(time.RFC3339), "left", left.Round(time.Millisecond))
 	}
 }
+
+// Quiet implements [store.Quieter].
+func (s *Store) Quiet() time.Duration { return s.quiet.left() }
 
 // left is the rest of the quiet time, or 0.
 func (q *quiet) left() time.Duration {

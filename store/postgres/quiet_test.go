@@ -131,7 +131,7 @@ func TestAQuietTimeIsLogged(t *testing.T) {
 		want(t, acquire(t, s, askFor("k", lease)), store.Quiet)
 		awaitReady(t, s)
 	}
-	if n := strings.Count(text.String(), "quiet time after a failover"); n != 1 {
+	if n := strings.Count(text.String(), "quiet time: nothing is granted"); n != 1 {
 		t.Errorf("it is logged %d times:\n%s", n, text)
 	}
 	if left := shown(); left < 50*time.Minute || left > time.Hour {

@@ -134,6 +134,7 @@ var (
 	_ store.Reaper   = (*Store)(nil)
 	_ store.Census   = (*Store)(nil)
 	_ store.Listener = (*Store)(nil)
+	_ store.Quieter  = (*Store)(nil)
 )
 
 // New makes a store without connecting to a server. It fails if the configuration can never work. Its

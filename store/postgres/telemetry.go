@@ -67,7 +67,7 @@ func (e *listener) state() string {
 
 // metricsState is the present state for metrics. The listener's connection is not in a pool.
 func (s *Store) metricsState() metrics.StoreState {
-	f := metrics.StoreState{Listener: s.listener.state(), Quiet: s.quiet.left()}
+	f := metrics.StoreState{Listener: s.listener.state(), Quiet: s.Quiet()}
 	s.mu.Lock()
 	r := s.started
 	s.mu.Unlock()

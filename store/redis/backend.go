@@ -36,6 +36,7 @@ type Backend struct {
 	span   func(ctx context.Context, name string) (context.Context, func(error))
 	client goredis.UniversalClient
 	parts  []partition
+	quiet  []cas.QuietTime // of the partitions
 
 	mu      sync.Mutex
 	heard   bool  // letters arrive, or have arrived
@@ -48,6 +49,7 @@ type Backend struct {
 var (
 	_ cas.Backend     = (*Backend)(nil)
 	_ store.Described = (*Backend)(nil)
+	_ store.Quieter   = (*Backend)(nil)
 )
 
 const (
@@ -76,6 +78,7 @@ func New(config Config) (*Backend, error) {
 		b.parts = partitions(len(tags))
 	}
 	b.history.of = make([]string, len(b.parts))
+	b.quiet = make([]cas.QuietTime, len(b.parts))
 	b.span = tracing.Requests(config.Tracers, "redis", error.Error)
 	b.client = b.connect()
 	return b, nil
@@ -107,4 +110,12 @@ func (b *Backend) Ready() error {
 		return &store.Error{Op: "ready", Err: errors.Join(errNotHeard, b.deaf)}
 	}
 	return nil
+}
+
+// Quiet implements [store.Quieter].
+func (b *Backend) Quiet() (left time.Duration) {
+	for i := range b.quiet {
+		left = max(left, b.quiet[i].Left())
+	}
+	return left
 }

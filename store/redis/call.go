@@ -65,6 +65,7 @@ func (b *Backend) call(ctx context.Context, op, name string, kind, part int, tol
 	if !ok {
 		return nil, 0, classify(op, errAnswer, kind != reads)
 	}
+	b.quiet[part].Note(quiet)
 	if told != nil {
 		told.note(part, history)
 	}

@@ -62,6 +62,8 @@ var refusals = map[string]string{ //nolint:gosec // no credentials: codes of err
 const (
 	textNoFunction = "ERR Function not found"
 	textNotLocal   = "non local key" // a slot is moving, and a key of the call is not here
+	// A command within a function is refused. Redis before 7.2 does not name it.
+	textNoRight, textNoRight70 = "ACL failure in script", "user executing the script can't run this command"
 )
 
 // refusal returns why Redis did not carry out a call. Errors from within a function are none, because
@@ -74,6 +76,9 @@ func refusal(err error) (why string, refused bool) {
 	text := answer.Error()
 	if strings.HasPrefix(text, textNoFunction) {
 		return "", true
+	}
+	if strings.Contains(text, textNoRight) || strings.Contains(text, textNoRight70) {
+		return refusals["NOPERM"], false
 	}
 	if strings.Contains(text, "@user_function") {
 		return "", false

@@ -30,3 +30,6 @@ func (b *Backend) PartitionOf(key string) (prefix string, slot int) {
 	part := b.of(key)
 	return strings.TrimSuffix(b.parts[part].meta, "meta"), slotOf(tags[part])
 }
+
+// Function is the name of a function of the library.
+func Function(name string) string { return function(name) }

@@ -44,6 +44,15 @@ local function base(floor, from, began, now)
   return math.max(tonumber(floor or 0), math.floor(tonumber(from or 0) + math.max(0, now - tonumber(began or now)) / 2))
 end
 
+-- write_meta begins a history.
+local function write_meta(P, now, quiet, floor, lost, jump)
+  local history = string.sub(redis.sha1hex(me .. P .. number(now)), 1, 32)
+  local m = { me, history, number(quiet), floor, lost and number(lost) or '', number(jump), number(now) }
+  redis.call('HSET', P .. 'meta', 'run', m[1], 'history', m[2], 'until', m[3], 'floor', m[4], 'lost', m[5], 'from', m[6], 'began', m[7])
+  redis.call('HDEL', P .. 'meta', 'new')
+  return m
+end
+
 -- begin_history notes that this server's data may be older than what was confirmed. Tokens and versions jump, and the quiet
 -- time begins. Without meta, all is forgotten: then it began with this process, unless the process was a replica or
 -- lost its data while it ran.
@@ -71,10 +80,7 @@ local function begin_history(P, now, ms)
   local quiet = math.max(tonumber(before['until'] or 0), from + math.min(longest, MAX_QUIET))
   local floor = before.floor or '0'
   local jump = math.max(base(floor, before.from, before.began, now), now) + (before.run and JUMP or LOST)
-  local history = string.sub(redis.sha1hex(me .. P .. number(now)), 1, 32)
-  local m = { me, history, number(quiet), floor, lost and number(lost) or '', number(jump), number(now) }
-  redis.call('HSET', P .. 'meta', 'run', m[1], 'history', m[2], 'until', m[3], 'floor', m[4], 'lost', m[5], 'from', m[6], 'began', m[7])
-  return m
+  return write_meta(P, now, quiet, floor, lost, jump)
 end
 
 -- begin is called first by each function. remembered is what the caller remembers: "TTL LONGEST BEFORE SEEN HISTORY", the longest TTL (ms)
@@ -84,7 +90,7 @@ end
 local function begin(P, remembered)
   local now = micros()
   local ms = math.floor(now / 1000)
-  local m = redis.call('HMGET', P .. 'meta', 'run', 'history', 'until', 'floor', 'lost', 'from', 'began')
+  local m = redis.call('HMGET', P .. 'meta', 'run', 'history', 'until', 'floor', 'lost', 'from', 'began', 'new')
   if m[1] ~= me or now - looked > LOOK or now < looked then look(now) end
   if m[1] ~= me and same[m[1]] then
     redis.call('HSET', P .. 'meta', 'run', me)
@@ -92,6 +98,12 @@ local function begin(P, remembered)
     m = begin_history(P, now, ms)
   end
   known[P] = true
+  local before = string.match(remembered, '(%x*)$')
+  if m[8] and before ~= '' and before ~= m[2] then -- the caller has used this server before it was marked as new, so it was not
+    m[5] = m[8]
+    redis.call('HSET', P .. 'meta', 'lost', m[5])
+    redis.call('HDEL', P .. 'meta', 'new')
+  end
   local quiet, least = tonumber(m[3]), base(m[4], m[6], m[7], now)
   if m[5] ~= '' then -- nobody knows TTLs and tokens but the callers
     local longest, ever, seen, all, known_to_it = string.match(remembered, '^(%d+) (%d+) (%d+) (%d+) (%x*)$')
@@ -111,6 +123,22 @@ local function begin(P, remembered)
 end
 
 local function prefix(keys) return string.sub(keys[1], 1, -5) end -- without "meta"
+
+-- fresh: "check" or "mark". It marks a partition as new, so that its first history has no quiet time. It answers what speaks against that,
+-- or "new". Tokens jump as after a loss. If an instance that knows an earlier history comes later, the quiet time begins with the mark.
+local function fresh(keys, args)
+  local P, now = prefix(keys), micros()
+  if redis.call('EXISTS', P .. 'meta') == 1 then return { 'used' } end
+  if known[P] or redis.call('EXISTS', P .. 'i') == 1 then return { 'lost' } end
+  if not string.match(info('replication', 'master_replid2'), '^0+$') then return { 'promoted' } end
+  if args[1] == 'mark' then
+    look(now)
+    write_meta(P, now, 0, '0', nil, now + LOST)
+    redis.call('HSET', P .. 'meta', 'new', number(math.floor(now / 1000)))
+    known[P] = true
+  end
+  return { 'new' }
+end
 
 -- A record: "1 VERSION TOKENS LEASES|", 16 bytes for each lease, and the data.
 local function header(value)
@@ -292,6 +320,7 @@ local function register(name, callback, flags)
 end
 register('grant', swap, {})
 register('open', open, {})
+register('fresh', fresh, {})
 register('swap', swap, { 'allow-oom' })
 register('hand_on', open, { 'allow-oom' })
 register('load', load, { 'allow-oom' })

@@ -12,7 +12,7 @@ const (
 	holder = `{"instance":"a-1","pod":"a","session":null,"owner":null,"acquired_at":"2026-01-02T15:04:05.6Z",` +
 		`"held_ms":1,"expires_in_ms":2,"data":{"any":["thing"]},"traceparent":null}`
 	heldProblem = `{"type":"https://github.com/locksidecar/locksidecar/blob/main/docs/errors.md#held","title":"t","status":423,"code":"held","detail":"d",` +
-		holds + `,"holder":` + holder + `,"queue_length":0,"cached":false}`
+		holds + `,"holder":` + holder + `,"queue_length":0,"cached":false,"reason":null,"quiet_ms":null}`
 	grant = `{"granted":true,"key":"k","token":1,"session":null,"bind":"ttl","reentry":2,"expires_in_ms":1,"waited_ms":0,` +
 		`"acquired_at":"2026-01-02T15:04:05.6Z","mode":"shared","limit":3,"slot":2}`
 	skipped = `{"granted":false,"key":"k","outcome":"success","result":[1]}`
@@ -170,5 +170,9 @@ type failures struct {
 func (f *failures) Errorf(string, ...any) { f.count++ }
 
 func problem(status int, code string) string {
-	return fmt.Sprintf(`{"type":"https://github.com/locksidecar/locksidecar/blob/main/docs/errors.md#%[1]s","title":"t","status":%[2]d,"code":"%[1]s","detail":"d"}`, code, status)
+	more := ""
+	if code == "store_unavailable" {
+		more = `,"reason":null,"quiet_ms":null`
+	}
+	return fmt.Sprintf(`{"type":"https://github.com/locksidecar/locksidecar/blob/main/docs/errors.md#%[1]s","title":"t","status":%[2]d,"code":"%[1]s","detail":"d"%[3]s}`, code, status, more)
 }

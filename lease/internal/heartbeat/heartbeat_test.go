@@ -16,6 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/readiness"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
@@ -78,7 +79,7 @@ func inBubble(t *testing.T, test func(b *bench)) {
 		b := &bench{Store: st, t: t, run: background.New(ctx, clock.System{}), cancel: cancel, openedIn: map[store.LeaseID]store.History{}}
 		cfg := types.Config{StoreTimeout: every, BatchMax: 10, MaxWaiters: 10}
 		obs := observe.New(slog.New(slog.DiscardHandler), nil, nil, false)
-		ls := lanes.New(cfg, b, obs, nil)
+		ls := lanes.New(cfg, b, obs, readiness.New(cfg, b), nil)
 		b.leases = New(ctx, Config{
 			TTL: usual, RenewInterval: every, StoreTimeout: every,
 			Store: b, Lanes: ls, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Observer: obs, Background: b.run,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/batcher"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/readiness"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -34,9 +35,14 @@ const MaxTogether = 250
 // statements. But each share that is taken reads the others, and other sidecars wait for the row meanwhile.
 const perKey = 50
 
-// New makes the lanes to a store. Once draining is closed, the lane of acquires refuses.
-func New(cfg types.Config, st store.Store, obs *observe.Observer, draining <-chan struct{}) *Set {
+// New makes the lanes to a store, whose outcomes they tell the judge. Once draining is closed, the lane of acquires refuses.
+func New(cfg types.Config, st store.Store, obs *observe.Observer, judge *readiness.Judge, draining <-chan struct{}) *Set {
 	ls := &Set{}
+	acquire := func(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+		answers, err := st.Acquire(ctx, asks)
+		judge.HeardAnswers(answers, err)
+		return answers, err
+	}
 	inline := st.Traits().Inline
 	lane := batcher.Config{Max: cfg.BatchMax, Timeout: cfg.StoreTimeout, Inline: inline}
 	bounded := lane
@@ -47,20 +53,20 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, draining <-cha
 	acquires := bounded
 	acquires.Refuse = draining
 	acquires.PerKey = perKey
-	ls.Acquires = batcher.New(obs.Lane("acquire", acquires), byKey, st.Acquire, locked)
+	ls.Acquires = batcher.New(obs.Lane("acquire", acquires), byKey, acquire, locked)
 	// Enqueues of one key share a statement, in their order. Only the queue limits them, because answers of
 	// another lane submit some of them, and must not wait.
 	together := lane
 	together.Max = min(lane.Max, MaxTogether)
 	together.PerKey = together.Max
-	ls.Enqueues = batcher.New(obs.Lane("enqueue", together), byKey, st.Acquire, locked)
-	ls.Amends = batcher.New(obs.Lane("amend", bounded), func(c store.Change) string { return c.Key }, st.Amend, claimLocked)
+	ls.Enqueues = batcher.New(obs.Lane("enqueue", together), byKey, acquire, locked)
+	ls.Amends = batcher.New(obs.Lane("amend", bounded), func(c store.Change) string { return c.Key }, told(judge, st.Amend), claimLocked)
 	ls.Reads = batcher.New(obs.Lane("get", bounded), func(key string) string { return key }, st.Get, nil)
 	ls.Signals = batcher.New(obs.Lane("signal", bounded), func(s store.Signal) string { return s.Key }, sendSignals(st),
 		func(s store.ClaimStatus) bool { return s == store.ClaimRowLocked })
 	apart := lane
 	apart.Inline = false // they may hang, and have their own limit
-	ls.Openings = batcher.New(obs.Lane("open", apart), func(l store.NewLease) string { return string(l.ID[:]) }, forAll(st.OpenLeases), nil)
+	ls.Openings = batcher.New(obs.Lane("open", apart), func(l store.NewLease) string { return string(l.ID[:]) }, told(judge, forAll(st.OpenLeases)), nil)
 	ls.Revocations = batcher.New(obs.Lane("revoke", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(st.Revoke), nil)
 	// A lane that hands back has no limit, because the grants that it frees are limited.
 	byGrant := func(a store.Attempt) string { return string(a.ID[:]) }
@@ -68,15 +74,29 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, draining <-cha
 	ls.Withdrawals = batcher.New(obs.Lane("withdraw", lane), byGrant, st.Withdraw, func(o store.Outcome) bool { return o == store.RowLocked })
 	releases := lane
 	releases.PerKey = perKey
-	ls.Releases = batcher.New(obs.Lane("release", releases), func(c store.Claim) string { return c.Key }, st.Release, claimLocked)
+	ls.Releases = batcher.New(obs.Lane("release", releases), func(c store.Claim) string { return c.Key }, told(judge, st.Release), claimLocked)
 	if j, ok := st.(store.Joiner); ok {
-		batcher.Join(ls.Acquires, ls.Releases, j.AcquireAndRelease)
+		batcher.Join(ls.Acquires, ls.Releases, func(ctx context.Context, asks []store.Ask, claims []store.Claim) ([]store.Answer, error, []store.Verdict, error) {
+			answers, failed, verdicts, failedToo := j.AcquireAndRelease(ctx, asks, claims)
+			judge.HeardAnswers(answers, failed)
+			judge.Heard(failedToo)
+			return answers, failed, verdicts, failedToo
+		})
 	}
 	if one, ok := st.(store.Immediate); ok && inline {
 		ls.Acquires.Alone(one.AcquireOne)
 		ls.Releases.Alone(one.ReleaseOne)
 	}
 	return ls
+}
+
+// told tells the judge of an operation's errors.
+func told[T, R any](judge *readiness.Judge, f func(context.Context, []T) ([]R, error)) func(context.Context, []T) ([]R, error) {
+	return func(ctx context.Context, items []T) ([]R, error) {
+		results, err := f(ctx, items)
+		judge.Heard(err)
+		return results, err
+	}
 }
 
 // forAll adapts an operation without answers to a lane.

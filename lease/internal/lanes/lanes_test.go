@@ -9,6 +9,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/readiness"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -39,7 +40,7 @@ func TestCallsForOneKeyShareAStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &slow{}
 		ls := lanes.New(types.Config{BatchMax: calls, MaxWaiters: calls, StoreTimeout: time.Minute}, st,
-			observe.New(slog.New(slog.DiscardHandler), nil, nil, false), make(chan struct{}))
+			observe.New(slog.New(slog.DiscardHandler), nil, nil, false), readiness.New(types.Config{}, st), make(chan struct{}))
 		for range calls {
 			if err := ls.Acquires.Submit(t.Context(), store.Ask{Attempt: store.Attempt{Key: "k"}, Shared: true}, func(store.Answer, error) {}); err != nil {
 				t.Fatal(err)
@@ -64,7 +65,7 @@ func TestAFrequentKeyDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &slow{}
 		ls := lanes.New(types.Config{BatchMax: 1000, MaxWaiters: 10_001, StoreTimeout: time.Minute}, st,
-			observe.New(slog.New(slog.DiscardHandler), nil, nil, false), make(chan struct{}))
+			observe.New(slog.New(slog.DiscardHandler), nil, nil, false), readiness.New(types.Config{}, st), make(chan struct{}))
 		began := time.Now()
 		soon := func(what string) {
 			if d := time.Since(began); d > 2*time.Second { // the statement under way, and its own
@@ -108,7 +109,7 @@ func TestAcquiresAndReleasesShareRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &joining{}
 		ls := lanes.New(types.Config{BatchMax: 10, MaxWaiters: 10, StoreTimeout: time.Minute}, st,
-			observe.New(slog.New(slog.DiscardHandler), nil, nil, false), make(chan struct{}))
+			observe.New(slog.New(slog.DiscardHandler), nil, nil, false), readiness.New(types.Config{}, st), make(chan struct{}))
 		for _, key := range []string{"a", "b", "c"} {
 			if err := ls.Acquires.Submit(t.Context(), store.Ask{Attempt: store.Attempt{Key: key}}, func(store.Answer, error) {}); err != nil {
 				t.Fatal(err)

@@ -28,7 +28,7 @@ var ErrRowLocked = errors.New("another database session keeps the row of this ke
 // and a later try may succeed.
 func RowLocked(op string) error { return &store.Error{Op: op, Err: ErrRowLocked} }
 
-// QuietError: after a failover, the store grants nothing for this time.
+// QuietError: the store grants nothing for this time, because it may have forgotten grants.
 type QuietError = store.QuietError
 
 // Quiet is the error of an acquire in a quiet time. A later try may succeed.
@@ -50,9 +50,16 @@ type HeldError struct {
 	// Cached: the answer came from the local cache. Lock.QueueLength may count only the calls that
 	// wait through this sidecar.
 	Cached bool
+	// Quiet is the rest of the store's quiet time, if no session is known to hold the lock.
+	Quiet time.Duration
 }
 
-func (e *HeldError) Error() string { return fmt.Sprintf("lock %q is held", e.Lock.Key) }
+func (e *HeldError) Error() string {
+	if e.Quiet > 0 {
+		return fmt.Sprintf("lock %q is not granted: %v", e.Lock.Key, &QuietError{Left: e.Quiet})
+	}
+	return fmt.Sprintf("lock %q is held", e.Lock.Key)
+}
 
 // SkippedError: the request waited with Skip, and the holder released with [store.Success], so the work is done.
 type SkippedError struct {
@@ -113,10 +120,16 @@ type TimeoutError struct {
 	// Position is the last known queue position, 1 for the first.
 	Position int
 	Waited   time.Duration
+	// Quiet is the rest of the store's quiet time, if no session is known to hold the lock.
+	Quiet time.Duration
 }
 
 func (e *TimeoutError) Error() string {
-	return fmt.Sprintf("lock %q: waited %s in vain", e.Lock.Key, e.Waited.Round(time.Millisecond))
+	text := fmt.Sprintf("lock %q: waited %s in vain", e.Lock.Key, e.Waited.Round(time.Millisecond))
+	if e.Quiet > 0 {
+		text += fmt.Sprintf(": %v", &QuietError{Left: e.Quiet})
+	}
+	return text
 }
 
 // LostError: the lock was held under this token, and was lost.

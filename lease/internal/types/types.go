@@ -277,6 +277,9 @@ type Config struct {
 
 	MaxSessions, MaxLocksPerSession, MaxWaiters int
 
+	// Probes: readiness needs a lock that the store has granted: see package readiness. Otherwise the store's own word suffices.
+	Probes bool
+
 	Logger *slog.Logger
 	// Clock is the source of time; nil: the machine's clocks.
 	Clock clock.Clock

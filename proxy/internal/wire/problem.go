@@ -72,8 +72,43 @@ type Problem struct {
 	after time.Duration
 	// Refusal: see [Refusef].
 	Refusal bool
+	// unavailable: the store failed, so [Problem.Unconfirmed] may say what that means for the call.
+	unavailable bool
+	// quiet is the rest of a quiet time, or 0, for the codes in mayBeQuiet.
+	quiet time.Duration
 	// more appends the members of this code.
 	more func(object) object
+}
+
+// mayBeQuiet are the codes whose answers say whether a quiet time is the reason.
+var mayBeQuiet = map[string]bool{CodeHeld: true, CodeWaitTimeout: true, CodeStoreUnavailable: true}
+
+// What a failure of the store means for the calls that change something: see [Problem.Unconfirmed].
+const (
+	AcquireUnconfirmed = "nothing was granted, or the sidecar withdraws the grant"
+	ReleaseUnconfirmed = "the release is not confirmed, so the lock may stay held until its time ends; repeat the release"
+	AmendUnconfirmed   = "the change is not confirmed; repeat it"
+	StopUnconfirmed    = "the request to stop is not confirmed; repeat it"
+	BreakUnconfirmed   = "the lock may still be held; repeat the call"
+)
+
+// Unconfirmed adds to a failure of the store what it means for the call.
+func (p *Problem) Unconfirmed(what string) *Problem {
+	if p.unavailable {
+		p.Detail = what + ": " + p.Detail
+	}
+	return p
+}
+
+// ReasonQuiet is the reason of an answer in a quiet time.
+const ReasonQuiet = "quiet"
+
+// withQuiet appends the rest of a quiet time, or null if there is none.
+func (o object) withQuiet(left time.Duration) object {
+	if left <= 0 {
+		return o.null("reason").null("quiet_ms")
+	}
+	return o.text("reason", ReasonQuiet).number("quiet_ms", max(1, left.Milliseconds()))
 }
 
 // Status is the HTTP status of the problem.
@@ -98,6 +133,9 @@ func (p *Problem) Append(b []byte) []byte {
 	o = o.text("title", entry.title).number("status", int64(entry.status)).text("code", p.Code).text("detail", p.Detail)
 	if p.more != nil {
 		o = p.more(o)
+	}
+	if mayBeQuiet[p.Code] {
+		o = o.withQuiet(p.quiet)
 	}
 	return o.end()
 }
@@ -126,7 +164,12 @@ func Internal() *Problem {
 func (p *Problem) WithKey(err error) *Problem {
 	if key := lease.KeyOf(err); key != "" {
 		more := p.more
-		p.more = func(o object) object { return more(o.text("key", key)) }
+		p.more = func(o object) object {
+			if o = o.text("key", key); more != nil {
+				o = more(o)
+			}
+			return o
+		}
 	}
 	return p
 }
@@ -186,9 +229,9 @@ func ProblemOf(err error) *Problem {
 	case errors.Is(err, lease.ErrCallerLeft): // only this means that the client left: the sidecar's own contexts end, too
 		return Problemf(CodeSessionEnded, "the connection was closed by its client, and its session with it")
 	case errors.As(err, &quiet):
-		return &Problem{Code: CodeStoreUnavailable, Detail: "nothing was granted: " + quiet.Error(), after: quiet.Left}
+		return &Problem{Code: CodeStoreUnavailable, Detail: quiet.Error(), after: quiet.Left, quiet: quiet.Left}
 	case store.Unavailable(err):
-		return Problemf(CodeStoreUnavailable, "nothing was granted, or the sidecar withdraws the grant: %v", err)
+		return &Problem{Code: CodeStoreUnavailable, Detail: fmt.Sprintf("the lock store cannot be used now: %v", err), unavailable: true}
 	}
 	return nil
 }
@@ -209,13 +252,17 @@ func reentryProblem(e *lease.ReentryError) *Problem {
 }
 
 func heldProblem(e *lease.HeldError) *Problem {
-	return &Problem{Code: CodeHeld, Detail: e.Error() + ", and wait_ms is 0", more: func(o object) object {
+	detail := e.Error()
+	if e.Quiet == 0 {
+		detail += ", and wait_ms is 0"
+	}
+	return &Problem{Code: CodeHeld, Detail: detail, more: func(o object) object {
 		return o.holders(&e.Lock).number("queue_length", int64(e.Lock.QueueLength)).boolean("cached", e.Cached)
-	}}
+	}, quiet: e.Quiet}
 }
 
 func timeoutProblem(e *lease.TimeoutError) *Problem {
 	return &Problem{Code: CodeWaitTimeout, Detail: e.Error(), more: func(o object) object {
 		return o.holders(&e.Lock).number("queue_position", int64(e.Position)).millis("waited_ms", e.Waited)
-	}}
+	}, quiet: e.Quiet}
 }
