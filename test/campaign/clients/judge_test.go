@@ -125,6 +125,8 @@ func TestStories(t *testing.T) {
 		"an error without words":           {ops: []Op{func() Op { op := failed(a, unavailable); op.Text = " "; return op }()}, notes: []history.Op{during("kill-sidecar sidecar0", 0, 5)}, broken: "error"},
 		"an acquire without descriptors":   {ops: []Op{failed(a, unavailable)}, notes: []history.Op{during("few-descriptors app0", 0, 5)}},
 		"a release without descriptors":    {ops: []Op{a, failed(released(a, Failed, 20, 30), unavailable)}, notes: []history.Op{during("few-descriptors app0", 0, 5)}, broken: "error"},
+		"asyncio has too few":              {ops: []Op{few(failed(a, unavailable))}},
+		"asyncio has too few to release":   {ops: []Op{a, few(failed(released(a, Failed, 20, 30), unavailable))}, broken: "error"},
 		"held, without a wait":             {ops: []Op{func() Op { op := failed(a, "locksidecar.errors.LockHeld"); op.Wait = 0; return op }()}},
 		"held, after a wait":               {ops: []Op{failed(a, "locksidecar.errors.LockHeld")}, broken: "error"},
 		"lost, since a fault long ago":     {ops: []Op{a, failed(released(a, Failed, 20000, 20001), "locksidecar.errors.LockLost")}, notes: []history.Op{during("cut sidecar0", 500, 5000)}},
@@ -158,6 +160,12 @@ func TestStories(t *testing.T) {
 			}
 		})
 	}
+}
+
+// few makes an op one of the program with few descriptors.
+func few(op Op) Op {
+	op.Program, op.Text = "py-asyncio", "there is no file descriptor left"
+	return op
 }
 
 // child makes an op one of a child.

@@ -1,7 +1,6 @@
 package fault
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -47,7 +46,10 @@ func fewDescriptors(s *strike) (int, error) {
 	few := func(limit uint64) error {
 		return unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: before.Max}, nil)
 	}
-	if err := errors.Join(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before), few(uint64(highest)+2)); err != nil {
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
+		return 0, err
+	}
+	if err := few(min(before.Cur, uint64(highest)+2)); err != nil {
 		return 0, err
 	}
 	s.once()

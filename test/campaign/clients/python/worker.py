@@ -11,6 +11,8 @@ from typing import Any
 
 # What a program may have besides its code, with the stacks of its threads. One that grows ends.
 MEMORY = 512 << 20
+# Fewer than the tasks of asyncio would need, if all of them waited.
+DESCRIPTORS = 16
 
 
 def main(task: dict[str, Any]) -> None:
@@ -26,6 +28,8 @@ def main(task: dict[str, Any]) -> None:
     if program == "py-gevent" and task["seed"] % 2 == 0:
         patch()  # the other seeds make the client first, as a server does that loads the app and then forks workers
     if program == "py-asyncio":
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, most))
         from locksidecar import AsyncClient
 
         from tasks import tasks
