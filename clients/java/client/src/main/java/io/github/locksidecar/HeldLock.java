@@ -31,7 +31,7 @@ public final class HeldLock implements AutoCloseable {
   private volatile LockState state;
   private volatile boolean released;
 
-  /** Whether a release had no answer. The sidecar may have carried it out. */
+  /** Whether a release had no answer, or the store did not confirm it. It may have been carried out. */
   private volatile boolean unanswered;
 
   /** The outcome that the end of a block sends; null: none. */
@@ -291,6 +291,7 @@ public final class HeldLock implements AutoCloseable {
    * @throws LockLostException if the lock was lost
    * @throws NotHolderException if it was released before
    * @throws SidecarUnavailableException if no answer came; then this may be called again
+   * @throws StoreUnavailableException if the store did not confirm it; the sidecar goes on, and this may be called again
    */
   public boolean release() {
     return release(null, null, 0, false);
@@ -339,9 +340,9 @@ public final class HeldLock implements AutoCloseable {
               new Operations.Release(
                   key(), token(), grant, expectedEntries == 0 ? entry : null, outcome == null ? null : outcome.word(), body,
                   expectedEntries, inner, unanswered));
-    } catch (SidecarUnavailableException e) {
+    } catch (SidecarUnavailableException | StoreUnavailableException e) {
       unanswered = true;
-      grant.detach(); // the sidecar may release it
+      grant.detach(); // the sidecar goes on with the release
       throw e;
     }
     released = true;

@@ -118,6 +118,26 @@ class OutageTest {
     }
   }
 
+  /** The sidecar goes on with such a release, so the thread does not wait for itself. */
+  @Test
+  void aReleaseThatTheStoreHasNotConfirmedDoesNotRefuseTheThread() throws Exception {
+    try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
+        LockClient client = LockClient.builder().socket(between.socket()).build()) {
+      HeldLock lock = client.acquire("key");
+      between.refuseNext("DELETE /v1/locks/key");
+      assertThrows(StoreUnavailableException.class, lock::release);
+      InterruptTest.InThread<Boolean> releasing =
+          new InterruptTest.InThread<>(() -> {
+            InterruptTest.awaitQueue(sidecar.client(), "key", 1);
+            return lock.release();
+          });
+      try (HeldLock again = client.acquire("key")) {
+        assertTrue(again.token() > lock.token());
+      }
+      assertTrue(releasing.result());
+    }
+  }
+
   @Test
   void anUnlockWithoutAnAnswerGivesTheEntryUp() throws Exception {
     LockClient client = LockClient.builder().socket(sidecar.socket()).timeout(Duration.ofMillis(500)).build();

@@ -36,7 +36,7 @@ public final class Operations {
    * @param body with the result; null: without a body
    * @param reentry the required number of entries; 0: any
    * @param inner whether the lock stays held by another entry, so the answer must come before its lease ends
-   * @param repeated whether a release before had no answer
+   * @param repeated whether a release before had no answer, or the store did not confirm it
    */
   public record Release(
       String key,
