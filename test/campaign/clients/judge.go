@@ -17,6 +17,8 @@ type Rules struct {
 	Timeout, TTL time.Duration
 	// Slack is how much later than promised a program may note anything: it shares its processor with all others.
 	Slack time.Duration
+	// Told is how much later it may note that it lost a key. No hold is long, so a rule with the slack of the others would never refuse one.
+	Told time.Duration
 	// Recovery is how long after a fault was healed an error can come from it.
 	Recovery time.Duration
 	// Least is what must have happened in each program.

@@ -15,7 +15,7 @@ import (
 // ms are milliseconds of a story.
 const ms = int64(time.Millisecond)
 
-var storyRules = Rules{Timeout: 4 * time.Second, TTL: 2 * time.Second, Slack: time.Second, Recovery: 5 * time.Second}
+var storyRules = Rules{Timeout: 4 * time.Second, TTL: 2 * time.Second, Slack: time.Second, Told: time.Second, Recovery: 5 * time.Second}
 
 // acquired is a grant of a key to an app, from the call to the answer. Its release needs its id.
 func acquired(id, app, key string, token, call, answer int64) Op {
@@ -84,7 +84,10 @@ func TestStories(t *testing.T) {
 		"granted before the release was answered": {ops: []Op{a, released(a, Done, 100, 9900), b, released(b, Done, 300, 310)}, broken: "time"},
 		"not told":                           {ops: []Op{a, late, lost, released(late, Done, 6000, 6001)}, broken: "told"},
 		"told in time":                       {ops: []Op{a, func() Op { l := lost; l.Call = 3000 * ms; return l }(), late, released(late, Done, 6000, 6001)}},
-		"its sidecar was frozen":             {ops: []Op{a, late, lost, released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}},
+		"its sidecar was frozen":             {ops: []Op{a, late, lost, released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}, broken: "told"},
+		"the sidecar of a JVM was frozen":    {ops: []Op{jvm(a), late, jvm(lost), released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}},
+		"a JVM that is not told":             {ops: []Op{jvm(a), late, jvm(lost), released(late, Done, 6000, 6001)}, broken: "told"},
+		"told while its sidecar was frozen":  {ops: []Op{a, func() Op { l := lost; l.Call = 1900 * ms; return l }(), late, released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}},
 		"another's sidecar was frozen":       {ops: []Op{a, late, lost, released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-sidecar sidecar2", 100, 4900)}, broken: "told"},
 		"the program was frozen":             {ops: []Op{a, late, lost, released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-app app0", 100, 4900)}},
 		"the program was killed":             {ops: []Op{a, late, released(late, Done, 6000, 6001)}, notes: []history.Op{{Kind: history.Ended, Whose: "app0-1", Call: 100 * ms, Return: 120 * ms}}},
@@ -165,6 +168,12 @@ func TestStories(t *testing.T) {
 // few makes an op one of the program with few descriptors.
 func few(op Op) Op {
 	op.Program, op.Text = "py-asyncio", "there is no file descriptor left"
+	return op
+}
+
+// jvm makes an op one of the program on the client for the JVM.
+func jvm(op Op) Op {
+	op.Program = "java"
 	return op
 }
 

@@ -63,7 +63,7 @@ func (t Terms) rounds() int { return max(1, int(t.Length/round)) }
 func rulesOf(terms Terms) Rules {
 	n := terms.rounds()
 	return Rules{
-		Timeout: timeout, TTL: ttl, Slack: 4 * time.Second, Recovery: 8 * time.Second,
+		Timeout: timeout, TTL: ttl, Slack: 4 * time.Second, Told: time.Second, Recovery: 8 * time.Second,
 		Least: Counts{Grants: 20 * n, Timeouts: 5 * n, Cancelled: 2 * n, Again: n},
 	}
 }
