@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -67,4 +68,47 @@ func TestLettersThatALockedRecordKeepsBackAreLogged(t *testing.T) {
 	if !strings.Contains(log.String(), "some instances were not told") {
 		t.Errorf("no warning: %q", log.String())
 	}
+}
+
+// usedMeanwhile is a backend at which a deletion finds the record locked by another session, which uses the key again.
+type usedMeanwhile struct {
+	*polling
+	use func()
+}
+
+func (u *usedMeanwhile) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
+	if use := u.use; use != nil && swaps[0].Delete {
+		u.use = nil
+		use()
+		u.locked.Store(true)
+		defer u.locked.Store(false)
+	}
+	return u.polling.Swap(ctx, swaps)
+}
+
+// TestASweepDeletesNoRecordThatIsUsedAgain: the swap that uses a free key again may keep the record locked when the sweep deletes it.
+// If the sweep then deleted the record that it finds afterwards, the next asker would be a second holder.
+func TestASweepDeletesNoRecordThatIsUsedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := fake.NewServer()
+		b := start(t, server, store.Identity{Namespace: "n", Instance: "b", Pod: "p"}, cas.Config{})
+		u := &usedMeanwhile{polling: &polling{Backend: server.Open("a", fake.Faults{})}}
+		s := cas.New(cas.Config{Backend: u, Identity: store.Identity{Namespace: "n", Instance: "a"}})
+		defer s.Stop()
+		b.ok(s.Start(t.Context(), nil))
+		before := b.ask("k")
+		b.releases(before, b.gets(before, store.Granted), store.Holds)
+		b.ok(s.Sweep(t.Context()))
+		time.Sleep(10 * time.Minute)
+		again, other := b.ask("k"), b.ask("k")
+		other.Wait = false
+		var grant store.Answer
+		u.use = func() { grant = b.gets(again, store.Granted) }
+		b.ok(s.Sweep(t.Context()))
+		if u.use != nil {
+			t.Fatal("the sweep deleted nothing")
+		}
+		b.gets(other, store.Held)
+		b.releases(again, grant, store.Holds)
+	})
 }

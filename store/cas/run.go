@@ -401,6 +401,9 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 		} else {
 			s.unexpect(t)
 			s.discard(ids(t.opened)...)
+			if t.job.forget {
+				continue // it is in use again, or locked. What it is then must not be deleted.
+			}
 			if done[i].Locked && t.job.waitsForLock() {
 				t.job.loses(r, took)
 				again = append(again, t.job)
@@ -412,9 +415,6 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 			if done[i].Locked {
 				err = &store.Error{Err: fmt.Errorf("key %q: %w", t.job.name, errRowLocked)}
 				continue
-			}
-			if t.job.forget {
-				continue // it is in use again
 			}
 			again = append(again, t.job)
 			s.refused(done[i].Quiet)
