@@ -52,8 +52,8 @@ func Exercise(rec *key.Record, alive bool) {
 	}
 }
 
-// LongestWay is how long an instance gives way at most.
-const LongestWay = longestWay
+// LongestWay is how long an instance gives way for one letter at most, and AllWays how long a job does.
+const LongestWay, AllWays = longestWay, allWays
 
 // AskForWay is the letter of an instance whose swaps have lost so often.
 func AskForWay(d time.Duration, lost int) []byte { return marshal([]note{{Way: d, Lost: lost}}) }

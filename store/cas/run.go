@@ -69,6 +69,8 @@ type job struct {
 	// rivals are the instances that were named in the records which came first. asked is until when they give way to this job.
 	rivals map[string]struct{}
 	asked  time.Time
+	// waysEnd is when the job no longer gives way to others; zero: it has not done so yet.
+	waysEnd time.Time
 	// lockedAt is when a swap was first refused because another session kept the record locked.
 	lockedAt time.Time
 	// states are those that were read for this call.

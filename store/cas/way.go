@@ -20,6 +20,8 @@ const (
 	// one that comes through, and a half for the letter. longestWay limits the time.
 	wayFor     = 2.5
 	longestWay = 100 * time.Millisecond
+	// allWays is for how long a job gives way at most, because far instances that compete with each other ask all the time.
+	allWays = time.Second
 )
 
 // way says until when an instance leaves a key to another one, whose swaps have lost so often.
@@ -32,11 +34,13 @@ type way struct {
 // the call that ctx belongs to.
 func (s *Store) askForWay(ctx context.Context, turns []*turn) (posted func()) {
 	var letters []Letter
+	most := longestWay
 	for _, t := range turns {
 		j := t.job
 		if j.lost == 0 {
 			continue
 		}
+		others := len(j.rivals)
 		for i := range t.rec.Instances {
 			if name := t.rec.Instances[i].Name; name != s.me.Name {
 				if j.rivals == nil {
@@ -45,7 +49,10 @@ func (s *Store) askForWay(ctx context.Context, turns []*turn) (posted func()) {
 				j.rivals[name] = struct{}{}
 			}
 		}
-		if now := time.Now(); j.lost >= asksAfter && now.After(j.asked) {
+		// If the swap that came first made another instance known, many may want the key at the same time, each once. That needs no letters.
+		again := len(j.rivals) == others
+		if now := time.Now(); again && j.lost >= asksAfter && now.After(j.asked) {
+			most = max(most, j.took)
 			d := min(time.Duration(wayFor*float64(j.took)), longestWay)
 			j.asked = now.Add(d)
 			body := marshal([]note{{Way: d, Lost: j.lost}})
@@ -59,6 +66,8 @@ func (s *Store) askForWay(ctx context.Context, turns []*turn) (posted func()) {
 	}
 	var posting sync.WaitGroup
 	posting.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, most) // the swap's answer waits for it, and another server than the key's may hang
+		defer cancel()
 		if err := s.backend.Post(ctx, letters); err != nil {
 			s.log.Debug("others were not asked to give way", "letters", len(letters), "error", err)
 		}
@@ -90,6 +99,13 @@ func maxTime(a, b time.Time) time.Time {
 	return b
 }
 
+func minTime(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
 // giveWay returns the turns that may be taken now, and the jobs of the others. If there are none to be taken, it pauses until the
 // first of the others may.
 func (s *Store) giveWay(ctx context.Context, turns []*turn) (free []*turn, later []*job, err error) {
@@ -101,15 +117,24 @@ func (s *Store) giveWay(ctx context.Context, turns []*turn) (free []*turn, later
 	now := time.Now()
 	var first time.Time
 	for _, t := range turns {
-		w, found := s.ways[t.job.name]
-		if !found || !w.until.After(now) || t.job.lost >= w.lost {
+		j := t.job
+		w, found := s.ways[j.name]
+		if !found || !w.until.After(now) || j.lost >= w.lost {
 			free = append(free, t)
 			continue
 		}
-		if first.IsZero() || w.until.Before(first) {
-			first = w.until
+		if j.waysEnd.IsZero() {
+			j.waysEnd = now.Add(allWays)
 		}
-		later = append(later, t.job)
+		until := minTime(w.until, j.waysEnd)
+		if !until.After(now) {
+			free = append(free, t)
+			continue
+		}
+		if later = append(later, j); len(later) == 1 {
+			first = until
+		}
+		first = minTime(first, until)
 	}
 	s.mu.Unlock()
 	if len(free) == 0 && len(later) > 0 {

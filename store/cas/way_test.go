@@ -1,10 +1,15 @@
 package cas_test
 
 import (
+	"context"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
@@ -159,6 +164,107 @@ func TestWayIsGivenForAMoment(t *testing.T) {
 		}
 		if len(a.told())+len(b.told()) > 0 {
 			t.Error("the letter is told as news")
+		}
+	})
+}
+
+// TestNobodyGivesWayForEver: however often others ask, a release, a withdrawal or another job comes through in the end.
+func TestNobodyGivesWayForEver(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, _ *instance) {
+		c := server.Open("c", fake.Faults{})
+		a.ok(c.Start(a.Context(), func(cas.Letter) {}, func() {}))
+		defer c.Stop()
+		ask := a.ask("k")
+		grant := a.gets(ask, store.Granted)
+		stop := make(chan struct{})
+		var asking sync.WaitGroup
+		asking.Go(func() {
+			for {
+				a.ok(c.Post(context.Background(), []cas.Letter{{To: "a", Key: "n/k", Body: cas.AskForWay(time.Hour, 1000)}}))
+				select {
+				case <-stop:
+					return
+				case <-time.After(cas.LongestWay / 3):
+				}
+			}
+		})
+		synctest.Wait()
+		began := time.Now()
+		a.releases(ask, grant, store.Holds)
+		if took := time.Since(began); took != cas.AllWays {
+			t.Errorf("released after %s, want %s", took, cas.AllWays)
+		}
+		close(stop)
+		asking.Wait()
+	})
+}
+
+// TestManyThatComeTogetherAskForNoWay: if many instances want a key at the same time, each loses to those that come before it, but to
+// none of them again and again.
+func TestManyThatComeTogetherAskForNoWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := fake.NewServer()
+		all := make([]*instance, 30)
+		for i := range all {
+			all[i] = start(t, server, store.Identity{Namespace: "n", Instance: fmt.Sprint(i), Pod: "p"}, cas.Config{})
+			all[i].far = time.Millisecond
+		}
+		var work sync.WaitGroup
+		for _, in := range all {
+			work.Go(func() {
+				_, err := in.Acquire(in.Context(), []store.Ask{in.ask("k")})
+				in.ok(err)
+			})
+		}
+		work.Wait()
+		posts := 0
+		for _, in := range all {
+			posts += strings.Count(in.made(), "Post")
+		}
+		if posts > len(all)/10 {
+			t.Errorf("%d instances that wanted a key once asked %d times for way", len(all), posts)
+		}
+	})
+}
+
+// outrun is a backend before whose first swaps another instance changes the record, and whose posted letters hang.
+type outrun struct {
+	*fake.Backend
+	swaps  int
+	before func()
+}
+
+func (o *outrun) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
+	if o.swaps > 0 {
+		o.swaps--
+		o.before()
+	}
+	return o.Backend.Swap(ctx, swaps)
+}
+
+func (o *outrun) Post(ctx context.Context, _ []cas.Letter) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestALetterThatHangsDoesNotKeepASwap: the letters that ask for way may go to another server than the swap, which hangs.
+func TestALetterThatHangsDoesNotKeepASwap(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, _ *instance) {
+		o := &outrun{Backend: server.Open("c", fake.Faults{}), swaps: 4, before: func() {
+			ask := a.ask("k")
+			ask.Shared = true
+			a.gets(ask, store.Granted)
+		}}
+		s := cas.New(cas.Config{Backend: o, Identity: store.Identity{Namespace: "n", Instance: "c"}})
+		defer s.Stop()
+		a.ok(s.Start(a.Context(), nil))
+		lease := uuid.New()
+		a.ok(s.OpenLeases(a.Context(), []store.NewLease{{ID: lease, TTL: time.Hour}}))
+		began := time.Now()
+		answers, err := s.Acquire(a.Context(), []store.Ask{{Attempt: store.Attempt{Key: "k", ID: uuid.New()}, Lease: lease, Shared: true}})
+		a.ok(err)
+		if took := time.Since(began); answers[0].Outcome != store.Granted || took > 3*cas.LongestWay {
+			t.Errorf("%+v after %s", answers[0], took)
 		}
 	})
 }
