@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import free
-from locksidecar import AsyncClient, Client, SidecarUnavailable, _sync_lock
+from locksidecar import AsyncClient, Client, LockLost, SidecarUnavailable, _sync_lock
 
 
 class Relay:
@@ -23,6 +23,7 @@ class Relay:
         self.path = path
         self.lose = 0  # the number of answers to acquires that it loses
         self.refuse = 0  # the number of releases that it answers itself: the store is not available
+        self.mute = False  # whether it loses the client's questions for its locks
         self.asked: list[bytes] = []  # the first lines of the requests
         self._upstream = upstream
         self._sockets: list[socket.socket] = []
@@ -56,6 +57,8 @@ class Relay:
                     self.refuse -= 1
                     body = b'{"status":503,"code":"store_unavailable","detail":"no store"}'
                     client.sendall(b"HTTP/1.1 503 x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                    continue
+                if data.startswith(b"PATCH ") and self.mute:
                     continue
                 if data.startswith((b"PUT ", b"POST /v1/locks")) and self.lose > 0:
                     self.lose -= 1
@@ -108,6 +111,18 @@ def test_a_repeated_reentry_is_counted_once(relay: Relay, key: str) -> None:
         with client.lock(key, reentrant=True) as inner:
             assert inner.reentry == 2
         assert outer.check().reentry == 1
+
+
+def test_a_lock_that_is_lost_by_the_clock_is_released_as_often_as_it_was_entered(
+    relay: Relay, path: str, key: str
+) -> None:
+    with Client(relay.path) as client, Client(path) as other:
+        with pytest.raises(LockLost, match="expired"):
+            with client.lock(key, ttl=1, reentrant=True) as outer, client.lock(key, ttl=1, reentrant=True):
+                relay.mute = True
+                assert outer.lost.wait(20)
+                relay.mute = False
+        free(other, key)
 
 
 @pytest.mark.parametrize("bind", ["session", "ttl"])

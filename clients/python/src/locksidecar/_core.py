@@ -315,12 +315,15 @@ class Core:
                 session.end()
             except errors.LocksidecarError:
                 lost = session.unanswered(grant)
+            entries = [entry for one in lost for entry in one.entries]
             for one in lost:
                 session.lost(one, "expired")
-            for one in lost:  # the sidecar may have gone on in this moment, and have it
-                target = lock_path(one.key, f"?token={one.token}")
+            for entry in entries:  # the sidecar may have gone on in this moment, and have it
+                key, token = entry.grant.key, entry.grant.token
+                call = self._release_call(key, token, entry, None, UNSET, None, None)
+                call.timeout = WITHDRAW_PATIENCE
                 try:
-                    yield Call("DELETE", target, timeout=WITHDRAW_PATIENCE, session=session)
+                    yield call
                 except errors.LocksidecarError:
                     break
 
