@@ -49,11 +49,8 @@ func (l *late) note(attempts int, id func(int) store.AttemptID, notAfter time.Ti
 func (l *late) canFollow(id store.AttemptID, at time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	until, ok := l.until[id]
-	if !ok {
-		until = l.others
-	}
-	if at.Before(until) {
+	// It may be among the others, too, if it was noted before they were put together: its limits can go back with the clock.
+	if at.Before(later(l.until[id], l.others)) {
 		return true
 	}
 	delete(l.until, id)
