@@ -185,7 +185,7 @@ public final class Worker {
 
     void rest() throws InterruptedException {
       try {
-        Thread.sleep(rng.nextDouble() < 0.97 ? List.of(0, 5, 20, 50).get(rng.nextInt(4)) : 1000 + rng.nextInt(4000));
+        Thread.sleep(rng.nextDouble() < 0.98 ? List.of(0, 5, 20, 50).get(rng.nextInt(4)) : 1000 + rng.nextInt(7000));
       } finally {
         leaves();
       }

@@ -85,7 +85,7 @@ class Hold {
   }
 
   async rest() {
-    await sleep(this.rng() < 0.97 ? choice(this.rng, [0, 5, 20, 50]) : 1000 + this.rng() * 4000);
+    await sleep(this.rng() < 0.98 ? choice(this.rng, [0, 5, 20, 50]) : 1000 + this.rng() * 7000);
   }
 
   leaves() {

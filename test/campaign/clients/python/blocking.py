@@ -180,7 +180,7 @@ class Hold:
     def rest(self) -> None:
         """Holds for a while, now and then for longer than a lease."""
         try:
-            time.sleep(self.rng.choice([0, 0.005, 0.02, 0.05]) if self.rng.random() < 0.97 else self.rng.uniform(1, 5))
+            time.sleep(self.rng.choice([0, 0.005, 0.02, 0.05]) if self.rng.random() < 0.98 else self.rng.uniform(1, 8))
         except BaseException:
             self.leaves()
             raise

@@ -197,7 +197,7 @@ class Hold:
     async def rest(self) -> None:
         try:
             await asyncio.sleep(
-                self.rng.choice([0, 0.005, 0.02, 0.05]) if self.rng.random() < 0.97 else self.rng.uniform(1, 5)
+                self.rng.choice([0, 0.005, 0.02, 0.05]) if self.rng.random() < 0.98 else self.rng.uniform(1, 8)
             )
         except asyncio.CancelledError:
             self.leaves()
