@@ -8,6 +8,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -22,6 +23,7 @@ import (
 func (m *Manager) Acquire(ctx context.Context, s *holdings.Session, req types.Request) (types.Grant, error) {
 	began := m.begins(&req)
 	g, err := m.acquirer.Acquire(ctx, s, &req)
+	m.nameHolder(&req, err)
 	m.addQuiet(err)
 	m.acquired(ctx, &req, began, &g, err)
 	return g, err
@@ -33,6 +35,7 @@ func (m *Manager) Acquire(ctx context.Context, s *holdings.Session, req types.Re
 func (m *Manager) AcquireAll(ctx context.Context, s *holdings.Session, keys []string, req types.Request) ([]types.Grant, error) {
 	began := m.begins(&req)
 	grants, err := m.groups.Acquire(ctx, s, keys, &req)
+	m.nameHolder(&req, err)
 	m.addQuiet(err)
 	m.acquiredAll(ctx, keys, &req, began, grants, err)
 	return grants, err
@@ -49,6 +52,47 @@ func (m *Manager) addQuiet(err error) {
 	}
 	if timeout, is := errors.AsType[*types.TimeoutError](err); is && timeout.Lock.Holder.Session == "" {
 		timeout.Quiet = store.QuietFor(m.st)
+	}
+}
+
+// holderPatience limits how much later a wait ends because the store is asked who holds the key.
+const holderPatience = 100 * time.Millisecond
+
+// nameHolder makes the error of a wait in vain name who holds the key now, because the last answer may be as old as the wait. The
+// store is asked only if the answer is older than those of the held cache, and this sidecar does not hold the key: once for
+// all calls whose waits for the key end together. If it does not answer soon, the error keeps the holder of the last answer.
+func (m *Manager) nameHolder(req *types.Request, err error) {
+	e, ok := errors.AsType[*types.TimeoutError](err)
+	if !ok || e.Age <= m.cfg.CacheTTL && !req.NoCache {
+		return
+	}
+	key := e.Lock.Key
+	if h := m.holdings.Get(key); h != nil && !h.IsDowngraded() {
+		if lock := h.State(); lock.Holder.ExpiresIn > 0 {
+			e.Lock, e.Age = lock, 0
+			return
+		}
+	}
+	if lock, ok := m.heldCache.Get(key); ok && !req.NoCache {
+		e.Lock, e.Age = lock, 0
+		return
+	}
+	if m.st.Ready() != nil {
+		return
+	}
+	asked := m.holders.DoChan(key, func() (any, error) {
+		ctx, cancel := context.WithTimeout(m.ctx, m.cfg.StoreTimeout)
+		defer cancel()
+		return lanes.SubmitOwn(ctx, m.lanes.Reads, "get", key)
+	})
+	late := time.NewTimer(holderPatience)
+	defer late.Stop()
+	select {
+	case answer := <-asked:
+		if answer.Err == nil {
+			e.Lock, e.Age = answer.Val.(store.Lock), 0 //nolint:forcetypeassert // the lane's answer
+		}
+	case <-late.C:
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
@@ -42,6 +44,8 @@ type Manager struct {
 	watches    *watch.Watches
 	reconciler *reconcile.Reconciler
 	fleet      *fleet.Counter
+	// holders asks once for several calls who holds a key: see nameHolder.
+	holders singleflight.Group
 
 	// began is when the manager was made. sweepUntil is when the last grant has ended and been swept, in
 	// nanoseconds after began.

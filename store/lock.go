@@ -1,6 +1,9 @@
 package store
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Lock is the state of a key.
 type Lock struct {
@@ -26,6 +29,18 @@ type Lock struct {
 	Holders      []Share
 	// NextEnd is the smallest ExpiresIn of all shared holders.
 	NextEnd time.Duration
+}
+
+// Aged is the lock after the time d, as far as it is known if nothing happened meanwhile.
+func (l *Lock) Aged(d time.Duration) Lock {
+	aged := *l
+	aged.Holder.age(d)
+	aged.NextEnd = max(l.NextEnd-d, 0)
+	aged.Holders = slices.Clone(l.Holders)
+	for i := range aged.Holders {
+		aged.Holders[i].age(d)
+	}
+	return aged
 }
 
 // HoldersShown limits the shared holders that a Lock shows, BlockersShown those that an Answer shows.
@@ -62,6 +77,11 @@ type Holder struct {
 	ExpiresIn   time.Duration
 	Data        []byte
 	Traceparent string
+}
+
+func (h *Holder) age(d time.Duration) {
+	h.HeldFor += d
+	h.ExpiresIn = max(h.ExpiresIn-d, 0)
 }
 
 // Query selects held locks.

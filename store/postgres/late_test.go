@@ -13,11 +13,11 @@ import (
 func TestLimitsOutliveAnOverflow(t *testing.T) {
 	t.Parallel()
 	var l late
-	id := store.AttemptID(uuid.New())
+	id := uuid.New()
 	one := func(int) store.AttemptID { return id }
 	now := time.Now()
 	l.note(1, one, now.Add(time.Minute))
-	l.note(lateMax, func(int) store.AttemptID { return store.AttemptID(uuid.New()) }, now)
+	l.note(lateMax, func(int) store.AttemptID { return uuid.New() }, now)
 	l.note(1, one, now.Add(time.Second))
 	if !l.canFollow(id, now.Add(30*time.Second)) {
 		t.Error("a statement that has half a minute left cannot follow")

@@ -176,8 +176,9 @@ type Call struct {
 	// withdrawn is closed when a release by the request id ends the call; nil without an id.
 	withdrawn <-chan struct{}
 
-	// seen is the last known lock (nil: unknown). position is the call's queue position.
+	// seen is the last known lock (nil: unknown), by an answer to a question sent at seenAt. position is the call's queue position.
 	seen     *store.Lock
+	seenAt   time.Time
 	position int
 	// WasQueued: the call has had a queue position. After that, it waits through an outage.
 	WasQueued bool
@@ -398,7 +399,7 @@ func (c *Call) outcome(b *Attempt) (types.Grant, error) {
 func (c *Call) learnLocked(b *Attempt) {
 	c.shared = b.shared
 	if b.seen != nil && b.seen.Key != "" {
-		c.seen = b.seen
+		c.seen, c.seenAt = b.seen, b.seenAt
 	}
 	if b.wasQueued {
 		c.WasQueued, c.position = true, b.position
@@ -431,14 +432,16 @@ func (c *Call) deliver(b *Attempt, g types.Grant) (types.Grant, error) {
 // Timeout is the error if the wait ends without the lock.
 func (c *Call) Timeout() error {
 	// Time may be up before the call was queued. Then position is where it would have been queued.
-	lock, position := store.Lock{Key: c.req.Key}, c.position
+	now := c.aq.clk.Now()
+	e := &types.TimeoutError{Lock: store.Lock{Key: c.req.Key}, Age: now.Sub(c.began), Position: c.position, Waited: now.Sub(c.began)}
 	if c.seen != nil {
-		lock = *c.seen
+		e.Age = now.Sub(c.seenAt)
+		e.Lock = c.seen.Aged(e.Age)
 	}
-	if position == 0 {
-		position = lock.QueueLength + 1
+	if e.Position == 0 {
+		e.Position = e.Lock.QueueLength + 1
 	}
-	return &types.TimeoutError{Lock: lock, Position: position, Waited: c.aq.clk.Now().Sub(c.began)}
+	return e
 }
 
 // StartTimer starts the timer for the end of the wait.

@@ -51,6 +51,7 @@ type Attempt struct {
 
 	cacheVersion uint64      // of the held cache
 	seen         *store.Lock // the holder by the last answer; nil: unknown
+	seenAt       time.Time   // when the question of that answer was sent
 	position     int         // the queue position by the last answer; 0: unknown
 	wasQueued    bool
 
@@ -193,8 +194,8 @@ func (b *Attempt) onAcquire(ans store.Answer, err error) {
 	}
 	lock := ans.Lock // a copy: otherwise each answer would be on the heap, also those that grant
 	b.mu.Lock()
-	b.seen = &lock
 	sent := b.sent
+	b.seen, b.seenAt = &lock, sent
 	b.mu.Unlock()
 	b.aq.heldCache.Put(lock, b.cacheVersion, sent)
 	b.denied(&types.HeldError{Lock: lock})

@@ -125,7 +125,7 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 		return
 	}
 	b.phase, b.wasQueued = queued, true
-	b.note(ans)
+	b.note(ans, b.sent)
 	leave, at := b.unwanted || b.timeUp || b.positionLost, b.dueAt()
 	b.mu.Unlock()
 	if leave {
@@ -135,10 +135,10 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 	b.aq.queue.queued(b, ans.Alone, at)
 }
 
-// note records the queue state of an answer. The caller holds b.mu.
-func (b *Attempt) note(ans store.Answer) {
+// note records the queue state of the answer to a question that was sent at the given time. The caller holds b.mu.
+func (b *Attempt) note(ans store.Answer, sent time.Time) {
 	lock := ans.Lock
-	b.seen = &lock
+	b.seen, b.seenAt = &lock, sent
 	if ans.Position > 0 { // some answers lack it
 		b.position = ans.Position
 	}
@@ -291,7 +291,7 @@ func (b *Attempt) onCheck(ans store.Answer, sent time.Time) {
 		b.skipped(ans)
 	case store.Queued:
 		b.mu.Lock()
-		b.note(ans)
+		b.note(ans, sent)
 		b.mu.Unlock()
 	default:
 		b.mu.Lock()

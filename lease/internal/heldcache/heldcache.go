@@ -80,10 +80,7 @@ func (c *Cache) Get(key string) (store.Lock, bool) {
 		c.cache.Remove(key)
 		return store.Lock{}, false
 	}
-	age := now.Sub(e.at)
-	e.lock.Holder.HeldFor += age
-	e.lock.Holder.ExpiresIn -= age
-	return e.lock, true
+	return e.lock.Aged(now.Sub(e.at)), true
 }
 
 // Drop deletes the answer about a key that has changed.

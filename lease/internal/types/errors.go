@@ -116,7 +116,10 @@ func limitName(limit int) string {
 
 // TimeoutError: the wait was over before the lock was granted.
 type TimeoutError struct {
+	// Lock is who holds the key now, if that was asked or is known here, otherwise what the store last said, Age ago. Its times
+	// are those of now.
 	Lock store.Lock
+	Age  time.Duration
 	// Position is the last known queue position, 1 for the first.
 	Position int
 	Waited   time.Duration
