@@ -30,7 +30,7 @@ func rules(store world.Engine, length time.Duration) check.Rules {
 		Mismatches: tens * least.Mismatches, Counted: tens * least.Counted,
 	}
 	// Rules for calm times are judged while the clients contend, however long the rest was.
-	r.Least.Ordered, r.Least.HandOffs, r.Least.Rooms = 50, 20, 10
+	r.Least.Ordered, r.Least.Turns, r.Least.HandOffs, r.Least.Rooms = 50, 50, 20, 10
 	r.Least.Searched = 5                               // pieces
 	if store == world.Etcd || store == world.MariaDB { // a turn takes longer there, most of all on a busy machine
 		r.Least.Full, r.Least.Rooms = max(1, tens/3), 3

@@ -8,6 +8,7 @@
 //   - tokens.go: a later grant has a larger token;
 //   - fencing.go: what a client writes while it believes that it holds is accepted;
 //   - fifo.go: of two that waited in the queue, the first got the lock first;
+//   - passed.go: few of the calls that were made after one that waits get the lock before it;
 //   - handoff.go: who waits has a lock soon after it was given up;
 //   - permits.go: of those who share a key there are never more than its limit, each with a
 //     slot of its own, and none beside an exclusive holder;
@@ -16,7 +17,7 @@
 //   - orphan.go: when all have left, the store holds nothing for them;
 //   - traffic.go: enough happened that the rest says something.
 //
-// All hold whatever fails, but for times that are marked as [history.Unpromised]. But fifo,
+// All hold whatever fails, but for times that are marked as [history.Unpromised]. But fifo, passed,
 // hand-off, and who gets in are judged only where no fault is under way, or was just
 // before: what they promise then is said there.
 //
@@ -38,6 +39,8 @@ import (
 type Rules struct {
 	// Handoff is the longest time from the answer to a release to the answer to the waiting call.
 	Handoff time.Duration
+	// Passed is how many calls that were made after one that waits may get the lock before it.
+	Passed int
 	// Recovery is how long after a fault was healed its traces can be seen: leases that
 	// were not renewed in time expire, calls wait in the queue again, what is unknown is withdrawn.
 	Recovery time.Duration
@@ -54,7 +57,7 @@ type Rules struct {
 // DefaultRules fit sidecars with a TTL of a few seconds, on a machine with other work.
 func DefaultRules() Rules {
 	return Rules{
-		Handoff: time.Second, Recovery: 15 * time.Second, Cache: 100 * time.Millisecond, Shortest: history.ShortestTTL, Search: 20 * time.Second,
+		Handoff: time.Second, Passed: 80, Recovery: 15 * time.Second, Cache: 100 * time.Millisecond, Shortest: history.ShortestTTL, Search: 20 * time.Second,
 	}
 }
 
@@ -113,7 +116,7 @@ func All(ops []history.Op, rules Rules) Report {
 	h := arrange(ops, rules)
 	h.count()
 	var r Report
-	for _, rule := range []func(*arranged) []Violation{model, search, exclusion, tokens, fencing, fifo, handoff, permits, shares, rooms, traffic} {
+	for _, rule := range []func(*arranged) []Violation{model, search, exclusion, tokens, fencing, fifo, passed, handoff, permits, shares, rooms, traffic} {
 		r.Violations = append(r.Violations, rule(h)...)
 	}
 	r.Counts = h.counts

@@ -23,6 +23,8 @@ type Counts struct {
 	Undecided  int // those in which it found no end in time
 	Ordered    int // pairs that the rule of first in, first out was applied to
 	Moved      int // places in line that were lost while all was calm, with their leases
+	Turns      int // waiting calls of which was judged how many later ones were served before them
+	Passed     int // how many that were at most
 	HandOffs   int // hand-offs whose time was judged
 	HandedOn   int // grants that sidecars handed on to their own waiters, without the store
 	Shares     int // grants that share a key

@@ -31,7 +31,7 @@ func TestJudged(t *testing.T) {
 	rec := history.NewRecorder("load", nil)
 	rules := check.DefaultRules()
 	rules.Least = check.Counts{
-		Grants: 100, Waited: 50, Unknown: 10, Drops: 50, Searched: 5, Ordered: 200, HandedOn: 20, HandOffs: 10,
+		Grants: 100, Waited: 50, Unknown: 10, Drops: 50, Searched: 5, Ordered: 200, Turns: 200, HandedOn: 20, HandOffs: 10,
 		Shares: 50, Full: 10, Downgrades: 2, Mismatches: 2, Counted: 5, Rooms: 10,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
