@@ -78,7 +78,7 @@ func TestTheTablesOfTests(t *testing.T) {
 	tests := map[string]bool{}
 	for _, pkg := range []string{
 		"batcher", "e2e", "lease", "lease/internal/clock", "lease/internal/watch", "proxy", "proxy/internal/conn", "proxy/internal/wire", "store/cas", "store/etcd", "store/key", "store/memory", "store/mysql", "store/postgres", "store/redis", "internal/cli", "internal/sidecar",
-		"internal/instance", "internal/config", "internal/telemetry", "internal/inject", "internal/licenses", "test/model", "test/image", "test/k8s", "test/vuln", "test/campaign/upgrade", "test/campaign/clients",
+		"internal/instance", "internal/config", "internal/telemetry", "internal/inject", "internal/licenses", "test/model", "test/image", "test/k8s", "test/vuln", "test/campaign/check", "test/campaign/upgrade", "test/campaign/clients",
 	} {
 		for name := range testsOf(t, pkg) {
 			tests[name] = true
