@@ -232,11 +232,12 @@ func (c *connects) slowest() time.Duration {
 }
 
 // faithful asks the old primary for locks, by a sidecar that knows no other, for so long. The sidecar
-// is not ready if one that knows both has come first and marked that server as old.
+// is not ready if one that knows both has come first and marked that server as old, or if the server confirms no commit, because
+// its synchronous standby has left it.
 func (s *scene) faithful(old int, lasts time.Duration) error {
 	s.loyals++
 	sc := world.Launch(s.tb, s.config, 100+s.loyals, s.url(old))
-	if err := sc.ReadyOrRefused("the server is an old primary"); err != nil {
+	if err := sc.ReadyOrRefused("the server is an old primary", "the store grants no locks"); err != nil {
 		return err
 	}
 	end := time.Now().Add(lasts)

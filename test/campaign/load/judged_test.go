@@ -88,7 +88,7 @@ func TestObservedLine(t *testing.T) {
 		t.Fatal(a, err)
 	}
 	_ = pgtest.Query[int64](t, store, `WITH w AS (INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id, data)
-		SELECT gen_random_uuid(), 'default', 'k', lease_id, '{"op":"x"}' FROM locksidecar.locks, generate_series(1, 2) RETURNING 1)
+		SELECT gen_random_uuid(), 'default', 'k', lease_id, '{"op":"x"}' FROM locksidecar.locks, generate_series(1, 2) WHERE key = 'k' RETURNING 1)
 		SELECT count(*) FROM w`)
 	rec := history.NewRecorder("load", nil)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -108,7 +108,7 @@ func TestObservedLine(t *testing.T) {
 		return
 	}
 	got := fmt.Sprint(lines[0].Key, lines[0].Token, lines[0].Attempt)
-	want := pgtest.Query[string](t, store, `SELECT key || token || grant_id FROM locksidecar.locks`)
+	want := pgtest.Query[string](t, store, `SELECT key || token || grant_id FROM locksidecar.locks WHERE key = 'k'`)
 	for _, place := range lines[0].Line {
 		got += fmt.Sprint(place.Number, place.ID, place.Lease, place.Attempt)
 	}

@@ -8,7 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -114,15 +114,15 @@ func (s *Sidecar) Ready() error {
 	return await(s.name+" is ready", func() error { return s.ask("/readyz") })
 }
 
-// ReadyOrRefused waits until the sidecar says that it is ready, or why not, with this text in its log.
-func (s *Sidecar) ReadyOrRefused(why string) error {
-	return await(s.name+" is ready, or says "+strconv.Quote(why), func() error {
+// ReadyOrRefused waits until the sidecar says that it is ready, or why not, with one of these texts in its log.
+func (s *Sidecar) ReadyOrRefused(why ...string) error {
+	return await(fmt.Sprintf("%s is ready, or says one of %q", s.name, why), func() error {
 		err := s.ask("/readyz")
 		if err == nil {
 			return nil
 		}
 		text, logErr := os.ReadFile(s.log)
-		if strings.Contains(string(text), why) {
+		if slices.ContainsFunc(why, func(one string) bool { return strings.Contains(string(text), one) }) {
 			return nil
 		}
 		return errors.Join(err, logErr)
