@@ -53,7 +53,7 @@ func TestAWaitInVainNamesTheHolderOfNow(t *testing.T) {
 	}
 }
 
-// Who holds the key is not asked if this sidecar knows it: it holds the key, or has had an answer a moment ago.
+// The store is not asked who holds the key if this sidecar knows it: it holds the key itself, or had an answer a moment ago.
 func TestAWaitInVainAsksOnlyWhatIsNotKnown(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

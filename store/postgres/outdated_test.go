@@ -135,7 +135,7 @@ func TestAnOutdatedPrimaryServesNothing(t *testing.T) {
 			t.Errorf("%s changed\n%s\nto\n%s", name, before, after)
 		}
 	}
-	// What only gives something up is allowed: the key is not granted here to anybody.
+	// Calls that only give something up are allowed, because the key is not granted here to anybody.
 	for name, call := range map[string]func() error{
 		"release": func() error { _, err := s.Release(t.Context(), []store.Claim{claim("exclusive")}); return err },
 		"revoke":  func() error { return s.Revoke(t.Context(), []store.LeaseID{otherLease}) },

@@ -83,7 +83,7 @@ type Problem struct {
 // mayBeQuiet are the codes whose answers say whether a quiet time is the reason.
 var mayBeQuiet = map[string]bool{CodeHeld: true, CodeWaitTimeout: true, CodeStoreUnavailable: true}
 
-// What a failure of the store means for the calls that change something: see [Problem.Unconfirmed].
+// These say, for each call that changes something, the meaning of a failure of the store: see [Problem.Unconfirmed].
 const (
 	AcquireUnconfirmed = "nothing was granted, or the sidecar withdraws the grant"
 	ReleaseUnconfirmed = "the release is not confirmed, so the lock may stay held until its time ends; repeat the release"

@@ -16,9 +16,8 @@ var programs = []string{"py-threads", "py-asyncio", "py-gevent", "py-processes",
 const (
 	// actors are the threads or tasks of a program.
 	actors = 10
-	// timeout and reconnect are settings of the clients. While a store hangs, a call may wait for the statement under way, for a
-	// lease, and for its own statement: three times the sidecars' STORE_TIMEOUT.
-	timeout   = 7 * time.Second
+	// timeout and reconnect are settings of the clients.
+	timeout   = 4 * time.Second
 	reconnect = 10 * time.Second
 	// asked is the lease that the programs ask for. It is that of the sidecars, so it is open already.
 	asked = 2 * time.Second

@@ -232,12 +232,12 @@ func (c *connects) slowest() time.Duration {
 }
 
 // faithful asks the old primary for locks, by a sidecar that knows no other, for so long. The sidecar
-// is not ready if one that knows both has come first and marked that server as old, or if the server confirms no commit, because
-// its synchronous standby has left it.
+// is not ready if one that knows both has come first and marked that server as old. It is not ready either if the server confirms no
+// commit, because its synchronous standby has left it. Then its log says that the store itself, which only reads, found the server ready.
 func (s *scene) faithful(old int, lasts time.Duration) error {
 	s.loyals++
 	sc := world.Launch(s.tb, s.config, 100+s.loyals, s.url(old))
-	if err := sc.ReadyOrRefused("the server is an old primary", "the store grants no locks"); err != nil {
+	if err := sc.ReadyOrRefused("the server is an old primary", "the store is ready"); err != nil {
 		return err
 	}
 	end := time.Now().Add(lasts)
