@@ -9,7 +9,8 @@ import signal
 import sys
 from typing import Any
 
-# The memory that a program may take besides its code, with the stacks of its threads. A program that grows beyond it ends.
+# The memory that a program may take besides its code, with the stacks of its threads. A program that grows beyond it
+# ends.
 MEMORY = 512 << 20
 # Fewer than the tasks of asyncio would need, if all of them waited.
 DESCRIPTORS = 16
