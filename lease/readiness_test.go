@@ -153,10 +153,20 @@ func TestProbesLeaveNothing(t *testing.T) {
 		if n := r.held(); n != 1 {
 			t.Fatalf("%d locks of a probe that was not revoked, want 1", n)
 		}
-		r.m.judge.Doubt()
 		after(readiness.Interval)
 		if n := r.held(); n != 0 {
-			t.Errorf("%d locks are left by probes", n)
+			t.Errorf("%d locks are left by probes, though nothing else fails", n)
+		}
+		r.st.set("Revoke", fault{refuse: true})
+		r.m.judge.Doubt()
+		after(3 * readiness.Interval)
+		if n := r.held(); n != 1 || !errors.Is(r.m.Ready(), errBroken) {
+			t.Errorf("%d locks of probes that cannot be revoked, want 1; ready: %v", n, r.m.Ready())
+		}
+		r.st.lift("Revoke")
+		after(readiness.Interval)
+		if n := r.held(); n != 0 || r.m.Ready() != nil {
+			t.Errorf("%d locks are left by probes; ready: %v", n, r.m.Ready())
 		}
 		goOn := r.st.holdAnswer("Acquire")
 		r.m.judge.Doubt()

@@ -104,7 +104,7 @@ func (j *Judge) HeardAnswers(answers []store.Answer, err error) {
 // Run probes the store after doubts, and as long as it grants nothing, until ctx ends.
 func (j *Judge) Run(ctx context.Context) {
 	for j.probes() {
-		if j.granting() {
+		if j.granting() && j.left == uuid.Nil {
 			select {
 			case <-ctx.Done():
 				return
@@ -160,11 +160,11 @@ func (j *Judge) become(why error) {
 
 // probe takes a lock and gives it up. decided is false if that says nothing about other locks.
 func (j *Judge) probe(ctx context.Context) (decided bool, why error) {
+	if err := j.revoke(ctx); err != nil {
+		return judged(err)
+	}
 	limited, cancel := context.WithTimeout(ctx, j.cfg.StoreTimeout)
 	defer cancel()
-	if j.left != uuid.Nil && j.st.Revoke(limited, []store.LeaseID{j.left}) == nil {
-		j.left = uuid.Nil
-	}
 	lease := store.NewLease{ID: uuid.New(), TTL: j.cfg.TTL}
 	if err := j.st.OpenLeases(limited, []store.NewLease{lease}); err != nil {
 		return judged(err)
@@ -172,12 +172,8 @@ func (j *Judge) probe(ctx context.Context) (decided bool, why error) {
 	id := uuid.New()
 	ask := store.Ask{Attempt: store.Attempt{Key: keyPrefix + id.String(), ID: id}, Lease: lease.ID}
 	answers, err := j.st.Acquire(limited, []store.Ask{ask})
-	// Also after the end of ctx, so that a stop leaves nothing. If the server hangs, the lease expires.
-	revoking, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.cfg.StoreTimeout)
-	defer cancel()
-	if j.st.Revoke(revoking, []store.LeaseID{lease.ID}) != nil {
-		j.left = lease.ID
-	}
+	j.left = lease.ID
+	_ = j.revoke(ctx) // if it fails, the next probe follows, and begins with it
 	switch {
 	case err != nil:
 		return judged(err)
@@ -188,6 +184,21 @@ func (j *Judge) probe(ctx context.Context) (decided bool, why error) {
 	default: // such as the loss of the lease
 		return false, nil
 	}
+}
+
+// revoke ends the lease of the last probe and frees its lock, also after the end of ctx, so that a stop leaves nothing.
+// It is tried again until it succeeds, and there is no new lease before, so probes leave at most one lease to expire.
+func (j *Judge) revoke(ctx context.Context) error {
+	if j.left == uuid.Nil {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.cfg.StoreTimeout)
+	defer cancel()
+	err := j.st.Revoke(limited, []store.LeaseID{j.left})
+	if err == nil {
+		j.left = uuid.Nil
+	}
+	return err
 }
 
 // judged is the verdict of an error. A store that refuses by its configuration, such as a role that may only
