@@ -85,7 +85,7 @@ test-go: test-unit test-e2e ## The sidecar alone: unit, store and end-to-end tes
 
 # Packages that start no goroutine. The race detector has nothing to say of them.
 ONE_GOROUTINE := api bench/explain bench/internal/plot internal/exitcode internal/licenses internal/tracing proxy/internal/wire store/key store/postgres/queries \
-  test/model test/mutants test/release test/vuln test/words
+  test/model test/mutants test/release test/vuln
 
 # -vet=off, because the target `vet` has looked already. Without atexit_sleep_ms=0, the race detector would
 # sleep for a second after the tests of each package. The longest package is named first, so that it begins

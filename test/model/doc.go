@@ -19,7 +19,7 @@
 //	atBury, atContended, atDrop  reap.go and its statements
 //	atOpen, atRenew, atRenewDo lease_open, lease_renew
 //	atEpoch                    new_epoch
-//	side.begin … side.hear     lease/attempt.go, release.go, queue.go, heartbeat, manager.go
+//	side.begin … side.hear     lease/internal/attempt, lease/internal/heartbeat
 //
 // These things can go wrong: an operation is cut off before, in and after each statement,
 // and a sent statement is carried out later or never; operations and renewals take too

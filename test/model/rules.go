@@ -27,13 +27,13 @@ const (
 	TokenJump             // new_epoch: no token is smaller than those that are missing
 	Rotation              // lease/internal/reconcile: after a failover locks are verified, and moved to a fresh lease
 	AfterOutcome          // lease/attempt.go: a wait is cancelled once it is known to stand in line
-	CancelReads           // queue.go: a cancel that finds no row reads, and releases what was granted
+	CancelReads           // attempt/cancel.go: a cancel that finds no row reads, and releases what was granted
 	GivesBack             // lease/attempt.go: what is won for nobody is handed back
 	Withdraw              // lease/attempt.go: what may have been done is withdrawn
 	WithdrawLocks         // withdraw: it waits for the attempt that is under way
-	LastWord              // lease/release.go: it is withdrawn again two timeouts later
+	LastWord              // attempt/withdraw.go: it is withdrawn again two timeouts later
 	ByToken               // release: a claim names the token
-	AgainUntilHeard       // lease/release.go: a release is repeated until it is confirmed
+	AgainUntilHeard       // attempt/release.go: a release is repeated until it is confirmed
 	rules
 )
 

@@ -30,7 +30,7 @@ const (
 	ExpiredCounts            // pass_shares: an expired share keeps its permit until its lease is reaped
 	AlsoWithdrawn            // withdraw: it ends the share of its attempt, too
 	LetsReadersIn            // downgrade: the waiters that fit are let in
-	MayBeShared              // holdings/lock.go: shares that others get do not end a lock that is being downgraded
+	MayBeShared              // holdings/index.go: shares that others get do not end a lock that is being downgraded
 	Quiet                    // pass_shares, ask: nothing is granted in the quiet time after a failover
 	EachVerified             // reconcile.go: after a failover each share is verified by its own token
 	sharedRules

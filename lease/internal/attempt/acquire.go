@@ -2,16 +2,12 @@ package attempt
 
 import (
 	"context"
-	"errors"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
-	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
-	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -31,39 +27,6 @@ func (aq *Acquirer) Acquire(ctx context.Context, s *holdings.Session, req *types
 		return aq.acquireInTurn(c)
 	}
 	return aq.acquireIn(c)
-}
-
-// Refuses returns why a request can never be granted, or nil.
-func (aq *Acquirer) Refuses(req *types.Request) error {
-	switch {
-	case aq.IsDraining():
-		return types.ErrDraining
-	case req.Shared && !aq.shares:
-		return &store.UnsupportedError{Capability: store.FeatureShared}
-	}
-	return nil
-}
-
-// IsDraining reports whether acquires are refused.
-func (aq *Acquirer) IsDraining() bool {
-	select {
-	case <-aq.draining:
-		return true
-	default:
-		return false
-	}
-}
-
-// TTLOf is the TTL that a request asks for, or the default.
-func (aq *Acquirer) TTLOf(s *holdings.Session, req *types.Request) time.Duration {
-	switch {
-	case req.TTL != 0:
-		return req.TTL
-	case s != nil && req.Bind == types.BindSession:
-		return s.TTL()
-	default:
-		return aq.cfg.TTL
-	}
 }
 
 func (aq *Acquirer) acquireIn(c *Call) (types.Grant, error) {
@@ -140,6 +103,39 @@ func ResultOf(g *types.Grant, err error) string {
 	}
 }
 
+// Refuses returns why a request can never be granted, or nil.
+func (aq *Acquirer) Refuses(req *types.Request) error {
+	switch {
+	case aq.IsDraining():
+		return types.ErrDraining
+	case req.Shared && !aq.shares:
+		return &store.UnsupportedError{Capability: store.FeatureShared}
+	}
+	return nil
+}
+
+// IsDraining reports whether acquires are refused.
+func (aq *Acquirer) IsDraining() bool {
+	select {
+	case <-aq.draining:
+		return true
+	default:
+		return false
+	}
+}
+
+// TTLOf is the TTL that a request asks for, or the default.
+func (aq *Acquirer) TTLOf(s *holdings.Session, req *types.Request) time.Duration {
+	switch {
+	case req.TTL != 0:
+		return req.TTL
+	case s != nil && req.Bind == types.BindSession:
+		return s.TTL()
+	default:
+		return aq.cfg.TTL
+	}
+}
+
 // AddWaiter counts a waiting call. It returns a [LimitError] if there are too many.
 func (aq *Acquirer) AddWaiter() error {
 	if n := aq.waiters.Add(1); n > int64(aq.cfg.MaxWaiters) {
@@ -154,306 +150,4 @@ func (aq *Acquirer) WaiterLeft() { aq.waiters.Add(-1) }
 
 func waiterLimit(limit int) error {
 	return &types.LimitError{What: "waiting calls", Setting: "LOCKSIDECAR_MAX_WAITERS", Limit: limit}
-}
-
-// Call contains what the attempts of one Acquire have in common.
-type Call struct {
-	aq       *Acquirer
-	ctx      context.Context
-	S        *holdings.Session // nil with BindTTL
-	req      *types.Request
-	began    time.Time
-	tick     clock.Tick      // when the lease was found alive; the clock was not read since
-	Slot     holdings.Slot   // in the session
-	ofGroup  bool            // it belongs to a group
-	mayEnter <-chan struct{} // receives when the call should try to enter; nil: it never enters
-	attempts int             // their number
-	// inFlight counts operations that may still change the store: attempts until they are over, then their cleanups.
-	inFlight sync.WaitGroup
-	tr       *observe.Call
-	// shared is the grant that other calls of the request have, or 0.
-	shared int64
-	// withdrawn is closed when a release by the request id ends the call; nil without an id.
-	withdrawn <-chan struct{}
-
-	// seen is the last known lock (nil: unknown), by an answer to a question sent at seenAt. position is the call's queue position.
-	seen     *store.Lock
-	seenAt   time.Time
-	position int
-	// WasQueued: the call has had a queue position. After that, it waits through an outage.
-	WasQueued bool
-	rest      time.Duration
-
-	timer *time.Timer
-	time  <-chan time.Time // fires at the end of the wait
-	timed bool             // it has fired
-}
-
-// NewCall makes a call that asks for one lock. s is nil with BindTTL.
-func (aq *Acquirer) NewCall(ctx context.Context, s *holdings.Session, req *types.Request) *Call {
-	return &Call{aq: aq, ctx: ctx, S: s, req: req}
-}
-
-func (c *Call) acquire() (types.Grant, error) {
-	defer c.stopTimer()
-	if c.req.Wait != 0 && c.req.Reentrant {
-		e := c.S.ExpectEntry(c.req)
-		defer e.Close()
-		c.mayEnter = e.Opens()
-	}
-	for {
-		if g, ok := c.enter(); ok {
-			return g, nil
-		}
-		g, err := c.try()
-		if err == nil {
-			return g, nil
-		}
-		if c.mayEnterSoon(err) {
-			err = c.awaitEntry()
-		} else {
-			err = c.MayGoOn(err)
-		}
-		if err != nil {
-			return types.Grant{}, err
-		}
-	}
-}
-
-// enter enters the lock if the call's owner has got it since the call began.
-func (c *Call) enter() (types.Grant, bool) {
-	if !c.req.Reentrant {
-		return types.Grant{}, false
-	}
-	waited := c.aq.clk.Now().Sub(c.began) // before the lock's remaining time is read
-	g, ok := c.S.Enter(c.req)
-	g.Waited = waited
-	return g, ok
-}
-
-func (c *Call) try() (types.Grant, error) {
-	if err := c.SettleLast(); err != nil {
-		return types.Grant{}, err
-	}
-	var came *Arrival
-	if c.req.Wait != 0 {
-		came = c.aq.arrivals.join(c.req) // before the lease, which may take time
-	}
-	b, err := c.NewAttempt(came)
-	if err != nil {
-		return types.Grant{}, err
-	}
-	b.runInCaller = !c.aq.inline && !c.mayEndEarly()
-	b.Start(c.ctx, c.tick.Now)
-	return c.Await(b)
-}
-
-// SettleLast waits until earlier attempts can no longer change the store. With a request id, the next attempt
-// has the same id, and a late hand-back would free its grant.
-func (c *Call) SettleLast() error {
-	if c.attempts == 0 || !SharesGrant(c.req) {
-		return nil
-	}
-	c.StartTimer()
-	return c.Until(c.cleanedUp())
-}
-
-// mayEndEarly reports whether the call may have to end before the store answers: when the sidecar drains while
-// the call waits, or when another connection ends its session. Other calls end after the store's timeout at the
-// latest, even if the store does not answer during Stop.
-func (c *Call) mayEndEarly() bool { return c.req.Wait != 0 || c.S != nil && c.S.Explicit() }
-
-// lease returns an open lease, pinned, or nil for a bind:ttl request that does not wait.
-func (c *Call) lease() (*heartbeat.Lease, error) {
-	c.tick = clock.Read(c.aq.clk)
-	if c.began.IsZero() {
-		c.began = c.tick.Now
-	}
-	ttl := c.req.TTL
-	if c.req.Bind == types.BindTTL {
-		if c.req.Wait == 0 {
-			return nil, nil //nolint:nilnil // it needs no lease
-		}
-		ttl = c.aq.cfg.TTL // keeps the queue position
-	}
-	for {
-		l := c.aq.leases.Pin(c.ctx, ttl)
-		if err := c.opened(l); err != nil {
-			l.Unpin()
-			return nil, err
-		}
-		if l.Alive(c.tick) {
-			return l, nil
-		}
-		l.Unpin()
-		c.aq.leases.Expire(l) // it has expired, and the renewer has not noticed yet
-		c.tick = clock.Read(c.aq.clk)
-	}
-}
-
-func (c *Call) opened(l *heartbeat.Lease) error {
-	select {
-	case <-l.Opened(): // the usual case
-		return l.Err()
-	default:
-	}
-	c.StartTimer()
-	err := c.Until(l.Opened())
-	c.tick = clock.Read(c.aq.clk)
-	if err != nil {
-		return err
-	}
-	return l.Err()
-}
-
-// Until waits until something is closed, or returns why the call gives up before.
-func (c *Call) Until(something <-chan struct{}) error {
-	ending, draining := c.endings()
-	select {
-	case <-something:
-		return nil
-	case <-c.time:
-		c.timed, c.time = true, nil
-		return c.Timeout()
-	case <-c.ctx.Done():
-		return errors.Join(types.ErrCallerLeft, context.Cause(c.ctx))
-	case <-ending:
-		return types.ErrSessionEnded
-	case <-c.withdrawn:
-		return types.ErrWithdrawn
-	case <-draining:
-		return types.ErrDraining
-	}
-}
-
-// endings are closed when the call's session ends, and for a waiting call when the sidecar drains.
-func (c *Call) endings() (session, draining <-chan struct{}) {
-	if c.S != nil {
-		session = c.S.Ending()
-	}
-	if c.req.Wait != 0 {
-		draining = c.aq.draining
-	}
-	return session, draining
-}
-
-// Await returns the attempt's outcome. If the call gives up, it leaves the attempt.
-func (c *Call) Await(b *Attempt) (types.Grant, error) {
-	if b.runInCaller && c.ctx.Err() != nil { // the caller left during the question
-		b.CallerLeft()
-		return types.Grant{}, errors.Join(types.ErrCallerLeft, context.Cause(c.ctx))
-	}
-	if b.IsOver() { // the frequent case; timer and channel would cost time
-		return c.outcome(b)
-	}
-	c.StartTimer()
-	ending, draining := c.endings()
-	done := b.Ends()
-	for {
-		var err error
-		select {
-		case <-done:
-			return c.outcome(b)
-		case <-c.time:
-			c.timed, c.time = true, nil
-			b.timeIsUp()
-			continue
-		case <-c.mayEnter:
-			if g, ok := c.enter(); ok {
-				b.CallerLeft() // and its queue position
-				return g, nil
-			}
-			continue
-		case <-c.ctx.Done():
-			err = errors.Join(types.ErrCallerLeft, context.Cause(c.ctx))
-		case <-ending:
-			err = types.ErrSessionEnded
-		case <-c.withdrawn:
-			err = types.ErrWithdrawn
-		case <-draining:
-			err = types.ErrDraining
-		}
-		b.CallerLeft()
-		return types.Grant{}, err
-	}
-}
-
-func (c *Call) outcome(b *Attempt) (types.Grant, error) {
-	b.mu.Lock()
-	g, err := b.result, b.err
-	c.learnLocked(b)
-	b.mu.Unlock()
-	switch {
-	case err == nil:
-		return c.deliver(b, g)
-	case errors.Is(err, errTimeUp):
-		return types.Grant{}, c.Timeout()
-	case c.aq.ctx.Err() != nil:
-		return types.Grant{}, types.ErrDraining // stopped; the attempt's own error does not matter
-	default:
-		return types.Grant{}, lanes.Refusal(c.ctx, err)
-	}
-}
-
-// learnLocked copies what an attempt knows. The caller holds b.mu.
-func (c *Call) learnLocked(b *Attempt) {
-	c.shared = b.shared
-	if b.seen != nil && b.seen.Key != "" {
-		c.seen, c.seenAt = b.seen, b.seenAt
-	}
-	if b.wasQueued {
-		c.WasQueued, c.position = true, b.position
-	}
-}
-
-// deliver returns what the attempt has won. It hands back a lock that was lost meanwhile.
-func (c *Call) deliver(b *Attempt, g types.Grant) (types.Grant, error) {
-	var told bool
-	switch {
-	case g.Bind == types.BindTTL:
-		g.ExpiresIn -= c.aq.clk.Now().Sub(b.wonAt)
-		told = g.ExpiresIn > 0
-	case c.ofGroup:
-		told = c.S.HasMember(&c.Slot)
-	default:
-		told = c.S.Publish(&c.Slot)
-		g.ExpiresIn = c.Slot.Left
-	}
-	if told {
-		return g, nil
-	}
-	b.CallerLeft() // even if the session has ended, because the lock may have been lost before
-	if c.S != nil && c.S.HasEnded() {
-		return types.Grant{}, types.ErrSessionEnded
-	}
-	return types.Grant{}, b.whyNotKept()
-}
-
-// Timeout is the error if the wait ends without the lock.
-func (c *Call) Timeout() error {
-	// Time may be up before the call was queued. Then position is where it would have been queued.
-	now := c.aq.clk.Now()
-	e := &types.TimeoutError{Lock: store.Lock{Key: c.req.Key}, Age: now.Sub(c.began), Position: c.position, Waited: now.Sub(c.began)}
-	if c.seen != nil {
-		e.Age = now.Sub(c.seenAt)
-		e.Lock = c.seen.Aged(e.Age)
-	}
-	if e.Position == 0 {
-		e.Position = e.Lock.QueueLength + 1
-	}
-	return e
-}
-
-// StartTimer starts the timer for the end of the wait.
-func (c *Call) StartTimer() {
-	if c.timer == nil && c.req.Wait > 0 {
-		c.timer = time.NewTimer(c.req.Wait - c.aq.clk.Now().Sub(c.began))
-		c.time = c.timer.C
-	}
-}
-
-func (c *Call) stopTimer() {
-	if c.timer != nil {
-		c.timer.Stop()
-	}
 }

@@ -2,10 +2,15 @@
 //
 // # Where to read
 //
-// acquire.go is the call, and attempt.go its attempt when the key is free. arrivals.go and queue.go are the wait. The
-// other flows: release.go (a release, and what a cohort does with it), withdraw.go (an attempt ends without the lock),
-// retry.go (the call makes another attempt, or the lease is replaced), requests.go (request ids), group.go (several
-// keys).
+// A call: acquire.go (the beginning), call.go (its attempts and its wait), retry.go (another attempt), ownkey.go (a key of
+// its own session), turns.go (request ids), group.go (several keys).
+//
+// An attempt: attempt.go (its states), ask.go (the first question), win.go (a grant), cancel.go (the call leaves),
+// withdraw.go (the outcome is unknown, or the grant unwanted), leaselost.go, move.go (the lease is replaced).
+//
+// The wait: arrivals.go (the order of the calls), gather.go, enqueue.go, queue.go (news), check.go.
+//
+// A release: release.go (to the store), cohort.go (to the next waiting call).
 //
 // # Calls and attempts
 //

@@ -14,18 +14,6 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-const (
-	// CheckSlack is how long after the holder's expiry a wait is checked, and how early a check may be.
-	CheckSlack = 10 * time.Millisecond
-	// CheckPause is the least time between two checks of a wait whose expired holder is being reaped.
-	CheckPause = 100 * time.Millisecond
-	// HintPause is the least time between two checks because of news, so that many news cost little.
-	HintPause = 50 * time.Millisecond
-	// MaxChecks limits the checks at a time. One may wait to reap a holder whose row is locked. The others must
-	// not wait for it, so checks that hardly ever reap run separately.
-	MaxChecks = 4
-)
-
 // queue contains the attempts that are queued, or may be. It passes them news. Because news is only a hint, it also
 // checks them: just after the holder's expiry; as often as leases are renewed, because a sidecar that handed a lock
 // on may have died before it sent the news; and every poll interval if news of other pods does not arrive. One
@@ -111,288 +99,6 @@ func (q *queue) each(yield func(*Attempt) bool) {
 
 func (q *queue) empty() bool { return q.size.Load() == 0 }
 
-func (b *Attempt) onEnqueue(ans store.Answer, err error) {
-	if b.decided("enqueue", ans, err) {
-		return
-	}
-	if len(ans.Cohort) > 0 {
-		b.aq.extendCohort(&ans)
-	}
-	b.mu.Lock()
-	if b.phase == over { // news came before this answer, or the lease was lost
-		b.mu.Unlock()
-		b.onLateAnswer()
-		return
-	}
-	b.phase, b.wasQueued = queued, true
-	b.note(ans, b.sent)
-	leave, at := b.unwanted || b.timeUp || b.positionLost, b.dueAt()
-	b.mu.Unlock()
-	if leave {
-		b.cancel()
-		return
-	}
-	b.aq.queue.queued(b, ans.Alone, at)
-}
-
-// note records the queue state of the answer to a question that was sent at the given time. The caller holds b.mu.
-func (b *Attempt) note(ans store.Answer, sent time.Time) {
-	lock := ans.Lock
-	b.seen, b.seenAt = &lock, sent
-	if ans.Position > 0 { // some answers lack it
-		b.position = ans.Position
-	}
-	b.tr.See(&lock, ans.Position)
-	b.holderExpiry = b.aq.clk.Now().Add(firstEnd(&ans.Lock))
-	b.checkAt = b.aq.queue.nextCheck(ans.Lock)
-}
-
-// queued records that the store has queued an attempt, whether alone (see [store.Answer]), and when it must be
-// checked.
-func (q *queue) queued(b *Attempt, alone bool, checkAt time.Time) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.has(b) {
-		b.inStore = true
-		l := q.byKey[b.req.Key]
-		switch l.inStore++; {
-		case !alone:
-			l.alone = time.Time{}
-		case l.alone.IsZero():
-			l.alone = q.clk.Now()
-		}
-	}
-	q.changedLocked(checkAt)
-}
-
-// News passes a grant or a hint of the store to its attempt. If there is none, its outcome is known already. It does not block.
-func (q *queue) News(n store.News) {
-	q.mu.Lock()
-	named := slices.Clone(q.attempts[store.HalfOf(n.ID)])
-	q.mu.Unlock()
-	if n.Answer.Outcome == 0 {
-		q.hint(named)
-		return
-	}
-	for _, b := range named {
-		if b.id == n.ID { // an outcome always has the whole id
-			b.onNews(n.Answer)
-		}
-	}
-}
-
-// onNews processes a hand-off or a skip.
-func (b *Attempt) onNews(ans store.Answer) {
-	if ans.Outcome == store.Skipped {
-		b.skipped(ans)
-		return
-	}
-	b.win(&ans, time.Time{}, clock.Read(b.aq.clk))
-}
-
-// watch checks the attempts when they are due, until ctx ends.
-func (q *queue) watch(ctx context.Context) {
-	clock.Loop(ctx, q.wake, func() time.Duration {
-		due, next := q.due() // with due attempts, it is zero
-		if len(due) > 0 {
-			q.spawn(func() { q.check(ctx, due) })
-		}
-		return next
-	})
-}
-
-// due returns the attempts to be checked now, or the time until one is due. The caller must check them.
-func (q *queue) due() (due []*Attempt, next time.Duration) {
-	now, soonEnough := q.clk.Now(), q.CheckInterval()/2
-	next = time.Hour
-	var groups [2]struct{ due, soon []*Attempt } // the second group may reap
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.checks >= MaxChecks {
-		q.wakeAt = now.Add(next) // the end of a check wakes watch
-		return nil, next
-	}
-	for b := range q.each {
-		wait, reaps, can := b.untilCheck(now)
-		if !can {
-			continue
-		}
-		g := &groups[0]
-		if reaps {
-			g = &groups[1]
-		}
-		switch {
-		case wait <= CheckSlack:
-			g.due = append(g.due, b)
-		case wait <= soonEnough:
-			g.soon = append(g.soon, b)
-		}
-		next = min(next, wait)
-	}
-	q.wakeAt = now.Add(next)
-	g := &groups[0]
-	if len(g.due) == 0 {
-		g = &groups[1]
-	}
-	if len(g.due) == 0 {
-		return nil, next
-	}
-	due = slices.Concat(g.due, g.soon)
-	due = due[:min(len(due), q.cfg.BatchMax)]
-	for _, b := range due {
-		b.beginCheck(now)
-	}
-	q.checks++
-	return due, 0
-}
-
-func (q *queue) check(ctx context.Context, due []*Attempt) {
-	defer q.checked(due)
-	waits := make([]store.Attempt, len(due))
-	for i, b := range due {
-		waits[i] = b.Ref()
-	}
-	ctx, cancel := context.WithTimeout(ctx, q.cfg.StoreTimeout)
-	defer cancel()
-	sent := q.clk.Now()
-	answers, err := q.store.Check(ctx, waits)
-	if err != nil {
-		q.cfg.Logger.Debug("waits not checked, trying again", "waits", len(due), "error", err)
-		later := q.clk.Now().Add(clock.Jittered(q.cfg.PollInterval))
-		for _, b := range due {
-			b.mu.Lock()
-			b.checkAt = later
-			b.mu.Unlock()
-		}
-		return
-	}
-	for i, b := range due {
-		b.onCheck(answers[i], sent)
-	}
-}
-
-// checked allows further checks of these and other attempts.
-func (q *queue) checked(attempts []*Attempt) {
-	for _, b := range attempts {
-		b.endCheck()
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.checks--
-	q.changedLocked(time.Time{})
-}
-
-// onCheck processes the answer to a check that was sent at the given time.
-func (b *Attempt) onCheck(ans store.Answer, sent time.Time) {
-	switch ans.Outcome {
-	case store.Granted:
-		b.winAsOf(&ans, sent)
-	case store.Skipped:
-		b.skipped(ans)
-	case store.Queued:
-		b.mu.Lock()
-		b.note(ans, sent)
-		b.mu.Unlock()
-	default:
-		b.mu.Lock()
-		gone := b.phase == queued
-		b.mu.Unlock()
-		if gone {
-			b.Finish(ErrAttemptLost)
-		}
-	}
-}
-
-// nextCheck returns when to check a wait for a key with this holder.
-func (q *queue) nextCheck(lock store.Lock) time.Time {
-	now := q.clk.Now()
-	wait := max(firstEnd(&lock)+CheckSlack, CheckPause)
-	return now.Add(min(wait, clock.Jittered(q.CheckInterval())))
-}
-
-// CheckInterval is how often a wait is checked without other reasons.
-func (q *queue) CheckInterval() time.Duration {
-	if q.store.Traits().Polls {
-		return min(q.cfg.RenewInterval, q.cfg.PollInterval)
-	}
-	return q.cfg.RenewInterval
-}
-
-// firstEnd is when the first of the holders expires.
-func firstEnd(lock *store.Lock) time.Duration {
-	if lock.Shared {
-		return lock.NextEnd
-	}
-	return lock.Holder.ExpiresIn
-}
-
-// dueAt is when the attempt must be checked, if it is queued. The caller holds b.mu.
-func (b *Attempt) dueAt() time.Time {
-	if at := b.checkedAt.Add(HintPause); b.hinted && at.Before(b.checkAt) {
-		return at
-	}
-	return b.checkAt
-}
-
-// untilCheck returns the time until the next check, whether this check may reap the holder, and whether a check
-// is possible.
-func (b *Attempt) untilCheck(now time.Time) (wait time.Duration, reaps, can bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return max(b.dueAt().Sub(now), 0), !now.Before(b.holderExpiry), b.phase == queued && !b.checking
-}
-
-func (b *Attempt) beginCheck(now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.checking, b.hinted, b.checkedAt = true, false, now
-}
-
-func (b *Attempt) endCheck() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.checking = false
-}
-
-// changed wakes watch if its next tick is later than the given time.
-func (q *queue) changed(at time.Time) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.changedLocked(at)
-}
-
-func (q *queue) changedLocked(at time.Time) {
-	if !at.Before(q.wakeAt) {
-		return
-	}
-	q.wakeAt = at
-	clock.Wake(q.wake)
-}
-
-// LookAgain causes a check of all waiting attempts soon.
-func (q *queue) LookAgain() { q.hint(q.Waiting()) }
-
-// hint causes checks of attempts. It marks all of them before it wakes watch, so they are checked together.
-func (q *queue) hint(attempts []*Attempt) {
-	var soonest time.Time
-	for _, b := range attempts {
-		if at, waits := b.hint(); waits && (soonest.IsZero() || at.Before(soonest)) {
-			soonest = at
-		}
-	}
-	if !soonest.IsZero() {
-		q.changed(soonest)
-	}
-}
-
-// hint records that something may have changed. at is the next check. waits: the attempt is already queued.
-func (b *Attempt) hint() (at time.Time, waits bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.hinted = true
-	return b.dueAt(), b.phase == queued
-}
-
 // keys is the number of keys with attempts that are queued, or may be.
 func (q *queue) keys() (n int) {
 	q.mu.Lock()
@@ -418,11 +124,6 @@ func (q *queue) QueueLength(key string) int {
 	return 0
 }
 
-// WaitingUnder returns the attempts that wait under a lease.
-func (q *queue) WaitingUnder(l *heartbeat.Lease) []*Attempt {
-	return q.those(func(b *Attempt) bool { return b.Lease() == l })
-}
-
 // those returns the matching attempts that are queued, or may be.
 func (q *queue) those(match func(*Attempt) bool) []*Attempt {
 	q.mu.Lock()
@@ -434,6 +135,11 @@ func (q *queue) those(match func(*Attempt) bool) []*Attempt {
 		}
 	}
 	return out
+}
+
+// WaitingUnder returns the attempts that wait under a lease.
+func (q *queue) WaitingUnder(l *heartbeat.Lease) []*Attempt {
+	return q.those(func(b *Attempt) bool { return b.Lease() == l })
 }
 
 // Waiting returns the attempts that are queued, or may be.
@@ -448,4 +154,29 @@ func (q *queue) CallersLeft() {
 	for _, b := range q.Waiting() {
 		b.CallerLeft()
 	}
+}
+
+// News passes a grant or a hint of the store to its attempt. If there is none, its outcome is known already. It does not block.
+func (q *queue) News(n store.News) {
+	q.mu.Lock()
+	named := slices.Clone(q.attempts[store.HalfOf(n.ID)])
+	q.mu.Unlock()
+	if n.Answer.Outcome == 0 {
+		q.hint(named)
+		return
+	}
+	for _, b := range named {
+		if b.id == n.ID { // an outcome always has the whole id
+			b.onNews(n.Answer)
+		}
+	}
+}
+
+// onNews processes a hand-off or a skip.
+func (b *Attempt) onNews(ans store.Answer) {
+	if ans.Outcome == store.Skipped {
+		b.skipped(ans)
+		return
+	}
+	b.win(&ans, time.Time{}, clock.Read(b.aq.clk))
 }

@@ -1,12 +1,10 @@
 package attempt
 
 import (
-	"context"
 	"errors"
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
-	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -81,115 +79,4 @@ func (c *Call) awaitEntry() error {
 	defer time.AfterFunc(RestMax, e.Wake).Stop()
 	c.aq.queue.hint(c.aq.queue.those(func(b *Attempt) bool { return b.s == c.S && b.req.Key == c.req.Key }))
 	return c.Until(e.Opens())
-}
-
-// ownKeyPause is after what time the log warns that a call waits for a key of its own session.
-const ownKeyPause = 10 * time.Second
-
-// WarnOfOwnKey logs once, if the call still waits after a while, that its own explicit session holds the key. Another
-// thread of the session may release it, so the call is not refused.
-func (c *Call) WarnOfOwnKey() (stop func()) {
-	if c.S == nil || !c.S.Explicit() {
-		return func() {}
-	}
-	if held, _ := c.S.Owns(c.req.Key); !held {
-		return func() {}
-	}
-	timer := time.AfterFunc(ownKeyPause, func() {
-		if held, _ := c.S.Owns(c.req.Key); held {
-			c.aq.obs.WaitsForItself(c.req.Key, c.S.Name(), c.req.Traceparent)
-		}
-	})
-	return func() { timer.Stop() }
-}
-
-// LeaseLost makes the attempts that wait under a lease begin again under another one. It returns their number.
-func (aq *Acquirer) LeaseLost(l *heartbeat.Lease) int {
-	waiting := aq.WaitingUnder(l)
-	for _, b := range waiting {
-		b.leaseGone(l)
-	}
-	return len(waiting)
-}
-
-// leaseGone ends the attempt after the loss of its lease, unless it was moved. The revocation of the lease
-// drops the waiter and a session's lock that it may still win. If that is later, the attempt is withdrawn, because otherwise
-// the key could be kept for nobody until then. A bind:ttl lock would outlive the lease, so its attempt first learns its outcome.
-func (b *Attempt) leaseGone(l *heartbeat.Lease) {
-	b.mu.Lock()
-	if b.Lease() != l || b.phase == over {
-		b.mu.Unlock()
-		return
-	}
-	if b.req.Bind == types.BindTTL {
-		b.positionLost = true
-		b.mu.Unlock()
-		b.cancel()
-		return
-	}
-	b.phase, b.err = over, ErrAttemptLost
-	b.mu.Unlock()
-	switch ctx := b.tr.Carry(context.Background()); {
-	case b.keepsKey():
-		b.aq.withdraw(ctx, b.Ref(), b.mayGet(), b.beginCleanup())
-	case b.leaseStays(): // once, because a repeat of the request waits for it; see onLateAnswer
-		b.aq.withdrawOnce(ctx, b.Ref(), b.mayGet(), b.beginCleanup())
-	}
-	b.end()
-}
-
-func (b *Attempt) leaseLost() {
-	if b.Lease() != nil {
-		b.aq.leases.Lose(b.Lease(), types.LostExpired)
-	}
-	b.Finish(ErrAttemptLost)
-}
-
-// BeginMove reports whether the attempt is queued and may be moved to another lease. EndMove must follow.
-func (b *Attempt) BeginMove() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.phase != queued {
-		return false
-	}
-	b.inFlight.Add(1)
-	return true
-}
-
-// EndMove ends what BeginMove began. A repeat of the request waits for this.
-func (b *Attempt) EndMove() { b.inFlight.Done() }
-
-// Moved makes a queued attempt a user of its new lease. It may have won meanwhile.
-func (b *Attempt) Moved(to *heartbeat.Lease, lives func() bool, settled func()) {
-	b.mu.Lock()
-	ended, token, given := b.phase == over, b.result.Token, b.err == nil
-	var old *heartbeat.Lease
-	if !ended {
-		to.Pin()
-		old = b.under.Swap(to)
-	}
-	b.mu.Unlock()
-	switch {
-	case !ended:
-		old.Unpin()
-		if to.Lost() {
-			b.leaseGone(to)
-		}
-		settled()
-	case token != 0 && b.req.Bind == types.BindTTL: // it has a lease of its own
-		settled()
-	case token == 0: // it left, or failed
-		b.aq.withdrawOnce(context.Background(), b.Ref(), lives, settled)
-	default:
-		h := b.s.LockOf(b.slot)
-		if h != nil && h.Token == token && (h.Moved(to) || h.HandedOn()) { // even if it is being released
-			settled()
-			return
-		}
-		c := store.Claim{Key: b.req.Key, Token: token, Lease: to.ID(), AtOnce: !given}
-		if h != nil && h.Token == token {
-			c.Served = h.Claim().Served
-		}
-		b.aq.Free(context.Background(), c, lives, settled)
-	}
 }

@@ -1,9 +1,10 @@
 // Package holdings contains the sessions of a sidecar and the locks that they hold. It is local: it does
 // not ask the store, and passes releases to a [Sender].
 //
-// session.go has both types, and how a grant becomes a lock of a session. end.go is how it ends, lost.go how a session
-// loses it, release.go how the store or the next of a cohort gets it, reentry.go how its owner enters it again, lock.go
-// all that is read from a lock or changed in it, and set.go the sessions of the sidecar.
+// session.go is a session, lock.go a lock, set.go all sessions, index.go how locks are found. slot.go counts calls in the
+// limit, member.go is how a grant becomes a lock of a session. end.go is how it ends, lost.go how a session loses it, ends.go
+// what is remembered of it, release.go how the store or the next of a cohort (cohort.go) gets it. reentry.go and entrance.go
+// are how its owner enters it again, share.go how it becomes a share, stop.go how its holder is asked to stop.
 //
 // # Sessions and locks
 //

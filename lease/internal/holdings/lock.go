@@ -1,111 +1,142 @@
 package holdings
 
 import (
-	"cmp"
-	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
-	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Held is the number of locks that the session holds.
-func (s *Session) Held() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.held.count() - s.unpublished
+// Lock is a lock of a session of this sidecar. bind:ttl locks are only in the store, because any pod may
+// release or extend them. A sidecar may hold a hundred thousand locks, so fields that few locks need are
+// separate, in terms and changes. A Lock fills an allocator size class of 112 bytes; the next is 128.
+type Lock struct {
+	// Key, Token and Traceparent (the acquire's) never change.
+	Key   string
+	Token int64
+	s     *Session
+	under atomic.Pointer[heartbeat.Lease] // the lock is a user of this lease until letGo
+	// acquiredAt is the store's time, in nanoseconds since 1970. since is the local time since the start of the set.
+	acquiredAt  int64
+	since       time.Duration
+	Traceparent string
+	request     uuid.UUID // the request id of the grant; zero: none
+	*terms
+	*changes // s.mu guards it
+
+	facts atomic.Uint32
+
+	// s.mu guards the following fields.
+
+	// unpublished: the app does not know of the lock yet, because its call has not returned or does not have
+	// all of its keys.
+	unpublished bool
+	letGo       bool
+	// ofGroup: the lock belongs to a call for several keys.
+	ofGroup bool
 }
 
-// Find returns the lock that the session holds under this token, or nil.
-func (s *Session) Find(key string, token int64) *Lock {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if h := s.held.find(key, token); h != nil && !h.unpublished {
-		return h
+// The facts of a lock are bits of one word, because three booleans would take more memory: see TestLocksAreSmall.
+const (
+	isVerified   = 1 << iota
+	isShare      // changes under s.mu, from false to true only
+	isDowngraded // the store was asked to make the lock shared, and may have done so
+)
+
+func (h *Lock) is(fact uint32) bool { return h.facts.Load()&fact != 0 }
+
+// setTo sets a fact, and returns its previous value.
+func (h *Lock) setTo(fact uint32, so bool) (before bool) {
+	if so {
+		return h.facts.Or(fact)&fact != 0
 	}
-	return nil
+	return h.facts.And(^fact)&fact != 0
 }
 
-// First returns the session's published lock of a key, or nil. Of several shares it returns the one with
-// the smallest token.
-func (s *Session) First(key string) *Lock {
-	if s == nil {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.firstLocked(key)
+// IsShare reports whether the lock is shared: the key may have other holders.
+func (h *Lock) IsShare() bool { return h.is(isShare) }
+
+// Lease returns the lease that the lock is held under.
+func (h *Lock) Lease() *heartbeat.Lease { return h.under.Load() }
+
+// Valid reports whether the lease is trusted and the MaxHold is not over. Every read checks this.
+func (h *Lock) Valid(t clock.Tick) bool {
+	return h.Lease().Alive(t) && !clock.Past(h.until, t.Now)
 }
 
-// List returns what the session holds, at most one lock more than the limit. For nil, it returns nothing. A
-// shared key appears once, without its other holders. A lock that may have become a share is listed as one.
-func (s *Session) List(req types.ListRequest) (views []types.View) {
-	if s == nil {
-		return nil
+func (h *Lock) remaining(t clock.Tick) time.Duration {
+	left := h.Lease().Remaining(t)
+	if h.ttl != 0 {
+		left = min(left, heartbeat.Reliable(h.ttl))
 	}
-	var held []*Lock
-	s.mu.Lock()
-	for h := range s.held.all {
-		if !h.unpublished && strings.HasPrefix(h.Key, req.Prefix) && h.Key > req.After {
-			held = append(held, h)
-		}
-	}
-	s.mu.Unlock()
-	slices.SortFunc(held, func(a, b *Lock) int { return cmp.Compare(a.Key, b.Key) })
-	for _, h := range held {
-		last := len(views) - 1
-		if last >= req.Limit {
-			break
-		}
-		if h.Valid(clock.Read(s.set.clk)) && (last < 0 || views[last].Key != h.Key) { // several shares of a key are shown once
-			v := types.View{Lock: h.State(), Mine: true, Cached: true}
-			v.Shared = v.Shared || h.IsDowngraded()
-			views = append(views, v)
-		}
-	}
-	return views
+	return untilAtMost(left, h.until, t.Now)
 }
 
-// ExpiresIn is how long locks with the session's TTL stay valid if the store does not answer any more.
-func (s *Session) ExpiresIn() time.Duration {
-	if l, t := s.set.cfg.Lease(s.ttl), clock.Read(s.set.clk); l != nil && l.Alive(t) {
-		return min(l.Remaining(t), heartbeat.Reliable(s.ttl))
+func untilAtMost(d time.Duration, until, now time.Time) time.Duration {
+	if until.IsZero() {
+		return d
 	}
-	return heartbeat.Reliable(s.ttl)
+	return max(min(d, until.Sub(now)), 0)
 }
 
-// AdmitAll counts a group, if the session may have all its locks. Members keep their slots until they are published.
-func (s *Session) AdmitAll(slots []*Slot) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.roomLocked(len(slots)); err != nil {
-		return err
-	}
-	s.pending += len(slots)
-	for _, p := range slots {
-		p.taken = true
-	}
-	return nil
+// terms are properties of the request that most locks lack. Those locks share plain.
+type terms struct {
+	owner string
+	// ttl is the requested TTL, zero if the lease has the same one. The app may rely on the lock for this
+	// time, although the lease lasts longer.
+	ttl time.Duration
+	// until is the end of its MaxHold, zero for none. The timer outlived then fires. The session's mutex
+	// guards the timer.
+	until    time.Time
+	outlived *time.Timer
+	// minHold is the MinHold of the attempt.
+	minHold time.Duration
+	// span is nil if the acquire is not recorded.
+	span *observe.Hold
+	// cohort is nil for most locks.
+	cohort *Cohort
 }
 
-// LockOf returns the last lock that the slot's call has won, or nil. The session may not hold it any more.
-func (s *Session) LockOf(p *Slot) *Lock {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return p.lock
+// changes are properties that change while a lock is held. Most locks share unchanged, so change makes a
+// copy first.
+type changes struct {
+	data     []byte          // replaced, never changed
+	stopping *store.Stopping // replaced, never changed
+	// entered are the living entries, by number; nil: only the entry of the grant.
+	entered []entry
+	// reentries is how often the lock was entered again.
+	reentries int
+	// limit and slot are those of a share.
+	limit, slot int
 }
 
-// HasMember reports whether the session has the member of a slot, and it is valid.
-func (s *Session) HasMember(p *Slot) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.hasMemberLocked(p)
+var (
+	plain     = &terms{}
+	unchanged = &changes{}
+)
+
+func termsOf(w *Won) *terms {
+	shorter := w.Req.TTL < w.Lease.TTL()
+	if w.Req.Owner == "" && w.Req.MaxHold == 0 && w.Req.MinHold == 0 && !shorter && w.Span == nil && w.Cohort == nil {
+		return plain
+	}
+	t := &terms{owner: w.Req.Owner, until: w.Until, minHold: w.Req.MinHold, span: w.Span, cohort: w.Cohort}
+	if shorter {
+		t.ttl = w.Req.TTL
+	}
+	return t
+}
+
+func changesOf(w *Won) *changes {
+	if w.Req.Data == nil && w.Req.Limit == 0 {
+		return unchanged
+	}
+	return &changes{data: w.Req.Data, limit: w.Req.Limit, slot: w.Slot}
 }
 
 // Of reports whether s holds the lock.
@@ -175,6 +206,26 @@ func (h *Lock) SetData(data []byte) {
 	h.change().data = data
 }
 
+// Patch is a change of the lock's data.
+func (h *Lock) Patch(data []byte) store.Change {
+	c := h.Change()
+	c.SetData, c.Data = true, data
+	return c
+}
+
+// Change makes the store know the lock. If the store knows an earlier lock of the cohort as the holder,
+// this lock becomes the holder, with its data.
+func (h *Lock) Change() store.Change {
+	c := store.Change{Claim: h.Claim()}
+	if h.cohort.serves() && !h.IsShare() {
+		c.Session, c.Owner, c.AcquiredAt, c.Traceparent = h.s.name, h.owner, h.acquired(), h.Traceparent
+		h.s.mu.Lock()
+		c.Data = h.data
+		h.s.mu.Unlock()
+	}
+	return c
+}
+
 // Moved makes h a user of the lease to which the store has moved it. It returns false if h has ended.
 func (h *Lock) Moved(to *heartbeat.Lease) bool {
 	h.s.mu.Lock()
@@ -190,146 +241,4 @@ func (h *Lock) Moved(to *heartbeat.Lease) bool {
 		h.LoseUnder(to, to.LossReason())
 	}
 	return true
-}
-
-// IsDowngraded reports whether an exclusive lock may have become a share in the store.
-func (h *Lock) IsDowngraded() bool { return h.is(isDowngraded) }
-
-// Downgrade records that the store is asked to turn an exclusive lock into a share. From then on this may have
-// happened: others are granted shares, and the cohort does not get the lock. first: the store was not asked before.
-// Errors: [ErrNotHeld]; [types.InvalidError], because the outer entries rely on the exclusive lock.
-func (s *Session) Downgrade(h *Lock) (first bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case !s.held.has(h):
-		return false, ErrNotHeld
-	case len(h.entered) > 1:
-		return false, types.Invalidf("field mode", "lock %q is entered %d times; only a lock that is entered once can become shared", h.Key, h.depth())
-	}
-	return !h.setTo(isDowngraded, true), nil
-}
-
-// KeepsExclusive records that the store did not downgrade the lock.
-func (h *Lock) KeepsExclusive() { h.setTo(isDowngraded, false) }
-
-// BecomeShare records that the store has made the lock a share.
-func (h *Lock) BecomeShare(limit, slot int) {
-	s := h.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if h.IsShare() {
-		return
-	}
-	held := s.held.remove(h)
-	s.set.share(h)
-	if held {
-		s.held.put(h)
-	}
-	c := h.change()
-	c.limit, c.slot = limit, slot
-}
-
-// share turns an exclusive lock into a share. The caller holds the mutex of its session.
-func (hs *Set) share(h *Lock) {
-	sh := hs.shard(h.Key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	was := sh.locks.remove(h)
-	h.setTo(isShare, true)
-	if was {
-		sh.locks.put(h)
-	}
-}
-
-// CohortTime is for how long after a grant by the store the sidecar hands a lock on without the store.
-// Meanwhile, other sidecars see the first member of the cohort as the holder.
-const CohortTime = 100 * time.Millisecond
-
-// Cohort is what a lock knows of its cohort: see [store.Answer]. Each lock that the sidecar hands on has
-// its own Cohort.
-type Cohort struct {
-	// Served are the attempts that had the lock since the store granted it, this lock's attempt last. If it
-	// is empty, the store granted this lock.
-	Served []store.AttemptID
-	// Until is when the sidecar must ask the store again.
-	Until time.Time
-
-	*line
-	handedOn atomic.Bool
-}
-
-// line is what the locks of a cohort have in common.
-type line struct {
-	// granted is the token of the store's grant.
-	granted int64
-
-	mu sync.Mutex
-	// served contains the Served of each lock of the cohort, which are parts of it. It only grows.
-	served []store.AttemptID
-	// waiting are the next attempts. It may also name some that were served, or left the queue.
-	waiting []store.HalfID
-}
-
-// Extend adds the attempts that the store has queued since it granted the lock under this token. waiting has all that
-// the store would let the sidecar serve now, so it never needs more tokens than the grant has. Extend does nothing
-// if the lock belongs to another grant.
-func (c *Cohort) Extend(granted int64, waiting []store.HalfID) {
-	if c == nil || c.granted != granted {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.waiting = waiting
-}
-
-// Next removes the next attempt from the cohort, and returns it.
-func (c *Cohort) Next() (half store.HalfID, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.waiting) == 0 {
-		return half, false
-	}
-	half, c.waiting = c.waiting[0], c.waiting[1:]
-	return half, true
-}
-
-// Serve returns the cohort of the next lock, which the sidecar gives to this attempt.
-func (c *Cohort) Serve(id store.AttemptID) *Cohort {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.served = append(c.served, id)
-	return &Cohort{line: c.line, Served: slices.Clip(c.served), Until: c.Until}
-}
-
-// serves reports whether this sidecar has handed the lock on since the store granted it.
-func (c *Cohort) serves() bool { return c != nil && len(c.Served) > 0 }
-
-// HandedOn reports whether the lock was given to the next attempt of its cohort. Then the store must not free it.
-func (h *Lock) HandedOn() bool { return h.cohort != nil && h.cohort.handedOn.Load() }
-
-// IsServed reports whether the store knows, or knew, another lock of this cohort as the holder.
-func (h *Lock) IsServed() bool { return h.cohort.serves() && !h.IsShare() }
-
-// Cohort returns the cohort of the lock, or nil.
-func (h *Lock) Cohort() *Cohort { return h.cohort }
-
-// Change makes the store know the lock. If the store knows an earlier lock of the cohort as the holder,
-// this lock becomes the holder, with its data.
-func (h *Lock) Change() store.Change {
-	c := store.Change{Claim: h.Claim()}
-	if h.cohort.serves() && !h.IsShare() {
-		c.Session, c.Owner, c.AcquiredAt, c.Traceparent = h.s.name, h.owner, h.acquired(), h.Traceparent
-		h.s.mu.Lock()
-		c.Data = h.data
-		h.s.mu.Unlock()
-	}
-	return c
-}
-
-// Patch is a change of the lock's data.
-func (h *Lock) Patch(data []byte) store.Change {
-	c := h.Change()
-	c.SetData, c.Data = true, data
-	return c
 }

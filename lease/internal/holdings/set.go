@@ -157,22 +157,6 @@ func (hs *Set) Kept() map[string]int {
 	return kept
 }
 
-// On returns the locks that are held under a lease.
-func (hs *Set) On(l *heartbeat.Lease) []*Lock {
-	var out []*Lock
-	for i := range hs.shards {
-		sh := &hs.shards[i]
-		sh.mu.Lock()
-		for h := range sh.locks.all {
-			if h.Lease() == l {
-				out = append(out, h)
-			}
-		}
-		sh.mu.Unlock()
-	}
-	return out
-}
-
 // shownTypes limits the key types of held locks that are counted separately: more than the metrics show,
 // but fewer than there can be keys.
 const shownTypes = 1000

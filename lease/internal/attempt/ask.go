@@ -1,0 +1,120 @@
+package attempt
+
+import (
+	"context"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Start asks the store. If the key is known to be held, or another call has asked before, a waiting call is
+// queued directly, because the store grants a free key there, too. If the call shares a grant with other calls,
+// it asks, because it must find that grant instead of waiting behind it.
+func (b *Attempt) Start(ctx context.Context, now time.Time) {
+	if b.arrival == nil && b.req.Wait != 0 {
+		b.arrival = b.aq.arrivals.join(b.req)
+	}
+	ask := b.firstAsk(now)
+	if b.aq.isLate(b.arrival, b.shared) {
+		b.enqueue(ctx)
+		return
+	}
+	submit := b.aq.lanes.Acquires.Submit
+	if b.runInCaller {
+		submit = b.aq.lanes.Acquires.Do
+	}
+	if err := submit(ctx, ask, b.onAcquire); err != nil {
+		b.Finish(err)
+	}
+}
+
+// isLate reports whether a waiting attempt can skip asking for its key, because other calls came before, or the
+// key is known to be held. An attempt that shares its grant with other calls must ask. a may be nil.
+func (aq *Acquirer) isLate(a *Arrival, shared int64) bool {
+	return a != nil && shared == 0 && (a.behind || aq.knownHeld(a.key))
+}
+
+// knownHeld reports whether a session here holds the key, or a call here waits for it.
+func (aq *Acquirer) knownHeld(key string) bool {
+	h := aq.holdings.Get(key)
+	return h != nil && h.Valid(clock.Read(aq.clk)) || aq.QueueLength(key) > 0
+}
+
+func (b *Attempt) firstAsk(now time.Time) store.Ask {
+	b.cacheVersion, b.sent = b.aq.heldCache.Version(b.req.Key), now
+	return b.ask()
+}
+
+func (b *Attempt) ask() store.Ask {
+	a := store.Ask{
+		Attempt: b.Ref(), MinHold: b.req.MinHold, Skip: b.req.Skip, Shared: b.req.Shared, Limit: b.req.Limit,
+		Data: b.req.Data, Traceparent: b.req.Traceparent,
+	}
+	if b.Lease() != nil {
+		a.Lease = b.Lease().ID()
+	}
+	if b.req.Bind == types.BindTTL {
+		a.TTL = b.req.TTL
+	} else {
+		a.Session, a.Owner = b.s.Name(), b.req.Owner
+	}
+	return a
+}
+
+func (b *Attempt) onAcquire(ans store.Answer, err error) {
+	if b.decided("acquire", ans, err) {
+		return
+	}
+	if ans.Outcome == store.Quiet {
+		b.denied(types.Quiet(ans.ExpiresIn))
+		return
+	}
+	lock := ans.Lock // a copy: otherwise each answer would be on the heap, also those that grant
+	b.mu.Lock()
+	sent := b.sent
+	b.seen, b.seenAt = &lock, sent
+	b.mu.Unlock()
+	b.aq.heldCache.Put(lock, b.cacheVersion, sent)
+	b.denied(&types.HeldError{Lock: lock})
+}
+
+// decided ends the attempt, unless the answer means that the key is held.
+func (b *Attempt) decided(op string, ans store.Answer, err error) bool {
+	switch {
+	case err != nil:
+		b.fail(err)
+	case ans.Outcome == store.Granted:
+		b.winDirectly(&ans)
+	case ans.Outcome == store.Skipped:
+		b.skipped(ans)
+	case ans.Outcome == store.LeaseLost:
+		b.leaseLost()
+	case ans.Outcome == store.RowLocked:
+		b.fail(types.RowLocked(op))
+	case ans.Outcome == store.LimitMismatch:
+		b.Finish(&types.LimitMismatchError{Key: b.req.Key, Limit: ans.Lock.Limit, Given: b.req.Limit})
+	case ans.Outcome == store.QueueFull:
+		b.Finish(&types.LimitError{What: "waiters of this key", Limit: b.aq.longestQueue})
+	default:
+		return false
+	}
+	return true
+}
+
+// denied queues a call that waits. Otherwise it ends the attempt.
+func (b *Attempt) denied(why error) {
+	b.mu.Lock()
+	goOn := b.req.Wait != 0 && !b.unwanted && !b.timeUp
+	timeUp := b.timeUp
+	b.mu.Unlock()
+	switch {
+	case goOn:
+		b.enqueue(b.aq.ctx)
+	case timeUp:
+		b.Finish(errTimeUp)
+	default:
+		b.Finish(why)
+	}
+}

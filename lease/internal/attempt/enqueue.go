@@ -1,0 +1,123 @@
+package attempt
+
+import (
+	"context"
+	"time"
+
+	"github.com/locksidecar/locksidecar/batcher"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+func (aq *Acquirer) enqueueAll(all []*Arrival) {
+	asks := make([]batcher.Submission[store.Ask, store.Answer], 0, len(all))
+	attempts := make([]*Attempt, 0, len(all))
+	for _, a := range all {
+		if b := a.attempt; b.beginEnqueue() {
+			asks = append(asks, batcher.Submission[store.Ask, store.Answer]{Ctx: b.enqueueContext(a.ctx), Item: b.askToWait(), Done: b.onEnqueue})
+			attempts = append(attempts, b)
+		}
+	}
+	if err := aq.lanes.Enqueues.SubmitAll(asks); err != nil {
+		for _, b := range attempts {
+			b.Finish(err)
+		}
+	}
+}
+
+// beginEnqueue records that the attempt is about to be queued. It returns false if the attempt is over.
+func (b *Attempt) beginEnqueue() bool {
+	b.mu.Lock()
+	if b.phase != arrived {
+		b.mu.Unlock()
+		return false
+	}
+	b.phase, b.sent = enqueuing, b.aq.clk.Now()
+	b.mu.Unlock()
+	b.inQueue.Store(true)
+	err := b.aq.queue.add(b)
+	if err == nil && b.Lease().Lost() { // the lease may have been lost before the attempt was in the queue
+		err = ErrAttemptLost
+	}
+	if err != nil {
+		b.Finish(err)
+	}
+	return err == nil
+}
+
+func (b *Attempt) askToWait() store.Ask {
+	a := b.ask()
+	a.Wait = true
+	return a
+}
+
+// enqueueContext returns ctx with the span of the wait. The holder is known from an answer or from this sidecar.
+func (b *Attempt) enqueueContext(ctx context.Context) context.Context {
+	if b.tr == nil {
+		return ctx
+	}
+	var lock store.Lock
+	b.mu.Lock()
+	if b.seen != nil {
+		lock = *b.seen
+	}
+	b.mu.Unlock()
+	if h := b.aq.holdings.Get(b.req.Key); lock.Key == "" && h != nil {
+		lock = h.State()
+	}
+	b.tr.Enqueue(&lock)
+	return b.tr.Carry(ctx)
+}
+
+func (b *Attempt) onEnqueue(ans store.Answer, err error) {
+	if b.decided("enqueue", ans, err) {
+		return
+	}
+	if len(ans.Cohort) > 0 {
+		b.aq.extendCohort(&ans)
+	}
+	b.mu.Lock()
+	if b.phase == over { // news came before this answer, or the lease was lost
+		b.mu.Unlock()
+		b.onLateAnswer()
+		return
+	}
+	b.phase, b.wasQueued = queued, true
+	b.note(ans, b.sent)
+	leave, at := b.unwanted || b.timeUp || b.positionLost, b.dueAt()
+	b.mu.Unlock()
+	if leave {
+		b.cancel()
+		return
+	}
+	b.aq.queue.queued(b, ans.Alone, at)
+}
+
+// note records the queue state of the answer to a question that was sent at the given time. The caller holds b.mu.
+func (b *Attempt) note(ans store.Answer, sent time.Time) {
+	lock := ans.Lock
+	b.seen, b.seenAt = &lock, sent
+	if ans.Position > 0 { // some answers lack it
+		b.position = ans.Position
+	}
+	b.tr.See(&lock, ans.Position)
+	b.holderExpiry = b.aq.clk.Now().Add(firstEnd(&ans.Lock))
+	b.checkAt = b.aq.queue.nextCheck(ans.Lock)
+}
+
+// queued records that the store has queued an attempt, whether alone (see [store.Answer]), and when it must be
+// checked.
+func (q *queue) queued(b *Attempt, alone bool, checkAt time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.has(b) {
+		b.inStore = true
+		l := q.byKey[b.req.Key]
+		switch l.inStore++; {
+		case !alone:
+			l.alone = time.Time{}
+		case l.alone.IsZero():
+			l.alone = q.clk.Now()
+		}
+	}
+	q.changedLocked(checkAt)
+}

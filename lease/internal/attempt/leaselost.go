@@ -1,0 +1,50 @@
+package attempt
+
+import (
+	"context"
+
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+)
+
+// LeaseLost makes the attempts that wait under a lease begin again under another one. It returns their number.
+func (aq *Acquirer) LeaseLost(l *heartbeat.Lease) int {
+	waiting := aq.WaitingUnder(l)
+	for _, b := range waiting {
+		b.leaseGone(l)
+	}
+	return len(waiting)
+}
+
+// leaseGone ends the attempt after the loss of its lease, unless it was moved. The revocation of the lease
+// drops the waiter and a session's lock that it may still win. If that is later, the attempt is withdrawn, because otherwise
+// the key could be kept for nobody until then. A bind:ttl lock would outlive the lease, so its attempt first learns its outcome.
+func (b *Attempt) leaseGone(l *heartbeat.Lease) {
+	b.mu.Lock()
+	if b.Lease() != l || b.phase == over {
+		b.mu.Unlock()
+		return
+	}
+	if b.req.Bind == types.BindTTL {
+		b.positionLost = true
+		b.mu.Unlock()
+		b.cancel()
+		return
+	}
+	b.phase, b.err = over, ErrAttemptLost
+	b.mu.Unlock()
+	switch ctx := b.tr.Carry(context.Background()); {
+	case b.keepsKey():
+		b.aq.withdraw(ctx, b.Ref(), b.mayGet(), b.beginCleanup())
+	case b.leaseStays(): // once, because a repeat of the request waits for it; see onLateAnswer
+		b.aq.withdrawOnce(ctx, b.Ref(), b.mayGet(), b.beginCleanup())
+	}
+	b.end()
+}
+
+func (b *Attempt) leaseLost() {
+	if b.Lease() != nil {
+		b.aq.leases.Lose(b.Lease(), types.LostExpired)
+	}
+	b.Finish(ErrAttemptLost)
+}

@@ -1,0 +1,123 @@
+package attempt
+
+import (
+	"errors"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// winDirectly takes a lock granted by the running question. Its time counts from the question, to be safe.
+func (b *Attempt) winDirectly(ans *store.Answer) {
+	b.mu.Lock()
+	sent := b.sent
+	b.mu.Unlock()
+	b.winAsOf(ans, sent)
+}
+
+// winAsOf takes a lock from the answer to a question that was sent at the given time.
+func (b *Attempt) winAsOf(ans *store.Answer, sent time.Time) {
+	t := clock.Read(b.aq.clk)
+	ans.ExpiresIn -= t.Now.Sub(sent)
+	b.win(ans, sent, t)
+}
+
+// win takes the lock for the session, or hands it back if it is unwanted. since is before the grant, or zero.
+func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
+	b.mu.Lock()
+	if b.phase == over {
+		b.mu.Unlock()
+		b.onLateAnswer()
+		return
+	}
+	var cohort *holdings.Cohort
+	if b.inQueue.Load() && !b.req.Shared { // otherwise hardly any others wait
+		cohort = holdings.NewCohort(ans, t.Now)
+	}
+	if !b.takeAndUnlock(ans, since, t, cohort) {
+		b.handBack(ans.Token)
+	}
+	b.end()
+}
+
+// takeAndUnlock makes the grant the call's, and reports whether the call has it. The caller holds b.mu, which
+// is unlocked here.
+func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick, cohort *holdings.Cohort) (kept bool) {
+	now := t.Now
+	b.since = since
+	// A grant found by the first question is not a hand-off, because a repeated request may find an old grant.
+	handedOver := b.wasQueued || b.since.IsZero() || b.phase != asking && ans.HandedBy != ""
+	b.phase = over
+	wanted := !b.unwanted
+	b.result, b.wonAt = b.grantOf(ans, now), now
+	var before []*holdings.Lock
+	if kept = wanted; wanted {
+		before, kept = b.join(ans, t, cohort)
+	}
+	if !kept {
+		b.err = b.whyNotKept()
+	}
+	b.mu.Unlock()
+	switch {
+	case kept && handedOver:
+		b.aq.obs.HandedOver(b.tr, ans.HandedBy, ans.GrantedFor)
+	case kept:
+		b.tr.FoundFree()
+	}
+	for _, h := range before {
+		h.Lose(types.LostExpired)
+	}
+	b.aq.heldCache.Drop(b.req.Key)
+	b.aq.granted(now, b.lasts(), kept && b.req.Bind == types.BindSession)
+	return kept
+}
+
+// whyNotKept returns why a call does not get the grant of its attempt. Another attempt of a repeatable request
+// would find the same grant, which is being handed back.
+func (b *Attempt) whyNotKept() error {
+	if b.req.Bind == types.BindTTL || clock.Past(b.until, b.aq.clk.Now()) {
+		return &store.Error{Op: "acquire", Err: errors.New("the grant was over when the store's answer came")}
+	}
+	return ErrAttemptLost
+}
+
+// join makes the granted lock the session's. It returns false if the session or the lease has ended, because
+// such a grant must not be delivered. before are the key's lost locks here. The caller holds b.mu.
+func (b *Attempt) join(ans *store.Answer, t clock.Tick, cohort *holdings.Cohort) (before []*holdings.Lock, ok bool) {
+	if b.req.Bind == types.BindTTL {
+		return nil, b.result.ExpiresIn > 0
+	}
+	if b.req.MaxHold > 0 {
+		if b.since.IsZero() { // the grant came by news of a hand-off
+			b.since = t.Now
+		}
+		b.until = b.since.Add(b.req.MaxHold)
+	}
+	b.Lease().Pin() // meanwhile, the attempt's own pin keeps the lease
+	w := holdings.Won{
+		Req: b.req, Token: ans.Token, Slot: ans.Slot, Lease: b.Lease(), AcquiredAt: ans.AcquiredAt,
+		Until: b.until, Span: b.tr.Hold(b.req.Shared), Cohort: cohort,
+	}
+	if before, ok = b.s.AddMember(w, b.slot, t); !ok {
+		b.Lease().Unpin()
+	}
+	return before, ok // a loss of the lease at this moment may miss this lock, so deliver checks it
+}
+
+func (b *Attempt) grantOf(ans *store.Answer, now time.Time) types.Grant {
+	g := types.Grant{
+		Key: b.req.Key, Token: ans.Token, Bind: b.req.Bind, ExpiresIn: ans.ExpiresIn,
+		Waited: now.Sub(b.began), AcquiredAt: ans.AcquiredAt, Shared: b.req.Shared, Limit: b.req.Limit, Slot: ans.Slot,
+	}
+	g.Reentry, g.Entry = 1, 1
+	if b.req.Bind == types.BindSession {
+		g.Session = b.s.Name()
+	} else {
+		g.ExpiresIn = heartbeat.Reliable(ans.ExpiresIn)
+	}
+	return g
+}
