@@ -21,8 +21,7 @@ COPY . .
 # The same flags as `make build`: the file is the same, bit by bit. The folder of the
 # socket belongs to the sidecar's user, so that it starts without any volume.
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    internal/console/overlay.sh /tmp/overlay && \
-    CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -buildvcs=false -overlay /tmp/overlay/overlay.json -tags grpcnotrace -trimpath \
+    CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -buildvcs=false -tags grpcnotrace -trimpath \
       -ldflags "-s -w -X main.version=$VERSION" -o /rootfs/locksidecar ./cmd/locksidecar && \
     mkdir -p /rootfs/etc/ssl/certs /rootfs/licenses /rootfs/run/locksidecar && \
     go run -buildvcs=false ./internal/licenses -image > /rootfs/licenses/LICENSES.gz && \

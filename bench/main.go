@@ -210,13 +210,7 @@ func (b *bench) goals(before []scored) error {
 }
 
 // build builds the sidecar as it is released, without the race detector.
-func (b *bench) build() error {
-	overlay := filepath.Join(b.folder, "overlay")
-	if out, err := exec.CommandContext(b.ctx, "internal/console/overlay.sh", overlay).CombinedOutput(); err != nil {
-		return fmt.Errorf("internal/console/overlay.sh: %w\n%s", err, out)
-	}
-	return b.buildIn(".", b.binary, "cmd/locksidecar", "-overlay="+filepath.Join(overlay, "overlay.json"))
-}
+func (b *bench) build() error { return b.buildIn(".", b.binary, "cmd/locksidecar") }
 
 // buildIn does so with a command in the top of a repository.
 func (b *bench) buildIn(folder, binary, command string, more ...string) error {

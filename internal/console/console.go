@@ -2,9 +2,10 @@
 //
 // Each page works without JavaScript. With it, a stream of server-sent events brings the changed part of the page.
 // All viewers of a kind of page share the readings of the sidecar: see feed. Names and keys come from apps, so all
-// of them are escaped, first as for a terminal (client.Printable), then by html/template.
+// of them are escaped, first as for a terminal (client.Printable), then as HTML by templ.
 //
-// The templates call no methods, because the released binary is built without this ability: see overlay.sh.
+// The pages are files *.templ, and the Go files that templ makes of them (pages_test.go writes them again). They are compiled, because the
+// interpreter of Go's own templates makes the linker keep all methods of all types, in every sidecar.
 package console
 
 import (
@@ -14,13 +15,13 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"html/template"
 	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -49,7 +50,7 @@ const (
 const contentSecurity = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
-//go:embed static templates
+//go:embed static
 var files embed.FS
 
 // Config of a console.
@@ -66,14 +67,13 @@ type Config struct {
 type console struct {
 	Config
 
-	hosts     []string
-	csrf      string
-	templates *template.Template
-	lists     *lru.Cache[string, *feed[*list]] // by type
-	waits     feed[*waits]
-	stats     feed[*client.Stats]
-	topics    *topics
-	streams   chan struct{}
+	hosts   []string
+	csrf    string
+	lists   *lru.Cache[string, *feed[*list]] // by type
+	waits   feed[*waits]
+	stats   feed[*client.Stats]
+	topics  *topics
+	streams chan struct{}
 }
 
 // New makes the server of a console. It serves until ctx ends, and then Shutdown soon returns.
@@ -93,9 +93,6 @@ func New(ctx context.Context, config Config) (*http.Server, error) {
 	for _, host := range config.Hosts {
 		c.hosts = append(c.hosts, hostOf(host))
 	}
-	c.templates = template.Must(template.New("").Funcs(template.FuncMap{
-		"text": client.Printable, "ago": duration, "keyURL": keyURL, "typeURL": typeURL, "order": orderOf,
-	}).ParseFS(files, "templates/*.html"))
 	c.waits.read, c.stats.read, c.stats.rest = c.readWaits, c.readStats, time.Second
 	if c.topics, err = newTopics(ctx, c); err != nil {
 		return nil, err
@@ -225,4 +222,30 @@ func duration(ms int64) string {
 		return fmt.Sprintf("%d h %d m", d/time.Hour, d%time.Hour/time.Minute)
 	}
 	return fmt.Sprintf("%d d %d h", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+}
+
+// durationIf has a dash for what has no duration.
+func durationIf(known bool, ms int64) string {
+	if !known {
+		return "–"
+	}
+	return duration(ms)
+}
+
+func number[T int | int64](n T) string { return strconv.FormatInt(int64(n), 10) }
+
+// atLeast is a number that was read up to a limit: "10000+" if there are more.
+func atLeast(more bool, n int) string {
+	if more {
+		return number(n) + "+"
+	}
+	return number(n)
+}
+
+// counted is a number of things: "1 lock", "2 locks".
+func counted(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return number(n) + " " + thing + "s"
 }

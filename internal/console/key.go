@@ -130,30 +130,25 @@ func grantOf(h *client.Holder) string {
 	return h.Instance + " " + h.AcquiredAt.Format(time.RFC3339Nano)
 }
 
-// orderForm is what a form sends about a holder.
-type orderForm struct{ CSRF, Key, Token, Seen string }
-
-func orderOf(k *keyed, h holder) orderForm { return orderForm{k.CSRF, k.Key, h.Token, h.Seen} }
-
 // notices are what a page says after an action.
 var notices = map[string]string{
 	"stop":  "The holder was asked to stop. It decides itself when it releases the lock.",
 	"break": "The lock was broken.",
 }
 
-// order is a form that was sent.
-type order struct{ key, token, seen, reason string }
+// sent is a form that was sent.
+type sent struct{ key, token, seen, reason string }
 
 var errChanged = errors.New("the holder has changed since you looked")
 
 // act carries out a form for the holder that its user saw.
-func (c *console) act(w http.ResponseWriter, r *http.Request, do func(o order) (done string, err error)) {
+func (c *console) act(w http.ResponseWriter, r *http.Request, do func(o sent) (done string, err error)) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	if !c.mayAct(r) {
 		http.Error(w, "this page is from before a restart of the console: go back, reload it, and try again", http.StatusForbidden)
 		return
 	}
-	o := order{r.PostFormValue("key"), r.PostFormValue("token"), r.PostFormValue("seen"), r.PostFormValue("reason")}
+	o := sent{r.PostFormValue("key"), r.PostFormValue("token"), r.PostFormValue("seen"), r.PostFormValue("reason")}
 	done, err := "", errNoKey
 	if o.key != "" && len(o.key) <= maxKey {
 		if err = c.checkSeen(o); err == nil {
@@ -165,7 +160,7 @@ func (c *console) act(w http.ResponseWriter, r *http.Request, do func(o order) (
 		if _, unanswered := errors.AsType[*client.UnansweredError](err); unanswered {
 			what = "Perhaps done: "
 		}
-		c.writePage(w, q, c.keyView, what+err.Error(), http.StatusConflict)
+		c.writePage(r.Context(), w, q, c.keyView, what+err.Error(), http.StatusConflict)
 		return
 	}
 	http.Redirect(w, r, keyURL(o.key)+"&done="+done, http.StatusSeeOther)
@@ -173,7 +168,7 @@ func (c *console) act(w http.ResponseWriter, r *http.Request, do func(o order) (
 
 // checkSeen fails unless the holder that the user saw still holds the lock. A change right after this goes unnoticed,
 // except for shared locks, whose tokens are known.
-func (c *console) checkSeen(o order) error {
+func (c *console) checkSeen(o sent) error {
 	var l client.Lock
 	if err := c.Client.Call(http.MethodGet, client.LockPath(o.key), nil, &l, 0); err != nil {
 		return err
@@ -189,7 +184,7 @@ func (c *console) checkSeen(o order) error {
 	return errChanged
 }
 
-func (c *console) stop(o order) (done string, err error) {
+func (c *console) stop(o sent) (done string, err error) {
 	path := client.LockPath(o.key) + "/stop"
 	if o.token != "" {
 		path += "?token=" + url.QueryEscape(o.token)
@@ -201,7 +196,7 @@ func (c *console) stop(o order) (done string, err error) {
 	return "stop", c.Client.Call(http.MethodPost, path, body, nil, 0)
 }
 
-func (c *console) force(o order) (done string, err error) {
+func (c *console) force(o sent) (done string, err error) {
 	path := client.LockPath(o.key) + "?force=true"
 	if o.token != "" {
 		path += "&token=" + url.QueryEscape(o.token)

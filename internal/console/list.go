@@ -135,6 +135,14 @@ func choose(q url.Values) choice {
 	return ch
 }
 
+// order is the order as the address has it.
+func (ch choice) order() string {
+	if ch.Reverse {
+		return "-" + ch.Sort
+	}
+	return ch.Sort
+}
+
 // href is the address of the list with another value of one parameter. Unless this is the page, the first one is shown.
 func (ch choice) href(name, value string) string {
 	q := maps.Clone(ch.query)

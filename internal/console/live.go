@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"net/url"
 	"time"
@@ -22,7 +23,7 @@ type view struct {
 	show        func() content
 }
 
-// content is the part of a page that changes, and its template's data.
+// content is the part of a page that changes, and its data.
 type content struct {
 	Data any
 	// Problem is why the sidecar's present answer is missing. Seen is the time of the shown one; empty: none is shown.
@@ -50,10 +51,10 @@ type page struct {
 
 func (c *console) servePage(w http.ResponseWriter, r *http.Request, open viewer) {
 	q := r.URL.Query()
-	c.writePage(w, q, open, notices[q.Get("done")], http.StatusOK)
+	c.writePage(r.Context(), w, q, open, notices[q.Get("done")], http.StatusOK)
 }
 
-func (c *console) writePage(w http.ResponseWriter, q url.Values, open viewer, notice string, status int) {
+func (c *console) writePage(ctx context.Context, w http.ResponseWriter, q url.Values, open viewer, notice string, status int) {
 	v := open(q)
 	p := page{content: v.show(), Name: v.name, Title: v.title, Notice: notice}
 	p.Live = "/live" + paths[v.name] + "?" + q.Encode()
@@ -61,7 +62,7 @@ func (c *console) writePage(w http.ResponseWriter, q url.Values, open viewer, no
 		status = http.StatusServiceUnavailable
 	}
 	var out bytes.Buffer
-	if err := c.templates.ExecuteTemplate(&out, "page", p); err != nil {
+	if err := wholePage(p).Render(ctx, &out); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -94,7 +95,7 @@ func (c *console) serveLive(w http.ResponseWriter, r *http.Request, open viewer)
 	defer ticker.Stop()
 	for wrote := time.Now(); ; {
 		var now bytes.Buffer
-		if err := c.templates.ExecuteTemplate(&now, "live", page{content: v.show(), Name: v.name}); err != nil {
+		if err := live(v.show()).Render(r.Context(), &now); err != nil {
 			return
 		}
 		var event []byte
