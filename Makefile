@@ -431,24 +431,8 @@ apt:
 K8S_GCFLAGS := -gcflags='k8s.io/...=-dwarf=false'
 K8S_FLAGS   := -ldflags='-s -w' $(K8S_GCFLAGS)
 
-# All files that these tests depend on. PASSED contains the checksum of the files that have passed. While the
-# tree has the same checksum, the tests would pass again.
-K8S_INPUTS := cmd deploy go.mod go.sum internal/cli internal/config internal/exitcode internal/inject test/k8s
-K8S_PASSED := test/k8s/PASSED
-K8S_SUM    := git ls-files -z --cached --others --exclude-standard -- $(K8S_INPUTS) ':!$(K8S_PASSED)' | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
-
-# The checksum is written down only if no file has changed during the tests.
-test-k8s: $(HELM) ## Test the Kubernetes manifests, the chart and the injection on a real API server (compiles 10 minutes the first time)
-	@sum=$$(git rev-parse --git-dir >/dev/null 2>&1 && $(K8S_SUM)); $(MAKE) --no-print-directory build && \
-	(set -x; cd test/k8s && HELM=$(CURDIR)/$(HELM) CGO_ENABLED=0 go test -count=1 -vet=off $(K8S_FLAGS) ./...) && \
-	if [ -n "$$sum" ] && [ "$$sum" = "$$($(K8S_SUM))" ]; then echo "$$sum" > $(K8S_PASSED); fi
-
-test-k8s-changed: ## Run test-k8s, unless the same files have passed already (test/k8s/PASSED, which is committed)
-	@if $(MAKE) --no-print-directory -s k8s-passed 2>/dev/null; then echo "test-k8s: the same inputs have passed ($(K8S_PASSED))"; else $(MAKE) test-k8s; fi
-
-# Fails if the checksum is another one, or if there is none.
-k8s-passed:
-	@git rev-parse --git-dir >/dev/null 2>&1 && [ -s $(K8S_PASSED) ] && [ "$$($(K8S_SUM))" = "$$(cat $(K8S_PASSED))" ]
+test-k8s: build $(HELM) ## Test the Kubernetes manifests, the chart and the injection on a real API server (compiles 10 minutes the first time)
+	cd test/k8s && HELM=$(CURDIR)/$(HELM) CGO_ENABLED=0 go test -count=1 -vet=off $(K8S_FLAGS) ./...
 
 KUBE_VERSION := 1.36.3
 KUBE         := .bin/kube-$(KUBE_VERSION)
@@ -528,14 +512,13 @@ $(ACTIONLINT) $(SBOM) $(HELM):
 COMPILE := go list -export -f '{{""}}'
 
 ahead:
-	for module in bench/peers test/campaign test/image $$($(MAKE) -s k8s-passed 2>/dev/null || echo test/k8s); do \
+	for module in bench/peers test/campaign test/image; do \
 	  (cd $$module && go list -deps -test -f '{{""}}' ./...) || exit; done
 	$(MAKE) $(LINT)
 	cd test/image && $(AS_RELEASED) $(COMPILE) -test ./...
 	for arch in amd64 arm64; do GOARCH=$$arch $(AS_RELEASED) $(COMPILE) ./cmd/locksidecar || exit; done
 	cd test/campaign && $(AS_RELEASED) $(COMPILE) -test ./...
 	$(MAKE) vet-darwin lint
-	$(MAKE) -s k8s-passed 2>/dev/null || ($(MAKE) $(HELM) && cd test/k8s && CGO_ENABLED=0 $(COMPILE) -test $(K8S_FLAGS) ./...)
 
 fmt: $(LINT) ## Format all Go files
 	$(LINT) fmt
