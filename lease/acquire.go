@@ -68,7 +68,7 @@ func (m *Manager) nameHolder(req *types.Request, err error) {
 	}
 	key := e.Lock.Key
 	if h := m.holdings.Get(key); h != nil && !h.IsDowngraded() {
-		if lock := h.State(); lock.Holder.ExpiresIn > 0 {
+		if lock := m.acquirer.StateOf(h); lock.Holder.ExpiresIn > 0 {
 			e.Lock, e.Age = lock, 0
 			return
 		}
@@ -157,23 +157,6 @@ func (m *Manager) News(n store.News) {
 		m.acquirer.LookAgain()
 	default:
 		m.acquirer.News(n)
-	}
-}
-
-// sweepInterval is the pause between two sweeps.
-const sweepInterval = 10 * time.Minute
-
-// granted is called with each grant, and how long the store may keep it without a renewal. held: a session has it.
-func (m *Manager) granted(now time.Time, lasts time.Duration, held bool) {
-	until := int64(now.Add(lasts + 2*sweepInterval).Sub(m.began))
-	for noted := m.sweepUntil.Load(); until-noted >= int64(time.Minute); noted = m.sweepUntil.Load() {
-		// A precision of a minute suffices, so most grants need not write.
-		if m.sweepUntil.CompareAndSwap(noted, until) {
-			break
-		}
-	}
-	if held && m.signals.HasUnmatched.Load() {
-		m.signals.Poll()
 	}
 }
 

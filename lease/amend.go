@@ -137,7 +137,7 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.Amend
 	if v.Status != store.Holds {
 		return types.Grant{}, m.refusedBy(v.Status, c)
 	}
-	m.granted(m.cfg.Clock.Now(), req.TTL, false)
+	m.acquirer.GrantLasts(m.cfg.Clock.Now(), req.TTL)
 	// The store counts from a later moment than the question. Counting from the question is safe.
 	rest := heartbeat.Reliable(v.Lock.Holder.ExpiresIn)
 	left := rest - m.cfg.Clock.Now().Sub(sent)

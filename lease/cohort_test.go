@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -88,7 +89,7 @@ func TestACohortEndsAtAnotherPod(t *testing.T) {
 // In each of these cases the cohort ends, and the store chooses the next holder.
 func TestCohortEnds(t *testing.T) {
 	for name, end := range map[string]func(r, other *rig, c *answer){
-		"its time is over": func(r, _ *rig, c *answer) { time.Sleep(holdings.CohortTime); c.free(r) },
+		"its time is over": func(r, _ *rig, c *answer) { time.Sleep(attempt.CohortTime); c.free(r) },
 		"an outcome":       func(r, _ *rig, c *answer) { r.succeed(c.s, c.granted(r.t)) },
 		"asked to stop": func(r, other *rig, c *answer) {
 			r.must(other.m.AskToStop(context.Background(), "k", 0, nil))
@@ -132,10 +133,10 @@ func TestCohortPassesOverCallsThatLeft(t *testing.T) {
 		short := r.wait(r.session(), "k", time.Second)
 		ended := r.wait(r.session(), "k", types.WaitForever)
 		last := r.wait(r.session(), "k", types.WaitForever)
-		time.Sleep(time.Second - holdings.CohortTime/2)
+		time.Sleep(time.Second - attempt.CohortTime/2)
 		other.release(o, held)
 		first.granted(t)
-		time.Sleep(holdings.CohortTime * 3 / 4)
+		time.Sleep(attempt.CohortTime * 3 / 4)
 		ended.s.End(types.EndDropped)
 		first.free(r)
 		if !short.isOver() || short.err == nil || !ended.isOver() || ended.err == nil {
@@ -174,7 +175,7 @@ func TestOtherPodsSeeTheFirstOfACohort(t *testing.T) {
 		}
 		calls[1].free(r)
 		g = calls[2].granted(t)
-		time.Sleep(holdings.CohortTime)
+		time.Sleep(attempt.CohortTime)
 		synctest.Wait()
 		if l := r.stored("k"); l.Token != g.Token || l.Holder.Data != nil || l.Holder.Session != calls[2].s.Name() || l.QueueLength != 0 {
 			t.Errorf("held by %+v", l)
@@ -229,7 +230,7 @@ func TestAWatchBeginsInACohort(t *testing.T) {
 		watchers := []*watcher{r.watch(nil, "k"), other.watch(nil, "k")}
 		calls[1].free(r)
 		third := calls[2].granted(t)
-		time.Sleep(holdings.CohortTime)
+		time.Sleep(attempt.CohortTime)
 		for _, w := range watchers {
 			if w.view.Token != first.Token {
 				t.Errorf("the watch begins with token %d, not %d", w.view.Token, first.Token)
@@ -413,7 +414,7 @@ func TestAStopOutlivesTheChangeOfTheHolder(t *testing.T) {
 		calls[1].granted(t)
 		r.st.set("Signals", fault{refuse: true})
 		r.must(other.m.AskToStop(context.Background(), "k", 0, nil))
-		time.Sleep(2 * holdings.CohortTime)
+		time.Sleep(2 * attempt.CohortTime)
 		r.st.lift("Signals")
 		time.Sleep(10 * time.Second)
 		if h := r.m.holdings.Get("k"); h.State().Stopping == nil || r.stored("k").Stopping == nil {
@@ -446,7 +447,7 @@ func TestAStopBetweenTwoHolders(t *testing.T) {
 			}
 			r.release(calls[1].s, g)
 			last := calls[2].granted(t)
-			time.Sleep(holdings.CohortTime)
+			time.Sleep(attempt.CohortTime)
 			synctest.Wait()
 			l, told := r.stored("k"), r.stops()
 			if l.Token != last.Token || l.Stopping == nil {
@@ -476,7 +477,7 @@ func TestStoreLearnsOfALateHandOn(t *testing.T) {
 			calls[0].free(r)
 			g := calls[1].granted(t)
 			synctest.Wait()
-			time.Sleep(holdings.CohortTime - time.Nanosecond)
+			time.Sleep(attempt.CohortTime - time.Nanosecond)
 			r.clk.atRead(read, func() { time.Sleep(time.Millisecond) })
 			released := make(chan struct{})
 			go func() { defer close(released); r.release(calls[1].s, g) }()

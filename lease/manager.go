@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -47,10 +46,6 @@ type Manager struct {
 	// holders asks once for several calls who holds a key: see nameHolder.
 	holders singleflight.Group
 
-	// began is when the manager was made. sweepUntil is when the last grant has ended and been swept, in
-	// nanoseconds after began.
-	began      time.Time
-	sweepUntil atomic.Int64
 	lifecycle
 }
 
@@ -71,7 +66,7 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 		cfg.Clock = clock.System{}
 	}
 	inline := st.Traits().Inline
-	m := &Manager{cfg: cfg, st: st, obs: observe.New(cfg.Logger, cfg.Metrics, cfg.Tracer, inline), began: cfg.Clock.Now()}
+	m := &Manager{cfg: cfg, st: st, obs: observe.New(cfg.Logger, cfg.Metrics, cfg.Tracer, inline)}
 	m.draining = make(chan struct{})
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.background = background.New(m.ctx, m.cfg.Clock)
@@ -81,18 +76,22 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	}
 	m.judge = readiness.New(cfg, st)
 	m.lanes = lanes.New(cfg, st, m.obs, m.judge, m.draining)
-	m.leases = m.newLeases()
-	m.holdings = m.newHoldings()
+	m.leases = heartbeat.New(m.ctx, heartbeat.Config{
+		TTL: cfg.TTL, RenewInterval: cfg.RenewInterval, StoreTimeout: cfg.StoreTimeout,
+		Store: st, Lanes: m.lanes, Clock: cfg.Clock, Log: cfg.Logger, Observer: m.obs, Background: m.background,
+		Users: leaseUsers{m},
+	})
 	m.acquirer, err = attempt.New(m.ctx, attempt.Config{
-		Config: cfg, Observer: m.obs, Store: st, Lanes: m.lanes, HeldCache: m.heldCache, Leases: m.leases, Holdings: m.holdings,
-		Background: m.background, Granted: m.granted, Draining: m.draining,
+		Config: cfg, Observer: m.obs, Store: st, Lanes: m.lanes, HeldCache: m.heldCache, Leases: m.leases,
+		Background: m.background, Draining: m.draining,
 	})
 	if err != nil {
 		return nil, err
 	}
-	m.signals = signal.New(m.ctx, cfg, st, m.lanes, m.heldCache, m.background.Spawn, m.leases, m.holdings, m.acquirer.QueueLength)
+	m.holdings = m.acquirer.Holdings()
+	m.signals = signal.New(m.ctx, cfg, st, m.lanes, m.heldCache, m.background, m.leases, m.acquirer)
 	m.groups = multi.New(m.ctx, multi.Config{
-		Config: cfg, Acquirer: m.acquirer, Amends: m.lanes.Amends, Inline: inline, Granted: m.granted, Spawn: m.background.Spawn,
+		Config: cfg, Acquirer: m.acquirer, Amends: m.lanes.Amends, Inline: inline, Background: m.background,
 	})
 	m.watches = m.newWatches()
 	m.fleet = fleet.New(m.ctx, cfg, st, m.background.Spawn)
@@ -100,46 +99,6 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	m.reconciler = reconcile.New(m.ctx, reconcile.Config{Config: cfg, Store: mover, Leases: m.leases, Holdings: m.holdings, Attempts: m.acquirer})
 	m.obs.Observe(m.state)
 	return m, nil
-}
-
-func (m *Manager) newLeases() *heartbeat.Leases {
-	return heartbeat.New(m.ctx, heartbeat.Config{
-		TTL: m.cfg.TTL, RenewInterval: m.cfg.RenewInterval, StoreTimeout: m.cfg.StoreTimeout,
-		Store: m.st, Lanes: m.lanes, Clock: m.cfg.Clock, Log: m.cfg.Logger, Observer: m.obs, Background: m.background,
-		OnLost:    m.leaseLost,
-		OnRetired: m.leaseRetired,
-		OnSignals: func() { m.signals.Poll() },
-		Verify: func(ctx context.Context, leases []*heartbeat.Lease, history store.History, trusted func(*heartbeat.Lease)) error {
-			return m.reconciler.Verify(ctx, leases, history, trusted)
-		},
-	})
-}
-
-// leaseLost ends the users of a lost lease: locks are lost, and waits begin again under a fresh lease.
-func (m *Manager) leaseLost(l *heartbeat.Lease, reason types.LostReason) (locks, waits int) {
-	under := m.holdings.On(l)
-	for _, h := range under {
-		h.LoseUnder(l, reason)
-	}
-	m.watches.LeaseEnded()
-	return len(under), m.acquirer.LeaseLost(l)
-}
-
-func (m *Manager) leaseRetired(l *heartbeat.Lease) {
-	m.background.Spawn(func() { m.reconciler.Rotate(l) })
-	m.watches.LeaseEnded()
-}
-
-func (m *Manager) newHoldings() *holdings.Set {
-	return holdings.New(holdings.Config{
-		Instance: m.cfg.Instance, Pod: m.cfg.Pod, TTL: m.cfg.TTL,
-		MaxSessions: m.cfg.MaxSessions, MaxLocksPerSession: m.cfg.MaxLocksPerSession,
-		Clock: m.cfg.Clock, Observer: m.obs, Draining: m.draining,
-		Sender: attempt.NewReleaser(m.lanes, m.background, m.heldCache, m.cfg.Logger), Lease: m.leases.Get,
-		HandOn:      func(p holdings.Passed) ([]store.AttemptID, bool) { return m.acquirer.HandOn(p) },
-		Freed:       func(key string) { m.acquirer.Freed(key) },
-		QueueLength: func(key string) int { return m.acquirer.QueueLength(key) },
-	})
 }
 
 // OpenSession opens a session. Errors: [LimitError], and [ErrDraining] while the sidecar shuts down.
@@ -162,6 +121,7 @@ func (m *Manager) Start(context.Context) error {
 	m.background.Spawn(m.sweep)
 	m.background.Spawn(m.leases.Run)
 	m.background.Spawn(m.acquirer.Run)
+	m.background.Spawn(m.signals.Run)
 	m.background.Spawn(func() { m.judge.Run(m.ctx) })
 	m.obs.ObserveFleet(m.Fleet)
 	m.background.Spawn(func() { m.watches.Keep(m.ctx) })
@@ -270,12 +230,15 @@ func (m *Manager) endSessions() {
 	}
 }
 
-// sweep deletes bind:ttl locks that were not released, and rows of free keys, some time after their end. A sidecar
-// that stops granting also stops sweeping. The store decides how much a sweep deletes, and how fast.
+// sweepInterval is the pause between two sweeps.
+const sweepInterval = 10 * time.Minute
+
+// sweep deletes bind:ttl locks that were not released, and rows of free keys, some time after their end. A sidecar whose
+// grants have all ended stops sweeping, because an idle sidecar sends nothing. The store decides how much a sweep deletes, and how fast.
 func (m *Manager) sweep() {
 	reaper, ok := m.st.(store.Reaper)
 	for ok && clock.Rest(m.ctx, clock.Jittered(sweepInterval)) == nil {
-		if int64(m.cfg.Clock.Now().Sub(m.began)) > m.sweepUntil.Load() {
+		if m.cfg.Clock.Now().After(m.acquirer.LastEnd().Add(2 * sweepInterval)) {
 			continue
 		}
 		if err := reaper.Sweep(m.ctx); err != nil && m.ctx.Err() == nil {

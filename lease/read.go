@@ -15,7 +15,7 @@ import (
 // asked, unless noCache. s is the session that asks; it may be nil.
 func (m *Manager) Get(ctx context.Context, s *holdings.Session, key string, noCache bool) (types.View, error) {
 	if h := m.holdings.Get(key); h != nil && !noCache && !h.IsDowngraded() {
-		if lock := h.State(); lock.Holder.ExpiresIn > 0 {
+		if lock := m.acquirer.StateOf(h); lock.Holder.ExpiresIn > 0 {
 			m.obs.Cached(observe.CachedRead)
 			return types.View{Lock: lock, Mine: h.Of(s) && s.Find(key, h.Token) == h, Cached: true}, nil
 		}
@@ -55,7 +55,11 @@ func (m *Manager) List(call context.Context, s *holdings.Session, req types.List
 	defer cancel()
 	defer func() { err = lanes.Refusal(call, err) }()
 	if req.Scope == types.ScopeSession {
-		page := pageOf(s.List(req), req.Limit)
+		views := s.List(req)
+		for i := range views {
+			views[i].QueueLength = m.acquirer.QueueLength(views[i].Key)
+		}
+		page := pageOf(views, req.Limit)
 		page.Locks, err = m.showShares(ctx, s, page.Locks)
 		return page, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
@@ -261,7 +262,7 @@ func (d *doors) judge() {
 	}
 	lock := d.r.stored("k")
 	if lock.QueueLength != len(d.line) { // the store does not yet know which waiters were served
-		time.Sleep(holdings.CohortTime)
+		time.Sleep(attempt.CohortTime)
 		synctest.Wait()
 		lock = d.r.stored("k")
 	}

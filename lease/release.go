@@ -38,7 +38,7 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 			return e.Release.Again(ctx, m.cfg.StoreTimeout)
 		}
 		if err := m.claimedElsewhere(c); err != nil {
-			s.FreeLost(req)
+			m.acquirer.FreeLost(s, req)
 			return types.Released{}, err
 		}
 		return m.releaseForeign(ctx, c, req)
@@ -63,7 +63,7 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 	case entries > 0:
 		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.HeldFor}, nil
 	}
-	return r.SendAndWait(ctx)
+	return m.acquirer.ReleaseAndWait(ctx, r)
 }
 
 // checkOutcome refuses the outcome of a share: outcomes are for exclusive locks.
@@ -211,7 +211,7 @@ func (m *Manager) HandBack(s *holdings.Session, g types.Grant) {
 		m.acquirer.HandBackTTL(g)
 		return
 	}
-	s.HandBack(g)
+	m.acquirer.HandBack(s, g)
 }
 
 func (m *Manager) released(ctx context.Context, req *types.ReleaseRequest, out types.Released, err error) {
@@ -288,7 +288,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 	}
 	if h == nil {
 		defer leave()
-		s.FreeLost(req)
+		m.acquirer.FreeLost(s, req)
 		return m.nothingOnceFreed(ctx, s, req.Key)
 	}
 	if err := checkOutcome(h, req); err != nil {
@@ -300,13 +300,13 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 	switch entries, err := s.Exit(h, r); {
 	case err != nil: // it has just been lost or released
 		defer leave()
-		s.FreeLost(req)
+		m.acquirer.FreeLost(s, req)
 		return m.nothingOnceFreed(ctx, s, req.Key)
 	case entries > 0:
 		leave()
 		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.HeldFor}, nil
 	}
-	return r.SendAndWait(ctx)
+	return m.acquirer.ReleaseAndWait(ctx, r)
 }
 
 // nothingOnceFreed answers that the id has no lock, after a running release of the key, which may be the id's.

@@ -59,7 +59,7 @@ func (aq *Acquirer) HeldInCache(s *holdings.Session, req *types.Request) (store.
 			return store.Lock{}, false
 		}
 		aq.obs.Cached(observe.CachedHeld)
-		return h.State(), true
+		return aq.StateOf(h), true
 	}
 	if req.Shared {
 		return store.Lock{}, false
@@ -70,6 +70,13 @@ func (aq *Acquirer) HeldInCache(s *holdings.Session, req *types.Request) (store.
 	}
 	aq.obs.Cached(observe.CachedDenied)
 	return lock, true
+}
+
+// StateOf is a lock of this sidecar as other callers see it, with the calls of this sidecar that wait for it.
+func (aq *Acquirer) StateOf(h *holdings.Lock) store.Lock {
+	lock := h.State()
+	lock.QueueLength = aq.QueueLength(h.Key)
+	return lock
 }
 
 // Perform gets a lock that was not denied from the cache.

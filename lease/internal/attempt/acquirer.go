@@ -23,11 +23,7 @@ type Config struct {
 	Lanes      *lanes.Set
 	HeldCache  *heldcache.Cache
 	Leases     *heartbeat.Leases
-	Holdings   *holdings.Set
 	Background *background.Runner
-	// Granted is called with how long the store may keep a new grant without a renewal, and whether a session
-	// holds it.
-	Granted func(now time.Time, lasts time.Duration, held bool)
 	// Draining is closed when waiting calls must end.
 	Draining <-chan struct{}
 }
@@ -44,6 +40,9 @@ type Acquirer struct {
 	arrivals  *arrivals
 	requests  repeat.Requests // requests with BindTTL
 	waiters   atomic.Int64    // calls that wait
+	began     time.Time
+	// lastEnd is when the store keeps no grant any more, in nanoseconds after began; 0: nothing was granted.
+	lastEnd atomic.Int64
 
 	// shares: the store grants shares.
 	shares bool
@@ -51,7 +50,6 @@ type Acquirer struct {
 	longestQueue int
 	// inline: the store answers at once, in the caller's goroutine (see its traits).
 	inline   bool
-	granted  func(now time.Time, lasts time.Duration, held bool)
 	draining <-chan struct{}
 	ctx      context.Context // ends with the sidecar
 }
@@ -61,13 +59,20 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 	traits := c.Store.Traits()
 	aq := &Acquirer{
 		queue: newQueue(c.Config, c.Observer, c.Store, c.Background.Spawn),
-		lanes: c.Lanes, heldCache: c.HeldCache, leases: c.Leases, holdings: c.Holdings, later: c.Background,
+		lanes: c.Lanes, heldCache: c.HeldCache, leases: c.Leases, later: c.Background,
 		shares: traits.Shared, longestQueue: traits.LongestQueue, inline: traits.Inline,
-		granted: c.Granted, draining: c.Draining, ctx: ctx,
+		draining: c.Draining, ctx: ctx, began: c.Clock.Now(),
 	}
+	aq.holdings = holdings.New(holdings.Config{
+		Instance: c.Instance, Pod: c.Pod, TTL: c.TTL, MaxSessions: c.MaxSessions, MaxLocksPerSession: c.MaxLocksPerSession,
+		Clock: c.Clock, Observer: c.Observer, Draining: c.Draining, Leases: c.Leases,
+	}, aq)
 	aq.arrivals = newArrivals(aq.enqueueAll, aq.gathers)
 	return aq, aq.requests.Remember(holdings.Remembered)
 }
+
+// Holdings are the sessions of the sidecar. The acquirer makes them, because it releases their locks.
+func (aq *Acquirer) Holdings() *holdings.Set { return aq.holdings }
 
 // Run checks waiting attempts when they are due, until the sidecar stops.
 func (aq *Acquirer) Run() { aq.queue.watch(aq.ctx) }

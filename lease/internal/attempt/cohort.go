@@ -2,6 +2,9 @@ package attempt
 
 import (
 	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
@@ -12,33 +15,135 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// HandOn gives a released lock to the next member of its cohort that still waits. The store learns this with a
-// later release, or when the cohort's time is over. HandOn returns false if the store must choose: no member is
+// CohortTime is for how long after a grant by the store the sidecar hands a lock on without the store.
+// Meanwhile, other sidecars see the first member of the cohort as the holder.
+const CohortTime = 100 * time.Millisecond
+
+// Cohort is what a lock knows of its cohort: see [store.Answer]. Each lock that the sidecar hands on has
+// its own Cohort. It is a [holdings.Cohort].
+type Cohort struct {
+	served []store.AttemptID // see Served
+	// until is when the sidecar must ask the store again.
+	until time.Time
+
+	*grantees
+	handedOn atomic.Bool
+}
+
+// grantees is what the locks of a cohort have in common.
+type grantees struct {
+	// granted is the token of the store's grant.
+	granted int64
+
+	mu sync.Mutex
+	// all contains the served of each lock of the cohort, which are parts of it. It only grows.
+	all []store.AttemptID
+	// waiting are the next attempts. It may also name some that were served, or left the queue.
+	waiting []store.HalfID
+}
+
+// newCohort returns the cohort of a grant by the store.
+func newCohort(ans *store.Answer, now time.Time) *Cohort {
+	return &Cohort{grantees: &grantees{granted: ans.Token, waiting: ans.Cohort}, until: now.Add(CohortTime)}
+}
+
+// cohortOf returns the cohort of a lock, or nil.
+func cohortOf(h *holdings.Lock) *Cohort {
+	c, _ := h.Cohort().(*Cohort)
+	return c
+}
+
+// HandedOn reports whether a lock was given to the next attempt of its cohort. Then the store must not free it.
+func HandedOn(h *holdings.Lock) bool {
+	c := cohortOf(h)
+	return c != nil && c.handedOn.Load()
+}
+
+// Served are the attempts that had the lock since the store granted it, this lock's attempt last. If it is empty, the store
+// granted this lock.
+func (c *Cohort) Served() []store.AttemptID { return c.served }
+
+// extend adds the attempts that the store has queued since it granted the lock under this token. waiting has all that
+// the store would let the sidecar serve now, so it never needs more tokens than the grant has. It does nothing
+// if the lock belongs to another grant.
+func (c *Cohort) extend(granted int64, waiting []store.HalfID) {
+	if c == nil || c.granted != granted {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting = waiting
+}
+
+// next removes the next attempt from the cohort, and returns it.
+func (c *Cohort) next() (half store.HalfID, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.waiting) == 0 {
+		return half, false
+	}
+	half, c.waiting = c.waiting[0], c.waiting[1:]
+	return half, true
+}
+
+// serve returns the cohort of the next lock, which the sidecar gives to this attempt.
+func (c *Cohort) serve(id store.AttemptID) *Cohort {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, id)
+	return &Cohort{grantees: c.grantees, served: slices.Clip(c.all), until: c.until}
+}
+
+// handOn gives a released lock to the next call of its cohort, without a statement. It returns false if the store must free
+// the lock or choose the next waiter.
+func (aq *Acquirer) handOn(r *holdings.Release) bool {
+	// An outcome, a request to stop, and the end of a MinHold are for the store.
+	h, c := r.Lock, cohortOf(r.Lock)
+	if c == nil || r.Claim.Outcome != store.NoOutcome || r.Claim.AtOnce || r.ToStore {
+		return false
+	}
+	// The store granted the lock under this lease, and lets the sidecar hand it on for a while.
+	if t := clock.Read(aq.clk); !t.Now.Before(c.until) || !h.Lease().Alive(t) {
+		return false
+	}
+	grant := store.Answer{
+		Outcome: store.Granted, Token: h.Token + 1, AcquiredAt: h.AcquiredAt().Add(r.HeldFor), HandedBy: r.Claim.Traceparent,
+	}
+	served, given := aq.giveNext(h, c, &grant)
+	if !given {
+		r.Claim.Served = served // the store skips them
+		return false
+	}
+	c.handedOn.Store(true)
+	return true
+}
+
+// giveNext gives the lock after h to the next member of its cohort that still waits. The store learns this with a
+// later release, or when the cohort's time is over. It returns false if the store must choose: no member is
 // left, the next member is not certain, the sidecar drains, or the lease is no longer used. served are the
 // attempts that a claim to the store must name.
-func (aq *Acquirer) HandOn(p holdings.Passed) (served []store.AttemptID, given bool) {
-	c := p.Cohort()
-	served = c.Served
-	for !aq.IsDraining() && !aq.leases.Retired(p.Lease()) {
-		half, ok := c.Next()
+func (aq *Acquirer) giveNext(h *holdings.Lock, c *Cohort, grant *store.Answer) (served []store.AttemptID, given bool) {
+	served = c.served
+	for !aq.IsDraining() && !aq.leases.Retired(h.Lease()) {
+		half, ok := c.next()
 		if !ok {
 			break
 		}
-		b, certain := aq.queue.next(p.Key, half)
+		b, certain := aq.queue.next(h.Key, half)
 		if !certain {
 			break
 		}
 		if b == nil { // it left the queue
 			continue
 		}
-		switch next, outcome := b.takeNext(&p.Grant, p.Lease(), c); outcome {
+		switch next, outcome := b.takeNext(grant, h.Lease(), c); outcome {
 		case taken:
-			if len(c.Served) == 0 || !aq.clk.Now().Before(c.Until) { // otherwise an earlier HandOn has done this
-				aq.tellLater(next, p.Key)
+			if len(c.served) == 0 || !aq.clk.Now().Before(c.until) { // otherwise an earlier hand-over has done this
+				aq.tellLater(next, h.Key)
 			}
-			return next.Served, true
+			return next.served, true
 		case ended:
-			served = next.Served
+			served = next.served
 		case elsewhere:
 			return served, false
 		case leaves:
@@ -75,7 +180,7 @@ func (q *queue) next(key string, half store.HalfID) (b *Attempt, certain bool) {
 }
 
 // takeNext gives an attempt the lock of its cohort, which is held under a lease. next is the attempt's cohort.
-func (b *Attempt) takeNext(ans *store.Answer, under *heartbeat.Lease, c *holdings.Cohort) (next *holdings.Cohort, _ nextOutcome) {
+func (b *Attempt) takeNext(ans *store.Answer, under *heartbeat.Lease, c *Cohort) (next *Cohort, _ nextOutcome) {
 	t := clock.Read(b.aq.clk)
 	ans.ExpiresIn = under.Remaining(t)
 	b.mu.Lock()
@@ -87,7 +192,7 @@ func (b *Attempt) takeNext(ans *store.Answer, under *heartbeat.Lease, c *holding
 		b.mu.Unlock()
 		return nil, elsewhere
 	}
-	next = c.Serve(b.id)
+	next = c.serve(b.id)
 	if !b.takeAndUnlock(ans, time.Time{}, t, next) {
 		b.mu.Lock()
 		b.result = types.Grant{} // the next member gets this token
@@ -102,15 +207,15 @@ func (b *Attempt) takeNext(ans *store.Answer, under *heartbeat.Lease, c *holding
 // extendCohort lets calls that the store has just queued follow a lock of this sidecar without the store.
 func (aq *Acquirer) extendCohort(ans *store.Answer) {
 	if h := aq.holdings.Get(ans.Lock.Key); h != nil {
-		h.Cohort().Extend(ans.Lock.Token, ans.Cohort)
+		cohortOf(h).extend(ans.Lock.Token, ans.Cohort)
 	}
 }
 
 // tellLater makes the store know the present holder when the time of a cohort is over, unless this is the first
-// member. If the key is between two holders then, HandOn calls tellLater again.
-func (aq *Acquirer) tellLater(c *holdings.Cohort, key string) {
-	aq.later.After(c.Until.Sub(aq.clk.Now()), func() {
-		if h := aq.holdings.Get(key); h != nil && h.IsServed() && h.Cohort().Until.Equal(c.Until) {
+// member. If the key is between two holders then, giveNext calls tellLater again.
+func (aq *Acquirer) tellLater(c *Cohort, key string) {
+	aq.later.After(c.until.Sub(aq.clk.Now()), func() {
+		if h := aq.holdings.Get(key); h != nil && h.IsServed() && cohortOf(h).until.Equal(c.until) {
 			aq.tell(h)
 		}
 	})

@@ -62,7 +62,7 @@ func (b *Attempt) enqueueContext(ctx context.Context) context.Context {
 	}
 	b.mu.Unlock()
 	if h := b.aq.holdings.Get(b.req.Key); lock.Key == "" && h != nil {
-		lock = h.State()
+		lock = b.aq.StateOf(h)
 	}
 	b.tr.Enqueue(&lock)
 	return b.tr.Carry(ctx)

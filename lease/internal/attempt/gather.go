@@ -7,7 +7,7 @@ import (
 )
 
 // The sidecar serves calls that are directly behind each other in the store's queue without a statement for each:
-// see HandOn. If the calls of several pods were queued one by one, they would alternate, and each grant would be
+// see handOn. If the calls of several pods were queued one by one, they would alternate, and each grant would be
 // a hand-off with a flush and news. So if calls of this sidecar have just left the queue, a new call is gathered
 // with those that come after it, until as many came as left. They are queued together, in their order. While calls of
 // the sidecar are still in the queue, this delays nobody, because the queue is not empty meanwhile.

@@ -45,7 +45,7 @@ func (b *Attempt) Moved(to *heartbeat.Lease, lives func() bool, settled func()) 
 		b.aq.withdrawOnce(context.Background(), b.Ref(), lives, settled)
 	default:
 		h := b.s.LockOf(b.slot)
-		if h != nil && h.Token == token && (h.Moved(to) || h.HandedOn()) { // even if it is being released
+		if h != nil && h.Token == token && (h.Moved(to) || HandedOn(h)) { // even if it is being released
 			settled()
 			return
 		}

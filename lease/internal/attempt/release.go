@@ -2,67 +2,89 @@ package attempt
 
 import (
 	"context"
-	"log/slog"
 
-	"github.com/locksidecar/locksidecar/batcher"
-	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
-	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
-	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Releaser sends a claim until the store confirms it, or the lock's lease is dead. As in persist, only the
-// first try is in the trace. It does not use persist, which makes seven more objects for each release.
-type Releaser struct {
-	lane      *batcher.Lane[store.Claim, store.Verdict]
-	later     *background.Runner // tries again
-	heldCache *heldcache.Cache
-	log       *slog.Logger
+// submit passes a claim to the lane of releases: [batcher.Lane.Submit], or Do in the goroutine of a caller that waits.
+type submit = func(ctx context.Context, c store.Claim, answered func(store.Verdict, error)) error
+
+// Release releases a lock that has left its session, in the background.
+func (aq *Acquirer) Release(r *holdings.Release) {
+	aq.release(r.Lock.Span().Context(), aq.lanes.Releases.Submit, r)
 }
 
-// NewReleaser makes a releaser.
-func NewReleaser(ls *lanes.Set, later *background.Runner, cache *heldcache.Cache, log *slog.Logger) *Releaser {
-	return &Releaser{lane: ls.Releases, later: later, heldCache: cache, log: log}
+// ReleaseAndWait releases a lock that has left its session, and returns the outcome of the first try. ctx is the call's. If the
+// call leaves, the release goes on.
+func (aq *Acquirer) ReleaseAndWait(ctx context.Context, r *holdings.Release) (types.Released, error) {
+	aq.release(aq.obs.Along(context.Background(), ctx), aq.lanes.Releases.Do, r)
+	return r.Answer(ctx)
 }
 
-type submitting = func(context.Context, store.Claim, func(store.Verdict, error)) error
-
-// Release sends a release: see [holdings.Sender].
-func (rl *Releaser) Release(ctx context.Context, r *holdings.Release) {
-	rl.send(ctx, rl.lane.Submit, r)
+// release tells how a lock is released after it has left its session.
+func (aq *Acquirer) release(ctx context.Context, by submit, r *holdings.Release) {
+	// The app never knew of an undelivered lock, so its MinHold does not apply.
+	r.Claim.AtOnce = r.Claim.AtOnce || r.Lock.IsUndelivered()
+	// If the next calls in the queue are this sidecar's, one of them gets the lock, and the store learns that later.
+	if aq.handOn(r) {
+		r.Tried(nil)
+		r.Settle()
+		return
+	}
+	// The store frees the lock, or hands it off to the next waiter. It is told whether that waiter may be here.
+	r.Claim.Awaited = aq.QueueLength(r.Claim.Key) > 0
+	aq.sendRelease(ctx, by, r)
 }
 
-// ReleaseInCaller sends a release whose caller waits for the first try.
-func (rl *Releaser) ReleaseInCaller(ctx context.Context, r *holdings.Release) {
-	rl.send(ctx, rl.lane.Do, r)
-}
-
-func (rl *Releaser) send(ctx context.Context, by submitting, r *holdings.Release) {
+// sendRelease sends the claim until the store confirms it, or no try can matter any more: the lock's lease is dead. As in
+// persist, only the first try is in the trace. It does not use persist, which makes seven more objects for each release.
+func (aq *Acquirer) sendRelease(ctx context.Context, by submit, r *holdings.Release) {
 	// Releases have no limit of their own, because locks have one.
-	if err := by(ctx, r.Claim(), func(v store.Verdict, err error) { rl.answered(r, &v, err) }); err != nil {
+	if err := by(ctx, r.Claim, func(v store.Verdict, err error) { aq.releaseAnswered(r, &v, err) }); err != nil {
 		// The manager has stopped. The revocation of its leases ends their locks.
-		r.WasTried(err)
-		r.IsSettled()
+		r.Tried(err)
+		aq.settleRelease(r)
 	}
 }
 
-func (rl *Releaser) answered(r *holdings.Release, v *store.Verdict, err error) {
+func (aq *Acquirer) releaseAnswered(r *holdings.Release, v *store.Verdict, err error) {
 	if err = types.Judged("release", v.Status, err); err != nil {
-		r.WasTried(err)
-		again := func() { rl.send(context.Background(), rl.lane.Submit, r) }
-		if !r.Matters() || !rl.later.After(clock.Jittered(clock.RetryPause), again) {
-			r.IsSettled()
+		r.Tried(err)
+		again := func() { aq.sendRelease(context.Background(), aq.lanes.Releases.Submit, r) }
+		if !r.Matters() || !aq.later.After(clock.Jittered(clock.RetryPause), again) {
+			aq.settleRelease(r)
 		}
 		return
 	}
-	c := r.Claim()
 	if v.Status != store.Holds {
-		rl.log.Debug("a released lock was not held any more", "key", c.Key, "token", c.Token)
+		aq.cfg.Logger.Debug("a released lock was not held any more", "key", r.Claim.Key, "token", r.Claim.Token)
 	}
-	rl.heldCache.Drop(c.Key)
-	r.WasTried(nil)
-	r.IsSettled()
+	aq.heldCache.Drop(r.Claim.Key)
+	r.Tried(nil)
+	aq.settleRelease(r)
+}
+
+// settleRelease ends a release by the store. If the lock's call was in the queue, that call may come back from now on.
+func (aq *Acquirer) settleRelease(r *holdings.Release) {
+	if cohortOf(r.Lock) != nil {
+		aq.Freed(r.Claim.Key)
+	}
+	r.Settle()
+}
+
+// HandBack hands back, in the background, a session's grant or entry whose answer could not be delivered.
+func (aq *Acquirer) HandBack(s *holdings.Session, g types.Grant) {
+	if r := s.HandBack(g); r != nil {
+		aq.Release(r)
+	}
+}
+
+// FreeLost frees, in the background, a lost lock that its app gives up: the store may still keep it.
+func (aq *Acquirer) FreeLost(s *holdings.Session, req *types.ReleaseRequest) {
+	if r := s.ExitLost(req); r != nil {
+		aq.Release(r)
+	}
 }

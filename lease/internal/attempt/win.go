@@ -34,9 +34,9 @@ func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 		b.onLateAnswer()
 		return
 	}
-	var cohort *holdings.Cohort
+	var cohort *Cohort
 	if b.inQueue.Load() && !b.req.Shared { // otherwise hardly any others wait
-		cohort = holdings.NewCohort(ans, t.Now)
+		cohort = newCohort(ans, t.Now)
 	}
 	if !b.takeAndUnlock(ans, since, t, cohort) {
 		b.handBack(ans.Token)
@@ -46,7 +46,7 @@ func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 
 // takeAndUnlock makes the grant the call's, and reports whether the call has it. The caller holds b.mu, which
 // is unlocked here.
-func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick, cohort *holdings.Cohort) (kept bool) {
+func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick, cohort *Cohort) (kept bool) {
 	now := t.Now
 	b.since = since
 	// A grant found by the first question is not a hand-off, because a repeated request may find an old grant.
@@ -72,7 +72,7 @@ func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick
 		h.Lose(types.LostExpired)
 	}
 	b.aq.heldCache.Drop(b.req.Key)
-	b.aq.granted(now, b.lasts(), kept && b.req.Bind == types.BindSession)
+	b.aq.GrantLasts(now, b.lasts())
 	return kept
 }
 
@@ -87,7 +87,7 @@ func (b *Attempt) whyNotKept() error {
 
 // join makes the granted lock the session's. It returns false if the session or the lease has ended, because
 // such a grant must not be delivered. before are the key's lost locks here. The caller holds b.mu.
-func (b *Attempt) join(ans *store.Answer, t clock.Tick, cohort *holdings.Cohort) (before []*holdings.Lock, ok bool) {
+func (b *Attempt) join(ans *store.Answer, t clock.Tick, cohort *Cohort) (before []*holdings.Lock, ok bool) {
 	if b.req.Bind == types.BindTTL {
 		return nil, b.result.ExpiresIn > 0
 	}
@@ -100,7 +100,10 @@ func (b *Attempt) join(ans *store.Answer, t clock.Tick, cohort *holdings.Cohort)
 	b.Lease().Pin() // meanwhile, the attempt's own pin keeps the lease
 	w := holdings.Won{
 		Req: b.req, Token: ans.Token, Slot: ans.Slot, Lease: b.Lease(), AcquiredAt: ans.AcquiredAt,
-		Until: b.until, Span: b.tr.Hold(b.req.Shared), Cohort: cohort,
+		Until: b.until, Span: b.tr.Hold(b.req.Shared),
+	}
+	if cohort != nil { // a nil pointer would be a cohort
+		w.Cohort = cohort
 	}
 	if before, ok = b.s.AddMember(w, b.slot, t); !ok {
 		b.Lease().Unpin()

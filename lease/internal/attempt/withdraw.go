@@ -69,12 +69,13 @@ func (b *Attempt) HandBackMember(token int64) {
 		return
 	}
 	settled := b.beginCleanup()
-	if b.s.HandBackMember(b.slot, settled) {
+	if r := b.s.HandBackMember(b.slot, settled); r != nil {
+		b.aq.Release(r)
 		return
 	}
 	settled()
 	if b.keepsKey() || b.leaseStays() { // it was lost
-		c := b.s.LockOf(b.slot).Claim() // the store may know it by another attempt: see HandOn
+		c := b.s.LockOf(b.slot).Claim() // the store may know it by another attempt: see handOn
 		c.AtOnce = true
 		b.aq.Free(b.tr.Carry(context.Background()), c, b.mayGet(), b.beginCleanup())
 	}

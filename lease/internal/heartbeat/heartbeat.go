@@ -48,16 +48,20 @@ type Config struct {
 	Observer   *observe.Observer
 	Background *background.Runner
 
-	// OnLost is called with a lost lease and the reason, before the lease is revoked. It returns the number
-	// of locks and waits under it.
-	OnLost func(l *Lease, reason types.LostReason) (locks, waits int)
-	// OnSignals is called when there are signals for holders.
-	OnSignals func()
-	// OnRetired is called with a retired lease. Its locks and waits must be moved.
-	OnRetired func(*Lease)
+	Users Users
+}
+
+// Users are the rooms with locks, waits and watches under leases. Only Verify may block.
+type Users interface {
+	// LeaseLost ends the use of a lost lease, before the lease is revoked. It returns the number of locks and waits under it.
+	LeaseLost(l *Lease, reason types.LostReason) (locks, waits int)
+	// LeaseRetired moves the locks and waits under a retired lease.
+	LeaseRetired(l *Lease)
+	// SignalsWait is called when there are signals for holders.
+	SignalsWait()
 	// Verify asks the store which locks are still held under leases of another history, and loses the others.
 	// It calls trusted for each lease whose locks are all verified.
-	Verify func(ctx context.Context, leases []*Lease, history store.History, trusted func(*Lease)) error
+	Verify(ctx context.Context, leases []*Lease, history store.History, trusted func(*Lease)) error
 }
 
 // Leases contains the leases of a sidecar.
@@ -183,7 +187,7 @@ func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
 	}
 	ls.remove(l)
 	ls.changed() // locks that are being moved to it are not trusted either
-	locks, waits := ls.cfg.OnLost(l, reason)
+	locks, waits := ls.cfg.Users.LeaseLost(l, reason)
 	ls.cfg.Log.Error("lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", locks, "waits", waits)
 	ls.mustRevoke(l)
 	left := l.UntilDeadline(ls.cfg.Clock.Now())

@@ -68,6 +68,25 @@ func (b *bench) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 	return r, err
 }
 
+func (b *bench) LeaseLost(_ *Lease, reason types.LostReason) (locks, waits int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lost = append(b.lost, reason)
+	return 0, 0
+}
+
+func (b *bench) LeaseRetired(l *Lease) { b.retired = append(b.retired, l) }
+
+func (b *bench) SignalsWait() {}
+
+func (b *bench) Verify(_ context.Context, leases []*Lease, _ store.History, trusted func(*Lease)) error {
+	for _, l := range leases {
+		b.verified = append(b.verified, l.ID())
+		trusted(l)
+	}
+	return nil
+}
+
 const usual, every = 15 * time.Second, 5 * time.Second
 
 // inBubble runs a test with leases, and stops them.
@@ -83,21 +102,7 @@ func inBubble(t *testing.T, test func(b *bench)) {
 		b.leases = New(ctx, Config{
 			TTL: usual, RenewInterval: every, StoreTimeout: every,
 			Store: b, Lanes: ls, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Observer: obs, Background: b.run,
-			OnLost: func(_ *Lease, reason types.LostReason) (int, int) {
-				b.mu.Lock()
-				defer b.mu.Unlock()
-				b.lost = append(b.lost, reason)
-				return 0, 0
-			},
-			OnSignals: func() {},
-			OnRetired: func(l *Lease) { b.retired = append(b.retired, l) },
-			Verify: func(_ context.Context, leases []*Lease, _ store.History, trusted func(*Lease)) error {
-				for _, l := range leases {
-					b.verified = append(b.verified, l.ID())
-					trusted(l)
-				}
-				return nil
-			},
+			Users: b,
 		})
 		if err := st.Start(ctx, func(store.News) {}); err != nil {
 			t.Fatal(err)

@@ -40,7 +40,7 @@ type Lease struct {
 	// next is the lease to which the locks and waits of this one are being moved.
 	next atomic.Pointer[Lease]
 
-	// Verified belongs to [Config].Verify: the last history in which it verified the lease.
+	// Verified belongs to [Users].Verify: the last history in which it verified the lease.
 	Verified store.History
 }
 

@@ -87,13 +87,13 @@ func (ls *Leases) renew(due []*Lease) {
 		kept[id] = true
 	}
 	if answer.Signals {
-		ls.cfg.OnSignals()
+		ls.cfg.Users.SignalsWait()
 	}
 	var doubtful []*Lease
 	for _, l := range due {
 		if slices.Contains(answer.Reconcile, l.id) {
 			if ls.retire(l) {
-				ls.cfg.OnRetired(l)
+				ls.cfg.Users.LeaseRetired(l)
 			}
 			doubtful = append(doubtful, l)
 			delete(kept, l.id) // its locks are not verified yet
@@ -103,7 +103,7 @@ func (ls *Leases) renew(due []*Lease) {
 	}
 	ls.changed()
 	if len(doubtful) > 0 {
-		unverified := ls.cfg.Verify(ls.ctx, doubtful, answer.History, func(l *Lease) {
+		unverified := ls.cfg.Users.Verify(ls.ctx, doubtful, answer.History, func(l *Lease) {
 			kept[l.id] = true
 			r.apply(l, true, nil)
 			ls.changed()

@@ -1,9 +1,9 @@
 // Package holdings contains the sessions of a sidecar and the locks that they hold. It is local: it does
-// not ask the store, and passes releases to a [Sender].
+// not ask the store, and passes releases to a [Releaser].
 //
 // session.go is a session, lock.go a lock, set.go all sessions, index.go how locks are found. slot.go counts calls in the
 // limit, member.go is how a grant becomes a lock of a session. end.go is how it ends, lost.go how a session loses it, ends.go
-// what is remembered of it, release.go how the store or the next of a cohort (cohort.go) gets it. reentry.go and entrance.go
+// what is remembered of it, release.go its release while that is under way. reentry.go and entrance.go
 // are how its owner enters it again, share.go how it becomes a share, stop.go how its holder is asked to stop.
 //
 // # Sessions and locks

@@ -66,7 +66,7 @@ func (h *Lock) Outlive() {
 // returns false if the session no longer holds the lock. A break also ends its MinHold.
 func (h *Lock) GiveUp(reason types.LostReason) bool {
 	r := h.newEnd(nil)
-	r.atOnce = reason == types.LostForced
+	r.Claim.AtOnce = reason == types.LostForced
 	h.s.mu.Lock()
 	ok := h.s.forfeitLocked(h, reason)
 	if ok {
@@ -74,16 +74,17 @@ func (h *Lock) GiveUp(reason types.LostReason) bool {
 	}
 	h.s.mu.Unlock()
 	if ok {
-		r.send()
+		h.s.set.rel.Release(r)
 	}
 	return ok
 }
 
-// HandBack ends, in the background, an entry whose answer could not be delivered. The last entry releases the lock.
-func (s *Session) HandBack(g types.Grant) {
+// HandBack ends an entry whose answer could not be delivered. With the last entry, the lock leaves the session, and the
+// caller releases it. Otherwise it returns nil.
+func (s *Session) HandBack(g types.Grant) *Release {
 	h := cmp.Or(s.Find(g.Key, g.Token), s.findLost(&types.ReleaseRequest{Key: g.Key, Token: g.Token}))
 	if h == nil {
-		return
+		return nil
 	}
 	r := h.newEnd(nil)
 	r.undelivered, r.means = true, func(e entry) bool { return e.serial == g.Entry }
@@ -91,7 +92,8 @@ func (s *Session) HandBack(g types.Grant) {
 	if errors.Is(err, ErrNotHeld) {
 		entries, err = s.exitLost(h, r)
 	}
-	if err == nil && entries == 0 {
-		r.send()
+	if err != nil || entries > 0 {
+		return nil
 	}
+	return r
 }

@@ -99,7 +99,7 @@ type terms struct {
 	// span is nil if the acquire is not recorded.
 	span *observe.Hold
 	// cohort is nil for most locks.
-	cohort *Cohort
+	cohort Cohort
 }
 
 // changes are properties that change while a lock is held. Most locks share unchanged, so change makes a
@@ -139,6 +139,28 @@ func changesOf(w *Won) *changes {
 	return &changes{data: w.Req.Data, limit: w.Req.Limit, slot: w.Slot}
 }
 
+// Cohort is the cohort of a lock, as far as its claims need it. Package attempt makes and serves it.
+type Cohort interface {
+	// Served are the attempts that had the lock since the store granted it, this lock's attempt last. If it
+	// is empty, the store granted this lock.
+	Served() []store.AttemptID
+}
+
+// Cohort returns the cohort of the lock, or nil.
+func (h *Lock) Cohort() Cohort { return h.cohort }
+
+// IsServed reports whether the store knows, or knew, another lock of this cohort as the holder.
+func (h *Lock) IsServed() bool { return h.wasHandedOn() && !h.IsShare() }
+
+// wasHandedOn reports whether this sidecar has handed the lock on since the store granted it.
+func (h *Lock) wasHandedOn() bool { return h.cohort != nil && len(h.cohort.Served()) > 0 }
+
+// IsUndelivered reports whether no app knew of a lock that has left its session.
+func (h *Lock) IsUndelivered() bool { return h.unpublished }
+
+// Span is the span of the hold; nil if the acquire is not recorded.
+func (h *Lock) Span() *observe.Hold { return h.span }
+
 // Of reports whether s holds the lock.
 func (h *Lock) Of(s *Session) bool { return h.s == s }
 
@@ -154,7 +176,8 @@ func (h *Lock) IsVerified() bool { return h.is(isVerified) }
 // SetVerified sets that fact.
 func (h *Lock) SetVerified(so bool) { h.setTo(isVerified, so) }
 
-func (h *Lock) acquired() time.Time { return time.Unix(0, h.acquiredAt) }
+// AcquiredAt is the store's time of the grant.
+func (h *Lock) AcquiredAt() time.Time { return time.Unix(0, h.acquiredAt) }
 
 func (h *Lock) heldFor(now time.Time) time.Duration { return now.Sub(h.s.set.began) - h.since }
 
@@ -162,8 +185,7 @@ func (h *Lock) observed() observe.Lock {
 	return observe.Lock{Key: h.Key, Token: h.Token, Session: h.s.name, Owner: h.owner, Traceparent: h.Traceparent}
 }
 
-// State is the lock as other callers see it. It lacks calls that wait through other sidecars, and other
-// holders of a shared lock.
+// State is the lock as other callers see it. It lacks waiting calls, and other holders of a shared lock.
 func (h *Lock) State() store.Lock {
 	h.s.mu.Lock()
 	data, stopping := h.data, h.stopping
@@ -171,11 +193,11 @@ func (h *Lock) State() store.Lock {
 	set, t := h.s.set, clock.Read(h.s.set.clk)
 	return store.Lock{
 		Shared: h.IsShare(),
-		Key:    h.Key, Held: true, Token: h.Token, QueueLength: set.cfg.QueueLength(h.Key), Stopping: stopping,
+		Key:    h.Key, Held: true, Token: h.Token, Stopping: stopping,
 		Holder: store.Holder{
 			Instance: set.cfg.Instance, Pod: set.cfg.Pod, Session: h.s.name, Owner: h.owner,
 			Lease: h.Lease().ID(), Renewed: true,
-			AcquiredAt: h.acquired(), HeldFor: h.heldFor(t.Now), ExpiresIn: h.remaining(t),
+			AcquiredAt: h.AcquiredAt(), HeldFor: h.heldFor(t.Now), ExpiresIn: h.remaining(t),
 			Data: data, Traceparent: h.Traceparent,
 		},
 	}
@@ -185,7 +207,7 @@ func (h *Lock) State() store.Lock {
 func (h *Lock) Claim() store.Claim {
 	c := store.Claim{Key: h.Key, Token: h.Token, Lease: h.Lease().ID()}
 	if h.cohort != nil && !h.IsShare() { // the store knows a share by its own token
-		c.Served = h.cohort.Served
+		c.Served = h.cohort.Served()
 	}
 	return c
 }
@@ -217,8 +239,8 @@ func (h *Lock) Patch(data []byte) store.Change {
 // this lock becomes the holder, with its data.
 func (h *Lock) Change() store.Change {
 	c := store.Change{Claim: h.Claim()}
-	if h.cohort.serves() && !h.IsShare() {
-		c.Session, c.Owner, c.AcquiredAt, c.Traceparent = h.s.name, h.owner, h.acquired(), h.Traceparent
+	if h.IsServed() {
+		c.Session, c.Owner, c.AcquiredAt, c.Traceparent = h.s.name, h.owner, h.AcquiredAt(), h.Traceparent
 		h.s.mu.Lock()
 		c.Data = h.data
 		h.s.mu.Unlock()

@@ -51,20 +51,21 @@ func (s *Session) takeLostLocked(ref grantRef) *Lock {
 	return h
 }
 
-// FreeLost ends an entry of a lost lock that the store may still have, because the app has given it up. With the last entry, it releases
-// the lock in the background.
-func (s *Session) FreeLost(req *types.ReleaseRequest) {
+// ExitLost ends an entry of a lost lock that the store may still have, because the app has given it up. After the last
+// entry, the caller releases the lock. Otherwise it returns nil.
+func (s *Session) ExitLost(req *types.ReleaseRequest) *Release {
 	if s == nil {
-		return
+		return nil
 	}
 	h := s.findLost(req)
 	if h == nil {
-		return
+		return nil
 	}
 	r := h.NewRelease(&types.ReleaseRequest{RequestID: req.RequestID, Reentry: req.Reentry, Traceparent: h.Traceparent}, s.set.clk.Now(), nil)
-	if entries, err := s.exitLost(h, r); err == nil && entries == 0 {
-		r.send()
+	if entries, err := s.exitLost(h, r); err != nil || entries > 0 {
+		return nil
 	}
+	return r
 }
 
 // findLost returns the lost lock that a release means if the store may still have it, otherwise nil.
@@ -92,7 +93,7 @@ func (hs *Set) breakLost(ref grantRef) {
 		h := s.takeLostLocked(ref)
 		s.mu.Unlock()
 		if h != nil {
-			h.newEnd(nil).send() // the store has ended its MinHold
+			hs.rel.Release(h.newEnd(nil)) // the store has ended its MinHold
 			hs.obs.Broken(h.observed())
 		}
 	}

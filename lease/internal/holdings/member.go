@@ -20,7 +20,7 @@ type Won struct {
 	Until time.Time
 	Span  *observe.Hold
 	// Cohort is the cohort of the grant, or nil.
-	Cohort *Cohort
+	Cohort Cohort
 }
 
 // AddMember adds a lock as a member of the session. It returns false if the session has ended, or the lock
@@ -54,7 +54,11 @@ func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before []*Lock, ok bo
 	if !h.until.IsZero() {
 		h.outlived = time.AfterFunc(h.until.Sub(s.set.clk.Now()), h.Outlive)
 	}
-	return s.set.put(h), true
+	before = s.set.put(h)
+	if s.set.awaited.Load() {
+		clock.Wake(s.set.came)
+	}
+	return before, true
 }
 
 func (s *Session) hasMemberLocked(p *Slot) bool {
@@ -103,14 +107,13 @@ func (s *Session) Publish(slots ...*Slot) bool {
 	return true
 }
 
-// HandBackMember releases the lock of a slot. settled is called after the last try. If the session does not
-// hold the lock, it does nothing and returns false.
-func (s *Session) HandBackMember(p *Slot, settled func()) bool {
+// HandBackMember takes the lock of a slot out of the session. The caller releases it; settled is called after the last try.
+// It returns nil if the session does not hold the lock.
+func (s *Session) HandBackMember(p *Slot, settled func()) *Release {
 	h := s.LockOf(p)
 	r := h.newEnd(settled)
 	if !s.take(h, End{Release: r}) {
-		return false
+		return nil
 	}
-	r.send()
-	return true
+	return r
 }

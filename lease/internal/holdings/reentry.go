@@ -185,7 +185,7 @@ func (s *Session) GrantOf(h *Lock) (types.Grant, bool) {
 func (s *Session) grantLocked(h *Lock) types.Grant {
 	return types.Grant{
 		Key: h.Key, Token: h.Token, Session: s.name, Bind: types.BindSession, ExpiresIn: h.remaining(clock.Read(s.set.clk)),
-		AcquiredAt: h.acquired(), Reentry: h.depth(), Stopping: h.stopping, Shared: h.IsShare(), Limit: h.limit, Slot: h.slot,
+		AcquiredAt: h.AcquiredAt(), Reentry: h.depth(), Stopping: h.stopping, Shared: h.IsShare(), Limit: h.limit, Slot: h.slot,
 	}
 }
 
@@ -232,6 +232,6 @@ func (h *Lock) exitLocked(r *Release) (left int, err error) {
 		h.change().entered = slices.Delete(entries, i, i+1)
 		return h.depth(), nil
 	}
-	r.atOnce = r.undelivered && h.reentries == 0 // unless a reentry was already answered
+	r.Claim.AtOnce = r.undelivered && h.reentries == 0 // unless a reentry was already answered
 	return 0, nil
 }

@@ -8,36 +8,26 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Sender sends releases to the store.
-type Sender interface {
-	// Release sends a release without blocking, and repeats it until the store confirms it or Matters is
-	// false. ctx has the release's span.
-	Release(ctx context.Context, r *Release)
-	// ReleaseInCaller is Release for a caller that waits for the first try. It may run the statement in the
-	// caller's goroutine.
-	ReleaseInCaller(ctx context.Context, r *Release)
-}
-
-// Release is the release of a lock that its session gave up.
+// Release is the release of a lock, from when its session gives it up until there is no further try. The session makes it,
+// and remembers it, so that a repeated call waits for it. The [Releaser] carries it out.
 type Release struct {
-	h       *Lock
-	claim   store.Claim
+	Lock *Lock
+	// Claim is what the store is told. The Releaser completes it before the first try.
+	Claim   store.Claim
 	HeldFor time.Duration
-	// reentry is the required number of entries; 0 means any.
+	// ToStore: the store must free the lock instead of the cohort, because the holder was asked to stop, or the lock may be
+	// shared. It is decided when the lock leaves its session.
+	ToStore bool
+
+	// reentry is the required number of entries; 0 means any. means selects the entry that ends; nil selects the newest.
 	reentry int
-	// undelivered: the grant was not reported to a caller. atOnce: a MinHold is not kept. ofSession: the
-	// session has ended.
-	undelivered, atOnce, ofSession bool
-	// toStore: the release goes to the store instead of the cohort, because the holder was asked to stop, or
-	// the lock may be shared.
-	toStore bool
-	// means selects the entry that ends; nil selects the newest.
-	means func(entry) bool
+	means   func(entry) bool
+	// undelivered: the grant was not reported to a caller. ofSession: the session has ended.
+	undelivered, ofSession bool
 	// done is called when the release is settled; it may be nil.
 	done func()
 
@@ -52,11 +42,11 @@ type Release struct {
 
 // NewRelease makes the release of h. settled, which may be nil, is called after the last try.
 func (h *Lock) NewRelease(req *types.ReleaseRequest, now time.Time, settled func()) *Release {
-	r := &Release{h: h, claim: h.Claim(), HeldFor: h.heldFor(now), reentry: req.Reentry, done: settled}
+	r := &Release{Lock: h, Claim: h.Claim(), HeldFor: h.heldFor(now), reentry: req.Reentry, done: settled}
 	if req.RequestID != uuid.Nil {
 		r.means = func(e entry) bool { return e.request == req.RequestID }
 	}
-	r.claim.Outcome, r.claim.Result, r.claim.Traceparent = req.Outcome, req.Result, req.Traceparent
+	r.Claim.Outcome, r.Claim.Result, r.Claim.Traceparent = req.Outcome, req.Result, req.Traceparent
 	return r
 }
 
@@ -65,71 +55,14 @@ func (h *Lock) newEnd(settled func()) *Release {
 	return h.NewRelease(&types.ReleaseRequest{Traceparent: h.Traceparent}, h.s.set.clk.Now(), settled)
 }
 
-func (r *Release) send() {
-	if !r.prepared().handOn() {
-		r.h.s.set.cfg.Sender.Release(r.h.span.Context(), r)
-	}
-}
-
-// SendAndWait sends a release and returns the outcome of the first try. ctx is the call's.
-func (r *Release) SendAndWait(ctx context.Context) (types.Released, error) {
-	set := r.h.s.set
-	if !r.prepared().handOn() {
-		set.cfg.Sender.ReleaseInCaller(set.obs.Along(context.Background(), ctx), r)
-	}
-	return r.answer(ctx)
-}
-
-// prepared completes the release after the session has given the lock up.
-func (r *Release) prepared() *Release {
-	// The app never knew of an unpublished lock, so its MinHold does not apply. From now on it cannot be published.
-	r.claim.AtOnce = r.atOnce || r.h.unpublished
-	r.claim.Awaited = r.h.s.set.cfg.QueueLength(r.claim.Key) > 0
-	return r
-}
-
-// Passed is a released lock for the next attempt of its cohort.
-type Passed struct {
-	*Lock
-	// Grant is the grant for that attempt.
-	Grant store.Answer
-}
-
-// handOn gives the lock to the next attempt of its cohort. It returns false if the store must do that.
-func (r *Release) handOn() bool {
-	h, c := r.h, r.h.cohort
-	if c == nil || r.claim.Outcome != store.NoOutcome || r.claim.AtOnce || r.toStore {
-		return false
-	}
-	set := h.s.set
-	if t := clock.Read(set.clk); !t.Now.Before(c.Until) || !h.Lease().Alive(t) {
-		return false
-	}
-	next := store.Answer{
-		Outcome: store.Granted, Token: h.Token + 1, AcquiredAt: h.acquired().Add(r.HeldFor), HandedBy: r.claim.Traceparent,
-	}
-	served, given := set.cfg.HandOn(Passed{h, next})
-	if !given {
-		r.claim.Served = served
-		return false
-	}
-	c.handedOn.Store(true)
-	r.WasTried(nil)
-	r.IsSettled()
-	return true
-}
-
-// Claim names the lock.
-func (r *Release) Claim() store.Claim { return r.claim }
-
-// Matters reports whether the store may still have the lease, or the release must end a MinHold that still keeps the key.
+// Matters reports whether another try is useful: until the lease's deadline, or while a MinHold must be cut short.
 func (r *Release) Matters() bool {
-	now := r.h.s.set.clk.Now()
-	return r.h.Lease().UntilDeadline(now) > 0 || r.claim.AtOnce && r.h.heldFor(now) < r.h.minHold
+	now := r.Lock.s.set.clk.Now()
+	return r.Lock.Lease().UntilDeadline(now) > 0 || r.Claim.AtOnce && r.Lock.heldFor(now) < r.Lock.minHold
 }
 
-// WasTried records the outcome of a try.
-func (r *Release) WasTried(err error) {
+// Tried records the outcome of a try.
+func (r *Release) Tried(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.err, r.tried = err, true
@@ -139,18 +72,15 @@ func (r *Release) WasTried(err error) {
 	}
 }
 
-// IsSettled ends the lock's use of its lease.
-func (r *Release) IsSettled() {
-	s := r.h.s
+// Settle ends the release: no try follows. It wakes those who wait for that, records the grant's end, and unpins the lease.
+func (r *Release) Settle() {
+	s := r.Lock.s
 	var lost types.LostReason
 	if !r.settle() {
-		lost = r.h.Lease().LossReason()
+		lost = r.Lock.Lease().LossReason()
 	}
-	s.set.ends.settled(grantRef{r.claim.Key, r.claim.Token}, lost)
+	s.set.ends.settled(grantRef{r.Claim.Key, r.Claim.Token}, lost)
 	s.freed(r)
-	if r.h.cohort != nil && !r.h.HandedOn() {
-		s.set.cfg.Freed(r.claim.Key)
-	}
 	if r.done != nil {
 		r.done()
 	}
@@ -205,18 +135,19 @@ func (r *Release) Again(ctx context.Context, within time.Duration) (types.Releas
 	over, last := r.state()
 	switch {
 	case over && last != nil:
-		return types.Released{}, &types.LostError{Lost: types.Lost{Key: r.claim.Key, Token: r.claim.Token, Reason: r.h.Lease().LossReason()}}
+		return types.Released{}, &types.LostError{Lost: types.Lost{Key: r.Claim.Key, Token: r.Claim.Token, Reason: r.Lock.Lease().LossReason()}}
 	case last != nil:
 		return types.Released{}, last
 	}
 	return types.Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
 }
 
-func (r *Release) answer(ctx context.Context) (types.Released, error) {
+// Answer waits for the outcome of the first try.
+func (r *Release) Answer(ctx context.Context) (types.Released, error) {
 	r.mu.Lock()
 	if r.tried {
 		defer r.mu.Unlock()
-		return types.Released{Key: r.h.Key, HeldFor: r.HeldFor}, r.err
+		return types.Released{Key: r.Lock.Key, HeldFor: r.HeldFor}, r.err
 	}
 	if r.first == nil {
 		r.first = make(chan struct{})
@@ -234,7 +165,7 @@ func (r *Release) wait(ctx context.Context, there <-chan struct{}) (types.Releas
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return types.Released{Key: r.h.Key, HeldFor: r.HeldFor}, r.err
+	return types.Released{Key: r.Lock.Key, HeldFor: r.HeldFor}, r.err
 }
 
 // freesLocked records a release until it is settled. The caller holds s.mu.
@@ -242,7 +173,7 @@ func (s *Session) freesLocked(r *Release) {
 	if r == nil {
 		return
 	}
-	r.toStore = r.h.stopping != nil || r.h.IsDowngraded()
+	r.ToStore = r.Lock.stopping != nil || r.Lock.IsDowngraded()
 	if s.ended {
 		return
 	}
@@ -255,7 +186,7 @@ func (s *Session) freesLocked(r *Release) {
 func (s *Session) freed(r *Release) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r.h.letGoLocked()
+	r.Lock.letGoLocked()
 	delete(s.freeing, r)
 }
 
@@ -264,7 +195,7 @@ func (s *Session) FreeingOf(key string) (under []*Release) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for r := range s.freeing {
-		if r.h.Key == key {
+		if r.Lock.Key == key {
 			under = append(under, r)
 		}
 	}

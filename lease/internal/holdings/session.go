@@ -62,7 +62,7 @@ func (s *Session) TTL() time.Duration { return s.ttl }
 
 // ExpiresIn is how long locks with the session's TTL stay valid if the store does not answer any more.
 func (s *Session) ExpiresIn() time.Duration {
-	if l, t := s.set.cfg.Lease(s.ttl), clock.Read(s.set.clk); l != nil && l.Alive(t) {
+	if l, t := s.set.cfg.Leases.Get(s.ttl), clock.Read(s.set.clk); l != nil && l.Alive(t) {
 		return min(l.Remaining(t), heartbeat.Reliable(s.ttl))
 	}
 	return heartbeat.Reliable(s.ttl)
@@ -186,7 +186,7 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 		close(s.released)
 	}
 	for _, r := range releases {
-		r.send()
+		s.set.rel.Release(r)
 	}
 	return s.released
 }

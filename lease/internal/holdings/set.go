@@ -29,27 +29,28 @@ type Config struct {
 	Observer *observe.Observer
 	// Draining is closed when no further sessions may open.
 	Draining <-chan struct{}
-	// Sender sends the releases to the store.
-	Sender Sender
-	// Lease returns the lease for a TTL, or nil.
-	Lease func(ttl time.Duration) *heartbeat.Lease
-	// HandOn gives a released lock to the next attempt of its cohort. It returns false if the store must do
-	// that, and in both cases the attempts that were served.
-	HandOn func(Passed) (served []store.AttemptID, given bool)
-	// Freed is called when the store has freed an exclusive lock whose call was in the queue.
-	Freed func(key string)
-	// QueueLength is the number of this sidecar's calls that wait for a key.
-	QueueLength func(key string) int
+	Leases   *heartbeat.Leases
+}
+
+// Releaser is package attempt, which tells the store of locks that have left their sessions.
+type Releaser interface {
+	// Release frees a lock, or gives it to the next waiting call. It does not block.
+	Release(r *Release)
 }
 
 // Set contains the sessions of a sidecar, and their locks.
 type Set struct {
 	cfg   Config
+	rel   Releaser
 	clk   clock.Clock
 	obs   *observe.Observer
 	began time.Time
 	ends  *recentEnds
 	locks atomic.Int64 // the number of locks that sessions hold
+
+	// awaited: somebody waits for another lock. came then has an element.
+	awaited atomic.Bool
+	came    chan struct{}
 
 	mu       sync.Mutex
 	sessions map[string]*Session
@@ -59,11 +60,12 @@ type Set struct {
 	shards [shards]shard
 }
 
-// New makes an empty set.
-func New(cfg Config) *Set {
+// New makes an empty set, whose locks are released by rel.
+func New(cfg Config, rel Releaser) *Set {
 	hs := &Set{
-		cfg: cfg, clk: cfg.Clock, obs: cfg.Observer, began: cfg.Clock.Now(),
+		cfg: cfg, rel: rel, clk: cfg.Clock, obs: cfg.Observer, began: cfg.Clock.Now(),
 		ends: newRecentEnds(), sessions: make(map[string]*Session), seed: maphash.MakeSeed(),
+		came: make(chan struct{}, 1),
 	}
 	for i := range hs.shards {
 		hs.shards[i].locks = newLockMap()
@@ -124,6 +126,12 @@ func (hs *Set) forget(s *Session) {
 func (hs *Set) Ended(key string, token int64) (End, bool) {
 	return hs.ends.get(grantRef{key, token})
 }
+
+// Await says whether somebody must know of new locks. While it is true, [Set.Came] receives after each.
+func (hs *Set) Await(so bool) { hs.awaited.Store(so) }
+
+// Came receives when a session has got a lock, or several.
+func (hs *Set) Came() <-chan struct{} { return hs.came }
 
 // Empty reports whether no session holds a lock.
 func (hs *Set) Empty() bool { return hs.locks.Load() == 0 }

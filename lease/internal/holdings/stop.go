@@ -34,7 +34,7 @@ func (hs *Set) meantBy(sig store.Signal) *Lock {
 	if h := hs.Find(sig.Key, sig.Token); h != nil {
 		return h
 	}
-	if h := hs.Get(sig.Key); h != nil && sig.Kind == store.Stop && h.cohort.serves() && store.OfGrant(sig.Token, h.Token) {
+	if h := hs.Get(sig.Key); h != nil && sig.Kind == store.Stop && h.wasHandedOn() && store.OfGrant(sig.Token, h.Token) {
 		return h
 	}
 	return nil

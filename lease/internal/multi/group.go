@@ -15,6 +15,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/batcher"
 	"github.com/locksidecar/locksidecar/lease/internal/attempt"
+	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
@@ -32,10 +33,8 @@ type Config struct {
 	Acquirer *attempt.Acquirer
 	Amends   *batcher.Lane[store.Change, store.Verdict]
 	// Inline: the store answers at once, in the caller's goroutine.
-	Inline bool
-	// Granted is called with the time for which the store may keep a lock without a renewal.
-	Granted func(now time.Time, lasts time.Duration, held bool)
-	Spawn   func(func()) bool
+	Inline     bool
+	Background *background.Runner
 }
 
 // Groups gets locks for calls that name several keys.

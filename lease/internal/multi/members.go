@@ -74,7 +74,7 @@ func (g *Group) extending() (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(g.gs.ctx) // without a span, because it may take days
 	over := make(chan struct{})
-	running := g.gs.cfg.Spawn(func() {
+	running := g.gs.cfg.Background.Spawn(func() {
 		defer close(over)
 		for clock.Rest(ctx, g.extendAt.Sub(g.gs.clk.Now())) == nil {
 			g.extend(ctx)
@@ -106,7 +106,7 @@ func (gs *Groups) extendMember(ctx context.Context, p *groupMember, ttl time.Dur
 	case types.Judged("amend", v.Status, err) != nil: // the lock lasts as long as before
 	case v.Status == store.Holds:
 		p.until = sent.Add(heartbeat.Reliable(v.Lock.Holder.ExpiresIn))
-		gs.cfg.Granted(gs.clk.Now(), ttl, false)
+		gs.acquirer.GrantLasts(gs.clk.Now(), ttl)
 	default:
 		p.until = time.Time{}
 	}

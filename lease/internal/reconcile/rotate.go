@@ -133,7 +133,7 @@ func (mv move) apply(rc *Reconciler, state store.ClaimStatus, to *heartbeat.Leas
 	case mv.b != nil:
 		mv.done() // its next check finds the lease
 	case moved && !mv.h.Moved(to):
-		if mv.h.HandedOn() {
+		if attempt.HandedOn(mv.h) {
 			return // the next lock of its cohort is moved with the next round
 		}
 		c := mv.h.Claim()

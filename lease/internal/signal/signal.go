@@ -5,9 +5,10 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
+	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
@@ -26,35 +27,44 @@ type Signals struct {
 	store store.Signaler // nil: the engine has no signals
 	lanes *lanes.Set
 	cache *heldcache.Cache
-	spawn func(func()) bool
+	later *background.Runner
 
 	leases   *heartbeat.Leases
 	holdings *holdings.Set
-	// queueLength is how many calls of this sidecar wait for a key.
-	queueLength func(key string) int
+	acquirer *attempt.Acquirer
 
 	mu        sync.Mutex
 	polling   bool
 	pollAgain bool
 
 	// unmatched are signals for grants unknown here, with the time when they were first seen, because the
-	// grant may be in flight. Only the running poll uses them. HasUnmatched: a new lock of a session may have a
-	// signal and needs another poll.
-	unmatched    map[store.SignalID]time.Time
-	HasUnmatched atomic.Bool
+	// grant may be in flight. Only the running poll uses them. While there are any, each new lock causes a poll.
+	unmatched map[store.SignalID]time.Time
 }
 
-// New makes the signals of a sidecar, which are read until ctx ends. spawn runs a poll.
+// New makes the signals of a sidecar, which are read until ctx ends.
 func New(
-	ctx context.Context, cfg types.Config, st store.Store, ls *lanes.Set, cache *heldcache.Cache, spawn func(func()) bool,
-	leases *heartbeat.Leases, holds *holdings.Set, queueLength func(key string) int,
+	ctx context.Context, cfg types.Config, st store.Store, ls *lanes.Set, cache *heldcache.Cache, later *background.Runner,
+	leases *heartbeat.Leases, aq *attempt.Acquirer,
 ) *Signals {
 	sg := &Signals{
-		ctx: ctx, cfg: cfg, lanes: ls, cache: cache, spawn: spawn, leases: leases, holdings: holds, queueLength: queueLength,
+		ctx: ctx, cfg: cfg, lanes: ls, cache: cache, later: later, leases: leases, holdings: aq.Holdings(), acquirer: aq,
 		unmatched: make(map[store.SignalID]time.Time),
 	}
 	sg.store, _ = st.(store.Signaler)
 	return sg
+}
+
+// Run polls after each new lock of a session while there are unmatched signals, until the sidecar stops.
+func (sg *Signals) Run() {
+	for {
+		select {
+		case <-sg.holdings.Came():
+			sg.Poll()
+		case <-sg.ctx.Done():
+			return
+		}
+	}
 }
 
 // Poll causes a read of the store soon. It does not block.
@@ -63,7 +73,7 @@ func (sg *Signals) Poll() {
 	defer sg.mu.Unlock()
 	sg.pollAgain = true
 	if !sg.polling {
-		sg.polling = sg.spawn(func() { sg.run(sg.ctx) })
+		sg.polling = sg.later.Spawn(func() { sg.run(sg.ctx) })
 	}
 }
 
@@ -96,7 +106,7 @@ func (sg *Signals) next() bool {
 	defer sg.mu.Unlock()
 	sg.polling = sg.pollAgain && sg.ctx.Err() == nil
 	if sg.polling && sg.holdings.Empty() && !sg.leases.LostSome() {
-		sg.HasUnmatched.Store(true) // a lock may be in flight
+		sg.holdings.Await(true) // a lock may be in flight
 		sg.polling = !sg.holdings.Empty()
 	}
 	sg.pollAgain = false
@@ -115,7 +125,7 @@ func (sg *Signals) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sg.HasUnmatched.Store(true) // a grant that arrives during this round may be one that was not found
+	sg.holdings.Await(true) // a grant that arrives during this round may be one that was not found
 	var acknowledged []store.SignalID
 	unmatched := make(map[store.SignalID]time.Time)
 	for _, sig := range found {
@@ -125,7 +135,7 @@ func (sg *Signals) round(ctx context.Context) error {
 	}
 	sg.unmatched = unmatched
 	if len(unmatched) == 0 {
-		sg.HasUnmatched.Store(false)
+		sg.holdings.Await(false)
 	}
 	if len(acknowledged) == 0 {
 		return nil
@@ -141,7 +151,7 @@ func (sg *Signals) stale(sig store.Signal, unmatched map[store.SignalID]time.Tim
 	if !seen {
 		since = now
 	}
-	if now.Sub(since) > 2*sg.cfg.StoreTimeout && sg.queueLength(sig.Key) == 0 {
+	if now.Sub(since) > 2*sg.cfg.StoreTimeout && sg.acquirer.QueueLength(sig.Key) == 0 {
 		return true
 	}
 	unmatched[sig.ID] = since
