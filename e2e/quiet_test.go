@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -36,11 +37,19 @@ func TestQuietTimeIsNamed(t *testing.T) {
 	waits := dial(t, s.socket)
 	waits.send("PUT", lockPath("k"), `{"wait_ms":-1}`)
 	s.awaitQueue("k", 1)
-	named("no wait, behind a call that waits", c.call("PUT", lockPath("k"), "").want(423, "held"))
+	named("no wait, behind a call that waits", c.call("PUT", lockPath("k"), "").want(503, "store_unavailable"))
+	c.call("POST", lockPath("k")+"/stop", "").want(404, "not_held")
+	if lock := c.call("GET", lockPath("k"), "").want(200, ""); lock.str("state") != "free" || lock.int("queue_length") != 1 {
+		t.Errorf("a key that is kept for a call that waits: %s", lock.body)
+	}
+	if list := c.call("GET", "/v1/locks?scope=all", "").want(200, ""); !strings.Contains(string(list.body), `"locks":[]`) {
+		t.Errorf("listed: %s", list.body)
+	}
 	c.call("GET", "/healthz", "").want(200, "")
-	for _, args := range [][]string{{"health", "--ready"}, {"acquire", "k", "--ttl", "1m", "--wait", "300ms"}, {"run", "free", "--", "true"}} {
+	for _, args := range [][]string{{"health", "--ready"}, {"acquire", "k", "--ttl", "1m", "--wait", "300ms"}, {"run", "free", "--", "true"}, {"run", "k", "--", "true"}} {
 		out, err := exec.Command(binary, append([]string{"--socket", s.socket}, args...)...).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "quiet time") {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || args[0] == "run" && exit.ExitCode() != exitcode.Unavailable || !strings.Contains(string(out), "quiet time") {
 			t.Errorf("%q: %v: %s", args, err, out)
 		}
 	}

@@ -41,8 +41,7 @@ func (m *Manager) AcquireAll(ctx context.Context, s *holdings.Session, keys []st
 	return grants, err
 }
 
-// addQuiet adds the rest of a quiet time to a refusal, unless a session holds the lock. Then the key is kept for that time only, or a
-// bind:ttl lock holds it.
+// addQuiet adds the rest of a quiet time to a refusal, unless a session holds the lock. Then nobody holds it, or a bind:ttl lock does.
 func (m *Manager) addQuiet(err error) {
 	if err == nil {
 		return

@@ -86,7 +86,8 @@ type Answer struct {
 	// from the question in an answer, and from now in news. Quiet: how long the store grants nothing.
 	ExpiresIn time.Duration
 	// Lock shows the holder (Held, Queued, QueueFull, LimitMismatch), with at most [BlockersShown] of its Holders. For
-	// Queued, Holder.ExpiresIn and NextEnd may be zero or less: then a holder's lease is about to be reaped.
+	// Queued, Holder.ExpiresIn and NextEnd may be zero or less: then a holder's lease is about to be reaped. In a quiet time there may be
+	// no holder: then Holder.ExpiresIn is the rest of the quiet time.
 	Lock Lock
 	// Position is the queue position of a waiting ask (Queued), or of a wait that a Cancel ended (Gone). The
 	// first position is 1. Zero means unknown.

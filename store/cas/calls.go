@@ -89,7 +89,7 @@ func (t *turn) ask(ask *store.Ask, answer *store.Answer) bool {
 	if ask.Wait && (t.job.full || t.row.Queued() >= t.s.cfg.LongestQueue) && !t.queued(ask.ID) {
 		now := *ask
 		now.Wait = false
-		if t.op.Ask(t.row, &now, own, answer); answer.Outcome == store.Held {
+		if t.op.Ask(t.row, &now, own, answer); answer.Outcome == store.Held || answer.Outcome == store.Quiet {
 			answer.Outcome = store.QueueFull
 		}
 		return true
@@ -162,7 +162,7 @@ func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verd
 }
 
 // Get reads locks. If a holder has died and somebody waits, it first hands the key on: readers must not see a free
-// key that has waiters.
+// key that has waiters, except in a quiet time.
 func (s *Store) Get(ctx context.Context, keys []string) ([]store.Lock, error) {
 	locks := make([]store.Lock, len(keys))
 	jobs := s.jobs(len(keys), func(i int) string { return keys[i] }, func(i int, j *job) {

@@ -46,7 +46,7 @@ func TestAForgottenGrantIsNotGivenToOthers(t *testing.T) {
 		}
 		b.gets(second, store.Queued)
 		b.gets(timed, store.Quiet)
-		b.gets(b.tries("k"), store.Held)
+		b.gets(b.tries("k"), store.Quiet)
 		time.Sleep(quietTime - time.Millisecond)
 		b.checks(first, store.Queued)
 		if left := b.Quiet(); left <= 0 {
@@ -69,7 +69,7 @@ func TestAQuietTimeOfOneServer(t *testing.T) {
 		server.FailOver(server.Copy(), quietTime)
 		waiter := a.ask("quiet")
 		a.gets(waiter, store.Queued)
-		a.gets(a.tries("quiet"), store.Held)
+		a.gets(a.tries("quiet"), store.Quiet)
 		holder, next := a.ask("k"), a.ask("k")
 		grant := a.gets(holder, store.Granted)
 		a.gets(next, store.Queued)
@@ -81,6 +81,80 @@ func TestAQuietTimeOfOneServer(t *testing.T) {
 		}
 		time.Sleep(quietTime + time.Millisecond)
 		a.checks(waiter, store.Granted)
+	})
+}
+
+// TestAKeyThatIsKeptInTheQuietTimeHasNoHolder: a key that is kept for its waiters is held by nobody, whoever looks, and a try is told the reason.
+func TestAKeyThatIsKeptInTheQuietTimeHasNoHolder(t *testing.T) {
+	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
+		released := a.ask("released")
+		grant := a.gets(released, store.Granted)
+		known := a.gets(a.ask("known"), store.Granted)
+		server.FailOver(server.Copy(), quietTime)
+		waits := map[string]store.Ask{"new": b.ask("new"), "released": b.ask("released")}
+		b.gets(waits["released"], store.Queued)
+		a.releases(released, grant, store.Holds)
+		queued := b.gets(waits["new"], store.Queued)
+		if l := queued.Lock; l.Held || l.Holder.Instance != "" || l.Holder.ExpiresIn <= 0 || l.Holder.ExpiresIn > quietTime {
+			t.Errorf("the waiter is told %+v", l)
+		}
+
+		listed, err := b.List(b.Context(), store.Query{Limit: 9})
+		if b.ok(err); len(listed) != 1 || listed[0].Token != known.Token {
+			t.Errorf("listed: %+v", listed)
+		}
+		counted, err := b.Stats(b.Context())
+		b.ok(err)
+		var held, expired, waiting, ofPods int64
+		for _, s := range counted.Types {
+			held, expired, waiting = held+s.Held, expired+s.Expired, waiting+s.Waiting
+		}
+		for _, s := range counted.Pods {
+			ofPods += s.Held + s.Expired
+		}
+		if held != 1 || expired != 0 || waiting != 2 || ofPods != 1 {
+			t.Errorf("counted: %d held, %d expired, %d waiting, %d of pods", held, expired, waiting, ofPods)
+		}
+		for name, wait := range waits {
+			locks, err := b.Get(b.Context(), []string{name})
+			if b.ok(err); locks[0].Held || locks[0].QueueLength != 1 {
+				t.Errorf("%s: read as %+v", name, locks[0])
+			}
+			for _, kind := range []store.SignalKind{store.Stop, store.Break} {
+				statuses, err := b.Signal(b.Context(), []store.Signal{{Key: name, Kind: kind}})
+				if b.ok(err); statuses[0] != store.UnknownToken {
+					t.Errorf("%s: a signal is answered %d", name, statuses[0])
+				}
+			}
+			for _, shared := range []bool{false, true} {
+				try := a.tries(name)
+				try.Shared = shared
+				if refused := a.gets(try, store.Quiet); refused.ExpiresIn <= 0 || refused.ExpiresIn > quietTime {
+					t.Errorf("%s: nothing is granted for %s", name, refused.ExpiresIn)
+				}
+			}
+			if waiting, err := b.Waiting(b.Context(), store.WaitQuery{Key: name, Limit: 9}); err != nil || len(waiting) != 1 {
+				t.Errorf("%s: waiting %+v, %v", name, waiting, err)
+			}
+			b.checks(wait, store.Queued)
+		}
+		time.Sleep(quietTime + time.Millisecond)
+		for _, wait := range waits {
+			b.checks(wait, store.Granted)
+		}
+	})
+}
+
+// TestAQueueThatIsFullInTheQuietTime: only an ask that does not wait is told of the quiet time.
+func TestAQueueThatIsFullInTheQuietTime(t *testing.T) {
+	pair(t, cas.Config{LongestQueue: 1}, func(server *fake.Server, a, b *instance) {
+		server.FailOver(server.Copy(), quietTime)
+		first := a.ask("k")
+		a.gets(first, store.Queued)
+		b.gets(b.ask("k"), store.QueueFull)
+		b.gets(b.tries("k"), store.Quiet)
+		time.Sleep(quietTime + time.Millisecond)
+		a.checks(first, store.Granted)
 	})
 }
 
@@ -108,8 +182,8 @@ func TestLocksThatAreKnownGoOnInTheQuietTime(t *testing.T) {
 		a.gets(later, store.Queued)
 		b.checks(waiter, store.Queued)
 		locks, err := a.Get(a.Context(), []string{"k"})
-		if a.ok(err); !locks[0].Held || locks[0].QueueLength != 2 {
-			t.Errorf("a key with waiters is shown as %+v", locks[0])
+		if a.ok(err); locks[0].Held || locks[0].Token != grant.Token || locks[0].QueueLength != 2 {
+			t.Errorf("a released key with waiters is shown as %+v", locks[0])
 		}
 		time.Sleep(quietTime + time.Millisecond)
 		if got := b.checks(more, store.Granted); got.Token <= share.Token {

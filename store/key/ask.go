@@ -46,6 +46,8 @@ func (o *Op) join(r *Row, ask *store.Ask, own *Lease, answer *store.Answer) bool
 		return true
 	case ask.Wait:
 		o.wait(r, ask, own, answer)
+	case len(r.shares) == 0 && r.keptQuiet():
+		*answer = store.Answer{Outcome: store.Quiet, ExpiresIn: r.hold.Remaining(o.Now)}
 	default:
 		answer.Outcome = store.Held
 		r.blockers(&answer.Lock, o.Now)

@@ -104,6 +104,9 @@ func (h *holder) held(now Moment) bool { return h.lease != nil && h.lease.Alive(
 // kept reports whether a MinHold keeps the key, with or without a holder.
 func (h *holder) kept(now Moment) bool { return h.hold != nil && h.hold.Alive(now) }
 
+// visible reports whether there is a grant that keeps the key. The hold of a quiet time is none: nobody sees it, and nobody can end it.
+func (h *holder) visible(now Moment) bool { return h.held(now) && !h.keptQuiet() }
+
 // take makes an asker the holder. A bind:ttl lock lasts at least as long as its hold.
 func (o *Op) take(h *holder, a *asker, key string) {
 	h.asker = *a

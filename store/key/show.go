@@ -22,12 +22,17 @@ func (r *Row) Lock(now Moment) (l store.Lock) {
 			r.together(&l, living, store.HoldersShown, now)
 			return l
 		}
-	case r.held(now):
+	case r.visible(now):
 		r.show(&l, &r.holder, now)
 		return l
 	}
+	return r.free()
+}
+
+// free is the state of a key that has no holder.
+func (r *Row) free() store.Lock {
 	return store.Lock{
-		Key: r.Key, Token: r.Token, QueueLength: r.queue.len(),
+		Key: r.Key, Token: r.Token, QueueLength: r.queue.len(), Limit: r.sharedLimit(),
 		Expired: r.Token != 0 && !r.wasReleased(),
 	}
 }
@@ -45,6 +50,11 @@ func (r *Row) wasReleased() bool {
 func (r *Row) blockers(l *store.Lock, now Moment) {
 	if len(r.shares) > 0 {
 		r.together(l, r.shares, store.BlockersShown, now)
+		return
+	}
+	if r.keptQuiet() { // only the end, when to check again
+		*l = r.free()
+		l.Holder.ExpiresIn = r.hold.Remaining(now)
 		return
 	}
 	r.show(l, &r.holder, now)
@@ -97,7 +107,7 @@ func (h *holder) show(to *store.Holder, now Moment) {
 func (h *holder) heldFor(now Moment) time.Duration { return max(0, now.Wall.Sub(h.Acquired)) }
 
 // Get returns the state that readers see. It first settles a key that a dead lease holds while others wait: a
-// reap is under way elsewhere, and readers must not see a free key that has waiters.
+// reap is under way elsewhere, and readers must not see a free key that has waiters, except in a quiet time.
 func (o *Op) Get(r *Row) store.Lock {
 	if r.queue.len() > 0 && r.abandoned() {
 		o.Settle(r)
@@ -118,7 +128,7 @@ func (r *Row) abandoned() bool {
 // HeldAt reports whether the key has a holder of this instance, or with an empty name of any instance.
 func (r *Row) HeldAt(instance string, now Moment) bool {
 	for h := range r.holders() {
-		if h.held(now) && (instance == "" || instance == h.by.Name) {
+		if h.visible(now) && (instance == "" || instance == h.by.Name) {
 			return true
 		}
 	}
@@ -164,7 +174,7 @@ func (r *Row) Count(now Moment, holder func(pod string, s store.Stat)) store.Sta
 // stat counts a grant.
 func (h *holder) stat(now Moment) store.Stat {
 	switch {
-	case h.held(now):
+	case h.visible(now):
 		return store.Stat{Held: 1, Average: h.heldFor(now), Longest: h.heldFor(now)}
 	case !h.lease.Dead():
 		return store.Stat{Expired: 1}

@@ -10,7 +10,7 @@ import (
 func (o *Op) Signal(r *Row, g store.Signal) store.ClaimStatus {
 	status := store.UnknownToken
 	for _, h := range slices.Collect(r.holders()) { // collected first, because a break changes them
-		if h.held(o.Now) && (g.Token == 0 || g.Token == h.Token) {
+		if h.visible(o.Now) && (g.Token == 0 || g.Token == h.Token) {
 			status = store.Holds
 			o.signal(r, h, g)
 		}

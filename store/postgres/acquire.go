@@ -275,6 +275,8 @@ func (t *batch) readHolders(ctx context.Context) error {
 		case t.asks[i].TTL == 0 && !r.askerLives:
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case uuid.UUID(r.heldUnder) == sharedLease: // the function ask reads all shares
+		case r.keptQuiet():
+			t.settle(i, store.Answer{Outcome: store.Quiet, ExpiresIn: r.expiresIn()})
 		case r.held():
 			t.settle(i, store.Answer{Outcome: store.Held, Lock: r.lock(keys[n])})
 		case r.heldUnder == zeronull.UUID{}: // free
@@ -398,7 +400,10 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 		case "mismatch":
 			t.settle(i, store.Answer{Outcome: store.LimitMismatch, Lock: r.asHeld(t.asks[i].Key)})
 		case "held":
-			if t.asks[i].Shared || r.holders != nil { // otherwise readHolders answers it
+			switch {
+			case r.keptQuiet():
+				t.settle(i, store.Answer{Outcome: store.Quiet, ExpiresIn: r.expiresIn()})
+			case t.asks[i].Shared || r.holders != nil: // otherwise readHolders answers it
 				t.settle(i, store.Answer{Outcome: store.Held, Lock: r.asHeld(t.asks[i].Key)})
 			}
 		}

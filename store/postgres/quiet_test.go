@@ -182,6 +182,27 @@ func (s *scene) endQuiet() {
 	exec(s.T, s.conn, "SELECT locksidecar.end_quiet()")
 }
 
+// showsNoHolder checks that the only key, which is kept for its three waiters, is shown to nobody as held.
+func (s *scene) showsNoHolder() {
+	s.Helper()
+	locks, err := s.Get(s.Context(), []string{"k"})
+	if err != nil || locks[0].Held || locks[0].QueueLength != 3 {
+		s.Errorf("read as %+v, %v", locks, err)
+	}
+	if listed, err := s.List(s.Context(), store.Query{Limit: 9}); err != nil || len(listed) != 0 {
+		s.Errorf("listed as %+v, %v", listed, err)
+	}
+	all, err := s.Stats(s.Context())
+	if err != nil || len(all.Types) != 1 || all.Types[0].Held+all.Types[0].Expired != 0 || all.Types[0].Waiting != 3 || len(all.Pods) != 0 {
+		s.Errorf("counted as %+v, %v", all, err)
+	}
+	for _, kind := range []store.SignalKind{store.Stop, store.Break} {
+		if statuses, err := s.Signal(s.Context(), []store.Signal{{Key: "k", Kind: kind}}); err != nil || statuses[0] != store.UnknownToken {
+			s.Errorf("a signal %d: %v, %v", kind, statuses, err)
+		}
+	}
+}
+
 // claims returns the status of a claim.
 func (s *scene) claims(claim store.Claim) store.ClaimStatus {
 	s.Helper()
@@ -261,7 +282,11 @@ func TestWaitersOfAQuietTimeKeepTheirOrder(t *testing.T) {
 					t.Errorf("position %d of waiter %d", a.Position, n)
 				}
 			}
-			want(t, acquire(t, s, askFor("k", s.lease)), store.Held) // held, because attempts wait
+			want(t, acquire(t, s, askFor("k", s.lease)), store.Quiet)
+			share := askFor("k", s.lease)
+			share.Shared = true
+			want(t, acquire(t, s, share), store.Quiet)
+			s.showsNoHolder()
 			for _, w := range waiters {
 				if a := want(t, check(t, s, w), store.Queued); a.Lock.Holder.ExpiresIn < 50*time.Minute {
 					t.Errorf("the waiter checks again in %s", a.Lock.Holder.ExpiresIn)

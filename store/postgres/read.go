@@ -54,6 +54,9 @@ func (c *lockColumns) held() bool { return c.holders != nil || c.expiresIn() > 0
 // keptByHold: only a min_hold keeps the key. The lock has no owner, and a repeated attempt does not find it.
 func (c *lockColumns) keptByHold() bool { return c.holdPending != nil && *c.holdPending }
 
+// keptQuiet: the key is kept for its waiters until the end of a quiet time, as keep_quiet does. Nobody holds it.
+func (c *lockColumns) keptQuiet() bool { return c.keptByHold() && c.instance == "" }
+
 func (c *lockColumns) heldBy(grant store.AttemptID) bool {
 	return c.expiresIn() > 0 && !c.keptByHold() && store.AttemptID(c.grant) == grant
 }
@@ -63,7 +66,11 @@ func (c *lockColumns) lock(key string) store.Lock {
 	if c.held() {
 		return c.asHeld(key)
 	}
-	l := store.Lock{Key: key, QueueLength: int(c.waiting)}
+	return c.free(key)
+}
+
+func (c *lockColumns) free(key string) store.Lock {
+	l := store.Lock{Key: key, QueueLength: int(c.waiting), Limit: int(c.limit)}
 	if !time.Time(c.acquiredAt).IsZero() {
 		l.Token, l.Expired = int64(c.token), c.grant != zeronull.UUID{}
 	}
@@ -72,6 +79,11 @@ func (c *lockColumns) lock(key string) store.Lock {
 
 // asHeld is lock for a holder whose lease may have expired.
 func (c *lockColumns) asHeld(key string) store.Lock {
+	if c.keptQuiet() { // only the end, when to check again
+		l := c.free(key)
+		l.Holder.ExpiresIn = c.expiresIn()
+		return l
+	}
 	l := store.Lock{Key: key, Held: true, Token: int64(c.token), QueueLength: int(c.waiting), Limit: int(c.limit)}
 	if shares := c.shares(); shares != nil {
 		shares.show(&l)

@@ -9,6 +9,8 @@
 -- not as released (see claim_status). A break always ends the min_hold, so the lock is free when the lease
 -- ends, even if its sidecar is gone.
 --
+-- A key that is kept for its waiters in a quiet time (keep_quiet) has no holder.
+--
 -- A shared key has a row for each holder that is meant. After a break of one, the caller settles the key.
 --
 -- The lease is locked FOR KEY SHARE, as in ask: a reap either waits, and then deletes the signal, or it came
@@ -56,7 +58,8 @@ BEGIN
                 SELECT FROM locksidecar.signals g
                 WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token AND g.kind = a.kind) END;
             kept := coalesce(l.hold_until > clock_timestamp(), false);
-            signal.held := (kept OR coalesce(s.expires_at > clock_timestamp(), false)) AND a.token IN (0, l.token);
+            signal.held := (kept AND l.hold_instance IS NOT NULL OR coalesce(s.expires_at > clock_timestamp(), false))
+                AND a.token IN (0, l.token);
             IF signal.held AND a.kind = 'stop' THEN
                 IF l.stopping IS NULL OR l.stop_reason IS DISTINCT FROM a.reason THEN
                     signal.stopping := coalesce(l.stopping, clock_timestamp());

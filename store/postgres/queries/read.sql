@@ -25,7 +25,8 @@ AND CASE WHEN l.grant_id = a.grant_id THEN locksidecar.replicated() ELSE true EN
 
 -- name: list
 -- Lists held locks in the order of their keys. Both bounds are conditions on the index, so the scan
--- begins after the last page and ends with the prefix. A shared key is held by any of its shares.
+-- begins after the last page and ends with the prefix. A shared key is held by any of its shares. Without an
+-- instance, a key is only kept for its waiters until the end of a quiet time (keep_quiet).
 -- $1 namespace, $2 after, $3 prefix, $4 first key after the prefix, $5 instance or empty, $6 limit, $7 holders of a
 -- shared key at most
 SELECT l.key,
@@ -41,7 +42,8 @@ FROM locksidecar.locks l
 LEFT JOIN locksidecar.leases s ON s.id = l.lease_id
 WHERE l.namespace = $1 AND l.key > $2 AND l.key >= $3 AND l.key < $4
 AND CASE WHEN l.places IS NULL THEN
-    greatest(s.expires_at, l.hold_until) > clock_timestamp() AND ($5 = '' OR coalesce(s.instance, l.hold_instance) = $5)
+    greatest(s.expires_at, l.hold_until) > clock_timestamp() AND coalesce(s.instance, l.hold_instance) IS NOT NULL
+    AND ($5 = '' OR coalesce(s.instance, l.hold_instance) = $5)
 ELSE EXISTS (
     SELECT FROM locksidecar.shares h LEFT JOIN locksidecar.leases o ON o.id = h.lease_id
     WHERE h.namespace = $1 AND h.key = l.key AND greatest(o.expires_at, h.hold_until) > clock_timestamp()
@@ -89,7 +91,8 @@ LEFT JOIN LATERAL (
 ) h ON true
 WHERE l.namespace = $1 AND l.key > $2 AND l.key >= $3 AND l.key < $4
 AND CASE WHEN l.places IS NULL THEN
-    greatest(s.expires_at, l.hold_until) > clock_timestamp() AND ($5 = '' OR coalesce(s.instance, l.hold_instance) = $5)
+    greatest(s.expires_at, l.hold_until) > clock_timestamp() AND coalesce(s.instance, l.hold_instance) IS NOT NULL
+    AND ($5 = '' OR coalesce(s.instance, l.hold_instance) = $5)
 ELSE h.chosen END
 ORDER BY l.key
 LIMIT $6
