@@ -72,12 +72,7 @@ func (as *arrivals) join(req *types.Request) *Arrival {
 
 // enqueue queues the attempt after all earlier ones. It does not block.
 func (b *Attempt) enqueue(ctx context.Context) {
-	b.mu.Lock()
-	b.phase = arrived
-	b.shared = 0 // another holder has the key, so the shared grant is over
-	left := b.unwanted || b.timeUp
-	b.mu.Unlock()
-	if left {
+	if leaves := b.arrive(); leaves {
 		b.cancel()
 		return
 	}

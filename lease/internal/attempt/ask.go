@@ -106,13 +106,12 @@ func (b *Attempt) decided(op string, ans store.Answer, err error) bool {
 // denied queues a call that waits. Otherwise it ends the attempt.
 func (b *Attempt) denied(why error) {
 	b.mu.Lock()
-	goOn := b.req.Wait != 0 && !b.unwanted && !b.timeUp
-	timeUp := b.timeUp
+	leaving := b.leaving
 	b.mu.Unlock()
 	switch {
-	case goOn:
+	case b.req.Wait != 0 && leaving == 0:
 		b.enqueue(b.aq.ctx)
-	case timeUp:
+	case leaving&timeUp != 0:
 		b.Finish(errTimeUp)
 	default:
 		b.Finish(why)

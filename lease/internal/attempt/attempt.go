@@ -1,7 +1,6 @@
 package attempt
 
 import (
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,79 +17,71 @@ import (
 
 // Attempt is one attempt to get one lock under one attempt id and one lease, from the first question to the
 // store until its outcome is known. If its call leaves, the attempt continues alone, and hands back what it
-// still wins. So a grant is never lost or leaked.
-//
-//	asking ──held, call waits──▶ arrived ──▶ enqueuing ──▶ queued ──time up──▶ cancelling
-//	  │                             │            │            │                    │
-//	  └─────────────────────────────┴─ over: won, or not ─────┴────────────────────┘
-//
-// If its call is not the first to arrive for its key, an attempt begins in the state arrived: see arrivals.
+// still wins. So a grant is never lost or leaked. phase.go draws its phases.
 type Attempt struct {
-	aq          *Acquirer
-	s           *holdings.Session // nil with BindTTL
-	slot        *holdings.Slot    // of the call, in the session
-	req         *types.Request
-	under       atomic.Pointer[heartbeat.Lease] // nil for a BindTTL attempt that does not wait; changed under mu
-	id          store.AttemptID
-	tr          *observe.Call // of the call
-	began       time.Time     // of the call, for Waited
-	sent        time.Time     // when the running question was sent
-	wonAt       time.Time
-	runInCaller bool // the call's goroutine runs the first question: see batcher.Lane.Do
-	// arrival is nil if the call does not wait.
-	arrival *Arrival
-	// since is a time before the grant. until is the end of its MaxHold (zero: none).
-	since, until time.Time
+	// NewAttempt sets these fields. They never change.
+	aq       *Acquirer
+	s        *holdings.Session // nil with BindTTL
+	slot     *holdings.Slot    // of the call, in the session
+	req      *types.Request
+	id       store.AttemptID
+	tr       *observe.Call   // of the call
+	began    time.Time       // of the call, for Waited
+	inFlight *sync.WaitGroup // of the call
 
-	mu    sync.Mutex
-	phase phase
-	// The reasons why an attempt leaves the queue: the call has left, its time is up, or its lease was lost.
-	unwanted, timeUp, positionLost bool
+	// The call sets these fields before the first question. arrival is nil if the call does not wait.
+	// runInCaller: the call's goroutine runs the first question: see batcher.Lane.Do. cacheVersion is of the held cache.
+	arrival      *Arrival
+	runInCaller  bool
+	cacheVersion uint64
 
-	cacheVersion uint64      // of the held cache
-	seen         *store.Lock // the holder by the last answer; nil: unknown
-	seenAt       time.Time   // when the question of that answer was sent
-	position     int         // the queue position by the last answer; 0: unknown
-	wasQueued    bool
+	// under is the lease: nil for a BindTTL attempt that does not wait. NewAttempt sets it, and Moved changes it under mu.
+	under atomic.Pointer[heartbeat.Lease]
+	// inQueue: the attempt may be in the queue. beginEnqueue sets it, and end reads it.
+	inQueue atomic.Bool
+	// inStore: the store has queued the attempt. The queue writes and reads it, under its own mutex.
+	inStore bool
 
-	// The times of checks. hinted: the attempt should be checked now. It may be set before the attempt is queued,
-	// or during a check.
+	// mu guards the following fields.
+	mu sync.Mutex
+
+	// phase.go writes these fields. Everybody reads them.
+	phase   phase
+	leaving leaving
+
+	// sent is when the running question was sent. Each question sets it (the first one without mu), and its answer reads it.
+	sent time.Time
+
+	// Each answer writes these fields: the holder (nil: unknown), when the question of that answer was sent, the queue position
+	// (0: unknown), and whether there was one. The call reads them when it returns, for its error.
+	seen      *store.Lock
+	seenAt    time.Time
+	position  int
+	wasQueued bool
+
+	// The times of checks. Answers and checks write these fields, and the queue's watch reads them. hinted: the attempt should be
+	// checked now. News may set it before the attempt is queued, or during a check.
 	checkAt, checkedAt time.Time
 	holderExpiry       time.Time // by the last answer
 	hinted, checking   bool
 
-	shared int64 // the grant that other calls also have, or 0
+	// shared is the grant that other calls of the same request also have, or 0. The call sets it, and arrive resets it.
+	shared int64
+
+	// The grant sets these fields, and the call reads them after the end: a time before the grant, and the end of its MaxHold (zero:
+	// none).
+	since, until time.Time
+	// The end sets these fields, and the call reads them after it. wonAt is when the grant was noticed. takeNext takes result back
+	// if the call does not get the lock.
 	result types.Grant
+	wonAt  time.Time
 	err    error
+
 	// ended: the attempt is over and has ended its use of lease and queue. done is then closed; it is nil until a
 	// caller waits.
 	ended bool
 	done  chan struct{}
-	// inQueue: the attempt may be in the queue.
-	inQueue atomic.Bool
-	// inStore: the store has queued the attempt. The mutex of the queue guards this.
-	inStore bool
-
-	inFlight *sync.WaitGroup // of the call
 }
-
-type phase uint8
-
-const (
-	asking phase = iota
-	arrived
-	enqueuing
-	queued
-	cancelling
-	over
-)
-
-var (
-	// errTimeUp ends an attempt whose call's wait is over.
-	errTimeUp = errors.New("waited in vain")
-	// ErrAttemptLost ends an attempt whose lease or queue position is lost. The call may try again.
-	ErrAttemptLost = errors.New("the lease or the place in line is gone")
-)
 
 // NewAttempt makes the next attempt of a call, which arrived as came. It fails without a lease.
 func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
@@ -130,61 +121,3 @@ func (b *Attempt) Ref() store.Attempt { return store.Attempt{Key: b.req.Key, ID:
 
 // lasts is how long a lock keeps its key after the attempt's lease.
 func (b *Attempt) lasts() time.Duration { return max(b.req.TTL, b.req.MinHold) }
-
-// Finish ends an attempt that has not won.
-func (b *Attempt) Finish(err error) {
-	if _, first := b.close(err); first {
-		b.end()
-	}
-}
-
-// close sets the phase to over without a win. It returns the previous phase, and whether that was not over.
-func (b *Attempt) close(err error) (was phase, first bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.phase == over {
-		return over, false
-	}
-	was, b.phase, b.err = b.phase, over, err
-	return was, true
-}
-
-// end ends the attempt's use of its queue position, its arrival and its lease.
-func (b *Attempt) end() {
-	if b.inQueue.Load() {
-		b.aq.queue.remove(b)
-	}
-	if b.arrival != nil {
-		b.arrival.Leave()
-	}
-	if b.Lease() != nil {
-		b.Lease().Unpin()
-	}
-	b.mu.Lock()
-	b.ended = true
-	if b.done != nil {
-		close(b.done)
-	}
-	b.mu.Unlock()
-	b.inFlight.Done()
-}
-
-// IsOver reports whether an attempt is over and has ended.
-func (b *Attempt) IsOver() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.ended
-}
-
-// Ends is closed when IsOver is true.
-func (b *Attempt) Ends() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.done == nil {
-		b.done = make(chan struct{})
-		if b.ended {
-			close(b.done)
-		}
-	}
-	return b.done
-}

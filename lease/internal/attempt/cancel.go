@@ -9,55 +9,37 @@ import (
 
 // timeIsUp ends the attempt: won if it has been granted, otherwise with errTimeUp.
 func (b *Attempt) timeIsUp() {
-	b.mu.Lock()
-	b.timeUp = true
-	b.mu.Unlock()
+	b.mustLeave(timeUp)
 	b.cancel()
 }
 
 // CallerLeft makes the attempt hand back what it has won or still wins.
 func (b *Attempt) CallerLeft() {
-	b.mu.Lock()
-	b.unwanted = true
-	won := b.phase == over && b.err == nil
-	b.mu.Unlock()
-	switch {
-	case !won:
-		b.cancel()
-	default:
+	if won := b.mustLeave(callerLeft); won {
 		b.HandBackMember(b.result.Token)
+		return
 	}
-}
-
-func (b *Attempt) unwant() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.unwanted = true
+	b.cancel()
 }
 
 // IsUnwanted reports whether the attempt hands back what it wins.
 func (b *Attempt) IsUnwanted() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.unwanted
+	return b.leaving&callerLeft != 0
 }
 
 // cancel takes the attempt out of the queue once its position is confirmed, because a cancel that reached the
 // store before the enqueue would leave an orphan. An attempt that has not asked for a position yet is over.
 func (b *Attempt) cancel() {
-	b.mu.Lock()
-	if b.phase == arrived {
-		b.phase, b.err = over, b.leftLineLocked()
-		b.mu.Unlock()
+	switch b.depart() {
+	case later:
+		return
+	case gone:
 		b.end()
 		return
+	case toCancel:
 	}
-	if b.phase != queued {
-		b.mu.Unlock()
-		return
-	}
-	b.phase, b.sent = cancelling, b.aq.clk.Now()
-	b.mu.Unlock()
 	if err := b.aq.lanes.Cancels.Submit(b.tr.Carry(context.Background()), b.Ref(), b.onCancel); err != nil {
 		b.fail(err) // the sidecar stops; the waiter may get the key before the lease is revoked
 	}
@@ -78,18 +60,10 @@ func (b *Attempt) onCancel(ans store.Answer, err error) {
 		if ans.Position > 0 {
 			b.position = ans.Position
 		}
-		err := b.leftLineLocked()
+		err := b.whyLeftLocked()
 		b.mu.Unlock()
 		b.Finish(err)
 	}
-}
-
-// leftLineLocked is the error of an attempt without a queue position. The caller holds b.mu.
-func (b *Attempt) leftLineLocked() error {
-	if b.timeUp {
-		return errTimeUp
-	}
-	return ErrAttemptLost
 }
 
 // skipped ends an attempt whose work the holder has done. The store remembers the waiter until the sidecar

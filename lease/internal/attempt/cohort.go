@@ -185,7 +185,7 @@ func (b *Attempt) takeNext(ans *store.Answer, under *heartbeat.Lease, c *Cohort)
 	ans.ExpiresIn = under.Remaining(t)
 	b.mu.Lock()
 	switch {
-	case b.phase == cancelling || b.phase == over || b.unwanted || b.timeUp || b.positionLost:
+	case b.phase == cancelling || b.phase == over || b.leaving != 0:
 		b.mu.Unlock()
 		return nil, leaves
 	case b.phase != enqueuing && b.phase != queued || b.Lease() != under || b.req.Bind != types.BindSession:

@@ -5,7 +5,7 @@
 // A call: acquire.go (the beginning), call.go (its attempts and its wait), retry.go (another attempt), ownkey.go (a key of
 // its own session), turns.go (request ids), group.go (several keys).
 //
-// An attempt: attempt.go (its states), ask.go (the first question), win.go (a grant), cancel.go (the call leaves),
+// An attempt: attempt.go, phase.go (its phases), ask.go (the first question), win.go (a grant), cancel.go (the call leaves),
 // withdraw.go (the outcome is unknown, or the grant unwanted), leaselost.go, move.go (the lease is replaced).
 //
 // The wait: arrivals.go (the order of the calls), gather.go, enqueue.go, queue.go (news), check.go.
@@ -15,7 +15,7 @@
 // # Calls and attempts
 //
 // A [Call] makes attempts until one wins, or until the call gives up. An [Attempt] has one attempt id and one
-// lease; attempt.go draws its states. If the caller leaves (its connection closes, its session ends, the sidecar
+// lease; phase.go draws its phases. If the caller leaves (its connection closes, its session ends, the sidecar
 // drains), the attempt continues alone until its outcome is known, and hands back what it wins. If the lease is
 // lost while the attempt waits, the call makes another attempt under a fresh lease, and loses its queue position.
 //

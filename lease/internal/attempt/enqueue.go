@@ -26,13 +26,9 @@ func (aq *Acquirer) enqueueAll(all []*Arrival) {
 
 // beginEnqueue records that the attempt is about to be queued. It returns false if the attempt is over.
 func (b *Attempt) beginEnqueue() bool {
-	b.mu.Lock()
-	if b.phase != arrived {
-		b.mu.Unlock()
+	if !b.startEnqueue() {
 		return false
 	}
-	b.phase, b.sent = enqueuing, b.aq.clk.Now()
-	b.mu.Unlock()
 	b.inQueue.Store(true)
 	err := b.aq.queue.add(b)
 	if err == nil && b.Lease().Lost() { // the lease may have been lost before the attempt was in the queue
@@ -76,16 +72,15 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 		b.aq.extendCohort(&ans)
 	}
 	b.mu.Lock()
-	if b.phase == over { // news came before this answer, or the lease was lost
+	if !b.toQueuedLocked() {
 		b.mu.Unlock()
 		b.onLateAnswer()
 		return
 	}
-	b.phase, b.wasQueued = queued, true
 	b.note(ans, b.sent)
-	leave, at := b.unwanted || b.timeUp || b.positionLost, b.dueAt()
+	leaves, at := b.leaving != 0, b.dueAt()
 	b.mu.Unlock()
-	if leave {
+	if leaves {
 		b.cancel()
 		return
 	}

@@ -99,7 +99,7 @@ func (aq *Acquirer) answerAll(attempts []*Attempt, answers []store.Answer, err e
 		granted++
 	}
 	for i := len(attempts) - 1; i > granted; i-- {
-		attempts[i].unwant()
+		attempts[i].mustLeave(callerLeft)
 	}
 	for i, b := range attempts {
 		switch {

@@ -20,19 +20,14 @@ func (aq *Acquirer) LeaseLost(l *heartbeat.Lease) int {
 // drops the waiter and a session's lock that it may still win. If that is later, the attempt is withdrawn, because otherwise
 // the key could be kept for nobody until then. A bind:ttl lock would outlive the lease, so its attempt first learns its outcome.
 func (b *Attempt) leaseGone(l *heartbeat.Lease) {
-	b.mu.Lock()
-	if b.Lease() != l || b.phase == over {
-		b.mu.Unlock()
+	switch b.loseLease(l) {
+	case untouched:
 		return
-	}
-	if b.req.Bind == types.BindTTL {
-		b.positionLost = true
-		b.mu.Unlock()
+	case mayHaveWon:
 		b.cancel()
 		return
+	case lostAll:
 	}
-	b.phase, b.err = over, ErrAttemptLost
-	b.mu.Unlock()
 	switch ctx := b.tr.Carry(context.Background()); {
 	case b.keepsKey():
 		b.aq.withdraw(ctx, b.Ref(), b.mayGet(), b.beginCleanup())

@@ -47,20 +47,19 @@ func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 // takeAndUnlock makes the grant the call's, and reports whether the call has it. The caller holds b.mu, which
 // is unlocked here.
 func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick, cohort *Cohort) (kept bool) {
-	now := t.Now
-	b.since = since
 	// A grant found by the first question is not a hand-off, because a repeated request may find an old grant.
-	handedOver := b.wasQueued || b.since.IsZero() || b.phase != asking && ans.HandedBy != ""
-	b.phase = over
-	wanted := !b.unwanted
-	b.result, b.wonAt = b.grantOf(ans, now), now
+	handedOver := b.wasQueued || since.IsZero() || b.phase != asking && ans.HandedBy != ""
+	g := b.grantOf(ans, t.Now)
+	b.since = since
 	var before []*holdings.Lock
-	if kept = wanted; wanted {
-		before, kept = b.join(ans, t, cohort)
+	if kept = b.leaving&callerLeft == 0; kept {
+		before, kept = b.join(&g, ans, t, cohort)
 	}
+	var err error
 	if !kept {
-		b.err = b.whyNotKept()
+		err = b.whyNotKept()
 	}
+	b.wonLocked(g, t.Now, err)
 	b.mu.Unlock()
 	switch {
 	case kept && handedOver:
@@ -72,7 +71,7 @@ func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick
 		h.Lose(types.LostExpired)
 	}
 	b.aq.heldCache.Drop(b.req.Key)
-	b.aq.GrantLasts(now, b.lasts())
+	b.aq.GrantLasts(t.Now, b.lasts())
 	return kept
 }
 
@@ -87,9 +86,9 @@ func (b *Attempt) whyNotKept() error {
 
 // join makes the granted lock the session's. It returns false if the session or the lease has ended, because
 // such a grant must not be delivered. before are the key's lost locks here. The caller holds b.mu.
-func (b *Attempt) join(ans *store.Answer, t clock.Tick, cohort *Cohort) (before []*holdings.Lock, ok bool) {
+func (b *Attempt) join(g *types.Grant, ans *store.Answer, t clock.Tick, cohort *Cohort) (before []*holdings.Lock, ok bool) {
 	if b.req.Bind == types.BindTTL {
-		return nil, b.result.ExpiresIn > 0
+		return nil, g.ExpiresIn > 0
 	}
 	if b.req.MaxHold > 0 {
 		if b.since.IsZero() { // the grant came by news of a hand-off

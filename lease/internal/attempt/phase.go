@@ -1,0 +1,217 @@
+package attempt
+
+import (
+	"errors"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+)
+
+// phase is how far an attempt has come. Only the functions of this file change it:
+//
+//	asking ──held, call waits──▶ arrived ──▶ enqueuing ──▶ queued ──must leave──▶ cancelling
+//	  │          arrive             │ startEnqueue  │ toQueued  │       depart           │
+//	  └─────────────────────────────┴─ over: won, or not ───────┴────────────────────────┘
+//	                                   wonLocked, close, depart, loseLease
+//
+// An attempt whose call is not the first to arrive for its key begins with arrive: see arrivals. In asking, enqueuing and
+// cancelling, a question is under way, and its answer, or news, decides what follows. In arrived and queued, the attempt can
+// leave at once. From over there is no way back: a grant that comes later is handed back.
+type phase uint8
+
+const (
+	asking phase = iota
+	arrived
+	enqueuing
+	queued
+	cancelling
+	over
+)
+
+// leaving are the reasons why an attempt must leave the queue. They are never taken back.
+type leaving uint8
+
+const (
+	// callerLeft: nobody waits for the outcome, so the attempt hands back what it wins.
+	callerLeft leaving = 1 << iota
+	// timeUp: the wait of its call is over. If it was granted meanwhile, it has won.
+	timeUp
+	// leaseLost: the lease of its queue position was lost. Only attempts with BindTTL go on after that, to learn their outcome.
+	leaseLost
+)
+
+var (
+	// errTimeUp ends an attempt whose call's wait is over.
+	errTimeUp = errors.New("waited in vain")
+	// ErrAttemptLost ends an attempt whose lease or queue position is lost. The call may try again.
+	ErrAttemptLost = errors.New("the lease or the place in line is gone")
+)
+
+// mustLeave records a reason, and reports whether the attempt has won before. The caller then cancels it, or hands the grant back.
+func (b *Attempt) mustLeave(why leaving) (won bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.leaving |= why
+	return b.phase == over && b.err == nil
+}
+
+// arrive begins the wait, because another holder has the key, or other calls came before. It reports whether the attempt
+// must leave instead.
+func (b *Attempt) arrive() (leaves bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.phase = arrived
+	b.shared = 0 // another holder has the key, so the shared grant is over
+	return b.leaving != 0
+}
+
+// startEnqueue begins the question for a queue position. It returns false if the attempt has left.
+func (b *Attempt) startEnqueue() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.phase != arrived {
+		return false
+	}
+	b.phase, b.sent = enqueuing, b.aq.clk.Now()
+	return true
+}
+
+// toQueuedLocked records that the store has queued the attempt. It returns false if the attempt is over: news came before the
+// answer, or the lease was lost. The caller holds b.mu.
+func (b *Attempt) toQueuedLocked() bool {
+	if b.phase == over {
+		return false
+	}
+	b.phase, b.wasQueued = queued, true
+	return true
+}
+
+// departure is what follows for an attempt that must leave.
+type departure uint8
+
+const (
+	// later: the answer to the question under way decides.
+	later departure = iota
+	// gone: the attempt is over, and has not asked for a queue position.
+	gone
+	// toCancel: the store must cancel the queue position.
+	toCancel
+)
+
+// depart moves an attempt that must leave. A queued one is not over before the store has confirmed the cancel, because it may
+// have been granted.
+func (b *Attempt) depart() departure {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch b.phase {
+	case arrived:
+		b.phase, b.err = over, b.whyLeftLocked()
+		return gone
+	case queued:
+		b.phase, b.sent = cancelling, b.aq.clk.Now()
+		return toCancel
+	default:
+		return later
+	}
+}
+
+// whyLeftLocked is the error of an attempt without a queue position. The caller holds b.mu.
+func (b *Attempt) whyLeftLocked() error {
+	if b.leaving&timeUp != 0 {
+		return errTimeUp
+	}
+	return ErrAttemptLost
+}
+
+// leaseLoss is what follows for an attempt whose lease was lost.
+type leaseLoss uint8
+
+const (
+	// untouched: the attempt is over, or was moved to another lease.
+	untouched leaseLoss = iota
+	// mayHaveWon: a bind:ttl lock outlives the lease, so the attempt first learns its outcome.
+	mayHaveWon
+	// lostAll: the attempt is over. What the store may still have of it ends with the revocation of the lease.
+	lostAll
+)
+
+// loseLease ends the use of a lost lease.
+func (b *Attempt) loseLease(l *heartbeat.Lease) leaseLoss {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.Lease() != l || b.phase == over:
+		return untouched
+	case b.req.Bind == types.BindTTL:
+		b.leaving |= leaseLost
+		return mayHaveWon
+	default:
+		b.phase, b.err = over, ErrAttemptLost
+		return lostAll
+	}
+}
+
+// wonLocked ends the attempt with a grant. err is not nil if the call does not get it. The caller holds b.mu.
+func (b *Attempt) wonLocked(g types.Grant, now time.Time, err error) {
+	b.phase, b.result, b.wonAt, b.err = over, g, now, err
+}
+
+// close ends the attempt without a grant. It returns the previous phase, and whether that was not over.
+func (b *Attempt) close(err error) (was phase, first bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.phase == over {
+		return over, false
+	}
+	was, b.phase, b.err = b.phase, over, err
+	return was, true
+}
+
+// Finish ends an attempt that has not won.
+func (b *Attempt) Finish(err error) {
+	if _, first := b.close(err); first {
+		b.end()
+	}
+}
+
+// end ends the use of queue position, arrival and lease by an attempt that is over. Its call may continue then. The attempt's
+// cleanups may still be under way: see beginCleanup.
+func (b *Attempt) end() {
+	if b.inQueue.Load() {
+		b.aq.queue.remove(b)
+	}
+	if b.arrival != nil {
+		b.arrival.Leave()
+	}
+	if b.Lease() != nil {
+		b.Lease().Unpin()
+	}
+	b.mu.Lock()
+	b.ended = true
+	if b.done != nil {
+		close(b.done)
+	}
+	b.mu.Unlock()
+	b.inFlight.Done()
+}
+
+// IsOver reports whether an attempt is over and has ended.
+func (b *Attempt) IsOver() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ended
+}
+
+// Ends is closed when IsOver is true.
+func (b *Attempt) Ends() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.done == nil {
+		b.done = make(chan struct{})
+		if b.ended {
+			close(b.done)
+		}
+	}
+	return b.done
+}
