@@ -22,7 +22,7 @@ import (
 // [ErrCallerLeft], [ErrWithdrawn], and those of the store.
 func (m *Manager) Acquire(ctx context.Context, s *holdings.Session, req types.Request) (types.Grant, error) {
 	began := m.begins(&req)
-	g, err := m.acquirer.Acquire(ctx, s, &req)
+	g, err := m.acquirer.Acquire(ctx, s, &req) // see attempt.Call.Acquire
 	m.nameHolder(&req, err)
 	m.addQuiet(err)
 	m.acquired(ctx, &req, began, &g, err)
@@ -153,9 +153,9 @@ func (m *Manager) News(n store.News) {
 	case n.Attempt == store.EveryWait.Attempt:
 		m.signals.Poll()
 		m.watches.Recheck()
-		m.acquirer.LookAgain()
+		m.acquirer.Queue.LookAgain()
 	default:
-		m.acquirer.News(n)
+		m.acquirer.Queue.News(n)
 	}
 }
 

@@ -278,7 +278,7 @@ func TestFullLineDelaysNoAcquires(t *testing.T) {
 		synctest.Wait()
 		s.End(types.EndDropped)
 		synctest.Wait()
-		if n := len(r.m.acquirer.Waiting()); n != 0 {
+		if n := len(r.m.acquirer.Queue.Waiting()); n != 0 {
 			t.Errorf("%d calls are still queued", n)
 		}
 	})

@@ -326,7 +326,7 @@ func TestACohortOvertakesNoWaiterUnderAnotherLease(t *testing.T) {
 		to := r.m.leases.Pin(context.Background(), 2*r.m.cfg.TTL)
 		defer to.Unpin()
 		<-to.Opened()
-		for _, b := range r.m.acquirer.WaitingUnder(old) {
+		for _, b := range r.m.acquirer.Queue.WaitingUnder(old) {
 			answers, err := r.st.Store.Check(context.Background(), []store.Attempt{b.Ref()})
 			r.must(err)
 			if answers[0].Position == 2 {

@@ -99,7 +99,7 @@ func TestWaitThatIsLostAgainAndAgainRests(t *testing.T) {
 		lose func(*rig)
 	}{
 		"the queue position is gone": {"Enqueue", func(r *rig) {
-			for _, b := range r.m.acquirer.Waiting() {
+			for _, b := range r.m.acquirer.Queue.Waiting() {
 				_, err := r.st.Store.Cancel(context.Background(), []store.Attempt{b.Ref()})
 				r.must(err)
 			}

@@ -29,7 +29,7 @@ func (r *rig) waiting(other *rig, s *holdings.Session, key string, wait time.Dur
 	g := other.lockTTL(key, time.Hour)
 	a := r.wait(s, key, wait)
 	synctest.Wait()
-	return a, r.m.acquirer.Waiting()[0], g.Token
+	return a, r.m.acquirer.Queue.Waiting()[0], g.Token
 }
 
 // A waiter whose grant is pushed does not ask the store. A push with only half of the id is not

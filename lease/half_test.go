@@ -34,11 +34,11 @@ func TestNamesakesWait(t *testing.T) {
 						types.Request{Key: "k", Wait: types.WaitForever, Bind: types.BindTTL, TTL: time.Hour, RequestID: id}))
 					synctest.Wait()
 				}
-				all := r.m.acquirer.Waiting()
+				all := r.m.acquirer.Queue.Waiting()
 				if len(all) != 2 || all[0].Ref().ID == all[1].Ref().ID || store.HalfOf(all[0].Ref().ID) != store.HalfOf(all[1].Ref().ID) {
 					t.Fatalf("%d attempts wait, want two with one half id", len(all))
 				}
-				if n, shown := r.m.acquirer.QueueLength("k"), r.counts.sum(r.counts.waits); n != 2 || shown != 2 {
+				if n, shown := r.m.acquirer.Queue.Length("k"), r.counts.sum(r.counts.waits); n != 2 || shown != 2 {
 					t.Errorf("%d attempts wait, %d are shown", n, shown)
 				}
 				half := store.AttemptID{}
@@ -60,7 +60,7 @@ func TestNamesakesWait(t *testing.T) {
 						}
 					case "checked":
 						r.handOver(other, "k", token)
-						limit = r.m.acquirer.CheckInterval() * 3 / 2
+						limit = r.m.acquirer.Queue.CheckInterval() * 3 / 2
 					}
 					g := a.granted(t)
 					if took := time.Since(before); took > limit {

@@ -119,7 +119,7 @@ func TestALateEnqueueUnderALostLeaseIsWithdrawn(t *testing.T) {
 		g := other.lock(o, "k")
 		r.st.set("Enqueue", fault{times: 1, before: time.Second, lose: true})
 		a := r.wait(r.session(), "k", types.WaitForever)
-		l, late := r.m.leases.Get(r.m.cfg.TTL), r.m.acquirer.Waiting()[0].Ref()
+		l, late := r.m.leases.Get(r.m.cfg.TTL), r.m.acquirer.Queue.Waiting()[0].Ref()
 		r.m.leases.Lose(l, types.LostExpired)
 		time.Sleep(2 * time.Second)
 		if n := r.st.count("Withdraw"); n != 2 {
@@ -312,7 +312,7 @@ func TestALateAnswerDoesNotEndTheGrantOfARepeat(t *testing.T) {
 		a := r.ask(context.Background(), nil, types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: time.Hour, RequestID: theRequest})
 		synctest.Wait()
 		proceed := r.st.hold("Check")
-		r.m.acquirer.LookAgain()
+		r.m.acquirer.Queue.LookAgain()
 		time.Sleep(time.Second)
 		if n := r.st.count("Check"); n != 1 {
 			t.Fatalf("%d checks are under way", n)

@@ -27,7 +27,7 @@ func (r *rig) handOver(other *rig, key string, token int64) {
 
 // hint sends the hint to check a key's waiter.
 func (r *rig) hint(key string) {
-	for _, b := range r.m.acquirer.Waiting() {
+	for _, b := range r.m.acquirer.Queue.Waiting() {
 		if b.Key() == key {
 			r.m.News(store.News{Attempt: b.Ref(), Lease: b.Lease().ID()})
 		}

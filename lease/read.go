@@ -57,7 +57,7 @@ func (m *Manager) List(call context.Context, s *holdings.Session, req types.List
 	if req.Scope == types.ScopeSession {
 		views := s.List(req)
 		for i := range views {
-			views[i].QueueLength = m.acquirer.QueueLength(views[i].Key)
+			views[i].QueueLength = m.acquirer.Queue.Length(views[i].Key)
 		}
 		page := pageOf(views, req.Limit)
 		page.Locks, err = m.showShares(ctx, s, page.Locks)

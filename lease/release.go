@@ -30,9 +30,12 @@ func (m *Manager) Release(ctx context.Context, s *holdings.Session, req types.Re
 	return out, err
 }
 
+// release tells how a lock is released by its token.
 func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.ReleaseRequest) (types.Released, error) {
 	c, t := claimant{"release", s, req.Key, req.Token, req.Traceparent}, clock.Read(m.cfg.Clock)
 	h := m.ownClaim(c, t)
+	// If the session does not hold the lock, the caller may have released it before: it waits for that release. Or the lock
+	// was lost. Else it is a bind:ttl lock, or a wrong claim: only the store can tell.
 	if h == nil {
 		if e, ok := m.holdings.Ended(c.key, c.token); ok && e.UnderWay() && req.Reentry <= 1 {
 			return e.Release.Again(ctx, m.cfg.StoreTimeout)
@@ -47,6 +50,7 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 		return types.Released{}, err
 	}
 	m.obs.LinkAcquire(ctx, h.Traceparent)
+	// One entry ends. With the last one the lock leaves the session: from now on the app does not hold it, whatever the store says.
 	r := h.NewRelease(req, t.Now, nil)
 	entries, err := s.Exit(h, r)
 	switch {
@@ -63,6 +67,8 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 	case entries > 0:
 		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.HeldFor}, nil
 	}
+	// The next waiting call gets the lock, or the store frees it. If the store does not answer, the release goes on in the background,
+	// and a repeated call waits for it.
 	return m.acquirer.ReleaseAndWait(ctx, r)
 }
 

@@ -160,7 +160,7 @@ func TestUndeliveredQuestionAfterItsLease(t *testing.T) {
 				proceed := func() {}
 				r.st.set("Enqueue", fault{times: 1, first: func() {
 					proceed = r.st.hold("Revoke")
-					for _, b := range r.m.acquirer.Waiting() {
+					for _, b := range r.m.acquirer.Queue.Waiting() {
 						r.m.leases.Lose(b.Lease(), types.LostStore)
 					}
 					if freed == "before the enqueue" {

@@ -250,7 +250,7 @@ func TestCrowdIsQueuedByParts(t *testing.T) {
 		synctest.Wait()
 		proceed()
 		synctest.Wait()
-		if n, most := r.m.acquirer.QueueLength("k"), r.st.largest("Enqueue"); n != 1000 || most != lanes.MaxTogether {
+		if n, most := r.m.acquirer.Queue.Length("k"), r.st.largest("Enqueue"); n != 1000 || most != lanes.MaxTogether {
 			t.Errorf("%d queued, up to %d by one statement", n, most)
 		}
 		s.End(types.EndDropped)

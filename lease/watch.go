@@ -20,7 +20,7 @@ func (m *Manager) newWatches() *watch.Watches {
 	engine, _ := m.st.(store.Watcher) // without the capability, Watch returns an error
 	return watch.New(watch.Config{
 		Store: engine, Get: m.st.Get, Clock: m.cfg.Clock, Log: m.cfg.Logger, Pin: m.pinForWatches,
-		Every:   func() time.Duration { return clock.Jittered(m.acquirer.CheckInterval()) },
+		Every:   func() time.Duration { return clock.Jittered(m.acquirer.Queue.CheckInterval()) },
 		Retry:   func() time.Duration { return clock.Jittered(m.cfg.PollInterval) },
 		Timeout: m.cfg.StoreTimeout, BatchMax: m.cfg.BatchMax, MaxStreams: m.cfg.MaxWaiters,
 	})

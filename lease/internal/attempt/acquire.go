@@ -13,38 +13,24 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Acquire gets a lock for a session, or a BindTTL lock: see Acquire of package lease.
+// Acquire gets a lock for a session, or a BindTTL lock: see Acquire of package lease. [Call.Acquire] tells how.
 func (aq *Acquirer) Acquire(ctx context.Context, s *holdings.Session, req *types.Request) (types.Grant, error) {
 	if err := aq.Refuses(req); err != nil {
 		return types.Grant{}, err
 	}
 	req.TTL = aq.TTLOf(s, req)
 	if req.Bind == types.BindTTL {
-		return aq.acquireTTL(ctx, req)
+		s = nil
 	}
 	c := aq.NewCall(ctx, s, req)
-	if req.RequestID != uuid.Nil {
+	switch { // calls with the same request id run one after the other, and get the same grant
+	case req.RequestID == uuid.Nil:
+		return c.Acquire()
+	case s == nil:
+		return aq.acquireTTLInTurn(c)
+	default:
 		return aq.acquireInTurn(c)
 	}
-	return aq.acquireIn(c)
-}
-
-func (aq *Acquirer) acquireIn(c *Call) (types.Grant, error) {
-	s, req := c.S, c.req
-	if req.Reentrant {
-		if g, ok := s.Enter(req); ok {
-			aq.obs.Cached(observe.CachedEntry)
-			return g, nil
-		}
-	}
-	if err := s.Admit(&c.Slot); err != nil {
-		return types.Grant{}, err
-	}
-	defer s.Leave(&c.Slot)
-	if lock, ok := aq.HeldInCache(s, req); ok {
-		return types.Grant{}, &types.HeldError{Lock: lock, Cached: true}
-	}
-	return aq.Perform(c)
 }
 
 // HeldInCache answers without the store that a key is held: by a session here, or by another holder a moment
@@ -75,27 +61,8 @@ func (aq *Acquirer) HeldInCache(s *holdings.Session, req *types.Request) (store.
 // StateOf is a lock of this sidecar as other callers see it, with the calls of this sidecar that wait for it.
 func (aq *Acquirer) StateOf(h *holdings.Lock) store.Lock {
 	lock := h.State()
-	lock.QueueLength = aq.QueueLength(h.Key)
+	lock.QueueLength = aq.Queue.Length(h.Key)
 	return lock
-}
-
-// Perform gets a lock that was not denied from the cache.
-func (aq *Acquirer) Perform(c *Call) (types.Grant, error) {
-	if c.req.Wait != 0 {
-		if err := aq.AddWaiter(); err != nil {
-			return types.Grant{}, err
-		}
-		defer aq.WaiterLeft()
-		defer c.WarnOfOwnKey()()
-	}
-	c.tr = aq.obs.Call(c.ctx, c.req.Key, c.req.Shared)
-	if c.began.IsZero() && (c.req.Wait != 0 || c.req.Reentrant) { // the others begin with their first attempt
-		c.began = aq.clk.Now()
-	}
-	g, err := c.acquire()
-	c.tr.Leave()
-	c.tr.EndWait(ResultOf(&g, err))
-	return g, err
 }
 
 // ResultOf is the result of an acquire for metrics and spans.

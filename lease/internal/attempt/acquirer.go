@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/background"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
@@ -28,9 +29,15 @@ type Config struct {
 	Draining <-chan struct{}
 }
 
-// Acquirer gets locks for sessions, and bind:ttl locks. The methods of its queue are also its own.
+// Acquirer gets locks for sessions, and bind:ttl locks.
 type Acquirer struct {
-	*queue
+	// Queue has the attempts that wait in the store's queues. It gets the store's news of them.
+	Queue *Queue
+
+	cfg   types.Config
+	clk   clock.Clock
+	obs   *observe.Observer
+	store waitStore
 
 	lanes     *lanes.Set
 	heldCache *heldcache.Cache
@@ -58,7 +65,8 @@ type Acquirer struct {
 func New(ctx context.Context, c Config) (*Acquirer, error) {
 	traits := c.Store.Traits()
 	aq := &Acquirer{
-		queue: newQueue(c.Config, c.Observer, c.Store, c.Background.Spawn),
+		cfg: c.Config, clk: c.Clock, obs: c.Observer, store: c.Store,
+		Queue: newQueue(c.Config, c.Observer, c.Store, c.Background.Spawn),
 		lanes: c.Lanes, heldCache: c.HeldCache, leases: c.Leases, later: c.Background,
 		shares: traits.Shared, longestQueue: traits.LongestQueue, inline: traits.Inline,
 		draining: c.Draining, ctx: ctx, began: c.Clock.Now(),
@@ -75,14 +83,14 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 func (aq *Acquirer) Holdings() *holdings.Set { return aq.holdings }
 
 // Run checks waiting attempts when they are due, until the sidecar stops.
-func (aq *Acquirer) Run() { aq.queue.watch(aq.ctx) }
+func (aq *Acquirer) Run() { aq.Queue.watch(aq.ctx) }
 
 // Kept counts stored items. Without calls, all counts are zero.
 func (aq *Acquirer) Kept() map[string]int {
 	aq.arrivals.mu.Lock()
 	defer aq.arrivals.mu.Unlock()
 	return map[string]int{
-		"waiters": int(aq.waiters.Load()), "keys with arrivals": len(aq.arrivals.keys), "attempts": int(aq.queue.size.Load()),
-		"keys with attempts": aq.queue.keys(), "requests in use": aq.requests.Count(),
+		"waiters": int(aq.waiters.Load()), "keys with arrivals": len(aq.arrivals.keys), "attempts": int(aq.Queue.size.Load()),
+		"keys with attempts": aq.Queue.keys(), "requests in use": aq.requests.Count(),
 	}
 }

@@ -39,7 +39,7 @@ func (aq *Acquirer) isLate(a *Arrival, shared int64) bool {
 // knownHeld reports whether a session here holds the key, or a call here waits for it.
 func (aq *Acquirer) knownHeld(key string) bool {
 	h := aq.holdings.Get(key)
-	return h != nil && h.Valid(clock.Read(aq.clk)) || aq.QueueLength(key) > 0
+	return h != nil && h.Valid(clock.Read(aq.clk)) || aq.Queue.Length(key) > 0
 }
 
 func (b *Attempt) firstAsk(now time.Time) store.Ask {
@@ -71,13 +71,19 @@ func (b *Attempt) onAcquire(ans store.Answer, err error) {
 		b.denied(types.Quiet(ans.ExpiresIn))
 		return
 	}
-	lock := ans.Lock // a copy: otherwise each answer would be on the heap, also those that grant
+	lock, sent := ans.Lock, b.lastSent() // a copy: otherwise each answer would be on the heap, also those that grant
 	b.mu.Lock()
-	sent := b.sent
 	b.seen, b.seenAt = &lock, sent
 	b.mu.Unlock()
 	b.aq.heldCache.Put(lock, b.cacheVersion, sent)
 	b.denied(&types.HeldError{Lock: lock})
+}
+
+// lastSent is when the running question was sent.
+func (b *Attempt) lastSent() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.sent
 }
 
 // decided ends the attempt, unless the answer means that the key is held.
@@ -86,7 +92,7 @@ func (b *Attempt) decided(op string, ans store.Answer, err error) bool {
 	case err != nil:
 		b.fail(err)
 	case ans.Outcome == store.Granted:
-		b.winDirectly(&ans)
+		b.win(&ans, b.lastSent())
 	case ans.Outcome == store.Skipped:
 		b.skipped(ans)
 	case ans.Outcome == store.LeaseLost:

@@ -53,8 +53,53 @@ func (aq *Acquirer) NewCall(ctx context.Context, s *holdings.Session, req *types
 	return &Call{aq: aq, ctx: ctx, S: s, req: req}
 }
 
-func (c *Call) acquire() (types.Grant, error) {
+// Acquire tells how a call gets its lock.
+func (c *Call) Acquire() (types.Grant, error) {
+	aq, s, req := c.aq, c.S, c.req
+	// If the owner holds the key already, it enters the lock again. The store does not know that.
+	if req.Reentrant {
+		if g, ok := s.Enter(req); ok {
+			aq.obs.Cached(observe.CachedEntry)
+			return g, nil
+		}
+	}
+	// The session must have room for one more lock. The call counts until it returns, or until its lock counts itself.
+	if s != nil {
+		if err := s.Admit(&c.Slot); err != nil {
+			return types.Grant{}, err
+		}
+		defer s.Leave(&c.Slot)
+	}
+	// A call that does not wait is refused without the store if the key was held a moment ago. A repeat asks, because
+	// the grant may be its own.
+	if !SharesGrant(req) {
+		if lock, held := aq.HeldInCache(s, req); held {
+			return types.Grant{}, &types.HeldError{Lock: lock, Cached: true}
+		}
+	}
+	// The sidecar limits its waiting calls, and warns of those that may wait for themselves.
+	if req.Wait != 0 {
+		if err := aq.AddWaiter(); err != nil {
+			return types.Grant{}, err
+		}
+		defer aq.WaiterLeft()
+		defer c.WarnOfOwnKey()()
+	}
+	// From here on the store is asked.
+	c.tr = aq.obs.Call(c.ctx, req.Key, req.Shared)
+	if c.began.IsZero() && (req.Wait != 0 || req.Reentrant) { // the others begin with their first attempt
+		c.began = aq.clk.Now()
+	}
+	g, err := c.tryUntilDecided()
+	c.tr.Leave()
+	c.tr.EndWait(ResultOf(&g, err))
+	return g, err
+}
+
+// tryUntilDecided makes attempts until one wins, or the call gives up.
+func (c *Call) tryUntilDecided() (types.Grant, error) {
 	defer c.stopTimer()
+	// Meanwhile another call of the same owner may get the lock. Then this one enters, and gives its queue position up.
 	if c.req.Wait != 0 && c.req.Reentrant {
 		e := c.S.ExpectEntry(c.req)
 		defer e.Close()
@@ -68,6 +113,7 @@ func (c *Call) acquire() (types.Grant, error) {
 		if err == nil {
 			return g, nil
 		}
+		// A lost lease, a lost queue position or an outage may pass (retry.go). All else is the call's answer.
 		if c.mayEnterSoon(err) {
 			err = c.awaitEntry()
 		} else {
@@ -90,20 +136,27 @@ func (c *Call) enter() (types.Grant, bool) {
 	return g, ok
 }
 
+// try tells how one attempt runs.
 func (c *Call) try() (types.Grant, error) {
+	// A cleanup of the last attempt could still free what this one gets, if both have the same id.
 	if err := c.SettleLast(); err != nil {
 		return types.Grant{}, err
 	}
+	// Calls that wait for a key are served in the order in which they came, so the call arrives before the lease, which may
+	// take time.
 	var came *Arrival
 	if c.req.Wait != 0 {
-		came = c.aq.arrivals.join(c.req) // before the lease, which may take time
+		came = c.aq.arrivals.join(c.req)
 	}
 	b, err := c.NewAttempt(came)
 	if err != nil {
 		return types.Grant{}, err
 	}
+	// The answer comes to onAcquire: the attempt wins (win.go), waits (enqueue), or is over. If only that answer can end the call, its
+	// goroutine runs the statement.
 	b.runInCaller = !c.aq.inline && !c.mayEndEarly()
 	b.Start(c.ctx, c.tick.Now)
+	// The call returns when the attempt is over. If the call must end before, it leaves the attempt, which then hands back what it wins.
 	return c.Await(b)
 }
 

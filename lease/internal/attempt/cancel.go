@@ -50,7 +50,7 @@ func (b *Attempt) onCancel(ans store.Answer, err error) {
 	case err != nil:
 		b.fail(err)
 	case ans.Outcome == store.Granted:
-		b.winDirectly(&ans)
+		b.win(&ans, b.lastSent())
 	case ans.Outcome == store.Skipped: // the store has forgotten the waiter
 		b.Finish(&types.SkippedError{Key: b.req.Key, Result: ans.Result})
 	case ans.Outcome == store.RowLocked:

@@ -22,7 +22,7 @@ const (
 )
 
 // watch checks the attempts when they are due, until ctx ends.
-func (q *queue) watch(ctx context.Context) {
+func (q *Queue) watch(ctx context.Context) {
 	clock.Loop(ctx, q.wake, func() time.Duration {
 		due, next := q.due() // with due attempts, it is zero
 		if len(due) > 0 {
@@ -33,7 +33,7 @@ func (q *queue) watch(ctx context.Context) {
 }
 
 // due returns the attempts to be checked now, or the time until one is due. The caller must check them.
-func (q *queue) due() (due []*Attempt, next time.Duration) {
+func (q *Queue) due() (due []*Attempt, next time.Duration) {
 	now, soonEnough := q.clk.Now(), q.CheckInterval()/2
 	next = time.Hour
 	var groups [2]struct{ due, soon []*Attempt } // the second group may reap
@@ -77,7 +77,7 @@ func (q *queue) due() (due []*Attempt, next time.Duration) {
 	return due, 0
 }
 
-func (q *queue) check(ctx context.Context, due []*Attempt) {
+func (q *Queue) check(ctx context.Context, due []*Attempt) {
 	defer q.checked(due)
 	waits := make([]store.Attempt, len(due))
 	for i, b := range due {
@@ -103,7 +103,7 @@ func (q *queue) check(ctx context.Context, due []*Attempt) {
 }
 
 // checked allows further checks of these and other attempts.
-func (q *queue) checked(attempts []*Attempt) {
+func (q *Queue) checked(attempts []*Attempt) {
 	for _, b := range attempts {
 		b.endCheck()
 	}
@@ -117,7 +117,7 @@ func (q *queue) checked(attempts []*Attempt) {
 func (b *Attempt) onCheck(ans store.Answer, sent time.Time) {
 	switch ans.Outcome {
 	case store.Granted:
-		b.winAsOf(&ans, sent)
+		b.win(&ans, sent)
 	case store.Skipped:
 		b.skipped(ans)
 	case store.Queued:
@@ -135,14 +135,14 @@ func (b *Attempt) onCheck(ans store.Answer, sent time.Time) {
 }
 
 // nextCheck returns when to check a wait for a key with this holder.
-func (q *queue) nextCheck(lock store.Lock) time.Time {
+func (q *Queue) nextCheck(lock store.Lock) time.Time {
 	now := q.clk.Now()
 	wait := max(firstEnd(&lock)+CheckSlack, CheckPause)
 	return now.Add(min(wait, clock.Jittered(q.CheckInterval())))
 }
 
 // CheckInterval is how often a wait is checked without other reasons.
-func (q *queue) CheckInterval() time.Duration {
+func (q *Queue) CheckInterval() time.Duration {
 	if q.store.Traits().Polls {
 		return min(q.cfg.RenewInterval, q.cfg.PollInterval)
 	}
@@ -186,13 +186,13 @@ func (b *Attempt) endCheck() {
 }
 
 // changed wakes watch if its next tick is later than the given time.
-func (q *queue) changed(at time.Time) {
+func (q *Queue) changed(at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.changedLocked(at)
 }
 
-func (q *queue) changedLocked(at time.Time) {
+func (q *Queue) changedLocked(at time.Time) {
 	if !at.Before(q.wakeAt) {
 		return
 	}
@@ -201,10 +201,10 @@ func (q *queue) changedLocked(at time.Time) {
 }
 
 // LookAgain causes a check of all waiting attempts soon.
-func (q *queue) LookAgain() { q.hint(q.Waiting()) }
+func (q *Queue) LookAgain() { q.hint(q.Waiting()) }
 
 // hint causes checks of attempts. It marks all of them before it wakes watch, so they are checked together.
-func (q *queue) hint(attempts []*Attempt) {
+func (q *Queue) hint(attempts []*Attempt) {
 	var soonest time.Time
 	for _, b := range attempts {
 		if at, waits := b.hint(); waits && (soonest.IsZero() || at.Before(soonest)) {

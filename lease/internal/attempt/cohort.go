@@ -129,7 +129,7 @@ func (aq *Acquirer) giveNext(h *holdings.Lock, c *Cohort, grant *store.Answer) (
 		if !ok {
 			break
 		}
-		b, certain := aq.queue.next(h.Key, half)
+		b, certain := aq.Queue.next(h.Key, half)
 		if !certain {
 			break
 		}
@@ -166,7 +166,7 @@ const (
 )
 
 // next returns the attempt for a key with this half of an id, or nil. certain is false if several match.
-func (q *queue) next(key string, half store.HalfID) (b *Attempt, certain bool) {
+func (q *Queue) next(key string, half store.HalfID) (b *Attempt, certain bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch named := q.attempts[half]; {

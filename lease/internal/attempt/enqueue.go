@@ -30,7 +30,7 @@ func (b *Attempt) beginEnqueue() bool {
 		return false
 	}
 	b.inQueue.Store(true)
-	err := b.aq.queue.add(b)
+	err := b.aq.Queue.add(b)
 	if err == nil && b.Lease().Lost() { // the lease may have been lost before the attempt was in the queue
 		err = ErrAttemptLost
 	}
@@ -84,7 +84,7 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 		b.cancel()
 		return
 	}
-	b.aq.queue.queued(b, ans.Alone, at)
+	b.aq.Queue.queued(b, ans.Alone, at)
 }
 
 // note records the queue state of the answer to a question that was sent at the given time. The caller holds b.mu.
@@ -96,12 +96,12 @@ func (b *Attempt) note(ans store.Answer, sent time.Time) {
 	}
 	b.tr.See(&lock, ans.Position)
 	b.holderExpiry = b.aq.clk.Now().Add(firstEnd(&ans.Lock))
-	b.checkAt = b.aq.queue.nextCheck(ans.Lock)
+	b.checkAt = b.aq.Queue.nextCheck(ans.Lock)
 }
 
 // queued records that the store has queued an attempt, whether alone (see [store.Answer]), and when it must be
 // checked.
-func (q *queue) queued(b *Attempt, alone bool, checkAt time.Time) {
+func (q *Queue) queued(b *Attempt, alone bool, checkAt time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.has(b) {

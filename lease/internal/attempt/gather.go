@@ -31,9 +31,9 @@ func (aq *Acquirer) gathers(key string, ready int) time.Duration {
 	if aq.inline { // its statements cost no round trip
 		return 0
 	}
-	aq.queue.mu.Lock()
-	defer aq.queue.mu.Unlock()
-	l, now := aq.queue.byKey[key], aq.clk.Now()
+	aq.Queue.mu.Lock()
+	defer aq.Queue.mu.Unlock()
+	l, now := aq.Queue.byKey[key], aq.clk.Now()
 	if l == nil || ready >= l.left || l.alone != (time.Time{}) && now.Sub(l.alone) > aloneAfter {
 		return 0
 	}
@@ -71,7 +71,7 @@ type line struct {
 }
 
 // joinLine records that the attempt is about to be queued. The caller holds q.mu.
-func (q *queue) joinLine(b *Attempt) {
+func (q *Queue) joinLine(b *Attempt) {
 	l := q.byKey[b.req.Key]
 	if l == nil {
 		l = &line{}
@@ -82,7 +82,7 @@ func (q *queue) joinLine(b *Attempt) {
 }
 
 // leftLine records that the attempt has left the queue, and whether it holds the key now. The caller holds q.mu.
-func (q *queue) leftLine(b *Attempt, holds bool) {
+func (q *Queue) leftLine(b *Attempt, holds bool) {
 	key := b.req.Key
 	l := q.byKey[key]
 	if b.inStore {
@@ -114,13 +114,13 @@ func (b *Attempt) holds() bool {
 // Freed must be called when the store has confirmed the release of an exclusive lock of a session that was in the queue.
 // Only then can that session's call come back, so others wait for it a little longer.
 func (aq *Acquirer) Freed(key string) {
-	if aq.queue.freed(key) {
+	if aq.Queue.freed(key) {
 		aq.arrivals.reconsider(key)
 	}
 }
 
 // freed reports whether calls are gathered differently now.
-func (q *queue) freed(key string) bool {
+func (q *Queue) freed(key string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.byKey[key]

@@ -9,7 +9,7 @@ import (
 
 // LeaseLost makes the attempts that wait under a lease begin again under another one. It returns their number.
 func (aq *Acquirer) LeaseLost(l *heartbeat.Lease) int {
-	waiting := aq.WaitingUnder(l)
+	waiting := aq.Queue.WaitingUnder(l)
 	for _, b := range waiting {
 		b.leaseGone(l)
 	}

@@ -179,7 +179,7 @@ func (b *Attempt) Finish(err error) {
 // cleanups may still be under way: see beginCleanup.
 func (b *Attempt) end() {
 	if b.inQueue.Load() {
-		b.aq.queue.remove(b)
+		b.aq.Queue.remove(b)
 	}
 	if b.arrival != nil {
 		b.arrival.Leave()

@@ -14,11 +14,11 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// queue contains the attempts that are queued, or may be. It passes them news. Because news is only a hint, it also
+// Queue contains the attempts that are queued, or may be. It passes them news. Because news is only a hint, it also
 // checks them: just after the holder's expiry; as often as leases are renewed, because a sidecar that handed a lock
 // on may have died before it sent the news; and every poll interval if news of other pods does not arrive. One
 // statement checks all attempts that are due or due soon, except those that may reap their holder.
-type queue struct {
+type Queue struct {
 	cfg   types.Config
 	clk   clock.Clock
 	obs   *observe.Observer
@@ -43,8 +43,8 @@ type waitStore interface {
 }
 
 // newQueue makes a queue. spawn runs a check in another goroutine.
-func newQueue(cfg types.Config, obs *observe.Observer, st waitStore, spawn func(func()) bool) *queue {
-	return &queue{
+func newQueue(cfg types.Config, obs *observe.Observer, st waitStore, spawn func(func()) bool) *Queue {
+	return &Queue{
 		cfg: cfg, clk: cfg.Clock, obs: obs, store: st, spawn: spawn,
 		attempts: make(map[store.HalfID][]*Attempt), byKey: make(map[string]*line), wake: make(chan struct{}, 1),
 	}
@@ -52,7 +52,7 @@ func newQueue(cfg types.Config, obs *observe.Observer, st waitStore, spawn func(
 
 // add begins to pass news to an attempt. It returns a [LimitError] at twice MaxWaiters, because as many
 // attempts may remain of calls that have left.
-func (q *queue) add(b *Attempt) error {
+func (q *Queue) add(b *Attempt) error {
 	if limit := q.cfg.MaxWaiters; q.size.Load() >= 2*int64(limit) {
 		return waiterLimit(limit)
 	}
@@ -66,7 +66,7 @@ func (q *queue) add(b *Attempt) error {
 	return nil
 }
 
-func (q *queue) remove(b *Attempt) {
+func (q *Queue) remove(b *Attempt) {
 	holds := b.holds()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -84,10 +84,10 @@ func (q *queue) remove(b *Attempt) {
 }
 
 // has reports whether an attempt is queued, or is about to be. The caller holds q.mu.
-func (q *queue) has(b *Attempt) bool { return slices.Contains(q.attempts[store.HalfOf(b.id)], b) }
+func (q *Queue) has(b *Attempt) bool { return slices.Contains(q.attempts[store.HalfOf(b.id)], b) }
 
 // each yields all attempts. The caller holds q.mu.
-func (q *queue) each(yield func(*Attempt) bool) {
+func (q *Queue) each(yield func(*Attempt) bool) {
 	for _, attempts := range q.attempts {
 		for _, b := range attempts {
 			if !yield(b) {
@@ -97,10 +97,10 @@ func (q *queue) each(yield func(*Attempt) bool) {
 	}
 }
 
-func (q *queue) empty() bool { return q.size.Load() == 0 }
+func (q *Queue) empty() bool { return q.size.Load() == 0 }
 
 // keys is the number of keys with attempts that are queued, or may be.
-func (q *queue) keys() (n int) {
+func (q *Queue) keys() (n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, l := range q.byKey {
@@ -111,8 +111,8 @@ func (q *queue) keys() (n int) {
 	return n
 }
 
-// QueueLength is the number of this sidecar's calls that wait for a key.
-func (q *queue) QueueLength(key string) int {
+// Length is the number of this sidecar's calls that wait for a key.
+func (q *Queue) Length(key string) int {
 	if q.empty() {
 		return 0
 	}
@@ -125,7 +125,7 @@ func (q *queue) QueueLength(key string) int {
 }
 
 // those returns the matching attempts that are queued, or may be.
-func (q *queue) those(match func(*Attempt) bool) []*Attempt {
+func (q *Queue) those(match func(*Attempt) bool) []*Attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var out []*Attempt
@@ -138,26 +138,26 @@ func (q *queue) those(match func(*Attempt) bool) []*Attempt {
 }
 
 // WaitingUnder returns the attempts that wait under a lease.
-func (q *queue) WaitingUnder(l *heartbeat.Lease) []*Attempt {
+func (q *Queue) WaitingUnder(l *heartbeat.Lease) []*Attempt {
 	return q.those(func(b *Attempt) bool { return b.Lease() == l })
 }
 
 // Waiting returns the attempts that are queued, or may be.
-func (q *queue) Waiting() []*Attempt {
+func (q *Queue) Waiting() []*Attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Collect(q.each)
 }
 
 // CallersLeft makes all waiting attempts hand back what they win.
-func (q *queue) CallersLeft() {
+func (q *Queue) CallersLeft() {
 	for _, b := range q.Waiting() {
 		b.CallerLeft()
 	}
 }
 
 // News passes a grant or a hint of the store to its attempt. If there is none, its outcome is known already. It does not block.
-func (q *queue) News(n store.News) {
+func (q *Queue) News(n store.News) {
 	q.mu.Lock()
 	named := slices.Clone(q.attempts[store.HalfOf(n.ID)])
 	q.mu.Unlock()
@@ -178,5 +178,5 @@ func (b *Attempt) onNews(ans store.Answer) {
 		b.skipped(ans)
 		return
 	}
-	b.win(&ans, time.Time{}, clock.Read(b.aq.clk))
+	b.win(&ans, time.Time{})
 }

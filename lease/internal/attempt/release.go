@@ -35,7 +35,7 @@ func (aq *Acquirer) release(ctx context.Context, by submit, r *holdings.Release)
 		return
 	}
 	// The store frees the lock, or hands it off to the next waiter. It is told whether that waiter may be here.
-	r.Claim.Awaited = aq.QueueLength(r.Claim.Key) > 0
+	r.Claim.Awaited = aq.Queue.Length(r.Claim.Key) > 0
 	aq.sendRelease(ctx, by, r)
 }
 

@@ -77,6 +77,6 @@ func (c *Call) awaitEntry() error {
 	e := c.S.ExpectEntry(c.req)
 	defer e.Close()
 	defer time.AfterFunc(RestMax, e.Wake).Stop()
-	c.aq.queue.hint(c.aq.queue.those(func(b *Attempt) bool { return b.s == c.S && b.req.Key == c.req.Key }))
+	c.aq.Queue.hint(c.aq.Queue.those(func(b *Attempt) bool { return b.s == c.S && b.req.Key == c.req.Key }))
 	return c.Until(e.Opens())
 }

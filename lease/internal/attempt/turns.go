@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
@@ -14,25 +12,18 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// acquireTTL gets a bind:ttl lock. Calls with the same request id take turns.
-func (aq *Acquirer) acquireTTL(ctx context.Context, req *types.Request) (types.Grant, error) {
-	if req.RequestID == uuid.Nil {
-		if lock, ok := aq.HeldInCache(nil, req); ok {
-			return types.Grant{}, &types.HeldError{Lock: lock, Cached: true}
-		}
-		return aq.Perform(aq.NewCall(ctx, nil, req))
-	}
-	w := repeat.NewWithdrawal()
-	c := aq.NewCall(ctx, nil, req)
+// acquireTTLInTurn gets a bind:ttl lock under a request id. A repeat gets the same grant from the store.
+func (aq *Acquirer) acquireTTLInTurn(c *Call) (types.Grant, error) {
+	w, req := repeat.NewWithdrawal(), c.req
 	c.began, c.withdrawn = aq.clk.Now(), w.Ended()
 	r := aq.requests.Use(repeat.AttemptID(req.RequestID, req.Key), w)
 	defer aq.requests.Done(r, w)
-	if err := aq.TakeTurn(ctx, nil, r, req.Wait, w); err != nil {
+	if err := aq.TakeTurn(c.ctx, nil, r, req.Wait, w); err != nil {
 		return types.Grant{}, err
 	}
 	defer func() { aq.LeaveAfter(&aq.requests, r, c) }()
 	c.shared = r.Shared()
-	g, err := aq.Perform(c)
+	g, err := c.Acquire()
 	if err == nil {
 		g.Repeats = r
 		r.Give(g.Token)
@@ -56,7 +47,7 @@ func (aq *Acquirer) acquireInTurn(c *Call) (types.Grant, error) {
 		g.Waited = waited
 		return g, nil
 	}
-	g, err := aq.acquireIn(c)
+	g, err := c.Acquire()
 	aq.leaveInTurn(rs, r, c, err)
 	return g, err
 }

@@ -11,34 +11,28 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// winDirectly takes a lock granted by the running question. Its time counts from the question, to be safe.
-func (b *Attempt) winDirectly(ans *store.Answer) {
-	b.mu.Lock()
-	sent := b.sent
-	b.mu.Unlock()
-	b.winAsOf(ans, sent)
-}
-
-// winAsOf takes a lock from the answer to a question that was sent at the given time.
-func (b *Attempt) winAsOf(ans *store.Answer, sent time.Time) {
+// win tells what becomes of a grant. asked is when the question was sent that brought it; zero: it came by news.
+func (b *Attempt) win(ans *store.Answer, asked time.Time) {
+	// The time of a grant counts from the question, to be safe. News has counted it.
 	t := clock.Read(b.aq.clk)
-	ans.ExpiresIn -= t.Now.Sub(sent)
-	b.win(ans, sent, t)
-}
-
-// win takes the lock for the session, or hands it back if it is unwanted. since is before the grant, or zero.
-func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
+	if !asked.IsZero() {
+		ans.ExpiresIn -= t.Now.Sub(asked)
+	}
+	// An attempt that is over has won before, or was withdrawn.
 	b.mu.Lock()
 	if b.phase == over {
 		b.mu.Unlock()
 		b.onLateAnswer()
 		return
 	}
+	// The waiters behind it may follow without the store. Without a queue position, there hardly are any.
 	var cohort *Cohort
-	if b.inQueue.Load() && !b.req.Shared { // otherwise hardly any others wait
+	if b.inQueue.Load() && !b.req.Shared {
 		cohort = newCohort(ans, t.Now)
 	}
-	if !b.takeAndUnlock(ans, since, t, cohort) {
+	// The lock becomes the session's, as an undelivered one: the app sees it when its call returns ([Call.Await]). If nobody wants it any more, or the
+	// lease is lost, it is handed back.
+	if !b.takeAndUnlock(ans, asked, t, cohort) {
 		b.handBack(ans.Token)
 	}
 	b.end()

@@ -179,16 +179,20 @@ func (ls *Leases) opened(l *Lease) {
 	}
 }
 
-// Lose declares an own lease lost, with its locks and waits. The lease is revoked at its deadline, or as soon as the store answers
-// after that. Apps may believe in its locks until then, and of a store with several servers, only one may have lost the lease.
+// Lose tells how an own lease is lost: past its deadline, or because the store says so before.
 func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
+	// From now on no read trusts it. Only the first loss counts.
 	if !l.lose(reason) {
 		return
 	}
+	// The next call makes a fresh lease. The renewer looks again, because locks that are being moved to this lease are not trusted either.
 	ls.remove(l)
-	ls.changed() // locks that are being moved to it are not trusted either
+	ls.changed()
+	// Its users are told: locks are lost, and waits begin again.
 	locks, waits := ls.cfg.Users.LeaseLost(l, reason)
 	ls.cfg.Log.Error("lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", locks, "waits", waits)
+	// It is revoked at its deadline, or as soon as the store answers after that. Until then apps may believe in its locks, and of a
+	// store with several servers, only one may have lost the lease.
 	ls.mustRevoke(l)
 	left := l.UntilDeadline(ls.cfg.Clock.Now())
 	if left <= 0 || !ls.cfg.Background.After(left, func() { ls.persist(l) }) {

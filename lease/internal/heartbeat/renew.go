@@ -14,16 +14,19 @@ import (
 // Run renews the due leases in one statement, and loses those past their deadline, until the leases' context ends.
 func (ls *Leases) Run() { clock.Loop(ls.ctx, ls.wake, ls.tick) }
 
-// tick handles the leases that are due and returns the pause until the next tick.
+// tick tells what happens to leases as time passes. It returns the pause until the next tick.
 func (ls *Leases) tick() time.Duration {
 	p := ls.plan(ls.cfg.Clock, ls.cfg.RenewInterval)
+	// A lease past its deadline is lost, even if the store would still renew it.
 	for _, l := range p.past {
 		ls.Expire(l)
 	}
+	// A lease without users is closed.
 	for _, l := range p.idle {
 		ls.cfg.Log.Debug("lease closed, because it holds no locks or waits", "lease", l.id, "ttl", l.ttl.String())
 		ls.revoke(l)
 	}
+	// The due ones are renewed in the background, because the store may be slow, and deadlines are not.
 	if len(p.due) > 0 {
 		ls.cfg.Background.Spawn(func() { ls.renew(p.due) })
 	}
@@ -77,8 +80,9 @@ func (ls *Leases) plan(clk clock.Clock, configured time.Duration) plan {
 	return p
 }
 
-// renew sends one renewal. Leases of another history are verified before they are trusted.
+// renew tells how leases are renewed.
 func (ls *Leases) renew(due []*Lease) {
+	// The trust counts from before the question, because the store counts from later.
 	r := renewal{ls: ls, sent: ls.cfg.Clock.Now(), early: clock.Jitter()}
 	r.suspended = ls.cfg.Clock.Suspended(r.sent)
 	answer, err := ls.sendRenewal(due)
@@ -89,6 +93,8 @@ func (ls *Leases) renew(due []*Lease) {
 	if answer.Signals {
 		ls.cfg.Users.SignalsWait()
 	}
+	// A confirmed lease is trusted for longer. One that the store does not know any more is lost. Without an answer, the next
+	// try follows soon. A lease of another history gets no new locks, and its users are moved to a fresh lease.
 	var doubtful []*Lease
 	for _, l := range due {
 		if slices.Contains(answer.Reconcile, l.id) {
@@ -102,6 +108,7 @@ func (ls *Leases) renew(due []*Lease) {
 		r.apply(l, kept[l.id], err)
 	}
 	ls.changed()
+	// The store may have forgotten locks of another history, so they are verified before their lease is trusted for longer.
 	if len(doubtful) > 0 {
 		unverified := ls.cfg.Users.Verify(ls.ctx, doubtful, answer.History, func(l *Lease) {
 			kept[l.id] = true

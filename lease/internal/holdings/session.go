@@ -142,16 +142,17 @@ func (s *Session) List(req types.ListRequest) (views []types.View) {
 	return views
 }
 
-// End ends the session; only the first call has an effect. Its waits end. The app is told of each lock that it loses, unless it
-// ended the session itself. Then its locks are released in the background. The channel is closed when the store has confirmed
-// that, or when their leases are dead.
+// End tells how a session ends; only the first call has an effect. The channel is closed when the store has confirmed the
+// releases of its locks, or when their leases are dead.
 func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	s.mu.Lock()
 	if s.ended {
 		s.mu.Unlock()
 		return s.released
 	}
+	// From now on, a grant does not enter the session, but is handed back.
 	s.ended = true
+	// All its locks leave it, and the app is told of each one that it loses. Lost locks that the store may still have are released, too.
 	kept := s.keptLocked()
 	var left atomic.Int64
 	left.Store(int64(s.held.count() + len(kept)))
@@ -174,6 +175,7 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 		}
 		releases = append(releases, r)
 	}
+	// Its waiting calls see this and leave: see attempt.Call.Await.
 	close(s.ending)
 	if s.onEnd != nil {
 		s.onEnd(reason)
@@ -185,6 +187,7 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	if len(releases) == 0 {
 		close(s.released)
 	}
+	// The store frees the locks in one batch, in the background.
 	for _, r := range releases {
 		s.set.rel.Release(r)
 	}

@@ -40,7 +40,7 @@ func (rc *Reconciler) movesFrom(old *heartbeat.Lease) (moves []move) {
 	for _, h := range rc.holdings.On(old) {
 		moves = append(moves, move{h: h})
 	}
-	for _, b := range rc.acquirer.WaitingUnder(old) {
+	for _, b := range rc.acquirer.Queue.WaitingUnder(old) {
 		if b.BeginMove() {
 			moves = append(moves, move{b: b})
 		}

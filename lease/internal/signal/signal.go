@@ -151,7 +151,7 @@ func (sg *Signals) stale(sig store.Signal, unmatched map[store.SignalID]time.Tim
 	if !seen {
 		since = now
 	}
-	if now.Sub(since) > 2*sg.cfg.StoreTimeout && sg.acquirer.QueueLength(sig.Key) == 0 {
+	if now.Sub(since) > 2*sg.cfg.StoreTimeout && sg.acquirer.Queue.Length(sig.Key) == 0 {
 		return true
 	}
 	unmatched[sig.ID] = since
