@@ -567,7 +567,7 @@ fuzz-keep: ## Copy the inputs that fuzzing has found to testdata/fuzz, if they r
 model: ## Search the model of the protocol further than the tests do (minutes, and gigabytes)
 	MODEL=long go test -count=1 -v -timeout 2h ./test/model
 
-# Some of them: make mutants ONLY=reap-early,no-epoch
+# Some of them: make mutants ONLY=reap-early,no-history
 mutants: test-deps ## Break one rule after the other, check that a test fails each time, and write test/mutants/TABLE.md (takes long: each is compiled)
 	go run ./test/mutants $(if $(ONLY),-only '$(ONLY)')
 

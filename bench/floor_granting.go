@@ -15,7 +15,7 @@ import (
 )
 
 // granting is together with the statements of the sidecar's own store, under one lease:
-// tokens, the epoch, and what a lock row tells of its holder.
+// tokens, the history, and what a lock row tells of its holder.
 func granting(url string) (shared [2]executor, err error) {
 	var sql [6]string
 	for i, name := range []string{"acquire_one", "acquire_session", "acquire_row", "acquire_rows", "release_one", "release_many"} {

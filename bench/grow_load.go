@@ -170,7 +170,7 @@ func (b *bench) fill(c *counter, from, to int) error {
 		if err := c.exec(fmt.Sprintf(`WITH lease AS (
 				INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at)
 				VALUES (gen_random_uuid(), 'bench', 'bench', false, '1 day', clock_timestamp() + interval '1 day') RETURNING id)
-			INSERT INTO locksidecar.locks (namespace, key, lease_id, token, grant_id, acquired_at)
+			INSERT INTO locksidecar.locks (namespace, key, lease_id, token, attempt_id, acquired_at)
 			SELECT 'default', k.key, lease.id, k.n, gen_random_uuid(), clock_timestamp()
 			FROM lease, (SELECT n, md5(n::text) AS key FROM generate_series(%d, %d) n ORDER BY key) k`, first, last)); err != nil {
 			return err

@@ -104,7 +104,7 @@ func (b *bench) fillToSweep(c *counter, rows int) error {
 		return err
 	}
 	return errors.Join(
-		c.exec("UPDATE locksidecar.locks SET lease_id = NULL, grant_id = NULL, freed_at = clock_timestamp() - interval '1 day' WHERE token % 10 = 0"),
+		c.exec("UPDATE locksidecar.locks SET lease_id = NULL, attempt_id = NULL, freed_at = clock_timestamp() - interval '1 day' WHERE token % 10 = 0"),
 		c.exec("VACUUM ANALYZE locksidecar.locks"), c.exec("CHECKPOINT"))
 }
 

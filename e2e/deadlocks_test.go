@@ -17,18 +17,18 @@ const longLine = `WITH pod AS (
 		INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at)
 		VALUES (gen_random_uuid(), 'elsewhere', 'elsewhere', true, '1h', clock_timestamp() + interval '1h') RETURNING id
 	), held AS (
-		INSERT INTO locksidecar.locks (namespace, key, lease_id, token, grant_id, contended, session, acquired_at)
+		INSERT INTO locksidecar.locks (namespace, key, lease_id, token, attempt_id, contended, session, acquired_at)
 		SELECT $1, 'line:' || n, pod.id, n + 1, gen_random_uuid(), n > 0, 's' || n, clock_timestamp() - interval '1 minute'
 		FROM generate_series(0, $2::int) n, pod
 	), waiting AS (
-		INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id, session, enqueued_at)
+		INSERT INTO locksidecar.waiters (attempt_id, namespace, key, lease_id, session, enqueued_at)
 		SELECT gen_random_uuid(), $1, 'line:' || n, pod.id, 's' || n - 1, clock_timestamp() - interval '1 minute'
 		FROM generate_series(1, $2::int) n, pod RETURNING 1
 	)
 	SELECT count(*) FROM waiting`
 
 // waitsFor makes a session of the line wait for a key of it, too.
-const waitsFor = `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id, session, enqueued_at)
+const waitsFor = `INSERT INTO locksidecar.waiters (attempt_id, namespace, key, lease_id, session, enqueued_at)
 	SELECT gen_random_uuid(), $1, 'line:' || $3::int, l.lease_id, 's' || $2::int, clock_timestamp() - interval '1 minute'
 	FROM locksidecar.locks l WHERE l.key = 'line:' || $2::int
 	RETURNING 1`

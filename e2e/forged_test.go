@@ -34,12 +34,12 @@ func TestFloodOfForgedNews(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = stranger.Close(t.Context()) }()
-	if _, err := stranger.Exec(t.Context(), "SELECT grant_id FROM locksidecar.waiters"); err == nil {
+	if _, err := stranger.Exec(t.Context(), "SELECT attempt_id FROM locksidecar.waiters"); err == nil {
 		t.Error("the role may read waiters")
 	}
 	now := time.Now().UnixMicro()
 	// A listener may have received the first half of a waiter's id.
-	half := pgtest.Query[string](t, database, "SELECT left(grant_id::text, 18) FROM locksidecar.waiters")
+	half := pgtest.Query[string](t, database, "SELECT left(attempt_id::text, 18) FROM locksidecar.waiters")
 	granted := func(id string) string {
 		return fmt.Sprintf("granted:%s,%d,%d,%d,%d,", id, token+1, now, now+3_600_000_000, now)
 	}

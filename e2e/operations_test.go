@@ -77,7 +77,7 @@ func TestBackup(t *testing.T) {
 	run(restored)
 	a = dial(t, s.socket)
 	if token := a.acquire("new", ""); token < last+64_000_000 {
-		t.Errorf("token %d after %d: no new epoch began", token, last)
+		t.Errorf("token %d after %d: no new history began", token, last)
 	}
 }
 

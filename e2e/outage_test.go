@@ -338,6 +338,6 @@ func waitingGrants(url string) (grants []string) {
 		return nil
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	_ = conn.QueryRow(ctx, "SELECT array_agg(grant_id::text ORDER BY id) FROM locksidecar.waiters").Scan(&grants)
+	_ = conn.QueryRow(ctx, "SELECT array_agg(attempt_id::text ORDER BY id) FROM locksidecar.waiters").Scan(&grants)
 	return grants
 }

@@ -117,7 +117,7 @@ func TestRoles(t *testing.T) {
 	makeRoles(t, database) // again, which revokes excess default privileges
 	t.Run("does its work", func(t *testing.T) { roleWorks(t, early, o) })
 	t.Run("sweeps", func(t *testing.T) { roleSweeps(t, database) })
-	t.Run("begins an epoch", func(t *testing.T) { roleBeginsEpoch(t, database, o) })
+	t.Run("begins a history", func(t *testing.T) { roleBeginsHistory(t, database, o) })
 	t.Run("reads", func(t *testing.T) { roleReads(t, database, o) })
 	t.Run("shows", func(t *testing.T) { roleShows(t, database, o) })
 	t.Run("may do no more", func(t *testing.T) { roleIsRefused(t, database) })
@@ -237,11 +237,11 @@ func roleSweeps(t *testing.T, database string) {
 	execute(t, database, `
 		INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at)
 		SELECT gen_random_uuid(), 'gone', 'gone', true, '1s', clock_timestamp() - interval '1 hour';
-		INSERT INTO locksidecar.locks (namespace, key, token, lease_id, grant_id)
+		INSERT INTO locksidecar.locks (namespace, key, token, lease_id, attempt_id)
 		SELECT 'swept', 'dangling', locksidecar.token_at(clock_timestamp()), gen_random_uuid(), gen_random_uuid();
 		INSERT INTO locksidecar.locks (namespace, key, token, freed_at)
 		SELECT 'swept', 'forgotten', 1, clock_timestamp() - interval '2 days';
-		INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
+		INSERT INTO locksidecar.waiters (attempt_id, namespace, key, lease_id)
 		SELECT gen_random_uuid(), 'swept', 'waiter', gen_random_uuid();
 		INSERT INTO locksidecar.signals (lease_id, namespace, key, token, kind, requested_at)
 		SELECT id, 'swept', 'signal', 1, 'stop', clock_timestamp() FROM locksidecar.leases WHERE instance = 'gone';
@@ -272,15 +272,15 @@ func roleSweeps(t *testing.T, database string) {
 	}
 }
 
-// roleBeginsEpoch makes the database look like a promoted standby.
-func roleBeginsEpoch(t *testing.T, database string, o options) {
+// roleBeginsHistory makes the database look like a promoted standby.
+func roleBeginsHistory(t *testing.T, database string, o options) {
 	s := start(t, o)
 	a := dial(t, s.socket)
-	before := a.acquire("epoch", "")
-	a.release("epoch", before)
-	execute(t, database, "UPDATE locksidecar.meta SET epoch = '00000000'")
-	if after := a.acquire("epoch", ""); after < before+64_000_000 {
-		t.Errorf("token %d after %d: no new epoch began", after, before)
+	before := a.acquire("history", "")
+	a.release("history", before)
+	execute(t, database, "UPDATE locksidecar.meta SET server = '00000000'")
+	if after := a.acquire("history", ""); after < before+64_000_000 {
+		t.Errorf("token %d after %d: no new history began", after, before)
 	}
 }
 
@@ -293,7 +293,7 @@ var forbidden = map[string][]string{
 		"DROP TABLE locksidecar.locks",
 		"TRUNCATE locksidecar.locks",
 		"CREATE INDEX ON locksidecar.locks (token)",
-		"CREATE OR REPLACE FUNCTION locksidecar.in_epoch() RETURNS boolean LANGUAGE sql AS 'SELECT true'",
+		"CREATE OR REPLACE FUNCTION locksidecar.in_history() RETURNS boolean LANGUAGE sql AS 'SELECT true'",
 		"UPDATE locksidecar.meta SET oldest_version = 1000000",
 		"DELETE FROM locksidecar.meta",
 		"INSERT INTO locksidecar.goose_db_version (version_id, is_applied) VALUES (1000000, true)",
@@ -304,9 +304,9 @@ var forbidden = map[string][]string{
 	},
 	pgroles.Reader: {
 		// Columns that would let the reader act.
-		"SELECT grant_id FROM locksidecar.locks",
+		"SELECT attempt_id FROM locksidecar.locks",
 		"SELECT token FROM locksidecar.locks",
-		"SELECT grant_id FROM locksidecar.waiters",
+		"SELECT attempt_id FROM locksidecar.waiters",
 		"SELECT * FROM locksidecar.locks",
 		"SELECT l FROM locksidecar.locks l",
 		"COPY locksidecar.waiters TO STDOUT",
@@ -329,7 +329,7 @@ var forbidden = map[string][]string{
 		"INSERT INTO locksidecar.watchers SELECT namespace, key, lease_id FROM locksidecar.locks",
 		"TRUNCATE locksidecar.waiters",
 		"SELECT locksidecar.token_at(clock_timestamp())",
-		"SELECT locksidecar.new_epoch()", // this function runs with the migrator's rights
+		"SELECT locksidecar.new_history()", // this function runs with the migrator's rights
 		"SELECT locksidecar.channel('n', 'i')",
 		"CREATE TABLE locksidecar.mine (i integer)",
 		"CREATE SCHEMA mine",

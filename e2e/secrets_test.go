@@ -156,7 +156,7 @@ func useSecrets(t *testing.T, one, two *sidecar, session *stream, apps secrets, 
 	skipped.send("PUT", lockPath("job"), `{"wait_ms":-1,"on_success":"skip"}`)
 	one.awaitQueue("job", 2)
 	grants = strings.Fields(pgtest.Query[string](t, database,
-		"SELECT string_agg(grant_id::text, ' ') FROM (SELECT grant_id FROM locksidecar.waiters UNION SELECT grant_id FROM locksidecar.locks) g"))
+		"SELECT string_agg(attempt_id::text, ' ') FROM (SELECT attempt_id FROM locksidecar.waiters UNION SELECT attempt_id FROM locksidecar.locks) g"))
 	a.releaseWith("job", token, "&outcome=success", `{"result":"`+apps["a result"]+`"}`, with...)
 	b.read("PUT", lockPath("job")).granted()
 	skipped.read("PUT", lockPath("job")).want(200, "")

@@ -47,12 +47,12 @@ func fill(ctx context.Context, db *pgx.Conn, rows int) error {
 	}
 	locks := func(kind, count int, lease, grant, contended string) string {
 		return fmt.Sprintf(`INSERT INTO locksidecar.locks
-			(namespace, key, lease_id, token, grant_id, contended, session, acquired_at, freed_at)
+			(namespace, key, lease_id, token, attempt_id, contended, session, acquired_at, freed_at)
 			SELECT 'default', `+key+`, %s, n, %s, %s, 'c1:1', clock_timestamp(), CASE WHEN %s IS NULL THEN clock_timestamp() END
 			FROM generate_series(1, %d) n`, rows, count, kind, lease, grant, contended, lease, count)
 	}
 	waiters := func(kind int) string {
-		return fmt.Sprintf(`INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id, session)
+		return fmt.Sprintf(`INSERT INTO locksidecar.waiters (attempt_id, namespace, key, lease_id, session)
 			SELECT `+id("n + %d")+`, 'default', `+key+`, '%s', 'c2:1' FROM generate_series(1, %d) n`,
 			1_000_000*kind, rows, most, kind, uuid(waitsLease), most)
 	}

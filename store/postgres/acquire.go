@@ -219,7 +219,7 @@ func (t *batch) takeMany(ctx context.Context, which []int, sql statement, args [
 func (t *batch) argsOfSession(which []int) []any {
 	c := newAskColumns(t.asks, which)
 	return []any{
-		t.config.Identity.Namespace, c.leases[0], c.keys, c.grants, c.sessions,
+		t.config.Identity.Namespace, c.leases[0], c.keys, c.attempts, c.sessions,
 		orNull(c.owners, ""), orNull(c.datas, nil), orNull(c.traceparents, ""), t.notAfter,
 	}
 }
@@ -237,7 +237,7 @@ func (t *batch) argsOfMany(which []int) []any {
 		}
 	}
 	return []any{
-		id.Namespace, c.keys, c.leases, byTTL, c.grants, c.sessions, c.owners, c.datas, c.traceparents,
+		id.Namespace, c.keys, c.leases, byTTL, c.attempts, c.sessions, c.owners, c.datas, c.traceparents,
 		made, ttls, id.Instance, id.Pod, t.notAfter,
 	}
 }
@@ -257,11 +257,11 @@ func (t *batch) readHolders(ctx context.Context) error {
 	if len(which) == 0 {
 		return nil
 	}
-	keys, leases, grants := make([]string, len(which)), make([][16]byte, len(which)), make([][16]byte, len(which))
+	keys, leases, attempts := make([]string, len(which)), make([][16]byte, len(which)), make([][16]byte, len(which))
 	for n, i := range which {
-		keys[n], leases[n], grants[n] = t.asks[i].Key, t.asks[i].Lease, t.asks[i].ID
+		keys[n], leases[n], attempts[n] = t.asks[i].Key, t.asks[i].Lease, t.asks[i].ID
 	}
-	readings, err := t.read(ctx, keys, leases, grants, 0)
+	readings, err := t.read(ctx, keys, leases, attempts, 0)
 	if err != nil {
 		return err
 	}
@@ -354,7 +354,7 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 	id := t.config.Identity
 	found, err := query(ctx, t.operation, sqlAsk,
 		[]any{
-			id.Namespace, t.notAfter, mayWait, id.Instance, id.Pod, c.keys, c.grants, c.leases, c.ttls,
+			id.Namespace, t.notAfter, mayWait, id.Instance, id.Pod, c.keys, c.attempts, c.leases, c.ttls,
 			c.minHolds, c.skips, c.sessions, c.owners, c.datas, c.traceparents, c.limits,
 		},
 		func(rows pgx.Rows, r *asked) error {
@@ -413,7 +413,7 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 
 type askColumns struct {
 	keys, sessions, owners, traceparents []string
-	grants, leases                       [][16]byte
+	attempts, leases                     [][16]byte
 	ttls, minHolds                       []time.Duration
 	skips                                []bool
 	datas                                []*string
@@ -424,12 +424,12 @@ func newAskColumns(asks []store.Ask, which []int) askColumns {
 	n := len(which)
 	c := askColumns{
 		keys: make([]string, n), sessions: make([]string, n), owners: make([]string, n), traceparents: make([]string, n),
-		grants: make([][16]byte, n), leases: make([][16]byte, n), ttls: make([]time.Duration, n), datas: make([]*string, n),
+		attempts: make([][16]byte, n), leases: make([][16]byte, n), ttls: make([]time.Duration, n), datas: make([]*string, n),
 		minHolds: make([]time.Duration, n), skips: make([]bool, n), limits: make([]*int, n),
 	}
 	for n, i := range which {
 		a := &asks[i]
-		c.keys[n], c.grants[n], c.leases[n], c.ttls[n] = a.Key, a.ID, a.Lease, a.TTL
+		c.keys[n], c.attempts[n], c.leases[n], c.ttls[n] = a.Key, a.ID, a.Lease, a.TTL
 		c.sessions[n], c.owners[n], c.traceparents[n] = a.Session, a.Owner, a.Traceparent
 		c.datas[n], c.minHolds[n], c.skips[n], c.limits[n] = textOf(a.Data), a.MinHold, a.Skip, limitOf(a)
 	}

@@ -116,7 +116,7 @@ func TestAnAcquireThatWaitedDoesNotSteal(t *testing.T) {
 			take.makeRows(s, askFor("k", s.lease))
 			rival := askFor("k", openLease(t, s, time.Hour))
 			exec(t, s.other, "BEGIN")
-			exec(t, s.other, `UPDATE locksidecar.locks SET lease_id = $1, grant_id = $2, token = token + 1,
+			exec(t, s.other, `UPDATE locksidecar.locks SET lease_id = $1, attempt_id = $2, token = token + 1,
 				acquired_at = clock_timestamp(), freed_at = NULL`, rival.Lease, rival.ID)
 			answers := make(chan []store.Answer, 1)
 			go func() {
@@ -140,7 +140,7 @@ func TestAnAcquireThatWaitedDoesNotSteal(t *testing.T) {
 }
 
 // On a promoted server, tokens jump before the first grant.
-func TestNothingIsTakenInAnotherEpoch(t *testing.T) {
+func TestNothingIsTakenInAnotherHistory(t *testing.T) {
 	t.Parallel()
 	for name, take := range statementsThatTake {
 		t.Run(name, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestNothingIsTakenInAnotherEpoch(t *testing.T) {
 			s := newScene(t)
 			before := want(t, acquire(t, s, askFor("before", s.lease)), store.Granted).Token
 			take.makeRows(s, askFor("after", s.lease))
-			exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
+			exec(t, s.conn, "UPDATE locksidecar.meta SET server = 'another'")
 			answers, err := s.Acquire(t.Context(), take.of(s, askFor("after", s.lease)))
 			if err != nil {
 				t.Fatal(err)
@@ -158,8 +158,8 @@ func TestNothingIsTakenInAnotherEpoch(t *testing.T) {
 					t.Errorf("token %d after %d", a.Token, before)
 				}
 			}
-			if epoch := pgtest.Query[string](t, s.url, "SELECT epoch FROM locksidecar.meta"); epoch == "another" {
-				t.Error("the epoch did not change")
+			if history := pgtest.Query[string](t, s.url, "SELECT server FROM locksidecar.meta"); history == "another" {
+				t.Error("the history did not change")
 			}
 		})
 	}

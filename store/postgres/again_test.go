@@ -28,11 +28,11 @@ func releasesLookAgain(t *testing.T, keys []string) {
 	}{
 		"a waiter has come": {
 			`WITH marked AS (UPDATE locksidecar.locks SET contended = true WHERE key = 'k' RETURNING namespace, key)
-			INSERT INTO locksidecar.waiters (namespace, key, lease_id, grant_id) SELECT namespace, key, $1, $2 FROM marked`,
+			INSERT INTO locksidecar.waiters (namespace, key, lease_id, attempt_id) SELECT namespace, key, $1, $2 FROM marked`,
 			store.Holds,
 		},
 		"another attempt holds it": {
-			`UPDATE locksidecar.locks SET token = token + 1, lease_id = $1, grant_id = $2 WHERE key = 'k'`,
+			`UPDATE locksidecar.locks SET token = token + 1, lease_id = $1, attempt_id = $2 WHERE key = 'k'`,
 			store.UnknownToken,
 		},
 	} {

@@ -381,14 +381,14 @@ func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// inspectSource checks whether a failover would be noticed, and reads the server's epoch.
+// inspectSource checks whether a failover would be noticed, and reads the server's history.
 func (s *Store) inspectSource(ctx context.Context, pool *pgxpool.Pool, source string) error {
 	err := s.learn(ctx, pool)
 	if answered(err) {
 		return &sourceError{source, err}
 	}
 	if err == nil && source == "none" {
-		s.sayOnce(slog.LevelWarn, "no failover of the database is noticed (its epoch source is none): after one, tokens may decrease, "+
+		s.sayOnce(slog.LevelWarn, "no failover of the database is noticed (its history source is none): after one, tokens may decrease, "+
 			"and locks may be granted to others although their holders live")
 	}
 	return err
@@ -403,8 +403,8 @@ type sourceError struct {
 func (e *sourceError) Unwrap() error { return e.error }
 
 func (e *sourceError) Error() string {
-	return fmt.Sprintf("a failover would not be noticed: the database's epoch source is %q, and the server refuses it to this role: %v; "+
-		"grant EXECUTE, or run `SELECT locksidecar.use_epoch_source('server')` as the owner of the schema", e.source, e.error)
+	return fmt.Sprintf("a failover would not be noticed: the database's history source is %q, and the server refuses it to this role: %v; "+
+		"grant EXECUTE, or run `SELECT locksidecar.use_history_source('server')` as the owner of the schema", e.source, e.error)
 }
 
 func (s *Store) sayOnce(level slog.Level, text string, args ...any) {

@@ -115,7 +115,7 @@ func TestMigrationsWithStrangeDefaults(t *testing.T) {
 				t.Fatal(err)
 			}
 			if source := sourceOf(t, url); source != "timeline" {
-				t.Errorf("the epoch source is %s", source)
+				t.Errorf("the history source is %s", source)
 			}
 		})
 	}

@@ -81,8 +81,8 @@
 // # Shares
 //
 // A shared key has a row in the table shares for each holder. Its lock row names a lease that does not
-// exist (shared_lease), and the limit (places). So the statements for exclusive locks see the key as held,
-// and leave it to the functions. These lock the lock row and then branch on places (code/shares.sql). They
+// exist (shared_lease), and the limit (share_limit). So the statements for exclusive locks see the key as held,
+// and leave it to the functions. These lock the lock row and then branch on share_limit (code/shares.sql). They
 // read the shares in a later statement, because a statement that waited for the row has an old snapshot.
 //
 //   - An enqueue does not lock the holders' leases, because there can be many. A reap hands on the keys of
@@ -148,7 +148,7 @@
 //     (pg_cancel_backend), a waiter can receive a grant that a failover forgets.
 //   - While its waiter waits, only readers of the rows know the whole attempt id, 122 random bits. Hints
 //     name the first half (words.go). Ids that can be derived from a request_id are not sent in full. A
-//     role that may read grant_id could forge a grant; see Rights.
+//     role that may read attempt_id could forge a grant; see Rights.
 //   - A late or repeated notification finds no waiter, because each attempt has its own id, and the grant
 //     is released when the attempt ends.
 //   - The lock is held under the waiter's own renewed lease, which the sidecar trusts until its own
@@ -191,8 +191,8 @@
 //
 // A promoted standby can miss the last answers, with tokens and renewals, and has another clock. The first
 // statement that would grant, renew or reap there compares the server with locksidecar.meta, and fails. Then
-// new_epoch begins a new epoch, the period of one primary: tokens jump beyond another server's clock, and every
-// lease gets its TTL once more. The epoch has a new name (meta.history), which each lease records when it is
+// new_history begins a new history, the period of one primary: tokens jump beyond another server's clock, and every
+// lease gets its TTL once more. The history has a new name (meta.history), which each lease records when it is
 // opened. A renewal names leases of another history. The table locks has no index by lease. So the sidecar verifies
 // its locks by their keys (HeldUnder), on the renewals' connection, because it trusts no lease before that. Then it
 // moves them and its waiters to leases of this history (Move), and revokes the old leases, with the locks that it
@@ -200,14 +200,14 @@
 //
 // All sidecars identify servers in one way (meta.source): by the timeline, which only a promotion or a
 // recovery changes. If the server refuses to tell its timeline, the time of its start is used, which is the
-// same through each connection, pooler and socket. An unnecessary epoch costs tokens, and a TTL without
-// reaps. A missing epoch breaks exclusion.
+// same through each connection, pooler and socket. An unnecessary history costs tokens, and a TTL without
+// reaps. A missing history breaks exclusion.
 //
 // An asynchronous standby can miss a grant that its holder's sidecar believes in. That sidecar gives the
 // lock up when it has reached the new server (HeldUnder). Otherwise it trusts the lease until its deadline,
-// less than the TTL after the old server's last answer, by the sidecar's monotonic clock. So new_epoch
+// less than the TTL after the old server's last answer, by the sidecar's monotonic clock. So new_history
 // begins a quiet time, by the new server's clock: nothing is granted for the longest TTL in use. The
-// statements that grant read its end with the epoch: those of queries/acquire.sql, and the
+// statements that grant read its end with the history: those of queries/acquire.sql, and the
 // functions ask and pass_on. A pending hold keeps a key with waiters and without a holder (keep_quiet).
 // After the quiet time, the waiters' checks hand the key over in order.
 //
@@ -224,7 +224,7 @@
 // The old primary can come back and accept writes. A sidecar that has seen the later primary does not
 // connect to the old one (timeline.go): its newer locks would be unknown there, and without a standby it
 // would be granted old tokens. The later primary is the one with the greater token at the begin of its
-// epoch, because each promoted or restored server jumps beyond the previous tokens. The sidecar also
+// history, because each promoted or restored server jumps beyond the previous tokens. The sidecar also
 // records that on the old server (outdate), which then grants and renews nothing until an operator makes it
 // the primary again (restored). If the URL names several hosts, one that is not a copy of the previous
 // server is refused, because the locks of one are free at the other.
@@ -264,5 +264,5 @@
 // On a current schema, a role needs USAGE on the schema, EXECUTE on the functions, and SELECT, INSERT,
 // UPDATE, DELETE on the tables, except that SELECT is enough on meta (deploy/roles.sql). A role that may not call the
 // functions may only read (reader.go): Get, List, Waiting and Stats need USAGE and SELECT, without the columns token,
-// grant_id and data, because a reader of these could release locks and forge hand-offs. All else is then unsupported.
+// attempt_id and data, because a reader of these could release locks and forge hand-offs. All else is then unsupported.
 package postgres

@@ -19,16 +19,16 @@ const (
 	stateNoTable       = "42P01"
 	stateNoColumn      = "42703"
 	stateNoFunction    = "42883"
-	// Raised by this package's functions: in_epoch, in_time, may_take, new_epoch.
-	stateNewEpoch = "LS001"
-	stateTooLate  = "LS002"
-	stateTooOld   = "LS003"
-	stateOldOne   = "LS004"
+	// Raised by this package's functions: in_history, in_time, may_take, new_history.
+	stateNewHistory = "LS001"
+	stateTooLate    = "LS002"
+	stateTooOld     = "LS003"
+	stateOldOne     = "LS004"
 )
 
 var (
 	errNotStarted = errors.New("the store is not started")
-	errNewEpoch   = errors.New("the database server was promoted or restored, and another session is preparing it")
+	errNewHistory = errors.New("the database server was promoted or restored, and another session is preparing it")
 	errNoMeta     = errors.New("locksidecar.meta has no row: run `locksidecar migrate`")
 	errStandby    = errors.New("the database server is a standby")
 	errStopped    = errors.New("the store is stopped")

@@ -492,7 +492,7 @@ func TestAPromotionProlongsNoHold(t *testing.T) {
 	ask := s.holdFor("k", time.Minute)
 	token := want(t, acquire(t, s, ask), store.Granted).Token
 	release(t, s, store.Claim{Key: "k", Token: token, Lease: ask.Lease})
-	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
+	exec(t, s.conn, "UPDATE locksidecar.meta SET server = 'another'")
 	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + interval '1 s' WHERE id = $1", s.lease)
 	if after := want(t, acquire(t, s, askFor("after", s.lease)), store.Granted); after.ExpiresIn < time.Minute {
 		t.Fatalf("expires in %s: this does not test the rule", after.ExpiresIn)

@@ -67,9 +67,9 @@ func (r *renewal) run(ctx context.Context) error {
 	if err != nil || len(r.left) == 0 {
 		return err
 	}
-	// A server that was just promoted can miss the last renewal. No statement has compared its epoch yet,
+	// A server that was just promoted can miss the last renewal. No statement has compared its history yet,
 	// because no lease seemed alive.
-	began, err := r.beginEpoch(ctx)
+	began, err := r.beginHistory(ctx)
 	if err != nil || !began {
 		return err
 	}
@@ -127,7 +127,7 @@ func (r *renewal) extend(ctx context.Context, sql statement, leases [][16]byte) 
 		}
 	}
 	r.clock.heard(found[len(found)-1].now)
-	if found[0].misfit || len(r.Reconcile) > 0 { // another schema, or another epoch
+	if found[0].misfit || len(r.Reconcile) > 0 { // another schema, or another history
 		r.doubt()
 	}
 	r.left = slices.DeleteFunc(slices.Clone(r.left), func(id store.LeaseID) bool { return kept[id] })

@@ -290,8 +290,8 @@ func (e *listener) pass(word string) {
 		}
 		return
 	}
-	if grant, ok := hintedOf(word); ok {
-		e.s.news(store.News{Attempt: store.Attempt{ID: grant}})
+	if attempt, ok := hintedOf(word); ok {
+		e.s.news(store.News{Attempt: store.Attempt{ID: attempt}})
 	}
 	if news, ok := e.s.grantOf(word); ok {
 		e.s.news(news)

@@ -265,7 +265,7 @@ func TestASweepGoesOn(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)
 	dead := uuid.New()
-	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, lease_id, grant_id, acquired_at)
+	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, lease_id, attempt_id, acquired_at)
 		VALUES ('n', 'dangling', locksidecar.token_at(clock_timestamp()), $1, $1, clock_timestamp())`, dead)
 	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, freed_at)
 		VALUES ('n', 'free', 1, clock_timestamp() - interval '1 year')`)

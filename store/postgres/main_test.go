@@ -73,7 +73,7 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	if is := sourceOf(t, url); is != "timeline" {
-		t.Errorf("the epoch source is %s, want that of a server without refused functions", is)
+		t.Errorf("the history source is %s, want that of a server without refused functions", is)
 	}
 	storetest.Run(t, func(t *testing.T) storetest.Backend { return backend{tb: t, url: url} })
 }

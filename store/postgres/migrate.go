@@ -324,7 +324,7 @@ func (m migrations) replaceCode(ctx context.Context, db *sql.DB) error {
 		}
 	}
 	// A new schema has version 0.
-	if _, err := tx.ExecContext(ctx, "SELECT locksidecar.choose_epoch_source() FROM locksidecar.meta WHERE schema_version = 0"); err != nil {
+	if _, err := tx.ExecContext(ctx, "SELECT locksidecar.choose_history_source() FROM locksidecar.meta WHERE schema_version = 0"); err != nil {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, "UPDATE locksidecar.meta SET schema_version = $1", m.last); err != nil {

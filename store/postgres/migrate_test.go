@@ -290,7 +290,7 @@ func TestCodeIsReplacedAsASet(t *testing.T) {
 		return pgtest.Query[string](t, url, `SELECT string_agg(oid::regprocedure || md5(prosrc), ' ' ORDER BY oid)
 			FROM pg_proc WHERE pronamespace = 'locksidecar'::regnamespace`)
 	}
-	const table, another = "CREATE TABLE locksidecar.further ();", `CREATE OR REPLACE FUNCTION locksidecar.in_epoch() RETURNS boolean
+	const table, another = "CREATE TABLE locksidecar.further ();", `CREATE OR REPLACE FUNCTION locksidecar.in_history() RETURNS boolean
 		LANGUAGE sql AS 'SELECT true';`
 	fails := func() {
 		t.Helper()
@@ -299,7 +299,7 @@ func TestCodeIsReplacedAsASet(t *testing.T) {
 		}
 	}
 	fails()
-	if is := version(); is != 0 || strings.Contains(functions(), "in_epoch") {
+	if is := version(); is != 0 || strings.Contains(functions(), "in_history") {
 		t.Errorf("a new schema has version %d, functions\n%s", is, functions())
 	}
 	exec(t, conn, "DROP SCHEMA locksidecar CASCADE")

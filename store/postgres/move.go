@@ -51,16 +51,16 @@ func (s *Store) Move(ctx context.Context, from, to store.LeaseID, moves []store.
 	states := make([]store.ClaimStatus, len(moves))
 	name := func(i int) keyName { return keyName{id.Namespace, moves[i].Key} }
 	locked, err := o.aroundLocked(ctx, items(len(moves)), name, func(ctx context.Context, which []int) error {
-		keys, tokens, grants := make([]string, len(which)), make([]int64, len(which)), make([][16]byte, len(which))
+		keys, tokens, attempts := make([]string, len(which)), make([]int64, len(which)), make([][16]byte, len(which))
 		for n, i := range which {
-			keys[n], tokens[n], grants[n] = moves[i].Key, moves[i].Token, moves[i].ID
+			keys[n], tokens[n], attempts[n] = moves[i].Key, moves[i].Token, moves[i].ID
 		}
 		type moved struct {
 			ord   int
 			state string
 		}
 		found, err := query(ctx, o, sqlMove,
-			[]any{id.Namespace, o.notAfter, id.Instance, [16]byte(from), [16]byte(to), keys, tokens, grants},
+			[]any{id.Namespace, o.notAfter, id.Instance, [16]byte(from), [16]byte(to), keys, tokens, attempts},
 			func(rows pgx.Rows, m *moved) error { return rows.Scan(&m.ord, &m.state) })
 		for _, m := range found {
 			states[which[m.ord-1]] = claimStatuses[m.state]

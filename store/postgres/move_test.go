@@ -49,7 +49,7 @@ func TestMoveDuringAChange(t *testing.T) {
 		change string // of the key k under the lease $1
 		state  store.ClaimStatus
 	}{
-		"release":                  {"UPDATE locksidecar.locks SET lease_id = NULL, grant_id = NULL WHERE lease_id = $1", store.Released},
+		"release":                  {"UPDATE locksidecar.locks SET lease_id = NULL, attempt_id = NULL WHERE lease_id = $1", store.Released},
 		"reap":                     {"DELETE FROM locksidecar.leases WHERE id = $1", store.Expired},
 		"renewal of the old lease": {"UPDATE locksidecar.leases SET expires_at = clock_timestamp() + ttl WHERE id = $1", store.Holds},
 	} {
@@ -226,7 +226,7 @@ func TestMoveComesLateOrFirst(t *testing.T) {
 	if _, err := s.conn.Exec(t.Context(), "SELECT locksidecar.move('n', clock_timestamp(), 'i', $1, $2, '{k}', ARRAY[$3::bigint], ARRAY[$4::uuid])", s.lease, to, token, ask.ID); err == nil {
 		t.Error("a late move was carried out")
 	}
-	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
+	exec(t, s.conn, "UPDATE locksidecar.meta SET server = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
 	if state := s.moves(s.lease, to, store.Move{Attempt: ask.Attempt, Token: token})(); state != store.Holds {
 		t.Errorf("status %d", state)
 	}

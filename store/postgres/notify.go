@@ -195,12 +195,12 @@ func (m *notifier) drain(ctx context.Context) {
 }
 
 // hint asks an instance, perhaps this one, to check a waiter.
-func (s *Store) hint(namespace, instance string, grant uuid.UUID) {
+func (s *Store) hint(namespace, instance string, attempt uuid.UUID) {
 	if s.isMine(namespace, instance) {
-		s.news(store.News{Attempt: store.Attempt{ID: grant}})
+		s.news(store.News{Attempt: store.Attempt{ID: attempt}})
 		return
 	}
-	s.notifier.send(channelOf(namespace, instance), hintOf(grant))
+	s.notifier.send(channelOf(namespace, instance), hintOf(attempt))
 }
 
 func (s *Store) isMine(namespace, instance string) bool {

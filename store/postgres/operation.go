@@ -111,8 +111,8 @@ func query[T any](ctx context.Context, o *operation, sql statement, args []any, 
 		if suspicious(err) && !errors.Is(ctx.Err(), context.Canceled) {
 			o.doubt()
 		}
-		if sqlState(err) == stateNewEpoch && attempt < attempts {
-			if _, err := o.beginEpoch(ctx); err != nil {
+		if sqlState(err) == stateNewHistory && attempt < attempts {
+			if _, err := o.beginHistory(ctx); err != nil {
 				return nil, err
 			}
 			continue
@@ -128,13 +128,13 @@ func query[T any](ctx context.Context, o *operation, sql statement, args []any, 
 	}
 }
 
-// beginEpoch begins a new epoch on a server that was promoted or restored, and reports whether it did. In
-// any case it reads the server's epoch.
-func (o *operation) beginEpoch(ctx context.Context) (bool, error) {
-	began, err := query(ctx, o, sqlNewEpoch, nil, scanOne[bool])
+// beginHistory begins a new history on a server that was promoted or restored, and reports whether it did. In
+// any case it reads the server's history.
+func (o *operation) beginHistory(ctx context.Context) (bool, error) {
+	began, err := query(ctx, o, sqlNewHistory, nil, scanOne[bool])
 	if err != nil {
-		if isRowLocked(err) { // another session begins the epoch; the items of this operation are not locked
-			err = o.fail(errNewEpoch, false)
+		if isRowLocked(err) { // another session begins the history; the items of this operation are not locked
+			err = o.fail(errNewHistory, false)
 		}
 		return false, err
 	}

@@ -37,7 +37,7 @@ func releaseIn(t *testing.T, conn *pgx.Conn, key string, token int64, lease stor
 // waiterRows returns the number of rows of a waiting attempt.
 func waiterRows(t *testing.T, url string, grant store.AttemptID) int64 {
 	t.Helper()
-	return pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.waiters WHERE grant_id = $1", grant)
+	return pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.waiters WHERE attempt_id = $1", grant)
 }
 
 // A success sees an enqueue that is in flight.
@@ -83,7 +83,7 @@ func TestASuccessMeetsACancelUnderWay(t *testing.T) {
 		want(t, enqueue(t, s, ask), store.Queued)
 	}
 	exec(t, s.other, "BEGIN")
-	exec(t, s.other, "DELETE FROM locksidecar.waiters WHERE grant_id = $1", gone.ID)
+	exec(t, s.other, "DELETE FROM locksidecar.waiters WHERE attempt_id = $1", gone.ID)
 	released := make(chan store.Verdict, 1)
 	go func() { released <- release(t, s, success("k", token, s.lease)) }()
 	awaitBlocked(t, s.url)

@@ -56,10 +56,10 @@ func TestAnOutdatedPrimaryServesNothing(t *testing.T) {
 			(SELECT string_agg(g::text, E'\n' ORDER BY id) FROM locksidecar.signals g),
 			(SELECT string_agg(o::text, E'\n' ORDER BY id) FROM locksidecar.leases o))`)
 	}
-	epoch := pgtest.Query[string](t, s.url, "SELECT epoch FROM locksidecar.meta")
+	history := pgtest.Query[string](t, s.url, "SELECT server FROM locksidecar.meta")
 	// connected makes connections while the server is current, and then marks it.
 	connected := func() {
-		exec(t, s.conn, "UPDATE locksidecar.meta SET outdated = false, epoch = $1", epoch)
+		exec(t, s.conn, "UPDATE locksidecar.meta SET outdated = false, server = $1", history)
 		for _, i := range []*postgres.Store{s.Store, other} {
 			awaitReady(t, i)
 			poll(t, "connections", func() bool {

@@ -35,7 +35,7 @@ func (p pooled) Open(id store.Identity) store.Store {
 
 // TestConformanceBehindPgBouncer runs the suite through PgBouncer in transaction mode, with fewer
 // connections than instances: once with polling, and once with a listener past it. Each run uses an
-// epoch source that TestConformance does not use, and strange defaults, which each transaction must replace.
+// history source that TestConformance does not use, and strange defaults, which each transaction must replace.
 func TestConformanceBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	for way, source := range map[string]string{"never": "none", "direct": "server"} {

@@ -37,7 +37,7 @@ var (
 	sqlListAsReader        = load("list_as_reader")
 	sqlLocked              = load("locked")
 	sqlMove                = load("move")
-	sqlNewEpoch            = load("new_epoch")
+	sqlNewHistory          = load("new_history")
 	sqlNextToken           = load("next_token")
 	sqlNoteDelivery        = load("note_delivery")
 	sqlNotify              = load("notify")

@@ -65,8 +65,8 @@ func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) 
 }
 
 func (o *operation) check(ctx context.Context, waits []store.Attempt) ([]waitRow, error) {
-	keys, grants := columnsOf(waits)
-	found, err := query(ctx, o, sqlCheck, []any{o.config.Identity.Namespace, keys, grants},
+	keys, ids := columnsOf(waits)
+	found, err := query(ctx, o, sqlCheck, []any{o.config.Identity.Namespace, keys, ids},
 		func(rows pgx.Rows, w *waitRow) error {
 			return rows.Scan(w.with(&w.ord, &w.queued, &w.keeper, &w.skipped, &w.result, &w.heldUnder, &w.handedBy, &w.settle, &w.expired, &w.sharedWait)...)
 		})
@@ -83,12 +83,12 @@ func (o *operation) check(ctx context.Context, waits []store.Attempt) ([]waitRow
 	return inOrder, nil
 }
 
-func columnsOf(attempts []store.Attempt) (keys []string, grants [][16]byte) {
-	keys, grants = make([]string, len(attempts)), make([][16]byte, len(attempts))
+func columnsOf(attempts []store.Attempt) (keys []string, ids [][16]byte) {
+	keys, ids = make([]string, len(attempts)), make([][16]byte, len(attempts))
 	for i, a := range attempts {
-		keys[i], grants[i] = a.Key, a.ID
+		keys[i], ids[i] = a.Key, a.ID
 	}
-	return keys, grants
+	return keys, ids
 }
 
 // Check returns what became of waiters. It hands off the key of a dead holder if that is still missing.
@@ -175,8 +175,8 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) (answers []st
 	defer func() { o.noteLate(err, len(waits), func(i int) store.AttemptID { return waits[i].ID }) }()
 	gone := make(map[store.AttemptID]store.Answer, len(waits))
 	if len(waits) > 1 {
-		_, grants := columnsOf(waits)
-		if _, err := o.cancel(ctx, gone, sqlCancelMany, grants); err != nil {
+		_, ids := columnsOf(waits)
+		if _, err := o.cancel(ctx, gone, sqlCancelMany, ids); err != nil {
 			return nil, err
 		}
 	} else if locked, err := o.cancel(ctx, gone, sqlCancelOne, [16]byte(waits[0].ID)); err != nil {
@@ -247,23 +247,23 @@ func (o *operation) cancel(
 	ctx context.Context, gone map[store.AttemptID]store.Answer, sql statement, which any,
 ) (locked bool, err error) {
 	type cancelled struct {
-		grant    store.AttemptID
+		attempt  store.AttemptID
 		skipped  bool
 		result   *string
 		position int
 	}
 	found, err := query(ctx, o, sql, []any{o.config.Identity.Namespace, which, o.notAfter, o.config.Identity.Instance},
 		func(rows pgx.Rows, c *cancelled) error {
-			return rows.Scan(&c.grant, &c.skipped, &c.result, &c.position)
+			return rows.Scan(&c.attempt, &c.skipped, &c.result, &c.position)
 		})
 	if isRowLocked(err) {
 		o.warnLocked()
 		return true, nil
 	}
 	for _, c := range found {
-		gone[c.grant] = store.Answer{Outcome: store.Gone, Position: c.position}
+		gone[c.attempt] = store.Answer{Outcome: store.Gone, Position: c.position}
 		if c.skipped {
-			gone[c.grant] = store.Answer{Outcome: store.Skipped, Result: jsonOf(c.result)}
+			gone[c.attempt] = store.Answer{Outcome: store.Skipped, Result: jsonOf(c.result)}
 		}
 	}
 	o.partly = o.partly || len(found) > 0
@@ -311,14 +311,14 @@ func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store
 // out after this one is judged by a later time.
 func (o *operation) withdraw(ctx context.Context, attempts []store.Attempt, which []int) (at time.Time, err error) {
 	id := o.config.Identity
-	keys, grants := make([]string, len(which)), make([][16]byte, len(which))
+	keys, ids := make([]string, len(which)), make([][16]byte, len(which))
 	withdrawn := make([]held, len(which))
 	for n, i := range which {
-		keys[n], grants[n] = attempts[i].Key, attempts[i].ID
+		keys[n], ids[n] = attempts[i].Key, attempts[i].ID
 		withdrawn[n] = held{namespace: id.Namespace, key: attempts[i].Key, end: releaseOf(&store.Claim{})}
 	}
 	for {
-		done, err := query(ctx, o, sqlWithdraw, []any{id.Namespace, o.notAfter, id.Instance, keys, grants},
+		done, err := query(ctx, o, sqlWithdraw, []any{id.Namespace, o.notAfter, id.Instance, keys, ids},
 			func(rows pgx.Rows, h *handOver) error { return h.scan(rows, &h.lapsed, &at) })
 		if err != nil {
 			return at, err

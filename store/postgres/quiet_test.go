@@ -126,7 +126,7 @@ func TestAQuietTimeIsLogged(t *testing.T) {
 	if left := shown(); left != 0 {
 		t.Errorf("the metric shows %s before the quiet time", left)
 	}
-	exec(t, connect(t, url), "UPDATE locksidecar.meta SET epoch = 'another'")
+	exec(t, connect(t, url), "UPDATE locksidecar.meta SET server = 'another'")
 	for range 3 {
 		want(t, acquire(t, s, askFor("k", lease)), store.Quiet)
 		awaitReady(t, s)
@@ -163,7 +163,7 @@ func TestAMixedFleet(t *testing.T) {
 	}
 }
 
-// quietTime makes an instance in a quiet time of an hour. before runs in the epoch before.
+// quietTime makes an instance in a quiet time of an hour. before runs in the history before.
 func quietTime(t *testing.T, before func(*scene)) *scene {
 	t.Helper()
 	url := cluster.NewDatabase(t)

@@ -22,7 +22,7 @@ import (
 func holder(t *testing.T, conn *pgx.Conn, key string) (grant, lease uuid.UUID, token int64) {
 	t.Helper()
 	var attemptID, leaseID *uuid.UUID
-	err := conn.QueryRow(t.Context(), "SELECT grant_id, lease_id, token FROM locksidecar.locks WHERE key = $1", key).
+	err := conn.QueryRow(t.Context(), "SELECT attempt_id, lease_id, token FROM locksidecar.locks WHERE key = $1", key).
 		Scan(&attemptID, &leaseID, &token)
 	if err != nil {
 		t.Fatal(err)
@@ -222,7 +222,7 @@ func TestATakeOverThatWaitedDoesNotSteal(t *testing.T) {
 	awaitBlocked(t, s.url)
 	rival, grant := uuid.New(), uuid.New()
 	exec(t, s.other, `INSERT INTO locksidecar.leases VALUES ($1, 'rival', 'p', true, '1 h', clock_timestamp() + interval '1 h')`, rival)
-	exec(t, s.other, `UPDATE locksidecar.locks SET lease_id = $1, grant_id = $2, token = token + 1`, rival, grant)
+	exec(t, s.other, `UPDATE locksidecar.locks SET lease_id = $1, attempt_id = $2, token = token + 1`, rival, grant)
 	exec(t, s.other, "COMMIT")
 	a := want(t, <-answers, store.Held)
 	if a.Lock.Holder.Instance != "rival" {
@@ -262,7 +262,7 @@ func TestACancelUnderWayIsPassedOver(t *testing.T) {
 	want(t, enqueue(t, s, gone), store.Queued)
 	want(t, enqueue(t, s, next), store.Queued)
 	exec(t, s.other, "BEGIN")
-	exec(t, s.other, "DELETE FROM locksidecar.waiters WHERE grant_id = $1", gone.ID)
+	exec(t, s.other, "DELETE FROM locksidecar.waiters WHERE attempt_id = $1", gone.ID)
 	released := make(chan store.Verdict, 1)
 	go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}) }()
 	awaitBlocked(t, s.url)
@@ -306,7 +306,7 @@ func TestWithdrawalWaitsForTheAttempt(t *testing.T) {
 	s := newScene(t)
 	ask := askFor("k", s.lease)
 	exec(t, s.other, "BEGIN")
-	exec(t, s.other, `INSERT INTO locksidecar.locks (namespace, key, lease_id, grant_id, token, acquired_at)
+	exec(t, s.other, `INSERT INTO locksidecar.locks (namespace, key, lease_id, attempt_id, token, acquired_at)
 		VALUES ('n', 'k', $1, $2, locksidecar.token_at(clock_timestamp()), clock_timestamp())`, s.lease, ask.ID)
 	done := make(chan error, 1)
 	go func() { done <- withdraw(t.Context(), s, ask.Attempt) }()

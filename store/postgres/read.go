@@ -25,7 +25,7 @@ type lockColumns struct {
 	data, traceparent     zeronull.Text
 	stopping              zeronull.Timestamptz
 	stopReason            *string
-	grant                 zeronull.UUID // zero: there was no grant, or it was released
+	attempt               zeronull.UUID // zero: there was no grant, or it was released
 	waiting               zeronull.Int8
 	limit, slot           zeronull.Int8 // limit of shared holders or waiters; slot of a share
 	holders               *string       // see shown; nil: the key has no shared holders
@@ -35,7 +35,7 @@ type lockColumns struct {
 func (c *lockColumns) with(first ...any) []any {
 	return append(first, &c.token, &c.acquiredAt, &c.expiresAt, &c.now, &c.lease, &c.instance, &c.pod,
 		&c.renewed, &c.holdPending, &c.session, &c.owner, &c.data, &c.traceparent,
-		&c.stopping, &c.stopReason, &c.grant, &c.waiting, &c.limit, &c.slot, &c.holders)
+		&c.stopping, &c.stopReason, &c.attempt, &c.waiting, &c.limit, &c.slot, &c.holders)
 }
 
 // expiresIn is how long the key stays held without a renewal; zero or less if it is not held.
@@ -57,8 +57,8 @@ func (c *lockColumns) keptByHold() bool { return c.holdPending != nil && *c.hold
 // keptQuiet: the key is kept for its waiters until the end of a quiet time, as keep_quiet does. Nobody holds it.
 func (c *lockColumns) keptQuiet() bool { return c.keptByHold() && c.instance == "" }
 
-func (c *lockColumns) heldBy(grant store.AttemptID) bool {
-	return c.expiresIn() > 0 && !c.keptByHold() && store.AttemptID(c.grant) == grant
+func (c *lockColumns) heldBy(attempt store.AttemptID) bool {
+	return c.expiresIn() > 0 && !c.keptByHold() && store.AttemptID(c.attempt) == attempt
 }
 
 // lock converts the columns to a lock. For a free key, it shows the waiters, and how the last grant ended.
@@ -72,7 +72,7 @@ func (c *lockColumns) lock(key string) store.Lock {
 func (c *lockColumns) free(key string) store.Lock {
 	l := store.Lock{Key: key, QueueLength: int(c.waiting), Limit: int(c.limit)}
 	if !time.Time(c.acquiredAt).IsZero() {
-		l.Token, l.Expired = int64(c.token), c.grant != zeronull.UUID{}
+		l.Token, l.Expired = int64(c.token), c.attempt != zeronull.UUID{}
 	}
 	return l
 }
@@ -135,9 +135,9 @@ func (r *reading) scan(rows pgx.Rows) error {
 
 // read reads keys in their order. For a shared key it reads at most the given number of holders. leases and
 // grants are the asker's, if there is one.
-func (o *operation) read(ctx context.Context, keys []string, leases, grants [][16]byte, holders int) ([]reading, error) {
+func (o *operation) read(ctx context.Context, keys []string, leases, attempts [][16]byte, holders int) ([]reading, error) {
 	o.asked = len(keys)
-	found, err := query(ctx, o, sqlRead, []any{o.config.Identity.Namespace, keys, leases, grants, holders},
+	found, err := query(ctx, o, sqlRead, []any{o.config.Identity.Namespace, keys, leases, attempts, holders},
 		func(rows pgx.Rows, r *reading) error { return r.scan(rows) })
 	if err != nil {
 		return nil, err

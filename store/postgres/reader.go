@@ -8,7 +8,7 @@ import (
 )
 
 // A role that may only read (locksidecar_reader in deploy/roles.sql) can show locks, queues and counts, as the
-// console does. It must not see tokens, data and ids of grants, so it has a statement of its own for locks.
+// console does. It must not see tokens, data and ids of attempts, so it has a statement of its own for locks.
 
 // readings are the operations that such a role can carry out. It has no leases, so nothing is left of an earlier sidecar.
 var readings = []string{"get", "list", "stats", "waiting", "next token", "revoke instance"}

@@ -32,7 +32,7 @@ type handOver struct {
 	namespace, key string
 	outcome        zeronull.Text
 	expired        []uuid.UUID // of waiters in the way, or passed over
-	grant, lease   zeronull.UUID
+	attempt, lease zeronull.UUID
 	instance       zeronull.Text
 	token          zeronull.Int8
 	acquiredAt     zeronull.Timestamptz
@@ -48,14 +48,14 @@ type handOver struct {
 
 // hints are waiters that should check again, and their instances.
 type hints struct {
-	grants    []uuid.UUID
+	attempts  []uuid.UUID
 	instances []string
 }
 
 func (h *handOver) scan(rows pgx.Rows, more ...any) error {
 	return rows.Scan(append([]any{
-		&h.namespace, &h.key, &h.outcome, &h.expired, &h.grant, &h.lease, &h.instance,
-		&h.token, &h.acquiredAt, &h.expiresAt, &h.hints.grants, &h.hints.instances, &h.watched, &h.ended, &h.slot, &h.now,
+		&h.namespace, &h.key, &h.outcome, &h.expired, &h.attempt, &h.lease, &h.instance,
+		&h.token, &h.acquiredAt, &h.expiresAt, &h.hints.attempts, &h.hints.instances, &h.watched, &h.ended, &h.slot, &h.now,
 	}, more...)...)
 }
 
@@ -68,8 +68,8 @@ const (
 )
 
 func (o *operation) hintAll(namespace string, h hints) {
-	for i, grant := range h.grants {
-		o.hint(namespace, h.instances[i], grant)
+	for i, attempt := range h.attempts {
+		o.hint(namespace, h.instances[i], attempt)
 	}
 }
 
@@ -91,7 +91,7 @@ func (o *operation) deliver(h handOver, of held) {
 	}
 	if !o.isMine(h.namespace, string(h.instance)) {
 		if !of.delivered || h.slot != nil {
-			o.hint(h.namespace, string(h.instance), uuid.UUID(h.grant))
+			o.hint(h.namespace, string(h.instance), uuid.UUID(h.attempt))
 		}
 		return
 	}
@@ -104,7 +104,7 @@ func (o *operation) deliver(h handOver, of held) {
 	}
 	answer.Cohort = halvesOf(h.cohort)
 	o.news(store.News{
-		Attempt: store.Attempt{Key: h.key, ID: store.AttemptID(h.grant)}, Lease: store.LeaseID(h.lease), Answer: answer,
+		Attempt: store.Attempt{Key: h.key, ID: store.AttemptID(h.attempt)}, Lease: store.LeaseID(h.lease), Answer: answer,
 	})
 }
 

@@ -96,7 +96,7 @@ func renewed(t *testing.T, s engine, lease store.LeaseID) store.Renewal {
 
 // Trap: the first operation on a promoted server is the renewal of a lease that is alive there. If
 // it were only confirmed, the sidecar would not reconcile before its next renewal.
-func TestARenewalBeginsTheEpoch(t *testing.T) {
+func TestARenewalBeginsTheHistory(t *testing.T) {
 	t.Parallel()
 	for name, n := range map[string]int{"one": 1, "many": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -105,27 +105,27 @@ func TestARenewalBeginsTheEpoch(t *testing.T) {
 			for range n - 1 {
 				leases = append(leases, openLease(t, s, time.Hour))
 			}
-			exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
+			exec(t, s.conn, "UPDATE locksidecar.meta SET server = 'another'")
 			before := lastToken(t, s.url)
 			r, err := s.Renew(t.Context(), leases)
 			if err != nil || len(r.Kept) != n || len(r.Reconcile) != n || r.History == uuid.Nil {
 				t.Fatalf("got %+v, %v", r, err)
 			}
 			if last := lastToken(t, s.url); last < before+jump {
-				t.Errorf("the last token is %d after %d: new_epoch did not run first", last, before)
+				t.Errorf("the last token is %d after %d: new_history did not run first", last, before)
 			}
 		})
 	}
 }
 
-// Trap: new_epoch skips locked leases, because they are being renewed. A renewal that finds that
-// new_epoch must run first holds no such lock meanwhile. Otherwise its own lease would not be
+// Trap: new_history skips locked leases, because they are being renewed. A renewal that finds that
+// new_history must run first holds no such lock meanwhile. Otherwise its own lease would not be
 // extended, and may expire by the new server's clock.
-func TestARenewalAsksForTheEpochBeforeItLocks(t *testing.T) {
+func TestARenewalAsksForTheHistoryBeforeItLocks(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	a, b := s.pairOfLeases()
-	exec(t, s.conn, `CREATE OR REPLACE FUNCTION locksidecar.in_epoch() RETURNS boolean LANGUAGE plpgsql AS
+	exec(t, s.conn, `CREATE OR REPLACE FUNCTION locksidecar.in_history() RETURNS boolean LANGUAGE plpgsql AS
 		'BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN true; END'`)
 	exec(t, s.other, "BEGIN; SELECT pg_advisory_xact_lock(7)")
 	done := s.renewing(a, b)
@@ -137,7 +137,7 @@ func TestARenewalAsksForTheEpochBeforeItLocks(t *testing.T) {
 		t.Errorf("kept %v", r.Kept)
 	}
 	if free != 2 {
-		t.Errorf("%d of 2 leases can be extended while a renewal asks for the epoch", free)
+		t.Errorf("%d of 2 leases can be extended while a renewal asks for the history", free)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestHistoriesOfOneTimelineDiffer(t *testing.T) {
 	s := newScene(t)
 	seen := map[store.History]bool{}
 	for range 3 {
-		exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
+		exec(t, s.conn, "UPDATE locksidecar.meta SET server = 'another'")
 		seen[renewed(t, s, s.lease).History] = true
 	}
 	if len(seen) != 3 {
@@ -163,27 +163,27 @@ func TestAnAskerIsNotJudgedByANewClock(t *testing.T) {
 	s := newScene(t)
 	holder := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", holder)), store.Granted)
-	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
+	exec(t, s.conn, "UPDATE locksidecar.meta SET server = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Held)
 	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min' WHERE id = '"+s.lease.String()+"'")
 	want(t, acquire(t, s, askFor("k", s.lease)), store.LeaseLost)
 }
 
-// The same if another session begins the epoch at this moment: after the statement has read the lease as it was before.
-func TestAnAskerIsNotJudgedWhileTheEpochBegins(t *testing.T) {
+// The same if another session begins the history at this moment: after the statement has read the lease as it was before.
+func TestAnAskerIsNotJudgedWhileTheHistoryBegins(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
-	exec(t, s.conn, `ALTER FUNCTION locksidecar.in_epoch() RENAME TO really`)
-	exec(t, s.conn, `DO $do$ BEGIN EXECUTE 'CREATE FUNCTION locksidecar.in_epoch() RETURNS boolean LANGUAGE plpgsql '
+	exec(t, s.conn, `ALTER FUNCTION locksidecar.in_history() RENAME TO really`)
+	exec(t, s.conn, `DO $do$ BEGIN EXECUTE 'CREATE FUNCTION locksidecar.in_history() RETURNS boolean LANGUAGE plpgsql '
 		|| (SELECT CASE provolatile WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END FROM pg_proc WHERE oid = 'locksidecar.really'::regproc)
 		|| ' AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN locksidecar.really(); END $$'; END $do$`)
-	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
+	exec(t, s.conn, "UPDATE locksidecar.meta SET server = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
 	exec(t, s.other, "BEGIN; SELECT pg_advisory_xact_lock(7)")
 	answers := make(chan store.Answer, 1)
 	go func() { answers <- acquire(t, s, askFor("k", s.lease)) }()
 	awaitBlocked(t, s.url)
-	exec(t, s.conn, "SELECT locksidecar.new_epoch()")
+	exec(t, s.conn, "SELECT locksidecar.new_history()")
 	exec(t, s.other, "COMMIT")
 	want(t, <-answers, store.Held)
 }
@@ -196,7 +196,7 @@ func TestAClaimIsNotJudgedByANewClock(t *testing.T) {
 	ask := askFor("k", store.LeaseID{})
 	ask.TTL = time.Hour
 	claim := store.Claim{Key: "k", Token: want(t, acquire(t, s, ask), store.Granted).Token}
-	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 s'")
+	exec(t, s.conn, "UPDATE locksidecar.meta SET server = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 s'")
 	verdicts, err := s.Amend(t.Context(), []store.Change{{Claim: claim}})
 	if err != nil || verdicts[0].Status != store.Holds {
 		t.Errorf("got %+v, %v", verdicts, err)

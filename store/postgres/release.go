@@ -189,7 +189,7 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		func(rows pgx.Rows, v *verdictRow) error {
 			h := &v.handOver
 			return rows.Scan(&v.ord, &v.state, &v.token, &v.lease, &v.acquiredAt, &v.traceparent, &h.now, &h.outcome, &h.expired,
-				&h.grant, &h.lease, &h.instance, &h.token, &h.acquiredAt, &h.expiresAt, &h.hints.grants, &h.hints.instances, &h.watched, &h.cohort, &h.slot)
+				&h.attempt, &h.lease, &h.instance, &h.token, &h.acquiredAt, &h.expiresAt, &h.hints.attempts, &h.hints.instances, &h.watched, &h.cohort, &h.slot)
 		})
 	notified := o.then != nil && o.then.done
 	o.then = nil
@@ -215,7 +215,7 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		case endedShare, lapsedShare:
 			ended[n] = ended[n] || v.state != ""
 		case "":
-			if len(h.hints.grants) > 0 && byClient(&claims[n]) && !o.again.due(againEach) { // a repeat
+			if len(h.hints.attempts) > 0 && byClient(&claims[n]) && !o.again.due(againEach) { // a repeat
 				h.hints = hints{}
 			}
 		}
@@ -366,7 +366,7 @@ func (o *operation) amend(ctx context.Context, changes []store.Change, which []i
 	namespace := o.config.Identity.Namespace
 	found, err := query(ctx, o, sqlAmend, []any{namespace, o.notAfter, o.config.Identity.Instance, keys, tokens, leases, ttls, sets, datas, served, sessions, owners, acquired, traceparents, shares},
 		func(rows pgx.Rows, a *amended) error {
-			return rows.Scan(append(a.with(&a.ord, &a.state), &a.hints.grants, &a.hints.instances, &a.ended)...)
+			return rows.Scan(append(a.with(&a.ord, &a.state), &a.hints.attempts, &a.hints.instances, &a.ended)...)
 		})
 	if err != nil {
 		return err

@@ -184,22 +184,22 @@ func TestARestoredCopy(t *testing.T) {
 	}
 }
 
-// Each call of restored() begins a new epoch, also without grants in between.
+// Each call of restored() begins a new history, also without grants in between.
 func TestRestoredTwice(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	epoch := func() string { return pgtest.Query[string](t, s.url, "SELECT epoch FROM locksidecar.meta") }
+	history := func() string { return pgtest.Query[string](t, s.url, "SELECT server FROM locksidecar.meta") }
 	restored := func() int64 { return pgtest.Query[int64](t, s.url, "SELECT locksidecar.restored()") }
-	was, first := epoch(), restored()
-	is := epoch()
+	was, first := history(), restored()
+	is := history()
 	if second := restored(); second < first+jump {
 		t.Errorf("token %d after %d", second, first)
 	}
-	if was == is || is == epoch() {
-		t.Error("two epochs have the same name")
+	if was == is || is == history() {
+		t.Error("two histories have the same name")
 	}
-	// Other changes of the row, by a migration, do not begin an epoch.
-	exec(t, s.conn, "UPDATE locksidecar.meta SET schema_version = schema_version, epoch = epoch")
+	// Other changes of the row, by a migration, do not begin a history.
+	exec(t, s.conn, "UPDATE locksidecar.meta SET schema_version = schema_version, server = server")
 	last := lastToken(t, s.url)
 	if a := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted); a.Token >= last+jump {
 		t.Errorf("token %d after %d", a.Token, last)
@@ -223,7 +223,7 @@ func TestTokensGrowOverANewSchema(t *testing.T) {
 		t.Errorf("token %d after %d", token, last)
 	}
 	// A promotion just afterwards jumps from the clock by the usual distance.
-	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
+	exec(t, s.conn, "UPDATE locksidecar.meta SET server = 'another'")
 	least := leastPromoted(t, s.url)
 	if a := want(t, acquire(t, s, askFor("k", lease)), store.Granted); a.Token < least || a.Token >= least+jump {
 		t.Errorf("token %d, want just above %d", a.Token, least)

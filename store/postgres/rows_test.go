@@ -95,7 +95,7 @@ func (s *scene) mustBeGrantedAsAsked(ask store.Ask, a store.Answer, first int64)
 	if want(s.T, a, store.Granted); a.Token < first {
 		s.Errorf("%s: token %d, want at least %d", ask.Key, a.Token, first)
 	}
-	if n := s.count("locks", `namespace = 'n' AND key = $1 AND grant_id = $2 AND lease_id = $3 AND token = $4
+	if n := s.count("locks", `namespace = 'n' AND key = $1 AND attempt_id = $2 AND lease_id = $3 AND token = $4
 		AND session = 'session ' || key AND owner = 'owner ' || key AND traceparent = 'trace ' || key AND data = '"' || key || '"'
 		AND stopping IS NULL AND stop_reason IS NULL AND handed_by = '' AND freed_at IS NULL AND acquired_at > '2000-01-01'`,
 		ask.Key, ask.ID, ask.Lease, a.Token); n != 1 {

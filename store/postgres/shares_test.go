@@ -59,7 +59,7 @@ func (s *scene) releaseOf(token int64) func() error {
 // slots reads the slots of the attempts with shares.
 func (s *scene) slots() map[uuid.UUID]int {
 	s.Helper()
-	rows, err := s.conn.Query(s.Context(), "SELECT grant_id, slot FROM locksidecar.shares WHERE key = 'k'")
+	rows, err := s.conn.Query(s.Context(), "SELECT attempt_id, slot FROM locksidecar.shares WHERE key = 'k'")
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestRowOfAFormerlySharedKeyIsPlain(t *testing.T) {
 	s := newScene(t)
 	token := want(t, acquire(t, s, s.shareOf(2)), store.Granted).Token
 	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
-	if free := pgtest.Query[bool](t, s.url, "SELECT lease_id IS NULL AND places IS NULL AND grant_id IS NULL FROM locksidecar.locks WHERE key = 'k'"); !free {
+	if free := pgtest.Query[bool](t, s.url, "SELECT lease_id IS NULL AND share_limit IS NULL AND attempt_id IS NULL FROM locksidecar.locks WHERE key = 'k'"); !free {
 		t.Error("the row is not that of a free key")
 	}
 	if next := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted); next.Token <= token {
@@ -297,7 +297,7 @@ func TestAnAttemptHasOneShareAtMost(t *testing.T) {
 		t.Error(err)
 	}
 	shares := func() int {
-		return pgtest.Query[int](t, s.url, fmt.Sprintf("SELECT count(*)::integer FROM locksidecar.shares WHERE grant_id = '%s'", first.ID))
+		return pgtest.Query[int](t, s.url, fmt.Sprintf("SELECT count(*)::integer FROM locksidecar.shares WHERE attempt_id = '%s'", first.ID))
 	}
 	if n := shares(); n != 1 {
 		t.Errorf("the attempt has %d shares", n)
@@ -314,8 +314,8 @@ func TestTheYoungestShareOfAnAttemptIsFound(t *testing.T) {
 	s := newScene(t)
 	ask := s.shareOf(3)
 	token := want(t, acquire(t, s, ask), store.Granted).Token
-	exec(t, s.conn, `INSERT INTO locksidecar.shares (namespace, key, token, lease_id, grant_id, slot, session, owner, acquired_at, traceparent, handed_by, hold_until)
-		SELECT namespace, key, token - 32, gen_random_uuid(), grant_id, 1, session, owner, acquired_at, traceparent, handed_by,
+	exec(t, s.conn, `INSERT INTO locksidecar.shares (namespace, key, token, lease_id, attempt_id, slot, session, owner, acquired_at, traceparent, handed_by, hold_until)
+		SELECT namespace, key, token - 32, gen_random_uuid(), attempt_id, 1, session, owner, acquired_at, traceparent, handed_by,
 			clock_timestamp() + interval '1 hour' FROM locksidecar.shares`)
 	if got := want(t, acquire(t, s, ask), store.Granted); got.Token != token {
 		t.Errorf("token %d, want %d", got.Token, token)

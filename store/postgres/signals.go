@@ -29,7 +29,7 @@ type signalled struct {
 }
 
 func (r *signalled) scan(rows pgx.Rows) error {
-	return rows.Scan(&r.ord, &r.held, &r.token, &r.watched, &r.stopping, &r.notify, &r.again, &r.reaped, &r.hints.grants, &r.hints.instances)
+	return rows.Scan(&r.ord, &r.held, &r.token, &r.watched, &r.stopping, &r.notify, &r.again, &r.reaped, &r.hints.attempts, &r.hints.instances)
 }
 
 // Signal sends requests to holders.

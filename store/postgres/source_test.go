@@ -19,7 +19,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/storetest"
 )
 
-// These functions are refused to all but superusers, so that the named epoch source is the first
+// These functions are refused to all but superusers, so that the named history source is the first
 // that works.
 var (
 	refusesWAL = []string{
@@ -59,7 +59,7 @@ func sourceOf(t *testing.T, url string) string {
 	return pgtest.Query[string](t, url, "SELECT source FROM locksidecar.meta")
 }
 
-// withSource makes a database with an epoch source.
+// withSource makes a database with a history source.
 func withSource(t *testing.T, source string) (url string) {
 	t.Helper()
 	url = refusing(t, cluster, refused[source])
@@ -71,14 +71,14 @@ func withSource(t *testing.T, source string) (url string) {
 }
 
 // combinations is set in nightly runs.
-var combinations = flag.Bool("combinations", false, "run the suite with each epoch source in each way to connect")
+var combinations = flag.Bool("combinations", false, "run the suite with each history source in each way to connect")
 
-// The schema uses the first epoch source that the server allows, and locks work with each. The
+// The schema uses the first history source that the server allows, and locks work with each. The
 // suite runs once with each source, and once with each way to connect: TestConformance uses
 // timeline without a pooler, and TestConformanceBehindPgBouncer uses the others behind one. With
 // -combinations all pairs run, except a listener past a pooler with the source none: the listener
 // needs the start times of both servers, which such a server refuses.
-func TestConformanceByEpochSource(t *testing.T) {
+func TestConformanceByHistorySource(t *testing.T) {
 	t.Parallel()
 	for source := range refused {
 		t.Run(source, func(t *testing.T) {
@@ -111,8 +111,8 @@ func TestAuroraUsesTheServerSource(t *testing.T) {
 	}
 }
 
-// Without an epoch source a sidecar works, and logs once what it cannot promise.
-func TestNoEpochSourceIsLoggedOnce(t *testing.T) {
+// Without a history source a sidecar works, and logs once what it cannot promise.
+func TestNoHistorySourceIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	for source, times := range map[string]int{"server": 0, "none": 1} {
 		text := &logtest.Log{}
@@ -123,7 +123,7 @@ func TestNoEpochSourceIsLoggedOnce(t *testing.T) {
 		})
 		lease := openLease(t, s, time.Hour)
 		for range 3 {
-			exec(t, connect(t, url), "UPDATE locksidecar.meta SET epoch = 'another'") // makes the sidecar check the server again
+			exec(t, connect(t, url), "UPDATE locksidecar.meta SET server = 'another'") // makes the sidecar check the server again
 			want(t, acquire(t, s, askFor(uuid.NewString(), lease)), store.Granted)
 			awaitReady(t, s)
 		}
@@ -134,7 +134,7 @@ func TestNoEpochSourceIsLoggedOnce(t *testing.T) {
 }
 
 // A right is revoked, or rows come from a server with more rights. Locks are granted only after the
-// owner has chosen a source that this server allows. The choice begins one epoch for all.
+// owner has chosen a source that this server allows. The choice begins one history for all.
 func TestASourceThatIsRefused(t *testing.T) {
 	t.Parallel()
 	url := refusing(t, cluster, nil)
@@ -154,13 +154,13 @@ func TestASourceThatIsRefused(t *testing.T) {
 	}
 	poll(t, "the error with cause and advice", func() bool {
 		why := again.Ready().Error()
-		return strings.Contains(why, `epoch source is "timeline"`) && strings.Contains(why, "permission denied for function pg_") &&
-			strings.Contains(why, "use_epoch_source('server')")
+		return strings.Contains(why, `history source is "timeline"`) && strings.Contains(why, "permission denied for function pg_") &&
+			strings.Contains(why, "use_history_source('server')")
 	})
 	if a, err := s.Acquire(t.Context(), []store.Ask{askFor("k", lease)}); err == nil {
 		t.Errorf("granted: %+v", a)
 	}
-	if err := tryAs(t, url, "SELECT locksidecar.use_epoch_source('server')"); err != nil {
+	if err := tryAs(t, url, "SELECT locksidecar.use_history_source('server')"); err != nil {
 		t.Fatal(err)
 	}
 	awaitReady(t, again)
@@ -174,7 +174,7 @@ func TestASourceThatIsRefused(t *testing.T) {
 func TestOnlyTheOwnerChoosesTheSource(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t) // a URL with the sidecars' role
-	for _, sql := range []string{"SELECT locksidecar.use_epoch_source('none')", "UPDATE locksidecar.meta SET source = 'none'"} {
+	for _, sql := range []string{"SELECT locksidecar.use_history_source('none')", "UPDATE locksidecar.meta SET source = 'none'"} {
 		if err := tryAs(t, url, sql); err == nil || !strings.Contains(err.Error(), "permission denied") {
 			t.Errorf("%s: %v", sql, err)
 		}
@@ -184,7 +184,7 @@ func TestOnlyTheOwnerChoosesTheSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, source := range []string{"timeline", "moon"} {
-		if tryAs(t, own, "SELECT locksidecar.use_epoch_source('"+source+"')") == nil {
+		if tryAs(t, own, "SELECT locksidecar.use_history_source('"+source+"')") == nil {
 			t.Errorf("%s is accepted", source)
 		}
 	}

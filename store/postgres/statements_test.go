@@ -173,7 +173,7 @@ func TestSweep(t *testing.T) {
 	release(t, s, store.Claim{Key: "freed", Token: token, Lease: lease})
 	// The row of a dead holder, and of a waiter whose enqueue a reap did not see.
 	exec(t, conn, "UPDATE locksidecar.locks SET lease_id = $1 WHERE key = 'dead'", dying)
-	exec(t, conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
+	exec(t, conn, `INSERT INTO locksidecar.waiters (attempt_id, namespace, key, lease_id)
 		VALUES (gen_random_uuid(), 'n', 'kept', gen_random_uuid())`)
 
 	if err := s.Sweep(t.Context()); err != nil {
@@ -211,10 +211,10 @@ func TestReapLooksAtItsOwnKeyOnly(t *testing.T) {
 	t.Parallel()
 	const many = 10_000
 	s := newScene(t)
-	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, lease_id, grant_id, acquired_at, contended)
+	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, lease_id, attempt_id, acquired_at, contended)
 		SELECT 'n', 'w' || n, locksidecar.token_at(clock_timestamp()), $1, gen_random_uuid(), clock_timestamp(), true
 		FROM generate_series(1, $2) n`, s.lease, many)
-	exec(t, s.conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
+	exec(t, s.conn, `INSERT INTO locksidecar.waiters (attempt_id, namespace, key, lease_id)
 		SELECT gen_random_uuid(), 'n', 'w' || n, $1 FROM generate_series(1, $2) n`, s.lease, many)
 	revoke := func(lease store.LeaseID) func() error {
 		return func() error { return s.Revoke(t.Context(), []store.LeaseID{lease}) }
@@ -297,7 +297,7 @@ func TestServedWaitersAreNotReadAgain(t *testing.T) {
 	exec(t, s.other, "SELECT count(*) FROM locksidecar.meta")
 	holder := askFor("k", s.lease)
 	token := want(t, acquire(t, s, holder), store.Granted).Token
-	exec(t, s.conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
+	exec(t, s.conn, `INSERT INTO locksidecar.waiters (attempt_id, namespace, key, lease_id)
 		SELECT gen_random_uuid(), 'n', 'k', $1 FROM generate_series(1, $2::integer)`, s.lease, long)
 	exec(t, s.conn, "DELETE FROM locksidecar.waiters")
 

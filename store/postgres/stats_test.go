@@ -19,7 +19,7 @@ import (
 // have several locks.
 func (s *scene) hold(t *testing.T, n int, heldFor string) {
 	t.Helper()
-	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, lease_id, grant_id, acquired_at)
+	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, lease_id, attempt_id, acquired_at)
 		SELECT 'n', 'type' || n || ':' || m, locksidecar.token_at(clock_timestamp()), $1, gen_random_uuid(), clock_timestamp() - $3::interval
 		FROM generate_series(1, $2) n, generate_series(1, greatest(1, 11 - n)) m`, s.lease, n, heldFor)
 }
@@ -28,7 +28,7 @@ func TestStatsHaveAnEnd(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.hold(t, store.StatLines+7, "1 hour")
-	exec(t, s.conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
+	exec(t, s.conn, `INSERT INTO locksidecar.waiters (attempt_id, namespace, key, lease_id)
 		SELECT gen_random_uuid(), 'n', 'nobody' || n || ':holds', $1 FROM generate_series(1, 5) n`, s.lease)
 	found, err := s.Stats(t.Context())
 	if err != nil {

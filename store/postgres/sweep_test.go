@@ -238,7 +238,7 @@ func TestACallMeetsTheForgettingOfItsKey(t *testing.T) {
 func TestTheForgettingOfAKeyMeetsACall(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
-		"acquire": `UPDATE locksidecar.locks SET lease_id = $1, grant_id = $1, token = token + 1, freed_at = NULL`,
+		"acquire": `UPDATE locksidecar.locks SET lease_id = $1, attempt_id = $1, token = token + 1, freed_at = NULL`,
 		"enqueue": `SELECT FROM locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k1}', ARRAY[gen_random_uuid()], ARRAY[$1::uuid],
 			'{0}', '{0}', '{f}', '{""}', '{""}', '{NULL}', '{""}', '{NULL}')`,
 		"watch": `SELECT FROM locksidecar.watch('n', 'infinity', '{k1}', $1, 'i')`,
@@ -275,7 +275,7 @@ func TestVacuumDoesNotTruncate(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.freed("k", 10_000, 25*time.Hour)
-	exec(t, s.conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
+	exec(t, s.conn, `INSERT INTO locksidecar.waiters (attempt_id, namespace, key, lease_id)
 		SELECT gen_random_uuid(), 'n', 'k' || n, gen_random_uuid() FROM generate_series(1, 10000) n`)
 	exec(t, s.conn, `INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at)
 		SELECT gen_random_uuid(), 'i', 'p', false, '1 s', '-infinity' FROM generate_series(1, 10000)`)

@@ -21,18 +21,18 @@ type primary struct {
 	system, host string
 	// server is its identity (the function here). A row-by-row copy has another mark.
 	server, mark string
-	// after is the token that began the last epoch of this copy. begun: the server is still in that epoch.
-	// Otherwise it was promoted or restored, and its next grant begins another epoch.
+	// after is the token that began the last history of this copy. begun: the server is still in that history.
+	// Otherwise it was promoted or restored, and its next grant begins another history.
 	after int64
 	begun bool
-	// restarted: the server is not in that epoch, perhaps only because it was restarted.
+	// restarted: the server is not in that history, perhaps only because it was restarted.
 	restarted bool
 	// outdated: a sidecar saw a later copy, and recorded this on the server.
 	outdated bool
 }
 
-// before reports whether a primary is older than another: its epoch is earlier, or equal and the other
-// server has already left it. A promoted or restored server begins its own epoch, so it is not older.
+// before reports whether a primary is older than another: its history is earlier, or equal and the other
+// server has already left it. A promoted or restored server begins its own history, so it is not older.
 func (l primary) before(other primary) bool {
 	if l.after == other.after {
 		return l.begun && !other.begun
@@ -201,7 +201,7 @@ func (s *Store) askRow(ctx context.Context, conn *pgconn.PgConn, begin string, s
 // answered reports whether an error is the server's answer, which leaves the connection usable.
 func answered(err error) bool { return sqlState(err) != "" && !unknown(err) }
 
-// learn reads the server's epoch again, because another session may have begun a new one.
+// learn reads the server's history again, because another session may have begun a new one.
 func (s *Store) learn(ctx context.Context, pool *pgxpool.Pool) error {
 	conn, err := live(ctx, pool)
 	if err != nil {

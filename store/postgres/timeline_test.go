@@ -177,12 +177,12 @@ func TestSidecarAtAnOldPrimaryIsStopped(t *testing.T) {
 	}
 	poll(t, "the error of Ready", func() bool { why := s.Ready(); return why != nil && strings.Contains(why.Error(), "is an old primary") })
 	// A sidecar may have read that the server is current, just before that changed.
-	_, err := s.conn.Exec(t.Context(), "SELECT locksidecar.new_epoch()")
+	_, err := s.conn.Exec(t.Context(), "SELECT locksidecar.new_history()")
 	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "LS004" {
-		t.Errorf("new epoch on an old primary: %v, want SQLSTATE LS004", err)
+		t.Errorf("new history on an old primary: %v, want SQLSTATE LS004", err)
 	}
 	if is := pgtest.Query[int64](t, s.url, "SELECT began_token FROM locksidecar.meta"); is != began {
-		t.Errorf("an epoch began with %d, the last one with %d", is, began)
+		t.Errorf("a history began with %d, the last one with %d", is, began)
 	}
 	exec(t, s.conn, "SELECT locksidecar.restored()")
 	awaitReady(t, s)
@@ -203,7 +203,7 @@ func TestOnlyAnOlderCopyIsOutdated(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 }
 
-// A name leads to another database by mistake, whose epoch is later. A sidecar that was there
+// A name leads to another database by mistake, whose history is later. A sidecar that was there
 // refuses the right database, because tokens would decrease. The other sidecars still use it.
 func TestUnrelatedDatabaseMarksNoOthers(t *testing.T) {
 	t.Parallel()

@@ -28,7 +28,7 @@ func TestAskThatLooksAgainIsNotOvertakenInItsBatch(t *testing.T) {
 	}
 	want(t, answers[0], store.Queued)
 	want(t, answers[1], store.Queued)
-	first := pgtest.Query[[16]byte](t, s.url, "SELECT grant_id FROM locksidecar.waiters ORDER BY id LIMIT 1")
+	first := pgtest.Query[[16]byte](t, s.url, "SELECT attempt_id FROM locksidecar.waiters ORDER BY id LIMIT 1")
 	if store.AttemptID(first) != reader.ID {
 		t.Error("the later writer is in front of the reader")
 	}

@@ -215,20 +215,20 @@ func TestASweepDoesNotWaitForMeta(t *testing.T) {
 	}
 }
 
-// A grant that meets the start of an epoch has a token from before, or from the new epoch, because
-// the epoch and first_token are read from one row.
-func TestAGrantDuringANewEpoch(t *testing.T) {
+// A grant that meets the start of a history has a token from before, or from the new history, because
+// the history and first_token are read from one row.
+func TestAGrantDuringANewHistory(t *testing.T) {
 	t.Parallel()
 	for name, take := range waysToTake {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
 			last := s.takeAndFree("k")
-			exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
-			exec(t, s.other, "BEGIN; SELECT locksidecar.new_epoch()")
+			exec(t, s.conn, "UPDATE locksidecar.meta SET server = 'another'")
+			exec(t, s.other, "BEGIN; SELECT locksidecar.new_history()")
 			var first int64
 			if err := s.other.QueryRow(t.Context(), "SELECT began_token FROM locksidecar.meta").Scan(&first); err != nil || first < last+jump {
-				t.Errorf("the epoch begins with %d after %d: %v", first, last, err)
+				t.Errorf("the history begins with %d after %d: %v", first, last, err)
 			}
 			keys := []string{"k", "new"}
 			var answers []<-chan store.Answer
@@ -241,7 +241,7 @@ func TestAGrantDuringANewEpoch(t *testing.T) {
 			exec(t, s.other, "COMMIT")
 			for i, key := range keys {
 				if a := want(t, <-answers[i], store.Granted); a.Token < first || a.Token >= first+jump {
-					t.Errorf("%s: token %d, the epoch begins with %d", key, a.Token, first)
+					t.Errorf("%s: token %d, the history begins with %d", key, a.Token, first)
 				}
 			}
 			later, err := take(s, askFor("later", s.lease))
@@ -249,20 +249,20 @@ func TestAGrantDuringANewEpoch(t *testing.T) {
 				t.Fatal(err)
 			}
 			if a := want(t, later[0], store.Granted); a.Token < first || a.Token >= first+jump {
-				t.Errorf("token %d, the epoch begins with %d", a.Token, first)
+				t.Errorf("token %d, the history begins with %d", a.Token, first)
 			}
 		})
 	}
 }
 
-// A hand-off after a promotion has a token of the new epoch.
-func TestAHandOffInANewEpoch(t *testing.T) {
+// A hand-off after a promotion has a token of the new history.
+func TestAHandOffInANewHistory(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
 	waiter := askFor("k", s.lease)
 	want(t, enqueue(t, s, waiter), store.Queued)
-	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
+	exec(t, s.conn, "UPDATE locksidecar.meta SET server = 'another'")
 	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
 	grant, _, is := holder(t, s.conn, "k")
 	if grant != waiter.ID || is < token+jump {
@@ -270,7 +270,7 @@ func TestAHandOffInANewEpoch(t *testing.T) {
 	}
 }
 
-// Trap: operators fail over, and later back to the old primary, which does not begin a new epoch.
+// Trap: operators fail over, and later back to the old primary, which does not begin a new history.
 // Its sidecars are new, so they have not seen the other server.
 func TestTokensGrowWhenTheOldPrimaryServesAgain(t *testing.T) {
 	t.Parallel()
@@ -379,8 +379,8 @@ func TestRaisedTokensJumpAtAFailover(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := s.takeAndFree("k")
-	exec(t, s.conn, "DELETE FROM locksidecar.locks; UPDATE locksidecar.meta SET epoch = 'another'")
-	next, err := owner.NextToken(t.Context()) // begins the epoch
+	exec(t, s.conn, "DELETE FROM locksidecar.locks; UPDATE locksidecar.meta SET server = 'another'")
+	next, err := owner.NextToken(t.Context()) // begins the history
 	if err != nil || next < last+jump {
 		t.Errorf("the next token is %d after %d: %v", next, last, err)
 	}

@@ -26,7 +26,7 @@ const (
 	secretHalf = "-0000-000000000000"
 )
 
-func hintOf(grant uuid.UUID) string { return hintPrefix + grant.String()[:halfID] }
+func hintOf(attempt uuid.UUID) string { return hintPrefix + attempt.String()[:halfID] }
 
 // hintedOf parses a hint. The returned id has only its first half.
 func hintedOf(word string) (store.AttemptID, bool) {

@@ -22,7 +22,7 @@ const (
 	atOpen                   // lease_open
 	atRenew                  // lease_renew: it looks, and locks the lease
 	atRenewDo                // its update is committed; the lease is locked
-	atEpoch                  // new_epoch
+	atHistory                // new_history
 	atAnswer                 // the answer is on its way
 )
 
@@ -119,8 +119,8 @@ func (r run) advance() {
 		r.reapStep()
 	case atOpen, atRenew, atRenewDo:
 		r.leaseStep()
-	case atEpoch:
-		r.newEpoch()
+	case atHistory:
+		r.newHistory()
 	case atAnswer:
 	}
 }
@@ -149,19 +149,19 @@ func (r run) say(a answer) {
 // inTime is the function in_time.
 func (r run) inTime() bool { return r.due > 0 || !r.on(NotAfter) }
 
-// inEpoch is the function in_epoch. When it fails, new_epoch comes first, and the
+// inHistory is the function in_history. When it fails, new_history comes first, and the
 // statement again.
-func (r run) inEpoch() bool {
-	if !r.db.promoted || !r.on(EpochCheck) {
+func (r run) inHistory() bool {
+	if !r.db.promoted || !r.on(HistoryCheck) {
 		return true
 	}
 	back := r.step
-	r.then(atEpoch)
+	r.then(atHistory)
 	r.back = back
 	return false
 }
 
-func (r run) newEpoch() {
+func (r run) newHistory() {
 	if r.db.promoted {
 		r.db.promoted = false
 		for l := range r.db.leases {

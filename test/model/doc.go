@@ -4,7 +4,7 @@
 //
 // # What is modelled
 //
-// The lock row, leases, waiters, the first token of the epoch, and whether the server was promoted;
+// The lock row, leases, waiters, the first token of the history, and whether the server was promoted;
 // each operation of the store as the statements, and the parts of statements between two
 // row locks, of which it consists; what each sidecar believes of its lease, its attempt, and
 // its lock; and what is on its way. Each step names what stands behind it:
@@ -18,7 +18,7 @@
 //	atCancel, atCheck          cancel_one, check, CancelWaits, CheckWaits
 //	atBury, atContended, atDrop  reap.go and its statements
 //	atOpen, atRenew, atRenewDo lease_open, lease_renew
-//	atEpoch                    new_epoch
+//	atHistory                    new_history
 //	side.begin … side.hear     lease/internal/attempt, lease/internal/heartbeat
 //
 // These things can go wrong: an operation is cut off before, in and after each statement,

@@ -45,7 +45,7 @@ func (s *State) check(b *Bounds) Invariant {
 		case s.db.holder != c.heldUnder || s.db.token != c.token:
 			return Committed
 		case !s.db.lives(c.heldUnder) && (!s.db.promoted || !s.db.exists(c.heldUnder)):
-			return Deadline // a clock that was just made the judge has no say before new_epoch
+			return Deadline // a clock that was just made the judge has no say before new_history
 		}
 	}
 	first := s.db.firstLiving()

@@ -18,7 +18,7 @@ var (
 	stepNames = [...]string{
 		"acquire_one looks", "acquire_one updates", "reads", "ask locks the row and looks", "ask decides, commits",
 		"release_one", "hand_off chooses", "hand_off gives, commits", "cancel_one", "check", "check again", "reap_one",
-		"reap_waited", "reap_rest", "lease_open", "lease_renew locks", "lease_renew commits", "new_epoch", "answer",
+		"reap_waited", "reap_rest", "lease_open", "lease_renew locks", "lease_renew commits", "new_history", "answer",
 	}
 	answerNames = [...]string{"done", "granted", "held", "in line", "lease lost", "not there", "failed, nothing done"}
 	phaseNames  = [...]string{

@@ -21,10 +21,10 @@ const (
 	WaitersFirst          // ask: a dead holder's key goes to who waits, not to who asks
 	KeyShare              // ask: no reap between the look at the holder and the place in line
 	BuryLooksAgain        // reap_one: a lease is deleted only if it is still expired
-	EpochCheck            // in_epoch: a promoted server grants and reaps nothing before new_epoch
-	EpochInCheck          // check: nor does it tell a waiter that its grant is over
-	NewTTL                // new_epoch: every lease gets its TTL again
-	TokenJump             // new_epoch: no token is smaller than those that are missing
+	HistoryCheck          // in_history: a promoted server grants and reaps nothing before new_history
+	HistoryInCheck        // check: nor does it tell a waiter that its grant is over
+	NewTTL                // new_history: every lease gets its TTL again
+	TokenJump             // new_history: no token is smaller than those that are missing
 	Rotation              // lease/internal/reconcile: after a failover locks are verified, and moved to a fresh lease
 	AfterOutcome          // lease/attempt.go: a wait is cancelled once it is known to stand in line
 	CancelReads           // attempt/cancel.go: a cancel that finds no row reads, and releases what was granted
@@ -40,7 +40,7 @@ const (
 var ruleNames = [rules]string{
 	"", "Margin", "FromSending", "NeverRevived", "Suspension", "AfterCommit", "NotAfter", "TokenByRow", "NoOldView",
 	"LooksAtContended", "ExpiredIsNotDead", "SeesTheWaiterGo", "WaitersFirst", "KeyShare", "BuryLooksAgain",
-	"EpochCheck", "EpochInCheck", "NewTTL", "TokenJump", "Rotation", "AfterOutcome", "CancelReads", "GivesBack", "Withdraw", "WithdrawLocks",
+	"HistoryCheck", "HistoryInCheck", "NewTTL", "TokenJump", "Rotation", "AfterOutcome", "CancelReads", "GivesBack", "Withdraw", "WithdrawLocks",
 	"LastWord", "ByToken", "AgainUntilHeard",
 }
 

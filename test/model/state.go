@@ -211,7 +211,7 @@ const (
 type op struct {
 	kind kind
 	step step
-	back step // after a new epoch
+	back step // after a new history
 	// cut: nobody will hear of it. The rest of the statement may still be carried out, at
 	// any time, and no other follows.
 	cut bool

@@ -4,7 +4,7 @@ package model
 // before it may have to wait for the row, its DO UPDATE decides by the row as it is then.
 func (r run) acquireBegin() {
 	switch {
-	case r.db.holder == 0 && r.db.lives(r.lease) && r.inTime() && (!r.db.promoted || !r.on(EpochCheck)):
+	case r.db.holder == 0 && r.db.lives(r.lease) && r.inTime() && (!r.db.promoted || !r.on(HistoryCheck)):
 		r.step = atTake
 		if !r.on(TokenByRow) {
 			r.token = r.db.next()
@@ -60,7 +60,7 @@ func (r run) look() {
 
 // askLook is the function ask, up to its look at the holder's lease.
 func (r run) askLook() {
-	if !r.inEpoch() {
+	if !r.inHistory() {
 		return
 	}
 	switch {
@@ -123,7 +123,7 @@ func (r run) free() {
 // comes after what these look at in the lock row.
 func (r run) choose() {
 	d := &r.db
-	if !r.inEpoch() {
+	if !r.inHistory() {
 		return
 	}
 	switch r.kind {
@@ -217,7 +217,7 @@ func (r run) reapStep() {
 	switch r.step {
 	case atBury:
 		force := r.kind == reaped && r.dead == r.lease && r.from == 0
-		if d.exists(r.dead) && !force && !d.lives(r.dead) && !r.inEpoch() {
+		if d.exists(r.dead) && !force && !d.lives(r.dead) && !r.inHistory() {
 			return
 		}
 		if d.exists(r.dead) && (force || !d.lives(r.dead) || !r.on(BuryLooksAgain)) {
@@ -274,7 +274,7 @@ func (r run) cancelOne() {
 // checkOne is check, in one snapshot, and what follows from it.
 func (r run) checkOne() {
 	d := &r.db
-	if r.on(EpochInCheck) && !r.inEpoch() {
+	if r.on(HistoryInCheck) && !r.inHistory() {
 		return
 	}
 	inQueue := false
@@ -310,7 +310,7 @@ func (r run) leaseStep() {
 		r.say(done)
 	case atRenew:
 		switch {
-		case row.there && !r.inEpoch():
+		case row.there && !r.inHistory():
 		case row.there && row.left > 0:
 			r.step, r.due = atRenewDo, r.TTL
 		default:

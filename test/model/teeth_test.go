@@ -31,8 +31,8 @@ func teeth() map[Rule]tooth {
 		WaitersFirst:     {faults(1, 3), InTurn},
 		KeyShare:         {faults(1, 2), Forgotten},
 		BuryLooksAgain:   {promotion, Deadline},
-		EpochCheck:       {promotion, Deadline},
-		EpochInCheck:     {promotion, Orphan},
+		HistoryCheck:     {promotion, Deadline},
+		HistoryInCheck:   {promotion, Orphan},
 		NewTTL:           {promotion, Deadline},
 		AfterOutcome:     {small, Orphan},
 		CancelReads:      {small, Orphan},
@@ -51,7 +51,7 @@ func TestTeeth(t *testing.T) {
 		if rule == TokenJump || rule == Rotation {
 			continue // TestAsynchronousFailover
 		}
-		if !long && (rule == NeverRevived || rule == EpochInCheck) {
+		if !long && (rule == NeverRevived || rule == HistoryInCheck) {
 			continue // they take more than a million states: make model
 		}
 		t.Run(rule.String(), func(t *testing.T) {

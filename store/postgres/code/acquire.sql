@@ -19,8 +19,8 @@ $$;
 
 -- give grants a key to an attempt w, which need not be a row of waiters. The caller has locked the lock row, so
 -- the tokens of a key grow in the order of its grants (invariant 2), even if grants are faster than the clock.
--- The 255 tokens after each are reserved for its cohort: see cohort. first_token is this epoch's, because
--- in_epoch has read that row before. expires_at is until when the grant lasts even if w.lease_id ends, or null.
+-- The 255 tokens after each are reserved for its cohort: see cohort. first_token is this history's, because
+-- in_history has read that row before. expires_at is until when the grant lasts even if w.lease_id ends, or null.
 --
 -- w.id must be null unless all earlier waiters are gone. by_release is the trace context of the release that
 -- hands the key over, or empty.
@@ -42,7 +42,7 @@ BEGIN
         VALUES (its_lease, its_instance, its_pod, false, w.ttl, give.expires_at, w.namespace, w.key);
     END IF;
     UPDATE locksidecar.locks l
-    SET lease_id = its_lease, grant_id = w.grant_id, places = NULL,
+    SET lease_id = its_lease, attempt_id = w.attempt_id, share_limit = NULL,
         token = greatest(locksidecar.token_at(give.acquired_at), (SELECT m.first_token FROM locksidecar.meta m), l.token + 256),
         contended = EXISTS (
             SELECT FROM locksidecar.waiters q
@@ -82,14 +82,14 @@ $$;
 -- waits too, because the first instance no longer cancels it.
 CREATE OR REPLACE FUNCTION locksidecar.ask(
     ns text, not_after timestamptz, may_wait boolean, its_instance text, its_pod text,
-    keys text[], grants uuid[], leases uuid[], ttls interval[], min_holds interval[], skips boolean[],
+    keys text[], attempts uuid[], leases uuid[], ttls interval[], min_holds interval[], skips boolean[],
     sessions text[], owners text[], datas text[], traceparents text[], limits integer[])
 RETURNS TABLE (
     ord bigint, state text, dead uuid, expired uuid[], queue_position bigint, result text, watched boolean, ended bigint,
     token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
     lease_id uuid, instance text, pod text, renewed boolean, hold_pending boolean,
     session text, owner text, data text, traceparent text,
-    stopping timestamptz, stop_reason text, waiting bigint, places integer, slot integer, holders text,
+    stopping timestamptz, stop_reason text, waiting bigint, share_limit integer, slot integer, holders text,
     handed_by text, -- of a grant that is found again
     cohort uuid[], alone boolean)
 LANGUAGE plpgsql AS $$
@@ -122,10 +122,10 @@ DECLARE
     named_limits integer[];
     alones boolean[];
 BEGIN
-    PERFORM locksidecar.in_epoch();
+    PERFORM locksidecar.in_history();
     IF may_wait AND cardinality(keys) > 3 THEN -- for fewer, this costs more than it saves
         SELECT t.together, t.lengths, t.named_limits, t.alones INTO together, lengths, named_limits, alones FROM locksidecar.enqueue_together(
-            ns, not_after, keys, grants, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents, limits) t;
+            ns, not_after, keys, attempts, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents, limits) t;
         RETURN QUERY
         SELECT u.ord, 'queued', NULL::uuid, NULL::uuid[], k.length + u.n, NULL::text, l.watched, NULL::bigint,
             l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(),
@@ -148,8 +148,8 @@ BEGIN
         END IF;
     END IF;
     FOR a IN
-        SELECT * FROM unnest(keys, grants, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents, limits)
-            WITH ORDINALITY AS u (key, grant_id, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, places, ord)
+        SELECT * FROM unnest(keys, attempts, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents, limits)
+            WITH ORDINALITY AS u (key, attempt_id, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, share_limit, ord)
         WHERE together IS NULL OR u.key <> ALL (together)
         ORDER BY u.key COLLATE "C", u.ord
     LOOP
@@ -161,21 +161,21 @@ BEGIN
         END IF;
         last_key := a.key;
         ask.dead := NULL; ask.queue_position := NULL; ask.ended := NULL; ask.waiting := 0;
-        ask.handed_by := ''; ask.expired := NULL; ask.places := NULL; ask.slot := NULL; ask.holders := NULL;
+        ask.handed_by := ''; ask.expired := NULL; ask.share_limit := NULL; ask.slot := NULL; ask.holders := NULL;
         ask.cohort := NULL; ask.alone := NULL;
-        w.namespace := ns; w.key := a.key; w.grant_id := a.grant_id; w.lease_id := a.lease_id;
+        w.namespace := ns; w.key := a.key; w.attempt_id := a.attempt_id; w.lease_id := a.lease_id;
         w.ttl := NULLIF(a.ttl, interval '0'); w.min_hold := NULLIF(a.min_hold, interval '0'); w.skip := a.skip;
         w.session := a.session; w.owner := a.owner; w.data := a.data; w.traceparent := a.traceparent;
-        w.places := a.places;
+        w.share_limit := a.share_limit;
 
         l := locksidecar.lock_key(ns, w.key);
         PERFORM locksidecar.in_time(not_after);
         ask.watched := l.watched;
         h := NULL;
-        shared := l.places IS NOT NULL;
+        shared := l.share_limit IS NOT NULL;
         IF shared THEN
             whole := l;
-            l := locksidecar.as_lock(l, NULL, w.grant_id);
+            l := locksidecar.as_lock(l, NULL, w.attempt_id);
             again := l.lease_id <> whole.lease_id;
         END IF;
         IF l.lease_id IS NOT NULL THEN
@@ -187,7 +187,7 @@ BEGIN
 
         -- A repeat finds its grant, even if the lease under which it would wait is dead, because a
         -- bind:ttl lock has another lease.
-        IF l.grant_id = w.grant_id AND alive THEN
+        IF l.attempt_id = w.attempt_id AND alive THEN
             -- Another instance was granted this bind:ttl lock. Both may deliver it, so neither may
             -- hand it back as undelivered.
             IF NOT h.renewed AND h.instance <> its_instance THEN
@@ -205,7 +205,7 @@ BEGIN
         END IF;
         IF may_wait THEN
             SELECT q.result INTO ask.result FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
-            WHERE q.namespace = ns AND q.grant_id = w.grant_id AND q.outcome IS NOT NULL;
+            WHERE q.namespace = ns AND q.attempt_id = w.attempt_id AND q.outcome IS NOT NULL;
             IF FOUND THEN
                 ask.state := 'skipped';
                 RETURN NEXT;
@@ -233,10 +233,10 @@ BEGIN
                 END IF;
                 looked := a.key; shown := NULL;
             END IF;
-            available := w.places = l.places AND NOT again AND NOT EXISTS (
+            available := w.share_limit = l.share_limit AND NOT again AND NOT EXISTS (
                 SELECT FROM locksidecar.waiters q
                 WHERE l.contended AND q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL)
-            AND (l.places = 0 OR l.places > (
+            AND (l.share_limit = 0 OR l.share_limit > (
                 SELECT count(*) FROM locksidecar.shares k WHERE k.namespace = ns AND k.key = w.key));
         ELSE
             available := l.lease_id IS NULL OR (h.id IS NULL AND NOT kept AND NOT (l.contended AND EXISTS (
@@ -257,8 +257,8 @@ BEGIN
             END IF;
         END IF;
         mismatch := false;
-        IF w.places IS NOT NULL AND NOT available AND (alive OR kept) THEN
-            m := locksidecar.other_limits(l, w.places);
+        IF w.share_limit IS NOT NULL AND NOT available AND (alive OR kept) THEN
+            m := locksidecar.other_limits(l, w.share_limit);
             mismatch := m.mismatch;
             IF m.expired IS NOT NULL THEN
                 ask.state := 'dead'; ask.expired := m.expired; ask.lease_id := h.id;
@@ -266,9 +266,9 @@ BEGIN
                 CONTINUE;
             END IF;
         END IF;
-        IF available AND w.places IS NOT NULL THEN
+        IF available AND w.share_limit IS NOT NULL THEN
             ask.state := 'granted';
-            IF l.lease_id IS NOT NULL AND l.grant_id <> locksidecar.shared_lease() AND NOT shared THEN
+            IF l.lease_id IS NOT NULL AND l.attempt_id <> locksidecar.shared_lease() AND NOT shared THEN
                 ask.ended := l.token;
             END IF;
             SELECT g.token, g.acquired_at, CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, ask.expires_at) ELSE g.expires_at END, g.slot
@@ -278,7 +278,7 @@ BEGIN
             shown := NULL;
         ELSIF available THEN
             ask.state := 'granted';
-            IF l.lease_id IS NOT NULL AND l.grant_id <> locksidecar.shared_lease() THEN
+            IF l.lease_id IS NOT NULL AND l.attempt_id <> locksidecar.shared_lease() THEN
                 ask.ended := l.token;
             END IF;
             SELECT g.token, g.acquired_at, CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, ask.expires_at) ELSE g.expires_at END
@@ -292,7 +292,7 @@ BEGIN
             ask.state := 'held';
             IF counted IS DISTINCT FROM a.key THEN -- once for all attempts of a batch: a queue can be long
                 counted := a.key;
-                SELECT count(*), max(q.places), coalesce(bool_and(q.lease_id = l.lease_id), true) INTO length, named, behind_own FROM locksidecar.waiters q
+                SELECT count(*), max(q.share_limit), coalesce(bool_and(q.lease_id = l.lease_id), true) INTO length, named, behind_own FROM locksidecar.waiters q
                 WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL;
             END IF;
             IF mismatch THEN
@@ -308,7 +308,7 @@ BEGIN
                     RETURN NEXT;
                     CONTINUE;
                 END IF;
-                length := greatest(length, ask.queue_position); named := coalesce(w.places, named);
+                length := greatest(length, ask.queue_position); named := coalesce(w.share_limit, named);
                 behind_own := behind_own AND w.lease_id = l.lease_id;
                 ask.alone := behind_own;
                 IF behind_own THEN
@@ -316,7 +316,7 @@ BEGIN
                 END IF;
             END IF;
             ask.waiting := length;
-            ask.places := coalesce(l.places, named);
+            ask.share_limit := coalesce(l.share_limit, named);
             IF shared THEN
                 shown := coalesce(shown, locksidecar.shown(ns, w.key, 8, false, NULL));
                 ask.holders := shown;
@@ -345,8 +345,8 @@ LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE locksidecar.locks k
     SET lease_id = gen_random_uuid(), stopping = NULL, stop_reason = NULL,
-        grant_id = CASE WHEN l.grant_id IS NOT NULL AND k.places IS NOT NULL THEN locksidecar.shared_lease() ELSE l.grant_id END,
-        session = '', owner = '', data = NULL, traceparent = '', handed_by = '', places = NULL,
+        attempt_id = CASE WHEN l.attempt_id IS NOT NULL AND k.share_limit IS NOT NULL THEN locksidecar.shared_lease() ELSE l.attempt_id END,
+        session = '', owner = '', data = NULL, traceparent = '', handed_by = '', share_limit = NULL,
         acquired_at = coalesce(k.acquired_at, clock_timestamp()), freed_at = NULL,
         hold_until = greatest(k.hold_until, quiet), hold_instance = NULL, hold_pod = NULL
     WHERE k.namespace = l.namespace AND k.key = l.key
@@ -361,7 +361,7 @@ $$;
 -- ones. If an attempt is a repeat, is skipped, or has no living lease, it returns no keys and leaves no waiter behind,
 -- because ask handles each attempt, and may find that a holder has died meanwhile.
 CREATE OR REPLACE FUNCTION locksidecar.enqueue_together(
-    ns text, not_after timestamptz, keys text[], grants uuid[], leases uuid[], ttls interval[], min_holds interval[],
+    ns text, not_after timestamptz, keys text[], attempts uuid[], leases uuid[], ttls interval[], min_holds interval[],
     skips boolean[], sessions text[], owners text[], datas text[], traceparents text[], limits integer[],
     OUT together text[], OUT lengths bigint[], OUT named_limits integer[], OUT alones boolean[])
 LANGUAGE plpgsql AS $$
@@ -375,35 +375,35 @@ DECLARE
 BEGIN
     together := '{}';
     FOR a IN
-        SELECT u.key, count(*)::integer AS asks, count(u.places) AS shares FROM unnest(keys, limits) AS u (key, places)
+        SELECT u.key, count(*)::integer AS asks, count(u.share_limit) AS shares FROM unnest(keys, limits) AS u (key, share_limit)
         GROUP BY u.key ORDER BY u.key COLLATE "C"
     LOOP
         l := locksidecar.lock_key(ns, a.key);
         CONTINUE WHEN a.shares > 0;
         PERFORM FROM locksidecar.leases s WHERE s.id = l.lease_id AND s.expires_at > clock_timestamp() FOR KEY SHARE;
-        CONTINUE WHEN NOT FOUND OR l.grant_id = ANY (grants);
+        CONTINUE WHEN NOT FOUND OR l.attempt_id = ANY (attempts);
         IF NOT l.contended THEN
             UPDATE locksidecar.locks SET contended = true WHERE namespace = ns AND key = a.key;
         END IF;
         asks := asks + a.asks;
         together := together || a.key;
         most_served := greatest(most_served, l.served);
-        SELECT lengths || count(*), named_limits || max(q.places), alones || coalesce(bool_and(q.lease_id = l.lease_id), true)
+        SELECT lengths || count(*), named_limits || max(q.share_limit), alones || coalesce(bool_and(q.lease_id = l.lease_id), true)
         INTO lengths, named_limits, alones FROM locksidecar.waiters q
         WHERE q.namespace = ns AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL;
     END LOOP;
     PERFORM locksidecar.in_time(not_after);
     WITH new AS (
         INSERT INTO locksidecar.waiters
-            (grant_id, namespace, key, lease_id, ttl, min_hold, skip, session, owner, data, traceparent)
-        SELECT u.grant_id, ns, u.key, u.lease_id, NULLIF(u.ttl, interval '0'), NULLIF(u.min_hold, interval '0'), u.skip,
+            (attempt_id, namespace, key, lease_id, ttl, min_hold, skip, session, owner, data, traceparent)
+        SELECT u.attempt_id, ns, u.key, u.lease_id, NULLIF(u.ttl, interval '0'), NULLIF(u.min_hold, interval '0'), u.skip,
             u.session, u.owner, u.data, u.traceparent
-        FROM unnest(keys, grants, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents)
-            WITH ORDINALITY AS u (key, grant_id, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, ord)
+        FROM unnest(keys, attempts, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents)
+            WITH ORDINALITY AS u (key, attempt_id, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, ord)
         WHERE u.key = ANY (together)
         AND EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = u.lease_id AND s.expires_at > clock_timestamp())
         ORDER BY u.ord
-        ON CONFLICT (namespace, grant_id) DO NOTHING
+        ON CONFLICT (namespace, attempt_id) DO NOTHING
         RETURNING id
     )
     SELECT count(*) AS waiters, min(id) AS first, array_agg(id) AS ids INTO added FROM new;
@@ -434,10 +434,10 @@ BEGIN
     END IF;
     LOOP
         INSERT INTO locksidecar.waiters
-            (grant_id, namespace, key, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, places)
-        VALUES (w.grant_id, w.namespace, w.key, w.lease_id, w.ttl, w.min_hold, w.skip,
-            w.session, w.owner, w.data, w.traceparent, w.places)
-        ON CONFLICT (namespace, grant_id) DO NOTHING RETURNING id INTO its_id;
+            (attempt_id, namespace, key, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, share_limit)
+        VALUES (w.attempt_id, w.namespace, w.key, w.lease_id, w.ttl, w.min_hold, w.skip,
+            w.session, w.owner, w.data, w.traceparent, w.share_limit)
+        ON CONFLICT (namespace, attempt_id) DO NOTHING RETURNING id INTO its_id;
         IF its_id <= l.served THEN -- the sequence was set back
             UPDATE locksidecar.locks SET served = 0 WHERE namespace = l.namespace AND key = l.key;
         END IF;
@@ -448,10 +448,10 @@ BEGIN
         EXIT WHEN its_id IS NOT NULL;
         again := true;
         SELECT id INTO its_id FROM locksidecar.waiters
-        WHERE namespace = w.namespace AND grant_id = w.grant_id AND lease_id = w.lease_id;
+        WHERE namespace = w.namespace AND attempt_id = w.attempt_id AND lease_id = w.lease_id;
         EXIT WHEN FOUND;
         DELETE FROM locksidecar.waiters
-        WHERE namespace = w.namespace AND grant_id = w.grant_id AND lease_id <> w.lease_id;
+        WHERE namespace = w.namespace AND attempt_id = w.attempt_id AND lease_id <> w.lease_id;
         moved := moved OR FOUND;
     END LOOP;
     queue_position := (

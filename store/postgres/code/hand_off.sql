@@ -3,10 +3,10 @@ CREATE OR REPLACE FUNCTION locksidecar.first_waiters(
     ns text, k text, most integer, OUT hints uuid[], OUT hint_instances text[])
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    SELECT array_agg(f.grant_id ORDER BY f.id), array_agg(f.instance ORDER BY f.id)
+    SELECT array_agg(f.attempt_id ORDER BY f.id), array_agg(f.instance ORDER BY f.id)
     INTO hints, hint_instances
     FROM (
-        SELECT q.id, q.grant_id, o.instance
+        SELECT q.id, q.attempt_id, o.instance
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
         WHERE q.namespace = ns AND q.key = k AND q.outcome IS NULL
         AND q.id > (SELECT served FROM locksidecar.locks WHERE namespace = ns AND key = k)
@@ -33,7 +33,7 @@ $$;
 -- it.
 CREATE OR REPLACE FUNCTION locksidecar.pass_on(
     l locksidecar.locks, held locksidecar.leases, by_release text,
-    OUT outcome text, OUT expired uuid[], OUT grant_id uuid, OUT lease_id uuid, OUT instance text,
+    OUT outcome text, OUT expired uuid[], OUT attempt_id uuid, OUT lease_id uuid, OUT instance text,
     OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz,
     OUT hints uuid[], OUT hint_instances text[], OUT watched boolean, OUT ended bigint, OUT slot integer)
 LANGUAGE plpgsql AS $$
@@ -62,7 +62,7 @@ BEGIN
             outcome := 'hold_pending';
             IF EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = l.lease_id AND o.expires_at > clock_timestamp()) THEN
                 ended := l.token; -- it was released: a reap leaves this event to the hand-off
-                l.grant_id := NULL;
+                l.attempt_id := NULL;
             END IF;
             PERFORM locksidecar.keep_quiet(l, next.quiet);
             DELETE FROM locksidecar.leases o WHERE o.id = held.id AND NOT o.renewed;
@@ -81,7 +81,7 @@ BEGIN
         END IF;
 
         DELETE FROM locksidecar.leases o WHERE o.id = held.id AND NOT o.renewed;
-        IF w.places IS NULL THEN
+        IF w.share_limit IS NULL THEN
             g := locksidecar.give(w, s.instance, s.pod, by_release);
         ELSE
             g := locksidecar.give_share(w, s.instance, s.pod, by_release);
@@ -90,15 +90,15 @@ BEGIN
         pass_on.token := g.token; pass_on.acquired_at := g.acquired_at;
         pass_on.expires_at := CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, s.expires_at) ELSE g.expires_at END;
         IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl OR l.hold_until > pass_on.expires_at THEN
-            SELECT ARRAY[q.grant_id], ARRAY[o.instance] INTO pass_on.hints, pass_on.hint_instances
+            SELECT ARRAY[q.attempt_id], ARRAY[o.instance] INTO pass_on.hints, pass_on.hint_instances
             FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
             WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL
             AND (q.lease_id <> s.id OR w.ttl IS NOT NULL) AND o.expires_at > clock_timestamp()
             ORDER BY q.id LIMIT 1;
         END IF;
-        outcome := 'granted'; pass_on.grant_id := w.grant_id; pass_on.lease_id := w.lease_id;
+        outcome := 'granted'; pass_on.attempt_id := w.attempt_id; pass_on.lease_id := w.lease_id;
         pass_on.instance := s.instance;
-        IF l.grant_id <> locksidecar.shared_lease() AND l.places IS NULL THEN
+        IF l.attempt_id <> locksidecar.shared_lease() AND l.share_limit IS NULL THEN
             ended := l.token;
         END IF;
         RETURN;
@@ -114,13 +114,13 @@ BEGIN
     END IF;
 
     outcome := 'freed';
-    IF l.grant_id <> locksidecar.shared_lease() AND l.places IS NULL THEN
+    IF l.attempt_id <> locksidecar.shared_lease() AND l.share_limit IS NULL THEN
         ended := l.token;
     END IF;
     alive := EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = l.lease_id AND o.expires_at > clock_timestamp());
     UPDATE locksidecar.locks
-    SET lease_id = NULL, grant_id = CASE WHEN alive THEN NULL ELSE l.grant_id END,
-        contended = false, stopping = NULL, stop_reason = NULL, freed_at = clock_timestamp(), hold_until = NULL, places = NULL
+    SET lease_id = NULL, attempt_id = CASE WHEN alive THEN NULL ELSE l.attempt_id END,
+        contended = false, stopping = NULL, stop_reason = NULL, freed_at = clock_timestamp(), hold_until = NULL, share_limit = NULL
     WHERE namespace = l.namespace AND key = l.key;
     DELETE FROM locksidecar.leases o WHERE o.id = held.id AND NOT o.renewed;
 END
@@ -150,13 +150,13 @@ BEGIN -- a loop costs about half of one statement with a window
     AND h.contended AND NOT h.watched AND h.hold_until IS NULL AND h.stopping IS NULL;
     IF FOUND THEN
         FOR q IN
-            SELECT w.grant_id, w.lease_id = l.lease_id AND w.ttl IS NULL AND w.min_hold IS NULL AND NOT w.skip AND w.places IS NULL AS plain
+            SELECT w.attempt_id, w.lease_id = l.lease_id AND w.ttl IS NULL AND w.min_hold IS NULL AND NOT w.skip AND w.share_limit IS NULL AS plain
             FROM locksidecar.waiters w
             WHERE w.namespace = ns AND w.key = k AND w.id > l.served AND w.outcome IS NULL
             ORDER BY w.id LIMIT 255
         LOOP
             EXIT WHEN NOT q.plain;
-            waiters := waiters || q.grant_id;
+            waiters := waiters || q.attempt_id;
         END LOOP;
     END IF;
     RETURN waiters;
@@ -170,7 +170,7 @@ $$;
 CREATE OR REPLACE FUNCTION locksidecar.hand_off(
     namespaces text[], keys text[], leases uuid[], tokens bigint[], traceparents text[])
 RETURNS TABLE (
-    namespace text, key text, outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text,
+    namespace text, key text, outcome text, expired uuid[], attempt_id uuid, lease_id uuid, instance text,
     token bigint, acquired_at timestamptz, expires_at timestamptz, hints uuid[], hint_instances text[],
     watched boolean, ended bigint, slot integer, now timestamptz)
 LANGUAGE plpgsql AS $$
@@ -181,14 +181,14 @@ DECLARE
     s locksidecar.leases;
     reaped boolean; -- it is the lease of a share
 BEGIN
-    PERFORM locksidecar.in_epoch();
+    PERFORM locksidecar.in_history();
     FOR a IN
         SELECT * FROM unnest(namespaces, keys, leases, tokens, traceparents)
             AS u (namespace, key, lease_id, token, traceparent)
         ORDER BY u.namespace COLLATE "C", u.key COLLATE "C"
     LOOP
         SELECT * INTO l FROM locksidecar.locks WHERE namespace = a.namespace AND key = a.key FOR UPDATE;
-        reaped := l.places IS NOT NULL AND EXISTS (
+        reaped := l.share_limit IS NOT NULL AND EXISTS (
             SELECT FROM locksidecar.shares h WHERE h.namespace = a.namespace AND h.key = a.key AND h.lease_id = a.lease_id);
         CONTINUE WHEN NOT reaped AND l.lease_id IS DISTINCT FROM a.lease_id OR l.token <> a.token;
         IF l.hold_until > clock_timestamp() THEN
@@ -199,12 +199,12 @@ BEGIN
             RETURN NEXT;
             CONTINUE;
         END IF;
-        IF l.places IS NULL THEN
+        IF l.share_limit IS NULL THEN
             SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
             RETURN QUERY SELECT a.namespace, a.key, h.*, clock_timestamp()
             FROM locksidecar.pass_on(l, s, a.traceparent) h;
         END IF;
-        IF EXISTS (SELECT FROM locksidecar.locks k WHERE k.namespace = a.namespace AND k.key = a.key AND k.places IS NOT NULL) THEN
+        IF EXISTS (SELECT FROM locksidecar.locks k WHERE k.namespace = a.namespace AND k.key = a.key AND k.share_limit IS NOT NULL) THEN
             RETURN QUERY SELECT a.namespace, a.key, h.*, clock_timestamp()
             FROM locksidecar.pass_shares(a.namespace, a.key, a.traceparent) h;
         END IF;

@@ -10,7 +10,7 @@
 --
 -- Signals follow the lock. A skipped waiter moves, too, because its sidecar has not read the result.
 CREATE OR REPLACE FUNCTION locksidecar.move(
-    ns text, not_after timestamptz, its_instance text, old_lease uuid, new_lease uuid, keys text[], tokens bigint[], grants uuid[])
+    ns text, not_after timestamptz, its_instance text, old_lease uuid, new_lease uuid, keys text[], tokens bigint[], attempts uuid[])
 RETURNS TABLE (ord bigint, state text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -20,9 +20,9 @@ DECLARE
     s locksidecar.leases;
     w locksidecar.waiters;
 BEGIN
-    PERFORM locksidecar.in_epoch();
+    PERFORM locksidecar.in_history();
     FOR a IN
-        SELECT * FROM unnest(keys, tokens, grants) WITH ORDINALITY AS u (key, token, grant_id, ord)
+        SELECT * FROM unnest(keys, tokens, attempts) WITH ORDINALITY AS u (key, token, attempt_id, ord)
         ORDER BY u.key COLLATE "C", u.ord
     LOOP
         move.ord := a.ord;
@@ -35,14 +35,14 @@ BEGIN
             RETURN NEXT;
             CONTINUE;
         END IF;
-        SELECT * INTO w FROM locksidecar.waiters q WHERE q.namespace = ns AND q.grant_id = a.grant_id;
-        IF l.places IS NOT NULL THEN
-            l := locksidecar.as_lock(l, a.token, a.grant_id);
+        SELECT * INTO w FROM locksidecar.waiters q WHERE q.namespace = ns AND q.attempt_id = a.attempt_id;
+        IF l.share_limit IS NOT NULL THEN
+            l := locksidecar.as_lock(l, a.token, a.attempt_id);
         END IF;
         SELECT * INTO s FROM locksidecar.leases WHERE id = coalesce(w.lease_id, l.lease_id) FOR KEY SHARE;
         IF w.id IS NULL THEN
             move.state := locksidecar.claim_status(
-                CASE WHEN l.grant_id = a.grant_id THEN l.token WHEN l.places IS NOT NULL THEN a.token ELSE locksidecar.granted_token(l.token, a.token) END, new_lease, its_instance, l, s);
+                CASE WHEN l.attempt_id = a.attempt_id THEN l.token WHEN l.share_limit IS NOT NULL THEN a.token ELSE locksidecar.granted_token(l.token, a.token) END, new_lease, its_instance, l, s);
         ELSE
             move.state := CASE WHEN s.expires_at > clock_timestamp() THEN 'holds' ELSE 'expired' END;
         END IF;
@@ -52,9 +52,9 @@ BEGIN
         IF move.state = 'holds' AND s.id = old_lease THEN
             UPDATE locksidecar.waiters q SET lease_id = new_lease WHERE q.id = w.id;
             IF w.id IS NULL THEN
-                UPDATE locksidecar.locks SET lease_id = new_lease WHERE namespace = ns AND key = a.key AND l.places IS NULL;
+                UPDATE locksidecar.locks SET lease_id = new_lease WHERE namespace = ns AND key = a.key AND l.share_limit IS NULL;
                 UPDATE locksidecar.shares h SET lease_id = new_lease
-                WHERE l.places IS NOT NULL AND h.namespace = ns AND h.key = a.key AND h.token = l.token;
+                WHERE l.share_limit IS NOT NULL AND h.namespace = ns AND h.key = a.key AND h.token = l.token;
                 UPDATE locksidecar.signals g SET lease_id = new_lease
                 WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token;
             END IF;

@@ -1,13 +1,13 @@
 -- claim_status decides a claim on a lock: holds, other (session), released, expired, unknown. A claim with a
 -- lease comes from a session. Its lock may be held under another lease of the same instance: see move. For the
--- lock of an unrenewed lease (bind:ttl) the token is enough. The caller has called in_epoch, because a server that was
--- just promoted must not report a lease as expired: new_epoch would prolong it.
+-- lock of an unrenewed lease (bind:ttl) the token is enough. The caller has called in_history, because a server that was
+-- just promoted must not report a lease as expired: new_history would prolong it.
 CREATE OR REPLACE FUNCTION locksidecar.claim_status(
     claimed_token bigint, claimed_lease uuid, its_instance text, l locksidecar.locks, s locksidecar.leases) RETURNS text
 LANGUAGE sql AS $$
     SELECT CASE
         WHEN l.token IS DISTINCT FROM claimed_token OR l.acquired_at IS NULL THEN 'unknown'
-        WHEN l.grant_id IS NULL THEN 'released'
+        WHEN l.attempt_id IS NULL THEN 'released'
         WHEN l.lease_id IS NULL OR s.id IS NULL THEN 'expired'
         WHEN s.renewed AND s.id <> claimed_lease
             AND (claimed_lease = '00000000-0000-0000-0000-000000000000' OR s.instance <> its_instance) THEN 'other'
@@ -19,16 +19,16 @@ $$;
 -- drop_served deletes waiters that got the lock from their sidecar: see cohort. ids are separated by commas.
 -- The caller has locked the lock row. So must every UPDATE of a waiter: one at the same time would give the row
 -- another ctid, and the waiter would stay. The waiters are deleted even if a failover has lost the grant.
--- Each id is looked up by itself. A condition on the key, or grant_id = ANY, would let a plan from the time of a
+-- Each id is looked up by itself. A condition on the key, or attempt_id = ANY, would let a plan from the time of a
 -- small table scan the queue, with its dead rows.
 CREATE OR REPLACE FUNCTION locksidecar.drop_served(ns text, k text, ids text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     IF ids <> '' THEN
         DELETE FROM locksidecar.waiters w
-        USING unnest(string_to_array(ids, ',')::uuid[]) AS s (grant_id)
+        USING unnest(string_to_array(ids, ',')::uuid[]) AS s (attempt_id)
         CROSS JOIN LATERAL (
-            SELECT q.ctid AS at FROM locksidecar.waiters q WHERE q.namespace = ns AND q.grant_id = s.grant_id OFFSET 0) q
+            SELECT q.ctid AS at FROM locksidecar.waiters q WHERE q.namespace = ns AND q.attempt_id = s.attempt_id OFFSET 0) q
         WHERE w.ctid = q.at AND w.key = k;
     END IF;
 END
@@ -38,14 +38,14 @@ $$;
 CREATE OR REPLACE FUNCTION locksidecar.settled(ns text, k text, by_release text)
 RETURNS TABLE (
     state text, token bigint, lease_id uuid, acquired_at timestamptz, traceparent text, now timestamptz,
-    outcome text, expired uuid[], next_grant uuid, next_lease uuid, next_instance text,
+    outcome text, expired uuid[], next_attempt uuid, next_lease uuid, next_instance text,
     next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz,
     hints uuid[], hint_instances text[], watched boolean, cohort uuid[], slot integer)
 LANGUAGE plpgsql AS $$
 BEGIN
     RETURN QUERY
     SELECT NULL::text, p.ended, locksidecar.shared_lease(), NULL::timestamptz, NULL::text, clock_timestamp(),
-        p.outcome, p.expired, p.grant_id, p.lease_id, p.instance, p.token, p.acquired_at, p.expires_at,
+        p.outcome, p.expired, p.attempt_id, p.lease_id, p.instance, p.token, p.acquired_at, p.expires_at,
         p.hints, p.hint_instances, p.watched, NULL::uuid[], p.slot
     FROM locksidecar.pass_shares(ns, k, by_release) p;
 END
@@ -69,7 +69,7 @@ CREATE OR REPLACE FUNCTION locksidecar.release(
 RETURNS TABLE (
     ord bigint, state text, token bigint, lease_id uuid, acquired_at timestamptz, traceparent text, now timestamptz,
     -- hold_pending, or as in pass_on
-    outcome text, expired uuid[], next_grant uuid, next_lease uuid, next_instance text,
+    outcome text, expired uuid[], next_attempt uuid, next_lease uuid, next_instance text,
     next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz,
     hints uuid[], hint_instances text[], watched boolean, cohort uuid[], slot integer)
 LANGUAGE plpgsql AS $$
@@ -85,7 +85,7 @@ DECLARE
     settling bigint; -- the claim after which a shared key is to be settled
     settled_by text; -- its trace context
 BEGIN
-    PERFORM locksidecar.in_epoch();
+    PERFORM locksidecar.in_history();
     FOR c IN
         SELECT *, lead(u.key) OVER (ORDER BY u.key COLLATE "C", u.ord) IS DISTINCT FROM u.key AS last
         FROM unnest(keys, tokens, leases, undelivered, successes, results, at_once, traceparents, served) WITH ORDINALITY
@@ -93,7 +93,7 @@ BEGIN
         ORDER BY u.key COLLATE "C", u.ord
     LOOP
         SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
-        IF l.places IS NOT NULL THEN
+        IF l.share_limit IS NOT NULL THEN
             r := locksidecar.release_share(
                 l, its_instance, c.token, c.lease_id, c.undelivered, c.success, c.result, c.at_once, c.served);
             IF r.settle THEN
@@ -135,7 +135,7 @@ BEGIN
         IF kept AND NOT ends_hold AND release.state = 'holds' THEN
             release.outcome := 'hold_pending';
             UPDATE locksidecar.locks
-            SET lease_id = gen_random_uuid(), grant_id = NULL, stopping = NULL, stop_reason = NULL
+            SET lease_id = gen_random_uuid(), attempt_id = NULL, stopping = NULL, stop_reason = NULL
             WHERE namespace = ns AND key = c.key;
             DELETE FROM locksidecar.leases WHERE id = s.id AND NOT renewed;
         ELSIF kept AND NOT ends_hold AND release.state = 'expired' AND s.id IS NOT NULL THEN
@@ -146,7 +146,7 @@ BEGIN
             -- The time comes last, so the next grant is not younger.
             r := locksidecar.pass_on(l, s, c.traceparent);
             release.outcome := r.outcome; release.expired := r.expired;
-            release.next_grant := r.grant_id; release.next_lease := r.lease_id; release.next_instance := r.instance;
+            release.next_attempt := r.attempt_id; release.next_lease := r.lease_id; release.next_instance := r.instance;
             release.next_token := r.token; release.next_acquired_at := r.acquired_at; release.next_expires_at := r.expires_at;
             release.hints := r.hints; release.hint_instances := r.hint_instances; release.slot := r.slot;
             release.now := clock_timestamp();
@@ -158,11 +158,11 @@ BEGIN
         IF release.outcome = 'hold_pending' OR (release.state = 'released' AND kept) THEN
             SELECT f.hints, f.hint_instances INTO release.hints, release.hint_instances
             FROM locksidecar.first_waiters(ns, c.key, 100) f;
-        ELSIF release.state = 'unknown' AND c.token < l.token AND s.id IS NOT NULL AND l.grant_id IS NOT NULL THEN
-            release.hints := ARRAY[l.grant_id]; release.hint_instances := ARRAY[s.instance];
+        ELSIF release.state = 'unknown' AND c.token < l.token AND s.id IS NOT NULL AND l.attempt_id IS NOT NULL THEN
+            release.hints := ARRAY[l.attempt_id]; release.hint_instances := ARRAY[s.instance];
         END IF;
         IF c.success AND release.state IN ('holds', 'released', 'unknown') THEN
-            SELECT array_agg(q.grant_id) AS hints, array_agg(o.instance) AS hint_instances INTO m
+            SELECT array_agg(q.attempt_id) AS hints, array_agg(o.instance) AS hint_instances INTO m
             FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
             WHERE q.namespace = ns AND q.key = c.key AND q.outcome IS NOT NULL;
             release.hints := m.hints || release.hints;
@@ -183,7 +183,7 @@ $$;
 -- amend checks claims, and changes the data of locks, and the remaining time of unrenewed leases. If waiters
 -- were served since (see cohort), the last of them becomes the holder. ended is then the token of the previous
 -- grant, for watchers. With shares, an exclusive lock becomes a share: see downgrade. The caller hands the key
--- on then. An outdated primary does not even answer that a lock is held (in_epoch). States: see claim_status.
+-- on then. An outdated primary does not even answer that a lock is held (in_history). States: see claim_status.
 CREATE OR REPLACE FUNCTION locksidecar.amend(
     ns text, not_after timestamptz, its_instance text, keys text[], tokens bigint[], leases uuid[], ttls interval[],
     set_datas boolean[], datas text[], served text[], sessions text[], owners text[], acquired timestamptz[], traceparents text[],
@@ -193,7 +193,7 @@ RETURNS TABLE (
     token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
     lease_id uuid, instance text, pod text, renewed boolean, hold_pending boolean,
     session text, owner text, data text, traceparent text,
-    stopping timestamptz, stop_reason text, grant_id uuid, waiting bigint, places integer, slot integer, holders text,
+    stopping timestamptz, stop_reason text, attempt_id uuid, waiting bigint, share_limit integer, slot integer, holders text,
     -- the first waiter for a lock whose remaining time was set
     hints uuid[], hint_instances text[], ended bigint)
 LANGUAGE plpgsql AS $$
@@ -203,7 +203,7 @@ DECLARE
     l locksidecar.locks;
     s locksidecar.leases;
 BEGIN
-    PERFORM locksidecar.in_epoch();
+    PERFORM locksidecar.in_history();
     FOR c IN
         SELECT * FROM unnest(keys, tokens, leases, ttls, set_datas, datas, served, sessions, owners, acquired, traceparents, shares)
             WITH ORDINALITY AS u (key, token, lease_id, ttl, set_data, data, served, session, owner, acquired_at, traceparent, share, ord)
@@ -215,12 +215,12 @@ BEGIN
         ELSE -- a check locks nothing, so its commit flushes nothing
             SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key;
         END IF;
-        IF l.places IS NOT NULL THEN
+        IF l.share_limit IS NOT NULL THEN
             l := locksidecar.as_lock(l, c.token, NULL);
         END IF;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
         amend.state := locksidecar.claim_status(
-            CASE WHEN c.served = '' OR l.places IS NOT NULL THEN c.token ELSE locksidecar.granted_token(l.token, c.token) END, c.lease_id, its_instance, l, s);
+            CASE WHEN c.served = '' OR l.share_limit IS NOT NULL THEN c.token ELSE locksidecar.granted_token(l.token, c.token) END, c.lease_id, its_instance, l, s);
         amend.hints := NULL; amend.hint_instances := NULL; amend.ended := NULL;
 
         IF amend.state = 'holds' AND c.ttl > interval '0' AND NOT s.renewed THEN
@@ -241,18 +241,18 @@ BEGIN
                 amend.ended := l.token;
             END IF;
             UPDATE locksidecar.locks
-            SET token = c.token, grant_id = right(c.served, 36)::uuid, session = c.session, owner = c.owner,
+            SET token = c.token, attempt_id = right(c.served, 36)::uuid, session = c.session, owner = c.owner,
                 acquired_at = greatest(acquired_at, c.acquired_at), traceparent = c.traceparent, data = c.data
             WHERE namespace = ns AND key = c.key
             RETURNING * INTO l;
         END IF;
         IF amend.state = 'holds' AND c.set_data THEN
-            UPDATE locksidecar.locks SET data = c.data WHERE namespace = ns AND key = c.key AND l.places IS NULL;
+            UPDATE locksidecar.locks SET data = c.data WHERE namespace = ns AND key = c.key AND l.share_limit IS NULL;
             UPDATE locksidecar.shares SET data = c.data
-            WHERE l.places IS NOT NULL AND namespace = ns AND key = c.key AND token = l.token;
+            WHERE l.share_limit IS NOT NULL AND namespace = ns AND key = c.key AND token = l.token;
             l.data := c.data;
         END IF;
-        IF amend.state = 'holds' AND c.share AND l.places IS NULL THEN
+        IF amend.state = 'holds' AND c.share AND l.share_limit IS NULL THEN
             IF locksidecar.downgrade(l) THEN
                 SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key;
                 l := locksidecar.as_lock(l, l.token, NULL);
@@ -264,12 +264,12 @@ BEGIN
         RETURN QUERY
         SELECT c.ord, amend.state, l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(),
             s.id, s.instance, s.pod, s.renewed, false, l.session, l.owner, l.data, l.traceparent,
-            l.stopping, l.stop_reason, l.grant_id,
+            l.stopping, l.stop_reason, l.attempt_id,
             (SELECT count(*) FROM locksidecar.waiters q
                 WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.outcome IS NULL),
-            coalesce(l.places, CASE WHEN l.contended THEN locksidecar.waiting_limit(ns, c.key, l.served) END),
-            CASE WHEN l.places IS NOT NULL THEN locksidecar.slot_of(l) END,
-            CASE WHEN l.places IS NOT NULL THEN locksidecar.shown(ns, c.key, 1, false, l.token) END,
+            coalesce(l.share_limit, CASE WHEN l.contended THEN locksidecar.waiting_limit(ns, c.key, l.served) END),
+            CASE WHEN l.share_limit IS NOT NULL THEN locksidecar.slot_of(l) END,
+            CASE WHEN l.share_limit IS NOT NULL THEN locksidecar.shown(ns, c.key, 1, false, l.token) END,
             amend.hints, amend.hint_instances, amend.ended;
     END LOOP;
 END
@@ -280,9 +280,9 @@ $$;
 -- ask), as do a queue position and a min_hold of another instance. An own min_hold ends, because the grant was
 -- not reported. lapsed: the lease of the grant had expired before.
 CREATE OR REPLACE FUNCTION locksidecar.withdraw(
-    ns text, not_after timestamptz, its_instance text, keys text[], grants uuid[])
+    ns text, not_after timestamptz, its_instance text, keys text[], attempts uuid[])
 RETURNS TABLE (
-    namespace text, key text, outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text,
+    namespace text, key text, outcome text, expired uuid[], attempt_id uuid, lease_id uuid, instance text,
     token bigint, acquired_at timestamptz, expires_at timestamptz, hints uuid[], hint_instances text[],
     watched boolean, ended bigint, slot integer, now timestamptz, lapsed boolean)
 LANGUAGE plpgsql AS $$
@@ -294,21 +294,21 @@ DECLARE
     shared boolean;
     left_it boolean; -- a waiter or a share of the attempt is gone
 BEGIN
-    PERFORM locksidecar.in_epoch();
+    PERFORM locksidecar.in_history();
     FOR a IN
-        SELECT * FROM unnest(keys, grants) AS u (key, grant_id) ORDER BY u.key COLLATE "C"
+        SELECT * FROM unnest(keys, attempts) AS u (key, attempt_id) ORDER BY u.key COLLATE "C"
     LOOP
         l := locksidecar.lock_key(ns, a.key);
         PERFORM locksidecar.in_time(not_after);
-        DELETE FROM locksidecar.waiters w WHERE w.namespace = ns AND w.grant_id = a.grant_id
+        DELETE FROM locksidecar.waiters w WHERE w.namespace = ns AND w.attempt_id = a.attempt_id
         AND NOT EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = w.lease_id AND s.instance <> its_instance);
         left_it := FOUND;
-        shared := l.places IS NOT NULL;
+        shared := l.share_limit IS NOT NULL;
         IF shared THEN
-            l := locksidecar.as_lock(l, NULL, a.grant_id);
+            l := locksidecar.as_lock(l, NULL, a.attempt_id);
         END IF;
         SELECT * INTO its_lease FROM locksidecar.leases s WHERE s.id = l.lease_id;
-        IF l.grant_id <> a.grant_id OR l.grant_id IS NULL OR l.lease_id IS NULL OR l.lease_id = locksidecar.shared_lease()
+        IF l.attempt_id <> a.attempt_id OR l.attempt_id IS NULL OR l.lease_id IS NULL OR l.lease_id = locksidecar.shared_lease()
             OR NOT its_lease.renewed AND (its_lease.repeated OR its_lease.instance <> its_instance)
             OR l.hold_until > clock_timestamp() AND l.hold_instance <> its_instance
         THEN
@@ -324,7 +324,7 @@ BEGIN
             RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp(),
                 coalesce(its_lease.expires_at <= clock_timestamp(), true)
             FROM locksidecar.pass_on(l, its_lease, '') h;
-            shared := EXISTS (SELECT FROM locksidecar.locks k WHERE k.namespace = ns AND k.key = a.key AND k.places IS NOT NULL);
+            shared := EXISTS (SELECT FROM locksidecar.locks k WHERE k.namespace = ns AND k.key = a.key AND k.share_limit IS NOT NULL);
             left_it := true;
         END IF;
         -- Also if only a waiter was withdrawn, which may have blocked others, and after expired waiters

@@ -10,21 +10,21 @@ $$;
 
 -- as_lock returns a share as if it were the exclusive lock of its key, by its attempt or its token. If there is
 -- no such share, it returns the lock row unchanged, and claim_status reports how the youngest share ended.
-CREATE OR REPLACE FUNCTION locksidecar.as_lock(l locksidecar.locks, by_token bigint, by_grant uuid) RETURNS locksidecar.locks
+CREATE OR REPLACE FUNCTION locksidecar.as_lock(l locksidecar.locks, by_token bigint, by_attempt uuid) RETURNS locksidecar.locks
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     h locksidecar.shares;
 BEGIN
     -- Each has an index. With OR, all shares of the key would be read.
-    IF by_grant IS NOT NULL THEN
+    IF by_attempt IS NOT NULL THEN
         SELECT * INTO h FROM locksidecar.shares s
-        WHERE s.namespace = l.namespace AND s.key = l.key AND s.grant_id = by_grant ORDER BY s.token DESC LIMIT 1;
+        WHERE s.namespace = l.namespace AND s.key = l.key AND s.attempt_id = by_attempt ORDER BY s.token DESC LIMIT 1;
     END IF;
     IF h.token IS NULL AND by_token IS NOT NULL THEN
         SELECT * INTO h FROM locksidecar.shares s WHERE s.namespace = l.namespace AND s.key = l.key AND s.token = by_token;
     END IF;
     IF h.token IS NOT NULL THEN
-        l.lease_id := h.lease_id; l.token := h.token; l.grant_id := h.grant_id;
+        l.lease_id := h.lease_id; l.token := h.token; l.attempt_id := h.attempt_id;
         l.session := h.session; l.owner := h.owner; l.acquired_at := h.acquired_at; l.data := h.data;
         l.traceparent := h.traceparent; l.handed_by := h.handed_by; l.stopping := h.stopping; l.stop_reason := h.stop_reason;
         l.hold_until := h.hold_until; l.hold_instance := h.hold_instance; l.hold_pod := h.hold_pod;
@@ -114,16 +114,16 @@ BEGIN
     look.settle := coalesce(look.settle OR look.expired IS NOT NULL, true);
     IF l.contended THEN
         FOR q IN
-            SELECT w.places, w.grant_id, o.id, o.expires_at
+            SELECT w.share_limit, w.attempt_id, o.id, o.expires_at
             FROM locksidecar.waiters w LEFT JOIN locksidecar.leases o ON o.id = w.lease_id
             WHERE w.namespace = ns AND w.key = k AND w.id > l.served AND w.outcome IS NULL ORDER BY w.id
         LOOP
             IF q.expires_at > clock_timestamp() THEN
-                look.settle := look.settle OR coalesce(l.places = 0 AND q.places IS NOT NULL OR n < l.places AND q.places IS NOT NULL, false)
+                look.settle := look.settle OR coalesce(l.share_limit = 0 AND q.share_limit IS NOT NULL OR n < l.share_limit AND q.share_limit IS NOT NULL, false)
                     AND NOT EXISTS (SELECT FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp())
                     AND NOT EXISTS (
                         SELECT FROM locksidecar.shares h
-                        WHERE h.namespace = ns AND h.key = k AND h.grant_id = q.grant_id);
+                        WHERE h.namespace = ns AND h.key = k AND h.attempt_id = q.attempt_id);
                 EXIT;
             END IF;
             look.settle := true;
@@ -147,14 +147,14 @@ DECLARE
 BEGIN
     give_share.acquired_at := clock_timestamp();
     give_share.expires_at := give_share.acquired_at + greatest(w.ttl, w.min_hold);
-    give_share.slot := CASE WHEN w.places > 0 THEN locksidecar.free_slot(w.namespace, w.key) ELSE 0 END;
+    give_share.slot := CASE WHEN w.share_limit > 0 THEN locksidecar.free_slot(w.namespace, w.key) ELSE 0 END;
     IF w.ttl IS NOT NULL THEN
         its_lease := gen_random_uuid();
         INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at, namespace, key)
         VALUES (its_lease, its_instance, its_pod, false, w.ttl, give_share.expires_at, w.namespace, w.key);
     END IF;
     UPDATE locksidecar.locks l
-    SET lease_id = locksidecar.shared_lease(), places = w.places, grant_id = w.grant_id,
+    SET lease_id = locksidecar.shared_lease(), share_limit = w.share_limit, attempt_id = w.attempt_id,
         token = greatest(locksidecar.token_at(give_share.acquired_at), (SELECT m.first_token FROM locksidecar.meta m), l.token + 256),
         contended = EXISTS (
             SELECT FROM locksidecar.waiters q
@@ -165,9 +165,9 @@ BEGIN
     WHERE l.namespace = w.namespace AND l.key = w.key
     RETURNING l.token INTO give_share.token;
     INSERT INTO locksidecar.shares
-        (namespace, key, token, lease_id, grant_id, slot, session, owner, acquired_at, data, traceparent, handed_by,
+        (namespace, key, token, lease_id, attempt_id, slot, session, owner, acquired_at, data, traceparent, handed_by,
         hold_until, hold_instance, hold_pod)
-    VALUES (w.namespace, w.key, give_share.token, its_lease, w.grant_id, give_share.slot, w.session, w.owner,
+    VALUES (w.namespace, w.key, give_share.token, its_lease, w.attempt_id, give_share.slot, w.session, w.owner,
         give_share.acquired_at, w.data, w.traceparent, by_release, give_share.acquired_at + w.min_hold,
         CASE WHEN w.min_hold IS NOT NULL THEN its_instance END, CASE WHEN w.min_hold IS NOT NULL THEN its_pod END);
 END
@@ -182,7 +182,7 @@ $$;
 -- its min_hold keeps. The end of such a share is reported when it is released or reaped (hand_off).
 CREATE OR REPLACE FUNCTION locksidecar.pass_shares(ns text, k text, by_release text)
 RETURNS TABLE (
-    outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text, token bigint, acquired_at timestamptz,
+    outcome text, expired uuid[], attempt_id uuid, lease_id uuid, instance text, token bigint, acquired_at timestamptz,
     expires_at timestamptz, hints uuid[], hint_instances text[], watched boolean, ended bigint, slot integer)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -207,19 +207,19 @@ BEGIN
         DELETE FROM locksidecar.shares h
         WHERE h.namespace = ns AND h.key = k AND (h.hold_until > clock_timestamp()) IS NOT TRUE
         AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = h.lease_id)
-        RETURNING h.token, h.grant_id
+        RETURNING h.token, h.attempt_id
     LOOP
         dropped := true;
-        IF gone.grant_id IS NOT NULL THEN -- otherwise its end was reported at its release
+        IF gone.attempt_id IS NOT NULL THEN -- otherwise its end was reported at its release
             pass_shares.outcome := 'lapsed'; pass_shares.ended := gone.token;
             RETURN NEXT;
         END IF;
     END LOOP;
     pass_shares.ended := NULL;
-    SELECT count(*), array_agg(h.grant_id) INTO n, its_attempts FROM locksidecar.shares h WHERE h.namespace = ns AND h.key = k;
+    SELECT count(*), array_agg(h.attempt_id) INTO n, its_attempts FROM locksidecar.shares h WHERE h.namespace = ns AND h.key = k;
     IF n = 0 THEN
         SELECT * INTO g FROM locksidecar.pass_on(l, none, by_release);
-        pass_shares.outcome := g.outcome; pass_shares.expired := g.expired; pass_shares.grant_id := g.grant_id;
+        pass_shares.outcome := g.outcome; pass_shares.expired := g.expired; pass_shares.attempt_id := g.attempt_id;
         pass_shares.lease_id := g.lease_id; pass_shares.instance := g.instance; pass_shares.token := g.token;
         pass_shares.acquired_at := g.acquired_at; pass_shares.expires_at := g.expires_at;
         pass_shares.hints := g.hints; pass_shares.hint_instances := g.hint_instances; pass_shares.slot := g.slot;
@@ -248,7 +248,7 @@ BEGIN
             passed := array_append(passed, s.id);
             CONTINUE;
         END IF;
-        EXIT WHEN w.places IS NULL OR l.places > 0 AND n >= l.places OR w.grant_id = ANY (its_attempts);
+        EXIT WHEN w.share_limit IS NULL OR l.share_limit > 0 AND n >= l.share_limit OR w.attempt_id = ANY (its_attempts);
         IF quiet THEN
             looks := 100;
             EXIT;
@@ -260,7 +260,7 @@ BEGIN
         END IF;
         g := locksidecar.give_share(w, s.instance, s.pod, by_release);
         n := n + 1;
-        pass_shares.outcome := 'granted'; pass_shares.grant_id := w.grant_id; pass_shares.lease_id := w.lease_id;
+        pass_shares.outcome := 'granted'; pass_shares.attempt_id := w.attempt_id; pass_shares.lease_id := w.lease_id;
         pass_shares.instance := s.instance; pass_shares.token := g.token; pass_shares.acquired_at := g.acquired_at;
         pass_shares.expires_at := CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, s.expires_at) ELSE g.expires_at END;
         pass_shares.slot := g.slot;
@@ -291,7 +291,7 @@ BEGIN
     DELETE FROM locksidecar.shares h WHERE h.namespace = l.namespace AND h.key = l.key AND h.token = l.token;
     DELETE FROM locksidecar.leases s WHERE s.id = l.lease_id AND NOT s.renewed;
     IF released THEN
-        UPDATE locksidecar.locks k SET grant_id = NULL
+        UPDATE locksidecar.locks k SET attempt_id = NULL
         WHERE k.namespace = l.namespace AND k.key = l.key AND k.token = l.token;
     END IF;
 END
@@ -307,14 +307,14 @@ BEGIN
         RETURN false;
     END IF;
     INSERT INTO locksidecar.shares
-        (namespace, key, token, lease_id, grant_id, slot, session, owner, acquired_at, data, traceparent, handed_by,
+        (namespace, key, token, lease_id, attempt_id, slot, session, owner, acquired_at, data, traceparent, handed_by,
         stopping, stop_reason, hold_until, hold_instance, hold_pod)
-    VALUES (l.namespace, l.key, l.token, l.lease_id, l.grant_id, 0, l.session, l.owner, l.acquired_at, l.data,
+    VALUES (l.namespace, l.key, l.token, l.lease_id, l.attempt_id, 0, l.session, l.owner, l.acquired_at, l.data,
         l.traceparent, l.handed_by, l.stopping, l.stop_reason, l.hold_until, l.hold_instance, l.hold_pod);
     UPDATE locksidecar.locks k
-    SET lease_id = locksidecar.shared_lease(), places = coalesce((
-            SELECT q.places FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
-            WHERE q.namespace = l.namespace AND q.key = l.key AND q.places IS NOT NULL AND q.id > l.served AND q.outcome IS NULL
+    SET lease_id = locksidecar.shared_lease(), share_limit = coalesce((
+            SELECT q.share_limit FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+            WHERE q.namespace = l.namespace AND q.key = l.key AND q.share_limit IS NOT NULL AND q.id > l.served AND q.outcome IS NULL
             AND o.expires_at > clock_timestamp()
             ORDER BY q.id LIMIT 1), 0),
         stopping = NULL, stop_reason = NULL, session = '', owner = '', data = NULL, traceparent = '', handed_by = '',
@@ -329,8 +329,8 @@ CREATE OR REPLACE FUNCTION locksidecar.waiting_limit(ns text, k text, after bigi
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (
-        SELECT q.places FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
-        WHERE q.namespace = ns AND q.key = k AND q.places IS NOT NULL AND q.id > after AND q.outcome IS NULL
+        SELECT q.share_limit FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+        WHERE q.namespace = ns AND q.key = k AND q.share_limit IS NOT NULL AND q.id > after AND q.outcome IS NULL
         ORDER BY o.expires_at > clock_timestamp() DESC, q.id LIMIT 1);
 END
 $$;
@@ -338,18 +338,18 @@ $$;
 -- other_limits reports whether an ask for a share names another limit than the shares, or the shared waiters,
 -- of a key. Waiters with an expired lease do not count: these leases must be reaped first (expired).
 CREATE OR REPLACE FUNCTION locksidecar.other_limits(
-    l locksidecar.locks, places integer, OUT mismatch boolean, OUT expired uuid[])
+    l locksidecar.locks, share_limit integer, OUT mismatch boolean, OUT expired uuid[])
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN
-    mismatch := l.places <> other_limits.places;
-    IF l.places IS NULL THEN
+    mismatch := l.share_limit <> other_limits.share_limit;
+    IF l.share_limit IS NULL THEN
         SELECT coalesce(bool_or(o.expires_at > clock_timestamp()), false),
             array_agg(DISTINCT o.id) FILTER (WHERE o.expires_at <= clock_timestamp())
         INTO other_limits.mismatch, other_limits.expired
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
         WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL
-        AND q.places <> other_limits.places;
+        AND q.share_limit <> other_limits.share_limit;
     END IF;
 END
 $$;
@@ -395,14 +395,14 @@ BEGIN
         IF release_share.state = 'holds' OR (release_share.state = 'expired' AND s.id IS NOT NULL) THEN
             UPDATE locksidecar.shares h
             SET lease_id = gen_random_uuid(),
-                grant_id = CASE WHEN release_share.state = 'expired' THEN h.grant_id END,
+                attempt_id = CASE WHEN release_share.state = 'expired' THEN h.attempt_id END,
                 stopping = CASE WHEN release_share.state = 'expired' THEN h.stopping END
             WHERE h.namespace = l.namespace AND h.key = l.key AND h.token = l.token;
         END IF;
         IF release_share.state = 'holds' THEN
             release_share.outcome := 'hold_pending';
             DELETE FROM locksidecar.leases o WHERE o.id = s.id AND NOT o.renewed;
-            UPDATE locksidecar.locks k SET grant_id = NULL
+            UPDATE locksidecar.locks k SET attempt_id = NULL
             WHERE k.namespace = l.namespace AND k.key = l.key AND k.token = l.token;
         END IF;
     ELSIF release_share.state IN ('holds', 'expired') THEN
@@ -415,15 +415,15 @@ BEGIN
         FROM locksidecar.first_waiters(l.namespace, l.key, 100) f;
     ELSIF release_share.outcome IS NULL AND claimed_lease <> '00000000-0000-0000-0000-000000000000' THEN
         -- A repeat: hints to waiters that were granted since may be lost.
-        SELECT array_agg(f.grant_id), array_agg(f.instance) INTO release_share.hints, release_share.hint_instances
+        SELECT array_agg(f.attempt_id), array_agg(f.instance) INTO release_share.hints, release_share.hint_instances
         FROM (
-            SELECT h.grant_id, o.instance
+            SELECT h.attempt_id, o.instance
             FROM locksidecar.shares h JOIN locksidecar.leases o ON o.id = h.lease_id
-            WHERE h.namespace = l.namespace AND h.key = l.key AND h.token > claimed_token AND h.grant_id IS NOT NULL
+            WHERE h.namespace = l.namespace AND h.key = l.key AND h.token > claimed_token AND h.attempt_id IS NOT NULL
             ORDER BY h.token LIMIT 100) f;
     END IF;
     IF success AND release_share.state IN ('holds', 'released', 'unknown') THEN -- marked waiters no longer wait
-        SELECT array_agg(q.grant_id) || release_share.hints, array_agg(o.instance) || release_share.hint_instances
+        SELECT array_agg(q.attempt_id) || release_share.hints, array_agg(o.instance) || release_share.hint_instances
         INTO release_share.hints, release_share.hint_instances
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
         WHERE q.namespace = l.namespace AND q.key = l.key AND q.outcome IS NOT NULL;

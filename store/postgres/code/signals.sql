@@ -32,7 +32,7 @@ DECLARE
     kept boolean; -- a min_hold keeps the key
     its_token bigint;
 BEGIN
-    PERFORM locksidecar.in_epoch();
+    PERFORM locksidecar.in_history();
     FOR a IN
         SELECT * FROM unnest(keys, tokens, kinds, reasons) WITH ORDINALITY AS u (key, token, kind, reason, ord)
         ORDER BY u.key COLLATE "C"
@@ -40,18 +40,18 @@ BEGIN
         SELECT * INTO whole FROM locksidecar.locks WHERE namespace = ns AND key = a.key FOR UPDATE;
         PERFORM locksidecar.in_time(not_after);
         FOR its_token IN
-            SELECT 0 WHERE whole.places IS NULL
+            SELECT 0 WHERE whole.share_limit IS NULL
             UNION ALL
             SELECT h.token FROM locksidecar.shares h
-            WHERE whole.places IS NOT NULL AND h.namespace = ns AND h.key = a.key AND a.token IN (0, h.token)
+            WHERE whole.share_limit IS NOT NULL AND h.namespace = ns AND h.key = a.key AND a.token IN (0, h.token)
             ORDER BY 1
         LOOP
             l := whole;
-            IF whole.places IS NOT NULL THEN
+            IF whole.share_limit IS NOT NULL THEN
                 l := locksidecar.as_lock(whole, its_token, NULL);
             END IF;
             SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id FOR KEY SHARE;
-            signal.ord := a.ord; signal.token := l.token; signal.watched := l.watched AND l.grant_id IS NOT NULL;
+            signal.ord := a.ord; signal.token := l.token; signal.watched := l.watched AND l.attempt_id IS NOT NULL;
             signal.stopping := NULL; signal.notify := NULL; signal.reaped := NULL;
             signal.hints := NULL; signal.hint_instances := NULL;
             signal.again := CASE a.kind WHEN 'stop' THEN l.stopping IS NOT NULL ELSE EXISTS (
@@ -65,14 +65,14 @@ BEGIN
                     signal.stopping := coalesce(l.stopping, clock_timestamp());
                 END IF;
                 UPDATE locksidecar.locks SET stopping = signal.stopping, stop_reason = a.reason
-                WHERE namespace = ns AND key = a.key AND l.places IS NULL AND signal.stopping IS NOT NULL;
+                WHERE namespace = ns AND key = a.key AND l.share_limit IS NULL AND signal.stopping IS NOT NULL;
                 UPDATE locksidecar.shares h SET stopping = signal.stopping, stop_reason = a.reason
-                WHERE l.places IS NOT NULL AND h.namespace = ns AND h.key = a.key AND h.token = l.token AND signal.stopping IS NOT NULL;
+                WHERE l.share_limit IS NOT NULL AND h.namespace = ns AND h.key = a.key AND h.token = l.token AND signal.stopping IS NOT NULL;
             END IF;
             IF signal.held AND kept AND a.kind = 'break' THEN
-                UPDATE locksidecar.locks SET hold_until = NULL WHERE namespace = ns AND key = a.key AND l.places IS NULL;
+                UPDATE locksidecar.locks SET hold_until = NULL WHERE namespace = ns AND key = a.key AND l.share_limit IS NULL;
                 UPDATE locksidecar.shares h SET hold_until = NULL
-                WHERE l.places IS NOT NULL AND h.namespace = ns AND h.key = a.key AND h.token = l.token;
+                WHERE l.share_limit IS NOT NULL AND h.namespace = ns AND h.key = a.key AND h.token = l.token;
                 SELECT f.hints, f.hint_instances INTO signal.hints, signal.hint_instances
                 FROM locksidecar.first_waiters(ns, a.key, 100) f;
             END IF;
@@ -91,7 +91,7 @@ BEGIN
                 END IF;
             ELSIF signal.held AND a.kind = 'break' THEN
                 DELETE FROM locksidecar.leases WHERE id = s.id;
-                signal.reaped := CASE WHEN l.places IS NULL THEN l.lease_id ELSE locksidecar.shared_lease() END;
+                signal.reaped := CASE WHEN l.share_limit IS NULL THEN l.lease_id ELSE locksidecar.shared_lease() END;
             END IF;
             RETURN NEXT;
         END LOOP;

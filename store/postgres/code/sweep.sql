@@ -45,7 +45,7 @@ BEGIN
         SELECT true WHERE NOT EXISTS (SELECT FROM locksidecar.sweep) ON CONFLICT DO NOTHING;
         RETURN;
     END IF;
-    PERFORM locksidecar.in_epoch();
+    PERFORM locksidecar.in_history();
     PERFORM set_config('synchronous_commit', 'off', true);
     IF at.walks = 'leases' AND at.page = 0 THEN
         begins := true; at.began := since;

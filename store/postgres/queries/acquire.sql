@@ -8,20 +8,20 @@
 -- between, because the row of such a grant would stay for an hour, and the statement ends within its timeout.
 --
 -- The sub-select reads the lock row first, because a refused conflict would lock the row and flush the server's
--- log. The last conditions: only in time (invariant 7), only in this server's epoch (see in_epoch), only if the
--- sidecar is not too old for the schema, and not in a quiet time (see new_epoch).
+-- log. The last conditions: only in time (invariant 7), only in this server's history (see in_history), only if the
+-- sidecar is not too old for the schema, and not in a quiet time (see new_history).
 -- $1 namespace, $2 key, $3 lease, $4 grant, $5 session, $6 owner, $7 data, $8 traceparent, $9 not after
 INSERT INTO locksidecar.locks AS l
-    (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
+    (namespace, key, lease_id, token, attempt_id, session, owner, acquired_at, data, traceparent)
 SELECT $1, $2, own.id, greatest(locksidecar.token_at(clock_timestamp()), m.first_token), $4, $5, $6, clock_timestamp(), $7, $8
 FROM locksidecar.leases own CROSS JOIN locksidecar.meta m
 WHERE own.id = $3 AND own.expires_at > clock_timestamp()
 AND (SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2) IS NULL
 AND clock_timestamp() < $9
-AND m.epoch = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
+AND m.server = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
 AND m.quiet_until <= clock_timestamp()
 ON CONFLICT (namespace, key) DO UPDATE
-SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 256), grant_id = excluded.grant_id,
+SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 256), attempt_id = excluded.attempt_id,
     stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
     acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
     freed_at = NULL
@@ -38,13 +38,13 @@ RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE i
 -- withdrawal locks the row, too, and must not be followed by the grant (invariant 7).
 -- Parameters: see acquire_one.
 UPDATE locksidecar.locks l
-SET lease_id = own.id, token = greatest(locksidecar.token_at(clock_timestamp()), m.first_token, l.token + 256), grant_id = $4,
+SET lease_id = own.id, token = greatest(locksidecar.token_at(clock_timestamp()), m.first_token, l.token + 256), attempt_id = $4,
     stopping = NULL, stop_reason = NULL, session = $5, owner = $6,
     acquired_at = clock_timestamp(), data = $7, traceparent = $8, handed_by = '', freed_at = NULL
 FROM locksidecar.leases own CROSS JOIN locksidecar.meta m
 WHERE l.namespace = $1 AND l.key = $2 AND l.lease_id IS NULL
 AND own.id = $3 AND own.expires_at > clock_timestamp()
-AND m.epoch = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
+AND m.server = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
 AND m.quiet_until <= clock_timestamp()
 RETURNING token, acquired_at, own.expires_at, CASE WHEN clock_timestamp() < $9 THEN watched ELSE locksidecar.in_time($9) END
 
@@ -52,23 +52,23 @@ RETURNING token, acquired_at, own.expires_at, CASE WHEN clock_timestamp() < $9 T
 -- acquire_one for many keys under one lease, in the order of the keys. Returns the granted keys. Owners, datas
 -- and trace contexts are null if nobody has any. A pair costs the server a tenth less than with
 -- acquire_many: see docs/performance.md.
--- $1 namespace, $2 lease, $3 keys, $4 grants, $5 sessions, $6 owners, $7 datas, $8 traceparents, $9 not after
+-- $1 namespace, $2 lease, $3 keys, $4 attempts, $5 sessions, $6 owners, $7 datas, $8 traceparents, $9 not after
 WITH own AS MATERIALIZED (
     SELECT s.id, s.expires_at, m.first_token FROM locksidecar.leases s CROSS JOIN locksidecar.meta m
     WHERE s.id = $2 AND s.expires_at > clock_timestamp() AND clock_timestamp() < $9
-    AND m.epoch = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
+    AND m.server = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
     AND m.quiet_until <= clock_timestamp()
 )
 INSERT INTO locksidecar.locks AS l
-    (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
+    (namespace, key, lease_id, token, attempt_id, session, owner, acquired_at, data, traceparent)
 SELECT $1, a.key, own.id, greatest(locksidecar.token_at(clock_timestamp()), own.first_token),
-    a.grant_id, a.session, coalesce(a.owner, ''), clock_timestamp(), a.data, coalesce(a.traceparent, '')
+    a.attempt_id, a.session, coalesce(a.owner, ''), clock_timestamp(), a.data, coalesce(a.traceparent, '')
 FROM own CROSS JOIN unnest($3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[])
-    AS a (key, grant_id, session, owner, data, traceparent)
+    AS a (key, attempt_id, session, owner, data, traceparent)
 WHERE (SELECT found.lease_id FROM locksidecar.locks found WHERE found.namespace = $1 AND found.key = a.key) IS NULL
 ORDER BY a.key COLLATE "C"
 ON CONFLICT (namespace, key) DO UPDATE
-SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 256), grant_id = excluded.grant_id,
+SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 256), attempt_id = excluded.attempt_id,
     stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
     acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
     freed_at = NULL
@@ -83,18 +83,18 @@ RETURNING l.key, l.token, l.acquired_at, (SELECT expires_at FROM own), l.watched
 WITH own AS MATERIALIZED (
     SELECT s.id, s.expires_at, m.first_token FROM locksidecar.leases s CROSS JOIN locksidecar.meta m
     WHERE s.id = $2 AND s.expires_at > clock_timestamp()
-    AND m.epoch = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
+    AND m.server = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
     AND m.quiet_until <= clock_timestamp()
 )
 UPDATE locksidecar.locks l
 SET lease_id = a.lease_id, token = greatest(locksidecar.token_at(clock_timestamp()), a.first_token, l.token + 256),
-    grant_id = a.grant_id, stopping = NULL, stop_reason = NULL, session = a.session, owner = coalesce(a.owner, ''),
+    attempt_id = a.attempt_id, stopping = NULL, stop_reason = NULL, session = a.session, owner = coalesce(a.owner, ''),
     acquired_at = clock_timestamp(), data = a.data, traceparent = coalesce(a.traceparent, ''), handed_by = '', freed_at = NULL
 FROM (
     SELECT k.*, own.id AS lease_id, own.expires_at, own.first_token, found.at
     FROM own CROSS JOIN (
         SELECT * FROM unnest($3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[])
-            AS k (key, grant_id, session, owner, data, traceparent)
+            AS k (key, attempt_id, session, owner, data, traceparent)
         ORDER BY k.key COLLATE "C" OFFSET 0
     ) k
     CROSS JOIN LATERAL (
@@ -107,30 +107,30 @@ RETURNING l.key, l.token, l.acquired_at, a.expires_at, CASE WHEN clock_timestamp
 -- acquire_one for many keys under several leases, in the order of the keys, and for bind:ttl locks, whose
 -- leases are made with the grants. Returns the granted keys. Keys and locks are not joined, because the
 -- planner does not know the numbers of rows, and could compare each with each. Own leases are few,
--- one for each TTL, so they are read once, and so are the epoch and its first_token.
--- $1 namespace, $2 keys, $3 leases, $4 true for a bind:ttl lock, $5 grants, $6 sessions, $7 owners, $8 datas,
+-- one for each TTL, so they are read once, and so are the history and its first_token.
+-- $1 namespace, $2 keys, $3 leases, $4 true for a bind:ttl lock, $5 attempts, $6 sessions, $7 owners, $8 datas,
 -- $9 traceparents, $10 leases to be made, $11 their ttls, $12 instance, $13 pod, $14 not after
 WITH own AS MATERIALIZED (
     SELECT id, expires_at FROM locksidecar.leases
     WHERE id = ANY ($3::uuid[]) AND expires_at > clock_timestamp()
-), this_epoch AS MATERIALIZED (
+), this_history AS MATERIALIZED (
     SELECT first_token FROM locksidecar.meta
-    WHERE clock_timestamp() < $14 AND epoch = locksidecar.here(source, mark) AND oldest_version <= :schema_version
+    WHERE clock_timestamp() < $14 AND server = locksidecar.here(source, mark) AND oldest_version <= :schema_version
     AND quiet_until <= clock_timestamp()
 ), taken AS (
     INSERT INTO locksidecar.locks AS l
-        (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
-    SELECT $1, key, lease_id, greatest(locksidecar.token_at(clock_timestamp()), (SELECT first_token FROM this_epoch)),
-        grant_id, session, owner, clock_timestamp(), data, traceparent
+        (namespace, key, lease_id, token, attempt_id, session, owner, acquired_at, data, traceparent)
+    SELECT $1, key, lease_id, greatest(locksidecar.token_at(clock_timestamp()), (SELECT first_token FROM this_history)),
+        attempt_id, session, owner, clock_timestamp(), data, traceparent
     FROM unnest($2::text[], $3::uuid[], $4::boolean[], $5::uuid[], $6::text[], $7::text[], $8::text[], $9::text[])
-        AS a (key, lease_id, by_ttl, grant_id, session, owner, data, traceparent)
+        AS a (key, lease_id, by_ttl, attempt_id, session, owner, data, traceparent)
     WHERE (by_ttl OR lease_id IN (SELECT id FROM own))
     AND (SELECT found.lease_id FROM locksidecar.locks found
         WHERE found.namespace = $1 AND found.key = a.key) IS NULL
-    AND (SELECT first_token FROM this_epoch) IS NOT NULL
+    AND (SELECT first_token FROM this_history) IS NOT NULL
     ORDER BY key COLLATE "C"
     ON CONFLICT (namespace, key) DO UPDATE
-    SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 256), grant_id = excluded.grant_id,
+    SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 256), attempt_id = excluded.attempt_id,
         stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
         acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
         freed_at = NULL
@@ -150,11 +150,11 @@ FROM taken t
 -- name: ask
 -- Grants free and dead keys, or enqueues (invariants 1, 2, 5 and 7): see the function. If the
 -- sidecar is too old for the schema, the condition fails before the function is called.
--- $1 namespace, $2 not after, $3 may wait, $4 instance, $5 pod, $6 keys, $7 grants, $8 leases,
+-- $1 namespace, $2 not after, $3 may wait, $4 instance, $5 pod, $6 keys, $7 attempts, $8 leases,
 -- $9 ttls (0: a session's lock), $10 min_holds (0: none), $11 skips, $12 sessions, $13 owners, $14 datas,
 -- $15 traceparents, $16 limits of holders (0: none; null: no share)
 SELECT ord, state, dead, expired, queue_position, result, watched, ended,
     token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, hold_pending,
-    session, owner, data, traceparent, stopping, stop_reason, NULL::uuid AS grant_id, waiting, places, slot, holders, handed_by, cohort, alone
+    session, owner, data, traceparent, stopping, stop_reason, NULL::uuid AS attempt_id, waiting, share_limit, slot, holders, handed_by, cohort, alone
 FROM locksidecar.ask($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 WHERE (SELECT locksidecar.may_take(:schema_version))

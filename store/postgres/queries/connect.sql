@@ -73,16 +73,16 @@ SELECT to_regclass('locksidecar.meta') IS NOT NULL
 -- Reads the schema's version, and the oldest one that a sidecar may be built for.
 SELECT schema_version, oldest_version FROM locksidecar.meta
 
--- name: new_epoch
+-- name: new_history
 -- Begins to grant on a server that was promoted or restored: see the function.
-SELECT locksidecar.new_epoch()
+SELECT locksidecar.new_history()
 
 -- name: primary
--- Identifies a primary: its name by meta.source, its mark, and how recent its epoch is. The name of a server
+-- Identifies a primary: its name by meta.source, its mark, and how recent its history is. The name of a server
 -- that was merely restarted differs only by the start time. The last column is the rest of the quiet time in
 -- ms, or null. No row: a standby.
-SELECT rtrim(source || ' ' || locksidecar.here(source, '')), mark, began_token, epoch = locksidecar.here(source, mark),
-    source = 'server' AND epoch <> locksidecar.here(source, mark) AND right(epoch, length(mark)) = mark, outdated,
+SELECT rtrim(source || ' ' || locksidecar.here(source, '')), mark, began_token, server = locksidecar.here(source, mark),
+    source = 'server' AND server <> locksidecar.here(source, mark) AND right(server, length(mark)) = mark, outdated,
     CASE WHEN quiet_until > clock_timestamp() THEN (extract(epoch FROM quiet_until - clock_timestamp()) * 1000)::bigint END
 FROM locksidecar.meta
 WHERE NOT pg_is_in_recovery()
@@ -94,5 +94,5 @@ SELECT system_identifier::text FROM pg_control_system() WHERE NOT pg_is_in_recov
 -- name: outdate
 -- Records on an old primary that a later one exists, so that it grants nothing, even to sidecars that do not
 -- know the later one: see the function. A standby may no longer confirm this; the next connection repeats it.
--- $1 the token with which its epoch began, $2 that of the later one
+-- $1 the token with which its history began, $2 that of the later one
 SELECT set_config('synchronous_commit', 'local', true), locksidecar.outdate($1, $2)

@@ -3,7 +3,7 @@
 -- one, nor if it comes too late, because a reaped lease must not exist again.
 --
 -- If a failover may forget grants under the leases, their TTLs are noted for an hour: a later failover
--- may forget the leases, too, and new_epoch must know for how long to be quiet. A note is renewed after
+-- may forget the leases, too, and new_history must know for how long to be quiet. A note is renewed after
 -- half of its time, so few openings write one. Other notes that have ended go at that moment. A database
 -- without openings keeps its notes.
 -- $1 leases, $2 ttls, $3 instance, $4 pod, $5 not after, $6 what follows a failover: see failover_forgets
@@ -41,7 +41,7 @@ RETURNING l.id
 -- The answer also reports whether there are signals for the lease, whether the schema and this sidecar are
 -- compatible, and whether the lease is older than this server's history. A server that was just promoted renews
 -- nothing (see history), so the sidecar learns of the failover. This is checked before any lease is locked,
--- because new_epoch skips locked ones. Each renewal records whether a failover may forget grants, because an
+-- because new_history skips locked ones. Each renewal records whether a failover may forget grants, because an
 -- operator can change that.
 -- $1 leases, $2 what follows a failover: see failover_forgets
 WITH here AS MATERIALIZED (

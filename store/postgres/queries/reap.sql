@@ -6,7 +6,7 @@
 -- $1 leases, $2 true: also those that have not expired
 WITH due AS MATERIALIZED (
     SELECT id, namespace, key FROM locksidecar.leases
-    WHERE id = ANY ($1) AND ($2 OR expires_at <= clock_timestamp() AND locksidecar.in_epoch())
+    WHERE id = ANY ($1) AND ($2 OR expires_at <= clock_timestamp() AND locksidecar.in_history())
     ORDER BY id FOR UPDATE SKIP LOCKED
 ), dead AS (
     DELETE FROM locksidecar.leases l USING due WHERE l.id = due.id
@@ -60,8 +60,8 @@ WITH watched AS (
 )
 SELECT w.namespace, w.key, locksidecar.shared_lease()
 FROM (SELECT DISTINCT namespace, key FROM waited) w
-WHERE EXISTS (SELECT FROM locksidecar.locks l WHERE l.namespace = w.namespace AND l.key = w.key AND l.places IS NOT NULL)
-OR EXISTS (SELECT FROM locksidecar.waiters q WHERE q.namespace = w.namespace AND q.key = w.key AND q.places IS NOT NULL)
+WHERE EXISTS (SELECT FROM locksidecar.locks l WHERE l.namespace = w.namespace AND l.key = w.key AND l.share_limit IS NOT NULL)
+OR EXISTS (SELECT FROM locksidecar.waiters q WHERE q.namespace = w.namespace AND q.key = w.key AND q.share_limit IS NOT NULL)
 
 -- name: lease_existing
 -- Returns the leases that exist. A lease that does not is dead for ever.
@@ -76,6 +76,6 @@ SELECT id FROM locksidecar.leases WHERE instance = $1 AND renewed
 -- name: hand_off
 -- Gives keys to their first living waiters, or frees them (invariant 5): see the function.
 -- $1 namespaces, $2 keys, $3 leases that hold them, $4 tokens or nulls, $5 trace contexts of releases, or empty
-SELECT namespace, key, outcome, expired, grant_id, lease_id, instance, token, acquired_at, expires_at,
+SELECT namespace, key, outcome, expired, attempt_id, lease_id, instance, token, acquired_at, expires_at,
     hints, hint_instances, watched, ended, slot, now
 FROM locksidecar.hand_off($1, $2, $3, $4, $5)

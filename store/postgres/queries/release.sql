@@ -10,7 +10,7 @@
 -- durable with the release before it, and with the token in the row. The setting ends with the transaction.
 -- $1 namespace, $2 key, $3 token, $4 lease, $5 wait for the flush
 UPDATE locksidecar.locks l
-SET lease_id = NULL, grant_id = NULL, freed_at = clock_timestamp()
+SET lease_id = NULL, attempt_id = NULL, freed_at = clock_timestamp()
 FROM locksidecar.leases s
 WHERE l.namespace = $1 AND l.key = $2 AND l.token = $3 AND l.lease_id = $4 AND NOT l.contended AND l.stopping IS NULL
 AND l.hold_until IS NULL AND s.id = $4 AND s.renewed AND s.expires_at > clock_timestamp()
@@ -36,7 +36,7 @@ WITH own AS MATERIALIZED (
         SELECT ctid AS at FROM locksidecar.locks WHERE namespace = $1 AND key = c.key FOR UPDATE OFFSET 0) l
 )
 UPDATE locksidecar.locks l
-SET lease_id = NULL, grant_id = NULL, freed_at = clock_timestamp()
+SET lease_id = NULL, attempt_id = NULL, freed_at = clock_timestamp()
 FROM locked s, own o
 WHERE l.ctid = s.at AND l.token = s.token AND l.lease_id = s.lease_id AND NOT l.contended AND l.stopping IS NULL
 AND l.hold_until IS NULL AND o.id = s.lease_id AND o.expires_at > s.had
@@ -48,7 +48,7 @@ RETURNING l.key, l.watched
 -- $1 namespace, $2 instance, $3 keys, $4 tokens, $5 leases, $6 undelivered, $7 success?, $8 results,
 -- $9 ignore min_holds?, $10 trace contexts, $11 served waiters
 SELECT ord, state, token, lease_id, acquired_at, traceparent, now,
-    outcome, expired, next_grant, next_lease, next_instance, next_token, next_acquired_at, next_expires_at,
+    outcome, expired, next_attempt, next_lease, next_instance, next_token, next_acquired_at, next_expires_at,
     hints, hint_instances, watched, cohort, slot
 FROM locksidecar.release($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
@@ -60,17 +60,17 @@ FROM locksidecar.release($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 -- Otherwise, or if the release took long, the waiter gets a hint: see doc.go.
 -- $1 namespace, $2 instance, $3 keys, $4 tokens that ended, $5 a long release
 SELECT pg_notify(locksidecar.channel($1, s.instance), CASE
-    WHEN s.renewed AND substr(l.grant_id::text, 15, 1) = '4'
+    WHEN s.renewed AND substr(l.attempt_id::text, 15, 1) = '4'
         AND clock_timestamp() < l.acquired_at + $5 THEN concat_ws(',',
-        'granted:' || l.grant_id, l.token, (extract(epoch FROM l.acquired_at) * 1000000)::bigint,
+        'granted:' || l.attempt_id, l.token, (extract(epoch FROM l.acquired_at) * 1000000)::bigint,
         (extract(epoch FROM greatest(s.expires_at, l.hold_until)) * 1000000)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
         l.handed_by, (SELECT coalesce(string_agg(left(id::text, 18), '+' ORDER BY n), '')
             FROM unnest(locksidecar.cohort($1, c.key)) WITH ORDINALITY AS u (id, n)))
-    ELSE 'look:' || left(l.grant_id::text, 18) END)
+    ELSE 'look:' || left(l.attempt_id::text, 18) END)
 FROM unnest($3::text[], $4::bigint[]) AS c (key, token)
 CROSS JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = c.key OFFSET 0) l
 CROSS JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s
-WHERE l.token > c.token AND l.grant_id IS NOT NULL AND s.instance <> $2
+WHERE l.token > c.token AND l.attempt_id IS NOT NULL AND s.instance <> $2
 AND set_config('synchronous_commit', 'off', true) IS NOT NULL
 
 -- name: amend
@@ -79,6 +79,6 @@ AND set_config('synchronous_commit', 'off', true) IS NOT NULL
 -- $9 datas, $10 served waiters, and of the last of them: $11 sessions, $12 owners, $13 times of the grant, $14 trace contexts; $15 make shares?
 SELECT ord, state,
     token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, hold_pending,
-    session, owner, data, traceparent, stopping, stop_reason, grant_id, waiting, places, slot, holders,
+    session, owner, data, traceparent, stopping, stop_reason, attempt_id, waiting, share_limit, slot, holders,
     hints, hint_instances, ended
 FROM locksidecar.amend($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)

@@ -34,7 +34,7 @@ WITH waiters AS (
     RETURNING true
 ), shared AS (
     SELECT w.namespace, w.key FROM (SELECT DISTINCT namespace, key FROM waiters) w
-    JOIN locksidecar.locks l ON l.namespace = w.namespace AND l.key = w.key AND l.places IS NOT NULL
+    JOIN locksidecar.locks l ON l.namespace = w.namespace AND l.key = w.key AND l.share_limit IS NOT NULL
 )
 SELECT greatest((SELECT count(*) FROM waiters), (SELECT count(*) FROM watchers), (SELECT count(*) FROM signals)),
     (SELECT array_agg(s.namespace ORDER BY s.namespace, s.key) FROM shared s),
@@ -42,10 +42,10 @@ SELECT greatest((SELECT count(*) FROM waiters), (SELECT count(*) FROM watchers),
 
 -- name: next_token
 -- Reads every lock. The last grant of a key has reserved the 255 tokens after its own. On a server that was just
--- promoted an epoch begins first. The second column is the rest of its quiet time, or null.
+-- promoted a history begins first. The second column is the rest of its quiet time, or null.
 SELECT greatest(m.first_token, locksidecar.token_at(clock_timestamp()), (SELECT max(token) + 256 FROM locksidecar.locks)),
     CASE WHEN m.quiet_until > clock_timestamp() THEN m.quiet_until - clock_timestamp() END
-FROM locksidecar.meta m WHERE locksidecar.in_epoch()
+FROM locksidecar.meta m WHERE locksidecar.in_history()
 
 -- name: raise_tokens
 -- Only the owner of the schema may write meta. $1 the least token from now on

@@ -15,24 +15,24 @@ CREATE TABLE locksidecar.meta (
     -- A sidecar that was built for an older schema than this must not run.
     oldest_version integer NOT NULL,
     -- The server that granted last: its name (see here) with the mark that this row had there.
-    epoch          text NOT NULL DEFAULT '',
+    server         text NOT NULL DEFAULT '',
     -- How servers are told apart, by all sidecars alike: see here.
     source         text NOT NULL DEFAULT 'none' CHECK (source IN ('timeline', 'server', 'none')),
-    -- No grant of this epoch has a smaller token. Of two copies of a database, the one with the
+    -- No grant of this history has a smaller token. Of two copies of a database, the one with the
     -- greater value is the later one.
     began_token    bigint NOT NULL DEFAULT 0,
     -- The first token of a key without a row is at least this. All deleted rows had smaller ones.
     first_token    bigint NOT NULL DEFAULT 0,
     -- A sidecar has seen a later copy. Nothing is granted here until an operator allows it.
     outdated       boolean NOT NULL DEFAULT false,
-    -- A random name of this epoch. Two standbys can be promoted to the same timeline.
+    -- A random name of this history. Two standbys can be promoted to the same timeline.
     history        uuid NOT NULL DEFAULT gen_random_uuid(),
-    -- The begin of this epoch.
+    -- The begin of this history.
     began          timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- Nothing is granted before this time: see new_epoch.
+    -- Nothing is granted before this time: see new_history.
     quiet_until    timestamptz NOT NULL DEFAULT '-infinity',
-    -- A dump leaves generated columns out, so a restored row has another mark than the one in its
-    -- epoch. Updates of other columns keep the mark.
+    -- A dump leaves generated columns out, so a restored row has another mark than the one in
+    -- server. Updates of other columns keep the mark.
     mark           text GENERATED ALWAYS AS (locksidecar.mark(one)) STORED
 );
 INSERT INTO locksidecar.meta (schema_version, oldest_version) VALUES (0, 1);
@@ -72,7 +72,7 @@ CREATE TABLE locksidecar.quiet_ttls (
 
 -- One row per key. The key is held if the lease of lease_id exists and has not expired by this
 -- database's clock. It is free if lease_id is null. The columns of the holder then describe the
--- last grant. grant_id is null if that was released (also if its min_hold is pending), and not null
+-- last grant. attempt_id is null if that was released (also if its min_hold is pending), and not null
 -- if its lease died.
 --
 -- A min_hold keeps the key until hold_until, even if the lease is dead. A release before that moves
@@ -92,7 +92,7 @@ CREATE TABLE locksidecar.locks (
     key         text COLLATE "C" NOT NULL,
     lease_id    uuid,
     token       bigint NOT NULL,
-    grant_id    uuid,
+    attempt_id    uuid,
     -- Somebody waits: a release hands the lock over.
     contended   boolean NOT NULL DEFAULT false,
     -- Somebody watches the key.
@@ -120,8 +120,8 @@ CREATE TABLE locksidecar.locks (
     -- all of them.
     served      bigint NOT NULL DEFAULT 0,
     -- Not null: the key is shared, see shares. It is the limit of holders, or 0 for none. lease_id is then
-    -- shared_lease(), token is that of the youngest share, and grant_id is null if that was released.
-    places      integer,
+    -- shared_lease(), token is that of the youngest share, and attempt_id is null if that was released.
+    share_limit      integer,
     PRIMARY KEY (namespace, key)
 ) WITH (fillfactor = 50, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.05);
 
@@ -133,7 +133,7 @@ CREATE TABLE locksidecar.shares (
     token       bigint NOT NULL,
     lease_id    uuid NOT NULL,
     -- Null: it was released, and its min_hold is pending.
-    grant_id    uuid,
+    attempt_id    uuid,
     -- With a limit, the smallest number from 0 on that no other share had.
     slot        integer NOT NULL,
     session     text NOT NULL,
@@ -153,13 +153,13 @@ CREATE TABLE locksidecar.shares (
 -- must lock the leases of all holders to wait for a shared key.
 CREATE INDEX shares_lease ON locksidecar.shares (lease_id);
 -- A repeated ask, and a check, find the share of their attempt.
-CREATE INDEX shares_grant ON locksidecar.shares (grant_id);
+CREATE INDEX shares_attempt ON locksidecar.shares (attempt_id);
 
 -- The queues. The ids are the order of a key's queue, because a waiter is inserted under the lock
 -- of the lock row. A row with an outcome waits no more: its sidecar reads the outcome.
 CREATE TABLE locksidecar.waiters (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    grant_id    uuid NOT NULL,
+    attempt_id    uuid NOT NULL,
     namespace   text COLLATE "C" NOT NULL,
     key         text COLLATE "C" NOT NULL,
     -- The lease that keeps the queue position.
@@ -179,16 +179,16 @@ CREATE TABLE locksidecar.waiters (
     outcome     text,
     result      text,
     -- Not null: the waiter asks for a share, and this is its limit of holders, or 0 for none.
-    places      integer,
+    share_limit      integer,
     -- The same request may come in two namespaces.
-    UNIQUE (namespace, grant_id)
+    UNIQUE (namespace, attempt_id)
 ) WITH (vacuum_truncate = off);
--- The key comes first. Otherwise a plan from the time of a small table could look for a grant_id
+-- The key comes first. Otherwise a plan from the time of a small table could look for a attempt_id
 -- with this index, and read all waiters of the namespace.
 CREATE INDEX waiters_queue ON locksidecar.waiters (key, namespace, id);
 CREATE INDEX waiters_lease ON locksidecar.waiters (lease_id);
 -- Tells whether a key has shared waiters. It costs exclusive ones nothing.
-CREATE INDEX waiters_shared ON locksidecar.waiters (key, namespace) WHERE places IS NOT NULL;
+CREATE INDEX waiters_shared ON locksidecar.waiters (key, namespace) WHERE share_limit IS NOT NULL;
 
 -- Requests to sessions that hold locks. The holder's sidecar deletes them when it has read them.
 CREATE TABLE locksidecar.signals (

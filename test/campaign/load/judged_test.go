@@ -87,7 +87,7 @@ func TestObservedLine(t *testing.T) {
 	if a, err := c.call(context.Background(), patience, "PUT", lockPath("k"), "{}"); err != nil || a.status != 200 {
 		t.Fatal(a, err)
 	}
-	_ = pgtest.Query[int64](t, store, `WITH w AS (INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id, data)
+	_ = pgtest.Query[int64](t, store, `WITH w AS (INSERT INTO locksidecar.waiters (attempt_id, namespace, key, lease_id, data)
 		SELECT gen_random_uuid(), 'default', 'k', lease_id, '{"op":"x"}' FROM locksidecar.locks, generate_series(1, 2) WHERE key = 'k' RETURNING 1)
 		SELECT count(*) FROM w`)
 	rec := history.NewRecorder("load", nil)
@@ -108,11 +108,11 @@ func TestObservedLine(t *testing.T) {
 		return
 	}
 	got := fmt.Sprint(lines[0].Key, lines[0].Token, lines[0].Attempt)
-	want := pgtest.Query[string](t, store, `SELECT key || token || grant_id FROM locksidecar.locks WHERE key = 'k'`)
+	want := pgtest.Query[string](t, store, `SELECT key || token || attempt_id FROM locksidecar.locks WHERE key = 'k'`)
 	for _, place := range lines[0].Line {
 		got += fmt.Sprint(place.Number, place.ID, place.Lease, place.Attempt)
 	}
-	want += pgtest.Query[string](t, store, `SELECT string_agg(id || 'x' || lease_id || grant_id, '' ORDER BY id) FROM locksidecar.waiters`)
+	want += pgtest.Query[string](t, store, `SELECT string_agg(id || 'x' || lease_id || attempt_id, '' ORDER BY id) FROM locksidecar.waiters`)
 	if got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
@@ -163,7 +163,7 @@ func TestOrphans(t *testing.T) {
 		}
 	}
 	found("two locks, a share, and a lease of a lock", 4)
-	_ = pgtest.Query[int64](t, store, `WITH w AS (INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
+	_ = pgtest.Query[int64](t, store, `WITH w AS (INSERT INTO locksidecar.waiters (attempt_id, namespace, key, lease_id)
 		SELECT gen_random_uuid(), 'default', 'other', lease_id FROM locksidecar.locks WHERE key = 'session' RETURNING 1) SELECT count(*) FROM w`)
 	found("a waiter, too", 5)
 	_ = c.Close()

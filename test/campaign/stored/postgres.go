@@ -10,10 +10,10 @@ import (
 )
 
 // waiting are all lines, with the attempts that have the keys.
-const waiting = `SELECT w.key, w.id, w.lease_id::text, w.grant_id::text, coalesce(w.data, '{}'),
+const waiting = `SELECT w.key, w.id, w.lease_id::text, w.attempt_id::text, coalesce(w.data, '{}'),
 	NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = w.lease_id AND o.expires_at > clock_timestamp()),
-	coalesce(CASE WHEN l.grant_id IS NOT NULL THEN l.token END, 0), coalesce(l.grant_id::text, ''),
-	l.places IS NOT NULL, coalesce(l.places, 0), CASE WHEN l.places IS NULL THEN (l.lease_id IS NOT NULL)::int ELSE
+	coalesce(CASE WHEN l.attempt_id IS NOT NULL THEN l.token END, 0), coalesce(l.attempt_id::text, ''),
+	l.share_limit IS NOT NULL, coalesce(l.share_limit, 0), CASE WHEN l.share_limit IS NULL THEN (l.lease_id IS NOT NULL)::int ELSE
 	(SELECT count(*) FROM locksidecar.shares h WHERE h.namespace = w.namespace AND h.key = w.key) END
 FROM locksidecar.waiters w LEFT JOIN locksidecar.locks l
 ON l.namespace = w.namespace AND l.key = w.key AND l.lease_id IS NOT NULL

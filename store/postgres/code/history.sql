@@ -16,7 +16,7 @@ $$;
 
 -- token_at is the token of a time: the microseconds since 1970. The tokens of a key grow with its row. The
 -- clock gives the first token of a row, but at least meta.first_token. Tokens of deleted rows (see sweep_step)
--- and of other servers (see new_epoch) are smaller. A row gets ahead of the clock only if the server grants its
+-- and of other servers (see new_history) are smaller. A row gets ahead of the clock only if the server grants its
 -- key 3,906 times a second, because each grant reserves 256 tokens. Then the sweep keeps the row. 2^53,
 -- the last integer that JSON readers represent exactly, is 228 years away.
 -- The function is STABLE, as date_part is, so it is inlined.
@@ -25,10 +25,10 @@ LANGUAGE sql STABLE AS $$
     SELECT floor(date_part('epoch', at) * 1000000)::bigint
 $$;
 
--- choose_epoch_source is for a new schema. It takes the first source that the server allows. Tokens begin by
+-- choose_history_source is for a new schema. It takes the first source that the server allows. Tokens begin by
 -- the clock, so they grow even if a schema was lost and is made again. Amazon Aurora refuses its timeline
 -- unless wal_level is logical, and it is unknown whether a failover changes it there.
-CREATE OR REPLACE FUNCTION locksidecar.choose_epoch_source() RETURNS void
+CREATE OR REPLACE FUNCTION locksidecar.choose_history_source() RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     candidate text;
@@ -36,40 +36,40 @@ BEGIN
     FOREACH candidate IN ARRAY ARRAY['timeline', 'server', 'none'] LOOP
         CONTINUE WHEN candidate = 'timeline' AND EXISTS (SELECT FROM pg_proc WHERE proname = 'aurora_version');
         BEGIN
-            UPDATE locksidecar.meta SET source = candidate, epoch = locksidecar.here(candidate, mark);
+            UPDATE locksidecar.meta SET source = candidate, server = locksidecar.here(candidate, mark);
             EXIT;
         EXCEPTION WHEN OTHERS THEN
-            RAISE LOG 'locksidecar: the server does not answer what epochs by % need: %', candidate, SQLERRM;
+            RAISE LOG 'locksidecar: the server does not answer what histories by % need: %', candidate, SQLERRM;
         END;
     END LOOP;
     UPDATE locksidecar.meta SET began_token = locksidecar.token_at(began), first_token = locksidecar.token_at(began);
 END
 $$;
 
--- in_epoch is true on the server that granted last, with the tables as they were. Otherwise it fails with
--- LS001: a promoted or restored server may have older data than was confirmed, so new_epoch comes first.
--- Statements that grant locks or reap expired leases call in_epoch. It is STABLE, so it judges what its statement sees:
--- not the epoch that new_epoch has begun since, beside leases as they were before.
-CREATE OR REPLACE FUNCTION locksidecar.in_epoch() RETURNS boolean
+-- in_history is true on the server that granted last, with the tables as they were. Otherwise it fails with
+-- LS001: a promoted or restored server may have older data than was confirmed, so new_history comes first.
+-- Statements that grant locks or reap expired leases call in_history. It is STABLE, so it judges what its statement sees:
+-- not the history that new_history has begun since, beside leases as they were before.
+CREATE OR REPLACE FUNCTION locksidecar.in_history() RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    IF (SELECT epoch = locksidecar.here(source, mark) FROM locksidecar.meta) THEN
+    IF (SELECT server = locksidecar.here(source, mark) FROM locksidecar.meta) THEN
         RETURN true;
     END IF;
     RAISE EXCEPTION 'the server was promoted, or restored, since it last granted a lock' USING ERRCODE = 'LS001';
 END
 $$;
 
--- history names the epoch of this server, or fails as in_epoch does.
+-- history names the history of this server, or fails as in_history does.
 CREATE OR REPLACE FUNCTION locksidecar.history() RETURNS uuid
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    PERFORM locksidecar.in_epoch();
+    PERFORM locksidecar.in_history();
     RETURN (SELECT m.history FROM locksidecar.meta m);
 END
 $$;
 
--- new_epoch begins an epoch on a server that was promoted or restored. It returns false if the epoch has
+-- new_history begins a history on a server that was promoted or restored. It returns false if the history has
 -- already begun. It fails with LS004 if a later copy of the database was seen: see outdate. It has the owner's
 -- rights, because sidecars may not write meta.
 --
@@ -84,7 +84,7 @@ $$;
 -- than the TTL since the old server's last answer. So nothing is granted for the longest TTL in use: the quiet
 -- time. The TTLs are those of the leases that are known here, and those that lease_open has noted in
 -- quiet_ttls. If there are none, no such grant can be missing.
-CREATE OR REPLACE FUNCTION locksidecar.new_epoch() RETURNS boolean
+CREATE OR REPLACE FUNCTION locksidecar.new_history() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     here text;
@@ -97,9 +97,9 @@ DECLARE
     first bigint;
     raised bigint;
 BEGIN
-    SELECT epoch, locksidecar.here(source, mark), began, began_token, outdated, first_token INTO known, here, since, before, later, raised
+    SELECT server, locksidecar.here(source, mark), began, began_token, outdated, first_token INTO known, here, since, before, later, raised
     FROM locksidecar.meta FOR UPDATE;
-    IF NOT FOUND THEN -- otherwise each statement would call new_epoch, and prolong the leases each time
+    IF NOT FOUND THEN -- otherwise each statement would call new_history, and prolong the leases each time
         RAISE EXCEPTION 'the table locksidecar.meta is empty; it must have one row';
     END IF;
     IF later THEN
@@ -118,14 +118,14 @@ BEGIN
     SET expires_at = greatest(expires_at,
         clock_timestamp() + CASE WHEN renewed THEN ttl ELSE least(ttl, interval '1 minute') END)
     FROM due WHERE l.id = due.id;
-    -- Soon after another epoch, its began_token is ahead of the clock. Then the age of that epoch makes the
+    -- Soon after another history, its began_token is ahead of the clock. Then the age of that history makes the
     -- values of two standbys differ, because they are not promoted at the same moment. The same holds if first_token
     -- was raised ahead of the clock: see Store.RaiseTokens.
     first := locksidecar.token_at(clock_timestamp());
     before := greatest(before, CASE WHEN raised > first THEN raised END);
     first := apart + greatest(first, before + greatest(first - locksidecar.token_at(since), 0));
     UPDATE locksidecar.meta
-    SET epoch = here, history = gen_random_uuid(), began = clock_timestamp(),
+    SET server = here, history = gen_random_uuid(), began = clock_timestamp(),
         began_token = first, first_token = greatest(first_token, first),
         quiet_until = greatest(quiet_until, clock_timestamp() + greatest(
             (SELECT max(ttl) FROM locksidecar.quiet_ttls),
@@ -167,36 +167,36 @@ BEGIN
 END
 $$;
 
--- restored begins a new epoch for an operator who has restored an older copy of the server's files, which
+-- restored begins a new history for an operator who has restored an older copy of the server's files, which
 -- cannot be noticed otherwise, or makes an old primary serve again. It returns a token that is greater than all
 -- earlier ones. Later tokens are not smaller. Sidecars' roles may not write meta.
 CREATE OR REPLACE FUNCTION locksidecar.restored() RETURNS bigint
 LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE locksidecar.meta SET one = true, outdated = false; -- makes another mark
-    PERFORM locksidecar.new_epoch();
+    PERFORM locksidecar.new_history();
     RETURN (SELECT began_token FROM locksidecar.meta);
 END
 $$;
 
 -- outdate is called by a sidecar that knows a later copy of this database. The token known began this copy's
--- epoch. After that, nothing is granted here until restored, not even to sidecars that do not know the later
+-- history. After that, nothing is granted here until restored, not even to sidecars that do not know the later
 -- copy. It has the owner's rights, because sidecars may not write meta.
 CREATE OR REPLACE FUNCTION locksidecar.outdate(known bigint, later bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    UPDATE locksidecar.meta SET outdated = true, epoch = ''
+    UPDATE locksidecar.meta SET outdated = true, server = ''
     WHERE NOT outdated AND began_token = known AND known < later;
 END
 $$;
 
--- use_epoch_source changes how servers are identified, for an operator: 'timeline', 'server' or 'none'. It
--- begins a new epoch, and fails if the server refuses the source. Sidecars' roles may not write meta.
-CREATE OR REPLACE FUNCTION locksidecar.use_epoch_source(named text) RETURNS void
+-- use_history_source changes how servers are identified, for an operator: 'timeline', 'server' or 'none'. It
+-- begins a new history, and fails if the server refuses the source. Sidecars' roles may not write meta.
+CREATE OR REPLACE FUNCTION locksidecar.use_history_source(named text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE locksidecar.meta SET source = named;
-    PERFORM locksidecar.new_epoch();
+    PERFORM locksidecar.new_history();
 END
 $$;
 

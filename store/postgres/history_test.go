@@ -112,7 +112,7 @@ func TestARenewalFirstAfterAPromotion(t *testing.T) {
 }
 
 // Trap: a waiter is handed the lock just before a promotion, and then checks. By the new server's
-// clock the grant looks expired. If the check reported that, the waiter would leave. But new_epoch
+// clock the grant looks expired. If the check reported that, the waiter would leave. But new_history
 // gives the lease its TTL again, so the lock would stay held without a holder.
 func TestAGrantIsNotOverAfterAPromotion(t *testing.T) {
 	t.Parallel()
@@ -133,7 +133,7 @@ func TestAGrantIsNotOverAfterAPromotion(t *testing.T) {
 			if _, err := sc.Release(t.Context(), []store.Claim{{Key: "k", Token: token, Lease: held.Lease}}); err != nil {
 				t.Fatal(err)
 			}
-			exec(t, sc.conn, "UPDATE locksidecar.meta SET epoch = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
+			exec(t, sc.conn, "UPDATE locksidecar.meta SET server = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
 			answers, err := ask(sc, waiter.Attempt)
 			if err != nil || answers[0].Outcome != store.Granted {
 				t.Errorf("got %+v, %v; the lock is the waiter's", answers, err)
@@ -224,8 +224,8 @@ func TestOnePreparesAPromotedServer(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	want(t, acquire(t, s, askFor("held", s.lease)), store.Granted)
-	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
-	exec(t, s.other, "BEGIN; SELECT locksidecar.new_epoch()")
+	exec(t, s.conn, "UPDATE locksidecar.meta SET server = 'another'")
+	exec(t, s.other, "BEGIN; SELECT locksidecar.new_history()")
 	_, _, before := holder(t, s.conn, "held")
 	var floor int64
 	if err := s.other.QueryRow(t.Context(), "SELECT began_token FROM locksidecar.meta").Scan(&floor); err != nil || floor < before+jump {
@@ -242,7 +242,7 @@ func TestOnePreparesAPromotedServer(t *testing.T) {
 
 // meta is empty, as before a restore of its rows. Locks are not granted, and leases are not
 // extended by each statement that finds meta empty.
-func TestNoEpochWithoutItsRow(t *testing.T) {
+func TestNoHistoryWithoutItsRow(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
