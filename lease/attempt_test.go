@@ -147,7 +147,7 @@ func TestALeftAttemptHasWon(t *testing.T) {
 			r.must(err)
 			b.Start(context.Background(), r.clk.Now())
 			<-b.Ends()
-			b.CallerLeft()
+			b.Cancel()
 			r.nothingLeft()
 		})
 	}
@@ -210,7 +210,7 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 			synctest.Wait()
 			r.clk.atRead(moment, func() {
 				stack := debug.Stack()
-				if bytes.Contains(stack, []byte("(*Session).")) && !bytes.Contains(stack, []byte("(*Session).AddMember")) {
+				if bytes.Contains(stack, []byte("(*Session).")) && !bytes.Contains(stack, []byte("(*Session).Add")) {
 					// The clock is read under the session's mutex.
 					go r.m.leases.Lose(b.Lease(), types.LostExpired)
 					return

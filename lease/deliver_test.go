@@ -18,7 +18,7 @@ import (
 // won returns a call whose attempt is granted, but has not been delivered.
 func (r *rig) won(s *holdings.Session, req types.Request) (*attempt.Call, *attempt.Attempt) {
 	c := r.m.acquirer.NewCall(context.Background(), s, &req)
-	r.must(s.Admit(&c.Slot))
+	r.must(s.Admit(&c.Quota))
 	b, err := c.NewAttempt(nil)
 	r.must(err)
 	b.Start(context.Background(), r.clk.Now())
@@ -29,7 +29,7 @@ func (r *rig) won(s *holdings.Session, req types.Request) (*attempt.Call, *attem
 // A lock that is lost before its call returns is reported neither as held nor as lost.
 func TestLostBeforeDelivery(t *testing.T) {
 	for name, lose := range map[string]func(*rig, *holdings.Lock){
-		"broken":                 func(_ *rig, h *holdings.Lock) { h.GiveUp(types.LostForced) },
+		"broken":                 func(_ *rig, h *holdings.Lock) { h.LoseAndRelease(types.LostForced) },
 		"max_hold over, noticed": func(*rig, *holdings.Lock) { time.Sleep(time.Minute) },
 		"max_hold over":          func(r *rig, _ *holdings.Lock) { r.clk.stop(time.Minute) },
 		"lease lost":             func(r *rig, h *holdings.Lock) { r.m.leases.Lose(h.Lease(), types.LostStore) },
@@ -46,7 +46,7 @@ func TestLostBeforeDelivery(t *testing.T) {
 					}
 					lose(r, r.m.holdings.Get("k"))
 					g, err := c.Await(b)
-					s.Leave(&c.Slot)
+					s.Leave(&c.Quota)
 					if err == nil {
 						t.Errorf("delivered %+v", g)
 					}
@@ -74,7 +74,7 @@ func TestBrokenAtAnyMoment(t *testing.T) {
 				r.lock(s, "warm")
 				r.clk.atRead(moment, func() {
 					if h := r.m.holdings.Get("k"); h != nil {
-						go h.GiveUp(types.LostForced) // in a goroutine, because the reader of the clock may hold a mutex
+						go h.LoseAndRelease(types.LostForced) // in a goroutine, because the reader of the clock may hold a mutex
 					}
 				})
 				g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", Wait: wait})

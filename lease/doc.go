@@ -27,7 +27,7 @@
 // are held under renewed leases, one for each step of the TTLs in use. So one statement over a few rows
 // renews 100,000 locks.
 //
-// A grant that has arrived is a member until its call returns. If the lock is lost before that, it is
+// A grant that has arrived is undelivered until its call returns. If the lock is lost before that, it is
 // handed back, and the call continues as if it had not been granted.
 //
 // Each bind:ttl lock has a lease of its own, which is not renewed. Any pod may release or extend the lock,

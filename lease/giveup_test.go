@@ -23,7 +23,7 @@ func TestGiveUpAtTheReveal(t *testing.T) {
 		h, over := r.m.holdings.Get("b"), make(chan struct{})
 		go func() {
 			defer close(over)
-			h.GiveUp(types.LostMaxHold)
+			h.LoseAndRelease(types.LostMaxHold)
 		}()
 		g.Complete()
 		<-over

@@ -434,7 +434,7 @@ func (r *rig) isHeldUnder(g types.Grant) {
 	}
 }
 
-// A member counts once against the limit, and cannot be reentered.
+// A key of a group counts once against the limit, and cannot be reentered.
 func TestGroupMember(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt, with(func(c *types.Config) { c.MaxLocksPerSession = 3 }))
@@ -489,7 +489,7 @@ func TestGroupRevealsAllOrNone(t *testing.T) {
 		for g.Missing() {
 			r.must(g.Advance())
 		}
-		r.m.holdings.Get("b").GiveUp(types.LostForced)
+		r.m.holdings.Get("b").LoseAndRelease(types.LostForced)
 		if g.Complete() || s.Held() != 0 || s.Find("a", r.stored("a").Token) != nil {
 			t.Error("the group was published in part")
 		}

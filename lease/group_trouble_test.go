@@ -50,7 +50,7 @@ func TestGroupLosesMember(t *testing.T) {
 		a := r.waitAll(s, "a", "b", "c")
 		part := r.stored("a")
 		h := r.m.holdings.Get("a")
-		if !h.GiveUp(types.LostForced) {
+		if !h.LoseAndRelease(types.LostForced) {
 			t.Fatal("not held")
 		}
 		synctest.Wait()

@@ -181,7 +181,7 @@ func (m *Manager) Stop() {
 			m.lanes.Revocations.Stop(ctx)
 			m.lanes.Acquires.Stop(ctx)
 			m.lanes.Enqueues.Stop(ctx)
-			m.acquirer.Queue.CallersLeft() // their calls may not have noticed the drain yet
+			m.acquirer.Queue.CancelAll() // their calls may not have noticed the drain yet
 			m.lanes.Cancels.Stop(ctx)
 		})
 		m.limited(m.leases.RevokeAll)

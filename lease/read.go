@@ -19,7 +19,7 @@ func (m *Manager) Get(ctx context.Context, s *holdings.Session, key string, noCa
 			m.obs.Cached(observe.CachedRead)
 			return types.View{Lock: lock, Mine: h.Of(s) && s.Find(key, h.Token) == h, Cached: true}, nil
 		}
-		m.expire(h)
+		m.loseExpired(h)
 	}
 	lock, err := lanes.Submit(ctx, m.lanes.Reads, key)
 	if err != nil {

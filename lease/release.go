@@ -41,7 +41,7 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 			return e.Release.Again(ctx, m.cfg.StoreTimeout)
 		}
 		if err := m.claimedElsewhere(c); err != nil {
-			m.acquirer.FreeLost(s, req)
+			m.acquirer.ReleaseLost(s, req)
 			return types.Released{}, err
 		}
 		return m.releaseForeign(ctx, c, req)
@@ -52,7 +52,7 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 	m.obs.LinkAcquire(ctx, h.Traceparent)
 	// One entry ends. With the last one the lock leaves the session: from now on the app does not hold it, whatever the store says.
 	r := h.NewRelease(req, t.Now, nil)
-	entries, err := s.Exit(h, r)
+	entries, err := s.ReleaseEntry(h, r)
 	switch {
 	case errors.Is(err, holdings.ErrOver):
 		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.HeldFor}, nil
@@ -109,20 +109,20 @@ func (m *Manager) ownClaim(c claimant, t clock.Tick) *holdings.Lock {
 	}
 	h := c.s.Find(c.key, c.token)
 	if h != nil && !h.Valid(t) {
-		m.expire(h)
+		m.loseExpired(h)
 		return nil
 	}
 	return h
 }
 
-// expire removes a lock past its time from its session.
-func (m *Manager) expire(h *holdings.Lock) {
+// loseExpired loses a lock that was found past its time.
+func (m *Manager) loseExpired(h *holdings.Lock) {
 	l := h.Lease()
 	if l.Alive(clock.Read(m.cfg.Clock)) {
-		h.Outlive()
+		h.LoseAtMaxHold()
 		return
 	}
-	m.leases.Expire(l)
+	m.leases.LoseExpired(l)
 	// Another call may be losing the lease and may not have reached h yet.
 	h.LoseUnder(l, l.LossReason())
 }
@@ -271,7 +271,7 @@ func (m *Manager) releaseRequest(ctx context.Context, s *holdings.Session, req *
 	case store.OutcomeUnknown(err), errors.Is(err, types.ErrCallerLeft):
 		// The release may still take effect, so a repeat must not get the grant before the release is over.
 		r.Forget()
-		m.acquirer.Free(context.Background(), store.Claim{Key: req.Key, Token: ans.Token, Outcome: req.Outcome, Result: req.Result},
+		m.acquirer.ReleaseClaim(context.Background(), store.Claim{Key: req.Key, Token: ans.Token, Outcome: req.Outcome, Result: req.Result},
 			m.acquirer.Within(ans.ExpiresIn), leave)
 	default:
 		leave()
@@ -289,12 +289,12 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 	}
 	h, t := s.Has(req.Key, req.RequestID), clock.Read(m.cfg.Clock)
 	if h != nil && !h.Valid(t) {
-		m.expire(h)
+		m.loseExpired(h)
 		h = nil
 	}
 	if h == nil {
 		defer leave()
-		m.acquirer.FreeLost(s, req)
+		m.acquirer.ReleaseLost(s, req)
 		return m.nothingOnceFreed(ctx, s, req.Key)
 	}
 	if err := checkOutcome(h, req); err != nil {
@@ -303,10 +303,10 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 	}
 	m.obs.LinkAcquire(ctx, h.Traceparent)
 	r := h.NewRelease(req, t.Now, leave) // a repeat waits until the store has confirmed it
-	switch entries, err := s.Exit(h, r); {
+	switch entries, err := s.ReleaseEntry(h, r); {
 	case err != nil: // it has just been lost or released
 		defer leave()
-		m.acquirer.FreeLost(s, req)
+		m.acquirer.ReleaseLost(s, req)
 		return m.nothingOnceFreed(ctx, s, req.Key)
 	case entries > 0:
 		leave()
@@ -317,7 +317,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 
 // nothingOnceFreed answers that the id has no lock, after a running release of the key, which may be the id's.
 func (m *Manager) nothingOnceFreed(ctx context.Context, s *holdings.Session, key string) (types.Released, error) {
-	for _, r := range s.FreeingOf(key) {
+	for _, r := range s.ReleasesOf(key) {
 		if _, err := r.Again(ctx, m.cfg.StoreTimeout); err != nil && !types.Is[*types.LostError](err) {
 			return types.Released{}, err
 		}

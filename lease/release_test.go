@@ -122,7 +122,7 @@ func TestNothingIsLeftOnceTheLeaseEnds(t *testing.T) {
 		if err := r.free(s, "k", g.Token); !store.Unavailable(err) {
 			t.Errorf("error %v", err)
 		}
-		if under := len(s.FreeingOf("k")); under != 1 {
+		if under := len(s.ReleasesOf("k")); under != 1 {
 			t.Fatalf("%d releases are under way", under)
 		}
 		r.nothingUnder(s, req)

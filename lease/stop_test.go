@@ -275,7 +275,7 @@ func TestWaiterIsWithdrawnWhenCancelsHaveStopped(t *testing.T) {
 		b.Start(context.Background(), r.clk.Now())
 		synctest.Wait()
 		r.m.lanes.Cancels.Stop(context.Background())
-		b.CallerLeft()
+		b.Cancel()
 		synctest.Wait()
 		other.release(o, g)
 		if r.stored("k").Held {

@@ -80,7 +80,7 @@ func (as *arrivals) join(req *types.Request) *Arrival {
 //  4. If the call must leave before, the attempt is cancelled: see cancel.
 func (b *Attempt) enqueue(ctx context.Context) {
 	if leaves := b.arrive(); leaves {
-		b.cancel()
+		b.leaveQueue()
 		return
 	}
 	if err := waitsForItself(b.s, b.req); err != nil {

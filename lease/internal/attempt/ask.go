@@ -17,7 +17,7 @@ func (b *Attempt) Start(ctx context.Context, now time.Time) {
 		b.arrival = b.aq.arrivals.join(b.req)
 	}
 	ask := b.firstAsk(now)
-	if b.aq.isLate(b.arrival, b.shared) {
+	if b.aq.isLate(b.arrival, b.repeated) {
 		b.enqueue(ctx)
 		return
 	}
@@ -32,8 +32,8 @@ func (b *Attempt) Start(ctx context.Context, now time.Time) {
 
 // isLate reports whether a waiting attempt can skip asking for its key, because other calls came before, or the
 // key is known to be held. An attempt that shares its grant with other calls must ask. a may be nil.
-func (aq *Acquirer) isLate(a *Arrival, shared int64) bool {
-	return a != nil && shared == 0 && (a.behind || aq.knownHeld(a.key))
+func (aq *Acquirer) isLate(a *Arrival, repeated int64) bool {
+	return a != nil && repeated == 0 && (a.behind || aq.knownHeld(a.key))
 }
 
 // knownHeld reports whether a session here holds the key, or a call here waits for it.
@@ -96,7 +96,7 @@ func (b *Attempt) decided(op string, ans store.Answer, err error) bool {
 	case ans.Outcome == store.Skipped:
 		b.skipped(ans)
 	case ans.Outcome == store.LeaseLost:
-		b.leaseLost()
+		b.onLeaseLost()
 	case ans.Outcome == store.RowLocked:
 		b.fail(types.RowLocked(op))
 	case ans.Outcome == store.LimitMismatch:

@@ -22,10 +22,10 @@ type Attempt struct {
 	// NewAttempt sets these fields. They never change.
 	aq       *Acquirer
 	s        *holdings.Session // nil with BindTTL
-	slot     *holdings.Slot    // of the call, in the session
+	quota    *holdings.Quota   // of the call, in the session
 	req      *types.Request
 	id       store.AttemptID
-	tr       *observe.Call   // of the call
+	tr       *observe.Trace  // of the call
 	began    time.Time       // of the call, for Waited
 	inFlight *sync.WaitGroup // of the call
 
@@ -65,8 +65,8 @@ type Attempt struct {
 	holderExpiry       time.Time // by the last answer
 	hinted, checking   bool
 
-	// shared is the grant that other calls of the same request also have, or 0. The call sets it, and arrive resets it.
-	shared int64
+	// repeated is the grant that other calls of the same request also have, or 0. The call sets it, and arrive resets it.
+	repeated int64
 
 	// The grant sets these fields, and the call reads them after the end: a time before the grant, and the end of its MaxHold (zero:
 	// none).
@@ -93,11 +93,11 @@ func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
 		return nil, err
 	}
 	b := &Attempt{
-		aq: c.aq, s: c.S, slot: &c.Slot, req: c.req, arrival: came, began: c.began, shared: c.shared, tr: c.tr, inFlight: &c.inFlight,
+		aq: c.aq, s: c.S, quota: &c.Quota, req: c.req, arrival: came, began: c.began, repeated: c.repeated, tr: c.tr, inFlight: &c.inFlight,
 	}
 	b.under.Store(l)
 	b.inFlight.Add(1)
-	if SharesGrant(c.req) {
+	if FixesID(c.req) {
 		b.id = repeat.AttemptID(c.req.RequestID, c.req.Key)
 	} else {
 		b.id = uuid.New()
@@ -106,9 +106,9 @@ func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
 	return b, nil
 }
 
-// SharesGrant reports whether repeats of the request have the same attempt id at all sidecars. Repeats in a
+// FixesID reports whether repeats of the request have the same attempt id at all sidecars. Repeats in a
 // session do not need this, because the session knows its locks.
-func SharesGrant(r *types.Request) bool { return r.Bind == types.BindTTL && r.RequestID != uuid.Nil }
+func FixesID(r *types.Request) bool { return r.Bind == types.BindTTL && r.RequestID != uuid.Nil }
 
 // Lease is the lease under which the attempt waits, or asks for a session's lock.
 func (b *Attempt) Lease() *heartbeat.Lease { return b.under.Load() }

@@ -23,15 +23,15 @@ type Call struct {
 	req      *types.Request
 	began    time.Time
 	tick     clock.Tick      // when the lease was found alive; the clock was not read since
-	Slot     holdings.Slot   // in the session
+	Quota    holdings.Quota  // in the session
 	ofGroup  bool            // it belongs to a group
 	mayEnter <-chan struct{} // receives when the call should try to enter; nil: it never enters
 	attempts int             // their number
 	// inFlight counts operations that may still change the store: attempts until they are over, then their cleanups.
 	inFlight sync.WaitGroup
-	tr       *observe.Call
-	// shared is the grant that other calls of the request have, or 0.
-	shared int64
+	tr       *observe.Trace
+	// repeated is the grant that other calls of the request have, or 0.
+	repeated int64
 	// withdrawn is closed when a release by the request id ends the call; nil without an id.
 	withdrawn <-chan struct{}
 
@@ -65,14 +65,14 @@ func (c *Call) Acquire() (types.Grant, error) {
 	}
 	// The session must have room for one more lock. The call counts until it returns, or until its lock counts itself.
 	if s != nil {
-		if err := s.Admit(&c.Slot); err != nil {
+		if err := s.Admit(&c.Quota); err != nil {
 			return types.Grant{}, err
 		}
-		defer s.Leave(&c.Slot)
+		defer s.Leave(&c.Quota)
 	}
 	// A call that does not wait is refused without the store if the key was held a moment ago. A repeat asks, because
 	// the grant may be its own.
-	if !SharesGrant(req) {
+	if !FixesID(req) {
 		if lock, held := aq.HeldInCache(s, req); held {
 			return types.Grant{}, &types.HeldError{Lock: lock, Cached: true}
 		}
@@ -86,7 +86,7 @@ func (c *Call) Acquire() (types.Grant, error) {
 		defer c.WarnOfOwnKey()()
 	}
 	// From here on the store is asked.
-	c.tr = aq.obs.Call(c.ctx, req.Key, req.Shared)
+	c.tr = aq.obs.Trace(c.ctx, req.Key, req.Shared)
 	if c.began.IsZero() && (req.Wait != 0 || req.Reentrant) { // the others begin with their first attempt
 		c.began = aq.clk.Now()
 	}
@@ -163,7 +163,7 @@ func (c *Call) try() (types.Grant, error) {
 // SettleLast waits until earlier attempts can no longer change the store. With a request id, the next attempt
 // has the same id, and a late hand-back would free its grant.
 func (c *Call) SettleLast() error {
-	if c.attempts == 0 || !SharesGrant(c.req) {
+	if c.attempts == 0 || !FixesID(c.req) {
 		return nil
 	}
 	c.StartTimer()
@@ -198,7 +198,7 @@ func (c *Call) lease() (*heartbeat.Lease, error) {
 			return l, nil
 		}
 		l.Unpin()
-		c.aq.leases.Expire(l) // it has expired, and the renewer has not noticed yet
+		c.aq.leases.LoseExpired(l) // it has expired, and the renewer has not noticed yet
 		c.tick = clock.Read(c.aq.clk)
 	}
 }
@@ -221,7 +221,7 @@ func (c *Call) opened(l *heartbeat.Lease) error {
 // Await returns the attempt's outcome. If the call gives up, it leaves the attempt.
 func (c *Call) Await(b *Attempt) (types.Grant, error) {
 	if b.runInCaller && c.ctx.Err() != nil { // the caller left during the question
-		b.CallerLeft()
+		b.Cancel()
 		return types.Grant{}, errors.Join(types.ErrCallerLeft, context.Cause(c.ctx))
 	}
 	if b.IsOver() { // the frequent case; timer and channel would cost time
@@ -241,7 +241,7 @@ func (c *Call) Await(b *Attempt) (types.Grant, error) {
 			continue
 		case <-c.mayEnter:
 			if g, ok := c.enter(); ok {
-				b.CallerLeft() // and its queue position
+				b.Cancel() // and its queue position
 				return g, nil
 			}
 			continue
@@ -254,7 +254,7 @@ func (c *Call) Await(b *Attempt) (types.Grant, error) {
 		case <-draining:
 			err = types.ErrDraining
 		}
-		b.CallerLeft()
+		b.Cancel()
 		return types.Grant{}, err
 	}
 }
@@ -278,7 +278,7 @@ func (c *Call) outcome(b *Attempt) (types.Grant, error) {
 
 // learnLocked copies what an attempt knows. The caller holds b.mu.
 func (c *Call) learnLocked(b *Attempt) {
-	c.shared = b.shared
+	c.repeated = b.repeated
 	if b.seen != nil && b.seen.Key != "" {
 		c.seen, c.seenAt = b.seen, b.seenAt
 	}
@@ -295,15 +295,15 @@ func (c *Call) deliver(b *Attempt, g types.Grant) (types.Grant, error) {
 		g.ExpiresIn -= c.aq.clk.Now().Sub(b.wonAt)
 		told = g.ExpiresIn > 0
 	case c.ofGroup:
-		told = c.S.HasMember(&c.Slot)
+		told = c.S.HasUndelivered(&c.Quota)
 	default:
-		told = c.S.Publish(&c.Slot)
-		g.ExpiresIn = c.Slot.Left
+		told = c.S.Deliver(&c.Quota)
+		g.ExpiresIn = c.Quota.Left
 	}
 	if told {
 		return g, nil
 	}
-	b.CallerLeft() // even if the session has ended, because the lock may have been lost before
+	b.Cancel() // even if the session has ended, because the lock may have been lost before
 	if c.S != nil && c.S.HasEnded() {
 		return types.Grant{}, types.ErrSessionEnded
 	}

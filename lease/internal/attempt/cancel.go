@@ -10,16 +10,16 @@ import (
 // timeIsUp ends the attempt: won if it has been granted, otherwise with errTimeUp.
 func (b *Attempt) timeIsUp() {
 	b.mustLeave(timeUp)
-	b.cancel()
+	b.leaveQueue()
 }
 
-// CallerLeft makes the attempt hand back what it has won or still wins.
-func (b *Attempt) CallerLeft() {
+// Cancel makes the attempt hand back what it has won or still wins.
+func (b *Attempt) Cancel() {
 	if won := b.mustLeave(callerLeft); won {
-		b.HandBackMember(b.result.Token)
+		b.HandBackWon(b.result.Token)
 		return
 	}
-	b.cancel()
+	b.leaveQueue()
 }
 
 // IsUnwanted reports whether the attempt hands back what it wins.
@@ -29,9 +29,9 @@ func (b *Attempt) IsUnwanted() bool {
 	return b.leaving&callerLeft != 0
 }
 
-// cancel takes the attempt out of the queue once its position is confirmed, because a cancel that reached the
+// leaveQueue takes the attempt out of the queue once its position is confirmed, because a cancel that reached the
 // store before the enqueue would leave an orphan. An attempt that has not asked for a position yet is over.
-func (b *Attempt) cancel() {
+func (b *Attempt) leaveQueue() {
 	switch b.depart() {
 	case later:
 		return

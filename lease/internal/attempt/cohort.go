@@ -63,9 +63,8 @@ func HandedOn(h *holdings.Lock) bool {
 // granted this lock.
 func (c *Cohort) Served() []store.AttemptID { return c.served }
 
-// extend adds the attempts that the store has queued since it granted the lock under this token. waiting has all that
-// the store would let the sidecar serve now, so it never needs more tokens than the grant has. It does nothing
-// if the lock belongs to another grant.
+// extend replaces the list of next waiters by the store's newer one for the grant under this token. That list never needs
+// more tokens than the grant has. extend does nothing if the lock belongs to another grant.
 func (c *Cohort) extend(granted int64, waiting []store.HalfID) {
 	if c == nil || c.granted != granted {
 		return

@@ -33,7 +33,7 @@
 //
 // # Hand-backs
 //
-// An unwanted grant is freed repeatedly, as long as it can last: a session's lock as long as its lease is
+// An unwanted grant is released repeatedly, as long as it can last: a session's lock as long as its lease is
 // renewed, not only for a TTL.
 //
 // A waiter with skip is skipped when the holder releases with success. Its attempt returns the result. The

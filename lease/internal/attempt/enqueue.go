@@ -81,7 +81,7 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 	leaves, at := b.leaving != 0, b.dueAt()
 	b.mu.Unlock()
 	if leaves {
-		b.cancel()
+		b.leaveQueue()
 		return
 	}
 	b.aq.Queue.queued(b, ans.Alone, at)

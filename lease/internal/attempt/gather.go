@@ -6,8 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// The sidecar serves calls that are directly behind each other in the store's queue without a statement for each:
-// see handOn. If the calls of several pods were queued one by one, they would alternate, and each grant would be
+// Calls next to each other in the queue are served here without a statement: see handOn. If the calls of several pods were queued one by one, they would alternate, and each grant would be
 // a hand-off with a flush and news. So if calls of this sidecar have just left the queue, a new call is gathered
 // with those that come after it, until as many came as left. They are queued together, in their order. While calls of
 // the sidecar are still in the queue, this delays nobody, because the queue is not empty meanwhile.
@@ -16,12 +15,12 @@ import (
 // call that is queued. Then calls are not gathered.
 
 const (
-	// MaxGather limits how long a call is gathered. If it is less, the limit is half of the time that the last call
-	// has waited. If no call left the queue for that time, the key changes hands slowly, and calls are not gathered.
+	// MaxGather limits the gathering: a call is gathered for min(MaxGather, half of the last call's wait). If no call left the queue for that time, the key
+	// changes hands slowly, and calls are not gathered.
 	MaxGather = 50 * time.Millisecond
-	// If no call of the sidecar is in the queue or has the key, the limits are a part of these, because the key may be
-	// free soon: 2 ms, and a sixteenth of the time that the last call has waited.
-	lastOnes, lastWaited = 25, 8
+	// If no call of the sidecar is in the queue or has the key, the key may be free soon. Then a call is gathered for
+	// min(MaxGather/idleShare, a sixteenth of the last call's wait), so at most 2 ms.
+	idleShare, idleWaitShare = 25, 8
 	// aloneAfter is for how long calls are gathered after one of another sidecar was ahead of them.
 	aloneAfter = 2 * MaxGather
 )
@@ -39,7 +38,7 @@ func (aq *Acquirer) gathers(key string, ready int) time.Duration {
 	}
 	most := min(l.waited/2, MaxGather)
 	if l.inStore == 0 && !l.holds {
-		most = min(l.waited/2/lastWaited, MaxGather/lastOnes)
+		most = min(l.waited/2/idleWaitShare, MaxGather/idleShare)
 	}
 	if now.Sub(l.moved) < most {
 		return most
@@ -53,8 +52,8 @@ func (b *Attempt) hurries() bool {
 	return b.req.Wait > 0 && b.req.Wait-b.aq.clk.Now().Sub(b.began) < 2*MaxGather
 }
 
-// line counts the attempts for one key that are queued, or may be. It stays for a while after the last one.
-type line struct {
+// keyQueue counts the attempts for one key that are queued, or may be. It stays for a while after the last one.
+type keyQueue struct {
 	attempts int
 	// inStore is how many of them are certainly in the store's queue.
 	inStore int
@@ -70,19 +69,19 @@ type line struct {
 	alone time.Time
 }
 
-// joinLine records that the attempt is about to be queued. The caller holds q.mu.
-func (q *Queue) joinLine(b *Attempt) {
+// enterKey records that the attempt is about to be queued. The caller holds q.mu.
+func (q *Queue) enterKey(b *Attempt) {
 	l := q.byKey[b.req.Key]
 	if l == nil {
-		l = &line{}
+		l = &keyQueue{}
 		q.byKey[b.req.Key] = l
 	}
 	l.attempts++
 	l.moved, l.left = time.Time{}, 0
 }
 
-// leftLine records that the attempt has left the queue, and whether it holds the key now. The caller holds q.mu.
-func (q *Queue) leftLine(b *Attempt, holds bool) {
+// leaveKey records that the attempt has left the queue, and whether it holds the key now. The caller holds q.mu.
+func (q *Queue) leaveKey(b *Attempt, holds bool) {
 	key := b.req.Key
 	l := q.byKey[key]
 	if b.inStore {

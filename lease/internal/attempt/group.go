@@ -11,10 +11,10 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// NewMember makes the call for one key of a call for several keys that began at the given time.
-func (aq *Acquirer) NewMember(ctx context.Context, s *holdings.Session, req *types.Request, began time.Time, w *repeat.Withdrawal) *Call {
+// NewPart makes the call for one key of a call for several keys that began at the given time.
+func (aq *Acquirer) NewPart(ctx context.Context, s *holdings.Session, req *types.Request, began time.Time, w *repeat.Withdrawal) *Call {
 	c := aq.NewCall(ctx, s, req)
-	c.Slot.Key, c.ofGroup, c.began, c.tr = req.Key, true, began, aq.obs.Call(ctx, req.Key, req.Shared)
+	c.Quota.Key, c.ofGroup, c.began, c.tr = req.Key, true, began, aq.obs.Trace(ctx, req.Key, req.Shared)
 	if w != nil {
 		c.withdrawn = w.Ended()
 	}
@@ -24,8 +24,8 @@ func (aq *Acquirer) NewMember(ctx context.Context, s *holdings.Session, req *typ
 // Key is the key that the call asks for.
 func (c *Call) Key() string { return c.req.Key }
 
-// Share records the grant that other calls of the same request have; 0: none.
-func (c *Call) Share(token int64) { c.shared = token }
+// Repeat records the grant that other calls of the same request have; 0: none.
+func (c *Call) Repeat(token int64) { c.repeated = token }
 
 // Asked reports whether the call has made an attempt.
 func (c *Call) Asked() bool { return c.attempts > 0 }
@@ -33,7 +33,7 @@ func (c *Call) Asked() bool { return c.attempts > 0 }
 // HeldInCache answers from the cache that the key is held.
 func (c *Call) HeldInCache() (store.Lock, bool) { return c.aq.HeldInCache(nil, c.req) }
 
-// WaitsForItself is the error of a member that would certainly wait for a key of its own session. A share may be granted beside
+// WaitsForItself is the error of a key of a group that would certainly wait for a key of its own session. A share may be granted beside
 // the session's share.
 func (c *Call) WaitsForItself() error {
 	if c.req.Wait == 0 || c.req.Shared {
@@ -47,7 +47,7 @@ func (c *Call) Arrive() (came *Arrival, late bool) {
 	if c.req.Wait != 0 {
 		came = c.aq.arrivals.join(c.req)
 	}
-	return came, c.aq.isLate(came, c.shared)
+	return came, c.aq.isLate(came, c.repeated)
 }
 
 // Leave stops the call's timer and ends its trace.

@@ -24,20 +24,21 @@ func (b *Attempt) leaseGone(l *heartbeat.Lease) {
 	case untouched:
 		return
 	case mayHaveWon:
-		b.cancel()
+		b.leaveQueue()
 		return
 	case lostAll:
 	}
 	switch ctx := b.tr.Carry(context.Background()); {
 	case b.keepsKey():
 		b.aq.withdraw(ctx, b.Ref(), b.mayGet(), b.beginCleanup())
-	case b.leaseStays(): // once, because a repeat of the request waits for it; see onLateAnswer
+	case b.leaseIsKept(): // once, because a repeat of the request waits for it; see onLateAnswer
 		b.aq.withdrawOnce(ctx, b.Ref(), b.mayGet(), b.beginCleanup())
 	}
 	b.end()
 }
 
-func (b *Attempt) leaseLost() {
+// onLeaseLost ends an attempt whose lease the store does not know any more: so it is lost for all its users.
+func (b *Attempt) onLeaseLost() {
 	if b.Lease() != nil {
 		b.aq.leases.Lose(b.Lease(), types.LostExpired)
 	}

@@ -44,7 +44,7 @@ func (b *Attempt) Moved(to *heartbeat.Lease, lives func() bool, settled func()) 
 	case token == 0: // it left, or failed
 		b.aq.withdrawOnce(context.Background(), b.Ref(), lives, settled)
 	default:
-		h := b.s.LockOf(b.slot)
+		h := b.s.LockOf(b.quota)
 		if h != nil && h.Token == token && (h.Moved(to) || HandedOn(h)) { // even if it is being released
 			settled()
 			return
@@ -53,6 +53,6 @@ func (b *Attempt) Moved(to *heartbeat.Lease, lives func() bool, settled func()) 
 		if h != nil && h.Token == token {
 			c.Served = h.Claim().Served
 		}
-		b.aq.Free(context.Background(), c, lives, settled)
+		b.aq.ReleaseClaim(context.Background(), c, lives, settled)
 	}
 }

@@ -62,7 +62,7 @@ func (b *Attempt) arrive() (leaves bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.phase = arrived
-	b.shared = 0 // another holder has the key, so the shared grant is over
+	b.repeated = 0 // another holder has the key, so the repeated grant is over
 	return b.leaving != 0
 }
 

@@ -28,7 +28,7 @@ type Queue struct {
 	mu sync.Mutex
 	// attempts are by the half that a hint names. Apps choose request ids, so several may have the same half.
 	attempts map[store.HalfID][]*Attempt
-	byKey    map[string]*line
+	byKey    map[string]*keyQueue
 	size     atomic.Int64 // number of attempts, for callers that rarely find one
 	checks   int          // running checks
 	wakeAt   time.Time    // the next tick of watch
@@ -46,7 +46,7 @@ type waitStore interface {
 func newQueue(cfg types.Config, obs *observe.Observer, st waitStore, spawn func(func()) bool) *Queue {
 	return &Queue{
 		cfg: cfg, clk: cfg.Clock, obs: obs, store: st, spawn: spawn,
-		attempts: make(map[store.HalfID][]*Attempt), byKey: make(map[string]*line), wake: make(chan struct{}, 1),
+		attempts: make(map[store.HalfID][]*Attempt), byKey: make(map[string]*keyQueue), wake: make(chan struct{}, 1),
 	}
 }
 
@@ -59,7 +59,7 @@ func (q *Queue) add(b *Attempt) error {
 	q.mu.Lock()
 	half := store.HalfOf(b.id)
 	q.attempts[half] = append(q.attempts[half], b)
-	q.joinLine(b)
+	q.enterKey(b)
 	q.size.Add(1)
 	q.obs.Waits(b.req.Key, 1) // before another goroutine can find the attempt here and count it as left
 	q.mu.Unlock()
@@ -80,7 +80,7 @@ func (q *Queue) remove(b *Attempt) {
 	}
 	q.size.Add(-1)
 	q.obs.Waits(b.req.Key, -1)
-	q.leftLine(b, holds)
+	q.leaveKey(b, holds)
 }
 
 // has reports whether an attempt is queued, or is about to be. The caller holds q.mu.
@@ -149,10 +149,10 @@ func (q *Queue) Waiting() []*Attempt {
 	return slices.Collect(q.each)
 }
 
-// CallersLeft makes all waiting attempts hand back what they win.
-func (q *Queue) CallersLeft() {
+// CancelAll makes all waiting attempts hand back what they win.
+func (q *Queue) CancelAll() {
 	for _, b := range q.Waiting() {
-		b.CallerLeft()
+		b.Cancel()
 	}
 }
 

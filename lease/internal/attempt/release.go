@@ -82,9 +82,9 @@ func (aq *Acquirer) HandBack(s *holdings.Session, g types.Grant) {
 	}
 }
 
-// FreeLost frees, in the background, a lost lock that its app gives up: the store may still keep it.
-func (aq *Acquirer) FreeLost(s *holdings.Session, req *types.ReleaseRequest) {
-	if r := s.ExitLost(req); r != nil {
+// ReleaseLost releases, in the background, a lost lock that the store may still keep.
+func (aq *Acquirer) ReleaseLost(s *holdings.Session, req *types.ReleaseRequest) {
+	if r := s.ReleaseLost(req); r != nil {
 		aq.Release(r)
 	}
 }

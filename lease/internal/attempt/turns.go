@@ -22,7 +22,7 @@ func (aq *Acquirer) acquireTTLInTurn(c *Call) (types.Grant, error) {
 		return types.Grant{}, err
 	}
 	defer func() { aq.LeaveAfter(&aq.requests, r, c) }()
-	c.shared = r.Shared()
+	c.repeated = r.Repeated()
 	g, err := c.Acquire()
 	if err == nil {
 		g.Repeats = r
@@ -146,7 +146,7 @@ func (c *Call) cleanedUp() <-chan struct{} {
 // sidecar, which only the store knows. The next call's turn begins when the store has answered.
 func (aq *Acquirer) HandBackTTL(g types.Grant) {
 	c, matters := store.Claim{Key: g.Key, Token: g.Token, Undelivered: true, AtOnce: true}, aq.Within(g.ExpiresIn)
-	free := func(settled func()) { aq.Free(context.Background(), c, matters, settled) }
+	free := func(settled func()) { aq.ReleaseClaim(context.Background(), c, matters, settled) }
 	r := g.Repeats
 	if r == nil { // a request without an id is never repeated
 		free(func() {})

@@ -98,7 +98,7 @@ func (b *Attempt) join(g *types.Grant, ans *store.Answer, t clock.Tick, cohort *
 	if cohort != nil { // a nil pointer would be a cohort
 		w.Cohort = cohort
 	}
-	if before, ok = b.s.AddMember(w, b.slot, t); !ok {
+	if before, ok = b.s.Add(w, b.quota, t); !ok {
 		b.Lease().Unpin()
 	}
 	return before, ok // a loss of the lease at this moment may miss this lock, so deliver checks it

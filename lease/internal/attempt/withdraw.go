@@ -21,7 +21,7 @@ func (b *Attempt) fail(err error) {
 		}
 		return
 	}
-	if (store.OutcomeUnknown(err) || was == cancelling) && b.shared == 0 {
+	if (store.OutcomeUnknown(err) || was == cancelling) && b.repeated == 0 {
 		b.aq.obs.OutcomeUnknown(b.req.Key, b.req.Traceparent, err)
 		b.aq.withdraw(b.tr.Carry(context.Background()), b.Ref(), b.mayGet(), b.beginCleanup())
 	}
@@ -34,21 +34,20 @@ func (b *Attempt) beginCleanup() (settled func()) {
 	return b.inFlight.Done
 }
 
-// onLateAnswer withdraws an attempt again if its lease was lost. The question may have been carried out after
-// the withdrawal and before the revocation, or without an answer it may still be. The undelivered lock, or the queue position,
-// would then keep the key until the revocation, and for its MinHold.
+// onLateAnswer withdraws an attempt again whose answer came after it was over. The store may have granted the lock, or queued the
+// attempt, after the withdrawal. If the lease was lost early, or the lock has a MinHold, the key would be kept for nobody.
 func (b *Attempt) onLateAnswer() {
 	b.mu.Lock()
 	won := b.err == nil
 	b.mu.Unlock()
-	if !won && (b.keepsKey() || b.leaseStays()) {
+	if !won && (b.keepsKey() || b.leaseIsKept()) {
 		b.aq.withdraw(b.tr.Carry(context.Background()), b.Ref(), b.aq.Within(b.lasts()), func() {})
 	}
 }
 
 // handBack releases an undelivered grant in the background, without its MinHold.
 func (b *Attempt) handBack(token int64) {
-	if token == b.shared {
+	if token == b.repeated {
 		return
 	}
 	c, matters := store.Claim{Key: b.req.Key, Token: token, AtOnce: true, Traceparent: b.req.Traceparent}, b.mayGet()
@@ -59,25 +58,25 @@ func (b *Attempt) handBack(token int64) {
 		matters = b.aq.Within(b.lasts())
 	}
 	b.aq.obs.HandedBack(b.req.Key, token, b.req.Traceparent)
-	b.aq.Free(b.tr.Carry(context.Background()), c, matters, b.beginCleanup())
+	b.aq.ReleaseClaim(b.tr.Carry(context.Background()), c, matters, b.beginCleanup())
 }
 
-// HandBackMember releases the grant of the attempt, if it is still held.
-func (b *Attempt) HandBackMember(token int64) {
+// HandBackWon releases the grant of the attempt, if it is still held.
+func (b *Attempt) HandBackWon(token int64) {
 	if b.req.Bind == types.BindTTL {
 		b.handBack(token)
 		return
 	}
 	settled := b.beginCleanup()
-	if r := b.s.HandBackMember(b.slot, settled); r != nil {
+	if r := b.s.HandBackLock(b.quota, settled); r != nil {
 		b.aq.Release(r)
 		return
 	}
 	settled()
-	if b.keepsKey() || b.leaseStays() { // it was lost
-		c := b.s.LockOf(b.slot).Claim() // the store may know it by another attempt: see handOn
+	if b.keepsKey() || b.leaseIsKept() { // it was lost
+		c := b.s.LockOf(b.quota).Claim() // the store may know it by another attempt: see handOn
 		c.AtOnce = true
-		b.aq.Free(b.tr.Carry(context.Background()), c, b.mayGet(), b.beginCleanup())
+		b.aq.ReleaseClaim(b.tr.Carry(context.Background()), c, b.mayGet(), b.beginCleanup())
 	}
 }
 
@@ -86,14 +85,14 @@ func (b *Attempt) keepsKey() bool { return b.req.Bind == types.BindSession && b.
 
 func (b *Attempt) leaseLives() bool { return b.Lease() != nil && b.Lease().Alive(clock.Read(b.aq.clk)) }
 
-// leaseStays reports whether the lease of a session's attempt was lost before its deadline. It is revoked only then. A bind:ttl
-// attempt does not need its lease for what it gets, and is not withdrawn, because a repeat of the request has the same id.
-func (b *Attempt) leaseStays() bool {
-	return b.req.Bind == types.BindSession && b.Lease().Stays(b.aq.clk.Now())
+// leaseIsKept reports whether a session's attempt has lost its lease early: the store may still grant under it. It is never true
+// for bind:ttl.
+func (b *Attempt) leaseIsKept() bool {
+	return b.req.Bind == types.BindSession && b.Lease().KeptUntilDeadline(b.aq.clk.Now())
 }
 
-// mayGet returns a function that reports whether the attempt may still have something: until its lease is over, a
-// session's lock or a queue position; after that, a bind:ttl lock for its TTL, or a key for its MinHold.
+// mayGet returns a test whether a withdrawal can still matter. A session's lock, and a queue position, last until the lease's
+// deadline. A bind:ttl lock lasts for its TTL, and a key for its MinHold, after that.
 func (b *Attempt) mayGet() func() bool {
 	if b.req.Bind == types.BindSession && !b.keepsKey() {
 		return func() bool { return b.Lease().UntilDeadline(b.aq.clk.Now()) > 0 }
@@ -159,8 +158,8 @@ func (aq *Acquirer) forgetWait(ctx context.Context, a store.Attempt, matters fun
 	}, settled)
 }
 
-// Free frees a grant in the background, until the store confirms it or matters returns false.
-func (aq *Acquirer) Free(ctx context.Context, c store.Claim, matters func() bool, settled func()) {
+// ReleaseClaim releases a grant in the background, until the store confirms it or matters returns false.
+func (aq *Acquirer) ReleaseClaim(ctx context.Context, c store.Claim, matters func() bool, settled func()) {
 	persist(ctx, aq.later, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
 		if types.Judged("release", v.Status, err) != nil && matters() {
 			return false

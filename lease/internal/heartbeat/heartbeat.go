@@ -111,15 +111,15 @@ func (ls *Leases) InUse() (ids []store.LeaseID) {
 			ids = append(ids, l.id)
 		}
 	}
-	return append(ids, idsOf(ls.staying())...)
+	return append(ids, idsOf(ls.keptUntilDeadline())...)
 }
 
-// LostSome reports whether a lease was lost before its deadline, which has not come yet.
-func (ls *Leases) LostSome() bool { return len(ls.staying()) > 0 }
+// LostEarly reports whether a lease was lost before its deadline, which has not come yet.
+func (ls *Leases) LostEarly() bool { return len(ls.keptUntilDeadline()) > 0 }
 
-func (ls *Leases) staying() []*Lease {
+func (ls *Leases) keptUntilDeadline() []*Lease {
 	now := ls.cfg.Clock.Now()
-	return slices.DeleteFunc(ls.unrevoked(), func(l *Lease) bool { return !l.Stays(now) })
+	return slices.DeleteFunc(ls.unrevoked(), func(l *Lease) bool { return !l.KeptUntilDeadline(now) })
 }
 
 // Left returns the number of living leases, the shortest remaining time of trust, and the smallest such
@@ -200,8 +200,8 @@ func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
 	}
 }
 
-// Expire loses a lease that was found past its deadline.
-func (ls *Leases) Expire(l *Lease) { ls.Lose(l, l.LossReason()) }
+// LoseExpired loses a lease that was found past its deadline.
+func (ls *Leases) LoseExpired(l *Lease) { ls.Lose(l, l.LossReason()) }
 
 // remove removes a lease, so that the next pin makes a fresh one.
 func (ls *Leases) remove(l *Lease) {

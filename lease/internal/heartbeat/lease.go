@@ -137,8 +137,7 @@ func (l *Lease) Remaining(t clock.Tick) time.Duration {
 	return left
 }
 
-// UntilDeadline is how long it is until the deadline, also of a lost lease: the store may have that until then. It is 0 if the
-// lease was never open.
+// UntilDeadline is the time to the deadline, even if the lease is lost; 0 if it was never open.
 func (l *Lease) UntilDeadline(now time.Time) time.Duration {
 	life := l.life.Load()
 	if life == nil {
@@ -147,8 +146,9 @@ func (l *Lease) UntilDeadline(now time.Time) time.Duration {
 	return max(life.deadline.Sub(now), 0)
 }
 
-// Stays reports whether the lease was lost before its deadline. Until then the store may still have it.
-func (l *Lease) Stays(now time.Time) bool { return l.Lost() && l.UntilDeadline(now) > 0 }
+// KeptUntilDeadline reports whether the lease was lost early: before its deadline, which has not come. The store may have it until the
+// deadline.
+func (l *Lease) KeptUntilDeadline(now time.Time) bool { return l.Lost() && l.UntilDeadline(now) > 0 }
 
 // Pin adds one user. The caller must already be a user.
 func (l *Lease) Pin() { l.users.Add(1) }

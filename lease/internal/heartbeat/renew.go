@@ -19,7 +19,7 @@ func (ls *Leases) tick() time.Duration {
 	p := ls.plan(ls.cfg.Clock, ls.cfg.RenewInterval)
 	// A lease past its deadline is lost, even if the store would still renew it.
 	for _, l := range p.past {
-		ls.Expire(l)
+		ls.LoseExpired(l)
 	}
 	// A lease without users is closed.
 	for _, l := range p.idle {
@@ -161,7 +161,7 @@ func (r *renewal) apply(l *Lease, ok bool, err error) {
 		return
 	}
 	if ok && !l.confirm(cfg.Clock, r.sent, r.suspended) {
-		r.ls.Expire(l) // the confirmation came after the deadline
+		r.ls.LoseExpired(l) // the confirmation came after the deadline
 		return
 	}
 	l.failing.Store(!ok)

@@ -1,8 +1,8 @@
 // Package holdings contains the sessions of a sidecar and the locks that they hold. It is local: it does
 // not ask the store, and passes releases to a [Releaser].
 //
-// session.go is a session, lock.go a lock, set.go all sessions, index.go how locks are found. slot.go counts calls in the
-// limit, member.go is how a grant becomes a lock of a session. end.go is how it ends, lost.go how a session loses it, ends.go
+// session.go is a session, lock.go a lock, set.go all sessions, index.go how locks are found. quota.go counts calls in the
+// limit, undelivered.go is how a grant becomes a lock of a session. end.go is how it ends, lost.go how a session loses it, ends.go
 // what is remembered of it, release.go its release while that is under way. reentry.go and entrance.go
 // are how its owner enters it again, share.go how it becomes a share, stop.go how its holder is asked to stop.
 //
@@ -13,8 +13,8 @@
 // the session under the same mutex, or is handed back if the session has ended. So an ended session holds
 // no lock and receives none.
 //
-// A grant enters as a member: the app does not see it, and is not notified if it is lost. Publish makes all
-// members of a call visible at once. A [Slot] counts a call in the limit of its session, from its admission
+// A grant enters undelivered: the app does not see the lock, and is not notified if it is lost. Deliver makes all
+// locks of a call visible at once. A [Quota] counts a call in the limit of its session, from its admission
 // until its lock counts itself.
 //
 // A lock is valid while its lease is trusted and its MaxHold is not over. Timers end both, and every read
@@ -22,7 +22,7 @@
 //
 // # Releases
 //
-// A [Release] is repeated until the store confirms it, or until its lock's lease is dead. If a member is
+// A [Release] is repeated until the store confirms it, or until its lock's lease is dead. If an undelivered lock is
 // released, its MinHold does not keep the key, because the app never knew of the lock.
 //
 // # Entries

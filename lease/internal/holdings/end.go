@@ -9,34 +9,35 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// take removes h from the session. It returns false if h was removed before.
-func (s *Session) take(h *Lock, e End) bool {
+// forget removes h from the session. It returns false if h was removed before.
+func (s *Session) forget(h *Lock, e End) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.takeLocked(h, e)
+	return s.forgetLocked(h, e)
 }
 
-func (s *Session) takeLocked(h *Lock, e End) bool {
+// forgetLocked is forget for a caller that holds s.mu. Every lock leaves its session here.
+func (s *Session) forgetLocked(h *Lock, e End) bool {
 	if !s.held.remove(h) {
 		return false
 	}
-	if h.unpublished {
-		s.unpublished--
+	if h.undelivered {
+		s.undelivered--
 	}
 	s.observeEnd(h, e)
 	s.set.remove(h)
 	s.set.ends.add(grantRef{h.Key, h.Token}, e)
-	s.freesLocked(e.Release)
+	s.addReleaseLocked(e.Release)
 	s.set.locks.Add(-1)
-	if h.outlived != nil {
-		h.outlived.Stop()
+	if h.maxHoldTimer != nil {
+		h.maxHoldTimer.Stop()
 	}
 	return true
 }
 
-// observeEnd reports that h has left its session, unless h was never published. The caller holds s.mu.
+// observeEnd reports that h has left its session, unless h was never delivered. The caller holds s.mu.
 func (s *Session) observeEnd(h *Lock, e End) {
-	if h.unpublished {
+	if h.undelivered {
 		return
 	}
 	reason := observe.Released
@@ -55,22 +56,22 @@ func (s *Session) observeEnd(h *Lock, e End) {
 	s.set.obs.HoldEnded(h.span, h.Key, reason, heldFor)
 }
 
-// Outlive ends a lock whose MaxHold is over. The lock is lost and also released, because its lease lives on.
-func (h *Lock) Outlive() {
-	if h.GiveUp(types.LostMaxHold) {
+// LoseAtMaxHold ends a lock whose MaxHold is over. The lock is lost and also released, because its lease lives on.
+func (h *Lock) LoseAtMaxHold() {
+	if h.LoseAndRelease(types.LostMaxHold) {
 		h.s.set.obs.MaxHoldOver(h.observed())
 	}
 }
 
-// GiveUp removes a lock from its session, notifies the session of the loss, and releases the lock. It
+// LoseAndRelease removes a lock from its session, notifies the session of the loss, and releases the lock. It
 // returns false if the session no longer holds the lock. A break also ends its MinHold.
-func (h *Lock) GiveUp(reason types.LostReason) bool {
+func (h *Lock) LoseAndRelease(reason types.LostReason) bool {
 	r := h.newEnd(nil)
 	r.Claim.AtOnce = reason == types.LostForced
 	h.s.mu.Lock()
-	ok := h.s.forfeitLocked(h, reason)
+	ok := h.s.loseLocked(h, reason)
 	if ok {
-		h.s.freesLocked(r)
+		h.s.addReleaseLocked(r)
 	}
 	h.s.mu.Unlock()
 	if ok {
@@ -88,9 +89,9 @@ func (s *Session) HandBack(g types.Grant) *Release {
 	}
 	r := h.newEnd(nil)
 	r.undelivered, r.means = true, func(e entry) bool { return e.serial == g.Entry }
-	entries, err := s.Exit(h, r)
+	entries, err := s.ReleaseEntry(h, r)
 	if errors.Is(err, ErrNotHeld) {
-		entries, err = s.exitLost(h, r)
+		entries, err = s.releaseLostEntry(h, r)
 	}
 	if err != nil || entries > 0 {
 		return nil

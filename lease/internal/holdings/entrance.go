@@ -30,7 +30,7 @@ func (s *Session) ExpectEntry(req *types.Request) *Entrance {
 		s.entrances[req.Key] = make(map[*Entrance]struct{})
 	}
 	s.entrances[req.Key][e] = struct{}{}
-	if h := s.held.exclusive[req.Key]; h != nil && !h.unpublished && h.Admits(req) {
+	if h := s.held.exclusive[req.Key]; h != nil && !h.undelivered && h.Admits(req) {
 		e.Wake()
 	}
 	return e

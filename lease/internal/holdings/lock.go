@@ -20,7 +20,7 @@ type Lock struct {
 	Key   string
 	Token int64
 	s     *Session
-	under atomic.Pointer[heartbeat.Lease] // the lock is a user of this lease until letGo
+	under atomic.Pointer[heartbeat.Lease] // the lock is a user of this lease until unpinned
 	// acquiredAt is the store's time, in nanoseconds since 1970. since is the local time since the start of the set.
 	acquiredAt  int64
 	since       time.Duration
@@ -33,10 +33,10 @@ type Lock struct {
 
 	// s.mu guards the following fields.
 
-	// unpublished: the app does not know of the lock yet, because its call has not returned or does not have
+	// undelivered: the app does not know of the lock yet, because its call has not returned or does not have
 	// all of its keys.
-	unpublished bool
-	letGo       bool
+	undelivered bool
+	unpinned    bool
 	// ofGroup: the lock belongs to a call for several keys.
 	ofGroup bool
 }
@@ -90,10 +90,10 @@ type terms struct {
 	// ttl is the requested TTL, zero if the lease has the same one. The app may rely on the lock for this
 	// time, although the lease lasts longer.
 	ttl time.Duration
-	// until is the end of its MaxHold, zero for none. The timer outlived then fires. The session's mutex
+	// until is the end of its MaxHold, zero for none. The timer maxHoldTimer then fires. The session's mutex
 	// guards the timer.
-	until    time.Time
-	outlived *time.Timer
+	until        time.Time
+	maxHoldTimer *time.Timer
 	// minHold is the MinHold of the attempt.
 	minHold time.Duration
 	// span is nil if the acquire is not recorded.
@@ -156,7 +156,7 @@ func (h *Lock) IsServed() bool { return h.wasHandedOn() && !h.IsShare() }
 func (h *Lock) wasHandedOn() bool { return h.cohort != nil && len(h.cohort.Served()) > 0 }
 
 // IsUndelivered reports whether no app knew of a lock that has left its session.
-func (h *Lock) IsUndelivered() bool { return h.unpublished }
+func (h *Lock) IsUndelivered() bool { return h.undelivered }
 
 // Span is the span of the hold; nil if the acquire is not recorded.
 func (h *Lock) Span() *observe.Hold { return h.span }
@@ -251,7 +251,7 @@ func (h *Lock) Change() store.Change {
 // Moved makes h a user of the lease to which the store has moved it. It returns false if h has ended.
 func (h *Lock) Moved(to *heartbeat.Lease) bool {
 	h.s.mu.Lock()
-	if h.letGo {
+	if h.unpinned {
 		h.s.mu.Unlock()
 		return false
 	}

@@ -8,36 +8,37 @@ import (
 // loss is how a session lost a lock.
 type loss struct {
 	reason types.LostReason
-	// lock is not nil if its lease was lost before its deadline. The store keeps the lock until then, because the app may believe in
-	// it, unless the app gives it up.
+	// lock is set if the lease died early. The store keeps the key until the deadline, or until the app releases it.
 	lock *Lock
 }
 
-func (s *Session) loseLocked(h *Lock, reason types.LostReason) bool {
-	forfeited := s.forfeitLocked(h, reason)
-	if forfeited {
-		h.letGoLocked()
+// loseUnreleasedLocked loses a lock that the store or the deadline has ended, so no release follows. It returns false if h was removed
+// before. The caller holds s.mu.
+func (s *Session) loseUnreleasedLocked(h *Lock, reason types.LostReason) bool {
+	first := s.loseLocked(h, reason)
+	if first {
+		h.unpinLocked()
 	}
 	ref := grantRef{h.Key, h.Token}
-	if l, noted := s.lost[ref]; forfeited && noted && h.Lease().Stays(s.set.clk.Now()) {
+	if l, noted := s.lost[ref]; first && noted && h.Lease().KeptUntilDeadline(s.set.clk.Now()) {
 		l.lock = h
 		s.lost[ref] = l
 	}
-	return forfeited
+	return first
 }
 
-// keptLocked returns the lost locks that the store may still have, and forgets that. The caller holds s.mu.
-func (s *Session) keptLocked() (kept []*Lock) {
+// forgetKeptLocked removes and returns lost locks that still need a release. The caller holds s.mu.
+func (s *Session) forgetKeptLocked() (kept []*Lock) {
 	for ref := range s.lost {
-		if h := s.takeLostLocked(ref); h != nil {
+		if h := s.forgetLostLocked(ref); h != nil {
 			kept = append(kept, h)
 		}
 	}
 	return kept
 }
 
-// takeLostLocked returns a lost lock if the store may still have it, otherwise nil, and forgets it. The caller holds s.mu.
-func (s *Session) takeLostLocked(ref grantRef) *Lock {
+// forgetLostLocked removes and returns a lost lock if it still needs a release, otherwise nil. The caller holds s.mu.
+func (s *Session) forgetLostLocked(ref grantRef) *Lock {
 	l, noted := s.lost[ref]
 	if !noted || l.lock == nil {
 		return nil
@@ -45,15 +46,15 @@ func (s *Session) takeLostLocked(ref grantRef) *Lock {
 	h := l.lock
 	l.lock = nil
 	s.lost[ref] = l
-	if !h.Lease().Stays(s.set.clk.Now()) {
+	if !h.Lease().KeptUntilDeadline(s.set.clk.Now()) {
 		return nil
 	}
 	return h
 }
 
-// ExitLost ends an entry of a lost lock that the store may still have, because the app has given it up. After the last
-// entry, the caller releases the lock. Otherwise it returns nil.
-func (s *Session) ExitLost(req *types.ReleaseRequest) *Release {
+// ReleaseLost ends an entry of a lost lock that the store may still have. After the last entry, the caller releases the lock.
+// Otherwise it returns nil.
+func (s *Session) ReleaseLost(req *types.ReleaseRequest) *Release {
 	if s == nil {
 		return nil
 	}
@@ -62,7 +63,7 @@ func (s *Session) ExitLost(req *types.ReleaseRequest) *Release {
 		return nil
 	}
 	r := h.NewRelease(&types.ReleaseRequest{RequestID: req.RequestID, Reentry: req.Reentry, Traceparent: h.Traceparent}, s.set.clk.Now(), nil)
-	if entries, err := s.exitLost(h, r); err != nil || entries > 0 {
+	if entries, err := s.releaseLostEntry(h, r); err != nil || entries > 0 {
 		return nil
 	}
 	return r
@@ -90,7 +91,7 @@ func (s *Session) findLost(req *types.ReleaseRequest) *Lock {
 func (hs *Set) breakLost(ref grantRef) {
 	for _, s := range hs.All() {
 		s.mu.Lock()
-		h := s.takeLostLocked(ref)
+		h := s.forgetLostLocked(ref)
 		s.mu.Unlock()
 		if h != nil {
 			hs.rel.Release(h.newEnd(nil)) // the store has ended its MinHold
@@ -99,26 +100,27 @@ func (hs *Set) breakLost(ref grantRef) {
 	}
 }
 
-// exitLost is Exit for a lost lock.
-func (s *Session) exitLost(h *Lock, r *Release) (left int, err error) {
+// releaseLostEntry is ReleaseEntry for a lost lock.
+func (s *Session) releaseLostEntry(h *Lock, r *Release) (left int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ref := grantRef{h.Key, h.Token}
 	if s.lost[ref].lock != h {
 		return 0, ErrNotHeld
 	}
-	if left, err = h.exitLocked(r); err == nil && left == 0 && s.takeLostLocked(ref) == nil {
+	if left, err = h.releaseEntryLocked(r); err == nil && left == 0 && s.forgetLostLocked(ref) == nil {
 		err = ErrNotHeld
 	}
 	return left, err
 }
 
-// forfeitLocked removes h from the session and notifies the app. It returns false if h was removed before.
-func (s *Session) forfeitLocked(h *Lock, reason types.LostReason) bool {
-	if !s.takeLocked(h, End{Lost: reason}) {
+// loseLocked removes h from the session, notes the loss, and notifies the app. It returns false if h was removed before. The
+// caller holds s.mu.
+func (s *Session) loseLocked(h *Lock, reason types.LostReason) bool {
+	if !s.forgetLocked(h, End{Lost: reason}) {
 		return false
 	}
-	if h.unpublished {
+	if h.undelivered {
 		return true // its call finds out, and the app does not know of the lock
 	}
 	ref := grantRef{h.Key, h.Token}
@@ -137,17 +139,17 @@ func (s *Session) forfeitLocked(h *Lock, reason types.LostReason) bool {
 }
 
 func (s *Session) notifyLossLocked(h *Lock, reason types.LostReason) {
-	if s.onLost != nil && !h.unpublished {
+	if s.onLost != nil && !h.undelivered {
 		s.onLost(types.Lost{Key: h.Key, Token: h.Token, Reason: reason})
 	}
 }
 
-// letGoLocked ends the use of the lease, because the lock is lost or its release is settled. The caller holds s.mu.
-func (h *Lock) letGoLocked() {
-	if h.letGo { // a lost lock that is released
+// unpinLocked ends the use of the lease, because the lock is lost or its release is settled. The caller holds s.mu.
+func (h *Lock) unpinLocked() {
+	if h.unpinned { // a lost lock that is released
 		return
 	}
-	h.letGo = true
+	h.unpinned = true
 	h.Lease().Unpin()
 }
 
@@ -163,7 +165,7 @@ func (s *Session) LossOf(key string, token int64) (types.LostReason, bool) {
 func (h *Lock) Lose(reason types.LostReason) bool {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	return h.s.loseLocked(h, reason)
+	return h.s.loseUnreleasedLocked(h, reason)
 }
 
 // LoseUnder is Lose, unless the lock was moved to another lease.
@@ -171,6 +173,6 @@ func (h *Lock) LoseUnder(l *heartbeat.Lease, reason types.LostReason) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	if h.Lease() == l {
-		h.s.loseLocked(h, reason)
+		h.s.loseUnreleasedLocked(h, reason)
 	}
 }

@@ -71,7 +71,7 @@ func (s *Session) Enter(req *types.Request) (types.Grant, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.held.exclusive[req.Key]
-	if s.ended || h == nil || h.unpublished || h.IsDowngraded() || !h.Admits(req) || !h.Valid(clock.Read(s.set.clk)) {
+	if s.ended || h == nil || h.undelivered || h.IsDowngraded() || !h.Admits(req) || !h.Valid(clock.Read(s.set.clk)) {
 		return types.Grant{}, false
 	}
 	g := s.grantLocked(h)
@@ -83,8 +83,8 @@ func (s *Session) Enter(req *types.Request) (types.Grant, bool) {
 	return g, true
 }
 
-// Expects reports whether a lock that the store shows is the session's and the request may enter it. Another call
-// has this lock, or will soon know that it has. The store may still show a lock that ended here.
+// Expects reports whether the store shows that the request's owner holds the key in this session, although the winning call has
+// not returned: the request then waits for that call. The store may also show a lock that ended here.
 func (s *Session) Expects(l *store.Lock, req *types.Request) bool {
 	if s == nil || !req.Reentrant || req.Owner == "" || l.Shared || l.Holder.Owner != req.Owner || l.Holder.HoldPending ||
 		l.Holder.Session != s.name || l.Holder.Instance != s.set.cfg.Instance {
@@ -99,7 +99,7 @@ func (s *Session) Expects(l *store.Lock, req *types.Request) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.held.exclusive[l.Key]
-	return h == nil || !h.unpublished || !h.ofGroup // a group may keep it unpublished for long
+	return h == nil || !h.undelivered || !h.ofGroup // a group may keep it undelivered for long
 }
 
 // Again returns what a request with this id was granted, if the session still holds it. A repeat changes
@@ -126,12 +126,12 @@ func (s *Session) againLocked(key string, request uuid.UUID) (types.Grant, bool)
 }
 
 // AgainAll returns what a request for several keys was granted, or nil if the session does not hold all of it.
-func (s *Session) AgainAll(slots []*Slot, request uuid.UUID) []types.Grant {
+func (s *Session) AgainAll(quotas []*Quota, request uuid.UUID) []types.Grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	grants := make([]types.Grant, 0, len(slots))
-	for _, p := range slots {
-		g, ok := s.againLocked(p.Key, request)
+	grants := make([]types.Grant, 0, len(quotas))
+	for _, q := range quotas {
+		g, ok := s.againLocked(q.Key, request)
 		if !ok {
 			return nil
 		}
@@ -144,11 +144,11 @@ func (s *Session) AgainAll(slots []*Slot, request uuid.UUID) []types.Grant {
 	return grants
 }
 
-// ofRequestLocked returns the published lock of a key that a request with this id was granted or has
+// ofRequestLocked returns the delivered lock of a key that a request with this id was granted or has
 // entered, or nil. The caller holds s.mu.
 func (s *Session) ofRequestLocked(key string, request uuid.UUID) *Lock {
 	for h := range s.held.ofKey(key) {
-		if _, ok := h.entryOf(request); ok && !h.unpublished {
+		if _, ok := h.entryOf(request); ok && !h.undelivered {
 			return h
 		}
 	}
@@ -189,30 +189,30 @@ func (s *Session) grantLocked(h *Lock) types.Grant {
 	}
 }
 
-// The reasons why [Session.Exit] does not end an entry.
+// The reasons why [Session.ReleaseEntry] does not end an entry.
 var (
 	ErrNotHeld = errors.New("the session does not hold the lock any more")
 	ErrOver    = errors.New("the entry was released before")
 )
 
-// Exit ends the entry of h that r means. With the last entry it takes h out of the session, and the caller
+// ReleaseEntry ends the entry of h that r means. With the last entry it takes h out of the session, and the caller
 // sends r. left is the number of the newest remaining entry. Errors: [ErrNotHeld]; [ErrOver] if the entry
 // does not exist; [types.ReentryError] if r names another number of entries.
-func (s *Session) Exit(h *Lock, r *Release) (left int, err error) {
+func (s *Session) ReleaseEntry(h *Lock, r *Release) (left int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.held.has(h) {
 		return 0, ErrNotHeld
 	}
-	if left, err = h.exitLocked(r); err == nil && left == 0 {
-		s.takeLocked(h, End{Release: r})
+	if left, err = h.releaseEntryLocked(r); err == nil && left == 0 {
+		s.forgetLocked(h, End{Release: r})
 	}
 	return left, err
 }
 
-// exitLocked ends the entry of h that r means, and returns the number of the newest remaining entry. If it is the last entry,
+// releaseEntryLocked ends the entry of h that r means, and returns the number of the newest remaining entry. If it is the last entry,
 // the caller ends the lock. The caller holds s.mu.
-func (h *Lock) exitLocked(r *Release) (left int, err error) {
+func (h *Lock) releaseEntryLocked(r *Release) (left int, err error) {
 	if n := r.reentry; n != 0 && n != h.depth() {
 		return 0, &types.ReentryError{Key: h.Key, Given: n, Have: h.depth()}
 	}

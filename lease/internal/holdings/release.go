@@ -80,7 +80,7 @@ func (r *Release) Settle() {
 		lost = r.Lock.Lease().LossReason()
 	}
 	s.set.ends.settled(grantRef{r.Claim.Key, r.Claim.Token}, lost)
-	s.freed(r)
+	s.forgetRelease(r)
 	if r.done != nil {
 		r.done()
 	}
@@ -168,8 +168,8 @@ func (r *Release) wait(ctx context.Context, there <-chan struct{}) (types.Releas
 	return types.Released{Key: r.Lock.Key, HeldFor: r.HeldFor}, r.err
 }
 
-// freesLocked records a release until it is settled. The caller holds s.mu.
-func (s *Session) freesLocked(r *Release) {
+// addReleaseLocked records a release until it is settled. The caller holds s.mu.
+func (s *Session) addReleaseLocked(r *Release) {
 	if r == nil {
 		return
 	}
@@ -177,24 +177,24 @@ func (s *Session) freesLocked(r *Release) {
 	if s.ended {
 		return
 	}
-	if s.freeing == nil {
-		s.freeing = make(map[*Release]struct{})
+	if s.releasing == nil {
+		s.releasing = make(map[*Release]struct{})
 	}
-	s.freeing[r] = struct{}{}
+	s.releasing[r] = struct{}{}
 }
 
-func (s *Session) freed(r *Release) {
+func (s *Session) forgetRelease(r *Release) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r.Lock.letGoLocked()
-	delete(s.freeing, r)
+	r.Lock.unpinLocked()
+	delete(s.releasing, r)
 }
 
-// FreeingOf returns the releases of a key that are under way.
-func (s *Session) FreeingOf(key string) (under []*Release) {
+// ReleasesOf returns the releases of a key that are under way.
+func (s *Session) ReleasesOf(key string) (under []*Release) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for r := range s.freeing {
+	for r := range s.releasing {
 		if r.Lock.Key == key {
 			under = append(under, r)
 		}

@@ -31,13 +31,13 @@ type Session struct {
 	mu          sync.Mutex
 	ended       bool
 	held        lockMap
-	unpublished int // number of locks in held that count as pending
+	undelivered int // number of locks in held that count as pending
 	pending     int // calls that may still get a lock; they count towards the limit
 	lost        map[grantRef]loss
 	// Requests are the calls with request ids that run in the session.
 	Requests repeat.Requests
-	// freeing are the releases of the session's locks that the store has not confirmed.
-	freeing map[*Release]struct{}
+	// releasing are the releases of the session's locks that the store has not confirmed.
+	releasing map[*Release]struct{}
 	// entrances are the calls that wait to enter, by key.
 	entrances map[string]map[*Entrance]struct{}
 }
@@ -72,20 +72,20 @@ func (s *Session) ExpiresIn() time.Duration {
 func (s *Session) Held() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.held.count() - s.unpublished
+	return s.held.count() - s.undelivered
 }
 
 // Find returns the lock that the session holds under this token, or nil.
 func (s *Session) Find(key string, token int64) *Lock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.held.find(key, token); h != nil && !h.unpublished {
+	if h := s.held.find(key, token); h != nil && !h.undelivered {
 		return h
 	}
 	return nil
 }
 
-// First returns the session's published lock of a key, or nil. Of several shares it returns the one with
+// First returns the session's delivered lock of a key, or nil. Of several shares it returns the one with
 // the smallest token.
 func (s *Session) First(key string) *Lock {
 	if s == nil {
@@ -98,14 +98,14 @@ func (s *Session) First(key string) *Lock {
 
 func (s *Session) firstLocked(key string) (first *Lock) {
 	for h := range s.held.ofKey(key) {
-		if !h.unpublished && (first == nil || h.Token < first.Token) && h.Valid(clock.Read(s.set.clk)) {
+		if !h.undelivered && (first == nil || h.Token < first.Token) && h.Valid(clock.Read(s.set.clk)) {
 			first = h
 		}
 	}
 	return first
 }
 
-// Owns reports whether the session has a published lock of a key, and whether that is a share.
+// Owns reports whether the session has a delivered lock of a key, and whether that is a share.
 func (s *Session) Owns(key string) (held, share bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +122,7 @@ func (s *Session) List(req types.ListRequest) (views []types.View) {
 	var held []*Lock
 	s.mu.Lock()
 	for h := range s.held.all {
-		if !h.unpublished && strings.HasPrefix(h.Key, req.Prefix) && h.Key > req.After {
+		if !h.undelivered && strings.HasPrefix(h.Key, req.Prefix) && h.Key > req.After {
 			held = append(held, h)
 		}
 	}
@@ -153,7 +153,7 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	// From now on, a grant does not enter the session, but is handed back.
 	s.ended = true
 	// All its locks leave it, and the app is told of each one that it loses. Lost locks that the store may still have are released, too.
-	kept := s.keptLocked()
+	kept := s.forgetKeptLocked()
 	var left atomic.Int64
 	left.Store(int64(s.held.count() + len(kept)))
 	settled := func() {
@@ -169,7 +169,7 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 		r := h.newEnd(settled)
 		r.ofSession = true
 		lost := sessionLosses[reason]
-		s.takeLocked(h, End{Lost: lost, Release: r})
+		s.forgetLocked(h, End{Lost: lost, Release: r})
 		if lost != "" {
 			s.notifyLossLocked(h, lost)
 		}

@@ -153,8 +153,8 @@ func (hs *Set) Kept() map[string]int {
 	for _, s := range hs.All() {
 		s.mu.Lock()
 		kept["pending calls"] += s.pending
-		kept["unpublished locks"] += s.unpublished
-		kept["releases"] += len(s.freeing)
+		kept["undelivered locks"] += s.undelivered
+		kept["releases"] += len(s.releasing)
 		kept["entrances"] += len(s.entrances)
 		for h := range s.held.all {
 			kept["entries"] += len(h.entered)

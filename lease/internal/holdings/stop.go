@@ -21,7 +21,7 @@ func (hs *Set) Signal(sig store.Signal) (known bool) {
 			hs.obs.AskedToStop(h.observed())
 		}
 	case store.Break:
-		if h.GiveUp(types.LostForced) {
+		if h.LoseAndRelease(types.LostForced) {
 			hs.obs.Broken(h.observed())
 		}
 	}
@@ -78,7 +78,7 @@ func (h *Lock) Shown(asked *store.Stopping) {
 
 func (s *Session) askLocked(h *Lock, asked *store.Stopping) {
 	h.change().stopping = asked
-	if !h.unpublished {
+	if !h.undelivered {
 		s.notifyStopLocked(h)
 	}
 }

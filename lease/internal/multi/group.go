@@ -2,7 +2,7 @@
 // attempt for each key. It gets the keys in the order of their bytes, and holds only keys before the one
 // that it waits for. So calls never wait for each other in a circle, and each gets its turn. The app sees
 // the keys only when the call has all of them. If the call ends before that, it hands its keys back. If a
-// member is lost meanwhile, the call gets it again.
+// part is lost meanwhile, the call gets it again.
 package multi
 
 import (
@@ -91,21 +91,21 @@ func (gs *Groups) Acquire(ctx context.Context, s *holdings.Session, keys []strin
 // Group is one call for several keys. If a question costs a round trip, it asks at once for all missing
 // keys, up to the first for which other calls came before. It hands back the keys after the first held one.
 //
-// The session owns the members: they end with the session and with their lease. [holdings.Session.Publish]
+// The session owns the parts: they end with the session and with their lease. [holdings.Session.Deliver]
 // makes them visible to the app.
 type Group struct {
-	gs      *Groups
-	ctx     context.Context
-	s       *holdings.Session
-	req     *types.Request
-	began   time.Time
-	calls   []*attempt.Call // one for each key
-	members []groupMember   // of the first calls
+	gs    *Groups
+	ctx   context.Context
+	s     *holdings.Session
+	req   *types.Request
+	began time.Time
+	calls []*attempt.Call // one for each key
+	parts []part          // of the first calls
 	// wasQueued: one of the calls has had a queue position.
 	wasQueued bool
 
 	rounds int
-	// waited is read before the members' remaining time. So their sum never gives the app an end that is too
+	// waited is read before the parts' remaining time. So their sum never gives the app an end that is too
 	// late, even if the process is stopped in between.
 	waited time.Duration
 
@@ -114,7 +114,7 @@ type Group struct {
 	withdrawal *repeat.Withdrawal
 	repeated   []types.Grant
 
-	// For BindTTL: extendAt is when the members must be extended if others are still missing.
+	// For BindTTL: extendAt is when the parts must be extended if others are still missing.
 	extendAt time.Time
 }
 
@@ -130,18 +130,18 @@ func (gs *Groups) NewGroup(ctx context.Context, s *holdings.Session, keys []stri
 	for _, key := range keys {
 		one := *req
 		one.Key = key
-		g.calls = append(g.calls, gs.acquirer.NewMember(ctx, s, &one, g.began, g.withdrawal))
+		g.calls = append(g.calls, gs.acquirer.NewPart(ctx, s, &one, g.began, g.withdrawal))
 	}
 	slices.SortFunc(g.calls, func(a, b *attempt.Call) int { return strings.Compare(a.Key(), b.Key()) })
 	return g
 }
 
-func (g *Group) slots() []*holdings.Slot {
-	slots := make([]*holdings.Slot, len(g.calls))
+func (g *Group) quotas() []*holdings.Quota {
+	quotas := make([]*holdings.Quota, len(g.calls))
 	for i, c := range g.calls {
-		slots[i] = &c.Slot
+		quotas[i] = &c.Quota
 	}
-	return slots
+	return quotas
 }
 
 // again returns what the session has got by the request id before, if it still holds all of it.
@@ -150,7 +150,7 @@ func (g *Group) again() []types.Grant {
 		return nil
 	}
 	waited := g.gs.clk.Now().Sub(g.began) // before the locks' remaining time is read
-	grants := g.s.AgainAll(g.slots(), g.req.RequestID)
+	grants := g.s.AgainAll(g.quotas(), g.req.RequestID)
 	for i := range grants {
 		grants[i].Waited = waited
 	}
@@ -172,7 +172,7 @@ func (g *Group) Admit() (done func(), err error) {
 		for i, c := range g.calls {
 			c.Leave()
 			if g.s != nil {
-				g.s.Leave(&c.Slot)
+				g.s.Leave(&c.Quota)
 			}
 			if i < len(g.repeats) {
 				g.leave(g.repeats[i], c)
@@ -192,7 +192,7 @@ func (g *Group) admitToSession() error {
 			return err
 		}
 	}
-	return g.s.AdmitAll(g.slots())
+	return g.s.AdmitAll(g.quotas())
 }
 
 // takeTurns waits for the turn of each key, in the order of the keys, as this whole package does.
@@ -213,7 +213,7 @@ func (g *Group) takeTurns() error {
 			return err
 		}
 		g.repeats = append(g.repeats, all[i])
-		c.Share(all[i].Shared())
+		c.Repeat(all[i].Repeated())
 	}
 	return nil
 }
@@ -230,7 +230,7 @@ func (g *Group) leave(r *repeat.Request, c *attempt.Call) {
 
 // heldInCache answers from the cache that one of the keys is held.
 func (g *Group) heldInCache() (store.Lock, bool) {
-	if attempt.SharesGrant(g.req) {
+	if attempt.FixesID(g.req) {
 		return store.Lock{}, false
 	}
 	for _, c := range g.calls {
@@ -262,12 +262,12 @@ func (g *Group) Acquire() error {
 }
 
 // Missing reports whether the group does not have all keys.
-func (g *Group) Missing() bool { return len(g.members) < len(g.calls) }
+func (g *Group) Missing() bool { return len(g.parts) < len(g.calls) }
 
-// dropLost hands back the members from the first lost one on, because they must not be held while the group
+// dropLost hands back the parts from the first lost one on, because they must not be held while the group
 // waits for that key.
 func (g *Group) dropLost() bool {
-	for i := range g.members {
+	for i := range g.parts {
 		if !g.has(i) {
 			g.handBack(i)
 			return true
@@ -278,7 +278,7 @@ func (g *Group) dropLost() bool {
 
 // mayGoOn returns an error if the group must not ask again.
 func (g *Group) mayGoOn() error {
-	c := g.calls[len(g.members)]
+	c := g.calls[len(g.parts)]
 	if g.req.Wait > 0 && g.gs.clk.Now().Sub(g.began) >= g.req.Wait {
 		return c.Timeout()
 	}
@@ -287,7 +287,7 @@ func (g *Group) mayGoOn() error {
 
 // Advance gets the first missing key, and the keys after it that are free at the same time.
 func (g *Group) Advance() error {
-	first := len(g.members)
+	first := len(g.parts)
 	c := g.calls[first]
 	if g.wasQueued { // a call that was queued continues through an outage
 		c.WasQueued = true
@@ -305,7 +305,7 @@ func (g *Group) Advance() error {
 		grant, err := g.await(c, b)
 		if err != nil {
 			for _, later := range attempts[i+1:] {
-				later.CallerLeft()
+				later.Cancel()
 			}
 			return c.MayGoOn(err)
 		}
@@ -385,7 +385,7 @@ func (g *Group) endWaits(err error) {
 	}
 }
 
-// await returns what an attempt has won, and extends the members meanwhile.
+// await returns what an attempt has won, and extends the parts meanwhile.
 func (g *Group) await(c *attempt.Call, b *attempt.Attempt) (types.Grant, error) {
 	if !b.IsOver() {
 		defer g.extending()()
@@ -396,9 +396,9 @@ func (g *Group) await(c *attempt.Call, b *attempt.Attempt) (types.Grant, error) 
 }
 
 func (g *Group) grants(keys []string) []types.Grant {
-	got := make([]types.Grant, len(g.members))
-	for i, p := range g.members {
-		p.grant.Waited, p.grant.ExpiresIn = g.waited, g.calls[i].Slot.Left
+	got := make([]types.Grant, len(g.parts))
+	for i, p := range g.parts {
+		p.grant.Waited, p.grant.ExpiresIn = g.waited, g.calls[i].Quota.Left
 		got[i] = p.grant
 	}
 	return inOrder(got, keys)

@@ -4,14 +4,14 @@
 //
 // # Spans
 //
-// If the span in a call's context is not recorded, its [Call] and the [Hold] of its lock are nil, and their
+// If the span in a call's context is not recorded, its [Trace] and the [Hold] of its lock are nil, and their
 // methods do nothing.
 //
 // lock.wait lasts from the queueing of a call's first attempt until the call returns. A call for several
 // keys has one for each key in whose queue it is. Links lead from it to the acquires of the previous
 // holders, and to the release that handed the lock over.
 //
-// lock.held begins when the lock is published to the app. It ends when the lock leaves the session.
+// lock.held begins when the lock is delivered to the app. It ends when the lock leaves the session.
 //
 // store.batch is one operation of the store for calls, including calls that have left. The releases after a dropped
 // connection belong to the lock.held that ended. Background retries, renewals, checks and revocations have no span.
@@ -22,8 +22,8 @@
 // # Metrics
 //
 // Each acquire of a key has one result. A call for several keys has one for each key, once all are decided.
-// Held locks are counted when the metrics are read, including unpublished ones, because others wait for
-// them. The end of a hold is counted with its reason, unless the lock was never published.
+// Held locks are counted when the metrics are read, including undelivered ones, because others wait for
+// them. The end of a hold is counted with its reason, unless the lock was never delivered.
 //
 // # Log
 //

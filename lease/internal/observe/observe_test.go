@@ -18,7 +18,7 @@ func TestUnrecordedCallAllocatesNothing(t *testing.T) {
 	o := New(slog.New(slog.DiscardHandler), (*metrics.Locks)(nil), nil, true)
 	ctx, lock := context.Background(), store.Lock{Key: "k", Token: 1}
 	if n := testing.AllocsPerRun(100, func() {
-		c := o.Call(ctx, "k", false)
+		c := o.Trace(ctx, "k", false)
 		c.Enqueue(&lock)
 		c.See(&lock, 1)
 		o.HandedOver(c, "", time.Second)

@@ -17,8 +17,8 @@ import (
 // maxHolderLinks limits the holders to which the span of one wait links.
 const maxHolderLinks = 8
 
-// Call contains the spans of a call for one key. It is nil if the call is not recorded.
-type Call struct {
+// Trace contains the spans of a call for one key. It is nil if the call is not recorded.
+type Trace struct {
 	tracer *tracing.Tracer
 	key    string
 	shared bool
@@ -38,17 +38,17 @@ type Call struct {
 	left    bool // the call has left, so a later wait would not be ended
 }
 
-// Call begins the trace of a call for a key, whose span is in ctx.
-func (o *Observer) Call(ctx context.Context, key string, shared bool) *Call {
+// Trace begins the trace of a call for a key, whose span is in ctx.
+func (o *Observer) Trace(ctx context.Context, key string, shared bool) *Trace {
 	if !o.recorded(ctx) {
 		return nil
 	}
 	call := tracing.Carry(context.Background(), ctx)
-	return &Call{tracer: o.tracer, key: key, shared: shared, call: call, at: call}
+	return &Trace{tracer: o.tracer, key: key, shared: shared, call: call, at: call}
 }
 
 // Carry returns ctx with the present span of the call.
-func (c *Call) Carry(ctx context.Context) context.Context {
+func (c *Trace) Carry(ctx context.Context) context.Context {
 	if c == nil {
 		return ctx
 	}
@@ -58,7 +58,7 @@ func (c *Call) Carry(ctx context.Context) context.Context {
 }
 
 // Enqueue begins the span of the wait, unless it has begun. lock may be the zero value.
-func (c *Call) Enqueue(lock *store.Lock) {
+func (c *Trace) Enqueue(lock *store.Lock) {
 	if c == nil {
 		return
 	}
@@ -72,7 +72,7 @@ func (c *Call) Enqueue(lock *store.Lock) {
 }
 
 // See records the holders of the key, and the queue position, or 0 if unknown.
-func (c *Call) See(lock *store.Lock, position int) {
+func (c *Trace) See(lock *store.Lock, position int) {
 	if c == nil {
 		return
 	}
@@ -81,7 +81,7 @@ func (c *Call) See(lock *store.Lock, position int) {
 	c.see(lock, position)
 }
 
-func (c *Call) see(lock *store.Lock, position int) {
+func (c *Trace) see(lock *store.Lock, position int) {
 	if c.wait == nil {
 		return
 	}
@@ -103,7 +103,7 @@ func (c *Call) see(lock *store.Lock, position int) {
 }
 
 // link links the wait to the acquire of a holder that was not known before.
-func (c *Call) link(token int64, h *store.Holder) {
+func (c *Trace) link(token int64, h *store.Holder) {
 	if token == 0 || h.Instance == "" || c.holders >= maxHolderLinks {
 		return
 	}
@@ -115,9 +115,9 @@ func (c *Call) link(token int64, h *store.Holder) {
 }
 
 // FoundFree records that the call found its key free, so it was not granted by a hand-off.
-func (c *Call) FoundFree() { c.granted("free", "") }
+func (c *Trace) FoundFree() { c.granted("free", "") }
 
-func (c *Call) granted(how, by string) {
+func (c *Trace) granted(how, by string) {
 	if c == nil {
 		return
 	}
@@ -133,7 +133,7 @@ func (c *Call) granted(how, by string) {
 }
 
 // Leave records that the call is over. If an attempt is queued after that, it begins no span.
-func (c *Call) Leave() {
+func (c *Trace) Leave() {
 	if c == nil {
 		return
 	}
@@ -143,7 +143,7 @@ func (c *Call) Leave() {
 }
 
 // EndWait ends the span of the wait, if any.
-func (c *Call) EndWait(result string) {
+func (c *Trace) EndWait(result string) {
 	if c == nil {
 		return
 	}
@@ -158,7 +158,7 @@ func (c *Call) EndWait(result string) {
 }
 
 // Hold prepares the span of the lock that the call gets.
-func (c *Call) Hold(shared bool) *Hold {
+func (c *Trace) Hold(shared bool) *Hold {
 	if c == nil {
 		return nil
 	}
@@ -197,7 +197,7 @@ func (o *Observer) LinkAcquire(ctx context.Context, traceparent string) {
 }
 
 // HandedOver records that an attempt has won its lock by a hand-off: how long ago, and by which release.
-func (o *Observer) HandedOver(c *Call, by string, ago time.Duration) {
+func (o *Observer) HandedOver(c *Trace, by string, ago time.Duration) {
 	c.granted("hand_off", by)
 	o.HandedOff(c.Carry(context.Background()), ago)
 }
@@ -213,7 +213,7 @@ func (o *Observer) Lane(operation string, cfg batcher.Config) batcher.Config {
 }
 
 // Batch begins the span of an operation that carries out several items for one call.
-func (o *Observer) Batch(ctx context.Context, operation string, of *Call, items int) (context.Context, func(error)) {
+func (o *Observer) Batch(ctx context.Context, operation string, of *Trace, items int) (context.Context, func(error)) {
 	if !o.batches {
 		return ctx, func(error) {}
 	}
@@ -252,7 +252,7 @@ func linkHolder(from trace.Span, token int64, h *store.Holder) {
 type Hold struct {
 	tracer *tracing.Tracer
 	shared bool
-	span   trace.Span // nil until the lock is published
+	span   trace.Span // nil until the lock is delivered
 	// at contains the span, or before its begin the span of the acquire.
 	at context.Context
 }
@@ -265,7 +265,7 @@ func (h *Hold) Context() context.Context {
 	return h.at
 }
 
-// Begin begins the span when the lock is published.
+// Begin begins the span when the lock is delivered.
 func (h *Hold) Begin(key string, token int64, session string) {
 	if h == nil {
 		return

@@ -34,7 +34,7 @@ func TestOnlyALossIsAnErrorOfTheSpan(t *testing.T) {
 		"expired": codes.Error, "store_lost": codes.Error, "broken": codes.Error, "max_hold": codes.Error,
 	} {
 		o, ctx, exporter := recorded(t)
-		h := o.Call(ctx, "k", false).Hold(false)
+		h := o.Trace(ctx, "k", false).Hold(false)
 		h.Begin("k", 1, "s")
 		o.HoldEnded(h, "k", reason, time.Second)
 		spans := exporter.GetSpans()
@@ -48,7 +48,7 @@ func TestOnlyALossIsAnErrorOfTheSpan(t *testing.T) {
 // nobody would end.
 func TestNoWaitBeginsWhenTheCallHasLeft(t *testing.T) {
 	o, ctx, exporter := recorded(t)
-	c := o.Call(ctx, "k", false)
+	c := o.Trace(ctx, "k", false)
 	c.Enqueue(&store.Lock{})
 	c.Leave()
 	c.EndWait(CallerLeft)

@@ -25,7 +25,7 @@ func (rc *Reconciler) Rotate(old *heartbeat.Lease) {
 	for clock.Rest(rc.ctx, clock.Jittered(rc.pause)) == nil && rc.leases.Retired(old) {
 		moves := rc.movesFrom(old)
 		if len(moves) > 0 && !rc.moveAll(old, moves) && rc.ctx.Err() == nil {
-			rc.leases.Expire(old)
+			rc.leases.LoseExpired(old)
 		}
 	}
 }
@@ -138,7 +138,7 @@ func (mv move) apply(rc *Reconciler, state store.ClaimStatus, to *heartbeat.Leas
 		}
 		c := mv.h.Claim()
 		c.Lease = to.ID()
-		rc.acquirer.Free(context.Background(), c, lives, func() {})
+		rc.acquirer.ReleaseClaim(context.Background(), c, lives, func() {})
 	case moved, state == store.Expired, state == store.ClaimRowLocked: // the last two are tried again
 	case mv.h.Lose(types.LostStore):
 		rc.log.Error("lock lost: the promoted database server does not have it", "key", mv.h.Key, "token", mv.h.Token)

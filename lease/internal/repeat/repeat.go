@@ -159,8 +159,8 @@ func (r *Request) TakeBack(token int64) bool {
 	return r.given == 0
 }
 
-// Shared returns the grant that earlier calls have, or 0. The caller has the turn.
-func (r *Request) Shared() int64 {
+// Repeated returns the grant that earlier calls have, or 0. The caller has the turn.
+func (r *Request) Repeated() int64 {
 	if r.given == 0 {
 		return 0
 	}

@@ -105,7 +105,7 @@ func (sg *Signals) next() bool {
 	sg.mu.Lock()
 	defer sg.mu.Unlock()
 	sg.polling = sg.pollAgain && sg.ctx.Err() == nil
-	if sg.polling && sg.holdings.Empty() && !sg.leases.LostSome() {
+	if sg.polling && sg.holdings.Empty() && !sg.leases.LostEarly() {
 		sg.holdings.Await(true) // a lock may be in flight
 		sg.polling = !sg.holdings.Empty()
 	}

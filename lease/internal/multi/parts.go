@@ -13,7 +13,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-type groupMember struct {
+// part is a lock that the group has got, for one of its keys.
+type part struct {
 	b     *attempt.Attempt
 	grant types.Grant
 	// until is how long a BindTTL lock is valid.
@@ -22,22 +23,22 @@ type groupMember struct {
 
 func (g *Group) add(c *attempt.Call, b *attempt.Attempt, grant types.Grant) {
 	now := g.gs.clk.Now()
-	if len(g.members) == 0 {
+	if len(g.parts) == 0 {
 		g.extendAt = now.Add(g.req.TTL / 3)
 	}
 	c.EndWait(attempt.ResultOf(&grant, nil))
-	g.members = append(g.members, groupMember{b: b, grant: grant, until: now.Add(grant.ExpiresIn)})
+	g.parts = append(g.parts, part{b: b, grant: grant, until: now.Add(grant.ExpiresIn)})
 }
 
-// has reports whether the group still has a member.
+// has reports whether the group still has a part.
 func (g *Group) has(i int) bool {
 	if g.s != nil {
-		return g.s.HasMember(&g.calls[i].Slot)
+		return g.s.HasUndelivered(&g.calls[i].Quota)
 	}
-	return g.gs.clk.Now().Before(g.members[i].until)
+	return g.gs.clk.Now().Before(g.parts[i].until)
 }
 
-// Complete publishes all members at once. It returns false if one is lost.
+// Complete delivers all parts at once. It returns false if one is lost.
 func (g *Group) Complete() bool {
 	if g.s == nil && (g.rounds > 1 || g.wasQueued) {
 		g.extend(g.ctx) // some are older than others
@@ -45,31 +46,31 @@ func (g *Group) Complete() bool {
 	now := g.gs.clk.Now()
 	g.waited = now.Sub(g.began)
 	if g.s != nil {
-		return g.s.Publish(g.slots()...)
+		return g.s.Deliver(g.quotas()...)
 	}
-	for i, p := range g.members {
-		if g.calls[i].Slot.Left = p.until.Sub(now); g.calls[i].Slot.Left <= 0 {
+	for i, p := range g.parts {
+		if g.calls[i].Quota.Left = p.until.Sub(now); g.calls[i].Quota.Left <= 0 {
 			return false
 		}
 	}
 	for i, r := range g.repeats {
-		r.Give(g.members[i].grant.Token)
-		g.members[i].grant.Repeats = r
+		r.Give(g.parts[i].grant.Token)
+		g.parts[i].grant.Repeats = r
 	}
 	return true
 }
 
-// handBack releases the members from the given one on.
+// handBack releases the parts from the given one on.
 func (g *Group) handBack(from int) {
-	for _, p := range g.members[from:] {
-		p.b.HandBackMember(p.grant.Token)
+	for _, p := range g.parts[from:] {
+		p.b.HandBackWon(p.grant.Token)
 	}
-	g.members = g.members[:from]
+	g.parts = g.parts[:from]
 }
 
-// extending extends the members of a BindTTL group until stop. Nothing else uses them meanwhile.
+// extending extends the parts of a BindTTL group until stop. Nothing else uses them meanwhile.
 func (g *Group) extending() (stop func()) {
-	if g.req.Bind != types.BindTTL || len(g.members) == 0 {
+	if g.req.Bind != types.BindTTL || len(g.parts) == 0 {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(g.gs.ctx) // without a span, because it may take days
@@ -89,17 +90,17 @@ func (g *Group) extending() (stop func()) {
 	}
 }
 
-// extend extends the members of a BindTTL group by their TTL from now on, and finds lost ones.
+// extend extends the parts of a BindTTL group by their TTL from now on, and finds lost ones.
 func (g *Group) extend(ctx context.Context) {
 	g.extendAt = g.gs.clk.Now().Add(g.req.TTL / 3)
 	var all sync.WaitGroup
-	for i := range g.members {
-		all.Go(func() { g.gs.extendMember(ctx, &g.members[i], g.req.TTL) })
+	for i := range g.parts {
+		all.Go(func() { g.gs.extendPart(ctx, &g.parts[i], g.req.TTL) })
 	}
 	all.Wait()
 }
 
-func (gs *Groups) extendMember(ctx context.Context, p *groupMember, ttl time.Duration) {
+func (gs *Groups) extendPart(ctx context.Context, p *part, ttl time.Duration) {
 	sent := gs.clk.Now()
 	v, err := lanes.SubmitOwn(ctx, gs.cfg.Amends, "amend", store.Change{Claim: store.Claim{Key: p.grant.Key, Token: p.grant.Token}, TTL: ttl})
 	switch {

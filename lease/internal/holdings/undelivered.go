@@ -23,15 +23,15 @@ type Won struct {
 	Cohort Cohort
 }
 
-// AddMember adds a lock as a member of the session. It returns false if the session has ended, or the lock
+// Add adds a lock to the session. The app does not know of it until Deliver. Add returns false if the session has ended, or the lock
 // is not valid at the time t; then the caller hands the lock back. On success, the lock takes over the
 // caller's pin of the lease. before are locks of this sidecar that the new grant shows to be lost. The
 // caller loses them when it holds no mutex.
-func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before []*Lock, ok bool) {
+func (s *Session) Add(w Won, q *Quota, t clock.Tick) (before []*Lock, ok bool) {
 	h := &Lock{
 		Key: w.Req.Key, Token: w.Token, s: s, acquiredAt: w.AcquiredAt.UnixNano(), since: t.Now.Sub(s.set.began),
 		Traceparent: w.Req.Traceparent, terms: termsOf(&w), changes: changesOf(&w), request: w.Req.RequestID,
-		ofGroup: p.Key != "",
+		ofGroup: q.Key != "",
 	}
 	h.setTo(isShare, w.Req.Shared)
 	h.under.Store(w.Lease)
@@ -44,15 +44,15 @@ func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before []*Lock, ok bo
 		return nil, false
 	}
 	for _, own := range s.held.over(h) {
-		s.loseLocked(own, types.LostExpired)
+		s.loseUnreleasedLocked(own, types.LostExpired)
 	}
 	s.held.put(h)
-	h.unpublished = true
-	s.unpublished++
-	p.lock = h
+	h.undelivered = true
+	s.undelivered++
+	q.lock = h
 	s.set.locks.Add(1)
 	if !h.until.IsZero() {
-		h.outlived = time.AfterFunc(h.until.Sub(s.set.clk.Now()), h.Outlive)
+		h.maxHoldTimer = time.AfterFunc(h.until.Sub(s.set.clk.Now()), h.LoseAtMaxHold)
 	}
 	before = s.set.put(h)
 	if s.set.awaited.Load() {
@@ -61,42 +61,42 @@ func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before []*Lock, ok bo
 	return before, true
 }
 
-func (s *Session) hasMemberLocked(p *Slot) bool {
-	return p.lock != nil && s.held.has(p.lock) && p.lock.Valid(clock.Read(s.set.clk))
+func (s *Session) hasUndeliveredLocked(q *Quota) bool {
+	return q.lock != nil && s.held.has(q.lock) && q.lock.Valid(clock.Read(s.set.clk))
 }
 
-// HasMember reports whether the session has the member of a slot, and it is valid.
-func (s *Session) HasMember(p *Slot) bool {
+// HasUndelivered reports whether the session has the lock of a call that has not returned, and it is valid.
+func (s *Session) HasUndelivered(q *Quota) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.hasMemberLocked(p)
+	return s.hasUndeliveredLocked(q)
 }
 
-// LockOf returns the last lock that the slot's call has won, or nil. The session may not hold it any more.
-func (s *Session) LockOf(p *Slot) *Lock {
+// LockOf returns the last lock that a call has won, or nil. The session may not hold it any more.
+func (s *Session) LockOf(q *Quota) *Lock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return p.lock
+	return q.lock
 }
 
-// Publish makes the members of slots visible to the app. If a member is lost, it does nothing and returns false.
-func (s *Session) Publish(slots ...*Slot) bool {
+// Deliver makes the locks of calls visible to the app. If one is lost, it does nothing and returns false.
+func (s *Session) Deliver(quotas ...*Quota) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range slots {
-		if !s.hasMemberLocked(p) {
+	for _, q := range quotas {
+		if !s.hasUndeliveredLocked(q) {
 			return false
 		}
-		if p.Left = p.lock.remaining(clock.Read(s.set.clk)); p.Left <= 0 {
+		if q.Left = q.lock.remaining(clock.Read(s.set.clk)); q.Left <= 0 {
 			return false
 		}
 	}
-	for _, p := range slots {
-		h := p.lock
-		h.unpublished = false
+	for _, q := range quotas {
+		h := q.lock
+		h.undelivered = false
 		h.span.Begin(h.Key, h.Token, s.name)
-		s.unpublished--
-		s.leaveLocked(p)
+		s.undelivered--
+		s.leaveLocked(q)
 		for e := range s.entrances[h.Key] {
 			if h.Admits(e.req) {
 				e.Wake()
@@ -107,12 +107,12 @@ func (s *Session) Publish(slots ...*Slot) bool {
 	return true
 }
 
-// HandBackMember takes the lock of a slot out of the session. The caller releases it; settled is called after the last try.
+// HandBackLock takes the undelivered lock of a call out of the session. The caller releases it; settled is called after the last try.
 // It returns nil if the session does not hold the lock.
-func (s *Session) HandBackMember(p *Slot, settled func()) *Release {
-	h := s.LockOf(p)
+func (s *Session) HandBackLock(q *Quota, settled func()) *Release {
+	h := s.LockOf(q)
 	r := h.newEnd(settled)
-	if !s.take(h, End{Release: r}) {
+	if !s.forget(h, End{Release: r}) {
 		return nil
 	}
 	return r
