@@ -393,19 +393,24 @@ func (d *double) Sweep(ctx context.Context) error {
 func (d *double) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	asks = slices.Clone(asks)
 	d.remember(asks)
-	op := "Acquire"
-	if len(asks) > 0 && asks[0].Wait {
-		op = "Enqueue"
-	}
-	return do(ctx, d, op, len(asks), func(ctx context.Context) ([]store.Answer, error) {
+	return do(ctx, d, "Acquire", len(asks), func(ctx context.Context) ([]store.Answer, error) {
 		d.mu.Lock()
 		quiet := d.quiet
 		d.mu.Unlock()
-		if quiet > 0 && op == "Acquire" {
+		if quiet > 0 {
 			return slices.Repeat([]store.Answer{{Outcome: store.Quiet, ExpiresIn: quiet}}, len(asks)), nil
 		}
 		return unlessLocked(d, asks, func(a store.Ask) string { return a.Key }, store.Answer{Outcome: store.RowLocked},
 			func(asks []store.Ask) ([]store.Answer, error) { return d.Store.Acquire(ctx, asks) })
+	})
+}
+
+func (d *double) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+	asks = slices.Clone(asks)
+	d.remember(asks)
+	return do(ctx, d, "Enqueue", len(asks), func(ctx context.Context) ([]store.Answer, error) {
+		return unlessLocked(d, asks, func(a store.Ask) string { return a.Key }, store.Answer{Outcome: store.RowLocked},
+			func(asks []store.Ask) ([]store.Answer, error) { return d.Store.Enqueue(ctx, asks) })
 	})
 }
 

@@ -125,7 +125,7 @@ func TestALateEnqueueUnderALostLeaseIsWithdrawn(t *testing.T) {
 		if n := r.st.count("Withdraw"); n != 2 {
 			t.Fatalf("%d withdrawals", n)
 		}
-		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{{Attempt: late, Lease: l.ID(), Wait: true}})
+		_, err := r.st.Store.Enqueue(context.Background(), []store.Ask{{Attempt: late, Lease: l.ID()}})
 		r.must(err)
 		other.release(o, g)
 		r.release(a.s, a.granted(t)) // now the late one has the key

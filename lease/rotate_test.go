@@ -24,8 +24,8 @@ func (r *rig) rotation() time.Duration { return 4 * r.m.cfg.RenewInterval }
 // orphan is a lock, or a queue position, that a failover brought back under a lease.
 func (r *rig) orphan(key string, id store.AttemptID) {
 	r.t.Helper()
-	ask := store.Ask{Attempt: store.Attempt{Key: key, ID: id}, Lease: r.lease(), Wait: true}
-	_, err := r.st.Store.Acquire(context.Background(), []store.Ask{ask})
+	ask := store.Ask{Attempt: store.Attempt{Key: key, ID: id}, Lease: r.lease()}
+	_, err := r.st.Store.Enqueue(context.Background(), []store.Ask{ask})
 	r.must(err)
 }
 

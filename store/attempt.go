@@ -15,17 +15,15 @@ type Attempt struct {
 type Ask struct {
 	Attempt
 	// Lease is the asker's renewed lease. A session's lock is held under this lease, and a waiter needs it to
-	// keep its queue position. An Acquire with a TTL that does not wait ignores it.
+	// keep its queue position. An Acquire with a TTL ignores it.
 	Lease LeaseID
 	// TTL above zero asks for a bind:ttl lock: the grant makes an unrenewed lease with this lifetime. With
 	// zero, the lock is held under Lease.
 	TTL time.Duration
 	// MinHold above zero keeps the key for so long after the grant, even if the holder releases it or dies.
 	MinHold time.Duration
-	// Wait: if the key is held, the attempt is queued.
-	Wait bool
-	// Skip: if the holder releases with the Outcome Success, this waiter gets the result instead of the lock.
-	// A Shared ask cannot skip.
+	// Skip: if the holder releases with the Outcome Success, this waiter gets the result instead of the lock
+	// (Enqueue). A Shared ask cannot skip.
 	Skip bool
 	// Shared asks for a share, so several shared holders may have the key at a time. Only an engine with the
 	// Trait Shared gets such asks.
@@ -61,7 +59,7 @@ const (
 	// Skipped: the attempt waited, and the holder released with Success, so the work is done.
 	Skipped
 	// Quiet: the store grants nothing until ExpiresIn is over, because a failover may have forgotten grants.
-	// Only an ask that does not wait gets this answer. Nothing changed.
+	// Only an Acquire gets this answer. Nothing changed.
 	Quiet
 	// LimitMismatch: the key's shared holders or shared waiters name another Limit (the Lock shows it) than
 	// this Shared ask. Nothing changed. Shared waiters with an expired lease are reaped first.
@@ -89,7 +87,7 @@ type Answer struct {
 	// Queued, Holder.ExpiresIn and NextEnd may be zero or less: then a holder's lease is about to be reaped. In a quiet time there may be
 	// no holder: then Holder.ExpiresIn is the rest of the quiet time.
 	Lock Lock
-	// Position is the queue position of a waiting ask (Queued), or of a wait that a Cancel ended (Gone). The
+	// Position is the queue position of an Enqueue (Queued), or of a wait that a Cancel ended (Gone). The
 	// first position is 1. Zero means unknown.
 	Position int
 	// Result is JSON, or nil, from the holder's release (Skipped).

@@ -37,8 +37,8 @@
 //     A repeated Release changes nothing.
 //
 // Every operation takes many items and answers each, in their order. The items of one call name different
-// keys. Asks that wait, Check, Cancel and Withdraw are the exceptions: several attempts may name the same
-// key, and asks that wait are queued in their order. If another transaction keeps an item's row locked for
+// keys. Enqueue, Check, Cancel and Withdraw are the exceptions: several attempts may name the same
+// key, and asks are queued in their order. If another transaction keeps an item's row locked for
 // long (for instance an operator's open one), the store does nothing for this item and answers RowLocked or
 // ClaimRowLocked. The caller then asks again for this item alone.
 //
@@ -106,11 +106,13 @@ type Store interface {
 	// held, and drops the waiters under them. A MinHold that is not over still keeps its key.
 	Revoke(ctx context.Context, leases []LeaseID) error
 
-	// Acquire takes each key that is free, or whose holder's lease is dead or can be reaped. An ask that
-	// waits is queued if its key is held. Such an ask needs a living Lease, also for bind:ttl, because the
-	// lease keeps the queue position. Either all asks of a call wait, or none. Outcomes: Granted, Held or (if
-	// it waits) Queued, QueueFull; LeaseLost, RowLocked, Quiet, LimitMismatch.
+	// Acquire takes each key that is free, or whose holder's lease is dead or can be reaped. Outcomes: Granted,
+	// Held, LeaseLost, RowLocked, Quiet, LimitMismatch.
 	Acquire(ctx context.Context, asks []Ask) ([]Answer, error)
+	// Enqueue does as Acquire, and queues the asks whose keys it did not get. Each ask needs a living Lease, also for
+	// bind:ttl, because the lease keeps the queue position. Outcomes: Granted, Queued, QueueFull, LeaseLost, RowLocked,
+	// LimitMismatch; Skipped for an attempt that was skipped before.
+	Enqueue(ctx context.Context, asks []Ask) ([]Answer, error)
 	// Check returns what became of waiters, and reaps expired leases that hold their keys. Outcomes: Granted,
 	// Queued, Skipped, Gone. The store remembers a skipped waiter, with the result, until Cancel.
 	Check(ctx context.Context, waits []Attempt) ([]Answer, error)

@@ -75,8 +75,8 @@ func TestLettersAreExpectedWhileSomebodyWaits(t *testing.T) {
 	}
 	get := func(s *cas.Store, lease store.LeaseID, key string) (store.Ask, store.Answer) {
 		t.Helper()
-		ask := store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, Lease: lease, Wait: true}
-		answers, err := s.Acquire(t.Context(), []store.Ask{ask})
+		ask := store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, Lease: lease}
+		answers, err := s.Enqueue(t.Context(), []store.Ask{ask})
 		if err != nil {
 			t.Fatal(err)
 		}

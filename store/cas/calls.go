@@ -33,20 +33,45 @@ func (s *Store) jobs(n int, name func(int) string, each func(i int, j *job)) []*
 	return jobs
 }
 
-// Acquire takes keys that are available, and queues asks that wait.
+// Acquire takes keys that are available.
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	answers := make([]store.Answer, len(asks))
-	jobs := s.jobs(len(asks), func(i int) string { return asks[i].Key }, func(i int, j *job) { j.ask(&asks[i], &answers[i]) })
+	jobs := s.jobs(len(asks), func(i int) string { return asks[i].Key }, func(i int, j *job) { j.acquire(&asks[i], &answers[i]) })
 	return answers, s.run(ctx, "Acquire", jobs)
 }
 
-// ask adds an ask.
-func (j *job) ask(ask *store.Ask, answer *store.Answer) {
+// Enqueue takes keys that are available, and queues the other asks.
+func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+	answers := make([]store.Answer, len(asks))
+	jobs := s.jobs(len(asks), func(i int) string { return asks[i].Key }, func(i int, j *job) { j.ask(&asks[i], &answers[i], true, (*turn).enqueue) })
+	return answers, s.run(ctx, "Enqueue", jobs)
+}
+
+// acquire adds an ask that does not wait.
+func (j *job) acquire(ask *store.Ask, answer *store.Answer) {
+	j.ask(ask, answer, key.AcquireNeedsLease(ask), func(t *turn, ask *store.Ask, own *key.Lease, answer *store.Answer) {
+		t.op.Acquire(t.row, ask, own, answer)
+	})
+}
+
+// ask adds an ask. If the state of the lease that it needs is not known, the turn is repeated with it.
+func (j *job) ask(ask *store.Ask, answer *store.Answer, needsLease bool, do func(*turn, *store.Ask, *key.Lease, *store.Answer)) {
 	j.blind = true
-	if key.NeedsLease(ask) {
+	if needsLease {
 		j.leases = append(j.leases, ask.Lease)
 	}
-	j.add(item{ask: true, answer: answer, final: true, do: func(t *turn) bool { return t.ask(ask, answer) }})
+	j.add(item{ask: true, answer: answer, final: true, do: func(t *turn) bool {
+		*answer = store.Answer{}
+		var own *key.Lease
+		if needsLease {
+			var known bool
+			if own, known = t.own(ask.Lease); !known {
+				return false
+			}
+		}
+		do(t, ask, own, answer)
+		return true
+	}})
 }
 
 // AcquireAndRelease carries out both with the same requests.
@@ -61,7 +86,7 @@ func (s *Store) AcquireAndRelease(ctx context.Context, asks []store.Ask, claims 
 		if i < len(claims) {
 			j.release(&claims[i], &verdicts[i])
 		} else {
-			j.ask(&asks[i-len(claims)], &answers[i-len(claims)])
+			j.acquire(&asks[i-len(claims)], &answers[i-len(claims)])
 		}
 	})
 	err := s.run(ctx, "AcquireAndRelease", jobs)
@@ -76,26 +101,15 @@ func (j *job) release(claim *store.Claim, verdict *store.Verdict) {
 	}})
 }
 
-// ask writes the answer to an ask. It returns false if the state of the ask's lease is needed.
-func (t *turn) ask(ask *store.Ask, answer *store.Answer) bool {
-	*answer = store.Answer{}
-	var own *key.Lease
-	if key.NeedsLease(ask) {
-		var known bool
-		if own, known = t.own(ask.Lease); !known {
-			return false
-		}
+// enqueue writes the answer to an ask that waits. If there is no place for it in the queue, it asks without a wait.
+func (t *turn) enqueue(ask *store.Ask, own *key.Lease, answer *store.Answer) {
+	if !t.job.full && t.row.Queued() < t.s.cfg.LongestQueue || t.queued(ask.ID) {
+		t.op.Enqueue(t.row, ask, own, answer)
+		return
 	}
-	if ask.Wait && (t.job.full || t.row.Queued() >= t.s.cfg.LongestQueue) && !t.queued(ask.ID) {
-		now := *ask
-		now.Wait = false
-		if t.op.Ask(t.row, &now, own, answer); answer.Outcome == store.Held || answer.Outcome == store.Quiet {
-			answer.Outcome = store.QueueFull
-		}
-		return true
+	if t.op.Acquire(t.row, ask, own, answer); answer.Outcome == store.Held || answer.Outcome == store.Quiet {
+		answer.Outcome = store.QueueFull
 	}
-	t.op.Ask(t.row, ask, own, answer)
-	return true
 }
 
 // queued reports whether an attempt waited, or was skipped, before this turn.

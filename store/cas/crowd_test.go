@@ -161,13 +161,13 @@ func TestAFullRecordKeepsItsWaiters(t *testing.T) {
 		for full := false; !full; {
 			ask := b.ask("k")
 			ask.Data = []byte(`"` + strings.Repeat("x", 4<<10-2) + `"`)
-			answers, err := b.Acquire(b.Context(), []store.Ask{ask})
+			answers, err := b.Enqueue(b.Context(), []store.Ask{ask})
 			b.ok(err)
 			full = answers[0].Outcome == store.QueueFull
 			asks = append(asks, ask)
 		}
 		refused, waits := asks[len(asks)-1], asks[0]
-		answers, err := b.Acquire(b.Context(), []store.Ask{waits, refused})
+		answers, err := b.Enqueue(b.Context(), []store.Ask{waits, refused})
 		if b.ok(err); answers[0].Outcome != store.Queued || answers[1].Outcome != store.QueueFull || answers[1].Lock.Token != grant.Token {
 			t.Errorf("outcomes %d and %d", answers[0].Outcome, answers[1].Outcome)
 		}

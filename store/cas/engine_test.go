@@ -20,10 +20,9 @@ func TestRoundTrips(t *testing.T) {
 		a.wants("an acquire of a key that this instance released", "Swap")
 
 		denied := b.ask("k")
-		denied.Wait = false
-		b.gets(denied, store.Held)
+		b.tries(denied, store.Held)
 		b.wants("a refusal of a key that this instance has not seen", "Swap Load")
-		b.gets(denied, store.Held)
+		b.tries(denied, store.Held)
 		b.wants("a refusal of a key that it has seen", "Load")
 		b.gets(b.ask("k"), store.Queued)
 		b.wants("a wait", "Load Swap")
@@ -31,10 +30,10 @@ func TestRoundTrips(t *testing.T) {
 		a.wants("a release that hands the key on, by an instance that did not see the waiter come", "Swap "+"Swap")
 
 		timed := a.ask("t")
-		timed.Wait, timed.TTL = false, time.Minute
-		a.releases(timed, a.gets(timed, store.Granted), store.Holds)
+		timed.TTL = time.Minute
+		a.releases(timed, a.tries(timed, store.Granted), store.Holds)
 		a.wants("a bind:ttl lock", "OpenLeases Swap Load Swap")
-		answers, err := a.Acquire(a.Context(), []store.Ask{a.ask("1"), a.ask("2"), a.ask("3"), a.ask("k")})
+		answers, err := a.Enqueue(a.Context(), []store.Ask{a.ask("1"), a.ask("2"), a.ask("3"), a.ask("k")})
 		a.ok(err)
 		a.wants("several keys, one of them held", "Load Swap")
 		if got := answers[3].Outcome; got != store.Queued {
@@ -49,8 +48,7 @@ func TestAStaleCacheIsHarmless(t *testing.T) {
 		a.releases(first, a.gets(first, store.Granted), store.Holds)
 		grant := b.gets(second, store.Granted)
 		denied := a.ask("k") // a remembers a free key
-		denied.Wait = false
-		if held := a.gets(denied, store.Held); held.Lock.Token != grant.Token {
+		if held := a.tries(denied, store.Held); held.Lock.Token != grant.Token {
 			t.Errorf("held under %d, want %d", held.Lock.Token, grant.Token)
 		}
 		b.releases(second, grant, store.Holds)

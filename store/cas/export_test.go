@@ -33,7 +33,7 @@ func Exercise(rec *key.Record, alive bool) {
 	for _, do := range []func(*turn){
 		func(t *turn) { t.op.Get(t.row) },
 		func(t *turn) { t.op.Settle(t.row) },
-		func(t *turn) { t.ask(&ask, &answer) },
+		func(t *turn) { t.op.Acquire(t.row, &ask, nil, &answer) },
 		func(t *turn) { t.op.Check(t.row, store.Attempt{Key: "k", ID: id}) },
 		func(t *turn) { t.op.Cancel(t.row, store.Attempt{Key: "k", ID: id}) },
 		func(t *turn) { t.op.Withdraw(t.row, store.Attempt{Key: "k", ID: id}) },

@@ -291,9 +291,12 @@ func call(do func(ctx context.Context) error) error {
 	return do(ctx)
 }
 
-// acquire sometimes releases with the same requests what nobody holds.
-func (p *pod) acquire(ctx context.Context, ask store.Ask) ([]store.Answer, error) {
-	if p.chance(50) {
+// ask sometimes releases with the same requests what nobody holds.
+func (p *pod) ask(ctx context.Context, ask store.Ask, wait bool) ([]store.Answer, error) {
+	switch {
+	case wait:
+		return p.store.Enqueue(ctx, []store.Ask{ask})
+	case p.chance(50):
 		return p.store.Acquire(ctx, []store.Ask{ask})
 	}
 	answers, err, _, _ := p.store.AcquireAndRelease(ctx, []store.Ask{ask}, []store.Claim{{Key: ask.Key, Token: -1}, {Key: "other", Token: -1}})
@@ -370,7 +373,7 @@ func (p *pod) turn() {
 
 // try makes one attempt. It returns false if it did not get the key.
 func (p *pod) try() bool {
-	ask := store.Ask{Attempt: store.Attempt{Key: "k", ID: uuid.New()}, Wait: !p.chance(20)}
+	ask, wait := store.Ask{Attempt: store.Attempt{Key: "k", ID: uuid.New()}}, !p.chance(20)
 	if p.chance(30) {
 		ask.Key, ask.Shared, ask.Limit = sharedKey, p.chance(80), shareLimit
 		if !ask.Shared {
@@ -396,7 +399,7 @@ func (p *pod) try() bool {
 	}()
 	var answer store.Answer
 	err := call(func(ctx context.Context) error {
-		answers, err := p.acquire(ctx, ask)
+		answers, err := p.ask(ctx, ask, wait)
 		answer = answers[0]
 		return err
 	})

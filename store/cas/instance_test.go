@@ -1,6 +1,7 @@
 package cas_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"sync"
@@ -123,13 +124,24 @@ func (in *instance) open(ttl time.Duration) store.LeaseID {
 }
 
 func (in *instance) ask(name string) store.Ask {
-	return store.Ask{Attempt: store.Attempt{Key: name, ID: uuid.New()}, Lease: in.lease, Wait: true}
+	return store.Ask{Attempt: store.Attempt{Key: name, ID: uuid.New()}, Lease: in.lease}
 }
 
-// gets makes an attempt, whose outcome must be this one.
+// gets makes an attempt that waits if it must. Its outcome must be this one.
 func (in *instance) gets(ask store.Ask, want store.Outcome) store.Answer {
 	in.Helper()
-	answers, err := in.Acquire(in.Context(), []store.Ask{ask})
+	return in.asks(in.Enqueue, ask, want)
+}
+
+// tries makes an attempt that does not wait.
+func (in *instance) tries(ask store.Ask, want store.Outcome) store.Answer {
+	in.Helper()
+	return in.asks(in.Acquire, ask, want)
+}
+
+func (in *instance) asks(how func(context.Context, []store.Ask) ([]store.Answer, error), ask store.Ask, want store.Outcome) store.Answer {
+	in.Helper()
+	answers, err := how(in.Context(), []store.Ask{ask})
 	in.ok(err)
 	if answers[0].Outcome != want {
 		in.Fatalf("%s: outcome %d, want %d", ask.Key, answers[0].Outcome, want)

@@ -22,12 +22,12 @@ func TestAcquireAndRelease(t *testing.T) {
 		grant := a.gets(held, store.Granted)
 		a.gets(kept, store.Granted)
 		a.made()
-		again, free, waits := a.ask("k"), a.ask("free"), a.ask("kept")
-		answers, failed, verdicts, failedToo := a.AcquireAndRelease(a.Context(), []store.Ask{again, free, waits}, []store.Claim{claim(&held, grant)})
+		again, free, denied := a.ask("k"), a.ask("free"), a.ask("kept")
+		answers, failed, verdicts, failedToo := a.AcquireAndRelease(a.Context(), []store.Ask{again, free, denied}, []store.Claim{claim(&held, grant)})
 		a.ok(failed)
 		a.ok(failedToo)
-		a.wants("three keys", "Swap")
-		if verdicts[0].Status != store.Holds || answers[0].Outcome != store.Granted || answers[1].Outcome != store.Granted || answers[2].Outcome != store.Queued {
+		a.wants("three keys, of which one is held", "Load Swap")
+		if verdicts[0].Status != store.Holds || answers[0].Outcome != store.Granted || answers[1].Outcome != store.Granted || answers[2].Outcome != store.Held {
 			t.Errorf("verdicts %+v, answers %+v", verdicts, answers)
 		}
 		a.releases(again, answers[0], store.Holds)
@@ -42,7 +42,7 @@ func TestADamagedRecordFailsOnlyItsOperation(t *testing.T) {
 		held, bad := a.ask("k"), a.ask("damaged")
 		asks := []store.Ask{bad, held}
 		attempts := []store.Attempt{bad.Attempt, held.Attempt}
-		answers, err := a.Acquire(a.Context(), asks)
+		answers, err := a.Enqueue(a.Context(), asks)
 		if a.ok(err); answers[0].Outcome != store.RowLocked || answers[1].Outcome != store.Granted {
 			t.Errorf("acquire: %+v", answers)
 		}
@@ -111,7 +111,7 @@ func TestAReleaseBesideAnAskThatIsTooLarge(t *testing.T) {
 		a.gets(large(), store.Queued)
 		answers, failed, verdicts, failedToo := a.AcquireAndRelease(a.Context(), []store.Ask{large()}, []store.Claim{claim(&held, grant)})
 		a.ok(failed)
-		if a.ok(failedToo); verdicts[0].Status != store.Holds || answers[0].Outcome != store.QueueFull {
+		if a.ok(failedToo); verdicts[0].Status != store.Holds || answers[0].Outcome != store.Held {
 			t.Errorf("verdicts %+v, outcome %d", verdicts, answers[0].Outcome)
 		}
 		b.gets(b.ask("k"), store.Queued)
@@ -144,7 +144,7 @@ func TestACohortNeedsReservedTokens(t *testing.T) {
 			for i := range asks {
 				asks[i] = a.ask(c.key)
 			}
-			answers, err := a.Acquire(a.Context(), asks)
+			answers, err := a.Enqueue(a.Context(), asks)
 			a.ok(err)
 			if got := answers[c.waiters-1].Cohort; len(got) != c.named {
 				t.Errorf("%s: a cohort of %d, want %d", c.key, len(got), c.named)

@@ -43,7 +43,7 @@ func TestARecordHasAGreatestSize(t *testing.T) {
 		}
 		b.gets(large(), store.Queued)
 		b.gets(large(), store.Queued)
-		answers, err := b.Acquire(b.Context(), []store.Ask{large(), b.ask("other")})
+		answers, err := b.Enqueue(b.Context(), []store.Ask{large(), b.ask("other")})
 		b.ok(err)
 		if answers[0].Outcome != store.QueueFull || answers[1].Outcome != store.Granted {
 			t.Errorf("outcomes %d and %d", answers[0].Outcome, answers[1].Outcome)

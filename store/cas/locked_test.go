@@ -52,9 +52,9 @@ func TestLettersThatALockedRecordKeepsBackAreLogged(t *testing.T) {
 	}
 	asks := make([]store.Ask, 100) // more than a letter has notes
 	for i := range asks {
-		asks[i] = store.Ask{Attempt: store.Attempt{Key: "k", ID: uuid.New()}, Lease: under, Wait: true, Skip: true}
+		asks[i] = store.Ask{Attempt: store.Attempt{Key: "k", ID: uuid.New()}, Lease: under, Skip: true}
 	}
-	if _, err := waiting.Acquire(t.Context(), asks); err != nil {
+	if _, err := waiting.Enqueue(t.Context(), asks); err != nil {
 		t.Fatal(err)
 	}
 	l.swaps = 2 // the first one finds that the record has changed
@@ -101,14 +101,13 @@ func TestASweepDeletesNoRecordThatIsUsedAgain(t *testing.T) {
 		b.ok(s.Sweep(t.Context()))
 		time.Sleep(10 * time.Minute)
 		again, other := b.ask("k"), b.ask("k")
-		other.Wait = false
 		var grant store.Answer
 		u.use = func() { grant = b.gets(again, store.Granted) }
 		b.ok(s.Sweep(t.Context()))
 		if u.use != nil {
 			t.Fatal("the sweep deleted nothing")
 		}
-		b.gets(other, store.Held)
+		b.tries(other, store.Held)
 		b.releases(again, grant, store.Holds)
 	})
 }

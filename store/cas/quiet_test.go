@@ -24,29 +24,22 @@ func (in *instance) checks(ask store.Ask, want store.Outcome) store.Answer {
 	return answers[0]
 }
 
-// tries asks without a wait.
-func (in *instance) tries(name string) store.Ask {
-	ask := in.ask(name)
-	ask.Wait = false
-	return ask
-}
-
 func TestAForgottenGrantIsNotGivenToOthers(t *testing.T) {
 	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
 		before := server.Copy()
 		forgotten := a.gets(a.ask("k"), store.Granted)
 		server.FailOver(before, quietTime)
-		if refused := b.gets(b.tries("k"), store.Quiet); refused.ExpiresIn <= 0 || refused.ExpiresIn > quietTime {
+		if refused := b.tries(b.ask("k"), store.Quiet); refused.ExpiresIn <= 0 || refused.ExpiresIn > quietTime {
 			t.Errorf("nothing is granted for %s", refused.ExpiresIn)
 		}
-		first, second, timed := b.ask("k"), b.ask("k"), b.tries("t")
+		first, second, timed := b.ask("k"), b.ask("k"), b.ask("t")
 		timed.TTL = time.Minute
 		if queued := b.gets(first, store.Queued); queued.Lock.Holder.ExpiresIn > quietTime {
 			t.Errorf("the waiter is to check after %s", queued.Lock.Holder.ExpiresIn)
 		}
 		b.gets(second, store.Queued)
-		b.gets(timed, store.Quiet)
-		b.gets(b.tries("k"), store.Quiet)
+		b.tries(timed, store.Quiet)
+		b.tries(b.ask("k"), store.Quiet)
 		time.Sleep(quietTime - time.Millisecond)
 		b.checks(first, store.Queued)
 		if left := b.Quiet(); left <= 0 {
@@ -57,7 +50,7 @@ func TestAForgottenGrantIsNotGivenToOthers(t *testing.T) {
 		if got := b.checks(first, store.Granted); got.Token <= forgotten.Token {
 			t.Errorf("token %d after the forgotten %d", got.Token, forgotten.Token)
 		}
-		b.gets(timed, store.Granted)
+		b.tries(timed, store.Granted)
 	})
 }
 
@@ -69,13 +62,13 @@ func TestAQuietTimeOfOneServer(t *testing.T) {
 		server.FailOver(server.Copy(), quietTime)
 		waiter := a.ask("quiet")
 		a.gets(waiter, store.Queued)
-		a.gets(a.tries("quiet"), store.Quiet)
+		a.tries(a.ask("quiet"), store.Quiet)
 		holder, next := a.ask("k"), a.ask("k")
 		grant := a.gets(holder, store.Granted)
 		a.gets(next, store.Queued)
 		a.releases(holder, grant, store.Holds)
 		a.checks(next, store.Granted)
-		a.gets(a.tries("other"), store.Granted)
+		a.tries(a.ask("other"), store.Granted)
 		if a.Quiet() <= 0 {
 			t.Error("it does not know of the quiet time")
 		}
@@ -127,9 +120,9 @@ func TestAKeyThatIsKeptInTheQuietTimeHasNoHolder(t *testing.T) {
 				}
 			}
 			for _, shared := range []bool{false, true} {
-				try := a.tries(name)
+				try := a.ask(name)
 				try.Shared = shared
-				if refused := a.gets(try, store.Quiet); refused.ExpiresIn <= 0 || refused.ExpiresIn > quietTime {
+				if refused := a.tries(try, store.Quiet); refused.ExpiresIn <= 0 || refused.ExpiresIn > quietTime {
 					t.Errorf("%s: nothing is granted for %s", name, refused.ExpiresIn)
 				}
 			}
@@ -152,7 +145,7 @@ func TestAQueueThatIsFullInTheQuietTime(t *testing.T) {
 		first := a.ask("k")
 		a.gets(first, store.Queued)
 		b.gets(b.ask("k"), store.QueueFull)
-		b.gets(b.tries("k"), store.Quiet)
+		b.tries(b.ask("k"), store.Quiet)
 		time.Sleep(quietTime + time.Millisecond)
 		a.checks(first, store.Granted)
 	})

@@ -37,8 +37,8 @@ func TestALeaseIsReplacedDuringARead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
 				ask := a.ask("k")
-				ask.Wait, ask.TTL = false, time.Minute
-				grant := a.gets(ask, store.Granted)
+				ask.TTL = time.Minute
+				grant := a.tries(ask, store.Granted)
 				claim := store.Claim{Key: "k", Token: grant.Token}
 				server.Between = func() {
 					verdicts, err := a.Amend(a.Context(), []store.Change{{Claim: claim, TTL: time.Hour}})

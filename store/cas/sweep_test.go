@@ -36,10 +36,9 @@ func TestAHoldLivesWhenItsLockIsGranted(t *testing.T) {
 		a.fails("Swap", fake.Fault{Slow: 2 * time.Second})
 		a.releases(ask, a.gets(ask, store.Granted), store.Holds)
 		denied := b.ask("k")
-		denied.Wait = false
-		b.gets(denied, store.Held)
+		b.tries(denied, store.Held)
 		time.Sleep(time.Second + 100*time.Millisecond) // the second try asked for a little more
-		b.gets(denied, store.Granted)
+		b.tries(denied, store.Granted)
 	})
 }
 
@@ -69,14 +68,14 @@ func TestLeasesWithoutUseAreRevoked(t *testing.T) {
 	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
 		before := server.Leases()
 		ask := a.ask("k")
-		ask.Wait, ask.TTL, ask.MinHold = false, time.Hour, time.Minute
-		grant := a.gets(ask, store.Granted)
+		ask.TTL, ask.MinHold = time.Hour, time.Minute
+		grant := a.tries(ask, store.Granted)
 		if got := server.Leases(); got != before+2 {
 			t.Fatalf("%d leases, want 2 for the lock and its hold", got-before)
 		}
 		denied := ask
 		denied.ID = uuid.New()
-		b.gets(denied, store.Held) // its first try believes that the key is free
+		b.tries(denied, store.Held) // its first try believes that the key is free
 		synctest.Wait()
 		if got := server.Leases(); got != before+2 {
 			t.Errorf("%d leases after a refusal", got-before)
@@ -138,8 +137,7 @@ func TestASweepThatComesTooLateForgetsNothing(t *testing.T) {
 		grant := b.gets(b.ask("k"), store.Granted)
 		swept.Wait()
 		denied := a.ask("k")
-		denied.Wait = false
-		if held := a.gets(denied, store.Held); held.Lock.Token != grant.Token {
+		if held := a.tries(denied, store.Held); held.Lock.Token != grant.Token {
 			t.Errorf("held under %d, want %d", held.Lock.Token, grant.Token)
 		}
 		if n, _ := server.Records(); n != 1 {
@@ -177,9 +175,9 @@ func TestAStopLeavesNoLease(t *testing.T) {
 		if n := server.Leases() - others; n != 3 {
 			t.Fatalf("%d leases of its own and of its elections, want 3", n)
 		}
-		timed := a.tries("timed")
+		timed := a.ask("timed")
 		timed.TTL = time.Hour
-		grant := a.gets(timed, store.Granted)
+		grant := a.tries(timed, store.Granted)
 		a.ok(a.Revoke(a.Context(), []store.LeaseID{a.lease}))
 		a.fails("Revoke", fake.Fault{Slow: time.Second}) // the lease of the released lock is not revoked at once
 		a.releases(timed, grant, store.Holds)

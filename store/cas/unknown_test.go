@@ -70,13 +70,12 @@ func TestAPartThatWasCarriedOutMakesTheOutcomeUnknown(t *testing.T) {
 	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
 		a.gets(a.ask("held"), store.Granted)
 		b.fails("Load", fake.Fault{Refused: true})
-		_, err := b.Acquire(b.Context(), []store.Ask{b.ask("free"), b.ask("held")})
+		_, err := b.Enqueue(b.Context(), []store.Ask{b.ask("free"), b.ask("held")})
 		if b.made(); err != nil { // the wait needs no read
 			t.Fatal(err)
 		}
 		denied := b.ask("third")
 		a.gets(a.ask("third"), store.Granted)
-		denied.Wait = false
 		_, err = b.Acquire(b.Context(), []store.Ask{b.ask("fourth"), denied})
 		if made := b.made(); !store.OutcomeUnknown(err) || made != "Swap Load" {
 			t.Errorf("after %q: %v", made, err)
@@ -135,7 +134,7 @@ func TestRefusedKeysAreForgotten(t *testing.T) {
 			t.Errorf("it reads keys that were refused: %v", err)
 		}
 		server.FailOver(before, quietTime)
-		b.gets(b.tries("k3"), store.Quiet)
+		b.tries(b.ask("k3"), store.Quiet)
 		b.made()
 		if _, err := b.Signals(b.Context(), []store.LeaseID{b.lease}); err != nil || b.made() != "" {
 			t.Errorf("it reads a key that was refused in the quiet time: %v", err)

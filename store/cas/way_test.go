@@ -64,7 +64,7 @@ func (h *hot) count() int {
 // awaits makes an attempt, and returns its grant.
 func (in *instance) awaits(ask store.Ask) store.Answer {
 	in.Helper()
-	answers, err := in.Acquire(in.Context(), []store.Ask{ask})
+	answers, err := in.Enqueue(in.Context(), []store.Ask{ask})
 	for in.ok(err); answers[0].Outcome == store.Queued; in.ok(err) {
 		time.Sleep(100 * time.Microsecond)
 		answers, err = in.Check(in.Context(), []store.Attempt{ask.Attempt})
@@ -92,7 +92,7 @@ func TestAFarInstanceIsServed(t *testing.T) {
 					}
 					for _, do := range []func(){
 						func() {
-							_, err := b.Acquire(b.Context(), []store.Ask{ask}) // granted, or queued
+							_, err := b.Enqueue(b.Context(), []store.Ask{ask}) // granted, or queued
 							b.ok(err)
 						},
 						func() {
@@ -127,7 +127,7 @@ func TestARefusedSwapIsTriedAgainAtOnce(t *testing.T) {
 		var work sync.WaitGroup
 		for _, in := range all {
 			work.Go(func() {
-				_, err := in.Acquire(in.Context(), []store.Ask{in.ask("k")})
+				_, err := in.Enqueue(in.Context(), []store.Ask{in.ask("k")})
 				in.ok(err)
 			})
 		}
@@ -158,7 +158,7 @@ func TestWayIsGivenForAMoment(t *testing.T) {
 		a.ok(c.Post(a.Context(), []cas.Letter{{To: "a", Key: "n/k", Body: body}}))
 		synctest.Wait()
 		began := time.Now()
-		answers, err := a.Acquire(a.Context(), []store.Ask{a.ask("k"), a.ask("free")})
+		answers, err := a.Enqueue(a.Context(), []store.Ask{a.ask("k"), a.ask("free")})
 		if a.ok(err); answers[0].Outcome != store.Queued || answers[1].Outcome != store.Granted || time.Since(began) != cas.LongestWay {
 			t.Errorf("two keys, of which one gives way: %+v after %s", answers, time.Since(began))
 		}
@@ -212,7 +212,7 @@ func TestManyThatComeTogetherAskForNoWay(t *testing.T) {
 		var work sync.WaitGroup
 		for _, in := range all {
 			work.Go(func() {
-				_, err := in.Acquire(in.Context(), []store.Ask{in.ask("k")})
+				_, err := in.Enqueue(in.Context(), []store.Ask{in.ask("k")})
 				in.ok(err)
 			})
 		}

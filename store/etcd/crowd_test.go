@@ -35,7 +35,7 @@ func TestManyReadersOfManyInstances(t *testing.T) {
 	readers := make([]*reader, instances)
 	get := func(r *reader, want store.Outcome) store.Answer {
 		t.Helper()
-		answers, err := r.Acquire(ctx, []store.Ask{r.ask})
+		answers, err := r.Enqueue(ctx, []store.Ask{r.ask})
 		if must(err); answers[0].Outcome != want {
 			t.Fatalf("outcome %d, want %d", answers[0].Outcome, want)
 		}
@@ -50,7 +50,7 @@ func TestManyReadersOfManyInstances(t *testing.T) {
 				r.granted.Store(n.Answer.Token)
 			}
 		}))
-		r.ask = store.Ask{Attempt: store.Attempt{Key: "k", ID: uuid.New()}, Lease: uuid.New(), Wait: true, Shared: i > 0, Session: strings.Repeat("s", 20)}
+		r.ask = store.Ask{Attempt: store.Attempt{Key: "k", ID: uuid.New()}, Lease: uuid.New(), Shared: i > 0, Session: strings.Repeat("s", 20)}
 		await.Until(t, "an instance is ready", func() bool { return r.Ready() == nil })
 		must(r.OpenLeases(ctx, []store.NewLease{{ID: r.ask.Lease, TTL: time.Minute}}))
 		get(r, map[bool]store.Outcome{true: store.Granted, false: store.Queued}[i == 0])

@@ -4,37 +4,47 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Ask takes the key if it is available, and otherwise queues an ask that waits. own is the ask's Lease; nil if the
-// engine does not know it. Ask writes into an empty answer, because copying the large struct takes time.
-func (o *Op) Ask(r *Row, ask *store.Ask, own *Lease, answer *store.Answer) {
+// Acquire takes the key if it is available. own is the ask's Lease; nil if the engine does not know it. Acquire writes
+// into an empty answer, because copying the large struct takes time.
+func (o *Op) Acquire(r *Row, ask *store.Ask, own *Lease, answer *store.Answer) {
+	o.ask(r, ask, own, false, answer)
+}
+
+// Enqueue takes the key if it is available, and otherwise queues the ask.
+func (o *Op) Enqueue(r *Row, ask *store.Ask, own *Lease, answer *store.Answer) {
+	o.ask(r, ask, own, true, answer)
+}
+
+func (o *Op) ask(r *Row, ask *store.Ask, own *Lease, wait bool, answer *store.Answer) {
 	if h := r.heldBy(ask.ID, o.Now); h != nil {
 		o.grantedAgain(h, answer)
 		return
 	}
-	if k := r.skipped[ask.ID]; k != nil && ask.Wait {
+	if k := r.skipped[ask.ID]; k != nil && wait {
 		*answer = k.answer()
 		return
 	}
-	if NeedsLease(ask) && (own == nil || !own.Renewed() || !own.Alive(o.Now)) {
+	if (wait || AcquireNeedsLease(ask)) && (own == nil || !own.Renewed() || !own.Alive(o.Now)) {
 		answer.Outcome = store.LeaseLost
 		return
 	}
-	if !o.Settle(r) && !o.join(r, ask, own, answer) {
+	if !o.Settle(r) && !o.join(r, ask, own, wait, answer) {
 		return
 	}
 	if o.Quiet > 0 {
-		o.askInQuiet(r, ask, own, answer)
+		o.askInQuiet(r, ask, own, wait, answer)
 		return
 	}
 	a := o.asker(ask, own)
 	o.grant(r, &a).granted(answer, o.Now)
 }
 
-// NeedsLease reports whether an ask needs a living lease. Only an ask for a bind:ttl lock that does not wait needs none.
-func NeedsLease(ask *store.Ask) bool { return ask.TTL <= 0 || ask.Wait }
+// AcquireNeedsLease reports whether an Acquire needs a living lease. Only that of a bind:ttl lock needs none; an Enqueue
+// always needs one.
+func AcquireNeedsLease(ask *store.Ask) bool { return ask.TTL <= 0 }
 
 // join reports whether an asker can have a share beside other holders. If not, it writes the answer.
-func (o *Op) join(r *Row, ask *store.Ask, own *Lease, answer *store.Answer) bool {
+func (o *Op) join(r *Row, ask *store.Ask, own *Lease, wait bool, answer *store.Answer) bool {
 	h := r.heldBy(ask.ID, o.Now)
 	switch {
 	case h != nil: // the reap of a holder granted the key to this waiter
@@ -44,7 +54,7 @@ func (o *Op) join(r *Row, ask *store.Ask, own *Lease, answer *store.Answer) bool
 		r.blockers(&answer.Lock, o.Now)
 	case ask.Shared && r.mayJoin(ask.ID):
 		return true
-	case ask.Wait:
+	case wait:
 		o.wait(r, ask, own, answer)
 	case len(r.shares) == 0 && r.keptQuiet():
 		*answer = store.Answer{Outcome: store.Quiet, ExpiresIn: r.hold.Remaining(o.Now)}
@@ -83,8 +93,8 @@ func (r *Row) queued(answer *store.Answer, w *waiter, now Moment) {
 }
 
 // askInQuiet answers an ask for an available key while nothing is granted.
-func (o *Op) askInQuiet(r *Row, ask *store.Ask, own *Lease, answer *store.Answer) {
-	if !ask.Wait {
+func (o *Op) askInQuiet(r *Row, ask *store.Ask, own *Lease, wait bool, answer *store.Answer) {
+	if !wait {
 		*answer = store.Answer{Outcome: store.Quiet, ExpiresIn: o.Quiet}
 		return
 	}

@@ -76,9 +76,9 @@ func (w *world) twice(t *rapid.T, c change, operate func(o *Op) string) {
 }
 
 func (w *world) ask(t *rapid.T) {
-	a := asked{by: one(t)}
+	a := asked{by: one(t), atOnce: seldom(t, "at once")}
 	a.Ask = store.Ask{
-		Attempt: store.Attempt{Key: "k", ID: w.id()}, Lease: w.of(t, a.by).id, Wait: !seldom(t, "at once"),
+		Attempt: store.Attempt{Key: "k", ID: w.id()}, Lease: w.of(t, a.by).id,
 		Session: "s", Owner: "o", Data: []byte("1"),
 	}
 	if a.Shared = rapid.Bool().Draw(t, "shared"); a.Shared {
@@ -93,10 +93,15 @@ func (w *world) ask(t *rapid.T) {
 		a.MinHold = ticks(t, "hold")
 	}
 	if len(w.asks) > 0 && seldom(t, "an earlier attempt") {
-		a.Ask = rapid.SampledFrom(w.asks).Draw(t, "attempt").Ask
+		again := rapid.SampledFrom(w.asks).Draw(t, "attempt")
+		a.Ask, a.atOnce = again.Ask, again.atOnce
 		a.Lease = w.of(t, a.by).id
 	}
 	w.asks = append(w.asks, a)
+	do := (*Op).Enqueue
+	if a.atOnce {
+		do = (*Op).Acquire
+	}
 	var answer store.Answer
 	w.twice(t, change{
 		by: a.by, leave: func(id store.AttemptID) bool { return id == a.ID },
@@ -108,7 +113,7 @@ func (w *world) ask(t *rapid.T) {
 		},
 	}, func(o *Op) string {
 		answer = store.Answer{}
-		o.Ask(w.row, &a.Ask, w.byID[a.Lease], &answer)
+		do(o, w.row, &a.Ask, w.byID[a.Lease], &answer)
 		return fmt.Sprint(answer.Outcome, answer.Token, answer.Position)
 	})
 }

@@ -215,7 +215,7 @@ func (o *Op) leave(r *Row, grant store.AttemptID) (place int) {
 	return place
 }
 
-// outcome answers an attempt that is not in the queue. A skipped waiter may have been repeated by an Ask.
+// outcome answers an attempt that is not in the queue. A skipped waiter may have been repeated by an Enqueue.
 func (o *Op) outcome(r *Row, a store.Attempt) (answer store.Answer) {
 	switch held := r.heldBy(a.ID, o.Now); {
 	case held != nil && a.Undelivered:

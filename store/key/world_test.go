@@ -32,6 +32,8 @@ type world struct {
 type asked struct {
 	store.Ask
 	by int
+	// atOnce: it was an Acquire, not an Enqueue.
+	atOnce bool
 }
 
 // told is a grant as its instance knows it.

@@ -26,15 +26,24 @@ func each[T, R any](ctx context.Context, s *Store, op string, items []T, name fu
 
 func keyOfAttempt(a *store.Attempt) string { return a.Key }
 
-// Acquire takes each available key. Acquire and Release do not use each, which would make an object for each call.
+// Acquire takes each available key. Acquire, Enqueue and Release do not use each, which would make an object for each call.
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	if err := s.usable(ctx, "Acquire"); err != nil {
+	return s.ask(ctx, "Acquire", asks, false)
+}
+
+// Enqueue takes each available key, and queues the other asks.
+func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+	return s.ask(ctx, "Enqueue", asks, true)
+}
+
+func (s *Store) ask(ctx context.Context, op string, asks []store.Ask, wait bool) ([]store.Answer, error) {
+	if err := s.usable(ctx, op); err != nil {
 		return nil, err
 	}
 	o := s.operation()
 	answers := make([]store.Answer, len(asks))
 	for i := range asks {
-		o.ask(&asks[i], &answers[i])
+		o.ask(&asks[i], wait, &answers[i])
 	}
 	o.finish()
 	return answers, nil
@@ -46,19 +55,23 @@ func (s *Store) AcquireOne(ctx context.Context, ask store.Ask) (answer store.Ans
 		return store.Answer{}, err
 	}
 	o := s.operation()
-	o.ask(&ask, &answer)
+	o.ask(&ask, false, &answer)
 	o.finish()
 	return answer, nil
 }
 
-func (o *operation) ask(ask *store.Ask, answer *store.Answer) {
+func (o *operation) ask(ask *store.Ask, wait bool, answer *store.Answer) {
 	var own *key.Lease
-	if key.NeedsLease(ask) {
+	if wait || key.AcquireNeedsLease(ask) {
 		own = o.ns.leases.get(ask.Lease)
 	}
 	sh, r := o.lock(ask.Key)
 	defer sh.unlock(r)
-	o.Ask(&r.Row, ask, own, answer)
+	if wait {
+		o.Enqueue(&r.Row, ask, own, answer)
+	} else {
+		o.Acquire(&r.Row, ask, own, answer)
+	}
 }
 
 // Check returns what became of waiters.

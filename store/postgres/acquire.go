@@ -17,14 +17,19 @@ import (
 // acquireRounds limits how often an acquire looks at a key that changes hands. After that, the key counts as held.
 const acquireRounds = 5
 
-// Acquire takes keys that are free or whose holders are dead. Asks that wait are queued for held keys.
+// Acquire takes keys that are free or whose holders are dead.
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+	return s.askAll(ctx, "acquire", asks, (*batch).acquire)
+}
+
+// Enqueue does as Acquire, and queues the asks for held keys.
+func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+	return s.askAll(ctx, "enqueue", asks, (*batch).enqueue)
+}
+
+func (s *Store) askAll(ctx context.Context, name string, asks []store.Ask, do func(*batch, context.Context) ([]store.Answer, error)) ([]store.Answer, error) {
 	if len(asks) == 0 {
 		return nil, nil
-	}
-	name, do := "acquire", (*batch).acquire
-	if asks[0].Wait { // either all asks wait, or none
-		name, do = "enqueue", (*batch).enqueue
 	}
 	ctx, cancel, o, err := s.beginBatch(ctx, name, len(asks))
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"slices"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -163,15 +162,6 @@ func MigrateFurther(ctx context.Context, tb testing.TB, url, sql, code string, b
 	m := migrationsIn(further(own.schema, fmt.Sprintf("%05d_further.sql", schemaVersion+1), "-- +goose Up\n"+sql), further(own.code, "z.sql", code))
 	_, _, err = m.migrate(ctx, config, busy)
 	return err
-}
-
-// Enqueue is Acquire for asks that wait.
-func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	asks = slices.Clone(asks)
-	for i := range asks {
-		asks[i].Wait = true
-	}
-	return s.Acquire(ctx, asks)
 }
 
 // UnflushedReleases are releases that a crash of the server could lose.

@@ -296,13 +296,26 @@ func (r recorded) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer
 	got, err := r.Store.Acquire(ctx, asks)
 	r.note(fmt.Sprintf("acquire %+v", asks), err, func(s *memory.Store, o *oracle) (string, error) {
 		machine, err := s.Acquire(context.Background(), asks)
-		asked := make([]store.Attempt, len(asks))
-		for i := range asks {
-			asked[i] = asks[i].Attempt
-		}
-		return o.answers(asked, got, machine), err
+		return o.answers(attemptsOf(asks), got, machine), err
 	})
 	return got, err
+}
+
+func (r recorded) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+	got, err := r.Store.Enqueue(ctx, asks)
+	r.note(fmt.Sprintf("enqueue %+v", asks), err, func(s *memory.Store, o *oracle) (string, error) {
+		machine, err := s.Enqueue(context.Background(), asks)
+		return o.answers(attemptsOf(asks), got, machine), err
+	})
+	return got, err
+}
+
+func attemptsOf(asks []store.Ask) []store.Attempt {
+	attempts := make([]store.Attempt, len(asks))
+	for i := range asks {
+		attempts[i] = asks[i].Attempt
+	}
+	return attempts
 }
 
 func (r recorded) Check(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {

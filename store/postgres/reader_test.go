@@ -27,14 +27,17 @@ func reading(t *testing.T, url string) *postgres.Store {
 func crowded(t *testing.T, s *postgres.Store) (keys []string) {
 	t.Helper()
 	lease := openLease(t, s, time.Hour)
-	ask := func(key string, change func(*store.Ask)) store.Answer {
+	asking := func(key string, change func(*store.Ask)) store.Ask {
 		a := askFor(key, lease)
 		a.Session, a.Owner, a.Traceparent, a.Data = "s", "o", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", []byte(`{"secret":1}`)
 		change(&a)
-		if a.Wait {
-			return want(t, enqueue(t, s, a), store.Queued)
-		}
-		return want(t, acquire(t, s, a), store.Granted)
+		return a
+	}
+	ask := func(key string, change func(*store.Ask)) store.Answer {
+		return want(t, acquire(t, s, asking(key, change)), store.Granted)
+	}
+	wait := func(key string, change func(*store.Ask)) {
+		want(t, enqueue(t, s, asking(key, change)), store.Queued)
 	}
 	none := func(*store.Ask) {}
 	share := func(limit int) func(*store.Ask) { return func(a *store.Ask) { a.Shared, a.Limit = true, limit } }
@@ -47,10 +50,10 @@ func crowded(t *testing.T, s *postgres.Store) (keys []string) {
 		ask("readers", share(0))
 	}
 	ask("semaphore/cron", func(a *store.Ask) { share(2)(a); a.TTL = time.Hour })
-	ask("readers", func(a *store.Ask) { a.Wait = true })
-	ask("readers", func(a *store.Ask) { share(0)(a); a.Wait = true })
-	ask("held", func(a *store.Ask) { a.Wait = true })
-	ask("held", func(a *store.Ask) { share(5)(a); a.Wait = true })
+	wait("readers", none)
+	wait("readers", share(0))
+	wait("held", none)
+	wait("held", share(5))
 	reason := "deploy"
 	for _, key := range []string{"held", "semaphore"} {
 		if _, err := s.Signal(t.Context(), []store.Signal{{Kind: store.Stop, Key: key, Reason: &reason}}); err != nil {
@@ -156,7 +159,7 @@ func TestReaderChangesNothing(t *testing.T) {
 			return err
 		},
 		"enqueue": func() error {
-			_, err := r.Acquire(ctx, []store.Ask{{Attempt: attempt, Lease: lease, Wait: true}})
+			_, err := r.Enqueue(ctx, []store.Ask{{Attempt: attempt, Lease: lease}})
 			return err
 		},
 		"withdraw": func() error { _, err := r.Withdraw(ctx, []store.Attempt{attempt}); return err },

@@ -282,16 +282,16 @@ func TestFullMemoryEndsLocks(t *testing.T) {
 	await.Until(t, "the store is ready", func() bool { return s.Ready() == nil })
 	lease := uuid.New()
 	r.Must(s.OpenLeases(r.Ctx, []store.NewLease{{ID: lease, TTL: time.Minute}}))
-	ask := func(key string, wait bool) store.Ask {
-		return store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, Lease: lease, Wait: wait}
+	ask := func(key string) store.Ask {
+		return store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, Lease: lease}
 	}
-	asks := []store.Ask{ask("a", false), ask("b", false), ask("c", false)}
+	asks := []store.Ask{ask("a"), ask("b"), ask("c")}
 	grants, err := s.Acquire(r.Ctx, asks)
 	r.Must(err)
-	timed := ask("b", true)
+	timed := ask("b")
 	timed.TTL = time.Minute
-	waits := []store.Ask{ask("a", true), timed}
-	_, err = s.Acquire(r.Ctx, waits)
+	waits := []store.Ask{ask("a"), timed}
+	_, err = s.Enqueue(r.Ctx, waits)
 	r.Must(err)
 	d.Do(t, "CONFIG", "SET", "maxmemory", "1")
 	claim := func(i int) store.Claim { return store.Claim{Key: asks[i].Key, Token: grants[i].Token, Lease: lease} }
@@ -303,11 +303,11 @@ func TestFullMemoryEndsLocks(t *testing.T) {
 	if r.Must(err); answers[0].Outcome != store.Granted || answers[1].Outcome != store.Granted {
 		t.Errorf("handed on: %+v", answers)
 	}
-	fresh, failed, verdicts, failedToo := s.AcquireAndRelease(r.Ctx, []store.Ask{ask("new", false)}, []store.Claim{claim(2)})
+	fresh, failed, verdicts, failedToo := s.AcquireAndRelease(r.Ctx, []store.Ask{ask("new")}, []store.Claim{claim(2)})
 	if failed != nil || failedToo != nil || fresh[0].Outcome != store.RowLocked || verdicts[0].Status != store.Holds {
 		t.Errorf("an acquire beside a release: %+v, %v, %+v, %v", fresh, failed, verdicts, failedToo)
 	}
-	if _, err := s.Acquire(r.Ctx, []store.Ask{ask("new", false)}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+	if _, err := s.Acquire(r.Ctx, []store.Ask{ask("new")}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("an acquire alone: %v", err)
 	}
 }

@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -51,15 +50,6 @@ func needs[C any](in *instance) {
 	if _, ok := in.Store.(C); !ok {
 		in.Skipf("the engine is not a %T", *new(C))
 	}
-}
-
-// Enqueue is Acquire for asks that wait.
-func (e engine) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	asks = slices.Clone(asks)
-	for i := range asks {
-		asks[i].Wait = true
-	}
-	return e.Acquire(ctx, asks)
 }
 
 // lacking implements the capabilities that an engine does not have.

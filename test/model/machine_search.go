@@ -168,7 +168,7 @@ func (m *machines) of(n *Machine, c callID, operate func(o *key.Op, r *key.Row, 
 
 func (m *machines) ask(n *Machine, c callID) {
 	mode := m.b.Modes[c-1]
-	ask := store.Ask{Attempt: attemptOf(c), Lease: leaseOf(m.b.pod(c)), Wait: true, Session: callSession(c), Shared: m.b.shares(c)}
+	ask := store.Ask{Attempt: attemptOf(c), Lease: leaseOf(m.b.pod(c)), Session: callSession(c), Shared: m.b.shares(c)}
 	if ask.Shared {
 		ask.Limit = int(m.b.limit(c))
 	}
@@ -180,7 +180,7 @@ func (m *machines) ask(n *Machine, c callID) {
 	}
 	m.of(n, c, func(o *key.Op, r *key.Row, e *engine) {
 		var answer store.Answer
-		o.Ask(r, &ask, e.leases[m.b.pod(c)], &answer)
+		o.Enqueue(r, &ask, e.leases[m.b.pod(c)], &answer)
 		n.call(c).answered(answer)
 	})
 }

@@ -13,7 +13,7 @@ func (aq *Acquirer) enqueueAll(all []*Arrival) {
 	attempts := make([]*Attempt, 0, len(all))
 	for _, a := range all {
 		if b := a.attempt; b.beginEnqueue() {
-			asks = append(asks, batcher.Submission[store.Ask, store.Answer]{Ctx: b.enqueueContext(a.ctx), Item: b.askToWait(), Done: b.onEnqueue})
+			asks = append(asks, batcher.Submission[store.Ask, store.Answer]{Ctx: b.enqueueContext(a.ctx), Item: b.ask(), Done: b.onEnqueue})
 			attempts = append(attempts, b)
 		}
 	}
@@ -38,12 +38,6 @@ func (b *Attempt) beginEnqueue() bool {
 		b.Finish(err)
 	}
 	return err == nil
-}
-
-func (b *Attempt) askToWait() store.Ask {
-	a := b.ask()
-	a.Wait = true
-	return a
 }
 
 // enqueueContext returns ctx with the span of the wait. The holder is known from an answer or from this sidecar.

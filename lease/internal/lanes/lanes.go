@@ -38,10 +38,12 @@ const perKey = 50
 // New makes the lanes to a store, whose outcomes they tell the judge. Once draining is closed, the lane of acquires refuses.
 func New(cfg types.Config, st store.Store, obs *observe.Observer, judge *readiness.Judge, draining <-chan struct{}) *Set {
 	ls := &Set{}
-	acquire := func(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-		answers, err := st.Acquire(ctx, asks)
-		judge.HeardAnswers(answers, err)
-		return answers, err
+	heard := func(ask func(context.Context, []store.Ask) ([]store.Answer, error)) func(context.Context, []store.Ask) ([]store.Answer, error) {
+		return func(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+			answers, err := ask(ctx, asks)
+			judge.HeardAnswers(answers, err)
+			return answers, err
+		}
 	}
 	inline := st.Traits().Inline
 	lane := batcher.Config{Max: cfg.BatchMax, Timeout: cfg.StoreTimeout, Inline: inline}
@@ -53,13 +55,13 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, judge *readine
 	acquires := bounded
 	acquires.Refuse = draining
 	acquires.PerKey = perKey
-	ls.Acquires = batcher.New(obs.Lane("acquire", acquires), byKey, acquire, locked)
+	ls.Acquires = batcher.New(obs.Lane("acquire", acquires), byKey, heard(st.Acquire), locked)
 	// Enqueues of one key share a statement, in their order. Only the queue limits them, because answers of
 	// another lane submit some of them, and must not wait.
 	together := lane
 	together.Max = min(lane.Max, MaxTogether)
 	together.PerKey = together.Max
-	ls.Enqueues = batcher.New(obs.Lane("enqueue", together), byKey, acquire, locked)
+	ls.Enqueues = batcher.New(obs.Lane("enqueue", together), byKey, heard(st.Enqueue), locked)
 	ls.Amends = batcher.New(obs.Lane("amend", bounded), func(c store.Change) string { return c.Key }, told(judge, st.Amend), claimLocked)
 	ls.Reads = batcher.New(obs.Lane("get", bounded), func(key string) string { return key }, st.Get, nil)
 	ls.Signals = batcher.New(obs.Lane("signal", bounded), func(s store.Signal) string { return s.Key }, sendSignals(st),
