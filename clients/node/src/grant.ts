@@ -16,6 +16,8 @@ export class Grant {
   readonly key: string;
   readonly token: number;
   stopping: Stopping | null = null;
+  /** When it came, by performance.now(). */
+  readonly since = performance.now();
   #lost: LockLostError | null = null;
   // Made on first use, because most apps use neither.
   #lostController: AbortController | undefined;

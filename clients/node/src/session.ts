@@ -61,6 +61,10 @@ export class Session {
   // The stream may have news of a grant before its answer is read. The news waits here for the answers that are due.
   #due = 0;
   readonly #undelivered = new Map<string, ((grant: Grant) => void)[]>();
+  #warned = false;
+
+  /** After how long a call without an end that waits for a lock of its own session is a process warning, in ms. */
+  static ownKeyMs = 10_000;
 
   private constructor(
     readonly transport: Transport,
@@ -203,6 +207,7 @@ export class Session {
     const waitMs = (body["wait_ms"] ?? 0) as number;
     const timeoutMs = waitMs < 0 ? undefined : waitMs + this.timeoutMs;
     this.#due++;
+    const timer = waitMs < 0 && signal === undefined ? this.#warnOfOwnKey(what.keys, body) : undefined;
     try {
       const how = { body, signal, timeoutMs, about, context: what.context, waits: true };
       const answer = await this.call(method, path, how);
@@ -213,6 +218,7 @@ export class Session {
       what.unanswered ||= signal?.aborted || (hasNoAnswer(error) && !(error instanceof UnreachableError));
       throw error;
     } finally {
+      clearTimeout(timer);
       // After #adopt, which runs in the same turn.
       setImmediate(() => {
         if (--this.#due === 0) {
@@ -220,6 +226,28 @@ export class Session {
         }
       }).unref();
     }
+  }
+
+  /**
+   * #warnOfOwnKey warns, once in a session, if a call still waits after a while for a lock that this session has held all the time. Nothing
+   * here knows whether the code that waits is also the code that would release the lock, so the call is not refused.
+   */
+  #warnOfOwnKey(keys: readonly string[], { limit }: Wire): NodeJS.Timeout {
+    const began = performance.now();
+    const warn = (): void => {
+      const held = [...this.#grants.values()].filter(({ key, since }) => since < began && keys.includes(key));
+      const own = held[0];
+      if (own === undefined || held.length < ((limit as number | undefined) ?? 1) || this.#warned) {
+        return;
+      }
+      this.#warned = true;
+      process.emitWarning(
+        `acquire: a call has waited ${Session.ownKeyMs / 1000} s for ${JSON.stringify(own.key)}, which this client has held all the time (token ${own.token}). ` +
+          "If the code that waits is also the code that releases the lock, it waits for ever: give waitMs, or use withLock, which refuses this at once",
+        { type: "LocksidecarWarning", code: "waits_for_itself" },
+      );
+    };
+    return setTimeout(warn, Session.ownKeyMs).unref();
   }
 
   #adopt(grants: WireGrant[], asked: number, { requestId }: Asked, fields: Wire): Granted[] {

@@ -18,6 +18,7 @@ import {
   StopRequestedError,
   WaitTimeoutError,
 } from "locksidecar";
+import { Session } from "../dist/session";
 import { aborted, queued, Sidecar, until } from "./sidecar";
 
 let sidecar: Sidecar;
@@ -431,6 +432,50 @@ describe("several keys", () => {
     for (const key of keys) {
       assert.equal((await client.get(key)).state, "free");
     }
+  });
+});
+
+describe("a call that waits for a lock of its own client", () => {
+  test("is no error, and a warning if the client has held the lock all the time", async (t) => {
+    const before = Session.ownKeyMs;
+    t.after(() => {
+      Session.ownKeyMs = before;
+    });
+    Session.ownKeyMs = 100;
+    const [client, other] = [sidecar.client(), sidecar.client()];
+    const warnings: Error[] = [];
+    const listen = (warning: Error): void => void warnings.push(warning);
+    process.on("warning", listen);
+    t.after(() => process.off("warning", listen));
+
+    // No warnings: another pod holds the first lock, the second is passed on meanwhile, the third is a permit of several.
+    const [foreign, passed] = [await other.acquire("foreign"), await other.acquire("passed")];
+    const [permit, last] = [client.semaphore("of two", 2), other.semaphore("of two", 2)];
+    const [mine, theirs] = [await permit.acquire(), await last.acquire()];
+    const next = client.acquire("passed");
+    await queued(other, "passed", 1);
+    const waits = [client.acquire("foreign"), client.acquire("passed"), permit.acquire()];
+    await queued(other, "foreign", 1);
+    await queued(other, "passed", 2);
+    await queued(other, "of two", 1);
+    await passed.release();
+    const got = await next;
+
+    const own = await client.acquire("own");
+    const waiting = client.acquire("own"); // its timer is the last
+    await until("the warning", () => warnings.length > 0);
+    const more = client.acquire("own");
+    await queued(other, "own", 2);
+    for (const lock of [own, foreign, got, mine, theirs]) {
+      await lock.release();
+    }
+    await (await waiting).release();
+    await Promise.all([more, ...waits].map(async (lock) => (await lock).release()));
+    assert.equal(warnings.length, 1);
+    const [warning] = warnings as (Error & { code?: string })[];
+    assert.equal(warning?.name, "LocksidecarWarning");
+    assert.equal(warning?.code, "waits_for_itself");
+    assert.match(warning?.message ?? "", new RegExp(`waited 0.1 s for "own", .* \\(token ${own.token}\\)`));
   });
 });
 
