@@ -1,9 +1,12 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
 )
 
 // Error is the error that a store returns.
@@ -18,9 +21,36 @@ type Error struct {
 
 func (e *Error) Error() string {
 	if e.Unknown {
-		return "store: " + e.Op + ": outcome unknown: " + e.Err.Error()
+		return "store: " + plain(e.Op) + ": outcome unknown: " + e.Err.Error()
 	}
-	return "store: " + e.Op + ": " + e.Err.Error()
+	return "store: " + plain(e.Op) + ": " + e.Err.Error()
+}
+
+// plainWords says to users what the store was doing. Engines name an operation as the method, or in words.
+var plainWords = map[string]string{
+	"acquire": "acquiring a lock", "enqueue": "acquiring a lock", "acquire and release": "acquiring and releasing locks",
+	"release": "releasing a lock", "amend": "checking a lock", "get": "reading a lock", "load": "reading a lock", "states": "reading a lease",
+	"swap": "changing a lock", "list": "listing locks", "scan": "listing locks", "waiting": "listing calls that wait",
+	"check": "checking a call that waits", "cancel": "ending a wait", "withdraw": "withdrawing a call",
+	"open": "opening a lease", "open lease": "opening a lease", "open leases": "opening a lease", "opened": "reading leases",
+	"renew": "renewing leases", "revoke": "ending a lease", "revoke instance": "ending the leases of a sidecar", "reap instance": "ending the leases of a sidecar",
+	"signal": "sending a request to a holder", "signals": "reading the requests to holders",
+	"acknowledge": "forgetting the requests to holders", "acknowledge signals": "forgetting the requests to holders",
+	"watch": "watching keys", "unwatch": "ending a watch", "held under": "reading the locks of a lease", "move": "moving locks to another lease",
+	"sweep": "sweeping", "stats": "counting locks", "elect": "electing the sidecar that counts locks", "listen": "listening to other sidecars",
+	"next": "reading the next token", "next token": "reading the next token", "raise": "raising the tokens", "raise tokens": "raising the tokens",
+	"ready": "checking the server", "start": "starting",
+}
+
+func plain(op string) string {
+	var words strings.Builder
+	for i, c := range op {
+		if unicode.IsUpper(c) && i > 0 {
+			words.WriteByte(' ')
+		}
+		words.WriteRune(unicode.ToLower(c))
+	}
+	return cmp.Or(plainWords[words.String()], words.String())
 }
 
 func (e *Error) Unwrap() error { return e.Err }

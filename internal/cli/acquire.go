@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/internal/client"
+	"github.com/locksidecar/locksidecar/internal/config"
 )
 
 const waitForever = "forever"
@@ -95,7 +96,7 @@ func (b *acquireBody) wait() time.Duration { return time.Duration(b.WaitMS) * ti
 func setMilliseconds(field *int64, text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 || d != d.Truncate(time.Millisecond) {
-		return errors.New("allowed: a duration of whole milliseconds, such as 30s or 500ms")
+		return errors.New("allowed: a duration of whole milliseconds, such as 30s or 500ms" + config.MissingUnit(text))
 	}
 	*field = d.Milliseconds()
 	return nil

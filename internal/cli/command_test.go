@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -230,6 +231,17 @@ func TestReleaseAnswersJSON(t *testing.T) {
 	}
 }
 
+// TestMarkingAnotherStoreAsNew: only Redis has a quiet time that the command can spare.
+func TestMarkingAnotherStoreAsNew(t *testing.T) {
+	for _, url := range []string{"memory://", "etcd://etcd:2379"} {
+		var out bytes.Buffer
+		err := execute(&app{source: config.FromMap(map[string]string{"LOCKSIDECAR_STORE_URL": url})}, []string{"migrate", "--new"}, &out, &out)
+		if exitcode.Of(err) != exitcode.Config || !strings.Contains(err.Error(), "only for Redis") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
 func TestUsage(t *testing.T) {
 	tests := []struct {
 		args []string
@@ -265,7 +277,10 @@ func TestUsage(t *testing.T) {
 		{[]string{"ls", "--limit", "x"}, exitcode.Usage, `"x" for "--limit" flag: allowed: a whole number`},
 		{[]string{"get", "k", "--json=maybe"}, exitcode.Usage, `"maybe" for "--json" flag: allowed: true or false`},
 		{[]string{"acquire", "k", "--shared=maybe"}, exitcode.Usage, `"--shared" flag: allowed: true or false`},
-		{[]string{"run", "k", "--grace", "5", "--", "true"}, exitcode.Usage, `"5" for "--grace" flag: allowed: a duration, such as 30s`},
+		{[]string{"run", "k", "--grace", "5", "--", "true"}, exitcode.Usage, `"5" for "--grace" flag: allowed: a duration, such as 30s or 500ms (the unit is missing, as in 5s or 5ms)`},
+		{[]string{"acquire", "k", "--ttl=15"}, exitcode.Usage, "(the unit is missing, as in 15s or 15ms)"},
+		{[]string{"acquire", "k", "--ttl=1s", "--wait=5"}, exitcode.Usage, "(the unit is missing, as in 5s or 5ms)"},
+		{[]string{"migrate", "--wait=5"}, exitcode.Usage, "(the unit is missing, as in 5s or 5ms)"},
 		{[]string{"health", "--wait", "x"}, exitcode.Usage, `"x" for "--wait" flag: allowed: a duration, such as 30s`},
 		{[]string{"release", "k", "--token", "0", "--force"}, exitcode.Usage, "--token"},
 		{[]string{"release", "k", "--force=maybe"}, exitcode.Usage, "force"},
@@ -310,7 +325,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"--socket", "/etc", "get", "k"}, exitcode.Unavailable, "/etc is not a socket"},
 		{[]string{"completion", "fish"}, exitcode.OK, "complete -c locksidecar"},
 		{[]string{"migrate"}, exitcode.Config, "no store is named"},
-		{[]string{"migrate", "--new"}, exitcode.Config, "only for Redis"},
+		{[]string{"migrate", "--new"}, exitcode.Config, "no store is named: set LOCKSIDECAR_STORE_URL to the URL of the new Redis"},
 		{[]string{"migrate", "--new", "--from", "redis://h"}, exitcode.Usage, "--new is not for"},
 		{[]string{"--socket", "/no/such/socket", "get", "k"}, exitcode.Unavailable, "locksidecar serve"},
 	}

@@ -60,7 +60,7 @@ runs again. It is refused if the server was used, was a replica, or a sidecar is
 				return exitcode.With(exitcode.Config, err)
 			}
 			if isNew {
-				return markNew(signals.stop, cmd, cfg.Store)
+				return markNew(signals.stop, cmd, a.source, cfg.Store)
 			}
 			var migrate func(context.Context, string) (from, to int, err error)
 			switch cfg.Store.Kind {
@@ -88,7 +88,7 @@ runs again. It is refused if the server was used, was a replica, or a sidecar is
 
 // noSchema is the error for a store that has no schema.
 func noSchema(source config.Source, st config.StoreURL) error {
-	if value, set := source.Lookup(config.Prefix + "STORE_URL"); st.Kind == config.Memory && (!set || value == "") {
+	if namesNoStore(source, st) {
 		return errors.New("no store is named, so there is nothing to migrate: set " + config.Prefix + "STORE_URL, or carry tokens with --from and --to")
 	}
 	text := st.String() + " has no schema, so there is nothing to migrate"
@@ -98,8 +98,17 @@ func noSchema(source config.Source, st config.StoreURL) error {
 	return errors.New(text)
 }
 
+// namesNoStore reports whether the store is that of a sidecar without a configuration.
+func namesNoStore(source config.Source, st config.StoreURL) bool {
+	value, set := source.Lookup(config.Prefix + "STORE_URL")
+	return st.Kind == config.Memory && (!set || value == "")
+}
+
 // markNew is migrate --new.
-func markNew(ctx context.Context, cmd *cobra.Command, st config.StoreURL) error {
+func markNew(ctx context.Context, cmd *cobra.Command, source config.Source, st config.StoreURL) error {
+	if namesNoStore(source, st) {
+		return exitcode.With(exitcode.Config, errors.New("no store is named: set "+config.Prefix+"STORE_URL to the URL of the new Redis, such as redis://cache:6379"))
+	}
 	if st.Kind != config.Redis {
 		return exitcode.With(exitcode.Config, fmt.Errorf("--new is only for Redis: a new %s has no quiet time", st.Kind))
 	}

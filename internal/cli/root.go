@@ -142,6 +142,12 @@ func plain(err error) error {
 		allowed = map[string]string{"ParseInt": "a whole number", "ParseBool": "true or false"}[number.Func]
 	} else if strings.HasPrefix(cause.Error(), "time: ") {
 		allowed = "a duration, such as 30s or 500ms"
+		if invalid, ok := errors.AsType[interface {
+			error
+			GetValue() string
+		}](err); ok {
+			allowed += config.MissingUnit(invalid.GetValue())
+		}
 	}
 	if allowed == "" {
 		return err

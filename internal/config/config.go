@@ -175,6 +175,9 @@ func (l *loader) bad(name, value, allowed string) {
 }
 
 func refused(variable, value, allowed string) error {
+	if strings.HasPrefix(allowed, aDuration) {
+		allowed += MissingUnit(value)
+	}
 	return fmt.Errorf("%s is %q; allowed: %s", variable, value, allowed)
 }
 

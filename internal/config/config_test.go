@@ -246,6 +246,19 @@ func refused(t *testing.T, err error, parts ...string) {
 	}
 }
 
+// TestADurationWithoutAUnit: the error says what is missing, for each variable that is a duration.
+func TestADurationWithoutAUnit(t *testing.T) {
+	for _, name := range []string{"TTL", "RENEW_INTERVAL", "STORE_TIMEOUT", "POSTGRES_POLL_INTERVAL", "CACHE_TTL", "DRAIN_TIMEOUT"} {
+		_, _, err := config.Load(config.FromMap(map[string]string{config.Prefix + name: "15"}))
+		refused(t, err, name, `"15"`, "a duration from ", "(the unit is missing, as in 15s or 15ms)")
+	}
+	for _, other := range []string{"soon", "15 s", "-", "1h1"} {
+		if hint := config.MissingUnit(other); hint != "" {
+			t.Errorf("%q:%s", other, hint)
+		}
+	}
+}
+
 func TestRelationsNameBothVariables(t *testing.T) {
 	tests := map[string]struct {
 		env  map[string]string

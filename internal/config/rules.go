@@ -41,9 +41,20 @@ func anything(allowed string) rule[string] {
 	return rule[string]{allowed, func(value string) (string, bool) { return value, true }}
 }
 
+// aDuration begins what is allowed for durations.
+const aDuration = "a duration"
+
+// MissingUnit is a hint for a duration that is only a number, or empty.
+func MissingUnit(value string) string {
+	if value == "" || strings.Trim(value, "0123456789.") != "" {
+		return ""
+	}
+	return fmt.Sprintf(" (the unit is missing, as in %[1]ss or %[1]sms)", value)
+}
+
 func duration(low, high time.Duration) rule[time.Duration] {
 	return rule[time.Duration]{
-		fmt.Sprintf("a duration from %s to %s", short(low), short(high)),
+		fmt.Sprintf(aDuration+" from %s to %s", short(low), short(high)),
 		func(value string) (time.Duration, bool) {
 			d, err := time.ParseDuration(value)
 			return d, err == nil && d >= low && d <= high
