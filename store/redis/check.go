@@ -40,7 +40,7 @@ func explained(err error) error {
 
 // checkServer refuses a server that may evict locks or is too old, and notes where it keeps them.
 func (b *Backend) checkServer(ctx context.Context, c goredis.Cmdable, found *facts) error {
-	text, err := c.Info(ctx, "server", "memory", "persistence", "replication").Result()
+	text, err := c.Info(ctx, "server", "memory", "persistence", "replication", "keyspace").Result()
 	if err != nil {
 		return err
 	}
@@ -66,6 +66,7 @@ func (b *Backend) checkServer(ctx context.Context, c goredis.Cmdable, found *fac
 	if set, err := c.ConfigGet(ctx, "appendfsync").Result(); err == nil {
 		fsync = set["appendfsync"]
 	}
-	found.add(info, fsync)
+	up, _ := strconv.Atoi(info["uptime_in_seconds"])
+	found.add(info, fsync, info[fmt.Sprintf("db%d", b.target.db)] == "" && time.Duration(up)*time.Second < b.usual())
 	return nil
 }

@@ -31,10 +31,12 @@ type facts struct {
 	kept     kept
 	details  map[string]string
 	replicas int
+	// empty: a server has just started, and has no keys.
+	empty bool
 }
 
 // add notes what a server says. fsync is its appendfsync.
-func (f *facts) add(info map[string]string, fsync string) {
+func (f *facts) add(info map[string]string, fsync string, empty bool) {
 	where := inMemory
 	switch {
 	case info["aof_enabled"] != "1":
@@ -47,6 +49,7 @@ func (f *facts) add(info map[string]string, fsync string) {
 	replicas, _ := strconv.Atoi(info["connected_slaves"])
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.empty = f.empty || empty
 	if f.any && cmp.Or(cmp.Compare(f.kept, where), cmp.Compare(f.replicas, replicas)) <= 0 {
 		return
 	}
@@ -70,7 +73,12 @@ func versionOf(info map[string]string) string {
 
 // tell notes the facts for GET /readyz, and logs where grants are kept if this is news.
 func (b *Backend) tell(ctx context.Context, found *facts) {
-	if before := b.Tell(found.details); before["kept"] == found.details["kept"] {
+	before := b.Tell(found.details)
+	if before == nil && found.empty {
+		b.Log.WarnContext(ctx, "Redis has just started without data: it is new, or has lost what it had, so it has a quiet time and grants nothing until it has been up for a TTL. "+
+			"If no sidecar has used it yet, `locksidecar migrate --new` spares this: run it once before the first sidecar starts")
+	}
+	if before["kept"] == found.details["kept"] {
 		return
 	}
 	var attrs []slog.Attr

@@ -27,6 +27,37 @@ func TestAServerIsMarkedAsNew(t *testing.T) {
 	}
 }
 
+// TestANewServerIsNamed: the log says that a server is empty, and what spares the quiet time, but not if there is none.
+func TestANewServerIsNamed(t *testing.T) {
+	t.Parallel()
+	const line = "`locksidecar migrate --new` spares this"
+	for name, test := range map[string]struct {
+		quick, marked, named bool
+	}{"new": {named: true}, "quick": {quick: true}, "marked": {marked: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := at(t, redistest.Start(t))
+			s.ttl, s.quick = time.Hour, test.quick
+			if test.marked {
+				if err := redis.MarkNew(t.Context(), s.url); err != nil {
+					t.Fatal(err)
+				}
+			}
+			log := s.logged()
+			r := s.ready("one")
+			if log.Has(line) != test.named {
+				t.Errorf("the log:\n%s", log)
+			}
+			r.OpenLease(time.Minute)
+			log = s.logged()
+			s.ready("two")
+			if log.Has(line) {
+				t.Errorf("the server is in use, and the log:\n%s", log)
+			}
+		})
+	}
+}
+
 // TestAServerThatIsNotNew: what may have forgotten grants is not marked, and has its quiet time.
 func TestAServerThatIsNotNew(t *testing.T) {
 	t.Parallel()
