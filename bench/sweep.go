@@ -85,7 +85,7 @@ func (b *bench) sweeps() error {
 	if err := errors.Join(keys.failure(), sweeper.failure(), grows(seen)); err != nil || !b.write {
 		return err
 	}
-	head := fmt.Sprintf("# How much the table of locks grows\n\nMeasured %s by `make bench-sweep`; what was printed meanwhile is in [sweep.log](sweep.log).\n\n"+
+	head := fmt.Sprintf("# How much the table of locks grows\n\nMeasured %s by `go run ./bench -sweep -write`; what was printed meanwhile is in [sweep.log](sweep.log).\n\n"+
 		"%d rows are there before: nine tenths are held all the time, one tenth has been free for a day. Then each second %d keys that were never used are acquired and released "+
 		"through a sidecar, on %d connections. A key is forgotten when it has been free for %s (in sidecars: an hour), and a lap of the sweep begins %s after the one before at the earliest (in sidecars: 8 minutes). "+
 		"The rows are those inserted less those deleted, as PostgreSQL counts them. Steps are the statements `sweep_step`. The load is the machine's average, with whatever else it had to do.\n\nMachine: %s\n\n",

@@ -230,7 +230,7 @@ func prometheusTool(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		t.Fatalf("%s is not installed: `make test-deps`, or `apt-get install --no-install-recommends prometheus` on Debian and Ubuntu, "+
+		t.Fatalf("%s is not installed: `test/deps.sh go`, or `apt-get install --no-install-recommends prometheus` on Debian and Ubuntu, "+
 			"`brew install prometheus` on macOS: %v", name, err)
 	}
 	return path

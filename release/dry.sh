@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Builds a release into dist/ twice, compares, and checks it: release/dry.sh VERSION. `make release-dry` does this.
+# Builds a release into dist/ twice, compares, and checks it: `make release-dry`. Its version is VERSION, if that is one, or that of the files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-version=$1
+version=${VERSION:-}
+[[ $version =~ ^v[0-9]+\.[0-9]+\.[0-9]+(-(rc|alpha|beta)[.0-9]*)?$ ]] || version=$(release/version.py)
+export SBOM=$PWD/.bin/cyclonedx-gomod HELM=$PWD/.bin/helm
 
 rm -rf dist
 again=$(mktemp -d)

@@ -15,8 +15,8 @@ export CONTAINERS_STORAGE_CONF=$work/storage.conf BUILDAH_ISOLATION=chroot TMPDI
 
 flags=$(test/image/base.sh localhost/locksidecar-go)
 for arch in amd64 arm64; do
-  make --no-print-directory image BUILDER=buildah VERSION="$version" RELEASE= PLATFORM="linux/$arch" IMAGE="localhost/locksidecar-$arch" \
-    GO_IMAGE=localhost/locksidecar-go GOPROXY=off BUILD_FLAGS="$flags" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+  BUILDER=buildah VERSION=$version ANY_BASE=yes PLATFORM=linux/$arch IMAGE=localhost/locksidecar-$arch GO_IMAGE=localhost/locksidecar-go \
+    GOPROXY=off BUILD_FLAGS=$flags release/build-image.sh >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
   container=$(buildah from --pull=never --arch "$arch" "localhost/locksidecar-$arch")
   root=$(buildah mount "$container")
   name=locksidecar_${number}_linux_$arch

@@ -4,6 +4,8 @@
 #   python node contract examples java contrib    what the tests of the clients need
 #   image node-real browser fuzzapi site          what the folders of these tests need
 #   campaign   nothing, but it fails where the campaign cannot run
+#   etcd                                          etcd's server, compiled into .bin
+#   golangci-lint actionlint govulncheck cyclonedx-gomod helm    tools, compiled into .bin
 #   package=NAME…                                 packages of Debian
 # What is there already is looked at in a moment. Packages are installed as root, or by sudo; on a system without apt it says what is missing.
 set -euo pipefail
@@ -62,8 +64,24 @@ go_tests() {
     '/opt/homebrew/share/postgresql*/extension/plpgsql_check.control' '/usr/local/share/postgresql*/extension/plpgsql_check.control' || \
     packages+=("postgresql-$(ls /usr/lib/postgresql | sort -n | tail -1)-plpgsql-check")
   install
-  etcd=.bin/etcd-$(sed -n 's/.*etcd\/server\/v3 v//p' test/etcd/go.mod)
-  [ -x "$etcd" ] || (cd test/etcd && CGO_ENABLED=0 go build -tags=grpcnotrace -trimpath -ldflags='-s -w' -o "../../$etcd" .)
+  etcd
+}
+
+etcd() {
+  local server
+  server=.bin/etcd-$(sed -n 's/.*etcd\/server\/v3 v//p' test/etcd/go.mod)
+  [ -x "$server" ] || (. test/as-released.sh; cd test/etcd && go build -ldflags='-s -w' -o "../../$server" .)
+}
+
+# tool PACKAGE VERSION: a program in .bin. Each is compiled outside of our module, with the versions that its authors tested: in one mod file for all of them,
+# they would not compile.
+tool() {
+  local name=${1##*/}
+  if [ ! -x ".bin/$name-$2" ]; then
+    (. test/as-released.sh; GOBIN=$PWD/.bin go install -ldflags='-s -w' -gcflags='github.com/...=-dwarf=false' -gcflags='k8s.io/...=-dwarf=false' "$1@v$2")
+    mv ".bin/$name" ".bin/$name-$2"
+  fi
+  ln -sfn "$name-$2" ".bin/$name"
 }
 
 # made STAMP FILE…: whether the stamp is younger than all files.
@@ -99,9 +117,18 @@ for what in "$@"; do
     node) node_modules ;;
     examples)
       needs ruby ruby; needs php php-cli; install
-      made examples/node/node_modules/installed examples/node/package.json clients/node/build && continue
+      # npm installs the client of this repository, as a link.
+      made examples/node/node_modules/installed examples/node/package.json clients/node/src/* && continue
+      node_modules
+      (cd clients/node && npm run --silent build)
       (cd examples/node && npm install --no-audit --no-fund --no-package-lock --silent)
       touch examples/node/node_modules/installed ;;
+    etcd) etcd ;;
+    golangci-lint) tool github.com/golangci/golangci-lint/v2/cmd/golangci-lint 2.15.0 ;;
+    actionlint) tool github.com/rhysd/actionlint/cmd/actionlint 1.7.12 ;;
+    govulncheck) tool golang.org/x/vuln/cmd/govulncheck 1.1.4 ;;
+    cyclonedx-gomod) tool github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod 1.10.0 ;;
+    helm) tool helm.sh/helm/v4/cmd/helm 4.3.1 ;;
     java) needs javac default-jdk-headless; needs mvn maven ;;
     contrib)
       venv clients/python/tests/frameworks/.venv clients/python/requirements-contrib.txt clients/python

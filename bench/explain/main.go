@@ -80,7 +80,7 @@ func run() error {
 }
 
 func document(tables, logged string) string {
-	return fmt.Sprintf("# What the statements cost the database\n\nMeasured %s by `make bench-explain`. "+
+	return fmt.Sprintf("# What the statements cost the database\n\nMeasured %s by `go run ./bench/explain -write`. "+
 		"Each row is one statement of `store/postgres/queries` by its name, carried out as a prepared statement with a generic plan, "+
 		"in a session that is set up as the sidecar's are, with `EXPLAIN (ANALYZE, BUFFERS, WAL, TIMING off)`, and rolled back: "+
 		"time and WAL are those of the execution, without parsing, planning, network and commit (that is 34 bytes and a flush). "+

@@ -1,4 +1,4 @@
-// Command profiled is locksidecar for `make bench-profile`: at its end it writes profiles of itself into PROFILE_FOLDER: cpu, and for
+// Command profiled is locksidecar for `go run ./bench -profile -write`: at its end it writes profiles of itself into PROFILE_FOLDER: cpu, and for
 // the whole run allocs, mutex and block.
 package main
 

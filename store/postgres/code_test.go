@@ -75,7 +75,7 @@ func TestFunctionsAreSound(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	conn := connect(t, url)
 	if _, err := conn.Exec(t.Context(), "CREATE EXTENSION plpgsql_check"); err != nil {
-		t.Fatalf("%v\nthe tests need the package postgresql-NN-plpgsql-check: make test-deps", err)
+		t.Fatalf("%v\nthe tests need the package postgresql-NN-plpgsql-check: test/deps.sh go", err)
 	}
 	functions := pgtest.Query[[]string](t, url, `SELECT array_agg(p.oid::regprocedure::text) FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
 		WHERE p.pronamespace = 'locksidecar'::regnamespace AND l.lanname = 'plpgsql'`)

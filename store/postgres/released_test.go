@@ -15,7 +15,7 @@ import (
 )
 
 // Released migrations have run in unknown databases. So the files of the schema do not change, and
-// the code changes only together with a new file. `make released` writes the list.
+// the code changes only together with a new file. `release/freeze.sh` writes the list.
 func TestReleasedMigrationsStay(t *testing.T) {
 	t.Parallel()
 	list, err := os.ReadFile("schema/released.sha256")

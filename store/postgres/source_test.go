@@ -74,8 +74,8 @@ func withSource(t *testing.T, source string) (url string) {
 var combinations = flag.Bool("combinations", false, "run the suite with each history source in each way to connect")
 
 // The schema uses the first history source that the server allows, and locks work with each. The
-// suite runs once with each source, and once with each way to connect: TestConformance uses
-// timeline without a pooler, and TestConformanceBehindPgBouncer uses the others behind one. With
+// suite runs twice for each change: TestConformance uses timeline without a pooler, and
+// TestConformanceBehindPgBouncer uses none behind one, and polls. With
 // -combinations all pairs run, except a listener past a pooler with the source none: the listener
 // needs the start times of both servers, which such a server refuses.
 func TestConformanceByHistorySource(t *testing.T) {

@@ -46,7 +46,7 @@ func TestAsynchronousFailover(t *testing.T) {
 	for name, c := range map[string]struct {
 		bounds Bounds
 		goal   func(*State, *Bounds) Invariant
-		finds  Invariant // nothing: after millions of states, with make model
+		finds  Invariant // nothing: after millions of states, with MODEL=long
 	}{
 		"without the jump, tokens do not grow":         {without(TokenJump, behind), tokens, TokensGrow},
 		"tokens grow":                                  {forgot(aGrant), tokens, Fine},

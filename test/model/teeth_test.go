@@ -52,7 +52,7 @@ func TestTeeth(t *testing.T) {
 			continue // TestAsynchronousFailover
 		}
 		if !long && (rule == NeverRevived || rule == HistoryInCheck) {
-			continue // they take more than a million states: make model
+			continue // they take more than a million states: MODEL=long
 		}
 		t.Run(rule.String(), func(t *testing.T) {
 			tooth := teeth()[rule]

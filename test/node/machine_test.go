@@ -60,7 +60,7 @@ type machine struct {
 func boot() (*machine, error) {
 	kube, err := filepath.Abs(os.Getenv("KUBE"))
 	if err != nil || os.Getenv("KUBE") == "" {
-		return nil, errors.New("KUBE names no file: make test-node-real compiles it")
+		return nil, errors.New("KUBE names no file: test/node/run.sh compiles it")
 	}
 	folder, err := os.MkdirTemp("", "lsnode")
 	if err != nil {
@@ -194,7 +194,7 @@ const storeURL = "postgres://locksidecar:secret@" + address + ":5432/postgres?ss
 func (m *machine) startPostgres() error {
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	if len(found) == 0 {
-		return errors.New("PostgreSQL is not installed: make test-node-real installs it")
+		return errors.New("PostgreSQL is not installed: test/node/run.sh installs it")
 	}
 	bin := filepath.Dir(found[len(found)-1])
 	as := func(args ...string) []string {

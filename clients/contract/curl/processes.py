@@ -192,7 +192,7 @@ class PgBouncer(PostgresLike):
 
 
 class Etcd(Server):
-    """One etcd server of `make etcd`, on ports of its own."""
+    """One etcd server of `test/deps.sh etcd`, on ports of its own."""
 
     name, prefix = "etcd", "lse"
 
@@ -204,7 +204,7 @@ class Etcd(Server):
         required = re.search(r"go\.etcd\.io/etcd/server/v3 v(\S+)", (ROOT / "test" / "etcd" / "go.mod").read_text("utf-8"))
         program = ROOT / ".bin" / f"etcd-{required[1]}"
         if not program.exists():
-            raise NotStarted(f"there is no {program}: `make etcd` builds it")
+            raise NotStarted(f"there is no {program}: `test/deps.sh etcd` builds it")
         self.address, peer = (f"127.0.0.1:{port}" for port in free_ports(2))
         return [
             str(program), "--data-dir=data", "--log-level=error", "--unsafe-no-fsync", "--initial-cluster=default=http://" + peer,

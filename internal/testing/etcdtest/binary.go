@@ -8,10 +8,10 @@ import (
 	"regexp"
 )
 
-// required is the line of test/etcd/go.mod that says which version `make etcd` builds.
+// required is the line of test/etcd/go.mod that says which version `test/deps.sh etcd` builds.
 var required = regexp.MustCompile(`(?m)go\.etcd\.io/etcd/server/v3 v(\S+)`)
 
-// Binary returns the path of the server that `make etcd` has built for this repository.
+// Binary returns the path of the server that `test/deps.sh etcd` has built for this repository.
 func Binary() (string, error) {
 	folder, err := os.Getwd()
 	if err != nil {
@@ -26,7 +26,7 @@ func Binary() (string, error) {
 			}
 			path := filepath.Join(folder, ".bin", "etcd-"+string(version[1]))
 			if _, err := os.Stat(path); err != nil {
-				return "", fmt.Errorf("etcdtest: the server is not built: run `make etcd`: %w", err)
+				return "", fmt.Errorf("etcdtest: the server is not built: run `test/deps.sh etcd`: %w", err)
 			}
 			return path, nil
 		}

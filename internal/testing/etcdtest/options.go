@@ -26,7 +26,7 @@ type tlsFiles struct {
 // Nodes sets the number of servers; 1 without it.
 func Nodes(n int) Option { return func(s *settings) { s.nodes = n } }
 
-// WithBinary runs another server than that of `make etcd`.
+// WithBinary runs another server than that of `test/deps.sh etcd`.
 func WithBinary(path string) Option { return func(s *settings) { s.binary = path } }
 
 // WithFlag gives each server a flag.

@@ -38,7 +38,7 @@ func installed() error {
 			continue
 		}
 		if IsMySQL() {
-			return fmt.Errorf("mysqltest: %s, from the folder of %s, is not a program: `make mysql-servers` gets MySQL's programs", name, ProgramsVariable)
+			return fmt.Errorf("mysqltest: %s, from the folder of %s, is not a program: `test/servers.sh mysql` gets MySQL's programs", name, ProgramsVariable)
 		}
 		return errMissing
 	}

@@ -22,7 +22,7 @@ const (
 	storeTimeout = 2 * time.Second
 )
 
-// quiet is here and not with the tests' other flags, so that the package compiles without its tests: make ahead does that.
+// quiet is here and not with the tests' other flags, so that the package compiles without its tests.
 var quiet = flag.Bool("quiet", false, "the sidecars are quiet after a failover, so exclusion is promised in asynchronous ones, too")
 
 var settings = map[string]string{

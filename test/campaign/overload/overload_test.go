@@ -59,7 +59,7 @@ var plans = []plan{
 
 func TestOverload(t *testing.T) {
 	if *binary == "" {
-		t.Fatal("-binary is missing: make overload runs this; it takes minutes, and measures")
+		t.Fatal("-binary is missing: test/campaign/run.sh overload runs this; it takes minutes, and measures")
 	}
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil || files.Max < 16_000 {
@@ -76,7 +76,7 @@ func TestOverload(t *testing.T) {
 }
 
 const (
-	head = "# An app that wants too much\n\nWritten by `make overload`; what that does stands in [doc.go](doc.go).\n"
+	head = "# An app that wants too much\n\nWritten by `test/campaign/run.sh overload`; what that does stands in [doc.go](doc.go).\n"
 	// tableHead is the head of the table of the phases.
 	tableHead = `
 Others are clients of another sidecar on the same database; their times are of an acquire and its release, while the

@@ -48,7 +48,7 @@ const (
 
 func TestSoak(t *testing.T) {
 	if *binary == "" {
-		t.Fatal("-binary is missing: make soak runs this; it takes half an hour")
+		t.Fatal("-binary is missing: test/campaign/run.sh soak runs this; it takes half an hour")
 	}
 	logs, err := os.MkdirTemp("", "soak-")
 	if err != nil {
@@ -78,7 +78,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-const head = "# A soak\n\nWritten by `make soak`; what that does stands in [doc.go](doc.go).\n"
+const head = "# A soak\n\nWritten by `test/campaign/run.sh soak`; what that does stands in [doc.go](doc.go).\n"
 
 // soak is a database, its sidecars and their clients.
 type soak struct {

@@ -137,7 +137,7 @@ func frozen(root, release string) error {
 		}
 		sum := sha256.Sum256(text)
 		if !strings.Contains(string(list), hex.EncodeToString(sum[:])+"  "+filepath.Base(file)+"\n") {
-			return fmt.Errorf("%s was released, and does not stand in %s/released.sha256: make released", filepath.Base(file), migrations)
+			return fmt.Errorf("%s was released, and does not stand in %s/released.sha256: release/freeze.sh", filepath.Base(file), migrations)
 		}
 	}
 	return nil
@@ -183,7 +183,7 @@ func TestPrevious(t *testing.T) {
 	if err := checkOut(root, "v1", release); err != nil {
 		t.Fatal(err)
 	}
-	if err := frozen(root, release); err == nil || !strings.Contains(err.Error(), "make released") {
+	if err := frozen(root, release); err == nil || !strings.Contains(err.Error(), "release/freeze.sh") {
 		t.Errorf("not frozen: %v", err)
 	}
 	sum := sha256.Sum256([]byte("x"))

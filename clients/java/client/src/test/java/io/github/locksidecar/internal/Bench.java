@@ -8,7 +8,7 @@ import java.util.Locale;
 import java.util.UUID;
 
 /**
- * What the client costs a call, beside the same calls over a bare channel: `make bench-java`. An acquire and a release of a
+ * What the client costs a call, beside the same calls over a bare channel: `clients/java/bench.sh`. An acquire and a release of a
  * free lock are two calls. Rounds of both take turns in one thread. Both have a session, and send the same.
  */
 public final class Bench {

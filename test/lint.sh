@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Runs the linters, and looks at the formatting and at the forge's workflows: `make lint`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+lint=$PWD/.bin/golangci-lint
+. test/as-released.sh
+.bin/actionlint -shellcheck= -pyflakes=
+"$lint" fmt --diff
+for module in . bench/peers test/campaign test/console; do (cd $module && "$lint" run); done

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# The tests of all packages but e2e: `make test-unit`. Without vet, which `make vet` has run. Without atexit_sleep_ms=0, the race detector would sleep
+# for a second after the tests of each package.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export GOFLAGS=-buildvcs=false GORACE=atexit_sleep_ms=0
+
+# Packages that start no goroutine. The race detector has nothing to say of them.
+plain='api bench/explain bench/internal/plot internal/exitcode internal/licenses internal/tracing proxy/internal/wire store/key store/postgres/queries
+  test/model test/mutants test/release test/vuln'
+
+# The suite of all stores runs here on memory://, PostgreSQL and etcd, and on store/cas with a server that fails. On Redis and MySQL, which
+# are backends of store/cas, it runs each night, as do the backends' tests in a group of servers.
+nightly='^(TestConformance|TestBackendOnACluster|TestBackendWithSentinel|TestBackendBehindAPooler)$'
+
+# The longest package is named first, so that it begins first. It waits half of the time, so others run at the same time.
+(. test/as-released.sh; exec go test -p=1 -vet=off $(printf './%s ' $plain)) & first=$!
+go test -race -p=1 -vet=off -skip "$nightly" ./store/redis ./store/mysql & second=$!
+failed=0
+go test -race -vet=off ./store/postgres $(go list ./... | grep -v -e /e2e$ -e /store/postgres$ -e /store/redis$ -e /store/mysql$ \
+  $(printf -- '-e locksidecar/%s$ ' $plain)) || failed=1
+wait $first || failed=1
+wait $second || failed=1
+exit $failed
