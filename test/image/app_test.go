@@ -9,16 +9,14 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
 
 // appEnv makes this test's binary the app: it does what it reads, line by line, and says
-// what came of it. It outlives SIGTERM, as an app that finishes its work.
+// what came of it.
 const appEnv = "LOCKSIDECAR_TEST_APP"
 
 // answer is what the app says, a line each.
@@ -26,7 +24,6 @@ type answer struct {
 	Status int    `json:"status,omitempty"` // of an HTTP call
 	Body   string `json:"body,omitempty"`
 	Error  string `json:"error,omitempty"`
-	Signal string `json:"signal,omitempty"`
 }
 
 func runApp() {
@@ -38,13 +35,6 @@ func runApp() {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		},
 	}}
-	terms := make(chan os.Signal, 1)
-	signal.Notify(terms, syscall.SIGTERM)
-	go func() {
-		for range terms {
-			say(answer{Signal: "SIGTERM"})
-		}
-	}()
 	say(answer{Body: "started"})
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		say(do(client, strings.SplitN(lines.Text(), " ", 3)))
@@ -165,12 +155,6 @@ func (a *app) release(key, token string) {
 	a.do("DELETE", "/v1/locks/"+key+"?token="+token).want(a.t, 200, "released")
 }
 
-// renew checks that a lock is still held.
-func (a *app) renew(key, token string) answer {
-	a.t.Helper()
-	return a.do("PATCH", "/v1/locks/"+key, `{"token":`+token+`}`)
-}
-
 // try asks for a lock that it may not get.
 func (a *app) try(key string) answer {
 	a.t.Helper()
@@ -187,19 +171,4 @@ func (ans answer) token(t *testing.T) string {
 		t.Fatalf("not granted: %+v", ans)
 	}
 	return strconv.FormatInt(grant.Token, 10)
-}
-
-// waitFor asks for a lock and returns when the call is queued. hear then returns the grant.
-func (a *app) waitFor(key string) {
-	a.t.Helper()
-	a.send("PUT", "/v1/locks/"+key, `{"wait_ms":-1}`)
-}
-
-// end lets the app finish.
-func (a *app) end() {
-	a.t.Helper()
-	must(a.t, a.stdin.Close())
-	if code := a.code(); code != 0 {
-		a.t.Fatalf("the app ended with code %d", code)
-	}
 }
