@@ -37,7 +37,7 @@ func (s *Store) elect(ctx context.Context, op, election string, term time.Durati
 			err = s.rest(ctx, round+1, nil)
 		}
 		if err != nil {
-			return store.Election{}, &store.Error{Op: op, Err: cause(err), Unknown: store.OutcomeUnknown(err)}
+			return store.Election{}, Failed(op, err, store.OutcomeUnknown(err))
 		}
 		if decided && !e.Elected {
 			s.mu.Lock()
@@ -68,7 +68,7 @@ func (s *Store) resign() {
 func (s *Store) vote(ctx context.Context, election string, term time.Duration) (e store.Election, decided bool, err error) {
 	records, _, err := s.backend.Load(ctx, []string{election}, nil)
 	if err != nil {
-		return e, false, &store.Error{Err: cause(err)}
+		return e, false, Failed("", err, false)
 	}
 	r := records[0]
 	mine := string(r.Data) == s.me.Name
@@ -82,7 +82,7 @@ func (s *Store) vote(ctx context.Context, election string, term time.Duration) (
 	if term > 0 {
 		id := uuid.New()
 		if _, err := s.backend.OpenLeases(ctx, []NewLease{{NewLease: store.NewLease{ID: id, TTL: term}}}); err != nil {
-			return e, false, &store.Error{Err: cause(err)}
+			return e, false, Failed("", err, false)
 		}
 		w = Swap{Key: election, Version: r.Version, Data: []byte(s.me.Name), Leases: []store.LeaseID{id}, Living: []store.LeaseID{id}}
 		e = store.Election{Elected: true, Left: term}

@@ -5,39 +5,10 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"sync"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
-	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/store"
-)
-
-// ServerConfig is what the configurations of backends have in common.
-type ServerConfig struct {
-	// URL is described in docs/operations.md. Again, if it is not nil, returns the URL as it is now, because a password may
-	// be replaced. It is called before each connection.
-	URL   string
-	Again func() (string, error)
-	// Instance is the name of this one, to which letters are written.
-	Instance string
-	// Timeout limits one operation; 5 seconds if zero.
-	Timeout time.Duration
-	// Logger, Tracers and Metrics may be nil.
-	Logger  *slog.Logger
-	Tracers trace.TracerProvider
-	Metrics *metrics.Store
-}
-
-// DefaultTimeout is the Timeout of a ServerConfig without one.
-const DefaultTimeout = 5 * time.Second
-
-// A backend pauses for FirstPause after a failure, and for up to LongPause after several.
-const (
-	FirstPause = 50 * time.Millisecond
-	LongPause  = time.Second
 )
 
 var errEnded = errors.New("the store is stopped")
@@ -149,17 +120,14 @@ func (r *Readiness) Doubt() {
 
 // watch checks the servers.
 func (r *Readiness) watch(ctx context.Context) {
-	for pause := FirstPause; ; {
+	var failures Backoff
+	for {
 		var next <-chan time.Time
 		doubts := r.doubts
-		switch {
-		case r.Ready() != nil:
-			next, doubts = time.After(pause/2+rand.N(pause)), nil //nolint:gosec // spreads load
-			pause = min(2*pause, LongPause)
-		case r.Every > 0:
-			next, pause = time.After(r.Every), FirstPause
-		default:
-			pause = FirstPause
+		if r.Ready() != nil {
+			next, doubts = time.After(failures.Next()), nil
+		} else if failures.Reset(); r.Every > 0 {
+			next = time.After(r.Every)
 		}
 		select {
 		case <-ctx.Done():
@@ -176,10 +144,8 @@ func (r *Readiness) watch(ctx context.Context) {
 		if r.Become(err); err != nil {
 			continue
 		}
-		select { // many requests may fail for another reason, and each is a doubt
-		case <-ctx.Done():
+		if !Pause(ctx, FirstPause) { // many requests may fail for another reason, and each is a doubt
 			return
-		case <-time.After(FirstPause):
 		}
 	}
 }

@@ -175,7 +175,7 @@ func (s *Store) run(ctx context.Context, op string, jobs []*job) error {
 			jobs = append(jobs, later...)
 		}
 		if carried = carried || did; err != nil {
-			return &store.Error{Op: op, Err: cause(err), Unknown: carried || store.OutcomeUnknown(err) && turns != nil}
+			return Failed(op, err, carried || store.OutcomeUnknown(err) && turns != nil)
 		}
 	}
 	for _, j := range post { // one after the other, because they have one key
@@ -194,18 +194,7 @@ func (s *Store) confirm(ctx context.Context, op string, jobs []*job) error {
 	if !shows || !slices.ContainsFunc(jobs, func(j *job) bool { return j.unchanged && slices.ContainsFunc(j.items, relied) }) {
 		return nil
 	}
-	if err := c.Confirm(ctx); err != nil {
-		return &store.Error{Op: op, Err: cause(err), Unknown: true}
-	}
-	return nil
-}
-
-// cause returns the error without the backend's name for the operation.
-func cause(err error) error {
-	if e, ok := errors.AsType[*store.Error](err); ok {
-		return e.Err
-	}
-	return err
+	return Failed(op, c.Confirm(ctx), true)
 }
 
 // rest pauses before a round if many came before, so that instances which compete for a key do not do so in step. A refused swap
@@ -379,7 +368,7 @@ func (s *Store) swap(ctx context.Context, turns []*turn, post *[]*job) (again []
 		if _, err := s.backend.OpenLeases(ctx, opened); err != nil {
 			s.unexpect(turns...)
 			s.discard(ids(opened)...)
-			return nil, false, &store.Error{Err: cause(err)}
+			return nil, false, Failed("", err, false)
 		}
 	}
 	began, posted := time.Now(), s.askForWay(ctx, turns)

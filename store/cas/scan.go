@@ -103,7 +103,7 @@ func (s *Store) rows(ctx context.Context, op string, records []Record) (turns []
 }
 
 // known is the error of a read: nothing was done.
-func known(op string, err error) error { return &store.Error{Op: op, Err: cause(err)} }
+func known(op string, err error) error { return Failed(op, err, false) }
 
 // List reads held locks in the order of their keys' bytes.
 func (s *Store) List(ctx context.Context, q store.Query) (locks []store.Lock, err error) {

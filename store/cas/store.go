@@ -254,7 +254,7 @@ func (s *Store) revoke(ctx context.Context, op string, leases []store.LeaseID) e
 		err = s.visit(ctx, op, names, nil)
 	}
 	if err != nil {
-		return &store.Error{Op: op, Err: cause(err), Unknown: true} // the leases have ended
+		return Failed(op, err, true) // the leases have ended
 	}
 	s.under(leases, true)
 	return nil

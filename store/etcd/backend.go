@@ -31,7 +31,7 @@ type Backend struct {
 	// compacts: the servers have compacted, or the warning that they have not was logged. Only checks use it.
 	compacts bool
 
-	newest    atomic.Int64 // the highest revision seen
+	newest    cas.Highest // the highest revision seen
 	floor     floor
 	contended atomic.Int64 // above zero: swaps go into nested transactions (see calmAfter)
 	// first is the revision after the first successful check. It is set before reached is closed.

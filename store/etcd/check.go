@@ -62,9 +62,7 @@ func (b *Backend) grows(before, revision int64) error {
 		return fmt.Errorf("etcd went back from revision %d to %d, so tokens would not grow: after a restore with "+
 			"etcdutl snapshot restore --bump-revision, restart the sidecar", before, revision)
 	}
-	for newest := b.newest.Load(); revision > newest && !b.newest.CompareAndSwap(newest, revision); {
-		newest = b.newest.Load()
-	}
+	b.newest.Raise(revision)
 	return nil
 }
 

@@ -31,14 +31,6 @@ func classify(op string, err error, sent bool) error {
 	return &store.Error{Op: op, Err: explain(err), Unknown: sent && unknown(err)}
 }
 
-// failed makes the error of an operation from that of one of its requests.
-func failed(op string, err error, unknown bool) error {
-	if request, ok := errors.AsType[*store.Error](err); ok {
-		err = request.Err
-	}
-	return &store.Error{Op: op, Err: err, Unknown: unknown}
-}
-
 // unknown reports whether etcd may have carried out a request that failed with this error. It refuses some requests
 // before it carries them out. All other errors may have come later. So may a refusal for the quota: of a swap see decide. A lease
 // that was opened without an answer only ends unused.

@@ -9,7 +9,7 @@ import (
 
 // Transactions returns the transactions of swaps: each alone, and all of them nested, and joined.
 func (b *Backend) Transactions(floor int64, swaps []cas.Swap) (alone [][]byte, nested, joined []byte) {
-	b.floor.raise(floor)
+	b.floor.Raise(floor)
 	changes := make([]change, len(swaps))
 	for i := range swaps {
 		changes[i] = b.change(&swaps[i])

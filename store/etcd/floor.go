@@ -4,27 +4,18 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"sync/atomic"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
 	pb "github.com/locksidecar/locksidecar/store/etcd/internal/etcdpb"
 )
 
 // floor is added to the tokens that revisions give, because another store may have granted greater ones before. Its key is written
 // only while no lease lives. An instance reads the key when it opens leases, and grants nothing without them. A record has the
 // floor with which it was written, and each of its readers uses that one at least. So the tokens of a key never go back.
-type floor struct{ atomic.Int64 }
-
-// raise makes the floor at least this.
-func (f *floor) raise(to int64) {
-	for {
-		if now := f.Load(); now >= to || f.CompareAndSwap(now, to) {
-			return
-		}
-	}
-}
+type floor struct{ cas.Highest }
 
 // read raises the floor to what was found at its key.
 func (f *floor) read(found []*pb.KeyValue) error {
@@ -35,7 +26,7 @@ func (f *floor) read(found []*pb.KeyValue) error {
 	if !ok || len(rest) > 0 {
 		return errFormat
 	}
-	f.raise(at)
+	f.Raise(at)
 	return nil
 }
 
@@ -63,7 +54,7 @@ func (b *Backend) readFloor(ctx context.Context) (revision int64, err error) {
 func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
 	revision, err := b.readFloor(ctx)
 	if err != nil {
-		return failed("raise", err, false)
+		return cas.Failed("raise", err, false)
 	}
 	first = max(first, b.floor.Load())
 	txn := &pb.Txn{
@@ -72,14 +63,14 @@ func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
 	}
 	request, err := proto.Marshal(txn)
 	if err != nil {
-		return failed("raise", err, false)
+		return cas.Failed("raise", err, false)
 	}
 	answer, err := b.send(ctx, request, false)
 	if err == nil && !answer.succeeded {
 		err = &store.Error{Op: "raise", Err: errInUse}
 	}
 	if err == nil {
-		b.floor.raise(first)
+		b.floor.Raise(first)
 	}
 	return err
 }

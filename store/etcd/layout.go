@@ -54,7 +54,7 @@ func (b *Backend) decode(key string, found []*pb.KeyValue) (cas.Record, error) {
 		return cas.Record{Key: key}, nil
 	}
 	r, floor, err := record(key, found[0].Value, found[0].ModRevision)
-	b.floor.raise(floor)
+	b.floor.Raise(floor)
 	return r, err
 }
 

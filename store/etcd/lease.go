@@ -58,11 +58,11 @@ func each[L any](leases []L, do func(i int, lease L) error) error {
 // be repeated.
 func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (always store.History, err error) {
 	if err := each(leases, func(_ int, l cas.NewLease) error { return b.grant(ctx, l) }); err != nil {
-		return always, failed("open", err, false) // no key was put yet
+		return always, cas.Failed("open", err, false) // no key was put yet
 	}
 	for i, part := range slices.Collect(slices.Chunk(leases, openBatch)) {
 		if err := b.putKeys(ctx, part); err != nil {
-			return always, failed("open", err, i > 0 || store.OutcomeUnknown(err))
+			return always, cas.Failed("open", err, i > 0 || store.OutcomeUnknown(err))
 		}
 	}
 	return always, nil
@@ -111,7 +111,7 @@ func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (kept []sto
 	})
 	exist := map[store.LeaseID]bool{}
 	if missed := b.exist(ctx, leases, exist); missed != nil {
-		return nil, always, failed("renew", missed, true)
+		return nil, always, cas.Failed("renew", missed, true)
 	}
 	for i, id := range leases {
 		if extended[i] && exist[id] {
@@ -119,7 +119,7 @@ func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (kept []sto
 		}
 	}
 	if err != nil {
-		return kept, always, failed("renew", err, true)
+		return kept, always, cas.Failed("renew", err, true)
 	}
 	return kept, always, nil
 }
@@ -154,7 +154,7 @@ func (b *Backend) Revoke(ctx context.Context, leases []store.LeaseID) error {
 		return err
 	})
 	if err != nil {
-		return failed("revoke", err, len(leases) > 1 || store.OutcomeUnknown(err))
+		return cas.Failed("revoke", err, len(leases) > 1 || store.OutcomeUnknown(err))
 	}
 	return nil
 }
@@ -170,7 +170,7 @@ func (b *Backend) Opened(ctx context.Context, instance string) ([]store.LeaseID,
 	for _, kv := range answers[0].Kvs {
 		var id store.LeaseID
 		if err := id.UnmarshalText(kv.Key[len(prefix):]); err != nil {
-			return nil, failed("opened", errFormat, false)
+			return nil, cas.Failed("opened", errFormat, false)
 		}
 		leases = append(leases, id)
 	}
@@ -191,7 +191,7 @@ func (b *Backend) exist(ctx context.Context, leases []store.LeaseID, alive map[s
 }
 
 // states adds what is left to living leases.
-func (b *Backend) states(ctx context.Context, leases []store.LeaseID, alive map[store.LeaseID]bool) []cas.LeaseState {
+func (b *Backend) states(ctx context.Context, leases []store.LeaseID, alive map[store.LeaseID]bool) map[store.LeaseID]cas.LeaseState {
 	states := make([]cas.LeaseState, len(leases))
 	_ = each(leases, func(i int, id store.LeaseID) error {
 		if alive[id] {
@@ -199,7 +199,11 @@ func (b *Backend) states(ctx context.Context, leases []store.LeaseID, alive map[
 		}
 		return nil
 	})
-	return states
+	byID := make(map[store.LeaseID]cas.LeaseState, len(leases))
+	for i, id := range leases {
+		byID[id] = states[i]
+	}
+	return byID
 }
 
 // remaining is what a living lease has left at least. An answer is remembered for a moment, because many looks at a lock

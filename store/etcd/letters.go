@@ -44,18 +44,18 @@ func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost fun
 	case <-b.reached:
 	}
 	next := b.first
-	for pause := cas.FirstPause; ctx.Err() == nil; pause = min(2*pause, cas.LongPause) {
+	var failures cas.Backoff
+	for {
 		if c := b.conn.Load(); c != nil {
 			heard := b.hear(ctx, c, next, deliver, lost)
 			if heard > next {
-				pause = cas.FirstPause
+				failures.Reset()
 			}
 			next = heard
 			b.Doubt()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause/2 + rand.N(pause)):
+		if !cas.Pause(ctx, failures.Next()) {
+			return
 		}
 	}
 }
@@ -105,12 +105,7 @@ func (b *Backend) hear(ctx context.Context, c *conn, next int64, deliver func(ca
 // sweep deletes old letters from time to time.
 func (b *Backend) sweep(ctx context.Context) {
 	old := int64(0)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(sweepEvery/2 + rand.N(sweepEvery)):
-		}
+	for cas.Pause(ctx, sweepEvery/2+rand.N(sweepEvery)) { //nolint:gosec // spreads load
 		old = b.sweepOnce(ctx, old)
 	}
 }

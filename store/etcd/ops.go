@@ -1,6 +1,9 @@
 package etcd
 
-import pb "github.com/locksidecar/locksidecar/store/etcd/internal/etcdpb"
+import (
+	"github.com/locksidecar/locksidecar/store/cas"
+	pb "github.com/locksidecar/locksidecar/store/etcd/internal/etcdpb"
+)
 
 func opGet(r *pb.Range) *pb.Op { return &pb.Op{Request: &pb.Op_Range{Range: r}} }
 
@@ -32,16 +35,6 @@ func none(prefix string) *pb.Compare {
 	return c
 }
 
-// behind is the first key behind those that begin with a prefix. Every prefix of this package ends in a slash, or continues
-// with a key's bytes.
-func behind(prefix string) []byte {
-	end := []byte(prefix)
-	for len(end) > 0 {
-		if last := len(end) - 1; end[last] < 0xff {
-			end[last]++
-			return end
-		}
-		end = end[:len(end)-1]
-	}
-	return []byte{0} // all keys
-}
+// behind ends the range of the keys that begin with a prefix. Every prefix of this package ends in a slash, or continues with a
+// key's bytes, so there is such an end.
+func behind(prefix string) []byte { return []byte(cas.Behind(prefix)) }

@@ -34,10 +34,7 @@ func (b *Backend) repeat(ctx context.Context, op string, changes bool, send func
 		if err == nil || !transient(err) || ctx.Err() != nil || try == tries-1 {
 			break
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(cas.FirstPause << try):
-		}
+		cas.Pause(ctx, cas.FirstPause<<try)
 	}
 	return err
 }

@@ -3,7 +3,7 @@ package etcd
 import (
 	"bytes"
 	"context"
-	"errors"
+	"maps"
 	"slices"
 	"sync"
 
@@ -48,7 +48,7 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 	present := make([]*cas.Record, len(keys))
 	for i, key := range keys {
 		if records[i], err = b.decode(key, found[i].Kvs); err != nil {
-			return nil, nil, failed("load", err, false)
+			return nil, nil, cas.Failed("load", err, false)
 		}
 		present[i] = &records[i]
 	}
@@ -56,10 +56,11 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 	for i, id := range leases {
 		alive[id] = len(found[len(keys)+i].Kvs) > 0
 	}
-	if err := b.addStates(ctx, present, alive); err != nil {
+	given := cas.Record{Leases: leases}
+	if err := b.addStates(ctx, append(present, &given), b.states(ctx, leases, alive)); err != nil {
 		return nil, nil, err
 	}
-	return records, b.states(ctx, leases, alive), nil
+	return records, given.States, nil
 }
 
 // read carries out reads in transactions.
@@ -86,26 +87,16 @@ func (b *Backend) read(ctx context.Context, op string, gets []*pb.Op) (found []*
 	return found, nil
 }
 
-// addStates sets the states of the leases that records name. alive contains those that are known already.
-func (b *Backend) addStates(ctx context.Context, records []*cas.Record, alive map[store.LeaseID]bool) error {
-	var named, asked []store.LeaseID
-	for _, r := range records {
-		named = append(named, r.Leases...)
-	}
-	for _, id := range named {
-		if _, known := alive[id]; !known {
-			asked = append(asked, id)
-			alive[id] = false
+// addStates sets the states of the leases that records name: see [cas.AddStates].
+func (b *Backend) addStates(ctx context.Context, records []*cas.Record, known map[store.LeaseID]cas.LeaseState) error {
+	return cas.AddStates(records, known, func(leases []store.LeaseID) error {
+		alive := map[store.LeaseID]bool{}
+		if err := b.exist(ctx, leases, alive); err != nil {
+			return err
 		}
-	}
-	if err := b.exist(ctx, asked, alive); err != nil {
-		return err
-	}
-	states := b.states(ctx, named, alive)
-	for _, r := range records {
-		r.States, states = states[:len(r.Leases):len(r.Leases)], states[len(r.Leases):]
-	}
-	return nil
+		maps.Copy(known, b.states(ctx, leases, alive))
+		return nil
+	})
 }
 
 // change is a swap, and what its transaction needs.
@@ -236,8 +227,8 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 			present = append(present, &results[i].Record)
 		}
 	}
-	if err := b.addStates(ctx, present, map[store.LeaseID]bool{}); err != nil {
-		return nil, failed("swap", err, len(present) < len(results))
+	if err := b.addStates(ctx, present, map[store.LeaseID]cas.LeaseState{}); err != nil {
+		return nil, cas.Failed("swap", err, len(present) < len(results))
 	}
 	return results, nil
 }
@@ -263,7 +254,7 @@ func (b *Backend) swapAll(ctx context.Context, changes []change, results []cas.S
 	}
 	sending.Wait()
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		return failed("swap", errs[i], slices.ContainsFunc(errs, func(err error) bool {
+		return cas.Failed("swap", errs[i], slices.ContainsFunc(errs, func(err error) bool {
 			return err == nil || store.OutcomeUnknown(err)
 		}))
 	}
@@ -285,7 +276,7 @@ func (b *Backend) swap(ctx context.Context, changes []change, results []cas.Swap
 // then refused in the same words as those that come later. A read is definite, because the answer came before it. Other bytes than those of
 // the change may be those of a later swap, so the outcome stays unknown.
 func (b *Backend) decide(ctx context.Context, changes []change, results []cas.Swapped, refused error) error {
-	unknown := &store.Error{Op: "swap", Err: cause(refused), Unknown: true}
+	unknown := cas.Failed("swap", refused, true)
 	gets := make([]*pb.Op, len(changes))
 	for i := range changes {
 		gets[i] = get(changes[i].key)
@@ -320,14 +311,6 @@ func (b *Backend) decide(ctx context.Context, changes []change, results []cas.Sw
 	default:
 		return unknown
 	}
-}
-
-// cause returns the error of a request without its operation.
-func cause(err error) error {
-	if e, ok := errors.AsType[*store.Error](err); ok {
-		return e.Err
-	}
-	return err
 }
 
 // attempt sends the transaction.
@@ -424,7 +407,7 @@ func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]
 	for i := range found {
 		key := string(found[i].Key[len(b.records):])
 		if records[i], err = b.decode(key, found[i:i+1]); err != nil {
-			return nil, failed("scan", err, false)
+			return nil, cas.Failed("scan", err, false)
 		}
 	}
 	return records, nil

@@ -8,8 +8,6 @@ import (
 	"net"
 
 	"github.com/go-sql-driver/mysql"
-
-	"github.com/locksidecar/locksidecar/store"
 )
 
 var (
@@ -93,14 +91,6 @@ func explain(err error) error {
 		return fmt.Errorf("the database has no space left, so nothing new is granted: %w", err)
 	}
 	return err
-}
-
-// fail makes a store's error.
-func fail(op string, err error, unknown bool) error {
-	if inner, ok := errors.AsType[*store.Error](err); ok {
-		err, unknown = inner.Err, unknown || inner.Unknown
-	}
-	return &store.Error{Op: op, Err: err, Unknown: unknown}
 }
 
 // NeedsOperator reports whether a migration failed because of the user, the user's rights or the database of the URL.

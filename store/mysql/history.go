@@ -2,10 +2,10 @@ package mysql
 
 import (
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
 )
 
 // state is what a packet's guard says: the history, and for how long nothing is granted.
@@ -15,16 +15,7 @@ type state struct {
 }
 
 // latest is when the latest history began that this instance has seen. A server with an earlier one is an old primary.
-type latest struct{ began atomic.Int64 }
-
-func (l *latest) seen(began int64) {
-	for {
-		before := l.began.Load()
-		if began <= before || l.began.CompareAndSwap(before, began) {
-			return
-		}
-	}
-}
+type latest struct{ began cas.Highest }
 
 // heard reads the result of a packet's guard.
 func (b *Backend) heard(found results) (state, error) {
@@ -40,7 +31,7 @@ func (b *Backend) heard(found results) (state, error) {
 	if err != nil || err2 != nil {
 		return state{}, errFormat
 	}
-	b.latest.seen(began)
+	b.latest.began.Raise(began)
 	quiet := max(0, time.Duration(micros)*time.Microsecond)
 	b.quiet.Note(quiet)
 	return state{history: store.History(history), quiet: quiet}, nil

@@ -32,7 +32,7 @@ func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (histor
 		if _, err := b.write(ctx, "note_ttl", func(p *packet) {
 			p.add("note_ttl", longest, longest, longest, noteFor.Microseconds())
 		}); err != nil {
-			return history, fail("open", err, false) // without a lease, the note only makes a quiet time longer
+			return history, cas.Failed("open", err, false) // without a lease, the note only makes a quiet time longer
 		}
 	}
 	for i, part := range slices.Collect(slices.Chunk(leases, leasesAtOnce)) {
@@ -49,7 +49,7 @@ func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (histor
 			err = errMoved // some may be forgotten
 		}
 		if err != nil {
-			return history, fail("open", err, i > 0)
+			return history, cas.Failed("open", err, i > 0 || store.OutcomeUnknown(err))
 		}
 		history = now.history
 	}
@@ -68,7 +68,7 @@ func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (kept []sto
 			}
 		}
 		if err != nil {
-			return r.kept, r.history, fail("renew", err, true)
+			return r.kept, r.history, cas.Failed("renew", err, true)
 		}
 	}
 	return r.kept, r.history, nil
@@ -115,7 +115,7 @@ func (b *Backend) Revoke(ctx context.Context, leases []store.LeaseID) error {
 			p.add("revoke", part)
 			p.ask("existing_leases", part)
 		}); err != nil {
-			return fail("revoke", err, i > 0)
+			return cas.Failed("revoke", err, i > 0 || store.OutcomeUnknown(err))
 		}
 	}
 	return nil
@@ -129,7 +129,7 @@ func (b *Backend) Opened(ctx context.Context, instance string) ([]store.LeaseID,
 	}
 	ids, err := leaseIDs(found[0])
 	if err != nil {
-		return nil, fail("opened", err, false)
+		return nil, cas.Failed("opened", err, false)
 	}
 	return ids, nil
 }

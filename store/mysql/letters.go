@@ -127,7 +127,7 @@ func (b *Backend) deleteLetters(ctx context.Context, ids []int64) error {
 
 // sweep deletes old letters and expired leases from time to time, if this instance works.
 func (b *Backend) sweep(ctx context.Context) {
-	for pause(ctx, sweepEvery/2+rand.N(sweepEvery)) { //nolint:gosec // spreads load
+	for cas.Pause(ctx, sweepEvery/2+rand.N(sweepEvery)) { //nolint:gosec // spreads load
 		if !b.used.Swap(false) || b.Ready() != nil {
 			continue
 		}
@@ -170,7 +170,7 @@ func (b *Backend) sweepOnce(ctx context.Context) error {
 		}); err != nil {
 			return err
 		}
-		if len(letters) < sweepLimit && len(leases) < sweepLimit || !pause(ctx, sweepPause) {
+		if len(letters) < sweepLimit && len(leases) < sweepLimit || !cas.Pause(ctx, sweepPause) {
 			return nil
 		}
 	}

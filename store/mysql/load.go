@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -63,7 +64,7 @@ func (b *Backend) recordsAnd(ctx context.Context, keys []string, leases []store.
 			r := cas.Record{Key: key}
 			if row := byKey[key]; row != nil {
 				if r, err = record(row[0], row[1], row[2], row[3], row[4]); err != nil {
-					return nil, fail("load", err, false)
+					return nil, cas.Failed("load", err, false)
 				}
 			}
 			r.History = now.history
@@ -78,34 +79,21 @@ func (b *Backend) recordsAnd(ctx context.Context, keys []string, leases []store.
 	return records, nil
 }
 
-// addStates sets the states of the leases that records name. known contains those that are known already.
+// addStates sets the states of the leases that records name: see [cas.AddStates].
 func (b *Backend) addStates(ctx context.Context, records []*cas.Record, known map[store.LeaseID]cas.LeaseState) error {
-	var asked []store.LeaseID
-	for _, r := range records {
-		for _, id := range r.Leases {
-			if _, found := known[id]; !found {
-				known[id] = cas.LeaseState{}
-				asked = append(asked, id)
+	return cas.AddStates(records, known, func(leases []store.LeaseID) error {
+		for part := range slices.Chunk(leases, loadAtOnce) {
+			began := time.Now()
+			found, err := b.read(ctx, "states", func(p *packet) { p.ask("lease_states", part) })
+			if err == nil {
+				err = b.states(ctx, part, found[0], began, known)
+			}
+			if err != nil {
+				return err
 			}
 		}
-	}
-	for part := range slices.Chunk(asked, loadAtOnce) {
-		began := time.Now()
-		found, err := b.read(ctx, "states", func(p *packet) { p.ask("lease_states", part) })
-		if err == nil {
-			err = b.states(ctx, part, found[0], began, known)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	for _, r := range records {
-		r.States = make([]cas.LeaseState, len(r.Leases))
-		for i, id := range r.Leases {
-			r.States[i] = known[id]
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // states notes the states of leases from the rows of those that exist, which were asked for at some time. It makes those dead
@@ -124,7 +112,7 @@ func (b *Backend) states(ctx context.Context, asked []store.LeaseID, rows [][][]
 		p.ask("lease_states", expired)
 	})
 	if err != nil {
-		return fail("states", err, false)
+		return cas.Failed("states", err, false)
 	}
 	// Those that still exist were renewed before the deletion, so they count as living, also if they have expired since.
 	expired, err = living(found[0], began, known)
@@ -161,7 +149,8 @@ func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]
 	if limit <= 0 {
 		return nil, nil
 	}
-	found, err := b.read(ctx, "scan", func(p *packet) { p.ask("scan", after, prefix, behind(prefix), limit) })
+	end := cmp.Or(cas.Behind(prefix), "\xff") // names are UTF-8 or escaped, so none begins with 0xff
+	found, err := b.read(ctx, "scan", func(p *packet) { p.ask("scan", after, prefix, end, limit) })
 	if err != nil {
 		return nil, err
 	}
@@ -169,22 +158,9 @@ func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]
 	for _, row := range found[0] {
 		r, err := record(row[0], row[1], row[2], row[3], row[4])
 		if err != nil {
-			return nil, fail("scan", err, false)
+			return nil, cas.Failed("scan", err, false)
 		}
 		records = append(records, r)
 	}
 	return records, nil
-}
-
-// behind is a name behind all those that begin with a prefix. Names are UTF-8 or escaped, so none begins with 0xff.
-func behind(prefix string) string {
-	end := []byte(prefix)
-	for len(end) > 0 {
-		if last := len(end) - 1; end[last] < 0xff {
-			end[last]++
-			return string(end)
-		}
-		end = end[:len(end)-1]
-	}
-	return "\xff"
 }

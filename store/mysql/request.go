@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
 )
 
 const (
@@ -66,7 +67,7 @@ func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes,
 	defer cancel()
 	b.used.Store(true)
 	if err := b.Ready(); err != nil {
-		return nil, state{}, fail(op, errors.Unwrap(err), false)
+		return nil, state{}, cas.Failed(op, err, false)
 	}
 	p := b.packet(changes)
 	fill(p)
@@ -85,9 +86,9 @@ func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes,
 		locked := rolledBack && p.locks && len(found) == 1 // the record's lock is the second result
 		switch {
 		case locked:
-			return nil, now, fail(op, errRowLocked, false)
+			return nil, now, cas.Failed(op, errRowLocked, false)
 		case try < tries && (rolledBack || repeat && broken):
-			if pause(ctx, rand.N(time.Millisecond<<try)) { //nolint:gosec // spreads load
+			if cas.Pause(ctx, rand.N(time.Millisecond<<try)) { //nolint:gosec // spreads load
 				continue
 			}
 		case rolledBack:
@@ -97,19 +98,7 @@ func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes,
 			b.Doubt()
 		}
 		unknown := changes && sent && !rolledBack && (number(err) == 0 || len(found) >= p.before)
-		return nil, now, fail(op, explain(err), unknown)
-	}
-}
-
-// pause waits. It returns false if ctx ended before.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
+		return nil, now, cas.Failed(op, explain(err), unknown)
 	}
 }
 

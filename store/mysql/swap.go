@@ -37,7 +37,7 @@ const (
 func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
 	for i := range swaps {
 		if tooLarge(&swaps[i]) {
-			return nil, fail("swap", errTooLarge, false)
+			return nil, cas.Failed("swap", errTooLarge, false)
 		}
 	}
 	done := make([]cas.Swapped, len(swaps))
@@ -60,10 +60,10 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 	}
 	sending.Wait()
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		return nil, fail("swap", errs[i], c.carried.Load() || slices.ContainsFunc(errs, store.OutcomeUnknown))
+		return nil, cas.Failed("swap", errs[i], c.carried.Load() || slices.ContainsFunc(errs, store.OutcomeUnknown))
 	}
 	if err := b.addStates(ctx, c.present(), map[store.LeaseID]cas.LeaseState{}); err != nil {
-		return nil, fail("swap", err, c.carried.Load())
+		return nil, cas.Failed("swap", err, c.carried.Load())
 	}
 	return done, nil
 }
@@ -73,25 +73,23 @@ func (b *Backend) NextToken(ctx context.Context) (int64, error) {
 	found, now, err := b.readIn(ctx, "next", func(p *packet) { p.ask("next_token") })
 	switch {
 	case err != nil:
-		return 0, fail("next", err, false)
+		return 0, cas.Failed("next", err, false)
 	case now.quiet > 0:
-		return 0, fail("next", &store.QuietError{Left: now.quiet}, false)
+		return 0, cas.Failed("next", &store.QuietError{Left: now.quiet}, false)
 	case len(found) != 1 || len(found[0]) != 1:
-		return 0, fail("next", errFormat, false)
+		return 0, cas.Failed("next", errFormat, false)
 	}
 	next, err := strconv.ParseInt(string(found[0][0][0]), 10, 64)
 	if err != nil {
-		return 0, fail("next", errFormat, false)
+		return 0, cas.Failed("next", errFormat, false)
 	}
 	return next, nil
 }
 
 // RaiseTokens implements [cas.Backend].
 func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
-	if _, err := b.write(ctx, "raise", func(p *packet) { p.add("raise_floor_to", first) }); err != nil {
-		return fail("raise", err, false)
-	}
-	return nil
+	_, err := b.write(ctx, "raise", func(p *packet) { p.add("raise_floor_to", first) })
+	return err
 }
 
 func tooLarge(s *cas.Swap) bool {
@@ -184,7 +182,7 @@ func (c *call) carryOut(ctx context.Context, part []int) error {
 		case !again: // no read shows the locked row: it is new, and not committed
 			return c.halves(ctx, part)
 		}
-		if !again || !pause(ctx, wait/2+rand.N(wait)) { //nolint:gosec // spreads load
+		if !again || !cas.Pause(ctx, wait/2+rand.N(wait)) { //nolint:gosec // spreads load
 			return c.giveUp(ctx, part)
 		}
 	}
@@ -420,7 +418,7 @@ func (c *call) read(part []int, rows [][][]byte, now state) (failed []int, err e
 		r, done := cas.Record{Key: s.Key}, false
 		if row != nil {
 			if r, err = record(row[0], row[1], row[2], row[4], row[5]); err != nil {
-				return nil, fail("swap", err, true)
+				return nil, cas.Failed("swap", err, true)
 			}
 			done = string(row[3]) == "1"
 		}

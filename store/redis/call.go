@@ -10,7 +10,6 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/locksidecar/locksidecar/internal/tracing"
-	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
 )
 
@@ -53,10 +52,7 @@ func (b *Backend) call(ctx context.Context, op, name string, kind, part int, tol
 		if !again || try == tries || move == moves || ctx.Err() != nil {
 			break
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(cas.FirstPause):
-		}
+		cas.Pause(ctx, cas.FirstPause)
 	}
 	if err != nil {
 		return nil, 0, classify(op, err, kind != reads)
@@ -88,7 +84,7 @@ func opening(answer []any) (history string, quiet time.Duration, rest []any, ok 
 // send sends a call, and loads the functions if the server does not know them.
 func (b *Backend) send(ctx context.Context, op string, words []any) (answer []any, err error) {
 	if err := b.Ready(); err != nil {
-		return nil, &store.Error{Op: op, Err: err.(*store.Error).Err} //nolint:errorlint,forcetypeassert // it is one
+		return nil, cas.Failed(op, err, false)
 	}
 	if err := left(ctx); err != nil {
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -21,15 +20,13 @@ type histories struct {
 	// present is the longest TTL of the leases that were opened since the last change, before that of all earlier ones.
 	present, before time.Duration
 	// seen is above all tokens that this instance saw, and seenBefore above those that it saw before the last change.
-	seen       atomic.Int64
+	seen       cas.Highest
 	seenBefore int64
 }
 
 // saw notes the tokens of a record.
 func (h *histories) saw(r *cas.Record) {
-	for top, seen := r.Base+int64(r.Tokens), h.seen.Load(); top > seen && !h.seen.CompareAndSwap(seen, top); {
-		seen = h.seen.Load()
-	}
+	h.seen.Raise(r.Base + int64(r.Tokens))
 }
 
 // remembered is what a server of a partition that lost everything must know: see functions.lua.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -48,7 +47,7 @@ func (b *Backend) everywhere(ctx context.Context, op, name string, told *told, n
 				err = each1(part, from, answer)
 			}
 			if err != nil {
-				return joined(op, err, did || store.OutcomeUnknown(err))
+				return cas.Failed(op, err, did || store.OutcomeUnknown(err))
 			}
 			did = true
 		}
@@ -119,12 +118,4 @@ func (b *Backend) Opened(ctx context.Context, instance string) ([]store.LeaseID,
 		return nil
 	})
 	return found, err
-}
-
-// rest waits a moment, or until ctx ends.
-func rest(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

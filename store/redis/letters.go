@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"time"
 
@@ -41,12 +40,13 @@ const pingAfter = 2 * time.Second
 // listen delivers the letters to this instance. After each new connection but the first, letters may be lost.
 func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost func()) {
 	first := true
-	for pause := cas.FirstPause; ctx.Err() == nil; pause = min(2*pause, cas.LongPause) {
+	var failures cas.Backoff
+	for ctx.Err() == nil {
 		one, end := context.WithCancel(ctx)
 		b.again.Store(&end)
 		err := b.hear(one, deliver, func() {
 			b.hearing(nil)
-			if pause = cas.FirstPause; !first {
+			if failures.Reset(); !first {
 				lost()
 			}
 			first = false
@@ -56,7 +56,7 @@ func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost fun
 			b.Doubt()
 		}
 		end()
-		rest(ctx, pause/2+rand.N(pause)) //nolint:gosec // spreads load
+		cas.Pause(ctx, failures.Next())
 	}
 }
 

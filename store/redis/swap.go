@@ -56,18 +56,7 @@ func each(groups [][]int, op string, changes bool, do func(part int, of []int) e
 		one(only) // in the caller's goroutine
 	}
 	working.Wait()
-	return joined(op, failed, changes && (unknown || did))
-}
-
-// joined makes the error of an operation from that of one of its calls.
-func joined(op string, err error, unknown bool) error {
-	if err == nil {
-		return nil
-	}
-	if e, ok := err.(*store.Error); ok { //nolint:errorlint // calls return nothing else
-		err = e.Err
-	}
-	return &store.Error{Op: op, Err: err, Unknown: unknown}
+	return cas.Failed(op, failed, changes && (unknown || did))
 }
 
 // Load implements [cas.Backend].
@@ -262,7 +251,7 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 				size += len(swaps[of[n]].Data)
 			}
 			if err := b.swapSome(ctx, part, of[:n], swaps, done); err != nil {
-				return joined("swap", err, did || store.OutcomeUnknown(err))
+				return cas.Failed("swap", err, did || store.OutcomeUnknown(err))
 			}
 			did, of = true, of[n:]
 		}
@@ -417,7 +406,7 @@ func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]
 	if after >= prefix {
 		from = "(" + after
 	}
-	if end := behind(prefix); end != "" {
+	if end := cas.Behind(prefix); end != "" {
 		to = "(" + end
 	}
 	pages := make([][]cas.Record, len(b.parts))
@@ -441,19 +430,6 @@ func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]
 		return nil, err
 	}
 	return merge(pages, limit), nil
-}
-
-// behind is the first string behind those that begin with a prefix; empty: there is none.
-func behind(prefix string) string {
-	end := []byte(prefix)
-	for len(end) > 0 {
-		if last := len(end) - 1; end[last] < 0xff {
-			end[last]++
-			return string(end)
-		}
-		end = end[:len(end)-1]
-	}
-	return ""
 }
 
 // all names each partition once.
