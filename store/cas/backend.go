@@ -32,6 +32,8 @@ type Backend interface {
 	Stop()
 	// Ready is nil if operations may succeed now; otherwise the error says why not. It does not ask the server.
 	Ready() error
+	// Limits are those of a swap. They never change.
+	Limits() Limits
 
 	// Load reads records, also those that do not exist, with the states of the leases that they name, and the
 	// states of more leases. A Load sees each swap that was answered before it began.
@@ -62,6 +64,30 @@ type Backend interface {
 	// Opened returns the living leases that an instance has opened.
 	Opened(ctx context.Context, instance string) ([]store.LeaseID, error)
 }
+
+// Limits are what one swap may have at most. A larger one is not sent. Record and Mail must be possible together.
+type Limits struct {
+	// Living is the number of its conditions about leases, at least [LeastLiving].
+	Living int
+	// Letters is the number of its letters, at least 1. The others go with further swaps.
+	Letters int
+	// Record is the number of bytes of its data. Asks may need only half of it, because a release and what else follows must always be
+	// possible.
+	Record int
+	// Mail is the number of bytes of its letters' bodies together, at least [LeastMail].
+	Mail int
+}
+
+const (
+	// LeastLiving is more leases than an instance has at a time, because each of them may ask in one call.
+	LeastLiving = 32
+	// LeastMail is more than one letter has: see maxNotes.
+	LeastMail = 256 << 10
+)
+
+// UsualLimits fit into one transaction of etcd, whose servers carry out 128 operations, and 1.5 MiB in a request. The other backends
+// have the same, so that a key has as many holders and waiters on each store.
+var UsualLimits = Limits{Living: 60, Letters: 60, Record: 1 << 20, Mail: LeastMail} //nolint:gochecknoglobals // a constant
 
 // Expecter is a backend that must look for letters, because its server does not push them.
 type Expecter interface {

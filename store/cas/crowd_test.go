@@ -26,7 +26,7 @@ func crowd(t *testing.T, n int, test func(server *fake.Server, all []*instance))
 }
 
 // many is more than a swap may have letters and conditions about leases.
-const many = 2*fake.MaxLetters + 10
+const many = 2*60 + 10
 
 func TestASemaphoreOfManyInstances(t *testing.T) {
 	crowd(t, many, func(_ *fake.Server, all []*instance) {

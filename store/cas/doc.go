@@ -28,7 +28,7 @@
 // # Leases
 //
 // A lease is alive or dead, and death is final. A swap names the leases that its decision relied on as alive, at most
-// [maxLiving]: the asker's own, and those that hold the key afterwards. So no key is granted to a dead lease, and no
+// [Limits.Living]: the asker's own, and those that hold the key afterwards. So no key is granted to a dead lease, and no
 // asker is queued behind a dead holder whose end was handled before. Dead leases need no condition. A bind:ttl lock and
 // a MinHold each have a lease of their own, which is opened before the swap. If the swap fails, the lease is revoked.
 //

@@ -15,9 +15,14 @@ func Encode(rec *key.Record) []byte { return encode(rec) }
 // Writable is a time as a record can contain it.
 func Writable(t time.Time) time.Time { return writable(t) }
 
+// noServer is a backend that nobody asks.
+type noServer struct{ Backend }
+
+func (noServer) Limits() Limits { return UsualLimits }
+
 // Exercise runs each operation on a record.
 func Exercise(rec *key.Record, alive bool) {
-	s := New(Config{Identity: store.Identity{Instance: "a"}})
+	s := New(Config{Identity: store.Identity{Instance: "a"}, Backend: noServer{}})
 	data := encode(rec)
 	states := map[store.LeaseID]LeaseState{}
 	for _, l := range rec.Leases {

@@ -41,14 +41,8 @@ func absolute(token, base int64) int64 {
 	return token
 }
 
-const (
-	// maxLetters limits the letters of one swap, as maxLiving limits its conditions. The others go with further swaps.
-	maxLetters = 60
-	// maxMail limits their bytes, because a swap also has a record of up to maxRecord.
-	maxMail = 256 << 10
-	// maxNotes limits the notes of one letter. With the greatest result in each, it has 200 kB.
-	maxNotes = 48
-)
+// maxNotes limits the notes of one letter. With the greatest result in each, it has 200 kB, which is below [LeastMail].
+const maxNotes = 48
 
 // mail is what a turn tells one other instance.
 type mail struct {

@@ -84,7 +84,7 @@ func TestManyHolders(t *testing.T) {
 	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
 		var grant store.Answer
 		var last store.Ask
-		for range 2 * fake.MaxLiving {
+		for range 2 * cas.UsualLimits.Living {
 			last = a.ask("k")
 			last.Lease, last.Shared = a.open(time.Hour), true
 			grant = a.gets(last, store.Granted)
@@ -94,7 +94,7 @@ func TestManyHolders(t *testing.T) {
 		a.ok(a.Revoke(a.Context(), []store.LeaseID{last.Lease}))
 		a.releases(last, grant, store.Expired)
 		locks, err := b.Get(b.Context(), []string{"k"})
-		if b.ok(err); locks[0].HoldersCount != 2*fake.MaxLiving-1 || locks[0].QueueLength != 1 {
+		if b.ok(err); locks[0].HoldersCount != 2*cas.UsualLimits.Living-1 || locks[0].QueueLength != 1 {
 			t.Errorf("%d holders, %d wait", locks[0].HoldersCount, locks[0].QueueLength)
 		}
 		a.ok(a.ReapInstance(a.Context(), "a"))
@@ -102,16 +102,24 @@ func TestManyHolders(t *testing.T) {
 	})
 }
 
-func TestManyInstancesAreTold(t *testing.T) {
+func TestManyInstancesAreTold(t *testing.T) { tellsMany(t, cas.UsualLimits) }
+
+func TestManyInstancesAreToldWithFewLetters(t *testing.T) {
+	tellsMany(t, cas.Limits{Living: cas.LeastLiving, Letters: 1, Record: 512 << 10, Mail: cas.LeastMail})
+}
+
+func tellsMany(t *testing.T, limits cas.Limits) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		server := fake.NewServer()
+		server.Limits = limits
 		open := func(name string) *instance {
 			return start(t, server, store.Identity{Namespace: "n", Instance: name}, cas.Config{})
 		}
 		a := open("a")
 		holder := a.ask("k")
 		grant := a.gets(holder, store.Granted)
-		readers := make([]*instance, 3*fake.MaxLetters)
+		readers := make([]*instance, 3*cas.UsualLimits.Letters)
 		for i := range readers {
 			readers[i] = open(fmt.Sprint("reader-", i))
 			ask := readers[i].ask("k")

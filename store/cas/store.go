@@ -56,6 +56,7 @@ type Store struct {
 	cfg     Config
 	me      *key.Instance
 	backend Backend
+	limits  Limits
 	// prefix is that of the keys of this namespace.
 	prefix string
 	log    *slog.Logger
@@ -119,7 +120,7 @@ func New(cfg Config) *Store {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Store{
-		cfg: cfg, backend: cfg.Backend, log: cfg.Logger,
+		cfg: cfg, backend: cfg.Backend, limits: cfg.Backend.Limits(), log: cfg.Logger,
 		me:     &key.Instance{Name: cfg.Identity.Instance, Pod: cfg.Identity.Pod},
 		prefix: url.PathEscape(cfg.Identity.Namespace) + "/",
 		start:  time.Now().Add(-1), // a moment is above zero

@@ -13,12 +13,6 @@ import (
 )
 
 const (
-	// maxLiving limits the conditions of one swap. Servers limit the size of a transaction. A swap without the
-	// condition of some shared holder is right, too: the next look at the key finds the dead holder.
-	maxLiving = 60
-	// maxRecord limits the bytes of a record, so that a swap stays below a server's request limit (etcd: 1.5 MB). Asks may
-	// need only half of it, because a release and what else follows must always be possible.
-	maxRecord = 1 << 20
 	// spareTokens are reserved with a grant, for those of its cohort that are queued later.
 	spareTokens = 32
 	// longerLife is doubled with each try: see Open.
@@ -75,7 +69,7 @@ func (s *Store) take(j *job) (*turn, error) {
 	if !t.row.Empty() || j.bump || j.rec.Version != 0 {
 		t.data = encode(t.next)
 	}
-	limit := maxRecord
+	limit := s.limits.Record
 	if j.asks {
 		limit /= 2
 	}
@@ -210,7 +204,7 @@ func (t *turn) swap() Swap {
 	size := 0
 	for _, m := range append(slices.Clip(t.job.mail), t.letters()...) {
 		letter := Letter{To: m.to, Key: t.job.key, Body: marshal(m.notes)}
-		if size += len(letter.Body); len(w.Letters) == maxLetters || size > maxMail || t.writes(w.Letters, m.to) {
+		if size += len(letter.Body); len(w.Letters) == t.s.limits.Letters || size > t.s.limits.Mail || t.writes(w.Letters, m.to) {
 			t.rest = append(t.rest, m)
 		} else {
 			w.Letters = append(w.Letters, letter)
@@ -223,8 +217,9 @@ func (t *turn) swap() Swap {
 	for i := range t.next.Leases {
 		w.Leases[i] = t.next.Leases[i].ID
 	}
+	most := t.s.limits.Living // without the condition of some shared holder it is right, too: the next operation on the key finds the dead holder
 	needs := func(id store.LeaseID) {
-		if len(w.Living) < maxLiving && !slices.Contains(w.Living, id) {
+		if len(w.Living) < most && !slices.Contains(w.Living, id) {
 			w.Living = append(w.Living, id)
 		}
 	}
@@ -233,7 +228,7 @@ func (t *turn) swap() Swap {
 	}
 	holds := func(h *key.RecordHolder) {
 		for _, n := range []int{h.Lease, h.Hold} {
-			if n > 0 && len(w.Living) < maxLiving && t.lease(w.Leases[n-1]).Alive(t.op.Now) {
+			if n > 0 && len(w.Living) < most && t.lease(w.Leases[n-1]).Alive(t.op.Now) {
 				needs(w.Leases[n-1])
 			}
 		}

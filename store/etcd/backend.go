@@ -88,3 +88,6 @@ func (b *Backend) Stop() {
 	_, _ = c.txn(ctx, removeAll(b.mailbox)) // otherwise another instance does it
 	c.close()
 }
+
+// Limits implements [cas.Backend].
+func (b *Backend) Limits() cas.Limits { return cas.UsualLimits }

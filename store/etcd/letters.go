@@ -105,7 +105,7 @@ func (b *Backend) hear(ctx context.Context, c *conn, next int64, deliver func(ca
 // sweep deletes old letters from time to time.
 func (b *Backend) sweep(ctx context.Context) {
 	old := int64(0)
-	for cas.Pause(ctx, sweepEvery/2+rand.N(sweepEvery)) { //nolint:gosec // spreads load
+	for cas.Pause(ctx, sweepEvery/2+rand.N(sweepEvery)) {
 		old = b.sweepOnce(ctx, old)
 	}
 }

@@ -45,12 +45,12 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 		return nil, nil, err
 	}
 	records := make([]cas.Record, len(keys))
-	present := make([]*cas.Record, len(keys))
+	present := make([]*cas.Record, 0, len(keys)+1)
 	for i, key := range keys {
 		if records[i], err = b.decode(key, found[i].Kvs); err != nil {
 			return nil, nil, cas.Failed("load", err, false)
 		}
-		present[i] = &records[i]
+		present = append(present, &records[i])
 	}
 	alive := map[store.LeaseID]bool{}
 	for i, id := range leases {

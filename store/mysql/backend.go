@@ -104,3 +104,6 @@ func (b *Backend) Stop() {
 
 // Quiet implements [store.Quieter].
 func (b *Backend) Quiet() time.Duration { return b.quiet.Left() }
+
+// Limits implements [cas.Backend].
+func (b *Backend) Limits() cas.Limits { return cas.UsualLimits }

@@ -119,3 +119,6 @@ func (b *Backend) Quiet() (left time.Duration) {
 	}
 	return left
 }
+
+// Limits implements [cas.Backend].
+func (b *Backend) Limits() cas.Limits { return cas.UsualLimits }

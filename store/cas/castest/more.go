@@ -384,15 +384,18 @@ func names(t *testing.T, c *client) {
 
 // largestSwaps: swaps as large as the engine makes them are carried out, also several with one call.
 func largestSwaps(t *testing.T, c *client) {
-	const most = 60 // conditions, and letters
+	most := c.Limits()
+	if most.Living < cas.LeastLiving || most.Letters < 1 || most.Record < 1 || most.Mail < cas.LeastMail {
+		t.Fatalf("the limits of a swap are too low: %+v", most)
+	}
 	var living []store.LeaseID
-	for range most {
+	for range most.Living {
 		living = append(living, c.open(ttl, "one"))
 	}
 	large := func(key string) cas.Swap {
-		s := cas.Swap{Key: key, Data: make([]byte, 1<<20), Leases: living, Living: living}
-		for i := range most {
-			s.Letters = append(s.Letters, cas.Letter{To: fmt.Sprint("other", i), Key: key, Body: make([]byte, 4<<10)})
+		s := cas.Swap{Key: key, Data: make([]byte, most.Record), Leases: living, Living: living}
+		for i := range most.Letters {
+			s.Letters = append(s.Letters, cas.Letter{To: fmt.Sprint("other", i), Key: key, Body: make([]byte, most.Mail/most.Letters)})
 		}
 		return s
 	}
@@ -401,7 +404,7 @@ func largestSwaps(t *testing.T, c *client) {
 			t.Errorf("swap %d was not carried out", i)
 		}
 	}
-	if r := c.load("ns/c"); len(r.Data) != 1<<20 || len(r.States) != most {
+	if r := c.load("ns/c"); len(r.Data) != most.Record || len(r.States) != most.Living {
 		t.Errorf("%d bytes and %d leases", len(r.Data), len(r.States))
 	}
 }

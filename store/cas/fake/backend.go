@@ -171,7 +171,7 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 // Swap carries each swap out by itself.
 func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
 	done := make([]cas.Swapped, len(swaps))
-	if slices.ContainsFunc(swaps, func(w cas.Swap) bool { return tooLarge(&w) || w.Tokens > cas.TokensPerSwap }) {
+	if slices.ContainsFunc(swaps, func(w cas.Swap) bool { return b.tooLarge(&w) || w.Tokens > cas.TokensPerSwap }) {
 		return nil, &store.Error{Op: "Swap", Err: errLarge}
 	}
 	if err := b.request(ctx, "Swap", func() {
@@ -185,16 +185,19 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 }
 
 // tooLarge reports whether a swap exceeds the limits of a server, or has two letters to one instance.
-func tooLarge(w *cas.Swap) bool {
-	size, to := len(w.Data), map[string]bool{}
+func (b *Backend) tooLarge(w *cas.Swap) bool {
+	mail, to, most := 0, map[string]bool{}, b.Limits()
 	for _, l := range w.Letters {
-		if size += len(l.Body); to[l.To] {
+		if mail += len(l.Body); to[l.To] {
 			return true
 		}
 		to[l.To] = true
 	}
-	return len(w.Living) > MaxLiving || len(w.Letters) > MaxLetters || size > maxSize
+	return len(w.Living) > most.Living || len(w.Letters) > most.Letters || len(w.Data) > most.Record || mail > most.Mail
 }
+
+// Limits are those of the server.
+func (b *Backend) Limits() cas.Limits { return b.server.Limits }
 
 // Post delivers letters.
 func (b *Backend) Post(ctx context.Context, letters []cas.Letter) error {

@@ -21,6 +21,8 @@ type Server struct {
 	// Between is called once, between the reading of records and that of the states of their leases. Several servers read
 	// them with two requests.
 	Between func()
+	// Limits are those of a swap, [cas.UsualLimits] at first. Set them before the first use.
+	Limits cas.Limits
 	// Swapped is called with each swap that was carried out, and with what tells whether a lease lives. It must not
 	// call the server. Set it before the first use.
 	Swapped func(before, after cas.Record, alive func(store.LeaseID) bool)
@@ -48,7 +50,7 @@ type lease struct {
 
 // NewServer makes an empty server.
 func NewServer() *Server {
-	return &Server{tokens: 1, history: uuid.New(), records: map[string]cas.Record{}, leases: map[store.LeaseID]*lease{}, mail: map[string]*mailbox{}}
+	return &Server{Limits: cas.UsualLimits, tokens: 1, history: uuid.New(), records: map[string]cas.Record{}, leases: map[store.LeaseID]*lease{}, mail: map[string]*mailbox{}}
 }
 
 // Copy is what a server had at some time.
@@ -188,15 +190,6 @@ func (s *Server) states(leases []store.LeaseID) []cas.LeaseState {
 	}
 	return states
 }
-
-// MaxLiving is the greatest number of conditions of a swap, because servers limit the size of a transaction.
-const MaxLiving = 64
-
-// MaxLetters is the greatest number of a swap's letters.
-const MaxLetters = 64
-
-// maxSize is the greatest size of a swap in bytes, as that of etcd.
-const maxSize = 3 << 19
 
 // swap carries one swap out, or not.
 func (s *Server) swap(w cas.Swap) cas.Swapped {
