@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// A lock may be given up at the moment in which its group is complete. Whether the lock is still a
-// member is read when it can no longer change. The race detector checks this.
+// A lock may be given up at the moment in which its group is complete. Whether the lock is still
+// undelivered is read when it can no longer change. The race detector checks this.
 func TestGiveUpAtTheReveal(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

@@ -110,7 +110,7 @@ func TestGroupWaits(t *testing.T) {
 			t.Error("the keys before the missing one are not held")
 		}
 		r.isFree("c")
-		// The app does not see the members of its group.
+		// The app does not see the parts of its group.
 		part := r.stored("a")
 		if v, err := r.m.Get(context.Background(), s, "a", false); err != nil || v.Mine || s.Held() != 0 {
 			t.Errorf("shown: %+v, %d held, %v", v, s.Held(), err)
@@ -122,7 +122,7 @@ func TestGroupWaits(t *testing.T) {
 			t.Errorf("listed as the session's own: %+v", p)
 		}
 		if _, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "a", Token: part.Token}); err == nil {
-			t.Error("a member was released")
+			t.Error("a part was released")
 		}
 		r.release(other, b)
 		synctest.Wait()
@@ -182,7 +182,7 @@ func TestGroupIsNotOvertaken(t *testing.T) {
 	})
 }
 
-// A group whose wait ends releases its members, for each reason.
+// A group whose wait ends releases its parts, for each reason.
 func TestGroupLeaves(t *testing.T) {
 	for name, leave := range map[string]func(r *rig, s *holdings.Session, cancel func()) error{
 		"call": func(_ *rig, _ *holdings.Session, cancel func()) error { cancel(); return types.ErrCallerLeft },
@@ -216,7 +216,7 @@ func TestGroupLeaves(t *testing.T) {
 				}
 				r.isFree("a", "c")
 				if l := r.stored("A"); name != "session" && l.Held {
-					t.Error("a bind:ttl member is still held")
+					t.Error("a bind:ttl part is still held")
 				}
 				if len(r.losses()) != 0 {
 					t.Errorf("lost %v", r.losses())
@@ -339,7 +339,7 @@ func TestGroupLimits(t *testing.T) {
 	})
 }
 
-// Members that are handed back do not keep their MinHold, because they were not delivered.
+// Parts that are handed back do not keep their MinHold, because they were not delivered.
 func TestGroupMinHold(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -364,7 +364,7 @@ func TestGroupMinHold(t *testing.T) {
 	})
 }
 
-// bind:ttl members last while the group waits. The answer promises the full TTL for all, less the
+// bind:ttl parts last while the group waits. The answer promises the full TTL for all, less the
 // margin.
 func TestGroupTTL(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
@@ -379,7 +379,7 @@ func TestGroupTTL(t *testing.T) {
 		r.release(other, d)
 		g := a.granted(t, "a", "b", "c", "d")
 		if g[0].Token != part.Token {
-			t.Error("the first member was lost meanwhile")
+			t.Error("the first part was lost meanwhile")
 		}
 		for _, g := range g {
 			if g.ExpiresIn != 2850*time.Millisecond || r.stored(g.Key).Holder.ExpiresIn != 3*time.Second || g.Session != "" {
@@ -476,8 +476,8 @@ func TestGroupAsksAfterRelease(t *testing.T) {
 	})
 }
 
-// A member may be lost at the moment in which the group is complete. Then the group publishes no
-// member.
+// A part may be lost at the moment in which the group is complete. Then the group delivers no
+// part.
 func TestGroupRevealsAllOrNone(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

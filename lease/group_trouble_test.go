@@ -41,7 +41,7 @@ func TestGroupUnknownOutcome(t *testing.T) {
 	})
 }
 
-// A member that is lost while the group waits is acquired again, and the app is not notified.
+// A part that is lost while the group waits is acquired again, and the app is not notified.
 func TestGroupLosesMember(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -74,7 +74,7 @@ func TestGroupLosesMember(t *testing.T) {
 	})
 }
 
-// When the lease of all members is lost, the group begins again under a fresh lease.
+// When the lease of all parts is lost, the group begins again under a fresh lease.
 func TestGroupLosesLease(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -118,7 +118,7 @@ func TestGroupLockedRow(t *testing.T) {
 	})
 }
 
-// A bind:ttl member that another client releases is acquired again.
+// A bind:ttl part that another client releases is acquired again.
 func TestGroupTTLLosesMember(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

@@ -518,7 +518,7 @@ func TestReleaseByRequestIDEndsAGroup(t *testing.T) {
 				}
 				synctest.Wait()
 				if r.stored("a").Held {
-					t.Error("a member is still held")
+					t.Error("a part is still held")
 				}
 				r.release(o, b)
 				r.nothingLeft()

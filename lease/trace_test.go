@@ -253,7 +253,7 @@ func TestSpansOfLosses(t *testing.T) {
 	})
 }
 
-// A group has a wait span for each member. The spans of its locks begin when the group is complete.
+// A group has a wait span for each part. The spans of its locks begin when the group is complete.
 func TestSpansOfAGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)

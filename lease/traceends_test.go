@@ -77,7 +77,7 @@ func TestAHeldLockDoesNotKeepItsCallsSpan(t *testing.T) {
 	t.Error("the span is kept")
 }
 
-// A waiting group extends its members repeatedly. These extensions have no spans.
+// A waiting group extends its parts repeatedly. These extensions have no spans.
 func TestSpansOfALongWaitOfAGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)

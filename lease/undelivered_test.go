@@ -82,7 +82,7 @@ func TestUndeliveredLateAnswer(t *testing.T) {
 	})
 }
 
-// A member is lost with its lease. The group does not wait for its own member.
+// A part is lost with its lease. The group does not wait for its own part.
 func TestUndeliveredMember(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -97,7 +97,7 @@ func TestUndeliveredMember(t *testing.T) {
 		other.release(o, b)
 		time.Sleep(20 * time.Second)
 		if !a.isOver() {
-			t.Fatalf("the group waits for its own member: %+v", r.stored("a"))
+			t.Fatalf("the group waits for its own part: %+v", r.stored("a"))
 		}
 		for _, g := range a.granted(t, "a", "b") {
 			r.m.HandBack(s, g)
