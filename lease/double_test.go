@@ -243,7 +243,7 @@ func (d *double) lift(ops ...string) {
 // everyOp are the operations that a manager uses.
 var everyOp = []string{
 	"OpenLeases", "Renew", "Revoke", "ReapInstance", "Sweep", "Acquire", "Enqueue", "Check", "Cancel", "Withdraw",
-	"Release", "Amend", "Get", "List", "Signal", "Signals", "Heard", "Watch", "Unwatch", "HeldUnder", "Move",
+	"Release", "Amend", "Get", "List", "Signal", "Signals", "Acknowledge", "Watch", "Unwatch", "HeldUnder", "Move",
 }
 
 func (d *double) setAll(f fault) {

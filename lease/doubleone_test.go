@@ -39,6 +39,6 @@ func (d *double) Signals(ctx context.Context, leases []store.LeaseID) ([]store.S
 
 func (d *double) Acknowledge(ctx context.Context, signals []store.SignalID) error {
 	signals = slices.Clone(signals)
-	_, err := do(ctx, d, "Heard", len(signals), func(ctx context.Context) (int, error) { return 0, d.Store.Acknowledge(ctx, signals) })
+	_, err := do(ctx, d, "Acknowledge", len(signals), func(ctx context.Context) (int, error) { return 0, d.Store.Acknowledge(ctx, signals) })
 	return err
 }

@@ -435,7 +435,7 @@ func (r *rig) isHeldUnder(g types.Grant) {
 }
 
 // A key of a group counts once against the limit, and cannot be reentered.
-func TestGroupMember(t *testing.T) {
+func TestGroupPart(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt, with(func(c *types.Config) { c.MaxLocksPerSession = 3 }))
 		s, other := r.session(), r.session()

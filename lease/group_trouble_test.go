@@ -42,7 +42,7 @@ func TestGroupUnknownOutcome(t *testing.T) {
 }
 
 // A part that is lost while the group waits is acquired again, and the app is not notified.
-func TestGroupLosesMember(t *testing.T) {
+func TestGroupLosesPart(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s, other := r.session(), r.session()
@@ -119,7 +119,7 @@ func TestGroupLockedRow(t *testing.T) {
 }
 
 // A bind:ttl part that another client releases is acquired again.
-func TestGroupTTLLosesMember(t *testing.T) {
+func TestGroupTTLLosesPart(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.session()

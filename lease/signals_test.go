@@ -85,7 +85,7 @@ func TestASignalIsHeardWithTheRenewal(t *testing.T) {
 		r.st.dropNews = true
 		r.must(other.m.AskToStop(context.Background(), "k", 0, nil))
 		r.st.set("Signals", fault{times: 2, refuse: true})
-		r.st.set("Heard", fault{times: 2, lose: true}) // so the signals are read again
+		r.st.set("Acknowledge", fault{times: 2, lose: true}) // so the signals are read again
 		time.Sleep(6 * time.Second)
 		if n := len(r.stops()); n != 1 {
 			t.Errorf("notified %d times", n)

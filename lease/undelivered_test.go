@@ -83,7 +83,7 @@ func TestUndeliveredLateAnswer(t *testing.T) {
 }
 
 // A part is lost with its lease. The group does not wait for its own part.
-func TestUndeliveredMember(t *testing.T) {
+func TestUndeliveredPart(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)

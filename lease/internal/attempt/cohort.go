@@ -235,7 +235,7 @@ func (aq *Acquirer) tell(h *holdings.Lock) {
 	err := aq.lanes.Amends.Submit(context.Background(), h.Change(), func(v store.Verdict, err error) {
 		switch err := types.Judged("amend", v.Status, err); {
 		case err != nil:
-			aq.later.After(clock.Jittered(clock.RetryPause), func() {
+			aq.later.Retry(func() {
 				if h.Valid(clock.Read(aq.clk)) && aq.holdings.Get(h.Key) == h {
 					aq.tell(h)
 				}

@@ -59,13 +59,6 @@ func (c *Call) Leave() {
 // EndWait ends the span of the wait, if there is one.
 func (c *Call) EndWait(result string) { c.tr.EndWait(result) }
 
-// Won is the grant that the attempt has won; zero: none.
-func (b *Attempt) Won() types.Grant {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.result
-}
-
 // AskAll asks for the locks of attempts with one question, which continues if the call leaves. done is called
 // when the answers have come, or when the sidecar stops.
 func (aq *Acquirer) AskAll(attempts []*Attempt, done func()) {

@@ -3,7 +3,6 @@ package attempt
 import (
 	"context"
 
-	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -40,7 +39,8 @@ func (aq *Acquirer) release(ctx context.Context, by submit, r *holdings.Release)
 }
 
 // sendRelease sends the claim until the store confirms it, or no try can matter any more: the lock's lease is dead. As in
-// persist, only the first try is in the trace. It does not use persist, which makes seven more objects for each release.
+// persist, only the first try is in the trace. It does not use persist, which makes 3 more objects for each release (13 instead of 10, by
+// go test -bench AcquireRelease -benchmem ./lease).
 func (aq *Acquirer) sendRelease(ctx context.Context, by submit, r *holdings.Release) {
 	// Releases have no limit of their own, because locks have one.
 	if err := by(ctx, r.Claim, func(v store.Verdict, err error) { aq.releaseAnswered(r, &v, err) }); err != nil {
@@ -54,7 +54,7 @@ func (aq *Acquirer) releaseAnswered(r *holdings.Release, v *store.Verdict, err e
 	if err = types.Judged("release", v.Status, err); err != nil {
 		r.Tried(err)
 		again := func() { aq.sendRelease(context.Background(), aq.lanes.Releases.Submit, r) }
-		if !r.Matters() || !aq.later.After(clock.Jittered(clock.RetryPause), again) {
+		if !r.Matters() || !aq.later.Retry(again) {
 			aq.settleRelease(r)
 		}
 		return

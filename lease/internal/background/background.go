@@ -73,6 +73,9 @@ func (r *Runner) After(pause time.Duration, f func()) bool {
 	return true
 }
 
+// Retry runs f after the usual pause before another try: see After.
+func (r *Runner) Retry(f func()) bool { return r.After(clock.Jittered(clock.RetryPause), f) }
+
 // take reports whether the caller may run the retry.
 func (r *Runner) take(again *retry) bool {
 	r.mu.Lock()
