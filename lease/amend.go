@@ -25,9 +25,6 @@ func (m *Manager) Amend(ctx context.Context, s *holdings.Session, req types.Amen
 
 func (m *Manager) amend(ctx context.Context, s *holdings.Session, req *types.AmendRequest) (types.Grant, error) {
 	c := claimant{"amend", s, req.Key, req.Token, req.Traceparent}
-	if req.Share && !m.st.Traits().Shared {
-		return types.Grant{}, &store.UnsupportedError{Capability: store.FeatureShared}
-	}
 	h, err := m.claimed(c)
 	if err != nil {
 		return types.Grant{}, err

@@ -76,7 +76,7 @@ var errBroken = errors.New("broken on purpose")
 
 func newDouble(inner *memory.Store) *double {
 	return &double{
-		Store: inner, traits: store.Traits{Shared: inner.Traits().Shared}, faults: map[string]*fault{}, calls: map[string]int{}, items: map[string]int{},
+		Store: inner, faults: map[string]*fault{}, calls: map[string]int{}, items: map[string]int{},
 		most: map[string]int{}, attempts: map[store.Attempt]bool{}, openedIn: map[store.LeaseID]store.History{},
 	}
 }

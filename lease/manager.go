@@ -95,8 +95,7 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	})
 	m.watches = m.newWatches()
 	m.fleet = fleet.New(m.ctx, cfg, st, m.background.Spawn)
-	mover, _ := st.(store.Mover)
-	m.reconciler = reconcile.New(m.ctx, reconcile.Config{Config: cfg, Store: mover, Leases: m.leases, Holdings: m.holdings, Attempts: m.acquirer})
+	m.reconciler = reconcile.New(m.ctx, reconcile.Config{Config: cfg, Store: st, Leases: m.leases, Holdings: m.holdings, Attempts: m.acquirer})
 	m.obs.Observe(m.state)
 	return m, nil
 }
@@ -236,12 +235,11 @@ const sweepInterval = 10 * time.Minute
 // sweep deletes bind:ttl locks that were not released, and rows of free keys, some time after their end. A sidecar whose
 // grants have all ended stops sweeping, because an idle sidecar sends nothing. The store decides how much a sweep deletes, and how fast.
 func (m *Manager) sweep() {
-	reaper, ok := m.st.(store.Reaper)
-	for ok && clock.Rest(m.ctx, clock.Jittered(sweepInterval)) == nil {
+	for clock.Rest(m.ctx, clock.Jittered(sweepInterval)) == nil {
 		if m.cfg.Clock.Now().After(m.acquirer.LastEnd().Add(2 * sweepInterval)) {
 			continue
 		}
-		if err := reaper.Sweep(m.ctx); err != nil && m.ctx.Err() == nil {
+		if err := m.st.Sweep(m.ctx); err != nil && m.ctx.Err() == nil {
 			m.cfg.Logger.Warn("the store was not swept, trying again later", "error", err)
 		}
 	}

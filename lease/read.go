@@ -67,11 +67,7 @@ func (m *Manager) List(call context.Context, s *holdings.Session, req types.List
 	if req.Scope == types.ScopePod {
 		q.Instance = m.cfg.Instance
 	}
-	lister, err := store.As[store.Lister](m.st, store.FeatureList)
-	if err != nil {
-		return types.Page{}, err
-	}
-	locks, err := lister.List(ctx, q)
+	locks, err := m.st.List(ctx, q)
 	if err != nil {
 		return types.Page{}, err
 	}
@@ -111,15 +107,11 @@ func (m *Manager) showShares(ctx context.Context, s *holdings.Session, views []t
 
 // Waiters lists waiting calls, ordered by the bytes of their keys and by queue position.
 func (m *Manager) Waiters(call context.Context, req types.WaitersRequest) (types.WaitersPage, error) {
-	waiters, err := store.As[store.Waiters](m.st, store.FeatureWaiters)
-	if err != nil {
-		return types.WaitersPage{}, err
-	}
 	ctx, cancel := context.WithTimeout(call, m.cfg.StoreTimeout)
 	defer cancel()
 	query := req
 	query.Limit++ // one more tells whether another page follows
-	found, err := waiters.Waiting(ctx, query)
+	found, err := m.st.Waiting(ctx, query)
 	if err != nil || len(found) <= req.Limit {
 		return types.WaitersPage{Waiting: found}, lanes.Refusal(call, err)
 	}
@@ -137,14 +129,10 @@ func pageOf(views []types.View, limit int) types.Page {
 // Stats counts what the whole database holds, in all namespaces. It may read every lock, so it is for
 // people. It ends with the store's timeout or with this sidecar.
 func (m *Manager) Stats(ctx context.Context) (store.Stats, error) {
-	census, err := store.As[store.Census](m.st, store.FeatureStats)
-	if err != nil {
-		return store.Stats{}, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
 	defer cancel()
 	defer context.AfterFunc(m.ctx, cancel)()
-	counted, err := census.Stats(ctx)
+	counted, err := m.st.Stats(ctx)
 	if err != nil && m.ctx.Err() != nil {
 		err = types.ErrDraining
 	}

@@ -388,26 +388,6 @@ func TestShareIsNotDeniedByTheCache(t *testing.T) {
 	})
 }
 
-// A sidecar whose store does not support shares does not ask for them.
-func TestStoreWithoutShares(t *testing.T) {
-	bubble(t, func(t *testing.T, opt option) {
-		r := newRig(t, opt, func(_ *types.Config, tr *store.Traits) { tr.Shared = false })
-		s := r.session()
-		g := r.lock(s, "k")
-		ctx := context.Background()
-		_, one := r.m.Acquire(ctx, s, types.Request{Key: "x", Shared: true})
-		_, all := r.m.AcquireAll(ctx, s, []string{"x", "y"}, types.Request{Shared: true})
-		_, downgrade := r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token, Share: true})
-		for what, err := range map[string]error{"one": one, "several": all, "downgrade": downgrade} {
-			if lacks, ok := errors.AsType[*store.UnsupportedError](err); !ok || lacks.Capability != store.FeatureShared {
-				t.Errorf("%s: error %v", what, err)
-			}
-		}
-		r.release(s, g)
-		r.nothingLeft()
-	})
-}
-
 // A call for several keys may be for shares.
 func TestGroupsShareKeys(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {

@@ -17,9 +17,8 @@ import (
 type Event = watch.Event
 
 func (m *Manager) newWatches() *watch.Watches {
-	engine, _ := m.st.(store.Watcher) // without the capability, Watch returns an error
 	return watch.New(watch.Config{
-		Store: engine, Get: m.st.Get, Clock: m.cfg.Clock, Log: m.cfg.Logger, Pin: m.pinForWatches,
+		Store: m.st, Get: m.st.Get, Clock: m.cfg.Clock, Log: m.cfg.Logger, Pin: m.pinForWatches,
 		Every:   func() time.Duration { return clock.Jittered(m.acquirer.Queue.CheckInterval()) },
 		Retry:   func() time.Duration { return clock.Jittered(m.cfg.PollInterval) },
 		Timeout: m.cfg.StoreTimeout, BatchMax: m.cfg.BatchMax, MaxStreams: m.cfg.MaxWaiters,
@@ -67,9 +66,6 @@ func (m *Manager) pinForWatches(ctx context.Context) (watch.Lease, error) {
 func (m *Manager) Watch(ctx context.Context, s *holdings.Session, key string, hear func(Event)) (v types.View, stop func(), err error) {
 	if m.isDraining() {
 		return types.View{}, nil, types.ErrDraining
-	}
-	if _, err := store.As[store.Watcher](m.st, store.FeatureEvents); err != nil {
-		return types.View{}, nil, err
 	}
 	stream, err := m.watches.Open(key, hear)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/store"
-	"github.com/locksidecar/locksidecar/store/memory"
 )
 
 // members checks that an answer has these members and no others.
@@ -313,35 +312,6 @@ func TestAbout(t *testing.T) {
 	if a := f.dial().do("GET", "/v1", ""); a.text != before+`,"force"]}` {
 		t.Error(a.text)
 	}
-}
-
-// If an engine has only the core, what it lacks is not among the features, and is refused by name.
-func TestEngineWithoutCapabilities(t *testing.T) {
-	core := struct{ store.Store }{memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: "pod-1/1", Pod: "pod-1"})}
-	f, _ := withManagerOn(t, core, func(c *Config) { c.Lacking = store.Lacking(core); c.AllowForce = true })
-	c := f.dial()
-	about := c.do("GET", "/v1", "").text
-	for _, name := range []string{"list", "stop", "events", "stats", "waiters"} {
-		if strings.Contains(about, `"`+name+`"`) {
-			t.Errorf("%s is among the features: %s", name, about)
-		}
-	}
-	granted := c.do("PUT", "/v1/locks/k", "")
-	granted.want(t, 200, "")
-	token := fmt.Sprint(int64(granted.json["token"].(float64)))
-	c.do("PATCH", "/v1/locks/k", `{"token":`+token+`,"data":"x"}`).want(t, 200, "")
-	for call, name := range map[string]string{
-		"GET /v1/locks": "list", "POST /v1/locks/k/stop": "stop", "DELETE /v1/locks/k?force=true": "stop",
-		"GET /v1/locks/k/events": "events", "GET /v1/stats": "stats",
-		"GET /v1/waiters": "waiters", "GET /v1/locks/k/waiters": "waiters",
-	} {
-		method, path, _ := strings.Cut(call, " ")
-		f.dial().do(method, path, "").want(t, 501, "unsupported")
-		if text := f.dial().do(method, path, "").text; !strings.Contains(text, "does not support "+name) {
-			t.Errorf("%s: %s", call, text)
-		}
-	}
-	c.do("DELETE", "/v1/locks/k?token="+token, "").want(t, 200, "")
 }
 
 func TestPanicEndsTheConnectionOnly(t *testing.T) {

@@ -28,8 +28,6 @@ type Config struct {
 	Logger *slog.Logger
 	// Version is what GET /v1 shows.
 	Version string
-	// Lacking are the features that the store lacks. GET /v1 omits them.
-	Lacking []string
 	// Details, if not nil, returns what GET /readyz shows about the store's server. It may return nil.
 	Details func() map[string]string
 
@@ -130,7 +128,7 @@ func New(cfg Config) *Server {
 	s.statsCache = newStatsCache(cfg.Locks, cfg.Timeouts.Stats)
 	s.countProblem = cfg.Metrics.Problem // a nil recorder does not count
 	cfg.Metrics.Observe(s.conns.Apps)
-	s.about = wire.AppendAbout(nil, cfg.Version, cfg.AllowForce, cfg.Lacking)
+	s.about = wire.AppendAbout(nil, cfg.Version, cfg.AllowForce)
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
 		ErrorHandler:                 s.handleBadRequest,

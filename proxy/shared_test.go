@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease"
-	"github.com/locksidecar/locksidecar/store"
-	"github.com/locksidecar/locksidecar/store/memory"
 )
 
 const semaphore = `{"mode":"shared","limit":2}`
@@ -206,26 +204,4 @@ func TestWaiters(t *testing.T) {
 		c.do("GET", target, "").want(t, 400, "invalid_request")
 	}
 	c.do("POST", "/v1/waiters", "").want(t, 405, "method_not_allowed")
-}
-
-// If an engine grants no shares, shared is not among the features, and is refused by name.
-func TestEngineWithoutShares(t *testing.T) {
-	core := withoutShares{memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: "pod-1/1", Pod: "pod-1"})}
-	f, _ := withManagerOn(t, core, func(c *Config) { c.Lacking = store.Lacking(core) })
-	c := f.dial()
-	if about := c.do("GET", "/v1", "").text; strings.Contains(about, `"shared"`) || !strings.Contains(about, `"waiters"`) {
-		t.Error(about)
-	}
-	a := c.do("PUT", "/v1/locks/k", `{"mode":"shared"}`)
-	a.want(t, 501, "unsupported")
-	a.detail(t, "shared")
-	c.do("PUT", "/v1/locks/k", `{"mode":"exclusive"}`).want(t, 200, "")
-}
-
-type withoutShares struct{ *memory.Store }
-
-func (s withoutShares) Traits() store.Traits {
-	traits := s.Store.Traits()
-	traits.Shared = false
-	return traits
 }

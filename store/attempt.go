@@ -25,8 +25,7 @@ type Ask struct {
 	// Skip: if the holder releases with the Outcome Success, this waiter gets the result instead of the lock
 	// (Enqueue). A Shared ask cannot skip.
 	Skip bool
-	// Shared asks for a share, so several shared holders may have the key at a time. Only an engine with the
-	// Trait Shared gets such asks.
+	// Shared asks for a share, so several shared holders may have the key at a time.
 	Shared bool
 	// Limit above zero limits how many shared holders the key may have. Shared holders and shared waiters of
 	// a key all name the same limit, or no limit.

@@ -44,13 +44,13 @@
 //
 // # Core and capabilities
 //
-// Every engine implements [Store]. Some engines also have capabilities, which are interfaces: [Lister],
-// [Waiters], [Signaler], [Watcher], [Mover], [Reaper], [Census], [Listener], [Joiner] and [Immediate]. [As] finds
-// them. The suite store/storetest tests that each engine keeps the promises of this page.
+// Every engine implements [Store]. Some engines also have capabilities, which are interfaces: [Tokens], [Described],
+// [Quieter], [Listener], [Joiner] and [Immediate]. [As] finds them. The suite store/storetest tests that each engine keeps the promises of this page.
 package store
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -137,8 +137,87 @@ type Store interface {
 	// Amend checks that locks are held under their tokens. It changes their data, and the remaining time of
 	// bind:ttl locks. It may turn an exclusive lock into a share.
 	Amend(ctx context.Context, changes []Change) ([]Verdict, error)
+
 	// Get reads locks.
 	Get(ctx context.Context, keys []string) ([]Lock, error)
+	// List reads held locks, ordered by the bytes of their keys.
+	List(ctx context.Context, query Query) ([]Lock, error)
+	// Waiting reads waiters, ordered by the bytes of their keys. Waiters of one key are in queue order.
+	Waiting(ctx context.Context, query WaitQuery) ([]Waiting, error)
+
+	Signaler
+	Watcher
+	Mover
+	Reaper
+	Census
+	Elector
+}
+
+// Signaler is the part of a [Store] that sends requests to holders.
+type Signaler interface {
+	// Signal sends requests to the holders of keys. For a shared lock, a request is for one holder or for
+	// all. Claim statuses: Holds, UnknownToken (the key has no holder), ClaimRowLocked. After Holds:
+	//   - a Stop is noted in the lock. A session's holder is notified. Watchers are notified if there is a
+	//     holder (otherwise only a MinHold keeps the key). If only the reason is new, watchers may not be
+	//     notified.
+	//   - a Break ends a lock that no session claims (bind:ttl, or kept by its MinHold). A Break of a
+	//     session's lock ends its MinHold at once. So the key is free at the end of the lease even if its
+	//     sidecar is gone.
+	Signal(ctx context.Context, signals []Signal) ([]ClaimStatus, error)
+	// Signals returns the requests to holders under these leases of this instance. It returns a signal until
+	// the signal is acknowledged or the lease is dead.
+	Signals(ctx context.Context, leases []LeaseID) ([]Signal, error)
+	// Acknowledge forgets signals. Missing ones are no error.
+	Acknowledge(ctx context.Context, signals []SignalID) error
+}
+
+// Watcher is the part of a [Store] that reports what happens to a key.
+type Watcher interface {
+	// Watch reports the events of keys to this instance as news, until Unwatch or until the lease is dead.
+	// Events that this instance causes may be reported until it knows that the lease is dead. Watch may be
+	// repeated, also under another lease. It fails if the lease is not alive.
+	Watch(ctx context.Context, keys []string, lease LeaseID) error
+	// Unwatch ends the watches of these keys.
+	Unwatch(ctx context.Context, keys []string) error
+}
+
+// Mover is the part of a [Store] for engines that can forget what they have confirmed, for instance by a failover to a server
+// with older data. Their renewals name the leases that were opened in another history. The sidecar then verifies the locks that it
+// believes to be held under these leases, moves them to a fresh lease, and revokes the old leases.
+type Mover interface {
+	// HeldUnder returns the locks of these keys that are held under renewed leases of this instance. A shared
+	// lock may have several grants.
+	HeldUnder(ctx context.Context, keys []string) (HeldGrants, error)
+	// Move moves locks and waits from one lease of this instance to another. Tokens and queue
+	// positions stay. A repeat is safe, and a late Move does nothing: a lock under a third lease
+	// stays there. Statuses: Holds (it is under the new lease), Expired (one of the two leases
+	// ended), UnknownToken, Released, OtherSession (it is under neither lease), ClaimRowLocked.
+	Move(ctx context.Context, from, to LeaseID, moves []Move) ([]ClaimStatus, error)
+}
+
+// Reaper is the part of a [Store] that reaps what others have left: the rows of an expired lease may stay until then.
+type Reaper interface {
+	// ReapInstance revokes the renewed leases of an instance that no longer runs.
+	ReapInstance(ctx context.Context, instance string) error
+	// Sweep reaps leases that expired a while ago and deletes rows that only cost space. It may take minutes,
+	// in small steps with pauses, and ends with ctx. If another instance sweeps now, or did recently, Sweep
+	// returns early.
+	Sweep(ctx context.Context) error
+}
+
+// Census is the part of a [Store] that counts what it holds.
+type Census interface {
+	// Stats counts what the whole database holds, in all namespaces. It may read every lock, so only
+	// operators and one elected sidecar call it.
+	Stats(ctx context.Context) (Stats, error)
+}
+
+// Elector is the part of a [Store] that chooses one of its instances.
+type Elector interface {
+	// Elect chooses the one instance that reads Stats for all instances of the database, in all namespaces.
+	// If it elects or re-elects the caller, the term begins now. Otherwise the answer says how long another
+	// instance remains elected. A term of zero resigns.
+	Elect(ctx context.Context, term time.Duration) (Election, error)
 }
 
 // Traits are properties in which engines differ and which callers use.
@@ -148,8 +227,6 @@ type Traits struct {
 	// Polls: news of waiters that other instances granted does not arrive now. So callers check waits every
 	// poll interval.
 	Polls bool
-	// Shared: the engine grants shares. It never changes.
-	Shared bool
 	// Final: a lease is dead when it expires, and nobody needs to reap it. What it held is handed on when somebody
 	// next looks at the key.
 	Final bool

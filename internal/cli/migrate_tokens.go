@@ -37,7 +37,6 @@ type move struct {
 type opened struct {
 	store.Store
 	store.Tokens
-	store.Census
 	url config.StoreURL
 }
 
@@ -99,9 +98,6 @@ func (m *move) open(ctx context.Context, flag, url string, schema bool) (*opened
 	o := &opened{Store: st, url: cfg.Store}
 	if o.Tokens, err = store.As[store.Tokens](st, "tokens of another store"); err != nil {
 		return nil, exitcode.With(exitcode.Config, fmt.Errorf("%s is %s, whose locks end with their process: it has no tokens to keep", flag, cfg.Store))
-	}
-	if o.Census, err = store.As[store.Census](st, store.FeatureStats); err != nil {
-		return nil, exitcode.With(exitcode.Config, fmt.Errorf("%s: %w", flag, err))
 	}
 	if err := o.start(ctx); err != nil {
 		st.Stop()

@@ -114,7 +114,7 @@ func (s *sidecar) proxyConfig() proxy.Config {
 	return proxy.Config{
 		Locks: proxy.FromManager(s.locks), Logger: s.log, Version: s.Version,
 		Claimed: s.record.begin, Namespace: cfg.Namespace,
-		TTL: cfg.TTL, AllowForce: cfg.AllowForce, Lacking: store.Lacking(s.store),
+		TTL: cfg.TTL, AllowForce: cfg.AllowForce,
 		Details: func() map[string]string { return store.Details(s.store) },
 		Tracer:  s.tel.Tracer, Metrics: s.tel.Metrics.Calls, MetricsHandler: s.tel.Scrape,
 		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,

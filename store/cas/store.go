@@ -93,18 +93,11 @@ type Store struct {
 }
 
 var (
-	_ store.Store    = (*Store)(nil)
-	_ store.Lister   = (*Store)(nil)
-	_ store.Waiters  = (*Store)(nil)
-	_ store.Signaler = (*Store)(nil)
-	_ store.Watcher  = (*Store)(nil)
-	_ store.Mover    = (*Store)(nil)
-	_ store.Reaper   = (*Store)(nil)
-	_ store.Census   = (*Store)(nil)
-	_ store.Joiner   = (*Store)(nil)
-	_ store.Quieter  = (*Store)(nil)
-
+	_ store.Store     = (*Store)(nil)
+	_ store.Tokens    = (*Store)(nil)
 	_ store.Described = (*Store)(nil)
+	_ store.Quieter   = (*Store)(nil)
+	_ store.Joiner    = (*Store)(nil)
 )
 
 // New makes a store. Start makes it usable.
@@ -176,9 +169,9 @@ func (s *Store) Ready() error {
 	}
 }
 
-// Traits says that locks may be shared, and that a lease which has expired is dead.
+// Traits says that a lease which has expired is dead.
 func (s *Store) Traits() store.Traits {
-	return store.Traits{Shared: true, Final: true, LongestQueue: s.cfg.LongestQueue}
+	return store.Traits{Final: true, LongestQueue: s.cfg.LongestQueue}
 }
 
 // Details is what the backend tells about its server, if it does.

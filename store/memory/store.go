@@ -32,13 +32,6 @@ type Store struct {
 
 var (
 	_ store.Store     = (*Store)(nil)
-	_ store.Lister    = (*Store)(nil)
-	_ store.Waiters   = (*Store)(nil)
-	_ store.Signaler  = (*Store)(nil)
-	_ store.Watcher   = (*Store)(nil)
-	_ store.Mover     = (*Store)(nil)
-	_ store.Reaper    = (*Store)(nil)
-	_ store.Census    = (*Store)(nil)
 	_ store.Immediate = (*Store)(nil)
 )
 
@@ -69,8 +62,8 @@ func (s *Store) Ready() error {
 	}
 }
 
-// Traits says that calls are immediate, all news arrives, and locks may be shared.
-func (s *Store) Traits() store.Traits { return store.Traits{Inline: true, Shared: true} }
+// Traits says that calls are immediate, and all news arrives.
+func (s *Store) Traits() store.Traits { return store.Traits{Inline: true} }
 
 func (s *Store) usable(ctx context.Context, op string) error {
 	if err := s.Ready(); err != nil {

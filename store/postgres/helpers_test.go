@@ -179,12 +179,5 @@ func withdraw(ctx context.Context, s engine, attempts ...store.Attempt) error {
 // engine is a *postgres.Store, or a struct that embeds one.
 type engine interface {
 	store.Store
-	store.Lister
-	store.Signaler
-	store.Watcher
-	store.Mover
-	store.Reaper
-	store.Census
 	store.Listener
-	Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error)
 }

@@ -126,13 +126,7 @@ type running struct {
 
 var (
 	_ store.Store    = (*Store)(nil)
-	_ store.Lister   = (*Store)(nil)
-	_ store.Waiters  = (*Store)(nil)
-	_ store.Signaler = (*Store)(nil)
-	_ store.Watcher  = (*Store)(nil)
-	_ store.Mover    = (*Store)(nil)
-	_ store.Reaper   = (*Store)(nil)
-	_ store.Census   = (*Store)(nil)
+	_ store.Tokens   = (*Store)(nil)
 	_ store.Listener = (*Store)(nil)
 	_ store.Quieter  = (*Store)(nil)
 )
@@ -232,7 +226,7 @@ func (c *Config) complete() (conns int, err error) {
 
 // Traits says that without a listener, callers must poll for hand-offs of other instances.
 func (s *Store) Traits() store.Traits {
-	return store.Traits{Polls: !s.listener.hearing.Load(), Shared: true}
+	return store.Traits{Polls: !s.listener.hearing.Load()}
 }
 
 // Ready is nil if the last check reached the server.

@@ -130,7 +130,6 @@ func successMeetsReap(f *fixture) {
 // stopMeetsRelease: the next holder is under the same lease, and the stop is not for it.
 func stopMeetsRelease(f *fixture) {
 	a, b := f.pair()
-	needs[store.Signaler](a)
 	f.rounds(200, func(round int) {
 		key := fmt.Sprintf("stop:%d", round)
 		holder, next := a.ask(key), a.ask(key)
@@ -173,7 +172,6 @@ func stopMeetsRelease(f *fixture) {
 // holder.
 func stopMeetsPendingHold(f *fixture) {
 	a, b := f.pair()
-	needs[store.Signaler](a)
 	f.rounds(100, func(round int) {
 		key := fmt.Sprintf("standing:%d", round)
 		holder, next := a.askHold(key, longTTL, longHold), b.ask(key)
@@ -204,7 +202,6 @@ func stopMeetsPendingHold(f *fixture) {
 // holder's grant ends.
 func breakMeetsRelease(f *fixture) {
 	a, b := f.pair()
-	needs[store.Signaler](a)
 	f.rounds(200, func(round int) {
 		key := fmt.Sprintf("break:%d", round)
 		holder := a.askTTL(key, longTTL)

@@ -75,7 +75,7 @@ func (f *fixture) unstarted(namespace, name string) *instance {
 	f.Helper()
 	id := store.Identity{Namespace: namespace, Instance: name + "-" + uuid.NewString(), Pod: "pod-" + name}
 	in := &instance{
-		engine: engineOf(f, f.backend.Open(id)), fixture: f, id: id,
+		engine: engineOf(f.backend.Open(id)), fixture: f, id: id,
 		heard: map[heardOf]chan store.News{}, signals: make(chan struct{}, 1),
 	}
 	f.Cleanup(in.Stop)

@@ -85,7 +85,7 @@ func newMachine(t *rapid.T, tick time.Duration, backend Aging) *machine {
 	namespace := "model-" + uuid.NewString()
 	for i := range m.ears {
 		m.ids = append(m.ids, store.Identity{Namespace: namespace, Instance: fmt.Sprint(namespace, i)})
-		s := engineOf(t, backend.Open(m.ids[i]))
+		s := engineOf(backend.Open(m.ids[i]))
 		must(t, s.Start(m.ctx, m.ears[i].hear))
 		m.until(t, "ready", func() bool { return s.Ready() == nil })
 		s.Listen(true)
@@ -250,7 +250,7 @@ func (m *machine) newAsk(t *rapid.T) modelAsker {
 	if rapid.IntRange(0, 3).Draw(t, "hold") == 0 {
 		a.MinHold = m.duration(t, "min")
 	}
-	a.Shared = m.stores[0].Traits().Shared && rapid.Bool().Draw(t, "shared")
+	a.Shared = rapid.Bool().Draw(t, "shared")
 	a.Skip = !a.Shared && rapid.IntRange(0, 2).Draw(t, "skip") == 0
 	if a.Shared {
 		a.Limit = slices.Index(modelKeys, key) // mostly one limit for each key
@@ -349,7 +349,7 @@ func (m *machine) amend(t *rapid.T) {
 	if rapid.Bool().Draw(t, "extend") {
 		c.TTL = m.duration(t, "ttl")
 	}
-	c.Share = m.stores[0].Traits().Shared && rapid.IntRange(0, 3).Draw(t, "downgrade") == 0
+	c.Share = rapid.IntRange(0, 3).Draw(t, "downgrade") == 0
 	k, by := m.model.lock(c.Key), m.anyOf(t)
 	want := m.model.standing(by, c.Claim)
 	if want == store.Holds {

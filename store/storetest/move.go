@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// moveCases are for stores that implement [store.Mover].
+// moveCases are about [store.Mover].
 func moveCases() []testCase {
 	return []testCase{
 		{"HeldUnder returns only the keys that are held under leases of this instance", heldUnder},

@@ -7,13 +7,10 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// sharing returns a case with two instances, for engines with the trait Shared.
+// sharing returns a case with two instances.
 func sharing(rule string, run func(f *fixture, a, b *instance)) testCase {
 	return testCase{rule, func(f *fixture) {
 		a, b := f.pair()
-		if !a.Traits().Shared {
-			f.Skip("the engine does not support shares")
-		}
 		run(f, a, b)
 	}}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// waitersCases are for stores that implement [store.Waiters].
+// waitersCases are about Waiting.
 func waitersCases() []testCase {
 	return []testCase{
 		{"waiters are read by key and in the order of the queue", func(f *fixture) {

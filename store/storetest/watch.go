@@ -87,7 +87,6 @@ func watchCases() []testCase {
 func (f *fixture) watchPair(run func(in, by *instance)) {
 	f.Helper()
 	in := f.instance("alone")
-	needs[store.Watcher](in)
 	run(in, in)
 	if in.Traits().Polls {
 		return // the store sends only own events

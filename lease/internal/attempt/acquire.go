@@ -15,8 +15,8 @@ import (
 
 // Acquire gets a lock for a session, or a BindTTL lock: see Acquire of package lease. [Call.Acquire] tells how.
 func (aq *Acquirer) Acquire(ctx context.Context, s *holdings.Session, req *types.Request) (types.Grant, error) {
-	if err := aq.Refuses(req); err != nil {
-		return types.Grant{}, err
+	if aq.IsDraining() {
+		return types.Grant{}, types.ErrDraining
 	}
 	req.TTL = aq.TTLOf(s, req)
 	if req.Bind == types.BindTTL {
@@ -75,17 +75,6 @@ func ResultOf(g *types.Grant, err error) string {
 	default:
 		return observe.Granted
 	}
-}
-
-// Refuses returns why a request can never be granted, or nil.
-func (aq *Acquirer) Refuses(req *types.Request) error {
-	switch {
-	case aq.IsDraining():
-		return types.ErrDraining
-	case req.Shared && !aq.shares:
-		return &store.UnsupportedError{Capability: store.FeatureShared}
-	}
-	return nil
 }
 
 // IsDraining reports whether acquires are refused.

@@ -51,8 +51,6 @@ type Acquirer struct {
 	// lastEnd is when the store keeps no grant any more, in nanoseconds after began; 0: nothing was granted.
 	lastEnd atomic.Int64
 
-	// shares: the store grants shares.
-	shares bool
 	// longestQueue is the store's limit; zero means none.
 	longestQueue int
 	// inline: the store answers at once, in the caller's goroutine (see its traits).
@@ -68,7 +66,7 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 		cfg: c.Config, clk: c.Clock, obs: c.Observer, store: c.Store,
 		Queue: newQueue(c.Config, c.Observer, c.Store, c.Background.Spawn),
 		lanes: c.Lanes, heldCache: c.HeldCache, leases: c.Leases, later: c.Background,
-		shares: traits.Shared, longestQueue: traits.LongestQueue, inline: traits.Inline,
+		longestQueue: traits.LongestQueue, inline: traits.Inline,
 		draining: c.Draining, ctx: ctx, began: c.Clock.Now(),
 	}
 	aq.holdings = holdings.New(holdings.Config{

@@ -27,9 +27,15 @@ const (
 	Age = 3
 )
 
+// Store is the part of a [store.Store] that a Counter needs.
+type Store interface {
+	store.Census
+	store.Elector
+}
+
 // Counter elects this sidecar, and counts while it is elected.
 type Counter struct {
-	census  store.Census // nil if the engine cannot count
+	store   Store
 	clk     clock.Clock
 	log     *slog.Logger
 	timeout time.Duration // of an operation of the store
@@ -59,9 +65,8 @@ type Counter struct {
 }
 
 // New makes a counter that counts until ctx ends. spawn runs it.
-func New(ctx context.Context, cfg types.Config, st store.Store, spawn func(func()) bool) *Counter {
-	census, _ := st.(store.Census)
-	return &Counter{census: census, clk: cfg.Clock, log: cfg.Logger, timeout: cfg.StoreTimeout, ctx: ctx, spawn: spawn}
+func New(ctx context.Context, cfg types.Config, st Store, spawn func(func()) bool) *Counter {
+	return &Counter{store: st, clk: cfg.Clock, log: cfg.Logger, timeout: cfg.StoreTimeout, ctx: ctx, spawn: spawn}
 }
 
 func (f *Counter) shownFor(now time.Time) time.Duration {
@@ -75,7 +80,7 @@ func (f *Counter) Current() (store.Stats, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.looked = f.clk.Now()
-	if !f.running && f.census != nil {
+	if !f.running {
 		f.running = f.spawn(func() { f.run(f.ctx) })
 	}
 	if !f.looked.Before(f.until) || !f.looked.Before(f.knownUntil) || f.clk.Suspended(f.looked)-f.suspended >= clock.SuspensionLimit {
@@ -106,7 +111,7 @@ func (f *Counter) rest() {
 	if f.ours {
 		ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
 		defer cancel()
-		if _, err := f.census.Elect(ctx, 0); err != nil {
+		if _, err := f.store.Elect(ctx, 0); err != nil {
 			f.log.Debug("this sidecar was elected to count all locks, and could not resign", "error", err)
 		}
 	}
@@ -140,7 +145,7 @@ func (f *Counter) elect(ctx context.Context) (left time.Duration, err error) {
 	defer cancel()
 	sent := f.clk.Now()
 	suspended := f.clk.Suspended(sent)
-	election, err := f.census.Elect(ctx, Term)
+	election, err := f.store.Elect(ctx, Term)
 	switch {
 	case err != nil:
 		f.ours = f.ours || store.OutcomeUnknown(err)
@@ -168,7 +173,7 @@ func (f *Counter) count(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	began := f.clk.Now()
-	stats, err := f.census.Stats(ctx)
+	stats, err := f.store.Stats(ctx)
 	ended := f.clk.Now()
 	interval := max(Interval, restShare*ended.Sub(began))
 	f.countAt = ended.Add(interval)

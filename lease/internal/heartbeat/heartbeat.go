@@ -28,10 +28,11 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Store is the part of a [store.Store] that leases need. It may also be a [store.Reaper] and a [store.Listener].
+// Store is the part of a [store.Store] that leases need. It may also be a [store.Listener].
 type Store interface {
 	Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error)
 	Revoke(ctx context.Context, leases []store.LeaseID) error
+	ReapInstance(ctx context.Context, instance string) error
 	Ready() error
 }
 

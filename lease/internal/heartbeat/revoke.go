@@ -9,7 +9,6 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
-	"github.com/locksidecar/locksidecar/store"
 )
 
 // revoke declares an own lease dead in the background. If the store does not answer for long, the lease
@@ -103,11 +102,7 @@ func (ls *Leases) Reap(instances []string, done func()) {
 }
 
 func (ls *Leases) reapInstance(ctx context.Context, instance string) bool {
-	reaper, ok := ls.cfg.Store.(store.Reaper)
-	if !ok {
-		return true // expired leases need no reaper here
-	}
-	err := reaper.ReapInstance(ctx, instance)
+	err := ls.cfg.Store.ReapInstance(ctx, instance)
 	if err != nil {
 		ls.cfg.Log.Warn("could not reap the leases of an earlier sidecar of this pod, trying again", "instance", instance, "error", err)
 	}

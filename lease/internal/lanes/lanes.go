@@ -64,7 +64,7 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, judge *readine
 	ls.Enqueues = batcher.New(obs.Lane("enqueue", together), byKey, heard(st.Enqueue), locked)
 	ls.Amends = batcher.New(obs.Lane("amend", bounded), func(c store.Change) string { return c.Key }, told(judge, st.Amend), claimLocked)
 	ls.Reads = batcher.New(obs.Lane("get", bounded), func(key string) string { return key }, st.Get, nil)
-	ls.Signals = batcher.New(obs.Lane("signal", bounded), func(s store.Signal) string { return s.Key }, sendSignals(st),
+	ls.Signals = batcher.New(obs.Lane("signal", bounded), func(s store.Signal) string { return s.Key }, st.Signal,
 		func(s store.ClaimStatus) bool { return s == store.ClaimRowLocked })
 	apart := lane
 	apart.Inline = false // they may hang, and have their own limit
@@ -105,16 +105,6 @@ func told[T, R any](judge *readiness.Judge, f func(context.Context, []T) ([]R, e
 func forAll[T any](f func(context.Context, []T) error) func(context.Context, []T) ([]struct{}, error) {
 	return func(ctx context.Context, items []T) ([]struct{}, error) {
 		return make([]struct{}, len(items)), f(ctx, items)
-	}
-}
-
-func sendSignals(st store.Store) func(context.Context, []store.Signal) ([]store.ClaimStatus, error) {
-	return func(ctx context.Context, all []store.Signal) ([]store.ClaimStatus, error) {
-		signaler, err := store.As[store.Signaler](st, store.FeatureStop)
-		if err != nil {
-			return nil, err
-		}
-		return signaler.Signal(ctx, all)
 	}
 }
 

@@ -57,8 +57,8 @@ func New(ctx context.Context, c Config) *Groups {
 
 // Acquire gets the locks of one call, all or none. The grants are in the order of the keys.
 func (gs *Groups) Acquire(ctx context.Context, s *holdings.Session, keys []string, req *types.Request) ([]types.Grant, error) {
-	if err := gs.acquirer.Refuses(req); err != nil {
-		return nil, err
+	if gs.acquirer.IsDraining() {
+		return nil, types.ErrDraining
 	}
 	req.TTL = gs.acquirer.TTLOf(s, req)
 	g := gs.NewGroup(ctx, s, keys, req)

@@ -55,7 +55,7 @@ var errOtherHistory = errors.New("locks were read from another server than the o
 // Config is the configuration of a Reconciler.
 type Config struct {
 	types.Config
-	Store    store.Mover // nil if the store cannot forget grants
+	Store    store.Mover
 	Leases   *heartbeat.Leases
 	Holdings *holdings.Set
 	Attempts *attempt.Acquirer

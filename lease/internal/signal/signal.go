@@ -24,7 +24,7 @@ import (
 type Signals struct {
 	ctx   context.Context // ends with the sidecar
 	cfg   types.Config
-	store store.Signaler // nil: the engine has no signals
+	store store.Signaler
 	lanes *lanes.Set
 	cache *heldcache.Cache
 	later *background.Runner
@@ -48,10 +48,9 @@ func New(
 	leases *heartbeat.Leases, aq *attempt.Acquirer,
 ) *Signals {
 	sg := &Signals{
-		ctx: ctx, cfg: cfg, lanes: ls, cache: cache, later: later, leases: leases, holdings: aq.Holdings(), acquirer: aq,
+		ctx: ctx, cfg: cfg, store: st, lanes: ls, cache: cache, later: later, leases: leases, holdings: aq.Holdings(), acquirer: aq,
 		unmatched: make(map[store.SignalID]time.Time),
 	}
-	sg.store, _ = st.(store.Signaler)
 	return sg
 }
 
@@ -116,7 +115,7 @@ func (sg *Signals) next() bool {
 // round reads the signals, applies them, and acknowledges those that are finished.
 func (sg *Signals) round(ctx context.Context) error {
 	leases := sg.leases.InUse()
-	if len(leases) == 0 || sg.store == nil {
+	if len(leases) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, sg.cfg.StoreTimeout)

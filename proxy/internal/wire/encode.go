@@ -18,13 +18,11 @@ var features = []string{
 // featureForce is listed only if it is allowed.
 const featureForce = "force"
 
-// AppendAbout appends the answer to GET /v1, without the features that the store lacks.
-func AppendAbout(b []byte, version string, force bool, lacking []string) []byte {
+// AppendAbout appends the answer to GET /v1.
+func AppendAbout(b []byte, version string, force bool) []byte {
 	o := append(open(b).text("version", version).text("api", "v1").name("features"), '[')
 	for _, f := range features {
-		if !slices.Contains(lacking, f) {
-			o = appendString(comma(o), f)
-		}
+		o = appendString(comma(o), f)
 	}
 	if force {
 		o = appendString(comma(o), featureForce)
