@@ -1,14 +1,10 @@
 package io.github.locksidecar;
 
 import io.github.locksidecar.testing.Sidecar;
-import java.io.IOException;
-import java.nio.file.Files;
-import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.stream.Stream;
 
 /** An app whose calls wait for one lock until no descriptor is free, and whose release ends their waits. */
 public final class ManyWaitApp {
@@ -17,7 +13,6 @@ public final class ManyWaitApp {
   private ManyWaitApp() {}
 
   public static void main(String[] arguments) throws Exception {
-    loadClasses();
     boolean hangs = System.getenv("LOCKSIDECAR_TEST_HANG") != null;
     LockClient client = LockClient.builder().timeout(Duration.ofSeconds(hangs ? 1 : 10)).build();
     HeldLock lock = client.acquire("key");
@@ -76,23 +71,6 @@ public final class ManyWaitApp {
         }
       }
       Sidecar.pause();
-    }
-  }
-
-  /** A class of a folder needs a descriptor when it is loaded; those of a jar do not. */
-  private static void loadClasses() throws IOException, ClassNotFoundException {
-    for (String entry : System.getProperty("java.class.path").split(":")) {
-      Path folder = Path.of(entry);
-      if (Files.isDirectory(folder.resolve("io/github/locksidecar"))) {
-        try (Stream<Path> files = Files.walk(folder)) {
-          for (Path file : files.filter(one -> one.toString().endsWith(".class")).toList()) {
-            String name = folder.relativize(file).toString().replace('/', '.').replaceAll("[.]class$", "");
-            if (!name.contains("Test") && !name.contains("contract") && !name.equals("module-info")) {
-              Class.forName(name);
-            }
-          }
-        }
-      }
     }
   }
 

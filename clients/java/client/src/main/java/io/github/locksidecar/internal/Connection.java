@@ -3,6 +3,7 @@ package io.github.locksidecar.internal;
 import java.io.EOFException;
 import java.io.IOException;
 import java.net.StandardProtocolFamily;
+import java.net.StandardSocketOptions;
 import java.net.UnixDomainSocketAddress;
 import java.nio.ByteBuffer;
 import java.nio.channels.SocketChannel;
@@ -37,6 +38,18 @@ final class Connection implements AutoCloseable {
   private Connection(SocketChannel channel, Deadlines deadlines) {
     this.channel = channel;
     this.deadlines = deadlines;
+  }
+
+  /**
+   * Loads what the JDK needs for a connection until its end. The JDK loads a part of it when the first connection is closed, and
+   * that fails for good if no descriptor is free then.
+   */
+  static void load() {
+    try (SocketChannel unconnected = SocketChannel.open(StandardProtocolFamily.UNIX)) {
+      unconnected.getOption(StandardSocketOptions.SO_SNDBUF);
+    } catch (IOException e) {
+      // The first connection tells why.
+    }
   }
 
   /** Connects. */

@@ -35,8 +35,8 @@ final class Deadlines {
     if (timer == null && !closed) {
       Thread made = new Thread(this::run, "locksidecar-timer");
       made.setDaemon(true);
+      made.start(); // may fail: then the next connection tries again
       timer = made;
-      made.start();
     }
   }
 
@@ -57,8 +57,12 @@ final class Deadlines {
       long now = Clock.now();
       long earliest = Clock.NEVER;
       for (Connection connection : open) {
-        if (!connection.expire(now)) {
-          earliest = Math.min(earliest, connection.deadline());
+        try {
+          if (!connection.expire(now)) {
+            earliest = Math.min(earliest, connection.deadline());
+          }
+        } catch (Throwable e) {
+          // It is closed as far as can be. Without this thread, no call would end in its time.
         }
       }
       next = earliest;

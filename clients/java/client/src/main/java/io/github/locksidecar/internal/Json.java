@@ -29,7 +29,7 @@ public final class Json {
     return text(value).getBytes(StandardCharsets.UTF_8);
   }
 
-  private static String text(@Nullable Object value) {
+  static String text(@Nullable Object value) {
     try {
       return JsonWriter.string(value);
     } catch (JsonWriterException e) {

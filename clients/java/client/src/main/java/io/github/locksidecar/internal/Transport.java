@@ -54,6 +54,17 @@ public final class Transport {
    */
   public Transport(Settings settings) {
     this.settings = settings;
+    load();
+  }
+
+  /**
+   * Loads what calls need from libraries. To load it needs free descriptors, which calls that wait may use up. A class or a library
+   * that could not be loaded once is missing until the end of the process.
+   */
+  private static void load() {
+    Connection.load();
+    Json.object(Json.text(Map.of()));
+    Tracing.current();
   }
 
   /** Whether a session was opened: a sidecar that is away now may come back. */
@@ -301,7 +312,7 @@ public final class Transport {
       while (true) {
         made.receive(stream.next());
       }
-    } catch (LocksidecarException | InterruptedException e) {
+    } catch (Throwable e) { // an error of the JVM, too: without this thread nobody hears of the locks
       if (stream.late()) {
         deadlines.closeConnections(); // the sidecar hangs, so calls that wait would not end
       }

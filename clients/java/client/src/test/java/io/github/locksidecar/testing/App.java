@@ -26,10 +26,15 @@ public final class App implements AutoCloseable {
 
   /** Starts the class's main after a command of the shell, such as {@code ulimit -n 60}. */
   public App(Class<?> main, String socket, String before) throws IOException {
+    this(main, socket, before, System.getProperty("java.class.path"));
+  }
+
+  /** Starts the class's main with another class path. */
+  public App(Class<?> main, String socket, String before, String classPath) throws IOException {
     ProcessBuilder builder =
         new ProcessBuilder(
             "sh", "-c", before + "\nexec \"$@\"", "app", System.getProperty("java.home") + "/bin/java",
-            "-XX:TieredStopAtLevel=1", "-cp", System.getProperty("java.class.path"), main.getName());
+            "-XX:TieredStopAtLevel=1", "-cp", classPath, main.getName());
     builder.environment().put("LOCKSIDECAR_SOCKET", socket);
     process = builder.redirectErrorStream(true).start();
     Thread reader = new Thread(this::read);
