@@ -319,23 +319,26 @@ func (o *operation) withdraw(ctx context.Context, attempts []store.Attempt, whic
 	}
 	for {
 		done, err := query(ctx, o, sqlWithdraw, []any{id.Namespace, o.notAfter, id.Instance, keys, ids},
-			func(rows pgx.Rows, h *handOver) error { return h.scan(rows, &h.lapsed, &at) })
+			func(rows pgx.Rows, h *handOver) error {
+				h.namespace = id.Namespace
+				return rows.Scan(h.with(&h.key, &h.lapsed, &at)...)
+			})
 		if err != nil {
 			return at, err
 		}
 		o.partly = true
 		done = slices.DeleteFunc(done, func(h handOver) bool { return h.key == "" }) // it has only the time
-		var waiting []held                                                           // keys whose waiters have all expired
-		for _, h := range done {
-			if h.outcome == expiredWaiters {
-				waiting = append(waiting, held{namespace: h.namespace, key: h.key})
-			}
-		}
-		_, expired := o.sortOut(done, withdrawn)
-		if err := o.reap(ctx, expired, false); err != nil {
+		var left work
+		o.sortOut(done, withdrawn, &left)
+		left.leases = unique(left.leases)
+		if err := o.finish(ctx, work{leases: left.leases}, false); err != nil {
 			return at, err
 		}
-		if len(o.unblocked(expired, waiting)) == 0 {
+		if o.anyBlocked(left.leases) {
+			o.pass(left.keys...)
+			return at, nil
+		}
+		if len(left.keys) == 0 {
 			return at, nil
 		}
 	}

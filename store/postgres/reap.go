@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -27,23 +28,22 @@ type held struct {
 
 func (h held) name() keyName { return keyName{h.namespace, h.key} }
 
-// handOver is a row of the statement hand_off.
+// handOver is a value of the type hand_over in the database: what became of a key. See schema/.
 type handOver struct {
-	namespace, key string
-	outcome        zeronull.Text
-	expired        []uuid.UUID // of waiters in the way, or passed over
-	attempt, lease zeronull.UUID
-	instance       zeronull.Text
-	token          zeronull.Int8
-	acquiredAt     zeronull.Timestamptz
-	expiresAt      zeronull.Timestamptz
-	hints          hints
-	watched        bool
-	ended          zeronull.Int8 // the token of the grant that ended, unless watchers know that already
-	now            zeronull.Timestamptz
-	cohort         []uuid.UUID
-	slot           *int // of a share; nil: the grant is exclusive
-	lapsed         bool // the grant had already ended with its lease
+	namespace, key        string
+	outcome               zeronull.Text
+	expired               []uuid.UUID // of waiters in the way, or passed over
+	attempt, lease        zeronull.UUID
+	instance              zeronull.Text
+	token                 zeronull.Int8
+	acquiredAt, expiresAt zeronull.Timestamptz
+	slot                  *int // of a share; nil: the grant is exclusive
+	cohort                []uuid.UUID
+	hints                 hints
+	watched               pgtype.Bool
+	ended                 zeronull.Int8 // the token of the grant that ended, unless watchers know that already
+	now                   zeronull.Timestamptz
+	lapsed                bool // the grant had already ended with its lease
 }
 
 // hints are waiters that should check again, and their instances.
@@ -52,11 +52,10 @@ type hints struct {
 	instances []string
 }
 
-func (h *handOver) scan(rows pgx.Rows, more ...any) error {
-	return rows.Scan(append([]any{
-		&h.namespace, &h.key, &h.outcome, &h.expired, &h.attempt, &h.lease, &h.instance,
-		&h.token, &h.acquiredAt, &h.expiresAt, &h.hints.attempts, &h.hints.instances, &h.watched, &h.ended, &h.slot, &h.now,
-	}, more...)...)
+// with returns the scan targets: first columns, then the attributes of hand_over.
+func (h *handOver) with(first ...any) []any {
+	return append(first, &h.outcome, &h.expired, &h.attempt, &h.lease, &h.instance, &h.token, &h.acquiredAt, &h.expiresAt,
+		&h.slot, &h.cohort, &h.hints.attempts, &h.hints.instances, &h.watched, &h.ended, &h.now)
 }
 
 const (
@@ -79,14 +78,14 @@ func (o *operation) deliver(h handOver, of held) {
 	if h.outcome == lapsedShare {
 		of.end = nil
 	}
-	if h.watched {
+	if h.watched.Bool {
 		o.ended(keyName{h.namespace, h.key}, h.ended, of.end)
 	}
 	o.hintAll(h.namespace, h.hints)
 	if h.outcome != handedOver {
 		return
 	}
-	if h.watched {
+	if h.watched.Bool {
 		o.acquired(keyName{h.namespace, h.key}, h.token)
 	}
 	if !o.isMine(h.namespace, string(h.instance)) {
@@ -108,35 +107,52 @@ func (o *operation) deliver(h handOver, of held) {
 	})
 }
 
-// reap declares expired leases dead; with revoke, also living ones. It hands off their keys with waiters,
-// and deletes waiters and watchers under them. It then reaps expired leases of waiters, limited only by
-// ctx, because a key with waiters must not become free. Locked rows are recorded in blocked or passed, and
-// the waiters' next check finds them.
-func (o *operation) reap(ctx context.Context, leases []uuid.UUID, revoke bool) error {
-	var keys []held
-	for len(leases) > 0 || len(keys) > 0 {
-		dead, err := o.deleteLeases(ctx, leases, revoke)
+// work is what remains to be done when grants end: leases to be reaped, and then keys to be handed off.
+type work struct {
+	leases []uuid.UUID
+	keys   []held
+}
+
+// finish does this work, and all that follows from it, limited only by ctx, because a key with waiters must not become
+// free: it declares expired leases dead (with revoke, also the given living ones), hands off their keys with waiters,
+// and deletes waiters and watchers under them. Each hand-off can find waiters whose leases have expired, and each
+// deleted waiter can have blocked others. Locked rows are recorded in blocked or passed, and the waiters' next check
+// finds them.
+func (o *operation) finish(ctx context.Context, todo work, revoke bool) error {
+	for len(todo.leases)+len(todo.keys) > 0 {
+		dead, err := o.deleteLeases(ctx, todo.leases, revoke)
 		if err != nil {
 			return err
 		}
-		revoke = false // only for the caller's leases
-		more, err := o.waited(ctx, dead)
+		revoke = false                 // only for the caller's leases
+		if o.anyBlocked(todo.leases) { // the next waiter is unknown
+			o.pass(todo.keys...)
+			todo.keys = nil
+		}
+		under, err := o.waited(ctx, dead)
 		if err != nil {
 			return err
 		}
-		if keys, leases, err = o.handOff(ctx, append(o.unblocked(leases, keys), more...)); err != nil {
+		if todo, err = o.handOff(ctx, slices.Concat(todo.keys, under)); err != nil {
 			return err
 		}
-		if len(dead) > 0 {
-			o.watches.drop(dead)
-			shared, err := query(ctx, o, sqlReapRest, []any{uuids(dead)}, scanHeld)
-			if err != nil {
-				return err
-			}
-			keys = append(keys, shared...)
+		shared, err := o.deleteUnder(ctx, dead)
+		if err != nil {
+			return err
 		}
+		todo.keys = append(todo.keys, shared...)
 	}
 	return nil
+}
+
+// deleteUnder deletes waiters and watchers under reaped leases, and returns the shared keys that these waiters may have
+// blocked.
+func (o *operation) deleteUnder(ctx context.Context, dead []uuid.UUID) ([]held, error) {
+	if len(dead) == 0 {
+		return nil, nil
+	}
+	o.watches.drop(dead)
+	return query(ctx, o, sqlReapRest, []any{uuids(dead)}, scanHeld)
 }
 
 func (o *operation) waited(ctx context.Context, dead []uuid.UUID) ([]held, error) {
@@ -150,23 +166,17 @@ func (o *operation) waited(ctx context.Context, dead []uuid.UUID) ([]held, error
 
 func scanHeld(rows pgx.Rows, h *held) error { return rows.Scan(&h.namespace, &h.key, &h.lease) }
 
-// unblocked returns the keys that may be handed off after a reap of leases. If a lease was not reaped, the
-// next waiter is unknown, so all keys are added to passed.
-func (o *operation) unblocked(leases []uuid.UUID, keys []held) []held {
-	if !slices.ContainsFunc(leases, func(id uuid.UUID) bool { return o.blocked[id] }) {
-		return keys
-	}
-	for _, k := range keys {
-		o.pass(k)
-	}
-	return nil
+func (o *operation) anyBlocked(leases []uuid.UUID) bool {
+	return slices.ContainsFunc(leases, func(id uuid.UUID) bool { return o.blocked[id] })
 }
 
-func (o *operation) pass(k held) {
+func (o *operation) pass(keys ...held) {
 	if o.passed == nil {
 		o.passed = make(map[keyName]bool)
 	}
-	o.passed[k.name()] = true
+	for _, k := range keys {
+		o.passed[k.name()] = true
+	}
 }
 
 func (o *operation) block(lease uuid.UUID) {
@@ -259,27 +269,24 @@ func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, re
 // handOffMax limits the keys of one hand-off, so that no transaction locks thousands of rows.
 const handOffMax = 500
 
-// handOff gives keys to their first living waiters. It returns the keys whose waiters have all expired, and
-// the leases of expired waiters.
-func (o *operation) handOff(ctx context.Context, keys []held) (again []held, expired []uuid.UUID, err error) {
+// handOff gives keys to their first living waiters. It returns the leases of expired waiters, and the keys that had only
+// such waiters.
+func (o *operation) handOff(ctx context.Context, keys []held) (next work, err error) {
 	for some := range slices.Chunk(keys, handOffMax) {
 		locked, err := o.aroundLocked(ctx, items(len(some)), func(i int) keyName { return some[i].name() },
-			func(ctx context.Context, which []int) error {
-				moreAgain, moreExpired, err := o.handOffSome(ctx, some, which)
-				again, expired = append(again, moreAgain...), append(expired, moreExpired...)
-				return err
-			})
+			func(ctx context.Context, which []int) error { return o.handOffSome(ctx, some, which, &next) })
 		if err != nil {
-			return nil, nil, err
+			return work{}, err
 		}
 		for _, i := range locked {
 			o.pass(some[i])
 		}
 	}
-	return again, unique(expired), nil
+	next.leases = unique(next.leases)
+	return next, nil
 }
 
-func (o *operation) handOffSome(ctx context.Context, keys []held, which []int) (again []held, expired []uuid.UUID, err error) {
+func (o *operation) handOffSome(ctx context.Context, keys []held, which []int, next *work) error {
 	namespaces, names := make([]string, len(which)), make([]string, len(which))
 	leases, tokens := make([][16]byte, len(which)), make([]*int64, len(which))
 	traceparents := make([]string, len(which))
@@ -289,18 +296,18 @@ func (o *operation) handOffSome(ctx context.Context, keys []held, which []int) (
 		traceparents[n] = k.traceparent
 	}
 	done, err := query(ctx, o, sqlHandOff, []any{namespaces, names, leases, tokens, traceparents},
-		func(rows pgx.Rows, h *handOver) error { return h.scan(rows) })
+		func(rows pgx.Rows, h *handOver) error { return rows.Scan(h.with(&h.namespace, &h.key)...) })
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	// A hand-off may have ended the caller's own grant.
 	o.partly = true
-	again, expired = o.sortOut(done, keys)
-	return again, expired, nil
+	o.sortOut(done, keys, next)
+	return nil
 }
 
-// sortOut sends the news of hand-offs, and returns the results of handOff.
-func (o *operation) sortOut(done []handOver, keys []held) (again []held, expired []uuid.UUID) {
+// sortOut sends the news of hand-offs, and adds to next what they leave to be done.
+func (o *operation) sortOut(done []handOver, keys []held, next *work) {
 	byName := make(map[keyName]held, len(keys))
 	for _, k := range keys {
 		byName[k.name()] = k
@@ -311,35 +318,20 @@ func (o *operation) sortOut(done []handOver, keys []held) (again []held, expired
 			k.end = nil
 		}
 		o.deliver(h, k)
-		expired = append(expired, h.expired...)
+		next.leases = append(next.leases, h.expired...)
 		if h.outcome == expiredWaiters {
-			again = append(again, k)
+			next.keys = append(next.keys, k)
 		}
 	}
-	return again, unique(expired)
-}
-
-// finish reaps the leases of expired waiters, and then hands off the keys that had only such waiters.
-func (o *operation) finish(ctx context.Context, keys []held, expired []uuid.UUID) error {
-	for len(keys) > 0 || len(expired) > 0 {
-		if err := o.reap(ctx, expired, false); err != nil {
-			return err
-		}
-		var err error
-		if keys, expired, err = o.handOff(ctx, o.unblocked(expired, keys)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // reapAndHandOff reaps expired leases, and hands off keys whose leases are gone. A min_hold keeps its key
 // until a waiter checks.
 func (o *operation) reapAndHandOff(ctx context.Context, expired []uuid.UUID, left []held) error {
-	if err := o.reap(ctx, unique(expired), false); err != nil {
+	if err := o.finish(ctx, work{leases: unique(expired)}, false); err != nil {
 		return err
 	}
-	return o.finish(ctx, unique(left), nil)
+	return o.finish(ctx, work{keys: unique(left)}, false) // a lease that is locked does not keep these
 }
 
 // Revoke revokes an instance's own leases.
@@ -374,7 +366,7 @@ func (s *Store) ReapInstance(ctx context.Context, instance string) error {
 
 // revoke reaps leases, also living ones. If a row is locked, it returns an error, so that the caller tries again.
 func (o *operation) revoke(ctx context.Context, leases []uuid.UUID) error {
-	if err := o.reap(ctx, leases, true); err != nil {
+	if err := o.finish(ctx, work{leases: leases}, true); err != nil {
 		return err
 	}
 	if len(o.blocked)+len(o.passed) > 0 {

@@ -187,17 +187,14 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 	found, err := query(ctx, o, sqlRelease,
 		[]any{namespace, o.config.Identity.Instance, keys, tokens, leases, undelivered, successes, results, atOnce, traceparents, served},
 		func(rows pgx.Rows, v *verdictRow) error {
-			h := &v.handOver
-			return rows.Scan(&v.ord, &v.state, &v.token, &v.lease, &v.acquiredAt, &v.traceparent, &h.now, &h.outcome, &h.expired,
-				&h.attempt, &h.lease, &h.instance, &h.token, &h.acquiredAt, &h.expiresAt, &h.hints.attempts, &h.hints.instances, &h.watched, &h.cohort, &h.slot)
+			return rows.Scan(v.handOver.with(&v.ord, &v.state, &v.token, &v.lease, &v.acquiredAt, &v.traceparent)...)
 		})
 	notified := o.then != nil && o.then.done
 	o.then = nil
 	if err != nil {
 		return err
 	}
-	var keysLeft []held
-	var expired []uuid.UUID
+	var left work
 	ended := make(map[int]bool) // claims whose shares have ended, whatever becomes of the key
 	for i := range found {
 		v := &found[i]
@@ -219,11 +216,8 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 				h.hints = hints{}
 			}
 		}
-		if h.outcome != "" && h.outcome != expiredWaiters {
-			h.ended = v.token
-		}
 		o.partly = o.partly || h.outcome != ""
-		expired = append(expired, h.expired...)
+		left.leases = append(left.leases, h.expired...)
 		k := held{
 			namespace: namespace, key: h.key, lease: uuid.UUID(v.lease), token: (*int64)(&v.token),
 			traceparent: claims[n].Traceparent, delivered: notified && !byClient(&claims[n]),
@@ -237,10 +231,11 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		o.deliver(*h, k)
 		if h.outcome == expiredWaiters {
 			k.delivered = false // the next hand-off is not delivered yet
-			keysLeft = append(keysLeft, k)
+			left.keys = append(left.keys, k)
 		}
 	}
-	if err := o.finish(ctx, keysLeft, unique(expired)); err != nil {
+	left.leases = unique(left.leases)
+	if err := o.finish(ctx, left, false); err != nil {
 		return err
 	}
 	for _, n := range rest {

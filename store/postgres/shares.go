@@ -96,7 +96,7 @@ func (o *operation) letIn(ctx context.Context, keys []string) error {
 	for i := range namespaces {
 		namespaces[i] = o.config.Identity.Namespace
 	}
-	return o.finish(ctx, unique(sharedKeys(namespaces, keys)), nil)
+	return o.finish(ctx, work{keys: unique(sharedKeys(namespaces, keys))}, false)
 }
 
 // Waiting reads waiters in the order of their keys and queues.

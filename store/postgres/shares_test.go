@@ -332,7 +332,7 @@ func TestTheYoungestShareOfAnAttemptIsFound(t *testing.T) {
 // settles hands off the key like a reap or a check. It returns how many waiters get a hint.
 func (s *scene) settles() (looks int) {
 	s.Helper()
-	err := s.conn.QueryRow(s.Context(), `SELECT coalesce(sum(cardinality(hints)), 0)::integer
+	err := s.conn.QueryRow(s.Context(), `SELECT coalesce(sum(cardinality((handed).hints)), 0)::integer
 		FROM locksidecar.hand_off('{n}', '{k}', ARRAY[locksidecar.shared_lease()], '{NULL}', '{""}')`).Scan(&looks)
 	if err != nil {
 		s.Fatal(err)
@@ -370,7 +370,7 @@ func TestReapOfAKeptShareHintsItsWaiters(t *testing.T) {
 	want(t, acquire(t, s, kept), store.Granted)
 	want(t, enqueue(t, s, askFor("k", s.lease)), store.Queued)
 	exec(t, s.conn, "DELETE FROM locksidecar.leases WHERE id = $1", dying)
-	looks := pgtest.Query[int](t, s.url, fmt.Sprintf(`SELECT coalesce(sum(cardinality(hints)), 0)::integer
+	looks := pgtest.Query[int](t, s.url, fmt.Sprintf(`SELECT coalesce(sum(cardinality((handed).hints)), 0)::integer
 		FROM locksidecar.hand_off('{n}', '{k}', ARRAY['%s'::uuid], '{NULL}', '{""}')`, dying))
 	if looks != 1 {
 		t.Errorf("%d waiters get a hint, want 1", looks)
@@ -410,7 +410,7 @@ func TestEndOfADeadShareIsReportedOnceInTheQuietTime(t *testing.T) {
 	exec(t, s.conn, "UPDATE locksidecar.meta SET quiet_until = clock_timestamp() + interval '1 hour'")
 	exec(t, s.conn, "DELETE FROM locksidecar.leases WHERE id = $1", dying)
 	ends := func() int {
-		return pgtest.Query[int](t, s.url, `SELECT count(ended)::integer
+		return pgtest.Query[int](t, s.url, `SELECT count((handed).ended)::integer
 			FROM locksidecar.hand_off('{n}', '{k}', ARRAY[(SELECT lease_id FROM locksidecar.locks WHERE key = 'k')], '{NULL}', '{""}')`)
 	}
 	if n := ends(); n != 1 {

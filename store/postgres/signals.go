@@ -105,7 +105,7 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 		}
 	}
 	// If a row is locked now, the lock is broken nevertheless, because its lease is dead. Checks find this.
-	return o.finish(ctx, unique(broken), nil)
+	return o.finish(ctx, work{keys: unique(broken)}, false)
 }
 
 // hintSignals asks an instance of this namespace, perhaps this one, to read its signals.

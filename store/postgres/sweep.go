@@ -112,16 +112,12 @@ func (s *Store) sweepFound(ctx context.Context, step sweepStep) error {
 	var errs []error
 	if len(step.dead) > 0 {
 		errs = append(errs, s.sweepPart(ctx, func(ctx context.Context, o *operation) error {
-			return o.reap(ctx, step.dead, false)
+			return o.finish(ctx, work{leases: step.dead}, false)
 		}))
 	}
 	if len(step.dangling) > 0 {
 		errs = append(errs, s.sweepPart(ctx, func(ctx context.Context, o *operation) error {
-			again, expired, err := o.handOff(ctx, step.dangling)
-			if err != nil {
-				return err
-			}
-			return o.finish(ctx, again, expired)
+			return o.finish(ctx, work{keys: step.dangling}, false)
 		}))
 	}
 	if len(step.unwatched) > 0 {
@@ -137,7 +133,7 @@ func (s *Store) sweepFound(ctx context.Context, step sweepStep) error {
 			if more = err == nil && gone[0].most == sweepRows; err != nil {
 				return err
 			}
-			return o.finish(ctx, sharedKeys(gone[0].namespaces, gone[0].keys), nil)
+			return o.finish(ctx, work{keys: sharedKeys(gone[0].namespaces, gone[0].keys)}, false)
 		})
 		errs = append(errs, err)
 	}

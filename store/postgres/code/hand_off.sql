@@ -16,6 +16,17 @@ BEGIN
 END
 $$;
 
+-- to_check_again is a hand-over that grants nothing. The first waiters of the key check again.
+CREATE OR REPLACE FUNCTION locksidecar.to_check_again(
+    l locksidecar.locks, its_outcome text, most integer, OUT handed locksidecar.hand_over)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    handed.outcome := its_outcome; handed.watched := false; handed.now := clock_timestamp();
+    SELECT f.hints, f.hint_instances INTO handed.hints, handed.hint_instances
+    FROM locksidecar.first_waiters(l.namespace, l.key, most) f;
+END
+$$;
+
 -- pass_on ends the grant of a key, and its lease if it belongs to this lock alone, and gives the key to the
 -- first living waiter. The caller has locked the lock row and read the lease, and no min_hold keeps the key.
 -- The key becomes free only if no waiter remains (invariant 5). Outcomes:
@@ -32,12 +43,8 @@ $$;
 -- or empty. slot is not null if the grant is a share. Then the caller calls pass_shares for the waiters behind
 -- it.
 CREATE OR REPLACE FUNCTION locksidecar.pass_on(
-    l locksidecar.locks, held locksidecar.leases, by_release text,
-    OUT outcome text, OUT expired uuid[], OUT attempt_id uuid, OUT lease_id uuid, OUT instance text,
-    OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz,
-    OUT hints uuid[], OUT hint_instances text[], OUT watched boolean, OUT ended bigint, OUT slot integer)
+    l locksidecar.locks, held locksidecar.leases, by_release text, OUT handed locksidecar.hand_over)
 LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
     next record;
     w locksidecar.waiters;
@@ -45,7 +52,7 @@ DECLARE
     g record;
     alive boolean;
 BEGIN
-    pass_on.watched := l.watched;
+    handed.watched := l.watched; handed.now := clock_timestamp();
     LOOP
         -- The lock on its lease keeps it from being reaped.
         SELECT q AS waiter, o AS lease, EXISTS (
@@ -59,14 +66,14 @@ BEGIN
         ORDER BY q.id LIMIT 1 FOR KEY SHARE OF o;
         EXIT WHEN NOT FOUND;
         IF next.quiet IS NOT NULL THEN
-            outcome := 'hold_pending';
+            handed.outcome := 'hold_pending';
             IF EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = l.lease_id AND o.expires_at > clock_timestamp()) THEN
-                ended := l.token; -- it was released: a reap leaves this event to the hand-off
+                handed.ended := l.token; -- it was released: a reap leaves this event to the hand-off
                 l.attempt_id := NULL;
             END IF;
             PERFORM locksidecar.keep_quiet(l, next.quiet);
             DELETE FROM locksidecar.leases o WHERE o.id = held.id AND NOT o.renewed;
-            SELECT f.hints, f.hint_instances INTO pass_on.hints, pass_on.hint_instances
+            SELECT f.hints, f.hint_instances INTO handed.hints, handed.hint_instances
             FROM locksidecar.first_waiters(l.namespace, l.key, 100) f;
             RETURN;
         END IF;
@@ -75,7 +82,7 @@ BEGIN
         DELETE FROM locksidecar.waiters q WHERE q.id = w.id;
         CONTINUE WHEN NOT FOUND; -- cancelled
         IF next.passes THEN
-            SELECT array_agg(DISTINCT q.lease_id) INTO expired FROM locksidecar.waiters q
+            SELECT array_agg(DISTINCT q.lease_id) INTO handed.expired FROM locksidecar.waiters q
             WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.id < w.id AND q.outcome IS NULL;
             w.id := NULL;
         END IF;
@@ -85,37 +92,37 @@ BEGIN
             g := locksidecar.give(w, s.instance, s.pod, by_release);
         ELSE
             g := locksidecar.give_share(w, s.instance, s.pod, by_release);
-            pass_on.slot := g.slot;
+            handed.slot := g.slot;
         END IF;
-        pass_on.token := g.token; pass_on.acquired_at := g.acquired_at;
-        pass_on.expires_at := CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, s.expires_at) ELSE g.expires_at END;
-        IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl OR l.hold_until > pass_on.expires_at THEN
-            SELECT ARRAY[q.attempt_id], ARRAY[o.instance] INTO pass_on.hints, pass_on.hint_instances
+        handed.token := g.token; handed.acquired_at := g.acquired_at;
+        handed.expires_at := CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, s.expires_at) ELSE g.expires_at END;
+        IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl OR l.hold_until > handed.expires_at THEN
+            SELECT ARRAY[q.attempt_id], ARRAY[o.instance] INTO handed.hints, handed.hint_instances
             FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
             WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL
             AND (q.lease_id <> s.id OR w.ttl IS NOT NULL) AND o.expires_at > clock_timestamp()
             ORDER BY q.id LIMIT 1;
         END IF;
-        outcome := 'granted'; pass_on.attempt_id := w.attempt_id; pass_on.lease_id := w.lease_id;
-        pass_on.instance := s.instance;
+        handed.outcome := 'granted'; handed.attempt_id := w.attempt_id; handed.lease_id := w.lease_id;
+        handed.instance := s.instance; handed.now := clock_timestamp();
         IF l.attempt_id <> locksidecar.shared_lease() AND l.share_limit IS NULL THEN
-            ended := l.token;
+            handed.ended := l.token;
         END IF;
         RETURN;
     END LOOP;
 
     DELETE FROM locksidecar.waiters q WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served
     AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = q.lease_id);
-    SELECT array_agg(DISTINCT q.lease_id) INTO expired FROM locksidecar.waiters q
+    SELECT array_agg(DISTINCT q.lease_id) INTO handed.expired FROM locksidecar.waiters q
     WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL;
-    IF expired IS NOT NULL THEN
-        outcome := 'expired';
+    IF handed.expired IS NOT NULL THEN
+        handed.outcome := 'expired';
         RETURN;
     END IF;
 
-    outcome := 'freed';
+    handed.outcome := 'freed';
     IF l.attempt_id <> locksidecar.shared_lease() AND l.share_limit IS NULL THEN
-        ended := l.token;
+        handed.ended := l.token;
     END IF;
     alive := EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = l.lease_id AND o.expires_at > clock_timestamp());
     UPDATE locksidecar.locks
@@ -169,10 +176,7 @@ $$;
 -- waiters check again when it is over (hints), because they may expect a later end.
 CREATE OR REPLACE FUNCTION locksidecar.hand_off(
     namespaces text[], keys text[], leases uuid[], tokens bigint[], traceparents text[])
-RETURNS TABLE (
-    namespace text, key text, outcome text, expired uuid[], attempt_id uuid, lease_id uuid, instance text,
-    token bigint, acquired_at timestamptz, expires_at timestamptz, hints uuid[], hint_instances text[],
-    watched boolean, ended bigint, slot integer, now timestamptz)
+RETURNS TABLE (namespace text, key text, handed locksidecar.hand_over)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -191,30 +195,24 @@ BEGIN
         reaped := l.share_limit IS NOT NULL AND EXISTS (
             SELECT FROM locksidecar.shares h WHERE h.namespace = a.namespace AND h.key = a.key AND h.lease_id = a.lease_id);
         CONTINUE WHEN NOT reaped AND l.lease_id IS DISTINCT FROM a.lease_id OR l.token <> a.token;
+        hand_off.namespace := a.namespace; hand_off.key := a.key;
         IF l.hold_until > clock_timestamp() THEN
-            hand_off.namespace := a.namespace; hand_off.key := a.key; hand_off.outcome := 'hold_pending';
-            hand_off.watched := false;
-            SELECT f.hints, f.hint_instances INTO hand_off.hints, hand_off.hint_instances
-            FROM locksidecar.first_waiters(a.namespace, a.key, 100) f;
+            hand_off.handed := locksidecar.to_check_again(l, 'hold_pending', 100);
             RETURN NEXT;
             CONTINUE;
         END IF;
         IF l.share_limit IS NULL THEN
             SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
-            RETURN QUERY SELECT a.namespace, a.key, h.*, clock_timestamp()
-            FROM locksidecar.pass_on(l, s, a.traceparent) h;
+            hand_off.handed := locksidecar.pass_on(l, s, a.traceparent);
+            RETURN NEXT;
         END IF;
         IF EXISTS (SELECT FROM locksidecar.locks k WHERE k.namespace = a.namespace AND k.key = a.key AND k.share_limit IS NOT NULL) THEN
-            RETURN QUERY SELECT a.namespace, a.key, h.*, clock_timestamp()
-            FROM locksidecar.pass_shares(a.namespace, a.key, a.traceparent) h;
+            RETURN QUERY SELECT a.namespace, a.key, p FROM locksidecar.pass_shares(a.namespace, a.key, a.traceparent) p;
         END IF;
         IF reaped AND EXISTS (
             SELECT FROM locksidecar.shares h WHERE h.namespace = a.namespace AND h.key = a.key AND h.lease_id = a.lease_id)
         THEN
-            hand_off.namespace := a.namespace; hand_off.key := a.key; hand_off.outcome := 'passed';
-            hand_off.watched := false;
-            SELECT f.hints, f.hint_instances INTO hand_off.hints, hand_off.hint_instances
-            FROM locksidecar.first_waiters(a.namespace, a.key, 100) f;
+            hand_off.handed := locksidecar.to_check_again(l, 'passed', 100);
             RETURN NEXT;
         END IF;
     END LOOP;

@@ -34,23 +34,6 @@ BEGIN
 END
 $$;
 
--- settled calls pass_shares, and returns rows of the function release.
-CREATE OR REPLACE FUNCTION locksidecar.settled(ns text, k text, by_release text)
-RETURNS TABLE (
-    state text, token bigint, lease_id uuid, acquired_at timestamptz, traceparent text, now timestamptz,
-    outcome text, expired uuid[], next_attempt uuid, next_lease uuid, next_instance text,
-    next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz,
-    hints uuid[], hint_instances text[], watched boolean, cohort uuid[], slot integer)
-LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN QUERY
-    SELECT NULL::text, p.ended, locksidecar.shared_lease(), NULL::timestamptz, NULL::text, clock_timestamp(),
-        p.outcome, p.expired, p.attempt_id, p.lease_id, p.instance, p.token, p.acquired_at, p.expires_at,
-        p.hints, p.hint_instances, p.watched, NULL::uuid[], p.slot
-    FROM locksidecar.pass_shares(ns, k, by_release) p;
-END
-$$;
-
 -- release frees locks, or passes on those with waiters, in the order of the keys. It is for claims that a plain
 -- UPDATE did not take. It leaves an undelivered grant if another instance was granted the lock, too: see ask.
 -- It also frees a lock whose lease has expired and is not dead, because a late renewal could otherwise keep it.
@@ -67,11 +50,7 @@ CREATE OR REPLACE FUNCTION locksidecar.release(
     ns text, its_instance text, keys text[], tokens bigint[], leases uuid[], undelivered boolean[],
     successes boolean[], results text[], at_once boolean[], traceparents text[], served text[])
 RETURNS TABLE (
-    ord bigint, state text, token bigint, lease_id uuid, acquired_at timestamptz, traceparent text, now timestamptz,
-    -- hold_pending, or as in pass_on
-    outcome text, expired uuid[], next_attempt uuid, next_lease uuid, next_instance text,
-    next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz,
-    hints uuid[], hint_instances text[], watched boolean, cohort uuid[], slot integer)
+    ord bigint, state text, token bigint, lease_id uuid, acquired_at timestamptz, traceparent text, handed locksidecar.hand_over)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -99,21 +78,21 @@ BEGIN
             IF r.settle THEN
                 settling := c.ord; settled_by := c.traceparent;
             END IF;
-            RETURN QUERY SELECT c.ord, r.state, r.token, locksidecar.shared_lease(), r.acquired_at, r.traceparent, clock_timestamp(),
-                r.outcome, NULL::uuid[], NULL::uuid, NULL::uuid, NULL::text, NULL::bigint, NULL::timestamptz, NULL::timestamptz,
-                r.hints, r.hint_instances, l.watched, NULL::uuid[], NULL::integer;
+            release.ord := c.ord; release.state := r.state; release.token := c.token; release.lease_id := l.lease_id;
+            release.acquired_at := r.acquired_at; release.traceparent := r.traceparent; release.handed := r.handed;
+            RETURN NEXT;
             IF c.last AND settling IS NOT NULL THEN
-                RETURN QUERY SELECT settling, p.* FROM locksidecar.settled(ns, c.key, settled_by) p;
+                RETURN QUERY SELECT settling, NULL::text, NULL::bigint, locksidecar.shared_lease(), NULL::timestamptz, NULL::text, p
+                FROM locksidecar.pass_shares(ns, c.key, settled_by) p;
                 settling := NULL;
             END IF;
             CONTINUE;
         END IF;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
-        release.ord := c.ord; release.outcome := NULL; release.expired := NULL; release.slot := NULL;
-        release.hints := NULL; release.hint_instances := NULL; release.cohort := NULL;
+        release.ord := c.ord; handed := NULL;
         release.token := l.token; release.lease_id := l.lease_id;
         release.acquired_at := l.acquired_at; release.traceparent := l.traceparent;
-        release.watched := coalesce(l.watched, false); release.now := clock_timestamp();
+        handed.watched := coalesce(l.watched, false); handed.now := clock_timestamp();
         release.state := locksidecar.claim_status(
             CASE WHEN c.served = '' THEN c.token ELSE locksidecar.granted_token(l.token, c.token) END, c.lease_id, its_instance, l, s);
         IF c.undelivered AND release.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
@@ -133,7 +112,7 @@ BEGIN
             UPDATE locksidecar.locks SET hold_until = NULL WHERE namespace = ns AND key = c.key;
         END IF;
         IF kept AND NOT ends_hold AND release.state = 'holds' THEN
-            release.outcome := 'hold_pending';
+            handed.outcome := 'hold_pending';
             UPDATE locksidecar.locks
             SET lease_id = gen_random_uuid(), attempt_id = NULL, stopping = NULL, stop_reason = NULL
             WHERE namespace = ns AND key = c.key;
@@ -143,37 +122,35 @@ BEGIN
         ELSIF release.state = 'holds' OR ends_hold OR (release.state = 'expired' AND NOT kept
             AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
         THEN
-            -- The time comes last, so the next grant is not younger.
-            r := locksidecar.pass_on(l, s, c.traceparent);
-            release.outcome := r.outcome; release.expired := r.expired;
-            release.next_attempt := r.attempt_id; release.next_lease := r.lease_id; release.next_instance := r.instance;
-            release.next_token := r.token; release.next_acquired_at := r.acquired_at; release.next_expires_at := r.expires_at;
-            release.hints := r.hints; release.hint_instances := r.hint_instances; release.slot := r.slot;
-            release.now := clock_timestamp();
-            IF release.next_instance = its_instance THEN
-                release.cohort := locksidecar.cohort(ns, c.key);
+            handed := locksidecar.pass_on(l, s, c.traceparent);
+            IF handed.instance = its_instance THEN
+                handed.cohort := locksidecar.cohort(ns, c.key);
             END IF;
         END IF;
 
-        IF release.outcome = 'hold_pending' OR (release.state = 'released' AND kept) THEN
-            SELECT f.hints, f.hint_instances INTO release.hints, release.hint_instances
+        IF handed.outcome = 'hold_pending' OR (release.state = 'released' AND kept) THEN
+            SELECT f.hints, f.hint_instances INTO handed.hints, handed.hint_instances
             FROM locksidecar.first_waiters(ns, c.key, 100) f;
         ELSIF release.state = 'unknown' AND c.token < l.token AND s.id IS NOT NULL AND l.attempt_id IS NOT NULL THEN
-            release.hints := ARRAY[l.attempt_id]; release.hint_instances := ARRAY[s.instance];
+            handed.hints := ARRAY[l.attempt_id]; handed.hint_instances := ARRAY[s.instance];
         END IF;
         IF c.success AND release.state IN ('holds', 'released', 'unknown') THEN
             SELECT array_agg(q.attempt_id) AS hints, array_agg(o.instance) AS hint_instances INTO m
             FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
             WHERE q.namespace = ns AND q.key = c.key AND q.outcome IS NOT NULL;
-            release.hints := m.hints || release.hints;
-            release.hint_instances := m.hint_instances || release.hint_instances;
+            handed.hints := m.hints || handed.hints;
+            handed.hint_instances := m.hint_instances || handed.hint_instances;
+        END IF;
+        IF handed.outcome <> 'expired' THEN
+            handed.ended := l.token;
         END IF;
         RETURN NEXT;
-        IF release.slot IS NOT NULL THEN
+        IF handed.slot IS NOT NULL THEN
             settling := c.ord; settled_by := c.traceparent;
         END IF;
         IF c.last AND settling IS NOT NULL THEN
-            RETURN QUERY SELECT settling, p.* FROM locksidecar.settled(ns, c.key, settled_by) p;
+            RETURN QUERY SELECT settling, NULL::text, NULL::bigint, locksidecar.shared_lease(), NULL::timestamptz, NULL::text, p
+            FROM locksidecar.pass_shares(ns, c.key, settled_by) p;
             settling := NULL;
         END IF;
     END LOOP;
@@ -281,10 +258,7 @@ $$;
 -- not reported. lapsed: the lease of the grant had expired before.
 CREATE OR REPLACE FUNCTION locksidecar.withdraw(
     ns text, not_after timestamptz, its_instance text, keys text[], attempts uuid[])
-RETURNS TABLE (
-    namespace text, key text, outcome text, expired uuid[], attempt_id uuid, lease_id uuid, instance text,
-    token bigint, acquired_at timestamptz, expires_at timestamptz, hints uuid[], hint_instances text[],
-    watched boolean, ended bigint, slot integer, now timestamptz, lapsed boolean)
+RETURNS TABLE (key text, handed locksidecar.hand_over, lapsed boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -317,20 +291,20 @@ BEGIN
             withdraw.lapsed := coalesce(its_lease.expires_at <= clock_timestamp(), true);
             PERFORM locksidecar.end_share(l, NOT withdraw.lapsed);
             left_it := true;
-            withdraw.namespace := ns; withdraw.key := a.key; withdraw.outcome := 'ended'; withdraw.watched := l.watched;
-            withdraw.ended := l.token; withdraw.now := clock_timestamp();
+            withdraw.key := a.key; handed := NULL; handed.outcome := 'ended'; handed.watched := l.watched;
+            handed.ended := l.token; handed.now := clock_timestamp();
             RETURN NEXT;
         ELSE
-            RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp(),
-                coalesce(its_lease.expires_at <= clock_timestamp(), true)
-            FROM locksidecar.pass_on(l, its_lease, '') h;
+            withdraw.key := a.key; handed := locksidecar.pass_on(l, its_lease, '');
+            withdraw.lapsed := coalesce(its_lease.expires_at <= clock_timestamp(), true);
+            RETURN NEXT;
             shared := EXISTS (SELECT FROM locksidecar.locks k WHERE k.namespace = ns AND k.key = a.key AND k.share_limit IS NOT NULL);
             left_it := true;
         END IF;
         -- Also if only a waiter was withdrawn, which may have blocked others, and after expired waiters
         -- of a key without shares were reaped.
         IF shared AND (left_it OR NOT EXISTS (SELECT FROM locksidecar.shares h WHERE h.namespace = ns AND h.key = a.key)) THEN
-            RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp(), true FROM locksidecar.pass_shares(ns, a.key, '') h;
+            RETURN QUERY SELECT a.key, p, true FROM locksidecar.pass_shares(ns, a.key, '') p;
         END IF;
     END LOOP;
 END

@@ -181,12 +181,10 @@ $$;
 -- All waiters get hints in the quiet time, or if a share was dropped beside one whose lease is gone and that
 -- its min_hold keeps. The end of such a share is reported when it is released or reaped (hand_off).
 CREATE OR REPLACE FUNCTION locksidecar.pass_shares(ns text, k text, by_release text)
-RETURNS TABLE (
-    outcome text, expired uuid[], attempt_id uuid, lease_id uuid, instance text, token bigint, acquired_at timestamptz,
-    expires_at timestamptz, hints uuid[], hint_instances text[], watched boolean, ended bigint, slot integer)
+RETURNS SETOF locksidecar.hand_over
 LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
+    handed locksidecar.hand_over;
     l locksidecar.locks;
     none locksidecar.leases;
     w locksidecar.waiters;
@@ -202,7 +200,7 @@ DECLARE
     dropped boolean := false; -- a share was
 BEGIN
     SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = k;
-    pass_shares.watched := l.watched;
+    handed.watched := l.watched;
     FOR gone IN
         DELETE FROM locksidecar.shares h
         WHERE h.namespace = ns AND h.key = k AND (h.hold_until > clock_timestamp()) IS NOT TRUE
@@ -211,20 +209,15 @@ BEGIN
     LOOP
         dropped := true;
         IF gone.attempt_id IS NOT NULL THEN -- otherwise its end was reported at its release
-            pass_shares.outcome := 'lapsed'; pass_shares.ended := gone.token;
-            RETURN NEXT;
+            handed.outcome := 'lapsed'; handed.ended := gone.token; handed.now := clock_timestamp();
+            RETURN NEXT handed;
         END IF;
     END LOOP;
-    pass_shares.ended := NULL;
     SELECT count(*), array_agg(h.attempt_id) INTO n, its_attempts FROM locksidecar.shares h WHERE h.namespace = ns AND h.key = k;
     IF n = 0 THEN
-        SELECT * INTO g FROM locksidecar.pass_on(l, none, by_release);
-        pass_shares.outcome := g.outcome; pass_shares.expired := g.expired; pass_shares.attempt_id := g.attempt_id;
-        pass_shares.lease_id := g.lease_id; pass_shares.instance := g.instance; pass_shares.token := g.token;
-        pass_shares.acquired_at := g.acquired_at; pass_shares.expires_at := g.expires_at;
-        pass_shares.hints := g.hints; pass_shares.hint_instances := g.hint_instances; pass_shares.slot := g.slot;
-        RETURN NEXT;
-        IF g.slot IS NULL THEN
+        handed := locksidecar.pass_on(l, none, by_release);
+        RETURN NEXT handed;
+        IF handed.slot IS NULL THEN
             RETURN;
         END IF;
         n := 1;
@@ -232,7 +225,7 @@ BEGIN
     END IF;
 
     quiet := EXISTS (SELECT FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp());
-    pass_shares.expired := NULL; pass_shares.hints := NULL; pass_shares.hint_instances := NULL;
+    handed := NULL; handed.watched := l.watched;
     WHILE l.contended LOOP
         SELECT q.* INTO w FROM locksidecar.waiters q
         WHERE q.namespace = ns AND q.key = k AND q.id > greatest(l.served, last) AND q.outcome IS NULL
@@ -260,11 +253,12 @@ BEGIN
         END IF;
         g := locksidecar.give_share(w, s.instance, s.pod, by_release);
         n := n + 1;
-        pass_shares.outcome := 'granted'; pass_shares.attempt_id := w.attempt_id; pass_shares.lease_id := w.lease_id;
-        pass_shares.instance := s.instance; pass_shares.token := g.token; pass_shares.acquired_at := g.acquired_at;
-        pass_shares.expires_at := CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, s.expires_at) ELSE g.expires_at END;
-        pass_shares.slot := g.slot;
-        RETURN NEXT;
+        handed.outcome := 'granted'; handed.attempt_id := w.attempt_id; handed.lease_id := w.lease_id;
+        handed.instance := s.instance; handed.token := g.token; handed.acquired_at := g.acquired_at;
+        handed.expires_at := CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, s.expires_at) ELSE g.expires_at END;
+        handed.slot := g.slot;
+        handed.now := clock_timestamp();
+        RETURN NEXT handed;
         looks := 1;
     END LOOP;
     IF dropped AND l.contended AND EXISTS (
@@ -275,10 +269,9 @@ BEGIN
         looks := 100;
     END IF;
     IF looks > 0 OR passed IS NOT NULL THEN
-        pass_shares.outcome := 'passed'; pass_shares.expired := passed; pass_shares.slot := NULL;
-        SELECT f.hints, f.hint_instances INTO pass_shares.hints, pass_shares.hint_instances
-        FROM locksidecar.first_waiters(ns, k, looks) f;
-        RETURN NEXT;
+        handed := locksidecar.to_check_again(l, 'passed', looks);
+        handed.expired := passed; handed.watched := l.watched;
+        RETURN NEXT handed;
     END IF;
 END
 $$;
@@ -361,8 +354,7 @@ $$;
 CREATE OR REPLACE FUNCTION locksidecar.release_share(
     whole locksidecar.locks, its_instance text, claimed_token bigint, claimed_lease uuid, undelivered boolean, success boolean,
     result text, at_once boolean, served text,
-    OUT state text, OUT token bigint, OUT acquired_at timestamptz, OUT traceparent text, OUT outcome text,
-    OUT hints uuid[], OUT hint_instances text[], OUT settle boolean)
+    OUT state text, OUT acquired_at timestamptz, OUT traceparent text, OUT handed locksidecar.hand_over, OUT settle boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -373,7 +365,8 @@ BEGIN
     release_share.settle := false;
     l := locksidecar.as_lock(whole, claimed_token, NULL);
     SELECT * INTO s FROM locksidecar.leases o WHERE o.id = l.lease_id;
-    release_share.token := claimed_token; release_share.acquired_at := l.acquired_at; release_share.traceparent := l.traceparent;
+    handed := NULL; handed.watched := l.watched; handed.now := clock_timestamp();
+    release_share.acquired_at := l.acquired_at; release_share.traceparent := l.traceparent;
     release_share.state := locksidecar.claim_status(claimed_token, claimed_lease, its_instance, l, s);
     IF undelivered AND release_share.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
         release_share.state := 'other'; -- another instance may have delivered it
@@ -400,22 +393,25 @@ BEGIN
             WHERE h.namespace = l.namespace AND h.key = l.key AND h.token = l.token;
         END IF;
         IF release_share.state = 'holds' THEN
-            release_share.outcome := 'hold_pending';
+            handed.outcome := 'hold_pending';
             DELETE FROM locksidecar.leases o WHERE o.id = s.id AND NOT o.renewed;
             UPDATE locksidecar.locks k SET attempt_id = NULL
             WHERE k.namespace = l.namespace AND k.key = l.key AND k.token = l.token;
         END IF;
     ELSIF release_share.state IN ('holds', 'expired') THEN
         PERFORM locksidecar.end_share(l, release_share.state = 'holds');
-        release_share.outcome := 'ended';
+        handed.outcome := 'ended';
         release_share.settle := true;
     END IF;
-    IF release_share.outcome = 'hold_pending' OR (release_share.state = 'released' AND kept) THEN
-        SELECT f.hints, f.hint_instances INTO release_share.hints, release_share.hint_instances
+    IF handed.outcome IS NOT NULL THEN
+        handed.ended := claimed_token;
+    END IF;
+    IF handed.outcome = 'hold_pending' OR (release_share.state = 'released' AND kept) THEN
+        SELECT f.hints, f.hint_instances INTO handed.hints, handed.hint_instances
         FROM locksidecar.first_waiters(l.namespace, l.key, 100) f;
-    ELSIF release_share.outcome IS NULL AND claimed_lease <> '00000000-0000-0000-0000-000000000000' THEN
+    ELSIF handed.outcome IS NULL AND claimed_lease <> '00000000-0000-0000-0000-000000000000' THEN
         -- A repeat: hints to waiters that were granted since may be lost.
-        SELECT array_agg(f.attempt_id), array_agg(f.instance) INTO release_share.hints, release_share.hint_instances
+        SELECT array_agg(f.attempt_id), array_agg(f.instance) INTO handed.hints, handed.hint_instances
         FROM (
             SELECT h.attempt_id, o.instance
             FROM locksidecar.shares h JOIN locksidecar.leases o ON o.id = h.lease_id
@@ -423,8 +419,8 @@ BEGIN
             ORDER BY h.token LIMIT 100) f;
     END IF;
     IF success AND release_share.state IN ('holds', 'released', 'unknown') THEN -- marked waiters no longer wait
-        SELECT array_agg(q.attempt_id) || release_share.hints, array_agg(o.instance) || release_share.hint_instances
-        INTO release_share.hints, release_share.hint_instances
+        SELECT array_agg(q.attempt_id) || handed.hints, array_agg(o.instance) || handed.hint_instances
+        INTO handed.hints, handed.hint_instances
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
         WHERE q.namespace = l.namespace AND q.key = l.key AND q.outcome IS NOT NULL;
     END IF;

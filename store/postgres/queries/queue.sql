@@ -90,8 +90,6 @@ FROM (
 -- Frees what attempts of unknown outcome hold or wait for (invariant 7): see the function. Each row has the time
 -- before the first row was locked. If nothing is freed, one row has only this time.
 -- $1 namespace, $2 not after, $3 instance, $4 keys, $5 attempts
-SELECT coalesce(w.namespace, ''), coalesce(w.key, ''), w.outcome, w.expired, w.attempt_id, w.lease_id, w.instance, w.token,
-    w.acquired_at, w.expires_at, w.hints, w.hint_instances, coalesce(w.watched, false), w.ended, w.slot, w.now,
-    coalesce(w.lapsed, false), began.at
+SELECT coalesce(w.key, ''), coalesce(w.lapsed, false), began.at, (w.handed).*
 FROM (SELECT clock_timestamp() AS at OFFSET 0) began
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.withdraw($1, $2, $3, $4, $5) OFFSET 0) w ON true

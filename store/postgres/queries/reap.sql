@@ -76,6 +76,5 @@ SELECT id FROM locksidecar.leases WHERE instance = $1 AND renewed
 -- name: hand_off
 -- Gives keys to their first living waiters, or frees them (invariant 5): see the function.
 -- $1 namespaces, $2 keys, $3 leases that hold them, $4 tokens or nulls, $5 trace contexts of releases, or empty
-SELECT namespace, key, outcome, expired, attempt_id, lease_id, instance, token, acquired_at, expires_at,
-    hints, hint_instances, watched, ended, slot, now
+SELECT namespace, key, (handed).*
 FROM locksidecar.hand_off($1, $2, $3, $4, $5)

@@ -47,9 +47,7 @@ RETURNING l.key, l.watched
 -- function.
 -- $1 namespace, $2 instance, $3 keys, $4 tokens, $5 leases, $6 undelivered, $7 success?, $8 results,
 -- $9 ignore min_holds?, $10 trace contexts, $11 served waiters
-SELECT ord, state, token, lease_id, acquired_at, traceparent, now,
-    outcome, expired, next_attempt, next_lease, next_instance, next_token, next_acquired_at, next_expires_at,
-    hints, hint_instances, watched, cohort, slot
+SELECT ord, state, token, lease_id, acquired_at, traceparent, (handed).*
 FROM locksidecar.release($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
 -- name: notify_grants

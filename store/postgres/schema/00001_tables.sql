@@ -230,6 +230,31 @@ CREATE TABLE locksidecar.watchers (
 );
 CREATE INDEX watchers_lease ON locksidecar.watchers (lease_id);
 
+-- What became of a key when its grant, or a share of it, ended. Outcomes: see pass_on, pass_shares, release.
+CREATE TYPE locksidecar.hand_over AS (
+    outcome        text,
+    -- The leases of expired waiters: those in the way, or those that were passed over.
+    expired        uuid[],
+    -- The next grant: its attempt, lease, the instance that it is for, and for how long. slot is that of a share.
+    attempt_id     uuid,
+    lease_id       uuid,
+    instance       text,
+    token          bigint,
+    acquired_at    timestamptz,
+    expires_at     timestamptz,
+    slot           integer,
+    -- The waiters that the next holder's sidecar may serve: see the function cohort.
+    cohort         uuid[],
+    -- Waiters that should check again, and their instances.
+    hints          uuid[],
+    hint_instances text[],
+    -- For watchers: whether the key has any, and the token of the grant that ends here. Null: none ends.
+    watched        boolean,
+    ended          bigint,
+    -- The time by the database's clock. It comes last, so the next grant is not younger.
+    now            timestamptz
+);
+
 -- The instance that reads statistics for all sidecars. One row. No lock depends on it.
 CREATE TABLE locksidecar.fleet (
     one           boolean PRIMARY KEY DEFAULT true CHECK (one),
