@@ -17,10 +17,12 @@ BEGIN
 END
 $$;
 
--- give grants a key to an attempt w, which need not be a row of waiters. The caller has locked the lock row, so
+-- give grants a key, or with w.share_limit a share of it, to an attempt w, which need not be a row of waiters. For a share,
+-- the key is free, or it has shares and its limit is not reached. The caller has locked the lock row, so
 -- the tokens of a key grow in the order of its grants (invariant 2), even if grants are faster than the clock.
 -- The 255 tokens after each are reserved for its cohort: see cohort. first_token is this history's, because
--- in_history has read that row before. expires_at is until when the grant lasts even if w.lease_id ends, or null.
+-- in_history has read that row before. expires_at is until when the grant lasts even if w.lease_id ends, or null. slot
+-- is that of a share, and otherwise null.
 --
 -- w.id must be null unless all earlier waiters are gone. by_release is the trace context of the release that
 -- hands the key over, or empty.
@@ -28,11 +30,13 @@ $$;
 -- A bind:ttl lock lasts at least as long as its min_hold.
 CREATE OR REPLACE FUNCTION locksidecar.give(
     w locksidecar.waiters, its_instance text, its_pod text, by_release text,
-    OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz)
+    OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz, OUT slot integer)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    shares CONSTANT boolean := w.share_limit IS NOT NULL;
     its_lease uuid := w.lease_id;
+    shown locksidecar.waiters := w; -- what the lock row tells of the holder
 BEGIN
     give.acquired_at := clock_timestamp();
     give.expires_at := give.acquired_at + greatest(w.ttl, w.min_hold);
@@ -41,36 +45,60 @@ BEGIN
         INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at, namespace, key)
         VALUES (its_lease, its_instance, its_pod, false, w.ttl, give.expires_at, w.namespace, w.key);
     END IF;
+    IF shares THEN
+        give.slot := CASE WHEN w.share_limit > 0 THEN locksidecar.free_slot(w.namespace, w.key) ELSE 0 END;
+        shown.lease_id := locksidecar.shared_lease(); shown.session := ''; shown.owner := ''; shown.data := NULL;
+        shown.traceparent := ''; shown.min_hold := NULL;
+    ELSE
+        shown.lease_id := its_lease;
+    END IF;
     UPDATE locksidecar.locks l
-    SET lease_id = its_lease, attempt_id = w.attempt_id, share_limit = NULL,
+    SET lease_id = shown.lease_id, attempt_id = w.attempt_id, share_limit = w.share_limit,
         token = greatest(locksidecar.token_at(give.acquired_at), (SELECT m.first_token FROM locksidecar.meta m), l.token + 256),
         contended = EXISTS (
             SELECT FROM locksidecar.waiters q
             WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > greatest(l.served, w.id) AND q.outcome IS NULL),
         served = greatest(l.served, w.id), stopping = NULL, stop_reason = NULL,
-        session = w.session, owner = w.owner, acquired_at = give.acquired_at,
-        data = w.data, traceparent = w.traceparent, handed_by = by_release, freed_at = NULL,
-        hold_until = give.acquired_at + w.min_hold,
-        hold_instance = CASE WHEN w.min_hold IS NOT NULL THEN its_instance END,
-        hold_pod = CASE WHEN w.min_hold IS NOT NULL THEN its_pod END
+        session = shown.session, owner = shown.owner, acquired_at = give.acquired_at,
+        data = shown.data, traceparent = shown.traceparent, handed_by = CASE WHEN shares THEN '' ELSE by_release END, freed_at = NULL,
+        hold_until = give.acquired_at + shown.min_hold,
+        hold_instance = CASE WHEN shown.min_hold IS NOT NULL THEN its_instance END,
+        hold_pod = CASE WHEN shown.min_hold IS NOT NULL THEN its_pod END
     WHERE l.namespace = w.namespace AND l.key = w.key
     RETURNING l.token INTO give.token;
+    IF shares THEN
+        INSERT INTO locksidecar.shares
+            (namespace, key, token, lease_id, attempt_id, slot, session, owner, acquired_at, data, traceparent, handed_by,
+            hold_until, hold_instance, hold_pod)
+        VALUES (w.namespace, w.key, give.token, its_lease, w.attempt_id, give.slot, w.session, w.owner,
+            give.acquired_at, w.data, w.traceparent, by_release, give.acquired_at + w.min_hold,
+            CASE WHEN w.min_hold IS NOT NULL THEN its_instance END, CASE WHEN w.min_hold IS NOT NULL THEN its_pod END);
+    END IF;
 END
 $$;
 
 -- ask grants keys that are free or whose holder is dead, in the order of the keys, and for one key in the order
--- of the asks. If a key is held, ask returns that, or with may_wait enqueues the attempt. States: granted,
--- queued, held; lost: the asker's lease is not alive; skipped: a skipped waiter asks again; dead: the holder's
--- lease has expired, or is gone (lease_id is null) and left waiters. Then the caller reaps it, or hands the key
--- off, in a transaction of its own, and asks again. With a queue_position, the attempt waits already. If the key is shared, or an expired waiter names a limit,
--- expired contains the leases that the caller reaps first. mismatch: others name another limit of shared
--- holders. ended is the token of a dead holder's grant that ends here, for watchers. A pending min_hold counts
--- as held. quiet: nothing is granted before expires_at. A waiter is then queued behind a pending hold until
--- that time: see keep_quiet. A repeat may find its share dead, and kept by a min_hold. It waits for the end of
--- that hold, because an attempt has at most one share. cohort: see the function cohort. It is null unless the
--- holder, the attempt and all waiters between them are under one lease. Then the sidecar may extend the cohort of
--- the holder. When several attempts for a key are enqueued by one statement, only the last of them has it. alone
--- reports this condition for each of them.
+-- of the asks. If a key is held, it enqueues the attempt (with may_wait) or returns the holder. States, and what else
+-- is set:
+--
+--   granted   The attempt has the key: token, acquired_at, expires_at, and slot of a share. ended is the token of a
+--             dead holder's grant that ends here, for watchers. handed_by belongs to a grant that is found again.
+--   queued    The attempt waits: queue_position, the holder, cohort and alone.
+--   held      Another attempt has the key, or a pending min_hold keeps it: the holder. Only without may_wait.
+--   mismatch  An ask for a share names another limit than the shares, or the shared waiters: the holder.
+--   lost      The asker's lease is not alive.
+--   skipped   A release with success skipped the waiter, which asks again: result.
+--   quiet     Nothing is granted before expires_at. Only without may_wait: a waiter is queued behind a pending hold
+--             until that time, see keep_quiet.
+--   dead      The holder's lease (dead) has expired, or is gone (lease_id is null) and left waiters. The caller reaps it,
+--             or hands the key off, in a transaction of its own, and asks again. If the key is shared, or an expired
+--             waiter names a limit, expired contains the leases that are reaped first. With a queue_position, the
+--             attempt waits already.
+--
+-- A repeat may find its share dead, and kept by a min_hold. It waits for the end of that hold, because an attempt has
+-- at most one share. cohort: see the function cohort. It is null unless the holder, the attempt and all waiters between
+-- them are under one lease. Then the sidecar may extend the cohort of the holder. When several attempts for a key are
+-- enqueued by one statement, only the last of them has it. alone reports this condition for each of them.
 --
 -- A waiter is inserted while the holder's lease is locked FOR KEY SHARE. A reap either waits for that and sees
 -- the waiter, or came before and is seen here. Otherwise the reap could run in between, and the waiter would
@@ -266,25 +294,16 @@ BEGIN
                 CONTINUE;
             END IF;
         END IF;
-        IF available AND w.share_limit IS NOT NULL THEN
+        IF available THEN
             ask.state := 'granted';
             IF l.lease_id IS NOT NULL AND l.attempt_id <> locksidecar.shared_lease() AND NOT shared THEN
                 ask.ended := l.token;
             END IF;
             SELECT g.token, g.acquired_at, CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, ask.expires_at) ELSE g.expires_at END, g.slot
             INTO ask.token, ask.acquired_at, ask.expires_at, ask.slot
-            FROM locksidecar.give_share(w, its_instance, its_pod, '') g;
-            ask.now := clock_timestamp();
-            shown := NULL;
-        ELSIF available THEN
-            ask.state := 'granted';
-            IF l.lease_id IS NOT NULL AND l.attempt_id <> locksidecar.shared_lease() THEN
-                ask.ended := l.token;
-            END IF;
-            SELECT g.token, g.acquired_at, CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, ask.expires_at) ELSE g.expires_at END
-            INTO ask.token, ask.acquired_at, ask.expires_at
             FROM locksidecar.give(w, its_instance, its_pod, '') g;
             ask.now := clock_timestamp();
+            shown := NULL;
         ELSIF NOT alive AND NOT kept THEN
             ask.state := 'dead';
             ask.dead := l.lease_id; ask.lease_id := h.id;

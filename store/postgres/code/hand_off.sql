@@ -88,13 +88,8 @@ BEGIN
         END IF;
 
         DELETE FROM locksidecar.leases o WHERE o.id = held.id AND NOT o.renewed;
-        IF w.share_limit IS NULL THEN
-            g := locksidecar.give(w, s.instance, s.pod, by_release);
-        ELSE
-            g := locksidecar.give_share(w, s.instance, s.pod, by_release);
-            handed.slot := g.slot;
-        END IF;
-        handed.token := g.token; handed.acquired_at := g.acquired_at;
+        g := locksidecar.give(w, s.instance, s.pod, by_release);
+        handed.token := g.token; handed.acquired_at := g.acquired_at; handed.slot := g.slot;
         handed.expires_at := CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, s.expires_at) ELSE g.expires_at END;
         IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl OR l.hold_until > handed.expires_at THEN
             SELECT ARRAY[q.attempt_id], ARRAY[o.instance] INTO handed.hints, handed.hint_instances

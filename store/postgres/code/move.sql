@@ -52,9 +52,8 @@ BEGIN
         IF move.state = 'holds' AND s.id = old_lease THEN
             UPDATE locksidecar.waiters q SET lease_id = new_lease WHERE q.id = w.id;
             IF w.id IS NULL THEN
-                UPDATE locksidecar.locks SET lease_id = new_lease WHERE namespace = ns AND key = a.key AND l.share_limit IS NULL;
-                UPDATE locksidecar.shares h SET lease_id = new_lease
-                WHERE l.share_limit IS NOT NULL AND h.namespace = ns AND h.key = a.key AND h.token = l.token;
+                l.lease_id := new_lease;
+                PERFORM locksidecar.write_back(l);
                 UPDATE locksidecar.signals g SET lease_id = new_lease
                 WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token;
             END IF;

@@ -113,12 +113,12 @@ BEGIN
         END IF;
         IF kept AND NOT ends_hold AND release.state = 'holds' THEN
             handed.outcome := 'hold_pending';
-            UPDATE locksidecar.locks
-            SET lease_id = gen_random_uuid(), attempt_id = NULL, stopping = NULL, stop_reason = NULL
-            WHERE namespace = ns AND key = c.key;
+            l.lease_id := gen_random_uuid(); l.attempt_id := NULL; l.stopping := NULL; l.stop_reason := NULL;
+            PERFORM locksidecar.write_back(l);
             DELETE FROM locksidecar.leases WHERE id = s.id AND NOT renewed;
         ELSIF kept AND NOT ends_hold AND release.state = 'expired' AND s.id IS NOT NULL THEN
-            UPDATE locksidecar.locks SET lease_id = gen_random_uuid() WHERE namespace = ns AND key = c.key;
+            l.lease_id := gen_random_uuid();
+            PERFORM locksidecar.write_back(l);
         ELSIF release.state = 'holds' OR ends_hold OR (release.state = 'expired' AND NOT kept
             AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
         THEN
@@ -224,10 +224,8 @@ BEGIN
             RETURNING * INTO l;
         END IF;
         IF amend.state = 'holds' AND c.set_data THEN
-            UPDATE locksidecar.locks SET data = c.data WHERE namespace = ns AND key = c.key AND l.share_limit IS NULL;
-            UPDATE locksidecar.shares SET data = c.data
-            WHERE l.share_limit IS NOT NULL AND namespace = ns AND key = c.key AND token = l.token;
             l.data := c.data;
+            PERFORM locksidecar.write_back(l);
         END IF;
         IF amend.state = 'holds' AND c.share AND l.share_limit IS NULL THEN
             IF locksidecar.downgrade(l) THEN

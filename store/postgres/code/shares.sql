@@ -33,6 +33,25 @@ BEGIN
 END
 $$;
 
+-- write_back is the inverse of as_lock: it writes what can change of a grant into the lock row, or into the row of the
+-- share that l is. The caller knows that there is such a share.
+CREATE OR REPLACE FUNCTION locksidecar.write_back(l locksidecar.locks) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF l.share_limit IS NULL THEN
+        UPDATE locksidecar.locks k
+        SET lease_id = l.lease_id, attempt_id = l.attempt_id, data = l.data, stopping = l.stopping, stop_reason = l.stop_reason,
+            hold_until = l.hold_until
+        WHERE k.namespace = l.namespace AND k.key = l.key;
+    ELSE
+        UPDATE locksidecar.shares h
+        SET lease_id = l.lease_id, attempt_id = l.attempt_id, data = l.data, stopping = l.stopping, stop_reason = l.stop_reason,
+            hold_until = l.hold_until
+        WHERE h.namespace = l.namespace AND h.key = l.key AND h.token = l.token;
+    END IF;
+END
+$$;
+
 -- slot_of returns the slot of a share.
 CREATE OR REPLACE FUNCTION locksidecar.slot_of(l locksidecar.locks) RETURNS integer
 LANGUAGE plpgsql STABLE AS $$
@@ -135,44 +154,6 @@ BEGIN
 END
 $$;
 
--- give_share is give for an attempt w that asks for a share. The key is free, or has shares and its limit is
--- not reached.
-CREATE OR REPLACE FUNCTION locksidecar.give_share(
-    w locksidecar.waiters, its_instance text, its_pod text, by_release text,
-    OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz, OUT slot integer)
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    its_lease uuid := w.lease_id;
-BEGIN
-    give_share.acquired_at := clock_timestamp();
-    give_share.expires_at := give_share.acquired_at + greatest(w.ttl, w.min_hold);
-    give_share.slot := CASE WHEN w.share_limit > 0 THEN locksidecar.free_slot(w.namespace, w.key) ELSE 0 END;
-    IF w.ttl IS NOT NULL THEN
-        its_lease := gen_random_uuid();
-        INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at, namespace, key)
-        VALUES (its_lease, its_instance, its_pod, false, w.ttl, give_share.expires_at, w.namespace, w.key);
-    END IF;
-    UPDATE locksidecar.locks l
-    SET lease_id = locksidecar.shared_lease(), share_limit = w.share_limit, attempt_id = w.attempt_id,
-        token = greatest(locksidecar.token_at(give_share.acquired_at), (SELECT m.first_token FROM locksidecar.meta m), l.token + 256),
-        contended = EXISTS (
-            SELECT FROM locksidecar.waiters q
-            WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > greatest(l.served, w.id) AND q.outcome IS NULL),
-        served = greatest(l.served, w.id), stopping = NULL, stop_reason = NULL, session = '', owner = '',
-        acquired_at = give_share.acquired_at, data = NULL, traceparent = '', handed_by = '', freed_at = NULL,
-        hold_until = NULL, hold_instance = NULL, hold_pod = NULL
-    WHERE l.namespace = w.namespace AND l.key = w.key
-    RETURNING l.token INTO give_share.token;
-    INSERT INTO locksidecar.shares
-        (namespace, key, token, lease_id, attempt_id, slot, session, owner, acquired_at, data, traceparent, handed_by,
-        hold_until, hold_instance, hold_pod)
-    VALUES (w.namespace, w.key, give_share.token, its_lease, w.attempt_id, give_share.slot, w.session, w.owner,
-        give_share.acquired_at, w.data, w.traceparent, by_release, give_share.acquired_at + w.min_hold,
-        CASE WHEN w.min_hold IS NOT NULL THEN its_instance END, CASE WHEN w.min_hold IS NOT NULL THEN its_pod END);
-END
-$$;
-
 -- pass_shares settles a shared key: it drops dead shares, and grants the key to the waiters at the head that
 -- fit. An attempt does not fit beside its own share if that is dead and kept by its min_hold. If no share is
 -- left, pass_on handles the first waiter, or frees the key (invariant 5). There is one row for each dropped
@@ -251,7 +232,7 @@ BEGIN
         IF passed IS NOT NULL THEN
             w.id := NULL;
         END IF;
-        g := locksidecar.give_share(w, s.instance, s.pod, by_release);
+        g := locksidecar.give(w, s.instance, s.pod, by_release);
         n := n + 1;
         handed.outcome := 'granted'; handed.attempt_id := w.attempt_id; handed.lease_id := w.lease_id;
         handed.instance := s.instance; handed.token := g.token; handed.acquired_at := g.acquired_at;
@@ -386,11 +367,11 @@ BEGIN
         kept := false;
     ELSIF kept AND NOT (at_once AND (release_share.state = 'holds' OR l.lease_id = claimed_lease)) THEN
         IF release_share.state = 'holds' OR (release_share.state = 'expired' AND s.id IS NOT NULL) THEN
-            UPDATE locksidecar.shares h
-            SET lease_id = gen_random_uuid(),
-                attempt_id = CASE WHEN release_share.state = 'expired' THEN h.attempt_id END,
-                stopping = CASE WHEN release_share.state = 'expired' THEN h.stopping END
-            WHERE h.namespace = l.namespace AND h.key = l.key AND h.token = l.token;
+            l.lease_id := gen_random_uuid();
+            IF release_share.state = 'holds' THEN
+                l.attempt_id := NULL; l.stopping := NULL; l.stop_reason := NULL;
+            END IF;
+            PERFORM locksidecar.write_back(l);
         END IF;
         IF release_share.state = 'holds' THEN
             handed.outcome := 'hold_pending';

@@ -60,19 +60,14 @@ BEGIN
             kept := coalesce(l.hold_until > clock_timestamp(), false);
             signal.held := (kept AND l.hold_instance IS NOT NULL OR coalesce(s.expires_at > clock_timestamp(), false))
                 AND a.token IN (0, l.token);
-            IF signal.held AND a.kind = 'stop' THEN
-                IF l.stopping IS NULL OR l.stop_reason IS DISTINCT FROM a.reason THEN
-                    signal.stopping := coalesce(l.stopping, clock_timestamp());
-                END IF;
-                UPDATE locksidecar.locks SET stopping = signal.stopping, stop_reason = a.reason
-                WHERE namespace = ns AND key = a.key AND l.share_limit IS NULL AND signal.stopping IS NOT NULL;
-                UPDATE locksidecar.shares h SET stopping = signal.stopping, stop_reason = a.reason
-                WHERE l.share_limit IS NOT NULL AND h.namespace = ns AND h.key = a.key AND h.token = l.token AND signal.stopping IS NOT NULL;
+            IF signal.held AND a.kind = 'stop' AND (l.stopping IS NULL OR l.stop_reason IS DISTINCT FROM a.reason) THEN
+                signal.stopping := coalesce(l.stopping, clock_timestamp());
+                l.stopping := signal.stopping; l.stop_reason := a.reason;
+                PERFORM locksidecar.write_back(l);
             END IF;
             IF signal.held AND kept AND a.kind = 'break' THEN
-                UPDATE locksidecar.locks SET hold_until = NULL WHERE namespace = ns AND key = a.key AND l.share_limit IS NULL;
-                UPDATE locksidecar.shares h SET hold_until = NULL
-                WHERE l.share_limit IS NOT NULL AND h.namespace = ns AND h.key = a.key AND h.token = l.token;
+                l.hold_until := NULL;
+                PERFORM locksidecar.write_back(l);
                 SELECT f.hints, f.hint_instances INTO signal.hints, signal.hint_instances
                 FROM locksidecar.first_waiters(ns, a.key, 100) f;
             END IF;
