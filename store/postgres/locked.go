@@ -103,7 +103,7 @@ func (o *operation) aroundLocked(
 	ctx context.Context, items []int, name func(int) keyName, do func(context.Context, []int) error,
 ) (left []int, err error) {
 	for tries := 0; len(items) > 0; tries++ {
-		o.asked = len(items)
+		o.expectedRows = len(items)
 		done := o.bePatient(items, name)
 		err := do(ctx, items)
 		done(err)

@@ -39,9 +39,9 @@ type operation struct {
 	passed  map[keyName]bool
 	// patient: the next statement waits longer for a row, see patience.
 	patient bool
-	// asked is the number of items of the next statement, roughly the number of its rows.
-	asked int
-	sent  time.Time
+	// expectedRows is the capacity for the rows of the next statement.
+	expectedRows int
+	sent         time.Time
 	// single maps reaped leases of bind:ttl locks to their keys.
 	single map[uuid.UUID]keyName
 	// then runs after the next statement, if not nil.
@@ -164,7 +164,7 @@ func try[T any](ctx context.Context, o *operation, sql statement, args []any, sc
 		var row, none T
 		for rows.Next() {
 			if row = none; found == nil {
-				found = make([]T, 0, max(o.asked, 1))
+				found = make([]T, 0, max(o.expectedRows, 1))
 			}
 			if err := scan(rows, &row); err != nil {
 				return err

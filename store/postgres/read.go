@@ -136,7 +136,7 @@ func (r *reading) scan(rows pgx.Rows) error {
 // read reads keys in their order. For a shared key it reads at most the given number of holders. leases and
 // grants are the asker's, if there is one.
 func (o *operation) read(ctx context.Context, keys []string, leases, attempts [][16]byte, holders int) ([]reading, error) {
-	o.asked = len(keys)
+	o.expectedRows = len(keys)
 	found, err := query(ctx, o, sqlRead, []any{o.config.Identity.Namespace, keys, leases, attempts, holders},
 		func(rows pgx.Rows, r *reading) error { return r.scan(rows) })
 	if err != nil {

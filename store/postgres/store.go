@@ -168,7 +168,7 @@ func New(config Config) (*Store, error) {
 		return nil, err
 	}
 	if config.ListenURL != "" {
-		if s.direct, err = newServer(s, "the connection that listens", config.ListenURL, config.ListenAgain, s.primaries.isOld); err != nil {
+		if s.direct, err = newServer(s, "the connection that listens", config.ListenURL, config.ListenAgain, s.primaries.refuse); err != nil {
 			return nil, err
 		}
 	}

@@ -69,7 +69,7 @@ func (e *strangerError) Error() string {
 		e.found.host, e.found.system, e.latest.host, e.latest.system)
 }
 
-// check compares a server with those seen before. The caller holds the mutex.
+// check is refuse. The caller holds the mutex.
 func (l *primaries) check(found primary) error {
 	if found.system != l.last.system && found.host != "" && l.last.host != "" && found.host != l.last.host {
 		return &strangerError{found, l.last}
@@ -83,14 +83,14 @@ func (l *primaries) check(found primary) error {
 	return nil
 }
 
-// isOld returns an error if a server is older than the latest one that was seen.
-func (l *primaries) isOld(found primary) error {
+// refuse returns an error if a server must not be used: it is older than the latest one that was seen, or a stranger.
+func (l *primaries) refuse(found primary) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.check(found)
 }
 
-// learn does the same, and remembers the latest server.
+// learn checks a server as refuse does, and then remembers it as the latest one, unless a later one was seen.
 func (l *primaries) learn(found primary) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,7 +101,8 @@ func (l *primaries) learn(found primary) error {
 	return err
 }
 
-// saw does the same as learn, remembers the last server, and reports whether it has changed.
+// saw checks and remembers the server of a connection as learn does, and also as the last one. another reports whether
+// that was a different server before.
 func (l *primaries) saw(found primary) (another bool, err error) {
 	if err := l.learn(found); err != nil {
 		return false, err
