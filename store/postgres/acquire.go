@@ -363,7 +363,7 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 			c.minHolds, c.skips, c.sessions, c.owners, c.datas, c.traceparents, c.limits,
 		},
 		func(rows pgx.Rows, r *asked) error {
-			return rows.Scan(append(r.with(&r.ord, &r.state, &r.dead, &r.expired, &r.position, &r.result, &r.watched, &r.gone), &r.handedBy, &r.cohort, &r.alone)...)
+			return rows.Scan(r.with(&r.ord, &r.state, &r.dead, &r.expired, &r.position, &r.result, &r.watched, &r.gone, &r.handedBy, &r.cohort, &r.alone)...)
 		})
 	if err != nil {
 		return err

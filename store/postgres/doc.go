@@ -6,7 +6,8 @@
 // is used only after the statement is committed and read to its end, because rows of RETURNING arrive
 // before the commit. Each statement is a transaction of its own. If a flow needs several statements, it is
 // a function in the database (code/), so a pod that loses its connection leaves no row locked. Statements
-// are in queries/ by their names, tables in schema/.
+// are in queries/ by their names, tables in schema/, with the two types that functions answer with: shown_lock,
+// a lock with its lease, and hand_over, what became of a key.
 //
 // A lock is not held if its lease is missing or has expired, and no min_hold keeps the key. So the death of
 // a holder deletes one row, regardless of how many locks the lease holds. Only keys with waiters need a

@@ -13,7 +13,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// lockColumns are the columns of a lock and its lease, in the order of every statement. A missing column is zero.
+// lockColumns are the attributes of the type shown_lock in the database, in the order of every statement. A missing one is
+// zero.
 type lockColumns struct {
 	token                 zeronull.Int8
 	acquiredAt, expiresAt zeronull.Timestamptz // expiresAt is the end of the lease or of a min_hold, whichever is later

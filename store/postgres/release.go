@@ -361,7 +361,7 @@ func (o *operation) amend(ctx context.Context, changes []store.Change, which []i
 	namespace := o.config.Identity.Namespace
 	found, err := query(ctx, o, sqlAmend, []any{namespace, o.notAfter, o.config.Identity.Instance, keys, tokens, leases, ttls, sets, datas, served, sessions, owners, acquired, traceparents, shares},
 		func(rows pgx.Rows, a *amended) error {
-			return rows.Scan(append(a.with(&a.ord, &a.state), &a.hints.attempts, &a.hints.instances, &a.ended)...)
+			return rows.Scan(a.with(&a.ord, &a.state, &a.hints.attempts, &a.hints.instances, &a.ended)...)
 		})
 	if err != nil {
 		return err

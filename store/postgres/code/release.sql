@@ -166,11 +166,7 @@ CREATE OR REPLACE FUNCTION locksidecar.amend(
     set_datas boolean[], datas text[], served text[], sessions text[], owners text[], acquired timestamptz[], traceparents text[],
     shares boolean[])
 RETURNS TABLE (
-    ord bigint, state text,
-    token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
-    lease_id uuid, instance text, pod text, renewed boolean, hold_pending boolean,
-    session text, owner text, data text, traceparent text,
-    stopping timestamptz, stop_reason text, attempt_id uuid, waiting bigint, share_limit integer, slot integer, holders text,
+    ord bigint, state text, shown locksidecar.shown_lock,
     -- the first waiter for a lock whose remaining time was set
     hints uuid[], hint_instances text[], ended bigint)
 LANGUAGE plpgsql AS $$
@@ -236,16 +232,14 @@ BEGIN
             END IF;
         END IF;
 
-        RETURN QUERY
-        SELECT c.ord, amend.state, l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(),
-            s.id, s.instance, s.pod, s.renewed, false, l.session, l.owner, l.data, l.traceparent,
-            l.stopping, l.stop_reason, l.attempt_id,
+        amend.ord := c.ord;
+        shown := locksidecar.show(l, s,
             (SELECT count(*) FROM locksidecar.waiters q
                 WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.outcome IS NULL),
             coalesce(l.share_limit, CASE WHEN l.contended THEN locksidecar.waiting_limit(ns, c.key, l.served) END),
             CASE WHEN l.share_limit IS NOT NULL THEN locksidecar.slot_of(l) END,
-            CASE WHEN l.share_limit IS NOT NULL THEN locksidecar.shown(ns, c.key, 1, false, l.token) END,
-            amend.hints, amend.hint_instances, amend.ended;
+            CASE WHEN l.share_limit IS NOT NULL THEN locksidecar.shown(ns, c.key, 1, false, l.token) END);
+        RETURN NEXT;
     END LOOP;
 END
 $$;

@@ -75,8 +75,5 @@ AND set_config('synchronous_commit', 'off', true) IS NOT NULL
 -- Checks claims, and changes data and remaining times: see the function.
 -- $1 namespace, $2 not after, $3 instance, $4 keys, $5 tokens, $6 leases, $7 ttls (0: unchanged), $8 replace the data?,
 -- $9 datas, $10 served waiters, and of the last of them: $11 sessions, $12 owners, $13 times of the grant, $14 trace contexts; $15 make shares?
-SELECT ord, state,
-    token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, hold_pending,
-    session, owner, data, traceparent, stopping, stop_reason, attempt_id, waiting, share_limit, slot, holders,
-    hints, hint_instances, ended
+SELECT ord, state, hints, hint_instances, ended, (shown).*
 FROM locksidecar.amend($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)

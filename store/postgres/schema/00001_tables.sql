@@ -230,6 +230,37 @@ CREATE TABLE locksidecar.watchers (
 );
 CREATE INDEX watchers_lease ON locksidecar.watchers (lease_id);
 
+-- A lock with its lease, as calls see it: see the function show.
+CREATE TYPE locksidecar.shown_lock AS (
+    token        bigint,
+    acquired_at  timestamptz,
+    -- The end of the lease or of a min_hold, whichever is later.
+    expires_at   timestamptz,
+    now          timestamptz,
+    -- Of the lease. Null: it does not exist.
+    lease_id     uuid,
+    instance     text,
+    pod          text,
+    renewed      boolean,
+    -- Only a min_hold keeps the key.
+    hold_pending boolean,
+    session      text,
+    owner        text,
+    data         text,
+    traceparent  text,
+    stopping     timestamptz,
+    stop_reason  text,
+    -- Null: there was no grant, or it was released.
+    attempt_id   uuid,
+    -- The number of waiters.
+    waiting      bigint,
+    -- The limit of the shares, or that of shared waiters.
+    share_limit  integer,
+    slot         integer,
+    -- The holders of a shared key as JSON: see the function shown.
+    holders      text
+);
+
 -- What became of a key when its grant, or a share of it, ended. Outcomes: see pass_on, pass_shares, release.
 CREATE TYPE locksidecar.hand_over AS (
     outcome        text,
