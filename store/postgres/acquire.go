@@ -304,8 +304,8 @@ func (t *batch) behindDead(i int, lease, found zeronull.UUID) {
 }
 
 // behindShares records that a shared key must be settled for ask i, after its expired leases are reaped.
-func (t *batch) behindShares(i int, expired []uuid.UUID) {
-	t.dead[i] = expired
+func (t *batch) behindShares(i int, toReap []uuid.UUID) {
+	t.dead[i] = toReap
 	t.left = append(t.left, held{namespace: t.name(i).namespace, key: t.asks[i].Key, lease: sharedLease})
 }
 
@@ -333,7 +333,7 @@ type asked struct {
 	ord      int
 	state    string
 	dead     zeronull.UUID
-	expired  []uuid.UUID
+	toReap   []uuid.UUID
 	position zeronull.Int8
 	result   *string // set for a skipped waiter
 	watched  bool
@@ -363,7 +363,7 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 			c.minHolds, c.skips, c.sessions, c.owners, c.datas, c.traceparents, c.limits,
 		},
 		func(rows pgx.Rows, r *asked) error {
-			return rows.Scan(r.with(&r.ord, &r.state, &r.dead, &r.expired, &r.position, &r.result, &r.watched, &r.gone, &r.handedBy, &r.cohort, &r.alone)...)
+			return rows.Scan(r.with(&r.ord, &r.state, &r.dead, &r.toReap, &r.position, &r.result, &r.watched, &r.gone, &r.handedBy, &r.cohort, &r.alone)...)
 		})
 	if err != nil {
 		return err
@@ -394,10 +394,10 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 			if r.position > 0 {
 				t.queued[i], t.partly = true, true
 			}
-			if r.expired == nil && uuid.UUID(r.dead) != sharedLease {
+			if r.toReap == nil && uuid.UUID(r.dead) != sharedLease {
 				t.behindDead(i, r.dead, r.lease)
 			} else {
-				t.behindShares(i, r.expired)
+				t.behindShares(i, r.toReap)
 			}
 		case "quiet":
 			t.quiet.note(t.log, r.expiresIn())

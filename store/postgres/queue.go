@@ -32,10 +32,10 @@ type waitRow struct {
 	skipped   bool
 	result    *string // set for a skipped waiter
 	heldUnder zeronull.UUID
-	// settle: the key is shared and must be settled, after the leases in expired are reaped. sharedWait: the
+	// settle: the key is shared and must be settled, after the leases in toReap are reaped. sharedWait: the
 	// key is not shared, and a shared waiter waits. Both are null otherwise.
 	settle, sharedWait *bool
-	expired            []uuid.UUID
+	toReap             []uuid.UUID
 	// handedBy is the trace context of the release that handed the lock over.
 	handedBy zeronull.Text
 }
@@ -68,7 +68,7 @@ func (o *operation) check(ctx context.Context, waits []store.Attempt) ([]waitRow
 	keys, ids := columnsOf(waits)
 	found, err := query(ctx, o, sqlCheck, []any{o.config.Identity.Namespace, keys, ids},
 		func(rows pgx.Rows, w *waitRow) error {
-			return rows.Scan(w.with(&w.ord, &w.queued, &w.keeper, &w.skipped, &w.result, &w.heldUnder, &w.handedBy, &w.settle, &w.expired, &w.sharedWait)...)
+			return rows.Scan(w.with(&w.ord, &w.queued, &w.keeper, &w.skipped, &w.result, &w.heldUnder, &w.handedBy, &w.settle, &w.toReap, &w.sharedWait)...)
 		})
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answe
 		w := &rows[i]
 		if w.settle != nil && w.queued && *w.settle {
 			behindDead = append(behindDead, waits[i])
-			dead = append(dead, w.expired...)
+			dead = append(dead, w.toReap...)
 			left = append(left, held{namespace: o.config.Identity.Namespace, key: waits[i].Key, lease: sharedLease})
 		}
 		if !w.queued || w.settle != nil || w.held() || w.heldUnder == (zeronull.UUID{}) {

@@ -32,7 +32,7 @@ func (h held) name() keyName { return keyName{h.namespace, h.key} }
 type handOver struct {
 	namespace, key        string
 	outcome               zeronull.Text
-	expired               []uuid.UUID // of waiters in the way, or passed over
+	toReap                []uuid.UUID // of waiters in the way, or passed over
 	attempt, lease        zeronull.UUID
 	instance              zeronull.Text
 	token                 zeronull.Int8
@@ -54,14 +54,14 @@ type hints struct {
 
 // with returns the scan targets: first columns, then the attributes of hand_over.
 func (h *handOver) with(first ...any) []any {
-	return append(first, &h.outcome, &h.expired, &h.attempt, &h.lease, &h.instance, &h.token, &h.acquiredAt, &h.expiresAt,
+	return append(first, &h.outcome, &h.toReap, &h.attempt, &h.lease, &h.instance, &h.token, &h.acquiredAt, &h.expiresAt,
 		&h.slot, &h.cohort, &h.hints.attempts, &h.hints.instances, &h.watched, &h.ended, &h.now)
 }
 
 const (
 	handedOver     = "granted"
 	freedIt        = "freed"
-	expiredWaiters = "expired"
+	expiredWaiters = "waiters_expired"
 	lapsedShare    = "lapsed" // the share of a dead lease was dropped
 	endedShare     = "ended"  // a release or withdrawal ended the share
 )
@@ -318,7 +318,7 @@ func (o *operation) sortOut(done []handOver, keys []held, next *work) {
 			k.end = nil
 		}
 		o.deliver(h, k)
-		next.leases = append(next.leases, h.expired...)
+		next.leases = append(next.leases, h.toReap...)
 		if h.outcome == expiredWaiters {
 			next.keys = append(next.keys, k)
 		}

@@ -217,7 +217,7 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 			}
 		}
 		o.partly = o.partly || h.outcome != ""
-		left.leases = append(left.leases, h.expired...)
+		left.leases = append(left.leases, h.toReap...)
 		k := held{
 			namespace: namespace, key: h.key, lease: uuid.UUID(v.lease), token: (*int64)(&v.token),
 			traceparent: claims[n].Traceparent, delivered: notified && !byClient(&claims[n]),

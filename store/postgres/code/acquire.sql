@@ -105,7 +105,7 @@ $$;
 --             until that time, see keep_quiet.
 --   dead      The holder's lease (dead) has expired, or is gone (lease_id is null) and left waiters. The caller reaps it,
 --             or hands the key off, in a transaction of its own, and asks again. If the key is shared, or an expired
---             waiter names a limit, expired contains the leases that are reaped first. With a queue_position, the
+--             waiter names a limit, to_reap contains the leases that are reaped first. With a queue_position, the
 --             attempt waits already.
 --
 -- A repeat may find its share dead, and kept by a min_hold. It waits for the end of that hold, because an attempt has
@@ -126,7 +126,7 @@ CREATE OR REPLACE FUNCTION locksidecar.ask(
     keys text[], attempts uuid[], leases uuid[], ttls interval[], min_holds interval[], skips boolean[],
     sessions text[], owners text[], datas text[], traceparents text[], limits integer[])
 RETURNS TABLE (
-    ord bigint, state text, dead uuid, expired uuid[], queue_position bigint, result text, watched boolean, ended bigint,
+    ord bigint, state text, dead uuid, to_reap uuid[], queue_position bigint, result text, watched boolean, ended bigint,
     handed_by text, cohort uuid[], alone boolean, shown locksidecar.shown_lock)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -198,7 +198,7 @@ BEGIN
             CONTINUE;
         END IF;
         last_key := a.key;
-        ask.dead := NULL; ask.queue_position := NULL; ask.ended := NULL; ask.handed_by := ''; ask.expired := NULL;
+        ask.dead := NULL; ask.queue_position := NULL; ask.ended := NULL; ask.handed_by := ''; ask.to_reap := NULL;
         ask.cohort := NULL; ask.alone := NULL; shown := NULL;
         w.namespace := ns; w.key := a.key; w.attempt_id := a.attempt_id; w.lease_id := a.lease_id;
         w.ttl := NULLIF(a.ttl, interval '0'); w.min_hold := NULLIF(a.min_hold, interval '0'); w.skip := a.skip;
@@ -264,7 +264,7 @@ BEGIN
             IF looked IS DISTINCT FROM a.key THEN -- once for all attempts of a batch: it reads all shares
                 SELECT * INTO m FROM locksidecar.look(ns, w.key);
                 IF m.settle THEN
-                    ask.state := 'dead'; ask.dead := l.lease_id; ask.expired := m.expired;
+                    ask.state := 'dead'; ask.dead := l.lease_id; ask.to_reap := m.to_reap;
                     RETURN NEXT;
                     CONTINUE;
                 END IF;
@@ -297,8 +297,8 @@ BEGIN
         IF w.share_limit IS NOT NULL AND NOT available AND (alive OR kept) THEN
             m := locksidecar.other_limits(l, w.share_limit);
             mismatch := m.mismatch;
-            IF m.expired IS NOT NULL THEN
-                ask.state := 'dead'; ask.expired := m.expired; shown.lease_id := h.id;
+            IF m.to_reap IS NOT NULL THEN
+                ask.state := 'dead'; ask.to_reap := m.to_reap; shown.lease_id := h.id;
                 RETURN NEXT;
                 CONTINUE;
             END IF;

@@ -32,9 +32,9 @@ $$;
 -- The key becomes free only if no waiter remains (invariant 5). Outcomes:
 --
 -- granted; freed; hold_pending: it is the quiet time, so the first waiters check again when it is over (hints),
--- see keep_quiet; expired: only waiters with expired leases remain. Expired is not dead, because a renewal may
+-- see keep_quiet; waiters_expired: only waiters with expired leases remain. Expired is not dead, because a renewal may
 -- be in flight. The caller reaps these leases in transactions of their own and hands the key off again. After a
--- grant, "expired" contains the leases of waiters that were passed over.
+-- grant, to_reap contains the leases of waiters that were passed over.
 --
 -- If the new holder's lease can end earlier than the old one, the next first waiter must check again then
 -- (hints). Waiters under the same lease end with it, so they need not check. Leases with the same TTL are
@@ -82,7 +82,7 @@ BEGIN
         DELETE FROM locksidecar.waiters q WHERE q.id = w.id;
         CONTINUE WHEN NOT FOUND; -- cancelled
         IF next.passes THEN
-            SELECT array_agg(DISTINCT q.lease_id) INTO handed.expired FROM locksidecar.waiters q
+            SELECT array_agg(DISTINCT q.lease_id) INTO handed.to_reap FROM locksidecar.waiters q
             WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.id < w.id AND q.outcome IS NULL;
             w.id := NULL;
         END IF;
@@ -108,10 +108,10 @@ BEGIN
 
     DELETE FROM locksidecar.waiters q WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served
     AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = q.lease_id);
-    SELECT array_agg(DISTINCT q.lease_id) INTO handed.expired FROM locksidecar.waiters q
+    SELECT array_agg(DISTINCT q.lease_id) INTO handed.to_reap FROM locksidecar.waiters q
     WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL;
-    IF handed.expired IS NOT NULL THEN
-        handed.outcome := 'expired';
+    IF handed.to_reap IS NOT NULL THEN
+        handed.outcome := 'waiters_expired';
         RETURN;
     END IF;
 

@@ -141,7 +141,7 @@ BEGIN
             handed.hints := m.hints || handed.hints;
             handed.hint_instances := m.hint_instances || handed.hint_instances;
         END IF;
-        IF handed.outcome <> 'expired' THEN
+        IF handed.outcome <> 'waiters_expired' THEN
             handed.ended := l.token;
         END IF;
         RETURN NEXT;

@@ -111,9 +111,9 @@ END
 $$;
 
 -- look reports whether a shared key must be settled by hand_off: a share is dead, or the first waiter is, or it
--- fits (see pass_shares). expired contains the leases to be reaped before: those of shares, and of waiters
+-- fits (see pass_shares). to_reap contains the leases to be reaped before: those of shares, and of waiters
 -- before the first living one.
-CREATE OR REPLACE FUNCTION locksidecar.look(ns text, k text, OUT settle boolean, OUT expired uuid[])
+CREATE OR REPLACE FUNCTION locksidecar.look(ns text, k text, OUT settle boolean, OUT to_reap uuid[])
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
@@ -124,13 +124,13 @@ BEGIN
     SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = k;
     SELECT sum(h.n)::bigint, bool_or(NOT h.kept AND s.id IS NULL),
         array_agg(s.id) FILTER (WHERE NOT h.kept AND s.expires_at <= clock_timestamp())
-    INTO n, look.settle, look.expired
+    INTO n, look.settle, look.to_reap
     FROM (
         SELECT lease_id, coalesce(hold_until > clock_timestamp(), false) AS kept, count(*) AS n
         FROM locksidecar.shares WHERE namespace = ns AND key = k GROUP BY 1, 2
     ) h
     LEFT JOIN locksidecar.leases s ON s.id = h.lease_id;
-    look.settle := coalesce(look.settle OR look.expired IS NOT NULL, true);
+    look.settle := coalesce(look.settle OR look.to_reap IS NOT NULL, true);
     IF l.contended THEN
         FOR q IN
             SELECT w.share_limit, w.attempt_id, o.id, o.expires_at
@@ -147,7 +147,7 @@ BEGIN
             END IF;
             look.settle := true;
             IF q.id IS NOT NULL THEN
-                look.expired := array_append(look.expired, q.id);
+                look.to_reap := array_append(look.to_reap, q.id);
             END IF;
         END LOOP;
     END IF;
@@ -251,7 +251,7 @@ BEGIN
     END IF;
     IF looks > 0 OR passed IS NOT NULL THEN
         handed := locksidecar.to_check_again(l, 'passed', looks);
-        handed.expired := passed; handed.watched := l.watched;
+        handed.to_reap := passed; handed.watched := l.watched;
         RETURN NEXT handed;
     END IF;
 END
@@ -310,9 +310,9 @@ END
 $$;
 
 -- other_limits reports whether an ask for a share names another limit than the shares, or the shared waiters,
--- of a key. Waiters with an expired lease do not count: these leases must be reaped first (expired).
+-- of a key. Waiters with an expired lease do not count: these leases must be reaped first (to_reap).
 CREATE OR REPLACE FUNCTION locksidecar.other_limits(
-    l locksidecar.locks, share_limit integer, OUT mismatch boolean, OUT expired uuid[])
+    l locksidecar.locks, share_limit integer, OUT mismatch boolean, OUT to_reap uuid[])
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN
@@ -320,7 +320,7 @@ BEGIN
     IF l.share_limit IS NULL THEN
         SELECT coalesce(bool_or(o.expires_at > clock_timestamp()), false),
             array_agg(DISTINCT o.id) FILTER (WHERE o.expires_at <= clock_timestamp())
-        INTO other_limits.mismatch, other_limits.expired
+        INTO other_limits.mismatch, other_limits.to_reap
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
         WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL
         AND q.share_limit <> other_limits.share_limit;

@@ -153,6 +153,6 @@ FROM taken t
 -- $1 namespace, $2 not after, $3 may wait, $4 instance, $5 pod, $6 keys, $7 attempts, $8 leases,
 -- $9 ttls (0: a session's lock), $10 min_holds (0: none), $11 skips, $12 sessions, $13 owners, $14 datas,
 -- $15 traceparents, $16 limits of holders (0: none; null: no share)
-SELECT ord, state, dead, expired, queue_position, result, watched, ended, handed_by, cohort, alone, (shown).*
+SELECT ord, state, dead, to_reap, queue_position, result, watched, ended, handed_by, cohort, alone, (shown).*
 FROM locksidecar.ask($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 WHERE (SELECT locksidecar.may_take(:schema_version))

@@ -8,7 +8,7 @@
 -- $1 namespace, $2 keys, $3 attempts
 SELECT a.ord, o.id IS NOT NULL AND w.outcome IS NULL AS queued, o.instance AS keeper,
     o.id IS NOT NULL AND w.outcome IS NOT NULL AS skipped, w.result, l.lease_id AS held_under, coalesce(h.handed_by, l.handed_by),
-    t.settle, t.expired, l.contended AND l.share_limit IS NULL AND EXISTS (
+    t.settle, t.to_reap, l.contended AND l.share_limit IS NULL AND EXISTS (
         SELECT FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.share_limit IS NOT NULL) AS shared_wait,
     coalesce(h.token, l.token), coalesce(h.acquired_at, l.acquired_at), greatest(s.expires_at, l.hold_until, h.hold_until),
     clock_timestamp(), s.id, coalesce(s.instance, l.hold_instance, h.hold_instance), coalesce(s.pod, l.hold_pod, h.hold_pod), s.renewed,

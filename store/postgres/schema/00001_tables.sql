@@ -265,7 +265,7 @@ CREATE TYPE locksidecar.shown_lock AS (
 CREATE TYPE locksidecar.hand_over AS (
     outcome        text,
     -- The leases of expired waiters: those in the way, or those that were passed over.
-    expired        uuid[],
+    to_reap        uuid[],
     -- The next grant: its attempt, lease, the instance that it is for, and for how long. slot is that of a share.
     attempt_id     uuid,
     lease_id       uuid,
