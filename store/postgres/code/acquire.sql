@@ -17,12 +17,12 @@ BEGIN
 END
 $$;
 
--- give grants a key, or with w.share_limit a share of it, to an attempt w, which need not be a row of waiters. For a share,
--- the key is free, or it has shares and its limit is not reached. The caller has locked the lock row, so
--- the tokens of a key grow in the order of its grants (invariant 2), even if grants are faster than the clock.
--- The 255 tokens after each are reserved for its cohort: see cohort. first_token is this history's, because
--- in_history has read that row before. expires_at is until when the grant lasts even if w.lease_id ends, or null. slot
--- is that of a share, and otherwise null.
+-- give grants a key, or with w.share_limit a share of it, to an attempt w, which need not be a row of waiters. For a
+-- share, the key is free, or it has shares and its limit is not reached. The caller has locked the lock row, so the
+-- tokens of a key grow in the order of its grants (invariant 2), even if grants are faster than the clock. The 255
+-- tokens after each are reserved for its cohort: see cohort. first_token is this history's, because in_history has
+-- read that row before. expires_at is until when the grant lasts even if w.lease_id ends, or null. slot is that of a
+-- share, and otherwise null.
 --
 -- w.id must be null unless all earlier waiters are gone. by_release is the trace context of the release that
 -- hands the key over, or empty.

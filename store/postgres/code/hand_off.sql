@@ -29,12 +29,8 @@ $$;
 
 -- pass_on ends the grant of a key, and its lease if it belongs to this lock alone, and gives the key to the
 -- first living waiter. The caller has locked the lock row and read the lease, and no min_hold keeps the key.
--- The key becomes free only if no waiter remains (invariant 5). Outcomes:
---
--- granted; freed; hold_pending: it is the quiet time, so the first waiters check again when it is over (hints),
--- see keep_quiet; waiters_expired: only waiters with expired leases remain. Expired is not dead, because a renewal may
--- be in flight. The caller reaps these leases in transactions of their own and hands the key off again. After a
--- grant, to_reap contains the leases of waiters that were passed over.
+-- The key becomes free only if no waiter remains (invariant 5). In the quiet time nothing is granted: see keep_quiet.
+-- After a grant, to_reap contains the leases of waiters that were passed over.
 --
 -- If the new holder's lease can end earlier than the old one, the next first waiter must check again then
 -- (hints). Waiters under the same lease end with it, so they need not check. Leases with the same TTL are

@@ -261,7 +261,17 @@ CREATE TYPE locksidecar.shown_lock AS (
     holders      text
 );
 
--- What became of a key when its grant, or a share of it, ended. Outcomes: see pass_on, pass_shares, release.
+-- What became of a key when its grant, or a share of it, ended. Outcomes:
+--
+--   granted          The first living waiter has the key, or a share of it.
+--   freed            Nobody waits.
+--   waiters_expired  Only waiters with expired leases wait. The caller reaps these (to_reap), in transactions of their
+--                    own, and hands the key off again. Expired is not dead, because a renewal may be in flight.
+--   hold_pending     A min_hold keeps the key, or it is the quiet time. The first waiters check again (hints).
+--   ended            A release or a withdrawal ended a share. Further rows say what became of the key.
+--   lapsed           A share was dropped, because its lease is gone.
+--   passed           Nothing was granted, but waiters should check again, or have expired.
+--   null             Nothing has changed. Hints belong to a repeat, whose first answer may be lost.
 CREATE TYPE locksidecar.hand_over AS (
     outcome        text,
     -- The leases of expired waiters: those in the way, or those that were passed over.
