@@ -95,7 +95,7 @@ type Listener interface {
 // Joiner is an engine that can acquire and release with the same requests, for less than two operations cost.
 type Joiner interface {
 	// AcquireAndRelease is Acquire and Release, with the error of each. If a key is in both, the release comes first.
-	AcquireAndRelease(ctx context.Context, asks []Ask, claims []Claim) (answers []Answer, failed error, verdicts []Verdict, failedToo error)
+	AcquireAndRelease(ctx context.Context, asks []Ask, claims []Claim) (answers []Answer, acquireErr error, verdicts []Verdict, releaseErr error)
 }
 
 // Immediate is an engine with the Trait Inline. Its most frequent operations also exist for a single item,

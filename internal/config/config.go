@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
@@ -51,7 +52,7 @@ type Config struct {
 	// ListenURL is for the connection that only listens, past a pooler. Without a Kind, Store is used.
 	ListenURL    StoreURL
 	PollInterval time.Duration
-	Failover     postgres.Failover
+	Failover     store.Failover
 	CacheSize    int
 	// CacheTTL is how long the held cache keeps an answer; 0 turns it off.
 	CacheTTL time.Duration

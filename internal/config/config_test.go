@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
@@ -149,7 +150,7 @@ func TestEachVariable(t *testing.T) {
 			{"50ms", 50 * time.Millisecond}, {"1m", time.Minute}, {"49ms", nil}, {"61s", nil},
 		}},
 		"FAILOVER": {func(c config.Config) any { return c.Failover }, []value{
-			{"quiet", postgres.FailoverQuiet}, {"quick", postgres.FailoverQuick}, {"auto", nil},
+			{"quiet", store.FailoverQuiet}, {"quick", store.FailoverQuick}, {"auto", nil},
 		}},
 		"CACHE_SIZE": {func(c config.Config) any { return c.CacheSize }, []value{
 			{"1", 1}, {"10000000", 10_000_000}, {"0", nil}, {"10000001", nil},

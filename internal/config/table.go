@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
@@ -49,7 +50,7 @@ func (l *loader) table() []variable {
 		{"POSTGRES_LISTEN_URL", "", into(&l.urls.listen, anything(allowedDatabases)), "if `STORE_URL` leads through a pooler in transaction mode: the same database directly, for the connection that listens, and for nothing else (docs/operations.md#poolers)"},
 		{"POSTGRES_LISTEN_URL_FILE", "", into(&l.urls.listenFile, anything("a file with a URL")), "a file that holds that URL; instead of `POSTGRES_LISTEN_URL`"},
 		{"POSTGRES_POLL_INTERVAL", "1s", into(&c.PollInterval, duration(50*time.Millisecond, time.Minute)), "how often waits are checked while notifications are off or may be missed"},
-		{"FAILOVER", "(`quick` if PostgreSQL's standby is synchronous, else `quiet`)", into(&c.Failover, oneOf(postgres.FailoverQuiet, postgres.FailoverQuick)), "what follows a failover of PostgreSQL, MySQL or Redis that may have forgotten grants of this sidecar: `quiet` grants nothing to anybody for the longest TTL in use, so that no two sessions hold a lock; `quick` grants at once (docs/guarantees.md)"},
+		{"FAILOVER", "(`quick` if PostgreSQL's standby is synchronous, else `quiet`)", into(&c.Failover, oneOf(store.FailoverQuiet, store.FailoverQuick)), "what follows a failover of PostgreSQL, MySQL or Redis that may have forgotten grants of this sidecar: `quiet` grants nothing to anybody for the longest TTL in use, so that no two sessions hold a lock; `quick` grants at once (docs/guarantees.md)"},
 		{"CACHE_SIZE", "10000", into(&c.CacheSize, integer(1, most)), "keys in the held cache, which repeats the answer that a lock is held"},
 		{"CACHE_TTL", "100ms", into(&c.CacheTTL, duration(0, time.Minute)), "how long the held cache keeps an answer; 0 turns it off"},
 		{"BATCH_MAX", "1000", into(&c.BatchMax, integer(1, 100_000)), "most rows in one statement"},

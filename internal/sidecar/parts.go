@@ -69,7 +69,7 @@ func (s *sidecar) onEtcd(id store.Identity) (store.Store, error) {
 func (s *sidecar) onRedis(id store.Identity) (store.Store, error) {
 	cfg := s.Config
 	backend, err := redis.New(redis.Config{
-		ServerConfig: s.serverConfig(), MaxConns: cfg.PoolMaxConns - 1, TTL: cfg.TTL, Quick: cfg.Failover == postgres.FailoverQuick,
+		ServerConfig: s.serverConfig(), MaxConns: cfg.PoolMaxConns - 1, TTL: cfg.TTL, Quick: cfg.Failover == store.FailoverQuick,
 	})
 	if err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (s *sidecar) onMySQL(id store.Identity, tooOld func(error)) (store.Store, e
 	cfg := s.Config
 	backend, err := mysql.New(mysql.Config{
 		ServerConfig: s.serverConfig(), MaxConns: cfg.PoolMaxConns,
-		AutoMigrate: cfg.AutoMigrate, TooOld: tooOld, Quick: cfg.Failover == postgres.FailoverQuick,
+		AutoMigrate: cfg.AutoMigrate, TooOld: tooOld, Quick: cfg.Failover == store.FailoverQuick,
 	})
 	if err != nil {
 		return nil, err

@@ -75,8 +75,8 @@ func (j *job) ask(ask *store.Ask, answer *store.Answer, needsLease bool, do func
 }
 
 // AcquireAndRelease carries out both with the same requests.
-func (s *Store) AcquireAndRelease(ctx context.Context, asks []store.Ask, claims []store.Claim) ([]store.Answer, error, []store.Verdict, error) {
-	answers, verdicts := make([]store.Answer, len(asks)), make([]store.Verdict, len(claims))
+func (s *Store) AcquireAndRelease(ctx context.Context, asks []store.Ask, claims []store.Claim) (answers []store.Answer, acquireErr error, verdicts []store.Verdict, releaseErr error) {
+	answers, verdicts = make([]store.Answer, len(asks)), make([]store.Verdict, len(claims))
 	jobs := s.jobs(len(claims)+len(asks), func(i int) string {
 		if i < len(claims) {
 			return claims[i].Key

@@ -23,9 +23,9 @@ func TestAcquireAndRelease(t *testing.T) {
 		a.gets(kept, store.Granted)
 		a.made()
 		again, free, denied := a.ask("k"), a.ask("free"), a.ask("kept")
-		answers, failed, verdicts, failedToo := a.AcquireAndRelease(a.Context(), []store.Ask{again, free, denied}, []store.Claim{claim(&held, grant)})
-		a.ok(failed)
-		a.ok(failedToo)
+		answers, acquireErr, verdicts, releaseErr := a.AcquireAndRelease(a.Context(), []store.Ask{again, free, denied}, []store.Claim{claim(&held, grant)})
+		a.ok(acquireErr)
+		a.ok(releaseErr)
 		a.wants("three keys, of which one is held", "Load Swap")
 		if verdicts[0].Status != store.Holds || answers[0].Outcome != store.Granted || answers[1].Outcome != store.Granted || answers[2].Outcome != store.Held {
 			t.Errorf("verdicts %+v, answers %+v", verdicts, answers)
@@ -69,9 +69,9 @@ func TestADamagedRecordFailsOnlyItsOperation(t *testing.T) {
 		}
 		held = a.ask("k")
 		grant := a.gets(held, store.Granted)
-		answers, failed, verdicts, failedToo := a.AcquireAndRelease(a.Context(), []store.Ask{a.ask("damaged")}, []store.Claim{claim(&held, grant)})
-		a.ok(failed)
-		if a.ok(failedToo); answers[0].Outcome != store.RowLocked || verdicts[0].Status != store.Holds {
+		answers, acquireErr, verdicts, releaseErr := a.AcquireAndRelease(a.Context(), []store.Ask{a.ask("damaged")}, []store.Claim{claim(&held, grant)})
+		a.ok(acquireErr)
+		if a.ok(releaseErr); answers[0].Outcome != store.RowLocked || verdicts[0].Status != store.Holds {
 			t.Errorf("answers %+v, verdicts %+v", answers, verdicts)
 		}
 		if _, err := a.Release(a.Context(), claims[:1]); !store.Unavailable(err) || store.OutcomeUnknown(err) || !strings.Contains(err.Error(), `"n/damaged"`) {
@@ -109,9 +109,9 @@ func TestAReleaseBesideAnAskThatIsTooLarge(t *testing.T) {
 		first := large()
 		a.gets(first, store.Queued)
 		a.gets(large(), store.Queued)
-		answers, failed, verdicts, failedToo := a.AcquireAndRelease(a.Context(), []store.Ask{large()}, []store.Claim{claim(&held, grant)})
-		a.ok(failed)
-		if a.ok(failedToo); verdicts[0].Status != store.Holds || answers[0].Outcome != store.Held {
+		answers, acquireErr, verdicts, releaseErr := a.AcquireAndRelease(a.Context(), []store.Ask{large()}, []store.Claim{claim(&held, grant)})
+		a.ok(acquireErr)
+		if a.ok(releaseErr); verdicts[0].Status != store.Holds || answers[0].Outcome != store.Held {
 			t.Errorf("verdicts %+v, outcome %d", verdicts, answers[0].Outcome)
 		}
 		b.gets(b.ask("k"), store.Queued)
@@ -122,9 +122,9 @@ func TestAReleaseBesideAnAskThatIsTooLarge(t *testing.T) {
 		grant = a.gets(held, store.Granted)
 		ask := a.ask("free")
 		ask.Data = make([]byte, 600<<10)
-		answers, failed, verdicts, failedToo = a.AcquireAndRelease(a.Context(), []store.Ask{ask}, []store.Claim{claim(&held, grant)})
-		a.ok(failed)
-		if a.ok(failedToo); verdicts[0].Status != store.Holds || answers[0].Outcome != store.QueueFull {
+		answers, acquireErr, verdicts, releaseErr = a.AcquireAndRelease(a.Context(), []store.Ask{ask}, []store.Claim{claim(&held, grant)})
+		a.ok(acquireErr)
+		if a.ok(releaseErr); verdicts[0].Status != store.Holds || answers[0].Outcome != store.QueueFull {
 			t.Errorf("verdicts %+v, outcome %d", verdicts, answers[0].Outcome)
 		}
 		b.gets(b.ask("free"), store.Granted)

@@ -59,12 +59,12 @@ func (q *queue) add(w *waiter) {
 	}
 }
 
-func (q *queue) find(grant store.AttemptID) *waiter {
+func (q *queue) find(id store.AttemptID) *waiter {
 	if q.index != nil {
-		return q.index[grant]
+		return q.index[id]
 	}
 	for _, w := range q.line {
-		if w.Attempt == grant {
+		if w.Attempt == id {
 			return w
 		}
 	}
@@ -123,8 +123,8 @@ func (r *Row) dequeue(w *waiter) {
 
 // dropServed removes waiters that got the lock from their sidecar.
 func (r *Row) dropServed(served []store.AttemptID) {
-	for _, grant := range served {
-		if w := r.queue.find(grant); w != nil {
+	for _, id := range served {
+		if w := r.queue.find(id); w != nil {
 			r.dequeue(w)
 		}
 	}
@@ -134,9 +134,9 @@ func (r *Row) dropServed(served []store.AttemptID) {
 func (r *Row) dropGone() (left bool) {
 	waiting := r.queue.len()
 	r.queue.removeAll(func(w *waiter) bool { return w.lease.Dead() })
-	for grant, k := range r.skipped {
+	for id, k := range r.skipped {
 		if k.lease.Dead() {
-			delete(r.skipped, grant)
+			delete(r.skipped, id)
 		}
 	}
 	for name, w := range r.watchers {
@@ -204,8 +204,8 @@ func (o *Op) Withdraw(r *Row, a store.Attempt) store.Answer {
 }
 
 // leave removes a waiter from the queue and returns its position. It leaves a waiter of another instance.
-func (o *Op) leave(r *Row, grant store.AttemptID) (place int) {
-	w := r.queue.find(grant)
+func (o *Op) leave(r *Row, id store.AttemptID) (place int) {
+	w := r.queue.find(id)
 	if w == nil || !w.by.is(o.By) && !w.lease.Dead() {
 		return 0
 	}

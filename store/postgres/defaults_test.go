@@ -129,7 +129,7 @@ func useEverything(t *testing.T, url string) {
 	namespace := uuid.NewString()
 	open := func(instance string) *listener {
 		l := &listener{news: make(chan store.News, 10_000)}
-		l.Store = backend{tb: t, url: url, listen: postgres.ListenAlways, failover: postgres.FailoverQuick}.open(store.Identity{Namespace: namespace, Instance: instance, Pod: "NULL"})
+		l.Store = backend{tb: t, url: url, listen: postgres.ListenAlways, failover: store.FailoverQuick}.open(store.Identity{Namespace: namespace, Instance: instance, Pod: "NULL"})
 		start(t, l.Store, func(n store.News) { l.news <- n })
 		l.lease = openLease(t, l, time.Hour)
 		return l

@@ -20,7 +20,7 @@ const patience = 20 * time.Second
 // after a failover, which quiet_test.go tests.
 func startStore(tb testing.TB, url string, id store.Identity) *postgres.Store {
 	tb.Helper()
-	s := backend{tb: tb, url: url, failover: postgres.FailoverQuick}.open(id)
+	s := backend{tb: tb, url: url, failover: store.FailoverQuick}.open(id)
 	start(tb, s, nil)
 	return s
 }

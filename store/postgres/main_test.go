@@ -53,7 +53,7 @@ type backend struct {
 	url    string
 	listen postgres.Listen
 	// failover is "auto" if empty.
-	failover postgres.Failover
+	failover store.Failover
 }
 
 func (b backend) Open(id store.Identity) store.Store { return b.open(id) }

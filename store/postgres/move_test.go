@@ -11,7 +11,7 @@ import (
 )
 
 func configFor(url string, id store.Identity) postgres.Config {
-	return postgres.Config{URL: url, Identity: id, Timeout: patience, AutoMigrate: true, Failover: postgres.FailoverQuick}
+	return postgres.Config{URL: url, Identity: id, Timeout: patience, AutoMigrate: true, Failover: store.FailoverQuick}
 }
 
 // move moves one item while another session has an open transaction.

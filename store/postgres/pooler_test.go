@@ -73,7 +73,7 @@ func TestAStandbyBehindAPoolerIsNotReady(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
 	url := own.NewDatabase(t)
-	s := backend{tb: t, url: own.Pooler(t, url, 5), listen: postgres.ListenNever, failover: postgres.FailoverQuick}.open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	s := backend{tb: t, url: own.Pooler(t, url, 5), listen: postgres.ListenNever, failover: store.FailoverQuick}.open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	t.Cleanup(s.Stop)
 	if err := s.Start(t.Context(), nil); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-func startAs(t *testing.T, url, instance string, failover postgres.Failover) *postgres.Store {
+func startAs(t *testing.T, url, instance string, failover store.Failover) *postgres.Store {
 	t.Helper()
 	return startWith(t, postgres.Config{
 		URL: url, Identity: store.Identity{Namespace: "n", Instance: instance, Pod: instance}, AutoMigrate: true,
@@ -145,14 +145,14 @@ func TestAQuietTimeIsLogged(t *testing.T) {
 // the failover.
 func TestAMixedFleet(t *testing.T) {
 	t.Parallel()
-	for holder, outcome := range map[postgres.Failover]store.Outcome{
-		postgres.FailoverQuiet: store.Quiet, postgres.FailoverQuick: store.Granted,
+	for holder, outcome := range map[store.Failover]store.Outcome{
+		store.FailoverQuiet: store.Quiet, store.FailoverQuick: store.Granted,
 	} {
 		t.Run(string(holder), func(t *testing.T) {
 			t.Parallel()
-			other := postgres.FailoverQuick
+			other := store.FailoverQuick
 			if holder == other {
-				other = postgres.FailoverQuiet
+				other = store.FailoverQuiet
 			}
 			url := cluster.NewDatabase(t)
 			openLease(t, startAs(t, url, "holder", holder), time.Hour)
@@ -167,7 +167,7 @@ func TestAMixedFleet(t *testing.T) {
 func quietTime(t *testing.T, before func(*scene)) *scene {
 	t.Helper()
 	url := cluster.NewDatabase(t)
-	s := startAs(t, url, "i", postgres.FailoverQuiet)
+	s := startAs(t, url, "i", store.FailoverQuiet)
 	sc := &scene{t, s, url, connect(t, url), connect(t, url), openLease(t, s, time.Hour), nil}
 	if before != nil {
 		before(sc)
@@ -348,13 +348,13 @@ func TestWhenThereIsNoQuietTime(t *testing.T) {
 		url := cluster.NewDatabase(t)
 		migrate(t, pgtest.Admin(url))
 		exec(t, connect(t, url), "SELECT locksidecar.restored()")
-		s := startAs(t, url, "i", postgres.FailoverQuiet)
+		s := startAs(t, url, "i", store.FailoverQuiet)
 		want(t, acquire(t, s, askFor("k", openLease(t, s, time.Hour))), store.Granted)
 	})
 	t.Run("a restart", func(t *testing.T) {
 		t.Parallel()
 		f := newForgetful(t)
-		s := startAs(t, f.url, "i", postgres.FailoverQuiet)
+		s := startAs(t, f.url, "i", store.FailoverQuiet)
 		lease := openLease(t, s, time.Hour)
 		f.Restart(t)
 		poll(t, "the next grant", func() bool {
@@ -382,7 +382,7 @@ func TestASynchronousStandbyForgetsNothing(t *testing.T) {
 			t.Fatalf("got %+v, %v", r, err)
 		}
 	}
-	auto, quick, quiet := startAs(t, url, "a", ""), startAs(t, url, "b", postgres.FailoverQuick), startAs(t, url, "c", postgres.FailoverQuiet)
+	auto, quick, quiet := startAs(t, url, "a", ""), startAs(t, url, "b", store.FailoverQuick), startAs(t, url, "c", store.FailoverQuiet)
 	lease := openLease(t, auto, time.Hour)
 	notes("no standby", lease, true)
 	renew(quick, lease)
@@ -405,7 +405,7 @@ func TestASynchronousStandbyForgetsNothing(t *testing.T) {
 func TestNotesOfTTLsEnd(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
-	s, conn := startAs(t, url, "i", postgres.FailoverQuiet), connect(t, url)
+	s, conn := startAs(t, url, "i", store.FailoverQuiet), connect(t, url)
 	notes := func(want string) {
 		t.Helper()
 		const noted = "SELECT coalesce(string_agg(ttl::text || ' ' || (until > clock_timestamp() + interval '59 min')::text, ', ' ORDER BY ttl), '') FROM locksidecar.quiet_ttls"
@@ -433,6 +433,6 @@ func TestNotesOfTTLsEnd(t *testing.T) {
 	notes("00:01:00 false")
 	openLease(t, s, time.Minute)
 	notes("00:01:00 true")
-	openLease(t, startAs(t, url, "quick", postgres.FailoverQuick), time.Hour)
+	openLease(t, startAs(t, url, "quick", store.FailoverQuick), time.Hour)
 	notes("00:01:00 true")
 }

@@ -119,7 +119,7 @@ func TestNoHistorySourceIsLoggedOnce(t *testing.T) {
 		url := refusing(t, cluster, refused[source])
 		s := startWith(t, postgres.Config{
 			URL: url, Identity: restorer, AutoMigrate: true, Logger: slog.New(slog.NewTextHandler(text, nil)),
-			Failover: postgres.FailoverQuick,
+			Failover: store.FailoverQuick,
 		})
 		lease := openLease(t, s, time.Hour)
 		for range 3 {

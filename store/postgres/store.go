@@ -49,8 +49,8 @@ type Config struct {
 	// session. Empty: URL is used. ListenAgain is to ListenURL what Again is to URL.
 	ListenURL   string
 	ListenAgain func() (string, error)
-	// Failover says whether a quiet time follows a failover: see [Failover]. Empty: auto.
-	Failover Failover
+	// Failover says whether a quiet time follows a failover: see [store.Failover]. Empty: auto.
+	Failover store.Failover
 	// ForgetAfter is how long a free key keeps its row: at least ten Timeouts; zero: an hour.
 	ForgetAfter time.Duration
 	// Logger receives changes of the store's state. Nil: no logs.
@@ -203,7 +203,7 @@ func (c *Config) complete() (conns int, err error) {
 		return 0, errors.New("store/postgres: MaxConns must be at least 3: renewals and LISTEN need a connection each")
 	}
 	switch c.Failover {
-	case "", FailoverQuiet, FailoverQuick:
+	case "", store.FailoverQuiet, store.FailoverQuick:
 	default:
 		return 0, fmt.Errorf("store/postgres: Failover is %q; it must be quiet, quick or empty", c.Failover)
 	}

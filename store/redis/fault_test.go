@@ -303,9 +303,9 @@ func TestFullMemoryEndsLocks(t *testing.T) {
 	if r.Must(err); answers[0].Outcome != store.Granted || answers[1].Outcome != store.Granted {
 		t.Errorf("handed on: %+v", answers)
 	}
-	fresh, failed, verdicts, failedToo := s.AcquireAndRelease(r.Ctx, []store.Ask{ask("new")}, []store.Claim{claim(2)})
-	if failed != nil || failedToo != nil || fresh[0].Outcome != store.RowLocked || verdicts[0].Status != store.Holds {
-		t.Errorf("an acquire beside a release: %+v, %v, %+v, %v", fresh, failed, verdicts, failedToo)
+	fresh, acquireErr, verdicts, releaseErr := s.AcquireAndRelease(r.Ctx, []store.Ask{ask("new")}, []store.Claim{claim(2)})
+	if acquireErr != nil || releaseErr != nil || fresh[0].Outcome != store.RowLocked || verdicts[0].Status != store.Holds {
+		t.Errorf("an acquire beside a release: %+v, %v, %+v, %v", fresh, acquireErr, verdicts, releaseErr)
 	}
 	if _, err := s.Acquire(r.Ctx, []store.Ask{ask("new")}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("an acquire alone: %v", err)

@@ -153,12 +153,12 @@ func (in *instance) hear(n store.News) {
 }
 
 // newsOf receives the outcome of an attempt, and hintsOf hints to check it.
-func (in *instance) newsOf(grant store.AttemptID) chan store.News {
-	return in.earFor(heardOf{store.HalfOf(grant), false})
+func (in *instance) newsOf(id store.AttemptID) chan store.News {
+	return in.earFor(heardOf{store.HalfOf(id), false})
 }
 
-func (in *instance) hintsOf(grant store.AttemptID) chan store.News {
-	return in.earFor(heardOf{store.HalfOf(grant), true})
+func (in *instance) hintsOf(id store.AttemptID) chan store.News {
+	return in.earFor(heardOf{store.HalfOf(id), true})
 }
 
 func (in *instance) earFor(what heardOf) chan store.News {

@@ -414,8 +414,8 @@ func (m *machine) judge(t *rapid.T, a store.Attempt, got store.Answer, want stor
 
 // learn stores the token and the slot of a new grant. The slot differs if the store ended other
 // grants in another order.
-func (m *machine) learn(t *rapid.T, k *modelLock, grant store.AttemptID, got store.Answer) {
-	h := k.grantOf(grant)
+func (m *machine) learn(t *rapid.T, k *modelLock, id store.AttemptID, got store.Answer) {
+	h := k.grantOf(id)
 	if h == nil || h.token == got.Token {
 		return
 	}

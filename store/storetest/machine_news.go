@@ -30,14 +30,14 @@ func (e *modelEar) hear(n store.News) {
 }
 
 // has returns news about a waiter with this outcome, or a hint to check the waiter.
-func (e *modelEar) has(grant store.AttemptID, outcome store.Outcome) (n store.News, ok bool) {
+func (e *modelEar) has(id store.AttemptID, outcome store.Outcome) (n store.News, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if i := slices.IndexFunc(e.news, func(n store.News) bool { return n.ID == grant && n.Answer.Outcome == outcome }); i >= 0 {
+	if i := slices.IndexFunc(e.news, func(n store.News) bool { return n.ID == id && n.Answer.Outcome == outcome }); i >= 0 {
 		return e.news[i], true
 	}
 	i := slices.IndexFunc(e.news, func(n store.News) bool {
-		return n.Answer.Outcome == 0 && store.HalfOf(n.ID) == store.HalfOf(grant)
+		return n.Answer.Outcome == 0 && store.HalfOf(n.ID) == store.HalfOf(id)
 	})
 	if i < 0 {
 		return store.News{}, false
@@ -133,11 +133,11 @@ func (e *modelEar) dropNeedlessHints(justAsked func(store.AttemptID) bool) {
 }
 
 // mark notes that news of this outcome was expected.
-func (e *modelEar) mark(grant store.AttemptID, outcome store.Outcome) {
+func (e *modelEar) mark(id store.AttemptID, outcome store.Outcome) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range e.news {
-		if e.news[i].ID == grant && e.news[i].Answer.Outcome == outcome {
+		if e.news[i].ID == id && e.news[i].Answer.Outcome == outcome {
 			e.news[i].Answer.Outcome = 0
 			return
 		}

@@ -31,8 +31,8 @@ type model struct {
 }
 
 type modelGrant struct {
-	grant store.AttemptID
-	token int64
+	attempt store.AttemptID
+	token   int64
 }
 
 type modelLease struct {
@@ -323,8 +323,8 @@ func (m *model) firstAlive(k *modelLock) []modelAsker {
 }
 
 // place returns a queue position. The first is 1, and 0 means that the attempt is not queued.
-func (k *modelLock) place(grant store.AttemptID) int {
-	return 1 + slices.IndexFunc(k.line, func(w modelAsker) bool { return w.ID == grant })
+func (k *modelLock) place(id store.AttemptID) int {
+	return 1 + slices.IndexFunc(k.line, func(w modelAsker) bool { return w.ID == id })
 }
 
 func (m *model) check(by int, a store.Attempt) store.Outcome {
@@ -366,11 +366,11 @@ func (m *model) cancel(by int, a store.Attempt) (outcome store.Outcome, place in
 }
 
 // leave removes an instance's waiter and returns its position. leave also forgets a skip.
-func (k *modelLock) leave(by int, grant store.AttemptID) (place int) {
-	if k.skips[grant].by == by {
-		delete(k.skips, grant)
+func (k *modelLock) leave(by int, id store.AttemptID) (place int) {
+	if k.skips[id].by == by {
+		delete(k.skips, id)
 	}
-	i := k.place(grant)
+	i := k.place(id)
 	if i == 0 || k.line[i-1].by != by {
 		return 0
 	}

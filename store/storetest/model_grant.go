@@ -161,17 +161,17 @@ func (m *model) downgrade(k *modelLock) {
 }
 
 // has returns the grant of an attempt if it has not ended.
-func (m *model) has(k *modelLock, grant store.AttemptID) *modelHold {
-	if h := k.grantOf(grant); h != nil && m.alive(h.lease) {
+func (m *model) has(k *modelLock, id store.AttemptID) *modelHold {
+	if h := k.grantOf(id); h != nil && m.alive(h.lease) {
 		return h
 	}
 	return nil
 }
 
 // grantOf returns the grant of an attempt if it was not released.
-func (k *modelLock) grantOf(grant store.AttemptID) *modelHold {
+func (k *modelLock) grantOf(id store.AttemptID) *modelHold {
 	for _, h := range k.holds() {
-		if h.holder.ID == grant && !h.released {
+		if h.holder.ID == id && !h.released {
 			return h
 		}
 	}

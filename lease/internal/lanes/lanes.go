@@ -79,10 +79,10 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, judge *readine
 	ls.Releases = batcher.New(obs.Lane("release", releases), func(c store.Claim) string { return c.Key }, told(judge, st.Release), claimLocked)
 	if j, ok := st.(store.Joiner); ok {
 		batcher.Join(ls.Acquires, ls.Releases, func(ctx context.Context, asks []store.Ask, claims []store.Claim) ([]store.Answer, error, []store.Verdict, error) {
-			answers, failed, verdicts, failedToo := j.AcquireAndRelease(ctx, asks, claims)
-			judge.HeardAnswers(answers, failed)
-			judge.Heard(failedToo)
-			return answers, failed, verdicts, failedToo
+			answers, acquireErr, verdicts, releaseErr := j.AcquireAndRelease(ctx, asks, claims)
+			judge.HeardAnswers(answers, acquireErr)
+			judge.Heard(releaseErr)
+			return answers, acquireErr, verdicts, releaseErr
 		})
 	}
 	if one, ok := st.(store.Immediate); ok && inline {
