@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// The promises of store/store.go, seen from outside: by what instances were told, and who waits.
+// The promises of store/doc.go, seen from outside: by what instances were told, and who waits.
 
 // present are the holders that keep the key from others: their lease is not dead, or there is a hold. (The end of a hold is no
 // event: waiters check again.)
@@ -53,7 +53,7 @@ func (w *world) exclusion(t *rapid.T) {
 	}
 }
 
-// 1: never more shares than their limit, with different slots, under one limit, and in the order of their tokens.
+// 19: never more shares than their limit, with different slots, under one limit, and in the order of their tokens.
 func (w *world) shares(t *rapid.T) {
 	r, slots := w.row, map[int]bool{}
 	for i, h := range r.shares {
@@ -90,7 +90,7 @@ func (w *world) askOf(id store.AttemptID) store.Ask {
 	return store.Ask{}
 }
 
-// 2: the tokens of a key grow, also beyond those of cohorts.
+// 3: the tokens of a key grow, also beyond those of cohorts.
 func (w *world) tokensGrow(t *rapid.T, granted []*told, last int64) {
 	slices.SortFunc(granted, func(a, b *told) int { return int(a.token - b.token) })
 	for _, g := range granted {
@@ -107,7 +107,7 @@ func (w *world) tokensGrow(t *rapid.T, granted []*told, last int64) {
 	}
 }
 
-// 4: a key with living waiters is never free, and a shared lock grants its first waiters as soon as they fit.
+// 5: a key with living waiters is never free, and a shared lock grants its first waiters as soon as they fit.
 func (w *world) nobodyFits(t *rapid.T) {
 	first, present := w.row.queue.first(), w.present()
 	if first == nil || !first.lease.Alive(w.moment()) {
@@ -123,7 +123,7 @@ func (w *world) nobodyFits(t *rapid.T) {
 	}
 }
 
-// 4: an earlier living waiter is never overtaken.
+// 5: an earlier living waiter is never overtaken.
 func (w *world) nobodyIsOvertaken(t *rapid.T, before []*waiter, granted []*told) {
 	for _, g := range granted {
 		for _, v := range before {
@@ -149,7 +149,7 @@ func (w *world) place(line []*waiter, g *told) int {
 	return slices.IndexFunc(line, func(v *waiter) bool { return v.Attempt == g.Attempt.ID && v.lease.Alive(w.moment()) })
 }
 
-// 4: a living waiter leaves the queue only with a grant or a result, or by its own wish.
+// 5: a living waiter leaves the queue only with a grant or a result, or by its own wish.
 func (w *world) nobodyIsLost(t *rapid.T, before []*waiter, granted []*told, c change, o *Op) {
 	for _, v := range before {
 		left := w.row.queue.find(v.Attempt) != v

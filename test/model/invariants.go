@@ -3,19 +3,19 @@ package model
 // Invariant is what must be true in every state, whatever happens.
 type Invariant uint8
 
-// The invariants, with their numbers in brackets where the design gives them one.
+// The invariants, with the promises of docs/guarantees.md in brackets.
 const (
 	Fine       Invariant = iota
 	Exclusion            // [1] two apps are told that they hold the key
-	TokensGrow           // [2] a token is not larger than all before
-	Deadline             // [3] an app is told that it holds the key, and its lease has ended
+	TokensGrow           // [3] a token is not larger than all before
+	Deadline             // [2] an app is told that it holds the key, and its lease has ended
 	Committed            // [4] an app is told that it holds the key, and the store knows nothing of it
 	InTurn               // [5] the key is free, or somebody gets it, while another waits
 	Forgotten            // [5] somebody waits for a dead holder's key, and nobody is handing it off
-	Orphan               // [6, 7] a living lease has the key, or a place in line, and nobody knows
-	Asked                // a request to stop reaches a second holder
-	Places               // a shared key has more holders than its limit, two in a slot, or two limits
-	Kept                 // a MinHold that is not over does not keep its key
+	Orphan               // [7, 9] a living lease has the key, or a place in line, and nobody knows
+	Asked                // [17] a request to stop reaches a second holder
+	Places               // [19] a shared key has more holders than its limit, two in a slot, or two limits
+	Kept                 // [11] a MinHold that is not over does not keep its key
 	Stuck                // there is no way from here to where nobody waits and the key can be had
 	invariants
 )

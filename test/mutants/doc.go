@@ -5,7 +5,7 @@
 // from, and the test that must turn red:
 //
 //	# Rule: nothing is told before the commit.
-//	# From: invariant 4; trap "rows arrive before the commit"
+//	# From: promise 4; trap "rows arrive before the commit"
 //	# Test: ./store/postgres TestFailedCommitIsNotAnswered/one
 //
 // The program works on a copy of the repository, as it lies there with all that is not
@@ -16,5 +16,5 @@
 // to be mended. The tests of this folder see to it that none is forgotten: each patch
 // applies, and each test that is named exists.
 //
-// docs/testing.md says which tests stand for which invariant and trap.
+// docs/testing.md says which tests stand for which promise and trap.
 package main
