@@ -12,15 +12,52 @@ const TokensPerSwap = 2048
 
 // Backend is a server that keeps records and leases, and that swaps a record if it is unchanged. Keys are
 // opaque to it: they contain the namespace. All methods are safe for concurrent use. Their errors are those of [store.Store]: [store.Unavailable] and
-// [store.OutcomeUnknown] classify them.
+// [store.OutcomeUnknown] classify them. Package castest tests all that this page says.
+//
+// # Whose clock
+//
+// Only the server judges whether a lease lives: by its own clock, and at the swap, together with the version. It must be one step, so a
+// condition that the caller has computed before is not enough. No clock of an instance decides anything. A server without a clock in its
+// conditions can still do it if it deletes the leases that end, and the existence of a lease is the condition.
+//
+// Death is final. A lease that was once reported as dead, or that failed a swap, never lives again, even if the server's clock is set back. So a server that
+// compares times must delete the lease before it says that it is dead. It need not remember the dead: it may open the id of a dead lease
+// again. The engine opens no id that it has seen dead or has used in a swap. It only repeats an opening that had no answer. If that
+// comes late, a lease lives for one more TTL under which nothing is held.
+//
+// # Tokens
+//
+// The tokens of a key grow for ever: through deletions of its record, restarts, histories and RaiseTokens. The usual way is that the version
+// is the first token, or a multiple of it, and that the server has a floor for records which do not exist:
+//
+//   - A swap's Base is above the Base and Tokens of the record that it replaces.
+//   - A deletion raises the floor above the tokens of the deleted record, with the same commit. The Base of a new record is at least the floor. One
+//     floor for all keys is enough, and a counter of the whole server (etcd's revision) needs none.
+//   - RaiseTokens raises the floor, and a swap of an existing record regards it, too.
+//   - A new history begins with a floor above all that the server may have forgotten: it jumps ahead of the clock, or of the counter.
 //
 // # Histories
 //
 // A server may forget what it confirmed, for instance by a failover to a server with older data. This begins a new
-// history. All its versions and bases are above those of the history before. Sidecars may still believe in
-// grants that were forgotten, each for less than the TTL of its lease. So the server first has a quiet time: it refuses
-// swaps that reserve tokens, until the longest TTL in use is over. All other swaps work. The history is zero for servers that forget
-// nothing.
+// history, whose name no other one has. Load, OpenLeases and Renew say in which one they were carried out. If it is not the one in
+// which a lease was opened, the engine reads what is held under this lease. All versions and bases of a history are above those of the
+// history before, also above those that were forgotten, so a swap of before fails. Leases that the server still knows go on.
+//
+// Sidecars may still believe in grants that were forgotten, each for less than the TTL of its lease. So the server first has a quiet time:
+// it refuses swaps that reserve tokens, until the longest TTL in use is over. All other swaps work, and so do leases. Therefore the
+// server must know the longest TTL of the leases with an Instance, also if it has forgotten these leases: it notes the TTL before it
+// opens them, where a failover does not lose it, or the instances remember it. The history is zero for servers that forget nothing.
+//
+// # What a backend may do beside
+//
+// The engine finds by type assertion what only some backends do:
+//
+//   - [Expecter]: its server does not push letters, so it looks for them.
+//   - [Confirmer]: its server shows a change before it is certain to keep it.
+//   - [store.Described]: it tells what the server is, for GET /readyz. A [Readiness] does.
+//   - [store.Quieter]: it hears of a quiet time also by other answers than that to a grant.
+//
+// And [Swapped] has two answers that not every server gives: Quiet, and Locked, if the server locks records for a time.
 type Backend interface {
 	// Start connects. It returns an error at once if the configuration can never work. If only the server is
 	// unreachable, the backend keeps trying, and Ready reports an error. ctx limits Start only. deliver is called with
@@ -36,10 +73,11 @@ type Backend interface {
 	Limits() Limits
 
 	// Load reads records, also those that do not exist, with the states of the leases that they name, and the
-	// states of more leases. A Load sees each swap that was answered before it began.
+	// states of more leases. A Load sees each swap that was answered before it began. The states may be read after the records.
 	Load(ctx context.Context, keys []string, leases []store.LeaseID) ([]Record, []LeaseState, error)
 	// Swap replaces records. Each swap of a call is carried out or not, independently of the others, and each
-	// names another key. An error whose outcome is not unknown says that none was carried out.
+	// names another key. An error whose outcome is not unknown says that none was carried out, nor will be. After an unknown one, each
+	// may have been carried out, or may be so later, but none twice.
 	Swap(ctx context.Context, swaps []Swap) ([]Swapped, error)
 	// Post delivers letters that no swap needs. They may be lost, and their Base says nothing. There is at most one to an instance about a key.
 	Post(ctx context.Context, letters []Letter) error
@@ -47,8 +85,8 @@ type Backend interface {
 	// whose keys begin with prefix and sort after the given key. It returns at most limit.
 	Scan(ctx context.Context, prefix, after string, limit int) ([]Record, error)
 
-	// OpenLeases makes leases that live for their TTL from now on, or extends those that live. It returns the history in
-	// which it did so.
+	// OpenLeases makes leases that live for their TTL from now on, or extends those that live: see Whose clock. It returns the history in
+	// which it did so. A lease may live longer than its TTL, by what the server rounds up, but not shorter.
 	OpenLeases(ctx context.Context, leases []NewLease) (store.History, error)
 	// Renew extends living leases by their TTL, and returns those that it extended, also with an error, and the history
 	// in which it did so. Without an error, each of the others is dead.
@@ -56,7 +94,7 @@ type Backend interface {
 	// Revoke ends leases. A lease that is dead already is no error.
 	Revoke(ctx context.Context, leases []store.LeaseID) error
 	// NextToken is above every token that swaps of deleted records have reserved, and at least the Base of the next new
-	// record, of any key. It fails during a quiet time.
+	// record, of any key. It fails during a quiet time, because nobody knows then what was forgotten.
 	NextToken(ctx context.Context) (int64, error)
 	// RaiseTokens makes the Base of each later swap of any key at least first, unless the caller of Swap has not opened its
 	// leases yet. It fails if the server can do so only while no lease lives, and one does.
@@ -89,14 +127,14 @@ const (
 // have the same, so that a key has as many holders and waiters on each store.
 var UsualLimits = Limits{Living: 60, Letters: 60, Record: 1 << 20, Mail: LeastMail} //nolint:gochecknoglobals // a constant
 
-// Expecter is a backend that must look for letters, because its server does not push them.
+// Expecter is a [Backend] that must look for letters, because its server does not push them.
 type Expecter interface {
 	// Expect says how soon letters are needed. waits: somebody waits or watches here. leases: a lease is open here, so its
 	// holder may be asked to stop. It returns at once.
 	Expect(waits, leases bool)
 }
 
-// Confirmer is a backend whose server shows a change before it is certain to keep it.
+// Confirmer is a [Backend] whose server shows a change before it is certain to keep it.
 type Confirmer interface {
 	// Confirm returns when the server keeps, also if it crashes, all that was read before the call.
 	Confirm(ctx context.Context) error
@@ -113,7 +151,8 @@ type NewLease struct {
 // LeaseState says whether a lease lives. Death is final.
 type LeaseState struct {
 	Alive bool
-	// Left is about how long it lives without a renewal. It decides nothing but pauses.
+	// Left is a lower bound of how long it lives from now on without a renewal. Never overstate it: holders of bind:ttl locks are told
+	// it. So the time that the answer took is not left any more. Swaps do not depend on it, and zero is possible for a lease that lives.
 	Left time.Duration
 }
 
@@ -163,8 +202,8 @@ type Swapped struct {
 	// Quiet above zero: the swap was not carried out, because it reserves tokens, and the server grants nothing for so
 	// long. See [Backend].
 	Quiet time.Duration
-	// Locked: it was not carried out, because another session of the server keeps the record locked. Or the server has no room for new locks, and
-	// other swaps of the call were carried out. Alone, it then fails with an error.
+	// Locked: it was not carried out, because another session of the server keeps the record locked. The engine tries again for a second. Or the
+	// server has no room for new locks, and other swaps of the call were carried out. Alone, it then fails with an error.
 	Locked bool
 	// Record is the new record if Done, with Version, Base and Tokens, but without Data; otherwise the present one, with the states
 	// of its leases. If the present version is the expected one, a condition about a lease has failed.
