@@ -43,8 +43,8 @@ func (s *Store) await(t *turn, version int64) {
 	s.attend()
 }
 
-// heardOf notes that a letter has told waiters of this instance what became of them.
-func (s *Store) heardOf(name string, notes []note) {
+// wereTold notes that a letter has told waiters of this instance what became of them.
+func (s *Store) wereTold(name string, notes []note) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a, found := s.awaited[name]

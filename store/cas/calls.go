@@ -103,7 +103,7 @@ func (j *job) release(claim *store.Claim, verdict *store.Verdict) {
 
 // enqueue writes the answer to an ask that waits. If there is no place for it in the queue, it asks without a wait.
 func (t *turn) enqueue(ask *store.Ask, own *key.Lease, answer *store.Answer) {
-	if !t.job.full && t.row.Queued() < t.s.cfg.LongestQueue || t.queued(ask.ID) {
+	if !t.full && t.row.Queued() < t.s.cfg.LongestQueue || t.queued(ask.ID) {
 		t.op.Enqueue(t.row, ask, own, answer)
 		return
 	}

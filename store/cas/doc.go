@@ -2,6 +2,30 @@
 // server: store/etcd, store/mysql and store/redis are. A [Readiness] checks it. The protocol is that of store/key, as in
 // store/memory, so all engines keep the same promises.
 //
+// # Flows
+//
+// Each flow begins in calls.go, which makes a job for each key of a call. All of them share one road, and run (run.go) tells it: a call goes in rounds, and
+// round names the steps. In a round, step (read.go) runs the machine on what is known of a record and decides whether the job has its answer, needs a
+// read or a swap. take (turn.go) is one run of the machine; machine.go is what the machine asks of it, and what that leaves to the swap. send (swap.go)
+// swaps, answered reads the answer, and carriedOut is what follows from a swap. job.go says what a job knows.
+//
+//	an acquire of a free key   calls.go Acquire; step: what this instance remembers, or an absent record, is enough to swap
+//	… of a held one            step: no answer is given from memory; read.go load, proved
+//	a wait                     calls.go Enqueue; Check, if no news came
+//	a hand-over                the machine hands on (store/key settle.go), in whatever operation it has to; letter.go letters: the news go with the swap.
+//	                           There: letter.go receive. In this instance: swap.go tellOwn
+//	a release                  calls.go Release; machine.go Close: the lock's own lease is revoked after the swap
+//	a renewal                  store.go Renew; own.go renewed: which leases have signals, and which are of another history
+//	the end of a lease         store.go Revoke; own.go under: the keys that it may hold; sweep.go visit. Or turn.go reap, in the next operation on a key
+//	a sweep                    sweep.go Sweep: elect.go; then pages (scan.go), each with sweepPage
+//	an unknown outcome         swap.go send; own.go doubt; calls.go Withdraw with bump; own.go learn, decided
+//	rivals for a key           swap.go answered; way.go lettersForWay; there: way.go givesWay, giveWay
+//	a quiet time               swap.go answered: the job tells it to the machine (key.Op.Quiet); quiet.go shows it
+//	a failover                 store.go Renew; then move.go HeldUnder, Move
+//
+// record.go and encode.go are the form of a record; scan.go, elect.go and tokens.go are reads of all records, elections, and moves to another store. await.go
+// tells a backend that polls when letters are needed. backend.go is the contract of a backend, and server.go and readiness.go help to fulfil it.
+//
 // # Operations
 //
 // Each key has one record: its holders, waiters, skipped waiters and watchers, the leases that they name, and the last
@@ -21,8 +45,7 @@
 //
 // The server decides which of two swaps comes first, and the other one is refused. An instance that is far from the server would always
 // be refused while a near one changes the key all the time. So an instance whose swaps lose twice in a row asks those that the record
-// names in letters to give way: they leave this key alone for two and a half round trips of the loser, 100 ms at most
-// (way.go). A letter that is lost costs only time. A job that lost as often as the one that asks gives no way, and none does so for more
+// names in letters to give way: they leave this key alone for two and a half round trips of the loser, 100 ms at most. A letter that is lost costs only time. A job that lost as often as the one that asks gives no way, and none does so for more
 // than a second, because those that are far may also compete with each other.
 //
 // # Leases
@@ -32,8 +55,8 @@
 // asker is queued behind a dead holder whose end was handled before. Dead leases need no condition. A bind:ttl lock and
 // a MinHold each have a lease of their own, which is opened before the swap. If the swap fails, the lease is revoked.
 //
-// When a lease dies, records still name it. The next operation on such a key settles it first: it removes dead waiters
-// and hands the key on. It marks the lease as dead in the record, so each death is settled once. Who comes? The instance
+// When a lease dies, records still name it. The next operation on such a key reaps it first: it removes dead waiters
+// and hands the key on. It marks the lease as dead in the record, so each death is reaped once. Who comes? The instance
 // itself, if it revokes a lease: it remembers which keys its own leases hold. Else the first waiter, who checks when the
 // holder's lease should end, or the sweep.
 //

@@ -34,7 +34,7 @@ func (s *Store) elect(ctx context.Context, op, election string, term time.Durati
 	for round := 0; ; round++ {
 		e, decided, err := s.vote(ctx, election, term)
 		if err == nil && !decided {
-			err = s.rest(ctx, round+1, nil)
+			err = s.restBefore(ctx, round+1, nil)
 		}
 		if err != nil {
 			return store.Election{}, Failed(op, err, store.OutcomeUnknown(err))

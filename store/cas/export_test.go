@@ -49,7 +49,7 @@ func Exercise(rec *key.Record, alive bool) {
 		func(t *turn) { t.row.Count(t.op.Now, func(string, store.Stat) {}) },
 		func(t *turn) { t.row.HeldAt("a", t.op.Now) },
 	} {
-		j := &job{key: "k", name: "k", rec: &Record{Key: "k", Version: 1, Data: data}, fresh: true, states: states}
+		j := &job{key: "k", name: "k", view: view{rec: &Record{Key: "k", Version: 1, Data: data}, fresh: true, states: states}}
 		j.items = []item{{do: func(t *turn) bool { do(t); return true }}}
 		if t, err := s.take(j); err == nil && t != nil {
 			t.swap()

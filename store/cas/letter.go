@@ -27,20 +27,6 @@ type note struct {
 	Lost int           `cbor:"14,keyasint,omitempty"`
 }
 
-func offset(token int64) int64 {
-	if token >= provisional {
-		return provisional - token - 1
-	}
-	return token
-}
-
-func absolute(token, base int64) int64 {
-	if token < 0 {
-		return base - token - 1
-	}
-	return token
-}
-
 // maxNotes limits the notes of one letter. With the greatest result in each, it has 200 kB, which is below [LeastMail].
 const maxNotes = 48
 
@@ -72,15 +58,15 @@ func (t *turn) letters() (letters []mail) {
 // writes reports whether an instance already gets a letter with this swap, or with a further one.
 func (t *turn) writes(letters []Letter, to string) bool {
 	return slices.ContainsFunc(letters, func(l Letter) bool { return l.To == to }) ||
-		slices.ContainsFunc(t.rest, func(m mail) bool { return m.to == to })
+		slices.ContainsFunc(t.unsent, func(m mail) bool { return m.to == to })
 }
 
 // post returns the jobs that send the letters which did not go with a swap. It has reserved the tokens from base on.
 func (t *turn) post(base int64) []*job {
-	if len(t.rest) == 0 {
+	if len(t.unsent) == 0 {
 		return nil
 	}
-	for _, m := range t.rest {
+	for _, m := range t.unsent {
 		for i := range m.notes {
 			m.notes[i].Token = absolute(m.notes[i].Token, base)
 			if e := m.notes[i].Event; e != nil {
@@ -88,7 +74,7 @@ func (t *turn) post(base int64) []*job {
 			}
 		}
 	}
-	return []*job{{key: t.job.key, name: t.job.name, bump: true, mail: t.rest}}
+	return []*job{{key: t.job.key, name: t.job.name, bump: true, mail: t.unsent}}
 }
 
 func (t *turn) note(n *store.News) note {
@@ -128,14 +114,14 @@ func (s *Store) receive(l Letter) {
 	name, mine := s.name(l.Key)
 	if err := decoding.Unmarshal(l.Body, &notes); err != nil || !mine {
 		s.log.Warn("a letter cannot be read; each waiter is checked instead", "key", l.Key, "error", err)
-		s.lost()
+		s.lettersLost()
 		return
 	}
 	if len(notes) == 1 && notes[0].Way > 0 {
 		s.givesWay(name, &notes[0])
 		return
 	}
-	s.heardOf(name, notes)
+	s.wereTold(name, notes)
 	for i := range notes {
 		n := &notes[i]
 		if n.Event != nil {
@@ -154,24 +140,24 @@ func (s *Store) receive(l Letter) {
 	}
 }
 
-// tell passes news on. Signals are remembered until they are read.
+// tell passes news on about a key. Signals are remembered until they are read.
 func (s *Store) tell(name string, n store.News) {
 	if n.Signals {
 		s.mu.Lock()
 		s.signalled[name] = struct{}{}
 		s.mu.Unlock()
 	}
-	s.news(n)
+	s.report(n)
 }
 
-// lost is called if letters may have been lost.
-func (s *Store) lost() {
+// lettersLost is called if letters may have been lost.
+func (s *Store) lettersLost() {
 	s.everyKey()
-	s.news(store.EveryWait)
+	s.report(store.EveryWait)
 }
 
-func (s *Store) news(n store.News) {
+func (s *Store) report(n store.News) {
 	if s.status.Load() == started {
-		s.heard(n)
+		s.news(n)
 	}
 }

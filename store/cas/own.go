@@ -126,9 +126,9 @@ func (s *Store) keep(r *Record, read *key.Record) {
 	}
 }
 
-// settled notes what a turn that is done says about this instance. version is that of its record. It may be older than
-// what other calls noted meanwhile.
-func (s *Store) settled(t *turn, version int64) {
+// learn notes what the record of a turn that is done says about this instance: what its leases hold, who waits, and what became of a
+// swap with an unknown outcome. version is that of the record, which may be older than what other calls noted meanwhile.
+func (s *Store) learn(t *turn, version int64) {
 	s.mu.Lock()
 	name, old := t.job.name, false
 	for id, l := range s.own {
@@ -150,7 +150,7 @@ func (s *Store) settled(t *turn, version int64) {
 	decided := s.decided(name, version)
 	s.mu.Unlock()
 	if decided {
-		s.news(store.EveryWait) // what the lost answer would have told may be among these
+		s.report(store.EveryWait) // what the lost answer would have told may be among these
 	}
 }
 

@@ -89,7 +89,7 @@ func (r *Readiness) Start(ctx context.Context, others ...func(ctx context.Contex
 	defer cancel()
 	defer context.AfterFunc(running, cancel)()
 	r.Become(r.check(first))
-	r.work.Go(func() { r.watch(running) })
+	r.work.Go(func() { r.keepChecking(running) })
 	return nil
 }
 
@@ -143,8 +143,8 @@ func (r *Readiness) Doubt() {
 	}
 }
 
-// watch checks the servers.
-func (r *Readiness) watch(ctx context.Context) {
+// keepChecking checks the servers until ctx ends.
+func (r *Readiness) keepChecking(ctx context.Context) {
 	var failures Backoff
 	for {
 		var next <-chan time.Time

@@ -13,9 +13,39 @@ import (
 // recordFormat is the first byte of an encoded record. A sidecar that does not know a format does not touch the key.
 const recordFormat = 1
 
-// provisional is the first token of a swap while the machine runs. It is above all tokens. Only the swap reserves
-// the tokens, so an encoded record has offsets instead: -1 is the first token from the record's Base on.
+// Only the swap reserves tokens, so nobody knows them before. A new token has three forms:
+//
+//   - While the machine runs it is provisional: provisional + n. That is above all tokens, so the machine may compare.
+//   - What is written, records and letters, has an offset: -1 - n. Its reader adds the Base that is beside it.
+//   - Answers, news and remembered records have the token itself, Base + n.
+//
+// Tokens of earlier swaps are the same in all forms.
+
+// provisional is the first token of a swap while the machine runs.
 const provisional = 1 << 60
+
+// complete makes a provisional token the token itself.
+func complete(token *int64, base int64) {
+	if *token >= provisional {
+		*token += base - provisional
+	}
+}
+
+// offset is a provisional token as it is written.
+func offset(token int64) int64 {
+	if token >= provisional {
+		return provisional - token - 1
+	}
+	return token
+}
+
+// absolute is the token that was written so.
+func absolute(token, base int64) int64 {
+	if token < 0 {
+		return base - token - 1
+	}
+	return token
+}
 
 var (
 	encoding = must(cbor.EncOptions{Time: cbor.TimeRFC3339NanoUTC}.EncMode())
@@ -45,11 +75,12 @@ func writable(t time.Time) time.Time {
 	return t
 }
 
-// encode returns the data of a record. It changes the tokens of rec into offsets.
+// encode returns the data of a record. It changes the provisional tokens of rec into offsets. A remembered record has none, so it is
+// not written to while others read it.
 func encode(rec *key.Record) []byte {
 	tokens(rec, func(t *int64) {
 		if *t >= provisional {
-			*t = provisional - *t - 1
+			*t = offset(*t)
 		}
 	})
 	e := encoder{to: append(make([]byte, 0, usualRecord), recordFormat)}
@@ -63,11 +94,7 @@ func Decode(r *Record) (*key.Record, error) {
 	err := errFormat
 	if len(r.Data) > 0 && r.Data[0] == recordFormat {
 		if err = decoding.Unmarshal(r.Data[1:], rec); err == nil {
-			tokens(rec, func(t *int64) {
-				if *t < 0 {
-					*t = r.Base - *t - 1
-				}
-			})
+			tokens(rec, func(t *int64) { *t = absolute(*t, r.Base) })
 			err = check(rec)
 		}
 	}

@@ -61,7 +61,7 @@ type Store struct {
 	prefix string
 	log    *slog.Logger
 	start  time.Time
-	heard  func(store.News)
+	news   func(store.News)
 	status atomic.Int32
 	stop   chan struct{}
 	work   sync.WaitGroup
@@ -117,7 +117,7 @@ func New(cfg Config) *Store {
 		me:     &key.Instance{Name: cfg.Identity.Instance, Pod: cfg.Identity.Pod},
 		prefix: url.PathEscape(cfg.Identity.Namespace) + "/",
 		start:  time.Now().Add(-1), // a moment is above zero
-		heard:  func(store.News) {},
+		news:   func(store.News) {},
 		part:   rand.Int64N(1 << partBits), //nolint:gosec // tells the signals of instances apart
 		stop:   make(chan struct{}), wake: make(chan struct{}, 1),
 		cache: must(lru.New[string, *remembered](cachedRecords)),
@@ -129,7 +129,7 @@ func New(cfg Config) *Store {
 // Start connects.
 func (s *Store) Start(ctx context.Context, news func(store.News)) error {
 	if s.status.Load() == fresh && news != nil {
-		s.heard = news
+		s.news = news
 	}
 	if !s.status.CompareAndSwap(fresh, started) {
 		if s.status.Load() == stopped {
@@ -137,7 +137,7 @@ func (s *Store) Start(ctx context.Context, news func(store.News)) error {
 		}
 		return nil
 	}
-	if err := s.backend.Start(ctx, s.receive, s.lost); err != nil {
+	if err := s.backend.Start(ctx, s.receive, s.lettersLost); err != nil {
 		return err
 	}
 	s.work.Go(s.clean)

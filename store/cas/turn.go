@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/key"
 )
@@ -34,13 +32,13 @@ type turn struct {
 	rec  *key.Record // the record before
 	next *key.Record // the record after, with offsets for the new tokens
 	data []byte
-	// rest are letters for which the swap has no room.
-	rest []mail
+	// unsent are letters for which the swap has no room.
+	unsent []mail
 
 	// leases are those of the record, and then those that the turn adds.
 	leases []*key.Lease
-	// tooLarge: the record would be too large, so the job is refused.
-	tooLarge bool
+	// full: the record has no room for more waiters. tooLarge: it would be too large nevertheless.
+	full, tooLarge bool
 	// assumed: the state of a lease is what this instance believes. Then only a swap proves the answer.
 	assumed bool
 	tokens  int64
@@ -50,13 +48,27 @@ type turn struct {
 	closed []store.LeaseID
 }
 
-// take runs a job on the record that it assumes. It returns errUnread if that needs a read first.
+// take runs a job on the record that it assumes. If the record would be too large then, it queues nobody; tooLarge: it still is. It returns
+// errUnread if the state of a lease must be read first.
 func (s *Store) take(j *job) (*turn, error) {
+	t, err := s.tryWith(j, false)
+	switch {
+	case err != nil || !t.tooLarge:
+		return t, err
+	case !j.asks:
+		return nil, fmt.Errorf("key %q: %w", j.name, errRecord)
+	}
+	return s.tryWith(j, true) // another round may find room again
+}
+
+// tryWith runs the items of a job on a row of its record. full: the record has no room for more waiters.
+func (s *Store) tryWith(j *job, full bool) (*turn, error) {
 	t, err := s.begin(j)
 	if err != nil {
 		return nil, err
 	}
-	t.settle()
+	t.full = full
+	t.reap()
 	for i := range j.items {
 		if !j.items[i].do(t) {
 			return nil, errUnread
@@ -73,14 +85,7 @@ func (s *Store) take(j *job) (*turn, error) {
 	if j.asks {
 		limit /= 2
 	}
-	switch t.tooLarge = len(t.data) > limit && len(t.data) > len(j.rec.Data); {
-	case t.tooLarge && !j.asks:
-		return nil, fmt.Errorf("key %q: %w", j.name, errRecord)
-	case t.tooLarge && !j.full:
-		j.full = true
-		defer func() { j.full = false }() // another round may find room
-		return s.take(j)
-	}
+	t.tooLarge = len(t.data) > limit && len(t.data) > len(j.rec.Data)
 	return t, nil
 }
 
@@ -142,8 +147,9 @@ func left(state LeaseState) time.Duration {
 	return max(state.Left, 1)
 }
 
-// settle ends what leases held that died since the record was written. Each death is settled once.
-func (t *turn) settle() {
+// reap ends what leases held that died since the record was written, as the visit of the key machine after a death. The record then has
+// their mark, so each death is reaped once.
+func (t *turn) reap() {
 	if t.job.reads && !t.row.Wanted() {
 		return // the next asker takes the key
 	}
@@ -205,7 +211,7 @@ func (t *turn) swap() Swap {
 	for _, m := range append(slices.Clip(t.job.mail), t.letters()...) {
 		letter := Letter{To: m.to, Key: t.job.key, Body: marshal(m.notes)}
 		if size += len(letter.Body); len(w.Letters) == t.s.limits.Letters || size > t.s.limits.Mail || t.writes(w.Letters, m.to) {
-			t.rest = append(t.rest, m)
+			t.unsent = append(t.unsent, m)
 		} else {
 			w.Letters = append(w.Letters, letter)
 		}
@@ -239,53 +245,3 @@ func (t *turn) swap() Swap {
 	}
 	return w
 }
-
-// The following methods are what the machine needs of the engine.
-
-// Token returns a provisional token.
-func (t *turn) Token() int64 {
-	t.tokens++
-	return provisional + t.tokens - 1
-}
-
-// Reserve keeps tokens for a cohort. Those of a grant that the record has are kept if they are below what this swap and
-// later ones give away.
-func (t *turn) Reserve(upTo int64) bool {
-	if upTo < provisional {
-		return upTo < t.job.rec.Base+int64(t.job.rec.Tokens)
-	}
-	t.tokens = max(t.tokens, upTo-provisional+1)
-	return true
-}
-
-// Open notes a lease to be opened before the swap. If it may have died before a swap that took long, the next one
-// lives longer.
-func (t *turn) Open(name string, ttl time.Duration, now key.Moment) *key.Lease {
-	if t.job.deaths > 0 {
-		ttl += longerLife << min(t.job.deaths, 8)
-	}
-	l := key.NewLease(uuid.New(), nil, name, ttl).LiveFor(ttl, now)
-	t.leases = append(t.leases, l)
-	t.opened = append(t.opened, NewLease{NewLease: store.NewLease{ID: l.ID(), TTL: ttl}, Ends: t.job.ends()})
-	return l
-}
-
-// Hold does the same.
-func (t *turn) Hold(name string, ttl time.Duration, now key.Moment) *key.Lease {
-	return t.Open(name, ttl, now)
-}
-
-// Extend replaces the lease, because a server may not let a lease end earlier.
-func (t *turn) Extend(l *key.Lease, ttl time.Duration, now key.Moment) *key.Lease {
-	if !l.Alive(now) {
-		return nil
-	}
-	t.Close(l)
-	return t.Open(l.Key(), ttl, now)
-}
-
-// Close notes a lease to be revoked after the swap.
-func (t *turn) Close(l *key.Lease) { t.closed = append(t.closed, l.ID()) }
-
-// NextSignal returns an id that no other signal has.
-func (t *turn) NextSignal() store.SignalID { return t.s.nextSignal() }

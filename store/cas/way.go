@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -30,49 +29,57 @@ type way struct {
 	lost  int
 }
 
-// askForWay asks the instances that were named in the records of jobs which lose to give way. Call posted before the return from
-// the call that ctx belongs to.
-func (s *Store) askForWay(ctx context.Context, turns []*turn) (posted func()) {
-	var letters []Letter
-	most := longestWay
+// race is what a job knows of the instances that change the same key.
+type race struct {
+	// lost counts the swaps that failed because another swap came first, and took is how long the last one was on its way.
+	lost int
+	took time.Duration
+	// rivals are the instances that were named in the records which came first. They have been asked to give way until askedUntil.
+	rivals     map[string]struct{}
+	askedUntil time.Time
+	// waysEnd is when the job no longer gives way to others; zero: it has not done so yet.
+	waysEnd time.Time
+}
+
+// lettersForWay returns letters to the instances that were named in the records of jobs which lose, and how long they may be on their way.
+func (s *Store) lettersForWay(turns []*turn) (letters []Letter, most time.Duration) {
+	most = longestWay
 	for _, t := range turns {
-		j := t.job
-		if j.lost == 0 {
+		r := &t.job.race
+		if r.lost == 0 {
 			continue
 		}
-		others := len(j.rivals)
+		others := len(r.rivals)
 		for i := range t.rec.Instances {
 			if name := t.rec.Instances[i].Name; name != s.me.Name {
-				if j.rivals == nil {
-					j.rivals = map[string]struct{}{}
+				if r.rivals == nil {
+					r.rivals = map[string]struct{}{}
 				}
-				j.rivals[name] = struct{}{}
+				r.rivals[name] = struct{}{}
 			}
 		}
 		// If the swap that came first made another instance known, many may want the key at the same time, each once. That needs no letters.
-		again := len(j.rivals) == others
-		if now := time.Now(); again && j.lost >= asksAfter && now.After(j.asked) {
-			most = max(most, j.took)
-			d := min(time.Duration(wayFor*float64(j.took)), longestWay)
-			j.asked = now.Add(d)
-			body := marshal([]note{{Way: d, Lost: j.lost}})
-			for _, name := range slices.Sorted(maps.Keys(j.rivals)) {
-				letters = append(letters, Letter{To: name, Key: j.key, Body: body})
+		again := len(r.rivals) == others
+		if now := time.Now(); again && r.lost >= asksAfter && now.After(r.askedUntil) {
+			most = max(most, r.took)
+			d := min(time.Duration(wayFor*float64(r.took)), longestWay)
+			r.askedUntil = now.Add(d)
+			body := marshal([]note{{Way: d, Lost: r.lost}})
+			for _, name := range slices.Sorted(maps.Keys(r.rivals)) {
+				letters = append(letters, Letter{To: name, Key: t.job.key, Body: body})
 			}
 		}
 	}
-	if len(letters) == 0 {
-		return func() {}
+	return letters, most
+}
+
+// postFor posts letters within a time, because the swap's answer waits for it, and another server than the key's may hang.
+func (s *Store) postFor(ctx context.Context, letters []Letter, most time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	if err := s.backend.Post(ctx, letters); err != nil {
+		s.log.Debug("others were not asked to give way", "letters", len(letters), "error", err)
 	}
-	var posting sync.WaitGroup
-	posting.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, most) // the swap's answer waits for it, and another server than the key's may hang
-		defer cancel()
-		if err := s.backend.Post(ctx, letters); err != nil {
-			s.log.Debug("others were not asked to give way", "letters", len(letters), "error", err)
-		}
-	})
-	return posting.Wait
 }
 
 // givesWay notes that another instance has asked for way.
@@ -119,14 +126,14 @@ func (s *Store) giveWay(ctx context.Context, turns []*turn) (free []*turn, later
 	for _, t := range turns {
 		j := t.job
 		w, found := s.ways[j.name]
-		if !found || !w.until.After(now) || j.lost >= w.lost {
+		if !found || !w.until.After(now) || j.race.lost >= w.lost {
 			free = append(free, t)
 			continue
 		}
-		if j.waysEnd.IsZero() {
-			j.waysEnd = now.Add(allWays)
+		if j.race.waysEnd.IsZero() {
+			j.race.waysEnd = now.Add(allWays)
 		}
-		until := minTime(w.until, j.waysEnd)
+		until := minTime(w.until, j.race.waysEnd)
 		if !until.After(now) {
 			free = append(free, t)
 			continue

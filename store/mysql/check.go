@@ -23,7 +23,7 @@ const (
 
 // check asks the server how it is, and begins a new history if it is another one.
 func (b *Backend) check(ctx context.Context) error {
-	settings, tables, err := b.look(ctx)
+	settings, tables, err := b.readSettings(ctx)
 	if err != nil {
 		return explain(err)
 	}
@@ -40,7 +40,7 @@ func (b *Backend) check(ctx context.Context) error {
 				return fmt.Errorf("migration: %w", explain(err))
 			}
 			migrated = true
-			if _, tables, err = b.look(ctx); err != nil {
+			if _, tables, err = b.readSettings(ctx); err != nil {
 				return explain(err)
 			}
 			continue
@@ -57,8 +57,8 @@ func (b *Backend) check(ctx context.Context) error {
 	}
 }
 
-// look reads the server's settings, and the engines of the tables.
-func (b *Backend) look(ctx context.Context) (settings, tables map[string]string, err error) {
+// readSettings reads the server's settings, and the engines of the tables.
+func (b *Backend) readSettings(ctx context.Context) (settings, tables map[string]string, err error) {
 	p := &packet{}
 	p.add("end_other")
 	p.add("settings")

@@ -17,8 +17,8 @@ type state struct {
 // latest is when the latest history began that this instance has seen. A server with an earlier one is an old primary.
 type latest struct{ began cas.Highest }
 
-// heard reads the result of a packet's guard.
-func (b *Backend) heard(found results) (state, error) {
+// readGuard reads the result of a packet's guard.
+func (b *Backend) readGuard(found results) (state, error) {
 	if len(found) == 0 || len(found[0]) != 1 || len(found[0][0]) != 4 {
 		return state{}, errFormat
 	}

@@ -76,7 +76,7 @@ func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes,
 		found, sent, err := b.send(ctx, pool, op, string(p.text))
 		var now state
 		if err == nil {
-			now, err = b.heard(found)
+			now, err = b.readGuard(found)
 		}
 		if err == nil {
 			return found[1:], now, nil
