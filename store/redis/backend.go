@@ -39,7 +39,7 @@ type Backend struct {
 	quiet  []cas.QuietTime // of the partitions
 
 	mu      sync.Mutex
-	heard   bool  // letters arrive, or have arrived
+	listens bool  // letters arrive, or have arrived
 	deaf    error // why not
 	history histories
 	// again makes the listener connect again.
@@ -106,7 +106,7 @@ func (b *Backend) Ready() error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.heard {
+	if !b.listens {
 		return &store.Error{Op: "ready", Err: errors.Join(errNotHeard, b.deaf)}
 	}
 	return nil

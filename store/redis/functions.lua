@@ -1,11 +1,17 @@
 -- Functions of package redis: see doc.go. VERSION is a hash of this text, so each version is a library of its own.
 -- All keys of a call begin with the same hash tag, P, so they are on one server. A call changes all or nothing,
 -- unless it fails in the middle: then its outcome is unknown.
+--
+-- All functions but fresh have in common:
+--   KEYS[1]  P .. "meta"     KEYS[2]  P .. "absent", which never exists: see doc.go
+--   ARGV[1]  remembered: see begin
+--   answer   the history, the rest of the quiet time in ms, and then what stands beside the function
+-- The names of all other keys are made from P: see doc.go.
 
-local me -- the replication id of this server when this library last looked
-local looked = 0 -- when that was, in microseconds
+local me -- the replication id of this server when this library last read it
+local read_at = 0 -- when that was, in microseconds
 local same = {} -- earlier ids that Redis replaced although nothing was forgotten
-local LOOK, CLOSE = 100000, 500000
+local READ_AGAIN, CLOSE = 100000, 500000
 local known = {} -- partitions whose meta this library has seen
 local MAX_QUIET = 86400000
 -- Jumps in microseconds. What is lost with meta may have jumped before. A hot key may be ahead of the clock.
@@ -22,12 +28,12 @@ local function info(section, field)
   return string.match(redis.call('INFO', section), field .. ':([^\r\n]*)')
 end
 
--- look looks for another replication id every 0.1 s. A server that becomes a replica and is promoted again has another one, and it
+-- read_id reads the replication id, every 0.1 s. A server that becomes a replica and is promoted again has another one, and it
 -- may have missed all that its successor confirmed. That successor granted nothing for 0.5 s, the shortest TTL, so nothing was
 -- missed before. Redis also makes a new id for the first replica, and when none is left for long (repl-backlog-ttl). Then there is
 -- no second id, unlike after a promotion.
-local function look(now)
-  local id, since = info('replication', 'master_replid'), now - looked
+local function read_id(now)
+  local id, since = info('replication', 'master_replid'), now - read_at
   if me and id ~= me then
     if since >= 0 and since < CLOSE and string.match(info('replication', 'master_replid2'), '^0+$') then
       same[me] = true
@@ -35,7 +41,7 @@ local function look(now)
       same = {}
     end
   end
-  me, looked = id, now
+  me, read_at = id, now
 end
 
 -- base is what versions and tokens are above. After a jump it grows half as fast as the clock, until the clock is there. So two
@@ -83,37 +89,43 @@ local function begin_history(P, now, ms)
   return write_meta(P, now, quiet, floor, lost, jump)
 end
 
--- begin is called first by each function. remembered is what the caller remembers: "TTL LONGEST BEFORE SEEN HISTORY", the longest TTL (ms)
--- of leases that it opened in earlier histories, and at all, the greatest token that it saw in these, and at all, and the last history
--- that it knows. Its first call in a history must tell all: the leases that it renews with it are lost, so there may be no second one.
+-- begin is called first by each function: is this still the server, or the data, that the callers know? Mostly it only reads meta.
+-- remembered is what the caller remembers, for a server that has lost it. Its fields have a space between them:
+--   before      the longest TTL of leases that it opened before this history, in ms
+--   ever        the longest TTL of leases that it opened at all
+--   seen        the greatest token that it saw before this history
+--   seen_ever   the greatest token that it saw at all
+--   history     the last history that it knows; empty: none
+-- "This history" is the one that it knows. Its first call in a history must tell all: the leases that it renews with it are lost, so there may be no
+-- second one.
 -- It returns the history, the rest of the quiet time in ms, the present time in microseconds, and the base of tokens.
 local function begin(P, remembered)
   local now = micros()
   local ms = math.floor(now / 1000)
   local m = redis.call('HMGET', P .. 'meta', 'run', 'history', 'until', 'floor', 'lost', 'from', 'began', 'new')
-  if m[1] ~= me or now - looked > LOOK or now < looked then look(now) end
+  if m[1] ~= me or now - read_at > READ_AGAIN or now < read_at then read_id(now) end
   if m[1] ~= me and same[m[1]] then
     redis.call('HSET', P .. 'meta', 'run', me)
   elseif m[1] ~= me then
     m = begin_history(P, now, ms)
   end
   known[P] = true
-  local before = string.match(remembered, '(%x*)$')
-  if m[8] and before ~= '' and before ~= m[2] then -- the caller has used this server before it was marked as new, so it was not
+  local before, ever, seen, seen_ever, knows = string.match(remembered, '^(%d+) (%d+) (%d+) (%d+) (%x*)$')
+  if m[8] and knows ~= '' and knows ~= m[2] then -- the caller has used this server before it was marked as new, so it was not
     m[5] = m[8]
     redis.call('HSET', P .. 'meta', 'lost', m[5])
     redis.call('HDEL', P .. 'meta', 'new')
   end
   local quiet, least = tonumber(m[3]), base(m[4], m[6], m[7], now)
   if m[5] ~= '' then -- nobody knows TTLs and tokens but the callers
-    local longest, ever, seen, all, known_to_it = string.match(remembered, '^(%d+) (%d+) (%d+) (%d+) (%x*)$')
-    if known_to_it ~= m[2] then longest, seen = ever, all end -- tokens of this history must not raise it: each would raise the next one
+    -- A caller that knows this history tells what was before it: its tokens must not raise it, because each would raise the next one.
+    if knows ~= m[2] then before, seen = ever, seen_ever end
     if tonumber(seen) > math.max(least, now) then
       least = tonumber(seen) + AHEAD
       redis.call('HSET', P .. 'meta', 'from', number(least), 'began', number(now))
     end
     local lost = tonumber(m[5])
-    local more = lost + math.min(tonumber(longest), MAX_QUIET)
+    local more = lost + math.min(tonumber(before), MAX_QUIET)
     if more > math.max(quiet, ms) and (quiet > ms or quiet <= lost) then
       quiet = more
       redis.call('HSET', P .. 'meta', 'until', number(quiet))
@@ -124,15 +136,17 @@ end
 
 local function prefix(keys) return string.sub(keys[1], 1, -5) end -- without "meta"
 
--- fresh: "check" or "mark". It marks a partition as new, so that its first history has no quiet time. It answers what speaks against that,
--- or "new". Tokens jump as after a loss. If an instance that knows an earlier history comes later, the quiet time begins with the mark.
+-- fresh marks a partition as new, so that its first history has no quiet time.
+--   ARGV[1]  "check", or "mark", which also does it
+--   answer   "new", or what speaks against that: "used", "lost", "promoted"
+-- Tokens jump as after a loss. If an instance that knows an earlier history comes later, the quiet time begins with the mark.
 local function fresh(keys, args)
   local P, now = prefix(keys), micros()
   if redis.call('EXISTS', P .. 'meta') == 1 then return { 'used' } end
   if known[P] or redis.call('EXISTS', P .. 'i') == 1 then return { 'lost' } end
   if not string.match(info('replication', 'master_replid2'), '^0+$') then return { 'promoted' } end
   if args[1] == 'mark' then
-    look(now)
+    read_id(now)
     write_meta(P, now, 0, '0', nil, now + LOST)
     redis.call('HSET', P .. 'meta', 'new', number(math.floor(now / 1000)))
     known[P] = true
@@ -158,7 +172,11 @@ local function states(P, value, to)
   return to
 end
 
--- load: remembered, the number of keys, keys, leases.
+-- load reads records, and the states of leases.
+--   ARGV[2]           the number n of keys
+--   ARGV[3 .. 2 + n]  keys
+--   ARGV[3 + n ..]    ids of leases
+--   answer            for each key { value, the remaining ms of each lease that it names }; for each lease its remaining ms
 local function load(keys, args)
   local P = prefix(keys)
   local history, quiet = begin(P, args[1])
@@ -174,10 +192,15 @@ local function load(keys, args)
   return out
 end
 
--- swap: remembered, and a list in MessagePack, which costs less than many arguments. It has for each swap: key, version, what to do
--- ("g": write and grant, "w": write, "d": delete), the new value behind its version, the leases that must live, the number of letters,
--- and for each letter channel, key and body. Each answer is the new version, or {0, value, states}, or {2, value, states} if the quiet
--- time forbids the swap.
+-- swap carries out each of several swaps, or not.
+--   ARGV[2]  a list in MessagePack, which costs less than many arguments: see swap.go, add. It has for each swap:
+--     1  key
+--     2  the version that the record must have; 0: it must not exist
+--     3  what to do: "g" write and grant, "w" write, "d" delete
+--     4  the new value behind its version, which begins with a space
+--     5  the ids of the leases that must live, 16 bytes each
+--     6  the number of letters; for each follow channel, key and body
+--   answer   for each swap: the new version, or { 0, value, states }, or { 2, value, states } if the quiet time forbids it
 local function swap(keys, args)
   local P = prefix(keys)
   local history, quiet, now, floor = begin(P, args[1])
@@ -223,7 +246,8 @@ local function swap(keys, args)
   return out
 end
 
--- raise: remembered, the least token from now on.
+-- raise makes later tokens greater.
+--   ARGV[2]  the least token from now on
 local function raise(keys, args)
   local P = prefix(keys)
   local history, quiet, _, floor = begin(P, args[1])
@@ -231,13 +255,17 @@ local function raise(keys, args)
   return { history, quiet }
 end
 
--- next: remembered. It answers a number that is above the tokens of all deleted records.
+-- next
+--   answer  a number that is above the tokens of all deleted records
 local function next_token(keys, args)
   local history, quiet, now, floor = begin(prefix(keys), args[1])
   return { history, quiet, number(math.max(floor, now)) }
 end
 
--- scan: remembered, the bounds of ZRANGEBYLEX, and a limit.
+-- scan reads records in the order of their keys.
+--   ARGV[2], ARGV[3]  the bounds, as ZRANGEBYLEX has them
+--   ARGV[4]           the greatest number of records
+--   answer            for each record: key, value
 local function scan(keys, args)
   local P = prefix(keys)
   local history, quiet = begin(P, args[1])
@@ -260,7 +288,8 @@ local function lives(P, id, ttl, noted, instance, now)
   end
 end
 
--- open: remembered, and for each lease: id, ttl, noted, instance.
+-- open opens leases, or extends them.
+--   ARGV[2 ..]  for each lease: id, TTL in ms, the TTL as the quiet time counts it (0: not at all), instance
 local function open(keys, args)
   local P = prefix(keys)
   local history, quiet, now = begin(P, args[1])
@@ -268,7 +297,9 @@ local function open(keys, args)
   return { history, quiet }
 end
 
--- renew: remembered, leases. It answers 1 for each that it extended.
+-- renew extends living leases.
+--   ARGV[2 ..]  ids of leases
+--   answer      for each: 1 if it was extended, or 0
 local function renew(keys, args)
   local P = prefix(keys)
   local history, quiet, now = begin(P, args[1])
@@ -284,7 +315,8 @@ local function renew(keys, args)
   return out
 end
 
--- revoke: remembered, leases.
+-- revoke ends leases.
+--   ARGV[2 ..]  ids of leases
 local function revoke(keys, args)
   local P = prefix(keys)
   local history, quiet = begin(P, args[1])
@@ -299,7 +331,9 @@ local function revoke(keys, args)
   return { history, quiet }
 end
 
--- opened: remembered, an instance. It answers the living leases that the instance has opened.
+-- opened
+--   ARGV[2]  an instance
+--   answer   the ids of the living leases that it has opened
 local function opened(keys, args)
   local P = prefix(keys)
   local history, quiet = begin(P, args[1])
@@ -314,7 +348,8 @@ local function opened(keys, args)
   return out
 end
 
--- If the memory is full, nothing new is granted (grant, open), and all that ends, hands on or keeps a lock still works.
+-- If the memory is full, nothing new is granted (grant, open). All that ends, hands on or keeps a lock still works (swap, hand_on, renew, revoke): a
+-- hand-off is a grant, too, but it takes the place of a lock that ends. So two functions have two names, one for each case.
 local function register(name, callback, flags)
   redis.register_function { function_name = 'locksidecar_' .. name .. '_VERSION', callback = callback, flags = flags }
 end

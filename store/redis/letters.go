@@ -71,7 +71,7 @@ func (b *Backend) listenAgain() {
 // lost.
 func (b *Backend) hearing(deaf error) {
 	b.mu.Lock()
-	b.heard, b.deaf = b.heard || deaf == nil, deaf
+	b.listens, b.deaf = b.listens || deaf == nil, deaf
 	b.mu.Unlock()
 }
 

@@ -40,8 +40,8 @@ func MarkNew(ctx context.Context, url string) error {
 		return explained(err)
 	}
 	err = b.each(ctx, func(ctx context.Context, c goredis.Cmdable) error {
-		heard, err := c.PubSubChannels(ctx, KeyPrefix+"*").Result()
-		if err == nil && len(heard) > 0 {
+		listeners, err := c.PubSubChannels(ctx, KeyPrefix+"*").Result()
+		if err == nil && len(listeners) > 0 {
 			err = errListened
 		}
 		return explained(err)

@@ -24,8 +24,8 @@ const (
 	usualSwap = 384
 )
 
-// each calls do for each partition of a group, at the same time, and returns one of the errors. A result is unknown if
-// one is, or if another partition did it.
+// each calls do for each partition of a group, at the same time, and returns one of the errors. The error is Unknown if that of a partition
+// is, or if another partition succeeded.
 func each(groups [][]int, op string, changes bool, do func(part int, of []int) error) error {
 	var mu sync.Mutex
 	var failed error
