@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/fetch"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -158,6 +159,26 @@ func TestOutages(t *testing.T) {
 	w.app().wants(200, "PUT", "/v1/locks/job:2", `{"bind":"ttl","ttl_ms":600000}`)
 	b.await("document.querySelector('#offline').hidden && " + has(".key", "job:2"))
 	b.quiet("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING")
+}
+
+// The page is live although the script for this comes late.
+func TestAScriptComesLate(t *testing.T) {
+	w := newWorld(t)
+	w.startSidecar()
+	w.startConsole()
+	app := w.app()
+	app.wants(200, "PUT", "/v1/locks/job:1", `{"bind":"ttl","ttl_ms":600000}`)
+	b := newBrowser(t)
+	chromedp.ListenTarget(b.ctx, func(event any) {
+		if paused, ok := event.(*fetch.EventRequestPaused); ok {
+			time.AfterFunc(300*time.Millisecond, func() { _ = chromedp.Run(b.ctx, fetch.ContinueRequest(paused.RequestID)) })
+		}
+	})
+	b.do(fetch.Enable().WithPatterns([]*fetch.RequestPattern{{URLPattern: "*/hx-sse.min.js"}}))
+	b.do(chromedp.Navigate(w.url))
+	b.await(has(".key", "job:1"))
+	app.wants(200, "PUT", "/v1/locks/job:2", `{"bind":"ttl","ttl_ms":600000}`)
+	b.await(has(".key", "job:2"))
 }
 
 // 10,000 locks are shown page by page, and the page stays quick.
