@@ -45,10 +45,14 @@ func (ln *line[T, R]) join(entries ...entry[T, R]) {
 }
 
 // later sets the time of the next try. The pause is random, at least half as long, so that sidecars that
-// wait for the same row do not stay synchronous.
-func (ln *line[T, R]) later() {
+// wait for the same row do not stay synchronous. The last try is when the time of the first item ends.
+func (ln *line[T, R]) later(timeout time.Duration) {
 	ln.pause = min(2*ln.pause, againMax)
-	ln.at = time.Now().Add(ln.pause/2 + rand.N(ln.pause/2))
+	pause := ln.pause/2 + rand.N(ln.pause/2)
+	if left := timeout - time.Since(ln.entries[0].since); left < pause {
+		pause = max(left, againMin/2)
+	}
+	ln.at = time.Now().Add(pause)
 }
 
 // setAside moves the items of a batch whose rows are locked to their lines. It returns the others with
@@ -69,7 +73,7 @@ func (l *Lane[T, R]) setAside(batch []entry[T, R], answers []R, sent time.Time) 
 				continue
 			}
 			ln := &line[T, R]{key: k, entries: []entry[T, R]{e}, pause: againMin / 2}
-			ln.later()
+			ln.later(l.cfg.Timeout)
 			l.slow.lines[ln.key] = ln
 			continue
 		}
@@ -197,7 +201,7 @@ func (l *Lane[T, R]) settle(ln *line[T, R], r R, err error) {
 	if !locked || len(ln.entries) == 0 {
 		l.dissolve(ln)
 	} else {
-		ln.later()
+		ln.later(l.cfg.Timeout)
 	}
 }
 

@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
@@ -64,7 +66,12 @@ func aStoreThatHangs(t *testing.T, s *sidecar, freeze, thaw func()) {
 				calls.Go(func() {
 					a := dial(t, s.socket)
 					for range 2 { // the connection goes on
+						began := time.Now()
 						ans := a.call(method, call[0], call[1], headers...)
+						// The limit is 1.1 s; statement after statement would take 3 s.
+						if took := time.Since(began); took > 2500*time.Millisecond && !strings.Contains(members, "wait_ms") {
+							t.Errorf("%s %s: answered after %s", method, call, took)
+						}
 						if ans.status != 503 || ans.str("code") != "store_unavailable" || ans.header.Get("Retry-After") == "" {
 							t.Errorf("%s %s: %d %s", method, call, ans.status, ans.body)
 						}

@@ -30,7 +30,9 @@ func (m *Manager) amend(ctx context.Context, s *holdings.Session, req *types.Ame
 		return types.Grant{}, err
 	}
 	if h == nil {
-		return m.amendForeign(ctx, c, req)
+		limited, cancel := types.Within(ctx, "amend", m.cfg.StoreTimeout)
+		defer cancel()
+		return m.amendForeign(limited, c, req)
 	}
 	if req.TTL > 0 {
 		return types.Grant{}, types.Invalidf("field ttl_ms", "lock %q belongs to a session: ttl_ms can only be set for bind:ttl locks", req.Key)
@@ -69,6 +71,8 @@ func (m *Manager) downgrade(ctx context.Context, s *holdings.Session, h *holding
 		change = h.Patch(req.Data)
 	}
 	change.Share = true
+	ctx, cancel := types.Within(ctx, "amend", m.cfg.StoreTimeout)
+	defer cancel()
 	v, err := lanes.SubmitAnd(ctx, m.lanes.Amends, change, func(v store.Verdict) {
 		switch v.Status {
 		case store.Holds:
@@ -98,6 +102,8 @@ func slotOf(lock *store.Lock) int {
 
 func (m *Manager) setData(ctx context.Context, h *holdings.Lock, data []byte) error {
 	change := h.Patch(data)
+	ctx, cancel := types.Within(ctx, "amend", m.cfg.StoreTimeout)
+	defer cancel()
 	// In the lane, so that the last change in the store is also the last one here.
 	v, err := lanes.SubmitAnd(ctx, m.lanes.Amends, change, func(v store.Verdict) {
 		switch v.Status {

@@ -11,10 +11,12 @@ import (
 // the holder with that token. reason is for people and may be nil. Errors: [NotHeldError], [ErrCallerLeft],
 // [ErrDraining] after Stop, and those of the store.
 func (m *Manager) AskToStop(ctx context.Context, key string, token int64, reason *string) error {
-	if err := m.tell(ctx, key, token); err != nil {
+	limited, cancel := types.Within(ctx, "signal", m.cfg.StoreTimeout)
+	defer cancel()
+	if err := m.tell(limited, key, token); err != nil {
 		return err
 	}
-	held, err := m.signals.Send(ctx, store.Signal{Kind: store.Stop, Key: key, Token: token, Reason: reason})
+	held, err := m.signals.Send(limited, store.Signal{Kind: store.Stop, Key: key, Token: token, Reason: reason})
 	switch {
 	case err != nil:
 		return err
@@ -44,10 +46,12 @@ func (m *Manager) Break(ctx context.Context, was store.Lock, token int64) error 
 	if !was.Shared {
 		token = was.Token
 	}
-	if err := m.tell(ctx, was.Key, token); err != nil {
+	limited, cancel := types.Within(ctx, "signal", m.cfg.StoreTimeout)
+	defer cancel()
+	if err := m.tell(limited, was.Key, token); err != nil {
 		return err
 	}
-	held, err := m.signals.Send(ctx, store.Signal{Kind: store.Break, Key: was.Key, Token: token})
+	held, err := m.signals.Send(limited, store.Signal{Kind: store.Break, Key: was.Key, Token: token})
 	switch {
 	case err != nil:
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,6 +125,51 @@ func TestAStoreThatHangsIsUnavailable(t *testing.T) {
 					t.Errorf("%s: the session has ended, or lost its lock: %+v, %v", name, v, err)
 				}
 			})
+		}
+	}
+}
+
+// A call that does not wait for a lock is answered within the patience, counted from the call: behind statements of other calls, with a
+// lease to open, and if each statement takes nearly its whole time.
+func TestCallsAreAnsweredInTime(t *testing.T) {
+	for _, explicit := range []bool{false, true} {
+		for name, f := range map[string]fault{"hangs": {gate: make(chan struct{})}, "is slow": {before: 900 * time.Millisecond}} {
+			for _, call := range callsThatHang(t) {
+				if strings.Contains(call, "waiting") {
+					continue
+				}
+				synctest.Test(t, func(t *testing.T) {
+					short := with(func(c *types.Config) { c.StoreTimeout = time.Second })
+					r := newRig(t, short)
+					s := r.sessionOf(explicit)
+					r.lockTTL("held elsewhere", time.Hour)
+					theirs := callsOfStore(r, r.session(), types.Grant{Key: "no", Token: 1}, types.Grant{Key: "no", Token: 1})
+					ours := callsOfStore(r, s, r.lock(s, "held"), r.lockTTL("ttl", time.Hour))[call]
+					for _, op := range everyOp {
+						if f.gate != nil {
+							f.gate = make(chan struct{})
+						}
+						if op != "Renew" {
+							r.st.set(op, f)
+						}
+					}
+					for name, other := range theirs {
+						if !strings.Contains(name, "waiting") {
+							go func() { _ = other(t.Context()) }()
+						}
+					}
+					time.Sleep(10 * time.Millisecond)
+					began := time.Now()
+					err := ours(t.Context())
+					if after := time.Since(began); after > 1100*time.Millisecond {
+						t.Errorf("%s, explicit %t, the store %s: answered after %s: %v", call, explicit, name, after, err)
+					}
+					if errors.Is(err, types.ErrCallerLeft) || errors.Is(err, types.ErrSessionEnded) {
+						t.Errorf("%s, the store %s: %v", call, name, err)
+					}
+					r.st.lift(everyOp...)
+				})
+			}
 		}
 	}
 }

@@ -21,6 +21,8 @@ func (m *Manager) Get(ctx context.Context, s *holdings.Session, key string, noCa
 		}
 		m.loseExpired(h)
 	}
+	ctx, cancel := types.Within(ctx, "get", m.cfg.StoreTimeout)
+	defer cancel()
 	lock, err := lanes.Submit(ctx, m.lanes.Reads, key)
 	if err != nil {
 		return types.View{}, err

@@ -44,7 +44,9 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 			m.acquirer.ReleaseLost(s, req)
 			return types.Released{}, err
 		}
-		return m.releaseForeign(ctx, c, req)
+		limited, cancel := types.Within(ctx, "release", m.cfg.StoreTimeout)
+		defer cancel()
+		return m.releaseForeign(limited, c, req)
 	}
 	if err := checkOutcome(h, req); err != nil {
 		return types.Released{}, err
@@ -237,6 +239,8 @@ func (m *Manager) released(ctx context.Context, req *types.ReleaseRequest, out t
 // releaseRequest releases what calls with a request id have got: in the session, or otherwise with BindTTL.
 // Calls that still run here end first, with [ErrWithdrawn].
 func (m *Manager) releaseRequest(ctx context.Context, s *holdings.Session, req *types.ReleaseRequest) (types.Released, error) {
+	ctx, cancel := types.Within(ctx, "release", m.cfg.StoreTimeout)
+	defer cancel()
 	if s != nil {
 		if out, err := m.releaseRequestOf(ctx, s, req); err != nil || !out.Nothing {
 			return out, err
@@ -247,8 +251,29 @@ func (m *Manager) releaseRequest(ctx context.Context, s *holdings.Session, req *
 	if err != nil {
 		return types.Released{}, err
 	}
-	// The turn lasts until the store has answered, because a late cancel would end the next call.
-	ans, err := lanes.Submit(context.WithoutCancel(ctx), m.lanes.Cancels, a) // this also finds a grant of another sidecar
+	type outcome struct {
+		out types.Released
+		err error
+	}
+	done := make(chan outcome, 1)
+	go func() { // it goes on if the call's time is over, or its caller has left
+		out, err := m.releaseAttempt(context.WithoutCancel(ctx), s, req, a, r, leave)
+		done <- outcome{out, err}
+	}()
+	select {
+	case o := <-done:
+		return o.out, o.err
+	case <-ctx.Done():
+		return types.Released{}, types.Left(ctx)
+	}
+}
+
+// releaseAttempt releases what an attempt with a request id has got outside the session, and then calls leave. The turn
+// lasts until the store has answered, because a late cancel would end the next call.
+func (m *Manager) releaseAttempt(
+	ctx context.Context, s *holdings.Session, req *types.ReleaseRequest, a store.Attempt, r *repeat.Request, leave func(),
+) (types.Released, error) {
+	ans, err := lanes.Submit(ctx, m.lanes.Cancels, a) // this also finds a grant of another sidecar
 	if err == nil && ans.Outcome == store.RowLocked {
 		err = types.RowLocked("release")
 	}

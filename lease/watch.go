@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
@@ -71,12 +70,14 @@ func (m *Manager) Watch(ctx context.Context, s *holdings.Session, key string, he
 	if err != nil {
 		return types.View{}, nil, err
 	}
+	limited, cancel := types.Within(ctx, "watch", m.cfg.StoreTimeout)
+	defer cancel()
 	var lock store.Lock
 	select {
 	case <-stream.Begun():
 		lock, err = stream.State()
-	case <-ctx.Done():
-		err = errors.Join(types.ErrCallerLeft, context.Cause(ctx))
+	case <-limited.Done():
+		err = types.Left(limited)
 	case <-m.draining:
 		err = types.ErrDraining
 	}

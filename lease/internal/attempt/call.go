@@ -44,8 +44,8 @@ type Call struct {
 	rest      time.Duration
 
 	timer *time.Timer
-	time  <-chan time.Time // fires at the end of the wait
-	timed bool             // it has fired
+	time  <-chan time.Time // fires at the end of the wait; then, or if the call does not wait, when the store's time is over
+	timed bool             // the wait is over
 }
 
 // NewCall makes a call that asks for one lock. s is nil with BindTTL.
@@ -171,9 +171,12 @@ func (c *Call) SettleLast() error {
 }
 
 // mayEndEarly reports whether the call may have to end before the store answers: when the sidecar drains while
-// the call waits, or when another connection ends its session. Other calls end after the store's timeout at the
-// latest, even if the store does not answer during Stop.
-func (c *Call) mayEndEarly() bool { return c.req.Wait != 0 || c.S != nil && c.S.Explicit() }
+// the call waits, when another connection ends its session, or when the store's time is over because its lease took long to open. Other
+// calls end after the store's timeout at the latest, even if the store does not answer during Stop.
+func (c *Call) mayEndEarly() bool {
+	late := c.tick.Now.Sub(c.began) > types.Patience(c.aq.cfg.StoreTimeout)-c.aq.cfg.StoreTimeout
+	return c.req.Wait != 0 || c.S != nil && c.S.Explicit() || late
+}
 
 // lease returns an open lease, pinned, or nil for a bind:ttl request that does not wait.
 func (c *Call) lease() (*heartbeat.Lease, error) {
@@ -222,7 +225,7 @@ func (c *Call) opened(l *heartbeat.Lease) error {
 func (c *Call) Await(b *Attempt) (types.Grant, error) {
 	if b.runInCaller && c.ctx.Err() != nil { // the caller left during the question
 		b.Cancel()
-		return types.Grant{}, errors.Join(types.ErrCallerLeft, context.Cause(c.ctx))
+		return types.Grant{}, types.Left(c.ctx)
 	}
 	if b.IsOver() { // the frequent case; timer and channel would cost time
 		return c.outcome(b)
@@ -236,9 +239,11 @@ func (c *Call) Await(b *Attempt) (types.Grant, error) {
 		case <-done:
 			return c.outcome(b)
 		case <-c.time:
-			c.timed, c.time = true, nil
-			b.timeIsUp()
-			continue
+			if c.endWait() {
+				b.timeIsUp() // it is over when the store has said whether it was granted
+				continue
+			}
+			err = c.silence(true)
 		case <-c.mayEnter:
 			if g, ok := c.enter(); ok {
 				b.Cancel() // and its queue position
@@ -246,7 +251,7 @@ func (c *Call) Await(b *Attempt) (types.Grant, error) {
 			}
 			continue
 		case <-c.ctx.Done():
-			err = errors.Join(types.ErrCallerLeft, context.Cause(c.ctx))
+			err = types.Left(c.ctx)
 		case <-ending:
 			err = types.ErrSessionEnded
 		case <-c.withdrawn:
@@ -317,10 +322,12 @@ func (c *Call) Until(something <-chan struct{}) error {
 	case <-something:
 		return nil
 	case <-c.time:
-		c.timed, c.time = true, nil
-		return c.Timeout()
+		if c.endWait() {
+			return c.Timeout()
+		}
+		return c.silence(false)
 	case <-c.ctx.Done():
-		return errors.Join(types.ErrCallerLeft, context.Cause(c.ctx))
+		return types.Left(c.ctx)
 	case <-ending:
 		return types.ErrSessionEnded
 	case <-c.withdrawn:
@@ -356,12 +363,32 @@ func (c *Call) Timeout() error {
 	return e
 }
 
-// StartTimer starts the timer for the end of the wait.
+// StartTimer starts the timer for the end of the wait. A call that does not wait has the time of [types.Patience].
 func (c *Call) StartTimer() {
-	if c.timer == nil && c.req.Wait > 0 {
-		c.timer = time.NewTimer(c.req.Wait - c.aq.clk.Now().Sub(c.began))
-		c.time = c.timer.C
+	if c.timer != nil || c.req.Wait < 0 {
+		return
 	}
+	limit := c.req.Wait
+	if limit == 0 {
+		limit = types.Patience(c.aq.cfg.StoreTimeout)
+	}
+	c.timer = time.NewTimer(limit - c.aq.clk.Now().Sub(c.began))
+	c.time = c.timer.C
+}
+
+// endWait notes that the timer has fired. It returns false if the store's time is over. After a wait, the store has that time to say
+// whether the call was granted meanwhile.
+func (c *Call) endWait() bool {
+	if c.timed || c.req.Wait == 0 {
+		return false
+	}
+	c.timed = true
+	c.timer.Reset(types.Patience(c.aq.cfg.StoreTimeout))
+	return true
+}
+
+func (c *Call) silence(asked bool) error {
+	return types.Silence("acquire", c.aq.cfg.StoreTimeout, asked)
 }
 
 func (c *Call) stopTimer() {

@@ -18,7 +18,7 @@ func (aq *Acquirer) acquireTTLInTurn(c *Call) (types.Grant, error) {
 	c.began, c.withdrawn = aq.clk.Now(), w.Ended()
 	r := aq.requests.Use(repeat.AttemptID(req.RequestID, req.Key), w)
 	defer aq.requests.Done(r, w)
-	if err := aq.TakeTurn(c.ctx, nil, r, req.Wait, w); err != nil {
+	if err := aq.TakeTurn(c.ctx, nil, r, c.began, req.Wait, w); err != nil {
 		return types.Grant{}, err
 	}
 	defer func() { aq.LeaveAfter(&aq.requests, r, c) }()
@@ -37,7 +37,7 @@ func (aq *Acquirer) acquireInTurn(c *Call) (types.Grant, error) {
 	c.began, c.withdrawn = aq.clk.Now(), w.Ended()
 	r := rs.Use(repeat.AttemptID(req.RequestID, req.Key), w)
 	defer rs.Done(r, w)
-	if err := aq.TakeTurn(c.ctx, c.S, r, req.Wait, w); err != nil {
+	if err := aq.TakeTurn(c.ctx, c.S, r, c.began, req.Wait, w); err != nil {
 		return types.Grant{}, err
 	}
 	waited := aq.clk.Now().Sub(c.began) // before the lock's remaining time is read
@@ -61,10 +61,10 @@ func (aq *Acquirer) leaveInTurn(rs *repeat.Requests, r *repeat.Request, c *Call,
 	aq.LeaveAfter(rs, r, c)
 }
 
-// TakeTurn waits for the turn of a call in a session, or with BindTTL outside sessions. It waits at least for
+// TakeTurn waits for the turn of a call in a session, or with BindTTL outside sessions. Its time counts from began, and is at least
 // the store's timeout, because earlier calls may take long. A release by the id (w is nil) also continues
 // during a drain.
-func (aq *Acquirer) TakeTurn(ctx context.Context, s *holdings.Session, r *repeat.Request, wait time.Duration, w *repeat.Withdrawal) error {
+func (aq *Acquirer) TakeTurn(ctx context.Context, s *holdings.Session, r *repeat.Request, began time.Time, wait time.Duration, w *repeat.Withdrawal) error {
 	select {
 	case <-r.Turns(): // the usual case
 		return nil
@@ -72,7 +72,7 @@ func (aq *Acquirer) TakeTurn(ctx context.Context, s *holdings.Session, r *repeat
 	}
 	var over <-chan time.Time
 	if wait >= 0 {
-		timer := time.NewTimer(max(wait, aq.cfg.StoreTimeout))
+		timer := time.NewTimer(max(wait, aq.cfg.StoreTimeout) - aq.clk.Now().Sub(began))
 		defer timer.Stop()
 		over = timer.C
 	}
@@ -95,7 +95,7 @@ func (aq *Acquirer) TakeTurn(ctx context.Context, s *holdings.Session, r *repeat
 	case <-draining:
 		return types.ErrDraining
 	case <-ctx.Done():
-		return errors.Join(types.ErrCallerLeft, context.Cause(ctx))
+		return types.Left(ctx)
 	}
 }
 
@@ -122,7 +122,7 @@ func (aq *Acquirer) EndCalls(ctx context.Context, s *holdings.Session, id store.
 	rs := aq.RequestsOf(s)
 	r = rs.Use(id, nil)
 	rs.Withdraw(r)
-	if err := aq.TakeTurn(ctx, s, r, 0, nil); err != nil {
+	if err := aq.TakeTurn(ctx, s, r, aq.clk.Now(), 0, nil); err != nil {
 		rs.Done(r, nil)
 		return nil, nil, err
 	}

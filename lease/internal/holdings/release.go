@@ -142,8 +142,8 @@ func (r *Release) Again(ctx context.Context, within time.Duration) (types.Releas
 	return types.Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
 }
 
-// Answer waits for the outcome of the first try.
-func (r *Release) Answer(ctx context.Context) (types.Released, error) {
+// Answer waits for the outcome of the first try, within the [types.Patience] of the store's timeout.
+func (r *Release) Answer(ctx context.Context, timeout time.Duration) (types.Released, error) {
 	r.mu.Lock()
 	if r.tried {
 		defer r.mu.Unlock()
@@ -154,6 +154,8 @@ func (r *Release) Answer(ctx context.Context) (types.Released, error) {
 	}
 	first := r.first
 	r.mu.Unlock()
+	ctx, cancel := types.Within(ctx, "release", timeout)
+	defer cancel()
 	return r.wait(ctx, first)
 }
 
@@ -161,7 +163,7 @@ func (r *Release) wait(ctx context.Context, there <-chan struct{}) (types.Releas
 	select {
 	case <-there:
 	case <-ctx.Done():
-		return types.Released{}, errors.Join(types.ErrCallerLeft, context.Cause(ctx))
+		return types.Released{}, types.Left(ctx)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

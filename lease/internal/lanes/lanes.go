@@ -109,7 +109,7 @@ func forAll[T any](f func(context.Context, []T) error) func(context.Context, []T
 }
 
 // Submit passes one item to a lane and waits for the answer. ctx is that of a caller of package lease: if it ends, the
-// error is [types.ErrCallerLeft], and the operation continues.
+// error is that of [types.Left], and the operation continues.
 func Submit[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T) (R, error) {
 	return SubmitAnd(ctx, lane, item, func(R) {})
 }
@@ -165,7 +165,7 @@ func Refusal(ctx context.Context, err error) error {
 	case errors.Is(err, batcher.ErrStopped):
 		return types.ErrDraining
 	case ctx.Err() != nil:
-		return errors.Join(types.ErrCallerLeft, err)
+		return types.Left(ctx)
 	default:
 		return err
 	}

@@ -202,11 +202,7 @@ func (g *Group) takeTurns() error {
 		all[i] = g.gs.acquirer.RequestsOf(g.s).Use(repeat.AttemptID(g.req.RequestID, c.Key()), g.withdrawal)
 	}
 	for i, c := range g.calls {
-		wait := g.req.Wait
-		if wait > 0 {
-			wait = max(wait-g.gs.clk.Now().Sub(g.began), 0)
-		}
-		if err := g.gs.acquirer.TakeTurn(g.ctx, g.s, all[i], wait, g.withdrawal); err != nil {
+		if err := g.gs.acquirer.TakeTurn(g.ctx, g.s, all[i], g.began, g.req.Wait, g.withdrawal); err != nil {
 			for _, r := range all[i:] {
 				g.gs.acquirer.RequestsOf(g.s).Done(r, g.withdrawal)
 			}

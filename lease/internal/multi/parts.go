@@ -41,7 +41,7 @@ func (g *Group) has(i int) bool {
 // Complete delivers all parts at once. It returns false if one is lost.
 func (g *Group) Complete() bool {
 	if g.s == nil && (g.rounds > 1 || g.wasQueued) {
-		g.extend(g.ctx) // some are older than others
+		g.extendOnce() // some are older than others
 	}
 	now := g.gs.clk.Now()
 	g.waited = now.Sub(g.began)
@@ -88,6 +88,18 @@ func (g *Group) extending() (stop func()) {
 		cancel()
 		<-over
 	}
+}
+
+// extendOnce extends the parts within the time that the call has left, or one statement has if the call waits. A part that is not extended
+// lasts as long as before.
+func (g *Group) extendOnce() {
+	left := g.gs.cfg.StoreTimeout
+	if g.req.Wait == 0 {
+		left -= g.gs.clk.Now().Sub(g.began)
+	}
+	ctx, cancel := context.WithTimeout(g.ctx, left)
+	defer cancel()
+	g.extend(ctx)
 }
 
 // extend extends the parts of a BindTTL group by their TTL from now on, and finds lost ones.

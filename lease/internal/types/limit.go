@@ -1,0 +1,34 @@
+package types
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Patience is how long a call waits for the store, counted from the call: for the statement under way, for its lease, and for its
+// own statement together. timeout is that of one statement. Patience is a little longer, so that a statement that is sent
+// at once ends with the error of the store, which says more.
+func Patience(timeout time.Duration) time.Duration { return timeout + timeout/10 }
+
+// Silence is the error of a call whose [Patience] is over. asked: the store was asked, so the outcome is unknown.
+func Silence(op string, timeout time.Duration, asked bool) error {
+	return &store.Error{Op: op, Err: fmt.Errorf("the store has not answered for %s: %w", timeout, context.DeadlineExceeded), Unknown: asked}
+}
+
+// Within limits a call to its [Patience]. The error is then that of [Left].
+func Within(call context.Context, op string, timeout time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(call, Patience(timeout), Silence(op, timeout, true))
+}
+
+// Left is the error of a call whose context has ended: [ErrCallerLeft], or [Silence] if its time is over.
+func Left(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if silence, ok := errors.AsType[*store.Error](cause); ok {
+		return silence
+	}
+	return errors.Join(ErrCallerLeft, cause)
+}
