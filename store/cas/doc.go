@@ -4,10 +4,10 @@
 //
 // # Flows
 //
-// Each flow begins in calls.go, which makes a job for each key of a call. All of them share one road, and run (run.go) tells it: a call goes in rounds, and
-// round names the steps. In a round, step (read.go) runs the machine on what is known of a record and decides whether the job has its answer, needs a
-// read or a swap. take (turn.go) is one run of the machine; machine.go is what the machine asks of it, and what that leaves to the swap. send (swap.go)
-// swaps, answered reads the answer, and carriedOut is what follows from a swap. job.go says what a job knows.
+// Each flow begins in calls.go, which makes a job for each key of a call: see job.go. All flows share one road, and run (run.go) tells it: a
+// call goes in rounds, and round names the steps. In a round, step (read.go) runs the machine on what is known of a record, and decides whether
+// the job has its answer, or needs a read or a swap. take (turn.go) is one run of the machine; machine.go is what the machine asks of
+// it, and what that leaves to the swap. send (swap.go) swaps, answered reads the answer, and carriedOut is what follows from a swap.
 //
 //	an acquire of a free key   calls.go Acquire; step: what this instance remembers, or an absent record, is enough to swap
 //	… of a held one            step: no answer is given from memory; read.go load, proved
@@ -23,8 +23,9 @@
 //	a quiet time               swap.go answered: the job tells it to the machine (key.Op.Quiet); quiet.go shows it
 //	a failover                 store.go Renew; then move.go HeldUnder, Move
 //
-// record.go and encode.go are the form of a record; scan.go, elect.go and tokens.go are reads of all records, elections, and moves to another store. await.go
-// tells a backend that polls when letters are needed. backend.go is the contract of a backend, and server.go and readiness.go help to fulfil it.
+// record.go and encode.go are the form of a record; scan.go, elect.go and tokens.go are reads of all records, elections, and moves to
+// another store. await.go tells a backend that polls when letters are needed. backend.go is the contract of a backend, and server.go and
+// readiness.go help to fulfil it.
 //
 // # Operations
 //
@@ -45,8 +46,9 @@
 //
 // The server decides which of two swaps comes first, and the other one is refused. An instance that is far from the server would always
 // be refused while a near one changes the key all the time. So an instance whose swaps lose twice in a row asks those that the record
-// names in letters to give way: they leave this key alone for two and a half round trips of the loser, 100 ms at most. A letter that is lost costs only time. A job that lost as often as the one that asks gives no way, and none does so for more
-// than a second, because those that are far may also compete with each other.
+// names in letters to give way: they leave this key alone for two and a half round trips of the loser, 100 ms at most. A letter that is
+// lost costs only time. A job that lost as often as the one that asks gives no way, and none does so for more than a second, because
+// those that are far may also compete with each other.
 //
 // # Leases
 //

@@ -17,46 +17,6 @@ import (
 	"github.com/locksidecar/locksidecar/store/etcd"
 )
 
-// A swap whose server is killed, or does not answer, may have been carried out.
-func TestOutcomeIsUnknownAfterSending(t *testing.T) {
-	t.Parallel()
-	c := etcdtest.Start(t)
-	s := on(t, c)
-	s.limit = time.Second
-	r := s.ready("one")
-	c.Nodes[0].Freeze()
-	if _, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.OutcomeUnknown(err) {
-		t.Errorf("a swap without an answer: %v", err)
-	}
-	c.Nodes[0].Thaw()
-	r.BecomesReady()
-	c.Nodes[0].Freeze()
-	failed := make(chan error, 1)
-	go func() {
-		_, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x")})
-		failed <- err
-	}()
-	select {
-	case err := <-failed:
-		t.Fatalf("a frozen server answered: %v", err)
-	case <-time.After(200 * time.Millisecond): // it is on its way
-	}
-	c.Nodes[0].Kill()
-	if err := await.Receive(t, failed, "the swap's error"); !store.OutcomeUnknown(err) {
-		t.Errorf("a swap whose server was killed: %v", err)
-	}
-	// Once nobody listens, nothing is sent.
-	await.Until(t, "the outcome is known", func() bool {
-		_, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x")})
-		return store.Unavailable(err) && !store.OutcomeUnknown(err)
-	})
-	c.Nodes[0].Restart(t)
-	r.BecomesReady()
-	if _, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("y")}); err != nil {
-		t.Errorf("after the restart: %v", err)
-	}
-}
-
 // A request that was not sent is known not to be carried out, even if no check of the server came before it.
 func TestOutcomeIsKnownWithoutAConnection(t *testing.T) {
 	t.Parallel()

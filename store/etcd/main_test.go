@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/locksidecar/locksidecar/internal/testing/etcdtest"
+	"github.com/locksidecar/locksidecar/internal/testing/process"
 	"github.com/locksidecar/locksidecar/store/cas"
 	"github.com/locksidecar/locksidecar/store/cas/castest"
 	"github.com/locksidecar/locksidecar/store/etcd"
@@ -63,6 +64,19 @@ func (s *server) Open(instance string) cas.Backend {
 		s.t.Fatal(err)
 	}
 	return b
+}
+
+// Behind implements [castest.Faulty].
+func (s *server) Behind() (castest.Server, castest.Faults) {
+	link := process.NewLink(s.t, s.url.Host)
+	far := &server{t: s.t, url: s.url, limit: time.Second}
+	far.url.Host = link.Address
+	return far, link
+}
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	castest.RunFaulty(t, func(t *testing.T) castest.Faulty { return on(t, cluster) })
 }
 
 func TestBackend(t *testing.T) {

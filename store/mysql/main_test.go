@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/locksidecar/locksidecar/internal/testing/mysqltest"
+	"github.com/locksidecar/locksidecar/internal/testing/process"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
 	"github.com/locksidecar/locksidecar/store/cas/castest"
@@ -87,6 +88,37 @@ type expecting struct{ *mysql.Backend }
 func (e expecting) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
 	e.Expect(true, true)
 	return e.Backend.Start(ctx, deliver, lost)
+}
+
+// Behind implements [castest.Faulty].
+func (s *server) Behind() (castest.Server, castest.Faults) {
+	link := process.NewLink(s.t, s.Server.Address)
+	return &server{Database: s.Database, t: s.t, url: s.At(link.Address), limit: time.Second}, link
+}
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	castest.RunFaulty(t, func(t *testing.T) castest.Faulty { return on(t, shared) })
+}
+
+// FailOver implements [castest.Forgetful]. The server gets the data of before, and another name.
+func (s *server) FailOver(t *testing.T, forgotten func()) {
+	t.Helper()
+	use := "USE " + s.Name + "; SET autocommit = 1; "
+	copied, back := use, use
+	for _, table := range []string{"locks", "leases", "meta"} {
+		copied += "CREATE TABLE copy_" + table + " AS SELECT * FROM locksidecar_" + table + "; "
+		back += "DELETE FROM locksidecar_" + table + "; INSERT INTO locksidecar_" + table + " SELECT * FROM copy_" + table + "; DROP TABLE copy_" + table + "; "
+	}
+	s.Server.Exec(t, copied)
+	forgotten()
+	s.Server.Exec(t, back)
+	s.Server.Rename(t, 7)
+}
+
+func TestHistories(t *testing.T) {
+	t.Parallel()
+	castest.RunForgetful(t, func(t *testing.T) castest.Forgetful { return on(t, mysqltest.Start(t)) })
 }
 
 func TestBackend(t *testing.T) {

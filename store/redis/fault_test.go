@@ -132,34 +132,6 @@ func TestANewServer(t *testing.T) {
 	r.Done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
 }
 
-// TestAMasterThatComesBack: a master whose data was replaced by that of its successor begins a new history, even if nobody
-// has asked the successor anything.
-func TestAMasterThatComesBack(t *testing.T) {
-	t.Parallel()
-	a, b := redistest.Start(t), redistest.Start(t)
-	b.Follow(t, a.Address)
-	r := at(t, a).ready("one")
-	r.OpenLease(quick)
-	r.Done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
-	history := r.LoadOne("ns/key").History
-	b.CaughtUp(t, a)
-	b.Forget(t)
-	forgotten := r.Done(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
-	b.Promote(t)
-	a.Follow(t, b.Address)
-	a.Promote(t)
-	if now := r.LoadOne("ns/forgotten"); now.Version != 0 || now.History == history {
-		t.Fatalf("the grant was not forgotten, or nobody noticed: %+v", now)
-	}
-	result, err := r.SwapOne(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Tokens: 1})
-	if err != nil || result.Done || result.Quiet <= 0 {
-		t.Errorf("a grant at once: %+v, %v", result, err)
-	}
-	if got, _ := r.grants("ns/forgotten"); got.Base <= forgotten.Base {
-		t.Errorf("token %d after %d", got.Base, forgotten.Base)
-	}
-}
-
 // TestARestartFromItsFile: what appendfsync always has written is kept, also after kill -9.
 func TestARestartFromItsFile(t *testing.T) {
 	t.Parallel()
@@ -181,36 +153,6 @@ func TestARestartFromItsFile(t *testing.T) {
 	if !log.Has("Redis keeps locks on its disk") {
 		t.Errorf("the log:\n%s", log)
 	}
-}
-
-// A swap whose server is killed, or does not answer, may have been carried out.
-func TestOutcomeIsUnknownAfterSending(t *testing.T) {
-	t.Parallel()
-	d := redistest.Start(t)
-	s := at(t, d)
-	s.limit = time.Second
-	r := s.ready("one")
-	r.Done(cas.Swap{Key: "ns/other", Data: []byte("x")})
-	await.Until(t, "a swap without an answer is carried out", func() bool { // on a busy machine it is not always sent
-		d.Freeze()
-		if _, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x")}); !store.OutcomeUnknown(err) {
-			t.Errorf("a swap without an answer: %v", err)
-		}
-		d.Thaw()
-		r.BecomesReady()
-		return string(r.LoadOne("ns/key").Data) == "x"
-	})
-	d.Kill()
-	await.Until(t, "the outcome is known", func() bool { // once nobody listens, nothing is sent
-		_, err := r.SwapOne(cas.Swap{Key: "ns/key", Data: []byte("x")})
-		return store.Unavailable(err) && !store.OutcomeUnknown(err)
-	})
-	r.Refuses("")
-	d.Restart(t)
-	await.Until(t, "a swap is carried out again", func() bool {
-		done, err := r.SwapOne(cas.Swap{Key: uuid.NewString(), Data: []byte("y")})
-		return err == nil && done.Done
-	})
 }
 
 // A listener whose connection was cut says that letters may be lost, and then hears again.

@@ -6,6 +6,7 @@ import (
 	"log"
 	"log/slog"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
+	"github.com/locksidecar/locksidecar/internal/testing/process"
 	"github.com/locksidecar/locksidecar/internal/testing/redistest"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
@@ -80,6 +82,49 @@ func (s *server) Open(instance string) cas.Backend {
 func TestBackend(t *testing.T) {
 	t.Parallel()
 	castest.Run(t, func(t *testing.T) castest.Server { return one(t) })
+}
+
+// behind is a server with a link that a test breaks.
+type behind struct{ *server }
+
+func (b behind) Behind() (castest.Server, castest.Faults) {
+	link := process.NewLink(b.t, shared.Address)
+	return &server{t: b.t, url: "redis://" + link.Address + b.database(), limit: time.Second}, link
+}
+
+func (s *server) database() string { return s.url[strings.LastIndex(s.url, "/"):] }
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	castest.RunFaulty(t, func(t *testing.T) castest.Faulty { return behind{one(t)} })
+}
+
+// replicated is a server with a replica.
+type replicated struct {
+	*server
+	primary, replica *redistest.Server
+}
+
+// FailOver makes the replica the primary, which copies it to the server, and makes that the primary again.
+func (r replicated) FailOver(t *testing.T, forgotten func()) {
+	t.Helper()
+	r.replica.CaughtUp(t, r.primary)
+	r.replica.Forget(t)
+	forgotten()
+	r.replica.Promote(t)
+	r.primary.Follow(t, r.replica.Address)
+	r.primary.Promote(t)
+}
+
+func TestHistories(t *testing.T) {
+	t.Parallel()
+	castest.RunForgetful(t, func(t *testing.T) castest.Forgetful {
+		a, b := redistest.Start(t), redistest.Start(t)
+		b.Follow(t, a.Address)
+		s := at(t, a)
+		s.ttl = 100 * time.Millisecond
+		return replicated{s, a, b}
+	})
 }
 
 // engine opens stores on one database.

@@ -16,6 +16,9 @@ type Link struct {
 	listener net.Listener
 	mu       sync.Mutex
 	cut      bool
+	muted    bool       // answers are dropped
+	held     *sync.Cond // requests wait until holds is false
+	holds    bool
 	cutFrom  map[string]bool
 	conns    map[net.Conn]string // each with the host of its client
 	work     sync.WaitGroup
@@ -29,6 +32,7 @@ func NewLink(tb testing.TB, target string) *Link {
 		tb.Fatal(err)
 	}
 	l := &Link{Address: listener.Addr().String(), target: target, listener: listener, cutFrom: map[string]bool{}, conns: map[net.Conn]string{}}
+	l.held = sync.NewCond(&l.mu)
 	l.work.Go(l.accept)
 	tb.Cleanup(func() {
 		_ = listener.Close()
@@ -72,18 +76,48 @@ func (l *Link) CutAll() int {
 	return l.close()
 }
 
+// Mute drops what servers answer, until Mend. What clients send arrives.
+func (l *Link) Mute() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.muted = true
+}
+
+// Hold keeps what clients send, until Mend or Cut. Then it arrives, also if the client has given up meanwhile.
+func (l *Link) Hold() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.holds = true
+}
+
+// arrives waits while the link holds requests, and reports whether a packet may go on.
+func (l *Link) arrives(answer bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !answer && l.holds {
+		l.held.Wait()
+	}
+	return !answer || !l.muted
+}
+
 func (l *Link) close() int {
+	l.holds = false
+	l.held.Broadcast()
 	for conn := range l.conns {
 		_ = conn.Close()
 	}
 	return len(l.conns) / 2
 }
 
-// Mend lets clients connect again.
+// Mend ends Cut, Mute and Hold. After a Mute, all connections are closed, because they lack answers.
 func (l *Link) Mend() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.cut = false
+	if l.muted {
+		l.close()
+	}
+	l.cut, l.muted, l.holds = false, false, false
+	l.held.Broadcast()
 }
 
 func (l *Link) accept() {
@@ -100,9 +134,29 @@ func (l *Link) accept() {
 			}
 			continue
 		}
-		l.work.Go(func() { l.copy(client, server) })
-		l.work.Go(func() { l.copy(server, client) })
+		l.work.Go(func() { l.copy(client, server, true) })
+		l.work.Go(func() { l.copy(server, client, false) })
 	}
+}
+
+// passing is one direction of a connection.
+type passing struct {
+	net.Conn
+	link    *Link
+	answers bool
+}
+
+// Write sends on what the link lets through.
+func (p passing) Write(packet []byte) (int, error) {
+	if !p.link.arrives(p.answers) {
+		return len(packet), nil
+	}
+	return p.Conn.Write(packet)
+}
+
+// ReadFrom hides that of the connection, which would copy past the link.
+func (p passing) ReadFrom(from io.Reader) (int64, error) {
+	return io.Copy(struct{ io.Writer }{p}, from)
 }
 
 func (l *Link) add(client, server net.Conn) bool {
@@ -116,8 +170,8 @@ func (l *Link) add(client, server net.Conn) bool {
 	return true
 }
 
-func (l *Link) copy(to, from net.Conn) {
-	_, _ = io.Copy(to, from)
+func (l *Link) copy(to, from net.Conn, answers bool) {
+	_, _ = io.Copy(passing{to, l, answers}, from)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, conn := range []net.Conn{to, from} {

@@ -1,6 +1,8 @@
 // Package castest tests that a [cas.Backend] keeps its promises. Each backend runs it on a real server:
 //
 //	func TestBackend(t *testing.T) { castest.Run(t, func(t *testing.T) castest.Server { … }) }
+//	func TestFaults(t *testing.T) { castest.RunFaulty(t, func(t *testing.T) castest.Faulty { … }) }
+//	func TestHistories(t *testing.T) { castest.RunForgetful(t, func(t *testing.T) castest.Forgetful { … }) } // if the server may forget
 package castest
 
 import (
@@ -64,6 +66,10 @@ func run(t *testing.T, parallel bool, server func(t *testing.T) Server) {
 		"one wins":              oneWins,
 		"lifecycle":             lifecycle,
 	}
+	runGroups(t, parallel, groups, server)
+}
+
+func runGroups(t *testing.T, parallel bool, groups map[string]func(*testing.T, *client), server func(t *testing.T) Server) {
 	for name, test := range groups {
 		t.Run(name, func(t *testing.T) {
 			if parallel {

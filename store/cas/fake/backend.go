@@ -110,11 +110,15 @@ func (b *Backend) Ready() error {
 
 // NextToken implements [cas.Backend].
 func (b *Backend) NextToken(ctx context.Context) (next int64, err error) {
+	quiet := time.Duration(0)
 	err = b.request(ctx, "NextToken", func() {
 		b.server.mu.Lock()
 		defer b.server.mu.Unlock()
-		next = b.server.tokens
+		next, quiet = b.server.tokens, time.Until(b.server.quiet)
 	})
+	if err == nil && quiet > 0 {
+		err = &store.Error{Op: "NextToken", Err: &store.QuietError{Left: quiet}}
+	}
 	return next, err
 }
 

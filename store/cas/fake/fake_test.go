@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -247,6 +248,44 @@ func TestFaults(t *testing.T) {
 type server struct{ *fake.Server }
 
 func (s server) Open(instance string) cas.Backend { return s.Server.Open(instance, fake.Faults{}) }
+
+// link is a connection that a test breaks.
+type link struct{ fault atomic.Pointer[fake.Fault] }
+
+func (l *link) Cut()  { l.fault.Store(&fake.Fault{Refused: true}) }
+func (l *link) Mute() { l.fault.Store(&fake.Fault{Lost: true}) }
+func (l *link) Hold() { l.fault.Store(&fake.Fault{Lost: true, Late: 200 * time.Millisecond}) }
+func (l *link) Mend() { l.fault.Store(&fake.Fault{}) }
+
+// far opens backends behind a link.
+type far struct {
+	server
+	link *link
+}
+
+func (f far) Open(instance string) cas.Backend {
+	return f.Server.Open(instance, fake.Faults{Request: func(string) fake.Fault { return *f.link.fault.Load() }})
+}
+
+func (s server) Behind() (castest.Server, castest.Faults) {
+	l := &link{}
+	l.Mend()
+	return far{s, l}, l
+}
+
+func TestFaultyConnections(t *testing.T) {
+	castest.RunFaulty(t, func(*testing.T) castest.Faulty { return server{fake.NewServer()} })
+}
+
+func (s server) FailOver(_ *testing.T, forgotten func()) {
+	before := s.Copy()
+	forgotten()
+	s.Server.FailOver(before, 3*time.Second)
+}
+
+func TestHistories(t *testing.T) {
+	castest.RunForgetful(t, func(*testing.T) castest.Forgetful { return server{fake.NewServer()} })
+}
 
 func TestBackend(t *testing.T) {
 	castest.Run(t, func(*testing.T) castest.Server { return server{fake.NewServer()} })
