@@ -10,7 +10,7 @@
 // The history is judged by these rules:
 //
 //   - exclusion: while a program holds a key, up to a release that was confirmed, nobody else is granted it, whatever fails;
-//   - told: who loses a key is told before another is granted it, unless the program is frozen, or is a JVM whose sidecar is;
+//   - told: who loses a key is told before another is granted it, unless the program is frozen;
 //   - tokens: a later grant has a larger token;
 //   - permits: a semaphore never has more holders than its limit;
 //   - time: each call ends in its time, and soon after it was cancelled;

@@ -85,8 +85,6 @@ func TestStories(t *testing.T) {
 		"not told":                           {ops: []Op{a, late, lost, released(late, Done, 6000, 6001)}, broken: "told"},
 		"told in time":                       {ops: []Op{a, func() Op { l := lost; l.Call = 3000 * ms; return l }(), late, released(late, Done, 6000, 6001)}},
 		"its sidecar was frozen":             {ops: []Op{a, late, lost, released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}, broken: "told"},
-		"the sidecar of a JVM was frozen":    {ops: []Op{jvm(a), late, jvm(lost), released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}},
-		"a JVM that is not told":             {ops: []Op{jvm(a), late, jvm(lost), released(late, Done, 6000, 6001)}, broken: "told"},
 		"told while its sidecar was frozen":  {ops: []Op{a, func() Op { l := lost; l.Call = 1900 * ms; return l }(), late, released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}},
 		"another's sidecar was frozen":       {ops: []Op{a, late, lost, released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-sidecar sidecar2", 100, 4900)}, broken: "told"},
 		"the program was frozen":             {ops: []Op{a, late, lost, released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-app app0", 100, 4900)}},
@@ -168,12 +166,6 @@ func TestStories(t *testing.T) {
 // few makes an op one of the program with few descriptors.
 func few(op Op) Op {
 	op.Program, op.Text = "py-asyncio", "there is no file descriptor left"
-	return op
-}
-
-// jvm makes an op one of the program on the client for the JVM.
-func jvm(op Op) Op {
-	op.Program = "java"
 	return op
 }
 

@@ -36,8 +36,8 @@ func exclusion(h *judged) (broken []Violation) {
 	return broken
 }
 
-// told: a program that lost a key knows before another is granted it. If its sidecar cannot say so, the clients for Python and Node
-// know by their own clock. It is told late only if nobody could tell it, and then soon after that.
+// told: a program that lost a key knows before another is granted it. If its sidecar cannot say so, the client knows by its own
+// clock. It is told late only if nobody could tell it, because it was frozen itself, and then soon after that.
 func told(h *judged) (broken []Violation) {
 	for _, holds := range h.holds {
 		for i, a := range holds {
@@ -48,7 +48,7 @@ func told(h *judged) (broken []Violation) {
 				if b.token <= a.token || b.grant.Return >= a.end {
 					continue
 				}
-				late := time.Duration(a.end-b.grant.Return) - h.excused(a.grant, b.grant.Return, a.end)
+				late := time.Duration(a.end-b.grant.Return) - h.halted(a.grant, b.grant.Return, a.end)
 				if late > h.rules.Told {
 					broken = append(broken, Violation{
 						Rule: "told", Ops: []Op{a.grant, a.ended, b.grant},
@@ -60,18 +60,6 @@ func told(h *judged) (broken []Violation) {
 		}
 	}
 	return broken
-}
-
-// excused is for how long between two moments nobody could tell the program that it lost a key: while it was frozen itself. The
-// client for the JVM acts by its own clock for leaders only, so it may learn of a loss when its sidecar runs again.
-func (h *judged) excused(op Op, from, to int64) time.Duration {
-	total := h.halted(op, from, to)
-	for _, f := range h.faults {
-		if f.name == "freeze-sidecar" && f.concerns(op) && op.Program == "java" {
-			total += f.within(from, to)
-		}
-	}
-	return total
 }
 
 // tokens: no two grants of a key have the same token, and a later one has a larger token.

@@ -4,16 +4,12 @@ import java.time.Duration;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
-import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 
 /** A campaign for the leadership, term after term: {@link LockClient#lead}. */
 final class Campaign<T extends @Nullable Object, E extends Exception> {
   /** Between two campaigns in an outage, if the sidecar does not name the time. */
   private static final Duration PAUSE = Duration.ofSeconds(1);
-
-  /** The least time between two questions for the lock. */
-  private static final Duration LEAST_PAUSE = Duration.ofMillis(50);
 
   private final LockClient client;
   private final String key;
@@ -52,21 +48,6 @@ final class Campaign<T extends @Nullable Object, E extends Exception> {
           throw e;
         }
       }
-      giveUp(lock);
-    }
-  }
-
-  /** Repeats a release that had no answer, because the next campaign would wait for the lock of its own session. */
-  private void giveUp(HeldLock lock) throws InterruptedException {
-    while (!lock.isReleased() && !lock.isLost()) {
-      Thread.sleep(PAUSE.toMillis());
-      try {
-        lock.release();
-      } catch (LocksidecarException e) {
-        if (!lock.isLost() && !client.mayReturn(e)) {
-          throw e;
-        }
-      }
     }
   }
 
@@ -82,36 +63,13 @@ final class Campaign<T extends @Nullable Object, E extends Exception> {
       leader.interrupt();
     }
     try {
-      awaitTheEnd(ended, term);
+      ended.await();
     } catch (InterruptedException e) {
       term.end("interrupted");
       awaitUninterruptibly(ended);
       throw e;
     }
     return result(work, term);
-  }
-
-  /**
-   * Waits until the task has returned. Until the term is over, asks for the lock in each third of its lease. If no answer comes
-   * before the lease ends by this process's clock, the term is over: the sidecar may hang, and another leader come.
-   */
-  private static void awaitTheEnd(CountDownLatch ended, Term term) throws InterruptedException {
-    HeldLock lock = term.lock();
-    while (!term.isOver()) {
-      long pause = Math.max(lock.expiresIn().toNanos() / 3, LEAST_PAUSE.toNanos());
-      if (ended.await(pause, TimeUnit.NANOSECONDS)) {
-        return;
-      }
-      try {
-        lock.checkInTime();
-      } catch (LocksidecarException e) {
-        // A loss is told by the events of the session.
-      }
-      if (lock.expiresIn().isZero()) {
-        term.end("expired");
-      }
-    }
-    ended.await();
   }
 
   private static void runAndSay(FutureTask<?> work, CountDownLatch ended) {

@@ -143,7 +143,7 @@ public final class HeldLock implements AutoCloseable {
 
   /**
    * The time until the end that the sidecar's last answer named, by this process's clock. A bind:ttl lock ends a little
-   * later. The sidecar renews a session's lock: {@link #check()} has the new value.
+   * later. The sidecar renews a session's lock, and the client asks for it in good time.
    *
    * @return never negative
    */
@@ -152,9 +152,10 @@ public final class HeldLock implements AutoCloseable {
   }
 
   /**
-   * Completes with the reason when the lock is lost. A release is no loss.
+   * Completes with the reason when the lock is lost. A release is no loss. If the sidecar hangs, a session's lock is lost, with the
+   * reason {@code expired}, when its lease ends by this process's clock.
    *
-   * <p>What depends on it runs in the thread that reads the session's events, so it must return soon. Use the
+   * <p>What depends on it runs in a thread of the client, which has to hear of other losses, so it must return soon. Use the
    * {@code …Async} methods for more.
    *
    * @return a stage that only this client completes
@@ -228,12 +229,7 @@ public final class HeldLock implements AutoCloseable {
    * @throws NotHolderException if it was released
    */
   public LockStatus check() {
-    return change(Map.of(), false);
-  }
-
-  /** As {@link #check()}, but an answer that does not come in good time before the end of the lease is an error. */
-  void checkInTime() {
-    change(Map.of(), true);
+    return change(Map.of());
   }
 
   Grant grant() {
@@ -248,7 +244,7 @@ public final class HeldLock implements AutoCloseable {
    */
   public LockStatus extend(Duration ttl) {
     LockOptions.check("ttl", ttl, Duration.ofMillis(500));
-    return change(Map.of("ttl_ms", Clock.millis(ttl)), false);
+    return change(Map.of("ttl_ms", Clock.millis(ttl)));
   }
 
   /**
@@ -258,7 +254,7 @@ public final class HeldLock implements AutoCloseable {
    * @return its state
    */
   public LockStatus update(@Nullable Object data) {
-    return change(Collections.singletonMap("data", Json.copy("data", data)), false, "data");
+    return change(Collections.singletonMap("data", Json.copy("data", data)), "data");
   }
 
   /**
@@ -268,12 +264,12 @@ public final class HeldLock implements AutoCloseable {
    * @return its state
    */
   public LockStatus downgrade() {
-    return change(Map.of("mode", "shared"), false, "shared");
+    return change(Map.of("mode", "shared"), "shared");
   }
 
-  private LockStatus change(Map<String, @Nullable Object> changes, boolean inTime, String... needs) {
+  private LockStatus change(Map<String, @Nullable Object> changes, String... needs) {
     requireNotReleased();
-    JsonObject value = operations.check(key(), token(), grant, changes, inTime, needs);
+    JsonObject value = operations.check(key(), token(), grant, changes, needs);
     state = LockState.of(value);
     return Read.status(value);
   }
@@ -290,7 +286,7 @@ public final class HeldLock implements AutoCloseable {
    * @return whether the lock is free now; false: the owner has more entries
    * @throws LockLostException if the lock was lost
    * @throws NotHolderException if it was released before
-   * @throws SidecarUnavailableException if no answer came; then this may be called again
+   * @throws SidecarUnavailableException if no answer came; the client goes on, and this may be called again
    * @throws StoreUnavailableException if the store did not confirm it; the sidecar goes on, and this may be called again
    */
   public boolean release() {
@@ -342,7 +338,7 @@ public final class HeldLock implements AutoCloseable {
                   expectedEntries, inner, unanswered));
     } catch (SidecarUnavailableException | StoreUnavailableException e) {
       unanswered = true;
-      grant.detach(); // the sidecar goes on with the release
+      grant.detach(); // the client or the sidecar goes on with the release
       throw e;
     }
     released = true;

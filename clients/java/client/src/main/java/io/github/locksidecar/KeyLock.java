@@ -169,7 +169,7 @@ public final class KeyLock implements Lock {
 
   /**
    * Releases the entry that this thread acquired last. An interrupted thread still releases. If this throws, the thread has
-   * given the entry up all the same: the sidecar releases it, or has lost it.
+   * given the entry up all the same: the client or the sidecar goes on with its release, or it was lost.
    *
    * @throws IllegalMonitorStateException if this thread holds no lock through this object
    * @throws LockLostException if its lock was lost

@@ -487,7 +487,7 @@ public final class LockClient implements AutoCloseable {
    * @throws NotHolderException if the token does not hold the key here and now
    */
   public LockStatus check(String key, long token) {
-    return Read.status(operations.check(key, token, null, Map.of(), false));
+    return Read.status(operations.check(key, token, null, Map.of()));
   }
 
   /**
@@ -501,7 +501,7 @@ public final class LockClient implements AutoCloseable {
   public LockStatus extend(String key, long token, Duration ttl) {
     LockOptions.check("ttl", ttl, Duration.ofMillis(500));
     return Read.status(
-        operations.check(key, token, null, Map.of("ttl_ms", Clock.millis(ttl)), false, "bind_ttl"));
+        operations.check(key, token, null, Map.of("ttl_ms", Clock.millis(ttl)), "bind_ttl"));
   }
 
   /** Ends the session and releases its locks. Waiting calls end with an error. May be called twice. */

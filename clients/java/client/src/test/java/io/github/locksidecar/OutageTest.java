@@ -8,11 +8,13 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.locksidecar.internal.FakeSidecar;
+import io.github.locksidecar.testing.App;
 import io.github.locksidecar.testing.Sidecar;
 import java.time.Duration;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -194,6 +196,116 @@ class OutageTest {
     assertFalse(held.expiresIn().isZero(), "the lease has ended before");
     sidecar.signal("CONT");
     assertFreeAgain(client, lock);
+  }
+
+  /** Locks of two TTLs, and an entry of one. None of them makes a call while the sidecar hangs. */
+  @Test
+  void aLockIsLostAtTheEndOfItsLeaseAlthoughTheSidecarHangs() throws Exception {
+    LockClient client = LockClient.builder().socket(sidecar.socket()).ttl(Duration.ofSeconds(4)).build();
+    KeyLock lock = client.lock("key");
+    lock.lock();
+    lock.lock();
+    HeldLock longer = client.acquire("longer", LockOptions.defaults().ttl(Duration.ofSeconds(8)));
+    sidecar.signal("STOP");
+    Duration left = lock.held().expiresIn();
+    assertEquals("expired", lock.held().lost().toCompletableFuture().get(left.toMillis() + 1000, TimeUnit.MILLISECONDS));
+    assertFalse(longer.isLost());
+    assertEquals("expired", longer.lost().toCompletableFuture().get(longer.expiresIn().toMillis() + 1000, TimeUnit.MILLISECONDS));
+    assertThrows(LockLostException.class, lock::unlock);
+    assertThrows(LockLostException.class, lock::unlock);
+    assertThrows(LockLostException.class, longer::close);
+    sidecar.signal("CONT");
+    assertFreeAgain(client, lock);
+    client.close();
+  }
+
+  /** The client asks for one of its locks, so it has them for longer than the first answers promised. */
+  @Test
+  void locksAreHeldWhileTheSidecarAnswers() throws Exception {
+    LockClient client = LockClient.builder().socket(sidecar.socket()).ttl(Duration.ofSeconds(1)).build();
+    HeldLock first = client.acquire("first");
+    HeldLock second = client.acquire("second");
+    assertThrows(TimeoutException.class, () -> second.lost().toCompletableFuture().get(3, TimeUnit.SECONDS));
+    assertFalse(first.expiresIn().isZero());
+    assertFalse(second.expiresIn().isZero());
+    first.release();
+    second.release();
+    client.close();
+  }
+
+  /** It is halted while it waits for an answer. When it goes on, its lease has ended, as far as it knows. */
+  @Test
+  void anAppThatWasHaltedForLongerThanItsLeaseAsksFirst() throws Exception {
+    try (FakeSidecar between = FakeSidecar.before(sidecar.socket())) {
+      between.holdNextAnswerTo("PATCH /v1/locks/key");
+      try (App app = new App(HaltedApp.class, between.socket())) {
+        between.awaitHeldAnswer();
+        app.signal("STOP");
+        Thread.sleep(6000); // for longer than the lease
+        app.signal("CONT");
+        app.await("released");
+      }
+    }
+  }
+
+  /** The sidecar has it still, each entry of it. Only the client got no answers. */
+  @Test
+  void aLockThatIsGivenUpIsReleasedWhenTheSidecarAnswers() throws Exception {
+    try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
+        LockClient client = LockClient.builder().socket(between.socket()).ttl(Duration.ofSeconds(1)).build()) {
+      KeyLock lock = client.lock("key");
+      lock.lock();
+      lock.lock();
+      between.hang();
+      assertEquals("expired", lock.held().lost().toCompletableFuture().get(10, TimeUnit.SECONDS));
+      LockClient other = sidecar.client();
+      assertTrue(other.getFresh("key").held());
+      between.goOn();
+      other.acquire("key").release();
+    }
+  }
+
+  /** Else the thread would enter the lock that it has released. */
+  @Test
+  void anAcquireGoesBehindAReleaseWithoutAnAnswer() throws Exception {
+    try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
+        LockClient client = LockClient.builder().socket(between.socket()).timeout(Duration.ofMillis(300)).build()) {
+      KeyLock lock = client.lock("key");
+      lock.lock();
+      long token = lock.held().token();
+      between.dropNext("DELETE /v1/locks/key");
+      assertThrows(SidecarUnavailableException.class, lock::unlock);
+      assertTrue(lock.tryLock());
+      assertEquals(1, lock.held().reentry());
+      assertTrue(lock.held().token() > token);
+      lock.unlock();
+    }
+  }
+
+  /** Nobody repeats it but the client: the app has given the lock up. */
+  @Test
+  void aReleaseThatDidNotArriveIsRepeated() throws Exception {
+    try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
+        LockClient client = LockClient.builder().socket(between.socket()).timeout(Duration.ofMillis(300)).build()) {
+      KeyLock lock = client.lock("key");
+      lock.lock();
+      between.dropNext("DELETE /v1/locks/key");
+      assertThrows(SidecarUnavailableException.class, lock::unlock);
+      sidecar.client().acquire("key").release();
+    }
+  }
+
+  /** As above, for an acquire that gave up: its grant and its withdrawal got no answer. */
+  @Test
+  void aWithdrawalThatDidNotArriveIsRepeated() throws Exception {
+    try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
+        LockClient client = LockClient.builder().socket(between.socket()).timeout(Duration.ofMillis(300)).build()) {
+      client.acquire("first").release();
+      between.holdNextAnswerTo("PUT /v1/locks/key");
+      between.dropNext("DELETE /v1/locks/key");
+      assertThrows(SidecarUnavailableException.class, () -> client.tryAcquire("key"));
+      sidecar.client().acquire("key").release();
+    }
   }
 
   @Test

@@ -118,6 +118,9 @@ public final class Acquire {
       throws InterruptedException {
     while (true) {
       TimeUnit.NANOSECONDS.sleep(patience.pause());
+      if (!settled()) {
+        continue;
+      }
       Call next = newCall(method, target, several);
       next.trace = span.headers();
       if (call != null && call.sent != 0) {
@@ -142,21 +145,49 @@ public final class Acquire {
         if (entered != null) {
           throw Problem.lost(entered.key, Session.DISCONNECTED);
         }
-        patience.bridge(e, next);
+        patience.bridge(e, next.sent);
       } catch (ApiException e) {
         call = null;
         if (!(e instanceof DrainingException)) {
           throw e;
         }
-        patience.bridge(e, next);
+        patience.bridge(e, next.sent);
       } catch (SidecarUnavailableException e) {
-        if (entered != null) {
-          entered.silent();
-          throw e;
-        }
-        patience.bridge(e, next);
+        unanswered(e, next.sent);
       }
     }
+  }
+
+  private void unanswered(SidecarUnavailableException error, long sent) {
+    if (entered != null) {
+      entered.silent();
+      throw error;
+    }
+    patience.bridge(error, sent);
+  }
+
+  /** Makes the releases that the session owes of these keys. Returns false if there was no answer: then it is tried again. */
+  private boolean settled() throws InterruptedException {
+    Session live = transport.liveSession();
+    if (live == null || !request.joins()) {
+      return true;
+    }
+    try {
+      for (String key : keys) {
+        if (live.settle(key, inTime(transport.settings.timeout()))) {
+          patience.spend();
+        }
+      }
+      return true;
+    } catch (SidecarUnavailableException e) {
+      unanswered(e, 0);
+      return false;
+    }
+  }
+
+  /** A call about a lock that is held must end before its lease does. */
+  private long inTime(long timeout) {
+    return entered == null ? timeout : entered.inTime(timeout);
   }
 
   /** An acquire with an id of the app may be a repeat, whose grant is held. */
@@ -178,10 +209,7 @@ public final class Acquire {
       body.put("wait_ms", left == Clock.NEVER ? -1 : Clock.millis(left));
     }
     long timeout = left == Clock.NEVER ? Clock.NEVER : left + transport.settings.timeout();
-    if (entered != null) {
-      timeout = entered.inTime(timeout);
-    }
-    Call made = new Call(method, target, body, timeout).needs("release_by_id");
+    Call made = new Call(method, target, body, inTime(timeout)).needs("release_by_id");
     made.needs.addAll(request.needs());
     if (several != null) {
       made.needs("several_keys");
@@ -208,9 +236,9 @@ public final class Acquire {
   private Granted grant(Call by, JsonObject value) {
     Grant grant;
     if (by.session != null) {
-      grant = by.session.hold(value, by.sent, request);
+      grant = by.session.hold(value, by.sent, request, requestId);
     } else {
-      grant = new Grant(value.getString("key"), value.getLong("token"), null, request);
+      grant = new Grant(value.getString("key"), value.getLong("token"), null, new Lease(), request);
       grant.note(value, by.sent);
     }
     return new Granted(grant, value, request.reentrant() ? requestId : null);
@@ -227,21 +255,30 @@ public final class Acquire {
     if (by == null || by.sent == 0 || request.requestId() != null) {
       return;
     }
-    long timeout = Math.min(transport.settings.timeout(), WITHDRAW_PATIENCE);
-    if (entered != null) {
-      timeout = entered.inTime(timeout);
-    }
+    long timeout = inTime(Math.min(transport.settings.timeout(), WITHDRAW_PATIENCE));
+    boolean silent = false;
     for (String key : keys) {
       Call release = new Call("DELETE", Target.lock(key) + "?request_id=" + requestId, null, timeout);
       release.session = by.session;
       release.urgent = true;
       try {
-        JsonObject value = Uninterrupted.run(() -> transport.perform(release)).result();
-        granted.stream().filter(one -> one.grant().key.equals(key)).forEach(one -> one.grant().released(value));
-      } catch (SidecarUnavailableException | SessionEndedException e) {
-        return; // The end of the session, or the TTL, frees them. Another error is under way.
+        if (!silent) {
+          JsonObject value = Uninterrupted.run(() -> transport.perform(release)).result();
+          granted.stream().map(Granted::grant).filter(grant -> grant.key.equals(key)).forEach(grant -> {
+            grant.left(requestId);
+            grant.released(value);
+          });
+          continue;
+        }
+      } catch (SidecarUnavailableException e) {
+        silent = true; // Another error is under way.
+      } catch (SessionEndedException e) {
+        return; // Its end frees them.
       } catch (LocksidecarException e) {
-        // The sidecar goes on with this release. The other locks must not stay held.
+        continue; // The sidecar goes on with this release. The other locks must not stay held.
+      }
+      if (by.session != null) { // a bind:ttl lock ends with its TTL
+        by.session.owe(key, release, null);
       }
     }
   }

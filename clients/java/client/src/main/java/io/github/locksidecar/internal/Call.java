@@ -11,7 +11,7 @@ final class Call {
 
   final String method;
   final String target;
-  final byte[] body;
+  private final byte[] body;
 
   /** Nanoseconds to wait for the answer. */
   final long timeout;
@@ -44,10 +44,24 @@ final class Call {
   long sent;
 
   Call(String method, String target, @Nullable Object body, long timeout) {
+    this(method, target, body == null ? EMPTY : Json.bytes(body), timeout);
+  }
+
+  private Call(String method, String target, byte[] body, long timeout) {
     this.method = method;
     this.target = target;
-    this.body = body == null ? EMPTY : Json.bytes(body);
+    this.body = body;
     this.timeout = timeout;
+  }
+
+  /** The same request, to be made once more with another timeout. */
+  Call copy(long patience) {
+    Call made = new Call(method, target, body, patience);
+    made.needs.addAll(needs);
+    made.session = session;
+    made.urgent = urgent;
+    made.trace = trace;
+    return made;
   }
 
   Call needs(String... features) {

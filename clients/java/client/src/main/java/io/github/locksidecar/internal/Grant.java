@@ -1,7 +1,11 @@
 package io.github.locksidecar.internal;
 
 import com.grack.nanojson.JsonObject;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 import org.jspecify.annotations.Nullable;
 
 /** One grant of the sidecar. The entries of a reentrant lock share it. */
@@ -24,6 +28,9 @@ public final class Grant {
   /** The session that holds it; null: bind:ttl. */
   final @Nullable Session session;
 
+  /** The lease of the session's locks of its TTL. Of a bind:ttl lock it is its own. */
+  final Lease lease;
+
   /** The first request that got it. */
   final AcquireRequest request;
 
@@ -32,27 +39,64 @@ public final class Grant {
 
   private volatile boolean shared;
   private volatile int entries = 1;
-  private volatile long expiresAt;
+
+  /** The requests whose entries were not released. */
+  private final Set<String> requests = ConcurrentHashMap.newKeySet();
 
   /** Whether the last call about it had no answer. */
   private volatile boolean silent;
 
-  Grant(String key, long token, @Nullable Session session, AcquireRequest request) {
+  Grant(String key, long token, @Nullable Session session, Lease lease, AcquireRequest request) {
     this.key = key;
     this.token = token;
     this.session = session;
+    this.lease = lease;
     this.request = request;
   }
 
   /** Takes over an answer about it. Times count from the question, because an answer may be read late. */
   void note(JsonObject value, long asked) {
-    expiresAt = asked + (value.getLong("waited_ms") + value.getLong("expires_in_ms")) * 1_000_000;
+    if (session == null) {
+      lease.set(end(value, asked));
+    } else {
+      session.prove(lease, end(value, asked));
+    }
     entries = value.getInt("reentry");
     shared = "shared".equals(value.getString("mode"));
     silent = false;
     JsonObject stop = value.getObject("stopping");
     if (stop != null) {
       stopping.complete(stop.getString("reason"));
+    }
+  }
+
+  /** The end of a lease that an answer names. */
+  static long end(JsonObject value, long asked) {
+    return asked + (value.getLong("waited_ms") + value.getLong("expires_in_ms")) * 1_000_000;
+  }
+
+  /** A request has got an entry. */
+  void entered(String requestId) {
+    requests.add(requestId);
+  }
+
+  /** The releases of its entries. Each names its request, because the owner may have entered again since. */
+  List<Call> releases() {
+    return requests.stream().map(this::release).toList();
+  }
+
+  private Call release(String requestId) {
+    String query = Target.query(Map.of("token", token, "request_id", requestId));
+    Call call = new Call("DELETE", Target.lock(key) + query, null, Clock.NEVER);
+    call.session = session;
+    call.urgent = true;
+    return call;
+  }
+
+  /** The entry of a request was released. */
+  void left(@Nullable String requestId) {
+    if (requestId != null) {
+      requests.remove(requestId);
     }
   }
 
@@ -75,12 +119,12 @@ public final class Grant {
   }
 
   /**
-   * The end that the last answer named.
+   * The end that the last answer about a lock of its lease named.
    *
    * @return the time by {@link Clock}
    */
   public long expiresAt() {
-    return expiresAt;
+    return lease.until();
   }
 
   boolean shared() {
@@ -107,7 +151,7 @@ public final class Grant {
    * @return nanoseconds
    */
   long inTime(long timeout) {
-    return Math.min(timeout, Math.max((expiresAt - Clock.now()) / 3, LEAST_PATIENCE));
+    return Math.min(timeout, Math.max((expiresAt() - Clock.now()) / 3, LEAST_PATIENCE));
   }
 
   /** How long to wait for the answer to a release: after a call without an answer no longer than the lease allows. */

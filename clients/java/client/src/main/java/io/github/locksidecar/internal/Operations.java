@@ -104,9 +104,13 @@ public final class Operations {
       value = untilAnswered(call, grant);
     } catch (LocksidecarException e) {
       noteError(grant, e);
+      if (e instanceof SidecarUnavailableException && grant != null && grant.session != null && release.reentry() == 0) {
+        grant.session.owe(grant.key, call, grant);
+      }
       throw e;
     }
     if (grant != null) {
+      grant.left(release.entry());
       grant.released(value);
     } else if (call.session != null) {
       call.session.released(release.key(), release.token(), value);
@@ -187,7 +191,6 @@ public final class Operations {
    * @param token the token
    * @param grant null if the client does not know it
    * @param changes the API's members, without the token
-   * @param inTime whether the answer must come before the lease ends
    * @param needs the features that they need
    * @return the API's answer
    */
@@ -196,15 +199,13 @@ public final class Operations {
       long token,
       @Nullable Grant grant,
       Map<String, @Nullable Object> changes,
-      boolean inTime,
       String... needs) {
     if (grant != null) {
       grant.requireHeld();
     }
     Map<String, @Nullable Object> body = new LinkedHashMap<>(changes);
     body.put("token", token);
-    long timeout = inTime && grant != null ? grant.inTime(timeout()) : timeout();
-    Call call = new Call("PATCH", Target.lock(key), body, timeout).needs(needs);
+    Call call = new Call("PATCH", Target.lock(key), body, timeout()).needs(needs);
     call.urgent = true;
     call.session = grant == null ? transport.liveSession() : grant.session;
     JsonObject value;

@@ -15,6 +15,7 @@ final class Patience {
   private final long wait;
   private final long deadline;
   private long began; // of the outage; 0: none
+  private boolean late; // a part of the wait is over
   private long last; // failure
   private long pause;
   private boolean reopened;
@@ -31,7 +32,7 @@ final class Patience {
 
   /** Nanoseconds that are left of the wait. */
   long left() {
-    if (began == 0 || wait == Clock.NEVER) {
+    if (!late || wait == Clock.NEVER) {
       return wait;
     }
     return Math.max(deadline - Clock.now(), 1_000_000);
@@ -42,8 +43,17 @@ final class Patience {
     return pause;
   }
 
-  /** Returns if the call is to be made again after the pause. Throws the error if not. */
-  void bridge(LocksidecarException error, Call call) {
+  /** Other calls had to be made first. */
+  void spend() {
+    late = true;
+  }
+
+  /**
+   * Returns if the call is to be made again after the pause. Throws the error if not.
+   *
+   * @param sent when the call was sent; 0: not at all
+   */
+  void bridge(LocksidecarException error, long sent) {
     if (transport.closed()) {
       throw transport.isClosed();
     }
@@ -55,8 +65,9 @@ final class Patience {
       throw error;
     }
     long now = Clock.now();
-    if (began == 0 || (call.sent != 0 && now - last > QUEUED)) {
+    if (began == 0 || (sent != 0 && now - last > QUEUED)) {
       began = now;
+      late = true;
       pause = 0;
     }
     last = now;

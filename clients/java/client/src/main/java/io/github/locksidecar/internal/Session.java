@@ -1,7 +1,13 @@
 package io.github.locksidecar.internal;
 
 import com.grack.nanojson.JsonObject;
+import io.github.locksidecar.ApiException;
+import io.github.locksidecar.LockLostException;
+import io.github.locksidecar.LocksidecarException;
+import io.github.locksidecar.NotHolderException;
+import io.github.locksidecar.SessionEndedException;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -27,7 +33,13 @@ final class Session {
   final String header;
 
   private final Runnable onEnd;
+  private final Keeper keeper;
+  private final Owed owed;
   private final Map<Name, Grant> grants = new HashMap<>();
+
+  /** By TTL. Null is that of the session. */
+  private final Map<@Nullable Object, Lease> leases = new HashMap<>();
+
   private final Map<Name, News> undelivered = new LinkedHashMap<>();
   private volatile boolean ended;
 
@@ -49,11 +61,14 @@ final class Session {
    * Makes a session.
    *
    * @param id the sidecar's name of it; only this client knows it
+   * @param caller makes its own calls
    * @param onEnd runs once, when it ends
    */
-  Session(String id, Runnable onEnd) {
+  Session(String id, Caller caller, Runnable onEnd) {
     this.id = id;
     this.header = "Lock-Session: " + id + "\r\n";
+    this.keeper = new Keeper(this, caller);
+    this.owed = new Owed(this, caller);
     this.onEnd = onEnd;
   }
 
@@ -61,14 +76,17 @@ final class Session {
     return ended;
   }
 
-  /** Notes a grant, and when it was asked for. */
-  Grant hold(JsonObject value, long asked, AcquireRequest request) {
+  /** Notes a grant, when it was asked for, and the request whose entry it is. */
+  Grant hold(JsonObject value, long asked, AcquireRequest request, String requestId) {
     Name name = new Name(value.getString("key"), value.getLong("token"));
     Grant grant;
     News news;
     synchronized (this) {
       news = Objects.requireNonNullElseGet(undelivered.remove(name), News::new);
-      grant = grants.computeIfAbsent(name, one -> attach(new Grant(one.key(), one.token(), this, request)));
+      Lease lease = leases.computeIfAbsent(request.fields().get("ttl_ms"), any -> new Lease());
+      grant = grants.computeIfAbsent(name, one -> attach(new Grant(one.key(), one.token(), this, lease, request)));
+      grant.entered(requestId);
+      prove(grant.lease, Grant.end(value, asked)); // in one step: a lease without locks is forgotten
       if (ended) {
         news.lost = DISCONNECTED;
       }
@@ -90,6 +108,84 @@ final class Session {
     if (grant != null) {
       grant.released(value);
     }
+  }
+
+  // The leases of its locks.
+
+  /** The app may rely on a lease until this time. */
+  synchronized void prove(Lease lease, long end) {
+    lease.prove(end);
+    keeper.watch(lease.due());
+  }
+
+  /** The lease whose question comes next, or null. One that is due and has no locks is forgotten: the next grant makes it again. */
+  synchronized @Nullable Lease nextLease() {
+    long now = Clock.now();
+    leases.values().removeIf(lease -> lease.due() <= now && anyOf(lease) == null);
+    return leases.values().stream().min(Comparator.comparingLong(Lease::due)).orElse(null);
+  }
+
+  /** A lock of a lease, or null. */
+  synchronized @Nullable Grant anyOf(Lease lease) {
+    return grants.values().stream().filter(grant -> grant.lease == lease).findAny().orElse(null);
+  }
+
+  /** When the first of the leases of its locks ends. */
+  synchronized long firstEnd() {
+    return grants.values().stream().mapToLong(Grant::expiresAt).min().orElse(Clock.NEVER);
+  }
+
+  /** The question for one of its locks has ended. */
+  synchronized void plan(Lease lease) {
+    lease.plan();
+  }
+
+  /** The sidecar does not answer: the locks whose lease has ended are lost. If it goes on in time, it has them, so they are released. */
+  void giveUp() {
+    List<Grant> over;
+    synchronized (this) {
+      long now = Clock.now();
+      over = grants.values().stream().filter(grant -> grant.expiresAt() <= now).toList();
+      over.forEach(this::remove);
+    }
+    over.forEach(grant -> grant.releases().forEach(call -> owe(grant.key, call, grant)));
+    over.forEach(grant -> grant.lost.complete("expired"));
+  }
+
+  /**
+   * Notes what an answer to the client's own question or release says about a lock. "Released" is no loss: its holder has done this.
+   *
+   * @return whether the lock is over
+   */
+  boolean noteEnd(Grant grant, LocksidecarException answer) {
+    if (answer instanceof SessionEndedException) {
+      end();
+      return true;
+    }
+    boolean gone = answer instanceof LockLostException || answer instanceof NotHolderException;
+    if (!gone || ((ApiException) answer).problem().containsKey("reentry")) {
+      return false;
+    }
+    forget(grant);
+    String reason = answer instanceof LockLostException lost ? lost.reason() : ((NotHolderException) answer).reason();
+    if (!reason.equals("released")) {
+      grant.lost.complete(reason);
+    }
+    return true;
+  }
+
+  // Releases that had no answer.
+
+  /** Repeats a release that had no answer: see {@link Owed}. */
+  void owe(String key, Call call, @Nullable Grant grant) {
+    if (!ended) {
+      owed.add(key, call, grant);
+    }
+  }
+
+  /** Makes the releases that it owes of a key. Returns whether there was any. */
+  boolean settle(String key, long timeout) throws InterruptedException {
+    return owed.settle(key, timeout);
   }
 
   /** The grant was released, or is lost. */
@@ -187,6 +283,7 @@ final class Session {
       grants.clear();
       own.clear();
     }
+    keeper.end();
     onEnd.run();
     all.forEach(grant -> grant.lost.complete(DISCONNECTED));
   }

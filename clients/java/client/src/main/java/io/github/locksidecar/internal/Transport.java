@@ -289,7 +289,7 @@ public final class Transport {
     Call call = new Call("POST", "/v1/sessions", settings.session(), settings.timeout()).needs("sessions");
     Stream stream = stream(call);
     try {
-      Session made = new Session(stream.next().data().getString("session"), stream::close);
+      Session made = new Session(stream.next().data().getString("session"), this::perform, stream::close);
       Thread reader = new Thread(() -> read(made, stream), "locksidecar-session");
       reader.setDaemon(true);
       reader.start();

@@ -21,6 +21,8 @@ public final class FakeSidecar implements AutoCloseable {
   private volatile String hold = "";
   private volatile String cut = "";
   private volatile String refuse = "";
+  private volatile String drop = "";
+  private volatile boolean hangs;
   private volatile CountDownLatch held = new CountDownLatch(1);
 
   private FakeSidecar() throws IOException {
@@ -85,6 +87,36 @@ public final class FakeSidecar implements AutoCloseable {
     refuse = request;
   }
 
+  /** Does not pass on the next request that begins with this. */
+  public void dropNext(String request) {
+    drop = request;
+  }
+
+  /** Holds back all that comes from now on, as a sidecar that hangs. But the real one does not hang. */
+  public void hang() {
+    hangs = true;
+  }
+
+  /** Passes on what was held back, also what came over connections that the client has closed meanwhile. */
+  public void goOn() {
+    synchronized (this) {
+      hangs = false;
+      notifyAll();
+    }
+  }
+
+  private void awaitHang() {
+    synchronized (this) {
+      while (hangs) {
+        try {
+          wait();
+        } catch (InterruptedException e) {
+          throw new IllegalStateException(e);
+        }
+      }
+    }
+  }
+
   /** Waits until an answer is held or was cut off. */
   public void awaitHeldAnswer() throws InterruptedException {
     held.await();
@@ -95,6 +127,7 @@ public final class FakeSidecar implements AutoCloseable {
     boolean[] cuts = holds;
     try (from; to) {
       while (from.read(buffer) >= 0) {
+        awaitHang();
         buffer.flip();
         String text = StandardCharsets.ISO_8859_1.decode(buffer.duplicate()).toString();
         if (requests && !hold.isEmpty() && text.startsWith(hold)) {
@@ -104,7 +137,9 @@ public final class FakeSidecar implements AutoCloseable {
         if (requests && !cut.isEmpty() && text.startsWith(cut)) {
           holds[0] = true;
         }
-        if (requests && !refuse.isEmpty() && text.startsWith(refuse)) {
+        if (requests && !drop.isEmpty() && text.startsWith(drop)) {
+          drop = "";
+        } else if (requests && !refuse.isEmpty() && text.startsWith(refuse)) {
           refuse = "";
           String body = "{\"code\":\"store_unavailable\"}";
           String answer = "HTTP/1.1 503 x\r\nContent-Length: " + body.length() + "\r\n\r\n" + body;

@@ -8,6 +8,7 @@ import com.grack.nanojson.JsonObject;
 import io.github.locksidecar.ApiException;
 import io.github.locksidecar.LockClient;
 import io.github.locksidecar.ProtocolException;
+import io.github.locksidecar.SidecarUnavailableException;
 import java.time.Duration;
 import java.util.Map;
 import java.util.List;
@@ -89,12 +90,14 @@ class WireTest {
 
   @Test
   void newsBeforeItsGrantIsKept() {
-    Session session = new Session("id", () -> {});
+    Session session = new Session("id", call -> {
+      throw new SidecarUnavailableException(SidecarUnavailableException.Kind.UNREACHABLE, "there is none", "", null);
+    }, () -> {});
     JsonObject grant = new JsonObject(Map.of("key", "k", "token", 7, "waited_ms", 0, "expires_in_ms", 1000, "reentry", 1));
     session.receive(new Event("lost", new JsonObject(Map.of("key", "k", "token", 7, "reason", "forced"))));
     session.receive(new Event("stop", new JsonObject(Map.of("key", "k", "token", 7, "reason", "why"))));
     session.receive(new Event("new-in-a-later-version", new JsonObject()));
-    Grant held = session.hold(grant, 1, new AcquireRequest(Map.of(), List.of(), 0, null, null));
+    Grant held = session.hold(grant, 1, new AcquireRequest(Map.of(), List.of(), 0, null, null), "request");
     assertEquals("forced", held.lost.getNow(""));
     assertEquals("why", held.stopping.getNow(""));
   }

@@ -87,6 +87,11 @@ public final class App implements AutoCloseable {
     return all.stream();
   }
 
+  /** Halts it (STOP), or lets it go on (CONT). */
+  public void signal(String name) throws IOException, InterruptedException {
+    new ProcessBuilder("kill", "-" + name, Long.toString(process.pid())).start().waitFor();
+  }
+
   /** Ends it as kill -9 does. */
   public void kill() throws InterruptedException {
     process.destroyForcibly().waitFor();
