@@ -26,18 +26,19 @@ func (s *Store) send(ctx context.Context, turns []*turn) (answers []Swapped, too
 			return nil, 0, Failed("", err, false)
 		}
 	}
-	began := time.Now()
-	var posting sync.WaitGroup
-	if letters, most := s.lettersForWay(turns); len(letters) > 0 { // beside the swap
-		posting.Go(func() { s.postFor(ctx, letters, most) })
+	if letters, most := s.lettersForWay(turns); len(letters) > 0 {
+		var posting sync.WaitGroup
+		posting.Go(func() { s.postFor(ctx, letters, most) }) // beside the swap
+		defer posting.Wait()                                 // ctx ends with the call
 	}
+	began := time.Now()
 	answers, err = s.backend.Swap(ctx, swaps)
 	took = time.Since(began)
-	posting.Wait()
 	switch {
+	case err == nil:
 	case store.OutcomeUnknown(err):
 		s.doubt(turns)
-	case err != nil:
+	default:
 		s.undo(turns...)
 	}
 	return answers, took, err
