@@ -7,8 +7,8 @@
 // before the commit. Each statement is a transaction of its own. If a flow needs several statements, it is
 // a function in the database (code/), so a pod that loses its connection leaves no row locked. Statements
 // are in queries/ by their names, tables in schema/, with the two types that functions answer with: shown_lock,
-// a lock with its lease, and hand_over, what became of a key. Their comments name invariants by the numbers of
-// docs/testing.md.
+// a lock with its lease, and hand_over, what became of a key. Their comments name promises by the numbers of
+// docs/guarantees.md.
 //
 // A lock is not held if its lease is missing or has expired, and no min_hold keeps the key. So the death of
 // a holder deletes one row, regardless of how many locks the lease holds. Only keys with waiters need a

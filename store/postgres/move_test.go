@@ -215,7 +215,7 @@ func TestHandOffDuringAMove(t *testing.T) {
 	}
 }
 
-// A move that arrives late from a buffer has no effect (invariant 7). A move that is the first
+// A move that arrives late from a buffer has no effect (promise 9). A move that is the first
 // operation on a promoted server does not apply its clock to leases.
 func TestMoveComesLateOrFirst(t *testing.T) {
 	t.Parallel()

@@ -101,7 +101,7 @@ func (o *operation) fail(err error, sent bool) error {
 }
 
 // query runs one statement as a transaction of its own. It returns rows only after the server has confirmed
-// the commit, because rows arrive earlier (invariant 4).
+// the commit, because rows arrive earlier (promise 4).
 func query[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) ([]T, error) {
 	for attempt := 1; ; attempt++ {
 		found, sent, err := try(ctx, o, sql, args, scan)

@@ -13,7 +13,7 @@ import (
 )
 
 // An enqueue's commit does not wait for a flush, so that it locks the row only briefly. A flush has
-// no time limit if the standby is away. A statement that also grants a lock waits (invariant 4).
+// no time limit if the standby is away. A statement that also grants a lock waits (promise 4).
 func TestOnlyQueueingSkipsTheFlush(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory())

@@ -13,7 +13,7 @@ const (
 	// sweepAfter is for how long a lease must be expired before the sweep reaps it. Acquires do not wait so long.
 	sweepAfter = 10 * time.Second
 	// forgetAfter is how long a free key keeps its row: at least forgetTimeouts timeouts, because a statement
-	// that has read the clock for the key's token must have ended (invariant 2).
+	// that has read the clock for the key's token must have ended (promise 3).
 	forgetAfter    = time.Hour
 	forgetTimeouts = 10
 	// sweepLap is the least time from the start of one lap to the next. It is a little shorter than the 9

@@ -206,7 +206,7 @@ var meetings = map[string]func(s *scene, key string) int64{
 }
 
 // A call for a key that is being forgotten waits, and its token is greater than the forgotten one
-// (invariant 2).
+// (promise 3).
 func TestACallMeetsTheForgettingOfItsKey(t *testing.T) {
 	t.Parallel()
 	for name, call := range meetings {
@@ -292,7 +292,7 @@ func TestVacuumDoesNotTruncate(t *testing.T) {
 	}
 }
 
-// A free key keeps its row for much longer than any statement can take (invariant 2).
+// A free key keeps its row for much longer than any statement can take (promise 3).
 func TestForgetAfterIsFarLongerThanTimeout(t *testing.T) {
 	t.Parallel()
 	config := postgres.Config{URL: "postgres://x/y", Timeout: time.Second, ForgetAfter: 10 * time.Second}

@@ -19,7 +19,7 @@ $$;
 
 -- give grants a key, or with w.share_limit a share of it, to an attempt w, which need not be a row of waiters. For a
 -- share, the key is free, or it has shares and its limit is not reached. The caller has locked the lock row, so the
--- tokens of a key grow in the order of its grants (invariant 2), even if grants are faster than the clock. The 255
+-- tokens of a key grow in the order of its grants (promise 3), even if grants are faster than the clock. The 255
 -- tokens after each are reserved for its cohort: see cohort. first_token is this history's, because in_history has
 -- read that row before. expires_at is until when the grant lasts even if w.lease_id ends, or null. slot is that of a
 -- share, and otherwise null.
@@ -115,11 +115,11 @@ $$;
 --
 -- A waiter is inserted while the holder's lease is locked FOR KEY SHARE. A reap either waits for that and sees
 -- the waiter, or came before and is seen here. Otherwise the reap could run in between, and the waiter would
--- never be served (invariant 5).
+-- never be served (promise 5).
 --
 -- If all attempts are only enqueued, the commit waits neither for the disk nor for a standby, because releases
 -- need the lock row meanwhile. A crash can then forget queue positions, but nothing that was committed before:
--- see doc.go. A grant waits, even one that is found again (invariant 4). A position that moves to another lease
+-- see doc.go. A grant waits, even one that is found again (promise 4). A position that moves to another lease
 -- waits too, because the first instance no longer cancels it.
 CREATE OR REPLACE FUNCTION locksidecar.ask(
     ns text, not_after timestamptz, may_wait boolean, its_instance text, its_pod text,

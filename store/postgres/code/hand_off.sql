@@ -29,7 +29,7 @@ $$;
 
 -- pass_on ends the grant of a key, and its lease if it belongs to this lock alone, and gives the key to the
 -- first living waiter. The caller has locked the lock row and read the lease, and no min_hold keeps the key.
--- The key becomes free only if no waiter remains (invariant 5). In the quiet time nothing is granted: see keep_quiet.
+-- The key becomes free only if no waiter remains (promise 5). In the quiet time nothing is granted: see keep_quiet.
 -- After a grant, to_reap contains the leases of waiters that were passed over.
 --
 -- If the new holder's lease can end earlier than the old one, the next first waiter must check again then
@@ -131,7 +131,7 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- cohort returns the waiters that the holder's sidecar may serve next without the store: the longest run of
--- plain waiters directly behind the grant, under the same lease. So the order of the queue is kept (invariant
+-- plain waiters directly behind the grant, under the same lease. So the order of the queue is kept (promise
 -- 5). Their rows stay until a release or amend names them as served, so each result for a grant begins like the
 -- one before, except for waiters that left. The 255 tokens after the grant's suffice for all that it names. If
 -- the lease dies, the waiters are deleted with it.

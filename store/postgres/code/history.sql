@@ -201,7 +201,7 @@ END
 $$;
 
 -- replicated is true, and makes the end of a reading statement wait for the synchronous standby, if there is
--- one (invariant 4). After a cancelled wait, a grant is visible that the standby has not confirmed. A server
+-- one (promise 4). After a cancelled wait, a grant is visible that the standby has not confirmed. A server
 -- that was cut off from its standby must not deliver such a grant. The message makes this a transaction that
 -- writes.
 CREATE OR REPLACE FUNCTION locksidecar.replicated() RETURNS boolean
@@ -215,7 +215,7 @@ END
 $$;
 
 -- in_time is true, or fails with LS002 if the sidecar no longer waits for the statement, which was in a buffer
--- (invariant 7: nothing follows a withdrawal).
+-- (promise 9: nothing follows a withdrawal).
 CREATE OR REPLACE FUNCTION locksidecar.in_time(not_after timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN

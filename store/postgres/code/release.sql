@@ -245,7 +245,7 @@ END
 $$;
 
 -- withdraw frees what attempts of unknown outcome hold, and deletes their waiters. lock_key waits for an
--- attempt that is in flight (invariant 7). A bind:ttl lock that another instance was granted, too, stays (see
+-- attempt that is in flight (promise 9). A bind:ttl lock that another instance was granted, too, stays (see
 -- ask), as do a queue position and a min_hold of another instance. An own min_hold ends, because the grant was
 -- not reported. lapsed: the lease of the grant had expired before.
 CREATE OR REPLACE FUNCTION locksidecar.withdraw(

@@ -156,7 +156,7 @@ $$;
 
 -- pass_shares settles a shared key: it drops dead shares, and grants the key to the waiters at the head that
 -- fit. An attempt does not fit beside its own share if that is dead and kept by its min_hold. If no share is
--- left, pass_on handles the first waiter, or frees the key (invariant 5). There is one row for each dropped
+-- left, pass_on handles the first waiter, or frees the key (promise 5). There is one row for each dropped
 -- share, for watchers (lapsed), and for each grant, as of pass_on. A last row may contain the leases of expired
 -- waiters that were passed over, and hints. The next waiter gets a hint, because a new share can end earlier.
 -- All waiters get hints in the quiet time, or if a share was dropped beside one whose lease is gone and that

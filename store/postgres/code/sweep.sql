@@ -6,13 +6,13 @@
 -- missing leases and that no min_hold keeps, and keys with the mark of a watch and without a watcher.
 --
 -- A deleted row had a smaller token than meta.first_token, so the next row of its key gets a greater one, even
--- if the clock is set back (invariant 2). Each lap raises first_token to the token of free_for ago. free_for is
+-- if the clock is set back (promise 3). Each lap raises first_token to the token of free_for ago. free_for is
 -- far longer than any statement, because one in flight may have read the clock and first_token. Each DELETE
 -- decides by the row that it has locked.
 --
 -- A lease is inserted before the first lock under it. So if a later statement does not find a lock's lease, it
 -- was deleted. The caller hands the key off by the id of that lease, never because "no living lease" holds it
--- (invariant 1).
+-- (promise 1).
 --
 -- The commit does not wait for the disk: after a crash the next lap finds the rows again.
 CREATE OR REPLACE FUNCTION locksidecar.sweep_step(

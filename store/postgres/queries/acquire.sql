@@ -3,12 +3,12 @@
 -- No row: the key is held, or was when the statement began, or the lease is not alive. The caller then reads
 -- the reason.
 --
--- Invariant 2: the token is the clock, at least first_token, and on the conflict path greater than the token of
+-- Promise 3: the token is the clock, at least first_token, and on the conflict path greater than the token of
 -- the locked row. The clock is read before the statement may wait. If it inserts after a wait, no grant came in
 -- between, because the row of such a grant would stay for an hour, and the statement ends within its timeout.
 --
 -- The sub-select reads the lock row first, because a refused conflict would lock the row and flush the server's
--- log. The last conditions: only in time (invariant 7), only in this server's history (see in_history), only if the
+-- log. The last conditions: only in time (promise 9), only in this server's history (see in_history), only if the
 -- sidecar is not too old for the schema, and not in a quiet time (see new_history).
 -- $1 namespace, $2 key, $3 lease, $4 grant, $5 session, $6 owner, $7 data, $8 traceparent, $9 not after
 INSERT INTO locksidecar.locks AS l
@@ -35,7 +35,7 @@ RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE i
 --
 -- If the row was changed while this waited for it, PostgreSQL judges it again and computes the grant anew. If
 -- it was only locked, the grant is that of the time before the wait. So the time is checked at the end: a
--- withdrawal locks the row, too, and must not be followed by the grant (invariant 7).
+-- withdrawal locks the row, too, and must not be followed by the grant (promise 9).
 -- Parameters: see acquire_one.
 UPDATE locksidecar.locks l
 SET lease_id = own.id, token = greatest(locksidecar.token_at(clock_timestamp()), m.first_token, l.token + 256), attempt_id = $4,
@@ -148,7 +148,7 @@ SELECT key, token, acquired_at,
 FROM taken t
 
 -- name: ask
--- Grants free and dead keys, or enqueues (invariants 1, 2, 5 and 7): see the function. If the
+-- Grants free and dead keys, or enqueues (promises 1, 3, 5 and 9): see the function. If the
 -- sidecar is too old for the schema, the condition fails before the function is called.
 -- $1 namespace, $2 not after, $3 may wait, $4 instance, $5 pod, $6 keys, $7 attempts, $8 leases,
 -- $9 ttls (0: a session's lock), $10 min_holds (0: none), $11 skips, $12 sessions, $13 owners, $14 datas,

@@ -34,8 +34,8 @@ WHERE l.expires_at > clock_timestamp()
 RETURNING l.id
 
 -- name: lease_renew
--- Renews leases that are alive. An expired lease is never revived, because a reap can be in flight (invariant
--- 3). A locked lease is skipped: this statement must not wait for one lease while it locks another, because
+-- Renews leases that are alive. An expired lease is never revived, because a reap can be in flight (promise
+-- 2). A locked lease is skipped: this statement must not wait for one lease while it locks another, because
 -- other statements lock leases in any order.
 --
 -- The answer also reports whether there are signals for the lease, whether the schema and this sidecar are

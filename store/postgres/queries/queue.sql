@@ -87,7 +87,7 @@ FROM (
 ) counted
 
 -- name: withdraw
--- Frees what attempts of unknown outcome hold or wait for (invariant 7): see the function. Each row has the time
+-- Frees what attempts of unknown outcome hold or wait for (promise 9): see the function. Each row has the time
 -- before the first row was locked. If nothing is freed, one row has only this time.
 -- $1 namespace, $2 not after, $3 instance, $4 keys, $5 attempts
 SELECT coalesce(w.key, ''), coalesce(w.lapsed, false), began.at, (w.handed).*

@@ -19,7 +19,7 @@ SELECT id, namespace, key FROM due
 -- waits: reap_many
 
 -- name: reap_waited
--- Reads the keys with waiters that are held under reaped leases. They must be handed off (invariant 5). After
+-- Reads the keys with waiters that are held under reaped leases. They must be handed off (promise 5). After
 -- the commit of the reap, this sees every waiter that was inserted while the lease lived. The keys of shares
 -- are handed off with or without waiters: an enqueue does not lock the leases of all holders, so its waiter may
 -- not be there yet. If a min_hold keeps one of them, its lease is named.
@@ -74,7 +74,7 @@ SELECT id FROM locksidecar.leases WHERE id = ANY ($1)
 SELECT id FROM locksidecar.leases WHERE instance = $1 AND renewed
 
 -- name: hand_off
--- Gives keys to their first living waiters, or frees them (invariant 5): see the function.
+-- Gives keys to their first living waiters, or frees them (promise 5): see the function.
 -- $1 namespaces, $2 keys, $3 leases that hold them, $4 tokens or nulls, $5 trace contexts of releases, or empty
 SELECT namespace, key, (handed).*
 FROM locksidecar.hand_off($1, $2, $3, $4, $5)

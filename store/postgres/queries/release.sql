@@ -1,11 +1,11 @@
 -- name: release_one
 -- Releases one session's lock if it has no waiters and needs no further work. No row: the function decides. If
--- the row gets waiters while this waits for it, the condition is checked again and the row is left (invariant
+-- the row gets waiters while this waits for it, the condition is checked again and the row is left (promise
 -- 5).
 --
 -- Unless $5 is set, the commit waits neither for the disk nor for a standby. Then a crash can forget the
 -- release, and the key is held without an owner until the sidecar repeats it: see Releases in doc.go. No grant
--- depends on it (invariants 1 and 2): a crash forgets a commit only with all later ones. The next grant of the
+-- depends on it (promises 1 and 3): a crash forgets a commit only with all later ones. The next grant of the
 -- key is later, because it read this row, and it is flushed before it is answered. So a reported grant is
 -- durable with the release before it, and with the token in the row. The setting ends with the transaction.
 -- $1 namespace, $2 key, $3 token, $4 lease, $5 wait for the flush
@@ -43,7 +43,7 @@ AND l.hold_until IS NULL AND o.id = s.lease_id AND o.expires_at > s.had
 RETURNING l.key, l.watched
 
 -- name: release
--- Frees, hands off or keeps locks, and marks waiters that are skipped (invariant 5): see the
+-- Frees, hands off or keeps locks, and marks waiters that are skipped (promise 5): see the
 -- function.
 -- $1 namespace, $2 instance, $3 keys, $4 tokens, $5 leases, $6 undelivered, $7 success?, $8 results,
 -- $9 ignore min_holds?, $10 trace contexts, $11 served waiters
@@ -52,7 +52,7 @@ FROM locksidecar.release($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
 -- name: notify_grants
 -- Sends grants to the instances whose waiters got the keys. It follows the release in the same flush, as a
--- transaction of its own. So it reads committed rows (invariant 4), and NOTIFY's lock on the whole server is
+-- transaction of its own. So it reads committed rows (promise 4), and NOTIFY's lock on the whole server is
 -- not held during a flush. grantOf parses the notification. Only a session's grant under its waiter's own
 -- renewed lease, with a random id (version 4), is sent in full, with the first halves of its cohort's ids.
 -- Otherwise, or if the release took long, the waiter gets a hint: see doc.go.
