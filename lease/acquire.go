@@ -23,6 +23,7 @@ import (
 func (m *Manager) Acquire(ctx context.Context, s *holdings.Session, req types.Request) (types.Grant, error) {
 	began := m.begins(&req)
 	g, err := m.acquirer.Acquire(ctx, s, &req) // see attempt.Call.Acquire
+	err = blameCaller(ctx, err)
 	m.nameHolder(&req, err)
 	m.addQuiet(err)
 	m.acquired(ctx, &req, began, &g, err)
@@ -35,10 +36,20 @@ func (m *Manager) Acquire(ctx context.Context, s *holdings.Session, req types.Re
 func (m *Manager) AcquireAll(ctx context.Context, s *holdings.Session, keys []string, req types.Request) ([]types.Grant, error) {
 	began := m.begins(&req)
 	grants, err := m.groups.Acquire(ctx, s, keys, &req)
+	err = blameCaller(ctx, err)
 	m.nameHolder(&req, err)
 	m.addQuiet(err)
 	m.acquiredAll(ctx, keys, &req, began, grants, err)
 	return grants, err
+}
+
+// blameCaller: when a connection closes, its call is canceled, then its session ends. A wait may see the second first.
+// Its error names the cause.
+func blameCaller(ctx context.Context, err error) error {
+	if errors.Is(err, types.ErrSessionEnded) && ctx.Err() != nil {
+		return errors.Join(types.ErrCallerLeft, context.Cause(ctx))
+	}
+	return err
 }
 
 // addQuiet adds the rest of a quiet time to a refusal, unless a session holds the lock. Then nobody holds it, or a bind:ttl lock does.

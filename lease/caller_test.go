@@ -32,6 +32,25 @@ func TestCallerLeavesDuringItsOwnStatement(t *testing.T) {
 	})
 }
 
+// A connection that closes cancels its call and then ends its session. The call fails because its caller left, whichever of
+// the two it sees first.
+func TestCallerLeftAndItsSessionEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.sessionOf(false)
+		ctx, leave := context.WithCancel(context.Background())
+		leave()
+		s.End(types.EndDropped)
+		req := types.Request{Key: "k", Wait: types.WaitForever}
+		if _, err := r.m.Acquire(ctx, s, req); !errors.Is(err, types.ErrCallerLeft) || types.CodeOf(err) != types.CodeOf(types.ErrCallerLeft) {
+			t.Errorf("one key: %v", err)
+		}
+		if _, err := r.m.AcquireAll(ctx, s, []string{"k", "l"}, req); !errors.Is(err, types.ErrCallerLeft) {
+			t.Errorf("several keys: %v", err)
+		}
+	})
+}
+
 // A call ends before the store's answer if its session ends or the sidecar drains.
 func TestCallEndsBeforeTheAnswer(t *testing.T) {
 	for what, c := range map[string]struct {

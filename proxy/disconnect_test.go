@@ -253,7 +253,7 @@ func TestUndeliveredGrants(t *testing.T) {
 }
 
 // unwatched makes a server that does not see a close while a call is under way.
-func unwatched(c *Config) { c.Timeouts.Poll = time.Hour }
+func unwatched(c *Config) { c.Timeouts.Guard = time.Hour }
 
 // leaveBeforeTheAnswer acquires a, bound to a TTL, and closes before the grant. So the answer
 // cannot be written.

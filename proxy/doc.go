@@ -12,9 +12,8 @@
 //   - Idle: fasthttp blocks in Read, which returns the end. There is no idle timeout.
 //   - Within a request: the same. A request that is not complete after the request timeout is answered with
 //     408, and the connection ends.
-//   - During a call: fasthttp does not read. The server polls the socket each Timeouts.Poll, 25 ms. After a
-//     second the call gets a guard instead: a goroutine that sleeps in the runtime's poller. It wakes at a
-//     close and needs no processor time before.
+//   - During a call: fasthttp does not read. After 25 to 50 ms (Timeouts.Guard), the call gets a guard: a goroutine
+//     that sleeps in the runtime's poller. It wakes at a close and needs no processor time before.
 //   - While an event stream is open: such a goroutine, from the start.
 //   - While an answer waits for its reader: the same as under a call, and a time limit.
 //
@@ -22,13 +21,13 @@
 // does. On other systems, and by its source in the sandbox gVisor, the server notices such a close only
 // when the call or the stream is over.
 //
-// When a connection closes, its sessions end and package lease releases their locks. Its call ends. If the
+// When a connection closes, its call is canceled. Then its sessions end, and package lease releases their locks. If the
 // call had joined an explicit session, that session lives on.
 //
 // # Undelivered answers
 //
 // A grant for an explicit session, or with bind:ttl, outlives its connection. The server hands it back if
-// it knows that the caller left before the answer was written: the poll noticed the close, or the write
+// it knows that the caller left before the answer was written: the guard noticed the close, or the write
 // failed. The server cannot know whether the client read a written answer. A client without an answer asks
 // again with the same request_id, or releases by it.
 //

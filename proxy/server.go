@@ -85,7 +85,7 @@ type Timeouts struct {
 
 var defaultTimeouts = Timeouts{
 	Timeouts: conn.Timeouts{
-		First: time.Minute, Request: 10 * time.Second, Poll: 25 * time.Millisecond,
+		First: time.Minute, Request: 10 * time.Second, Guard: 25 * time.Millisecond,
 		Heartbeat: 15 * time.Second, StreamWrite: 5 * time.Second, Linger: time.Second,
 	},
 	Subscribe: 100 * time.Millisecond, Stats: time.Second, Stop: 3 * time.Second,

@@ -64,7 +64,7 @@ func (k *call) stats() *wire.Problem {
 	return k.answerLong(wire.AppendStats(k.buffer(), counted, r, k.srv.cfg.Namespace))
 }
 
-// metrics is GET /metrics, with its query. The connection is polled, because the call may take long.
+// metrics is GET /metrics, with its query. It is a call, so that a close is noticed: it may take long.
 func (k *call) metrics() *wire.Problem {
 	if p := k.only(methodsGet); p != nil {
 		return p

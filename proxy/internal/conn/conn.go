@@ -58,7 +58,6 @@ type Conn struct {
 	set   *Set
 	owner Owner
 	raw   syscall.RawConn // if nil, the connection is not watched
-	fd    int32           // for poll(2); after a close, the number may belong to another connection
 	watch watch
 	// stream is set when the connection is an event stream. Stop reads it.
 	stream atomic.Pointer[Stream]
@@ -92,7 +91,6 @@ func newConn(s *Set, nc net.Conn, k Kind) *Conn {
 	if sc, ok := nc.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
 			c.raw = raw
-			_ = raw.Control(func(fd uintptr) { c.fd = int32(fd) })
 		}
 	}
 	if c.raw != nil && k == Unix {

@@ -44,8 +44,9 @@ func (c Config) MaxServed() int { return c.MaxConns + MaxServedOthers }
 type Timeouts struct {
 	// First limits the silence of a new connection. Request limits a request from its first byte.
 	First, Request time.Duration
-	// Poll is the time between two polls of a call. A shorter call is answered even after a half-close.
-	Poll time.Duration
+	// Guard is the time after which a call gets its guard, at most twice as much. A shorter call is answered even after a
+	// half-close.
+	Guard time.Duration
 	// Heartbeat is the time between two comment lines of an event stream.
 	Heartbeat time.Duration
 	// StreamWrite limits how long an event stream or an answer waits for its reader.
@@ -56,10 +57,11 @@ type Timeouts struct {
 
 // Set contains the open connections.
 type Set struct {
-	cfg         Config
-	own         func(*Conn) Owner
-	serve       func(net.Conn)
-	disconnects *disconnects
+	cfg   Config
+	own   func(*Conn) Owner
+	serve func(net.Conn)
+	// guards starts the guards of long calls.
+	guards *guards
 
 	// stopping makes each call the last of its connection.
 	stopping atomic.Bool
@@ -77,8 +79,8 @@ type Set struct {
 // NewSet makes a set. own makes a connection's owner. serve serves it until it closes, or becomes a stream.
 func NewSet(cfg Config, own func(*Conn) Owner, serve func(net.Conn)) *Set {
 	s := &Set{cfg: cfg, own: own, serve: serve, conns: make(map[*Conn]struct{})}
+	s.guards = newGuards(cfg.Timeouts.Guard, s.Conns)
 	s.answers.limit, s.bodies.limit = MaxAnswers, int64(cfg.MaxBodies)
-	s.disconnects = newDisconnects(cfg.Timeouts.Poll, s.Conns)
 	return s
 }
 

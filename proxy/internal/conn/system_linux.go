@@ -34,10 +34,6 @@ func chmodOpened(path string, mode os.FileMode) error {
 	return os.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), mode.Perm())
 }
 
-// pollEvents are the events of poll(2) after which a connection may have closed. gVisor, by its source, has
-// no RDHUP.
-const pollEvents = unix.POLLIN | unix.POLLRDHUP
-
 // closedBehind reports whether the peer has closed the socket after bytes that it sent ahead. The runtime's
 // poller is edge-triggered, so it wakes for such a close as well.
 func closedBehind(fd int) bool {

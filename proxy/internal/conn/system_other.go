@@ -14,9 +14,6 @@ func chmodUnfollowed(path string, mode os.FileMode) error {
 	return unix.Fchmodat(unix.AT_FDCWD, path, uint32(mode.Perm()), unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// pollEvents are the events of poll(2) after which a connection may have closed.
-const pollEvents = unix.POLLIN
-
 // closedBehind always returns false, because this system has no POLLRDHUP.
 func closedBehind(int) bool { return false }
 

@@ -15,18 +15,18 @@ import (
 type watch struct {
 	c *Conn
 
-	mu    sync.Mutex
-	call  *call         // the running call; nil between calls
-	guard chan struct{} // closed when the guard of the call has ended; nil without one
+	mu      sync.Mutex
+	call    *call         // the running call; nil between calls
+	guarded chan struct{} // closed when the guard of the call has ended; nil without one
 
 	callerLeft atomic.Bool
 }
 
-// call is a running call. polls counts its polls; watch.mu guards it.
+// call is a running call.
 type call struct {
 	cancel     context.CancelFunc
 	cancelable bool // the close of the connection cancels it
-	polls      int
+	seen       bool // it was under way at a tick of guards; watch.mu guards it
 }
 
 // BeginCall returns the context of a call, with the values of another one, and watches the connection from
@@ -38,7 +38,7 @@ func (c *Conn) BeginCall(values context.Context, cancelable bool) context.Contex
 	c.watch.mu.Lock()
 	c.watch.call = call
 	c.watch.mu.Unlock()
-	c.set.disconnects.callBegins()
+	c.set.guards.callBegins()
 	return ctx
 }
 
@@ -47,15 +47,15 @@ func (c *Conn) BeginCall(values context.Context, cancelable bool) context.Contex
 func (c *Conn) EndCall() (callerLeft bool) {
 	w := &c.watch
 	w.mu.Lock()
-	call, guard := w.call, w.guard
-	w.call, w.guard = nil, nil
+	call, guarded := w.call, w.guarded
+	w.call, w.guarded = nil, nil
 	w.mu.Unlock()
 	if call != nil {
 		call.cancel()
 	}
-	if guard != nil {
+	if guarded != nil {
 		_ = c.setDeadlineNow(pastDeadline) // wakes the guard
-		<-guard
+		<-guarded
 	}
 	return c.CallerLeft()
 }
@@ -70,58 +70,47 @@ func (c *Conn) InCall() bool {
 	return c.watch.call != nil
 }
 
-// poll returns the call if it must be polled now. A new call will most likely end soon, so it is only
-// counted. A long one gets a guard instead.
-func (w *watch) poll() (now *call, isNew bool) {
+// guardIfLong starts the guard of a call that an earlier tick saw, and reports whether the call may get one later. A short call
+// needs none: most calls end soon, and a guard costs two switches of goroutines.
+func (w *watch) guardIfLong() (later bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	call := w.call
-	if call == nil || w.guard != nil || w.c.raw == nil {
-		return nil, false
-	}
-	call.polls++
 	switch {
-	case call.polls == 1:
-		return nil, true
-	case call.polls > guardAfter:
-		w.startGuard(call)
-		return nil, false
+	case call == nil || w.guarded != nil || w.c.raw == nil:
+		return false
+	case !call.seen:
+		call.seen = true
+		return true
 	}
-	return call, false
+	_ = w.c.Conn.SetReadDeadline(noDeadline) // the deadline of the request may still be set
+	ended := make(chan struct{})
+	w.guarded = ended
+	go w.guard(call, ended)
+	return false
 }
 
-func (w *watch) leaveIfClosed(call *call) {
-	closed := false
-	err := w.c.raw.Control(func(fd uintptr) { closed = hasClosed(int(fd)) })
-	if closed || err != nil { // the error means that cut has closed it
+// guard sleeps in the runtime's poller until the caller leaves or the call is over. It needs no processor time while it
+// sleeps, so a sidecar whose apps all wait is idle.
+func (w *watch) guard(call *call, ended chan<- struct{}) {
+	defer close(ended)
+	if awaitClose(w.c.raw) {
 		w.leave(call)
 	}
 }
 
-// startGuard starts a goroutine that sleeps in the poller until the caller leaves. The caller holds w.mu.
-func (w *watch) startGuard(call *call) {
-	_ = w.c.Conn.SetReadDeadline(noDeadline) // the deadline of the request may still be set
-	guard := make(chan struct{})
-	w.guard = guard
-	go func() {
-		defer close(guard)
-		if awaitClose(w.c.raw) {
-			w.leave(call)
-		}
-	}()
-}
-
-// leave notifies the owner during a call, and ends the call if it is cancelable.
+// leave ends the call if it is cancelable, and notifies the owner. The cancellation comes first: a wait whose session ends
+// because of it must know that its caller has left. The lock is held meanwhile, because EndCall waits for the notice.
 func (w *watch) leave(call *call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.call != call || w.callerLeft.Swap(true) {
 		return
 	}
-	w.c.disconnected()
 	if call.cancelable {
 		call.cancel()
 	}
+	w.c.disconnected()
 }
 
 // awaitClose sleeps until the connection closes, or its read deadline passes (false). It does not take

@@ -22,7 +22,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// writeOn waits for the reader, for a limited time. The connection is polled as during a call, because a
+// writeOn waits for the reader, for a limited time. The connection is watched as during a call, because a
 // client that closes without reading must not keep its locks.
 func (c *Conn) writeOn(p []byte) (int, error) {
 	c.BeginCall(context.Background(), false)
