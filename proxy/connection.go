@@ -47,18 +47,6 @@ func (s *Server) serve(nc net.Conn) {
 	}
 }
 
-// ownSession returns the connection's session, or opens it.
-func (c *connection) ownSession() (Session, error) {
-	if c.session == nil {
-		s, err := c.srv.locks.OpenSession(lease.SessionOptions{})
-		if err != nil {
-			return nil, err
-		}
-		c.session = s
-	}
-	return c.session, nil
-}
-
 // Disconnected ends the connection's session.
 func (c *connection) Disconnected() { c.end(c.session) }
 

@@ -34,7 +34,7 @@ func (k *call) keyEvents(key string) *wire.Problem {
 	if p := k.noInput(); p != nil {
 		return p
 	}
-	s, p := k.claimant()
+	s, p := k.currentSession()
 	if p != nil {
 		return p
 	}

@@ -65,8 +65,8 @@ func (k *call) readHeaders() {
 	k.badFraming = k.badFraming || length && encoding
 }
 
-// joined returns the explicit session of the call, or nil.
-func (k *call) joined() (Session, *wire.Problem) {
+// namedSession returns the explicit session that Lock-Session names, or nil.
+func (k *call) namedSession() (Session, *wire.Problem) {
 	switch {
 	case k.sessions == 0:
 		return nil, nil

@@ -15,18 +15,26 @@ import (
 // acquire is PUT /v1/locks/{key}.
 func (k *call) acquire(key string) *wire.Problem {
 	k.startSpan(spanAcquire, routeKey, key)
+
+	// The whole request is read before a session is opened for it, because a bad one must not have an effect.
 	r, p := wire.ParseAcquire(k.Query, k.ctx.Request.Body())
 	if p != nil {
 		return p
 	}
 	r.Key = key
-	s, outlives, p := k.acquirer(&r)
+
+	// A lock ends with its session. That of an explicit session or with bind:ttl outlives the connection.
+	s, outlives, p := k.sessionToAcquire(&r)
 	if p != nil {
 		return p
 	}
 	k.span.setAcquire(&r, s, k.srv.cfg.TTL)
+
+	// From begin to EndCall the connection is watched: if it closes, the call ends, however long it would wait.
 	g, err := k.srv.locks.Acquire(k.begin(true), s, r)
 	gone := k.c.EndCall()
+
+	// With on_success:skip, a wait ends without a grant when the holder has done the work.
 	if skipped, ok := errors.AsType[*lease.SkippedError](err); ok {
 		k.span.setResult(metrics.Skipped)
 		k.answer(wire.AppendSkipped(k.buffer(), skipped))
@@ -35,6 +43,8 @@ func (k *call) acquire(key string) *wire.Problem {
 	if err != nil {
 		return k.failed(err).Unconfirmed(wire.AcquireUnconfirmed)
 	}
+
+	// A grant that outlives the connection must not be left behind by a client that does not know it.
 	if p := k.granted(s, []lease.Grant{g}, gone, outlives, r.Traceparent); p != nil {
 		return p
 	}
@@ -42,7 +52,7 @@ func (k *call) acquire(key string) *wire.Problem {
 	return nil
 }
 
-// acquireAll is POST /v1/locks.
+// acquireAll is POST /v1/locks. Its steps are those of acquire.
 func (k *call) acquireAll() *wire.Problem {
 	k.startSpan(spanAcquire, routeLocks, "")
 	keys, r, p := wire.ParseAcquireAll(k.Query, k.ctx.Request.Body())
@@ -50,7 +60,7 @@ func (k *call) acquireAll() *wire.Problem {
 		return p
 	}
 	k.span.setKeys(keys)
-	s, outlives, p := k.acquirer(&r)
+	s, outlives, p := k.sessionToAcquire(&r)
 	if p != nil {
 		return p
 	}
@@ -67,14 +77,14 @@ func (k *call) acquireAll() *wire.Problem {
 	return nil
 }
 
-// acquirer returns the session of an acquire, and completes the request with its headers. outlives: a grant
-// may outlive the connection.
-func (k *call) acquirer(r *lease.Request) (s Session, outlives bool, p *wire.Problem) {
+// sessionToAcquire completes the request with its headers, and returns the session that will have the lock: the one that
+// the call names, none with bind:ttl, otherwise the connection's own. outlives: a grant may outlive the connection.
+func (k *call) sessionToAcquire(r *lease.Request) (s Session, outlives bool, p *wire.Problem) {
 	r.NoCache, r.Traceparent = k.noCache, k.traceparent()
 	if p = k.memoryLow(); p != nil {
 		return nil, false, p
 	}
-	if s, p = k.joined(); p != nil {
+	if s, p = k.namedSession(); p != nil {
 		return nil, false, p
 	}
 	ttl := k.srv.cfg.TTL
@@ -91,16 +101,20 @@ func (k *call) acquirer(r *lease.Request) (s Session, outlives bool, p *wire.Pro
 	return s, false, p
 }
 
+// connectionSession returns the connection's own session, and opens it for the first acquire.
 func (k *call) connectionSession() (Session, *wire.Problem) {
 	if k.closes {
 		return nil, wire.Invalid("the connection ends with this answer (HTTP/1.0 or Connection: close), and the lock " +
 			"with it; keep the connection open, name a session in Lock-Session, or ask for \"bind\":\"ttl\"")
 	}
-	s, err := k.c.ownSession()
-	if err != nil {
-		return nil, k.failed(err)
+	if k.c.session == nil {
+		s, err := k.srv.locks.OpenSession(lease.SessionOptions{})
+		if err != nil {
+			return nil, k.failed(err)
+		}
+		k.c.session = s
 	}
-	return s, nil
+	return k.c.session, nil
 }
 
 // granted remembers the grants until their answer is written, or hands them back if the client has left.
@@ -147,7 +161,7 @@ func (k *call) releasePosted(key string) *wire.Problem {
 }
 
 func (k *call) releaseFor(key string, r lease.ReleaseRequest) *wire.Problem {
-	s, p := k.claimant()
+	s, p := k.currentSession()
 	if p != nil {
 		return p
 	}
@@ -170,7 +184,7 @@ func (k *call) amend(key string) *wire.Problem {
 	if p != nil {
 		return p
 	}
-	s, p := k.claimant()
+	s, p := k.currentSession()
 	if p != nil {
 		return p
 	}
@@ -192,7 +206,7 @@ func (k *call) get(key string) *wire.Problem {
 	if p := k.noInput(); p != nil {
 		return p
 	}
-	s, p := k.claimant()
+	s, p := k.currentSession()
 	if p != nil {
 		return p
 	}
@@ -213,7 +227,7 @@ func (k *call) list() *wire.Problem {
 	if p != nil {
 		return p
 	}
-	s, p := k.claimant()
+	s, p := k.currentSession()
 	if p != nil {
 		return p
 	}
@@ -246,11 +260,11 @@ func (k *call) roomFor(length int) *wire.Problem {
 	return wire.Refusef(wire.CodeLimit, "too many long answers wait for their readers: together they may have %d MiB", conn.MaxAnswers>>20)
 }
 
-// claimant is the session that the call names, or the connection's own, which may be nil.
-func (k *call) claimant() (Session, *wire.Problem) {
-	joined, p := k.joined()
-	if p != nil || joined != nil {
-		return joined, p
+// currentSession is the session that the call names, or the connection's own, which may be nil.
+func (k *call) currentSession() (Session, *wire.Problem) {
+	named, p := k.namedSession()
+	if p != nil || named != nil {
+		return named, p
 	}
 	return k.c.session, nil
 }
@@ -290,7 +304,7 @@ func (k *call) breakLock(key string, token int64) *wire.Problem {
 	if !k.srv.cfg.AllowForce {
 		return wire.Refusef(wire.CodeForbidden, "force=true is not allowed here; the sidecar's LOCKSIDECAR_ALLOW_FORCE=true allows it")
 	}
-	s, p := k.claimant()
+	s, p := k.currentSession()
 	if p != nil {
 		return p
 	}

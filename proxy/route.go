@@ -27,18 +27,27 @@ type call struct {
 	out  []byte    // reused
 }
 
+// handle is called by fasthttp with each complete request. It tells the way of every call. The acquire of a lock
+// goes on in route, routeLock, and call.acquire.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	// The request's time limit ends here, and a stop of the sidecar waits for the answer from now on.
 	c := ctx.Conn().(*connection)
 	c.BeginRequest()
+
+	// The connection has one call, which is used again. finish ends it, also after a panic.
 	k := &c.call
 	k.ctx, k.Target = ctx, wire.Target{}
 	k.readHeaders()
 	defer k.finish()
+
+	// A connection above a limit, or of a foreign user, is served only so that it gets the reason.
 	if c.Refusal != nil {
 		k.problem(c.Refusal)
 		ctx.SetConnectionClose()
 		return
 	}
+
+	// A request whose end is uncertain, or that a web page sent, does nothing. Any other finds the method for its path.
 	p := k.admit()
 	if p == nil {
 		p = k.route()
@@ -65,7 +74,7 @@ func (k *call) finish() {
 	k.ctx, k.span = nil, nil
 }
 
-// noteHeadRead makes fasthttp report a complete head: its only effect is a call of SetReadDeadline.
+// noteHeadRead makes fasthttp call conn.Conn.SetReadDeadline when a head is complete; see New.
 func noteHeadRead(*fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return fasthttp.RequestConfig{ReadTimeout: 1}
 }

@@ -130,9 +130,11 @@ func New(cfg Config) *Server {
 	cfg.Metrics.Observe(s.conns.Apps)
 	s.about = wire.AppendAbout(nil, cfg.Version, cfg.AllowForce)
 	s.http = &fasthttp.Server{
-		Handler:                      s.handle,
-		ErrorHandler:                 s.handleBadRequest,
-		Logger:                       quietLogger{cfg.Logger},
+		Handler:      s.handle,
+		ErrorHandler: s.handleBadRequest,
+		Logger:       quietLogger{cfg.Logger},
+		// Conn must know where a head ends and a body begins, because their time and memory have different limits. fasthttp
+		// calls this function then, and because of the result SetReadDeadline. Conn sets no deadline, but notes the call.
 		HeaderReceived:               noteHeadRead,
 		ReadBufferSize:               conn.MaxHead,
 		MaxRequestBodySize:           cfg.MaxBody,
