@@ -221,7 +221,8 @@ func (c *Call) opened(l *heartbeat.Lease) error {
 	return l.Err()
 }
 
-// Await returns the attempt's outcome. If the call gives up, it leaves the attempt.
+// Await tells how a call waits for its attempt. If the call must end before, it leaves the attempt, which hands back what it
+// still wins.
 func (c *Call) Await(b *Attempt) (types.Grant, error) {
 	if b.runInCaller && c.ctx.Err() != nil { // the caller left during the question
 		b.Cancel()
@@ -250,11 +251,11 @@ func (c *Call) Await(b *Attempt) (types.Grant, error) {
 				return g, nil
 			}
 			continue
-		case <-c.ctx.Done():
+		case <-c.ctx.Done(): // its connection has closed
 			err = types.Left(c.ctx)
 		case <-ending:
 			err = types.ErrSessionEnded
-		case <-c.withdrawn:
+		case <-c.withdrawn: // a release by its request id
 			err = types.ErrWithdrawn
 		case <-draining:
 			err = types.ErrDraining

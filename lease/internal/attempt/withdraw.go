@@ -9,10 +9,10 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// fail ends an attempt whose question was not answered, and withdraws it, because the store may have carried it
-// out. If news came first, the attempt has won: close decides both in one step, because otherwise the
-// withdrawal could free a delivered lock. A grant that other calls have is not withdrawn either.
+// fail tells what becomes of an attempt whose question was not answered.
 func (b *Attempt) fail(err error) {
+	// If news came first, the attempt has won. close decides both in one step, because otherwise the withdrawal could free a
+	// delivered lock.
 	was, first := b.close(err)
 	if !first {
 		if store.OutcomeUnknown(err) {
@@ -20,10 +20,13 @@ func (b *Attempt) fail(err error) {
 		}
 		return
 	}
+	// The store may have carried the question out, or still do so. So the attempt is withdrawn, in the background, until that is
+	// certainly over: see withdraw. A grant that other calls have is theirs.
 	if (store.OutcomeUnknown(err) || was == cancelling) && b.repeated == 0 {
 		b.aq.obs.OutcomeUnknown(b.req.Key, b.req.Traceparent, err)
 		b.aq.withdraw(b.tr.Carry(context.Background()), b.Ref(), b.mayGet(), b.beginCleanup())
 	}
+	// The call does not wait for that. A repeat of the request does.
 	b.end()
 }
 
