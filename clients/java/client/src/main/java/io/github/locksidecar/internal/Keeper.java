@@ -56,7 +56,12 @@ final class Keeper {
       Lease lease = session.nextLease();
       long pause = lease == null ? Clock.NEVER : lease.due() - Clock.now();
       if (pause <= 0) {
-        ask(lease);
+        try {
+          ask(lease);
+        } catch (Throwable e) { // an interrupt by a listener of the app, or an error of the JVM: without this thread nobody asks
+          Thread.interrupted();
+        }
+        session.plan(lease);
         continue;
       }
       next = lease == null ? Clock.NEVER : lease.due();
@@ -65,7 +70,7 @@ final class Keeper {
     }
   }
 
-  private void ask(Lease lease) {
+  private void ask(Lease lease) throws InterruptedException {
     Grant grant = session.anyOf(lease);
     if (grant == null) {
       return;
@@ -83,9 +88,6 @@ final class Keeper {
       if (!session.noteEnd(grant, e) && inTime) {
         session.giveUp();
       }
-    } catch (Throwable e) { // an interrupt by a listener of the app, or an error of the JVM: without this thread nobody asks
-      Thread.interrupted();
     }
-    session.plan(lease);
   }
 }
