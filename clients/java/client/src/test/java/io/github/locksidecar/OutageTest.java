@@ -243,7 +243,7 @@ class OutageTest {
         app.signal("STOP");
         Thread.sleep(6000); // for longer than the lease
         app.signal("CONT");
-        app.await("released");
+        assertEquals("released", app.awaitLine("")); // and not "lost"
       }
     }
   }
