@@ -52,7 +52,7 @@ func blameCaller(ctx context.Context, err error) error {
 	return err
 }
 
-// addQuiet adds the rest of a quiet time to a refusal, unless a session holds the lock. Then nobody holds it, or a bind:ttl lock does.
+// addQuiet adds the rest of a quiet time to a refusal, if no session holds the key: it has no holder, or a bind:ttl lock.
 func (m *Manager) addQuiet(err error) {
 	if err == nil {
 		return

@@ -147,7 +147,7 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.Amend
 	switch {
 	case rest <= 0:
 		return types.Grant{}, m.refusedBy(store.Expired, c)
-	case left <= 0: // The answer took long, and says no longer how much time is left. The lock's end also ends this.
+	case left <= 0: // The answer took longer than the time that it names. The repetition ends with the lock: then the store refuses.
 		return m.amendForeign(ctx, c, &types.AmendRequest{Key: req.Key, Token: req.Token})
 	}
 	return types.Grant{

@@ -37,7 +37,7 @@ type Attempt struct {
 
 	// under is the lease: nil for a BindTTL attempt that does not wait. NewAttempt sets it, and Moved changes it under mu.
 	under atomic.Pointer[heartbeat.Lease]
-	// inQueue: the attempt may be in the queue. beginEnqueue sets it, and end reads it.
+	// inQueue: the attempt may be in the queue. beginEnqueue sets it; end and win read it.
 	inQueue atomic.Bool
 	// inStore: the store has queued the attempt. The queue writes and reads it, under its own mutex.
 	inStore bool

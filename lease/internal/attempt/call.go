@@ -44,7 +44,7 @@ type Call struct {
 	rest      time.Duration
 
 	timer *time.Timer
-	time  <-chan time.Time // fires at the end of the wait; then, or if the call does not wait, when the store's time is over
+	time  <-chan time.Time // fires when the wait is over, and again when the store's time after it is over; a call that does not wait has only the store's time
 	timed bool             // the wait is over
 }
 
@@ -228,7 +228,7 @@ func (c *Call) Await(b *Attempt) (types.Grant, error) {
 		b.Cancel()
 		return types.Grant{}, types.Left(c.ctx)
 	}
-	if b.IsOver() { // the frequent case; timer and channel would cost time
+	if b.HasEnded() { // the frequent case; timer and channel would cost time
 		return c.outcome(b)
 	}
 	c.StartTimer()

@@ -7,9 +7,9 @@ import (
 )
 
 // Calls next to each other in the queue are served here without a statement: see handOn. If the calls of several pods were queued one by one, they would alternate, and each grant would be
-// a hand-off with a flush and news. So if calls of this sidecar have just left the queue, a new call is gathered
-// with those that come after it, until as many came as left. They are queued together, in their order. While calls of
-// the sidecar are still in the queue, this delays nobody, because the queue is not empty meanwhile.
+// a hand-off with a flush and news. Calls that leave the queue often come back. So after some have left, a new call waits until as many
+// have come, or until MaxGather. All of them are queued with one statement, in their order. While other calls of this sidecar are
+// in the queue, the key is busy anyway, so gathering costs no time.
 //
 // If no other sidecar has asked for the key for a while, nothing can alternate, and the present cohort serves each
 // call that is queued. Then calls are not gathered.
@@ -59,13 +59,14 @@ type keyQueue struct {
 	inStore int
 	// left is how many have left the store's queue since another one was queued.
 	left int
-	// moved is when the last one left, whose call had waited for the time waited, or when its release was confirmed.
-	// moved is zero if another one was queued since, because the next one should follow directly.
+	// moved is when the last call left the store's queue, or when the store confirmed its release, if that was later. waited is how
+	// long that call had waited. A newly queued call sets moved to zero, because then nothing is gathered.
 	moved  time.Time
 	waited time.Duration
 	// holds: the last one that left got the key, and the store has not confirmed its release.
 	holds bool
-	// alone is since when no call of another sidecar was ahead of one that was queued; zero: of the last one.
+	// alone: since this time, each queued call had only calls of this sidecar ahead. Zero: the last queued call had another
+	// sidecar's ahead, or none was queued yet.
 	alone time.Time
 }
 

@@ -16,9 +16,9 @@ func (aq *Acquirer) LeaseLost(l *heartbeat.Lease) int {
 	return len(waiting)
 }
 
-// leaseGone ends the attempt after the loss of its lease, unless it was moved. The revocation of the lease
-// drops the waiter and a session's lock that it may still win. If that is later, the attempt is withdrawn, because otherwise
-// the key could be kept for nobody until then. A bind:ttl lock would outlive the lease, so its attempt first learns its outcome.
+// leaseGone ends the attempt after the loss of its lease, unless it was moved. The revocation of the lease removes the waiter,
+// and a session's lock that it still wins. If the lease is revoked only at its deadline, or the lock has a MinHold, the attempt is also
+// withdrawn now: otherwise the key could be kept for nobody. A bind:ttl lock outlives the lease, so its attempt first learns its outcome.
 func (b *Attempt) leaseGone(l *heartbeat.Lease) {
 	switch b.loseLease(l) {
 	case untouched:

@@ -196,14 +196,14 @@ func (b *Attempt) end() {
 	b.inFlight.Done()
 }
 
-// IsOver reports whether an attempt is over and has ended.
-func (b *Attempt) IsOver() bool {
+// HasEnded reports whether an attempt is over, and [Attempt.end] has run.
+func (b *Attempt) HasEnded() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ended
 }
 
-// Ends is closed when IsOver is true.
+// Ends is closed when HasEnded is true.
 func (b *Attempt) Ends() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -93,8 +93,8 @@ func (b *Attempt) leaseIsKept() bool {
 	return b.req.Bind == types.BindSession && b.Lease().KeptUntilDeadline(b.aq.clk.Now())
 }
 
-// mayGet returns a test whether a withdrawal can still matter. A session's lock, and a queue position, last until the lease's
-// deadline. A bind:ttl lock lasts for its TTL, and a key for its MinHold, after that.
+// mayGet returns a test that is true while the store may still keep something of the attempt. A session's lock and a queue position:
+// until the lease's deadline. A bind:ttl lock, or a MinHold: for the longer of TTL and MinHold after the lease was last seen alive.
 func (b *Attempt) mayGet() func() bool {
 	if b.req.Bind == types.BindSession && !b.keepsKey() {
 		return func() bool { return b.Lease().UntilDeadline(b.aq.clk.Now()) > 0 }

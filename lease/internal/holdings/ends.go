@@ -20,8 +20,8 @@ type End struct {
 	Release *Release
 }
 
-// UnderWay reports whether a repeated release waits for Release. If a session's end released the lock, for instance because its
-// connection was dropped, the caller is told of that end, unless the release failed.
+// UnderWay reports whether a repeated release waits for Release. Exception: the end of the session released the lock, because its
+// connection dropped. Then the answer is that loss, and the caller waits only if the last try failed.
 func (e End) UnderWay() bool { return e.Release != nil && (e.Lost == "" || e.Release.failed()) }
 
 // Remembered is the minimum number of remembered ended grants of this sidecar. The maximum is one and a

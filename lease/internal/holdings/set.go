@@ -48,7 +48,7 @@ type Set struct {
 	ends  *recentEnds
 	locks atomic.Int64 // the number of locks that sessions hold
 
-	// awaited: somebody waits for another lock. came then has an element.
+	// awaited: signals have come for grants that are not here yet. While it is true, each new lock wakes came.
 	awaited atomic.Bool
 	came    chan struct{}
 

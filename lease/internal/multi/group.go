@@ -383,7 +383,7 @@ func (g *Group) endWaits(err error) {
 
 // await returns what an attempt has won, and extends the parts meanwhile.
 func (g *Group) await(c *attempt.Call, b *attempt.Attempt) (types.Grant, error) {
-	if !b.IsOver() {
+	if !b.HasEnded() {
 		defer g.extending()()
 	}
 	grant, err := c.Await(b)
