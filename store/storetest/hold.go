@@ -158,6 +158,23 @@ func holdCases() []testCase {
 			}
 			b.holds("k", b.awaitGrant(waiter).Token, 0)
 		}},
+		{"a key whose hold is over goes to the first living waiter, whoever hands it on", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.askHold("k", longTTL, shortHoldTime)
+			first := a.granted(ask)
+			dies, second, third := b.askUnder(b.openLease(longTTL), "k"), a.ask("k"), b.ask("k")
+			b.queued(dies, 1)
+			a.queued(second, 2)
+			b.queued(third, 3)
+			a.revoke(ask.Lease)
+			f.poll("the end of the hold", func() bool { return !b.get("k").Held || b.get("k").Token != first.Token })
+			b.revoke(dies.Lease) // may hand the key on, beside what it has to do
+			if grant := a.want(a.check(second), store.Granted); grant.Token <= first.Token {
+				f.Errorf("token %d after %d", grant.Token, first.Token)
+			}
+			b.want(b.check(third), store.Queued)
+			b.want(b.check(dies), store.Gone)
+		}},
 		{"releases in a batch keep the holds and hand off the others", holdsInABatch},
 		{"a hold and the other locks of its lease do not affect each other", holdUnderASharedLease},
 		{"an expired holder cannot end its hold, but its sidecar can withdraw the grant", handBackOfAHold},

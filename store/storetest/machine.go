@@ -185,9 +185,6 @@ func (m *machine) renew(t *rapid.T) {
 
 func (m *machine) revoke(t *rapid.T) {
 	id := m.lease(t)
-	if l := m.model.leases[id]; l.dead && !m.exact() {
-		m.model.revisit(l)
-	}
 	m.model.revoke(m.model.leases[id])
 	must(t, m.any(t).Revoke(m.ctx, []store.LeaseID{id}))
 }

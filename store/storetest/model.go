@@ -172,17 +172,6 @@ func (m *model) under(l *modelLease) iter.Seq2[*modelLock, *modelHold] {
 	}
 }
 
-// revisit revokes a dead lease again. A store that reads the keys of the lease from its tables then
-// hands off those that a hold kept at the first revocation.
-func (m *model) revisit(l *modelLease) {
-	for _, h := range m.under(l) {
-		if !m.kept(h) {
-			h.hold = time.Time{}
-		}
-	}
-	m.consequences()
-}
-
 // kill ends a lease. The expiry of its grants is reported when an operation finds it.
 func (m *model) kill(l *modelLease) {
 	if l.dead {
@@ -269,8 +258,7 @@ func (m *model) meet(k *modelLock) {
 		m.meetShares(k)
 	case k.lease == nil || m.isHeld(k):
 	case k.lease.dead:
-		k.hold = time.Time{}
-		m.consequences()
+		m.passDue(k)
 	default:
 		m.revoke(k.lease)
 	}

@@ -109,6 +109,23 @@ func (m *model) letIn(k *modelLock) {
 	}
 }
 
+// due reports whether waiters may get a key, or a share of it, as soon as somebody meets the key: a grant's lease is
+// dead, and its hold is over. The waiters know when that is, and their checks must hand the key on. Other operations may.
+func (m *model) due(k *modelLock) bool {
+	over := func(h *modelHold) bool { return h.lease != nil && h.lease.dead && !m.kept(h) }
+	return len(k.line) > 0 && slices.ContainsFunc(k.holds(), over)
+}
+
+// passDue hands a key on that is due.
+func (m *model) passDue(k *modelLock) {
+	if len(k.shares) > 0 {
+		m.letIn(k)
+		return
+	}
+	k.hold = time.Time{}
+	m.consequences()
+}
+
 // lapse ends a grant that expired.
 func (m *model) lapse(k *modelLock, h *modelHold) {
 	k.expire(h)
