@@ -117,13 +117,32 @@ public final class Sidecar implements AutoCloseable {
     await();
   }
 
-  /** Halts it (STOP), or lets it go on (CONT). */
+  /** Halts it (STOP), or lets it go on (CONT). When this returns, it is halted: its threads stop one after the other. */
   public void signal(String name) {
     try {
       new ProcessBuilder("kill", "-" + name, Long.toString(process.pid())).start().waitFor();
+      while (name.equals("STOP") && !halted()) {
+        pause();
+      }
     } catch (IOException | InterruptedException e) {
       throw new IllegalStateException(e);
     }
+  }
+
+  private boolean halted() throws IOException {
+    Path tasks = Path.of("/proc", Long.toString(process.pid()), "task");
+    if (!Files.exists(tasks)) {
+      return true; // nobody here can tell
+    }
+    try (Stream<Path> all = Files.list(tasks)) {
+      for (Path one : all.toList()) {
+        String stat = Files.readString(one.resolve("stat"));
+        if (stat.charAt(stat.lastIndexOf(')') + 2) != 'T') {
+          return false;
+        }
+      }
+    }
+    return true;
   }
 
   /** Waits for its end. */
