@@ -20,26 +20,26 @@ import (
 )
 
 // instant grants and releases everything at once: what is left is the proxy.
-type instant struct{ *fakeLocks }
+type instant struct{ *spy }
 
-func (instant) Acquire(_ context.Context, _ Session, r lease.Request) (lease.Grant, error) {
+func (instant) Acquire(_ context.Context, _ *lease.Session, r lease.Request) (lease.Grant, error) {
 	return lease.Grant{
 		Key: r.Key, Token: 1 << 40, Session: "3f1c2a9b", Bind: r.Bind, ExpiresIn: 15 * time.Second,
 		AcquiredAt: benchTime,
 	}, nil
 }
 
-func (instant) Release(_ context.Context, _ Session, r lease.ReleaseRequest) (lease.Released, error) {
+func (instant) Release(_ context.Context, _ *lease.Session, r lease.ReleaseRequest) (lease.Released, error) {
 	return lease.Released{Key: r.Key, HeldFor: time.Millisecond}, nil
 }
 
-func (instant) Get(_ context.Context, _ Session, key string, _ bool) (lease.View, error) {
+func (instant) Get(_ context.Context, _ *lease.Session, key string, _ bool) (lease.View, error) {
 	return lease.View{Lock: store.Lock{Key: key, Held: true, Token: 1 << 40, Holder: store.Holder{
 		Instance: "pod-1/abc", Pod: "pod-1", Session: "3f1c2a9b", AcquiredAt: benchTime,
 	}}, Mine: true}, nil
 }
 
-func (i instant) Amend(_ context.Context, _ Session, r lease.AmendRequest) (lease.Grant, error) {
+func (i instant) Amend(_ context.Context, _ *lease.Session, r lease.AmendRequest) (lease.Grant, error) {
 	return i.Acquire(context.Background(), nil, lease.Request{Key: r.Key})
 }
 
@@ -129,11 +129,13 @@ func (nowhere) ForceFlush(context.Context) error           { return nil }
 
 func benchServer(b *testing.B, change ...func(*Config)) string {
 	path := filepath.Join(b.TempDir(), "s")
-	cfg := testConfig(instant{newFake()}, slog.New(slog.DiscardHandler), path)
+	locks := newSpy(b)
+	cfg := testConfig(locks.Manager, slog.New(slog.DiscardHandler), path)
 	for _, c := range change {
 		c(&cfg)
 	}
 	s := New(cfg)
+	s.locks = instant{locks}
 	if err := s.Start(context.Background()); err != nil {
 		b.Fatal(err)
 	}

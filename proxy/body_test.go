@@ -97,7 +97,7 @@ func TestBodies(t *testing.T) {
 		a.want(t, 400, "invalid_request")
 		a.detail(t, part)
 	}
-	if f.locks.opened != 0 || f.locks.token != 0 {
+	if f.locks.sessions() != 0 || f.locks.granted() != 0 {
 		t.Error("a refused request did something")
 	}
 	for body, part := range map[string]string{

@@ -35,7 +35,7 @@ func TestAcquireUseRelease(t *testing.T) {
 	a.want(t, 200, "")
 	members(t, a, "granted", "key", "token", "session", "bind", "reentry", "expires_in_ms", "waited_ms", "acquired_at", "mode", "limit", "slot")
 	if a.json["granted"] != true || a.json["key"] != "workflow:1" || a.json["token"] != 1.0 || a.json["bind"] != "session" ||
-		a.json["reentry"] != 1.0 || a.json["session"] != "public-1" || a.json["expires_in_ms"] != 15000.0 {
+		a.json["reentry"] != 1.0 || a.json["session"] != "public-1" || a.json["expires_in_ms"].(float64) <= 0 {
 		t.Error(a.text)
 	}
 	if _, err := time.Parse(time.RFC3339, a.json["acquired_at"].(string)); err != nil {
@@ -69,7 +69,7 @@ func TestAcquireUseRelease(t *testing.T) {
 
 	a = c.do("DELETE", "/v1/locks/workflow:1?token=1", "")
 	a.want(t, 200, "")
-	if a.text != `{"key":"workflow:1","released":true,"reentry":0,"held_ms":7}` {
+	if !strings.HasPrefix(a.text, `{"key":"workflow:1","released":true,"reentry":0,"held_ms":`) {
 		t.Error(a.text)
 	}
 	a = c.do("GET", "/v1/locks/workflow:1", "")
@@ -94,7 +94,7 @@ func TestTTLLock(t *testing.T) {
 		got.Traceparent != "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01" {
 		t.Errorf("%+v", got)
 	}
-	if f.locks.opened != 0 {
+	if f.locks.sessions() != 0 {
 		t.Error("a bind:ttl lock opened a session")
 	}
 	c = f.dial()
@@ -202,16 +202,18 @@ func TestList(t *testing.T) {
 		t.Error(a.text)
 	}
 	c.do("PUT", "/v1/locks/a%2Fb", "").want(t, 200, "")
+	f.locks.take(t, "node:1a")
+	f.locks.take(t, "node:1b")
 	var asked string
 	f.locks.hook = func(_, args string) error { asked = args; return nil }
-	a := c.do("GET", "/v1/locks?scope=all&prefix=node%3A1&type=node&limit=7", "")
+	a := c.do("GET", "/v1/locks?scope=all&prefix=node%3A1&type=node&limit=1", "")
 	a.want(t, 200, "")
 	cursor, _ := a.json["next_cursor"].(string)
-	if asked != "{Scope:2 Prefix:node:1 After: Limit:7}" || cursor == "" {
+	if asked != "{Scope:2 Prefix:node:1 After: Limit:1}" || cursor == "" {
 		t.Error(asked, a.text)
 	}
 	c.do("GET", "/v1/locks?type=node&prefix=no&cursor="+cursor, "").want(t, 200, "")
-	if asked != "{Scope:0 Prefix:node: After:a/b Limit:100}" {
+	if asked != "{Scope:0 Prefix:node: After:node:1a Limit:100}" {
 		t.Error(asked)
 	}
 	asked = ""

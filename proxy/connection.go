@@ -28,7 +28,7 @@ type connection struct {
 	*conn.Conn
 	srv *Server
 	// session is the connection's own; nil before the first acquire.
-	session   Session
+	session   *lease.Session
 	call      call
 	unwritten []unwrittenGrant
 	delivery  delivery
@@ -50,7 +50,7 @@ func (s *Server) serve(nc net.Conn) {
 // Disconnected ends the connection's session.
 func (c *connection) Disconnected() { c.end(c.session) }
 
-func (c *connection) end(s Session) {
+func (c *connection) end(s *lease.Session) {
 	if s == nil {
 		return
 	}
@@ -98,12 +98,12 @@ func (k *call) slim() {
 
 // unwrittenGrant is a grant that outlives the connection, and whose answer is not written yet.
 type unwrittenGrant struct {
-	session     Session
+	session     *lease.Session
 	grant       lease.Grant
 	traceparent string // of the call
 }
 
-func (c *connection) trackDelivery(s Session, g lease.Grant, traceparent string) {
+func (c *connection) trackDelivery(s *lease.Session, g lease.Grant, traceparent string) {
 	c.unwritten = append(c.unwritten, unwrittenGrant{session: s, grant: g, traceparent: traceparent})
 }
 

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/testing/await"
+	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 )
 
@@ -27,7 +29,7 @@ func (f *fixture) allClosed() {
 // An answer with a grant does not wait for the next call of the pipeline.
 func TestPipelinedGrantsAreAnsweredAtOnce(t *testing.T) {
 	f := start(t)
-	f.locks.held["taken"] = &fakeLock{token: 1000}
+	f.locks.take(t, "taken")
 	var pipeline strings.Builder
 	const n = 40
 	for i := range n {
@@ -65,10 +67,19 @@ func TestGrantIsHandedBackWhenCallerLeft(t *testing.T) {
 	c.wantEnd()
 }
 
+// longList asks for all locks of fill.
+const longList = "/v1/locks?scope=all&limit=1000"
+
 // fill makes the list longer than what a socket takes at once.
 func (f *fixture) fill() {
+	f.t.Helper()
 	for i := range 300 {
-		f.locks.held[fmt.Sprintf("fill%d", i)] = &fakeLock{data: []byte(`"` + strings.Repeat("x", 4000) + `"`)}
+		_, err := f.locks.Manager.Acquire(context.Background(), nil, lease.Request{
+			Key: fmt.Sprintf("fill%d", i), Bind: lease.BindTTL, TTL: time.Hour, Data: []byte(`"` + strings.Repeat("x", 4000) + `"`),
+		})
+		if err != nil {
+			f.t.Fatal(err)
+		}
 	}
 }
 
@@ -80,7 +91,7 @@ func TestDisconnectDuringAWrite(t *testing.T) {
 			f.fill()
 			c := f.dial()
 			c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
-			c.request("GET", "/v1/locks", "")
+			c.request("GET", longList, "")
 			await.Until(t, "a long answer is written", func() bool { return f.conns.LongAnswers() > 0 })
 			await.Silent(t, f.locks.ended, "end of a session")
 			leave(c)
@@ -95,7 +106,7 @@ func TestUnreadAnswersTimeOut(t *testing.T) {
 	f.fill()
 	c := f.dial()
 	c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
-	c.request("GET", "/v1/locks", "")
+	c.request("GET", longList, "")
 	await.Receive(t, f.locks.ended, "the session's end")
 	f.allClosed()
 	if n := f.conns.LongAnswers(); n != 0 {
@@ -117,7 +128,7 @@ func TestConnectionAfterASlowAnswer(t *testing.T) {
 	f.fill()
 	c := f.dial()
 	for range 2 {
-		c.request("GET", "/v1/locks", "")
+		c.request("GET", longList, "")
 		await.Until(t, "a long answer is written", func() bool { return f.conns.LongAnswers() > 0 })
 		c.request("GET", "/v1", "") // sent ahead
 		c.read().want(t, 200, "")
@@ -132,14 +143,14 @@ func TestConnectionAfterASlowAnswer(t *testing.T) {
 func TestTooManyLongAnswers(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Hour })
 	f.fill()
-	unread := f.takeLongAnswers("/v1/locks")
+	unread := f.takeLongAnswers(longList)
 	c := f.dial()
-	c.do("GET", "/v1/locks", "").want(t, 429, "limit")
+	c.do("GET", longList, "").want(t, 429, "limit")
 	c.do("GET", "/v1/locks/fill1", "").want(t, 200, "")
 	unread[0].read().want(t, 200, "")
 	_ = unread[1].Close()
 	await.Until(t, "two answers are gone", func() bool { return f.conns.LongAnswers() < conn.MaxAnswers-conn.MaxAnswers/20 })
-	c.do("GET", "/v1/locks", "").want(t, 200, "")
+	c.do("GET", longList, "").want(t, 200, "")
 }
 
 // takeLongAnswers takes all places for long answers, which nobody reads.

@@ -67,7 +67,7 @@ func TestDisconnect(t *testing.T) {
 			t.Run(state+"/"+how, func(t *testing.T) {
 				t.Parallel()
 				f := start(t)
-				f.locks.held["taken"] = &fakeLock{token: 1000}
+				f.locks.take(t, "taken")
 				c := f.dial()
 				c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
 				enter(f, c)
@@ -102,7 +102,7 @@ func awaitEndOfCall(t *testing.T, f *fixture) {
 // A connection that waits for another session takes only its own call with it.
 func TestDisconnectOfAJoinedCall(t *testing.T) {
 	f := start(t)
-	f.locks.held["taken"] = &fakeLock{token: 1000}
+	f.locks.take(t, "taken")
 	_, id := f.explicit()
 	c := f.dial()
 	c.do("PUT", "/v1/locks/a", "", "Lock-Session: "+id).want(t, 200, "")
@@ -119,7 +119,7 @@ func TestDisconnectOfAJoinedCall(t *testing.T) {
 // A wait notices that its own session ends elsewhere, and the connection lives on.
 func TestSessionEndsUnderAWait(t *testing.T) {
 	f := start(t)
-	f.locks.held["taken"] = &fakeLock{token: 1000}
+	f.locks.take(t, "taken")
 	_, id := f.explicit()
 	c := f.dial()
 	c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`, "Lock-Session: "+id)
@@ -135,14 +135,11 @@ func TestConnectionAfterAWatchedCall(t *testing.T) {
 	f := start(t)
 	c := f.dial()
 	for _, parts := range []int{1, 2, 1} {
-		f.locks.mu.Lock()
-		f.locks.held["k"] = &fakeLock{token: 1000}
-		f.locks.mu.Unlock()
+		taken := f.locks.take(t, "k")
 		f.wait(c, parts)
 		c.request("GET", "/healthz", "") // sent ahead
 		await.Until(t, "a call waits", func() bool { return f.callWaits() })
-		f.locks.HandBack(nil, lease.Grant{Key: "k", Token: 1000})
-		<-f.locks.handedBack
+		f.locks.free(t, taken)
 		a := c.read()
 		a.want(t, 200, "")
 		c.read().want(t, 200, "")
@@ -169,7 +166,7 @@ func (f *fixture) wait(c *client, parts int) {
 func TestWatchOutlivesTheRequestsDeadline(t *testing.T) {
 	t.Parallel()
 	f := start(t, func(c *Config) { c.Timeouts.Request = unhurried })
-	f.locks.held["k"] = &fakeLock{token: 1000}
+	f.locks.take(t, "k")
 	c := f.dial()
 	f.wait(c, 2)
 	time.Sleep(f.cfg.Timeouts.Request * 5 / 4)
@@ -295,7 +292,7 @@ func TestStop(t *testing.T) {
 	idle, waiting := f.dial(), f.dial()
 	idle.do("PUT", "/v1/locks/idle", "").want(t, 200, "")
 	stream, _ := f.explicit()
-	f.locks.held["taken"] = &fakeLock{token: 1000}
+	taken := f.locks.take(t, "taken")
 	waiting.request("PUT", "/v1/locks/taken", `{"wait_ms":-1,"bind":"ttl"}`)
 	await.Receive(t, f.locks.waiting, "the wait")
 
@@ -311,8 +308,7 @@ func TestStop(t *testing.T) {
 		}
 	}
 	await.Silent(t, stopped, "end of Stop while a call is pending")
-	f.locks.HandBack(nil, lease.Grant{Key: "taken", Token: 1000})
-	<-f.locks.handedBack
+	f.locks.free(t, taken)
 	a := waiting.read()
 	a.want(t, 200, "")
 	if !a.Close {
@@ -329,7 +325,7 @@ func TestStop(t *testing.T) {
 // Stop does not wait for ever.
 func TestStopCutsLateCalls(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.Stop = 20 * time.Millisecond })
-	f.locks.held["taken"] = &fakeLock{token: 1000}
+	f.locks.take(t, "taken")
 	c := f.dial()
 	c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`)
 	await.Receive(t, f.locks.waiting, "the wait")

@@ -12,7 +12,7 @@ import (
 // However many callers leave at a time, in whatever way, each is noticed while its call waits.
 func TestStormOfCloses(t *testing.T) {
 	f := start(t)
-	f.locks.held["taken"] = &fakeLock{token: 1000}
+	f.locks.take(t, "taken")
 	var all []*client
 	for i := range 60 {
 		c := f.dial()
@@ -39,7 +39,7 @@ func TestClosedBeforeTheCallWaits(t *testing.T) {
 	for how, leave := range closes {
 		t.Run(how, func(t *testing.T) {
 			f := start(t)
-			f.locks.held["k"] = &fakeLock{token: 1000}
+			f.locks.take(t, "k")
 			asked, proceed := make(chan struct{}), make(chan struct{})
 			f.locks.onContext = func(op string, _ context.Context) {
 				if op == "acquire" {

@@ -70,7 +70,7 @@ func (k *call) keyEvents(key string) *wire.Problem {
 }
 
 // run begins the watch. Events that arrived before the state are sent after it.
-func (u *subscription) run(ctx context.Context, s Session) {
+func (u *subscription) run(ctx context.Context, s *lease.Session) {
 	defer close(u.done)
 	defer func() {
 		if v := recover(); v != nil {

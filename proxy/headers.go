@@ -4,6 +4,7 @@ import (
 	"net"
 	"strings"
 
+	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
@@ -66,7 +67,7 @@ func (k *call) readHeaders() {
 }
 
 // namedSession returns the explicit session that Lock-Session names, or nil.
-func (k *call) namedSession() (Session, *wire.Problem) {
+func (k *call) namedSession() (*lease.Session, *wire.Problem) {
 	switch {
 	case k.sessions == 0:
 		return nil, nil

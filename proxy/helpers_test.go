@@ -20,6 +20,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/apitest"
 	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/internal/testing/logtest"
+	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
@@ -48,19 +49,20 @@ func tempDir(t testing.TB) string {
 type fixture struct {
 	t testing.TB
 	*Server
-	locks *fakeLocks
+	locks *spy
 	log   *logs
 }
 
-// start starts a server with a fake lock manager on a socket of its own.
+// start starts a server with a lock manager behind a spy, on a socket of its own.
 func start(t testing.TB, change ...func(*Config)) *fixture {
 	t.Helper()
-	f := &fixture{t: t, locks: newFake(), log: &logs{}}
-	cfg := testConfig(f.locks, slog.New(slog.NewTextHandler(f.log, nil)), filepath.Join(tempDir(t), "s"))
+	f := &fixture{t: t, locks: newSpy(t), log: &logs{}}
+	cfg := testConfig(f.locks.Manager, slog.New(slog.NewTextHandler(f.log, nil)), filepath.Join(tempDir(t), "s"))
 	for _, c := range change {
 		c(&cfg)
 	}
 	f.Server = New(cfg)
+	f.Server.locks = f.locks
 	if err := f.Start(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +71,7 @@ func start(t testing.TB, change ...func(*Config)) *fixture {
 }
 
 // testConfig has what package config has by default.
-func testConfig(locks Locks, log *slog.Logger, socket string) Config {
+func testConfig(locks *lease.Manager, log *slog.Logger, socket string) Config {
 	return Config{
 		Locks: locks, Logger: log, Version: "1.2.3", Socket: socket, SocketMode: 0o660,
 		TTL: 15 * time.Second, MaxConns: 464, MaxBody: 64 << 10, MaxBodies: 64 << 20, Timeouts: defaultTimeouts,

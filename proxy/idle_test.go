@@ -110,7 +110,7 @@ func TestBadFraming(t *testing.T) {
 		c.read().want(t, 400, "invalid_request")
 		c.wantEnd()
 	}
-	if f.locks.token != 0 {
+	if f.locks.granted() != 0 {
 		t.Error("a refused request did something")
 	}
 	c := f.dial()

@@ -13,7 +13,7 @@ import (
 // startAt tries to start a server on a path.
 func startAt(t *testing.T, path string, change ...func(*Config)) (*Server, error) {
 	t.Helper()
-	cfg := testConfig(newFake(), slog.New(slog.DiscardHandler), path)
+	cfg := testConfig(newSpy(t).Manager, slog.New(slog.DiscardHandler), path)
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -73,7 +73,7 @@ func TestAllowedUIDs(t *testing.T) {
 	a.want(t, 403, "forbidden")
 	a.detail(t, "uid", "LOCKSIDECAR_ALLOWED_UIDS")
 	c.wantEnd()
-	if f.locks.opened != 0 {
+	if f.locks.sessions() != 0 {
 		t.Error("a session was opened")
 	}
 }

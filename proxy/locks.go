@@ -79,7 +79,7 @@ func (k *call) acquireAll() *wire.Problem {
 
 // sessionToAcquire completes the request with its headers, and returns the session that will have the lock: the one that
 // the call names, none with bind:ttl, otherwise the connection's own. outlives: a grant may outlive the connection.
-func (k *call) sessionToAcquire(r *lease.Request) (s Session, outlives bool, p *wire.Problem) {
+func (k *call) sessionToAcquire(r *lease.Request) (s *lease.Session, outlives bool, p *wire.Problem) {
 	r.NoCache, r.Traceparent = k.noCache, k.traceparent()
 	if p = k.memoryLow(); p != nil {
 		return nil, false, p
@@ -102,7 +102,7 @@ func (k *call) sessionToAcquire(r *lease.Request) (s Session, outlives bool, p *
 }
 
 // connectionSession returns the connection's own session, and opens it for the first acquire.
-func (k *call) connectionSession() (Session, *wire.Problem) {
+func (k *call) connectionSession() (*lease.Session, *wire.Problem) {
 	if k.closes {
 		return nil, wire.Invalid("the connection ends with this answer (HTTP/1.0 or Connection: close), and the lock " +
 			"with it; keep the connection open, name a session in Lock-Session, or ask for \"bind\":\"ttl\"")
@@ -118,7 +118,7 @@ func (k *call) connectionSession() (Session, *wire.Problem) {
 }
 
 // granted remembers the grants until their answer is written, or hands them back if the client has left.
-func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool, traceparent string) *wire.Problem {
+func (k *call) granted(s *lease.Session, all []lease.Grant, gone, outlives bool, traceparent string) *wire.Problem {
 	k.span.granted(all)
 	for i := range all {
 		switch {
@@ -261,7 +261,7 @@ func (k *call) roomFor(length int) *wire.Problem {
 }
 
 // currentSession is the session that the call names, or the connection's own, which may be nil.
-func (k *call) currentSession() (Session, *wire.Problem) {
+func (k *call) currentSession() (*lease.Session, *wire.Problem) {
 	named, p := k.namedSession()
 	if p != nil || named != nil {
 		return named, p

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/lease"
@@ -22,22 +21,9 @@ func withManager(t *testing.T, change ...func(*Config)) (*fixture, *lease.Manage
 
 func withManagerOn(t *testing.T, st store.Store, change ...func(*Config)) (*fixture, *lease.Manager) {
 	t.Helper()
-	m, err := lease.New(lease.Config{
-		Instance: "pod-1/1", Pod: "pod-1", TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
-		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 100, CacheTTL: 100 * time.Millisecond,
-		BatchMax: 100, MaxSessions: 10, MaxLocksPerSession: 100, MaxWaiters: 100, Logger: slog.New(slog.DiscardHandler),
-	}, st)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := st.Start(context.Background(), m.News); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Start(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	m := newManager(t, st)
 	f := &fixture{t: t, log: &logs{}}
-	cfg := testConfig(FromManager(m), slog.New(slog.NewTextHandler(f.log, nil)), filepath.Join(tempDir(t), "s"))
+	cfg := testConfig(m, slog.New(slog.NewTextHandler(f.log, nil)), filepath.Join(tempDir(t), "s"))
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -45,11 +31,7 @@ func withManagerOn(t *testing.T, st store.Store, change ...func(*Config)) (*fixt
 	if err := f.Start(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // the order in which a sidecar stops
-		f.Stop()
-		m.Stop()
-		st.Stop()
-	})
+	t.Cleanup(f.Stop) // before the manager's, as in a sidecar
 	return f, m
 }
 

@@ -62,11 +62,9 @@ func TestRefusalsAreLogged(t *testing.T) {
 	c := f.dial()
 	c.do("DELETE", "/v1/locks/a?force=true", "", appHeader).want(t, 403, "forbidden")
 	f.wantLine(`"call refused"`, ofApp, "LOCKSIDECAR_ALLOW_FORCE")
-	f.locks.mu.Lock()
 	f.fill()
-	f.locks.mu.Unlock()
-	f.takeLongAnswers("/v1/locks")
-	c.do("GET", "/v1/locks?limit=1000", "", appHeader).want(t, 429, "limit")
+	f.takeLongAnswers(longList)
+	c.do("GET", longList, "", appHeader).want(t, 429, "limit")
 	f.wantLine(`"call refused"`, ofApp, "code=limit", "too many long answers")
 
 	// Package lease logs its own refusals. For an app's mistake, the app gets an answer, and nothing is logged.

@@ -88,7 +88,7 @@ func TestReleaseBodies(t *testing.T) {
 	f.dial().do("POST", "/v1/locks/a/release", `{"token":1}`).want(t, 409, "not_holder")
 	// A key of that name is a key.
 	c.do("PUT", "/v1/locks/a%2Frelease", "").want(t, 200, "")
-	if a := c.do("POST", "/v1/locks/a%2Frelease/release", `{"token":2}`); a.text != `{"key":"a/release","released":true,"reentry":0,"held_ms":7}` {
+	if a := c.do("POST", "/v1/locks/a%2Frelease/release", `{"token":2}`); !strings.HasPrefix(a.text, `{"key":"a/release","released":true,"reentry":0,"held_ms":`) {
 		t.Error(a.text)
 	}
 	c.do("POST", "/v1/locks/a/release", `{"token":1,"outcome":"failure"}`).want(t, 200, "")

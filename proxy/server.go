@@ -18,12 +18,13 @@ import (
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
+	"github.com/locksidecar/locksidecar/store"
 )
 
 // Config configures a [Server].
 type Config struct {
-	// Locks decides all calls about locks; required. See [FromManager].
-	Locks Locks
+	// Locks decides all calls about locks; required.
+	Locks *lease.Manager
 	// Logger is required.
 	Logger *slog.Logger
 	// Version is what GET /v1 shows.
@@ -99,10 +100,30 @@ func (c Config) check() error {
 	return nil
 }
 
+// manager is the part of [lease.Manager] that a server calls. A server has no other one but in tests: they put a few
+// lines in front of a real manager, with which a call waits at a given point, or fails or panics in a way that no store could cause.
+type manager interface {
+	OpenSession(lease.SessionOptions) (*lease.Session, error)
+	Session(id string) (*lease.Session, error)
+	Acquire(context.Context, *lease.Session, lease.Request) (lease.Grant, error)
+	AcquireAll(context.Context, *lease.Session, []string, lease.Request) ([]lease.Grant, error)
+	Release(context.Context, *lease.Session, lease.ReleaseRequest) (lease.Released, error)
+	Amend(context.Context, *lease.Session, lease.AmendRequest) (lease.Grant, error)
+	Get(ctx context.Context, s *lease.Session, key string, noCache bool) (lease.View, error)
+	List(context.Context, *lease.Session, lease.ListRequest) (lease.Page, error)
+	Waiters(context.Context, lease.WaitersRequest) (lease.WaitersPage, error)
+	AskToStop(ctx context.Context, key string, token int64, reason *string) error
+	Break(ctx context.Context, was store.Lock, token int64) error
+	Watch(ctx context.Context, s *lease.Session, key string, notify func(lease.Event)) (v lease.View, stop func(), err error)
+	Stats(context.Context) (store.Stats, error)
+	HandBack(*lease.Session, lease.Grant)
+	Ready() error
+}
+
 // Server serves the HTTP API. Make one with [New].
 type Server struct {
 	cfg   Config
-	locks Locks
+	locks manager
 	log   *slog.Logger
 	http  *fasthttp.Server
 	about []byte // the answer of GET /v1
@@ -125,7 +146,7 @@ func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, locks: cfg.Locks, log: cfg.Logger}
 	conns := conn.Config{Log: cfg.Logger, AllowedUIDs: cfg.AllowedUIDs, MaxConns: cfg.MaxConns, MaxBody: cfg.MaxBody, MaxBodies: cfg.MaxBodies, Timeouts: cfg.Timeouts.Timeouts}
 	s.conns = conn.NewSet(conns, s.own, s.serve)
-	s.statsCache = newStatsCache(cfg.Locks, cfg.Timeouts.Stats)
+	s.statsCache = newStatsCache(cfg.Timeouts.Stats)
 	s.countProblem = cfg.Metrics.Problem // a nil recorder does not count
 	cfg.Metrics.Observe(s.conns.Apps)
 	s.about = wire.AppendAbout(nil, cfg.Version, cfg.AllowForce)

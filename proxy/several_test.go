@@ -3,7 +3,6 @@ package proxy
 import (
 	"fmt"
 	"io"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +28,7 @@ func TestSeveralKeys(t *testing.T) {
 			t.Error(a.text)
 		}
 	}
-	if f.locks.opened != 1 || f.locks.last.Owner != "me" || string(f.locks.last.Data) != "[1]" {
+	if f.locks.sessions() != 1 || f.locks.last.Owner != "me" || string(f.locks.last.Data) != "[1]" {
 		t.Errorf("%+v", f.locks.last)
 	}
 
@@ -98,7 +97,7 @@ func TestInvalidSeveralKeys(t *testing.T) {
 		a.want(t, 400, "invalid_request")
 		a.detail(t, part)
 	}
-	if f.locks.opened != 0 || f.locks.token != 0 {
+	if f.locks.sessions() != 0 || f.locks.granted() != 0 {
 		t.Error("a refused request did something")
 	}
 	c.do("POST", "/v1/locks", keys(100)).want(t, 200, "")
@@ -180,20 +179,18 @@ func TestDisconnectWhileWaitingForSeveral(t *testing.T) {
 	for how, leave := range closes {
 		t.Run(how, func(t *testing.T) {
 			f := start(t)
-			f.locks.held["taken"] = &fakeLock{token: 1000}
+			f.locks.take(t, "taken")
 			c := f.dial()
 			c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
 			c.request("POST", "/v1/locks", `{"keys":["a","taken"],"wait_ms":-1,"bind":"ttl"}`)
 			await.Receive(t, f.locks.waiting, "the wait")
 			leave(c)
-			if key := await.Receive(t, f.locks.abandoned, "the end of the wait"); key != "taken" {
-				t.Error(key)
-			}
+			await.Receive(t, f.locks.abandoned, "the end of the wait")
 			await.Receive(t, f.locks.ended, "the session's end")
 			f.allClosed()
-			if !reflect.DeepEqual(f.locks.held, map[string]*fakeLock{"taken": f.locks.held["taken"]}) {
-				t.Error(f.locks.held)
-			}
+			await.Until(t, "only the other's key is held", func() bool {
+				return f.locks.holds(t, "taken") && !f.locks.holds(t, "a") && !f.locks.holds(t, "mine")
+			})
 		})
 	}
 }
@@ -203,12 +200,7 @@ func TestSeveralGrantsAreHandedBackWhenCallerLeft(t *testing.T) {
 	f := start(t)
 	_, id := f.explicit()
 	granted := make(chan struct{})
-	f.locks.hook = func(op, _ string) error {
-		if op == "acquireAll" { // is granted all the same, after the close
-			<-granted
-		}
-		return nil
-	}
+	f.locks.onGrant = func() { <-granted } // the grants come after the close
 	c := f.dial()
 	c.request("POST", "/v1/locks", `{"keys":["a","b","c"]}`, "Lock-Session: "+id)
 	await.Until(t, "a call waits", f.callWaits)

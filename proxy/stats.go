@@ -11,7 +11,6 @@ import (
 
 // statsCache keeps the last count of the whole database, because a count may read every lock.
 type statsCache struct {
-	locks Locks
 	fresh time.Duration // the least time for which a count is repeated
 	// turn is held to count or to read the last count. It guards the following fields.
 	turn chan struct{}
@@ -21,16 +20,16 @@ type statsCache struct {
 	err   error
 }
 
-func newStatsCache(locks Locks, fresh time.Duration) *statsCache {
-	return &statsCache{locks: locks, fresh: fresh, turn: make(chan struct{}, 1)}
+func newStatsCache(fresh time.Duration) *statsCache {
+	return &statsCache{fresh: fresh, turn: make(chan struct{}, 1)}
 }
 
 // statsRest: a count is repeated for this multiple of its duration, so counting takes at most a tenth of the time.
 const statsRest = 9
 
-// count returns the last count if it is fresh, or counts. Failures are repeated, too. A count continues if
+// count returns the last count if it is fresh, or counts anew. Failures are repeated, too. A count continues if
 // its caller leaves, because such callers must not keep the database busy.
-func (c *statsCache) count(ctx context.Context) (store.Stats, error) {
+func (c *statsCache) count(ctx context.Context, anew func(context.Context) (store.Stats, error)) (store.Stats, error) {
 	select {
 	case c.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -41,7 +40,7 @@ func (c *statsCache) count(ctx context.Context) (store.Stats, error) {
 	if began.Before(c.until) {
 		return c.stats, c.err
 	}
-	c.stats, c.err = c.locks.Stats(context.WithoutCancel(ctx))
+	c.stats, c.err = anew(context.WithoutCancel(ctx))
 	ended := time.Now()
 	c.until = ended.Add(max(c.fresh, statsRest*ended.Sub(began)))
 	return c.stats, c.err
@@ -56,7 +55,7 @@ func (k *call) stats() *wire.Problem {
 	if p != nil {
 		return p
 	}
-	counted, err := k.srv.statsCache.count(k.begin(true))
+	counted, err := k.srv.statsCache.count(k.begin(true), k.srv.locks.Stats)
 	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)

@@ -177,7 +177,7 @@ func TestStatsAreCountedAgain(t *testing.T) {
 			t.Error(a.text)
 		}
 	}
-	if got := New(Config{Locks: newFake()}).cfg.Timeouts.Stats; got != time.Second {
+	if got := New(Config{}).cfg.Timeouts.Stats; got != time.Second {
 		t.Error(got)
 	}
 }

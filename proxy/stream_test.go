@@ -13,10 +13,13 @@ import (
 	"github.com/locksidecar/locksidecar/lease"
 )
 
-func (f *fixture) session(id string) *fakeSession {
-	f.locks.mu.Lock()
-	defer f.locks.mu.Unlock()
-	return f.locks.sessions[id]
+func (f *fixture) session(id string) *lease.Session {
+	f.t.Helper()
+	s, err := f.locks.Session(id)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return s
 }
 
 func TestStreamBeginsAtOnce(t *testing.T) {
@@ -25,13 +28,14 @@ func TestStreamBeginsAtOnce(t *testing.T) {
 	c.request("POST", "/v1/sessions", `{"ttl_ms":30000,"name":"worker"}`)
 	e := c.events()
 	name, data := e.next()
-	if name != "session" || data["session"] != secretID(1) || data["ttl_ms"] != 15000.0 || data["expires_in_ms"] != 14000.0 {
+	id, _ := data["session"].(string)
+	if s := f.session(id); name != "session" || data["ttl_ms"] != 30000.0 || data["expires_in_ms"] != float64(s.ExpiresIn().Milliseconds()) {
 		t.Error(name, data)
 	}
 	if e.comments == 0 {
 		t.Error("no comment line before the first event")
 	}
-	o := f.session(secretID(1)).o
+	o := f.locks.options(id)
 	if o.TTL != 30*time.Second || o.Name != "worker" || !o.Explicit {
 		t.Errorf("%+v", o)
 	}
@@ -43,7 +47,7 @@ func TestStreamReportsLostLocks(t *testing.T) {
 	s := f.session(id)
 	const n = 1000
 	for i := range n {
-		s.o.OnLost(lease.Lost{Key: fmt.Sprintf("k\n%d", i), Token: int64(i + 1), Reason: lease.LostExpired})
+		f.locks.options(id).OnLost(lease.Lost{Key: fmt.Sprintf("k\n%d", i), Token: int64(i + 1), Reason: lease.LostExpired})
 	}
 	for i := range n {
 		name, data := e.next()
@@ -52,7 +56,7 @@ func TestStreamReportsLostLocks(t *testing.T) {
 		}
 	}
 	// Events from before the end are sent before the end.
-	s.o.OnLost(lease.Lost{Key: "last", Token: 1, Reason: lease.LostStore})
+	f.locks.options(id).OnLost(lease.Lost{Key: "last", Token: 1, Reason: lease.LostStore})
 	s.End(lease.EndDeleted)
 	if _, data := e.next(); data["key"] != "last" {
 		t.Error(data)
@@ -123,11 +127,10 @@ func TestStreamHeartbeat(t *testing.T) {
 func TestSlowReaderIsDropped(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = 200 * time.Millisecond })
 	_, id := f.explicit()
-	s := f.session(id)
 	f.dial().do("PUT", "/v1/locks/a", "", "Lock-Session: "+id).want(t, 200, "")
 	lost := lease.Lost{Key: strings.Repeat("k", 500), Reason: lease.LostExpired}
 	for range 10_000 { // 5 MB, never blocks
-		s.o.OnLost(lost)
+		f.locks.options(id).OnLost(lost)
 	}
 	if reason := await.Receive(t, f.locks.ended, "the session's end"); reason != lease.EndDropped {
 		t.Error(reason)
@@ -142,9 +145,8 @@ func TestSlowReaderIsDropped(t *testing.T) {
 func TestStreamQueueIsBounded(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Hour })
 	_, id := f.explicit()
-	s := f.session(id)
 	for range 2 * maxSessionEvents {
-		s.o.OnLost(lease.Lost{Key: "kkkkkkkkkkkkkkkkkkkkkk"})
+		f.locks.options(id).OnLost(lease.Lost{Key: "kkkkkkkkkkkkkkkkkkkkkk"})
 	}
 	await.Receive(t, f.locks.ended, "the session's end")
 }
@@ -166,7 +168,7 @@ func TestInvalidSessionRequests(t *testing.T) {
 	c.do("DELETE", "/v1/sessions/", "").want(t, 404, "not_found")
 	f.locks.hook = func(string, string) error { return &lease.LimitError{What: "sessions", Limit: 1} }
 	c.do("POST", "/v1/sessions", "").want(t, 429, "limit")
-	if f.locks.opened != 0 {
+	if f.locks.sessions() != 0 {
 		t.Error("sessions were opened")
 	}
 	c.send("POST /v1/sessions HTTP/1.0\r\n\r\n")

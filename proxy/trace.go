@@ -115,7 +115,7 @@ func appendType(attrs []attribute.KeyValue, name string) []attribute.KeyValue {
 func (x *callSpan) off() bool { return x == nil || !x.IsRecording() }
 
 // setAcquire records the request. fallback is the TTL if neither the request nor a session has one.
-func (x *callSpan) setAcquire(r *lease.Request, s Session, fallback time.Duration) {
+func (x *callSpan) setAcquire(r *lease.Request, s *lease.Session, fallback time.Duration) {
 	if x.off() {
 		return
 	}
@@ -150,13 +150,13 @@ func (x *callSpan) setKeys(keys []string) {
 	x.SetAttributes(appendType([]attribute.KeyValue{tracing.Keys.StringSlice(keys[:min(len(keys), maxSpanKeys)]), tracing.KeyCount.Int(len(keys))}, name)...)
 }
 
-func (x *callSpan) setSession(s Session) {
+func (x *callSpan) setSession(s *lease.Session) {
 	if s != nil && !x.off() {
 		x.SetAttributes(tracing.Session.String(s.Name()))
 	}
 }
 
-func (x *callSpan) setClaim(token int64, s Session) {
+func (x *callSpan) setClaim(token int64, s *lease.Session) {
 	if x.off() {
 		return
 	}

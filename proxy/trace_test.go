@@ -192,9 +192,9 @@ func TestSpansOfFailures(t *testing.T) {
 	for _, target := range []string{"/v1", "/healthz", "/v1/stats", "/v1/locks/a/b", "/nothing", "/v1/locks/%zz"} {
 		c.do("GET", target, "", appHeader)
 	}
-	f.explicit()
+	_, id := f.explicit()
 	f.watch("a")
-	c.do("DELETE", "/v1/sessions/"+secretID(1), "").want(t, 200, "")
+	c.do("DELETE", "/v1/sessions/"+id, "").want(t, 200, "")
 	if spans := exporter.GetSpans(); len(spans) != 0 {
 		t.Error("spans of calls that are not about locks, or of streams:", spans)
 	}

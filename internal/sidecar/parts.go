@@ -112,7 +112,7 @@ func (s *sidecar) leaseConfig() lease.Config {
 func (s *sidecar) proxyConfig() proxy.Config {
 	cfg := s.Config
 	return proxy.Config{
-		Locks: proxy.FromManager(s.locks), Logger: s.log, Version: s.Version,
+		Locks: s.locks, Logger: s.log, Version: s.Version,
 		Claimed: s.record.begin, Namespace: cfg.Namespace,
 		TTL: cfg.TTL, AllowForce: cfg.AllowForce,
 		Details: func() map[string]string { return store.Details(s.store) },

@@ -25,14 +25,16 @@ type Space struct {
 }
 
 // NewSpace makes an empty space.
-func NewSpace() *Space {
-	now := time.Now()
+func NewSpace() *Space { return NewSpaceAfter(time.Now().UnixMicro()) }
+
+// NewSpaceAfter makes an empty space whose first grant has the next token. It is for tests that name their tokens.
+func NewSpaceAfter(token int64) *Space {
 	s := &Space{
 		seed:       maphash.MakeSeed(),
-		start:      now.Add(-1), // so that Moment.At is never zero
+		start:      time.Now().Add(-1), // so that Moment.At is never zero
 		namespaces: map[string]*namespace{},
 	}
-	s.tokens.Store(now.UnixMicro())
+	s.tokens.Store(token)
 	return s
 }
 
