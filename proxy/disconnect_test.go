@@ -79,9 +79,7 @@ func TestDisconnect(t *testing.T) {
 				if strings.HasPrefix(state, "waiting") {
 					awaitEndOfCall(t, f)
 				}
-				if a := f.dial().do("GET", "/v1/locks/mine", ""); a.json["state"] != "free" {
-					t.Error(a.text)
-				}
+				await.Until(t, "the lock is free", func() bool { return f.dial().do("GET", "/v1/locks/mine", "").json["state"] == "free" })
 				const warning = "connection closed while it held locks"
 				await.Until(t, "the warning is logged", func() bool { return strings.Contains(f.log.text(), warning) })
 				if got := f.log.text(); strings.Count(got, warning) != 1 || !strings.Contains(got, "age=") {
