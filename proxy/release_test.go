@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -46,7 +47,8 @@ func TestReleaseByDeleteAndPost(t *testing.T) {
 			} else {
 				a = c.do("DELETE", "/v1/locks/a"+s.query, s.body)
 			}
-			answers = append(answers, strings.NewReplacer("query parameter", "field", `\"`, "", ", without fraction or exponent", "").Replace(a.text))
+			text := strings.NewReplacer("query parameter", "field", `\"`, "", ", without fraction or exponent", "").Replace(a.text)
+			answers = append(answers, heldMillis.ReplaceAllString(text, `"held_ms":0`))
 		}
 		if r := f.locks.released; r.Outcome != store.Success && r.Token != 1 {
 			t.Errorf("the last release is %+v", r)
@@ -65,6 +67,8 @@ func TestReleaseByDeleteAndPost(t *testing.T) {
 		}
 	}
 }
+
+var heldMillis = regexp.MustCompile(`"held_ms":\d+`)
 
 func TestReleaseBodies(t *testing.T) {
 	f := start(t)
