@@ -380,6 +380,7 @@ func TestStopAndBreak(t *testing.T) {
 	app.Acquire("job:1")
 	next, _ := s.live("/live" + keyURL("job:1"))
 	awaitLive(next, "web-0")
+	awaitLive(next, "None since") // from now on, the page hears the events
 
 	resp, _ := press(s, "/stop", "job:1", "a release comes")
 	if resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "/key?key=job%3A1&done=stop" {
