@@ -46,6 +46,7 @@ type Call struct {
 	timer *time.Timer
 	time  <-chan time.Time // fires when the wait is over, and again when the store's time after it is over; a call that does not wait has only the store's time
 	timed bool             // the wait is over
+	over  <-chan struct{}  // is closed when the store's time is over; nil: see time
 }
 
 // NewCall makes a call that asks for one lock. s is nil with BindTTL.
@@ -245,6 +246,8 @@ func (c *Call) Await(b *Attempt) (types.Grant, error) {
 				continue
 			}
 			err = c.silence(true)
+		case <-c.over:
+			err = c.silence(true)
 		case <-c.mayEnter:
 			if g, ok := c.enter(); ok {
 				b.Cancel() // and its queue position
@@ -327,6 +330,8 @@ func (c *Call) Until(something <-chan struct{}) error {
 			return c.Timeout()
 		}
 		return c.silence(false)
+	case <-c.over:
+		return c.silence(false)
 	case <-c.ctx.Done():
 		return types.Left(c.ctx)
 	case <-ending:
@@ -366,14 +371,18 @@ func (c *Call) Timeout() error {
 
 // StartTimer starts the timer for the end of the wait. A call that does not wait has the time of [types.Patience].
 func (c *Call) StartTimer() {
-	if c.timer != nil || c.req.Wait < 0 {
+	if c.timer != nil || c.over != nil || c.req.Wait < 0 {
 		return
 	}
-	limit := c.req.Wait
+	limit, waited := c.req.Wait, c.aq.clk.Now().Sub(c.began)
 	if limit == 0 {
+		if waited < c.aq.cfg.StoreTimeout/20 { // nearly always
+			c.over = c.aq.limiter.Over()
+			return
+		}
 		limit = types.Patience(c.aq.cfg.StoreTimeout)
 	}
-	c.timer = time.NewTimer(limit - c.aq.clk.Now().Sub(c.began))
+	c.timer = time.NewTimer(limit - waited)
 	c.time = c.timer.C
 }
 

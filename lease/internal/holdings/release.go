@@ -142,8 +142,8 @@ func (r *Release) Again(ctx context.Context, within time.Duration) (types.Releas
 	return types.Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
 }
 
-// Answer waits for the outcome of the first try, within the [types.Patience] of the store's timeout.
-func (r *Release) Answer(ctx context.Context, timeout time.Duration) (types.Released, error) {
+// Answer waits for the outcome of the first try, within the patience of the limiter.
+func (r *Release) Answer(ctx context.Context, limiter *types.Limiter) (types.Released, error) {
 	r.mu.Lock()
 	if r.tried {
 		defer r.mu.Unlock()
@@ -154,8 +154,12 @@ func (r *Release) Answer(ctx context.Context, timeout time.Duration) (types.Rele
 	}
 	first := r.first
 	r.mu.Unlock()
-	ctx, cancel := types.Within(ctx, "release", timeout)
-	defer cancel()
+	select {
+	case <-first:
+	case <-ctx.Done():
+	case <-limiter.Over():
+		return types.Released{}, types.Silence("release", limiter.Timeout, true)
+	}
 	return r.wait(ctx, first)
 }
 
