@@ -27,7 +27,7 @@
 // dead. Such a hold is pending: the key counts as held, but no claim on it is right. After the hold, the
 // first living waiter gets the key.
 //
-// # What every store promises
+// # The promises of each store
 //
 // The numbers are those of docs/guarantees.md, which has all promises of a sidecar. Comments, SQL, docs/testing.md and test/mutants
 // say "promise N". These are the promises for which a store is needed:

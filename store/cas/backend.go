@@ -48,7 +48,7 @@ const TokensPerSwap = 2048
 // server must know the longest TTL of the leases with an Instance, also if it has forgotten these leases: it notes the TTL before it
 // opens them, where a failover does not lose it, or the instances remember it. The history is zero for servers that forget nothing.
 //
-// # What a backend may do beside
+// # Optional parts of a backend
 //
 // The engine finds by type assertion what only some backends do:
 //

@@ -41,7 +41,7 @@ type job struct {
 	// locked is called if another session keeps the record locked; nil: the items are answered.
 	locked func()
 
-	// What it has learned.
+	// The run fills the following fields.
 
 	view
 	race race

@@ -45,9 +45,9 @@ type Acquirer struct {
 	holdings  *holdings.Set
 	later     *background.Runner
 	arrivals  *arrivals
-	requests  repeat.Requests // requests with BindTTL
-	waiters   atomic.Int64    // calls that wait
-	limiter   types.Limiter   // of calls that do not
+	requests  repeat.Requests     // requests with BindTTL
+	waiters   atomic.Int64        // calls that wait
+	patience  types.PatienceTimer // of calls that do not wait, and of releases
 	began     time.Time
 	// lastEnd is when the store keeps no grant any more, in nanoseconds after began; 0: nothing was granted.
 	lastEnd atomic.Int64
@@ -68,7 +68,7 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 		Queue: newQueue(c.Config, c.Observer, c.Store, c.Background.Spawn),
 		lanes: c.Lanes, heldCache: c.HeldCache, leases: c.Leases, later: c.Background,
 		longestQueue: traits.LongestQueue, inline: traits.Inline,
-		draining: c.Draining, ctx: ctx, began: c.Clock.Now(), limiter: types.Limiter{Timeout: c.StoreTimeout},
+		draining: c.Draining, ctx: ctx, began: c.Clock.Now(), patience: types.PatienceTimer{Timeout: c.StoreTimeout},
 	}
 	aq.holdings = holdings.New(holdings.Config{
 		Instance: c.Instance, Pod: c.Pod, TTL: c.TTL, MaxSessions: c.MaxSessions, MaxLocksPerSession: c.MaxLocksPerSession,

@@ -63,15 +63,20 @@ func (b *Attempt) ask() store.Ask {
 	return a
 }
 
+// onAcquire tells what the answer to the first question decides.
 func (b *Attempt) onAcquire(ans store.Answer, err error) {
+	// A grant, a failure, or a refusal that is final ends the attempt.
 	if b.decided("acquire", ans, err) {
 		return
 	}
+	// In a quiet time nothing is granted, so a call that waits is queued as behind a holder.
 	if ans.Outcome == store.Quiet {
 		b.denied(types.Quiet(ans.ExpiresIn))
 		return
 	}
-	lock, sent := ans.Lock, b.lastSent() // a copy: otherwise each answer would be on the heap, also those that grant
+	// Another holder has the key. The caller learns who, and so do the next calls, from the cache. lock is a copy: otherwise each
+	// answer would be on the heap, also those that grant.
+	lock, sent := ans.Lock, b.lastSent()
 	b.mu.Lock()
 	b.seen, b.seenAt = &lock, sent
 	b.mu.Unlock()

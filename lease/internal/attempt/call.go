@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Call contains what the attempts of one Acquire have in common.
+// Call contains what the attempts of one Acquire have in common. Only the goroutine of the call uses it, except inFlight.
 type Call struct {
 	aq       *Acquirer
 	ctx      context.Context
@@ -43,10 +43,12 @@ type Call struct {
 	WasQueued bool
 	rest      time.Duration
 
+	// The end of the call: see StartTimer and endWait. time fires when the wait is over, and again when the store's time after it
+	// is over. timed: the wait is over. over is closed when the store's time of a call that does not wait is over; nil: time fires then.
 	timer *time.Timer
-	time  <-chan time.Time // fires when the wait is over, and again when the store's time after it is over; a call that does not wait has only the store's time
-	timed bool             // the wait is over
-	over  <-chan struct{}  // is closed when the store's time is over; nil: see time
+	time  <-chan time.Time
+	timed bool
+	over  <-chan struct{}
 }
 
 // NewCall makes a call that asks for one lock. s is nil with BindTTL.
@@ -377,7 +379,7 @@ func (c *Call) StartTimer() {
 	limit, waited := c.req.Wait, c.aq.clk.Now().Sub(c.began)
 	if limit == 0 {
 		if waited < c.aq.cfg.StoreTimeout/20 { // nearly always
-			c.over = c.aq.limiter.Over()
+			c.over = c.aq.patience.Over()
 			return
 		}
 		limit = types.Patience(c.aq.cfg.StoreTimeout)

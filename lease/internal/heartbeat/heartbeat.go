@@ -72,11 +72,12 @@ type Leases struct {
 
 	// listen says to the store whether there is a lease. The store's news (hand-offs, signals, events)
 	// concern waits, locks and watches, which all need a lease.
-	listen    func(on bool)
+	listen func(on bool)
+
+	// mu guards the following fields.
+	mu        sync.RWMutex
 	listening bool
 	emptied   time.Time // when the last lease was removed
-
-	mu sync.RWMutex
 	// byTTL are the leases in use, one for each step of the TTLs, without the retired ones.
 	byTTL   map[time.Duration]*Lease
 	retired map[*Lease]struct{}

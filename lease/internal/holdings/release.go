@@ -142,8 +142,8 @@ func (r *Release) Again(ctx context.Context, within time.Duration) (types.Releas
 	return types.Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
 }
 
-// Answer waits for the outcome of the first try, within the patience of the limiter.
-func (r *Release) Answer(ctx context.Context, limiter *types.Limiter) (types.Released, error) {
+// Answer waits for the outcome of the first try, within the patience of the call.
+func (r *Release) Answer(ctx context.Context, patience *types.PatienceTimer) (types.Released, error) {
 	r.mu.Lock()
 	if r.tried {
 		defer r.mu.Unlock()
@@ -157,8 +157,8 @@ func (r *Release) Answer(ctx context.Context, limiter *types.Limiter) (types.Rel
 	select {
 	case <-first:
 	case <-ctx.Done():
-	case <-limiter.Over():
-		return types.Released{}, types.Silence("release", limiter.Timeout, true)
+	case <-patience.Over():
+		return types.Released{}, types.Silence("release", patience.Timeout, true)
 	}
 	return r.wait(ctx, first)
 }

@@ -28,14 +28,16 @@ type Session struct {
 	ending   chan struct{}
 	released chan struct{}
 
+	// Requests are the calls with request ids that run in the session. They have a mutex of their own.
+	Requests repeat.Requests
+
+	// mu guards the following fields.
 	mu          sync.Mutex
 	ended       bool
 	held        lockMap
 	undelivered int // number of locks in held that count as pending
 	pending     int // calls that may still get a lock; they count towards the limit
 	lost        map[grantRef]loss
-	// Requests are the calls with request ids that run in the session.
-	Requests repeat.Requests
 	// releasing are the releases of the session's locks that the store has not confirmed.
 	releasing map[*Release]struct{}
 	// entrances are the calls that wait to enter, by key.
