@@ -56,7 +56,13 @@ func start(tb testing.TB, s engine, news func(store.News)) {
 
 func awaitReady(tb testing.TB, s engine) {
 	tb.Helper()
-	poll(tb, "the store is ready", func() bool { return s.Ready() == nil })
+	var why error
+	defer func() {
+		if why != nil {
+			tb.Logf("the store is not ready: %v", why)
+		}
+	}()
+	poll(tb, "the store is ready", func() bool { why = s.Ready(); return why == nil })
 }
 
 // poll calls yes until it returns true.
