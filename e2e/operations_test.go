@@ -11,10 +11,10 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
-// operations returns one section of docs/operations.md.
+// operations returns one section of docs/operate.md.
 func operations(t *testing.T, heading string) string {
 	t.Helper()
-	page, err := os.ReadFile("../docs/operations.md")
+	page, err := os.ReadFile("../docs/operate.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func operations(t *testing.T, heading string) string {
 	return section
 }
 
-// TestBackup: the commands of docs/operations.md copy a database with its roles to another one.
+// TestBackup: the commands of docs/operate.md copy a database with its roles to another one.
 // There, sidecars continue with greater tokens, and also after restored() was called.
 func TestBackup(t *testing.T) {
 	t.Parallel()
@@ -81,7 +81,7 @@ func TestBackup(t *testing.T) {
 	}
 }
 
-// TestOperationsSQL: the statements of docs/operations.md about tables and connections return rows.
+// TestOperationsSQL: the statements of docs/operate.md about tables and connections return rows.
 func TestOperationsSQL(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)

@@ -96,7 +96,7 @@ func TestHandOffsBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	rounds, interval := 5, 100*time.Millisecond
 	if *plain {
-		rounds, interval = 60, time.Second // for the times in docs/operations.md
+		rounds, interval = 60, time.Second // for the times in docs/operate.md
 	}
 	t.Run("no pooler", func(t *testing.T) {
 		o, url := onPostgres(t)

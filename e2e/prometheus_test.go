@@ -389,7 +389,7 @@ var (
 	ofHistogram      = regexp.MustCompile(`_(bucket|sum|count)$`)
 )
 
-// checkDocumented: docs/observability.md lists exactly the metrics that the sidecars expose, with
+// checkDocumented: docs/observe.md lists exactly the metrics that the sidecars expose, with
 // their types. Rules and panels use only these.
 func checkDocumented(t *testing.T, sidecars ...*scraped) {
 	t.Helper()
@@ -399,7 +399,7 @@ func checkDocumented(t *testing.T, sidecars ...*scraped) {
 			exposed[m[1]] = m[2]
 		}
 	}
-	page, err := os.ReadFile("../docs/observability.md")
+	page, err := os.ReadFile("../docs/observe.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,12 +407,12 @@ func checkDocumented(t *testing.T, sidecars ...*scraped) {
 	for _, m := range documentedMetric.FindAllStringSubmatch(string(page), -1) {
 		documented[m[1]] = m[2]
 		if exposed[m[1]] != m[2] {
-			t.Errorf("docs/observability.md has the %s %s, the sidecars say %q", m[2], m[1], exposed[m[1]])
+			t.Errorf("docs/observe.md has the %s %s, the sidecars say %q", m[2], m[1], exposed[m[1]])
 		}
 	}
 	for name, kind := range exposed {
 		if documented[name] == "" {
-			t.Errorf("the %s %s is missing in docs/observability.md", kind, name)
+			t.Errorf("the %s %s is missing in docs/observe.md", kind, name)
 		}
 	}
 	for name, text := range usesOfMetrics(t) {

@@ -119,7 +119,7 @@ func TestReadyMeansGrants(t *testing.T) {
 		becomesUnready(t, o,
 			func() { d.Do(t, "ACL", "SETUSER", "app", "-fcall") }, func() { d.Do(t, "ACL", "SETUSER", "app", "+fcall") }, "fcall", "lacks a right")
 		becomesUnready(t, o,
-			func() { d.Do(t, "ACL", "SETUSER", "app", "-set") }, func() { d.Do(t, "ACL", "SETUSER", "app", "+set") }, "lacks a right", "docs/operations.md")
+			func() { d.Do(t, "ACL", "SETUSER", "app", "-set") }, func() { d.Do(t, "ACL", "SETUSER", "app", "+set") }, "lacks a right", "docs/operate.md")
 		d.Do(t, "CONFIG", "SET", "maxmemory-policy", "noeviction")
 		becomesUnready(t, o,
 			func() { d.Do(t, "CONFIG", "SET", "maxmemory", "1000") }, func() { d.Do(t, "CONFIG", "SET", "maxmemory", "0") }, "maxmemory")

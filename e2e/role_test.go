@@ -352,7 +352,7 @@ func roleIsRefused(t *testing.T, database string) {
 	}
 }
 
-// roleReads runs the statements for dashboards in docs/operations.md, while an exclusive lock is
+// roleReads runs the statements for dashboards in docs/operate.md, while an exclusive lock is
 // held and waited for, and a shared lock is held.
 func roleReads(t *testing.T, database string, o options) {
 	statements := steps(sqlBlocks, operations(t, "Database"), ";\n")

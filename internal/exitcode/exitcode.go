@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// The exit codes, by cause (Help, docs/operations.md). Those above 60 are from sysexits.h, so scripts can
+// The exit codes, by cause (Help, docs/operate.md). Those above 60 are from sysexits.h, so scripts can
 // distinguish "try again later" from "fix something first".
 const (
 	OK          = 0

@@ -292,7 +292,7 @@ func TestFunctionsAreLoadedAgain(t *testing.T) {
 	r.Done(cas.Swap{Key: "ns/other", Data: []byte("x")})
 }
 
-// The rights of docs/operations.md suffice.
+// The rights of docs/operate.md suffice.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	d := redistest.Start(t)

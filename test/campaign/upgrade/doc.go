@@ -4,7 +4,7 @@
 //   - The previous release is built from the tag in the file PREVIOUS, as `release/freeze.sh`
 //     sets it. It says none until there is a release: then it is this tree.
 //   - The next one is this tree with migrations that are not there yet (testdata), so that
-//     there is always something to migrate. They do what a release may do: docs/operations.md.
+//     there is always something to migrate. They do what a release may do: docs/operate.md.
 //
 // Both are built as they are released. test/campaign/run.sh upgrade rolls to and fro for longer.
 package upgrade

@@ -21,11 +21,11 @@ var (
 	sqlBlocks   = regexp.MustCompile("(?ms)^```sql\n(.*?)^```$") //nolint:gocritic // as above
 )
 
-// TestSlowPage: every command and every statement in docs/slow.md works as written while a lock is
+// TestRunbook: every command and every statement in docs/runbook.md works as written while a lock is
 // held and waited for. The statements run as a role that may only read.
-func TestSlowPage(t *testing.T) {
+func TestRunbook(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/slow.md")
+	text, err := os.ReadFile("../docs/runbook.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,10 +69,10 @@ func TestSlowPage(t *testing.T) {
 // commands.
 var quotedMessages = regexp.MustCompile("`((?:[a-z-]+,? ){2,}[a-z-]+)`")
 
-// TestSlowPageQuotes: docs/slow.md quotes messages of the code.
-func TestSlowPageQuotes(t *testing.T) {
+// TestRunbookQuotes: docs/runbook.md quotes messages of the code.
+func TestRunbookQuotes(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/slow.md")
+	page, err := os.ReadFile("../docs/runbook.md")
 	if err != nil {
 		t.Fatal(err)
 	}
