@@ -96,7 +96,7 @@ campaign-clients: ## A long campaign of the clients: make campaign-clients STORE
 mutants: ## Break one rule after the other, and check that a test fails each time (takes long; ONLY=reap-early,no-history)
 	test/deps.sh go && go run ./test/mutants $(if $(ONLY),-only '$(ONLY)')
 
-bench: ## Measure the goals of docs/benchmarks.md and write bench/RESULTS.md
+bench: ## Measure the goals of bench/README.md and write bench/RESULTS.md
 	test/deps.sh go && go run ./bench -write $(BENCH_ARGS)
 
 check: lint vuln vet-darwin test test-image test-campaign test-campaign-clients test-k8s ## Lint, look for known vulnerabilities, and run all tests

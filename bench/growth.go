@@ -76,7 +76,7 @@ func (b *bench) growth() error {
 		page, logged = "growth-"+b.only+".md", "growth-"+b.only+".log"
 	}
 	head := fmt.Sprintf("# How cost grows\n\nMeasured %s by `go run ./bench %s`; what was printed meanwhile is in [%s](%s).\n"+
-		"How each is measured: [docs/benchmarks.md](../docs/benchmarks.md#how-cost-grows).\n\nMachine: %s\n",
+		"How each is measured: [README.md](README.md#how-cost-grows).\n\nMachine: %s\n",
 		time.Now().UTC().Format("2006-01-02"), strings.Join(os.Args[1:], " "), logged, logged, b.machine)
 	return errors.Join(
 		os.WriteFile("bench/"+page, []byte(head+text.String()), 0o644),

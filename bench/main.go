@@ -1,4 +1,4 @@
-// Command bench measures the goals of docs/benchmarks.md. Machines are noisy, so
+// Command bench measures the goals of bench/README.md. Machines are noisy, so
 // each goal is a ratio against something measured in the same run on the same
 // machine, in turns, with medians.
 //
@@ -201,7 +201,7 @@ func (b *bench) goals(before []scored) error {
 		return nil
 	}
 	text := fmt.Sprintf("# Results\n\nMeasured %s by `make bench`; what was printed meanwhile is in [results.log](results.log).\n"+
-		"The goals and how they are measured: [docs/benchmarks.md](../docs/benchmarks.md).\n\nMachine: %s\n\n%s",
+		"The goals and how they are measured: [README.md](README.md).\n\nMachine: %s\n\n%s",
 		time.Now().UTC().Format("2006-01-02"), b.machine, table(results))
 	return errors.Join(
 		os.WriteFile("bench/RESULTS.md", []byte(text), 0o644),

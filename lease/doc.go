@@ -2,7 +2,7 @@
 // does no I/O itself: it calls the operations of a [store.Store] in the right order. It reads time through
 // one [clock.Clock], so tests run it under virtual time.
 //
-// docs/architecture.md has the rooms below this package, and the function that tells each flow.
+// docs/how-it-works.md has the rooms below this package, and the function that tells each flow.
 //
 // # Who trusts what
 //

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestRooms: each room imports the rooms that docs/architecture.md says, and only rooms below it there.
+// TestRooms: each room imports the rooms that docs/how-it-works.md says, and only rooms below it there.
 func TestRooms(t *testing.T) {
-	text, err := os.ReadFile("../docs/architecture.md")
+	text, err := os.ReadFile("../docs/how-it-works.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,7 @@ func TestTheTablesOfTests(t *testing.T) {
 			tests[name] = true
 		}
 	}
-	for _, document := range []string{"SECURITY.md", "docs/architecture.md", "docs/guarantees.md", "docs/testing.md"} {
+	for _, document := range []string{"SECURITY.md", "docs/how-it-works.md", "docs/guarantees.md", "docs/testing.md"} {
 		text, err := os.ReadFile(filepath.Join(top, document))
 		if err != nil {
 			t.Fatal(err)
