@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 	"github.com/locksidecar/locksidecar/store"
@@ -90,6 +91,20 @@ func TestStrangeDefaults(t *testing.T) {
 			defer reset()
 			useEverything(t, url)
 		})
+	}
+}
+
+// Trap: idle_in_transaction_session_timeout is less than a round trip. No connection is in a transaction while the server
+// waits for the next message, not even after an error: the reader may not ask for the server's name.
+func TestIdleTimeoutBelowARoundTrip(t *testing.T) {
+	t.Parallel()
+	url := cluster.NewDatabase(t)
+	roles := []string{pgroles.Sidecar, pgroles.Reader}
+	setDefaults(t, url, []string{"idle_in_transaction_session_timeout = 1"}, roles...)
+	for _, role := range roles {
+		proxy := pgproxy.Start(t, pgtest.As(url, role))
+		proxy.Slow(20 * time.Millisecond)
+		startWith(t, postgres.Config{URL: proxy.URL(), Identity: store.Identity{Namespace: "n", Instance: role, Pod: "p"}})
 	}
 }
 

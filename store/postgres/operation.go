@@ -19,9 +19,11 @@ const (
 	attempts = 4
 	// retryPause is the longest pause before the second attempt.
 	retryPause = 10 * time.Millisecond
-	// toRead and toWrite begin a transaction. A standby refuses toWrite.
-	toRead  = "BEGIN ISOLATION LEVEL READ COMMITTED"
-	toWrite = toRead + " READ WRITE"
+	// toRead and toWrite begin a transaction, setRead and setWrite are for that of a simple query. A standby refuses to write.
+	toRead   = "BEGIN ISOLATION LEVEL READ COMMITTED"
+	toWrite  = toRead + " READ WRITE"
+	setRead  = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+	setWrite = setRead + " READ WRITE"
 )
 
 // operation is the state that the statements of a call share.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -120,12 +121,12 @@ func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, acc
 		if err := base(ctx, conn); err != nil {
 			return err
 		}
-		found, err := s.primaryOf(ctx, conn, toRead)
+		found, err := s.primaryOf(ctx, conn, setRead)
 		if err != nil && !answered(err) {
 			return err
 		}
 		if hosts != nil {
-			row, err := s.askRow(ctx, conn, toRead, sqlSystem)
+			row, err := s.askRow(ctx, conn, setRead, sqlSystem)
 			if err != nil && !answered(err) {
 				return err
 			}
@@ -141,15 +142,15 @@ func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, acc
 		old, ok := errors.AsType[*oldError](err)
 		if ok && found.after < old.latest.after && found.mark == old.latest.mark { // otherwise it may be another database
 			// If outdate fails, the next connection repeats it.
-			_, _ = s.askRow(ctx, conn, toWrite, sqlOutdate, strconv.FormatInt(found.after, 10), strconv.FormatInt(old.latest.after, 10))
+			_, _ = s.askRow(ctx, conn, setWrite, sqlOutdate, found.after, old.latest.after)
 		}
 		return err
 	}
 }
 
-// primaryOf reads the identity of the server. It is zero for a standby. begin: see askRow.
-func (s *Store) primaryOf(ctx context.Context, conn *pgconn.PgConn, begin string) (found primary, err error) {
-	row, err := s.askRow(ctx, conn, begin, sqlPrimary)
+// primaryOf reads the identity of the server. It is zero for a standby. transaction: see askRow.
+func (s *Store) primaryOf(ctx context.Context, conn *pgconn.PgConn, transaction string) (found primary, err error) {
+	row, err := s.askRow(ctx, conn, transaction, sqlPrimary)
 	if err != nil || row == nil {
 		return primary{}, err
 	}
@@ -161,42 +162,34 @@ func (s *Store) primaryOf(ctx context.Context, conn *pgconn.PgConn, begin string
 	return found, err
 }
 
-// askRow runs a statement and returns the first row as text, or nil. begin begins a transaction that is set up; empty:
-// the session is set up.
-func (s *Store) askRow(ctx context.Context, conn *pgconn.PgConn, begin string, sql statement, args ...string) ([][]byte, error) {
-	batch, before := &pgconn.Batch{}, 0
-	queue := func(sql string, args ...string) {
-		params := make([][]byte, 0, len(args))
-		for _, arg := range args {
-			params = append(params, []byte(arg))
+// askRow runs a statement and returns the first row as text, or nil. transaction sets up its transaction; empty: the
+// session is set up. args are numbers.
+//
+// All is one simple query, which is a transaction of its own, and so an error ends it at once. After an error in a
+// transaction that BEGIN began, a role with an idle_in_transaction_session_timeout of less than a round trip would lose the
+// connection, each time: a role that only reads may not ask for the server's name.
+func (s *Store) askRow(ctx context.Context, conn *pgconn.PgConn, transaction string, sql statement, args ...any) (row [][]byte, err error) {
+	text := inline(sql.sql, args)
+	if transaction != "" {
+		text = transaction + ";\n" + inline(sqlConnectionSetUp.sql, s.settings(true)) + ";\n" + text
+	}
+	err = s.measured(ctx, sql, func(string) error {
+		results, err := conn.Exec(ctx, text).ReadAll()
+		if err == nil && len(results[len(results)-1].Rows) > 0 {
+			row = results[len(results)-1].Rows[0]
 		}
-		batch.ExecParams(sql, params, nil, nil, nil)
-	}
-	if begin != "" {
-		settings := make([]string, 0, 4)
-		for _, value := range s.settings(true) {
-			settings = append(settings, fmt.Sprint(value))
-		}
-		queue(begin)
-		queue(sqlConnectionSetUp.sql, settings...)
-		before = 2
-	}
-	queue(sql.sql, args...)
-	if begin != "" {
-		queue("COMMIT")
-	}
-	var results []*pgconn.Result
-	err := s.measured(ctx, sql, func(string) (err error) {
-		results, err = conn.ExecBatch(ctx, batch).ReadAll()
 		return err
 	})
-	if conn.TxStatus() == 'E' {
-		err = errors.Join(err, conn.Exec(ctx, "ROLLBACK").Close())
+	return row, err
+}
+
+// inline replaces up to nine parameters by their values, which need no quoting.
+func inline(sql string, args []any) string {
+	var pairs []string
+	for i, arg := range args {
+		pairs = append(pairs, fmt.Sprintf("$%d", i+1), fmt.Sprintf("'%v'", arg))
 	}
-	if err != nil || len(results[before].Rows) == 0 {
-		return nil, err
-	}
-	return results[before].Rows[0], nil
+	return strings.NewReplacer(pairs...).Replace(sql)
 }
 
 // answered reports whether an error is the server's answer, which leaves the connection usable.
@@ -209,11 +202,11 @@ func (s *Store) learn(ctx context.Context, pool *pgxpool.Pool) error {
 		return err
 	}
 	defer handBack(conn)
-	begin := ""
+	transaction := ""
 	if s.shared() {
-		begin = toRead
+		transaction = setRead
 	}
-	found, err := s.primaryOf(ctx, conn.Conn().PgConn(), begin)
+	found, err := s.primaryOf(ctx, conn.Conn().PgConn(), transaction)
 	if err != nil {
 		return err
 	}

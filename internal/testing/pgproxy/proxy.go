@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -35,6 +36,7 @@ type Proxy struct {
 	closed   bool
 	open     *sync.Cond // on mu
 	stalled  bool
+	latency  time.Duration
 }
 
 // Start starts a proxy to a database, which ends with the test.
@@ -137,8 +139,19 @@ func (p *Proxy) Stall(stall bool) {
 	p.open.Broadcast()
 }
 
-// pass waits while the proxy is stalled.
+// Slow delays all messages to the server.
+func (p *Proxy) Slow(latency time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.latency = latency
+}
+
+// pass delays a message, and waits while the proxy is stalled.
 func (p *Proxy) pass() {
+	p.mu.Lock()
+	latency := p.latency
+	p.mu.Unlock()
+	time.Sleep(latency)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for p.stalled && !p.closed {
