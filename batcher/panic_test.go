@@ -13,6 +13,7 @@ import (
 // A panic of an operation ends the process, also where its caller carries it out and
 // would survive that, as a server's calls do. Else what the operation did would stay
 // unknown, its item without an answer, and the lane would take nothing up again.
+// Proves: rule lone call
 func TestPanicInTheCaller(t *testing.T) {
 	t.Parallel()
 	const inside = "BATCHER_TEST_PANIC"

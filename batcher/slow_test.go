@@ -106,6 +106,7 @@ func nothingKept(t *testing.T, l *Lane[string, string]) {
 }
 
 // One locked key delays no other, and is answered when its row is free.
+// Proves: trap locked row
 func TestLockedKeyDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rows{takes: 10 * time.Millisecond}

@@ -18,6 +18,7 @@ const lastInLine = "SELECT coalesce(data, '') FROM locksidecar.waiters ORDER BY 
 
 // TestBurstIsQueuedInOrder: 300 calls for one key arrive while PostgreSQL works on the first. A few
 // statements queue them. A call that arrives 5 ms later is served last.
+// Proves: promise 5
 func TestBurstIsQueuedInOrder(t *testing.T) {
 	for name, heldElsewhere := range map[string]bool{"free": false, "held elsewhere": true} {
 		t.Run(name, func(t *testing.T) { burst(t, heldElsewhere) })

@@ -48,6 +48,7 @@ func TestManyTTLs(t *testing.T) {
 
 // TestReleaseByRequestID: a lock is released by its request id even if its caller got no answer: in
 // the session, and with bind:ttl at any sidecar.
+// Proves: promise 9
 func TestReleaseByRequestID(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {

@@ -120,6 +120,7 @@ func (m *middle) holder() answer {
 
 // TestEventsDuringACohort: an event hits the holder, its sidecar or the database's connections during a
 // cohort. The order and the tokens stay right, and only the meant grant ends.
+// Proves: promise 5, promise 17
 func TestEventsDuringACohort(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(t *testing.T, m *middle){
@@ -288,6 +289,7 @@ func drainInACohort(t *testing.T, m *middle) {
 
 // TestSidecarKilledInACohort: the other pod's waiters get the key within the TTL. Those of the dead
 // sidecar are gone.
+// Proves: promise 5, promise 8
 func TestSidecarKilledInACohort(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
@@ -306,6 +308,7 @@ func TestSidecarKilledInACohort(t *testing.T) {
 
 // TestDatabaseKilledInACohort: the server recovers from a crash. The key never has two holders, and
 // each pod's calls keep their order.
+// Proves: promise 5, promise 8
 func TestDatabaseKilledInACohort(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template())

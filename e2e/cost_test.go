@@ -38,6 +38,7 @@ func looked(t *testing.T, url string, sidecars int64) {
 }
 
 // TestRenewalIsOneStatement: one statement in each interval renews 100,000 locks.
+// Proves: rule cost
 func TestRenewalIsOneStatement(t *testing.T) {
 	const (
 		sessions  = 100
@@ -119,6 +120,7 @@ const checkedTogether = `
 
 // TestWaitingCostsAlmostNothing: a thousand calls wait for a hundred keys behind another sidecar.
 // Few statements check them.
+// Proves: rule cost
 func TestWaitingCostsAlmostNothing(t *testing.T) {
 	t.Parallel()
 	const (

@@ -151,6 +151,7 @@ func (s *scene) waitOut() {
 
 // TestCutConnections cuts the connection to the database at each stage of each statement that
 // changes a holder. Every answer that the client got is true, and other grants are withdrawn.
+// Proves: promise 9
 func TestCutConnections(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)

@@ -32,6 +32,7 @@ func waitsElsewhere(t *testing.T, s *sidecar, a *app) {
 
 // TestDropFreesAll tests the product's first promise: when a connection ends, in any state, all its
 // locks are free a moment later, and a waiter gets its lock.
+// Proves: promise 7
 func TestDropFreesAll(t *testing.T) {
 	t.Parallel()
 	states := []struct {
@@ -130,6 +131,7 @@ func (s *sidecar) awaitQueue(key string, n int64) {
 }
 
 // TestKilledAppFreesAll: SIGKILL ends an app without a last request.
+// Proves: promise 7
 func TestKilledAppFreesAll(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {

@@ -38,6 +38,7 @@ func onSharedEtcd(t *testing.T) options {
 }
 
 // TestEtcdGoneForLong: the same as TestDatabaseGoneForLong.
+// Proves: A7
 func TestEtcdGoneForLong(t *testing.T) {
 	t.Parallel()
 	o, c := onEtcd(t)
@@ -60,6 +61,7 @@ func nothingLeftOnEtcd(t *testing.T, c *etcdtest.Cluster, prefix string) {
 }
 
 // TestEtcd: two sidecars on etcd exclude each other, hand locks on in order, and outlive a restart of the server.
+// Proves: A7
 func TestEtcd(t *testing.T) {
 	t.Parallel()
 	o, c := onEtcd(t)
@@ -68,6 +70,7 @@ func TestEtcd(t *testing.T) {
 
 // TestEtcdKilledSidecar: the locks of a killed sidecar are free when its lease ends, and a waiter gets them. A lock with a
 // TTL of its own stays.
+// Proves: A7
 func TestEtcdKilledSidecar(t *testing.T) {
 	t.Parallel()
 	o, _ := onEtcd(t)
@@ -75,6 +78,7 @@ func TestEtcdKilledSidecar(t *testing.T) {
 }
 
 // TestEtcdThreeServers: a sidecar whose URL names three servers goes on without one of them.
+// Proves: A7
 func TestEtcdThreeServers(t *testing.T) {
 	t.Parallel()
 	o, c := onEtcd(t, etcdtest.Nodes(3))
@@ -103,6 +107,7 @@ func TestEtcdCommands(t *testing.T) {
 
 // TestEtcdFull: a server that has reached its quota refuses grants and releases, and the answer says what to do. Locks are
 // renewed meanwhile. When an operator has made room, the sidecar goes on, and repeats the releases of connections that closed.
+// Proves: A7
 func TestEtcdFull(t *testing.T) {
 	t.Parallel()
 	o, c := onEtcd(t, etcdtest.WithQuota(8<<20))

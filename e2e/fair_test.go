@@ -61,6 +61,7 @@ func contend(t *testing.T, d time.Duration, each int, body func(i int) string, s
 }
 
 // TestCallersOfTwoSidecarsAreServedAlike: callers who want one key all the time are served alike, whichever sidecar they ask.
+// Proves: promise 5
 func TestCallersOfTwoSidecarsAreServedAlike(t *testing.T) {
 	modes := []struct {
 		name string

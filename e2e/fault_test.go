@@ -14,6 +14,7 @@ const stopSignal = syscall.SIGSTOP
 
 // TestStoppedSidecar: a sidecar that was stopped for longer than its TTL does not report its old
 // locks as held, although it got no news.
+// Proves: promise 2
 func TestStoppedSidecar(t *testing.T) {
 	t.Parallel()
 	o, _ := onPostgres(t)
@@ -55,6 +56,7 @@ func TestStoppedSidecar(t *testing.T) {
 
 // TestTwoSidecarsExclude lets many clients behind two sidecars compete for a few keys. It checks
 // from outside that a key never has two holders.
+// Proves: promise 1
 func TestTwoSidecarsExclude(t *testing.T) {
 	t.Parallel()
 	const clients, each, names, leastGrants = 12, 40, 3, 300
@@ -109,6 +111,7 @@ func TestTwoSidecarsExclude(t *testing.T) {
 }
 
 // TestTokensGrow: tokens grow through releases, concurrent first acquires and restarts.
+// Proves: promise 3
 func TestTokensGrow(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -145,6 +148,7 @@ func TestTokensGrow(t *testing.T) {
 
 // TestGracefulStop: a sidecar that drains is not ready, refuses acquires, and ends waits. Releases
 // still work. A connection stays open until its locks are free.
+// Proves: trap Shutdown
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -180,6 +184,7 @@ func TestGracefulStop(t *testing.T) {
 }
 
 // TestDrainLimit: the drain ends at its timeout, even if an app still holds locks. The app is told that it has lost them.
+// Proves: promise 10, trap Shutdown
 func TestDrainLimit(t *testing.T) {
 	t.Parallel()
 	o, _ := onPostgres(t)
@@ -199,6 +204,7 @@ func TestDrainLimit(t *testing.T) {
 }
 
 // TestOneSidecarASocket: a sidecar does not take over a live socket, but it takes over a stale one.
+// Proves: trap unlinked file
 func TestOneSidecarASocket(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)

@@ -104,6 +104,7 @@ func inLine(keep func(i int) bool) (places []int) {
 }
 
 // TestFirstInFirstOut: waiters behind several sidecars are served in one order.
+// Proves: promise 5
 func TestFirstInFirstOut(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
@@ -122,6 +123,7 @@ func TestFirstInFirstOut(t *testing.T) {
 
 // TestLineSkipsTheDead: clients that left do not delay the queue. A killed sidecar delays it by its
 // TTL at most.
+// Proves: promise 5
 func TestLineSkipsTheDead(t *testing.T) {
 	t.Parallel()
 	t.Run("same TTL", func(t *testing.T) { lineSkipsTheDead(t, 5*time.Second, 5*time.Second) })
@@ -160,6 +162,7 @@ func lineSkipsTheDead(t *testing.T, dead, others time.Duration) {
 }
 
 // TestLineSkipsTheVanished: clients that left do not delay the queue, with any TTL.
+// Proves: promise 5
 func TestLineSkipsTheVanished(t *testing.T) {
 	t.Parallel()
 	limit := slowed(2 * time.Second) // includes 80 hand-offs; the TTL is an hour

@@ -14,6 +14,7 @@ import (
 // TestAStoreThatHangs: the servers of a store are stopped by SIGSTOP, so their connections stay open and nothing answers. Each call
 // is told that the store is unavailable, and to try again. Its connection and its session go on, and keep what they hold.
 // `run --again` goes on, too.
+// Proves: promise 9
 func TestAStoreThatHangs(t *testing.T) {
 	t.Parallel()
 	for name, on := range map[string]func(t *testing.T) (o options, freeze, thaw func()){

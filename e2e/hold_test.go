@@ -30,6 +30,7 @@ func endedAt(t *testing.T, before, after answer, want time.Duration) {
 }
 
 // TestMinHold: the next grant comes after the hold, for every end of the holder.
+// Proves: promise 11
 func TestMinHold(t *testing.T) {
 	t.Parallel()
 	const hold = 5 * time.Second
@@ -87,6 +88,7 @@ func TestMinHold(t *testing.T) {
 
 // TestMinHoldRestarted: a sidecar is killed, and another starts in its folder. The holds of the
 // first one's locks stay.
+// Proves: promise 11
 func TestMinHoldRestarted(t *testing.T) {
 	t.Parallel()
 	const hold = 3 * time.Second
@@ -113,6 +115,7 @@ func TestMinHoldRestarted(t *testing.T) {
 
 // TestMaxHold: the sidecar ends a lock that an app holds for too long, and reports it. If the
 // sidecar dies before, the lock ends with its lease.
+// Proves: promise 11
 func TestMaxHold(t *testing.T) {
 	t.Parallel()
 	const hold = time.Second
@@ -161,6 +164,7 @@ func TestMaxHold(t *testing.T) {
 
 // TestBindTTL: a bind:ttl lock outlives its connection, and ends on time if a call waits. Key and
 // token are enough to extend and release it from any pod.
+// Proves: promise 12
 func TestBindTTL(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Second

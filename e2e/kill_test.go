@@ -58,6 +58,7 @@ func waitFor(t *testing.T, s *sidecar, url string, names []string) []*app {
 
 // TestKilledAppAcrossSidecars: an app is killed. Waiters behind another sidecar get its locks at
 // once, without a poll.
+// Proves: promise 8
 func TestKilledAppAcrossSidecars(t *testing.T) {
 	t.Parallel()
 	const waiters = 20
@@ -85,6 +86,7 @@ func TestKilledAppAcrossSidecars(t *testing.T) {
 
 // TestKilledSidecar: a sidecar is killed. Its locks go to others when its lease has ended by the
 // database's clock: not earlier, and not much later.
+// Proves: promise 8
 func TestKilledSidecar(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
@@ -124,6 +126,7 @@ func TestKilledSidecar(t *testing.T) {
 
 // TestRestartedSidecar: a sidecar is killed, and another starts in its folder. It frees the first
 // one's locks long before their lease ends.
+// Proves: promise 8
 func TestRestartedSidecar(t *testing.T) {
 	t.Parallel()
 	limit := slowed(2 * time.Second) // the TTL is a minute

@@ -71,6 +71,7 @@ func (n *lostNews) granted(t *testing.T, fault *pgproxy.Hook) time.Duration {
 }
 
 // TestNewsArrives: without a fault, the news arrives. The other tests depend on that.
+// Proves: promise 6
 func TestNewsArrives(t *testing.T) {
 	t.Parallel()
 	whereNewsIsHeard(t, func(t *testing.T, o options, url string) {
@@ -88,6 +89,7 @@ func TestNewsArrives(t *testing.T) {
 
 // TestListenerKilled: the waiter's listening connection is killed just before the hand-off. Its
 // sidecar soon listens again and then checks for missed news. The next renewal is minutes away.
+// Proves: promise 6, trap notifications
 func TestListenerKilled(t *testing.T) {
 	t.Parallel()
 	limit := slowed(2 * time.Second) // includes a pause and a new connection
@@ -112,6 +114,7 @@ const deafen = `CREATE OR REPLACE FUNCTION locksidecar.channel(ns text, its_inst
 
 // TestGranterKilled: the granter dies before it learns that its release is committed, and sends no
 // news. The check with the waiter's renewals finds the grant.
+// Proves: promise 6, trap no NOTIFY
 func TestGranterKilled(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second

@@ -19,6 +19,7 @@ const (
 
 // TestLockedRow: an operator's open transaction locks one key's row. Calls for this key wait, and
 // calls for other keys are not affected.
+// Proves: trap locked row
 func TestLockedRow(t *testing.T) {
 	const longest = stuckTime * 3 / 4 // the longest allowed time of a call for another key
 	o, url := onPostgres(t)

@@ -124,6 +124,7 @@ func TestMoveWaitsForTheLastLock(t *testing.T) {
 }
 
 // TestMoveAfterACleanStop: sidecars that were elected to sweep and to count leave nothing behind, so the store may be taken over at once.
+// Proves: rule stop
 func TestMoveAfterACleanStop(t *testing.T) {
 	t.Parallel()
 	from, to := onSharedEtcd(t)["STORE_URL"], onSharedEtcd(t)["STORE_URL"]

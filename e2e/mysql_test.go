@@ -42,6 +42,7 @@ func onSharedMySQL(t *testing.T) options {
 }
 
 // TestMySQL: two sidecars on MariaDB exclude each other, hand locks on in order, and outlive kill -9 of the server.
+// Proves: A8
 func TestMySQL(t *testing.T) {
 	t.Parallel()
 	o, d := onMySQL(t)

@@ -55,6 +55,7 @@ func (s *sidecar) command(args ...string) string {
 }
 
 // TestFiguresCount: events of locks are counted exactly, and gauges return to zero.
+// Proves: rule metrics
 func TestFiguresCount(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -107,6 +108,7 @@ func TestFiguresCount(t *testing.T) {
 }
 
 // TestFiguresAreBounded: keys do not become labels, and the number of types is limited.
+// Proves: rule metrics
 func TestFiguresAreBounded(t *testing.T) {
 	t.Parallel()
 	const types = 300
@@ -218,6 +220,7 @@ func TestStats(t *testing.T) {
 
 // TestFleetFigures: one of the scraped sidecars shows the counts of the whole database. A sidecar
 // without scrapes sends no statements.
+// Proves: rule metrics
 func TestFleetFigures(t *testing.T) {
 	t.Parallel()
 	o, _ := onPostgres(t)

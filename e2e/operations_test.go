@@ -28,6 +28,7 @@ func operations(t *testing.T, heading string) string {
 
 // TestBackup: the commands of docs/operate.md copy a database with its roles to another one.
 // There, sidecars continue with greater tokens, and also after restored() was called.
+// Proves: rule restore
 func TestBackup(t *testing.T) {
 	t.Parallel()
 	commands := steps(shellBlocks, operations(t, "Backup and restore"), "\n")

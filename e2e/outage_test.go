@@ -94,6 +94,7 @@ func (l *load) goesOn(more int64) {
 
 // TestDatabaseKilled: PostgreSQL is killed under load and recovers within the TTL. Locks stay held,
 // waiters still wait, and clients continue without help.
+// Proves: promise 8
 func TestDatabaseKilled(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template())
@@ -142,6 +143,7 @@ func TestDatabaseKilled(t *testing.T) {
 
 // TestDatabaseGoneForLong: in an outage longer than the TTL, locks are lost at their deadline and
 // not before. When the database is back, the sidecars go on without help.
+// Proves: promise 8, promise 10
 func TestDatabaseGoneForLong(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template())
@@ -210,6 +212,7 @@ func goneForLong(t *testing.T, url string, kill, restart func()) {
 // TestCrashLosesQueuePositions: an enqueue is not flushed to the disk at once, so a crash can lose it,
 // but no earlier commit. Its sidecar queues it again, after news of the listening connection, or at
 // its next check without a listener. There are no renewals in this test.
+// Proves: promise 5
 func TestCrashLosesQueuePositions(t *testing.T) {
 	t.Parallel()
 	// Only the statements of this test flush, because the server's own flushes are switched off.
@@ -273,6 +276,7 @@ func TestCrashLosesQueuePositions(t *testing.T) {
 // TestACrashForgetsReleases: a plain release is not flushed to the disk at once, so a crash can
 // lose it. The sidecar repeats it after it reconnects, even if its app has left. So waiters do not
 // wait for the end of the lease.
+// Proves: promise 4
 func TestACrashForgetsReleases(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template(), pgtest.WithSetting("wal_writer_delay", "10s"),

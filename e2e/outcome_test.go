@@ -24,6 +24,7 @@ func (ans answer) skipped(result string) {
 // TestOutcomes: on success, skip-waiters get the result, and the other waiters keep their order. On
 // failure, the next waiter gets the lock at once. A key of another type for the same resource is
 // another lock.
+// Proves: promise 15
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -56,6 +57,7 @@ func TestOutcomes(t *testing.T) {
 
 // TestSkipIsQuick: two hundred calls behind two sidecars wait for another one's result. They get it
 // at once, with few statements.
+// Proves: promise 15
 func TestSkipIsQuick(t *testing.T) {
 	const (
 		waiters = 200
@@ -104,6 +106,7 @@ func TestSkipIsQuick(t *testing.T) {
 // TestReleaserKilled: a sidecar is killed during its release with an outcome. No waiter is lost:
 // either the release was carried out and the waiters are notified, or the first waiter gets the
 // lock at the end of the lease.
+// Proves: promise 15
 func TestReleaserKilled(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
@@ -144,6 +147,7 @@ func TestReleaserKilled(t *testing.T) {
 }
 
 // TestSkippedSidecarKilled: the skips of a dead sidecar's waiters are deleted.
+// Proves: promise 15
 func TestSkippedSidecarKilled(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)

@@ -17,6 +17,7 @@ import (
 // TestPgBouncer: locks work through a pooler that gives each transaction another connection. Only
 // the news of other pods must be polled for. A sidecar whose settings allow LISTEN notices that
 // LISTEN does not work.
+// Proves: trap pooler
 func TestPgBouncer(t *testing.T) {
 	t.Parallel()
 	for _, listen := range []string{"never", "auto"} {
@@ -92,6 +93,7 @@ func pastPgBouncer(t *testing.T) (options, string) {
 
 // TestHandOffsBehindPgBouncer measures hand-offs between two sidecars. With a listener past the
 // pooler, waiters do not poll. Without one, their next poll finds the grant.
+// Proves: trap pooler
 func TestHandOffsBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	rounds, interval := 5, 100*time.Millisecond
@@ -171,6 +173,7 @@ func (s *sidecar) listener(state string) bool {
 
 // TestListenURLOfNoUse: if the listener cannot work, one log line gives the reason, and hand-offs
 // are polled for until it works.
+// Proves: trap pooler
 func TestListenURLOfNoUse(t *testing.T) {
 	t.Parallel()
 	o, url := pastPgBouncer(t)

@@ -46,6 +46,7 @@ var expected = map[string]bool{
 
 // TestPrometheus: the files of deploy/observability work with two real sidecars and a real
 // Prometheus, through an outage of the database.
+// Proves: rule metrics
 func TestPrometheus(t *testing.T) {
 	t.Parallel()
 	r := otlptest.Start(t)

@@ -13,6 +13,7 @@ import (
 
 // TestQuietTimeIsNamed: in the quiet time of a new Redis each refusal says why, and for how long: a call that does not wait, one whose
 // wait ends, /readyz, the commands, and the log.
+// Proves: rule quiet time
 func TestQuietTimeIsNamed(t *testing.T) {
 	t.Parallel()
 	d := redistest.Start(t)
@@ -56,6 +57,7 @@ func TestQuietTimeIsNamed(t *testing.T) {
 }
 
 // TestMigrateNew: a new Redis that was marked grants at once. One that sidecars use is not marked.
+// Proves: rule quiet time
 func TestMigrateNew(t *testing.T) {
 	t.Parallel()
 	d := redistest.Start(t)
@@ -82,6 +84,7 @@ func TestMigrateNew(t *testing.T) {
 }
 
 // TestTheStoreIsAway: what a failure of the store means differs by the call, and each detail says what it means for that call.
+// Proves: rule readiness
 func TestTheStoreIsAway(t *testing.T) {
 	t.Parallel()
 	o, d := onRedis(t)

@@ -57,6 +57,7 @@ func becomesUnready(t *testing.T, o options, breaks, mends func(), says ...strin
 }
 
 // TestReadyMeansGrants: a store that answers and grants nothing makes a sidecar not ready.
+// Proves: rule readiness
 func TestReadyMeansGrants(t *testing.T) {
 	t.Parallel()
 	t.Run("PostgreSQL, a right", func(t *testing.T) {

@@ -36,6 +36,7 @@ func onSharedRedis(t *testing.T) options {
 
 // TestRedis: two sidecars on Redis exclude each other, hand locks on in order, and outlive kill -9 of the server, which keeps
 // what it granted.
+// Proves: A9
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	o, d := onRedis(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -47,6 +48,7 @@ func TestRedis(t *testing.T) {
 
 // TestRedisFailover: a sentinel promotes the replica of a primary that was killed. The session that holds a lock keeps it,
 // nothing is granted in the quiet time, and a waiter gets it when it is free.
+// Proves: A9
 func TestRedisFailover(t *testing.T) {
 	t.Parallel()
 	g := redistest.StartSentinel(t)

@@ -12,6 +12,7 @@ func entry(owner string, wait int) string {
 
 // TestReentry: the same owner in the same session reenters without statements. Only the last
 // release frees the lock. Others wait, also in the same session.
+// Proves: promise 13
 func TestReentry(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)

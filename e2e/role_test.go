@@ -95,6 +95,7 @@ func migrateAs(t *testing.T, role, database string) (string, error) {
 
 // TestRoles: with the roles of deploy/roles.sql, one role migrates. The sidecars' role can do all
 // its work, but no more.
+// Proves: rule roles
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	database := ownServer(t)

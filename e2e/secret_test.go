@@ -120,6 +120,7 @@ func (r *rotation) renews() {
 // TestNewPassword: the password of the database's role is replaced, on the server first or in the
 // file first, and then the role itself. All connections break. No lock is lost, and no sidecar is
 // restarted.
+// Proves: rule credentials
 func TestNewPassword(t *testing.T) {
 	t.Parallel()
 	r := newRotation(t)
@@ -187,6 +188,7 @@ func (r *rotation) end() {
 }
 
 // TestBadSecret: a file that cannot be used only causes one log line.
+// Proves: rule credentials
 func TestBadSecret(t *testing.T) {
 	t.Parallel()
 	r := newRotation(t)

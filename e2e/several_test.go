@@ -77,6 +77,7 @@ func TestSeveralKeys(t *testing.T) {
 // TestSeveralKeysNeverDeadlock: a thousand calls for random keys in random order behind two
 // sidecars compete with calls for single keys. Each call is granted in its turn. A key never has
 // two holders, and nothing is left.
+// Proves: promise 14
 func TestSeveralKeysNeverDeadlock(t *testing.T) {
 	const (
 		names, calls = 20, 1000
@@ -145,6 +146,7 @@ func TestSeveralKeysNeverDeadlock(t *testing.T) {
 
 // TestSeveralKeysKilled: a call for several keys waits for the last ones. Its granted keys are
 // freed with its app, and with its sidecar.
+// Proves: promise 14
 func TestSeveralKeysKilled(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)

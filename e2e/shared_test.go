@@ -32,6 +32,7 @@ const place = `{"mode":"shared","limit":3,"wait_ms":-1}`
 
 // Many clients of two sidecars want one of three places. There are never more than three holders, and no two have the same
 // slot.
+// Proves: promise 19
 func TestSemaphoreNeverHasMoreThanItsLimit(t *testing.T) {
 	t.Parallel()
 	sharing(t, nil, func(t *testing.T, _ options, one, two *sidecar) {
@@ -54,6 +55,7 @@ func TestSemaphoreNeverHasMoreThanItsLimit(t *testing.T) {
 }
 
 // kill -9 of a holder, or of its sidecar, frees its place and its slot; the other holders keep theirs.
+// Proves: promise 19
 func TestKilledHolderFreesItsSlot(t *testing.T) {
 	t.Parallel()
 	sharing(t, options{"TTL": "1h"}, func(t *testing.T, _ options, one, two *sidecar) {
@@ -83,6 +85,7 @@ func TestKilledHolderFreesItsSlot(t *testing.T) {
 }
 
 // The places of a sidecar that was killed are free when its leases have ended.
+// Proves: promise 19
 func TestKilledSidecarFreesItsSlots(t *testing.T) {
 	t.Parallel()
 	o, _ := onPostgres(t)

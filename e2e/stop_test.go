@@ -28,6 +28,7 @@ func (ans answer) stopping(reason string) {
 
 // TestStop: an app in any pod may ask the holder to stop. The holder is notified at once. The next
 // holder is not asked.
+// Proves: promise 17
 func TestStop(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
@@ -98,6 +99,7 @@ func TestStop(t *testing.T) {
 }
 
 // TestStopWithoutListen: without notifications, the renewal reports the stop.
+// Proves: promise 17
 func TestStopWithoutListen(t *testing.T) {
 	t.Parallel()
 	const interval = time.Second
@@ -118,6 +120,7 @@ func TestStopWithoutListen(t *testing.T) {
 
 // TestForce: a lock is broken only if the settings allow it. The holder is notified of the loss
 // before the next grant.
+// Proves: promise 17
 func TestForce(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)

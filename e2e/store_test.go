@@ -51,6 +51,7 @@ func TestStoreAppears(t *testing.T) {
 
 // TestReadOnlyByDefault: a database has read-only transactions by default. All connections, also
 // that of the migration, override this.
+// Proves: trap defaults
 func TestReadOnlyByDefault(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewEmptyDatabase(t)

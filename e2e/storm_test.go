@@ -22,6 +22,7 @@ const (
 // TestStorm: clients behind two sidecars make all kinds of calls at the same time. A key never has
 // two holders, no waiter is left behind, nothing is left at the end, and the server finds no
 // deadlock. The server searches after 10 ms, which is before any timeout of the sidecar.
+// Proves: promise 1
 func TestStorm(t *testing.T) {
 	own := pgtest.Start(t, pgroles.Template(), pgtest.WithoutFsync(), pgtest.WithSetting("deadlock_timeout", "10ms"))
 	for _, keys := range []int{200, 8} {

@@ -66,6 +66,7 @@ const encrypted = `SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING 
 	WHERE datname = current_database() AND application_name = 'locksidecar' AND ssl`
 
 // TestTLS: with sslmode=verify-full, a wrong server gets no password, and the log gives the reason.
+// Proves: rule credentials
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	s := newSecure(t)
@@ -108,6 +109,7 @@ func TestTLS(t *testing.T) {
 
 // TestTLSCertificates: a sidecar identifies itself by a certificate. All certificate files may be
 // replaced, and new connections use the new files.
+// Proves: rule credentials
 func TestTLSCertificates(t *testing.T) {
 	t.Parallel()
 	s := newSecure(t)

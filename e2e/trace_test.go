@@ -218,6 +218,7 @@ func (p *pythonApp) end() {
 
 // TestTraceTree follows a contended lock, between two sidecars and an app with the Python client.
 // The app's trace shows its wait, with a link to the trace of the holder.
+// Proves: rule traces
 func TestTraceTree(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"sync", "async"} {
@@ -345,6 +346,7 @@ func wantBatch(t *testing.T, f *forest, s otlptest.Span) {
 }
 
 // TestTracedBatches: concurrent calls share batches. Each batch has links to all its calls.
+// Proves: rule traces
 func TestTracedBatches(t *testing.T) {
 	t.Parallel()
 	const apps = 200
@@ -385,6 +387,7 @@ func TestTracedBatches(t *testing.T) {
 
 // TestTracedDrop: an app is killed. The trace of its lock shows that, and the waiter's trace links
 // to it.
+// Proves: rule traces
 func TestTracedDrop(t *testing.T) {
 	t.Parallel()
 	r := otlptest.Start(t)
@@ -415,6 +418,7 @@ func TestTracedDrop(t *testing.T) {
 
 // TestTracingHonoursTheApp: calls that the app does not record are not recorded. Without a setting,
 // no telemetry is sent.
+// Proves: rule traces
 func TestTracingHonoursTheApp(t *testing.T) {
 	t.Parallel()
 	r := otlptest.Start(t)

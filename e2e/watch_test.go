@@ -30,6 +30,7 @@ func (s *stream) sees(want ...string) {
 }
 
 // TestEvents: the watchers of a key see its events from all pods.
+// Proves: promise 16
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -88,6 +89,7 @@ func TestEvents(t *testing.T) {
 
 // TestWatchersSeeExpiry: the holder's pod dies, and the key has no waiters. Watchers are notified
 // within a second of the lease's end.
+// Proves: promise 16
 func TestWatchersSeeExpiry(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
@@ -111,6 +113,7 @@ func TestWatchersSeeExpiry(t *testing.T) {
 
 // TestStreamOpenedDuringAnOutage: during an outage of the database, a stream is opened and closed,
 // and another is opened. The second stream begins after the outage.
+// Proves: trap stream in an outage
 func TestStreamOpenedDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
@@ -144,6 +147,7 @@ func TestStreamOpenedDuringAnOutage(t *testing.T) {
 }
 
 // TestUnwatchedKeysCostNothing: notifications are sent only for watched keys.
+// Proves: promise 16
 func TestUnwatchedKeysCostNothing(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
@@ -176,6 +180,7 @@ func TestUnwatchedKeysCostNothing(t *testing.T) {
 }
 
 // TestSlowWatcher: a stream whose client does not read is dropped, and delays no other client.
+// Proves: promise 16
 func TestSlowWatcher(t *testing.T) {
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o.with(options{"LOG_LEVEL": "info"}))

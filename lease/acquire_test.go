@@ -37,6 +37,7 @@ func TestAcquireAndRelease(t *testing.T) {
 	})
 }
 
+// Proves: trap second thread
 func TestThreadsOfASessionExcludeEachOther(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -116,6 +117,7 @@ func TestWaitTimesOut(t *testing.T) {
 
 // The wait ends at the moment of the grant. Both results are right, but the call and the store must
 // agree.
+// Proves: trap give-up at the grant
 func TestTimeoutMeetsGrant(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		for i := range 200 {
@@ -143,6 +145,7 @@ func TestTimeoutMeetsGrant(t *testing.T) {
 	})
 }
 
+// Proves: promise 12
 func TestBindTTLLockHasNoSession(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

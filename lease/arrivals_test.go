@@ -59,6 +59,7 @@ func waits() map[string]types.Request {
 // Many calls come for a key at the same time. A few statements queue them in the order in which
 // they came, and later calls are served later. This holds for every statement that the first call
 // may be in.
+// Proves: promise 5
 func TestBurstIsQueuedInOrder(t *testing.T) {
 	const crowd = 300
 	for _, held := range []bool{false, true} {
@@ -97,6 +98,7 @@ func TestBurstIsQueuedInOrder(t *testing.T) {
 }
 
 // Calls of different kinds keep their order.
+// Proves: promise 5
 func TestArrivalsOfAllKindsKeepTheirOrder(t *testing.T) {
 	for first, ahead := range waits() {
 		for second, behind := range waits() {

@@ -109,10 +109,12 @@ func eachStage(t *testing.T, leave func(r *rig, s *holdings.Session, cancel cont
 	}
 }
 
+// Proves: promise 7, trap drop during an enqueue
 func TestSessionEndsInEveryState(t *testing.T) {
 	eachStage(t, func(_ *rig, s *holdings.Session, _ context.CancelFunc) { s.End(types.EndDropped) }, types.ErrSessionEnded)
 }
 
+// Proves: trap drop during an enqueue
 func TestCallerLeavesInEveryState(t *testing.T) {
 	eachStage(t, func(_ *rig, _ *holdings.Session, cancel context.CancelFunc) { cancel() }, types.ErrCallerLeft)
 }
@@ -138,6 +140,7 @@ func TestSessionEndsWhileItsLeaseIsBeingOpened(t *testing.T) {
 }
 
 // The call leaves at the moment in which its attempt is granted.
+// Proves: trap give-up at the grant
 func TestALeftAttemptHasWon(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -154,6 +157,7 @@ func TestALeftAttemptHasWon(t *testing.T) {
 }
 
 // The session has ended, but its call does not know this yet, when the attempt is granted.
+// Proves: promise 7
 func TestAnEndedSessionReceivesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -172,6 +176,7 @@ func TestAnEndedSessionReceivesNothing(t *testing.T) {
 
 // The lock is handed to a waiter, the news is lost, and the session ends. The cancel finds the
 // grant and hands it back.
+// Proves: promise 7, trap waiter cancels
 func TestACancelFindsAGrant(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -199,6 +204,7 @@ func TestACancelFindsAGrant(t *testing.T) {
 
 // The lease is lost at any moment between the statement and its answer. The goroutine that handles
 // the loss may not have seen the attempt or the lock.
+// Proves: promise 2
 func TestLeaseLostWhileALockIsKept(t *testing.T) {
 	for moment := range 15 {
 		synctest.Test(t, func(t *testing.T) {
@@ -253,6 +259,7 @@ func (h hook) Handle(_ context.Context, r slog.Record) error {
 
 // The enqueue was carried out and its answer is lost. At this moment the lock is handed to the
 // waiter. The lock is either held or withdrawn, and never delivered and then withdrawn.
+// Proves: promise 9
 func TestUnknownOutcomeMeetsNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var handOff func()
@@ -280,6 +287,7 @@ func TestUnknownOutcomeMeetsNews(t *testing.T) {
 
 // An acquire of unknown outcome is withdrawn for as long as its lease is renewed, because its lock
 // could live as long.
+// Proves: promise 9
 func TestUnknownOutcomeIsWithdrawn(t *testing.T) {
 	for _, f := range []fault{{times: 1, forget: true}, {times: 1, lose: true}} {
 		for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
@@ -307,6 +315,7 @@ func TestUnknownOutcomeIsWithdrawn(t *testing.T) {
 }
 
 // A wait whose cancel failed is withdrawn, too.
+// Proves: promise 9
 func TestAFailedCancelIsWithdrawn(t *testing.T) {
 	for _, f := range []fault{{times: 1, refuse: true}, {times: 1, lose: true}, {times: 1, forget: true}} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -330,6 +339,7 @@ func TestAFailedCancelIsWithdrawn(t *testing.T) {
 
 // A grant whose call has left is handed back, however long the store fails, if it renews the lease
 // meanwhile.
+// Proves: promise 7, trap give-up at the grant
 func TestUnwantedGrantIsHandedBackInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -1,3 +1,5 @@
+// Proves: rule lone call
+
 package lease
 
 import (
@@ -34,6 +36,7 @@ func TestCallerLeavesDuringItsOwnStatement(t *testing.T) {
 
 // A connection that closes cancels its call and then ends its session. The call fails because its caller left, whichever of
 // the two it sees first.
+// Proves: trap unseen disconnect
 func TestCallerLeftAndItsSessionEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -34,6 +34,7 @@ func (a *answer) free(r *rig) {
 
 // The next waiters of the queue are of one sidecar. The sidecar serves them in their order, with
 // growing tokens, without the store. Its last release reports all of them.
+// Proves: promise 3
 func TestACohortIsServedWithoutTheStore(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -61,6 +62,7 @@ func TestACohortIsServedWithoutTheStore(t *testing.T) {
 }
 
 // A cohort does not overtake a waiter of another pod.
+// Proves: promise 5
 func TestACohortEndsAtAnotherPod(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -123,6 +125,7 @@ func TestCohortEnds(t *testing.T) {
 }
 
 // Calls that left are passed over, because of their timeout or the end of their session.
+// Proves: promise 5
 func TestCohortPassesOverCallsThatLeft(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -163,6 +166,7 @@ func TestASessionsEndServesTheCohort(t *testing.T) {
 }
 
 // Other pods see the first holder of a cohort only for the cohort's time.
+// Proves: promise 18
 func TestOtherPodsSeeTheFirstOfACohort(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -191,6 +195,7 @@ func (r *rig) patch(s *holdings.Session, g types.Grant, data string) error {
 }
 
 // A break with a token ends only the grant with this token, and no later grant of the cohort.
+// Proves: promise 17
 func TestABreakMeansOneOfACohort(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -221,6 +226,7 @@ func TestABreakMeansOneOfACohort(t *testing.T) {
 
 // A watch that begins during a cohort shows the first holder. When the store learns of the current
 // holder, the watchers are notified, on this sidecar and on others.
+// Proves: promise 16
 func TestAWatchBeginsInACohort(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -426,6 +432,7 @@ func TestAStopOutlivesTheChangeOfTheHolder(t *testing.T) {
 
 // A stop that arrives between two holders of a cohort is delivered to the second, because the store
 // shows it for the second.
+// Proves: promise 17
 func TestAStopBetweenTwoHolders(t *testing.T) {
 	for _, moment := range []int{3, 4, 5, 6, -1} { // the nth read of the clock; -1: before the second call returns
 		bubble(t, func(t *testing.T, opt option) {

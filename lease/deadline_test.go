@@ -30,6 +30,7 @@ func lostReason(err error) types.LostReason {
 
 // The deadline is the TTL less the margin after the opening was sent, not after its answer. The app
 // is notified before the store grants the lock to another session.
+// Proves: promise 2, A1
 func TestDeadline(t *testing.T) {
 	for ttl, margin := range map[time.Duration]time.Duration{
 		500 * time.Millisecond: 50 * time.Millisecond,
@@ -68,6 +69,7 @@ func TestDeadline(t *testing.T) {
 }
 
 // A renewal counts from the time at which it was sent.
+// Proves: promise 2
 func TestSlowRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -92,6 +94,7 @@ func TestSlowRenewal(t *testing.T) {
 
 // A renewal that is confirmed after the deadline does not revive a lease, even if the store has
 // extended it.
+// Proves: promise 2
 func TestNoRevival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.StoreTimeout = time.Minute }))
@@ -114,6 +117,7 @@ func TestNoRevival(t *testing.T) {
 	})
 }
 
+// Proves: promise 2, promise 10
 func TestReasons(t *testing.T) {
 	for name, c := range map[string]struct {
 		broken  func(*rig)
@@ -147,6 +151,7 @@ func TestReasons(t *testing.T) {
 }
 
 // Every read checks the clock itself, because a timer may be late.
+// Proves: promise 2
 func TestReadsSeeTheDeadline(t *testing.T) {
 	stopped := map[string]func(*rig){
 		"process stopped":   func(r *rig) { r.clk.stop(14250 * time.Millisecond) },
@@ -197,6 +202,7 @@ func TestReadsSeeTheDeadline(t *testing.T) {
 }
 
 // A suspension during the opening or renewal of a lease counts, before and after the store's work.
+// Proves: promise 2
 func TestSuspendedWhileTheStoreIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -269,6 +275,7 @@ func TestLateCallReturnsTheRemainingTime(t *testing.T) {
 
 // The deadline may pass between any two reads of the clock. A lock that is reported as held has
 // time left.
+// Proves: promise 2
 func TestDeadlinePassesDuringTheAnswer(t *testing.T) {
 	both := []string{"x", "y"}
 	least := func(g []types.Grant, err error) (bool, time.Duration) {
@@ -358,6 +365,7 @@ func TestASlowAmendOfALivingLock(t *testing.T) {
 
 // The remaining time of a bind:ttl lock counts from the time of the call to the store. It ends
 // before the lock does in the store, by 50 ms or by 5% if that is longer.
+// Proves: promise 2, promise 12
 func TestRemainingTimeOfBindTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -393,6 +401,7 @@ func TestRemainingTimeOfBindTTL(t *testing.T) {
 }
 
 // The same holds if a check or a cancel finds the grant and its answer is late.
+// Proves: promise 2
 func TestRemainingTimeOfBindTTLThatWaited(t *testing.T) {
 	for _, op := range []string{"Check", "Cancel"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -433,6 +442,7 @@ func TestOpeningAnsweredTooLate(t *testing.T) {
 
 // A client adds the waited time and the remaining time to the time of its call. However long the
 // process is stopped between reads of the clock, this sum does not exceed the lock's true end.
+// Proves: promise 2
 func TestStoppedDuringTheAnswer(t *testing.T) {
 	const ttl = 15 * time.Second
 	all := func(r *rig, s *holdings.Session, req types.Request) ([]types.Grant, error) {

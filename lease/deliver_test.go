@@ -27,6 +27,7 @@ func (r *rig) won(s *holdings.Session, req types.Request) (*attempt.Call, *attem
 }
 
 // A lock that is lost before its call returns is reported neither as held nor as lost.
+// Proves: promise 2
 func TestLostBeforeDelivery(t *testing.T) {
 	for name, lose := range map[string]func(*rig, *holdings.Lock){
 		"broken":                 func(_ *rig, h *holdings.Lock) { h.LoseAndRelease(types.LostForced) },

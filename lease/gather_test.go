@@ -96,6 +96,7 @@ func (g *gathering) served(calls ...*answer) {
 
 // Calls come while other calls of their sidecar are served. They are queued together after a delay,
 // in their order.
+// Proves: promise 5
 func TestCallsAreGathered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 4)
@@ -132,6 +133,7 @@ func TestGatheredCallsAreQueuedWhenAllCameBack(t *testing.T) {
 
 // If no call of the sidecar is in the queue or has the key, the key may be free soon, so calls are gathered for 2 ms at
 // most.
+// Proves: promise 5
 func TestCallsAreGatheredForLessTimeBehindTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 0)
@@ -149,6 +151,7 @@ func TestCallsAreGatheredForLessTimeBehindTheLast(t *testing.T) {
 }
 
 // While a call of the sidecar has the key, the key is not free. So calls are gathered for as long as if it were queued.
+// Proves: promise 5
 func TestCallsAreGatheredWhileTheLastHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 0)
@@ -164,6 +167,7 @@ func TestCallsAreGatheredWhileTheLastHolds(t *testing.T) {
 
 // The last call of the sidecar comes back after the store has confirmed its release, which takes longer than 2 ms. It
 // is queued together with the others.
+// Proves: promise 5
 func TestTheLastComesBackAfterItsRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 0)
@@ -185,6 +189,7 @@ func TestTheLastComesBackAfterItsRelease(t *testing.T) {
 
 // Calls began to be gathered while a call of the sidecar had the key. When the store has confirmed its release, the key
 // may be free soon, so the others wait for 2 ms at most from then on.
+// Proves: promise 5
 func TestGatheringEndsSoonAfterTheLastRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 2)
@@ -200,6 +205,7 @@ func TestGatheringEndsSoonAfterTheLastRelease(t *testing.T) {
 }
 
 // If only one sidecar asks for a key, its calls are not gathered after a while.
+// Proves: promise 5
 func TestCallsAreNotGatheredAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -228,6 +234,7 @@ func TestCallsAreNotGatheredAlone(t *testing.T) {
 }
 
 // In these cases a call is queued at once, not gathered.
+// Proves: promise 5
 func TestCallsThatAreNotGathered(t *testing.T) {
 	cases := map[string]struct {
 		ours   int
@@ -261,6 +268,7 @@ func TestCallsThatAreNotGathered(t *testing.T) {
 }
 
 // After a short wait, calls are gathered for a short time.
+// Proves: promise 5
 func TestCallsAreGatheredForAPartOfTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 4)
@@ -293,6 +301,7 @@ func TestCallsAreGatheredForAPartOfTheWait(t *testing.T) {
 
 // A gathered call may end in these ways. It leaves nothing behind, and the calls behind it are
 // queued.
+// Proves: promise 5
 func TestGatheredCallsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 4)
@@ -332,6 +341,7 @@ func TestGatheredCallsEnd(t *testing.T) {
 
 // Calls are being gathered when one of these events happens. Each call ends with the right outcome
 // and leaves nothing behind.
+// Proves: promise 5
 func TestGatheredCallsMeetTrouble(t *testing.T) {
 	cases := map[string]func(g *gathering, gathered []*answer){
 		"the sidecar drains": func(g *gathering, gathered []*answer) {

@@ -20,6 +20,7 @@ import (
 // TestGroupProperties lets groups and single calls at several sidecars compete for a few keys, in
 // random order. The callers of a sidecar have sessions of their own, or are threads of one session. Each call is granted within the time that all others could need. A key never has
 // two holders, and nothing is left at the end.
+// Proves: promise 14, trap deadlock, trap second thread
 func TestGroupProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		sides := make([][]option, rapid.IntRange(1, 3).Draw(rt, "sidecars"))

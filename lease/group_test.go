@@ -145,6 +145,7 @@ func TestGroupWaits(t *testing.T) {
 }
 
 // Groups that name the same keys in opposite orders do not deadlock.
+// Proves: promise 14, trap deadlock
 func TestGroupsInOppositeOrders(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -163,6 +164,7 @@ func TestGroupsInOppositeOrders(t *testing.T) {
 }
 
 // A group keeps its queue position: later calls do not get the key before it.
+// Proves: promise 14
 func TestGroupIsNotOvertaken(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -233,6 +235,7 @@ func TestGroupLeaves(t *testing.T) {
 
 // Threads of an explicit session exclude each other by groups as by single keys: one waits until another releases. A group that
 // does not wait is told which key is held.
+// Proves: trap second thread
 func TestThreadsOfASessionWaitForGroups(t *testing.T) {
 	for name, mode := range map[string]types.Request{"exclusive": {}, "shared": {Shared: true}} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -271,6 +274,7 @@ func TestThreadsOfASessionWaitForGroups(t *testing.T) {
 
 // A group in a connection's own session would wait for itself, because the session has no other thread. So it is refused at once,
 // even if it would wait for another key before.
+// Proves: trap second thread
 func TestGroupThatWouldWaitForItself(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

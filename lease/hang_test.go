@@ -108,6 +108,7 @@ func hanging(t *testing.T, explicit bool, name string) (*rig, *holdings.Session,
 
 // A call that a hanging store does not answer fails because of the store, not because of its caller or its session.
 // The session goes on.
+// Proves: promise 9
 func TestAStoreThatHangsIsUnavailable(t *testing.T) {
 	for _, explicit := range []bool{false, true} {
 		for _, name := range callsThatHang(t) {
@@ -131,6 +132,7 @@ func TestAStoreThatHangsIsUnavailable(t *testing.T) {
 
 // A call that does not wait for a lock is answered within the patience, counted from the call: behind statements of other calls, with a
 // lease to open, and if each statement takes nearly its whole time.
+// Proves: promise 9
 func TestCallsAreAnsweredInTime(t *testing.T) {
 	for _, explicit := range []bool{false, true} {
 		for name, f := range map[string]fault{"hangs": {gate: make(chan struct{})}, "is slow": {before: 900 * time.Millisecond}} {
@@ -176,6 +178,7 @@ func TestCallsAreAnsweredInTime(t *testing.T) {
 
 // A call whose caller leaves while the store hangs says so. Releases in a session, and those by a request id, await their
 // statement, because it must be known what they did.
+// Proves: promise 9
 func TestACallerThatLeavesAHangingStore(t *testing.T) {
 	for _, name := range callsThatHang(t) {
 		if name == "release" || name == "release by request id" {

@@ -51,6 +51,7 @@ func TestMaxHold(t *testing.T) {
 }
 
 // Every read checks MaxHold itself, because a timer may be late.
+// Proves: promise 11
 func TestMaxHoldIsCheckedOnEveryRead(t *testing.T) {
 	ctx := context.Background()
 	for name, read := range map[string]func(*rig, *holdings.Session, types.Grant) bool{

@@ -8,6 +8,7 @@ import (
 )
 
 // Calls that come while a cohort is served join it, in their order.
+// Proves: promise 5
 func TestQueuedCallsJoinTheCohort(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -31,6 +32,7 @@ func TestQueuedCallsJoinTheCohort(t *testing.T) {
 }
 
 // A call behind one of another pod does not join the cohort.
+// Proves: promise 5
 func TestCallsBehindAnotherPodDoNotJoin(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

@@ -12,6 +12,7 @@ import (
 
 // An acquire may reach the store after its withdrawal, because it was in a buffer. Then the grant
 // is withdrawn again.
+// Proves: promise 9, trap late statement
 func TestLateLandingIsWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -50,6 +51,7 @@ func TestLateLandingIsWithdrawn(t *testing.T) {
 
 // The same if the server's clock was set back: it says that the question may still be carried out, and is, after more than
 // two limits. The attempt is withdrawn until the server excludes that.
+// Proves: trap late statement
 func TestAnUnsettledAttemptIsWithdrawnAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

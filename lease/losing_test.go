@@ -54,6 +54,7 @@ func TestClaimWhileLosing(t *testing.T) {
 
 // TestALostLeaseIsRevokedAtItsDeadline: an app may believe in its lock until then, if it hears of no loss. Of a store with several
 // servers, one may have lost the lease in a failover, and another one still has the lock.
+// Proves: A9
 func TestALostLeaseIsRevokedAtItsDeadline(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

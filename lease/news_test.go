@@ -1,3 +1,5 @@
+// Proves: promise 6
+
 package lease
 
 import (
@@ -247,6 +249,7 @@ func TestHintStorm(t *testing.T) {
 }
 
 // The store listens while a call waits, from before its enqueue until a while after.
+// Proves: trap notifications
 func TestListen(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

@@ -58,6 +58,7 @@ func TestWaitKeepsItsPositionThroughAnOutage(t *testing.T) {
 }
 
 // A wait whose lease ended in an outage begins again when the store is back.
+// Proves: promise 5
 func TestWaitGoesOnAfterItsLease(t *testing.T) {
 	for name, f := range outages {
 		for kind, req := range map[string]types.Request{

@@ -12,6 +12,7 @@ import (
 
 // In a quiet time, a call that does not wait fails with a known outcome. A call that waits is
 // queued.
+// Proves: A3
 func TestQuietTime(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

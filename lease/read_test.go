@@ -13,6 +13,7 @@ import (
 )
 
 // Reads of locks that this sidecar holds do not call the store.
+// Proves: promise 18
 func TestOwnLocksAskNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -52,6 +53,7 @@ func TestOwnLocksAskNothing(t *testing.T) {
 
 // Only the store knows the calls that wait at other sidecars. An answer without the store is marked
 // as cached.
+// Proves: promise 18
 func TestWaitsElsewhereAreNotKnownHere(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -185,6 +187,7 @@ func (r *rig) denied(s *holdings.Session, key string) (cached bool) {
 	return held.Cached
 }
 
+// Proves: promise 18, trap expirable
 func TestHeldAnswersAreCached(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -223,6 +226,7 @@ func TestHeldAnswersAreCached(t *testing.T) {
 	})
 }
 
+// Proves: promise 18
 func TestNoCacheOfHeldAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.CacheTTL = 0 }))
@@ -238,6 +242,7 @@ func TestNoCacheOfHeldAnswers(t *testing.T) {
 }
 
 // News of a key invalidates an older entry of the held cache.
+// Proves: promise 18
 func TestHeldAnswersAreDropped(t *testing.T) {
 	for name, free := range map[string]func(r, other *rig, s *holdings.Session, g types.Grant){
 		"by a release here": func(r, _ *rig, _ *holdings.Session, g types.Grant) {
@@ -275,6 +280,7 @@ func TestHeldAnswersAreDropped(t *testing.T) {
 }
 
 // A late held answer is as old as its call to the store. It is not cached if the key was freed since.
+// Proves: promise 18
 func TestALateHeldAnswerIsNotKept(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

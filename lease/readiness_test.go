@@ -25,6 +25,7 @@ func after(d time.Duration) {
 }
 
 // TestReadyNeedsAGrant: a store that says that it is usable and grants nothing makes the sidecar not ready, from the start on.
+// Proves: rule readiness
 func TestReadyNeedsAGrant(t *testing.T) {
 	for _, op := range []string{"OpenLeases", "Acquire"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -55,6 +56,7 @@ func TestReadyNeedsAGrant(t *testing.T) {
 }
 
 // TestOneFailureIsNoVerdict: after the failure of one call a probe decides, and the sidecar stays ready meanwhile.
+// Proves: rule readiness
 func TestOneFailureIsNoVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, probing)
@@ -90,6 +92,7 @@ func TestOneFailureIsNoVerdict(t *testing.T) {
 }
 
 // TestFailingCallsMakeItUnready: two calls in a row, one of them a probe, must fail. A probe follows in each second.
+// Proves: rule readiness
 func TestFailingCallsMakeItUnready(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, probing)
@@ -121,6 +124,7 @@ func TestFailingCallsMakeItUnready(t *testing.T) {
 }
 
 // TestQuietTimeIsNotReady: the sidecar tells for how long, and is ready afterwards.
+// Proves: rule readiness
 func TestQuietTimeIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, probing)
@@ -143,6 +147,7 @@ func TestQuietTimeIsNotReady(t *testing.T) {
 }
 
 // TestProbesLeaveNothing: neither leases nor locks, also if a probe was under way at the stop, or its lease could not be revoked.
+// Proves: rule readiness
 func TestProbesLeaveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		space := memory.NewSpace()

@@ -1,3 +1,5 @@
+// Proves: A3, trap failover
+
 package lease
 
 import (

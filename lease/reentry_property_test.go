@@ -280,6 +280,7 @@ func (d *doors) judge() {
 
 // Calls come and leave at random. The number of entries is that of the model, and the queue is
 // first in, first out except for reentry.
+// Proves: promise 13
 func TestReentryProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var failed any

@@ -73,6 +73,7 @@ func TestReentry(t *testing.T) {
 
 // These callers wait or are denied like any other: another owner, another session, and an owner
 // whose request is not reentrant.
+// Proves: promise 13, trap second thread
 func TestStrangersDoNotEnter(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -234,6 +235,7 @@ func TestEnterInsteadOfBeingDenied(t *testing.T) {
 
 // A call that does not wait reenters a lock that the store has granted to another call of its
 // owner. The other call may not know of its grant yet.
+// Proves: promise 13
 func TestEnterWhileTheOwnerIsBeingGranted(t *testing.T) {
 	for name, noCache := range map[string]bool{"cached": false, "not cached": true} {
 		req := as("o", "k", 0)

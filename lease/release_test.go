@@ -57,6 +57,7 @@ func TestAReleaseHealsByItself(t *testing.T) {
 // A release is reported only if the store has confirmed it. If the lease ends before that, the lock has ended
 // with its lease, and the first call says that the store is unavailable. A store can keep a lease for longer than
 // its owner trusts it.
+// Proves: promise 4
 func TestReleaseIsNotConfirmedByTheEndOfItsLease(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"after the first try": time.Second, "during the first try": 13 * time.Second} {
 		for fails, f := range outages {
@@ -85,6 +86,7 @@ func TestReleaseIsNotConfirmedByTheEndOfItsLease(t *testing.T) {
 }
 
 // A repeat during the first try waits for it, because the store has confirmed nothing yet.
+// Proves: promise 4
 func TestARepeatDuringTheFirstTryWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -288,6 +290,7 @@ func TestADeletedSessionReleased(t *testing.T) {
 }
 
 // A session remembers its losses until it ends. The sidecar remembers those of the last grants.
+// Proves: promise 10
 func TestHowLongLossesAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)

@@ -166,6 +166,7 @@ func TestDifferentTTLsShareLeases(t *testing.T) {
 }
 
 // Renewals that fail are retried in time, and the locks stay held.
+// Proves: promise 10
 func TestRenewalOutage(t *testing.T) {
 	for name, f := range map[string]fault{
 		"refused": {refuse: true}, "lost": {lose: true}, "forgotten": {forget: true}, "slow": {before: 4 * time.Second},

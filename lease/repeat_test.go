@@ -26,6 +26,7 @@ func (r *rig) mustBe(g types.Grant) {
 	}
 }
 
+// Proves: promise 9
 func TestTheSameRequestGetsTheSameGrant(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -57,6 +58,7 @@ func TestTheSameRequestGetsTheSameGrant(t *testing.T) {
 }
 
 // Repeats at the same time get one grant, in every state of the first call.
+// Proves: promise 9
 func TestConcurrentRepeats(t *testing.T) {
 	for _, op := range []string{"", "Acquire", "Enqueue", "OpenLeases"} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -266,6 +268,7 @@ func TestHandBackOfAForgottenRequest(t *testing.T) {
 }
 
 // A call keeps its grant if a repeat leaves, is not delivered, or has an unknown outcome.
+// Proves: promise 9
 func TestARepeatDoesNotCostTheFirstItsGrant(t *testing.T) {
 	for name, repeat := range map[string]func(*rig, types.Request){
 		"left": func(r *rig, req types.Request) {

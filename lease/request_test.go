@@ -52,6 +52,7 @@ func (r *rig) nothingUnder(s *holdings.Session, req types.Request) {
 	}
 }
 
+// Proves: promise 9
 func TestRepeatInASessionGetsTheSameGrant(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -94,6 +95,7 @@ func TestRepeatInASessionGetsTheSameGrant(t *testing.T) {
 }
 
 // A repeat arrives in each state of the first call.
+// Proves: promise 9
 func TestRepeatWaitsForTheFirstCall(t *testing.T) {
 	for _, op := range []string{"", "Acquire", "Enqueue", "OpenLeases"} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -202,6 +204,7 @@ func TestRepeatAfterAnUnknownOutcome(t *testing.T) {
 	}
 }
 
+// Proves: promise 9
 func TestRepeatOfAReentryCountsOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -327,6 +330,7 @@ func TestReleaseByRequestIDWaitsForOtherReleases(t *testing.T) {
 	}
 }
 
+// Proves: promise 9
 func TestReleaseByRequestID(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -357,6 +361,7 @@ func TestReleaseByRequestID(t *testing.T) {
 
 // A release by the id ends calls in every state. When it returns, they hold nothing and wait for
 // nothing.
+// Proves: promise 9
 func TestReleaseByRequestIDEndsCalls(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		for _, op := range []string{"", "Acquire", "Enqueue", "OpenLeases"} {
@@ -393,6 +398,7 @@ func TestReleaseByRequestIDEndsCalls(t *testing.T) {
 }
 
 // The lock is granted during a release by the id.
+// Proves: promise 9
 func TestReleaseByRequestIDMeetsTheGrant(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -465,6 +471,7 @@ func TestReleaseByRequestIDInADrain(t *testing.T) {
 	})
 }
 
+// Proves: promise 9
 func TestRepeatOfSeveralKeys(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {

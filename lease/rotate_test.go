@@ -1,3 +1,5 @@
+// Proves: A3, trap failover
+
 package lease
 
 import (
@@ -362,6 +364,7 @@ func TestASuccessDuringAMoveIsKept(t *testing.T) {
 // A move whose answer was lost is committed much later, and keeps the row locked until then. A
 // locked row does not prove that the lock was not moved, so the new lease is kept as long as the
 // old one.
+// Proves: trap late statement
 func TestAMoveIsCommittedMuchLater(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

@@ -25,6 +25,7 @@ func wantStuck(t *testing.T, what string, err error) {
 
 // One key's row is locked. Calls for this key fail after the store's timeout, with a known outcome
 // and without effect. Calls for other keys do not wait.
+// Proves: trap locked row
 func TestLockedRow(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

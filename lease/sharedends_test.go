@@ -236,6 +236,7 @@ func TestSharesAreLostWithTheirLease(t *testing.T) {
 
 // A failover loses one of several shares of a key. Only this share is lost, and the others are
 // moved.
+// Proves: promise 19
 func TestAForgottenShareIsLost(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -298,6 +299,7 @@ func TestOutcomeOfABindTTLShareIsRefused(t *testing.T) {
 
 // The store grants a key exclusively while the sidecar believes to hold shares of it. These shares
 // are lost.
+// Proves: promise 19
 func TestAnExclusiveGrantEndsShares(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

@@ -22,6 +22,7 @@ func (r *rig) stops() []types.Stop {
 }
 
 // A holder is asked to stop on its sidecar. It is asked again only with another reason.
+// Proves: promise 17
 func TestAskToStop(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		ctx := context.Background()
@@ -76,6 +77,7 @@ func TestAskToStop(t *testing.T) {
 }
 
 // News may be lost. Then the next renewal brings the signal.
+// Proves: promise 17
 func TestASignalIsHeardWithTheRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -162,6 +164,7 @@ func TestBreak(t *testing.T) {
 }
 
 // The grant may end before its break reaches the store. Then the next holder keeps the key.
+// Proves: promise 17
 func TestBreakSparesTheNextHolder(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -281,6 +284,7 @@ func TestASignalOvertakesItsGrant(t *testing.T) {
 }
 
 // A signal for a grant that never arrives is finally forgotten.
+// Proves: promise 17
 func TestAStaleSignal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

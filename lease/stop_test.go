@@ -263,6 +263,7 @@ func TestStopWhileACallIsSlow(t *testing.T) {
 
 // A call leaves when the stopping sidecar no longer sends cancels. Its attempt is withdrawn,
 // because it would otherwise get the key and keep it.
+// Proves: promise 7
 func TestWaiterIsWithdrawnWhenCancelsHaveStopped(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

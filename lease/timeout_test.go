@@ -22,6 +22,7 @@ func (a *answer) inVain(t *testing.T, wait time.Duration) *TimeoutError {
 }
 
 // A wait in vain names who holds the key when it ends, not who held it when it began.
+// Proves: trap old holder
 func TestAWaitInVainNamesTheHolderOfNow(t *testing.T) {
 	for name, several := range map[string]bool{"one key": false, "several": true} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -54,6 +55,7 @@ func TestAWaitInVainNamesTheHolderOfNow(t *testing.T) {
 }
 
 // The store is not asked who holds the key if this sidecar knows it: it holds the key itself, or had an answer a moment ago.
+// Proves: trap old holder
 func TestAWaitInVainAsksOnlyWhatIsNotKnown(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -78,6 +80,7 @@ func TestAWaitInVainAsksOnlyWhatIsNotKnown(t *testing.T) {
 }
 
 // Calls of which the waits end together ask once.
+// Proves: trap old holder
 func TestWaitsThatEndTogetherAskOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -100,6 +103,7 @@ func TestWaitsThatEndTogetherAskOnce(t *testing.T) {
 }
 
 // If the store does not answer, the wait ends in its time, with the last known holder and the times of now.
+// Proves: trap old holder
 func TestAWaitInVainWhileTheStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.RenewInterval = time.Hour }))

@@ -1,3 +1,5 @@
+// Proves: rule traces
+
 package lease
 
 import (

@@ -110,6 +110,7 @@ func TestWaitGoesOnThroughAnOutage(t *testing.T) {
 
 // News may be lost if the sidecar that handed the lock over died. The wait is checked as often as
 // leases are renewed, or polled.
+// Proves: promise 6, trap no NOTIFY
 func TestNewsIsLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		opts  []option
@@ -182,6 +183,7 @@ func (r *rig) onlyOthersLeft(others int) {
 
 // A wait is checked just after the expiry of its holder, so a dead holder blocks the key for one
 // TTL.
+// Proves: promise 8, trap no NOTIFY
 func TestHolderDies(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -237,6 +239,7 @@ func TestTimeIsUpWhenTheLeaseIsLost(t *testing.T) {
 
 // Many calls for one key are queued in parts, so that the key's row is not locked for all of this
 // time.
+// Proves: promise 5
 func TestCrowdIsQueuedByParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.BatchMax = 1000 }))

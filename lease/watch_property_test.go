@@ -154,6 +154,7 @@ func (w *watching) judge() {
 
 // Streams come and go while the store fails. Each stream begins or is refused, and shows the state
 // of its key.
+// Proves: promise 16, trap stream in an outage
 func TestWatchProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var failed any

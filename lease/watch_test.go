@@ -156,6 +156,7 @@ func TestWatchShares(t *testing.T) {
 
 // Within a second after its lease ends, a holder's death is reported once, even if the key has no
 // waiters. A holder whose renewal is only late is not reported.
+// Proves: promise 16
 func TestWatchExpiry(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -184,6 +185,7 @@ func TestWatchExpiry(t *testing.T) {
 }
 
 // Missed events are found when the key is read.
+// Proves: promise 16
 func TestWatchMissesNews(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -289,6 +291,7 @@ func TestWatchFails(t *testing.T) {
 
 // The store does not answer while a stream is opened and closed, and another is opened. The failure
 // of the first watch does not end the second stream.
+// Proves: trap stream in an outage
 func TestWatchThatFailsKeepsANewerOne(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

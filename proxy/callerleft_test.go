@@ -42,6 +42,7 @@ func (r *remote) await(ctx context.Context, key string) {
 
 // A session ends at once when its connection closes while the goroutine that serves it is
 // in the store with its call; and what that gets all the same is handed back.
+// Proves: rule lone call
 func TestCallerLeavesDuringItsStatement(t *testing.T) {
 	t.Parallel()
 	const release = "DELETE"

@@ -61,6 +61,7 @@ var states = map[string]func(f *fixture, c *client){
 }
 
 // A connection that closes releases its locks, whatever it was doing.
+// Proves: promise 7, trap unseen disconnect
 func TestDisconnect(t *testing.T) {
 	for state, enter := range states {
 		for how, leave := range closes {
@@ -196,6 +197,7 @@ func (f *fixture) callerLeft() bool {
 }
 
 // Idle connections that own locks live on, however long.
+// Proves: trap IdleTimeout
 func TestIdleConnectionsStayOpen(t *testing.T) {
 	t.Parallel()
 	f := start(t, func(c *Config) { c.Timeouts.Request = unhurried })
@@ -207,6 +209,7 @@ func TestIdleConnectionsStayOpen(t *testing.T) {
 }
 
 // A grant for others than the connection is handed back when nobody hears of it.
+// Proves: promise 7, trap give-up at the grant
 func TestUndeliveredGrants(t *testing.T) {
 	t.Run("closed while waiting", func(t *testing.T) {
 		f := start(t)
@@ -285,6 +288,7 @@ func waitReadable(t *testing.T, c *client) {
 	}
 }
 
+// Proves: trap Shutdown
 func TestStop(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.Stop = time.Hour }) // nothing is cut, however slow the test is
 	idle, waiting := f.dial(), f.dial()

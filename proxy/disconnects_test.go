@@ -35,6 +35,7 @@ func TestStormOfCloses(t *testing.T) {
 }
 
 // A connection may close after its call began and before the call waits.
+// Proves: trap unseen disconnect
 func TestClosedBeforeTheCallWaits(t *testing.T) {
 	for how, leave := range closes {
 		t.Run(how, func(t *testing.T) {

@@ -104,6 +104,7 @@ func TestKeyEventsOfASession(t *testing.T) {
 }
 
 // The first event is the state, even if other events come before the watch is ready.
+// Proves: promise 16
 func TestStateComesFirst(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.Subscribe = time.Millisecond })
 	begun, goOn := make(chan struct{}), make(chan struct{})
@@ -203,6 +204,7 @@ func TestKeyEventsFailLate(t *testing.T) {
 }
 
 // A client that goes is noticed at once, and its watch ends; so does what else it had.
+// Proves: trap unseen disconnect
 func TestDisconnectOfAKeyStream(t *testing.T) {
 	for how, leave := range closes {
 		t.Run(how, func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 )
 
 // An empty line between two requests is no request: the connection is idle.
+// Proves: trap IdleTimeout
 func TestEmptyLinesBetweenRequests(t *testing.T) {
 	t.Parallel()
 	f := start(t, func(c *Config) { c.Timeouts.Request = unhurried })

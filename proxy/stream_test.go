@@ -22,6 +22,7 @@ func (f *fixture) session(id string) *lease.Session {
 	return s
 }
 
+// Proves: trap late head
 func TestStreamBeginsAtOnce(t *testing.T) {
 	f := start(t)
 	c := f.dial()
@@ -69,6 +70,7 @@ func TestStreamReportsLostLocks(t *testing.T) {
 
 // A session's stream says of each lock why it is lost, before it ends: also if the sidecar stops, or the client has only closed its
 // side of the connection. Nothing is lost if the client ended the session.
+// Proves: promise 10
 func TestStreamEndsWithItsLosses(t *testing.T) {
 	for reason, end := range map[string]func(f *fixture, m *lease.Manager, e *events, id string){
 		"shutdown":      func(_ *fixture, m *lease.Manager, _ *events, _ string) { m.Stop() },

@@ -15,6 +15,7 @@ import (
 
 // An app that does not let go is waited for until the drain timeout, and no longer; one that
 // does is waited for until then.
+// Proves: promise 8
 func TestTheDrainTimeoutIsKept(t *testing.T) {
 	const limit = 25 * time.Second
 	for name, letsGo := range map[string]time.Duration{"never lets go": limit, "lets go": limit / 2} {

@@ -24,6 +24,7 @@ import (
 // TestPromisesUnderFaults lets clients of three instances use a few keys, while requests are lost, late, slow or
 // answered to nobody, letters are slow or lost, and leases die. The server's records must keep each promise after
 // each swap, and each client must get its turn.
+// Proves: A7
 func TestPromisesUnderFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(struct{ rapid.TB }{t}, func(t *rapid.T) {

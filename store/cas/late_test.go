@@ -53,6 +53,7 @@ func TestALateReadForgetsNothing(t *testing.T) {
 
 // TestALateGrantIsShorter: the lease of a bind:ttl lock is opened before the swap that hands the lock over. So the time until the swap
 // is answered belongs to the lock.
+// Proves: A9
 func TestALateGrantIsShorter(t *testing.T) {
 	const ttl, late = time.Second, 300 * time.Millisecond
 	pair(t, cas.Config{}, func(_ *fake.Server, a, _ *instance) {

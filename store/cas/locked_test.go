@@ -88,6 +88,7 @@ func (u *usedMeanwhile) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapp
 
 // TestASweepDeletesNoRecordThatIsUsedAgain: the swap that uses a free key again may keep the record locked when the sweep deletes it.
 // If the sweep then deleted the record that it finds afterwards, the next asker would be a second holder.
+// Proves: trap clock before the wait
 func TestASweepDeletesNoRecordThatIsUsedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := fake.NewServer()

@@ -56,6 +56,7 @@ func TestAForgottenGrantIsNotGivenToOthers(t *testing.T) {
 
 // TestAQuietTimeOfOneServer: of several servers, one has a quiet time. The keys of the others are granted meanwhile, also by an
 // instance that knows of it.
+// Proves: A9
 func TestAQuietTimeOfOneServer(t *testing.T) {
 	pair(t, cas.Config{}, func(server *fake.Server, a, _ *instance) {
 		server.Quiet = func(key string) bool { return strings.HasSuffix(key, "/quiet") }
@@ -78,6 +79,7 @@ func TestAQuietTimeOfOneServer(t *testing.T) {
 }
 
 // TestAKeyThatIsKeptInTheQuietTimeHasNoHolder: a key that is kept for its waiters is held by nobody, whoever looks, and a try is told the reason.
+// Proves: rule quiet time
 func TestAKeyThatIsKeptInTheQuietTimeHasNoHolder(t *testing.T) {
 	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
 		released := a.ask("released")
@@ -139,6 +141,7 @@ func TestAKeyThatIsKeptInTheQuietTimeHasNoHolder(t *testing.T) {
 }
 
 // TestAQueueThatIsFullInTheQuietTime: only an ask that does not wait is told of the quiet time.
+// Proves: rule quiet time
 func TestAQueueThatIsFullInTheQuietTime(t *testing.T) {
 	pair(t, cas.Config{LongestQueue: 1}, func(server *fake.Server, a, b *instance) {
 		server.FailOver(server.Copy(), quietTime)

@@ -165,6 +165,7 @@ func TestOneInstanceSweeps(t *testing.T) {
 
 // TestAStopLeavesNoLease: neither that of an election, which outlasts a sweep by far, nor that of a lock that was released just
 // before. A new store of another kind can take the place only when no lease is left.
+// Proves: rule stop
 func TestAStopLeavesNoLease(t *testing.T) {
 	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
 		others := server.Leases() - 1

@@ -77,6 +77,7 @@ func (in *instance) awaits(ask store.Ask) store.Answer {
 
 // TestAFarInstanceIsServed: an instance whose swaps always come later than those of one that is nearer gets its place in the queue,
 // and can release, after few grants to others.
+// Proves: promise 5
 func TestAFarInstanceIsServed(t *testing.T) {
 	const slowest = 400 * time.Millisecond
 	for _, shared := range []bool{false, true} {
@@ -114,6 +115,7 @@ func TestAFarInstanceIsServed(t *testing.T) {
 }
 
 // TestARefusedSwapIsTriedAgainAtOnce: the answer to a refused swap is the present record, so no pause comes before the next try.
+// Proves: promise 5
 func TestARefusedSwapIsTriedAgainAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := fake.NewServer()
@@ -140,6 +142,7 @@ func TestARefusedSwapIsTriedAgainAtOnce(t *testing.T) {
 
 // TestWayIsGivenForAMoment: whoever is asked to give way leaves only this key alone, and not for longer than longestWay, whatever the
 // letter says.
+// Proves: promise 5
 func TestWayIsGivenForAMoment(t *testing.T) {
 	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
 		body := cas.AskForWay(time.Hour, 3)
@@ -169,6 +172,7 @@ func TestWayIsGivenForAMoment(t *testing.T) {
 }
 
 // TestNobodyGivesWayForEver: however often others ask, a release, a withdrawal or another job comes through in the end.
+// Proves: promise 5
 func TestNobodyGivesWayForEver(t *testing.T) {
 	pair(t, cas.Config{}, func(server *fake.Server, a, _ *instance) {
 		c := server.Open("c", fake.Faults{})

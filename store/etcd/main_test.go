@@ -74,6 +74,7 @@ func (s *server) Behind() (castest.Server, castest.Faults) {
 	return far, link
 }
 
+// Proves: promise 9
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	castest.RunFaulty(t, func(t *testing.T) castest.Faulty { return on(t, cluster) })

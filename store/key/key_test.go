@@ -13,6 +13,7 @@ import (
 
 // Random operations on one row keep the promises of the package store. The invariants know what instances were told, and nothing
 // of how the machine decides.
+// Proves: promise 1, promise 3, promise 5
 func TestPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)

@@ -34,6 +34,7 @@ type backend struct{ space *memory.Space }
 
 func (b backend) Open(id store.Identity) store.Store { return b.space.Open(id) }
 
+// Proves: A6
 func TestConformance(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Backend { return backend{memory.NewSpace()} })
 }
@@ -86,6 +87,7 @@ func release(t *testing.T, s *memory.Store, ask store.Ask, token int64) store.Cl
 	return verdicts[0].Status
 }
 
+// Proves: promise 3
 func TestTokensGrowThroughRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var last int64

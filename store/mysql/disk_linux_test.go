@@ -68,6 +68,7 @@ func notWithin[T any](t *testing.T, told <-chan T, what string) {
 
 // A server shows a commit before its disk has it, and a crash forgets it then. Whoever only reads a grant is told after the
 // disk has it.
+// Proves: A8
 func TestAGrantThatIsReadIsOnTheDisk(t *testing.T) {
 	t.Parallel()
 	m, file := stalling(t)
@@ -113,6 +114,7 @@ func TestAGrantThatIsReadIsOnTheDisk(t *testing.T) {
 
 // The same for a letter, also if the reader's connection breaks while it deletes the letter: a second deletion would change nothing,
 // and so wait for no disk.
+// Proves: A8
 func TestALetterIsOnTheDisk(t *testing.T) {
 	t.Parallel()
 	for name, breaks := range map[string]bool{"read": false, "the connection breaks": true} {

@@ -235,6 +235,7 @@ func TestIdleSendsNothing(t *testing.T) {
 }
 
 // Calls that wait come and go faster than looks into the mailbox follow each other. That puts no look off.
+// Proves: promise 5
 func TestChangesOfWhoWaitsPutNoLookOff(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)

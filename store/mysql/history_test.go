@@ -22,6 +22,7 @@ func (r *rig) openFor(ttl time.Duration) store.History {
 
 // Another server may have forgotten grants: it begins a history, and grants nothing for the longest TTL in use. Swaps that grant
 // nothing work.
+// Proves: A8
 func TestAnotherServerIsQuietFirst(t *testing.T) {
 	t.Parallel()
 	m := mysqltest.Start(t)
@@ -97,6 +98,7 @@ func TestQuickFailover(t *testing.T) {
 }
 
 // A pooler may send packets to a replica, which has the same data. Such packets do nothing.
+// Proves: A8
 func TestPacketsAtAReplicaDoNothing(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
@@ -141,6 +143,7 @@ func TestLongestTTL(t *testing.T) {
 
 // An old primary grants nothing to a sidecar that has seen a later one, also on connections that were open all the time, and
 // then to no other sidecar either. An operator may decide that the later one is lost.
+// Proves: A8
 func TestAnOldPrimaryIsRefused(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
@@ -163,6 +166,7 @@ func TestAnOldPrimaryIsRefused(t *testing.T) {
 }
 
 // A sidecar that knows both servers stays with the later one when the old one, which its URL names first, comes back.
+// Proves: A8
 func TestTheLaterOfTwoServers(t *testing.T) {
 	t.Parallel()
 	old, later := mysqltest.Start(t), mysqltest.Start(t, mysqltest.WithFlag("--server-id=2"))
@@ -196,6 +200,7 @@ func TestTheLaterOfTwoServers(t *testing.T) {
 
 // A database that was made anew has forgotten all grants. A sidecar that knew the one before lets nothing be granted until
 // nobody believes in them.
+// Proves: A8
 func TestANewDatabaseIsQuietFirst(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)

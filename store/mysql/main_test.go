@@ -96,6 +96,7 @@ func (s *server) Behind() (castest.Server, castest.Faults) {
 	return &server{Database: s.Database, t: s.t, url: s.At(link.Address), limit: time.Second}, link
 }
 
+// Proves: promise 9
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	castest.RunFaulty(t, func(t *testing.T) castest.Faulty { return on(t, shared) })
@@ -134,6 +135,7 @@ func (e engine) Open(id store.Identity) store.Store {
 	return cas.New(cas.Config{Backend: b.Backend, Identity: id, SweepTerm: -1})
 }
 
+// Proves: A8
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t *testing.T) storetest.Backend { return engine{on(t, shared)} })

@@ -18,6 +18,7 @@ const spoiled = "SET SESSION completion_type = 'CHAIN', autocommit = 0, time_zon
 	"SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE; START TRANSACTION READ ONLY; SELECT 1 FROM information_schema.tables LIMIT 1"
 
 // A pooler gives each packet another session, in any state. Nothing of a session is needed.
+// Proves: A8
 func TestBackendBehindAPooler(t *testing.T) {
 	t.Parallel()
 	castest.Run(t, func(t *testing.T) castest.Server {
@@ -82,6 +83,7 @@ func TestOutcomeIsUnknownIfAProxyLosesTheServer(t *testing.T) {
 }
 
 // A packet works in a session that another client has left in a transaction, and leaves none itself.
+// Proves: A8
 func TestPacketsBeginAndEndOutsideOfTransactions(t *testing.T) {
 	t.Parallel()
 	m := mysqltest.Start(t, mysqltest.WithFlag("--autocommit=0"), mysqltest.WithFlag("--transaction-isolation=SERIALIZABLE"))

@@ -143,6 +143,7 @@ func TestARowThatIsNotCommittedStallsOnlyItsKey(t *testing.T) {
 }
 
 // A swap that waits for the row of a lease is judged by the time after the wait, and by what became of the lease.
+// Proves: A8
 func TestSwapThatWaitedForALease(t *testing.T) {
 	t.Parallel()
 	for name, meanwhile := range map[string]func(*session, store.LeaseID){
@@ -199,6 +200,7 @@ func TestRevokeWaitsForSwaps(t *testing.T) {
 
 // A renewal locks the rows of its leases in the order of their ids, as swaps do, so the two never wait for each other. InnoDB keeps the lock of a
 // row that does not fulfil the condition of a statement if the statement has waited for it.
+// Proves: A8
 func TestRenewalLocksInTheOrderOfIDs(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
@@ -223,6 +225,7 @@ func TestRenewalLocksInTheOrderOfIDs(t *testing.T) {
 }
 
 // A swap keeps the row of its lease until its end, so a Revoke cannot come between.
+// Proves: A8
 func TestSwapKeepsItsLease(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
@@ -259,6 +262,7 @@ func TestSwapKeepsItsLease(t *testing.T) {
 }
 
 // A lease that was seen dead stays dead, also if the server's clock is set back.
+// Proves: A8
 func TestDeathIsFinalIfTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
@@ -280,6 +284,7 @@ func TestDeathIsFinalIfTheClockIsSetBack(t *testing.T) {
 }
 
 // Tokens grow for a record that is ahead of the clock, also through its deletion.
+// Proves: A8
 func TestTokensGrowIfTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
@@ -429,6 +434,7 @@ func TestLettersOfSlowTransactions(t *testing.T) {
 
 // A swap of a key that does not exist locks no gap of the index, so that of another such key does not wait for it, whatever the
 // server's default isolation is.
+// Proves: A8
 func TestSwapsOfAbsentKeysDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)

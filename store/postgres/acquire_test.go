@@ -59,6 +59,7 @@ func (w taking) keys(asks []store.Ask) (keys []string) {
 }
 
 // A dead lease gets no lock, also in a batch with living leases.
+// Proves: promise 1
 func TestNothingIsTakenUnderADeadLease(t *testing.T) {
 	t.Parallel()
 	for name, take := range statementsThatTake {
@@ -105,6 +106,7 @@ func (s *scene) wantUnder(asks []store.Ask) {
 
 // A key was free when the statement began, and was taken while the statement waited for the row.
 // The statement does not take it again.
+// Proves: promise 1, trap old snapshot
 func TestAnAcquireThatWaitedDoesNotSteal(t *testing.T) {
 	t.Parallel()
 	for name, take := range statementsThatTake {
@@ -140,6 +142,7 @@ func TestAnAcquireThatWaitedDoesNotSteal(t *testing.T) {
 }
 
 // On a promoted server, tokens jump before the first grant.
+// Proves: promise 1, promise 3
 func TestNothingIsTakenInAnotherHistory(t *testing.T) {
 	t.Parallel()
 	for name, take := range statementsThatTake {

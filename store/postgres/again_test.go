@@ -9,6 +9,7 @@ import (
 
 // A row changes while a release waits for it, alone or in a batch. The release uses the new
 // content.
+// Proves: promise 5, trap old snapshot
 func TestAReleaseThatWaitedLooksAgain(t *testing.T) {
 	t.Parallel()
 	for batch, keys := range map[string][]string{"one": {"k"}, "many": {"k", "l"}} {

@@ -81,6 +81,7 @@ func makeStrange(t *testing.T, url string) {
 }
 
 // Trap: a DBA's defaults. None of these settings changes what the store does or shows.
+// Proves: trap defaults
 func TestStrangeDefaults(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -109,6 +110,7 @@ func TestIdleTimeoutBelowARoundTrip(t *testing.T) {
 }
 
 // The same settings, all at once, do not disturb a migration, with and without a pooler.
+// Proves: trap defaults
 func TestMigrationsWithStrangeDefaults(t *testing.T) {
 	t.Parallel()
 	for _, pooled := range []bool{false, true} {

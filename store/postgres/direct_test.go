@@ -40,6 +40,7 @@ func behind(t *testing.T, pooler, direct, instance string, before ...func(*postg
 
 // A listener past a pooler receives the grant itself. It uses one connection, whose role only needs
 // the right to connect.
+// Proves: trap pooler
 func TestListenURLReceivesHandOffsPastAPooler(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -73,6 +74,7 @@ func TestListenURLReceivesHandOffsPastAPooler(t *testing.T) {
 
 // If the listen URL leads to another server or database, the log says it once, and locks work
 // without the listener. Of several hosts, the listener uses the primary.
+// Proves: trap pooler
 func TestADirectListenerElsewhere(t *testing.T) {
 	t.Parallel()
 	url, another := cluster.NewDatabase(t), cluster.NewDatabase(t)
@@ -137,6 +139,7 @@ func ofHosts(t *testing.T, first, second string) string {
 
 // Trap: a pooler now leads to another server, and the old one is still alive. A listener there gets
 // no news, and must notice this.
+// Proves: trap pooler
 func TestAListenerThatTheStoreHasLeft(t *testing.T) {
 	t.Parallel()
 	url := adminOf(t, cluster.NewDatabase(t)) // a role that the other server has, too

@@ -127,6 +127,7 @@ func TestOutageAndReturn(t *testing.T) {
 }
 
 // A statement waits for a row. Each kind of failure leaves a known or an unknown outcome.
+// Proves: promise 9
 func TestWhatIsKnownAfterAFailure(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -178,6 +179,7 @@ func TestWhatIsKnownAfterAFailure(t *testing.T) {
 
 // The rows of RETURNING arrive before the commit. A commit that waits for a synchronous standby can
 // be cancelled, and the server reports that as a success.
+// Proves: promise 4, trap cancelled wait for a standby, trap rows before the commit
 func TestNothingIsGrantedBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
@@ -215,6 +217,7 @@ func TestNothingIsGrantedBeforeTheCommit(t *testing.T) {
 }
 
 // The same rows arrive before a commit that fails. Then nothing was done.
+// Proves: promise 4, trap rows before the commit
 func TestFailedCommitIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(s *scene, held store.Claim) error{
@@ -254,6 +257,7 @@ func TestFailedCommitIsNotAnswered(t *testing.T) {
 }
 
 // Default settings of the database must not weaken locks.
+// Proves: A2, trap defaults
 func TestConnectionsAreSetUp(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -311,6 +315,7 @@ func awaitBlocked(tb testing.TB, url string) {
 
 // A database may hide warnings by default. The store still notices that a commit was not
 // replicated.
+// Proves: A2, trap cancelled wait for a standby, trap defaults
 func TestHiddenWarning(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
@@ -334,6 +339,7 @@ func TestHiddenWarning(t *testing.T) {
 
 // A connection of the renewals may hang, during a renewal or during the check before one. Renewals
 // continue on another connection.
+// Proves: trap late renewal
 func TestHungRenewalConnection(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second
@@ -379,6 +385,7 @@ func (s *scene) failWith(code string, times int) {
 }
 
 // A statement that the server rolled back because of a concurrent one is repeated.
+// Proves: trap deadlock
 func TestDeadlocksAndSerializationFailuresAreRepeated(t *testing.T) {
 	t.Parallel()
 	for _, code := range []string{"40P01", "40001"} {
@@ -393,6 +400,7 @@ func TestDeadlocksAndSerializationFailuresAreRepeated(t *testing.T) {
 
 // Trap: target_session_attrs is checked only when a connection is made. A connection to a server
 // that no longer accepts writes is closed.
+// Proves: trap target_session_attrs
 func TestAReadOnlyServerIsLeft(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -19,6 +19,7 @@ const jump = 64_000_000
 // Trap: after a failover, rows may be older, and the clock that decides expiries may be behind.
 // Tokens still grow, for every first operation. No lease is reaped before its holder could renew
 // it, because its last renewal may be missing.
+// Proves: promise 3, A2, trap failover
 func TestPromotion(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
@@ -90,6 +91,7 @@ func TestPromotion(t *testing.T) {
 
 // Trap: on a promoted server a lease looks expired, because its last renewal is missing. The first
 // operation is a renewal, and it must keep the lease.
+// Proves: trap failover
 func TestARenewalFirstAfterAPromotion(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
@@ -114,6 +116,7 @@ func TestARenewalFirstAfterAPromotion(t *testing.T) {
 // Trap: a waiter is handed the lock just before a promotion, and then checks. By the new server's
 // clock the grant looks expired. If the check reported that, the waiter would leave. But new_history
 // gives the lease its TTL again, so the lock would stay held without a holder.
+// Proves: A2, trap failover
 func TestAGrantIsNotOverAfterAPromotion(t *testing.T) {
 	t.Parallel()
 	for name, ask := range map[string]func(engine, store.Attempt) ([]store.Answer, error){
@@ -144,6 +147,7 @@ func TestAGrantIsNotOverAfterAPromotion(t *testing.T) {
 
 // If many operations are first on a promoted server, tokens jump once. A locked row of a lease does
 // not delay them.
+// Proves: trap failover
 func TestAPromotionIsNotHeldUp(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), deadlocks, pgroles.Template())
@@ -190,6 +194,7 @@ func lastToken(t *testing.T, url string) int64 {
 
 // Trap: one standby is promoted and dies, and then a second one, which does not know the first.
 // Both have the same floor, which is ahead of the clock, and the same timeline number.
+// Proves: promise 3, trap failover
 func TestTokensGrowOverTwoStandbys(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
@@ -220,6 +225,7 @@ func TestTokensGrowOverTwoStandbys(t *testing.T) {
 
 // Two sessions notice a promotion at the same time. One prepares the server, and the other waits
 // for it.
+// Proves: trap failover
 func TestOnePreparesAPromotedServer(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

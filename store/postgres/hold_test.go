@@ -486,6 +486,7 @@ func TestStatementsOfAHold(t *testing.T) {
 }
 
 // A promotion extends leases, because renewals may be missing. It does not extend holds.
+// Proves: trap failover
 func TestAPromotionProlongsNoHold(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

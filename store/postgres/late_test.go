@@ -16,6 +16,7 @@ import (
 
 // Trap: a statement may stay in a buffer and arrive after its withdrawal. Here each arrives an hour
 // late. It must fail without effect.
+// Proves: promise 9, trap late statement
 func TestLateStatementsDoNothing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -100,6 +101,7 @@ func TestLateStatementsDoNothing(t *testing.T) {
 
 // The same holds for a statement that arrived in time and then waited too long for a row: for one that
 // somebody inserts, or for a free one that somebody has locked, as a withdrawal does.
+// Proves: promise 9, trap now()
 func TestStatementsThatWaitedTooLongDoNothing(t *testing.T) {
 	t.Parallel()
 	for name, take := range waysToTake {
@@ -153,6 +155,7 @@ func waitsTooLong(t *testing.T, inTime time.Duration, lock string, take func(*sc
 
 // Trap: the opening of a lease stays in a buffer and arrives after the revocation. Its locks would
 // be held again. A late opening has no effect.
+// Proves: promise 9, trap late statement
 func TestALeaseIsNotOpenedTooLate(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -200,6 +203,7 @@ func TestOpenExpired(t *testing.T) {
 }
 
 // A lease ends while a release waits for a row. The release decides after its wait.
+// Proves: promise 1, trap now()
 func TestAReleaseThatWaitedJudgesTheLeaseAfterwards(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -234,6 +238,7 @@ func TestAReleaseThatWaitedJudgesTheLeaseAfterwards(t *testing.T) {
 
 // A waiter of the same instance gets its news when the release's answer arrives. The remaining time
 // of the grant counts from the call to the server.
+// Proves: promise 2
 func TestTheNewsOfALateAnswer(t *testing.T) {
 	t.Parallel()
 	const late = 300 * time.Millisecond

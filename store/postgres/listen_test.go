@@ -78,6 +78,7 @@ func listeners(t *testing.T, url string) int64 {
 		WHERE datname = current_database() AND query LIKE '/* locksidecar:listen */%'`)
 }
 
+// Proves: promise 6, trap notifications
 func TestHandOffReachesAnotherInstance(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -142,6 +143,7 @@ func TestStopSendsTheNewsOfHandOffs(t *testing.T) {
 
 // Trap: notifications are lost while a connection does not listen. A listener that reconnects
 // checks everything.
+// Proves: promise 6, trap notifications
 func TestKilledListenerListensAgain(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -175,6 +177,7 @@ func TestCheckOfTheListenerIsNoStatement(t *testing.T) {
 	}
 }
 
+// Proves: trap notifications
 func TestChannelNamesFit(t *testing.T) {
 	t.Parallel()
 	name := postgres.ChannelOf(strings.Repeat("n", 300), strings.Repeat("pod-", 100))
@@ -225,6 +228,7 @@ func TestListenNever(t *testing.T) {
 }
 
 // A call is queued only after LISTEN is committed, because earlier notifications would be lost.
+// Proves: trap notifications
 func TestEnqueueWaitsForTheListener(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)

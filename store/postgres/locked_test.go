@@ -56,6 +56,7 @@ func (s *scene) operator(table, where string) (letGo func()) {
 
 // Trap: one locked row could delay a whole batch. It costs the other items one lock_timeout, and
 // its own item is answered as locked.
+// Proves: trap locked row
 func TestLockedRowIsLeftOut(t *testing.T) {
 	t.Parallel()
 	t.Run("acquire", func(t *testing.T) {
@@ -223,6 +224,7 @@ func (s *scene) judged(verdicts []store.Verdict, err error, locked int) {
 
 // A dead holder's keys are handed off although one row is locked. The key of this row follows when
 // the row is unlocked.
+// Proves: trap locked row
 func TestReapGoesAroundALockedKey(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)
@@ -246,6 +248,7 @@ func TestReapGoesAroundALockedKey(t *testing.T) {
 }
 
 // A locked row of a lease delays a reap and a take-over only for a bounded time.
+// Proves: trap locked row
 func TestLockedLease(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)

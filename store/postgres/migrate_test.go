@@ -16,6 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
+// Proves: trap migration
 func TestManyMigrateAtOnce(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewEmptyDatabase(t)
@@ -95,6 +96,7 @@ func TestOldSchemaWithoutAutoMigrateIsNotReady(t *testing.T) {
 	awaitReady(t, s)
 }
 
+// Proves: trap migration
 func TestTooOldForTheSchemaIsNotReady(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -153,6 +155,7 @@ func hearTooOld(t *testing.T, told <-chan error) {
 
 // Trap: a migration runs while old and new sidecars run. From the moment in which a sidecar is too
 // old, it gets no lock. It still renews and releases its locks.
+// Proves: trap migration
 func TestTooOldSidecarTakesNothing(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -192,6 +195,7 @@ func TestTooOldSidecarTakesNothing(t *testing.T) {
 }
 
 // A sidecar that only holds locks learns from its renewals that it is too old.
+// Proves: trap migration
 func TestRenewalReportsTooOldSidecar(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -208,6 +212,7 @@ func TestRenewalReportsTooOldSidecar(t *testing.T) {
 // A statement that waits for a table blocks all later ones. Here a reader uses a table and a
 // migration waits for it, but acquires continue. The table may also be meta, which contains the
 // schema version.
+// Proves: trap migration
 func TestAMigrationDoesNotStallOthers(t *testing.T) {
 	t.Parallel()
 	for name, through := range map[string]func(t *testing.T, url string) string{

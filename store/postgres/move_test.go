@@ -43,6 +43,7 @@ func (s *scene) moving(from, to store.LeaseID, m store.Move) {
 
 // A move meets the end of the lock or its hand-off, in flight. The move decides by the row after
 // that.
+// Proves: trap failover
 func TestMoveDuringAChange(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -104,6 +105,7 @@ func TestMoveToALeaseThatIsBeingReaped(t *testing.T) {
 }
 
 // A hand-off to a waiter is in flight when the waiter is moved. The waiter's lock is moved.
+// Proves: trap failover
 func TestMoveDuringAHandOff(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -126,6 +128,7 @@ func TestMoveDuringAHandOff(t *testing.T) {
 
 // The other order: a move is in flight when the lock is released, when its old lease is reaped, or
 // when its waiter gets the key.
+// Proves: trap failover
 func TestChangeDuringAMove(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(s *scene, ask store.Ask, token int64){
@@ -175,6 +178,7 @@ func TestChangeDuringAMove(t *testing.T) {
 
 // A reap of the old lease waits for the move. Then the lock is under the new lease, and is not
 // handed to its waiters.
+// Proves: trap failover
 func TestReapDuringAMove(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -217,6 +221,7 @@ func TestHandOffDuringAMove(t *testing.T) {
 
 // A move that arrives late from a buffer has no effect (promise 9). A move that is the first
 // operation on a promoted server does not apply its clock to leases.
+// Proves: trap late statement
 func TestMoveComesLateOrFirst(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

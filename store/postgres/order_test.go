@@ -62,6 +62,7 @@ func (o *ordered) enqueueElsewhere() error {
 
 // Trap: statements that lock several rows deadlock if their orders differ. Each batch here waits
 // for a key in the middle. Then it must have locked exactly the rows of the keys before.
+// Proves: trap deadlock
 func TestABatchLocksItsRowsInTheOrderOfTheKeys(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ before, batch func(*ordered) error }{

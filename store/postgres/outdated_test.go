@@ -17,6 +17,7 @@ import (
 // Trap: a sidecar has seen a later primary, and has marked this one. Others are still connected here. Nothing that
 // would be a lock, a longer time or a queue position is answered here any more, because the later primary does not
 // know of it: not even that a lock is still held.
+// Proves: trap failover
 func TestAnOutdatedPrimaryServesNothing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -17,6 +17,7 @@ import (
 
 // Many sessions that lock a row get it in turn. A statement that gave up once waits longer the next
 // time. The log stays empty.
+// Proves: trap locked row
 func TestBusyRowIsServedPatiently(t *testing.T) {
 	t.Parallel()
 	const sessions, turn = 14, "0.01" // in seconds; the sum exceeds a lock_timeout
@@ -79,6 +80,7 @@ func tried(most int, try func() bool) bool {
 }
 
 // A row that stays locked is logged once, with its key.
+// Proves: trap locked row
 func TestLockedRowIsNamed(t *testing.T) {
 	t.Parallel()
 	var said logtest.Log

@@ -36,6 +36,7 @@ func (p pooled) Open(id store.Identity) store.Store {
 // TestConformanceBehindPgBouncer runs the suite through PgBouncer in transaction mode, with fewer
 // connections than instances: with polling, and with -combinations also with a listener past it. Each run uses an
 // history source that TestConformance does not use, and strange defaults, which each transaction must replace.
+// Proves: trap defaults, trap pooler
 func TestConformanceBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	for way, source := range map[string]string{"never": "none", "direct": "server"} {

@@ -14,6 +14,7 @@ import (
 
 // An enqueue's commit does not wait for a flush, so that it locks the row only briefly. A flush has
 // no time limit if the standby is away. A statement that also grants a lock waits (promise 4).
+// Proves: promise 4
 func TestOnlyQueueingSkipsTheFlush(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory())
@@ -69,6 +70,7 @@ func TestOnlyQueueingSkipsTheFlush(t *testing.T) {
 // An attempt that is repeated at another instance moves its queue position, and this change is
 // flushed. The first instance does not cancel afterwards. A crash that lost the change would bring
 // back a waiter without a call.
+// Proves: promise 7
 func TestMovedPositionIsFlushed(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory())

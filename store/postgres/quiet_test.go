@@ -65,6 +65,7 @@ func newForgetful(t *testing.T, options ...pgtest.Option) *forgetful {
 
 // Trap: the holder of a grant that an asynchronous failover lost believes in the grant until its
 // lease's deadline. The key is not granted before.
+// Proves: A3
 func TestAForgottenGrantIsNotGivenToOthers(t *testing.T) {
 	t.Parallel()
 	f := newForgetful(t)
@@ -94,6 +95,7 @@ func TestAForgottenGrantIsNotGivenToOthers(t *testing.T) {
 
 // Trap: the failover also loses the lease, and other leases have other TTLs. The TTL was stored
 // when it was first used.
+// Proves: A3
 func TestAForgottenLeaseIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	f := newForgetful(t)
@@ -143,6 +145,7 @@ func TestAQuietTimeIsLogged(t *testing.T) {
 
 // Each sidecar of a mixed fleet decides for its own locks, independent of the sidecar that noticed
 // the failover.
+// Proves: A3
 func TestAMixedFleet(t *testing.T) {
 	t.Parallel()
 	for holder, outcome := range map[store.Failover]store.Outcome{
@@ -241,6 +244,7 @@ func TestGrantsGoOnInTheQuietTime(t *testing.T) {
 
 // After the quiet time, waiters are served in their order: those from before, those that came while
 // a holder had the key, and those that came while the key was free.
+// Proves: A3
 func TestWaitersOfAQuietTimeKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(s *scene, held store.Ask, token int64) error{

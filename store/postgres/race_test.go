@@ -58,6 +58,7 @@ func newSceneOn(t *testing.T, url string) *scene {
 }
 
 // Trap: the waiter of a hand-off is renewing at this moment, and looks expired.
+// Proves: promise 5, trap waiter renews
 func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	for name, let := range map[string]func(s *scene, first store.Ask, token int64) error{
@@ -99,6 +100,7 @@ func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
 
 // A holder that is renewing looks expired to an attempt that wants its lock. Its lease then gets
 // half a minute, which is a short time for a lease that counts as dead shortly before its end.
+// Proves: promise 1
 func TestAHolderThatIsRenewingKeepsItsLock(t *testing.T) {
 	t.Parallel()
 	for name, try := range map[string]func(s *scene) ([]store.Answer, error){
@@ -139,6 +141,7 @@ func TestAHolderThatIsRenewingKeepsItsLock(t *testing.T) {
 }
 
 // Trap: an enqueue is in flight when its holder is reaped.
+// Proves: promise 5
 func TestReapSeesAnEnqueueInFlight(t *testing.T) {
 	t.Parallel()
 	for name, arrays := range map[string]string{
@@ -170,6 +173,7 @@ func TestReapSeesAnEnqueueInFlight(t *testing.T) {
 }
 
 // The other order: the reap is in flight when a call wants to wait.
+// Proves: promise 5
 func TestEnqueueWaitsForAReapInFlight(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string][]store.Outcome{"one": nil, "together": {store.Queued, store.Queued, store.Queued}} {
@@ -207,6 +211,7 @@ func TestEnqueueWaitsForAReapInFlight(t *testing.T) {
 
 // Trap: a statement that waits for a lock row, and decides by a missing lease, uses the snapshot
 // from before its wait.
+// Proves: promise 1, trap old snapshot
 func TestATakeOverThatWaitedDoesNotSteal(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -232,6 +237,7 @@ func TestATakeOverThatWaitedDoesNotSteal(t *testing.T) {
 
 // A waiter whose lease is being reaped during the hand-off is not granted the lock. Otherwise, the
 // waiter behind would wait for a dead holder.
+// Proves: promise 5
 func TestWaiterBeingReapedIsPassedOver(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -254,6 +260,7 @@ func TestWaiterBeingReapedIsPassedOver(t *testing.T) {
 }
 
 // A waiter that cancels during the hand-off is passed over.
+// Proves: promise 5, trap waiter cancels
 func TestACancelUnderWayIsPassedOver(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -301,6 +308,7 @@ func TestADeadHolderWithoutWaitersIsTakenOver(t *testing.T) {
 }
 
 // A withdrawal waits for an attempt in flight, whatever row it inserts.
+// Proves: promise 9
 func TestWithdrawalWaitsForTheAttempt(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -320,6 +328,7 @@ func TestWithdrawalWaitsForTheAttempt(t *testing.T) {
 
 // TestNoDeadlocks runs shuffled batches at the same time. The store repeats a statement after a
 // deadlock, so the test reads the server's counter.
+// Proves: promise 1, trap deadlock
 func TestNoDeadlocks(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)

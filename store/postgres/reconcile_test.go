@@ -14,6 +14,7 @@ import (
 // Trap: a standby that was behind is promoted. It knows the lease, but not its last grants and
 // releases. Renewals report the lease for reconciliation. Locks in the sidecar that this server
 // knows are moved, and the others end with the lease.
+// Proves: A3, trap failover
 func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory())
@@ -96,6 +97,7 @@ func renewed(t *testing.T, s engine, lease store.LeaseID) store.Renewal {
 
 // Trap: the first operation on a promoted server is the renewal of a lease that is alive there. If
 // it were only confirmed, the sidecar would not reconcile before its next renewal.
+// Proves: trap failover
 func TestARenewalBeginsTheHistory(t *testing.T) {
 	t.Parallel()
 	for name, n := range map[string]int{"one": 1, "many": 2} {
@@ -121,6 +123,7 @@ func TestARenewalBeginsTheHistory(t *testing.T) {
 // Trap: new_history skips locked leases, because they are being renewed. A renewal that finds that
 // new_history must run first holds no such lock meanwhile. Otherwise its own lease would not be
 // extended, and may expire by the new server's clock.
+// Proves: trap failover
 func TestARenewalAsksForTheHistoryBeforeItLocks(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -143,6 +146,7 @@ func TestARenewalAsksForTheHistoryBeforeItLocks(t *testing.T) {
 
 // Two standbys that do not know each other are promoted to the same timeline. Their histories still
 // have different names.
+// Proves: trap failover
 func TestHistoriesOfOneTimelineDiffer(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -158,6 +162,7 @@ func TestHistoriesOfOneTimelineDiffer(t *testing.T) {
 
 // Trap: by the clock of a promoted server, the lease of an ask may have expired. If this were
 // reported, the sidecar would lose all locks under it.
+// Proves: trap failover
 func TestAnAskerIsNotJudgedByANewClock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -170,6 +175,7 @@ func TestAnAskerIsNotJudgedByANewClock(t *testing.T) {
 }
 
 // The same if another session begins the history at this moment: after the statement has read the lease as it was before.
+// Proves: trap failover
 func TestAnAskerIsNotJudgedWhileTheHistoryBegins(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -190,6 +196,7 @@ func TestAnAskerIsNotJudgedWhileTheHistoryBegins(t *testing.T) {
 
 // Trap: the same for a claim. The holder would be told that its lock expired, and then the lease
 // gets its TTL again. The lock would stay held without a holder.
+// Proves: trap failover
 func TestAClaimIsNotJudgedByANewClock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

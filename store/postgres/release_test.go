@@ -12,6 +12,7 @@ import (
 
 // Each claim of a batch is checked against its own lease. The lease of a bind:ttl lock ends with
 // the lock.
+// Proves: promise 1
 func TestABatchOfReleasesLooksAtEachLease(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -44,6 +44,7 @@ func (s *scene) renewing(leases ...store.LeaseID) (done func() store.Renewal) {
 
 // Trap: a renewal has locked one lease and waits for a second, while a hand-off has locked the
 // second and waits for the first.
+// Proves: trap deadlock
 func TestRenewalBesideLeasesLockedInAnotherOrder(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -81,6 +82,7 @@ func TestARenewalWaitsForALeaseAfterTheOthers(t *testing.T) {
 
 // Trap: if renewals queued behind a burst of acquires, leases would die. Renewals have their own
 // connection.
+// Proves: trap late renewal
 func TestARenewalWaitsForNoAcquires(t *testing.T) {
 	t.Parallel()
 	const burst = 8

@@ -88,6 +88,7 @@ func (l lonely) cancel() {
 
 // Trap: a cancelled wait for a standby leaves a visible grant that a failover would lose. A repeat,
 // a check or a cancel that finds it is answered only when the standby has it.
+// Proves: trap cancelled wait for a standby
 func TestAGrantIsFoundWhenTheStandbyHasIt(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory())
@@ -147,6 +148,7 @@ func TestAGrantIsFoundWhenTheStandbyHasIt(t *testing.T) {
 }
 
 // A notification does not report such a grant either. The waiter gets a hint.
+// Proves: trap cancelled wait for a standby
 func TestAReleaseThatTookLongIsOnlyHinted(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory())

@@ -60,6 +60,7 @@ func (b *backedUp) isSafe(url string, last int64) {
 }
 
 // A dump restores old tokens. The next statement notices every kind of restore before it grants.
+// Proves: promise 3, rule restore
 func TestARestoredDump(t *testing.T) {
 	t.Parallel()
 	for name, restore := range map[string]func(t *testing.T, b *backedUp, dump []byte) (url string){
@@ -97,6 +98,7 @@ func TestARestoredDump(t *testing.T) {
 // A backup from before an upgrade replaces the schema under running sidecars. Their next statement
 // notices it. They report it, and neither grant nor renew. They continue when the schema is right
 // again.
+// Proves: trap migration, rule restore
 func TestAnOlderSchemaIsRestored(t *testing.T) {
 	t.Parallel()
 	const none = "DROP SCHEMA locksidecar CASCADE"
@@ -151,6 +153,7 @@ func TestAnOlderSchemaIsRestored(t *testing.T) {
 // A copy of the server's files, such as a snapshot of its disk, may restore old tokens without a
 // trace. So the operator must call restored(). After a recovery from a base backup this is not
 // necessary, because the server is on a new timeline.
+// Proves: promise 3, rule restore
 func TestARestoredCopy(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgtest.WithSetting("restore_command", "false"))
@@ -208,6 +211,7 @@ func TestRestoredTwice(t *testing.T) {
 
 // Tokens grow when the schema is dropped, or the database is replaced by an empty one. A running
 // sidecar creates the schema again.
+// Proves: promise 3, rule restore
 func TestTokensGrowOverANewSchema(t *testing.T) {
 	t.Parallel()
 	s := newSceneOn(t, cluster.NewEmptyDatabase(t)) // the database's owner may create the schema

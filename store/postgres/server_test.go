@@ -18,6 +18,7 @@ import (
 )
 
 // The URL is read again for each new connection. A URL that cannot be used has no effect.
+// Proves: rule credentials
 func TestTheURLIsReadAgain(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -71,6 +72,7 @@ func TestTheURLIsReadAgain(t *testing.T) {
 
 // Certificates are replaced in the files of the URL. A CA that has not signed the server's
 // certificate is tried and rejected, and the one before stays. A CA that has signed it is used.
+// Proves: rule credentials
 func TestAWrongCAChangesNothing(t *testing.T) {
 	t.Parallel()
 	ca, next := certtest.New(t), certtest.New(t)

@@ -16,6 +16,7 @@ import (
 // Trap: a statement stays in a buffer, and meanwhile the database's clock is set back, or its machine stands still with
 // its clock. Two limits later, by the sidecar's clock, the statement is still in time by the database's. So a withdrawal
 // is not final before the database's clock has passed the statement's limit.
+// Proves: trap late statement
 func TestAWithdrawalIsNotFinalWhileTheStatementIsInTime(t *testing.T) {
 	t.Parallel()
 	const timeout, setBack = time.Second, 4 * time.Second
@@ -122,6 +123,7 @@ func TestAWithdrawalIsNotFinalWhileTheStatementIsInTime(t *testing.T) {
 }
 
 // The same for so many calls that they are not remembered one by one.
+// Proves: trap late statement
 func TestManyLateCalls(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

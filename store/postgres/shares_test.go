@@ -114,6 +114,7 @@ func TestSharesOfOneKeyAreReleasedInOneBatch(t *testing.T) {
 	}
 }
 
+// Proves: promise 19
 func TestLastReleaseOfASharedKeySeesAnEnqueueInFlight(t *testing.T) {
 	t.Parallel()
 	for mode, limit := range map[string]string{"writer": "{NULL}", "reader": "{1}"} {
@@ -132,6 +133,7 @@ func TestLastReleaseOfASharedKeySeesAnEnqueueInFlight(t *testing.T) {
 }
 
 // The enqueue does not lock the leases of shared holders, so the reap does not wait for it.
+// Proves: promise 19
 func TestReapOfAShareSeesAnEnqueueInFlight(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -170,6 +172,7 @@ func TestShareUnderADeadLeaseBlocksNoOthers(t *testing.T) {
 	}
 }
 
+// Proves: promise 19
 func TestLimitIsKeptBesideAGrantInFlight(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int{1, 2} {
@@ -202,6 +205,7 @@ func TestLimitIsKeptBesideAGrantInFlight(t *testing.T) {
 	}
 }
 
+// Proves: promise 19
 func TestSlotsDifferBesideAGrantInFlight(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -221,6 +225,7 @@ func TestSlotsDifferBesideAGrantInFlight(t *testing.T) {
 }
 
 // A release has seen the writer and makes the key shared. The writer's row is deleted meanwhile.
+// Proves: promise 19
 func TestCancelOfAWriterMeetsAGrantOfTheReaderBefore(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -273,6 +278,7 @@ func TestRowOfAFormerlySharedKeyIsPlain(t *testing.T) {
 
 // Trap: if one attempt had two shares, either could be found, and a batch that reads both would
 // fail.
+// Proves: promise 19
 func TestAnAttemptHasOneShareAtMost(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -78,6 +78,7 @@ var combinations = flag.Bool("combinations", false, "run the suite with each his
 // TestConformanceBehindPgBouncer uses none behind one, and polls. With
 // -combinations all pairs run, except a listener past a pooler with the source none: the listener
 // needs the start times of both servers, which such a server refuses.
+// Proves: A2, trap failover
 func TestConformanceByHistorySource(t *testing.T) {
 	t.Parallel()
 	for source := range refused {
@@ -99,6 +100,7 @@ func TestConformanceByHistorySource(t *testing.T) {
 
 // Aurora has a timeline if wal_level is logical. It is unknown how that timeline changes in a
 // failover.
+// Proves: trap failover
 func TestAuroraUsesTheServerSource(t *testing.T) {
 	t.Parallel()
 	url := refusing(t, cluster, nil)
@@ -112,6 +114,7 @@ func TestAuroraUsesTheServerSource(t *testing.T) {
 }
 
 // Without a history source a sidecar works, and logs once what it cannot promise.
+// Proves: trap failover
 func TestNoHistorySourceIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	for source, times := range map[string]int{"server": 0, "none": 1} {
@@ -135,6 +138,7 @@ func TestNoHistorySourceIsLoggedOnce(t *testing.T) {
 
 // A right is revoked, or rows come from a server with more rights. Locks are granted only after the
 // owner has chosen a source that this server allows. The choice begins one history for all.
+// Proves: trap failover
 func TestASourceThatIsRefused(t *testing.T) {
 	t.Parallel()
 	url := refusing(t, cluster, nil)
@@ -171,6 +175,7 @@ func TestASourceThatIsRefused(t *testing.T) {
 }
 
 // Only the owner of the schema can choose the source. Refused and unknown sources are not accepted.
+// Proves: trap failover
 func TestOnlyTheOwnerChoosesTheSource(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t) // a URL with the sidecars' role
@@ -195,6 +200,7 @@ func TestOnlyTheOwnerChoosesTheSource(t *testing.T) {
 
 // The server's identity is the same through each connection, and changes with a restart. Then
 // tokens jump, and no lease ends early.
+// Proves: A2, trap failover
 func TestTheIdentityOfAServer(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())

@@ -149,6 +149,7 @@ func TestRefusedAcquireWritesNothing(t *testing.T) {
 }
 
 // TestSweep checks the rows, which callers of the store cannot see.
+// Proves: promise 3, trap clock before the wait
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -344,6 +345,7 @@ func TestServedWaitersAreNotReadAgain(t *testing.T) {
 
 // A waiter that was passed over, because its lease had expired, is served after its renewal, before
 // waiters that came later.
+// Proves: promise 5
 func TestAWaiterThatWasPassedOverIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

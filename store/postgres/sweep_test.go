@@ -207,6 +207,7 @@ var meetings = map[string]func(s *scene, key string) int64{
 
 // A call for a key that is being forgotten waits, and its token is greater than the forgotten one
 // (promise 3).
+// Proves: trap clock before the wait
 func TestACallMeetsTheForgettingOfItsKey(t *testing.T) {
 	t.Parallel()
 	for name, call := range meetings {
@@ -235,6 +236,7 @@ func TestACallMeetsTheForgettingOfItsKey(t *testing.T) {
 
 // The other order: a sweep passes over a key that a call is about to take or to watch, and does not
 // wait. After the call has committed, the sweep must not forget the key.
+// Proves: trap clock before the wait
 func TestTheForgettingOfAKeyMeetsACall(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
@@ -293,6 +295,7 @@ func TestVacuumDoesNotTruncate(t *testing.T) {
 }
 
 // A free key keeps its row for much longer than any statement can take (promise 3).
+// Proves: trap clock before the wait
 func TestForgetAfterIsFarLongerThanTimeout(t *testing.T) {
 	t.Parallel()
 	config := postgres.Config{URL: "postgres://x/y", Timeout: time.Second, ForgetAfter: 10 * time.Second}

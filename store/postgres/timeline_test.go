@@ -70,6 +70,7 @@ func grants(t *testing.T, s engine, key string, lease store.LeaseID) (token int6
 // Trap: the old primary is started again after the new one has granted locks. It accepts
 // connections and is first in the URL. A sidecar that has seen the new primary does not use the old
 // one, which lacks the later grants.
+// Proves: A2, trap target_session_attrs
 func TestAnOldPrimaryIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, source := range []string{"timeline", "server"} {
@@ -100,6 +101,7 @@ func TestAnOldPrimaryIsRefused(t *testing.T) {
 // sidecar that has seen the new primary gets no locks there. It also marks the server for other
 // sidecars, which do not know the new one, even if its role's default is to only read. After an operator has called restored(), locks are
 // granted again, without a restart.
+// Proves: A2, trap failover
 func TestFailBack(t *testing.T) {
 	t.Parallel()
 	for _, source := range []string{"timeline", "server"} {
@@ -163,6 +165,7 @@ func TestFailBack(t *testing.T) {
 
 // A sidecar at work on the old primary, which does not know the new one, learns of it there. It
 // loses its locks with their leases.
+// Proves: A2, trap failover
 func TestSidecarAtAnOldPrimaryIsStopped(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -191,6 +194,7 @@ func TestSidecarAtAnOldPrimaryIsStopped(t *testing.T) {
 }
 
 // The mark of a sidecar has no effect on a server that is not behind, or was restored meanwhile.
+// Proves: trap failover
 func TestOnlyAnOlderCopyIsOutdated(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -205,6 +209,7 @@ func TestOnlyAnOlderCopyIsOutdated(t *testing.T) {
 
 // A name leads to another database by mistake, whose history is later. A sidecar that was there
 // refuses the right database, because tokens would decrease. The other sidecars still use it.
+// Proves: trap failover
 func TestUnrelatedDatabaseMarksNoOthers(t *testing.T) {
 	t.Parallel()
 	right, wrong := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP(), pgroles.Template()), pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP(), pgroles.Template())
@@ -231,6 +236,7 @@ func TestUnrelatedDatabaseMarksNoOthers(t *testing.T) {
 
 // The hosts of a URL are different servers by mistake. If the first is down, locks are not granted
 // on the second, and no schema is created there. The log names both.
+// Proves: A2, trap target_session_attrs
 func TestHostsOfDifferentClusters(t *testing.T) {
 	t.Parallel()
 	one, other := pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP()), pgtest.Start(t, pgtest.InMemory(), pgtest.WithTCP())

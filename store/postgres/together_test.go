@@ -98,6 +98,7 @@ func TestManyTriesOfASharedKey(t *testing.T) {
 // Calls for several keys are enqueued by one statement. One of them cannot be, so each is asked for again, and by then
 // the holder of another key has died. Its lease is locked, so the call is answered that nothing changed. It must not
 // have a queue position then, because nobody would cancel it.
+// Proves: promise 9
 func TestARefusedBatchLeavesNoWaiter(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)
@@ -136,6 +137,7 @@ func TestARefusedBatchLeavesNoWaiter(t *testing.T) {
 
 // A call is repeated under another lease, for a shared key. So its queue position moves, and the key must be settled,
 // but by then its row is locked. The answer must not be that nothing changed, because nobody would cancel the call.
+// Proves: promise 9
 func TestAMovedPositionIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)

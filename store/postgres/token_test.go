@@ -59,6 +59,7 @@ func (s *scene) takeAndFree(key string) (token int64) {
 
 // Trap: an INSERT reads the clock before it waits for a conflicting row. The row's token may be
 // greater after the wait.
+// Proves: promise 3, trap clock before the wait
 func TestTokenIsGreaterThanThatOfTheLockedRow(t *testing.T) {
 	t.Parallel()
 	for name, take := range waysToTake {
@@ -89,6 +90,7 @@ func TestTokenIsGreaterThanThatOfTheLockedRow(t *testing.T) {
 
 // Two sessions insert the row of one key. The first transaction fails, and the second inserts the
 // row.
+// Proves: promise 3
 func TestTheSecondInsertionGrants(t *testing.T) {
 	t.Parallel()
 	for name, take := range waysToTake {
@@ -110,6 +112,7 @@ func TestTheSecondInsertionGrants(t *testing.T) {
 
 // A key's tokens grow even if the clock is set back by minutes, and if hand-offs are faster than
 // the clock.
+// Proves: promise 3
 func TestTokensGrowWhenTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	for name, take := range waysToTake {
@@ -148,6 +151,7 @@ func TestTokensGrowWhenTheClockIsSetBack(t *testing.T) {
 
 // A key's row was swept. Then the clock is set back by much more than the hour for which such rows
 // stay.
+// Proves: promise 3
 func TestTokensOfSweptKeysAreNotGivenAgain(t *testing.T) {
 	t.Parallel()
 	for name, take := range waysToTake {
@@ -176,6 +180,7 @@ func TestTokensOfSweptKeysAreNotGivenAgain(t *testing.T) {
 
 // A row whose token is ahead of the clock is not swept, however long its key has been free, because
 // the key's next row would take its token from the clock.
+// Proves: promise 3
 func TestARowAheadOfTheClockIsNotSwept(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -192,6 +197,7 @@ func TestARowAheadOfTheClockIsNotSwept(t *testing.T) {
 
 // If the row of meta is locked, the sweep does not wait for it. The sweep keeps rows with the
 // greatest tokens, because it cannot store these tokens in meta.
+// Proves: promise 3
 func TestASweepDoesNotWaitForMeta(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -217,6 +223,7 @@ func TestASweepDoesNotWaitForMeta(t *testing.T) {
 
 // A grant that meets the start of a history has a token from before, or from the new history, because
 // the history and first_token are read from one row.
+// Proves: promise 3
 func TestAGrantDuringANewHistory(t *testing.T) {
 	t.Parallel()
 	for name, take := range waysToTake {
@@ -256,6 +263,7 @@ func TestAGrantDuringANewHistory(t *testing.T) {
 }
 
 // A hand-off after a promotion has a token of the new history.
+// Proves: promise 3
 func TestAHandOffInANewHistory(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -272,6 +280,7 @@ func TestAHandOffInANewHistory(t *testing.T) {
 
 // Trap: operators fail over, and later back to the old primary, which does not begin a new history.
 // Its sidecars are new, so they have not seen the other server.
+// Proves: promise 3
 func TestTokensGrowWhenTheOldPrimaryServesAgain(t *testing.T) {
 	t.Parallel()
 	for _, source := range []string{"timeline", "server"} {
@@ -312,6 +321,7 @@ func TestTokensGrowWhenTheOldPrimaryServesAgain(t *testing.T) {
 
 // A row is not swept soon after a release, even if the key was held for long, because a statement
 // may have read the clock before that grant.
+// Proves: trap clock before the wait
 func TestARowIsNotSweptSoon(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

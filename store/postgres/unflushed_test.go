@@ -17,6 +17,7 @@ import (
 
 // A plain release is answered before its flush, which has no time limit if the standby is away. A
 // release with an outcome and a hand-off wait for the flush.
+// Proves: promise 4
 func TestOnlyPlainReleasesSkipTheFlush(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
@@ -88,6 +89,7 @@ func TestOnlyPlainReleasesSkipTheFlush(t *testing.T) {
 
 // A release is remembered until a later commit is flushed. The number of remembered releases is
 // bounded.
+// Proves: promise 4
 func TestUnflushedReleasesAreFew(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -146,6 +148,7 @@ func TestUnflushedReleasesAreFew(t *testing.T) {
 
 // A release is proved durable only by the commit of a later statement, without a new connection
 // since the release was sent. The server may have crashed before a new connection.
+// Proves: promise 4
 func TestAProofThatAReleaseIsDurable(t *testing.T) {
 	t.Parallel()
 	const since, doubtful = 1, 2
@@ -236,6 +239,7 @@ func serverThatForgets(t *testing.T) (url string) {
 // A crash of the server loses releases. The sidecar repeats them after it reconnects, so their keys
 // do not stay held without a holder. A grant that came first stays, and so does a delivered
 // outcome.
+// Proves: promise 4
 func TestACrashForgetsReleases(t *testing.T) {
 	t.Parallel()
 	url := serverThatForgets(t)
@@ -311,6 +315,7 @@ func TestACrashForgetsReleases(t *testing.T) {
 }
 
 // If the sidecar died too, the release is not repeated. The lock ends with its lease.
+// Proves: promise 4
 func TestAForgottenReleaseEndsWithItsLease(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second

@@ -112,6 +112,7 @@ func TestWatchWaitsForTheListener(t *testing.T) {
 
 // Events of unwatched keys need no statement and no notification. Each event of a watched key is
 // sent once to each other watching instance.
+// Proves: trap notifications
 func TestOnlyEventsOfWatchedKeysAreSent(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)

@@ -41,6 +41,7 @@ func (s spy) next(t *testing.T) string {
 
 // Every role that may connect to the database may send notifications. Without the complete, random
 // attempt id, a notification is at most a hint. It does no harm.
+// Proves: promise 6, trap notifications
 func TestForgedNotifications(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -74,6 +75,7 @@ func TestForgedNotifications(t *testing.T) {
 }
 
 // The attempt id proves that a notification is true. So it must stay secret while its waiter waits.
+// Proves: promise 6
 func TestHintsKeepTheSecret(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -119,6 +121,7 @@ func (s spy) all(t *testing.T, senders ...*listener) (heard []string) {
 
 // A client may claim any key with any token, as often as it likes. That must not cause many
 // notifications. But a repeat of a release, whose answer was lost, sends its news again.
+// Proves: trap notifications
 func TestRepeatedReleasesDoNotFlood(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -166,6 +169,7 @@ func TestRepeatedReleasesDoNotFlood(t *testing.T) {
 
 // Repeated stops with new reasons do not cause many notifications either. The first is sent at
 // once, and the last one with the holder's next renewal.
+// Proves: trap notifications
 func TestRepeatedStopsDoNotFlood(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -211,6 +215,7 @@ func TestRepeatedStopsDoNotFlood(t *testing.T) {
 
 // Notifications of a bind:ttl grant, and of a grant with a derived attempt id, are only hints,
 // after which the waiter checks.
+// Proves: promise 6
 func TestRareGrantsAreHints(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)

@@ -39,6 +39,7 @@ func (r *rig) grants(key string) (cas.Record, time.Time) {
 
 // TestAForgottenGrant: a promoted replica that missed a grant grants nothing for the TTL, and begins a new history. Its
 // tokens and versions are above the forgotten ones, and its known leases go on.
+// Proves: A9
 func TestAForgottenGrant(t *testing.T) {
 	t.Parallel()
 	g := redistest.StartSentinel(t)
@@ -96,6 +97,7 @@ func TestAForgottenGrant(t *testing.T) {
 var tag = redis.Tag()
 
 // TestARestartThatForgetsEverything: a server without files grants nothing until the TTL that its clients use has passed.
+// Proves: A9
 func TestARestartThatForgetsEverything(t *testing.T) {
 	t.Parallel()
 	d := redistest.Start(t)
@@ -342,6 +344,7 @@ func TestANewPassword(t *testing.T) {
 
 // TestTokensAfterFailoversAndALoss: each new history jumps. A server that then loses all its data jumps farther, even if nobody
 // remembers, and as far as somebody remembers.
+// Proves: A9
 func TestTokensAfterFailoversAndALoss(t *testing.T) {
 	t.Parallel()
 	d := redistest.Start(t)
@@ -374,6 +377,7 @@ func TestTokensAfterFailoversAndALoss(t *testing.T) {
 
 // TestTokensFollowTheClock: a server that has lost nothing of what its callers saw goes by its clock. Otherwise each token would raise the
 // next one, and they would reach the largest one.
+// Proves: A9
 func TestTokensFollowTheClock(t *testing.T) {
 	t.Parallel()
 	r := at(t, redistest.Start(t)).ready("one")
@@ -390,6 +394,7 @@ func TestTokensFollowTheClock(t *testing.T) {
 
 // TestALossThatOneCallTells: the first call of an instance to a server that lost everything tells the TTLs of its leases. It may be the
 // only one: the leases that it renews are lost.
+// Proves: A9
 func TestALossThatOneCallTells(t *testing.T) {
 	t.Parallel()
 	d := redistest.Start(t)

@@ -47,6 +47,7 @@ const holds = 12 * time.Second
 
 // TestResharding: locks are kept, renewed and released while the cluster moves all slots of a master that have keys, and new ones can be
 // had after the quiet time that follows for those slots.
+// Proves: A9
 func TestResharding(t *testing.T) {
 	c := redistest.StartCluster(t)
 	s := &server{t: t, url: c.URL(), ttl: time.Second}
@@ -129,6 +130,7 @@ func renewsDuring(r *rig, lease store.LeaseID, move redistest.SlotMove) {
 
 // TestASlotThatIsPartlyMoved: while some keys of a slot are on one server and the others on the next, a call has no effect and says so.
 // Otherwise the next server would take a record or a lease that has not come yet for one that does not exist.
+// Proves: A9
 func TestASlotThatIsPartlyMoved(t *testing.T) {
 	c := redistest.StartCluster(t)
 	s := &server{t: t, url: c.URL(), ttl: time.Second, quick: true} // no quiet time after a move
@@ -175,6 +177,7 @@ func TestASlotThatIsPartlyMoved(t *testing.T) {
 // TestASourceThatIsSwitchedOver: the replica of a master takes over while some keys of its slots are on another server. That of Redis does not know
 // of the moves, so it takes these keys for lost. That of Valkey does, so it refuses calls until somebody ends the moves. Neither may grant what is held
 // before the holder's lease has ended.
+// Proves: A9
 func TestASourceThatIsSwitchedOver(t *testing.T) {
 	c := redistest.StartCluster(t)
 	short, long := &server{t: t, url: c.URL(), ttl: time.Second}, &server{t: t, url: c.URL(), ttl: holds}
@@ -252,6 +255,7 @@ func TestASourceThatIsSwitchedOver(t *testing.T) {
 }
 
 // TestClusterFailover: the replica of a master that dies takes over, and the other masters' locks are not touched.
+// Proves: A9
 func TestClusterFailover(t *testing.T) {
 	c := redistest.StartCluster(t)
 	s := &server{t: t, url: c.URL(), ttl: time.Second, limit: 2 * time.Second}
@@ -304,6 +308,7 @@ func TestClusterFailover(t *testing.T) {
 
 // TestAPrimaryThatMissedItsSuccessor: a primary becomes a replica, hears nothing from its successor, and is promoted again. Its
 // functions were never loaded anew, and its data says that it wrote last. It must begin a new history nevertheless.
+// Proves: A9
 func TestAPrimaryThatMissedItsSuccessor(t *testing.T) {
 	t.Parallel()
 	a, b := redistest.Start(t), redistest.Start(t)

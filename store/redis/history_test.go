@@ -9,6 +9,7 @@ import (
 
 // The result of an operation belongs to the history of its own answer, also if another operation hears of a later one before
 // the operation returns. Otherwise a grant that the later server forgot would count as verified there.
+// Proves: A9
 func TestAnOperationKeepsItsHistory(t *testing.T) {
 	b, err := New(Config{ServerConfig: cas.ServerConfig{URL: "redis+cluster://h", Instance: "one"}})
 	if err != nil {

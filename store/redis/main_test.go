@@ -94,6 +94,7 @@ func (b behind) Behind() (castest.Server, castest.Faults) {
 
 func (s *server) database() string { return s.url[strings.LastIndex(s.url, "/"):] }
 
+// Proves: promise 9
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	castest.RunFaulty(t, func(t *testing.T) castest.Faulty { return behind{one(t)} })
@@ -116,6 +117,7 @@ func (r replicated) FailOver(t *testing.T, forgotten func()) {
 	r.primary.Promote(t)
 }
 
+// Proves: A9
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	castest.RunForgetful(t, func(t *testing.T) castest.Forgetful {
@@ -134,6 +136,7 @@ func (e engine) Open(id store.Identity) store.Store {
 	return cas.New(cas.Config{Backend: e.server.Open(id.Instance), Identity: id, SweepTerm: -1})
 }
 
+// Proves: A9
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t *testing.T) storetest.Backend { return engine{one(t)} })

@@ -11,6 +11,7 @@ import (
 )
 
 // TestAServerIsMarkedAsNew: it grants at once, and is not marked again.
+// Proves: rule quiet time
 func TestAServerIsMarkedAsNew(t *testing.T) {
 	t.Parallel()
 	s := at(t, redistest.Start(t))
@@ -28,6 +29,7 @@ func TestAServerIsMarkedAsNew(t *testing.T) {
 }
 
 // TestANewServerIsNamed: the log says that a server is empty, and what spares the quiet time, but not if there is none.
+// Proves: rule quiet time
 func TestANewServerIsNamed(t *testing.T) {
 	t.Parallel()
 	const line = "`locksidecar migrate --new` spares this"
@@ -59,6 +61,7 @@ func TestANewServerIsNamed(t *testing.T) {
 }
 
 // TestAServerThatIsNotNew: what may have forgotten grants is not marked, and has its quiet time.
+// Proves: rule quiet time
 func TestAServerThatIsNotNew(t *testing.T) {
 	t.Parallel()
 	refused := func(t *testing.T, s *server) {
@@ -110,6 +113,7 @@ func TestAServerThatIsNotNew(t *testing.T) {
 }
 
 // TestAnOldSidecarOfAMarkedServer: it knows what the server has lost. So the server was not new, and the quiet time begins.
+// Proves: rule quiet time
 func TestAnOldSidecarOfAMarkedServer(t *testing.T) {
 	t.Parallel()
 	d := redistest.Start(t)

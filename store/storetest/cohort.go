@@ -9,6 +9,7 @@ import (
 
 // cohortCases test which waiters a hand-off returns as its cohort, and how the store learns that
 // the sidecar served them.
+// Proves: promise 3, promise 5
 func cohortCases() []testCase {
 	return []testCase{
 		{"a hand-off returns the sidecar's waiters directly behind the new holder", func(f *fixture) {

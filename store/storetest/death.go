@@ -9,6 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
+// Proves: promise 5
 func deathCases() []testCase {
 	return []testCase{
 		{"a reap hands off to the first waiter", func(f *fixture) {

@@ -7,6 +7,7 @@ import (
 )
 
 // downgradeCases test that a downgrade turns an exclusive lock into a share.
+// Proves: promise 19
 func downgradeCases() []testCase {
 	return []testCase{
 		sharing("a downgrade keeps the token and lets waiting readers in, up to the next writer", func(f *fixture, a, b *instance) {

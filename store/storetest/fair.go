@@ -17,6 +17,7 @@ const (
 	fairPart = 2
 )
 
+// Proves: promise 5
 func fairCases() []testCase {
 	exclusive := func(*store.Ask) {}
 	permit := func(a *store.Ask) { a.Shared, a.Limit = true, 2 }

@@ -14,6 +14,7 @@ const (
 	longHold = 3 * longTTL
 )
 
+// Proves: promise 11
 func holdCases() []testCase {
 	return []testCase{
 		{"a release keeps the key until the hold is over", releaseLeavesTheHold},

@@ -99,6 +99,7 @@ func endedContext(f *fixture) {
 	b.granted(b.ask("k"))
 }
 
+// Proves: promise 2
 func leaseCases() []testCase {
 	return []testCase{
 		{"a lease that is renewed outlives its TTL", renewedLeaseLives},

@@ -9,6 +9,7 @@ import (
 )
 
 // moveCases are about [store.Mover].
+// Proves: trap late statement
 func moveCases() []testCase {
 	return []testCase{
 		{"HeldUnder returns only the keys that are held under leases of this instance", heldUnder},

@@ -4,6 +4,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
+// Proves: promise 15
 func outcomeCases() []testCase {
 	return []testCase{
 		{"a success skips the skip-waiters, and the other waiters keep their order", successSkips},

@@ -6,6 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
+// Proves: promise 5
 func queueCases() []testCase {
 	return []testCase{
 		{"an ask that waits gets a free key at once", func(f *fixture) {

@@ -15,6 +15,7 @@ import (
 // raceTime limits each race; a race also ends after enough rounds.
 const raceTime = 1500 * time.Millisecond
 
+// Proves: promise 1, promise 5, trap waiter cancels
 func raceCases() []testCase {
 	return []testCase{
 		{"at most one holder in a storm of several instances", storm},

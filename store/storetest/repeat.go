@@ -8,6 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
+// Proves: promise 9
 func repeatCases() []testCase {
 	return []testCase{
 		{"a repeated acquire finds its grant", func(f *fixture) {
@@ -233,6 +234,7 @@ func (in *instance) sameGrant(first, second store.Answer) {
 	}
 }
 
+// Proves: promise 3
 func tokenCases() []testCase {
 	return []testCase{
 		{"tokens grow with every kind of change of the holder", tokensGrow},

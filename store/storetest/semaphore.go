@@ -7,6 +7,7 @@ import (
 )
 
 // semaphoreCases test shares with a limit.
+// Proves: promise 19
 func semaphoreCases() []testCase {
 	return []testCase{
 		sharing("a key has at most as many holders as its limit, each in the smallest free slot", func(_ *fixture, a, b *instance) {

@@ -16,6 +16,7 @@ func sharing(rule string, run func(f *fixture, a, b *instance)) testCase {
 }
 
 // sharedCases test the queue, the tokens and the claims of shared locks.
+// Proves: promise 19
 func sharedCases() []testCase {
 	return slices.Concat(sharedQueueCases(), sharedGrantCases(), sharedEndCases(), sharedOtherCases())
 }

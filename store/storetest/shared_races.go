@@ -10,6 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
+// Proves: promise 19
 func sharedRaceCases() []testCase {
 	return []testCase{
 		sharing("in a storm, writers exclude readers, and a semaphore keeps its limit and its slots", sharedStorm),

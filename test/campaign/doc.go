@@ -43,4 +43,6 @@
 // through a function that the compiler is told to put in the place of the real one
 // (world/build.go): the released sources have no hook for it, and a clock of a time
 // namespace cannot jump while a process runs.
+//
+// Proves: promise 1, promise 5, promise 19, A1, A3, A7, A8, A9, trap pooler
 package campaign

@@ -8,6 +8,7 @@ import (
 // An asynchronous standby may miss what was told. Tokens grow all the same; but two may
 // hold the key, and this says for how long: no longer than for a TTL, because who renews a
 // lease verifies its locks. A lock that comes back ends with the lease.
+// Proves: A3, trap failover
 func TestAsynchronousFailover(t *testing.T) {
 	behind := with(func(b *Bounds) { b.Failovers, b.Asynchronous, b.Attempts = 1, true, 2 })
 	without := func(r Rule, b Bounds) Bounds {

@@ -7,6 +7,7 @@ import (
 )
 
 // TestCohorts goes through all states of a few calls behind two sidecars.
+// Proves: promise 5
 func TestCohorts(t *testing.T) {
 	t.Parallel()
 	searches := map[string]CohortBounds{

@@ -7,6 +7,7 @@ import (
 )
 
 // TestShared goes through all states of a few calls that share a key, behind two sidecars.
+// Proves: promise 19
 func TestShared(t *testing.T) {
 	t.Parallel()
 	searches := map[string]SharedBounds{

@@ -126,6 +126,7 @@ describe("acquire", () => {
     assert.equal((await client.get("unknown")).state, "free");
   });
 
+  // Proves: client wrong use
   test("what is no object of options, a wrong value and a wrong key are refused by name", async () => {
     const client = sidecar.client();
     const never = () => assert.fail("it runs");
@@ -195,6 +196,7 @@ describe("acquire", () => {
     assert.equal((await client.get("refused")).state, "free");
   });
 
+  // Proves: client wrong use
   test("an option that is undefined is not given", async () => {
     const client = sidecar.client({ name: undefined, ttlMs: undefined, timeoutMs: undefined, reconnectMs: undefined });
     const none = Object.fromEntries(
@@ -402,6 +404,7 @@ describe("reentrancy", () => {
 });
 
 describe("several keys", () => {
+  // Proves: client groups
   test("concurrent flows of one client wait for each other, in any order of the keys", async () => {
     const client = sidecar.client();
     const keys = ["acc:1", "acc:2", "acc:3", "acc:4"];
@@ -482,6 +485,7 @@ describe("a call that waits for a lock of its own client", () => {
 describe("a call in the function that has the lock", () => {
   const itself = { code: "invalid_request", message: /holds "itself", and this call would wait .* reentrant: true/ };
 
+  // Proves: client self wait
   test("is refused if it would wait for ever", async () => {
     const [client, other] = [sidecar.client(), sidecar.client()];
     const never = () => assert.fail("it runs");
@@ -514,6 +518,7 @@ describe("a call in the function that has the lock", () => {
     }
   });
 
+  // Proves: client self wait
   test("waits if it is no part of the function, and enters if it may", async () => {
     const client = sidecar.client();
     const ran: string[] = [];
@@ -533,6 +538,7 @@ describe("a call in the function that has the lock", () => {
     );
   });
 
+  // Proves: client self wait
   test("takes as many permits of a semaphore as there are", async () => {
     const client = sidecar.client();
     const [two, reader] = [client.semaphore("permits", 2), { mode: "shared" } as const];

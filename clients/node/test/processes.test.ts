@@ -38,6 +38,7 @@ test("a function under a lock keeps the process alive while it waits", limited, 
   assert.deepEqual(await once(waiting, "exit"), [7, null]);
 });
 
+// Proves: client descriptors
 test("waiting calls that take all descriptors do not keep the release of the holder", limited, async () => {
   const few = starved("starved", 60, sidecar.socketPath);
   const exit = once(few, "exit");

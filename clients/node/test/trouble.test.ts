@@ -103,6 +103,7 @@ describe("lost requests and answers", () => {
   const connectionLost = { code: "connection_lost" };
   const wait = { waitMs: patienceMs };
 
+  // Proves: client lost answer
   test("a release that did not arrive is repeated, also if nobody has the lock any more", async () => {
     const [a, b] = [sidecar.client({ socketPath: between.socketPath }), sidecar.client()];
     lose(2, /^DELETE/, "cut");
@@ -117,6 +118,7 @@ describe("lost requests and answers", () => {
     await (await b.acquire("kept", wait)).release();
   });
 
+  // Proves: client lost answer
   test("a release whose answer was lost may be called again", async () => {
     const [a, b] = [sidecar.client({ socketPath: between.socketPath }), sidecar.client()];
     const reentrant = { reentrant: true, owner: "o" };
@@ -135,6 +137,7 @@ describe("lost requests and answers", () => {
     }
   });
 
+  // Proves: client lost answer
   test("a grant whose answer was lost is withdrawn, also if the withdrawal does not arrive at first", async () => {
     const [a, b] = [sidecar.client({ socketPath: between.socketPath }), sidecar.client()];
     await a.connect();
@@ -153,6 +156,7 @@ describe("lost requests and answers", () => {
     }
   });
 
+  // Proves: client given up
   test("a lock that is given up by the own clock is released when the sidecar answers again", async () => {
     const [a, b] = [sidecar.client({ socketPath: between.socketPath, ttlMs: 1000, timeoutMs: 500 }), sidecar.client()];
     const lock = await a.acquire("silent");
@@ -169,6 +173,7 @@ describe("lost requests and answers", () => {
     await (await a.acquire("silent", wait)).release();
   });
 
+  // Proves: client given up
   test("a session that the client has given up ends in the sidecar, too", async () => {
     const [a, b] = [sidecar.client({ socketPath: between.socketPath }), sidecar.client()];
     const [held, busy] = [await a.acquire("ended"), await b.acquire("ended:2")];
@@ -403,6 +408,7 @@ describe("no sidecar", () => {
     }
   });
 
+  // Proves: client own clock
   test("a sidecar that hangs: a leader stops before its lease ends, by its own clock", async () => {
     const own = await Sidecar.start({ TTL: "3s" });
     try {
@@ -468,6 +474,7 @@ describe("no sidecar", () => {
     }
   });
 
+  // Proves: client own clock
   test("an app that keeps the event loop busy for longer than its lease: its locks stay", async () => {
     const own = await Sidecar.start();
     try {

@@ -64,6 +64,7 @@ def test_one_of_two_schedulers_runs_a_tick(
     assert client.get(key).state == "free"
 
 
+# Proves: client once a period
 def test_a_period_runs_once_although_min_hold_is_shorter(client: Client, other: Client, key: str) -> None:
     ticks: list[str] = []
 
@@ -81,6 +82,7 @@ def test_a_period_runs_once_although_min_hold_is_shorter(client: Client, other: 
     assert len(set(ticks)) == len(ticks)
 
 
+# Proves: client once a period
 @pytest.mark.parametrize(
     ("trigger", "why"),
     [

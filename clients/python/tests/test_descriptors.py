@@ -1,3 +1,4 @@
+# Proves: client descriptors
 """Without a free descriptor: waiting calls take all, and the holder still releases."""
 
 from __future__ import annotations

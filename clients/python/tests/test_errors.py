@@ -1,3 +1,4 @@
+# Proves: client errors
 """Exceptions survive pickle, and are made again of their `args`, as Celery's results do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Proves: client gevent
 """gevent patches the process after the client was made, as gunicorn's workers do with --preload."""
 
 from __future__ import annotations

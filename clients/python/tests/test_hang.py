@@ -1,3 +1,4 @@
+# Proves: client own clock
 """A sidecar that hangs: the client knows until when it may rely on a lock."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Proves: client interrupts
 """Releases and acquires that a signal, a time limit or a cancellation interrupts. The lock objects know the outcome."""
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ print(interrupted, left)
 """
 
 
+# Proves: client interrupts
 def test_signals_at_any_moment_leave_no_lock(python: Python, client: Client, key: str) -> None:
     interrupted, left = map(int, line(python(STORM, key, "x")).split())
     assert interrupted == 600
@@ -130,6 +132,7 @@ async def test_a_cancelled_release_is_known(path: str, key: str) -> None:
             assert (await client.get(key, no_cache=True)).state == "free"
 
 
+# Proves: client lost answer
 def test_a_release_without_an_answer_may_be_called_again(sidecar: Sidecar, key: str) -> None:
     with Client(sidecar.path, timeout=0.3, ttl=60) as client, Client(sidecar.path) as other:
         other.describe()
@@ -166,6 +169,7 @@ def test_a_release_of_a_ttl_lock_that_the_store_has_forgotten(sidecar: Sidecar, 
         assert lock.release()
 
 
+# Proves: client lost answer
 def test_a_block_whose_release_had_no_answer_may_be_entered_again(sidecar: Sidecar, key: str) -> None:
     with Client(sidecar.path, timeout=0.3, ttl=60) as client:
         mutex = client.lock(key)

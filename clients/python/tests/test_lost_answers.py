@@ -1,3 +1,4 @@
+# Proves: client given up
 """Answers that are lost between the sidecar and the client."""
 
 from __future__ import annotations

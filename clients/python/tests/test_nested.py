@@ -1,3 +1,4 @@
+# Proves: client self wait
 """One thread or task that wants a key again, and threads that share what they use."""
 
 from __future__ import annotations
@@ -113,6 +114,7 @@ async def test_a_task_does_not_wait_for_itself(path: str, key: str) -> None:
         assert (await client.get(key)).state == "free"
 
 
+# Proves: client groups
 def test_threads_share_a_group(client: Client, other: Client, key: str) -> None:
     keys = [f"{key}:{n}" for n in range(3)]
     both, inside, most = client.lock_many(keys), 0, 0
@@ -144,6 +146,7 @@ def test_a_nested_group_leaves_the_outer_locks(client: Client, other: Client, ke
     free(other, f"{key}:a")
 
 
+# Proves: client groups
 def test_threads_want_overlapping_keys(client: Client, other: Client, key: str) -> None:
     """Each call waits for the keys that another thread of the client has."""
     inside: set[str] = set()

@@ -195,6 +195,7 @@ def test_no_descriptor_is_left(sidecar: Sidecar, key: str) -> None:
     until("all are closed", lambda: len(os.listdir("/proc/self/fd")) <= before)
 
 
+# Proves: client deadline
 @pytest.mark.parametrize("wait", [0.3, 1.6])
 def test_a_wait_without_the_sidecar_ends_in_its_time(sidecar: Sidecar, key: str, wait: float) -> None:
     with Client(sidecar.path) as client:

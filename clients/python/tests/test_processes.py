@@ -184,6 +184,7 @@ class Leading:
     def __exit__(self, *_: object) -> None: ...
 
 
+# Proves: client interrupts
 @pytest.mark.parametrize("how", ["with", "acquire", "several", "semaphore", "acquire semaphore", "lead"])
 def test_ctrl_c_at_every_line(client: Client, other: Client, key: str, how: str) -> None:
     ways: dict[str, Callable[[], Any]] = {

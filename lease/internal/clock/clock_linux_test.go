@@ -1,3 +1,5 @@
+// Proves: promise 2
+
 package clock
 
 import (
@@ -57,6 +59,7 @@ func TestGlanceIsReplaced(t *testing.T) {
 }
 
 // TestSuspendedReadsTheClocks: on a machine that was not suspended meanwhile.
+// Proves: promise 2
 func TestSuspendedReadsTheClocks(t *testing.T) {
 	t.Parallel()
 	for range 1000 {

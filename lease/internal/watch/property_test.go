@@ -152,6 +152,7 @@ func (w *world) judge() {
 
 // Each stream comes to the key's true state, and is told each end at most once, with the
 // result of its own grant, even if pushes are lost, late, repeated or overtaken.
+// Proves: promise 16
 func TestStreamsConverge(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var failed any

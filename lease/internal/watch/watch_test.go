@@ -201,6 +201,7 @@ func push(b *bench, kind store.EventKind, token int64) {
 }
 
 // Every event is sent once, in the order of the grants, whatever pushes come and how often.
+// Proves: promise 16
 func TestPushesInAnyOrder(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.is(held(6))

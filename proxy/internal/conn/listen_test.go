@@ -52,6 +52,7 @@ func TestSocketFolder(t *testing.T) {
 	wantError(t, err, "LOCKSIDECAR_SOCKET")
 }
 
+// Proves: trap unlinked file
 func TestSocketMode(t *testing.T) {
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
@@ -73,6 +74,7 @@ func TestSocketMode(t *testing.T) {
 	}
 }
 
+// Proves: trap unlinked file
 func TestSocketInTheWay(t *testing.T) {
 	t.Run("file", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "s")
@@ -131,6 +133,7 @@ func TestSocketInTheWay(t *testing.T) {
 
 // Two sidecars never share a path, not even while one of them has not bound it
 // yet, or when somebody has removed its socket.
+// Proves: trap unlinked file
 func TestLockFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	first, err := listenAt(t, path)

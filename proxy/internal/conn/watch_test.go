@@ -22,6 +22,7 @@ func (r *rig) guarded() {
 
 // The first tick leaves a call alone that may only just have begun. The second starts its guard, which notices that the caller
 // left before.
+// Proves: trap unseen disconnect
 func TestShortCallHasNoGuard(t *testing.T) {
 	r := serve(t, Timeouts{Guard: time.Hour})
 	nc := r.dial()
@@ -56,6 +57,7 @@ func TestTimerRunsForYoungCallsOnly(t *testing.T) {
 
 // A connection is watched as soon as its call begins, also if nobody looks at the context; and
 // a call that is not cancelable goes on.
+// Proves: trap unseen disconnect
 func TestCallIsWatchedFromItsBeginning(t *testing.T) {
 	r := serve(t, Timeouts{Guard: time.Millisecond})
 	nc := r.dial()
@@ -79,6 +81,7 @@ func (n noticing) Disconnected() { n.notice() }
 
 // When the owner hears of the close, and ends its session, the call's context has ended already. So a wait that
 // finds its session ended knows the reason.
+// Proves: trap unseen disconnect
 func TestCallEndsBeforeItsSession(t *testing.T) {
 	server, client := net.Pipe()
 	defer func() { _, _ = server.Close(), client.Close() }()

@@ -8,6 +8,7 @@ import (
 )
 
 // TestPassedOver: a call that waits is passed over by few. Nobody saw one of these calls in the queue.
+// Proves: promise 5
 func TestPassedOver(t *testing.T) {
 	const much, few = 200, 80
 	for name, c := range map[string]struct {

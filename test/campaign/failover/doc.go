@@ -26,4 +26,6 @@
 //     again, and where the old primary hangs a timeout of the sidecar later;
 //   - when the old primary grants anything, or a sidecar that has seen the new one goes back
 //     to it: what is read there is old.
+//
+// Proves: A2, A3, trap failover
 package failover

@@ -7,4 +7,6 @@
 //     there is always something to migrate. They do what a release may do: docs/operate.md.
 //
 // Both are built as they are released. test/campaign/run.sh upgrade rolls to and fro for longer.
+//
+// Proves: trap migration
 package upgrade

@@ -44,6 +44,7 @@ type absence struct {
 
 // TestRolling replaces the sidecars one by one by those of the next release, the first of
 // which migrates, and then by those of the release before; and so on, for as long as asked.
+// Proves: trap migration
 func TestRolling(t *testing.T) {
 	t.Parallel()
 	r := &rolling{T: t, url: cluster.NewDatabase(t), notes: history.NewRecorder("rolling", nil)}

@@ -19,6 +19,7 @@ const exitConfig = 78
 // TestTooOld: when a migration says that a release must not run any more, its sidecars
 // grant nothing, keep what is held, and end when nothing is; they say why, and so do those
 // that are started.
+// Proves: trap migration
 func TestTooOld(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)

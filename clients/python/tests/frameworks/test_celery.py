@@ -107,6 +107,7 @@ def test_the_time_of_the_sending_decides(tasks: Any, key: str) -> None:
     assert before <= result.get(timeout=LONG) <= after
 
 
+# Proves: client errors
 def test_the_caller_catches_the_errors_of_locks(tasks: Any, client: Client, key: str) -> None:
     """Celery makes them again, of their args in JSON."""
     with client.lock(key, data={"by": "me"}), pytest.raises(LockHeld) as held:

@@ -1,3 +1,4 @@
+// Proves: client descriptors
 package io.github.locksidecar;
 
 import static org.junit.jupiter.api.Assertions.assertFalse;

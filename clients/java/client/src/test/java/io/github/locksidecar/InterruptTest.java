@@ -88,6 +88,7 @@ class InterruptTest {
   }
 
   /** The sidecar has granted the lock, and the answer is under way when the interrupt comes. */
+  // Proves: client interrupts
   @Test
   void aGrantWhoseAnswerIsInterruptedIsWithdrawn() throws Exception {
     try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
@@ -130,6 +131,7 @@ class InterruptTest {
     assertFalse(client.getFresh("release").held());
   }
 
+  // Proves: client interrupts
   @Test
   void aReleaseWhoseAnswerIsInterruptedEnds() throws Exception {
     try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
@@ -194,6 +196,7 @@ class InterruptTest {
   }
 
   /** The store has forgotten the key when the release is repeated, so it does not know the token. */
+  // Proves: client interrupts
   @Test
   void aReleaseOfABindTtlLockWhoseAnswerIsInterruptedEnds() throws Exception {
     try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
@@ -209,6 +212,7 @@ class InterruptTest {
   }
 
   /** Interrupts come at any moment of an acquire, a change and a release. */
+  // Proves: client interrupts
   @Test
   void noInterruptLeavesALockWithoutAHolder() throws Exception {
     LockClient client = sidecar.client();

@@ -58,6 +58,7 @@ class KeyLockTest {
     assertTrue(client.lock("two").tryLock());
   }
 
+  // Proves: promise 13
   @Test
   void anotherThreadDoesNotEnter() throws Exception {
     KeyLock lock = client.lock("other");
@@ -91,6 +92,7 @@ class KeyLockTest {
     assertTrue(waiting.result());
   }
 
+  // Proves: client loss
   @Test
   void afterALossItMustBeUnlockedFirst() throws Exception {
     KeyLock lock = client.lock("lost");

@@ -68,6 +68,7 @@ class LeadTest {
     assertEquals("second", leading.result());
   }
 
+  // Proves: client leader
   @Test
   void aLossInterruptsTheTask() throws Exception {
     BlockingQueue<Term> terms = new LinkedBlockingQueue<>();
@@ -96,6 +97,7 @@ class LeadTest {
     assertEquals("forced", terms.take().over().toCompletableFuture().get());
   }
 
+  // Proves: client leader
   @Test
   void theLockIsHeldUntilTheTaskHasReturned() throws Exception {
     CountDownLatch cleaning = new CountDownLatch(1);

@@ -56,6 +56,7 @@ class LockClientTest {
     assertFalse(client.getFresh("try").held());
   }
 
+  // Proves: client loss
   @Test
   void aBlockThatLostItsLockEndsWithAnError() {
     LockOptions options = LockOptions.defaults().maxHold(Duration.ofMillis(50));

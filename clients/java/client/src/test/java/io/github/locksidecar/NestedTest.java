@@ -1,3 +1,4 @@
+// Proves: client self wait
 package io.github.locksidecar;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;

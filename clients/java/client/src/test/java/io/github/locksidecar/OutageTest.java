@@ -35,6 +35,7 @@ class OutageTest {
     sidecar.close();
   }
 
+  // Proves: client loss
   @Test
   void aKilledSidecarLosesTheLocksAndTheNextCallOpensASession() throws Exception {
     LockClient client = sidecar.client();
@@ -73,6 +74,7 @@ class OutageTest {
     client.close();
   }
 
+  // Proves: client deadline
   @Test
   void aHaltedSidecarIsATimeout() throws Exception {
     LockClient client = LockClient.builder().socket(sidecar.socket()).timeout(Duration.ofMillis(200)).build();
@@ -85,6 +87,7 @@ class OutageTest {
     client.close();
   }
 
+  // Proves: client lost answer
   @Test
   void aLostAnswerIsAskedForAgainUnderTheSameId() throws Exception {
     try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
@@ -99,6 +102,7 @@ class OutageTest {
     }
   }
 
+  // Proves: client lost answer
   @Test
   void aTryWhoseAnswerIsLostLeavesNoGrant() throws Exception {
     try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
@@ -121,6 +125,7 @@ class OutageTest {
   }
 
   /** The sidecar goes on with such a release, so the thread does not wait for itself. */
+  // Proves: client given up
   @Test
   void aReleaseThatTheStoreHasNotConfirmedDoesNotRefuseTheThread() throws Exception {
     try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
@@ -140,6 +145,7 @@ class OutageTest {
     }
   }
 
+  // Proves: client lost answer
   @Test
   void anUnlockWithoutAnAnswerGivesTheEntryUp() throws Exception {
     LockClient client = LockClient.builder().socket(sidecar.socket()).timeout(Duration.ofMillis(500)).build();
@@ -156,6 +162,7 @@ class OutageTest {
   }
 
   /** The lock is lost after the unlock. The thread was told of the trouble already. */
+  // Proves: client lost answer
   @Test
   void aLossAfterAnUnlockWithoutAnAnswerDoesNotStopTheThread() throws Exception {
     LockClient client = LockClient.builder().socket(sidecar.socket()).timeout(Duration.ofMillis(500)).build();
@@ -182,6 +189,7 @@ class OutageTest {
   }
 
   /** As Spring's leader does: its heartbeat enters the lock again, and a failure unlocks it. */
+  // Proves: client deadline
   @Test
   void aThreadLearnsBeforeTheEndOfItsLeaseThatTheSidecarHangs() throws Exception {
     LockClient client = sidecar.client();
@@ -199,6 +207,7 @@ class OutageTest {
   }
 
   /** Locks of two TTLs, and an entry of one. None of them makes a call while the sidecar hangs. */
+  // Proves: client own clock
   @Test
   void aLockIsLostAtTheEndOfItsLeaseAlthoughTheSidecarHangs() throws Exception {
     LockClient client = LockClient.builder().socket(sidecar.socket()).ttl(Duration.ofSeconds(4)).build();
@@ -220,6 +229,7 @@ class OutageTest {
   }
 
   /** The client asks for one of its locks, so it has them for longer than the first answers promised. */
+  // Proves: client own clock
   @Test
   void locksAreHeldWhileTheSidecarAnswers() throws Exception {
     LockClient client = LockClient.builder().socket(sidecar.socket()).ttl(Duration.ofSeconds(1)).build();
@@ -234,6 +244,7 @@ class OutageTest {
   }
 
   /** It is halted while it waits for an answer. When it goes on, its lease has ended, as far as it knows. */
+  // Proves: client own clock
   @Test
   void anAppThatWasHaltedForLongerThanItsLeaseAsksFirst() throws Exception {
     try (FakeSidecar between = FakeSidecar.before(sidecar.socket())) {
@@ -249,6 +260,7 @@ class OutageTest {
   }
 
   /** The sidecar has it still, each entry of it. Only the client got no answers. */
+  // Proves: client given up
   @Test
   void aLockThatIsGivenUpIsReleasedWhenTheSidecarAnswers() throws Exception {
     try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
@@ -266,6 +278,7 @@ class OutageTest {
   }
 
   /** Else the thread would enter the lock that it has released. */
+  // Proves: client given up
   @Test
   void anAcquireGoesBehindAReleaseWithoutAnAnswer() throws Exception {
     try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
@@ -283,6 +296,7 @@ class OutageTest {
   }
 
   /** Nobody repeats it but the client: the app has given the lock up. */
+  // Proves: client given up
   @Test
   void aReleaseThatDidNotArriveIsRepeated() throws Exception {
     try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
@@ -296,6 +310,7 @@ class OutageTest {
   }
 
   /** As above, for an acquire that gave up: its grant and its withdrawal got no answer. */
+  // Proves: client given up
   @Test
   void aWithdrawalThatDidNotArriveIsRepeated() throws Exception {
     try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
@@ -308,6 +323,7 @@ class OutageTest {
     }
   }
 
+  // Proves: client own clock
   @Test
   void aTermEndsWithItsLeaseAlthoughTheSidecarHangs() throws Exception {
     LockClient client = LockClient.builder().socket(sidecar.socket()).ttl(Duration.ofSeconds(5)).build();
@@ -333,6 +349,7 @@ class OutageTest {
   }
 
   /** The leader asks for its lock, so it leads for longer than the first answer promised. */
+  // Proves: client own clock
   @Test
   void aTermGoesOnWhileTheSidecarAnswers() throws Exception {
     LockClient client = LockClient.builder().socket(sidecar.socket()).ttl(Duration.ofSeconds(2)).build();

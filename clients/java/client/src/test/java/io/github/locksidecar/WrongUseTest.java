@@ -1,3 +1,4 @@
+// Proves: client wrong use
 package io.github.locksidecar;
 
 import static org.junit.jupiter.api.Assertions.assertThrows;

@@ -102,6 +102,7 @@ class LockProviderTest {
     other.unlock();
   }
 
+  // Proves: client ShedLock
   @Test
   void aLockEndsAfterLockAtMostFor() {
     SimpleLock lock = locked(Duration.ofMillis(100), Duration.ZERO);
@@ -110,6 +111,7 @@ class LockProviderTest {
     lock.unlock(); // too late, and no error
   }
 
+  // Proves: client ShedLock
   @Test
   void aLockIsKeptForLockAtLeastFor() {
     long began = System.nanoTime();
@@ -121,6 +123,7 @@ class LockProviderTest {
   }
 
   /** The next grant is in the queue then, and would get the lock when the task releases it. */
+  // Proves: client ShedLock
   @Test
   void anErrorOfAnExtensionLeavesNoLock() throws Exception {
     try (FakeSidecar between = FakeSidecar.before(sidecar.socket());
@@ -219,6 +222,7 @@ class LockProviderTest {
     longer.unlock();
   }
 
+  // Proves: client ShedLock
   @Test
   void aLockThatOthersWaitForIsNotExtendedAndStaysHeld() throws Exception {
     SimpleLock lock = locked(HOUR, Duration.ZERO);

@@ -16,6 +16,7 @@ import org.junit.jupiter.api.Timeout;
 @Timeout(120)
 class TwoProcessesTest {
   /** Each process counts the period from its own start. Without lockAtLeastFor both would run the task in each period. */
+  // Proves: client once a period
   @Test
   void aTaskWithAFixedRateRunsAtMostOnceInAPeriod() throws Exception {
     try (Sidecar sidecar = Sidecar.inMemory();

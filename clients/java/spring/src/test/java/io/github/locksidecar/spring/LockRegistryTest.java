@@ -111,6 +111,7 @@ class LockRegistryTest {
   }
 
   /** For scheduled work in each pod: a short run does not let the next pod run it again in the same period. */
+  // Proves: client once a period
   @Test
   void aLockWithMinHoldIsHeldForThePeriod() throws Exception {
     LockOptions options = LockOptions.defaults().minHold(Duration.ofSeconds(2));

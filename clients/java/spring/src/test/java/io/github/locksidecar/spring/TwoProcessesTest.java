@@ -35,6 +35,7 @@ class TwoProcessesTest {
   }
 
   /** Each has a sidecar of its own. The leader's hangs for longer than its lease lasts, and goes on later. */
+  // Proves: client deadline
   @Test
   void aLeaderWhoseSidecarHangsIsRevokedBeforeTheNextOneLeads() throws Exception {
     try (Store store = new Store("postgres");
