@@ -239,6 +239,7 @@ func TestReaderOfTheLogHasEnded(t *testing.T) {
 
 // TestOtherApps: an app cannot harm the locks of another app behind the same socket. Tokens come
 // from the clock, so knowing a token must not be enough.
+// Proves: A5
 func TestOtherApps(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {

@@ -17,6 +17,7 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 )
 
+// Proves: A4
 func TestKeys(t *testing.T) {
 	f := start(t)
 	c := f.dial()

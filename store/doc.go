@@ -29,7 +29,7 @@
 //
 // # The promises of each store
 //
-// The numbers are those of docs/guarantees.md, which has all promises of a sidecar. Comments, SQL, docs/testing.md and test/mutants
+// The numbers are those of docs/guarantees.md, which has all promises of a sidecar. Comments, SQL, docs/proofs.md and test/mutants
 // say "promise N". These are the promises for which a store is needed:
 //
 //   - 1 and 19: At most one unexpired grant of a key exists at any time, by the store's own clock; or only shares,

@@ -7,7 +7,7 @@ export GOFLAGS=-buildvcs=false GORACE=atexit_sleep_ms=0
 
 # Packages that start no goroutine. The race detector has nothing to say of them.
 plain='api bench/explain bench/internal/plot internal/exitcode internal/licenses internal/tracing proxy/internal/wire store/key store/postgres/queries
-  test/model test/mutants test/release test/vuln'
+  test/model test/mutants test/proofs test/release test/vuln'
 
 # The suite of all stores runs here on memory://, PostgreSQL and etcd, and on store/cas with a server that fails. On Redis and MySQL, which
 # are backends of store/cas, it runs each night, as do the backends' tests in a group of servers.

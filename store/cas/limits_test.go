@@ -165,6 +165,7 @@ func TestADamagedRecordNamesItsKey(t *testing.T) {
 	})
 }
 
+// Proves: A4
 func TestNamespacesDoNotMeet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := fake.NewServer()

@@ -97,6 +97,7 @@ func TestStrangeDefaults(t *testing.T) {
 
 // Trap: idle_in_transaction_session_timeout is less than a round trip. No connection is in a transaction while the server
 // waits for the next message, not even after an error: the reader may not ask for the server's name.
+// Proves: trap defaults
 func TestIdleTimeoutBelowARoundTrip(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)

@@ -16,5 +16,5 @@
 // to be mended. The tests of this folder see to it that none is forgotten: each patch
 // applies, and each test that is named exists.
 //
-// docs/testing.md says which tests stand for which promise and trap.
+// docs/proofs.md says which tests stand for which promise and trap.
 package main

@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -69,40 +68,6 @@ func TestTheTableOfMutants(t *testing.T) {
 	for _, m := range mutants {
 		if _, ok := seconds[m.name]; !ok {
 			t.Errorf("nothing has seen %[1]s: make mutants ONLY=%[1]s", m.name)
-		}
-	}
-}
-
-// The documents name only tests that exist.
-func TestTheTablesOfTests(t *testing.T) {
-	tests := map[string]bool{}
-	for _, pkg := range []string{
-		"batcher", "e2e", "lease", "lease/internal/clock", "lease/internal/watch", "proxy", "proxy/internal/conn", "proxy/internal/wire", "store/cas", "store/etcd", "store/key", "store/memory", "store/mysql", "store/postgres", "store/redis", "internal/cli", "internal/sidecar",
-		"internal/instance", "internal/config", "internal/telemetry", "internal/inject", "internal/licenses", "test/model", "test/image", "test/k8s", "test/vuln", "test/campaign/check", "test/campaign/upgrade", "test/campaign/clients",
-	} {
-		for name := range testsOf(t, pkg) {
-			tests[name] = true
-		}
-	}
-	for _, document := range []string{"SECURITY.md", "docs/how-it-works.md", "docs/guarantees.md", "docs/testing.md"} {
-		text, err := os.ReadFile(filepath.Join(top, document))
-		if err != nil {
-			t.Fatal(err)
-		}
-		named := regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(string(text), -1)
-		if len(named) == 0 {
-			t.Errorf("%s names no tests", document)
-		}
-		for _, name := range named {
-			if !tests[name] {
-				t.Errorf("%s: there is no %s", document, name)
-			}
-		}
-		rows := regexp.MustCompile(`(?m)^\| [^|]{20,} \|`).FindAllString(string(text), -1)
-		for i, row := range rows {
-			if slices.Contains(rows[:i], row) {
-				t.Errorf("%s: two rows begin with %s", document, row)
-			}
 		}
 	}
 }
