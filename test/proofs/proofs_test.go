@@ -62,7 +62,7 @@ func TestProofs(t *testing.T) {
 	listed := map[string]bool{}
 	for i, line := range lines {
 		m := row.FindStringSubmatch(line)
-		if m == nil || m[1] == "rule" || strings.HasPrefix(m[1], "--") {
+		if len(m) == 0 || m[1] == "rule" || strings.HasPrefix(m[1], "--") {
 			continue
 		}
 		if listed[m[1]] {
@@ -151,7 +151,7 @@ func proofs(t *testing.T) (found []proof) {
 			return
 		}
 		var rules []string
-		for _, line := range strings.Split(text, "\n") {
+		for line := range strings.SplitSeq(text, "\n") {
 			if m := proves.FindStringSubmatch(line); m != nil {
 				rules = append(rules, strings.Split(m[1], ", ")...)
 				continue
