@@ -1,5 +1,5 @@
-"""What the site changes of docs/: README.md is its first page, the OpenAPI document is a page, and links to
-files that are not pages lead to the repository. A link to a file that does not exist ends the build."""
+"""What the site changes of docs/: README.md is its first page, the OpenAPI document is the end of api.md, examples in several
+languages are tabs, and links to files that are not pages lead to the repository. A link to a file that does not exist ends the build."""
 
 import re
 from pathlib import Path
@@ -17,9 +17,8 @@ ELSEWHERE = ("http://", "https://", "mailto:")
 
 
 def on_files(files, config):
-    """Add the pages that docs/ does not have."""
+    """Add the page that docs/ does not have."""
     files.append(File.generated(config, "index.md", content=(ROOT / "README.md").read_text()))
-    files.append(File.generated(config, "api.md", content=reference()))
     return files
 
 
@@ -29,13 +28,28 @@ def reference():
     return OpenAPIV3DocumentationHandler(document, style="MKDOCS", source=str(OPENAPI)).write()
 
 
+# Blocks of code that follow one another, with nothing in between: the same in several languages.
+SEVERAL = re.compile(r"(?:^```\w+[^\n]*\n(?:(?!```).*\n)*?```\n\n){2,}", re.M)
+BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```\n", re.M | re.S)
+LANGUAGES = {"console": "curl", "python": "Python", "ts": "Node", "js": "Node", "java": "Java", "go": "Go", "sh": "Shell"}
+
+
+def tabs(blocks):
+    """Make tabs of the blocks, unless two are in the same language."""
+    languages = [language for language, _ in BLOCK.findall(blocks[0])]
+    if len(set(languages)) < len(languages) or not set(languages) <= set(LANGUAGES):
+        return blocks[0]
+    indented = lambda block: "".join(f"    {line}" for line in block[0].splitlines(True))
+    return BLOCK.sub(lambda block: f'=== "{LANGUAGES[block[1]]}"\n\n{indented(block)}', blocks[0])
+
+
 def on_page_markdown(markdown, page, config, files):
     """Lead each link of a page to a page, or to the repository."""
     folder = ROOT if page.file.src_uri == "index.md" else DOCS
 
     def lead(link):
         before, target, anchor = link.groups(default="")
-        if target.startswith(ELSEWHERE) or page.file.src_uri == "api.md":
+        if target.startswith(ELSEWHERE):
             return link[0]
         path = (folder / target).resolve()
         if not path.exists() or ROOT not in path.parents:
@@ -47,4 +61,7 @@ def on_page_markdown(markdown, page, config, files):
         kind = "tree" if path.is_dir() else "blob"
         return f"{before}{config.repo_url}/{kind}/main/{path.relative_to(ROOT)}{anchor}"
 
-    return LINK.sub(lead, markdown)
+    markdown = SEVERAL.sub(tabs, LINK.sub(lead, markdown))
+    if page.file.src_uri == "api.md":
+        markdown += "\n" + reference()
+    return markdown

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// TestFirstSteps: the answers that README.md and docs/first-steps.md print have the members of today's answers, in
+// TestFirstSteps: the answers that README.md and docs/get-started.md print have the members of today's answers, in
 // their order. The values differ from run to run.
 func TestFirstSteps(t *testing.T) {
 	t.Parallel()
-	for page, answers := range map[string]int{"README.md": 1, "docs/first-steps.md": 6} {
+	for page, answers := range map[string]int{"README.md": 1, "docs/get-started.md": 6} {
 		text, err := os.ReadFile("../" + page)
 		if err != nil {
 			t.Fatal(err)
