@@ -12,15 +12,18 @@ import (
 	"time"
 )
 
-// TestGuide: every command in docs/guide.md does what the page says, on each store.
+// TestGuide: every command in docs/guide.md, and then in docs/api.md, does what the page says, on each store.
 func TestGuide(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/guide.md")
-	if err != nil {
-		t.Fatal(err)
+	var blocks []console
+	for _, name := range []string{"guide.md", "api.md"} {
+		page, err := os.ReadFile("../docs/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks = append(blocks, consoles(string(page))...)
 	}
-	blocks := consoles(string(page))
-	if len(blocks) < 10 {
+	if len(blocks) < 20 {
 		t.Fatalf("only %d blocks were found: the test reads the page wrongly", len(blocks))
 	}
 	stores(t, func(t *testing.T, o options) {
