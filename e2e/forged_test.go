@@ -114,7 +114,7 @@ func TestRowsEditedByHand(t *testing.T) {
 		if data != "" {
 			continue // once is enough, because processes are slow
 		}
-		for _, command := range [][]string{{"get", "k"}, {"ls", "--scope=all"}, {"top", "--all", "--once"}} {
+		for _, command := range [][]string{{"get", "k"}, {"ls"}, {"top", "--once"}} {
 			if out := other.command(command...); strings.ContainsAny(out, "\x1b\r") {
 				t.Errorf("%s: %q", command, out)
 			}

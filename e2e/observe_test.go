@@ -196,7 +196,7 @@ func TestStats(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	read()
+	read("--scope", "database")
 	if got.Held != 5 || got.Waiting != 1 {
 		t.Errorf("%d held, %d waiting, want 5 and 1", got.Held, got.Waiting)
 	}
@@ -206,11 +206,11 @@ func TestStats(t *testing.T) {
 	if text := fmt.Sprint(got.Pods); text != "[{shop pod-one 4} {stock pod-two 1}]" {
 		t.Errorf("by pod: %s", text)
 	}
-	read("--namespace-only")
+	read()
 	if got.Held != 1 || len(got.Types) != 1 {
 		t.Errorf("in one namespace: %+v", got)
 	}
-	if text := two.command("stats"); !strings.Contains(text, "pod-one") || !strings.Contains(text, "(none)") {
+	if text := two.command("stats", "--scope", "database"); !strings.Contains(text, "pod-one") || !strings.Contains(text, "(none)") {
 		t.Errorf("as text:\n%s", text)
 	}
 	if text := one.command("top", "--once"); !strings.Contains(text, "order:0") || strings.Contains(text, "pod-two") {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// running is a `locksidecar run` in progress.
+// running is a command in progress.
 type running struct {
 	t              *testing.T
 	cmd            *exec.Cmd
@@ -31,8 +31,14 @@ type running struct {
 // test closes it.
 func startRun(t *testing.T, s *sidecar, args ...string) *running {
 	t.Helper()
+	return startCommand(t, s, append([]string{"run"}, args...)...)
+}
+
+// startCommand starts a command of the built binary, as startRun does.
+func startCommand(t *testing.T, s *sidecar, args ...string) *running {
+	t.Helper()
 	r := &running{t: t, stdout: &logBuffer{}, stderr: &logBuffer{}, ended: make(chan struct{})}
-	r.cmd = exec.Command(binary, append([]string{"run"}, args...)...)
+	r.cmd = exec.Command(binary, args...)
 	r.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, listenerEnv+"=1")
 	r.cmd.Stdout, r.cmd.Stderr = r.stdout, r.stderr
 	r.cmd.WaitDelay = patience // a process that is left behind may keep the output open

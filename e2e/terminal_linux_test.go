@@ -40,7 +40,7 @@ func onTerminal(t *testing.T, s *sidecar, script string) *typist {
 	}
 	term := &typist{&running{t: t, stdout: &logBuffer{}, stderr: &logBuffer{}, ended: make(chan struct{})}, keyboard}
 	term.cmd = exec.Command("bash", "-c", "set -m\n"+script)
-	term.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, "RUN="+binary+" run", "LISTENER="+os.Args[0], listenerEnv+"=1")
+	term.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, "RUN="+binary+" run", "TOP="+binary+" top", "TERM=xterm", "LISTENER="+os.Args[0], listenerEnv+"=1")
 	term.cmd.Stdin, term.cmd.Stdout, term.cmd.Stderr = screen, screen, screen
 	term.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := term.cmd.Start(); err != nil {

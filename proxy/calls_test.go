@@ -206,14 +206,14 @@ func TestList(t *testing.T) {
 	f.locks.take(t, "node:1b")
 	var asked string
 	f.locks.hook = func(_, args string) error { asked = args; return nil }
-	a := c.do("GET", "/v1/locks?scope=all&prefix=node%3A1&type=node&limit=1", "")
+	a := c.do("GET", "/v1/locks?prefix=node%3A1&type=node&limit=1", "")
 	a.want(t, 200, "")
 	cursor, _ := a.json["next_cursor"].(string)
-	if asked != "{Scope:2 Prefix:node:1 After: Limit:1}" || cursor == "" {
+	if asked != "{Scope:0 Prefix:node:1 After: Limit:1}" || cursor == "" {
 		t.Error(asked, a.text)
 	}
-	c.do("GET", "/v1/locks?type=node&prefix=no&cursor="+cursor, "").want(t, 200, "")
-	if asked != "{Scope:0 Prefix:node: After:node:1a Limit:100}" {
+	c.do("GET", "/v1/locks?scope=pod&type=node&prefix=no&cursor="+cursor, "").want(t, 200, "")
+	if asked != "{Scope:1 Prefix:node: After:node:1a Limit:100}" {
 		t.Error(asked)
 	}
 	asked = ""

@@ -49,9 +49,10 @@ func TestStats(t *testing.T) {
 	list := func(types, pods string) string { return `"types":[` + types + `],"pods":[` + pods + `]}` }
 	full := all + list(order+","+account+","+none+","+cart+","+line("type", `null:"_others"`, 2, 1, 1, 100000, 199000), ours+","+theirs)
 	for query, want := range map[string]string{
-		"": full, "?scope=database": full, "?limit=1000": full, "?limit=20&scope=database": full,
-		"?limit=1": all + list(order+","+line("type", `null:"_others"`, 9, 3, 2, 29333, 199000),
+		"?scope=database": full, "?limit=1000&scope=database": full, "?limit=20&scope=database": full,
+		"?scope=database&limit=1": all + list(order+","+line("type", `null:"_others"`, 9, 3, 2, 29333, 199000),
 			ours+","+line("pod", `null:"_others"`, 6, 1, -1, 34000, 199000)),
+		"":                         own + list(order+","+none+","+cart, ours),
 		"?scope=namespace":         own + list(order+","+none+","+cart, ours),
 		"?scope=namespace&limit=2": own + list(order+","+none+","+line("type", `null:"_others"`, 0, 2, 0, 0, 0), ours),
 	} {
@@ -74,7 +75,7 @@ func TestStatsAddUp(t *testing.T) {
 		year := stat("n", "x", 1, 0, 0, math.MaxInt64/int64(time.Second), 1)
 		return store.Stats{Types: []store.Stat{year, year, year}}, nil
 	}
-	if a := f.dial().do("GET", "/v1/stats?limit=1", ""); a.json["average_held_ms"] != 9223372036000.0 {
+	if a := f.dial().do("GET", "/v1/stats?scope=database&limit=1", ""); a.json["average_held_ms"] != 9223372036000.0 {
 		t.Error(a.text)
 	}
 }
@@ -87,7 +88,7 @@ func TestStatsIsStrict(t *testing.T) {
 	}
 	c := f.dial()
 	for query, part := range map[string]string{
-		"scope=pod": "database or namespace", "scope=": "scope", "scope": "no value", "limit=0": "1 to 1000", "limit=1001": "1 to 1000",
+		"scope=pod": "namespace or database", "scope=": "scope", "scope": "no value", "limit=0": "1 to 1000", "limit=1001": "1 to 1000",
 		"limit=x": "limit", "limit=1&limit=1": "twice", "x=1": "known: scope, limit",
 	} {
 		a := c.do("GET", "/v1/stats?"+query, "")
@@ -117,7 +118,7 @@ func TestStatsAreCountedOnce(t *testing.T) {
 	}
 	ask := func() *client {
 		c := f.dial()
-		c.request("GET", "/v1/stats", "")
+		c.request("GET", "/v1/stats?scope=database", "")
 		return c
 	}
 	first := ask()
@@ -143,7 +144,7 @@ func TestStatsAreCountedOnce(t *testing.T) {
 			t.Error(a.text)
 		}
 	}
-	f.dial().do("GET", "/v1/stats?limit=1", "").want(t, 200, "")
+	f.dial().do("GET", "/v1/stats?scope=database&limit=1", "").want(t, 200, "")
 	if n := counted.Load(); n != 1 {
 		t.Error("counted", n, "times")
 	}
@@ -163,7 +164,7 @@ func TestStatsAreCountedAgain(t *testing.T) {
 	f.locks.count = count
 	fails.Store(true)
 	for range 3 {
-		f.dial().do("GET", "/v1/stats", "").want(t, 503, "store_unavailable")
+		f.dial().do("GET", "/v1/stats?scope=database", "").want(t, 503, "store_unavailable")
 	}
 	if n := counted.Load(); n != 1 {
 		t.Error("counted", n, "times")
@@ -173,7 +174,7 @@ func TestStatsAreCountedAgain(t *testing.T) {
 	f.statsCache.until = time.Time{}
 	<-f.statsCache.turn
 	for range 3 {
-		if a := f.dial().do("GET", "/v1/stats", ""); a.json["held"] != 2.0 {
+		if a := f.dial().do("GET", "/v1/stats?scope=database", ""); a.json["held"] != 2.0 {
 			t.Error(a.text)
 		}
 	}
@@ -187,7 +188,7 @@ func TestPanicInStats(t *testing.T) {
 	f := start(t)
 	f.locks.count = func(context.Context) (store.Stats, error) { panic("a bug") }
 	for range 2 {
-		f.dial().do("GET", "/v1/stats", "").want(t, 500, "internal")
+		f.dial().do("GET", "/v1/stats?scope=database", "").want(t, 500, "internal")
 	}
 }
 
@@ -199,13 +200,13 @@ func TestLongStats(t *testing.T) {
 		big.Types = append(big.Types, stat("n", fmt.Sprintf("%s%d", strings.Repeat("t", 400), i), 1, 0, 0, 0, 0))
 	}
 	f.locks.count = func(context.Context) (store.Stats, error) { return big, nil }
-	a := f.dial().do("GET", "/v1/stats?limit=1000", "")
+	a := f.dial().do("GET", "/v1/stats?scope=database&limit=1000", "")
 	if types, _ := a.json["types"].([]any); len(types) != store.StatLines {
 		t.Error(len(types))
 	}
-	f.takeLongAnswers("/v1/stats?limit=1000")
-	f.dial().do("GET", "/v1/stats?limit=1000", "").want(t, 429, "limit")
-	f.dial().do("GET", "/v1/stats", "").want(t, 200, "")
+	f.takeLongAnswers("/v1/stats?scope=database&limit=1000")
+	f.dial().do("GET", "/v1/stats?scope=database&limit=1000", "").want(t, 429, "limit")
+	f.dial().do("GET", "/v1/stats?scope=database", "").want(t, 200, "")
 }
 
 func TestStatsWithManager(t *testing.T) {

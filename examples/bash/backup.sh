@@ -33,7 +33,7 @@ echo "pod 2 skips the backup: exit code 75"
 # The third wants its turn in any case, so it waits.
 backup --wait=30s -- sh -c 'echo "pod 3 got its turn, fencing token $LOCKSIDECAR_TOKEN"; echo "$LOCKSIDECAR_TOKEN" > "$1"' - "$dir/third" &
 third=$!
-until locksidecar get backup:nightly --json | grep -Eq '"queue_length": ?1'; do sleep 0.01; done
+until locksidecar get backup:nightly -o json | grep -Eq '"queue_length": ?1'; do sleep 0.01; done
 echo "pod 3 waits in the queue"
 
 echo > "$dir/gate"

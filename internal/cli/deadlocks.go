@@ -43,7 +43,7 @@ func (a *app) deadlocksCommand() *cobra.Command {
 		Long:  deadlocksLong,
 		Example: `  locksidecar deadlocks
   locksidecar deadlocks --prefix account:   # only circles of these keys
-  locksidecar deadlocks --json | jq -r '.deadlocks[][].session'
+  locksidecar deadlocks -o json | jq -r '.deadlocks[][].session'
   locksidecar deadlocks > circles.txt || mail -s deadlock ops < circles.txt`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -57,7 +57,7 @@ func (a *app) deadlocksCommand() *cobra.Command {
 			return found.tell(cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().Bool("json", false, "print one JSON document")
+	addOutput(cmd, "one document")
 	cmd.Flags().StringVar(&flags.prefix, "prefix", "", "only keys that begin with it")
 	return cmd
 }
@@ -86,7 +86,7 @@ func lookForDeadlocks(c *client.Client, prefix string, since time.Time) (found c
 	if _, err := c.Pages("/v1/waiters", flags.query(), 0, func(p *client.Page) error { return found.readWaiters(&l, p) }); err != nil || len(l.Keys) == 0 {
 		return contention{}, err
 	}
-	flags.scope = "all"
+	flags.scope = scopeAll
 	if _, err := c.Pages("/v1/locks", flags.query(), 0, func(p *client.Page) error { return readLocks(&l, p) }); err != nil {
 		return contention{}, err
 	}

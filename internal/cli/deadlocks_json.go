@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
 
-// deadlocksDocument is what "deadlocks --json" prints.
+// deadlocksDocument is what "deadlocks -o json" prints.
 type deadlocksDocument struct {
 	WaitingCalls int              `json:"waiting_calls"`
 	Keys         int              `json:"keys"`

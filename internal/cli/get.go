@@ -16,7 +16,7 @@ func (a *app) getCommand() *cobra.Command {
 		Long: `Show one lock: its holders, how many calls wait, and requests to stop.
 The store is asked, also for a lock of this pod.`,
 		Example: `  locksidecar get backup:nightly
-  locksidecar get backup:nightly --json | jq -r .holder.pod`,
+  locksidecar get backup:nightly -o json | jq -r .holder.pod`,
 		Args: exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var answer json.RawMessage

@@ -104,7 +104,7 @@ func newRoot(a *app) *cobra.Command {
 	// This is not cobra's own flag: for its template, the linker keeps 6 MB.
 	root.Flags().BoolVarP(&showVersion, "version", "v", false, "print the versions, as the command does")
 	root.AddCommand(a.serveCommand(), a.migrateCommand(), a.versionCommand(),
-		a.healthCommand(), a.getCommand(), a.lsCommand(), a.topCommand(), a.waitersCommand(), a.deadlocksCommand(), a.statsCommand(), a.consoleCommand(), a.acquireCommand(), a.releaseCommand(), a.stopCommand(), a.runCommand(), a.injectCommand())
+		a.healthCommand(), a.getCommand(), a.lsCommand(), a.topCommand(), a.eventsCommand(), a.waitersCommand(), a.deadlocksCommand(), a.statsCommand(), a.consoleCommand(), a.acquireCommand(), a.releaseCommand(), a.stopCommand(), a.runCommand(), a.injectCommand())
 	return root
 }
 

@@ -20,32 +20,40 @@ const (
 	maxStatLines = 1000
 )
 
+// The scopes of counts.
+const (
+	scopeNamespace = "namespace"
+	scopeDatabase  = "database"
+)
+
 func (a *app) statsCommand() *cobra.Command {
-	var ownNamespace bool
+	var scope string
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "stats",
-		Short: "Count the locks of the whole database, by type and by pod",
-		Long: `Count the locks of the whole database, of all namespaces and pods, by type (the
-part of the key before the first colon) and by pod, those with the most locks first.
-Each holder of a shared lock counts as one.
+		Short: "Count the held locks and the waiting calls, by type and by pod",
+		Long: `Count the locks of all pods of the namespace, or with --scope database those of all namespaces,
+by type (the part of the key before the first colon) and by pod, those with the most locks
+first. Each holder of a shared lock counts as one.
 
-"Held" counts locks that are held now, and "shared" those of them that are shared. "Expired" counts locks whose holder has not
-renewed its lease in time, because its sidecar has ended or cannot reach the database;
-the next call for such a lock gets it. "Waiting" counts calls in queues. The count reads
-every lock. To watch the numbers, scrape /metrics, where one sidecar counts for all.`,
+HELD counts locks that are held now, and SHARED those of them that are shared. EXPIRED counts
+locks whose holder has not renewed its lease in time, because its sidecar has ended or cannot
+reach the database; the next call for such a lock gets it. WAITING counts calls in queues.
+AVERAGE and LONGEST are the times for which the held ones have been held. The count reads
+every lock of the database. To watch the numbers, scrape /metrics, where one sidecar counts
+for all.`,
 		Example: `  locksidecar stats
-  locksidecar stats --namespace-only --limit 5
-  locksidecar stats --json | jq '.types[] | select(.waiting > 0)'`,
+  locksidecar stats --scope database --limit 5
+  locksidecar stats -o json | jq '.types[] | select(.waiting > 0)'`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 || limit > maxStatLines {
 				return usagef("--limit is %d; allowed: 1 to %d", limit, maxStatLines)
 			}
-			query := url.Values{"scope": {"database"}, "limit": {strconv.Itoa(limit)}}
-			if ownNamespace {
-				query.Set("scope", "namespace")
+			if scope != scopeNamespace && scope != scopeDatabase {
+				return usagef("--scope is %q; allowed: namespace, database", scope)
 			}
+			query := url.Values{"scope": {scope}, "limit": {strconv.Itoa(limit)}}
 			var answer json.RawMessage
 			if err := a.newClient().Call(http.MethodGet, "/v1/stats?"+query.Encode(), nil, &answer, 0); err != nil {
 				return err
@@ -54,7 +62,7 @@ every lock. To watch the numbers, scrape /metrics, where one sidecar counts for 
 		},
 	}
 	addJSON(cmd)
-	cmd.Flags().BoolVar(&ownNamespace, "namespace-only", false, "only the namespace of this sidecar")
+	cmd.Flags().StringVar(&scope, "scope", scopeNamespace, "namespace: that of this sidecar; database: all namespaces")
 	cmd.Flags().IntVar(&limit, "limit", statLines, "show at most so many types, and pods")
 	return cmd
 }

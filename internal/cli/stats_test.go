@@ -37,7 +37,7 @@ prod       web-1\x1b[2J  11    2       1        100ms    1h0m0s
 	if out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
-	if query := f.asked()[0].Encode(); query != "limit=20&scope=database" {
+	if query := f.asked()[0].Encode(); query != "limit=20&scope=namespace" {
 		t.Errorf("asked for %s", query)
 	}
 }
@@ -45,11 +45,11 @@ prod       web-1\x1b[2J  11    2       1        100ms    1h0m0s
 func TestStatsOfNothing(t *testing.T) {
 	f := newFakeSidecar(t)
 	f.counts(`{"held":0,"shared":0,"expired":0,"waiting":0,"average_held_ms":0,"longest_held_ms":0,"types":[],"pods":[]}`)
-	out, err := command("--socket", f.socket, "stats", "--namespace-only", "--limit", "1000")
+	out, err := command("--socket", f.socket, "stats", "--scope", "database", "--limit", "1000")
 	if err != nil || out != "0 held (0 shared), 0 expired, 0 waiting\n" {
 		t.Errorf("%v, %q", err, out)
 	}
-	if query := f.asked()[0].Encode(); query != "limit=1000&scope=namespace" {
+	if query := f.asked()[0].Encode(); query != "limit=1000&scope=database" {
 		t.Errorf("asked for %s", query)
 	}
 }
@@ -72,6 +72,7 @@ func TestStatsRefused(t *testing.T) {
 	}{
 		{[]string{"stats", "--limit", "0"}, exitcode.Usage, "--limit is 0; allowed: 1 to 1000"},
 		{[]string{"stats", "--limit", "1001"}, exitcode.Usage, "--limit is 1001"},
+		{[]string{"stats", "--scope", "all"}, exitcode.Usage, `--scope is "all"; allowed: namespace, database`},
 		{[]string{"stats", "backup"}, exitcode.Usage, "usage: locksidecar stats"},
 	} {
 		_, err := command(append([]string{"--socket", f.socket}, test.args...)...)

@@ -1,11 +1,13 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/locksidecar/locksidecar/internal/client"
 )
@@ -18,22 +20,67 @@ func orNone(s *string) string {
 	return client.Printable(*s)
 }
 
-func writeTable(w io.Writer, locks []json.RawMessage) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "KEY\tMODE\tPOD\tSESSION\tOWNER\tBIND\tHELD\tEXPIRES\tWAITING\tSTOPPING")
-	for _, encoded := range locks {
-		var lock client.Lock
-		if err := decode(encoded, &lock); err != nil {
-			return err
+// alignedTable writes rows in columns. Later rows are aligned with the earlier ones, as far as they fit.
+type alignedTable struct{ widths []int }
+
+// columnGap is the space between two columns.
+const columnGap = 2
+
+func (t *alignedTable) write(w io.Writer, rows [][]string) error {
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(t.widths) {
+				t.widths = append(t.widths, 0)
+			}
+			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(cell))
 		}
-		h := lock.Holder
-		if h == nil {
-			continue
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", client.Printable(lock.Key), &lock.LockMode, client.Printable(h.Pod), orNone(h.Session), orNone(h.Owner),
-			h.Bind(), client.Human(h.HeldMS), h.Expiry(), lock.QueueLength, lock.Stopping)
 	}
-	return table.Flush()
+	var out strings.Builder
+	for _, row := range rows {
+		for i, cell := range row {
+			out.WriteString(cell)
+			if i < len(row)-1 {
+				out.WriteString(strings.Repeat(" ", t.widths[i]+columnGap-utf8.RuneCountInString(cell)))
+			}
+		}
+		out.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+func lockColumns(wide bool) []string {
+	columns := []string{"KEY", "MODE", "POD", "SESSION", "OWNER", "BIND", "HELD", "EXPIRES", "WAITING", "STOPPING"}
+	if wide {
+		columns = append(columns, "ACQUIRED", "INSTANCE", "DATA")
+	}
+	return columns
+}
+
+// lockRow is the row of a lock. A free one has no holder.
+func lockRow(l *client.Lock, wide bool) []string {
+	h := l.Holder
+	if h == nil {
+		row := []string{client.Printable(l.Key), client.Printable(l.State)}
+		return append(row, slices.Repeat([]string{client.None}, len(lockColumns(wide))-len(row))...)
+	}
+	row := []string{
+		client.Printable(l.Key), l.LockMode.String(), client.Printable(h.Pod), orNone(h.Session), orNone(h.Owner),
+		h.Bind(), client.Human(h.HeldMS), h.Expiry(), strconv.Itoa(l.QueueLength), l.Stopping.String(),
+	}
+	if wide {
+		row = append(row, acquired(h), client.Printable(h.Instance), dataOf(h))
+	}
+	return row
+}
+
+func acquired(h *client.Holder) string { return h.AcquiredAt.Format("2006-01-02 15:04:05.000 MST") }
+
+func dataOf(h *client.Holder) string {
+	if data := string(h.Data); data != "" && data != "null" {
+		return client.Printable(data)
+	}
+	return client.None
 }
 
 func writeLock(l *client.Lock, w io.Writer) error {
@@ -50,11 +97,11 @@ func writeLock(l *client.Lock, w io.Writer) error {
 		row("session", orNone(h.Session))
 		row("owner", orNone(h.Owner))
 		row("bind", h.Bind())
-		row("acquired", h.AcquiredAt.Format("2006-01-02 15:04:05.000 MST"))
+		row("acquired", acquired(h))
 		row("held for", client.Human(h.HeldMS))
 		row("expires", h.Expiry())
-		if data := string(h.Data); data != "" && data != "null" {
-			row("data", client.Printable(data))
+		if data := dataOf(h); data != client.None {
+			row("data", data)
 		}
 	}
 	row("waiting", fmt.Sprint(l.QueueLength))

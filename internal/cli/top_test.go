@@ -17,15 +17,15 @@ import (
 func TestTopPrintsOnce(t *testing.T) {
 	f := newFakeSidecar(t)
 	f.holds(threeLocks()...)
-	out, err := command("--socket", f.socket, "top", "--all", "--type", "job", "--sort", "key", "--reverse", "--filter", "JOB")
+	out, err := command("--socket", f.socket, "top", "--type", "job", "--sort", "key", "--reverse", "--filter", "JOB")
 	if err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(out, "\n")
 	if len(lines) != 5 || !strings.HasPrefix(lines[0], "locksidecar top: 3 held, 2 shown, at ") ||
-		lines[1] != "KEY    MODE       HOLDER    AGE    WAITERS  EXPIRES" ||
-		lines[2] != "job:b  exclusive  web-1/s2  2s     12       15s" ||
-		lines[3] != "job:a  exclusive  web-2/s1  1m30s  0        14s" || lines[4] != "" {
+		lines[1] != "KEY    MODE       HOLDER    AGE    WAITERS  EXPIRES  STOPPING" ||
+		lines[2] != "job:b  exclusive  web-1/s2  2s     12       15s      -" ||
+		lines[3] != "job:a  exclusive  web-2/s1  1m30s  0        14s      -" || lines[4] != "" {
 		t.Errorf("\n%s", out)
 	}
 	if query := f.asked()[0].Encode(); query != "limit=1000&scope=all&type=job" {
@@ -115,6 +115,7 @@ func TestTopRefused(t *testing.T) {
 	}{
 		{[]string{"top", "--sort", "colour"}, exitcode.Usage, `--sort is "colour"; allowed: age, waiters, expiry, key, holder`},
 		{[]string{"top", "--interval", "99ms"}, exitcode.Usage, "--interval is 99ms; allowed: 100ms or more"},
+		{[]string{"top", "--scope", "session"}, exitcode.Usage, `--scope is "session"; allowed: all, pod`},
 		{[]string{"top", "--once", "--interval", "1s"}, exitcode.Usage, "--once and --interval do not go together"},
 		{[]string{"top", "x"}, exitcode.Usage, "usage: locksidecar top"},
 		{[]string{"--socket", "/no/such/socket", "top", "--once"}, exitcode.Unavailable, "no sidecar listens"},
@@ -163,7 +164,7 @@ func TestTopRepeats(t *testing.T) {
 		f.refuses(0)
 		return false
 	}}
-	view := &top{client: client.New(f.socket, "test"), list: listFlags{scope: "pod"}, sort: "age", interval: time.Millisecond}
+	view := &top{client: client.New(f.socket, "test"), listFlags: listFlags{scope: "pod"}, sort: "age", interval: time.Millisecond}
 	err := view.repeat(out, failed)
 	if !errors.Is(err, errEnough) || strings.Count(out.read.String(), "3 held, 3 shown") != 2 {
 		t.Errorf("%v, %s", err, out.read.String())

@@ -21,7 +21,7 @@ namespace, ordered by key and by queue position.
 MODE is the mode of the awaited lock: "exclusive", "shared", or "shared of 5" with a limit of five.`,
 		Example: `  locksidecar waiters backup:nightly
   locksidecar waiters --prefix backup: --limit 20
-  locksidecar waiters --json | jq -r '.waiters[] | select(.waiting_ms > 60000) | .pod'`,
+  locksidecar waiters -o json | jq -r '.waiters[] | select(.waiting_ms > 60000) | .pod'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 && cmd.Flags().Changed("prefix") {
 				return usagef("KEY and --prefix do not go together")

@@ -151,6 +151,9 @@ func (h *Holder) Name() string {
 	return name
 }
 
+// Grant names this grant as far as the API shows it: others do not see its token.
+func (h *Holder) Grant() string { return h.Instance + " " + h.AcquiredAt.Format(time.RFC3339Nano) }
+
 // Waiter is a waiting call.
 type Waiter struct {
 	Key         string  `json:"key"`

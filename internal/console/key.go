@@ -111,7 +111,7 @@ func (c *console) keyed(t *topic, s *keyState) *keyed {
 }
 
 func (c *console) holderOf(h *client.Holder, stopping *client.StopRequest) holder {
-	seen := grantOf(h)
+	seen := h.Grant()
 	shown := holder{
 		ID: rowID(seen), Seen: seen, Who: whoOf(h.Pod, h.Session, h.Owner), Instance: h.Instance,
 		Held: h.HeldMS, Acquired: utc(h.AcquiredAt), Ends: ends(h), Trace: c.traceURL(h.Traceparent),
@@ -123,11 +123,6 @@ func (c *console) holderOf(h *client.Holder, stopping *client.StopRequest) holde
 		shown.Stopping = stopping.String()
 	}
 	return shown
-}
-
-// grantOf names a grant as far as the API shows it: the tokens of others are not shown.
-func grantOf(h *client.Holder) string {
-	return h.Instance + " " + h.AcquiredAt.Format(time.RFC3339Nano)
 }
 
 // notices are what a page says after an action.
@@ -174,11 +169,11 @@ func (c *console) checkSeen(o sent) error {
 		return err
 	}
 	for i := range l.Holders {
-		if h := &l.Holders[i]; strconv.FormatInt(h.Token, 10) == o.token && grantOf(&h.Holder) == o.seen {
+		if h := &l.Holders[i]; strconv.FormatInt(h.Token, 10) == o.token && h.Grant() == o.seen {
 			return nil
 		}
 	}
-	if l.Holder != nil && l.Mode != client.ModeShared && o.token == "" && grantOf(l.Holder) == o.seen {
+	if l.Holder != nil && l.Mode != client.ModeShared && o.token == "" && l.Holder.Grant() == o.seen {
 		return nil
 	}
 	return errChanged

@@ -1,11 +1,9 @@
 package console
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
 	"sync"
@@ -157,63 +155,35 @@ func holdersOf(l *client.Lock) map[string]who {
 	}
 	holders := map[string]who{}
 	if l.Holder != nil && l.Mode != client.ModeShared {
-		holders[grantOf(l.Holder)] = whoOf(l.Holder.Pod, l.Holder.Session, l.Holder.Owner)
+		holders[l.Holder.Grant()] = whoOf(l.Holder.Pod, l.Holder.Session, l.Holder.Owner)
 	}
 	for i := range l.Holders {
 		h := &l.Holders[i].Holder
-		holders[grantOf(h)] = whoOf(h.Pod, h.Session, h.Owner)
+		holders[h.Grant()] = whoOf(h.Pod, h.Session, h.Owner)
 	}
 	return holders
 }
 
 func (t *topic) follow(ctx context.Context, c *client.Client) error {
-	resp, err := c.Send(ctx, http.MethodGet, client.LockPath(t.key)+"/events", nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxForm))
-		return client.NewProblem(resp.StatusCode, text)
-	}
-	for lines := bufio.NewReader(resp.Body); ; {
-		name, data, err := client.NextEvent(lines)
-		switch {
-		case err != nil:
-			return c.Explain(err)
-		case name == "problem":
-			return client.NewProblem(http.StatusServiceUnavailable, data)
-		}
+	return c.Follow(ctx, t.key, func(name string, data []byte) error {
 		t.note(nil)
 		if name != "state" {
 			t.add(name, data)
 		}
-	}
+		return nil
+	})
 }
 
 func (t *topic) add(name string, data []byte) {
-	var d struct {
-		Token   int64           `json:"token"`
-		Holder  *client.Holder  `json:"holder"`
-		Outcome string          `json:"outcome"`
-		Result  json.RawMessage `json:"result"`
-		Reason  *string         `json:"reason"`
-	}
+	var d client.Event
 	if json.Unmarshal(data, &d) != nil {
 		return // of a later version
 	}
-	e := event{Name: name, Token: d.Token, Text: d.Outcome}
+	e := event{Name: name, Token: d.Token, Text: shortened(d.Said())}
 	if d.Holder != nil {
 		h := whoOf(d.Holder.Pod, d.Holder.Session, d.Holder.Owner)
 		e.Who = &h
 	}
-	if d.Reason != nil {
-		e.Text = *d.Reason
-	}
-	if result := string(d.Result); result != "" && result != "null" {
-		e.Text += " " + result
-	}
-	e.Text = shortened(client.Printable(e.Text))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.keep(e)

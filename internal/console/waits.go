@@ -162,7 +162,7 @@ func (c *console) waitsView(url.Values) view {
 
 func (c *console) readStats() (*client.Stats, error) {
 	s := &client.Stats{}
-	if err := c.Client.Call("GET", "/v1/stats?limit=100", nil, s, 0); err != nil {
+	if err := c.Client.Call("GET", "/v1/stats?scope=database&limit=100", nil, s, 0); err != nil {
 		return nil, err
 	}
 	if len(s.Types) > 101 || len(s.Pods) > 101 {

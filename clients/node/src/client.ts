@@ -237,7 +237,7 @@ export class Client {
 
   /** locks lists all held locks by key. */
   async *locks(options: ListOptions = {}): AsyncGenerator<LockInfo, void, undefined> {
-    checkOptions(options, pageChecks, '{ scope: "all" }');
+    checkOptions(options, pageChecks, '{ scope: "pod" }');
     let cursor: string | null | undefined;
     do {
       const page: LockPage = await this.page({ ...options, cursor: cursor ?? undefined });
@@ -248,7 +248,7 @@ export class Client {
 
   /** page returns one page of the list. `cursor` is the `nextCursor` of the page before. */
   async page(options: ListOptions & { cursor?: string | undefined } = {}): Promise<LockPage> {
-    checkOptions(options, pageChecks, '{ scope: "all" }');
+    checkOptions(options, pageChecks, '{ scope: "pod" }');
     const { scope, prefix, type, limit, cursor } = options;
     const path = `/v1/locks${query({ scope, prefix, type, limit, cursor })}`;
     const answer = await this.#sessions.read((session) => {

@@ -100,8 +100,8 @@ export type OnceOptions = Omit<AcquireOptions, "bind" | "requestId" | "reentrant
 
 /** The options of a list. */
 export interface ListOptions {
-  /** `pod` (the default): locks that this sidecar granted; `session`: those of this client; `all`: of the whole namespace. */
-  scope?: "session" | "pod" | "all" | undefined;
+  /** `all` (the default): the locks of the whole namespace; `pod`: those that this sidecar granted; `session`: those of this client. */
+  scope?: "all" | "pod" | "session" | undefined;
   /** Only keys with this prefix. */
   prefix?: string | undefined;
   /** Only keys of this type, the part before the first `:`. */

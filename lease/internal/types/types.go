@@ -161,12 +161,12 @@ type View struct {
 type Scope uint8
 
 const (
+	// ScopeAll lists all locks of the namespace.
+	ScopeAll Scope = iota
 	// ScopePod lists locks granted by this sidecar.
-	ScopePod Scope = iota
+	ScopePod
 	// ScopeSession lists the locks of the asking session.
 	ScopeSession
-	// ScopeAll lists all locks of the namespace.
-	ScopeAll
 )
 
 // ListRequest selects held locks, ordered by the bytes of their keys.

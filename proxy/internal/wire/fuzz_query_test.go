@@ -37,7 +37,7 @@ func FuzzList(f *testing.F) {
 		if err != nil {
 			t.Fatalf("taken, but net/url says %v: %q", err, query)
 		}
-		if r.Limit < 1 || r.Limit > maxLimit || r.Scope > lease.ScopeAll {
+		if r.Limit < 1 || r.Limit > maxLimit || r.Scope > lease.ScopeSession {
 			t.Fatalf("%q: %+v", query, r)
 		}
 		if checkKey("key", key) != nil {

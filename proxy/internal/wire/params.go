@@ -175,7 +175,7 @@ func ParseSession(query, body []byte) (lease.SessionOptions, *Problem) {
 // ParseList reads a list. none reports that nothing can match.
 func ParseList(query, body []byte) (r lease.ListRequest, none bool, p *Problem) {
 	in := readInput(query, []string{"scope", "prefix", "type", "limit", "cursor"}, body, nil)
-	r.Scope = lease.Scope(max(in.word("scope", "pod", "session", "all")-1, 0))
+	r.Scope = lease.Scope(max(in.word("scope", "all", "pod", "session")-1, 0))
 	r.Prefix, none = in.prefix()
 	r.Limit = int(cmp.Or(in.integer("limit", 1, maxLimit), defaultLimit))
 	if in.has("cursor") {

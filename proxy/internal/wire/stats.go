@@ -11,7 +11,7 @@ const defaultStatLines = 20
 
 // StatsRequest contains the parameters of GET /v1/stats.
 type StatsRequest struct {
-	own   bool // only the sidecar's namespace
+	all   bool // namespaces, not only the sidecar's
 	limit int
 }
 
@@ -19,7 +19,7 @@ type StatsRequest struct {
 func ParseStats(query, body []byte) (StatsRequest, *Problem) {
 	in := readInput(query, []string{"scope", "limit"}, body, nil)
 	r := StatsRequest{
-		own:   in.word("scope", "database", "namespace") == 2,
+		all:   in.word("scope", "namespace", "database") == 2,
 		limit: int(cmp.Or(in.integer("limit", 1, maxLimit), defaultStatLines)),
 	}
 	return r, in.problem
@@ -35,7 +35,7 @@ func AppendStats(b []byte, counted store.Stats, r StatsRequest, namespace string
 // cut selects the requested lines. Beyond the limit, one line is the sum of the rest. It has no namespace.
 func cut(all []store.Stat, r StatsRequest, namespace string) (lines []store.Stat, total store.Stat) {
 	for _, line := range all {
-		if !r.own || line.Namespace == namespace {
+		if r.all || line.Namespace == namespace {
 			lines = append(lines, line)
 			total = total.Plus(line)
 		}

@@ -157,9 +157,9 @@ class Client(NotPickled):
         return self._transport.run(self._core.get(key, no_cache))
 
     def locks(
-        self, scope: Scope = "pod", *, prefix: str | None = None, type: str | None = None, page_size: int | None = None
+        self, scope: Scope = "all", *, prefix: str | None = None, type: str | None = None, page_size: int | None = None
     ) -> Iterator[LockInfo]:
-        """Lists held locks by key: of this session, of this sidecar (`pod`), or of the whole namespace (`all`)."""
+        """Lists held locks by key: of the whole namespace, of this sidecar (`pod`), or of this session (`session`)."""
         cursor = None
         while True:
             page, cursor = self._transport.run(self._core.page(scope, prefix, type, page_size, cursor))

@@ -32,7 +32,7 @@ Bind = Literal["session", "ttl"]
 Mode = Literal["exclusive", "shared"]
 OnSuccess = Literal["acquire", "skip"]
 Outcome = Literal["success", "failure"]
-Scope = Literal["session", "pod", "all"]
+Scope = Literal["all", "pod", "session"]
 
 
 class SemaphoreOptions(TypedDict, total=False):

@@ -136,7 +136,7 @@ final class Calls {
   }
 
   private Map<String, Object> list(Map<String, Object> a) {
-    LockQuery query = LockQuery.of(Scope.valueOf(((String) a.getOrDefault("scope", "pod")).toUpperCase(Locale.ROOT)));
+    LockQuery query = LockQuery.of(Scope.valueOf(((String) a.getOrDefault("scope", "all")).toUpperCase(Locale.ROOT)));
     query = a.containsKey("prefix") ? query.prefix((String) a.get("prefix")) : query;
     query = a.containsKey("type") ? query.type((String) a.get("type")) : query;
     query = a.containsKey("limit") ? query.pageSize(((Number) a.get("limit")).intValue()) : query;
