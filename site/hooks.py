@@ -28,6 +28,8 @@ def reference():
     return OpenAPIV3DocumentationHandler(document, style="MKDOCS", source=str(OPENAPI)).write()
 
 
+# The guide names the terminal of a block: ```console 2.
+TERMINAL = re.compile(r"^```console (\d)$", re.M)
 # Blocks of code that follow one another, with nothing in between: the same in several languages.
 SEVERAL = re.compile(r"(?:^```\w+[^\n]*\n(?:(?!```).*\n)*?```\n\n){2,}", re.M)
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```\n", re.M | re.S)
@@ -62,6 +64,7 @@ def on_page_markdown(markdown, page, config, files):
         return f"{before}{config.repo_url}/{kind}/main/{path.relative_to(ROOT)}{anchor}"
 
     markdown = SEVERAL.sub(tabs, LINK.sub(lead, markdown))
+    markdown = TERMINAL.sub(r'```console title="Terminal \1"', markdown)
     if page.file.src_uri == "api.md":
         markdown += "\n" + reference()
     return markdown
