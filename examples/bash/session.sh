@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Bash with curl alone: an explicit session, a lock in it, and the events of the session.
 set -euo pipefail
-socket=${LOCKSIDECAR_SOCKET:-/run/locksidecar/locksidecar.sock}
+socket=${LOCKSIDECAR_SOCKET:-$HOME/.locksidecar/locksidecar.sock}
 [ -S "$socket" ] || { echo "session: there is no sidecar at $socket; is it running, and is LOCKSIDECAR_SOCKET right?" >&2; exit 1; }
 
 api() { # METHOD PATH [curl's options]

@@ -8,7 +8,7 @@
 #
 # Needs curl, and psql with PGHOST, PGUSER and PGDATABASE of a database for writing.
 set -euo pipefail
-socket=${LOCKSIDECAR_SOCKET:-/run/locksidecar/locksidecar.sock}
+socket=${LOCKSIDECAR_SOCKET:-$HOME/.locksidecar/locksidecar.sock}
 [ -S "$socket" ] || { echo "guarded: there is no sidecar at $socket; is it running, and is LOCKSIDECAR_SOCKET right?" >&2; exit 1; }
 
 sql() { psql -XqtA -v ON_ERROR_STOP=1 "$@"; }

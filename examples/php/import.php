@@ -23,7 +23,7 @@ final class Sidecar
 
     public function __construct()
     {
-        $path = getenv('LOCKSIDECAR_SOCKET') ?: '/run/locksidecar/locksidecar.sock';
+        $path = getenv('LOCKSIDECAR_SOCKET') ?: getenv('HOME') . '/.locksidecar/locksidecar.sock';
         $stream = @stream_socket_client("unix://$path", $errno, $error, 5);
         if ($stream === false) {
             throw new RuntimeException("there is no sidecar at $path ($error); is it running, and is LOCKSIDECAR_SOCKET right?");

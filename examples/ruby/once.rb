@@ -7,7 +7,7 @@ require "json"
 require "net/http"
 require "socket"
 
-SOCKET = ENV.fetch("LOCKSIDECAR_SOCKET", "/run/locksidecar/locksidecar.sock")
+SOCKET = ENV.fetch("LOCKSIDECAR_SOCKET", File.join(Dir.home, ".locksidecar/locksidecar.sock"))
 
 # Net::HTTP over a Unix socket.
 class UnixHTTP < Net::HTTP

@@ -100,7 +100,7 @@ func newRoot(a *app) *cobra.Command {
 		return usagef("%w; see `%s --help`", plain(err), cmd.CommandPath())
 	})
 	root.PersistentFlags().StringVar(&a.socket, "socket", "",
-		"path of the sidecar's socket (default $LOCKSIDECAR_SOCKET, else "+config.DefaultSocket+")")
+		"path of the sidecar's socket (default $LOCKSIDECAR_SOCKET, else "+config.DefaultSocket+" if this folder is there, else ~/"+config.HomeSocket+")")
 	// This is not cobra's own flag: for its template, the linker keeps 6 MB.
 	root.Flags().BoolVarP(&showVersion, "version", "v", false, "print the versions, as the command does")
 	root.AddCommand(a.serveCommand(), a.migrateCommand(), a.versionCommand(),

@@ -6,12 +6,12 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -23,8 +23,11 @@ import (
 // Prefix begins the name of every variable of the sidecar.
 const Prefix = "LOCKSIDECAR_"
 
-// DefaultSocket is the default path of the socket, for sidecar and clients.
-const DefaultSocket = "/run/locksidecar/locksidecar.sock"
+// DefaultSocket is the path of the socket where its folder is there, as in pods. Elsewhere it is HomeSocket in the user's home.
+const (
+	DefaultSocket = "/run/locksidecar/locksidecar.sock"
+	HomeSocket    = ".locksidecar/locksidecar.sock"
+)
 
 // Config is the whole configuration, checked: values are in range and compatible.
 type Config struct {
@@ -87,12 +90,20 @@ type Source struct {
 	Environ func() []string
 	// Hostname is used if the pod's name is not set.
 	Hostname func() (string, error)
+	// Exists says whether there is a file or folder.
+	Exists func(path string) bool
 }
 
 // Environment is the source of a process.
-func Environment() Source { return Source{os.LookupEnv, os.Environ, os.Hostname} }
+func Environment() Source {
+	exists := func(path string) bool {
+		_, err := os.Stat(path)
+		return err == nil
+	}
+	return Source{os.LookupEnv, os.Environ, os.Hostname, exists}
+}
 
-// FromMap is a Source made of a map of full names, for tests.
+// FromMap is a Source made of a map of full names, for tests. The folder of DefaultSocket is there.
 func FromMap(env map[string]string) Source {
 	lookup := func(name string) (value string, set bool) {
 		value, set = env[name]
@@ -104,7 +115,7 @@ func FromMap(env map[string]string) Source {
 		}
 		return all
 	}
-	return Source{lookup, environ, func() (string, error) { return "test-host", nil }}
+	return Source{lookup, environ, func() (string, error) { return "test-host", nil }, func(string) bool { return true }}
 }
 
 // With returns the source with another value for a sidecar's variable, such as SOCKET.
@@ -184,11 +195,23 @@ func refused(variable, value, allowed string) error {
 
 // relate checks combinations of variables, and sets defaults that depend on others.
 func (l *loader) relate() {
+	l.socket()
 	l.pod()
 	l.renewInterval()
 	l.listeners()
 	l.store()
 	l.listenURL()
+}
+
+func (l *loader) socket() {
+	if _, ok := l.lookup(Prefix + "SOCKET"); ok {
+		return
+	}
+	value := Socket(l.src)
+	socket := into(&l.cfg.Socket, path(MaxSocketBytes))
+	if !socket.set(value) {
+		l.bad("SOCKET", value, socket.allowed+"; it is not set, and this is in your home")
+	}
 }
 
 // pod sets the pod that others see with a holder.
@@ -263,8 +286,16 @@ func unknown(environ []string) []string {
 	return []string{fmt.Sprintf("these variables are not known and have no effect: %s", strings.Join(names, ", "))}
 }
 
-// Socket reads the one variable that client commands have in common with the sidecar.
+// Socket is the path of the socket, for the sidecar and for its commands. The clients have the same rule: a pod has the folder of DefaultSocket. On a
+// machine where nobody made it, each user's sidecar listens in the home of the user, so that the two find each other without a variable. The
+// rule looks at the folder, not at the socket: so a client that was started before its sidecar has the same path.
 func Socket(src Source) string {
-	path, _ := src.Lookup(Prefix + "SOCKET")
-	return cmp.Or(path, DefaultSocket)
+	if path, _ := src.Lookup(Prefix + "SOCKET"); path != "" {
+		return path
+	}
+	home, _ := src.Lookup("HOME")
+	if !filepath.IsAbs(home) || src.Exists(filepath.Dir(DefaultSocket)) {
+		return DefaultSocket
+	}
+	return filepath.Join(home, HomeSocket)
 }

@@ -453,13 +453,32 @@ func TestUnknownVariablesWarnInOneLine(t *testing.T) {
 	}
 }
 
-func TestSocketOfClients(t *testing.T) {
-	env := map[string]string{}
-	if got := config.Socket(config.FromMap(env)); got != config.DefaultSocket {
-		t.Errorf("got %q", got)
+// The clients have tests of the same rule.
+func TestTheSocketIsInTheHomeWhereNoPodIs(t *testing.T) {
+	for _, test := range []struct {
+		variable, home string
+		isPod          bool
+		want           string
+	}{
+		{"", "/home/ada", true, config.DefaultSocket},
+		{"", "/home/ada", false, "/home/ada/.locksidecar/locksidecar.sock"},
+		{"", "", false, config.DefaultSocket},
+		{"", "relative", false, config.DefaultSocket},
+		{"/a", "/home/ada", true, "/a"},
+		{"/a", "/home/ada", false, "/a"},
+	} {
+		src := config.FromMap(map[string]string{"LOCKSIDECAR_SOCKET": test.variable, "HOME": test.home})
+		src.Exists = func(path string) bool { return test.isPod && path == "/run/locksidecar" }
+		if got := config.Socket(src); got != test.want {
+			t.Errorf("%+v: a command looks at %q", test, got)
+		}
+		if cfg, _, err := config.Load(src); err != nil || cfg.Socket != test.want {
+			t.Errorf("%+v: the sidecar listens at %q, %v", test, cfg.Socket, err)
+		}
 	}
-	env["LOCKSIDECAR_SOCKET"] = "/a"
-	if got := config.Socket(config.FromMap(env)); got != "/a" {
-		t.Errorf("got %q", got)
+	src := config.FromMap(map[string]string{"HOME": "/" + strings.Repeat("h", 100)})
+	src.Exists = func(string) bool { return false }
+	if _, _, err := config.Load(src); err == nil || !strings.Contains(err.Error(), "LOCKSIDECAR_SOCKET is \"/hhh") || !strings.Contains(err.Error(), "in your home") {
+		t.Errorf("a home that is too long: %v", err)
 	}
 }

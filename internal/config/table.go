@@ -32,7 +32,7 @@ func (l *loader) table() []variable {
 	c := &l.cfg
 	const most = 10_000_000
 	return []variable{
-		{"SOCKET", DefaultSocket, into(&c.Socket, path(MaxSocketBytes)), "where the sidecar listens, and where its commands look for it"},
+		{"SOCKET", "(in `/run/locksidecar` if it is there, else `~/.locksidecar`)", into(&c.Socket, path(MaxSocketBytes)), "where the sidecar listens, and where its commands and the clients look for it; by default a file `locksidecar.sock`"},
 		{"SOCKET_MODE", "0660", into(&c.SocketMode, fileMode), "the socket's permissions"},
 		{"ALLOWED_UIDS", "(any)", into(&c.AllowedUIDs, uids), "the users that may use the socket, checked against the peer's credentials (Linux)"},
 		{"TCP_ADDR", "(off)", into(&c.TCPAddr, loopbackAddr), "the same API on a loopback address. Every process that can reach it may take any lock; not together with `ALLOWED_UIDS`"},

@@ -44,6 +44,7 @@ import {
 import { mayBeDone } from "./retry";
 import { Semaphore } from "./semaphore";
 import { Sessions } from "./sessions";
+import { podSocket, usualSocket } from "./socket";
 import type { Term } from "./term";
 import { tracedRelease } from "./tracing";
 import { Transport } from "./transport";
@@ -52,7 +53,6 @@ import { KeyWatch } from "./watch";
 import { type LockRequestCallback, type LockRequestOptions, request } from "./weblocks";
 import { lockInfoOf, lockPath, query, requireFeature, type Wire, waiterOf } from "./wire";
 
-const defaultSocket = "/run/locksidecar/locksidecar.sock";
 const defaultTimeoutMs = 10_000;
 const defaultReconnectMs = 30_000;
 
@@ -75,10 +75,10 @@ export class Client {
 
   /** Opens nothing yet. Throws an `InvalidRequestError` for NaN and Infinity, and for unknown options. */
   constructor(options: ClientOptions = {}) {
-    const path = typeof options === "string" ? options : "/run/locksidecar/locksidecar.sock";
+    const path = typeof options === "string" ? options : podSocket;
     checkOptions(options, clientChecks, `{ socketPath: ${JSON.stringify(path)} }`);
     const { socketPath, name, ttlMs, timeoutMs, reconnectMs } = options;
-    this.socketPath = socketPath ?? (process.env["LOCKSIDECAR_SOCKET"] || defaultSocket);
+    this.socketPath = socketPath ?? usualSocket();
     this.#sessions = new Sessions(new Transport(this.socketPath), {
       name,
       ttlMs,

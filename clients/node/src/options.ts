@@ -5,7 +5,7 @@ import type { Bind, Holder, Json, Mode, Stopping } from "./types";
 
 /** The options of a client. All durations are in ms. */
 export interface ClientOptions {
-  /** The sidecar's Unix socket; by default `LOCKSIDECAR_SOCKET`, else `/run/locksidecar/locksidecar.sock`. */
+  /** The sidecar's Unix socket; by default `LOCKSIDECAR_SOCKET`, else that of a pod or of this user, as `locksidecar serve` has it. */
   socketPath?: string | undefined;
   /** The public name of the session, 1 to 255 bytes; by default a short random id. */
   name?: string | undefined;

@@ -17,6 +17,7 @@ import {
   StopRequestedError,
   UnreachableError,
 } from "locksidecar";
+import { usualSocket } from "../dist/socket";
 import { Transport } from "../dist/transport";
 import { Between, type Fate } from "./between";
 import { aborted, patienceMs, queued, Sidecar, until } from "./sidecar";
@@ -361,8 +362,23 @@ describe("no sidecar", () => {
     process.env["LOCKSIDECAR_SOCKET"] = "/from/env.sock";
     assert.equal(new Client().socketPath, "/from/env.sock");
     assert.equal(new Client({ socketPath: "/given" }).socketPath, "/given");
-    process.env["LOCKSIDECAR_SOCKET"] = "";
-    assert.equal(new Client().socketPath, "/run/locksidecar/locksidecar.sock");
+  });
+
+  test("without a variable the socket is in the home where no pod is", () => {
+    const pod = "/run/locksidecar/locksidecar.sock";
+    const own = "/home/ada/.locksidecar/locksidecar.sock";
+    const HOME = "/home/ada";
+    for (const [environment, folders, want] of [
+      [{ HOME }, [], own],
+      [{ HOME, LOCKSIDECAR_SOCKET: "" }, [], own],
+      [{ HOME }, ["/run/locksidecar"], pod],
+      [{}, [], pod],
+      [{ HOME: "relative" }, [], pod],
+      [{ HOME, LOCKSIDECAR_SOCKET: "/given" }, ["/run/locksidecar"], "/given"],
+    ] as const) {
+      const exists = (path: string) => (folders as readonly string[]).includes(path);
+      assert.equal(usualSocket(environment, exists), want, JSON.stringify({ environment, folders }));
+    }
   });
 
   test("another server listens there", async () => {

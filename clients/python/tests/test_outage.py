@@ -163,8 +163,27 @@ def test_a_socket_without_a_listener(sidecar: Sidecar) -> None:
 def test_the_socket_is_from_the_environment(sidecar: Sidecar, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSIDECAR_SOCKET", sidecar.path)
     assert Client().get("x").state == "free"
+
+
+@pytest.mark.parametrize(
+    ("home", "is_pod", "want"),
+    [
+        ("/home/ada", False, "/home/ada/.locksidecar/locksidecar.sock"),
+        ("/home/ada", True, "/run/locksidecar/locksidecar.sock"),
+        ("relative", False, "/run/locksidecar/locksidecar.sock"),
+        (None, False, "/run/locksidecar/locksidecar.sock"),
+    ],
+)
+def test_the_socket_is_in_the_home_where_no_pod_is(
+    home: str | None, is_pod: bool, want: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LOCKSIDECAR_SOCKET", "")
-    assert Client()._core.path == "/run/locksidecar/locksidecar.sock"
+    if home is None:
+        monkeypatch.delenv("HOME")
+    else:
+        monkeypatch.setenv("HOME", home)
+    monkeypatch.setattr(os.path, "exists", lambda path: is_pod and path == "/run/locksidecar")
+    assert Client()._core.path == want
 
 
 def test_something_else_listens() -> None:

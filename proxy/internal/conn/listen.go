@@ -69,8 +69,12 @@ func ensureFolder(dir string) error {
 	case err == nil && !info.IsDir():
 		return fmt.Errorf("%s is not a folder", dir)
 	case errors.Is(err, fs.ErrNotExist):
-		//nolint:gosec // apps of other users must reach the socket; its own mode decides
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		// Apps of other users must reach the socket, and its own mode decides. What is in somebody's home is theirs alone.
+		mode := fs.FileMode(0o755)
+		if home, err := os.UserHomeDir(); err == nil && filepath.Dir(dir) == home {
+			mode = 0o700
+		}
+		if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("the folder %s does not exist and cannot be made: %w", dir, err)
 		}
 		return nil

@@ -2,6 +2,7 @@ package conn
 
 import (
 	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -50,6 +51,22 @@ func TestSocketFolder(t *testing.T) {
 	}
 	_, err = listenAt(t, filepath.Join(file, "s"))
 	wantError(t, err, "LOCKSIDECAR_SOCKET")
+}
+
+// A folder in somebody's home is theirs alone, and others must reach one elsewhere.
+func TestTheFolderInAHome(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	old := syscall.Umask(0)
+	defer syscall.Umask(old)
+	for dir, want := range map[string]fs.FileMode{filepath.Join(home, ".locksidecar"): 0o700, filepath.Join(t.TempDir(), "run"): 0o755} {
+		if _, err := listenAt(t, filepath.Join(dir, "s")); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v, want %o", dir, info.Mode(), err, want)
+		}
+	}
 }
 
 // Proves: trap unlinked file

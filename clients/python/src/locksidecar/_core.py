@@ -22,7 +22,8 @@ from ._session import Entry, Grant, Session
 from ._signal import Signal
 from .types import Description, Duration, Event, LockInfo, Outcome, Scope, Status, Waiter
 
-DEFAULT_SOCKET = "/run/locksidecar/locksidecar.sock"
+DEFAULT_SOCKET = "/run/locksidecar/locksidecar.sock"  # in pods, which have this folder
+HOME_SOCKET = ".locksidecar/locksidecar.sock"  # elsewhere, in the user's home
 # Seconds. A stream has a comment line every 15 s, so a sidecar that is silent for this long is gone or hangs.
 SILENCE = 45.0
 # Seconds to wait for the answer to a release that nobody waits for. The sidecar carries it out in any case.
@@ -43,7 +44,7 @@ class Core:
         reconnect: Duration,
         new_signal: Callable[[], Signal],
     ) -> None:
-        self.path = _path(path or os.environ.get("LOCKSIDECAR_SOCKET") or DEFAULT_SOCKET)
+        self.path = _path(path or os.environ.get("LOCKSIDECAR_SOCKET") or _usual_socket())
         self.timeout = seconds("timeout", timeout, 0.001)
         self.reconnect = seconds("reconnect", reconnect, most=math.inf)
         self.new_signal = new_signal
@@ -436,6 +437,14 @@ class Core:
             yield Call("DELETE", f"/v1/sessions/{quote(session.id, safe='')}", timeout=self.timeout, repeatable=False)
         except errors.LocksidecarError:
             pass  # the end of its stream ends it too
+
+
+def _usual_socket() -> str:
+    """The socket of a sidecar that was not told another one; the sidecar has the same rule."""
+    home = os.environ.get("HOME", "")
+    if not os.path.isabs(home) or os.path.exists(os.path.dirname(DEFAULT_SOCKET)):
+        return DEFAULT_SOCKET
+    return os.path.join(home, HOME_SOCKET)
 
 
 def _path(path: str | os.PathLike[str]) -> str:

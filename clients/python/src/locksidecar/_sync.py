@@ -31,7 +31,8 @@ T = TypeVar("T")
 class Client(NotPickled):
     """A client for threads. It has one session in each process, opened on first use.
 
-    socket_path: the sidecar's socket; by default `LOCKSIDECAR_SOCKET`, else `/run/locksidecar/locksidecar.sock`.
+    socket_path: the sidecar's socket; by default `LOCKSIDECAR_SOCKET`, else `/run/locksidecar/locksidecar.sock`
+            if this folder is there, else `~/.locksidecar/locksidecar.sock`.
     name: the public name of the session. ttl: the default of its locks, in seconds or a `timedelta`.
     timeout: the most seconds for an answer, in addition to a wait.
     reconnect: the most seconds that a waiting call goes on in an outage of the sidecar, such as its restart. Other

@@ -3,13 +3,17 @@ package io.github.locksidecar;
 import io.github.locksidecar.internal.Clock;
 import io.github.locksidecar.internal.Problem;
 import io.github.locksidecar.internal.Settings;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 
 /** The settings of a client. Not for several threads. */
 public final class LockClientBuilder {
+  /** In pods, which have this folder. */
   private static final String DEFAULT_SOCKET = "/run/locksidecar/locksidecar.sock";
 
   private final Map<String, Object> session = new TreeMap<>();
@@ -22,7 +26,8 @@ public final class LockClientBuilder {
   /**
    * The sidecar's socket.
    *
-   * @param path by default {@code LOCKSIDECAR_SOCKET}, else {@code /run/locksidecar/locksidecar.sock}
+   * @param path by default {@code LOCKSIDECAR_SOCKET}, else {@code /run/locksidecar/locksidecar.sock} if this folder is there, else
+   *     {@code ~/.locksidecar/locksidecar.sock}
    * @return these settings
    */
   public LockClientBuilder socket(String path) {
@@ -90,12 +95,20 @@ public final class LockClientBuilder {
    * @return the client
    */
   public LockClient build() {
-    String path = socket != null ? socket : usualSocket();
+    String path = socket != null ? socket : usualSocket(System.getenv(), Files::exists);
     return LockClient.of(new Settings(path, Map.copyOf(session), Clock.nanos(timeout), Clock.nanos(reconnect)));
   }
 
-  private static String usualSocket() {
-    String variable = System.getenv("LOCKSIDECAR_SOCKET");
-    return variable == null || variable.isEmpty() ? DEFAULT_SOCKET : checked(variable);
+  /** The socket of a sidecar that was not told another one. The sidecar has the same rule. */
+  static String usualSocket(Map<String, String> environment, Predicate<Path> exists) {
+    String variable = environment.getOrDefault("LOCKSIDECAR_SOCKET", "");
+    if (!variable.isEmpty()) {
+      return checked(variable);
+    }
+    Path home = Path.of(environment.getOrDefault("HOME", ""));
+    if (!home.isAbsolute() || exists.test(Path.of(DEFAULT_SOCKET).getParent())) {
+      return DEFAULT_SOCKET;
+    }
+    return home.resolve(".locksidecar/locksidecar.sock").toString();
   }
 }

@@ -7,7 +7,7 @@ import org.springframework.boot.context.properties.ConfigurationProperties;
 /**
  * The settings of the app's client.
  *
- * @param socket the sidecar's socket; by default {@code /run/locksidecar/locksidecar.sock}
+ * @param socket the sidecar's socket; by default {@code LOCKSIDECAR_SOCKET}, else that of a pod, or of this user
  * @param ttl how long locks outlive a dead sidecar; by default the sidecar decides
  * @param timeout how long to wait for an answer of the sidecar, in addition to a wait; by default 10 s
  */
