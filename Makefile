@@ -121,7 +121,7 @@ vuln: ## Look for known vulnerabilities in what the code of all modules calls (a
 	test/vuln/run.sh
 
 site: ## Build the documentation site in dist/site; a broken link is an error
-	test/deps.sh site && cd site && NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
+	test/deps.sh site && site/.venv/bin/python site/pages.py && site/.venv/bin/zensical build --strict -f dist/mkdocs.yml
 
 release-dry: ## Build what a release publishes into dist/, and install and run each package (the image as root, with buildah)
 	test/deps.sh cyclonedx-gomod helm python node java && release/dry.sh

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Writes the pages of the site into dist/pages, with the configuration beside them: `make site` builds dist/site from these.
+
+What it changes of docs/: README.md is the first page, the OpenAPI document is the end of api.md, examples in several languages are tabs, and
+links to files that are not pages lead to the repository. A link to a file that does not exist is an error."""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import yaml
+from openapidocs.mk.v3 import OpenAPIV3DocumentationHandler
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+DIST = ROOT / "dist"
+OPENAPI = ROOT / "api" / "openapi.yaml"
+REPOSITORY = "https://github.com/locksidecar/locksidecar"
+LINK = re.compile(r"""(\]\(|\bsrc="|\bsrcset=")([^)\s#"]+)(#[^)\s"]*)?""")
+ELSEWHERE = ("http://", "https://", "mailto:")
+# The guide names the terminal of a block: ```console 2.
+TERMINAL = re.compile(r"^```console (\d)$", re.M)
+# Blocks of code that follow one another, with nothing in between: the same in several languages.
+SEVERAL = re.compile(r"(?:^```\w+[^\n]*\n(?:(?!```).*\n)*?```\n\n){2,}", re.M)
+BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```\n", re.M | re.S)
+LANGUAGES = {"console": "curl", "python": "Python", "ts": "Node", "js": "Node", "java": "Java", "go": "Go", "sh": "Shell"}
+
+
+def main():
+    pages = {"index.md": ROOT / "README.md"} | {file.name: file for file in DOCS.glob("*.md")}
+    for folder in ("pages", "site"):
+        shutil.rmtree(DIST / folder, ignore_errors=True)
+    shutil.copytree(DOCS / "pictures", DIST / "pages" / "pictures")
+    shutil.copy(ROOT / "site" / "mkdocs.yml", DIST)
+    for name, file in pages.items():
+        (DIST / "pages" / name).write_text(page(file, pages))
+
+
+def page(file, pages):
+    """Return a page as the site has it."""
+
+    def lead(link):
+        before, target, anchor = link.groups(default="")
+        if target.startswith(ELSEWHERE):
+            return link[0]
+        path = (file.parent / target).resolve()
+        if not path.exists() or ROOT not in path.parents:
+            sys.exit(f"{file.relative_to(ROOT)}: the link {target} leads to no file of the repository")
+        if path == OPENAPI:
+            return f"{before}api.md{anchor or '#all-calls'}"
+        if DOCS in path.parents and (path.name in pages or path.parent.name == "pictures"):
+            return f"{before}{path.relative_to(DOCS)}{anchor}"
+        kind = "tree" if path.is_dir() else "blob"
+        return f"{before}{REPOSITORY}/{kind}/main/{path.relative_to(ROOT)}{anchor}"
+
+    text = TERMINAL.sub(r'```console title="Terminal \1"', SEVERAL.sub(tabs, LINK.sub(lead, file.read_text())))
+    return text + "\n" + reference() if file.name == "api.md" else text
+
+
+def tabs(blocks):
+    """Make tabs of the blocks, unless two are in the same language."""
+    languages = [language for language, _ in BLOCK.findall(blocks[0])]
+    if len(set(languages)) < len(languages) or not set(languages) <= set(LANGUAGES):
+        return blocks[0]
+    indented = lambda block: "".join(f"    {line}" for line in block[0].splitlines(True))
+    return BLOCK.sub(lambda block: f'=== "{LANGUAGES[block[1]]}"\n\n{indented(block)}', blocks[0])
+
+
+def reference():
+    """Return the OpenAPI document as Markdown."""
+    document = yaml.safe_load(OPENAPI.read_text())
+    text = OpenAPIV3DocumentationHandler(document, style="MKDOCS", source=str(OPENAPI)).write()
+    return re.sub(r"^# .*$", "## All calls", text, count=1, flags=re.M)
+
+
+if __name__ == "__main__":
+    main()
