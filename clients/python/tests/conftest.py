@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,10 +14,12 @@ from uuid import uuid4
 
 import pytest
 
-from locksidecar import Client, SidecarUnavailable
+from locksidecar import Client
+from locksidecar.testing import Sidecar as Sidecar
 
 T = TypeVar("T")
 BINARY = Path(__file__).parents[3] / "bin" / "locksidecar"
+os.environ["LOCKSIDECAR_BINARY"] = str(BINARY)
 LONG = 60.0  # seconds; the limit for every wait of a test
 
 # A shell makes its background processes ignore SIGINT, and their children inherit it.
@@ -35,76 +36,20 @@ def until(what: str, look: Callable[[], T], seconds: float = LONG) -> T:
     return seen
 
 
-class Sidecar:
-    """A sidecar, to be started, stopped and killed."""
-
-    def __init__(self, folder: str, **settings: str) -> None:
-        self.path = f"{folder}/s.sock"
-        self._log = Path(folder, "log")
-        self._env = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSIDECAR_")}
-        self._env |= {"LOCKSIDECAR_SOCKET": self.path} | {f"LOCKSIDECAR_{k}": v for k, v in settings.items()}
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen([BINARY, "serve"], env=self._env, stderr=log)
-        process = self._process
-
-        def answers() -> bool:
-            assert process.poll() is None, self.log()
-            with Client(self.path) as client:
-                try:
-                    return client.get("ready").state == "free"
-                except SidecarUnavailable:
-                    return False
-
-        until("the sidecar answers", answers)
-
-    def stop(self, number: int = signal.SIGTERM) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGCONT)
-            self._process.send_signal(number)
-            self._process.wait(LONG)
-            self._process = None
-
-    def kill(self) -> None:
-        self.stop(signal.SIGKILL)
-
-    def signal(self, number: int) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-        if number == signal.SIGSTOP:  # its threads do not stop at the same time
-            tasks = Path(f"/proc/{self._process.pid}/task")
-
-            def stopped() -> bool:
-                return all(") T " in Path(task, "stat").read_text() for task in tasks.iterdir())
-
-            until("all its threads have stopped", stopped)
-
-    def log(self) -> str:
-        return self._log.read_text()
-
-
 @pytest.fixture(scope="session")
 def shared() -> Iterator[Sidecar]:
     """The sidecar of all tests that do not stop it. Its TTL is an hour, so no lock expires during a test."""
     if not BINARY.exists():
         pytest.exit(f"{BINARY} is not there: run `make build`", returncode=2)
-    with tempfile.TemporaryDirectory() as folder:
-        sidecar = Sidecar(folder, ALLOW_FORCE="true", DRAIN_TIMEOUT="0s", TTL="1h")
-        sidecar.start()
+    with Sidecar(TTL="1h") as sidecar:
         yield sidecar
-        sidecar.stop()
 
 
 @pytest.fixture
 def sidecar() -> Iterator[Sidecar]:
     """A sidecar for one test."""
-    with tempfile.TemporaryDirectory() as folder:
-        sidecar = Sidecar(folder, DRAIN_TIMEOUT="0s")
-        sidecar.start()
+    with Sidecar() as sidecar:
         yield sidecar
-        sidecar.stop()
 
 
 @pytest.fixture
