@@ -120,7 +120,7 @@ func TestReadyMeansGrants(t *testing.T) {
 		becomesUnready(t, o,
 			func() { d.Do(t, "ACL", "SETUSER", "app", "-fcall") }, func() { d.Do(t, "ACL", "SETUSER", "app", "+fcall") }, "fcall", "lacks a right")
 		becomesUnready(t, o,
-			func() { d.Do(t, "ACL", "SETUSER", "app", "-set") }, func() { d.Do(t, "ACL", "SETUSER", "app", "+set") }, "lacks a right", "docs/operate.md")
+			func() { d.Do(t, "ACL", "SETUSER", "app", "-set") }, func() { d.Do(t, "ACL", "SETUSER", "app", "+set") }, "lacks a right", "docs/stores.md")
 		d.Do(t, "CONFIG", "SET", "maxmemory-policy", "noeviction")
 		becomesUnready(t, o,
 			func() { d.Do(t, "CONFIG", "SET", "maxmemory", "1000") }, func() { d.Do(t, "CONFIG", "SET", "maxmemory", "0") }, "maxmemory")

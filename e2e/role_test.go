@@ -353,10 +353,10 @@ func roleIsRefused(t *testing.T, database string) {
 	}
 }
 
-// roleReads runs the statements for dashboards in docs/operate.md, while an exclusive lock is
+// roleReads runs the statements for dashboards in docs/stores.md, while an exclusive lock is
 // held and waited for, and a shared lock is held.
 func roleReads(t *testing.T, database string, o options) {
-	statements := steps(sqlBlocks, operations(t, "Database"), ";\n")
+	statements := steps(sqlBlocks, section(t, "stores.md", "Look with SQL"), ";\n")
 	if len(statements) < 3 {
 		t.Fatalf("only %d statements were found: the test reads the page wrongly", len(statements))
 	}

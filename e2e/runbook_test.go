@@ -95,7 +95,7 @@ func TestRunbookQuotes(t *testing.T) {
 func sources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, dir := range []string{"internal/cli", "internal/sidecar", "proxy", "lease", "batcher", "store/postgres"} {
+	for _, dir := range []string{"internal/cli", "internal/sidecar", "internal/logging", "proxy", "lease", "batcher", "store/postgres"} {
 		err := filepath.WalkDir(filepath.Join("..", dir), func(file string, _ fs.DirEntry, err error) error {
 			if err != nil || filepath.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
 				return err

@@ -18,7 +18,7 @@ import (
 
 // ServerConfig is what the configurations of backends have in common.
 type ServerConfig struct {
-	// URL is described in docs/operate.md. Again, if it is not nil, returns the URL as it is now, because a password may
+	// URL is described in docs/stores.md. Again, if it is not nil, returns the URL as it is now, because a password may
 	// be replaced. It is called before each connection.
 	URL   string
 	Again func() (string, error)

@@ -55,7 +55,7 @@ var refusals = map[string]string{ //nolint:gosec // no credentials: codes of err
 	"BUSY":        "the server is busy with a script of another program",
 	"NOAUTH":      "redis wants a user and password, and the store's URL has none",
 	"WRONGPASS":   "redis refuses the user or password of the store's URL",
-	"NOPERM":      "the user of the store's URL lacks a right: see docs/operate.md",
+	"NOPERM":      "the user of the store's URL lacks a right: see docs/stores.md",
 	"NOSCRIPT":    "",
 }
 

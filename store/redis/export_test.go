@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// Rights are those that docs/operate.md names for ACL SETUSER.
+// Rights are those that docs/stores.md names for ACL SETUSER.
 func Rights() (rights []any) {
-	text, err := os.ReadFile("../../docs/operate.md")
+	text, err := os.ReadFile("../../docs/stores.md")
 	if err != nil {
 		panic(err)
 	}
 	found := regexp.MustCompile(`(?m)^ACL SETUSER locksidecar on >PASSWORD (.*)$`).FindSubmatch(text)
 	if found == nil {
-		panic("docs/operate.md names no rights")
+		panic("docs/stores.md names no rights")
 	}
 	for right := range strings.FieldsSeq(string(found[1])) {
 		rights = append(rights, right)

@@ -294,7 +294,7 @@ func TestFunctionsAreLoadedAgain(t *testing.T) {
 	r.Done(cas.Swap{Key: "ns/other", Data: []byte("x")})
 }
 
-// The rights of docs/operate.md suffice.
+// The rights of docs/stores.md suffice.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	d := redistest.Start(t)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -11,19 +12,18 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
-// operations returns one section of docs/operate.md.
-func operations(t *testing.T, heading string) string {
+// section returns the section of a page of docs with this heading, up to the next heading.
+func section(t *testing.T, name, heading string) string {
 	t.Helper()
-	page, err := os.ReadFile("../docs/operate.md")
+	page, err := os.ReadFile(filepath.Join("..", "docs", name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, found := strings.Cut(string(page), "\n## "+heading+"\n")
+	_, rest, found := strings.Cut(string(page), "# "+heading+"\n")
 	if !found {
-		t.Fatalf("there is no section %q", heading)
+		t.Fatalf("%s has no section %q", name, heading)
 	}
-	section, _, _ := strings.Cut(rest, "\n## ")
-	return section
+	return regexp.MustCompile("(?ms)^#.*").ReplaceAllString(rest, "")
 }
 
 // TestBackup: the commands of docs/operate.md copy a database with its roles to another one.
@@ -31,7 +31,7 @@ func operations(t *testing.T, heading string) string {
 // Proves: rule restore
 func TestBackup(t *testing.T) {
 	t.Parallel()
-	commands := steps(shellBlocks, operations(t, "Backup and restore"), "\n")
+	commands := steps(shellBlocks, section(t, "operate.md", "Backup and restore"), "\n")
 	if len(commands) != 4 {
 		t.Fatalf("%d commands, want those of the backup, the roles, the restore, and the restore of files:\n%s",
 			len(commands), strings.Join(commands, "\n"))
@@ -82,14 +82,14 @@ func TestBackup(t *testing.T) {
 	}
 }
 
-// TestOperationsSQL: the statements of docs/operate.md about tables and connections return rows.
-func TestOperationsSQL(t *testing.T) {
+// TestOperateSQL: the statements of docs/operate.md about tables and connections return rows.
+func TestOperateSQL(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)
 	dial(t, start(t, o).socket).acquire("k", "")
-	for _, heading := range []string{"Vacuum", "How many connections"} {
-		section := operations(t, heading)
-		statements := steps(sqlBlocks, section, ";\n")
+	for _, heading := range []string{"How many connections", "How large the tables get", "Vacuum"} {
+		text := section(t, "operate.md", heading)
+		statements := steps(sqlBlocks, text, ";\n")
 		if len(statements) == 0 {
 			t.Errorf("%s: no statements were found: the test reads the page wrongly", heading)
 		}
@@ -98,7 +98,7 @@ func TestOperationsSQL(t *testing.T) {
 				t.Errorf("no rows: %s", sql)
 			}
 		}
-		for _, command := range steps(shellBlocks, section, "\n") {
+		for _, command := range steps(shellBlocks, text, "\n") {
 			cmd := exec.Command("sh", "-ec", command)
 			cmd.Env = append(cleanEnv(), "URL="+pgtest.Admin(url))
 			if out, err := cmd.CombinedOutput(); err != nil {
