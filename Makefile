@@ -120,6 +120,10 @@ fmt: ## Format all Go files
 vuln: ## Look for known vulnerabilities in what the code of all modules calls (asks vuln.go.dev)
 	test/vuln/run.sh
 
+# Not part of lint: Vale compiles for two minutes, and a long sentence is for a reader to judge.
+prose: ## Look at the sentences of the documents (Vale): long ones are warnings, very long ones and words that we do not use are errors
+	test/deps.sh vale && cd site && ../.bin/vale --config vale.ini --output line $(addprefix ../,$(or $(FILES),$(filter-out CHANGELOG.md,$(wildcard *.md)) docs $(wildcard clients/*/README.md) deploy examples))
+
 site: ## Build the documentation site in dist/site; a broken link is an error
 	test/deps.sh site && site/.venv/bin/python site/pages.py && site/.venv/bin/zensical build --strict -f dist/mkdocs.yml
 

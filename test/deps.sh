@@ -5,7 +5,7 @@
 #   image node-real browser fuzzapi site          what the folders of these tests need
 #   campaign   nothing, but it fails where the campaign cannot run
 #   etcd                                          etcd's server, compiled into .bin
-#   golangci-lint actionlint govulncheck cyclonedx-gomod helm    tools, compiled into .bin
+#   golangci-lint actionlint govulncheck cyclonedx-gomod vale helm    tools, compiled into .bin
 #   package=NAME…                                 packages of Debian
 # What is there already is looked at in a moment. Packages are installed as root, or by sudo; on a system without apt it says what is missing.
 set -euo pipefail
@@ -78,7 +78,7 @@ etcd() {
 tool() {
   local name=${1##*/}
   if [ ! -x ".bin/$name-$2" ]; then
-    (. test/as-released.sh; GOBIN=$PWD/.bin go install -ldflags='-s -w' -gcflags='github.com/...=-dwarf=false' -gcflags='k8s.io/...=-dwarf=false' "$1@v$2")
+    (. test/as-released.sh; CGO_ENABLED=${cgo:-0} GOBIN=$PWD/.bin go install -ldflags='-s -w' -gcflags='github.com/...=-dwarf=false' -gcflags='k8s.io/...=-dwarf=false' "$1@v$2")
     mv ".bin/$name" ".bin/$name-$2"
   fi
   ln -sfn "$name-$2" ".bin/$name"
@@ -128,6 +128,7 @@ for what in "$@"; do
     actionlint) tool github.com/rhysd/actionlint/cmd/actionlint 1.7.12 ;;
     govulncheck) tool golang.org/x/vuln/cmd/govulncheck 1.1.4 ;;
     cyclonedx-gomod) tool github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod 1.10.0 ;;
+    vale) needs gcc gcc libc6-dev; install; cgo=1 tool github.com/vale-cli/vale/v3/cmd/vale 3.21.0 ;; # two minutes of C
     helm) tool helm.sh/helm/v4/cmd/helm 4.3.1 ;;
     java) needs javac default-jdk-headless; needs mvn maven ;;
     contrib)
