@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 DIST = ROOT / "dist"
 OPENAPI = ROOT / "api" / "openapi.yaml"
+MERMAID = ROOT / "site" / ".venv" / "mermaid.min.js"
 REPOSITORY = "https://github.com/locksidecar/locksidecar"
 LINK = re.compile(r"""(\]\(|\bsrc="|\bsrcset=")([^)\s#"]+)(#[^)\s"]*)?""")
 ELSEWHERE = ("http://", "https://", "mailto:")
@@ -32,6 +33,7 @@ def main():
     for folder in ("pages", "site"):
         shutil.rmtree(DIST / folder, ignore_errors=True)
     shutil.copytree(DOCS / "pictures", DIST / "pages" / "pictures")
+    shutil.copy(MERMAID, DIST / "pages")
     shutil.copy(ROOT / "site" / "mkdocs.yml", DIST)
     for name, file in pages.items():
         (DIST / "pages" / name).write_text(page(file, pages))
@@ -55,6 +57,8 @@ def page(file, pages):
         return f"{before}{REPOSITORY}/{kind}/main/{path.relative_to(ROOT)}{anchor}"
 
     text = TERMINAL.sub(r'```console title="Terminal \1"', SEVERAL.sub(tabs, LINK.sub(lead, file.read_text())))
+    if "\n```mermaid\n" in text:  # without it, the theme fetches one from elsewhere
+        text += f'\n<script src="{MERMAID.name}"></script>\n'
     return text + "\n" + reference() if file.name == "api.md" else text
 
 

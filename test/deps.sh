@@ -146,7 +146,7 @@ for what in "$@"; do
       [ -x /usr/lib/cni/ptp ] || packages+=(containernetworking-plugins) ;;
     browser) needs chromium chromium fonts-dejavu-core ;;
     fuzzapi) venv test/fuzzapi/.venv test/fuzzapi/requirements.txt ;;
-    site) venv site/.venv site/requirements.txt ;;
+    site) venv site/.venv site/requirements.txt; made site/.venv/mermaid.min.js site/mermaid.sh || site/mermaid.sh ;;
     campaign)
       [ "$(uname)-$(id -u)" = Linux-0 ] || { echo "the fault campaign runs on Linux, as root: it mounts a disk that can be full. Try sudo" >&2; exit 1; } ;;
     package=*) needs "" "${what#package=}" ;;
