@@ -61,7 +61,7 @@ func (b *bench) profile() error {
 	if !b.write {
 		return nil
 	}
-	head := fmt.Sprintf("# Where the time goes\n\nMeasured %s by `go run ./bench -profile -write`; what it means: [docs/performance.md](../docs/performance.md).\n\n"+
+	head := fmt.Sprintf("# Where the time goes\n\nMeasured %s by `go run ./bench -profile -write`; what it means: [LIMITS.md](LIMITS.md).\n\n"+
 		"Machine: %s\n\nParts are shares of the sidecar's CPU profile, times the processor time an operation that the kernel counted (both sidecars' for P6). "+
 		"Waits are added up over all goroutines: with many connections most of them wait at any time. "+
 		"A statement's time is PostgreSQL's own, without its commit.\n",

@@ -53,6 +53,9 @@ def page(file, pages):
             return f"{before}api.md{anchor or '#all-calls'}"
         if DOCS in path.parents and (path.name in pages or path.parent.name == "pictures"):
             return f"{before}{path.relative_to(DOCS)}{anchor}"
+        if path.suffix == ".svg":
+            shutil.copy(path, DIST / "pages" / "pictures")
+            return f"{before}pictures/{path.name}{anchor}"
         kind = "tree" if path.is_dir() else "blob"
         return f"{before}{REPOSITORY}/{kind}/main/{path.relative_to(ROOT)}{anchor}"
 

@@ -51,7 +51,7 @@ RETURNING token, acquired_at, own.expires_at, CASE WHEN clock_timestamp() < $9 T
 -- name: acquire_session
 -- acquire_one for many keys under one lease, in the order of the keys. Returns the granted keys. Owners, datas
 -- and trace contexts are null if nobody has any. A pair costs the server a tenth less than with
--- acquire_many: see docs/performance.md.
+-- acquire_many: see bench/LIMITS.md.
 -- $1 namespace, $2 lease, $3 keys, $4 attempts, $5 sessions, $6 owners, $7 datas, $8 traceparents, $9 not after
 WITH own AS MATERIALIZED (
     SELECT s.id, s.expires_at, m.first_token FROM locksidecar.leases s CROSS JOIN locksidecar.meta m
