@@ -339,7 +339,7 @@ func TestACohortOvertakesNoWaiterUnderAnotherLease(t *testing.T) {
 				if !b.BeginMove() {
 					t.Fatal("the call does not wait")
 				}
-				b.Moved(to, func() bool { return true }, b.EndMove)
+				b.Moved(to, b.EndMove)
 			}
 		}
 		if !r.m.holdings.Get("k").Moved(to) {

@@ -215,10 +215,6 @@ func (m *Manager) refusedBy(standing store.ClaimStatus, c claimant) error {
 
 // HandBack hands back, in the background, a grant or an entry whose answer could not be delivered.
 func (m *Manager) HandBack(s *holdings.Session, g types.Grant) {
-	if g.Bind == types.BindTTL {
-		m.acquirer.HandBackTTL(g)
-		return
-	}
 	m.acquirer.HandBack(s, g)
 }
 
@@ -297,7 +293,7 @@ func (m *Manager) releaseAttempt(
 		// The release may still take effect, so a repeat must not get the grant before the release is over.
 		r.Forget()
 		m.acquirer.ReleaseClaim(context.Background(), store.Claim{Key: req.Key, Token: ans.Token, Outcome: req.Outcome, Result: req.Result},
-			m.acquirer.Within(ans.ExpiresIn), leave)
+			m.acquirer.MayKeep(nil, ans.ExpiresIn), leave)
 	default:
 		leave()
 	}

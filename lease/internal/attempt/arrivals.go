@@ -70,26 +70,6 @@ func (as *arrivals) join(req *types.Request) *Arrival {
 	return a
 }
 
-// enqueue tells how an attempt waits. It does not block: the steps follow when they can.
-//
-//  1. The calls of the sidecar for one key are queued in the order in which they came. Those that come back to a hot key are
-//     gathered first: goOn, gathers.
-//  2. The store queues them with one statement: enqueueAll. The answer comes to onEnqueue, and may bring the grant.
-//  3. A hand-over comes by news (Queue.News), by a check (watch, onCheck), or from a call of this sidecar (handOn). All of
-//     them end in win.
-//  4. If the call must leave before, the attempt is cancelled: see cancel.
-func (b *Attempt) enqueue(ctx context.Context) {
-	if leaves := b.arrive(); leaves {
-		b.leaveQueue()
-		return
-	}
-	if err := waitsForItself(b.s, b.req); err != nil {
-		b.Finish(err)
-		return
-	}
-	b.arrival.decide(ctx, b)
-}
-
 // Leave gives the position up, unless it was decided. A queued attempt must have left the queue before.
 func (a *Arrival) Leave() {
 	as := a.at

@@ -5,8 +5,8 @@
 // A call: acquire.go (the beginning), call.go (its attempts and its wait), retry.go (another attempt), ownkey.go (a key of
 // its own session), turns.go (request ids), group.go (several keys).
 //
-// An attempt: attempt.go, phase.go (its phases), ask.go (the first question), win.go (a grant), cancel.go (the call leaves),
-// withdraw.go (the outcome is unknown, or the grant unwanted), leaselost.go, move.go (the lease is replaced).
+// An attempt: attempt.go, phase.go (its phases), ask.go (the first question), win.go (a grant), end.go (all other ends, in a table),
+// cleanup.go (what is sent then, and until when), move.go (the lease is replaced).
 //
 // The wait: arrivals.go (the order of the calls), gather.go, enqueue.go, queue.go (news), check.go.
 //

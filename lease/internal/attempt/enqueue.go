@@ -8,6 +8,26 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
+// enqueue tells how an attempt waits. It does not block: the steps follow when they can.
+//
+//  1. The calls of the sidecar for one key are queued in the order in which they came. Those that come back to a hot key are
+//     gathered first: goOn, gathers.
+//  2. The store queues them with one statement: enqueueAll. The answer comes to onEnqueue, and may bring the grant.
+//  3. A hand-over comes by news (Queue.News), by a check (watch, onCheck), or from a call of this sidecar (handOn). All of
+//     them end in win.
+//  4. If the call must leave before, the attempt is cancelled: see leave.
+func (b *Attempt) enqueue(ctx context.Context) {
+	if leaves := b.arrive(); leaves {
+		b.leave(0)
+		return
+	}
+	if err := waitsForItself(b.s, b.req); err != nil {
+		b.Finish(err)
+		return
+	}
+	b.arrival.decide(ctx, b)
+}
+
 func (aq *Acquirer) enqueueAll(all []*Arrival) {
 	asks := make([]batcher.Submission[store.Ask, store.Answer], 0, len(all))
 	attempts := make([]*Attempt, 0, len(all))
@@ -68,14 +88,14 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 	b.mu.Lock()
 	if !b.toQueuedLocked() {
 		b.mu.Unlock()
-		b.onLateAnswer()
+		b.comesLate()
 		return
 	}
 	b.note(ans, b.sent)
 	leaves, at := b.leaving != 0, b.dueAt()
 	b.mu.Unlock()
 	if leaves {
-		b.leaveQueue()
+		b.leave(0)
 		return
 	}
 	b.aq.Queue.queued(b, ans.Alone, at)

@@ -108,7 +108,7 @@ func (q *Queue) leaveKey(b *Attempt, holds bool) {
 func (b *Attempt) holds() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.phase == over && b.err == nil && b.req.Bind == types.BindSession && !b.req.Shared
+	return b.wonLocked() && b.req.Bind == types.BindSession && !b.req.Shared
 }
 
 // Freed must be called when the store has confirmed the release of an exclusive lock of a session that was in the queue.

@@ -92,7 +92,7 @@ func (aq *Acquirer) answerAll(attempts []*Attempt, answers []store.Answer, err e
 		granted++
 	}
 	for i := len(attempts) - 1; i > granted; i-- {
-		attempts[i].mustLeave(callerLeft)
+		attempts[i].Cancel()
 	}
 	for i, b := range attempts {
 		switch {

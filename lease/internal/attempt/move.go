@@ -23,7 +23,7 @@ func (b *Attempt) BeginMove() bool {
 func (b *Attempt) EndMove() { b.inFlight.Done() }
 
 // Moved makes a queued attempt a user of its new lease. It may have won meanwhile.
-func (b *Attempt) Moved(to *heartbeat.Lease, lives func() bool, settled func()) {
+func (b *Attempt) Moved(to *heartbeat.Lease, settled func()) {
 	b.mu.Lock()
 	ended, token, given := b.phase == over, b.result.Token, b.err == nil
 	var old *heartbeat.Lease
@@ -42,7 +42,7 @@ func (b *Attempt) Moved(to *heartbeat.Lease, lives func() bool, settled func()) 
 	case token != 0 && b.req.Bind == types.BindTTL: // it has a lease of its own
 		settled()
 	case token == 0: // it left, or failed
-		b.aq.withdrawOnce(context.Background(), b.Ref(), lives, settled)
+		b.aq.withdraw(context.Background(), b.Ref(), b.aq.MayKeep(to, 0), func(store.Outcome) { settled() })
 	default:
 		h := b.s.LockOf(b.quota)
 		if h != nil && h.Token == token && (h.Moved(to) || HandedOn(h)) { // even if it is being released
@@ -53,6 +53,6 @@ func (b *Attempt) Moved(to *heartbeat.Lease, lives func() bool, settled func()) 
 		if h != nil && h.Token == token {
 			c.Served = h.Claim().Served
 		}
-		b.aq.ReleaseClaim(context.Background(), c, lives, settled)
+		b.aq.ReleaseClaim(context.Background(), c, b.aq.MayKeep(to, 0), settled)
 	}
 }

@@ -13,7 +13,7 @@ import (
 //	asking ──held, call waits──▶ arrived ──▶ enqueuing ──▶ queued ──must leave──▶ cancelling
 //	  │          arrive             │ startEnqueue  │ toQueued  │       depart           │
 //	  └─────────────────────────────┴─ over: won, or not ───────┴────────────────────────┘
-//	                                   wonLocked, close, depart, loseLease
+//	                                   grantLocked, close, depart, loseLease
 //
 // An attempt whose call is not the first to arrive for its key begins with arrive: see arrivals. In asking, enqueuing and
 // cancelling, a question is under way, and its answer, or news, decides what follows. In arrived and queued, the attempt can
@@ -48,14 +48,6 @@ var (
 	ErrAttemptLost = errors.New("the lease or the place in line is gone")
 )
 
-// mustLeave records a reason, and reports whether the attempt has won before. The caller then cancels it, or hands the grant back.
-func (b *Attempt) mustLeave(why leaving) (won bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.leaving |= why
-	return b.phase == over && b.err == nil
-}
-
 // arrive begins the wait, because another holder has the key, or other calls came before. It reports whether the attempt
 // must leave instead.
 func (b *Attempt) arrive() (leaves bool) {
@@ -87,7 +79,7 @@ func (b *Attempt) toQueuedLocked() bool {
 	return true
 }
 
-// departure is what follows for an attempt that must leave.
+// departure is what follows for an attempt that must leave: see the table in end.go.
 type departure uint8
 
 const (
@@ -97,13 +89,18 @@ const (
 	gone
 	// toCancel: the store must cancel the queue position.
 	toCancel
+	// hasWon: the attempt has won before.
+	hasWon
+	// hadLeft: the attempt was over before, and has not won.
+	hadLeft
 )
 
-// depart moves an attempt that must leave. A queued one is not over before the store has confirmed the cancel, because it may
-// have been granted.
-func (b *Attempt) depart() departure {
+// depart records why an attempt must leave, and moves it. A queued one is not over before the store has confirmed the cancel, because
+// it may have been granted.
+func (b *Attempt) depart(why leaving) departure {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.leaving |= why
 	switch b.phase {
 	case arrived:
 		b.phase, b.err = over, b.whyLeftLocked()
@@ -111,6 +108,11 @@ func (b *Attempt) depart() departure {
 	case queued:
 		b.phase, b.sent = cancelling, b.aq.clk.Now()
 		return toCancel
+	case over:
+		if b.wonLocked() {
+			return hasWon
+		}
+		return hadLeft
 	default:
 		return later
 	}
@@ -152,9 +154,19 @@ func (b *Attempt) loseLease(l *heartbeat.Lease) leaseLoss {
 	}
 }
 
-// wonLocked ends the attempt with a grant. err is not nil if the call does not get it. The caller holds b.mu.
-func (b *Attempt) wonLocked(g types.Grant, now time.Time, err error) {
+// grantLocked ends the attempt with a grant. err is not nil if the call does not get it. The caller holds b.mu.
+func (b *Attempt) grantLocked(g types.Grant, now time.Time, err error) {
 	b.phase, b.result, b.wonAt, b.err = over, g, now, err
+}
+
+// wonLocked reports whether the attempt is over, and its call has the grant. The caller holds b.mu.
+func (b *Attempt) wonLocked() bool { return b.phase == over && b.err == nil }
+
+// hasWon is wonLocked.
+func (b *Attempt) hasWon() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.wonLocked()
 }
 
 // close ends the attempt without a grant. It returns the previous phase, and whether that was not over.

@@ -75,8 +75,12 @@ func (aq *Acquirer) settleRelease(r *holdings.Release) {
 	r.Settle()
 }
 
-// HandBack hands back, in the background, a session's grant or entry whose answer could not be delivered.
+// HandBack hands back, in the background, a grant or an entry whose answer could not be delivered.
 func (aq *Acquirer) HandBack(s *holdings.Session, g types.Grant) {
+	if g.Bind == types.BindTTL {
+		aq.handBackTTL(g)
+		return
+	}
 	if r := s.HandBack(g); r != nil {
 		aq.Release(r)
 	}

@@ -142,11 +142,11 @@ func (c *Call) cleanedUp() <-chan struct{} {
 	return settled
 }
 
-// HandBackTTL hands back an undelivered bind:ttl grant, unless another call got it: here, or at another
+// handBackTTL hands back an undelivered bind:ttl grant, unless another call got it: here, or at another
 // sidecar, which only the store knows. The next call's turn begins when the store has answered.
-func (aq *Acquirer) HandBackTTL(g types.Grant) {
-	c, matters := store.Claim{Key: g.Key, Token: g.Token, Undelivered: true, AtOnce: true}, aq.Within(g.ExpiresIn)
-	free := func(settled func()) { aq.ReleaseClaim(context.Background(), c, matters, settled) }
+func (aq *Acquirer) handBackTTL(g types.Grant) {
+	c, mayKeep := store.Claim{Key: g.Key, Token: g.Token, Undelivered: true, AtOnce: true}, aq.MayKeep(nil, g.ExpiresIn)
+	free := func(settled func()) { aq.ReleaseClaim(context.Background(), c, mayKeep, settled) }
 	r := g.Repeats
 	if r == nil { // a request without an id is never repeated
 		free(func() {})

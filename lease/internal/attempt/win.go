@@ -22,7 +22,7 @@ func (b *Attempt) win(ans *store.Answer, asked time.Time) {
 	b.mu.Lock()
 	if b.phase == over {
 		b.mu.Unlock()
-		b.onLateAnswer()
+		b.comesLate()
 		return
 	}
 	// The waiters behind it may follow without the store. Without a queue position, there hardly are any.
@@ -53,7 +53,7 @@ func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick
 	if !kept {
 		err = b.whyNotKept()
 	}
-	b.wonLocked(g, t.Now, err)
+	b.grantLocked(g, t.Now, err)
 	b.mu.Unlock()
 	switch {
 	case kept && handedOver:

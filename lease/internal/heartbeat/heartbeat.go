@@ -196,7 +196,7 @@ func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
 	// It is revoked at its deadline, or as soon as the store answers after that. Until then apps may believe in its locks, and of a
 	// store with several servers, only one may have lost the lease.
 	ls.mustRevoke(l)
-	left := l.UntilDeadline(ls.cfg.Clock.Now())
+	left := l.Deadline().Sub(ls.cfg.Clock.Now())
 	if left <= 0 || !ls.cfg.Background.After(left, func() { ls.persist(l) }) {
 		ls.persist(l)
 	}

@@ -137,18 +137,19 @@ func (l *Lease) Remaining(t clock.Tick) time.Duration {
 	return left
 }
 
-// UntilDeadline is the time to the deadline, even if the lease is lost; 0 if it was never open.
-func (l *Lease) UntilDeadline(now time.Time) time.Duration {
+// Deadline is when the lease is no longer trusted unless it is renewed; zero if it was never open. The store may have a lost lease
+// until then, too.
+func (l *Lease) Deadline() time.Time {
 	life := l.life.Load()
 	if life == nil {
-		return 0
+		return time.Time{}
 	}
-	return max(life.deadline.Sub(now), 0)
+	return life.deadline
 }
 
 // KeptUntilDeadline reports whether the lease was lost early: before its deadline, which has not come. The store may have it until the
 // deadline.
-func (l *Lease) KeptUntilDeadline(now time.Time) bool { return l.Lost() && l.UntilDeadline(now) > 0 }
+func (l *Lease) KeptUntilDeadline(now time.Time) bool { return l.Lost() && now.Before(l.Deadline()) }
 
 // Pin adds one user. The caller must already be a user.
 func (l *Lease) Pin() { l.users.Add(1) }

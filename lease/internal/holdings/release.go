@@ -58,7 +58,7 @@ func (h *Lock) newEnd(settled func()) *Release {
 // Matters reports whether another try is useful: until the lease's deadline, or while a MinHold must be cut short.
 func (r *Release) Matters() bool {
 	now := r.Lock.s.set.clk.Now()
-	return r.Lock.Lease().UntilDeadline(now) > 0 || r.Claim.AtOnce && r.Lock.heldFor(now) < r.Lock.minHold
+	return now.Before(r.Lock.Lease().Deadline()) || r.Claim.AtOnce && r.Lock.heldFor(now) < r.Lock.minHold
 }
 
 // Tried records the outcome of a try.

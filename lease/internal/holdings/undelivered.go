@@ -108,12 +108,13 @@ func (s *Session) Deliver(quotas ...*Quota) bool {
 }
 
 // HandBackLock takes the undelivered lock of a call out of the session. The caller releases it; settled is called after the last try.
-// It returns nil if the session does not hold the lock.
+// A lock that was lost is also released if the store may still have it. Others have left the session with a release: HandBackLock may make
+// a second one, which does no harm. It returns nil if there is nothing to release.
 func (s *Session) HandBackLock(q *Quota, settled func()) *Release {
-	h := s.LockOf(q)
+	h, now := s.LockOf(q), s.set.clk.Now()
 	r := h.newEnd(settled)
-	if !s.forget(h, End{Release: r}) {
-		return nil
+	if s.forget(h, End{Release: r}) || h.Lease().KeptUntilDeadline(now) || h.heldFor(now) < h.minHold {
+		return r
 	}
-	return r
+	return nil
 }

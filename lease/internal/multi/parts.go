@@ -63,7 +63,7 @@ func (g *Group) Complete() bool {
 // handBack releases the parts from the given one on.
 func (g *Group) handBack(from int) {
 	for _, p := range g.parts[from:] {
-		p.b.HandBackWon(p.grant.Token)
+		p.b.Cancel()
 	}
 	g.parts = g.parts[:from]
 }

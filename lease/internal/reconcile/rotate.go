@@ -126,10 +126,9 @@ func (mv move) done() {
 
 // apply processes the store's answer. A moved lock that ended here is freed: see the package document.
 func (mv move) apply(rc *Reconciler, state store.ClaimStatus, to *heartbeat.Lease) {
-	lives := func() bool { return to.Alive(clock.Read(rc.clk)) }
 	switch moved := state == store.Holds; {
 	case mv.b != nil && moved:
-		mv.b.Moved(to, lives, mv.done)
+		mv.b.Moved(to, mv.done)
 	case mv.b != nil:
 		mv.done() // its next check finds the lease
 	case moved && !mv.h.Moved(to):
@@ -138,7 +137,7 @@ func (mv move) apply(rc *Reconciler, state store.ClaimStatus, to *heartbeat.Leas
 		}
 		c := mv.h.Claim()
 		c.Lease = to.ID()
-		rc.acquirer.ReleaseClaim(context.Background(), c, lives, func() {})
+		rc.acquirer.ReleaseClaim(context.Background(), c, rc.acquirer.MayKeep(to, 0), func() {})
 	case moved, state == store.Expired, state == store.ClaimRowLocked: // the last two are tried again
 	case mv.h.Lose(types.LostStore):
 		rc.log.Error("lock lost: the promoted database server does not have it", "key", mv.h.Key, "token", mv.h.Token)

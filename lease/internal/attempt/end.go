@@ -1,0 +1,160 @@
+package attempt
+
+import (
+	"context"
+
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// This is what an attempt sends to the store if it must end in a phase, for a reason. TestEndings walks the table.
+//
+//	phase      | caller left | time is up | lease lost | bind:ttl: lease lost  | no answer       | late answer
+//	asking     | answer      | answer     | answer     | answer                | withdraw, again | -
+//	arrived    | nothing     | nothing    | in turn    | in turn               | -               | -
+//	enqueuing  | answer      | answer     | withdraw   | answer                | withdraw, again | -
+//	queued     | cancel      | cancel     | withdraw   | cancel                | -               | -
+//	cancelling | answer      | answer     | withdraw   | answer                | withdraw, again | -
+//	won        | release     | nothing    | nothing    | nothing               | -               | nothing
+//	not won    | nothing     | nothing    | nothing    | nothing               | -               | withdraw, again
+//
+// The columns are [Attempt.Cancel], timeIsUp, leaseGone (twice), fail and comesLate. The last two rows are the phase over.
+//
+//   - answer: the answer to the question under way decides. A grant that nobody wants any more is released.
+//   - in turn: the attempt ends when it would be queued.
+//   - cancel: once. If the cancel is not answered, see the row cancelling.
+//   - withdraw: until the store has answered.
+//   - withdraw, again: a second time when the store can not carry the question out any more: see withdrawFinally.
+//   - release: until the store has confirmed it.
+//
+// After the loss of a lease, also before a late answer, a session's attempt is withdrawn only if the loss leaves something in the store: see
+// outlivesLoss. Otherwise the revocation of the lease frees all. Each withdrawal and release is repeated for as long as the store may still
+// have something of the attempt: see mayKeep.
+
+// Cancel makes the attempt hand back what it has won or still wins.
+func (b *Attempt) Cancel() { b.leave(callerLeft) }
+
+// timeIsUp ends the attempt: won if it has been granted, otherwise with errTimeUp.
+func (b *Attempt) timeIsUp() { b.leave(timeUp) }
+
+// leave takes the attempt out of the queue once its position is confirmed, because a cancel that reached the store before the
+// enqueue would leave an orphan.
+func (b *Attempt) leave(why leaving) {
+	switch b.depart(why) {
+	case later: // onAcquire, onEnqueue or onCancel call leave again, or end the attempt
+	case gone:
+		b.end()
+	case toCancel:
+		if err := b.aq.lanes.Cancels.Submit(b.tr.Carry(context.Background()), b.Ref(), b.onCancel); err != nil {
+			b.fail(err) // the sidecar stops; the waiter may get the key before the lease is revoked
+		}
+	case hasWon:
+		if why == callerLeft {
+			b.handBackWon()
+		}
+	case hadLeft:
+	}
+}
+
+// IsUnwanted reports whether the attempt hands back what it wins.
+func (b *Attempt) IsUnwanted() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.leaving&callerLeft != 0
+}
+
+func (b *Attempt) onCancel(ans store.Answer, err error) {
+	switch {
+	case err != nil:
+		b.fail(err)
+	case ans.Outcome == store.Granted:
+		b.win(&ans, b.lastSent())
+	case ans.Outcome == store.Skipped: // the store has forgotten the waiter
+		b.Finish(&types.SkippedError{Key: b.req.Key, Result: ans.Result})
+	case ans.Outcome == store.RowLocked:
+		b.fail(types.RowLocked("cancel"))
+	default:
+		b.mu.Lock()
+		if ans.Position > 0 {
+			b.position = ans.Position
+		}
+		err := b.whyLeftLocked()
+		b.mu.Unlock()
+		b.Finish(err)
+	}
+}
+
+// LeaseLost makes the attempts that wait under a lease begin again under another one. It returns their number.
+func (aq *Acquirer) LeaseLost(l *heartbeat.Lease) int {
+	waiting := aq.Queue.WaitingUnder(l)
+	for _, b := range waiting {
+		b.leaseGone(l)
+	}
+	return len(waiting)
+}
+
+// leaseGone ends the attempt after the loss of its lease, unless it was moved. The revocation of the lease removes the waiter,
+// and a session's lock that it still wins. What outlives that is withdrawn now. A question under way may be carried out after this
+// withdrawal: then its answer comes late. A repeat of the request does not wait for that.
+func (b *Attempt) leaseGone(l *heartbeat.Lease) {
+	switch b.loseLease(l) {
+	case untouched:
+	case mayHaveWon:
+		b.leave(leaseLost)
+	case lostAll:
+		if b.outlivesLoss() {
+			settled := b.beginCleanup()
+			b.aq.withdraw(b.tr.Carry(context.Background()), b.Ref(), b.mayKeep(), func(store.Outcome) { settled() })
+		}
+		b.end()
+	}
+}
+
+// onLeaseLost ends an attempt whose lease the store does not know any more: so it is lost for all its users.
+func (b *Attempt) onLeaseLost() {
+	if b.Lease() != nil {
+		b.aq.leases.Lose(b.Lease(), types.LostExpired)
+	}
+	b.Finish(ErrAttemptLost)
+}
+
+// fail tells what becomes of an attempt whose question was not answered.
+func (b *Attempt) fail(err error) {
+	// If news came first, the attempt has won. close decides both in one step, because otherwise the withdrawal could free a
+	// delivered lock.
+	was, first := b.close(err)
+	if !first {
+		if store.OutcomeUnknown(err) {
+			b.comesLate()
+		}
+		return
+	}
+	// The store may have carried the question out, or still do so. So the attempt is withdrawn, in the background. A grant that other
+	// calls have is theirs.
+	if (store.OutcomeUnknown(err) || was == cancelling) && b.repeated == 0 {
+		b.aq.obs.OutcomeUnknown(b.req.Key, b.req.Traceparent, err)
+		b.aq.withdrawFinally(b.tr.Carry(context.Background()), b.Ref(), b.mayKeep(), b.beginCleanup())
+	}
+	// The call does not wait for that. A repeat of the request does.
+	b.end()
+}
+
+// comesLate withdraws an attempt again that an answer finds over: the store may have granted the lock, or queued the attempt, after the
+// withdrawal. A lease that was lost early, or a MinHold, would keep the key for nobody.
+func (b *Attempt) comesLate() {
+	if !b.hasWon() && b.outlivesLoss() {
+		b.aq.withdrawFinally(b.tr.Carry(context.Background()), b.Ref(), b.mayKeep(), func() {})
+	}
+}
+
+// skipped ends an attempt whose work the holder has done. The store remembers the waiter until the sidecar
+// confirms.
+func (b *Attempt) skipped(ans store.Answer) {
+	if _, first := b.close(&types.SkippedError{Key: b.req.Key, Result: ans.Result}); !first {
+		return
+	}
+	b.aq.heldCache.Drop(b.req.Key)
+	b.aq.forgetWait(b.tr.Carry(context.Background()), b.Ref(), b.aq.MayKeep(b.Lease(), 0), b.beginCleanup())
+	b.end()
+}
