@@ -303,14 +303,15 @@ func TestHealth(t *testing.T) {
 }
 
 func TestAbout(t *testing.T) {
-	f := start(t)
+	ours := func(c *Config) { c.Namespace = "shop" }
+	f := start(t, ours)
 	a := f.dial().do("GET", "/v1", "")
-	const before = `{"version":"1.2.3","api":"v1","features":["wait","bind_ttl","data","request_id","sessions","list",` +
+	const before = `{"version":"1.2.3","api":"v1","namespace":"shop","features":["wait","bind_ttl","data","request_id","sessions","list",` +
 		`"reentrant","outcome","hold","stop","events","several_keys","stats","release_by_id","shared","waiters"`
 	if a.text != before+"]}" {
 		t.Error(a.text)
 	}
-	f = start(t, func(c *Config) { c.AllowForce = true })
+	f = start(t, ours, func(c *Config) { c.AllowForce = true })
 	if a := f.dial().do("GET", "/v1", ""); a.text != before+`,"force"]}` {
 		t.Error(a.text)
 	}

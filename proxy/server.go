@@ -149,7 +149,7 @@ func New(cfg Config) *Server {
 	s.statsCache = newStatsCache(cfg.Timeouts.Stats)
 	s.countProblem = cfg.Metrics.Problem // a nil recorder does not count
 	cfg.Metrics.Observe(s.conns.Apps)
-	s.about = wire.AppendAbout(nil, cfg.Version, cfg.AllowForce)
+	s.about = wire.AppendAbout(nil, cfg.Version, cfg.Namespace, cfg.AllowForce)
 	s.http = &fasthttp.Server{
 		Handler:      s.handle,
 		ErrorHandler: s.handleBadRequest,

@@ -151,6 +151,14 @@ func (h *Holder) Name() string {
 	return name
 }
 
+// VersionOf is the version of a sidecar in the name of its instance, or empty.
+func VersionOf(instance string) string {
+	if at := strings.LastIndexByte(instance, '@'); at >= 0 {
+		return instance[at+1:]
+	}
+	return ""
+}
+
 // Grant names this grant as far as the API shows it: others do not see its token.
 func (h *Holder) Grant() string { return h.Instance + " " + h.AcquiredAt.Format(time.RFC3339Nano) }
 
@@ -173,6 +181,11 @@ func (w *Waiter) Awaited() string {
 		return fmt.Sprintf("%s of %d", Printable(w.Mode), *w.Limit)
 	}
 	return Printable(w.Mode)
+}
+
+// About is what a sidecar says about itself.
+type About struct {
+	Namespace string `json:"namespace"`
 }
 
 // Counts are numbers of locks and calls.

@@ -71,7 +71,7 @@ type console struct {
 	csrf    string
 	lists   *lru.Cache[string, *feed[*list]] // by type
 	waits   feed[*waits]
-	stats   feed[*client.Stats]
+	stats   feed[*totalled]
 	topics  *topics
 	streams chan struct{}
 }
@@ -108,7 +108,7 @@ func Limit(l net.Listener) net.Listener { return netutil.LimitListener(l, maxCon
 
 func (c *console) routes() http.Handler {
 	mux := http.NewServeMux()
-	for path, v := range map[string]viewer{"/{$}": c.listView, "/key": c.keyView, "/waits": c.waitsView, "/totals": c.totalsView} {
+	for path, v := range map[string]viewer{"/{$}": c.listView, "/key": c.keyView, "/waits": c.waitsView, "/sidecars": c.sidecarsView, "/totals": c.totalsView} {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { c.servePage(w, r, v) })
 		mux.HandleFunc("GET /live"+path, func(w http.ResponseWriter, r *http.Request) { c.serveLive(w, r, v) })
 	}
@@ -207,6 +207,15 @@ func (c *console) traceURL(parent *string) string {
 
 func keyURL(key string) string   { return "/key?key=" + url.QueryEscape(key) }
 func typeURL(kind string) string { return "/?type=" + url.QueryEscape(kind) }
+
+// holderURL is the list of the locks whose holder's name contains that of w.
+func holderURL(w who) string {
+	name := w.Pod
+	if w.Session != "" {
+		name += "/" + w.Session
+	}
+	return "/?q=" + url.QueryEscape(name)
+}
 
 // duration is for people: "3 m 12 s".
 func duration(ms int64) string {

@@ -30,11 +30,11 @@ func TestHostileNamesStayText(t *testing.T) {
 		lock := heldLock(name, name, name, 1)
 		lock.Holder.Owner, lock.Holder.Traceparent, lock.Type = &name, &name, name
 		lock.Stopping = &client.StopRequest{Reason: &name}
-		lock.QueueLength = 1
-		f := &fake{locks: []client.Lock{lock}, waiters: []client.Waiter{{Key: name, Pod: name, Session: &name, Owner: &name, Mode: name, Traceparent: &name}}}
+		lock.QueueLength, lock.Holder.Instance = 1, name+"-0000000a@"+name
+		f := &fake{namespace: "<i>n", locks: []client.Lock{lock}, waiters: []client.Waiter{{Key: name, Pod: name, Session: &name, Owner: &name, Mode: name, Traceparent: &name}}}
 		s := serve(t, f.start(t), func(c *Config) { c.TraceURL = "https://traces.example/{trace_id}" })
 		q := url.QueryEscape(name)
-		for _, path := range []string{"/", "/?q=" + q + "&type=" + q + "&mode=" + q + "&sort=" + q, "/waits", "/totals", "/key?key=" + q} {
+		for _, path := range []string{"/", "/?q=" + q + "&type=" + q + "&mode=" + q + "&sort=" + q, "/waits", "/sidecars", "/totals", "/key?key=" + q} {
 			_, text := s.ask("GET", path, "")
 			checkMarkup(t, name, parse(t, text), 3)
 			next, leave := s.live("/live" + path)
@@ -527,7 +527,7 @@ func TestSidecarGoneAndBack(t *testing.T) {
 	f := &fake{locks: []client.Lock{heldLock("a:1", "web-0", "s", 1)}}
 	socket := sidecartest.Socket(t)
 	s := serve(t, socket, nil)
-	for _, path := range []string{"/", "/waits", "/totals", "/key?key=a", "/key?key=", "/key?key=" + strings.Repeat("k", 513)} {
+	for _, path := range []string{"/", "/waits", "/sidecars", "/totals", "/key?key=a", "/key?key=", "/key?key=" + strings.Repeat("k", 513)} {
 		if doc := s.page(503, path); len(all(doc, "p", "role", "alert")) != 1 {
 			t.Errorf("%s has no banner: %s", path, textOf(doc))
 		}
@@ -558,5 +558,82 @@ func TestTotals(t *testing.T) {
 	}
 	if !slices.Equal(cells[:6], []string{"shop", "order", "2", "0", "0", "0"}) {
 		t.Errorf("%q", cells)
+	}
+	main := all(s.page(200, "/totals"), "main")[0]
+	if links := all(main, "a"); len(links) != 2 || attr(links[0], "href") != "/?type=order" || attr(links[1], "href") != "/?q=web-0" {
+		t.Errorf("%d links", len(links))
+	}
+	if n := len(all(all(s.page(200, "/?q=web-0"), "tbody")[0], "tr")); n != 2 {
+		t.Errorf("the link of a pod leads to %d locks", n)
+	}
+}
+
+// The locks of other namespaces are not those of the list, so nothing leads from their counts to it.
+func TestTotalsOfOtherNamespaces(t *testing.T) {
+	for namespace, links := range map[string]int{"shop": 0, "<i>n": 2} {
+		f := &fake{namespace: namespace}
+		s := serve(t, f.start(t), nil)
+		if n := len(all(all(s.page(200, "/totals"), "main")[0], "a")); n != links {
+			t.Errorf("%s: %d links, want %d", namespace, n, links)
+		}
+		s.stop()
+	}
+}
+
+// Each sidecar that holds a lock has a row with its version, and each session that holds or waits.
+func TestSidecars(t *testing.T) {
+	exclusive := heldLock("a:1", "web-0", "s1", 5000)
+	exclusive.Holder.Instance = "web-0-0000000a@v1.0.0"
+	shared := heldLock("a:2", "web-0", "s1", 9000)
+	shared.Mode, shared.HoldersCount = "shared", 2
+	shared.Holder.Instance = exclusive.Holder.Instance
+	other := client.SharedHolder{Holder: *heldLock("", "web-1", "s2", 1000).Holder, Token: 2}
+	other.Instance = "web-1-0000000b@v1.1.0"
+	shared.Holders = []client.SharedHolder{{Holder: *shared.Holder, Token: 1}, other}
+	byTTL := heldLock("a:3", "web-1", "", 70_000)
+	byTTL.Holder.Session, byTTL.Holder.Instance = nil, other.Instance
+	old := heldLock("a:4", "old", "s1", 1)
+	old.Holder.Instance = "old-0000000c"
+	waits, owner := "s3", "o"
+	f := &fake{locks: []client.Lock{exclusive, shared, byTTL, old}, waiters: []client.Waiter{
+		{Key: "a:1", Pod: "web-2", Session: &waits, Owner: &owner, WaitingMS: 2000}, {Key: "a:2", Pod: "web-2", Session: &waits, WaitingMS: 3000},
+	}}
+	s := serve(t, f.start(t), nil)
+	doc := s.page(200, "/sidecars")
+	rows := func(class string) (lines []string) {
+		for _, tr := range all(all(all(doc, "table", "class", class)[0], "tbody")[0], "tr") {
+			var cells []string
+			for _, td := range all(tr, "td") {
+				cells = append(cells, strings.TrimSpace(textOf(td)))
+			}
+			lines = append(lines, strings.Join(cells, "|"))
+		}
+		return lines
+	}
+	if got, want := rows("instances"), []string{
+		"old||old-0000000c|1|1|< 1 s", "web-0|v1.0.0|web-0-0000000a@v1.0.0|1|2|9 s", "web-1|v1.1.0|web-1-0000000b@v1.1.0|1|2|1 m 10 s",
+	}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := rows("sessions"), []string{
+		"web-0/s1|v1.0.0|2|9 s|0|–", "web-1/s2|v1.1.0|1|1 s|0|–", "old/s1||1|< 1 s|0|–", "web-2/s3|only waits|0|–|2|3 s",
+	}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if text := textOf(all(doc, "dl")[0]); !strings.Contains(text, "Unknown version1") || !strings.Contains(text, "Version v1.0.01") {
+		t.Error(text)
+	}
+	if href := attr(all(all(doc, "table", "class", "sessions")[0], "a")[0], "href"); href != "/?q=web-0%2Fs1" {
+		t.Error(href)
+	}
+}
+
+// A sidecar says its version in the name of its instance.
+func TestVersionOfASidecar(t *testing.T) {
+	in := sidecartest.Start(t, map[string]string{"POD": "web-0"}, "msg=ready")
+	s := serve(t, in.Socket, nil)
+	sidecartest.Dial(t, in.Socket).Acquire("job:1")
+	if text := textOf(all(s.page(200, "/sidecars"), "dl")[0]); !strings.Contains(text, "Version test") {
+		t.Error(text)
 	}
 }

@@ -187,8 +187,10 @@ func textOf(n *html.Node) string {
 type fake struct {
 	locks   []client.Lock
 	waiters []client.Waiter
-	lists   atomic.Int64 // how often the first page of locks was read
-	queues  atomic.Int64 // how often waiting calls were read
+	// namespace is the sidecar's. That of the counts is <i>n.
+	namespace string
+	lists     atomic.Int64 // how often the first page of locks was read
+	queues    atomic.Int64 // how often waiting calls were read
 	// watching is the number of streams of events.
 	watching atomic.Int64
 }
@@ -261,6 +263,8 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasSuffix(path, "waiters"):
 		f.queues.Add(1)
 		answer(w, r, "waiters", f.waiters)
+	case r.URL.Path == "/v1":
+		_ = json.NewEncoder(w).Encode(map[string]any{"namespace": f.namespace})
 	case path == "stats":
 		_ = json.NewEncoder(w).Encode(map[string]any{"held": 1, "types": []map[string]any{{"namespace": "<i>n", "type": "<i>t", "held": 1}}, "pods": []map[string]any{{"namespace": "<i>n", "pod": "<i>p"}}})
 	default:

@@ -33,6 +33,16 @@ type list struct {
 	types        []string
 	shared, wait int
 	longest      int64
+	holds        map[holderName]*hold
+}
+
+// holderName is a session with its sidecar. The session is empty for locks without one (bind:ttl).
+type holderName struct{ instance, pod, session string }
+
+// hold is what a session holds.
+type hold struct {
+	locks   int
+	longest int64
 }
 
 // listOf is the feed of the locks of a type; all if it is empty.
@@ -54,7 +64,7 @@ func (c *console) readList(kind string) (*list, error) {
 	if kind != "" {
 		query.Set("type", kind)
 	}
-	l := &list{}
+	l := &list{holds: map[holderName]*hold{}}
 	types := map[string]bool{}
 	bytes := 0
 	next, err := c.Client.Pages("/v1/locks", query, maxLocks, func(p *client.Page) error {
@@ -87,11 +97,26 @@ func (c *console) readList(kind string) (*list, error) {
 	return l, nil
 }
 
+// count adds a lock to what its holder has.
+func (l *list) count(h *client.Holder) {
+	name := holderName{instance: h.Instance, pod: h.Pod}
+	if h.Session != nil {
+		name.session = *h.Session
+	}
+	has := at(l.holds, name)
+	has.locks++
+	has.longest = max(has.longest, h.HeldMS)
+}
+
 // add keeps of a lock what lists show. The holders of a shared lock matter if calls wait for it.
 func (l *list) add(lock *client.Lock) {
 	lock.Holder.Data = nil
+	if lock.Mode != client.ModeShared {
+		l.count(lock.Holder)
+	}
 	for i := range lock.Holders {
 		lock.Holders[i].Data = nil
+		l.count(&lock.Holders[i].Holder)
 	}
 	if lock.QueueLength == 0 {
 		lock.Holders = nil

@@ -72,7 +72,7 @@ func (c *console) writePage(ctx context.Context, w http.ResponseWriter, q url.Va
 }
 
 // paths are the pages' addresses. That of a key ends with its query.
-var paths = map[string]string{"locks": "/", "key": "/key", "waits": "/waits", "totals": "/totals"}
+var paths = map[string]string{"locks": "/", "key": "/key", "waits": "/waits", "sidecars": "/sidecars", "totals": "/totals"}
 
 // serveLive sends the changing part of a page each time that it has changed.
 func (c *console) serveLive(w http.ResponseWriter, r *http.Request, open viewer) {

@@ -3,7 +3,6 @@ package console
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"net/url"
 	"slices"
 	"time"
@@ -31,6 +30,15 @@ type waits struct {
 	Waits   []wait // by their time
 	Calls   int
 	More    bool // there are more calls, or more locks, than were read
+
+	list    *list               // the reading of the locks
+	callers map[who]*waitingFor // by their sessions, without owners
+}
+
+// waitingFor are the waiting calls of a session.
+type waitingFor struct {
+	calls   int
+	longest int64
 }
 
 // step is a session of a circle.
@@ -84,7 +92,10 @@ func (c *console) readWaits() (*waits, error) {
 		}
 	}
 	circles := deadlock.Search(look.Keys)
-	w := &waits{Found: len(circles), Calls: len(calls), More: next != nil || read.value.more}
+	w := &waits{Found: len(circles), Calls: len(calls), More: next != nil || read.value.more, list: read.value, callers: map[who]*waitingFor{}}
+	for _, call := range calls {
+		w.count(call)
+	}
 	circular := map[deadlock.Party]bool{}
 	for _, circle := range circles {
 		steps := stepsOf(circle, circular)
@@ -102,6 +113,12 @@ func (c *console) readWaits() (*waits, error) {
 		w.Longest = append(w.Longest, rowOf(l))
 	}
 	return w, nil
+}
+
+func (w *waits) count(call *client.Waiter) {
+	has := at(w.callers, whoOf(call.Pod, call.Session, nil))
+	has.calls++
+	has.longest = max(has.longest, call.WaitingMS)
 }
 
 // stepsOf notes the members of a circle.
@@ -157,22 +174,5 @@ func (c *console) waitOf(w *client.Waiter) wait {
 func (c *console) waitsView(url.Values) view {
 	return view{name: "waits", title: "Waits", show: func() content {
 		return seen(c.waits.now(), func(w *waits) any { return w })
-	}}
-}
-
-func (c *console) readStats() (*client.Stats, error) {
-	s := &client.Stats{}
-	if err := c.Client.Call("GET", "/v1/stats?scope=database&limit=100", nil, s, 0); err != nil {
-		return nil, err
-	}
-	if len(s.Types) > 101 || len(s.Pods) > 101 {
-		return nil, errors.New("the sidecar answers with more lines than it was asked for")
-	}
-	return s, nil
-}
-
-func (c *console) totalsView(url.Values) view {
-	return view{name: "totals", title: "Totals", show: func() content {
-		return seen(c.stats.now(), func(s *client.Stats) any { return s })
 	}}
 }

@@ -26,26 +26,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// New names a run of the sidecar for a pod. Names are unique, because runs must not share leases.
-func New(pod string) (string, error) {
+// New names a run of the sidecar for a pod: POD-RANDOM@VERSION. Names are unique, because runs must not share leases. All holders show the name,
+// so everyone sees which versions run, and no store has to keep the version apart. An empty version is left out.
+func New(pod, version string) (string, error) {
 	var random [4]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return "", fmt.Errorf("naming the instance: %w", err)
 	}
-	return pod + "-" + hex.EncodeToString(random[:]), nil
+	name := pod + "-" + hex.EncodeToString(random[:])
+	if version != "" {
+		name += "@" + strings.ReplaceAll(version[:min(len(version), maxVersion)], "@", "_")
+	}
+	return name, nil
 }
 
 const (
 	// maxNames limits the kept names, because restarts without a store must not fill the file. The oldest are
 	// removed first; their leases expire.
 	maxNames = 100
+	// maxVersion limits the bytes of a version in a name.
+	maxVersion = 64
 	// maxName and maxFile limit the bytes of a name, and of the file, that are read.
-	maxName = 300
+	maxName = 400
 	maxFile = maxNames * (maxName + 1)
 )
 
-// sound matches the end of a valid name: see New.
-var sound = regexp.MustCompile(`-[0-9a-f]{8}$`)
+// sound matches the end of a valid name, after the pod: see New. The run before may have had another version.
+var sound = regexp.MustCompile(`-[0-9a-f]{8}(@[^@]*)?$`)
 
 // Record is the file with the names, one in each line.
 type Record struct {

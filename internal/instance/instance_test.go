@@ -70,13 +70,20 @@ const (
 
 func TestNew(t *testing.T) {
 	t.Parallel()
-	a, err := New("pöd 1")
+	a, err := New("pöd 1", "v1.2.3+dirty")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, _ := New("pöd 1")
-	if a == b || !strings.HasPrefix(a, "pöd 1-") || !isName(a) {
+	b, _ := New("pöd 1", "v1.2.3+dirty")
+	if a == b || !strings.HasPrefix(a, "pöd 1-") || !strings.HasSuffix(a, "@v1.2.3+dirty") || !isName(a) {
 		t.Errorf("%q and %q", a, b)
+	}
+	if c, _ := New("pod", ""); strings.Contains(c, "@") || !isName(c) {
+		t.Errorf("%q", c)
+	}
+	long, _ := New(strings.Repeat("p", 253), strings.Repeat("@", 300)) // what follows the last @ is the version
+	if len(long) > maxName || strings.Count(long, "@") != 1 || !isName(long) {
+		t.Errorf("%q", long)
 	}
 }
 
@@ -97,6 +104,15 @@ func TestPredecessors(t *testing.T) {
 	if f.log.Len() != 0 {
 		t.Errorf("logged %s", f.log.String())
 	}
+}
+
+// The run before may have had another version, or none in its name.
+func TestPredecessorsOfOtherVersions(t *testing.T) {
+	t.Parallel()
+	f := newFile(t)
+	f.finds(runA + "@v1")
+	f.finds(runB+"@v2", runA+"@v1")
+	f.finds(runC, runA+"@v1", runB+"@v2")
 }
 
 // A folder may be a copy of another pod's, or shared: that one's sidecar may be alive.

@@ -127,7 +127,7 @@ func (s *sidecar) proxyConfig() proxy.Config {
 // OpenStore makes the store of a configuration, without a sidecar, and without traces and metrics. The caller starts and
 // stops it.
 func OpenStore(cfg config.Config, log *slog.Logger) (store.Store, error) {
-	id, err := instance.New(cfg.Pod)
+	id, err := instance.New(cfg.Pod, "")
 	if err != nil {
 		return nil, err
 	}

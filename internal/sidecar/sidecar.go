@@ -47,7 +47,7 @@ type sidecar struct {
 // is the reason. A stop during the start is not an error. The end of hurry ends the wait for held locks. An
 // error has an exit code if its cause is known.
 func Run(ctx, hurry context.Context, o Options) error {
-	id, err := instance.New(o.Config.Pod)
+	id, err := instance.New(o.Config.Pod, o.Version)
 	if err != nil {
 		return err
 	}

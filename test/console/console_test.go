@@ -238,3 +238,27 @@ func TestWithoutJavaScript(t *testing.T) {
 		t.Error(asked)
 	}
 }
+
+// TestSidecars: sessions and sidecars have their versions, and lead to their locks, as the totals do; and the page is live.
+func TestSidecars(t *testing.T) {
+	w := newWorld(t)
+	w.startSidecar()
+	w.startConsole()
+	b := newBrowser(t)
+	b.do(chromedp.Navigate(w.url), chromedp.Click("nav a[href='/sidecars']", chromedp.ByQuery))
+	b.await(has("#content", "No sidecar holds a lock."))
+	app := w.app()
+	app.wants(200, "PUT", "/v1/locks/job:1", "")
+	app.wants(200, "PUT", "/v1/locks/job:2", "")
+	b.await(has(".instances td", "web-0"))
+	b.await(has(".sessions tbody", "2"))
+	if version := b.eval("document.querySelector('.totals dt').textContent"); !strings.HasPrefix(version, "Version ") {
+		t.Errorf("%q", version)
+	}
+	b.do(chromedp.Click(".sessions .who", chromedp.ByQuery), chromedp.WaitVisible("table.locks", chromedp.ByQuery))
+	b.await(rows + " == 2")
+	b.do(chromedp.Click("nav a[href='/totals']", chromedp.ByQuery), chromedp.WaitVisible("#content a[href='/?type=job']", chromedp.ByQuery))
+	b.do(chromedp.Click("#content a[href='/?type=job']", chromedp.ByQuery), chromedp.WaitVisible("table.locks", chromedp.ByQuery))
+	b.await(rows + " == 2")
+	b.quiet()
+}

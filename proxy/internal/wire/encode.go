@@ -19,8 +19,8 @@ var features = []string{
 const featureForce = "force"
 
 // AppendAbout appends the answer to GET /v1.
-func AppendAbout(b []byte, version string, force bool) []byte {
-	o := append(open(b).text("version", version).text("api", "v1").name("features"), '[')
+func AppendAbout(b []byte, version, namespace string, force bool) []byte {
+	o := append(open(b).text("version", version).text("api", "v1").text("namespace", namespace).name("features"), '[')
 	for _, f := range features {
 		o = appendString(comma(o), f)
 	}
