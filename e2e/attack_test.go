@@ -62,6 +62,7 @@ func (s *sidecar) none() {
 
 // TestWebPages: a web page can make a browser send requests to the TCP listener. It cannot acquire
 // locks or read about them. The admin listener has no locks.
+// Proves: threat web page, threat admin listener
 func TestWebPages(t *testing.T) {
 	t.Parallel()
 	s := start(t, options{"STORE_URL": "memory://", "TCP_ADDR": "127.0.0.1:0", "ADMIN_ADDR": "127.0.0.1:0", "ALLOW_FORCE": "true"})
@@ -120,6 +121,7 @@ func TestWebPages(t *testing.T) {
 
 // TestSmuggledRequests: two servers could find different ends of a request. The sidecar refuses
 // such a request, and does not read the bytes behind as a request.
+// Proves: threat malformed request
 func TestSmuggledRequests(t *testing.T) {
 	t.Parallel()
 	s := start(t, options{"STORE_URL": "memory://"})
@@ -160,6 +162,7 @@ func TestSmuggledRequests(t *testing.T) {
 
 // TestLinesOfTheLog: input from outside does not begin a log line of its own, in either format. It
 // contains no control characters for terminals.
+// Proves: threat control characters
 func TestLinesOfTheLog(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"text", "json"} {
@@ -201,6 +204,7 @@ func TestLinesOfTheLog(t *testing.T) {
 }
 
 // TestReaderOfTheLogHasEnded: the sidecar continues after the end of the process that reads its log.
+// Proves: threat log reader
 func TestReaderOfTheLogHasEnded(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(folder(t), "s.sock")
@@ -239,7 +243,7 @@ func TestReaderOfTheLogHasEnded(t *testing.T) {
 
 // TestOtherApps: an app cannot harm the locks of another app behind the same socket. Tokens come
 // from the clock, so knowing a token must not be enough.
-// Proves: A5
+// Proves: A5, threat other app
 func TestOtherApps(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {

@@ -183,7 +183,7 @@ func TestManyDropsAtOnce(t *testing.T) {
 
 // TestSessionsExclude: two threads of one explicit session exclude each other. The end of a joined
 // connection does not end the session.
-// Proves: A5
+// Proves: A5, threat other app
 func TestSessionsExclude(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {

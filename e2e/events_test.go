@@ -10,6 +10,7 @@ import (
 )
 
 // TestEventsCommand: a line for each event of the key, from all pods, and the end by Ctrl-C with 0.
+// Proves: threat control characters
 func TestEventsCommand(t *testing.T) {
 	t.Parallel()
 	o, _ := onPostgres(t)

@@ -9,6 +9,7 @@ import (
 )
 
 // TestFewDescriptors: connections that do nothing do not take the descriptors that the sidecar needs for its store and its health.
+// Proves: threat flood
 func TestFewDescriptors(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)

@@ -14,6 +14,7 @@ import (
 
 // TestFloodOfForgedNews: a role that may only connect floods a sidecar with all kinds of notifications.
 // The forged messages grant no lock and end none. Hand-offs continue, and the memory stays bounded.
+// Proves: threat database role, threat reading role
 func TestFloodOfForgedNews(t *testing.T) {
 	t.Parallel()
 	const flood, words = 50, 100
@@ -87,6 +88,7 @@ func TestFloodOfForgedNews(t *testing.T) {
 
 // TestRowsEditedByHand: an operator writes odd text into a lock's row. Answers show it if possible,
 // and match the document.
+// Proves: threat edited rows
 func TestRowsEditedByHand(t *testing.T) {
 	t.Parallel()
 	o, database := onPostgres(t)

@@ -13,6 +13,7 @@ import (
 
 // TestBadInput: invalid requests get a clear error. The memory stays bounded, and locks of other
 // clients are not affected.
+// Proves: threat flood
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	s := start(t, options{"MAX_BODY": "16KiB"})

@@ -31,6 +31,7 @@ func fullPipe(t *testing.T) (reader, writer *os.File) {
 
 // TestLogReaderHangs: the log is not read from the first line on. Locks are still granted and
 // renewed. When the log is read again, it reports the number of missing lines.
+// Proves: threat flood
 func TestLogReaderHangs(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)

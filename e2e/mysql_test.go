@@ -74,6 +74,7 @@ func TestMySQLUnreachable(t *testing.T) {
 
 // TestMySQLRoles: with the users of deploy/mysql-roles.sql, the owner migrates, and a sidecar works that may not change tables.
 // The commands of the README work there.
+// Proves: threat sidecar role
 func TestMySQLRoles(t *testing.T) {
 	t.Parallel()
 	m := mysqltest.Start(t)

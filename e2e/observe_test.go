@@ -108,7 +108,7 @@ func TestFiguresCount(t *testing.T) {
 }
 
 // TestFiguresAreBounded: keys do not become labels, and the number of types is limited.
-// Proves: rule metrics
+// Proves: rule metrics, threat control characters, threat admin listener
 func TestFiguresAreBounded(t *testing.T) {
 	t.Parallel()
 	const types = 300
@@ -135,6 +135,7 @@ func TestFiguresAreBounded(t *testing.T) {
 
 // TestLogsNameTheTrace: a refusal is logged with the trace of its call. A flood of refusals does
 // not fill the log, and the log counts the omitted ones.
+// Proves: threat flood
 func TestLogsNameTheTrace(t *testing.T) {
 	t.Parallel()
 	const flood = 2000
@@ -159,6 +160,7 @@ func TestLogsNameTheTrace(t *testing.T) {
 }
 
 // TestStats: locks of all namespaces in the database are counted by SQL.
+// Proves: threat other namespace
 func TestStats(t *testing.T) {
 	t.Parallel()
 	o, _ := onPostgres(t)

@@ -95,7 +95,7 @@ func migrateAs(t *testing.T, role, database string) (string, error) {
 
 // TestRoles: with the roles of deploy/roles.sql, one role migrates. The sidecars' role can do all
 // its work, but no more.
-// Proves: rule roles
+// Proves: rule roles, threat reading role, threat sidecar role
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	database := ownServer(t)
@@ -127,6 +127,7 @@ func TestRoles(t *testing.T) {
 
 // TestRolesTakeOver: sidecars that have migrated themselves change to the new roles. The migrator
 // can change their tables.
+// Proves: threat sidecar role
 func TestRolesTakeOver(t *testing.T) {
 	t.Parallel()
 	database := ownServer(t)

@@ -67,6 +67,7 @@ func secretEnv(more ...string) []string {
 
 // TestSecretsOfWorkingSidecars: secrets of apps and operators are not in the debug log, in spans,
 // in metrics, or in answers to others.
+// Proves: threat other app, threat core dump, threat telemetry reader
 func TestSecretsOfWorkingSidecars(t *testing.T) {
 	t.Parallel()
 	r := otlptest.Start(t)
@@ -269,6 +270,7 @@ func refuse(c net.Conn, heard chan<- string) {
 
 // TestSecretsOfSidecarsInTrouble: a sidecar cannot work. Apps, the network, the log and the
 // commands show the cause, but no secrets.
+// Proves: threat admin listener, threat network, threat hostile collector
 func TestSecretsOfSidecarsInTrouble(t *testing.T) {
 	t.Parallel()
 	address, told := refusing(t)
@@ -333,6 +335,7 @@ func commandWith(t *testing.T, env []string, args ...string) (int, string) {
 
 // TestSecretsOfWrongSettings: the error for an invalid value names it, but does not show parts that
 // may be secret.
+// Proves: threat wrong settings
 func TestSecretsOfWrongSettings(t *testing.T) {
 	t.Parallel()
 	password, query, header := operators["the password of the store's URL"], operators["the query of the store's URL"], operators["a header for the collector"]

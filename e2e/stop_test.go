@@ -120,7 +120,7 @@ func TestStopWithoutListen(t *testing.T) {
 
 // TestForce: a lock is broken only if the settings allow it. The holder is notified of the loss
 // before the next grant.
-// Proves: promise 17
+// Proves: promise 17, threat other app
 func TestForce(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)

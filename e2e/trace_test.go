@@ -218,7 +218,7 @@ func (p *pythonApp) end() {
 
 // TestTraceTree follows a contended lock, between two sidecars and an app with the Python client.
 // The app's trace shows its wait, with a link to the trace of the holder.
-// Proves: rule traces
+// Proves: rule traces, threat telemetry reader
 func TestTraceTree(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"sync", "async"} {

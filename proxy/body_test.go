@@ -172,6 +172,7 @@ func TestValidBodies(t *testing.T) {
 	}
 }
 
+// Proves: threat flood
 func TestSizes(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.Linger = await.Patience }) // in which the client sends what is refused
 	c := f.dial()
@@ -218,6 +219,7 @@ func nested(n int) string { return strings.Repeat(`[{"]":`, n/2) + "1" + strings
 
 // Data that is nested deeper than others can read is refused: it would stand in their
 // answers.
+// Proves: threat control characters
 func TestDeepData(t *testing.T) {
 	f := start(t)
 	c := f.dial()

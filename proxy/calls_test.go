@@ -257,6 +257,7 @@ func TestJoinedSession(t *testing.T) {
 	}
 }
 
+// Proves: threat admin listener
 func TestHealth(t *testing.T) {
 	facts := map[string]string{}
 	f := start(t, func(c *Config) { c.AdminAddr = "127.0.0.1:0"; c.Details = func() map[string]string { return facts } })

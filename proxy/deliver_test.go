@@ -101,6 +101,7 @@ func TestDisconnectDuringAWrite(t *testing.T) {
 }
 
 // Nobody waits for ever for a reader that does not read.
+// Proves: threat slow client
 func TestUnreadAnswersTimeOut(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = 20 * time.Millisecond })
 	f.fill()
@@ -140,6 +141,7 @@ func TestConnectionAfterASlowAnswer(t *testing.T) {
 }
 
 // Long answers that nobody reads do not fill the memory.
+// Proves: threat flood
 func TestTooManyLongAnswers(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Hour })
 	f.fill()

@@ -36,6 +36,7 @@ func (e *events) want(name string, data map[string]any) {
 	}
 }
 
+// Proves: threat control characters
 func TestKeyEvents(t *testing.T) {
 	f := start(t)
 	e, state := f.watch("a%2Fb")
@@ -259,6 +260,7 @@ func TestSlowReaderOfAKeyIsDropped(t *testing.T) {
 }
 
 // The queue of a key's stream is bounded, whatever the reader's deadline.
+// Proves: threat flood
 func TestKeyStreamQueueIsBounded(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Hour })
 	f.watch("a")

@@ -59,6 +59,7 @@ func TestEmptyLinesBetweenRequests(t *testing.T) {
 func named(name string) string { return strings.ReplaceAll(name, " ", "-") }
 
 // Idle connections on the admin address keep nobody out.
+// Proves: threat admin listener
 func TestAdminConnections(t *testing.T) {
 	f := start(t, func(c *Config) { c.AdminAddr = "127.0.0.1:0" })
 	addr := f.AdminAddr().String()
@@ -86,6 +87,7 @@ func (f *fixture) serves(c *client) bool {
 }
 
 // A request that a proxy before this server may read in another way is refused.
+// Proves: threat malformed request
 func TestBadFraming(t *testing.T) {
 	f := start(t)
 	const begin, end, chunks = "PUT /v1/locks/a HTTP/1.1\r\nHost: x\r\n", "\r\n", "2\r\n{}\r\n0\r\n\r\n"

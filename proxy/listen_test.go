@@ -58,6 +58,7 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 	}
 }
 
+// Proves: threat other user
 func TestAllowedUIDs(t *testing.T) {
 	me := uint32(os.Getuid())
 	f := start(t, func(c *Config) { c.AllowedUIDs = []uint32{me + 1, me} })

@@ -12,6 +12,7 @@ import (
 )
 
 // Long bodies that are never complete do not fill the memory, and short ones pass beside them.
+// Proves: threat flood
 func TestTooManyLongBodies(t *testing.T) {
 	blanks := strings.Repeat(" ", 40<<10)
 	fixed := fmt.Sprintf("PUT /v1/locks/a HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 60<<10)
@@ -40,6 +41,7 @@ func TestTooManyLongBodies(t *testing.T) {
 }
 
 // A call that waits, and a connection that is idle or an event stream, keep neither a long body nor the storage of a long head.
+// Proves: threat flood
 func TestConnectionsKeepNoLongRequests(t *testing.T) {
 	const n = 200
 	blanks := strings.Repeat(" ", 60<<10)
@@ -96,6 +98,7 @@ func liveHeap() int {
 }
 
 // With little memory left, nothing that lasts begins, and all that ends something goes on.
+// Proves: threat flood
 func TestMemoryLow(t *testing.T) {
 	low := false
 	f := start(t, func(c *Config) { c.MemoryLow = func() bool { return low } })

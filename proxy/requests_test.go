@@ -17,7 +17,7 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 )
 
-// Proves: A4
+// Proves: A4, threat malformed request
 func TestKeys(t *testing.T) {
 	f := start(t)
 	c := f.dial()
@@ -84,6 +84,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// Proves: threat malformed request
 func TestPaths(t *testing.T) {
 	f := start(t)
 	for _, want := range []struct {
@@ -255,6 +256,7 @@ func TestQueries(t *testing.T) {
 	}
 }
 
+// Proves: threat malformed request
 func TestMalformedRequests(t *testing.T) {
 	f := start(t)
 	for _, request := range []string{
@@ -275,6 +277,7 @@ func TestMalformedRequests(t *testing.T) {
 }
 
 // Requests that come slowly, or not at all, keep nobody else waiting.
+// Proves: threat slow client
 func TestSlowRequests(t *testing.T) {
 	t.Parallel()
 	f := start(t, func(c *Config) { c.Timeouts.First, c.Timeouts.Request = unhurried, unhurried })
@@ -311,6 +314,7 @@ func (c *client) readPast100() answer {
 	return c.read()
 }
 
+// Proves: threat flood
 func TestTooManyConnections(t *testing.T) {
 	f := start(t, func(c *Config) { c.MaxConns = 2 })
 	first, second := f.dial(), f.dial()
@@ -336,6 +340,7 @@ func TestTooManyConnections(t *testing.T) {
 	}
 }
 
+// Proves: threat web page
 func TestTCPServesOnlyThisMachine(t *testing.T) {
 	f := start(t, func(c *Config) { c.TCPAddr = "127.0.0.1:0" })
 	addr := f.TCPAddr().String()

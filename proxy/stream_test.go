@@ -126,6 +126,7 @@ func TestStreamHeartbeat(t *testing.T) {
 }
 
 // A reader that does not read is dropped, and nobody waits for it meanwhile.
+// Proves: threat flood
 func TestSlowReaderIsDropped(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = 200 * time.Millisecond })
 	_, id := f.explicit()

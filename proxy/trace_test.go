@@ -60,6 +60,7 @@ func attributesOf(attrs []attribute.KeyValue) map[string]string {
 
 // Each call of a lock is a span, a child of the app's. Its attributes are these and
 // no others: data and results are nobody's business.
+// Proves: threat telemetry reader
 func TestEachCallHasSpan(t *testing.T) {
 	f, exporter := traced(t, func(c *Config) { c.AllowForce = true })
 	c, stranger := f.dial(), f.dial()
@@ -275,6 +276,7 @@ func TestNoSpansWithoutATracer(t *testing.T) {
 }
 
 // A malformed header counts as absent, and the rest still counts.
+// Proves: threat trace headers
 func TestMalformedTraceHeaders(t *testing.T) {
 	f, exporter := traced(t)
 	state := func(length int) string { // three members, for each has 256 bytes at most
@@ -336,6 +338,7 @@ func TestUnrecordedSpans(t *testing.T) {
 }
 
 // The part behind the known one may be anything. The store is not asked to keep it.
+// Proves: threat trace headers
 func TestTraceparentSuffixIsDropped(t *testing.T) {
 	const known = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	f := start(t)

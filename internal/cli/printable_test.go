@@ -42,6 +42,7 @@ func FuzzPrintable(f *testing.F) {
 // A table and an error only show a key, a name, a reason or data, whatever they contain.
 // The API refuses characters below U+0020 in most of them, but none that turns the
 // direction of writing. Data may also have U+009B, which some terminals take for ESC [.
+// Proves: threat control characters
 func TestCommandsPrintWhatATerminalOnlyShows(t *testing.T) {
 	const key, shownKey = "job:\u202e1\u2028", `job:\u202e1\u2028`
 	in := serve(t, map[string]string{"POD": "web\u202e0", "ALLOW_FORCE": "true"})

@@ -46,6 +46,7 @@ func TestDefaults(t *testing.T) {
 
 // Each variable is set alone. A good value must arrive in the field; a bad one
 // must be refused with the variable's name and the value.
+// Proves: threat tcp
 func TestEachVariable(t *testing.T) {
 	longest := "/" + strings.Repeat("s", 106)
 	type value struct {
@@ -260,6 +261,7 @@ func TestADurationWithoutAUnit(t *testing.T) {
 	}
 }
 
+// Proves: threat tcp
 func TestRelationsNameBothVariables(t *testing.T) {
 	tests := map[string]struct {
 		env  map[string]string

@@ -39,6 +39,7 @@ func TestRedact(t *testing.T) {
 	}
 }
 
+// Proves: threat wrong settings
 func TestRefusedURLsAreRedacted(t *testing.T) {
 	for _, url := range []string{
 		"postgres://u:s3cret@h:port/d",

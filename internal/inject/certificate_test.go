@@ -128,6 +128,7 @@ func TestLooksSeldom(t *testing.T) {
 	}
 }
 
+// Proves: threat webhook client
 func TestRefusesOldTLS(t *testing.T) {
 	c := start(t, time.Now().Add(time.Hour))
 	old := &tls.Config{RootCAs: c.ca.Pool(), ServerName: serverName, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}

@@ -32,6 +32,7 @@ func (c *cluster) halfSent() *tls.Conn {
 }
 
 // The newest connections stay, so that API servers and probes always get in.
+// Proves: threat webhook client
 func TestHalfSentReviewsAreLimited(t *testing.T) {
 	c := startWith(t, time.Now().Add(time.Hour), "", time.Minute) // a slow machine needs seconds to connect so often
 	first := c.halfSent()
@@ -67,6 +68,7 @@ func TestHalfSentReviewsAreLimited(t *testing.T) {
 }
 
 // A connection on which an API server asks stays, whoever connects meanwhile.
+// Proves: threat webhook client
 func TestConnectionsWithReviewsStay(t *testing.T) {
 	c := start(t, time.Now().Add(time.Hour))
 	c.review("CREATE", "Pod", asked)
@@ -99,6 +101,7 @@ func (l *connections) all() []any {
 	return open
 }
 
+// Proves: threat webhook client
 func TestOnlyClientsOfTheCA(t *testing.T) {
 	ca, other := certtest.New(t), certtest.New(t)
 	file := certtest.MountFiles(t, map[string][]byte{"ca.crt": ca.PEM()})

@@ -223,6 +223,7 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 }
 
 // A mistake may stand in a Secret, and errors end up in logs.
+// Proves: threat webhook client
 func TestMistakesShowNoSecrets(t *testing.T) {
 	for _, stream := range []string{
 		"kind: Secret\ndata: {~: hunter2}", "kind: Secret\ndata: {{pw: hunter2}: a}", "kind: Secret\ndata: {[hunter2]: a}",

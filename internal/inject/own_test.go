@@ -22,6 +22,7 @@ func noted(pod object) string {
 }
 
 // Sidecars of others get no socket, whether they are there already or come later.
+// Proves: threat other container
 func TestOwnContainersGetTheSocket(t *testing.T) {
 	pod, err := Pod(parse(t, `
 metadata: {annotations: {other: x}}
@@ -67,6 +68,7 @@ func TestPodsOfSidecarsAloneAreRefused(t *testing.T) {
 	}
 }
 
+// Proves: threat pod author
 func TestSidecarIsAsThePodWants(t *testing.T) {
 	const text = `
 metadata: {annotations: {
@@ -98,6 +100,7 @@ spec: {containers: [{name: app}]}`
 }
 
 // The API server's own injection reads the same names (test/k8s compares what comes of it).
+// Proves: threat pod author
 func TestPoliciesHaveTheSamePatterns(t *testing.T) {
 	for file, patterns := range map[string][]string{
 		"policy.yaml":   {foreign.String()},

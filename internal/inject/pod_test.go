@@ -32,6 +32,7 @@ func parse(t testing.TB, text string) object {
 	return o
 }
 
+// Proves: threat other container
 func TestPodsAreInjectedAsTheGoldenFilesSay(t *testing.T) {
 	inputs, err := filepath.Glob("testdata/pods/*.yaml")
 	if err != nil || len(inputs) < 5 {

@@ -105,6 +105,7 @@ func contains(whole, part any) bool {
 	return whole == part
 }
 
+// Proves: threat webhook client
 func TestInjectionKeepsItsPromises(t *testing.T) {
 	injections := 0
 	promises := func(t *rapid.T) {

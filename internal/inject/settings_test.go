@@ -7,6 +7,7 @@ import (
 	"testing"
 )
 
+// Proves: threat pod author
 func TestAnnotationsAreChecked(t *testing.T) {
 	long := strings.Repeat("x", 256)
 	for name, test := range map[string]struct {

@@ -221,6 +221,7 @@ func TestTheLogTakesNoLongTexts(t *testing.T) {
 	}
 }
 
+// Proves: threat webhook client
 func TestCallsThatMakeNoSense(t *testing.T) {
 	c := start(t, time.Now().Add(time.Hour))
 	right := reviewOf("CREATE", "Pod", asked)
@@ -259,6 +260,7 @@ func TestCallsThatMakeNoSense(t *testing.T) {
 }
 
 // No more reviews are decoded at a time than memory is meant for; the rest wait.
+// Proves: threat webhook client
 func TestLimitsReviews(t *testing.T) {
 	c := start(t, time.Now().Add(time.Hour))
 	for range maxReviews {
@@ -290,6 +292,7 @@ func TestLimitsReviews(t *testing.T) {
 }
 
 // A slow or a large call keeps no small review waiting, and nearly all are small.
+// Proves: threat webhook client
 func TestSlowAndLargeCallsKeepNobodyWaiting(t *testing.T) {
 	c := start(t, time.Now().Add(time.Hour))
 	ctx, cancel := context.WithCancel(t.Context())

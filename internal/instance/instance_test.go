@@ -135,6 +135,7 @@ func TestGarbage(t *testing.T) {
 }
 
 // Only what nobody else can have written says who is dead.
+// Proves: threat other user
 func TestForeignFiles(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(*file){

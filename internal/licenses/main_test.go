@@ -16,6 +16,7 @@ func TestMain(m *testing.M) {
 }
 
 // Everything that is linked has a licence that is allowed, and the text names it.
+// Proves: threat build inputs
 func TestLinkedLicencesAreAllowed(t *testing.T) {
 	modules, err := linked(t.Context())
 	if err != nil {

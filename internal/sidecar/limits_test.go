@@ -12,6 +12,7 @@ import (
 
 // TestMaxConns: memory and descriptors that are limited limit the connections, and nothing else does but
 // the limits on what needs them.
+// Proves: threat flood
 func TestMaxConns(t *testing.T) {
 	t.Parallel()
 	cfg := config.Config{MaxSessions: 1000, MaxWaiters: 10_000, PoolMaxConns: 4}
@@ -35,6 +36,7 @@ func TestMaxConns(t *testing.T) {
 }
 
 // TestMemoryLow: live memory near the limit is noticed at the next collection, and also that it is free again.
+// Proves: threat flood
 func TestMemoryLow(t *testing.T) { //nolint:paralleltest // it uses much of the process's memory
 	const limit = 256 << 20
 	low := memoryLow(limit, slog.New(slog.DiscardHandler))

@@ -209,6 +209,7 @@ func TestTheParentDecides(t *testing.T) {
 // TestUnusableValuesAreWarnings: whatever the standard variables say, the sidecar starts. The
 // log says what is not as asked for, and without what may be a secret. Signals that cannot be
 // sent are off, the others on.
+// Proves: threat hostile collector
 func TestUnusableValuesAreWarnings(t *testing.T) {
 	const nowhere = "http://127.0.0.1:1"
 	for name, c := range map[string]struct {
@@ -290,6 +291,7 @@ func TestGRPC(t *testing.T) {
 
 // A collector that takes connections and never answers slows nothing, and stops the end
 // no longer than is allowed.
+// Proves: threat hostile collector
 func TestACollectorThatHangs(t *testing.T) {
 	hangs, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -92,6 +92,7 @@ func unsecret(t *testing.T, l, like store.Lock) store.Lock {
 }
 
 // A role that may only read sees the same locks, queues and counts as a sidecar, without tokens and data.
+// Proves: threat reading role
 func TestReaderSeesWhatSidecarsSee(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -143,6 +144,7 @@ func TestReaderSeesWhatSidecarsSee(t *testing.T) {
 }
 
 // A role that may only read is refused each change, and told why. Nothing of it stays, so nothing is to be reaped.
+// Proves: threat reading role
 func TestReaderChangesNothing(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)

@@ -41,7 +41,7 @@ func (s spy) next(t *testing.T) string {
 
 // Every role that may connect to the database may send notifications. Without the complete, random
 // attempt id, a notification is at most a hint. It does no harm.
-// Proves: promise 6, trap notifications
+// Proves: promise 6, trap notifications, threat database role
 func TestForgedNotifications(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -75,7 +75,7 @@ func TestForgedNotifications(t *testing.T) {
 }
 
 // The attempt id proves that a notification is true. So it must stay secret while its waiter waits.
-// Proves: promise 6
+// Proves: promise 6, threat database role
 func TestHintsKeepTheSecret(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -215,7 +215,7 @@ func TestRepeatedStopsDoNotFlood(t *testing.T) {
 
 // Notifications of a bind:ttl grant, and of a grant with a derived attempt id, are only hints,
 // after which the waiter checks.
-// Proves: promise 6
+// Proves: promise 6, threat database role
 func TestRareGrantsAreHints(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)

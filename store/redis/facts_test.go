@@ -55,6 +55,7 @@ func TestWhereGrantsAreKept(t *testing.T) {
 }
 
 // A call that is traced has a span, with that of the client library below. None contains a key, data or the password.
+// Proves: threat telemetry reader
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	const secret = "7f3a91"

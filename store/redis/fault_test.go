@@ -295,6 +295,7 @@ func TestFunctionsAreLoadedAgain(t *testing.T) {
 }
 
 // The rights of docs/stores.md suffice.
+// Proves: threat redis user
 func TestRights(t *testing.T) {
 	t.Parallel()
 	d := redistest.Start(t)

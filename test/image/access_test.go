@@ -11,6 +11,7 @@ import (
 
 // TestAppWithoutPrivileges: an app of any user gets locks through a folder that it can only
 // read, and nothing else.
+// Proves: threat other container
 func TestAppWithoutPrivileges(t *testing.T) {
 	p := newPod(t, cluster.NewDatabase(t), emptyDir{})
 	p.sidecar()
@@ -33,6 +34,7 @@ func TestAppWithoutPrivileges(t *testing.T) {
 
 // TestOwnFiles: a root folder that cannot be written to is enough, and the Secret's file
 // must be readable by all: none of it belongs to the sidecar's user.
+// Proves: threat other container, threat inside the sidecar
 func TestOwnFiles(t *testing.T) {
 	p := newPod(t, cluster.NewDatabase(t), emptyDir{})
 	p.storeFolder = secret(t, "memory://", 0o440)
@@ -55,6 +57,7 @@ func TestOwnFiles(t *testing.T) {
 
 // TestSocketMode: 0660 is for pods whose fsGroup both containers have; without one it keeps
 // the app out. The mount is the permission, so 0666 is what injection sets.
+// Proves: threat other container, threat other user
 func TestSocketMode(t *testing.T) {
 	for _, test := range []struct {
 		mode    string

@@ -15,6 +15,7 @@ import (
 )
 
 // TestDockerfile: docker's own checks (`docker build --check`) find nothing.
+// Proves: threat build inputs
 func TestDockerfile(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(repository, "Dockerfile"))
 	if err != nil {

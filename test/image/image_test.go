@@ -18,6 +18,7 @@ import (
 )
 
 // TestImage: the image has what it needs to run, and nothing else.
+// Proves: threat inside the sidecar
 func TestImage(t *testing.T) {
 	image := native(t)
 	config := image.Config.Config
@@ -134,6 +135,7 @@ func checkBinary(t *testing.T, path, arch string) {
 
 // TestReproducible: the same sources make the same image, and its binary is the one that
 // `make build` makes.
+// Proves: threat build inputs
 func TestReproducible(t *testing.T) {
 	first := native(t)
 	if again := build(t, "linux/"+runtime.GOARCH, "localhost/locksidecar-again"); again.ID != first.ID {

@@ -6,6 +6,7 @@ import (
 )
 
 // TestReleaseHasAPinnedBase builds nothing: a release is refused if its base has no digest.
+// Proves: threat build inputs
 func TestReleaseHasAPinnedBase(t *testing.T) {
 	digest := "docker.io/library/golang:1.26-bookworm@sha256:" + strings.Repeat("0", 64)
 	for _, test := range []struct {

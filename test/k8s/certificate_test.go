@@ -98,6 +98,7 @@ func ofKind(t *testing.T, file, kind string) *unstructured.Unstructured {
 }
 
 // TestCertificateJobMayDoNoMore: the Job's roles allow the calls that it makes, and no others.
+// Proves: threat certificate job
 func TestCertificateJobMayDoNoMore(t *testing.T) {
 	var rules []rbacv1.PolicyRule
 	for _, o := range strictly(t, "injector/certificate-job.yaml") {

@@ -15,6 +15,7 @@ import (
 
 // TestContainersOfOtherInjectorsGetNoSocket has an injector that comes after ours: it adds
 // a container, and ours is asked again.
+// Proves: threat other container
 func TestContainersOfOtherInjectorsGetNoSocket(t *testing.T) {
 	for way, installWay := range ways {
 		t.Run(way, func(t *testing.T) {

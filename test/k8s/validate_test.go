@@ -8,6 +8,7 @@ import (
 )
 
 // TestValidationRefusesWhatIsNotProper breaks a good pod in one place each.
+// Proves: threat other container
 func TestValidationRefusesWhatIsNotProper(t *testing.T) {
 	good, refusal := injectOffline(t, podOf("app", optedIn, nil))
 	if good == nil {

@@ -119,6 +119,27 @@ func TestEachPromiseHasRow(t *testing.T) {
 	}
 }
 
+// TestEachThreatHasRow: each threat of SECURITY.md is a rule of the page.
+func TestEachThreatHasRow(t *testing.T) {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	security, err := os.ReadFile(top + "/SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	threats := regexp.MustCompile(`(?m)^\| \*\*(.+?)\*\* \|`).FindAllStringSubmatch(string(security), -1)
+	if len(threats) != strings.Count(string(text), "\n| threat ") {
+		t.Errorf("SECURITY.md has %d threats, docs/proofs.md has others", len(threats))
+	}
+	for _, threat := range threats {
+		if !strings.Contains(string(text), "\n| threat "+threat[1]+" |") {
+			t.Errorf("docs/proofs.md has no row %q", "threat "+threat[1])
+		}
+	}
+}
+
 // TestDocumentsNameTests: a test that a document names exists.
 func TestDocumentsNameTests(t *testing.T) {
 	tests := map[string]bool{}

@@ -12,6 +12,7 @@ import (
 )
 
 // TestUnreachable: a database that cannot be asked is a failure, and never a silent one.
+// Proves: threat build inputs
 func TestUnreachable(t *testing.T) {
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()

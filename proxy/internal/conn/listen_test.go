@@ -69,7 +69,7 @@ func TestTheFolderInAHome(t *testing.T) {
 	}
 }
 
-// Proves: trap unlinked file
+// Proves: trap unlinked file, threat other container, threat other user
 func TestSocketMode(t *testing.T) {
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
@@ -91,7 +91,7 @@ func TestSocketMode(t *testing.T) {
 	}
 }
 
-// Proves: trap unlinked file
+// Proves: trap unlinked file, threat other user
 func TestSocketInTheWay(t *testing.T) {
 	t.Run("file", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "s")
@@ -150,7 +150,7 @@ func TestSocketInTheWay(t *testing.T) {
 
 // Two sidecars never share a path, not even while one of them has not bound it
 // yet, or when somebody has removed its socket.
-// Proves: trap unlinked file
+// Proves: trap unlinked file, threat other user
 func TestLockFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	first, err := listenAt(t, path)
@@ -193,6 +193,7 @@ func TestSocketIsRemovedIfOurs(t *testing.T) {
 }
 
 // A user who can write in the folder can put a link in the socket's place, just after it was made.
+// Proves: threat other user
 func TestModeIsSetOnlyOnSocket(t *testing.T) {
 	dir := t.TempDir()
 	victim, link, socket := filepath.Join(dir, "victim"), filepath.Join(dir, "link"), filepath.Join(dir, "socket")

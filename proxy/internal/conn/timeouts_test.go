@@ -70,6 +70,7 @@ func TestRequestTimeout(t *testing.T) {
 
 // A connection that is opened ahead has a minute for its first word; then the request has
 // its own time. A refused connection has no more than that.
+// Proves: threat slow client
 func TestFirstRequestTimeout(t *testing.T) {
 	for name, c := range map[string]struct {
 		sends   map[time.Duration]string // what comes when
