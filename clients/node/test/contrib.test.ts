@@ -29,7 +29,7 @@ describe("integrations", () => {
     }
     tasks.clear();
   });
-  after(() => sidecar.remove());
+  after(() => sidecar.close());
 
   const skipped = (why: RegExp) => (error: unknown) => error instanceof TickSkippedError && why.test(error.message);
 
@@ -130,7 +130,7 @@ describe("integrations", () => {
     const dead = await Sidecar.start();
     const client = dead.client();
     await client.connect();
-    await dead.end();
+    await dead.kill();
     const fleet = new FleetCoordinator(client);
     await assert.rejects(fleet.shouldRun(`x:${new Date().toISOString()}`, 1), UnreachableError);
     const [context] = await once(
@@ -141,6 +141,6 @@ describe("integrations", () => {
     assert.match(said.join("\n"), /there is no sidecar|cannot reach|ENOENT|ECONNREFUSED/);
     await assert.rejects(fleet.shouldRun("x", 1), TypeError);
     await assert.rejects(fleet.locked(() => assert.fail("it runs"))({ task: { name: "x" } }), /has no lock/);
-    await dead.remove();
+    await dead.close();
   });
 });

@@ -11,7 +11,7 @@ before(async () => {
   sidecar = await Sidecar.start({ ALLOW_FORCE: "true", TTL: "1h" });
 });
 afterEach(() => sidecar.closeClients());
-after(() => sidecar.remove());
+after(() => sidecar.close());
 
 test("the result of the function ends the campaign", async () => {
   const [a, b] = [sidecar.client(), sidecar.client()];
@@ -129,12 +129,12 @@ test("a campaign goes on after an outage", async () => {
       return "again";
     });
     await until("it leads", () => terms.length === 1);
-    await own.end();
+    await own.kill();
     assert.equal(((await aborted((terms[0] as Term).signal)) as LockLostError).reason, "disconnected");
     await own.start();
     assert.equal(await leader, "again");
   } finally {
-    await own.remove();
+    await own.close();
   }
 });
 

@@ -26,7 +26,7 @@ before(async () => {
   sidecar = await Sidecar.start({ ALLOW_FORCE: "true" });
 });
 afterEach(() => sidecar.closeClients());
-after(() => sidecar.remove());
+after(() => sidecar.close());
 
 describe("acquire", () => {
   test("holds a lock until it is released; the next token is greater", async () => {

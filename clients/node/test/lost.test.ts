@@ -51,7 +51,7 @@ after(async () => {
   for (const socket of sockets) {
     socket.destroy();
   }
-  await sidecar.remove();
+  await sidecar.close();
 });
 
 async function free(key: string): Promise<void> {

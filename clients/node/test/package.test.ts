@@ -31,7 +31,7 @@ describe("the tarball", { concurrency: false }, () => {
     run("npm", "install", "--offline", "--no-audit", "--no-fund", tarball);
   });
   after(async () => {
-    await sidecar.remove();
+    await sidecar.close();
     rmSync(folder, { recursive: true });
   });
 
@@ -104,12 +104,13 @@ describe("the tarball", { concurrency: false }, () => {
        import { fleetCron } from 'locksidecar/contrib/nestjs';
        import { FleetCoordinator } from 'locksidecar/contrib/node-cron';
        import { takeTick } from 'locksidecar/contrib/fleet';
+       import { Sidecar } from 'locksidecar/testing';
        const require = createRequire(import.meta.url);
        console.log(require('locksidecar/contrib/node-cron').FleetCoordinator === FleetCoordinator,
          require('locksidecar/contrib/nestjs').fleetCron === fleetCron,
-         require('locksidecar/contrib/fleet').takeTick === takeTick);`,
+         require('locksidecar/contrib/fleet').takeTick === takeTick, require('locksidecar/testing').Sidecar === Sidecar);`,
     );
-    assert.equal(run("node", "contrib.mjs"), "true true true\n");
+    assert.equal(run("node", "contrib.mjs"), "true true true true\n");
   });
 
   test("spans of an app with OpenTelemetry, by import and by require", () => {

@@ -11,7 +11,7 @@ let sidecar: Sidecar;
 before(async () => {
   sidecar = await Sidecar.start({ TTL: "1h" }); // so no lock expires during a test
 });
-after(() => sidecar.remove());
+after(() => sidecar.close());
 
 const limited = { timeout: 2 * patienceMs };
 

@@ -9,7 +9,7 @@ before(async () => {
   sidecar = await Sidecar.start({ ALLOW_FORCE: "true" });
 });
 afterEach(() => sidecar.closeClients());
-after(() => sidecar.remove());
+after(() => sidecar.close());
 
 describe("the shapes", () => {
   test("await using releases at the end of the block", async () => {

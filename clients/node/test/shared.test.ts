@@ -18,7 +18,7 @@ before(async () => {
   sidecar = await Sidecar.start({ ALLOW_FORCE: "true", TTL: "1h" });
 });
 afterEach(() => sidecar.closeClients());
-after(() => sidecar.remove());
+after(() => sidecar.close());
 
 const shared = { mode: "shared" } as const;
 

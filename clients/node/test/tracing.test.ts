@@ -44,7 +44,7 @@ before(async () => {
   sidecar = await Sidecar.start({ ALLOW_FORCE: "true" });
 });
 afterEach(() => sidecar.closeClients());
-after(() => sidecar.remove());
+after(() => sidecar.close());
 
 /** The sent requests about locks. */
 const sent: { method: string; path: string; traceparent: string }[] = [];
@@ -325,7 +325,7 @@ describe("with the SDK", () => {
       const [work, waiting] = await inWork(async (work) => [work, b.acquire("restart")] as const);
       await queued(a, "restart", 1);
       spans();
-      await own.end();
+      await own.kill();
       await own.start();
       await waiting;
       const [acquire, ...more] = spans();
@@ -336,7 +336,7 @@ describe("with the SDK", () => {
       assert.ok(tries.length > 1, "it was never tried again");
       assert.deepEqual(new Set(tries.map((one) => one.traceparent)), new Set([traceparent(acquire as ReadableSpan)]));
     } finally {
-      await own.remove();
+      await own.close();
     }
   });
 
@@ -350,12 +350,12 @@ describe("with the SDK", () => {
       const lock = await own.client().acquire("suspended");
       const hasty = own.client({ timeoutMs: 200 });
       spans();
-      own.suspend();
+      own.hang();
       await assert.rejects(hasty.release("suspended", lock.token), TimeoutError);
       assert.deepEqual(results(), ["lock.release timeout error: timeout"]);
     } finally {
-      own.signal("SIGCONT");
-      await own.remove();
+      own.resume();
+      await own.close();
     }
   });
 

@@ -27,7 +27,7 @@ before(async () => {
   sidecar = await Sidecar.start({ TTL: "1h" });
 });
 afterEach(() => sidecar.closeClients());
-after(() => sidecar.remove());
+after(() => sidecar.close());
 
 describe("an aborted wait", () => {
   test("leaves the queue and throws the signal's reason", async () => {
@@ -212,7 +212,7 @@ describe("a lost session", () => {
       const rival = own.client().acquire("restart", { waitMs: 60_000 });
       await queued(a, "restart", 2);
       const lost = [aborted(held.signal), aborted(other.signal)];
-      await own.end();
+      await own.kill();
       for (const reason of await Promise.all(lost)) {
         assert.ok(reason instanceof LockLostError);
         assert.equal(reason.reason, "disconnected");
@@ -230,18 +230,18 @@ describe("a lost session", () => {
       const again = await a.acquire("other");
       assert.notEqual(again.token, other.token);
     } finally {
-      await own.remove();
+      await own.close();
     }
   });
 
   test("a restart that drains: a wait goes on with the next sidecar", async () => {
-    const own = await Sidecar.start();
+    const own = await Sidecar.start({ DRAIN_TIMEOUT: "30s" });
     try {
       const [a, b] = [own.client(), own.client()];
       const held = await a.acquire("drain");
       const waiting = b.acquire("drain");
       await queued(a, "drain", 1);
-      const ended = own.end("SIGTERM");
+      const ended = own.stop();
       await until("acquires are refused", async () => {
         const answer = await a.tryAcquire("drain:2").catch((error) => error);
         await answer.lock?.release(); // the drain had not begun
@@ -252,7 +252,7 @@ describe("a lost session", () => {
       await own.start();
       assert.equal((await waiting).lost, null);
     } finally {
-      await own.remove();
+      await own.close();
     }
   });
 
@@ -261,11 +261,11 @@ describe("a lost session", () => {
     try {
       const client = own.client();
       await client.acquire("stale");
-      own.endNow();
+      own.killNow();
       // Not a ConnectionLostError, because the call is repeated over a new connection.
       await assert.rejects(client.get("stale"), UnreachableError);
     } finally {
-      await own.remove();
+      await own.close();
     }
   });
 
@@ -274,10 +274,10 @@ describe("a lost session", () => {
     try {
       const client = own.client();
       await client.get("stale");
-      own.endNow();
+      own.killNow();
       await assert.rejects(client.get("stale"), UnreachableError);
     } finally {
-      await own.remove();
+      await own.close();
     }
   });
 
@@ -288,10 +288,10 @@ describe("a lost session", () => {
       await client.acquire("gone");
       const waiting = assert.rejects(client.acquire("gone"), ConnectionError);
       await queued(client, "gone", 1);
-      await own.end();
+      await own.kill();
       await waiting;
     } finally {
-      await own.remove();
+      await own.close();
     }
   });
 
@@ -338,11 +338,11 @@ describe("no sidecar", () => {
 
   test("a killed sidecar leaves its socket", async () => {
     const own = await Sidecar.start();
-    await own.end();
+    await own.kill();
     try {
       await unreachable(own.socketPath, /ECONNREFUSED/, /crashed/);
     } finally {
-      await own.remove();
+      await own.close();
     }
   });
 
@@ -393,12 +393,12 @@ describe("no sidecar", () => {
     try {
       const lock = await own.client().acquire("suspended");
       const hasty = own.client({ timeoutMs: 200 });
-      own.suspend();
+      own.hang();
       await assert.rejects(hasty.check("suspended", lock.token), { code: "timeout", name: "TimeoutError" });
-      own.signal("SIGCONT");
+      own.resume();
       await lock.check();
     } finally {
-      await own.remove();
+      await own.close();
     }
   });
 
@@ -413,14 +413,14 @@ describe("no sidecar", () => {
       const lock = await client.acquire("hangs");
       const waiting = assert.rejects(client.acquire("blocked"), ConnectionError);
       await queued(patient, "blocked", 1);
-      own.suspend();
+      own.hang();
       assert.ok((await aborted(lock.signal)) instanceof LockLostError);
       await waiting;
-      own.signal("SIGCONT");
+      own.resume();
       await assert.rejects(lock.check(), LockLostError);
     } finally {
       Transport.silenceMs = usual;
-      await own.remove();
+      await own.close();
     }
   });
 
@@ -437,12 +437,12 @@ describe("no sidecar", () => {
         }
         await queued(client, "leader", 0);
         const began = performance.now();
-        own.suspend();
+        own.hang();
         const reason = await aborted(signal);
         assert.ok(reason instanceof LockLostError && reason.reason === "expired");
         assert.match(reason.message, /did not answer before the end of its lease/);
         assert.ok(performance.now() - began < Transport.silenceMs / 2, "long before the connection is given up");
-        own.signal("SIGCONT");
+        own.resume();
         throw reason;
       });
       const lock = (await second) as Lock;
@@ -451,7 +451,7 @@ describe("no sidecar", () => {
       await long.check(); // its lease goes on
       assert.equal((await client.acquire("leader", { waitMs: patienceMs })).lost, null);
     } finally {
-      await own.remove();
+      await own.close();
     }
   });
 
@@ -467,7 +467,7 @@ describe("no sidecar", () => {
       const waiting = assert.rejects(a.acquire("busy", { signal: controller.signal }), RangeError);
       await queued(b, "busy", 1);
       await assert.rejects(
-        a.withLock("dropped", () => own.suspend()),
+        a.withLock("dropped", () => own.hang()),
         { code: "timeout" },
       );
       controller.abort(new RangeError("enough"));
@@ -476,7 +476,7 @@ describe("no sidecar", () => {
       }
       assert.equal(lock.lost, null);
       await waiting;
-      own.signal("SIGCONT");
+      own.resume();
       for (const key of ["dropped", "released", "entered"]) {
         await (await b.acquire(key, { waitMs: patienceMs })).release();
       }
@@ -486,7 +486,7 @@ describe("no sidecar", () => {
       await (await b.acquire("busy", { waitMs: patienceMs })).release();
       await granted.check();
     } finally {
-      await own.remove();
+      await own.close();
     }
   });
 
@@ -502,7 +502,7 @@ describe("no sidecar", () => {
       }
       assert.equal(lock.lost, null);
     } finally {
-      await own.remove();
+      await own.close();
     }
   });
 
@@ -520,7 +520,7 @@ describe("no sidecar", () => {
       await lock.check();
     } finally {
       Transport.silenceMs = usual;
-      await own.remove();
+      await own.close();
     }
   });
 });

@@ -88,7 +88,7 @@ async function play(name: string, file: File, store: Record<string, string>, onl
   const settings = { LOG_LEVEL: "warn", ...store, NAMESPACE: name, ...file.sidecar };
   const sidecar = new Sidecar(settings);
   try {
-    await sidecar.start(file.ready === false ? "/v1" : "/readyz");
+    await sidecar.start({ ready: file.ready !== false });
     const { features } = await sidecar.client().about();
     for (const one of cases) {
       const missing = one.features?.filter((feature) => !features.includes(feature)) ?? [];
@@ -106,7 +106,7 @@ async function play(name: string, file: File, store: Record<string, string>, onl
       }
     }
   } finally {
-    await sidecar.remove();
+    await sidecar.close();
   }
 }
 
