@@ -85,7 +85,7 @@ async function play(name: string, file: File, store: Record<string, string>, onl
   if (cases.length === 0) {
     return;
   }
-  const settings = { LOG_LEVEL: "warn", ...store, NAMESPACE: name, ...file.sidecar };
+  const settings = { LOG_LEVEL: "warn", ALLOW_FORCE: "false", ...store, NAMESPACE: name, ...file.sidecar };
   const sidecar = new Sidecar(settings);
   try {
     await sidecar.start({ ready: file.ready !== false });
