@@ -90,6 +90,9 @@ func document(tables, logged string) string {
 		time.Now().UTC().Format("2006-01-02"), repeats, rowsAnAsk, tables, logged)
 }
 
+// session are the arguments of connection_set_up: time limits in ms, for the whole session.
+var session = []any{"60000", "100", "60000", false}
+
 // explainAll measures each statement on a database of its own with so many lock rows.
 func explainAll(ctx context.Context, cluster *pgtest.Cluster, rows int, out *log.Logger) ([]cost, error) {
 	url, err := cluster.MakeDatabase(ctx)
@@ -113,7 +116,7 @@ func explainAll(ctx context.Context, cluster *pgtest.Cluster, rows int, out *log
 	if err != nil {
 		return nil, err
 	}
-	if _, err := db.Exec(ctx, setUp, pgx.QueryExecModeExec, "60000", "100", false); err != nil {
+	if _, err := db.Exec(ctx, setUp, append([]any{pgx.QueryExecModeExec}, session...)...); err != nil {
 		return nil, err
 	}
 	var costs []cost

@@ -43,8 +43,8 @@ func TestStatementsAreComplete(t *testing.T) {
 
 // A statement that has got a parameter more fails only when it is explained, which no test does.
 func TestStatementsHaveAllArguments(t *testing.T) {
-	for _, s := range statements {
-		sql, err := sqltext.Of(s.name)
+	check := func(name, about string, got int) {
+		sql, err := sqltext.Of(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,8 +53,12 @@ func TestStatementsHaveAllArguments(t *testing.T) {
 			n, _ := strconv.Atoi(found[1])
 			last = max(last, n)
 		}
-		if got := len(s.args(1000, 1)); got != last {
-			t.Errorf("%s, %s: %d arguments, and the statement has %d", s.name, s.about, got, last)
+		if got != last {
+			t.Errorf("%s, %s: %d arguments, and the statement has %d", name, about, got, last)
 		}
+	}
+	check("connection_set_up", "of the session", len(session))
+	for _, s := range statements {
+		check(s.name, s.about, len(s.args(1000, 1)))
 	}
 }

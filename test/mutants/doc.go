@@ -5,7 +5,7 @@
 // from, and the test that must turn red:
 //
 //	# Rule: nothing is told before the commit.
-//	# From: promise 4; trap "rows arrive before the commit"
+//	# From: promise 4, trap rows before the commit
 //	# Test: ./store/postgres TestFailedCommitIsNotAnswered/one
 //
 // The program works on a copy of the repository, as it lies there with all that is not

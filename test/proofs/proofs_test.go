@@ -140,6 +140,31 @@ func TestEachThreatHasRow(t *testing.T) {
 	}
 }
 
+// TestMutantsNameRules: a mutant breaks rules of the page.
+func TestMutantsNameRules(t *testing.T) {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patches, err := filepath.Glob(top + "/test/mutants/*.patch")
+	if err != nil || len(patches) == 0 {
+		t.Fatalf("there are no patches: %v", err)
+	}
+	for _, path := range patches {
+		patch, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, from, _ := strings.Cut(string(patch), "# From: ")
+		from, _, _ = strings.Cut(from, "\n")
+		for rule := range strings.SplitSeq(from, ", ") {
+			if !strings.Contains(string(text), "\n| "+rule+" | ") {
+				t.Errorf("%s is from %q, which is no rule of docs/proofs.md", filepath.Base(path), rule)
+			}
+		}
+	}
+}
+
 // TestDocumentsNameTests: a test that a document names exists.
 func TestDocumentsNameTests(t *testing.T) {
 	tests := map[string]bool{}
