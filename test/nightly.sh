@@ -20,6 +20,7 @@ part test/console/run.sh
 part make test-k8s
 part test/node/run.sh
 part make site
+part site/pictures.py
 part make release-dry
 part make mutants
 [ -z "$failed" ] || { echo "failed: ${failed#; }"; exit 1; }
