@@ -1,4 +1,4 @@
-"""The examples in the documents run against a sidecar, but not those of frameworks: `examples/` has programs for these."""
+"""The examples in the documents run, except those of frameworks: `examples/` has programs for these."""
 
 from __future__ import annotations
 
