@@ -98,7 +98,7 @@ export class Sidecar {
    * start starts the sidecar, also again, and returns when it grants locks, or with `ready: false` when it answers. Throws an Error with its log if it ends.
    */
   async start({ ready = true }: { ready?: boolean } = {}): Promise<void> {
-    const settings = { STORE: "memory://", ALLOW_FORCE: "true", DRAIN_TIMEOUT: "0s", ...this.settings };
+    const settings = { STORE_URL: "memory://", ALLOW_FORCE: "true", DRAIN_TIMEOUT: "0s", ...this.settings };
     const env: Record<string, string> = { PATH: process.env["PATH"] ?? "", ...this.env };
     for (const [name, value] of Object.entries(settings)) {
       env[`LOCKSIDECAR_${name}`] = value;

@@ -57,7 +57,7 @@ class Sidecar:
         self.env: Final = {"LOCKSIDECAR_SOCKET": self.path}
         """What a process must find in its environment, so that its clients use this sidecar."""
         self._log = Path(self._folder.name, "log")
-        self._settings = {"STORE": "memory://", "ALLOW_FORCE": "true", "DRAIN_TIMEOUT": "0s"} | settings
+        self._settings = {"STORE_URL": "memory://", "ALLOW_FORCE": "true", "DRAIN_TIMEOUT": "0s"} | settings
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
