@@ -2,10 +2,11 @@
 """Writes the pages of the site into dist/pages, with the configuration beside them: `make site` builds dist/site from these.
 
 What it changes of docs/: README.md is the first page, the OpenAPI document is the end of api.md, examples in several languages are tabs, and
-links to files that are not pages lead to the repository. A link to a file that does not exist is an error."""
+links to files that are not pages lead to the repository. A link to a file that does not exist is an error, also in the other documents."""
 
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -35,8 +36,32 @@ def main():
     shutil.copytree(DOCS / "pictures", DIST / "pages" / "pictures")
     shutil.copy(MERMAID, DIST / "pages")
     shutil.copy(ROOT / "site" / "mkdocs.yml", DIST)
+    check_others(pages)
     for name, file in pages.items():
         (DIST / "pages" / name).write_text(page(file, pages))
+
+
+def check_others(pages):
+    """Follow the links of the other documents, which are no pages."""
+    listed = subprocess.run(["git", "ls-files", "-z", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+    here = re.compile(REPOSITORY + r"/(?:blob|tree)/main/([^)\s#\">]+)(#[\w-]+)?")
+    for name in filter(None, listed.stdout.split("\0")):
+        file = ROOT / name
+        text = re.sub(r"^```.*?^```$", "", file.read_text(), flags=re.M | re.S)
+        links = [(ROOT / path, anchor) for path, anchor in here.findall(text)]
+        if file not in pages.values():
+            links += [((file.parent / to).resolve() if to else file, anchor) for _, to, anchor in LINK.findall(text) if not to.startswith(ELSEWHERE)]
+        for path, anchor in links:
+            if not path.exists():
+                sys.exit(f"{name}: there is no {path}")
+            if anchor and path.suffix == ".md" and anchor[1:] not in anchors(path.read_text()):
+                sys.exit(f"{name}: {path.relative_to(ROOT)} has no {anchor}")
+
+
+def anchors(text):
+    """Return the anchors of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def page(file, pages):
