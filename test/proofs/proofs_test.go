@@ -224,8 +224,13 @@ func proofs(t *testing.T) (found []proof) {
 	return found
 }
 
-// cell lists tests by their folders.
+// cell lists tests by their folders. A test is not listed if its whole folder is.
 func cell(ps []proof) string {
+	whole := map[string]bool{}
+	for _, p := range ps {
+		whole[p.place] = whole[p.place] || p.name == ""
+	}
+	ps = slices.DeleteFunc(slices.Clone(ps), func(p proof) bool { return whole[p.place] && p.name != "" })
 	var b strings.Builder
 	for i, p := range ps {
 		switch {
