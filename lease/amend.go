@@ -62,18 +62,16 @@ func (m *Manager) amend(ctx context.Context, s *holdings.Session, req *types.Ame
 
 // downgrade makes a session's exclusive lock a share. If the outcome is unknown, a repeat finds the outcome.
 func (m *Manager) downgrade(ctx context.Context, s *holdings.Session, h *holdings.Lock, req *types.AmendRequest) error {
-	first, err := s.Downgrade(h)
-	if err != nil {
+	if err := s.Downgrade(h); err != nil {
 		return err
 	}
-	change := h.Change()
+	change := lanes.Amendment{Adoption: h.Adoption(), Share: true}
 	if req.SetData {
-		change = h.Patch(req.Data)
+		change.Adoption = h.Patch(req.Data)
 	}
-	change.Share = true
 	ctx, cancel := types.Within(ctx, "amend", m.cfg.StoreTimeout)
 	defer cancel()
-	v, err := lanes.SubmitAnd(ctx, m.lanes.Amends, change, func(v store.Verdict) {
+	v, err := lanes.SubmitAnd(ctx, m.lanes.Amends, change, func(v store.Amended) {
 		switch v.Status {
 		case store.Holds:
 			if req.SetData {
@@ -82,9 +80,7 @@ func (m *Manager) downgrade(ctx context.Context, s *holdings.Session, h *holding
 			h.BecomeShare(v.Lock.Limit, slotOf(&v.Lock))
 			m.heldCache.Drop(h.Key)
 		case store.ClaimRowLocked:
-			if first { // otherwise an earlier question may have done it
-				h.KeepsExclusive()
-			}
+			h.NotDowngraded()
 		default:
 			h.Lose(types.LostExpired) // the store decides
 		}
@@ -101,11 +97,11 @@ func slotOf(lock *store.Lock) int {
 }
 
 func (m *Manager) setData(ctx context.Context, h *holdings.Lock, data []byte) error {
-	change := h.Patch(data)
+	change := lanes.Amendment{Adoption: h.Patch(data)}
 	ctx, cancel := types.Within(ctx, "amend", m.cfg.StoreTimeout)
 	defer cancel()
 	// In the lane, so that the last change in the store is also the last one here.
-	v, err := lanes.SubmitAnd(ctx, m.lanes.Amends, change, func(v store.Verdict) {
+	v, err := lanes.SubmitAnd(ctx, m.lanes.Amends, change, func(v store.Amended) {
 		switch v.Status {
 		case store.Holds:
 			h.SetData(data)
@@ -129,10 +125,9 @@ func (m *Manager) notHeldAnyMore(c claimant) error {
 // amendForeign amends a bind:ttl lock. For any other lock, the store answers with the reason of the refusal.
 func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.AmendRequest) (types.Grant, error) {
 	sent := m.cfg.Clock.Now()
-	v, err := lanes.Submit(ctx, m.lanes.Amends, store.Change{
-		Claim: store.Claim{Key: req.Key, Token: req.Token},
-		TTL:   req.TTL, Share: req.Share, SetData: req.SetData, Data: req.Data,
-	})
+	change := lanes.Amend(store.Change{Key: req.Key, Token: req.Token, TTL: req.TTL, SetData: req.SetData, Data: req.Data})
+	change.Share = req.Share
+	v, err := lanes.Submit(ctx, m.lanes.Amends, change)
 	if err := types.Judged("amend", v.Status, err); err != nil {
 		return types.Grant{}, err
 	}

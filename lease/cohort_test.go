@@ -41,14 +41,14 @@ func TestACohortIsServedWithoutTheStore(t *testing.T) {
 		other := r.another(opt)
 		calls, first := r.cohort(other, "k", 5)
 		theirs := other.wait(other.session(), "k", types.WaitForever)
-		before := r.st.count("Release") + r.st.count("Amend")
+		before := r.st.count("Release") + r.st.count("Adopt")
 		for i, c := range calls[:4] {
 			if g := c.granted(t); g.Token != first.Token+int64(i) || calls[i+1].isOver() || theirs.isOver() {
 				t.Fatalf("call %d got %+v, the next is over: %v, theirs: %v", i, g, calls[i+1].isOver(), theirs.isOver())
 			}
 			c.free(r)
 		}
-		if n := r.st.count("Release") + r.st.count("Amend") - before; n != 0 {
+		if n := r.st.count("Release") + r.st.count("Adopt") - before; n != 0 {
 			t.Errorf("the store was asked %d times", n)
 		}
 		last := calls[4].granted(t)
@@ -361,11 +361,11 @@ func TestARefusedChangeInACohort(t *testing.T) {
 		calls := r.cohortWithData(r.another(opt))
 		calls[0].free(r)
 		g := calls[1].granted(t)
-		r.st.set("Amend", fault{refuse: true})
+		r.st.set("Adopt", fault{refuse: true})
 		if r.patch(calls[1].s, g, `"new"`) == nil {
 			t.Fatal("it was not refused")
 		}
-		r.st.lift("Amend")
+		r.st.lift("Adopt")
 		time.Sleep(10 * time.Second)
 		if l := r.stored("k"); l.Token != g.Token || string(l.Holder.Data) != `"1"` {
 			t.Errorf("token %d with the data %s, want token %d", l.Token, l.Holder.Data, g.Token)
@@ -382,7 +382,7 @@ func TestALockOfACohortIsLostDuringItsMove(t *testing.T) {
 		calls[0].free(r)
 		calls[1].granted(t)
 		old, answer := r.lease(), make(chan struct{})
-		r.st.set("Amend", fault{refuse: true}) // the store does not learn of the second holder
+		r.st.set("Adopt", fault{refuse: true}) // the store does not learn of the second holder
 		r.st.set("Move", fault{held: answer})
 		r.st.failover()
 		for r.st.count("Move") == 0 {
@@ -397,7 +397,7 @@ func TestALockOfACohortIsLostDuringItsMove(t *testing.T) {
 		synctest.Wait()
 		calls[2].s.End(types.EndDropped)
 		calls[1].s.End(types.EndDropped)
-		r.st.lift("Move", "Amend")
+		r.st.lift("Move", "Adopt")
 		close(answer)
 		synctest.Wait()
 		r.lock(calls[0].s, "busy") // keeps the new lease open

@@ -243,7 +243,7 @@ func (d *double) lift(ops ...string) {
 // everyOp are the operations that a manager uses.
 var everyOp = []string{
 	"OpenLeases", "Renew", "Revoke", "ReapInstance", "Sweep", "Acquire", "Enqueue", "Check", "Cancel", "Withdraw",
-	"Release", "Amend", "Get", "List", "Signal", "Signals", "Acknowledge", "Watch", "Unwatch", "HeldUnder", "Move",
+	"Release", "Amend", "Downgrade", "Adopt", "Get", "List", "Signal", "Signals", "Acknowledge", "Watch", "Unwatch", "HeldUnder", "Move",
 }
 
 func (d *double) setAll(f fault) {
@@ -475,11 +475,25 @@ func (d *double) Release(ctx context.Context, claims []store.Claim) ([]store.Ver
 	})
 }
 
-func (d *double) Amend(ctx context.Context, changes []store.Change) ([]store.Verdict, error) {
-	changes = slices.Clone(changes)
-	return do(ctx, d, "Amend", len(changes), func(ctx context.Context) ([]store.Verdict, error) {
-		return unlessLocked(d, changes, func(c store.Change) string { return c.Key }, store.Verdict{Status: store.ClaimRowLocked},
-			func(changes []store.Change) ([]store.Verdict, error) { return d.Store.Amend(ctx, changes) })
+func (d *double) Amend(ctx context.Context, changes []store.Change) ([]store.Amended, error) {
+	return amend(ctx, d, "Amend", changes, func(c store.Change) string { return c.Key }, d.Store.Amend)
+}
+
+func (d *double) Downgrade(ctx context.Context, changes []store.Change) ([]store.Amended, error) {
+	return amend(ctx, d, "Downgrade", changes, func(c store.Change) string { return c.Key }, d.Store.Downgrade)
+}
+
+func (d *double) Adopt(ctx context.Context, adoptions []store.Adoption) ([]store.Amended, error) {
+	return amend(ctx, d, "Adopt", adoptions, func(a store.Adoption) string { return a.Key }, d.Store.Adopt)
+}
+
+func amend[T any](
+	ctx context.Context, d *double, op string, items []T, key func(T) string, by func(context.Context, []T) ([]store.Amended, error),
+) ([]store.Amended, error) {
+	items = slices.Clone(items)
+	return do(ctx, d, op, len(items), func(ctx context.Context) ([]store.Amended, error) {
+		return unlessLocked(d, items, key, store.Amended{Status: store.ClaimRowLocked},
+			func(items []T) ([]store.Amended, error) { return by(ctx, items) })
 	})
 }
 

@@ -13,7 +13,7 @@ func TestQueuedCallsJoinTheCohort(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		calls, first := r.cohort(r.another(opt), "k", 3)
-		before := r.st.count("Release") + r.st.count("Amend")
+		before := r.st.count("Release") + r.st.count("Adopt")
 		for i := range 40 {
 			if g := calls[i].granted(t); g.Token != first.Token+int64(i) || calls[i+1].isOver() {
 				t.Fatalf("call %d got %+v, the next is over: %v", i, g, calls[i+1].isOver())
@@ -21,7 +21,7 @@ func TestQueuedCallsJoinTheCohort(t *testing.T) {
 			calls[i].free(r)
 			calls = append(calls, r.wait(r.session(), "k", types.WaitForever))
 		}
-		if n := r.st.count("Release") + r.st.count("Amend") - before; n != 0 {
+		if n := r.st.count("Release") + r.st.count("Adopt") - before; n != 0 {
 			t.Errorf("the store was asked %d times", n)
 		}
 		for _, c := range calls[40:] {

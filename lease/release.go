@@ -195,9 +195,9 @@ func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *types.Rel
 	if v.Status != store.Holds {
 		return types.Released{}, m.refusedBy(v.Status, c)
 	}
-	m.obs.LinkAcquire(ctx, v.Lock.Holder.Traceparent)
-	m.obs.HeldUntilNow(&v.Lock, c.token)
-	return types.Released{Key: c.key, HeldFor: v.Lock.Holder.HeldFor}, nil
+	m.obs.LinkAcquire(ctx, v.Traceparent)
+	m.obs.HeldUntilNow(c.key, c.token, &v)
+	return types.Released{Key: c.key, HeldFor: v.HeldFor}, nil
 }
 
 func (m *Manager) refusedBy(standing store.ClaimStatus, c claimant) error {

@@ -84,7 +84,7 @@ func TestDowngradeOfUnknownOutcome(t *testing.T) {
 				s, o := r.sessionOf(true), r.sessionOf(true)
 				g := r.lock(s, "k")
 				reader := r.waitShare(o, "k", 0)
-				r.st.set("Amend", f)
+				r.st.set("Downgrade", f)
 				if _, err := r.downgrade(s, g); !store.Unavailable(err) {
 					t.Fatalf("error %v", err)
 				}
@@ -118,7 +118,7 @@ func TestALockThatMayBeSharedIsNotEntered(t *testing.T) {
 		r := newRig(t, opt)
 		s, o := r.session(), r.session()
 		g := r.get(s, as("o", "k", 0))
-		r.st.set("Amend", fault{times: 1, forget: true})
+		r.st.set("Downgrade", fault{times: 1, forget: true})
 		if _, err := r.downgrade(s, g); !store.OutcomeUnknown(err) {
 			t.Fatalf("error %v", err)
 		}
@@ -325,7 +325,7 @@ func TestDowngradeIsRepeatedAtALockedRow(t *testing.T) {
 		r := newRig(t, opt)
 		s, o := r.session(), r.session()
 		g := r.lock(s, "k")
-		r.st.set("Amend", fault{times: 1, forget: true})
+		r.st.set("Downgrade", fault{times: 1, forget: true})
 		if _, err := r.downgrade(s, g); !store.OutcomeUnknown(err) {
 			t.Fatalf("error %v", err)
 		}
@@ -340,6 +340,34 @@ func TestDowngradeIsRepeatedAtALockedRow(t *testing.T) {
 		_, err = r.downgrade(s, g)
 		r.must(err)
 		r.release(s, g)
+		r.nothingLeft()
+	})
+}
+
+// Two downgrades wait for a locked row. The first is refused in the end. The second is carried out, but its answer is lost: the
+// lock may be a share.
+func TestALaterDowngradeMayHaveBeenCarriedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s, o := r.session(), r.session()
+		g := r.get(s, as("o", "k", 0))
+		r.st.lockRows("k")
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() { _, err := r.downgrade(s, g); first <- err }()
+		time.Sleep(3 * time.Second)
+		go func() { _, err := r.downgrade(s, g); second <- err }()
+		wantStuck(t, "the first", <-first)
+		r.st.set("Downgrade", fault{times: 1, forget: true})
+		r.st.lockRows()
+		if err := <-second; !store.OutcomeUnknown(err) {
+			t.Fatalf("error %v", err)
+		}
+		reader := r.get(o, types.Request{Key: "k", Shared: true})
+		if lock := r.isDenied(s, as("o", "k", 0)); !lock.Shared {
+			t.Errorf("the owner is denied because of %+v", lock)
+		}
+		r.release(s, g)
+		r.release(o, reader)
 		r.nothingLeft()
 	})
 }

@@ -29,7 +29,7 @@ func (e *Error) Error() string {
 // plainWords says to users what the store was doing. Engines name an operation as the method, or in words.
 var plainWords = map[string]string{
 	"acquire": "acquiring a lock", "enqueue": "acquiring a lock", "acquire and release": "acquiring and releasing locks",
-	"release": "releasing a lock", "amend": "checking a lock", "get": "reading a lock", "load": "reading a lock", "states": "reading a lease",
+	"release": "releasing a lock", "amend": "checking a lock", "downgrade": "making a lock shared", "adopt": "naming the holder of a lock", "get": "reading a lock", "load": "reading a lock", "states": "reading a lease",
 	"swap": "changing a lock", "list": "listing locks", "scan": "listing locks", "waiting": "listing calls that wait",
 	"check": "checking a call that waits", "cancel": "ending a wait", "withdraw": "withdrawing a call",
 	"open": "opening a lease", "open lease": "opening a lease", "open leases": "opening a lease", "opened": "reading leases",

@@ -87,8 +87,16 @@ type Store interface {
 	// claim names a Lease; otherwise it may.
 	Release(ctx context.Context, claims []Claim) ([]Verdict, error)
 	// Amend checks that locks are held under their tokens. It changes their data, and the remaining time of
-	// bind:ttl locks. It may turn an exclusive lock into a share.
-	Amend(ctx context.Context, changes []Change) ([]Verdict, error)
+	// bind:ttl locks.
+	Amend(ctx context.Context, changes []Change) ([]Amended, error)
+	// Downgrade is Amend, and turns exclusive locks into shares with the same token. It grants the waiters at the
+	// head of the queue that fit then. The share takes the Limit of the living shared waiters, or no limit if
+	// there are none. The lock's cohort ends. A lock that is a share already stays as it is; waiters that fit are
+	// granted, because an earlier Downgrade may have ended before that.
+	Downgrade(ctx context.Context, changes []Change) ([]Amended, error)
+	// Adopt is Amend, and makes the last served waiter of a cohort the holder that the store knows. All served waiters
+	// leave the queue. If the store knows this holder already, or a later one, it stays.
+	Adopt(ctx context.Context, adoptions []Adoption) ([]Amended, error)
 
 	// Get reads locks.
 	Get(ctx context.Context, keys []string) ([]Lock, error)

@@ -82,7 +82,6 @@ var statements = append([]statement{
 	{name: "amend", about: "data", args: func(rows, n int) []string {
 		return []string{
 			namespace, late, "'i9000001'", keys(rows, mine, n), tokens(n), same(uuid(mineLease), n), same("0", n), same("t", n), same("7", n),
-			same("", n), same("", n), same("", n), same("NULL", n), same("", n), same("f", n),
 		}
 	}},
 	{name: "withdraw", about: "held keys", args: func(rows, n int) []string {

@@ -95,7 +95,7 @@ func (s *Store) AcquireAndRelease(ctx context.Context, asks []store.Ask, claims 
 
 // release adds a claim.
 func (j *job) release(claim *store.Claim, verdict *store.Verdict) {
-	j.add(item{verdict: verdict, final: true, do: func(t *turn) bool {
+	j.add(item{status: &verdict.Status, final: true, do: func(t *turn) bool {
 		*verdict = t.op.Release(t.row, claim)
 		return true
 	}})
@@ -163,16 +163,34 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 }
 
 // Amend checks locks, and changes their data and remaining time.
-func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verdict, error) {
-	verdicts := make([]store.Verdict, len(changes))
-	jobs := s.jobs(len(changes), func(i int) string { return changes[i].Key }, func(i int, j *job) {
-		change, verdict := &changes[i], &verdicts[i]
-		j.add(item{verdict: verdict, do: func(t *turn) bool {
-			*verdict = t.op.Amend(t.row, change)
+func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Amended, error) {
+	return s.amend(ctx, "Amend", len(changes), func(i int) string { return changes[i].Key },
+		func(t *turn, i int) store.Amended { return t.op.Amend(t.row, &changes[i]) })
+}
+
+// Downgrade amends locks, and turns exclusive ones into shares.
+func (s *Store) Downgrade(ctx context.Context, changes []store.Change) ([]store.Amended, error) {
+	return s.amend(ctx, "Downgrade", len(changes), func(i int) string { return changes[i].Key },
+		func(t *turn, i int) store.Amended { return t.op.Downgrade(t.row, &changes[i]) })
+}
+
+// Adopt makes the last served waiters of cohorts the holders that the store knows.
+func (s *Store) Adopt(ctx context.Context, adoptions []store.Adoption) ([]store.Amended, error) {
+	return s.amend(ctx, "Adopt", len(adoptions), func(i int) string { return adoptions[i].Key },
+		func(t *turn, i int) store.Amended { return t.op.Adopt(t.row, &adoptions[i]) })
+}
+
+// amend changes n locks. do changes the i-th of them.
+func (s *Store) amend(ctx context.Context, op string, n int, keyOf func(i int) string, do func(t *turn, i int) store.Amended) ([]store.Amended, error) {
+	amended := make([]store.Amended, n)
+	jobs := s.jobs(n, keyOf, func(i int, j *job) {
+		a := &amended[i]
+		j.add(item{status: &a.Status, lock: &a.Lock, do: func(t *turn) bool {
+			*a = do(t, i)
 			return true
 		}})
 	})
-	return verdicts, s.run(ctx, "Amend", jobs)
+	return amended, s.run(ctx, op, jobs)
 }
 
 // Get reads locks. If a holder has died and somebody waits, it first hands the key on: readers must not see a free
@@ -195,7 +213,7 @@ func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Cla
 	statuses := make([]store.ClaimStatus, len(signals))
 	jobs := s.jobs(len(signals), func(i int) string { return signals[i].Key }, func(i int, j *job) {
 		g, status := signals[i], &statuses[i]
-		j.add(item{locked: func() { *status = store.ClaimRowLocked }, do: func(t *turn) bool {
+		j.add(item{status: status, do: func(t *turn) bool {
 			*status = t.op.Signal(t.row, g)
 			return true
 		}})

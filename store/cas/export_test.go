@@ -43,7 +43,7 @@ func Exercise(rec *key.Record, alive bool) {
 		func(t *turn) { t.op.Cancel(t.row, store.Attempt{Key: "k", ID: id}) },
 		func(t *turn) { t.op.Withdraw(t.row, store.Attempt{Key: "k", ID: id}) },
 		func(t *turn) { t.op.Release(t.row, &claim) },
-		func(t *turn) { t.op.Amend(t.row, &store.Change{Claim: claim, Share: true, TTL: time.Second}) },
+		func(t *turn) { t.op.Downgrade(t.row, &store.Change{Key: "k", Token: claim.Token, TTL: time.Second}) },
 		func(t *turn) { t.op.Signal(t.row, store.Signal{Key: "k", Kind: store.Break}) },
 		func(t *turn) { t.row.Waiting(store.QueuePlace{}, 9, t.op.Now) },
 		func(t *turn) { t.row.Count(t.op.Now, func(string, store.Stat) {}) },

@@ -70,16 +70,16 @@ type view struct {
 }
 
 // item is one item of a call. do runs the machine and writes the answer, each time anew. It returns false if it
-// needs the state of a lease. answer, verdict and lock are what contains tokens; at most one of them is set.
+// needs the state of a lease. answer and lock are what contains tokens; at most one of them is set.
 type item struct {
-	do      func(*turn) bool
-	ask     bool
-	answer  *store.Answer
-	verdict *store.Verdict
-	lock    *store.Lock
-	// final: the asker relies on the answer, if it is a grant, a skip or a verdict, also if only a read gave it.
+	do     func(*turn) bool
+	ask    bool
+	answer *store.Answer
+	status *store.ClaimStatus // of an item that makes a claim
+	lock   *store.Lock
+	// final: the asker relies on the answer, if it is a grant, a skip or a claim's status, also if only a read gave it.
 	final bool
-	// locked answers if another session keeps the record locked; nil: the answer or verdict says so.
+	// locked answers if another session keeps the record locked; nil: the answer or status says so.
 	locked func()
 }
 
@@ -120,8 +120,11 @@ func (j *job) answerLocked() bool {
 			it.locked()
 		case it.answer != nil:
 			*it.answer = store.Answer{Outcome: store.RowLocked}
-		case it.verdict != nil:
-			*it.verdict = store.Verdict{Status: store.ClaimRowLocked}
+		case it.status != nil:
+			*it.status = store.ClaimRowLocked
+			if it.lock != nil {
+				*it.lock = store.Lock{} // that of an earlier turn
+			}
 		default:
 			return false
 		}

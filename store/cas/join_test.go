@@ -15,6 +15,10 @@ func claim(ask *store.Ask, a store.Answer) store.Claim {
 	return store.Claim{Key: ask.Key, Token: a.Token, Lease: ask.Lease}
 }
 
+func change(c store.Claim) store.Change {
+	return store.Change{Key: c.Key, Token: c.Token, Lease: c.Lease}
+}
+
 // Acquires and releases share requests. A key that is in both is released first.
 func TestAcquireAndRelease(t *testing.T) {
 	pair(t, cas.Config{}, func(_ *fake.Server, a, _ *instance) {
@@ -47,9 +51,9 @@ func TestADamagedRecordFailsOnlyItsOperation(t *testing.T) {
 			t.Errorf("acquire: %+v", answers)
 		}
 		claims := []store.Claim{claim(&bad, answers[1]), claim(&held, answers[1])}
-		verdicts, err := a.Amend(a.Context(), []store.Change{{Claim: claims[0]}, {Claim: claims[1]}})
-		if a.ok(err); verdicts[0].Status != store.ClaimRowLocked || verdicts[1].Status != store.Holds {
-			t.Errorf("amend: %+v", verdicts)
+		amended, err := a.Amend(a.Context(), []store.Change{change(claims[0]), change(claims[1])})
+		if a.ok(err); amended[0].Status != store.ClaimRowLocked || amended[1].Status != store.Holds {
+			t.Errorf("amend: %+v", amended)
 		}
 		statuses, err := a.Signal(a.Context(), []store.Signal{{Key: "damaged", Kind: store.Stop}, {Key: "k", Kind: store.Stop}})
 		if a.ok(err); statuses[0] != store.ClaimRowLocked || statuses[1] != store.Holds {
@@ -59,7 +63,7 @@ func TestADamagedRecordFailsOnlyItsOperation(t *testing.T) {
 		if a.ok(err); found[0].Outcome != store.Queued || found[1].Outcome != store.Granted {
 			t.Errorf("check: %+v", found)
 		}
-		verdicts, err = a.Release(a.Context(), claims)
+		verdicts, err := a.Release(a.Context(), claims)
 		if a.ok(err); verdicts[0].Status != store.ClaimRowLocked || verdicts[1].Status != store.Holds {
 			t.Errorf("release: %+v", verdicts)
 		}
@@ -84,11 +88,12 @@ func TestADamagedRecordFailsOnlyItsOperation(t *testing.T) {
 func TestARecordWithTooMuchDataFailsOnlyItsChange(t *testing.T) {
 	pair(t, cas.Config{}, func(_ *fake.Server, a, _ *instance) {
 		full, other := a.ask("full"), a.ask("other")
-		large := store.Change{Claim: claim(&full, a.gets(full, store.Granted)), SetData: true, Data: make([]byte, 1<<20)}
-		check := store.Change{Claim: claim(&other, a.gets(other, store.Granted))}
-		verdicts, err := a.Amend(a.Context(), []store.Change{large, check})
-		if a.ok(err); verdicts[0].Status != store.ClaimRowLocked || verdicts[1].Status != store.Holds {
-			t.Errorf("verdicts %+v", verdicts)
+		large := change(claim(&full, a.gets(full, store.Granted)))
+		large.SetData, large.Data = true, make([]byte, 1<<20)
+		check := change(claim(&other, a.gets(other, store.Granted)))
+		amended, err := a.Amend(a.Context(), []store.Change{large, check})
+		if a.ok(err); amended[0].Status != store.ClaimRowLocked || amended[1].Status != store.Holds {
+			t.Errorf("amended %+v", amended)
 		}
 		if _, err := a.Amend(a.Context(), []store.Change{large}); err == nil || !strings.Contains(err.Error(), "too much data") {
 			t.Errorf("alone: %v", err)

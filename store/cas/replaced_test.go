@@ -29,7 +29,7 @@ func TestALeaseIsReplacedDuringARead(t *testing.T) {
 			return len(stats.Types) == 1 && stats.Types[0].Held == 1
 		},
 		"amend": func(in *instance, claim store.Claim) bool {
-			verdicts, err := in.Amend(in.Context(), []store.Change{{Claim: claim}})
+			verdicts, err := in.Amend(in.Context(), []store.Change{{Key: claim.Key, Token: claim.Token}})
 			in.ok(err)
 			return verdicts[0].Status == store.Holds
 		},
@@ -41,7 +41,7 @@ func TestALeaseIsReplacedDuringARead(t *testing.T) {
 				grant := a.tries(ask, store.Granted)
 				claim := store.Claim{Key: "k", Token: grant.Token}
 				server.Between = func() {
-					verdicts, err := a.Amend(a.Context(), []store.Change{{Claim: claim, TTL: time.Hour}})
+					verdicts, err := a.Amend(a.Context(), []store.Change{{Key: "k", Token: claim.Token, TTL: time.Hour}})
 					if a.ok(err); verdicts[0].Status != store.Holds {
 						t.Errorf("prolonged: %v", verdicts[0].Status)
 					}

@@ -106,9 +106,6 @@ func (it *item) complete(base int64) {
 		complete(&it.answer.Token, base)
 		completeLock(&it.answer.Lock, base)
 	}
-	if it.verdict != nil {
-		completeLock(&it.verdict.Lock, base)
-	}
 	if it.lock != nil {
 		completeLock(it.lock, base)
 	}

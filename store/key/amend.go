@@ -7,27 +7,58 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Amend checks a claim, and changes the lock's data and remaining time. It may turn the lock into a share.
-func (o *Op) Amend(r *Row, c *store.Change) store.Verdict {
-	h, status := o.standing(r, &c.Claim)
-	if status != store.Holds {
-		return store.Verdict{Status: status}
+// Amend checks a lock, and changes its data and remaining time.
+func (o *Op) Amend(r *Row, c *store.Change) store.Amended {
+	h, status := o.standing(r, c.Token, c.Lease, false)
+	if status == store.Holds {
+		status = o.change(r, h, c)
 	}
-	r.dropServed(c.Served)
-	o.adopt(r, c)
-	if c.TTL > 0 && !h.lease.Renewed() && !o.prolong(r, h, c) {
-		return store.Verdict{Status: store.Expired} // reaped at this moment
+	return o.amended(r, h, status)
+}
+
+// Downgrade amends a lock, and makes an exclusive one a share. It grants the waiters that fit then.
+func (o *Op) Downgrade(r *Row, c *store.Change) store.Amended {
+	h, status := o.standing(r, c.Token, c.Lease, false)
+	if status == store.Holds {
+		status = o.change(r, h, c)
 	}
-	if c.SetData {
-		h.Data = bytes.Clone(c.Data)
-	}
-	if c.Share {
+	if status == store.Holds {
 		if h == &r.holder {
 			h = r.downgrade(o.Now)
 		}
 		o.letIn(r)
 	}
-	return store.Verdict{Status: store.Holds, Lock: r.alone(h, o.Now)}
+	return o.amended(r, h, status)
+}
+
+// Adopt makes the last served waiter of a cohort the exclusive holder that others see, and amends its lock.
+func (o *Op) Adopt(r *Row, a *store.Adoption) store.Amended {
+	h, status := o.standing(r, a.Token, a.Lease, true)
+	if status == store.Holds {
+		r.dropServed(a.Served)
+		o.adopt(r, a)
+		status = o.change(r, h, &a.Change)
+	}
+	return o.amended(r, h, status)
+}
+
+func (o *Op) amended(r *Row, h *holder, status store.ClaimStatus) store.Amended {
+	if status != store.Holds {
+		return store.Amended{Status: status}
+	}
+	return store.Amended{Status: status, Lock: r.alone(h, o.Now)}
+}
+
+// change sets the remaining time and the data of a lock that the caller has checked. It returns Expired if the lease of the
+// lock was reaped at this moment.
+func (o *Op) change(r *Row, h *holder, c *store.Change) store.ClaimStatus {
+	if c.TTL > 0 && !h.lease.Renewed() && !o.prolong(r, h, c) {
+		return store.Expired
+	}
+	if c.SetData {
+		h.Data = bytes.Clone(c.Data)
+	}
+	return store.Holds
 }
 
 // prolong sets the remaining time of a bind:ttl lock. It returns false if the lease has expired.
@@ -46,16 +77,16 @@ func (o *Op) prolong(r *Row, h *holder, c *store.Change) bool {
 	return true
 }
 
-// adopt makes the last served waiter of a cohort the exclusive holder that others see.
-func (o *Op) adopt(r *Row, c *store.Change) {
-	if len(c.Served) == 0 || c.Token <= r.Token {
+// adopt makes the last served waiter the holder, unless the row knows it or a later one.
+func (o *Op) adopt(r *Row, a *store.Adoption) {
+	if a.Token <= r.Token {
 		return
 	}
 	o.released(r, &r.holder, store.NoOutcome, nil)
-	r.Token, r.Attempt = c.Token, c.Served[len(c.Served)-1]
-	r.Session, r.Owner, r.Traceparent, r.Data = c.Session, c.Owner, c.Traceparent, bytes.Clone(c.Data)
-	if c.AcquiredAt.After(r.Acquired) {
-		r.Acquired = c.AcquiredAt
+	r.Token, r.Attempt = a.Token, a.Served[len(a.Served)-1]
+	r.Session, r.Owner, r.Traceparent, r.Data = a.Session, a.Owner, a.Traceparent, bytes.Clone(a.Data)
+	if a.AcquiredAt.After(r.Acquired) {
+		r.Acquired = a.AcquiredAt
 	}
 	o.event(r, r.Token, store.Event{Kind: store.EventAcquired})
 }

@@ -214,25 +214,34 @@ func (w *world) release(t *rapid.T) {
 
 func (w *world) amend(t *rapid.T) {
 	g, claim := w.claim(t)
-	c := store.Change{Claim: claim, SetData: true, Data: []byte("2"), Session: "s", Owner: "o", AcquiredAt: w.moment().Wall, Share: seldom(t, "share")}
+	c := store.Change{Key: claim.Key, Token: claim.Token, Lease: claim.Lease, SetData: true, Data: []byte("2")}
 	if rapid.Bool().Draw(t, "extend") {
 		c.TTL = ticks(t, "ttl")
 	}
+	share := seldom(t, "share")
 	w.twice(t, change{
-		by: g.by, leave: func(id store.AttemptID) bool { return slices.Contains(c.Served, id) },
+		by: g.by, leave: func(id store.AttemptID) bool { return slices.Contains(claim.Served, id) },
 	}, func(o *Op) string {
 		was := w.living(g)
-		status := o.Amend(w.row, &c).Status
+		var status store.ClaimStatus
+		if len(claim.Served) > 0 {
+			status = o.Adopt(w.row, &store.Adoption{Change: c, Served: claim.Served, Session: "s", Owner: "o", AcquiredAt: o.Now.Wall}).Status
+		} else {
+			status = o.Amend(w.row, &c).Status
+		}
+		if share && status == store.Holds {
+			status = o.Downgrade(w.row, &c).Status
+		}
 		if (status == store.Holds) != was {
 			t.Fatalf("the claim of grant %d is answered %d", g.token, status)
 		}
 		if status != store.Holds {
 			return fmt.Sprint(status)
 		}
-		if len(c.Served) > 0 { // the grant is that of the waiter now
-			g.token, g.Attempt.ID = c.Token, c.Served[0]
+		if len(claim.Served) > 0 { // the grant is that of the waiter now
+			g.token, g.Attempt.ID = c.Token, claim.Served[0]
 		}
-		if c.Share {
+		if share {
 			g.Shared, g.cohort = true, nil
 		}
 		return fmt.Sprint(status)

@@ -14,8 +14,7 @@ func (o *Op) Move(r *Row, m store.Move, from store.LeaseID, to *Lease) store.Cla
 	} else if k := r.skipped[m.ID]; k != nil {
 		under = &k.lease
 	} else {
-		c := store.Claim{Key: m.Key, Token: r.tokenOf(m), Lease: to.id}
-		h, status := o.standing(r, &c)
+		h, status := o.standing(r, r.tokenOf(m), to.id, false)
 		if status != store.Holds {
 			return status
 		}

@@ -6,7 +6,7 @@ import (
 
 // Release ends a grant, and hands the key to the first living waiters.
 func (o *Op) Release(r *Row, c *store.Claim) (v store.Verdict) {
-	h, status := o.standing(r, c)
+	h, status := o.standing(r, c.Token, c.Lease, len(c.Served) > 0)
 	v.Status = status
 	r.dropServed(c.Served)
 	if v.Status == store.Holds && c.Undelivered && !o.mayBeUndelivered(h) {
@@ -17,8 +17,8 @@ func (o *Op) Release(r *Row, c *store.Claim) (v store.Verdict) {
 	}
 	switch expired := v.Status == store.Expired && h != nil; {
 	case v.Status == store.Holds:
-		if v.Lock.Key, v.Lock.Token = c.Key, c.Token; c.Lease == (store.LeaseID{}) {
-			v.Lock.Holder.HeldFor, v.Lock.Holder.Traceparent = h.heldFor(o.Now), h.Traceparent
+		if c.Lease == (store.LeaseID{}) {
+			v.HeldFor, v.Traceparent = h.heldFor(o.Now), h.Traceparent
 		}
 		if c.Outcome == store.Success {
 			o.skipWaiters(r, c.Result)
@@ -83,27 +83,32 @@ func (o *Op) leaveLease(h *holder) {
 	h.lease = endedLease
 }
 
-// standing decides a claim, and returns the claimed grant. The grant is nil if the row no longer has it.
-func (o *Op) standing(r *Row, c *store.Claim) (*holder, store.ClaimStatus) {
+// standing decides a claim, and returns the claimed grant. The grant is nil if the row no longer has it. served: the claimed
+// holder of an exclusive lock got it from its sidecar, so the row may still know an earlier holder of the cohort.
+func (o *Op) standing(r *Row, token int64, lease store.LeaseID, served bool) (*holder, store.ClaimStatus) {
 	if len(r.shares) == 0 {
-		return &r.holder, o.judge(&r.holder, c)
+		known := r.Token
+		if served && store.OfGrant(known, token) {
+			token = known
+		}
+		return &r.holder, o.judge(&r.holder, token, lease)
 	}
-	if h := r.share(c.Token); h != nil {
-		return h, o.judge(h, c)
+	if h := r.share(token); h != nil {
+		return h, o.judge(h, token, lease)
 	}
-	return nil, r.past(c.Token)
+	return nil, r.past(token)
 }
 
 // judge decides a claim on a grant. A session's lock may be under another lease of its instance: see Move.
-func (o *Op) judge(h *holder, c *store.Claim) store.ClaimStatus {
+func (o *Op) judge(h *holder, token int64, lease store.LeaseID) store.ClaimStatus {
 	switch {
-	case h.Token == 0 || h.Token != c.Token && (len(c.Served) == 0 || !store.OfGrant(h.Token, c.Token)):
+	case h.Token == 0 || h.Token != token:
 		return store.UnknownToken
 	case h.Released:
 		return store.Released
 	case h.lease.Dead():
 		return store.Expired
-	case h.lease.Renewed() && h.lease.id != c.Lease && (!h.lease.by.is(o.By) || c.Lease == store.LeaseID{}):
+	case h.lease.Renewed() && h.lease.id != lease && (!h.lease.by.is(o.By) || lease == store.LeaseID{}):
 		return store.OtherSession
 	case !h.lease.Alive(o.Now):
 		return store.Expired

@@ -122,10 +122,24 @@ func (o *operation) release(c *store.Claim, v *store.Verdict) {
 	*v = o.Release(&r.Row, c)
 }
 
+func keyOfChange(c *store.Change) string { return c.Key }
+
 // Amend checks locks, and changes their data and remaining time.
-func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verdict, error) {
-	return each(ctx, s, "Amend", changes, func(c *store.Change) string { return c.Key },
-		func(o *operation, r *key.Row, c *store.Change) store.Verdict { return o.Amend(r, c) })
+func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Amended, error) {
+	return each(ctx, s, "Amend", changes, keyOfChange,
+		func(o *operation, r *key.Row, c *store.Change) store.Amended { return o.Amend(r, c) })
+}
+
+// Downgrade amends locks, and turns exclusive ones into shares.
+func (s *Store) Downgrade(ctx context.Context, changes []store.Change) ([]store.Amended, error) {
+	return each(ctx, s, "Downgrade", changes, keyOfChange,
+		func(o *operation, r *key.Row, c *store.Change) store.Amended { return o.Downgrade(r, c) })
+}
+
+// Adopt makes the last served waiters of cohorts the holders that the store knows.
+func (s *Store) Adopt(ctx context.Context, adoptions []store.Adoption) ([]store.Amended, error) {
+	return each(ctx, s, "Adopt", adoptions, func(a *store.Adoption) string { return a.Key },
+		func(o *operation, r *key.Row, a *store.Adoption) store.Amended { return o.Adopt(r, a) })
 }
 
 // Get reads locks.

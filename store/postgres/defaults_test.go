@@ -245,7 +245,7 @@ func useEverything(t *testing.T, url string) {
 			t.Errorf("the next token is %d after %d: %v", next, shared.Token, err)
 		}
 	}
-	if v, err := first.Amend(t.Context(), []store.Change{{Claim: store.Claim{Key: "ttl", Token: tokens[2]}, TTL: 2 * time.Hour, SetData: true, Data: result}}); err != nil ||
+	if v, err := first.Amend(t.Context(), []store.Change{{Key: "ttl", Token: tokens[2], TTL: 2 * time.Hour, SetData: true, Data: result}}); err != nil ||
 		v[0].Lock.Holder.ExpiresIn < 2*time.Hour-patience || !bytes.Equal(v[0].Lock.Holder.Data, result) {
 		t.Errorf("amended: %+v, %v", v, err)
 	}

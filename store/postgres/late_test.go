@@ -70,7 +70,7 @@ func TestLateStatementsDoNothing(t *testing.T) {
 			return err
 		},
 		"amend": func(ctx context.Context) error {
-			_, err := s.Amend(ctx, []store.Change{{Claim: store.Claim{Key: "ttl", Token: token}, TTL: time.Minute}})
+			_, err := s.Amend(ctx, []store.Change{{Key: "ttl", Token: token, TTL: time.Minute}})
 			return err
 		},
 		"withdraw": func(ctx context.Context) error { return withdraw(ctx, s, session.Attempt) },
@@ -84,7 +84,7 @@ func TestLateStatementsDoNothing(t *testing.T) {
 		}
 		// The store reads the database's clock again.
 		poll(t, "the clock to be right again", func() bool {
-			_, err := s.Amend(t.Context(), []store.Change{{Claim: store.Claim{Key: "ttl", Token: token}, SetData: true}})
+			_, err := s.Amend(t.Context(), []store.Change{{Key: "ttl", Token: token, SetData: true}})
 			return err == nil
 		})
 	}

@@ -288,7 +288,7 @@ func TestAShortenedLockHintsTheFirstLivingWaiter(t *testing.T) {
 	want(t, enqueue(t, a, living), store.Queued)
 	exec(t, connect(t, url), "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", dead)
 
-	verdicts, err := a.Amend(t.Context(), []store.Change{{Claim: store.Claim{Key: "k", Token: token}, TTL: time.Minute}})
+	verdicts, err := a.Amend(t.Context(), []store.Change{{Key: "k", Token: token, TTL: time.Minute}})
 	if err != nil || verdicts[0].Status != store.Holds {
 		t.Fatalf("got %+v, %v", verdicts, err)
 	}

@@ -116,11 +116,11 @@ func TestLockedRowIsLeftOut(t *testing.T) {
 		}
 		changes := make([]store.Change, len(asks))
 		for i, a := range answers {
-			changes[i] = store.Change{Claim: store.Claim{Key: asks[i].Key, Token: a.Token}, TTL: time.Minute}
+			changes[i] = store.Change{Key: asks[i].Key, Token: a.Token, TTL: time.Minute}
 		}
 		defer s.operator("locks", "key = 'k07'")()
-		verdicts, err := s.Amend(t.Context(), changes)
-		s.judged(verdicts, err, 7)
+		amended, err := s.Amend(t.Context(), changes)
+		judged(s, amended, func(a store.Amended) store.ClaimStatus { return a.Status }, err, 7)
 	})
 	t.Run("withdraw", func(t *testing.T) {
 		s := hasty(t)
@@ -207,17 +207,17 @@ func (s *scene) answered(answers []store.Answer, err error, locked int, others s
 func (s *scene) statuses(claims []store.Claim, locked int) {
 	s.Helper()
 	verdicts, err := s.Release(s.Context(), claims)
-	s.judged(verdicts, err, locked)
+	judged(s, verdicts, func(v store.Verdict) store.ClaimStatus { return v.Status }, err, locked)
 }
 
-func (s *scene) judged(verdicts []store.Verdict, err error, locked int) {
+func judged[T any](s *scene, answers []T, status func(T) store.ClaimStatus, err error, locked int) {
 	s.Helper()
 	if err != nil {
 		s.Fatal(err)
 	}
-	for i, v := range verdicts {
-		if want := map[bool]store.ClaimStatus{true: store.ClaimRowLocked, false: store.Holds}[i == locked]; v.Status != want {
-			s.Errorf("item %d: status %d, want %d", i, v.Status, want)
+	for i, a := range answers {
+		if want := map[bool]store.ClaimStatus{true: store.ClaimRowLocked, false: store.Holds}[i == locked]; status(a) != want {
+			s.Errorf("item %d: status %d, want %d", i, status(a), want)
 		}
 	}
 }

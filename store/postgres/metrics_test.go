@@ -150,7 +150,7 @@ func useAll(t *testing.T, s *postgres.Store) {
 	errHeard := s.Acknowledge(ctx, []store.SignalID{1})
 	errWatch := s.Watch(ctx, []string{"one"}, lease)
 	errUnwatch := s.Unwatch(ctx, []string{"one"})
-	_, errAmend := s.Amend(ctx, []store.Change{{Claim: store.Claim{Key: "one", Token: token, Lease: lease}}})
+	_, errAmend := s.Amend(ctx, []store.Change{{Key: "one", Token: token, Lease: lease}})
 	_, errMany := s.Acquire(ctx, []store.Ask{askFor("a", lease), askFor("b", lease)})
 	_, errList := s.List(ctx, store.Query{Limit: 10})
 	release(t, s, store.Claim{Key: "one", Token: token, Lease: lease})

@@ -145,7 +145,7 @@ func TestChangeDuringAMove(t *testing.T) {
 		},
 		"change of data": func(s *scene, ask store.Ask, token int64) {
 			claim := store.Claim{Key: "k", Token: token, Lease: ask.Lease}
-			verdicts, err := s.Amend(s.Context(), []store.Change{{Claim: claim, SetData: true, Data: []byte("1")}})
+			verdicts, err := s.Amend(s.Context(), []store.Change{{Key: claim.Key, Token: claim.Token, Lease: claim.Lease, SetData: true, Data: []byte("1")}})
 			if err != nil || verdicts[0].Status != store.Holds {
 				s.Errorf("got %+v, %v", verdicts, err)
 			}

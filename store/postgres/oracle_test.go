@@ -186,14 +186,14 @@ func (o *oracle) blockers(g, m store.Lock) bool {
 }
 
 // verdicts compares statuses. Of a grant that is over, each engine may have forgotten how it ended.
-func (o *oracle) verdicts(claims []store.Claim, got, machine []store.Verdict) string {
+// statuses compares the answers to claims.
+func statuses[Claim, Answer any](claims []Claim, got, machine []Answer, status func(Answer) store.ClaimStatus) string {
 	over := []store.ClaimStatus{store.Released, store.Expired, store.UnknownToken}
 	for i, c := range claims {
-		g, m := got[i], machine[i]
-		forgotten := slices.Contains(over, g.Status) && slices.Contains(over, m.Status) &&
-			(g.Status == store.UnknownToken || m.Status == store.UnknownToken)
-		if g.Status != m.Status && !forgotten {
-			return fmt.Sprintf("claim %+v:\nPostgreSQL  %+v\nthe machine %+v", c, g, m)
+		g, m := status(got[i]), status(machine[i])
+		forgotten := slices.Contains(over, g) && slices.Contains(over, m) && (g == store.UnknownToken || m == store.UnknownToken)
+		if g != m && !forgotten {
+			return fmt.Sprintf("claim %+v:\nPostgreSQL  %+v\nthe machine %+v", c, got[i], machine[i])
 		}
 	}
 	return ""
@@ -358,22 +358,35 @@ func (r recorded) Release(ctx context.Context, claims []store.Claim) ([]store.Ve
 			its[i] = o.claim(c)
 		}
 		machine, err := s.Release(context.Background(), its)
-		return o.verdicts(claims, got, machine), err
+		return statuses(claims, got, machine, func(v store.Verdict) store.ClaimStatus { return v.Status }), err
 	})
 	return got, err
 }
 
-func (r recorded) Amend(ctx context.Context, changes []store.Change) ([]store.Verdict, error) {
+func (r recorded) Amend(ctx context.Context, changes []store.Change) ([]store.Amended, error) {
 	got, err := r.Store.Amend(ctx, changes)
-	r.note(fmt.Sprintf("amend %+v", changes), err, func(s *memory.Store, o *oracle) (string, error) {
-		claims, its := make([]store.Claim, len(changes)), slices.Clone(changes)
-		for i, c := range changes {
-			claims[i], its[i].Claim = c.Claim, o.claim(c.Claim)
-		}
-		machine, err := s.Amend(context.Background(), its)
-		return o.verdicts(claims, got, machine), err
-	})
+	r.noteAmend("amend", changes, got, err, (*memory.Store).Amend)
 	return got, err
+}
+
+func (r recorded) Downgrade(ctx context.Context, changes []store.Change) ([]store.Amended, error) {
+	got, err := r.Store.Downgrade(ctx, changes)
+	r.noteAmend("downgrade", changes, got, err, (*memory.Store).Downgrade)
+	return got, err
+}
+
+func (r recorded) noteAmend(
+	name string, changes []store.Change, got []store.Amended, err error,
+	by func(*memory.Store, context.Context, []store.Change) ([]store.Amended, error),
+) {
+	r.note(fmt.Sprintf("%s %+v", name, changes), err, func(s *memory.Store, o *oracle) (string, error) {
+		its := slices.Clone(changes)
+		for i, c := range changes {
+			its[i].Token = o.token(c.Key, c.Token)
+		}
+		machine, err := by(s, context.Background(), its)
+		return statuses(changes, got, machine, func(a store.Amended) store.ClaimStatus { return a.Status }), err
+	})
 }
 
 // pass lets the machine hand on a key whose hold is over, by an ask in vain. PostgreSQL may have done so in an operation that need

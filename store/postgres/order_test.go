@@ -47,6 +47,13 @@ func (o *ordered) others() []store.Ask {
 	return asks
 }
 
+func (o *ordered) changes() (changes []store.Change) {
+	for _, c := range o.claims {
+		changes = append(changes, store.Change{Key: c.Key, Token: c.Token, Lease: c.Lease, SetData: true})
+	}
+	return changes
+}
+
 func (o *ordered) release() error { _, err := o.Release(o.Context(), o.claims); return err }
 func (o *ordered) enqueue() error { _, err := o.Enqueue(o.Context(), o.others()); return err }
 
@@ -93,11 +100,20 @@ func TestABatchLocksItsRowsInTheOrderOfTheKeys(t *testing.T) {
 		"release contended": {(*ordered).enqueue, (*ordered).release},
 		"reap with waiters": {(*ordered).enqueueElsewhere, func(o *ordered) error { return o.Revoke(o.Context(), []store.LeaseID{o.lease}) }},
 		"amend": {nil, func(o *ordered) error {
-			var changes []store.Change
-			for _, c := range o.claims {
-				changes = append(changes, store.Change{Claim: c, SetData: true})
+			_, err := o.Amend(o.Context(), o.changes())
+			return err
+		}},
+		"downgrade": {nil, func(o *ordered) error {
+			_, err := o.Downgrade(o.Context(), o.changes())
+			return err
+		}},
+		"adopt": {nil, func(o *ordered) error {
+			var adoptions []store.Adoption
+			for _, c := range o.changes() {
+				c.Token++
+				adoptions = append(adoptions, store.Adoption{Change: c, Served: []store.AttemptID{uuid.New()}})
 			}
-			_, err := o.Amend(o.Context(), changes)
+			_, err := o.Adopt(o.Context(), adoptions)
 			return err
 		}},
 		"withdraw": {nil, func(o *ordered) error {

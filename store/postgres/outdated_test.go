@@ -36,8 +36,9 @@ func TestAnOutdatedPrimaryServesNothing(t *testing.T) {
 	otherLease := openLease(t, other, time.Hour)
 	claim := func(key string) store.Claim { return store.Claim{Key: key, Token: tokens[key], Lease: s.lease} }
 	ofClient := func(key string) store.Claim { return store.Claim{Key: key, Token: tokens[key]} }
-	amend := func(c store.Change) func(context.Context) error {
-		return func(ctx context.Context) error { _, err := s.Amend(ctx, []store.Change{c}); return err }
+	amend := func(c store.Claim, change store.Change) func(context.Context) error {
+		change.Key, change.Token, change.Lease = c.Key, c.Token, c.Lease
+		return func(ctx context.Context) error { _, err := s.Amend(ctx, []store.Change{change}); return err }
 	}
 	ask := func(asks ...store.Ask) func(context.Context) error {
 		return func(ctx context.Context) error { _, err := s.Acquire(ctx, asks); return err }
@@ -99,14 +100,20 @@ func TestAnOutdatedPrimaryServesNothing(t *testing.T) {
 			_, err := other.Check(ctx, []store.Attempt{elsewhere.Attempt})
 			return err
 		},
-		"check a claim":          amend(store.Change{Claim: claim("held")}),
-		"check a client's claim": amend(store.Change{Claim: ofClient("ttl")}),
-		"prolong":                amend(store.Change{Claim: ofClient("ttl"), TTL: 2 * time.Hour}),
-		"set data":               amend(store.Change{Claim: claim("held"), SetData: true, Data: []byte("1")}),
-		"serve a cohort": amend(store.Change{
-			Claim: store.Claim{Key: "cohort", Token: tokens["cohort"] + 1, Lease: s.lease, Served: []store.AttemptID{member.ID}}, AcquiredAt: time.Now(),
-		}),
-		"share":                 amend(store.Change{Claim: claim("exclusive"), Share: true}),
+		"check a claim":          amend(claim("held"), store.Change{}),
+		"check a client's claim": amend(ofClient("ttl"), store.Change{}),
+		"prolong":                amend(ofClient("ttl"), store.Change{TTL: 2 * time.Hour}),
+		"set data":               amend(claim("held"), store.Change{SetData: true, Data: []byte("1")}),
+		"adopt": func(ctx context.Context) error {
+			_, err := s.Adopt(ctx, []store.Adoption{{
+				Change: store.Change{Key: "cohort", Token: tokens["cohort"] + 1, Lease: s.lease}, Served: []store.AttemptID{member.ID}, AcquiredAt: time.Now(),
+			}})
+			return err
+		},
+		"downgrade": func(ctx context.Context) error {
+			_, err := s.Downgrade(ctx, []store.Change{{Key: "exclusive", Token: tokens["exclusive"], Lease: s.lease}})
+			return err
+		},
 		"release with a waiter": func(ctx context.Context) error { _, err := s.Release(ctx, []store.Claim{claim("held")}); return err },
 		"withdraw":              func(ctx context.Context) error { return withdraw(ctx, s, held.Attempt) },
 		"move": func(ctx context.Context) error {

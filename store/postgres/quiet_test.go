@@ -209,7 +209,7 @@ func (s *scene) showsNoHolder() {
 // claims returns the status of a claim.
 func (s *scene) claims(claim store.Claim) store.ClaimStatus {
 	s.Helper()
-	verdicts, err := s.Amend(s.Context(), []store.Change{{Claim: claim}})
+	verdicts, err := s.Amend(s.Context(), []store.Change{{Key: claim.Key, Token: claim.Token, Lease: claim.Lease}})
 	if err != nil {
 		s.Fatal(err)
 	}

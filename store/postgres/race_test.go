@@ -414,14 +414,16 @@ func mingle(t *testing.T, s engine, r *rand.Rand, keys int) {
 		claim := store.Claim{Key: acquired[i].Key, Token: a.Token, Lease: acquired[i].Lease}
 		claim.Outcome, claim.AtOnce = store.ReleaseOutcome(r.IntN(3)), r.IntN(3) == 0
 		claims = append(claims, claim)
-		changes = append(changes, store.Change{Claim: claim, TTL: time.Millisecond, SetData: true})
+		changes = append(changes, store.Change{Key: claim.Key, Token: claim.Token, Lease: claim.Lease, TTL: time.Millisecond, SetData: true})
 	}
 	attempts := make([]store.Attempt, len(waiting))
 	for i, w := range waiting {
 		attempts[i] = w.Attempt
 	}
-	_, err = s.Amend(ctx, changes)
+	_, err = s.Amend(ctx, changes[:len(changes)/2])
 	fail("amend", err)
+	_, err = s.Downgrade(ctx, changes[len(changes)/2:])
+	fail("downgrade", err)
 	_, err = s.Check(ctx, attempts)
 	fail("check", err)
 	_, err = s.Release(ctx, claims)

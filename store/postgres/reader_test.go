@@ -167,7 +167,7 @@ func TestReaderChangesNothing(t *testing.T) {
 		"withdraw": func() error { _, err := r.Withdraw(ctx, []store.Attempt{attempt}); return err },
 		"release":  func() error { _, err := r.Release(ctx, []store.Claim{{Key: "held", Token: 1}}); return err },
 		"amend": func() error {
-			_, err := r.Amend(ctx, []store.Change{{Claim: store.Claim{Key: "held", Token: 1}}})
+			_, err := r.Amend(ctx, []store.Change{{Key: "held", Token: 1}})
 			return err
 		},
 		"signal": func() error { _, err := r.Signal(ctx, []store.Signal{{Kind: store.Break, Key: "held"}}); return err },

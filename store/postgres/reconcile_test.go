@@ -204,7 +204,7 @@ func TestAClaimIsNotJudgedByANewClock(t *testing.T) {
 	ask.TTL = time.Hour
 	claim := store.Claim{Key: "k", Token: want(t, acquire(t, s, ask), store.Granted).Token}
 	exec(t, s.conn, "UPDATE locksidecar.meta SET server = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 s'")
-	verdicts, err := s.Amend(t.Context(), []store.Change{{Claim: claim}})
+	verdicts, err := s.Amend(t.Context(), []store.Change{{Key: claim.Key, Token: claim.Token, Lease: claim.Lease}})
 	if err != nil || verdicts[0].Status != store.Holds {
 		t.Errorf("got %+v, %v", verdicts, err)
 	}

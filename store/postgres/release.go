@@ -38,11 +38,11 @@ func (o *operation) claimName(c *store.Claim) keyName {
 	return keyName{o.config.Identity.Namespace, c.Key}
 }
 
-func (v *verdictRow) verdict(key string) store.Verdict {
+func (v *verdictRow) verdict() store.Verdict {
 	verdict := store.Verdict{Status: claimStatuses[string(v.state)]}
 	if verdict.Status == store.Holds {
-		heldFor := max(0, time.Time(v.handOver.now).Sub(time.Time(v.acquiredAt))) // the clock may have been set back
-		verdict.Lock = store.Lock{Key: key, Token: int64(v.token), Holder: store.Holder{HeldFor: heldFor, Traceparent: string(v.traceparent)}}
+		verdict.HeldFor = max(0, time.Time(v.handOver.now).Sub(time.Time(v.acquiredAt))) // the clock may have been set back
+		verdict.Traceparent = string(v.traceparent)
 	}
 	return verdict
 }
@@ -124,7 +124,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		c := claims[which[0]]
 		sql, args = sqlReleaseOne, []any{namespace, c.Key, c.Token, [16]byte(c.Lease), flush}
 	default:
-		keys, tokens, leases := claimColumns(which, func(i int) store.Claim { return claims[i] })
+		keys, tokens, leases := claimColumns(claims, which)
 		sql, args = sqlReleaseMany, []any{namespace, keys, tokens, leases, flush}
 	}
 	found, err := query(ctx, o, sql, args, func(rows pgx.Rows, f *freed) error { return rows.Scan(&f.key, &f.watched) })
@@ -138,7 +138,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		n := byKey[f.key]
 		c := &claims[n]
 		done[i] = store.Claim{Key: c.Key, Token: c.Token, Lease: c.Lease, Awaited: true}
-		verdicts[n] = store.Verdict{Status: store.Holds, Lock: store.Lock{Key: c.Key, Token: c.Token}}
+		verdicts[n] = store.Verdict{Status: store.Holds}
 		o.released.Add(c.Key, toNobody)
 		if f.watched {
 			o.ended(o.claimName(c), zeronull.Int8(c.Token), releaseOf(c))
@@ -175,13 +175,13 @@ func releaseOf(c *store.Claim) *store.Event {
 // releaseRest decides the remaining claims with their rows locked, and ends their grants.
 func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest []int, verdicts []store.Verdict) error { //nolint:funlen // one round trip after the other, to be read in one place
 	namespace := o.config.Identity.Namespace
-	keys, tokens, leases := claimColumns(rest, func(i int) store.Claim { return claims[i] })
+	keys, tokens, leases := claimColumns(claims, rest)
 	undelivered, successes, atOnce := make([]bool, len(rest)), make([]*bool, len(rest)), make([]bool, len(rest))
 	results, traceparents, served := make([]*string, len(rest)), make([]string, len(rest)), make([]string, len(rest))
 	for n, i := range rest {
 		c := &claims[i]
 		undelivered[n], successes[n], atOnce[n] = c.Undelivered, successOf(c), c.AtOnce
-		results[n], traceparents[n], served[n] = textOf(c.Result), c.Traceparent, servedOf(c)
+		results[n], traceparents[n], served[n] = textOf(c.Result), c.Traceparent, textOfServed(c.Served)
 	}
 	o.then = o.notifying(claims, rest)
 	found, err := query(ctx, o, sqlRelease,
@@ -201,7 +201,7 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		n := rest[v.ord-1]
 		h := &v.handOver
 		if v.state != "" {
-			verdicts[n] = v.verdict(claims[n].Key)
+			verdicts[n] = v.verdict()
 		}
 		h.namespace, h.key = namespace, claims[n].Key
 		switch h.outcome {
@@ -272,115 +272,25 @@ func (o *operation) notifying(claims []store.Claim, which []int) *follower {
 	if len(which) == 0 {
 		return nil
 	}
-	keys, tokens, _ := claimColumns(which, func(i int) store.Claim { return claims[i] })
+	keys, tokens, _ := claimColumns(claims, which)
 	id := o.config.Identity
 	return &follower{sql: sqlNotifyGrants, args: []any{id.Namespace, id.Instance, keys, tokens, o.longCommit}}
 }
 
-func claimColumns[T any](items []T, claim func(T) store.Claim) (keys []string, tokens []int64, leases [][16]byte) {
-	keys, tokens, leases = make([]string, len(items)), make([]int64, len(items)), make([][16]byte, len(items))
-	for i, item := range items {
-		c := claim(item)
-		keys[i], tokens[i], leases[i] = c.Key, c.Token, c.Lease
+func claimColumns(claims []store.Claim, which []int) (keys []string, tokens []int64, leases [][16]byte) {
+	keys, tokens, leases = make([]string, len(which)), make([]int64, len(which)), make([][16]byte, len(which))
+	for n, i := range which {
+		c := &claims[i]
+		keys[n], tokens[n], leases[n] = c.Key, c.Token, c.Lease
 	}
 	return keys, tokens, leases
 }
 
-// servedOf lists the served waiters of a claim for the function drop_served.
-func servedOf(c *store.Claim) string {
-	ids := make([]string, len(c.Served))
-	for i, id := range c.Served {
+// textOfServed lists served waiters for the function drop_served.
+func textOfServed(served []store.AttemptID) string {
+	ids := make([]string, len(served))
+	for i, id := range served {
 		ids[i] = id.String()
 	}
 	return strings.Join(ids, ",")
-}
-
-type amended struct {
-	lockColumns
-	ord   int
-	state string
-	hints hints // the first waiter for a lock whose remaining time was set
-	ended zeronull.Int8
-}
-
-// Amend checks claims, and changes data and remaining times.
-func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verdict, error) {
-	if len(changes) == 0 {
-		return nil, nil
-	}
-	ctx, cancel, o, err := s.beginBatch(ctx, "amend", len(changes))
-	if err != nil {
-		return nil, err
-	}
-	defer cancel()
-	verdicts := make([]store.Verdict, len(changes))
-	name := func(i int) keyName { return o.claimName(&changes[i].Claim) }
-	locked, err := o.aroundLocked(ctx, items(len(changes)), name, func(ctx context.Context, which []int) error {
-		return o.amend(ctx, changes, which, verdicts)
-	})
-	for _, i := range locked {
-		verdicts[i].Status = store.ClaimRowLocked
-	}
-	if err != nil {
-		return nil, err
-	}
-	return verdicts, o.downgraded(ctx, changes, verdicts)
-}
-
-// downgraded hands shares to waiters of locks that are shares now, and reads these locks again.
-func (o *operation) downgraded(ctx context.Context, changes []store.Change, verdicts []store.Verdict) error {
-	var which []int
-	var keys []string
-	again := make([]store.Change, len(changes))
-	for i, c := range changes {
-		if c.Share && verdicts[i].Status == store.Holds {
-			which, keys = append(which, i), append(keys, c.Key)
-			again[i] = store.Change{Claim: store.Claim{Key: c.Key, Token: c.Token, Lease: c.Lease}}
-		}
-	}
-	if len(which) == 0 {
-		return nil
-	}
-	o.partly = true
-	if err := o.letIn(ctx, keys); err != nil {
-		return err
-	}
-	return o.amend(ctx, again, which, verdicts)
-}
-
-func (o *operation) amend(ctx context.Context, changes []store.Change, which []int, verdicts []store.Verdict) error {
-	keys, tokens, leases := claimColumns(which, func(i int) store.Claim { return changes[i].Claim })
-	ttls, sets, datas := make([]time.Duration, len(which)), make([]bool, len(which)), make([]*string, len(which))
-	served, acquired, shares := make([]string, len(which)), make([]time.Time, len(which)), make([]bool, len(which))
-	sessions, owners, traceparents := make([]string, len(which)), make([]string, len(which)), make([]string, len(which))
-	for n, i := range which {
-		c := &changes[i]
-		ttls[n], sets[n], datas[n], served[n] = c.TTL, c.SetData, textOf(c.Data), servedOf(&c.Claim)
-		sessions[n], owners[n], acquired[n], traceparents[n], shares[n] = c.Session, c.Owner, c.AcquiredAt, c.Traceparent, c.Share
-	}
-	namespace := o.config.Identity.Namespace
-	found, err := query(ctx, o, sqlAmend, []any{namespace, o.notAfter, o.config.Identity.Instance, keys, tokens, leases, ttls, sets, datas, served, sessions, owners, acquired, traceparents, shares},
-		func(rows pgx.Rows, a *amended) error {
-			return rows.Scan(a.with(&a.ord, &a.state, &a.hints.attempts, &a.hints.instances, &a.ended)...)
-		})
-	if err != nil {
-		return err
-	}
-	if len(found) != len(which) {
-		return o.fail(errShort, true)
-	}
-	for n := range found {
-		a := &found[n]
-		i := which[a.ord-1]
-		verdicts[i].Status = claimStatuses[a.state]
-		if verdicts[i].Status == store.Holds {
-			verdicts[i].Lock = a.asHeld(changes[i].Key)
-		}
-		o.hintAll(namespace, a.hints) // the lock may end earlier than they expect
-		if k := o.claimName(&changes[i].Claim); a.ended != 0 {
-			o.ended(k, a.ended, &store.Event{Kind: store.EventReleased})
-			o.acquired(k, a.token)
-		}
-	}
-	return nil
 }

@@ -31,8 +31,8 @@ func TestABatchOfReleasesLooksAtEachLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, standing := range []store.ClaimStatus{store.Holds, store.Expired, store.Holds} {
-		if v := verdicts[i]; v.Status != standing || standing == store.Holds && v.Lock.Token != claims[i].Token {
-			t.Errorf("%s: status %d of token %d, want %d of %d", claims[i].Key, v.Status, v.Lock.Token, standing, claims[i].Token)
+		if v := verdicts[i]; v.Status != standing {
+			t.Errorf("%s: status %d, want %d", claims[i].Key, v.Status, standing)
 		}
 	}
 	if n := pgtest.Query[int](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE NOT renewed"); n > 0 {

@@ -154,11 +154,9 @@ func TestAFailedStatementIsAFailedSpan(t *testing.T) {
 			exec(t, conn, "BEGIN")
 			exec(t, conn, "SELECT FROM locksidecar.locks FOR UPDATE")
 			found := s.call(t, func(ctx context.Context) {
-				verdicts, err := s.Amend(ctx, []store.Change{{
-					Claim: store.Claim{Key: "k", Token: token, Lease: lease}, SetData: true, Data: []byte(secret),
-				}})
-				if err != nil || verdicts[0].Status != store.ClaimRowLocked {
-					t.Errorf("%v, %v", verdicts, err)
+				amended, err := s.Amend(ctx, []store.Change{{Key: "k", Token: token, Lease: lease, SetData: true, Data: []byte(secret)}})
+				if err != nil || amended[0].Status != store.ClaimRowLocked {
+					t.Errorf("%v, %v", amended, err)
 				}
 			})
 			exec(t, conn, "ROLLBACK")

@@ -86,7 +86,7 @@ func TestHintsKeepTheSecret(t *testing.T) {
 	waiter := askFor("k", b.lease)
 	want(t, enqueue(t, b, waiter), store.Queued)
 	s := newSpy(t, url, "b")
-	if _, err := a.Amend(t.Context(), []store.Change{{Claim: store.Claim{Key: "k", Token: token}, TTL: time.Minute}}); err != nil {
+	if _, err := a.Amend(t.Context(), []store.Change{{Key: "k", Token: token, TTL: time.Minute}}); err != nil {
 		t.Fatal(err)
 	}
 	secret := waiter.ID.String()[18:]

@@ -161,18 +161,19 @@ func cohortCases() []testCase {
 			b.released(claim(holder, token))
 			b.wantCohort(first)
 		}},
-		{"Amend makes the last served waiter the holder", func(f *fixture) {
+		{"an adoption makes the last served waiter the holder", func(f *fixture) {
 			b := f.instance("b")
 			token, line := b.cohort("k", 3)
-			c := store.Change{
-				Claim:   store.Claim{Key: "k", Token: token + 1, Lease: b.lease, Served: []store.AttemptID{line[1].ID}, Traceparent: "t"},
-				Session: "second", Owner: "o", AcquiredAt: time.Now(), SetData: true, Data: []byte(`2`),
+			adoption := store.Adoption{
+				Change: store.Change{Key: "k", Token: token + 1, Lease: b.lease, Data: []byte(`1`)}, Served: []store.AttemptID{line[1].ID},
+				Session: "second", Owner: "o", AcquiredAt: time.Now(), Traceparent: "t",
 			}
 			for range 2 { // it may be repeated
-				if verdicts, err := b.Amend(b.ctx(), []store.Change{c}); err != nil || verdicts[0].Status != store.Holds {
-					f.Fatalf("got %+v, %v", verdicts, err)
-				}
+				f.sameJSON(b.adopted(adoption).Lock.Holder.Data, `1`)
+				adoption.Data = []byte(`9`)
 			}
+			adoption.SetData, adoption.Data = true, []byte(`2`)
+			b.adopted(adoption)
 			b.holds("k", token+1, 1)
 			if h := b.get("k").Holder; h.Session != "second" || h.Owner != "o" || string(h.Data) != "2" || h.Traceparent != "t" {
 				f.Errorf("held by %+v", h)
@@ -181,16 +182,16 @@ func cohortCases() []testCase {
 			b.released(store.Claim{Key: "k", Token: token + 2, Lease: b.lease, Served: []store.AttemptID{line[1].ID, line[2].ID}})
 			b.free("k")
 		}},
-		{"Amend shows the new holder a stop of the holder before", func(f *fixture) {
+		{"an adoption shows the new holder a stop of the holder before", func(f *fixture) {
 			a, b := f.pair()
 			token, line := b.cohort("k", 3)
 			a.signalled(stop("k", "enough"), store.Holds)
-			c := store.Change{
-				Claim:   store.Claim{Key: "k", Token: token + 1, Lease: b.lease, Served: []store.AttemptID{line[1].ID}},
+			adoption := store.Adoption{
+				Change: store.Change{Key: "k", Token: token + 1, Lease: b.lease}, Served: []store.AttemptID{line[1].ID},
 				Session: "second", AcquiredAt: time.Now(),
 			}
 			for range 2 {
-				f.stopping(b.stands(b.amend(c), store.Holds).Lock, "enough")
+				f.stopping(b.adopted(adoption).Lock, "enough")
 			}
 			f.stopping(a.holds("k", token+1, 1), "enough")
 			served := store.Claim{Key: "k", Token: token + 1, Lease: b.lease, Served: []store.AttemptID{line[1].ID}}
@@ -204,12 +205,12 @@ func cohortCases() []testCase {
 			f.watchPair(func(in, b *instance) {
 				token, line := b.cohort("k", 3)
 				in.watch(in.lease, "k")
-				c := store.Change{
-					Claim:   store.Claim{Key: "k", Token: token + 1, Lease: b.lease, Served: []store.AttemptID{line[1].ID}},
+				adoption := store.Adoption{
+					Change: store.Change{Key: "k", Token: token + 1, Lease: b.lease}, Served: []store.AttemptID{line[1].ID},
 					Session: "second", AcquiredAt: time.Now(),
 				}
 				for range 2 {
-					b.stands(b.amend(c), store.Holds)
+					b.adopted(adoption)
 				}
 				in.hears("k", event(store.EventReleased, token), event(store.EventAcquired, token+1))
 				b.released(store.Claim{Key: "k", Token: token + 2, Lease: b.lease, Served: []store.AttemptID{line[1].ID, line[2].ID}})

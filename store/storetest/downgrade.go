@@ -19,7 +19,7 @@ func downgradeCases() []testCase {
 			a.queued(r2, 2)
 			b.queued(writer, 3)
 			b.queued(r3, 4)
-			v := a.downgraded(holder, token)
+			v := a.downgraded(claim(holder, token), store.Change{}, store.Holds)
 			if v.Lock.Token != token || !v.Lock.Shared || v.Lock.Holder.Session != "s" || v.Lock.QueueLength != 2 {
 				f.Errorf("downgraded: %+v", v.Lock)
 			}
@@ -28,7 +28,7 @@ func downgradeCases() []testCase {
 				f.Errorf("got %+v", l)
 			}
 			f.sameJSON(l.Holder.Data, `1`)
-			a.downgraded(holder, token) // again
+			a.downgraded(claim(holder, token), store.Change{}, store.Holds) // again
 			b.shares("k", 2, token, l.Holders[1].Token, l.Holders[2].Token)
 			a.released(claim(holder, token))
 			b.shares("k", 2, l.Holders[1].Token, l.Holders[2].Token)
@@ -38,7 +38,7 @@ func downgradeCases() []testCase {
 			token := a.granted(holder).Token
 			b.queued(first, 1)
 			b.queued(second, 2)
-			a.downgraded(holder, token)
+			a.downgraded(claim(holder, token), store.Change{}, store.Holds)
 			got := b.inSlot(b.awaitNews(first), 1)
 			if l := b.shares("k", 1, token, got.Token); l.Limit != 2 || l.Holders[0].Slot != 0 {
 				f.Errorf("got %+v", l)
@@ -54,7 +54,7 @@ func downgradeCases() []testCase {
 			dying.Shared, dying.Limit = true, 2
 			b.queued(dying, 1)
 			b.awaitExpiry(lease, shortTTL)
-			a.downgraded(holder, token)
+			a.downgraded(claim(holder, token), store.Change{}, store.Holds)
 			if other := b.granted(b.askShared("k", 0)); b.shares("k", 0, token, other.Token).Limit != 0 {
 				f.Errorf("got %+v", b.get("k"))
 			}
@@ -66,7 +66,7 @@ func downgradeCases() []testCase {
 			b.queued(plain, 2)
 			other := b.askShared("k", 0)
 			b.queued(other, 3)
-			a.downgraded(holder, token)
+			a.downgraded(claim(holder, token), store.Change{}, store.Holds)
 			a.released(success(claim(holder, token), `5`))
 			b.awaitSkip(skip, `5`)
 			b.holds("k", b.awaitNews(plain).Token, 1)
@@ -77,7 +77,7 @@ func downgradeCases() []testCase {
 			holder := a.ask("k")
 			token := a.granted(holder).Token
 			b.want(b.acquire(b.askShared("k", 2)), store.Held)
-			a.downgraded(holder, token)
+			a.downgraded(claim(holder, token), store.Change{}, store.Holds)
 			b.want(b.acquire(b.askShared("k", 2)), store.LimitMismatch)
 			b.shares("k", 0, token, b.granted(b.askShared("k", 0)).Token)
 		}),
@@ -86,7 +86,7 @@ func downgradeCases() []testCase {
 			token := a.granted(holder).Token
 			b.queued(writer, 1)
 			b.queued(reader, 2)
-			a.downgraded(holder, token)
+			a.downgraded(claim(holder, token), store.Change{}, store.Holds)
 			b.shares("k", 2, token)
 			a.released(claim(holder, token))
 			b.holds("k", b.awaitNews(writer).Token, 1)
@@ -96,13 +96,13 @@ func downgradeCases() []testCase {
 			token := a.granted(holder).Token
 			theirs := claim(holder, token)
 			theirs.Lease = b.lease
-			b.stands(b.amend(store.Change{Claim: theirs, Share: true}), store.OtherSession)
-			a.stands(a.amend(store.Change{Claim: claim(holder, token+1), Share: true}), store.UnknownToken)
+			b.downgraded(theirs, store.Change{}, store.OtherSession)
+			a.downgraded(claim(holder, token+1), store.Change{}, store.UnknownToken)
 			if l := a.holds("k", token, 0); l.Shared {
 				a.Errorf("got %+v", l)
 			}
 			a.released(claim(holder, token))
-			a.stands(a.amend(store.Change{Claim: claim(holder, token), Share: true}), store.Released)
+			a.downgraded(claim(holder, token), store.Change{}, store.Released)
 			a.free("k")
 		}),
 		sharing("a downgraded bind:ttl lock keeps its lease and its MinHold", func(f *fixture, a, b *instance) {
@@ -110,7 +110,7 @@ func downgradeCases() []testCase {
 			holder.MinHold = longHold
 			token := a.granted(holder).Token
 			b.queued(reader, 1)
-			v := b.stands(b.amend(store.Change{Claim: claim(holder, token), Share: true, TTL: 2 * longTTL}), store.Holds)
+			v := b.downgraded(claim(holder, token), store.Change{TTL: 2 * longTTL}, store.Holds)
 			if v.Lock.Holder.ExpiresIn <= longTTL {
 				f.Errorf("downgraded: %+v", v.Lock)
 			}
@@ -125,7 +125,7 @@ func downgradeCases() []testCase {
 			token := a.granted(holder).Token
 			b.queued(reader, 1)
 			b.queued(writer, 2)
-			a.downgraded(holder, token)
+			a.downgraded(claim(holder, token), store.Change{}, store.Holds)
 			other := b.awaitNews(reader).Token
 			a.revoke(a.lease)
 			b.shares("k", 1, other)
@@ -136,10 +136,11 @@ func downgradeCases() []testCase {
 			token, line := a.cohort("k", 3)
 			reader := b.askShared("k", 0)
 			b.queued(reader, 3)
-			a.stands(a.amend(store.Change{
-				Claim:   store.Claim{Key: "k", Token: token + 1, Lease: a.lease, Served: []store.AttemptID{line[1].ID}},
-				Session: "second", AcquiredAt: time.Now(), Share: true,
-			}), store.Holds)
+			a.adopted(store.Adoption{
+				Change: store.Change{Key: "k", Token: token + 1, Lease: a.lease}, Served: []store.AttemptID{line[1].ID},
+				Session: "second", AcquiredAt: time.Now(),
+			})
+			a.downgraded(store.Claim{Key: "k", Token: token + 1, Lease: a.lease}, store.Change{}, store.Holds)
 			if l := b.shares("k", 2, token+1); l.Holder.Session != "second" {
 				b.Errorf("got %+v", l)
 			}
@@ -155,17 +156,11 @@ func downgradeCases() []testCase {
 			holder := a.ask("k")
 			token := a.granted(holder).Token
 			b.signalled(stop("k", "x"), store.Holds)
-			a.downgraded(holder, token)
+			a.downgraded(claim(holder, token), store.Change{}, store.Holds)
 			f.stopping(b.shares("k", 0, token), "x")
 			if got := a.hasSignals(1, a.lease); got[0].Token != token {
 				f.Errorf("signals %+v", got)
 			}
 		}),
 	}
-}
-
-// downgraded turns an exclusive lock into a share.
-func (in *instance) downgraded(ask store.Ask, token int64) store.Verdict {
-	in.Helper()
-	return in.stands(in.amend(store.Change{Claim: claim(ask, token), Share: true}), store.Holds)
 }

@@ -367,17 +367,6 @@ func claim(ask store.Ask, token int64) store.Claim {
 func (in *instance) release(c store.Claim) store.Verdict {
 	in.Helper()
 	verdicts, err := in.Release(in.ctx(), []store.Claim{c})
-	return in.onlyVerdict(verdicts, err)
-}
-
-func (in *instance) amend(c store.Change) store.Verdict {
-	in.Helper()
-	verdicts, err := in.Amend(in.ctx(), []store.Change{c})
-	return in.onlyVerdict(verdicts, err)
-}
-
-func (in *instance) onlyVerdict(verdicts []store.Verdict, err error) store.Verdict {
-	in.Helper()
 	if err != nil {
 		in.Fatalf("the store failed: %v", err)
 	}
@@ -385,6 +374,40 @@ func (in *instance) onlyVerdict(verdicts []store.Verdict, err error) store.Verdi
 		in.Fatalf("one item, %d verdicts: %+v", len(verdicts), verdicts)
 	}
 	return verdicts[0]
+}
+
+// amended amends the claimed lock, with an answer of this status.
+func (in *instance) amended(c store.Claim, change store.Change, want store.ClaimStatus) store.Amended {
+	in.Helper()
+	change.Key, change.Token, change.Lease = c.Key, c.Token, c.Lease
+	amended, err := in.Amend(in.ctx(), []store.Change{change})
+	return in.wantAmended(amended, err, want)
+}
+
+// downgraded amends the claimed lock and makes it a share, with an answer of this status.
+func (in *instance) downgraded(c store.Claim, change store.Change, want store.ClaimStatus) store.Amended {
+	in.Helper()
+	change.Key, change.Token, change.Lease = c.Key, c.Token, c.Lease
+	amended, err := in.Downgrade(in.ctx(), []store.Change{change})
+	return in.wantAmended(amended, err, want)
+}
+
+// adopted makes the last served waiter the holder of a lock that has its token.
+func (in *instance) adopted(a store.Adoption) store.Amended {
+	in.Helper()
+	amended, err := in.Adopt(in.ctx(), []store.Adoption{a})
+	return in.wantAmended(amended, err, store.Holds)
+}
+
+func (in *instance) wantAmended(amended []store.Amended, err error, want store.ClaimStatus) store.Amended {
+	in.Helper()
+	if err != nil {
+		in.Fatalf("the store failed: %v", err)
+	}
+	if len(amended) != 1 || amended[0].Status != want {
+		in.Fatalf("want one answer, %s: %+v", standing(want), amended)
+	}
+	return amended[0]
 }
 
 // released releases a lock that is held under the claim.

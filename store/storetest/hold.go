@@ -208,7 +208,7 @@ func (in *instance) notClaimable(ask store.Ask, token int64, want store.ClaimSta
 		atOnce.AtOnce = true
 		in.stands(in.release(atOnce), want)
 	}
-	in.stands(in.amend(store.Change{Claim: claim(ask, token), SetData: true, Data: []byte(`1`)}), want)
+	in.amended(claim(ask, token), store.Change{SetData: true, Data: []byte(`1`)}, want)
 	if again := in.acquire(ask); again.Outcome == store.Granted {
 		in.Fatalf("a repeat was granted: %+v", again)
 	}
@@ -236,9 +236,7 @@ func releaseLeavesTheHold(f *fixture) {
 	ask := a.askHold("k", longTTL, longHold)
 	ask.Data = []byte(`{"a":1}`)
 	token := a.granted(ask).Token
-	if was := a.released(claim(ask, token)).Lock; was.Key != "k" || was.Token != token {
-		f.Errorf("the lock as it was: %+v", was)
-	}
+	a.released(claim(ask, token))
 	b.keptByHold("k", token, 0, longHold)
 	if l := b.lists(store.Query{Limit: 1}, "k")[0]; !l.Holder.HoldPending || l.Token != token {
 		f.Errorf("listed: %+v", l)
@@ -381,8 +379,8 @@ func bindTTLHold(f *fixture) {
 	lasts(grant.ExpiresIn)
 	a.sameGrant(grant, a.acquire(ask))
 	c := claim(ask, grant.Token)
-	lasts(b.stands(b.amend(store.Change{Claim: c, TTL: time.Second}), store.Holds).Lock.Holder.ExpiresIn)
-	longer := b.stands(b.amend(store.Change{Claim: c, TTL: 2 * longHold}), store.Holds)
+	lasts(b.amended(c, store.Change{TTL: time.Second}, store.Holds).Lock.Holder.ExpiresIn)
+	longer := b.amended(c, store.Change{TTL: 2 * longHold}, store.Holds)
 	if longer.Lock.Holder.ExpiresIn <= longHold {
 		f.Errorf("expires in %v, want %v", longer.Lock.Holder.ExpiresIn, 2*longHold)
 	}

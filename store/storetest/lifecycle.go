@@ -61,11 +61,17 @@ func operationsAfterStop(f *fixture) {
 		"Cancel":       func() error { _, err := a.Cancel(ctx, attempts); return err },
 		"Withdraw":     func() error { _, err := a.Withdraw(ctx, attempts); return err },
 		"Release":      func() error { _, err := a.Release(ctx, claims); return err },
-		"Amend":        func() error { _, err := a.Amend(ctx, []store.Change{{Claim: claims[0]}}); return err },
-		"Get":          func() error { _, err := a.Get(ctx, []string{"k"}); return err },
-		"Signal":       func() error { _, err := a.Signal(ctx, []store.Signal{{Kind: store.Stop, Key: "k"}}); return err },
-		"Signals":      func() error { _, err := a.Signals(ctx, []store.LeaseID{a.lease}); return err },
-		"HeldUnder":    func() error { _, err := a.HeldUnder(ctx, []string{"k"}); return err },
+		"Amend":        func() error { _, err := a.Amend(ctx, []store.Change{{Key: "k", Token: 1}}); return err },
+		"Downgrade":    func() error { _, err := a.Downgrade(ctx, []store.Change{{Key: "k", Token: 1}}); return err },
+		"Adopt": func() error {
+			adoption := store.Adoption{Change: store.Change{Key: "k", Token: 1, Lease: a.lease}, Served: []store.AttemptID{ask.ID}}
+			_, err := a.Adopt(ctx, []store.Adoption{adoption})
+			return err
+		},
+		"Get":       func() error { _, err := a.Get(ctx, []string{"k"}); return err },
+		"Signal":    func() error { _, err := a.Signal(ctx, []store.Signal{{Kind: store.Stop, Key: "k"}}); return err },
+		"Signals":   func() error { _, err := a.Signals(ctx, []store.LeaseID{a.lease}); return err },
+		"HeldUnder": func() error { _, err := a.HeldUnder(ctx, []string{"k"}); return err },
 		"Move": func() error {
 			_, err := a.Move(ctx, a.lease, a.lease, []store.Move{{Attempt: ask.Attempt}})
 			return err

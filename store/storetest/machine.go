@@ -338,17 +338,18 @@ func (m *machine) release(t *rapid.T) {
 	want := m.model.release(by, c)
 	verdicts, err := m.stores[by].Release(m.ctx, []store.Claim{c})
 	must(t, err)
-	m.judgeClaim(t, k, c, verdicts[0], want)
+	m.judgeClaim(t, k, c, verdicts[0].Status, want)
 }
 
 func (m *machine) amend(t *rapid.T) {
-	c := store.Change{Claim: m.claim(t), SetData: true, Data: []byte(`"amended"`)}
+	claim := m.claim(t)
+	c := store.Change{Key: claim.Key, Token: claim.Token, Lease: claim.Lease, SetData: true, Data: []byte(`"amended"`)}
 	if rapid.Bool().Draw(t, "extend") {
 		c.TTL = m.duration(t, "ttl")
 	}
-	c.Share = rapid.IntRange(0, 3).Draw(t, "downgrade") == 0
+	downgrade := rapid.IntRange(0, 3).Draw(t, "downgrade") == 0
 	k, by := m.model.lock(c.Key), m.anyOf(t)
-	want := m.model.standing(by, c.Claim)
+	want := m.model.standing(by, claim)
 	if want == store.Holds {
 		h := k.granted(c.Token)
 		if c.TTL > 0 && !h.lease.renewed {
@@ -360,25 +361,29 @@ func (m *machine) amend(t *rapid.T) {
 			}
 		}
 		h.holder.Data = c.Data
-		if c.Share {
+		if downgrade {
 			m.model.downgrade(k)
 		}
 	}
-	verdicts, err := m.stores[by].Amend(m.ctx, []store.Change{c})
+	amend := m.stores[by].Amend
+	if downgrade {
+		amend = m.stores[by].Downgrade
+	}
+	amended, err := amend(m.ctx, []store.Change{c})
 	must(t, err)
-	m.judgeClaim(t, k, c.Claim, verdicts[0], want)
+	m.judgeClaim(t, k, claim, amended[0].Status, want)
+	if want == store.Holds && amended[0].Lock.Token != claim.Token {
+		t.Fatalf("claim %+v is answered with %+v", claim, amended[0].Lock)
+	}
 }
 
-func (m *machine) judgeClaim(t *rapid.T, k *modelLock, c store.Claim, v store.Verdict, want store.ClaimStatus) {
-	forgotten := k.swept && v.Status == store.UnknownToken && (want == store.Released || want == store.Expired)
-	if end := k.ends[c.Token]; end != 0 && (want == end || v.Status == end) { // the end of a share
-		forgotten = forgotten || v.Status == store.UnknownToken || want == store.UnknownToken
+func (m *machine) judgeClaim(t *rapid.T, k *modelLock, c store.Claim, got, want store.ClaimStatus) {
+	forgotten := k.swept && got == store.UnknownToken && (want == store.Released || want == store.Expired)
+	if end := k.ends[c.Token]; end != 0 && (want == end || got == end) { // the end of a share
+		forgotten = forgotten || got == store.UnknownToken || want == store.UnknownToken
 	}
-	if v.Status != want && !forgotten {
-		t.Fatalf("claim %+v: status %d, want %d", c, v.Status, want)
-	}
-	if want == store.Holds && v.Lock.Token != c.Token {
-		t.Fatalf("claim %+v is answered with %+v", c, v.Lock)
+	if got != want && !forgotten {
+		t.Fatalf("claim %+v: status %d, want %d", c, got, want)
 	}
 }
 

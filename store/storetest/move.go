@@ -53,7 +53,7 @@ func moveCases() []testCase {
 			ask, to := a.ask("k"), a.openLease(longTTL)
 			token := a.granted(ask).Token
 			for _, lease := range []store.LeaseID{a.lease, to} {
-				a.stands(a.amend(store.Change{Claim: store.Claim{Key: "k", Token: token, Lease: lease}}), store.Holds)
+				a.amended(store.Claim{Key: "k", Token: token, Lease: lease}, store.Change{}, store.Holds)
 			}
 			theirs, nobodys := store.Claim{Key: "k", Token: token, Lease: b.lease}, store.Claim{Key: "k", Token: token}
 			b.stands(b.release(theirs), store.OtherSession)

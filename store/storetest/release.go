@@ -10,19 +10,16 @@ import (
 
 func releaseCases() []testCase {
 	return []testCase{
-		{"a release frees the key and returns the lock as it was", func(f *fixture) {
+		{"a release frees the key and says how long a bind:ttl lock was held", func(f *fixture) {
 			a, b := f.pair()
 			ask, byTTL := a.ask("k"), a.ask("ttl")
 			byTTL.TTL, byTTL.Traceparent = longTTL, "t"
 			token := a.granted(ask).Token
-			if was := a.released(claim(ask, token)).Lock; was.Key != "k" || was.Token != token {
-				f.Errorf("the session's lock: %+v", was)
-			}
+			a.released(claim(ask, token))
 			token = a.granted(byTTL).Token
 			held := b.get("ttl").Holder.HeldFor
-			was := b.released(claim(byTTL, token)).Lock // key and token are enough for a claim
-			if was.Key != "ttl" || was.Token != token || was.Holder.Traceparent != "t" ||
-				was.Holder.HeldFor < held {
+			was := b.released(claim(byTTL, token)) // key and token are enough for a claim
+			if was.Traceparent != "t" || was.HeldFor < held {
 				f.Errorf("the lock as it was: %+v", was)
 			}
 			b.free("k")
@@ -59,10 +56,7 @@ func releaseCases() []testCase {
 			a, b := f.pair()
 			token := a.granted(a.askTTL("k", longTTL)).Token
 			b.stands(b.release(store.Claim{Key: "k", Token: token + 1}), store.UnknownToken)
-			was := b.released(store.Claim{Key: "k", Token: token}).Lock
-			if was.Holder.Renewed || was.Token != token {
-				f.Errorf("the lock as it was: %+v", was)
-			}
+			b.released(store.Claim{Key: "k", Token: token})
 			a.stands(a.release(store.Claim{Key: "k", Token: token}), store.Released)
 			token = a.granted(a.askTTL("k", longTTL)).Token
 			b.released(store.Claim{Key: "k", Token: token, Lease: b.lease})
@@ -122,7 +116,7 @@ func shortenedForAWaiter(f *fixture) {
 	first, second := b.ask("k"), a.ask("k")
 	b.queued(first, 1)
 	a.queued(second, 2)
-	a.stands(a.amend(store.Change{Claim: store.Claim{Key: "k", Token: token}, TTL: 300 * time.Millisecond}), store.Holds)
+	a.amended(store.Claim{Key: "k", Token: token}, store.Change{TTL: 300 * time.Millisecond}, store.Holds)
 	if !b.Traits().Polls {
 		b.awaitAnyNews(first)
 	}
@@ -167,7 +161,7 @@ func amendCases() []testCase {
 			ask := in.ask("k")
 			ask.Data = []byte(`{"a":1}`)
 			token := in.granted(ask).Token
-			v := in.stands(in.amend(store.Change{Claim: claim(ask, token)}), store.Holds)
+			v := in.amended(claim(ask, token), store.Change{}, store.Holds)
 			if !v.Lock.Held || v.Lock.Token != token || v.Lock.Holder.ExpiresIn <= 0 {
 				f.Errorf("the lock after the change: %+v", v.Lock)
 			}
@@ -179,11 +173,11 @@ func amendCases() []testCase {
 			ask.Data = []byte(`{"a":1}`)
 			token := in.granted(ask).Token
 			data := []byte(`[2]`)
-			v := in.stands(in.amend(store.Change{Claim: claim(ask, token), SetData: true, Data: data}), store.Holds)
+			v := in.amended(claim(ask, token), store.Change{SetData: true, Data: data}, store.Holds)
 			f.sameJSON(v.Lock.Holder.Data, `[2]`)
 			copy(data, `{9}`)
 			f.sameJSON(in.get("k").Holder.Data, `[2]`)
-			in.stands(in.amend(store.Change{Claim: claim(ask, token), SetData: true}), store.Holds)
+			in.amended(claim(ask, token), store.Change{SetData: true}, store.Holds)
 			if d := in.get("k").Holder.Data; d != nil {
 				f.Errorf("data %q after its removal", d)
 			}
@@ -194,20 +188,20 @@ func amendCases() []testCase {
 			ask.Data = []byte(`1`)
 			token := a.granted(ask).Token
 			theirs := store.Claim{Key: "k", Token: token, Lease: b.lease}
-			b.stands(b.amend(store.Change{Claim: theirs, SetData: true, Data: []byte(`2`)}), store.OtherSession)
+			b.amended(theirs, store.Change{SetData: true, Data: []byte(`2`)}, store.OtherSession)
 			unknown := store.Claim{Key: "k", Token: token + 1, Lease: a.lease}
-			a.stands(a.amend(store.Change{Claim: unknown, SetData: true, Data: []byte(`2`)}), store.UnknownToken)
-			a.stands(a.amend(store.Change{Claim: store.Claim{Key: "never", Token: 1}}), store.UnknownToken)
+			a.amended(unknown, store.Change{SetData: true, Data: []byte(`2`)}, store.UnknownToken)
+			a.amended(store.Claim{Key: "never", Token: 1}, store.Change{}, store.UnknownToken)
 			f.sameJSON(a.get("k").Holder.Data, `1`)
 			a.released(claim(ask, token))
-			a.stands(a.amend(store.Change{Claim: claim(ask, token)}), store.Released)
+			a.amended(claim(ask, token), store.Change{}, store.Released)
 			a.free("k")
 		}},
 		{"a bind:ttl lock is extended by key and token", func(f *fixture) {
 			a, b := f.pair()
 			token := a.granted(a.askTTL("k", 10*time.Second)).Token
 			c := store.Claim{Key: "k", Token: token}
-			v := b.stands(b.amend(store.Change{Claim: c, TTL: longTTL}), store.Holds)
+			v := b.amended(c, store.Change{TTL: longTTL}, store.Holds)
 			if v.Lock.Holder.ExpiresIn <= 10*time.Second || v.Lock.Holder.ExpiresIn > longTTL {
 				f.Errorf("expires in %v, want %v at most", v.Lock.Holder.ExpiresIn, longTTL)
 			}
@@ -217,7 +211,7 @@ func amendCases() []testCase {
 			a, b := f.pair()
 			token := a.granted(a.askTTL("k", longTTL)).Token
 			c := store.Claim{Key: "k", Token: token}
-			a.stands(a.amend(store.Change{Claim: c, TTL: shortTTL}), store.Holds)
+			a.amended(c, store.Change{TTL: shortTTL}, store.Holds)
 			b.takeOver(b.ask("k"))
 		}},
 		{"the waiter behind a bind:ttl lock that is shortened is notified", shortenedForAWaiter},
@@ -225,7 +219,7 @@ func amendCases() []testCase {
 			in := f.instance("a")
 			ask := in.ask("k")
 			token := in.granted(ask).Token
-			in.amend(store.Change{Claim: claim(ask, token), TTL: time.Second})
+			in.amended(claim(ask, token), store.Change{TTL: time.Second}, store.Holds)
 			if left := in.get("k").Holder.ExpiresIn; left < longTTL/2 {
 				f.Errorf("the lease ends in %v", left)
 			}
@@ -235,7 +229,7 @@ func amendCases() []testCase {
 			token := a.granted(a.askTTL("k", shortTTL)).Token
 			a.poll("the end of the lock", func() bool { return !a.get("k").Held })
 			c := store.Claim{Key: "k", Token: token}
-			a.stands(a.amend(store.Change{Claim: c, TTL: longTTL}), store.Expired)
+			a.amended(c, store.Change{TTL: longTTL}, store.Expired)
 			b.granted(b.ask("k"))
 		}},
 	}

@@ -209,7 +209,7 @@ func sharedGrantCases() []testCase {
 		sharing("a change of one share leaves the other shares alone", func(f *fixture, a, b *instance) {
 			first, second := a.askShared("k", 0), b.askShared("k", 0)
 			tokens := []int64{a.granted(first).Token, b.granted(second).Token}
-			v := b.stands(b.amend(store.Change{Claim: claim(second, tokens[1]), SetData: true, Data: []byte(`2`)}), store.Holds)
+			v := b.amended(claim(second, tokens[1]), store.Change{SetData: true, Data: []byte(`2`)}, store.Holds)
 			if v.Lock.Token != tokens[1] || !v.Lock.Shared || v.Lock.HoldersCount != 2 || len(v.Lock.Holders) != 1 || v.Lock.Holders[0].Token != tokens[1] {
 				f.Errorf("amended: %+v", v.Lock)
 			}
@@ -221,7 +221,7 @@ func sharedGrantCases() []testCase {
 			f.sameJSON(l.Holders[1].Data, `2`)
 			theirs := claim(first, tokens[0])
 			theirs.Lease = b.lease
-			b.stands(b.amend(store.Change{Claim: theirs}), store.OtherSession)
+			b.amended(theirs, store.Change{}, store.OtherSession)
 		}),
 		sharing("a claim belongs to the share with its token, and the status of the last share that ended is kept", func(_ *fixture, a, b *instance) {
 			first, second, third := a.askShared("k", 0), a.askShared("k", 0), b.askShared("k", 0)

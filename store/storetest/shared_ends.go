@@ -60,7 +60,7 @@ func sharedEndCases() []testCase {
 		sharing("a bind:ttl share is extended and released by key and token", func(f *fixture, a, b *instance) {
 			share, other := a.askSharedTTL("k", 0, longTTL), a.askShared("k", 0)
 			tokens := []int64{a.granted(share).Token, a.granted(other).Token}
-			v := b.stands(b.amend(store.Change{Claim: claim(share, tokens[0]), TTL: 2 * longTTL}), store.Holds)
+			v := b.amended(claim(share, tokens[0]), store.Change{TTL: 2 * longTTL}, store.Holds)
 			if v.Lock.Holder.ExpiresIn <= longTTL {
 				f.Errorf("ends in %v", v.Lock.Holder.ExpiresIn)
 			}
@@ -246,7 +246,7 @@ func sharedOtherCases() []testCase {
 			unknown := stop("k", "none")
 			unknown.Token = tokens[2] + 1
 			b.signalled(unknown, store.UnknownToken)
-			f.stopping(b.stands(b.amend(store.Change{Claim: claim(third, tokens[2])}), store.Holds).Lock, "all")
+			f.stopping(b.amended(claim(third, tokens[2]), store.Change{}, store.Holds).Lock, "all")
 		}),
 		sharing("a break with a token ends one bind:ttl share, and a break without one ends all", func(_ *fixture, a, b *instance) {
 			first, second, session := a.askSharedTTL("k", 0, longTTL), a.askSharedTTL("k", 0, longTTL), b.askShared("k", 0)

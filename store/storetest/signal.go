@@ -37,7 +37,7 @@ func signalCases() []testCase {
 			token := a.granted(ask).Token
 			b.signalled(stop("k", "enough"), store.Holds)
 			f.stopping(b.get("k"), "enough")
-			f.stopping(a.stands(a.amend(store.Change{Claim: claim(ask, token)}), store.Holds).Lock, "enough")
+			f.stopping(a.amended(claim(ask, token), store.Change{}, store.Holds).Lock, "enough")
 			a.released(claim(ask, token))
 			next := b.granted(b.ask("k")).Token
 			if l := a.holds("k", next, 0); l.Stopping != nil {
@@ -58,7 +58,7 @@ func signalCases() []testCase {
 				b.signalled(store.Signal{Kind: store.Break, Key: key}, store.Holds)
 			}
 			a.stands(a.release(claim(free, tokens[0])), store.Expired)
-			a.stands(a.amend(store.Change{Claim: claim(free, tokens[0])}), store.Expired)
+			a.amended(claim(free, tokens[0]), store.Change{}, store.Expired)
 			b.free("free")
 			if got := b.awaitNews(waiter); got.Token <= tokens[1] {
 				f.Errorf("tokens %d, then %d", tokens[1], got.Token)
@@ -237,7 +237,7 @@ func stopTold(f *fixture) {
 	f.stopping(b.lists(store.Query{Limit: 1}, "k")[0], *shown.Reason)
 	f.stopping(b.want(b.acquire(b.ask("k")), store.Held).Lock, *shown.Reason)
 	f.stopping(b.want(b.enqueue(b.ask("k")), store.Queued).Lock, *shown.Reason)
-	f.stopping(a.stands(a.amend(store.Change{Claim: claim(ask, token)}), store.Holds).Lock, *shown.Reason)
+	f.stopping(a.amended(claim(ask, token), store.Change{}, store.Holds).Lock, *shown.Reason)
 
 	a.renewalSays(true, lease, a.lease)
 	a.renewalSays(false, a.lease)
@@ -253,9 +253,7 @@ func stopTold(f *fixture) {
 	a.hasSignals(0, lease, a.lease)
 	a.renewalSays(false, lease, a.lease)
 	f.stopping(b.get("k"), *shown.Reason)
-	if was := a.released(claim(ask, token)).Lock; was.Token != token {
-		f.Errorf("the lock as it was: %+v", was)
-	}
+	a.released(claim(ask, token))
 }
 
 func signalWithAToken(f *fixture) {

@@ -21,7 +21,7 @@ const (
 	Reserved                  // give: the next grant's token is behind those of a cohort
 	OfOneGrant                // granted_token: a claim of who was served is one of the grant that the store knows
 	PassesOver                // HandOn: a call that does not wait any more is passed over
-	NotBackwards              // amend: a late one does not make an earlier call the holder again
+	NotBackwards              // adopt: a late one does not make an earlier call the holder again
 	StopEnds                  // handOn: who was asked to stop hands nothing on
 	cohortRules
 )
@@ -121,7 +121,7 @@ type waitingCall struct {
 	// call is the last; 0: none.
 	extends   calls
 	extendsOf uint8
-	// A release or an amend that was sent, and may be carried out at any time.
+	// A release or an adoption that was sent, and may be carried out at any time.
 	late, tells bool
 }
 
@@ -273,8 +273,8 @@ func (s *Crowd) release(b *CohortBounds, c callID) {
 	}
 }
 
-// amend is the function amend.
-func (s *Crowd) amend(b *CohortBounds, c callID) {
+// adopt is the function adopt.
+func (s *Crowd) adopt(b *CohortBounds, c callID) {
 	claims := s.claims(b, c)
 	if !b.on(NotBackwards) && s.holder != 0 && b.pod(s.holder) == b.pod(c) && s.lives(b, c) {
 		claims = true

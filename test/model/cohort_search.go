@@ -164,7 +164,7 @@ func (s *Crowd) holdHappens(b *CohortBounds, c callID, try tryCrowd) {
 	step("is the holder for the store, too", true, func(n *Crowd, g *waitingCall) bool {
 		was := g.tells
 		if g.tells = false; was {
-			n.amend(b, c)
+			n.adopt(b, c)
 		}
 		return was
 	})

@@ -225,6 +225,7 @@ func (m *machines) release(n *Machine, c callID) {
 }
 
 func (m *machines) downgrade(n *Machine, c callID) {
-	change := store.Change{Claim: m.claim(n, c), Share: true}
-	m.of(n, c, func(o *key.Op, r *key.Row, _ *engine) { o.Amend(r, &change) })
+	claim := m.claim(n, c)
+	change := store.Change{Key: claim.Key, Token: claim.Token, Lease: claim.Lease}
+	m.of(n, c, func(o *key.Op, r *key.Row, _ *engine) { o.Downgrade(r, &change) })
 }

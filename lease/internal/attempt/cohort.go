@@ -225,14 +225,14 @@ func (aq *Acquirer) Tell(ctx context.Context, h *holdings.Lock) error {
 	if !h.IsServed() {
 		return nil
 	}
-	v, err := lanes.Submit(ctx, aq.lanes.Amends, h.Change())
+	v, err := lanes.Submit(ctx, aq.lanes.Amends, lanes.Amendment{Adoption: h.Adoption()})
 	return types.Judged("amend", v.Status, err)
 }
 
 // tell makes the store know a lock that the sidecar handed on. It repeats this until the store confirms or the
 // lock is over.
 func (aq *Acquirer) tell(h *holdings.Lock) {
-	err := aq.lanes.Amends.Submit(context.Background(), h.Change(), func(v store.Verdict, err error) {
+	err := aq.lanes.Amends.Submit(context.Background(), lanes.Amendment{Adoption: h.Adoption()}, func(v store.Amended, err error) {
 		switch err := types.Judged("amend", v.Status, err); {
 		case err != nil:
 			aq.later.Retry(func() {

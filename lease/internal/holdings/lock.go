@@ -50,12 +50,12 @@ const (
 
 func (h *Lock) is(fact uint32) bool { return h.facts.Load()&fact != 0 }
 
-// setTo sets a fact, and returns its previous value.
-func (h *Lock) setTo(fact uint32, so bool) (before bool) {
+func (h *Lock) setTo(fact uint32, so bool) {
 	if so {
-		return h.facts.Or(fact)&fact != 0
+		h.facts.Or(fact)
+	} else {
+		h.facts.And(^fact)
 	}
-	return h.facts.And(^fact)&fact != 0
 }
 
 // IsShare reports whether the lock is shared: the key may have other holders.
@@ -113,6 +113,8 @@ type changes struct {
 	reentries int
 	// limit and slot are those of a share.
 	limit, slot int
+	// downgrades are the questions to the store that may have made the lock a share.
+	downgrades int
 }
 
 var (
@@ -229,23 +231,25 @@ func (h *Lock) SetData(data []byte) {
 }
 
 // Patch is a change of the lock's data.
-func (h *Lock) Patch(data []byte) store.Change {
-	c := h.Change()
-	c.SetData, c.Data = true, data
-	return c
+func (h *Lock) Patch(data []byte) store.Adoption {
+	a := h.Adoption()
+	a.SetData, a.Data = true, data
+	return a
 }
 
-// Change makes the store know the lock. If the store knows an earlier lock of the cohort as the holder,
-// this lock becomes the holder, with its data.
-func (h *Lock) Change() store.Change {
-	c := store.Change{Claim: h.Claim()}
+// Adoption makes the store know the lock. If the store knows an earlier lock of the cohort as the holder, this lock becomes
+// the holder, with its data. Otherwise it has no Served: the store knows the lock.
+func (h *Lock) Adoption() store.Adoption {
+	c := h.Claim()
+	a := store.Adoption{Change: store.Change{Key: c.Key, Token: c.Token, Lease: c.Lease}}
 	if h.IsServed() {
-		c.Session, c.Owner, c.AcquiredAt, c.Traceparent = h.s.name, h.owner, h.AcquiredAt(), h.Traceparent
+		a.Served = c.Served
+		a.Session, a.Owner, a.AcquiredAt, a.Traceparent = h.s.name, h.owner, h.AcquiredAt(), h.Traceparent
 		h.s.mu.Lock()
-		c.Data = h.data
+		a.Data = h.data
 		h.s.mu.Unlock()
 	}
-	return c
+	return a
 }
 
 // Moved makes h a user of the lease to which the store has moved it. It returns false if h has ended.

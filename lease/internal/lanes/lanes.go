@@ -19,7 +19,7 @@ type Set struct {
 	Enqueues    *batcher.Lane[store.Ask, store.Answer]
 	Cancels     *batcher.Lane[store.Attempt, store.Answer]
 	Releases    *batcher.Lane[store.Claim, store.Verdict]
-	Amends      *batcher.Lane[store.Change, store.Verdict]
+	Amends      *batcher.Lane[Amendment, store.Amended]
 	Reads       *batcher.Lane[string, store.Lock]
 	Withdrawals *batcher.Lane[store.Attempt, store.Outcome]
 	Signals     *batcher.Lane[store.Signal, store.ClaimStatus]
@@ -51,7 +51,6 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, judge *readine
 	bounded.Room = max(cfg.MaxWaiters, cfg.BatchMax)
 	byKey := func(a store.Ask) string { return a.Key }
 	locked := func(a store.Answer) bool { return a.Outcome == store.RowLocked }
-	claimLocked := func(v store.Verdict) bool { return v.Status == store.ClaimRowLocked }
 	acquires := bounded
 	acquires.Refuse = draining
 	acquires.PerKey = perKey
@@ -62,7 +61,8 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, judge *readine
 	together.Max = min(lane.Max, MaxTogether)
 	together.PerKey = together.Max
 	ls.Enqueues = batcher.New(obs.Lane("enqueue", together), byKey, heard(st.Enqueue), locked)
-	ls.Amends = batcher.New(obs.Lane("amend", bounded), func(c store.Change) string { return c.Key }, told(judge, st.Amend), claimLocked)
+	ls.Amends = batcher.New(obs.Lane("amend", bounded), func(a Amendment) string { return a.Key }, told(judge, amender(st)),
+		func(a store.Amended) bool { return a.Status == store.ClaimRowLocked })
 	ls.Reads = batcher.New(obs.Lane("get", bounded), func(key string) string { return key }, st.Get, nil)
 	ls.Signals = batcher.New(obs.Lane("signal", bounded), func(s store.Signal) string { return s.Key }, st.Signal,
 		func(s store.ClaimStatus) bool { return s == store.ClaimRowLocked })
@@ -76,7 +76,8 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, judge *readine
 	ls.Withdrawals = batcher.New(obs.Lane("withdraw", lane), byGrant, st.Withdraw, func(o store.Outcome) bool { return o == store.RowLocked })
 	releases := lane
 	releases.PerKey = perKey
-	ls.Releases = batcher.New(obs.Lane("release", releases), func(c store.Claim) string { return c.Key }, told(judge, st.Release), claimLocked)
+	ls.Releases = batcher.New(obs.Lane("release", releases), func(c store.Claim) string { return c.Key }, told(judge, st.Release),
+		func(v store.Verdict) bool { return v.Status == store.ClaimRowLocked })
 	if j, ok := st.(store.Joiner); ok {
 		batcher.Join(ls.Acquires, ls.Releases, func(ctx context.Context, asks []store.Ask, claims []store.Claim) ([]store.Answer, error, []store.Verdict, error) {
 			answers, acquireErr, verdicts, releaseErr := j.AcquireAndRelease(ctx, asks, claims)

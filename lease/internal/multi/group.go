@@ -18,6 +18,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -31,7 +32,7 @@ const MaxGroupAsks = 4
 type Config struct {
 	types.Config
 	Acquirer *attempt.Acquirer
-	Amends   *batcher.Lane[store.Change, store.Verdict]
+	Amends   *batcher.Lane[lanes.Amendment, store.Amended]
 	// Inline: the store answers at once, in the caller's goroutine.
 	Inline     bool
 	Background *background.Runner

@@ -114,7 +114,7 @@ func (g *Group) extend(ctx context.Context) {
 
 func (gs *Groups) extendPart(ctx context.Context, p *part, ttl time.Duration) {
 	sent := gs.clk.Now()
-	v, err := lanes.SubmitOwn(ctx, gs.cfg.Amends, "amend", store.Change{Claim: store.Claim{Key: p.grant.Key, Token: p.grant.Token}, TTL: ttl})
+	v, err := lanes.SubmitOwn(ctx, gs.cfg.Amends, "amend", lanes.Amend(store.Change{Key: p.grant.Key, Token: p.grant.Token, TTL: ttl}))
 	switch {
 	case types.Judged("amend", v.Status, err) != nil: // the lock lasts as long as before
 	case v.Status == store.Holds:

@@ -30,7 +30,7 @@ func TestUnrecordedCallAllocatesNothing(t *testing.T) {
 		o.Denied(ctx, &lock)
 		o.LinkAcquire(o.Along(h.Context(), c.Carry(ctx)), "")
 		o.HoldEnded(h, "k", Released, time.Second)
-		o.HeldUntilNow(&lock, 1)
+		o.HeldUntilNow("k", 1, &store.Verdict{})
 		o.HandedBack("k", 1, "")
 		_, end := o.Batch(ctx, "acquire", c, 1)
 		end(nil)

@@ -290,9 +290,9 @@ func (o *Observer) HoldEnded(h *Hold, key, reason string, held time.Duration) {
 }
 
 // HeldUntilNow makes the span of a bind:ttl lock when it is released here, because the lock had no session.
-func (o *Observer) HeldUntilNow(lock *store.Lock, token int64) {
+func (o *Observer) HeldUntilNow(key string, token int64, was *store.Verdict) {
 	if o.tracer != nil {
-		o.tracer.Past(lock.Holder.Traceparent, "lock.held", time.Now().Add(-lock.Holder.HeldFor),
-			ofKey(lock.Key, tracing.Token.Int64(token), tracing.EndReason.String(Released))...)
+		o.tracer.Past(was.Traceparent, "lock.held", time.Now().Add(-was.HeldFor),
+			ofKey(key, tracing.Token.Int64(token), tracing.EndReason.String(Released))...)
 	}
 }

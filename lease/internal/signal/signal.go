@@ -202,7 +202,7 @@ func (sg *Signals) isOver(ctx context.Context, was store.Lock, token int64) (boo
 	ctx, cancel := types.Within(ctx, "get", sg.cfg.StoreTimeout)
 	defer cancel()
 	if was.Shared && token != 0 { // a read may not show this share
-		v, err := lanes.Submit(ctx, sg.lanes.Amends, store.Change{Claim: store.Claim{Key: was.Key, Token: token}})
+		v, err := lanes.Submit(ctx, sg.lanes.Amends, lanes.Amend(store.Change{Key: was.Key, Token: token}))
 		return v.Status != store.Holds && v.Status != store.OtherSession, types.Judged("amend", v.Status, err)
 	}
 	lock, err := lanes.Submit(ctx, sg.lanes.Reads, was.Key)

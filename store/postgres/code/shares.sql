@@ -271,9 +271,9 @@ BEGIN
 END
 $$;
 
--- downgrade turns an exclusive lock into a share, with the limit of the living shared waiters, if any. Its
+-- make_share turns an exclusive lock into a share, with the limit of the living shared waiters, if any. Its
 -- lease s is locked, so a reap either comes before, or finds the share.
-CREATE OR REPLACE FUNCTION locksidecar.downgrade(l locksidecar.locks) RETURNS boolean
+CREATE OR REPLACE FUNCTION locksidecar.make_share(l locksidecar.locks) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM locksidecar.leases s WHERE s.id = l.lease_id AND s.expires_at > clock_timestamp() FOR KEY SHARE;

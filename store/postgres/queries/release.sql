@@ -70,10 +70,3 @@ CROSS JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key
 CROSS JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s
 WHERE l.token > c.token AND l.attempt_id IS NOT NULL AND s.instance <> $2
 AND set_config('synchronous_commit', 'off', true) IS NOT NULL
-
--- name: amend
--- Checks claims, and changes data and remaining times: see the function.
--- $1 namespace, $2 not after, $3 instance, $4 keys, $5 tokens, $6 leases, $7 ttls (0: unchanged), $8 replace the data?,
--- $9 datas, $10 served waiters, and of the last of them: $11 sessions, $12 owners, $13 times of the grant, $14 trace contexts; $15 make shares?
-SELECT ord, state, hints, hint_instances, ended, (shown).*
-FROM locksidecar.amend($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)

@@ -16,7 +16,7 @@ var statementKinds = []Kind{
 var statements = []string{
 	"acquire_one", "acquire_row", "acquire_session", "acquire_rows", "acquire_many",
 	"lease_open", "lease_renew", "lease_renew_one", "release_one", "release_many", "release",
-	"ask", "cancel_one", "cancel_many", "withdraw", "amend", "check", "note_delivery", "signal", "signals_acknowledged",
+	"ask", "cancel_one", "cancel_many", "withdraw", "amend", "downgrade", "adopt", "check", "note_delivery", "signal", "signals_acknowledged",
 	"reap_one", "reap_many", "lease_existing", "reap_waited", "reap_rest", "hand_off", "locked", "notify",
 }
 
