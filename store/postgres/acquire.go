@@ -48,7 +48,7 @@ type batch struct {
 	answers []store.Answer
 	open    []int
 	dead    map[int][]uuid.UUID // expired leases that block open asks; they are reaped before the next try
-	left    []held              // open keys that are handed off before the next try: their lease is gone, or the key is shared
+	unheld  []ending            // open keys that are handed off before the next try: their lease is gone, or the key is shared
 	queued  map[int]bool        // open asks that have a queue position, because a repeat has moved it
 }
 
@@ -125,7 +125,7 @@ func (t *batch) reopen() {
 	t.open = open
 }
 
-// takeFree takes free keys in one statement, for the first ask of each key. The function ask takes keys with a min_hold,
+// takeFree takes free keys in one statement, for the first ask of each key. The SQL function ask takes keys with a min_hold,
 // and shares.
 func (t *batch) takeFree(ctx context.Context) error {
 	return t.forOpen(ctx, func(ctx context.Context, which []int) error {
@@ -178,7 +178,7 @@ func (t *batch) won(i int, r *taken) {
 		ExpiresIn: time.Time(r.expiresAt).Sub(time.Time(r.acquiredAt)),
 	})
 	if r.watched {
-		t.acquired(t.name(i), r.token)
+		t.tellAcquired(t.name(i), r.token)
 	}
 }
 
@@ -255,8 +255,8 @@ func orNull[T comparable](column []T, none T) []T {
 	return nil
 }
 
-// readHolders reads the holders of the open keys. A living holder is the answer. Dead holders are noted for a reap,
-// and the asks for their keys stay open. The function ask answers asks for shares and for shared keys.
+// readHolders reads the holders of the open keys, if there are any: those of a free key were settled by takeFree. A living holder is the answer. Dead holders are noted for a reap,
+// and the asks for their keys stay open. The SQL function ask answers asks for shares and for shared keys.
 func (t *batch) readHolders(ctx context.Context) error {
 	which := slices.DeleteFunc(slices.Clone(t.open), func(i int) bool { return t.asks[i].Shared })
 	if len(which) == 0 {
@@ -276,16 +276,16 @@ func (t *batch) readHolders(ctx context.Context) error {
 		case r.heldBy(t.asks[i].ID): // a repeated attempt
 			if r.renewedByOwner() || string(r.instance) == t.config.Identity.Instance {
 				t.settle(i, r.granted(r.handedBy))
-			} // otherwise the function ask records the second delivery
+			} // otherwise the SQL function ask records the second delivery
 		case t.asks[i].TTL == 0 && !r.askerLives:
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
-		case uuid.UUID(r.heldUnder) == sharedLease: // the function ask reads all shares
+		case uuid.UUID(r.heldUnder) == sharedLease: // the SQL function ask reads all shares
 		case r.keptQuiet():
 			t.settle(i, store.Answer{Outcome: store.Quiet, ExpiresIn: r.expiresIn()})
 		case r.held():
 			t.settle(i, store.Answer{Outcome: store.Held, Lock: r.lock(keys[n])})
 		case r.heldUnder == zeronull.UUID{}: // free
-		case r.lease != zeronull.UUID{} || r.contended: // otherwise the function ask takes the key
+		case r.lease != zeronull.UUID{} || r.contended: // otherwise the SQL function ask takes the key
 			t.behindDead(i, r.heldUnder, r.lease)
 		}
 	}
@@ -299,22 +299,22 @@ func (t *batch) behindDead(i int, lease, found zeronull.UUID) {
 	if found != (zeronull.UUID{}) {
 		t.dead[i] = []uuid.UUID{uuid.UUID(lease)}
 	} else {
-		t.left = append(t.left, held{namespace: t.name(i).namespace, key: t.asks[i].Key, lease: uuid.UUID(lease)})
+		t.unheld = append(t.unheld, ending{namespace: t.name(i).namespace, key: t.asks[i].Key, lease: uuid.UUID(lease)})
 	}
 }
 
 // behindShares records that a shared key must be settled for ask i, after its expired leases are reaped.
 func (t *batch) behindShares(i int, toReap []uuid.UUID) {
 	t.dead[i] = toReap
-	t.left = append(t.left, held{namespace: t.name(i).namespace, key: t.asks[i].Key, lease: sharedLease})
+	t.unheld = append(t.unheld, ending{namespace: t.name(i).namespace, key: t.asks[i].Key, lease: sharedLease})
 }
 
 // reapDead reaps dead leases, and hands off keys whose leases are gone. An ask behind a locked row is
 // answered RowLocked.
 func (t *batch) reapDead(ctx context.Context) error {
-	dead, left := t.dead, t.left
-	t.dead, t.left = make(map[int][]uuid.UUID), nil
-	if err := t.reapAndHandOff(ctx, slices.Concat(slices.Collect(maps.Values(dead))...), left); err != nil {
+	dead, unheld := t.dead, t.unheld
+	t.dead, t.unheld = make(map[int][]uuid.UUID), nil
+	if err := t.reapAndHandOff(ctx, slices.Concat(slices.Collect(maps.Values(dead))...), unheld); err != nil {
 		return err
 	}
 	for i, leases := range dead {
@@ -344,7 +344,7 @@ type asked struct {
 	alone    *bool
 }
 
-// ask runs the function ask for the open keys, with their rows locked. With mayWait it also enqueues. Keys
+// ask runs the SQL function ask for the open keys, with their rows locked. With mayWait it also enqueues. Keys
 // whose holders must be reaped stay open.
 func (t *batch) ask(ctx context.Context, mayWait bool) error {
 	err := t.forOpen(ctx, func(ctx context.Context, which []int) error { return t.askFor(ctx, which, mayWait) })
@@ -378,8 +378,8 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 				t.released.Add(t.asks[i].Key, toWaiter) // so the release of this share uses the function release
 			}
 			if r.watched {
-				t.ended(t.name(i), r.gone, nil)
-				t.acquired(t.name(i), r.token)
+				t.tellEnded(t.name(i), r.gone, nil)
+				t.tellAcquired(t.name(i), r.token)
 			}
 		case "queued":
 			t.settle(i, store.Answer{

@@ -130,8 +130,8 @@ func (o *operation) amend(
 		o.hintAll(namespace, a.hints) // the lock may end earlier than they expect
 		if a.ended != 0 {
 			k := keyName{namespace, changes[i].Key}
-			o.ended(k, a.ended, &store.Event{Kind: store.EventReleased})
-			o.acquired(k, a.token)
+			o.tellEnded(k, a.ended, &store.Event{Kind: store.EventReleased})
+			o.tellAcquired(k, a.token)
 		}
 	}
 	return nil

@@ -133,6 +133,8 @@
 //
 // # News
 //
+// The table in tell.go says who is told of a hand-off, by what, and when. The reasons:
+//
 // A waiter of this instance gets its grant directly. Another instance gets a NOTIFY after the commit, in a
 // transaction that writes nothing, because the server runs commits with NOTIFY one after another. In the
 // releasing transaction, each hand-off would wait for the flushes of all others, and another program's

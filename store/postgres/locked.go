@@ -101,37 +101,37 @@ func (o *operation) had(row lockedBy, sent time.Time, err error) {
 // by one lock_timeout. Callers ask again for the locked items alone.
 func (o *operation) aroundLocked(
 	ctx context.Context, items []int, name func(int) keyName, do func(context.Context, []int) error,
-) (left []int, err error) {
+) (locked []int, err error) {
 	for tries := 0; len(items) > 0; tries++ {
 		o.expectedRows = len(items)
 		done := o.bePatient(items, name)
 		err := do(ctx, items)
 		done(err)
 		if !isRowLocked(err) {
-			return left, err
+			return locked, err
 		}
 		if len(items) == 1 || tries == aroundAttempts {
 			for _, i := range items {
 				o.noteLocked(name(i))
 			}
-			return append(left, items...), nil
+			return append(locked, items...), nil
 		}
-		locked, err := o.locked(ctx, items, name)
+		isLocked, err := o.locked(ctx, items, name)
 		if err != nil {
 			return nil, err
 		}
 		free := make([]int, 0, len(items))
 		for _, i := range items {
-			if locked[name(i)] {
+			if isLocked[name(i)] {
 				o.noteLocked(name(i))
-				left = append(left, i)
+				locked = append(locked, i)
 			} else {
 				free = append(free, i)
 			}
 		}
 		items = free
 	}
-	return left, nil
+	return locked, nil
 }
 
 func (o *operation) locked(ctx context.Context, items []int, name func(int) keyName) (map[keyName]bool, error) {

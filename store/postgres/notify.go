@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -192,17 +191,4 @@ func (m *notifier) drain(ctx context.Context) {
 	case <-speaking:
 	case <-ctx.Done():
 	}
-}
-
-// hint asks an instance, perhaps this one, to check a waiter.
-func (s *Store) hint(namespace, instance string, attempt uuid.UUID) {
-	if s.isMine(namespace, instance) {
-		s.news(store.News{Attempt: store.Attempt{ID: attempt}})
-		return
-	}
-	s.notifier.send(channelOf(namespace, instance), hintOf(attempt))
-}
-
-func (s *Store) isMine(namespace, instance string) bool {
-	return instance == s.config.Identity.Instance && namespace == s.config.Identity.Namespace
 }

@@ -106,14 +106,14 @@ func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answe
 		return nil, err
 	}
 	var dead []uuid.UUID // expired
-	var left []held      // their leases are gone
+	var unheld []ending  // their leases are gone
 	var behindDead []store.Attempt
 	for i := range rows {
 		w := &rows[i]
 		if w.settle != nil && w.queued && *w.settle {
 			behindDead = append(behindDead, waits[i])
 			dead = append(dead, w.toReap...)
-			left = append(left, held{namespace: o.config.Identity.Namespace, key: waits[i].Key, lease: sharedLease})
+			unheld = append(unheld, ending{namespace: o.config.Identity.Namespace, key: waits[i].Key, lease: sharedLease})
 		}
 		if !w.queued || w.settle != nil || w.held() || w.heldUnder == (zeronull.UUID{}) {
 			continue
@@ -122,7 +122,7 @@ func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answe
 		if w.lease != (zeronull.UUID{}) {
 			dead = append(dead, uuid.UUID(w.heldUnder))
 		} else {
-			left = append(left, held{namespace: o.config.Identity.Namespace, key: waits[i].Key, lease: uuid.UUID(w.heldUnder)})
+			unheld = append(unheld, ending{namespace: o.config.Identity.Namespace, key: waits[i].Key, lease: uuid.UUID(w.heldUnder)})
 		}
 	}
 	answers := make([]store.Answer, len(waits))
@@ -134,7 +134,7 @@ func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answe
 	if len(behindDead) == 0 {
 		return answers, nil
 	}
-	if err := o.reapAndHandOff(ctx, dead, left); err != nil {
+	if err := o.reapAndHandOff(ctx, dead, unheld); err != nil {
 		return nil, err
 	}
 	if err := o.checkAgain(ctx, waits, behindDead, answers); err != nil {
@@ -189,10 +189,10 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) (answers []st
 		return nil, err
 	}
 	answers = make([]store.Answer, len(waits))
-	var left []store.Attempt
-	var shared []string // keys in whose queues these waiters may have blocked others
+	var locked []store.Attempt // their rows were locked
+	var shared []string        // keys in whose queues these waiters may have blocked others
 	for i := range rows {
-		if _, left := gone[waits[i].ID]; left && (rows[i].settle != nil || rows[i].sharedWait != nil && *rows[i].sharedWait) {
+		if _, cancelled := gone[waits[i].ID]; cancelled && (rows[i].settle != nil || rows[i].sharedWait != nil && *rows[i].sharedWait) {
 			shared = append(shared, waits[i].Key)
 		}
 		if answers[i], err = o.answer(ctx, &rows[i], waits[i]); err != nil {
@@ -203,11 +203,11 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) (answers []st
 		case found != store.Queued && found != store.Skipped:
 		case elsewhere:
 			answers[i] = store.Answer{Outcome: store.Gone}
-		default: // the row was locked
-			left, shared = append(left, waits[i]), append(shared, waits[i].Key)
+		default:
+			locked, shared = append(locked, waits[i]), append(shared, waits[i].Key)
 		}
 	}
-	if err := o.cancelLeft(ctx, waits, left, answers, gone); err != nil {
+	if err := o.cancelLocked(ctx, waits, locked, answers, gone); err != nil {
 		return nil, err
 	}
 	for i := range answers {
@@ -218,23 +218,23 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) (answers []st
 	return answers, o.letIn(ctx, shared)
 }
 
-// cancelLeft cancels the waiters whose rows were locked, one by one, and replaces their answers.
-func (o *operation) cancelLeft(
-	ctx context.Context, waits, left []store.Attempt, answers []store.Answer, gone map[store.AttemptID]store.Answer,
+// cancelLocked cancels the waiters whose rows were locked, one by one, and replaces their answers.
+func (o *operation) cancelLocked(
+	ctx context.Context, waits, locked []store.Attempt, answers []store.Answer, gone map[store.AttemptID]store.Answer,
 ) error {
-	if len(left) == 0 {
+	if len(locked) == 0 {
 		return nil
 	}
-	for _, wait := range left {
+	for _, wait := range locked {
 		if _, err := o.cancel(ctx, gone, sqlCancelOne, [16]byte(wait.ID)); err != nil {
 			return err
 		}
 	}
-	if err := o.checkAgain(ctx, waits, left, answers); err != nil {
+	if err := o.checkAgain(ctx, waits, locked, answers); err != nil {
 		return err
 	}
 	for i := range answers {
-		if (answers[i].Outcome == store.Queued || answers[i].Outcome == store.Skipped) && slices.Contains(left, waits[i]) {
+		if (answers[i].Outcome == store.Queued || answers[i].Outcome == store.Skipped) && slices.Contains(locked, waits[i]) {
 			answers[i] = store.Answer{Outcome: store.RowLocked}
 		}
 	}
@@ -312,10 +312,10 @@ func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store
 func (o *operation) withdraw(ctx context.Context, attempts []store.Attempt, which []int) (at time.Time, err error) {
 	id := o.config.Identity
 	keys, ids := make([]string, len(which)), make([][16]byte, len(which))
-	withdrawn := make([]held, len(which))
+	withdrawn := make([]ending, len(which))
 	for n, i := range which {
 		keys[n], ids[n] = attempts[i].Key, attempts[i].ID
-		withdrawn[n] = held{namespace: id.Namespace, key: attempts[i].Key, end: releaseOf(&store.Claim{})}
+		withdrawn[n] = ending{namespace: id.Namespace, key: attempts[i].Key, how: releaseOf(&store.Claim{})}
 	}
 	for {
 		done, err := query(ctx, o, sqlWithdraw, []any{id.Namespace, o.notAfter, id.Instance, keys, ids},
@@ -328,17 +328,17 @@ func (o *operation) withdraw(ctx context.Context, attempts []store.Attempt, whic
 		}
 		o.partly = true
 		done = slices.DeleteFunc(done, func(h handOver) bool { return h.key == "" }) // it has only the time
-		var left work
-		o.sortOut(done, withdrawn, &left)
-		left.leases = unique(left.leases)
-		if err := o.finish(ctx, work{leases: left.leases}, false); err != nil {
+		var todo work
+		o.sortOut(done, withdrawn, &todo)
+		todo.leases = unique(todo.leases)
+		if err := o.finish(ctx, work{leases: todo.leases}, false); err != nil {
 			return at, err
 		}
-		if o.anyBlocked(left.leases) {
-			o.pass(left.keys...)
+		if o.anyBlocked(todo.leases) {
+			o.pass(todo.keys...)
 			return at, nil
 		}
-		if len(left.keys) == 0 {
+		if len(todo.keys) == 0 {
 			return at, nil
 		}
 	}

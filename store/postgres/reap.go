@@ -3,114 +3,17 @@ package postgres
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// held is a key whose grant is to end.
-type held struct {
-	namespace, key string
-	lease          uuid.UUID
-	token          *int64 // nil: any
-	// end is the event for watchers. nil: the lease is reaped.
-	end *store.Event
-	// traceparent is the trace context of the release that ends the grant, or empty.
-	traceparent string
-	// delivered: the instance that gets the key was already notified in full.
-	delivered bool
-}
-
-func (h held) name() keyName { return keyName{h.namespace, h.key} }
-
-// handOver is a value of the type hand_over in the database: what became of a key. See schema/.
-type handOver struct {
-	namespace, key        string
-	outcome               zeronull.Text
-	toReap                []uuid.UUID // of waiters in the way, or passed over
-	attempt, lease        zeronull.UUID
-	instance              zeronull.Text
-	token                 zeronull.Int8
-	acquiredAt, expiresAt zeronull.Timestamptz
-	slot                  *int // of a share; nil: the grant is exclusive
-	cohort                []uuid.UUID
-	hints                 hints
-	watched               pgtype.Bool
-	ended                 zeronull.Int8 // the token of the grant that ended, unless watchers know that already
-	now                   zeronull.Timestamptz
-	lapsed                bool // the grant had already ended with its lease
-}
-
-// hints are waiters that should check again, and their instances.
-type hints struct {
-	attempts  []uuid.UUID
-	instances []string
-}
-
-// with returns the scan targets: first columns, then the attributes of hand_over.
-func (h *handOver) with(first ...any) []any {
-	return append(first, &h.outcome, &h.toReap, &h.attempt, &h.lease, &h.instance, &h.token, &h.acquiredAt, &h.expiresAt,
-		&h.slot, &h.cohort, &h.hints.attempts, &h.hints.instances, &h.watched, &h.ended, &h.now)
-}
-
-const (
-	handedOver     = "granted"
-	freedIt        = "freed"
-	expiredWaiters = "waiters_expired"
-	lapsedShare    = "lapsed" // the share of a dead lease was dropped
-	endedShare     = "ended"  // a release or withdrawal ended the share
-)
-
-func (o *operation) hintAll(namespace string, h hints) {
-	for i, attempt := range h.attempts {
-		o.hint(namespace, h.instances[i], attempt)
-	}
-}
-
-// deliver sends the news of a hand-off after the commit. The waiter's instance gets the grant or a hint.
-// Watchers get the end of the previous grant (of) and the next grant.
-func (o *operation) deliver(h handOver, of held) {
-	if h.outcome == lapsedShare {
-		of.end = nil
-	}
-	if h.watched.Bool {
-		o.ended(keyName{h.namespace, h.key}, h.ended, of.end)
-	}
-	o.hintAll(h.namespace, h.hints)
-	if h.outcome != handedOver {
-		return
-	}
-	if h.watched.Bool {
-		o.acquired(keyName{h.namespace, h.key}, h.token)
-	}
-	if !o.isMine(h.namespace, string(h.instance)) {
-		if !of.delivered || h.slot != nil {
-			o.hint(h.namespace, string(h.instance), uuid.UUID(h.attempt))
-		}
-		return
-	}
-	answer := grant(h.token, h.acquiredAt, h.expiresAt, h.now, zeronull.Text(of.traceparent))
-	// The answer is at least as old as the question, and the waiter cannot know that age.
-	answer.ExpiresIn -= time.Since(o.sent)
-	if h.slot != nil {
-		answer.Slot = *h.slot
-		o.released.Add(h.key, toWaiter) // as in askFor
-	}
-	answer.Cohort = halvesOf(h.cohort)
-	o.news(store.News{
-		Attempt: store.Attempt{Key: h.key, ID: store.AttemptID(h.attempt)}, Lease: store.LeaseID(h.lease), Answer: answer,
-	})
-}
-
 // work is what remains to be done when grants end: leases to be reaped, and then keys to be handed off.
 type work struct {
 	leases []uuid.UUID
-	keys   []held
+	keys   []ending
 }
 
 // finish does this work, and all that follows from it, limited only by ctx, because a key with waiters must not become
@@ -147,30 +50,30 @@ func (o *operation) finish(ctx context.Context, todo work, revoke bool) error {
 
 // deleteUnder deletes waiters and watchers under reaped leases, and returns the shared keys that these waiters may have
 // blocked.
-func (o *operation) deleteUnder(ctx context.Context, dead []uuid.UUID) ([]held, error) {
+func (o *operation) deleteUnder(ctx context.Context, dead []uuid.UUID) ([]ending, error) {
 	if len(dead) == 0 {
 		return nil, nil
 	}
 	o.watches.drop(dead)
-	return query(ctx, o, sqlReapRest, []any{uuids(dead)}, scanHeld)
+	return query(ctx, o, sqlReapRest, []any{uuids(dead)}, scanEnding)
 }
 
-func (o *operation) waited(ctx context.Context, dead []uuid.UUID) ([]held, error) {
+func (o *operation) waited(ctx context.Context, dead []uuid.UUID) ([]ending, error) {
 	if len(dead) == 0 {
 		return nil, nil
 	}
 	namespaces, names := o.onlyKeys(dead)
 	return query(ctx, o, sqlReapWaited, []any{uuids(dead), namespaces, names},
-		scanHeld)
+		scanEnding)
 }
 
-func scanHeld(rows pgx.Rows, h *held) error { return rows.Scan(&h.namespace, &h.key, &h.lease) }
+func scanEnding(rows pgx.Rows, e *ending) error { return rows.Scan(&e.namespace, &e.key, &e.lease) }
 
 func (o *operation) anyBlocked(leases []uuid.UUID) bool {
 	return slices.ContainsFunc(leases, func(id uuid.UUID) bool { return o.blocked[id] })
 }
 
-func (o *operation) pass(keys ...held) {
+func (o *operation) pass(keys ...ending) {
 	if o.passed == nil {
 		o.passed = make(map[keyName]bool)
 	}
@@ -225,20 +128,20 @@ func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, revoke
 		return nil, err
 	}
 	o.partly = o.partly || revoke
-	left, err := query(ctx, o, sqlLeaseExisting, []any{uuids(leases)}, scanOne[uuid.UUID])
+	existing, err := query(ctx, o, sqlLeaseExisting, []any{uuids(leases)}, scanOne[uuid.UUID])
 	if err != nil {
 		return nil, err
 	}
-	return o.deleteEach(ctx, leases, left, revoke)
+	return o.deleteEach(ctx, leases, existing, revoke)
 }
 
 // blockedMax limits the locked leases for which an operation waits. Further ones count as locked at once.
 const blockedMax = 3
 
-// deleteEach deletes the leases in left one by one, and waits for locked ones.
-func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, revoke bool) (dead []uuid.UUID, err error) {
+// deleteEach deletes the existing ones of these leases one by one, and waits for locked ones.
+func (o *operation) deleteEach(ctx context.Context, leases, existing []uuid.UUID, revoke bool) (dead []uuid.UUID, err error) {
 	alive := map[uuid.UUID]bool{}
-	for _, lease := range left {
+	for _, lease := range existing {
 		if len(o.blocked) >= blockedMax {
 			o.block(lease)
 			alive[lease] = true
@@ -271,7 +174,7 @@ const handOffMax = 500
 
 // handOff gives keys to their first living waiters. It returns the leases of expired waiters, and the keys that had only
 // such waiters.
-func (o *operation) handOff(ctx context.Context, keys []held) (next work, err error) {
+func (o *operation) handOff(ctx context.Context, keys []ending) (next work, err error) {
 	for some := range slices.Chunk(keys, handOffMax) {
 		locked, err := o.aroundLocked(ctx, items(len(some)), func(i int) keyName { return some[i].name() },
 			func(ctx context.Context, which []int) error { return o.handOffSome(ctx, some, which, &next) })
@@ -286,7 +189,7 @@ func (o *operation) handOff(ctx context.Context, keys []held) (next work, err er
 	return next, nil
 }
 
-func (o *operation) handOffSome(ctx context.Context, keys []held, which []int, next *work) error {
+func (o *operation) handOffSome(ctx context.Context, keys []ending, which []int, next *work) error {
 	namespaces, names := make([]string, len(which)), make([]string, len(which))
 	leases, tokens := make([][16]byte, len(which)), make([]*int64, len(which))
 	traceparents := make([]string, len(which))
@@ -306,32 +209,32 @@ func (o *operation) handOffSome(ctx context.Context, keys []held, which []int, n
 	return nil
 }
 
-// sortOut sends the news of hand-offs, and adds to next what they leave to be done.
-func (o *operation) sortOut(done []handOver, keys []held, next *work) {
-	byName := make(map[keyName]held, len(keys))
+// sortOut tells everyone whom hand-offs concern (tell), and adds to next what they leave to be done.
+func (o *operation) sortOut(done []handOver, keys []ending, next *work) {
+	byName := make(map[keyName]ending, len(keys))
 	for _, k := range keys {
 		byName[k.name()] = k
 	}
 	for _, h := range done {
-		k := byName[keyName{h.namespace, h.key}]
+		of := byName[keyName{h.namespace, h.key}]
 		if h.lapsed {
-			k.end = nil
+			of.how = nil
 		}
-		o.deliver(h, k)
+		o.tell(h, of)
 		next.leases = append(next.leases, h.toReap...)
 		if h.outcome == expiredWaiters {
-			next.keys = append(next.keys, k)
+			next.keys = append(next.keys, of)
 		}
 	}
 }
 
-// reapAndHandOff reaps expired leases, and hands off keys whose leases are gone. A min_hold keeps its key
+// reapAndHandOff reaps expired leases, and hands off unheld keys, whose leases are gone. A min_hold keeps its key
 // until a waiter checks.
-func (o *operation) reapAndHandOff(ctx context.Context, expired []uuid.UUID, left []held) error {
+func (o *operation) reapAndHandOff(ctx context.Context, expired []uuid.UUID, unheld []ending) error {
 	if err := o.finish(ctx, work{leases: unique(expired)}, false); err != nil {
 		return err
 	}
-	return o.finish(ctx, work{keys: unique(left)}, false) // a lease that is locked does not keep these
+	return o.finish(ctx, work{keys: unique(unheld)}, false) // a lease that is locked does not keep these
 }
 
 // Revoke revokes an instance's own leases.

@@ -137,11 +137,11 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		f := &found[i]
 		n := byKey[f.key]
 		c := &claims[n]
-		done[i] = store.Claim{Key: c.Key, Token: c.Token, Lease: c.Lease, Awaited: true}
+		done[i] = store.Claim{Key: c.Key, Token: c.Token, Lease: c.Lease, Awaited: true} // Awaited: a repeat is not for free
 		verdicts[n] = store.Verdict{Status: store.Holds}
 		o.released.Add(c.Key, toNobody)
 		if f.watched {
-			o.ended(o.claimName(c), zeronull.Int8(c.Token), releaseOf(c))
+			o.tellEnded(o.claimName(c), zeronull.Int8(c.Token), releaseOf(c))
 		}
 	}
 	switch {
@@ -172,38 +172,22 @@ func releaseOf(c *store.Claim) *store.Event {
 	return &store.Event{Kind: store.EventReleased, Outcome: c.Outcome, Result: c.Result}
 }
 
-// releaseRest decides the remaining claims with their rows locked, and ends their grants.
-func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest []int, verdicts []store.Verdict) error { //nolint:funlen // one round trip after the other, to be read in one place
-	namespace := o.config.Identity.Namespace
-	keys, tokens, leases := claimColumns(claims, rest)
-	undelivered, successes, atOnce := make([]bool, len(rest)), make([]*bool, len(rest)), make([]bool, len(rest))
-	results, traceparents, served := make([]*string, len(rest)), make([]string, len(rest)), make([]string, len(rest))
-	for n, i := range rest {
-		c := &claims[i]
-		undelivered[n], successes[n], atOnce[n] = c.Undelivered, successOf(c), c.AtOnce
-		results[n], traceparents[n], served[n] = textOf(c.Result), c.Traceparent, textOfServed(c.Served)
-	}
-	o.then = o.notifying(claims, rest)
-	found, err := query(ctx, o, sqlRelease,
-		[]any{namespace, o.config.Identity.Instance, keys, tokens, leases, undelivered, successes, results, atOnce, traceparents, served},
-		func(rows pgx.Rows, v *verdictRow) error {
-			return rows.Scan(v.handOver.with(&v.ord, &v.state, &v.token, &v.lease, &v.acquiredAt, &v.traceparent)...)
-		})
-	notified := o.then != nil && o.then.done
-	o.then = nil
+// releaseRest decides the remaining claims with their rows locked, and ends their grants. Who is told: see tell.go.
+func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest []int, verdicts []store.Verdict) error {
+	found, announced, err := o.callRelease(ctx, claims, rest)
 	if err != nil {
 		return err
 	}
-	var left work
+	var todo work
 	ended := make(map[int]bool) // claims whose shares have ended, whatever becomes of the key
 	for i := range found {
 		v := &found[i]
 		n := rest[v.ord-1]
-		h := &v.handOver
+		c, h := &claims[n], &v.handOver
+		h.namespace, h.key = o.config.Identity.Namespace, c.Key
 		if v.state != "" {
 			verdicts[n] = v.verdict()
 		}
-		h.namespace, h.key = namespace, claims[n].Key
 		switch h.outcome {
 		case handedOver:
 			o.released.Add(h.key, toWaiter)
@@ -211,31 +195,19 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 			o.released.Add(h.key, toNobody)
 		case endedShare, lapsedShare:
 			ended[n] = ended[n] || v.state != ""
-		case "":
-			if len(h.hints.attempts) > 0 && byClient(&claims[n]) && !o.again.due(againEach) { // a repeat
-				h.hints = hints{}
-			}
 		}
-		o.partly = o.partly || h.outcome != ""
-		left.leases = append(left.leases, h.toReap...)
-		k := held{
-			namespace: namespace, key: h.key, lease: uuid.UUID(v.lease), token: (*int64)(&v.token),
-			traceparent: claims[n].Traceparent, delivered: notified && !byClient(&claims[n]),
-		}
-		if k.lease == sharedLease {
-			k.token = nil
-		}
-		if v.state != "" && verdicts[n].Status == store.Holds {
-			k.end = releaseOf(&claims[n])
-		}
-		o.deliver(*h, k)
+		o.partly = o.partly || h.outcome != nothingChanged
+		todo.leases = append(todo.leases, h.toReap...)
+		of := v.ending(c)
+		of.announced = announced && !of.byClient
+		o.tell(*h, of)
 		if h.outcome == expiredWaiters {
-			k.delivered = false // the next hand-off is not delivered yet
-			left.keys = append(left.keys, k)
+			of.announced = false // nobody was granted the key yet
+			todo.keys = append(todo.keys, of)
 		}
 	}
-	left.leases = unique(left.leases)
-	if err := o.finish(ctx, left, false); err != nil {
+	todo.leases = unique(todo.leases)
+	if err := o.finish(ctx, todo, false); err != nil {
 		return err
 	}
 	for _, n := range rest {
@@ -249,6 +221,42 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 	return nil
 }
 
+// callRelease calls the function release for some claims. announced: the announcement of its hand-overs followed it.
+func (o *operation) callRelease(ctx context.Context, claims []store.Claim, which []int) (found []verdictRow, announced bool, err error) {
+	id := o.config.Identity
+	keys, tokens, leases := claimColumns(claims, which)
+	undelivered, successes, atOnce := make([]bool, len(which)), make([]*bool, len(which)), make([]bool, len(which))
+	results, traceparents, served := make([]*string, len(which)), make([]string, len(which)), make([]string, len(which))
+	for n, i := range which {
+		c := &claims[i]
+		undelivered[n], successes[n], atOnce[n] = c.Undelivered, successOf(c), c.AtOnce
+		results[n], traceparents[n], served[n] = textOf(c.Result), c.Traceparent, textOfServed(c.Served)
+	}
+	o.follower = o.announcement(claims, which)
+	defer func() { o.follower = nil }()
+	found, err = query(ctx, o, sqlRelease,
+		[]any{id.Namespace, id.Instance, keys, tokens, leases, undelivered, successes, results, atOnce, traceparents, served},
+		func(rows pgx.Rows, v *verdictRow) error {
+			return rows.Scan(v.handOver.with(&v.ord, &v.state, &v.token, &v.lease, &v.acquiredAt, &v.traceparent)...)
+		})
+	return found, o.follower != nil && o.follower.ran, err
+}
+
+// ending is the grant that the claim c ends.
+func (v *verdictRow) ending(c *store.Claim) ending {
+	e := ending{
+		namespace: v.handOver.namespace, key: c.Key, lease: uuid.UUID(v.lease), token: (*int64)(&v.token),
+		traceparent: c.Traceparent, byClient: byClient(c),
+	}
+	if e.lease == sharedLease {
+		e.token = nil
+	}
+	if v.state != "" && claimStatuses[string(v.state)] == store.Holds {
+		e.how = releaseOf(c)
+	}
+	return e
+}
+
 // successOf is nil for a claim without an outcome.
 func successOf(c *store.Claim) *bool {
 	if c.Outcome == store.NoOutcome {
@@ -256,25 +264,6 @@ func successOf(c *store.Claim) *bool {
 	}
 	success := c.Outcome == store.Success
 	return &success
-}
-
-// againEach limits how often repeated requests of a client cause news and requests to other instances.
-const againEach = time.Second
-
-// byClient: the claim has no lease, so it comes from a client, which can repeat it as often as it likes. A
-// sidecar repeats its own claims only if an answer was lost.
-func byClient(c *store.Claim) bool { return c.Lease == store.LeaseID{} }
-
-// notifying returns the statement that notifies other instances of hand-offs, or nil. Claims of clients
-// cause only hints, because each repeat would notify, and a NOTIFY costs the whole server.
-func (o *operation) notifying(claims []store.Claim, which []int) *follower {
-	which = slices.DeleteFunc(slices.Clone(which), func(i int) bool { return byClient(&claims[i]) })
-	if len(which) == 0 {
-		return nil
-	}
-	keys, tokens, _ := claimColumns(claims, which)
-	id := o.config.Identity
-	return &follower{sql: sqlNotifyGrants, args: []any{id.Namespace, id.Instance, keys, tokens, o.longCommit}}
 }
 
 func claimColumns(claims []store.Claim, which []int) (keys []string, tokens []int64, leases [][16]byte) {

@@ -82,10 +82,10 @@ func (c *lockColumns) shares() *shown {
 }
 
 // sharedKeys names keys for handOff, which settles those that are shared.
-func sharedKeys(namespaces, keys []string) []held {
-	all := make([]held, len(keys))
+func sharedKeys(namespaces, keys []string) []ending {
+	all := make([]ending, len(keys))
 	for i, key := range keys {
-		all[i] = held{namespace: namespaces[i], key: key, lease: sharedLease}
+		all[i] = ending{namespace: namespaces[i], key: key, lease: sharedLease}
 	}
 	return all
 }

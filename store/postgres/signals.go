@@ -73,7 +73,7 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 		statuses[i] = store.UnknownToken // a shared key has a row for each holder that is meant
 	}
 	notified := map[string]bool{}
-	var broken []held
+	var broken []ending
 	for n := range rows {
 		r := &rows[n]
 		i := which[r.ord-1]
@@ -97,7 +97,7 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 			})
 		}
 		if r.reaped != (zeronull.UUID{}) {
-			k := held{namespace: namespace, key: signals[i].Key, lease: uuid.UUID(r.reaped)}
+			k := ending{namespace: namespace, key: signals[i].Key, lease: uuid.UUID(r.reaped)}
 			if k.lease != sharedLease {
 				k.token = (*int64)(&r.token)
 			}

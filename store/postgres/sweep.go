@@ -60,7 +60,7 @@ type sweepStep struct {
 	due, begins, ends bool
 	pause             time.Duration
 	dead              []uuid.UUID
-	dangling          []held
+	dangling          []ending
 	unwatched         []keyName
 }
 
@@ -69,7 +69,7 @@ func (s *sweepStep) scan(rows pgx.Rows) error {
 	var leases []uuid.UUID
 	err := rows.Scan(&s.due, &s.begins, &s.ends, &s.pause, &s.dead, &heldIn, &keys, &leases, &watchedIn, &watched)
 	for i, lease := range leases {
-		s.dangling = append(s.dangling, held{namespace: heldIn[i], key: keys[i], lease: lease})
+		s.dangling = append(s.dangling, ending{namespace: heldIn[i], key: keys[i], lease: lease})
 	}
 	for i, key := range watched {
 		s.unwatched = append(s.unwatched, keyName{watchedIn[i], key})

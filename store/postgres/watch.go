@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -179,21 +178,4 @@ func (o *operation) unmark(ctx context.Context, keys []keyName) error {
 			return execute(ctx, o, sqlUnwatch, o.notAfter, namespaces, names, nobody)
 		})
 	return err
-}
-
-func (o *operation) acquired(k keyName, token zeronull.Int8) {
-	o.event(k.namespace, store.Event{Kind: store.EventAcquired, Key: k.key, Token: int64(token)})
-}
-
-// ended sends the end of a grant. If how is nil, its lease was reaped. A zero token means that no grant ended.
-func (o *operation) ended(k keyName, token zeronull.Int8, how *store.Event) {
-	if token == 0 {
-		return
-	}
-	e := store.Event{Kind: store.EventExpired}
-	if how != nil {
-		e = *how
-	}
-	e.Key, e.Token = k.key, int64(token)
-	o.event(k.namespace, e)
 }

@@ -49,24 +49,3 @@ RETURNING l.key, l.watched
 -- $9 ignore min_holds?, $10 trace contexts, $11 served waiters
 SELECT ord, state, token, lease_id, acquired_at, traceparent, (handed).*
 FROM locksidecar.release($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-
--- name: notify_grants
--- Sends grants to the instances whose waiters got the keys. It follows the release in the same flush, as a
--- transaction of its own. So it reads committed rows (promise 4), and NOTIFY's lock on the whole server is
--- not held during a flush. grantOf parses the notification. Only a session's grant under its waiter's own
--- renewed lease, with a random id (version 4), is sent in full, with the first halves of its cohort's ids.
--- Otherwise, or if the release took long, the waiter gets a hint: see doc.go.
--- $1 namespace, $2 instance, $3 keys, $4 tokens that ended, $5 a long release
-SELECT pg_notify(locksidecar.channel($1, s.instance), CASE
-    WHEN s.renewed AND substr(l.attempt_id::text, 15, 1) = '4'
-        AND clock_timestamp() < l.acquired_at + $5 THEN concat_ws(',',
-        'granted:' || l.attempt_id, l.token, (extract(epoch FROM l.acquired_at) * 1000000)::bigint,
-        (extract(epoch FROM greatest(s.expires_at, l.hold_until)) * 1000000)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-        l.handed_by, (SELECT coalesce(string_agg(left(id::text, 18), '+' ORDER BY n), '')
-            FROM unnest(locksidecar.cohort($1, c.key)) WITH ORDINALITY AS u (id, n)))
-    ELSE 'look:' || left(l.attempt_id::text, 18) END)
-FROM unnest($3::text[], $4::bigint[]) AS c (key, token)
-CROSS JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = c.key OFFSET 0) l
-CROSS JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s
-WHERE l.token > c.token AND l.attempt_id IS NOT NULL AND s.instance <> $2
-AND set_config('synchronous_commit', 'off', true) IS NOT NULL
