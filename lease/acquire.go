@@ -157,14 +157,14 @@ func (m *Manager) acquireRefused(ctx context.Context, key, traceparent, code str
 // keys. See [store.Store.Start]. It does not block.
 func (m *Manager) News(n store.News) {
 	switch {
+	case n.Missed:
+		m.signals.Poll()
+		m.watches.Recheck()
+		m.acquirer.Queue.LookAgain()
 	case n.Signals:
 		m.signals.Poll()
 	case n.Event != nil:
 		m.watches.Receive(*n.Event)
-	case n.Attempt == store.EveryWait.Attempt:
-		m.signals.Poll()
-		m.watches.Recheck()
-		m.acquirer.Queue.LookAgain()
 	default:
 		m.acquirer.Queue.News(n)
 	}

@@ -108,13 +108,15 @@ type Answer struct {
 
 // News reports that a waiter was granted its lock by a hand-off, or was skipped. If the Answer has no
 // Outcome, the caller should check the waiter now; the ID may then contain only its first half (HalfID).
-// News with Signals or an Event is not about a waiter. If the grant was made by another instance, the news
+// News with Missed, Signals or an Event is not about a waiter. If the grant was made by another instance, the news
 // may contain only the ID, without Key and Lease.
 type News struct {
 	Attempt
 	// Lease is the lease under which the attempt waited.
 	Lease  LeaseID
 	Answer Answer
+	// Missed: some news may have been lost, see [EveryWait].
+	Missed bool
 	// Signals: there are signals for holders of this instance.
 	Signals bool
 	// Event is what happened to a key that this instance watches.
@@ -123,4 +125,4 @@ type News struct {
 
 // EveryWait is the news that something may have been missed: check every wait, every watched key
 // and the signals now.
-var EveryWait = News{}
+var EveryWait = News{Missed: true}

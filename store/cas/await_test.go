@@ -45,7 +45,7 @@ func (p *polling) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 		if err != nil {
 			return nil, err
 		}
-		done[i] = cas.Swapped{Locked: true, Record: records[0]}
+		done[i] = cas.Swapped{Later: true, Record: records[0]}
 	}
 	return done, nil
 }

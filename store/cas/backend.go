@@ -202,9 +202,10 @@ type Swapped struct {
 	// Quiet above zero: the swap was not carried out, because it reserves tokens, and the server grants nothing for so
 	// long. See [Backend].
 	Quiet time.Duration
-	// Locked: it was not carried out, because another session of the server keeps the record locked. The engine tries again for a second. Or the
-	// server has no room for new locks, and other swaps of the call were carried out. Alone, it then fails with an error.
-	Locked bool
+	// Later: it was not carried out, but may be a moment later, so the engine tries again for a second. Either another session of the server
+	// keeps the record locked, or the server has no room for new locks and other swaps of the call were carried out. Without other swaps, a
+	// swap for which there is no room fails with an error.
+	Later bool
 	// Record is the new record if Done, with Version, Base and Tokens, but without Data; otherwise the present one, with the states
 	// of its leases. If the present version is the expected one, a condition about a lease has failed.
 	Record Record

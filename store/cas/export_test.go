@@ -10,7 +10,10 @@ import (
 )
 
 // Encode writes a record for tests.
-func Encode(rec *key.Record) []byte { return encode(rec) }
+func Encode(rec *key.Record) []byte {
+	useOffsets(rec)
+	return encode(rec)
+}
 
 // Writable is a time as a record can contain it.
 func Writable(t time.Time) time.Time { return writable(t) }

@@ -92,8 +92,8 @@ func (j *job) add(it item) {
 	j.asks = j.asks || it.ask
 }
 
-// ends reports whether a job does more than to ask: it releases, withdraws, or visits a key after a death.
-func (j *job) ends() bool {
+// hasEnding reports whether a job does more than to ask: it releases, withdraws, or visits a key after a death. See [Swap.Ends].
+func (j *job) hasEnding() bool {
 	return !j.asks || slices.ContainsFunc(j.items, func(it item) bool { return !it.ask })
 }
 

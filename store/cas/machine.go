@@ -38,7 +38,7 @@ func (t *turn) Open(name string, ttl time.Duration, now key.Moment) *key.Lease {
 	}
 	l := key.NewLease(uuid.New(), nil, name, ttl).LiveFor(ttl, now)
 	t.leases = append(t.leases, l)
-	t.opened = append(t.opened, NewLease{NewLease: store.NewLease{ID: l.ID(), TTL: ttl}, Ends: t.job.ends()})
+	t.opened = append(t.opened, NewLease{NewLease: store.NewLease{ID: l.ID(), TTL: ttl}, Ends: t.job.hasEnding()})
 	return l
 }
 

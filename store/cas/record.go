@@ -75,14 +75,11 @@ func writable(t time.Time) time.Time {
 	return t
 }
 
-// encode returns the data of a record. It changes the provisional tokens of rec into offsets. A remembered record has none, so it is
-// not written to while others read it.
+// useOffsets changes the provisional tokens of a record into offsets.
+func useOffsets(rec *key.Record) { tokens(rec, func(t *int64) { *t = offset(*t) }) }
+
+// encode returns the data of a record without provisional tokens.
 func encode(rec *key.Record) []byte {
-	tokens(rec, func(t *int64) {
-		if *t >= provisional {
-			*t = offset(*t)
-		}
-	})
 	e := encoder{to: append(make([]byte, 0, usualRecord), recordFormat)}
 	e.record(rec)
 	return e.to

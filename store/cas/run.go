@@ -35,7 +35,9 @@ func (s *Store) run(ctx context.Context, op string, jobs []*job) error {
 			return Failed(op, err, c.did || store.OutcomeUnknown(err))
 		}
 	}
-	for _, j := range c.mail { // one after the other, because they have one key
+	// Letters without room in their swaps go with further swaps, which change nothing else. They run one after the other, because they
+	// may have one key.
+	for _, j := range c.mail {
 		if err := s.run(ctx, op, []*job{j}); err != nil {
 			s.log.Warn("some instances were not told; they will check", "key", j.name, "letters", len(j.mail), "error", err)
 		}

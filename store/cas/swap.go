@@ -65,12 +65,12 @@ func (c *call) answered(t *turn, a *Swapped, took time.Duration) (again bool, er
 	switch {
 	case j.forget: // it is in use again, or locked. What it is then must not be deleted.
 		return false, nil
-	case a.Locked && j.waitsForLock():
+	case a.Later && j.waitsForLock():
 		j.loses(r, took)
 		return true, nil
-	case a.Locked && j.answerLocked():
+	case a.Later && j.answerLocked():
 		return false, nil
-	case a.Locked:
+	case a.Later:
 		return false, &store.Error{Err: fmt.Errorf("key %q: %w", j.name, errRowLocked)}
 	}
 	s.keep(r, nil)

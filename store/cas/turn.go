@@ -79,6 +79,7 @@ func (s *Store) tryWith(j *job, full bool) (*turn, error) {
 	}
 	t.next = t.row.Record()
 	if !t.row.Empty() || j.bump || j.rec.Version != 0 {
+		useOffsets(t.next)
 		t.data = encode(t.next)
 	}
 	limit := s.limits.Record
@@ -203,7 +204,7 @@ func (t *turn) changed() bool {
 
 // swap returns what to swap.
 func (t *turn) swap() Swap {
-	w := Swap{Key: t.job.key, Version: t.job.rec.Version, Data: t.data, Delete: t.job.forget, Ends: t.job.ends()}
+	w := Swap{Key: t.job.key, Version: t.job.rec.Version, Data: t.data, Delete: t.job.forget, Ends: t.job.hasEnding()}
 	if t.tokens > 0 {
 		w.Tokens = min(int(t.tokens)+spareTokens, TokensPerSwap)
 	}

@@ -23,7 +23,7 @@ func TestALostAnswerIsToldAgain(t *testing.T) {
 			t.Fatalf("told although nothing is known: %+v", news)
 		}
 		a.releases(holder, grant, store.UnknownToken)
-		if news := a.told(); len(news) != 1 || news[0].Event != nil || news[0].ID != store.EveryWait.ID {
+		if news := a.told(); len(news) != 1 || !news[0].Missed {
 			t.Fatalf("told %+v, want a hint to check every wait", news)
 		}
 		a.releases(holder, grant, store.UnknownToken)
@@ -47,7 +47,7 @@ func TestLostLettersAreReported(t *testing.T) {
 		if b.ok(err); statuses[0] != store.Holds {
 			t.Fatalf("signalled: %v", statuses)
 		}
-		if news := a.told(); len(news) != 1 || news[0].Signals || news[0].ID != store.EveryWait.ID {
+		if news := a.told(); len(news) != 1 || !news[0].Missed {
 			t.Fatalf("told %+v, want a hint to check everything", news)
 		}
 		renewal, err = a.Renew(a.Context(), []store.LeaseID{a.lease})

@@ -28,7 +28,12 @@ func (o *Op) ask(r *Row, ask *store.Ask, own *Lease, wait bool, answer *store.An
 		answer.Outcome = store.LeaseLost
 		return
 	}
-	if !o.Settle(r) && !o.join(r, ask, own, wait, answer) {
+	// Both change the row: Settle ends dead holders and hands the key on, and join queues the asker or answers it.
+	available := o.Settle(r)
+	if !available {
+		available = o.join(r, ask, own, wait, answer)
+	}
+	if !available {
 		return
 	}
 	if o.Quiet > 0 {

@@ -7,7 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Row is the state of a key. A row with only a Key is that of a key that nobody has asked for. A row is not
+// Row is the state of a key. Its holder and that one's asker are embedded: r.Token, r.lease and r.Attempt are those of the holder.
+// A row with only a Key is that of a key that nobody has asked for. A row is not
 // safe for concurrent use.
 type Row struct {
 	Key string

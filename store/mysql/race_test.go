@@ -74,14 +74,14 @@ func TestALockedRowStallsOnlyItsKey(t *testing.T) {
 		{Key: "ns/new", Data: []byte("after")},
 	})
 	r.Must(err)
-	if !results[0].Done || results[1].Done || !results[1].Locked || !results[2].Done {
+	if !results[0].Done || results[1].Done || !results[1].Later || !results[2].Done {
 		t.Errorf("beside a locked row: %+v", results)
 	}
 	if p := results[1].Record; p.Version != held.Version || string(p.Data) != "before" {
 		t.Errorf("the record of the locked row: %+v", p)
 	}
 	t.Logf("with others: %s", time.Since(began).Round(time.Millisecond))
-	if result, err := r.SwapOne(cas.Swap{Key: "ns/locked", Version: held.Version, Data: []byte("after")}); err != nil || !result.Locked {
+	if result, err := r.SwapOne(cas.Swap{Key: "ns/locked", Version: held.Version, Data: []byte("after")}); err != nil || !result.Later {
 		t.Errorf("alone: %+v, %v", result, err)
 	}
 	if got := r.LoadOne("ns/locked"); string(got.Data) != "before" {
@@ -105,7 +105,7 @@ func TestALockedRowStallsOnlyItsKey(t *testing.T) {
 		t.Errorf("%d statements wait for the row", n)
 	}
 	operator.exec("ROLLBACK")
-	if result := await.Receive(t, waiting, "the swap's answer"); !result.Done && !result.Locked {
+	if result := await.Receive(t, waiting, "the swap's answer"); !result.Done && !result.Later {
 		t.Errorf("after the end of the other transaction: %+v", result)
 	}
 	if r.LoadOne("ns/locked").Version == held.Version {
@@ -133,7 +133,7 @@ func TestARowThatIsNotCommittedStallsOnlyItsKey(t *testing.T) {
 	})
 	r.Must(err)
 	for i, result := range results {
-		if is := i == 2; result.Done == is || result.Locked != is {
+		if is := i == 2; result.Done == is || result.Later != is {
 			t.Errorf("swap %d: %+v", i, result)
 		}
 	}

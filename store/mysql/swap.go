@@ -238,7 +238,7 @@ func (c *call) giveUp(ctx context.Context, part []int) error {
 		return err
 	}
 	for n, i := range part {
-		c.done[i] = cas.Swapped{Locked: true, Record: records[n]}
+		c.done[i] = cas.Swapped{Later: true, Record: records[n]}
 	}
 	return nil
 }

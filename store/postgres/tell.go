@@ -16,8 +16,8 @@ import (
 //
 //	who                                       by                                       when
 //	the next holder, of this instance         news with the grant                      at once
-//	the next holder, elsewhere, after a       a notification with the grant            in the flush of the release,
-//	  session's release; not of a share         (announcement, notify_grants)            after its commit
+//	the next holder, elsewhere, if a          the grant in a notification              in the flush of the release,
+//	  session released; not of a share          (announcement, notify_grants)            after its commit
 //	the next holder, elsewhere, otherwise     a hint                                   soon
 //	waiters that may expect another end, or   a hint each                              soon
 //	  were skipped, or that a repeat names

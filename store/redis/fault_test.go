@@ -206,7 +206,7 @@ func TestFullMemory(t *testing.T) {
 	held = r.Done(cas.Swap{Key: "ns/held", Version: held.Version, Data: []byte("released")})
 	held = r.Done(cas.Swap{Key: "ns/held", Version: held.Version, Data: []byte("handed on"), Tokens: 1, Ends: true})
 	results, err := r.Swap(r.Ctx, []cas.Swap{{Key: "ns/new", Data: []byte("new"), Tokens: 1}, {Key: "ns/held", Version: held.Version, Data: []byte("released")}})
-	if err != nil || results[0].Done || !results[0].Locked || !results[1].Done {
+	if err != nil || results[0].Done || !results[0].Later || !results[1].Done {
 		t.Errorf("a release beside a new lock: %+v, %v", results, err)
 	}
 	_, err = r.OpenLeases(r.Ctx, []cas.NewLease{{NewLease: store.NewLease{ID: uuid.New(), TTL: time.Minute}, Ends: true}})

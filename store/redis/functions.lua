@@ -349,7 +349,7 @@ local function opened(keys, args)
 end
 
 -- If the memory is full, nothing new is granted (grant, open). All that ends, hands on or keeps a lock still works (swap, hand_on, renew, revoke): a
--- hand-off is a grant, too, but it takes the place of a lock that ends. So two functions have two names, one for each case.
+-- hand-off is a grant, too, but it takes the place of a lock that ends. So two functions have two names, one for each case: sendSome (swap.go) and OpenLeases (lease.go) choose.
 local function register(name, callback, flags)
   redis.register_function { function_name = 'locksidecar_' .. name .. '_VERSION', callback = callback, flags = flags }
 end

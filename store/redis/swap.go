@@ -265,16 +265,16 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 
 func (b *Backend) swapSome(ctx context.Context, part int, some []int, swaps []cas.Swap, done []cas.Swapped) error {
 	err := b.sendSome(ctx, part, some, swaps, done)
-	if !isFull(err) || !slices.ContainsFunc(swaps, ends) {
+	if !isFull(err) || !slices.ContainsFunc(swaps, fitsFullMemory) {
 		return err
 	}
 	// Nothing new is granted, and the others of the call are carried out.
 	var rest []int
 	for _, i := range some {
-		if ends(swaps[i]) {
+		if fitsFullMemory(swaps[i]) {
 			rest = append(rest, i)
 		} else {
-			done[i] = cas.Swapped{Locked: true, Record: cas.Record{Key: swaps[i].Key}}
+			done[i] = cas.Swapped{Later: true, Record: cas.Record{Key: swaps[i].Key}}
 		}
 	}
 	if len(rest) == 0 {
@@ -283,14 +283,14 @@ func (b *Backend) swapSome(ctx context.Context, part int, some []int, swaps []ca
 	return b.sendSome(ctx, part, rest, swaps, done)
 }
 
-// ends reports whether a server with full memory carries a swap out.
-func ends(w cas.Swap) bool { return w.Ends || w.Tokens == 0 }
+// fitsFullMemory reports whether a server with full memory carries a swap out.
+func fitsFullMemory(w cas.Swap) bool { return w.Ends || w.Tokens == 0 }
 
 // sendSome sends swaps in one call.
 func (b *Backend) sendSome(ctx context.Context, part int, some []int, swaps []cas.Swap, done []cas.Swapped) error {
 	name, list, fields := "swap", newList(usualSwap*len(some)), 0
 	for _, i := range some {
-		if !ends(swaps[i]) {
+		if !fitsFullMemory(swaps[i]) {
 			name = "grant"
 		}
 		fields += b.add(list, &swaps[i])
