@@ -21,8 +21,8 @@ MERMAID = ROOT / "site" / ".venv" / "mermaid.min.js"
 REPOSITORY = "https://github.com/locksidecar/locksidecar"
 LINK = re.compile(r"""(\]\(|\bsrc="|\bsrcset=")([^)\s#"]+)(#[^)\s"]*)?""")
 ELSEWHERE = ("http://", "https://", "mailto:")
-# The guide names the terminal of a block: ```console 2.
-TERMINAL = re.compile(r"^```console (\d)$", re.M)
+# A page names the terminal of a block: ```console 2.
+TERMINAL = re.compile(r"^```console (\w)$", re.M)
 # Blocks of code that follow one another, with nothing in between: the same in several languages.
 SEVERAL = re.compile(r"(?:^```\w+[^\n]*\n(?:(?!```).*\n)*?```\n\n){2,}", re.M)
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```\n", re.M | re.S)
