@@ -14,7 +14,7 @@ import (
 func TestAcquireAndRelease(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		var last int64
 		began := time.Now() // a lower bound of the lease's start
 		for range 3 {
@@ -41,7 +41,7 @@ func TestAcquireAndRelease(t *testing.T) {
 func TestThreadsOfASessionExcludeEachOther(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		g := r.lock(s, "k")
 		var held *types.HeldError
 		if _, err := r.try(s, "k"); !errors.As(err, &held) {
@@ -64,7 +64,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, o := r.sessionOf(true), other.sessionOf(true)
+		s, o := r.explicitSession(), other.explicitSession()
 		g := r.lock(s, "k")
 		var line []*answer
 		for i := range 10 {
@@ -97,7 +97,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 func TestWaitTimesOut(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		g := r.lock(s, "k")
 		first := r.wait(s, "k", types.WaitForever)
 		a := r.wait(s, "k", 10*time.Second)
@@ -122,7 +122,7 @@ func TestTimeoutMeetsGrant(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		for i := range 200 {
 			r := newRig(t, opt)
-			s := r.session()
+			s := r.eitherSession()
 			g := r.lock(s, "k")
 			if i%2 == 0 {
 				r.st.set("Cancel", fault{before: time.Millisecond})
@@ -183,11 +183,11 @@ func TestLimits(t *testing.T) {
 				t.Errorf("error %v, want %s", err, setting)
 			}
 		}
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		_, err := r.m.OpenSession(types.SessionOptions{})
 		limited(err, "LOCKSIDECAR_MAX_SESSIONS")
 		o.End(types.EndDeleted)
-		o = r.session()
+		o = r.eitherSession()
 
 		for i := range 3 {
 			r.lock(s, fmt.Sprint(i))
@@ -203,7 +203,7 @@ func TestLimits(t *testing.T) {
 		s.End(types.EndDropped)
 		o.End(types.EndDropped)
 		r.nothingLeft()
-		s, o = r.session(), r.session()
+		s, o = r.eitherSession(), r.eitherSession()
 		for i := range 3 {
 			r.lock(s, fmt.Sprint(i))
 			r.lock(o, fmt.Sprint("other", i))
@@ -220,7 +220,7 @@ func TestTheLimitCountsALockOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, inline, with(func(c *types.Config) { c.MaxLocksPerSession = 2 }))
 	for range 300 {
-		s := r.session()
+		s := r.eitherSession()
 		results := make(chan error, 2)
 		for i := range 2 {
 			go func() {

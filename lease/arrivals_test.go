@@ -68,7 +68,7 @@ func TestBurstIsQueuedInOrder(t *testing.T) {
 				whereHeld(t, op, func(t *testing.T, opt option) {
 					r := newRig(t, opt, with(func(c *types.Config) { c.BatchMax, c.MaxSessions = 1000, 1000 }))
 					other := r.another(opt)
-					o := other.session()
+					o := other.eitherSession()
 					var g types.Grant
 					if held {
 						g = other.lock(o, "k")
@@ -76,13 +76,13 @@ func TestBurstIsQueuedInOrder(t *testing.T) {
 					proceed := r.st.holdAnswer(op)
 					var calls []*answer
 					for range crowd {
-						calls = append(calls, r.wait(r.sessionOf(true), "k", types.WaitForever))
+						calls = append(calls, r.wait(r.explicitSession(), "k", types.WaitForever))
 					}
 					if op != "OpenLeases" {
 						time.Sleep(5 * time.Millisecond)
 					}
 					proceed()
-					calls = append(calls, r.wait(r.session(), "k", types.WaitForever))
+					calls = append(calls, r.wait(r.eitherSession(), "k", types.WaitForever))
 					if n := r.st.count("Acquire") + r.st.count("Enqueue"); op != "OpenLeases" && n > 5 { // includes the last call
 						t.Errorf("%d statements until %d calls are queued", n, crowd)
 					}
@@ -106,7 +106,7 @@ func TestArrivalsOfAllKindsKeepTheirOrder(t *testing.T) {
 				t.Run(first+" before "+second+" "+op, func(t *testing.T) {
 					whereHeld(t, op, func(t *testing.T, opt option) {
 						r := newRig(t, opt)
-						r.lock(r.session(), "warm") // opens the lease for its TTL
+						r.lock(r.eitherSession(), "warm") // opens the lease for its TTL
 						proceed := r.st.hold(op)
 						var calls []*answer
 						for _, req := range []types.Request{ahead, behind, ahead, behind} {
@@ -114,7 +114,7 @@ func TestArrivalsOfAllKindsKeepTheirOrder(t *testing.T) {
 								req.RequestID = uuid.New()
 							}
 							req.Key, req.Wait = "k", types.WaitForever
-							calls = append(calls, r.ask(context.Background(), r.sessionOf(true), req))
+							calls = append(calls, r.ask(context.Background(), r.explicitSession(), req))
 							synctest.Wait()
 						}
 						time.Sleep(5 * time.Millisecond)
@@ -134,14 +134,14 @@ func TestGroupArrivesBeforeACrowd(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t)
 			other := r.another()
-			o := other.session()
+			o := other.eitherSession()
 			held := other.lock(o, key)
-			s := r.session()
+			s := r.eitherSession()
 			proceed := r.st.hold("Acquire")
 			group := r.waitAll(s, "a", "b", "c")
 			var calls []*answer
 			for range 10 {
-				calls = append(calls, r.wait(r.sessionOf(true), key, types.WaitForever))
+				calls = append(calls, r.wait(r.explicitSession(), key, types.WaitForever))
 			}
 			proceed()
 			synctest.Wait()
@@ -160,14 +160,14 @@ func TestGroupArrivesBehindACrowd(t *testing.T) {
 	for _, key := range []string{"a", "b"} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			r.lock(r.session(), "warm")
+			r.lock(r.eitherSession(), "warm")
 			proceed := r.st.hold("OpenLeases")
 			var calls []*answer
 			for range 10 {
-				calls = append(calls, r.ask(context.Background(), r.sessionOf(true), types.Request{Key: key, Wait: types.WaitForever, TTL: time.Minute}))
+				calls = append(calls, r.ask(context.Background(), r.explicitSession(), types.Request{Key: key, Wait: types.WaitForever, TTL: time.Minute}))
 				synctest.Wait()
 			}
-			s := r.session()
+			s := r.eitherSession()
 			group := r.waitAll(s, "a", "b")
 			if group.isOver() {
 				t.Fatalf("%s: the group was granted before the calls that came first: %+v %v", key, group.g, group.err)
@@ -197,13 +197,13 @@ func TestArrivalLeaves(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					r := newRig(t)
 					proceed := r.st.hold(op)
-					first := r.wait(r.session(), "k", types.WaitForever)
-					s := r.session()
+					first := r.wait(r.eitherSession(), "k", types.WaitForever)
+					s := r.eitherSession()
 					ctx, cancel := context.WithCancel(context.Background())
 					defer cancel()
 					leaves := r.ask(ctx, s, types.Request{Key: "k", Wait: time.Second})
 					synctest.Wait()
-					last := r.wait(r.session(), "k", types.WaitForever)
+					last := r.wait(r.eitherSession(), "k", types.WaitForever)
 					c.leave(r, s, cancel)
 					synctest.Wait()
 					if !leaves.isOver() {
@@ -229,9 +229,9 @@ func TestFirstArrivalFails(t *testing.T) {
 				r := newRig(t, opt)
 				f.before = time.Second
 				r.st.set(op, f)
-				first := r.ask(context.Background(), r.sessionOf(true), types.Request{Key: "k", Wait: types.WaitForever, TTL: time.Minute})
+				first := r.ask(context.Background(), r.explicitSession(), types.Request{Key: "k", Wait: types.WaitForever, TTL: time.Minute})
 				time.Sleep(time.Millisecond)
-				calls := []*answer{r.wait(r.sessionOf(true), "k", types.WaitForever), r.wait(r.sessionOf(true), "k", types.WaitForever)}
+				calls := []*answer{r.wait(r.explicitSession(), "k", types.WaitForever), r.wait(r.explicitSession(), "k", types.WaitForever)}
 				if <-first.done; first.err == nil {
 					t.Fatalf("got %+v", first.g)
 				}
@@ -250,7 +250,7 @@ func TestFullLineDelaysNoAcquires(t *testing.T) {
 	const limit = 10
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.MaxWaiters, c.BatchMax = limit, limit }))
-		other, s := r.another(), r.session()
+		other, s := r.another(), r.eitherSession()
 		other.lockTTL("a", time.Hour)
 		other.lockTTL("b", time.Hour)
 		proceed := r.st.hold("Enqueue")

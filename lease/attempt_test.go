@@ -62,7 +62,7 @@ func eachStage(t *testing.T, leave func(r *rig, s *holdings.Session, cancel cont
 					r := newRig(t)
 					// Another sidecar holds the key, so that the waiter passes through all states.
 					other := r.another()
-					o, s := other.session(), r.session()
+					o, s := other.eitherSession(), r.eitherSession()
 					var g types.Grant
 					if st.occupied {
 						g = other.lock(o, "k")
@@ -126,7 +126,7 @@ func TestDrainInEveryState(t *testing.T) {
 func TestSessionEndsWhileItsLeaseIsBeingOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		proceed := r.st.hold("OpenLeases")
 		a := r.wait(s, "k", types.WaitForever)
 		s.End(types.EndDropped)
@@ -139,41 +139,6 @@ func TestSessionEndsWhileItsLeaseIsBeingOpened(t *testing.T) {
 	})
 }
 
-// The call leaves at the moment in which its attempt is granted.
-// Proves: trap give-up at the grant
-func TestALeftAttemptHasWon(t *testing.T) {
-	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
-		bubble(t, func(t *testing.T, opt option) {
-			r := newRig(t, opt)
-			c := r.m.acquirer.NewCall(context.Background(), r.session(), &types.Request{Key: "k", TTL: time.Minute, Wait: 1, Bind: bind})
-			b, err := c.NewAttempt(nil)
-			r.must(err)
-			b.Start(context.Background(), r.clk.Now())
-			<-b.Ends()
-			b.Cancel()
-			r.nothingLeft()
-		})
-	}
-}
-
-// The session has ended, but its call does not know this yet, when the attempt is granted.
-// Proves: promise 7
-func TestAnEndedSessionReceivesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, opt option) {
-		r := newRig(t, opt)
-		c := r.m.acquirer.NewCall(context.Background(), r.session(), &types.Request{Key: "k", TTL: time.Minute})
-		b, err := c.NewAttempt(nil)
-		r.must(err)
-		<-c.S.End(types.EndDropped)
-		b.Start(context.Background(), r.clk.Now())
-		<-b.Ends()
-		if n := c.S.Held(); n != 0 {
-			t.Errorf("holds %d", n)
-		}
-		r.nothingLeft()
-	})
-}
-
 // The lock is handed to a waiter, the news is lost, and the session ends. The cancel finds the
 // grant and hands it back.
 // Proves: promise 7, trap waiter cancels
@@ -182,7 +147,7 @@ func TestACancelFindsAGrant(t *testing.T) {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
 			other := r.another(opt)
-			o, s := other.session(), r.session()
+			o, s := other.eitherSession(), r.eitherSession()
 			r.lock(s, "anchor") // keeps the lease in use
 			g := other.lock(o, "k")
 			r.st.dropNews = true
@@ -209,7 +174,7 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 	for moment := range 15 {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, inline)
-			s := r.session()
+			s := r.eitherSession()
 			c := r.m.acquirer.NewCall(context.Background(), s, &types.Request{Key: "k", TTL: time.Minute})
 			b, err := c.NewAttempt(nil)
 			r.must(err)
@@ -265,7 +230,7 @@ func TestUnknownOutcomeMeetsNews(t *testing.T) {
 		var handOff func()
 		log := slog.New(hook{Handler: slog.DiscardHandler, on: "outcome", run: func() { handOff() }})
 		r := newRig(t, with(func(c *types.Config) { c.Logger = log }))
-		holder, s := r.session(), r.session()
+		holder, s := r.eitherSession(), r.eitherSession()
 		g := r.lock(holder, "k")
 		handOff = func() {
 			_, err := r.st.Store.Release(context.Background(), []store.Claim{{Key: "k", Token: g.Token, Lease: r.stored("k").Holder.Lease}})
@@ -293,7 +258,7 @@ func TestUnknownOutcomeIsWithdrawn(t *testing.T) {
 		for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				s := r.session()
+				s := r.eitherSession()
 				anchor := r.lock(s, "anchor") // keeps the lease in use
 				r.st.set("Acquire", f)
 				r.st.set("Withdraw", fault{refuse: true})
@@ -320,7 +285,7 @@ func TestAFailedCancelIsWithdrawn(t *testing.T) {
 	for _, f := range []fault{{times: 1, refuse: true}, {times: 1, lose: true}, {times: 1, forget: true}} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			s := r.sessionOf(true)
+			s := r.explicitSession()
 			g := r.lock(s, "k")
 			r.st.set("Cancel", f)
 			a := r.wait(s, "k", time.Second)
@@ -343,7 +308,7 @@ func TestAFailedCancelIsWithdrawn(t *testing.T) {
 func TestUnwantedGrantIsHandedBackInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s, other := r.session(), r.session()
+		s, other := r.eitherSession(), r.eitherSession()
 		anchor := r.lock(other, "anchor")
 		proceed := r.st.holdAnswer("Acquire")
 		a := r.wait(s, "k", types.WaitForever)
@@ -392,7 +357,7 @@ func TestWithdrawalsAreBatched(t *testing.T) {
 func TestTheStoreIsRight(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, other := r.session(), r.session()
+		s, other := r.eitherSession(), r.eitherSession()
 		first := r.lock(s, "k")
 		forget := func(g types.Grant) {
 			claim := store.Claim{Key: "k", Token: g.Token, Lease: r.stored("k").Holder.Lease}

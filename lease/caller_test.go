@@ -17,7 +17,7 @@ import (
 func TestCallerLeavesDuringItsOwnStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.sessionOf(false)
+		s := r.connectionSession()
 		proceed := r.st.hold("Acquire")
 		ctx, leave := context.WithCancel(context.Background())
 		a := r.ask(ctx, s, types.Request{Key: "k"})
@@ -40,7 +40,7 @@ func TestCallerLeavesDuringItsOwnStatement(t *testing.T) {
 func TestCallerLeftAndItsSessionEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.sessionOf(false)
+		s := r.connectionSession()
 		ctx, leave := context.WithCancel(context.Background())
 		leave()
 		s.End(types.EndDropped)

@@ -16,17 +16,17 @@ import (
 // cohort makes n calls of this sidecar wait for a key, which is handed to the first of them.
 func (r *rig) cohort(other *rig, key string, n int) (calls []*answer, first types.Grant) {
 	r.t.Helper()
-	o := other.session()
+	o := other.eitherSession()
 	theirs := other.lock(o, key)
 	for range n {
-		calls = append(calls, r.wait(r.session(), key, types.WaitForever))
+		calls = append(calls, r.wait(r.eitherSession(), key, types.WaitForever))
 	}
 	other.release(o, theirs)
 	return calls, calls[0].granted(r.t)
 }
 
-// free releases the lock of a call.
-func (a *answer) free(r *rig) {
+// release releases the lock of a call.
+func (a *answer) release(r *rig) {
 	r.t.Helper()
 	r.release(a.s, a.granted(r.t))
 	synctest.Wait()
@@ -40,23 +40,23 @@ func TestACohortIsServedWithoutTheStore(t *testing.T) {
 		r := newRig(t, opt)
 		other := r.another(opt)
 		calls, first := r.cohort(other, "k", 5)
-		theirs := other.wait(other.session(), "k", types.WaitForever)
+		theirs := other.wait(other.eitherSession(), "k", types.WaitForever)
 		before := r.st.count("Release") + r.st.count("Adopt")
 		for i, c := range calls[:4] {
 			if g := c.granted(t); g.Token != first.Token+int64(i) || calls[i+1].isOver() || theirs.isOver() {
 				t.Fatalf("call %d got %+v, the next is over: %v, theirs: %v", i, g, calls[i+1].isOver(), theirs.isOver())
 			}
-			c.free(r)
+			c.release(r)
 		}
 		if n := r.st.count("Release") + r.st.count("Adopt") - before; n != 0 {
 			t.Errorf("the store was asked %d times", n)
 		}
 		last := calls[4].granted(t)
-		calls[4].free(r)
+		calls[4].release(r)
 		if g := theirs.granted(t); g.Token <= last.Token {
 			t.Errorf("token %d after %d", g.Token, last.Token)
 		}
-		theirs.free(other)
+		theirs.release(other)
 		r.nothingLeft()
 	})
 }
@@ -67,12 +67,12 @@ func TestACohortEndsAtAnotherPod(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		o := other.session()
+		o := other.eitherSession()
 		held := other.lock(o, "k")
 		var calls []*answer
 		of := []*rig{r, r, other, r, other, other, r}
 		for _, by := range of {
-			calls = append(calls, by.wait(by.session(), "k", types.WaitForever))
+			calls = append(calls, by.wait(by.eitherSession(), "k", types.WaitForever))
 		}
 		other.release(o, held)
 		for i, c := range calls {
@@ -82,7 +82,7 @@ func TestACohortEndsAtAnotherPod(t *testing.T) {
 					t.Fatalf("call %d is served before call %d", i+1+j, i)
 				}
 			}
-			c.free(of[i])
+			c.release(of[i])
 		}
 		r.nothingLeft()
 	})
@@ -91,14 +91,14 @@ func TestACohortEndsAtAnotherPod(t *testing.T) {
 // In each of these cases the cohort ends, and the store chooses the next holder.
 func TestCohortEnds(t *testing.T) {
 	for name, end := range map[string]func(r, other *rig, c *answer){
-		"its time is over": func(r, _ *rig, c *answer) { time.Sleep(attempt.CohortTime); c.free(r) },
+		"its time is over": func(r, _ *rig, c *answer) { time.Sleep(attempt.CohortTime); c.release(r) },
 		"an outcome":       func(r, _ *rig, c *answer) { r.succeed(c.s, c.granted(r.t)) },
 		"asked to stop": func(r, other *rig, c *answer) {
 			r.must(other.m.AskToStop(context.Background(), "k", 0, nil))
 			if synctest.Wait(); len(r.stops()) != 1 {
 				r.t.Fatalf("got %+v", r.stops())
 			}
-			c.free(r)
+			c.release(r)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestCohortEnds(t *testing.T) {
 				r := newRig(t, opt)
 				other := r.another(opt)
 				calls, _ := r.cohort(other, "k", 4)
-				calls[0].free(r)
+				calls[0].release(r)
 				before := r.st.count("Release")
 				end(r, other, calls[1])
 				synctest.Wait()
@@ -116,8 +116,8 @@ func TestCohortEnds(t *testing.T) {
 				if n := len(r.stops()); calls[2].granted(t).Stopping != nil || n > 1 {
 					t.Errorf("%d holders were asked to stop, and the next one is still asked", n)
 				}
-				calls[2].free(r)
-				calls[3].free(r)
+				calls[2].release(r)
+				calls[3].release(r)
 				r.nothingLeft()
 			})
 		})
@@ -130,22 +130,22 @@ func TestCohortPassesOverCallsThatLeft(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		o := other.session()
+		o := other.eitherSession()
 		held := other.lock(o, "k")
-		first := r.wait(r.session(), "k", types.WaitForever)
-		short := r.wait(r.session(), "k", time.Second)
-		ended := r.wait(r.session(), "k", types.WaitForever)
-		last := r.wait(r.session(), "k", types.WaitForever)
+		first := r.wait(r.eitherSession(), "k", types.WaitForever)
+		short := r.wait(r.eitherSession(), "k", time.Second)
+		ended := r.wait(r.eitherSession(), "k", types.WaitForever)
+		last := r.wait(r.eitherSession(), "k", types.WaitForever)
 		time.Sleep(time.Second - attempt.CohortTime/2)
 		other.release(o, held)
 		first.granted(t)
 		time.Sleep(attempt.CohortTime * 3 / 4)
 		ended.s.End(types.EndDropped)
-		first.free(r)
+		first.release(r)
 		if !short.isOver() || short.err == nil || !ended.isOver() || ended.err == nil {
 			t.Error("a call that left got the lock")
 		}
-		last.free(r)
+		last.release(r)
 		r.nothingLeft()
 	})
 }
@@ -159,8 +159,8 @@ func TestASessionsEndServesTheCohort(t *testing.T) {
 		if g := calls[1].granted(t); g.Token != first.Token+1 {
 			t.Errorf("token %d after %d", g.Token, first.Token)
 		}
-		calls[1].free(r)
-		calls[2].free(r)
+		calls[1].release(r)
+		calls[2].release(r)
 		r.nothingLeft()
 	})
 }
@@ -171,20 +171,20 @@ func TestOtherPodsSeeTheFirstOfACohort(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		calls, _ := r.cohort(r.another(opt), "k", 3)
-		calls[0].free(r)
+		calls[0].release(r)
 		g := calls[1].granted(t)
 		r.must(r.patch(calls[1].s, g, `"mine"`))
 		if l := r.stored("k"); l.Token != g.Token || string(l.Holder.Data) != `"mine"` || l.Holder.Session != calls[1].s.Name() {
 			t.Errorf("after a change of its data: %+v", l)
 		}
-		calls[1].free(r)
+		calls[1].release(r)
 		g = calls[2].granted(t)
 		time.Sleep(attempt.CohortTime)
 		synctest.Wait()
 		if l := r.stored("k"); l.Token != g.Token || l.Holder.Data != nil || l.Holder.Session != calls[2].s.Name() || l.QueueLength != 0 {
 			t.Errorf("held by %+v", l)
 		}
-		calls[2].free(r)
+		calls[2].release(r)
 		r.nothingLeft()
 	})
 }
@@ -203,7 +203,7 @@ func TestABreakMeansOneOfACohort(t *testing.T) {
 		calls, _ := r.cohort(other, "k", 4)
 		seen, err := other.m.Get(context.Background(), nil, "k", true)
 		r.must(err)
-		calls[0].free(r)
+		calls[0].release(r)
 		g := calls[1].granted(t)
 		r.must(other.m.Break(context.Background(), seen.Lock, 0))
 		if _, held := calls[1].s.GrantOf(r.m.holdings.Get("k")); !held {
@@ -218,8 +218,8 @@ func TestABreakMeansOneOfACohort(t *testing.T) {
 		if lost := r.losses(); len(lost) != 1 || lost[0].Token != g.Token || lost[0].Reason != types.LostForced {
 			t.Errorf("lost %+v", lost)
 		}
-		calls[2].free(r)
-		calls[3].free(r)
+		calls[2].release(r)
+		calls[3].release(r)
 		r.nothingLeft()
 	})
 }
@@ -232,9 +232,9 @@ func TestAWatchBeginsInACohort(t *testing.T) {
 		r := newRig(t, opt)
 		other := r.another(opt)
 		calls, first := r.cohort(other, "k", 4)
-		calls[0].free(r)
+		calls[0].release(r)
 		watchers := []*watcher{r.watch(nil, "k"), other.watch(nil, "k")}
-		calls[1].free(r)
+		calls[1].release(r)
 		third := calls[2].granted(t)
 		time.Sleep(attempt.CohortTime)
 		for _, w := range watchers {
@@ -246,7 +246,7 @@ func TestAWatchBeginsInACohort(t *testing.T) {
 			}
 		}
 		for _, c := range calls[2:] {
-			c.free(r)
+			c.release(r)
 		}
 		for _, w := range watchers {
 			w.want(released, acquired, released)
@@ -262,7 +262,7 @@ func TestACohortDiesWithItsLease(t *testing.T) {
 		r := newRig(t, opt)
 		other := r.another(opt)
 		calls, _ := r.cohort(other, "k", 3)
-		calls[0].free(r)
+		calls[0].release(r)
 		g := calls[1].granted(t)
 		r.must(r.st.Store.Revoke(context.Background(), []store.LeaseID{r.lease()}))
 		time.Sleep(r.m.cfg.RenewInterval)
@@ -272,7 +272,7 @@ func TestACohortDiesWithItsLease(t *testing.T) {
 		if again := calls[2].granted(t); again.Token <= g.Token {
 			t.Errorf("token %d after %d", again.Token, g.Token)
 		}
-		calls[2].free(r)
+		calls[2].release(r)
 		time.Sleep(time.Minute)
 		r.nothingLeft()
 	})
@@ -284,7 +284,7 @@ func TestACohortIsMovedAfterAFailover(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		calls, _ := r.cohort(r.another(opt), "k", 3)
-		calls[0].free(r)
+		calls[0].release(r)
 		g, old := calls[1].granted(t), r.lease()
 		r.st.failover()
 		time.Sleep(r.rotation())
@@ -292,8 +292,8 @@ func TestACohortIsMovedAfterAFailover(t *testing.T) {
 		if l := r.stored("k"); l.Token != g.Token || l.Holder.Lease != r.lease() || len(r.losses()) > 0 {
 			t.Errorf("lost %+v, and the store has %+v", r.losses(), l)
 		}
-		calls[1].free(r)
-		calls[2].free(r)
+		calls[1].release(r)
+		calls[2].release(r)
 		r.nothingLeft()
 	})
 }
@@ -301,10 +301,10 @@ func TestACohortIsMovedAfterAFailover(t *testing.T) {
 // cohortWithData returns a cohort of three calls, whose locks have the data "0", "1" and "2".
 func (r *rig) cohortWithData(other *rig) (calls []*answer) {
 	r.t.Helper()
-	o := other.session()
+	o := other.eitherSession()
 	theirs := other.lock(o, "k")
 	for i := range 3 {
-		calls = append(calls, r.ask(context.Background(), r.session(), types.Request{
+		calls = append(calls, r.ask(context.Background(), r.eitherSession(), types.Request{
 			Key: "k", Wait: types.WaitForever, Data: fmt.Appendf(nil, "%q", fmt.Sprint(i)),
 		}))
 		synctest.Wait()
@@ -345,7 +345,7 @@ func TestACohortOvertakesNoWaiterUnderAnotherLease(t *testing.T) {
 		if !r.m.holdings.Get("k").Moved(to) {
 			t.Fatal("the lock is not held")
 		}
-		calls[0].free(r)
+		calls[0].release(r)
 		if calls[2].isOver() && !calls[1].isOver() {
 			t.Error("the last waiter has overtaken the second")
 		}
@@ -359,7 +359,7 @@ func TestARefusedChangeInACohort(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		calls := r.cohortWithData(r.another(opt))
-		calls[0].free(r)
+		calls[0].release(r)
 		g := calls[1].granted(t)
 		r.st.set("Adopt", fault{refuse: true})
 		if r.patch(calls[1].s, g, `"new"`) == nil {
@@ -379,7 +379,7 @@ func TestALockOfACohortIsLostDuringItsMove(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		calls := r.cohortWithData(r.another(opt))
-		calls[0].free(r)
+		calls[0].release(r)
 		calls[1].granted(t)
 		old, answer := r.lease(), make(chan struct{})
 		r.st.set("Adopt", fault{refuse: true}) // the store does not learn of the second holder
@@ -416,7 +416,7 @@ func TestAStopOutlivesTheChangeOfTheHolder(t *testing.T) {
 		r := newRig(t, opt)
 		other := r.another(opt)
 		calls := r.cohortWithData(other)
-		calls[0].free(r)
+		calls[0].release(r)
 		calls[1].granted(t)
 		r.st.set("Signals", fault{refuse: true})
 		r.must(other.m.AskToStop(context.Background(), "k", 0, nil))
@@ -438,9 +438,9 @@ func TestAStopBetweenTwoHolders(t *testing.T) {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
 			other := r.another(opt)
-			r.lock(r.session(), "another") // so that signals are read meanwhile
+			r.lock(r.eitherSession(), "another") // so that signals are read meanwhile
 			calls := r.cohortWithData(other)
-			calls[0].free(r)
+			calls[0].release(r)
 			g := calls[1].granted(t)
 			reason := "why"
 			ask := func() {
@@ -481,7 +481,7 @@ func TestStoreLearnsOfALateHandOn(t *testing.T) {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
 			calls := r.cohortWithData(r.another(opt))
-			calls[0].free(r)
+			calls[0].release(r)
 			g := calls[1].granted(t)
 			synctest.Wait()
 			time.Sleep(attempt.CohortTime - time.Nanosecond)

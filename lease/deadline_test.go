@@ -42,7 +42,7 @@ func TestDeadline(t *testing.T) {
 			t.Run(fmt.Sprint(ttl, slow.before), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					r := newRig(t)
-					s := r.session()
+					s := r.eitherSession()
 					r.st.set("OpenLeases", slow)
 					r.st.set("Renew", fault{refuse: true})
 					sent := time.Now()
@@ -73,7 +73,7 @@ func TestDeadline(t *testing.T) {
 func TestSlowRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		r.st.set("Renew", fault{times: 1, after: 4 * time.Second})
 		time.Sleep(4400 * time.Millisecond) // the renewal is sent after 4.5 to 5 s
@@ -98,7 +98,7 @@ func TestSlowRenewal(t *testing.T) {
 func TestNoRevival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.StoreTimeout = time.Minute }))
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		proceed := r.st.holdAnswer("Renew")
 		time.Sleep(14249 * time.Millisecond)
@@ -134,7 +134,7 @@ func TestReasons(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
-				s := r.session()
+				s := r.eitherSession()
 				g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", TTL: time.Second})
 				r.must(err)
 				c.broken(r)
@@ -189,7 +189,7 @@ func TestReadsSeeTheDeadline(t *testing.T) {
 			t.Run(read+" "+stop, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					r := newRig(t)
-					s := r.session()
+					s := r.eitherSession()
 					g := r.lock(s, "k")
 					happens(r)
 					if holds(r, s, g) {
@@ -206,7 +206,7 @@ func TestReadsSeeTheDeadline(t *testing.T) {
 func TestSuspendedWhileTheStoreIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		proceed := r.st.holdAnswer("OpenLeases")
 		a := r.wait(s, "k", types.WaitForever)
 		r.clk.suspended.Add(int64(clock.SuspensionLimit))
@@ -218,7 +218,7 @@ func TestSuspendedWhileTheStoreIsAsked(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		proceed := r.st.holdAnswer("Renew")
 		time.Sleep(5 * time.Second)
@@ -229,46 +229,6 @@ func TestSuspendedWhileTheStoreIsAsked(t *testing.T) {
 		r.clk.suspended.Add(1)
 		if r.amend(s, g) == nil {
 			t.Error("the lease survived")
-		}
-	})
-}
-
-// A call that notices its grant after the deadline must not return it.
-func TestLateCallReturnsNoGrant(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, inline)
-		s := r.session()
-		c := r.m.acquirer.NewCall(context.Background(), s, &types.Request{Key: "k", TTL: s.TTL()})
-		b, err := c.NewAttempt(nil)
-		r.must(err)
-		b.Start(context.Background(), r.clk.Now())
-		r.clk.stop(b.Lease().TTL())
-		if g, err := c.Await(b); err == nil {
-			t.Errorf("granted %+v", g)
-		}
-	})
-}
-
-// A bind:ttl grant is returned with its remaining time.
-func TestLateCallReturnsTheRemainingTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, inline)
-		for late, want := range map[time.Duration]time.Duration{
-			time.Second: 900 * time.Millisecond, 1900*time.Millisecond - 1: 1, 1900 * time.Millisecond: 0,
-		} {
-			c := r.m.acquirer.NewCall(context.Background(), nil, &types.Request{Key: "k", TTL: 2 * time.Second, Bind: types.BindTTL})
-			b, err := c.NewAttempt(nil)
-			r.must(err)
-			b.Start(context.Background(), r.clk.Now())
-			r.clk.stop(late)
-			g, err := c.Await(b)
-			if g.ExpiresIn != want || (err == nil) != (want > 0) {
-				t.Errorf("late by %s: %+v, %v", late, g, err)
-			}
-			if err == nil {
-				r.m.HandBack(nil, g)
-			}
-			r.nothingLeft()
 		}
 	})
 }
@@ -315,7 +275,7 @@ func TestDeadlinePassesDuringTheAnswer(t *testing.T) {
 				},
 			} {
 				r := newRig(t, inline)
-				s := r.session()
+				s := r.eitherSession()
 				g := r.get(s, as("o", "k", 0))
 				synctest.Wait()
 				r.clk.atRead(moment, func() { r.clk.stop(15 * time.Second) })
@@ -333,7 +293,7 @@ func TestDeadlinePassesDuringTheAnswer(t *testing.T) {
 func TestAmendAcrossTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", TTL: time.Second})
 		r.must(err)
 		r.st.set("Renew", fault{refuse: true})
@@ -406,7 +366,7 @@ func TestRemainingTimeOfBindTTLThatWaited(t *testing.T) {
 	for _, op := range []string{"Check", "Cancel"} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t)
-			s := r.session()
+			s := r.eitherSession()
 			g := r.lock(s, "k")
 			r.st.dropNews = true
 			wait := map[string]time.Duration{"Check": types.WaitForever, "Cancel": time.Second}[op]
@@ -427,7 +387,7 @@ func TestRemainingTimeOfBindTTLThatWaited(t *testing.T) {
 func TestOpeningAnsweredTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		r.st.set("OpenLeases", fault{times: 1, after: time.Second})
 		_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", TTL: time.Second})
 		if !store.Unavailable(err) {
@@ -472,7 +432,7 @@ func TestStoppedDuringTheAnswer(t *testing.T) {
 				},
 			} {
 				r := newRig(t, inline)
-				s := r.session()
+				s := r.eitherSession()
 				r.lock(s, "lease")
 				r.lockTTL("k", ttl)
 				synctest.Wait()

@@ -40,7 +40,7 @@ func TestLostBeforeDelivery(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				bubble(t, func(t *testing.T, opt option) {
 					r := newRig(t, opt)
-					s := r.session()
+					s := r.eitherSession()
 					c, b := r.won(s, types.Request{Key: "k", TTL: 15 * time.Second, MinHold: hold, MaxHold: 30 * time.Second})
 					if s.Held() != 0 || s.Find("k", r.m.holdings.Get("k").Token) != nil {
 						t.Error("the session holds a lock that was not delivered")
@@ -71,7 +71,7 @@ func TestBrokenAtAnyMoment(t *testing.T) {
 		for moment := range 20 {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, inline)
-				s := r.session()
+				s := r.eitherSession()
 				r.lock(s, "warm")
 				r.clk.atRead(moment, func() {
 					if h := r.m.holdings.Get("k"); h != nil {
@@ -107,17 +107,17 @@ func TestWaitThatIsLostAgainAndAgainRests(t *testing.T) {
 			r.m.News(store.EveryWait)
 		}},
 		"the lease is dead": {"OpenLeases", func(r *rig) {
-			go func() { time.Sleep(time.Nanosecond); r.buryLeases() }()
+			go func() { time.Sleep(time.Nanosecond); r.revokeLeases() }()
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
 				other := r.another()
-				o := other.session()
+				o := other.eitherSession()
 				g := other.lock(o, "k")
 				r.st.set(c.op, fault{after: time.Millisecond, then: func() { c.lose(r) }})
-				s := r.session()
+				s := r.eitherSession()
 				a := r.ask(context.Background(), s, types.Request{Key: "k", Wait: time.Minute})
 				time.Sleep(30 * time.Second)
 				if n := r.st.count(c.op); n > 60 {
@@ -141,9 +141,9 @@ func TestWaitThatIsLostAgainAndAgainRests(t *testing.T) {
 func TestTimeIsUpWhileAWaitRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.st.set("OpenLeases", fault{then: func() { go func() { time.Sleep(time.Nanosecond); r.buryLeases() }() }})
+		r.st.set("OpenLeases", fault{then: func() { go func() { time.Sleep(time.Nanosecond); r.revokeLeases() }() }})
 		r.st.set("Acquire", fault{before: time.Millisecond})
-		a := r.ask(context.Background(), r.session(), types.Request{Key: "k", Wait: 10 * time.Second})
+		a := r.ask(context.Background(), r.eitherSession(), types.Request{Key: "k", Wait: 10 * time.Second})
 		if <-a.done; !errors.As(a.err, new(*types.TimeoutError)) || a.after != 10*time.Second {
 			t.Errorf("error %v after %s", a.err, a.after)
 		}

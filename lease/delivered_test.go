@@ -13,8 +13,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// word returns the news of an attempt's grant as another sidecar sends it, with no other members.
-func (r *rig) word(b *attempt.Attempt) store.News {
+// newsOf returns the news of an attempt's grant as another sidecar sends it, with no other members.
+func (r *rig) newsOf(b *attempt.Attempt) store.News {
 	lock := r.stored(b.Key())
 	return store.News{
 		Attempt: store.Attempt{ID: b.Ref().ID},
@@ -37,9 +37,9 @@ func (r *rig) waiting(other *rig, s *holdings.Session, key string, wait time.Dur
 func TestPushedGrant(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		other, s := r.another(opt), r.session()
+		other, s := r.another(opt), r.eitherSession()
 		a, b, token := r.waiting(other, s, "k", types.WaitForever)
-		forged := r.word(b)
+		forged := r.newsOf(b)
 		copy(forged.ID[8:], uuid.NewString())
 		r.m.News(forged)
 		if synctest.Wait(); a.isOver() {
@@ -47,7 +47,7 @@ func TestPushedGrant(t *testing.T) {
 		}
 		r.handOver(other, "k", token)
 		checks := r.st.count("Check")
-		r.m.News(r.word(b))
+		r.m.News(r.newsOf(b))
 		synctest.Wait()
 		if g := a.granted(t); g.Token != r.stored("k").Token || r.st.count("Check") != checks {
 			t.Errorf("granted %+v after %d checks", g, r.st.count("Check")-checks)
@@ -61,7 +61,7 @@ func TestPushedGrant(t *testing.T) {
 func TestHalfAnIDIsAHint(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		other, s := r.another(opt), r.session()
+		other, s := r.another(opt), r.eitherSession()
 		a, b, token := r.waiting(other, s, "k", types.WaitForever)
 		time.Sleep(time.Second)
 		r.handOver(other, "k", token)
@@ -87,7 +87,7 @@ func TestLatePushes(t *testing.T) {
 		},
 		"after the session's end": func(_ *rig, s *holdings.Session, _ *answer, _ store.News) { s.End(types.EndDropped) },
 		"after the lease's end": func(r *rig, _ *holdings.Session, _ *answer, _ store.News) {
-			r.buryLeases()
+			r.revokeLeases()
 			time.Sleep(6 * time.Second) // a renewal finds the loss
 		},
 		"after the suspension": func(r *rig, _ *holdings.Session, _ *answer, _ store.News) {
@@ -97,10 +97,10 @@ func TestLatePushes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				other, s := r.another(opt), r.session()
+				other, s := r.another(opt), r.eitherSession()
 				a, b, token := r.waiting(other, s, "k", types.WaitForever)
 				r.handOver(other, "k", token)
-				word := r.word(b)
+				word := r.newsOf(b)
 				before(r, s, a, word)
 				r.m.News(word)
 				synctest.Wait()
@@ -122,7 +122,7 @@ func TestPushMeetsOtherAnswers(t *testing.T) {
 		t.Run(op, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
-				other, s := r.another(), r.session()
+				other, s := r.another(), r.eitherSession()
 				var proceed func()
 				if op == "Enqueue" {
 					proceed = r.st.holdAnswer(op)
@@ -135,7 +135,7 @@ func TestPushMeetsOtherAnswers(t *testing.T) {
 				} else {
 					r.handOver(other, "k", token)
 				}
-				r.m.News(r.word(b))
+				r.m.News(r.newsOf(b))
 				synctest.Wait()
 				proceed()
 				if g := a.granted(t); g.Token != r.stored("k").Token {

@@ -35,20 +35,20 @@ func newGathering(t *testing.T, ours int) *gathering {
 	t.Helper()
 	g := &gathering{rig: newRig(t)}
 	g.other = g.another()
-	o := g.other.session()
+	o := g.other.eitherSession()
 	held := g.other.lock(o, "k")
 	calls := []*answer{g.waitLong()}
 	for range left - 1 {
 		calls = append(calls, g.waitLong())
 	}
-	g.theirs = g.other.wait(g.other.session(), "k", types.WaitForever)
+	g.theirs = g.other.wait(g.other.eitherSession(), "k", types.WaitForever)
 	for range ours {
 		g.ours = append(g.ours, g.waitLong())
 	}
 	time.Sleep(time.Second)
 	g.other.release(o, held)
 	for _, c := range calls[:left-1] {
-		c.free(g.rig)
+		c.release(g.rig)
 	}
 	g.first = calls[left-1]
 	g.first.granted(t)
@@ -56,7 +56,7 @@ func newGathering(t *testing.T, ours int) *gathering {
 	return g
 }
 
-func (g *gathering) waitLong() *answer { return g.wait(g.session(), "k", types.WaitForever) }
+func (g *gathering) waitLong() *answer { return g.wait(g.eitherSession(), "k", types.WaitForever) }
 
 // queuedBy checks how many further statements have queued calls.
 func (g *gathering) queuedBy(statements int) {
@@ -90,7 +90,7 @@ func (g *gathering) served(calls ...*answer) {
 				g.t.Fatal("a call was overtaken")
 			}
 		}
-		c.free(by)
+		c.release(by)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestGatheredCallsAreQueuedWhenAllCameBack(t *testing.T) {
 func TestCallsAreGatheredForLessTimeBehindTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 0)
-		g.first.free(g.rig)
+		g.first.release(g.rig)
 		g.theirs.granted(t)
 		g.queueLength = 0
 		more := []*answer{g.waitLong(), g.waitLong()}
@@ -176,7 +176,7 @@ func TestTheLastComesBackAfterItsRelease(t *testing.T) {
 			more = append(more, g.waitLong())
 		}
 		g.st.set("Release", fault{before: 10 * time.Millisecond})
-		g.first.free(g.rig)
+		g.first.release(g.rig)
 		time.Sleep(time.Millisecond)
 		g.queueLength = 0 // the call of the other pod has the key
 		g.queued(0, 0)
@@ -209,25 +209,25 @@ func TestGatheringEndsSoonAfterTheLastRelease(t *testing.T) {
 func TestCallsAreNotGatheredAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		held := r.lock(s, "k")
-		calls := []*answer{r.wait(r.session(), "k", types.WaitForever)}
+		calls := []*answer{r.wait(r.eitherSession(), "k", types.WaitForever)}
 		time.Sleep(2*attempt.MaxGather + time.Nanosecond)
 		for range 3 {
-			calls = append(calls, r.wait(r.session(), "k", types.WaitForever))
+			calls = append(calls, r.wait(r.eitherSession(), "k", types.WaitForever))
 		}
 		r.release(s, held)
 		before := r.st.count("Enqueue")
 		for i := range 20 {
-			calls[i].free(r)
-			calls = append(calls, r.wait(r.session(), "k", types.WaitForever))
+			calls[i].release(r)
+			calls = append(calls, r.wait(r.eitherSession(), "k", types.WaitForever))
 			synctest.Wait()
 			if n := r.st.count("Enqueue") - before; n != i+1 {
 				t.Fatalf("%d statements queued %d calls", n, i+1)
 			}
 		}
 		for _, c := range calls[20:] {
-			c.free(r)
+			c.release(r)
 		}
 		r.nothingLeft()
 	})
@@ -244,7 +244,7 @@ func TestCallsThatAreNotGathered(t *testing.T) {
 		"no call has left the queue for some time": {ours: 4, before: func(*gathering) { time.Sleep(attempt.MaxGather) }},
 		"its wait ends soon":                       {ours: 4, req: types.Request{Wait: 2*attempt.MaxGather - time.Millisecond}},
 		"it is directly behind a call that was just queued": {ours: 4, before: func(g *gathering) {
-			g.ask(context.Background(), g.session(), types.Request{Key: "k", Wait: attempt.MaxGather})
+			g.ask(context.Background(), g.eitherSession(), types.Request{Key: "k", Wait: attempt.MaxGather})
 			synctest.Wait()
 			g.statements, g.queueLength = g.statements+1, g.queueLength+1
 		}},
@@ -260,7 +260,7 @@ func TestCallsThatAreNotGathered(t *testing.T) {
 					c.req.Wait = types.WaitForever
 				}
 				c.req.Key = "k"
-				g.ask(context.Background(), g.session(), c.req)
+				g.ask(context.Background(), g.eitherSession(), c.req)
 				g.queued(1, 1)
 			})
 		})
@@ -277,12 +277,12 @@ func TestCallsAreGatheredForAPartOfTheWait(t *testing.T) {
 		g.queued(1, 1)
 		g.served(append(append([]*answer{g.first, g.theirs}, g.ours...), last)...)
 
-		o := g.other.session()
+		o := g.other.eitherSession()
 		held := g.other.lock(o, "k")
 		first, next := g.waitLong(), []*answer{g.waitLong(), g.waitLong()}
 		time.Sleep(10 * time.Millisecond)
 		g.other.release(o, held)
-		first.free(g.rig)
+		first.release(g.rig)
 		next[0].granted(t)
 		n := g.st.count("Enqueue")
 		next = append(next, g.waitLong())
@@ -306,15 +306,15 @@ func TestGatheredCallsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGathering(t, 4)
 		ctx, leave := context.WithCancel(context.Background())
-		leaver := g.ask(ctx, g.session(), types.Request{Key: "k", Wait: types.WaitForever})
+		leaver := g.ask(ctx, g.eitherSession(), types.Request{Key: "k", Wait: types.WaitForever})
 		id := uuid.New()
-		s := g.sessionOf(true)
+		s := g.explicitSession()
 		named := g.ask(context.Background(), s, types.Request{Key: "k", Wait: types.WaitForever, RequestID: id})
 		synctest.Wait()
 		repeat := g.ask(context.Background(), s, types.Request{Key: "k", Wait: types.WaitForever, RequestID: id})
-		ended := g.sessionOf(true)
+		ended := g.explicitSession()
 		ending := g.wait(ended, "k", types.WaitForever)
-		timed := g.wait(g.session(), "k", 2*attempt.MaxGather)
+		timed := g.wait(g.eitherSession(), "k", 2*attempt.MaxGather)
 		last := g.waitLong()
 		g.queued(0, 0)
 		leave()
@@ -334,7 +334,7 @@ func TestGatheredCallsEnd(t *testing.T) {
 		if a, b := named.granted(t), repeat.granted(t); a.Token != b.Token {
 			t.Errorf("the repeat got token %d, the request %d", b.Token, a.Token)
 		}
-		last.free(g.rig)
+		last.release(g.rig)
 		g.nothingLeft()
 	})
 }
@@ -373,7 +373,7 @@ func TestGatheredCallsMeetTrouble(t *testing.T) {
 			for _, l := range g.m.leases.All() {
 				g.m.leases.Lose(l, types.LostExpired)
 			}
-			g.theirs.free(g.other)
+			g.theirs.release(g.other)
 			var all sync.WaitGroup
 			for _, c := range append(gathered, g.ours...) {
 				all.Go(func() { g.release(c.s, c.granted(g.t)) })
@@ -412,7 +412,7 @@ func TestCallsThatComeBackHaveLongCohorts(t *testing.T) {
 		for i := range 2 * each {
 			by := rigs[i%2]
 			calls.Go(func() {
-				s := by.sessionOf(true)
+				s := by.explicitSession()
 				time.Sleep(time.Duration(i) * 3 * time.Millisecond) // they alternate at first
 				for time.Since(began) < time.Second {
 					g, err := by.m.Acquire(context.Background(), s, types.Request{Key: "k", Wait: types.WaitForever})

@@ -12,7 +12,7 @@ import (
 func TestGiveUpAtTheReveal(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.m.groups.NewGroup(context.Background(), s, []string{"a", "b"}, &types.Request{TTL: s.TTL()})
 		done, err := g.Admit()
 		r.must(err)

@@ -44,7 +44,7 @@ func TestGroupProperties(t *testing.T) {
 			rigs, common := make([]*rig, len(sides)), make([]*holdings.Session, len(sides))
 			for i, opts := range sides {
 				rigs[i] = newRigOn(t, space, string(rune('A'+i)), opts...)
-				common[i] = rigs[i].sessionOf(true)
+				common[i] = rigs[i].explicitSession()
 			}
 			var mu sync.Mutex
 			holder := map[string]int64{}
@@ -54,7 +54,7 @@ func TestGroupProperties(t *testing.T) {
 				r, random := rigs[n%len(rigs)], rand.New(rand.NewPCG(seed, 1))
 				s := common[n%len(rigs)]
 				if !threads {
-					s = r.session()
+					s = r.eitherSession()
 				}
 				all.Go(func() {
 					for range rounds {

@@ -73,7 +73,7 @@ func (r *rig) isFree(keys ...string) {
 func TestGroupAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, other := r.session(), r.session()
+		s, other := r.eitherSession(), r.eitherSession()
 		a := r.askAll(context.Background(), s, types.Request{Owner: "o"}, "c", "a", "b")
 		for _, g := range a.granted(t, "c", "a", "b") {
 			if h := r.stored(g.Key); h.Token != g.Token || h.Holder.Owner != "o" {
@@ -103,7 +103,7 @@ func TestGroupAtOnce(t *testing.T) {
 func TestGroupWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, other := r.session(), r.session()
+		s, other := r.eitherSession(), r.eitherSession()
 		b, d := r.lock(other, "b"), r.lock(other, "d")
 		a := r.waitAll(s, "a", "b", "c", "d")
 		if r.stored("a").Holder.Session != s.Name() {
@@ -149,7 +149,7 @@ func TestGroupWaits(t *testing.T) {
 func TestGroupsInOppositeOrders(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		holder, one, other := r.session(), r.session(), r.session()
+		holder, one, other := r.eitherSession(), r.eitherSession(), r.eitherSession()
 		a, b := r.lock(holder, "a"), r.lock(holder, "b")
 		first := r.askAll(context.Background(), one, types.Request{Wait: time.Minute}, "a", "b")
 		second := r.askAll(context.Background(), other, types.Request{Wait: time.Minute}, "b", "a")
@@ -169,7 +169,7 @@ func TestGroupIsNotOvertaken(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		b := r.another(opt)
-		s, other := r.session(), b.sessionOf(true)
+		s, other := r.eitherSession(), b.explicitSession()
 		hot := b.lock(other, "hot")
 		a := r.waitAll(s, "a", "hot", "z")
 		later := b.wait(other, "hot", types.WaitForever)
@@ -198,7 +198,7 @@ func TestGroupLeaves(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				s, other := r.session(), r.session()
+				s, other := r.eitherSession(), r.eitherSession()
 				r.lock(other, "b")
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
@@ -240,7 +240,7 @@ func TestThreadsOfASessionWaitForGroups(t *testing.T) {
 	for name, mode := range map[string]types.Request{"exclusive": {}, "shared": {Shared: true}} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			s := r.sessionOf(true)
+			s := r.explicitSession()
 			b := r.lock(s, "b")
 			mode.Wait = 0
 			_, err := r.m.AcquireAll(context.Background(), s, []string{"c", "b", "a"}, mode)
@@ -278,7 +278,7 @@ func TestThreadsOfASessionWaitForGroups(t *testing.T) {
 func TestGroupThatWouldWaitForItself(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, other := r.sessionOf(false), r.sessionOf(false)
+		s, other := r.connectionSession(), r.connectionSession()
 		r.lock(other, "a")
 		x := r.lock(s, "x")
 		asked := r.st.count("Acquire")
@@ -308,7 +308,7 @@ func TestGroupThatWouldWaitForItself(t *testing.T) {
 func TestGroupLimits(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt, with(func(c *types.Config) { c.MaxLocksPerSession, c.MaxWaiters = 3, 1 }))
-		s, other := r.session(), r.session()
+		s, other := r.eitherSession(), r.eitherSession()
 		x := r.lock(s, "x")
 		var limit *LimitError
 		ask := func(keys ...string) error {
@@ -347,7 +347,7 @@ func TestGroupLimits(t *testing.T) {
 func TestGroupMinHold(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, other := r.session(), r.session()
+		s, other := r.eitherSession(), r.eitherSession()
 		r.lock(other, "b")
 		for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 			req := types.Request{Wait: time.Second, MinHold: time.Hour, Bind: bind, TTL: 2 * time.Hour}
@@ -373,7 +373,7 @@ func TestGroupMinHold(t *testing.T) {
 func TestGroupTTL(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		other := r.session()
+		other := r.eitherSession()
 		b, d := r.lock(other, "b"), r.lock(other, "d")
 		a := r.askAll(context.Background(), nil, types.Request{Wait: types.WaitForever, Bind: types.BindTTL, TTL: 3 * time.Second}, "a", "b", "c", "d")
 		part := r.stored("a")
@@ -401,7 +401,7 @@ func TestGroupTTL(t *testing.T) {
 func TestGroupRepeats(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		other := r.session()
+		other := r.eitherSession()
 		req := types.Request{Bind: types.BindTTL, TTL: time.Minute, RequestID: uuid.New(), NoCache: true}
 		first := r.askAll(context.Background(), nil, req, "a", "b").granted(t, "a", "b")
 		again := r.askAll(context.Background(), nil, req, "a", "b").granted(t, "a", "b")
@@ -442,7 +442,7 @@ func (r *rig) isHeldUnder(g types.Grant) {
 func TestGroupPart(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt, with(func(c *types.Config) { c.MaxLocksPerSession = 3 }))
-		s, other := r.session(), r.session()
+		s, other := r.eitherSession(), r.eitherSession()
 		b := r.lock(other, "b")
 		a := r.askAll(context.Background(), s, types.Request{Wait: types.WaitForever, Owner: "o"}, "a", "b")
 		enter := types.Request{Key: "a", Owner: "o", Reentrant: true, NoCache: true}
@@ -465,7 +465,7 @@ func TestGroupAsksAfterRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		far := r.another()
-		other := far.session()
+		other := far.eitherSession()
 		b := far.lock(other, "b")
 		release := r.st.hold("Release")
 		req := types.Request{Bind: types.BindTTL, TTL: time.Minute, RequestID: uuid.New(), Wait: types.WaitForever}
@@ -485,7 +485,7 @@ func TestGroupAsksAfterRelease(t *testing.T) {
 func TestGroupRevealsAllOrNone(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.m.groups.NewGroup(context.Background(), s, []string{"a", "b"}, &types.Request{TTL: s.TTL()})
 		done, err := g.Admit()
 		r.must(err)

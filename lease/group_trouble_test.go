@@ -15,7 +15,7 @@ import (
 func TestGroupUnknownOutcome(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		r.st.set("Acquire", fault{times: 1, forget: true})
 		if _, err := r.m.AcquireAll(context.Background(), s, []string{"a", "b"}, types.Request{}); !store.OutcomeUnknown(err) {
 			t.Fatalf("%v", err)
@@ -45,7 +45,7 @@ func TestGroupUnknownOutcome(t *testing.T) {
 func TestGroupLosesPart(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, other := r.session(), r.session()
+		s, other := r.eitherSession(), r.eitherSession()
 		b := r.lock(other, "b")
 		a := r.waitAll(s, "a", "b", "c")
 		part := r.stored("a")
@@ -79,7 +79,7 @@ func TestGroupLosesLease(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		b := r.another(opt)
-		s, other := r.session(), b.session()
+		s, other := r.eitherSession(), b.eitherSession()
 		hot := b.lock(other, "b")
 		a := r.waitAll(s, "a", "b")
 		r.m.leases.Lose(r.m.leases.Get(15*time.Second), types.LostStore)
@@ -99,7 +99,7 @@ func TestGroupLosesLease(t *testing.T) {
 func TestGroupLockedRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		r.st.lockRows("b")
 		a := r.askAll(context.Background(), s, types.Request{}, "a", "b", "c")
 		time.Sleep(time.Second)
@@ -122,7 +122,7 @@ func TestGroupLockedRow(t *testing.T) {
 func TestGroupTTLLosesPart(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		other := r.session()
+		other := r.eitherSession()
 		b := r.lock(other, "b")
 		a := r.askAll(context.Background(), nil, types.Request{Wait: types.WaitForever, Bind: types.BindTTL, TTL: 3 * time.Second}, "a", "b")
 		part := r.stored("a")
@@ -146,14 +146,14 @@ func TestGroupDoesNotOvertakeCallsForItsLaterKeys(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
 				other := r.another()
-				o, s := other.session(), r.session()
-				r.lock(r.session(), "warm") // opens the lease of the single call
+				o, s := other.eitherSession(), r.eitherSession()
+				r.lock(r.eitherSession(), "warm") // opens the lease of the single call
 				held := other.lock(o, "b")
 				opened := r.st.hold("OpenLeases")
 				group := r.askAll(context.Background(), s, types.Request{Wait: types.WaitForever, TTL: time.Minute}, "a", "b")
 				gate := make(chan struct{})
 				r.st.set(op, fault{times: 1, gate: gate})
-				single := r.wait(r.sessionOf(true), "b", types.WaitForever)
+				single := r.wait(r.explicitSession(), "b", types.WaitForever)
 				other.release(o, held)
 				opened()
 				synctest.Wait()

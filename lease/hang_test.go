@@ -145,7 +145,7 @@ func TestCallsAreAnsweredInTime(t *testing.T) {
 					r := newRig(t, short)
 					s := r.sessionOf(explicit)
 					r.lockTTL("held elsewhere", time.Hour)
-					theirs := callsOfStore(r, r.session(), types.Grant{Key: "no", Token: 1}, types.Grant{Key: "no", Token: 1})
+					theirs := callsOfStore(r, r.eitherSession(), types.Grant{Key: "no", Token: 1}, types.Grant{Key: "no", Token: 1})
 					ours := callsOfStore(r, s, r.lock(s, "held"), r.lockTTL("ttl", time.Hour))[call]
 					for _, op := range everyOp {
 						if f.gate != nil {

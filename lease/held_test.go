@@ -14,7 +14,7 @@ import (
 func TestLocksShareNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		with := r.get(s, types.Request{Key: "with", Data: []byte(`"a"`)})
 		amended, without := r.lock(s, "amended"), r.lock(s, "without")
 		_, err := r.m.Amend(context.Background(), s, types.AmendRequest{Key: "amended", Token: amended.Token, SetData: true, Data: []byte(`"b"`)})
@@ -34,7 +34,7 @@ func TestLocksShareNothing(t *testing.T) {
 func TestHeldForOnALongRunningSidecar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		time.Sleep(time.Hour)
 		first := r.lock(s, "first")
 		time.Sleep(time.Second)

@@ -19,7 +19,7 @@ func TestMaxHold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				s, o := r.session(), r.session()
+				s, o := r.eitherSession(), r.eitherSession()
 				before := r.lockTTL("k", 5*time.Second)
 				if wait == 0 {
 					r.release(nil, before)
@@ -40,7 +40,7 @@ func TestMaxHold(t *testing.T) {
 					t.Errorf("got %+v", l)
 				}
 				time.Sleep(time.Hour)
-				if reason := lostReason(r.free(s, "k", g.Token)); reason != types.LostMaxHold {
+				if reason := lostReason(r.tryRelease(s, "k", g.Token)); reason != types.LostMaxHold {
 					t.Errorf("claim: %q", reason)
 				}
 				r.release(o, got)
@@ -59,7 +59,7 @@ func TestMaxHoldIsCheckedOnEveryRead(t *testing.T) {
 			return lostReason(r.amend(s, g)) == types.LostMaxHold
 		},
 		"release": func(r *rig, s *holdings.Session, g types.Grant) bool {
-			return lostReason(r.free(s, "k", g.Token)) == types.LostMaxHold
+			return lostReason(r.tryRelease(s, "k", g.Token)) == types.LostMaxHold
 		},
 		"get": func(r *rig, s *holdings.Session, _ types.Grant) bool {
 			v, _ := r.m.Get(ctx, s, "k", false)
@@ -81,7 +81,7 @@ func TestMaxHoldIsCheckedOnEveryRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				s := r.session()
+				s := r.eitherSession()
 				g := r.get(s, types.Request{Key: "k", MaxHold: 2 * time.Second, Owner: "o"})
 				r.st.set("Release", fault{refuse: true})
 				r.clk.stop(2 * time.Second)
@@ -101,7 +101,7 @@ func TestMaxHoldIsCheckedOnEveryRead(t *testing.T) {
 func TestMaxHoldOverBeforeTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		r.lock(s, "other")
 		r.st.set("Acquire", fault{after: time.Second})
 		if g := r.get(s, types.Request{Key: "k", MaxHold: 3 * time.Second, NoCache: true}); g.ExpiresIn != 2*time.Second {
@@ -120,7 +120,7 @@ func TestMaxHoldOverBeforeTheAnswer(t *testing.T) {
 func TestReleasedBeforeMaxHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		r.release(s, r.get(s, types.Request{Key: "k", MaxHold: time.Second}))
 		g := r.get(s, types.Request{Key: "k"})
 		time.Sleep(time.Minute)
@@ -150,7 +150,7 @@ func TestMinHold(t *testing.T) {
 				bubble(t, func(t *testing.T, opt option) {
 					r := newRig(t, opt)
 					other := r.another(opt)
-					s, o := r.session(), other.session()
+					s, o := r.eitherSession(), other.eitherSession()
 					req := types.Request{Key: "k", MinHold: 30 * time.Second, TTL: 2 * time.Second, Bind: bind}
 					if name == "max_hold" {
 						req.MinHold, req.MaxHold = 25*time.Second, 25*time.Second
@@ -168,7 +168,7 @@ func TestMinHold(t *testing.T) {
 						r.release(s, g)
 						hold = time.Minute + time.Second
 					case "released":
-						if reason := refusedFor(r.free(s, "k", g.Token)); reason != types.ReasonReleased {
+						if reason := refusedFor(r.tryRelease(s, "k", g.Token)); reason != types.ReasonReleased {
 							t.Errorf("second release: %q", reason)
 						}
 					}
@@ -190,7 +190,7 @@ func TestMinHold(t *testing.T) {
 func TestMinHoldUnderASharedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		var held []types.Grant
 		for i := range 30 {
 			held = append(held, r.get(s, types.Request{Key: string(rune('a' + i)), MinHold: time.Minute}))
@@ -232,14 +232,14 @@ func TestMinHoldUndelivered(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			a := r.ask(ctx, s, minute)
 			time.Sleep(time.Second)
-			r.buryLeases()
+			r.revokeLeases()
 			cancel()
 			<-a.done
 		},
 		"lease lost before it is handed back": func(r *rig, s *holdings.Session) {
 			g := r.get(s, minute)
 			r.st.set("Release", fault{refuse: true, times: 2})
-			r.buryLeases()
+			r.revokeLeases()
 			r.m.HandBack(s, g)
 		},
 		"discarded": func(r *rig, s *holdings.Session) { r.m.HandBack(s, r.get(s, minute)) },
@@ -252,7 +252,7 @@ func TestMinHoldUndelivered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
-				s := r.session()
+				s := r.eitherSession()
 				lose(r, s)
 				time.Sleep(20 * time.Second)
 				r.nothingLeft()

@@ -18,14 +18,14 @@ func TestQueuedCallsJoinTheCohort(t *testing.T) {
 			if g := calls[i].granted(t); g.Token != first.Token+int64(i) || calls[i+1].isOver() {
 				t.Fatalf("call %d got %+v, the next is over: %v", i, g, calls[i+1].isOver())
 			}
-			calls[i].free(r)
-			calls = append(calls, r.wait(r.session(), "k", types.WaitForever))
+			calls[i].release(r)
+			calls = append(calls, r.wait(r.eitherSession(), "k", types.WaitForever))
 		}
 		if n := r.st.count("Release") + r.st.count("Adopt") - before; n != 0 {
 			t.Errorf("the store was asked %d times", n)
 		}
 		for _, c := range calls[40:] {
-			c.free(r)
+			c.release(r)
 		}
 		r.nothingLeft()
 	})
@@ -38,17 +38,17 @@ func TestCallsBehindAnotherPodDoNotJoin(t *testing.T) {
 		r := newRig(t, opt)
 		other := r.another(opt)
 		calls, _ := r.cohort(other, "k", 2)
-		theirs := other.wait(other.session(), "k", types.WaitForever)
-		last := r.wait(r.session(), "k", types.WaitForever)
+		theirs := other.wait(other.eitherSession(), "k", types.WaitForever)
+		last := r.wait(r.eitherSession(), "k", types.WaitForever)
 		for _, c := range calls {
-			c.free(r)
+			c.release(r)
 		}
 		theirs.granted(t)
 		if last.isOver() {
 			t.Fatal("a call of another pod was overtaken")
 		}
-		theirs.free(other)
-		last.free(r)
+		theirs.release(other)
+		last.release(r)
 		r.nothingLeft()
 	})
 }
@@ -65,14 +65,14 @@ func TestACohortEndsWithItsTokens(t *testing.T) {
 				t.Fatalf("token %d after %d", g.Token, last)
 			}
 			last = g.Token
-			calls = append(calls, r.wait(r.session(), "k", types.WaitForever))
-			calls[i].free(r)
+			calls = append(calls, r.wait(r.eitherSession(), "k", types.WaitForever))
+			calls[i].release(r)
 		}
 		if n := r.st.count("Release") - before; n != 1 {
 			t.Errorf("the store was asked %d times for twice %d grants", n, store.TokensPerGrant)
 		}
 		for _, c := range calls[2*store.TokensPerGrant-1:] {
-			c.free(r)
+			c.release(r)
 		}
 		r.nothingLeft()
 	})

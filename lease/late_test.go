@@ -16,7 +16,7 @@ import (
 func TestLateLandingIsWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		r.lock(s, "anchor") // keeps the lease in use
 		r.st.set("Acquire", fault{lose: true})
 		if _, err := r.try(s, "k"); !store.OutcomeUnknown(err) {
@@ -55,7 +55,7 @@ func TestLateLandingIsWithdrawn(t *testing.T) {
 func TestAnUnsettledAttemptIsWithdrawnAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		r.lock(s, "anchor") // keeps the lease in use
 		const unsettled = 5
 		r.st.unsettled.Store(unsettled)

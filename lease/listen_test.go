@@ -23,7 +23,7 @@ func TestListensWhileLocksAreHeld(t *testing.T) {
 				t.Fatalf("listens %+v, want %v after %d changes", r.st.listens, on, changes)
 			}
 		}
-		s := r.session()
+		s := r.eitherSession()
 		for round := range 2 {
 			changes := 2 * round
 			listens(changes, false)
@@ -52,7 +52,7 @@ func TestListensWhileLocksAreHeld(t *testing.T) {
 func TestListeningDoesNotFlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		for range 50 {
 			g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", NoCache: true, MinHold: time.Millisecond})
 			r.must(err)

@@ -60,13 +60,13 @@ func TestALostLeaseIsRevokedAtItsDeadline(t *testing.T) {
 		r := newRig(t, opt)
 		other := r.another(opt)
 		asked := time.Now()
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
 		if v, err := r.m.Get(t.Context(), s, "k", false); err != nil || v.Mine || len(r.losses()) != 1 {
 			t.Errorf("the sidecar believes in a lost lock: %v, %v, losses %v", v.Mine, err, r.losses())
 		}
-		_, err := other.m.Acquire(t.Context(), other.session(), types.Request{Key: "k", Wait: time.Minute})
+		_, err := other.m.Acquire(t.Context(), other.eitherSession(), types.Request{Key: "k", Wait: time.Minute})
 		if took := time.Since(asked); err != nil || took < g.ExpiresIn || took > r.m.cfg.TTL {
 			t.Errorf("granted to another after %s, and the app may believe in it for %s: %v", took, g.ExpiresIn, err)
 		}
@@ -91,10 +91,10 @@ func TestALostLeaseKeepsNoKeyForItsWaiters(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				other := r.another(opt)
-				holder := other.session()
+				holder := other.eitherSession()
 				g := other.lock(holder, "k")
 				r.st.set("Enqueue", c.fault)
-				a := r.wait(r.session(), "k", time.Hour)
+				a := r.wait(r.eitherSession(), "k", time.Hour)
 				c.then(r)
 				r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
 				time.Sleep(3 * time.Second)
@@ -116,10 +116,10 @@ func TestALateEnqueueUnderALostLeaseIsWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.TTL, c.RenewInterval = time.Hour, time.Minute }))
 		other := r.another()
-		o := other.session()
+		o := other.eitherSession()
 		g := other.lock(o, "k")
 		r.st.set("Enqueue", fault{times: 1, before: time.Second, lose: true})
-		a := r.wait(r.session(), "k", types.WaitForever)
+		a := r.wait(r.eitherSession(), "k", types.WaitForever)
 		l, late := r.m.leases.Get(r.m.cfg.TTL), r.m.acquirer.Queue.Waiting()[0].Ref()
 		r.m.leases.Lose(l, types.LostExpired)
 		time.Sleep(2 * time.Second)
@@ -143,9 +143,9 @@ func TestALostLeaseKeepsNoKeyForAGroup(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		holder := other.session()
+		holder := other.eitherSession()
 		g := other.lock(holder, "b")
-		a := r.waitAll(r.session(), "a", "b")
+		a := r.waitAll(r.eitherSession(), "a", "b")
 		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
 		time.Sleep(3 * time.Second)
 		released := time.Now()
@@ -162,10 +162,10 @@ func TestALostLeaseKeepsNoKeyForACohort(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		o := other.session()
+		o := other.eitherSession()
 		a, b := other.lock(o, "a"), other.lock(o, "b")
-		first := r.wait(r.session(), "a", types.WaitForever)
-		group := r.waitAll(r.session(), "a", "b")
+		first := r.wait(r.eitherSession(), "a", types.WaitForever)
+		group := r.waitAll(r.eitherSession(), "a", "b")
 		other.release(o, a)
 		r.release(first.s, first.granted(t)) // so the group has it, and waits for the other key
 		synctest.Wait()
@@ -183,7 +183,7 @@ func TestALostLeaseKeepsNoKeyForACohort(t *testing.T) {
 func TestALostLockThatIsGivenUpIsFree(t *testing.T) {
 	for name, gives := range map[string]func(r *rig, s *holdings.Session, g types.Grant){
 		"released": func(r *rig, s *holdings.Session, g types.Grant) {
-			if reason := lostReason(r.free(s, "k", g.Token)); reason != types.LostExpired {
+			if reason := lostReason(r.tryRelease(s, "k", g.Token)); reason != types.LostExpired {
 				t.Errorf("told %q", reason)
 			}
 		},
@@ -202,7 +202,7 @@ func TestALostLockThatIsGivenUpIsFree(t *testing.T) {
 		"its answer is not delivered": func(r *rig, s *holdings.Session, g types.Grant) { r.m.HandBack(s, g) },
 		"released, and the first try fails": func(r *rig, s *holdings.Session, g types.Grant) {
 			r.st.set("Release", fault{times: 1, refuse: true})
-			_ = r.free(s, "k", g.Token)
+			_ = r.tryRelease(s, "k", g.Token)
 			time.Sleep(time.Second)
 		},
 	} {
@@ -210,10 +210,10 @@ func TestALostLockThatIsGivenUpIsFree(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				other := r.another(opt)
-				s := r.session()
+				s := r.eitherSession()
 				g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", RequestID: theRequest})
 				r.must(err)
-				a := other.wait(other.session(), "k", time.Hour)
+				a := other.wait(other.eitherSession(), "k", time.Hour)
 				r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
 				gives(r, s, g)
 				given := time.Now()
@@ -231,11 +231,11 @@ var theRequest = uuid.New()
 // The app may believe in a lost lock until it has given up each entry.
 func TestALostLockIsFreeAfterItsLastEntry(t *testing.T) {
 	for name, gives := range map[string]func(r *rig, s *holdings.Session, g types.Grant){
-		"released":                func(r *rig, s *holdings.Session, g types.Grant) { _ = r.free(s, "k", g.Token) },
+		"released":                func(r *rig, s *holdings.Session, g types.Grant) { _ = r.tryRelease(s, "k", g.Token) },
 		"released by its request": func(r *rig, s *holdings.Session, _ types.Grant) { r.releaseRequest(s, theRequest) },
 		"the wrong number, and released": func(r *rig, s *holdings.Session, g types.Grant) {
 			_, _ = r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", Token: g.Token, Reentry: 1})
-			_ = r.free(s, "k", g.Token)
+			_ = r.tryRelease(s, "k", g.Token)
 		},
 		"the answer of the second is not delivered": func(r *rig, s *holdings.Session, g types.Grant) { r.m.HandBack(s, g) },
 	} {
@@ -243,21 +243,21 @@ func TestALostLockIsFreeAfterItsLastEntry(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				other := r.another(opt)
-				s := r.session()
+				s := r.eitherSession()
 				req := types.Request{Key: "k", Owner: "o", Reentrant: true}
 				_, err := r.m.Acquire(context.Background(), s, req)
 				r.must(err)
 				req.RequestID = theRequest
 				g, err := r.m.Acquire(context.Background(), s, req)
 				r.must(err)
-				a := other.wait(other.session(), "k", time.Hour)
+				a := other.wait(other.eitherSession(), "k", time.Hour)
 				r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
 				gives(r, s, g)
 				time.Sleep(time.Second)
 				if a.isOver() {
 					t.Error("another has the lock, and the app may believe in its first entry")
 				}
-				if reason := lostReason(r.free(s, "k", g.Token)); reason != types.LostExpired {
+				if reason := lostReason(r.tryRelease(s, "k", g.Token)); reason != types.LostExpired {
 					t.Errorf("told %q", reason)
 				}
 				given := time.Now()
@@ -279,16 +279,16 @@ func (r *rig) releaseRequest(s *holdings.Session, id uuid.UUID) {
 // A pause of the machine ends the trust in a lease before anybody notices. A release whose first try fails then is repeated.
 func TestAReleaseIsRepeatedAfterAPause(t *testing.T) {
 	for name, gives := range map[string]func(r *rig, s *holdings.Session, g types.Grant){
-		"released":         func(r *rig, s *holdings.Session, g types.Grant) { _ = r.free(s, "k", g.Token) },
+		"released":         func(r *rig, s *holdings.Session, g types.Grant) { _ = r.tryRelease(s, "k", g.Token) },
 		"the session ends": func(_ *rig, s *holdings.Session, _ types.Grant) { s.End(types.EndDropped) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				other := r.another(opt)
-				s := r.session()
+				s := r.eitherSession()
 				g := r.lock(s, "k")
-				a := other.wait(other.session(), "k", time.Hour)
+				a := other.wait(other.eitherSession(), "k", time.Hour)
 				r.st.set("Release", fault{times: 1, refuse: true, before: 100 * time.Millisecond})
 				go gives(r, s, g)
 				synctest.Wait()
@@ -308,7 +308,7 @@ func TestALateAnswerDoesNotEndTheGrantOfARepeat(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		holder := other.session()
+		holder := other.eitherSession()
 		g := other.lock(holder, "k")
 		a := r.ask(context.Background(), nil, types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: time.Hour, RequestID: theRequest})
 		synctest.Wait()
@@ -334,11 +334,11 @@ func TestALateAnswerDoesNotEndTheGrantOfARepeat(t *testing.T) {
 func TestALostLockIsGivenUpOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		others := []types.Grant{r.lock(s, "k"), r.lock(s, "l")}
 		defer func() {
 			for _, g := range others {
-				if reason := lostReason(r.free(s, g.Key, g.Token)); reason != types.LostExpired {
+				if reason := lostReason(r.tryRelease(s, g.Key, g.Token)); reason != types.LostExpired {
 					t.Errorf("told %q afterwards", reason)
 				}
 			}
@@ -347,8 +347,8 @@ func TestALostLockIsGivenUpOnce(t *testing.T) {
 		l := r.m.leases.Get(r.m.cfg.TTL)
 		r.m.leases.Lose(l, types.LostExpired)
 		r.st.setAll(fault{refuse: true})
-		_ = r.free(s, "m", g.Token)
-		_ = r.free(s, "m", g.Token)
+		_ = r.tryRelease(s, "m", g.Token)
+		_ = r.tryRelease(s, "m", g.Token)
 		began := time.Now()
 		if n := r.st.asked("Release"); n > 1 {
 			t.Errorf("%d releases of one lock", n)
@@ -371,7 +371,7 @@ func TestALostLockIsGivenUpOnce(t *testing.T) {
 func TestStopDoesNotWaitForALostLock(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		r.lock(r.session(), "k")
+		r.lock(r.eitherSession(), "k")
 		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
 		r.st.setAll(fault{refuse: true})
 		began := time.Now()
@@ -392,14 +392,14 @@ func TestALateLossIsNoted(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt, with(func(c *types.Config) { c.MaxLocksPerSession = 1 }))
 		other := r.another(opt)
-		s := r.session()
+		s := r.eitherSession()
 		var g types.Grant
 		for _, key := range []string{"earlier", "k"} {
 			g = r.lock(s, key)
 			r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
 		}
-		a := other.wait(other.session(), "k", time.Hour)
-		if reason := lostReason(r.free(s, "k", g.Token)); reason != types.LostExpired {
+		a := other.wait(other.eitherSession(), "k", time.Hour)
+		if reason := lostReason(r.tryRelease(s, "k", g.Token)); reason != types.LostExpired {
 			t.Errorf("told %q", reason)
 		}
 		given := time.Now()

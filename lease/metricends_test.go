@@ -15,7 +15,7 @@ import (
 func TestARepeatIsNoHandOff(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		req := types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Minute, Wait: time.Minute, RequestID: uuid.New()}
 		a := r.ask(context.Background(), nil, req)
@@ -59,7 +59,7 @@ func (l *lateWaits) Waits(key string, change int) {
 func TestWaitsAreNeverNegative(t *testing.T) {
 	late := &lateWaits{counts: newCounts(t)}
 	r := newRig(t, with(func(c *types.Config) { c.Metrics = late }))
-	s, o := r.session(), r.session()
+	s, o := r.eitherSession(), r.eitherSession()
 	r.lock(s, "k")
 	late.lose = func() {
 		late.lose = nil

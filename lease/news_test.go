@@ -42,7 +42,7 @@ func TestHint(t *testing.T) {
 		r := newRig(t, opt)
 		other := r.another(opt)
 		g, kept := other.lockTTL("k", time.Hour), other.lockTTL("kept", time.Hour)
-		s := r.session()
+		s := r.eitherSession()
 		a, b := r.wait(s, "k", types.WaitForever), r.wait(s, "kept", types.WaitForever)
 		time.Sleep(time.Second)
 		r.handOver(other, "k", g.Token)
@@ -73,15 +73,15 @@ func TestHintInBetween(t *testing.T) {
 				other := r.another()
 				g := other.lockTTL("k", time.Hour)
 				other.lockTTL("earlier", time.Hour)
-				r.wait(r.session(), "earlier", types.WaitForever) // checked before k
+				r.wait(r.eitherSession(), "earlier", types.WaitForever) // checked before k
 				time.Sleep(time.Second)
 				var a *answer
 				var proceed func()
 				if op == "Enqueue" {
 					proceed = r.st.holdAnswer(op)
-					a = r.wait(r.session(), "k", types.WaitForever)
+					a = r.wait(r.eitherSession(), "k", types.WaitForever)
 				} else {
-					a = r.wait(r.session(), "k", types.WaitForever)
+					a = r.wait(r.eitherSession(), "k", types.WaitForever)
 					proceed = r.st.holdAnswer(op)
 					r.hint("k") // its check finds no change, and the answer is slow
 					synctest.Wait()
@@ -105,7 +105,7 @@ func TestPollingComesAndGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		other := r.another()
-		s := r.session()
+		s := r.eitherSession()
 		var asked []*answer
 		var tokens []int64
 		for i := range 100 { // the most that one statement can check
@@ -150,7 +150,7 @@ func TestBlockedCheck(t *testing.T) {
 		other := r.another()
 		g := other.lockTTL("k", time.Hour)
 		other.lockTTL("blocked", 2*time.Second)
-		s := r.session()
+		s := r.eitherSession()
 		unblock := r.st.blockChecks("blocked")
 		blocked := r.wait(s, "blocked", types.WaitForever)
 		time.Sleep(2*time.Second + 2*attempt.CheckSlack)
@@ -176,7 +176,7 @@ func TestBlockedPoll(t *testing.T) {
 		other := r.another()
 		g := other.lockTTL("k", time.Hour)
 		other.lockTTL("blocked", 2*time.Second)
-		s := r.session()
+		s := r.eitherSession()
 		a := r.wait(s, "k", types.WaitForever)
 		blocked := r.wait(s, "blocked", types.WaitForever)
 		unblock := r.st.blockChecks("blocked")
@@ -197,7 +197,7 @@ func TestManyBlockedChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		other := r.another()
-		s := r.session()
+		s := r.eitherSession()
 		keys := make([]string, 10)
 		for i := range keys {
 			keys[i] = fmt.Sprint(i)
@@ -230,7 +230,7 @@ func TestHintStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		other := r.another()
-		s := r.session()
+		s := r.eitherSession()
 		for i := range 50 {
 			other.lockTTL(fmt.Sprint(i), time.Hour)
 			r.wait(s, fmt.Sprint(i), types.WaitForever)
@@ -266,7 +266,7 @@ func TestListen(t *testing.T) {
 				t.Fatalf("got %+v, want %v", r.st.listens, want)
 			}
 		}
-		s := r.session()
+		s := r.eitherSession()
 		r.lockTTL("k", 24*time.Hour)
 		time.Sleep(time.Hour)
 		listened()
@@ -299,7 +299,7 @@ func TestQueuePositionAtTheEnd(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
 				other := r.another()
-				s := r.session()
+				s := r.eitherSession()
 				other.lockTTL("k", time.Hour)
 				r.st.noPlaces("Check")
 				if !cancelTells {

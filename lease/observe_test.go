@@ -36,7 +36,7 @@ func TestResultsOfAcquires(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		limits := with(func(c *types.Config) { c.MaxLocksPerSession, c.MaxWaiters = 2, 1 })
 		r := newRig(t, opt, limits)
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		ctx := context.Background()
 		k := r.lock(s, "k")
 		r.acquired("k granted")
@@ -94,7 +94,7 @@ func TestResultsOfAcquires(t *testing.T) {
 func TestResultsOfGroups(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		g := r.lock(o, "y")
 		r.acquired("y granted")
 		done := make(chan struct{})
@@ -118,7 +118,7 @@ func TestResultsOfGroups(t *testing.T) {
 func TestResultsOfReleases(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		released := func(s *holdings.Session, g types.Grant, reentry int, want string) {
 			t.Helper()
 			_, _ = r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token, Reentry: reentry})
@@ -148,7 +148,7 @@ func TestResultsOfReleases(t *testing.T) {
 func TestEndsOfHolds(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, deleted, dropped := r.session(), r.session(), r.session()
+		s, deleted, dropped := r.eitherSession(), r.eitherSession(), r.eitherSession()
 		g := r.lock(s, "mine")
 		r.lock(deleted, "deleted")
 		r.lock(dropped, "drop")
@@ -187,7 +187,7 @@ func TestEndsOfHolds(t *testing.T) {
 func TestCachedAnswers(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		ctx := context.Background()
 		cached := func(want ...string) {
 			t.Helper()
@@ -196,7 +196,7 @@ func TestCachedAnswers(t *testing.T) {
 		g, err := r.m.Acquire(ctx, s, types.Request{Key: "k", Owner: "me", Reentrant: true})
 		r.must(err)
 		other := r.another(opt)
-		other.lock(other.session(), "far")
+		other.lock(other.eitherSession(), "far")
 		cached()
 		_, _ = r.m.Acquire(ctx, o, types.Request{Key: "k"})
 		cached("held_here")
@@ -226,7 +226,7 @@ func TestHandOffsAreTimed(t *testing.T) {
 		other := r.another()
 		told := &handOffs{by: map[string]string{}}
 		r.st.handOffs, other.st.handOffs = told, told
-		s, o := r.session(), other.session()
+		s, o := r.eitherSession(), other.eitherSession()
 		for i, news := range []bool{true, false} {
 			other.st.dropNews = !news
 			g := r.lock(s, "k")
@@ -246,7 +246,7 @@ func TestHandOffsAreTimed(t *testing.T) {
 func TestRenewalsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		r.lock(s, "k")
 		time.Sleep(6 * time.Second)
 		if got := r.counts.renewals(); got != [3]int{1, 0, 0} {
@@ -272,7 +272,7 @@ func TestState(t *testing.T) {
 		if st := r.counts.state(); !st.Ready || st.Sessions+st.Leases != 0 || st.OldestHold+st.LeaseExpiry != 0 {
 			t.Errorf("without a lock: %+v", st)
 		}
-		s := r.session()
+		s := r.eitherSession()
 		old := r.lock(s, "old")
 		time.Sleep(time.Second)
 		_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "short", TTL: 2 * time.Second})
@@ -337,7 +337,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lines
 		r := newRig(t, log.opt(slog.LevelDebug), with(func(c *types.Config) { c.MaxLocksPerSession = 1 }))
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		logged := func(want ...string) {
 			t.Helper()
 			if got := log.take(t); !slices.Equal(got, want) {
@@ -384,7 +384,7 @@ func TestForceNamesItsTrace(t *testing.T) {
 		var log lines
 		sp := newSpans(t)
 		r := sp.on(log.opt(slog.LevelInfo))
-		r.lock(r.session(), "k")
+		r.lock(r.eitherSession(), "k")
 		c := sp.call(context.Background(), "lock.stop", "admin")
 		r.must(r.m.AskToStop(c.ctx, "k", 0, nil))
 		synctest.Wait() // the holder's notification is logged, too
@@ -438,7 +438,7 @@ func TestHandOffsNameTheirCall(t *testing.T) {
 		ctx := context.Background()
 		var s *holdings.Session
 		lock := func(maxHold time.Duration) types.Grant {
-			s = r.session()
+			s = r.eitherSession()
 			g, err := r.m.Acquire(ctx, s, types.Request{Key: "k", MaxHold: maxHold, Traceparent: "acquire"})
 			r.must(err)
 			return g

@@ -30,10 +30,10 @@ func TestWaitKeepsItsPositionThroughAnOutage(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				other := r.another(opt)
-				o, s := other.session(), r.session()
+				o, s := other.eitherSession(), r.eitherSession()
 				g := other.lock(o, "k")
 				a := r.wait(s, "k", types.WaitForever)
-				behind := other.wait(other.session(), "k", types.WaitForever)
+				behind := other.wait(other.eitherSession(), "k", types.WaitForever)
 				time.Sleep(6 * time.Second)
 				for _, op := range everyOp {
 					if op != "Renew" {
@@ -71,7 +71,7 @@ func TestWaitGoesOnAfterItsLease(t *testing.T) {
 				bubble(t, func(t *testing.T, opt option) {
 					r := newRig(t, opt)
 					other := r.another(opt)
-					o, s := other.session(), r.session()
+					o, s := other.eitherSession(), r.eitherSession()
 					g := other.lock(o, "k")
 					a := r.ask(context.Background(), s, req)
 					time.Sleep(6 * time.Second)
@@ -113,8 +113,8 @@ func TestWaitEndsDuringAnOutage(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				other := r.another(opt)
-				g := other.lock(other.session(), "k")
-				s := r.session()
+				g := other.lock(other.eitherSession(), "k")
+				s := r.eitherSession()
 				ctx, leave := context.WithCancel(context.Background())
 				defer leave()
 				a := r.ask(ctx, s, types.Request{Key: "k", Wait: 40 * time.Second})
@@ -145,7 +145,7 @@ func TestWaitEndsDuringAnOutage(t *testing.T) {
 func TestNewcomerDuringAnOutage(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		for _, op := range []string{"OpenLeases", "Acquire", "Enqueue"} {
 			other := r.another(opt)
 			other.lockTTL(op, time.Hour)
@@ -166,7 +166,7 @@ func TestManyWaitsDuringAnOutage(t *testing.T) {
 		r := newRig(t)
 		other := r.another()
 		g := other.lockTTL("k", time.Hour)
-		s := r.session()
+		s := r.eitherSession()
 		var asked []*answer
 		for range 200 {
 			asked = append(asked, r.ask(context.Background(), s, types.Request{Key: "k", Wait: types.WaitForever}))
@@ -201,9 +201,9 @@ func TestAWaitThroughFailuresDoesNotGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		other := r.another()
-		o := other.session()
+		o := other.eitherSession()
 		g := other.lock(o, "k")
-		a := r.wait(r.session(), "k", types.WaitForever)
+		a := r.wait(r.eitherSession(), "k", types.WaitForever)
 		r.st.set("Enqueue", fault{refuse: true})
 		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
 		heap := func() int {

@@ -18,7 +18,7 @@ func TestReapPredecessors(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		dead := newRig(t, opt)
 		next := dead.another(opt)
-		s := dead.session()
+		s := dead.eitherSession()
 		dead.lock(s, "k")
 		kept := dead.lockTTL("ttl", time.Hour)
 		dead.st.setAll(fault{lose: true}) // the first sidecar is dead
@@ -28,7 +28,7 @@ func TestReapPredecessors(t *testing.T) {
 		if !errors.Is(next.m.Ready(), heartbeat.ErrReaping) {
 			t.Errorf("ready: %v", next.m.Ready())
 		}
-		o := next.session()
+		o := next.eitherSession()
 		g := next.lock(o, "other") // other keys are granted meanwhile
 		next.release(o, g)
 		time.Sleep(500 * time.Millisecond)
@@ -72,33 +72,33 @@ func TestLeftNothing(t *testing.T) {
 		want   bool
 	}{
 		"nothing used": {func(*rig) {}, true},
-		"all revoked":  {func(r *rig) { r.lock(r.session(), "k") }, true},
-		"not revoked":  {func(r *rig) { r.lock(r.session(), "k"); r.st.set("Revoke", fault{refuse: true}) }, false},
+		"all revoked":  {func(r *rig) { r.lock(r.eitherSession(), "k") }, true},
+		"not revoked":  {func(r *rig) { r.lock(r.eitherSession(), "k"); r.st.set("Revoke", fault{refuse: true}) }, false},
 		"lost before, and revoked at last": {func(r *rig) {
-			r.lock(r.session(), "k")
+			r.lock(r.eitherSession(), "k")
 			r.st.set("Revoke", fault{times: 3, refuse: true})
 			r.clk.stop(time.Minute)
 			time.Sleep(20 * time.Second)
 		}, true},
 		"lost, still not revoked": {func(r *rig) {
-			r.lock(r.session(), "k")
+			r.lock(r.eitherSession(), "k")
 			r.st.set("Revoke", fault{refuse: true})
 			r.clk.stop(time.Minute)
 			time.Sleep(20 * time.Second)
 		}, false},
 		"lost before its deadline": {func(r *rig) {
-			r.lock(r.session(), "k")
+			r.lock(r.eitherSession(), "k")
 			r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
 		}, true},
 		"lost before its deadline, not revoked": {func(r *rig) {
-			r.lock(r.session(), "k")
+			r.lock(r.eitherSession(), "k")
 			r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
 			r.st.set("Revoke", fault{refuse: true})
 		}, false},
 		"opening, who knows": {func(r *rig) {
 			r.st.set("OpenLeases", fault{forget: true})
 			r.st.set("Revoke", fault{refuse: true})
-			_, err := r.try(r.session(), "k")
+			_, err := r.try(r.eitherSession(), "k")
 			if !store.OutcomeUnknown(err) {
 				r.t.Errorf("error %v", err)
 			}

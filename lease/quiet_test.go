@@ -19,7 +19,7 @@ func TestQuietTime(t *testing.T) {
 		if r.st.Traits().Inline {
 			t.Skip("an inline store has no quiet time")
 		}
-		s, ctx := r.session(), context.Background()
+		s, ctx := r.eitherSession(), context.Background()
 		r.st.setQuiet(7 * time.Second)
 
 		tries := map[string]*answer{

@@ -17,7 +17,7 @@ import (
 func TestOwnLocksAskNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, other := r.session(), r.session()
+		s, other := r.eitherSession(), r.eitherSession()
 		ctx := context.Background()
 		g, err := r.m.Acquire(ctx, s, types.Request{Key: "k", Data: []byte(`1`), Traceparent: "tp"})
 		r.must(err)
@@ -58,7 +58,7 @@ func TestWaitsElsewhereAreNotKnownHere(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, far := r.session(), other.session()
+		s, far := r.eitherSession(), other.eitherSession()
 		r.lock(s, "k")
 		a := other.wait(far, "k", types.WaitForever)
 		get := func(noCache bool) types.View {
@@ -92,7 +92,7 @@ func TestWaitsElsewhereAreNotKnownHere(t *testing.T) {
 func TestAmend(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		ctx := context.Background()
 		g := r.lock(s, "k")
 		_, err := r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token, TTL: time.Hour})
@@ -125,7 +125,7 @@ func TestAmend(t *testing.T) {
 			t.Errorf("in the sidecar %s, in the store %s", v.Holder.Data, r.stored("k").Holder.Data)
 		}
 		// If the store reports that the lock is gone, the store is right.
-		r.buryLeases()
+		r.revokeLeases()
 		_, err = r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token, SetData: true})
 		if lostReason(err) != types.LostExpired || len(r.losses()) != 1 {
 			t.Errorf("error %v, lost %v", err, r.losses())
@@ -137,12 +137,12 @@ func TestLists(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, second := r.session(), r.session()
+		s, second := r.eitherSession(), r.eitherSession()
 		for _, key := range []string{"b", "a", "c/1", "c/2"} {
 			r.lock(s, key)
 		}
 		r.lock(second, "d")
-		other.lock(other.session(), "e")
+		other.lock(other.eitherSession(), "e")
 		keys := func(s *holdings.Session, req types.ListRequest) (keys string, mine int) {
 			p, err := r.m.List(context.Background(), s, req)
 			r.must(err)
@@ -193,7 +193,7 @@ func TestHeldAnswersAreCached(t *testing.T) {
 		r := newRig(t, opt)
 		other := r.another(opt)
 		g := other.lockTTL("k", 300*time.Millisecond)
-		s := r.session()
+		s := r.eitherSession()
 		asked := func() int { return r.st.count("Acquire") }
 		if r.denied(s, "k") || !r.denied(s, "k") || asked() != 1 {
 			t.Fatal("the second held answer must come from the cache")
@@ -232,7 +232,7 @@ func TestNoCacheOfHeldAnswers(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.CacheTTL = 0 }))
 		other := r.another()
 		other.lockTTL("k", time.Hour)
-		s := r.session()
+		s := r.eitherSession()
 		for range 2 {
 			if r.denied(s, "k") {
 				t.Error("the held answer was cached")
@@ -246,19 +246,19 @@ func TestNoCacheOfHeldAnswers(t *testing.T) {
 func TestHeldAnswersAreDropped(t *testing.T) {
 	for name, free := range map[string]func(r, other *rig, s *holdings.Session, g types.Grant){
 		"by a release here": func(r, _ *rig, _ *holdings.Session, g types.Grant) {
-			r.must(r.free(nil, "k", g.Token))
+			r.must(r.tryRelease(nil, "k", g.Token))
 		},
 		"by news of a grant": func(r, other *rig, s *holdings.Session, g types.Grant) {
 			a := r.wait(s, "k", types.WaitForever)
-			r.must(other.free(nil, "k", g.Token))
+			r.must(other.tryRelease(nil, "k", g.Token))
 			r.release(s, a.granted(r.t))
 		},
 		"by a grant": func(r, other *rig, _ *holdings.Session, g types.Grant) {
-			r.must(other.free(nil, "k", g.Token))
-			r.must(other.free(nil, "k", r.lockTTL("k", time.Hour).Token))
+			r.must(other.tryRelease(nil, "k", g.Token))
+			r.must(other.tryRelease(nil, "k", r.lockTTL("k", time.Hour).Token))
 		},
 		"by a read": func(r, other *rig, s *holdings.Session, g types.Grant) {
-			r.must(other.free(nil, "k", g.Token))
+			r.must(other.tryRelease(nil, "k", g.Token))
 			_, err := r.m.Get(context.Background(), s, "k", true)
 			r.must(err)
 		},
@@ -268,7 +268,7 @@ func TestHeldAnswersAreDropped(t *testing.T) {
 				r := newRig(t, opt)
 				other := r.another(opt)
 				g := other.lockTTL("k", time.Hour)
-				s := r.session()
+				s := r.eitherSession()
 				r.denied(s, "k")
 				free(r, other, s, g)
 				if _, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k"}); err != nil {
@@ -286,11 +286,11 @@ func TestALateHeldAnswerIsNotKept(t *testing.T) {
 		r := newRig(t, opt)
 		other := r.another(opt)
 		g := other.lockTTL("k", time.Hour)
-		s := r.session()
+		s := r.eitherSession()
 		proceed := r.st.holdAnswer("Acquire")
 		a := r.ask(context.Background(), s, types.Request{Key: "k"})
 		time.Sleep(r.m.cfg.CacheTTL)
-		r.must(other.free(nil, "k", g.Token))
+		r.must(other.tryRelease(nil, "k", g.Token))
 		proceed()
 		if <-a.done; a.err == nil {
 			t.Fatal("granted")
@@ -307,11 +307,11 @@ func TestAnOldHeldAnswerIsNotKept(t *testing.T) {
 		r := newRig(t)
 		other := r.another()
 		g := other.lockTTL("k", time.Hour)
-		s := r.session()
+		s := r.eitherSession()
 		proceed := r.st.holdAnswer("Acquire")
 		a := r.ask(context.Background(), s, types.Request{Key: "k"})
 		synctest.Wait()
-		r.must(r.free(nil, "k", g.Token))
+		r.must(r.tryRelease(nil, "k", g.Token))
 		proceed()
 		<-a.done
 		if _, ok := errors.AsType[*types.HeldError](a.err); !ok {

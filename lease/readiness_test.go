@@ -61,7 +61,7 @@ func TestOneFailureIsNoVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, probing)
 		synctest.Wait()
-		s, ctx := r.session(), context.Background()
+		s, ctx := r.eitherSession(), context.Background()
 		for op, call := range map[string]func(){
 			"Acquire": func() { <-r.ask(ctx, s, types.Request{Key: "k"}).done },
 			"Release": func() {
@@ -100,7 +100,7 @@ func TestFailingCallsMakeItUnready(t *testing.T) {
 		if r.m.Ready() != nil || r.st.count("Acquire") != 1 {
 			t.Errorf("ready: %v after %d probes in an hour without calls, want 1", r.m.Ready(), r.st.count("Acquire"))
 		}
-		s, ctx := r.session(), context.Background()
+		s, ctx := r.eitherSession(), context.Background()
 		r.st.set("Acquire", fault{refuse: true})
 		before, calls := r.st.count("Acquire"), 0
 		for range 100 {

@@ -109,7 +109,7 @@ func TestAForgottenGrantIsLost(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, o := r.session(), other.session()
+		s, o := r.eitherSession(), other.eitherSession()
 		kept, lost := r.lock(s, "kept"), r.lock(s, "lost")
 		old := r.lease()
 		r.forget(lost)
@@ -141,7 +141,7 @@ func TestALeaseIsNotTrustedUnverified(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				began := time.Now()
-				g := r.lock(r.session(), "k")
+				g := r.lock(r.eitherSession(), "k")
 				r.forget(g)
 				r.st.failover()
 				r.st.set("Move", fault{refuse: true}) // because a move verifies the lock, too
@@ -163,7 +163,7 @@ func TestALeaseIsNotTrustedUnverified(t *testing.T) {
 func TestLocksAreReadInTheHistoryOfTheRenewal(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		g := r.lock(r.session(), "k")
+		g := r.lock(r.eitherSession(), "k")
 		r.st.failover()
 		proceed := r.st.holdAnswer("Renew")
 		time.Sleep(r.m.cfg.RenewInterval)
@@ -185,7 +185,7 @@ func TestLocksAreReadInTheHistoryOfTheRenewal(t *testing.T) {
 func TestAGrantDuringTheVerificationIsKept(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		early := r.lock(s, "early")
 		time.Sleep(r.m.cfg.RenewInterval - 2*time.Second)
 		r.st.set("Acquire", fault{times: 1, after: 4 * time.Second}) // under the old lease
@@ -214,7 +214,7 @@ func TestAGrantDuringTheVerificationIsKept(t *testing.T) {
 func TestForgottenGrantOfALateAnswerIsLost(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		kept := r.lock(s, "kept")
 		time.Sleep(r.m.cfg.RenewInterval / 2)
 		r.st.set("Acquire", fault{times: 1, after: r.m.cfg.StoreTimeout - time.Millisecond})
@@ -258,7 +258,7 @@ func TestFewLocksAreVerifiedFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				s := r.session()
+				s := r.eitherSession()
 				few := r.lock(s, "few")
 				r.locks(s, 10*time.Second, many)
 				r.st.set("Move", fault{refuse: true}) // because a move verifies the lock, too

@@ -212,7 +212,7 @@ func (d *doors) endSession() {
 		d.in.entries = 0
 		d.handOver()
 	}
-	fresh := d.r.sessionOf(true)
+	fresh := d.r.explicitSession()
 	d.sessions[slices.Index(d.sessions, s)] = fresh
 }
 
@@ -298,7 +298,7 @@ func TestReentryProperties(t *testing.T) {
 				d.r.m.Stop()
 			}()
 			for range 3 {
-				d.sessions = append(d.sessions, d.r.sessionOf(true))
+				d.sessions = append(d.sessions, d.r.explicitSession())
 			}
 			for range rapid.IntRange(1, 60).Draw(rt, "steps") {
 				steps := []func(){d.try, d.try, d.wait, d.wait, d.wait, d.leave, d.leave, d.leave, d.discard, d.abandon, d.endSession}

@@ -34,7 +34,7 @@ func (r *rig) exit(s *holdings.Session, g types.Grant, reentry int) (types.Relea
 func TestReentry(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		first := r.get(s, types.Request{Key: "k", Owner: "o", NoCache: true}) // the first request need not be reentrant
 		if first.Reentry != 1 {
 			t.Errorf("got %d entries", first.Reentry)
@@ -77,7 +77,7 @@ func TestReentry(t *testing.T) {
 func TestStrangersDoNotEnter(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.get(s, as("o", "k", 0))
 		anonymous := r.get(s, types.Request{Key: "anonymous"})
 		for name, c := range map[string]struct {
@@ -85,7 +85,7 @@ func TestStrangersDoNotEnter(t *testing.T) {
 			req types.Request
 		}{
 			"other owner":     {s, as("p", "k", 0)},
-			"other session":   {r.session(), as("o", "k", 0)},
+			"other session":   {r.eitherSession(), as("o", "k", 0)},
 			"not reentrant":   {s, types.Request{Key: "k", Owner: "o"}},
 			"no owner at all": {s, as("", "anonymous", 0)},
 		} {
@@ -104,7 +104,7 @@ func TestStrangersDoNotEnter(t *testing.T) {
 func TestNamedEntries(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.get(s, as("o", "k", 0))
 		r.get(s, as("o", "k", 0))
 		r.get(s, as("o", "k", 0))
@@ -141,7 +141,7 @@ func TestNamedEntries(t *testing.T) {
 func TestAnEarlierEntryIsNotTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.get(s, as("o", "k", 0))
 		r.get(s, as("o", "k", 0))
 		if _, err := r.exit(s, g, 2); err != nil {
@@ -166,7 +166,7 @@ func TestWaitingCallsEnter(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		o, s := other.session(), r.session()
+		o, s := other.eitherSession(), r.eitherSession()
 		g := other.lock(o, "k")
 		var owners, others []*answer
 		for range 3 {
@@ -207,7 +207,7 @@ func TestWaitingCallsEnter(t *testing.T) {
 func TestEnterInsteadOfBeingDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		proceed := r.st.holdAnswer("Acquire")
 		first := r.ask(context.Background(), s, as("o", "k", 0))
 		synctest.Wait()
@@ -243,7 +243,7 @@ func TestEnterWhileTheOwnerIsBeingGranted(t *testing.T) {
 		t.Run("the first answer is late, "+name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, inline)
-				s := r.session()
+				s := r.eitherSession()
 				proceed := r.st.holdAnswer("Acquire")
 				first := r.ask(context.Background(), s, as("o", "k", 0))
 				synctest.Wait()
@@ -260,7 +260,7 @@ func TestEnterWhileTheOwnerIsBeingGranted(t *testing.T) {
 		t.Run("news is lost, "+name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				other, s := r.another(opt), r.session()
+				other, s := r.another(opt), r.eitherSession()
 				g := other.lockTTL("k", time.Hour)
 				first := r.ask(context.Background(), s, as("o", "k", types.WaitForever))
 				synctest.Wait()
@@ -276,7 +276,7 @@ func TestEnterWhileTheOwnerIsBeingGranted(t *testing.T) {
 		t.Run("the first call has not returned, "+name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				other, s := r.another(opt), r.session()
+				other, s := r.another(opt), r.eitherSession()
 				g := other.lockTTL("k", time.Hour)
 				first := r.ask(context.Background(), s, as("o", "k", types.WaitForever))
 				synctest.Wait()
@@ -349,7 +349,7 @@ func TestCallWithoutAWaitMayPause(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, inline)
-				s := r.session()
+				s := r.eitherSession()
 				c.hold(r, s)
 				synctest.Wait()
 				began := time.Now()
@@ -370,7 +370,7 @@ func TestCallWithoutAWaitMayPause(t *testing.T) {
 func TestEnterBeforeWaiting(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		synctest.Wait() // only the test reads the clock now
 		r.clk.atRead(0, func() { r.get(s, as("o", "k", 0)) })
 		a := r.ask(context.Background(), s, as("o", "k", time.Minute))
@@ -389,7 +389,7 @@ func TestAllEntriesEndTogether(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				s := r.session()
+				s := r.eitherSession()
 				g := r.get(s, as("o", "k", 0))
 				r.get(s, as("o", "k", 0))
 				end(r, s)
@@ -430,7 +430,7 @@ func TestHandBackedEntries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				s := r.session()
+				s := r.eitherSession()
 				var g []types.Grant
 				for range 3 {
 					g = append(g, r.get(s, as("o", "k", 0)))
@@ -456,7 +456,7 @@ func TestHandBackedEntries(t *testing.T) {
 func TestReleaseAboveHandBackedEntries(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		first := r.get(s, as("o", "k", 0))
 		second := r.get(s, as("o", "k", 0))
 		third := r.get(s, as("o", "k", 0))
@@ -481,7 +481,7 @@ func TestReleaseAboveHandBackedEntries(t *testing.T) {
 func TestAFullSessionEnters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.MaxLocksPerSession = 1 }))
-		s := r.session()
+		s := r.eitherSession()
 		r.get(s, as("o", "k", 0))
 		r.get(s, as("o", "k", 0))
 		var limit *LimitError

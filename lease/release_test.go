@@ -22,7 +22,8 @@ func refusedFor(err error) types.NotHolderReason {
 	return ""
 }
 
-func (r *rig) free(s *holdings.Session, key string, token int64) error {
+// tryRelease returns the error of a release.
+func (r *rig) tryRelease(s *holdings.Session, key string, token int64) error {
 	_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: key, Token: token})
 	return err
 }
@@ -33,10 +34,10 @@ func TestAReleaseHealsByItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				s := r.session()
+				s := r.eitherSession()
 				g := r.lock(s, "k")
 				r.st.set("Release", f)
-				if err := r.free(s, "k", g.Token); !store.Unavailable(err) {
+				if err := r.tryRelease(s, "k", g.Token); !store.Unavailable(err) {
 					t.Fatalf("error %v", err)
 				}
 				time.Sleep(time.Minute) // the lock keeps its lease renewed
@@ -46,7 +47,7 @@ func TestAReleaseHealsByItself(t *testing.T) {
 				r.st.lift("Release")
 				time.Sleep(time.Second)
 				r.nothingLeft()
-				if reason := refusedFor(r.free(s, "k", g.Token)); reason != types.ReasonReleased {
+				if reason := refusedFor(r.tryRelease(s, "k", g.Token)); reason != types.ReasonReleased {
 					t.Errorf("the second release: %q", reason)
 				}
 			})
@@ -64,15 +65,15 @@ func TestReleaseIsNotConfirmedByTheEndOfItsLease(t *testing.T) {
 			t.Run(fails+", "+name, func(t *testing.T) {
 				whereHeld(t, "Release", func(t *testing.T, opt option) {
 					r := newRig(t, opt)
-					s := r.session()
+					s := r.eitherSession()
 					g := r.lock(s, "k")
 					r.st.setAll(f)
 					time.Sleep(wait)
-					if err := r.free(s, "k", g.Token); !store.Unavailable(err) {
+					if err := r.tryRelease(s, "k", g.Token); !store.Unavailable(err) {
 						t.Errorf("error %v", err)
 					}
 					time.Sleep(time.Minute)
-					lost, is := errors.AsType[*types.LostError](r.free(s, "k", g.Token))
+					lost, is := errors.AsType[*types.LostError](r.tryRelease(s, "k", g.Token))
 					if !is || lost.Lost.Reason != types.LostStore {
 						t.Errorf("the second release: %+v", lost)
 					}
@@ -90,15 +91,15 @@ func TestReleaseIsNotConfirmedByTheEndOfItsLease(t *testing.T) {
 func TestARepeatDuringTheFirstTryWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		proceed := r.st.hold("Release")
 		first := make(chan error, 1)
-		go func() { first <- r.free(s, "k", g.Token) }()
+		go func() { first <- r.tryRelease(s, "k", g.Token) }()
 		synctest.Wait()
 		began := time.Now()
 		second := make(chan error, 1)
-		go func() { second <- r.free(s, "k", g.Token) }()
+		go func() { second <- r.tryRelease(s, "k", g.Token) }()
 		synctest.Wait()
 		select {
 		case err := <-second:
@@ -115,13 +116,13 @@ func TestARepeatDuringTheFirstTryWaits(t *testing.T) {
 func TestNothingIsLeftOnceTheLeaseEnds(t *testing.T) {
 	whereHeld(t, "Release", func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		req := types.Request{Key: "k", RequestID: uuid.New()}
 		g := r.get(s, req)
 		r.st.setAll(fault{refuse: true})
 		r.st.lift("Cancel")
 		time.Sleep(11 * time.Second)
-		if err := r.free(s, "k", g.Token); !store.Unavailable(err) {
+		if err := r.tryRelease(s, "k", g.Token); !store.Unavailable(err) {
 			t.Errorf("error %v", err)
 		}
 		if under := len(s.ReleasesOf("k")); under != 1 {
@@ -139,14 +140,14 @@ func TestNothingIsLeftOnceTheLeaseEnds(t *testing.T) {
 func TestAStopEndsAnUnconfirmedRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		r.st.setAll(fault{refuse: true})
-		if err := r.free(s, "k", g.Token); !store.Unavailable(err) {
+		if err := r.tryRelease(s, "k", g.Token); !store.Unavailable(err) {
 			t.Errorf("error %v", err)
 		}
 		repeat := make(chan error, 1)
-		go func() { repeat <- r.free(s, "k", g.Token) }()
+		go func() { repeat <- r.tryRelease(s, "k", g.Token) }()
 		synctest.Wait()
 		r.m.Stop()
 		lost, is := errors.AsType[*types.LostError](<-repeat)
@@ -160,17 +161,17 @@ func TestAStopEndsAnUnconfirmedRelease(t *testing.T) {
 func TestARepeatedReleaseJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		r.st.set("Release", fault{refuse: true})
-		if err := r.free(s, "k", g.Token); !store.Unavailable(err) {
+		if err := r.tryRelease(s, "k", g.Token); !store.Unavailable(err) {
 			t.Fatalf("error %v", err)
 		}
-		if err := r.free(s, "k", g.Token); !store.Unavailable(err) { // after the store's timeout
+		if err := r.tryRelease(s, "k", g.Token); !store.Unavailable(err) { // after the store's timeout
 			t.Fatalf("repeated: error %v", err)
 		}
 		again := make(chan error, 1)
-		go func() { again <- r.free(s, "k", g.Token) }()
+		go func() { again <- r.tryRelease(s, "k", g.Token) }()
 		time.Sleep(time.Second)
 		r.st.lift("Release")
 		r.must(<-again)
@@ -182,7 +183,7 @@ func TestARepeatedReleaseJoins(t *testing.T) {
 func TestALeftReleaseGoesOn(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		proceed := r.st.hold("Release")
 		ctx, cancel := context.WithCancel(context.Background())
@@ -206,20 +207,20 @@ func TestRefusedClaims(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, o := r.session(), other.session()
+		s, o := r.eitherSession(), other.eitherSession()
 		g := r.lock(s, "k")
 		ttl := r.lockTTL("ttl", time.Minute)
 		for name, c := range map[string]struct {
 			err  error
 			want types.NotHolderReason
 		}{
-			"another session":      {r.free(r.session(), "k", g.Token), types.ReasonOtherSession},
-			"no session":           {r.free(nil, "k", g.Token), types.ReasonOtherSession},
-			"another pod":          {other.free(o, "k", g.Token), types.ReasonOtherSession},
-			"amend by another":     {r.amend(r.session(), g), types.ReasonOtherSession},
-			"another token":        {r.free(s, "k", g.Token+1), types.ReasonUnknownToken},
-			"another key":          {r.free(s, "other", g.Token), types.ReasonUnknownToken},
-			"another ttl token":    {r.free(nil, "ttl", ttl.Token+1), types.ReasonUnknownToken},
+			"another session":      {r.tryRelease(r.eitherSession(), "k", g.Token), types.ReasonOtherSession},
+			"no session":           {r.tryRelease(nil, "k", g.Token), types.ReasonOtherSession},
+			"another pod":          {other.tryRelease(o, "k", g.Token), types.ReasonOtherSession},
+			"amend by another":     {r.amend(r.eitherSession(), g), types.ReasonOtherSession},
+			"another token":        {r.tryRelease(s, "k", g.Token+1), types.ReasonUnknownToken},
+			"another key":          {r.tryRelease(s, "other", g.Token), types.ReasonUnknownToken},
+			"another ttl token":    {r.tryRelease(nil, "ttl", ttl.Token+1), types.ReasonUnknownToken},
 			"amend of another key": {r.amend(s, types.Grant{Key: "other", Token: g.Token}), types.ReasonUnknownToken},
 		} {
 			if got := refusedFor(c.err); got != c.want {
@@ -230,8 +231,8 @@ func TestRefusedClaims(t *testing.T) {
 		r.release(s, g)
 		r.release(nil, ttl)
 		for name, err := range map[string]error{
-			"session": r.free(s, "k", g.Token), "another": r.free(r.session(), "k", g.Token), "amend": r.amend(s, g),
-			"ttl": r.free(nil, "ttl", ttl.Token), "ttl elsewhere": other.free(nil, "ttl", ttl.Token),
+			"session": r.tryRelease(s, "k", g.Token), "another": r.tryRelease(r.eitherSession(), "k", g.Token), "amend": r.amend(s, g),
+			"ttl": r.tryRelease(nil, "ttl", ttl.Token), "ttl elsewhere": other.tryRelease(nil, "ttl", ttl.Token),
 		} {
 			if refusedFor(err) != types.ReasonReleased {
 				t.Errorf("released %s: %v", name, err)
@@ -257,11 +258,11 @@ func TestWhatWasLostIsRemembered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				s := r.session()
+				s := r.eitherSession()
 				g := r.lock(s, "k")
 				c.end(r, s)
-				for _, claimant := range []*holdings.Session{s, r.session(), nil} {
-					if got := lostReason(r.free(claimant, "k", g.Token)); got != c.want && claimant != nil {
+				for _, claimant := range []*holdings.Session{s, r.eitherSession(), nil} {
+					if got := lostReason(r.tryRelease(claimant, "k", g.Token)); got != c.want && claimant != nil {
 						t.Errorf("release: reason %q, want %q", got, c.want)
 					}
 					if claimant == s {
@@ -279,10 +280,10 @@ func TestWhatWasLostIsRemembered(t *testing.T) {
 func TestADeletedSessionReleased(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		<-s.End(types.EndDeleted)
-		if reason := refusedFor(r.free(s, "k", g.Token)); reason != types.ReasonReleased {
+		if reason := refusedFor(r.tryRelease(s, "k", g.Token)); reason != types.ReasonReleased {
 			t.Errorf("got %q", reason)
 		}
 		r.nothingLeft()
@@ -294,7 +295,7 @@ func TestADeletedSessionReleased(t *testing.T) {
 func TestHowLongLossesAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
-		s, gone, busy := r.session(), r.session(), r.session()
+		s, gone, busy := r.eitherSession(), r.eitherSession(), r.eitherSession()
 		g, first, second := r.lock(s, "k"), r.lock(gone, "first"), r.lock(gone, "second")
 		r.clk.stop(time.Minute)
 		r.lock(busy, "busy") // notices the loss of the lease
@@ -302,16 +303,16 @@ func TestHowLongLossesAreRemembered(t *testing.T) {
 		for i := range holdings.Remembered - 3 { // the grants of s and gone came before
 			r.release(busy, r.lock(busy, fmt.Sprint(i)))
 		}
-		if reason := lostReason(r.free(busy, "first", first.Token)); reason != types.LostExpired {
+		if reason := lostReason(r.tryRelease(busy, "first", first.Token)); reason != types.LostExpired {
 			t.Errorf("within the last grants: %q", reason)
 		}
 		r.release(busy, r.lock(busy, "one more"))
 		r.release(busy, r.lock(busy, "two more"))
 		r.release(busy, r.lock(busy, "three more"))
-		if err := r.free(busy, "second", second.Token); refusedFor(err) == types.ReasonReleased {
+		if err := r.tryRelease(busy, "second", second.Token); refusedFor(err) == types.ReasonReleased {
 			t.Errorf("forgotten: %v", err)
 		}
-		if reason := lostReason(r.free(s, "k", g.Token)); reason != types.LostExpired {
+		if reason := lostReason(r.tryRelease(s, "k", g.Token)); reason != types.LostExpired {
 			t.Errorf("by the session: %q", reason)
 		}
 	})
@@ -320,7 +321,7 @@ func TestHowLongLossesAreRemembered(t *testing.T) {
 func TestHandBack(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		for _, f := range []fault{{}, {times: 3, lose: true}, {times: 3, forget: true}} {
 			g, ttl := r.lock(s, "k"), r.lockTTL("ttl", time.Hour)
 			r.st.set("Release", f)
@@ -337,7 +338,7 @@ func TestHandBack(t *testing.T) {
 func TestALateHandBack(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		r.release(s, g)
 		again := r.lock(s, "k")

@@ -15,7 +15,7 @@ import (
 func TestOneRenewalForManyLocks(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		for i := range 10_000 {
 			r.lock(s, fmt.Sprint(i))
 		}
@@ -32,7 +32,7 @@ func TestOneRenewalForManyLocks(t *testing.T) {
 func TestRenewalsAreCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		for i := range 20 {
 			ttl := 15*time.Second + time.Duration(i)*time.Second
 			_, err := r.m.Acquire(context.Background(), s, types.Request{Key: fmt.Sprint(i), TTL: ttl})
@@ -55,7 +55,7 @@ func TestRenewalsAreCoalesced(t *testing.T) {
 func TestShortTTLs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", TTL: 500 * time.Millisecond})
 		r.must(err)
 		r.lock(s, "long")
@@ -71,7 +71,7 @@ func TestShortTTLs(t *testing.T) {
 func TestShortTTLOnASlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "long")
 		r.st.set("Renew", fault{before: 300 * time.Millisecond, after: 100 * time.Millisecond})
 		end := time.Now().Add(2 * time.Minute)
@@ -92,7 +92,7 @@ func TestShortTTLOnASlowStore(t *testing.T) {
 func TestShortTTLInALongRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "short", TTL: 500 * time.Millisecond})
 		r.must(err)
 		r.lock(s, "long")
@@ -113,7 +113,7 @@ func TestShortTTLInALongRenewal(t *testing.T) {
 func TestAnIdleSidecarAsksNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		r.release(s, r.lock(s, "k"))
 		time.Sleep(time.Minute)
 		if r.st.count("Revoke") != 1 || len(r.m.leases.All()) != 0 {
@@ -133,7 +133,7 @@ func TestAnIdleSidecarAsksNothing(t *testing.T) {
 func TestDifferentTTLsShareLeases(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt, with(func(c *types.Config) { c.TTL, c.RenewInterval = 17*time.Second, 5*time.Second }))
-		s := r.session()
+		s := r.eitherSession()
 		asked := []time.Duration{500 * time.Millisecond, 17 * time.Second, 24 * time.Hour}
 		for i := range 300 {
 			asked = append(asked, time.Duration(600+37*i)*time.Millisecond, time.Duration(7+17*i)*time.Second, time.Duration(2+4*i)*time.Minute)
@@ -174,7 +174,7 @@ func TestRenewalOutage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
-				s := r.session()
+				s := r.eitherSession()
 				g := r.lock(s, "k")
 				r.st.set("Renew", f)
 				time.Sleep(9 * time.Second)

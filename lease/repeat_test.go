@@ -63,7 +63,7 @@ func TestConcurrentRepeats(t *testing.T) {
 	for _, op := range []string{"", "Acquire", "Enqueue", "OpenLeases"} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			s := r.session()
+			s := r.eitherSession()
 			g := r.lock(s, "k")
 			req := repeatable(types.WaitForever)
 			proceed := func() {}
@@ -136,7 +136,7 @@ func TestUnknownAndRepeated(t *testing.T) {
 				bubble(t, func(t *testing.T, opt option) {
 					r := newRig(t, opt)
 					ctx, req := context.Background(), repeatable(types.WaitForever)
-					s := r.session()
+					s := r.eitherSession()
 					var g types.Grant
 					if op == "Enqueue" {
 						g = r.lock(s, "k")
@@ -221,7 +221,7 @@ func TestAGrantThatCameTooLate(t *testing.T) {
 func TestRepeatsAmongManyOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		req := repeatable(types.WaitForever)
 		first := r.ask(context.Background(), nil, req)
@@ -347,7 +347,7 @@ func TestARepeatAmongWaitersKeepsTheGrant(t *testing.T) {
 				req := repeatable(0)
 				first, err := r.m.Acquire(context.Background(), nil, req)
 				r.must(err)
-				s := r.session()
+				s := r.eitherSession()
 				waiter := r.wait(s, "k", types.WaitForever)
 				synctest.Wait()
 				req.Wait = time.Minute

@@ -114,7 +114,7 @@ func TestRequestsInAnyOrder(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t)
-			k := &asker{rig: r, s: r.sessionOf(true), rng: rand.New(rand.NewPCG(seed, 1)), told: map[uuid.UUID][]types.Grant{}}
+			k := &asker{rig: r, s: r.explicitSession(), rng: rand.New(rand.NewPCG(seed, 1)), told: map[uuid.UUID][]types.Grant{}}
 			requests := make([]types.Request, 4)
 			for i := range requests {
 				requests[i] = once([]time.Duration{0, types.WaitForever}[i%2])

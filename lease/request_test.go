@@ -56,7 +56,7 @@ func (r *rig) nothingUnder(s *holdings.Session, req types.Request) {
 func TestRepeatInASessionGetsTheSameGrant(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, other := r.sessionOf(true), r.session()
+		s, other := r.explicitSession(), r.eitherSession()
 		req := once(0)
 		first := r.get(s, req)
 		asked := r.st.count("Acquire")
@@ -100,7 +100,7 @@ func TestRepeatWaitsForTheFirstCall(t *testing.T) {
 	for _, op := range []string{"", "Acquire", "Enqueue", "OpenLeases"} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			s, o := r.sessionOf(true), r.session()
+			s, o := r.explicitSession(), r.eitherSession()
 			g := r.lock(o, "k")
 			proceed := func() {}
 			if op != "" {
@@ -134,7 +134,7 @@ func TestRepeatAfterTheFirstCallHasLeft(t *testing.T) {
 	for _, op := range []string{"Acquire", "Enqueue"} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			s, o := r.sessionOf(true), r.session()
+			s, o := r.explicitSession(), r.eitherSession()
 			g := r.lock(o, "k")
 			proceed := r.st.holdAnswer(op)
 			req := once(time.Minute)
@@ -164,7 +164,7 @@ func TestRepeatAfterTheFirstCallHasLeft(t *testing.T) {
 func TestRepeatKeepsAGrantThatWasNotDelivered(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		req := once(0)
 		first, second := r.get(s, req), r.get(s, req)
 		r.m.HandBack(s, first)
@@ -184,7 +184,7 @@ func TestRepeatAfterAnUnknownOutcome(t *testing.T) {
 	for _, f := range []fault{{times: 1, lose: true}, {times: 1, forget: true}} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t)
-			s := r.sessionOf(true)
+			s := r.explicitSession()
 			r.st.set("Acquire", f)
 			r.st.set("Withdraw", fault{before: time.Second})
 			req := once(0)
@@ -208,7 +208,7 @@ func TestRepeatAfterAnUnknownOutcome(t *testing.T) {
 func TestRepeatOfAReentryCountsOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		enter := func() types.Request {
 			req := once(0)
 			req.Owner, req.Reentrant = "o", true
@@ -252,7 +252,7 @@ func TestRepeatOfAReentryCountsOnce(t *testing.T) {
 func TestReleaseOfOneEntry(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		enter := func() types.Request {
 			req := once(0)
 			req.Owner, req.Reentrant = "o", true
@@ -278,7 +278,7 @@ func TestReleaseOfOneEntry(t *testing.T) {
 func TestEntriesThatAreOverAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		last := once(0)
 		last.Owner, last.Reentrant = "o", true
 		r.get(s, last)
@@ -312,7 +312,7 @@ func TestReleaseByRequestIDWaitsForOtherReleases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
-				s := r.sessionOf(true)
+				s := r.explicitSession()
 				req := once(0)
 				req.MaxHold = time.Minute
 				g := r.get(s, req)
@@ -335,7 +335,7 @@ func TestReleaseByRequestID(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			s, other := r.sessionOf(true), r.session()
+			s, other := r.explicitSession(), r.eitherSession()
 			req := once(0)
 			req.Bind = bind
 			r.nothingUnder(s, req)
@@ -367,7 +367,7 @@ func TestReleaseByRequestIDEndsCalls(t *testing.T) {
 		for _, op := range []string{"", "Acquire", "Enqueue", "OpenLeases"} {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				s, o := r.sessionOf(true), r.session()
+				s, o := r.explicitSession(), r.eitherSession()
 				g := r.lock(o, "k")
 				proceed := func() {}
 				if op != "" {
@@ -403,7 +403,7 @@ func TestReleaseByRequestIDMeetsTheGrant(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			s := r.sessionOf(true)
+			s := r.explicitSession()
 			req := once(0)
 			req.Bind = bind
 			proceed := r.st.holdAnswer("Acquire")
@@ -426,7 +426,7 @@ func TestReleaseByRequestIDMeetsTheGrant(t *testing.T) {
 func TestReleaseByRequestIDGoesOnInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		req := once(0)
 		r.get(s, req)
 		r.st.set("Release", fault{lose: true})
@@ -451,7 +451,7 @@ func TestReleaseByRequestIDGoesOnInAnOutage(t *testing.T) {
 func TestReleaseByRequestIDInADrain(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		req, lost := once(0), once(0)
 		lost.Key, lost.MaxHold = "lost", time.Second
 		r.get(s, lost)
@@ -476,7 +476,7 @@ func TestRepeatOfSeveralKeys(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			s, o := r.sessionOf(true), r.session()
+			s, o := r.explicitSession(), r.eitherSession()
 			b := r.lock(o, "b")
 			req := once(types.WaitForever)
 			req.Bind = bind
@@ -513,7 +513,7 @@ func TestReleaseByRequestIDEndsAGroup(t *testing.T) {
 		for _, key := range []string{"a", "b", "c"} {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				s, o := r.sessionOf(true), r.session()
+				s, o := r.explicitSession(), r.eitherSession()
 				b := r.lock(o, "b")
 				req := once(types.WaitForever)
 				req.Bind = bind
@@ -562,7 +562,7 @@ func TestReleaseByRequestIDFromAnotherSidecar(t *testing.T) {
 func TestRequestsOfASessionAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		for range 1000 {
 			req := once(0)
 			g := r.get(s, req)
@@ -581,7 +581,7 @@ func TestRequestsOfASessionAreForgotten(t *testing.T) {
 func TestRepeatEndsWithItsSession(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, o := r.sessionOf(true), r.session()
+		s, o := r.explicitSession(), r.eitherSession()
 		g := r.lock(o, "k")
 		req := once(types.WaitForever)
 		first, second := r.ask(context.Background(), s, req), r.ask(context.Background(), s, req)

@@ -54,7 +54,7 @@ func TestReleaseByRequestEndsAGroupThatWaitsForItsTurn(t *testing.T) {
 			t.Run(bind.String()+" "+key, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					r := newRig(t)
-					s, o := r.sessionOf(true), r.session()
+					s, o := r.explicitSession(), r.eitherSession()
 					b := r.lock(o, "b")
 					req := once(types.WaitForever)
 					req.Bind = bind
@@ -129,7 +129,7 @@ func TestRepeatWaitsForAReleaseThatMayCome(t *testing.T) {
 func TestLostBeforeDeliveryInAnEndedSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		c, b := r.won(s, types.Request{Key: "k", TTL: 15 * time.Second, MinHold: time.Hour})
 		h := r.m.holdings.Get("k")
 		r.m.leases.Lose(h.Lease(), types.LostStore)
@@ -180,7 +180,7 @@ func TestReleaseByIDMeetsAReleaseByToken(t *testing.T) {
 	for moment := range 12 {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t)
-			s := r.sessionOf(true)
+			s := r.explicitSession()
 			req := once(0)
 			g := r.get(s, req)
 			proceed := r.st.hold("Release")
@@ -221,7 +221,7 @@ func TestReleaseByIDMeetsAReleaseByToken(t *testing.T) {
 func TestLateCancelOfAReleaseByID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		o := r.session()
+		o := r.eitherSession()
 		g := r.lock(o, "k")
 		req := repeatable(types.WaitForever)
 		proceed := r.st.hold("Cancel")
@@ -239,7 +239,7 @@ func TestLateCancelOfAReleaseByID(t *testing.T) {
 		proceed()
 		<-released
 		synctest.Wait()
-		second := r.wait(r.session(), "k", types.WaitForever)
+		second := r.wait(r.eitherSession(), "k", types.WaitForever)
 		r.release(o, g)
 		synctest.Wait()
 		if !first.isOver() || second.isOver() {

@@ -4,6 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -60,6 +64,32 @@ func (c *fakeClock) atRead(moment int, f func()) {
 
 // stop makes the process stand still for a while, together with its timers.
 func (c *fakeClock) stop(d time.Duration) { c.ahead.Add(int64(d)) }
+
+// The helpers of the tests, by what they do; TestIndex keeps this list complete. Most return the manager's answer, or fail the test if it
+// is an error.
+//
+// A sidecar: newRig, another (on the same space), newRigOn, newRigWith; options: with, inline, polling; bubble runs a test in virtual time,
+// batched and inline. Other worlds: newGathering (gather_test.go), newWorld (property_test.go), newSpans (spans_test.go), eachStage
+// (attempt_test.go), cohort, cohortWithData (cohort_test.go), duringAMove (rotate_test.go).
+//
+// Time: fakeClock.stop (the process stands still), atRead (at a read of the clock), suspended.
+//
+// The store: double_test.go (faults by operation: set, lift, hold, holdAnswer, …); revokeLeases, forget, orphan: without the sidecar's knowledge;
+// stored (what it has of a key), lease (the lease's id). Its news: newsOf, hint, handOver (its news is lost).
+//
+// Sessions: eitherSession, connectionSession, explicitSession, sessionOf; what they were told: losses, stops.
+//
+// Requests: as (an owner), hour (MinHold), once (a session's, with an id), repeatable (bind:ttl, with an id), waits.
+//
+// Calls: try, lock, lockTTL, locks (many), get (any request), share, denied and isDenied (must not be granted); beside the test: ask, wait
+// (queued when it returns), waiting (behind another sidecar), waitShare, askAll, waitAll, won (granted, not delivered); their answers:
+// isOver, granted, skipped, inVain.
+//
+// Ends: release (an answer's or a grant's lock), tryRelease (returns the error), exit and exitAll (one entry each), succeed (with success),
+// releaseBy, releaseRequest, releasing (by request id), downgrade; amend, patch.
+//
+// Checks: must, nothingLeft (nothingStored, nothingKept), isFree, isHeldUnder, mustBe, nothingUnder, onlyOthersLeft, nobodyIsSkipped, isRotated,
+// inOrder; metrics: counted, acquired, held; rotation and watch are of their files.
 
 // rig is a manager on a store that can be broken.
 type rig struct {
@@ -150,9 +180,13 @@ func (r *rig) must(err error) {
 	}
 }
 
-// session opens a session. The first call returns a connection's session, the next an explicit one,
-// and so on in turn.
-func (r *rig) session() *holdings.Session { return r.sessionOf(r.sessions.Add(1)%2 == 0) }
+// eitherSession opens a session where the rule of the test holds for both kinds. The first call returns a connection's session, the next an
+// explicit one, and so on in turn.
+func (r *rig) eitherSession() *holdings.Session { return r.sessionOf(r.sessions.Add(1)%2 == 0) }
+
+func (r *rig) connectionSession() *holdings.Session { return r.sessionOf(false) }
+
+func (r *rig) explicitSession() *holdings.Session { return r.sessionOf(true) }
 
 func (r *rig) sessionOf(explicit bool) *holdings.Session {
 	r.t.Helper()
@@ -311,5 +345,30 @@ func (r *rig) nothingKept() {
 	note("waits that are shown", r.counts.sum(r.counts.waits))
 	if len(left) > 0 {
 		r.t.Errorf("still kept: %v", left)
+	}
+}
+
+// TestIndex: the index of helpers above names each method of a rig and of an answer.
+func TestIndex(t *testing.T) {
+	text, err := os.ReadFile("rig_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, index, _ := strings.Cut(string(text), "// The helpers of the tests")
+	index, _, _ = strings.Cut(index, "\n\n")
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^func \(\w+ \*(?:rig|answer)\) (\w+)\(`).FindAllStringSubmatch(string(text), -1) {
+			if !regexp.MustCompile(`\b` + m[1] + `\b`).MatchString(index) {
+				t.Errorf("%s: the index does not name %s", file, m[1])
+			}
+		}
 	}
 }

@@ -39,7 +39,7 @@ func TestOrphansEndInBoundedTime(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				other := r.another(opt)
-				s, o := r.session(), other.session()
+				s, o := r.eitherSession(), other.eitherSession()
 				mine, theirs := r.lock(s, "mine"), other.lock(o, "line")
 				old := r.lease()
 				r.orphan("back", id)
@@ -73,7 +73,7 @@ func TestAnOrphanThatGetsTheKeyEndsToo(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, o := r.session(), other.session()
+		s, o := r.eitherSession(), other.eitherSession()
 		r.lock(s, "mine")
 		theirs, old := other.lock(o, "line"), r.lease()
 		r.orphan("line", uuid.New())
@@ -96,7 +96,7 @@ func TestWaitsKeepTheirPositions(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, o := r.session(), other.sessionOf(true)
+		s, o := r.eitherSession(), other.explicitSession()
 		theirs := other.lock(o, "k")
 		first := r.wait(s, "k", types.WaitForever)
 		second := r.ask(context.Background(), nil, types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Minute, Wait: WaitForever})
@@ -124,7 +124,7 @@ func TestWaitsKeepTheirPositions(t *testing.T) {
 func TestAnAnswerOnItsWayKeepsItsLease(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		r.lock(s, "first") // opens the lease
 		old := r.lease()
 		time.Sleep(r.m.cfg.RenewInterval - time.Second)
@@ -145,7 +145,7 @@ func TestAnAnswerOnItsWayKeepsItsLease(t *testing.T) {
 func TestABusySidecarRotatesToAnEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		r.lock(s, "first") // opens the lease
 		old := r.lease()
 		r.st.set("Acquire", fault{after: 4 * time.Second})
@@ -163,7 +163,7 @@ func TestAGrantToAWaiterIsKept(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, o := r.session(), other.session()
+		s, o := r.eitherSession(), other.eitherSession()
 		r.lock(s, "mine")
 		theirs, old := other.lock(o, "line"), r.lease()
 		waiting := r.wait(s, "line", types.WaitForever)
@@ -190,7 +190,7 @@ func TestAGrantToAWaiterIsKept(t *testing.T) {
 func TestWhatIsBeingReleasedKeepsItsHold(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		r.lock(s, "mine")
 		g := r.ask(context.Background(), s, types.Request{Key: "k", MinHold: 10 * time.Minute}).granted(t)
 		old := r.lease()
@@ -239,7 +239,7 @@ func duringAMove(t *testing.T, happens, after func(r *midMove)) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := &midMove{rig: newRig(t, opt)}
 				r.other = r.another(opt)
-				r.s, r.o = r.session(), r.other.session()
+				r.s, r.o = r.eitherSession(), r.other.eitherSession()
 				r.held, r.theirs, r.old = r.lock(r.s, "held"), r.other.lock(r.o, "line"), r.lease()
 				ctx, leave := context.WithCancel(context.Background())
 				defer leave()
@@ -368,7 +368,7 @@ func TestASuccessDuringAMoveIsKept(t *testing.T) {
 func TestAMoveIsCommittedMuchLater(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		const ttl = 3 * time.Second // its lease is renewed, and closed, within less than a pause between two moves
 		current := func() store.LeaseID { return r.m.leases.Get(ttl).ID() }
 		g := r.ask(context.Background(), s, types.Request{Key: "k", TTL: ttl}).granted(t)
@@ -403,7 +403,7 @@ func TestAMoveIsCommittedMuchLater(t *testing.T) {
 func TestAForgottenLockIsMovedDuringTheVerification(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		moved, read := r.st.holdAnswer("Move"), make(chan struct{})
 		r.st.failover()
@@ -492,7 +492,7 @@ func TestMovesAreTriedUntilTheySucceed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				s := r.session()
+				s := r.eitherSession()
 				mine, old := r.lock(s, "mine"), r.lease()
 				r.orphan("back", uuid.New())
 				hinder(r.st, true)
@@ -517,7 +517,7 @@ func TestMovesAreTriedUntilTheySucceed(t *testing.T) {
 func TestMuchIsMovedInParts(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		for i := range 2*reconcile.MoveMax + 1 {
 			r.lock(s, fmt.Sprint("k", i))
 		}
@@ -537,7 +537,7 @@ func TestWatchesMoveToTheFreshLease(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		w := r.watch(r.session(), "k")
+		w := r.watch(r.eitherSession(), "k")
 		old := r.lease()
 		r.st.failover()
 		time.Sleep(r.rotation())
@@ -545,7 +545,7 @@ func TestWatchesMoveToTheFreshLease(t *testing.T) {
 		if l := r.m.leases.Get(r.m.cfg.TTL); l == nil || l.Users() != 1 {
 			t.Errorf("watched under %+v", l)
 		}
-		g := other.lock(other.session(), "k")
+		g := other.lock(other.eitherSession(), "k")
 		synctest.Wait()
 		if got := w.want(store.EventAcquired); got[0].Lock.Token != g.Token {
 			t.Errorf("notified of %+v", got)

@@ -29,7 +29,7 @@ func wantStuck(t *testing.T, what string, err error) {
 func TestLockedRow(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, ctx := r.sessionOf(true), context.Background()
+		s, ctx := r.explicitSession(), context.Background()
 		mine, ttl := r.lock(s, "mine"), r.lockTTL("ttl", time.Hour)
 		r.st.lockRows("free", "mine", "ttl")
 		limit := r.m.cfg.StoreTimeout + time.Second
@@ -89,7 +89,7 @@ func TestLockedRow(t *testing.T) {
 func TestRowLockedForAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s, ctx := r.sessionOf(true), context.Background()
+		s, ctx := r.explicitSession(), context.Background()
 		mine, ttl := r.lock(s, "mine"), r.lockTTL("ttl", time.Hour)
 		waits := r.wait(s, "ttl", time.Second/2)
 		r.st.lockRows("free", "mine", "ttl")
@@ -134,7 +134,7 @@ func TestCancelOfALockedRow(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		o, s := other.session(), r.session()
+		o, s := other.eitherSession(), r.eitherSession()
 		g := other.lock(o, "k")
 		a := r.wait(s, "k", 10*time.Second)
 		r.st.lockRows("k")
@@ -163,10 +163,10 @@ func TestRowLockedWhileQueuedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		o, s := other.session(), r.session()
+		o, s := other.eitherSession(), r.eitherSession()
 		g := other.lock(o, "k")
 		a := r.wait(s, "k", types.WaitForever)
-		r.buryLeases()
+		r.revokeLeases()
 		r.st.lockRows("k")
 		time.Sleep(time.Minute)
 		if a.isOver() {
@@ -203,7 +203,7 @@ func TestGroupsAndALockedRow(t *testing.T) {
 			r.release(nil, g)
 		}
 		time.Sleep(20 * time.Second)
-		r.askAll(context.Background(), r.session(), types.Request{}, "x", "y")
+		r.askAll(context.Background(), r.eitherSession(), types.Request{}, "x", "y")
 		if !r.stored("x").Held {
 			t.Error("a group waits for the groups with locked rows")
 		}

@@ -55,14 +55,14 @@ func TestSharedHolders(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, o := r.session(), other.session()
+		s, o := r.eitherSession(), other.eitherSession()
 		grants := []types.Grant{r.share(s, "k", 0), r.share(s, "k", 0), other.share(o, "k", 0)}
 		for i, g := range grants {
 			if !g.Shared || g.Limit != 0 || i > 0 && g.Token <= grants[i-1].Token {
 				t.Errorf("got %+v", g)
 			}
 		}
-		if lock := r.isDenied(r.session(), types.Request{Key: "k", NoCache: true}); !lock.Shared || lock.HoldersCount != 3 || lock.Token != grants[0].Token {
+		if lock := r.isDenied(r.eitherSession(), types.Request{Key: "k", NoCache: true}); !lock.Shared || lock.HoldersCount != 3 || lock.Token != grants[0].Token {
 			t.Errorf("denied with %+v", lock)
 		}
 		if n := s.Held(); n != 2 {
@@ -70,7 +70,7 @@ func TestSharedHolders(t *testing.T) {
 		}
 		r.release(s, grants[0])
 		other.release(o, grants[2])
-		r.isDenied(r.session(), types.Request{Key: "k", NoCache: true})
+		r.isDenied(r.eitherSession(), types.Request{Key: "k", NoCache: true})
 		r.release(s, grants[1])
 		r.release(s, r.lock(s, "k"))
 		r.nothingLeft()
@@ -82,7 +82,7 @@ func TestSharedHolders(t *testing.T) {
 func TestSlots(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		var grants []types.Grant
 		for slot := range 3 {
 			g := r.share(s, "k", 3)
@@ -113,11 +113,11 @@ func TestSlots(t *testing.T) {
 func TestLimitMismatch(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.share(s, "k", 3)
 		for _, limit := range []int{0, 2} {
 			for _, wait := range []time.Duration{0, time.Hour} {
-				_, err := r.m.Acquire(context.Background(), r.session(), types.Request{Key: "k", Shared: true, Limit: limit, Wait: wait})
+				_, err := r.m.Acquire(context.Background(), r.eitherSession(), types.Request{Key: "k", Shared: true, Limit: limit, Wait: wait})
 				if mismatch, ok := errors.AsType[*types.LimitMismatchError](err); !ok || mismatch.Limit != 3 || mismatch.Key != "k" {
 					t.Errorf("limit %d, wait %s: error %v", limit, wait, err)
 				} else if text := mismatch.Error(); !strings.Contains(text, "name the limit 3, and this call names") || !strings.Contains(text, "name the same") {
@@ -125,7 +125,7 @@ func TestLimitMismatch(t *testing.T) {
 				}
 			}
 		}
-		_, err := r.m.AcquireAll(context.Background(), r.session(), []string{"a", "k"}, types.Request{Shared: true})
+		_, err := r.m.AcquireAll(context.Background(), r.eitherSession(), []string{"a", "k"}, types.Request{Shared: true})
 		if mismatch, ok := errors.AsType[*types.LimitMismatchError](err); !ok || mismatch.Key != "k" {
 			t.Errorf("several keys: error %v", err)
 		}
@@ -142,12 +142,12 @@ func TestReadersAndWritersTakeTurns(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, o := r.sessionOf(true), other.sessionOf(true)
+		s, o := r.explicitSession(), other.explicitSession()
 		g := r.lock(s, "k")
 		readers := []*answer{r.waitShare(s, "k", 0), other.waitShare(o, "k", 0), r.waitShare(s, "k", 0)}
 		writer := other.wait(o, "k", types.WaitForever)
 		late := r.waitShare(s, "k", 0)
-		r.isDenied(r.session(), types.Request{Key: "k", Shared: true})
+		r.isDenied(r.eitherSession(), types.Request{Key: "k", Shared: true})
 		r.release(s, g)
 		for i, a := range readers {
 			if got := a.granted(t); got.Token <= g.Token || !got.Shared {
@@ -155,7 +155,7 @@ func TestReadersAndWritersTakeTurns(t *testing.T) {
 			}
 		}
 		stillWait(t, writer, late)
-		r.isDenied(r.session(), types.Request{Key: "k", Shared: true}) // this call would overtake the writer
+		r.isDenied(r.eitherSession(), types.Request{Key: "k", Shared: true}) // this call would overtake the writer
 		r.release(s, readers[0].g)
 		other.release(o, readers[1].g)
 		stillWait(t, writer, late)
@@ -174,10 +174,10 @@ func TestDropFreesShares(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s := r.session()
+		s := r.eitherSession()
 		r.share(s, "k", 0)
 		r.share(s, "k", 0)
-		writer := other.wait(other.session(), "k", types.WaitForever)
+		writer := other.wait(other.eitherSession(), "k", types.WaitForever)
 		<-s.End(types.EndDropped)
 		other.release(writer.s, writer.granted(t))
 		r.nothingLeft()
@@ -190,10 +190,10 @@ func TestDropFreesShares(t *testing.T) {
 func TestCallsForSharesLeave(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.share(s, "k", 0)
-		writer := r.wait(r.session(), "k", time.Second)
-		late := r.waitShare(r.session(), "k", 0)
+		writer := r.wait(r.eitherSession(), "k", time.Second)
+		late := r.waitShare(r.eitherSession(), "k", 0)
 		stillWait(t, writer, late)
 		<-writer.done
 		if _, ok := errors.AsType[*types.TimeoutError](writer.err); !ok {
@@ -227,7 +227,7 @@ func TestRepeatedRequestsForShares(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			s := r.sessionOf(true)
+			s := r.explicitSession()
 			ask := func(id uuid.UUID) types.Grant {
 				t.Helper()
 				return r.get(s, types.Request{Key: "k", Shared: true, Limit: 5, RequestID: id, Bind: bind, TTL: 15 * time.Second})
@@ -285,7 +285,7 @@ func TestBindTTLShares(t *testing.T) {
 func TestWaitForTheOwnKeyIsRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, writers := r.sessionOf(false), r.sessionOf(true)
+		s, writers := r.connectionSession(), r.explicitSession()
 		refused := func(shared, upgrade bool) {
 			t.Helper()
 			_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", Shared: shared, Wait: time.Minute})
@@ -334,7 +334,7 @@ func TestWaitForTheOwnKeyIsLogged(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		var log warnings
 		r := newRig(t, opt, with(func(c *types.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) }))
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		g := r.lock(s, "k")
 		next := r.wait(s, "k", types.WaitForever)
 		several := r.waitAll(s, "j", "k")
@@ -373,7 +373,7 @@ func TestShareIsNotDeniedByTheCache(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt, with(func(c *types.Config) { c.CacheTTL = time.Hour }))
 		other := r.another(opt)
-		o, s := other.session(), r.session()
+		o, s := other.eitherSession(), r.eitherSession()
 		g := other.share(o, "k", 2)
 		if lock := r.isDenied(s, types.Request{Key: "k"}); !lock.Shared {
 			t.Errorf("denied with %+v", lock)
@@ -392,7 +392,7 @@ func TestShareIsNotDeniedByTheCache(t *testing.T) {
 func TestGroupsShareKeys(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		ctx, s, o := context.Background(), r.session(), r.session()
+		ctx, s, o := context.Background(), r.eitherSession(), r.eitherSession()
 		mine, err := r.m.AcquireAll(ctx, s, []string{"b", "a"}, types.Request{Shared: true})
 		r.must(err)
 		theirs, err := r.m.AcquireAll(ctx, o, []string{"a", "b"}, types.Request{Shared: true})
@@ -402,7 +402,7 @@ func TestGroupsShareKeys(t *testing.T) {
 		}
 		more, err := r.m.AcquireAll(ctx, s, []string{"b", "c"}, types.Request{Shared: true}) // another share of b, as a single call gets
 		r.must(err)
-		w := r.session()
+		w := r.eitherSession()
 		writer := r.waitAll(w, "a", "b", "c")
 		for i := range mine {
 			r.release(s, mine[i])

@@ -24,7 +24,7 @@ func TestDowngrade(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, o := r.sessionOf(true), other.sessionOf(true)
+		s, o := r.explicitSession(), other.explicitSession()
 		g := r.lock(s, "k")
 		readers := []*answer{r.waitShare(s, "k", 4), other.waitShare(o, "k", 4)}
 		writer := other.wait(o, "k", types.WaitForever)
@@ -59,14 +59,14 @@ func TestDowngrade(t *testing.T) {
 func TestAnEnteredLockIsNotDowngraded(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.get(s, as("o", "k", 0))
 		r.get(s, as("o", "k", 0))
 		_, err := r.downgrade(s, g)
 		if entered, ok := errors.AsType[*types.InvalidError](err); !ok || !strings.Contains(entered.Text, "entered 2 times") {
 			t.Errorf("error %v", err)
 		}
-		r.isDenied(r.session(), types.Request{Key: "k", Shared: true})
+		r.isDenied(r.eitherSession(), types.Request{Key: "k", Shared: true})
 		r.release(s, g)
 		_, err = r.downgrade(s, g)
 		r.must(err)
@@ -81,7 +81,7 @@ func TestDowngradeOfUnknownOutcome(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				s, o := r.sessionOf(true), r.sessionOf(true)
+				s, o := r.explicitSession(), r.explicitSession()
 				g := r.lock(s, "k")
 				reader := r.waitShare(o, "k", 0)
 				r.st.set("Downgrade", f)
@@ -116,7 +116,7 @@ func TestDowngradeOfUnknownOutcome(t *testing.T) {
 func TestALockThatMayBeSharedIsNotEntered(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		g := r.get(s, as("o", "k", 0))
 		r.st.set("Downgrade", fault{times: 1, forget: true})
 		if _, err := r.downgrade(s, g); !store.OutcomeUnknown(err) {
@@ -151,7 +151,7 @@ func TestDowngradeEndsACohort(t *testing.T) {
 		if err != nil || !share.Shared {
 			t.Fatalf("got %+v, %v", share, err)
 		}
-		reader := other.waitShare(other.session(), "k", 0)
+		reader := other.waitShare(other.eitherSession(), "k", 0)
 		stillWait(t, calls[1], calls[2], reader)
 		r.release(s, first)
 		r.release(calls[1].s, calls[1].granted(t))
@@ -166,7 +166,7 @@ func TestDowngradeEndsACohort(t *testing.T) {
 func TestMaxHoldOfAShare(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		brief := r.get(s, types.Request{Key: "k", Shared: true, MaxHold: time.Second})
 		long := r.share(s, "k", 0)
 		time.Sleep(2 * time.Second)
@@ -176,7 +176,7 @@ func TestMaxHoldOfAShare(t *testing.T) {
 		if lock := r.stored("k"); lock.HoldersCount != 1 || lock.Token != long.Token {
 			t.Errorf("got %+v", lock)
 		}
-		if err := r.free(s, "k", brief.Token); !types.Is[*types.LostError](err) {
+		if err := r.tryRelease(s, "k", brief.Token); !types.Is[*types.LostError](err) {
 			t.Errorf("error %v", err)
 		}
 		r.release(s, long)
@@ -188,7 +188,7 @@ func TestMaxHoldOfAShare(t *testing.T) {
 func TestMinHoldOfAShare(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		g := r.get(s, types.Request{Key: "k", Shared: true, MinHold: 10 * time.Second})
 		r.release(s, g)
 		writer := r.wait(s, "k", types.WaitForever)
@@ -209,11 +209,11 @@ func TestSharesAreLostWithTheirLease(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s := r.session()
+		s := r.eitherSession()
 		grants := []types.Grant{r.share(s, "k", 0), r.share(s, "k", 0)}
-		o := other.session()
+		o := other.eitherSession()
 		theirs := other.share(o, "k", 0)
-		writer := other.wait(other.session(), "k", types.WaitForever)
+		writer := other.wait(other.eitherSession(), "k", types.WaitForever)
 		r.st.setAll(fault{refuse: true})
 		time.Sleep(r.m.cfg.TTL + time.Second)
 		if lost := r.losses(); len(lost) != 2 || lost[0].Reason != types.LostStore {
@@ -224,7 +224,7 @@ func TestSharesAreLostWithTheirLease(t *testing.T) {
 		other.release(writer.s, writer.granted(t))
 		r.st.lift(everyOp...)
 		for _, g := range grants {
-			if err := r.free(s, "k", g.Token); !types.Is[*types.LostError](err) {
+			if err := r.tryRelease(s, "k", g.Token); !types.Is[*types.LostError](err) {
 				t.Errorf("error %v", err)
 			}
 		}
@@ -240,7 +240,7 @@ func TestSharesAreLostWithTheirLease(t *testing.T) {
 func TestAForgottenShareIsLost(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		kept, lost, last := r.share(s, "k", 0), r.share(s, "k", 0), r.share(s, "k", 0)
 		old := r.lease()
 		claim := store.Claim{Key: "k", Token: lost.Token, Lease: old}
@@ -267,7 +267,7 @@ func TestAForgottenShareIsLost(t *testing.T) {
 func TestOutcomeOfAShareIsRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.share(s, "k", 0)
 		_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{
 			Key: "k", Token: g.Token, Outcome: store.Success, Result: json.RawMessage("1"),
@@ -303,7 +303,7 @@ func TestOutcomeOfABindTTLShareIsRefused(t *testing.T) {
 func TestAnExclusiveGrantEndsShares(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		g := r.share(s, "k", 0)
 		verdicts, err := r.st.Store.Release(context.Background(), []store.Claim{{Key: "k", Token: g.Token, Lease: r.lease()}})
 		if err != nil || verdicts[0].Status != store.Holds {
@@ -323,7 +323,7 @@ func TestAnExclusiveGrantEndsShares(t *testing.T) {
 func TestDowngradeIsRepeatedAtALockedRow(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		g := r.lock(s, "k")
 		r.st.set("Downgrade", fault{times: 1, forget: true})
 		if _, err := r.downgrade(s, g); !store.OutcomeUnknown(err) {
@@ -349,7 +349,7 @@ func TestDowngradeIsRepeatedAtALockedRow(t *testing.T) {
 func TestALaterDowngradeMayHaveBeenCarriedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		g := r.get(s, as("o", "k", 0))
 		r.st.lockRows("k")
 		first, second := make(chan error, 1), make(chan error, 1)

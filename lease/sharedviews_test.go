@@ -24,7 +24,7 @@ func TestReadOfSharedHolders(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		ctx, s, o := context.Background(), r.session(), other.session()
+		ctx, s, o := context.Background(), r.eitherSession(), other.eitherSession()
 		first, mine, more := other.share(o, "k", 9), r.share(s, "k", 9), r.share(s, "k", 9)
 		solo := r.lock(s, "solo")
 		for _, noCache := range []bool{false, true} {
@@ -49,14 +49,14 @@ func TestReadOfSharedHolders(t *testing.T) {
 		if err != nil || len(page.Locks) != 1 || page.Next != "k" {
 			t.Errorf("got %+v, %v", page, err)
 		}
-		if err := r.free(o, "k", mine.Token); !isNotHolder(err, types.ReasonOtherSession) {
+		if err := r.tryRelease(o, "k", mine.Token); !isNotHolder(err, types.ReasonOtherSession) {
 			t.Errorf("another session: error %v", err)
 		}
 		other.release(o, first)
 		for _, g := range []types.Grant{mine, more, solo} {
 			r.release(s, g)
 		}
-		if err := r.free(s, "k", mine.Token); !isNotHolder(err, types.ReasonReleased) {
+		if err := r.tryRelease(s, "k", mine.Token); !isNotHolder(err, types.ReasonReleased) {
 			t.Errorf("released before: error %v", err)
 		}
 		r.nothingLeft()
@@ -74,7 +74,7 @@ func TestStopSharedHolders(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		ctx, s := context.Background(), r.session()
+		ctx, s := context.Background(), r.eitherSession()
 		one, two := r.share(s, "k", 0), r.share(s, "k", 0)
 		r.must(other.m.AskToStop(ctx, "k", two.Token, new("you")))
 		time.Sleep(time.Second)
@@ -109,7 +109,7 @@ func TestBreakShares(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		ctx, s, o := context.Background(), r.session(), other.session()
+		ctx, s, o := context.Background(), r.eitherSession(), other.eitherSession()
 		one, two, three := r.share(s, "k", 0), r.share(s, "k", 0), other.share(o, "k", 0)
 		ttl := r.get(nil, types.Request{Key: "k", Shared: true, Bind: types.BindTTL, TTL: time.Hour})
 		if err := other.m.Break(ctx, r.stored("k"), ttl.Token+1000); !types.Is[*types.NotHeldError](err) {
@@ -132,7 +132,7 @@ func TestBreakShares(t *testing.T) {
 		if n, m := len(r.losses()), len(other.losses()); n != 3 || m != 1 {
 			t.Errorf("%d and %d losses", n, m)
 		}
-		if err := r.free(s, "k", later.Token); !types.Is[*types.LostError](err) {
+		if err := r.tryRelease(s, "k", later.Token); !types.Is[*types.LostError](err) {
 			t.Errorf("error %v", err)
 		}
 		r.nothingLeft()
@@ -145,9 +145,9 @@ func TestWaitersAreListed(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		ctx, s, o := context.Background(), r.session(), other.session()
+		ctx, s, o := context.Background(), r.eitherSession(), other.eitherSession()
 		a, b := r.lock(s, "a"), r.lock(s, "b")
-		w := r.sessionOf(true)
+		w := r.explicitSession()
 		calls := []*answer{r.wait(w, "b", types.WaitForever), other.waitShare(o, "a", 3), r.waitShare(w, "a", 3)}
 		time.Sleep(time.Second)
 		page, err := r.m.Waiters(ctx, types.WaitersRequest{Limit: 2})
@@ -185,7 +185,7 @@ func TestWatchOfSharedHolders(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, o := r.session(), other.session()
+		s, o := r.eitherSession(), other.eitherSession()
 		first := r.share(s, "k", 5)
 		w := other.watch(o, "k")
 		if v := w.view; !v.Shared || v.HoldersCount != 1 || v.Token != first.Token {
@@ -244,7 +244,7 @@ func TestPolledWatchOfSharedHolders(t *testing.T) {
 		r := newRig(t)
 		other := newRigOn(t, r.space, "b")
 		other.st.dropNews = true
-		s, o := r.session(), other.session()
+		s, o := r.eitherSession(), other.eitherSession()
 		w := other.watch(o, "k")
 		one, two := r.share(s, "k", 0), r.share(s, "k", 0)
 		time.Sleep(time.Minute)
@@ -274,12 +274,12 @@ func TestSpanOfAWaitForSharedHolders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on(inline)
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		var grants []types.Grant
 		for range 10 {
 			grants = append(grants, sp.acquire(r, "a", s, types.Request{Key: "k", Shared: true}))
 		}
-		w := r.session()
+		w := r.eitherSession()
 		writer := sp.ask(context.Background(), r, "w", w, types.Request{Key: "k", Wait: time.Minute})
 		synctest.Wait()
 		for _, g := range grants {

@@ -28,7 +28,7 @@ func TestAskToStop(t *testing.T) {
 		ctx := context.Background()
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		for i, asker := range []*rig{r, other, other, r} {
 			r.must(asker.m.AskToStop(ctx, "k", 0, new("one")))
@@ -82,7 +82,7 @@ func TestASignalIsHeardWithTheRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		other := r.another()
-		s := r.session()
+		s := r.eitherSession()
 		r.lock(s, "k")
 		r.st.dropNews = true
 		r.must(other.m.AskToStop(context.Background(), "k", 0, nil))
@@ -126,7 +126,7 @@ func TestBreak(t *testing.T) {
 					ctx := context.Background()
 					r := newRig(t, opt)
 					other := r.another(opt)
-					s, o := r.session(), other.session()
+					s, o := r.eitherSession(), other.eitherSession()
 					g := acquire(r, s)
 					var a *answer
 					if waits {
@@ -144,7 +144,7 @@ func TestBreak(t *testing.T) {
 						if l := r.losses(); len(l) != 1 || l[0] != (types.Lost{Key: "k", Token: g.Token, Reason: types.LostForced}) {
 							t.Errorf("got %+v", l)
 						}
-						if reason := lostReason(r.free(s, "k", g.Token)); reason != types.LostForced {
+						if reason := lostReason(r.tryRelease(s, "k", g.Token)); reason != types.LostForced {
 							t.Errorf("claim: %q", reason)
 						}
 					}
@@ -169,7 +169,7 @@ func TestBreakSparesTheNextHolder(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		answer := other.st.hold("Signal")
 		broken := make(chan error, 1)
@@ -191,7 +191,7 @@ func TestBreakInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		other := r.another()
-		r.get(r.session(), hour("k"))
+		r.get(r.eitherSession(), hour("k"))
 		r.st.set("Release", fault{lose: true})
 		r.st.set("Renew", fault{lose: true})
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -209,7 +209,7 @@ func TestBreakOfADeadHolder(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		r.lock(r.session(), "k")
+		r.lock(r.eitherSession(), "k")
 		r.st.setAll(fault{lose: true})
 		r.st.dropNews = true
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -233,7 +233,7 @@ func TestBreakMeetsARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		other := r.another()
-		s := r.session()
+		s := r.eitherSession()
 		g := r.get(s, types.Request{Key: "k", MinHold: time.Hour})
 		r.st.dropNews = true
 		broken := make(chan error, 1)
@@ -258,12 +258,12 @@ func TestASignalOvertakesItsGrant(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
 				other := r.another()
-				s := r.session()
+				s := r.eitherSession()
 				for range others {
 					r.lock(s, "other")
 				}
 				r.lock(s, "opens the lease")
-				r.must(r.free(s, "opens the lease", r.stored("opens the lease").Token))
+				r.must(r.tryRelease(s, "opens the lease", r.stored("opens the lease").Token))
 				proceed := r.st.holdAnswer("Acquire")
 				a := r.ask(context.Background(), s, types.Request{Key: "k"})
 				synctest.Wait()
@@ -288,7 +288,7 @@ func TestASignalOvertakesItsGrant(t *testing.T) {
 func TestAStaleSignal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		r.lock(s, "k")
 		lease := r.m.leases.Get(r.m.cfg.TTL).ID()
 		ask := store.Ask{Attempt: store.Attempt{Key: "ghost"}, Lease: lease}
@@ -319,7 +319,7 @@ func TestSignalsStorm(t *testing.T) {
 			}
 			return r.st.count("Signals") - before
 		}
-		s := r.session()
+		s := r.eitherSession()
 		other := r.another()
 		ttl := other.lockTTL("l", time.Hour)
 		a := r.wait(s, "l", types.WaitForever)

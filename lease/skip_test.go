@@ -57,7 +57,7 @@ func TestSkip(t *testing.T) {
 				bubble(t, func(t *testing.T, opt option) {
 					r := newRig(t, opt)
 					other := r.another(opt)
-					o, s := other.session(), r.session()
+					o, s := other.eitherSession(), r.eitherSession()
 					g := other.lock(o, "k")
 					req := skipping
 					req.Bind = bind
@@ -97,7 +97,7 @@ func TestNoSkipAfterAFailure(t *testing.T) {
 	for _, outcome := range []store.ReleaseOutcome{store.NoOutcome, store.Failure} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			s := r.sessionOf(true)
+			s := r.explicitSession()
 			g := r.lock(s, "k")
 			a := r.ask(context.Background(), s, skipping)
 			synctest.Wait()
@@ -114,7 +114,7 @@ func TestABindTTLLockSucceeds(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		g := r.lockTTL("k", time.Hour)
-		a := r.ask(context.Background(), r.session(), skipping)
+		a := r.ask(context.Background(), r.eitherSession(), skipping)
 		synctest.Wait()
 		r.succeed(nil, g)
 		a.skipped(t)
@@ -126,7 +126,7 @@ func TestABindTTLLockSucceeds(t *testing.T) {
 func TestOutcomeOfAnEntry(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		g := r.get(s, as("o", "k", 0))
 		r.get(s, as("o", "k", 0))
 		a := r.ask(context.Background(), s, skipping)
@@ -148,7 +148,7 @@ func TestSkippedInTheLastMoment(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		o, s := other.session(), r.session()
+		o, s := other.eitherSession(), r.eitherSession()
 		g := other.lock(o, "k")
 		r.st.dropNews = true
 		req := skipping
@@ -182,7 +182,7 @@ func TestSkippedWhileEnqueueing(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
 				other := r.another()
-				o, s := other.session(), r.session()
+				o, s := other.eitherSession(), r.eitherSession()
 				g := other.lock(o, "k")
 				f.then = func() { other.succeed(o, g) }
 				f.times = 1
@@ -202,7 +202,7 @@ func TestASkippedRequestIsRepeated(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		g := r.lock(s, "k")
 		other.st.dropNews = true
 		req := skipping

@@ -17,7 +17,7 @@ import (
 func TestDrain(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s, other := r.session(), r.session()
+		s, other := r.eitherSession(), r.eitherSession()
 		g := r.lock(s, "k")
 		waiting := []*answer{
 			r.wait(other, "k", types.WaitForever),
@@ -58,7 +58,7 @@ func TestDrain(t *testing.T) {
 func TestDrainWhileTheStoreHasNoRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.BatchMax, c.MaxWaiters = 2, 2 }))
-		s := r.sessionOf(true)
+		s := r.explicitSession()
 		proceed := r.st.hold("Acquire")
 		for i := range 2 {
 			r.ask(context.Background(), s, types.Request{Key: fmt.Sprint(i)})
@@ -111,7 +111,7 @@ func TestStop(t *testing.T) {
 func TestCallsAfterStop(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.lock(s, "k")
 		r.lock(s, "other")
 		r.m.Stop()
@@ -128,7 +128,7 @@ func TestCallsAfterStop(t *testing.T) {
 			}
 		}
 		for name, err := range map[string]error{
-			"release": r.free(nil, "unknown", g.Token),
+			"release": r.tryRelease(nil, "unknown", g.Token),
 			"amend":   r.amend(nil, types.Grant{Key: "unknown", Token: g.Token}),
 			"get":     func() error { _, err := r.m.Get(ctx, nil, "k", true); return err }(),
 		} {
@@ -136,7 +136,7 @@ func TestCallsAfterStop(t *testing.T) {
 				t.Errorf("%s: error %v", name, err)
 			}
 		}
-		if lostReason(r.free(s, "k", g.Token)) != types.LostShutdown {
+		if lostReason(r.tryRelease(s, "k", g.Token)) != types.LostShutdown {
 			t.Error("the reason was forgotten")
 		}
 		r.nothingLeft()
@@ -162,7 +162,7 @@ func TestStopAtOnceWhileCallsWait(t *testing.T) {
 			for range 50 {
 				r := newRig(t, opt)
 				other := r.another(opt)
-				o := other.session()
+				o := other.eitherSession()
 				g := other.lock(o, "k")
 				if op != "" {
 					r.st.set(op, fault{before: time.Second})
@@ -190,7 +190,7 @@ func TestStopAtOnceWhileCallsWait(t *testing.T) {
 func TestStopWithAStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.BatchMax = 10 }))
-		s := r.session()
+		s := r.eitherSession()
 		for i := range 1000 {
 			r.lock(s, fmt.Sprint(i))
 		}
@@ -227,7 +227,7 @@ func TestStopWhileACallIsSlow(t *testing.T) {
 		for late := range 20 { // in the second half, the grant comes before the drain
 			r := newRig(t, opt)
 			other := r.another(opt)
-			o := other.session()
+			o := other.eitherSession()
 			g := other.lock(o, "k")
 			c := r.m.acquirer.NewCall(context.Background(), nil, &types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever})
 			b, err := c.NewAttempt(nil)
@@ -261,30 +261,6 @@ func TestStopWhileACallIsSlow(t *testing.T) {
 	})
 }
 
-// A call leaves when the stopping sidecar no longer sends cancels. Its attempt is withdrawn,
-// because it would otherwise get the key and keep it.
-// Proves: promise 7
-func TestWaiterIsWithdrawnWhenCancelsHaveStopped(t *testing.T) {
-	bubble(t, func(t *testing.T, opt option) {
-		r := newRig(t, opt)
-		other := r.another(opt)
-		o := other.session()
-		g := other.lock(o, "k")
-		c := r.m.acquirer.NewCall(context.Background(), nil, &types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever})
-		b, err := c.NewAttempt(nil)
-		r.must(err)
-		b.Start(context.Background(), r.clk.Now())
-		synctest.Wait()
-		r.m.lanes.Cancels.Stop(context.Background())
-		b.Cancel()
-		synctest.Wait()
-		other.release(o, g)
-		if r.stored("k").Held {
-			t.Error("the attempt of a call that left got the lock")
-		}
-	})
-}
-
 // A session that is opened while the sidecar stops is refused or ended.
 func TestSessionsOpenedDuringStop(t *testing.T) {
 	t.Parallel()
@@ -314,7 +290,7 @@ func TestSessionsOpenedDuringStop(t *testing.T) {
 func TestStopRevokesWhatCannotBeReleased(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		r.lock(s, "k")
 		r.st.set("Release", fault{refuse: true})
 		r.m.Stop()

@@ -10,7 +10,7 @@ import (
 // Then it stops sweeping.
 func TestSweeps(t *testing.T) {
 	for name, left := range map[string]func(r *rig){
-		"held":     func(r *rig) { r.lock(r.session(), "k") },
+		"held":     func(r *rig) { r.lock(r.eitherSession(), "k") },
 		"bind:ttl": func(r *rig) { r.lockTTL("k", time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {

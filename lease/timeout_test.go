@@ -28,7 +28,7 @@ func TestAWaitInVainNamesTheHolderOfNow(t *testing.T) {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
 			other := r.another(opt)
-			s, before, after := r.session(), other.session(), other.session()
+			s, before, after := r.eitherSession(), other.eitherSession(), other.eitherSession()
 			g := other.lock(before, "k")
 			next := other.wait(after, "k", types.WaitForever)
 			waits := &answer{done: make(chan struct{})}
@@ -60,9 +60,9 @@ func TestAWaitInVainAsksOnlyWhatIsNotKnown(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		own, s := r.session(), r.sessionOf(true)
+		own, s := r.eitherSession(), r.explicitSession()
 		g := r.lock(own, "own")
-		other.lock(other.session(), "k")
+		other.lock(other.eitherSession(), "k")
 		time.Sleep(time.Second)
 		e := r.wait(s, "own", time.Minute).inVain(t, time.Minute)
 		if h := e.Lock.Holder; e.Lock.Token != g.Token || h.HeldFor != 61*time.Second || h.ExpiresIn <= 0 {
@@ -85,11 +85,11 @@ func TestWaitsThatEndTogetherAskOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		other := r.another()
-		g := other.lock(other.session(), "k")
+		g := other.lock(other.eitherSession(), "k")
 		r.st.set("Get", fault{after: 10 * time.Millisecond})
 		var calls []*answer
 		for range 100 {
-			calls = append(calls, r.ask(context.Background(), r.sessionOf(true), types.Request{Key: "k", Wait: time.Minute}))
+			calls = append(calls, r.ask(context.Background(), r.explicitSession(), types.Request{Key: "k", Wait: time.Minute}))
 		}
 		for _, c := range calls {
 			if e := c.inVain(t, time.Minute); e.Lock.Token != g.Token || e.Age != 0 {
@@ -111,7 +111,7 @@ func TestAWaitInVainWhileTheStoreHangs(t *testing.T) {
 		g := other.lockTTL("k", time.Minute)
 		r.st.set("Get", fault{gate: make(chan struct{})})
 		defer r.st.lift("Get")
-		e := r.wait(r.sessionOf(true), "k", 10*time.Second).inVain(t, 10*time.Second)
+		e := r.wait(r.explicitSession(), "k", 10*time.Second).inVain(t, 10*time.Second)
 		if h := e.Lock.Holder; e.Lock.Token != g.Token || h.HeldFor != 10*time.Second || h.ExpiresIn != 50*time.Second || e.Age == 0 {
 			t.Errorf("named %+v, %s old", e.Lock, e.Age)
 		}

@@ -20,7 +20,7 @@ func TestSpansOfAFreeKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
-		s := r.session()
+		s := r.eitherSession()
 		g := sp.acquire(r, "a", s, types.Request{Key: "db:k"})
 		time.Sleep(time.Second)
 		sp.release(r, "a", s, types.ReleaseRequest{Key: g.Key, Token: g.Token})
@@ -47,7 +47,7 @@ func TestSpansInline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on(inline)
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		g := sp.acquire(r, "a", s, types.Request{Key: "k"})
 		b := sp.ask(context.Background(), r, "b", o, types.Request{Key: "k", Wait: time.Minute})
 		synctest.Wait()
@@ -70,7 +70,7 @@ func TestSpansOfAWaitForANeighbour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		g := sp.acquire(r, "a", s, types.Request{Key: "k"})
 		b := sp.ask(context.Background(), r, "b", o, types.Request{Key: "k", Wait: time.Minute})
 		time.Sleep(time.Second)
@@ -113,7 +113,7 @@ func spansAcrossSidecars(t *testing.T, news bool) {
 	a := sp.on()
 	b := sp.beside(a)
 	b.st.dropNews = !news
-	s, o, u := a.session(), a.session(), b.session()
+	s, o, u := a.eitherSession(), a.eitherSession(), b.eitherSession()
 	first := sp.acquire(a, "first", s, types.Request{Key: "k"})
 	second := sp.ask(context.Background(), a, "second", o, types.Request{Key: "k", Wait: time.Minute})
 	time.Sleep(time.Second)
@@ -154,7 +154,7 @@ func TestSpansOfAWaitThatFoundTheKeyFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		g := sp.acquire(r, "a", s, types.Request{Key: "k"})
 		goOn := r.st.hold("Enqueue")
 		b := sp.ask(context.Background(), r, "b", o, types.Request{Key: "k", Wait: time.Minute})
@@ -175,7 +175,7 @@ func TestSpansOfFailedWaits(t *testing.T) {
 		sp := newSpans(t)
 		a := sp.on()
 		b := sp.beside(a)
-		s, o, ends := a.session(), b.session(), b.session()
+		s, o, ends := a.eitherSession(), b.eitherSession(), b.eitherSession()
 		g := sp.acquire(a, "a", s, types.Request{Key: "k"})
 		late := sp.ask(context.Background(), b, "late", o, types.Request{Key: "k", Wait: time.Second})
 		synctest.Wait()
@@ -221,7 +221,7 @@ func TestSpansOfLosses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
-		drops, s, o := r.session(), r.session(), r.session()
+		drops, s, o := r.eitherSession(), r.eitherSession(), r.eitherSession()
 		sp.acquire(r, "drops", drops, types.Request{Key: "drop"})
 		sp.acquire(r, "late", s, types.Request{Key: "max", MaxHold: time.Second})
 		sp.acquire(r, "broken", s, types.Request{Key: "force"})
@@ -260,7 +260,7 @@ func TestSpansOfAGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		g := sp.acquire(r, "a", o, types.Request{Key: "y"})
 		c := sp.call(context.Background(), "lock.acquire", "group")
 		var grants []types.Grant
@@ -313,7 +313,7 @@ func TestSpansOfAFailedGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		sp.acquire(r, "a", o, types.Request{Key: "y"})
 		sp.exporter.Reset()
 		c := sp.call(context.Background(), "lock.acquire", "group")
@@ -339,7 +339,7 @@ func TestSpansOfABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
-		s := r.session()
+		s := r.eitherSession()
 		sp.acquire(r, "first", s, types.Request{Key: "0"})
 		sp.exporter.Reset()
 		goOn := r.st.hold("Acquire")
@@ -374,7 +374,7 @@ func TestSpansOfAReentry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
-		holder, s := r.session(), r.session()
+		holder, s := r.eitherSession(), r.eitherSession()
 		g := sp.acquire(r, "a", holder, types.Request{Key: "k"})
 		req := types.Request{Key: "k", Owner: "o", Reentrant: true, Wait: time.Minute}
 		one := sp.ask(context.Background(), r, "one", s, req)
@@ -405,13 +405,13 @@ func TestSpansOfHeldAnswers(t *testing.T) {
 		sp := newSpans(t)
 		a := sp.on()
 		b := sp.beside(a)
-		s, o := a.session(), b.session()
+		s, o := a.eitherSession(), b.eitherSession()
 		sp.acquire(a, "a", s, types.Request{Key: "k"})
 		for _, try := range []struct {
 			app string
 			r   *rig
 			s   *holdings.Session
-		}{{"asks", b, o}, {"remembers", b, o}, {"neighbour", a, a.session()}} {
+		}{{"asks", b, o}, {"remembers", b, o}, {"neighbour", a, a.eitherSession()}} {
 			<-sp.ask(context.Background(), try.r, try.app, try.s, types.Request{Key: "k"}).done
 		}
 		c := sp.call(context.Background(), "lock.acquire", "group")
@@ -440,7 +440,7 @@ func TestNoSpans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t, sdktrace.WithSampler(sdktrace.NeverSample()))
 		r := sp.on()
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		g := sp.acquire(r, "a", s, types.Request{Key: "k"})
 		b := sp.ask(context.Background(), r, "b", o, types.Request{Key: "k", Wait: time.Minute})
 		synctest.Wait()
@@ -457,7 +457,7 @@ func TestNoSpansWithoutACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
-		s, o := r.session(), r.session()
+		s, o := r.eitherSession(), r.eitherSession()
 		g := r.lock(s, "k")
 		b := r.wait(o, "k", types.WaitForever)
 		r.release(s, g)

@@ -20,8 +20,8 @@ import (
 func TestNoWaitBeginsAfterItsCall(t *testing.T) {
 	open := &openSpans{}
 	r := newRig(t, open.opt())
-	far, o := r.another(open.opt()), r.session()
-	s := far.session()
+	far, o := r.another(open.opt()), r.eitherSession()
+	s := far.eitherSession()
 	g := far.lock(s, "k") // the sidecar does not know the holder, so the first statement enqueues
 	ctx, leave := context.WithCancel(sampledCall())
 	answer := r.st.holdAnswer("Acquire")
@@ -44,7 +44,7 @@ func TestShutdownIsNoErrorOfTheSpan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
-		sp.acquire(r, "a", r.session(), types.Request{Key: "k"})
+		sp.acquire(r, "a", r.eitherSession(), types.Request{Key: "k"})
 		r.m.Stop()
 		held := sp.named("lock.held")
 		if len(held) != 1 || held[0].Status.Code != codes.Unset || !slices.Contains(held[0].Attributes, tracing.EndReason.String("shutdown")) {
@@ -57,7 +57,7 @@ func TestShutdownIsNoErrorOfTheSpan(t *testing.T) {
 func TestAHeldLockDoesNotKeepItsCallsSpan(t *testing.T) {
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(&openSpans{}))
 	r := newRig(t, with(func(c *types.Config) { c.Tracer = tracing.New(provider) }))
-	s := r.session()
+	s := r.eitherSession()
 	gone := make(chan struct{})
 	func() {
 		ctx, span := provider.Tracer("").Start(context.Background(), "lock.acquire")
@@ -82,7 +82,7 @@ func TestSpansOfALongWaitOfAGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
-		s := r.session()
+		s := r.eitherSession()
 		r.lock(s, "b")
 		ctx, leave := context.WithCancel(context.Background())
 		c := sp.call(ctx, "lock.acquire", "x")

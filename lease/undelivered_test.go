@@ -23,7 +23,7 @@ func TestUndeliveredHandOff(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, o := r.session(), other.session()
+		s, o := r.eitherSession(), other.eitherSession()
 		g := other.lock(o, "k")
 		req := hour("k")
 		req.Wait = types.WaitForever
@@ -46,7 +46,7 @@ func TestUndeliveredHandOff(t *testing.T) {
 func TestUndeliveredInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		r.st.set("Acquire", fault{times: 1, forget: true, then: func() {
 			for _, op := range []string{"Withdraw", "Renew", "Revoke"} {
 				r.st.set(op, fault{lose: true})
@@ -66,7 +66,7 @@ func TestUndeliveredInAnOutage(t *testing.T) {
 func TestUndeliveredLateAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		answer := r.st.holdAnswer("Acquire")
 		a := r.ask(context.Background(), s, hour("k"))
 		synctest.Wait()
@@ -87,7 +87,7 @@ func TestUndeliveredPart(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		s, o := r.session(), other.session()
+		s, o := r.eitherSession(), other.eitherSession()
 		b := other.lock(o, "b")
 		req := hour("")
 		req.Wait = types.WaitForever
@@ -111,7 +111,7 @@ func TestUndeliveredPart(t *testing.T) {
 func TestUndeliveredHandBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		g := r.get(s, hour("k"))
 		r.st.setAll(fault{lose: true})
 		r.m.HandBack(s, g)
@@ -126,7 +126,7 @@ func TestUndeliveredHandBack(t *testing.T) {
 func TestUndeliveredAndRepeatedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
+		s := r.eitherSession()
 		req := hour("k")
 		req.RequestID, req.MinHold = uuid.New(), time.Minute
 		undelivered := r.get(s, req)
@@ -153,7 +153,7 @@ func TestUndeliveredQuestionAfterItsLease(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				other := r.another(opt)
-				s, o := r.session(), other.session()
+				s, o := r.eitherSession(), other.eitherSession()
 				g := other.lock(o, "k")
 				req := hour("k")
 				req.Wait = types.WaitForever

@@ -14,8 +14,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// buryLeases revokes all leases of the sidecar in the store, without its knowledge.
-func (r *rig) buryLeases() {
+// revokeLeases revokes all leases of the sidecar in the store, without its knowledge.
+func (r *rig) revokeLeases() {
 	r.t.Helper()
 	for _, l := range r.m.leases.All() {
 		r.must(r.st.Store.Revoke(context.Background(), []store.LeaseID{l.ID()}))
@@ -26,7 +26,7 @@ func (r *rig) buryLeases() {
 func TestLeaseLostWhileWaiting(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		for name, lose := range map[string]func(*rig){
-			"dead in the store":         (*rig).buryLeases,
+			"dead in the store":         (*rig).revokeLeases,
 			"past its deadline":         func(r *rig) { r.clk.stop(time.Minute) },
 			"machine suspended":         func(r *rig) { r.clk.suspended.Add(int64(time.Minute)) },
 			"renewals refused":          func(r *rig) { r.st.set("Renew", fault{refuse: true}) },
@@ -41,7 +41,7 @@ func TestLeaseLostWhileWaiting(t *testing.T) {
 				bubble(t, func(t *testing.T, opt option) {
 					r := newRig(t, opt)
 					other := r.another(opt)
-					o, s := other.session(), r.session()
+					o, s := other.eitherSession(), r.eitherSession()
 					g := other.lock(o, "k")
 					a := r.ask(context.Background(), s, types.Request{Key: "k", Wait: types.WaitForever, Bind: bind, TTL: time.Hour})
 					time.Sleep(10 * time.Second)
@@ -71,11 +71,11 @@ func TestBindTTLTriesAgainAfterALongWait(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		o := other.session()
+		o := other.eitherSession()
 		g := other.lock(o, "k")
 		a := r.ask(context.Background(), nil, types.Request{Key: "k", Wait: types.WaitForever, Bind: types.BindTTL, TTL: time.Second})
 		time.Sleep(time.Minute)
-		r.buryLeases()
+		r.revokeLeases()
 		other.release(o, g)
 		if got := a.granted(t); got.ExpiresIn != 950*time.Millisecond {
 			t.Errorf("granted %+v", got)
@@ -88,7 +88,7 @@ func TestWaitGoesOnThroughAnOutage(t *testing.T) {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
 			other := r.another(opt)
-			o, s := other.session(), r.session()
+			o, s := other.eitherSession(), r.eitherSession()
 			g := other.lock(o, "k")
 			a := r.ask(context.Background(), s, types.Request{Key: "k", Wait: types.WaitForever, Bind: bind, TTL: time.Hour})
 			time.Sleep(10 * time.Second)
@@ -125,7 +125,7 @@ func TestNewsIsLost(t *testing.T) {
 				other := r.another()
 				r.st.dropNews = true
 				g := other.lockTTL("k", 24*time.Hour)
-				s := r.session()
+				s := r.eitherSession()
 				a := r.wait(s, "k", types.WaitForever)
 				time.Sleep(time.Minute)
 				_, err := other.m.Release(context.Background(), nil, types.ReleaseRequest{Key: "k", Token: g.Token})
@@ -147,7 +147,7 @@ func TestChecksAreCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, polling, with(func(c *types.Config) { c.BatchMax = 1000 }))
 		other := r.another()
-		s := r.session()
+		s := r.eitherSession()
 		for i := range 500 {
 			other.lockTTL(fmt.Sprint(i), 24*time.Hour)
 			r.wait(s, fmt.Sprint(i), types.WaitForever)
@@ -188,8 +188,8 @@ func TestHolderDies(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
-		other.lock(other.session(), "k")
-		a := r.wait(r.session(), "k", types.WaitForever)
+		other.lock(other.eitherSession(), "k")
+		a := r.wait(r.eitherSession(), "k", types.WaitForever)
 		other.st.set("Renew", fault{lose: true})
 		other.st.set("Revoke", fault{lose: true})
 		a.granted(t)
@@ -203,9 +203,9 @@ func TestHolderDies(t *testing.T) {
 func TestLeaseLostAgainAndAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.st.set("OpenLeases", fault{then: func() { go func() { time.Sleep(time.Nanosecond); r.buryLeases() }() }})
+		r.st.set("OpenLeases", fault{then: func() { go func() { time.Sleep(time.Nanosecond); r.revokeLeases() }() }})
 		r.st.set("Acquire", fault{before: time.Millisecond})
-		_, err := r.m.Acquire(context.Background(), r.session(), types.Request{Key: "k"})
+		_, err := r.m.Acquire(context.Background(), r.eitherSession(), types.Request{Key: "k"})
 		if !store.Unavailable(err) {
 			t.Errorf("error %v", err)
 		}
@@ -221,7 +221,7 @@ func TestTimeIsUpWhenTheLeaseIsLost(t *testing.T) {
 		r := newRig(t)
 		other := r.another()
 		g := other.lockTTL("k", time.Hour)
-		a := r.wait(r.session(), "k", 20*time.Second)
+		a := r.wait(r.eitherSession(), "k", 20*time.Second)
 		r.st.set("Renew", fault{refuse: true})
 		r.st.set("Cancel", fault{before: time.Second})
 		time.Sleep(12 * time.Second)
@@ -243,7 +243,7 @@ func TestTimeIsUpWhenTheLeaseIsLost(t *testing.T) {
 func TestCrowdIsQueuedByParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *types.Config) { c.BatchMax = 1000 }))
-		s := r.session()
+		s := r.eitherSession()
 		r.lockTTL("k", time.Hour)
 		proceed := r.st.hold("Enqueue")
 		r.wait(s, "k", time.Minute)

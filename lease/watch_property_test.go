@@ -161,7 +161,7 @@ func TestWatchProperties(t *testing.T) {
 		synctest.Test(t, func(*testing.T) {
 			space := memory.NewSpace()
 			w := &watching{t: rt, r: newRigOn(rt, space, "a"), far: newRigOn(rt, space, "b"), held: map[string]types.Grant{}}
-			w.s = w.far.session()
+			w.s = w.far.eitherSession()
 			defer func() {
 				failed = recover() // rapid stops a run by a panic
 				for _, o := range w.streams {

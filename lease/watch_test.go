@@ -74,7 +74,7 @@ func TestWatch(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		b := r.another(opt)
-		s, other := r.session(), b.session()
+		s, other := r.eitherSession(), b.eitherSession()
 		w := r.watch(s, "k")
 		if w.view.Held || w.view.Key != "k" {
 			t.Errorf("got %+v", w.view)
@@ -124,7 +124,7 @@ func TestWatch(t *testing.T) {
 func TestWatchShares(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		s := r.session()
+		s := r.eitherSession()
 		first := r.watch(s, "k")
 		g := r.lock(s, "k")
 		first.want(acquired)
@@ -162,7 +162,7 @@ func TestWatchExpiry(t *testing.T) {
 		r := newRig(t, opt)
 		b := r.another(opt)
 		w := r.watch(nil, "k")
-		b.lock(b.session(), "k")
+		b.lock(b.eitherSession(), "k")
 		w.want(acquired)
 		time.Sleep(7 * time.Second)
 		b.st.setAll(fault{refuse: true}) // its sidecar can no longer reach the store
@@ -194,7 +194,7 @@ func TestWatchMissesNews(t *testing.T) {
 		r.st.mu.Lock()
 		r.st.dropNews = true
 		r.st.mu.Unlock()
-		s := b.session()
+		s := b.eitherSession()
 		g := b.lock(s, "k")
 		w.want()
 		time.Sleep(5*time.Second + 2*settle) // keys are read as often as leases are renewed
@@ -226,7 +226,7 @@ func TestWatchLosesLease(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		b := r.another(opt)
-		s := b.session()
+		s := b.eitherSession()
 		w := r.watch(nil, "k")
 		g := b.lock(s, "k")
 		w.want(acquired)
@@ -310,7 +310,7 @@ func TestWatchThatFailsKeepsANewerOne(t *testing.T) {
 		synctest.Wait()
 		select {
 		case w := <-opened:
-			s := r.session()
+			s := r.eitherSession()
 			r.lock(s, "k")
 			w.want(acquired)
 			w.stop()

@@ -1,7 +1,6 @@
 package attempt
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"regexp"
@@ -131,8 +130,8 @@ func TestEndings(t *testing.T) {
 				e.sent = "nothing" // it did not end with its lease
 			}
 			t.Run(fmt.Sprintf("%s/%s/%s", kind, e.phase, e.reason), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { answeredEnding(newRig(t), req, e) })
-				synctest.Test(t, func(t *testing.T) { unansweredEnding(newRig(t), req, e) })
+				synctest.Test(t, func(t *testing.T) { answeredEnding(newRig(t, false), req, e) })
+				synctest.Test(t, func(t *testing.T) { unansweredEnding(newRig(t, false), req, e) })
 			})
 		}
 	}
@@ -192,7 +191,7 @@ func TestEndingAtADeadline(t *testing.T) {
 		for kind, want := range map[string]string{"a session's lock": "[]", "one with a MinHold": "[Withdraw]"} {
 			t.Run(kind+"/"+phase, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					r := newRig(t)
+					r := newRig(t, false)
 					b, answer := r.attemptIn(phase, kinds[kind])
 					defer answer(false)
 					time.Sleep(time.Until(b.Lease().Deadline()))
@@ -214,12 +213,7 @@ func (r *rig) attemptIn(phase string, req types.Request) (b *Attempt, answer fun
 		r.t.Fatalf("the table has the phase %q", phase)
 	}
 	req.Key, req.Wait = "k", types.WaitForever
-	c := r.aq.NewCall(context.Background(), r.sessionFor(&req), &req)
-	if c.S != nil {
-		r.must(c.S.Admit(&c.Quota))
-	}
-	b, err := c.NewAttempt(r.aq.arrivals.join(&req))
-	r.must(err)
+	_, b = r.attempt(&req)
 	answer = into(r, b)
 	r.st.forget()
 	return b, answer

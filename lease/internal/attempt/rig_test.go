@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,26 +33,51 @@ const (
 	storeTimeout = time.Second
 )
 
-// rig is an acquirer on a recorder. Nothing renews its leases, so each has one deadline.
+// movableClock is the clock of the bubble, and can jump ahead without its timers.
+type movableClock struct {
+	clock.System
+	ahead atomic.Int64
+}
+
+func (c *movableClock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
+
+// stop makes the process stand still for a while, together with its timers.
+func (c *movableClock) stop(d time.Duration) { c.ahead.Add(int64(d)) }
+
+// bubble runs a test in virtual time, once with lanes that batch and once with inline ones.
+func bubble(t *testing.T, test func(t *testing.T, inline bool)) {
+	t.Helper()
+	for name, inline := range map[string]bool{"batched": false, "inline": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, inline) })
+		})
+	}
+}
+
+// rig is an acquirer on a recorder. Nothing renews its leases, so each has one deadline. Its helpers: attempt, sessionFor and start; lock
+// by others: holdElsewhere; checks: must, nothingLeft; the store: recorder.
 type rig struct {
 	t      *testing.T
 	space  *memory.Space
+	clk    *movableClock
 	st     *recorder
 	aq     *Acquirer
 	leases *heartbeat.Leases
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T, inline bool) *rig {
 	t.Helper()
-	r := &rig{t: t, space: memory.NewSpace()}
-	r.st = &recorder{Store: r.space.Open(store.Identity{Namespace: "test", Instance: "a", Pod: "a"}), held: map[string]chan bool{}}
+	r := &rig{t: t, space: memory.NewSpace(), clk: &movableClock{}}
+	r.st = &recorder{
+		Store: r.space.Open(store.Identity{Namespace: "test", Instance: "a", Pod: "a"}), inline: inline, held: map[string]chan bool{},
+	}
 	cfg := types.Config{
 		Instance: "a", Pod: "a", TTL: leaseTTL, RenewInterval: leaseTTL / 3, StoreTimeout: storeTimeout, PollInterval: time.Second,
 		CacheSize: 10, CacheTTL: 100 * time.Millisecond, BatchMax: 10, MaxSessions: 10, MaxLocksPerSession: 10, MaxWaiters: 10,
-		Logger: slog.New(slog.DiscardHandler), Clock: clock.System{},
+		Logger: slog.New(slog.DiscardHandler), Clock: r.clk,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	later, obs, draining := background.New(ctx, cfg.Clock), observe.New(cfg.Logger, nil, nil, false), make(chan struct{})
+	later, obs, draining := background.New(ctx, cfg.Clock), observe.New(cfg.Logger, nil, nil, inline), make(chan struct{})
 	ls := lanes.New(cfg, r.st, obs, readiness.New(cfg, r.st), draining)
 	r.leases = heartbeat.New(ctx, heartbeat.Config{
 		TTL: cfg.TTL, RenewInterval: cfg.RenewInterval, StoreTimeout: storeTimeout, Store: r.st, Lanes: ls, Clock: cfg.Clock,
@@ -104,6 +130,43 @@ func (r *rig) must(err error) {
 	}
 }
 
+// attempt makes an attempt of a call for one lock.
+func (r *rig) attempt(req *types.Request) (*Call, *Attempt) {
+	r.t.Helper()
+	c := r.aq.NewCall(context.Background(), r.sessionFor(req), req)
+	if c.S != nil {
+		r.must(c.S.Admit(&c.Quota))
+	}
+	var came *Arrival
+	if req.Wait != 0 {
+		came = r.aq.arrivals.join(req)
+	}
+	b, err := c.NewAttempt(came)
+	r.must(err)
+	return c, b
+}
+
+// nothingLeft checks that no lock, waiter or remembered state is left, after all that is repeated.
+func (r *rig) nothingLeft() {
+	r.t.Helper()
+	synctest.Wait()
+	held, err := r.st.List(context.Background(), store.Query{Limit: 10})
+	r.must(err)
+	for _, l := range held {
+		r.t.Errorf("%q is held, and %d wait", l.Key, l.QueueLength)
+	}
+	for what, n := range r.aq.Kept() {
+		if n != 0 {
+			r.t.Errorf("%d %s are kept", n, what)
+		}
+	}
+	for _, l := range r.leases.All() {
+		if n := l.Users(); n != 0 {
+			r.t.Errorf("the lease has %d users", n)
+		}
+	}
+}
+
 // sessionFor opens a session for a request, unless it is bind:ttl.
 func (r *rig) sessionFor(req *types.Request) *holdings.Session {
 	r.t.Helper()
@@ -117,12 +180,12 @@ func (r *rig) sessionFor(req *types.Request) *holdings.Session {
 
 // start starts an attempt, and returns when it waits for something.
 func (r *rig) start(b *Attempt) {
-	b.Start(context.Background(), time.Now())
+	b.Start(context.Background(), r.clk.Now())
 	synctest.Wait()
 }
 
-// holdElsewhere lets another sidecar hold a key for a day.
-func (r *rig) holdElsewhere(key string) {
+// holdElsewhere lets another sidecar hold a key for a day, or until release.
+func (r *rig) holdElsewhere(key string) (release func()) {
 	r.t.Helper()
 	other, lease := r.space.Open(store.Identity{Namespace: "test", Instance: "b", Pod: "b"}), uuid.New()
 	r.must(other.Start(context.Background(), func(store.News) {}))
@@ -133,11 +196,16 @@ func (r *rig) holdElsewhere(key string) {
 	if answers[0].Outcome != store.Granted {
 		r.t.Fatalf("the other sidecar has got %v", answers[0].Outcome)
 	}
+	return func() {
+		_, err := other.Release(context.Background(), []store.Claim{{Key: key, Token: answers[0].Token, Lease: lease}})
+		r.must(err)
+	}
 }
 
 // recorder is a memory store that records its operations on keys. It can hold their answers, and lose them.
 type recorder struct {
 	*memory.Store
+	inline bool
 
 	mu   sync.Mutex
 	held map[string]chan bool // receives whether the answer is lost
@@ -146,8 +214,8 @@ type recorder struct {
 	last time.Time
 }
 
-// Traits says that the store takes time, unlike memory.
-func (d *recorder) Traits() store.Traits { return store.Traits{} }
+// Traits says whether the store takes time, unlike memory.
+func (d *recorder) Traits() store.Traits { return store.Traits{Inline: d.inline} }
 
 var errLost = &store.Error{Op: "test", Err: errors.New("the answer is lost"), Unknown: true}
 
