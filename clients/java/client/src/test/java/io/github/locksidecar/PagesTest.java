@@ -28,7 +28,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 @Timeout(60)
 class PagesTest {
   private static final Pattern BLOCK = Pattern.compile("^```java\n(.*?)^```$", Pattern.MULTILINE | Pattern.DOTALL);
-  private static final List<String> OF_FRAMEWORKS = List.of("@Bean", "lockRegistry", "ProcessBuilder");
+  private static final List<String> OF_FRAMEWORKS = List.of("@Bean", "lockRegistry", "@RegisterExtension");
 
   /** Ends an example that goes on for ever: it has done its work. */
   public static final class Done extends RuntimeException {
