@@ -208,6 +208,9 @@ func TestAlertRules(t *testing.T) {
 		if !strings.Contains(string(runbook), "\n### "+alert[1]+"\n") {
 			t.Errorf("docs/runbook.md has no section %s", alert[1])
 		}
+		if anchor := "docs/runbook.md#" + strings.ToLower(alert[1]); strings.Count(string(rules), "runbook_url: https://github.com/locksidecar/locksidecar/blob/main/"+anchor+"\n") != 1 {
+			t.Errorf("%s has no runbook_url that ends with %s", alert[1], anchor)
+		}
 	}
 }
 

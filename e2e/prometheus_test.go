@@ -20,6 +20,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/locksidecar/locksidecar/internal/testing/certtest"
 	"github.com/locksidecar/locksidecar/internal/testing/otlptest"
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
@@ -387,6 +388,7 @@ var (
 	exposedMetric    = regexp.MustCompile(`(?m)^# TYPE (locksidecar_\w+) (\w+)$`)
 	documentedMetric = regexp.MustCompile("(?m)^\\| `(locksidecar_\\w+)` \\| (\\w+) \\|")
 	usedMetric       = regexp.MustCompile(`locksidecar_[a-z_]+`)
+	metricsAddress   = regexp.MustCompile(`"?metrics"?[=:]"?(127\.0\.0\.1:\d+)`)
 	ofHistogram      = regexp.MustCompile(`_(bucket|sum|count)$`)
 )
 
@@ -395,10 +397,12 @@ var (
 func checkDocumented(t *testing.T, sidecars ...*scraped) {
 	t.Helper()
 	exposed := map[string]string{}
+	texts := []string{injectorExposition(t)}
 	for _, s := range sidecars {
-		for _, m := range exposedMetric.FindAllStringSubmatch(s.exposition(t), -1) {
-			exposed[m[1]] = m[2]
-		}
+		texts = append(texts, s.exposition(t))
+	}
+	for _, m := range exposedMetric.FindAllStringSubmatch(strings.Join(texts, "\n"), -1) {
+		exposed[m[1]] = m[2]
 	}
 	page, err := os.ReadFile("../docs/observe.md")
 	if err != nil {
@@ -423,6 +427,25 @@ func checkDocumented(t *testing.T, sidecars ...*scraped) {
 			}
 		}
 	}
+}
+
+// injectorExposition returns the body of GET /metrics of the injector's webhook.
+func injectorExposition(t *testing.T) string {
+	t.Helper()
+	secret := certtest.Mount(t, certtest.New(t).Issue("injector", time.Now().Add(time.Hour)))
+	log := &logBuffer{}
+	cmd := exec.Command(binary, "inject", "--webhook", "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--certificate="+secret.CertFile(), "--key="+secret.KeyFile())
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	var address []string
+	eventually(t, "the injector to serve", func() bool {
+		address = metricsAddress.FindStringSubmatch(log.String())
+		return address != nil
+	})
+	return get(t, "http://"+address[1]+"/metrics")
 }
 
 // usesOfMetrics returns the texts that use metrics.

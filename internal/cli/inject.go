@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -33,12 +34,27 @@ Annotations of the pod, all optional:
   locksidecar.dev/ttl          the default time to live of locks, as "15s"
   locksidecar.dev/namespace    the namespace of the locks (default: the pod's)
   locksidecar.dev/cpu          the processor time requested for the sidecar (default 10m)
+  locksidecar.dev/cpu-limit    its limit of processor time (default: none; one that is too low
+                               makes the sidecar renew late)
   locksidecar.dev/memory       the sidecar's memory limit, in Mi (default 128Mi)
+  locksidecar.dev/ephemeral-storage, locksidecar.dev/ephemeral-storage-limit
+                               the request and the limit of ephemeral storage, in Mi (default:
+                               none). The sidecar writes no files, but its log counts
+  locksidecar.dev/image-pull-policy
+                               Always, IfNotPresent or Never
   locksidecar.dev/log-level    debug, info, warn or error
   locksidecar.dev/env          further variables of the sidecar, OTEL_ and some of LOCKSIDECAR_,
                                one NAME=value in each line; --env has priority
 
-If a document is wrong, the command prints only the mistakes on standard error. The exit code is 2.`
+If a document is wrong, the command prints only the mistakes on standard error. The exit code is 2.
+
+An injected pod has the annotation locksidecar.dev/injected-version: the release that made its
+sidecar. A running pod keeps its sidecar when you upgrade the injector. With --stale, the
+command lists the running pods whose sidecar is older than this command, by the annotation and
+by the image's tag, whichever is older; VERSION is "-" if neither is a version. Restart their
+owners (kubectl rollout restart) to replace the sidecars. It finds the cluster as kubectl does,
+and its user must be allowed to list pods. With -f it reads what kubectl prints instead. The
+exit code is 0 if there are no such pods, and 1 if there are (69: the cluster does not answer).`
 
 const injectExample = `  # What a pod would look like
   locksidecar inject -f pod.yaml
@@ -58,6 +74,12 @@ const injectExample = `  # What a pod would look like
   helm plugin install ./plugin
   helm upgrade --install web ./chart --post-renderer locksidecar
 
+  # After an upgrade: which pods still have an older sidecar?
+  locksidecar inject --stale
+  locksidecar inject --stale --context prod -n shop
+  locksidecar inject --stale -o json | jq -r '.pods[].owner' | sort -u
+  kubectl get pods -A -o json | locksidecar inject --stale -f -
+
   # As the webhook of a cluster, see deploy/injector/webhook.yaml
   locksidecar inject --webhook --certificate tls.crt --key tls.key`
 
@@ -65,7 +87,7 @@ func (a *app) injectCommand() *cobra.Command {
 	var names []string
 	var all bool
 	cmd := &cobra.Command{
-		Use:     "inject -f FILE | --webhook",
+		Use:     "inject -f FILE | --stale | --webhook",
 		Short:   "Put the sidecar into Kubernetes manifests",
 		Long:    injectLong,
 		Example: injectExample,
@@ -73,20 +95,22 @@ func (a *app) injectCommand() *cobra.Command {
 	}
 	cmd.Flags().StringArrayVarP(&names, "filename", "f", nil, "file with manifests, YAML or JSON; - is standard input; may be repeated")
 	cmd.Flags().BoolVar(&all, "all", false, "inject pods without the label, too")
-	options, webhook := addInjectOptions(cmd), addWebhook(cmd)
+	options, webhook, stale := addInjectOptions(cmd), addWebhook(cmd), addStale(cmd)
 	cmd.AddCommand(a.injectCertificateCommand())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o, err := options.checked()
 		if err == nil {
-			err = webhook.check(cmd)
+			err = cmp.Or(checkModes(cmd, webhook.on, stale.on), webhook.check())
 		}
 		switch {
 		case err != nil:
 			return err
 		case webhook.on:
 			return a.serveWebhook(cmd, webhook, o)
+		case stale.on:
+			return stale.list(cmd, names)
 		case len(names) == 0:
-			return usagef("-f is missing: name a file with manifests, or - for standard input, as in `kubectl kustomize . | locksidecar inject -f -`; or serve with --webhook")
+			return usagef("-f is missing: name a file with manifests, or - for standard input, as in `kubectl kustomize . | locksidecar inject -f -`; serve with --webhook; or list pods with --stale")
 		}
 		files, err := readManifests(names, cmd.InOrStdin())
 		if err != nil {
@@ -103,6 +127,31 @@ func (a *app) injectCommand() *cobra.Command {
 	return cmd
 }
 
+// checkModes refuses flags that mean nothing with, or without, --webhook and --stale.
+func checkModes(cmd *cobra.Command, webhook, stale bool) error {
+	if webhook && stale {
+		return usagef("--webhook and --stale: use one of them")
+	}
+	for _, group := range []struct {
+		flags []string
+		fits  bool
+		hint  string
+	}{
+		{[]string{"listen", "metrics", "certificate", "key", "client-ca", "shutdown-delay"}, webhook, "is for --webhook"},
+		{[]string{"kubeconfig", "context", "namespace", "output", "json"}, stale, "is for --stale"},
+		{[]string{"filename"}, !webhook, "is for manifests, and --webhook is asked for pods by a cluster: use one of them"},
+		{[]string{"all"}, !webhook && !stale, "is for manifests alone"},
+		{[]string{"image", "image-pull-policy", "secret", "uid", "env"}, !stale, "is for injection, and --stale injects nothing: use one of them"},
+	} {
+		for _, name := range group.flags {
+			if cmd.Flags().Changed(name) && !group.fits {
+				return usagef("--%s %s", name, group.hint)
+			}
+		}
+	}
+	return nil
+}
+
 type injectOptions struct {
 	inject.Options
 
@@ -113,6 +162,8 @@ func addInjectOptions(cmd *cobra.Command) *injectOptions {
 	o := &injectOptions{}
 	flags := cmd.Flags()
 	flags.StringVar(&o.Image, "image", inject.DefaultImage, "the sidecar's image, where a pod has no annotation")
+	flags.StringVar(&o.PullPolicy, "image-pull-policy", "", "Always, IfNotPresent or Never for that image, where a pod has no annotation (default: by its tag, as Kubernetes does)")
+	flags.Int64Var(&o.User, "uid", inject.DefaultUser, "the sidecar's user and group; 0: the cluster assigns them, as OpenShift does")
 	flags.StringVar(&o.Secret, "secret", inject.DefaultSecret, "the Secret with the store's URL under the key store-url, where a pod has no annotation")
 	flags.StringArrayVar(&o.env, "env", nil, "a further variable of the sidecar, NAME=VALUE; may be repeated")
 	return o

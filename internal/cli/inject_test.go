@@ -52,6 +52,8 @@ func TestInject(t *testing.T) {
 		{"", "-f " + file + " --filename " + other, "---\n" + otherPod, "injected 1 of 2", 1},
 		{labelledPod, "-f " + other + " -f -", otherPod + "---\n", "injected 1 of 2", 1},
 		{labelledPod, "-f - --image i:1", "image: i:1", "", 1},
+		{labelledPod, "-f - --uid 0 --image-pull-policy Never", "imagePullPolicy: Never\n", "", 1},
+		{labelledPod, "-f - --uid 1000", "runAsUser: 1000\n", "", 1},
 		{labelledPod, "-f - --secret s", "secretName: s\n", "", 1},
 		{labelledPod, "-f - --env OTEL_A=b=c --env X=", "- name: OTEL_A\n      value: b=c\n    - name: X\n      value: \"\"\n", "", 1},
 		{"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web, labels: {locksidecar.dev/inject: 'true'}}\n", "-f -", "", "locksidecar: Deployment web is not injected: its label", 0},
@@ -104,7 +106,7 @@ func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe
 
 func TestInjectHelpTeaches(t *testing.T) {
 	stdout, _, err := injectCommand("", "--help")
-	for _, part := range []string{"--all", "--post-renderer", "postrenderer/v1", "kubectl kustomize", "locksidecar.dev/containers", "spec.template.metadata.labels"} {
+	for _, part := range []string{"--all", "--post-renderer", "postrenderer/v1", "kubectl kustomize", "locksidecar.dev/containers", "spec.template.metadata.labels", "--stale", "kubectl rollout restart", "locksidecar.dev/cpu-limit", "and 1 if there are"} {
 		if err != nil || !strings.Contains(stdout, part) {
 			t.Errorf("%v: no %q in\n%s", err, part, stdout)
 		}

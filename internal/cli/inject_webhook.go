@@ -16,6 +16,7 @@ import (
 type webhook struct {
 	on                       bool
 	listen, certificate, key string
+	metrics                  string
 	clientCA                 string
 	shutdownDelay            time.Duration
 }
@@ -26,6 +27,7 @@ func addWebhook(cmd *cobra.Command) *webhook {
 	flags := cmd.Flags()
 	flags.BoolVar(&in.on, "webhook", false, "serve the webhook of a cluster (POST /mutate) until SIGTERM, see deploy/injector/webhook.yaml")
 	flags.StringVar(&in.listen, "listen", ":8443", "with --webhook: host:port to listen on, TLS only")
+	flags.StringVar(&in.metrics, "metrics", ":15624", "with --webhook: host:port of GET /metrics, without TLS; empty: none")
 	flags.StringVar(&in.certificate, "certificate", "/etc/locksidecar/tls/tls.crt", "with --webhook: file with the certificate; a changed file is used within a second")
 	flags.StringVar(&in.key, "key", "/etc/locksidecar/tls/tls.key", "with --webhook: file with the certificate's key")
 	flags.StringVar(&in.clientCA, "client-ca", "", "with --webhook: file with the CA of the API servers' client certificates; without it, every client may call")
@@ -33,23 +35,11 @@ func addWebhook(cmd *cobra.Command) *webhook {
 	return in
 }
 
-func (in *webhook) check(cmd *cobra.Command) error {
-	files, serving := []string{"filename", "all"}, []string{"listen", "certificate", "key", "client-ca", "shutdown-delay"}
-	if !in.on {
-		for _, name := range serving {
-			if cmd.Flags().Changed(name) {
-				return usagef("--%s is for --webhook", name)
-			}
+func (in *webhook) check() error {
+	for name, address := range map[string]string{"listen": in.listen, "metrics": in.metrics} {
+		if _, port, err := net.SplitHostPort(address); (err != nil || port == "") && (name != "metrics" || address != "") {
+			return usagef("--%s %q: it must be host:port, such as :8443", name, address)
 		}
-		return nil
-	}
-	for _, name := range files {
-		if cmd.Flags().Changed(name) {
-			return usagef("--%s is for manifests, and --webhook is asked for pods by a cluster: use one of them", name)
-		}
-	}
-	if _, port, err := net.SplitHostPort(in.listen); err != nil || port == "" {
-		return usagef("--listen %q: it must be host:port, such as :8443", in.listen)
 	}
 	if in.shutdownDelay < 0 {
 		return usagef("--shutdown-delay %s: it must not be negative", in.shutdownDelay)
@@ -78,6 +68,7 @@ func (in *webhook) serve(s stopping, o inject.Options, version string, log *slog
 	}
 	server := inject.NewWebhook(inject.WebhookConfig{
 		Listen: in.listen, Certificate: certificate, Options: o, Logger: log,
+		Metrics: in.metrics, Version: version,
 	})
 	if err := server.Start(s.stop); err != nil {
 		if s.stop.Err() != nil {
@@ -86,6 +77,7 @@ func (in *webhook) serve(s stopping, o inject.Options, version string, log *slog
 		return exitcode.With(exitcode.CannotOpen, err)
 	}
 	log.Info("the injector serves", "version", version, "address", server.Addr().String(),
+		"metrics", server.MetricsAddr(),
 		"image", o.Image, "secret", o.Secret)
 	<-s.stop.Done()
 	log.Info("stopping", "reason", context.Cause(s.stop), "shutdown_delay", in.shutdownDelay.String())

@@ -39,7 +39,7 @@ func startInjector(t *testing.T, secret *certtest.Secret, args ...string) *injec
 	t.Helper()
 	in := &injector{t: t, log: &logtest.Log{}, ended: make(chan struct{})}
 	in.cmd = exec.Command(os.Args[0], append([]string{
-		"inject", "--webhook", "--listen=127.0.0.1:0",
+		"inject", "--webhook", "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0",
 		"--certificate=" + secret.CertFile(), "--key=" + secret.KeyFile(),
 	}, args...)...)
 	in.cmd.Env = append(os.Environ(), processEnv+"=command", "KUBERNETES_SERVICE_HOST=10.0.0.1", "GORACE=atexit_sleep_ms=0")

@@ -113,7 +113,7 @@ func typeName(name string) string {
 	return client.Printable(name)
 }
 
-// orDash replaces an empty name. A sum has no namespace.
+// orDash is a foreign text for people, or a sign that it is empty.
 func orDash(name string) string {
 	if name == "" {
 		return client.None

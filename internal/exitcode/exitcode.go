@@ -23,9 +23,11 @@ const (
 // Help describes the exit codes in --help.
 const Help = `Exit codes:
   0   done
-  1   an unexpected error; for "deadlocks": there is a circle
+  1   an unexpected error; for "deadlocks": there is a circle; for "inject --stale": there
+      are older sidecars
   2   the command line, a value in it, or a manifest is wrong
-  69  no sidecar listens, or it or its store is not available now
+  69  no sidecar listens, or it or its store is not available now; for "inject --stale":
+      the API server does not answer, or refuses
   73  the sidecar's socket (or address) cannot be opened
   75  the lock is held by others, or was not granted within --wait
   77  refused: the lock is not yours (any more), it is not held, or you may not do that

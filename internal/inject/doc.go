@@ -13,11 +13,12 @@
 //     locks and the sidecar is stopped last;
 //   - an emptyDir in memory for the socket, which the pod's own containers mount read-only at the same path,
 //     and the variable LOCKSIDECAR_SOCKET;
-//   - the Secret with the store's URL, mounted only in the sidecar.
+//   - the Secret with the store's URL, mounted only in the sidecar;
+//   - VersionAnnotation, by which Stale finds the pods that an older release injected.
 //
 // ContainersAnnotation names the pod's own containers. Without it these are all except native sidecars and
-// those of well-known injectors (own.go). Pod then writes the annotation, so that containers that are added
-// later are not included.
+// those of well-known injectors (own.go). Pod then writes the annotation, so that containers of a later
+// injector do not get the socket.
 //
 // Rules: a pod that already has its sidecar does not change, so injection may be repeated. A manifest may contain
 // its own sidecar, which must mount the socket's volume. Unknown fields are kept. The pod's own security context

@@ -30,18 +30,3 @@ func ownContainers(spec object) ([]string, error) {
 	}
 	return names, nil
 }
-
-// noteContainers records which containers get the socket, so that those of a later injector do not.
-func noteContainers(pod object, names []string) {
-	if len(names) == 0 {
-		return
-	}
-	in := pod
-	for _, field := range []string{"metadata", "annotations"} {
-		if objectIn(in, field) == nil {
-			in[field] = object{}
-		}
-		in = objectIn(in, field)
-	}
-	in[ContainersAnnotation] = strings.Join(names, ",")
-}

@@ -12,7 +12,7 @@ import (
 func TestPatchIsPod(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		before := fromJSON(rt, toJSON(rt, patchable().Draw(rt, "pod")))
-		after, err := Pod(before, Options{Image: DefaultImage, Secret: DefaultSecret})
+		after, err := Pod(before, Options{Image: DefaultImage, Secret: DefaultSecret, User: DefaultUser})
 		if err != nil {
 			rt.Skip(err)
 		}

@@ -25,7 +25,9 @@ func Pod(pod map[string]any, o Options) (map[string]any, error) {
 		if s.containers, err = ownContainers(spec); err != nil {
 			return nil, err
 		}
-		noteContainers(pod, s.containers)
+		if len(s.containers) > 0 {
+			annotate(pod, ContainersAnnotation, strings.Join(s.containers, ","))
+		}
 	}
 	if err := checkSpec(spec, s); err != nil {
 		return nil, err
@@ -35,6 +37,7 @@ func Pod(pod map[string]any, o Options) (map[string]any, error) {
 		addVolume(spec, storeVolume(s))
 		hostNetwork, _ := spec["hostNetwork"].(bool)
 		spec["initContainers"] = slices.Insert(listIn(spec, "initContainers"), 0, any(sidecar(s, o, hostNetwork)))
+		annotate(pod, VersionAnnotation, Version())
 	}
 	for _, app := range apps(spec) {
 		if s.wants(app.name()) {
@@ -65,6 +68,17 @@ func addSocket(container object, s settings) {
 	if named(env, socketVariable) == nil {
 		container["env"] = append(env, variable(socketVariable, s.socket))
 	}
+}
+
+func annotate(pod object, name, value string) {
+	in := pod
+	for _, field := range []string{"metadata", "annotations"} {
+		if objectIn(in, field) == nil {
+			in[field] = object{}
+		}
+		in = objectIn(in, field)
+	}
+	in[name] = value
 }
 
 func addVolume(spec, volume object) {

@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-var defaults = Options{Image: DefaultImage, Secret: DefaultSecret}
+var defaults = Options{Image: DefaultImage, Secret: DefaultSecret, User: DefaultUser}
 
 // parse reads YAML as Documents does.
 func parse(t testing.TB, text string) object {

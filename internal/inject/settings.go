@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"path"
 	"regexp"
 	"slices"
@@ -35,6 +36,14 @@ const (
 	NamespaceAnnotation = "locksidecar.dev/namespace"
 	// CPUAnnotation is the sidecar's request for processor time.
 	CPUAnnotation = "locksidecar.dev/cpu"
+	// CPULimitAnnotation is the sidecar's limit of processor time. By default it has none.
+	CPULimitAnnotation = "locksidecar.dev/cpu-limit"
+	// StorageAnnotation is the sidecar's request for ephemeral storage, and StorageLimitAnnotation its limit. It writes no files,
+	// but a kubelet counts its log.
+	StorageAnnotation      = "locksidecar.dev/ephemeral-storage"
+	StorageLimitAnnotation = "locksidecar.dev/ephemeral-storage-limit"
+	// PullPolicyAnnotation is the imagePullPolicy of the sidecar.
+	PullPolicyAnnotation = "locksidecar.dev/image-pull-policy"
 	// MemoryAnnotation is the sidecar's memory limit. A quarter of it is its request.
 	MemoryAnnotation = "locksidecar.dev/memory"
 	// LogLevelAnnotation is LOCKSIDECAR_LOG_LEVEL.
@@ -43,11 +52,14 @@ const (
 	EnvAnnotation = "locksidecar.dev/env"
 )
 
+// VersionAnnotation is not a setting: injection writes the version of the release that added the sidecar. See Stale.
+const VersionAnnotation = "locksidecar.dev/injected-version"
+
 const prefix = "locksidecar.dev/"
 
 var annotationNames = []string{
 	ImageAnnotation, SecretAnnotation, ContainersAnnotation, SocketAnnotation, TTLAnnotation, NamespaceAnnotation,
-	CPUAnnotation, MemoryAnnotation, LogLevelAnnotation, EnvAnnotation,
+	CPUAnnotation, CPULimitAnnotation, MemoryAnnotation, StorageAnnotation, StorageLimitAnnotation, PullPolicyAnnotation, LogLevelAnnotation, EnvAnnotation,
 }
 
 // The defaults of Options.
@@ -55,12 +67,22 @@ const (
 	// DefaultImage is also the image of the manifests in deploy/.
 	DefaultImage  = "ghcr.io/locksidecar/locksidecar:v0.1.0"
 	DefaultSecret = "locksidecar"
+	// DefaultUser is the user of the image.
+	DefaultUser = 65532
 )
+
+// Version is the release that this code belongs to. It is that of the image, and not of the build, so that a
+// policy, which is no build, writes the same into a pod.
+func Version() string { return tagOf(DefaultImage) }
 
 // Options are the same for all pods of a cluster. They must be checked once, before the first pod.
 type Options struct {
 	// Image and Secret are used for pods without the annotations.
 	Image, Secret string
+	// PullPolicy is used for pods without the annotation. Empty: Kubernetes decides by the image's tag.
+	PullPolicy string
+	// User is the sidecar's user and group. 0: none is set, because the cluster assigns one, as OpenShift does.
+	User int64
 	// Env are further variables of the sidecar, such as OTEL_EXPORTER_OTLP_ENDPOINT.
 	Env []Variable
 }
@@ -76,6 +98,12 @@ func (o Options) Check() error {
 	}
 	if !secretName.MatchString(o.Secret) {
 		errs = append(errs, fmt.Errorf("--secret is %q: it must be %s", o.Secret, secretRule))
+	}
+	if o.PullPolicy != "" && !pullPolicy.MatchString(o.PullPolicy) {
+		errs = append(errs, fmt.Errorf("--image-pull-policy is %q: it must be %s", o.PullPolicy, pullRule))
+	}
+	if o.User < 0 || o.User > math.MaxInt32 {
+		errs = append(errs, fmt.Errorf("--uid is %d: it must be from 1 to %d, or 0 if the cluster assigns one", o.User, math.MaxInt32))
 	}
 	taken := ownVariables()
 	for _, v := range o.Env {
@@ -94,8 +122,10 @@ func (o Options) Check() error {
 
 type settings struct {
 	image, secret, socket, namespace string
-	// cpu and memory are quantities of Kubernetes, memory in Mi.
-	cpu, memory string
+	// These are quantities of Kubernetes, memory and storage in Mi. Empty: none.
+	cpu, cpuLimit, memory, storage, storageLimit string
+	// pullPolicy is empty for Kubernetes' default.
+	pullPolicy string
 	// ttl is empty for the sidecar's default, containers is empty for the pod's own.
 	ttl        string
 	containers []string
@@ -108,6 +138,8 @@ const (
 	imageRule  = "the name of an image, such as " + DefaultImage
 	cpuRule    = "millicores from 1m to 99999m, or cores from 1 to 99"
 	memoryRule = "from 64Mi to 9999Mi, in Mi"
+	spaceRule  = "from 1Mi to 99999Mi, in Mi"
+	pullRule   = "Always, IfNotPresent or Never"
 	levelRule  = "debug, info, warn or error"
 	secretRule = "the name of a Secret: small letters, digits, '-' and '.'" //nolint:gosec // no secret
 )
@@ -136,6 +168,8 @@ var (
 	lockSpace   = matcher(`^[A-Za-z0-9][-A-Za-z0-9._/:]{0,254}$`)
 	cpuAmount   = matcher(`^([1-9][0-9]{0,4}m|[1-9][0-9]?)$`)
 	memory      = matcher(`^(6[4-9]|[7-9][0-9]|[1-9][0-9]{2,3})Mi$`)
+	space       = matcher(`^[1-9][0-9]{0,4}Mi$`)
+	pullPolicy  = matcher(`^(Always|IfNotPresent|Never)$`)
 	logLevel    = matcher(`^(debug|info|warn|error)$`)
 	minTTL      = 500 * time.Millisecond
 	maxTTL      = 24 * time.Hour
@@ -145,7 +179,7 @@ var (
 
 // settingsOf reads the pod's annotations. The error joins all mistakes.
 func settingsOf(annotations map[string]any, o Options) (settings, error) {
-	s := settings{image: o.Image, secret: o.Secret, socket: config.DefaultSocket, namespace: "$(POD_NAMESPACE)", cpu: "10m", memory: "128Mi"}
+	s := settings{image: o.Image, secret: o.Secret, socket: config.DefaultSocket, namespace: "$(POD_NAMESPACE)", cpu: "10m", memory: "128Mi", pullPolicy: o.PullPolicy}
 	var errs []error
 	read := func(name string, into *string, rule string, right func(string) bool) {
 		value, there := annotations[name]
@@ -163,7 +197,7 @@ func settingsOf(annotations map[string]any, o Options) (settings, error) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(annotations)) {
-		if strings.HasPrefix(name, prefix) && !slices.Contains(annotationNames, name) {
+		if strings.HasPrefix(name, prefix) && name != VersionAnnotation && !slices.Contains(annotationNames, name) {
 			errs = append(errs, fmt.Errorf("annotation %s is not known; known annotations: %s", name, strings.Join(annotationNames, ", ")))
 		}
 	}
@@ -180,13 +214,25 @@ func settingsOf(annotations map[string]any, o Options) (settings, error) {
 		return !slices.Contains(strings.Split(list, ","), "")
 	})
 	read(CPUAnnotation, &s.cpu, cpuRule, cpuAmount.MatchString)
+	read(CPULimitAnnotation, &s.cpuLimit, cpuRule, cpuAmount.MatchString)
 	read(MemoryAnnotation, &s.memory, memoryRule, memory.MatchString)
+	read(StorageAnnotation, &s.storage, spaceRule, space.MatchString)
+	read(StorageLimitAnnotation, &s.storageLimit, spaceRule, space.MatchString)
+	read(PullPolicyAnnotation, &s.pullPolicy, pullRule, pullPolicy.MatchString)
 	read(LogLevelAnnotation, &level, levelRule, logLevel.MatchString)
 	read(EnvAnnotation, &env, envRule, rightEnv)
 	if level != "" {
 		s.env = append(s.env, Variable{config.Prefix + "LOG_LEVEL", level})
 	}
 	s.env = append(s.env, variablesIn(env)...)
+	for _, r := range []struct{ request, limit, is, most string }{
+		{CPUAnnotation, CPULimitAnnotation, s.cpu, s.cpuLimit},
+		{StorageAnnotation, StorageLimitAnnotation, s.storage, s.storageLimit},
+	} {
+		if r.most != "" && amount(r.most) < amount(r.is) {
+			errs = append(errs, fmt.Errorf("annotation %s is %q: it must not be less than the request, %s (the annotation %s changes it)", r.limit, r.most, r.is, r.request))
+		}
+	}
 	if containers != "" {
 		s.containers = strings.Split(containers, ",")
 	}
@@ -202,9 +248,16 @@ func (s settings) wants(container string) bool {
 	return slices.Contains(s.containers, container)
 }
 
-func (s settings) mebibytes() int {
-	n, _ := strconv.Atoi(strings.TrimSuffix(s.memory, "Mi"))
+// amount is a checked quantity as a number: thousandths of a core, or mebibytes. The empty one is 0.
+func amount(quantity string) int {
+	number := strings.TrimRight(quantity, "mMi")
+	n, _ := strconv.Atoi(number)
+	if number == quantity { // cores
+		n *= 1000
+	}
 	return n
 }
+
+func (s settings) mebibytes() int { return amount(s.memory) }
 
 func (s settings) folder() string { return path.Dir(s.socket) }

@@ -48,6 +48,26 @@ func TestAnnotationsAreChecked(t *testing.T) {
 			bad:  []any{"", "0", "0m", "0.5", "100", "100000m", "1 ", "-1", "1k", 1},
 			says: "millicores from 1m to 99999m, or cores from 1 to 99",
 		},
+		CPULimitAnnotation: {
+			good: []any{"10m", "99999m", "1", "99"},
+			bad:  []any{"", "0", "0.5", "100", 1},
+			says: "millicores from 1m to 99999m, or cores from 1 to 99",
+		},
+		StorageAnnotation: {
+			good: []any{"1Mi", "99999Mi"},
+			bad:  []any{"", "0Mi", "1Gi", "100000Mi", "1", true},
+			says: "from 1Mi to 99999Mi, in Mi",
+		},
+		StorageLimitAnnotation: {
+			good: []any{"1Mi", "99999Mi"},
+			bad:  []any{"", "0Mi", "1Gi", "100000Mi", "1", true},
+			says: "from 1Mi to 99999Mi, in Mi",
+		},
+		PullPolicyAnnotation: {
+			good: []any{"Always", "IfNotPresent", "Never"},
+			bad:  []any{"", "always", "Always ", false},
+			says: "Always, IfNotPresent or Never",
+		},
 		MemoryAnnotation: {
 			good: []any{"64Mi", "100Mi", "9999Mi"},
 			bad:  []any{"", "63Mi", "9Mi", "10000Mi", "128", "128M", "1Gi", "064Mi", true},
@@ -107,8 +127,35 @@ func lines(n int) string {
 
 func annotated(t *testing.T, name string, value any) error {
 	t.Helper()
+	return annotatedWith(t, object{name: value})
+}
+
+// A limit below its request is refused before Kubernetes does it, with the names of the annotations.
+func TestLimitsAreNotBelowRequests(t *testing.T) {
+	for _, test := range []struct {
+		annotations object
+		says        string // empty: right
+	}{
+		{object{CPULimitAnnotation: "9m"}, `annotation locksidecar.dev/cpu-limit is "9m": it must not be less than the request, 10m (the annotation locksidecar.dev/cpu changes it)`},
+		{object{CPULimitAnnotation: "9m", CPUAnnotation: "9m"}, ""},
+		{object{CPULimitAnnotation: "1", CPUAnnotation: "1000m"}, ""},
+		{object{CPULimitAnnotation: "1", CPUAnnotation: "1001m"}, "it must not be less than the request, 1001m"},
+		{object{CPULimitAnnotation: "999m", CPUAnnotation: "1"}, "it must not be less than the request, 1 "},
+		{object{StorageLimitAnnotation: "1Mi"}, ""},
+		{object{StorageLimitAnnotation: "100Mi", StorageAnnotation: "100Mi"}, ""},
+		{object{StorageLimitAnnotation: "99Mi", StorageAnnotation: "100Mi"}, "ephemeral-storage-limit is \"99Mi\": it must not be less than the request, 100Mi (the annotation locksidecar.dev/ephemeral-storage "},
+	} {
+		err := annotatedWith(t, test.annotations)
+		if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%v: %v, want %q", test.annotations, err, test.says)
+		}
+	}
+}
+
+func annotatedWith(t *testing.T, annotations object) error {
+	t.Helper()
 	pod := parse(t, "spec: {containers: [{name: app}, {name: worker}]}")
-	pod["metadata"] = object{"annotations": object{name: value}}
+	pod["metadata"] = object{"annotations": annotations}
 	_, err := Pod(pod, defaults)
 	return err
 }
@@ -128,6 +175,9 @@ func TestOptionsAreChecked(t *testing.T) {
 		{Options{Secret: "s"}, `--image is ""`},
 		{Options{Image: "i i", Secret: "s"}, `--image is "i i"`},
 		{Options{Image: "i", Secret: "S"}, `--secret is "S"`},
+		{Options{Image: "i", Secret: "s", PullPolicy: "always"}, `--image-pull-policy is "always": it must be Always, IfNotPresent or Never`},
+		{Options{Image: "i", Secret: "s", User: -1}, "--uid is -1: it must be from 1 to 2147483647, or 0 if the cluster assigns one"},
+		{Options{Image: "i", Secret: "s", User: 1 << 31}, "--uid is 2147483648"},
 		{with(""), `--env ""`},
 		{with("1A"), `--env "1A"`},
 		{with("A-B"), `--env "A-B"`},

@@ -63,6 +63,16 @@ func sidecar(s settings, o Options, hostNetwork bool) object {
 	for _, v := range furtherVariables(s, o) {
 		env = append(env, variable(v.Name, v.Value))
 	}
+	security := object{
+		"allowPrivilegeEscalation": false,
+		"capabilities":             object{"drop": list{"ALL"}},
+		"readOnlyRootFilesystem":   true,
+		"runAsNonRoot":             true,
+		"seccompProfile":           object{"type": "RuntimeDefault"},
+	}
+	if o.User != 0 {
+		security["runAsUser"], security["runAsGroup"] = o.User, o.User
+	}
 	container := object{
 		"name":          ContainerName,
 		"image":         s.image,
@@ -75,29 +85,37 @@ func sidecar(s settings, o Options, hostNetwork bool) object {
 			"exec":          object{"command": list{"/locksidecar", "health"}},
 			"periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 60,
 		},
-		"resources": object{
-			"requests": object{"cpu": s.cpu, "memory": fmt.Sprintf("%dMi", s.mebibytes()/4)},
-			"limits":   object{"memory": s.memory}, // no cpu limit: a throttled renewal loses locks
-		},
-		"securityContext": object{
-			"allowPrivilegeEscalation": false,
-			"capabilities":             object{"drop": list{"ALL"}},
-			"readOnlyRootFilesystem":   true,
-			"runAsNonRoot":             true,
-			"runAsUser":                65532,
-			"runAsGroup":               65532,
-			"seccompProfile":           object{"type": "RuntimeDefault"},
-		},
+		"resources":                resources(s),
+		"securityContext":          security,
 		"terminationMessagePolicy": "FallbackToLogsOnError",
 		"volumeMounts": list{
 			object{"name": SocketVolume, "mountPath": s.folder()},
 			object{"name": StoreVolume, "mountPath": storeFolder, "readOnly": true},
 		},
 	}
+	if s.pullPolicy != "" {
+		container["imagePullPolicy"] = s.pullPolicy
+	}
 	if !hostNetwork {
 		container["ports"] = list{object{"name": ContainerName, "containerPort": AdminPort, "protocol": "TCP"}}
 	}
 	return container
+}
+
+// resources has no limit of processor time unless the pod asks for one, because a throttled sidecar renews late and loses locks.
+func resources(s settings) object {
+	requests := object{"cpu": s.cpu, "memory": fmt.Sprintf("%dMi", s.mebibytes()/4)}
+	limits := object{"memory": s.memory}
+	if s.cpuLimit != "" {
+		limits["cpu"] = s.cpuLimit
+	}
+	if s.storage != "" {
+		requests["ephemeral-storage"] = s.storage
+	}
+	if s.storageLimit != "" {
+		limits["ephemeral-storage"] = s.storageLimit
+	}
+	return object{"requests": requests, "limits": limits}
 }
 
 func socketVolume() object {

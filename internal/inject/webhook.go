@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // The webhook's limits. An API server asks for one small pod at a time, and gives up after the timeoutSeconds
@@ -46,6 +48,10 @@ type WebhookConfig struct {
 	Certificate *Certificate
 	Options     Options
 	Logger      *slog.Logger
+	// Metrics is a host:port for GET /metrics. Empty: none.
+	Metrics string
+	// Version is that of the program, for the metrics.
+	Version string
 
 	// readTimeout is longer in tests on slow machines. Zero means the default.
 	readTimeout time.Duration
@@ -61,11 +67,18 @@ type Webhook struct {
 	reviews  chan struct{} // has an element for each running small review
 	large    chan struct{} // has an element for the running large review; decoded, it takes a hundred times its size
 	serving  sync.WaitGroup
+
+	metrics *metrics
+	scrapes *http.Server // nil without metrics
+	scraped string
 }
 
 // NewWebhook makes a webhook; Start makes it serve.
 func NewWebhook(cfg WebhookConfig) *Webhook {
-	w := &Webhook{cfg: cfg, log: cfg.Logger, reviews: make(chan struct{}, maxReviews), large: make(chan struct{}, 1)}
+	w := &Webhook{
+		cfg: cfg, log: cfg.Logger, reviews: make(chan struct{}, maxReviews), large: make(chan struct{}, 1),
+		metrics: newMetrics(cfg.Certificate, cfg.Version),
+	}
 	patience := cmp.Or(cfg.readTimeout, readTimeout)
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /mutate", w.mutate)
@@ -84,7 +97,7 @@ func NewWebhook(cfg WebhookConfig) *Webhook {
 			MaxReceiveBufferPerConnection: receiveBuffer,
 			MaxReceiveBufferPerStream:     receiveBuffer,
 		},
-		ErrorLog: stdlog.New(connectionLog{w.log}, "", 0),
+		ErrorLog: stdlog.New(connectionLog{w.log, w.metrics.failed}, "", 0),
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12,
 			ClientAuth: cfg.Certificate.clientAuth(),
@@ -105,6 +118,12 @@ func (w *Webhook) Start(ctx context.Context) error {
 		return err
 	}
 	w.listener = limitConnections(listener, maxConnections, w.log)
+	if w.cfg.Metrics != "" {
+		if err := w.startMetrics(ctx); err != nil {
+			_ = listener.Close()
+			return err
+		}
+	}
 	w.serving.Go(func() {
 		if err := w.server.ServeTLS(w.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			w.log.Error("serving ended", "error", err)
@@ -116,8 +135,14 @@ func (w *Webhook) Start(ctx context.Context) error {
 // Addr is the address of a started webhook.
 func (w *Webhook) Addr() net.Addr { return w.listener.Addr() }
 
+// MetricsAddr is the address of a started webhook's GET /metrics, empty if it has none.
+func (w *Webhook) MetricsAddr() string { return w.scraped }
+
 // Stop refuses connections, and waits for running reviews.
 func (w *Webhook) Stop() {
+	if w.scrapes != nil {
+		_ = w.scrapes.Close()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if err := w.server.Shutdown(ctx); err != nil {
@@ -137,10 +162,16 @@ func (w *Webhook) ready(rw http.ResponseWriter, _ *http.Request) {
 }
 
 func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	w.metrics.count(w.review(rw, r), began)
+}
+
+// review answers a review, and returns its outcome.
+func (w *Webhook) review(rw http.ResponseWriter, r *http.Request) (outcome string) {
 	if err := w.cfg.Certificate.authenticate(r.TLS); err != nil {
 		w.log.Warn("call refused", "status", http.StatusUnauthorized, "error", cut(err.Error()))
 		http.Error(rw, err.Error(), http.StatusUnauthorized)
-		return
+		return outcomeUnauthorized
 	}
 	var body []byte
 	var err error
@@ -155,7 +186,7 @@ func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
 		defer func() { <-places }()
 	case <-r.Context().Done():
 		http.Error(rw, "too many reviews at a time", http.StatusServiceUnavailable)
-		return
+		return outcomeBusy
 	}
 	if !small {
 		body, err = readBody(rw, r)
@@ -167,7 +198,7 @@ func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
 	if refused, ok := errors.AsType[*refusedError](err); ok {
 		w.log.Warn("call refused", "status", refused.status, "error", cut(refused.message))
 		http.Error(rw, refused.message, refused.status)
-		return
+		return outcomeBad
 	}
 	used(r.Context())
 	out := in.answer(w.cfg.Options)
@@ -175,6 +206,14 @@ func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
 	rw.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(rw).Encode(review{APIVersion: reviewVersion, Kind: reviewKind, Response: &out}); err != nil {
 		w.log.Warn("the API server did not get the answer", "uid", cut(in.UID), "error", err)
+	}
+	switch {
+	case !out.Allowed:
+		return outcomeRefused
+	case out.Patch != nil:
+		return outcomeInjected
+	default:
+		return outcomeUnchanged
 	}
 }
 
@@ -205,11 +244,16 @@ func cut(text string) string {
 
 // connectionLog has a line for each failed connection, such as that of an API server that does not trust the
 // certificate. It omits clients that only check whether the port is open.
-type connectionLog struct{ *slog.Logger }
+type connectionLog struct {
+	*slog.Logger
+
+	failed prometheus.Counter
+}
 
 // Write implements [io.Writer] for the lines of net/http.
 func (l connectionLog) Write(line []byte) (int, error) {
 	if text := strings.TrimSuffix(string(line), "\n"); !strings.HasSuffix(text, ": EOF") {
+		l.failed.Inc()
 		l.Warn("connection failed", "error", text)
 	}
 	return len(line), nil

@@ -64,8 +64,10 @@ func startWith(t *testing.T, notAfter time.Time, clientCA string, timeout time.D
 	certificate.every = 0
 	c.webhook = NewWebhook(WebhookConfig{
 		Listen: "127.0.0.1:0", Certificate: certificate, Logger: log,
-		Options:     Options{Image: DefaultImage, Secret: DefaultSecret},
+		Options:     Options{Image: DefaultImage, Secret: DefaultSecret, User: DefaultUser},
 		readTimeout: timeout,
+		Metrics:     "127.0.0.1:0",
+		Version:     "v1",
 	})
 	if err := c.webhook.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -145,7 +147,7 @@ func TestInjects(t *testing.T) {
 	if !out.Allowed || out.PatchType != "JSONPatch" || out.Status != nil {
 		t.Fatalf("got %+v", out)
 	}
-	want, err := Pod(fromJSON(t, asked), Options{Image: DefaultImage, Secret: DefaultSecret})
+	want, err := Pod(fromJSON(t, asked), Options{Image: DefaultImage, Secret: DefaultSecret, User: DefaultUser})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,28 +40,7 @@ func TestCertificateJob(t *testing.T) {
 // issue runs the command as in a pod, and returns the certificate and the CA that the API server trusts.
 func issue(t *testing.T, ns, configuration string) (certificate, bundle string) {
 	t.Helper()
-	api, err := url.Parse(admin().Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	connection, err := tls.Dial("tcp", api.Host, &tls.Config{InsecureSkipVerify: true}) // to see its CA
-	if err != nil {
-		t.Fatal(err)
-	}
-	chain := connection.ConnectionState().PeerCertificates
-	connection.Close()
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain[len(chain)-1].Raw})
-	account := t.TempDir()
-	for name, content := range map[string][]byte{"token": []byte(admin().BearerToken), "ca.crt": ca, "namespace": []byte(ns)} {
-		if err := os.WriteFile(filepath.Join(account, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	command := exec.CommandContext(t.Context(), binary(), "inject", "certificate", "--service-account", account)
-	command.Env = append(os.Environ(), "KUBERNETES_SERVICE_HOST="+api.Hostname(), "KUBERNETES_SERVICE_PORT="+api.Port())
-	if out, err := command.CombinedOutput(); err != nil || !strings.Contains(string(out), "valid until") {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	runInPod(t, ns, "valid until", "inject", "certificate")
 	secret, err := client().CoreV1().Secrets(ns).Get(t.Context(), "locksidecar-injector", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +62,48 @@ func issue(t *testing.T, ns, configuration string) (certificate, bundle string) 
 		}
 	}
 	return string(secret.Data["tls.crt"]), string(known.Webhooks[0].ClientConfig.CABundle)
+}
+
+// runInPod runs the command as in a pod with all rights, and wants to read that.
+func runInPod(t *testing.T, ns, says string, args ...string) {
+	t.Helper()
+	api, err := url.Parse(admin().Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	account := t.TempDir()
+	for name, content := range map[string][]byte{"token": []byte(admin().BearerToken), "ca.crt": serverCA(t), "namespace": []byte(ns)} {
+		if err := os.WriteFile(filepath.Join(account, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command := exec.CommandContext(t.Context(), binary(), append(args, "--service-account", account)...)
+	command.Env = append(os.Environ(), "KUBERNETES_SERVICE_HOST="+api.Hostname(), "KUBERNETES_SERVICE_PORT="+api.Port())
+	if out, err := command.CombinedOutput(); err != nil || !strings.Contains(string(out), says) {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// serverCA is the CA of the API server's certificate.
+func serverCA(t *testing.T) []byte {
+	t.Helper()
+	api, err := url.Parse(admin().Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain := chainOf(t, api.Host)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain[len(chain)-1].Raw})
+}
+
+// chainOf returns the certificates that a server shows.
+func chainOf(t *testing.T, address string) []*x509.Certificate {
+	t.Helper()
+	connection, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) // to see them
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	return connection.ConnectionState().PeerCertificates
 }
 
 // ofKind returns the object of that kind in a file of deploy/.
@@ -118,7 +139,9 @@ func TestCertificateJobMayDoNoMore(t *testing.T) {
 		{"patch", "", "secrets", "locksidecar-injector", true},
 		{"patch", "", "secrets", "locksidecar-injector-ca", true},
 		{"create", "", "secrets", "locksidecar-injector", true}, // as a patch that creates is authorized, too
+		{"get", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "0-locksidecar-injector", true},
 		{"patch", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "0-locksidecar-injector", true},
+		{"get", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "other", false},
 		{"get", "", "secrets", "other", false},
 		{"list", "", "secrets", "", false},
 		{"delete", "", "secrets", "locksidecar-injector", false},

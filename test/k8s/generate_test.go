@@ -71,20 +71,24 @@ func (g generator) pod(name string) *unstructured.Unstructured {
 
 func (g generator) annotations() map[string]string {
 	values := map[string][2][]string{ // right, wrong
-		"image":      {{"a", "registry:5000/x/y:v1", "a@sha256:0"}, {"", " a", "-a", "a b", "ä"}},
-		"secret":     {{"s", "a.b-c"}, {"", "A", "a_b", "-", "a-"}},
-		"containers": {{"a", "a,a"}, {"", ",", "a,", "a, b", "z", "locksidecar", "a,d,e"}}, // the last is sometimes right
-		"socket":     {{"/var/run/l/s"}, {"", "/", "/s", "s", "/a/", "/a//b", "/a/../b", "/etc/locksidecar/s", "/etc/locksidecar/a/s", "/locksidecar/s", "/.a/b", "/a b/c", "//a"}},
-		"ttl":        {{"15s", "500ms", "24h", "1m30s", "1.5s", "+2s", ".5s", "5.s", "500000µs", "500000μs", "1h1us1ns"}, {"", "15", "499ms", "24h1ns", "-5s", "1d", "0", ".s", "s", "1 s", "9999999999999999999h"}},
-		"cpu":        {{"1m", "2"}, {"", "0", "1.5", "100000m"}},
-		"memory":     {{"64Mi", "9999Mi", "300Mi"}, {"", "63Mi", "128M", "x"}},
-		"log-level":  {{"debug", "error"}, {"", "Info"}},
-		"env":        {{"OTEL_A=", "OTEL_A=b=c\n\nLOCKSIDECAR_BATCH_MAX=5\n"}, {"", "\n", "A=b", "OTEL_A", "OTEL_A=1\nOTEL_A=2", "OTEL_RESOURCE_ATTRIBUTES=x", "LOCKSIDECAR_STORE_URL=memory://", "OTEL_A=ä"}},
-		"namespace":  {{"shop", "a/b:c.d_e-f"}, {"", "-a", "a b", "$(POD_NAME)"}},
+		"image":                   {{"a", "registry:5000/x/y:v1", "a@sha256:0"}, {"", " a", "-a", "a b", "ä"}},
+		"secret":                  {{"s", "a.b-c"}, {"", "A", "a_b", "-", "a-"}},
+		"containers":              {{"a", "a,a"}, {"", ",", "a,", "a, b", "z", "locksidecar", "a,d,e"}}, // the last is sometimes right
+		"socket":                  {{"/var/run/l/s"}, {"", "/", "/s", "s", "/a/", "/a//b", "/a/../b", "/etc/locksidecar/s", "/etc/locksidecar/a/s", "/locksidecar/s", "/.a/b", "/a b/c", "//a"}},
+		"ttl":                     {{"15s", "500ms", "24h", "1m30s", "1.5s", "+2s", ".5s", "5.s", "500000µs", "500000μs", "1h1us1ns"}, {"", "15", "499ms", "24h1ns", "-5s", "1d", "0", ".s", "s", "1 s", "9999999999999999999h"}},
+		"cpu":                     {{"1m", "2"}, {"", "0", "1.5", "100000m"}},
+		"cpu-limit":               {{"10m", "2"}, {"", "0", "1.5", "9m", "1m"}},
+		"ephemeral-storage":       {{"1Mi", "100Mi"}, {"", "0", "1Gi"}},
+		"ephemeral-storage-limit": {{"100Mi", "99999Mi"}, {"", "100000Mi", "1"}},
+		"image-pull-policy":       {{"Always", "IfNotPresent", "Never"}, {"", "always"}},
+		"memory":                  {{"64Mi", "9999Mi", "300Mi"}, {"", "63Mi", "128M", "x"}},
+		"log-level":               {{"debug", "error"}, {"", "Info"}},
+		"env":                     {{"OTEL_A=", "OTEL_A=b=c\n\nLOCKSIDECAR_BATCH_MAX=5\n"}, {"", "\n", "A=b", "OTEL_A", "OTEL_A=1\nOTEL_A=2", "OTEL_RESOURCE_ATTRIBUTES=x", "LOCKSIDECAR_STORE_URL=memory://", "OTEL_A=ä"}},
+		"namespace":               {{"shop", "a/b:c.d_e-f"}, {"", "-a", "a b", "$(POD_NAME)"}},
 	}
 	annotations := map[string]string{}
-	for _, name := range []string{"image", "secret", "containers", "socket", "ttl", "namespace", "cpu", "memory", "log-level", "env"} {
-		if g.sometimes() {
+	for _, name := range []string{"image", "secret", "containers", "socket", "ttl", "namespace", "cpu", "cpu-limit", "memory", "ephemeral-storage", "ephemeral-storage-limit", "image-pull-policy", "log-level", "env"} {
+		if g.sometimes() && !(name == "cpu-limit" && annotations["locksidecar.dev/cpu"] == "2") {
 			of := values[name][0]
 			if g.IntN(8) == 0 {
 				of = values[name][1]

@@ -18,6 +18,7 @@ import (
 const (
 	label                = "locksidecar.dev/inject"
 	containersAnnotation = "locksidecar.dev/containers"
+	versionAnnotation    = "locksidecar.dev/injected-version"
 )
 
 var optedIn = map[string]string{label: "true"}
@@ -80,37 +81,46 @@ func TestAllWaysYieldTheSamePod(t *testing.T) {
 func TestAllWaysRefuseTheSamePods(t *testing.T) {
 	ns := namespace(t, nil)
 	said := map[string]string{ // in the refusal of inject, of the webhook, and of validate.yaml
-		"annotation-containers":            "annotation locksidecar.dev/containers ",
-		"annotation-cpu":                   `annotation locksidecar.dev/cpu is "0.5": it must be millicores from 1m to 99999m, or cores from 1 to 99`,
-		"annotation-memory":                `annotation locksidecar.dev/memory is "1Gi": it must be from 64Mi to 9999Mi, in Mi`,
-		"annotation-log-level":             `annotation locksidecar.dev/log-level is "trace": it must be debug, info, warn or error`,
-		"annotation-env":                   "must be lines of NAME=value, each name once",
-		"annotation-image":                 `annotation locksidecar.dev/image is "a b": it must be the name of an image`,
-		"annotation-namespace":             `annotation locksidecar.dev/namespace is "": it must be 1 to 255 letters`,
-		"annotation-secret":                `annotation locksidecar.dev/secret is "Locks": it must be the name of a Secret`,
-		"annotation-socket":                `annotation locksidecar.dev/socket is "run/l.sock": it must be an absolute path`,
-		"annotation-socket-of-the-store":   `with a folder other than /etc/locksidecar`,
-		"annotation-unknown":               "annotation locksidecar.dev/contaners is not known; known annotations: locksidecar.dev/image",
-		"annotation-ttl":                   `annotation locksidecar.dev/ttl is "15": it must be a duration from 500ms to 24h, such as 15s`,
-		"annotation-ttl-too-long":          `it must be a duration from 500ms to 24h`,
-		"folder-taken":                     "/run/locksidecar",
-		"looks-elsewhere":                  "LOCKSIDECAR_SOCKET to",
-		"mounted-elsewhere":                "locksidecar-socket",
-		"name-taken":                       "is no native sidecar: move it to initContainers with restartPolicy: Always, rename it, or remove the label",
-		"not-native":                       "is no native sidecar: it needs restartPolicy: Always",
-		"own-sidecar-without-mount":        "must mount ",
-		"unknown-container":                `"web", which the pod does not have; `,
-		"volume-taken":                     "must be an emptyDir: a socket is for one pod",
-		"windows":                          "spec.os.name is windows: ",
-		"own-sidecar-with-read-only-mount": "must mount ",
-		"writable-mount":                   "readOnly: true",
-		"mount-with-sub-path":              "subPath",
+		"annotation-containers":                            "annotation locksidecar.dev/containers ",
+		"annotation-cpu":                                   `annotation locksidecar.dev/cpu is "0.5": it must be millicores from 1m to 99999m, or cores from 1 to 99`,
+		"annotation-cpu-limit":                             `annotation locksidecar.dev/cpu-limit is "0.5": it must be millicores from 1m to 99999m, or cores from 1 to 99`,
+		"annotation-cpu-limit-below-request":               `annotation locksidecar.dev/cpu-limit is "900m": it must not be less than the request, 1 (the annotation locksidecar.dev/cpu changes it)`,
+		"annotation-ephemeral-storage":                     `annotation locksidecar.dev/ephemeral-storage is "1Gi": it must be from 1Mi to 99999Mi, in Mi`,
+		"annotation-ephemeral-storage-limit":               `annotation locksidecar.dev/ephemeral-storage-limit is "0Mi": it must be from 1Mi to 99999Mi, in Mi`,
+		"annotation-ephemeral-storage-limit-below-request": `annotation locksidecar.dev/ephemeral-storage-limit is "99Mi": it must not be less than the request, 100Mi (the annotation locksidecar.dev/ephemeral-storage changes it)`,
+		"annotation-image-pull-policy":                     `annotation locksidecar.dev/image-pull-policy is "always": it must be Always, IfNotPresent or Never`,
+		"annotation-memory":                                `annotation locksidecar.dev/memory is "1Gi": it must be from 64Mi to 9999Mi, in Mi`,
+		"annotation-log-level":                             `annotation locksidecar.dev/log-level is "trace": it must be debug, info, warn or error`,
+		"annotation-env":                                   "must be lines of NAME=value, each name once",
+		"annotation-image":                                 `annotation locksidecar.dev/image is "a b": it must be the name of an image`,
+		"annotation-namespace":                             `annotation locksidecar.dev/namespace is "": it must be 1 to 255 letters`,
+		"annotation-secret":                                `annotation locksidecar.dev/secret is "Locks": it must be the name of a Secret`,
+		"annotation-socket":                                `annotation locksidecar.dev/socket is "run/l.sock": it must be an absolute path`,
+		"annotation-socket-of-the-store":                   `with a folder other than /etc/locksidecar`,
+		"annotation-unknown":                               "annotation locksidecar.dev/contaners is not known; known annotations: locksidecar.dev/image",
+		"annotation-ttl":                                   `annotation locksidecar.dev/ttl is "15": it must be a duration from 500ms to 24h, such as 15s`,
+		"annotation-ttl-too-long":                          `it must be a duration from 500ms to 24h`,
+		"folder-taken":                                     "/run/locksidecar",
+		"looks-elsewhere":                                  "LOCKSIDECAR_SOCKET to",
+		"mounted-elsewhere":                                "locksidecar-socket",
+		"name-taken":                                       "is no native sidecar: move it to initContainers with restartPolicy: Always, rename it, or remove the label",
+		"not-native":                                       "is no native sidecar: it needs restartPolicy: Always",
+		"own-sidecar-without-mount":                        "must mount ",
+		"unknown-container":                                `"web", which the pod does not have; `,
+		"volume-taken":                                     "must be an emptyDir: a socket is for one pod",
+		"windows":                                          "spec.os.name is windows: ",
+		"own-sidecar-with-read-only-mount":                 "must mount ",
+		"writable-mount":                                   "readOnly: true",
+		"mount-with-sub-path":                              "subPath",
 	}
 	byKubernetes := map[string]string{ // instead, in the refusal by policy.yaml and validate.yaml
-		"annotation-socket-of-the-store": `mountPath: Invalid value: "/etc/locksidecar": must be unique`,
-		"folder-taken":                   "spec.containers[0].volumeMounts[1].mountPath: Invalid value",
-		"name-taken":                     `Duplicate value: "locksidecar"`,
-		"windows":                        "cannot be set for a windows pod",
+		"annotation-cpu-limit-below-request":               "must be less than or equal to cpu limit of 900m",
+		"annotation-ephemeral-storage-limit-below-request": "must be less than or equal to ephemeral-storage limit of 99Mi",
+		"annotation-image-pull-policy":                     `imagePullPolicy: Unsupported value: "always"`,
+		"annotation-socket-of-the-store":                   `mountPath: Invalid value: "/etc/locksidecar": must be unique`,
+		"folder-taken":                                     "spec.containers[0].volumeMounts[1].mountPath: Invalid value",
+		"name-taken":                                       `Duplicate value: "locksidecar"`,
+		"windows":                                          "cannot be set for a windows pod",
 	}
 	pods := readPods(t, "testdata/refused")
 	if len(pods) != len(said) {

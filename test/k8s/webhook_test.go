@@ -38,19 +38,19 @@ func startWebhook(t *testing.T) (configuration *unstructured.Unstructured, stop 
 			t.Fatal(err)
 		}
 	}
-	// Its flags are those of its Deployment.
-	var args []string
-	for _, o := range deployed(t, "injector/webhook.yaml") {
-		switch o.GetKind() {
-		case "Deployment":
-			containers, _, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
-			args, _, _ = unstructured.NestedStringSlice(containers[0].(map[string]any), "args")
-		case "MutatingWebhookConfiguration":
-			configuration = o
-		}
-	}
+	address, stop := serveWebhook(t, folder)
+	configuration = ofKind(t, "injector/webhook.yaml", "MutatingWebhookConfiguration")
+	pointTo(configuration, "https://"+address+"/mutate", certificate)
+	return configuration, stop
+}
+
+// serveWebhook starts the injector with a certificate in that folder, and with the flags of its Deployment.
+func serveWebhook(t *testing.T, folder string) (address string, stop func()) {
+	t.Helper()
+	containers, _, _ := unstructured.NestedSlice(ofKind(t, "injector/webhook.yaml", "Deployment").Object, "spec", "template", "spec", "containers")
+	args, _, _ := unstructured.NestedStringSlice(containers[0].(map[string]any), "args")
 	running, stopped := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(running, binary(), append(args, "--listen", "127.0.0.1:0", "--shutdown-delay", "0s",
+	cmd := exec.CommandContext(running, binary(), append(args, "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--shutdown-delay", "0s",
 		"--certificate", filepath.Join(folder, "tls.crt"), "--key", filepath.Join(folder, "tls.key"))...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.Env = append(os.Environ(), "LOCKSIDECAR_LOG_FORMAT=json")
@@ -80,8 +80,7 @@ func startWebhook(t *testing.T) (configuration *unstructured.Unstructured, stop 
 	}()
 	stop = func() { stopped(); <-ended }
 	t.Cleanup(stop)
-	pointTo(configuration, "https://"+serving.Address+"/mutate", certificate)
-	return configuration, stop
+	return serving.Address, stop
 }
 
 // pointTo changes where the API server finds the webhooks, and lets it wait for them for as
