@@ -3,6 +3,7 @@ package k8s
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,7 +69,7 @@ func TestChartIsAdmitted(t *testing.T) {
 			kinds[o.GetKind()] = true
 		}
 	}
-	for _, kind := range []string{"Certificate", "ConfigMap", "CronJob", "Job", "MutatingAdmissionPolicy", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "Secret"} {
+	for _, kind := range []string{"Certificate", "ConfigMap", "CronJob", "Job", "MutatingAdmissionPolicy", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Secret", "ServiceAccount"} {
 		if !kinds[kind] {
 			t.Errorf("no value file yields a %s", kind)
 		}
@@ -83,6 +84,9 @@ func TestChartIsTheManifests(t *testing.T) {
 	}{
 		{"injector.podDisruptionBudget=true", []string{"injector/webhook.yaml", "injector/certificate-job.yaml", "injector/validate.yaml"}},
 		{"injector.certificate.by=cert-manager", []string{"injector/webhook.yaml", "injector/cert-manager.yaml", "injector/validate.yaml"}},
+		{"podMonitor.enabled=true", []string{
+			"injector/webhook.yaml", "injector/certificate-job.yaml", "injector/validate.yaml", "podmonitor.yaml", "injector/podmonitor.yaml",
+		}},
 		{"injector.mode=policy,injector.validation=false", []string{"injector/policy.yaml"}},
 		{
 			"injector.mode=none,injector.validation=false,migration.enabled=true,networkPolicy.enabled=true,podMonitor.enabled=true,namespaces={locksidecar}",
@@ -169,6 +173,15 @@ func TestChartValuesAreChecked(t *testing.T) {
 		{"migration.storeURL=etcd://db", "/migration/storeURL"},
 		{"database.port=0", "/database/port"},
 		{"image.digest=sha256:1", "/image/digest"},
+		{"image.pullPolicy=always", "/image/pullPolicy"},
+		{"uid=-1", "/uid"},
+		{"uid=root", "/uid"},
+		{"labels.team=1", "/labels/team"},
+		{"pods.affinity.near=1", "additional properties 'near' not allowed"},
+		{"pods.tolerations={a}", "/pods/tolerations/0"},
+		{"serviceAccounts.injector=A", "/serviceAccounts/injector"},
+		{"injector.topologySpreadConstraints[0].maxSkew=1", "/injector/topologySpreadConstraints/0"},
+		{"prometheusRule.enabled=1", "/prometheusRule/enabled"},
 		{"namespaces={A}", "/namespaces/0"},
 	} {
 		if _, errs, err := helm(t, "template", chart, "--set", c.value); err == nil || !strings.Contains(errs, c.want) {
@@ -233,5 +246,108 @@ func TestChartFitsItsSecrets(t *testing.T) {
 	slices.SortFunc(got, cmp.Compare)
 	if want := []string{"locksidecar/migrator", "orders/store", "shop/store"}; !slices.Equal(got, want) {
 		t.Errorf("Secrets %q, want %q", got, want)
+	}
+}
+
+// TestChartAlertsAreTheFile: the PrometheusRule has the groups of alerts.yaml, with the links to the runbook.
+func TestChartAlertsAreTheFile(t *testing.T) {
+	want := deployed(t, "observability/alerts.yaml")[0].Object["groups"]
+	for _, o := range rendered(t, "locksidecar", "--set", "injector.mode=none,prometheusRule.enabled=true,prometheusRule.labels.release=x,labels.team=y") {
+		if o.GetKind() != "PrometheusRule" {
+			continue
+		}
+		if diff := gocmp.Diff(want, at(o.Object, "spec")["groups"]); diff != "" {
+			t.Errorf("the PrometheusRule is not alerts.yaml (-):\n%s", diff)
+		}
+		if labels := o.GetLabels(); labels["release"] != "x" || labels["team"] != "y" {
+			t.Errorf("labels %v", labels)
+		}
+		return
+	}
+	t.Error("there is no PrometheusRule")
+}
+
+// TestChartPodsFollowItsValues: each pod of the chart has what `pods` says, and the user; no pod has a user if the cluster assigns one.
+func TestChartPodsFollowItsValues(t *testing.T) {
+	const values = "migration.enabled=true,image.pullPolicy=Always,pods.labels.a=b,pods.annotations.c=d,pods.nodeSelector.e=f,pods.priorityClassName=high," +
+		"pods.tolerations[0].operator=Exists,pods.affinity.podAffinity.x=y,serviceAccounts.injector=mine,serviceAccounts.annotations.g=h,labels.i=j"
+	for uid, want := range map[string]string{"1000": "1000", "0": "<nil>", "null": "<nil>"} {
+		pods, accounts := 0, 0
+		for _, o := range rendered(t, "locksidecar", "--set", values+",uid="+uid) {
+			if o.GetLabels()["i"] != "j" {
+				t.Errorf("%s %s has the labels %v", o.GetKind(), o.GetName(), o.GetLabels())
+			}
+			var pod object
+			switch o.GetKind() {
+			case "CronJob":
+				pod = at(o.Object, "spec", "jobTemplate", "spec", "template")
+			case "Deployment", "Job":
+				pod = at(o.Object, "spec", "template")
+			case "ServiceAccount":
+				accounts++
+				if o.GetName() == "locksidecar-injector" || o.GetAnnotations()["g"] != "h" {
+					t.Errorf("ServiceAccount %s with %v", o.GetName(), o.GetAnnotations())
+				}
+				continue
+			default:
+				continue
+			}
+			pods++
+			spec, container := at(pod, "spec"), at(pod, "spec", "containers", 0)
+			if at(pod, "metadata", "labels")["a"] != "b" || at(pod, "metadata", "annotations")["c"] != "d" || at(spec, "nodeSelector")["e"] != "f" ||
+				spec["priorityClassName"] != "high" || at(spec, "tolerations", 0)["operator"] != "Exists" || at(spec, "affinity", "podAffinity")["x"] != "y" ||
+				container["imagePullPolicy"] != "Always" {
+				t.Errorf("%s %s:\n%v", o.GetKind(), o.GetName(), pod)
+			}
+			if o.GetKind() == "Deployment" && spec["serviceAccountName"] != "mine" {
+				t.Errorf("the injector's account is %v", spec["serviceAccountName"])
+			}
+			user := at(container, "securityContext")["runAsUser"]
+			if o.GetKind() == "Deployment" {
+				user = at(spec, "securityContext")["runAsUser"]
+			}
+			if fmt.Sprint(user) != want {
+				t.Errorf("%s %s runs as %v, want %v", o.GetKind(), o.GetName(), user, want)
+			}
+		}
+		if pods != 4 || accounts != 1 {
+			t.Errorf("%d pods, %d accounts", pods, accounts)
+		}
+	}
+}
+
+// TestChartInjectsAsItsValuesSay: its policy and its webhook make the pod that the command makes with the same options.
+func TestChartInjectsAsItsValuesSay(t *testing.T) {
+	ns := namespace(t, nil)
+	const values = "uid=0,image.pullPolicy=Always,image.repository=registry.example.com/locks,image.tag=x,database.secret=store,injector.env.OTEL_SERVICE_NAME=shop"
+	pod := podOf("app", optedIn, nil)
+	stdout, stderr, exit := locksidecar(t, asJSON(pod), "inject", "-f", "-", "--uid=0", "--image-pull-policy=Always",
+		"--image=registry.example.com/locks:x", "--secret=store", "--env=OTEL_SERVICE_NAME=shop")
+	if exit != 0 {
+		t.Fatal(stderr)
+	}
+	want, err := dryRun(t, ns, decode(t, []byte(stdout))[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	sidecar := at(want.Object, "spec", "initContainers", 0)
+	if _, set := at(sidecar, "securityContext")["runAsUser"]; set || sidecar["imagePullPolicy"] != "Always" {
+		t.Fatalf("%v", sidecar)
+	}
+	for _, o := range rendered(t, "locksidecar", "--set", values) {
+		if o.GetKind() == "Deployment" {
+			args := at(o.Object, "spec", "template", "spec", "containers", 0)["args"]
+			if got, want := args, []any{"inject", "--webhook", "--image=registry.example.com/locks:x", "--secret=store", "--image-pull-policy=Always", "--uid=0", "--env=OTEL_SERVICE_NAME=shop"}; !gocmp.Equal(got, want) {
+				t.Errorf("the webhook's flags are %v", got)
+			}
+		}
+	}
+	installInjector(t, rendered(t, "locksidecar", "--set", values+",injector.mode=policy,injector.validation=false")...)
+	got, err := dryRun(t, ns, pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := gocmp.Diff(want.Object, got.Object); diff != "" {
+		t.Errorf("differs from locksidecar inject (-):\n%s", diff)
 	}
 }

@@ -142,14 +142,15 @@ func TestManifestsAreAdmitted(t *testing.T) {
 // installKinds makes the server know the kinds of the Prometheus Operator and of cert-manager.
 func installKinds(t *testing.T) {
 	t.Helper()
-	for _, file := range []string{"podmonitor-crd.yaml", "cert-manager-crds.yaml"} {
+	for _, file := range []string{"podmonitor-crd.yaml", "prometheusrule-crd.yaml", "cert-manager-crds.yaml"} {
 		definitions, err := os.ReadFile(filepath.Join("testdata", file))
 		if err != nil {
 			t.Fatal(err)
 		}
 		install(t, decode(t, definitions)...)
 	}
-	for _, o := range slices.Concat(deployed(t, "podmonitor.yaml"), deployed(t, "injector/cert-manager.yaml")) {
+	for _, o := range slices.Concat(deployed(t, "podmonitor.yaml"), deployed(t, "injector/cert-manager.yaml"),
+		decode(t, []byte("apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\n"))) {
 		eventually(t, func() error { // a definition is known a moment later
 			_, err := mappingOf(t, o)
 			return err
@@ -245,6 +246,7 @@ func injected(t *testing.T, pod *corev1.PodTemplateSpec) *corev1.PodTemplateSpec
 	if _, own := pod.Annotations[containersAnnotation]; !own { // a note for later injections, which no manifest needs
 		delete(out.Annotations, containersAnnotation)
 	}
+	delete(out.Annotations, versionAnnotation) // as above: the image's tag says the same
 	if len(out.Annotations) == 0 {
 		out.Annotations = nil
 	}

@@ -18,7 +18,10 @@ change what values say.
 {{- $object := fromYaml . -}}
 {{- with $object.metadata -}}
 {{- if .namespace }}{{ $_ := set . "namespace" $root.Release.Namespace }}{{ end -}}
-{{- $_ := set . "labels" (merge (dict "app.kubernetes.io/managed-by" $root.Release.Service "app.kubernetes.io/instance" $root.Release.Name "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version)) (.labels | default dict)) -}}
+{{- $_ := set . "labels" (include "locksidecar.labels" (dict "of" $root "more" (.labels | default dict)) | fromYaml) -}}
+{{- end -}}
+{{- if eq $object.kind "ServiceAccount" -}}
+{{- with $root.Values.serviceAccounts.annotations }}{{ $_ := set $object.metadata "annotations" . }}{{ end -}}
 {{- end -}}
 {{- range $subject := $object.subjects }}{{ $_ := set $subject "namespace" $root.Release.Namespace }}{{ end -}}
 {{- range $webhook := $object.webhooks -}}
@@ -33,6 +36,11 @@ change what values say.
 {{- if ne $object.kind "Namespace" }}{{ $objects = append $objects $object }}{{ end -}}
 {{- end -}}
 {{- toJson $objects -}}
+{{- end -}}
+
+{{/* The labels of every object: {of: the root, more: those that it has anyway}. */}}
+{{- define "locksidecar.labels" -}}
+{{- toYaml (merge (dict) .more (dict "app.kubernetes.io/managed-by" .of.Release.Service "app.kubernetes.io/instance" .of.Release.Name "helm.sh/chart" (printf "%s-%s" .of.Chart.Name .of.Chart.Version)) .of.Values.labels) -}}
 {{- end -}}
 
 {{/* Prints the objects. */}}
@@ -52,11 +60,28 @@ change what values say.
 {{- toJson $list -}}
 {{- end -}}
 
-{{/* Adds what all pods of the chart have: {of: the root, spec: the pod's}. */}}
+{{/* Adds what all pods of the chart have: {of: the root, pod: a pod template}. */}}
 {{- define "locksidecar.pod" -}}
-{{- with .of.Values.imagePullSecrets -}}
+{{- $values := .of.Values -}}
+{{- $spec := .pod.spec -}}
+{{- $_ := set .pod.metadata "labels" (merge (dict) .pod.metadata.labels $values.pods.labels $values.labels) -}}
+{{- with $values.pods.annotations }}{{ $_ := set $.pod.metadata "annotations" . }}{{ end -}}
+{{- range $name := list "nodeSelector" "tolerations" "affinity" "priorityClassName" -}}
+{{- with get $values.pods $name }}{{ $_ := set $spec $name . }}{{ end -}}
+{{- end -}}
+{{- with $values.imagePullSecrets -}}
 {{- $names := list -}}
 {{- range . }}{{ $names = append $names (dict "name" .) }}{{ end -}}
-{{- $_ := set $.spec "imagePullSecrets" $names -}}
+{{- $_ := set $spec "imagePullSecrets" $names -}}
+{{- end -}}
+{{- range $container := $spec.containers -}}
+{{- with $values.image.pullPolicy }}{{ $_ := set $container "imagePullPolicy" . }}{{ end -}}
+{{- end -}}
+{{- range $secured := append $spec.containers $spec -}}
+{{- with $secured.securityContext -}}
+{{- if .runAsUser -}}
+{{- if $values.uid }}{{ $_ := set . "runAsUser" (int64 $values.uid) }}{{ $_ := set . "runAsGroup" (int64 $values.uid) }}{{ else }}{{ $_ := unset . "runAsUser" }}{{ $_ := unset . "runAsGroup" }}{{ end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
