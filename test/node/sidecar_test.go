@@ -1,7 +1,9 @@
 package node
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -128,7 +130,16 @@ func TestChart(t *testing.T) {
 		t.Errorf("the migration leaves its objects, or the certificate has no CA: %s", left)
 	}
 	getsSidecar(t, "from-chart")
-	helm("upgrade", "locksidecar", chart, "--set", "injector.replicas=3,injector.env.OTEL_SERVICE_NAME=shop")
+	isFresh(t)
+	injector := strings.Fields(kubectl(t, "-n", "locks", "get", "pod", "-l", "app.kubernetes.io/name=locksidecar-injector", "-o", "jsonpath={.items[*].metadata.name}"))
+	reviews := ""
+	for _, pod := range injector {
+		reviews += kubectl(t, "get", "--raw", "/api/v1/namespaces/locks/pods/"+pod+":15624/proxy/metrics")
+	}
+	if !strings.Contains(reviews, `locksidecar_injector_reviews_total{outcome="injected"} 1`) || !strings.Contains(reviews, "certificate_not_after_timestamp_seconds 1.") {
+		t.Errorf("the injector's metrics:\n%s", reviews)
+	}
+	helm("upgrade", "locksidecar", chart, "--set", "injector.replicas=3,injector.env.OTEL_SERVICE_NAME=shop,uid=0")
 	if args := kubectl(t, "-n", "locks", "get", "deploy", "locksidecar-injector", "-o", "jsonpath={.spec.replicas}{.spec.template.spec.containers[0].args}"); !strings.HasPrefix(args, "3[") || !strings.Contains(args, "--env=OTEL_SERVICE_NAME=shop") {
 		t.Errorf("the upgrade left %s", args)
 	}
@@ -136,6 +147,81 @@ func TestChart(t *testing.T) {
 	helm("uninstall", "locksidecar")
 	if left := kubectl(t, "get", "mutatingwebhookconfiguration,validatingadmissionpolicy", "-o", "name"); strings.Contains(left, "locksidecar") {
 		t.Errorf("left: %s", left)
+	}
+}
+
+// TestChartReadme runs the commands of the chart's README, but for those that make and push the image: the node has it, under the name of the manifests.
+func TestChartReadme(t *testing.T) {
+	t.Cleanup(func() {
+		_ = the.inside("env", "KUBECONFIG=/run/kube/admin.kubeconfig", "HOME=/run/kube", os.Getenv("HELM"), "uninstall", "locksidecar", "--namespace", "locksidecar").Run()
+		kubectl(t, "delete", "namespace", "locksidecar", "--timeout=90s")
+	})
+	ran := 0
+	blocks := strings.Split(manifest(t, "chart/README.md"), "```sh\n")[1:]
+	for _, block := range blocks {
+		commands, _, _ := strings.Cut(block, "```")
+		for line := range strings.Lines(commands) {
+			command, _, _ := strings.Cut(strings.TrimSpace(line), "   #")
+			command = strings.NewReplacer("registry.example.com/locksidecar", "ghcr.io/locksidecar/locksidecar", "deploy/chart", abs(root+"/deploy/chart")).Replace(command)
+			words := strings.Fields(command)
+			var cmd *exec.Cmd
+			switch words[0] {
+			case "make":
+				continue
+			case "helm":
+				cmd = the.inside(append([]string{"env", "KUBECONFIG=/run/kube/admin.kubeconfig", "HOME=/run/kube", os.Getenv("HELM")}, words[1:]...)...)
+			case "kubectl":
+				cmd = the.kubectl(words[1:]...)
+			default:
+				t.Fatalf("what is %s?", words[0])
+			}
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%s: %v: %s", command, err, out)
+			}
+			if strings.HasSuffix(command, "/locksidecar ls") && !strings.Contains(string(out), "demo") {
+				t.Errorf("%s: %s", command, out)
+			}
+			ran++
+		}
+	}
+	if ran != 10 {
+		t.Errorf("ran %d commands", ran)
+	}
+}
+
+// isFresh: no running sidecar is older than the binary, which asks the API server.
+func isFresh(t *testing.T) {
+	t.Helper()
+	out, err := the.inside(abs(root+"/bin/locksidecar"), "inject", "--stale", "--kubeconfig", "/run/kube/admin.kubeconfig").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "locksidecar: 0 of ") || strings.Contains(string(out), " 0 of 0 ") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// The cluster assigns the user, as OpenShift does: all containers of a namespace run as one number that no image knows, in the group 0 and in the
+// fsGroup of that number. The sidecar, injected with --uid 0, serves the app, also with a socket that is for its group alone.
+func TestAssignedUser(t *testing.T) {
+	ns := namespace(t, "assigned")
+	kubectl(t, "label", "namespace", ns, "pod-security.kubernetes.io/enforce=restricted")
+	for name, mode := range map[string]string{"all": "0666", "group": "0660"} {
+		pod := strings.Replace(holder(t, name, name, true), "        runAsUser: 10001\n", "", 1)
+		pod = strings.Replace(pod, "spec:\n", "spec:\n  securityContext: { runAsUser: 1000690000, fsGroup: 1000690000 }\n", 1)
+		inject := exec.Command(abs(root+"/bin/locksidecar"), "inject", "--uid", "0", "-f", "-")
+		inject.Stdin = strings.NewReader(pod)
+		injected, err := inject.Output()
+		if err != nil || !strings.Contains(string(injected), `"0666"`) {
+			t.Fatalf("%v: %s", err, injected)
+		}
+		apply(t, ns, strings.Replace(string(injected), `"0666"`, `"`+mode+`"`, 1))
+		kubectl(t, "-n", ns, "wait", "--for=condition=Ready", "pod/"+name, "--timeout=60s")
+		logOf(t, ns, name, "app").next("granted")
+		for program, variable := range map[string]string{"locksidecar": "POD_NAME=" + name, "app": "HOSTNAME=" + name} {
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", processOf(t, program, variable)))
+			if err != nil || !strings.Contains(string(status), "\nUid:\t1000690000\t") || !strings.Contains(string(status), "\nGid:\t0\t") {
+				t.Errorf("%s of %s: %v\n%s", program, name, err, status)
+			}
+		}
 	}
 }
 
