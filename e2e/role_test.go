@@ -383,6 +383,8 @@ func roleShows(t *testing.T, database string, o options) {
 	sharer.acquire("seen:2", place)
 	waiter.send("PUT", lockPath("seen:1"), `{"wait_ms":-1}`)
 	writer.awaitQueue("seen:1", 1)
+	elsewhere := dial(t, start(t, o.with(options{"POD": "elsewhere", "NAMESPACE": "other"})).socket)
+	elsewhere.acquire("theirs:1", `{"data":{"password":"sesame"}}`)
 
 	dir := folder(t)
 	reader := o.with(options{"STORE_URL": pgtest.As(database, pgroles.Reader), "POD": "reader"})
@@ -420,7 +422,14 @@ func roleShows(t *testing.T, database string, o options) {
 		"/key?key=seen%3A1": {"seen:1", "writer", "1 waiting"},
 		"/key?key=seen%3A2": {"seen:2", "writer", "Slot"},
 		"/waits":            {"seen:1"},
-		"/totals":           {"seen"},
+		"/totals":           {"seen", "/n/other/?type=theirs"},
+		"/sidecars":         {"writer", "@"},
+
+		"/n/other/":                   {"theirs:1", "elsewhere"},
+		"/n/other/key?key=theirs%3A1": {"theirs:1", "elsewhere", "only keys of its own namespace"},
+		"/n/other/key?key=seen%3A1":   {"Nobody holds this key now."},
+		"/n/other/sidecars":           {"elsewhere"},
+		"/n/default/key?key=seen%3A1": {"1 waiting"},
 	} {
 		shown := page(path)
 		for _, text := range texts {
@@ -435,6 +444,15 @@ func roleShows(t *testing.T, database string, o options) {
 	eventually(t, "the reason why there are no events", func() bool {
 		return strings.Contains(page("/key?key=seen%3A1"), "may only read")
 	})
+	if about := dial(t, s.socket).call("GET", "/v1", "").want(200, ""); !strings.Contains(string(about.body), `"namespaces"`) {
+		t.Errorf("%s", about.body)
+	}
+	if about := holder.call("GET", "/v1", "").want(200, ""); strings.Contains(string(about.body), `"namespaces"`) {
+		t.Errorf("a sidecar of apps shows other namespaces: %s", about.body)
+	}
+	for _, path := range []string{"/v1/locks?", "/v1/waiters?", "/v1/locks/seen:1/waiters?"} {
+		holder.call("GET", path+"namespace=other", "").want(501, "unsupported")
+	}
 	for _, body := range []string{"", `{"wait_ms":-1}`, `{"bind":"ttl"}`} {
 		dial(t, s.socket).call("PUT", lockPath("mine"), body).want(501, "unsupported")
 	}

@@ -65,7 +65,13 @@ func (m *Manager) List(call context.Context, s *holdings.Session, req types.List
 		page.Locks, err = m.showShares(ctx, s, page.Locks)
 		return page, err
 	}
-	q := store.Query{Prefix: req.Prefix, After: req.After, Limit: req.Limit + 1}
+	if err := m.mayShow(req.Namespace); err != nil {
+		return types.Page{}, err
+	}
+	if req.Namespace != "" {
+		s = nil // its locks are of the own namespace
+	}
+	q := store.Query{Namespace: req.Namespace, Prefix: req.Prefix, After: req.After, Limit: req.Limit + 1}
 	if req.Scope == types.ScopePod {
 		q.Instance = m.cfg.Instance
 	}
@@ -111,6 +117,9 @@ func (m *Manager) showShares(ctx context.Context, s *holdings.Session, views []t
 func (m *Manager) Waiters(call context.Context, req types.WaitersRequest) (types.WaitersPage, error) {
 	ctx, cancel := context.WithTimeout(call, m.cfg.StoreTimeout)
 	defer cancel()
+	if err := m.mayShow(req.Namespace); err != nil {
+		return types.WaitersPage{}, err
+	}
 	query := req
 	query.Limit++ // one more tells whether another page follows
 	found, err := m.st.Waiting(ctx, query)
@@ -119,6 +128,18 @@ func (m *Manager) Waiters(call context.Context, req types.WaitersRequest) (types
 	}
 	found = found[:req.Limit]
 	return types.WaitersPage{Waiting: found, Next: found[req.Limit-1].QueuePlace}, nil
+}
+
+// mayShow fails unless the store shows a namespace to this sidecar. Empty is its own.
+func (m *Manager) mayShow(namespace string) error {
+	if namespace == "" {
+		return nil
+	}
+	e, err := store.As[store.Elsewhere](m.st, "reading other namespaces")
+	if err != nil {
+		return err
+	}
+	return e.MayShowNamespaces()
 }
 
 func pageOf(views []types.View, limit int) types.Page {

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -209,11 +210,11 @@ func TestList(t *testing.T) {
 	a := c.do("GET", "/v1/locks?prefix=node%3A1&type=node&limit=1", "")
 	a.want(t, 200, "")
 	cursor, _ := a.json["next_cursor"].(string)
-	if asked != "{Scope:0 Prefix:node:1 After: Limit:1}" || cursor == "" {
+	if asked != "{Namespace: Scope:0 Prefix:node:1 After: Limit:1}" || cursor == "" {
 		t.Error(asked, a.text)
 	}
 	c.do("GET", "/v1/locks?scope=pod&type=node&prefix=no&cursor="+cursor, "").want(t, 200, "")
-	if asked != "{Scope:1 Prefix:node: After:node:1a Limit:100}" {
+	if asked != "{Namespace: Scope:1 Prefix:node: After:node:1a Limit:100}" {
 		t.Error(asked)
 	}
 	asked = ""
@@ -223,6 +224,37 @@ func TestList(t *testing.T) {
 	c.do("GET", "/v1/locks?prefix=a+b%2B", "").want(t, 200, "")
 	if !strings.Contains(asked, "Prefix:a b+ ") {
 		t.Error(asked)
+	}
+}
+
+// The own namespace may be named. Another one needs a store that shows it, and a role that may only read.
+//
+// Proves: threat other namespace
+func TestListOfNamespaces(t *testing.T) {
+	f := start(t, func(c *Config) { c.Namespace = "ours" })
+	c := f.dial()
+	c.do("PUT", "/v1/locks/a", "").want(t, 200, "")
+	for _, path := range []string{"/v1/locks?namespace=ours", "/v1/locks?namespace=ours&scope=session"} {
+		if a := c.do("GET", path, ""); !strings.Contains(a.text, `"key":"a"`) {
+			t.Error(path, a.text)
+		}
+	}
+	for _, path := range []string{"/v1/waiters?namespace=ours", "/v1/locks/a/waiters?namespace=ours"} {
+		c.do("GET", path, "").want(t, 200, "")
+	}
+	for _, path := range []string{"/v1/locks?", "/v1/waiters?", "/v1/locks/a/waiters?"} {
+		c.do("GET", path+"namespace=theirs", "").want(t, 501, "unsupported")
+		for query, part := range map[string]string{"namespace=": "1 to 255", "namespace=%00": "control", "namespace=%ff": "UTF-8", "namespace=" + strings.Repeat("n", 256): "1 to 255"} {
+			a := c.do("GET", path+query, "")
+			a.want(t, 400, "invalid_request")
+			a.detail(t, part)
+		}
+	}
+	for _, scope := range []string{"pod", "session"} {
+		c.do("GET", "/v1/locks?namespace=theirs&scope="+scope, "").want(t, 400, "invalid_request")
+	}
+	for _, path := range []string{"/v1/locks/a", "/v1/locks/a/events"} {
+		c.do("GET", path+"?namespace=theirs", "").want(t, 400, "invalid_request")
 	}
 }
 
@@ -315,6 +347,15 @@ func TestAbout(t *testing.T) {
 	f = start(t, ours, func(c *Config) { c.AllowForce = true })
 	if a := f.dial().do("GET", "/v1", ""); a.text != before+`,"force"]}` {
 		t.Error(a.text)
+	}
+	var shows atomic.Bool // the store learns it later
+	f = start(t, ours, func(c *Config) { c.Namespaces = shows.Load })
+	c := f.dial()
+	for range 2 {
+		if a := c.do("GET", "/v1", ""); a.text != before+map[bool]string{true: `,"namespaces"`}[shows.Load()]+"]}" {
+			t.Error(a.text)
+		}
+		shows.Store(true)
 	}
 }
 

@@ -223,7 +223,7 @@ func (k *call) get(key string) *wire.Problem {
 // list is GET /v1/locks.
 func (k *call) list() *wire.Problem {
 	k.startSpan(spanList, routeLocks, "")
-	r, none, p := wire.ParseList(k.Query, k.ctx.Request.Body())
+	r, none, p := wire.ParseList(k.Query, k.ctx.Request.Body(), k.srv.cfg.Namespace)
 	if p != nil {
 		return p
 	}
@@ -285,7 +285,7 @@ func (k *call) allWaiters() *wire.Problem {
 }
 
 func (k *call) waitersOf(key string) *wire.Problem {
-	r, p := wire.ParseWaiters(k.Query, k.ctx.Request.Body(), key)
+	r, p := wire.ParseWaiters(k.Query, k.ctx.Request.Body(), key, k.srv.cfg.Namespace)
 	if p != nil {
 		return p
 	}

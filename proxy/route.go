@@ -134,7 +134,7 @@ func (k *call) route() *wire.Problem {
 	case string(path) == "/v1/stats":
 		return k.stats()
 	case string(path) == "/v1":
-		return k.fixed(k.srv.about)
+		return k.about()
 	case string(path) == "/":
 		return k.fixed([]byte(`{"api":"/v1","document":"` + documentURL + `"}`))
 	}
@@ -247,6 +247,12 @@ func (k *call) fixed(body []byte) *wire.Problem {
 	}
 	k.json(body)
 	return nil
+}
+
+// about is GET /v1.
+func (k *call) about() *wire.Problem {
+	cfg := k.srv.cfg
+	return k.fixed(wire.AppendAbout(nil, cfg.Version, cfg.Namespace, cfg.AllowForce, cfg.Namespaces != nil && cfg.Namespaces()))
 }
 
 func (k *call) noInput() *wire.Problem { return wire.NoInput(k.Query, k.ctx.Request.Body()) }

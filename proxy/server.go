@@ -17,7 +17,6 @@ import (
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
-	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -29,6 +28,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Version is what GET /v1 shows.
 	Version string
+	// Namespaces, if not nil, reports whether the locks of other namespaces can be read now.
+	Namespaces func() bool
 	// Details, if not nil, returns what GET /readyz shows about the store's server. It may return nil.
 	Details func() map[string]string
 
@@ -126,7 +127,6 @@ type Server struct {
 	locks manager
 	log   *slog.Logger
 	http  *fasthttp.Server
-	about []byte // the answer of GET /v1
 
 	statsCache   *statsCache
 	countProblem func(code string) // counts each problem
@@ -149,7 +149,6 @@ func New(cfg Config) *Server {
 	s.statsCache = newStatsCache(cfg.Timeouts.Stats)
 	s.countProblem = cfg.Metrics.Problem // a nil recorder does not count
 	cfg.Metrics.Observe(s.conns.Apps)
-	s.about = wire.AppendAbout(nil, cfg.Version, cfg.Namespace, cfg.AllowForce)
 	s.http = &fasthttp.Server{
 		Handler:      s.handle,
 		ErrorHandler: s.handleBadRequest,

@@ -70,6 +70,12 @@ type Described interface {
 	Details() map[string]string
 }
 
+// Elsewhere is an engine that can show the locks of other namespaces: List and Waiting with a Namespace. No other engine gets such a query.
+type Elsewhere interface {
+	// MayShowNamespaces is nil if it shows them to this sidecar; otherwise the error says why not.
+	MayShowNamespaces() error
+}
+
 // Quieter is an engine that grants nothing for a while after it may have forgotten grants: see [Quiet].
 type Quieter interface {
 	// Quiet is the rest of the quiet time as far as this instance knows, or 0. Of several servers, the longest counts, and

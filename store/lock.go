@@ -86,6 +86,8 @@ func (h *Holder) age(d time.Duration) {
 
 // Query selects held locks.
 type Query struct {
+	// Namespace is another namespace than the store's own: see [Elsewhere]. Empty: its own.
+	Namespace string
 	// Instance selects locks that were granted by that instance, and shared locks with a holder of that
 	// instance. Empty selects all.
 	Instance string
@@ -99,6 +101,8 @@ type Query struct {
 
 // WaitQuery selects waiters.
 type WaitQuery struct {
+	// Namespace is another namespace than the store's own: see [Elsewhere]. Empty: its own.
+	Namespace string
 	// Key selects the queue of one key; empty selects all queues.
 	Key string
 	// Prefix selects keys that begin with it.

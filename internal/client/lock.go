@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -185,8 +186,12 @@ func (w *Waiter) Awaited() string {
 
 // About is what a sidecar says about itself.
 type About struct {
-	Namespace string `json:"namespace"`
+	Namespace string   `json:"namespace"`
+	Features  []string `json:"features"`
 }
+
+// ShowsNamespaces reports whether the sidecar shows the locks of other namespaces.
+func (a *About) ShowsNamespaces() bool { return slices.Contains(a.Features, "namespaces") }
 
 // Counts are numbers of locks and calls.
 type Counts struct {

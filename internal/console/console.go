@@ -69,8 +69,9 @@ type console struct {
 
 	hosts   []string
 	csrf    string
-	lists   *lru.Cache[string, *feed[*list]] // by type
-	waits   feed[*waits]
+	lists   *lru.Cache[listName, *feed[*list]]
+	waits   *lru.Cache[string, *feed[*waits]] // by namespace
+	spaces  feed[namespaces]
 	stats   feed[*totalled]
 	topics  *topics
 	streams chan struct{}
@@ -82,18 +83,23 @@ func New(ctx context.Context, config Config) (*http.Server, error) {
 		return nil, err
 	}
 	config.Client = config.Client.WithPatience(patience)
-	lists, err := lru.New[string, *feed[*list]](maxLists)
+	lists, err := lru.New[listName, *feed[*list]](maxLists)
+	if err != nil {
+		return nil, err
+	}
+	waits, err := lru.New[string, *feed[*waits]](maxLists)
 	if err != nil {
 		return nil, err
 	}
 	c := &console{
 		Config: config, hosts: []string{"localhost", "127.0.0.1", "::1"}, csrf: rand.Text(),
-		lists: lists, streams: make(chan struct{}, maxStreams),
+		lists: lists, waits: waits, streams: make(chan struct{}, maxStreams),
 	}
 	for _, host := range config.Hosts {
 		c.hosts = append(c.hosts, hostOf(host))
 	}
-	c.waits.read, c.stats.read, c.stats.rest = c.readWaits, c.readStats, time.Second
+	c.stats.read, c.stats.rest = c.readStats, time.Second
+	c.spaces.read, c.spaces.rest = c.readNamespaces, namespacesRest
 	if c.topics, err = newTopics(ctx, c); err != nil {
 		return nil, err
 	}
@@ -109,8 +115,10 @@ func Limit(l net.Listener) net.Listener { return netutil.LimitListener(l, maxCon
 func (c *console) routes() http.Handler {
 	mux := http.NewServeMux()
 	for path, v := range map[string]viewer{"/{$}": c.listView, "/key": c.keyView, "/waits": c.waitsView, "/sidecars": c.sidecarsView, "/totals": c.totalsView} {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { c.servePage(w, r, v) })
-		mux.HandleFunc("GET /live"+path, func(w http.ResponseWriter, r *http.Request) { c.serveLive(w, r, v) })
+		for _, of := range []string{"", "/n/{namespace}"} { // links within a page are relative, so they stay in its namespace
+			mux.HandleFunc("GET "+of+path, func(w http.ResponseWriter, r *http.Request) { c.servePage(w, r, v) })
+			mux.HandleFunc("GET "+of+"/live"+path, func(w http.ResponseWriter, r *http.Request) { c.serveLive(w, r, v) })
+		}
 	}
 	public, err := fs.Sub(files, "static")
 	if err != nil {
@@ -205,8 +213,8 @@ func (c *console) traceURL(parent *string) string {
 	return strings.NewReplacer("{trace_id}", ids[1], "{span_id}", ids[2]).Replace(c.TraceURL)
 }
 
-func keyURL(key string) string   { return "/key?key=" + url.QueryEscape(key) }
-func typeURL(kind string) string { return "/?type=" + url.QueryEscape(kind) }
+func keyURL(key string) string   { return "./key?key=" + url.QueryEscape(key) }
+func typeURL(kind string) string { return "./?type=" + url.QueryEscape(kind) }
 
 // holderURL is the list of the locks whose holder's name contains that of w.
 func holderURL(w who) string {
@@ -214,7 +222,7 @@ func holderURL(w who) string {
 	if w.Session != "" {
 		name += "/" + w.Session
 	}
-	return "/?q=" + url.QueryEscape(name)
+	return "./?q=" + url.QueryEscape(name)
 }
 
 // duration is for people: "3 m 12 s".

@@ -43,7 +43,7 @@ func TestHostileNamesStayText(t *testing.T) {
 		}
 		if name != "" && strings.ToValidUTF8(name, "") == name {
 			links := all(s.page(200, "/"), "a", "class", "key")
-			if u, err := url.Parse(attr(links[0], "href")); err != nil || u.Path != "/key" || u.Query().Get("key") != name {
+			if u, err := url.Parse(attr(links[0], "href")); err != nil || u.Path != "./key" || u.Query().Get("key") != name {
 				t.Errorf("%q: the link is %q: %v", name, attr(links[0], "href"), err)
 			}
 		}
@@ -66,7 +66,7 @@ func checkMarkup(t *testing.T, name string, doc *html.Node, scripts int) {
 			if strings.HasPrefix(a.Key, "on") || a.Key == "autofocus" || a.Key == "style" {
 				t.Errorf("%q: %s has the attribute %s", name, n.Data, a.Key)
 			}
-			if (a.Key == "href" || a.Key == "src" || a.Key == "action") && !strings.HasPrefix(a.Val, "/") && !strings.HasPrefix(a.Val, "#live") {
+			if (a.Key == "href" || a.Key == "src" || a.Key == "action") && !strings.HasPrefix(a.Val, "/") && !strings.HasPrefix(a.Val, "./") && !strings.HasPrefix(a.Val, "#live") {
 				t.Errorf("%q: %s leads to %q", name, n.Data, a.Val)
 			}
 		}
@@ -186,9 +186,9 @@ func TestLinksKeepTheChoice(t *testing.T) {
 	q, _ := url.ParseQuery("q=held&type=held&mode=shared&waited=1&sort=-key&page=3")
 	ch := choose(q)
 	for want, got := range map[string]string{
-		"/?mode=shared&page=2&q=held&sort=-key&type=held&waited=1": ch.href("page", "2"),
-		"/?mode=shared&q=held&sort=ends&type=held&waited=1":        ch.href("sort", "ends"),
-		"/?sort=key": choose(url.Values{}).href("sort", "key"),
+		"./?mode=shared&page=2&q=held&sort=-key&type=held&waited=1": ch.href("page", "2"),
+		"./?mode=shared&q=held&sort=ends&type=held&waited=1":        ch.href("sort", "ends"),
+		"./?sort=key": choose(url.Values{}).href("sort", "key"),
 	} {
 		if got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -247,7 +247,7 @@ func TestEmptyQueuesAreNotRead(t *testing.T) {
 	s := serve(t, f.start(t), nil)
 	for key, want := range map[string]int64{"free:1": 0, "queue:1": 1} {
 		f.queues.Store(0)
-		if s.page(200, keyURL(key)); f.queues.Load() != want {
+		if s.page(200, keyURL(key)[1:]); f.queues.Load() != want {
 			t.Errorf("the queue of %s was read %d times, want %d", key, f.queues.Load(), want)
 		}
 	}
@@ -301,11 +301,11 @@ func TestUnshownKeysAreNotWatched(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown := keys.of("k")
+	shown := keys.of(keyName{key: "k"})
 	f.awaitWatching(t, 1)
 	shown.idle.Reset(0)
 	f.awaitWatching(t, 0)
-	if keys.of("k") == shown {
+	if keys.of(keyName{key: "k"}) == shown {
 		t.Error("it is not watched again")
 	}
 	f.awaitWatching(t, 1)
@@ -364,7 +364,7 @@ func TestTraceLinks(t *testing.T) {
 // The rest is with a real sidecar.
 
 func press(s *served, path, key, button string) (head, string) {
-	doc := s.page(200, keyURL(key))
+	doc := s.page(200, keyURL(key)[1:])
 	form := url.Values{"reason": {button}}
 	forms := all(doc, "form", "action", path)
 	for _, in := range all(forms[0], "input", "type", "hidden") {
@@ -378,7 +378,7 @@ func TestStopAndBreak(t *testing.T) {
 	s := serve(t, in.Socket, nil)
 	app := sidecartest.Dial(t, in.Socket)
 	app.Acquire("job:1")
-	next, _ := s.live("/live" + keyURL("job:1"))
+	next, _ := s.live("/live" + keyURL("job:1")[1:])
 	awaitLive(next, "web-0")
 	awaitLive(next, "None since") // from now on, the page hears the events
 
@@ -392,7 +392,7 @@ func TestStopAndBreak(t *testing.T) {
 	awaitLive(next, "e-stopping")
 
 	// Another holder than that of the page is not asked, nor is its lock broken.
-	doc := s.page(200, keyURL("job:1"))
+	doc := s.page(200, keyURL("job:1")[1:])
 	seen := attr(all(doc, "input", "name", "seen")[0], "value")
 	csrf := attr(all(doc, "input", "name", "csrf")[0], "value")
 	app.Wants(200, "DELETE", client.LockPath("job:1")+"?token="+tokenOf(t, app, "job:1"), "")
@@ -414,7 +414,7 @@ func TestStopAndBreak(t *testing.T) {
 	other.Wants(200, "GET", client.LockPath("job:1"), "")
 	awaitLive(next, "e-released")
 
-	s.page(200, keyURL("job:1")+"&done=")
+	s.page(200, keyURL("job:1")[1:]+"&done=")
 	resp, text := press(s, "/break", "job:1", "")
 	if resp.StatusCode != http.StatusSeeOther {
 		t.Fatalf("%d %s", resp.StatusCode, text)
@@ -496,7 +496,7 @@ func TestLive(t *testing.T) {
 	s := serve(t, in.Socket, nil)
 	app := sidecartest.Dial(t, in.Socket)
 	list, _ := s.live("/live/?q=job")
-	events, leave := s.live("/live" + keyURL("job:1"))
+	events, leave := s.live("/live" + keyURL("job:1")[1:])
 	if text := list(); !strings.Contains(text, "No locks are held") {
 		t.Error(text)
 	}
@@ -517,7 +517,7 @@ func TestLive(t *testing.T) {
 	awaitLive(list, "No lock matches")
 	leave()
 	// A page that is opened again still knows them.
-	if n := len(all(s.page(200, keyURL("job:1")), "li")); n != 2 {
+	if n := len(all(s.page(200, keyURL("job:1")[1:]), "li")); n != 2 {
 		t.Errorf("%d events after a reload", n)
 	}
 }
@@ -560,7 +560,7 @@ func TestTotals(t *testing.T) {
 		t.Errorf("%q", cells)
 	}
 	main := all(s.page(200, "/totals"), "main")[0]
-	if links := all(main, "a"); len(links) != 2 || attr(links[0], "href") != "/?type=order" || attr(links[1], "href") != "/?q=web-0" {
+	if links := all(main, "a"); len(links) != 3 || attr(links[0], "href") != "/" || attr(links[1], "href") != "/?type=order" || attr(links[2], "href") != "/?q=web-0" {
 		t.Errorf("%d links", len(links))
 	}
 	if n := len(all(all(s.page(200, "/?q=web-0"), "tbody")[0], "tr")); n != 2 {
@@ -570,13 +570,77 @@ func TestTotals(t *testing.T) {
 
 // The locks of other namespaces are not those of the list, so nothing leads from their counts to it.
 func TestTotalsOfOtherNamespaces(t *testing.T) {
-	for namespace, links := range map[string]int{"shop": 0, "<i>n": 2} {
+	for namespace, links := range map[string]int{"shop": 0, "<i>n": 3} {
 		f := &fake{namespace: namespace}
 		s := serve(t, f.start(t), nil)
 		if n := len(all(all(s.page(200, "/totals"), "main")[0], "a")); n != links {
 			t.Errorf("%s: %d links, want %d", namespace, n, links)
 		}
 		s.stop()
+	}
+}
+
+// If the sidecar shows other namespaces, they can be chosen. Their pages have the same parts, ask for their namespace alone, have no buttons,
+// and each link stays in it.
+func TestNamespaces(t *testing.T) {
+	f := &fake{namespace: "ours", features: []string{"namespaces"}, locks: []client.Lock{heldLock("job:a/b", "web-0", "s", 5000)}}
+	s := serve(t, f.start(t), nil)
+	if n := len(all(s.page(200, "/"), "form", "method", "post")); n != 0 {
+		t.Errorf("%d forms", n)
+	}
+	choice := all(all(s.page(200, "/"), "details", "class", "namespaces")[0], "a")
+	if len(choice) != 2 || attr(choice[0], "href") != "/" || textOf(choice[0]) != "ours" || attr(choice[1], "href") != "/n/%3Ci%3En/" || textOf(choice[1]) != "<i>n" {
+		t.Fatalf("%d namespaces", len(choice))
+	}
+	if href := attr(all(all(s.page(200, "/totals"), "main")[0], "a")[1], "href"); href != "/n/%3Ci%3En/?type=%3Ci%3Et" {
+		t.Error(href)
+	}
+	f.asked.Clear()
+	there := attr(choice[1], "href")
+	for _, page := range []string{"", "waits", "sidecars", "key?key=job%3Aa%2Fb"} {
+		doc := s.page(200, there+page)
+		checkMarkup(t, page, doc, 3)
+		if text := textOf(doc); !strings.Contains(text, "web-0") || !strings.Contains(textOf(all(doc, "summary")[0]), "<i>n") {
+			t.Errorf("%s: %s", page, text)
+		}
+		if n := len(all(doc, "form", "method", "post")); n != 0 {
+			t.Errorf("%s: %d buttons", page, n)
+		}
+		base, _ := url.Parse(s.url + there + page)
+		for _, a := range all(all(doc, "main")[0], "a") {
+			if u, err := base.Parse(attr(a, "href")); err != nil || !strings.HasPrefix(u.EscapedPath(), there) {
+				t.Errorf("%s: a link leads to %q", page, attr(a, "href"))
+			}
+		}
+		live, err := base.Parse(attr(all(doc, "main")[0], "hx-sse:connect"))
+		if err != nil || !strings.HasPrefix(live.EscapedPath(), there+"live/") {
+			t.Errorf("%s: live at %v", page, live)
+		}
+		next, leave := s.live(live.EscapedPath() + "?" + live.RawQuery)
+		awaitLive(next, "web-0")
+		leave()
+	}
+	f.asked.Range(func(asked, _ any) bool {
+		u, _ := url.Parse(asked.(string))
+		if about := u.Path == "/v1" || u.Path == "/v1/stats"; !about && u.Query().Get("namespace") != "<i>n" {
+			t.Errorf("asked for %s", asked)
+		}
+		return true
+	})
+	if n := f.watching.Load(); n != 0 {
+		t.Errorf("%d keys of another namespace are watched", n)
+	}
+}
+
+// A sidecar that shows only its own namespace is not asked for others, nor for counts.
+func TestOneNamespace(t *testing.T) {
+	f := &fake{namespace: "ours"}
+	s := serve(t, f.start(t), nil)
+	if n := len(all(s.page(200, "/"), "details")); n != 0 {
+		t.Errorf("%d choices", n)
+	}
+	if _, counted := f.asked.Load("/v1/stats?scope=database&limit=1000"); counted {
+		t.Error("the locks were counted in vain")
 	}
 }
 
@@ -623,7 +687,7 @@ func TestSidecars(t *testing.T) {
 	if text := textOf(all(doc, "dl")[0]); !strings.Contains(text, "Unknown version1") || !strings.Contains(text, "Version v1.0.01") {
 		t.Error(text)
 	}
-	if href := attr(all(all(doc, "table", "class", "sessions")[0], "a")[0], "href"); href != "/?q=web-0%2Fs1" {
+	if href := attr(all(all(doc, "table", "class", "sessions")[0], "a")[0], "href"); href != "./?q=web-0%2Fs1" {
 		t.Error(href)
 	}
 }

@@ -3,6 +3,8 @@ package console
 import (
 	"sync"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 )
 
 // rest is the least time between two readings of the same.
@@ -53,4 +55,16 @@ func (f *feed[T]) since(t time.Time) reading[T] {
 		f.last.value, f.last.seen = value, began
 	}
 	return f.last
+}
+
+// feedOf is the feed with a name, made if it is not known.
+func feedOf[Name comparable, T any](known *lru.Cache[Name, *feed[T]], name Name, read func() (T, error)) *feed[T] {
+	if f, ok := known.Get(name); ok {
+		return f
+	}
+	made := &feed[T]{read: read}
+	if f, ok, _ := known.PeekOrAdd(name, made); ok {
+		return f
+	}
+	return made
 }

@@ -189,6 +189,8 @@ type fake struct {
 	waiters []client.Waiter
 	// namespace is the sidecar's. That of the counts is <i>n.
 	namespace string
+	features  []string
+	asked     sync.Map     // paths with their queries
 	lists     atomic.Int64 // how often the first page of locks was read
 	queues    atomic.Int64 // how often waiting calls were read
 	// watching is the number of streams of events.
@@ -243,6 +245,7 @@ func (f *fake) awaitWatching(t *testing.T, streams int64) {
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, _ := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), "/v1/"))
+	f.asked.Store(r.URL.RequestURI(), true)
 	switch {
 	case path == "locks":
 		if r.URL.Query().Get("cursor") == "" {
@@ -264,7 +267,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.queues.Add(1)
 		answer(w, r, "waiters", f.waiters)
 	case r.URL.Path == "/v1":
-		_ = json.NewEncoder(w).Encode(map[string]any{"namespace": f.namespace})
+		_ = json.NewEncoder(w).Encode(map[string]any{"namespace": f.namespace, "features": f.features})
 	case path == "stats":
 		_ = json.NewEncoder(w).Encode(map[string]any{"held": 1, "types": []map[string]any{{"namespace": "<i>n", "type": "<i>t", "held": 1}}, "pods": []map[string]any{{"namespace": "<i>n", "pod": "<i>p"}}})
 	default:

@@ -17,15 +17,21 @@ type keyState struct {
 	waiters []*client.Waiter // the first ones
 }
 
-func (c *console) readKey(key string) (*keyState, error) {
+func (c *console) readKey(name keyName) (*keyState, error) {
 	s := &keyState{}
-	if err := c.Client.Call(http.MethodGet, client.LockPath(key), nil, &s.lock, 0); err != nil {
+	var err error
+	if name.namespace == "" {
+		err = c.Client.Call(http.MethodGet, client.LockPath(name.key), nil, &s.lock, 0)
+	} else {
+		err = c.readHeld(name, &s.lock)
+	}
+	if err != nil {
 		return nil, err
 	}
-	if s.lock.QueueLength == 0 {
+	if name.namespace == "" && s.lock.QueueLength == 0 {
 		return s, nil
 	}
-	_, err := c.Client.Pages(client.LockPath(key)+"/waiters", url.Values{}, rowsShown, func(p *client.Page) error {
+	_, err = c.Client.Pages(client.LockPath(name.key)+"/waiters", queryOf(name.namespace), rowsShown, func(p *client.Page) error {
 		for _, encoded := range p.Waiters {
 			w := &client.Waiter{}
 			if err := json.Unmarshal(encoded, w); err != nil {
@@ -36,6 +42,26 @@ func (c *console) readKey(key string) (*keyState, error) {
 		return nil
 	})
 	return s, err
+}
+
+// readHeld reads a key of another namespace: a list whose first lock is that of the key, if it is held.
+func (c *console) readHeld(name keyName, lock *client.Lock) error {
+	lock.Key = name.key
+	query := queryOf(name.namespace)
+	query.Set("prefix", name.key)
+	_, err := c.Client.Pages("/v1/locks", query, 1, func(p *client.Page) error {
+		for _, encoded := range p.Locks {
+			var first client.Lock
+			if err := json.Unmarshal(encoded, &first); err != nil {
+				return err
+			}
+			if first.Key == name.key {
+				*lock = first
+			}
+		}
+		return nil
+	})
+	return err
 }
 
 // keyed is the data of a key's page.
@@ -67,16 +93,17 @@ type holder struct {
 
 var errNoKey = errors.New("a key has 1 to 512 bytes")
 
-func (c *console) keyView(q url.Values) view {
+func (c *console) keyView(namespace string, q url.Values) view {
 	key := q.Get("key")
+	name := keyName{namespace, key}
 	if key == "" || len(key) > maxKey {
 		return view{name: "key", title: "Key", show: func() content { return content{Problem: errNoKey.Error()} }}
 	}
 	if q.Has("done") {
-		c.topics.of(key).feed.after(time.Now()) // it shows what the action has changed
+		c.topics.of(name).feed.after(time.Now()) // it shows what the action has changed
 	}
 	return view{name: "key", title: shortened(client.Printable(key)), show: func() content {
-		t := c.topics.of(key)
+		t := c.topics.of(name)
 		return seen(t.feed.now(), func(s *keyState) any { return c.keyed(t, s) })
 	}}
 }
@@ -84,8 +111,8 @@ func (c *console) keyView(q url.Values) view {
 func (c *console) keyed(t *topic, s *keyState) *keyed {
 	l := &s.lock
 	d := &keyed{
-		Key: t.key, Type: l.Type, Held: l.Holder != nil, Mode: l.LockMode.String(), Queue: l.QueueLength,
-		MoreWaiters: max(0, l.QueueLength-len(s.waiters)), CSRF: c.csrf, AllowStop: c.AllowStop, AllowForce: c.AllowForce,
+		Key: t.name.key, Type: l.Type, Held: l.Holder != nil, Mode: l.LockMode.String(), Queue: max(l.QueueLength, len(s.waiters)),
+		MoreWaiters: max(0, l.QueueLength-len(s.waiters)), CSRF: c.csrf, AllowStop: c.AllowStop && t.name.namespace == "", AllowForce: c.AllowForce && t.name.namespace == "",
 	}
 	d.Events, d.Unwatched = t.seen()
 	if l.Holder != nil && l.Mode != client.ModeShared {
@@ -155,7 +182,7 @@ func (c *console) act(w http.ResponseWriter, r *http.Request, do func(o sent) (d
 		if _, unanswered := errors.AsType[*client.UnansweredError](err); unanswered {
 			what = "Perhaps done: "
 		}
-		c.writePage(r.Context(), w, q, c.keyView, what+err.Error(), http.StatusConflict)
+		c.writePage(r, w, q, c.keyView, what+err.Error(), http.StatusConflict)
 		return
 	}
 	http.Redirect(w, r, keyURL(o.key)+"&done="+done, http.StatusSeeOther)

@@ -45,24 +45,19 @@ type hold struct {
 	longest int64
 }
 
-// listOf is the feed of the locks of a type; all if it is empty.
-func (c *console) listOf(kind string) *feed[*list] {
-	if known, ok := c.lists.Get(kind); ok {
-		return known
-	}
-	made := &feed[*list]{read: func() (*list, error) { return c.readList(kind) }}
-	if known, ok, _ := c.lists.PeekOrAdd(kind, made); ok {
-		return known
-	}
-	return made
+// listName names a list: the locks of a type, or all if it is empty, in a namespace.
+type listName struct{ namespace, kind string }
+
+func (c *console) listOf(name listName) *feed[*list] {
+	return feedOf(c.lists, name, func() (*list, error) { return c.readList(name) })
 }
 
 var errEnough = errors.New("enough")
 
-func (c *console) readList(kind string) (*list, error) {
-	query := url.Values{"scope": {"all"}}
-	if kind != "" {
-		query.Set("type", kind)
+func (c *console) readList(name listName) (*list, error) {
+	query := queryOf(name.namespace)
+	if name.kind != "" {
+		query.Set("type", name.kind)
 	}
 	l := &list{holds: map[holderName]*hold{}}
 	types := map[string]bool{}
@@ -173,7 +168,7 @@ func (ch choice) href(name, value string) string {
 	q := maps.Clone(ch.query)
 	q.Del("page")
 	q.Set(name, value)
-	return "/?" + q.Encode()
+	return "./?" + q.Encode()
 }
 
 // of returns the chosen locks in order.
@@ -213,9 +208,9 @@ type listed struct {
 	Types                 []string
 }
 
-func (c *console) listView(q url.Values) view {
+func (c *console) listView(namespace string, q url.Values) view {
 	ch := choose(q)
-	locks := c.listOf(ch.Type)
+	locks := c.listOf(listName{namespace, ch.Type})
 	return view{name: "locks", title: "Locks", show: func() content {
 		return seen(locks.now(), func(l *list) any { return ch.show(l) })
 	}}

@@ -2,7 +2,6 @@ package console
 
 import (
 	"bytes"
-	"context"
 	"net/http"
 	"net/url"
 	"time"
@@ -15,8 +14,8 @@ const (
 	keepAlive = 15 * time.Second
 )
 
-// viewer opens a page. show returns the page as it is now, and may be called repeatedly.
-type viewer func(q url.Values) (v view)
+// viewer opens a page of a namespace; empty: the sidecar's own. show returns the page as it is now, and may be called repeatedly.
+type viewer func(namespace string, q url.Values) (v view)
 
 type view struct {
 	name, title string
@@ -47,22 +46,26 @@ type page struct {
 
 	Name, Title, Live string
 	Notice            string
+	// Namespace is the one that is shown; empty: the sidecar's own.
+	Namespace string
+	Choice    namespaces
 }
 
 func (c *console) servePage(w http.ResponseWriter, r *http.Request, open viewer) {
 	q := r.URL.Query()
-	c.writePage(r.Context(), w, q, open, notices[q.Get("done")], http.StatusOK)
+	c.writePage(r, w, q, open, notices[q.Get("done")], http.StatusOK)
 }
 
-func (c *console) writePage(ctx context.Context, w http.ResponseWriter, q url.Values, open viewer, notice string, status int) {
-	v := open(q)
-	p := page{content: v.show(), Name: v.name, Title: v.title, Notice: notice}
-	p.Live = "/live" + paths[v.name] + "?" + q.Encode()
+func (c *console) writePage(r *http.Request, w http.ResponseWriter, q url.Values, open viewer, notice string, status int) {
+	namespace := r.PathValue("namespace")
+	v := open(namespace, q)
+	p := page{content: v.show(), Name: v.name, Title: v.title, Notice: notice, Namespace: namespace, Choice: c.spaces.now().value}
+	p.Live = "./live" + paths[v.name] + "?" + q.Encode()
 	if p.Problem != "" && status == http.StatusOK {
 		status = http.StatusServiceUnavailable
 	}
 	var out bytes.Buffer
-	if err := wholePage(p).Render(ctx, &out); err != nil {
+	if err := wholePage(p).Render(r.Context(), &out); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -85,7 +88,7 @@ func (c *console) serveLive(w http.ResponseWriter, r *http.Request, open viewer)
 		http.Error(w, "too many live pages", http.StatusServiceUnavailable)
 		return
 	}
-	v := open(r.URL.Query())
+	v := open(r.PathValue("namespace"), r.URL.Query())
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // nginx would keep the events back
 	out := http.NewResponseController(w)

@@ -39,9 +39,9 @@ type session struct {
 	Held, Waits    int64 // the longest ones
 }
 
-func (c *console) sidecarsView(url.Values) view {
+func (c *console) sidecarsView(namespace string, _ url.Values) view {
 	return view{name: "sidecars", title: "Sidecars", show: func() content {
-		return seen(c.waits.now(), func(w *waits) any { return sidecarsOf(w) })
+		return seen(c.waitsOf(namespace).now(), func(w *waits) any { return sidecarsOf(w) })
 	}}
 }
 

@@ -32,17 +32,20 @@ type topics struct {
 	ctx context.Context
 
 	mu    sync.Mutex
-	known *simplelru.LRU[string, *topic]
+	known *simplelru.LRU[keyName, *topic]
 }
 
+// keyName is a key of a namespace; empty: the sidecar's own.
+type keyName struct{ namespace, key string }
+
 func newTopics(ctx context.Context, c *console) (*topics, error) {
-	known, err := simplelru.NewLRU(maxTopics, func(_ string, t *topic) { t.end() })
+	known, err := simplelru.NewLRU(maxTopics, func(_ keyName, t *topic) { t.end() })
 	return &topics{c: c, ctx: ctx, known: known}, err
 }
 
 // topic is a key with its events, for all of its viewers.
 type topic struct {
-	key  string
+	name keyName
 	feed feed[*keyState]
 	idle *time.Timer // drops the topic
 	end  func()
@@ -65,17 +68,17 @@ type event struct {
 }
 
 // of returns the topic of a key. A page asks for it each time that it shows the key.
-func (ts *topics) of(key string) *topic {
+func (ts *topics) of(name keyName) *topic {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if t, known := ts.known.Get(key); known {
+	if t, known := ts.known.Get(name); known {
 		t.idle.Reset(linger)
 		return t
 	}
 	ctx, cancel := context.WithCancel(ts.ctx)
-	t := &topic{key: key, problem: "not connected yet"}
+	t := &topic{name: name, problem: "not connected yet"}
 	t.feed.read = func() (*keyState, error) {
-		s, err := ts.c.readKey(key)
+		s, err := ts.c.readKey(name)
 		if err == nil {
 			t.compare(&s.lock)
 		}
@@ -86,7 +89,11 @@ func (ts *topics) of(key string) *topic {
 		t.idle.Stop()
 		cancel()
 	}
-	ts.known.Add(key, t)
+	ts.known.Add(name, t)
+	if name.namespace != "" {
+		t.compares, t.problem = true, "Only what two looks at the key differ in: the sidecar watches only keys of its own namespace."
+		return t
+	}
 	go t.watch(ctx, ts.c.Client)
 	return t
 }
@@ -94,8 +101,8 @@ func (ts *topics) of(key string) *topic {
 func (ts *topics) drop(t *topic) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if known, _ := ts.known.Peek(t.key); known == t {
-		ts.known.Remove(t.key)
+	if known, _ := ts.known.Peek(t.name); known == t {
+		ts.known.Remove(t.name)
 	}
 }
 
@@ -165,7 +172,7 @@ func holdersOf(l *client.Lock) map[string]who {
 }
 
 func (t *topic) follow(ctx context.Context, c *client.Client) error {
-	return c.Follow(ctx, t.key, func(name string, data []byte) error {
+	return c.Follow(ctx, t.name.key, func(name string, data []byte) error {
 		t.note(nil)
 		if name != "state" {
 			t.add(name, data)

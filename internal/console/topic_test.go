@@ -48,7 +48,7 @@ func TestChangesOfHoldersWithoutEvents(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		(&topic{key: "k"}).watch(t.Context(), client.New(socket, "test"))
+		(&topic{name: keyName{key: "k"}}).watch(t.Context(), client.New(socket, "test"))
 	}()
 	select {
 	case <-ended:
@@ -56,7 +56,7 @@ func TestChangesOfHoldersWithoutEvents(t *testing.T) {
 		t.Error("events are asked for again and again")
 	}
 	s := serve(t, socket, nil)
-	next, _ := s.live("/live" + keyURL("k"))
+	next, _ := s.live("/live" + keyURL("k")[1:])
 	awaitLive(next, "it may only read")
 	set("a", "bb")
 	doc := parse(t, awaitLive(next, "e-acquired"))

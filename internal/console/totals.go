@@ -12,7 +12,7 @@ import (
 type totalled struct {
 	client.Stats
 
-	own string // the namespace whose locks the console shows
+	about client.About
 }
 
 func (c *console) readStats() (*totalled, error) {
@@ -23,13 +23,21 @@ func (c *console) readStats() (*totalled, error) {
 	if len(t.Types) > 101 || len(t.Pods) > 101 {
 		return nil, errors.New("the sidecar answers with more lines than it was asked for")
 	}
-	var about client.About
-	err := c.Client.Call(http.MethodGet, "/v1", nil, &about, 0)
-	t.own = about.Namespace
-	return t, err
+	return t, c.Client.Call(http.MethodGet, "/v1", nil, &t.about, 0)
 }
 
-func (c *console) totalsView(url.Values) view {
+// listURL is the list of locks of a namespace; empty if the console cannot show it. The sum of the rest has none.
+func (t *totalled) listURL(namespace string) string {
+	switch {
+	case namespace == t.about.Namespace:
+		return "/"
+	case namespace != "" && t.about.ShowsNamespaces():
+		return namespaceURL(namespace)
+	}
+	return ""
+}
+
+func (c *console) totalsView(string, url.Values) view {
 	return view{name: "totals", title: "Totals", show: func() content {
 		return seen(c.stats.now(), func(t *totalled) any { return t })
 	}}

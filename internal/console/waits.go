@@ -63,10 +63,10 @@ type wait struct {
 
 // readWaits searches circles among the calls and locks that existed when it began, so all of them existed at the same
 // time (see deadlock).
-func (c *console) readWaits() (*waits, error) {
+func (c *console) readWaits(namespace string) (*waits, error) {
 	look := client.Look{Since: time.Now()}
 	var calls []*client.Waiter
-	next, err := c.Client.Pages("/v1/waiters", url.Values{}, maxWaits, func(p *client.Page) error {
+	next, err := c.Client.Pages("/v1/waiters", queryOf(namespace), maxWaits, func(p *client.Page) error {
 		for _, encoded := range p.Waiters {
 			call := &client.Waiter{}
 			if err := json.Unmarshal(encoded, call); err != nil {
@@ -80,7 +80,7 @@ func (c *console) readWaits() (*waits, error) {
 	if err != nil {
 		return nil, err
 	}
-	read := c.listOf("").after(look.Since)
+	read := c.listOf(listName{namespace: namespace}).after(look.Since)
 	if read.err != nil {
 		return nil, read.err
 	}
@@ -171,8 +171,13 @@ func (c *console) waitOf(w *client.Waiter) wait {
 	}
 }
 
-func (c *console) waitsView(url.Values) view {
+// waitsOf is the feed of the waiting calls of a namespace.
+func (c *console) waitsOf(namespace string) *feed[*waits] {
+	return feedOf(c.waits, namespace, func() (*waits, error) { return c.readWaits(namespace) })
+}
+
+func (c *console) waitsView(namespace string, _ url.Values) view {
 	return view{name: "waits", title: "Waits", show: func() content {
-		return seen(c.waits.now(), func(w *waits) any { return w })
+		return seen(c.waitsOf(namespace).now(), func(w *waits) any { return w })
 	}}
 }

@@ -115,6 +115,10 @@ func (s *sidecar) proxyConfig() proxy.Config {
 		Locks: s.locks, Logger: s.log, Version: s.Version,
 		Claimed: s.record.begin, Namespace: cfg.Namespace,
 		TTL: cfg.TTL, AllowForce: cfg.AllowForce,
+		Namespaces: func() bool {
+			e, err := store.As[store.Elsewhere](s.store, "")
+			return err == nil && e.MayShowNamespaces() == nil
+		},
 		Details: func() map[string]string { return store.Details(s.store) },
 		Tracer:  s.tel.Tracer, Metrics: s.tel.Metrics.Calls, MetricsHandler: s.tel.Scrape,
 		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"strings"
@@ -188,13 +189,18 @@ func (s *Store) List(ctx context.Context, q store.Query) ([]store.Lock, error) {
 	if s.readsOnly.Load() {
 		sql = sqlListAsReader
 	}
-	return o.list(ctx, sql, q.After, q.Prefix, behind(q.Prefix), q.Instance, min(max(q.Limit, 1), math.MaxInt32))
+	if q.Namespace != "" {
+		if err := s.MayShowNamespaces(); err != nil {
+			return nil, err
+		}
+	}
+	return o.list(ctx, sql, q.Namespace, q.After, q.Prefix, behind(q.Prefix), q.Instance, min(max(q.Limit, 1), math.MaxInt32))
 }
 
-// list reads the held locks from first up to end, without end, and behind after.
-func (o *operation) list(ctx context.Context, sql statement, after, first, end, instance string, limit int) ([]store.Lock, error) {
+// list reads the held locks from first up to end, without end, and behind after. An empty namespace is the store's own.
+func (o *operation) list(ctx context.Context, sql statement, namespace, after, first, end, instance string, limit int) ([]store.Lock, error) {
 	return query(ctx, o, sql,
-		[]any{o.config.Identity.Namespace, after, first, end, instance, limit, store.HoldersShown},
+		[]any{cmp.Or(namespace, o.config.Identity.Namespace), after, first, end, instance, limit, store.HoldersShown},
 		func(rows pgx.Rows, l *store.Lock) error {
 			var key string
 			var c lockColumns

@@ -21,11 +21,22 @@ func (s *Store) mayCarryOut(name string) error {
 	return &store.UnsupportedError{Capability: name, Why: "the database role of this sidecar may only read, so it cannot " + name}
 }
 
+// MayShowNamespaces is nil for a role that may only read: an operator has chosen it for a sidecar that shows locks to people. A sidecar of apps
+// shows only its own namespace, because its apps may not see the others.
+func (s *Store) MayShowNamespaces() error {
+	if s.readsOnly.Load() {
+		return nil
+	}
+	return &store.UnsupportedError{
+		Capability: "namespaces", Why: "this sidecar shows only its own namespace, because its database role may change locks; one that may only read (locksidecar_reader) shows all",
+	}
+}
+
 // getAsReader reads keys one by one. A free key has only its name.
 func (s *Store) getAsReader(ctx context.Context, o *operation, keys []string) ([]store.Lock, error) {
 	locks := make([]store.Lock, len(keys))
 	for i, key := range keys {
-		found, err := o.list(ctx, sqlListAsReader, "", key, justBehind(key), "", 1)
+		found, err := o.list(ctx, sqlListAsReader, "", "", key, justBehind(key), "", 1)
 		if err != nil {
 			return nil, err
 		}

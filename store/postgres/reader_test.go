@@ -143,6 +143,44 @@ func TestReaderSeesWhatSidecarsSee(t *testing.T) {
 	}
 }
 
+// A role that may only read sees the locks and the waiters of each namespace, and only its own unless another one is named. The role of a
+// sidecar of apps sees no other.
+//
+// Proves: threat other namespace
+func TestReaderSeesOtherNamespaces(t *testing.T) {
+	t.Parallel()
+	url := cluster.NewDatabase(t)
+	other := startStore(t, url, store.Identity{Namespace: "other", Instance: "i", Pod: "p"})
+	lease := openLease(t, other, time.Hour)
+	want(t, acquire(t, other, askFor("theirs", lease)), store.Granted)
+	want(t, enqueue(t, other, askFor("theirs", lease)), store.Queued)
+	r := reading(t, url)
+	for namespace, held := range map[string]int{"other": 1, "": 0, "n": 0, "none": 0} {
+		locks, err := r.List(t.Context(), store.Query{Namespace: namespace, Limit: 10})
+		calls, failed := r.Waiting(t.Context(), store.WaitQuery{Namespace: namespace, Limit: 10})
+		if err != nil || failed != nil || len(locks) != held || len(calls) != held {
+			t.Errorf("%q: %+v, %v; %+v, %v", namespace, locks, err, calls, failed)
+		}
+		for _, l := range locks {
+			if l.Key != "theirs" || l.Token != 0 || l.Holder.Pod != "p" {
+				t.Errorf("%+v", l)
+			}
+		}
+	}
+	if err := r.MayShowNamespaces(); err != nil {
+		t.Error(err)
+	}
+	for _, namespace := range []string{"n", "none"} {
+		_, listed := other.List(t.Context(), store.Query{Namespace: namespace, Limit: 10})
+		_, waited := other.Waiting(t.Context(), store.WaitQuery{Namespace: namespace, Limit: 10})
+		for _, err := range []error{listed, waited, other.MayShowNamespaces()} {
+			if _, refused := errors.AsType[*store.UnsupportedError](err); !refused {
+				t.Errorf("%q: %v", namespace, err)
+			}
+		}
+	}
+}
+
 // A role that may only read is refused each change, and told why. Nothing of it stays, so nothing is to be reaped.
 // Proves: threat reading role
 func TestReaderChangesNothing(t *testing.T) {

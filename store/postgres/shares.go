@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -106,12 +107,17 @@ func (s *Store) Waiting(ctx context.Context, q store.WaitQuery) ([]store.Waiting
 		return nil, err
 	}
 	defer cancel()
+	if q.Namespace != "" {
+		if err := s.MayShowNamespaces(); err != nil {
+			return nil, err
+		}
+	}
 	first, end := max(q.Prefix, q.After.Key), behind(q.Prefix)
 	if q.Key != "" {
 		first, end = max(q.Key, first), min(justBehind(q.Key), end)
 	}
 	return query(ctx, o, sqlWaiting,
-		[]any{s.config.Identity.Namespace, first, end, q.After.Key, q.After.Order, min(max(q.Limit, 1), waitingMax)},
+		[]any{cmp.Or(q.Namespace, s.config.Identity.Namespace), first, end, q.After.Key, q.After.Order, min(max(q.Limit, 1), waitingMax)},
 		func(rows pgx.Rows, w *store.Waiting) error {
 			var limit *int
 			err := rows.Scan(&w.Key, &w.Order, &w.Position, (*zeronull.Text)(&w.Pod), &w.Session, &w.Owner, &limit, &w.WaitingFor, &w.Traceparent)

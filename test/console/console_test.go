@@ -245,7 +245,7 @@ func TestSidecars(t *testing.T) {
 	w.startSidecar()
 	w.startConsole()
 	b := newBrowser(t)
-	b.do(chromedp.Navigate(w.url), chromedp.Click("nav a[href='/sidecars']", chromedp.ByQuery))
+	b.do(chromedp.Navigate(w.url), chromedp.Click("nav a[href='./sidecars']", chromedp.ByQuery))
 	b.await(has("#content", "No sidecar holds a lock."))
 	app := w.app()
 	app.wants(200, "PUT", "/v1/locks/job:1", "")
@@ -257,7 +257,7 @@ func TestSidecars(t *testing.T) {
 	}
 	b.do(chromedp.Click(".sessions .who", chromedp.ByQuery), chromedp.WaitVisible("table.locks", chromedp.ByQuery))
 	b.await(rows + " == 2")
-	b.do(chromedp.Click("nav a[href='/totals']", chromedp.ByQuery), chromedp.WaitVisible("#content a[href='/?type=job']", chromedp.ByQuery))
+	b.do(chromedp.Click("nav a[href='./totals']", chromedp.ByQuery), chromedp.WaitVisible("#content a[href='/?type=job']", chromedp.ByQuery))
 	b.do(chromedp.Click("#content a[href='/?type=job']", chromedp.ByQuery), chromedp.WaitVisible("table.locks", chromedp.ByQuery))
 	b.await(rows + " == 2")
 	b.quiet()

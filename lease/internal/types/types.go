@@ -171,6 +171,9 @@ const (
 
 // ListRequest selects held locks, ordered by the bytes of their keys.
 type ListRequest struct {
+	// Namespace is another namespace than the sidecar's own. Empty: its own.
+	Namespace string
+	// Scope is [ScopeAll] for another namespace.
 	Scope  Scope
 	Prefix string
 	// After selects keys after this one: the last key of the previous page.

@@ -15,17 +15,23 @@ var features = []string{
 	"release_by_id", "shared", "waiters",
 }
 
-// featureForce is listed only if it is allowed.
-const featureForce = "force"
+// featureForce and featureNamespaces are listed only if the sidecar allows them.
+const (
+	featureForce      = "force"
+	featureNamespaces = "namespaces"
+)
 
-// AppendAbout appends the answer to GET /v1.
-func AppendAbout(b []byte, version, namespace string, force bool) []byte {
+// AppendAbout appends the answer to GET /v1. namespaces says that other namespaces can be read.
+func AppendAbout(b []byte, version, namespace string, force, namespaces bool) []byte {
 	o := append(open(b).text("version", version).text("api", "v1").text("namespace", namespace).name("features"), '[')
 	for _, f := range features {
 		o = appendString(comma(o), f)
 	}
 	if force {
 		o = appendString(comma(o), featureForce)
+	}
+	if namespaces {
+		o = appendString(comma(o), featureNamespaces)
 	}
 	return append(o, "]}"...)
 }

@@ -40,7 +40,7 @@ func TestPageIsBounded(t *testing.T) {
 		for _, l := range page["locks"].([]any) {
 			got = append(got, l.(map[string]any)["key"].(string))
 		}
-		next, _, p := ParseList([]byte("cursor="+page["next_cursor"].(string)), nil)
+		next, _, p := ParseList([]byte("cursor="+page["next_cursor"].(string)), nil, "default")
 		if p != nil {
 			t.Fatal(p.Detail)
 		}

@@ -22,11 +22,14 @@ func FuzzList(f *testing.F) {
 		{"type=a%3Ab", "a:b:"},
 		{"type=%C3%A4&prefix=%C3", "\u00e4:x"},
 		{"limit=1&limit=2", "\xff"},
+		{"namespace=ours&scope=pod", "a"},
+		{"namespace=theirs&scope=all", "a"},
+		{"namespace=theirs&scope=pod", "a"},
 	} {
 		f.Add([]byte(seed[0]), seed[1])
 	}
 	f.Fuzz(func(t *testing.T, query []byte, key string) {
-		r, none, p := ParseList(query, nil)
+		r, none, p := ParseList(query, nil, "ours")
 		if p != nil {
 			if p.Status() != 400 || !json.Valid(p.Append(nil)) {
 				t.Fatalf("%+v", p)
@@ -37,7 +40,8 @@ func FuzzList(f *testing.F) {
 		if err != nil {
 			t.Fatalf("taken, but net/url says %v: %q", err, query)
 		}
-		if r.Limit < 1 || r.Limit > maxLimit || r.Scope > lease.ScopeSession {
+		if r.Limit < 1 || r.Limit > maxLimit || r.Scope > lease.ScopeSession ||
+			r.Namespace == "ours" || r.Namespace != "" && (r.Scope != lease.ScopeAll || r.Namespace != values.Get("namespace")) {
 			t.Fatalf("%q: %+v", query, r)
 		}
 		if checkKey("key", key) != nil {
@@ -48,7 +52,7 @@ func FuzzList(f *testing.F) {
 		if got := !none && strings.HasPrefix(key, r.Prefix); got != want {
 			t.Fatalf("%q selects %q: %t, want %t: %+v", query, key, got, want, r)
 		}
-		again, _, p := ParseList([]byte("cursor="+encodeCursor(key)), nil)
+		again, _, p := ParseList([]byte("cursor="+encodeCursor(key)), nil, "ours")
 		if p != nil || again.After != key {
 			t.Fatalf("the cursor of %q leads to %q, %+v", key, again.After, p)
 		}

@@ -172,16 +172,28 @@ func ParseSession(query, body []byte) (lease.SessionOptions, *Problem) {
 	return o, in.problem
 }
 
-// ParseList reads a list. none reports that nothing can match.
-func ParseList(query, body []byte) (r lease.ListRequest, none bool, p *Problem) {
-	in := readInput(query, []string{"scope", "prefix", "type", "limit", "cursor"}, body, nil)
+// ParseList reads a list. own is the sidecar's namespace. none reports that nothing can match.
+func ParseList(query, body []byte, own string) (r lease.ListRequest, none bool, p *Problem) {
+	in := readInput(query, []string{"namespace", "scope", "prefix", "type", "limit", "cursor"}, body, nil)
+	r.Namespace = in.namespace(own)
 	r.Scope = lease.Scope(max(in.word("scope", "all", "pod", "session")-1, 0))
 	r.Prefix, none = in.prefix()
 	r.Limit = int(cmp.Or(in.integer("limit", 1, maxLimit), defaultLimit))
 	if in.has("cursor") {
 		r.After = in.cursor()
 	}
+	if r.Namespace != "" && r.Scope != lease.ScopeAll {
+		in.failf("query parameter namespace goes only with scope=all: the others are of the sidecar's own namespace")
+	}
 	return r, none, in.problem
+}
+
+// namespace is the one that is asked for, or empty for the sidecar's own.
+func (in *input) namespace(own string) string {
+	if name := in.shortText("namespace", 1); name != own {
+		return name
+	}
+	return ""
 }
 
 // prefix combines prefix and type, which means the prefix "type:". none reports that no key has both.

@@ -96,13 +96,13 @@ func (o object) grantMode(l *store.Lock) object {
 }
 
 // ParseWaiters reads a list of the calls that wait for a key. An empty key selects all.
-func ParseWaiters(query, body []byte, key string) (lease.WaitersRequest, *Problem) {
-	known := []string{"limit", "cursor", "prefix"}
+func ParseWaiters(query, body []byte, key, own string) (lease.WaitersRequest, *Problem) {
+	known := []string{"namespace", "limit", "cursor", "prefix"}
 	if key != "" {
-		known = known[:2]
+		known = known[:3]
 	}
 	in := readInput(query, known, body, nil)
-	r := lease.WaitersRequest{Key: key, Limit: int(cmp.Or(in.integer("limit", 1, maxLimit), defaultLimit))}
+	r := lease.WaitersRequest{Namespace: in.namespace(own), Key: key, Limit: int(cmp.Or(in.integer("limit", 1, maxLimit), defaultLimit))}
 	r.Prefix, _ = in.prefix()
 	if in.has("cursor") {
 		r.After = in.place()
