@@ -109,7 +109,7 @@ func New(ctx context.Context, cfg Config) *Leases {
 // still have locks under these.
 func (ls *Leases) InUse() (ids []store.LeaseID) {
 	for _, l := range ls.All() {
-		if l.users.Load() > 0 && l.life.Load() != nil {
+		if l.users.Load() > 0 && l.isOpen() {
 			ids = append(ids, l.id)
 		}
 	}
@@ -151,7 +151,8 @@ func (ls *Leases) open(call context.Context, l *Lease) {
 	defer cancel()
 	sent := ls.cfg.Clock.Now()
 	suspended := ls.cfg.Clock.Suspended(sent)
-	// The lease may be renewed as soon as it is confirmed.
+	// The first renewal is set before the answer, because the lease may be renewed as soon as it is confirmed. Until then it has no
+	// term, and plan skips it.
 	ls.renewAgain(l, sent.Add(time.Duration(float64(interval(l.ttl, ls.cfg.RenewInterval))*clock.Jitter())))
 	_, err := lanes.SubmitOwn(ctx, ls.cfg.Lanes.Openings, "open lease", store.NewLease{ID: l.id, TTL: l.ttl})
 	tooLate := err == nil && !l.confirm(ls.cfg.Clock, sent, suspended)

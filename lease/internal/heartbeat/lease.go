@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -22,8 +21,8 @@ type Lease struct {
 	opened chan struct{}
 	err    error
 
-	// life is replaced by each confirmed renewal. It is nil until the lease is open.
-	life atomic.Pointer[life]
+	// term is replaced by each confirmed renewal. It is nil until the lease is open: see trust.go.
+	term atomic.Pointer[term]
 	// lost is why the lease was lost; nil: it was not.
 	lost atomic.Pointer[types.LostReason]
 	// users counts the locks, waits and watches under the lease. It rises from zero only under the
@@ -35,18 +34,14 @@ type Lease struct {
 	// For renewals; the mutex of Leases guards both.
 	renewAt  time.Time
 	renewing bool
-	// failing: the store has not confirmed the last renewal.
+	// failing: the store has not confirmed the last renewal, since it was planned: a lease that dies meanwhile is lost because the
+	// store did not answer. See LossReason.
 	failing atomic.Bool
 	// next is the lease to which the locks and waits of this one are being moved.
 	next atomic.Pointer[Lease]
 
 	// Verified belongs to [Users].Verify: the last history in which it verified the lease.
 	Verified store.History
-}
-
-type life struct {
-	deadline  time.Time
-	suspended time.Duration
 }
 
 func newLease(ttl time.Duration) *Lease {
@@ -109,47 +104,8 @@ func (l *Lease) Opened() <-chan struct{} { return l.opened }
 // Err is the error of the opening, once Opened is closed.
 func (l *Lease) Err() error { return l.err }
 
-// Alive reports whether the lease can be trusted now. Every read checks this, because a timer may fire late.
-func (l *Lease) Alive(t clock.Tick) bool {
-	if l.Lost() {
-		return false
-	}
-	life := l.life.Load()
-	if life == nil || !t.Now.Before(life.deadline) || t.Suspended()-life.suspended >= clock.SuspensionLimit {
-		return false
-	}
-	next := l.next.Load() // the store may already have the lock under next
-	return next == nil || next.Alive(t)
-}
-
 // Lost reports whether the lease was lost. Alive becomes false some time earlier.
 func (l *Lease) Lost() bool { return l.lost.Load() != nil }
-
-// Remaining is how long the lease can be trusted without another renewal.
-func (l *Lease) Remaining(t clock.Tick) time.Duration {
-	if !l.Alive(t) {
-		return 0
-	}
-	left := max(l.life.Load().deadline.Sub(t.Now), 0)
-	if next := l.next.Load(); next != nil {
-		left = min(left, next.Remaining(t))
-	}
-	return left
-}
-
-// Deadline is when the lease is no longer trusted unless it is renewed; zero if it was never open. The store may have a lost lease
-// until then, too.
-func (l *Lease) Deadline() time.Time {
-	life := l.life.Load()
-	if life == nil {
-		return time.Time{}
-	}
-	return life.deadline
-}
-
-// KeptUntilDeadline reports whether the lease was lost early: before its deadline, which has not come. The store may have it until the
-// deadline.
-func (l *Lease) KeptUntilDeadline(now time.Time) bool { return l.Lost() && now.Before(l.Deadline()) }
 
 // Pin adds one user. The caller must already be a user.
 func (l *Lease) Pin() { l.users.Add(1) }
@@ -191,23 +147,6 @@ func (l *Lease) Covers(id store.LeaseID) bool {
 	return next != nil && next.Covers(id)
 }
 
-// confirm records that a renewal (or the opening) was confirmed, with the time when it was sent. It returns
-// false if the lease had passed its deadline before.
-func (l *Lease) confirm(clk clock.Clock, sent time.Time, suspendedThen time.Duration) bool {
-	if l.life.Load() != nil && !l.Alive(clock.Read(clk)) {
-		return false
-	}
-	l.life.Store(&life{deadline: sent.Add(l.ttl - Margin(l.ttl)), suspended: suspendedThen})
-	return l.Alive(clock.Read(clk))
-}
-
-const (
-	// MinMargin and marginShare: after the last confirmed renewal was sent, a lease is trusted for its TTL less 5%,
-	// at least 50 ms less. This margin covers clocks of different speeds, and the time to notify the app.
-	MinMargin   = clock.SuspensionLimit // a lease survives a suspension that the margin covers
-	marginShare = 20
-)
-
 // ttlSteps are the TTLs of leases, in addition to the configured one. Each is at most twice the previous
 // one. Locks with any TTL between two steps share a lease, because each lease in use costs renewals.
 var ttlSteps = [...]time.Duration{
@@ -219,13 +158,6 @@ var ttlSteps = [...]time.Duration{
 
 // MaxLeases is the greatest number of leases that can be pinned at a time: one for each step, and one more.
 const MaxLeases = len(ttlSteps) + 1
-
-// Margin is how long before the store's expiry a lease is no longer trusted.
-func Margin(ttl time.Duration) time.Duration { return max(ttl/marginShare, MinMargin) }
-
-// Reliable is how long an app may rely on a lock that the store keeps for the time left. The app of a
-// bind:ttl lock counts this time itself, because the sidecar does not report its end.
-func Reliable(left time.Duration) time.Duration { return left - Margin(left) }
 
 // interval is how often a lease of that TTL is renewed.
 func interval(ttl, configured time.Duration) time.Duration { return min(configured, ttl/3) }

@@ -50,18 +50,18 @@ func (ls *Leases) plan(clk clock.Clock, configured time.Duration) plan {
 	something := false
 	for _, l := range ls.allLocked() {
 		switch {
-		case l.life.Load() == nil: // being opened; the function opened wakes the renewer
+		case !l.isOpen(): // being opened; the function opened wakes the renewer
 		case !l.Alive(clock.Read(clk)):
 			p.past = append(p.past, l)
 		case l.renewing:
-			p.next = min(p.next, l.life.Load().deadline.Sub(now))
+			p.next = min(p.next, l.Deadline().Sub(now))
 		default:
 			resting = append(resting, l)
 			something = something || !l.renewAt.After(now)
 		}
 	}
 	for _, l := range resting {
-		p.next = min(p.next, l.life.Load().deadline.Sub(now))
+		p.next = min(p.next, l.Deadline().Sub(now))
 		wait := l.renewAt.Sub(now)
 		switch {
 		case !something || wait > interval(l.ttl, configured)/2:

@@ -42,7 +42,7 @@ func (ls *Leases) RevokeAll(ctx context.Context) {
 	for _, l := range ls.All() {
 		l.lose(types.LostShutdown)
 		ls.remove(l) // so that a late call does not find it again
-		if l.life.Load() != nil {
+		if l.isOpen() {
 			ls.mustRevoke(l)
 		}
 	}

@@ -1,0 +1,96 @@
+package heartbeat
+
+import (
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+)
+
+// The sidecar trusts a lease until
+//
+//	send time of the last confirmed renewal + TTL - margin
+//
+// on the monotonic clock, unless the machine was suspended since that time: the monotonic clock stands still meanwhile. The store counts
+// the TTL from when it carries the renewal out, which is later. So the sidecar stops trusting the lease before the store lets others have
+// its locks. Every read checks this, because a timer may fire late.
+
+const (
+	// MinMargin and marginShare: the margin is 5% of the TTL, and at least 50 ms. It covers clocks of different speeds, and the time to
+	// notify the app.
+	MinMargin   = clock.SuspensionLimit // a lease survives a suspension that the margin covers
+	marginShare = 20
+)
+
+// Margin is how long before the store's expiry a lease is no longer trusted.
+func Margin(ttl time.Duration) time.Duration { return max(ttl/marginShare, MinMargin) }
+
+// Reliable is how long an app may rely on a lock that the store keeps for the time left. The app of a
+// bind:ttl lock counts this time itself, because the sidecar does not report its end.
+func Reliable(left time.Duration) time.Duration { return left - Margin(left) }
+
+// term is for how long one confirmed renewal, or the opening, lets the sidecar trust a lease. It never changes.
+type term struct {
+	deadline time.Time
+	// suspended is how long the machine had been suspended in all when the renewal was sent.
+	suspended time.Duration
+}
+
+// newTerm returns the term of a renewal that was sent at a time.
+func newTerm(sent time.Time, suspended, ttl time.Duration) *term {
+	return &term{deadline: sent.Add(ttl - Margin(ttl)), suspended: suspended}
+}
+
+// holds reports whether the term is not over.
+func (tm *term) holds(t clock.Tick) bool {
+	return t.Now.Before(tm.deadline) && t.Suspended()-tm.suspended < clock.SuspensionLimit
+}
+
+// Alive reports whether the lease can be trusted now.
+func (l *Lease) Alive(t clock.Tick) bool {
+	if l.Lost() {
+		return false
+	}
+	if tm := l.term.Load(); tm == nil || !tm.holds(t) {
+		return false
+	}
+	next := l.next.Load() // the store may already have the lock under next
+	return next == nil || next.Alive(t)
+}
+
+// Remaining is how long the lease can be trusted without another renewal.
+func (l *Lease) Remaining(t clock.Tick) time.Duration {
+	if !l.Alive(t) {
+		return 0
+	}
+	left := max(l.term.Load().deadline.Sub(t.Now), 0)
+	if next := l.next.Load(); next != nil {
+		left = min(left, next.Remaining(t))
+	}
+	return left
+}
+
+// confirm begins a new term, because the store has confirmed a renewal or the opening. It returns false if the term before was over: a lease
+// is never revived.
+func (l *Lease) confirm(clk clock.Clock, sent time.Time, suspendedThen time.Duration) bool {
+	if l.isOpen() && !l.Alive(clock.Read(clk)) {
+		return false
+	}
+	l.term.Store(newTerm(sent, suspendedThen, l.ttl))
+	return l.Alive(clock.Read(clk))
+}
+
+// isOpen reports whether the store has confirmed the opening.
+func (l *Lease) isOpen() bool { return l.term.Load() != nil }
+
+// Deadline is when the last term ends; zero if the lease was never open. The store may have a lost lease until then, too.
+func (l *Lease) Deadline() time.Time {
+	tm := l.term.Load()
+	if tm == nil {
+		return time.Time{}
+	}
+	return tm.deadline
+}
+
+// KeptUntilDeadline reports whether the lease was lost early: before its deadline, which has not come. The store may have it until the
+// deadline.
+func (l *Lease) KeptUntilDeadline(now time.Time) bool { return l.Lost() && now.Before(l.Deadline()) }
