@@ -54,6 +54,8 @@ quietly npm pack --pack-destination "$dist/npm"
 cd ../..
 say npm "$(cd "$dist/npm" && echo *)"
 
+release/servers.sh "$dist" "$version"
+
 # The tests have run before. Maven Central wants a jar with the sources and one with the documentation beside each jar.
 quietly mvn -B -ntp -f clients/java clean deploy -Prelease -DskipTests -Dmaven.install.skip=true \
   -Dproject.build.outputTimestamp="$(date -u -d "@$SOURCE_DATE_EPOCH" +%FT%TZ)" "-DaltDeploymentRepository=dist::file://$work/maven"

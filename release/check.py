@@ -1,19 +1,28 @@
 #!/usr/bin/env python3
 """Checks what release/build.sh has built: release/check.py FOLDER VERSION.
 
-It installs each package as a user does, and takes a lock with each through the unpacked binary.
+It installs each package as a user does, and takes a lock with each. All this in an empty home, without a variable: the sidecar and each client
+must find each other there.
 """
 
+import hashlib
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 DIST, VERSION = Path(sys.argv[1]).resolve(), sys.argv[2]
+NUMBER = VERSION[1:]
+HOME = Path.home()
 CLIENT = Path("clients/python").resolve()
+MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 PYTHON = """
 from importlib.metadata import version
 from locksidecar import Client
@@ -81,8 +90,7 @@ def archives(work: Path) -> Path:
         parts = (DIST / f"{name}.cdx.json").read_text()
         missing = [line.split("\t")[2] for line in built.splitlines() if line.startswith("\tdep\t") and f'"name": "{line.split(chr(9))[2]}"' not in parts]
         want(f"modules that {name}.cdx.json lacks", missing, [])
-        machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-        if (system, arch) == (platform.system().lower(), machine):
+        if (system, arch) == (platform.system().lower(), MACHINE):
             own = binary
     if own is None:
         sys.exit("no archive is for this machine")
@@ -90,22 +98,96 @@ def archives(work: Path) -> Path:
     return own
 
 
-def python(work: Path, wheel: Path, what: str) -> None:
-    run(sys.executable, "-m", "venv", work / what)
-    program = work / what / "bin" / "python"
-    run(program, "-m", "pip", "install", "-q", "--no-index", "--disable-pip-version-check", wheel)
-    number, held = run(program, "-c", PYTHON, cwd=work).split()
+@contextmanager
+def serving(*command: object, cwd: Path) -> Iterator[None]:
+    """A sidecar, without any configuration. It must end with 0, once its process is told to."""
+    with (cwd / "log").open("w") as log, subprocess.Popen([str(word) for word in command], cwd=cwd, stderr=log) as sidecar:
+        try:
+            run(*command[:-1], "health", "--wait", "30s", cwd=cwd)
+            yield
+        finally:
+            sidecar.terminate()
+    want(f"exit code of {shlex.join(map(str, command))}", sidecar.returncode, 0)
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def servers(work: Path) -> None:
+    """The packages of PyPI and npm have the programs of the archives, which can be run there."""
+    run(CLIENT / ".venv/bin/python", "-m", "twine", "check", "--strict", *sorted(DIST.glob("python/*")))
+    for platform_, wheel_tag, npm_name in (
+        ("linux_amd64", "manylinux_2_17_x86_64.musllinux_1_1_x86_64", "linux-x64"),
+        ("linux_arm64", "manylinux_2_17_aarch64.musllinux_1_1_aarch64", "linux-arm64"),
+        ("darwin_amd64", "macosx_12_0_x86_64", "darwin-x64"),
+        ("darwin_arm64", "macosx_12_0_arm64", "darwin-arm64"),
+    ):
+        program = digest((work / f"locksidecar_{NUMBER}_{platform_}" / "locksidecar").read_bytes())
+        (wheel,) = (p for p in DIST.glob("python/locksidecar_server-*.whl") if all(tag in p.name for tag in wheel_tag.split(".")))
+        with zipfile.ZipFile(wheel) as packed:
+            (script,) = (info for info in packed.infolist() if info.filename.endswith(".data/scripts/locksidecar"))
+            want(f"{wheel.name} has the archive's program", digest(packed.read(script)), program)
+            want(f"{wheel.name} can be run", (script.external_attr >> 16) & 0o777, 0o755)
+        with tarfile.open(DIST / "npm" / f"locksidecar-server-{npm_name}-{NUMBER}.tgz") as packed:
+            member = packed.getmember("package/bin/locksidecar")
+            want(f"{npm_name} has the archive's program", digest(packed.extractfile(member).read()), program)
+            want(f"{npm_name} can be run", member.mode & 0o777, 0o755)
+    say("servers", "4 wheels and 4 npm packages have the archives' programs, byte by byte")
+
+
+def pip(folder: Path, *packages: object) -> Path:
+    """A fresh environment with packages of this release alone."""
+    run(sys.executable, "-m", "venv", folder)
+    run(folder / "bin/python", "-m", "pip", "install", "-q", "--no-index", "--find-links", DIST / "python", "--disable-pip-version-check", *packages)
+    return folder / "bin"
+
+
+def python(bin_: Path, what: str) -> None:
+    number, held = run(bin_ / "python", "-c", PYTHON, cwd=bin_).split()
     want(what, held, "True")
-    say(what, f"{wheel.name} is installed in a fresh environment, version {number}, and has taken a lock")
+    want(what, number.split("rc")[0].split("a")[0].split("b")[0], NUMBER.split("-")[0])
+
+
+def first_lock_of_python(work: Path) -> None:
+    bin_ = pip(work / "pip", "locksidecar[server]")
+    want("the program that locksidecar.testing finds", run(bin_ / "python", "-c", "from locksidecar.testing import find_binary; print(find_binary())"), str(bin_ / "locksidecar"))
+    want("the wheel's program", run(bin_ / "locksidecar", "--version").split(",")[0], f"locksidecar {VERSION}")
+    with serving(bin_ / "locksidecar", "serve", cwd=work / "pip"):
+        python(bin_, "wheel")
+    say("pip", "pip install locksidecar[server]; locksidecar serve; and the client has taken a lock")
+
+
+def sdist(work: Path) -> None:
+    (source,) = DIST.glob("python/*.tar.gz")
+    run(CLIENT / ".venv/bin/python", "-m", "pip", "wheel", "-q", "--no-index", "--no-deps", "--no-build-isolation",
+        "--disable-pip-version-check", "-w", work / "rebuilt", source)
+    (wheel,) = (work / "rebuilt").glob("*.whl")
+    python(pip(work / "sdist", wheel), "sdist")
+    say("sdist", f"{source.name} makes a wheel, whose client has taken a lock")
+
+
+def first_lock_of_node(work: Path) -> None:
+    folder = work / "node"
+    folder.mkdir()
+    # npm takes the package of this platform, and refuses those of others: they are optional.
+    run("npm", "install", "--offline", "--no-audit", "--no-fund", "--silent", DIST / f"npm/locksidecar-{NUMBER}.tgz", DIST / f"npm/locksidecar-server-{NUMBER}.tgz",
+        DIST / f"npm/locksidecar-server-{platform.system().lower()}-{MACHINE.replace('amd64', 'x64')}-{NUMBER}.tgz", cwd=folder)  # fmt: skip
+    found = run("node", "-p", "require('locksidecar/testing').findBinary()", cwd=folder)
+    want("the program that locksidecar/testing finds", found.startswith(str(folder)) and found.endswith("/bin/locksidecar"), True)
+    want("npx", run("npx", "--offline", "@locksidecar/server", "--version", cwd=folder).split(",")[0], f"locksidecar {VERSION}")
+    with serving(folder / "node_modules/.bin/locksidecar", "serve", cwd=folder):
+        want("npm", run("node", "-e", NODE, cwd=folder), f"{NUMBER} true")
+    say("npm", "npm install locksidecar @locksidecar/server; npx @locksidecar/server serve; and the client has taken a lock, by import and require")
 
 
 def jvm(work: Path) -> None:
-    folder = DIST / "maven/io/github/locksidecar/locksidecar" / VERSION[1:]
-    names = {path.name.removeprefix(f"locksidecar-{VERSION[1:]}") for path in folder.iterdir()}
+    folder = DIST / "maven/io/github/locksidecar/locksidecar" / NUMBER
+    names = {path.name.removeprefix(f"locksidecar-{NUMBER}") for path in folder.iterdir()}
     want("files of the client for the JVM", names, {".jar", ".pom", "-sources.jar", "-javadoc.jar"})
-    (json,) = Path.home().glob(".m2/repository/com/grack/nanojson/*/nanojson-*.jar")
+    (json,) = HOME.glob(".m2/repository/com/grack/nanojson/*/nanojson-*.jar")
     (work / "Lock.java").write_text(JAVA)
-    path = os.pathsep.join([str(folder / f"locksidecar-{VERSION[1:]}.jar"), str(json)])
+    path = os.pathsep.join([str(folder / f"locksidecar-{NUMBER}.jar"), str(json)])
     held = run("java", "--module-path", path, "--add-modules", "io.github.locksidecar", work / "Lock.java")
     want("jvm", held, "true")
     say("jvm", f"{folder.name}: the module runs with its one dependency, and has taken a lock")
@@ -121,30 +203,20 @@ def chart() -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ls-release-") as folder:
         work = Path(folder)
+        (work / "home").mkdir()
+        for name in [name for name in os.environ if name.startswith(("LOCKSIDECAR_", "npm_", "PIP_"))]:
+            del os.environ[name]
+        os.environ["HOME"] = str(work / "home")
         binary = archives(work)
+        servers(work)
         want("--version", run(binary, "--version").split(",")[0], f"locksidecar {VERSION}")
-        os.environ["LOCKSIDECAR_SOCKET"] = str(work / "socket")
-        with subprocess.Popen([binary, "serve"], env={**os.environ, "LOCKSIDECAR_STORE_URL": "memory://"}, stderr=subprocess.DEVNULL) as sidecar:
-            try:
-                run(binary, "health", "--wait", "30s")
-                run(binary, "acquire", "release:binary", "--ttl", "30s")
-                say("binary", run(binary, "--version") + ": serves, and its command has taken a lock")
-                (wheel,) = DIST.glob("python/*.whl")
-                python(work, wheel, "wheel")
-                (source,) = DIST.glob("python/*.tar.gz")
-                run(CLIENT / ".venv/bin/python", "-m", "pip", "wheel", "-q", "--no-index", "--no-deps", "--no-build-isolation",
-                    "--disable-pip-version-check", "-w", work / "rebuilt", source)
-                (wheel,) = (work / "rebuilt").glob("*.whl")
-                python(work, wheel, "sdist")
-                (package,) = DIST.glob("npm/*.tgz")
-                (work / "node").mkdir()
-                run("npm", "install", "--offline", "--no-audit", "--no-fund", "--silent", package, cwd=work / "node")
-                want("npm", run("node", "-e", NODE, cwd=work / "node"), f"{VERSION[1:]} true")
-                say("npm", f"{package.name} is installed in an empty folder, and has taken a lock, by import and require")
-                jvm(work)
-            finally:
-                sidecar.terminate()
-        want("exit code of the sidecar", sidecar.returncode, 0)
+        with serving(binary, "serve", cwd=work):
+            run(binary, "acquire", "release:binary", "--ttl", "30s")
+            say("binary", run(binary, "--version") + ": serves, and its command has taken a lock")
+            sdist(work)
+            jvm(work)
+        first_lock_of_python(work)
+        first_lock_of_node(work)
     chart()
 
 

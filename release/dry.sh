@@ -14,6 +14,8 @@ release/build.sh "$again" "$version" >/dev/null
 (cd dist && find . -type f -exec sha256sum {} +) | (cd "$again" && sha256sum --check --quiet -)
 printf '%-10s %s\n' again "built a second time, all $(find dist -type f | wc -l) files are the same, byte by byte"
 release/check.py dist "$version"
+release/check-maven-bundle.sh dist
+release/publish-npm.sh dist "$version" --dry-run >"$again/log" 2>&1 || { cat "$again/log" >&2; exit 1; }
 if release/notes.sh "$version" > dist/NOTES.md 2>/dev/null; then
   printf '%-10s %s\n' notes "NOTES.md, from CHANGELOG.md"
 else
@@ -24,6 +26,11 @@ if [ "$(id -u)" = 0 ] && command -v buildah >/dev/null && [[ $(ldd "$(command -v
   release/image.sh dist "$version"
 else
   printf '%-10s %s\n' image "not built: that takes root, buildah and busybox-static"
+fi
+if [ "$(id -u)" = 0 ] && command -v mmdebstrap >/dev/null; then
+  release/container.sh dist
+else
+  printf '%-10s %s\n' container "not tried: that takes root and mmdebstrap"
 fi
 printf '%-10s %s\n' "not run" "what needs the forge: signatures, provenance, the pushes to the registries" \
   'in all' "$SECONDS s"

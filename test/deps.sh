@@ -2,7 +2,7 @@
 # Installs what this machine lacks: test/deps.sh WHAT…
 #   go         what the tests of the sidecar start: PostgreSQL, PgBouncer, MariaDB, Redis, etcd, Prometheus, and a C compiler for the race detector
 #   python node contract examples java contrib    what the tests of the clients need
-#   image node-real browser fuzzapi site          what the folders of these tests need
+#   image container node-real browser fuzzapi site          what the folders of these tests need
 #   campaign   nothing, but it fails where the campaign cannot run
 #   etcd                                          etcd's server, compiled into .bin
 #   golangci-lint actionlint govulncheck cyclonedx-gomod vale helm    tools, compiled into .bin
@@ -144,6 +144,7 @@ for what in "$@"; do
     node-real)
       needs containerd containerd; needs runc runc; needs etcd etcd-server; needs openssl openssl; needs ip iproute2
       [ -x /usr/lib/cni/ptp ] || packages+=(containernetworking-plugins) ;;
+    container) needs mmdebstrap mmdebstrap ;;
     browser) needs chromium chromium fonts-dejavu-core ;;
     fuzzapi) venv test/fuzzapi/.venv test/fuzzapi/requirements.txt ;;
     site) venv site/.venv site/requirements.txt; made site/.venv/mermaid.min.js site/mermaid.sh || site/mermaid.sh ;;

@@ -4,9 +4,12 @@ package release
 import (
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 )
 
 func run(t *testing.T, folder, name string, args ...string) (string, error) {
@@ -35,7 +38,7 @@ func TestVersionIsTheSameEverywhere(t *testing.T) {
 func TestVersionIsWrittenEverywhere(t *testing.T) {
 	tree := t.TempDir()
 	if out, err := run(t, "../..", "sh", "-c",
-		`git ls-files -z --cached --others --exclude-standard clients compose.yaml deploy docs examples internal test/node | xargs -0 cp -P --parents --target-directory="$0"`, tree); err != nil {
+		`git ls-files -z --cached --others --exclude-standard README.md clients compose.yaml deploy docs examples internal test/node | xargs -0 cp -P --parents --target-directory="$0"`, tree); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	version := script(t, "version.py")
@@ -43,13 +46,16 @@ func TestVersionIsWrittenEverywhere(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for file, want := range map[string]string{
-		"clients/node/package.json":      `"version": "9.8.7-rc.6"`,
-		"clients/python/pyproject.toml":  `version = "9.8.7rc6"`,
-		"deploy/chart/Chart.yaml":        "appVersion: v9.8.7-rc.6",
-		"deploy/sidecar.yaml":            "image: ghcr.io/locksidecar/locksidecar:v9.8.7-rc.6\n",
-		"internal/inject/settings.go":    `DefaultImage  = "ghcr.io/locksidecar/locksidecar:v9.8.7-rc.6"`,
-		"clients/node/package-lock.json": `"version": "9.8.7-rc.6"`,
-		"clients/java/pom.xml":           "<version>9.8.7-rc.6</version>",
+		"clients/node/package.json":            `"version": "9.8.7-rc.6"`,
+		"clients/python/pyproject.toml":        `version = "9.8.7rc6"`,
+		"deploy/chart/Chart.yaml":              "appVersion: v9.8.7-rc.6",
+		"deploy/sidecar.yaml":                  "image: ghcr.io/locksidecar/locksidecar:v9.8.7-rc.6\n",
+		"internal/inject/settings.go":          `DefaultImage  = "ghcr.io/locksidecar/locksidecar:v9.8.7-rc.6"`,
+		"clients/node/package-lock.json":       `"version": "9.8.7-rc.6"`,
+		"clients/java/pom.xml":                 "<version>9.8.7-rc.6</version>",
+		"clients/node/server/package.json":     `"@locksidecar/server-linux-x64": "9.8.7-rc.6"`,
+		"clients/python/server/pyproject.toml": `version = "9.8.7rc6"`,
+		"README.md":                            "releases/download/v9.8.7-rc.6/locksidecar_9.8.7-rc.6_linux_amd64.tar.gz",
 	} {
 		content, err := os.ReadFile(filepath.Join(tree, file))
 		if err != nil || !strings.Contains(string(content), want) {
@@ -129,5 +135,53 @@ func TestNotesAreTheSectionOfTheVersion(t *testing.T) {
 		if out, err := run(t, ".", script(t, "notes.sh"), version, changelog); err == nil || !strings.Contains(out, want) {
 			t.Errorf("%s: %v\n%s", version, err, out)
 		}
+	}
+}
+
+// Each folder with dependencies of its own is in a list of Dependabot.
+func TestDependabotKnowsAllModules(t *testing.T) {
+	config, err := os.ReadFile("../../.github/dependabot.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document struct {
+		Updates []struct {
+			Ecosystem   string   `json:"package-ecosystem"`
+			Directory   string   `json:"directory"`
+			Directories []string `json:"directories"`
+		} `json:"updates"`
+	}
+	if err := yaml.Unmarshal(config, &document); err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for _, update := range document.Updates {
+		for _, folder := range append(update.Directories, update.Directory) {
+			listed[update.Ecosystem+" "+folder] = true
+		}
+	}
+	files, err := run(t, "../..", "git", "ls-files", "--cached", "--others", "--exclude-standard")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, files)
+	}
+	ecosystems := map[string]string{"go.mod": "gomod", "package.json": "npm", "pom.xml": "maven", "pyproject.toml": "pip", "Dockerfile": "docker", "compose.yaml": "docker-compose"}
+	found := 0
+	for file := range strings.FieldsSeq(files) {
+		folder, name := path.Split("/" + file)
+		ecosystem := ecosystems[name]
+		if strings.HasPrefix(name, "requirements") && strings.HasSuffix(name, ".txt") {
+			ecosystem = "pip"
+		}
+		// Modules of a Maven project are updated with it, and a module that has to be vulnerable is not.
+		if ecosystem == "" || ecosystem == "maven" && strings.Count(folder, "/") > 3 || folder == "/test/vuln/planted/" {
+			continue
+		}
+		found++
+		if folder = "/" + strings.Trim(folder, "/"); !listed[ecosystem+" "+folder] {
+			t.Errorf(".github/dependabot.yml does not list %s for %s", folder, ecosystem)
+		}
+	}
+	if found < 20 {
+		t.Errorf("only %d modules were found: the test looks in the wrong place", found)
 	}
 }
