@@ -155,7 +155,7 @@ func (a *app) acquireCommand() *cobra.Command {
 	cmd.Flags().Func("ttl", "the `duration` of the lock, from 500ms to 24h (required)", func(text string) error {
 		return setTTL(&body.TTLMS, text)
 	})
-	cmd.Flags().StringVar(&body.RequestID, "request-id", "", "a UUID of your own that makes the call repeatable: the same id gets the same grant")
+	cmd.Flags().StringVar(&body.RequestID, "request-id", "", "a `UUID` of your own that makes the call repeatable: the same id gets the same grant")
 	return cmd
 }
 

@@ -248,7 +248,13 @@ func TestUsage(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"--help"}, exitcode.OK, "Exit codes:"},
+		{[]string{"--help"}, exitcode.OK, "\nExit codes:\n  0   done\n"},
+		{[]string{"--help"}, exitcode.OK, "\nCommands:\n  acquire     Acquire a lock"},
+		{[]string{"help", "ls"}, exitcode.OK, "List held locks, ordered by key\n\nExamples:\n  locksidecar ls "},
+		{[]string{"events", "--help"}, exitcode.OK, "\nUsage:\n  locksidecar events KEY [flags]\n\nPrint what happens"},
+		{[]string{"top", "--help"}, exitcode.OK, "\nFlags of all commands:\n      --socket "},
+		{[]string{"top", "--help"}, exitcode.OK, "\nExit codes: 0 done, 1 an unexpected error"},
+		{[]string{"release", "--help"}, exitcode.OK, "--request-id UUID "},
 		{[]string{"acquire", "--help"}, exitcode.OK, "fencing"},
 		{[]string{"acquire", "--help"}, exitcode.OK, "tokens can be guessed"},
 		{[]string{"release", "--help"}, exitcode.OK, "can be guessed"},

@@ -59,7 +59,7 @@ MODE is "exclusive", or "shared" with the number of holders, and with a limit "s
 other columns show the holder with the oldest grant ("get" shows all holders).
 BIND is "session" for a lock that ends with a release or with its session; the holder's
 sidecar renews it. BIND is "ttl" for a lock that ends after its time.
-HELD and EXPIRES are durations. WAITING is the number of waiting calls.
+HELD and EXPIRES are durations (1m30s). WAITING is the number of waiting calls.
 
 With --watch, the command goes on after the list: it looks every --interval, and prints a line for
 each lock that is new, has another holder, another number of waiting calls or a new request to
@@ -114,7 +114,7 @@ func (a *app) lsCommand() *cobra.Command {
 	cmd.Flags().StringVar(&l.kind, "type", "", "only keys of this type, the part before the first colon")
 	cmd.Flags().IntVar(&l.limit, "limit", 0, "list at most so many; 0: all")
 	cmd.Flags().BoolVarP(&l.watch, "watch", "w", false, "go on with a line for each change")
-	cmd.Flags().DurationVar(&l.interval, "interval", lookInterval, "how often --watch looks")
+	cmd.Flags().DurationVar(&l.interval, "interval", lookInterval, "how often --watch looks, such as 500ms or 10s")
 	return cmd
 }
 

@@ -57,7 +57,7 @@ func (a *app) releaseCommand() *cobra.Command {
 	}
 	addJSON(cmd)
 	cmd.Flags().Int64Var(&o.token, "token", 0, "the fencing token under which the lock is held")
-	cmd.Flags().StringVar(&o.requestID, "request-id", "", "release what `acquire` with this id has acquired, if anything; may be repeated")
+	cmd.Flags().StringVar(&o.requestID, "request-id", "", "release what the `UUID` of an acquire has acquired, if anything; may be repeated")
 	cmd.Flags().BoolVar(&o.force, "force", false, "break the lock of any holder")
 	return cmd
 }

@@ -96,6 +96,7 @@ func newRoot(a *app) *cobra.Command {
 
 		SuggestionsMinimumDistance: 2,
 	}
+	root.SetHelpFunc(printHelp)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w; see `%s --help`", plain(err), cmd.CommandPath())
 	})

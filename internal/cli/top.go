@@ -78,7 +78,7 @@ func (a *app) topCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&t.reverse, "reverse", false, "the other way round")
 	cmd.Flags().StringVar(&t.filter, "filter", "", "only locks with this text in the key or the holder")
 	cmd.Flags().StringVar(&t.kind, "type", "", "only keys of this type, the part before the first colon")
-	cmd.Flags().DurationVar(&t.interval, "interval", lookInterval, "how often to look")
+	cmd.Flags().DurationVar(&t.interval, "interval", lookInterval, "how often to look, such as 500ms or 10s")
 	cmd.Flags().BoolVar(&t.once, "once", false, "print one table and end")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		t.repeats = cmd.Flags().Changed("interval")

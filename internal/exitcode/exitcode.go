@@ -20,8 +20,15 @@ const (
 	Config      = 78
 )
 
-// Help describes the exit codes in --help.
-const Help = `Exit codes:
+// Title begins the exit codes in --help.
+const Title = "Exit codes:"
+
+// Short is for the help of a command that explains no codes of its own.
+const Short = Title + ` 0 done, 1 an unexpected error, 2 a wrong command line, 69 no sidecar or store now,
+75 held by others, 77 refused, 78 a wrong configuration; "locksidecar --help" says more.`
+
+// Help describes the exit codes in the help of the program.
+const Help = Title + `
   0   done
   1   an unexpected error; for "deadlocks": there is a circle; for "inject --stale": there
       are older sidecars
