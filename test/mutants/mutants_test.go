@@ -102,6 +102,26 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// A test that reached its own limit is red, although a server that it started keeps its output open.
+func TestAServerOutlivesItsTest(t *testing.T) {
+	t.Parallel()
+	g := &ground{top: t.TempDir()}
+	script := filepath.Join(g.top, "x.test")
+	text := "#!/bin/sh\nsleep 60 &\necho $! > server\necho 'panic: test timed out after 1m0s'\nexit 2\n"
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil { //nolint:gosec // it is run
+		t.Fatal(err)
+	}
+	v, err := g.run(t.Context(), script, test{".", "TestX"})
+	if err != nil || !v.red || v.took > killAfter {
+		t.Errorf("%+v, %v", v, err)
+	}
+	end := exec.CommandContext(t.Context(), "sh", "-c", "kill $(cat server)")
+	end.Dir = g.top
+	if out, err := end.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 func TestPattern(t *testing.T) {
 	if got := (test{"./x", "TestA/one or two, three/b"}).pattern(); got != "^TestA$/^one_or_two,_three$/^b$" {
 		t.Error(got)

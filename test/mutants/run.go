@@ -18,6 +18,9 @@ const (
 	testLimit = time.Minute
 	// killAfter is how much later it is ended from here, which counts for nothing.
 	killAfter = 20 * time.Second
+	// drainAfter is how long the servers of a test that has ended may keep its output open. It is less than killAfter: otherwise a
+	// test that ended by its own limit would count as one that did not end.
+	drainAfter = 2 * time.Second
 )
 
 // ground is a copy of the repository in which tests run.
@@ -65,7 +68,7 @@ func (g *ground) run(ctx context.Context, binary string, t test) (verdict, error
 	cmd := exec.CommandContext(limited, binary, "-test.run", t.pattern(), "-test.timeout", testLimit.String())
 	cmd.Dir = filepath.Join(g.top, t.pkg)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = killAfter
+	cmd.WaitDelay = drainAfter
 	began := time.Now()
 	out, err := cmd.CombinedOutput()
 	v := verdict{took: time.Since(began)}
