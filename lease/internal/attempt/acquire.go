@@ -23,14 +23,10 @@ func (aq *Acquirer) Acquire(ctx context.Context, s *holdings.Session, req *types
 		s = nil
 	}
 	c := aq.NewCall(ctx, s, req)
-	switch { // calls with the same request id run one after the other, and get the same grant
-	case req.RequestID == uuid.Nil:
+	if req.RequestID == uuid.Nil {
 		return c.Acquire()
-	case s == nil:
-		return aq.acquireTTLInTurn(c)
-	default:
-		return aq.acquireInTurn(c)
 	}
+	return aq.acquireInTurn(c)
 }
 
 // HeldInCache answers without the store that a key is held: by a session here, or by another holder a moment

@@ -12,53 +12,45 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// acquireTTLInTurn gets a bind:ttl lock under a request id. A repeat gets the same grant from the store.
-func (aq *Acquirer) acquireTTLInTurn(c *Call) (types.Grant, error) {
-	w, req := repeat.NewWithdrawal(), c.req
-	c.began, c.withdrawn = aq.clk.Now(), w.Ended()
-	r := aq.requests.Use(repeat.AttemptID(req.RequestID, req.Key), w)
-	defer aq.requests.Done(r, w)
-	if err := aq.TakeTurn(c.ctx, nil, r, c.began, req.Wait, w); err != nil {
-		return types.Grant{}, err
-	}
-	defer func() { aq.LeaveAfter(&aq.requests, r, c) }()
-	c.repeated = r.Repeated()
-	g, err := c.Acquire()
-	if err == nil {
-		g.Repeats = r
-		r.Give(g.Token)
-	}
-	return g, err
-}
-
-// acquireInTurn gets a session's lock under a request id. A repeat gets the same lock while it is held.
+// acquireInTurn gets a lock under a request id, after the earlier calls with this id. A repeat gets the same lock: that of a session
+// from the session while it is held, and a bind:ttl lock from the store.
 func (aq *Acquirer) acquireInTurn(c *Call) (types.Grant, error) {
-	w, rs, req := repeat.NewWithdrawal(), &c.S.Requests, c.req
+	w, rs, req := repeat.NewWithdrawal(), aq.RequestsOf(c.S), c.req
 	c.began, c.withdrawn = aq.clk.Now(), w.Ended()
 	r := rs.Use(repeat.AttemptID(req.RequestID, req.Key), w)
 	defer rs.Done(r, w)
 	if err := aq.TakeTurn(c.ctx, c.S, r, c.began, req.Wait, w); err != nil {
 		return types.Grant{}, err
 	}
-	waited := aq.clk.Now().Sub(c.began) // before the lock's remaining time is read
-	if g, ok := c.S.Again(req.Key, req.RequestID); ok {
+	if c.S == nil {
+		c.repeated = r.Repeated()
+	} else if g, ok := aq.again(c); ok {
 		r.Leave()
-		aq.obs.Cached(observe.CachedRepeat)
-		g.Waited = waited
 		return g, nil
 	}
 	g, err := c.Acquire()
-	aq.leaveInTurn(rs, r, c, err)
+	if err == nil && c.S == nil {
+		g.Repeats = r
+		r.Give(g.Token)
+	}
+	// The turn ends at once if the call did not ask the store, or has a session's lock, which the session gives to a repeat. An earlier
+	// try may have left something of a bind:ttl attempt, whose id a repeat has, too.
+	if !c.Asked() || err == nil && c.S != nil {
+		r.Leave()
+	} else {
+		aq.LeaveAfter(rs, r, c)
+	}
 	return g, err
 }
 
-// leaveInTurn ends a call's turn: at once if it has the lock, or has not asked the store for it.
-func (aq *Acquirer) leaveInTurn(rs *repeat.Requests, r *repeat.Request, c *Call, err error) {
-	if err == nil || !c.Asked() {
-		r.Leave()
-		return
+// again returns the lock that the call's session holds under the call's request id.
+func (aq *Acquirer) again(c *Call) (g types.Grant, ok bool) {
+	waited := aq.clk.Now().Sub(c.began) // before the lock's remaining time is read
+	if g, ok = c.S.Again(c.req.Key, c.req.RequestID); ok {
+		aq.obs.Cached(observe.CachedRepeat)
+		g.Waited = waited
 	}
-	aq.LeaveAfter(rs, r, c)
+	return g, ok
 }
 
 // TakeTurn waits for the turn of a call in a session, or with BindTTL outside sessions. Its time counts from began, and is at least
