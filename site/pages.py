@@ -85,6 +85,8 @@ def page(file, pages):
         return f"{before}{REPOSITORY}/{kind}/main/{path.relative_to(ROOT)}{anchor}"
 
     text = TERMINAL.sub(r'```console title="Terminal \1"', SEVERAL.sub(tabs, LINK.sub(lead, file.read_text())))
+    # In a table, GitHub wants a pipe in code to be escaped, and the site shows the backslash.
+    text = re.sub(r"^\|.*$", lambda row: re.sub(r"`[^`]*`", lambda code: code[0].replace(r"\|", "|"), row[0]), text, flags=re.M)
     if "\n```mermaid\n" in text:  # without it, the theme fetches one from elsewhere
         text += f'\n<script src="{MERMAID.name}"></script>\n'
     return text + "\n" + reference() if file.name == "api.md" else text
