@@ -398,7 +398,7 @@ func (d *double) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer,
 		quiet := d.quiet
 		d.mu.Unlock()
 		if quiet > 0 {
-			return slices.Repeat([]store.Answer{{Outcome: store.Quiet, ExpiresIn: quiet}}, len(asks)), nil
+			return slices.Repeat([]store.Answer{{Outcome: store.Quiet, QuietFor: quiet}}, len(asks)), nil
 		}
 		return unlessLocked(d, asks, func(a store.Ask) string { return a.Key }, store.Answer{Outcome: store.RowLocked},
 			func(asks []store.Ask) ([]store.Answer, error) { return d.Store.Acquire(ctx, asks) })

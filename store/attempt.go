@@ -57,7 +57,7 @@ const (
 	RowLocked
 	// Skipped: the attempt waited, and the holder released with Success, so the work is done.
 	Skipped
-	// Quiet: the store grants nothing until ExpiresIn is over, because a failover may have forgotten grants.
+	// Quiet: the store grants nothing until QuietFor is over, because a failover may have forgotten grants.
 	// Only an Acquire gets this answer. Nothing changed.
 	Quiet
 	// LimitMismatch: the key's shared holders or shared waiters name another Limit (the Lock shows it) than
@@ -79,9 +79,11 @@ type Answer struct {
 	AcquiredAt time.Time
 	// Slot is the slot of the share (Granted): see [Share].
 	Slot int
-	// ExpiresIn has two meanings. Granted: how long the grant's lease or its hold lasts at least, counted
-	// from the question in an answer, and from now in news. Quiet: how long the store grants nothing.
+	// ExpiresIn is how long the grant's lease or its hold lasts at least (Granted). It counts from the question in an answer, and from
+	// now in news.
 	ExpiresIn time.Duration
+	// QuietFor is how long the store grants nothing (Quiet).
+	QuietFor time.Duration
 	// Lock shows the holder (Held, Queued, QueueFull, LimitMismatch), with at most [BlockersShown] of its Holders. For
 	// Queued, Holder.ExpiresIn and NextEnd may be zero or less: then a holder's lease is about to be reaped. In a quiet time there may be
 	// no holder: then Holder.ExpiresIn is the rest of the quiet time.

@@ -29,8 +29,8 @@ func TestAForgottenGrantIsNotGivenToOthers(t *testing.T) {
 		before := server.Copy()
 		forgotten := a.gets(a.ask("k"), store.Granted)
 		server.FailOver(before, quietTime)
-		if refused := b.tries(b.ask("k"), store.Quiet); refused.ExpiresIn <= 0 || refused.ExpiresIn > quietTime {
-			t.Errorf("nothing is granted for %s", refused.ExpiresIn)
+		if refused := b.tries(b.ask("k"), store.Quiet); refused.QuietFor <= 0 || refused.QuietFor > quietTime {
+			t.Errorf("nothing is granted for %s", refused.QuietFor)
 		}
 		first, second, timed := b.ask("k"), b.ask("k"), b.ask("t")
 		timed.TTL = time.Minute
@@ -124,8 +124,8 @@ func TestAKeyThatIsKeptInTheQuietTimeHasNoHolder(t *testing.T) {
 			for _, shared := range []bool{false, true} {
 				try := a.ask(name)
 				try.Shared = shared
-				if refused := a.tries(try, store.Quiet); refused.ExpiresIn <= 0 || refused.ExpiresIn > quietTime {
-					t.Errorf("%s: nothing is granted for %s", name, refused.ExpiresIn)
+				if refused := a.tries(try, store.Quiet); refused.QuietFor <= 0 || refused.QuietFor > quietTime {
+					t.Errorf("%s: nothing is granted for %s", name, refused.QuietFor)
 				}
 			}
 			if waiting, err := b.Waiting(b.Context(), store.WaitQuery{Key: name, Limit: 9}); err != nil || len(waiting) != 1 {

@@ -62,7 +62,7 @@ func (o *Op) join(r *Row, ask *store.Ask, own *Lease, wait bool, answer *store.A
 	case wait:
 		o.wait(r, ask, own, answer)
 	case len(r.shares) == 0 && r.keptQuiet():
-		*answer = store.Answer{Outcome: store.Quiet, ExpiresIn: r.hold.Remaining(o.Now)}
+		*answer = store.Answer{Outcome: store.Quiet, QuietFor: r.hold.Remaining(o.Now)}
 	default:
 		answer.Outcome = store.Held
 		r.blockers(&answer.Lock, o.Now)
@@ -100,7 +100,7 @@ func (r *Row) queued(answer *store.Answer, w *waiter, now Moment) {
 // askInQuiet answers an ask for an available key while nothing is granted.
 func (o *Op) askInQuiet(r *Row, ask *store.Ask, own *Lease, wait bool, answer *store.Answer) {
 	if !wait {
-		*answer = store.Answer{Outcome: store.Quiet, ExpiresIn: o.Quiet}
+		*answer = store.Answer{Outcome: store.Quiet, QuietFor: o.Quiet}
 		return
 	}
 	if len(r.shares) == 0 {

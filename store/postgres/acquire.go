@@ -281,7 +281,7 @@ func (t *batch) readHolders(ctx context.Context) error {
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case uuid.UUID(r.heldUnder) == sharedLease: // the SQL function ask reads all shares
 		case r.keptQuiet():
-			t.settle(i, store.Answer{Outcome: store.Quiet, ExpiresIn: r.expiresIn()})
+			t.settle(i, store.Answer{Outcome: store.Quiet, QuietFor: r.expiresIn()})
 		case r.held():
 			t.settle(i, store.Answer{Outcome: store.Held, Lock: r.lock(keys[n])})
 		case r.heldUnder == zeronull.UUID{}: // free
@@ -401,13 +401,13 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 			}
 		case "quiet":
 			t.quiet.note(t.log, r.expiresIn())
-			t.settle(i, store.Answer{Outcome: store.Quiet, ExpiresIn: r.expiresIn()})
+			t.settle(i, store.Answer{Outcome: store.Quiet, QuietFor: r.expiresIn()})
 		case "mismatch":
 			t.settle(i, store.Answer{Outcome: store.LimitMismatch, Lock: r.asHeld(t.asks[i].Key)})
 		case "held":
 			switch {
 			case r.keptQuiet():
-				t.settle(i, store.Answer{Outcome: store.Quiet, ExpiresIn: r.expiresIn()})
+				t.settle(i, store.Answer{Outcome: store.Quiet, QuietFor: r.expiresIn()})
 			case t.asks[i].Shared || r.holders != nil: // otherwise readHolders answers it
 				t.settle(i, store.Answer{Outcome: store.Held, Lock: r.asHeld(t.asks[i].Key)})
 			}

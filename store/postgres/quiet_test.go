@@ -80,8 +80,8 @@ func TestAForgottenGrantIsNotGivenToOthers(t *testing.T) {
 	rival := startAs(t, f.url, "rival", "")
 	mine := openLease(t, rival, time.Minute)
 	a := want(t, acquire(t, rival, askFor("k", mine)), store.Quiet)
-	if a.ExpiresIn < 50*time.Minute || a.ExpiresIn > time.Hour {
-		t.Errorf("quiet time of %s, want the holder's TTL", a.ExpiresIn)
+	if a.QuietFor < 50*time.Minute || a.QuietFor > time.Hour {
+		t.Errorf("quiet time of %s, want the holder's TTL", a.QuietFor)
 	}
 	many, err := rival.Acquire(t.Context(), []store.Ask{askFor("k", mine), askFor("other", mine)})
 	if err != nil || many[0].Outcome != store.Quiet || many[1].Outcome != store.Quiet {
@@ -111,8 +111,8 @@ func TestAForgottenLeaseIsWaitedFor(t *testing.T) {
 	f.failOver(t)
 
 	rival := startAs(t, f.url, "rival", "")
-	if a := want(t, acquire(t, rival, askFor("k", openLease(t, rival, time.Minute))), store.Quiet); a.ExpiresIn < 50*time.Minute {
-		t.Errorf("quiet time of %s", a.ExpiresIn)
+	if a := want(t, acquire(t, rival, askFor("k", openLease(t, rival, time.Minute))), store.Quiet); a.QuietFor < 50*time.Minute {
+		t.Errorf("quiet time of %s", a.QuietFor)
 	}
 }
 

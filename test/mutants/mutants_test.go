@@ -108,7 +108,7 @@ func TestAServerOutlivesItsTest(t *testing.T) {
 	g := &ground{top: t.TempDir()}
 	script := filepath.Join(g.top, "x.test")
 	text := "#!/bin/sh\nsleep 60 &\necho $! > server\necho 'panic: test timed out after 1m0s'\nexit 2\n"
-	if err := os.WriteFile(script, []byte(text), 0o700); err != nil { //nolint:gosec // it is run
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	v, err := g.run(t.Context(), script, test{".", "TestX"})

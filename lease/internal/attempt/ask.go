@@ -71,7 +71,7 @@ func (b *Attempt) onAcquire(ans store.Answer, err error) {
 	}
 	// In a quiet time nothing is granted, so a call that waits is queued as behind a holder.
 	if ans.Outcome == store.Quiet {
-		b.denied(types.Quiet(ans.ExpiresIn))
+		b.denied(types.Quiet(ans.QuietFor))
 		return
 	}
 	// Another holder has the key. The caller learns who, and so do the next calls, from the cache. lock is a copy: otherwise each

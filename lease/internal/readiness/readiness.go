@@ -178,7 +178,7 @@ func (j *Judge) probe(ctx context.Context) (decided bool, why error) {
 	case err != nil:
 		return judged(err)
 	case answers[0].Outcome == store.Quiet:
-		return true, types.Quiet(answers[0].ExpiresIn)
+		return true, types.Quiet(answers[0].QuietFor)
 	case answers[0].Outcome == store.Granted:
 		return true, nil
 	default: // such as the loss of the lease
