@@ -53,6 +53,12 @@
 // A call makes attempts until one wins or the call gives up: see package lease/internal/attempt. A call for
 // several keys gets all or none: see package lease/internal/multi.
 //
+// # Mutexes
+//
+// A goroutine that has one of these locked locks only later ones: the arrivals of a sidecar, its queue, an attempt, a session, a shard of the
+// index of locks. A watch may be locked before a session, too. All other mutexes are leaves: with one of them locked, nothing else is locked. An
+// app's notices (OnLost, OnStop, OnEnd) are given with the session locked, so they must not block, nor call the manager.
+//
 // # Watches
 //
 // [Manager.Watch] reports what happens to a key: see package lease/internal/watch.

@@ -55,6 +55,7 @@ type lifecycle struct {
 	drainOnce sync.Once
 	ctx       context.Context // of the background work, until Stop
 	cancel    context.CancelFunc
+	start     sync.Once
 	stop      sync.Once
 
 	background *background.Runner
@@ -115,16 +116,16 @@ func (m *Manager) state() observe.State {
 	return st
 }
 
-// Start begins to renew leases and to check waits.
+// Start begins to renew leases and to check waits. It does this once. After Stop it has no effect.
 func (m *Manager) Start(context.Context) error {
-	m.background.Spawn(m.sweep)
-	m.background.Spawn(m.leases.Run)
-	m.background.Spawn(m.acquirer.Run)
-	m.background.Spawn(m.signals.Run)
-	m.background.Spawn(func() { m.judge.Run(m.ctx) })
-	m.obs.ObserveFleet(m.Fleet)
-	m.background.Spawn(func() { m.watches.Keep(m.ctx) })
-	m.background.Spawn(func() { m.watches.Look(m.ctx) })
+	m.start.Do(func() {
+		m.obs.ObserveFleet(m.Fleet)
+		for _, run := range []func(context.Context){
+			m.sweep, m.leases.Run, m.acquirer.Run, m.signals.Run, m.judge.Run, m.watches.Run,
+		} {
+			m.background.Spawn(func() { run(m.ctx) })
+		}
+	})
 	return nil
 }
 
@@ -172,18 +173,25 @@ func (m *Manager) Idle() <-chan struct{} {
 func (m *Manager) Stop() {
 	m.Drain()
 	m.stop.Do(func() {
+		// Locks are released first, because their leases still live: another sidecar gets them at once.
 		m.endSessions()
-		m.cancel() // before the revocation, so that leases are no longer renewed or opened
+		// What runs by itself ends before the revocation, so that leases are no longer renewed or opened.
+		m.cancel()
 		m.background.Join()
 		m.limited(func(ctx context.Context) {
+			// These two only make and end leases one by one. RevokeAll ends all, without a lane.
 			m.lanes.Openings.Stop(ctx)
 			m.lanes.Revocations.Stop(ctx)
+			// Nothing more is granted or queued. What was asked before has its answer now.
 			m.lanes.Acquires.Stop(ctx)
 			m.lanes.Enqueues.Stop(ctx)
-			m.acquirer.Queue.CancelAll() // their calls may not have noticed the drain yet
+			// So all that is queued can be cancelled: calls may not have noticed the drain yet.
+			m.acquirer.Queue.CancelAll()
 			m.lanes.Cancels.Stop(ctx)
 		})
+		// This frees what is left under the leases, also if the releases and cancels had no answer.
 		m.limited(m.leases.RevokeAll)
+		// What outlives the leases (bind:ttl, MinHold) gets a last try, in lanes that stop after it.
 		m.background.Hurry()
 		m.limited(func(ctx context.Context) {
 			m.lanes.Withdrawals.Stop(ctx)
@@ -234,12 +242,12 @@ const sweepInterval = 10 * time.Minute
 
 // sweep deletes bind:ttl locks that were not released, and rows of free keys, some time after their end. A sidecar whose
 // grants have all ended stops sweeping, because an idle sidecar sends nothing. The store decides how much a sweep deletes, and how fast.
-func (m *Manager) sweep() {
-	for clock.Rest(m.ctx, clock.Jittered(sweepInterval)) == nil {
+func (m *Manager) sweep(ctx context.Context) {
+	for clock.Rest(ctx, clock.Jittered(sweepInterval)) == nil {
 		if m.cfg.Clock.Now().After(m.acquirer.LastEnd().Add(2 * sweepInterval)) {
 			continue
 		}
-		if err := m.st.Sweep(m.ctx); err != nil && m.ctx.Err() == nil {
+		if err := m.st.Sweep(ctx); err != nil && ctx.Err() == nil {
 			m.cfg.Logger.Warn("the store was not swept, trying again later", "error", err)
 		}
 	}

@@ -36,6 +36,19 @@ func TestSweeps(t *testing.T) {
 	}
 }
 
+// A second Start has no effect.
+func TestStartedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.must(r.m.Start(t.Context()))
+		r.lock(r.eitherSession(), "k")
+		time.Sleep(10 * sweepInterval)
+		if n := r.st.count("Sweep"); n > 15 {
+			t.Errorf("%d sweeps in 10 intervals", n)
+		}
+	})
+}
+
 // The memory store sweeps bind:ttl locks that were not released.
 func TestSweepForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -81,8 +81,8 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 // Holdings are the sessions of the sidecar. The acquirer makes them, because it releases their locks.
 func (aq *Acquirer) Holdings() *holdings.Set { return aq.holdings }
 
-// Run checks waiting attempts when they are due, until the sidecar stops.
-func (aq *Acquirer) Run() { aq.Queue.watch(aq.ctx) }
+// Run checks waiting attempts when they are due, until ctx ends.
+func (aq *Acquirer) Run(ctx context.Context) { aq.Queue.watch(ctx) }
 
 // Kept counts stored items. Without calls, all counts are zero.
 func (aq *Acquirer) Kept() map[string]int {

@@ -107,7 +107,7 @@ func inBubble(t *testing.T, test func(b *bench)) {
 		if err := st.Start(ctx, func(store.News) {}); err != nil {
 			t.Fatal(err)
 		}
-		b.run.Spawn(b.leases.Run)
+		b.run.Spawn(func() { b.leases.Run(ctx) })
 		test(b)
 		cancel()
 		b.run.Join()

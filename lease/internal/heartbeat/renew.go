@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Run renews the due leases in one statement, and loses those past their deadline, until the leases' context ends.
-func (ls *Leases) Run() { clock.Loop(ls.ctx, ls.wake, ls.tick) }
+// Run renews the due leases in one statement, and loses those past their deadline, until ctx ends.
+func (ls *Leases) Run(ctx context.Context) { clock.Loop(ctx, ls.wake, ls.tick) }
 
 // tick tells what happens to leases as time passes. It returns the pause until the next tick.
 func (ls *Leases) tick() time.Duration {

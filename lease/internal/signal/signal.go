@@ -55,12 +55,12 @@ func New(
 }
 
 // Run polls after each new lock of a session while there are unmatched signals, until the sidecar stops.
-func (sg *Signals) Run() {
+func (sg *Signals) Run(ctx context.Context) {
 	for {
 		select {
 		case <-sg.holdings.Came():
 			sg.Poll()
-		case <-sg.ctx.Done():
+		case <-ctx.Done():
 			return
 		}
 	}

@@ -181,9 +181,12 @@ func (ws *Watches) Recheck() {
 // LeaseEnded repeats the watches if their lease is no longer alive.
 func (ws *Watches) LeaseEnded() { clock.Wake(ws.keepNow) }
 
-// Keep makes the store watch exactly the keys that have streams, until ctx ends.
-func (ws *Watches) Keep(ctx context.Context) {
-	clock.Loop(ctx, ws.keepNow, func() time.Duration { return ws.keep(ctx) })
+// Run makes the store watch exactly the keys that have streams, and reads the keys when they are due, until ctx ends.
+func (ws *Watches) Run(ctx context.Context) {
+	var both sync.WaitGroup
+	both.Go(func() { clock.Loop(ctx, ws.keepNow, func() time.Duration { return ws.keep(ctx) }) })
+	both.Go(func() { clock.Loop(ctx, ws.lookNow, func() time.Duration { return ws.look(ctx) }) })
+	both.Wait()
 }
 
 func (ws *Watches) keep(ctx context.Context) (again time.Duration) {
@@ -275,11 +278,6 @@ type read struct {
 	*key
 	pushes  uint64
 	joining []*Stream
-}
-
-// Look reads the keys when they are due, until ctx ends.
-func (ws *Watches) Look(ctx context.Context) {
-	clock.Loop(ctx, ws.lookNow, func() time.Duration { return ws.look(ctx) })
 }
 
 func (ws *Watches) look(ctx context.Context) time.Duration {

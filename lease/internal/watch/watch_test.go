@@ -58,8 +58,7 @@ func newBench(t tester) (b *bench, stop func()) {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { b.ws.Keep(ctx) })
-	running.Go(func() { b.ws.Look(ctx) })
+	running.Go(func() { b.ws.Run(ctx) })
 	return b, func() {
 		cancel()
 		running.Wait()
