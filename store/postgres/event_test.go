@@ -127,11 +127,11 @@ func FuzzHear(f *testing.F) {
 		heard = nil
 		s.listener.hear(payload, hello)
 		for _, n := range heard {
-			hint := store.News{Attempt: store.Attempt{ID: n.ID}, Signals: n.Signals, Event: n.Event}
+			hint := store.News{Attempt: store.Attempt{ID: n.ID}, Missed: n.Missed, Signals: n.Signals, Event: n.Event}
 			if !reflect.DeepEqual(n, hint) || n.Event != nil && (n.Event.Key != watched || n.Signals || n.ID != store.AttemptID{}) {
 				t.Fatalf("%q was received as %+v", payload, n)
 			}
-			if reflect.DeepEqual(n, store.EveryWait) && !strings.Contains(payload, hello) {
+			if n.Missed && !strings.Contains(payload, hello) {
 				t.Fatalf("%q causes a check of everything", payload)
 			}
 		}
