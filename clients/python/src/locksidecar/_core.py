@@ -10,7 +10,6 @@ import math
 import os
 import resource
 import stat
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -179,8 +178,7 @@ class Core:
 
     def _release(self, key: str, token: int, entry: Entry | None, call: Call) -> Steps[Mapping[str, Any]]:
         grant = None if entry is None else entry.grant
-        if grant is not None and grant.lost:
-            raise errors.lost(key, grant.lost.reason or "")
+        _check_lost(grant)
         interruption: BaseException | None = None
         while True:
             try:
@@ -338,8 +336,7 @@ class Core:
         shared: bool = False,
     ) -> Steps[Status]:
         """Checks that the lock is held. Sets its time (`bind="ttl"`) or its data, or makes it shared."""
-        if grant is not None and grant.lost:
-            raise errors.lost(key, grant.lost.reason or "")
+        _check_lost(grant)
         body: dict[str, Any] = {"token": whole("token", token)}
         if ttl is not None:
             body["ttl_ms"] = to_ms(seconds("ttl", ttl, LEAST_TTL))
@@ -470,6 +467,12 @@ def _is_socket(path: str) -> bool:
         return True  # it has just gone
 
 
+def _check_lost(grant: Grant | None) -> None:
+    """Raises if the lock of a session is lost. For a lock with `bind="ttl"` the store decides, not the clock here."""
+    if grant is not None and grant.session is not None and grant.lost:
+        raise errors.lost(grant.key, grant.lost.reason or "")
+
+
 def _released(call: Call, answer: _wire.Answer, grant: Grant | None) -> Mapping[str, Any]:
     try:
         value: Mapping[str, Any] = answer.result()
@@ -484,7 +487,7 @@ def _forgotten(error: errors.NotHolder, grant: Grant | None) -> bool:
     """Whether the store has forgotten the release of a `bind="ttl"` lock: it remembers that of a key's last grant."""
     if grant is None or grant.session is not None or error.reason != "unknown_token":
         return False
-    return time.monotonic() < grant.expires_at
+    return not grant.lost
 
 
 def watched(key: str, name: str, data: Mapping[str, Any]) -> Event:

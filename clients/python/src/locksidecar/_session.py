@@ -41,6 +41,8 @@ class Grant:
         self.life = value["expires_in_ms"] / 1000
         self.expires_at = asked + value["waited_ms"] / 1000 + self.life
         self.ask_at = max(self.expires_at - self.life / 2, asked + _PAUSE)
+        if self.session is None:  # nobody asks for it, so this process's clock ends it
+            self.lost.expires(self.expires_at)
         self.count = value["reentry"]
         self.mode = value.get("mode", "exclusive")
         stopping = value.get("stopping")
@@ -56,6 +58,8 @@ class Grant:
             self.entries = []
             if self.session is not None:
                 self.session.forget(self)
+            else:
+                self.lost.expires(math.inf)
 
     def lose(self, reason: str | None, silently: bool = False) -> None:
         """It is lost."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import math
+import time
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -31,11 +33,12 @@ def this_task() -> str:
 class AsyncLockSignal(Signal):
     """An event in the life of a lock, such as its loss. In a condition it is true after that."""
 
-    __slots__ = ("_event",)
+    __slots__ = ("_event", "_timer")
 
     def __init__(self) -> None:
         super().__init__()
         self._event: asyncio.Event | None = None  # most locks need none
+        self._timer: asyncio.TimerHandle | None = None
 
     async def wait(self) -> None:
         """Returns when it has happened."""
@@ -43,6 +46,19 @@ class AsyncLockSignal(Signal):
             self._event = asyncio.Event()
             self.on(self._event.set)
         await self._event.wait()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._due != math.inf:
+            delay = max(self._due - time.monotonic(), 0)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self.is_set():  # the loop may be a moment early
+            self._set_timer()
 
 
 pause = asyncio.sleep

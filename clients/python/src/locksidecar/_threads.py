@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
 import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from . import errors
+from . import _fork, errors
 from ._options import seconds
 from ._signal import Signal
 from .types import Duration
@@ -63,7 +65,62 @@ class LockSignal(Signal):
         if self._event is None:
             self._event = threading.Event()
             self.on(self._event.set)
-        return self.is_set() or self._event.wait(timeout)
+        return self.is_set() or self._event.wait(timeout) or self.is_set()
+
+    def _set_timer(self) -> None:
+        _clock.watch(self, self._due)
+
+
+class _Clock:
+    """Looks at signals with callbacks when they are due, of `bind="ttl"` locks. One thread, while there are some."""
+
+    def __init__(self) -> None:
+        self._signals: set[LockSignal] = set()
+        self._begin()
+        _fork.register(self)
+
+    def _begin(self) -> None:
+        self._kind, self._changed, self._runs = threading.Lock, threading.Condition(), False
+
+    def watch(self, signal: LockSignal, due: float) -> None:
+        """Looks at the signal at this time. inf: no more."""
+        if self._kind is not threading.Lock:  # gevent or eventlet has replaced it
+            self._begin()
+        with self._changed:
+            if due == math.inf:
+                self._signals.discard(signal)
+            else:
+                self._signals.add(signal)
+            if self._signals and not self._runs:
+                threading.Thread(target=self._run, args=(self._changed,), name="locksidecar-clock", daemon=True).start()
+                self._runs = True
+            self._changed.notify()
+
+    def _run(self, changed: threading.Condition) -> None:
+        while changed is self._changed:
+            with changed:
+                if not self._signals:
+                    self._runs = False
+                    return
+                first = min(self._signals, key=lambda one: one._due)
+                left = first._due - time.monotonic()
+                if left > 0:
+                    changed.wait(min(left, threading.TIMEOUT_MAX))
+                    continue
+                self._signals.discard(first)
+            with contextlib.suppress(SystemExit):  # of a callback
+                first.is_set()
+
+    def _forked(self) -> None:
+        # In the child. The callbacks are the parent's, and the thread is gone.
+        for signal in self._signals:
+            signal._callbacks.clear()
+            signal._event = None
+        self._signals = set()
+        self._begin()
+
+
+_clock = _Clock()
 
 
 def pause(seconds: float) -> None:

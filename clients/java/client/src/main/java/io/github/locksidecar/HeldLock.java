@@ -55,7 +55,7 @@ public final class HeldLock implements AutoCloseable {
     this.state = LockState.of(value);
     this.interrupt = new LossInterrupt(interrupts ? Thread.currentThread() : null);
     if (interrupts) {
-      grant.lost.thenRun(interrupt::fire);
+      grant.lost().thenRun(interrupt::fire);
     }
   }
 
@@ -153,15 +153,15 @@ public final class HeldLock implements AutoCloseable {
 
   /**
    * Completes with the reason when the lock is lost. A release is no loss. If the sidecar hangs, a session's lock is lost, with the
-   * reason {@code expired}, when its lease ends by this process's clock.
+   * reason {@code expired}, when its lease ends by this process's clock. So is a bind:ttl lock at the end that the last answer named.
    *
-   * <p>What depends on it runs in a thread of the client, which has to hear of other losses, so it must return soon. Use the
-   * {@code …Async} methods for more.
+   * <p>What depends on it runs in a thread of the client, which has to hear of other losses, or in the call that finds the
+   * loss, so it must return soon. Use the {@code …Async} methods for more.
    *
    * @return a stage that only this client completes
    */
   public CompletionStage<String> lost() {
-    return grant.lost.minimalCompletionStage();
+    return grant.lost().minimalCompletionStage();
   }
 
   /**
@@ -170,7 +170,7 @@ public final class HeldLock implements AutoCloseable {
    * @return true after {@link #lost()} has completed
    */
   public boolean isLost() {
-    return grant.lost.isDone();
+    return grant.isLost();
   }
 
   /**

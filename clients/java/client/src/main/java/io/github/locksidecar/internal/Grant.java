@@ -19,8 +19,8 @@ public final class Grant {
   /** The fencing token. */
   public final long token;
 
-  /** Completed with the reason when the lock is lost. */
-  public final CompletableFuture<String> lost = new CompletableFuture<>();
+  /** Completed with the reason when the lock is lost. See {@link #lost()}. */
+  final CompletableFuture<String> lost = new CompletableFuture<>();
 
   /** Completed with the reason, or null, when somebody asks to release the lock. */
   public final CompletableFuture<@Nullable String> stopping = new CompletableFuture<>();
@@ -30,6 +30,9 @@ public final class Grant {
 
   /** The lease of the session's locks of its TTL. Of a bind:ttl lock it is its own. */
   final Lease lease;
+
+  /** With bind:ttl, its end by the clock here. */
+  private final @Nullable Expiry expiry;
 
   /** The first request that got it. */
   final AcquireRequest request;
@@ -50,16 +53,20 @@ public final class Grant {
     this.key = key;
     this.token = token;
     this.session = session;
+    this.expiry = session == null ? new Expiry(lost) : null;
     this.lease = lease;
     this.request = request;
   }
 
   /** Takes over an answer about it. Times count from the question, because an answer may be read late. */
   void note(JsonObject value, long asked) {
-    if (session == null) {
-      lease.set(end(value, asked));
-    } else {
+    if (session != null) {
       session.prove(lease, end(value, asked));
+    } else {
+      lease.set(end(value, asked));
+    }
+    if (expiry != null) {
+      expiry.set(end(value, asked));
     }
     entries = value.getInt("reentry");
     shared = "shared".equals(value.getString("mode"));
@@ -104,8 +111,12 @@ public final class Grant {
   void released(JsonObject value) {
     entries = value.getInt("reentry");
     silent = false;
-    if (value.getBoolean("released") && session != null) {
+    boolean free = value.getBoolean("released");
+    if (free && session != null) {
       session.forget(this);
+    }
+    if (free && expiry != null) {
+      expiry.cancel();
     }
   }
 
@@ -160,12 +171,33 @@ public final class Grant {
   }
 
   /**
-   * Throws if it is lost.
+   * What happens when it is lost.
+   *
+   * @return completed with the reason then
+   */
+  public CompletableFuture<String> lost() {
+    if (expiry != null) {
+      expiry.watch();
+    }
+    return lost;
+  }
+
+  /**
+   * Whether it is lost.
+   *
+   * @return true after the loss
+   */
+  public boolean isLost() {
+    return expiry != null && expiry.isOver() || lost.isDone();
+  }
+
+  /**
+   * Throws if the lock of a session is lost. For a bind:ttl lock the store decides, not the clock here.
    *
    * @throws io.github.locksidecar.LockLostException with the reason
    */
-  public void requireHeld() {
-    if (lost.isDone()) {
+  void requireHeld() {
+    if (session != null && lost.isDone()) {
       throw Problem.lost(key, lost.join());
     }
   }

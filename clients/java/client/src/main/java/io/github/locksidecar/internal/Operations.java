@@ -144,7 +144,7 @@ public final class Operations {
   /** The store may forget the end of a bind:ttl lock. While its time is not over, only a release ends it. */
   private static boolean isReleased(String reason, @Nullable Grant grant) {
     boolean forgotten = reason.equals("unknown_token") && grant != null && grant.session == null;
-    return reason.equals("released") || forgotten && grant.expiresAt() > Clock.now();
+    return reason.equals("released") || forgotten && !grant.isLost();
   }
 
   private JsonObject result(Call call) {
