@@ -16,7 +16,7 @@ if command -v flock >/dev/null; then exec 9>.bin/deps.lock; flock 9; fi
 
 packages=()
 needs() { # needs PROGRAM PACKAGE…: the packages, if there is no such program
-  command -v "$1" >/dev/null || packages+=("${@:2}")
+  type -P "$1" >/dev/null || packages+=("${@:2}") # not command -v, which finds the functions of this script, too
 }
 
 as_root() {
