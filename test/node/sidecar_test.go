@@ -199,13 +199,16 @@ func isFresh(t *testing.T) {
 	}
 }
 
-// The cluster assigns the user, as OpenShift does: all containers of a namespace run as one number that no image knows, in the group 0 and in the
-// fsGroup of that number. The sidecar, injected with --uid 0, serves the app, also with a socket that is for its group alone.
+// The cluster assigns the user, as OpenShift does: all containers of a namespace run as one number that no image knows, in the group 0 and with an
+// fsGroup. The sidecar, injected with --uid 0, serves the app, and an app of another user by its group alone.
 func TestAssignedUser(t *testing.T) {
 	ns := namespace(t, "assigned")
 	kubectl(t, "label", "namespace", ns, "pod-security.kubernetes.io/enforce=restricted")
-	for name, mode := range map[string]string{"all": "0666", "group": "0660"} {
-		pod := strings.Replace(holder(t, name, name, true), "        runAsUser: 10001\n", "", 1)
+	for _, c := range []struct{ name, mode, app, user string }{
+		{"same", "0666", "", "1000690000"},
+		{"other", "0660", "        runAsUser: 10001\n", "10001"},
+	} {
+		pod := strings.Replace(holder(t, c.name, c.name, true), "        runAsUser: 10001\n", c.app, 1)
 		pod = strings.Replace(pod, "spec:\n", "spec:\n  securityContext: { runAsUser: 1000690000, fsGroup: 1000690000 }\n", 1)
 		inject := exec.Command(abs(root+"/bin/locksidecar"), "inject", "--uid", "0", "-f", "-")
 		inject.Stdin = strings.NewReader(pod)
@@ -213,13 +216,13 @@ func TestAssignedUser(t *testing.T) {
 		if err != nil || !strings.Contains(string(injected), `"0666"`) {
 			t.Fatalf("%v: %s", err, injected)
 		}
-		apply(t, ns, strings.Replace(string(injected), `"0666"`, `"`+mode+`"`, 1))
-		kubectl(t, "-n", ns, "wait", "--for=condition=Ready", "pod/"+name, "--timeout=60s")
-		logOf(t, ns, name, "app").next("granted")
-		for program, variable := range map[string]string{"locksidecar": "POD_NAME=" + name, "app": "HOSTNAME=" + name} {
-			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", processOf(t, program, variable)))
-			if err != nil || !strings.Contains(string(status), "\nUid:\t1000690000\t") || !strings.Contains(string(status), "\nGid:\t0\t") {
-				t.Errorf("%s of %s: %v\n%s", program, name, err, status)
+		apply(t, ns, strings.Replace(string(injected), `"0666"`, `"`+c.mode+`"`, 1))
+		kubectl(t, "-n", ns, "wait", "--for=condition=Ready", "pod/"+c.name, "--timeout=60s")
+		logOf(t, ns, c.name, "app").next("granted")
+		for _, process := range [][3]string{{"locksidecar", "POD_NAME=" + c.name, "1000690000"}, {"app", "HOSTNAME=" + c.name, c.user}} {
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", processOf(t, process[0], process[1])))
+			if err != nil || !strings.Contains(string(status), "\nUid:\t"+process[2]+"\t") || !strings.Contains(string(status), "\nGid:\t0\t") {
+				t.Errorf("%s of %s: %v\n%s", process[0], c.name, err, status)
 			}
 		}
 	}
