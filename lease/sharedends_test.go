@@ -346,6 +346,7 @@ func TestDowngradeIsRepeatedAtALockedRow(t *testing.T) {
 
 // Two downgrades wait for a locked row. The first is refused in the end. The second is carried out, but its answer is lost: the
 // lock may be a share.
+// Proves: promise 9, promise 19
 func TestALaterDowngradeMayHaveBeenCarriedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -62,6 +62,7 @@ func keysOf(changes []store.Change) (keys []string) {
 
 // TestAmendments: a batch of amendments becomes one operation of each kind. A lock that its sidecar handed on is adopted before it
 // becomes a share. If an operation fails after another was carried out, the outcome of the batch is unknown.
+// Proves: promise 9
 func TestAmendments(t *testing.T) {
 	amendment := func(key string, served, share bool) Amendment {
 		a := Amend(store.Change{Key: key})
