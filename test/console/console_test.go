@@ -262,3 +262,20 @@ func TestSidecars(t *testing.T) {
 	b.await(rows + " == 2")
 	b.quiet()
 }
+
+// TestChooseNamespace: another namespace is chosen by the keyboard alone, its pages are live, and their links stay in it.
+func TestChooseNamespace(t *testing.T) {
+	w := newWorld(t)
+	made(t, w.socket, "namespaces")
+	w.startConsole()
+	b := newBrowser(t)
+	b.do(chromedp.Navigate(w.url))
+	b.await(rows + " == 12")
+	b.do(chromedp.Focus(".namespaces summary", chromedp.ByQuery), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible(".namespaces nav a", chromedp.ByQuery))
+	b.do(chromedp.KeyEvent(kb.Tab+kb.Tab+kb.Enter), chromedp.WaitVisible("table.locks", chromedp.ByQuery))
+	b.await(rows + " == 4 && location.pathname == '/n/billing%20&%20co/'")
+	b.do(chromedp.Click("nav a[href='./sidecars']", chromedp.ByQuery), chromedp.WaitVisible(".sessions", chromedp.ByQuery))
+	b.await("location.pathname == '/n/billing%20&%20co/sidecars'")
+	b.await(has(".namespaces summary", "billing & co"))
+	b.quiet()
+}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -74,8 +75,8 @@ func fixture() (locks, waiters []object) {
 	}
 }
 
-// made is a sidecar that always says the same.
-func made(t *testing.T, socket string) {
+// made is a sidecar that always says the same, except that another namespace than its own gets a lock after the first look.
+func made(t *testing.T, socket string, features ...string) {
 	t.Helper()
 	locks, waiters := fixture()
 	for i, owner := range map[int]string{0: "thread-9", 1: "thread-4"} {
@@ -89,6 +90,7 @@ func made(t *testing.T, socket string) {
 		}
 		return found
 	}
+	var looks atomic.Int64 // at another namespace
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -99,6 +101,12 @@ func made(t *testing.T, socket string) {
 			_ = json.NewEncoder(w).Encode(object{name: items, "next_cursor": nil})
 		}
 		switch {
+		case r.URL.Path == "/v1":
+			_ = json.NewEncoder(w).Encode(object{"namespace": "shop", "features": features})
+		case r.URL.Path == "/v1/stats":
+			_ = json.NewEncoder(w).Encode(object{"types": []object{{"namespace": "shop", "type": "order"}, {"namespace": "billing & co", "type": "invoice"}}})
+		case r.URL.Path == "/v1/locks" && r.URL.Query().Has("namespace"):
+			send("locks", locks[:min(2+looks.Add(1), 4)]) // more at the second look
 		case r.URL.Path == "/v1/locks":
 			send("locks", locks)
 		case r.URL.Path == "/v1/waiters":
