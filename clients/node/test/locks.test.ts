@@ -328,6 +328,18 @@ describe("a held lock", () => {
     assert.ok(first instanceof LockLostError, "the sidecar granted it three seconds ago");
   });
 
+  // Proves: client own clock
+  test("bind ttl: an extension that comes after its end does not undo the loss, and the release asks the store", async () => {
+    const [a, b] = [sidecar.client(), sidecar.client()];
+    const lock = await a.acquire("late extension", { bind: "ttl", ttlMs: 3000 });
+    await b.extend("late extension", lock.token, 3_600_000); // the other client does not know
+    assert.equal(((await aborted(lock.signal)) as LockLostError).reason, "expired");
+    assert.ok((await lock.extend(3_600_000)).expiresInMs > 0);
+    assert.equal(lock.lost?.reason, "expired");
+    assert.equal((await lock.release()).released, true);
+    assert.equal((await b.get("late extension", { fresh: true })).state, "free");
+  });
+
   test("bind ttl: outlives its client, is extended and released by its token, and ends by itself", async () => {
     const [a, b] = [sidecar.client(), sidecar.client()];
     const requestId = randomUUID();

@@ -84,6 +84,7 @@ def test_an_extension_moves_its_end(client: Client, key: str) -> None:
     until("a timer", timers)
     lock.extend(0.5)  # sooner than the timer
     told.join(IN_TIME)
+    assert not told.is_alive()
     assert lock.lost.reason == "expired"
 
 
