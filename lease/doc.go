@@ -53,6 +53,13 @@
 // A call makes attempts until one wins or the call gives up: see package lease/internal/attempt. A call for
 // several keys gets all or none: see package lease/internal/multi.
 //
+// # Words
+//
+// Settled: nothing of it can change the store any more, so no try follows (a release, a cleanup, an attempt). Undelivered: a grant that no app
+// knows of, because its call has not returned, or its answer could not be written. To leave: to give up a place (in the queue, among the
+// arrivals, in the session's limit, a turn). Lost: the store or a deadline has ended it; released: the app has; handed back: it was
+// undelivered. Over: an attempt has its outcome; ended: it has also left the queue and its lease.
+//
 // # Mutexes
 //
 // A goroutine that has one of these locked locks only later ones: the arrivals of a sidecar, its queue, an attempt, a session, a shard of the
@@ -76,27 +83,32 @@
 //
 // # What happens in each failure
 //
-//   - The app dies or its connection drops: its session ends. All its locks are released in one batch. Its
-//     waits are cancelled; a wait that is just being enqueued is cancelled when that is known.
-//   - The store does not answer: held locks live until the deadline of their lease, then they are lost
-//     (store_lost). Acquires fail. Acquires that may have been carried out are withdrawn until the store
-//     confirms this or their lease is dead; releases are repeated likewise. Waits keep their queue position
-//     as long as their lease lives. Later they attempt again under a fresh lease when the store answers.
-//   - Another database session keeps a key's row locked: operations on that key are repeated alone, and
-//     fail after the store's timeout without an effect. Releases and withdrawals continue. Other keys are
-//     not delayed.
-//   - A standby with older data is promoted: a renewal names the leases of another history. The locks
-//     believed to be held under them are verified and moved to fresh leases: see package
-//     lease/internal/reconcile.
-//   - The process is stopped or the machine suspended for longer than a lease lasts: the first read
-//     afterwards finds all its locks lost (expired).
-//   - The store reports a trusted lease as dead, or grants a key that is held here: the store decides, so
-//     the lease, or the lock, is lost. A lost lease is revoked only at its deadline: one of several servers may
-//     have forgotten it, while the others keep its locks, and apps may believe in these until then. Its queue
-//     positions, and grants that no app knows of, are withdrawn at once. So is a lock that is broken.
-//   - The sidecar stops: sessions end, waits are cancelled, leases are revoked. If the store does not
-//     answer, this takes a few timeouts, regardless of the number of queued operations.
-//   - The sidecar dies: the next one on its socket revokes its leases, and is ready only after that
-//     ([Manager.ReapPredecessors]). Otherwise the leases expire, and a sidecar that wants one of their
-//     locks reaps them.
+// The app dies, or its connection closes. Its session ends: all its locks are released in one batch, and its waits are cancelled. A wait that
+// is just being enqueued is cancelled when the store has answered, because a cancel that came first would leave a waiter without a call.
+//
+// The store does not answer. Held locks live until the deadline of their lease. Then they are lost (store_lost), because the store may have given
+// them to others. Acquires fail. The store may have carried them out, so they are withdrawn until the store answers, or can keep nothing of
+// them: package lease/internal/attempt has the table. Releases are repeated likewise. A wait keeps its queue position as long as its lease lives. If
+// the lease dies, the call attempts again under a fresh lease when the store answers.
+//
+// Another database session keeps a key's row locked. Operations on this key are repeated alone, so that others are not delayed. They fail
+// after the store's timeout without an effect. Releases and withdrawals continue.
+//
+// A standby with older data is promoted. A renewal names the leases of another history. The locks that are believed to be held under them are
+// verified, because the standby may not know them. Then they are moved to fresh leases, so that the old ones have only what no app knows of: see
+// package lease/internal/reconcile.
+//
+// The process is stopped, or the machine suspended, for longer than a lease lasts. Timers do not help then, so each read checks the deadline:
+// the first read afterwards finds all locks lost (expired).
+//
+// The store reports a trusted lease as dead, or grants a key that is held here. The store decides: the lease, or the lock, is lost at once, and
+// the app is told. But a lost lease is revoked only at its deadline. One of several servers may have forgotten it, while the others keep its
+// locks, and an app that was not told yet may believe in these until then. Its queue positions, and grants that no app knows of, are
+// withdrawn at once, because nobody believes in them. So is a lock that is broken.
+//
+// The sidecar stops. Sessions end, waits are cancelled, leases are revoked: see [Manager.Stop]. If the store does not answer, this takes a
+// few timeouts, regardless of the number of queued operations.
+//
+// The sidecar dies. The next one on its socket revokes its leases, and is ready only after that ([Manager.ReapPredecessors]). Otherwise the leases
+// expire, and a sidecar that wants one of their locks reaps them.
 package lease

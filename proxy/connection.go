@@ -69,9 +69,13 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// begin returns the context of a call that may wait, with its span. If cancelable, the context ends when
-// the caller leaves. The connection's EndCall must follow.
-func (k *call) begin(cancelable bool) context.Context {
+// begin returns the context of a call that goes on if its caller leaves, with its span. The connection's EndCall must follow.
+func (k *call) begin() context.Context { return k.beginCall(false) }
+
+// beginCancelable is begin for a call whose context ends when the caller leaves.
+func (k *call) beginCancelable() context.Context { return k.beginCall(true) }
+
+func (k *call) beginCall(cancelable bool) context.Context {
 	k.slim()
 	if k.span == nil {
 		return k.c.BeginCall(context.Background(), cancelable)

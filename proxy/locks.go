@@ -30,8 +30,8 @@ func (k *call) acquire(key string) *wire.Problem {
 	}
 	k.span.setAcquire(&r, s, k.srv.cfg.TTL)
 
-	// From begin to EndCall the connection is watched: if it closes, the call ends, however long it would wait.
-	g, err := k.srv.locks.Acquire(k.begin(true), s, r)
+	// From beginCancelable to EndCall the connection is watched: if it closes, the call ends, however long it would wait.
+	g, err := k.srv.locks.Acquire(k.beginCancelable(), s, r)
 	gone := k.c.EndCall()
 
 	// With on_success:skip, a wait ends without a grant when the holder has done the work.
@@ -65,7 +65,7 @@ func (k *call) acquireAll() *wire.Problem {
 		return p
 	}
 	k.span.setAcquire(&r, s, k.srv.cfg.TTL)
-	all, err := k.srv.locks.AcquireAll(k.begin(true), s, keys, r)
+	all, err := k.srv.locks.AcquireAll(k.beginCancelable(), s, keys, r)
 	gone := k.c.EndCall()
 	if err != nil {
 		return k.failed(err).Unconfirmed(wire.AcquireUnconfirmed).WithKey(err)
@@ -167,7 +167,7 @@ func (k *call) releaseFor(key string, r lease.ReleaseRequest) *wire.Problem {
 	}
 	k.span.setClaim(r.Token, s)
 	r.Key, r.Traceparent = key, k.traceparent()
-	released, err := k.srv.locks.Release(k.begin(false), s, r)
+	released, err := k.srv.locks.Release(k.begin(), s, r)
 	k.c.EndCall()
 	if err != nil {
 		return k.failed(err).Unconfirmed(wire.ReleaseUnconfirmed)
@@ -190,7 +190,7 @@ func (k *call) amend(key string) *wire.Problem {
 	}
 	k.span.setClaim(r.Token, s)
 	r.Key, r.Traceparent = key, k.traceparent()
-	g, err := k.srv.locks.Amend(k.begin(false), s, r)
+	g, err := k.srv.locks.Amend(k.begin(), s, r)
 	k.c.EndCall()
 	if err != nil {
 		return k.failed(err).Unconfirmed(wire.AmendUnconfirmed)
@@ -211,7 +211,7 @@ func (k *call) get(key string) *wire.Problem {
 		return p
 	}
 	k.span.setSession(s)
-	v, err := k.srv.locks.Get(k.begin(true), s, key, k.noCache)
+	v, err := k.srv.locks.Get(k.beginCancelable(), s, key, k.noCache)
 	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)
@@ -236,7 +236,7 @@ func (k *call) list() *wire.Problem {
 		k.answer(wire.AppendPage(k.buffer(), &lease.Page{}))
 		return nil
 	}
-	page, err := k.srv.locks.List(k.begin(true), s, r)
+	page, err := k.srv.locks.List(k.beginCancelable(), s, r)
 	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)
@@ -289,7 +289,7 @@ func (k *call) waitersOf(key string) *wire.Problem {
 	if p != nil {
 		return p
 	}
-	page, err := k.srv.locks.Waiters(k.begin(true), r)
+	page, err := k.srv.locks.Waiters(k.beginCancelable(), r)
 	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)
@@ -309,7 +309,7 @@ func (k *call) breakLock(key string, token int64) *wire.Problem {
 		return p
 	}
 	k.span.setSession(s)
-	v, err := k.srv.locks.Get(k.begin(true), s, key, true)
+	v, err := k.srv.locks.Get(k.beginCancelable(), s, key, true)
 	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)
@@ -324,7 +324,7 @@ func (k *call) breakLock(key string, token int64) *wire.Problem {
 		k.logger().Warn("a lock is being broken", "key", key, "token", h.Token, "holder", h.Instance,
 			"session", h.Session, "owner", h.Owner, "by", k.c.Peer)
 	}
-	err = k.srv.locks.Break(k.begin(true), v.Lock, token)
+	err = k.srv.locks.Break(k.beginCancelable(), v.Lock, token)
 	k.c.EndCall()
 	if err != nil {
 		return k.failed(err).Unconfirmed(wire.BreakUnconfirmed)
@@ -352,7 +352,7 @@ func (k *call) askToStop(key string) *wire.Problem {
 		return p
 	}
 	k.span.setClaim(token, nil)
-	err := k.srv.locks.AskToStop(k.begin(false), key, token, reason)
+	err := k.srv.locks.AskToStop(k.begin(), key, token, reason)
 	k.c.EndCall()
 	if err != nil {
 		return k.failed(err).Unconfirmed(wire.StopUnconfirmed)

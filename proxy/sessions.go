@@ -91,7 +91,7 @@ func (k *call) deleteSession(id string) *wire.Problem {
 	if err != nil {
 		return wire.Problemf(wire.CodeSessionEnded, "there is no session with this id")
 	}
-	left := k.begin(true)
+	left := k.beginCancelable()
 	select {
 	case <-s.End(lease.EndDeleted):
 	case <-left.Done():

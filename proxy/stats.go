@@ -55,7 +55,7 @@ func (k *call) stats() *wire.Problem {
 	if p != nil {
 		return p
 	}
-	counted, err := k.srv.statsCache.count(k.begin(true), k.srv.locks.Stats)
+	counted, err := k.srv.statsCache.count(k.beginCancelable(), k.srv.locks.Stats)
 	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)
@@ -68,7 +68,7 @@ func (k *call) metrics() *wire.Problem {
 	if p := k.only(methodsGet); p != nil {
 		return p
 	}
-	k.begin(false)
+	k.begin()
 	k.srv.cfg.MetricsHandler(k.ctx)
 	k.c.EndCall()
 	r := &k.ctx.Response

@@ -66,7 +66,7 @@ func (b *Attempt) ask() store.Ask {
 // onAcquire tells what the answer to the first question decides.
 func (b *Attempt) onAcquire(ans store.Answer, err error) {
 	// A grant, a failure, or a refusal that is final ends the attempt.
-	if b.decided("acquire", ans, err) {
+	if b.endBy("acquire", ans, err) {
 		return
 	}
 	// In a quiet time nothing is granted, so a call that waits is queued as behind a holder.
@@ -91,8 +91,8 @@ func (b *Attempt) lastSent() time.Time {
 	return b.sent
 }
 
-// decided ends the attempt, unless the answer means that the key is held.
-func (b *Attempt) decided(op string, ans store.Answer, err error) bool {
+// endBy ends the attempt by an answer: it wins, fails or is skipped. It returns false if the answer means that the key is held.
+func (b *Attempt) endBy(op string, ans store.Answer, err error) bool {
 	switch {
 	case err != nil:
 		b.fail(err)

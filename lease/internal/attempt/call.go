@@ -227,7 +227,7 @@ func (c *Call) opened(l *heartbeat.Lease) error {
 // Await tells how a call waits for its attempt. If the call must end before, it leaves the attempt, which hands back what it
 // still wins.
 func (c *Call) Await(b *Attempt) (types.Grant, error) {
-	if b.runInCaller && c.ctx.Err() != nil { // the caller left during the question
+	if b.runInCaller && c.ctx.Err() != nil { // the caller left while this goroutine ran the statement, and could not see it
 		b.Cancel()
 		return types.Grant{}, types.Left(c.ctx)
 	}
@@ -237,6 +237,7 @@ func (c *Call) Await(b *Attempt) (types.Grant, error) {
 	c.StartTimer()
 	ending, draining := c.endings()
 	done := b.Ends()
+	// A close of the connection also ends its session. If both are seen at once, either is the answer; nobody reads it.
 	for {
 		var err error
 		select {

@@ -79,7 +79,7 @@ func (b *Attempt) enqueueContext(ctx context.Context) context.Context {
 }
 
 func (b *Attempt) onEnqueue(ans store.Answer, err error) {
-	if b.decided("enqueue", ans, err) {
+	if b.endBy("enqueue", ans, err) {
 		return
 	}
 	if len(ans.Cohort) > 0 {

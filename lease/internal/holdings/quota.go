@@ -11,7 +11,8 @@ import (
 type Quota struct {
 	Key   string // set in a call for several keys
 	taken bool
-	lock  *Lock // the last lock that the call's attempt has won
+	// lock is the last lock that the call's attempt has won: Add sets it, and Deliver gives it to the app. So a won lock comes to its call here.
+	lock *Lock
 	// Left is how long the lock was valid when it was delivered.
 	Left time.Duration
 }
