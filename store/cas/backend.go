@@ -10,15 +10,23 @@ import (
 // TokensPerSwap is how many tokens a swap reserves at most: see [Record.Base].
 const TokensPerSwap = 2048
 
+// LongestKey is how many bytes a key has at most: a namespace of 255 bytes as in a URL, a slash, and a name of 512 bytes.
+const LongestKey = 3*255 + 1 + 512
+
 // Backend is a server that keeps records and leases, and that swaps a record if it is unchanged. Keys are
-// opaque to it: they contain the namespace. All methods are safe for concurrent use. Their errors are those of [store.Store]: [store.Unavailable] and
-// [store.OutcomeUnknown] classify them. Package castest tests all that this page says.
+// opaque to it: they contain the namespace, may have any bytes, also those that are no UTF-8, and up to [LongestKey] of them. All methods are safe for concurrent use. Their errors are those of [store.Store]: [store.Unavailable] and
+// [store.OutcomeUnknown] classify them. Only after a Swap much depends on the outcome; what else failed is
+// repeated, or given up, and then a lease ends by itself. Package castest tests what this page says, but not what a server does if its clock is
+// set back or if it crashes.
 //
 // # Whose clock
 //
 // Only the server judges whether a lease lives: by its own clock, and at the swap, together with the version. It must be one step, so a
 // condition that the caller has computed before is not enough. No clock of an instance decides anything. A server without a clock in its
-// conditions can still do it if it deletes the leases that end, and the existence of a lease is the condition.
+// conditions can still do it if it deletes the leases that end, and the existence of a lease is the condition. If a renewal changes what the
+// condition names, such as the version of the lease, the backend finds out itself why a swap failed, and tries again if the lease lives.
+//
+// A renewal, too, must be one step with the question whether the lease lives, because it may end meanwhile.
 //
 // Death is final. A lease that was once reported as dead, or that failed a swap, never lives again, even if the server's clock is set back. So a server that
 // compares times must delete the lease before it says that it is dead. It need not remember the dead: it may open the id of a dead lease
@@ -59,10 +67,11 @@ const TokensPerSwap = 2048
 //
 // And [Swapped] has two answers that not every server gives: Quiet, and Locked, if the server locks records for a time.
 type Backend interface {
-	// Start connects. It returns an error at once if the configuration can never work. If only the server is
+	// Start connects. Letters that are written after Ready was nil arrive, or lost is called. It returns an error at once if the configuration can never work. If only the server is
 	// unreachable, the backend keeps trying, and Ready reports an error. ctx limits Start only. deliver is called with
 	// each letter to this instance, by one goroutine. Letters about one key come in the order of their swaps. It must not
-	// block. lost is called if letters may have been lost.
+	// block. lost is called, by any goroutine, if letters may have been lost, also if it is not certain: after a break in the connection, if the server
+	// does not repeat letters, and when it drops those of a slow reader. It costs one check of each wait, so it is not for each letter.
 	Start(ctx context.Context, deliver func(Letter), lost func()) error
 	// Stop ends the background work and closes all connections. It blocks. It may be called repeatedly, and
 	// before Start.
@@ -86,18 +95,19 @@ type Backend interface {
 	Scan(ctx context.Context, prefix, after string, limit int) ([]Record, error)
 
 	// OpenLeases makes leases that live for their TTL from now on, or extends those that live: see Whose clock. It returns the history in
-	// which it did so. A lease may live longer than its TTL, by what the server rounds up, but not shorter.
+	// which it did so. A lease may live longer than its TTL, by what the server rounds up (TTLs begin at half a second, and whole
+	// seconds are near enough), but not shorter.
 	OpenLeases(ctx context.Context, leases []NewLease) (store.History, error)
 	// Renew extends living leases by their TTL, and returns those that it extended, also with an error, and the history
 	// in which it did so. Without an error, each of the others is dead.
 	Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, store.History, error)
 	// Revoke ends leases. A lease that is dead already is no error.
 	Revoke(ctx context.Context, leases []store.LeaseID) error
-	// NextToken is above every token that swaps of deleted records have reserved, and at least the Base of the next new
-	// record, of any key. It fails during a quiet time, because nobody knows then what was forgotten.
+	// NextToken is above every token that swaps of deleted records have reserved. It is at least the Base that a new record of any key would
+	// have now, if no other swap came before. Tokens of existing records need not be below it: the engine reads them. It fails during a quiet time, because nobody knows then what was forgotten.
 	NextToken(ctx context.Context) (int64, error)
-	// RaiseTokens makes the Base of each later swap of any key at least first, unless the caller of Swap has not opened its
-	// leases yet. It fails if the server can do so only while no lease lives, and one does.
+	// RaiseTokens makes the Base of each later swap of any key at least first. An instance that has not opened a lease since its start
+	// may not regard it yet, so a backend may read the floor in OpenLeases, if RaiseTokens fails while leases live. It fails if the server can do so only while no lease lives, and one does.
 	RaiseTokens(ctx context.Context, first int64) error
 	// Opened returns the living leases that an instance has opened.
 	Opened(ctx context.Context, instance string) ([]store.LeaseID, error)
@@ -109,7 +119,8 @@ type Limits struct {
 	Living int
 	// Letters is the number of its letters, at least 1. The others go with further swaps.
 	Letters int
-	// Record is the number of bytes of its data. Asks may need only half of it, because a release and what else follows must always be
+	// Record is the number of bytes of its data, at least [LeastRecord]. What is less than in [UsualLimits] only lowers how many holders and
+	// waiters a key can have. Asks may need only half of it, because a release and what else follows must always be
 	// possible.
 	Record int
 	// Mail is the number of bytes of its letters' bodies together, at least [LeastMail].
@@ -119,6 +130,8 @@ type Limits struct {
 const (
 	// LeastLiving is more leases than an instance has at a time, because each of them may ask in one call.
 	LeastLiving = 32
+	// LeastRecord is the least that package castest tries.
+	LeastRecord = 128 << 10
 	// LeastMail is more than one letter has: see maxNotes.
 	LeastMail = 256 << 10
 )
@@ -152,14 +165,16 @@ type NewLease struct {
 type LeaseState struct {
 	Alive bool
 	// Left is a lower bound of how long it lives from now on without a renewal. Never overstate it: holders of bind:ttl locks are told
-	// it. So the time that the answer took is not left any more. Swaps do not depend on it, and zero is possible for a lease that lives.
+	// it. So the time that the answer took is not left any more, and if the server tells only when the lease was renewed, its own time is
+	// read before. Swaps do not depend on it, and zero is possible for a lease that ends soon; much too little makes those who wait check too often.
 	Left time.Duration
 }
 
 // Record is the state of a key on the server.
 type Record struct {
 	Key string
-	// Version changes with each swap. Zero means that the record does not exist.
+	// Version changes with each swap, and is never used again for this key, also after a deletion. Zero means that the record does not exist,
+	// so also for one that the server only remembers as deleted.
 	Version int64
 	// Base is above every token that was reserved for this key before: the swap that wrote the record reserved its
 	// [Swap.Tokens] from Base on. This holds also if the record was deleted in between, after a restart, and in
@@ -206,7 +221,7 @@ type Swapped struct {
 	// keeps the record locked, or the server has no room for new locks and other swaps of the call were carried out. Without other swaps, a
 	// swap for which there is no room fails with an error.
 	Later bool
-	// Record is the new record if Done, with Version, Base and Tokens, but without Data; otherwise the present one, with the states
+	// Record is the new record if Done, with Version (zero after a deletion), Base and Tokens, but without Data; otherwise the present one, with the states
 	// of its leases. If the present version is the expected one, a condition about a lease has failed.
 	Record Record
 }
@@ -215,7 +230,7 @@ type Swapped struct {
 type Letter struct {
 	To  string // the instance
 	Key string
-	// Base is that of the record that the swap wrote (set by the backend).
+	// Base is that of the record that the swap wrote (set by the backend). With a deletion or by Post, it says nothing.
 	Base int64
 	Body []byte
 }

@@ -1,6 +1,6 @@
 // Package cas is the lock store for servers that can swap a record if it has not changed. A [Backend] is such a
-// server: store/etcd, store/mysql and store/redis are. A [Readiness] checks it. The protocol is that of store/key, as in
-// store/memory, so all engines keep the same promises.
+// server: store/etcd, store/mysql and store/redis are. A [Readiness] checks it. Who writes another one needs only backend.go, server.go, readiness.go, and
+// package castest, which tests it. The protocol is that of store/key, as in store/memory, so all engines keep the same promises.
 //
 // # Flows
 //

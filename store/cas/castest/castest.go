@@ -8,6 +8,9 @@ package castest
 import (
 	"bytes"
 	"context"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -39,32 +42,35 @@ func RunInTurn(t *testing.T, server func(t *testing.T) Server) { run(t, false, s
 
 func run(t *testing.T, parallel bool, server func(t *testing.T) Server) {
 	groups := map[string]func(*testing.T, *client){
-		"records":               records,
-		"swaps stand alone":     swapsStandAlone,
-		"one swap of many":      oneOfMany,
-		"many swaps":            manySwaps,
-		"large records":         largeRecords,
-		"the largest swaps":     largestSwaps,
-		"binary data":           binaryData,
-		"present record":        presentRecord,
-		"leases as conditions":  leasesAsConditions,
-		"tokens grow":           tokensGrow,
-		"tokens of one call":    tokensOfOneCall,
-		"random calls":          randomCalls,
-		"tokens are raised":     tokensRaised,
-		"scan":                  scan,
-		"leases":                leases,
-		"a lease ends":          leaseEnds,
-		"renewals keep a lease": renewalsKeep,
-		"what is left":          whatIsLeft,
-		"opened leases":         openedLeases,
-		"letters":               letters,
-		"letters in order":      lettersInOrder,
-		"no letter":             noLetter,
-		"posted letters":        postedLetters,
-		"names":                 names,
-		"one wins":              oneWins,
-		"lifecycle":             lifecycle,
+		"records":                records,
+		"swaps stand alone":      swapsStandAlone,
+		"one swap of many":       oneOfMany,
+		"many swaps":             manySwaps,
+		"large records":          largeRecords,
+		"the largest swaps":      largestSwaps,
+		"binary data":            binaryData,
+		"present record":         presentRecord,
+		"leases as conditions":   leasesAsConditions,
+		"a lease dies meanwhile": leaseDiesMeanwhile,
+		"late renewals":          lateRenewals,
+		"old versions":           oldVersions,
+		"tokens grow":            tokensGrow,
+		"tokens of one call":     tokensOfOneCall,
+		"random calls":           randomCalls,
+		"tokens are raised":      tokensRaised,
+		"scan":                   scan,
+		"leases":                 leases,
+		"a lease ends":           leaseEnds,
+		"renewals keep a lease":  renewalsKeep,
+		"what is left":           whatIsLeft,
+		"opened leases":          openedLeases,
+		"letters":                letters,
+		"letters in order":       lettersInOrder,
+		"no letter":              noLetter,
+		"posted letters":         postedLetters,
+		"names":                  names,
+		"one wins":               oneWins,
+		"lifecycle":              lifecycle,
 	}
 	runGroups(t, parallel, groups, server)
 }
@@ -334,6 +340,33 @@ func binaryData(t *testing.T, c *client) {
 	if r := c.load("ns/empty"); r.Version == 0 || len(r.Data) != 0 {
 		t.Errorf("an empty record: %+v", r)
 	}
+	longest := name + strings.Repeat("\xff", cas.LongestKey-len(name))
+	written := c.done(cas.Swap{Key: longest, Data: all, Letters: []cas.Letter{{To: "one", Key: longest, Body: all}}})
+	c.done(cas.Swap{Key: longest[1:], Data: all})
+	if r := c.load(longest); r.Key != longest || r.Version != written.Version {
+		t.Errorf("the record of the longest key: %.50v, written %.50v", r, written)
+	}
+	if l := await.Receive(t, c.letters, "the letter"); l.Key != longest {
+		t.Errorf("a letter about the longest key is about one of %d bytes", len(l.Key))
+	}
+}
+
+// oldVersions: a version is that of one swap. So a late swap does nothing, also if its key was deleted and made again meanwhile.
+func oldVersions(t *testing.T, c *client) {
+	other := open(t, c.server, "other")
+	var old []int64
+	for range 5 {
+		r := c.done(cas.Swap{Key: "ns/key", Data: []byte("x"), Tokens: 1})
+		for _, version := range old {
+			if other.swap(cas.Swap{Key: "ns/key", Version: version, Data: []byte("late"), Tokens: 1})[0].Done {
+				t.Fatalf("a swap of version %d was carried out, and the record with it was deleted", version)
+			}
+		}
+		old = append(old, r.Version)
+		r = other.done(cas.Swap{Key: "ns/key", Version: r.Version, Data: []byte("y")})
+		old = append(old, r.Version)
+		c.done(cas.Swap{Key: "ns/key", Version: r.Version, Delete: true})
+	}
 }
 
 func presentRecord(t *testing.T, c *client) {
@@ -366,6 +399,69 @@ func leasesAsConditions(t *testing.T, c *client) {
 		t.Error("a record was deleted although a lease is dead")
 	}
 	c.done(cas.Swap{Key: "ns/key", Version: first.Version, Data: []byte("2"), Living: []store.LeaseID{one}})
+}
+
+// leaseDiesMeanwhile: whether a lease lives is judged in the same step as the version. So nothing that needs it comes after its end.
+func leaseDiesMeanwhile(t *testing.T, c *client) {
+	const rounds, many = 30, 20
+	other := open(t, c.server, "other")
+	lasts := time.Millisecond
+	for round := range rounds {
+		lease := c.open(ttl, "one")
+		swaps, keys := make([]cas.Swap, many), make([]string, many)
+		for i := range swaps {
+			keys[i] = key(round*many + i)
+			swaps[i] = cas.Swap{Key: keys[i], Data: []byte("x"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}, Tokens: 1}
+		}
+		began := time.Now()
+		pause := rand.N(lasts) //nolint:gosec // of a test
+		swapped := make(chan []cas.Swapped, 1)
+		go func() {
+			done, err := other.Swap(other.ctx, swaps)
+			if err != nil {
+				t.Error(err)
+			}
+			lasts = time.Since(began)
+			swapped <- done
+		}()
+		time.Sleep(pause)
+		c.must(c.Revoke(c.ctx, []store.LeaseID{lease}))
+		found, _, err := c.Load(c.ctx, keys, nil)
+		c.must(err)
+		for i, done := range await.Receive(t, swapped, "the answer to the swaps") {
+			if done.Done != (found[i].Version != 0) {
+				t.Fatalf("round %d, swap %d: carried out: %t; when its lease had died: %t", round, i, done.Done, found[i].Version != 0)
+			}
+		}
+	}
+}
+
+// lateRenewals: a renewal makes no lease live again that ends meanwhile.
+func lateRenewals(t *testing.T, c *client) {
+	other := open(t, c.server, "other")
+	lasts := time.Millisecond
+	for round := range 30 {
+		var ids []store.LeaseID
+		for range 10 {
+			ids = append(ids, c.open(ttl, "one"))
+		}
+		began := time.Now()
+		pause := rand.N(lasts) //nolint:gosec // of a test
+		renewed := make(chan error, 1)
+		go func() {
+			_, _, err := other.Renew(other.ctx, ids)
+			lasts = time.Since(began)
+			renewed <- err
+		}()
+		time.Sleep(pause)
+		c.must(c.Revoke(c.ctx, ids))
+		c.must(await.Receive(t, renewed, "the answer to the renewal"))
+		_, states, err := c.Load(c.ctx, nil, ids)
+		c.must(err)
+		if i := slices.IndexFunc(states, func(s cas.LeaseState) bool { return s.Alive }); i >= 0 {
+			t.Fatalf("round %d: lease %d lives again", round, i)
+		}
+	}
 }
 
 func key(i int) string {

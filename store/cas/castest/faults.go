@@ -36,6 +36,7 @@ func RunFaulty(t *testing.T, server func(t *testing.T) Faulty) {
 		"answers are lost": answersLost,
 		"late swaps":       lateSwaps,
 		"no connection":    noConnection,
+		"lost letters":     lostLetters,
 	}, func(t *testing.T) Server { return server(t) })
 }
 
@@ -174,4 +175,25 @@ func lateSwaps(t *testing.T, c *client) {
 		t.Errorf("a late swap was carried out: %+v", r)
 	}
 	await.Silent(t, c.letters, "letter of a late swap")
+}
+
+// lostLetters: after its connection was broken, an instance has got what was written to it meanwhile, or is told that it may have lost letters.
+func lostLetters(t *testing.T, c *client) {
+	server, link := c.server.(Faulty).Behind() //nolint:forcetypeassert // see RunFaulty
+	far := open(t, server, "far")
+	version := int64(0)
+	for round, begin := range []func(){link.Cut, link.Mute, link.Cut} {
+		for len(far.lost) > 0 { // of the round before
+			<-far.lost
+		}
+		begin()
+		version = c.done(cas.Swap{Key: "ns/key", Version: version, Data: []byte("x"), Letters: []cas.Letter{{To: "far", Key: "ns/key", Body: []byte("hi")}}}).Version
+		link.Mend()
+		select {
+		case <-far.letters:
+		case <-far.lost:
+		case <-time.After(await.Patience):
+			t.Fatalf("round %d: a letter was lost, and nobody was told", round)
+		}
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
@@ -60,6 +62,10 @@ func newHistory(t *testing.T, c *client) {
 	}
 	if _, now, err := c.Renew(c.ctx, []store.LeaseID{lease}); err != nil || now == history {
 		t.Errorf("a renewal is in the history %v, before it was %v: %v", now, history, err)
+	}
+	opened, err := c.OpenLeases(c.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: uuid.New(), TTL: short}, Instance: "one"}})
+	if now := c.load("ns/known").History; err != nil || opened != now {
+		t.Errorf("a lease is opened in the history %v, and a record is read in %v: %v", opened, now, err)
 	}
 	late := c.swap(cas.Swap{Key: "ns/forgotten", Version: forgotten.Version, Data: []byte("late")})[0]
 	if late.Done {

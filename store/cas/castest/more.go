@@ -385,7 +385,7 @@ func names(t *testing.T, c *client) {
 // largestSwaps: swaps as large as the engine makes them are carried out, also several with one call.
 func largestSwaps(t *testing.T, c *client) {
 	most := c.Limits()
-	if most.Living < cas.LeastLiving || most.Letters < 1 || most.Record < 1 || most.Mail < cas.LeastMail {
+	if most.Living < cas.LeastLiving || most.Letters < 1 || most.Record < cas.LeastRecord || most.Mail < cas.LeastMail {
 		t.Fatalf("the limits of a swap are too low: %+v", most)
 	}
 	var living []store.LeaseID
