@@ -14,7 +14,8 @@ const TokensPerSwap = 2048
 const LongestKey = 3*255 + 1 + 512
 
 // Backend is a server that keeps records and leases, and that swaps a record if it is unchanged. Keys are
-// opaque to it: they contain the namespace, may have any bytes, also those that are no UTF-8, and up to [LongestKey] of them. All methods are safe for concurrent use. Their errors are those of [store.Store]: [store.Unavailable] and
+// opaque to it: they contain the namespace, may have any bytes, also those that are no UTF-8, and up to [LongestKey] of them.
+// All methods are safe for concurrent use. Their errors are those of [store.Store]: [store.Unavailable] and
 // [store.OutcomeUnknown] classify them. Only after a Swap much depends on the outcome; what else failed is
 // repeated, or given up, and then a lease ends by itself. Package castest tests what this page says, but not what a server does if its clock is
 // set back or if it crashes.
@@ -67,7 +68,8 @@ const LongestKey = 3*255 + 1 + 512
 //
 // And [Swapped] has two answers that not every server gives: Quiet, and Locked, if the server locks records for a time.
 type Backend interface {
-	// Start connects. Letters that are written after Ready was nil arrive, or lost is called. It returns an error at once if the configuration can never work. If only the server is
+	// Start connects. Letters that are written after Ready was nil arrive, or lost is called. It returns an error
+	// at once if the configuration can never work. If only the server is
 	// unreachable, the backend keeps trying, and Ready reports an error. ctx limits Start only. deliver is called with
 	// each letter to this instance, by one goroutine. Letters about one key come in the order of their swaps. It must not
 	// block. lost is called, by any goroutine, if letters may have been lost, also if it is not certain: after a break in the connection, if the server
@@ -104,10 +106,12 @@ type Backend interface {
 	// Revoke ends leases. A lease that is dead already is no error.
 	Revoke(ctx context.Context, leases []store.LeaseID) error
 	// NextToken is above every token that swaps of deleted records have reserved. It is at least the Base that a new record of any key would
-	// have now, if no other swap came before. Tokens of existing records need not be below it: the engine reads them. It fails during a quiet time, because nobody knows then what was forgotten.
+	// have now, if no other swap came before. Tokens of existing records need not be below it: the engine reads them.
+	// It fails during a quiet time, because nobody knows then what was forgotten.
 	NextToken(ctx context.Context) (int64, error)
 	// RaiseTokens makes the Base of each later swap of any key at least first. An instance that has not opened a lease since its start
-	// may not regard it yet, so a backend may read the floor in OpenLeases, if RaiseTokens fails while leases live. It fails if the server can do so only while no lease lives, and one does.
+	// may not regard it yet, so a backend may read the floor in OpenLeases, if RaiseTokens fails while leases live.
+	// It fails if the server can do so only while no lease lives, and one does.
 	RaiseTokens(ctx context.Context, first int64) error
 	// Opened returns the living leases that an instance has opened.
 	Opened(ctx context.Context, instance string) ([]store.LeaseID, error)
