@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -284,6 +285,7 @@ func runApp() {
 	}
 	fmt.Println("holding")
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends this process
+	runtime.KeepAlive(a)                 // a connection that nobody refers to is closed, and its session ends
 }
 
 // plainTB lets an app process use the tests' helpers.

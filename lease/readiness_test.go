@@ -146,6 +146,21 @@ func TestQuietTimeIsNotReady(t *testing.T) {
 	})
 }
 
+// TestQuietTimeIsNamedBeforeTheFirstProbe: the store has heard of it before the first probe has its answer.
+// Proves: rule quiet time
+func TestQuietTimeIsNamedBeforeTheFirstProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		space := memory.NewSpace()
+		st := newDouble(space.Open(store.Identity{Namespace: "test", Instance: "a", Pod: "pod-a"}))
+		st.setQuiet(7 * time.Second)
+		st.set("OpenLeases", fault{before: time.Second})
+		r := newRigWith(t, space, st, "a", probing)
+		if quiet, ok := errors.AsType[*QuietError](r.m.Ready()); !ok || quiet.Left != 7*time.Second {
+			t.Errorf("ready: %v", r.m.Ready())
+		}
+	})
+}
+
 // TestProbesLeaveNothing: neither leases nor locks, also if a probe was under way at the stop, or its lease could not be revoked.
 // Proves: rule readiness
 func TestProbesLeaveNothing(t *testing.T) {

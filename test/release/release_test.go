@@ -22,11 +22,11 @@ func run(t *testing.T, folder, name string, args ...string) (string, error) {
 
 func script(t *testing.T, name string) string {
 	t.Helper()
-	path, err := filepath.Abs("../../release/" + name)
+	file, err := filepath.Abs("../../release/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return path
+	return file
 }
 
 func TestVersionIsTheSameEverywhere(t *testing.T) {
@@ -71,18 +71,18 @@ func TestVersionIsWrittenEverywhere(t *testing.T) {
 		{"clients/java/shedlock/pom.xml", "9.8.7-rc.6", "9.8.7"},
 		{"deploy/migrate-job.yaml", ":v9.8.7-rc.6", ":latest"},
 	} {
-		path := filepath.Join(tree, broken.file)
-		good, err := os.ReadFile(path)
+		file := filepath.Join(tree, broken.file)
+		good, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(strings.Replace(string(good), broken.from, broken.to, 1)), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(strings.Replace(string(good), broken.from, broken.to, 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if out, err := run(t, tree, version); err == nil || !strings.Contains(out, broken.file+" has version") {
 			t.Errorf("%s with %s: %v\n%s", broken.file, broken.to, err, out)
 		}
-		if err := os.WriteFile(path, good, 0o600); err != nil {
+		if err := os.WriteFile(file, good, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from conftest import Sidecar, until
+from conftest import LONG, Sidecar, until
 from locksidecar import AsyncClient, Client, LockLost, LockSignal, SidecarUnavailable
 from locksidecar.contrib import TickSkipped, held, held_async
 from locksidecar.contrib._held import run_held, run_held_async
@@ -80,16 +80,39 @@ def test_a_loss_at_the_end_of_the_body_raises_nothing_later(client: Client, othe
             pass  # an exception that comes too late would come here
 
 
-def test_a_loss_in_another_thread_does_not_disturb_this_one(client: Client, other: Client, key: str) -> None:
-    ends = []
+def wait_for_ever() -> None:
+    while True:
+        time.sleep(0.001)
+
+
+def test_a_loss_before_the_body_interrupts_it(client: Client, other: Client, key: str) -> None:
+    # The thread of the body calls the callbacks itself, because the lock is lost when it begins.
+    lock = client.acquire(key)
+    other.force_release(key)
+    assert lock.lost.wait(LONG)
+    with pytest.raises(LockLost, match="forced"):
+        run_held(lock, wait_for_ever)
+
+
+def test_a_loss_that_the_body_finds_interrupts_it(client: Client, key: str) -> None:
+    lock, rest = client.acquire(key, bind="ttl", ttl=0.5), []
+    lock.lost.on(lambda: rest.append("called"))
 
     def body() -> None:
         while True:
-            time.sleep(0.001)
+            lock.lost.is_set()
+
+    with pytest.raises(LockLost):
+        run_held(lock, body)
+    assert rest == ["called"]
+
+
+def test_a_loss_in_another_thread_does_not_disturb_this_one(client: Client, other: Client, key: str) -> None:
+    ends = []
 
     def work() -> None:
         try:
-            run_held(client.acquire(key), body)
+            run_held(client.acquire(key), wait_for_ever)
         except LockLost as e:
             ends.append(e.reason)
 

@@ -61,11 +61,18 @@ func (j *Judge) probes() bool { return j.cfg.Probes && !j.st.Traits().Inline }
 
 // Ready is nil if the store grants locks now, as far as the last probe says. It asks nobody.
 func (j *Judge) Ready() error {
-	if j.probes() && store.QuietFor(j.st) > 0 {
+	left := time.Duration(0)
+	if j.probes() {
+		left = store.QuietFor(j.st)
+	}
+	if left > 0 {
 		j.Doubt() // of several servers, others may grant
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if left > 0 && errors.Is(j.why, errUnknown) { // the store has heard of it before the first probe has
+		return types.Quiet(left)
+	}
 	if j.quiet.IsZero() {
 		return j.why
 	}

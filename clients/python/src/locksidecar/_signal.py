@@ -73,12 +73,18 @@ class Signal:
     def _call_back(self) -> None:
         # `on` and `fire` may run here in two threads. pop gives each callback to one of them, so there is no mutex
         # that a fork could leave locked.
+        interrupt: Exception | None = None
         while True:
             try:
                 callback = self._callbacks.pop(0)
             except IndexError:
-                return
+                break
             try:
                 callback()
-            except Exception:
-                log.exception("a callback of a lock has raised")
+            except Exception as error:
+                if hasattr(error, "interrupts"):
+                    interrupt = error
+                else:
+                    log.exception("a callback of a lock has raised")
+        if interrupt is not None:
+            raise interrupt

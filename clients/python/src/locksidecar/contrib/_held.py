@@ -53,7 +53,8 @@ class _Interrupt:
 
         # CPython makes the exception in the thread, without arguments. For Celery and pickle it is the plain class,
         # which they look up by its module.
-        plain = {"__init__": init, "__module__": errors.LockLost.__module__, "__reduce__": _plain}
+        # interrupts: it may be raised while this thread itself calls the callbacks of a loss, which must not drop it.
+        plain = {"__init__": init, "__module__": errors.LockLost.__module__, "__reduce__": _plain, "interrupts": True}
         self.kind: type[BaseException] = type("LockLost", (errors.LockLost,), plain)
         self._lock = lock
         self._mutex = threading.Lock()
