@@ -83,7 +83,7 @@
 //
 // # What happens in each failure
 //
-// The app dies, or its connection closes. Its session ends: all its locks are released in one batch, and its waits are cancelled. A wait that
+// The app dies, or its connection closes. Its session ends: all its locks are released together, in as few statements as they fit, and its waits are cancelled. A wait that
 // is just being enqueued is cancelled when the store has answered, because a cancel that came first would leave a waiter without a call.
 //
 // The store does not answer. Held locks live until the deadline of their lease. Then they are lost (store_lost), because the store may have given

@@ -189,7 +189,7 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	if len(releases) == 0 {
 		close(s.released)
 	}
-	// The store frees the locks in one batch, in the background.
+	// In the background, the lane sends all releases that have come by then in one statement: mostly all of them.
 	for _, r := range releases {
 		s.set.rel.Release(r)
 	}
