@@ -85,7 +85,11 @@ func (m *Manager) downgrade(ctx context.Context, s *holdings.Session, h *holding
 			h.Lose(types.LostExpired) // the store decides
 		}
 	})
-	return types.Judged("amend", v.Status, err)
+	err = types.Judged("amend", v.Status, err)
+	if errors.Is(err, types.ErrRowLocked) && req.SetData && len(change.Served) > 0 {
+		return &store.Error{Op: "amend", Err: types.ErrRowLocked, Unknown: true} // the row may have been locked after the adoption, with its data
+	}
+	return err
 }
 
 // slotOf returns the slot of a share in the answer to an amend.

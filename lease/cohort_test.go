@@ -499,3 +499,22 @@ func TestStoreLearnsOfALateHandOn(t *testing.T) {
 		})
 	}
 }
+
+// The sidecar handed a lock on, and its holder sets data and makes it a share. The store adopts the holder with the data, and then somebody
+// locks the row. Something has changed, so the answer must not say that nothing has.
+// Proves: promise 9
+func TestARowThatIsLockedAfterAnAdoption(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		calls := r.cohortWithData(r.another(opt))
+		calls[0].release(r)
+		g := calls[1].granted(t)
+		r.st.set("Adopt", fault{times: 1, then: func() { r.st.lockRows("k") }})
+		_, err := r.m.Amend(context.Background(), calls[1].s, types.AmendRequest{Key: "k", Token: g.Token, SetData: true, Data: []byte(`"new"`), Share: true})
+		if data := string(r.stored("k").Holder.Data); err == nil || data != `"new"` || !store.OutcomeUnknown(err) {
+			t.Errorf("the data is %s; told %v, of unknown outcome: %v", data, err, store.OutcomeUnknown(err))
+		}
+		r.st.lockRows()
+		endAll(calls)
+	})
+}

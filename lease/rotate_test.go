@@ -552,3 +552,66 @@ func TestWatchesMoveToTheFreshLease(t *testing.T) {
 		}
 	})
 }
+
+// A lock is lost early while it is moved: its app may believe in it until the deadline, as without a move, so the answer to the move frees
+// nothing before. When the app gives it up, or after the deadline, it keeps the key for nobody.
+func TestALockThatIsLostEarlyDuringItsMoveIsKept(t *testing.T) {
+	for name, c := range map[string]struct {
+		key     string
+		givesUp bool
+	}{
+		"a lock":                     {"held", false},
+		"a lock that a wait has got": {"line", false},
+		"a lock, given up":           {"held", true},
+		"a lock of a wait, given up": {"line", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other := r.another(opt)
+				s, o := r.eitherSession(), other.eitherSession()
+				mine := map[string]types.Grant{"held": r.lock(s, "held")}
+				theirs, old := other.lock(o, "line"), r.lease()
+				waiting := r.wait(s, "line", types.WaitForever)
+				answer := make(chan struct{})
+				r.st.set("Move", fault{times: 1, held: answer})
+				r.st.failover()
+				for r.st.count("Move") == 0 {
+					time.Sleep(100 * time.Millisecond)
+				}
+				other.release(o, theirs)
+				mine["line"] = waiting.granted(t)
+				r.must(r.amend(s, mine["line"]))
+				next := other.wait(other.eitherSession(), c.key, types.WaitForever)
+				var until time.Time
+				for _, l := range r.m.leases.All() {
+					if l.ID() == old {
+						until = l.Deadline()
+						r.m.leases.Lose(l, types.LostExpired)
+					}
+				}
+				close(answer)
+				synctest.Wait()
+				if c.givesUp {
+					until = time.Now().Add(time.Second)
+					time.Sleep(time.Second)
+					if reason := lostReason(r.tryRelease(s, c.key, mine[c.key].Token)); reason != types.LostExpired {
+						t.Errorf("told %q", reason)
+					}
+				}
+				for !next.isOver() && time.Since(until) < time.Minute {
+					time.Sleep(10 * time.Millisecond)
+					synctest.Wait()
+				}
+				if late := time.Since(until); !next.isOver() || late < 0 || late > time.Second {
+					t.Errorf("granted to another: %v, %s late", next.isOver(), late)
+				}
+				s.End(types.EndDropped)
+				next.release(other)
+				time.Sleep(time.Minute)
+				r.nothingLeft()
+				other.nothingLeft()
+			})
+		})
+	}
+}

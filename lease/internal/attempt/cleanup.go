@@ -6,6 +6,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -123,6 +124,25 @@ func (aq *Acquirer) ReleaseClaim(ctx context.Context, c store.Claim, mayKeep fun
 		aq.heldCache.Drop(c.Key)
 		return true
 	}, settled)
+}
+
+// ReleaseMoved releases a lock that has ended here, and that the store has moved to a lease, which the caller has pinned. If the lock was
+// lost early, its app may still believe in it: then this follows at the deadline, and the lease is kept until then. If the app gives the lock
+// up before, its own release is sent at once.
+func (aq *Acquirer) ReleaseMoved(h *holdings.Lock, c store.Claim, to *heartbeat.Lease, settled func()) {
+	to.Pin()
+	unpin := func() {
+		to.Unpin()
+		settled()
+	}
+	release := func() { aq.ReleaseClaim(context.Background(), c, aq.MayKeep(to, 0), unpin) }
+	kept := h.KeptUntil()
+	switch {
+	case kept.IsZero():
+		release()
+	case !aq.later.After(kept.Sub(aq.clk.Now()), release): // the sidecar stops: the revocation of its leases ends the lock
+		unpin()
+	}
 }
 
 // persist submits an item to a lane until done returns true or the manager stops. done is called with the

@@ -52,6 +52,8 @@ func (b *Attempt) Moved(to *heartbeat.Lease, settled func()) {
 		c := store.Claim{Key: b.req.Key, Token: token, Lease: to.ID(), AtOnce: !given}
 		if h != nil && h.Token == token {
 			c.Served = h.Claim().Served
+			b.aq.ReleaseMoved(h, c, to, settled)
+			return
 		}
 		b.aq.ReleaseClaim(context.Background(), c, b.aq.MayKeep(to, 0), settled)
 	}

@@ -1,6 +1,8 @@
 package holdings
 
 import (
+	"time"
+
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
@@ -50,6 +52,16 @@ func (s *Session) forgetLostLocked(ref grantRef) *Lock {
 		return nil
 	}
 	return h
+}
+
+// KeptUntil is until when the app of a lock that was lost early, and not given up, may believe in it: its lease's deadline. Zero: it may not.
+func (h *Lock) KeptUntil() time.Time {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	if l := h.Lease(); h.s.lost[grantRef{h.Key, h.Token}].lock == h && l.KeptUntilDeadline(h.s.set.clk.Now()) {
+		return l.Deadline()
+	}
+	return time.Time{}
 }
 
 // ReleaseLost ends an entry of a lost lock that the store may still have. After the last entry, the caller releases the lock.

@@ -26,7 +26,8 @@
 // renewal interval. If another session's row lock prevents a move, the lease is kept as long as that row lock.
 //
 // If a lock or a wait ends here during its move, it is freed once more afterwards, because its release or
-// withdrawal may have stopped when the old lease ended. A session's lock is claimed by its instance, so a
+// withdrawal may have stopped when the old lease ended. If the lock was lost early, its app may believe in it
+// until the deadline, and it is freed then. A session's lock is claimed by its instance, so a
 // release during the move still frees it. After a second failover both leases are old: their locks are
 // verified and moved again.
 package reconcile

@@ -137,7 +137,7 @@ func (mv move) apply(rc *Reconciler, state store.ClaimStatus, to *heartbeat.Leas
 		}
 		c := mv.h.Claim()
 		c.Lease = to.ID()
-		rc.acquirer.ReleaseClaim(context.Background(), c, rc.acquirer.MayKeep(to, 0), func() {})
+		rc.acquirer.ReleaseMoved(mv.h, c, to, func() {})
 	case moved, state == store.Expired, state == store.ClaimRowLocked: // the last two are tried again
 	case mv.h.Lose(types.LostStore):
 		rc.log.Error("lock lost: the promoted database server does not have it", "key", mv.h.Key, "token", mv.h.Token)
