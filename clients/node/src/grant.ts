@@ -23,6 +23,8 @@ export class Grant {
   #lostController: AbortController | undefined;
   #stopController: AbortController | undefined;
   #expiry: NodeJS.Timeout | undefined;
+  // When the question was sent whose answer set the expiry. Infinity: it was released.
+  #asked = -Infinity;
   readonly #listeners = new Set<GrantListener>();
   // Requests to stop that came before the first listener.
   readonly #undelivered: Stopping[] = [];
@@ -100,14 +102,22 @@ export class Grant {
     }
   }
 
-  /** expire sets the end of a lock without a session. It counts from the question, because an answer may be read late. */
+  /**
+   * expire sets the end of a lock without a session. It counts from the question, because an answer may be read late: also after
+   * that to a newer question, or to the release. Then it sets nothing.
+   */
   expire(asked: number, ms: number): void {
+    if (asked < this.#asked) {
+      return;
+    }
+    this.#asked = asked;
     clearTimeout(this.#expiry);
     this.#expiry = setTimeout(() => this.lose("expired"), Math.max(asked + ms - performance.now(), 0));
     this.#expiry.unref();
   }
 
   end(): void {
+    this.#asked = Infinity;
     clearTimeout(this.#expiry);
     this.#listeners.clear();
   }

@@ -42,6 +42,21 @@ test("a request to stop from before the grant is delivered to its holder once", 
   ]);
 });
 
+test("bind ttl: an answer that is read late sets nothing back, and nothing sets the end of a released lock", (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const grant = new Grant({ key: "late", token: 7 });
+  const now = performance.now();
+  grant.expire(now, 1000);
+  grant.expire(now + 2, 9_000_000); // an extension
+  grant.expire(now + 1, 900); // a check that was asked before it
+  t.mock.timers.tick(60_000);
+  assert.equal(grant.lost, null);
+  grant.end();
+  grant.expire(now + 3, 1000); // an extension that was carried out before the release
+  t.mock.timers.tick(60_000);
+  assert.equal(grant.lost, null);
+});
+
 test("a feature that the sidecar does not name is not used", () => {
   const old = { version: "v0.0.1", api: "v1", features: ["wait", "sessions"] };
   requireFields(old, { wait_ms: 1, ttl_ms: 1, owner: "x", max_hold_ms: undefined });

@@ -113,6 +113,28 @@ def test_an_extension_that_comes_late_does_not_undo_the_loss(monkeypatch: pytest
     assert lock.lost.reason == "expired"
 
 
+def test_an_answer_that_another_thread_reads_late_sets_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(_signal, "time", SimpleNamespace(monotonic=lambda: now))
+    lock = Grant("a", 7, None, _signal.Signal)
+    lock.note(answer(1000), asked=100.0)
+    lock.note(answer(9000), asked=100.2)  # an extension
+    lock.note(answer(900), asked=100.1)  # a check that was asked before it
+    now = 102.0
+    assert not lock.lost
+
+
+def test_nothing_sets_the_end_of_a_released_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(_signal, "time", SimpleNamespace(monotonic=lambda: now))
+    lock = Grant("a", 7, None, _signal.Signal)
+    lock.note(answer(1000), asked=100.0)
+    lock.released({"released": True, "reentry": 0})
+    lock.note(answer(1000), asked=100.1)  # an extension that was carried out before it
+    now = 102.0
+    assert not lock.lost
+
+
 @pytest.mark.parametrize("token_of_another", [False, True])
 def test_a_released_lock_has_no_end_and_no_timer(client: Client, key: str, token_of_another: bool) -> None:
     lock = client.acquire(key, bind="ttl", ttl=3600)

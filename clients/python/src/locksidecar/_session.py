@@ -21,8 +21,8 @@ _ANSWER = 0.25
 class Grant:
     """One grant of the sidecar. Entries of the same owner share it."""
 
-    __slots__ = ("ask_at", "count", "entries", "expires_at", "key", "life", "lost", "mode", "session", "stopping",
-                 "token")  # fmt: skip
+    __slots__ = ("ask_at", "asked", "count", "entries", "expires_at", "key", "life", "lost", "mode", "session",
+                 "stopping", "token")  # fmt: skip
 
     def __init__(self, key: str, token: int, session: Session | None, new_signal: Callable[[], Signal]) -> None:
         self.key = key
@@ -33,16 +33,22 @@ class Grant:
         self.entries: list[Entry] = []  # those of this client that were not released
         self.life = 0.0  # seconds from the last answer to expires_at
         self.ask_at = self.expires_at = 0.0  # time.monotonic()
+        self.asked = -math.inf  # when the question was sent whose answer named expires_at; inf: it was released
         self.lost = new_signal()
         self.stopping = new_signal()
 
     def note(self, value: Mapping[str, Any], asked: float) -> None:
-        """Takes over an answer about it. Times count from the question, because an answer may be read late."""
-        self.life = value["expires_in_ms"] / 1000
-        self.expires_at = asked + value["waited_ms"] / 1000 + self.life
-        self.ask_at = max(self.expires_at - self.life / 2, asked + _PAUSE)
-        if self.session is None:  # nobody asks for it, so this process's clock ends it
-            self.lost.expires(self.expires_at)
+        """Takes over an answer about it. Times count from the question, because an answer may be read late.
+
+        So the answer to an older question, which another thread may read after a newer one, names no time.
+        """
+        if asked >= self.asked:
+            self.asked = asked
+            self.life = value["expires_in_ms"] / 1000
+            self.expires_at = asked + value["waited_ms"] / 1000 + self.life
+            self.ask_at = max(self.expires_at - self.life / 2, asked + _PAUSE)
+            if self.session is None:  # nobody asks for it, so this process's clock ends it
+                self.lost.expires(self.expires_at)
         self.count = value["reentry"]
         self.mode = value.get("mode", "exclusive")
         stopping = value.get("stopping")
@@ -59,6 +65,7 @@ class Grant:
             if self.session is not None:
                 self.session.forget(self)
             else:
+                self.asked = math.inf
                 self.lost.expires(math.inf)
 
     def lose(self, reason: str | None, silently: bool = False) -> None:

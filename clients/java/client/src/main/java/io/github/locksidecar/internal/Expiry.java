@@ -16,6 +16,8 @@ final class Expiry {
 
   private final CompletableFuture<String> lost;
   private volatile long end = Clock.NEVER;
+  /** When the question was sent whose answer named the end; {@link Clock#NEVER}: it was released, or it is lost. */
+  private long asked = Long.MIN_VALUE;
   private boolean watched;
   private @Nullable Future<?> timer;
 
@@ -36,13 +38,24 @@ final class Expiry {
     return made;
   }
 
-  /** An answer names its end. */
-  void set(long named) {
-    if (!isOver()) {
-      synchronized (this) {
-        end = named;
-        plan();
+  /**
+   * An answer names its end.
+   *
+   * @param when the question was sent. Another thread may read the answer to an older question after a newer one
+   * @return whether it counts
+   */
+  boolean set(long when, long named) {
+    if (isOver()) {
+      return false;
+    }
+    synchronized (this) {
+      if (when < asked) {
+        return false;
       }
+      asked = when;
+      end = named;
+      plan();
+      return true;
     }
   }
 
@@ -54,6 +67,7 @@ final class Expiry {
 
   /** It was released, or it is lost. */
   synchronized void cancel() {
+    asked = Clock.NEVER;
     end = Clock.NEVER;
     plan();
   }

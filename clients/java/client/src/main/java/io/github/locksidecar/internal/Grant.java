@@ -62,11 +62,9 @@ public final class Grant {
   void note(JsonObject value, long asked) {
     if (session != null) {
       session.prove(lease, end(value, asked));
-    } else {
-      lease.set(end(value, asked));
     }
-    if (expiry != null) {
-      expiry.set(end(value, asked));
+    if (expiry != null && expiry.set(asked, end(value, asked))) {
+      lease.set(end(value, asked));
     }
     entries = value.getInt("reentry");
     shared = "shared".equals(value.getString("mode"));

@@ -110,8 +110,8 @@ class ExpiryTest {
     CompletableFuture<String> lost = new CompletableFuture<>();
     Expiry expiry = new Expiry(lost);
     expiry.watch();
-    expiry.set(Clock.now() + HOUR);
-    expiry.set(Clock.now() + 2 * HOUR);
+    expiry.set(1, Clock.now() + HOUR);
+    expiry.set(2, Clock.now() + 2 * HOUR);
     assertFalse(expiry.isOver());
     assertFalse(lost.isDone());
     expiry.cancel();
@@ -121,9 +121,26 @@ class ExpiryTest {
   void anExtensionThatComesLateDoesNotUndoTheLoss() {
     CompletableFuture<String> lost = new CompletableFuture<>();
     Expiry expiry = new Expiry(lost);
-    expiry.set(Clock.now()); // nobody looks in this moment
-    expiry.set(Clock.now() + HOUR);
+    expiry.set(1, Clock.now()); // nobody looks in this moment
+    expiry.set(2, Clock.now() + HOUR);
     assertEquals("expired", lost.getNow(""));
+  }
+
+  @Test
+  void anAnswerThatAnotherThreadReadsLateSetsNothingBack() {
+    Expiry expiry = new Expiry(new CompletableFuture<>());
+    assertTrue(expiry.set(2, Clock.now() + HOUR));
+    assertFalse(expiry.set(1, Clock.now())); // it was asked before
+    assertFalse(expiry.isOver());
+  }
+
+  @Test
+  void nothingSetsTheEndOfAReleasedLock() {
+    Expiry expiry = new Expiry(new CompletableFuture<>());
+    expiry.set(1, Clock.now() + HOUR);
+    expiry.cancel();
+    assertFalse(expiry.set(2, Clock.now())); // an extension that was carried out before the release
+    assertFalse(expiry.isOver());
   }
 
   @Test
