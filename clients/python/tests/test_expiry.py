@@ -179,10 +179,11 @@ HALTED = """
 import os, signal, sys
 from locksidecar import Client
 lock = Client().acquire(sys.argv[1], bind="ttl", ttl=1)
-lock.lost.on(lambda: print("called"))
-print("asked", flush=True)
+say = sys.stdout.write  # two threads say something, and print writes a line in pieces
+lock.lost.on(lambda: say("called\\n"))
+say("asked\\n")
 os.kill(os.getpid(), signal.SIGSTOP)
-print(lock.lost.wait(20), lock.lost.reason)
+say(f"{lock.lost.wait(20)} {lock.lost.reason}\\n")
 """
 
 
@@ -199,11 +200,12 @@ import os, sys
 from locksidecar import Client
 lock = Client().acquire(sys.argv[1], bind="ttl", ttl=1)
 me = os.getpid()
-lock.lost.on(lambda: print("called in", "parent" if os.getpid() == me else "child"))
+say = sys.stdout.write  # as above
+lock.lost.on(lambda: say(f"called in {'parent' if os.getpid() == me else 'child'}\\n"))
 child = os.fork()
 if child == 0:
     lock.lost.wait(20)
-    print("child", lock.lost.reason)
+    say(f"child {lock.lost.reason}\\n")
 else:
     os.waitpid(child, 0)
     lock.lost.wait(20)
