@@ -36,6 +36,9 @@ type Ask struct {
 	Data []byte
 	// Traceparent is the W3C trace context of the call, or empty.
 	Traceparent string
+	// Last is the token under which the store last knew this instance as the holder of the key, or zero. If the key's last grant has it,
+	// nobody had the key in between, and the new grant may be Keepable.
+	Last int64
 }
 
 // Outcome is what became of an attempt.
@@ -106,11 +109,16 @@ type Answer struct {
 	Alone bool
 	// GrantedFor is the age of a waiter's grant by the store's clock (Granted).
 	GrantedFor time.Duration
+	// Keepable: the instance may keep the key after its session has released the lock (Granted). It may give the key to its
+	// sessions under the next tokens, at most [TokensPerGrant] in all, until it releases the grant, which it does when it
+	// receives a Recall. Only of an answer to an ask whose Last was right, for the exclusive lock of a session, without a MinHold and
+	// Skip, of a key that nobody else awaits or watches. The store has reserved the tokens.
+	Keepable bool
 }
 
 // News reports that a waiter was granted its lock by a hand-off, or was skipped. If the Answer has no
 // Outcome, the caller should check the waiter now; the ID may then contain only its first half (HalfID).
-// News with Missed, Signals or an Event is not about a waiter. If the grant was made by another instance, the news
+// News with Missed, Signals, Recall or an Event is not about a waiter. If the grant was made by another instance, the news
 // may contain only the ID, without Key and Lease.
 type News struct {
 	Attempt
@@ -121,6 +129,9 @@ type News struct {
 	Missed bool
 	// Signals: there are signals for holders of this instance.
 	Signals bool
+	// Recall: another instance has begun to wait for the Key, or to watch it, while this instance held it under a Keepable grant. It may
+	// come before the answer with that grant. Nothing but the Key is set.
+	Recall bool
 	// Event is what happened to a key that this instance watches.
 	Event *Event
 }

@@ -18,6 +18,9 @@ type Lock struct {
 	Token       int64
 	Holder      Holder
 	QueueLength int
+	// Kept: the grant under Token is Keepable, so the holder's instance may keep the key for its next session, though the session that is shown
+	// has released it.
+	Kept bool
 	// Stopping is set when the holder was asked to stop.
 	Stopping *Stopping
 	// Limit is the one that all shared holders and shared waiters name; zero means none. It is also set if

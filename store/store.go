@@ -87,7 +87,8 @@ type Store interface {
 	// claim names a Lease; otherwise it may.
 	Release(ctx context.Context, claims []Claim) ([]Verdict, error)
 	// Amend checks that locks are held under their tokens. It changes their data, and the remaining time of
-	// bind:ttl locks.
+	// bind:ttl locks. Amend, Downgrade and Adopt make a Keepable grant one that is not: from then on, the holder that others see is the
+	// one that holds the key. Its first waiter is told to check, because it may wait only to learn that.
 	Amend(ctx context.Context, changes []Change) ([]Amended, error)
 	// Downgrade is Amend, and turns exclusive locks into shares with the same token. It grants the waiters at the
 	// head of the queue that fit then. The share takes the Limit of the living shared waiters, or no limit if
@@ -95,7 +96,8 @@ type Store interface {
 	// granted, because an earlier Downgrade may have ended before that.
 	Downgrade(ctx context.Context, changes []Change) ([]Amended, error)
 	// Adopt is Amend, and makes the last served waiter of a cohort the holder that the store knows. All served waiters
-	// leave the queue. If the store knows this holder already, or a later one, it stays.
+	// leave the queue. If the store knows this holder already, or a later one, it stays. Of a Keepable grant, the only served attempt may be
+	// one that never was a waiter.
 	Adopt(ctx context.Context, adoptions []Adoption) ([]Amended, error)
 
 	// Get reads locks.
@@ -190,6 +192,9 @@ type Traits struct {
 	// Final: a lease is dead when it expires, and nobody needs to reap it. What it held is handed on when somebody
 	// next looks at the key.
 	Final bool
+	// Hears: a Recall by another instance arrives here soon. Without it, a key must not be kept. If Hears ends, news of
+	// [EveryWait] follows, because a Recall may have been missed.
+	Hears bool
 	// LongestQueue is the greatest number of waiters of a key; zero means that the engine sets no limit.
 	LongestQueue int
 }
