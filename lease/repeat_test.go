@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -216,41 +215,7 @@ func TestAGrantThatCameTooLate(t *testing.T) {
 	})
 }
 
-// Two calls of one request find each other while one of them waits, however many other requests
-// come.
-func TestRepeatsAmongManyOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, inline)
-		s := r.eitherSession()
-		g := r.lock(s, "k")
-		req := repeatable(types.WaitForever)
-		first := r.ask(context.Background(), nil, req)
-		synctest.Wait()
-		for i := range holdings.Remembered + 1 {
-			other := types.Request{Key: fmt.Sprint(i), Bind: types.BindTTL, TTL: time.Second, RequestID: uuid.New()}
-			_, err := r.m.Acquire(context.Background(), nil, other)
-			r.must(err)
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		second := r.ask(ctx, nil, req)
-		synctest.Wait()
-		cancel() // must not remove the first call from the queue
-		<-second.done
-		r.release(s, g)
-		time.Sleep(time.Second)
-		if !first.isOver() {
-			t.Fatal("the first call was forgotten")
-		}
-		r.mustBe(first.granted(t))
-		r.release(nil, first.g)
-		r.nothingLeft()
-		if n := r.m.acquirer.RequestsOf(nil).Remembered(); n > holdings.Remembered {
-			t.Errorf("%d requests are remembered", n)
-		}
-	})
-}
-
-// The same holds if a grant is discarded after its request was forgotten and made again.
+// A grant is discarded after its request was forgotten and made again. A later call has it, too, so it is not handed back.
 func TestHandBackOfAForgottenRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)

@@ -53,9 +53,6 @@ func (rs *Requests) Count() int {
 	return len(rs.inUse)
 }
 
-// Remembered is the number of remembered requests without calls.
-func (rs *Requests) Remembered() int { return rs.idle.Len() }
-
 // Remember limits the remembered requests without calls, and forgets the present ones.
 func (rs *Requests) Remember(most int) (err error) {
 	rs.idle, err = lru.New[store.AttemptID, *Request](most)
