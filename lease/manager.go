@@ -90,7 +90,10 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 		return nil, err
 	}
 	m.holdings = m.acquirer.Holdings()
-	m.signals = signal.New(m.ctx, cfg, st, m.lanes, m.heldCache, m.background, m.leases, m.acquirer)
+	m.signals = signal.New(m.ctx, signal.Config{
+		Config: cfg, Store: st, Lanes: m.lanes, HeldCache: m.heldCache, Background: m.background,
+		Leases: m.leases, Holders: m.holdings, Waiting: m.acquirer.Queue.Length,
+	})
 	m.groups = multi.New(m.ctx, multi.Config{
 		Config: cfg, Acquirer: m.acquirer, Amends: m.lanes.Amends, Inline: inline, Background: m.background,
 	})

@@ -7,31 +7,53 @@ import (
 	"sync"
 	"time"
 
-	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
-	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
-	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
+// Config is the configuration of a Signals.
+type Config struct {
+	types.Config
+	Store      store.Signaler
+	Lanes      *lanes.Set
+	HeldCache  *heldcache.Cache
+	Background *background.Runner
+
+	Leases  Leases
+	Holders Holders
+	// Waiting is the number of calls that wait for a key here.
+	Waiting func(key string) int
+}
+
+// Leases are those of the sidecar: heartbeat.Leases.
+type Leases interface {
+	// InUse are those under which the store may have locks.
+	InUse() []store.LeaseID
+	// LostEarly reports whether the store may have locks that no session has.
+	LostEarly() bool
+}
+
+// Holders are the sessions of the sidecar: holdings.Set.
+type Holders interface {
+	// Signal applies a signal to a holder. It returns false if the grant is not known here.
+	Signal(sig store.Signal) (known bool)
+	// Empty reports whether no session holds a lock.
+	Empty() bool
+	// Came receives after a new lock, while it is awaited.
+	Came() <-chan struct{}
+	Await(so bool)
+}
+
 // Signals receives requests to the sessions of this sidecar. After news, or a renewal that reports signals,
 // it reads them from the store, applies and acknowledges them. There is one poll at a time, with a pause
 // after it. Requests for a poll in the meantime cause one more.
 type Signals struct {
-	ctx   context.Context // ends with the sidecar
-	cfg   types.Config
-	store store.Signaler
-	lanes *lanes.Set
-	cache *heldcache.Cache
-	later *background.Runner
-
-	leases   *heartbeat.Leases
-	holdings *holdings.Set
-	acquirer *attempt.Acquirer
+	cfg Config
+	ctx context.Context // ends with the sidecar
 
 	mu        sync.Mutex
 	polling   bool
@@ -43,22 +65,15 @@ type Signals struct {
 }
 
 // New makes the signals of a sidecar, which are read until ctx ends.
-func New(
-	ctx context.Context, cfg types.Config, st store.Store, ls *lanes.Set, cache *heldcache.Cache, later *background.Runner,
-	leases *heartbeat.Leases, aq *attempt.Acquirer,
-) *Signals {
-	sg := &Signals{
-		ctx: ctx, cfg: cfg, store: st, lanes: ls, cache: cache, later: later, leases: leases, holdings: aq.Holdings(), acquirer: aq,
-		unmatched: make(map[store.SignalID]time.Time),
-	}
-	return sg
+func New(ctx context.Context, c Config) *Signals {
+	return &Signals{cfg: c, ctx: ctx, unmatched: make(map[store.SignalID]time.Time)}
 }
 
 // Run polls after each new lock of a session while there are unmatched signals, until the sidecar stops.
 func (sg *Signals) Run(ctx context.Context) {
 	for {
 		select {
-		case <-sg.holdings.Came():
+		case <-sg.cfg.Holders.Came():
 			sg.Poll()
 		case <-ctx.Done():
 			return
@@ -72,7 +87,7 @@ func (sg *Signals) Poll() {
 	defer sg.mu.Unlock()
 	sg.pollAgain = true
 	if !sg.polling {
-		sg.polling = sg.later.Spawn(func() { sg.run(sg.ctx) })
+		sg.polling = sg.cfg.Background.Spawn(func() { sg.run(sg.ctx) })
 	}
 }
 
@@ -104,9 +119,9 @@ func (sg *Signals) next() bool {
 	sg.mu.Lock()
 	defer sg.mu.Unlock()
 	sg.polling = sg.pollAgain && sg.ctx.Err() == nil
-	if sg.polling && sg.holdings.Empty() && !sg.leases.LostEarly() {
-		sg.holdings.Await(true) // a lock may be in flight
-		sg.polling = !sg.holdings.Empty()
+	if sg.polling && sg.cfg.Holders.Empty() && !sg.cfg.Leases.LostEarly() {
+		sg.cfg.Holders.Await(true) // a lock may be in flight
+		sg.polling = !sg.cfg.Holders.Empty()
 	}
 	sg.pollAgain = false
 	return sg.polling
@@ -114,32 +129,32 @@ func (sg *Signals) next() bool {
 
 // round reads the signals, applies them, and acknowledges those that are finished.
 func (sg *Signals) round(ctx context.Context) error {
-	leases := sg.leases.InUse()
+	leases := sg.cfg.Leases.InUse()
 	if len(leases) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, sg.cfg.StoreTimeout)
 	defer cancel()
-	found, err := sg.store.Signals(ctx, leases)
+	found, err := sg.cfg.Store.Signals(ctx, leases)
 	if err != nil {
 		return err
 	}
-	sg.holdings.Await(true) // a grant that arrives during this round may be one that was not found
+	sg.cfg.Holders.Await(true) // a grant that arrives during this round may be one that was not found
 	var acknowledged []store.SignalID
 	unmatched := make(map[store.SignalID]time.Time)
 	for _, sig := range found {
-		if sg.holdings.Signal(sig) || sg.stale(sig, unmatched) {
+		if sg.cfg.Holders.Signal(sig) || sg.stale(sig, unmatched) {
 			acknowledged = append(acknowledged, sig.ID)
 		}
 	}
 	sg.unmatched = unmatched
 	if len(unmatched) == 0 {
-		sg.holdings.Await(false)
+		sg.cfg.Holders.Await(false)
 	}
 	if len(acknowledged) == 0 {
 		return nil
 	}
-	return sg.store.Acknowledge(ctx, acknowledged)
+	return sg.cfg.Store.Acknowledge(ctx, acknowledged)
 }
 
 // stale reports whether a signal's grant can no longer arrive. Otherwise it remembers the signal, which
@@ -150,7 +165,7 @@ func (sg *Signals) stale(sig store.Signal, unmatched map[store.SignalID]time.Tim
 	if !seen {
 		since = now
 	}
-	if now.Sub(since) > 2*sg.cfg.StoreTimeout && sg.acquirer.Queue.Length(sig.Key) == 0 {
+	if now.Sub(since) > 2*sg.cfg.StoreTimeout && sg.cfg.Waiting(sig.Key) == 0 {
 		return true
 	}
 	unmatched[sig.ID] = since
@@ -165,14 +180,14 @@ const (
 
 // Send sends a signal. It reports false if the key is not held, or not under the signal's token.
 func (sg *Signals) Send(ctx context.Context, sig store.Signal) (held bool, err error) {
-	standing, err := lanes.Submit(ctx, sg.lanes.Signals, sig)
+	standing, err := lanes.Submit(ctx, sg.cfg.Lanes.Signals, sig)
 	if err == nil && standing == store.ClaimRowLocked {
 		err = types.RowLocked("signal")
 	}
 	if err != nil {
 		return false, err
 	}
-	sg.cache.Drop(sig.Key)
+	sg.cfg.HeldCache.Drop(sig.Key)
 	return standing == store.Holds, nil
 }
 
@@ -192,7 +207,7 @@ func (sg *Signals) AwaitOver(ctx context.Context, was store.Lock, token int64) e
 		case err != nil:
 			return err
 		case over:
-			sg.cache.Drop(was.Key)
+			sg.cfg.HeldCache.Drop(was.Key)
 			return nil
 		}
 	}
@@ -202,10 +217,10 @@ func (sg *Signals) isOver(ctx context.Context, was store.Lock, token int64) (boo
 	ctx, cancel := types.Within(ctx, "get", sg.cfg.StoreTimeout)
 	defer cancel()
 	if was.Shared && token != 0 { // a read may not show this share
-		v, err := lanes.Submit(ctx, sg.lanes.Amends, lanes.Amend(store.Change{Key: was.Key, Token: token}))
+		v, err := lanes.Submit(ctx, sg.cfg.Lanes.Amends, lanes.Amend(store.Change{Key: was.Key, Token: token}))
 		return v.Status != store.Holds && v.Status != store.OtherSession, types.Judged("amend", v.Status, err)
 	}
-	lock, err := lanes.Submit(ctx, sg.lanes.Reads, was.Key)
+	lock, err := lanes.Submit(ctx, sg.cfg.Lanes.Reads, was.Key)
 	if err != nil {
 		return false, err
 	}
