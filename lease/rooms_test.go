@@ -26,6 +26,7 @@ func TestRooms(t *testing.T) {
 		listed[row[1]] = strings.Fields(row[2])
 	}
 	folders, err := filepath.Glob("internal/*")
+	folders = slices.DeleteFunc(folders, func(f string) bool { return f == "internal/roomtest" }) // for their tests
 	if err != nil || len(folders) != len(rooms) {
 		t.Errorf("the document has %d rooms, the tree %d: %v", len(rooms), len(folders), err)
 	}

@@ -46,7 +46,7 @@ func TestAnEndedSessionReceivesNothing(t *testing.T) {
 func TestWaiterIsWithdrawnWhenCancelsHaveStopped(t *testing.T) {
 	bubble(t, func(t *testing.T, inline bool) {
 		r := newRig(t, inline)
-		release := r.holdElsewhere("k")
+		release := r.st.HoldElsewhere(r.t, "k")
 		_, b := r.attempt(&types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever})
 		r.start(b)
 		r.aq.lanes.Cancels.Stop(context.Background())
@@ -63,7 +63,7 @@ func TestLateCallReturnsNoGrant(t *testing.T) {
 		r := newRig(t, true)
 		c, b := r.attempt(&types.Request{Key: "k", TTL: leaseTTL})
 		r.start(b)
-		r.clk.stop(b.Lease().TTL())
+		r.Clock.Stop(b.Lease().TTL())
 		if g, err := c.Await(b); err == nil {
 			t.Errorf("granted %+v", g)
 		}
@@ -79,7 +79,7 @@ func TestLateCallReturnsTheRemainingTime(t *testing.T) {
 			r := newRig(t, true)
 			c, b := r.attempt(&types.Request{Key: "k", TTL: 2 * time.Second, Bind: types.BindTTL})
 			r.start(b)
-			r.clk.stop(late)
+			r.Clock.Stop(late)
 			g, err := c.Await(b)
 			if g.ExpiresIn != want || (err == nil) != (want > 0) {
 				t.Errorf("late by %s: %+v, %v", late, g, err)

@@ -54,7 +54,7 @@ var kinds = map[string]types.Request{
 // answer is lost.
 var reach = map[string]func(r *rig, b *Attempt) (answer func(lost bool)){
 	"asking": func(r *rig, b *Attempt) func(bool) {
-		answer := r.st.hold("Acquire")
+		answer := r.st.Hold("Acquire")
 		r.start(b)
 		return answer
 	},
@@ -66,20 +66,20 @@ var reach = map[string]func(r *rig, b *Attempt) (answer func(lost bool)){
 		return func(bool) { first.Leave() }
 	},
 	"enqueuing": func(r *rig, b *Attempt) func(bool) {
-		r.holdElsewhere(b.Key())
-		answer := r.st.hold("Enqueue")
+		r.st.HoldElsewhere(r.t, b.Key())
+		answer := r.st.Hold("Enqueue")
 		r.start(b)
 		return answer
 	},
 	"queued": func(r *rig, b *Attempt) func(bool) {
-		r.holdElsewhere(b.Key())
+		r.st.HoldElsewhere(r.t, b.Key())
 		r.start(b)
 		return func(bool) {}
 	},
 	"cancelling": func(r *rig, b *Attempt) func(bool) {
-		r.holdElsewhere(b.Key())
+		r.st.HoldElsewhere(r.t, b.Key())
 		r.start(b)
-		answer := r.st.hold("Cancel")
+		answer := r.st.Hold("Cancel")
 		b.timeIsUp()
 		synctest.Wait()
 		return answer
@@ -89,7 +89,7 @@ var reach = map[string]func(r *rig, b *Attempt) (answer func(lost bool)){
 		return func(bool) {}
 	},
 	"not won": func(r *rig, b *Attempt) func(bool) {
-		r.holdElsewhere(b.Key())
+		r.st.HoldElsewhere(r.t, b.Key())
 		r.start(b)
 		b.Finish(ErrAttemptLost)
 		return func(bool) {}
@@ -104,11 +104,11 @@ func (r *rig) end(b *Attempt, reason string, answer func(lost bool)) {
 	case "time is up":
 		b.timeIsUp()
 	case "lease lost", "bind:ttl: lease lost":
-		r.leases.Lose(b.Lease(), types.LostExpired)
+		r.Leases.Lose(b.Lease(), types.LostExpired)
 	case "no answer":
 		answer(true)
 	case "late answer": // after a loss
-		r.leases.Lose(b.Lease(), types.LostExpired)
+		r.Leases.Lose(b.Lease(), types.LostExpired)
 		b.onNews(store.Answer{Outcome: store.Granted, Token: 1, ExpiresIn: time.Minute})
 	default:
 		r.t.Fatalf("the table has the reason %q", reason)
@@ -145,7 +145,7 @@ func answeredEnding(r *rig, req types.Request, e ending) {
 	want := map[string][]string{
 		"cancel": {"Cancel"}, "withdraw": {"Withdraw"}, "withdraw, again": {"Withdraw", "Withdraw"}, "release": {"Release"},
 	}[e.sent]
-	if sent := r.st.sent(); fmt.Sprint(sent) != fmt.Sprint(want) {
+	if sent := r.st.Sent(); fmt.Sprint(sent) != fmt.Sprint(want) {
 		r.t.Errorf("sent %q, want %q (%s)", sent, want, e.sent)
 	}
 	if over := e.sent != "answer" && e.sent != "in turn"; b.HasEnded() != over {
@@ -174,11 +174,11 @@ func unansweredEnding(r *rig, req types.Request, e ending) {
 	default:
 		return
 	}
-	r.st.loseAll()
+	r.st.LoseAll()
 	r.end(b, e.reason, answer)
 	time.Sleep(time.Hour)
-	sent := r.st.sent()
-	last := r.st.lastSent()
+	sent := r.st.Sent()
+	last := r.st.LastSent()
 	if early, late := until.Sub(last) > 2*storeTimeout, last.Sub(until) > time.Second; early || late {
 		r.t.Errorf("%d tries, the last %s before its end", len(sent), until.Sub(last))
 	}
@@ -196,7 +196,7 @@ func TestEndingAtADeadline(t *testing.T) {
 					defer answer(false)
 					time.Sleep(time.Until(b.Lease().Deadline()))
 					r.end(b, "lease lost", nil)
-					if sent := fmt.Sprint(r.st.sent()); sent != want || !b.HasEnded() {
+					if sent := fmt.Sprint(r.st.Sent()); sent != want || !b.HasEnded() {
 						t.Errorf("sent %s, want %s; over %v", sent, want, b.HasEnded())
 					}
 				})
@@ -215,6 +215,6 @@ func (r *rig) attemptIn(phase string, req types.Request) (b *Attempt, answer fun
 	req.Key, req.Wait = "k", types.WaitForever
 	_, b = r.attempt(&req)
 	answer = into(r, b)
-	r.st.forget()
+	r.st.Forget()
 	return b, answer
 }

@@ -2,47 +2,24 @@ package attempt
 
 import (
 	"context"
-	"errors"
-	"log/slog"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
-	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
-	"github.com/locksidecar/locksidecar/lease/internal/background"
-	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
-	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
-	"github.com/locksidecar/locksidecar/lease/internal/lanes"
-	"github.com/locksidecar/locksidecar/lease/internal/observe"
-	"github.com/locksidecar/locksidecar/lease/internal/readiness"
+	"github.com/locksidecar/locksidecar/lease/internal/roomtest"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
-	"github.com/locksidecar/locksidecar/store/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	leaseTTL     = 15 * time.Second
-	storeTimeout = time.Second
+	leaseTTL     = roomtest.LeaseTTL
+	storeTimeout = roomtest.StoreTimeout
 )
-
-// movableClock is the clock of the bubble, and can jump ahead without its timers.
-type movableClock struct {
-	clock.System
-	ahead atomic.Int64
-}
-
-func (c *movableClock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
-
-// stop makes the process stand still for a while, together with its timers.
-func (c *movableClock) stop(d time.Duration) { c.ahead.Add(int64(d)) }
 
 // bubble runs a test in virtual time, once with lanes that batch and once with inline ones.
 func bubble(t *testing.T, test func(t *testing.T, inline bool)) {
@@ -54,57 +31,25 @@ func bubble(t *testing.T, test func(t *testing.T, inline bool)) {
 	}
 }
 
-// rig is an acquirer on a recorder. Nothing renews its leases, so each has one deadline. Its helpers: attempt, sessionFor and start; lock
-// by others: holdElsewhere; checks: must, nothingLeft; the store: recorder.
+// rig is an acquirer on a store that records. Nothing renews its leases, so each has one deadline. Its helpers: attempt, sessionFor and
+// start; checks: must, nothingLeft; the store: roomtest.Store.
 type rig struct {
-	t      *testing.T
-	space  *memory.Space
-	clk    *movableClock
-	st     *recorder
-	aq     *Acquirer
-	leases *heartbeat.Leases
+	*roomtest.Floor
+	t  *testing.T
+	st *roomtest.Store
+	aq *Acquirer
 }
 
 func newRig(t *testing.T, inline bool) *rig {
 	t.Helper()
-	r := &rig{t: t, space: memory.NewSpace(), clk: &movableClock{}}
-	r.st = &recorder{
-		Store: r.space.Open(store.Identity{Namespace: "test", Instance: "a", Pod: "a"}), inline: inline, held: map[string]chan bool{},
-	}
-	cfg := types.Config{
-		Instance: "a", Pod: "a", TTL: leaseTTL, RenewInterval: leaseTTL / 3, StoreTimeout: storeTimeout, PollInterval: time.Second,
-		CacheSize: 10, CacheTTL: 100 * time.Millisecond, BatchMax: 10, MaxSessions: 10, MaxLocksPerSession: 10, MaxWaiters: 10,
-		Logger: slog.New(slog.DiscardHandler), Clock: r.clk,
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	later, obs, draining := background.New(ctx, cfg.Clock), observe.New(cfg.Logger, nil, nil, inline), make(chan struct{})
-	ls := lanes.New(cfg, r.st, obs, readiness.New(cfg, r.st), draining)
-	r.leases = heartbeat.New(ctx, heartbeat.Config{
-		TTL: cfg.TTL, RenewInterval: cfg.RenewInterval, StoreTimeout: storeTimeout, Store: r.st, Lanes: ls, Clock: cfg.Clock,
-		Log: cfg.Logger, Observer: obs, Background: later, Users: r,
-	})
-	cache, err := heldcache.New(cfg.CacheSize, cfg.CacheTTL, cfg.Clock)
-	r.must(err)
-	r.aq, err = New(ctx, Config{
-		Config: cfg, Observer: obs, Store: r.st, Lanes: ls, HeldCache: cache, Leases: r.leases, Background: later, Draining: draining,
+	r := &rig{t: t, st: roomtest.NewStore(inline)}
+	r.Floor = roomtest.New(t, r.st, r)
+	var err error
+	r.aq, err = New(r.Ctx, Config{
+		Config: r.Config, Observer: r.Observer, Store: r.st, Lanes: r.Lanes, HeldCache: r.HeldCache, Leases: r.Leases,
+		Background: r.Background, Draining: r.Draining,
 	})
 	r.must(err)
-	r.must(r.st.Start(ctx, func(store.News) {})) // attempts learn of nothing by news
-	t.Cleanup(func() {
-		cancel()
-		later.Hurry()
-		later.Join()
-		ended, stop := context.WithCancel(context.Background())
-		stop()
-		ls.Acquires.Stop(ended)
-		ls.Enqueues.Stop(ended)
-		ls.Cancels.Stop(ended)
-		ls.Withdrawals.Stop(ended)
-		ls.Releases.Stop(ended)
-		ls.Openings.Stop(ended)
-		ls.Revocations.Stop(ended)
-		r.st.Stop()
-	})
 	return r
 }
 
@@ -160,7 +105,7 @@ func (r *rig) nothingLeft() {
 			r.t.Errorf("%d %s are kept", n, what)
 		}
 	}
-	for _, l := range r.leases.All() {
+	for _, l := range r.Leases.All() {
 		if n := l.Users(); n != 0 {
 			r.t.Errorf("the lease has %d users", n)
 		}
@@ -180,119 +125,6 @@ func (r *rig) sessionFor(req *types.Request) *holdings.Session {
 
 // start starts an attempt, and returns when it waits for something.
 func (r *rig) start(b *Attempt) {
-	b.Start(context.Background(), r.clk.Now())
+	b.Start(context.Background(), r.Clock.Now())
 	synctest.Wait()
-}
-
-// holdElsewhere lets another sidecar hold a key for a day, or until release.
-func (r *rig) holdElsewhere(key string) (release func()) {
-	r.t.Helper()
-	other, lease := r.space.Open(store.Identity{Namespace: "test", Instance: "b", Pod: "b"}), uuid.New()
-	r.must(other.Start(context.Background(), func(store.News) {}))
-	r.t.Cleanup(other.Stop)
-	r.must(other.OpenLeases(context.Background(), []store.NewLease{{ID: lease, TTL: 24 * time.Hour}}))
-	answers, err := other.Acquire(context.Background(), []store.Ask{{Attempt: store.Attempt{Key: key, ID: uuid.New()}, Lease: lease}})
-	r.must(err)
-	if answers[0].Outcome != store.Granted {
-		r.t.Fatalf("the other sidecar has got %v", answers[0].Outcome)
-	}
-	return func() {
-		_, err := other.Release(context.Background(), []store.Claim{{Key: key, Token: answers[0].Token, Lease: lease}})
-		r.must(err)
-	}
-}
-
-// recorder is a memory store that records its operations on keys. It can hold their answers, and lose them.
-type recorder struct {
-	*memory.Store
-	inline bool
-
-	mu   sync.Mutex
-	held map[string]chan bool // receives whether the answer is lost
-	lose bool
-	ops  []string
-	last time.Time
-}
-
-// Traits says whether the store takes time, unlike memory.
-func (d *recorder) Traits() store.Traits { return store.Traits{Inline: d.inline} }
-
-var errLost = &store.Error{Op: "test", Err: errors.New("the answer is lost"), Unknown: true}
-
-// hold holds the next question of an operation until answer is called.
-func (d *recorder) hold(op string) (answer func(lost bool)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	answered := make(chan bool, 1)
-	d.held[op] = answered
-	return func(lost bool) {
-		select {
-		case answered <- lost:
-		default: // it was called before
-		}
-	}
-}
-
-// loseAll loses all later questions.
-func (d *recorder) loseAll() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.lose = true
-}
-
-// forget forgets what was recorded.
-func (d *recorder) forget() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.ops = nil
-}
-
-// sent are the recorded operations.
-func (d *recorder) sent() []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return append([]string(nil), d.ops...)
-}
-
-// lastSent is when the last operation was sent.
-func (d *recorder) lastSent() time.Time {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.last
-}
-
-// ask records a question, and asks it unless it is lost.
-func ask[T, R any](ctx context.Context, d *recorder, op string, items []T, f func(context.Context, []T) ([]R, error)) ([]R, error) {
-	d.mu.Lock()
-	d.ops, d.last = append(d.ops, op), time.Now()
-	held, lost := d.held[op], d.lose
-	delete(d.held, op)
-	d.mu.Unlock()
-	if held != nil {
-		lost = <-held
-	}
-	if lost {
-		return nil, errLost
-	}
-	return f(context.WithoutCancel(ctx), items)
-}
-
-func (d *recorder) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	return ask(ctx, d, "Acquire", asks, d.Store.Acquire)
-}
-
-func (d *recorder) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	return ask(ctx, d, "Enqueue", asks, d.Store.Enqueue)
-}
-
-func (d *recorder) Cancel(ctx context.Context, attempts []store.Attempt) ([]store.Answer, error) {
-	return ask(ctx, d, "Cancel", attempts, d.Store.Cancel)
-}
-
-func (d *recorder) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
-	return ask(ctx, d, "Withdraw", attempts, d.Store.Withdraw)
-}
-
-func (d *recorder) Release(ctx context.Context, claims []store.Claim) ([]store.Verdict, error) {
-	return ask(ctx, d, "Release", claims, d.Store.Release)
 }

@@ -41,7 +41,6 @@ type sidecar struct {
 // mailbox is a store that has signals only.
 type mailbox struct {
 	store.Signaler
-	sc *sidecar
 
 	mu          sync.Mutex
 	signals     []store.Signal
