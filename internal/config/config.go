@@ -59,6 +59,8 @@ type Config struct {
 	CacheSize    int
 	// CacheTTL is how long the held cache keeps an answer; 0 turns it off.
 	CacheTTL time.Duration
+	// Keep is how long a released key stays with this sidecar; 0 turns it off.
+	Keep     time.Duration
 	BatchMax int
 
 	MaxSessions, MaxLocksPerSession, MaxWaiters int

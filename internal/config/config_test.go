@@ -159,6 +159,9 @@ func TestEachVariable(t *testing.T) {
 		"CACHE_TTL": {func(c config.Config) any { return c.CacheTTL }, []value{
 			{"0", time.Duration(0)}, {"1m", time.Minute}, {"-1ms", nil}, {"61s", nil},
 		}},
+		"KEEP": {func(c config.Config) any { return c.Keep }, []value{
+			{"0", time.Duration(0)}, {"200ms", 200 * time.Millisecond}, {"2s", 2 * time.Second}, {"-1ms", nil}, {"2001ms", nil}, {"200", nil},
+		}},
 		"BATCH_MAX": {func(c config.Config) any { return c.BatchMax }, []value{
 			{"1", 1}, {"100000", 100_000}, {"0", nil}, {"100001", nil},
 		}},
@@ -250,7 +253,7 @@ func refused(t *testing.T, err error, parts ...string) {
 
 // TestADurationWithoutAUnit: the error says what is missing, for each variable that is a duration.
 func TestADurationWithoutAUnit(t *testing.T) {
-	for _, name := range []string{"TTL", "RENEW_INTERVAL", "STORE_TIMEOUT", "POSTGRES_POLL_INTERVAL", "CACHE_TTL", "DRAIN_TIMEOUT"} {
+	for _, name := range []string{"TTL", "RENEW_INTERVAL", "STORE_TIMEOUT", "POSTGRES_POLL_INTERVAL", "CACHE_TTL", "KEEP", "DRAIN_TIMEOUT"} {
 		_, _, err := config.Load(config.FromMap(map[string]string{config.Prefix + name: "15"}))
 		refused(t, err, name, `"15"`, "a duration from ", "(the unit is missing, as in 15s or 15ms)")
 	}

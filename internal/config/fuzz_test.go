@@ -13,7 +13,7 @@ import (
 
 var fuzzedVariables = []string{
 	"SOCKET", "SOCKET_MODE", "ALLOWED_UIDS", "TCP_ADDR", "ADMIN_ADDR", "NAMESPACE", "POD", "TTL", "RENEW_INTERVAL", "STORE_TIMEOUT",
-	"POOL_MAX_CONNS", "POSTGRES_LISTEN", "POSTGRES_POLL_INTERVAL", "CACHE_SIZE", "CACHE_TTL", "BATCH_MAX", "MAX_SESSIONS", "MAX_LOCKS_PER_SESSION",
+	"POOL_MAX_CONNS", "POSTGRES_LISTEN", "POSTGRES_POLL_INTERVAL", "CACHE_SIZE", "CACHE_TTL", "KEEP", "BATCH_MAX", "MAX_SESSIONS", "MAX_LOCKS_PER_SESSION",
 	"MAX_WAITERS", "MAX_BODY", "DRAIN_TIMEOUT", "AUTO_MIGRATE", "ALLOW_FORCE", "LOG_LEVEL", "LOG_FORMAT",
 }
 
@@ -54,6 +54,7 @@ func sound(t *testing.T, c Config) {
 	within("store timeout", c.StoreTimeout, 100*time.Millisecond, 5*time.Minute)
 	within("poll interval", c.PollInterval, 50*time.Millisecond, time.Minute)
 	within("cache TTL", c.CacheTTL, 0, time.Minute)
+	within("keep", c.Keep, 0, 2*time.Second)
 	within("drain timeout", c.DrainTimeout, 0, 24*time.Hour)
 	for what, n := range map[string]int{
 		"pool": c.PoolMaxConns - 2, "cache": c.CacheSize, "batch": c.BatchMax, "sessions": c.MaxSessions,

@@ -9,13 +9,13 @@ const (
 	maxEnv     = 4 << 10 // bytes of the annotation
 	maxEnvSize = 32      // variables
 	envRule    = "lines of NAME=value, each name once, at most 32 lines and 4096 bytes of ASCII; a name is OTEL_… (but not " +
-		"OTEL_RESOURCE_ATTRIBUTES), or LOCKSIDECAR_ with RENEW_INTERVAL, STORE_TIMEOUT, CACHE_SIZE, CACHE_TTL, BATCH_MAX, " +
+		"OTEL_RESOURCE_ATTRIBUTES), or LOCKSIDECAR_ with RENEW_INTERVAL, STORE_TIMEOUT, CACHE_SIZE, CACHE_TTL, KEEP, BATCH_MAX, " +
 		"MAX_SESSIONS, MAX_LOCKS_PER_SESSION, MAX_WAITERS, MAX_BODY, DRAIN_TIMEOUT or LOG_FORMAT"
 )
 
 // envLine excludes variables that are the operator's decision: the store, who may call the sidecar, and its
 // permissions. The range at its end is all of printable ASCII.
-var envLine = matcher(`^(OTEL_[A-Z0-9_]+|LOCKSIDECAR_(RENEW_INTERVAL|STORE_TIMEOUT|CACHE_SIZE|CACHE_TTL|BATCH_MAX|` +
+var envLine = matcher(`^(OTEL_[A-Z0-9_]+|LOCKSIDECAR_(RENEW_INTERVAL|STORE_TIMEOUT|CACHE_SIZE|CACHE_TTL|KEEP|BATCH_MAX|` +
 	`MAX_SESSIONS|MAX_LOCKS_PER_SESSION|MAX_WAITERS|MAX_BODY|DRAIN_TIMEOUT|LOG_FORMAT))=[ -~]*$`)
 
 // variablesIn reads the lines of EnvAnnotation, without empty ones.

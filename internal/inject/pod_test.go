@@ -90,7 +90,7 @@ func TestTheSidecarTakesItsVariables(t *testing.T) {
 		"{locksidecar.dev/ttl: 24h, locksidecar.dev/namespace: a/b:c_d.e-f}",
 		"{locksidecar.dev/socket: /" + strings.Repeat("d", 104) + "/s}",
 		"{locksidecar.dev/cpu: 1m, locksidecar.dev/memory: 64Mi, locksidecar.dev/log-level: warn, locksidecar.dev/env: " +
-			`"LOCKSIDECAR_RENEW_INTERVAL=1s\nLOCKSIDECAR_STORE_TIMEOUT=2s\nLOCKSIDECAR_CACHE_SIZE=1\nLOCKSIDECAR_CACHE_TTL=1s\nLOCKSIDECAR_BATCH_MAX=10\n` +
+			`"LOCKSIDECAR_RENEW_INTERVAL=1s\nLOCKSIDECAR_STORE_TIMEOUT=2s\nLOCKSIDECAR_CACHE_SIZE=1\nLOCKSIDECAR_CACHE_TTL=1s\nLOCKSIDECAR_KEEP=200ms\nLOCKSIDECAR_BATCH_MAX=10\n` +
 			`LOCKSIDECAR_MAX_SESSIONS=10\nLOCKSIDECAR_MAX_LOCKS_PER_SESSION=10\nLOCKSIDECAR_MAX_WAITERS=10\nLOCKSIDECAR_MAX_BODY=64KiB\n` +
 			`LOCKSIDECAR_DRAIN_TIMEOUT=1s\nLOCKSIDECAR_LOG_FORMAT=text"}`,
 		"{locksidecar.dev/namespace: " + strings.Repeat("n", 255) + "}",

@@ -103,7 +103,7 @@ func (s *sidecar) leaseConfig() lease.Config {
 		Instance: s.instance, Pod: cfg.Pod,
 		TTL: cfg.TTL, RenewInterval: cfg.RenewInterval,
 		StoreTimeout: cfg.StoreTimeout, PollInterval: cfg.PollInterval,
-		CacheSize: cfg.CacheSize, CacheTTL: cfg.CacheTTL, BatchMax: cfg.BatchMax,
+		CacheSize: cfg.CacheSize, CacheTTL: cfg.CacheTTL, Keep: cfg.Keep, BatchMax: cfg.BatchMax,
 		MaxSessions: cfg.MaxSessions, MaxLocksPerSession: cfg.MaxLocksPerSession, MaxWaiters: cfg.MaxWaiters,
 		Probes: true, Logger: s.log, Tracer: s.tel.Tracer, Metrics: s.tel.Metrics.Locks,
 	}

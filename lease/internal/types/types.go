@@ -275,6 +275,8 @@ type Config struct {
 	// CacheSize and CacheTTL limit the held cache. CacheTTL 0 turns it off.
 	CacheSize int
 	CacheTTL  time.Duration
+	// Keep is how long a key stays with this instance after its last use here. 0: no key is kept.
+	Keep time.Duration
 	// BatchMax limits the items in one operation of the store.
 	BatchMax int
 
