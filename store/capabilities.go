@@ -98,6 +98,13 @@ type Listener interface {
 	Listen(on bool)
 }
 
+// Keeper is an engine that learns of a Recall as soon as [Traits].Hears says only while it knows that keys are kept here.
+type Keeper interface {
+	// Keeping says whether this instance has Keepable grants, or soon will have. It does not block. Traits.Hears may be false until the engine
+	// has reacted to it.
+	Keeping(on bool)
+}
+
 // Joiner is an engine that can acquire and release with the same requests, for less than two operations cost.
 type Joiner interface {
 	// AcquireAndRelease is Acquire and Release, with the error of each. If a key is in both, the release comes first.

@@ -211,6 +211,7 @@ func (e *encoder) holder(h *key.RecordHolder) {
 		}
 		e.yes(25, h.Repeated)
 		e.number(26, int64(h.Slot))
+		e.yes(27, h.Keepable)
 		e.number(30, int64(h.Hold))
 	})
 }

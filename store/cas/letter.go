@@ -22,6 +22,8 @@ type note struct {
 	Cohort   []store.HalfID  `cbor:"10,keyasint,omitempty"`
 	Signals  bool            `cbor:"11,keyasint,omitempty"`
 	Event    *store.Event    `cbor:"12,keyasint,omitempty"`
+	// Recall: the key is wanted elsewhere. Nothing else is set.
+	Recall bool `cbor:"15,keyasint,omitempty"`
 	// Way above zero: the sender asks for way for so long, because its swaps have lost so often. Nothing else is set.
 	Way  time.Duration `cbor:"13,keyasint,omitempty"`
 	Lost int           `cbor:"14,keyasint,omitempty"`
@@ -84,6 +86,9 @@ func (t *turn) note(n *store.News) note {
 		event.Key, event.Token = "", offset(event.Token) // the letter names the key
 		return note{Event: &event}
 	}
+	if n.Recall {
+		return note{Recall: true}
+	}
 	if a.Outcome == store.Granted && t.timed(n.ID) {
 		// A letter may be late. Only a read tells how long this lock still lasts.
 		return note{ID: n.ID, Lease: n.Lease}
@@ -130,7 +135,10 @@ func (s *Store) receive(l Letter) {
 			continue
 		}
 		news := store.News{Signals: n.Signals}
-		if !n.Signals {
+		switch {
+		case n.Recall:
+			news = store.News{Attempt: store.Attempt{Key: name}, Recall: true}
+		case !n.Signals:
 			news = store.News{Attempt: store.Attempt{Key: name, ID: n.ID}, Lease: n.Lease, Answer: store.Answer{
 				Outcome: n.Outcome, Token: absolute(n.Token, l.Base), AcquiredAt: n.Acquired, Slot: n.Slot,
 				ExpiresIn: n.Expires, Result: n.Result, HandedBy: n.HandedBy, Cohort: n.Cohort,

@@ -49,12 +49,13 @@ func (o *Op) amended(r *Row, h *holder, status store.ClaimStatus) store.Amended 
 	return store.Amended{Status: status, Lock: r.alone(h, o.Now)}
 }
 
-// change sets the remaining time and the data of a lock that the caller has checked. It returns Expired if the lease of the
-// lock was reaped at this moment.
+// change sets the remaining time and the data of a lock that the caller has checked, and ends that it is Keepable. It returns
+// Expired if the lease of the lock was reaped at this moment.
 func (o *Op) change(r *Row, h *holder, c *store.Change) store.ClaimStatus {
 	if c.TTL > 0 && !h.lease.Renewed() && !o.prolong(r, h, c) {
 		return store.Expired
 	}
+	o.unkeep(r, h)
 	if c.SetData {
 		h.Data = bytes.Clone(c.Data)
 	}

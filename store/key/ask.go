@@ -18,6 +18,7 @@ func (o *Op) Enqueue(r *Row, ask *store.Ask, own *Lease, answer *store.Answer) {
 func (o *Op) ask(r *Row, ask *store.Ask, own *Lease, wait bool, answer *store.Answer) {
 	if h := r.heldBy(ask.ID, o.Now); h != nil {
 		o.grantedAgain(h, answer)
+		answer.Keepable = h.Keepable && h.by.is(o.By) && !r.wanted(o.Now) // otherwise a recall went out already
 		return
 	}
 	if k := r.skipped[ask.ID]; k != nil && wait {
@@ -40,8 +41,11 @@ func (o *Op) ask(r *Row, ask *store.Ask, own *Lease, wait bool, answer *store.An
 		o.askInQuiet(r, ask, own, wait, answer)
 		return
 	}
-	a := o.asker(ask, own)
-	o.grant(r, &a).granted(answer, o.Now)
+	a, again := o.asker(ask, own), o.comesAgain(r, ask)
+	h := o.grant(r, &a)
+	h.Keepable = again && o.Engine.Reserve(h.Token+store.TokensPerGrant-1)
+	h.granted(answer, o.Now)
+	answer.Keepable = h.Keepable
 }
 
 // AcquireNeedsLease reports whether an Acquire needs a living lease. Only that of a bind:ttl lock needs none; an Enqueue
@@ -79,6 +83,9 @@ func (o *Op) wait(r *Row, ask *store.Ask, own *Lease, answer *store.Answer) {
 		w = nil
 	}
 	if w == nil {
+		if !r.awaitedElsewhere(o.Now) {
+			o.recall(r)
+		}
 		a := o.asker(ask, own)
 		w = r.enqueue(&a, o.Now)
 		o.letIn(r)

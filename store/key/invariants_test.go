@@ -31,6 +31,7 @@ func (w *world) keeps(g *told) bool { return w.living(g) || g.kept > w.now }
 func (w *world) check(t *rapid.T) {
 	w.exclusion(t)
 	w.shares(t)
+	w.keepersKnow(t)
 	if len(w.died) == 0 {
 		w.nobodyFits(t)
 	}
@@ -97,7 +98,9 @@ func (w *world) tokensGrow(t *rapid.T, granted []*told, last int64) {
 		if g.token <= last {
 			t.Fatalf("token %d after %d", g.token, last)
 		}
-		last = g.token + int64(len(g.cohort))
+		if last = g.token + int64(len(g.cohort)); g.keepable {
+			last = g.token + store.TokensPerGrant - 1
+		}
 		if !w.living(g) {
 			t.Fatalf("grant %d under a lease that has ended", g.token)
 		}
@@ -181,6 +184,51 @@ func (w *world) grantsStay(t *rapid.T, c change) {
 			}
 			g.kept = 0
 		}
+	}
+}
+
+// A keepable grant is the exclusive lock of a session, to the instance that had the key before, while nobody else wants it.
+func (w *world) keepsRightly(t *rapid.T, granted []*told, last int64) {
+	for _, g := range granted {
+		if g.keepable && (g.Last != last || last == 0 || g.Shared || g.TTL > 0 || g.MinHold > 0 || g.Skip || w.wantedBeside(g)) {
+			t.Fatalf("grant %d after %d is keepable: %+v", g.token, last, g)
+		}
+	}
+}
+
+// wantedBeside reports whether a living waiter or watcher of another instance wants the key.
+func (w *world) wantedBeside(g *told) bool {
+	by := w.instances[g.by]
+	for _, v := range w.row.watchers {
+		if !v.by.is(by) && v.lease.Alive(w.moment()) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(w.row.queue.line, func(v *waiter) bool { return !v.by.is(by) && v.lease.Alive(w.moment()) })
+}
+
+// An instance that may keep the key was told of each other instance that wants it.
+func (w *world) keepersKnow(t *rapid.T) {
+	for _, g := range w.grants {
+		if g.keepable && w.living(g) && !g.recalled && w.wantedBeside(g) {
+			t.Fatalf("the key is kept by grant %d, and nobody recalls it", g.token)
+		}
+	}
+	if w.row.keepable(w.moment()) && !slices.ContainsFunc(w.grants, func(g *told) bool { return g.keepable && g.token == w.row.Token && w.living(g) }) {
+		t.Fatalf("nobody was told to keep grant %d", w.row.Token)
+	}
+}
+
+// recalled notes a recall. It is for the instance that may keep the key, and not by itself.
+func (w *world) recalled(t *rapid.T, n News) {
+	known := false
+	for _, g := range w.grants {
+		if g.keepable && w.living(g) && w.index(n.To) == g.by {
+			known, g.recalled = true, true
+		}
+	}
+	if !known || n.Key != w.row.Key || n.Answer.Outcome != 0 || n.ID != (store.AttemptID{}) {
+		t.Fatalf("a recall that nobody expects: %+v", n)
 	}
 }
 

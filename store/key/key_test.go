@@ -98,6 +98,9 @@ func (w *world) ask(t *rapid.T) {
 		a.Ask, a.atOnce = again.Ask, again.atOnce
 		a.Lease = w.of(t, a.by).id
 	}
+	if rapid.Bool().Draw(t, "again") {
+		a.Last = w.row.Token
+	}
 	w.asks = append(w.asks, a)
 	do := (*Op).Enqueue
 	if a.atOnce {
@@ -115,7 +118,10 @@ func (w *world) ask(t *rapid.T) {
 	}, func(o *Op) string {
 		answer = store.Answer{}
 		do(o, w.row, &a.Ask, w.byID[a.Lease], &answer)
-		return fmt.Sprint(answer.Outcome, answer.Token, answer.Position)
+		if answer.Keepable && (w.wantedBeside(&told{asked: a}) || !w.row.by.is(o.By)) {
+			t.Fatalf("instance %d is told to keep the key of grant %d", a.by, answer.Token)
+		}
+		return fmt.Sprint(answer.Outcome, answer.Token, answer.Position, answer.Keepable)
 	})
 }
 
@@ -178,6 +184,13 @@ func (w *world) claim(t *rapid.T) (g *told, c store.Claim) {
 		c.Lease = store.LeaseID{}
 	}
 	next := g.token - g.first // so many were served
+	if g.keepable && rapid.Bool().Draw(t, "taken") {
+		// A later session of the instance has the key. The store knows nothing of it.
+		if n := rapid.Int64Range(1, store.TokensPerGrant-1).Draw(t, "uses"); n > next {
+			c.Token, c.Served = g.first+n, []store.AttemptID{w.id()}
+		}
+		return g, c
+	}
 	if w.living(g) && int(next) < len(g.cohort) && rapid.Bool().Draw(t, "serve") {
 		for _, v := range w.row.queue.line {
 			if store.HalfOf(v.Attempt) == g.cohort[next] {
@@ -237,6 +250,9 @@ func (w *world) amend(t *rapid.T) {
 		}
 		if status != store.Holds {
 			return fmt.Sprint(status)
+		}
+		if g.keepable = false; w.row.keepable(o.Now) {
+			t.Fatalf("the amended grant %d is kept", g.token)
 		}
 		if len(claim.Served) > 0 { // the grant is that of the waiter now
 			g.token, g.Attempt.ID = c.Token, claim.Served[0]

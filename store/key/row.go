@@ -97,6 +97,8 @@ type Grant struct {
 	Repeated bool `cbor:"25,keyasint,omitempty"`
 	// Slot is the slot of a share; zero without a limit.
 	Slot int `cbor:"26,keyasint,omitempty"`
+	// Keepable: the instance may keep the key after its session has released the lock. See [store.Answer].
+	Keepable bool `cbor:"27,keyasint,omitempty"`
 }
 
 // held reports whether a living lease holds the key, or a MinHold keeps it.
@@ -119,7 +121,7 @@ func (o *Op) take(h *holder, a *asker, key string) {
 		h.hold = o.Engine.Hold(key, a.MinHold, o.Now)
 	}
 	h.Token, h.Acquired = o.Engine.Token(), o.Now.Wall
-	h.Released, h.Stopping, h.Repeated, h.HandedBy = false, nil, false, ""
+	h.Released, h.Stopping, h.Repeated, h.HandedBy, h.Keepable = false, nil, false, "", false
 }
 
 func (h *holder) granted(answer *store.Answer, now Moment) {
@@ -180,7 +182,7 @@ func (r *Row) vacate(now Moment) {
 		last = nil
 	}
 	r.asker = asker{lease: last}
-	r.Stopping, r.hold = nil, nil
+	r.Stopping, r.hold, r.Keepable = nil, nil, false
 	r.freed = now.Wall.UnixMicro()
 }
 

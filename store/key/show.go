@@ -83,7 +83,7 @@ func (r *Row) alone(h *holder, now Moment) (l store.Lock) {
 // show writes one holder into an empty lock.
 func (r *Row) show(l *store.Lock, h *holder, now Moment) {
 	l.Key, l.Held, l.Token, l.QueueLength, l.Stopping = r.Key, true, h.Token, r.queue.len(), h.Stopping
-	l.Limit = r.sharedLimit()
+	l.Limit, l.Kept = r.sharedLimit(), h == &r.holder && r.keepable(now)
 	h.show(&l.Holder, now)
 	if h != &r.holder {
 		l.Shared, l.HoldersCount, l.NextEnd = true, len(r.shares), l.Holder.ExpiresIn

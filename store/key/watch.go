@@ -12,12 +12,14 @@ type watcher struct {
 	lease *Lease
 }
 
-// Watch sends the key's events to the instance, until the lease is dead. It replaces an earlier watch.
+// Watch sends the key's events to the instance, until the lease is dead. It replaces an earlier watch. A kept key is recalled, because
+// what its instance does with it makes no events.
 func (o *Op) Watch(r *Row, lease *Lease) {
 	if r.watchers == nil {
 		r.watchers = map[string]watcher{}
 	}
 	r.watchers[o.By.Name] = watcher{o.By, lease}
+	o.recall(r)
 }
 
 // Unwatch ends the instance's watch, or with a lease only one under it.

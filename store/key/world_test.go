@@ -44,6 +44,8 @@ type told struct {
 	cohort       []store.HalfID
 	kept         int64 // when its MinHold ends
 	over         bool
+	// keepable: its instance may keep the key. recalled: it was told that another one wants it.
+	keepable, recalled bool
 }
 
 func newWorld(t *rapid.T) *world {
@@ -169,11 +171,12 @@ func (w *world) do(t *rapid.T, c change, operate func(o *Op)) {
 	}
 	o := &Op{Engine: w, By: w.instances[c.by], Now: w.moment()}
 	before := slices.Clone(w.row.queue.line)
-	last := w.tokens
+	last, visible := w.tokens, w.row.Token
 	operate(o)
 	w.died = append(w.died, o.Died...)
 	granted := w.hear(t, o, c)
 	w.tokensGrow(t, granted, last)
+	w.keepsRightly(t, granted, visible)
 	w.nobodyIsOvertaken(t, before, granted)
 	w.nobodyIsLost(t, before, granted, c, o)
 	w.grantsStay(t, c)
@@ -189,6 +192,9 @@ func (w *world) hear(t *rapid.T, o *Op, c change) (granted []*told) {
 		}
 	}
 	for _, n := range o.News {
+		if n.Recall {
+			w.recalled(t, n)
+		}
 		if n.Answer.Outcome != store.Granted {
 			continue
 		}
@@ -215,7 +221,7 @@ func (w *world) told(t *rapid.T, id store.AttemptID, by int, a *store.Answer) *t
 		if ask.ID != id || ask.by != by {
 			continue
 		}
-		g := &told{asked: ask, first: a.Token, token: a.Token, lease: ask.Lease, cohort: a.Cohort}
+		g := &told{asked: ask, first: a.Token, token: a.Token, lease: ask.Lease, cohort: a.Cohort, keepable: a.Keepable}
 		if h := w.row.heldBy(id, w.moment()); h != nil {
 			g.lease = h.lease.id
 		}

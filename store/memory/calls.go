@@ -217,6 +217,7 @@ func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) e
 		o.Watch(&r.Row, l)
 		sh.unlock(r)
 	}
+	o.finish()
 	if l.Dead() { // a reap may have passed before the watch was added
 		s.unwatch(keys, l)
 		return &store.Error{Op: "Watch", Err: errLeaseLost}

@@ -76,7 +76,7 @@ func (f *fixture) unstarted(namespace, name string) *instance {
 	id := store.Identity{Namespace: namespace, Instance: name + "-" + uuid.NewString(), Pod: "pod-" + name}
 	in := &instance{
 		engine: engineOf(f.backend.Open(id)), fixture: f, id: id,
-		heard: map[heardOf]chan store.News{}, signals: make(chan struct{}, 1),
+		heard: map[heardOf]chan store.News{}, recalls: map[string]chan struct{}{}, signals: make(chan struct{}, 1),
 	}
 	f.Cleanup(in.Stop)
 	return in
@@ -117,6 +117,8 @@ type instance struct {
 	mu     sync.Mutex
 	heard  map[heardOf]chan store.News
 	events []store.Event
+	// recalls receive an item if their key is recalled.
+	recalls map[string]chan struct{}
 	// signals receives an item if there are signals for holders of this instance.
 	signals chan struct{}
 }
@@ -146,6 +148,13 @@ func (in *instance) hear(n store.News) {
 		}
 		return
 	}
+	if n.Recall {
+		select {
+		case in.recallOf(n.Key) <- struct{}{}:
+		default: // a repeat
+		}
+		return
+	}
 	select {
 	case in.earFor(heardOf{store.HalfOf(n.ID), n.Answer.Outcome == 0}) <- n:
 	default: // a repeat
@@ -159,6 +168,15 @@ func (in *instance) newsOf(id store.AttemptID) chan store.News {
 
 func (in *instance) hintsOf(id store.AttemptID) chan store.News {
 	return in.earFor(heardOf{store.HalfOf(id), true})
+}
+
+func (in *instance) recallOf(key string) chan struct{} {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.recalls[key] == nil {
+		in.recalls[key] = make(chan struct{}, 1)
+	}
+	return in.recalls[key]
 }
 
 func (in *instance) earFor(what heardOf) chan store.News {

@@ -79,6 +79,7 @@ func groups() []group {
 		{"amend", amendCases()},
 		{"queue", queueCases()},
 		{"cohort", cohortCases()},
+		{"keep", keepCases()},
 		{"shared", sharedCases()},
 		{"semaphore", semaphoreCases()},
 		{"downgrade", downgradeCases()},
