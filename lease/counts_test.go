@@ -22,6 +22,8 @@ type counts struct {
 	handOffs                             []time.Duration
 	onHandOff                            func() // runs before the call returns
 	kept, lost, failed                   int
+	keptGrants                           int
+	recalls                              map[bool]int  // by whether keeping had paid
 	waited                               time.Duration // by the last acquire
 	state                                func() observe.State
 	waiting                              sync.Mutex // a test locks it to stop calls that are about to wait
@@ -34,7 +36,7 @@ type endedHold struct {
 
 func newCounts(t tester) *counts {
 	none := func() map[string]int { return map[string]int{} }
-	return &counts{t: t, acquired: none(), released: none(), cached: none(), sessions: none(), waits: none()}
+	return &counts{t: t, acquired: none(), released: none(), cached: none(), sessions: none(), waits: none(), recalls: map[bool]int{}}
 }
 
 func (ta *counts) sum(of map[string]int) (sum int) {
@@ -128,6 +130,18 @@ func (ta *counts) Cached(kind string) {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	ta.cached[kind]++
+}
+
+func (ta *counts) KeptGranted() {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	ta.keptGrants++
+}
+
+func (ta *counts) Recalled(hadPaid bool) {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	ta.recalls[hadPaid]++
 }
 
 func (ta *counts) Renewed(_ time.Duration, kept, lost, failed int) {

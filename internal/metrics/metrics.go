@@ -13,6 +13,7 @@ package metrics
 
 import (
 	"context"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -45,6 +46,7 @@ var (
 	cacheKinds       = []string{"held_cache", "held_here", "entry", "repeat", "read", "check", "ended"}
 	listenerStates   = []string{"off", "connecting", "listening"}
 	connectionStates = []string{"used", "idle", "max"}
+	paid             = []string{"true", "false"}
 )
 
 // Set contains all recorders of a sidecar.
@@ -92,6 +94,8 @@ type Locks struct {
 	handOffs                  *histogram
 	renewals                  *histogram
 	renewed, cached, sessions *table[prometheus.Counter]
+	keptGrants                prometheus.Counter
+	recalls                   *table[prometheus.Counter]
 	state                     atomic.Pointer[func() State]
 	fleet                     atomic.Pointer[func() (store.Stats, bool)]
 }
@@ -138,11 +142,14 @@ func newLocks(f factory, exemplars bool) *Locks {
 			t.released = t.releases.of(Released)
 			return t
 		}),
-		handOffs: newHistogram(handOffs.WithLabelValues(), handOffBuckets, exemplars),
-		renewals: newHistogram(renewals.WithLabelValues(), statementBuckets, false),
-		renewed:  newCounters(f.counters("renewals_total", "Leases in renewals, by the result: kept, lost, or failed (no answer; tried again).", "result"), renewalResults...),
-		cached:   newCounters(f.counters("cache_hits_total", "Answers that needed no statement, by their source.", "kind"), cacheKinds...),
-		sessions: newCounters(f.counters("sessions_ended_total", "Sessions that ended, by the reason.", "reason"), sessionReasons...),
+		handOffs:   newHistogram(handOffs.WithLabelValues(), handOffBuckets, exemplars),
+		renewals:   newHistogram(renewals.WithLabelValues(), statementBuckets, false),
+		renewed:    newCounters(f.counters("renewals_total", "Leases in renewals, by the result: kept, lost, or failed (no answer; tried again).", "result"), renewalResults...),
+		cached:     newCounters(f.counters("cache_hits_total", "Answers that needed no statement, by their source.", "kind"), cacheKinds...),
+		sessions:   newCounters(f.counters("sessions_ended_total", "Sessions that ended, by the reason.", "reason"), sessionReasons...),
+		keptGrants: f.counters("kept_grants_total", "Grants of keys that this sidecar had kept: without a statement.").WithLabelValues(),
+		recalls: newCounters(f.counters("recalls_total",
+			"Kept keys that another sidecar wanted, by whether keeping them had paid: whether enough sessions here had taken the key before.", "paid"), paid...),
 	}
 }
 
@@ -211,6 +218,20 @@ func (l *Locks) HandedOff(ctx context.Context, took time.Duration) {
 func (l *Locks) Cached(kind string) {
 	if l != nil {
 		l.cached.of(kind).Inc()
+	}
+}
+
+// KeptGranted records the grant of a kept key.
+func (l *Locks) KeptGranted() {
+	if l != nil {
+		l.keptGrants.Inc()
+	}
+}
+
+// Recalled records that another sidecar wanted a key that this one may keep, and whether keeping it had paid before.
+func (l *Locks) Recalled(hadPaid bool) {
+	if l != nil {
+		l.recalls.of(strconv.FormatBool(hadPaid)).Inc()
 	}
 }
 

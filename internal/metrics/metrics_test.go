@@ -74,10 +74,14 @@ func everything() *Set {
 	l.Releases("report", "not_holder")
 	l.HandedOff(ctx, 2*time.Millisecond)
 	l.Cached("held_cache")
+	l.KeptGranted()
+	l.Recalled(true)
+	l.Recalled(false)
+	l.Recalled(false)
 	l.Renewed(4*time.Millisecond, 3, 2, 1)
 	l.SessionEnded("dropped")
 	l.Observe(func() State {
-		return State{Sessions: 4, Held: map[string]HeldLocks{"deploy": {Exclusive: 1, Shared: 3}}, Leases: 2, LeaseExpiry: 9 * time.Second, LeaseLeft: 0.6, OldestHold: time.Hour, Ready: true}
+		return State{Sessions: 4, Held: map[string]HeldLocks{"deploy": {Exclusive: 1, Shared: 3}}, Kept: 7, Leases: 2, LeaseExpiry: 9 * time.Second, LeaseLeft: 0.6, OldestHold: time.Hour, Ready: true}
 	})
 	l.ObserveFleet(func() (store.Stats, bool) {
 		return store.Stats{

@@ -20,6 +20,8 @@ type State struct {
 	LeaseLeft float64
 	// Held is the number of locks that sessions hold, by the type of their keys ([store.TypeOf]).
 	Held map[string]HeldLocks
+	// Kept is the number of keys that this sidecar keeps, and that no session has.
+	Kept int
 	// OldestHold is the age of the oldest lock of a session.
 	OldestHold time.Duration
 	// Ready: locks can be granted.
@@ -127,6 +129,7 @@ func (s State) collect(to values, l *Locks) {
 			to.gauge("locks_held", help, float64(held[t].Shared), "type", name, "mode", "shared")
 		}
 	}
+	to.gauge("kept_keys", "Keys that this sidecar keeps for its next session: no session has them.", float64(s.Kept))
 	to.gauge("sessions", "Sessions that are open.", float64(s.Sessions))
 	to.gauge("leases", "Leases of this sidecar.", float64(s.Leases))
 	if s.Leases > 0 {

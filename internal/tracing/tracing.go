@@ -53,6 +53,8 @@ const (
 	// WaitLimit is wait_ms of the request; -1: for ever. TTL is its ttl_ms.
 	WaitLimit = attribute.Key("lock.wait_ms")
 	TTL       = attribute.Key("lock.ttl_ms")
+	// Kept is true if the call got a key that its sidecar had kept, without the store.
+	Kept = attribute.Key("lock.kept")
 	// Reentry is the present number of entries.
 	Reentry = attribute.Key("lock.reentry")
 	// Result is granted, reentered, skipped, released, or the code of the problem.

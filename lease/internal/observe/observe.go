@@ -49,6 +49,8 @@ type Recorder interface {
 	Releases(key, result string)
 	HandedOff(ctx context.Context, took time.Duration)
 	Cached(kind string)
+	KeptGranted()
+	Recalled(hadPaid bool)
 	Renewed(took time.Duration, kept, lost, failed int)
 	SessionEnded(reason string)
 	Observe(state func() State)

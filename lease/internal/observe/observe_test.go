@@ -28,6 +28,7 @@ func TestUnrecordedCallAllocatesNothing(t *testing.T) {
 		c.Leave()
 		c.EndWait(Granted)
 		o.Denied(ctx, &lock)
+		o.Took(ctx)
 		o.LinkAcquire(o.Along(h.Context(), c.Carry(ctx)), "")
 		o.HoldEnded(h, "k", Released, time.Second)
 		o.HeldUntilNow("k", 1, &store.Verdict{})

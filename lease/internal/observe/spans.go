@@ -186,6 +186,14 @@ func (o *Observer) Denied(ctx context.Context, lock *store.Lock) {
 	}
 }
 
+// Took records in a call's span, and counts, that the call got a kept key.
+func (o *Observer) Took(ctx context.Context) {
+	o.KeptGranted()
+	if o.recorded(ctx) {
+		trace.SpanFromContext(ctx).SetAttributes(tracing.Kept.Bool(true))
+	}
+}
+
 // LinkAcquire links the span of a release to the acquire of its lock.
 func (o *Observer) LinkAcquire(ctx context.Context, traceparent string) {
 	if !o.recorded(ctx) {

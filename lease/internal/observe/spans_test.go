@@ -3,9 +3,11 @@ package observe
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -56,5 +58,17 @@ func TestNoWaitBeginsWhenTheCallHasLeft(t *testing.T) {
 	c.EndWait(CallerLeft)
 	if spans := exporter.GetSpans(); len(spans) != 1 {
 		t.Errorf("%d spans, want one wait", len(spans))
+	}
+}
+
+// A kept key is granted without a span of the store below the call's, so the call's own says why.
+func TestTheGrantOfAKeptKeyIsInTheSpan(t *testing.T) {
+	exporter := tracetest.NewInMemoryExporter()
+	tracer := tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)))
+	ctx, span := tracer.Start(t.Context(), "lock.acquire", trace.SpanKindServer)
+	New(slog.New(slog.DiscardHandler), nil, tracer, true).Took(ctx)
+	span.End()
+	if got := exporter.GetSpans()[0].Attributes; !slices.Contains(got, attribute.Bool("lock.kept", true)) {
+		t.Errorf("%v", got)
 	}
 }
