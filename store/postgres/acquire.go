@@ -169,13 +169,13 @@ type taken struct {
 	key                   string
 	token                 zeronull.Int8
 	acquiredAt, expiresAt zeronull.Timestamptz
-	watched               bool
+	watched, keepable     bool
 }
 
 func (t *batch) won(i int, r *taken) {
 	t.settle(i, store.Answer{
 		Outcome: store.Granted, Token: int64(r.token), AcquiredAt: time.Time(r.acquiredAt),
-		ExpiresIn: time.Time(r.expiresAt).Sub(time.Time(r.acquiredAt)),
+		ExpiresIn: time.Time(r.expiresAt).Sub(time.Time(r.acquiredAt)), Keepable: r.keepable,
 	})
 	if r.watched {
 		t.tellAcquired(t.name(i), r.token)
@@ -190,10 +190,10 @@ func (t *batch) takeOne(ctx context.Context, i int) error {
 	found, err := query(ctx, t.operation, sql,
 		[]any{
 			t.config.Identity.Namespace, a.Key, [16]byte(a.Lease), [16]byte(a.ID), a.Session, a.Owner,
-			textOf(a.Data), a.Traceparent, t.notAfter,
+			textOf(a.Data), a.Traceparent, t.notAfter, lastOf(a),
 		},
 		func(rows pgx.Rows, r *taken) error {
-			return rows.Scan(&r.token, &r.acquiredAt, &r.expiresAt, &r.watched)
+			return rows.Scan(&r.token, &r.acquiredAt, &r.expiresAt, &r.watched, &r.keepable)
 		})
 	if err != nil || len(found) == 0 {
 		return err
@@ -205,7 +205,7 @@ func (t *batch) takeOne(ctx context.Context, i int) error {
 
 func (t *batch) takeMany(ctx context.Context, which []int, sql statement, args []any) error {
 	found, err := query(ctx, t.operation, sql, args, func(rows pgx.Rows, r *taken) error {
-		return rows.Scan(&r.key, &r.token, &r.acquiredAt, &r.expiresAt, &r.watched)
+		return rows.Scan(&r.key, &r.token, &r.acquiredAt, &r.expiresAt, &r.watched, &r.keepable)
 	})
 	if err != nil || len(found) == 0 {
 		return err
@@ -225,7 +225,7 @@ func (t *batch) argsOfSession(which []int) []any {
 	c := newAskColumns(t.asks, which)
 	return []any{
 		t.config.Identity.Namespace, c.leases[0], c.keys, c.attempts, c.sessions,
-		orNull(c.owners, ""), orNull(c.datas, nil), orNull(c.traceparents, ""), t.notAfter,
+		orNull(c.owners, ""), orNull(c.datas, nil), orNull(c.traceparents, ""), t.notAfter, orNull(c.lasts, 0),
 	}
 }
 
@@ -243,7 +243,7 @@ func (t *batch) argsOfMany(which []int) []any {
 	}
 	return []any{
 		id.Namespace, c.keys, c.leases, byTTL, c.attempts, c.sessions, c.owners, c.datas, c.traceparents,
-		made, ttls, id.Instance, id.Pod, t.notAfter,
+		made, ttls, id.Instance, id.Pod, t.notAfter, orNull(c.lasts, 0),
 	}
 }
 
@@ -274,6 +274,9 @@ func (t *batch) readHolders(ctx context.Context) error {
 		r := &readings[n]
 		switch {
 		case r.heldBy(t.asks[i].ID): // a repeated attempt
+			if r.mayKeep() && lastOf(&t.asks[i]) > 0 {
+				continue // the SQL function ask decides whether it still is
+			}
 			if r.renewedByOwner() || string(r.instance) == t.config.Identity.Instance {
 				t.settle(i, r.granted(r.handedBy))
 			} // otherwise the SQL function ask records the second delivery
@@ -339,9 +342,11 @@ type asked struct {
 	watched  bool
 	gone     zeronull.Int8 // the token of the dead holder's grant
 	// handedBy is the trace context of the release that handed over the grant. Only a repeated attempt gets it here.
-	handedBy zeronull.Text
-	cohort   []uuid.UUID
-	alone    *bool
+	handedBy      zeronull.Text
+	cohort        []uuid.UUID
+	alone         *bool
+	keepableGrant bool // while lockColumns shows the holder's
+	recall        zeronull.Text
 }
 
 // ask runs the SQL function ask for the open keys, with their rows locked. With mayWait it also enqueues. Keys
@@ -360,10 +365,10 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 	found, err := query(ctx, t.operation, sqlAsk,
 		[]any{
 			id.Namespace, t.notAfter, mayWait, id.Instance, id.Pod, c.keys, c.attempts, c.leases, c.ttls,
-			c.minHolds, c.skips, c.sessions, c.owners, c.datas, c.traceparents, c.limits,
+			c.minHolds, c.skips, c.sessions, c.owners, c.datas, c.traceparents, c.limits, orNull(c.lasts, 0),
 		},
 		func(rows pgx.Rows, r *asked) error {
-			return rows.Scan(r.with(&r.ord, &r.state, &r.dead, &r.toReap, &r.position, &r.result, &r.watched, &r.gone, &r.handedBy, &r.cohort, &r.alone)...)
+			return rows.Scan(r.with(&r.ord, &r.state, &r.dead, &r.toReap, &r.position, &r.result, &r.watched, &r.gone, &r.handedBy, &r.cohort, &r.alone, &r.keepableGrant, &r.recall)...)
 		})
 	if err != nil {
 		return err
@@ -373,7 +378,9 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 		i := which[r.ord-1]
 		switch r.state {
 		case "granted":
-			t.settle(i, r.granted(r.handedBy))
+			answer := r.granted(r.handedBy)
+			answer.Keepable = r.keepableGrant
+			t.settle(i, answer)
 			if t.asks[i].Shared {
 				t.released.Add(t.asks[i].Key, toWaiter) // so the release of this share uses the function release
 			}
@@ -386,6 +393,7 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 				Outcome: store.Queued, Lock: r.asHeld(t.asks[i].Key), Position: int(r.position),
 				Cohort: halvesOf(r.cohort), Alone: r.alone != nil && *r.alone,
 			})
+			t.recall(t.name(i), r.recall)
 		case "skipped":
 			t.settle(i, store.Answer{Outcome: store.Skipped, Result: jsonOf(r.result)})
 		case "lost":
@@ -423,6 +431,7 @@ type askColumns struct {
 	skips                                []bool
 	datas                                []*string
 	limits                               []*int
+	lasts                                []int64
 }
 
 func newAskColumns(asks []store.Ask, which []int) askColumns {
@@ -430,15 +439,24 @@ func newAskColumns(asks []store.Ask, which []int) askColumns {
 	c := askColumns{
 		keys: make([]string, n), sessions: make([]string, n), owners: make([]string, n), traceparents: make([]string, n),
 		attempts: make([][16]byte, n), leases: make([][16]byte, n), ttls: make([]time.Duration, n), datas: make([]*string, n),
-		minHolds: make([]time.Duration, n), skips: make([]bool, n), limits: make([]*int, n),
+		minHolds: make([]time.Duration, n), skips: make([]bool, n), limits: make([]*int, n), lasts: make([]int64, n),
 	}
 	for n, i := range which {
 		a := &asks[i]
 		c.keys[n], c.attempts[n], c.leases[n], c.ttls[n] = a.Key, a.ID, a.Lease, a.TTL
 		c.sessions[n], c.owners[n], c.traceparents[n] = a.Session, a.Owner, a.Traceparent
 		c.datas[n], c.minHolds[n], c.skips[n], c.limits[n] = textOf(a.Data), a.MinHold, a.Skip, limitOf(a)
+		c.lasts[n] = lastOf(a)
 	}
 	return c
+}
+
+// lastOf is the token with which the grant may be keepable. Only the exclusive locks of sessions are, without a MinHold and Skip.
+func lastOf(a *store.Ask) int64 {
+	if a.Shared || a.TTL > 0 || a.MinHold > 0 || a.Skip {
+		return 0
+	}
+	return a.Last
 }
 
 // textOf converts JSON to the database's form: text, or null.

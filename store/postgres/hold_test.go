@@ -99,7 +99,7 @@ func TestAReleaseWithAHoldMeetsAnEnqueue(t *testing.T) {
 		exec(t, s.other, "BEGIN")
 		return ask, token, grant, func() {
 			exec(t, s.other, `SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
-				'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', '{NULL}')`, grant, s.lease)
+				'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', '{NULL}', NULL)`, grant, s.lease)
 		}
 	}
 	t.Run("enqueue, release", func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestAcquireDuringTheEndOfAHolder(t *testing.T) {
 				state := make(chan string, 1)
 				go func() {
 					state <- pgtest.Query[string](t, s.url, `SELECT state FROM locksidecar.ask('n', 'infinity', false, 'i', 'p', '{k}',
-						ARRAY[$1::uuid], ARRAY[$2::uuid], ARRAY[$3::interval], '{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', '{NULL}')`, grant, s.lease, ttl)
+						ARRAY[$1::uuid], ARRAY[$2::uuid], ARRAY[$3::interval], '{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', '{NULL}', NULL)`, grant, s.lease, ttl)
 				}()
 				poll(t, "the acquire to wait", func() bool {
 					return pgtest.Query[int64](t, s.url, "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0") > 0
@@ -309,7 +309,7 @@ func TestEnqueueDuringReapWaitsForTheHold(t *testing.T) {
 			want(t, acquire(t, s, ask), store.Granted)
 			exec(t, s.other, "BEGIN")
 			exec(t, s.other, `SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
-				'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', '{NULL}')`, grant, s.lease)
+				'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', '{NULL}', NULL)`, grant, s.lease)
 			leases := []store.LeaseID{ask.Lease}
 			for range more {
 				leases = append(leases, openLease(t, s, time.Hour))

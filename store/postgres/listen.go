@@ -293,6 +293,9 @@ func (e *listener) pass(word string) {
 	if attempt, ok := hintedOf(word); ok {
 		e.s.news(store.News{Attempt: store.Attempt{ID: attempt}})
 	}
+	if key, ok := recalledOf(word); ok {
+		e.s.news(store.News{Attempt: store.Attempt{Key: key}, Recall: true})
+	}
 	if news, ok := e.s.grantOf(word); ok {
 		e.s.news(news)
 	}

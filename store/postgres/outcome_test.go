@@ -54,7 +54,7 @@ func TestASuccessSeesAnEnqueueUnderWay(t *testing.T) {
 			waiter := skipFor("k", s.lease)
 			exec(t, s.other, "BEGIN")
 			exec(t, s.other, `SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
-				'{0}', '{true}', '{s}', '{o}', '{NULL}', '{t}', '{NULL}')`, waiter.ID, s.lease)
+				'{0}', '{true}', '{s}', '{o}', '{NULL}', '{t}', '{NULL}', NULL)`, waiter.ID, s.lease)
 			released := make(chan error, 1)
 			go func() {
 				_, err := s.Release(s.Context(), claims)

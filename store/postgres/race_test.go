@@ -156,7 +156,7 @@ func TestReapSeesAnEnqueueInFlight(t *testing.T) {
 			want(t, acquire(t, s, askFor("k", dying)), store.Granted)
 			grant := uuid.New()
 			exec(t, s.other, "BEGIN")
-			exec(t, s.other, "SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', "+arrays+")", grant, s.lease)
+			exec(t, s.other, "SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', "+arrays+", NULL)", grant, s.lease)
 
 			revoked := make(chan error, 1)
 			go func() { revoked <- s.Revoke(t.Context(), []store.LeaseID{dying}) }()

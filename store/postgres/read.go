@@ -23,6 +23,7 @@ type lockColumns struct {
 	lease                 zeronull.UUID // zero: the lease does not exist
 	instance, pod         zeronull.Text
 	renewed, holdPending  *bool
+	keepable              *bool // see mayKeep
 	session, owner        zeronull.Text
 	data, traceparent     zeronull.Text
 	stopping              zeronull.Timestamptz
@@ -36,7 +37,7 @@ type lockColumns struct {
 // with returns the scan targets: first columns, then the lock's.
 func (c *lockColumns) with(first ...any) []any {
 	return append(first, &c.token, &c.acquiredAt, &c.expiresAt, &c.now, &c.lease, &c.instance, &c.pod,
-		&c.renewed, &c.holdPending, &c.session, &c.owner, &c.data, &c.traceparent,
+		&c.renewed, &c.holdPending, &c.keepable, &c.session, &c.owner, &c.data, &c.traceparent,
 		&c.stopping, &c.stopReason, &c.attempt, &c.waiting, &c.limit, &c.slot, &c.holders)
 }
 
@@ -58,6 +59,9 @@ func (c *lockColumns) keptByHold() bool { return c.holdPending != nil && *c.hold
 
 // keptQuiet: the key is kept for its waiters until the end of a quiet time, as keep_quiet does. Nobody holds it.
 func (c *lockColumns) keptQuiet() bool { return c.keptByHold() && c.instance == "" }
+
+// mayKeep: the grant is keepable. It says nothing of a key that is not held.
+func (c *lockColumns) mayKeep() bool { return c.keepable != nil && *c.keepable }
 
 func (c *lockColumns) heldBy(attempt store.AttemptID) bool {
 	return c.expiresIn() > 0 && !c.keptByHold() && store.AttemptID(c.attempt) == attempt
@@ -86,7 +90,7 @@ func (c *lockColumns) asHeld(key string) store.Lock {
 		l.Holder.ExpiresIn = c.expiresIn()
 		return l
 	}
-	l := store.Lock{Key: key, Held: true, Token: int64(c.token), QueueLength: int(c.waiting), Limit: int(c.limit)}
+	l := store.Lock{Key: key, Held: true, Token: int64(c.token), QueueLength: int(c.waiting), Limit: int(c.limit), Kept: c.mayKeep()}
 	if shares := c.shares(); shares != nil {
 		shares.show(&l)
 		return l

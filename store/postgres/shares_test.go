@@ -19,7 +19,7 @@ func (s *scene) asks(mayWait bool, grant store.AttemptID, limit string) {
 	s.Helper()
 	exec(s.T, s.other, "BEGIN")
 	exec(s.T, s.other, `SELECT locksidecar.ask('n', 'infinity', $1, 'i', 'p', '{k}', ARRAY[$2::uuid], ARRAY[$3::uuid], '{0}',
-		'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', $4::text::integer[])`, mayWait, grant, s.lease, limit)
+		'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}', $4::text::integer[], NULL)`, mayWait, grant, s.lease, limit)
 }
 
 // releases starts a release in the transaction of the other session.

@@ -269,7 +269,7 @@ func TestManyJoinALongQueue(t *testing.T) {
 				ARRAY(SELECT gen_random_uuid() FROM generate_series(1, $1)), array_fill($2::uuid, ARRAY[$1]),
 				array_fill(interval '0', ARRAY[$1]), array_fill(interval '0', ARRAY[$1]), array_fill(false, ARRAY[$1]),
 				array_fill(''::text, ARRAY[$1]), array_fill(''::text, ARRAY[$1]), array_fill(NULL::text, ARRAY[$1]),
-				array_fill(''::text, ARRAY[$1]), array_fill(NULL::integer, ARRAY[$1]))`, n, [16]byte(lease)).Scan(&queued); err != nil || queued != n {
+				array_fill(''::text, ARRAY[$1]), array_fill(NULL::integer, ARRAY[$1]), NULL)`, n, [16]byte(lease)).Scan(&queued); err != nil || queued != n {
 			t.Fatalf("%d of %d wait: %v", queued, n, err)
 		}
 		if err := tx.QueryRow(t.Context(), `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables

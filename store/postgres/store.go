@@ -224,9 +224,10 @@ func (c *Config) complete() (conns int, err error) {
 	return conns, nil
 }
 
-// Traits says that without a listener, callers must poll for hand-offs of other instances.
+// Traits says that without a listener, callers must poll for hand-offs of other instances, and recalls do not arrive.
 func (s *Store) Traits() store.Traits {
-	return store.Traits{Polls: !s.listener.hearing.Load()}
+	hears := s.listener.hearing.Load()
+	return store.Traits{Polls: !hears, Hears: hears}
 }
 
 // Ready is nil if the last check reached the server.

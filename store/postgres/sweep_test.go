@@ -242,7 +242,7 @@ func TestTheForgettingOfAKeyMeetsACall(t *testing.T) {
 	for name, sql := range map[string]string{
 		"acquire": `UPDATE locksidecar.locks SET lease_id = $1, attempt_id = $1, token = token + 1, freed_at = NULL`,
 		"enqueue": `SELECT FROM locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k1}', ARRAY[gen_random_uuid()], ARRAY[$1::uuid],
-			'{0}', '{0}', '{f}', '{""}', '{""}', '{NULL}', '{""}', '{NULL}')`,
+			'{0}', '{0}', '{f}', '{""}', '{""}', '{NULL}', '{""}', '{NULL}', NULL)`,
 		"watch": `SELECT FROM locksidecar.watch('n', 'infinity', '{k1}', $1, 'i')`,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -22,9 +22,12 @@ import (
 //	waiters that may expect another end, or   a hint each                              soon
 //	  were skipped, or that a repeat names
 //	watchers, of any instance                 events (event.go)                        soon
+//	the holder's instance that may keep the   a recall                                 soon
+//	  key, if another begins to wait or watch
 //
-// A hint asks an instance to check a waiter: see words.go. The notifier sends hints and events in the background (notify.go), and the
-// listener of the other instance hears them (listen.go). All of it can be lost. Then the checks that accompany renewals find the grant.
+// A hint asks an instance to check a waiter: see words.go. The notifier sends hints, recalls and events in the background (notify.go), and the
+// listener of the other instance hears them (listen.go). All of it can be lost. Then the checks that accompany renewals find the grant, and the
+// end of the time for which a key may be kept replaces a recall.
 
 // handOver is a value of the type hand_over in the database: what became of a key. See schema/.
 type handOver struct {
@@ -173,6 +176,13 @@ func (s *Store) hint(namespace, instance string, attempt uuid.UUID) {
 		return
 	}
 	s.notifier.send(channelOf(namespace, instance), hintOf(attempt))
+}
+
+// recall asks the instance that may keep a key to give it up. An empty instance is none.
+func (s *Store) recall(k keyName, instance zeronull.Text) {
+	if instance != "" {
+		s.notifier.send(channelOf(k.namespace, string(instance)), recallOf(k.key))
+	}
 }
 
 func (s *Store) isMine(namespace, instance string) bool {

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -101,8 +103,15 @@ func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) e
 	revert := s.watches.add(keys, lease)
 	id := s.config.Identity
 	err = o.eachKey(ctx, keys, func(ctx context.Context, some []string) error {
-		watched, err := query(ctx, o, sqlWatch,
-			[]any{id.Namespace, o.notAfter, some, [16]byte(lease), id.Instance}, scanOne[string])
+		type row struct {
+			key    string
+			recall zeronull.Text
+		}
+		watched, err := query(ctx, o, sqlWatch, []any{id.Namespace, o.notAfter, some, [16]byte(lease), id.Instance},
+			func(rows pgx.Rows, w *row) error { return rows.Scan(&w.key, &w.recall) })
+		for _, w := range watched {
+			o.recall(keyName{id.Namespace, w.key}, w.recall)
+		}
 		o.partly = o.partly || len(watched) > 0
 		if err == nil && len(watched) < len(some) {
 			err = o.fail(errWatch, false)

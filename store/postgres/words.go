@@ -1,9 +1,11 @@
 package postgres
 
 import (
+	"encoding/base64"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -20,6 +22,8 @@ const (
 	hintPrefix = "look:"
 	// grantPrefix begins the notification of a grant: see the statement notify_grants.
 	grantPrefix = "granted:"
+	// recallPrefix begins a recall: the instance gives up a key that it keeps. The key follows in base64.
+	recallPrefix = "recall:"
 	// halfID is the length of an id's first half.
 	halfID = len("00000000-0000-0000")
 	// secretHalf completes a half to a well-formed id.
@@ -36,6 +40,17 @@ func hintedOf(word string) (store.AttemptID, bool) {
 	}
 	id, err := uuid.Parse(half + secretHalf)
 	return id, err == nil && id != uuid.Nil
+}
+
+func recallOf(key string) string {
+	return recallPrefix + base64.StdEncoding.EncodeToString([]byte(key))
+}
+
+// recalledOf parses a recall. Any database user can send one: it only ends that the key is kept.
+func recalledOf(word string) (key string, ok bool) {
+	text, ok := strings.CutPrefix(word, recallPrefix)
+	name, err := base64.StdEncoding.DecodeString(text)
+	return string(name), ok && err == nil && len(name) > 0 && utf8.Valid(name)
 }
 
 // grantOf parses the notification of a grant. Its fields: the attempt id; the token; the times of the

@@ -22,14 +22,14 @@ $$;
 -- tokens of a key grow in the order of its grants (promise 3), even if grants are faster than the clock. The 255
 -- tokens after each are reserved for its cohort: see cohort. first_token is this history's, because in_history has
 -- read that row before. expires_at is until when the grant lasts even if w.lease_id ends, or null. slot is that of a
--- share, and otherwise null.
+-- share, and otherwise null. its_keepable: the instance may keep the key after this grant.
 --
 -- w.id must be null unless all earlier waiters are gone. by_release is the trace context of the release that
 -- hands the key over, or empty.
 --
 -- A bind:ttl lock lasts at least as long as its min_hold.
 CREATE OR REPLACE FUNCTION locksidecar.give(
-    w locksidecar.waiters, its_instance text, its_pod text, by_release text,
+    w locksidecar.waiters, its_instance text, its_pod text, by_release text, its_keepable boolean,
     OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz, OUT slot integer)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -58,7 +58,7 @@ BEGIN
         contended = EXISTS (
             SELECT FROM locksidecar.waiters q
             WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > greatest(l.served, w.id) AND q.outcome IS NULL),
-        served = greatest(l.served, w.id), stopping = NULL, stop_reason = NULL,
+        served = greatest(l.served, w.id), keepable = its_keepable, stopping = NULL, stop_reason = NULL,
         session = shown.session, owner = shown.owner, acquired_at = give.acquired_at,
         data = shown.data, traceparent = shown.traceparent, handed_by = CASE WHEN shares THEN '' ELSE by_release END, freed_at = NULL,
         hold_until = give.acquired_at + shown.min_hold,
@@ -85,7 +85,7 @@ LANGUAGE sql AS $$
     SELECT ROW(
         l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(),
         s.id, coalesce(s.instance, l.hold_instance), coalesce(s.pod, l.hold_pod), s.renewed,
-        l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE,
+        l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE, l.keepable,
         l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.attempt_id,
         waiting, share_limit, slot, holders)::locksidecar.shown_lock
 $$;
@@ -96,7 +96,9 @@ $$;
 --
 --   granted   The attempt has the key: token, acquired_at, expires_at, and slot of a share. ended is the token of a
 --             dead holder's grant that ends here, for watchers. handed_by belongs to a grant that is found again.
---   queued    The attempt waits: queue_position, the holder, cohort and alone.
+--             keepable: see Kept keys in doc.go.
+--   queued    The attempt waits: queue_position, the holder, cohort and alone. recall is the holder's instance if
+--             it may keep the key, and must learn that somebody waits.
 --   held      Another attempt has the key, or a pending min_hold keeps it: the holder. Only without may_wait.
 --   mismatch  An ask for a share names another limit than the shares, or the shared waiters: the holder.
 --   lost      The asker's lease is not alive.
@@ -124,10 +126,10 @@ $$;
 CREATE OR REPLACE FUNCTION locksidecar.ask(
     ns text, not_after timestamptz, may_wait boolean, its_instance text, its_pod text,
     keys text[], attempts uuid[], leases uuid[], ttls interval[], min_holds interval[], skips boolean[],
-    sessions text[], owners text[], datas text[], traceparents text[], limits integer[])
+    sessions text[], owners text[], datas text[], traceparents text[], limits integer[], lasts bigint[])
 RETURNS TABLE (
     ord bigint, state text, dead uuid, to_reap uuid[], queue_position bigint, result text, watched boolean, ended bigint,
-    handed_by text, cohort uuid[], alone boolean, shown locksidecar.shown_lock)
+    handed_by text, cohort uuid[], alone boolean, keepable boolean, recall text, shown locksidecar.shown_lock)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -162,14 +164,14 @@ BEGIN
     PERFORM locksidecar.in_history();
     IF may_wait AND cardinality(keys) > 3 THEN -- for fewer, this costs more than it saves
         SELECT t.together, t.lengths, t.named_limits, t.alones INTO together, lengths, named_limits, alones FROM locksidecar.enqueue_together(
-            ns, not_after, keys, attempts, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents, limits) t;
+            ns, not_after, its_instance, keys, attempts, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents, limits) t;
         RETURN QUERY
         SELECT u.ord, 'queued', NULL::uuid, NULL::uuid[], k.length + u.n, NULL::text, l.watched, NULL::bigint, '',
             CASE WHEN u.last AND k.alone AND u.lease_id = l.lease_id THEN locksidecar.cohort(ns, u.key) END,
-            k.alone AND u.lease_id = l.lease_id,
+            k.alone AND u.lease_id = l.lease_id, false, NULL,
             ROW( -- as show does, which needs whole rows: these take 4% of the statement
                 l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(),
-                s.id, s.instance, s.pod, s.renewed, false, l.session, l.owner, l.data, l.traceparent,
+                s.id, s.instance, s.pod, s.renewed, false, l.keepable, l.session, l.owner, l.data, l.traceparent,
                 l.stopping, l.stop_reason, NULL, k.length + u.n, k.named, NULL, NULL)::locksidecar.shown_lock
         FROM (
             SELECT key, lease_id, ord, row_number() OVER (PARTITION BY key ORDER BY ord) AS n,
@@ -186,8 +188,8 @@ BEGIN
         END IF;
     END IF;
     FOR a IN
-        SELECT * FROM unnest(keys, attempts, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents, limits)
-            WITH ORDINALITY AS u (key, attempt_id, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, share_limit, ord)
+        SELECT * FROM unnest(keys, attempts, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents, limits, lasts)
+            WITH ORDINALITY AS u (key, attempt_id, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, share_limit, last, ord)
         WHERE together IS NULL OR u.key <> ALL (together)
         ORDER BY u.key COLLATE "C", u.ord
     LOOP
@@ -199,7 +201,7 @@ BEGIN
         END IF;
         last_key := a.key;
         ask.dead := NULL; ask.queue_position := NULL; ask.ended := NULL; ask.handed_by := ''; ask.to_reap := NULL;
-        ask.cohort := NULL; ask.alone := NULL; shown := NULL;
+        ask.cohort := NULL; ask.alone := NULL; ask.keepable := false; ask.recall := NULL; shown := NULL;
         w.namespace := ns; w.key := a.key; w.attempt_id := a.attempt_id; w.lease_id := a.lease_id;
         w.ttl := NULLIF(a.ttl, interval '0'); w.min_hold := NULLIF(a.min_hold, interval '0'); w.skip := a.skip;
         w.session := a.session; w.owner := a.owner; w.data := a.data; w.traceparent := a.traceparent;
@@ -234,6 +236,9 @@ BEGIN
             shown.token := l.token; shown.acquired_at := l.acquired_at;
             shown.expires_at := greatest(h.expires_at, l.hold_until);
             ask.handed_by := l.handed_by;
+            -- Also a recall that came before this repeat of the ask counts.
+            ask.keepable := coalesce(a.last > 0, false) AND l.keepable AND h.instance = its_instance AND NOT l.watched
+                AND NOT locksidecar.is_awaited(l, w.attempt_id, NULL);
             IF shared THEN
                 shown.slot := locksidecar.slot_of(l);
             END IF;
@@ -308,9 +313,11 @@ BEGIN
             IF l.lease_id IS NOT NULL AND l.attempt_id <> locksidecar.shared_lease() AND NOT shared THEN
                 ask.ended := l.token;
             END IF;
+            ask.keepable := coalesce(
+                l.lease_id IS NULL AND l.attempt_id IS NULL AND NOT l.contended AND NOT l.watched AND l.token = a.last, false);
             SELECT g.token, g.acquired_at, CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, its_end) ELSE g.expires_at END, g.slot
             INTO shown.token, shown.acquired_at, shown.expires_at, shown.slot
-            FROM locksidecar.give(w, its_instance, its_pod, '') g;
+            FROM locksidecar.give(w, its_instance, its_pod, '', ask.keepable) g;
             shown.now := clock_timestamp();
             holders := NULL;
         ELSIF NOT alive AND NOT kept THEN
@@ -326,6 +333,9 @@ BEGIN
             IF mismatch THEN
                 ask.state := 'mismatch';
             ELSIF may_wait THEN
+                IF l.keepable AND h.instance <> its_instance AND NOT locksidecar.is_awaited(l, w.attempt_id, h.instance) THEN
+                    ask.recall := h.instance;
+                END IF;
                 p := locksidecar.enqueue(l, w, length);
                 ask.state := 'queued'; ask.queue_position := p.queue_position;
                 IF NOT p.moved THEN
@@ -356,6 +366,18 @@ BEGIN
 END
 $$;
 
+-- is_awaited reports whether another living attempt than this one waits for a key: of any instance, or of any but one.
+-- The caller has locked the lock row.
+CREATE OR REPLACE FUNCTION locksidecar.is_awaited(l locksidecar.locks, but_attempt uuid, but_instance text) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN l.contended AND EXISTS (
+        SELECT FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+        WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL AND q.attempt_id <> but_attempt
+        AND (o.instance = but_instance) IS NOT TRUE AND o.expires_at > clock_timestamp());
+END
+$$;
+
 -- keep_quiet keeps a key without a holder until the end of the quiet time, as a pending min_hold does. Its
 -- waiters check again then, and the first one gets the key. The caller has locked the lock row. If the last
 -- grants were shares, their ends were already reported: then shared_lease() replaces the attempt. So later
@@ -366,7 +388,7 @@ BEGIN
     UPDATE locksidecar.locks k
     SET lease_id = gen_random_uuid(), stopping = NULL, stop_reason = NULL,
         attempt_id = CASE WHEN l.attempt_id IS NOT NULL AND k.share_limit IS NOT NULL THEN locksidecar.shared_lease() ELSE l.attempt_id END,
-        session = '', owner = '', data = NULL, traceparent = '', handed_by = '', share_limit = NULL,
+        session = '', owner = '', data = NULL, traceparent = '', handed_by = '', share_limit = NULL, keepable = false,
         acquired_at = coalesce(k.acquired_at, clock_timestamp()), freed_at = NULL,
         hold_until = greatest(k.hold_until, quiet), hold_instance = NULL, hold_pod = NULL
     WHERE k.namespace = l.namespace AND k.key = l.key
@@ -377,18 +399,19 @@ $$;
 
 -- enqueue_together enqueues the attempts for keys whose holders live by one statement, in the order of the
 -- attempts. It returns these keys, the previous lengths of their queues, the limits that shared waiters name, and
--- whether all earlier waiters are under the holder's lease. It omits keys of which a share is requested, but locks them, because ask must not lock them after later
--- ones. If an attempt is a repeat, is skipped, or has no living lease, it returns no keys and leaves no waiter behind,
+-- whether all earlier waiters are under the holder's lease. It omits keys of which a share is requested, and those that another
+-- instance may keep, but locks them, because ask must not lock them after later ones. If an attempt is a repeat, is skipped, or has no living lease, it returns no keys and leaves no waiter behind,
 -- because ask handles each attempt, and may find that a holder has died meanwhile.
 CREATE OR REPLACE FUNCTION locksidecar.enqueue_together(
-    ns text, not_after timestamptz, keys text[], attempts uuid[], leases uuid[], ttls interval[], min_holds interval[],
-    skips boolean[], sessions text[], owners text[], datas text[], traceparents text[], limits integer[],
+    ns text, not_after timestamptz, its_instance text, keys text[], attempts uuid[], leases uuid[], ttls interval[],
+    min_holds interval[], skips boolean[], sessions text[], owners text[], datas text[], traceparents text[], limits integer[],
     OUT together text[], OUT lengths bigint[], OUT named_limits integer[], OUT alones boolean[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     a record;
     l locksidecar.locks;
+    holder text; -- its instance
     asks integer := 0; -- for these keys
     added record;
     most_served bigint := 0::bigint;
@@ -400,8 +423,9 @@ BEGIN
     LOOP
         l := locksidecar.lock_key(ns, a.key);
         CONTINUE WHEN a.shares > 0;
-        PERFORM FROM locksidecar.leases s WHERE s.id = l.lease_id AND s.expires_at > clock_timestamp() FOR KEY SHARE;
-        CONTINUE WHEN NOT FOUND OR l.attempt_id = ANY (attempts);
+        SELECT s.instance INTO holder FROM locksidecar.leases s
+        WHERE s.id = l.lease_id AND s.expires_at > clock_timestamp() FOR KEY SHARE;
+        CONTINUE WHEN NOT FOUND OR l.attempt_id = ANY (attempts) OR l.keepable AND holder <> its_instance;
         IF NOT l.contended THEN
             UPDATE locksidecar.locks SET contended = true WHERE namespace = ns AND key = a.key;
         END IF;

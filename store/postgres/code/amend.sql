@@ -1,11 +1,12 @@
 -- amend checks claims, and changes the data of locks, and the remaining time of unrenewed leases. An outdated primary does not
--- even answer that a lock is held (in_history). States: see claim_status.
+-- even answer that a lock is held (in_history). From then on the holder's instance no longer may keep the key, because its waiters
+-- learn that a session has it. States: see claim_status.
 CREATE OR REPLACE FUNCTION locksidecar.amend(
     ns text, not_after timestamptz, its_instance text, keys text[], tokens bigint[], leases uuid[], ttls interval[],
     set_datas boolean[], datas text[])
 RETURNS TABLE (
     ord bigint, state text, shown locksidecar.shown_lock,
-    -- the first waiter for a lock whose remaining time was set
+    -- the first waiter for a lock whose remaining time was set, or that was keepable
     hints uuid[], hint_instances text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -20,7 +21,9 @@ BEGIN
             WITH ORDINALITY AS u (key, token, lease_id, ttl, set_data, data, ord)
         ORDER BY u.key COLLATE "C", u.ord
     LOOP
-        IF c.set_data OR c.ttl > interval '0' THEN
+        IF c.set_data OR c.ttl > interval '0'
+            OR EXISTS (SELECT FROM locksidecar.locks k WHERE k.namespace = ns AND k.key = c.key AND k.keepable)
+        THEN
             SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
             PERFORM locksidecar.in_time(not_after);
         ELSE -- a check locks nothing, so its commit flushes nothing
@@ -45,8 +48,15 @@ BEGIN
                 FROM locksidecar.first_waiters(ns, c.key, 1) f;
             END IF;
         END IF;
-        IF amend.state = 'holds' AND c.set_data THEN
-            l.data := c.data;
+        IF amend.state = 'holds' AND l.keepable AND l.contended THEN
+            SELECT f.hints, f.hint_instances INTO amend.hints, amend.hint_instances
+            FROM locksidecar.first_waiters(ns, c.key, 1) f;
+        END IF;
+        IF amend.state = 'holds' AND (c.set_data OR l.keepable) THEN
+            l.keepable := false;
+            IF c.set_data THEN
+                l.data := c.data;
+            END IF;
             PERFORM locksidecar.write_back(l);
         END IF;
 

@@ -84,7 +84,7 @@ BEGIN
         END IF;
 
         DELETE FROM locksidecar.leases o WHERE o.id = held.id AND NOT o.renewed;
-        g := locksidecar.give(w, s.instance, s.pod, by_release);
+        g := locksidecar.give(w, s.instance, s.pod, by_release, false);
         handed.token := g.token; handed.acquired_at := g.acquired_at; handed.slot := g.slot;
         handed.expires_at := CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, s.expires_at) ELSE g.expires_at END;
         IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl OR l.hold_until > handed.expires_at THEN

@@ -41,7 +41,7 @@ BEGIN
     IF l.share_limit IS NULL THEN
         UPDATE locksidecar.locks k
         SET lease_id = l.lease_id, attempt_id = l.attempt_id, data = l.data, stopping = l.stopping, stop_reason = l.stop_reason,
-            hold_until = l.hold_until
+            hold_until = l.hold_until, keepable = l.keepable
         WHERE k.namespace = l.namespace AND k.key = l.key;
     ELSE
         UPDATE locksidecar.shares h
@@ -232,7 +232,7 @@ BEGIN
         IF passed IS NOT NULL THEN
             w.id := NULL;
         END IF;
-        g := locksidecar.give(w, s.instance, s.pod, by_release);
+        g := locksidecar.give(w, s.instance, s.pod, by_release, false);
         n := n + 1;
         handed.outcome := 'granted'; handed.attempt_id := w.attempt_id; handed.lease_id := w.lease_id;
         handed.instance := s.instance; handed.token := g.token; handed.acquired_at := g.acquired_at;

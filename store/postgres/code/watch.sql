@@ -1,9 +1,10 @@
 -- watch records that the instance of a lease watches keys. It returns the watched keys, none if the lease is
--- dead. The lease is locked as in signal. This replaces the instance's watches under other leases, and deletes
--- those of dead leases.
+-- dead. recall is the holder's instance if it may keep the key, and must learn that somebody watches. The lease is
+-- locked as in signal. This replaces the instance's watches under other leases, and deletes those of dead leases.
 CREATE OR REPLACE FUNCTION locksidecar.watch(ns text, not_after timestamptz, keys text[], its_lease uuid, its_instance text)
-RETURNS SETOF text
+RETURNS TABLE (key text, recall text)
 LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
     k text;
     l locksidecar.locks;
@@ -19,7 +20,11 @@ BEGIN
         END IF;
         PERFORM locksidecar.drop_watchers(ns, k, its_instance, its_lease);
         INSERT INTO locksidecar.watchers (namespace, key, lease_id) VALUES (ns, k, its_lease) ON CONFLICT DO NOTHING;
-        RETURN NEXT k;
+        watch.key := k;
+        watch.recall := (
+            SELECT s.instance FROM locksidecar.leases s
+            WHERE l.keepable AND s.id = l.lease_id AND s.instance <> its_instance AND s.expires_at > clock_timestamp());
+        RETURN NEXT;
     END LOOP;
 END
 $$;

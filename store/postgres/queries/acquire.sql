@@ -10,7 +10,10 @@
 -- The sub-select reads the lock row first, because a refused conflict would lock the row and flush the server's
 -- log. The last conditions: only in time (promise 9), only in this server's history (see in_history), only if the
 -- sidecar is not too old for the schema, and not in a quiet time (see new_history).
--- $1 namespace, $2 key, $3 lease, $4 grant, $5 session, $6 owner, $7 data, $8 traceparent, $9 not after
+--
+-- The grant is keepable if the row still has the token that the asker names, so nobody had the key since its release there,
+-- and if nobody waits or watches. As everything in SET, this is judged by the locked row.
+-- $1 namespace, $2 key, $3 lease, $4 grant, $5 session, $6 owner, $7 data, $8 traceparent, $9 not after, $10 the last token, or 0
 INSERT INTO locksidecar.locks AS l
     (namespace, key, lease_id, token, attempt_id, session, owner, acquired_at, data, traceparent)
 SELECT $1, $2, own.id, greatest(locksidecar.token_at(clock_timestamp()), m.first_token), $4, $5, $6, clock_timestamp(), $7, $8
@@ -24,9 +27,9 @@ ON CONFLICT (namespace, key) DO UPDATE
 SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 256), attempt_id = excluded.attempt_id,
     stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
     acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
-    freed_at = NULL
+    freed_at = NULL, keepable = l.attempt_id IS NULL AND NOT l.contended AND NOT l.watched AND l.token = $10
 WHERE l.lease_id IS NULL AND clock_timestamp() < $9
-RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE id = $3), watched
+RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE id = $3), watched, keepable
 
 -- name: acquire_row
 -- acquire_one for a key that had a row a moment ago, as after a release. An UPDATE costs the server less than an
@@ -40,19 +43,21 @@ RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE i
 UPDATE locksidecar.locks l
 SET lease_id = own.id, token = greatest(locksidecar.token_at(clock_timestamp()), m.first_token, l.token + 256), attempt_id = $4,
     stopping = NULL, stop_reason = NULL, session = $5, owner = $6,
-    acquired_at = clock_timestamp(), data = $7, traceparent = $8, handed_by = '', freed_at = NULL
+    acquired_at = clock_timestamp(), data = $7, traceparent = $8, handed_by = '', freed_at = NULL,
+    keepable = l.attempt_id IS NULL AND NOT l.contended AND NOT l.watched AND l.token = $10
 FROM locksidecar.leases own CROSS JOIN locksidecar.meta m
 WHERE l.namespace = $1 AND l.key = $2 AND l.lease_id IS NULL
 AND own.id = $3 AND own.expires_at > clock_timestamp()
 AND m.server = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
 AND m.quiet_until <= clock_timestamp()
-RETURNING token, acquired_at, own.expires_at, CASE WHEN clock_timestamp() < $9 THEN watched ELSE locksidecar.in_time($9) END
+RETURNING token, acquired_at, own.expires_at, CASE WHEN clock_timestamp() < $9 THEN watched ELSE locksidecar.in_time($9) END, keepable
 
 -- name: acquire_session
 -- acquire_one for many keys under one lease, in the order of the keys. Returns the granted keys. Owners, datas
 -- and trace contexts are null if nobody has any. A pair costs the server a tenth less than with
 -- acquire_many: see bench/LIMITS.md.
--- $1 namespace, $2 lease, $3 keys, $4 attempts, $5 sessions, $6 owners, $7 datas, $8 traceparents, $9 not after
+-- $1 namespace, $2 lease, $3 keys, $4 attempts, $5 sessions, $6 owners, $7 datas, $8 traceparents, $9 not after,
+-- $10 last tokens, or null
 WITH own AS MATERIALIZED (
     SELECT s.id, s.expires_at, m.first_token FROM locksidecar.leases s CROSS JOIN locksidecar.meta m
     WHERE s.id = $2 AND s.expires_at > clock_timestamp() AND clock_timestamp() < $9
@@ -71,9 +76,9 @@ ON CONFLICT (namespace, key) DO UPDATE
 SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 256), attempt_id = excluded.attempt_id,
     stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
     acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
-    freed_at = NULL
+    freed_at = NULL, keepable = coalesce(l.attempt_id IS NULL AND NOT l.contended AND NOT l.watched AND l.token = ($10::bigint[])[array_position($3::text[], l.key)], false)
 WHERE l.lease_id IS NULL AND clock_timestamp() < $9
-RETURNING l.key, l.token, l.acquired_at, (SELECT expires_at FROM own), l.watched
+RETURNING l.key, l.token, l.acquired_at, (SELECT expires_at FROM own), l.watched, l.keepable
 
 -- name: acquire_rows
 -- acquire_row for many keys under one lease. It changes the rows in the order of the keys: each key is looked up
@@ -89,19 +94,21 @@ WITH own AS MATERIALIZED (
 UPDATE locksidecar.locks l
 SET lease_id = a.lease_id, token = greatest(locksidecar.token_at(clock_timestamp()), a.first_token, l.token + 256),
     attempt_id = a.attempt_id, stopping = NULL, stop_reason = NULL, session = a.session, owner = coalesce(a.owner, ''),
-    acquired_at = clock_timestamp(), data = a.data, traceparent = coalesce(a.traceparent, ''), handed_by = '', freed_at = NULL
+    acquired_at = clock_timestamp(), data = a.data, traceparent = coalesce(a.traceparent, ''), handed_by = '', freed_at = NULL,
+    keepable = coalesce(l.attempt_id IS NULL AND NOT l.contended AND NOT l.watched AND l.token = a.last, false)
 FROM (
     SELECT k.*, own.id AS lease_id, own.expires_at, own.first_token, found.at
     FROM own CROSS JOIN (
-        SELECT * FROM unnest($3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[])
-            AS k (key, attempt_id, session, owner, data, traceparent)
+        SELECT * FROM unnest($3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $10::bigint[])
+            AS k (key, attempt_id, session, owner, data, traceparent, last)
         ORDER BY k.key COLLATE "C" OFFSET 0
     ) k
     CROSS JOIN LATERAL (
         SELECT ctid AS at FROM locksidecar.locks WHERE namespace = $1 AND key = k.key AND lease_id IS NULL OFFSET 0) found
 ) a
 WHERE l.ctid = a.at AND l.lease_id IS NULL
-RETURNING l.key, l.token, l.acquired_at, a.expires_at, CASE WHEN clock_timestamp() < $9 THEN l.watched ELSE locksidecar.in_time($9) END
+RETURNING l.key, l.token, l.acquired_at, a.expires_at, CASE WHEN clock_timestamp() < $9 THEN l.watched ELSE locksidecar.in_time($9) END,
+    l.keepable
 
 -- name: acquire_many
 -- acquire_one for many keys under several leases, in the order of the keys, and for bind:ttl locks, whose
@@ -109,7 +116,7 @@ RETURNING l.key, l.token, l.acquired_at, a.expires_at, CASE WHEN clock_timestamp
 -- planner does not know the numbers of rows, and could compare each with each. Own leases are few,
 -- one for each TTL, so they are read once, and so are the history and its first_token.
 -- $1 namespace, $2 keys, $3 leases, $4 true for a bind:ttl lock, $5 attempts, $6 sessions, $7 owners, $8 datas,
--- $9 traceparents, $10 leases to be made, $11 their ttls, $12 instance, $13 pod, $14 not after
+-- $9 traceparents, $10 leases to be made, $11 their ttls, $12 instance, $13 pod, $14 not after, $15 last tokens, or null
 WITH own AS MATERIALIZED (
     SELECT id, expires_at FROM locksidecar.leases
     WHERE id = ANY ($3::uuid[]) AND expires_at > clock_timestamp()
@@ -133,9 +140,10 @@ WITH own AS MATERIALIZED (
     SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 256), attempt_id = excluded.attempt_id,
         stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
         acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
-        freed_at = NULL
+        freed_at = NULL,
+        keepable = coalesce(l.attempt_id IS NULL AND NOT l.contended AND NOT l.watched AND l.token = ($15::bigint[])[array_position($2::text[], l.key)], false)
     WHERE l.lease_id IS NULL AND clock_timestamp() < $14
-    RETURNING l.key, l.lease_id, l.token, l.acquired_at, l.watched
+    RETURNING l.key, l.lease_id, l.token, l.acquired_at, l.watched, l.keepable
 ), made AS (
     INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at, namespace, key)
     SELECT t.lease_id, $12, $13, false, ($11::interval[])[n], t.acquired_at + ($11::interval[])[n], $1, t.key
@@ -144,7 +152,7 @@ WITH own AS MATERIALIZED (
 )
 SELECT key, token, acquired_at,
     coalesce((SELECT o.expires_at FROM own o WHERE o.id = t.lease_id), acquired_at + ($11::interval[])[array_position($10::uuid[], t.lease_id)]),
-    watched
+    watched, keepable
 FROM taken t
 
 -- name: ask
@@ -152,7 +160,7 @@ FROM taken t
 -- sidecar is too old for the schema, the condition fails before the function is called.
 -- $1 namespace, $2 not after, $3 may wait, $4 instance, $5 pod, $6 keys, $7 attempts, $8 leases,
 -- $9 ttls (0: a session's lock), $10 min_holds (0: none), $11 skips, $12 sessions, $13 owners, $14 datas,
--- $15 traceparents, $16 limits of holders (0: none; null: no share)
-SELECT ord, state, dead, to_reap, queue_position, result, watched, ended, handed_by, cohort, alone, (shown).*
-FROM locksidecar.ask($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+-- $15 traceparents, $16 limits of holders (0: none; null: no share), $17 last tokens, or null
+SELECT ord, state, dead, to_reap, queue_position, result, watched, ended, handed_by, cohort, alone, keepable, recall, (shown).*
+FROM locksidecar.ask($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
 WHERE (SELECT locksidecar.may_take(:schema_version))

@@ -48,7 +48,7 @@ WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
 -- name: watch
 -- Watches keys: see the function.
 -- $1 namespace, $2 not after, $3 keys, $4 lease, $5 instance
-SELECT locksidecar.watch($1, $2, $3, $4, $5)
+SELECT key, recall FROM locksidecar.watch($1, $2, $3, $4, $5)
 
 -- name: unwatch
 -- Ends watches of keys: see the function.

@@ -12,7 +12,7 @@ SELECT a.ord, o.id IS NOT NULL AND w.outcome IS NULL AS queued, o.instance AS ke
         SELECT FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.share_limit IS NOT NULL) AS shared_wait,
     coalesce(h.token, l.token), coalesce(h.acquired_at, l.acquired_at), greatest(s.expires_at, l.hold_until, h.hold_until),
     clock_timestamp(), s.id, coalesce(s.instance, l.hold_instance, h.hold_instance), coalesce(s.pod, l.hold_pod, h.hold_pod), s.renewed,
-    greatest(l.hold_until, h.hold_until) > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE,
+    greatest(l.hold_until, h.hold_until) > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE, l.keepable,
     coalesce(h.session, l.session), coalesce(h.owner, l.owner), coalesce(h.data, l.data), coalesce(h.traceparent, l.traceparent),
     coalesce(h.stopping, l.stopping), coalesce(h.stop_reason, l.stop_reason), coalesce(h.attempt_id, l.attempt_id),
     NULL::bigint AS waiting, CASE

@@ -11,7 +11,7 @@ SELECT a.ord,
     l.lease_id AS held_under, coalesce(l.contended, false), l.handed_by,
     l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(), s.id,
     coalesce(s.instance, l.hold_instance), coalesce(s.pod, l.hold_pod), s.renewed,
-    l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE,
+    l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE, l.keepable,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.attempt_id,
     CASE WHEN l.contended THEN (
         SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting,
@@ -32,7 +32,7 @@ AND CASE WHEN l.attempt_id = a.attempt_id THEN locksidecar.replicated() ELSE tru
 SELECT l.key,
     l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(), s.id,
     coalesce(s.instance, l.hold_instance), coalesce(s.pod, l.hold_pod), s.renewed,
-    l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE,
+    l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE, l.keepable,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.attempt_id,
     CASE WHEN l.contended THEN (
         SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting,
@@ -59,7 +59,7 @@ LIMIT $6
 SELECT l.key,
     NULL::bigint AS token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(), s.id,
     coalesce(s.instance, l.hold_instance), coalesce(s.pod, l.hold_pod), s.renewed,
-    l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE,
+    l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE, l.keepable,
     l.session, l.owner, NULL::text AS data, l.traceparent, l.stopping, l.stop_reason, NULL::uuid AS attempt_id,
     CASE WHEN l.contended THEN (
         SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting,

@@ -97,6 +97,9 @@ CREATE TABLE locksidecar.locks (
     contended   boolean NOT NULL DEFAULT false,
     -- Somebody watches the key.
     watched     boolean NOT NULL DEFAULT false,
+    -- The holder's instance may keep the key for its next session: see Kept keys in doc.go. Each grant sets it, and a
+    -- release leaves it, so it says nothing of a free key.
+    keepable    boolean NOT NULL DEFAULT false,
     -- The time of the first request to stop, and the reason of the last one.
     stopping    timestamptz,
     stop_reason text,
@@ -244,6 +247,7 @@ CREATE TYPE locksidecar.shown_lock AS (
     renewed      boolean,
     -- Only a min_hold keeps the key.
     hold_pending boolean,
+    keepable     boolean,
     session      text,
     owner        text,
     data         text,
