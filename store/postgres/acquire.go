@@ -274,7 +274,7 @@ func (t *batch) readHolders(ctx context.Context) error {
 		r := &readings[n]
 		switch {
 		case r.heldBy(t.asks[i].ID): // a repeated attempt
-			if r.mayKeep() && lastOf(&t.asks[i]) > 0 {
+			if r.mayKeep() {
 				continue // the SQL function ask decides whether it still is
 			}
 			if r.renewedByOwner() || string(r.instance) == t.config.Identity.Instance {

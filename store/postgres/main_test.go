@@ -38,7 +38,6 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	storetest.KeepsNothing()
 	if cluster, err = pgtest.Run(pgtest.WithoutFsync(), deadlocks, pgroles.Template()); err != nil {
 		log.Fatal(err)
 	}

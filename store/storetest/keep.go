@@ -8,25 +8,11 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// keepsNothing: no grant of the engine is Keepable.
-var keepsNothing bool
-
-// KeepsNothing makes the suite suit an engine whose grants are never Keepable. It is called before the tests.
-func KeepsNothing() { keepsNothing = true }
-
 // keepCases are about Keepable grants: when a grant is one, what becomes of it, and who hears that the key is wanted elsewhere. What may
 // never happen is that the store gives a kept key to somebody else before it was released or its lease is dead, and that a claim of
 // one grant frees another.
 // Proves: promise 1, promise 3
 func keepCases() []testCase {
-	if keepsNothing {
-		return []testCase{{"no grant is keepable", func(f *fixture) {
-			a := f.instance("a")
-			if grant := a.comesAgain("k"); grant.Keepable || a.get("k").Kept {
-				f.Errorf("keepable: %+v", grant)
-			}
-		}}}
-	}
 	return []testCase{
 		{"an instance that comes again may keep the key", func(f *fixture) {
 			a, b := f.pair()

@@ -237,7 +237,7 @@ BEGIN
             shown.expires_at := greatest(h.expires_at, l.hold_until);
             ask.handed_by := l.handed_by;
             -- Also a recall that came before this repeat of the ask counts.
-            ask.keepable := coalesce(a.last > 0, false) AND l.keepable AND h.instance = its_instance AND NOT l.watched
+            ask.keepable := l.keepable AND h.instance = its_instance AND NOT l.watched
                 AND NOT locksidecar.is_awaited(l, w.attempt_id, NULL);
             IF shared THEN
                 shown.slot := locksidecar.slot_of(l);
