@@ -80,6 +80,21 @@
 //     the sidecar had died before the release.
 //   - Behind a pooler, a crash may break no connection of the sidecar, so each release is flushed.
 //
+// # Kept keys
+//
+// An instance that releases a key and asks for it again may keep it between its sessions: the grant is keepable
+// (store.Answer). The asker names the token that it knew last. The row still has this token if nobody had the key since.
+// So the statement that grants judges it by the locked row, with the marks of waiters and watchers. A mark can be older
+// than its last watcher. Then the grant is not keepable, and its event removes the mark.
+//
+//   - A kept key looks held, by its lease and token. All statements treat it so, and its late release is an ordinary
+//     one. The 256 tokens that each grant has suffice for the sessions between.
+//   - A waiter or watcher of another instance locks the row, so it comes before the grant, which is then not keepable,
+//     or it finds the mark (keepable), and its statement says whom to recall. Each queue that begins recalls once, so
+//     an enqueue of a kept key looks for other waiters. A recall is a hint, as the others below.
+//   - What tells others of the holder (amend, downgrade, adopt) ends the mark. Each grant sets it anew, so a row of a
+//     free key or of a dead holder may have it still.
+//
 // # Shares
 //
 // A shared key has a row in the table shares for each holder. Its lock row names a lease that does not
