@@ -34,7 +34,7 @@ If the sidecar restarts, or its store is away, the command says so on standard e
 every second, and goes on with the state. Events of the time between are missing.
 
 The command ends with Ctrl-C, or as --until and --count say. The exit code is then 0. It is 69
-if the sidecar cannot be reached at the begin.`
+if the sidecar cannot be reached at the start.`
 
 const eventsExample = `  locksidecar events backup:nightly
 

@@ -90,8 +90,11 @@ func writeStale(w io.Writer, found *inject.Stale) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NAMESPACE\tPOD\tOWNER\tVERSION\tAGE\tIMAGE")
 	for _, p := range found.Pods {
-		age := time.Since(p.CreatedAt).Milliseconds()
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Namespace, p.Name, orDash(p.Owner), orDash(p.Version), client.Human(age), client.Printable(p.Image))
+		age := "-" // a list from a file need not say it
+		if !p.CreatedAt.IsZero() {
+			age = client.Human(time.Since(p.CreatedAt).Milliseconds())
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Namespace, p.Name, orDash(p.Owner), orDash(p.Version), age, client.Printable(p.Image))
 	}
 	return table.Flush()
 }

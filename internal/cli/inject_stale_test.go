@@ -25,7 +25,7 @@ func TestInjectStale(t *testing.T) {
 	if exitcode.Of(err) != staleFound || len(lines) != 4 || !strings.Contains(stderr, "2 of 3 running sidecars are older than "+inject.Version()) {
 		t.Fatalf("%v %s\n%s", err, stderr, stdout)
 	}
-	for i, want := range []string{"NAMESPACE POD OWNER VERSION AGE IMAGE", "shop odd - - ", "shop old-1 ReplicaSet/old v0.0.9 "} {
+	for i, want := range []string{"NAMESPACE POD OWNER VERSION AGE IMAGE", "shop odd - - - l@", "shop old-1 ReplicaSet/old v0.0.9 - ghcr"} {
 		if got := strings.Join(strings.Fields(lines[i]), " "); !strings.HasPrefix(got, want) {
 			t.Errorf("line %d is %q, want %q", i, got, want)
 		}

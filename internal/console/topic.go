@@ -59,6 +59,9 @@ type topic struct {
 	compares bool
 }
 
+// seenByLooks stands before the reason why the events are the differences between two readings.
+const seenByLooks = "Outcomes and short holds are missing here: the console can only look at this key from time to time, because "
+
 // event is what happened to a key.
 type event struct {
 	At, Name string
@@ -91,7 +94,7 @@ func (ts *topics) of(name keyName) *topic {
 	}
 	ts.known.Add(name, t)
 	if name.namespace != "" {
-		t.compares, t.problem = true, "Only what two looks at the key differ in: the sidecar watches only keys of its own namespace."
+		t.compares, t.problem = true, seenByLooks+"the sidecar watches only keys of its own namespace."
 		return t
 	}
 	go t.watch(ctx, ts.c.Client)
@@ -128,7 +131,7 @@ func (t *topic) note(err error) {
 	t.problem = ""
 	if problem, ok := errors.AsType[*client.ProblemError](err); ok && problem.Status == http.StatusNotImplemented {
 		t.compares = true
-		t.problem = "Only what two looks at the key differ in: " + problem.Detail
+		t.problem = seenByLooks + problem.Detail
 	} else if err != nil {
 		t.problem = "No events come now: " + err.Error()
 	}

@@ -57,7 +57,7 @@ func TestChangesOfHoldersWithoutEvents(t *testing.T) {
 	}
 	s := serve(t, socket, nil)
 	next, _ := s.live("/live" + keyURL("k")[1:])
-	awaitLive(next, "it may only read")
+	awaitLive(next, "from time to time, because it may only read")
 	set("a", "bb")
 	doc := parse(t, awaitLive(next, "e-acquired"))
 	if items := all(doc, "li"); len(items) != 1 || !strings.Contains(textOf(items[0]), "bb") {

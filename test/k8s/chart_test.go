@@ -159,7 +159,7 @@ func TestChartFollowsItsValues(t *testing.T) {
 	}
 }
 
-// TestChartValuesAreChecked: the schema has every value, and refuses others.
+// TestChartValuesAreChecked: the schema has every value, and refuses others. Values that would have no effect are refused, too.
 func TestChartValuesAreChecked(t *testing.T) {
 	for _, c := range []struct{ value, want string }{
 		{"replicas=3", "additional properties 'replicas' not allowed"},
@@ -170,6 +170,9 @@ func TestChartValuesAreChecked(t *testing.T) {
 		{"injector.certificate.caBundle=x", "/injector/certificate/caBundle"},
 		{"injector.env.path=x", "invalid propertyName 'path'"},
 		{"database.storeURL=oracle://db", "/database/storeURL"},
+		{"database.storeURL=postgres://db/app", "in each of `namespaces`, and this list is empty"},
+		{"networkPolicy.enabled=true", "in each of `namespaces`, and this list is empty"},
+		{"migration.storeURL=postgres://db/app", "set migration.enabled=true, too"},
 		{"migration.storeURL=etcd://db", "/migration/storeURL"},
 		{"database.port=0", "/database/port"},
 		{"image.digest=sha256:1", "/image/digest"},

@@ -27,7 +27,7 @@ export function findBinary(): string {
   const named = process.env["LOCKSIDECAR_BINARY"];
   const found = named || inPackage() || (process.env["PATH"] ?? "").split(delimiter).map(program).find(isProgram);
   if (!found || !isProgram(found)) {
-    const where = named ? `LOCKSIDECAR_BINARY=${named} is no program` : "there is no program locksidecar";
+    const where = named ? `LOCKSIDECAR_BINARY=${resolve(named)} is no program` : "there is no program locksidecar";
     throw new Error(`${where}: run npm install --save-dev @locksidecar/server, or let LOCKSIDECAR_BINARY name it`);
   }
   return found;
@@ -56,6 +56,9 @@ function inPackage(): string | undefined {
   }
   return undefined;
 }
+
+/** What `signal` sends. The type is not that of Node, because an app's compiler may not have Node's types. */
+export type Signal = "SIGCONT" | "SIGHUP" | "SIGINT" | "SIGKILL" | "SIGSTOP" | "SIGTERM";
 
 /**
  * Sidecar is a sidecar in a process of its own, on a socket of its own. Its store is `memory://`, so its locks end with it. Anybody may break its locks, and a stop waits for nobody.
@@ -155,7 +158,7 @@ export class Sidecar {
   }
 
   /** signal sends a signal to the process. */
-  signal(signal: NodeJS.Signals): void {
+  signal(signal: Signal): void {
     this.#process?.kill(signal);
   }
 

@@ -257,7 +257,7 @@ export class Transport {
     }
     const hints: Record<string, string> = {
       ENOENT:
-        "there is no such file: check that the sidecar runs, that LOCKSIDECAR_SOCKET is the same for it and for this process, " +
+        "there is no such file: check that the sidecar runs (`locksidecar serve`), that LOCKSIDECAR_SOCKET is the same for it and for this process, " +
         "and that both containers mount the volume of the socket",
       ECONNREFUSED:
         "nobody listens there any more: check whether the sidecar has crashed or is just starting again (its log says why)",

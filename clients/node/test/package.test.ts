@@ -150,6 +150,8 @@ describe("the tarball", { concurrency: false }, () => {
   });
 
   const program = `import { Client, type Lock } from 'locksidecar';
+    import type { Sidecar } from 'locksidecar/testing';
+    export const freeze = (sidecar: Sidecar): void => sidecar.signal('SIGSTOP');
     async function main(): Promise<void> {
       await using client = new Client();
       await using lock: Lock = await client.acquire('typed', { waitMs: 60_000, signal: AbortSignal.timeout(60_000) });

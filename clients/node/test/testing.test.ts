@@ -67,6 +67,8 @@ test("where the program is: named, in the package, in PATH, or nowhere", () => {
   try {
     process.env["LOCKSIDECAR_BINARY"] = join(folder, "none");
     assert.throws(findBinary, /none is no program: run npm install --save-dev @locksidecar\/server/);
+    process.env["LOCKSIDECAR_BINARY"] = "bin/none"; // the working directory of a test is easily another one
+    assert.throws(findBinary, { message: new RegExp(`^LOCKSIDECAR_BINARY=${home}/bin/none is no program`) });
     delete process.env["LOCKSIDECAR_BINARY"];
     process.env["PATH"] = folder;
     assert.throws(findBinary, /there is no program locksidecar/);

@@ -28,6 +28,15 @@ def test_the_second_finds_nothing_of_the_first(locksidecar):
         locksidecar.lose("key")
         assert lock.lost.wait(60)
         assert lock.lost.reason == "forced"
+
+class TestSettings:
+    @pytest.fixture
+    def locksidecar_settings(self):
+        return {"ALLOW_FORCE": "false"}
+
+    def test_they_reach_it(self, locksidecar):
+        with Client() as client, client.lock("key"), pytest.raises(Exception, match="ALLOW_FORCE"):
+            locksidecar.lose("key")
 """
 
 
@@ -81,6 +90,10 @@ def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("LOCKSIDECAR_BINARY", str(tmp_path / "none"))
     with pytest.raises(FileNotFoundError, match=r'none is no program: run `pip install "locksidecar\[server\]"`'):
         find_binary()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCKSIDECAR_BINARY", "bin/none")  # the working directory of a test is easily another one
+    with pytest.raises(FileNotFoundError, match=f"LOCKSIDECAR_BINARY={tmp_path}/bin/none is no program"):
+        find_binary()
     monkeypatch.delenv("LOCKSIDECAR_BINARY")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no program `locksidecar`"):
@@ -96,4 +109,4 @@ def test_pytest_finds_the_fixture(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTEST_ADDOPTS": ""}, check=False,
     )  # fmt: skip
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    assert "3 passed" in done.stdout, done.stdout + done.stderr

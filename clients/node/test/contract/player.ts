@@ -1,6 +1,7 @@
 // Carries out the steps of a case through the client: clients/contract/README.md.
 import { setTimeout as sleep } from "node:timers/promises";
 import type { AcquireOptions, Client, KeyEvent, ListOptions, Lock, ReleaseOptions } from "locksidecar";
+import type { Signal } from "locksidecar/testing";
 import type { Sidecar } from "../sidecar";
 import { difference, fillIn, isMembers, type Members, type Value } from "./match";
 import { checked, granted, happened, refused, shown } from "./results";
@@ -232,7 +233,7 @@ export class Player {
       case "cancel":
         return this.#finish(args["call"] as string, verb === "cancel");
       case "sidecar":
-        this.sidecar.signal(`SIG${args["signal"]}` as NodeJS.Signals);
+        this.sidecar.signal(`SIG${args["signal"]}` as Signal);
         return Promise.resolve({ sent: true });
       case "features":
         return client.about().then((about) => ({ ...about }));

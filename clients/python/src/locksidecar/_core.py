@@ -122,8 +122,8 @@ class Core:
         """The error if a connection cannot be made."""
         if cause.errno == errno.ENOENT:
             what = (
-                "there is no such socket. Check that the sidecar runs, that LOCKSIDECAR_SOCKET is the same for it and"
-                " for this process, and that the socket's folder is mounted into this container"
+                "there is no such socket. Check that the sidecar runs (`locksidecar serve`), that LOCKSIDECAR_SOCKET is"
+                " the same for it and for this process, and that the socket's folder is mounted into this container"
             )
         elif cause.errno == errno.ECONNREFUSED and not _is_socket(self.path):
             what = "there is a file, but it is no socket. Check LOCKSIDECAR_SOCKET"

@@ -38,7 +38,9 @@ def find_binary() -> str:
     beside = Path(sysconfig.get_path("scripts"), "locksidecar")  # also if the environment was not activated
     found = named or (str(beside) if beside.exists() else shutil.which("locksidecar"))
     if found is None or not os.access(found, os.X_OK):
-        where = f"LOCKSIDECAR_BINARY={named} is no program" if named else "there is no program `locksidecar`"
+        where = "there is no program `locksidecar`"
+        if named:
+            where = f"LOCKSIDECAR_BINARY={os.path.abspath(named)} is no program"
         raise FileNotFoundError(f'{where}: run `pip install "locksidecar[server]"`, or let LOCKSIDECAR_BINARY name it')
     return found
 

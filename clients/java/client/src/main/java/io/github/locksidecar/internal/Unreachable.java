@@ -29,8 +29,8 @@ final class Unreachable {
       return "a socket's path has at most 107 bytes";
     }
     if (!Files.exists(Path.of(path))) {
-      return "there is no such socket. Check that the sidecar runs, that LOCKSIDECAR_SOCKET is the same for it and for"
-          + " this process, and that the socket's folder is mounted into this container";
+      return "there is no such socket. Check that the sidecar runs (`locksidecar serve`), that LOCKSIDECAR_SOCKET is the"
+          + " same for it and for this process, and that the socket's folder is mounted into this container";
     }
     if (Files.isRegularFile(Path.of(path)) || Files.isDirectory(Path.of(path))) {
       return "this is no socket, but a " + (Files.isDirectory(Path.of(path)) ? "folder" : "plain file");

@@ -79,7 +79,7 @@ public final class Sidecar implements AutoCloseable, BeforeAllCallback, BeforeEa
     if (process != null) {
       throw new IllegalStateException("this sidecar runs already");
     }
-    ProcessBuilder builder = new ProcessBuilder(binary(), "serve");
+    ProcessBuilder builder = new ProcessBuilder(binary(System.getenv()), "serve");
     Map<String, String> environment = builder.environment();
     environment.keySet().removeIf(name -> name.startsWith("LOCKSIDECAR_") || name.startsWith("KUBERNETES_"));
     environment.putAll(
@@ -185,15 +185,15 @@ public final class Sidecar implements AutoCloseable, BeforeAllCallback, BeforeEa
   }
 
   /** Where the program {@code locksidecar} is: {@code LOCKSIDECAR_BINARY}, else in {@code PATH}. */
-  private static String binary() {
-    String named = System.getenv("LOCKSIDECAR_BINARY");
+  static String binary(Map<String, String> environment) {
+    String named = environment.get("LOCKSIDECAR_BINARY");
     if (named != null && !named.isEmpty()) {
       if (!Files.isExecutable(Path.of(named))) {
-        throw new IllegalStateException("LOCKSIDECAR_BINARY=" + named + " is no program");
+        throw new IllegalStateException("LOCKSIDECAR_BINARY=" + Path.of(named).toAbsolutePath() + " is no program");
       }
       return named;
     }
-    for (String place : System.getenv().getOrDefault("PATH", "").split(File.pathSeparator)) {
+    for (String place : environment.getOrDefault("PATH", "").split(File.pathSeparator)) {
       Path program = Path.of(place, "locksidecar");
       if (Files.isExecutable(program)) {
         return program.toString();

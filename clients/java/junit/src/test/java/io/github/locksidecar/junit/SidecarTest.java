@@ -11,6 +11,7 @@ import io.github.locksidecar.HeldLock;
 import io.github.locksidecar.LockClient;
 import io.github.locksidecar.NotHeldException;
 import io.github.locksidecar.SidecarUnavailableException;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
@@ -52,6 +53,16 @@ class SidecarTest {
     sidecar.start();
     assertFalse(client.get("key").held());
     assertThrows(IllegalStateException.class, sidecar::start);
+  }
+
+  /** The working directory of a test is that of its module, so a relative path easily leads elsewhere. */
+  @Test
+  void aMissingProgramIsNamed() {
+    String absolute = Path.of("bin/none").toAbsolutePath().toString();
+    String message = assertThrows(IllegalStateException.class, () -> Sidecar.binary(Map.of("LOCKSIDECAR_BINARY", "bin/none"))).getMessage();
+    assertTrue(message.contains("LOCKSIDECAR_BINARY=" + absolute + " is no program"), message);
+    message = assertThrows(IllegalStateException.class, () -> Sidecar.binary(Map.of("PATH", "/nowhere"))).getMessage();
+    assertTrue(message.contains("let LOCKSIDECAR_BINARY name it"), message);
   }
 
   /** The sidecar of an instance field is a new one for each test: the second repetition would wait for the first. */
