@@ -192,8 +192,8 @@ type Traits struct {
 	// Final: a lease is dead when it expires, and nobody needs to reap it. What it held is handed on when somebody
 	// next looks at the key.
 	Final bool
-	// Hears: a Recall by another instance arrives here soon. Without it, a key must not be kept. If Hears ends, news of
-	// [EveryWait] follows, because a Recall may have been missed.
+	// Hears: a Recall by another instance arrives here soon, as far as this instance knows. Without it, a key must not be kept. It may end
+	// without news, so callers look at it while they keep keys.
 	Hears bool
 	// LongestQueue is the greatest number of waiters of a key; zero means that the engine sets no limit.
 	LongestQueue int

@@ -60,12 +60,20 @@ func (s *Store) wereTold(name string, notes []note) {
 	s.attend()
 }
 
+// Keeping notes whether keys are kept here, so that a backend which looks for letters does so often.
+func (s *Store) Keeping(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keeping = on
+	s.attend()
+}
+
 // attend tells a backend that looks for letters how soon they are needed. The caller holds s.mu.
 func (s *Store) attend() {
 	if polls, ok := s.backend.(Expecter); ok {
 		if len(s.own) == 0 {
 			clear(s.awaited) // nobody waits without a lease
 		}
-		polls.Expect(len(s.awaited) > 0, len(s.own) > 0)
+		polls.Expect(len(s.awaited) > 0 || s.keeping, len(s.own) > 0)
 	}
 }

@@ -143,3 +143,36 @@ func TestLockedRecords(t *testing.T) {
 	}
 	p.locked.Store(false)
 }
+
+// A backend that looks for letters does so often while keys are kept here, so that a recall is read soon.
+func TestLettersAreExpectedWhileKeysAreKept(t *testing.T) {
+	s, p, _ := startPolling(t, fake.NewServer(), "a")
+	for _, on := range []bool{true, true, false, true, false} {
+		if s.Keeping(on); !p.expects(on, true) {
+			t.Errorf("keeping %v", on)
+		}
+	}
+}
+
+// Keys are kept only while letters arrive.
+func TestTheTraitHears(t *testing.T) {
+	var deaf atomic.Bool
+	s := cas.New(cas.Config{Backend: fake.NewServer().Open("a", fake.Faults{Deaf: deaf.Load}), Identity: store.Identity{Namespace: "n", Instance: "a"}})
+	t.Cleanup(s.Stop)
+	hears := func(want bool, when string) {
+		t.Helper()
+		if s.Traits().Hears != want {
+			t.Errorf("%s: hears %v", when, !want)
+		}
+	}
+	hears(false, "before the start")
+	if err := s.Start(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	hears(true, "started")
+	deaf.Store(true)
+	hears(false, "deaf")
+	deaf.Store(false)
+	s.Stop()
+	hears(false, "stopped")
+}

@@ -80,6 +80,9 @@ type Backend interface {
 	Stop()
 	// Ready is nil if operations may succeed now; otherwise the error says why not. It does not ask the server.
 	Ready() error
+	// Hears reports whether letters arrive now within some tens of milliseconds, as far as the instance knows. A connection that broke
+	// silently must be noticed within a few seconds. It does not ask the server.
+	Hears() bool
 	// Limits are those of a swap. They never change.
 	Limits() Limits
 
@@ -146,8 +149,8 @@ var UsualLimits = Limits{Living: 60, Letters: 60, Record: 1 << 20, Mail: LeastMa
 
 // Expecter is a [Backend] that must look for letters, because its server does not push them.
 type Expecter interface {
-	// Expect says how soon letters are needed. waits: somebody waits or watches here. leases: a lease is open here, so its
-	// holder may be asked to stop. It returns at once.
+	// Expect says how soon letters are needed. waits: somebody waits or watches here, or keys are kept. leases: a lease is open here, so
+	// its holder may be asked to stop. It returns at once. Hears is true only with waits.
 	Expect(waits, leases bool)
 }
 

@@ -79,6 +79,8 @@ type Store struct {
 	doubted map[string][]int64
 	// awaited are keys for which attempts of this instance wait, or which it watches. Only for an [Expecter].
 	awaited map[string]awaited
+	// keeping: keys are kept here. Only for an [Expecter].
+	keeping bool
 	// ways are keys that this instance leaves to others for a moment.
 	ways map[string]way
 	// useless are leases to be revoked.
@@ -98,6 +100,7 @@ var (
 	_ store.Described = (*Store)(nil)
 	_ store.Quieter   = (*Store)(nil)
 	_ store.Joiner    = (*Store)(nil)
+	_ store.Keeper    = (*Store)(nil)
 )
 
 // New makes a store. Start makes it usable.
@@ -169,9 +172,9 @@ func (s *Store) Ready() error {
 	}
 }
 
-// Traits says that a lease which has expired is dead.
+// Traits says that a lease which has expired is dead, and whether letters arrive.
 func (s *Store) Traits() store.Traits {
-	return store.Traits{Final: true, LongestQueue: s.cfg.LongestQueue}
+	return store.Traits{Final: true, LongestQueue: s.cfg.LongestQueue, Hears: s.Ready() == nil && s.backend.Hears()}
 }
 
 // Details is what the backend tells about its server, if it does.

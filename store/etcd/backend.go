@@ -37,6 +37,8 @@ type Backend struct {
 	// first is the revision after the first successful check. It is set before reached is closed.
 	first   int64
 	reached chan struct{}
+	// hears: the watch for letters stands.
+	hears atomic.Bool
 }
 
 var _ cas.Backend = (*Backend)(nil)
@@ -88,6 +90,10 @@ func (b *Backend) Stop() {
 	_, _ = c.txn(ctx, removeAll(b.mailbox)) // otherwise another instance does it
 	c.close()
 }
+
+// Hears implements [cas.Backend]. A connection that is cut without a word ends with the pings, and sooner if there is something to send. A server
+// without a leader ends the watch.
+func (b *Backend) Hears() bool { return b.hears.Load() }
 
 // Limits implements [cas.Backend].
 func (b *Backend) Limits() cas.Limits { return cas.UsualLimits }

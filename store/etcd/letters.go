@@ -72,6 +72,7 @@ func (b *Backend) hear(ctx context.Context, c *conn, next int64, deliver func(ca
 	if err != nil {
 		return next
 	}
+	defer b.hears.Store(false)
 	for {
 		answer := &pb.Watched{}
 		if err := stream.RecvMsg(answer); err != nil {
@@ -82,6 +83,7 @@ func (b *Backend) hear(ctx context.Context, c *conn, next int64, deliver func(ca
 			return max(next, answer.CompactRevision)
 		}
 		if answer.Created { // perhaps by a server that lags behind
+			b.hears.Store(!answer.Canceled)
 			continue
 		}
 		if answer.Canceled || b.grows(next-1, answer.Header.GetRevision()) != nil {

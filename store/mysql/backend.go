@@ -44,7 +44,8 @@ type Backend struct {
 	// used: operations were called since the last sweep.
 	used     atomic.Bool
 	expected chan struct{}
-	every    atomic.Int64 // the time between two looks into the mailbox; 0: none
+	every    atomic.Int64              // the time between two looks into the mailbox; 0: none
+	looked   atomic.Pointer[time.Time] // when the last successful look began
 }
 
 var (
@@ -100,6 +101,12 @@ func (b *Backend) Start(ctx context.Context, deliver func(cas.Letter), lost func
 func (b *Backend) Stop() {
 	b.Readiness.Stop()
 	b.pools.close()
+}
+
+// Hears implements [cas.Backend].
+func (b *Backend) Hears() bool {
+	looked := b.looked.Load()
+	return time.Duration(b.every.Load()) == pollOften && looked != nil && time.Since(*looked) < lookWithin
 }
 
 // Quiet implements [store.Quieter].

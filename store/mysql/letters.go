@@ -13,7 +13,9 @@ const (
 	// pollOften is the time between two looks into the mailbox while somebody waits here, pollSeldom while only a
 	// lease is open: its holder may be asked to stop.
 	pollOften, pollSeldom = 20 * time.Millisecond, time.Second
-	lettersAtOnce         = 500
+	// lookWithin is how long ago the last look is at most, or the instance does not rely on hearing letters.
+	lookWithin    = 10 * pollOften
+	lettersAtOnce = 500
 	// keepLetters is how long a letter waits for its reader, keepLeases how long the row of an expired lease stays.
 	keepLetters, keepLeases = 10 * time.Minute, time.Minute
 	// sweepEvery is the time between two sweeps. sweepLimit is how many rows a packet deletes, sweepPause the pause after it.
@@ -82,6 +84,7 @@ func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost fun
 			lost() // the letters of a long outage may have been swept
 		}
 		last = began
+		b.looked.Store(&began)
 	}
 }
 

@@ -41,6 +41,8 @@ type Backend struct {
 	mu      sync.Mutex
 	listens bool  // letters arrive, or have arrived
 	deaf    error // why not
+	// heard is when the listener heard something last: a letter, or the answer to a ping. It is nil while it has no connection.
+	heard   atomic.Pointer[time.Time]
 	history histories
 	// again makes the listener connect again.
 	again atomic.Pointer[context.CancelFunc]
@@ -110,6 +112,12 @@ func (b *Backend) Ready() error {
 		return &store.Error{Op: "ready", Err: errors.Join(errNotHeard, b.deaf)}
 	}
 	return nil
+}
+
+// Hears implements [cas.Backend].
+func (b *Backend) Hears() bool {
+	heard := b.heard.Load()
+	return heard != nil && time.Since(*heard) < pingAfter+pongWithin
 }
 
 // Quiet implements [store.Quieter].

@@ -37,6 +37,9 @@ func (b *Backend) Post(ctx context.Context, letters []cas.Letter) error {
 // pingAfter is how long the listener hears nothing before it sends a ping, and then again before it connects anew.
 const pingAfter = 2 * time.Second
 
+// pongWithin is how soon a ping must be answered, or the instance does not rely on hearing letters. It does not end the connection.
+const pongWithin = 500 * time.Millisecond
+
 // listen delivers the letters to this instance. After each new connection but the first, letters may be lost.
 func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost func()) {
 	first := true
@@ -80,6 +83,7 @@ func (b *Backend) hear(ctx context.Context, deliver func(cas.Letter), began func
 	subscribed := b.client.Subscribe(ctx, b.channel(b.config.Instance))
 	stop := context.AfterFunc(ctx, func() { _ = subscribed.Close() })
 	defer func() {
+		b.heard.Store(nil)
 		stop()
 		_ = subscribed.Close()
 	}()
@@ -98,6 +102,8 @@ func (b *Backend) hear(ctx context.Context, deliver func(cas.Letter), began func
 			return err
 		}
 		asked = false
+		now := time.Now()
+		b.heard.Store(&now)
 		switch m := message.(type) {
 		case *goredis.Subscription:
 			began()

@@ -65,6 +65,7 @@ func run(t *testing.T, parallel bool, server func(t *testing.T) Server) {
 		"what is left":           whatIsLeft,
 		"opened leases":          openedLeases,
 		"letters":                letters,
+		"hears":                  hears,
 		"letters in order":       lettersInOrder,
 		"no letter":              noLetter,
 		"posted letters":         postedLetters,

@@ -37,6 +37,7 @@ func RunFaulty(t *testing.T, server func(t *testing.T) Faulty) {
 		"late swaps":       lateSwaps,
 		"no connection":    noConnection,
 		"lost letters":     lostLetters,
+		"deaf":             deaf,
 	}, func(t *testing.T) Server { return server(t) })
 }
 
@@ -175,6 +176,19 @@ func lateSwaps(t *testing.T, c *client) {
 		t.Errorf("a late swap was carried out: %+v", r)
 	}
 	await.Silent(t, c.letters, "letter of a late swap")
+}
+
+// deaf: an instance notices that letters do not arrive, and that they do again.
+func deaf(t *testing.T, c *client) {
+	server, link := c.server.(Faulty).Behind() //nolint:forcetypeassert // see RunFaulty
+	far := open(t, server, "far")
+	for name, begin := range map[string]func(){"cut": link.Cut, "mute": link.Mute, "hold": link.Hold} {
+		far.listens()
+		begin()
+		await.Until(t, "after a "+name+" it is deaf", func() bool { return !far.hears() })
+		link.Mend()
+	}
+	far.listens()
 }
 
 // lostLetters: after its connection was broken, an instance has got what was written to it meanwhile, or is told that it may have lost letters.

@@ -302,6 +302,38 @@ func letters(t *testing.T, c *client) {
 	await.Silent(t, c.lost, "loss")
 }
 
+// hears: once a backend says that it hears, a letter arrives soon. After its end it hears nothing.
+func hears(t *testing.T, c *client) {
+	other := open(t, c.server, "other")
+	c.listens()
+	for i := range 5 {
+		name := key(i)
+		other.done(cas.Swap{Key: name, Data: []byte("x"), Letters: []cas.Letter{{To: "one", Key: name}}})
+		began := time.Now()
+		await.Receive(t, c.letters, "a letter")
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("letter %d took %s", i, took)
+		}
+	}
+	if !c.Hears() {
+		t.Error("it does not hear any more")
+	}
+	c.Stop()
+	await.Until(t, "it hears nothing", func() bool { return c.Ready() != nil || !c.Hears() })
+}
+
+// listens waits until the backend says that letters arrive soon. One that looks for letters is told that they are needed.
+func (c *client) listens() {
+	c.t.Helper()
+	if e, ok := c.Backend.(cas.Expecter); ok {
+		e.Expect(true, true)
+	}
+	await.Until(c.t, "it hears", c.hears)
+}
+
+// hears is what the engine's Trait says.
+func (c *client) hears() bool { return c.Ready() == nil && c.Hears() }
+
 // lettersInOrder: the letters to an instance about one key come in the order of their swaps.
 func lettersInOrder(t *testing.T, c *client) {
 	const count = 200

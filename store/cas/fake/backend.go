@@ -35,6 +35,8 @@ type Faults struct {
 	Request func(op string) Fault
 	// Letter is asked about each letter to this instance.
 	Letter func() LetterFault
+	// Deaf: letters do not arrive, and the instance knows it.
+	Deaf func() bool
 }
 
 // Backend is one instance's connection to a [Server].
@@ -64,6 +66,9 @@ func (s *Server) Open(instance string, faults Faults) *Backend {
 	}
 	if faults.Letter == nil {
 		faults.Letter = func() LetterFault { return LetterFault{} }
+	}
+	if faults.Deaf == nil {
+		faults.Deaf = func() bool { return false }
 	}
 	return &Backend{server: s, instance: instance, faults: faults, stop: make(chan struct{})}
 }
@@ -107,6 +112,9 @@ func (b *Backend) Ready() error {
 	}
 	return nil
 }
+
+// Hears implements [cas.Backend].
+func (b *Backend) Hears() bool { return b.Ready() == nil && !b.faults.Deaf() }
 
 // NextToken implements [cas.Backend].
 func (b *Backend) NextToken(ctx context.Context) (next int64, err error) {

@@ -264,7 +264,10 @@ type far struct {
 }
 
 func (f far) Open(instance string) cas.Backend {
-	return f.Server.Open(instance, fake.Faults{Request: func(string) fake.Fault { return *f.link.fault.Load() }})
+	return f.Server.Open(instance, fake.Faults{
+		Request: func(string) fake.Fault { return *f.link.fault.Load() },
+		Deaf:    func() bool { return *f.link.fault.Load() != fake.Fault{} },
+	})
 }
 
 func (s server) Behind() (castest.Server, castest.Faults) {
