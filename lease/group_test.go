@@ -368,34 +368,6 @@ func TestGroupMinHold(t *testing.T) {
 	})
 }
 
-// bind:ttl parts last while the group waits. The answer promises the full TTL for all, less the
-// margin.
-func TestGroupTTL(t *testing.T) {
-	bubble(t, func(t *testing.T, opt option) {
-		r := newRig(t, opt)
-		other := r.eitherSession()
-		b, d := r.lock(other, "b"), r.lock(other, "d")
-		a := r.askAll(context.Background(), nil, types.Request{Wait: types.WaitForever, Bind: types.BindTTL, TTL: 3 * time.Second}, "a", "b", "c", "d")
-		part := r.stored("a")
-		time.Sleep(10 * time.Second)
-		r.release(other, b)
-		time.Sleep(10*time.Second + 500*time.Millisecond)
-		r.release(other, d)
-		g := a.granted(t, "a", "b", "c", "d")
-		if g[0].Token != part.Token {
-			t.Error("the first part was lost meanwhile")
-		}
-		for _, g := range g {
-			if g.ExpiresIn != 2850*time.Millisecond || r.stored(g.Key).Holder.ExpiresIn != 3*time.Second || g.Session != "" {
-				t.Errorf("got %+v", g)
-			}
-			r.release(nil, g)
-		}
-		other.End(types.EndDeleted)
-		r.nothingLeft()
-	})
-}
-
 // A group that is repeated with its request id gets the same grants. A repeat that fails does not
 // hand back the grants of the first call.
 func TestGroupRepeats(t *testing.T) {
@@ -476,31 +448,6 @@ func TestGroupAsksAfterRelease(t *testing.T) {
 		for _, g := range a.granted(t, "a", "b", "c") {
 			time.Sleep(time.Second)
 			r.isHeldUnder(g)
-		}
-	})
-}
-
-// A part may be lost at the moment in which the group is complete. Then the group delivers no
-// part.
-func TestGroupRevealsAllOrNone(t *testing.T) {
-	bubble(t, func(t *testing.T, opt option) {
-		r := newRig(t, opt)
-		s := r.eitherSession()
-		g := r.m.groups.NewGroup(context.Background(), s, []string{"a", "b"}, &types.Request{TTL: s.TTL()})
-		done, err := g.Admit()
-		r.must(err)
-		defer done()
-		for g.Missing() {
-			r.must(g.Advance())
-		}
-		r.m.holdings.Get("b").LoseAndRelease(types.LostForced)
-		if g.Complete() || s.Held() != 0 || s.Find("a", r.stored("a").Token) != nil {
-			t.Error("the group was published in part")
-		}
-		synctest.Wait() // the release is done
-		r.must(g.Acquire())
-		if s.Held() != 2 {
-			t.Errorf("%d held", s.Held())
 		}
 	})
 }

@@ -118,26 +118,6 @@ func TestGroupLockedRow(t *testing.T) {
 	})
 }
 
-// A bind:ttl part that another client releases is acquired again.
-func TestGroupTTLLosesPart(t *testing.T) {
-	bubble(t, func(t *testing.T, opt option) {
-		r := newRig(t, opt)
-		other := r.eitherSession()
-		b := r.lock(other, "b")
-		a := r.askAll(context.Background(), nil, types.Request{Wait: types.WaitForever, Bind: types.BindTTL, TTL: 3 * time.Second}, "a", "b")
-		part := r.stored("a")
-		r.release(nil, types.Grant{Key: "a", Token: part.Token})
-		taken := r.lock(other, "a")
-		r.release(other, b)
-		synctest.Wait()
-		if a.isOver() {
-			t.Fatal("granted without one of its keys")
-		}
-		r.release(other, taken)
-		a.granted(t, "a", "b")
-	})
-}
-
 // Calls come for a later key while a group waits for its lease. They get the key before the group,
 // even if their statements are still in flight.
 func TestGroupDoesNotOvertakeCallsForItsLaterKeys(t *testing.T) {

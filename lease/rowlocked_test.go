@@ -9,9 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
-
-	"github.com/locksidecar/locksidecar/lease/internal/multi"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -177,40 +174,5 @@ func TestRowLockedWhileQueuedAgain(t *testing.T) {
 		other.release(o, g)
 		r.release(s, a.granted(t))
 		r.nothingLeft()
-	})
-}
-
-// Groups with locked rows use all permits to ask. Other groups are not delayed.
-func TestGroupsAndALockedRow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		var held []types.Grant
-		var rows []string
-		for i := range multi.MaxGroupAsks {
-			held = append(held, r.lockTTL(fmt.Sprint(i, "a"), time.Hour))
-			rows = append(rows, fmt.Sprint(i, "b"))
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		var stuck []*answers
-		for i := range multi.MaxGroupAsks {
-			// The free keys behind the held one are granted. Their hand-back fails.
-			r.st.lockRows()
-			r.st.set("Acquire", fault{times: 1, then: func() { r.st.lockRows(rows...) }})
-			req := types.Request{Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever, RequestID: uuid.New()}
-			stuck = append(stuck, r.askAll(ctx, nil, req, fmt.Sprint(i, "a"), fmt.Sprint(i, "b"), fmt.Sprint(i, "c")))
-		}
-		for _, g := range held {
-			r.release(nil, g)
-		}
-		time.Sleep(20 * time.Second)
-		r.askAll(context.Background(), r.eitherSession(), types.Request{}, "x", "y")
-		if !r.stored("x").Held {
-			t.Error("a group waits for the groups with locked rows")
-		}
-		r.st.lockRows()
-		cancel()
-		for _, a := range stuck {
-			<-a.done
-		}
 	})
 }

@@ -24,9 +24,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// MaxGroupAsks limits the questions about several keys at a time. They do not use a lane, because groups
+// maxAsks limits the questions about several keys at a time. They do not use a lane, because groups
 // may have common keys.
-const MaxGroupAsks = 4
+const maxAsks = 4
 
 // Config is the configuration of groups.
 type Config struct {
@@ -49,8 +49,8 @@ type Groups struct {
 
 // New makes groups, which work until ctx ends.
 func New(ctx context.Context, c Config) *Groups {
-	gs := &Groups{cfg: c, acquirer: c.Acquirer, clk: c.Clock, tokens: make(chan struct{}, MaxGroupAsks), ctx: ctx}
-	for range MaxGroupAsks {
+	gs := &Groups{cfg: c, acquirer: c.Acquirer, clk: c.Clock, tokens: make(chan struct{}, maxAsks), ctx: ctx}
+	for range maxAsks {
 		gs.tokens <- struct{}{}
 	}
 	return gs
@@ -62,8 +62,8 @@ func (gs *Groups) Acquire(ctx context.Context, s *holdings.Session, keys []strin
 		return nil, types.ErrDraining
 	}
 	req.TTL = gs.acquirer.TTLOf(s, req)
-	g := gs.NewGroup(ctx, s, keys, req)
-	done, err := g.Admit()
+	g := gs.newGroup(ctx, s, keys, req)
+	done, err := g.admit()
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (gs *Groups) Acquire(ctx context.Context, s *holdings.Session, keys []strin
 		defer gs.acquirer.WaiterLeft()
 		defer g.warnOfOwnKeys()()
 	}
-	if err := g.Acquire(); err != nil {
+	if err := g.acquire(); err != nil {
 		g.endWaits(err)
 		g.handBack(0)
 		return nil, err
@@ -89,12 +89,12 @@ func (gs *Groups) Acquire(ctx context.Context, s *holdings.Session, keys []strin
 	return g.grants(keys), nil
 }
 
-// Group is one call for several keys. If a question costs a round trip, it asks at once for all missing
+// group is one call for several keys. If a question costs a round trip, it asks at once for all missing
 // keys, up to the first for which other calls came before. It hands back the keys after the first held one.
 //
 // The session owns the parts: they end with the session and with their lease. [holdings.Session.Deliver]
 // makes them visible to the app.
-type Group struct {
+type group struct {
 	gs    *Groups
 	ctx   context.Context
 	s     *holdings.Session
@@ -119,12 +119,12 @@ type Group struct {
 	extendAt time.Time
 }
 
-// NewGroup makes the group of one call.
-func (gs *Groups) NewGroup(ctx context.Context, s *holdings.Session, keys []string, req *types.Request) *Group {
+// newGroup makes the group of one call.
+func (gs *Groups) newGroup(ctx context.Context, s *holdings.Session, keys []string, req *types.Request) *group {
 	if req.Bind == types.BindTTL {
 		s = nil
 	}
-	g := &Group{gs: gs, ctx: ctx, s: s, req: req, began: gs.clk.Now()}
+	g := &group{gs: gs, ctx: ctx, s: s, req: req, began: gs.clk.Now()}
 	if req.RequestID != uuid.Nil {
 		g.withdrawal = repeat.NewWithdrawal()
 	}
@@ -137,7 +137,7 @@ func (gs *Groups) NewGroup(ctx context.Context, s *holdings.Session, keys []stri
 	return g
 }
 
-func (g *Group) quotas() []*holdings.Quota {
+func (g *group) quotas() []*holdings.Quota {
 	quotas := make([]*holdings.Quota, len(g.calls))
 	for i, c := range g.calls {
 		quotas[i] = &c.Quota
@@ -146,7 +146,7 @@ func (g *Group) quotas() []*holdings.Quota {
 }
 
 // again returns what the session has got by the request id before, if it still holds all of it.
-func (g *Group) again() []types.Grant {
+func (g *group) again() []types.Grant {
 	if g.req.RequestID == uuid.Nil {
 		return nil
 	}
@@ -158,9 +158,9 @@ func (g *Group) again() []types.Grant {
 	return grants
 }
 
-// Admit counts the group among the calls with its request id, and in its session. It does not if the
+// admit counts the group among the calls with its request id, and in its session. It does not if the
 // session already has the locks by that id. done ends the counting.
-func (g *Group) Admit() (done func(), err error) {
+func (g *group) admit() (done func(), err error) {
 	if g.req.RequestID != uuid.Nil {
 		err = g.takeTurns()
 	}
@@ -187,7 +187,7 @@ func (g *Group) Admit() (done func(), err error) {
 }
 
 // admitToSession counts the group in its session. It refuses at once what an attempt would refuse later, after waiting for other keys.
-func (g *Group) admitToSession() error {
+func (g *group) admitToSession() error {
 	for _, c := range g.calls {
 		if err := c.WaitsForItself(); err != nil {
 			return err
@@ -197,7 +197,7 @@ func (g *Group) admitToSession() error {
 }
 
 // takeTurns waits for the turn of each key, in the order of the keys, as this whole package does.
-func (g *Group) takeTurns() error {
+func (g *group) takeTurns() error {
 	all := make([]*repeat.Request, len(g.calls)) // before the first turn, because a release by the id ends the call for any of its keys
 	for i, c := range g.calls {
 		all[i] = g.gs.acquirer.RequestsOf(g.s).Use(repeat.AttemptID(g.req.RequestID, c.Key()), g.withdrawal)
@@ -216,8 +216,8 @@ func (g *Group) takeTurns() error {
 }
 
 // leave ends the turn of one key. It does so at once if the session has the key, or if the store was not asked.
-func (g *Group) leave(r *repeat.Request, c *attempt.Call) {
-	if g.s != nil && (!g.Missing() || !c.Asked()) {
+func (g *group) leave(r *repeat.Request, c *attempt.Call) {
+	if g.s != nil && (!g.missing() || !c.Asked()) {
 		r.Leave()
 	} else {
 		g.gs.acquirer.LeaveAfter(g.gs.acquirer.RequestsOf(g.s), r, c)
@@ -226,7 +226,7 @@ func (g *Group) leave(r *repeat.Request, c *attempt.Call) {
 }
 
 // heldInCache answers from the cache that one of the keys is held.
-func (g *Group) heldInCache() (store.Lock, bool) {
+func (g *group) heldInCache() (store.Lock, bool) {
 	if attempt.FixesID(g.req) {
 		return store.Lock{}, false
 	}
@@ -238,32 +238,32 @@ func (g *Group) heldInCache() (store.Lock, bool) {
 	return store.Lock{}, false
 }
 
-// Acquire gets all keys. If it returns an error, the caller hands back the keys that the group has.
-func (g *Group) Acquire() error {
+// acquire gets all keys. If it returns an error, the caller hands back the keys that the group has.
+func (g *group) acquire() error {
 	for {
 		if g.dropLost() {
 			if err := g.mayGoOn(); err != nil {
 				return err
 			}
 		}
-		if g.Missing() {
-			if err := g.Advance(); err != nil {
+		if g.missing() {
+			if err := g.advance(); err != nil {
 				return err
 			}
 			continue
 		}
-		if g.Complete() {
+		if g.complete() {
 			return nil
 		}
 	}
 }
 
-// Missing reports whether the group does not have all keys.
-func (g *Group) Missing() bool { return len(g.parts) < len(g.calls) }
+// missing reports whether the group does not have all keys.
+func (g *group) missing() bool { return len(g.parts) < len(g.calls) }
 
 // dropLost hands back the parts from the first lost one on, because they must not be held while the group
 // waits for that key.
-func (g *Group) dropLost() bool {
+func (g *group) dropLost() bool {
 	for i := range g.parts {
 		if !g.has(i) {
 			g.handBack(i)
@@ -274,7 +274,7 @@ func (g *Group) dropLost() bool {
 }
 
 // mayGoOn returns an error if the group must not ask again.
-func (g *Group) mayGoOn() error {
+func (g *group) mayGoOn() error {
 	c := g.calls[len(g.parts)]
 	if g.req.Wait > 0 && g.gs.clk.Now().Sub(g.began) >= g.req.Wait {
 		return c.Timeout()
@@ -282,8 +282,8 @@ func (g *Group) mayGoOn() error {
 	return c.MayGoOn(attempt.ErrAttemptLost)
 }
 
-// Advance gets the first missing key, and the keys after it that are free at the same time.
-func (g *Group) Advance() error {
+// advance gets the first missing key, and the keys after it that are free at the same time.
+func (g *group) advance() error {
 	first := len(g.parts)
 	c := g.calls[first]
 	if g.wasQueued { // a call that was queued continues through an outage
@@ -312,7 +312,7 @@ func (g *Group) Advance() error {
 }
 
 // try makes attempts for the first call, and for as many others as one question may contain.
-func (g *Group) try(calls []*attempt.Call) ([]*attempt.Attempt, error) {
+func (g *group) try(calls []*attempt.Call) ([]*attempt.Attempt, error) {
 	c, most := calls[0], 1
 	c.StartTimer()
 	if !g.gs.cfg.Inline {
@@ -338,7 +338,7 @@ func (g *Group) try(calls []*attempt.Call) ([]*attempt.Attempt, error) {
 
 // newAttempts makes attempts for which there are leases. If other calls wait for a key already, its attempt
 // must be the only one, or is made later.
-func (g *Group) newAttempts(calls []*attempt.Call) (attempts []*attempt.Attempt, err error) {
+func (g *group) newAttempts(calls []*attempt.Call) (attempts []*attempt.Attempt, err error) {
 	for _, c := range calls {
 		if err := c.SettleLast(); err != nil {
 			return nil, err
@@ -362,7 +362,7 @@ func (g *Group) newAttempts(calls []*attempt.Call) (attempts []*attempt.Attempt,
 	return attempts, nil
 }
 
-func (g *Group) warnOfOwnKeys() (stop func()) {
+func (g *group) warnOfOwnKeys() (stop func()) {
 	stops := make([]func(), len(g.calls))
 	for i, c := range g.calls {
 		stops[i] = c.WarnOfOwnKey()
@@ -374,7 +374,7 @@ func (g *Group) warnOfOwnKeys() (stop func()) {
 	}
 }
 
-func (g *Group) endWaits(err error) {
+func (g *group) endWaits(err error) {
 	code := types.CodeOf(err)
 	for _, c := range g.calls {
 		c.Leave()
@@ -383,7 +383,7 @@ func (g *Group) endWaits(err error) {
 }
 
 // await returns what an attempt has won, and extends the parts meanwhile.
-func (g *Group) await(c *attempt.Call, b *attempt.Attempt) (types.Grant, error) {
+func (g *group) await(c *attempt.Call, b *attempt.Attempt) (types.Grant, error) {
 	if !b.HasEnded() {
 		defer g.extending()()
 	}
@@ -392,7 +392,7 @@ func (g *Group) await(c *attempt.Call, b *attempt.Attempt) (types.Grant, error) 
 	return grant, err
 }
 
-func (g *Group) grants(keys []string) []types.Grant {
+func (g *group) grants(keys []string) []types.Grant {
 	got := make([]types.Grant, len(g.parts))
 	for i, p := range g.parts {
 		p.grant.Waited, p.grant.ExpiresIn = g.waited, g.calls[i].Quota.Left

@@ -21,7 +21,7 @@ type part struct {
 	until time.Time
 }
 
-func (g *Group) add(c *attempt.Call, b *attempt.Attempt, grant types.Grant) {
+func (g *group) add(c *attempt.Call, b *attempt.Attempt, grant types.Grant) {
 	now := g.gs.clk.Now()
 	if len(g.parts) == 0 {
 		g.extendAt = now.Add(g.req.TTL / 3)
@@ -31,15 +31,15 @@ func (g *Group) add(c *attempt.Call, b *attempt.Attempt, grant types.Grant) {
 }
 
 // has reports whether the group still has a part.
-func (g *Group) has(i int) bool {
+func (g *group) has(i int) bool {
 	if g.s != nil {
 		return g.s.HasUndelivered(&g.calls[i].Quota)
 	}
 	return g.gs.clk.Now().Before(g.parts[i].until)
 }
 
-// Complete delivers all parts at once. It returns false if one is lost.
-func (g *Group) Complete() bool {
+// complete delivers all parts at once. It returns false if one is lost.
+func (g *group) complete() bool {
 	if g.s == nil && (g.rounds > 1 || g.wasQueued) {
 		g.extendOnce() // some are older than others
 	}
@@ -61,7 +61,7 @@ func (g *Group) Complete() bool {
 }
 
 // handBack releases the parts from the given one on.
-func (g *Group) handBack(from int) {
+func (g *group) handBack(from int) {
 	for _, p := range g.parts[from:] {
 		p.b.Cancel()
 	}
@@ -69,7 +69,7 @@ func (g *Group) handBack(from int) {
 }
 
 // extending extends the parts of a BindTTL group until stop. Nothing else uses them meanwhile.
-func (g *Group) extending() (stop func()) {
+func (g *group) extending() (stop func()) {
 	if g.req.Bind != types.BindTTL || len(g.parts) == 0 {
 		return func() {}
 	}
@@ -92,7 +92,7 @@ func (g *Group) extending() (stop func()) {
 
 // extendOnce extends the parts within the time that the call has left, or one statement has if the call waits. A part that is not extended
 // lasts as long as before.
-func (g *Group) extendOnce() {
+func (g *group) extendOnce() {
 	left := g.gs.cfg.StoreTimeout
 	if g.req.Wait == 0 {
 		left -= g.gs.clk.Now().Sub(g.began)
@@ -103,7 +103,7 @@ func (g *Group) extendOnce() {
 }
 
 // extend extends the parts of a BindTTL group by their TTL from now on, and finds lost ones.
-func (g *Group) extend(ctx context.Context) {
+func (g *group) extend(ctx context.Context) {
 	g.extendAt = g.gs.clk.Now().Add(g.req.TTL / 3)
 	var all sync.WaitGroup
 	for i := range g.parts {

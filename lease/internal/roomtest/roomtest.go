@@ -38,7 +38,7 @@ func (c *Clock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Lo
 // Stop makes the process stand still for a while, together with its timers.
 func (c *Clock) Stop(d time.Duration) { c.ahead.Add(int64(d)) }
 
-// Floor is what attempts stand on. Nothing renews the leases unless their Run is started, and nothing hears the store's news.
+// Floor is what attempts stand on. Nothing renews the leases unless their Run is started.
 type Floor struct {
 	Ctx        context.Context // ends with the test
 	Config     types.Config
@@ -50,6 +50,7 @@ type Floor struct {
 	HeldCache  *heldcache.Cache
 	Background *background.Runner
 	Draining   chan struct{}
+	Hear       func(store.News) // nil: nobody hears the store's news
 }
 
 // New makes the rooms on a store. Each is stopped at the end of the test.
@@ -76,7 +77,12 @@ func New(t *testing.T, st store.Store, users heartbeat.Users, change ...func(*ty
 	if f.HeldCache, err = heldcache.New(f.Config.CacheSize, f.Config.CacheTTL, f.Clock); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Start(ctx, func(store.News) {}); err != nil {
+	hear := func(n store.News) {
+		if f.Hear != nil {
+			f.Hear(n)
+		}
+	}
+	if err := st.Start(ctx, hear); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
