@@ -12,6 +12,7 @@
 //   - handoff.go: who waits has a lock soon after it was given up;
 //   - permits.go: of those who share a key there are never more than its limit, each with a
 //     slot of its own, and none beside an exclusive holder;
+//   - kept.go: a key that its sidecar keeps is taken there only for as long as it may, and given up when somebody elsewhere waits;
 //   - shares.go: the answers of shared keys fit to those who hold them, and whoever fits
 //     gets in;
 //   - orphan.go: when all have left, the store holds nothing for them;
@@ -48,6 +49,8 @@ type Rules struct {
 	Cache time.Duration
 	// Shortest is the shortest time for which a client asks for a lock of its own lease.
 	Shortest time.Duration
+	// KeptFor is the longest time from the ask of a grant until its sidecar gives the key to another session without the store.
+	KeptFor time.Duration
 	// Search is how long porcupine may look for what the model has not found: 0 is not at all.
 	Search time.Duration
 	// Least is what must have happened.
@@ -57,7 +60,8 @@ type Rules struct {
 // DefaultRules fit sidecars with a TTL of a few seconds, on a machine with other work.
 func DefaultRules() Rules {
 	return Rules{
-		Handoff: time.Second, Passed: 80, Recovery: 15 * time.Second, Cache: 100 * time.Millisecond, Shortest: history.ShortestTTL, Search: 20 * time.Second,
+		Handoff: time.Second, Passed: 80, Recovery: 15 * time.Second, Cache: 100 * time.Millisecond, Shortest: history.ShortestTTL,
+		KeptFor: 2 * time.Second, Search: 20 * time.Second,
 	}
 }
 
@@ -116,7 +120,7 @@ func All(ops []history.Op, rules Rules) Report {
 	h := arrange(ops, rules)
 	h.count()
 	var r Report
-	for _, rule := range []func(*arranged) []Violation{model, search, exclusion, tokens, fencing, fifo, passed, handoff, permits, shares, rooms, traffic} {
+	for _, rule := range []func(*arranged) []Violation{model, search, exclusion, tokens, fencing, fifo, passed, handoff, kept, permits, shares, rooms, traffic} {
 		r.Violations = append(r.Violations, rule(h)...)
 	}
 	r.Counts = h.counts

@@ -31,7 +31,7 @@ import (
 // the grant, and then has the call in its queue until the sidecar notices.
 //
 // A call that came when another one was seen in line gets the lock after that one, whether it was seen in line or
-// not. And if a key is shared, the first of the queue is not seen to wait for long while it fits.
+// not. But a sidecar that keeps a key gives it to its own until it hears of who waits elsewhere, for [Rules.Handoff] at most. And if a key is shared, the first of the queue is not seen to wait for long while it fits.
 //
 // The order is not judged in the time of a fault, nor in the time when somebody breaks the lock: its
 // holder asks again before anybody was told. The same is true for a call for several keys when
@@ -233,8 +233,21 @@ func (l *line) overtakes(grant, op history.Op) (late history.Op, ok bool) {
 	if t == nil || t.grant.Call <= op.Return {
 		return late, false
 	}
+	if l.unaware(t, op) { // so may others be that came after the grant that was seen
+		for i--; i >= 0 && l.k.terms[i].grant.Token > op.Token && (l.k.terms[i].grant.Call <= op.Return || l.unaware(l.k.terms[i], op)); i-- {
+		}
+		if t = l.newest[i+1]; t == nil || t.grant.Call <= op.Return || l.unaware(t, op) {
+			return late, false
+		}
+	}
 	to := max(grant.Return, t.grant.Return)
 	return t.grant, l.h.calm(op.Call, to) && !l.forced(grant, t.grant, op.Call, to)
+}
+
+// unaware reports whether a call may have taken a kept key because its sidecar had not heard yet that somebody waits elsewhere.
+func (l *line) unaware(t *term, op history.Op) bool {
+	return t.take && op.Token > 0 && store.OfGrant(op.Token, t.grant.Token) &&
+		time.Duration(t.grant.Call-op.Return) <= l.h.rules.Handoff+turns*l.h.slowest(op.Call, t.grant.Return)
 }
 
 // earlier reports whether a place of a call that was told of its grant may be that of an earlier

@@ -312,13 +312,7 @@ func (k *keyHistory) ranOut(op history.Op) bool {
 }
 
 // haunted reports whether somebody may have had the key for whom nobody was told of it, or its last release
-// may be forgotten,
-// from that time until the operation was over.
+// may be forgotten, or another sidecar may have kept it, from that time until the operation was over.
 func (k *keyHistory) haunted(from int64, op history.Op) bool {
-	for _, g := range k.ghosts {
-		if g.meets(from, op.Return) && g.op != op.ID {
-			return true
-		}
-	}
-	return meets(k.groups, from, op.Return)
+	return meetsAny(k.ghosts, from, op.Return, op.ID) || meets(k.groups, from, op.Return) || k.keptFrom(op.Sidecar, from, op.Return)
 }

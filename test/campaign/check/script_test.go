@@ -36,7 +36,7 @@ func script(t *testing.T, text string) (ops []history.Op) {
 			op.Return = at(t, to)
 		}
 		switch op.Kind {
-		case history.Drop, history.Fault, history.Ended, history.Unpromised, history.Forgets, history.Replaced, history.Quiet, history.Slow:
+		case history.Drop, history.Fault, history.Ended, history.Unpromised, history.Forgets, history.Replaced, history.Quiet, history.Slow, history.Keeps:
 			op.Key = ""
 		}
 		for _, word := range words[3:] {

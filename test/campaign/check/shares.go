@@ -45,6 +45,11 @@ func (h *arranged) around(k *keyHistory, from, to int64, but string) (all []shar
 			all = append(all, share{g.span, true})
 		}
 	}
+	for _, kept := range k.kept {
+		if kept.meets(from, to) {
+			all = append(all, share{kept.span, true})
+		}
+	}
 	for _, op := range k.ops {
 		if op.Kind == history.Acquire && op.Outcome != history.Granted && op.ID != but && h.effect(op).meets(from, to) {
 			waits = true

@@ -35,6 +35,8 @@ type arranged struct {
 	quiet []span
 	// replaced is when another server took over, with the time of recovery.
 	replaced []span
+	// keeps is for how long each sidecar keeps keys without use, if it does.
+	keeps map[int]time.Duration
 	// alive is when each lease was last seen to live, in the line of any key.
 	alive map[string]int64
 	// forgetting is when the database server forgot releases.
@@ -65,8 +67,9 @@ type keyHistory struct {
 	ops    []history.Op
 	terms  []*term // in the order of their tokens
 	ghosts []ghost // when somebody may have had it who was never told so
-	groups []span  // when a call for several keys wanted it
-	forced []span  // when somebody broke it, perhaps
+	kept   []keeping
+	groups []span // when a call for several keys wanted it
+	forced []span // when somebody broke it, perhaps
 	lines  []history.Op
 	shared bool
 }
@@ -89,13 +92,17 @@ type term struct {
 	// given it up for certain, by a release or a drop, 0 if it never did.
 	released *history.Op
 	left     int64
+	// freed is the release that was answered so, whatever was promised then.
+	freed *history.Op
+	// take: its sidecar may have kept the key, and given it to this client without the store.
+	take bool
 	// downgrade is when the client asked that others may share it, if it did.
 	downgrade *history.Op
 }
 
 // arrange sorts a history out.
 func arrange(ops []history.Op, rules Rules) *arranged {
-	h := &arranged{rules: rules, ops: ops, alive: make(map[string]int64)}
+	h := &arranged{rules: rules, ops: ops, alive: make(map[string]int64), keeps: make(map[int]time.Duration)}
 	byKey := make(map[string]*keyHistory)
 	for _, op := range ops {
 		if op.Kind == history.Fault || op.Kind == history.Ended || op.Kind == history.Unpromised || op.Kind == history.Replaced {
@@ -115,6 +122,10 @@ func arrange(ops []history.Op, rules Rules) *arranged {
 			if op.Return-op.Call > int64(calmly) {
 				h.faults = append(h.faults, span{op.Call, plus(op.Return, rules.Recovery)})
 			}
+		}
+		if op.Kind == history.Keeps {
+			h.keeps[op.Sidecar] = time.Duration(op.Until - op.Call)
+			continue
 		}
 		for _, place := range op.Line {
 			if !place.Dead {
@@ -239,7 +250,7 @@ func (k *keyHistory) arrange(h *arranged, e ended) {
 		case history.Release:
 			t.end, t.belief = min(t.end, op.Call), min(t.belief, op.Call)
 			if op.Outcome == history.Done {
-				t.left = op.Return
+				t.left, t.freed = op.Return, &k.ops[i]
 			}
 			if h.releases(op) {
 				t.released = &k.ops[i]
@@ -251,6 +262,7 @@ func (k *keyHistory) arrange(h *arranged, e ended) {
 		default:
 		}
 	}
+	k.takes(h)
 }
 
 // releases reports whether an operation released its lock. Where nothing is promised, somebody

@@ -27,6 +27,8 @@ type Counts struct {
 	Passed     int // how many that were at most
 	HandOffs   int // hand-offs whose time was judged
 	HandedOn   int // grants that sidecars handed on to their own waiters, without the store
+	Kept       int // grants of keys that their sidecars had kept, without the store
+	Recalled   int // grants of such keys to others, elsewhere, whose time was judged
 	Shares     int // grants that share a key
 	Full       int // times in which a semaphore had as many holders as it may, for certain
 	Downgrades int // locks that were shared from some time on
@@ -70,7 +72,7 @@ func (h *arranged) count() {
 	}
 	for _, k := range h.keys {
 		for i := 1; i < len(k.terms); i++ {
-			if k.terms[i].grant.Token == k.terms[i-1].grant.Token+1 { // those of the store are further apart
+			if k.terms[i].grant.Token == k.terms[i-1].grant.Token+1 && !k.terms[i].take { // those of the store are further apart
 				c.HandedOn++
 			}
 		}

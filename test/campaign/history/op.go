@@ -57,6 +57,9 @@ const (
 	// Quiet is a time in which another server takes over that has forgotten nothing, up to the end of its quiet time. A free key
 	// may be kept for those who wait for it.
 	Quiet Kind = "quiet"
+	// Keeps says that Sidecar keeps keys that were released there: until its Until, counted from its Call, without use (LOCKSIDECAR_KEEP).
+	// It is true of the whole history.
+	Keeps Kind = "keeps"
 	// Slow is a time that an observer needed to look at the database, when that was long: the
 	// machine had other things to do.
 	Slow Kind = "slow"
