@@ -18,6 +18,7 @@ var (
 	length = flag.Duration("length", 0, "for how long faults strike; what is longer than a round is run in rounds, each with the next seed; 0: until each kind has struck once")
 	store  = flag.String("store", string(world.PostgreSQL), "run the campaign on this store: postgres, etcd, mysql, redis or redis-cluster")
 	pooled = flag.Bool("pooled", false, "put PgBouncer in transaction mode before the database, past which the sidecars listen")
+	keep   = flag.String("keep", defaultKeep, "for how long each sidecar keeps released keys, separated by commas; 0: it keeps none")
 	faults = flag.String("faults", "", "the faults to strike with, separated by commas; all without")
 )
 
@@ -55,16 +56,19 @@ func TestCampaign(t *testing.T) {
 }
 
 func rounds(t *testing.T, binary string, engine world.Engine) {
-	kinds := fault.Kinds(engine)
+	keep, err := keepOf(*keep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := kindsOf(engine, keep)
 	if *faults != "" {
-		var err error
-		if kinds, err = fault.Find(engine, strings.Split(*faults, ",")); err != nil {
-			t.Fatal(err)
+		if kinds, err = fault.Among(kinds, strings.Split(*faults, ",")); err != nil {
+			t.Fatalf("%v on %s", err, engine)
 		}
 	}
 	campaign := func(terms fault.Terms) {
-		terms.Store, terms.Kinds, terms.Pooled = engine, kinds, *pooled
-		t.Run(fmt.Sprintf("seed=%d", terms.Seed), func(t *testing.T) { run(t, binary, terms) })
+		terms.Store, terms.Kinds, terms.Pooled, terms.Keepers = engine, kinds, *pooled, keepers(keep)
+		t.Run(fmt.Sprintf("seed=%d", terms.Seed), func(t *testing.T) { run(t, binary, keep, terms) })
 	}
 	switch {
 	case *length > 0:
@@ -74,7 +78,7 @@ func rounds(t *testing.T, binary string, engine world.Engine) {
 	case *seed > 0:
 		campaign(fault.Terms{Seed: *seed, Brief: true})
 	default:
-		kinds = fault.Once(engine)
+		kinds = onceOf(engine, keep)
 		for _, s := range seeds {
 			campaign(fault.Terms{Seed: s, Brief: true})
 		}

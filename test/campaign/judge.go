@@ -20,6 +20,15 @@ import (
 // nothing is believed.
 var least = check.Counts{Grants: 40, Waited: 10, Drops: 10, HandedOn: 10, Shares: 20, Full: 1, Downgrades: 1, Mismatches: 1, Counted: 1}
 
+// rules are those of this campaign, whose faults strike for that long.
+func (c *campaign) rules(length time.Duration) check.Rules {
+	r := rules(c.store, length)
+	if len(keepers(c.keeps)) > 0 {
+		r.Least.Kept, r.Least.Recalled = int(length/(10*time.Second))*leastKept, leastRecalled
+	}
+	return r
+}
+
 // rules are those of a campaign of that length on a store.
 func rules(store world.Engine, length time.Duration) check.Rules {
 	r := check.DefaultRules()
@@ -70,10 +79,7 @@ const goneWithin = time.Minute
 func (c *campaign) left() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*goneWithin)
 	defer cancel()
-	var pods []string
-	for _, s := range c.world.Sidecars {
-		pods = append(pods, s.Name())
-	}
+	pods := c.pods()
 	errs := []error{load.EveryKey(ctx, c.world.Sockets()[0], keys, goneWithin)}
 	orphans, err := check.Orphans(ctx, c.world.Store.View(), pods, goneWithin)
 	for _, orphan := range orphans {
@@ -88,7 +94,7 @@ func (c *campaign) judge(length time.Duration) error {
 	if err != nil {
 		return err
 	}
-	r := rules(c.store, length)
+	r := c.rules(length)
 	report := check.All(ops, r)
 	c.printf("%+v", report.Counts)
 	if report.Err() == nil {

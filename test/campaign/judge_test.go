@@ -2,6 +2,7 @@ package campaign
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,30 @@ import (
 	"github.com/locksidecar/locksidecar/test/campaign/fault"
 	"github.com/locksidecar/locksidecar/test/campaign/world"
 )
+
+var keptAsEver = func() []time.Duration {
+	keep, err := keepOf(defaultKeep)
+	if err != nil {
+		panic(err)
+	}
+	return keep
+}()
+
+// TestKeepers: for how long sidecars keep keys is read, and printed so that it can be read again.
+func TestKeepers(t *testing.T) {
+	if got := keepText(keptAsEver); got != defaultKeep || !slices.Equal(keepers(keptAsEver), []int{0, 1}) {
+		t.Errorf("%q, and %v keep keys", got, keepers(keptAsEver))
+	}
+	for _, wrong := range []string{"", "1s", "1s,1s,x", "1s,1s,1s,1s"} {
+		if _, err := keepOf(wrong); err == nil {
+			t.Errorf("%q is accepted", wrong)
+		}
+	}
+	none := fault.Terms{Store: world.PostgreSQL, Seed: 7, Length: time.Minute, Kinds: fault.Kinds(world.PostgreSQL)}
+	if got, want := replay(none, make([]time.Duration, sidecars)), "make campaign SEED=7 LENGTH=1m0s KEEP=0,0,0"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
 
 // TestStruck: a fault that did not bite, was not healed, or did not come, fails the run;
 // so does a plan without any.
@@ -48,7 +73,7 @@ func TestCISeedsStrikeWithAll(t *testing.T) {
 	for _, store := range world.Engines {
 		seen := make(map[string]bool)
 		for _, seed := range seeds {
-			plan := fault.Make(fault.Terms{Seed: seed, Brief: true, Kinds: fault.Once(store), Sidecars: sidecars, Apps: apps})
+			plan := fault.Make(fault.Terms{Seed: seed, Brief: true, Kinds: onceOf(store, keptAsEver), Sidecars: sidecars, Apps: apps, Keepers: keepers(keptAsEver)})
 			for _, e := range plan {
 				seen[e.Kind.Name] = true
 			}
@@ -56,7 +81,7 @@ func TestCISeedsStrikeWithAll(t *testing.T) {
 				t.Errorf("seed %d strikes %s for %s", seed, store, plan.Length())
 			}
 		}
-		for _, k := range fault.Once(store) {
+		for _, k := range onceOf(store, keptAsEver) {
 			if !seen[k.Name] {
 				t.Errorf("CI's seeds never strike %s with %s", store, k.Name)
 			}
@@ -68,12 +93,12 @@ func TestCISeedsStrikeWithAll(t *testing.T) {
 func TestCILeavesNoKindOut(t *testing.T) {
 	struck := make(map[string]bool)
 	for _, store := range world.Engines {
-		for _, k := range fault.Once(store) {
+		for _, k := range onceOf(store, keptAsEver) {
 			struck[k.Name] = true
 		}
 	}
 	for _, store := range world.Engines {
-		for _, k := range fault.Kinds(store) {
+		for _, k := range kindsOf(store, keptAsEver) {
 			if !struck[k.Name] {
 				t.Errorf("CI never strikes with %s", k.Name)
 			}
@@ -83,18 +108,18 @@ func TestCILeavesNoKindOut(t *testing.T) {
 
 // TestReplay: what is printed starts the same run.
 func TestReplay(t *testing.T) {
-	all := fault.Kinds(world.PostgreSQL)
+	all := kindsOf(world.PostgreSQL, keptAsEver)
 	kinds, err := fault.Find(world.PostgreSQL, []string{"cut", "disk-full"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for want, terms := range map[string]fault.Terms{
 		"make campaign SEED=7 LENGTH=1m0s":                       {Store: world.PostgreSQL, Seed: 7, Length: time.Minute, Kinds: all},
-		"make campaign SEED=7 LENGTH=1m0s STORE=etcd":            {Store: world.Etcd, Seed: 7, Length: time.Minute, Kinds: fault.Kinds(world.Etcd)},
+		"make campaign SEED=7 LENGTH=1m0s STORE=etcd":            {Store: world.Etcd, Seed: 7, Length: time.Minute, Kinds: kindsOf(world.Etcd, keptAsEver)},
 		"make campaign SEED=7 LENGTH=0s FAULTS=cut,disk-full":    {Store: world.PostgreSQL, Seed: 7, Length: time.Minute, Brief: true, Kinds: kinds},
 		"make campaign SEED=7 LENGTH=2m30s FAULTS=cut,disk-full": {Store: world.PostgreSQL, Seed: 7, Length: round, Kinds: kinds},
 	} {
-		if got := replay(terms); got != want {
+		if got := replay(terms, keptAsEver); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -59,6 +59,7 @@ type campaign struct {
 	plan   fault.Plan
 	folder string // short-lived, with a short path
 	logs   string // what is kept when it fails
+	keeps  []time.Duration
 	world  *world.World
 	notes  *history.Recorder
 	began  time.Time
@@ -70,20 +71,20 @@ type campaign struct {
 }
 
 // run runs one campaign.
-func run(t *testing.T, binary string, terms fault.Terms) {
+func run(t *testing.T, binary string, keep []time.Duration, terms fault.Terms) {
 	t.Helper()
 	terms.Sidecars, terms.Apps = sidecars, apps
 	logs, err := os.MkdirTemp("", "campaign-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &campaign{t: t, store: terms.Store, plan: fault.Make(terms), folder: world.Folder(t), logs: logs}
+	c := &campaign{t: t, keeps: keep, store: terms.Store, plan: fault.Make(terms), folder: world.Folder(t), logs: logs}
 	if terms.Brief {
 		terms.Length = c.plan.Length()
 	}
 	t.Cleanup(func() { c.keep(terms) })
-	c.printf("%s, seed %d, %s, %d faults:\n%s", terms.Store, terms.Seed, terms.Length, len(c.plan), c.plan)
-	if err := os.WriteFile(filepath.Join(c.logs, "plan.txt"), []byte(replay(terms)+"\n\n"+c.plan.String()), 0o644); err != nil {
+	c.printf("%s, seed %d, %s, keys are kept for %s, %d faults:\n%s", terms.Store, terms.Seed, terms.Length, keep, len(c.plan), c.plan)
+	if err := os.WriteFile(filepath.Join(c.logs, "plan.txt"), []byte(replay(terms, keep)+"\n\n"+c.plan.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	notes, err := os.Create(filepath.Join(c.logs, "world.jsonl"))
@@ -92,8 +93,15 @@ func run(t *testing.T, binary string, terms fault.Terms) {
 	}
 	t.Cleanup(func() { _ = notes.Close() })
 	c.notes = history.NewRecorder("world", notes)
+	var each []map[string]string
+	for i, d := range keep {
+		each = append(each, map[string]string{"KEEP": d.String()})
+		if now := history.Now(); d > 0 {
+			c.notes.Add(history.Op{Kind: history.Keeps, Sidecar: i, Call: now, Until: now + int64(d)})
+		}
+	}
 	c.world = world.Start(t, world.Config{
-		Folder: c.folder, Logs: c.logs, Binary: binary, Engine: terms.Store, Settings: settingsOf(terms.Store), Pooled: terms.Pooled, Sidecars: sidecars, Apps: apps,
+		Folder: c.folder, Logs: c.logs, Binary: binary, Engine: terms.Store, Settings: settingsOf(terms.Store), Each: each, Pooled: terms.Pooled, Sidecars: sidecars, Apps: apps,
 		App: func(name, records string, sockets []string) *exec.Cmd {
 			// Another for each start: nobody may repeat what he did before, ids and all.
 			seed := fnv.New64()
@@ -105,7 +113,7 @@ func run(t *testing.T, binary string, terms fault.Terms) {
 	})
 	c.observe()
 	c.strike(terms.Length)
-	if err := errors.Join(struck(c.plan, c.outcomes), c.settle(terms.Length), c.left(), c.world.Failed(), c.judge(terms.Length)); err != nil {
+	if err := errors.Join(struck(c.plan, c.outcomes), c.settle(terms.Length), c.left(), c.drained(), c.world.Failed(), c.judge(terms.Length)); err != nil {
 		t.Error(err)
 	}
 }
@@ -170,7 +178,7 @@ func (c *campaign) settle(length time.Duration) error {
 	}
 	c.rest(contending)
 	for end := time.Now().Add(longer); time.Now().Before(end) && c.t.Context().Err() == nil; { // where the machine is slow
-		if ops, err := c.history(); err != nil || check.Enough(ops, rules(c.store, length)) {
+		if ops, err := c.history(); err != nil || check.Enough(ops, c.rules(length)) {
 			break
 		}
 		c.rest(contending)
@@ -201,11 +209,11 @@ func (c *campaign) keep(terms fault.Terms) {
 		_ = os.RemoveAll(c.logs)
 		return
 	}
-	c.printf("failed; the logs and the history are in %s\nagain: %s", c.logs, replay(terms))
+	c.printf("failed; the logs and the history are in %s\nagain: %s", c.logs, replay(terms, c.keeps))
 }
 
 // replay is the command that runs a campaign again.
-func replay(terms fault.Terms) string {
+func replay(terms fault.Terms, keep []time.Duration) string {
 	if terms.Brief {
 		terms.Length = 0
 	}
@@ -218,8 +226,11 @@ func replay(terms fault.Terms) string {
 	if terms.Store != world.PostgreSQL {
 		args += " STORE=" + string(terms.Store)
 	}
-	if len(names) < len(fault.Kinds(terms.Store)) {
+	if len(names) < len(kindsOf(terms.Store, keep)) {
 		args += " FAULTS=" + strings.Join(slices.Compact(names), ",")
+	}
+	if text := keepText(keep); text != defaultKeep {
+		args += " KEEP=" + text
 	}
 	if terms.Pooled {
 		args += " POOLED=true"

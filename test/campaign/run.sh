@@ -4,7 +4,8 @@
 #   brief-clients   programs on the clients for Python and Node, each kind of fault once: `make test-campaign-clients` (as root). Those on the client
 #                   for the JVM run each night, because Maven takes longer than the rest
 #   rounds          rounds with faults of all kinds: `make campaign` (as root). STORE=postgres, etcd, mysql, redis, redis-cluster; SEED=1; LENGTH=10m
-#                   (0: one short round); FAULTS=cut,failover; POOLED=true: behind PgBouncer. A failed round prints the command that repeats it
+#                   (0: one short round); FAULTS=cut,failover; POOLED=true: behind PgBouncer;
+#                   KEEP=200ms,1s,0: for how long each sidecar keeps released keys. A failed round prints the command that repeats it
 #   clients         the same for programs on the clients: `make campaign-clients` (as root). Also PROGRAMS=py-asyncio,java FORMS=many
 #   failover        kills and stops a primary under load and promotes its standby (as root): FAILOVERS=50, 11 seconds each
 #   upgrade         under load, replaces sidecars of the last release (upgrade/PREVIOUS) by those of this tree, and back: LENGTH=10m
@@ -40,7 +41,7 @@ case $kind in
   # Two packages at a time: they wait most of the time, and share nothing.
   brief) run -p 2 -timeout 15m -skip '^(TestSoak|TestOverload|TestClients)$' ./... ;;
   brief-clients) run -timeout 5m -run '^TestClients$' ./clients ;;
-  rounds) run -timeout 0 -run '^TestCampaign$' . -store "${STORE:-postgres}" -seed "${SEED:-1}" -length "${LENGTH:-10m}" -faults "${FAULTS:-}" -pooled="${POOLED:-false}" ;;
+  rounds) run -timeout 0 -run '^TestCampaign$' . -store "${STORE:-postgres}" -seed "${SEED:-1}" -length "${LENGTH:-10m}" -faults "${FAULTS:-}" -pooled="${POOLED:-false}" -keep "${KEEP:-200ms,1s,0}" ;;
   clients) run -timeout 0 -run '^TestClients$' ./clients -store "${STORE:-postgres}" -seed "${SEED:-1}" -length "${LENGTH:-10m}" \
     -programs "${PROGRAMS:-py-threads,py-asyncio,py-gevent,py-processes,node,java}" -faults "${FAULTS:-}" -forms "${FORMS:-}" ;;
   failover) run -timeout 0 -run '^TestFailover$' ./failover -failovers "${FAILOVERS:-50}" ;;

@@ -120,8 +120,8 @@ var badKept = map[string]struct{ broken, text string }{
 		a acquire 31-33 granted t257 u9000 n1
 		a release 40-41 done t257 n1
 		c acquire 45-60 granted t258 u9000 w-1 n2`},
-	"a token more than there are": {"kept", manyTakes(store.TokensPerGrant+1, 1)},
-	"given too long after the store's grant": {"kept", manyTakes(24, 90)},
+	"a token more than there are":                                      {"kept", manyTakes(store.TokensPerGrant+1, 1)},
+	"given too long after the store's grant":                           {"kept", manyTakes(24, 90)},
 	"given too long after the store's grant, and a fault is no reason": {"kept", manyTakes(24, 90) + "x fault 100-200"},
 	"kept without use for too long": {"kept", `
 		a acquire 0-10 granted t1 u9000 n1

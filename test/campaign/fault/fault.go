@@ -45,6 +45,8 @@ type Kind struct {
 	least, most time.Duration
 	// forgets: the database server may crash.
 	forgets bool
+	// keeper: it strikes a sidecar that keeps keys.
+	keeper bool
 	// strike injects the fault, lets it last, heals it, and returns how often it bit: how
 	// many connections broke, statements failed, processes ended.
 	strike func(s *strike) (bites int, err error)

@@ -56,6 +56,8 @@ type Terms struct {
 	Kinds  []Kind
 	// Sidecars and Apps are the numbers of those that faults can strike.
 	Sidecars, Apps int
+	// Keepers are the sidecars that keep keys: the [KeeperKinds] strike these.
+	Keepers []int
 	// Store is what the world runs on.
 	Store world.Engine
 	// Pooled says that the sidecars go through a pooler. The plan is the same.
@@ -125,6 +127,9 @@ func (t Terms) event(rng *rand.Rand, k Kind, share int) Event {
 	switch k.part {
 	case sidecar:
 		e.Target = rng.IntN(t.Sidecars)
+		if k.keeper {
+			e.Target = t.Keepers[rng.IntN(len(t.Keepers))]
+		}
 	case app:
 		e.Target = rng.IntN(t.Apps)
 	}

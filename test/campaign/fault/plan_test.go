@@ -131,6 +131,24 @@ func TestBriefPlans(t *testing.T) {
 	})
 }
 
+// TestKeepersAreStruck: faults of sidecars that keep keys strike only these.
+func TestKeepersAreStruck(t *testing.T) {
+	some := terms(world.PostgreSQL, 1)
+	some.Kinds, some.Keepers = slices.Concat(some.Kinds, KeeperKinds), []int{1, 2}
+	struck := make(map[string]int)
+	for _, e := range Make(some) {
+		if !e.Kind.keeper {
+			continue
+		}
+		if struck[e.Kind.Name]++; !slices.Contains(some.Keepers, e.Target) {
+			t.Errorf("%s", e)
+		}
+	}
+	if len(struck) < len(KeeperKinds) {
+		t.Errorf("struck: %v", struck)
+	}
+}
+
 func TestFind(t *testing.T) {
 	kinds, err := Find(world.PostgreSQL, []string{"cut", "disk-full"})
 	if err != nil || len(kinds) != 2 || kinds[0].Name != "cut" || kinds[1].Name != "disk-full" {

@@ -101,7 +101,11 @@ func (c *client) lockFor(ctx context.Context, w want) bool {
 		req.RequestID = c.uuid()
 	} else {
 		op.Session = c.own.name
-		if c.oneOf(4) && !c.isHot(w.key) {
+		seldom := 4
+		if isAffine(c.cfg.Keys, w.key) {
+			seldom = 60 // another TTL is another lease
+		}
+		if c.oneOf(seldom) && !c.isHot(w.key) {
 			req.TTL = c.ttl()
 		}
 	}
@@ -191,7 +195,11 @@ func refused(op history.Op, a answer) history.Op {
 func (c *client) several(ctx context.Context) {
 	req := request{Keys: []string{c.key()}}
 	for range 1 + c.rng.IntN(3) {
-		if key := Key(c.rng.IntN(c.cfg.Keys)); !slices.Contains(req.Keys, key) && !tried(key) {
+		key := Key(c.rng.IntN(c.cfg.Keys))
+		if c.oneOf(8) {
+			key = Key(firstAffine(c.cfg.Keys) + c.rng.IntN(affineInUse))
+		}
+		if !slices.Contains(req.Keys, key) && (isAffine(c.cfg.Keys, key) || !tried(key)) {
 			req.Keys = append(req.Keys, key)
 		}
 	}

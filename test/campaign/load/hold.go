@@ -20,9 +20,13 @@ func (c *client) held(key string) time.Duration {
 		return c.upTo(200 * time.Millisecond)
 	case c.isHot(key):
 		return c.upTo(2 * time.Millisecond)
-	case p < 1, p < 20 && kept(key):
+	case isAffine(c.cfg.Keys, key) && p < 2: // longer than a sidecar leaves the store in the dark
+		return c.upTo(300 * time.Millisecond)
+	case isAffine(c.cfg.Keys, key):
+		return c.upTo(time.Duration(p/20) * time.Millisecond)
+	case p < 1, p < 20 && heldLong(key):
 		return c.upTo(3 * c.cfg.TTL)
-	case p < 4, kept(key):
+	case p < 4, heldLong(key):
 		return c.upTo(c.cfg.TTL / 2)
 	case p < 10:
 		return 0
@@ -57,7 +61,11 @@ func (c *client) keep(ctx context.Context, grips []grip) {
 
 func (c *client) giveUp(grips []grip) {
 	for _, g := range grips {
-		if c.calls != nil && c.oneOf(6) {
+		seldom := 6
+		if isAffine(c.cfg.Keys, g.key) {
+			seldom = 60 // a key is kept after a release only
+		}
+		if c.calls != nil && c.oneOf(seldom) {
 			c.drop()
 		}
 		if g.session == "" && c.oneOf(8) {

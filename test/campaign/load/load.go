@@ -37,7 +37,7 @@ type Config struct {
 	Fence *Fence
 	// Force lets clients break locks now and then, which sidecars must allow.
 	Force bool
-	// Contend, once it is closed, makes clients do nothing but wait in the queue: that is what
+	// Contend, once it is closed, makes clients do little but wait in the queue: that is what
 	// the rules for calm times judge.
 	Contend <-chan struct{}
 }
@@ -67,7 +67,7 @@ func isRush() bool { return history.Now()/int64(time.Second)%5 == 0 }
 func tried(key string) bool { return keyNumber(key)%4 == 3 }
 
 // Every fourth is mostly held for long, up to some TTLs.
-func kept(key string) bool { return keyNumber(key)%4 == 2 }
+func heldLong(key string) bool { return keyNumber(key)%4 == 2 }
 
 // keyNumber is the i of [Key].
 func keyNumber(key string) (i int) {
@@ -142,6 +142,8 @@ func (c *client) run(ctx context.Context) {
 			c.lockFor(ctx, want{key: Key(hotKey(c.cfg.Keys)), wait: -1})
 		case c.contends() && c.oneOf(3):
 			c.share(ctx, Key(firstShared(c.cfg.Keys)+inUse+c.rng.IntN(sharedKeys-inUse)), -1)
+		case c.contends() && c.oneOf(3):
+			c.affine(ctx, firstAffine(c.cfg.Keys)+affineInUse, affineKeys-affineInUse)
 		case c.contends():
 			c.lockFor(ctx, want{key: Key(c.cfg.Keys + 4*c.rng.IntN(contended)), wait: -1})
 		default:
@@ -182,6 +184,8 @@ func (c *client) turn(ctx context.Context) {
 	switch p := c.rng.IntN(100); {
 	case c.oneOf(4):
 		c.share(ctx, c.sharedKey(), c.wait())
+	case c.oneOf(5):
+		c.affine(ctx, firstAffine(c.cfg.Keys), affineInUse)
 	case p < 64:
 		c.lock(ctx, false)
 	case p < 72:

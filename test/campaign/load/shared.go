@@ -17,7 +17,7 @@ const (
 )
 
 // firstShared is the number of the first shared key.
-func firstShared(keys int) int { return hotKey(keys) + 4 }
+func firstShared(keys int) int { return firstAffine(keys) + affineKeys }
 
 func isShared(keys int, key string) bool { return keyNumber(key) >= firstShared(keys) }
 
@@ -51,8 +51,11 @@ func (c *client) sharedKey() string {
 
 // anyKey chooses a key of any kind.
 func (c *client) anyKey() string {
-	if c.oneOf(4) {
+	switch {
+	case c.oneOf(4):
 		return c.sharedKey()
+	case c.oneOf(4):
+		return Key(firstAffine(c.cfg.Keys) + c.rng.IntN(affineInUse))
 	}
 	return c.key()
 }

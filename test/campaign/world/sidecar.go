@@ -70,6 +70,9 @@ func newSidecar(c Config, index int, database string) (*Sidecar, error) {
 	}
 	env := map[string]string{"STORE_URL": database, "SOCKET": s.socket, "POD": name, "LOG_FORMAT": "text", "LOG_LEVEL": "info"}
 	maps.Copy(env, c.Settings)
+	if index < len(c.Each) {
+		maps.Copy(env, c.Each[index])
+	}
 	s.program = program{name: name, log: filepath.Join(c.Logs, name+".log"), command: func() *exec.Cmd {
 		cmd := exec.Command(c.Binary, "serve")
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0", bootEnv + "=" + s.jump}

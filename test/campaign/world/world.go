@@ -21,6 +21,8 @@ type Config struct {
 	// their prefix, such as TTL.
 	Binary   string
 	Settings map[string]string
+	// Each are more of them for single sidecars, by their place.
+	Each []map[string]string
 	// Engine is what keeps the locks; PostgreSQL if empty.
 	Engine Engine
 	// Env are further variables of sidecars, as NAME=value.
