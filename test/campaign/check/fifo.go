@@ -234,9 +234,11 @@ func (l *line) overtakes(grant, op history.Op) (late history.Op, ok bool) {
 		return late, false
 	}
 	if l.unaware(t, op) { // so may others be that came after the grant that was seen
-		for i--; i >= 0 && l.k.terms[i].grant.Token > op.Token && (l.k.terms[i].grant.Call <= op.Return || l.unaware(l.k.terms[i], op)); i-- {
+		before := i
+		for before > 0 && l.k.terms[before-1].grant.Token > op.Token && (l.k.terms[before-1].grant.Call <= op.Return || l.unaware(l.k.terms[before-1], op)) {
+			before--
 		}
-		if t = l.newest[i+1]; t == nil || t.grant.Call <= op.Return || l.unaware(t, op) {
+		if t = l.newest[before]; t == nil || t.grant.Call <= op.Return || l.unaware(t, op) {
 			return late, false
 		}
 	}

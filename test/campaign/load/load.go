@@ -140,9 +140,9 @@ func (c *client) run(ctx context.Context) {
 		switch {
 		case isRush():
 			c.lockFor(ctx, want{key: Key(hotKey(c.cfg.Keys)), wait: -1})
-		case c.contends() && c.oneOf(3):
+		case c.contends() && c.oneOf(4):
 			c.share(ctx, Key(firstShared(c.cfg.Keys)+inUse+c.rng.IntN(sharedKeys-inUse)), -1)
-		case c.contends() && c.oneOf(3):
+		case c.contends() && c.rng.IntN(5) < 2:
 			c.affine(ctx, firstAffine(c.cfg.Keys)+affineInUse, affineKeys-affineInUse)
 		case c.contends():
 			c.lockFor(ctx, want{key: Key(c.cfg.Keys + 4*c.rng.IntN(contended)), wait: -1})

@@ -51,10 +51,10 @@ func (c *client) sharedKey() string {
 
 // anyKey chooses a key of any kind.
 func (c *client) anyKey() string {
-	switch {
-	case c.oneOf(4):
+	switch c.rng.IntN(5) {
+	case 0:
 		return c.sharedKey()
-	case c.oneOf(4):
+	case 1:
 		return Key(firstAffine(c.cfg.Keys) + c.rng.IntN(affineInUse))
 	}
 	return c.key()
