@@ -42,6 +42,8 @@ PLACES = [
     ("test/node/image_test.go", r'ghcr\.io/locksidecar/locksidecar:([^"]+)', "tag"),
     ("README.md", r"releases/download/(v[^/]+)/", "tag"),
     ("README.md", r"locksidecar_(\d\S*?)_linux_amd64", "npm"),
+    ("README.md", r"io\.github\.locksidecar:locksidecar:(\d[^\s,`]*)", "npm"),
+    ("clients/java/README.md", r"io\.github\.locksidecar:locksidecar:(\d[^\s,`]*)", "npm"),
     ("docs/get-started.md", r"releases/download/(v[^/]+)/", "tag"),
     ("docs/get-started.md", r"locksidecar_(\d\S*?)_linux_amd64", "npm"),
     ("deploy/**/*.yaml", r"ghcr\.io/locksidecar/locksidecar:([^\s\"']+)", "tag"),

@@ -4,6 +4,8 @@
 set -eu
 cd "$(dirname "$0")/../.."
 export LOCKSIDECAR_LOG_FORMAT="${LOCKSIDECAR_LOG_FORMAT:-text}"
+# The embedded store is meant here, and no mistake that the log must warn of.
+[ -n "${LOCKSIDECAR_STORE_URL_FILE:-}" ] || export LOCKSIDECAR_STORE_URL="${LOCKSIDECAR_STORE_URL:-memory://}"
 socket=${LOCKSIDECAR_SOCKET:-$HOME/.locksidecar/locksidecar.sock}
 [ -n "${LOCKSIDECAR_SOCKET:-}" ] || [ ! -e /run/locksidecar ] || socket=/run/locksidecar/locksidecar.sock
 printf '\nThe sidecar starts here; Ctrl-C stops it. In another terminal, get a lock for a minute:\n\n'
