@@ -48,7 +48,7 @@ func TestAcquireUseRelease(t *testing.T) {
 
 	a = c.do("GET", "/v1/locks/workflow:1", "")
 	a.want(t, 200, "")
-	members(t, a, "key", "type", "state", "mine", "token", "mode", "limit", "holders_count", "holder", "holders", "queue_length", "cached", "stopping")
+	members(t, a, "key", "type", "state", "mine", "token", "mode", "limit", "holders_count", "holder", "kept", "holders", "queue_length", "cached", "stopping")
 	if a.json["type"] != "workflow" || a.json["state"] != "held" || a.json["mine"] != true || a.json["stopping"] != nil {
 		t.Error(a.text)
 	}
@@ -59,7 +59,7 @@ func TestAcquireUseRelease(t *testing.T) {
 	}
 
 	a = f.dial().do("GET", "/v1/locks/workflow:1", "")
-	members(t, a, "key", "type", "state", "mine", "token", "mode", "limit", "holders_count", "holder", "holders", "queue_length", "cached", "stopping")
+	members(t, a, "key", "type", "state", "mine", "token", "mode", "limit", "holders_count", "holder", "kept", "holders", "queue_length", "cached", "stopping")
 	if a.json["mine"] != false || a.json["token"] != nil {
 		t.Error(a.text)
 	}
@@ -75,7 +75,7 @@ func TestAcquireUseRelease(t *testing.T) {
 	}
 	a = c.do("GET", "/v1/locks/workflow:1", "")
 	if a.text != `{"key":"workflow:1","type":"workflow","state":"free","mine":false,"token":null,"mode":null,`+
-		`"limit":null,"holders_count":0,"holder":null,"holders":[],"queue_length":0,"cached":false,"stopping":null}` {
+		`"limit":null,"holders_count":0,"holder":null,"kept":false,"holders":[],"queue_length":0,"cached":false,"stopping":null}` {
 		t.Error(a.text)
 	}
 }
@@ -126,6 +126,8 @@ func TestSessionLockNeedsPersistentConnection(t *testing.T) {
 
 func TestErrorsFromLease(t *testing.T) {
 	lock := store.Lock{Key: "k", Held: true, QueueLength: 3, Holder: store.Holder{Pod: "p"}}
+	kept := lock
+	kept.Kept = true
 	for _, tt := range []struct {
 		err     error
 		status  int
@@ -134,7 +136,9 @@ func TestErrorsFromLease(t *testing.T) {
 		retry   string
 	}{
 		{&lease.HeldError{Lock: lock}, 423, "held", map[string]any{"queue_length": 3.0, "cached": false}, ""},
-		{&lease.HeldError{Lock: lock, Cached: true}, 423, "held", map[string]any{"cached": true}, ""},
+		{&lease.HeldError{Lock: lock, Cached: true}, 423, "held", map[string]any{"cached": true, "kept": false}, ""},
+		{&lease.HeldError{Lock: kept}, 423, "held", map[string]any{"kept": true}, ""},
+		{&lease.TimeoutError{Lock: kept, Position: 1}, 423, "wait_timeout", map[string]any{"kept": true}, ""},
 		{
 			&lease.TimeoutError{Lock: lock, Position: 2, Waited: 1500 * time.Millisecond}, 423, "wait_timeout",
 			map[string]any{"queue_position": 2.0, "waited_ms": 1500.0},

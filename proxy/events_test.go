@@ -42,7 +42,7 @@ func TestKeyEvents(t *testing.T) {
 	e, state := f.watch("a%2Fb")
 	want := map[string]any{
 		"key": "a/b", "type": "", "state": "free", "mine": false, "token": nil, "mode": nil, "limit": nil,
-		"holders_count": 0.0, "holder": nil, "holders": []any{}, "queue_length": 0.0, "cached": false, "stopping": nil,
+		"holders_count": 0.0, "holder": nil, "kept": false, "holders": []any{}, "queue_length": 0.0, "cached": false, "stopping": nil,
 	}
 	if !reflect.DeepEqual(state, want) || e.comments == 0 {
 		t.Error(state, e.comments)

@@ -34,7 +34,7 @@ func TestSeveralKeys(t *testing.T) {
 
 	a = f.dial().do("POST", "/v1/locks", `{"keys":["x","a/ä"]}`)
 	a.want(t, 423, "held")
-	members(t, a, "type", "title", "status", "code", "detail", "key", "mode", "limit", "holders_count", "holder", "queue_length", "cached", "reason", "quiet_ms")
+	members(t, a, "type", "title", "status", "code", "detail", "key", "mode", "limit", "holders_count", "holder", "kept", "queue_length", "cached", "reason", "quiet_ms")
 	if a.json["key"] != "a/ä" {
 		t.Error(a.text)
 	}

@@ -50,6 +50,18 @@ func TestDeadlocksTellsOnlyWhatASecondLookFinds(t *testing.T) {
 	}
 }
 
+// Who is shown with a kept lock has perhaps released it, so it holds nobody up.
+func TestAKeptLockIsInNoCircle(t *testing.T) {
+	f := newFakeSidecar(t)
+	circle(f, time.Minute)
+	f.mu.Lock()
+	f.locks[0].Kept = true
+	f.mu.Unlock()
+	if out, err := command("--socket", f.socket, "deadlocks"); err != nil || !strings.HasPrefix(out, "no deadlock") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 func TestDeadlocksReadsPages(t *testing.T) {
 	f := newFakeSidecar(t)
 	const calls = 10_000

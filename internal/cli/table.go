@@ -52,7 +52,7 @@ func (t *alignedTable) write(w io.Writer, rows [][]string) error {
 func lockColumns(wide bool) []string {
 	columns := []string{"KEY", "MODE", "POD", "SESSION", "OWNER", "BIND", "HELD", "EXPIRES", "WAITING", "STOPPING"}
 	if wide {
-		columns = append(columns, "ACQUIRED", "INSTANCE", "DATA")
+		columns = append(columns, "KEPT", "ACQUIRED", "INSTANCE", "DATA")
 	}
 	return columns
 }
@@ -69,9 +69,17 @@ func lockRow(l *client.Lock, wide bool) []string {
 		h.Bind(), client.Human(h.HeldMS), h.Expiry(), strconv.Itoa(l.QueueLength), l.Stopping.String(),
 	}
 	if wide {
-		row = append(row, acquired(h), client.Printable(h.Instance), dataOf(h))
+		row = append(row, kept(l), acquired(h), client.Printable(h.Instance), dataOf(h))
 	}
 	return row
+}
+
+// kept is "yes" if the holder's sidecar may keep the lock, so that perhaps no session has it.
+func kept(l *client.Lock) string {
+	if l.Kept {
+		return "yes"
+	}
+	return client.None
 }
 
 func acquired(h *client.Holder) string { return h.AcquiredAt.Format("2006-01-02 15:04:05.000 MST") }
@@ -96,6 +104,9 @@ func writeLock(l *client.Lock, w io.Writer) error {
 		row("pod", client.Printable(h.Pod))
 		row("session", orNone(h.Session))
 		row("owner", orNone(h.Owner))
+		if l.Kept {
+			row("kept", kept(l)+": perhaps no session has it now")
+		}
 		row("bind", h.Bind())
 		row("acquired", acquired(h))
 		row("held for", client.Human(h.HeldMS))

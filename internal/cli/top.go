@@ -47,6 +47,7 @@ type top struct {
 const topLong = `Watch the held locks of all pods of the namespace, or with --scope pod those that this sidecar
 granted: their holders, how long they have been held, how many calls wait, and when they
 end if they are not renewed. For a shared lock, holder and age are those of the oldest grant.
+A holder that is "kept" has perhaps released the lock: its sidecar keeps it for the next session.
 
 On a terminal, these keys work:
 
@@ -188,8 +189,12 @@ func (t *top) chosen(list *topList) (shown []*client.Lock) {
 func topRows(shown []*client.Lock) [][]string {
 	rows := [][]string{{"KEY", "MODE", "HOLDER", "AGE", "WAITERS", "EXPIRES", "STOPPING"}}
 	for _, lock := range shown {
+		holder := client.Printable(lock.Holder.Name())
+		if lock.Kept {
+			holder += ", kept"
+		}
 		rows = append(rows, []string{
-			client.Printable(lock.Key), lock.LockMode.String(), client.Printable(lock.Holder.Name()), client.Human(lock.Holder.HeldMS),
+			client.Printable(lock.Key), lock.LockMode.String(), holder, client.Human(lock.Holder.HeldMS),
 			strconv.Itoa(lock.QueueLength), client.Human(lock.Holder.ExpiresInMS), lock.Stopping.String(),
 		})
 	}

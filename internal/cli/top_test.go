@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +31,27 @@ func TestTopPrintsOnce(t *testing.T) {
 	}
 	if query := f.asked()[0].Encode(); query != "limit=1000&scope=all&type=job" {
 		t.Errorf("asked for %s", query)
+	}
+}
+
+// The holder of a kept lock has perhaps released it. Each table of locks says so.
+func TestTablesShowKeptLocks(t *testing.T) {
+	f := newFakeSidecar(t)
+	lock := listedLock("a", "web-0", "s1", time.Second, time.Second, 0)
+	lock.Kept = true
+	f.holds(lock, listedLock("b", "web-0", "s1", time.Second, time.Second, 0))
+	for _, test := range []struct{ command, a, b string }{
+		{"top", `(?m)^a .* web-0/s1, kept  `, `(?m)^b .* web-0/s1        `},
+		{"ls -o wide", `(?m)^a .* -         yes   0001`, `(?m)^b .* -         -     0001`},
+	} {
+		out, err := command(append([]string{"--socket", f.socket}, strings.Fields(test.command)...)...)
+		if err != nil || !regexp.MustCompile(test.a).MatchString(out) || !regexp.MustCompile(test.b).MatchString(out) {
+			t.Errorf("%s: %v\n%s", test.command, err, out)
+		}
+	}
+	var out strings.Builder
+	if err := writeLock(&lock, &out); err != nil || !strings.Contains(out.String(), "yes: perhaps no session has it now") {
+		t.Errorf("%v: %s", err, out.String())
 	}
 }
 

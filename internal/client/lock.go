@@ -86,6 +86,7 @@ type Lock struct {
 	State string `json:"state"`
 	LockMode
 	Holder      *Holder        `json:"holder"`  // the first, of a shared lock
+	Kept        bool           `json:"kept"`    // perhaps no session has it: the holder's sidecar keeps it
 	Holders     []SharedHolder `json:"holders"` // of a shared lock, up to 100
 	QueueLength int            `json:"queue_length"`
 	Stopping    *StopRequest   `json:"stopping"`

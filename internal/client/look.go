@@ -44,10 +44,11 @@ func (l *Look) WaitedFor(key string) bool {
 	return known
 }
 
-// AddLock adds the holders of a lock.
+// AddLock adds the holders of a lock. A kept lock says nothing about who holds it: perhaps nobody, or another session of the same
+// sidecar. It is not part of a circle then: its sidecar is told that a call waits for it, and if a session has it, names that one.
 func (l *Look) AddLock(lock *Lock) {
 	n, known := l.at[lock.Key]
-	if !known {
+	if !known || lock.Kept {
 		return
 	}
 	for i := range lock.Holders {

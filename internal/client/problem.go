@@ -16,6 +16,7 @@ type ProblemError struct {
 	Reason string `json:"reason"`
 	LockMode
 	Holder        *Holder `json:"holder"`
+	Kept          bool    `json:"kept"`
 	QueueLength   *int    `json:"queue_length"`
 	QueuePosition *int    `json:"queue_position"`
 }
@@ -43,6 +44,9 @@ func (e *ProblemError) Error() string {
 		text = "not granted: " + e.Holder.String()
 		if e.Mode == ModeShared {
 			text += "; " + e.LockMode.String() // the shown holder is the oldest
+		}
+		if e.Kept {
+			text += ", or kept by its sidecar"
 		}
 	}
 	if e.QueueLength != nil && *e.QueueLength > 0 {

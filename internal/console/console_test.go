@@ -222,6 +222,28 @@ func TestCirclesAreLimited(t *testing.T) {
 	}
 }
 
+// A kept lock has perhaps no holder: all pages say so, and none finds a circle in it.
+func TestKeptLocksAreMarked(t *testing.T) {
+	a, b := heldLock("a:1", "web-0", "s1", 1<<40), heldLock("b:1", "web-1", "s2", 1<<40)
+	a.Kept, a.QueueLength, b.QueueLength = true, 1, 1
+	s1, s2 := "s1", "s2"
+	f := &fake{locks: []client.Lock{a, b}, waiters: []client.Waiter{
+		{Key: "a:1", Pod: "web-1", Session: &s2, Mode: "exclusive", WaitingMS: 1 << 40}, {Key: "b:1", Pod: "web-0", Session: &s1, Mode: "exclusive", WaitingMS: 1 << 40},
+	}}
+	s := serve(t, f.start(t), nil)
+	for page, want := range map[string]int{"/": 1, "/key?key=a%3A1": 1, "/key?key=b%3A1": 0, "/waits": 2} { // the waits, and the longest holds
+		doc, marks := s.page(200, page), 0
+		for _, tag := range all(doc, "span", "class", "tag") {
+			if textOf(tag) == "kept" {
+				marks++
+			}
+		}
+		if marks != want || len(all(doc, "ol", "class", "circle")) > 0 {
+			t.Errorf("%s: %d marks, want %d, and no circle", page, marks, want)
+		}
+	}
+}
+
 // However many look, the sidecar is asked once.
 func TestViewersShareReadings(t *testing.T) {
 	f := &fake{locks: []client.Lock{heldLock("a:1", "web-0", "s", 1)}}

@@ -67,7 +67,7 @@ func (c *console) readHeld(name keyName, lock *client.Lock) error {
 // keyed is the data of a key's page.
 type keyed struct {
 	Key, Type, Mode       string
-	Held                  bool
+	Held, Kept            bool
 	Holders               []holder
 	MoreHolders, Queue    int
 	Waiters               []wait
@@ -111,7 +111,7 @@ func (c *console) keyView(namespace string, q url.Values) view {
 func (c *console) keyed(t *topic, s *keyState) *keyed {
 	l := &s.lock
 	d := &keyed{
-		Key: t.name.key, Type: l.Type, Held: l.Holder != nil, Mode: l.LockMode.String(), Queue: max(l.QueueLength, len(s.waiters)),
+		Key: t.name.key, Type: l.Type, Held: l.Holder != nil, Kept: l.Kept, Mode: l.LockMode.String(), Queue: max(l.QueueLength, len(s.waiters)),
 		MoreWaiters: max(0, l.QueueLength-len(s.waiters)), CSRF: c.csrf, AllowStop: c.AllowStop && t.name.namespace == "", AllowForce: c.AllowForce && t.name.namespace == "",
 	}
 	d.Events, d.Unwatched = t.seen()

@@ -254,13 +254,13 @@ type row struct {
 	Held                int64
 	Acquired, Ends      string
 	Queue               int
-	Stopping            bool
+	Stopping, Kept      bool
 }
 
 func rowOf(l *client.Lock) row {
 	return row{
 		ID: rowID(l.Key), Key: l.Key, Type: l.Type, Mode: l.LockMode.String(), Holder: whoOf(l.Holder.Pod, l.Holder.Session, l.Holder.Owner),
-		Held: l.Holder.HeldMS, Acquired: utc(l.Holder.AcquiredAt), Ends: ends(l.Holder), Queue: l.QueueLength, Stopping: l.Stopping != nil,
+		Held: l.Holder.HeldMS, Acquired: utc(l.Holder.AcquiredAt), Ends: ends(l.Holder), Queue: l.QueueLength, Stopping: l.Stopping != nil, Kept: l.Kept,
 	}
 }
 

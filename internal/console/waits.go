@@ -57,6 +57,7 @@ type wait struct {
 	Position      int
 	Holder        *who
 	Others        int
+	Kept          bool // the holder has perhaps released it
 	InCircle      bool
 	Trace         string
 }
@@ -156,7 +157,7 @@ func (c *console) longestWaits(calls []*client.Waiter, locks map[string]*client.
 		w.InCircle = circular[call.Party()]
 		if l := locks[call.Key]; l != nil {
 			holder := whoOf(l.Holder.Pod, l.Holder.Session, l.Holder.Owner)
-			w.Holder, w.Others = &holder, l.HoldersCount-1
+			w.Holder, w.Others, w.Kept = &holder, l.HoldersCount-1, l.Kept
 		}
 		shown = append(shown, w)
 	}

@@ -138,6 +138,7 @@ export interface HeldDetails extends ErrorDetails {
   mode?: Mode | null;
   limit?: number | null;
   holdersCount?: number;
+  kept?: boolean;
 }
 
 /** Another caller holds the lock: `held` or `wait_timeout`. */
@@ -151,6 +152,8 @@ export class NotGrantedError extends LocksidecarError {
   /** The limit of the shared holders, if they have one. */
   readonly limit: number | null;
   readonly holdersCount: number;
+  /** The sidecar of the holder may keep the lock for its next session, so perhaps nobody holds it now. */
+  readonly kept: boolean;
   constructor(code: string, key: string, holder: Holder | null, message: string, details: HeldDetails = {}) {
     super(code, message, details);
     this.key = key;
@@ -158,6 +161,7 @@ export class NotGrantedError extends LocksidecarError {
     this.mode = details.mode ?? null;
     this.limit = details.limit ?? null;
     this.holdersCount = details.holdersCount ?? 0;
+    this.kept = details.kept ?? false;
   }
 }
 

@@ -71,6 +71,8 @@ export interface LockInfo {
   limit: number | null;
   /** Null if the lock is free. Of shared holders, the one that was granted first. */
   holder: Holder | null;
+  /** The sidecar of the holder may keep the lock for its next session, so perhaps nobody holds it now. */
+  kept: boolean;
   /** The shared holders in the order of their tokens, the first 100. */
   holders: SharedHolder[];
   holdersCount: number;

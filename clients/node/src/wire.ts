@@ -86,6 +86,7 @@ export function lockInfoOf(w: Wire): LockInfo {
     mode: (w["mode"] ?? null) as Mode | null,
     limit: (w["limit"] ?? null) as number | null,
     holder: holderOf(w["holder"] as Wire | null),
+    kept: w["kept"] === true,
     holders: ((w["holders"] ?? []) as Wire[]).map(sharedHolderOf),
     holdersCount: (w["holders_count"] ?? 0) as number,
     queueLength: w["queue_length"] as number,
@@ -164,6 +165,7 @@ export function errorOf(
     mode: (w["mode"] ?? null) as Mode | null,
     limit,
     holdersCount: (w["holders_count"] ?? 0) as number,
+    kept: w["kept"] === true,
   };
   switch (code) {
     case "invalid_request":

@@ -12,7 +12,7 @@ const (
 	holder = `{"instance":"a-1","pod":"a","session":null,"owner":null,"acquired_at":"2026-01-02T15:04:05.6Z",` +
 		`"held_ms":1,"expires_in_ms":2,"data":{"any":["thing"]},"traceparent":null}`
 	heldProblem = `{"type":"https://github.com/locksidecar/locksidecar/blob/main/docs/errors.md#held","title":"t","status":423,"code":"held","detail":"d",` +
-		holds + `,"holder":` + holder + `,"queue_length":0,"cached":false,"reason":null,"quiet_ms":null}`
+		holds + `,"holder":` + holder + `,"kept":false,"queue_length":0,"cached":false,"reason":null,"quiet_ms":null}`
 	grant = `{"granted":true,"key":"k","token":1,"session":null,"bind":"ttl","reentry":2,"expires_in_ms":1,"waited_ms":0,` +
 		`"acquired_at":"2026-01-02T15:04:05.6Z","mode":"shared","limit":3,"slot":2}`
 	skipped = `{"granted":false,"key":"k","outcome":"success","result":[1]}`
@@ -20,7 +20,7 @@ const (
 	stats   = `{` + counts + `,"waiting":3,"types":[{"namespace":null,"type":"",` + counts + `,"waiting":0}],` +
 		`"pods":[{"namespace":"n","pod":"p",` + counts + `}]}`
 	lock = `{"key":"k:1","type":"k","state":"held","mine":false,"token":null,` + holds + `,"holder":` + holder +
-		`,"holders":[],"queue_length":0,"cached":false,"stopping":null}`
+		`,"kept":false,"holders":[],"queue_length":0,"cached":false,"stopping":null}`
 )
 
 // Each case breaks one rule of the checker.

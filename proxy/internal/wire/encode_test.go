@@ -61,6 +61,15 @@ func TestPageIsBounded(t *testing.T) {
 }
 
 // BenchmarkParse measures the parts that are not fasthttp's.
+// A free key is not kept, whatever its last grant was.
+func TestOnlyAHeldLockIsKept(t *testing.T) {
+	for _, lock := range []store.Lock{{Key: "k", Held: true, Kept: true}, {Key: "k", Held: true}, {Key: "k", Kept: true}} {
+		if got := parse(t, AppendView(nil, &lease.View{Lock: lock}))["kept"]; got != (lock.Held && lock.Kept) {
+			t.Errorf("%v of %+v", got, lock)
+		}
+	}
+}
+
 func BenchmarkParse(b *testing.B) {
 	b.Run("key", func(b *testing.B) {
 		b.ReportAllocs()

@@ -27,7 +27,7 @@ func FuzzProblem(f *testing.F) {
 			data = nil // stores keep JSON
 		}
 		count := int(n & 0xffff)
-		lock := store.Lock{Key: key, Held: n&1 == 0, QueueLength: count, Holder: store.Holder{
+		lock := store.Lock{Key: key, Held: n&1 == 0, Kept: n&4 == 0, QueueLength: count, Holder: store.Holder{
 			Instance: text, Pod: text, Session: text, Owner: text, Traceparent: text, Data: data,
 			AcquiredAt: time.UnixMicro(n % 1e15), HeldFor: time.Duration(n), ExpiresIn: time.Duration(-n),
 		}}

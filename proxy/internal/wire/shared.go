@@ -66,7 +66,7 @@ func (o object) positive(name string, n int64) object {
 	return o.number(name, n)
 }
 
-// holders appends the mode of a key, the number of its holders, and the holder, of shared ones the first.
+// holders appends the mode of a key, the number of its holders, the holder, of shared ones the first, and whether its sidecar may keep the key.
 func (o object) holders(l *store.Lock) object {
 	count := 0
 	if l.Shared {
@@ -74,7 +74,7 @@ func (o object) holders(l *store.Lock) object {
 	} else if l.Held {
 		count = 1
 	}
-	return o.mode(l.Shared || l.Held, l.Shared, l.Limit).number("holders_count", int64(count)).holder(l)
+	return o.mode(l.Shared || l.Held, l.Shared, l.Limit).number("holders_count", int64(count)).holder(l).boolean("kept", l.Held && l.Kept)
 }
 
 // share appends the members of one holder of a shared lock.

@@ -77,7 +77,7 @@ export function refused(error: unknown): Members {
   if (!(error instanceof LocksidecarError)) {
     throw error;
   }
-  const { code, reason, key, reentry, mode, limit, holdersCount } = error as unknown as Members;
+  const { code, reason, key, reentry, mode, limit, holdersCount, kept } = error as unknown as Members;
   let detail = error.message;
   for (const field of fields) {
     detail = detail.replaceAll(
@@ -85,7 +85,7 @@ export function refused(error: unknown): Members {
       field.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
     );
   }
-  const result: Members = { error: code, detail, key, reentry, mode, limit, holders_count: holdersCount };
+  const result: Members = { error: code, detail, key, reentry, mode, limit, holders_count: holdersCount, kept };
   if (error instanceof NotHolderError || error instanceof LockLostError) {
     result["reason"] = reason;
   }

@@ -185,6 +185,11 @@ class LockHeld(ApiError):
         return self.problem.get("limit")
 
     @property
+    def kept(self) -> bool:
+        """The sidecar of the holder may keep the lock for its next session, so perhaps nobody holds it now."""
+        return bool(self.problem.get("kept", False))
+
+    @property
     def holders_count(self) -> int:
         """The number of the holders."""
         return int(self.problem.get("holders_count", 0))

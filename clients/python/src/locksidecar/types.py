@@ -143,7 +143,7 @@ class LockInfo:
     """One lock. `token` is None unless this client's session holds it. `holder` is None if the lock is free.
 
     `mode` is None if it is free. Of a shared lock, `holder` is the one that was granted first, and `holders` has the
-    first 100.
+    first 100. `kept`: the sidecar of the holder may keep the lock for its next session, so perhaps nobody holds it now.
     """
 
     key: str
@@ -154,6 +154,7 @@ class LockInfo:
     mode: Mode | None
     limit: int | None
     holder: Holder | None
+    kept: bool
     holders: tuple[SharedHolder, ...]
     holders_count: int
     queue_length: int
@@ -171,6 +172,7 @@ class LockInfo:
             mode=value.get("mode"),
             limit=value.get("limit"),
             holder=Holder.from_json(value.get("holder")),
+            kept=value.get("kept", False),
             holders=tuple(SharedHolder.from_json(one) for one in value.get("holders", ())),
             holders_count=value.get("holders_count", 0),
             queue_length=value["queue_length"],

@@ -283,9 +283,9 @@ def stopping_of(it: Stopping | None) -> dict[str, Any] | None:
 def info(it: LockInfo) -> dict[str, Any]:
     return {
         "key": it.key, "type": it.type, "state": it.state, "mine": it.mine, "token": it.token,
-        "mode": it.mode, "limit": it.limit, "holder": holder(it.holder), "holders_count": it.holders_count,
-        "holders": [shared_holder(one) for one in it.holders], "queue_length": it.queue_length,
-        "stopping": stopping_of(it.stopping),
+        "mode": it.mode, "limit": it.limit, "holder": holder(it.holder), "kept": it.kept,
+        "holders_count": it.holders_count, "holders": [shared_holder(one) for one in it.holders],
+        "queue_length": it.queue_length, "stopping": stopping_of(it.stopping),
     }  # fmt: skip
 
 

@@ -56,6 +56,15 @@ public class LockHeldException extends ApiException {
   }
 
   /**
+   * Whether the sidecar of the holder may keep the lock for its next session, so that perhaps nobody holds it now.
+   *
+   * @return whether it may
+   */
+  public boolean kept() {
+    return Boolean.TRUE.equals(problem().get("kept"));
+  }
+
+  /**
    * The limit of the shared holders.
    *
    * @return the limit; 0 if they have none

@@ -14,6 +14,7 @@ import org.jspecify.annotations.Nullable;
  * @param shared whether its holders do not exclude each other
  * @param limit the most shared holders; 0: without limit
  * @param holder the holder, of several the one that was granted first; null: the lock is free
+ * @param kept whether the sidecar of the holder may keep it for its next session, so that perhaps nobody holds it now
  * @param holders the first 100 holders, by token
  * @param holdersCount how many holders it has
  * @param queueLength how many calls wait for it
@@ -28,6 +29,7 @@ public record LockInfo(
     boolean shared,
     int limit,
     @Nullable Holder holder,
+    boolean kept,
     List<SharedHolder> holders,
     int holdersCount,
     int queueLength,

@@ -28,8 +28,8 @@ final class Read {
     Operations.list(it, "holders").forEach(one -> holders.add(sharedHolder((JsonObject) one)));
     return new LockInfo(
         it.getString("key"), it.getString("type"), "held".equals(it.getString("state")), it.getBoolean("mine"),
-        it.getLong("token"), shared(it), it.getInt("limit"), holder(it.get("holder")), List.copyOf(holders),
-        it.getInt("holders_count"), it.getInt("queue_length"), stopping(it));
+        it.getLong("token"), shared(it), it.getInt("limit"), holder(it.get("holder")),
+        it.getBoolean("kept"), List.copyOf(holders), it.getInt("holders_count"), it.getInt("queue_length"), stopping(it));
   }
 
   private static SharedHolder sharedHolder(JsonObject it) {

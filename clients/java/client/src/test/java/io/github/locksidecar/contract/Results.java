@@ -45,7 +45,7 @@ final class Results {
     return members(
         "key", it.key(), "type", it.type(), "state", it.held() ? "held" : "free", "mine", it.mine(), "token",
         it.token() == 0 ? null : it.token(), "mode", it.held() ? mode(it.shared()) : null, "limit", limit(it.limit()),
-        "holder", holder(it.holder()), "holders_count", it.holdersCount(), "holders",
+        "holder", holder(it.holder()), "kept", it.kept(), "holders_count", it.holdersCount(), "holders",
         it.holders().stream().map(Results::sharedHolder).toList(), "queue_length", it.queueLength(), "stopping",
         stopping(it.stopping()));
   }
