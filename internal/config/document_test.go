@@ -22,7 +22,7 @@ func TestTheTableOfVariables(t *testing.T) {
 	if !ok || !ended {
 		t.Fatalf("docs/configuration.md has no table that begins with\n%s", head)
 	}
-	link := regexp.MustCompile(`docs/\w+\.md(#[\w-]+)?`)
+	link := regexp.MustCompile(`docs/[\w-]+\.md(#[\w-]+)?`)
 	var rows []string
 	for _, v := range new(loader).table() {
 		standard, described := strings.CutPrefix(v.standard, "(")

@@ -55,7 +55,7 @@ func (l *loader) table() []variable {
 		{"FAILOVER", "(`quick` if PostgreSQL's standby is synchronous, else `quiet`)", into(&c.Failover, oneOf(store.FailoverQuiet, store.FailoverQuick)), "what follows a failover of PostgreSQL, MySQL or Redis that may have forgotten grants of this sidecar. `quiet` grants nothing to anybody for the longest TTL in use, so that no two sessions hold a lock. `quick` grants at once (docs/stores.md#quiet-time)"},
 		{"CACHE_SIZE", "10000", into(&c.CacheSize, integer(1, most)), "keys in the held cache, which repeats the answer that a lock is held"},
 		{"CACHE_TTL", "100ms", into(&c.CacheTTL, duration(0, time.Minute)), "how long the held cache keeps an answer; 0 turns it off"},
-		{"KEEP", "0", into(&c.Keep, duration(0, longestKeep)), "how long a key that an app released stays with this sidecar, so that the next session here gets it without the store; another sidecar that wants it gets it sooner. 0 turns it off"},
+		{"KEEP", "0", into(&c.Keep, duration(0, longestKeep)), "how long a key that an app released stays with this sidecar, so that the next session here gets it without the store; another sidecar that wants it gets it sooner. 0 turns it off (docs/how-it-works.md#kept-keys)"},
 		{"BATCH_MAX", "1000", into(&c.BatchMax, integer(1, 100_000)), "most rows in one statement"},
 		{"MAX_SESSIONS", "1000", into(&c.MaxSessions, integer(1, most)), "most sessions at a time"},
 		{"MAX_LOCKS_PER_SESSION", "100000", into(&c.MaxLocksPerSession, integer(1, most)), "most locks of one session"},
