@@ -21,15 +21,21 @@ import (
 	"github.com/locksidecar/locksidecar/store/key"
 )
 
-// TestPromisesUnderFaults lets clients of three instances use a few keys, while requests are lost, late, slow or
+// TestPromisesUnderFaults lets clients of three instances use a few keys, and keep some, while requests are lost, late, slow or
 // answered to nobody, letters are slow or lost, and leases die. The server's records must keep each promise after
 // each swap, and each client must get its turn.
 // Proves: A7
 func TestPromisesUnderFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		takes := 0
 		rapid.Check(struct{ rapid.TB }{t}, func(t *rapid.T) {
-			newTrial(rapid.Uint64().Draw(t, "seed")).run(t)
+			tr := newTrial(rapid.Uint64().Draw(t, "seed"))
+			tr.run(t)
+			takes += tr.takes
 		})
+		if takes == 0 {
+			t.Error("nobody got a kept key")
+		}
 	})
 }
 
@@ -39,7 +45,11 @@ const (
 	latest     = 3 * time.Second // of a late request
 	sharedKey  = "shared"
 	shareLimit = 2
+	instances  = 3
 )
+
+// ownKey is the key that mostly this instance uses.
+func ownKey(instance int) string { return fmt.Sprint("own-", instance) }
 
 // trial is one run.
 type trial struct {
@@ -52,15 +62,19 @@ type trial struct {
 	// over are attempts whose client no longer needs what it has. Some of them it withdraws, and gone are those that were
 	// withdrawn.
 	over, withdraws, gone map[store.AttemptID]bool
-	tokens                map[string]int64
-	grants                int
-	pods                  []*pod
+	// adopted are sessions that got a kept key, and that the store shall know.
+	adopted map[store.AttemptID]bool
+	tokens  map[string]int64
+	grants  int
+	// takes counts the sessions that got a kept key from their instance.
+	takes int
+	pods  []*pod
 }
 
 func newTrial(seed uint64) *trial {
 	tr := &trial{
 		server: fake.NewServer(), random: rand.New(rand.NewPCG(seed, 1)),
-		over: map[store.AttemptID]bool{}, withdraws: map[store.AttemptID]bool{}, gone: map[store.AttemptID]bool{}, tokens: map[string]int64{},
+		over: map[store.AttemptID]bool{}, withdraws: map[store.AttemptID]bool{}, gone: map[store.AttemptID]bool{}, adopted: map[store.AttemptID]bool{}, tokens: map[string]int64{},
 	}
 	tr.server.Swapped = tr.judge
 	return tr
@@ -144,7 +158,7 @@ func (tr *trial) judge(was, is cas.Record, alive func(store.LeaseID) bool) {
 		if h.Shared {
 			shared++
 		}
-		if old[id] == nil || old[id].Token != h.Token {
+		if (old[id] == nil || old[id].Token != h.Token) && !tr.adopted[id] {
 			granted = append(granted, h)
 		}
 		if tr.gone[id] && (old[id] == nil || living(after, h.Lease)) { // a dead holder may stay in the record
@@ -193,6 +207,28 @@ func holders(rec *key.Record) map[store.AttemptID]*key.RecordHolder {
 	return found
 }
 
+// gives lets a session have a kept key under this token, unless the lease is over.
+func (tr *trial) gives(ask store.Ask, token int64) bool {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if tr.over[ask.ID] {
+		return false
+	}
+	tr.takes++
+	if token <= tr.tokens[ask.Key] {
+		tr.wrongf("%s: a session got the kept key under %d after %d", ask.Key, token, tr.tokens[ask.Key])
+	}
+	tr.tokens[ask.Key] = token
+	return true
+}
+
+// adopts notes that the store is told of a session which got a kept key.
+func (tr *trial) adopts(first, id store.AttemptID) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.over[first], tr.adopted[id] = true, true
+}
+
 // end notes that a client no longer relies on an attempt, or with gone that it was withdrawn.
 func (tr *trial) end(id store.AttemptID, gone bool) {
 	tr.mu.Lock()
@@ -206,8 +242,8 @@ func (tr *trial) end(id store.AttemptID, gone bool) {
 func (tr *trial) run(t *rapid.T) {
 	var clients, background sync.WaitGroup
 	stop := make(chan struct{})
-	for i := range 3 {
-		p := &pod{trial: tr, waits: map[store.AttemptID]chan store.News{}}
+	for i := range instances {
+		p := &pod{trial: tr, own: ownKey(i), waits: map[store.AttemptID]chan store.News{}, last: map[string]int64{}, recalls: map[string]int{}}
 		id := store.Identity{Namespace: "n", Instance: fmt.Sprint("pod-", i), Pod: "p"}
 		p.store = cas.New(cas.Config{Backend: tr.server.Open(id.Instance, tr.faults()), Identity: id, SweepTerm: -1})
 		must(t, p.store.Start(context.Background(), p.hear))
@@ -270,11 +306,19 @@ type pod struct {
 	until time.Time
 	waits map[store.AttemptID]chan store.News
 	held  map[store.AttemptID]bool // under the lease
+	// own is the key that mostly this instance uses. last are the tokens under which it released keys last, and recalls how often each
+	// was recalled.
+	own     string
+	last    map[string]int64
+	recalls map[string]int
 }
 
 func (p *pod) hear(n store.News) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if n.Recall {
+		p.recalls[n.Key]++
+	}
 	for id, ch := range p.waits {
 		if n.ID == id || n.ID == (store.AttemptID{}) {
 			select {
@@ -375,7 +419,12 @@ func (p *pod) turn() {
 // try makes one attempt. It returns false if it did not get the key.
 func (p *pod) try() bool {
 	ask, wait := store.Ask{Attempt: store.Attempt{Key: "k", ID: uuid.New()}}, !p.chance(20)
-	if p.chance(30) {
+	switch n := p.below(100); {
+	case n < 25:
+		ask.Key = p.own
+	case n < 30:
+		ask.Key = ownKey(p.below(instances))
+	case n < 55:
 		ask.Key, ask.Shared, ask.Limit = sharedKey, p.chance(80), shareLimit
 		if !ask.Shared {
 			ask.Limit = 0
@@ -392,6 +441,8 @@ func (p *pod) try() bool {
 	ask.Lease = p.lease
 	p.waits[ask.ID] = news
 	p.held[ask.ID] = true
+	ask.Last = p.last[ask.Key]
+	recalls := p.recalls[ask.Key]
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()
@@ -420,16 +471,59 @@ func (p *pod) try() bool {
 		return false
 	}
 	time.Sleep(p.upTo(400 * time.Millisecond))
-	p.end(ask.ID, false)
 	c := store.Claim{Key: ask.Key, Token: answer.Token, Lease: ask.Lease}
 	if ask.TTL > 0 {
 		c.Lease = store.LeaseID{}
 	}
-	p.persist(func(ctx context.Context) error {
-		_, err := p.store.Release(ctx, []store.Claim{c})
-		return err
-	})
+	visible := answer.Token
+	if answer.Keepable {
+		c, visible = p.keep(ask, c, recalls)
+	}
+	for _, id := range append(c.Served, ask.ID) {
+		p.end(id, false)
+	}
+	for range 1 + p.below(2) { // a release may be repeated after the next grant
+		var verdicts []store.Verdict
+		p.persist(func(ctx context.Context) (err error) {
+			verdicts, err = p.store.Release(ctx, []store.Claim{c})
+			return err
+		})
+		if verdicts[0].Status == store.Holds && !ask.Shared {
+			p.mu.Lock()
+			p.last[ask.Key] = visible
+			p.mu.Unlock()
+		}
+	}
 	return true
+}
+
+// keep gives the key to further sessions of this instance, each under a token of its own, while its lease is trusted and nobody recalls
+// the key. It returns the claim that frees the key, and the token that the store knows.
+func (p *pod) keep(ask store.Ask, first store.Claim, recalls int) (store.Claim, int64) {
+	claim := first
+	recalled := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.recalls[ask.Key] != recalls
+	}
+	for next := first.Token + 1; next-first.Token < store.TokensPerGrant && !recalled() && p.chance(90) && p.gives(ask, next); next += 1 + int64(p.below(90)) {
+		claim = store.Claim{Key: ask.Key, Token: next, Lease: ask.Lease, Served: []store.AttemptID{uuid.New()}}
+		time.Sleep(p.upTo(300 * time.Millisecond))
+	}
+	switch {
+	case p.chance(20) && claim.Served != nil: // others shall see this session
+		p.adopts(ask.ID, claim.Served[0])
+		adoption := store.Adoption{Change: store.Change{Key: ask.Key, Token: claim.Token, Lease: ask.Lease}, Served: claim.Served, AcquiredAt: time.Now()}
+		p.persist(func(ctx context.Context) error {
+			_, err := p.store.Adopt(ctx, []store.Adoption{adoption})
+			return err
+		})
+		return claim, claim.Token
+	case p.chance(50): // the store knows only the first token
+		return first, first.Token
+	default:
+		return claim, first.Token
+	}
 }
 
 func (p *pod) withdraw(ask store.Ask) {
