@@ -4,7 +4,6 @@ package lease
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -13,8 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
-	"github.com/locksidecar/locksidecar/lease/internal/holdings"
-	"github.com/locksidecar/locksidecar/lease/internal/reconcile"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -236,52 +233,4 @@ func TestForgottenGrantOfALateAnswerIsLost(t *testing.T) {
 		}
 		r.must(r.amend(s, kept))
 	})
-}
-
-// locks acquires this number of locks in one session.
-func (r *rig) locks(s *holdings.Session, ttl time.Duration, n int) {
-	r.t.Helper()
-	var all []*answer
-	for i := range n {
-		all = append(all, r.ask(context.Background(), s, types.Request{Key: fmt.Sprintf("%s/%d", ttl, i), TTL: ttl}))
-	}
-	for _, a := range all {
-		a.granted(r.t)
-	}
-}
-
-// A lease with more locks than one read returns is not trusted before all are read. A lease with
-// few locks does not wait for that. Each lock is read once.
-func TestFewLocksAreVerifiedFirst(t *testing.T) {
-	const many = reconcile.VerifyMax + 500
-	for name, heals := range map[string]bool{"the reads succeed again": true, "the reads keep failing": false} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, opt option) {
-				r := newRig(t, opt)
-				s := r.eitherSession()
-				few := r.lock(s, "few")
-				r.locks(s, 10*time.Second, many)
-				r.st.set("Move", fault{refuse: true}) // because a move verifies the lock, too
-				r.st.set("HeldUnder", fault{times: 1, then: func() { r.st.set("HeldUnder", fault{refuse: true}) }})
-				r.st.failover()
-				time.Sleep(r.m.cfg.RenewInterval + time.Second)
-				if n := r.st.largest("HeldUnder"); n != reconcile.VerifyMax {
-					t.Fatalf("%d read at a time", n)
-				}
-				if heals {
-					r.st.lift("HeldUnder")
-				}
-				time.Sleep(14 * time.Second)
-				lost := 0
-				if !heals {
-					lost = many
-				}
-				if n := len(r.losses()); n != lost {
-					t.Errorf("%d lost, want %d", n, lost)
-				}
-				r.must(r.amend(s, few))
-				r.st.lift("HeldUnder", "Move")
-			})
-		})
-	}
 }

@@ -81,7 +81,7 @@ func (c *fakeClock) stop(d time.Duration) { c.ahead.Add(int64(d)) }
 //
 // Requests: as (an owner), hour (MinHold), once (a session's, with an id), repeatable (bind:ttl, with an id), waits.
 //
-// Calls: try, lock, lockTTL, locks (many), get (any request), share, denied and isDenied (must not be granted); beside the test: ask, wait
+// Calls: try, lock, lockTTL, get (any request), share, denied and isDenied (must not be granted); beside the test: ask, wait
 // (queued when it returns), waiting (behind another sidecar), waitShare, askAll, waitAll, won (granted, not delivered); their answers:
 // isOver, granted, skipped, inVain.
 //

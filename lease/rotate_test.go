@@ -5,7 +5,6 @@ package lease
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
-	"github.com/locksidecar/locksidecar/lease/internal/reconcile"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -511,25 +509,6 @@ func TestMovesAreTriedUntilTheySucceed(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Many locks are moved in parts, because each statement keeps rows locked while it runs.
-func TestMuchIsMovedInParts(t *testing.T) {
-	bubble(t, func(t *testing.T, opt option) {
-		r := newRig(t, opt)
-		s := r.eitherSession()
-		for i := range 2*reconcile.MoveMax + 1 {
-			r.lock(s, fmt.Sprint("k", i))
-		}
-		old := r.lease()
-		r.st.set("Move", fault{after: 100 * time.Millisecond})
-		r.st.failover()
-		time.Sleep(time.Minute)
-		if n, largest := r.st.count("Move"), r.st.largest("Move"); n != 3 || largest != reconcile.MoveMax {
-			t.Errorf("moved by %d statements, %d at a time", n, largest)
-		}
-		r.isRotated(old)
-	})
 }
 
 // A watch continues under the fresh lease.

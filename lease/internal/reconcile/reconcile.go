@@ -48,8 +48,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// VerifyMax limits the locks of one read, because the server may have to read each from a disk.
-const VerifyMax = 2000
+// verifyMax limits the locks of one read, because the server may have to read each from a disk.
+const verifyMax = 2000
 
 var errOtherHistory = errors.New("locks were read from another server than the one that renewed their leases")
 
@@ -131,7 +131,7 @@ func (rc *Reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, l
 	asked, count := make(map[string]bool), 0
 	read := make(unread, len(leases))
 	for _, l := range leases {
-		read[l] = left[l][:min(len(left[l]), VerifyMax-count)]
+		read[l] = left[l][:min(len(left[l]), verifyMax-count)]
 		count += len(read[l])
 		for _, h := range read[l] {
 			if !asked[h.Key] { // several shares of a key are read once

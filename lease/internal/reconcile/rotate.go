@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// MoveMax limits the locks and waits that one statement moves, with their rows locked. The pause after a
+	// moveMax limits the locks and waits that one statement moves, with their rows locked. The pause after a
 	// statement is moveRest times its duration.
-	MoveMax  = 200
+	moveMax  = 200
 	moveRest = 4
 )
 
@@ -68,7 +68,7 @@ func (rc *Reconciler) moveAll(old *heartbeat.Lease, moves []move) (known bool) {
 	}
 	old.MoveTo(to)
 	for len(left) > 0 {
-		some := left[:min(MoveMax, len(left))]
+		some := left[:min(moveMax, len(left))]
 		began := rc.clk.Now()
 		states, err := rc.move(old, to, some)
 		if err != nil {
