@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// Term is the length of an election's term.
-	Term = 5 * time.Minute
-	// Interval is the least pause between two counts. The pause is restShare times the count's duration if
+	// term is the length of an election's term.
+	term = 5 * time.Minute
+	// interval is the least pause between two counts. The pause is restShare times the count's duration if
 	// that is longer, so the load is at most 1%.
-	Interval  = time.Minute
+	interval  = time.Minute
 	restShare = 100
-	// Watched is how long counting continues after a read of the metrics.
-	Watched = 10 * time.Minute
-	// Age is after how many intervals a count is no longer shown.
-	Age = 3
+	// watchedFor is how long counting continues after a read of the metrics.
+	watchedFor = 10 * time.Minute
+	// age is after how many intervals a count is no longer shown.
+	age = 3
 )
 
 // Store is the part of a [store.Store] that a Counter needs.
@@ -102,7 +102,7 @@ func (f *Counter) run(ctx context.Context) {
 func (f *Counter) watched() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.clk.Now().Before(f.looked.Add(Watched))
+	return f.clk.Now().Before(f.looked.Add(watchedFor))
 }
 
 // rest resigns, so that another sidecar need not wait for the end of the term.
@@ -126,17 +126,17 @@ func (f *Counter) round(ctx context.Context) time.Duration {
 	left, err := f.elect(ctx)
 	if err != nil {
 		f.log.Debug("could not choose the sidecar that counts all locks, trying again later", "error", err)
-		return clock.Jittered(Interval)
+		return clock.Jittered(interval)
 	}
 	if !f.ours { // the others must not all try again at the same moment
 		// A time longer than a term comes from a store whose clock was wrong.
-		return min(max(left, 0), Term) + rand.N(Interval)
+		return min(max(left, 0), term) + rand.N(interval)
 	}
 	if !f.clk.Now().Before(f.countAt) {
 		f.count(ctx)
 	}
 	// The election is renewed during the pause between counts.
-	return min(max(f.countAt.Sub(f.clk.Now()), 0), Term/2)
+	return min(max(f.countAt.Sub(f.clk.Now()), 0), term/2)
 }
 
 // elect returns how long another sidecar's term lasts, if this one is not elected.
@@ -145,13 +145,13 @@ func (f *Counter) elect(ctx context.Context) (left time.Duration, err error) {
 	defer cancel()
 	sent := f.clk.Now()
 	suspended := f.clk.Suspended(sent)
-	election, err := f.store.Elect(ctx, Term)
+	election, err := f.store.Elect(ctx, term)
 	switch {
 	case err != nil:
 		f.ours = f.ours || store.OutcomeUnknown(err)
 	case election.Elected:
 		f.ours = true
-		f.hold(sent.Add(Term), suspended)
+		f.hold(sent.Add(term), suspended)
 	default:
 		f.ours = false
 		f.hold(time.Time{}, 0)
@@ -175,8 +175,8 @@ func (f *Counter) count(ctx context.Context) {
 	began := f.clk.Now()
 	stats, err := f.store.Stats(ctx)
 	ended := f.clk.Now()
-	interval := max(Interval, restShare*ended.Sub(began))
-	f.countAt = ended.Add(interval)
+	pause := max(interval, restShare*ended.Sub(began))
+	f.countAt = ended.Add(pause)
 	if err != nil {
 		level := slog.LevelDebug
 		if !f.failing {
@@ -184,7 +184,7 @@ func (f *Counter) count(ctx context.Context) {
 		}
 		f.failing = true
 		f.log.Log(ctx, level, "the fleet's locks cannot be counted, so its metrics become old, and are missing after a while",
-			"error", err, "shown_for", f.shownFor(ended).String(), "next_try_in", interval.String())
+			"error", err, "shown_for", f.shownFor(ended).String(), "next_try_in", pause.String())
 		return
 	}
 	if f.failing {
@@ -193,5 +193,5 @@ func (f *Counter) count(ctx context.Context) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known, f.knownUntil = stats, ended.Add(Age*interval)
+	f.known, f.knownUntil = stats, ended.Add(age*pause)
 }

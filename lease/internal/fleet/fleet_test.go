@@ -1,20 +1,22 @@
-package lease
+package fleet
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/testing/logtest"
-	"github.com/locksidecar/locksidecar/lease/internal/fleet"
+	"github.com/locksidecar/locksidecar/lease/internal/background"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
-	"github.com/locksidecar/locksidecar/store/memory"
 )
 
 // office is what the stores of a fleet share: the elected instance, and the counts.
@@ -48,73 +50,149 @@ func (o *office) put(counts store.Stats) {
 	o.counts = counts
 }
 
-// counting is a double with elections.
-type counting struct {
-	*double
-	name string
+// voter is the store of a sidecar, as a Counter sees it. Its operations can be made to fail.
+type voter struct {
 	*office
+	name string
+
+	mu     sync.Mutex
+	faults map[string]fault
+	calls  map[string]int
 }
 
-func (c counting) Elect(ctx context.Context, term time.Duration) (store.Election, error) {
-	return do(ctx, c.double, "Elect", 0, func(context.Context) (store.Election, error) {
-		c.office.mu.Lock()
-		defer c.office.mu.Unlock()
-		c.terms = append(c.terms, term)
-		now := time.Now()
-		switch mine := c.who == c.name; {
-		case term == 0 && mine:
-			c.until = now
-		case term == 0:
-		case mine || !now.Before(c.until):
-			c.who, c.until = c.name, now.Add(term)
-		default:
-			return store.Election{Left: c.until.Sub(now)}, nil
+// fault is what happens to an operation. forget: the next one is carried out, and its answer is lost.
+type fault struct {
+	refuse, forget bool
+	before         time.Duration
+	gate           chan struct{} // delays it
+}
+
+func (v *voter) set(op string, f fault) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.faults[op] = f
+}
+
+func (v *voter) lift(op string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.faults, op)
+}
+
+// hold delays an operation until the returned function is called.
+func (v *voter) hold(op string) (unhold func()) {
+	gate := make(chan struct{})
+	v.set(op, fault{gate: gate})
+	return func() {
+		v.lift(op)
+		close(gate)
+	}
+}
+
+func (v *voter) count(op string) int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.calls[op]
+}
+
+var errBroken = errors.New("broken on purpose")
+
+// do carries out an operation, with its fault.
+func do[R any](ctx context.Context, v *voter, op string, f func() R) (r R, err error) {
+	v.mu.Lock()
+	v.calls[op]++
+	what := v.faults[op]
+	if what.forget {
+		delete(v.faults, op)
+	}
+	v.mu.Unlock()
+	err = clock.Rest(ctx, what.before)
+	if what.gate != nil {
+		select {
+		case <-what.gate:
+		case <-ctx.Done():
+			err = ctx.Err()
 		}
-		return store.Election{Elected: term > 0, Left: term}, nil
+	}
+	if err != nil {
+		return r, &store.Error{Op: op, Err: err, Unknown: true}
+	}
+	if what.refuse {
+		return r, &store.Error{Op: op, Err: errBroken}
+	}
+	r = f()
+	if what.forget {
+		return r, &store.Error{Op: op, Err: errBroken, Unknown: true}
+	}
+	return r, nil
+}
+
+func (v *voter) Elect(ctx context.Context, term time.Duration) (store.Election, error) {
+	return do(ctx, v, "Elect", func() store.Election {
+		v.office.mu.Lock()
+		defer v.office.mu.Unlock()
+		v.terms = append(v.terms, term)
+		now := time.Now()
+		switch mine := v.who == v.name; {
+		case term == 0 && mine:
+			v.until = now
+		case term == 0:
+		case mine || !now.Before(v.until):
+			v.who, v.until = v.name, now.Add(term)
+		default:
+			return store.Election{Left: v.until.Sub(now)}
+		}
+		return store.Election{Elected: term > 0, Left: term}
 	})
 }
 
-func (c counting) Stats(ctx context.Context) (store.Stats, error) {
-	return do(ctx, c.double, "Stats", 0, func(context.Context) (store.Stats, error) {
-		c.office.mu.Lock()
-		defer c.office.mu.Unlock()
-		return c.counts, nil
+func (v *voter) Stats(ctx context.Context) (store.Stats, error) {
+	return do(ctx, v, "Stats", func() store.Stats {
+		v.office.mu.Lock()
+		defer v.office.mu.Unlock()
+		return v.counts
 	})
 }
+
+// sleeper is the clock of the bubble, on a machine that can be suspended.
+type sleeper struct{ suspended atomic.Int64 }
+
+func (*sleeper) Now() time.Time                      { return time.Now() }
+func (s *sleeper) Suspended(time.Time) time.Duration { return time.Duration(s.suspended.Load()) }
 
 // counter is a sidecar that takes part in the election.
 type counter struct {
-	t   *testing.T
-	m   *Manager
-	st  counting
-	clk *fakeClock
-	log *logtest.Log
+	t    *testing.T
+	f    *Counter
+	st   *voter
+	clk  *sleeper
+	log  *logtest.Log
+	stop func()
 }
+
+const storeTimeout = 5 * time.Second
 
 func newCounter(t *testing.T, o *office, name string) *counter {
 	t.Helper()
-	st := counting{newDouble(memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: name, Pod: name})), name, o}
-	clk, log := &fakeClock{}, &logtest.Log{}
-	m, err := New(types.Config{
-		Clock: clk, Instance: name, Pod: name, TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
-		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 1, BatchMax: 1,
-		MaxSessions: 1, MaxLocksPerSession: 1, MaxWaiters: 1, Logger: slog.New(slog.NewTextHandler(log, nil)),
-	}, st)
-	if err != nil {
-		t.Fatal(err)
+	c := &counter{
+		t: t, st: &voter{office: o, name: name, faults: map[string]fault{}, calls: map[string]int{}}, clk: &sleeper{}, log: &logtest.Log{},
 	}
-	if err := m.Start(t.Context()); err != nil {
-		t.Fatal(err)
+	ctx, cancel := context.WithCancel(t.Context())
+	later := background.New(ctx, c.clk)
+	c.f = New(ctx, types.Config{Clock: c.clk, StoreTimeout: storeTimeout, Logger: slog.New(slog.NewTextHandler(c.log, nil))}, c.st, later.Spawn)
+	c.stop = func() {
+		cancel()
+		later.Join()
 	}
-	t.Cleanup(m.Stop)
-	return &counter{t, m, st, clk, log}
+	t.Cleanup(c.stop)
+	return c
 }
 
 // look scrapes once, and lets all goroutines settle before and after.
 func (c *counter) look() (store.Stats, bool) {
 	synctest.Wait()
 	defer synctest.Wait()
-	return c.m.Fleet()
+	return c.f.Current()
 }
 
 // scrape looks every 15 seconds for this time.
@@ -163,7 +241,7 @@ func TestFleetWithoutScrapes(t *testing.T) {
 		a.asked("Stats", 0)
 		a.shows(-1) // the first scrape only starts the counting
 		a.shows(3)
-		time.Sleep(fleet.Watched + 2*fleet.Interval)
+		time.Sleep(watchedFor + 2*interval)
 		elections, counts := a.st.count("Elect"), a.st.count("Stats")
 		if who := o.holder(); who != "" || counts < 10 {
 			t.Errorf("%q is elected, and %d counts were made, without a scrape", who, counts)
@@ -196,7 +274,7 @@ func TestFleetOneCounts(t *testing.T) {
 			t.Errorf("the sidecar that is not elected asked %d times in an hour", n)
 		}
 		o.put(held(7))
-		time.Sleep(fleet.Interval)
+		time.Sleep(interval)
 		a.shows(7)
 	})
 }
@@ -208,14 +286,14 @@ func TestFleetStop(t *testing.T) {
 		a, b := newCounter(t, o, "a"), newCounter(t, o, "b")
 		a.look()
 		b.look()
-		a.m.Stop()
+		a.stop()
 		if who := o.holder(); who != "" {
 			t.Errorf("%q is still elected", who)
 		}
 		a.shows(-1)
-		b.scrape(fleet.Term + fleet.Interval)
+		b.scrape(term + interval)
 		b.shows(1)
-		if last := o.terms[slices.Index(o.terms, 0):]; len(last) < 2 || last[1] != fleet.Term {
+		if last := o.terms[slices.Index(o.terms, 0):]; len(last) < 2 || last[1] != term {
 			t.Errorf("terms %v", o.terms)
 		}
 	})
@@ -228,8 +306,8 @@ func TestFleetStopHangs(t *testing.T) {
 		a.look()
 		unhold := a.st.hold("Elect")
 		began := time.Now()
-		a.m.Stop()
-		if took := time.Since(began); took != a.m.cfg.StoreTimeout {
+		a.stop()
+		if took := time.Since(began); took != storeTimeout {
 			t.Errorf("the stop took %s", took)
 		}
 		unhold()
@@ -242,14 +320,14 @@ func TestFleetUnknownElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &office{}
 		a := newCounter(t, o, "a")
-		a.st.set("Elect", fault{times: 1, forget: true})
+		a.st.set("Elect", fault{forget: true})
 		a.look()
 		a.shows(-1)
 		a.asked("Stats", 0)
 		if who := o.holder(); who != "a" {
 			t.Fatalf("%q is elected", who)
 		}
-		a.m.Stop()
+		a.stop()
 		if who := o.holder(); who != "" {
 			t.Errorf("%q is still elected", who)
 		}
@@ -264,20 +342,20 @@ func TestFleetOfficeLost(t *testing.T) {
 		a := newCounter(t, o, "a")
 		a.look()
 		a.shows(1)
-		o.take("b", time.Now().Add(2*fleet.Term))
-		a.scrape(fleet.Interval)
+		o.take("b", time.Now().Add(2*term))
+		a.scrape(interval)
 		a.shows(-1)
 		o.take("", time.Time{})
-		a.scrape(2*fleet.Term + fleet.Interval)
+		a.scrape(2*term + interval)
 		a.shows(1)
 
 		a.st.set("Elect", fault{refuse: true})
-		a.scrape(fleet.Age*fleet.Interval - 90*time.Second)
+		a.scrape(age*interval - 90*time.Second)
 		a.shows(1) // the term is not over, and the counts are not too old
 		a.scrape(90 * time.Second)
 		a.shows(-1)
 		a.st.lift("Elect")
-		a.scrape(fleet.Interval)
+		a.scrape(interval)
 		a.shows(1)
 	})
 }
@@ -291,10 +369,10 @@ func TestFleetSuspended(t *testing.T) {
 		a.look()
 		a.shows(1)
 		a.clk.suspended.Add(int64(time.Hour))
-		o.take("b", time.Now().Add(fleet.Term))
+		o.take("b", time.Now().Add(term))
 		a.shows(-1)
 		o.take("", time.Time{})
-		a.scrape(fleet.Term)
+		a.scrape(term)
 		a.shows(1)
 	})
 }
@@ -308,7 +386,7 @@ func TestFleetLongTerm(t *testing.T) {
 		a := newCounter(t, o, "a")
 		a.scrape(time.Minute)
 		o.take("", time.Time{})
-		a.scrape(fleet.Term + fleet.Interval)
+		a.scrape(term + interval)
 		a.shows(1)
 	})
 }
@@ -322,7 +400,7 @@ func TestFleetTermOver(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		a.shows(1)
 		a.st.set("Elect", fault{refuse: true})
-		a.scrape(fleet.Term - 15*time.Second)
+		a.scrape(term - 15*time.Second)
 		a.shows(1)
 		a.scrape(15 * time.Second)
 		a.shows(-1)
@@ -357,7 +435,7 @@ func TestFleetOldFigures(t *testing.T) {
 		a := newCounter(t, &office{counts: held(1)}, "a")
 		a.look()
 		a.st.set("Stats", fault{refuse: true})
-		a.scrape(fleet.Age*fleet.Interval - 15*time.Second)
+		a.scrape(age*interval - 15*time.Second)
 		a.shows(1)
 		a.scrape(15 * time.Second)
 		a.shows(-1)
@@ -368,7 +446,7 @@ func TestFleetOldFigures(t *testing.T) {
 			t.Errorf("logged %d times that the counting fails, want once:\n%s", n, a.log.String())
 		}
 		a.st.lift("Stats")
-		a.scrape(fleet.Interval)
+		a.scrape(interval)
 		a.shows(1)
 		if !strings.Contains(a.log.String(), "counted again") {
 			t.Errorf("the log does not report that counting works again:\n%s", a.log.String())
