@@ -66,6 +66,7 @@ func run(t *testing.T, parallel bool, server func(t *testing.T) Server) {
 		"opened leases":          openedLeases,
 		"letters":                letters,
 		"hears":                  hears,
+		"a kept key":             keptKey,
 		"letters in order":       lettersInOrder,
 		"no letter":              noLetter,
 		"posted letters":         postedLetters,
