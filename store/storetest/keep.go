@@ -11,7 +11,7 @@ import (
 // keepCases are about Keepable grants: when a grant is one, what becomes of it, and who hears that the key is wanted elsewhere. What may
 // never happen is that the store gives a kept key to somebody else before it was released or its lease is dead, and that a claim of
 // one grant frees another.
-// Proves: promise 1, promise 3
+// Proves: promise 1, promise 3, trap kept key, trap recall
 func keepCases() []testCase {
 	return []testCase{
 		{"an instance that comes again may keep the key", func(f *fixture) {
