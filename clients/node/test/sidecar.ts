@@ -1,4 +1,4 @@
-// What the tests share, and the sidecar that apps use for their tests, too.
+// Helpers of all tests: waiting for a condition, and a real sidecar from locksidecar/testing.
 import { once } from "node:events";
 import { resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";

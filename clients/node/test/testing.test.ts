@@ -1,4 +1,4 @@
-// What apps use for their own tests.
+// Tests of locksidecar/testing, the module with which apps start a sidecar in their own tests.
 import assert from "node:assert/strict";
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
