@@ -33,6 +33,7 @@ func (ls *Leases) tick() time.Duration {
 	return p.next
 }
 
+// plan is what one tick has to do, and the pause until the next.
 type plan struct {
 	past []*Lease // past their deadline, so lost
 	idle []*Lease // without users; removed from the set, to be closed
@@ -47,7 +48,7 @@ func (ls *Leases) plan(clk clock.Clock, configured time.Duration) plan {
 	now := clk.Now()
 	p := plan{next: time.Hour}
 	var resting []*Lease
-	something := false
+	anyDue := false
 	for _, l := range ls.allLocked() {
 		switch {
 		case !l.isOpen(): // being opened; the function opened wakes the renewer
@@ -57,14 +58,14 @@ func (ls *Leases) plan(clk clock.Clock, configured time.Duration) plan {
 			p.next = min(p.next, l.Deadline().Sub(now))
 		default:
 			resting = append(resting, l)
-			something = something || !l.renewAt.After(now)
+			anyDue = anyDue || !l.renewAt.After(now)
 		}
 	}
 	for _, l := range resting {
 		p.next = min(p.next, l.Deadline().Sub(now))
 		wait := l.renewAt.Sub(now)
 		switch {
-		case !something || wait > interval(l.ttl, configured)/2:
+		case !anyDue || wait > interval(l.ttl, configured)/2:
 			p.next = min(p.next, wait)
 		case l.users.Load() == 0 && (!l.used.Swap(false) || ls.isRetiredLocked(l)):
 			ls.removeLocked(l) // the caller holds ls.mu, so it cannot get users
@@ -86,9 +87,9 @@ func (ls *Leases) renew(due []*Lease) {
 	r := renewal{ls: ls, sent: ls.cfg.Clock.Now(), early: clock.Jitter()}
 	r.suspended = ls.cfg.Clock.Suspended(r.sent)
 	answer, err := ls.sendRenewal(due)
-	kept := make(map[store.LeaseID]bool, len(answer.Kept))
+	confirmed := make(map[store.LeaseID]bool, len(answer.Kept))
 	for _, id := range answer.Kept {
-		kept[id] = true
+		confirmed[id] = true
 	}
 	if answer.Signals {
 		ls.cfg.Users.SignalsWait()
@@ -102,21 +103,21 @@ func (ls *Leases) renew(due []*Lease) {
 				ls.cfg.Users.LeaseRetired(l)
 			}
 			doubtful = append(doubtful, l)
-			delete(kept, l.id) // its locks are not verified yet
+			delete(confirmed, l.id) // its locks are not verified yet
 			continue
 		}
-		r.apply(l, kept[l.id], err)
+		r.apply(l, confirmed[l.id], err)
 	}
 	ls.changed()
 	// The store may have forgotten locks of another history, so they are verified before their lease is trusted for longer.
 	if len(doubtful) > 0 {
 		unverified := ls.cfg.Users.Verify(ls.ctx, doubtful, answer.History, func(l *Lease) {
-			kept[l.id] = true
+			confirmed[l.id] = true
 			r.apply(l, true, nil)
 			ls.changed()
 		})
 		for _, l := range doubtful {
-			if !kept[l.id] {
+			if !confirmed[l.id] {
 				r.apply(l, false, unverified)
 			}
 		}
@@ -126,9 +127,10 @@ func (ls *Leases) renew(due []*Lease) {
 	if err != nil {
 		ls.cfg.Log.Warn("leases not renewed, trying again", "leases", len(due), "error", err)
 	}
-	ls.cfg.Observer.Renewal(ls.cfg.Clock.Now().Sub(r.sent), len(due), len(kept), err)
+	ls.cfg.Observer.Renewal(ls.cfg.Clock.Now().Sub(r.sent), len(due), len(confirmed), err)
 }
 
+// sendRenewal asks the store to renew the due leases. It waits at most StoreTimeout, and not after the last of their deadlines.
 func (ls *Leases) sendRenewal(due []*Lease) (store.Renewal, error) {
 	var longest time.Duration
 	for _, l := range due {
@@ -141,11 +143,12 @@ func (ls *Leases) sendRenewal(due []*Lease) (store.Renewal, error) {
 	return ls.cfg.Store.Renew(ctx, idsOf(due))
 }
 
+// renewal is one question to the store, for all leases that were due.
 type renewal struct {
 	ls        *Leases
-	sent      time.Time
-	suspended time.Duration
-	early     float64
+	sent      time.Time     // before the question; the new terms count from here
+	suspended time.Duration // how long the machine had been suspended in all at sent
+	early     float64       // the factor of the interval to the next renewal, at most 1: see clock.Jitter
 }
 
 // apply extends the trust in a renewed lease, and sets its next renewal. If there was no error and the

@@ -110,6 +110,7 @@ func (rc *Reconciler) Verify(ctx context.Context, leases []*heartbeat.Lease, his
 	}
 }
 
+// collect returns the locks under a lease that were not yet read in this history.
 func (rc *Reconciler) collect(l *heartbeat.Lease, history store.History) (left []*holdings.Lock) {
 	first := l.Verified != history
 	l.Verified = history
@@ -150,8 +151,17 @@ func (rc *Reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, l
 	if err != nil {
 		return err
 	}
-	there := make(map[string][]store.HeldGrant, len(held.Grants))
-	for _, g := range held.Grants {
+	rc.loseMissing(read, held.Grants)
+	for l, some := range read {
+		left[l] = left[l][len(some):]
+	}
+	return nil
+}
+
+// loseMissing loses those of the read locks that the store does not have. All of them count as verified then.
+func (rc *Reconciler) loseMissing(read unread, grants []store.HeldGrant) {
+	there := make(map[string][]store.HeldGrant, len(grants))
+	for _, g := range grants {
 		there[g.Key] = append(there[g.Key], g)
 	}
 	lost := 0
@@ -165,10 +175,8 @@ func (rc *Reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, l
 			}
 			h.SetVerified(true)
 		}
-		left[l] = left[l][len(some):]
 	}
 	if lost > 0 {
 		rc.log.Error("locks lost: the promoted database server does not have them", "locks", lost)
 	}
-	return nil
 }
