@@ -67,8 +67,8 @@ func (g *grants) acquire(db *pgx.Conn, one, many string, keys []string) error {
 	var token int64
 	if n == 1 {
 		var none *string // no data
-		rows, _ := db.Query(context.Background(), one, namespace, keys[0], g.lease, [16]byte(uuid.New()), session, "", none, "", notAfter)
-		if err := each(rows, []any{&token, nil, nil, nil}, 1, func() { tokens[keys[0]] = token }); err != nil {
+		rows, _ := db.Query(context.Background(), one, namespace, keys[0], g.lease, [16]byte(uuid.New()), session, "", none, "", notAfter, int64(0))
+		if err := each(rows, []any{&token, nil, nil, nil, nil}, 1, func() { tokens[keys[0]] = token }); err != nil {
 			return err
 		}
 	} else {
@@ -78,8 +78,8 @@ func (g *grants) acquire(db *pgx.Conn, one, many string, keys []string) error {
 		}
 		var none []string // no owners, data and trace contexts
 		rows, _ := db.Query(context.Background(), many, namespace, g.lease, keys, ids, slices.Repeat([]string{session}, n),
-			none, none, none, notAfter)
-		if err := each(rows, []any{&key, &token, nil, nil, nil}, n, func() { tokens[key] = token }); err != nil {
+			none, none, none, notAfter, []int64(nil))
+		if err := each(rows, []any{&key, &token, nil, nil, nil, nil}, n, func() { tokens[key] = token }); err != nil {
 			return err
 		}
 	}

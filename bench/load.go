@@ -32,6 +32,7 @@ func serveLoad(text string) error {
 	if !ok {
 		return fmt.Errorf("load: there is no operation %q", o.What)
 	}
+	podCount = len(o.Sockets)
 	conns, err := dialMany(o.Sockets, o.Connections)
 	defer closeAll(conns)
 	if err != nil {

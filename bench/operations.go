@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	rand2 "math/rand/v2"
 	"strconv"
 	"sync/atomic"
 )
@@ -17,6 +18,9 @@ var operations = map[string]func(c *conn, i int) (func() error, error){
 	"fresh":     freshKey,
 	"keep":      keeps,
 	"hot":       hotKey,
+	"alternate": takesTurns,
+	"near":      near(9),
+	"half":      near(5),
 	"semaphore": sharedPlaces,
 	"get":       readsOwn,
 	"patch":     amends,
@@ -89,6 +93,55 @@ func hotKey(c *conn, _ int) (func() error, error) {
 		request, err = c.release(key, request)
 		return err
 	}, nil
+}
+
+// baton is who has the next turn: the number of a connection.
+var baton = func() [2]chan struct{} {
+	turns := [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}
+	turns[0] <- struct{}{}
+	return turns
+}()
+
+// takesTurns acquires and releases one key, each of two connections in turn.
+func takesTurns(c *conn, i int) (func() error, error) {
+	const key = "bench:turns"
+	body, request := []byte(`{"wait_ms":20000}`), make([]byte, 0, 256)
+	return func() (err error) {
+		<-baton[i]
+		defer func() { baton[1-i] <- struct{}{} }()
+		if request, err = c.call(request, "PUT", key, body, 200); err != nil {
+			return err
+		}
+		request, err = c.release(key, request)
+		return err
+	}, nil
+}
+
+// podCount is how many sidecars there are: connection i is to the one of number i modulo it.
+var podCount int
+
+// manyKeys are those of near, with the pod that had each last, or -1 while a connection uses it.
+var manyKeys [1000]atomic.Int32
+
+// near acquires and releases keys of which so many of ten were last in the connection's own pod. Nobody else wants the key meanwhile.
+func near(ofTen int) func(c *conn, i int) (func() error, error) {
+	return func(c *conn, i int) (func() error, error) {
+		own, request := int32(i%podCount), make([]byte, 0, 256)
+		for k := i; k < len(manyKeys); k += podCount { // they begin evenly
+			manyKeys[k].Store(own)
+		}
+		return func() (err error) {
+			at := rand2.IntN(len(manyKeys))
+			for here := rand2.IntN(10) < ofTen; ; at = (at + 1) % len(manyKeys) {
+				if pod := manyKeys[at].Load(); pod >= 0 && (pod == own) == here && manyKeys[at].CompareAndSwap(pod, -1) {
+					break
+				}
+			}
+			request, err = c.pair(fmt.Sprintf("bench:near:%d", at), request)
+			manyKeys[at].Store(own)
+			return err
+		}, nil
+	}
 }
 
 // semaphoreLimit is the limit of sharedPlaces' key, places which of its slots are taken, as the load process sees it.

@@ -55,7 +55,8 @@ func (b *bench) sidecar(name string, settings ...string) (*process, error) {
 func (b *bench) sidecarOf(binary, name string, env []string, settings ...string) (*process, error) {
 	socket := filepath.Join(b.folder, name+".sock")
 	cmd := exec.Command(binary, "serve")
-	cmd.Env = append(slices.Clone(env), "PATH="+os.Getenv("PATH"), "LOCKSIDECAR_SOCKET="+socket, "LOCKSIDECAR_LOG_LEVEL=error", "LOCKSIDECAR_MAX_SESSIONS=5000")
+	cmd.Env = append(slices.Clone(env), "PATH="+os.Getenv("PATH"), "LOCKSIDECAR_SOCKET="+socket, "LOCKSIDECAR_LOG_LEVEL=error", "LOCKSIDECAR_MAX_SESSIONS=5000",
+		"LOCKSIDECAR_KEEP=0") // but where kept keys are measured
 	for _, s := range settings {
 		cmd.Env = append(cmd.Env, "LOCKSIDECAR_"+s)
 	}

@@ -46,7 +46,7 @@ var statements = append([]statement{
 	{name: "ask", about: "held keys, to wait", args: func(rows, n int) []string {
 		return []string{
 			namespace, late, "true", "'i'", "'p'", keys(rows, theirs, n), grants(5_000_000, n), same(uuid(waitsLease), n),
-			same("0", n), same("0", n), same("f", n), same("c3:1", n), same("", n), same("", n), same("", n), same("NULL", n),
+			same("0", n), same("0", n), same("f", n), same("c3:1", n), same("", n), same("", n), same("", n), same("NULL", n), "NULL",
 		}
 	}},
 	{name: "release_one", about: "nobody waits", one: true, args: func(rows, _ int) []string {
@@ -119,18 +119,18 @@ func same(item string, n int) string { return array(n, func(int) string { return
 
 func acquireOne(key string) []string {
 	return []string{
-		namespace, quote(key), quote(uuid(mineLease)), quote(uuid(5_000_000)), "'c1:1'", "''", "NULL", "''", late,
+		namespace, quote(key), quote(uuid(mineLease)), quote(uuid(5_000_000)), "'c1:1'", "''", "NULL", "''", late, "0",
 	}
 }
 
 func acquireSession(keys string, n int) []string {
-	return []string{namespace, quote(uuid(mineLease)), keys, grants(5_000_000, n), same("c3:1", n), "NULL", "NULL", "NULL", late}
+	return []string{namespace, quote(uuid(mineLease)), keys, grants(5_000_000, n), same("c3:1", n), "NULL", "NULL", "NULL", late, "NULL"}
 }
 
 func acquireTTL(keys string, n int) []string {
 	leases := grants(6_000_000, n)
 	return []string{
 		namespace, keys, leases, same("t", n), grants(5_000_000, n), same("c1:1", n), same("", n), same("NULL", n), same("", n),
-		leases, same("1 hour", n), "'i'", "'p'", late,
+		leases, same("1 hour", n), "'i'", "'p'", late, "NULL",
 	}
 }
