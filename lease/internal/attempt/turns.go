@@ -33,13 +33,7 @@ func (aq *Acquirer) acquireInTurn(c *Call) (types.Grant, error) {
 		g.Repeats = r
 		r.Give(g.Token)
 	}
-	// The turn ends at once if the call did not ask the store, or has a session's lock, which the session gives to a repeat. An earlier
-	// try may have left something of a bind:ttl attempt, whose id a repeat has, too.
-	if !c.Asked() || err == nil && c.S != nil {
-		r.Leave()
-	} else {
-		aq.LeaveAfter(rs, r, c)
-	}
+	aq.EndTurn(c, r, err == nil)
 	return g, err
 }
 
@@ -91,8 +85,15 @@ func (aq *Acquirer) TakeTurn(ctx context.Context, s *holdings.Session, r *repeat
 	}
 }
 
-// LeaveAfter ends the turn when the call's attempts are settled, because a late cleanup would free the next grant.
-func (aq *Acquirer) LeaveAfter(rs *repeat.Requests, r *repeat.Request, c *Call) {
+// EndTurn ends the turn of a call; got: it has its lock. The turn ends at once if the call did not ask the store, or has a session's lock,
+// which the session gives to a repeat. Otherwise it ends when nothing of the call is in flight: a repeat has the same attempt id, so a late
+// cleanup would free its grant.
+func (aq *Acquirer) EndTurn(c *Call, r *repeat.Request, got bool) {
+	if !c.Asked() || got && c.S != nil {
+		r.Leave()
+		return
+	}
+	rs := aq.RequestsOf(c.S)
 	rs.UseAgain(r)
 	go func() {
 		defer rs.Done(r, nil)

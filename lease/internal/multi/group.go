@@ -176,7 +176,8 @@ func (g *group) admit() (done func(), err error) {
 				g.s.Leave(&c.Quota)
 			}
 			if i < len(g.repeats) {
-				g.leave(g.repeats[i], c)
+				g.gs.acquirer.EndTurn(c, g.repeats[i], !g.missing())
+				g.gs.acquirer.RequestsOf(g.s).Done(g.repeats[i], g.withdrawal)
 			}
 		}
 	}
@@ -213,16 +214,6 @@ func (g *group) takeTurns() error {
 		c.Repeat(all[i].Repeated())
 	}
 	return nil
-}
-
-// leave ends the turn of one key. It does so at once if the session has the key, or if the store was not asked.
-func (g *group) leave(r *repeat.Request, c *attempt.Call) {
-	if g.s != nil && (!g.missing() || !c.Asked()) {
-		r.Leave()
-	} else {
-		g.gs.acquirer.LeaveAfter(g.gs.acquirer.RequestsOf(g.s), r, c)
-	}
-	g.gs.acquirer.RequestsOf(g.s).Done(r, g.withdrawal)
 }
 
 // heldInCache answers from the cache that one of the keys is held.
