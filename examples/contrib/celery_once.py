@@ -32,7 +32,8 @@ def close_books() -> int:
 
 def main() -> int:
     # With two sidecars on one database, the workers are in different pods.
-    sockets = [os.environ["LOCKSIDECAR_SOCKET"], os.environ.get("LOCKSIDECAR_SOCKET_2") or os.environ["LOCKSIDECAR_SOCKET"]]
+    first = os.environ.get("LOCKSIDECAR_SOCKET", "")  # empty: the usual one
+    sockets = [first, os.environ.get("LOCKSIDECAR_SOCKET_2") or first]
     workers = []
     ran = skipped = 0
     try:

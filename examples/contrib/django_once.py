@@ -15,7 +15,7 @@ from django.conf import settings
 from locksidecar.contrib import held
 from locksidecar.contrib.django import LockedCommand
 
-settings.configure(LOCKSIDECAR={"socket_path": os.environ["LOCKSIDECAR_SOCKET"], "name": "django_once"})
+settings.configure(LOCKSIDECAR={"socket_path": os.environ.get("LOCKSIDECAR_SOCKET") or None, "name": "django_once"})
 django.setup()
 
 
@@ -35,7 +35,8 @@ class Command(LockedCommand):
 
 def main() -> int:
     # With two sidecars on one database, the commands are in different pods.
-    sockets = [os.environ["LOCKSIDECAR_SOCKET"], os.environ.get("LOCKSIDECAR_SOCKET_2") or os.environ["LOCKSIDECAR_SOCKET"]]
+    first = os.environ.get("LOCKSIDECAR_SOCKET", "")  # empty: the usual one
+    sockets = [first, os.environ.get("LOCKSIDECAR_SOCKET_2") or first]
     hosts, lines = [], []
     try:
         for socket in sockets:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A FastAPI app in two processes: two requests to pay one order come at the same time, and one of them pays.
 
-Install with `pip install 'locksidecar[fastapi]' uvicorn`.
+Install with `pip install 'locksidecar[fastapi]' uvicorn httpx`.
 """
 
 import asyncio
@@ -44,7 +44,8 @@ class Server(uvicorn.Server):
 
 async def main() -> int:
     # With two sidecars on one database, the processes are in different pods.
-    sockets = [os.environ["LOCKSIDECAR_SOCKET"], os.environ.get("LOCKSIDECAR_SOCKET_2") or os.environ["LOCKSIDECAR_SOCKET"]]
+    first = os.environ.get("LOCKSIDECAR_SOCKET", "")  # empty: the usual one
+    sockets = [first, os.environ.get("LOCKSIDECAR_SOCKET_2") or first]
     pods = [
         subprocess.Popen([sys.executable, __file__, "serve"], env={**os.environ, "LOCKSIDECAR_SOCKET": socket}, stdout=subprocess.PIPE, text=True)
         for socket in sockets

@@ -39,7 +39,8 @@ def pod(at: float) -> None:
 def main() -> int:
     at = time.time() + 2
     # With two sidecars on one database, the processes are in different pods.
-    sockets = [os.environ["LOCKSIDECAR_SOCKET"], os.environ.get("LOCKSIDECAR_SOCKET_2") or os.environ["LOCKSIDECAR_SOCKET"]]
+    first = os.environ.get("LOCKSIDECAR_SOCKET", "")  # empty: the usual one
+    sockets = [first, os.environ.get("LOCKSIDECAR_SOCKET_2") or first]
     pods = [
         subprocess.Popen(
             [sys.executable, "-u", __file__, str(at)], env={**os.environ, "LOCKSIDECAR_SOCKET": socket}, stdout=subprocess.PIPE, text=True
