@@ -3,7 +3,6 @@
 # so no root is needed, and commands and clients find it.
 set -eu
 cd "$(dirname "$0")/../.."
-export LOCKSIDECAR_LOG_FORMAT="${LOCKSIDECAR_LOG_FORMAT:-text}"
 # The embedded store is meant here, and no mistake that the log must warn of.
 [ -n "${LOCKSIDECAR_STORE_URL_FILE:-}" ] || export LOCKSIDECAR_STORE_URL="${LOCKSIDECAR_STORE_URL:-memory://}"
 socket=${LOCKSIDECAR_SOCKET:-$HOME/.locksidecar/locksidecar.sock}

@@ -3,6 +3,7 @@ package cli
 import (
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -48,7 +49,7 @@ The sidecar listens at --socket, or without it at LOCKSIDECAR_SOCKET. All other 
 				}
 				source = source.With("SOCKET", path)
 			}
-			cfg, warnings, err := config.Load(source)
+			cfg, warnings, err := config.Load(withLogFor(cmd.ErrOrStderr(), source))
 			if err != nil {
 				return exitcode.With(exitcode.Config, err)
 			}
@@ -60,6 +61,15 @@ The sidecar listens at --socket, or without it at LOCKSIDECAR_SOCKET. All other 
 			return sidecar.Run(s.stop, s.hurry, sidecar.Options{Config: cfg, Version: a.version, Log: lines, Lookup: a.source.Lookup})
 		},
 	}
+}
+
+// withLogFor lets a log that goes to a terminal be text, unless a variable says how it is written.
+func withLogFor(out io.Writer, source config.Source) config.Source {
+	format, _ := source.Lookup(config.Prefix + "LOG_FORMAT")
+	if f, ok := out.(*os.File); ok && format == "" && isTerminal(f) {
+		return source.With("LOG_FORMAT", string(config.LogText))
+	}
+	return source
 }
 
 // readable makes durations text, such as 13.997s. As JSON they would be numbers of nanoseconds.

@@ -17,6 +17,17 @@ import (
 // topOnTerminal runs `top` on a terminal of so many lines, and returns what is written there.
 func topOnTerminal(t *testing.T, kind, socket string, lines uint16) (shown *logtest.Log, ended chan struct{}) {
 	t.Helper()
+	cmd := exec.Command(os.Args[0], "--socket", socket, "top", "--sort", "key")
+	if kind != "dumb" {
+		cmd.Args = append(cmd.Args, "--interval", "100ms")
+	}
+	cmd.Env = append(os.Environ(), "TERM="+kind)
+	return onTerminal(t, cmd, lines)
+}
+
+// onTerminal runs this program's command on a terminal of so many lines, and returns what is written there.
+func onTerminal(t *testing.T, cmd *exec.Cmd, lines uint16) (shown *logtest.Log, ended chan struct{}) {
+	t.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -35,11 +46,7 @@ func topOnTerminal(t *testing.T, kind, socket string, lines uint16) (shown *logt
 	if err := unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: 80, Row: lines}); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0], "--socket", socket, "top", "--sort", "key")
-	if kind != "dumb" {
-		cmd.Args = append(cmd.Args, "--interval", "100ms")
-	}
-	cmd.Env = append(os.Environ(), processEnv+"=command", "TERM="+kind, "GORACE=atexit_sleep_ms=0")
+	cmd.Env = append(cmd.Env, processEnv+"=command", "GORACE=atexit_sleep_ms=0")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = screen, screen, screen
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -65,7 +65,7 @@ func (l *loader) table() []variable {
 		{"AUTO_MIGRATE", "true", into(&c.AutoMigrate, boolean), "bring the database's schema up to date at the start"},
 		{"ALLOW_FORCE", "false", into(&c.AllowForce, boolean), "whether every user of the socket may break the locks of others (`DELETE …?force=true`, `release --force`)"},
 		{"LOG_LEVEL", "info", into(&c.LogLevel, level), "the lowest level that is logged"},
-		{"LOG_FORMAT", "json", into(&c.LogFormat, oneOf(LogJSON, LogText)), "how log lines are written"},
+		{"LOG_FORMAT", "json", into(&c.LogFormat, oneOf(LogJSON, LogText)), "how log lines are written. On a terminal `serve` writes text unless this is set"},
 	}
 }
 
