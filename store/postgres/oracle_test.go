@@ -68,7 +68,7 @@ func (r *recording) Age(d time.Duration) {
 // repeat does the steps on the machine, and returns how many there were.
 func (r *recording) repeat(t *testing.T) int {
 	t.Helper()
-	o := &oracle{tokens: map[grantOf]int64{}, signals: map[store.SignalID]store.SignalID{}, held: map[grantOf]bool{}}
+	o := &oracle{tokens: map[grantOf]int64{}, signals: map[store.SignalID]store.SignalID{}, held: map[grantOf]bool{}, forgot: map[grantOf]bool{}}
 	space := memory.NewSpace()
 	for _, id := range r.ids {
 		s := space.Open(id)
@@ -106,6 +106,7 @@ type oracle struct {
 	tokens  map[grantOf]int64
 	signals map[store.SignalID]store.SignalID
 	held    map[grantOf]bool // as the last read says
+	forgot  map[grantOf]bool // the grant is keepable only in the machine
 }
 
 type grantOf struct {
@@ -154,6 +155,22 @@ func (o *oracle) claim(c store.Claim) store.Claim {
 	return c
 }
 
+func (o *oracle) asks(asks []store.Ask) []store.Ask {
+	its := slices.Clone(asks)
+	for i, a := range asks {
+		its[i].Last = o.token(a.Key, a.Last)
+	}
+	return its
+}
+
+// keeps compares whether a grant is keepable. PostgreSQL may have forgotten the last grant, or that a watch is over.
+func (o *oracle) keeps(of grantOf, got, machine bool) bool {
+	if machine && !got {
+		o.forgot[of] = true
+	}
+	return machine || !got
+}
+
 func (o *oracle) answers(asked []store.Attempt, got, machine []store.Answer) string {
 	for i, a := range asked {
 		g, m := got[i], machine[i]
@@ -161,7 +178,8 @@ func (o *oracle) answers(asked []store.Attempt, got, machine []store.Answer) str
 		if ok {
 			switch g.Outcome {
 			case store.Granted:
-				ok = o.same(a.Key, g.Token, m.Token) && g.Slot == m.Slot && near(g.ExpiresIn, m.ExpiresIn)
+				ok = o.same(a.Key, g.Token, m.Token) && g.Slot == m.Slot && near(g.ExpiresIn, m.ExpiresIn) &&
+					o.keeps(grantOf{a.Key, g.Token}, g.Keepable, m.Keepable)
 			case store.Skipped:
 				ok = bytes.Equal(g.Result, m.Result)
 			case store.Gone:
@@ -182,7 +200,8 @@ func (o *oracle) answers(asked []store.Attempt, got, machine []store.Answer) str
 }
 
 func (o *oracle) blockers(g, m store.Lock) bool {
-	return o.same(g.Key, g.Token, m.Token) && g.Shared == m.Shared && g.HoldersCount == m.HoldersCount && g.Limit == m.Limit
+	return o.same(g.Key, g.Token, m.Token) && g.Shared == m.Shared && g.HoldersCount == m.HoldersCount && g.Limit == m.Limit &&
+		(g.Kept == m.Kept || o.forgot[grantOf{g.Key, g.Token}])
 }
 
 // verdicts compares statuses. Of a grant that is over, each engine may have forgotten how it ended.
@@ -297,7 +316,7 @@ func (r recorded) Sweep(ctx context.Context) error {
 func (r recorded) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	got, err := r.Store.Acquire(ctx, asks)
 	r.note(fmt.Sprintf("acquire %+v", asks), err, func(s *memory.Store, o *oracle) (string, error) {
-		machine, err := s.Acquire(context.Background(), asks)
+		machine, err := s.Acquire(context.Background(), o.asks(asks))
 		return o.answers(attemptsOf(asks), got, machine), err
 	})
 	return got, err
@@ -306,7 +325,7 @@ func (r recorded) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer
 func (r recorded) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	got, err := r.Store.Enqueue(ctx, asks)
 	r.note(fmt.Sprintf("enqueue %+v", asks), err, func(s *memory.Store, o *oracle) (string, error) {
-		machine, err := s.Enqueue(context.Background(), asks)
+		machine, err := s.Enqueue(context.Background(), o.asks(asks))
 		return o.answers(attemptsOf(asks), got, machine), err
 	})
 	return got, err

@@ -230,6 +230,7 @@ func (m *machine) ask(t *rapid.T, wait bool) {
 	if want == store.Granted && answers[0].Outcome == want {
 		m.learn(t, m.model.lock(a.Key), a.ID, answers[0])
 	}
+	m.judgeKeepable(t, m.model.lock(a.Key), answers[0])
 	m.asked = a.ID
 	m.listen(t)
 	m.judge(t, a.Attempt, answers[0], want)
@@ -241,6 +242,16 @@ func (m *machine) ask(t *rapid.T, wait bool) {
 func (m *machine) newAsk(t *rapid.T) modelAsker {
 	key := m.key(t)
 	a := store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, Lease: m.lease(t)}
+	a.Data = fmt.Appendf(nil, "%q", a.ID)
+	if rapid.Bool().Draw(t, "again") {
+		a.Last = m.model.lock(key).token
+		if rapid.IntRange(0, 7).Draw(t, "stale") == 0 {
+			a.Last--
+		}
+		if rapid.Bool().Draw(t, "plain") {
+			return modelAsker{a, m.owner[a.Lease]}
+		}
+	}
 	if rapid.IntRange(0, 3).Draw(t, "bind") == 0 {
 		a.TTL = m.duration(t, "ttl")
 	}
@@ -255,7 +266,6 @@ func (m *machine) newAsk(t *rapid.T) modelAsker {
 			a.Limit++
 		}
 	}
-	a.Data = fmt.Appendf(nil, "%q", a.ID)
 	return modelAsker{a, m.owner[a.Lease]}
 }
 
@@ -361,6 +371,7 @@ func (m *machine) amend(t *rapid.T) {
 			}
 		}
 		h.holder.Data = c.Data
+		m.model.unkeep(k, h)
 		if downgrade {
 			m.model.downgrade(k)
 		}
@@ -400,7 +411,7 @@ func (m *machine) judge(t *rapid.T, a store.Attempt, got store.Answer, want stor
 		}
 	case store.Queued:
 		unknown := got.Position == 0 && !m.exact() // only Enqueue must return it
-		if got.Position != k.place(a.ID) && !unknown || got.Lock.Token != k.first().token || got.Lock.Limit != k.limit() {
+		if got.Position != k.place(a.ID) && !unknown || got.Lock.Token != k.first().token || got.Lock.Limit != k.limit() || got.Lock.Kept != m.model.isKept(k) {
 			t.Fatalf("got %+v: queued %+v, want position %d behind %d", a, got, k.place(a.ID), k.first().token)
 		}
 	case store.Skipped:
@@ -408,7 +419,7 @@ func (m *machine) judge(t *rapid.T, a store.Attempt, got store.Answer, want stor
 			t.Fatalf("got %+v: skipped %+v, want the result %q", a, got, w.result)
 		}
 	case store.Held, store.LimitMismatch:
-		if got.Lock.Token != k.first().token || got.Lock.HoldersCount != len(k.shares) || got.Lock.Limit != k.limit() {
+		if got.Lock.Token != k.first().token || got.Lock.HoldersCount != len(k.shares) || got.Lock.Limit != k.limit() || got.Lock.Kept != m.model.isKept(k) {
 			t.Fatalf("got %+v: held under %+v, want %d and limit %d", a, got.Lock, k.first().token, k.limit())
 		}
 	}
@@ -465,6 +476,9 @@ func (m *machine) compareLock(t *rapid.T, k *modelLock, got store.Lock) {
 	}
 	if got.Expired != (!held && k.token != 0 && !k.released) && !k.swept {
 		t.Fatalf("%+v\nwant hold until %v, lease %+v, released %v", got, k.hold, k.lease, k.released)
+	}
+	if got.Kept != m.model.isKept(k) {
+		t.Fatalf("%+v\nwant kept %v", got, m.model.isKept(k))
 	}
 	if got.Shared != (len(shares) > 0) || got.HoldersCount != len(shares) || held && got.Limit != k.limit() {
 		t.Fatalf("%+v\nwant %d shares and limit %d", got, len(shares), k.limit())

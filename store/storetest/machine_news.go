@@ -16,12 +16,16 @@ type modelEar struct {
 	mu     sync.Mutex
 	news   []store.News // about waiters
 	events []store.Event
+	// recalls are the keys to be given up.
+	recalls []string
 }
 
 func (e *modelEar) hear(n store.News) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
+	case n.Recall:
+		e.recalls = append(e.recalls, n.Key)
 	case n.Event != nil:
 		e.events = append(e.events, *n.Event)
 	case n.ID != store.AttemptID{}:
@@ -72,6 +76,7 @@ func (m *machine) listen(t *rapid.T) {
 		told += len(wanted)
 	}
 	m.model.handedOff, m.model.skipped, m.model.hinted = nil, nil, nil
+	m.hearRecalls(t)
 	for i := range m.ears {
 		m.nothingElse(t, &m.ears[i], &told)
 		m.hearEvents(t, i)

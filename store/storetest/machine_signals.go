@@ -98,6 +98,7 @@ func (m *machine) watch(t *rapid.T) {
 	}
 	k.since[by] = k.past()
 	must(t, m.stores[by].Watch(m.ctx, []string{key}, id))
+	m.model.recall(k, by)
 	k.watchers[by] = id
 	delete(m.model.lapsed, modelWatch{by, key})
 }

@@ -28,6 +28,9 @@ type model struct {
 	// results of skipped waiters.
 	results map[store.AttemptID]string
 	granted map[modelGrant]bool // of all time
+	// keep is about the present ask. recalled are the keys that the current operation must recall.
+	keep     modelKeep
+	recalled []modelWatch
 }
 
 type modelGrant struct {
@@ -62,6 +65,7 @@ type modelHold struct {
 	released bool
 	// repeated: the grant was also returned to an instance other than the first.
 	repeated bool
+	keepable bool
 	stopping *modelStop
 }
 
@@ -76,6 +80,7 @@ type modelLock struct {
 	// skips contains the skipped waiters.
 	skips map[store.AttemptID]modelSkip
 	swept bool // a sweep may have forgotten the last token
+	stale bool // a watch has ended with its lease
 	// settle: waiters may be granted, because the lease of a share or of a shared waiter died.
 	settle bool
 	// ends contains how shares ended. A store may forget that.
@@ -194,6 +199,7 @@ func (m *model) consequences() {
 			maps.DeleteFunc(k.watchers, func(by int, id store.LeaseID) bool {
 				if m.leases[id].dead {
 					m.unsure[modelWatch{by, k.key}], m.lapsed[modelWatch{by, k.key}] = true, true
+					k.stale = true
 				}
 				return m.leases[id].dead
 			})
@@ -266,8 +272,10 @@ func (m *model) meet(k *modelLock) {
 
 func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	k := m.lock(a.Key)
+	m.keep = modelKeep{unsure: k.swept || k.stale || len(k.watchers) > 0}
 	if h := m.has(k, a.ID); h != nil {
 		h.repeatedBy(a.by)
+		m.keep.want = m.isKept(k) && h.holder.by == a.by && !m.wanted(k)
 		return store.Granted
 	}
 	if _, skipped := k.skips[a.ID]; skipped && wait {
@@ -285,7 +293,9 @@ func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	case m.mismatch(k, a):
 		return store.LimitMismatch
 	case m.fits(k, a) && len(k.line) == 0:
+		m.keep.want = m.comesAgain(k, a)
 		m.grant(k, a)
+		m.keep.fresh = k.modelHold
 		return store.Granted
 	case !wait:
 		return store.Held
@@ -294,6 +304,9 @@ func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 		k.line = slices.Delete(k.line, i-1, i)
 	}
 	if k.place(a.ID) == 0 {
+		if !m.awaitedElsewhere(k) {
+			m.recall(k, a.by)
+		}
 		k.line = append(k.line, a)
 		m.letIn(k)
 	}

@@ -313,8 +313,8 @@ BEGIN
             IF l.lease_id IS NOT NULL AND l.attempt_id <> locksidecar.shared_lease() AND NOT shared THEN
                 ask.ended := l.token;
             END IF;
-            ask.keepable := coalesce(
-                l.lease_id IS NULL AND l.attempt_id IS NULL AND NOT l.contended AND NOT l.watched AND l.token = a.last, false);
+            -- Nobody waits. The last grant was released, though its min_hold can have kept the key until now.
+            ask.keepable := coalesce(l.attempt_id IS NULL AND NOT shared AND NOT l.watched AND l.token = a.last, false);
             SELECT g.token, g.acquired_at, CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, its_end) ELSE g.expires_at END, g.slot
             INTO shown.token, shown.acquired_at, shown.expires_at, shown.slot
             FROM locksidecar.give(w, its_instance, its_pod, '', ask.keepable) g;

@@ -76,7 +76,8 @@ ON CONFLICT (namespace, key) DO UPDATE
 SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 256), attempt_id = excluded.attempt_id,
     stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
     acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
-    freed_at = NULL, keepable = coalesce(l.attempt_id IS NULL AND NOT l.contended AND NOT l.watched AND l.token = ($10::bigint[])[array_position($3::text[], l.key)], false)
+    freed_at = NULL, keepable = coalesce($10::bigint[] IS NOT NULL AND l.attempt_id IS NULL AND NOT l.contended AND NOT l.watched
+        AND l.token = ($10::bigint[])[array_position($3::text[], l.key)], false)
 WHERE l.lease_id IS NULL AND clock_timestamp() < $9
 RETURNING l.key, l.token, l.acquired_at, (SELECT expires_at FROM own), l.watched, l.keepable
 
@@ -141,7 +142,8 @@ WITH own AS MATERIALIZED (
         stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
         acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
         freed_at = NULL,
-        keepable = coalesce(l.attempt_id IS NULL AND NOT l.contended AND NOT l.watched AND l.token = ($15::bigint[])[array_position($2::text[], l.key)], false)
+        keepable = coalesce($15::bigint[] IS NOT NULL AND l.attempt_id IS NULL AND NOT l.contended AND NOT l.watched
+            AND l.token = ($15::bigint[])[array_position($2::text[], l.key)], false)
     WHERE l.lease_id IS NULL AND clock_timestamp() < $14
     RETURNING l.key, l.lease_id, l.token, l.acquired_at, l.watched, l.keepable
 ), made AS (
