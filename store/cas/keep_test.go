@@ -61,7 +61,7 @@ func TestRoundTripsOfKeptKeys(t *testing.T) {
 			t.Fatalf("%+v, %+v", verdicts, answers)
 		}
 		b.gets(b.ask("k"), store.Queued)
-		b.wants("a wait for a key that it has not seen", "Swap Swap")
+		b.wants("a wait for a key that it has not seen", "Swap "+"Swap")
 		a.recalled("k")
 		a.claims(takes(again, answers[0].Token+5), store.Holds)
 		a.wants("a release that hands the key on, by an instance that was told of the waiter", "Load Swap")
@@ -260,5 +260,29 @@ func TestTheLeaseOfAKeptKeyDies(t *testing.T) {
 			}
 		}
 		b.releases(theirs, grant, store.Holds)
+	})
+}
+
+// Who begins to watch a kept key recalls it, because what its instance does with it makes no events.
+func TestAWatchRecallsAKeptKey(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
+		a.keeps("k")
+		a.told()
+		b.ok(b.Watch(b.Context(), []string{"k"}, b.lease))
+		a.recalled("k")
+	})
+}
+
+// A waiter of the keeper itself recalls nothing, and does not hide that another instance wants the key: it may leave.
+func TestAnOwnWaiterHidesNobody(t *testing.T) {
+	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
+		a.keeps("k")
+		a.told()
+		a.gets(a.ask("k"), store.Queued)
+		if news := a.told(); len(news) != 0 {
+			t.Errorf("told %+v", news)
+		}
+		b.gets(b.ask("k"), store.Queued)
+		a.recalled("k")
 	})
 }
