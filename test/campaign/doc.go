@@ -10,6 +10,10 @@
 // Some keys are shared: semaphores, and keys with readers and now and then a writer, who may become a reader. They have
 // rules of their own; a campaign in which no semaphore was ever full proves nothing.
 //
+// Some keys have a home, a sidecar whose clients want them again and again. It may keep them, and clients elsewhere, who wait or only try,
+// get them by a recall. Sidecars keep keys for 200 ms, for a second, or not at all (KEEP=200ms,1s,0). Some faults strike a sidecar just when it
+// keeps a key that somebody else begins to want, and at the end each is told to stop while it keeps one.
+//
 // In one second of five all clients want the same key. So many of each sidecar wait for it that sidecars hand it on to
 // their own waiters. The judge counts these grants.
 //

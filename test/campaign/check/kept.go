@@ -30,12 +30,16 @@ func (k *keyHistory) takes(h *arranged) {
 		t.take = before.freed != nil && t.grant.Token == before.grant.Token+1 && t.grant.Sidecar == before.grant.Sidecar && t.grant.Call > before.freed.Call
 		// The store lets a sidecar keep a key only if nobody else had it since the sidecar released it last.
 		again := before.grant.Sidecar == t.grant.Sidecar || meetsAny(k.ghosts, before.end, t.grant.Return, t.grant.ID)
-		if t.freed == nil || t.grant.Session == "" || t.grant.Shared || t.downgrade != nil || !again {
+		if t.freeing == nil || t.grant.Session == "" || t.grant.Shared || t.downgrade != nil || !again {
 			continue
 		}
-		kept := keeping{span{t.freed.Call, plus(t.freed.Return, h.keeps[t.grant.Sidecar]+calmly)}, t.grant.Sidecar, true}
-		if !h.calm(kept.from, kept.to) { // it may have died with the key, which its lease frees
-			kept.to, kept.known = plus(t.freed.Return, max(h.rules.Recovery, h.keeps[t.grant.Sidecar]+calmly)), false
+		most := h.keeps[t.grant.Sidecar] + calmly
+		kept := keeping{span{t.freeing.Call, plus(t.freeing.Return, most)}, t.grant.Sidecar, true}
+		switch {
+		case t.freeing.Outcome == history.Unknown:
+			kept.to, kept.known = plus(h.effect(*t.freeing).to, h.keeps[t.grant.Sidecar]), false
+		case !h.calm(kept.from, kept.to): // it may have died with the key, which its lease frees
+			kept.to, kept.known = plus(t.freeing.Return, max(h.rules.Recovery, most)), false
 		}
 		k.kept = append(k.kept, kept)
 	}

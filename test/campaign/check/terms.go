@@ -92,8 +92,8 @@ type term struct {
 	// given it up for certain, by a release or a drop, 0 if it never did.
 	released *history.Op
 	left     int64
-	// freed is the release that was answered so, whatever was promised then.
-	freed *history.Op
+	// freed is the release that was answered so, whatever was promised then; freeing is that, or one of unknown outcome.
+	freed, freeing *history.Op
 	// take: its sidecar may have kept the key, and given it to this client without the store.
 	take bool
 	// downgrade is when the client asked that others may share it, if it did.
@@ -251,6 +251,9 @@ func (k *keyHistory) arrange(h *arranged, e ended) {
 			t.end, t.belief = min(t.end, op.Call), min(t.belief, op.Call)
 			if op.Outcome == history.Done {
 				t.left, t.freed = op.Return, &k.ops[i]
+			}
+			if op.Outcome == history.Done || op.Outcome == history.Unknown {
+				t.freeing = &k.ops[i]
 			}
 			if h.releases(op) {
 				t.released = &k.ops[i]
