@@ -350,7 +350,7 @@ func TestRemainingTimeOfBindTTL(t *testing.T) {
 		time.Sleep(9100*time.Millisecond - 1)
 		r.st.set("Amend", fault{})
 		g, err = r.m.Amend(context.Background(), nil, types.AmendRequest{Key: "k", Token: g.Token})
-		if left := r.stored("k").Holder.ExpiresIn; err != nil || g.ExpiresIn > left-heartbeat.MinMargin {
+		if left := r.stored("k").Holder.ExpiresIn; err != nil || g.ExpiresIn > heartbeat.Reliable(left) {
 			t.Errorf("%s before its end in the store: reported %s, %v", left, g.ExpiresIn, err)
 		}
 		r.st.set("Amend", fault{after: 500 * time.Millisecond})
@@ -445,7 +445,8 @@ func TestStoppedDuringTheAnswer(t *testing.T) {
 				r.clk.next.Store(nil)
 				r.must(err)
 				for _, g := range grants {
-					most := ttl - heartbeat.Margin(g.ExpiresIn) // the lease of its session begins now
+					margin := g.ExpiresIn - heartbeat.Reliable(g.ExpiresIn)
+					most := ttl - margin // the lease of its session begins now
 					if g.Bind == types.BindTTL {
 						most += time.Duration(began.Load())
 					}

@@ -34,7 +34,7 @@ func TestLostBeforeDelivery(t *testing.T) {
 		"max_hold over, noticed": func(*rig, *holdings.Lock) { time.Sleep(time.Minute) },
 		"max_hold over":          func(r *rig, _ *holdings.Lock) { r.clk.stop(time.Minute) },
 		"lease lost":             func(r *rig, h *holdings.Lock) { r.m.leases.Lose(h.Lease(), types.LostStore) },
-		"past its deadline":      func(r *rig, h *holdings.Lock) { r.clk.stop(h.Lease().TTL() - heartbeat.Margin(h.Lease().TTL())) },
+		"past its deadline":      func(r *rig, h *holdings.Lock) { r.clk.stop(heartbeat.Reliable(h.Lease().TTL())) },
 	} {
 		for _, hold := range []time.Duration{0, time.Second} {
 			t.Run(name, func(t *testing.T) {

@@ -147,7 +147,7 @@ func TestALeaseIsNotTrustedUnverified(t *testing.T) {
 				if got := r.losses(); len(got) != 1 || got[0].Reason != types.LostStore {
 					t.Fatalf("lost %+v", got)
 				}
-				if at := r.at[0].Sub(began); at > r.m.cfg.TTL-heartbeat.Margin(r.m.cfg.TTL) {
+				if at := r.at[0].Sub(began); at > heartbeat.Reliable(r.m.cfg.TTL) {
 					t.Errorf("lost after %s", at)
 				}
 				r.st.lift("HeldUnder", "Move")

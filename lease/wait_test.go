@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/attempt"
-	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -234,28 +233,5 @@ func TestTimeIsUpWhenTheLeaseIsLost(t *testing.T) {
 		if timeout != nil && timeout.Lock.Token != g.Token {
 			t.Errorf("got %+v", timeout)
 		}
-	})
-}
-
-// Many calls for one key are queued in parts, so that the key's row is not locked for all of this
-// time.
-// Proves: promise 5
-func TestCrowdIsQueuedByParts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, with(func(c *types.Config) { c.BatchMax = 1000 }))
-		s := r.eitherSession()
-		r.lockTTL("k", time.Hour)
-		proceed := r.st.hold("Enqueue")
-		r.wait(s, "k", time.Minute)
-		for range 999 {
-			r.ask(context.Background(), s, types.Request{Key: "k", Wait: time.Minute})
-		}
-		synctest.Wait()
-		proceed()
-		synctest.Wait()
-		if n, most := r.m.acquirer.Queue.Length("k"), r.st.largest("Enqueue"); n != 1000 || most != lanes.MaxTogether {
-			t.Errorf("%d queued, up to %d by one statement", n, most)
-		}
-		s.End(types.EndDropped)
 	})
 }

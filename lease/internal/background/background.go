@@ -9,10 +9,10 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 )
 
-// The pauses between the tries of [Runner.Persist] grow up to PauseMax.
+// The pauses between the tries of [Runner.Persist] grow up to pauseMax.
 const (
 	pauseMin = 50 * time.Millisecond
-	PauseMax = 5 * time.Second
+	pauseMax = 5 * time.Second
 )
 
 // Runner contains a manager's goroutines and later tries.
@@ -104,7 +104,7 @@ func (r *Runner) Persist(try func(context.Context) bool, timeout, limit time.Dur
 	ok := r.Spawn(func() {
 		defer settled()
 		began := r.clk.Now()
-		for pause := pauseMin; ; pause = min(2*pause, PauseMax) {
+		for pause := pauseMin; ; pause = min(2*pause, pauseMax) {
 			ctx, cancel := context.WithTimeout(r.ctx, timeout)
 			done := try(ctx)
 			cancel()

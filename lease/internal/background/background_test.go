@@ -85,7 +85,7 @@ func TestPersist(t *testing.T) {
 				}
 				r.Join()
 				took := time.Since(began)
-				if tries < c.least || settled != 1 || c.succeedsAt > 0 && tries > c.least || took > c.limit+PauseMax || c.cancelled && took > 0 {
+				if tries < c.least || settled != 1 || c.succeedsAt > 0 && tries > c.least || took > c.limit+pauseMax || c.cancelled && took > 0 {
 					t.Errorf("%d tries, settled %d times after %s", tries, settled, took)
 				}
 			})

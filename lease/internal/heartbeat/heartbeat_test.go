@@ -140,7 +140,15 @@ func sleep(d time.Duration) {
 	synctest.Wait()
 }
 
+// TestStepsOfTTLs: locks with many TTLs share few leases, none of which lasts more than twice as long as a lock needs.
 func TestStepsOfTTLs(t *testing.T) {
+	leases := map[time.Duration]bool{}
+	for ttl := 500 * time.Millisecond; ttl <= 24*time.Hour; ttl += ttl/100 + time.Millisecond {
+		leases[stepOf(ttl, usual)] = true
+	}
+	if len(leases) > 22 {
+		t.Errorf("%d leases for locks of all TTLs, want one for each step", len(leases))
+	}
 	for ttl := 500 * time.Millisecond; ttl < 48*time.Hour; ttl += ttl/7 + time.Millisecond {
 		for _, configured := range []time.Duration{time.Second, 17 * time.Second, time.Hour} {
 			step := stepOf(ttl, configured)

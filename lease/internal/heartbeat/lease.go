@@ -156,9 +156,6 @@ var ttlSteps = [...]time.Duration{
 	12 * time.Hour, 24 * time.Hour,
 }
 
-// MaxLeases is the greatest number of leases that can be pinned at a time: one for each step, and one more.
-const MaxLeases = len(ttlSteps) + 1
-
 // interval is how often a lease of that TTL is renewed.
 func interval(ttl, configured time.Duration) time.Duration { return min(configured, ttl/3) }
 

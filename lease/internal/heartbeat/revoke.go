@@ -63,8 +63,8 @@ func (ls *Leases) LeftNothing() bool {
 	return ls.leftUnrevoked.Load() == 0 && len(ls.unrevoked()) == 0
 }
 
-// ErrReaping: the leases of predecessors are not reaped yet.
-var ErrReaping = errors.New("reaping the leases of the sidecar that ran here before")
+// errReaping: the leases of predecessors are not reaped yet.
+var errReaping = errors.New("reaping the leases of the sidecar that ran here before")
 
 // reapRounds is how often revoking the predecessors is tried with a store that answers. If a row stays
 // locked for so long, the sidecar becomes ready without that, and the leases expire.
@@ -112,7 +112,7 @@ func (ls *Leases) reapInstance(ctx context.Context, instance string) bool {
 // Ready returns an error while predecessors are being reaped.
 func (ls *Leases) Ready() error {
 	if ls.reaping.Load() {
-		return ErrReaping
+		return errReaping
 	}
 	return nil
 }

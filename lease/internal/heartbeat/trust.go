@@ -15,18 +15,18 @@ import (
 // its locks. Every read checks this, because a timer may fire late.
 
 const (
-	// MinMargin and marginShare: the margin is 5% of the TTL, and at least 50 ms. It covers clocks of different speeds, and the time to
+	// minMargin and marginShare: the margin is 5% of the TTL, and at least 50 ms. It covers clocks of different speeds, and the time to
 	// notify the app.
-	MinMargin   = clock.SuspensionLimit // a lease survives a suspension that the margin covers
+	minMargin   = clock.SuspensionLimit // a lease survives a suspension that the margin covers
 	marginShare = 20
 )
 
-// Margin is how long before the store's expiry a lease is no longer trusted.
-func Margin(ttl time.Duration) time.Duration { return max(ttl/marginShare, MinMargin) }
+// margin is how long before the store's expiry a lease is no longer trusted.
+func margin(ttl time.Duration) time.Duration { return max(ttl/marginShare, minMargin) }
 
 // Reliable is how long an app may rely on a lock that the store keeps for the time left. The app of a
 // bind:ttl lock counts this time itself, because the sidecar does not report its end.
-func Reliable(left time.Duration) time.Duration { return left - Margin(left) }
+func Reliable(left time.Duration) time.Duration { return left - margin(left) }
 
 // term is for how long one confirmed renewal, or the opening, lets the sidecar trust a lease. It never changes.
 type term struct {
@@ -37,7 +37,7 @@ type term struct {
 
 // newTerm returns the term of a renewal that was sent at a time.
 func newTerm(sent time.Time, suspended, ttl time.Duration) *term {
-	return &term{deadline: sent.Add(ttl - Margin(ttl)), suspended: suspended}
+	return &term{deadline: sent.Add(ttl - margin(ttl)), suspended: suspended}
 }
 
 // holds reports whether the term is not over.

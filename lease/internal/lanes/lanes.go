@@ -27,9 +27,9 @@ type Set struct {
 	Revocations *batcher.Lane[store.LeaseID, struct{}]
 }
 
-// MaxTogether limits the calls that one statement enqueues. All may be for one key, and releases wait for
+// maxTogether limits the calls that one statement enqueues. All may be for one key, and releases wait for
 // its row. A thousand calls would keep it about as long as a release waits for a row (0.1 s).
-const MaxTogether = 250
+const maxTogether = 250
 
 // perKey limits the acquires and releases of a key in one statement. A thousand readers of a key need no thousand
 // statements. But each share that is taken reads the others, and other sidecars wait for the row meanwhile.
@@ -58,7 +58,7 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, judge *readine
 	// Enqueues of one key share a statement, in their order. Only the queue limits them, because answers of
 	// another lane submit some of them, and must not wait.
 	together := lane
-	together.Max = min(lane.Max, MaxTogether)
+	together.Max = min(lane.Max, maxTogether)
 	together.PerKey = together.Max
 	ls.Enqueues = batcher.New(obs.Lane("enqueue", together), byKey, heard(st.Enqueue), locked)
 	ls.Amends = batcher.New(obs.Lane("amend", bounded), func(a Amendment) string { return a.Key }, told(judge, amender(st)),

@@ -3,6 +3,7 @@ package lanes_test
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +18,8 @@ import (
 // slow is a store whose statements take a second.
 type slow struct {
 	store.Store
-	asked, released []int // the sizes of the statements
+	asked, released []int         // the sizes of the statements
+	queued          [][]store.Ask // by each statement
 }
 
 func (*slow) Traits() store.Traits { return store.Traits{} }
@@ -28,10 +30,48 @@ func (s *slow) Acquire(_ context.Context, asks []store.Ask) ([]store.Answer, err
 	return make([]store.Answer, len(asks)), nil
 }
 
+func (s *slow) Enqueue(_ context.Context, asks []store.Ask) ([]store.Answer, error) {
+	s.queued = append(s.queued, slices.Clone(asks))
+	time.Sleep(time.Second)
+	return make([]store.Answer, len(asks)), nil
+}
+
 func (s *slow) Release(_ context.Context, claims []store.Claim) ([]store.Verdict, error) {
 	s.released = append(s.released, len(claims))
 	time.Sleep(time.Second)
 	return make([]store.Verdict, len(claims)), nil
+}
+
+// Many calls for one key are queued in parts, in their order, so that the key's row is not locked for all of this time.
+// Proves: promise 5
+func TestACrowdIsQueuedByParts(t *testing.T) {
+	const calls = 1000
+	synctest.Test(t, func(t *testing.T) {
+		st := &slow{}
+		ls := lanes.New(types.Config{BatchMax: calls, MaxWaiters: calls, StoreTimeout: time.Minute}, st,
+			observe.New(slog.New(slog.DiscardHandler), nil, nil, false), readiness.New(types.Config{}, st), make(chan struct{}))
+		for i := range calls {
+			if err := ls.Enqueues.Submit(t.Context(), store.Ask{Attempt: store.Attempt{Key: "k"}, Limit: i}, func(store.Answer, error) {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ls.Enqueues.Stop(t.Context())
+		last := -1
+		for _, asks := range st.queued {
+			if len(asks) > 250 {
+				t.Errorf("%d in one statement", len(asks))
+			}
+			for _, ask := range asks {
+				if ask.Limit != last+1 {
+					t.Fatalf("call %d after call %d", ask.Limit, last)
+				}
+				last = ask.Limit
+			}
+		}
+		if last != calls-1 || len(st.queued) > 6 {
+			t.Errorf("%d queued by %d statements", last+1, len(st.queued))
+		}
+	})
 }
 
 // A key can have a thousand shared holders. A statement for each would take minutes.
