@@ -89,7 +89,7 @@ func serveConsole(cmd *cobra.Command, listen string, config console.Config) erro
 	}
 	listener, err := (&net.ListenConfig{}).Listen(s.stop, "tcp", listen)
 	if err != nil {
-		return exitcode.With(exitcode.CannotOpen, err)
+		return exitcode.With(exitcode.CannotOpen, fmt.Errorf("%w; choose another address with --listen", err))
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "the console serves %s (Ctrl-C ends it)\n", whereOf(listen, listener.Addr(), config.Hosts))
 	ended := make(chan error, 1)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -46,6 +47,20 @@ func TestConsoleSaysWhereItIs(t *testing.T) {
 	line = startConsole(t, "--listen", ":0", "--host", "locks.example.com", "--host", "b.example.com:8443")
 	if !strings.HasPrefix(line, "the console serves locks.example.com, b.example.com:8443 on [::]:") {
 		t.Error(line)
+	}
+}
+
+// Another console, or another program, has the port.
+func TestConsoleSaysThatItsPortIsTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	root := newRoot(&app{source: config.FromMap(nil)})
+	root.SetArgs([]string{"console", "--listen", taken.Addr().String()})
+	if err := root.ExecuteContext(t.Context()); exitcode.Of(err) != exitcode.CannotOpen || !strings.Contains(err.Error(), "choose another address with --listen") {
+		t.Error(err)
 	}
 }
 

@@ -91,7 +91,7 @@ func (f *Socket) lockPath() error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = lock.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return fmt.Errorf("another sidecar serves %s: it holds %s.lock", f.path, f.path)
+			return fmt.Errorf("another sidecar serves %s (it holds %s.lock): use it, stop it, or name another socket", f.path, f.path)
 		}
 		return fmt.Errorf("cannot lock %s.lock: %w", f.path, err)
 	}

@@ -161,7 +161,7 @@ func TestLockFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = listenAt(t, path)
-	wantError(t, err, "another sidecar", path+".lock")
+	wantError(t, err, "another sidecar", path+".lock", "name another socket")
 	first.Close(quiet)
 	if _, err := listenAt(t, path); err != nil {
 		t.Error(err)
