@@ -56,7 +56,7 @@ func TestConsoleSaysThatItsPortIsTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close()
+	defer func() { _ = taken.Close() }()
 	root := newRoot(&app{source: config.FromMap(nil)})
 	root.SetArgs([]string{"console", "--listen", taken.Addr().String()})
 	if err := root.ExecuteContext(t.Context()); exitcode.Of(err) != exitcode.CannotOpen || !strings.Contains(err.Error(), "choose another address with --listen") {
