@@ -153,7 +153,7 @@ func (m *Manager) acquireRefused(ctx context.Context, key, traceparent, code str
 	m.obs.Refused(ctx, observe.Refusal{Operation: "acquire", Key: key, Traceparent: traceparent, Code: code, Err: err})
 }
 
-// News passes the store's news on, by kind: the outcome of a waiting call, signals for holders, events of watched
+// News passes the store's news on, by kind: the outcome of a waiting call, signals for holders, recalls of kept keys, events of watched
 // keys. See [store.Store.Start]. It does not block.
 func (m *Manager) News(n store.News) {
 	switch {
@@ -161,8 +161,11 @@ func (m *Manager) News(n store.News) {
 		m.signals.Poll()
 		m.watches.Recheck()
 		m.acquirer.Queue.LookAgain()
+		m.acquirer.GiveUpAll(nil) // recalls may have been missed
 	case n.Signals:
 		m.signals.Poll()
+	case n.Recall:
+		m.acquirer.Recall(n.Key)
 	case n.Event != nil:
 		m.watches.Receive(*n.Event)
 	default:

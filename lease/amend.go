@@ -65,10 +65,14 @@ func (m *Manager) downgrade(ctx context.Context, s *holdings.Session, h *holding
 	if err := s.Downgrade(h); err != nil {
 		return err
 	}
-	change := lanes.Amendment{Adoption: h.Adoption(), Share: true}
+	adoption, held := h.Adoption()
 	if req.SetData {
-		change.Adoption = h.Patch(req.Data)
+		adoption, held = h.Patch(req.Data)
 	}
+	if !held {
+		return holdings.ErrNotHeld
+	}
+	change := lanes.Amendment{Adoption: adoption, Share: true}
 	ctx, cancel := types.Within(ctx, "amend", m.cfg.StoreTimeout)
 	defer cancel()
 	v, err := lanes.SubmitAnd(ctx, m.lanes.Amends, change, func(v store.Amended) {
@@ -101,7 +105,11 @@ func slotOf(lock *store.Lock) int {
 }
 
 func (m *Manager) setData(ctx context.Context, h *holdings.Lock, data []byte) error {
-	change := lanes.Amendment{Adoption: h.Patch(data)}
+	patch, held := h.Patch(data)
+	if !held {
+		return holdings.ErrNotHeld
+	}
+	change := lanes.Amendment{Adoption: patch}
 	ctx, cancel := types.Within(ctx, "amend", m.cfg.StoreTimeout)
 	defer cancel()
 	// In the lane, so that the last change in the store is also the last one here.

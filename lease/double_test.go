@@ -25,7 +25,9 @@ type double struct {
 	most     map[string]int // items in one call
 	attempts map[store.Attempt]bool
 	dropNews bool
-	listens  []listened
+	// dropRecalls loses the recalls of kept keys.
+	dropRecalls bool
+	listens     []listened
 	// placeless are operations that do not return queue positions.
 	placeless map[string]bool
 	isAway    bool
@@ -144,6 +146,20 @@ func (d *double) awaitBlocked(ctx context.Context, waits []store.Attempt) error 
 	return err
 }
 
+// losesRecalls sets whether recalls are lost.
+func (d *double) losesRecalls(so bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dropRecalls = so
+}
+
+// hears sets whether recalls arrive soon. This changes only the trait.
+func (d *double) hears(so bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.traits.Hears = so
+}
+
 // away makes the store report that it is not ready.
 func (d *double) away(away bool) {
 	d.mu.Lock()
@@ -216,7 +232,7 @@ func (d *double) blockChecks(keys ...string) (unblock func()) {
 func (d *double) Start(ctx context.Context, hear func(store.News)) error {
 	return d.Store.Start(ctx, func(n store.News) {
 		d.mu.Lock()
-		drop := d.dropNews
+		drop := d.dropNews || n.Recall && d.dropRecalls
 		d.mu.Unlock()
 		if !drop {
 			d.handOffs.tell(n.Key, &n.Answer)

@@ -18,6 +18,8 @@ func (u leaseUsers) LeaseLost(l *heartbeat.Lease, reason types.LostReason) (lock
 	for _, h := range under {
 		h.LoseUnder(l, reason)
 	}
+	// Keys that are kept have no session. The store may still have them, if the lease was lost early.
+	u.m.acquirer.GiveUpAll(l)
 	// Watches begin again under a fresh lease. They look at their keys then, so no event is missed.
 	u.m.watches.LeaseEnded()
 	// Waits begin again under a fresh lease, at the end of their queues.
@@ -26,6 +28,7 @@ func (u leaseUsers) LeaseLost(l *heartbeat.Lease, reason types.LostReason) (lock
 
 // LeaseRetired moves the users of a lease of another history to a fresh lease.
 func (u leaseUsers) LeaseRetired(l *heartbeat.Lease) {
+	u.m.acquirer.GiveUpAll(l) // they are not verified
 	u.m.background.Spawn(func() { u.m.reconciler.Rotate(l) })
 	u.m.watches.LeaseEnded()
 }

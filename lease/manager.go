@@ -49,6 +49,24 @@ type Manager struct {
 	lifecycle
 }
 
+// holders are the sessions of the sidecar, and the keys that it keeps, as signals see them.
+type holders struct {
+	*holdings.Set
+	acquirer *attempt.Acquirer
+}
+
+// Signal applies a signal. If the key is kept, nobody is to be told: the key is given up. If a session took it from what was kept, the signal may be for an
+// earlier one, so the store is told who has the key now.
+func (h holders) Signal(sig store.Signal) (known bool) {
+	known = h.Set.Signal(sig)
+	kept := h.acquirer.IsKept(sig.Key)
+	h.acquirer.Expose(sig.Key)
+	return known || kept
+}
+
+// Empty reports whether no signal can be for this sidecar.
+func (h holders) Empty() bool { return h.Set.Empty() && h.acquirer.KeptKeys() == 0 }
+
 // lifecycle is the progress of a manager from New to Stop.
 type lifecycle struct {
 	draining  chan struct{} // closed by Drain
@@ -92,7 +110,7 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	m.holdings = m.acquirer.Holdings()
 	m.signals = signal.New(m.ctx, signal.Config{
 		Config: cfg, Store: st, Lanes: m.lanes, HeldCache: m.heldCache, Background: m.background,
-		Leases: m.leases, Holders: m.holdings, Waiting: m.acquirer.Queue.Length,
+		Leases: m.leases, Holders: holders{m.holdings, m.acquirer}, Waiting: m.acquirer.Queue.Length,
 	})
 	m.groups = multi.New(m.ctx, multi.Config{
 		Config: cfg, Acquirer: m.acquirer, Amends: m.lanes.Amends, Inline: inline, Background: m.background,
@@ -116,6 +134,7 @@ func (m *Manager) state() observe.State {
 	st := observe.State{Ready: m.Ready() == nil, Draining: m.isDraining()}
 	st.Leases, st.LeaseExpiry, st.LeaseLeft = m.leases.Left(clock.Read(m.cfg.Clock))
 	m.holdings.Observe(&st)
+	st.Kept = m.acquirer.KeptKeys()
 	return st
 }
 
@@ -123,6 +142,9 @@ func (m *Manager) state() observe.State {
 func (m *Manager) Start(context.Context) error {
 	m.start.Do(func() {
 		m.obs.ObserveFleet(m.Fleet)
+		if m.acquirer.Keeps() {
+			m.background.Spawn(func() { m.acquirer.RunKeeps(m.ctx) })
+		}
 		for _, run := range []func(context.Context){
 			m.sweep, m.leases.Run, m.acquirer.Run, m.signals.Run, m.judge.Run, m.watches.Run,
 		} {
@@ -147,8 +169,13 @@ func (m *Manager) Ready() error {
 	return m.judge.Ready()
 }
 
-// Drain refuses new acquires and ends waiting ones. Releases still work.
-func (m *Manager) Drain() { m.drainOnce.Do(func() { close(m.draining) }) }
+// Drain refuses new acquires and ends waiting ones, and gives up the keys that are kept. Releases still work.
+func (m *Manager) Drain() {
+	m.drainOnce.Do(func() {
+		close(m.draining) // from now on, no key is kept
+		m.acquirer.GiveUpAll(nil)
+	})
+}
 
 func (m *Manager) isDraining() bool { return types.Closed(m.draining) }
 
@@ -223,10 +250,9 @@ func (m *Manager) limited(part func(context.Context)) {
 
 // endSessions ends all sessions and waits, at most one store timeout, until their locks are released.
 func (m *Manager) endSessions() {
-	sessions := m.holdings.All()
-	released := make([]<-chan struct{}, len(sessions))
-	for i, s := range sessions {
-		released[i] = s.End(types.EndShutdown)
+	released := m.acquirer.GivingUp()
+	for _, s := range m.holdings.All() {
+		released = append(released, s.End(types.EndShutdown))
 	}
 	timer := time.NewTimer(m.cfg.StoreTimeout)
 	defer timer.Stop()

@@ -428,6 +428,7 @@ func TestHandOffsNameTheirCall(t *testing.T) {
 		names := func(want string) {
 			t.Helper()
 			synctest.Wait()
+			r.noKept()
 			told.mu.Lock()
 			defer told.mu.Unlock()
 			if told.by["k"] != want {

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"slices"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
@@ -21,16 +22,32 @@ func (m *Manager) Get(ctx context.Context, s *holdings.Session, key string, noCa
 		}
 		m.loseExpired(h)
 	}
+	if !noCache && m.acquirer.IsKept(key) {
+		return types.View{Lock: store.Lock{Key: key}, Cached: true}, nil
+	}
 	ctx, cancel := types.Within(ctx, "get", m.cfg.StoreTimeout)
 	defer cancel()
 	lock, err := lanes.Submit(ctx, m.lanes.Reads, key)
 	if err != nil {
 		return types.View{}, err
 	}
+	m.hideKept(&lock)
 	if !lock.Held {
 		m.heldCache.Drop(key)
 	}
 	return m.viewOf(s, lock), nil
+}
+
+// hideKept shows a key as free that the store shows as held by this sidecar, if no session here has it.
+// The Kept of a lock that a session here has says nothing.
+func (m *Manager) hideKept(lock *store.Lock) {
+	switch {
+	case !lock.Kept || lock.Holder.Instance != m.cfg.Instance:
+	case m.holdings.Get(lock.Key) == nil:
+		*lock = store.Lock{Key: lock.Key, QueueLength: lock.QueueLength}
+	default:
+		lock.Kept = false
+	}
 }
 
 // viewOf is a lock from the store's answer, seen from a session. Mine is false after its deadline here,
@@ -81,9 +98,14 @@ func (m *Manager) List(call context.Context, s *holdings.Session, req types.List
 	}
 	views := make([]types.View, len(locks))
 	for i, lock := range locks {
+		if req.Namespace == "" {
+			m.hideKept(&lock)
+		}
 		views[i] = m.viewOf(s, lock)
 	}
-	return pageOf(views, req.Limit), nil
+	page := pageOf(views, req.Limit)
+	page.Locks = slices.DeleteFunc(page.Locks, func(v types.View) bool { return !v.Held })
+	return page, nil
 }
 
 // showShares asks the store for the other holders of a session's shares. It omits a lock that was lost meanwhile.

@@ -180,6 +180,7 @@ func TestReleaseByIDMeetsAReleaseByToken(t *testing.T) {
 	for moment := range 12 {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t)
+			synctest.Wait() // what runs by itself does not read the clock then
 			s := r.explicitSession()
 			req := once(0)
 			g := r.get(s, req)

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -85,6 +86,8 @@ func (c *fakeClock) stop(d time.Duration) { c.ahead.Add(int64(d)) }
 // (queued when it returns), waiting (behind another sidecar), waitShare, askAll, waitAll, won (granted, not delivered); their answers:
 // isOver, granted, skipped, inVain.
 //
+// Kept keys (keep_test.go): keepers (two sidecars that keep keys), has (what the store has), mayKeep, keeps, takes, isKept, gets (granted at once), unlessLocked; noKept (before a test that is not about them looks at the store).
+//
 // Ends: release (an answer's or a grant's lock), tryRelease (returns the error), exit and exitAll (one entry each), succeed (with success),
 // releaseBy, releaseRequest, releasing (by request id), downgrade; amend, patch.
 //
@@ -119,6 +122,11 @@ type tester interface {
 
 type option func(*types.Config, *store.Traits)
 
+// keeping makes the sidecar keep keys. With the flag -keep, all sidecars do.
+func keeping(c *types.Config, t *store.Traits) { c.Keep, t.Hears = 200*time.Millisecond, true }
+
+var keepAll = flag.Bool("keep", false, "run all tests with sidecars that keep keys")
+
 // inline and polling change the traits of the store.
 func inline(_ *types.Config, t *store.Traits)  { t.Inline = true }
 func polling(_ *types.Config, t *store.Traits) { t.Polls = true }
@@ -147,6 +155,9 @@ func newRigWith(t tester, space *memory.Space, st *double, name string, opts ...
 		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 100, CacheTTL: 100 * time.Millisecond,
 		BatchMax: 100, MaxSessions: 100, MaxLocksPerSession: 20_000, MaxWaiters: 20_000,
 		Logger: slog.New(slog.DiscardHandler), Clock: r.clk, Metrics: r.counts,
+	}
+	if *keepAll {
+		keeping(&cfg, &r.st.traits)
 	}
 	for _, o := range opts {
 		o(&cfg, &r.st.traits)
@@ -286,9 +297,18 @@ func (a *answer) granted(t tester) types.Grant {
 // stored returns the store's state of a key, despite any faults.
 func (r *rig) stored(key string) store.Lock {
 	r.t.Helper()
+	r.noKept()
 	locks, err := r.st.Store.Get(context.Background(), []string{key})
 	r.must(err)
 	return locks[0]
+}
+
+// noKept gives kept keys up, in tests that are not about them, so that the store has what was released.
+func (r *rig) noKept() {
+	if *keepAll && r.m.acquirer.KeptKeys() > 0 {
+		r.m.acquirer.GiveUpAll(nil)
+		synctest.Wait()
+	}
 }
 
 // nothingLeft checks that no lock, waiter or remembered state is left, in the store and in the
@@ -302,6 +322,7 @@ func (r *rig) nothingLeft() {
 
 func (r *rig) nothingStored() {
 	r.t.Helper()
+	r.noKept()
 	ctx := context.Background()
 	held, err := r.st.Store.List(ctx, store.Query{Limit: 1000})
 	r.must(err)
@@ -326,6 +347,7 @@ func (r *rig) nothingStored() {
 func (r *rig) nothingKept() {
 	r.t.Helper()
 	synctest.Wait()
+	r.noKept()
 	var left []string
 	note := func(what string, n int) {
 		if n != 0 {

@@ -17,11 +17,19 @@ type Event = watch.Event
 
 func (m *Manager) newWatches() *watch.Watches {
 	return watch.New(watch.Config{
-		Store: m.st, Get: m.st.Get, Clock: m.cfg.Clock, Log: m.cfg.Logger, Pin: m.pinForWatches,
+		Store: m.st, Get: m.getWatched, Clock: m.cfg.Clock, Log: m.cfg.Logger, Pin: m.pinForWatches,
 		Every:   func() time.Duration { return clock.Jittered(m.acquirer.Queue.CheckInterval()) },
 		Retry:   func() time.Duration { return clock.Jittered(m.cfg.PollInterval) },
 		Timeout: m.cfg.StoreTimeout, BatchMax: m.cfg.BatchMax, MaxStreams: m.cfg.MaxWaiters,
 	})
+}
+
+// getWatched reads keys that are watched from now on. A watcher wants to hear of each holder, so the store must know them.
+func (m *Manager) getWatched(ctx context.Context, keys []string) ([]store.Lock, error) {
+	for _, key := range keys {
+		m.acquirer.Expose(key)
+	}
+	return m.st.Get(ctx, keys)
 }
 
 type watchLease struct {
@@ -66,12 +74,16 @@ func (m *Manager) Watch(ctx context.Context, s *holdings.Session, key string, he
 	if m.isDraining() {
 		return types.View{}, nil, types.ErrDraining
 	}
+	limited, cancel := types.Within(ctx, "watch", m.cfg.StoreTimeout)
+	defer cancel()
+	defer m.acquirer.Enter(key)()
+	if err := m.giveUp(limited, key); err != nil {
+		return types.View{}, nil, err
+	}
 	stream, err := m.watches.Open(key, hear)
 	if err != nil {
 		return types.View{}, nil, err
 	}
-	limited, cancel := types.Within(ctx, "watch", m.cfg.StoreTimeout)
-	defer cancel()
 	var lock store.Lock
 	select {
 	case <-stream.Begun():
@@ -86,4 +98,18 @@ func (m *Manager) Watch(ctx context.Context, s *holdings.Session, key string, he
 		return types.View{}, nil, err
 	}
 	return m.viewOf(s, lock), stream.Close, nil
+}
+
+// giveUp gives a key up if it is kept here, and waits until the store has it back.
+func (m *Manager) giveUp(limited context.Context, key string) error {
+	givenUp := m.acquirer.GiveUp(key)
+	if givenUp == nil {
+		return nil
+	}
+	select {
+	case <-givenUp:
+		return nil
+	case <-limited.Done():
+		return types.Left(limited)
+	}
 }

@@ -10,10 +10,12 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
+	"github.com/locksidecar/locksidecar/lease/internal/keep"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
 )
 
 // Config is the configuration of an Acquirer.
@@ -45,12 +47,18 @@ type Acquirer struct {
 	holdings  *holdings.Set
 	later     *background.Runner
 	arrivals  *arrivals
+	keeps     *keep.Table         // nil: the sidecar keeps no keys
 	requests  repeat.Requests     // requests with BindTTL
 	waiters   atomic.Int64        // calls that wait
 	patience  types.PatienceTimer // of calls that do not wait, and of releases
 	began     time.Time
 	// lastEnd is when the store keeps no grant any more, in nanoseconds after began; 0: nothing was granted.
 	lastEnd atomic.Int64
+
+	// keeper is the store, if it must know that keys are kept; otherwise nil. wanted is when an ask last wanted to keep its key, in nanoseconds
+	// after began; 0: not lately.
+	keeper store.Keeper
+	wanted atomic.Int64
 
 	// longestQueue is the store's limit; zero means none.
 	longestQueue int
@@ -75,6 +83,10 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 		Clock: c.Clock, Observer: c.Observer, Draining: c.Draining, Leases: c.Leases,
 	}, aq)
 	aq.arrivals = newArrivals(aq.enqueueAll, aq.gathers)
+	if c.Keep > 0 && !traits.Inline { // an inline store answers as fast as the table
+		aq.keeps = keep.New(c.Keep, CohortTime, c.Clock)
+		aq.keeper, _ = c.Store.(store.Keeper)
+	}
 	return aq, aq.requests.Remember(holdings.Remembered)
 }
 
@@ -89,7 +101,8 @@ func (aq *Acquirer) Kept() map[string]int {
 	aq.arrivals.mu.Lock()
 	defer aq.arrivals.mu.Unlock()
 	return map[string]int{
-		"waiters": int(aq.waiters.Load()), "keys with arrivals": len(aq.arrivals.keys), "attempts": int(aq.Queue.size.Load()),
+		"kept keys": aq.KeptKeys(),
+		"waiters":   int(aq.waiters.Load()), "keys with arrivals": len(aq.arrivals.keys), "attempts": int(aq.Queue.size.Load()),
 		"keys with attempts": aq.Queue.keys(), "requests in use": aq.requests.Count(),
 	}
 }

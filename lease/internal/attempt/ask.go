@@ -17,7 +17,7 @@ func (b *Attempt) Start(ctx context.Context, now time.Time) {
 		b.arrival = b.aq.arrivals.join(b.req)
 	}
 	ask := b.firstAsk(now)
-	if b.aq.isLate(b.arrival, b.repeated) {
+	if b.recalls || b.aq.isLate(b.arrival, b.repeated) {
 		b.enqueue(ctx)
 		return
 	}
@@ -44,7 +44,9 @@ func (aq *Acquirer) knownHeld(key string) bool {
 
 func (b *Attempt) firstAsk(now time.Time) store.Ask {
 	b.cacheVersion, b.sent = b.aq.heldCache.Version(b.req.Key), now
-	return b.ask()
+	a := b.ask()
+	a.Last = b.last()
+	return a
 }
 
 func (b *Attempt) ask() store.Ask {
@@ -77,10 +79,13 @@ func (b *Attempt) onAcquire(ans store.Answer, err error) {
 	// Another holder has the key. The caller learns who, and so do the next calls, from the cache. lock is a copy: otherwise each
 	// answer would be on the heap, also those that grant.
 	lock, sent := ans.Lock, b.lastSent()
+	b.aq.learn(&lock)
 	b.mu.Lock()
 	b.seen, b.seenAt = &lock, sent
 	b.mu.Unlock()
-	b.aq.heldCache.Put(lock, b.cacheVersion, sent)
+	if !lock.Kept { // its sidecar may give it up at any time
+		b.aq.heldCache.Put(lock, b.cacheVersion, sent)
+	}
 	b.denied(&types.HeldError{Lock: lock})
 }
 

@@ -28,6 +28,7 @@ type Attempt struct {
 	tr       *observe.Trace  // of the call
 	began    time.Time       // of the call, for Waited
 	inFlight *sync.WaitGroup // of the call
+	recalls  bool            // see Call.Recalls
 
 	// The call sets these fields before the first question. arrival is nil if the call does not wait.
 	// runInCaller: the call's goroutine runs the first question: see batcher.Lane.Do. cacheVersion is of the held cache.
@@ -94,6 +95,7 @@ func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
 	}
 	b := &Attempt{
 		aq: c.aq, s: c.S, quota: &c.Quota, req: c.req, arrival: came, began: c.began, repeated: c.repeated, tr: c.tr, inFlight: &c.inFlight,
+		recalls: c.recalls,
 	}
 	b.under.Store(l)
 	b.inFlight.Add(1)

@@ -42,6 +42,8 @@ type Call struct {
 	// WasQueued: the call has had a queue position. After that, it waits through an outage.
 	WasQueued bool
 	rest      time.Duration
+	// recalls: the call does not wait, but is queued for a moment: see Recalls.
+	recalls bool
 
 	// The end of the call: see StartTimer and endWait. time fires when the wait is over, and again when the store's time after it
 	// is over. timed: the wait is over. over is closed when the store's time of a call that does not wait is over; nil: time fires then.
@@ -65,6 +67,11 @@ func (c *Call) Acquire() (types.Grant, error) {
 			aq.obs.Cached(observe.CachedEntry)
 			return g, nil
 		}
+	}
+	// While the call is here, no key is kept that it would not find: see package keep.
+	if aq.keeps != nil {
+		aq.keeps.Enter(req.Key)
+		defer aq.keeps.Leave(req.Key)
 	}
 	// The session must have room for one more lock. The call counts until it returns, or until its lock counts itself.
 	if s != nil {
@@ -116,6 +123,9 @@ func (c *Call) tryUntilDecided() (types.Grant, error) {
 		if err == nil {
 			return g, nil
 		}
+		if c.Recalls(err) {
+			continue
+		}
 		// A lost lease, a lost queue position or an outage may pass (retry.go). All else is the call's answer.
 		if c.mayEnterSoon(err) {
 			err = c.awaitEntry()
@@ -157,8 +167,16 @@ func (c *Call) try() (types.Grant, error) {
 	}
 	// The answer comes to onAcquire: the attempt wins (win.go), waits (enqueue), or is over. If only that answer can end the call, its
 	// goroutine runs the statement.
-	b.runInCaller = !c.aq.inline && !c.mayEndEarly()
-	b.Start(c.ctx, c.tick.Now)
+	// Exception: if the sidecar keeps the key, the attempt takes it from there.
+	decided, err := c.takeKept(b)
+	if err != nil {
+		b.Finish(err)
+		return types.Grant{}, err
+	}
+	if !decided {
+		b.runInCaller = !c.aq.inline && !c.mayEndEarly()
+		b.Start(c.ctx, c.tick.Now)
+	}
 	// The call returns when the attempt is over. If the call must end before, it leaves the attempt, which then hands back what it wins.
 	return c.Await(b)
 }
@@ -368,6 +386,9 @@ func (c *Call) Timeout() error {
 	}
 	if e.Position == 0 {
 		e.Position = e.Lock.QueueLength + 1
+	}
+	if c.recalls { // it did not wait
+		return &types.HeldError{Lock: e.Lock}
 	}
 	return e
 }

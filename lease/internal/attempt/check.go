@@ -124,6 +124,7 @@ func (b *Attempt) onCheck(ans store.Answer, sent time.Time) {
 		b.mu.Lock()
 		b.note(ans, sent)
 		b.mu.Unlock()
+		b.refusedBy(&ans)
 	default:
 		b.mu.Lock()
 		gone := b.phase == queued

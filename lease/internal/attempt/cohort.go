@@ -10,6 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
+	"github.com/locksidecar/locksidecar/lease/internal/keep"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -23,6 +24,10 @@ const CohortTime = 100 * time.Millisecond
 // its own Cohort. It is a [holdings.Cohort].
 type Cohort struct {
 	served []store.AttemptID // see Served
+	// grant is that of the lock if the sidecar may keep it: see [keep.Grant]. Otherwise it is nil.
+	grant *keep.Grant
+	// fate decides once, for a lock with a grant, whether the store is told of it, or it leaves its session untold.
+	fate atomic.Uint32
 	// until is when the sidecar must ask the store again.
 	until time.Time
 
@@ -62,6 +67,33 @@ func HandedOn(h *holdings.Lock) bool {
 // Served are the attempts that had the lock since the store granted it, this lock's attempt last. If it is empty, the store
 // granted this lock.
 func (c *Cohort) Served() []store.AttemptID { return c.served }
+
+// The fates of a lock that may be kept.
+const (
+	undecided = iota
+	toldOf
+	leftUntold
+)
+
+// Tells must be called before the store is told of a lock, as of its data. It returns false if the lock has left its session, and the
+// store must not be told any more.
+func (c *Cohort) Tells() bool {
+	return c.grant == nil || c.fate.CompareAndSwap(undecided, toldOf) || c.fate.Load() == toldOf
+}
+
+// leavesUntold is the opposite: it returns false if the store was told, or may be.
+func (c *Cohort) leavesUntold() bool { return c.fate.CompareAndSwap(undecided, leftUntold) }
+
+// wasTold reports whether the store was told of a lock that may be kept, or may be.
+func (c *Cohort) wasTold() bool { return c.fate.Load() == toldOf }
+
+// takenCohort returns the cohort of a lock that an attempt has taken from a grant that the sidecar kept. The attempt was never in the store's
+// queue, but the store learns of the lock as of one that was handed on.
+func takenCohort(g *keep.Grant, id store.AttemptID, now time.Time) *Cohort {
+	return &Cohort{
+		grantees: &grantees{granted: g.Visible}, grant: g, served: []store.AttemptID{id}, until: now.Add(CohortTime),
+	}
+}
 
 // extend replaces the list of next waiters by the store's newer one for the grant under this token. That list never needs
 // more tokens than the grant has. extend does nothing if the lock belongs to another grant.
@@ -103,6 +135,10 @@ func (aq *Acquirer) handOn(r *holdings.Release) bool {
 	}
 	// The store granted the lock under this lease, and lets the sidecar hand it on for a while.
 	if t := clock.Read(aq.clk); !t.Now.Before(c.until) || !h.Lease().Alive(t) {
+		return false
+	}
+	// The grant has a limited number of tokens. A lock that was taken from a kept grant is ahead of what the store counts.
+	if !store.OfGrant(c.granted, h.Token+1) {
 		return false
 	}
 	grant := store.Answer{
@@ -225,14 +261,22 @@ func (aq *Acquirer) Tell(ctx context.Context, h *holdings.Lock) error {
 	if !h.IsServed() {
 		return nil
 	}
-	v, err := lanes.Submit(ctx, aq.lanes.Amends, lanes.Amendment{Adoption: h.Adoption()})
+	adoption, held := h.Adoption()
+	if !held {
+		return nil // it has been released
+	}
+	v, err := lanes.Submit(ctx, aq.lanes.Amends, lanes.Amendment{Adoption: adoption})
 	return types.Judged("amend", v.Status, err)
 }
 
 // tell makes the store know a lock that the sidecar handed on. It repeats this until the store confirms or the
 // lock is over.
 func (aq *Acquirer) tell(h *holdings.Lock) {
-	err := aq.lanes.Amends.Submit(context.Background(), lanes.Amendment{Adoption: h.Adoption()}, func(v store.Amended, err error) {
+	adoption, held := h.Adoption()
+	if !held {
+		return // it has been released
+	}
+	err := aq.lanes.Amends.Submit(context.Background(), lanes.Amendment{Adoption: adoption}, func(v store.Amended, err error) {
 		switch err := types.Judged("amend", v.Status, err); {
 		case err != nil:
 			aq.later.Retry(func() {

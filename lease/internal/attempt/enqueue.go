@@ -99,11 +99,13 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 		return
 	}
 	b.aq.Queue.queued(b, ans.Alone, at)
+	b.refusedBy(&ans)
 }
 
 // note records the queue state of the answer to a question that was sent at the given time. The caller holds b.mu.
 func (b *Attempt) note(ans store.Answer, sent time.Time) {
 	lock := ans.Lock
+	b.aq.learn(&lock)
 	b.seen, b.seenAt = &lock, sent
 	if ans.Position > 0 { // some answers lack it
 		b.position = ans.Position

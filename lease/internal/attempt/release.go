@@ -13,22 +13,23 @@ type submit = func(ctx context.Context, c store.Claim, answered func(store.Verdi
 
 // Release releases a lock that has left its session, in the background.
 func (aq *Acquirer) Release(r *holdings.Release) {
-	aq.release(r.Lock.Span().Context(), aq.lanes.Releases.Submit, r)
+	aq.release(r.Lock.Span().Context(), aq.lanes.Releases.Submit, r, false)
 }
 
 // ReleaseAndWait releases a lock that has left its session, and returns the outcome of the first try. ctx is the call's. If the
 // call leaves, the release goes on.
 func (aq *Acquirer) ReleaseAndWait(ctx context.Context, r *holdings.Release) (types.Released, error) {
-	aq.release(aq.obs.Along(context.Background(), ctx), aq.lanes.Releases.Do, r)
+	aq.release(aq.obs.Along(context.Background(), ctx), aq.lanes.Releases.Do, r, true)
 	return r.Answer(ctx, &aq.patience)
 }
 
-// release tells how a lock is released after it has left its session.
-func (aq *Acquirer) release(ctx context.Context, by submit, r *holdings.Release) {
+// release tells how a lock is released after it has left its session. byApp: the app has released it, and the session goes on.
+func (aq *Acquirer) release(ctx context.Context, by submit, r *holdings.Release, byApp bool) {
 	// The app never knew of an undelivered lock, so its MinHold does not apply.
 	r.Claim.AtOnce = r.Claim.AtOnce || r.Lock.IsUndelivered()
 	// If the next calls in the queue are this sidecar's, one of them gets the lock, and the store learns that later.
-	if aq.handOn(r) {
+	// If nobody waits, the sidecar may keep the key for its next call.
+	if aq.handOn(r) || byApp && aq.keep(r) {
 		r.Tried(nil)
 		r.Settle()
 		return
@@ -61,6 +62,8 @@ func (aq *Acquirer) releaseAnswered(r *holdings.Release, v *store.Verdict, err e
 	}
 	if v.Status != store.Holds {
 		aq.cfg.Logger.Debug("a released lock was not held any more", "key", r.Claim.Key, "token", r.Claim.Token)
+	} else {
+		aq.noteReleased(r.Lock)
 	}
 	aq.heldCache.Drop(r.Claim.Key)
 	r.Tried(nil)

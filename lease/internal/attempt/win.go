@@ -30,10 +30,19 @@ func (b *Attempt) win(ans *store.Answer, asked time.Time) {
 	if b.inQueue.Load() && !b.req.Shared {
 		cohort = newCohort(ans, t.Now)
 	}
+	// Nor if the sidecar may keep the key when the lock is released.
+	if keepable := b.keepable(ans, asked, t.Now); keepable != nil {
+		cohort = keepable
+	}
 	// The lock becomes the session's, as an undelivered one: the app sees it when its call returns ([Call.Await]). If nobody wants it any more, or the
 	// lease is lost, it is handed back.
-	if !b.takeAndUnlock(ans, asked, t, cohort) {
+	kept := b.takeAndUnlock(ans, asked, t, cohort)
+	if !kept {
 		b.handBack(ans.Token)
+	}
+	if kept && cohort != nil && cohort.grant != nil {
+		b.aq.keeps.Won(cohort.grant)
+		b.aq.tellIfRecalled(cohort.grant, ans.Token)
 	}
 	b.end()
 }

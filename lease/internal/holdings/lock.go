@@ -146,6 +146,8 @@ type Cohort interface {
 	// Served are the attempts that had the lock since the store granted it, this lock's attempt last. If it
 	// is empty, the store granted this lock.
 	Served() []store.AttemptID
+	// Tells is called before the store is told of the lock. It returns false if the lock has been released.
+	Tells() bool
 }
 
 // Cohort returns the cohort of the lock, or nil.
@@ -230,16 +232,20 @@ func (h *Lock) SetData(data []byte) {
 	h.change().data = data
 }
 
-// Patch is a change of the lock's data.
-func (h *Lock) Patch(data []byte) store.Adoption {
-	a := h.Adoption()
+// Patch is a change of the lock's data. held is false if the lock has been released.
+func (h *Lock) Patch(data []byte) (a store.Adoption, held bool) {
+	a, held = h.Adoption()
 	a.SetData, a.Data = true, data
-	return a
+	return a, held
 }
 
 // Adoption makes the store know the lock. If the store knows an earlier lock of the cohort as the holder, this lock becomes
-// the holder, with its data. Otherwise it has no Served: the store knows the lock.
-func (h *Lock) Adoption() store.Adoption {
+// the holder, with its data. Otherwise it has no Served: the store knows the lock. held is false if the lock has been released: then the
+// store must not be told of it.
+func (h *Lock) Adoption() (_ store.Adoption, held bool) {
+	if h.cohort != nil && !h.cohort.Tells() {
+		return store.Adoption{}, false
+	}
 	c := h.Claim()
 	a := store.Adoption{Change: store.Change{Key: c.Key, Token: c.Token, Lease: c.Lease}}
 	if h.IsServed() {
@@ -249,7 +255,7 @@ func (h *Lock) Adoption() store.Adoption {
 		a.Data = h.data
 		h.s.mu.Unlock()
 	}
-	return a
+	return a, true
 }
 
 // Moved makes h a user of the lease to which the store has moved it. It returns false if h has ended.

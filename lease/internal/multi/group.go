@@ -74,6 +74,11 @@ func (gs *Groups) Acquire(ctx context.Context, s *holdings.Session, keys []strin
 	if lock, ok := g.heldInCache(); ok {
 		return nil, &types.HeldError{Lock: lock, Cached: true}
 	}
+	// While the call is here, none of its keys is kept: see package keep.
+	defer gs.acquirer.Enter(keys...)()
+	if err := g.giveUpKept(); err != nil {
+		return nil, err
+	}
 	if req.Wait != 0 { // a group counts as one waiter
 		if err := gs.acquirer.AddWaiter(); err != nil {
 			return nil, err
@@ -229,6 +234,22 @@ func (g *group) heldInCache() (store.Lock, bool) {
 	return store.Lock{}, false
 }
 
+// giveUpKept gives up the keys that this sidecar keeps, and waits until the store has them back.
+func (g *group) giveUpKept() error {
+	for _, c := range g.calls {
+		g.gs.acquirer.GiveUp(c.Key())
+	}
+	for _, c := range g.calls {
+		if givenUp := g.gs.acquirer.GiveUp(c.Key()); givenUp != nil {
+			c.StartTimer()
+			if err := c.Until(givenUp); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // acquire gets all keys. If it returns an error, the caller hands back the keys that the group has.
 func (g *group) acquire() error {
 	for {
@@ -294,6 +315,9 @@ func (g *group) advance() error {
 		if err != nil {
 			for _, later := range attempts[i+1:] {
 				later.Cancel()
+			}
+			if c.Recalls(err) {
+				return nil
 			}
 			return c.MayGoOn(err)
 		}

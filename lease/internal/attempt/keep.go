@@ -1,0 +1,343 @@
+package attempt
+
+import (
+	"context"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
+	"github.com/locksidecar/locksidecar/lease/internal/keep"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Package keep has the words, and the states of a key. Here are the flows. If the sidecar keeps no keys, aq.keeps is nil.
+
+// keep tells how a release keeps a key: the app has released the lock, and the store is not told. It returns false if the store must be told, or
+// another call gets the lock.
+func (aq *Acquirer) keep(r *holdings.Release) bool {
+	// The store let the sidecar keep this grant. An outcome, a request to stop and a lock that is undelivered or shared are for the store.
+	h, c := r.Lock, cohortOf(r.Lock)
+	if c == nil || c.grant == nil || r.Claim.Outcome != store.NoOutcome || r.Claim.AtOnce || r.ToStore {
+		return false
+	}
+	// The sidecar answers for the key as long as it trusts the lease of the grant, and hears when another one wants the key.
+	g, l, t := c.grant, h.Lease(), clock.Read(aq.clk)
+	if l != g.Lease || !l.Alive(t) || !aq.mayKeepUnder(l) {
+		return false
+	}
+	// From now on the store is not told any more of this lock, for instance of its data. It may have been told before: then others see it.
+	if !c.leavesUntold() {
+		return false
+	}
+	// The next call takes the key from here on. If a call is here already, or the key was recalled, the key is released.
+	l.Pin() // until the key is given up, or its taker has pinned it
+	if !aq.keeps.Keep(g, t.Now) {
+		l.Unpin()
+		return false
+	}
+	aq.heldCache.Drop(h.Key)
+	// What ends all kept keys may have missed this one.
+	if !aq.mayKeepUnder(l) {
+		aq.GiveUp(h.Key)
+	}
+	return true
+}
+
+// mayKeepUnder reports whether keys may be kept under a lease now.
+func (aq *Acquirer) mayKeepUnder(l *heartbeat.Lease) bool {
+	return !aq.IsDraining() && !l.Lost() && !aq.leases.Retired(l) && aq.hears()
+}
+
+func (aq *Acquirer) hears() bool { return aq.store.Traits().Hears }
+
+// takeKept tells how a call takes a key that is kept here. decided: the attempt has the key, or is over. Otherwise the store must be asked. A call that
+// cannot take the key gives it up first, and waits until the store has it back.
+func (c *Call) takeKept(b *Attempt) (decided bool, err error) {
+	aq := c.aq
+	if aq.keeps == nil || b.arrival != nil && b.arrival.behind { // the first in the line decides about the key
+		return false, nil
+	}
+	for {
+		var under *heartbeat.Lease
+		if b.mayBeKept() && b.Lease().Alive(c.tick) {
+			under = b.Lease()
+		}
+		how, g, token := aq.keeps.Take(c.req.Key, under, c.tick.Now)
+		if how == keep.Got {
+			if b.take(g, token, c.tick) {
+				return true, nil
+			}
+			return true, c.Until(c.cleanedUp()) // another attempt follows
+		}
+		if how == keep.MustGiveUp {
+			aq.giveUp(g)
+		}
+		if how == keep.NotKept {
+			return false, nil
+		}
+		c.StartTimer()
+		if err := c.Until(g.GivenUp()); err != nil {
+			return true, err
+		}
+		c.tick = clock.Read(aq.clk)
+	}
+}
+
+// mayBeKept reports whether the attempt is for such a lock as may be kept, and so may be taken, too.
+func (b *Attempt) mayBeKept() bool {
+	return b.req.Bind == types.BindSession && !b.req.Shared && b.req.MinHold == 0 && !b.req.Skip && b.quota.Key == ""
+}
+
+// take makes a key that was kept the attempt's. It returns false if the lock is handed back after that.
+func (b *Attempt) take(g *keep.Grant, token int64, t clock.Tick) (kept bool) {
+	aq := b.aq
+	grant := store.Answer{Outcome: store.Granted, Token: token, AcquiredAt: g.AcquiredAt(t.Now), ExpiresIn: b.Lease().Remaining(t)}
+	b.mu.Lock()
+	if !b.takeAndUnlock(&grant, t.Now, t, takenCohort(g, b.id, t.Now)) {
+		aq.keeps.Return(g) // nobody wants it any more, or the session or the lease has just ended
+		aq.giveUp(g)
+		b.end()
+		return true
+	}
+	g.Lease.Unpin() // the lock has pinned it
+	aq.obs.Took(b.tr.Carry(context.Background()))
+	// After a failover, locks are verified that were here when the lease was retired. This one may have come later.
+	if kept = !aq.leases.Retired(g.Lease); !kept {
+		b.Cancel()
+	}
+	aq.tellIfRecalled(g, token)
+	b.end()
+	return kept
+}
+
+// giveUp tells how a key that was kept is given up: the release that was put off is sent, until the store confirms it, or the lease is dead. The key's
+// entry in the table says so already, so that calls wait for that.
+func (aq *Acquirer) giveUp(g *keep.Grant) {
+	c := store.Claim{Key: g.Key, Token: g.Visible, Lease: g.Lease.ID()}
+	mayKeep, freed := aq.MayKeep(g.Lease, 0), false
+	persist(context.Background(), aq.later, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
+		if types.Judged("release", v.Status, err) != nil && mayKeep() {
+			return false
+		}
+		freed = err == nil && v.Status == store.Holds
+		aq.heldCache.Drop(c.Key)
+		return true
+	}, func() {
+		aq.keeps.GaveUp(g, freed)
+		g.Lease.Unpin()
+	})
+}
+
+// GiveUp gives a key up if it is kept. The channel is closed when the outcome is known; it is nil if the key is not kept.
+func (aq *Acquirer) GiveUp(key string) <-chan struct{} {
+	if aq.keeps == nil {
+		return nil
+	}
+	how, g := aq.keeps.GiveUp(key)
+	switch how {
+	case keep.MustGiveUp:
+		aq.giveUp(g)
+	case keep.NotKept:
+		return nil
+	}
+	return g.GivenUp()
+}
+
+// GiveUpAll gives up all kept keys, or those under a lease if it is not nil.
+func (aq *Acquirer) GiveUpAll(under *heartbeat.Lease) {
+	if aq.keeps == nil {
+		return
+	}
+	for _, g := range aq.keeps.GiveUpAll(under) {
+		aq.giveUp(g)
+	}
+}
+
+// GivingUp are closed when the keys that are being given up now have been.
+func (aq *Acquirer) GivingUp() (all []<-chan struct{}) {
+	if aq.keeps == nil {
+		return nil
+	}
+	for _, g := range aq.keeps.GivenUp() {
+		all = append(all, g.GivenUp())
+	}
+	return all
+}
+
+// Recall gives a key up that another sidecar wants, if it is kept. If a session here has it, the store is told, so that others see who
+// holds it. If neither is so, the grant may be on its way: see tellIfRecalled.
+func (aq *Acquirer) Recall(key string) {
+	if aq.keeps == nil {
+		return
+	}
+	if g := aq.keeps.Recall(key); g != nil {
+		aq.obs.Recalled(aq.keeps.Judge(g))
+		aq.giveUp(g)
+		return
+	}
+	if h, g := aq.heldKeepable(key); h != nil {
+		aq.obs.Recalled(aq.keeps.Judge(g))
+		aq.tell(h)
+	}
+}
+
+// Expose makes others see who holds a key, if this sidecar keeps it or may keep it: it is given up, or the store is told of the holder. Here, somebody
+// else than another sidecar's call wants to see that.
+func (aq *Acquirer) Expose(key string) {
+	if aq.keeps == nil {
+		return
+	}
+	if g := aq.keeps.Recall(key); g != nil {
+		aq.giveUp(g)
+	} else if h, _ := aq.heldKeepable(key); h != nil {
+		aq.tell(h)
+	}
+}
+
+// Enter records that calls for these keys are here, until leave is called.
+func (aq *Acquirer) Enter(keys ...string) (leave func()) {
+	if aq.keeps == nil {
+		return func() {}
+	}
+	for _, key := range keys {
+		aq.keeps.Enter(key)
+	}
+	return func() {
+		for _, key := range keys {
+			aq.keeps.Leave(key)
+		}
+	}
+}
+
+// heldKeepable returns the lock of a key if it has a grant that may be kept, and the store was not told of it yet.
+func (aq *Acquirer) heldKeepable(key string) (*holdings.Lock, *keep.Grant) {
+	if h := aq.holdings.Get(key); h != nil {
+		if c := cohortOf(h); c != nil && c.grant != nil && !c.wasTold() {
+			return h, c.grant
+		}
+	}
+	return nil, nil
+}
+
+// tellIfRecalled tells the store of a lock that has just come, if its grant was recalled before the lock could be found here.
+func (aq *Acquirer) tellIfRecalled(g *keep.Grant, token int64) {
+	if !aq.keeps.Recalled(g) {
+		return
+	}
+	if h := aq.holdings.Find(g.Key, token); h != nil {
+		aq.tell(h)
+	}
+}
+
+// keepable returns the cohort of a grant that the store lets this sidecar keep, or nil. asked is when the question was sent.
+func (b *Attempt) keepable(ans *store.Answer, asked, now time.Time) *Cohort {
+	if !ans.Keepable || b.aq.keeps == nil || asked.IsZero() || !b.mayBeKept() {
+		return nil
+	}
+	c := newCohort(ans, now)
+	c.grant = keep.NewGrant(b.req.Key, b.Lease(), ans.Token, asked, ans.AcquiredAt, now)
+	return c
+}
+
+// last is the Last of the attempt's ask: see [store.Ask].
+func (b *Attempt) last() int64 {
+	if b.aq.keeps == nil || !b.mayBeKept() {
+		return 0
+	}
+	last := b.aq.keeps.Last(b.req.Key, b.aq.clk.Now())
+	if last == 0 {
+		return 0
+	}
+	b.aq.wantKeys(true)
+	if !b.aq.hears() {
+		return 0
+	}
+	return last
+}
+
+// noteReleased records that the store has confirmed the release of a lock, for the next ask.
+func (aq *Acquirer) noteReleased(h *holdings.Lock) {
+	if aq.keeps == nil || h.IsShare() {
+		return
+	}
+	switch c := cohortOf(h); {
+	case c == nil || len(c.served) == 0 || c.wasTold(): // the store knew this lock
+		aq.keeps.Released(h.Key, h.Token)
+	case c.grant != nil:
+		aq.keeps.Released(h.Key, c.grant.Visible)
+	}
+}
+
+// IsKept reports whether a key is kept here, or being given up: no session has it.
+func (aq *Acquirer) IsKept(key string) bool { return aq.keeps != nil && aq.keeps.IsKept(key) }
+
+// KeptKeys is the number of keys that are kept, or being given up.
+func (aq *Acquirer) KeptKeys() int {
+	if aq.keeps == nil {
+		return 0
+	}
+	return aq.keeps.Count()
+}
+
+// Keeps reports whether the sidecar keeps keys. Only then RunKeeps must run.
+func (aq *Acquirer) Keeps() bool { return aq.keeps != nil }
+
+// RunKeeps gives up keys that are not used, and tells the store of holders that took a key a while ago, until ctx ends.
+func (aq *Acquirer) RunKeeps(ctx context.Context) {
+	clock.Loop(ctx, aq.keeps.Wake, func() time.Duration {
+		if aq.keeps.Count() > 0 && !aq.hears() {
+			aq.GiveUpAll(nil)
+		}
+		giveUp, tell, next := aq.keeps.Due()
+		for _, g := range giveUp {
+			aq.giveUp(g)
+		}
+		for _, key := range tell {
+			if h, g := aq.heldKeepable(key); h != nil {
+				aq.keeps.Judge(g) // it is not kept any more
+				aq.tell(h)
+			} else if h := aq.holdings.Get(key); h != nil && h.IsServed() {
+				aq.tell(h) // it was handed on since
+			}
+		}
+		return min(next, aq.wantKeys(false))
+	})
+}
+
+// keysWanted is for how long after the last ask the store is kept hearing recalls.
+const keysWanted = 10 * time.Second
+
+// wantKeys tells a store that hears recalls only while keys are kept here: see [store.Keeper]. now: an ask wants to keep its key. Otherwise it looks
+// whether that was long ago. It returns when to look again.
+func (aq *Acquirer) wantKeys(now bool) time.Duration {
+	if aq.keeper == nil {
+		return time.Hour
+	}
+	t := int64(aq.clk.Now().Sub(aq.began))
+	switch last := aq.wanted.Load(); {
+	case now && last == 0:
+		aq.wanted.Store(max(t, 1))
+		aq.keeper.Keeping(true)
+		clock.Wake(aq.keeps.Wake)
+	case now:
+		aq.wanted.Store(max(t, 1))
+	case last == 0:
+		return time.Hour
+	case time.Duration(t-last) >= keysWanted && aq.keeps.Count() == 0 && aq.wanted.CompareAndSwap(last, 0):
+		aq.keeper.Keeping(false)
+		return time.Hour
+	}
+	return time.Second
+}
+
+// learn notes who holds a key, by an answer. A holder of this sidecar holds the key for a session: its Kept says nothing.
+func (aq *Acquirer) learn(lock *store.Lock) {
+	switch {
+	case lock.Holder.Instance == aq.cfg.Instance:
+		lock.Kept = false
+	case aq.keeps != nil:
+		aq.keeps.Elsewhere(lock.Key)
+	}
+}

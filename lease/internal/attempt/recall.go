@@ -1,0 +1,38 @@
+package attempt
+
+import (
+	"errors"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// RecallWait is for how long a call that does not wait is queued behind another sidecar that may only keep the key.
+const RecallWait = 20 * time.Millisecond
+
+// Recalls reports whether a call that does not wait asks once more, in the queue, because it was denied by another sidecar that may keep the key for nobody. The
+// queue position is the recall: the other sidecar gives the key up, or says that a session has it. Then, or after [RecallWait], the call is
+// refused as others are. If somebody waits already, the key was recalled before.
+func (c *Call) Recalls(err error) bool {
+	held, denied := errors.AsType[*types.HeldError](err)
+	if !denied || c.recalls || c.req.Wait != 0 {
+		return false
+	}
+	if l := &held.Lock; !l.Kept || l.QueueLength > 0 || l.Holder.Instance == c.aq.cfg.Instance {
+		return false
+	}
+	own := *c.req
+	own.Wait = c.aq.clk.Now().Sub(c.began) + RecallWait
+	c.req, c.recalls = &own, true
+	c.stopTimer()
+	c.timer, c.time, c.over = nil, nil, nil
+	return true
+}
+
+// refusedBy ends the wait of a call that only recalls the key, if the holder has it for a session, or if others wait.
+func (b *Attempt) refusedBy(ans *store.Answer) {
+	if b.recalls && (!ans.Lock.Kept || ans.Position > 1) {
+		b.timeIsUp()
+	}
+}

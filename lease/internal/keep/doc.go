@@ -1,0 +1,33 @@
+// Package keep remembers the keys that this sidecar keeps, and those that it may keep. A kept key is a release that is put off: the store
+// has the key under this sidecar's lease, and no session has it. The next session that asks here takes it without a statement.
+// Package attempt has the flows: how a release keeps a key, how a call takes one, how one is given up (attempt/keep.go). This package has the
+// state, all of it in [Table], and does not ask the store.
+//
+// # The states of a key
+//
+//	state      | what the store has                    | what a call of this sidecar does | what a recall does
+//	free       | nothing of this sidecar               | asks, with the last token        | is remembered
+//	held       | a grant, which a session here has     | is refused, or waits             | is remembered; the store is told of the holder
+//	kept       | the same grant, which no session has  | takes it, or gives it up first   | gives it up
+//	given up   | the grant, until the release is known | waits for that                   | nothing
+//
+// Free and held are one state of an entry: package holdings knows the holder. An entry leaves "kept" and "given up" by these ways only:
+//
+//	free, held ──Keep──▶ kept ──Take──▶ held
+//	                      │ └──GiveUp, Recall, Due──▶ given up ──GaveUp──▶ free
+//	                      └── Return (a take that nobody got) ──▶ given up
+//
+// # Nobody is overlooked
+//
+// A call is present from its arrival until it returns (Enter, Leave). Keep refuses while a call is present, in one step with putting the key there.
+// So a call that finds a key not kept never finds it kept later, and the store's answer to it is not older than a release that was put off. A call
+// that finds the key given up waits for the outcome. So no call is refused because of a key that its own sidecar keeps.
+//
+// # When a key is not kept
+//
+// A grant may be kept for [MaxAge] after its ask, and under [store.TokensPerGrant] tokens. A recall ends that. It may come before the answer
+// with the grant, so it is remembered by key, and compared with the time at which the ask was sent.
+//
+// A recall after few takes cost more than they saved. Then as many grants in a row are needed here before the key is kept again as have been
+// needed before, doubled, at most maxStreak. A grant that paid halves this number. The number is forgotten with the key's entry.
+package keep
