@@ -38,9 +38,12 @@ var statements = append([]statement{
 	{name: "acquire_one", about: "a free key", one: true, args: func(rows, _ int) []string { return acquireOne(keyOf(rows, free, 500)) }},
 	{name: "acquire_one", about: "a held key", one: true, args: func(rows, _ int) []string { return acquireOne(keyOf(rows, theirs, 500)) }},
 	{name: "acquire_row", about: "a free key", one: true, args: func(rows, _ int) []string { return acquireOne(keyOf(rows, free, 500)) }},
+	{name: "acquire_row", about: "a free key, again", one: true, args: func(rows, _ int) []string { return again(acquireOne(keyOf(rows, free, 500)), "500") }},
 	{name: "acquire_rows", about: "free keys", args: func(rows, n int) []string { return acquireSession(keys(rows, free, n), n) }},
+	{name: "acquire_rows", about: "free keys, again", args: func(rows, n int) []string { return again(acquireSession(keys(rows, free, n), n), tokens(n)) }},
 	{name: "acquire_session", about: "new keys", args: func(rows, n int) []string { return acquireSession(keys(rows, unknown, n), n) }},
 	{name: "acquire_session", about: "free keys", args: func(rows, n int) []string { return acquireSession(keys(rows, free, n), n) }},
+	{name: "acquire_session", about: "free keys, again", args: func(rows, n int) []string { return again(acquireSession(keys(rows, free, n), n), tokens(n)) }},
 	{name: "acquire_session", about: "held keys", args: func(rows, n int) []string { return acquireSession(keys(rows, theirs, n), n) }},
 	{name: "acquire_many", about: "new keys, bind:ttl", args: func(rows, n int) []string { return acquireTTL(keys(rows, unknown, n), n) }},
 	{name: "ask", about: "held keys, to wait", args: func(rows, n int) []string {
@@ -125,6 +128,12 @@ func acquireOne(key string) []string {
 
 func acquireSession(keys string, n int) []string {
 	return []string{namespace, quote(uuid(mineLease)), keys, grants(5_000_000, n), same("c3:1", n), "NULL", "NULL", "NULL", late, "NULL"}
+}
+
+// again names the last tokens, so the grants are keepable.
+func again(args []string, last string) []string {
+	args[len(args)-1] = last
+	return args
 }
 
 func acquireTTL(keys string, n int) []string {
