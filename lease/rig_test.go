@@ -92,7 +92,7 @@ func (c *fakeClock) stop(d time.Duration) { c.ahead.Add(int64(d)) }
 // releaseBy, releaseRequest, releasing (by request id), downgrade; amend, patch.
 //
 // Checks: must, nothingLeft (nothingStored, nothingKept), isFree, isHeldUnder, mustBe, nothingUnder, onlyOthersLeft, nobodyIsSkipped, isRotated,
-// inOrder; metrics: counted, acquired, held; rotation and watch are of their files.
+// inOrder; metrics: counted, acquired; rotation and watch are of their files.
 
 // rig is a manager on a store that can be broken.
 type rig struct {

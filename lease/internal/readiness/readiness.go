@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// Interval is the least time between two probes.
-	Interval = time.Second
+	// interval is the least time between two probes.
+	interval = time.Second
 	// storePause is the pause between two looks at a store that is not usable. They send no statement.
 	storePause = 20 * time.Millisecond
 	// keyPrefix is what the keys of probes begin with. Each probe has a new one, as many calls have, because the first grant
@@ -66,7 +66,7 @@ func (j *Judge) Ready() error {
 		left = store.QuietFor(j.st)
 	}
 	if left > 0 {
-		j.Doubt() // of several servers, others may grant
+		j.doubt() // of several servers, others may grant
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -82,8 +82,8 @@ func (j *Judge) Ready() error {
 	return nil // the next probe follows
 }
 
-// Doubt requests a probe, and returns at once.
-func (j *Judge) Doubt() {
+// doubt requests a probe, and returns at once.
+func (j *Judge) doubt() {
 	select {
 	case j.doubts <- struct{}{}:
 	default:
@@ -93,7 +93,7 @@ func (j *Judge) Doubt() {
 // Heard notes the outcome of an operation of the store.
 func (j *Judge) Heard(err error) {
 	if store.Unavailable(err) && !errors.Is(err, context.Canceled) {
-		j.Doubt()
+		j.doubt()
 	}
 }
 
@@ -102,7 +102,7 @@ func (j *Judge) HeardAnswers(answers []store.Answer, err error) {
 	j.Heard(err)
 	for i := range answers {
 		if answers[i].Outcome == store.Quiet {
-			j.Doubt()
+			j.doubt()
 			return
 		}
 	}
@@ -134,7 +134,7 @@ func (j *Judge) Run(ctx context.Context) {
 		if decided {
 			j.become(why)
 		}
-		if clock.Rest(ctx, Interval) != nil {
+		if clock.Rest(ctx, interval) != nil {
 			return
 		}
 	}
