@@ -70,6 +70,7 @@ func TestRoundTripsOfKeptKeys(t *testing.T) {
 }
 
 // A keepable grant whose answer was lost is found again, and kept only if nobody else has come meanwhile. Its withdrawal frees the key.
+// Proves: promise 9, trap kept key, trap recall
 func TestAKeepableGrantOfUnknownOutcome(t *testing.T) {
 	for name, late := range map[string]time.Duration{"carried out": 0, "late": time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -140,6 +141,7 @@ func TestAKeepableGrantIsWithdrawnOnItsWay(t *testing.T) {
 
 // The release of a kept key that comes late, or again, frees no other lock: neither the next keepable one of the same instance nor another
 // instance's.
+// Proves: promise 9, trap kept key
 func TestALateReleaseOfAKeptKey(t *testing.T) {
 	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
 		for _, by := range []*instance{a, b} {
@@ -181,6 +183,7 @@ func TestALateReleaseOfAKeptKey(t *testing.T) {
 }
 
 // A recall that is lost is reported as every lost letter.
+// Proves: trap recall
 func TestALostRecallIsReported(t *testing.T) {
 	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
 		a.keeps("k")
@@ -194,6 +197,7 @@ func TestALostRecallIsReported(t *testing.T) {
 }
 
 // After a failover that forgot a keepable grant, nothing that its instance did with it frees a later lock, and later tokens are greater.
+// Proves: trap kept key, trap failover
 func TestAForgottenKeptKey(t *testing.T) {
 	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
 		first := a.ask("k")
@@ -224,6 +228,7 @@ func TestAForgottenKeptKey(t *testing.T) {
 }
 
 // A key that is kept in the quiet time is recalled, and given to its waiter when the time is over.
+// Proves: trap kept key, trap failover
 func TestAKeptKeyInTheQuietTime(t *testing.T) {
 	pair(t, cas.Config{}, func(server *fake.Server, a, b *instance) {
 		ask, kept := a.keeps("k")
@@ -264,6 +269,7 @@ func TestTheLeaseOfAKeptKeyDies(t *testing.T) {
 }
 
 // Who begins to watch a kept key recalls it, because what its instance does with it makes no events.
+// Proves: trap recall
 func TestAWatchRecallsAKeptKey(t *testing.T) {
 	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
 		a.keeps("k")
@@ -274,6 +280,7 @@ func TestAWatchRecallsAKeptKey(t *testing.T) {
 }
 
 // A waiter of the keeper itself recalls nothing, and does not hide that another instance wants the key: it may leave.
+// Proves: trap recall
 func TestAnOwnWaiterHidesNobody(t *testing.T) {
 	pair(t, cas.Config{}, func(_ *fake.Server, a, b *instance) {
 		a.keeps("k")

@@ -40,7 +40,8 @@
 //     release of the one before is under way. Several attempts, and the cohorts that they make, are what Crowd
 //     models, with less of the rest: SearchCohorts.
 //   - Shared locks and semaphores: SearchShared, with the statements of the store as one step each.
-//   - store/key, the key machine of engines in Go: SearchMachine runs the machine itself.
+//   - store/key, the key machine of engines in Go: SearchMachine runs the machine itself. SearchKeepers runs it below two sidecars that keep the
+//     key between their calls.
 //   - News: a check may happen at any time, so a hint makes no difference; and news that says
 //     what was granted is a check whose answer comes late.
 //   - A lock row that is not there yet, and its sweep; locked rows (55P03).
