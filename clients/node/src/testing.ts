@@ -181,6 +181,7 @@ export class Sidecar {
 
   /** close closes the clients, kills the sidecar if it runs, and removes its files. */
   async close(): Promise<void> {
+    this.resume(); // if it hangs, each client would wait for its answer in vain
     await this.closeClients();
     await this.kill();
     rmSync(this.folder, { recursive: true, force: true });

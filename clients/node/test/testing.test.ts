@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { ForbiddenError, LockLostError, NotHeldError, TimeoutError, UnreachableError } from "locksidecar";
 import { findBinary } from "locksidecar/testing";
-import { aborted, Sidecar } from "./sidecar";
+import { aborted, patienceMs, Sidecar } from "./sidecar";
 
 test("a lock is lost on request", async () => {
   await using sidecar = await Sidecar.start();
@@ -34,6 +34,13 @@ test("a sidecar hangs and goes on", async () => {
   await assert.rejects(client.get("key"), TimeoutError);
   sidecar.resume();
   assert.equal((await client.get("key")).state, "free");
+});
+
+test("the end does not wait for a sidecar that hangs", { timeout: patienceMs }, async () => {
+  const sidecar = await Sidecar.start();
+  await sidecar.client({ timeoutMs: 10 * patienceMs }).acquire("key");
+  sidecar.hang();
+  await sidecar.close();
 });
 
 test("a sidecar is away, and comes back without locks", async () => {

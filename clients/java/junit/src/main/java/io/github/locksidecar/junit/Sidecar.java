@@ -144,6 +144,9 @@ public final class Sidecar implements AutoCloseable, BeforeAllCallback, BeforeEa
   /** Ends its clients, kills it if it runs, and removes its files. */
   @Override
   public synchronized void close() {
+    if (process != null) {
+      resume(); // if it hangs, each client would wait for its answer in vain
+    }
     clients.forEach(LockClient::close);
     clients.clear();
     end(true);

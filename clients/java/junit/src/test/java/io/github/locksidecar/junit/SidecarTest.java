@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTimeout;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.locksidecar.ForbiddenException;
@@ -13,6 +14,7 @@ import io.github.locksidecar.NotHeldException;
 import io.github.locksidecar.SidecarUnavailableException;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.RepeatedTest;
@@ -41,6 +43,16 @@ class SidecarTest {
       sidecar.resume();
       assertFalse(client.get("key").held());
     }
+  }
+
+  /** Each client would wait for its answer for 10 s. */
+  @Test
+  void theEndDoesNotWaitForOneThatHangs() throws Exception {
+    for (String key : List.of("a", "b", "c", "d")) {
+      sidecar.client().acquire(key);
+    }
+    sidecar.hang();
+    assertTimeout(Duration.ofSeconds(20), sidecar::close);
   }
 
   @Test
