@@ -2,7 +2,10 @@ package lease
 
 import (
 	"context"
+	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -13,7 +16,15 @@ import (
 func (m *Manager) AskToStop(ctx context.Context, key string, token int64, reason *string) error {
 	limited, cancel := types.Within(ctx, "signal", m.cfg.StoreTimeout)
 	defer cancel()
+	// A key that is only kept has no holder who could stop. The store must know the present holder, so that it judges the token.
+	defer m.acquirer.Enter(key)()
+	if err := m.giveUp(limited, key); err != nil {
+		return err
+	}
 	if err := m.tell(limited, key, token); err != nil {
+		return err
+	}
+	if err := m.recallElsewhere(limited, key); err != nil {
 		return err
 	}
 	held, err := m.signals.Send(limited, store.Signal{Kind: store.Stop, Key: key, Token: token, Reason: reason})
@@ -27,10 +38,52 @@ func (m *Manager) AskToStop(ctx context.Context, key string, token int64, reason
 	return nil
 }
 
-// tell makes the store know a lock of this sidecar under its own token, so that the store finds it by this token.
+// tell makes the store know a lock of this sidecar under its own token, so that the store finds it by this token. Of a lock that was taken from a
+// kept key, the store may know an earlier holder, whom the token names.
 func (m *Manager) tell(ctx context.Context, key string, token int64) error {
-	if h := m.holdings.Find(key, token); h != nil {
-		return m.acquirer.Tell(ctx, h)
+	h := m.holdings.Find(key, token)
+	if h == nil {
+		h = m.acquirer.Taken(key)
+	}
+	if h == nil {
+		return nil
+	}
+	return m.acquirer.Tell(ctx, h)
+}
+
+const (
+	// recallLimit is for how long a request to stop waits for a sidecar that may only keep the key: for what a recall takes, and a multiple of it.
+	recallLimit = 100 * time.Millisecond
+	// recallPause is the pause between two looks at the key.
+	recallPause = 5 * time.Millisecond
+)
+
+// recallElsewhere makes another sidecar say who holds a key that it may only keep. A watch is the recall.
+func (m *Manager) recallElsewhere(ctx context.Context, key string) error {
+	if !m.acquirer.Keeps() { // nor do the others, most likely
+		return nil
+	}
+	kept := func() (store.Lock, bool, error) {
+		lock, err := lanes.Submit(ctx, m.lanes.Reads, key)
+		return lock, err == nil && lock.Held && lock.Kept && lock.Holder.Instance != m.cfg.Instance, err
+	}
+	was, may, err := kept()
+	if err != nil || !may {
+		return err
+	}
+	stream, err := m.watches.Open(key, func(Event) {})
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	now := was
+	for began := m.cfg.Clock.Now(); may && now.Token == was.Token && m.cfg.Clock.Now().Sub(began) < recallLimit; {
+		if clock.Rest(ctx, recallPause) != nil {
+			return types.Left(ctx)
+		}
+		if now, may, err = kept(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -46,6 +99,7 @@ func (m *Manager) Break(ctx context.Context, was store.Lock, token int64) error 
 	if !was.Shared {
 		token = was.Token
 	}
+	defer m.acquirer.Enter(was.Key)()
 	limited, cancel := types.Within(ctx, "signal", m.cfg.StoreTimeout)
 	defer cancel()
 	if err := m.tell(limited, was.Key, token); err != nil {

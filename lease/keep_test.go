@@ -529,7 +529,7 @@ func TestAnUndeliveredTake(t *testing.T) {
 		})
 	})
 	t.Run("its caller has left", func(t *testing.T) {
-		keepers(t, func(t *testing.T, a, _ *rig) {
+		keepers(t, func(_ *testing.T, a, _ *rig) {
 			s := a.explicitSession()
 			a.keeps(s, "k")
 			ctx, cancel := context.WithCancel(context.Background())
@@ -558,13 +558,32 @@ func TestASignalForAKeptKey(t *testing.T) {
 		if a.has("k").Held {
 			t.Error("still held")
 		}
-		a.keeps(s, "l")
-		b.must(b.m.AskToStop(context.Background(), "l", 0, nil))
-		time.Sleep(soon)
-		if a.has("l").Held {
-			t.Error("still held after a request to stop")
-		}
 	})
+	for name, own := range map[string]bool{"here": true, "elsewhere": false} {
+		for _, token := range []int64{0, 1} {
+			keepers(t, func(t *testing.T, a, b *rig) {
+				s, by := a.explicitSession(), b
+				if own {
+					by = a
+				}
+				if was := a.keeps(s, "k"); token != 0 {
+					token = was.Token
+				}
+				time.Sleep(time.Millisecond)
+				if err := by.m.AskToStop(context.Background(), "k", token, nil); !types.Is[*types.NotHeldError](err) {
+					t.Errorf("%s, token %d: %v", name, token, err)
+				}
+				if a.has("k").Held {
+					t.Error("still held after a request to stop")
+				}
+				a.lock(s, "k")
+				time.Sleep(10 * time.Second)
+				if told := a.stops(); len(told) > 0 {
+					t.Errorf("%s: a later holder was asked to stop: %+v", name, told)
+				}
+			})
+		}
+	}
 	keepers(t, func(t *testing.T, a, b *rig) {
 		s := a.explicitSession()
 		a.keeps(s, "k")
@@ -594,6 +613,28 @@ func TestASignalForAKeptKey(t *testing.T) {
 // The holder of a key that was taken is told to stop, as the one that others see.
 // Proves: trap kept key
 func TestATakerIsAskedToStop(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		keepers(t, func(t *testing.T, a, b *rig) {
+			s, by := a.explicitSession(), b
+			if own {
+				by = a
+			}
+			was := a.keeps(s, "k")
+			g := a.takes(s, "k")
+			if err := by.m.AskToStop(context.Background(), "k", was.Token, nil); !types.Is[*types.NotHeldError](err) {
+				t.Errorf("a request to stop an earlier holder: %v", err)
+			}
+			time.Sleep(soon)
+			if told := a.stops(); len(told) > 0 {
+				t.Errorf("told %+v", told)
+			}
+			by.must(by.m.AskToStop(context.Background(), "k", g.Token, nil))
+			time.Sleep(soon)
+			if told := a.stops(); len(told) != 1 || told[0].Token != g.Token {
+				t.Errorf("told %+v", told)
+			}
+		})
+	}
 	keepers(t, func(t *testing.T, a, b *rig) {
 		s := a.explicitSession()
 		a.keeps(s, "k")

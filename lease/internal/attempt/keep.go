@@ -136,11 +136,11 @@ func (aq *Acquirer) GiveUp(key string) <-chan struct{} {
 		return nil
 	}
 	how, g := aq.keeps.GiveUp(key)
-	switch how {
-	case keep.MustGiveUp:
-		aq.giveUp(g)
-	case keep.NotKept:
+	if how == keep.NotKept {
 		return nil
+	}
+	if how == keep.MustGiveUp {
+		aq.giveUp(g)
 	}
 	return g.GivenUp()
 }
@@ -219,6 +219,14 @@ func (aq *Acquirer) heldKeepable(key string) (*holdings.Lock, *keep.Grant) {
 		}
 	}
 	return nil, nil
+}
+
+// Taken returns the lock of a key if it was taken from what this sidecar kept, and the store was not told of it yet. Otherwise it returns nil.
+func (aq *Acquirer) Taken(key string) *holdings.Lock {
+	if h, _ := aq.heldKeepable(key); h != nil && h.IsServed() {
+		return h
+	}
+	return nil
 }
 
 // tellIfRecalled tells the store of a lock that has just come, if its grant was recalled before the lock could be found here.
