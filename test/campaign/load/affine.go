@@ -31,7 +31,7 @@ func (c *client) home(key string) int {
 
 // affine wants one of so many keys: most likely one that is at home here, and that again and again.
 func (c *client) affine(ctx context.Context, from, n int) {
-	away := c.oneOf(8)
+	away := c.oneOf(8) || c.contends() && c.oneOf(4) // what is judged there is how long that takes
 	key := Key(from + c.rng.IntN(n))
 	for range 2 * n {
 		if away != (c.home(key) == c.sidecar) {

@@ -19,19 +19,21 @@ import (
 	"github.com/locksidecar/locksidecar/test/campaign/stored"
 )
 
-// TestJudged: without faults, the checkers accept the history of the clients of two sidecars, and it contains enough
-// to judge.
+// TestJudged: without faults, the checkers accept the history of the clients of two sidecars, of which one keeps keys, and it
+// contains enough to judge.
 func TestJudged(t *testing.T) {
 	const keys = 12
 	store, dir := cluster.NewDatabase(t), folder(t)
 	sockets := []string{filepath.Join(dir, "a.sock"), filepath.Join(dir, "b.sock")}
-	for _, socket := range sockets {
-		start(t, socket, store)
-	}
+	const keep = 200 * time.Millisecond
+	start(t, sockets[0], store, "LOCKSIDECAR_KEEP="+keep.String())
+	start(t, sockets[1], store)
 	rec := history.NewRecorder("load", nil)
+	now := history.Now()
+	rec.Add(history.Op{Kind: history.Keeps, Sidecar: 0, Call: now, Until: now + int64(keep)})
 	rules := check.DefaultRules()
 	rules.Least = check.Counts{
-		Grants: 100, Waited: 50, Unknown: 10, Drops: 50, Searched: 5, Ordered: 200, Turns: 200, HandedOn: 20, HandOffs: 10,
+		Grants: 100, Waited: 50, Unknown: 10, Drops: 50, Searched: 5, Ordered: 200, Turns: 200, HandedOn: 20, HandOffs: 10, Kept: 100, Recalled: 3,
 		Shares: 50, Full: 10, Downgrades: 2, Mismatches: 2, Counted: 5, Rooms: 10,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
