@@ -25,12 +25,12 @@ func TestJudged(t *testing.T) {
 	const keys = 12
 	store, dir := cluster.NewDatabase(t), folder(t)
 	sockets := []string{filepath.Join(dir, "a.sock"), filepath.Join(dir, "b.sock")}
-	const keep = 200 * time.Millisecond
-	start(t, sockets[0], store, "LOCKSIDECAR_KEEP="+keep.String())
+	const keeps = 200 * time.Millisecond
+	start(t, sockets[0], store, "LOCKSIDECAR_KEEP="+keeps.String())
 	start(t, sockets[1], store)
 	rec := history.NewRecorder("load", nil)
 	now := history.Now()
-	rec.Add(history.Op{Kind: history.Keeps, Sidecar: 0, Call: now, Until: now + int64(keep)})
+	rec.Add(history.Op{Kind: history.Keeps, Sidecar: 0, Call: now, Until: now + int64(keeps)})
 	rules := check.DefaultRules()
 	rules.Least = check.Counts{
 		Grants: 100, Waited: 50, Unknown: 10, Drops: 50, Searched: 5, Ordered: 200, Turns: 200, HandedOn: 20, HandOffs: 10, Kept: 100, Recalled: 3,
