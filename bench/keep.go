@@ -26,8 +26,10 @@ type keepStore struct {
 	settings []string
 	// requests are the statements, or requests, that the server says it has got from sidecars.
 	requests func() (int64, error)
-	server   *process // nil where nothing but sidecars is measured on it
-	rivals   []rival
+	// kinds says how many there were of each kind, where the server knows.
+	kinds  func() (string, error)
+	server *process // nil where nothing but sidecars is measured on it
+	rivals []rival
 }
 
 // keepStores starts the servers with these ids; all of them without. stop ends them, after an error too.
@@ -74,7 +76,7 @@ func keepPostgres(b *bench) (*keepStore, func(), error) {
 		calls, _, err := c.count("")
 		return calls, err
 	}
-	return &keepStore{name: "PostgreSQL", url: url, requests: requests}, func() { c.close(); cluster.Stop() }, nil
+	return &keepStore{name: "PostgreSQL", url: url, requests: requests, kinds: c.each}, func() { c.close(); cluster.Stop() }, nil
 }
 
 func keepRedis(b *bench) (*keepStore, func(), error) {
@@ -191,6 +193,14 @@ func (k *kept) measure(b *bench, operation string, connections int) (run, error)
 	k.runs = append(k.runs, r)
 	k.requests = append(k.requests, 1000*float64(after-before)/float64(max(r.Operations, 1)))
 	return r, nil
+}
+
+// pairs are those of all rounds.
+func (k *kept) pairs() (n int64) {
+	for _, r := range k.runs {
+		n += r.Operations
+	}
+	return n
 }
 
 // eachKept starts all stores, a sidecar that keeps keys on each, and one on memory:// beside. stop ends them, after an error too.

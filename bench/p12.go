@@ -33,6 +33,16 @@ func (b *bench) p12a() ([]result, error) {
 		}
 		b.log.Printf("P12a %s", line.String())
 	}
+	for _, k := range all {
+		if k.kinds == nil {
+			continue
+		}
+		kinds, err := k.kinds()
+		if err != nil {
+			return nil, err
+		}
+		b.log.Printf("P12a %s: %d pairs; %s", k.name, k.pairs(), kinds)
+	}
 	times := func(r runs) []float64 { return r.of(func(r run) float64 { return 1e3 / r.rate() }) }
 	var rows []result
 	for _, k := range all {
