@@ -12,7 +12,7 @@ import (
 )
 
 var keptAsEver = func() []time.Duration {
-	keep, err := keepOf("200ms,1s,0")
+	keep, err := keepOf(defaultKeep)
 	if err != nil {
 		panic(err)
 	}
@@ -21,7 +21,7 @@ var keptAsEver = func() []time.Duration {
 
 // TestKeepers: for how long sidecars keep keys is read, and printed so that it can be read again.
 func TestKeepers(t *testing.T) {
-	if got := keepText(keptAsEver); got != "200ms,1s,0" || !slices.Equal(keepers(keptAsEver), []int{0, 1}) {
+	if got := keepText(keptAsEver); got != defaultKeep || !slices.Equal(keepers(keptAsEver), []int{0, 1}) {
 		t.Errorf("%q, and %v keep keys", got, keepers(keptAsEver))
 	}
 	for _, wrong := range []string{"", "1s", "1s,1s,x", "1s,1s,1s,1s"} {
@@ -30,7 +30,7 @@ func TestKeepers(t *testing.T) {
 		}
 	}
 	none := fault.Terms{Store: world.PostgreSQL, Seed: 7, Length: time.Minute, Kinds: fault.Kinds(world.PostgreSQL)}
-	if got, want := replay(none, make([]time.Duration, sidecars)), "make campaign SEED=7 LENGTH=1m0s"; got != want {
+	if got, want := replay(none, make([]time.Duration, sidecars)), "make campaign SEED=7 LENGTH=1m0s KEEP=0,0,0"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -114,10 +114,10 @@ func TestReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, terms := range map[string]fault.Terms{
-		"make campaign SEED=7 LENGTH=1m0s KEEP=200ms,1s,0":                       {Store: world.PostgreSQL, Seed: 7, Length: time.Minute, Kinds: all},
-		"make campaign SEED=7 LENGTH=1m0s STORE=etcd KEEP=200ms,1s,0":            {Store: world.Etcd, Seed: 7, Length: time.Minute, Kinds: kindsOf(world.Etcd, keptAsEver)},
-		"make campaign SEED=7 LENGTH=0s FAULTS=cut,disk-full KEEP=200ms,1s,0":    {Store: world.PostgreSQL, Seed: 7, Length: time.Minute, Brief: true, Kinds: kinds},
-		"make campaign SEED=7 LENGTH=2m30s FAULTS=cut,disk-full KEEP=200ms,1s,0": {Store: world.PostgreSQL, Seed: 7, Length: round, Kinds: kinds},
+		"make campaign SEED=7 LENGTH=1m0s":                       {Store: world.PostgreSQL, Seed: 7, Length: time.Minute, Kinds: all},
+		"make campaign SEED=7 LENGTH=1m0s STORE=etcd":            {Store: world.Etcd, Seed: 7, Length: time.Minute, Kinds: kindsOf(world.Etcd, keptAsEver)},
+		"make campaign SEED=7 LENGTH=0s FAULTS=cut,disk-full":    {Store: world.PostgreSQL, Seed: 7, Length: time.Minute, Brief: true, Kinds: kinds},
+		"make campaign SEED=7 LENGTH=2m30s FAULTS=cut,disk-full": {Store: world.PostgreSQL, Seed: 7, Length: round, Kinds: kinds},
 	} {
 		if got := replay(terms, keptAsEver); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -14,8 +14,8 @@ import (
 	"github.com/locksidecar/locksidecar/test/campaign/world"
 )
 
-// defaultKeep is for how long each sidecar keeps keys: none does.
-const defaultKeep = "0,0,0"
+// defaultKeep is for how long each sidecar keeps keys: as users do, for long, and not at all.
+const defaultKeep = "200ms,1s,0"
 
 // In every ten seconds so many keys are taken without the store, at least; while the clients contend, so many are given up to others.
 const leastKept, leastRecalled = 10, 5

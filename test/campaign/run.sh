@@ -41,7 +41,7 @@ case $kind in
   # Two packages at a time: they wait most of the time, and share nothing.
   brief) run -p 2 -timeout 15m -skip '^(TestSoak|TestOverload|TestClients)$' ./... ;;
   brief-clients) run -timeout 5m -run '^TestClients$' ./clients ;;
-  rounds) run -timeout 0 -run '^TestCampaign$' . -store "${STORE:-postgres}" -seed "${SEED:-1}" -length "${LENGTH:-10m}" -faults "${FAULTS:-}" -pooled="${POOLED:-false}" -keep "${KEEP:-0,0,0}" ;;
+  rounds) run -timeout 0 -run '^TestCampaign$' . -store "${STORE:-postgres}" -seed "${SEED:-1}" -length "${LENGTH:-10m}" -faults "${FAULTS:-}" -pooled="${POOLED:-false}" -keep "${KEEP:-200ms,1s,0}" ;;
   clients) run -timeout 0 -run '^TestClients$' ./clients -store "${STORE:-postgres}" -seed "${SEED:-1}" -length "${LENGTH:-10m}" \
     -programs "${PROGRAMS:-py-threads,py-asyncio,py-gevent,py-processes,node,java}" -faults "${FAULTS:-}" -forms "${FORMS:-}" ;;
   failover) run -timeout 0 -run '^TestFailover$' ./failover -failovers "${FAILOVERS:-50}" ;;
