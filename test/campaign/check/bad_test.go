@@ -171,6 +171,13 @@ var bad = map[string]struct{ broken, text string }{
 		x line 30-31 l1:x-2 l2:x-3
 		h release 70-75 done t1
 		b release 85-90 done t2`},
+	"overtaken in line before its time was over": {"fifo", `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-100 granted t3 u500 w60
+		b acquire 21-80 granted t2 u500 w-1
+		x line 30-31 l1:x-2 l2:x-3
+		h release 70-75 done t1
+		b release 85-90 done t2`,
 	"overtaken by the third": {"fifo", `
 		h acquire 0-10 granted t1 u500
 		a acquire 20-100 granted t3 u500 w-1

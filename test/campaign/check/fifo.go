@@ -33,6 +33,8 @@ import (
 // A call that came when another one was seen in line gets the lock after that one, whether it was seen in line or
 // not. But a sidecar that keeps a key gives it to its own until it hears of who waits elsewhere, for [Rules.Handoff] at most. And if a key is shared, the first of the queue is not seen to wait for long while it fits.
 //
+// A call whose time to wait is over leaves, so others may be served before it, and it may have the lock nevertheless.
+//
 // The order is not judged in the time of a fault, nor in the time when somebody breaks the lock: its
 // holder asks again before anybody was told. The same is true for a call for several keys when
 // somebody breaks any of them: it hands the others back and goes to the end of their lines.
@@ -203,16 +205,22 @@ func (l *line) judge(op history.Op) (broken []Violation) {
 		}
 		if to := max(grant.Return, before.Return); before.ID != "" && l.h.calm(op.Call, to) && !l.forced(before, grant, op.Call, to) {
 			l.h.counts.Ordered++
-			if grant.Token < before.Token {
+			if grant.Token < before.Token && !leaves(before, grant) {
 				find("the first of these stood in line before the second, and got the lock after it", before, grant, op)
 			}
 		}
-		if late, ok := l.overtakes(grant, op); ok {
+		if late, ok := l.overtakes(grant, op); ok && !leaves(grant, late) {
 			find("the first of these stood in line when the second was asked for, and got the lock after it", grant, late, op)
 		}
 		before = grant
 	}
 	return broken
+}
+
+// leaves reports whether a call's time to wait was over when another one was told of its grant. It does not wait any more then. But the
+// store may give it the lock before it hears of that.
+func leaves(waits, granted history.Op) bool {
+	return waits.Wait > 0 && granted.Return > waits.Call+waits.Wait*int64(time.Millisecond)
 }
 
 // fits reports whether the first call of the queue of a shared key fits beside the holders. It may do so for a

@@ -14,6 +14,15 @@ var good = map[string]string{
 		b acquire 5-22 granted t2 u500 w-1
 		a release 20-30 done t1
 		b release 50-60 done t2`,
+	"who has waited for long enough leaves, and is granted it nevertheless": `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-100 granted t4 u500 w50
+		b acquire 21-80 granted t2 u500 w-1
+		x line 30-31 l1:x-2 l2:x-3
+		c acquire 40-90 granted t3 u500 w-1
+		h release 70-75 done t1
+		b release 82-83 done t2
+		c release 92-93 done t3`,
 	"a lease that ran out": `
 		a acquire 0-10 granted t1 u500
 		b acquire 20-501 granted t2 u900 w-1`,
