@@ -177,7 +177,7 @@ var bad = map[string]struct{ broken, text string }{
 		b acquire 21-80 granted t2 u500 w-1
 		x line 30-31 l1:x-2 l2:x-3
 		h release 70-75 done t1
-		b release 85-90 done t2`,
+		b release 85-90 done t2`},
 	"overtaken by the third": {"fifo", `
 		h acquire 0-10 granted t1 u500
 		a acquire 20-100 granted t3 u500 w-1
