@@ -25,6 +25,8 @@ type double struct {
 	most     map[string]int // items in one call
 	attempts map[store.Attempt]bool
 	dropNews bool
+	// onKeeping, if set, hears whether keys are kept.
+	onKeeping func(bool)
 	// dropRecalls loses the recalls of kept keys.
 	dropRecalls bool
 	listens     []listened
@@ -151,6 +153,13 @@ func (d *double) losesRecalls(so bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.dropRecalls = so
+}
+
+// Keeping implements [store.Keeper].
+func (d *double) Keeping(on bool) {
+	if d.onKeeping != nil {
+		d.onKeeping(on)
+	}
 }
 
 // hears sets whether recalls arrive soon. This changes only the trait.

@@ -55,10 +55,7 @@ type Acquirer struct {
 	// lastEnd is when the store keeps no grant any more, in nanoseconds after began; 0: nothing was granted.
 	lastEnd atomic.Int64
 
-	// keeper is the store, if it must know that keys are kept; otherwise nil. wanted is when an ask last wanted to keep its key, in nanoseconds
-	// after began; 0: not lately.
-	keeper store.Keeper
-	wanted atomic.Int64
+	keeper keeper
 
 	// longestQueue is the store's limit; zero means none.
 	longestQueue int
@@ -85,7 +82,7 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 	aq.arrivals = newArrivals(aq.enqueueAll, aq.gathers)
 	if c.Keep > 0 && !traits.Inline { // an inline store answers as fast as the table
 		aq.keeps = keep.New(c.Keep, CohortTime, c.Clock)
-		aq.keeper, _ = c.Store.(store.Keeper)
+		aq.keeper.st, _ = c.Store.(store.Keeper)
 	}
 	return aq, aq.requests.Remember(holdings.Remembered)
 }

@@ -188,7 +188,7 @@ func (c *Call) SettleLast() error {
 		return nil
 	}
 	c.StartTimer()
-	return c.Until(c.cleanedUp())
+	return c.Until(c.CleanedUp())
 }
 
 // mayEndEarly reports whether the call may have to end before the store answers: when the sidecar drains while

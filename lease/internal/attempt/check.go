@@ -124,7 +124,7 @@ func (b *Attempt) onCheck(ans store.Answer, sent time.Time) {
 		b.mu.Lock()
 		b.note(ans, sent)
 		b.mu.Unlock()
-		b.refusedBy(&ans)
+		b.refusedBy(&ans, sent)
 	default:
 		b.mu.Lock()
 		gone := b.phase == queued

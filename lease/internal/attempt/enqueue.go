@@ -99,7 +99,7 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 		return
 	}
 	b.aq.Queue.queued(b, ans.Alone, at)
-	b.refusedBy(&ans)
+	b.refusedBy(&ans, b.lastSent())
 }
 
 // note records the queue state of the answer to a question that was sent at the given time. The caller holds b.mu.

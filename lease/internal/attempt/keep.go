@@ -2,6 +2,7 @@ package attempt
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
@@ -14,21 +15,27 @@ import (
 
 // Package keep has the words, and the states of a key. Here are the flows. If the sidecar keeps no keys, aq.keeps is nil.
 
-// keep tells how a release keeps a key: the app has released the lock, and the store is not told. It returns false if the store must be told, or
-// another call gets the lock.
-func (aq *Acquirer) keep(r *holdings.Release) bool {
-	// The store let the sidecar keep this grant. An outcome, a request to stop and a lock that is undelivered or shared are for the store.
+// keep tells how a release keeps a key: the app has released the lock, and the store is not told. It returns false if the store must be told. byApp: the
+// app has released the lock, and its session goes on.
+func (aq *Acquirer) keep(r *holdings.Release, byApp bool) bool {
+	// The store let the sidecar keep this grant. Calls that ended when they were to get the lock are for the store: it has them in its queue.
 	h, c := r.Lock, cohortOf(r.Lock)
-	if c == nil || c.grant == nil || r.Claim.Outcome != store.NoOutcome || r.Claim.AtOnce || r.ToStore {
+	if c == nil || c.grant == nil || len(r.Claim.Served) > len(c.served) {
+		return false
+	}
+	// From now on the store is not told any more of this lock, for instance of its data. If it was told before, others see the lock, and the
+	// claim must name it. Otherwise the store has the token of the grant.
+	if !c.leavesUntold() {
+		return false
+	}
+	r.Claim.Token, r.Claim.Served = c.grant.Visible, nil
+	// An outcome, a request to stop and a lock that is undelivered or shared are for the store.
+	if !byApp || r.Claim.Outcome != store.NoOutcome || r.Claim.AtOnce || r.ToStore {
 		return false
 	}
 	// The sidecar answers for the key as long as it trusts the lease of the grant, and hears when another one wants the key.
 	g, l, t := c.grant, h.Lease(), clock.Read(aq.clk)
 	if l != g.Lease || !l.Alive(t) || !aq.mayKeepUnder(l) {
-		return false
-	}
-	// From now on the store is not told any more of this lock, for instance of its data. It may have been told before: then others see it.
-	if !c.leavesUntold() {
 		return false
 	}
 	// The next call takes the key from here on. If a call is here already, or the key was recalled, the key is released.
@@ -69,10 +76,10 @@ func (c *Call) takeKept(b *Attempt) (decided bool, err error) {
 			if b.take(g, token, c.tick) {
 				return true, nil
 			}
-			return true, c.Until(c.cleanedUp()) // another attempt follows
+			return true, c.Until(c.CleanedUp()) // another attempt follows
 		}
 		if how == keep.MustGiveUp {
-			aq.giveUp(g)
+			aq.giveUp(g, false)
 		}
 		if how == keep.NotKept {
 			return false, nil
@@ -97,7 +104,7 @@ func (b *Attempt) take(g *keep.Grant, token int64, t clock.Tick) (kept bool) {
 	b.mu.Lock()
 	if !b.takeAndUnlock(&grant, t.Now, t, takenCohort(g, b.id, t.Now)) {
 		aq.keeps.Return(g) // nobody wants it any more, or the session or the lease has just ended
-		aq.giveUp(g)
+		aq.giveUp(g, false)
 		b.end()
 		return true
 	}
@@ -113,9 +120,9 @@ func (b *Attempt) take(g *keep.Grant, token int64, t clock.Tick) (kept bool) {
 }
 
 // giveUp tells how a key that was kept is given up: the release that was put off is sent, until the store confirms it, or the lease is dead. The key's
-// entry in the table says so already, so that calls wait for that.
-func (aq *Acquirer) giveUp(g *keep.Grant) {
-	c := store.Claim{Key: g.Key, Token: g.Visible, Lease: g.Lease.ID()}
+// entry in the table says so already, so that calls wait for that. awaited: somebody waits for the key, as far as the sidecar knows.
+func (aq *Acquirer) giveUp(g *keep.Grant, awaited bool) {
+	c := store.Claim{Key: g.Key, Token: g.Visible, Lease: g.Lease.ID(), Awaited: awaited}
 	mayKeep, freed := aq.MayKeep(g.Lease, 0), false
 	persist(context.Background(), aq.later, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
 		if types.Judged("release", v.Status, err) != nil && mayKeep() {
@@ -140,7 +147,7 @@ func (aq *Acquirer) GiveUp(key string) <-chan struct{} {
 		return nil
 	}
 	if how == keep.MustGiveUp {
-		aq.giveUp(g)
+		aq.giveUp(g, false)
 	}
 	return g.GivenUp()
 }
@@ -151,7 +158,7 @@ func (aq *Acquirer) GiveUpAll(under *heartbeat.Lease) {
 		return
 	}
 	for _, g := range aq.keeps.GiveUpAll(under) {
-		aq.giveUp(g)
+		aq.giveUp(g, false)
 	}
 }
 
@@ -174,12 +181,12 @@ func (aq *Acquirer) Recall(key string) {
 	}
 	if g := aq.keeps.Recall(key); g != nil {
 		aq.obs.Recalled(aq.keeps.Judge(g))
-		aq.giveUp(g)
+		aq.giveUp(g, true)
 		return
 	}
 	if h, g := aq.heldKeepable(key); h != nil {
 		aq.obs.Recalled(aq.keeps.Judge(g))
-		aq.tell(h)
+		aq.later.Spawn(func() { aq.tell(h) }) // news must not wait for a lane
 	}
 }
 
@@ -190,9 +197,9 @@ func (aq *Acquirer) Expose(key string) {
 		return
 	}
 	if g := aq.keeps.Recall(key); g != nil {
-		aq.giveUp(g)
+		aq.giveUp(g, false)
 	} else if h, _ := aq.heldKeepable(key); h != nil {
-		aq.tell(h)
+		aq.later.Spawn(func() { aq.tell(h) })
 	}
 }
 
@@ -229,13 +236,19 @@ func (aq *Acquirer) Taken(key string) *holdings.Lock {
 	return nil
 }
 
+// wasRecalled reports whether another sidecar waits for a lock, as far as a recall has said so.
+func (aq *Acquirer) wasRecalled(h *holdings.Lock) bool {
+	c := cohortOf(h)
+	return c != nil && c.grant != nil && aq.keeps.Recalled(c.grant)
+}
+
 // tellIfRecalled tells the store of a lock that has just come, if its grant was recalled before the lock could be found here.
 func (aq *Acquirer) tellIfRecalled(g *keep.Grant, token int64) {
 	if !aq.keeps.Recalled(g) {
 		return
 	}
 	if h := aq.holdings.Find(g.Key, token); h != nil {
-		aq.tell(h)
+		aq.later.Spawn(func() { aq.tell(h) })
 	}
 }
 
@@ -254,11 +267,11 @@ func (b *Attempt) last() int64 {
 	if b.aq.keeps == nil || !b.mayBeKept() {
 		return 0
 	}
-	last := b.aq.keeps.Last(b.req.Key, b.aq.clk.Now())
+	last := b.aq.keeps.Last(b.req.Key, b.sent)
 	if last == 0 {
 		return 0
 	}
-	b.aq.wantKeys(true)
+	b.aq.keeper.wants(b.sent)
 	if !b.aq.hears() {
 		return 0
 	}
@@ -300,7 +313,7 @@ func (aq *Acquirer) RunKeeps(ctx context.Context) {
 		}
 		giveUp, tell, next := aq.keeps.Due()
 		for _, g := range giveUp {
-			aq.giveUp(g)
+			aq.giveUp(g, false)
 		}
 		for _, key := range tell {
 			if h, g := aq.heldKeepable(key); h != nil {
@@ -310,34 +323,51 @@ func (aq *Acquirer) RunKeeps(ctx context.Context) {
 				aq.tell(h) // it was handed on since
 			}
 		}
-		return min(next, aq.wantKeys(false))
+		return min(next, aq.keeper.rest(aq.clk.Now(), aq.keeps.Count()))
 	})
 }
 
 // keysWanted is for how long after the last ask the store is kept hearing recalls.
 const keysWanted = 10 * time.Second
 
-// wantKeys tells a store that hears recalls only while keys are kept here: see [store.Keeper]. now: an ask wants to keep its key. Otherwise it looks
-// whether that was long ago. It returns when to look again.
-func (aq *Acquirer) wantKeys(now bool) time.Duration {
-	if aq.keeper == nil {
+// keeper tells a store that hears recalls only while keys are kept here: see [store.Keeper]. st is nil for other stores.
+type keeper struct {
+	st store.Keeper
+
+	mu sync.Mutex
+	// wanted is when an ask last wanted to keep its key; zero: the store was told that nobody does.
+	wanted time.Time
+}
+
+// wants records that an ask wants to keep its key.
+func (k *keeper) wants(now time.Time) {
+	if k.st == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.wanted.IsZero() {
+		k.st.Keeping(true)
+	}
+	k.wanted = now
+}
+
+// rest tells the store if that was long ago, unless keys are kept. It returns when to look again.
+func (k *keeper) rest(now time.Time, kept int) time.Duration {
+	if k.st == nil {
 		return time.Hour
 	}
-	t := int64(aq.clk.Now().Sub(aq.began))
-	switch last := aq.wanted.Load(); {
-	case now && last == 0:
-		aq.wanted.Store(max(t, 1))
-		aq.keeper.Keeping(true)
-		clock.Wake(aq.keeps.Wake)
-	case now:
-		aq.wanted.Store(max(t, 1))
-	case last == 0:
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.wanted.IsZero():
 		return time.Hour
-	case time.Duration(t-last) >= keysWanted && aq.keeps.Count() == 0 && aq.wanted.CompareAndSwap(last, 0):
-		aq.keeper.Keeping(false)
-		return time.Hour
+	case kept > 0 || now.Sub(k.wanted) < keysWanted:
+		return time.Second
 	}
-	return time.Second
+	k.wanted = time.Time{}
+	k.st.Keeping(false)
+	return time.Hour
 }
 
 // learn notes who holds a key, by an answer. A holder of this sidecar holds the key for a session: its Kept says nothing.

@@ -30,9 +30,14 @@ func (c *Call) Recalls(err error) bool {
 	return true
 }
 
-// refusedBy ends the wait of a call that only recalls the key, if the holder has it for a session, or if others wait.
-func (b *Attempt) refusedBy(ans *store.Answer) {
-	if b.recalls && (!ans.Lock.Kept || ans.Position > 1) {
-		b.timeIsUp()
+// refusedBy ends the wait of a call that only recalls the key, if the holder has it for a session, or if others wait. Its question was sent at
+// the given time.
+func (b *Attempt) refusedBy(ans *store.Answer, sent time.Time) {
+	if !b.recalls || ans.Lock.Kept && ans.Position <= 1 {
+		return
 	}
+	if !ans.Lock.Kept { // the next calls are denied as this one
+		b.aq.heldCache.Put(ans.Lock, b.cacheVersion, sent)
+	}
+	b.timeIsUp()
 }

@@ -29,13 +29,13 @@ func (aq *Acquirer) release(ctx context.Context, by submit, r *holdings.Release,
 	r.Claim.AtOnce = r.Claim.AtOnce || r.Lock.IsUndelivered()
 	// If the next calls in the queue are this sidecar's, one of them gets the lock, and the store learns that later.
 	// If nobody waits, the sidecar may keep the key for its next call.
-	if aq.handOn(r) || byApp && aq.keep(r) {
+	if aq.handOn(r) || aq.keep(r, byApp) {
 		r.Tried(nil)
 		r.Settle()
 		return
 	}
 	// The store frees the lock, or hands it off to the next waiter. It is told whether that waiter may be here.
-	r.Claim.Awaited = aq.Queue.Length(r.Claim.Key) > 0
+	r.Claim.Awaited = aq.Queue.Length(r.Claim.Key) > 0 || aq.wasRecalled(r.Lock)
 	aq.sendRelease(ctx, by, r)
 }
 

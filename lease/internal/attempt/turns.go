@@ -125,8 +125,8 @@ func (aq *Acquirer) EndCalls(ctx context.Context, s *holdings.Session, id store.
 	}, nil
 }
 
-// cleanedUp is closed when no attempt of the call can change the store any more.
-func (c *Call) cleanedUp() <-chan struct{} {
+// CleanedUp is closed when no attempt of the call can change the store any more.
+func (c *Call) CleanedUp() <-chan struct{} {
 	settled := make(chan struct{})
 	go func() {
 		c.inFlight.Wait()

@@ -16,7 +16,8 @@ import (
 // and remembers it, so that a repeated call waits for it. The [Releaser] carries it out.
 type Release struct {
 	Lock *Lock
-	// Claim is what the store is told. The Releaser completes it before the first try.
+	// Claim is what the store is told. The Releaser completes it before the first try. Its token is that of the lock, or an earlier one of the
+	// same grant.
 	Claim   store.Claim
 	HeldFor time.Duration
 	// ToStore: the store must free the lock instead of the cohort, because the holder was asked to stop, or the lock may be
@@ -79,7 +80,7 @@ func (r *Release) Settle() {
 	if !r.settle() {
 		lost = r.Lock.Lease().LossReason()
 	}
-	s.set.ends.settled(grantRef{r.Claim.Key, r.Claim.Token}, lost)
+	s.set.ends.settled(grantRef{r.Lock.Key, r.Lock.Token}, lost)
 	s.forgetRelease(r)
 	if r.done != nil {
 		r.done()
@@ -135,7 +136,7 @@ func (r *Release) Again(ctx context.Context, within time.Duration) (types.Releas
 	over, last := r.state()
 	switch {
 	case over && last != nil:
-		return types.Released{}, &types.LostError{Lost: types.Lost{Key: r.Claim.Key, Token: r.Claim.Token, Reason: r.Lock.Lease().LossReason()}}
+		return types.Released{}, &types.LostError{Lost: types.Lost{Key: r.Lock.Key, Token: r.Lock.Token, Reason: r.Lock.Lease().LossReason()}}
 	case last != nil:
 		return types.Released{}, last
 	}

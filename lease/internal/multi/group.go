@@ -234,6 +234,17 @@ func (g *group) heldInCache() (store.Lock, bool) {
 	return store.Lock{}, false
 }
 
+// settled waits until the locks of calls are handed back, so that the next question does not find them held.
+func (g *group) settled(calls []*attempt.Call) error {
+	for _, c := range calls {
+		c.StartTimer()
+		if err := c.Until(c.CleanedUp()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // giveUpKept gives up the keys that this sidecar keeps, and waits until the store has them back.
 func (g *group) giveUpKept() error {
 	for _, c := range g.calls {
@@ -317,7 +328,7 @@ func (g *group) advance() error {
 				later.Cancel()
 			}
 			if c.Recalls(err) {
-				return nil
+				return g.settled(g.calls[first+i+1 : first+len(attempts)])
 			}
 			return c.MayGoOn(err)
 		}
