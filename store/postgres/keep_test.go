@@ -2,11 +2,14 @@ package postgres_test
 
 import (
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
@@ -329,4 +332,28 @@ func TestWhoHears(t *testing.T) {
 	exec(t, connect(t, url), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 		WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%locksidecar:listen%'`)
 	l.await(t, "that news may have been missed", func(n store.News) bool { return n.Missed })
+}
+
+// While keys are kept, a listener notices soon that its connection is silent because nothing arrives any more.
+// Trap: a connection that is cut without a word.
+func TestAKeeperNoticesThatItIsDeaf(t *testing.T) {
+	t.Parallel()
+	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
+	url := own.NewDatabase(t)
+	s, err := postgres.New(postgres.Config{
+		URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, Listen: postgres.ListenAlways, Timeout: time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, s, nil)
+	poll(t, "the listener hears", func() bool { return s.Traits().Hears })
+	listens := pgtest.Query[int](t, url, `SELECT pid FROM pg_stat_activity
+		WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%locksidecar:listen%'`)
+	if err := syscall.Kill(listens, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(listens, syscall.SIGCONT) })
+	s.Keeping(true) // after the silence has begun
+	poll(t, "the listener does not hear", func() bool { return !s.Traits().Hears })
 }

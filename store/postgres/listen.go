@@ -32,6 +32,8 @@ const (
 	helloLimit = 3 * time.Second
 	// listenerAlive is how often a silent connection is checked.
 	listenerAlive = 30 * time.Second
+	// keeperAlive is how often it is while keys are kept here, because a recall must not be lost for long.
+	keeperAlive = time.Second
 	// listenWait is how long an ask waits for the listener. After that, checks find the grant.
 	listenWait = time.Second
 )
@@ -61,6 +63,9 @@ type listener struct {
 	mu  sync.Mutex
 	on  bool
 	off context.CancelCauseFunc // ends the listening that is under way
+	// keeping: keys are kept here. hurry ends a silence that began before that, so that the connection is checked. It can be nil.
+	keeping bool
+	hurry   context.CancelFunc
 	// tried is closed by letGo when LISTEN was committed, or has failed, after the listener was switched on.
 	tried chan struct{}
 	letGo func()
@@ -82,6 +87,33 @@ func (e *listener) poke() {
 
 // Listen says whether notifications are needed.
 func (s *Store) Listen(on bool) { s.listener.turn(on || s.config.Listen == ListenAlways) }
+
+// Keeping says whether keys are kept here: see [store.Keeper].
+func (s *Store) Keeping(on bool) {
+	e := s.listener
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.keeping = on; on && e.hurry != nil {
+		e.hurry()
+	}
+}
+
+// silence is the context of a wait for a notification. It ends when the connection must be checked.
+func (e *listener) silence(ctx context.Context) (context.Context, context.CancelFunc) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	limit := e.alive
+	switch {
+	case !e.hearing.Load():
+		e.hurry = nil
+		return context.WithTimeout(ctx, helloLimit)
+	case e.keeping:
+		limit = min(limit, keeperAlive)
+	}
+	waiting, cancel := context.WithTimeout(ctx, limit)
+	e.hurry = cancel
+	return waiting, cancel
+}
 
 func (e *listener) turn(on bool) {
 	e.mu.Lock()
@@ -197,8 +229,8 @@ func (e *listener) listen(ctx context.Context, tried func()) error {
 	tried()
 	hello := "hello-" + uuid.NewString()
 	e.s.notifier.send(e.channel, hello)
-	for limit := helloLimit; ; limit = e.alive {
-		waiting, cancel := context.WithTimeout(ctx, limit)
+	for {
+		waiting, cancel := e.silence(ctx)
 		n, err := conn.WaitForNotification(waiting)
 		cancel()
 		switch {

@@ -128,6 +128,7 @@ var (
 	_ store.Store    = (*Store)(nil)
 	_ store.Tokens   = (*Store)(nil)
 	_ store.Listener = (*Store)(nil)
+	_ store.Keeper   = (*Store)(nil)
 	_ store.Quieter  = (*Store)(nil)
 )
 
