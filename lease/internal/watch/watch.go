@@ -21,6 +21,7 @@ package watch
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -65,7 +66,9 @@ type Watches struct {
 	keys    map[string]*key
 	streams int
 
-	lease Lease // belongs to Keep
+	// These belong to Keep. unconfirmed are keys without streams that the store may still watch.
+	lease       Lease
+	unconfirmed []string
 
 	keepNow, lookNow chan struct{}
 }
@@ -191,12 +194,12 @@ func (ws *Watches) Run(ctx context.Context) {
 
 func (ws *Watches) keep(ctx context.Context) (again time.Duration) {
 	gone, missing, waiting := ws.plan()
+	again = time.Hour
 	if len(gone) > 0 {
-		ws.unwatch(ctx, gone)
-		return 0
+		again = ws.unwatch(ctx, gone)
 	}
 	if len(missing) == 0 {
-		return time.Hour
+		return again
 	}
 	if err := ws.watch(ctx, missing); err != nil {
 		ws.fail(waiting, err)
@@ -225,6 +228,16 @@ func (ws *Watches) plan() (gone []string, missing []*key, waiting []*Stream) {
 			waiting = append(waiting, k.waiting()...)
 		}
 	}
+	if lost {
+		ws.unconfirmed = nil
+	}
+	ws.unconfirmed = slices.DeleteFunc(ws.unconfirmed, func(name string) bool {
+		ends := ws.keys[name] == nil // else a new stream wants a watch
+		if ends {
+			gone = append(gone, name)
+		}
+		return ends
+	})
 	if lost || ws.lease != nil && len(ws.keys) == 0 {
 		ws.lease.Unpin()
 		ws.lease = nil
@@ -248,6 +261,7 @@ func (ws *Watches) watch(ctx context.Context, keys []*key) (err error) {
 	if err := ws.cfg.Store.Watch(ctx, names, ws.lease.ID()); err != nil {
 		return err
 	}
+	ws.unconfirmed = slices.DeleteFunc(ws.unconfirmed, func(name string) bool { return slices.Contains(names, name) })
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for _, k := range keys {
@@ -257,13 +271,17 @@ func (ws *Watches) watch(ctx context.Context, keys []*key) (err error) {
 	return nil
 }
 
-// unwatch ends watches. If the store fails, they end with the lease.
-func (ws *Watches) unwatch(ctx context.Context, names []string) {
+// unwatch ends watches. If the store fails, because a busy key's row is locked for instance, it is asked again: a key that is watched has no cohorts, and
+// no sidecar keeps it. At the latest, the watches end with the lease.
+func (ws *Watches) unwatch(ctx context.Context, names []string) (again time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, ws.cfg.Timeout)
 	defer cancel()
 	if err := ws.cfg.Store.Unwatch(ctx, names); err != nil {
-		ws.cfg.Log.Debug("could not stop watching keys", "keys", len(names), "error", err)
+		ws.cfg.Log.Debug("could not stop watching keys, trying again", "keys", len(names), "error", err)
+		ws.unconfirmed = append(ws.unconfirmed, names...)
+		return ws.cfg.Retry()
 	}
+	return 0
 }
 
 const (

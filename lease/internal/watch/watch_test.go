@@ -111,8 +111,12 @@ func (b *bench) Watch(_ context.Context, keys []string, _ store.LeaseID) error {
 }
 
 func (b *bench) Unwatch(_ context.Context, keys []string) error {
-	b.change(func() { b.watched -= len(keys) })
-	return nil
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err == nil {
+		b.watched -= len(keys)
+	}
+	return b.err
 }
 
 func (b *bench) pin(context.Context) (Lease, error) {
@@ -419,4 +423,48 @@ func TestReadIsDueWithoutStreams(t *testing.T) {
 			t.Error("the stream has not begun")
 		}
 	})
+}
+
+// A watch whose end the store did not confirm is ended later. If the key is watched again meanwhile, only the end of the last stream ends that.
+// Proves: trap kept key
+func TestTheEndOfAWatchIsRepeated(t *testing.T) {
+	for name, meanwhile := range map[string]func(b *bench){
+		"nobody comes": func(b *bench) { b.fails(nil) },
+		"the key is watched again": func(b *bench) {
+			b.fails(nil)
+			r := b.begin()
+			time.Sleep(time.Minute)
+			if b.watched < 1 {
+				t.Error("a key with a stream is not watched")
+			}
+			b.watched = 1 // the store has one watch of a key, however often it was asked
+			r.Close()
+		},
+		"a watch of the key fails": func(b *bench) {
+			r := b.open()
+			if _, err := r.State(); err == nil {
+				t.Error("it has not failed")
+			}
+			r.Close()
+			b.fails(nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bench) {
+				first := b.begin()
+				b.fails(errors.New("the row is locked"))
+				first.Close()
+				synctest.Wait()
+				if b.watched != 1 {
+					t.Fatalf("watched %d times: the end has not failed", b.watched)
+				}
+				meanwhile(b)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if b.watched != 0 {
+					t.Error("still watched")
+				}
+			})
+		})
+	}
 }
