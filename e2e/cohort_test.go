@@ -59,7 +59,7 @@ func inTheMiddle(t *testing.T, url string, one, two options, body func(i int) st
 	proxy, told := pgproxy.Start(t, url), make(chan struct{})
 	m := &middle{line: newLine(t, "hot"), t: t, url: url, tell: sync.OnceFunc(func() { close(told) })}
 	t.Cleanup(m.tell)
-	proxy.On("amend", pgproxy.BeforeSend, func() { <-told })
+	proxy.On("adopt", pgproxy.BeforeSend, func() { <-told })
 	m.one, m.two = start(t, one.with(options{"STORE_URL": proxy.URL()})), start(t, two.with(options{"STORE_URL": url}))
 	holder, looker := dial(t, m.two.socket), dial(t, m.two.socket)
 	token := holder.acquire(m.key, "")
