@@ -68,7 +68,7 @@ func launchBy(t *testing.T, dir string, o options, more []string, stderr *os.Fil
 	t.Helper()
 	s := &sidecar{t: t, socket: filepath.Join(dir, "s.sock"), log: &logBuffer{}, ended: make(chan struct{})}
 	s.cmd = exec.Command(command[0], command[1:]...)
-	s.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, "LOCKSIDECAR_LOG_LEVEL=debug")
+	s.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, "LOCKSIDECAR_LOG_LEVEL=debug", "LOCKSIDECAR_KEEP="+*keep)
 	s.cmd.Env = append(s.cmd.Env, more...)
 	for name, value := range o {
 		s.cmd.Env = append(s.cmd.Env, "LOCKSIDECAR_"+name+"="+value)
@@ -200,6 +200,8 @@ func (o options) with(more options) options {
 }
 
 var only = flag.String("stores", "memory,postgres,etcd,mysql,redis", "the stores for tests that run on each store")
+
+var keep = flag.String("keep", "", "LOCKSIDECAR_KEEP of sidecars whose test does not choose it")
 
 // stores runs a test on each store.
 func stores(t *testing.T, test func(t *testing.T, o options)) {
