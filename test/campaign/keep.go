@@ -18,7 +18,7 @@ import (
 const defaultKeep = "200ms,1s,0"
 
 // In every ten seconds so many keys are taken without the store, at least; while the clients contend, so many are given up to others.
-const leastKept, leastRecalled = 10, 5
+const leastKept, leastRecalled = 10, 3
 
 // keepOf reads for how long each sidecar keeps keys.
 func keepOf(text string) (keep []time.Duration, err error) {
