@@ -203,6 +203,30 @@ func (k *kept) pairs() (n int64) {
 	return n
 }
 
+// counts says how many grants were made without the store, and how many keys were recalled, since the sidecars started.
+func (k *kept) counts() (string, error) {
+	sums := make(map[string]float64)
+	for _, p := range k.sidecars {
+		c, err := dial(p.socket)
+		if err != nil {
+			return "", err
+		}
+		err = c.roundTrip([]byte("GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n"))
+		c.close()
+		if err != nil {
+			return "", err
+		}
+		for line := range strings.Lines(string(c.body)) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+			if n, err := strconv.ParseFloat(value, 64); err == nil {
+				sums[name] += n
+			}
+		}
+	}
+	return fmt.Sprintf("%.0f without the store; %.0f recalls that it has paid to wait for, %.0f others", sums["locksidecar_kept_grants_total"],
+		sums[`locksidecar_recalls_total{paid="true"}`], sums[`locksidecar_recalls_total{paid="false"}`]), nil
+}
+
 // eachKept starts all stores, a sidecar that keeps keys on each, and one on memory:// beside. stop ends them, after an error too.
 func (b *bench) eachKept(id string) (all []*kept, memory *process, stop func(), err error) {
 	stores, stopStores, err := b.keepStores()

@@ -127,6 +127,7 @@ var manyKeys [1000]atomic.Int32
 func near(ofTen int) func(c *conn, i int) (func() error, error) {
 	return func(c *conn, i int) (func() error, error) {
 		own, request := int32(i%podCount), make([]byte, 0, 256)
+		body := []byte(`{"wait_ms":20000}`)
 		for k := i; k < len(manyKeys); k += podCount { // they begin evenly
 			manyKeys[k].Store(own)
 		}
@@ -137,7 +138,10 @@ func near(ofTen int) func(c *conn, i int) (func() error, error) {
 					break
 				}
 			}
-			request, err = c.pair(fmt.Sprintf("bench:near:%d", at), request)
+			key := fmt.Sprintf("bench:near:%d", at)
+			if request, err = c.call(request, "PUT", key, body, 200); err == nil { // a try could be refused, if the recall takes long
+				request, err = c.release(key, request)
+			}
 			manyKeys[at].Store(own)
 			return err
 		}, nil

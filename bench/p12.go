@@ -192,7 +192,11 @@ func (b *bench) besideNoneOn(s *keepStore, id string, sidecars int, goal float64
 		peer:   fmt.Sprintf("`KEEP=0`: %.0f pairs/s, %.0f requests", median(today.rates()), median(today.requests)),
 		ratio:  fmt.Sprintf("%.3f of it", ratio), score: ratio,
 	}.wants(goal)
-	b.log.Printf("%s %s: %s; %s; %s", id, row.what, row.figure, row.peer, row.ratio)
+	took, err := keeps.counts()
+	b.log.Printf("%s %s: %s; %s; %s; of %d pairs %s", id, row.what, row.figure, row.peer, row.ratio, keeps.pairs(), took)
+	if err != nil {
+		return result{}, err
+	}
 	return row, nil
 }
 
