@@ -18,6 +18,7 @@ type profiled struct {
 	connections int
 	sidecars    int
 	memory      bool // instead of PostgreSQL
+	keep        bool // keys that were released
 }
 
 var profiles = []profiled{
@@ -26,6 +27,8 @@ var profiles = []profiled{
 	{goal: "P2", column: "P2, 1024", what: "acquire+release on PostgreSQL, 1024 connections", operation: "pair", connections: 1024, sidecars: 1},
 	{goal: "P3", column: "P3, 1", what: "acquire+release on PostgreSQL, one connection", operation: "pair", connections: 1, sidecars: 1},
 	{goal: "P6", column: "P6, hand-offs", what: "a lock to and fro between two clients behind two sidecars: hand-offs, where the other asks before the release has ended", operation: "hot", connections: 2, sidecars: 2},
+	{goal: "P12", column: "P12b, 64", what: "64 connections, a kept key each", operation: "pair", connections: 64, sidecars: 1, keep: true},
+	{goal: "P12", column: "P12e, near", what: "1,000 keys, 4 sidecars, nine of ten acquires in the pod that had the key", operation: "near", connections: 64, sidecars: 4, keep: true},
 }
 
 const (
@@ -93,12 +96,16 @@ func (p *profiled) measure(b *bench, name string, all *budget, text *strings.Bui
 		sidecars = nil
 	}
 	defer stop()
+	keep := "KEEP=0"
+	if p.keep {
+		keep = keepFor
+	}
 	for i := range folders {
 		folders[i] = filepath.Join(b.folder, fmt.Sprintf("%s-%d", name, i))
 		if err := os.Mkdir(folders[i], 0o700); err != nil {
 			return err
 		}
-		s, err := b.sidecarOf(b.binary, fmt.Sprintf("%s-%d", name, i), []string{"PROFILE_FOLDER=" + folders[i]}, "STORE_URL="+url)
+		s, err := b.sidecarOf(b.binary, fmt.Sprintf("%s-%d", name, i), []string{"PROFILE_FOLDER=" + folders[i]}, "STORE_URL="+url, keep)
 		if err != nil {
 			return err
 		}
