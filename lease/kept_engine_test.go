@@ -22,7 +22,7 @@ import (
 )
 
 // TestKeptKeysUnderFaults lets apps of three sidecars, which keep keys, use a few keys of the compare-and-swap engine, most of them mostly behind
-// one sidecar. Requests are lost, late and slow, recalls are slow or lost, a sidecar is deaf for a while. No two apps have a key at a time, tokens
+// one sidecar. Requests are lost, late and slow, recalls are slow or lost, a sidecar is deaf for a while, or cut off for longer than its lease lasts. No two apps have a key at a time, tokens
 // grow, and each app gets its turns.
 // Proves: promise 1, promise 3, promise 9, trap kept key, trap recall
 func TestKeptKeysUnderFaults(t *testing.T) {
@@ -46,6 +46,7 @@ type keptWorld struct {
 	server *fake.Server
 	calm   atomic.Bool
 	deaf   [keptSidecars]atomic.Bool
+	cut    [keptSidecars]atomic.Bool
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -103,8 +104,11 @@ func (k *keptWorld) faults(pod int) fake.Faults {
 		Deaf: func() bool { return k.deaf[pod].Load() },
 		Request: func(string) fake.Fault {
 			slow := fake.Fault{Slow: k.upTo(time.Millisecond), SlowAnswer: k.upTo(time.Millisecond)}
-			if k.calm.Load() {
+			switch {
+			case k.calm.Load():
 				return slow
+			case k.cut[pod].Load():
+				return fake.Fault{Refused: true}
 			}
 			switch n := k.below(1000); {
 			case n < 10:
@@ -125,7 +129,7 @@ func (k *keptWorld) faults(pod int) fake.Faults {
 			if k.calm.Load() {
 				return fake.LetterFault{}
 			}
-			return fake.LetterFault{Lost: k.chance(5), Told: k.upTo(time.Second), Slow: k.upTo(5 * time.Millisecond)}
+			return fake.LetterFault{Lost: k.cut[pod].Load() || k.chance(5), Told: k.upTo(time.Second), Slow: k.upTo(5 * time.Millisecond)}
 		},
 	}
 }
@@ -199,6 +203,9 @@ func (k *keptWorld) run(t *rapid.T) {
 		case <-deafness.C:
 			pod := k.below(keptSidecars)
 			k.deaf[pod].Store(!k.deaf[pod].Load() && k.chance(50))
+			if k.chance(10) && !k.cut[pod].Swap(true) {
+				time.AfterFunc(20*time.Second, func() { k.cut[pod].Store(false) })
+			}
 		case <-time.After(30 * time.Minute):
 			t.Fatalf("apps are stuck:\n%s", strings.Join(k.story, "\n"))
 		}
@@ -241,7 +248,9 @@ func (k *keptWorld) app(t *rapid.T, m *lease.Manager, pod int) {
 		g, err := m.Acquire(context.Background(), s, req)
 		if err != nil {
 			time.Sleep(k.upTo(50 * time.Millisecond))
-			turn += k.below(2)
+			if _, held := errors.AsType[*lease.HeldError](err); held {
+				turn += k.below(2)
+			}
 			continue
 		}
 		turn++
