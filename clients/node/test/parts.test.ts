@@ -1,10 +1,10 @@
 // Parts that a real sidecar cannot test.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { UnsupportedError } from "locksidecar";
+import { NotGrantedError, UnsupportedError } from "locksidecar";
 import { Grant } from "../dist/grant";
 import { EventParser } from "../dist/sse";
-import { errorOf, requireFeature, requireFields } from "../dist/wire";
+import { errorOf, lockInfoOf, requireFeature, requireFields } from "../dist/wire";
 
 test("a stream is parsed in pieces of any size, also inside a character", () => {
   const text = ':\n\nevent: stop\r\ndata: {"key":"é🔒"}\r\n\r\nevent:lost\ndata:1\ndata: 2\nid: 7\n\ndata\n\n';
@@ -82,4 +82,14 @@ test("a code of a newer sidecar is an error with this code", () => {
 test("Retry-After is given in ms", () => {
   const error = errorOf({ code: "limit", detail: "full" }, 429, 2000);
   assert.equal((error as { retryAfterMs?: number }).retryAfterMs, 2000);
+});
+
+test("a lock that its sidecar keeps says so, and so does a refusal", () => {
+  for (const kept of [true, false]) {
+    assert.equal(lockInfoOf({ key: "a", kept }).kept, kept);
+    for (const code of ["held", "wait_timeout"]) {
+      const error = errorOf({ code, detail: "no", kept }, 423, undefined);
+      assert.ok(error instanceof NotGrantedError && error.kept === kept, code);
+    }
+  }
 });

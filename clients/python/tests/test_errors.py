@@ -9,7 +9,7 @@ import pickle
 
 import pytest
 
-from locksidecar import Client, LockHeld, LocksidecarError, SidecarUnavailable, Skipped, errors
+from locksidecar import Client, LockHeld, LockInfo, LocksidecarError, SidecarUnavailable, Skipped, errors
 from locksidecar.contrib import TickSkipped
 
 
@@ -58,3 +58,10 @@ def test_an_answer_is_made_again(client: Client, other: Client, key: str) -> Non
     assert again.holder is not None
     assert again.holder.data == {"by": "me"}
     assert str(again) == str(held.value)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_lock_that_its_sidecar_keeps(kept: bool) -> None:
+    shown = {"key": "a", "type": "", "state": "held", "mine": False, "kept": kept, "queue_length": 0}
+    assert LockInfo.from_json(shown).kept is kept
+    assert LockHeld(423, "held", "lock 'a' is held", {"code": "held", "kept": kept}).kept is kept

@@ -1,12 +1,14 @@
 package io.github.locksidecar.internal;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.grack.nanojson.JsonObject;
 import io.github.locksidecar.ApiException;
 import io.github.locksidecar.LockClient;
+import io.github.locksidecar.LockHeldException;
 import io.github.locksidecar.ProtocolException;
 import io.github.locksidecar.SidecarUnavailableException;
 import java.time.Duration;
@@ -100,6 +102,18 @@ class WireTest {
     Grant held = session.hold(grant, 1, new AcquireRequest(Map.of(), List.of(), 0, null, null), "request");
     assertEquals("forced", held.lost.getNow(""));
     assertEquals("why", held.stopping.getNow(""));
+  }
+
+  @Test
+  void aLockThatItsSidecarKeepsSaysSo() throws Exception {
+    for (boolean kept : new boolean[] {true, false}) {
+      String lock = "{\"key\":\"a\",\"type\":\"\",\"state\":\"held\",\"mine\":false,\"holders\":[],\"kept\":" + kept + "}";
+      with(
+          client -> assertEquals(kept, client.get("a").kept()),
+          "HTTP/1.1 200 OK\r\nContent-Length: " + lock.length() + "\r\n\r\n" + lock);
+      ApiException held = Problem.error(Map.of("code", "held", "detail", "no", "kept", kept), 423, "");
+      assertEquals(kept, assertInstanceOf(LockHeldException.class, held).kept());
+    }
   }
 
   @Test
