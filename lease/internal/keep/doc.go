@@ -30,4 +30,5 @@
 //
 // A recall after few takes cost more than they saved. Then as many grants in a row are needed here before the key is kept again as have been
 // needed before, doubled, at most maxStreak. A grant that paid halves this number. The number is forgotten with the key's entry.
+// A key that is new says nothing about itself. So if the takes of all keys together do not pay for the recalls, few keys are kept (see worth).
 package keep

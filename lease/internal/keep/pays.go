@@ -1,6 +1,9 @@
 package keep
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 const (
 	// paysFrom is how often a kept key must be taken so that it has saved more than its recall costs.
@@ -8,6 +11,32 @@ const (
 	// maxStreak limits how many grants in a row are needed after grants that did not pay.
 	maxStreak = 64
 )
+
+const (
+	// worthTakes is how many takes save what a recall costs, when the store's statements are shared by many calls.
+	worthTakes = 6
+	// worthRecalls is how many recalls are looked at.
+	worthRecalls = 64
+	// worthTries: as long as keys are not worth keeping, one of so many is kept nevertheless, to find out when they are.
+	worthTries = 16
+)
+
+// worth is whether keeping keys has paid lately, for all keys together. A key that is new says nothing about itself yet.
+type worth struct{ takes, recalls, asks atomic.Int64 }
+
+// recalled counts a recall. What is long ago counts less.
+func (w *worth) recalled() {
+	if w.recalls.Add(1) >= worthRecalls {
+		w.recalls.Store(worthRecalls / 2)
+		w.takes.Store(w.takes.Load() / 2)
+	}
+}
+
+// tries reports whether to keep a key.
+func (w *worth) tries() bool {
+	recalls := w.recalls.Load()
+	return recalls < worthRecalls/4 || w.takes.Load() >= worthTakes*recalls || w.asks.Add(1)%worthTries == 0
+}
 
 // judge notes once whether a grant has paid. The caller holds the shard's mutex.
 func (e *entry) judge(g *Grant) (paid bool) {
@@ -30,6 +59,9 @@ func (t *Table) Judge(g *Grant) (paid bool) {
 	sh := t.shard(g.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	if !g.judged {
+		t.worth.recalled()
+	}
 	return sh.entry(g.Key).judge(g)
 }
 
@@ -51,7 +83,7 @@ func (t *Table) Last(key string, now time.Time) int64 {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	e := sh.entries[key]
-	if e == nil || e.missing > 0 || now.Sub(e.released) >= t.keep {
+	if e == nil || e.missing > 0 || now.Sub(e.released) >= t.keep || !t.worth.tries() {
 		return 0
 	}
 	return e.last

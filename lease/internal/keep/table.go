@@ -29,6 +29,8 @@ type Table struct {
 	// count is the number of keys that are kept or given up. busy is that number, and that of the keys with a holder that the store may have to
 	// be told of: see Due.
 	count, busy atomic.Int64
+	// worth is what all keys together have saved and cost lately.
+	worth worth
 	// Wake receives when the first key is busy.
 	Wake chan struct{}
 
@@ -199,6 +201,7 @@ func (t *Table) Take(key string, under *heartbeat.Lease, now time.Time) (how Tak
 	sh.taken.push(e, now)
 	g.last++
 	g.takes++
+	t.worth.takes.Add(1)
 	return Got, g, g.last
 }
 
