@@ -66,6 +66,12 @@
 // index of locks. A watch may be locked before a session, too. All other mutexes are leaves: with one of them locked, nothing else is locked. An
 // app's notices (OnLost, OnStop, OnEnd) are given with the session locked, so they must not block, nor call the manager.
 //
+// # Kept keys
+//
+// With a Keep in the configuration, a released key may stay with the sidecar for its next session: see package lease/internal/keep. A kept key is a
+// lock of nobody: it is given up when another sidecar wants it (a recall), when nobody here uses it, when the sidecar drains or loses the lease, and
+// when it cannot hear recalls. A recall is a hint. A lost one costs at most the time for which a grant may be kept.
+//
 // # Watches
 //
 // [Manager.Watch] reports what happens to a key: see package lease/internal/watch.

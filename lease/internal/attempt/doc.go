@@ -12,6 +12,8 @@
 //
 // A release: release.go (to the store), cohort.go (to the next waiting call).
 //
+// Kept keys: keep.go (a release keeps a key, a call takes it, it is given up), recall.go (a try that another sidecar's kept key denies).
+//
 // # Calls and attempts
 //
 // A [Call] makes attempts until one wins, or until the call gives up. An [Attempt] has one attempt id and one
@@ -30,6 +32,13 @@
 //
 // If only the store's answer can end a call, the caller's goroutine runs the statement itself when the lane is
 // idle. This saves a wake-up.
+//
+// # Kept keys
+//
+// A release may be put off: the sidecar keeps the key, and its next call takes it without the store. Package keep has the states. The store's
+// row then names an earlier holder of the grant. So three rules hold. A lock is told to the store, or leaves its session untold, never both
+// (Cohort.Tells, leavesUntold): a claim names the token of the grant only if the store was told of no later one. A token is given once, and only
+// below the limit of the grant. A key that is given up has one release under way, and every call of this sidecar waits for its outcome.
 //
 // # Hand-backs
 //
