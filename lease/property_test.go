@@ -84,6 +84,9 @@ func newWorld(t *rapid.T) *world {
 		if rapid.Bool().Draw(t, "polls") {
 			opts = append(opts, polling)
 		}
+		if rapid.Bool().Draw(t, "keeps") {
+			opts = append(opts, keeping)
+		}
 		if rapid.Bool().Draw(t, "traced") {
 			opts = append(opts, w.open.opt())
 		}
@@ -426,13 +429,17 @@ func (w *world) lockRows() {
 // news sends news at any time, real or forged.
 func (w *world) news() {
 	r := w.side[w.drawSide()]
-	switch rapid.IntRange(0, 2).Draw(w.t, "news") {
+	switch rapid.IntRange(0, 4).Draw(w.t, "news") {
 	case 0:
 		r.m.News(store.EveryWait)
 	case 1:
 		r.hint(w.drawKey())
 	case 2:
 		r.st.polls(rapid.Bool().Draw(w.t, "polls"))
+	case 3:
+		r.st.losesRecalls(rapid.Bool().Draw(w.t, "loses"))
+	case 4:
+		r.st.hears(rapid.Bool().Draw(w.t, "hears"))
 	}
 }
 
@@ -478,6 +485,9 @@ func (w *world) end() {
 	w.wg.Wait()
 	time.Sleep(2 * time.Minute) // bind:ttl locks end, withdrawals and releases settle
 	for i, r := range w.side {
+		if n := r.m.acquirer.KeptKeys(); n != 0 {
+			w.t.Errorf("%d keys are still kept", n)
+		}
 		r.nothingKept()
 		r.nothingStored()
 		r.counts.told(int(w.asked[i].Load()))

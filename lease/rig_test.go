@@ -305,7 +305,7 @@ func (r *rig) stored(key string) store.Lock {
 
 // noKept gives kept keys up, in tests that are not about them, so that the store has what was released.
 func (r *rig) noKept() {
-	if *keepAll && r.m.acquirer.KeptKeys() > 0 {
+	if r.m.acquirer.KeptKeys() > 0 {
 		r.m.acquirer.GiveUpAll(nil)
 		synctest.Wait()
 	}
