@@ -1151,3 +1151,20 @@ func TestTheStoreIsToldThatKeysAreKept(t *testing.T) {
 		a.keeps(s, "k")
 	})
 }
+
+// A watch begins here while a session has a lock that may be kept. The watcher hears of its end, and of each later holder.
+// Proves: trap kept key
+func TestAWatchBeginsAtAKeepableLock(t *testing.T) {
+	keepers(t, func(_ *testing.T, a, _ *rig) {
+		s := a.explicitSession()
+		g := a.mayKeep(s, "k")
+		time.Sleep(time.Millisecond)
+		w := a.watch(nil, "k")
+		time.Sleep(time.Millisecond)
+		a.release(s, g)
+		w.want(released)
+		a.release(s, a.lock(s, "k"))
+		w.want(acquired, released)
+		w.stop()
+	})
+}
