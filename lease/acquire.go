@@ -101,6 +101,7 @@ func (m *Manager) nameHolder(req *types.Request, err error) {
 	case answer := <-asked:
 		if answer.Err == nil {
 			e.Lock, e.Age = answer.Val.(store.Lock), 0 //nolint:forcetypeassert // the lane's answer
+			m.hideKept(&e.Lock)
 		}
 	case <-late.C:
 	}

@@ -1168,3 +1168,99 @@ func TestAWatchBeginsAtAKeepableLock(t *testing.T) {
 		w.stop()
 	})
 }
+
+// A call that waits behind a taken lock ends when it is to get the lock: as in TestAWaiterEndsWhenItIsServed. The taken lock is the first of its cohort, so
+// the release must name the ended call.
+// Proves: trap kept key
+func TestAWaiterEndsWhenATakenLockIsServed(t *testing.T) {
+	for moment := range 10 {
+		keepers(t, func(t *testing.T, a, b *rig) {
+			s, o := a.explicitSession(), a.explicitSession()
+			a.keeps(s, "k")
+			g := a.takes(s, "k")
+			a.wait(o, "k", types.WaitForever)
+			a.clk.atRead(moment, func() { a.unlessLocked(o, func() { o.End(types.EndDropped) }) })
+			a.release(s, g)
+			a.clk.next.Store(nil)
+			o.End(types.EndDropped)
+			time.Sleep(time.Second)
+			if l := a.has("k"); l.Held {
+				t.Errorf("moment %d: held by nobody: %+v", moment, l)
+			}
+			b.ask(context.Background(), b.eitherSession(), types.Request{Key: "k"}).gets(t)
+		})
+	}
+}
+
+// The wait of a call ends while the key that its own sidecar keeps is given up. It is never told that the key is held.
+// Proves: trap kept key
+func TestAWaitEndsDuringAGiveUp(t *testing.T) {
+	for name, late := range map[string]time.Duration{"soon": time.Second, "unknown": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			for what, group := range map[string]bool{"one": false, "group": true} {
+				t.Run(what, func(t *testing.T) {
+					keepers(t, func(t *testing.T, a, _ *rig) {
+						s := a.explicitSession()
+						a.keeps(s, "k")
+						carryOut := a.st.hold("Release")
+						req := types.Request{Key: "k", TTL: time.Minute, Wait: 50 * time.Millisecond}
+						done := make(chan error, 1)
+						go func() {
+							var err error
+							if group {
+								_, err = a.m.AcquireAll(context.Background(), s, []string{"k", "l"}, req)
+							} else {
+								_, err = a.m.Acquire(context.Background(), s, req)
+							}
+							done <- err
+						}()
+						time.Sleep(late)
+						carryOut()
+						err := <-done
+						if late == time.Second && err != nil || late > time.Second && !store.Unavailable(err) {
+							t.Errorf("got %v", err)
+						}
+						if e, ok := errors.AsType[*types.TimeoutError](err); ok {
+							t.Errorf("refused by %+v", e.Lock)
+						}
+					})
+				})
+			}
+		})
+	}
+}
+
+// Asks that want to keep their keys get none. The store is told soon that nothing is kept.
+func TestTheStoreIsToldThatNothingIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newRig(t, keeping)
+		a.st.hears(false)
+		told := make(chan bool, 100)
+		a.st.onKeeping = func(on bool) { told <- on }
+		s := a.explicitSession()
+		a.release(s, a.lock(s, "k"))
+		a.release(s, a.lock(s, "k"))
+		synctest.Wait()
+		if len(told) != 1 || !<-told {
+			t.Fatal("not told")
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(told) != 1 || <-told {
+			t.Error("the store hears for nobody")
+		}
+	})
+}
+
+// A wait ended in vain, and the key came to be kept here before the refusal is written. The refusal does not say that its own sidecar keeps the key.
+// Proves: trap kept key
+func TestARefusalNamesNoOwnKeptKey(t *testing.T) {
+	keepers(t, func(t *testing.T, a, _ *rig) {
+		a.keeps(a.eitherSession(), "k")
+		e := &types.TimeoutError{Lock: store.Lock{Key: "k"}, Age: time.Second}
+		a.m.nameHolder(&types.Request{Key: "k"}, e)
+		if e.Lock.Kept || e.Lock.Held {
+			t.Errorf("held by nobody: %+v", e.Lock)
+		}
+	})
+}

@@ -83,6 +83,7 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 	if c.Keep > 0 && !traits.Inline { // an inline store answers as fast as the table
 		aq.keeps = keep.New(c.Keep, CohortTime, c.Clock)
 		aq.keeper.st, _ = c.Store.(store.Keeper)
+		aq.keeper.wake = aq.keeps.Wake
 	}
 	return aq, aq.requests.Remember(holdings.Remembered)
 }

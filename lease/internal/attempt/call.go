@@ -252,6 +252,9 @@ func (c *Call) Await(b *Attempt) (types.Grant, error) {
 	if b.HasEnded() { // the frequent case; timer and channel would cost time
 		return c.outcome(b)
 	}
+	if c.timed { // while a kept key was given up: see UntilGivenUp
+		b.timeIsUp()
+	}
 	c.StartTimer()
 	ending, draining := c.endings()
 	done := b.Ends()

@@ -90,8 +90,9 @@ func (c *Cohort) wasTold() bool { return c.fate.Load() == toldOf }
 // takenCohort returns the cohort of a lock that an attempt has taken from a grant that the sidecar kept. The attempt was never in the store's
 // queue, but the store learns of the lock as of one that was handed on.
 func takenCohort(g *keep.Grant, id store.AttemptID, now time.Time) *Cohort {
+	served := []store.AttemptID{id}
 	return &Cohort{
-		grantees: &grantees{granted: g.Visible}, grant: g, served: []store.AttemptID{id}, until: now.Add(CohortTime),
+		grantees: &grantees{granted: g.Visible, all: served}, grant: g, served: served, until: now.Add(CohortTime),
 	}
 }
 

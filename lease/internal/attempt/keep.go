@@ -84,12 +84,23 @@ func (c *Call) takeKept(b *Attempt) (decided bool, err error) {
 		if how == keep.NotKept {
 			return false, nil
 		}
-		c.StartTimer()
-		if err := c.Until(g.GivenUp()); err != nil {
+		if err := c.UntilGivenUp(g.GivenUp()); err != nil {
 			return true, err
 		}
 		c.tick = clock.Read(aq.clk)
 	}
+}
+
+// UntilGivenUp waits for the outcome of a give-up. Nobody has the key, so the end of the call's wait does not end that: the call still asks then,
+// once.
+func (c *Call) UntilGivenUp(givenUp <-chan struct{}) error {
+	c.StartTimer()
+	before := c.timed
+	err := c.Until(givenUp)
+	if c.timed && !before {
+		err = c.Until(givenUp) // or until the store's time is over
+	}
+	return err
 }
 
 // mayBeKept reports whether the attempt is for such a lock as may be kept, and so may be taken, too.
@@ -332,7 +343,8 @@ const keysWanted = 10 * time.Second
 
 // keeper tells a store that hears recalls only while keys are kept here: see [store.Keeper]. st is nil for other stores.
 type keeper struct {
-	st store.Keeper
+	st   store.Keeper
+	wake chan struct{}
 
 	mu sync.Mutex
 	// wanted is when an ask last wanted to keep its key; zero: the store was told that nobody does.
@@ -348,6 +360,7 @@ func (k *keeper) wants(now time.Time) {
 	defer k.mu.Unlock()
 	if k.wanted.IsZero() {
 		k.st.Keeping(true)
+		clock.Wake(k.wake) // RunKeeps ends that
 	}
 	k.wanted = now
 }

@@ -252,8 +252,7 @@ func (g *group) giveUpKept() error {
 	}
 	for _, c := range g.calls {
 		if givenUp := g.gs.acquirer.GiveUp(c.Key()); givenUp != nil {
-			c.StartTimer()
-			if err := c.Until(givenUp); err != nil {
+			if err := c.UntilGivenUp(givenUp); err != nil {
 				return err
 			}
 		}
