@@ -395,24 +395,32 @@ func TestDeadlocksAreRepeated(t *testing.T) {
 	held := r.Done(cas.Swap{Key: "ns/key", Data: []byte("x")})
 	other, watcher := s.session(), s.session()
 	other.exec("SET innodb_lock_wait_timeout = 20")
-	other.exec("BEGIN")
-	for range 50 { // a heavy transaction is not the one that is rolled back
-		id := uuid.New()
-		other.exec("INSERT INTO locksidecar_leases VALUES (?, '', 1, 1)", id[:])
-	}
-	other.exec("UPDATE locksidecar_leases SET ttl = ttl + 1 WHERE id = ?", lease[:])
-	swapped := make(chan cas.Swapped, 1)
-	go func() {
-		result, err := r.SwapOne(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("y"), Living: []store.LeaseID{lease}})
-		if err != nil {
-			t.Error(err)
+	deadlock := func() cas.Swapped {
+		other.exec("BEGIN")
+		for range 50 { // a heavy transaction is not the one that is rolled back
+			id := uuid.New()
+			other.exec("INSERT INTO locksidecar_leases VALUES (?, '', 1, 1)", id[:])
 		}
-		swapped <- result
-	}()
-	watcher.awaitLockWait()                                                            // it has the record, and waits for the lease
-	other.exec("UPDATE locksidecar_locks SET swap_id = swap_id WHERE name = 'ns/key'") // the other way round
-	other.exec("COMMIT")
-	if result := await.Receive(t, swapped, "the swap's answer"); !result.Done {
+		other.exec("UPDATE locksidecar_leases SET ttl = ttl + 1 WHERE id = ?", lease[:])
+		swapped := make(chan cas.Swapped, 1)
+		go func() {
+			result, err := r.SwapOne(cas.Swap{Key: "ns/key", Version: held.Version, Data: []byte("y"), Living: []store.LeaseID{lease}})
+			if err != nil {
+				t.Error(err)
+			}
+			swapped <- result
+		}()
+		watcher.awaitLockWait()                                                            // it has the record, and waits for the lease
+		other.exec("UPDATE locksidecar_locks SET swap_id = swap_id WHERE name = 'ns/key'") // the other way round
+		other.exec("COMMIT")
+		return await.Receive(t, swapped, "the swap's answer")
+	}
+	var result cas.Swapped
+	await.Until(t, "a deadlock: on a slow machine, the swap may have waited for too long before it", func() bool {
+		result = deadlock()
+		return !result.Later
+	})
+	if !result.Done {
 		t.Errorf("after a deadlock: %+v", result)
 	}
 }
