@@ -90,8 +90,9 @@
 //   - A kept key looks held, by its lease and token. All statements treat it so, and its late release is an ordinary
 //     one. The 256 tokens that each grant has suffice for the sessions between.
 //   - A waiter or watcher of another instance locks the row, so it comes before the grant, which is then not keepable,
-//     or it finds the mark (keepable), and its statement says whom to recall. Each queue that begins recalls once, so
-//     an enqueue of a kept key looks for other waiters. A recall is a hint, as the others below.
+//     or it finds the mark (keepable), and its statement says whom to recall. Each enqueue of a kept key does, also
+//     behind other waiters, because their instances may have ended before they sent a recall. A recall is a hint, as
+//     the others below.
 //   - What tells others of the holder (amend, downgrade, adopt) ends the mark. Each grant sets it anew, so a row of a
 //     free key or of a dead holder may have it still.
 //

@@ -357,3 +357,17 @@ func TestAKeeperNoticesThatItIsDeaf(t *testing.T) {
 	s.Keeping(true) // after the silence has begun
 	poll(t, "the listener does not hear", func() bool { return !s.Traits().Hears })
 }
+
+// The instance of the first waiter ends before it sends the recall, or the answer to its ask is lost. The next waiter sends one.
+func TestARecallThatWasNotSent(t *testing.T) {
+	t.Parallel()
+	k := newKeepers(t)
+	token := k.keeps("k").Token
+	exec(t, k.other, `SELECT locksidecar.ask('n', 'infinity', true, 'b', 'p', '{k}', ARRAY[gen_random_uuid()], ARRAY[$1::uuid], '{0}', '{0}', '{false}',
+		'{s}', '{o}', '{NULL}', '{t}', '{NULL}', NULL)`, k.theirs)
+	c := startStore(t, k.url, store.Identity{Namespace: "n", Instance: "c", Pod: "p"})
+	waiter := askFor("k", openLease(t, c, time.Hour))
+	want(t, enqueue(t, c, waiter), store.Queued)
+	k.awaitRecall("k")
+	k.givesUp("k", token)
+}

@@ -393,7 +393,9 @@ func recalls(f *fixture) {
 		b.cancel(first)
 		b.cancel(second)
 	}
-	a.notRecalled("k")
+	if a.Traits().Final { // PostgreSQL sends recalls after the commit, and so one for each waiter, because some may be lost
+		a.notRecalled("k")
+	}
 	waiter := b.ask("k")
 	b.queued(waiter, 1)
 	a.awaitRecall("k")

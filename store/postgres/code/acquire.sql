@@ -146,6 +146,7 @@ DECLARE
     holders text; -- those of the last shared key
     its_end timestamptz; -- of the asker's lease
     mismatch boolean; -- others name another limit
+    recalled text; -- the last key that an attempt recalls
     counted text; -- the last key whose queue was counted
     length bigint; -- of that queue
     named integer; -- the limit that shared waiters in it name
@@ -238,7 +239,7 @@ BEGIN
             ask.handed_by := l.handed_by;
             -- Also a recall that came before this repeat of the ask counts.
             ask.keepable := l.keepable AND h.instance = its_instance AND NOT l.watched
-                AND NOT locksidecar.is_awaited(l, w.attempt_id, NULL);
+                AND NOT locksidecar.is_awaited(l, w.attempt_id);
             IF shared THEN
                 shown.slot := locksidecar.slot_of(l);
             END IF;
@@ -333,8 +334,9 @@ BEGIN
             IF mismatch THEN
                 ask.state := 'mismatch';
             ELSIF may_wait THEN
-                IF l.keepable AND h.instance <> its_instance AND NOT locksidecar.is_awaited(l, w.attempt_id, h.instance) THEN
-                    ask.recall := h.instance;
+                -- Also if others wait already, because nobody knows whether their instance has sent its recall. Once for a batch.
+                IF l.keepable AND h.instance <> its_instance AND recalled IS DISTINCT FROM a.key THEN
+                    ask.recall := h.instance; recalled := a.key;
                 END IF;
                 p := locksidecar.enqueue(l, w, length);
                 ask.state := 'queued'; ask.queue_position := p.queue_position;
@@ -366,15 +368,14 @@ BEGIN
 END
 $$;
 
--- is_awaited reports whether another living attempt than this one waits for a key: of any instance, or of any but one.
--- The caller has locked the lock row.
-CREATE OR REPLACE FUNCTION locksidecar.is_awaited(l locksidecar.locks, but_attempt uuid, but_instance text) RETURNS boolean
+-- is_awaited reports whether another living attempt than this one waits for a key. The caller has locked the lock row.
+CREATE OR REPLACE FUNCTION locksidecar.is_awaited(l locksidecar.locks, but_attempt uuid) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN l.contended AND EXISTS (
         SELECT FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
         WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL AND q.attempt_id <> but_attempt
-        AND (o.instance = but_instance) IS NOT TRUE AND o.expires_at > clock_timestamp());
+        AND o.expires_at > clock_timestamp());
 END
 $$;
 
