@@ -471,6 +471,23 @@ func TestOtherRequestsForAnOwnKeptKey(t *testing.T) {
 	})
 }
 
+// A waiting call that is behind another one in the line gets the key when that one leaves, for instance because its lease does not open.
+// Proves: trap kept key
+func TestACallBehindOneThatLeaves(t *testing.T) {
+	keepers(t, func(t *testing.T, a, _ *rig) {
+		a.keeps(a.eitherSession(), "k")
+		opened := a.st.hold("OpenLeases")
+		ctx, leave := context.WithCancel(context.Background())
+		a.ask(ctx, a.explicitSession(), types.Request{Key: "k", TTL: time.Minute, Wait: types.WaitForever})
+		synctest.Wait()
+		behind := a.wait(a.explicitSession(), "k", types.WaitForever)
+		synctest.Wait()
+		leave()
+		behind.gets(t)
+		opened()
+	})
+}
+
 // Of two calls at a time, one takes the key. The other one is refused, or waits and gets it.
 func TestTwoCallsForAKeptKey(t *testing.T) {
 	keepers(t, func(t *testing.T, a, _ *rig) {
@@ -849,6 +866,12 @@ func TestNothingIsKeptUnheard(t *testing.T) {
 		if a.has("k").Held {
 			t.Error("kept although a recall may have been missed")
 		}
+		g := a.mayKeep(s, "k")
+		a.m.News(store.EveryWait)
+		if a.release(s, g); a.has("k").Held {
+			t.Error("kept although a recall may have been missed while it was held")
+		}
+		time.Sleep(time.Millisecond)
 		a.keeps(s, "k")
 		a.st.hears(false)
 		time.Sleep(100 * time.Millisecond) // without news

@@ -100,6 +100,10 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 	}
 	b.aq.Queue.queued(b, ans.Alone, at)
 	b.refusedBy(&ans, b.lastSent())
+	// The call ahead left without taking the key that is kept here. The store does not recall it for this sidecar's own waiter.
+	if ans.Lock.Holder.Instance == b.aq.cfg.Instance {
+		b.aq.GiveUp(b.req.Key)
+	}
 }
 
 // note records the queue state of the answer to a question that was sent at the given time. The caller holds b.mu.

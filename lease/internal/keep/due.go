@@ -10,16 +10,18 @@ func (t *Table) Due() (giveUp []*Grant, tell []string, next time.Duration) {
 	for i := range t.shards {
 		sh := &t.shards[i]
 		sh.mu.Lock()
+		tooMany := sh.idle.n - MaxEntries/shards
 		for e := sh.idle.first; e != nil; {
 			following := e.next
 			switch idle := now.Sub(e.since); {
-			case e.kept == nil && idle >= forgetAfter:
+			case e.kept == nil && (idle >= forgetAfter || tooMany > 0):
 				e.leaveList()
 				delete(sh.entries, e.key)
 			case e.kept == nil || e.kept.givenUp != nil:
-			case idle >= t.keep || now.Sub(e.kept.asked) >= MaxAge || e == sh.idle.first && sh.idle.n > MaxEntries/shards:
+			case idle >= t.keep || now.Sub(e.kept.asked) >= MaxAge || tooMany > 0:
 				giveUp = append(giveUp, e.giveUp())
 			}
+			tooMany--
 			e = following
 		}
 		tell = t.longHeld(sh, &sh.taken, t.shownAfter, now, tell)

@@ -31,6 +31,8 @@ type Table struct {
 	count, busy atomic.Int64
 	// worth is what all keys together have saved and cost lately.
 	worth worth
+	// missed is when recalls may have been missed last, or nil.
+	missed atomic.Pointer[time.Time]
 	// Wake receives when the first key is busy.
 	Wake chan struct{}
 
@@ -41,7 +43,7 @@ type Table struct {
 type shard struct {
 	mu      sync.Mutex
 	entries map[string]*entry
-	// idle are the entries without a present call that are in no other list: the one that has been idle for longest is the first. taken are
+	// idle are the entries without a present call, and those of kept keys: the one that has been idle for longest is the first. taken are
 	// those that were taken, won those with a grant of the store that may be kept, each in the order in which this happened.
 	idle, taken, won list
 }
@@ -90,13 +92,19 @@ func (sh *shard) entry(key string) *entry {
 	return e
 }
 
-// Enter records that a call for a key is present.
+// Enter records that a call for a key is present. A kept key stays in its list, because the call may neither take it nor give it up.
 func (t *Table) Enter(key string) {
 	sh := t.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	e := sh.entry(key)
-	if e.present++; e.in == &sh.idle {
+	e.present++
+	sh.unrest(e)
+}
+
+// unrest takes an entry with a present call out of the list of idle ones, unless its key is kept. The caller holds sh.mu.
+func (sh *shard) unrest(e *entry) {
+	if e.present > 0 && e.kept == nil && e.in == &sh.idle {
 		e.leaveList()
 	}
 }
@@ -137,7 +145,7 @@ func (t *Table) Keep(g *Grant, now time.Time) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	e := sh.entry(g.Key)
-	if e.present > 0 || e.kept != nil || !e.recalled.Before(g.asked) || !g.usable(now) {
+	if missed := t.missed.Load(); e.present > 0 || e.kept != nil || !e.recalled.Before(g.asked) || missed != nil && !missed.Before(g.asked) || !g.usable(now) {
 		t.rest(sh, e, now)
 		return false
 	}
@@ -223,8 +231,12 @@ func (t *Table) GiveUp(key string) (how Taken, g *Grant) {
 	return how, g
 }
 
-// GiveUpAll begins to give up all kept keys, or those under a lease if it is not nil. The caller releases the grants, and calls GaveUp for each.
+// GiveUpAll begins to give up all kept keys, or those under a lease if it is not nil. The caller releases the grants, and calls GaveUp for each. With
+// nil, grants that were asked for before this are not kept any more, because their recalls may have been missed.
 func (t *Table) GiveUpAll(under *heartbeat.Lease) (must []*Grant) {
+	if now := t.clk.Now(); under == nil {
+		t.missed.Store(&now)
+	}
 	for i := range t.shards {
 		sh := &t.shards[i]
 		sh.mu.Lock()
@@ -253,6 +265,7 @@ func (t *Table) GaveUp(g *Grant, confirmed bool) {
 	sh.mu.Lock()
 	e := sh.entry(g.Key)
 	e.kept = nil
+	sh.unrest(e)
 	if confirmed {
 		e.released, e.last = now, g.Visible
 	}

@@ -1,0 +1,60 @@
+package keep
+
+import (
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+)
+
+// TestDueSeesKeysWithPresentCalls: a key is given up in time although a call for it is present, which neither takes it nor gives it up.
+func TestDueSeesKeysWithPresentCalls(t *testing.T) {
+	table := New(time.Nanosecond, time.Hour, clock.System{})
+	now := table.clk.Now()
+	g := NewGrant("k", &heartbeat.Lease{}, 1, now, now, now)
+	if !table.Keep(g, now) {
+		t.Fatal("the key is not kept")
+	}
+	table.Enter("k")
+	giveUp, _, _ := table.Due()
+	if len(giveUp) != 1 || giveUp[0] != g {
+		t.Fatalf("due is %v", giveUp)
+	}
+	table.GaveUp(g, true)
+	sh := table.shard("k")
+	if e := sh.entries["k"]; e.in != nil {
+		t.Error("an entry with a present call is idle")
+	}
+	table.Leave("k")
+	if e := sh.entries["k"]; e.in != &sh.idle {
+		t.Error("an entry without a present call is not idle")
+	}
+}
+
+// TestTheOldestKeysMakeRoom: if too many keys are kept, those that were not used for longest are given up.
+func TestTheOldestKeysMakeRoom(t *testing.T) {
+	table := New(time.Hour, time.Hour, clock.System{})
+	lease, now := &heartbeat.Lease{}, table.clk.Now()
+	var keys []string // of one shard
+	for i := 0; len(keys) <= MaxEntries/shards+1; i++ {
+		if key := "k" + time.Duration(i).String(); table.shard(key) == &table.shards[0] {
+			keys = append(keys, key)
+		}
+	}
+	for _, key := range keys {
+		if !table.Keep(NewGrant(key, lease, 1, now, now, now), now) {
+			t.Fatal("the key is not kept")
+		}
+	}
+	giveUp, _, _ := table.Due()
+	if len(giveUp) != 2 || giveUp[0].Key != keys[0] || giveUp[1].Key != keys[1] {
+		t.Fatalf("due is %v", giveUp)
+	}
+	for _, g := range giveUp {
+		table.GaveUp(g, true)
+	}
+	if giveUp, _, _ := table.Due(); len(giveUp) > 0 || table.shards[0].idle.n != MaxEntries/shards {
+		t.Errorf("due is %v, %d entries", giveUp, table.shards[0].idle.n)
+	}
+}
