@@ -145,7 +145,7 @@ func (t *Table) Keep(g *Grant, now time.Time) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	e := sh.entry(g.Key)
-	if missed := t.missed.Load(); e.present > 0 || e.kept != nil || !e.recalled.Before(g.asked) || missed != nil && !missed.Before(g.asked) || !g.usable(now) {
+	if e.present > 0 || e.kept != nil || t.mayBeRecalled(e, g) || !g.usable(now) {
 		t.rest(sh, e, now)
 		return false
 	}
@@ -154,6 +154,12 @@ func (t *Table) Keep(g *Grant, now time.Time) bool {
 	t.becomesBusy(sh, e)
 	t.rest(sh, e, now)
 	return true
+}
+
+// mayBeRecalled reports whether a recall has come, or may have been missed, since the ask of a grant. The caller holds the shard's mutex.
+func (t *Table) mayBeRecalled(e *entry, g *Grant) bool {
+	missed := t.missed.Load()
+	return !e.recalled.Before(g.asked) || missed != nil && !missed.Before(g.asked)
 }
 
 // Won records that a session here has got a lock by a grant that may be kept.
