@@ -31,6 +31,26 @@ type model struct {
 	// keep is about the present ask. recalled are the keys that the current operation must recall.
 	keep     modelKeep
 	recalled []modelWatch
+	// alone is the key whose operation decides its answer. Deaths have consequences for other keys only after that,
+	// and these may end more waiters of this one. seen is what the answer shows.
+	alone *modelLock
+	seen  modelSeen
+	exact bool // of the store
+}
+
+type modelSeen struct {
+	place  int
+	limits []int
+}
+
+// answer decides the answer to an attempt, and then applies the consequences of deaths for all keys.
+func (m *model) answer(k *modelLock, id store.AttemptID, decide func() store.Outcome) store.Outcome {
+	m.alone = k
+	outcome := decide()
+	m.seen = modelSeen{k.place(id), m.limits(k)}
+	m.alone = nil
+	m.consequences()
+	return outcome
 }
 
 type modelGrant struct {
@@ -77,6 +97,7 @@ type modelLock struct {
 	shares []*modelHold
 	last   int64 // the highest known token
 	line   []modelAsker
+	named  int // the limit of the last share or shared waiter
 	// skips contains the skipped waiters.
 	skips map[store.AttemptID]modelSkip
 	swept bool // a sweep may have forgotten the last token
@@ -194,6 +215,9 @@ func (m *model) consequences() {
 	for changed := true; changed; {
 		changed = false
 		for _, k := range m.locks {
+			if m.alone != nil && k != m.alone {
+				continue
+			}
 			n := len(k.line)
 			k.line = slices.DeleteFunc(k.line, func(w modelAsker) bool { return m.leases[w.Lease].dead })
 			maps.DeleteFunc(k.watchers, func(by int, id store.LeaseID) bool {
@@ -272,6 +296,10 @@ func (m *model) meet(k *modelLock) {
 
 func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	k := m.lock(a.Key)
+	return m.answer(k, a.ID, func() store.Outcome { return m.decide(k, a, wait) })
+}
+
+func (m *model) decide(k *modelLock, a modelAsker, wait bool) store.Outcome {
 	m.keep = modelKeep{unsure: k.swept || k.stale || len(k.watchers) > 0}
 	if h := m.has(k, a.ID); h != nil {
 		h.repeatedBy(a.by)
@@ -307,7 +335,9 @@ func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 		if !m.awaitedElsewhere(k) {
 			m.recall(k, a.by)
 		}
-		k.line = append(k.line, a)
+		if k.line = append(k.line, a); a.Shared {
+			k.named = a.Limit
+		}
 		m.letIn(k)
 	}
 	return store.Queued
@@ -330,6 +360,10 @@ func (k *modelLock) place(id store.AttemptID) int {
 
 func (m *model) check(by int, a store.Attempt) store.Outcome {
 	k := m.lock(a.Key)
+	return m.answer(k, a.ID, func() store.Outcome { return m.became(k, by, a) })
+}
+
+func (m *model) became(k *modelLock, by int, a store.Attempt) store.Outcome {
 	if k.place(a.ID) > 0 {
 		m.meet(k)
 	}

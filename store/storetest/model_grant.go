@@ -39,17 +39,28 @@ func (m *model) fits(k *modelLock, a modelAsker) bool {
 	return a.Shared && (k.limit() == 0 || len(k.shares) < k.limit()) && !slices.ContainsFunc(k.shares, its)
 }
 
-// limit returns the limit of the shares and shared waiters.
+// limit returns the limit of the shares or of the shared waiters: the last that was named. A downgrade makes a share without
+// a limit beside shared waiters that have expired, whatever these name.
 func (k *modelLock) limit() int {
-	if len(k.shares) > 0 {
-		return k.shares[0].holder.Limit
-	}
-	for _, w := range k.line {
-		if w.Shared {
-			return w.Limit
-		}
+	if len(k.shares) > 0 || slices.ContainsFunc(k.line, func(w modelAsker) bool { return w.Shared }) {
+		return k.named
 	}
 	return 0
+}
+
+// limits returns the limits that a key may show. A store that is not exact may show that of expired waiters if no others are
+// shared.
+func (m *model) limits(k *modelLock) []int {
+	shown := []int{k.limit()}
+	for _, w := range k.line {
+		switch {
+		case len(k.shares) > 0 || w.Shared && m.alive(m.leases[w.Lease]):
+			return shown[:1]
+		case w.Shared && !m.exact:
+			shown = append(shown, w.Limit)
+		}
+	}
+	return shown
 }
 
 func (m *model) grant(k *modelLock, a modelAsker) {
@@ -64,7 +75,7 @@ func (m *model) grant(k *modelLock, a modelAsker) {
 		for a.Limit > 0 && slices.ContainsFunc(k.shares, func(other *modelHold) bool { return other.slot == h.slot }) {
 			h.slot++
 		}
-		k.shares = append(k.shares, h)
+		k.shares, k.named = append(k.shares, h), a.Limit
 	}
 	k.modelHold, k.swept = h, false
 	m.tell(k, h, store.Event{Kind: store.EventAcquired})
@@ -172,7 +183,7 @@ func (m *model) downgrade(k *modelLock) {
 		if slices.ContainsFunc(k.line, func(w modelAsker) bool { return w.Shared && m.alive(m.leases[w.Lease]) }) {
 			k.holder.Limit = k.limit()
 		}
-		k.shares = []*modelHold{k.modelHold}
+		k.shares, k.named = []*modelHold{k.modelHold}, k.holder.Limit
 	}
 	m.letIn(k)
 }
