@@ -156,7 +156,8 @@
 // releasing transaction, each hand-off would wait for the flushes of all others, and another program's
 // NOTIFY could fail a release. Notifications can be lost, and any database user may send and receive them.
 // LISTEN has its own connection while the sidecar needs notifications (listen.go). When this connection
-// breaks, all waits, signals and watched keys are checked.
+// breaks, all waits, signals and watched keys are checked. The listener connects again at once, or as soon as
+// the store is ready: until it hears, the sidecar polls, and keeps no key.
 //
 // A release sends the complete grant of its hand-off (the statement notify_grants), in the same flush and
 // after the commit. It reads the rows as the waiter's check would, so the waiter's sidecar need not ask.

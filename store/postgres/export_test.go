@@ -76,6 +76,9 @@ func Patient(s *Store) *Store {
 // AskOften makes a store's listener check its connection often. Call it before Start.
 func AskOften(s *Store) { s.listener.alive = 20 * time.Millisecond }
 
+// NeverListenAgain makes a store's listener pause for ever after a connection has ended. Call it before Start.
+func NeverListenAgain(s *Store) { s.listener.pauses = pauses{time.Hour, time.Hour} }
+
 // SetClock makes a store assume that the database's clock is ahead by this time.
 func SetClock(s *Store, ahead time.Duration) {
 	c := &s.clock

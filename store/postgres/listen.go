@@ -28,8 +28,12 @@ const (
 )
 
 const (
-	// helloLimit is how long the listener waits for its own notification.
+	// helloLimit is how long the listener waits for its own notification. After each helloAgain it sends another one, because the first can be
+	// lost with the connection that it was sent on. Not sooner: it wakes all listeners of the database, and a whole fleet may come back together.
 	helloLimit = 3 * time.Second
+	helloAgain = time.Second
+	// goodConnection is how long a connection must last, so that a server which ends all of them is not asked for many.
+	goodConnection = time.Second
 	// listenerAlive is how often a silent connection is checked.
 	listenerAlive = 30 * time.Second
 	// keeperAlive is how often it is while keys are kept here, because a recall must not be lost for long.
@@ -57,6 +61,7 @@ type listener struct {
 	channel string
 	alive   time.Duration // see listenerAlive
 	wait    time.Duration // see listenWait
+	pauses  pauses
 	hearing atomic.Bool
 	wake    chan struct{}
 
@@ -73,7 +78,7 @@ type listener struct {
 
 func newListener(s *Store) *listener {
 	id := s.config.Identity
-	e := &listener{s: s, channel: channelOf(id.Namespace, id.Instance), alive: listenerAlive, wait: listenWait, wake: make(chan struct{}, 1)}
+	e := &listener{s: s, channel: channelOf(id.Namespace, id.Instance), alive: listenerAlive, wait: listenWait, pauses: pauses{firstPause, longPause}, wake: make(chan struct{}, 1)}
 	e.turn(s.config.Listen == ListenAlways)
 	return e
 }
@@ -106,7 +111,7 @@ func (e *listener) silence(ctx context.Context) (context.Context, context.Cancel
 	switch {
 	case !e.hearing.Load():
 		e.hurry = nil
-		return context.WithTimeout(ctx, helloLimit)
+		return context.WithTimeout(ctx, helloAgain)
 	case e.keeping:
 		limit = min(limit, keeperAlive)
 	}
@@ -164,9 +169,21 @@ func (e *listener) ready(ctx context.Context) {
 	}
 }
 
+// pauses are the shortest and the longest pause between two connections.
+type pauses struct{ first, longest time.Duration }
+
+// after is the pause after a connection that has lasted so long. A good one is followed at once: while the listener pauses, no key is kept, and
+// hand-offs are found only by polls. last is the pause before that connection.
+func (p pauses) after(last time.Duration, heard bool, lasted time.Duration) time.Duration {
+	if heard && lasted >= goodConnection {
+		return p.first
+	}
+	return min(max(2*last, p.first), p.longest)
+}
+
 // run listens while notifications are needed, until ctx ends. It logs each new error.
 func (e *listener) run(ctx context.Context) {
-	pause, said := firstPause, ""
+	pause, said := time.Duration(0), ""
 	for ctx.Err() == nil {
 		listening, off, tried := e.begin(ctx)
 		if listening == nil {
@@ -188,8 +205,8 @@ func (e *listener) run(ctx context.Context) {
 		if switchedOff || ctx.Err() != nil {
 			continue
 		}
-		if heard && time.Since(began) > longPause {
-			pause, said = firstPause, ""
+		if pause = e.pauses.after(pause, heard, time.Since(began)); pause == e.pauses.first {
+			said = ""
 		}
 		level := slog.LevelDebug
 		if kind := kindOf(err); kind != said {
@@ -198,9 +215,9 @@ func (e *listener) run(ctx context.Context) {
 		e.s.log.Log(ctx, level, "notifications of other instances do not arrive, trying again", "error", err)
 		select {
 		case <-ctx.Done():
+		case <-e.wake: // the store is ready again, for instance
 		case <-time.After(pause):
 		}
-		pause = min(2*pause, longPause)
 	}
 }
 
@@ -228,21 +245,25 @@ func (e *listener) listen(ctx context.Context, tried func()) error {
 	}()
 	tried()
 	hello := "hello-" + uuid.NewString()
+	began := time.Now()
 	e.s.notifier.send(e.channel, hello)
 	for {
 		waiting, cancel := e.silence(ctx)
 		n, err := conn.WaitForNotification(waiting)
+		silent := waiting.Err() != nil
 		cancel()
 		switch {
 		case err == nil:
 			e.hear(n.Payload, hello)
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case waiting.Err() == nil:
+		case !silent:
 			return err
-		case !e.hearing.Load():
+		case !e.hearing.Load() && time.Since(began) >= helloLimit:
 			return e.notHeard()
-		default: // silence
+		case !e.hearing.Load():
+			e.s.notifier.send(e.channel, hello)
+		default:
 			if err := e.ask(ctx, conn); err != nil {
 				return err
 			}
@@ -303,9 +324,10 @@ func (e *listener) hear(payload, hello string) {
 	for word := range strings.SplitSeq(payload, " ") {
 		switch word {
 		case hello:
-			if !e.hearing.Swap(true) {
-				e.s.log.Debug("notifications of other instances arrive")
+			if e.hearing.Swap(true) {
+				break // another hello has come before
 			}
+			e.s.log.Debug("notifications of other instances arrive")
 			e.s.news(store.EveryWait) // earlier ones may have been missed
 		case signalsWord:
 			e.s.news(store.News{Signals: true})

@@ -337,3 +337,42 @@ func TestAHandOffToAShorterLeaseHintsTheNext(t *testing.T) {
 		}
 	}
 }
+
+// Trap: the listener's own notification is lost with the connection of the statement that sends it. The listener sends another one on the same
+// connection. Without it, the listener would pause, and hear nothing meanwhile.
+// Proves: trap notifications
+func TestALostHelloIsSentAgain(t *testing.T) {
+	t.Parallel()
+	proxy := pgproxy.Start(t, cluster.NewDatabase(t))
+	s := backend{tb: t, url: proxy.URL()}.open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	postgres.NeverListenAgain(s)
+	lost := proxy.Cut(pgproxy.Cut{Statement: "notify", Stage: pgproxy.BeforeSend})
+	start(t, s, func(store.News) {})
+	s.Listen(true)
+	poll(t, "the store to receive news", func() bool { return !s.Traits().Polls })
+	if n := lost.Fired(); n != 1 {
+		t.Errorf("%d notifications were lost, want 1", n)
+	}
+}
+
+// Trap: after an outage the listener pauses for longer than the outage lasts. It listens again as soon as the store is ready.
+// Proves: trap notifications
+func TestTheListenerComesBackWithTheStore(t *testing.T) {
+	t.Parallel()
+	proxy := pgproxy.Start(t, cluster.NewDatabase(t))
+	s := backend{tb: t, url: proxy.URL()}.open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	postgres.NeverListenAgain(s)
+	start(t, s, func(store.News) {})
+	s.Listen(true)
+	poll(t, "the store to receive news", func() bool { return !s.Traits().Polls })
+	for range 2 {
+		proxy.Refuse(true)
+		proxy.CutAll()
+		poll(t, "it to be not ready, and to receive no news", func() bool {
+			_, err := s.Get(t.Context(), []string{"k"})
+			return err != nil && s.Ready() != nil && s.Traits().Polls
+		})
+		proxy.Refuse(false)
+		poll(t, "the store to receive news again", func() bool { return !s.Traits().Polls })
+	}
+}
