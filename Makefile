@@ -55,13 +55,16 @@ test-e2e: vet
 
 # Two at a time, because they wait most of the time. The examples use the Node client that test-node builds.
 test-clients: build deps ## The clients and the examples, against the built sidecar, on all stores (STORES=postgres: on one)
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target AFTER=test-node test-python test-node test-contract test-examples
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target AFTER=test-node test-python test-node test-go-client test-contract test-examples
 
 test-python: build
 	test/deps.sh go python && clients/python/test.sh
 
 test-node: build
 	test/deps.sh go node && cd clients/node && npm run lint && npm test && npm run contract
+
+test-go-client: build
+	test/deps.sh go contract && clients/go/test.sh
 
 test-contract: build
 	test/deps.sh go contract && clients/contract/test.sh

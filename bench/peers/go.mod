@@ -29,3 +29,5 @@ require (
 )
 
 replace github.com/locksidecar/locksidecar => ../..
+
+replace github.com/locksidecar/locksidecar/clients/go => ../../clients/go

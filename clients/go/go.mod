@@ -1,0 +1,3 @@
+module github.com/locksidecar/locksidecar/clients/go
+
+go 1.25

@@ -1,0 +1,354 @@
+package locksidecar
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	dialTimeout = 5 * time.Second
+	// maxIdle limits the connections that are kept for the next calls, and idleTimeout for how long.
+	maxIdle     = 64
+	idleTimeout = 30 * time.Second
+	// maxAnswer limits the size of an answer: a full page of locks, each with its data, fits.
+	maxAnswer = 32 << 20
+	// maxSocketPath is the limit of Linux, in bytes.
+	maxSocketPath = 107
+)
+
+// silence is after which time a stream without any line is over: the sidecar sends a comment every 15 s.
+const silence = 45 * time.Second
+
+// transport makes calls. Each has a connection of its own until its answer, so its end ends only this call.
+type transport struct {
+	socket string
+	agent  string
+	tracer Tracer
+	pool   *http.Transport
+	// reserve has one kept connection, for calls that must get through if the waiting calls have taken all file descriptors.
+	// Releases, for example, end waits.
+	reserve *http.Transport
+	// life ends with the client.
+	life context.Context
+	end  context.CancelCauseFunc
+}
+
+func newTransport(socket string, c *Config) *transport {
+	t := &transport{socket: socket, agent: c.UserAgent, tracer: c.Tracer}
+	if t.agent == "" {
+		t.agent = "locksidecar-go"
+	}
+	t.life, t.end = context.WithCancelCause(context.Background())
+	dialer := net.Dialer{Timeout: dialTimeout}
+	made := func(idle int, after time.Duration, most int) *http.Transport {
+		return &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return dialer.DialContext(ctx, "unix", socket)
+			},
+			DisableCompression: true, MaxIdleConnsPerHost: idle, IdleConnTimeout: after, MaxConnsPerHost: most,
+		}
+	}
+	t.pool, t.reserve = made(maxIdle, idleTimeout, 0), made(1, 0, 1)
+	return t
+}
+
+// close ends all calls.
+func (t *transport) close() {
+	t.end(closedError())
+	t.pool.CloseIdleConnections()
+	t.reserve.CloseIdleConnections()
+}
+
+// call is one call of the API.
+type call struct {
+	method, path string
+	body         any
+	session      string // the id of the session that it joins, or empty
+	// timeout limits the time for the answer; 0: none.
+	timeout time.Duration
+	// until ends a waiting call with its session; nil: nothing does.
+	until context.Context
+	about subject
+	fresh bool // the store is asked
+	waits bool // it may last, so it does not get the connection in reserve
+	// reserved: it uses the connection in reserve.
+	reserved bool
+	// repeatable: net/http may send it again on another connection.
+	repeatable bool
+}
+
+// errTimeout is the cause of a call that has had no answer in time.
+var errTimeout = errors.New("no answer in time")
+
+// do makes a call, and decodes its answer into answer (nil: ignored).
+func (t *transport) do(ctx context.Context, c call, answer any) error {
+	text, err := t.text(ctx, c)
+	if err != nil || answer == nil {
+		return err
+	}
+	if raw, ok := answer.(*json.RawMessage); ok {
+		*raw = text
+		return nil
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return &Error{Code: "bad_answer", Key: c.about.key, cause: err,
+			Detail: fmt.Sprintf("the answer to %s %s cannot be read (%v); is it a locksidecar that listens at %s?", c.method, c.path, err, t.socket)}
+	}
+	return nil
+}
+
+func (t *transport) text(ctx context.Context, c call) ([]byte, error) {
+	ctx, stop := t.limited(ctx, c)
+	defer stop()
+	resp, err := t.send(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return nil, t.failure(ctx, c, err)
+	case len(text) > maxAnswer:
+		return nil, &Error{Code: "bad_answer", Key: c.about.key, Detail: fmt.Sprintf("the answer to %s %s has more than %d bytes", c.method, c.path, maxAnswer)}
+	case resp.StatusCode/100 != 2:
+		return nil, problemOf(resp.StatusCode, text, retryAfter(resp), c.about)
+	}
+	return text, nil
+}
+
+// limited adds the limits of a call to the caller's context: its timeout, the end of its session, and that of the client.
+func (t *transport) limited(caller context.Context, c call) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(caller)
+	stops := []func() bool{context.AfterFunc(t.life, func() { cancel(context.Cause(t.life)) })}
+	if c.until != nil {
+		stops = append(stops, context.AfterFunc(c.until, func() { cancel(context.Cause(c.until)) }))
+	}
+	if c.timeout > 0 {
+		timer := time.AfterFunc(c.timeout, func() { cancel(errTimeout) })
+		stops = append(stops, timer.Stop)
+	}
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancel(nil)
+	}
+}
+
+// send returns the answer as soon as its head has come.
+func (t *transport) send(ctx context.Context, c call) (*http.Response, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, t.failure(ctx, c, err)
+	}
+	if len(t.socket) > maxSocketPath {
+		return nil, &Error{Code: "unreachable", Key: c.about.key, Detail: fmt.Sprintf("the socket's path %s has %d bytes; allowed: up to %d, as the system limits it", t.socket, len(t.socket), maxSocketPath)}
+	}
+	var body []byte
+	if c.body != nil {
+		var err error
+		if body, err = json.Marshal(c.body); err != nil {
+			return nil, invalid("the data or the result cannot be made into JSON: %v", err)
+		}
+	}
+	resp, err := t.roundTrip(ctx, c, body)
+	if err != nil && !c.reserved && !c.waits && isExhausted(err) {
+		c.reserved = true // nothing was sent
+		resp, err = t.roundTrip(ctx, c, body)
+	}
+	if err != nil {
+		return nil, t.failure(ctx, c, err)
+	}
+	return resp, nil
+}
+
+func (t *transport) roundTrip(ctx context.Context, c call, body []byte) (*http.Response, error) {
+	var content io.Reader // nil: no body
+	if body != nil {
+		content = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, c.method, "http://localhost"+c.path, content)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("User-Agent", t.agent)
+	if c.session != "" {
+		req.Header.Set("Lock-Session", c.session)
+	}
+	if c.fresh {
+		req.Header.Set("Cache-Control", "no-cache")
+	}
+	if c.repeatable {
+		req.Header["Idempotency-Key"] = nil // net/http sends no such header, but knows
+	}
+	t.inject(ctx, req.Header)
+	if c.reserved {
+		return t.reserve.RoundTrip(req)
+	}
+	return t.pool.RoundTrip(req)
+}
+
+// failure is the error of a call without a complete answer.
+func (t *transport) failure(ctx context.Context, c call, err error) error {
+	cause := context.Cause(ctx)
+	if cause == nil && errors.Is(err, errTimeout) {
+		cause = errTimeout
+	}
+	var ours *Error
+	switch {
+	case cause == nil:
+	case errors.Is(cause, errTimeout):
+		return &Error{Code: "timeout", Key: c.about.key, cause: err,
+			Detail: fmt.Sprintf("the sidecar at %s does not answer in time: no answer to %s %s within %s; is it overloaded, or suspended?", t.socket, c.method, c.path, c.timeout)}
+	case errors.As(cause, &ours) && ours.Is(ErrSessionEnded):
+		return ours
+	case errors.Is(cause, ctx.Err()):
+		return fmt.Errorf("locksidecar: %s %s: %w", c.method, c.path, cause)
+	default: // the context of a lock that is lost, for example
+		return fmt.Errorf("locksidecar: %s %s: %w: %w", c.method, c.path, ctx.Err(), cause)
+	}
+	var dial *net.OpError
+	if errors.As(err, &dial) && dial.Op == "dial" {
+		return &Error{Code: "unreachable", Key: c.about.key, Detail: t.whatToCheck(err), cause: err}
+	}
+	if text := err.Error(); strings.Contains(text, "malformed HTTP") {
+		return &Error{Code: "bad_answer", Key: c.about.key, cause: err, Detail: fmt.Sprintf("what listens at %s does not speak HTTP: %v", t.socket, err)}
+	}
+	return &Error{Code: "connection_lost", Key: c.about.key, cause: err,
+		Detail: fmt.Sprintf("the sidecar at %s closed the connection before it answered (%v)", t.socket, err)}
+}
+
+// whatToCheck says why there is no connection, and what to look at.
+func (t *transport) whatToCheck(err error) string {
+	const names = "LOCKSIDECAR_SOCKET is the same for it and for this process"
+	info, statErr := os.Stat(t.socket)
+	switch {
+	case isExhausted(err):
+		return fmt.Sprintf("there is no file descriptor left for a connection to the sidecar at %s: %s, and each call that waits takes one; raise the limit, or let fewer calls wait at a time", t.socket, descriptorLimit())
+	case statErr == nil && info.Mode().Type() != fs.ModeSocket:
+		return fmt.Sprintf("%s is not a socket; check LOCKSIDECAR_SOCKET", t.socket)
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Sprintf("no sidecar listens at %s: there is no such file; check that the sidecar runs (`locksidecar serve`), and that %s", t.socket, names)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Sprintf("no sidecar listens at %s; check whether it has ended, or is just starting again (its log says why)", t.socket)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Sprintf("you may not use the socket %s: %v; its mode is LOCKSIDECAR_SOCKET_MODE of the sidecar, and this process runs as uid %d", t.socket, err, os.Getuid())
+	}
+	return fmt.Sprintf("no connection to the sidecar at %s: %v", t.socket, err)
+}
+
+func isExhausted(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+func isCode(err error, codes ...string) bool {
+	var e *Error
+	return errors.As(err, &e) && slices.Contains(codes, e.Code)
+}
+
+func retryAfter(resp *http.Response) time.Duration {
+	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+	if err != nil || seconds < 0 {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// stream is an answer of server-sent events.
+type stream struct {
+	lines *eventReader
+	body  io.Closer
+	// heard is when the last byte came.
+	heard atomic.Int64
+	close func() // may be called twice
+	// began is the base of heard, with a monotonic reading.
+	began time.Time
+}
+
+// open makes a call whose answer is a stream, which lives until ctx ends, or close.
+func (t *transport) open(ctx context.Context, c call) (*stream, error) {
+	timeout := c.timeout
+	c.timeout = 0
+	ctx, stop := t.limited(ctx, c)
+	ctx, cancel := context.WithCancelCause(ctx)
+	s := &stream{began: time.Now(), close: sync.OnceFunc(func() { cancel(nil); stop() })}
+	late := time.AfterFunc(timeout, func() { cancel(errTimeout) })
+	c.timeout = timeout // for the message
+	resp, err := t.send(ctx, c)
+	if !late.Stop() && err == nil {
+		_ = resp.Body.Close()
+		err = t.failure(ctx, c, errTimeout)
+	}
+	if err == nil && resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+		_ = resp.Body.Close()
+		err = problemOf(resp.StatusCode, text, retryAfter(resp), c.about)
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	s.body, s.lines = resp.Body, newEventReader(heardReader{resp.Body, s})
+	s.watchSilence(ctx, cancel)
+	return s, nil
+}
+
+// next returns the next event. The stream is over after an error.
+func (s *stream) next() (name string, data []byte, err error) { return s.lines.next() }
+
+// watchSilence ends the stream if it says nothing for too long. This process may itself have been stopped, with lines to read.
+func (s *stream) watchSilence(ctx context.Context, cancel context.CancelCauseFunc) {
+	const lastLook = time.Second
+	var timer *time.Timer
+	late := false
+	var mu sync.Mutex
+	mu.Lock()
+	defer mu.Unlock()
+	timer = time.AfterFunc(silence, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		quiet := time.Since(s.began) - time.Duration(s.heard.Load())
+		switch {
+		case ctx.Err() != nil:
+		case quiet < silence:
+			late = false
+			timer.Reset(silence - quiet)
+		case !late:
+			late = true
+			timer.Reset(lastLook)
+		default:
+			cancel(errTimeout)
+		}
+	})
+	context.AfterFunc(ctx, func() { timer.Stop() })
+}
+
+// heardReader notes when something has come.
+type heardReader struct {
+	io.Reader
+
+	of *stream
+}
+
+func (r heardReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if n > 0 {
+		r.of.heard.Store(int64(time.Since(r.of.began)))
+	}
+	return n, err
+}
