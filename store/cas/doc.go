@@ -46,9 +46,9 @@
 //
 // The server decides which of two swaps comes first, and the other one is refused. An instance that is far from the server would always
 // be refused while a near one changes the key all the time. So an instance whose swaps lose twice in a row asks those that the record
-// names in letters to give way: they leave this key alone for two and a half round trips of the loser, 100 ms at most. A letter that is
-// lost costs only time. A job that lost as often as the one that asks gives no way, and none does so for more than a second, because
-// those that are far may also compete with each other.
+// names in letters to give way: they leave this key alone for two and a half round trips of the loser, 100 ms at most. A record always
+// names its writer for that, also after the writer's last release. A letter that is lost costs only time. A job that lost as often as
+// the one that asks gives no way, and none does so for more than a second, because those that are far may also compete with each other.
 //
 // # Leases
 //

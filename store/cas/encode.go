@@ -168,6 +168,7 @@ func (e *encoder) record(rec *key.Record) {
 		for _, result := range rec.Results {
 			e.bytes(result)
 		}
+		e.text(13, rec.Writer)
 	})
 }
 

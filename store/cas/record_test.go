@@ -32,7 +32,7 @@ func full() *key.Record {
 		Instances: []key.Instance{{Name: "a", Pod: "p"}, {Name: "b"}},
 		Leases:    []key.RecordLease{{ID: uuid.New(), By: 1, TTL: time.Minute}, {ID: uuid.New(), Dead: true}},
 		Holder:    key.RecordHolder{RecordAsker: key.RecordAsker{Lease: key.Ended}, Grant: key.Grant{Token: 9, Released: true}},
-		Shares:    []key.RecordHolder{holder(8), holder(9)}, Limit: 3, Freed: at.UnixMicro(), Last: 7,
+		Shares:    []key.RecordHolder{holder(8), holder(9)}, Limit: 3, Freed: at.UnixMicro(), Last: 7, Writer: "w",
 		Results: [][]byte{[]byte("1")}, Waiters: []key.RecordWaiter{waiter}, Skipped: []key.RecordWaiter{waiter}, Watchers: []key.RecordAsker{{By: 1, Lease: 1}},
 		Signals: []key.RecordSignal{{Lease: 1, Signal: store.Signal{ID: 1, Kind: store.Stop, Key: "k", Token: 9, Reason: &reason, At: at}}},
 	}

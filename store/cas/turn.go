@@ -78,6 +78,7 @@ func (s *Store) tryWith(j *job, full bool) (*turn, error) {
 		return nil, errTokens
 	}
 	t.next = t.row.Record()
+	t.next.Writer = t.rec.Writer // a turn that changes nothing leaves the record as it is
 	if !t.row.Empty() || j.bump || j.rec.Version != 0 {
 		useOffsets(t.next)
 		t.data = encode(t.next)
@@ -202,8 +203,21 @@ func (t *turn) changed() bool {
 	return t.job.rec.Version == 0 || t.tokens > 0 || t.rec.Holder.Lease != t.next.Holder.Lease || !slices.Equal(t.data, encode(t.rec))
 }
 
+// sign names this instance in the record that the turn writes: those whose swaps lose to this one ask it for way.
+func (t *turn) sign() {
+	writer := t.s.me.Name
+	if slices.ContainsFunc(t.next.Instances, func(i key.Instance) bool { return i.Name == writer }) {
+		writer = ""
+	}
+	if len(t.data) > 0 && t.next.Writer != writer {
+		t.next.Writer = writer
+		t.data = encode(t.next)
+	}
+}
+
 // swap returns what to swap.
 func (t *turn) swap() Swap {
+	t.sign()
 	w := Swap{Key: t.job.key, Version: t.job.rec.Version, Data: t.data, Delete: t.job.forget, Ends: t.job.hasEnding()}
 	if t.tokens > 0 {
 		w.Tokens = min(int(t.tokens)+spareTokens, TokensPerSwap)

@@ -41,6 +41,16 @@ type race struct {
 	waysEnd time.Time
 }
 
+// meets notes that a record named an instance; empty: none.
+func (r *race) meets(name string) {
+	if r.rivals == nil {
+		r.rivals = map[string]struct{}{}
+	}
+	if name != "" {
+		r.rivals[name] = struct{}{}
+	}
+}
+
 // lettersForWay returns letters to the instances that were named in the records of jobs which lose, and how long they may be on their way.
 func (s *Store) lettersForWay(turns []*turn) (letters []Letter, most time.Duration) {
 	most = longestWay
@@ -51,15 +61,13 @@ func (s *Store) lettersForWay(turns []*turn) (letters []Letter, most time.Durati
 		}
 		others := len(r.rivals)
 		for i := range t.rec.Instances {
-			if name := t.rec.Instances[i].Name; name != s.me.Name {
-				if r.rivals == nil {
-					r.rivals = map[string]struct{}{}
-				}
-				r.rivals[name] = struct{}{}
-			}
+			r.meets(t.rec.Instances[i].Name)
 		}
+		r.meets(t.rec.Writer)
+		delete(r.rivals, s.me.Name)
 		// If the swap that came first made another instance known, many may want the key at the same time, each once. That needs no letters.
-		again := len(r.rivals) == others
+		// Without any rival nobody would be asked, so the next loss may ask.
+		again := len(r.rivals) == others && others > 0
 		if now := time.Now(); again && r.lost >= asksAfter && now.After(r.askedUntil) {
 			most = max(most, r.took)
 			d := min(time.Duration(wayFor*float64(r.took)), longestWay)

@@ -28,6 +28,8 @@ type Record struct {
 	Signals  []RecordSignal `cbor:"11,keyasint,omitempty"`
 	// Results are those of skipped waiters. Many waiters may have one result.
 	Results [][]byte `cbor:"12,keyasint,omitempty"`
+	// Writer is the instance that wrote the record, if nothing else in it names this instance. The engine sets it, a row does not have it.
+	Writer string `cbor:"13,keyasint,omitempty"`
 }
 
 // RecordLease is a lease that a record names.
