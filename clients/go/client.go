@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"iter"
-	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -634,15 +633,12 @@ func (c *Client) About(ctx context.Context) (*About, error) {
 }
 
 // Call makes any call of the API, without the session: https://github.com/locksidecar/locksidecar/blob/main/api/openapi.yaml. body (nil: none) is sent
-// as JSON, and the answer is decoded into answer (nil: ignored; a *json.RawMessage gets it as it is). It takes at most
-// [Config.Timeout] and wait; a negative wait removes the limit. A GET asks the store. It is for what has no method of its own.
-func (c *Client) Call(ctx context.Context, method, path string, body, answer any, wait time.Duration) error {
-	of := call{method: method, path: path, body: body, fresh: method == http.MethodGet, waits: wait != 0}
-	if wait >= 0 {
-		of.timeout = c.config.Timeout + wait
-		if of.timeout < 0 {
-			of.timeout = math.MaxInt64
-		}
+// as JSON, and the answer is decoded into answer (nil: ignored; a *json.RawMessage gets it as it is). timeout limits the time for the
+// answer; 0: [Config.Timeout]; negative: no limit. A GET asks the store. It is for what has no method of its own.
+func (c *Client) Call(ctx context.Context, method, path string, body, answer any, timeout time.Duration) error {
+	of := call{method: method, path: path, body: body, fresh: method == http.MethodGet, waits: timeout < 0 || timeout > c.config.Timeout, timeout: max(timeout, 0)}
+	if timeout == 0 {
+		of.timeout = c.config.Timeout
 	}
 	return c.t.do(ctx, of, answer)
 }

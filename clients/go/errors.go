@@ -48,6 +48,8 @@ type Error struct {
 	Quiet time.Duration
 	// Result is that of the holder which has done the work; only of ErrSkipped.
 	Result json.RawMessage
+	// Raw is the problem as the API sent it; nil without one.
+	Raw json.RawMessage
 
 	cause error
 }
@@ -148,13 +150,13 @@ type wireProblem struct {
 func problemOf(status int, body []byte, retryAfter time.Duration, about subject) *Error {
 	var p wireProblem
 	if json.Unmarshal(body, &p) != nil || p.Code == "" {
-		return &Error{Code: "bad_answer", Status: status, Key: about.key, Detail: fmt.Sprintf("the answer has the status %d and no code: %.200q", status, body)}
+		return &Error{Code: "bad_answer", Status: status, Key: about.key, Detail: fmt.Sprintf("this is no answer of a sidecar: status %d, %.200q", status, body)}
 	}
 	e := &Error{
 		Code: p.Code, Status: status, Detail: p.Detail, Key: p.Key, Reason: p.Reason,
 		Holder: p.Holder, Mode: p.Mode, Limit: p.Limit, HoldersCount: p.HoldersCount, Kept: p.Kept, Cached: p.Cached,
 		QueueLength: p.QueueLength, QueuePosition: p.QueuePosition, Waited: ms(p.WaitedMS), Reentry: p.Reentry,
-		RetryAfter: retryAfter, Quiet: ms(p.QuietMS),
+		RetryAfter: retryAfter, Quiet: ms(p.QuietMS), Raw: body,
 	}
 	if e.Key == "" {
 		e.Key = about.key

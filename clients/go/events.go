@@ -46,12 +46,16 @@ var errEnough = errors.New("enough")
 
 // follow reads one stream until its end.
 func (c *Client) follow(ctx context.Context, key string, each func(*Event) bool) error {
-	about, err := c.About(ctx)
-	if err == nil {
-		err = lacking(about, "events")
+	c.mu.Lock()
+	known, closed := c.session, c.closed
+	c.mu.Unlock()
+	if closed {
+		return closedError()
 	}
-	if err != nil {
-		return err
+	if known != nil { // an older sidecar without a session has no such path
+		if err := lacking(known.about, "events"); err != nil {
+			return err
+		}
 	}
 	of := call{method: http.MethodGet, path: lockPath(key, "/events"), timeout: c.config.Timeout, about: subject{key: key}}
 	s, err := c.t.open(ctx, of)

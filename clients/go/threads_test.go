@@ -281,7 +281,7 @@ func starved() int {
 		return 1
 	}
 	ctx := context.Background()
-	c := locksidecar.New(locksidecar.Config{})
+	c := locksidecar.New(locksidecar.Config{Reconnect: 500 * time.Millisecond})
 	lock, err := c.Acquire(ctx, "k")
 	if err != nil {
 		fmt.Println(err)

@@ -107,7 +107,7 @@ func (t *transport) do(ctx context.Context, c call, answer any) error {
 	}
 	if err := json.Unmarshal(text, answer); err != nil {
 		return &Error{Code: "bad_answer", Key: c.about.key, cause: err,
-			Detail: fmt.Sprintf("the answer to %s %s cannot be read (%v); is it a locksidecar that listens at %s?", c.method, c.path, err, t.socket)}
+			Detail: fmt.Sprintf("the answer to %s %s cannot be read (%v)", c.method, c.path, err)}
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	locksidecar "github.com/locksidecar/locksidecar/clients/go"
+
 	"github.com/locksidecar/locksidecar/internal/client"
 	"github.com/locksidecar/locksidecar/internal/config"
 )
@@ -91,6 +93,23 @@ func (b *acquireBody) addFlags(cmd *cobra.Command) {
 
 const maxHolders = 1000
 
+// options are those of the client for Go.
+func (b *acquireBody) options() (opts []locksidecar.Option) {
+	if b.WaitMS >= 0 {
+		opts = append(opts, locksidecar.Wait(b.wait()))
+	}
+	if len(b.Data) > 0 {
+		opts = append(opts, locksidecar.Data(b.Data))
+	}
+	if b.Mode == client.ModeShared {
+		opts = append(opts, locksidecar.Shared())
+	}
+	if b.Limit != 0 {
+		opts = append(opts, locksidecar.Limit(b.Limit))
+	}
+	return opts
+}
+
 func (b *acquireBody) wait() time.Duration { return time.Duration(b.WaitMS) * time.Millisecond }
 
 func setMilliseconds(field *int64, text string) error {
@@ -111,14 +130,6 @@ func setTTL(field *int64, text string) error {
 		return errors.New("allowed: from 500ms to 24h")
 	}
 	return nil
-}
-
-// grantAnswer is the part of the answers to acquire and PATCH that the commands use.
-type grantAnswer struct {
-	Granted     bool  `json:"granted"`
-	Token       int64 `json:"token"`
-	ExpiresInMS int64 `json:"expires_in_ms"`
-	Slot        *int  `json:"slot"` // null without a limit
 }
 
 func (a *app) acquireCommand() *cobra.Command {
@@ -162,7 +173,9 @@ func (a *app) acquireCommand() *cobra.Command {
 // acquire returns the token. If there is no answer, it releases by the request id. It does not if the caller
 // chose the id (shared), because an earlier call may have reported the grant.
 func acquire(c *client.Client, key string, body acquireBody, shared bool) (token int64, err error) {
-	var grant grantAnswer
+	var grant struct {
+		Token int64 `json:"token"`
+	}
 	err = c.Call(http.MethodPut, client.LockPath(key), body, &grant, body.wait())
 	if _, unanswered := errors.AsType[*client.UnansweredError](err); !unanswered {
 		return grant.Token, err

@@ -97,10 +97,3 @@ func TestErrorsOfASidecarArePrintable(t *testing.T) {
 		}
 	}
 }
-
-func TestAnErrorIsOneLine(t *testing.T) {
-	err := client.NewProblem(http.StatusServiceUnavailable, []byte(`{"code":"store_unavailable","detail":"failed to connect:\n\t10.0.0.1: refused\n\t10.0.0.2: refused"}`))
-	if got := err.Error(); got != "failed to connect: 10.0.0.1: refused 10.0.0.2: refused" {
-		t.Errorf("%q", got)
-	}
-}

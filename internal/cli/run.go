@@ -18,6 +18,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	locksidecar "github.com/locksidecar/locksidecar/clients/go"
+
 	"github.com/locksidecar/locksidecar/internal/client"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
@@ -102,8 +104,8 @@ const defaultGrace = 5 * time.Second
 type runOptions struct {
 	key     string
 	command []string
-	path    string // of the executable
-	session sessionBody
+	path    string        // of the executable
+	ttl     time.Duration // 0: the sidecar's
 	acquire acquireBody
 	onStop  syscall.Signal // 0: none
 	again   bool
@@ -151,7 +153,10 @@ func (a *app) runCommand() *cobra.Command {
 	o.acquire.addFlags(cmd)
 	f := cmd.Flags()
 	f.Func("ttl", "the `duration` for which the lock outlives a dead sidecar, from 500ms to 24h (default: the sidecar's)", func(text string) error {
-		return setTTL(&o.session.TTLMS, text)
+		var n int64
+		err := setTTL(&n, text)
+		o.ttl = time.Duration(n) * time.Millisecond
+		return err
 	})
 	f.Func("on-stop", "the `signal` that CMD gets when the holder is asked to stop, such as TERM (default: none)", func(text string) (err error) {
 		o.onStop, err = parseSignal(text)
@@ -232,7 +237,7 @@ func (r *runner) run() error {
 	ofTerm := heeded([]os.Signal{syscall.SIGTTOU})
 	for {
 		again, err := r.term(signals)
-		if _, ofCMD := errors.AsType[exitcode.StatusError](err); r.options.again && !ofCMD && (isAway(err) || exitcode.Of(err) == exitcode.Unavailable) {
+		if _, ofCMD := errors.AsType[exitcode.StatusError](err); r.options.again && !ofCMD && exitcode.Of(err) == exitcode.Unavailable {
 			r.logf("%v; trying again", err)
 			again, err = r.pause(signals)
 		}
@@ -265,17 +270,17 @@ func (r *runner) pause(signals <-chan os.Signal) (goOn bool, err error) {
 // term acquires the lock, runs CMD, and releases. If it fails in between, the session ends with the process.
 // again reports whether to acquire again.
 func (r *runner) term(signals chan os.Signal) (again bool, err error) {
-	s, l, err := r.acquire(signals)
+	l, err := r.await(signals)
 	if err != nil {
 		return false, err
 	}
-	defer s.close()
+	defer l.close()
 	g, err := startGroup(r.options.path, r.options.command, childEnv(os.Environ(), r.client.Socket, l))
 	if err != nil {
 		r.release(l, false)
 		return false, notStarted(r.options.path, err)
 	}
-	sup := supervisor{runner: r, watch: newWatch(l), lock: l, group: g, terminal: openTerminal()}
+	sup := supervisor{runner: r, lock: l, group: g, terminal: openTerminal()}
 	code := sup.supervise(signals)
 	lost := sup.lost || !r.release(l, code == 0)
 	again = r.options.again && (lost || sup.stopSent) && !sup.told
@@ -288,79 +293,27 @@ func (r *runner) term(signals chan os.Signal) (again bool, err error) {
 	return again, exitcode.StatusError(code)
 }
 
-// acquire opens a session and waits for the lock or a signal, even if the sidecar does not answer.
-func (r *runner) acquire(signals <-chan os.Signal) (*session, *heldLock, error) {
+// await waits for the lock or a signal, even if the sidecar does not answer.
+func (r *runner) await(signals <-chan os.Signal) (*holder, error) {
 	type result struct {
-		session *session
-		lock    *heldLock
-		err     error
+		lock *holder
+		err  error
 	}
 	done := make(chan result, 1)
 	go func() {
-		s, l, err := r.acquireInTime()
-		done <- result{s, l, err}
+		l, err := r.acquire()
+		done <- result{l, err}
 	}()
 	for {
 		select {
 		case got := <-done:
-			return got.session, got.lock, got.err
+			return got.lock, got.err
 		case sig := <-signals:
 			if endsWait(sig) {
-				return nil, nil, r.endedBy(sig)
+				return nil, r.endedBy(sig)
 			}
 		}
 	}
-}
-
-const (
-	// outageLimit is how long a wait goes on without a sidecar, as in the clients.
-	outageLimit = time.Minute
-	// outagePause is the pause between two tries.
-	outagePause = 100 * time.Millisecond
-)
-
-// acquireInTime opens a session and acquires the lock. A wait goes on through an outage of the sidecar that has answered
-// once, such as its restart. With --again, run itself tries again.
-func (r *runner) acquireInTime() (*session, *heldLock, error) {
-	r.options.session.Name = sessionName(r.options.path)
-	body := r.options.acquire
-	deadline := time.Now().Add(body.wait())
-	reached := false
-	var since time.Time // of the outage
-	for {
-		s, err := openSession(r.client, r.options.session)
-		if err == nil {
-			reached, since = true, time.Time{}
-			l, failed := s.acquire(r.options.key, body)
-			if failed == nil {
-				return s, l, nil
-			}
-			s.close() // a grant whose answer was lost is free with it
-			err = failed
-		}
-		if body.WaitMS == 0 || r.options.again || !reached || !isAway(err) {
-			return nil, nil, err
-		}
-		if since.IsZero() {
-			since = time.Now()
-			r.logf("%v; waiting on", err)
-		}
-		if time.Since(since) > outageLimit || body.WaitMS > 0 && time.Until(deadline) < outagePause {
-			return nil, nil, err
-		}
-		time.Sleep(outagePause)
-		if body.WaitMS > 0 {
-			body.WaitMS = max(time.Until(deadline).Milliseconds(), 1)
-		}
-	}
-}
-
-// isAway reports whether a call failed because the sidecar does not answer, stops, or was restarted.
-func isAway(err error) bool {
-	if problem, ok := errors.AsType[*client.ProblemError](err); ok {
-		return problem.Code == "draining" || problem.Code == "session_ended"
-	}
-	return exitcode.Of(err) == exitcode.Unavailable
 }
 
 // endedBy is the error of a wait that a signal has ended.
@@ -379,16 +332,16 @@ func endsWait(sig os.Signal) bool {
 
 // release reports whether the lock was held until now. It ignores other failures, because the end of the
 // session releases the lock, too.
-func (r *runner) release(l *heldLock, success bool) bool {
+func (r *runner) release(l *holder, success bool) bool {
 	err := l.release(success)
 	if err == nil {
 		return true
 	}
 	if reason, lost := lossOf(err); lost {
-		r.logf("the lock %s was lost before CMD ended: %s", l.key, reason)
+		r.logf("the lock %s was lost before CMD ended: %s", l.Key(), reason)
 		return false
 	}
-	r.logf("releasing %s: %v; it is free when this process has ended", l.key, err)
+	r.logf("releasing %s: %v; it is free when this process has ended", l.Key(), r.client.Explain(err))
 	return true
 }
 
@@ -430,17 +383,27 @@ func sessionName(path string) string {
 
 var grantVariables = []string{"LOCKSIDECAR_KEY", "LOCKSIDECAR_TOKEN", "LOCKSIDECAR_SLOT", heldVariable}
 
+// grant is what CMD is told of its lock.
+type grant interface {
+	Key() string
+	Token() int64
+	Slot() int
+	Session() string
+	Mode() locksidecar.Mode
+}
+
 // childEnv is the environment of CMD. It replaces the variables of an outer `run`, but for the list of what is held.
-func childEnv(environ []string, socket string, l *heldLock) []string {
+func childEnv(environ []string, socket string, l grant) []string {
 	env := make([]string, 0, len(environ)+4)
 	for _, v := range environ {
 		if name, _, _ := strings.Cut(v, "="); !slices.Contains(grantVariables, name) {
 			env = append(env, v)
 		}
 	}
-	env = append(env, "LOCKSIDECAR_KEY="+l.key, fmt.Sprintf("LOCKSIDECAR_TOKEN=%d", l.token))
-	if l.slot != nil {
-		env = append(env, fmt.Sprintf("LOCKSIDECAR_SLOT=%d", *l.slot))
+	env = append(env, "LOCKSIDECAR_KEY="+l.Key(), fmt.Sprintf("LOCKSIDECAR_TOKEN=%d", l.Token()))
+	if slot := l.Slot(); slot >= 0 {
+		env = append(env, fmt.Sprintf("LOCKSIDECAR_SLOT=%d", slot))
 	}
-	return append(env, heldVariable+"="+withOwnLock(environ, outerLock{Socket: socket, Key: l.key, Session: l.session.name, Shared: l.shared}))
+	own := outerLock{Socket: socket, Key: l.Key(), Session: l.Session(), Shared: l.Mode() == locksidecar.ModeShared}
+	return append(env, heldVariable+"="+withOwnLock(environ, own))
 }

@@ -1,162 +1,99 @@
 package cli
 
 import (
-	"bufio"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"net/http"
+	"slices"
 	"time"
 
-	"github.com/google/uuid"
+	locksidecar "github.com/locksidecar/locksidecar/clients/go"
 
 	"github.com/locksidecar/locksidecar/internal/client"
 )
 
-// session is an explicit session of this process. It lives as long as the connection of its event stream. Children
-// do not inherit the connection, because Go opens files close-on-exec. So the session ends with this process.
-type session struct {
-	client *client.Client
-	id     string
-	name   string
-	ttl    time.Duration
-	close  context.CancelFunc // closes the connection
-	// events is closed when the stream has ended.
-	events chan sessionEvent
+// holder holds one lock, in a session of its own. Children do not inherit the session's connection, because Go opens files close-on-exec. So the
+// session ends with this process.
+type holder struct {
+	*locksidecar.Lock
+
+	client *locksidecar.Client
+	// stops are the requests to stop.
+	stops chan locksidecar.Stopping
 }
 
-type sessionEvent struct {
-	name   string
-	Key    string `json:"key"`
-	Token  int64  `json:"token"`
-	Reason string `json:"reason"` // empty for null
-}
+// maxStops limits the requests that wait for their reader. Further ones say nothing new.
+const maxStops = 64
 
-type sessionBody struct {
-	TTLMS int64  `json:"ttl_ms,omitempty"` // 0: the sidecar's default
-	Name  string `json:"name"`
-}
-
-// maxEvents limits the events that wait for their reader. `run` has only one lock.
-const maxEvents = 64
-
-// openSession opens the event stream and waits for the session's id.
-func openSession(c *client.Client, body sessionBody) (*session, error) {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	s := &session{client: c, name: body.Name, close: func() { cancel(nil) }, events: make(chan sessionEvent, maxEvents)}
-	late := time.AfterFunc(client.AnswerTimeout, func() { cancel(context.DeadlineExceeded) })
-	defer late.Stop()
-	if err := s.open(ctx, body); err != nil {
-		s.close()
-		return nil, err
+// acquire opens a session and acquires the lock. A wait goes on through an outage of the sidecar that has answered once, such as its
+// restart. With --again, run itself tries again.
+func (r *runner) acquire() (*holder, error) {
+	o := &r.options
+	how := locksidecar.Config{Name: sessionName(o.path), TTL: o.ttl, Reconnect: outageLimit, OnOutage: func(err error) {
+		r.logf("%v; waiting on", r.client.Explain(err))
+	}}
+	if o.again {
+		how.Reconnect = -1
 	}
-	return s, nil
-}
-
-func (s *session) open(ctx context.Context, body sessionBody) error {
-	resp, err := s.client.Send(ctx, http.MethodPost, "/v1/sessions", body) //nolint:bodyclose // it is closed when ctx ends
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, client.MaxAnswer))
-		return client.NewProblem(resp.StatusCode, text)
-	}
-	lines := bufio.NewReader(resp.Body)
-	first, data, err := client.NextEvent(lines)
-	if err != nil {
-		return s.client.Explain(err)
-	}
-	var opened struct {
-		Session string `json:"session"`
-		TTLMS   int64  `json:"ttl_ms"`
-	}
-	if first != "session" || json.Unmarshal(data, &opened) != nil || opened.Session == "" {
-		return fmt.Errorf("the sidecar at %s began the session with %q %.200q", s.client.Socket, first, data)
-	}
-	s.id, s.ttl = opened.Session, time.Duration(opened.TTLMS)*time.Millisecond
-	go s.read(resp.Body, lines)
-	return nil
-}
-
-func (s *session) read(body io.Closer, lines *bufio.Reader) {
-	defer close(s.events)
-	defer func() { _ = body.Close() }()
-	for {
-		name, data, err := client.NextEvent(lines)
-		if err != nil {
-			return
+	h := &holder{client: r.client.Holder(how), stops: make(chan locksidecar.Stopping, maxStops)}
+	opts := append(slices.Clip(o.acquire.options()), locksidecar.OnStop(func(request locksidecar.Stopping) {
+		select {
+		case h.stops <- request:
+		default:
 		}
-		e := sessionEvent{name: name}
-		if json.Unmarshal(data, &e) == nil {
-			s.events <- e
-		}
+	}))
+	var err error
+	if h.Lock, err = h.client.Acquire(context.Background(), o.key, opts...); err != nil {
+		h.close() // a grant whose answer was lost is free with the session
+		return nil, r.client.Explain(err)
 	}
+	return h, nil
 }
 
-// call joins the session, on a separate connection. It is safe for concurrent use.
-func (s *session) call(method, path string, body, answer any, wait, patience time.Duration) error {
-	c := s.client.WithPatience(patience)
-	c.Session = s.id
-	return c.Call(method, path, body, answer, wait)
-}
+// outageLimit is how long a wait goes on without a sidecar.
+const outageLimit = time.Minute
 
-// heldLock is a lock that the session holds, as far as this process knows.
-type heldLock struct {
-	session *session
-	key     string
-	token   int64
-	shared  bool // its release has no outcome
-	slot    *int // nil without a limit
-	// until is when the lease ends without a renewal.
-	until time.Time
-}
-
-// acquire waits for the time in body.
-func (s *session) acquire(key string, body acquireBody) (*heldLock, error) {
-	var got grantAnswer
-	body.RequestID = uuid.NewString()
-	if err := s.call(http.MethodPut, client.LockPath(key), body, &got, body.wait(), client.AnswerTimeout); err != nil {
-		return nil, err
-	}
-	if !got.Granted || got.Token == 0 {
-		return nil, fmt.Errorf("the sidecar at %s answered an acquire with 200, but without a grant", s.client.Socket)
-	}
-	until := time.Now().Add(expiry(got))
-	return &heldLock{session: s, key: key, token: got.Token, shared: body.Mode == client.ModeShared, slot: got.Slot, until: until}, nil
-}
-
-func expiry(a grantAnswer) time.Duration { return time.Duration(a.ExpiresInMS) * time.Millisecond }
-
-// releasePatience limits the time of a release. The end of the session follows, which also frees the lock.
+// releasePatience limits the time of a release, and of the end of a session, which also frees the lock. The end of this process does, too.
 const releasePatience = 5 * time.Second
 
-func (l *heldLock) release(success bool) error {
-	path := fmt.Sprintf("%s?token=%d", client.LockPath(l.key), l.token)
+func (h *holder) close() { inTime(h.client.Close) }
+
+func (h *holder) release(success bool) error {
+	var opts []locksidecar.ReleaseOption
 	switch {
-	case l.shared:
+	case h.Mode() == locksidecar.ModeShared: // it has no outcome
 	case success:
-		path += "&outcome=success"
+		opts = append(opts, locksidecar.WithOutcome(locksidecar.OutcomeSuccess))
 	default:
-		path += "&outcome=failure"
+		opts = append(opts, locksidecar.WithOutcome(locksidecar.OutcomeFailure))
 	}
-	return l.session.call(http.MethodDelete, path, nil, nil, 0, releasePatience)
+	return inTime(func() error { return h.Release(opts...) })
+}
+
+var errNoRelease = errors.New("the sidecar does not answer")
+
+// inTime runs a call for at most releasePatience. Then it goes on alone.
+func inTime(call func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- call() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(releasePatience):
+		return errNoRelease
+	}
 }
 
 // lossOf reports whether an error means that the lock is not held, and the reason.
 func lossOf(err error) (reason string, lost bool) {
-	problem, ok := errors.AsType[*client.ProblemError](err)
-	if !ok {
+	e, ok := errors.AsType[*locksidecar.Error](err)
+	if !ok || !errors.Is(err, locksidecar.ErrLockLost) && !errors.Is(err, locksidecar.ErrNotHolder) && !errors.Is(err, locksidecar.ErrSessionEnded) {
 		return "", false
 	}
-	switch problem.Code {
-	case "lock_lost", "not_holder":
-		return cmp.Or(problem.Reason, problem.Code), true
-	case "session_ended":
-		return "the session has ended", true
+	switch {
+	case e.Reason == "disconnected", errors.Is(err, locksidecar.ErrSessionEnded):
+		return "the connection to the sidecar has ended", true
+	case e.Reason == "expired":
+		return "the sidecar does not answer, and the lease has ended", true
 	}
-	return "", false
+	return client.Printable(e.Reason), true
 }

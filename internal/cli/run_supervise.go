@@ -21,9 +21,8 @@ const (
 // supervisor keeps CMD and the lock together: CMD gets this process's signals, and does not outlive the lock.
 type supervisor struct {
 	*runner
-	watch
 
-	lock           *heldLock
+	lock           *holder
 	group          *group
 	terminal       *terminal
 	lost           bool
@@ -37,20 +36,18 @@ type supervisor struct {
 
 // supervise returns CMD's exit code when CMD has ended; after a loss, when its whole group has ended.
 func (s *supervisor) supervise(signals chan os.Signal) int {
-	defer s.watch.end()
 	defer s.terminal.takeBack(s.group.id)
 	for {
 		select {
 		case sig := <-signals:
 			s.passOn(sig.(syscall.Signal))
-		case e, open := <-s.events:
-			s.hear(e, open)
-		case <-s.check.C:
-			s.begin()
-		case <-s.deadline.C:
-			s.expire()
-		case a := <-s.answers:
-			s.judge(a)
+		case <-s.loss():
+			reason, _ := lossOf(s.lock.Err())
+			s.lose(reason)
+		case request := <-s.lock.stops:
+			if !s.lost {
+				s.askToStop(request.Reason)
+			}
 		case <-s.awaitsTerminal:
 			s.giveTerminal()
 		case <-s.grace:
@@ -68,6 +65,14 @@ func (s *supervisor) supervise(signals chan os.Signal) int {
 			return codeOf(status)
 		}
 	}
+}
+
+// loss is the loss of the lock, until it is known.
+func (s *supervisor) loss() <-chan struct{} {
+	if s.lost {
+		return nil
+	}
+	return s.lock.Lost()
 }
 
 func codeOf(status syscall.WaitStatus) int {
@@ -109,13 +114,12 @@ func (s *supervisor) goOn() {
 }
 
 func (s *supervisor) lose(reason string) {
-	s.watch.end()
 	s.lost = true
 	adoptOrphans()
 	s.signal(syscall.SIGTERM)
 	s.goOn()
 	s.grace = time.After(s.options.grace)
-	s.logf("the lock %s is lost (%s): %s gets SIGTERM, and SIGKILL in %s", s.lock.key, reason, s.options.command[0], s.options.grace)
+	s.logf("the lock %s is lost (%s): %s gets SIGTERM, and SIGKILL in %s", s.lock.Key(), reason, s.options.command[0], s.options.grace)
 }
 
 func (s *supervisor) askToStop(reason string) {
@@ -123,10 +127,10 @@ func (s *supervisor) askToStop(reason string) {
 		reason = ": " + reason
 	}
 	if s.options.onStop == 0 {
-		s.logf("the holder of %s is asked to stop%s", s.lock.key, reason)
+		s.logf("the holder of %s is asked to stop%s", s.lock.Key(), reason)
 		return
 	}
-	s.logf("the holder of %s is asked to stop%s; %s gets %s", s.lock.key, reason, s.options.command[0], unix.SignalName(s.options.onStop))
+	s.logf("the holder of %s is asked to stop%s; %s gets %s", s.lock.Key(), reason, s.options.command[0], unix.SignalName(s.options.onStop))
 	s.stopSent = true
 	s.ask(s.options.onStop)
 }

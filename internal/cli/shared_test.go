@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	locksidecar "github.com/locksidecar/locksidecar/clients/go"
+
 	"github.com/locksidecar/locksidecar/internal/client"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
@@ -97,21 +99,25 @@ func TestGetCountsTheHoldersThatAreNotListed(t *testing.T) {
 	}
 }
 
+// testGrant is a grant in the session sh[2].
+type testGrant struct{ slot int }
+
+func (testGrant) Key() string            { return "k" }
+func (testGrant) Token() int64           { return 5 }
+func (g testGrant) Slot() int            { return g.slot }
+func (testGrant) Session() string        { return "sh[2]" }
+func (testGrant) Mode() locksidecar.Mode { return locksidecar.ModeExclusive }
+
 func TestChildKnowsItsSlotOnly(t *testing.T) {
-	slot := 3
 	const socket, held = "/s", `LOCKSIDECAR_HELD=[{"socket":"/s","key":"outer","session":"sh[1]"}`
 	inherited := []string{"A=1", held + "]", "LOCKSIDECAR_KEY=outer", "LOCKSIDECAR_TOKEN=1", "LOCKSIDECAR_SLOT=7", "LOCKSIDECAR_SLOTS=8"}
-	for _, test := range []struct {
-		lock heldLock
-		want string
-	}{
-		{heldLock{key: "k", token: 5, slot: &slot}, "[A=1 LOCKSIDECAR_SLOTS=8 LOCKSIDECAR_KEY=k LOCKSIDECAR_TOKEN=5 LOCKSIDECAR_SLOT=3 "},
-		{heldLock{key: "k", token: 5}, "[A=1 LOCKSIDECAR_SLOTS=8 LOCKSIDECAR_KEY=k LOCKSIDECAR_TOKEN=5 "},
+	for slot, want := range map[int]string{
+		3:  "[A=1 LOCKSIDECAR_SLOTS=8 LOCKSIDECAR_KEY=k LOCKSIDECAR_TOKEN=5 LOCKSIDECAR_SLOT=3 ",
+		-1: "[A=1 LOCKSIDECAR_SLOTS=8 LOCKSIDECAR_KEY=k LOCKSIDECAR_TOKEN=5 ",
 	} {
-		test.lock.session = &session{name: "sh[2]"}
-		test.want += held + `,{"socket":"/s","key":"k","session":"sh[2]"}]]`
-		if got := fmt.Sprint(childEnv(inherited, socket, &test.lock)); got != test.want {
-			t.Errorf("%s, want %s", got, test.want)
+		want += held + `,{"socket":"/s","key":"k","session":"sh[2]"}]]`
+		if got := fmt.Sprint(childEnv(inherited, socket, testGrant{slot})); got != want {
+			t.Errorf("%s, want %s", got, want)
 		}
 	}
 }

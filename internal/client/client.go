@@ -1,59 +1,50 @@
-// Package client calls a sidecar over its socket, and reads its answers.
+// Package client is what the commands need beside the client for Go: answers as the API sends them, page by page, errors with an exit code
+// and a text for people, and what the API shows as text.
 package client
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	locksidecar "github.com/locksidecar/locksidecar/clients/go"
 
 	"github.com/locksidecar/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
 
-const (
-	dialTimeout = 5 * time.Second
-	// AnswerTimeout is longer than the sidecar waits for its store by default.
-	AnswerTimeout = 30 * time.Second
-	// MaxAnswer limits the size of an answer: a full page of locks, each with its data, fits.
-	MaxAnswer = 32 << 20
-)
+// AnswerTimeout is longer than the sidecar waits for its store by default.
+const AnswerTimeout = 30 * time.Second
 
 // Client sends calls to the sidecar at a socket. The end of the process closes its connections, which ends a
 // waiting call. It is safe for concurrent use.
 type Client struct {
-	Socket  string
-	version string // of this program
-	http    http.RoundTripper
-	// session is the id of the explicit session that the calls join; empty: none.
-	Session string
+	Socket string
+
+	calls *locksidecar.Client
+	agent string
 	// patience limits the time for an answer, not counting the wait for a lock.
 	patience time.Duration
 }
 
 // New makes a client of the sidecar at a socket.
 func New(socket, version string) *Client {
-	dialer := net.Dialer{Timeout: dialTimeout}
-	return &Client{Socket: socket, version: version, patience: AnswerTimeout, http: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dialer.DialContext(ctx, "unix", socket)
-		},
-		// Each call has its own connection: locks do not depend on it, and the transport repeats no failed call.
-		DisableKeepAlives:  true,
-		DisableCompression: true,
-	}}
+	c := &Client{Socket: socket, agent: "locksidecar/" + version, patience: AnswerTimeout}
+	c.calls = c.Holder(locksidecar.Config{Reconnect: -1})
+	return c
+}
+
+// Holder makes a client for Go of the same sidecar, with a session of its own.
+func (c *Client) Holder(config locksidecar.Config) *locksidecar.Client {
+	config.Socket, config.UserAgent, config.Timeout = c.Socket, c.agent, AnswerTimeout
+	return locksidecar.New(config)
 }
 
 // WithPatience returns a client with another time limit.
@@ -63,66 +54,14 @@ func (c *Client) WithPatience(patience time.Duration) *Client {
 	return &other
 }
 
-// Call sends one request and decodes its answer into answer (nil: ignored). Any status other than 200 and 202
-// is a *problemError. wait is added to the time limit of the answer; a negative one removes the limit.
+// Call sends one request and decodes its answer into answer (nil: ignored). A refusal is a *ProblemError. wait is added to the time limit of
+// the answer; a negative one removes the limit.
 func (c *Client) Call(method, path string, body, answer any, wait time.Duration) error {
-	ctx, cancel := context.Background(), context.CancelFunc(func() {})
+	limit := wait
 	if wait >= 0 {
-		ctx, cancel = context.WithTimeout(ctx, c.patience+wait)
+		limit += c.patience
 	}
-	defer cancel()
-	resp, err := c.Send(ctx, method, path, body)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, MaxAnswer+1))
-	switch {
-	case err != nil:
-		return &UnansweredError{c.Explain(err)}
-	case len(text) > MaxAnswer:
-		return fmt.Errorf("the answer of the sidecar at %s has more than %d bytes", c.Socket, MaxAnswer)
-	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusAccepted:
-		return NewProblem(resp.StatusCode, text)
-	case answer == nil:
-		return nil
-	}
-	if err := json.Unmarshal(text, answer); err != nil {
-		return fmt.Errorf("the answer of the sidecar at %s cannot be read: %w", c.Socket, err)
-	}
-	return nil
-}
-
-// Send returns the answer to a request. The caller closes its body. Redirections are not followed.
-func (c *Client) Send(ctx context.Context, method, path string, body any) (*http.Response, error) {
-	var encoded []byte
-	if body != nil {
-		var err error
-		if encoded, err = json.Marshal(body); err != nil {
-			return nil, fmt.Errorf("encoding the request: %w", err)
-		}
-	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://locksidecar"+path, bytes.NewReader(encoded))
-	if err != nil {
-		return nil, fmt.Errorf("making the request: %w", err)
-	}
-	req.Header.Set("User-Agent", "locksidecar/"+c.version)
-	// Commands show the present state in the store. The sidecar's own may lack a new request to stop, and waiters
-	// of other pods.
-	if method == http.MethodGet {
-		req.Header.Set("Cache-Control", "no-cache")
-	}
-	if c.Session != "" {
-		req.Header.Set("Lock-Session", c.Session)
-	}
-	resp, err := c.http.RoundTrip(req)
-	if err == nil {
-		return resp, nil
-	}
-	if dialing, ok := errors.AsType[*net.OpError](err); ok && dialing.Op == "dial" {
-		return nil, c.Explain(err)
-	}
-	return nil, &UnansweredError{c.Explain(err)}
+	return c.Explain(c.calls.Call(context.Background(), method, path, body, answer, limit))
 }
 
 // UnansweredError is a call without an answer, which may have been carried out.
@@ -131,54 +70,29 @@ type UnansweredError struct{ error }
 // Unwrap is the reason.
 func (e *UnansweredError) Unwrap() error { return e.error }
 
-// Explain describes a failed exchange for the user of the command.
+// Explain describes an error of the client for Go to the user of the command, with its exit code.
 func (c *Client) Explain(err error) error {
+	e, ok := errors.AsType[*locksidecar.Error](err)
+	switch {
+	case !ok:
+		return err
+	case e.Raw != nil:
+		return problemOf(e)
+	}
+	text := errors.New(Printable(e.Detail))
 	switch {
 	case len(c.Socket) > config.MaxSocketBytes:
-		return exitcode.With(exitcode.Usage, fmt.Errorf("the socket's path %s has %d bytes; allowed: up to %d, as the system limits it",
-			c.Socket, len(c.Socket), config.MaxSocketBytes))
-	case isOther(c.Socket):
-		return exitcode.With(exitcode.Unavailable, fmt.Errorf("%s is not a socket; name the sidecar's with --socket or %sSOCKET", c.Socket, config.Prefix))
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTSOCK):
-		return exitcode.With(exitcode.Unavailable, fmt.Errorf(
-			"no sidecar listens at %s; start one with `locksidecar serve`, or name another socket with --socket or %sSOCKET",
-			c.Socket, config.Prefix))
+		return exitcode.With(exitcode.Usage, text)
 	case errors.Is(err, fs.ErrPermission):
-		return exitcode.With(exitcode.Refused, fmt.Errorf(
-			"you may not use the socket %s (its mode is %sSOCKET_MODE of the sidecar): %w", c.Socket, config.Prefix, err))
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return exitcode.With(exitcode.Unavailable, fmt.Errorf(
-			"the sidecar at %s closed the connection before it answered", c.Socket))
-	case errors.Is(err, context.DeadlineExceeded):
-		return exitcode.With(exitcode.Unavailable, fmt.Errorf("the sidecar at %s does not answer in time", c.Socket))
+		return exitcode.With(exitcode.Refused, text)
+	case e.Code == "unreachable":
+		return exitcode.With(exitcode.Unavailable, fmt.Errorf("%w; --socket names another one", text))
+	case errors.Is(err, locksidecar.ErrUnavailable):
+		return &UnansweredError{exitcode.With(exitcode.Unavailable, text)}
+	case errors.Is(err, locksidecar.ErrBadAnswer):
+		return &UnansweredError{fmt.Errorf("%w; is it a sidecar that listens at %s?", text, c.Socket)}
 	}
-	return exitcode.With(exitcode.Unavailable, fmt.Errorf("no answer from the sidecar at %s: %w", c.Socket, err))
-}
-
-// isOther reports whether there is a file at the path that is not a socket.
-func isOther(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.Mode().Type() != fs.ModeSocket
-}
-
-// NextEvent reads one server-sent event. The caller ignores unknown events of later versions.
-func NextEvent(lines *bufio.Reader) (name string, data []byte, err error) {
-	for {
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			return "", nil, err
-		}
-		field, value, _ := strings.Cut(strings.TrimRight(line, "\r\n"), ":")
-		value = strings.TrimPrefix(value, " ")
-		switch {
-		case field == "event":
-			name = value
-		case field == "data":
-			data = []byte(value)
-		case field == "" && value == "" && name != "":
-			return name, data, nil
-		}
-	}
+	return &ProblemError{Code: e.Code, Detail: e.Detail, Reason: e.Reason, cause: e}
 }
 
 // PageSize is the API's maximum of locks, or waiting calls, for one page.

@@ -1,46 +1,39 @@
 package client
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
-	"io"
-	"net/http"
+	"errors"
+	"fmt"
 	"strings"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
+
+// errLate: the stream has not begun in time.
+var errLate = errors.New("late")
 
 // Follow watches the events of a key, and passes each one on as it comes; the first is the `state` when the watch began. It ends with an error
 // of each, of the sidecar, or with the stream. When ctx ends, it ends too. It gives up if the stream does not begin in time.
 func (c *Client) Follow(ctx context.Context, key string, each func(name string, data []byte) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	late := time.AfterFunc(c.patience, func() { cancel(context.DeadlineExceeded) })
-	resp, err := c.Send(ctx, http.MethodGet, LockPath(key)+"/events", nil)
-	if !late.Stop() && err == nil {
-		_ = resp.Body.Close()
-		return c.Explain(context.DeadlineExceeded)
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, MaxAnswer))
-		return NewProblem(resp.StatusCode, text)
-	}
-	for lines := bufio.NewReader(resp.Body); ; {
-		name, data, err := NextEvent(lines)
-		switch {
-		case err != nil:
-			return c.Explain(err)
-		case name == "problem":
-			return NewProblem(http.StatusServiceUnavailable, data)
+	late := time.AfterFunc(c.patience, func() { cancel(errLate) })
+	defer late.Stop()
+	for event, err := range c.calls.Events(ctx, key) {
+		late.Stop()
+		if errors.Is(context.Cause(ctx), errLate) {
+			return exitcode.With(exitcode.Unavailable, fmt.Errorf("the sidecar at %s does not answer in time", c.Socket))
 		}
-		if err := each(name, data); err != nil {
+		if err != nil {
+			return c.Explain(err)
+		}
+		if err := each(event.Type, event.Raw); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 // Event is the data of an event, as far as people are told about it.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	locksidecar "github.com/locksidecar/locksidecar/clients/go"
+
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
 
@@ -19,17 +21,22 @@ type ProblemError struct {
 	Kept          bool    `json:"kept"`
 	QueueLength   *int    `json:"queue_length"`
 	QueuePosition *int    `json:"queue_position"`
+
+	cause error
 }
 
-// NewProblem reads an answer with the status of a failure.
-func NewProblem(status int, body []byte) error {
-	var e ProblemError
-	if json.Unmarshal(body, &e) != nil || e.Code == "" {
-		return fmt.Errorf("the sidecar answered %d: %.200q", status, body)
+// problemOf reads a problem again, with what only people want to see.
+func problemOf(e *locksidecar.Error) error {
+	p := &ProblemError{cause: e}
+	if err := json.Unmarshal(e.Raw, p); err != nil {
+		return e
 	}
-	e.Status = status
-	return &e
+	p.Status = e.Status
+	return p
 }
+
+// Unwrap is the error of the client for Go, for errors.Is with its kinds.
+func (e *ProblemError) Unwrap() error { return e.cause }
 
 // oneLine is for errors of the database's driver, which have a line for each address.
 var oneLine = strings.NewReplacer("\n\t", " ", "\n", " ", "\t", " ")

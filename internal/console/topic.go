@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	locksidecar "github.com/locksidecar/locksidecar/clients/go"
+
 	"github.com/locksidecar/locksidecar/internal/client"
 )
 
@@ -114,7 +116,7 @@ func (t *topic) watch(ctx context.Context, c *client.Client) {
 	for {
 		err := t.follow(ctx, c)
 		t.note(err)
-		if problem, ok := errors.AsType[*client.ProblemError](err); ok && problem.Status == http.StatusNotImplemented {
+		if errors.Is(err, locksidecar.ErrUnsupported) {
 			return
 		}
 		select {
