@@ -101,10 +101,6 @@ func (t *transport) do(ctx context.Context, c call, answer any) error {
 	if err != nil || answer == nil {
 		return err
 	}
-	if raw, ok := answer.(*json.RawMessage); ok {
-		*raw = text
-		return nil
-	}
 	if err := json.Unmarshal(text, answer); err != nil {
 		return &Error{Code: "bad_answer", Key: c.about.key, cause: err,
 			Detail: fmt.Sprintf("the answer to %s %s cannot be read (%v)", c.method, c.path, err)}

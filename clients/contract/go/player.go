@@ -236,7 +236,9 @@ func (a arguments) number(name string) int64 {
 	n, _ := a[name].(float64)
 	return int64(n)
 }
-func (a arguments) ms(name string) time.Duration { return time.Duration(a.number(name)) * time.Millisecond }
+func (a arguments) ms(name string) time.Duration {
+	return time.Duration(a.number(name)) * time.Millisecond
+}
 
 //nolint:funlen // a table of the verbs
 func (p *player) call(ctx context.Context, verb string, a arguments) (any, error) {
