@@ -378,7 +378,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	})
 }
 
-// With a tracer, a call is logged with the trace of its context.
+// A request to stop is logged with the trace of its context.
 func TestForceNamesItsTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lines

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
@@ -352,7 +353,11 @@ func (k *call) askToStop(key string) *wire.Problem {
 		return p
 	}
 	k.span.setClaim(token, nil)
-	err := k.srv.locks.AskToStop(k.begin(), key, token, reason)
+	ctx := k.begin()
+	if k.span == nil { // the log line of the request names the app's trace
+		ctx = tracing.Extract(ctx, k.traceparent(), "")
+	}
+	err := k.srv.locks.AskToStop(ctx, key, token, reason)
 	k.c.EndCall()
 	if err != nil {
 		return k.failed(err).Unconfirmed(wire.StopUnconfirmed)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -40,60 +41,81 @@ const (
 	routeAllWaiters = "/v1/waiters"
 )
 
-// callSpan is the span of a call. Without a Tracer it is nil, and its methods do nothing.
+// callSpan is the recorded span of a call. For other calls it is nil, and its methods do nothing.
 type callSpan struct {
 	trace.Span
+	tracer *tracing.Tracer
 	// ctx contains the span, and the baggage of the call.
 	ctx context.Context
 	// traceparent identifies the span.
 	traceparent string
+	// attrs are the attributes that the span gets at its end.
+	attrs []attribute.KeyValue
 	// problem is the code of the answer, empty without a problem.
 	problem string
 }
 
-// startSpan begins the span of the call, if there is a Tracer. key is empty for several keys.
-func (k *call) startSpan(name, route, key string) {
-	if k.srv.cfg.Tracer != nil {
-		k.span = k.newSpan(name, route, key)
-	}
-}
+// maxAttributes is how many attributes a span usually has.
+const maxAttributes = 16
 
-func (k *call) newSpan(name, route, key string) *callSpan {
-	attrs := make([]attribute.KeyValue, 0, 5)
-	attrs = append(attrs, semconv.HTTPRequestMethodKey.String(string(k.ctx.Method())), semconv.HTTPRoute(route), transport(k.c.Kind))
-	if key != "" {
-		attrs = append(attrs, tracing.Key.String(key))
-		attrs = appendType(attrs, store.TypeOf(key))
+// spans are callSpans that have ended.
+var spans = sync.Pool{New: func() any { return &callSpan{attrs: make([]attribute.KeyValue, 0, maxAttributes)} }}
+
+// startSpan begins the span of the call, if there is a Tracer that samples it. key is empty for several keys.
+func (k *call) startSpan(name, route, key string) {
+	t := k.srv.cfg.Tracer
+	if t == nil {
+		return
 	}
-	ctx, span := k.srv.cfg.Tracer.Start(k.remote(), name, trace.SpanKindServer, attrs...)
-	return &callSpan{Span: span, ctx: ctx, traceparent: tracing.Format(span.SpanContext())}
+	// A malformed or repeated traceparent counts as absent.
+	var sent []byte
+	if k.traces == 1 {
+		sent = k.trace
+	}
+	root, may := t.Sample(sent)
+	if !may {
+		return
+	}
+	ctx, span := t.Begin(k.remote(root, sent), name, trace.SpanKindServer)
+	if !span.SpanContext().IsSampled() {
+		return
+	}
+	x := spans.Get().(*callSpan)
+	x.Span, x.tracer, x.ctx, x.traceparent = span, t, ctx, tracing.Format(span.SpanContext())
+	x.set(method(k.ctx.Method()), semconv.HTTPRoute(route), transport(k.c.Kind))
+	if key != "" {
+		x.set(tracing.Key.String(key))
+		x.setType(store.TypeOf(key))
+	}
+	k.span = x
 }
 
 // maxState limits the bytes of a tracestate (W3C). Each span and batch keeps a copy, so a long one could
 // exceed what a collector accepts.
 const maxState = 512
 
-// remote is the trace context that the app sent. A malformed or repeated traceparent counts as absent.
-func (k *call) remote() context.Context {
-	ctx := context.Background()
+// remote returns ctx with the baggage and the trace context that the app sent.
+func (k *call) remote(ctx context.Context, traceparent []byte) context.Context {
 	if len(k.baggage) > 0 {
 		if bag, err := baggage.Parse(string(k.baggage)); err == nil {
 			ctx = baggage.ContextWithBaggage(ctx, bag)
 		}
 	}
-	if k.traces != 1 {
-		return ctx
+	state := k.state
+	if len(state) > maxState {
+		state = nil
 	}
-	parent := tracing.Parse(string(k.trace))
-	if !parent.IsValid() {
-		return ctx
+	return tracing.Extract(ctx, string(traceparent), string(state))
+}
+
+func method(name []byte) attribute.KeyValue {
+	switch string(name) {
+	case "PUT":
+		return semconv.HTTPRequestMethodPut
+	case "DELETE":
+		return semconv.HTTPRequestMethodDelete
 	}
-	if len(k.state) > 0 && len(k.state) <= maxState {
-		if state, err := trace.ParseTraceState(string(k.state)); err == nil {
-			parent = parent.WithTraceState(state)
-		}
-	}
-	return trace.ContextWithRemoteSpanContext(ctx, parent)
+	return semconv.HTTPRequestMethodKey.String(string(name))
 }
 
 func transport(k conn.Kind) attribute.KeyValue {
@@ -103,20 +125,19 @@ func transport(k conn.Kind) attribute.KeyValue {
 	return semconv.NetworkTransportTCP
 }
 
-// appendType appends the type of a lock. Keys without a colon have no type.
-func appendType(attrs []attribute.KeyValue, name string) []attribute.KeyValue {
-	if name == "" {
-		return attrs
-	}
-	return append(attrs, tracing.Type.String(name))
-}
+// set sets attributes of the span. The last value of each counts.
+func (x *callSpan) set(attrs ...attribute.KeyValue) { x.attrs = append(x.attrs, attrs...) }
 
-// off reports that the span is not recorded.
-func (x *callSpan) off() bool { return x == nil || !x.IsRecording() }
+// setType sets the type of a lock. Keys without a colon have none.
+func (x *callSpan) setType(name string) {
+	if name != "" {
+		x.set(tracing.Type.String(name))
+	}
+}
 
 // setAcquire records the request. fallback is the TTL if neither the request nor a session has one.
 func (x *callSpan) setAcquire(r *lease.Request, s *lease.Session, fallback time.Duration) {
-	if x.off() {
+	if x == nil {
 		return
 	}
 	wait := r.Wait.Milliseconds()
@@ -127,7 +148,7 @@ func (x *callSpan) setAcquire(r *lease.Request, s *lease.Session, fallback time.
 		fallback = s.TTL()
 	}
 	ttl := cmp.Or(r.TTL, fallback)
-	x.SetAttributes(tracing.Bind.String(r.Bind.String()), tracing.Mode.String(r.Mode()), tracing.WaitLimit.Int64(wait), tracing.TTL.Int64(ttl.Milliseconds()))
+	x.set(tracing.Bind.String(r.Bind.String()), tracing.Mode.String(r.Mode()), tracing.WaitLimit.Int64(wait), tracing.TTL.Int64(ttl.Milliseconds()))
 	if r.Bind == lease.BindSession {
 		x.setSession(s)
 	}
@@ -138,7 +159,7 @@ const maxSpanKeys = 16
 
 // setKeys records the keys, and their type if all have the same.
 func (x *callSpan) setKeys(keys []string) {
-	if x.off() {
+	if x == nil {
 		return
 	}
 	name := store.TypeOf(keys[0])
@@ -147,21 +168,22 @@ func (x *callSpan) setKeys(keys []string) {
 			name = ""
 		}
 	}
-	x.SetAttributes(appendType([]attribute.KeyValue{tracing.Keys.StringSlice(keys[:min(len(keys), maxSpanKeys)]), tracing.KeyCount.Int(len(keys))}, name)...)
+	x.set(tracing.Keys.StringSlice(keys[:min(len(keys), maxSpanKeys)]), tracing.KeyCount.Int(len(keys)))
+	x.setType(name)
 }
 
 func (x *callSpan) setSession(s *lease.Session) {
-	if s != nil && !x.off() {
-		x.SetAttributes(tracing.Session.String(s.Name()))
+	if x != nil && s != nil {
+		x.set(tracing.Session.String(s.Name()))
 	}
 }
 
 func (x *callSpan) setClaim(token int64, s *lease.Session) {
-	if x.off() {
+	if x == nil {
 		return
 	}
 	if token != 0 { // otherwise it is claimed by a request id
-		x.SetAttributes(tracing.Token.Int64(token))
+		x.set(tracing.Token.Int64(token))
 	}
 	x.setSession(s)
 }
@@ -173,18 +195,18 @@ func (x *callSpan) setRelease(r *lease.ReleaseRequest, force bool) {
 	case force:
 		x.SetName(spanForce)
 	case r.Outcome != store.NoOutcome:
-		x.SetAttributes(tracing.Outcome.String(wire.OutcomeName(r.Outcome)))
+		x.set(tracing.Outcome.String(wire.OutcomeName(r.Outcome)))
 	}
 }
 
 func (x *callSpan) granted(all []lease.Grant) {
-	if x.off() {
+	if x == nil {
 		return
 	}
 	result := metrics.Granted
 	if len(all) == 1 {
 		g := &all[0]
-		x.SetAttributes(tracing.Token.Int64(g.Token))
+		x.set(tracing.Token.Int64(g.Token))
 		if g.Reentry > 1 {
 			result = metrics.Reentered
 		}
@@ -194,28 +216,33 @@ func (x *callSpan) granted(all []lease.Grant) {
 }
 
 func (x *callSpan) amended(g *lease.Grant) {
+	if x == nil {
+		return
+	}
 	x.setReentry(g.Reentry)
 	x.setResult(metrics.Granted)
 }
 
 func (x *callSpan) setReentry(n int) {
-	if n > 1 && !x.off() {
-		x.SetAttributes(tracing.Reentry.Int(n))
+	if n > 1 {
+		x.set(tracing.Reentry.Int(n))
 	}
 }
 
 func (x *callSpan) released(r *lease.Released) {
-	if r.Reentry == 0 {
+	switch {
+	case x == nil:
+	case r.Reentry == 0:
 		x.setResult(metrics.Released)
-		return
+	default:
+		x.setReentry(r.Reentry)
+		x.setResult(metrics.Reentered)
 	}
-	x.setReentry(r.Reentry)
-	x.setResult(metrics.Reentered)
 }
 
 func (x *callSpan) setResult(result string) {
-	if !x.off() {
-		x.SetAttributes(tracing.Result.String(result))
+	if x != nil {
+		x.set(tracing.Result.String(result))
 	}
 }
 
@@ -231,17 +258,18 @@ func (x *callSpan) end(status int) {
 	if x == nil {
 		return
 	}
-	if !x.off() {
-		x.SetAttributes(semconv.HTTPResponseStatusCode(status))
-		if x.problem != "" {
-			x.setResult(x.problem)
-		}
-		if status >= 500 {
-			x.SetAttributes(semconv.ErrorTypeKey.String(x.problem))
-			x.SetStatus(codes.Error, x.problem)
-		}
+	x.set(semconv.HTTPResponseStatusCode(status))
+	if x.problem != "" {
+		x.setResult(x.problem)
 	}
-	x.End()
+	if status >= 500 {
+		x.set(semconv.ErrorTypeKey.String(x.problem))
+		x.SetStatus(codes.Error, x.problem)
+	}
+	x.tracer.End(x.Span, x.attrs)
+	clear(x.attrs)
+	*x = callSpan{attrs: x.attrs[:0]}
+	spans.Put(x)
 }
 
 // traceparent is the trace context that the call passes on: its span's, or the app's if valid. It omits
@@ -253,7 +281,7 @@ func (k *call) traceparent() string {
 	if k.traces != 1 {
 		return ""
 	}
-	return tracing.Known(string(k.trace[:min(len(k.trace), 56)])) // one byte more than the known fields suffices to detect further ones
+	return string(tracing.Known(k.trace))
 }
 
 func (k *call) logger() *slog.Logger { return tracing.Logger(k.srv.log, k.traceparent()) }

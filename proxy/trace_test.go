@@ -318,22 +318,68 @@ func TestMalformedTraceHeaders(t *testing.T) {
 	}
 }
 
-// A trace that is not recorded stays together all the same.
+// A call that is not recorded hands on the trace of its app, and makes up none.
 func TestUnrecordedSpans(t *testing.T) {
 	exporter := tracetest.NewInMemoryExporter()
 	provider := sdk.NewTracerProvider(sdk.WithSyncer(exporter), sdk.WithSampler(sdk.NeverSample()))
-	f := start(t, func(c *Config) { c.Tracer, c.AllowForce = tracing.New(provider), true })
-	c := f.dial()
-	c.do("PUT", "/v1/locks/a", "", appHeader).want(t, 200, "")
-	if got := f.locks.last.Traceparent; !strings.HasPrefix(got, "00-"+appTrace) || !strings.HasSuffix(got, "-00") || strings.Contains(got, appSpan) {
-		t.Error(got)
+	for name, tracer := range map[string]*tracing.Tracer{"the SDK decides": tracing.New(provider), "decided before": samplingTracer(provider, sdk.NeverSample())} {
+		t.Run(name, func(t *testing.T) {
+			f := start(t, func(c *Config) { c.Tracer, c.AllowForce = tracer, true })
+			f.locks.onContext = func(op string, ctx context.Context) {
+				// The log line of a request to stop names the trace of its context.
+				if sc := trace.SpanContextFromContext(ctx); (op == "stop") != (sc.TraceID().String() == appTrace) || sc.IsValid() && op != "stop" {
+					t.Error(op, sc)
+				}
+			}
+			c := f.dial()
+			c.do("PUT", "/v1/locks/a", "", appHeader).want(t, 200, "")
+			if got := f.locks.last.Traceparent; got != appParent {
+				t.Error(got)
+			}
+			c.do("PUT", "/v1/locks/b", "").want(t, 200, "")
+			if got := f.locks.last.Traceparent; got != "" {
+				t.Error(got)
+			}
+			c.do("POST", "/v1/locks/a/stop", "", appHeader).want(t, 202, "")
+			c.do("DELETE", "/v1/locks/a?force=true", "", appHeader).want(t, 200, "")
+			if log := f.log.text(); !strings.Contains(log, "is being broken\" trace_id="+appTrace) {
+				t.Error(log)
+			}
+			if spans := exporter.GetSpans(); len(spans) != 0 {
+				t.Error(spans)
+			}
+		})
 	}
-	c.do("DELETE", "/v1/locks/a?force=true", "", appHeader).want(t, 200, "")
-	if log := f.log.text(); !strings.Contains(log, "is being broken\" trace_id="+appTrace) {
-		t.Error(log)
-	}
-	if spans := exporter.GetSpans(); len(spans) != 0 {
-		t.Error(spans)
+}
+
+func samplingTracer(p trace.TracerProvider, s sdk.Sampler) *tracing.Tracer {
+	tracer := tracing.New(p)
+	tracer.SampleBy(s)
+	return tracer
+}
+
+// A call that is not sampled costs the parse of its header: nothing is allocated for its span.
+func TestUnsampledCallAllocatesNothing(t *testing.T) {
+	for name, sampler := range map[string]sdk.Sampler{
+		"follows the app": sdk.ParentBased(sdk.NeverSample()), "ratio": sdk.ParentBased(sdk.TraceIDRatioBased(1e-18)), "never": sdk.NeverSample(),
+	} {
+		provider := sdk.NewTracerProvider(sdk.WithSampler(sampler))
+		k := &call{srv: &Server{cfg: Config{Tracer: samplingTracer(provider, sampler)}}}
+		for _, header := range []string{"", strings.TrimSuffix(appParent, "1") + "0", "malformed"} {
+			k.trace, k.traces = []byte(header), min(len(header), 1)
+			r, all, gone := lease.Request{}, make([]lease.Grant, 1), lease.Released{}
+			if n := testing.AllocsPerRun(100, func() {
+				k.startSpan(spanAcquire, routeKey, "key")
+				k.span.setAcquire(&r, nil, 0)
+				k.span.setClaim(1, nil)
+				k.span.granted(all)
+				k.span.released(&gone)
+				k.span.setProblem(wire.CodeHeld)
+				k.span.end(200)
+			}); n != 0 || k.span != nil {
+				t.Errorf("%s, %q: %v allocations", name, header, n)
+			}
+		}
 	}
 }
 

@@ -13,6 +13,8 @@
 // or has the SDK's default. The trace context of calls is always W3C's (traceparent, tracestate, baggage),
 // regardless of OTEL_PROPAGATORS, because every pod must be able to read it in the lock rows.
 //
+// The sampler is made here, from the same variables, because the tracer asks it before the SDK makes anything of a span.
+//
 // Metrics are sent as /metrics shows them: with Prometheus names, cumulative, with the same buckets.
 //
 // An unreachable collector does not slow the sidecar: if the queue is full, spans are dropped, and the log
@@ -27,6 +29,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -49,7 +52,7 @@ import (
 
 // Options describe the sidecar and its environment.
 type Options struct {
-	// Lookup finds the variables that turn signals on. Settings come from the process's environment.
+	// Lookup finds the variables that turn signals on, and the sampler. Other settings come from the process's environment.
 	Lookup func(name string) (string, bool)
 	// Version is the sidecar's. Instance names this run of it.
 	Version, Instance string
@@ -135,10 +138,43 @@ func (t *Telemetry) startTraces(ctx context.Context, e env, o Options, about *re
 		// One more link leads from a batch's own parent.
 		limits.LinkCountLimit = max(limits.LinkCountLimit, o.MaxLinks+1)
 	}
-	provider := sdktrace.NewTracerProvider(
-		sdktrace.WithBatcher(exporter, t.workable), sdktrace.WithResource(about), sdktrace.WithRawSpanLimits(limits))
+	options := []sdktrace.TracerProviderOption{sdktrace.WithBatcher(exporter, t.workable), sdktrace.WithResource(about), sdktrace.WithRawSpanLimits(limits)}
+	sampler := e.sampler()
+	if sampler != nil {
+		options = append(options, sdktrace.WithSampler(sampler))
+	}
+	provider := sdktrace.NewTracerProvider(options...)
 	t.stops = append(t.stops, provider.Shutdown)
 	t.Tracers, t.Tracer = provider, tracing.New(provider, tracing.Namespace.String(o.Namespace))
+	if sampler != nil {
+		t.Tracer.SampleBy(sampler)
+	}
+}
+
+// sampler is the one that the variables name. It is made here, because the SDK does not show its own, and calls are sampled before the SDK makes
+// anything for them. It is nil if the variables are wrong: the SDK then reports that, and uses its default.
+func (e env) sampler() sdktrace.Sampler {
+	name := cmp.Or(strings.ToLower(strings.TrimSpace(e.get("OTEL_TRACES_SAMPLER"))), "parentbased_always_on")
+	name, follows := strings.CutPrefix(name, "parentbased_")
+	var s sdktrace.Sampler
+	switch name {
+	case "always_on":
+		s = sdktrace.AlwaysSample()
+	case "always_off":
+		s = sdktrace.NeverSample()
+	case "traceidratio":
+		ratio, err := strconv.ParseFloat(cmp.Or(strings.TrimSpace(e.get("OTEL_TRACES_SAMPLER_ARG")), "1"), 64)
+		if err != nil || !(ratio >= 0 && ratio <= 1) {
+			return nil
+		}
+		s = sdktrace.TraceIDRatioBased(ratio)
+	default:
+		return nil
+	}
+	if follows {
+		return sdktrace.ParentBased(s)
+	}
+	return s
 }
 
 // maxQueue limits the spans that may wait, because the SDK allocates memory for all of them at once.

@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
@@ -439,5 +440,33 @@ func TestWarnings(t *testing.T) {
 	}
 	if strings.Contains(log.String(), "has a problem") {
 		t.Errorf("nothing has been sent yet:\n%s", log)
+	}
+}
+
+// The sampler that is made here is the one that OpenTelemetry would make of the same variables, or none if it would complain.
+func TestSampler(t *testing.T) {
+	for _, tt := range []struct{ name, arg, want string }{
+		{"", "", sdktrace.ParentBased(sdktrace.AlwaysSample()).Description()},
+		{" Always_On ", "", "AlwaysOnSampler"},
+		{"always_off", "x", "AlwaysOffSampler"},
+		{"traceidratio", "", "TraceIDRatioBased{1}"},
+		{"traceidratio", " 0.25 ", "TraceIDRatioBased{0.25}"},
+		{"parentbased_always_off", "", sdktrace.ParentBased(sdktrace.NeverSample()).Description()},
+		{"parentbased_traceidratio", "0.01", sdktrace.ParentBased(sdktrace.TraceIDRatioBased(0.01)).Description()},
+		{"traceidratio", "10%", ""},
+		{"traceidratio", "-1", ""},
+		{"parentbased_traceidratio", "1.1", ""},
+		{"traceidratio", "NaN", ""},
+		{"parentbased_jaeger_remote", "", ""},
+		{"parentbased_", "", ""},
+	} {
+		vars := map[string]string{"OTEL_TRACES_SAMPLER": tt.name, "OTEL_TRACES_SAMPLER_ARG": tt.arg}
+		got := ""
+		if s := (env{lookup: func(name string) (string, bool) { v, ok := vars[name]; return v, ok }}).sampler(); s != nil {
+			got = s.Description()
+		}
+		if got != tt.want {
+			t.Errorf("%q, %q: %s, want %s", tt.name, tt.arg, got, tt.want)
+		}
 	}
 }

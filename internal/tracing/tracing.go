@@ -14,15 +14,17 @@
 // each trace leads to its statements, and a sampler that follows the parent decides for all.
 //
 // Between pods, the lock row carries the traceparents of the acquire that holds the lock and of the release
-// that handed it over.
+// that handed it over. A call that is not recorded has the traceparent of its app there, if any.
+//
+// Most calls are not recorded. The sampler decides about a call before anything of its span is made, see Sample.
 //
 // A nil [Tracer] makes no spans. Spans never contain the data that apps attach to a lock.
 package tracing
 
 import (
 	"context"
+	"encoding/hex"
 	"log/slog"
-	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
@@ -95,6 +97,7 @@ const (
 type Tracer struct {
 	tracer trace.Tracer
 	common []attribute.KeyValue
+	sampling
 }
 
 // New makes a tracer. Each span of a call gets the common attributes.
@@ -106,6 +109,23 @@ func New(p trace.TracerProvider, common ...attribute.KeyValue) *Tracer {
 func (t *Tracer) Start(ctx context.Context, name string, kind trace.SpanKind, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
 	//nolint:spancheck // the caller ends it
 	return t.tracer.Start(ctx, name, trace.WithSpanKind(kind), trace.WithAttributes(t.common...), trace.WithAttributes(attrs...))
+}
+
+// Begin begins a span that End ends. It gets all its attributes there, because the SDK copies those that a span has for each one that is added.
+func (t *Tracer) Begin(ctx context.Context, name string, kind trace.SpanKind) (context.Context, trace.Span) {
+	if kind == trace.SpanKindServer {
+		return t.tracer.Start(ctx, name, server...) //nolint:spancheck // End ends it
+	}
+	return t.tracer.Start(ctx, name, trace.WithSpanKind(kind)) //nolint:spancheck // End ends it
+}
+
+// server is the option of most spans, made once.
+var server = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
+
+// End ends a span with its attributes. It may change the array behind them.
+func (t *Tracer) End(span trace.Span, attrs []attribute.KeyValue) {
+	span.SetAttributes(append(attrs, t.common...)...)
+	span.End()
 }
 
 // LinkTo is a link to the span that a traceparent names; false if it names none.
@@ -124,40 +144,48 @@ func Logger(log *slog.Logger, traceparent string) *slog.Logger {
 
 // Parse reads a W3C traceparent. If it is malformed, the result is not valid.
 func Parse(traceparent string) trace.SpanContext {
+	return trace.SpanContextFromContext(Extract(context.Background(), traceparent, ""))
+}
+
+// Extract returns ctx with the remote span that a W3C traceparent and tracestate name. If the traceparent is malformed or empty, it returns ctx.
+func Extract(ctx context.Context, traceparent, tracestate string) context.Context {
 	if traceparent == "" {
-		return trace.SpanContext{}
+		return ctx
 	}
-	ctx := propagation.TraceContext{}.Extract(context.Background(), &carrier{traceparent})
-	return trace.SpanContextFromContext(ctx)
+	return propagation.TraceContext{}.Extract(ctx, &carrier{traceparent, tracestate})
 }
 
 // Format writes a span context as a W3C traceparent. It is empty if the context is not valid.
 func Format(sc trace.SpanContext) string {
-	var c carrier
-	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(context.Background(), sc), &c)
-	return c.traceparent
+	if !sc.IsValid() {
+		return ""
+	}
+	id, span, flags := sc.TraceID(), sc.SpanID(), sc.TraceFlags()&(trace.FlagsSampled|trace.FlagsRandom)
+	b := append(make([]byte, 0, length), "00-"...) // does not leave the stack
+	b = append(hex.AppendEncode(b, id[:]), '-')
+	b = append(hex.AppendEncode(b, span[:]), '-')
+	return string(hex.AppendEncode(b, []byte{byte(flags)}))
 }
 
-// carrier contains one header. It avoids a map for each call.
-type carrier struct{ traceparent string }
+// carrier contains the headers. It avoids a map for each call.
+type carrier struct{ traceparent, tracestate string }
 
 // Get implements [propagation.TextMapCarrier].
 func (c *carrier) Get(name string) string {
-	if name == "traceparent" {
+	switch name {
+	case "traceparent":
 		return c.traceparent
+	case "tracestate":
+		return c.tracestate
 	}
 	return ""
 }
 
-// Set implements [propagation.TextMapCarrier].
-func (c *carrier) Set(name, value string) {
-	if name == "traceparent" {
-		c.traceparent = value
-	}
-}
+// Set implements [propagation.TextMapCarrier]. It is not used.
+func (*carrier) Set(string, string) {}
 
 // Keys implements [propagation.TextMapCarrier].
-func (*carrier) Keys() []string { return []string{"traceparent"} }
+func (*carrier) Keys() []string { return []string{"traceparent", "tracestate"} }
 
 // TraceID returns the trace id of a W3C traceparent, or empty if malformed. It does not allocate.
 func TraceID(traceparent string) string {
@@ -167,22 +195,35 @@ func TraceID(traceparent string) string {
 	return traceparent[3:35]
 }
 
+// length is that of version-traceid-parentid-flags.
+const length = 2 + 1 + 32 + 1 + 16 + 1 + 2
+
 // Known is the part of a traceparent that this version knows (version-traceid-parentid-flags), or empty if
-// malformed. A later version may have more.
-func Known(traceparent string) string {
-	const length = 2 + 1 + 32 + 1 + 16 + 1 + 2
+// malformed. A later version may have more. It does not allocate.
+func Known[T string | []byte](traceparent T) T {
+	var none T
 	v := traceparent
-	if len(v) < length || len(v) > length && (v[:2] == "00" || v[length] != '-') {
-		return ""
+	if len(v) < length || len(v) > length && (v[0] == '0' && v[1] == '0' || v[length] != '-') || v[0] == 'f' && v[1] == 'f' {
+		return none
 	}
-	version, id, parent, flags := v[:2], v[3:35], v[36:52], v[53:55]
-	for _, part := range []string{version, id, parent, flags} {
-		if strings.Trim(part, "0123456789abcdef") != "" {
-			return ""
+	id, parent := false, false // one digit is not zero
+	for i := range length {
+		switch c := v[i]; {
+		case i == 2 || i == 35 || i == 52:
+			if c != '-' {
+				return none
+			}
+		case (c < '0' || c > '9') && (c < 'a' || c > 'f'):
+			return none
+		case c == '0':
+		case i > 2 && i < 35:
+			id = true
+		case i > 35 && i < 52:
+			parent = true
 		}
 	}
-	if v[2] != '-' || v[35] != '-' || v[52] != '-' || version == "ff" || strings.Trim(id, "0") == "" || strings.Trim(parent, "0") == "" {
-		return ""
+	if !id || !parent {
+		return none
 	}
 	return v[:length]
 }

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/internal/tracing"
 )
 
 type recorder interface {
@@ -89,15 +90,45 @@ func (s *Store) metricsState() metrics.StoreState {
 // newTracer makes spans of statements and new connections, if the context has a recorded span. A statement is one
 // span, even if it is prepared first, or runs in an explicit transaction. Spans do not contain arguments.
 func newTracer(spans trace.TracerProvider) pgx.QueryTracer {
-	t := otelpgx.NewTracer(
+	return onlyRecorded{otelpgx.NewTracer(
 		otelpgx.WithTracerProvider(spans),
 		otelpgx.WithMeterProvider(metricnoop.NewMeterProvider()), // metrics are made elsewhere
 		otelpgx.WithSpanNameFunc(nameOf),
-	)
-	return struct {
-		pgx.QueryTracer
-		pgx.ConnectTracer
-	}{t, t}
+	)}
+}
+
+// onlyRecorded asks the tracer only if the context has a recorded span, because it takes the time of each
+// statement, and makes a context for it, before it looks for a span.
+type onlyRecorded struct{ t *otelpgx.Tracer }
+
+// TraceQueryStart implements [pgx.QueryTracer].
+func (o onlyRecorded) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if !tracing.Recorded(ctx) {
+		return ctx
+	}
+	return o.t.TraceQueryStart(ctx, conn, data)
+}
+
+// TraceQueryEnd implements [pgx.QueryTracer].
+func (o onlyRecorded) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryEndData) {
+	if tracing.Recorded(ctx) {
+		o.t.TraceQueryEnd(ctx, conn, data)
+	}
+}
+
+// TraceConnectStart implements [pgx.ConnectTracer].
+func (o onlyRecorded) TraceConnectStart(ctx context.Context, data pgx.TraceConnectStartData) context.Context {
+	if !tracing.Recorded(ctx) {
+		return ctx
+	}
+	return o.t.TraceConnectStart(ctx, data)
+}
+
+// TraceConnectEnd implements [pgx.ConnectTracer].
+func (o onlyRecorded) TraceConnectEnd(ctx context.Context, data pgx.TraceConnectEndData) {
+	if tracing.Recorded(ctx) {
+		o.t.TraceConnectEnd(ctx, data)
+	}
 }
 
 // nameOf returns the name of a statement of this package, or the first word of another one.
@@ -113,7 +144,7 @@ func nameOf(sql string) string {
 // span makes one span of an explicit transaction. Its statements must be sent with the returned context.
 // With the original one, pgx would make a span of each statement, and end the span before the commit.
 func (s *Store) span(ctx context.Context, conn *pgx.Conn, sql statement) (quiet context.Context, end func(pgconn.CommandTag, error)) {
-	if s.tracer == nil {
+	if s.tracer == nil || !tracing.Recorded(ctx) {
 		return ctx, func(pgconn.CommandTag, error) {}
 	}
 	span := s.tracer.TraceQueryStart(ctx, conn, pgx.TraceQueryStartData{SQL: sql.sql})

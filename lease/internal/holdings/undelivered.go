@@ -94,7 +94,7 @@ func (s *Session) Deliver(quotas ...*Quota) bool {
 	for _, q := range quotas {
 		h := q.lock
 		h.undelivered = false
-		h.span.Begin(h.Key, h.Token, s.name)
+		h.span.Begin(h.Token, s.name)
 		s.undelivered--
 		s.leaveLocked(q)
 		for e := range s.entrances[h.Key] {

@@ -208,11 +208,7 @@ func (o *Observer) WaitsForItself(key, session, traceparent string) {
 
 // StopSent logs that a call has asked the holder of a key to stop. instance names this sidecar.
 func (o *Observer) StopSent(ctx context.Context, key, instance string) {
-	log := o.log
-	if o.tracer != nil {
-		log = tracing.Logger(o.log, tracing.Format(tracing.SpanContext(ctx)))
-	}
-	log.Info("the holder of a lock is asked to stop", "key", key, "instance", instance)
+	tracing.Logger(o.log, tracing.Format(tracing.SpanContext(ctx))).Info("the holder of a lock is asked to stop", "key", key, "instance", instance)
 }
 
 // OutcomeUnknown logs that an acquire is withdrawn because its outcome is unknown.

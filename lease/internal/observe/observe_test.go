@@ -24,7 +24,7 @@ func TestUnrecordedCallAllocatesNothing(t *testing.T) {
 		o.HandedOver(c, "", time.Second)
 		c.FoundFree()
 		h := c.Hold(false)
-		h.Begin("k", 1, "s")
+		h.Begin(1, "s")
 		c.Leave()
 		c.EndWait(Granted)
 		o.Denied(ctx, &lock)

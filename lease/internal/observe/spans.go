@@ -239,7 +239,7 @@ func Mode(shared bool) string {
 func modeOf(shared bool) attribute.KeyValue { return tracing.Mode.String(Mode(shared)) }
 
 func ofKey(key string, others ...attribute.KeyValue) []attribute.KeyValue {
-	all := make([]attribute.KeyValue, 0, 2+len(others))
+	all := make([]attribute.KeyValue, 0, 2+len(others)+1) // and what is common to all spans
 	return append(append(all, tracing.Key.String(key), tracing.Type.String(store.TypeOf(key))), others...)
 }
 
@@ -258,9 +258,11 @@ func linkHolder(from trace.Span, token int64, h *store.Holder) {
 // Hold is the span of a lock that a session holds. It is nil if the acquire is not recorded. The session's
 // mutex guards it until the lock leaves the session.
 type Hold struct {
-	tracer *tracing.Tracer
-	shared bool
-	span   trace.Span // nil until the lock is delivered
+	tracer  *tracing.Tracer
+	shared  bool
+	token   int64
+	session string
+	span    trace.Span // nil until the lock is delivered
 	// at contains the span, or before its begin the span of the acquire.
 	at context.Context
 }
@@ -274,12 +276,12 @@ func (h *Hold) Context() context.Context {
 }
 
 // Begin begins the span when the lock is delivered.
-func (h *Hold) Begin(key string, token int64, session string) {
+func (h *Hold) Begin(token int64, session string) {
 	if h == nil {
 		return
 	}
-	_, h.span = h.tracer.Start(h.at, "lock.held", trace.SpanKindInternal,
-		ofKey(key, tracing.Token.Int64(token), tracing.Session.String(session), modeOf(h.shared))...)
+	h.token, h.session = token, session
+	_, h.span = h.tracer.Begin(h.at, "lock.held", trace.SpanKindInternal)
 	// Without the span of the call, because this would stay in memory while the lock is held.
 	h.at = trace.ContextWithSpan(context.Background(), h.span)
 }
@@ -288,11 +290,10 @@ func (h *Hold) Begin(key string, token int64, session string) {
 // loss), and how long it was held.
 func (o *Observer) HoldEnded(h *Hold, key, reason string, held time.Duration) {
 	if h != nil && h.span != nil {
-		h.span.SetAttributes(tracing.EndReason.String(reason))
 		if reason != Released && reason != SessionEnded && reason != Shutdown {
 			h.span.SetStatus(codes.Error, "the lock was lost: "+reason)
 		}
-		h.span.End()
+		h.tracer.End(h.span, ofKey(key, tracing.Token.Int64(h.token), tracing.Session.String(h.session), modeOf(h.shared), tracing.EndReason.String(reason)))
 	}
 	o.Ended(h.Context(), key, reason, held)
 }

@@ -37,7 +37,7 @@ func TestOnlyALossIsAnErrorOfTheSpan(t *testing.T) {
 	} {
 		o, ctx, exporter := recorded(t)
 		h := o.Trace(ctx, "k", false).Hold(false)
-		h.Begin("k", 1, "s")
+		h.Begin(1, "s")
 		o.HoldEnded(h, "k", reason, time.Second)
 		spans := exporter.GetSpans()
 		if len(spans) != 1 || spans[0].Status.Code != want {
