@@ -20,6 +20,8 @@ type conn struct {
 	r      *bufio.Reader
 	status int
 	body   []byte
+	// more are header lines of each request.
+	more []byte
 }
 
 func dial(socket string) (*conn, error) {
@@ -97,6 +99,7 @@ func (c *conn) call(request []byte, method, path string, body []byte, want int) 
 	request = append(request, " /v1/locks/"...)
 	request = append(request, path...)
 	request = append(request, " HTTP/1.1\r\nHost: b\r\n"...)
+	request = append(request, c.more...)
 	if len(body) > 0 {
 		request = append(request, "Content-Length: "...)
 		request = strconv.AppendInt(request, int64(len(body)), 10)
@@ -124,7 +127,9 @@ func (c *conn) release(key string, request []byte) ([]byte, error) {
 	request = append(request, key...)
 	request = append(request, "?token="...)
 	request = append(request, c.token()...)
-	request = append(request, " HTTP/1.1\r\nHost: b\r\n\r\n"...)
+	request = append(request, " HTTP/1.1\r\nHost: b\r\n"...)
+	request = append(request, c.more...)
+	request = append(request, "\r\n"...)
 	if err := c.roundTrip(request); err != nil {
 		return request, fmt.Errorf("release: %w", err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	rand2 "math/rand/v2"
@@ -15,6 +16,9 @@ import (
 var operations = map[string]func(c *conn, i int) (func() error, error){
 	"echo":      echoes,
 	"pair":      ownKey,
+	"unsampled": tracedPair(0),
+	"hundredth": tracedPair(0.01),
+	"sampled":   tracedPair(1),
 	"fresh":     freshKey,
 	"keep":      keeps,
 	"hot":       hotKey,
@@ -41,6 +45,26 @@ func ownKey(c *conn, i int) (func() error, error) {
 		request, err = c.pair(key, request)
 		return err
 	}, nil
+}
+
+// tracedPair is ownKey of an app that has a trace for each pair, and samples a part of them.
+func tracedPair(part float64) func(*conn, int) (func() error, error) {
+	return func(c *conn, i int) (func() error, error) {
+		pair, err := ownKey(c, i)
+		id := make([]byte, 8)
+		return func() error {
+			binary.NativeEndian.PutUint64(id, rand2.Uint64()|1)
+			c.more = append(c.more[:0], "Traceparent: 00-"...)
+			c.more = hex.AppendEncode(hex.AppendEncode(c.more, id), id)
+			c.more = hex.AppendEncode(append(c.more, '-'), id)
+			if rand2.Float64() < part {
+				c.more = append(c.more, "-01\r\n"...)
+			} else {
+				c.more = append(c.more, "-00\r\n"...)
+			}
+			return pair()
+		}, err
+	}
 }
 
 // freshKey acquires and releases a key that was never used, anywhere in the order of keys.

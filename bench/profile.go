@@ -19,10 +19,12 @@ type profiled struct {
 	sidecars    int
 	memory      bool // instead of PostgreSQL
 	keep        bool // keys that were released
+	traced      bool // every call
 }
 
 var profiles = []profiled{
 	{goal: "P1", column: "P1, 64", what: "acquire+release on `memory://`, 64 connections", operation: "pair", connections: 64, sidecars: 1, memory: true},
+	{goal: "overhead", column: "traced, 64", what: "acquire+release on `memory://`, 64 connections, every call traced", operation: "pair", connections: 64, sidecars: 1, memory: true, traced: true},
 	{goal: "P2", column: "P2, 64", what: "acquire+release on PostgreSQL, 64 connections", operation: "pair", connections: 64, sidecars: 1},
 	{goal: "P2", column: "P2, 1024", what: "acquire+release on PostgreSQL, 1024 connections", operation: "pair", connections: 1024, sidecars: 1},
 	{goal: "P3", column: "P3, 1", what: "acquire+release on PostgreSQL, one connection", operation: "pair", connections: 1, sidecars: 1},
@@ -100,12 +102,21 @@ func (p *profiled) measure(b *bench, name string, all *budget, text *strings.Bui
 	if p.keep {
 		keep = keepFor
 	}
+	collector, err := collect()
+	if err != nil {
+		return err
+	}
+	defer collector.close()
 	for i := range folders {
 		folders[i] = filepath.Join(b.folder, fmt.Sprintf("%s-%d", name, i))
 		if err := os.Mkdir(folders[i], 0o700); err != nil {
 			return err
 		}
-		s, err := b.sidecarOf(b.binary, fmt.Sprintf("%s-%d", name, i), []string{"PROFILE_FOLDER=" + folders[i]}, "STORE_URL="+url, keep)
+		env := []string{"PROFILE_FOLDER=" + folders[i]}
+		if p.traced {
+			env = append(env, collector.env(name)...)
+		}
+		s, err := b.sidecarOf(b.binary, fmt.Sprintf("%s-%d", name, i), env, "STORE_URL="+url, keep)
 		if err != nil {
 			return err
 		}
