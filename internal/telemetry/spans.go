@@ -128,6 +128,7 @@ func appendSpan(b []byte, s sdktrace.ReadOnlySpan) []byte {
 	b, status := open(b, 15)
 	b = appendText(b, 2, s.Status().Description)
 	switch s.Status().Code {
+	case codes.Unset:
 	case codes.Ok:
 		b = appendNumber(b, 3, uint64(tracepb.Status_STATUS_CODE_OK))
 	case codes.Error:
@@ -183,6 +184,7 @@ func appendAttribute(b []byte, field protowire.Number, a attribute.KeyValue) []b
 func appendValue(b []byte, field protowire.Number, v attribute.Value) []byte {
 	b, begin := open(b, field)
 	switch v.Type() {
+	case attribute.EMPTY:
 	case attribute.STRING:
 		b = protowire.AppendString(protowire.AppendTag(b, 1, protowire.BytesType), valid(v.AsString()))
 	case attribute.BOOL:

@@ -151,32 +151,6 @@ func (t *Telemetry) startTraces(ctx context.Context, e env, o Options, about *re
 	}
 }
 
-// sampler is the one that the variables name. It is made here, because the SDK does not show its own, and calls are sampled before the SDK makes
-// anything for them. It is nil if the variables are wrong: the SDK then reports that, and uses its default.
-func (e env) sampler() sdktrace.Sampler {
-	name := cmp.Or(strings.ToLower(strings.TrimSpace(e.get("OTEL_TRACES_SAMPLER"))), "parentbased_always_on")
-	name, follows := strings.CutPrefix(name, "parentbased_")
-	var s sdktrace.Sampler
-	switch name {
-	case "always_on":
-		s = sdktrace.AlwaysSample()
-	case "always_off":
-		s = sdktrace.NeverSample()
-	case "traceidratio":
-		ratio, err := strconv.ParseFloat(cmp.Or(strings.TrimSpace(e.get("OTEL_TRACES_SAMPLER_ARG")), "1"), 64)
-		if err != nil || !(ratio >= 0 && ratio <= 1) {
-			return nil
-		}
-		s = sdktrace.TraceIDRatioBased(ratio)
-	default:
-		return nil
-	}
-	if follows {
-		return sdktrace.ParentBased(s)
-	}
-	return s
-}
-
 // maxQueue limits the spans that may wait, because the SDK allocates memory for all of them at once.
 const maxQueue = 1_000_000
 
@@ -252,6 +226,32 @@ type env struct {
 func (e env) get(name string) string {
 	value, _ := e.lookup(name)
 	return value
+}
+
+// sampler is the one that the variables name. It is made here, because the SDK does not show its own, and calls are sampled before the SDK makes
+// anything for them. It is nil if the variables are wrong: the SDK then reports that, and uses its default.
+func (e env) sampler() sdktrace.Sampler {
+	name := cmp.Or(strings.ToLower(strings.TrimSpace(e.get("OTEL_TRACES_SAMPLER"))), "parentbased_always_on")
+	name, follows := strings.CutPrefix(name, "parentbased_")
+	var s sdktrace.Sampler
+	switch name {
+	case "always_on":
+		s = sdktrace.AlwaysSample()
+	case "always_off":
+		s = sdktrace.NeverSample()
+	case "traceidratio":
+		ratio, err := strconv.ParseFloat(cmp.Or(strings.TrimSpace(e.get("OTEL_TRACES_SAMPLER_ARG")), "1"), 64)
+		if err != nil || !(ratio >= 0 && ratio <= 1) {
+			return nil
+		}
+		s = sdktrace.TraceIDRatioBased(ratio)
+	default:
+		return nil
+	}
+	if follows {
+		return sdktrace.ParentBased(s)
+	}
+	return s
 }
 
 type signal string

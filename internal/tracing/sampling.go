@@ -40,8 +40,8 @@ func (t *Tracer) Sample(traceparent []byte) (root context.Context, may bool) {
 	// The sampler decides by the id, so the SDK must use the same one. It takes the trace id of a parent without a span id, and makes a root.
 	var id trace.TraceID
 	for !id.IsValid() {
-		binary.NativeEndian.PutUint64(id[:8], rand.Uint64())
-		binary.NativeEndian.PutUint64(id[8:], rand.Uint64())
+		binary.NativeEndian.PutUint64(id[:8], rand.Uint64()) //nolint:gosec // as the SDK's own ids: no secret
+		binary.NativeEndian.PutUint64(id[8:], rand.Uint64()) //nolint:gosec // likewise
 	}
 	if t.sampler.ShouldSample(sdktrace.SamplingParameters{ParentContext: root, TraceID: id, Kind: trace.SpanKindServer}).Decision == sdktrace.Drop {
 		return root, false
