@@ -13,8 +13,7 @@
 // or has the SDK's default. The trace context of calls is always W3C's (traceparent, tracestate, baggage),
 // regardless of OTEL_PROPAGATORS, because every pod must be able to read it in the lock rows.
 //
-// The sampler is made here, from the same variables, because the tracer asks it before the SDK makes anything of a span. Spans over OTLP are encoded
-// here, see spanExporter.
+// The sampler is made here, from the same variables, because the tracer asks it before the SDK makes anything of a span.
 //
 // Metrics are sent as /metrics shows them: with Prometheus names, cumulative, with the same buckets.
 //
@@ -39,6 +38,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/common/expfmt"
 	"github.com/valyala/fasthttp"
+	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/sdk/metric"
@@ -128,7 +128,7 @@ func (t *Telemetry) startTraces(ctx context.Context, e env, o Options, about *re
 	if !e.on(traces) {
 		return
 	}
-	exporter, err := newSpanExporter(ctx)
+	exporter, err := autoexport.NewSpanExporter(ctx)
 	if err != nil {
 		t.notSent(e, traces, err)
 		return
