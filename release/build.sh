@@ -56,6 +56,9 @@ say npm "$(cd "$dist/npm" && echo *)"
 
 release/servers.sh "$dist" "$version"
 
+release/go-module.py "$dist/go" "$version"
+say go "the module github.com/locksidecar/locksidecar/clients/go, as a proxy serves it"
+
 # The tests have run before. Maven Central wants a jar with the sources and one with the documentation beside each jar.
 quietly mvn -B -ntp -f clients/java clean deploy -Prelease -DskipTests -Dmaven.install.skip=true \
   -Dproject.build.outputTimestamp="$(date -u -d "@$SOURCE_DATE_EPOCH" +%FT%TZ)" "-DaltDeploymentRepository=dist::file://$work/maven"

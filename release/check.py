@@ -53,6 +53,45 @@ class Lock {
 }
 """
 
+GO = """
+package main
+
+import (
+	"context"
+	"fmt"
+
+	locksidecar "github.com/locksidecar/locksidecar/clients/go"
+)
+
+func main() {
+	client := locksidecar.New(locksidecar.Config{})
+	defer client.Close()
+	err := client.Do(context.Background(), "release:go", func(_ context.Context, lock *locksidecar.Lock) error {
+		fmt.Println(lock.Token() > 0)
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+}
+"""
+GO_TEST = """
+package main
+
+import (
+	"testing"
+
+	"github.com/locksidecar/locksidecar/clients/go/locksidecartest"
+)
+
+func TestKit(t *testing.T) {
+	lock, err := locksidecartest.Start(t, nil).Client().Acquire(t.Context(), "k")
+	if err != nil || lock.Release() != nil {
+		t.Fatal(err)
+	}
+}
+"""
+
 
 def say(what: str, result: str) -> None:
     print(f"{what:<10} {result}", flush=True)
@@ -193,6 +232,25 @@ def jvm(work: Path) -> None:
     say("jvm", f"{folder.name}: the module runs with its one dependency, and has taken a lock")
 
 
+def go(work: Path, binary: Path) -> None:
+    """An app of its own gets the module as from a proxy, and nothing else."""
+    folder = work / "go"
+    folder.mkdir()
+    (folder / "main.go").write_text(GO)
+    (folder / "main_test.go").write_text(GO_TEST)
+    module = "github.com/locksidecar/locksidecar/clients/go"
+    environment = {
+        **os.environ, "GOPROXY": f"file://{DIST / 'go'}", "GONOSUMDB": module, "GOFLAGS": "-modcacherw", "GOWORK": "off",
+        "GOPATH": str(work / "gopath"), "GOTOOLCHAIN": "local", "LOCKSIDECAR_BINARY": str(binary),
+    }  # fmt: skip
+    run("go", "mod", "init", "example.org/app", cwd=folder, env=environment)
+    run("go", "get", f"{module}@{VERSION}", cwd=folder, env=environment)
+    want("modules of the app", run("go", "list", "-m", "all", cwd=folder, env=environment).split("\n"), ["example.org/app", f"{module} {VERSION}"])
+    want("go", run("go", "run", ".", cwd=folder, env=environment), "true")
+    run("go", "test", "./...", cwd=folder, env=environment)
+    say("go", f"go get {module}@{VERSION} into an empty app, with no other module; the client has taken a lock, and its test kit, too")
+
+
 def chart() -> None:
     (package,) = DIST.glob("chart/*.tgz")
     objects = run(os.environ["HELM"], "template", "locksidecar", package, "--namespace", "locksidecar")
@@ -215,6 +273,7 @@ def main() -> None:
             say("binary", run(binary, "--version") + ": serves, and its command has taken a lock")
             sdist(work)
             jvm(work)
+            go(work, binary)
         first_lock_of_python(work)
         first_lock_of_node(work)
     chart()
