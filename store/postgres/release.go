@@ -190,7 +190,11 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		}
 		switch h.outcome {
 		case handedOver:
-			o.released.Add(h.key, toWaiter)
+			if !c.Awaited {
+				o.released.Add(h.key, toWaiter)
+			} else { // the caller knew it, and says so the next time
+				o.released.ContainsOrAdd(h.key, toNobody)
+			}
 		case freedIt:
 			o.released.Add(h.key, toNobody)
 		case endedShare, lapsedShare:

@@ -81,7 +81,7 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 	}, aq)
 	aq.arrivals = newArrivals(aq.enqueueAll, aq.gathers)
 	if c.Keep > 0 && !traits.Inline { // an inline store answers as fast as the table
-		aq.keeps = keep.New(c.Keep, CohortTime, c.Clock)
+		aq.keeps = keep.New(c.Keep, CohortTime, c.Lanes.Together, c.Clock)
 		aq.keeper.st, _ = c.Store.(store.Keeper)
 		aq.keeper.wake = aq.keeps.Wake
 	}

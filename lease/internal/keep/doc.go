@@ -28,7 +28,15 @@
 // A grant may be kept for [MaxAge] after its ask, and under [store.TokensPerGrant] tokens. A recall ends that. It may come before the answer
 // with the grant, so it is remembered by key, and compared with the time at which the ask was sent.
 //
-// A recall after few takes cost more than they saved. Then as many grants in a row are needed here before the key is kept again as have been
-// needed before, doubled, at most maxStreak. A grant that paid halves this number. The number is forgotten with the key's entry.
-// A key that is new says nothing about itself. So if the takes of all keys together do not pay for the recalls, few keys are kept (see worth).
+// A recall costs the store and the sidecars several statements, and a take saves its share of two. So a recall has a price in takes: at least 3, and
+// more if many calls share a statement. After fewer takes since the recall before, keeping the key has not paid. Then as many grants in a row are
+// needed here before the key is kept again as have been needed before, doubled, at most maxStreak. A recall that was paid for halves this number.
+//
+// So a key is kept if
+//
+//  1. it was released here within [Table]'s time, and the store says that nobody had it since,
+//  2. no grants in a row are missing, and
+//  3. it has paid itself (at its last recall, or since), or new keys pay: their takes lately are worth the price of their recalls, or there were few recalls.
+//
+// If new keys do not pay, one a second is kept nevertheless, to find out when they do. What is known of a key is forgotten with its entry.
 package keep

@@ -10,19 +10,16 @@ func (t *Table) Due() (giveUp []*Grant, tell []string, next time.Duration) {
 	for i := range t.shards {
 		sh := &t.shards[i]
 		sh.mu.Lock()
-		tooMany := sh.idle.n - MaxEntries/shards
-		for e := sh.idle.first; e != nil; {
-			following := e.next
-			switch idle := now.Sub(e.since); {
-			case e.kept == nil && (idle >= forgetAfter || tooMany > 0):
-				e.leaveList()
-				delete(sh.entries, e.key)
-			case e.kept == nil || e.kept.givenUp != nil:
-			case idle >= t.keep || now.Sub(e.kept.asked) >= MaxAge || tooMany > 0:
+		for e := sh.idle.first; e != nil && (now.Sub(e.since) >= forgetAfter || sh.tooMany() > 0); e = sh.idle.first {
+			e.leaveList()
+			delete(sh.entries, e.key)
+		}
+		tooMany := sh.tooMany()
+		for e := sh.kept.first; e != nil; e = e.next {
+			if e.kept.givenUp == nil && (now.Sub(e.since) >= t.keep || now.Sub(e.kept.asked) >= MaxAge || tooMany > 0) {
 				giveUp = append(giveUp, e.giveUp())
 			}
 			tooMany--
-			e = following
 		}
 		tell = t.longHeld(sh, &sh.taken, t.shownAfter, now, tell)
 		tell = t.longHeld(sh, &sh.won, MaxAge, now, tell)

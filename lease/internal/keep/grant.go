@@ -21,10 +21,9 @@ type Grant struct {
 
 	// The mutex of the key's shard guards the following fields.
 
-	// last is the token that was given last. takes is how often the key was taken.
-	last  int64
-	takes int
-	// judged: it was decided whether the grant has paid.
+	// last is the token that was given last.
+	last int64
+	// judged: the grant was recalled, and it was decided whether keeping the key has paid.
 	judged bool
 	// givenUp is closed when the outcome of the release is known. It is nil until the key is given up.
 	givenUp chan struct{}

@@ -1,30 +1,40 @@
 package keep
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 )
 
 const (
-	// paysFrom is how often a kept key must be taken so that it has saved more than its recall costs.
-	paysFrom = 3
-	// maxStreak limits how many grants in a row are needed after grants that did not pay.
+	// recallCosts is how many statements a recall costs beside those that are shared: those that read the holder, queue the call and release the
+	// key, the two notifications, and what the call that comes after the others of its batch needs alone. bench/LIMITS.md has the measurement.
+	recallCosts = 5
+	// pairCosts is how many statements an acquire and its release take part in. A take saves its share of them.
+	pairCosts = 2
+	// leastPrice limits the price of a recall from below.
+	leastPrice = 3
+	// maxStreak limits how many grants in a row are needed after recalls that did not pay.
 	maxStreak = 64
 )
 
+// price is how many takes save what a recall costs. If many calls share a statement, a take saves little of it.
+func (t *Table) price() int {
+	return max(leastPrice, int(math.Ceil(recallCosts*t.together()/pairCosts)))
+}
+
 const (
-	// worthTakes is how many takes save what a recall costs, when the store's statements are shared by many calls.
-	worthTakes = 6
-	// worthRecalls is how many recalls are looked at.
-	worthRecalls = 64
-	// worthTries: as long as keys are not worth keeping, one of so many is kept nevertheless, to find out when they are.
-	worthTries = 16
+	// worthFrom is from how many recalls of new keys on it is judged whether new keys are worth keeping. At worthRecalls the counts are halved.
+	worthFrom    = 8
+	worthRecalls = 16
+	// worthTries is after what time a new key is kept, as long as they are not worth it, to find out when they are.
+	worthTries = time.Second
 )
 
-// worth is whether keeping keys has paid lately, for all keys together. A key that is new says nothing about itself yet.
-type worth struct{ takes, recalls, asks atomic.Int64 }
+// worth is whether keeping new keys has paid lately: those that have no history of their own yet. tried is when one was kept last to find out, after the table was made.
+type worth struct{ takes, recalls, tried atomic.Int64 }
 
-// recalled counts a recall. What is long ago counts less.
+// recalled counts the recall of a new key. What is long ago counts less.
 func (w *worth) recalled() {
 	if w.recalls.Add(1) >= worthRecalls {
 		w.recalls.Store(worthRecalls / 2)
@@ -32,37 +42,40 @@ func (w *worth) recalled() {
 	}
 }
 
-// tries reports whether to keep a key.
-func (w *worth) tries() bool {
-	recalls := w.recalls.Load()
-	return recalls < worthRecalls/4 || w.takes.Load() >= worthTakes*recalls || w.asks.Add(1)%worthTries == 0
+// tries reports whether to keep a new key. since is the time since the table was made.
+func (w *worth) tries(price int, since time.Duration) bool {
+	if recalls := w.recalls.Load(); recalls < worthFrom || w.takes.Load() >= int64(price)*recalls {
+		return true
+	}
+	last := w.tried.Load()
+	return since-time.Duration(last) >= worthTries && w.tried.CompareAndSwap(last, int64(since))
 }
 
-// judge notes once whether a grant has paid. The caller holds the shard's mutex.
-func (e *entry) judge(g *Grant) (paid bool) {
-	paid = g.takes >= paysFrom
-	switch {
-	case g.judged:
-	case paid:
+// isNew reports whether the key has no history of its own, so that the other new keys decide whether it is kept.
+func (e *entry) isNew(price int) bool { return !e.paid && e.takes < price }
+
+// Judge notes, once, that a grant was recalled by another sidecar, and reports whether keeping the key has paid since the recall before.
+func (t *Table) Judge(g *Grant) (paid bool) {
+	sh, price := t.shard(g.Key), t.price()
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e := sh.entry(g.Key)
+	if g.judged {
+		return e.paid
+	}
+	g.judged = true
+	if e.isNew(price) {
+		t.worth.recalled()
+	}
+	if e.paid = e.takes >= price; e.paid {
 		e.streak /= 2
 		e.missing = 0
-	default:
+	} else {
 		e.streak = min(max(2*e.streak, 1), maxStreak)
 		e.missing = e.streak
 	}
-	g.judged = true
-	return paid
-}
-
-// Judge notes that a grant was recalled by another sidecar, and reports whether the grant has paid.
-func (t *Table) Judge(g *Grant) (paid bool) {
-	sh := t.shard(g.Key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if !g.judged {
-		t.worth.recalled()
-	}
-	return sh.entry(g.Key).judge(g)
+	e.takes = 0
+	return e.paid
 }
 
 // Released records that the store has confirmed a release, and under which token it knew this sidecar.
@@ -77,13 +90,13 @@ func (t *Table) Released(key string, last int64) {
 }
 
 // Last is the Last of an ask for a key: see [store.Ask]. It is zero if the key is not to be kept: it was not released here lately, or keeping
-// it has not paid.
+// it, or keys of which as little is known, has not paid.
 func (t *Table) Last(key string, now time.Time) int64 {
-	sh := t.shard(key)
+	sh, price := t.shard(key), t.price()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	e := sh.entries[key]
-	if e == nil || e.missing > 0 || now.Sub(e.released) >= t.keep || !t.worth.tries() {
+	if e == nil || e.missing > 0 || now.Sub(e.released) >= t.keep || e.isNew(price) && !t.worth.tries(price, now.Sub(t.made)) {
 		return 0
 	}
 	return e.last

@@ -26,10 +26,13 @@ type Table struct {
 	// shownAfter is after what time the store is told of a holder that took a key.
 	shownAfter time.Duration
 	clk        clock.Clock
+	made       time.Time
+	// together is how many calls share a statement now.
+	together func() float64
 	// count is the number of keys that are kept or given up. busy is that number, and that of the keys with a holder that the store may have to
 	// be told of: see Due.
 	count, busy atomic.Int64
-	// worth is what all keys together have saved and cost lately.
+	// worth is what new keys have saved and cost lately.
 	worth worth
 	// missed is when recalls may have been missed last, or nil.
 	missed atomic.Pointer[time.Time]
@@ -43,9 +46,9 @@ type Table struct {
 type shard struct {
 	mu      sync.Mutex
 	entries map[string]*entry
-	// idle are the entries without a present call, and those of kept keys: the one that has been idle for longest is the first. taken are
+	// kept are the entries of kept keys, idle the others without a present call: the one that has been so for longest is the first. taken are
 	// those that were taken, won those with a grant of the store that may be kept, each in the order in which this happened.
-	idle, taken, won list
+	kept, idle, taken, won list
 }
 
 // entry is what is known of a key. The shard's mutex guards it.
@@ -63,6 +66,9 @@ type entry struct {
 	released time.Time
 	// recalled is when the last recall came.
 	recalled time.Time
+	// takes is how often the key was taken since its last recall. paid: the takes before that recall were worth it.
+	takes int
+	paid  bool
 	// streak is how many grants in a row are needed before the key is kept again after a grant that does not pay; missing is how many of
 	// these are missing now.
 	streak, missing int
@@ -72,8 +78,9 @@ type entry struct {
 }
 
 // New makes an empty table, which keeps keys for so long without use. shownAfter is after what time the store is told of a holder that took a key.
-func New(keep, shownAfter time.Duration, clk clock.Clock) *Table {
-	t := &Table{keep: keep, shownAfter: shownAfter, clk: clk, Wake: make(chan struct{}, 1), seed: maphash.MakeSeed()}
+// together returns how many calls share a statement.
+func New(keep, shownAfter time.Duration, together func() float64, clk clock.Clock) *Table {
+	t := &Table{keep: keep, shownAfter: shownAfter, together: together, clk: clk, made: clk.Now(), Wake: make(chan struct{}, 1), seed: maphash.MakeSeed()}
 	for i := range t.shards {
 		t.shards[i].entries = make(map[string]*entry)
 	}
@@ -99,12 +106,7 @@ func (t *Table) Enter(key string) {
 	defer sh.mu.Unlock()
 	e := sh.entry(key)
 	e.present++
-	sh.unrest(e)
-}
-
-// unrest takes an entry with a present call out of the list of idle ones, unless its key is kept. The caller holds sh.mu.
-func (sh *shard) unrest(e *entry) {
-	if e.present > 0 && e.kept == nil && e.in == &sh.idle {
+	if e.in == &sh.idle {
 		e.leaveList()
 	}
 }
@@ -119,25 +121,34 @@ func (t *Table) Leave(key string) {
 	t.rest(sh, e, now)
 }
 
-// rest puts an entry without a present call into the list of idle ones, unless it is taken. The caller holds sh.mu.
+// rest puts an entry without a present call into the list of idle ones, unless it is in another one. The caller holds sh.mu.
 func (t *Table) rest(sh *shard, e *entry, now time.Time) {
 	switch {
 	case e.present > 0 || e.in != nil:
 		return
-	case e.kept == nil && e.last == 0 && e.recalled.IsZero() && e.streak == 0: // nothing is known
+	case e.last == 0 && e.recalled.IsZero() && e.streak == 0: // nothing is known
 		delete(sh.entries, e.key)
 		return
 	}
 	sh.idle.push(e, now)
-	if oldest := sh.idle.first; sh.idle.n > MaxEntries/shards {
-		if oldest.kept != nil {
-			clock.Wake(t.Wake) // Due returns it
-			return
-		}
+	t.makeRoom(sh)
+}
+
+// makeRoom forgets the key that has been idle for longest if there are too many entries. If all of them are kept, Due returns some. The caller
+// holds sh.mu.
+func (t *Table) makeRoom(sh *shard) {
+	switch oldest := sh.idle.first; {
+	case sh.tooMany() <= 0:
+	case oldest == nil:
+		clock.Wake(t.Wake)
+	default:
 		oldest.leaveList()
 		delete(sh.entries, oldest.key)
 	}
 }
+
+// tooMany is how many entries are above the limit, if it is positive.
+func (sh *shard) tooMany() int { return sh.kept.n + sh.idle.n - MaxEntries/shards }
 
 // Keep keeps the key of a grant whose lock has left its session. It returns false if the key must be released.
 func (t *Table) Keep(g *Grant, now time.Time) bool {
@@ -152,7 +163,8 @@ func (t *Table) Keep(g *Grant, now time.Time) bool {
 	e.kept = g
 	t.count.Add(1)
 	t.becomesBusy(sh, e)
-	t.rest(sh, e, now)
+	sh.kept.push(e, now)
+	t.makeRoom(sh)
 	return true
 }
 
@@ -214,18 +226,21 @@ func (t *Table) Take(key string, under *heartbeat.Lease, now time.Time) (how Tak
 	t.count.Add(-1) // busy stays: the key is taken
 	sh.taken.push(e, now)
 	g.last++
-	g.takes++
-	t.worth.takes.Add(1)
+	if e.isNew(t.price()) {
+		t.worth.takes.Add(1)
+	}
+	e.takes++
 	return Got, g, g.last
 }
 
 // Return gives a key back that was taken, and that nobody got. The caller releases the grant, and then calls GaveUp.
 func (t *Table) Return(g *Grant) {
-	sh := t.shard(g.Key)
+	sh, now := t.shard(g.Key), t.clk.Now()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	e := sh.entry(g.Key)
 	t.becomesBusy(sh, e)
+	sh.kept.push(e, now)
 	e.kept = g
 	t.count.Add(1)
 	e.giveUp()
@@ -259,9 +274,6 @@ func (t *Table) GiveUpAll(under *heartbeat.Lease) (must []*Grant) {
 // giveUp changes a kept key to one that is being given up. The caller holds the shard's mutex.
 func (e *entry) giveUp() *Grant {
 	e.kept.givenUp = make(chan struct{})
-	if e.kept.takes >= paysFrom {
-		e.judge(e.kept)
-	}
 	return e.kept
 }
 
@@ -271,7 +283,7 @@ func (t *Table) GaveUp(g *Grant, confirmed bool) {
 	sh.mu.Lock()
 	e := sh.entry(g.Key)
 	e.kept = nil
-	sh.unrest(e)
+	e.leaveList()
 	if confirmed {
 		e.released, e.last = now, g.Visible
 	}

@@ -10,7 +10,7 @@ import (
 
 // TestDueSeesKeysWithPresentCalls: a key is given up in time although a call for it is present, which neither takes it nor gives it up.
 func TestDueSeesKeysWithPresentCalls(t *testing.T) {
-	table := New(time.Nanosecond, time.Hour, clock.System{})
+	table := New(time.Nanosecond, time.Hour, alone, clock.System{})
 	now := table.clk.Now()
 	g := NewGrant("k", &heartbeat.Lease{}, 1, now, now, now)
 	if !table.Keep(g, now) {
@@ -32,9 +32,11 @@ func TestDueSeesKeysWithPresentCalls(t *testing.T) {
 	}
 }
 
-// TestTheOldestKeysMakeRoom: if too many keys are kept, those that were not used for longest are given up.
+func alone() float64 { return 1 }
+
+// TestTheOldestKeysMakeRoom: if too many keys are kept, keys of which only something is known are forgotten, and those that were not used for longest are given up.
 func TestTheOldestKeysMakeRoom(t *testing.T) {
-	table := New(time.Hour, time.Hour, clock.System{})
+	table := New(time.Hour, time.Hour, alone, clock.System{})
 	lease, now := &heartbeat.Lease{}, table.clk.Now()
 	var keys []string // of one shard
 	for i := 0; len(keys) <= MaxEntries/shards+1; i++ {
@@ -54,7 +56,8 @@ func TestTheOldestKeysMakeRoom(t *testing.T) {
 	for _, g := range giveUp {
 		table.GaveUp(g, true)
 	}
-	if giveUp, _, _ := table.Due(); len(giveUp) > 0 || table.shards[0].idle.n != MaxEntries/shards {
-		t.Errorf("due is %v, %d entries", giveUp, table.shards[0].idle.n)
+	sh := &table.shards[0]
+	if giveUp, _, _ := table.Due(); len(giveUp) > 0 || sh.kept.n != MaxEntries/shards || sh.idle.n > 0 {
+		t.Errorf("due is %v, %d entries are kept, %d are idle", giveUp, sh.kept.n, sh.idle.n)
 	}
 }

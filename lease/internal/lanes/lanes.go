@@ -5,6 +5,8 @@ package lanes
 import (
 	"context"
 	"errors"
+	"math"
+	"sync/atomic"
 
 	"github.com/locksidecar/locksidecar/batcher"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
@@ -25,6 +27,22 @@ type Set struct {
 	Signals     *batcher.Lane[store.Signal, store.ClaimStatus]
 	Openings    *batcher.Lane[store.NewLease, struct{}]
 	Revocations *batcher.Lane[store.LeaseID, struct{}]
+
+	// together are the bits of what Together returns.
+	together atomic.Uint64
+}
+
+// togetherOf is of how many of the last acquires Together is the average, about.
+const togetherOf = 256
+
+// Together is how many acquires were in the statement of an acquire, on average over the last ones: what a single call costs the store is a
+// statement, divided by this.
+func (ls *Set) Together() float64 { return math.Float64frombits(ls.together.Load()) }
+
+// note counts the acquires of a statement. The lane runs one at a time; if an item with a locked row is tried beside, that may be lost.
+func (ls *Set) note(acquires int) {
+	average, n := ls.Together(), float64(acquires)
+	ls.together.Store(math.Float64bits(average + (n-average)*min(n/togetherOf, 1)))
 }
 
 // maxTogether limits the calls that one statement enqueues. All may be for one key, and releases wait for
@@ -38,6 +56,7 @@ const perKey = 50
 // New makes the lanes to a store, whose outcomes they tell the judge. Once draining is closed, the lane of acquires refuses.
 func New(cfg types.Config, st store.Store, obs *observe.Observer, judge *readiness.Judge, draining <-chan struct{}) *Set {
 	ls := &Set{}
+	ls.together.Store(math.Float64bits(1))
 	heard := func(ask func(context.Context, []store.Ask) ([]store.Answer, error)) func(context.Context, []store.Ask) ([]store.Answer, error) {
 		return func(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 			answers, err := ask(ctx, asks)
@@ -54,7 +73,11 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, judge *readine
 	acquires := bounded
 	acquires.Refuse = draining
 	acquires.PerKey = perKey
-	ls.Acquires = batcher.New(obs.Lane("acquire", acquires), byKey, heard(st.Acquire), locked)
+	acquire := heard(st.Acquire)
+	ls.Acquires = batcher.New(obs.Lane("acquire", acquires), byKey, func(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+		ls.note(len(asks))
+		return acquire(ctx, asks)
+	}, locked)
 	// Enqueues of one key share a statement, in their order. Only the queue limits them, because answers of
 	// another lane submit some of them, and must not wait.
 	together := lane
@@ -80,6 +103,7 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, judge *readine
 		func(v store.Verdict) bool { return v.Status == store.ClaimRowLocked })
 	if j, ok := st.(store.Joiner); ok {
 		batcher.Join(ls.Acquires, ls.Releases, func(ctx context.Context, asks []store.Ask, claims []store.Claim) ([]store.Answer, error, []store.Verdict, error) {
+			ls.note(len(asks))
 			answers, acquireErr, verdicts, releaseErr := j.AcquireAndRelease(ctx, asks, claims)
 			judge.HeardAnswers(answers, acquireErr)
 			judge.Heard(releaseErr)

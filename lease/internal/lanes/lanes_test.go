@@ -166,3 +166,37 @@ func TestAcquiresAndReleasesShareRequests(t *testing.T) {
 		}
 	})
 }
+
+// TestTogether: how many acquires share a statement is an average over the calls, not over the statements, and follows the last ones.
+func TestTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &slow{}
+		ls := lanes.New(types.Config{BatchMax: 100, MaxWaiters: 1000, StoreTimeout: time.Minute}, st,
+			observe.New(slog.New(slog.DiscardHandler), nil, nil, false), readiness.New(types.Config{}, st), make(chan struct{}))
+		if n := ls.Together(); n != 1 {
+			t.Errorf("before the first statement: %v", n)
+		}
+		asks := func(n int) { // the first one alone, and the others behind it
+			for i := range n {
+				ask := store.Ask{Attempt: store.Attempt{Key: time.Duration(i).String()}}
+				if err := ls.Acquires.Submit(t.Context(), ask, func(store.Answer, error) {}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(time.Minute)
+		}
+		for range 100 {
+			asks(1 + 20)
+		}
+		if n := ls.Together(); n < 18 || n > 20 {
+			t.Errorf("20 of 21 acquires share a statement: %.1f", n)
+		}
+		for range 2000 {
+			asks(1)
+		}
+		if n := ls.Together(); n > 1.1 {
+			t.Errorf("each acquire has a statement of its own by now: %.1f", n)
+		}
+		ls.Acquires.Stop(t.Context())
+	})
+}
