@@ -29,6 +29,7 @@ EXAMPLES = {
     "bash/session.sh": ["bash"],
     "bash/slots.sh": ["bash"],
     "ruby/once.rb": ["ruby", "-w"],
+    "ruby/workers.rb": ["ruby", "-w", "-I", str(ROOT / "clients" / "ruby" / "lib")],
     "php/import.php": ["php", "-d", "error_reporting=-1", "-d", "display_errors=stderr"],
     "python/pool.py": [sys.executable],
     "python/slots.py": [sys.executable],

@@ -54,6 +54,12 @@ quietly npm pack --pack-destination "$dist/npm"
 cd ../..
 say npm "$(cd "$dist/npm" && echo *)"
 
+mkdir -p "$dist/gem"
+cd clients/ruby
+quietly gem build locksidecar.gemspec --output "$dist/gem/locksidecar-$(ruby -r ./lib/locksidecar/version -e 'print Locksidecar::VERSION').gem"
+cd ../..
+say gem "$(cd "$dist/gem" && echo *)"
+
 release/servers.sh "$dist" "$version"
 
 release/go-module.py "$dist/go" "$version"

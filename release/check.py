@@ -42,6 +42,10 @@ const { Client } = require("locksidecar");
   await client.close();
 })();
 """
+RUBY = """
+require "locksidecar"
+Locksidecar::Client.new.lock("release:ruby", wait: 5) { |lock| puts "#{Locksidecar::VERSION} #{lock.token.positive?}" }
+"""
 JAVA = """
 import io.github.locksidecar.*;
 class Lock {
@@ -220,6 +224,20 @@ def first_lock_of_node(work: Path) -> None:
     say("npm", "npm install locksidecar @locksidecar/server; npx @locksidecar/server serve; and the client has taken a lock, by import and require")
 
 
+def ruby(work: Path) -> None:
+    """The gem installs into an empty home, without a registry, and has its licence and its types."""
+    (package,) = DIST.glob("gem/locksidecar-*.gem")
+    home = {**os.environ, "GEM_HOME": str(work / "gem"), "GEM_PATH": str(work / "gem")}
+    run("gem", "install", "--local", "--no-document", "--quiet", package, env=home)
+    (installed,) = (work / "gem" / "gems").iterdir()
+    for file in ("LICENSE", "README.md", "lib/locksidecar/testing.rb", "sig/locksidecar.rbs"):
+        want(f"{package.name} has {file}", (installed / file).is_file(), True)
+    number, held = run("ruby", "-w", "-e", RUBY, cwd=work, env=home).split()
+    want("the gem's version", f"locksidecar-{number}", package.stem)
+    want("gem", held, "true")
+    say("gem", f"{package.name} is installed alone, and its client has taken a lock")
+
+
 def jvm(work: Path) -> None:
     folder = DIST / "maven/io/github/locksidecar/locksidecar" / NUMBER
     names = {path.name.removeprefix(f"locksidecar-{NUMBER}") for path in folder.iterdir()}
@@ -272,6 +290,7 @@ def main() -> None:
             run(binary, "acquire", "release:binary", "--ttl", "30s")
             say("binary", run(binary, "--version") + ": serves, and its command has taken a lock")
             sdist(work)
+            ruby(work)
             jvm(work)
             go(work, binary)
         first_lock_of_python(work)

@@ -25,6 +25,7 @@ PLACES = [
     ("clients/java/*/pom.xml", r"<artifactId>locksidecar-parent</artifactId>\n    <version>(.*)</version>", "npm"),
     ("examples/kotlin/pom.xml", r"<artifactId>locksidecar-parent</artifactId>\n    <version>(.*)</version>", "npm"),
     ("clients/java/client/src/main/java/io/github/locksidecar/internal/Version.java", r'CLIENT = "(.*)"', "npm"),
+    ("clients/ruby/lib/locksidecar/version.rb", r'VERSION = "(.*)"', "python"),
     ("deploy/chart/Chart.yaml", r"^version: (\S+)", "npm"),
     ("deploy/chart/Chart.yaml", r"^appVersion: (\S+)", "tag"),
     ("deploy/chart/README.md", r"--version (\d\S+)", "npm"),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks: test/deps.sh WHAT…
 #   go         what the tests of the sidecar start: PostgreSQL, PgBouncer, MariaDB, Redis, etcd, Prometheus, and a C compiler for the race detector
-#   python node contract examples java contrib    what the tests of the clients need
+#   python node ruby contract examples java contrib    what the tests of the clients need
 #   image container node-real browser fuzzapi site          what the folders of these tests need
 #   campaign   nothing, but it fails where the campaign cannot run
 #   etcd                                          etcd's server, compiled into .bin
@@ -17,6 +17,10 @@ if command -v flock >/dev/null; then exec 9>.bin/deps.lock; flock 9; fi
 packages=()
 needs() { # needs PROGRAM PACKAGE…: the packages, if there is no such program
   type -P "$1" >/dev/null || packages+=("${@:2}") # not command -v, which finds the functions of this script, too
+}
+
+gem_of() { # gem_of FEATURE PACKAGE: the package, if this Ruby has no such library
+  ruby -e "require '$1'" 2>/dev/null || packages+=("$2")
 }
 
 as_root() {
@@ -123,6 +127,9 @@ for what in "$@"; do
       (cd clients/node && npm run --silent build)
       (cd examples/node && npm install --no-audit --no-fund --no-package-lock --silent)
       touch examples/node/node_modules/installed ;;
+    ruby)
+      needs ruby ruby; needs rubocop rubocop; needs rspec ruby-rspec-core ruby-rspec-expectations
+      gem_of async ruby-async ;;
     etcd) etcd ;;
     golangci-lint) tool github.com/golangci/golangci-lint/v2/cmd/golangci-lint 2.15.0 ;;
     actionlint) tool github.com/rhysd/actionlint/cmd/actionlint 1.7.12 ;;
@@ -132,6 +139,7 @@ for what in "$@"; do
     helm) tool helm.sh/helm/v4/cmd/helm 4.3.1 ;;
     java) needs javac default-jdk-headless; needs mvn maven ;;
     contrib)
+      needs ruby ruby; needs sidekiq ruby-sidekiq; needs redis-server redis-server; gem_of active_job ruby-activejob; install
       venv clients/python/tests/frameworks/.venv clients/python/requirements-contrib.txt clients/python
       made clients/node/test/frameworks/node_modules clients/node/test/frameworks/package-lock.json && continue
       # Not npm ci: it refuses a lock file without the optional packages of all systems.

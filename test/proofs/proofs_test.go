@@ -42,6 +42,7 @@ var (
 		".go":   regexp.MustCompile(`^func (\w+)\(|^package `),
 		".py":   regexp.MustCompile(`^\s*(?:async )?def (\w+)\(|^from |^import `),
 		".java": regexp.MustCompile(`\bvoid (\w+)\(|^package `),
+		".rb":   regexp.MustCompile(`^\s*def (test_\w+)|^class `),
 		".ts":   regexp.MustCompile(`\btest\(.*?("[^"]+")|^import `),
 	}
 )

@@ -1,0 +1,41 @@
+# frozen_string_literal: true
+
+require_relative "helper"
+
+# Proves: client descriptors
+# Without a free descriptor: waiting calls take all, and the holder still releases.
+class DescriptorTest < TestCase
+  def test_a_release_gets_through
+    program = ruby(<<~'RUBY', key)
+      Process.setrlimit(:NOFILE, 60, 60)
+      client = Locksidecar::Client.new
+      lock = client.acquire(ARGV[0])
+      done = Queue.new
+      threads = Array.new(100) { Thread.new { client.lock(ARGV[0]) { done << 1 } } }
+      Thread.pass while File.open(IO::NULL).close.nil? rescue true # until the threads have all
+      refused = Array.new(10) { Thread.new { begin client.acquire(ARGV[0], wait: 0.3) rescue $!.message end } }.map(&:value)
+      text = refused.grep(/no free file descriptor/).first or abort refused.inspect
+      text.include?("60 (RLIMIT_NOFILE") or abort text
+      lock.check
+      lock.release
+      threads.each(&:join)
+      puts done.size
+    RUBY
+    assert_equal "100\n", program.gets
+    free(client, key)
+  end
+
+  def test_the_limit_at_the_first_call_is_named
+    program = ruby(<<~'RUBY', key)
+      client = Locksidecar::Client.new
+      Process.setrlimit(:NOFILE, 3, 3)
+      begin
+        client.acquire(ARGV[0])
+      rescue Locksidecar::Unavailable => e
+        puts e.message, e.code
+      end
+    RUBY
+    assert_match(/no free file descriptor: its limit is 3 \(RLIMIT_NOFILE/, program.gets)
+    assert_equal "unreachable\n", program.gets
+  end
+end
