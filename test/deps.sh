@@ -139,7 +139,7 @@ for what in "$@"; do
     helm) tool helm.sh/helm/v4/cmd/helm 4.3.1 ;;
     java) needs javac default-jdk-headless; needs mvn maven ;;
     contrib)
-      needs ruby ruby; needs sidekiq ruby-sidekiq; needs redis-server redis-server; gem_of active_job ruby-activejob; install
+      needs ruby ruby; needs sidekiq ruby-sidekiq; needs puma puma; needs redis-server redis-server; gem_of active_job ruby-activejob; install
       venv clients/python/tests/frameworks/.venv clients/python/requirements-contrib.txt clients/python
       made clients/node/test/frameworks/node_modules clients/node/test/frameworks/package-lock.json && continue
       # Not npm ci: it refuses a lock file without the optional packages of all systems.

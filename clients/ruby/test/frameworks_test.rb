@@ -169,3 +169,52 @@ class FrameworksTest < TestCase
 
   def go = File.write("#{@folder}/said.go", "")
 end
+
+# Puma, which loads the app and its client before it forks.
+class PumaTest < TestCase
+  APP = <<~'RUBY'
+    require "locksidecar"
+    CLIENT = Locksidecar::Client.new
+    LOCK = CLIENT.acquire("#{ENV.fetch("KEY")}:preload") # used before the fork
+    run(lambda do |_|
+      CLIENT.lock(ENV.fetch("KEY"), wait: 60) { |mine| [200, {}, ["#{Process.pid} #{mine.token} #{LOCK.lost.reason}"]] }
+    end)
+  RUBY
+
+  # Proves: client forks
+  def test_a_preloaded_client
+    Dir.mktmpdir do |folder|
+      File.write("#{folder}/config.ru", APP)
+      env = { "LOCKSIDECAR_SOCKET" => path, "KEY" => key, "RUBYLIB" => File.expand_path("../lib", __dir__) }
+      puma = Process.spawn(env, "puma", "--preload", "-w", "2", "-b", "unix://#{folder}/p.sock", "config.ru",
+                           chdir: folder, pgroup: true, %i[out err] => "#{folder}/log")
+      workers = []
+      tokens = []
+      until_true("both workers answer") do
+        pid, token, reason = ask("#{folder}/p.sock")
+        next unless pid
+
+        workers |= [pid]
+        tokens << token.to_i
+        assert_equal "forked", reason
+        workers.size == 2
+      end
+      assert_equal tokens.uniq.sort, tokens
+      assert_equal :held, client.get("#{key}:preload").state # the master's
+      Process.kill("KILL", puma)
+      client.acquire("#{key}:preload", wait: LONG).release # although the workers live on
+    ensure
+      Process.kill("KILL", -puma)
+      Process.wait(puma)
+    end
+  end
+
+  def ask(socket)
+    UNIXSocket.open(socket) do |connection|
+      connection.write("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+      connection.read[/\r\n\r\n(?:\h+\r\n)?([^\r\n]*)/, 1].split
+    end
+  rescue SystemCallError
+    nil # it does not listen yet
+  end
+end

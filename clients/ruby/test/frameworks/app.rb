@@ -31,7 +31,7 @@ class ReportJob
   include Sidekiq::Job
   include Locksidecar::Sidekiq
   sidekiq_options retry: 5
-  sidekiq_retry_in { 0 }
+  sidekiq_retry_in { 1 } # and up to 10 s more, by chance
   with_lock { |name| "report:#{name}" }
 
   def perform(name)
@@ -61,7 +61,7 @@ class BooksJob
   include Sidekiq::Job
   include Locksidecar::Sidekiq
   sidekiq_options retry: 5
-  sidekiq_retry_in { 0 }
+  sidekiq_retry_in { 1 } # and up to 10 s more, by chance
   once_every 86_400
 
   def perform(fails = false)
