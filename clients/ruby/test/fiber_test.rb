@@ -86,6 +86,27 @@ class FiberTest < TestCase
     assert_equal 0, left
   end
 
+  # Proves: client interrupts
+  def test_a_fiber_that_is_raised_in_while_it_releases
+    lock = nil
+    scheduled do
+      slow = new_client(sidecar.path, ttl: 3600)
+      lock = slow.acquire(key)
+      sidecar.hang
+      ended = releasing = nil
+      Fiber.schedule do
+        releasing = Fiber.current
+        lock.release
+      rescue Limit
+        ended = true
+      end
+      releasing.raise(Limit)
+      sidecar.resume
+      sleep(0.01) until ended
+    end
+    until_true("it is released") { lock.released? }
+  end
+
   def test_a_loss_cannot_be_raised_in_a_fiber
     scheduled do
       assert_match(/not for fibers/, assert_raises(ArgumentError) { client.lock(key, on_loss: :raise) { flunk } }.message)

@@ -135,6 +135,26 @@ class ProcessTest < TestCase
   end
 
   # Proves: client forks
+  def test_a_child_of_a_fork_that_ruby_did_not_tell
+    program = ruby(<<~'RUBY', key)
+      client = Locksidecar::Client.new
+      lock = client.acquire(ARGV[0])
+      fork = Process.method(:_fork).super_method # as an extension in C would
+      if fork.call.zero?
+        client = lock = nil
+        3.times { GC.start }
+        exit # runs all finalizers
+      end
+      Process.wait
+      if fork.call.zero?
+        exit!(lock.lost? ? 1 : client.try_acquire("#{ARGV[0]}:child") && lock.lost? ? 0 : 2)
+      end
+      puts Process.wait2[1].exitstatus, lock.check.token == lock.token, lock.wait_lost(0.1)
+    RUBY
+    assert_equal %W[0\n true\n false\n], Array.new(3) { program.gets }
+  end
+
+  # Proves: client forks
   def test_a_child_that_lives_on_does_not_keep_locks_of_its_parent
     program = ruby(<<~'RUBY', key)
       client = Locksidecar::Client.new

@@ -3,7 +3,6 @@
 # What Sidekiq's processes load in the tests: jobs, which write what happens into a file.
 
 $LOAD_PATH.unshift(File.expand_path("../../lib", __dir__))
-ENV["REDIS_URL"] ||= "unix://#{ENV.fetch("REDIS_SOCKET", "")}"
 
 require "active_support"
 require "active_job"
