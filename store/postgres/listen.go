@@ -185,6 +185,10 @@ func (p pauses) after(last time.Duration, heard bool, lasted time.Duration) time
 func (e *listener) run(ctx context.Context) {
 	pause, said := time.Duration(0), ""
 	for ctx.Err() == nil {
+		select {
+		case <-e.wake: // begin sees what this tells
+		default:
+		}
 		listening, off, tried := e.begin(ctx)
 		if listening == nil {
 			select {
