@@ -21,7 +21,7 @@ type counts struct {
 	ended                                []endedHold
 	handOffs                             []time.Duration
 	onHandOff                            func() // runs before the call returns
-	kept, lost, failed                   int
+	renewed, lost, failed                int
 	keptGrants                           int
 	recalls                              map[bool]int  // by whether keeping had paid
 	waited                               time.Duration // by the last acquire
@@ -67,11 +67,11 @@ func (ta *counts) told(acquires int) {
 	}
 }
 
-// renewals returns how many leases were kept, were lost, and had a failed renewal.
+// renewals returns how many leases were renewed, were lost, and had a failed renewal.
 func (ta *counts) renewals() [3]int {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
-	return [3]int{ta.kept, ta.lost, ta.failed}
+	return [3]int{ta.renewed, ta.lost, ta.failed}
 }
 
 // delays returns the durations of the hand-offs.
@@ -144,10 +144,10 @@ func (ta *counts) Recalled(hadPaid bool) {
 	ta.recalls[hadPaid]++
 }
 
-func (ta *counts) Renewed(_ time.Duration, kept, lost, failed int) {
+func (ta *counts) Renewed(_ time.Duration, renewed, lost, failed int) {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
-	ta.kept, ta.lost, ta.failed = ta.kept+kept, ta.lost+lost, ta.failed+failed
+	ta.renewed, ta.lost, ta.failed = ta.renewed+renewed, ta.lost+lost, ta.failed+failed
 }
 
 func (ta *counts) SessionEnded(reason string) {

@@ -44,7 +44,7 @@
 //	                  └──before its MinHold is over──▶ hold pending ──the hold is over──▶ free
 //
 // A request to a holder (to stop, or to give up at once) stays in the store until it is read. News and renewals
-// report that there is one. If a signal arrives before the grant that it means, it is kept until the grant arrives
+// report that there is one. If a signal arrives before the grant that it means, it is remembered until the grant arrives
 // or can no longer arrive. Repeats are harmless: a stop is delivered again only with another reason, and a broken
 // lock is gone. If a holder's sidecar does not read the request, the holder loses the lock with its lease.
 //

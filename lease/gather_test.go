@@ -352,7 +352,7 @@ func TestGatheredCallsMeetTrouble(t *testing.T) {
 					g.t.Errorf("the call ended with %v", c.err)
 				}
 			}
-			if n := g.m.acquirer.Kept()["keys with arrivals"]; n != 0 {
+			if n := g.m.acquirer.Remembered()["keys with arrivals"]; n != 0 {
 				g.t.Errorf("arrivals of %d keys are kept", n)
 			}
 			time.Sleep(attempt.MaxGather)

@@ -80,7 +80,7 @@ func TestGroupAtOnce(t *testing.T) {
 				t.Errorf("got %+v", h)
 			}
 		}
-		if n := r.m.holdings.Kept()["pending calls"]; s.Held() != 3 || n != 0 {
+		if n := r.m.holdings.Remembered()["pending calls"]; s.Held() != 3 || n != 0 {
 			t.Errorf("%d held, %d pending", s.Held(), n)
 		}
 		if n := r.st.count("Acquire"); !r.st.traits.Inline && n != 1 {

@@ -545,7 +545,7 @@ func TestAnUndeliveredTake(t *testing.T) {
 			if l := a.has("k"); l.Held {
 				t.Errorf("held: %+v", l)
 			}
-			a.nothingKept()
+			a.nothingRemembered()
 		})
 	})
 	t.Run("its caller has left", func(t *testing.T) {
@@ -782,7 +782,7 @@ func TestAnEarlyLossFreesKeptKeys(t *testing.T) {
 		}
 		b.ask(context.Background(), b.eitherSession(), types.Request{Key: "k"}).gets(t)
 		time.Sleep(time.Minute)
-		a.nothingKept()
+		a.nothingRemembered()
 	})
 }
 
@@ -851,7 +851,7 @@ func TestADrainGivesKeptKeysUp(t *testing.T) {
 		a.keeps(a.explicitSession(), "k")
 		a.m.Stop()
 		b.ask(context.Background(), b.eitherSession(), types.Request{Key: "k"}).gets(t)
-		a.nothingKept()
+		a.nothingRemembered()
 	})
 }
 
@@ -1023,7 +1023,7 @@ func TestTheStoreLearnsOfALongHold(t *testing.T) {
 		if a.has("k").Held || a.has("f").Held {
 			t.Error("kept")
 		}
-		a.nothingKept()
+		a.nothingRemembered()
 	})
 }
 

@@ -488,7 +488,7 @@ func (w *world) end() {
 		if n := r.m.acquirer.KeptKeys(); n != 0 {
 			w.t.Errorf("%d keys are still kept", n)
 		}
-		r.nothingKept()
+		r.nothingRemembered()
 		r.nothingStored()
 		r.counts.told(int(w.asked[i].Load()))
 	}

@@ -34,7 +34,7 @@ func (d *double) Renew(ctx context.Context, leases []store.LeaseID) (store.Renew
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		renewal.History = d.history
-		for _, id := range renewal.Kept {
+		for _, id := range renewal.Renewed {
 			if d.openedIn[id] != d.history {
 				renewal.Reconcile = append(renewal.Reconcile, id)
 			}

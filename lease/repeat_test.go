@@ -192,7 +192,7 @@ func TestRepeatsDoNotHang(t *testing.T) {
 			t.Errorf("error %v", third.err)
 		}
 		r.m.Stop()
-		r.nothingKept()
+		r.nothingRemembered()
 	})
 }
 

@@ -289,7 +289,7 @@ func TestEntriesThatAreOverAreForgotten(t *testing.T) {
 			r.releaseBy(s, last)
 			last = next
 		}
-		if n := r.m.holdings.Kept()["entries"]; n != 1 {
+		if n := r.m.holdings.Remembered()["entries"]; n != 1 {
 			t.Errorf("%d entries are remembered", n)
 		}
 		r.releaseBy(s, last)
@@ -553,7 +553,7 @@ func TestReleaseByRequestIDFromAnotherSidecar(t *testing.T) {
 			}
 			r.nothingUnder(nil, req)
 			r.nothingLeft()
-			other.nothingKept()
+			other.nothingRemembered()
 		})
 	}
 }

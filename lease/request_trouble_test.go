@@ -168,7 +168,7 @@ func TestFailedReleaseByRequestDoesNotDeliverAGrant(t *testing.T) {
 				other.st.lift("Release")
 				time.Sleep(time.Minute)
 				r.nothingLeft()
-				other.nothingKept()
+				other.nothingRemembered()
 			})
 		})
 	}

@@ -91,7 +91,7 @@ func (c *fakeClock) stop(d time.Duration) { c.ahead.Add(int64(d)) }
 // Ends: release (an answer's or a grant's lock), tryRelease (returns the error), exit and exitAll (one entry each), succeed (with success),
 // releaseBy, releaseRequest, releasing (by request id), downgrade; amend, patch.
 //
-// Checks: must, nothingLeft (nothingStored, nothingKept), isFree, isHeldUnder, mustBe, nothingUnder, onlyOthersLeft, nobodyIsSkipped, isRotated,
+// Checks: must, nothingLeft (nothingStored, nothingRemembered), isFree, isHeldUnder, mustBe, nothingUnder, onlyOthersLeft, nobodyIsSkipped, isRotated,
 // inOrder; metrics: counted, acquired; rotation and watch are of their files.
 
 // rig is a manager on a store that can be broken.
@@ -317,7 +317,7 @@ func (r *rig) nothingLeft() {
 	r.t.Helper()
 	synctest.Wait()
 	r.nothingStored()
-	r.nothingKept()
+	r.nothingRemembered()
 }
 
 func (r *rig) nothingStored() {
@@ -344,7 +344,7 @@ func (r *rig) nothingStored() {
 	}
 }
 
-func (r *rig) nothingKept() {
+func (r *rig) nothingRemembered() {
 	r.t.Helper()
 	synctest.Wait()
 	r.noKept()
@@ -354,10 +354,10 @@ func (r *rig) nothingKept() {
 			left = append(left, fmt.Sprintf("%s: %d", what, n))
 		}
 	}
-	for what, n := range r.m.acquirer.Kept() {
+	for what, n := range r.m.acquirer.Remembered() {
 		note(what, n)
 	}
-	for what, n := range r.m.holdings.Kept() {
+	for what, n := range r.m.holdings.Remembered() {
 		note(what+" of sessions", n)
 	}
 	for _, l := range r.m.leases.All() {

@@ -216,7 +216,7 @@ func TestStopWithAStoreThatHangs(t *testing.T) {
 		}
 		r.st.lift(everyOp...)
 		time.Sleep(time.Minute)
-		r.nothingKept()
+		r.nothingRemembered()
 	})
 }
 

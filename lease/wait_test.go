@@ -177,7 +177,7 @@ func (r *rig) onlyOthersLeft(others int) {
 			r.t.Errorf("%d waiting for %q", l.QueueLength, l.Key)
 		}
 	}
-	r.nothingKept()
+	r.nothingRemembered()
 }
 
 // A wait is checked just after the expiry of its holder, so a dead holder blocks the key for one

@@ -149,7 +149,7 @@ func (w *watching) judge() {
 		w.streams = w.streams[1:]
 	}
 	synctest.Wait()
-	w.r.nothingKept()
+	w.r.nothingRemembered()
 }
 
 // Streams come and go while the store fails. Each stream begins or is refused, and shows the state

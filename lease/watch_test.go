@@ -116,7 +116,7 @@ func TestWatch(t *testing.T) {
 		s.End(types.EndDeleted)
 		other.End(types.EndDeleted)
 		r.nothingLeft()
-		b.nothingKept()
+		b.nothingRemembered()
 	})
 }
 

@@ -14,13 +14,13 @@ type NewLease struct {
 
 // Renewal is the result of a Renew.
 type Renewal struct {
-	// Kept are the leases that were extended.
-	Kept []LeaseID
+	// Renewed are the leases that were extended.
+	Renewed []LeaseID
 	// Signals: there are signals for holders under these leases.
 	Signals bool
 	// History is the history in which the leases were extended, if the engine can have several.
 	History History
-	// Reconcile are the Kept leases that were opened in another history. Grants under them may be missing,
+	// Reconcile are those of Renewed that were opened in another history. Grants under them may be missing,
 	// and released locks may be held again. See [Mover].
 	Reconcile []LeaseID
 }

@@ -394,7 +394,7 @@ func (p *pod) keepAlive(stop chan struct{}) {
 			return err
 		})
 		switch over := time.Now().After(p.until.Add(-3 * time.Second)); {
-		case err == nil && len(renewal.Kept) == 1:
+		case err == nil && len(renewal.Renewed) == 1:
 			p.mu.Lock()
 			p.until = sent.Add(leaseTime)
 			p.mu.Unlock()

@@ -33,16 +33,16 @@ func (s *Store) opened(leases []store.NewLease, sent time.Time, history store.Hi
 	s.attend()
 }
 
-// renewed notes which of these leases were extended. It reports whether there are signals under them, and which of them were
+// noteRenewal notes which of these leases were renewed. It reports whether there are signals under them, and which of them were
 // opened in another history.
-func (s *Store) renewed(leases, kept []store.LeaseID, sent time.Time, history store.History) (signals bool, old []store.LeaseID) {
+func (s *Store) noteRenewal(leases, renewed []store.LeaseID, sent time.Time, history store.History) (signals bool, old []store.LeaseID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range leases {
 		l := s.own[id]
 		switch {
 		case l == nil:
-		case !slices.Contains(kept, id):
+		case !slices.Contains(renewed, id):
 			l.until = time.Time{}
 		default:
 			l.until = sent.Add(l.ttl)

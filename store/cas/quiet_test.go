@@ -220,7 +220,7 @@ func TestAForgottenReleaseEnds(t *testing.T) {
 		server.FailOver(before, quietTime)
 
 		renewal, err := a.Renew(a.Context(), []store.LeaseID{a.lease})
-		if a.ok(err); !slices.Equal(renewal.Reconcile, renewal.Kept) || len(renewal.Kept) != 1 {
+		if a.ok(err); !slices.Equal(renewal.Reconcile, renewal.Renewed) || len(renewal.Renewed) != 1 {
 			t.Fatalf("renewed %+v", renewal)
 		}
 		held, err := a.HeldUnder(a.Context(), []string{"released", "kept", "missing", "waits"})
@@ -239,7 +239,7 @@ func TestAForgottenReleaseEnds(t *testing.T) {
 		b.gets(waiter, store.Queued)
 		a.ok(a.Revoke(a.Context(), []store.LeaseID{a.lease}))
 		renewal, err = a.Renew(a.Context(), []store.LeaseID{to})
-		if a.ok(err); len(renewal.Reconcile) != 0 || len(renewal.Kept) != 1 {
+		if a.ok(err); len(renewal.Reconcile) != 0 || len(renewal.Renewed) != 1 {
 			t.Errorf("the new lease: %+v", renewal)
 		}
 		a.gets(kept, store.Granted)

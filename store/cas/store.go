@@ -218,13 +218,13 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 		return store.Renewal{}, err
 	}
 	sent := time.Now()
-	kept, history, err := s.backend.Renew(ctx, leases)
+	renewed, history, err := s.backend.Renew(ctx, leases)
 	asked := leases
 	if err != nil {
-		asked = kept
+		asked = renewed
 	}
-	r := store.Renewal{Kept: kept, History: history}
-	r.Signals, r.Reconcile = s.renewed(asked, kept, sent, history)
+	r := store.Renewal{Renewed: renewed, History: history}
+	r.Signals, r.Reconcile = s.noteRenewal(asked, renewed, sent, history)
 	return r, err
 }
 

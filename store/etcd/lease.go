@@ -103,7 +103,7 @@ func (b *Backend) putKeys(ctx context.Context, leases []cas.NewLease) error {
 
 // Renew implements [cas.Backend]. A lease that is extended counts only if its key exists afterwards, because an operator
 // may have deleted the key.
-func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (kept []store.LeaseID, always store.History, err error) {
+func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (renewed []store.LeaseID, always store.History, err error) {
 	extended := make([]bool, len(leases))
 	err = each(leases, func(i int, id store.LeaseID) (err error) {
 		extended[i], err = b.keepAlive(ctx, id)
@@ -115,13 +115,13 @@ func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (kept []sto
 	}
 	for i, id := range leases {
 		if extended[i] && exist[id] {
-			kept = append(kept, id)
+			renewed = append(renewed, id)
 		}
 	}
 	if err != nil {
-		return kept, always, cas.Failed("renew", err, true)
+		return renewed, always, cas.Failed("renew", err, true)
 	}
-	return kept, always, nil
+	return renewed, always, nil
 }
 
 // keepAlive extends a lease of etcd.

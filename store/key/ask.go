@@ -65,7 +65,7 @@ func (o *Op) join(r *Row, ask *store.Ask, own *Lease, wait bool, answer *store.A
 		return true
 	case wait:
 		o.wait(r, ask, own, answer)
-	case len(r.shares) == 0 && r.keptQuiet():
+	case len(r.shares) == 0 && r.onQuietHold():
 		*answer = store.Answer{Outcome: store.Quiet, QuietFor: r.hold.Remaining(o.Now)}
 	default:
 		answer.Outcome = store.Held
@@ -140,5 +140,5 @@ func (o *Op) keepQuiet(r *Row) {
 	r.hold = o.Engine.Hold(r.Key, o.Quiet, o.Now)
 }
 
-// keptQuiet reports whether a hold for the quiet time keeps the key, or did so last. Other holds have a MinHold.
-func (h *holder) keptQuiet() bool { return h.hold != nil && h.MinHold == 0 }
+// onQuietHold reports whether a hold for the quiet time keeps the key, or did so last. Other holds have a MinHold.
+func (h *holder) onQuietHold() bool { return h.hold != nil && h.MinHold == 0 }

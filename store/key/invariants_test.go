@@ -176,7 +176,7 @@ func (w *world) grantsStay(t *rapid.T, c change) {
 		}
 		kept := false
 		for h := range w.row.holders() {
-			kept = kept || h.Token == g.token && h.kept(w.moment())
+			kept = kept || h.Token == g.token && h.onHold(w.moment())
 		}
 		if g.kept > w.now && !kept {
 			if c.free == nil || !c.free(g) {
@@ -246,7 +246,7 @@ func (w *world) cohortIsNext(t *rapid.T, g *told) {
 func (w *world) deadAreGone(t *rapid.T, died []*Lease) {
 	dead := func(l *Lease) bool { return slices.Contains(died, l) }
 	for h := range w.row.holders() {
-		if dead(h.lease) && !h.kept(w.moment()) {
+		if dead(h.lease) && !h.onHold(w.moment()) {
 			t.Fatalf("grant %d is left of a dead lease", h.Token)
 		}
 	}

@@ -193,7 +193,7 @@ func (o *Op) Withdraw(r *Row, a store.Attempt) store.Answer {
 	o.forgetSkip(r, r.skipped[a.ID])
 	o.leave(r, a.ID)
 	switch h := r.attempt(a.ID); {
-	case h == nil || h.lease.Dead() && !h.kept(o.Now) || !o.mayBeUndelivered(h):
+	case h == nil || h.lease.Dead() && !h.onHold(o.Now) || !o.mayBeUndelivered(h):
 	case h.lease.Alive(o.Now):
 		o.released(r, h, store.NoOutcome, nil)
 		o.free(r, h, "")

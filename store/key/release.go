@@ -25,11 +25,11 @@ func (o *Op) Release(r *Row, c *store.Claim) (v store.Verdict) {
 		}
 		o.released(r, h, c.Outcome, c.Result)
 		o.giveUp(r, h, c)
-	case expired && h.kept(o.Now) && (!c.AtOnce || !h.lease.Renewed() || h.lease.id != c.Lease):
+	case expired && h.onHold(o.Now) && (!c.AtOnce || !h.lease.Renewed() || h.lease.id != c.Lease):
 		if !h.lease.Dead() {
 			h.lease = endedLease // a renewal in flight must not keep the lock
 		}
-	case expired && (h.kept(o.Now) || !h.lease.Dead() || r.queue.len() > 0):
+	case expired && (h.onHold(o.Now) || !h.lease.Dead() || r.queue.len() > 0):
 		o.lapse(r, h, c.Traceparent)
 	case c.Outcome == store.Success && c.Lease != (store.LeaseID{}) && isPast(r, v.Status, c):
 		o.tellSkipped(r) // a repeated release: the first notification of skipped waiters may be lost
@@ -44,7 +44,7 @@ func isPast(r *Row, s store.ClaimStatus, c *store.Claim) bool {
 
 // giveUp ends a grant by release. A hold that is not over keeps the key, unless the claim says AtOnce.
 func (o *Op) giveUp(r *Row, h *holder, c *store.Claim) {
-	if c.AtOnce || !h.kept(o.Now) {
+	if c.AtOnce || !h.onHold(o.Now) {
 		o.free(r, h, c.Traceparent)
 		return
 	}

@@ -102,13 +102,13 @@ type Grant struct {
 }
 
 // held reports whether a living lease holds the key, or a MinHold keeps it.
-func (h *holder) held(now Moment) bool { return h.lease != nil && h.lease.Alive(now) || h.kept(now) }
+func (h *holder) held(now Moment) bool { return h.lease != nil && h.lease.Alive(now) || h.onHold(now) }
 
-// kept reports whether a MinHold keeps the key, with or without a holder.
-func (h *holder) kept(now Moment) bool { return h.hold != nil && h.hold.Alive(now) }
+// onHold reports whether a MinHold keeps the key, with or without a holder.
+func (h *holder) onHold(now Moment) bool { return h.hold != nil && h.hold.Alive(now) }
 
 // visible reports whether there is a grant that keeps the key. The hold of a quiet time is none: nobody sees it, and nobody can end it.
-func (h *holder) visible(now Moment) bool { return h.held(now) && !h.keptQuiet() }
+func (h *holder) visible(now Moment) bool { return h.held(now) && !h.onQuietHold() }
 
 // take makes an asker the holder. A bind:ttl lock lasts at least as long as its hold.
 func (o *Op) take(h *holder, a *asker, key string) {
@@ -149,7 +149,7 @@ func (o *Op) grantedAgain(h *holder, answer *store.Answer) {
 func (o *Op) mayBeUndelivered(h *holder) bool {
 	own := h.by.is(o.By)
 	if h.lease.Renewed() || h.lease.Dead() {
-		return own || !h.kept(o.Now)
+		return own || !h.onHold(o.Now)
 	}
 	return own && !h.Repeated
 }
@@ -195,7 +195,7 @@ func (r *Row) Empty() bool { return r.Token == 0 && !r.Wanted() }
 // Forgettable reports whether the key has been free for so long, and nobody waits for or watches it.
 func (r *Row) Forgettable(now Moment, after time.Duration) bool {
 	switch {
-	case len(r.shares) > 0, r.lease != nil && r.freed == 0, r.kept(now):
+	case len(r.shares) > 0, r.lease != nil && r.freed == 0, r.onHold(now):
 		return false
 	default:
 		return now.Wall.UnixMicro()-r.freed >= after.Microseconds() && !r.Wanted()

@@ -18,7 +18,7 @@ func (o *Op) Visit(r *Row, died []*Lease) {
 	} else {
 		o.Settle(r)
 	}
-	if r.under(died, func(h *holder) bool { return h.kept(o.Now) }) {
+	if r.under(died, func(h *holder) bool { return h.onHold(o.Now) }) {
 		o.tellAll(r)
 	}
 }
@@ -78,7 +78,7 @@ func (o *Op) settleDead(r *Row) (free bool) {
 // dropDead removes shares whose lease is dead and whose MinHold is over.
 func (o *Op) dropDead(r *Row) {
 	r.shares = slices.DeleteFunc(r.shares, func(h *holder) bool {
-		dead := h.lease.Dead() && !h.kept(o.Now)
+		dead := h.lease.Dead() && !h.onHold(o.Now)
 		if dead {
 			o.expired(r, h)
 			r.remember(h)
@@ -105,11 +105,11 @@ func (o *Op) pass(r *Row) (granted bool) {
 }
 
 // taken reports whether a key that was handed on still has a holder. A new share's lease may have died at once.
-func (r *Row) taken() bool { return len(r.shares) > 0 || r.lease != endedLease || r.keptQuiet() }
+func (r *Row) taken() bool { return len(r.shares) > 0 || r.lease != endedLease || r.onQuietHold() }
 
 // expired reports the end of a grant to watchers, unless its release was reported before.
 func (o *Op) expired(r *Row, h *holder) {
-	if !h.Released && !h.keptQuiet() {
+	if !h.Released && !h.onQuietHold() {
 		o.event(r, h.Token, store.Event{Kind: store.EventExpired})
 	}
 }

@@ -52,7 +52,7 @@ func (r *Row) blockers(l *store.Lock, now Moment) {
 		r.together(l, r.shares, store.BlockersShown, now)
 		return
 	}
-	if r.keptQuiet() { // only the end, when to check again
+	if r.onQuietHold() { // only the end, when to check again
 		*l = r.free()
 		l.Holder.ExpiresIn = r.hold.Remaining(now)
 		return
@@ -99,7 +99,7 @@ func (h *holder) share(now Moment) store.Share {
 func (h *holder) show(to *store.Holder, now Moment) {
 	to.Instance, to.Pod, to.Session, to.Owner = h.by.Name, h.by.Pod, h.Session, h.Owner
 	to.Lease, to.Renewed = h.lease.id, h.lease.Renewed()
-	to.HoldPending = !h.lease.Alive(now) && h.kept(now)
+	to.HoldPending = !h.lease.Alive(now) && h.onHold(now)
 	to.AcquiredAt, to.HeldFor, to.ExpiresIn = h.Acquired, h.heldFor(now), h.endsIn(now)
 	to.Data, to.Traceparent = h.Data, h.Traceparent // Data is only replaced as a whole
 }

@@ -33,7 +33,7 @@ func (o *Op) signal(r *Row, h *holder, g store.Signal) {
 	if h.lease.Renewed() && h.lease.signal(g, r.oldest(), o.Engine) {
 		o.News = append(o.News, News{h.lease.by, store.News{Signals: true}})
 	}
-	if g.Kind == store.Break && h.kept(o.Now) {
+	if g.Kind == store.Break && h.onHold(o.Now) {
 		h.hold = nil
 		o.tellAll(r) // they expect the end of the hold
 	}

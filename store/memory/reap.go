@@ -29,14 +29,14 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 		return store.Renewal{}, err
 	}
 	now := s.ns.space.now()
-	found := store.Renewal{Kept: make([]store.LeaseID, 0, len(leases))}
+	found := store.Renewal{Renewed: make([]store.LeaseID, 0, len(leases))}
 	for _, id := range leases {
 		l := s.ns.leases.get(id)
 		if l == nil || !l.Renewed() {
 			continue
 		}
 		if extended, signals := l.Extend(now, l.TTL()); extended {
-			found.Kept = append(found.Kept, id)
+			found.Renewed = append(found.Renewed, id)
 			found.Signals = found.Signals || signals
 		}
 	}

@@ -57,7 +57,7 @@ func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (histor
 }
 
 // Renew implements [cas.Backend]. If somebody keeps a lease's row locked, the others are renewed without it.
-func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (kept []store.LeaseID, history store.History, err error) {
+func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (renewed []store.LeaseID, history store.History, err error) {
 	r := renewal{b: b}
 	for part := range slices.Chunk(leases, leasesAtOnce) {
 		err := r.renew(ctx, part)
@@ -68,16 +68,16 @@ func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (kept []sto
 			}
 		}
 		if err != nil {
-			return r.kept, r.history, cas.Failed("renew", err, true)
+			return r.renewed, r.history, cas.Failed("renew", err, true)
 		}
 	}
-	return r.kept, r.history, nil
+	return r.renewed, r.history, nil
 }
 
 // renewal is one call of Renew.
 type renewal struct {
 	b       *Backend
-	kept    []store.LeaseID
+	renewed []store.LeaseID
 	history store.History
 }
 
@@ -96,13 +96,13 @@ func (r *renewal) renew(ctx context.Context, leases []store.LeaseID) error {
 	if err != nil {
 		return err
 	}
-	if len(r.kept) > 0 && r.history != now.history {
-		r.kept = nil // they were extended in a history that is over
+	if len(r.renewed) > 0 && r.history != now.history {
+		r.renewed = nil // they were extended in a history that is over
 	}
 	r.history = now.history
 	for _, id := range leases {
 		if slices.Contains(exist, id) {
-			r.kept = append(r.kept, id)
+			r.renewed = append(r.renewed, id)
 		}
 	}
 	return nil

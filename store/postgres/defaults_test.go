@@ -249,7 +249,7 @@ func useEverything(t *testing.T, url string) {
 		v[0].Lock.Holder.ExpiresIn < 2*time.Hour-patience || !bytes.Equal(v[0].Lock.Holder.Data, result) {
 		t.Errorf("amended: %+v, %v", v, err)
 	}
-	if r, err := first.Renew(t.Context(), []store.LeaseID{first.lease, uuid.New()}); err != nil || len(r.Kept) != 1 || !r.Signals {
+	if r, err := first.Renew(t.Context(), []store.LeaseID{first.lease, uuid.New()}); err != nil || len(r.Renewed) != 1 || !r.Signals {
 		t.Errorf("renewed: %+v, %v", r, err)
 	}
 	if e, err := first.Elect(t.Context(), time.Minute); err != nil || !e.Elected {

@@ -103,13 +103,13 @@ func TestARenewalFirstAfterAPromotion(t *testing.T) {
 	exec(t, connect(t, url), "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
 	s = startStore(t, url, id)
 	renewal, err := s.Renew(t.Context(), leases)
-	if kept := renewal.Kept; err != nil || len(kept) != len(leases) {
+	if kept := renewal.Renewed; err != nil || len(kept) != len(leases) {
 		t.Errorf("%d of %d are kept: %v", len(kept), len(leases), err)
 	}
 	// The extension happens once. Now an expired lease is dead.
 	exec(t, connect(t, url), "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
-	if renewal, err := s.Renew(t.Context(), leases); err != nil || len(renewal.Kept) != 0 {
-		t.Errorf("%d are kept after they expired: %v", len(renewal.Kept), err)
+	if renewal, err := s.Renew(t.Context(), leases); err != nil || len(renewal.Renewed) != 0 {
+		t.Errorf("%d are kept after they expired: %v", len(renewal.Renewed), err)
 	}
 }
 

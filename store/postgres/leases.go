@@ -119,7 +119,7 @@ func (r *renewal) extend(ctx context.Context, sql statement, leases [][16]byte) 
 	r.unflushed.flushed(r.sent)
 	kept := make(map[store.LeaseID]bool, len(found))
 	for _, e := range found {
-		r.Kept, r.Signals = append(r.Kept, e.lease), r.Signals || e.signalled
+		r.Renewed, r.Signals = append(r.Renewed, e.lease), r.Signals || e.signalled
 		kept[e.lease] = true
 		r.History = e.history
 		if e.reconcile {

@@ -185,7 +185,7 @@ func TestTooOldSidecarTakesNothing(t *testing.T) {
 		t.Errorf("%d locks are held, want only the earlier one", n)
 	}
 	hearTooOld(t, told)
-	if r, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil || len(r.Kept) != 1 {
+	if r, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil || len(r.Renewed) != 1 {
 		t.Errorf("renewal: %+v, %v", r, err)
 	}
 	if v := release(t, s, store.Claim{Key: "held", Token: held.Token, Lease: lease}); v.Status != store.Holds {
@@ -203,7 +203,7 @@ func TestRenewalReportsTooOldSidecar(t *testing.T) {
 	awaitReady(t, s)
 	lease := openLease(t, s, time.Minute)
 	outgrow(t, url)
-	if r, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil || len(r.Kept) != 1 {
+	if r, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil || len(r.Renewed) != 1 {
 		t.Fatalf("renewal: %+v, %v", r, err)
 	}
 	hearTooOld(t, told)

@@ -276,11 +276,11 @@ func (r recorded) OpenLeases(ctx context.Context, leases []store.NewLease) error
 
 func (r recorded) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error) {
 	got, err := r.Store.Renew(ctx, leases)
-	kept, leases := sorted(got.Kept), slices.Clone(leases)
+	renewed, leases := sorted(got.Renewed), slices.Clone(leases)
 	r.note("renew", err, func(s *memory.Store, _ *oracle) (string, error) {
 		machine, err := s.Renew(context.Background(), leases)
-		if !slices.Equal(kept, sorted(machine.Kept)) {
-			return fmt.Sprintf("renewed:\nPostgreSQL  %v\nthe machine %v", kept, machine.Kept), nil
+		if !slices.Equal(renewed, sorted(machine.Renewed)) {
+			return fmt.Sprintf("renewed:\nPostgreSQL  %v\nthe machine %v", renewed, machine.Renewed), nil
 		}
 		return "", err
 	})

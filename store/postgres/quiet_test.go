@@ -225,7 +225,7 @@ func TestGrantsGoOnInTheQuietTime(t *testing.T) {
 		held = askFor("held", s.lease)
 		token = want(t, acquire(t, s, held), store.Granted).Token
 	})
-	if r, err := s.Renew(t.Context(), []store.LeaseID{s.lease}); err != nil || len(r.Kept) != 1 {
+	if r, err := s.Renew(t.Context(), []store.LeaseID{s.lease}); err != nil || len(r.Renewed) != 1 {
 		t.Errorf("renewed %+v, %v", r, err)
 	}
 	claim := store.Claim{Key: "held", Token: token, Lease: s.lease}
@@ -382,7 +382,7 @@ func TestASynchronousStandbyForgetsNothing(t *testing.T) {
 	}
 	renew := func(s engine, lease store.LeaseID) {
 		t.Helper()
-		if r, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil || len(r.Kept) != 1 {
+		if r, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil || len(r.Renewed) != 1 {
 			t.Fatalf("got %+v, %v", r, err)
 		}
 	}

@@ -89,7 +89,7 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 func renewed(t *testing.T, s engine, lease store.LeaseID) store.Renewal {
 	t.Helper()
 	r, err := s.Renew(t.Context(), []store.LeaseID{lease})
-	if err != nil || len(r.Kept) != 1 {
+	if err != nil || len(r.Renewed) != 1 {
 		t.Fatalf("got %+v, %v", r, err)
 	}
 	return r
@@ -110,7 +110,7 @@ func TestARenewalBeginsTheHistory(t *testing.T) {
 			exec(t, s.conn, "UPDATE locksidecar.meta SET server = 'another'")
 			before := lastToken(t, s.url)
 			r, err := s.Renew(t.Context(), leases)
-			if err != nil || len(r.Kept) != n || len(r.Reconcile) != n || r.History == uuid.Nil {
+			if err != nil || len(r.Renewed) != n || len(r.Reconcile) != n || r.History == uuid.Nil {
 				t.Fatalf("got %+v, %v", r, err)
 			}
 			if last := lastToken(t, s.url); last < before+jump {
@@ -136,8 +136,8 @@ func TestARenewalAsksForTheHistoryBeforeItLocks(t *testing.T) {
 	free := pgtest.Query[int64](t, s.url, `WITH free AS (SELECT FROM locksidecar.leases WHERE id IN ($1, $2) FOR NO KEY UPDATE SKIP LOCKED)
 		SELECT count(*) FROM free`, a, b)
 	exec(t, s.other, "COMMIT")
-	if r := done(); len(r.Kept) != 2 {
-		t.Errorf("kept %v", r.Kept)
+	if r := done(); len(r.Renewed) != 2 {
+		t.Errorf("renewed %v", r.Renewed)
 	}
 	if free != 2 {
 		t.Errorf("%d of 2 leases can be extended while a renewal asks for the history", free)

@@ -57,8 +57,8 @@ func TestRenewalBesideLeasesLockedInAnotherOrder(t *testing.T) {
 	exec(t, s.other, "SELECT FROM locksidecar.leases WHERE id = $1 FOR UPDATE NOWAIT", a) // the renewal does not keep it locked
 	exec(t, s.other, touch, a)
 	exec(t, s.other, "COMMIT")
-	if r := done(); len(r.Kept) != 2 || !s.renewed(a) || !s.renewed(b) {
-		t.Errorf("kept %v", r.Kept)
+	if r := done(); len(r.Renewed) != 2 || !s.renewed(a) || !s.renewed(b) {
+		t.Errorf("renewed %v", r.Renewed)
 	}
 }
 
@@ -75,8 +75,8 @@ func TestARenewalWaitsForALeaseAfterTheOthers(t *testing.T) {
 		t.Error("a locked lease was renewed: this does not test the rule")
 	}
 	exec(t, s.other, "COMMIT")
-	if r := done(); len(r.Kept) != 2 || !s.renewed(a) {
-		t.Errorf("kept %v", r.Kept)
+	if r := done(); len(r.Renewed) != 2 || !s.renewed(a) {
+		t.Errorf("renewed %v", r.Renewed)
 	}
 }
 
@@ -97,8 +97,8 @@ func TestARenewalWaitsForNoAcquires(t *testing.T) {
 	poll(t, "all connections but one to wait", func() bool {
 		return pgtest.Query[int64](t, s.url, "SELECT count(*) FROM pg_stat_activity WHERE "+blocked) >= postgres.SharedConns(s.Store)
 	})
-	if r, err := s.Renew(t.Context(), []store.LeaseID{s.lease}); err != nil || len(r.Kept) != 1 {
-		t.Errorf("kept %v, %v", r.Kept, err)
+	if r, err := s.Renew(t.Context(), []store.LeaseID{s.lease}); err != nil || len(r.Renewed) != 1 {
+		t.Errorf("renewed %v, %v", r.Renewed, err)
 	}
 	if _, err := s.HeldUnder(t.Context(), []string{"k"}); err != nil {
 		t.Errorf("held under: %v", err)
@@ -112,7 +112,7 @@ func TestARenewalWaitsForNoAcquires(t *testing.T) {
 	}
 }
 
-// A lease that is reaped while its renewal waits is not kept. This is not an error.
+// A lease that is reaped while its renewal waits is not renewed. This is not an error.
 func TestRenewalDuringAReap(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -122,8 +122,8 @@ func TestRenewalDuringAReap(t *testing.T) {
 	done := s.renewing(a, b)
 	awaitBlocked(t, s.url)
 	exec(t, s.other, "COMMIT")
-	if r := done(); !slices.Equal(r.Kept, []store.LeaseID{b}) {
-		t.Errorf("kept %v, want %v", r.Kept, b)
+	if r := done(); !slices.Equal(r.Renewed, []store.LeaseID{b}) {
+		t.Errorf("renewed %v, want %v", r.Renewed, b)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestRenewalReportsSignals(t *testing.T) {
 		if err != nil || r.Signals != c.signals {
 			t.Errorf("got %+v, %v; want signals: %t", r, err, c.signals)
 		}
-		if n := cluster.Statements(t, s.url, "%locksidecar%"); len(r.Kept) == len(c.leases) && n != 1 {
+		if n := cluster.Statements(t, s.url, "%locksidecar%"); len(r.Renewed) == len(c.leases) && n != 1 {
 			t.Errorf("%d statements", n)
 		}
 	}

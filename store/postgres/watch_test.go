@@ -351,7 +351,7 @@ func TestAWatchEndsWithALeaseThatIsNotRenewed(t *testing.T) {
 	}
 	a.watch(t, "kept")
 	exec(t, connect(t, url), "DELETE FROM locksidecar.leases WHERE id = $1", lost)
-	if r, err := a.Renew(t.Context(), []store.LeaseID{lost, a.lease}); err != nil || len(r.Kept) != 1 {
+	if r, err := a.Renew(t.Context(), []store.LeaseID{lost, a.lease}); err != nil || len(r.Renewed) != 1 {
 		t.Fatalf("got %+v, %v", r, err)
 	}
 	postgres.Tell(t, a.Store, "n", acquired(1, "k"))

@@ -71,13 +71,13 @@ func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) ([]store.Le
 			}
 			return nil
 		})
-	var kept []store.LeaseID
+	var renewed []store.LeaseID
 	for i, id := range leases {
 		if extended[i] == len(b.parts) {
-			kept = append(kept, id)
+			renewed = append(renewed, id)
 		}
 	}
-	return kept, b.together(told), err
+	return renewed, b.together(told), err
 }
 
 func ids(leases []store.LeaseID) []any {

@@ -67,7 +67,7 @@ func emptyBatches(f *fixture) {
 	amended, err = in.Adopt(ctx, nil)
 	count("Adopt", len(amended), err)
 	renewal, err := in.Renew(ctx, nil)
-	count("Renew", len(renewal.Kept), err)
+	count("Renew", len(renewal.Renewed), err)
 	locks, err := in.Get(ctx, nil)
 	count("Get", len(locks), err)
 	count("OpenLeases", 0, in.OpenLeases(ctx, nil))

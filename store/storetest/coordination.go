@@ -187,7 +187,7 @@ func stopMeetsPendingHold(f *fixture) {
 				return err
 			},
 		)
-		b.keptByHold(key, token, 1, longHold)
+		b.isOnHold(key, token, 1, longHold)
 		b.signalled(store.Signal{Kind: store.Break, Key: key, Token: token}, store.Holds)
 		grant := b.awaitNews(next)
 		if l := b.holds(key, grant.Token, 0); l.Stopping != nil {

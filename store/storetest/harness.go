@@ -206,7 +206,7 @@ func (in *instance) renew(leases ...store.LeaseID) []store.LeaseID {
 	if err != nil {
 		in.Fatalf("Renew: %v", err)
 	}
-	return renewal.Kept
+	return renewal.Renewed
 }
 
 func (in *instance) revoke(leases ...store.LeaseID) {

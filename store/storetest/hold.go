@@ -39,7 +39,7 @@ func holdCases() []testCase {
 			b.queued(waiter, 1)
 			a.revoke(ask.Lease)
 			a.revoke(ask.Lease)
-			b.keptByHold("k", token, 1, longHold)
+			b.isOnHold("k", token, 1, longHold)
 			b.want(b.check(waiter), store.Queued)
 			a.notClaimable(ask, token, store.Expired)
 		}},
@@ -55,7 +55,7 @@ func holdCases() []testCase {
 			if !b.Traits().Polls {
 				b.awaitAnyNews(waiter) // it believed that the lease lasts for minutes
 			}
-			b.keptByHold("kept", token, 0, longHold)
+			b.isOnHold("kept", token, 0, longHold)
 			if got := b.granted(b.ask("plain")); got.Token <= plain {
 				f.Errorf("tokens %d, then %d", plain, got.Token)
 			}
@@ -69,8 +69,8 @@ func holdCases() []testCase {
 			a.revoke(reaped.Lease)
 			f.sweep(a)
 			f.sweep(b)
-			b.keptByHold("released", tokens[0], 0, longHold)
-			b.keptByHold("reaped", tokens[1], 0, longHold)
+			b.isOnHold("released", tokens[0], 0, longHold)
+			b.isOnHold("reaped", tokens[1], 0, longHold)
 		}},
 		{"the key of a dead holder is kept until its hold is over", holdOutlivesTheTTL},
 		{"a renewal does not end a hold early", func(f *fixture) {
@@ -125,7 +125,7 @@ func holdCases() []testCase {
 			b.queued(plain, 2)
 			a.released(success(claim(ask, token), `3`))
 			b.awaitSkip(skip, `3`)
-			b.keptByHold("k", token, 1, longHold)
+			b.isOnHold("k", token, 1, longHold)
 			b.queued(plain, 1)
 		}},
 		{"an ask for a key that a hold keeps is queued", func(f *fixture) {
@@ -141,7 +141,7 @@ func holdCases() []testCase {
 				}
 			}
 			b.gaveUp(b.cancel(waiter), 1)
-			b.keptByHold("k", token, 0, longHold)
+			b.isOnHold("k", token, 0, longHold)
 		}},
 		{"a claim of a grant whose hold is over hands the key off if it was not handed off before", func(f *fixture) {
 			a, b := f.pair()
@@ -190,8 +190,8 @@ func (in *instance) askHold(key string, ttl, hold time.Duration) store.Ask {
 	return ask
 }
 
-// keptByHold checks that a pending hold keeps a key. The hold is long and has just begun.
-func (in *instance) keptByHold(key string, token int64, waiting int, hold time.Duration) {
+// isOnHold checks that a pending hold keeps a key. The hold is long and has just begun.
+func (in *instance) isOnHold(key string, token int64, waiting int, hold time.Duration) {
 	in.Helper()
 	l := in.holds(key, token, waiting)
 	if !l.Holder.HoldPending || l.Expired || l.Holder.ExpiresIn > hold || l.Holder.ExpiresIn <= hold-2*patience {
@@ -237,18 +237,18 @@ func releaseLeavesTheHold(f *fixture) {
 	ask.Data = []byte(`{"a":1}`)
 	token := a.granted(ask).Token
 	a.released(claim(ask, token))
-	b.keptByHold("k", token, 0, longHold)
+	b.isOnHold("k", token, 0, longHold)
 	if l := b.lists(store.Query{Limit: 1}, "k")[0]; !l.Holder.HoldPending || l.Token != token {
 		f.Errorf("listed: %+v", l)
 	}
 	a.notClaimable(ask, token, store.Released)
 	a.renew(ask.Lease)
-	b.keptByHold("k", token, 0, longHold)
+	b.isOnHold("k", token, 0, longHold)
 	a.revoke(ask.Lease)
-	b.keptByHold("k", token, 0, longHold)
+	b.isOnHold("k", token, 0, longHold)
 	a.stands(a.release(claim(ask, token)), store.Released)
 	a.withdraw(ask) // no effect: the grant has ended
-	b.keptByHold("k", token, 0, longHold)
+	b.isOnHold("k", token, 0, longHold)
 }
 
 // pendingHoldEnds: the waiter's sidecar first believes that the lease lasts for minutes.
@@ -360,7 +360,7 @@ func holdOfAWaiter(f *fixture) {
 			f.Errorf("%s: expires in %v, want the hold's %v", key, grant.ExpiresIn, longHold)
 		}
 		b.released(claim(waiter, grant.Token))
-		a.keptByHold(key, grant.Token, 0, longHold)
+		a.isOnHold(key, grant.Token, 0, longHold)
 		b.notClaimable(waiter, grant.Token, store.Released)
 	}
 }
@@ -385,7 +385,7 @@ func bindTTLHold(f *fixture) {
 		f.Errorf("expires in %v, want %v", longer.Lock.Holder.ExpiresIn, 2*longHold)
 	}
 	b.released(c)
-	b.keptByHold("k", grant.Token, 0, longHold)
+	b.isOnHold("k", grant.Token, 0, longHold)
 	b.notClaimable(ask, grant.Token, store.Released)
 
 	short := a.askTTL("short", longTTL)
@@ -409,7 +409,7 @@ func holdsInABatch(f *fixture) {
 		f.Fatalf("release: %+v, %v", verdicts, err)
 	}
 	b.awaitNews(waiters[0])
-	b.keptByHold("held", claims[1].Token, 1, longHold)
+	b.isOnHold("held", claims[1].Token, 1, longHold)
 	b.want(b.check(waiters[1]), store.Queued)
 }
 
@@ -423,7 +423,7 @@ func holdUnderASharedLease(f *fixture) {
 	if renewed := a.renew(a.lease); len(renewed) != 1 {
 		f.Fatal("not renewed")
 	}
-	b.keptByHold("kept", token, 0, longHold)
+	b.isOnHold("kept", token, 0, longHold)
 	if l := b.holds("plain", other, 0); l.Holder.HoldPending || l.Holder.ExpiresIn > longTTL {
 		f.Errorf("under the lease of a hold: %+v", l)
 	}
@@ -434,7 +434,7 @@ func holdUnderASharedLease(f *fixture) {
 	a.granted(a.ask("third"))
 	a.revoke(a.lease)
 	b.free("third")
-	b.keptByHold("kept", token, 0, longHold)
+	b.isOnHold("kept", token, 0, longHold)
 	b.want(b.check(again), store.Gone)
 }
 
@@ -446,12 +446,12 @@ func handBackOfAHold(f *fixture) {
 	token := a.granted(ask).Token
 	b.queued(waiter, 1)
 	a.revoke(ask.Lease)
-	b.keptByHold("k", token, 1, longHold)
+	b.isOnHold("k", token, 1, longHold)
 	a.notClaimable(ask, token, store.Expired)
 	c := claim(ask, token)
 	c.AtOnce, c.Lease = true, a.lease
 	a.stands(a.release(c), store.Expired)
-	b.keptByHold("k", token, 1, longHold)
+	b.isOnHold("k", token, 1, longHold)
 	c.Lease = ask.Lease
 	a.stands(a.release(c), store.Expired)
 	grant := b.awaitNews(waiter)

@@ -176,10 +176,10 @@ func (m *machine) renew(t *rapid.T) {
 			m.model.lapsed[modelWatch{by, key}] = true // the owner knows that its watch is over
 		}
 	}
-	for _, ids := range [][]store.LeaseID{got.Kept, want} {
+	for _, ids := range [][]store.LeaseID{got.Renewed, want} {
 		slices.SortFunc(ids, func(a, b store.LeaseID) int { return bytes.Compare(a[:], b[:]) })
 	}
-	if !slices.Equal(got.Kept, want) {
+	if !slices.Equal(got.Renewed, want) {
 		t.Fatalf("renewed %v, want %v", got, want)
 	}
 }

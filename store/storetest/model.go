@@ -140,11 +140,11 @@ func (m *model) lock(key string) *modelLock {
 
 func (m *model) alive(l *modelLease) bool { return l != nil && !l.dead && l.expires.After(m.clock) }
 
-// kept reports whether a hold keeps the key.
-func (m *model) kept(h *modelHold) bool { return h.hold.After(m.clock) }
+// onHold reports whether a hold keeps the key.
+func (m *model) onHold(h *modelHold) bool { return h.hold.After(m.clock) }
 
 // keeps reports whether a grant keeps the key.
-func (m *model) keeps(h *modelHold) bool { return m.alive(h.lease) || m.kept(h) }
+func (m *model) keeps(h *modelHold) bool { return m.alive(h.lease) || m.onHold(h) }
 
 func (m *model) isHeld(k *modelLock) bool { return slices.ContainsFunc(k.holds(), m.keeps) }
 
@@ -174,7 +174,7 @@ func (m *model) revoke(leases ...*modelLease) {
 			k.settle = k.settle || len(k.shares) > 0 && !l.dead
 			switch {
 			case l.dead:
-			case m.kept(h):
+			case m.onHold(h):
 				m.hint(k)
 			default:
 				h.hold = time.Time{}
@@ -419,7 +419,7 @@ func (m *model) withdraw(by int, a store.Attempt) {
 		m.letIn(k)
 	}
 	switch h := k.grantOf(a.ID); {
-	case h == nil || h.lease == nil || h.lease.dead && !m.kept(h) || !m.mayBeUntold(h, by):
+	case h == nil || h.lease == nil || h.lease.dead && !m.onHold(h) || !m.mayBeUntold(h, by):
 	case m.alive(h.lease):
 		m.tell(k, h, store.Event{Kind: store.EventReleased})
 		m.giveUp(k, h, true)
@@ -441,12 +441,12 @@ func (m *model) release(by int, c store.Claim) store.ClaimStatus {
 		}
 		m.tell(k, h, store.Event{Kind: store.EventReleased, Outcome: c.Outcome, Result: c.Result})
 		m.giveUp(k, h, c.AtOnce)
-	case expired && m.kept(h) && (!c.AtOnce || !h.lease.renewed || h.holder.Lease != c.Lease):
+	case expired && m.onHold(h) && (!c.AtOnce || !h.lease.renewed || h.holder.Lease != c.Lease):
 		if !h.lease.dead {
 			k.expire(h)
 			h.lease = &modelLease{dead: true} // this lock is no longer renewed
 		}
-	case expired && (m.kept(h) || !h.lease.dead || len(k.line) > 0):
+	case expired && (m.onHold(h) || !h.lease.dead || len(k.line) > 0):
 		m.lapse(k, h)
 	case c.Outcome == store.Success && c.Lease != store.LeaseID{} && (standing == store.Released || c.Token < k.token):
 		m.tellSkipped(k)

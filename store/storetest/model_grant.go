@@ -27,7 +27,7 @@ func (m *model) handOff(k *modelLock) {
 
 // dropDead forgets dead shares without a hold.
 func (m *model) dropDead(k *modelLock) {
-	k.shares = slices.DeleteFunc(k.shares, func(h *modelHold) bool { return h.lease.dead && !m.kept(h) })
+	k.shares = slices.DeleteFunc(k.shares, func(h *modelHold) bool { return h.lease.dead && !m.onHold(h) })
 }
 
 // fits reports whether only the queue can block an ask.
@@ -85,7 +85,7 @@ func (m *model) grant(k *modelLock, a modelAsker) {
 func (m *model) giveUp(k *modelLock, h *modelHold, atOnce bool) {
 	h.released = true
 	k.ends[h.token] = store.Released
-	if atOnce || !m.kept(h) {
+	if atOnce || !m.onHold(h) {
 		m.pass(k, h)
 		return
 	}
@@ -123,7 +123,7 @@ func (m *model) letIn(k *modelLock) {
 // due reports whether waiters may get a key, or a share of it, as soon as somebody meets the key: a grant's lease is
 // dead, and its hold is over. The waiters know when that is, and their checks must hand the key on. Other operations may.
 func (m *model) due(k *modelLock) bool {
-	over := func(h *modelHold) bool { return h.lease != nil && h.lease.dead && !m.kept(h) }
+	over := func(h *modelHold) bool { return h.lease != nil && h.lease.dead && !m.onHold(h) }
 	return len(k.line) > 0 && slices.ContainsFunc(k.holds(), over)
 }
 
@@ -215,7 +215,7 @@ func (h *modelHold) repeatedBy(instance int) {
 // must not have been returned to another instance.
 func (m *model) mayBeUntold(h *modelHold, instance int) bool {
 	if h.holder.TTL == 0 {
-		return h.holder.by == instance || !m.kept(h)
+		return h.holder.by == instance || !m.onHold(h)
 	}
 	return h.holder.by == instance && !h.repeated
 }

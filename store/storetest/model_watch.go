@@ -97,7 +97,7 @@ func (m *model) signalOne(k *modelLock, h *modelHold, g store.Signal) {
 			k.expire(h)
 		}
 		m.pass(k, h)
-	case m.kept(h):
+	case m.onHold(h):
 		h.hold = time.Time{}
 		m.hint(k)
 	}

@@ -16,7 +16,7 @@ func moveCases() []testCase {
 		{"a renewal does not name leases of the current history for a reconciliation", func(f *fixture) {
 			a := f.instance("a")
 			renewal, err := a.Renew(a.ctx(), []store.LeaseID{a.lease})
-			if err != nil || len(renewal.Kept) != 1 || len(renewal.Reconcile) != 0 {
+			if err != nil || len(renewal.Renewed) != 1 || len(renewal.Reconcile) != 0 {
 				f.Fatalf("got %+v, %v", renewal, err)
 			}
 			if held := a.heldUnder("k"); held.History != renewal.History {

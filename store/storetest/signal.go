@@ -90,7 +90,7 @@ func signalCases() []testCase {
 			a.revoke(ask.Lease)
 			b.signalled(stop("k", "why"), store.Holds)
 			a.hasSignals(0, ask.Lease)
-			b.keptByHold("k", token, 0, longHold)
+			b.isOnHold("k", token, 0, longHold)
 		}},
 		{"a stop ends with the release, also when a hold keeps the key", func(f *fixture) {
 			a, b := f.pair()
@@ -98,7 +98,7 @@ func signalCases() []testCase {
 			token := a.granted(ask).Token
 			b.signalled(stop("k", ""), store.Holds)
 			a.released(claim(ask, token))
-			b.keptByHold("k", token, 0, longHold)
+			b.isOnHold("k", token, 0, longHold)
 			if l := b.get("k"); l.Stopping != nil {
 				f.Errorf("stopping although it was released: %+v", l)
 			}
@@ -197,7 +197,7 @@ func (in *instance) renewalSays(want bool, leases ...store.LeaseID) {
 	if err != nil {
 		in.Fatalf("Renew: %v", err)
 	}
-	if len(renewal.Kept) != len(leases) || renewal.Signals != want {
+	if len(renewal.Renewed) != len(leases) || renewal.Signals != want {
 		in.Fatalf("renewed %+v, want signals %v", renewal, want)
 	}
 }

@@ -94,8 +94,8 @@ func (aq *Acquirer) Holdings() *holdings.Set { return aq.holdings }
 // Run checks waiting attempts when they are due, until ctx ends.
 func (aq *Acquirer) Run(ctx context.Context) { aq.Queue.watch(ctx) }
 
-// Kept counts stored items. Without calls, all counts are zero.
-func (aq *Acquirer) Kept() map[string]int {
+// Remembered counts what is remembered of calls, for tests. Without calls, all counts are zero.
+func (aq *Acquirer) Remembered() map[string]int {
 	aq.arrivals.mu.Lock()
 	defer aq.arrivals.mu.Unlock()
 	return map[string]int{

@@ -17,7 +17,7 @@ func (b *Attempt) Start(ctx context.Context, now time.Time) {
 		b.arrival = b.aq.arrivals.join(b.req)
 	}
 	ask := b.firstAsk(now)
-	if b.recalls || b.aq.isLate(b.arrival, b.repeated) {
+	if b.onlyRecalls || b.aq.isLate(b.arrival, b.repeated) {
 		b.enqueue(ctx)
 		return
 	}

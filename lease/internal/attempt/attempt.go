@@ -20,15 +20,15 @@ import (
 // still wins. So a grant is never lost or leaked. phase.go draws its phases.
 type Attempt struct {
 	// NewAttempt sets these fields. They never change.
-	aq       *Acquirer
-	s        *holdings.Session // nil with BindTTL
-	quota    *holdings.Quota   // of the call, in the session
-	req      *types.Request
-	id       store.AttemptID
-	tr       *observe.Trace  // of the call
-	began    time.Time       // of the call, for Waited
-	inFlight *sync.WaitGroup // of the call
-	recalls  bool            // see Call.Recalls
+	aq          *Acquirer
+	s           *holdings.Session // nil with BindTTL
+	quota       *holdings.Quota   // of the call, in the session
+	req         *types.Request
+	id          store.AttemptID
+	tr          *observe.Trace  // of the call
+	began       time.Time       // of the call, for Waited
+	inFlight    *sync.WaitGroup // of the call
+	onlyRecalls bool            // see Call.RecallOnce
 
 	// The call sets these fields before the first question. arrival is nil if the call does not wait.
 	// runInCaller: the call's goroutine runs the first question: see batcher.Lane.Do. cacheVersion is of the held cache.
@@ -95,7 +95,7 @@ func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
 	}
 	b := &Attempt{
 		aq: c.aq, s: c.S, quota: &c.Quota, req: c.req, arrival: came, began: c.began, repeated: c.repeated, tr: c.tr, inFlight: &c.inFlight,
-		recalls: c.recalls,
+		onlyRecalls: c.onlyRecalls,
 	}
 	b.under.Store(l)
 	b.inFlight.Add(1)

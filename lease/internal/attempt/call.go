@@ -42,8 +42,8 @@ type Call struct {
 	// WasQueued: the call has had a queue position. After that, it waits through an outage.
 	WasQueued bool
 	rest      time.Duration
-	// recalls: the call does not wait, but is queued for a moment: see Recalls.
-	recalls bool
+	// onlyRecalls: the call does not wait. It is queued for a moment, so that another sidecar learns of it: see RecallOnce.
+	onlyRecalls bool
 
 	// The end of the call: see StartTimer and endWait. time fires when the wait is over, and again when the store's time after it
 	// is over. timed: the wait is over. over is closed when the store's time of a call that does not wait is over; nil: time fires then.
@@ -123,7 +123,7 @@ func (c *Call) tryUntilDecided() (types.Grant, error) {
 		if err == nil {
 			return g, nil
 		}
-		if c.Recalls(err) {
+		if c.RecallOnce(err) {
 			continue
 		}
 		// A lost lease, a lost queue position or an outage may pass (retry.go). All else is the call's answer.
@@ -340,7 +340,7 @@ func (c *Call) deliver(b *Attempt, g types.Grant) (types.Grant, error) {
 	if c.S != nil && c.S.HasEnded() {
 		return types.Grant{}, types.ErrSessionEnded
 	}
-	return types.Grant{}, b.whyNotKept()
+	return types.Grant{}, b.whyHandedBack()
 }
 
 // Until waits until something is closed, or returns why the call gives up before.
@@ -390,7 +390,7 @@ func (c *Call) Timeout() error {
 	if e.Position == 0 {
 		e.Position = e.Lock.QueueLength + 1
 	}
-	if c.recalls { // it did not wait
+	if c.onlyRecalls { // it did not wait
 		return &types.HeldError{Lock: e.Lock}
 	}
 	return e

@@ -37,7 +37,7 @@ func (b *Attempt) mayKeep() func() bool {
 // outlivesLoss reports whether the loss of the lease leaves something of a session's attempt in the store: a MinHold lasts longer than
 // the lease, and a lease that was lost early is revoked only at its deadline. A bind:ttl attempt does not end with its lease.
 func (b *Attempt) outlivesLoss() bool {
-	return b.req.Bind == types.BindSession && (b.req.MinHold > 0 || b.Lease().KeptUntilDeadline(b.aq.clk.Now()))
+	return b.req.Bind == types.BindSession && (b.req.MinHold > 0 || b.Lease().LostEarly(b.aq.clk.Now()))
 }
 
 // beginCleanup records that the store may be changed until settled is called. The attempt must not have ended.
@@ -127,7 +127,7 @@ func (aq *Acquirer) ReleaseClaim(ctx context.Context, c store.Claim, mayKeep fun
 }
 
 // ReleaseMoved releases a lock that has ended here, and that the store has moved to a lease, which the caller has pinned. If the lock was
-// lost early, its app may still believe in it: then this follows at the deadline, and the lease is kept until then. If the app gives the lock
+// lost early, its app may still believe in it: then this follows at the deadline, and the lease stays pinned until then. If the app gives the lock
 // up before, its own release is sent at once.
 func (aq *Acquirer) ReleaseMoved(h *holdings.Lock, c store.Claim, to *heartbeat.Lease, settled func()) {
 	to.Pin()
@@ -136,11 +136,11 @@ func (aq *Acquirer) ReleaseMoved(h *holdings.Lock, c store.Claim, to *heartbeat.
 		settled()
 	}
 	release := func() { aq.ReleaseClaim(context.Background(), c, aq.MayKeep(to, 0), unpin) }
-	kept := h.KeptUntil()
+	until := h.BelievedUntil()
 	switch {
-	case kept.IsZero():
+	case until.IsZero():
 		release()
-	case !aq.later.After(kept.Sub(aq.clk.Now()), release): // the sidecar stops: the revocation of its leases ends the lock
+	case !aq.later.After(until.Sub(aq.clk.Now()), release): // the sidecar stops: the revocation of its leases ends the lock
 		unpin()
 	}
 }

@@ -47,7 +47,7 @@ func (c *Call) Arrive() (came *Arrival, late bool) {
 	if c.req.Wait != 0 {
 		came = c.aq.arrivals.join(c.req)
 	}
-	return came, c.recalls || c.aq.isLate(came, c.repeated)
+	return came, c.onlyRecalls || c.aq.isLate(came, c.repeated)
 }
 
 // Leave stops the call's timer and ends its trace.

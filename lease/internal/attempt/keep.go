@@ -109,7 +109,7 @@ func (b *Attempt) mayBeKept() bool {
 }
 
 // take makes a key that was kept the attempt's. It returns false if the lock is handed back after that.
-func (b *Attempt) take(g *keep.Grant, token int64, t clock.Tick) (kept bool) {
+func (b *Attempt) take(g *keep.Grant, token int64, t clock.Tick) (stays bool) {
 	aq := b.aq
 	grant := store.Answer{Outcome: store.Granted, Token: token, AcquiredAt: g.AcquiredAt(t.Now), ExpiresIn: b.Lease().Remaining(t)}
 	b.mu.Lock()
@@ -122,12 +122,12 @@ func (b *Attempt) take(g *keep.Grant, token int64, t clock.Tick) (kept bool) {
 	g.Lease.Unpin() // the lock has pinned it
 	aq.obs.Took(b.tr.Carry(context.Background()))
 	// After a failover, locks are verified that were here when the lease was retired. This one may have come later.
-	if kept = !aq.leases.Retired(g.Lease); !kept {
+	if stays = !aq.leases.Retired(g.Lease); !stays {
 		b.Cancel()
 	}
 	aq.tellIfRecalled(g, token)
 	b.end()
-	return kept
+	return stays
 }
 
 // giveUp tells how a key that was kept is given up: the release that was put off is sent, until the store confirms it, or the lease is dead. The key's

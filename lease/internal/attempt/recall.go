@@ -11,12 +11,12 @@ import (
 // RecallWait is for how long a call that does not wait is queued behind another sidecar that may only keep the key.
 const RecallWait = 20 * time.Millisecond
 
-// Recalls reports whether a call that does not wait asks once more, in the queue, because it was denied by another sidecar that may keep the key for nobody. The
+// RecallOnce lets a call that does not wait ask once more, in the queue, if it was denied by another sidecar that may keep the key for nobody. The
 // queue position is the recall: the other sidecar gives the key up, or says that a session has it. Then, or after [RecallWait], the call is
-// refused as others are. If somebody waits already, the key was recalled before.
-func (c *Call) Recalls(err error) bool {
+// refused as others are. If somebody waits already, the key was recalled before, and RecallOnce returns false.
+func (c *Call) RecallOnce(err error) bool {
 	held, denied := errors.AsType[*types.HeldError](err)
-	if !denied || c.recalls || c.req.Wait != 0 {
+	if !denied || c.onlyRecalls || c.req.Wait != 0 {
 		return false
 	}
 	if l := &held.Lock; !l.Kept || l.QueueLength > 0 || l.Holder.Instance == c.aq.cfg.Instance {
@@ -24,7 +24,7 @@ func (c *Call) Recalls(err error) bool {
 	}
 	own := *c.req
 	own.Wait = c.aq.clk.Now().Sub(c.began) + RecallWait
-	c.req, c.recalls = &own, true
+	c.req, c.onlyRecalls = &own, true
 	c.stopTimer()
 	c.timer, c.time, c.over = nil, nil, nil
 	return true
@@ -33,7 +33,7 @@ func (c *Call) Recalls(err error) bool {
 // refusedBy ends the wait of a call that only recalls the key, if the holder has it for a session, or if others wait. Its question was sent at
 // the given time.
 func (b *Attempt) refusedBy(ans *store.Answer, sent time.Time) {
-	if !b.recalls || ans.Lock.Kept && ans.Position <= 1 {
+	if !b.onlyRecalls || ans.Lock.Kept && ans.Position <= 1 {
 		return
 	}
 	if !ans.Lock.Kept { // the next calls are denied as this one

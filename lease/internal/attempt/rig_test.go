@@ -100,9 +100,9 @@ func (r *rig) nothingLeft() {
 	for _, l := range held {
 		r.t.Errorf("%q is held, and %d wait", l.Key, l.QueueLength)
 	}
-	for what, n := range r.aq.Kept() {
+	for what, n := range r.aq.Remembered() {
 		if n != 0 {
-			r.t.Errorf("%d %s are kept", n, what)
+			r.t.Errorf("%d %s are remembered", n, what)
 		}
 	}
 	for _, l := range r.Leases.All() {

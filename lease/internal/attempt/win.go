@@ -36,11 +36,11 @@ func (b *Attempt) win(ans *store.Answer, asked time.Time) {
 	}
 	// The lock becomes the session's, as an undelivered one: the app sees it when its call returns ([Call.Await]). If nobody wants it any more, or the
 	// lease is lost, it is handed back.
-	kept := b.takeAndUnlock(ans, asked, t, cohort)
-	if !kept {
+	won := b.takeAndUnlock(ans, asked, t, cohort)
+	if !won {
 		b.handBack(ans.Token)
 	}
-	if kept && cohort != nil && cohort.grant != nil {
+	if won && cohort != nil && cohort.grant != nil {
 		b.aq.keeps.Won(cohort.grant)
 		b.aq.tellIfRecalled(cohort.grant, ans.Token)
 	}
@@ -49,25 +49,25 @@ func (b *Attempt) win(ans *store.Answer, asked time.Time) {
 
 // takeAndUnlock makes the grant the call's, and reports whether the call has it. The caller holds b.mu, which
 // is unlocked here.
-func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick, cohort *Cohort) (kept bool) {
+func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick, cohort *Cohort) (won bool) {
 	// A grant found by the first question is not a hand-off, because a repeated request may find an old grant.
 	handedOver := b.wasQueued || since.IsZero() || b.phase != asking && ans.HandedBy != ""
 	g := b.grantOf(ans, t.Now)
 	b.since = since
 	var before []*holdings.Lock
-	if kept = b.leaving&callerLeft == 0; kept {
-		before, kept = b.join(&g, ans, t, cohort)
+	if won = b.leaving&callerLeft == 0; won {
+		before, won = b.join(&g, ans, t, cohort)
 	}
 	var err error
-	if !kept {
-		err = b.whyNotKept()
+	if !won {
+		err = b.whyHandedBack()
 	}
 	b.grantLocked(g, t.Now, err)
 	b.mu.Unlock()
 	switch {
-	case kept && handedOver:
+	case won && handedOver:
 		b.aq.obs.HandedOver(b.tr, ans.HandedBy, ans.GrantedFor)
-	case kept:
+	case won:
 		b.tr.FoundFree()
 	}
 	for _, h := range before {
@@ -75,12 +75,12 @@ func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick
 	}
 	b.aq.heldCache.Drop(b.req.Key)
 	b.aq.GrantLasts(t.Now, b.lasts())
-	return kept
+	return won
 }
 
-// whyNotKept returns why a call does not get the grant of its attempt. Another attempt of a repeatable request
+// whyHandedBack returns why a call does not get the grant of its attempt. Another attempt of a repeatable request
 // would find the same grant, which is being handed back.
-func (b *Attempt) whyNotKept() error {
+func (b *Attempt) whyHandedBack() error {
 	if b.req.Bind == types.BindTTL || clock.Past(b.until, b.aq.clk.Now()) {
 		return &store.Error{Op: "acquire", Err: errors.New("the grant was over when the store's answer came")}
 	}

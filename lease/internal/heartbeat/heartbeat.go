@@ -113,15 +113,15 @@ func (ls *Leases) InUse() (ids []store.LeaseID) {
 			ids = append(ids, l.id)
 		}
 	}
-	return append(ids, idsOf(ls.keptUntilDeadline())...)
+	return append(ids, idsOf(ls.lostEarly())...)
 }
 
 // LostEarly reports whether a lease was lost before its deadline, which has not come yet.
-func (ls *Leases) LostEarly() bool { return len(ls.keptUntilDeadline()) > 0 }
+func (ls *Leases) LostEarly() bool { return len(ls.lostEarly()) > 0 }
 
-func (ls *Leases) keptUntilDeadline() []*Lease {
+func (ls *Leases) lostEarly() []*Lease {
 	now := ls.cfg.Clock.Now()
-	return slices.DeleteFunc(ls.unrevoked(), func(l *Lease) bool { return !l.KeptUntilDeadline(now) })
+	return slices.DeleteFunc(ls.unrevoked(), func(l *Lease) bool { return !l.LostEarly(now) })
 }
 
 // Left returns the number of living leases, the shortest remaining time of trust, and the smallest such

@@ -60,7 +60,7 @@ func (b *bench) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 	b.renewed++
 	r, err := b.Store.Renew(ctx, leases)
 	r.History = b.history
-	for _, id := range r.Kept {
+	for _, id := range r.Renewed {
 		if b.openedIn[id] != b.history {
 			r.Reconcile = append(r.Reconcile, id)
 		}

@@ -87,8 +87,8 @@ func (ls *Leases) renew(due []*Lease) {
 	r := renewal{ls: ls, sent: ls.cfg.Clock.Now(), early: clock.Jitter()}
 	r.suspended = ls.cfg.Clock.Suspended(r.sent)
 	answer, err := ls.sendRenewal(due)
-	confirmed := make(map[store.LeaseID]bool, len(answer.Kept))
-	for _, id := range answer.Kept {
+	confirmed := make(map[store.LeaseID]bool, len(answer.Renewed))
+	for _, id := range answer.Renewed {
 		confirmed[id] = true
 	}
 	if answer.Signals {

@@ -91,6 +91,6 @@ func (l *Lease) Deadline() time.Time {
 	return tm.deadline
 }
 
-// KeptUntilDeadline reports whether the lease was lost early: before its deadline, which has not come. The store may have it until the
+// LostEarly reports whether the lease was lost early: before its deadline, which has not come. The store may have it until the
 // deadline.
-func (l *Lease) KeptUntilDeadline(now time.Time) bool { return l.Lost() && now.Before(l.Deadline()) }
+func (l *Lease) LostEarly(now time.Time) bool { return l.Lost() && now.Before(l.Deadline()) }

@@ -22,21 +22,21 @@ func (s *Session) loseUnreleasedLocked(h *Lock, reason types.LostReason) bool {
 		h.unpinLocked()
 	}
 	ref := grantRef{h.Key, h.Token}
-	if l, noted := s.lost[ref]; first && noted && h.Lease().KeptUntilDeadline(s.set.clk.Now()) {
+	if l, noted := s.lost[ref]; first && noted && h.Lease().LostEarly(s.set.clk.Now()) {
 		l.lock = h
 		s.lost[ref] = l
 	}
 	return first
 }
 
-// forgetKeptLocked removes and returns lost locks that still need a release. The caller holds s.mu.
-func (s *Session) forgetKeptLocked() (kept []*Lock) {
+// forgetLostEarlyLocked removes and returns the locks that were lost early, which still need a release. The caller holds s.mu.
+func (s *Session) forgetLostEarlyLocked() (early []*Lock) {
 	for ref := range s.lost {
 		if h := s.forgetLostLocked(ref); h != nil {
-			kept = append(kept, h)
+			early = append(early, h)
 		}
 	}
-	return kept
+	return early
 }
 
 // forgetLostLocked removes and returns a lost lock if it still needs a release, otherwise nil. The caller holds s.mu.
@@ -48,17 +48,17 @@ func (s *Session) forgetLostLocked(ref grantRef) *Lock {
 	h := l.lock
 	l.lock = nil
 	s.lost[ref] = l
-	if !h.Lease().KeptUntilDeadline(s.set.clk.Now()) {
+	if !h.Lease().LostEarly(s.set.clk.Now()) {
 		return nil
 	}
 	return h
 }
 
-// KeptUntil is until when the app of a lock that was lost early, and not given up, may believe in it: its lease's deadline. Zero: it may not.
-func (h *Lock) KeptUntil() time.Time {
+// BelievedUntil is until when the app of a lock that was lost early, and not given up, may believe in it: its lease's deadline. Zero: it may not.
+func (h *Lock) BelievedUntil() time.Time {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	if l := h.Lease(); h.s.lost[grantRef{h.Key, h.Token}].lock == h && l.KeptUntilDeadline(h.s.set.clk.Now()) {
+	if l := h.Lease(); h.s.lost[grantRef{h.Key, h.Token}].lock == h && l.LostEarly(h.s.set.clk.Now()) {
 		return l.Deadline()
 	}
 	return time.Time{}

@@ -155,16 +155,16 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	// From now on, a grant does not enter the session, but is handed back.
 	s.ended = true
 	// All its locks leave it, and the app is told of each one that it loses. Lost locks that the store may still have are released, too.
-	kept := s.forgetKeptLocked()
+	early := s.forgetLostEarlyLocked()
 	var left atomic.Int64
-	left.Store(int64(s.held.count() + len(kept)))
+	left.Store(int64(s.held.count() + len(early)))
 	settled := func() {
 		if left.Add(-1) == 0 {
 			close(s.released)
 		}
 	}
-	releases := make([]*Release, 0, s.held.count()+len(kept))
-	for _, h := range kept {
+	releases := make([]*Release, 0, s.held.count()+len(early))
+	for _, h := range early {
 		releases = append(releases, h.newEnd(settled))
 	}
 	for h := range s.held.all {

@@ -144,25 +144,25 @@ func (hs *Set) Observe(st *observe.State) {
 	st.Held, st.OldestHold = hs.count(hs.clk.Now().Sub(hs.began))
 }
 
-// Kept counts stored items by name, for tests.
-func (hs *Set) Kept() map[string]int {
-	kept := map[string]int{"locks": int(hs.locks.Load())}
+// Remembered counts what is remembered, by name, for tests.
+func (hs *Set) Remembered() map[string]int {
+	all := map[string]int{"locks": int(hs.locks.Load())}
 	for i := range hs.shards {
-		kept["keys"] += hs.shards[i].locks.count()
+		all["keys"] += hs.shards[i].locks.count()
 	}
 	for _, s := range hs.All() {
 		s.mu.Lock()
-		kept["pending calls"] += s.pending
-		kept["undelivered locks"] += s.undelivered
-		kept["releases"] += len(s.releasing)
-		kept["entrances"] += len(s.entrances)
+		all["pending calls"] += s.pending
+		all["undelivered locks"] += s.undelivered
+		all["releases"] += len(s.releasing)
+		all["entrances"] += len(s.entrances)
 		for h := range s.held.all {
-			kept["entries"] += len(h.entered)
+			all["entries"] += len(h.entered)
 		}
 		s.mu.Unlock()
-		kept["requests"] += s.Requests.Count()
+		all["requests"] += s.Requests.Count()
 	}
-	return kept
+	return all
 }
 
 // shownTypes limits the key types of held locks that are counted separately: more than the metrics show,

@@ -113,7 +113,7 @@ func (s *Session) Deliver(quotas ...*Quota) bool {
 func (s *Session) HandBackLock(q *Quota, settled func()) *Release {
 	h, now := s.LockOf(q), s.set.clk.Now()
 	r := h.newEnd(settled)
-	if s.forget(h, End{Release: r}) || h.Lease().KeptUntilDeadline(now) || h.heldFor(now) < h.minHold {
+	if s.forget(h, End{Release: r}) || h.Lease().LostEarly(now) || h.heldFor(now) < h.minHold {
 		return r
 	}
 	return nil

@@ -326,7 +326,7 @@ func (g *group) advance() error {
 			for _, later := range attempts[i+1:] {
 				later.Cancel()
 			}
-			if c.Recalls(err) {
+			if c.RecallOnce(err) {
 				return g.settled(g.calls[first+i+1 : first+len(attempts)])
 			}
 			return c.MayGoOn(err)

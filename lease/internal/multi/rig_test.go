@@ -124,10 +124,10 @@ func (r *rig) nothingLeft() {
 	for _, l := range held {
 		r.t.Errorf("%q is held, and %d wait", l.Key, l.QueueLength)
 	}
-	for _, kept := range []map[string]int{r.aq.Kept(), r.aq.Holdings().Kept()} {
-		for what, n := range kept {
+	for _, remembered := range []map[string]int{r.aq.Remembered(), r.aq.Holdings().Remembered()} {
+		for what, n := range remembered {
 			if n != 0 {
-				r.t.Errorf("%d %s are kept", n, what)
+				r.t.Errorf("%d %s are remembered", n, what)
 			}
 		}
 	}

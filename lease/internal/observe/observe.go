@@ -51,7 +51,7 @@ type Recorder interface {
 	Cached(kind string)
 	KeptGranted()
 	Recalled(hadPaid bool)
-	Renewed(took time.Duration, kept, lost, failed int)
+	Renewed(took time.Duration, renewed, lost, failed int)
 	SessionEnded(reason string)
 	Observe(state func() State)
 	ObserveFleet(fleet func() (store.Stats, bool))
@@ -129,12 +129,12 @@ const (
 )
 
 // Renewal records how long a renewal of leases took, how many were due, and how many the store confirmed.
-func (o *Observer) Renewal(took time.Duration, due, kept int, err error) {
-	lost, failed := due-kept, 0
+func (o *Observer) Renewal(took time.Duration, due, renewed int, err error) {
+	lost, failed := due-renewed, 0
 	if err != nil {
-		lost, failed = 0, due-kept
+		lost, failed = 0, due-renewed
 	}
-	o.Renewed(took, kept, lost, failed)
+	o.Renewed(took, renewed, lost, failed)
 }
 
 // Refusal is a refused call.

@@ -170,7 +170,7 @@ func (d *server) Renew(ctx context.Context, leases []store.LeaseID) (store.Renew
 	defer d.mu.Unlock()
 	renewal, err := d.Store.Renew(ctx, leases)
 	renewal.History = d.history
-	for _, id := range renewal.Kept {
+	for _, id := range renewal.Renewed {
 		if d.openedIn[id] != d.history {
 			renewal.Reconcile = append(renewal.Reconcile, id)
 		}

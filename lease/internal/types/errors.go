@@ -21,7 +21,7 @@ var (
 	ErrWithdrawn = errors.New("the request was released by its request_id before it was granted")
 )
 
-// ErrRowLocked: another session kept the key's row locked until the store's timeout.
+// ErrRowLocked: another session had the key's row locked until the store's timeout.
 var ErrRowLocked = errors.New("another database session keeps the row of this key locked")
 
 // RowLocked is the error of an operation that did nothing because of a locked row. It needs no withdrawal,

@@ -150,8 +150,8 @@ func noConnection(t *testing.T, c *client) {
 		done, err := far.Swap(far.ctx, []cas.Swap{{Key: fmt.Sprint("ns/after/", rand.Uint64()), Data: []byte("x")}}) //nolint:gosec // of a test
 		return err == nil && done[0].Done
 	})
-	if kept, _, err := far.Renew(far.ctx, []store.LeaseID{lease}); err != nil || len(kept) != 1 {
-		t.Errorf("a renewal: %v, %v", kept, err)
+	if renewed, _, err := far.Renew(far.ctx, []store.LeaseID{lease}); err != nil || len(renewed) != 1 {
+		t.Errorf("a renewal: %v, %v", renewed, err)
 	}
 }
 

@@ -35,8 +35,8 @@ func newHistory(t *testing.T, c *client) {
 		forgotten = c.done(cas.Swap{Key: "ns/forgotten", Data: []byte("x"), Leases: []store.LeaseID{lease}, Living: []store.LeaseID{lease}, Tokens: 1})
 		gone = c.done(cas.Swap{Key: "ns/gone", Data: []byte("x"), Tokens: 1})
 		gone = c.done(cas.Swap{Key: "ns/gone", Version: gone.Version, Delete: true, Tokens: 0})
-		if kept, now, err := c.Renew(c.ctx, []store.LeaseID{lease}); err != nil || len(kept) != 1 || now != history {
-			t.Errorf("a renewal before: %v in %v, %v", kept, now, err)
+		if renewed, now, err := c.Renew(c.ctx, []store.LeaseID{lease}); err != nil || len(renewed) != 1 || now != history {
+			t.Errorf("a renewal before: %v in %v, %v", renewed, now, err)
 		}
 		died = time.Now()
 	})

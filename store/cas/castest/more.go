@@ -154,10 +154,10 @@ func leases(t *testing.T, c *client) {
 	if !c.alive(one) || !c.alive(two) || c.alive(never) {
 		t.Errorf("alive: %v, %v, want true, true; one that was never opened: %v", c.alive(one), c.alive(two), c.alive(never))
 	}
-	kept, _, err := c.Renew(c.ctx, []store.LeaseID{one, never, two})
+	renewed, _, err := c.Renew(c.ctx, []store.LeaseID{one, never, two})
 	c.must(err)
-	if !slices.Equal(kept, []store.LeaseID{one, two}) {
-		t.Errorf("a renewal kept %v, want %v", kept, []store.LeaseID{one, two})
+	if !slices.Equal(renewed, []store.LeaseID{one, two}) {
+		t.Errorf("renewed %v, want %v", renewed, []store.LeaseID{one, two})
 	}
 	_, err = c.OpenLeases(c.ctx, []cas.NewLease{{NewLease: store.NewLease{ID: one, TTL: ttl}, Instance: "one"}}) // again
 	c.must(err)
@@ -169,10 +169,10 @@ func leases(t *testing.T, c *client) {
 	if c.alive(one) || !c.alive(two) {
 		t.Errorf("after the end of one: %v, %v", c.alive(one), c.alive(two))
 	}
-	kept, _, err = c.Renew(c.ctx, []store.LeaseID{one, two})
+	renewed, _, err = c.Renew(c.ctx, []store.LeaseID{one, two})
 	c.must(err)
-	if !slices.Equal(kept, []store.LeaseID{two}) {
-		t.Errorf("a renewal kept %v, want %v", kept, []store.LeaseID{two})
+	if !slices.Equal(renewed, []store.LeaseID{two}) {
+		t.Errorf("renewed %v, want %v", renewed, []store.LeaseID{two})
 	}
 	if c.alive(one) {
 		t.Error("a renewal has opened a dead lease")
@@ -192,8 +192,8 @@ func leases(t *testing.T, c *client) {
 			t.Fatalf("lease %d of %d is dead", i, len(ids))
 		}
 	}
-	if kept, _, err = c.Renew(c.ctx, ids); err != nil || len(kept) != len(ids) {
-		t.Errorf("a renewal of %d leases kept %d: %v", len(ids), len(kept), err)
+	if renewed, _, err = c.Renew(c.ctx, ids); err != nil || len(renewed) != len(ids) {
+		t.Errorf("a renewal of %d leases renewed %d: %v", len(ids), len(renewed), err)
 	}
 	c.must(c.Revoke(c.ctx, ids))
 	if c.alive(ids[0]) || c.alive(ids[149]) {
@@ -231,9 +231,9 @@ func leaseEnds(t *testing.T, c *client) {
 func renewalsKeep(t *testing.T, c *client) {
 	lease := c.open(short, "one")
 	for began := time.Now(); time.Since(began) < 2*short; time.Sleep(short / 8) {
-		kept, _, err := c.Renew(c.ctx, []store.LeaseID{lease})
+		renewed, _, err := c.Renew(c.ctx, []store.LeaseID{lease})
 		c.must(err)
-		if len(kept) != 1 || !c.alive(lease) {
+		if len(renewed) != 1 || !c.alive(lease) {
 			t.Fatalf("a renewed lease died after %s", time.Since(began))
 		}
 	}

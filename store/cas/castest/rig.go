@@ -114,8 +114,8 @@ func (r *Rig) OpenLease(ttl time.Duration) store.LeaseID {
 
 // Keeps renews a lease once.
 func (r *Rig) Keeps(id store.LeaseID) bool {
-	kept, _, err := r.backend.Renew(r.Ctx, []store.LeaseID{id})
-	return err == nil && len(kept) == 1
+	renewed, _, err := r.backend.Renew(r.Ctx, []store.LeaseID{id})
+	return err == nil && len(renewed) == 1
 }
 
 // Log is a log that tests read.

@@ -239,12 +239,12 @@ func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (store.
 // Renew extends leases.
 func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, store.History, error) {
 	leases = slices.Clone(leases)
-	var kept []store.LeaseID
+	var renewed []store.LeaseID
 	var history store.History
-	if err := b.request(ctx, "Renew", func() { kept, history = b.server.renew(leases) }); err != nil {
+	if err := b.request(ctx, "Renew", func() { renewed, history = b.server.renew(leases) }); err != nil {
 		return nil, store.History{}, err
 	}
-	return kept, history, nil
+	return renewed, history, nil
 }
 
 // Revoke ends leases.

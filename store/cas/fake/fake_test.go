@@ -138,11 +138,11 @@ func TestLeasesEndExactly(t *testing.T) {
 		if s := c.alive(lease); !s.Alive || s.Left != 1 {
 			c.Fatalf("at the last moment: %+v", s)
 		}
-		if kept, _, _ := c.Renew(c.Context(), []store.LeaseID{lease, uuid.New()}); !slices.Equal(kept, []store.LeaseID{lease}) {
-			c.Fatalf("renewed %v", kept)
+		if renewed, _, _ := c.Renew(c.Context(), []store.LeaseID{lease, uuid.New()}); !slices.Equal(renewed, []store.LeaseID{lease}) {
+			c.Fatalf("renewed %v", renewed)
 		}
 		time.Sleep(time.Second)
-		if kept, _, _ := c.Renew(c.Context(), []store.LeaseID{lease}); len(kept) != 0 || c.alive(lease).Alive {
+		if renewed, _, _ := c.Renew(c.Context(), []store.LeaseID{lease}); len(renewed) != 0 || c.alive(lease).Alive {
 			c.Fatal("an expired lease was renewed")
 		}
 		if found, _ := c.Opened(c.Context(), "me"); len(found) != 0 {

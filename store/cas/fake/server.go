@@ -265,16 +265,16 @@ func (s *Server) open(leases []cas.NewLease) store.History {
 	return s.history
 }
 
-func (s *Server) renew(leases []store.LeaseID) (kept []store.LeaseID, history store.History) {
+func (s *Server) renew(leases []store.LeaseID) (renewed []store.LeaseID, history store.History) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range leases {
 		if l := s.alive(id); l != nil {
 			l.expires = time.Now().Add(l.ttl)
-			kept = append(kept, id)
+			renewed = append(renewed, id)
 		}
 	}
-	return kept, s.history
+	return renewed, s.history
 }
 
 func (s *Server) revoke(leases []store.LeaseID) {

@@ -154,7 +154,7 @@ DECLARE
     p record;
     queued integer := 0; -- waiters that did not wait before
     alive boolean; -- the holder's lease lives
-    kept boolean; -- a min_hold keeps the key, with a holder or without
+    on_hold boolean; -- a min_hold keeps the key, with a holder or without
     available boolean;
     quiet timestamptz; -- the end of the quiet time
     together text[]; -- keys whose attempts were enqueued by one statement
@@ -223,7 +223,7 @@ BEGIN
         END IF;
         shown.now := clock_timestamp();
         alive := coalesce(h.expires_at > shown.now, false);
-        kept := coalesce(l.hold_until > shown.now, false);
+        on_hold := coalesce(l.hold_until > shown.now, false);
 
         -- A repeat finds its grant, even if the lease under which it would wait is dead, because a
         -- bind:ttl lock has another lease.
@@ -282,7 +282,7 @@ BEGIN
             AND (l.share_limit = 0 OR l.share_limit > (
                 SELECT count(*) FROM locksidecar.shares k WHERE k.namespace = ns AND k.key = w.key));
         ELSE
-            available := l.lease_id IS NULL OR (h.id IS NULL AND NOT kept AND NOT (l.contended AND EXISTS (
+            available := l.lease_id IS NULL OR (h.id IS NULL AND NOT on_hold AND NOT (l.contended AND EXISTS (
                 SELECT FROM locksidecar.waiters q
                 WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL)));
         END IF;
@@ -296,11 +296,11 @@ BEGIN
                 IF NOT shared THEN
                     l := locksidecar.keep_quiet(l, quiet);
                 END IF;
-                available := false; kept := true;
+                available := false; on_hold := true;
             END IF;
         END IF;
         mismatch := false;
-        IF w.share_limit IS NOT NULL AND NOT available AND (alive OR kept) THEN
+        IF w.share_limit IS NOT NULL AND NOT available AND (alive OR on_hold) THEN
             m := locksidecar.other_limits(l, w.share_limit);
             mismatch := m.mismatch;
             IF m.to_reap IS NOT NULL THEN
@@ -321,7 +321,7 @@ BEGIN
             FROM locksidecar.give(w, its_instance, its_pod, '', ask.keepable) g;
             shown.now := clock_timestamp();
             holders := NULL;
-        ELSIF NOT alive AND NOT kept THEN
+        ELSIF NOT alive AND NOT on_hold THEN
             ask.state := 'dead';
             ask.dead := l.lease_id; shown.lease_id := h.id;
         ELSE

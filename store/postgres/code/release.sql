@@ -58,7 +58,7 @@ DECLARE
     l locksidecar.locks;
     s locksidecar.leases;
     m record;
-    kept boolean; -- a min_hold keeps the key
+    on_hold boolean; -- a min_hold keeps the key
     ends_hold boolean;
     r record;
     settling bigint; -- the claim after which a shared key is to be settled
@@ -106,20 +106,20 @@ BEGIN
             UPDATE locksidecar.waiters q SET outcome = 'success', result = c.result
             WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.skip AND q.outcome IS NULL;
         END IF;
-        kept := coalesce(l.hold_until > clock_timestamp(), false);
-        ends_hold := kept AND c.at_once AND (release.state = 'holds' OR (release.state = 'expired' AND l.lease_id = c.lease_id));
+        on_hold := coalesce(l.hold_until > clock_timestamp(), false);
+        ends_hold := on_hold AND c.at_once AND (release.state = 'holds' OR (release.state = 'expired' AND l.lease_id = c.lease_id));
         IF ends_hold THEN
             UPDATE locksidecar.locks SET hold_until = NULL WHERE namespace = ns AND key = c.key;
         END IF;
-        IF kept AND NOT ends_hold AND release.state = 'holds' THEN
+        IF on_hold AND NOT ends_hold AND release.state = 'holds' THEN
             handed.outcome := 'hold_pending';
             l.lease_id := gen_random_uuid(); l.attempt_id := NULL; l.stopping := NULL; l.stop_reason := NULL;
             PERFORM locksidecar.write_back(l);
             DELETE FROM locksidecar.leases WHERE id = s.id AND NOT renewed;
-        ELSIF kept AND NOT ends_hold AND release.state = 'expired' AND s.id IS NOT NULL THEN
+        ELSIF on_hold AND NOT ends_hold AND release.state = 'expired' AND s.id IS NOT NULL THEN
             l.lease_id := gen_random_uuid();
             PERFORM locksidecar.write_back(l);
-        ELSIF release.state = 'holds' OR ends_hold OR (release.state = 'expired' AND NOT kept
+        ELSIF release.state = 'holds' OR ends_hold OR (release.state = 'expired' AND NOT on_hold
             AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
         THEN
             handed := locksidecar.pass_on(l, s, c.traceparent);
@@ -128,7 +128,7 @@ BEGIN
             END IF;
         END IF;
 
-        IF handed.outcome = 'hold_pending' OR (release.state = 'released' AND kept) THEN
+        IF handed.outcome = 'hold_pending' OR (release.state = 'released' AND on_hold) THEN
             SELECT f.hints, f.hint_instances INTO handed.hints, handed.hint_instances
             FROM locksidecar.first_waiters(ns, c.key, 100) f;
         ELSIF release.state = 'unknown' AND c.token < l.token AND s.id IS NOT NULL AND l.attempt_id IS NOT NULL THEN

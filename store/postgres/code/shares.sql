@@ -122,11 +122,11 @@ DECLARE
     n bigint;
 BEGIN
     SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = k;
-    SELECT sum(h.n)::bigint, bool_or(NOT h.kept AND s.id IS NULL),
-        array_agg(s.id) FILTER (WHERE NOT h.kept AND s.expires_at <= clock_timestamp())
+    SELECT sum(h.n)::bigint, bool_or(NOT h.on_hold AND s.id IS NULL),
+        array_agg(s.id) FILTER (WHERE NOT h.on_hold AND s.expires_at <= clock_timestamp())
     INTO n, look.settle, look.to_reap
     FROM (
-        SELECT lease_id, coalesce(hold_until > clock_timestamp(), false) AS kept, count(*) AS n
+        SELECT lease_id, coalesce(hold_until > clock_timestamp(), false) AS on_hold, count(*) AS n
         FROM locksidecar.shares WHERE namespace = ns AND key = k GROUP BY 1, 2
     ) h
     LEFT JOIN locksidecar.leases s ON s.id = h.lease_id;
@@ -341,7 +341,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     l locksidecar.locks;
     s locksidecar.leases;
-    kept boolean;
+    on_hold boolean;
 BEGIN
     release_share.settle := false;
     l := locksidecar.as_lock(whole, claimed_token, NULL);
@@ -362,10 +362,10 @@ BEGIN
         UPDATE locksidecar.waiters q SET outcome = 'success', result = release_share.result
         WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.skip AND q.outcome IS NULL;
     END IF;
-    kept := coalesce(l.hold_until > clock_timestamp(), false);
+    on_hold := coalesce(l.hold_until > clock_timestamp(), false);
     IF l.lease_id = locksidecar.shared_lease() THEN -- there is no such share
-        kept := false;
-    ELSIF kept AND NOT (at_once AND (release_share.state = 'holds' OR l.lease_id = claimed_lease)) THEN
+        on_hold := false;
+    ELSIF on_hold AND NOT (at_once AND (release_share.state = 'holds' OR l.lease_id = claimed_lease)) THEN
         IF release_share.state = 'holds' OR (release_share.state = 'expired' AND s.id IS NOT NULL) THEN
             l.lease_id := gen_random_uuid();
             IF release_share.state = 'holds' THEN
@@ -387,7 +387,7 @@ BEGIN
     IF handed.outcome IS NOT NULL THEN
         handed.ended := claimed_token;
     END IF;
-    IF handed.outcome = 'hold_pending' OR (release_share.state = 'released' AND kept) THEN
+    IF handed.outcome = 'hold_pending' OR (release_share.state = 'released' AND on_hold) THEN
         SELECT f.hints, f.hint_instances INTO handed.hints, handed.hint_instances
         FROM locksidecar.first_waiters(l.namespace, l.key, 100) f;
     ELSIF handed.outcome IS NULL AND claimed_lease <> '00000000-0000-0000-0000-000000000000' THEN

@@ -29,7 +29,7 @@ DECLARE
     whole locksidecar.locks;
     l locksidecar.locks; -- this, or a share
     s locksidecar.leases;
-    kept boolean; -- a min_hold keeps the key
+    on_hold boolean; -- a min_hold keeps the key
     its_token bigint;
 BEGIN
     PERFORM locksidecar.in_history();
@@ -57,15 +57,15 @@ BEGIN
             signal.again := CASE a.kind WHEN 'stop' THEN l.stopping IS NOT NULL ELSE EXISTS (
                 SELECT FROM locksidecar.signals g
                 WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token AND g.kind = a.kind) END;
-            kept := coalesce(l.hold_until > clock_timestamp(), false);
-            signal.held := (kept AND l.hold_instance IS NOT NULL OR coalesce(s.expires_at > clock_timestamp(), false))
+            on_hold := coalesce(l.hold_until > clock_timestamp(), false);
+            signal.held := (on_hold AND l.hold_instance IS NOT NULL OR coalesce(s.expires_at > clock_timestamp(), false))
                 AND a.token IN (0, l.token);
             IF signal.held AND a.kind = 'stop' AND (l.stopping IS NULL OR l.stop_reason IS DISTINCT FROM a.reason) THEN
                 signal.stopping := coalesce(l.stopping, clock_timestamp());
                 l.stopping := signal.stopping; l.stop_reason := a.reason;
                 PERFORM locksidecar.write_back(l);
             END IF;
-            IF signal.held AND kept AND a.kind = 'break' THEN
+            IF signal.held AND on_hold AND a.kind = 'break' THEN
                 l.hold_until := NULL;
                 PERFORM locksidecar.write_back(l);
                 SELECT f.hints, f.hint_instances INTO signal.hints, signal.hint_instances
