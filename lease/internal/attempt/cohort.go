@@ -229,14 +229,16 @@ func (b *Attempt) takeNext(ans *store.Answer, under *heartbeat.Lease, c *Cohort)
 		return nil, elsewhere
 	}
 	next = c.serve(b.id)
-	if !b.takeAndUnlock(ans, time.Time{}, t, next) {
-		b.mu.Lock()
+	got := b.getLocked(ans, time.Time{}, t, next)
+	if !got.won {
 		b.result = types.Grant{} // the next member gets this token
-		b.mu.Unlock()
-		b.end()
+	}
+	b.mu.Unlock()
+	b.noteGot(ans, &got, t.Now)
+	b.end()
+	if !got.won {
 		return next, ended
 	}
-	b.end()
 	return next, taken
 }
 

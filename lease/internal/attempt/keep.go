@@ -113,7 +113,10 @@ func (b *Attempt) take(g *keep.Grant, token int64, t clock.Tick) (stays bool) {
 	aq := b.aq
 	grant := store.Answer{Outcome: store.Granted, Token: token, AcquiredAt: g.AcquiredAt(t.Now), ExpiresIn: b.Lease().Remaining(t)}
 	b.mu.Lock()
-	if !b.takeAndUnlock(&grant, t.Now, t, takenCohort(g, b.id, t.Now)) {
+	got := b.getLocked(&grant, t.Now, t, takenCohort(g, b.id, t.Now))
+	b.mu.Unlock()
+	b.noteGot(&grant, &got, t.Now)
+	if !got.won {
 		aq.keeps.Return(g) // nobody wants it any more, or the session or the lease has just ended
 		aq.giveUp(g, false)
 		b.end()

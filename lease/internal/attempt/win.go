@@ -36,46 +36,57 @@ func (b *Attempt) win(ans *store.Answer, asked time.Time) {
 	}
 	// The lock becomes the session's, as an undelivered one: the app sees it when its call returns ([Call.Await]). If nobody wants it any more, or the
 	// lease is lost, it is handed back.
-	won := b.takeAndUnlock(ans, asked, t, cohort)
-	if !won {
+	got := b.getLocked(ans, asked, t, cohort)
+	b.mu.Unlock()
+	b.noteGot(ans, &got, t.Now)
+	if !got.won {
 		b.handBack(ans.Token)
 	}
-	if won && cohort != nil && cohort.grant != nil {
+	if got.won && cohort != nil && cohort.grant != nil {
 		b.aq.keeps.Won(cohort.grant)
 		b.aq.tellIfRecalled(cohort.grant, ans.Token)
 	}
 	b.end()
 }
 
-// takeAndUnlock makes the grant the call's, and reports whether the call has it. The caller holds b.mu, which
-// is unlocked here.
-func (b *Attempt) takeAndUnlock(ans *store.Answer, since time.Time, t clock.Tick, cohort *Cohort) (won bool) {
+// got is what became of a grant: see getLocked.
+type got struct {
+	// won: the call has it. handedOver: by a hand-off.
+	won, handedOver bool
+	// before are the lost locks of the key that this session still had.
+	before []*holdings.Lock
+}
+
+// getLocked makes the grant the call's, if anybody still wants it. The caller holds b.mu, and then calls noteGot without it.
+func (b *Attempt) getLocked(ans *store.Answer, since time.Time, t clock.Tick, cohort *Cohort) (got got) {
 	// A grant found by the first question is not a hand-off, because a repeated request may find an old grant.
-	handedOver := b.wasQueued || since.IsZero() || b.phase != asking && ans.HandedBy != ""
+	got.handedOver = b.wasQueued || since.IsZero() || b.phase != asking && ans.HandedBy != ""
 	g := b.grantOf(ans, t.Now)
 	b.since = since
-	var before []*holdings.Lock
-	if won = b.leaving&callerLeft == 0; won {
-		before, won = b.join(&g, ans, t, cohort)
+	if b.leaving&callerLeft == 0 {
+		got.before, got.won = b.join(&g, ans, t, cohort)
 	}
 	var err error
-	if !won {
+	if !got.won {
 		err = b.whyHandedBack()
 	}
 	b.grantLocked(g, t.Now, err)
-	b.mu.Unlock()
+	return got
+}
+
+// noteGot tells others of a grant.
+func (b *Attempt) noteGot(ans *store.Answer, got *got, now time.Time) {
 	switch {
-	case won && handedOver:
+	case got.won && got.handedOver:
 		b.aq.obs.HandedOver(b.tr, ans.HandedBy, ans.GrantedFor)
-	case won:
+	case got.won:
 		b.tr.FoundFree()
 	}
-	for _, h := range before {
+	for _, h := range got.before {
 		h.Lose(types.LostExpired)
 	}
 	b.aq.heldCache.Drop(b.req.Key)
-	b.aq.GrantLasts(t.Now, b.lasts())
-	return won
+	b.aq.GrantLasts(now, b.lasts())
 }
 
 // whyHandedBack returns why a call does not get the grant of its attempt. Another attempt of a repeatable request
