@@ -2,7 +2,26 @@
 // does no I/O itself: it calls the operations of a [store.Store] in the right order. It reads time through
 // one [clock.Clock], so tests run it under virtual time.
 //
-// docs/how-it-works.md has the rooms below this package, and the function that tells each flow.
+// # The way of a call
+//
+//	            an acquire               a release                       news of the store
+//	                ▼                        ▼                                  ▼
+//	lease       Manager.Acquire          Manager.Release                    Manager.News
+//	                │ several keys: multi    ▼                                  ▼
+//	attempt         │                    Acquirer.release                   Queue.News
+//	                ▼                      │   │   └─▶ keep: the key stays for   │
+//	            Call.Acquire               │   │       the next session here     │
+//	                │ makes one or more    │   ▼ the next call here              ▼ a queued call
+//	                ▼                      │  its attempt wins              its attempt wins
+//	            Attempt ── wins ──┐        │
+//	                │             ▼        │
+//	holdings        │   sessions: who has which lock; what is released leaves its session first
+//	heartbeat       │   leases: for how long a lock may be trusted
+//	                ▼ asks                 ▼ claims
+//	lanes       many calls become one operation of the store, by package batcher
+//
+// A lock is won in one place: Attempt.win, or Attempt.take if this sidecar kept its key. docs/how-it-works.md has all rooms, and the function that
+// tells each flow.
 //
 // # Who trusts what
 //

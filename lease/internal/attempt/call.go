@@ -58,7 +58,15 @@ func (aq *Acquirer) NewCall(ctx context.Context, s *holdings.Session, req *types
 	return &Call{aq: aq, ctx: ctx, S: s, req: req}
 }
 
-// Acquire tells how a call gets its lock.
+// Acquire tells how a call gets its lock:
+//
+//  1. It may get or be refused the lock without the store: its owner has it, or the key was seen held a moment ago. See Acquire.
+//  2. It makes attempts until one wins, or until it gives up: tryUntilDecided. What may pass leads to another attempt: retry.go.
+//  3. Each attempt takes its place behind earlier calls for the key (arrivals.go), and gets an open lease: try, lease.
+//  4. If this sidecar keeps the key, the attempt takes it: takeKept. Otherwise it asks the store: Start (ask.go). A lane makes one statement of many asks.
+//  5. The answer comes to onAcquire: the attempt wins (win.go), waits (enqueue.go), or is over (end.go).
+//  6. Meanwhile the call waits for the end of the attempt: Await. The lock that was won is the app's when the call returns: deliver. If the call must end
+//     before, it leaves the attempt, which hands back what it still wins.
 func (c *Call) Acquire() (types.Grant, error) {
 	aq, s, req := c.aq, c.S, c.req
 	// If the owner holds the key already, it enters the lock again. The store does not know that.
