@@ -182,6 +182,9 @@ func TestTogether(t *testing.T) {
 				if err := ls.Acquires.Submit(t.Context(), ask, func(store.Answer, error) {}); err != nil {
 					t.Fatal(err)
 				}
+				if i == 0 {
+					synctest.Wait()
+				}
 			}
 			time.Sleep(time.Minute)
 		}
