@@ -230,9 +230,6 @@ func (s *session) acquire(ctx context.Context, what *asked, body acquireBody) (g
 	defer s.answered()
 	sent := time.Now()
 	err = s.do(ctx, c, answer)
-	if err == nil && ctx.Err() != nil { // nobody waits for the lock any more
-		err = s.t.failure(ctx, c, ctx.Err())
-	}
 	if err != nil {
 		what.unanswered = what.unanswered || ctx.Err() != nil || hasNoAnswer(err)
 		return nil, nil, err

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Tracer makes spans of acquires and releases. Package otel of this repository has one for OpenTelemetry.
+// Tracer makes spans of acquires and releases. With OpenTelemetry, Start is a call of a tracer's Start with the kind client, and Inject one of the
+// propagator's Inject with a propagation.HeaderCarrier. What the spans should have: docs/api.md, Traces.
 type Tracer interface {
 	// Start begins a span, a child of the one of ctx. Calls are made with the returned context, and end is called once.
 	Start(ctx context.Context, span Span) (_ context.Context, end func(SpanEnd))

@@ -353,3 +353,56 @@ func TestTraces(t *testing.T) {
 		t.Errorf("the app's own: %v", parent)
 	}
 }
+
+// A lock that is bound to its TTL is none of the session, so its calls do not name a session that may be over.
+func TestALockOfATTLOutlivesTheSession(t *testing.T) {
+	c := fake(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/v1":
+			_, _ = io.WriteString(w, `{"version":"v0","features":["bind_ttl"]}`)
+		case session_(w, r):
+		case r.Method == http.MethodPut:
+			_, _ = io.WriteString(w, strings.Replace(aGrant, `"bind":"session"`, `"bind":"ttl"`, 1))
+		case r.Header.Get("Lock-Session") != "":
+			w.WriteHeader(http.StatusGone)
+			_, _ = io.WriteString(w, `{"code":"session_ended","detail":"it is over"}`)
+		default:
+			_, _ = io.WriteString(w, `{"released":true,"reentry":0,"held_ms":1}`)
+		}
+	})
+	lock, err := c.Acquire(t.Context(), "k", BindToTTL(), Wait(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.session.end("disconnected", sessionEnded())
+	if err := lock.Err(); err != nil {
+		t.Errorf("it is lost with the session: %v", err)
+	}
+	if err := lock.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The release of an entry names the request that made it, so a repeated one does not end two.
+func TestTheReleaseOfAnEntryNamesIt(t *testing.T) {
+	var entered, ended acquireBody
+	c := fake(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/v1":
+			_, _ = io.WriteString(w, `{"version":"v0","features":["reentrant"]}`)
+		case session_(w, r):
+		case r.Method == http.MethodPut:
+			_ = json.NewDecoder(r.Body).Decode(&entered)
+			_, _ = io.WriteString(w, aGrant)
+		default:
+			_ = json.NewDecoder(r.Body).Decode(&ended)
+			_, _ = io.WriteString(w, `{"released":true,"reentry":0,"held_ms":1}`)
+		}
+	})
+	if err := c.Do(t.Context(), "k", func(context.Context, *Lock) error { return nil }, Reentrant(), Wait(0)); err != nil {
+		t.Fatal(err)
+	}
+	if entered.RequestID == "" || ended.RequestID != entered.RequestID || !strings.HasPrefix(entered.Owner, "task-") {
+		t.Errorf("entered by %+v, released by %q", entered, ended.RequestID)
+	}
+}

@@ -6,7 +6,7 @@ const client = new Client({ name: "compose" });
 
 /** One of all apps makes a report at a time, in the order in which they asked. */
 async function report() {
-  await client.withLock("report:daily", { data: { app: "node" } }, async (lock) => {
+  await client.lock("report:daily", { data: { app: "node" } }, async (lock) => {
     console.log(`the report is mine, fencing token ${lock.token}`);
     await sleep(1000 + 3000 * Math.random());
   });

@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package locksidecartest starts a real sidecar for the tests of an app, without a database, which misbehaves on request.
 //
 //	func TestTheReportEndsWhenItsLockIsLost(t *testing.T) {
@@ -7,7 +9,7 @@
 //		...
 //	}
 //
-// It needs the program locksidecar: in LOCKSIDECAR_BINARY, else in PATH.
+// It needs the program locksidecar, in LOCKSIDECAR_BINARY, else in PATH, and a Unix system.
 package locksidecartest
 
 import (

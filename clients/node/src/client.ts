@@ -101,6 +101,11 @@ export class Client {
     throw new InvalidRequestError('onSuccess: "skip" has no lock to return; use client.once or client.tryAcquire');
   }
 
+  /** shared waits for a share of a lock: shared holders do not exclude each other. As `acquire` with `mode: "shared"`. */
+  shared(key: string, options: AcquireOptions = {}): Promise<Lock> {
+    return this.acquire(key, { ...options, mode: "shared" });
+  }
+
   /** tryAcquire returns a result where `acquire` throws a `NotGrantedError`. By default it does not wait. */
   tryAcquire(key: string, options?: AcquireOptions): Promise<TryAcquireResult>;
   tryAcquire(key: string, options: TryAcquireOptions): Promise<TryAcquireResult | Skipped>;
@@ -135,16 +140,16 @@ export class Client {
   }
 
   /**
-   * withLock runs a function under a lock, returns its result, and releases the lock. If the function throws, its error goes on,
-   * and a failed release is a process warning. If not, a lost lock is a `LockLostError`. With `reentrant`, calls to withLock inside
+   * lock runs a function under a lock, returns its result, and releases the lock. If the function throws, its error goes on,
+   * and a failed release is a process warning. If not, a lost lock is a `LockLostError`. With `reentrant`, calls to lock inside
    * of the function enter the lock again.
    */
-  withLock<T>(key: string, run: Run<T>): Promise<T>;
-  withLock<T>(key: string, options: AcquireOptions, run: Run<T>): Promise<T>;
-  async withLock<T>(key: string, ...rest: [Run<T>] | [AcquireOptions, Run<T>]): Promise<T> {
+  lock<T>(key: string, run: Run<T>): Promise<T>;
+  lock<T>(key: string, options: AcquireOptions, run: Run<T>): Promise<T>;
+  async lock<T>(key: string, ...rest: [Run<T>] | [AcquireOptions, Run<T>]): Promise<T> {
     const [options, run] = optionsAndRun<AcquireOptions, Run<T>>(rest, acquireChecks);
     if (options.reentrant && options.owner === undefined && this.#tasks.getStore() === undefined) {
-      return this.#tasks.run(newTask(), () => this.withLock(key, options, run));
+      return this.#tasks.run(newTask(), () => this.lock(key, options, run));
     }
     const lock = await this.acquire(key, options);
     return under(lock, () => run(lock));
@@ -211,7 +216,7 @@ export class Client {
   ): (...args: A) => Promise<T> {
     callback("the function to run", run);
     checkOptions(options, acquireChecks);
-    return (...args) => this.withLock(typeof key === "string" ? key : key(...args), options, () => run(...args));
+    return (...args) => this.lock(typeof key === "string" ? key : key(...args), options, () => run(...args));
   }
 
   /**
@@ -326,7 +331,7 @@ export class Client {
 
   /**
    * watchLeader yields the data of the leader, now and after each change: null without a leader. As `events` in all else. The next
-   * leader's data comes when it is elected. A later `setData` is not an event.
+   * leader's data comes when it is elected. A later `update` is not an event.
    */
   watchLeader(key: string, options: EventsOptions = {}): AsyncIterableIterator<Json> & AsyncDisposable {
     return new LeaderWatch(this.events(key, options));
@@ -450,7 +455,7 @@ export class Client {
     const owner = options.owner ?? (reentrant ? this.#tasks.getStore() : undefined);
     if (reentrant && owner === undefined) {
       throw new InvalidRequestError(
-        "reentrant needs an owner: give one, or call it inside of client.asTask or of a client.withLock that is reentrant",
+        "reentrant needs an owner: give one, or call it inside of client.asTask or of a client.lock that is reentrant",
       );
     }
     return {

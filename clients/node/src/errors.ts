@@ -213,8 +213,8 @@ export class UnavailableError extends LocksidecarError {
 }
 
 /** `limit`: too many sessions, locks of a session, or waiters. */
-export class LimitError extends UnavailableError {
-  override name = "LimitError";
+export class LimitReachedError extends UnavailableError {
+  override name = "LimitReachedError";
 }
 
 /** `store_unavailable`: the sidecar cannot reach its database. Nothing was granted, or the sidecar withdraws it. */

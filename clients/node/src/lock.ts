@@ -151,8 +151,8 @@ export class Lock {
     return this.#amend({ ttl_ms: ttlMs, data: options.data });
   }
 
-  /** setData replaces `holder.data`. Null removes it. Throws as `check` does. */
-  async setData(data: Json): Promise<CheckResult> {
+  /** update replaces `holder.data`. Null removes it. Throws as `check` does. */
+  async update(data: Json): Promise<CheckResult> {
     json("data", data);
     return this.#amend({ data });
   }

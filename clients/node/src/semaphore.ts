@@ -33,7 +33,7 @@ export class Semaphore {
     return this.#locks.tryAcquire(this.key, this.#place(options));
   }
 
-  /** run runs a function with a place, and returns its result. As `client.withLock`. */
+  /** run runs a function with a place, and returns its result. As `client.lock`. */
   run<T>(run: (place: Lock) => T | PromiseLike<T>): Promise<T>;
   run<T>(options: SemaphoreOptions, run: (place: Lock) => T | PromiseLike<T>): Promise<T>;
   async run<T>(

@@ -243,7 +243,7 @@ export class Session {
       this.#warned = true;
       process.emitWarning(
         `acquire: a call has waited ${Session.ownKeyMs / 1000} s for ${JSON.stringify(own.key)}, which this client has held all the time (token ${own.token}). ` +
-          "If the code that waits is also the code that releases the lock, it waits for ever: give waitMs, or use withLock, which refuses this at once",
+          "If the code that waits is also the code that releases the lock, it waits for ever: give waitMs, or use client.lock, which refuses this at once",
         { type: "LocksidecarWarning", code: "waits_for_itself" },
       );
     };

@@ -22,7 +22,7 @@ export type LockRequestCallback<T, L> = (lock: L) => T | PromiseLike<T>;
 
 /** The calls of a client that a request makes. */
 interface Locks {
-  withLock<T>(
+  lock<T>(
     key: string,
     options: { mode?: Mode | undefined; signal?: AbortSignal | undefined },
     run: LockRequestCallback<T, Lock>,
@@ -40,7 +40,7 @@ export async function request<T>(
   refuse(options, callback);
   const { mode, signal } = options;
   if (!options.ifAvailable) {
-    return client.withLock(name, { mode, signal }, callback);
+    return client.lock(name, { mode, signal }, callback);
   }
   const got = await client.tryAcquire(name, { mode });
   return got.granted ? under(got.lock, () => callback(got.lock)) : callback(null);

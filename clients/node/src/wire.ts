@@ -5,8 +5,8 @@ import {
   DrainingError,
   ForbiddenError,
   InvalidRequestError,
-  LimitError,
   LimitMismatchError,
+  LimitReachedError,
   LockHeldError,
   LockLostError,
   LocksidecarError,
@@ -197,7 +197,7 @@ export function errorOf(
         waitedMs: w["waited_ms"] as number,
       });
     case "limit":
-      return new LimitError(code, message, details);
+      return new LimitReachedError(code, message, details);
     case "store_unavailable":
       return new StoreUnavailableError(code, message, details);
     case "draining":

@@ -109,7 +109,7 @@ describe("acquire", () => {
     await assert.rejects(client.tryAcquire("unknown", wrong), refused);
     await assert.rejects(client.acquireMany(["unknown"], wrong), refused);
     await assert.rejects(
-      client.withLock("unknown", wrong, () => assert.fail()),
+      client.lock("unknown", wrong, () => assert.fail()),
       refused,
     );
     await assert.rejects(
@@ -138,7 +138,7 @@ describe("acquire", () => {
       await assert.rejects(client.acquire("refused", wrong), expected);
       await assert.rejects(client.tryAcquire("refused", wrong), expected);
       await assert.rejects(client.acquireMany(["refused"], wrong), expected);
-      await assert.rejects(client.withLock("refused", wrong, never), expected);
+      await assert.rejects(client.lock("refused", wrong, never), expected);
       await assert.rejects(client.once("refused", never, wrong), expected);
       await assert.rejects(client.semaphore("refused", 2).acquire(wrong), expected);
       await assert.rejects(client.semaphore("refused", 2).run(wrong, never), expected);
@@ -169,9 +169,9 @@ describe("acquire", () => {
     await assert.rejects(client.acquireMany("refused" as never), /^InvalidRequestError: keys: /);
     await assert.rejects(client.get(bytes), wrongKey);
     assert.throws(() => client.semaphore("refused", undefined as never), /^InvalidRequestError: limit: undefined/);
-    await assert.rejects(client.withLock("refused", undefined as never), /the function to run: undefined is not/);
+    await assert.rejects(client.lock("refused", undefined as never), /the function to run: undefined is not/);
     await assert.rejects(
-      client.withLock("refused", never as never, undefined as never),
+      client.lock("refused", never as never, undefined as never),
       /the function to run: undefined is not/,
     );
     await assert.rejects(client.lead("refused", 5 as never, never), /^InvalidRequestError: options: 5 /);
@@ -184,7 +184,7 @@ describe("acquire", () => {
 
     const lock = await client.acquire("refused", { data: { at: new Date(0), gone: undefined } as never, waitMs: 0 });
     assert.deepEqual((await client.get("refused")).holder?.data, { at: "1970-01-01T00:00:00.000Z" });
-    await assert.rejects(lock.setData(Number.NaN), /^InvalidRequestError: data: NaN/);
+    await assert.rejects(lock.update(Number.NaN), /^InvalidRequestError: data: NaN/);
     await assert.rejects(lock.extend("1" as never), /^InvalidRequestError: ttlMs: '1'/);
     await assert.rejects(lock.release("success" as never), /such as \{ outcome: "success" \}/);
     await assert.rejects(lock.release({ outcome: "success", result: 1n as never }), /result: 1n/);
@@ -227,14 +227,14 @@ describe("acquire", () => {
 });
 
 describe("a held lock", () => {
-  test("check, setData and stop", async () => {
+  test("check, update and stop", async () => {
     const [a, b] = [sidecar.client(), sidecar.client()];
     const received: (string | null)[] = [];
     const lock = await a.acquire("stop", { onStop: ({ reason }) => received.push(reason) });
     const state = await lock.check();
     assert.equal(state.token, lock.token);
     assert.equal(state.stopping, null);
-    await lock.setData(["new"]);
+    await lock.update(["new"]);
     assert.deepEqual((await b.get("stop")).holder?.data, ["new"]);
     await b.stop("stop", { reason: "deploy" });
     const reason = await aborted(lock.stopSignal);
@@ -403,13 +403,13 @@ describe("reentrancy", () => {
     });
   });
 
-  test("withLock inside of withLock", async () => {
+  test("lock inside of lock", async () => {
     const client = sidecar.client();
     const options = { reentrant: true, waitMs: 0 };
-    const inner = () => client.withLock("nest", options, (lock) => lock.reentry);
-    assert.equal(await client.withLock("nest", options, inner), 2);
+    const inner = () => client.lock("nest", options, (lock) => lock.reentry);
+    assert.equal(await client.lock("nest", options, inner), 2);
     assert.equal((await client.get("nest")).state, "free");
-    await client.withLock("nest", { waitMs: 0 }, async () => {
+    await client.lock("nest", { waitMs: 0 }, async () => {
       await assert.rejects(inner(), LockHeldError);
     });
   });
@@ -438,7 +438,7 @@ describe("several keys", () => {
     };
     const single = async (): Promise<void> => {
       for (let times = 0; times < 20; times++) {
-        await client.withLock(keys[times % keys.length] as string, { waitMs: 60_000 }, ({ key }) => {
+        await client.lock(keys[times % keys.length] as string, { waitMs: 60_000 }, ({ key }) => {
           assert.equal(holders.get(key), undefined, `${key} has two holders`);
         });
       }
@@ -501,9 +501,9 @@ describe("a call in the function that has the lock", () => {
   test("is refused if it would wait for ever", async () => {
     const [client, other] = [sidecar.client(), sidecar.client()];
     const never = () => assert.fail("it runs");
-    await client.withLock("itself", async (lock) => {
+    await client.lock("itself", async (lock) => {
       await new Promise(setImmediate);
-      await assert.rejects(client.withLock("itself", never), itself);
+      await assert.rejects(client.lock("itself", never), itself);
       await assert.rejects(client.acquire("itself"), itself);
       await assert.rejects(client.acquire("itself", { reentrant: true, owner: "o" }), itself);
       await assert.rejects(client.acquire("itself", { mode: "shared" }), itself);
@@ -512,10 +512,10 @@ describe("a call in the function that has the lock", () => {
       await assert.rejects(client.lead("itself", never), itself);
       await assert.rejects(client.request("itself", never), itself);
       await assert.rejects(client.semaphore("itself", 2).run(never), itself);
-      await assert.rejects(client.withLock("itself", { reentrant: true }, never), itself);
+      await assert.rejects(client.lock("itself", { reentrant: true }, never), itself);
       await assert.rejects(other.acquire("itself"), itself, "by another client of the same sidecar");
-      await client.withLock("another", () => assert.rejects(client.acquire("itself"), itself));
-      await Promise.all([client.withLock("another", () => {}), client.withLock("another", () => {})]);
+      await client.lock("another", () => assert.rejects(client.acquire("itself"), itself));
+      await Promise.all([client.lock("another", () => {}), client.lock("another", () => {})]);
       await assert.rejects(client.acquire("itself", { waitMs: 20 }), WaitTimeoutError, "its wait has an end");
       assert.equal((await client.tryAcquire("itself")).granted, false);
       await lock.release();
@@ -535,19 +535,16 @@ describe("a call in the function that has the lock", () => {
     const client = sidecar.client();
     const ran: string[] = [];
     const run = (name: string) => async () => void ran.push(name);
-    await Promise.all(["a", "b", "c"].map((name) => client.withLock("apart", run(name)))); // of one function
+    await Promise.all(["a", "b", "c"].map((name) => client.lock("apart", run(name)))); // of one function
     let later: Promise<void> | undefined;
-    await client.withLock("apart", async () => {
-      later = client.asTask(() => client.withLock("apart", run("later")));
+    await client.lock("apart", async () => {
+      later = client.asTask(() => client.lock("apart", run("later")));
       await queued(client, "apart", 1);
     });
     await later;
     assert.deepEqual(ran.toSorted(), ["a", "b", "c", "later"]);
     const options = { reentrant: true };
-    assert.equal(
-      await client.withLock("apart", options, () => client.withLock("apart", options, (it) => it.reentry)),
-      2,
-    );
+    assert.equal(await client.lock("apart", options, () => client.lock("apart", options, (it) => it.reentry)), 2);
   });
 
   // Proves: client self wait
@@ -564,6 +561,6 @@ describe("a call in the function that has the lock", () => {
       );
       await assert.rejects(client.acquire("permits"), /would wait for the end of the function/);
     });
-    await client.withLock("readers", reader, () => client.withLock("readers", reader, () => {}));
+    await client.lock("readers", reader, () => client.lock("readers", reader, () => {}));
   });
 });

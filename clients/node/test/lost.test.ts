@@ -89,9 +89,9 @@ for (const bind of ["session", "ttl"] as const) {
 
 test("a repeated reentry is counted once", async () => {
   const client = sidecar.client({ socketPath: path });
-  await client.withLock("twice", { reentrant: true }, async (outer) => {
+  await client.lock("twice", { reentrant: true }, async (outer) => {
     lose = 1;
-    await client.withLock("twice", { reentrant: true }, async (inner) => assert.equal(inner.reentry, 2));
+    await client.lock("twice", { reentrant: true }, async (inner) => assert.equal(inner.reentry, 2));
     assert.equal((await outer.check()).reentry, 1);
   });
   await free("twice");

@@ -70,7 +70,7 @@ describe("the tarball", { concurrency: false }, () => {
     writeFileSync(
       join(folder, "app.cjs"),
       `const { Client } = require('locksidecar');
-       new Client().withLock('require', (lock) => console.log(lock.key));`,
+       new Client().lock('require', (lock) => console.log(lock.key));`,
     );
     assert.equal(run("node", "app.cjs"), "require\n");
   });
@@ -88,7 +88,7 @@ describe("the tarball", { concurrency: false }, () => {
     assert.equal(same, "true");
     assert.deepEqual(names?.split(","), [
       ...["BadAnswerError", "Client", "ClientClosedError", "ConnectionError", "ConnectionLostError", "DrainingError"],
-      ...["ForbiddenError", "InvalidRequestError", "LimitError", "LimitMismatchError"],
+      ...["ForbiddenError", "InvalidRequestError", "LimitMismatchError", "LimitReachedError"],
       ...["Lock", "LockGroup", "LockHeldError", "LockLostError"],
       ...["LocksidecarError", "NotGrantedError", "NotHeldError", "NotHolderError", "NotSupportedError"],
       ...["Semaphore", "SessionEndedError", "StopRequestedError", "StoreUnavailableError"],
@@ -130,7 +130,7 @@ describe("the tarball", { concurrency: false }, () => {
          const exporter = new sdk.InMemorySpanExporter();
          const spanProcessors = [new sdk.SimpleSpanProcessor(exporter)];
          trace.setGlobalTracerProvider(new sdk.BasicTracerProvider({ spanProcessors }));
-         new Client().withLock('traced', () => {}).then(() =>
+         new Client().lock('traced', () => {}).then(() =>
            console.log(exporter.getFinishedSpans().map((span) => span.name).join()));`,
       );
       assert.equal(run("node", `traced.${extension}`), "lock.acquire,lock.release\n");

@@ -62,21 +62,21 @@ describe("the shapes", () => {
     );
   });
 
-  test("withLock returns, throws, and throws the loss", async () => {
+  test("lock returns, throws, and throws the loss", async () => {
     const client = sidecar.client();
-    assert.equal(await client.withLock("with", (lock) => lock.key), "with");
-    const failing = client.withLock("with", { waitMs: 0 }, async () => {
+    assert.equal(await client.lock("with", (lock) => lock.key), "with");
+    const failing = client.lock("with", { waitMs: 0 }, async () => {
       throw new RangeError("of the body");
     });
     await assert.rejects(failing, RangeError);
     assert.equal((await client.get("with")).state, "free");
     const options = { maxHoldMs: 300, waitMs: 0 };
     await assert.rejects(
-      client.withLock("with", options, ({ signal }) => aborted(signal)),
+      client.lock("with", options, ({ signal }) => aborted(signal)),
       LockLostError,
     );
     // The holder gets the news before the lock is free, so the next acquire may have to wait.
-    const both = client.withLock("with", { ...options, waitMs: 60_000 }, async ({ signal }) => {
+    const both = client.lock("with", { ...options, waitMs: 60_000 }, async ({ signal }) => {
       await aborted(signal);
       throw new RangeError("of the body");
     });

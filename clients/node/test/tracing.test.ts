@@ -226,7 +226,7 @@ describe("with the SDK", () => {
   test("results", async () => {
     const [a, b] = [sidecar.client(), sidecar.client()];
     const lock = await a.acquire("results", { owner: "me", reentrant: true });
-    await a.withLock("results", { owner: "me", reentrant: true }, () => {});
+    await a.lock("results", { owner: "me", reentrant: true }, () => {});
     assert.deepEqual(results(), ["lock.acquire granted", "lock.acquire reentered", "lock.release released"]);
 
     assert.equal((await b.tryAcquire("results")).granted, false);

@@ -109,7 +109,7 @@ describe("lost requests and answers", () => {
     const [a, b] = [sidecar.client({ socketPath: between.socketPath }), sidecar.client()];
     lose(2, /^DELETE/, "cut");
     await assert.rejects(
-      a.withLock("kept", () => {}),
+      a.lock("kept", () => {}),
       connectionLost,
     );
     await (await b.acquire("kept", wait)).release();
@@ -467,7 +467,7 @@ describe("no sidecar", () => {
       const waiting = assert.rejects(a.acquire("busy", { signal: controller.signal }), RangeError);
       await queued(b, "busy", 1);
       await assert.rejects(
-        a.withLock("dropped", () => own.hang()),
+        a.lock("dropped", () => own.hang()),
         { code: "timeout" },
       );
       controller.abort(new RangeError("enough"));

@@ -44,7 +44,7 @@ export async function types(client: Client): Promise<void> {
 
   same<number, Awaited<ReturnType<typeof number>>>(true);
   async function number() {
-    return client.withLock("key", { ttlMs: 1000 }, async (lock) => lock.token);
+    return client.lock("key", { ttlMs: 1000 }, async (lock) => lock.token);
   }
   // @ts-expect-error: a limit is for one key
   await client.acquireMany(["a"], { mode: "shared", limit: 2 });

@@ -109,14 +109,14 @@ def line(process: subprocess.Popen[str]) -> str:
 
 def waiting(client: Client, key: str, count: int = 1) -> None:
     """Returns when the key has this number of waiters."""
-    until(f"{count} wait for {key}", lambda: client.get(key, no_cache=True).queue_length == count)
+    until(f"{count} wait for {key}", lambda: client.get(key, fresh=True).queue_length == count)
 
 
 def free(client: Client, key: str) -> None:
     """Returns when the key is free and has no waiters."""
 
     def look() -> bool:
-        info = client.get(key, no_cache=True)
+        info = client.get(key, fresh=True)
         return info.state == "free" and info.queue_length == 0
 
     until(f"{key} is free", look)

@@ -91,7 +91,7 @@ def test_refusals_use_the_words_of_this_package(client: Client, key: str) -> Non
 def test_unknown_options(client: Client, key: str) -> None:
     async_client = AsyncClient(client._core.path)
     calls: list[Callable[..., Any]] = [
-        client.lock, client.acquire, client.try_lock, client.acquire_many, client.lock_many, client.locked,
+        client.lock, client.acquire, client.try_acquire, client.acquire_many, client.lock_many, client.locked,
         partial(client.once, function=lambda: 1), async_client.lock, async_client.lock_many, async_client.locked,
     ]  # fmt: skip
     for call in calls:

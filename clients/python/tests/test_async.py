@@ -11,7 +11,7 @@ from typing import Any, ParamSpec
 import pytest
 
 from conftest import LONG, Sidecar
-from locksidecar import AsyncClient, LockHeld, LockLost, NotHolder, SidecarUnavailable, Skipped, WaitTimeout
+from locksidecar import AsyncClient, LockHeld, LockLost, NotHolder, Skipped, Unavailable, WaitTimeout
 from locksidecar._async_transport import Connection, Stream
 
 P = ParamSpec("P")
@@ -41,14 +41,14 @@ async def until(what: str, look: Callable[[], Awaitable[bool]]) -> None:
 
 async def waiting(client: AsyncClient, key: str, count: int = 1) -> None:
     async def look() -> bool:
-        return (await client.get(key, no_cache=True)).queue_length == count
+        return (await client.get(key, fresh=True)).queue_length == count
 
     await until(f"{count} wait", look)
 
 
 async def free(client: AsyncClient, key: str) -> None:
     async def look() -> bool:
-        info = await client.get(key, no_cache=True)
+        info = await client.get(key, fresh=True)
         return info.state == "free" and info.queue_length == 0
 
     await until(f"{key} is free", look)
@@ -63,7 +63,7 @@ async def test_held_in_the_body_and_free_after_it(path: str, key: str) -> None:
                 await other.acquire(key, wait=0)
             assert held.value.holder is not None
             assert held.value.holder.session == "one"
-            assert await other.try_lock(key) is None
+            assert await other.try_acquire(key) is None
             with pytest.raises(WaitTimeout):
                 await other.acquire(key, wait=0.05)
         assert lock.released
@@ -182,7 +182,7 @@ async def test_cancelled_in_the_body(path: str, key: str) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert (await other.get(key, no_cache=True)).state == "free"
+        assert (await other.get(key, fresh=True)).state == "free"
 
 
 @in_loop
@@ -191,7 +191,7 @@ async def test_reentrant_is_per_task(path: str, key: str) -> None:
         async with client.lock(key, reentrant=True):
             async with client.lock(key, reentrant=True) as inner:
                 assert inner.reentry == 2
-                assert await asyncio.create_task(client.try_lock(key, reentrant=True)) is None
+                assert await asyncio.create_task(client.try_acquire(key, reentrant=True)) is None
             assert (await client.get(key)).mine
         assert (await client.get(key)).state == "free"
 
@@ -310,13 +310,13 @@ async def test_a_sidecar_that_restarts_under_a_waiting_client(sidecar: Sidecar, 
         await asyncio.to_thread(sidecar.kill)
         await lock.lost.wait()
         assert lock.lost.reason == "disconnected"
-        with pytest.raises(SidecarUnavailable, match=r"nobody listens|no such socket"):
+        with pytest.raises(Unavailable, match=r"nobody listens|no such socket"):
             await one.acquire(key, wait=0)
         await asyncio.to_thread(sidecar.start)
         granted = await waiter
         assert granted.waited >= 0
         assert (await other.get(key)).mine
-        assert await one.try_lock(key) is None
+        assert await one.try_acquire(key) is None
 
 
 @in_loop
@@ -325,7 +325,7 @@ async def test_a_sidecar_that_hangs(sidecar: Sidecar, key: str) -> None:
         lock = await client.acquire(key)
         sidecar.signal(signal.SIGSTOP)
         client._core.timeout = 0.2
-        with pytest.raises(SidecarUnavailable, match=r"did not answer .* within 0.2 s"):
+        with pytest.raises(Unavailable, match=r"did not answer .* within 0.2 s"):
             await lock.check()
         sidecar.signal(signal.SIGCONT)
         client._core.timeout = LONG
@@ -334,5 +334,5 @@ async def test_a_sidecar_that_hangs(sidecar: Sidecar, key: str) -> None:
 
 @in_loop
 async def test_the_sidecar_is_missing() -> None:
-    with pytest.raises(SidecarUnavailable, match=r"/nowhere/s\.sock: there is no such socket.*LOCKSIDECAR_SOCKET"):
+    with pytest.raises(Unavailable, match=r"/nowhere/s\.sock: there is no such socket.*LOCKSIDECAR_SOCKET"):
         await AsyncClient("/nowhere/s.sock").acquire("x")

@@ -11,7 +11,6 @@ import locksidecar
 from conftest import LONG, free, until, waiting
 from locksidecar import (
     Client,
-    FeatureMissing,
     InvalidRequest,
     Lock,
     LockHeld,
@@ -22,6 +21,7 @@ from locksidecar import (
     SessionEnded,
     Skipped,
     TooLarge,
+    Unsupported,
     WaitTimeout,
 )
 
@@ -50,7 +50,7 @@ def test_an_error_names_the_holder(client: Client, other: Client, key: str) -> N
         assert held.value.holder is not None
         assert held.value.holder.session == "one"
         assert held.value.holder.data == {"by": "me"}
-        assert other.try_lock(key) is None
+        assert other.try_acquire(key) is None
 
         def timed_out() -> bool:
             with pytest.raises(WaitTimeout) as timeout:
@@ -59,7 +59,7 @@ def test_an_error_names_the_holder(client: Client, other: Client, key: str) -> N
             return timeout.value.queue_position == 1  # none: its time ended before it was in the queue
 
         until("the error has its position", timed_out)
-    lock = other.try_lock(key)
+    lock = other.try_acquire(key)
     assert lock is not None
     with lock:
         assert other.get(key).mine
@@ -99,7 +99,7 @@ def test_reentrant_is_per_thread(client: Client, key: str) -> None:
         with client.lock(key, reentrant=True) as inner:
             assert (inner.reentry, inner.token) == (2, outer.token)
             with ThreadPoolExecutor(1) as pool:
-                assert pool.submit(client.try_lock, key, reentrant=True).result() is None
+                assert pool.submit(client.try_acquire, key, reentrant=True).result() is None
         assert client.get(key).mine
     assert client.get(key).state == "free"
 
@@ -173,7 +173,7 @@ def test_check_update_and_a_lost_claim(client: Client, other: Client, key: str) 
     with client.lock(key) as lock:
         assert lock.check().token == lock.token
         lock.update({"step": 2})
-        holder = other.get(key, no_cache=True).holder
+        holder = other.get(key, fresh=True).holder
         assert holder is not None
         assert holder.data == {"step": 2}
         with pytest.raises(NotHolder) as refused:
@@ -273,7 +273,7 @@ def test_lock_many_releases_the_rest_of_a_lost_one(client: Client, other: Client
         with client.lock_many(keys):
             other.force_release(keys[1])
     for k in keys:
-        assert other.get(k, no_cache=True).state == "free"
+        assert other.get(k, fresh=True).state == "free"
 
 
 def test_decorator(client: Client, other: Client) -> None:
@@ -320,7 +320,7 @@ def test_close_releases_before_it_returns(path: str, other: Client, key: str) ->
     lock = client.acquire(key)
     client.close()
     client.close()
-    assert other.get(key, no_cache=True).state == "free"
+    assert other.get(key, fresh=True).state == "free"
     assert lock.lost
     with pytest.raises(SessionEnded, match="closed"):
         client.acquire(key)
@@ -348,9 +348,9 @@ def test_a_missing_feature_is_an_error(client: Client, key: str) -> None:
     client.acquire(key).release()
     assert client._core.features is not None
     client._core.features -= {"reentrant", "hold"}
-    with pytest.raises(FeatureMissing, match="'reentrant'"):
+    with pytest.raises(Unsupported, match="'reentrant'"):
         client.acquire(key, reentrant=True)
-    with pytest.raises(FeatureMissing, match="'hold'"):
+    with pytest.raises(Unsupported, match="'hold'"):
         client.acquire(key, max_hold=1)
     client.acquire(key).release()
 

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 import pytest
 
 from conftest import LONG, Sidecar, until
-from locksidecar import AsyncClient, Client, LockLost, LockSignal, SidecarUnavailable
+from locksidecar import AsyncClient, Client, LockLost, LockSignal, Unavailable
 from locksidecar.contrib import TickSkipped, held, held_async
 from locksidecar.contrib._held import run_held, run_held_async
 from locksidecar.contrib._tick import Tick, slot
@@ -242,7 +242,7 @@ def test_the_loss_in_a_body_can_be_pickled(client: Client, other: Client, key: s
 def test_a_tick_is_not_skipped_for_a_sidecar_that_is_away(sidecar: Sidecar, key: str) -> None:
     with Client(sidecar.path) as client:
         sidecar.kill()
-        with pytest.raises(SidecarUnavailable):
+        with pytest.raises(Unavailable):
             Tick(key, 0).acquire(client)
 
 

@@ -21,7 +21,7 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from conftest import LONG, Sidecar, until
-from locksidecar import AsyncClient, Client, LockLost, SidecarUnavailable
+from locksidecar import AsyncClient, Client, LockLost, Unavailable
 from locksidecar.contrib import held, held_async
 from locksidecar.contrib.apscheduler import AsyncFleetExecutor, FleetExecutor
 
@@ -157,7 +157,7 @@ def test_without_the_sidecar_the_job_does_not_run(
         scheduler.add_job(lambda: ran.append(1), "date", run_date=soon(), id="dead")
         event = events.get(timeout=LONG)
     assert event.code == code
-    assert isinstance(event.exception, SidecarUnavailable)
+    assert isinstance(event.exception, Unavailable)
     assert skipped(caplog, "its lock cannot be acquired")()
     assert ran == []
 
@@ -222,7 +222,7 @@ def test_coroutines_without_the_sidecar_do_not_run(sidecar: Sidecar) -> None:
             scheduler.add_job(job, "date", run_date=soon(), id="dead")
             event = await asyncio.wait_for(events.get(), LONG)
             assert event.code == EVENT_JOB_ERROR
-            assert isinstance(event.exception, SidecarUnavailable)
+            assert isinstance(event.exception, Unavailable)
             scheduler.shutdown()
         assert ran == []
 

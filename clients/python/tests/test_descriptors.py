@@ -16,7 +16,7 @@ Python = Callable[..., "subprocess.Popen[str]"]
 TASKS = """
 import asyncio, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
-from locksidecar import AsyncClient, SidecarUnavailable
+from locksidecar import AsyncClient, Unavailable
 async def main():
     async with AsyncClient() as client:
         lock = await client.acquire(sys.argv[1])
@@ -27,7 +27,7 @@ async def main():
         tasks = [asyncio.create_task(work()) for _ in range(100)]
         more = [client.acquire(sys.argv[1], wait=0.3) for _ in range(10)]
         ends = await asyncio.gather(*more, return_exceptions=True)
-        refused = next(e for e in ends if isinstance(e, SidecarUnavailable))
+        refused = next(e for e in ends if isinstance(e, Unavailable))
         assert "no free file descriptor" in str(refused) and "60 (RLIMIT_NOFILE" in str(refused), refused
         await lock.check()
         await lock.release()
@@ -40,7 +40,7 @@ THREADS = """
 import resource, sys, threading
 from concurrent.futures import ThreadPoolExecutor
 resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
-from locksidecar import Client, SidecarUnavailable
+from locksidecar import Client, Unavailable
 with Client() as client:
     lock = client.acquire(sys.argv[1])
     done = []
@@ -52,7 +52,7 @@ with Client() as client:
         thread.start()
     with ThreadPoolExecutor(10) as pool:
         more = [pool.submit(client.acquire, sys.argv[1], wait=0.3) for _ in range(10)]
-        refused = next(e for e in (one.exception() for one in more) if isinstance(e, SidecarUnavailable))
+        refused = next(e for e in (one.exception() for one in more) if isinstance(e, Unavailable))
     assert "no free file descriptor" in str(refused) and "60 (RLIMIT_NOFILE" in str(refused), refused
     lock.check()
     lock.release()
@@ -71,12 +71,12 @@ def test_a_release_gets_through(python: Python, client: Client, key: str, code: 
 def test_the_limit_at_the_first_call_is_named(python: Python, key: str) -> None:
     code = """
 import resource, sys
-from locksidecar import Client, SidecarUnavailable
+from locksidecar import Client, Unavailable
 client = Client()
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
 try:
     client.acquire(sys.argv[1])
-except SidecarUnavailable as e:
+except Unavailable as e:
     print(e)
 """
     assert "no free file descriptor: its limit is 3 (RLIMIT_NOFILE" in line(python(code, key))

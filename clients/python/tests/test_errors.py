@@ -9,7 +9,7 @@ import pickle
 
 import pytest
 
-from locksidecar import Client, LockHeld, LockInfo, LocksidecarError, SidecarUnavailable, Skipped, errors
+from locksidecar import Client, LockHeld, LockInfo, LocksidecarError, Skipped, Unavailable, errors
 from locksidecar.contrib import TickSkipped
 
 
@@ -24,9 +24,9 @@ def made() -> list[LocksidecarError]:
         *api,
         errors.from_problem(problem, 423),
         errors.lost("a", "forced"),
-        errors.FeatureMissing("shared", "1.0"),
+        errors.Unsupported("shared", "1.0"),
         Skipped("a", {"rows": 3}),
-        SidecarUnavailable("it is away", "/s.sock", "timeout"),
+        Unavailable("it is away", "/s.sock", "timeout"),
         errors.ProtocolError("no HTTP"),
         LocksidecarError("text"),
         TickSkipped("taken"),

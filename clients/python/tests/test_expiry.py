@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from conftest import Sidecar, free, line, until
-from locksidecar import AsyncClient, Client, LockLost, NotHolder, SidecarUnavailable, _signal
+from locksidecar import AsyncClient, Client, LockLost, NotHolder, Unavailable, _signal
 from locksidecar._session import Grant
 from locksidecar._tasks import AsyncLockSignal
 from locksidecar._threads import LockSignal, _clock
@@ -62,7 +62,7 @@ def test_the_end_of_a_block_asks_the_store(client: Client, sidecar: Sidecar, pat
         lock.lost.expires(time.monotonic())
         assert lock.lost
     assert lock.released
-    assert client.get(key, no_cache=True).state == "free"
+    assert client.get(key, fresh=True).state == "free"
     assert lock.lost.reason == "expired"
 
 
@@ -70,7 +70,7 @@ def test_a_failed_release_may_be_repeated_after_the_end(sidecar: Sidecar, key: s
     with Client(sidecar.path, timeout=0.3) as client:
         lock = client.acquire(key, bind="ttl", ttl=3600)
         lock.lost.expires(time.monotonic())
-        with sidecar.hanging(), pytest.raises(SidecarUnavailable):
+        with sidecar.hanging(), pytest.raises(Unavailable):
             lock.release()
         with Client(sidecar.path) as patient:
             until("the sidecar answers", lambda: patient.get(key))
@@ -232,7 +232,7 @@ async def test_tasks_are_told(sidecar: Sidecar, key: str) -> None:
         with pytest.raises(LockLost, match="expired"):
             async with client.lock(f"{key}:2", bind="ttl", ttl=0.5) as lock:
                 await asyncio.wait_for(lock.lost.wait(), IN_TIME)
-                while (await client.get(f"{key}:2", no_cache=True)).state == "held":  # noqa: ASYNC110
+                while (await client.get(f"{key}:2", fresh=True)).state == "held":  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         async with client.lock(f"{key}:3", bind="ttl", ttl=3600) as lock:
             lock.lost.expires(time.monotonic())

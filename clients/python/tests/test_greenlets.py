@@ -111,7 +111,7 @@ try:
         with mutex:
             pass
 except RuntimeError as e:
-    print(most, str(e)[:11], client.get(sys.argv[1], no_cache=True).state)
+    print(most, str(e)[:11], client.get(sys.argv[1], fresh=True).state)
 """
 
 

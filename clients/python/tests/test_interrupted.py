@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from conftest import LONG, Sidecar, free, line
-from locksidecar import AsyncClient, Client, InvalidRequest, SidecarUnavailable, TooLarge, _sync_transport, _wire
+from locksidecar import AsyncClient, Client, InvalidRequest, TooLarge, Unavailable, _sync_transport, _wire
 from test_async import in_loop
 
 Python = Callable[..., "subprocess.Popen[str]"]
@@ -108,7 +108,7 @@ def test_an_interrupted_release_is_known(
                 mutex.release()
     assert interrupted == 1
     assert mutex.held is None
-    assert client.get(key, no_cache=True).state == "free"
+    assert client.get(key, fresh=True).state == "free"
     with mutex as lock:  # it does not say that this thread would wait for ever
         assert mutex.held is lock
 
@@ -129,7 +129,7 @@ async def test_a_cancelled_release_is_known(path: str, key: str) -> None:
                 if hasattr(task, "uncancel"):
                     task.uncancel()
             assert mutex.held is None
-            assert (await client.get(key, no_cache=True)).state == "free"
+            assert (await client.get(key, fresh=True)).state == "free"
 
 
 # Proves: client lost answer
@@ -140,9 +140,9 @@ def test_a_release_without_an_answer_may_be_called_again(sidecar: Sidecar, key: 
         assert mutex.acquire()
         sidecar.signal(signal.SIGSTOP)
         for it in (mutex, lock):
-            with pytest.raises(SidecarUnavailable):
+            with pytest.raises(Unavailable):
                 it.release()
-        with pytest.raises(SidecarUnavailable), client.lock(f"{key}:3", wait=0):
+        with pytest.raises(Unavailable), client.lock(f"{key}:3", wait=0):
             pytest.fail("it got no answer")
         assert mutex.held is not None
         assert not lock.released
@@ -161,7 +161,7 @@ def test_a_release_of_a_ttl_lock_that_the_store_has_forgotten(sidecar: Sidecar, 
         other.describe()
         lock = client.acquire(key, bind="ttl", ttl=600)
         sidecar.signal(signal.SIGSTOP)
-        with pytest.raises(SidecarUnavailable):
+        with pytest.raises(Unavailable):
             lock.release()
         sidecar.signal(signal.SIGCONT)
         client._core.timeout = LONG
@@ -173,7 +173,7 @@ def test_a_release_of_a_ttl_lock_that_the_store_has_forgotten(sidecar: Sidecar, 
 def test_a_block_whose_release_had_no_answer_may_be_entered_again(sidecar: Sidecar, key: str) -> None:
     with Client(sidecar.path, timeout=0.3, ttl=60) as client:
         mutex = client.lock(key)
-        with pytest.raises(SidecarUnavailable), mutex:
+        with pytest.raises(Unavailable), mutex:
             sidecar.signal(signal.SIGSTOP)
         assert mutex.held is None
         sidecar.signal(signal.SIGCONT)
@@ -210,4 +210,4 @@ def test_a_result_that_is_refused_does_not_keep_the_lock(client: Client, key: st
         with pytest.raises((TypeError, InvalidRequest, TooLarge), match="result"):
             with client.lock(key) as lock:
                 lock.outcome, lock.result = "success", wrong
-        assert client.get(key, no_cache=True).state == "free"
+        assert client.get(key, fresh=True).state == "free"

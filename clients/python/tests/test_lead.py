@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from conftest import LONG, Sidecar, free, line, until, waiting
-from locksidecar import AsyncClient, AsyncTerm, Client, LockHeld, SessionEnded, SidecarUnavailable, Term
+from locksidecar import AsyncClient, AsyncTerm, Client, LockHeld, SessionEnded, Term, Unavailable
 from test_async import free as async_free
 from test_async import in_loop, two
 from test_async import waiting as async_waiting
@@ -113,7 +113,7 @@ def test_close_ends_a_campaign(path: str, client: Client, key: str) -> None:
 
 
 def test_a_campaign_goes_on_after_an_outage(sidecar: Sidecar, key: str, tmp_path: Path) -> None:
-    with pytest.raises(SidecarUnavailable), Client(tmp_path / "none") as nobody:
+    with pytest.raises(Unavailable), Client(tmp_path / "none") as nobody:
         nobody.lead(key, lambda _: None)
     terms: list[Term] = []
     leading = threading.Event()
@@ -201,7 +201,7 @@ async def test_the_task_of_a_term_is_cancelled(path: str, key: str) -> None:
             finally:
                 ends.append(f"{term.lost.reason}")
                 # The lock is held until the function has ended.
-                assert (await other.get(key, no_cache=True)).state == "held"
+                assert (await other.get(key, fresh=True)).state == "held"
             return "not the result"
 
         leader = asyncio.create_task(one.lead(key, work, data="one"))
@@ -225,7 +225,7 @@ async def test_a_cancelled_lead_ends_its_function_and_its_term(path: str, key: s
                 await asyncio.sleep(LONG)
             finally:
                 for _try in range(5):  # its end takes a while, and the lock is held until then
-                    assert (await other.get(key, no_cache=True)).state == "held"
+                    assert (await other.get(key, fresh=True)).state == "held"
                 ended.set()
 
         leader = asyncio.create_task(one.lead(key, work))

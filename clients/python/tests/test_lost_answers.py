@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from conftest import free
-from locksidecar import AsyncClient, Client, LockLost, SidecarUnavailable, _sync_lock
+from locksidecar import AsyncClient, Client, LockLost, Unavailable, _sync_lock
 
 
 class Relay:
@@ -100,7 +100,7 @@ def test_a_waiting_call_is_repeated_and_gets_the_same_grant(relay: Relay, key: s
 def test_a_release_that_is_refused_does_not_keep_the_other_locks(relay: Relay, key: str) -> None:
     with Client(relay.path) as client:
         relay.lose, relay.refuse = 2, 1
-        with pytest.raises(SidecarUnavailable):
+        with pytest.raises(Unavailable):
             client.acquire_many([f"{key}:a", f"{key}:b", f"{key}:c"], wait=0)
         for name in ("b", "c"):
             assert client.get(f"{key}:{name}").state == "free"
@@ -132,12 +132,12 @@ def test_a_call_without_an_answer_withdraws_its_grant(relay: Relay, path: str, k
         client.acquire("other").release()
         client._transport._drop_idle()
         relay.lose = 1
-        with pytest.raises(SidecarUnavailable):
+        with pytest.raises(Unavailable):
             client.acquire(key, wait=0, bind=bind)  # type: ignore[arg-type]
         free(other, key)
         relay.lose = 1
         client._transport._drop_idle()
-        with pytest.raises(SidecarUnavailable):
+        with pytest.raises(Unavailable):
             client.acquire_many([key, key + "2"], wait=0, bind=bind)  # type: ignore[arg-type]
         free(other, key)
         free(other, key + "2")
@@ -152,7 +152,7 @@ def test_a_grant_with_a_request_id_of_the_app_stays(relay: Relay, key: str, monk
         first = client.acquire(key, bind="ttl", request_id=name)
         client._transport._drop_idle()
         relay.lose = 1
-        with pytest.raises(SidecarUnavailable):
+        with pytest.raises(Unavailable):
             client.acquire(key, wait=0, bind="ttl", request_id=name)
         assert first.check().reentry == 1
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -172,7 +172,7 @@ def test_the_same_with_asyncio(relay: Relay, path: str, key: str, bind: str) -> 
             await lock.release()
             client._transport._drop_idle()
             relay.lose = 1
-            with pytest.raises(SidecarUnavailable):
+            with pytest.raises(Unavailable):
                 await client.acquire(key, wait=0, bind=bind)  # type: ignore[arg-type]
             with Client(path) as other:
                 free(other, key)

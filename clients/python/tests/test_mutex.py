@@ -256,5 +256,5 @@ def test_ctrl_c_while_acquire_waits(client: Client, other: Client, key: str, mon
     with pytest.raises(KeyboardInterrupt):
         mutex.acquire()
     monkeypatch.undo()
-    until("it is withdrawn", lambda: other.get(key, no_cache=True).state == "free")
+    until("it is withdrawn", lambda: other.get(key, fresh=True).state == "free")
     assert mutex.held is None

@@ -42,7 +42,7 @@ def test_a_thread_does_not_wait_for_itself(client: Client, other: Client, key: s
         for way in ways:
             with pytest.raises(RuntimeError, match=REFUSED):
                 way()
-        assert client.try_lock(key) is None
+        assert client.try_acquire(key) is None
         pool = ThreadPoolExecutor(1)
         waiter = pool.submit(client.acquire, key)  # another thread may wait
         waiting(other, key)

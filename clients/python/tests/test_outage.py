@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import LONG, Sidecar, until, waiting
-from locksidecar import Client, LockLost, ProtocolError, SidecarUnavailable, WaitTimeout, _core
+from locksidecar import Client, LockLost, ProtocolError, Unavailable, WaitTimeout, _core
 from locksidecar._call import Call
 from locksidecar._wire import Answer
 
@@ -28,12 +28,12 @@ def test_a_sidecar_that_restarts_under_a_waiting_client(sidecar: Sidecar, key: s
         assert lock.lost.reason == "disconnected"
         with pytest.raises(LockLost):
             lock.release()
-        with pytest.raises(SidecarUnavailable, match=r"nobody listens|no such socket"):
+        with pytest.raises(Unavailable, match=r"nobody listens|no such socket"):
             one.acquire(key, wait=0)
         sidecar.start()
         granted = waiter.result(LONG)
         assert other.get(key).mine
-        assert one.try_lock(key) is None
+        assert one.try_acquire(key) is None
         granted.release()
 
 
@@ -75,7 +75,7 @@ def test_a_wait_ends_when_the_outage_is_too_long(sidecar: Sidecar, key: str) -> 
         waiting(client, key)
         started = time.monotonic()
         sidecar.kill()
-        with pytest.raises(SidecarUnavailable):
+        with pytest.raises(Unavailable):
             waiter.result(LONG)
         assert 0.3 <= time.monotonic() - started < 25  # it would be 30 s
 
@@ -85,9 +85,9 @@ def test_a_wait_in_an_outage_ends_in_time(sidecar: Sidecar, key: str, wait: floa
     with ThreadPoolExecutor(1) as pool, Client(sidecar.path, reconnect=3600) as client:
         client.acquire(key)
         waiter = pool.submit(client.acquire, key, wait=wait)
-        until("it waits", lambda: waiter.done() or client.get(key, no_cache=True).queue_length == 1)
+        until("it waits", lambda: waiter.done() or client.get(key, fresh=True).queue_length == 1)
         sidecar.kill()
-        with pytest.raises((SidecarUnavailable, WaitTimeout)) as ended:
+        with pytest.raises((Unavailable, WaitTimeout)) as ended:
             waiter.result(LONG)
     if ended.type is WaitTimeout:  # its time ended before the sidecar was killed
         assert wait < LONG
@@ -101,13 +101,13 @@ def test_a_sidecar_that_hangs(sidecar: Sidecar, key: str, monkeypatch: pytest.Mo
         monkeypatch.setattr(_core, "SILENCE", 0.5)  # for streams that are opened from now on
         lock = client.acquire(key)
         waiter = pool.submit(client.acquire, f"{key}:blocked")
-        until("it waits", lambda: waiter.done() or patient.get(f"{key}:blocked", no_cache=True).queue_length == 1)
+        until("it waits", lambda: waiter.done() or patient.get(f"{key}:blocked", fresh=True).queue_length == 1)
         sidecar.signal(signal.SIGSTOP)
         patient._core.timeout = 0.2
-        with pytest.raises(SidecarUnavailable, match=r"did not answer .* within 0.2 s"):
+        with pytest.raises(Unavailable, match=r"did not answer .* within 0.2 s"):
             blocked.check()
         assert lock.lost.wait(LONG)  # the stream was silent for too long
-        with pytest.raises(SidecarUnavailable):
+        with pytest.raises(Unavailable):
             waiter.result(LONG)
         sidecar.signal(signal.SIGCONT)
         with pytest.raises(LockLost):
@@ -145,18 +145,18 @@ def test_an_answer_ends_the_session(sidecar: Sidecar, key: str) -> None:
 
 def test_the_sidecar_is_missing(tmp_path: Path) -> None:
     started = time.monotonic()
-    with pytest.raises(SidecarUnavailable, match=r"there is no such socket.*LOCKSIDECAR_SOCKET.*mounted") as missing:
+    with pytest.raises(Unavailable, match=r"there is no such socket.*LOCKSIDECAR_SOCKET.*mounted") as missing:
         Client(tmp_path / "s.sock").acquire("x")
     assert missing.value.path == str(tmp_path / "s.sock")
     assert missing.value.path in str(missing.value)
     assert time.monotonic() - started < 25  # it does not wait for the 30 s of an outage
-    with pytest.raises(SidecarUnavailable, match="at most 107 bytes"):
+    with pytest.raises(Unavailable, match="at most 107 bytes"):
         Client("/" + "x" * 200).get("x")
 
 
 def test_a_socket_without_a_listener(sidecar: Sidecar) -> None:
     sidecar.kill()
-    with pytest.raises(SidecarUnavailable, match="nobody listens"):
+    with pytest.raises(Unavailable, match="nobody listens"):
         Client(sidecar.path).get("x")
 
 
@@ -238,7 +238,7 @@ def test_a_wait_without_the_sidecar_ends_in_its_time(sidecar: Sidecar, key: str,
 
         client._transport._perform = performing  # type: ignore[method-assign]
         client._transport._connect = trying  # type: ignore[method-assign]
-        with pytest.raises(SidecarUnavailable):
+        with pytest.raises(Unavailable):
             client.acquire(key, wait=wait)
         # The last try is at the end of the wait, not a pause of up to a second later.
         assert tries[-2] < wait <= tries[-1] + 0.01
@@ -247,5 +247,5 @@ def test_a_wait_without_the_sidecar_ends_in_its_time(sidecar: Sidecar, key: str,
 
 def test_a_file_that_is_no_socket(tmp_path: Path) -> None:
     (tmp_path / "s.sock").touch()
-    with pytest.raises(SidecarUnavailable, match="there is a file, but it is no socket"):
+    with pytest.raises(Unavailable, match="there is a file, but it is no socket"):
         Client(tmp_path / "s.sock").get("x")

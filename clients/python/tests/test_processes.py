@@ -112,7 +112,7 @@ def test_ctrl_c_before_a_release_is_sent(client: Client, key: str, monkeypatch: 
     monkeypatch.setattr(_sync_transport, "_exchange", interrupted)
     with pytest.raises(KeyboardInterrupt), lock:
         pass
-    assert client.get(key, no_cache=True).state == "free"
+    assert client.get(key, fresh=True).state == "free"
 
 
 def test_an_interrupted_reentry_leaves_the_outer_lock_its_news(
@@ -259,7 +259,7 @@ def test_a_child_has_a_session_of_its_own(path: str, client: Client, key: str) -
     called: list[int] = []
     lock.lost.on(lambda: called.append(1))
     assert in_child(lambda: (bool(lock.lost), lock.lost.reason, called)) == "(True, 'forked', [])"
-    assert in_child(lambda: client.try_lock(key)) == "None"  # its session is another one
+    assert in_child(lambda: client.try_acquire(key)) == "None"  # its session is another one
     assert in_child(lambda: client.acquire(f"{key}:child").check().session != session.id) == "True"
     assert in_child(lambda: lock.release()).startswith("LockLost: ")
     assert not lock.lost
@@ -364,7 +364,7 @@ def test_multiprocessing_with_fork(client: Client, key: str) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_fork_under_asyncio(path: str, key: str) -> None:
     async def child(client: AsyncClient) -> bool:
-        return await client.try_lock(key) is None and await client.try_lock(f"{key}:child") is not None
+        return await client.try_acquire(key) is None and await client.try_acquire(f"{key}:child") is not None
 
     async def main() -> None:
         async with AsyncClient(path) as client:

@@ -18,13 +18,13 @@ from conftest import LONG, free, until, waiting
 from locksidecar import (
     AsyncClient,
     Client,
-    FeatureMissing,
     InvalidRequest,
     LimitMismatch,
     Lock,
     LockHeld,
     LockLost,
     NotHeld,
+    Unsupported,
     WaitTimeout,
     _sync_lock,
 )  # fmt: skip
@@ -51,7 +51,7 @@ def test_readers_share_a_lock_and_writers_do_not(client: Client, other: Client, 
         with pytest.raises(LockHeld) as held:
             other.acquire(key, wait=0)
         assert (held.value.mode, held.value.limit, held.value.holders_count) == ("shared", None, 2)
-        info = other.get(key, no_cache=True)
+        info = other.get(key, fresh=True)
         assert (info.mode, info.limit, info.holders_count, info.state) == ("shared", None, 2, "held")
         assert [(h.token, h.slot, h.stopping, h.holder.session) for h in info.holders] == [
             (one.token, None, None, "one"), (two.token, None, None, "other"),
@@ -91,7 +91,7 @@ def test_the_slots_of_a_semaphore(client: Client, other: Client, key: str) -> No
         with pytest.raises(LockHeld) as held:
             client.acquire(key, shared=True, limit=2, wait=0)
         assert (held.value.limit, held.value.holders_count) == (2, 2)
-        assert [h.slot for h in client.get(key, no_cache=True).holders] == [0, 1]
+        assert [h.slot for h in client.get(key, fresh=True).holders] == [0, 1]
         one.release()
         with gpu as again:
             assert again.slot == 0  # the smallest that is free
@@ -117,7 +117,7 @@ def test_the_calls_that_wait_are_listed_in_their_order(client: Client, other: Cl
         writer.result().release()
     assert client._core.features is not None
     client._core.features -= {"waiters"}
-    with pytest.raises(FeatureMissing, match="'waiters'"):
+    with pytest.raises(Unsupported, match="'waiters'"):
         next(client.waiters(key))
 
 
@@ -164,7 +164,7 @@ def test_a_place_is_released_once_by_any_thread(client: Client, key: str) -> Non
             gpu.release()
         with pytest.raises(ValueError, match="n must be"):
             gpu.release(0)
-        assert client.get(key, no_cache=True).holders_count == 1
+        assert client.get(key, fresh=True).holders_count == 1
     free(client, key)
 
 
@@ -172,9 +172,9 @@ def test_a_lost_place_is_not_released_again(client: Client, other: Client, key: 
     gpu = client.semaphore(key, limit=2)
     assert gpu.acquire()
     assert gpu.acquire()
-    second = client.get(key, no_cache=True).holders[1]
+    second = client.get(key, fresh=True).holders[1]
     other.force_release(key, token=second.token)
-    assert other.get(key, no_cache=True).holders_count == 1
+    assert other.get(key, fresh=True).holders_count == 1
     with pytest.raises(LockLost):
         gpu.release()
     gpu.release()
@@ -233,16 +233,16 @@ def test_an_interrupted_acquire_keeps_no_place(
         with pytest.raises(KeyboardInterrupt):
             gpu.acquire()
         monkeypatch.undo()
-        until("it is withdrawn", lambda: other.get(key, no_cache=True).holders_count == 1)
+        until("it is withdrawn", lambda: other.get(key, fresh=True).holders_count == 1)
     free(other, key)
 
 
 def test_a_session_may_have_several_shares(path: str, other: Client, key: str) -> None:
     with Client(path) as client:
         tokens = [client.acquire(key, shared=True).token for _ in range(3)]
-        assert [h.token for h in other.get(key, no_cache=True).holders] == tokens
+        assert [h.token for h in other.get(key, fresh=True).holders] == tokens
         client.release(key, tokens[1])
-        assert [h.token for h in other.get(key, no_cache=True).holders] == [tokens[0], tokens[2]]
+        assert [h.token for h in other.get(key, fresh=True).holders] == [tokens[0], tokens[2]]
     free(other, key)
 
 
@@ -251,7 +251,7 @@ def test_a_sidecar_without_shared_locks(client: Client, key: str) -> None:
     assert client._core.features is not None
     client._core.features -= {"shared"}
     for call in (lambda: client.acquire(key, shared=True), client.semaphore(key, limit=2).acquire):
-        with pytest.raises(FeatureMissing, match="'shared'"):
+        with pytest.raises(Unsupported, match="'shared'"):
             call()
 
 

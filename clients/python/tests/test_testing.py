@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import LONG
-from locksidecar import Client, LockLost, NotHeld, SidecarUnavailable
+from locksidecar import Client, LockLost, NotHeld, Unavailable
 from locksidecar.testing import Sidecar, find_binary
 
 APP_TEST = """
@@ -60,7 +60,7 @@ def test_one_permit_is_lost(sidecar: Sidecar, key: str) -> None:
 
 def test_it_hangs_and_goes_on(sidecar: Sidecar, key: str) -> None:
     with Client(sidecar.path, timeout=0.2) as client:
-        with sidecar.hanging(), pytest.raises(SidecarUnavailable):
+        with sidecar.hanging(), pytest.raises(Unavailable):
             client.get(key)
         assert client.get(key).state == "free"
 
@@ -70,7 +70,7 @@ def test_it_is_away_and_comes_back_without_locks(sidecar: Sidecar, key: str) -> 
         held = client.acquire(key, wait=0)
         with sidecar.away():
             assert held.lost.wait(LONG)
-            with pytest.raises(SidecarUnavailable):
+            with pytest.raises(Unavailable):
                 client.get(key)
         assert client.get(key).state == "free"
 

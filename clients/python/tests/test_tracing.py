@@ -27,14 +27,14 @@ from conftest import Sidecar, free, waiting
 from locksidecar import (
     AsyncClient,
     Client,
-    FeatureMissing,
     InvalidRequest,
     LockHeld,
     LockLost,
     NotHolder,
     ProtocolError,
-    SidecarUnavailable,
     StoreUnavailable,
+    Unavailable,
+    Unsupported,
     WaitTimeout,
     _tracing,
     _wire,
@@ -181,7 +181,7 @@ def test_results(app: App, client: Client, other: Client, key: str) -> None:
         pass
     assert app.results() == [granted, span("lock.acquire", "reentered"), released]
 
-    assert other.try_lock(key) is None
+    assert other.try_acquire(key) is None
     with pytest.raises(WaitTimeout):
         other.acquire(key, wait=0.01)
     with pytest.raises(LockHeld):
@@ -294,7 +294,7 @@ def test_one_span_over_all_tries(app: App, sent: list[Sent], sidecar: Sidecar, k
 
 
 def test_no_answer_is_an_error(app: App, sidecar: Sidecar, key: str, tmp_path: Path) -> None:
-    with pytest.raises(SidecarUnavailable):
+    with pytest.raises(Unavailable):
         Client(str(tmp_path / "none")).acquire(key)
     assert app.results() == [span("lock.acquire", "unreachable", "unreachable")]
 
@@ -303,7 +303,7 @@ def test_no_answer_is_an_error(app: App, sidecar: Sidecar, key: str, tmp_path: P
         app.spans()
         sidecar.signal(signal.SIGSTOP)
         client._core.timeout = 0.2
-        with pytest.raises(SidecarUnavailable):
+        with pytest.raises(Unavailable):
             lock.release()
         assert app.results() == [span("lock.release", "timeout", "timeout")]
 
@@ -324,7 +324,7 @@ def test_another_server_listens(app: App, key: str, said: bytes, result: str) ->
                 sock.sendall(said)
 
         pool.submit(answer)
-        with pytest.raises((ProtocolError, SidecarUnavailable)):
+        with pytest.raises((ProtocolError, Unavailable)):
             Client(f"{folder}/s").acquire(key)
     assert app.results() == [span("lock.acquire", result, result)]
 
@@ -334,7 +334,7 @@ def test_problems_of_the_sidecar(app: App, client: Client, key: str, monkeypatch
     features = client._core.features
     assert features is not None
     client._core.features = features - {"hold"}
-    with pytest.raises(FeatureMissing):
+    with pytest.raises(Unsupported):
         client.acquire(key, max_hold=1)
     client._core.features = features
     assert app.results()[1:] == [span("lock.acquire", "unsupported")]
@@ -430,7 +430,7 @@ def test_an_sdk_that_is_set_up_later(monkeypatch: pytest.MonkeyPatch, client: Cl
     app = use(monkeypatch, App())
     client.acquire(key)
     [span] = app.spans()
-    holder = other.get(key, no_cache=True).holder
+    holder = other.get(key, fresh=True).holder
     assert holder is not None
     assert holder.traceparent == traceparent(span)
 

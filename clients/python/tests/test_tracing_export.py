@@ -74,7 +74,7 @@ def test_the_spans_arrive(receiver: Receiver, client: Client, path: str, key: st
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         token = int(line(process).removeprefix("granted "))
-        holder = client.get(key, no_cache=True).holder
+        holder = client.get(key, fresh=True).holder
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.close()

@@ -75,8 +75,8 @@ def test_errors_can_be_pickled() -> None:
     lost = errors.lost("key", "forced")
     for error in (
         lost,
-        errors.SidecarUnavailable("why", "/s"),
-        errors.FeatureMissing("x", "v1"),
+        errors.Unavailable("why", "/s"),
+        errors.Unsupported("x", "v1"),
         errors.Skipped("k", 1),
     ):
         copy = pickle.loads(pickle.dumps(error))

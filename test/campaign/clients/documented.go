@@ -25,7 +25,7 @@ const (
 var meanings = map[string]map[string]meaning{
 	"py": {
 		"locksidecar.errors.LockHeld": held, "locksidecar.errors.WaitTimeout": waitTimeout, "locksidecar.errors.LockLost": lockLost,
-		"locksidecar.errors.NotHolder": notHolder, "locksidecar.errors.SessionEnded": ended, "locksidecar.errors.SidecarUnavailable": unreached,
+		"locksidecar.errors.NotHolder": notHolder, "locksidecar.errors.SessionEnded": ended, "locksidecar.errors.Unavailable": unreached,
 		"locksidecar.errors.StoreUnavailable": storeAway, "locksidecar.errors.Draining": draining, "locksidecar.errors.LimitReached": limited,
 	},
 	"node": {
@@ -34,7 +34,7 @@ var meanings = map[string]map[string]meaning{
 	},
 	"java": {
 		"LockHeldException": held, "WaitTimeoutException": waitTimeout, "LockLostException": lockLost, "NotHolderException": notHolder,
-		"SessionEndedException": ended, "SidecarUnavailableException": unreached, "StoreUnavailableException": storeAway,
+		"SessionEndedException": ended, "UnavailableException": unreached, "StoreUnavailableException": storeAway,
 		"DrainingException": draining, "LimitReachedException": limited,
 	},
 }

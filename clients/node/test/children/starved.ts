@@ -21,7 +21,7 @@ async function main(): Promise<void> {
     await sleep(5);
   }
   await lock.check();
-  await lock.setData("still here");
+  await lock.update("still here");
   await client.stop("starved");
   await lock.release();
   await Promise.all(waiting);

@@ -6,7 +6,7 @@ import { Client } from "locksidecar";
 export async function count(socketPath: string, file: string, times: number): Promise<void> {
   await using client = new Client({ socketPath });
   for (let i = 0; i < times; i++) {
-    await client.withLock("count", async () => {
+    await client.lock("count", async () => {
       const seen = Number(readFileSync(file, "utf8"));
       await new Promise(setImmediate);
       writeFileSync(file, String(seen + 1));

@@ -395,7 +395,7 @@ export class Player {
     if (!lock) {
       return party.client.check(key, token, { data: data as never });
     }
-    return data === undefined ? lock.check() : lock.setData(data as never);
+    return data === undefined ? lock.check() : lock.update(data as never);
   }
 
   #extend(party: Party, key: string, token: number, { ttl_ms, data }: Members) {

@@ -109,7 +109,7 @@ describe("bullmq", () => {
     // An option that is undefined is one that is not given, so the job does not wait.
     const add = await working(() => assert.fail("it runs"), { onHeld: "fail", waitMs: undefined, delayMs: undefined });
     const key = randomUUID();
-    await clients[0].withLock(key, () => assert.rejects(add(key), /is held/));
+    await clients[0].lock(key, () => assert.rejects(add(key), /is held/));
   });
 
   test("a lost lock fails the job, and aborts its signal", async () => {

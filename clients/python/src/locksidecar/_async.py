@@ -35,7 +35,7 @@ class AsyncClient(NotPickled):
     name: the public name of the session. ttl: the default of its locks, in seconds or a `timedelta`.
     timeout: the most seconds for an answer, in addition to a wait.
     reconnect: the most seconds that a waiting call goes on in an outage of the sidecar, such as its restart. Other
-    calls raise `SidecarUnavailable` at once.
+    calls raise `Unavailable` at once.
 
     It may be made before a fork. The child opens its own session, and the parent keeps its locks.
 
@@ -57,7 +57,7 @@ class AsyncClient(NotPickled):
     async def acquire(self, key: str, **options: Unpack[LockOptions]) -> AsyncLock:
         """Acquires a lock and returns it. Use `lock` for a block.
 
-        Raises `LockHeld` (with `wait=0`), `WaitTimeout`, `Skipped`, `SidecarUnavailable`, and the other `ApiError`s.
+        Raises `LockHeld` (with `wait=0`), `WaitTimeout`, `Skipped`, `Unavailable`, and the other `ApiError`s.
         """
         acquire = new_acquire(self._transport, [key], options)
         try:
@@ -81,7 +81,12 @@ class AsyncClient(NotPickled):
         """
         return AsyncSemaphore(self._transport, key, limit, options)
 
-    async def try_lock(self, key: str, **options: Unpack[LockOptions]) -> AsyncLock | None:
+    async def shared(self, key: str, **options: Unpack[LockOptions]) -> AsyncLock:
+        """Waits for a share of a lock: shared holders do not exclude each other. It is `acquire` with `shared=True`."""
+        options["shared"] = True
+        return await self.acquire(key, **options)
+
+    async def try_acquire(self, key: str, **options: Unpack[LockOptions]) -> AsyncLock | None:
         """Acquires a lock if it is free. Returns None if it is held."""
         options["wait"] = 0
         try:
@@ -162,9 +167,9 @@ class AsyncClient(NotPickled):
         """Sets the remaining time of a `bind="ttl"` lock by key and token, in seconds from now."""
         return await self._transport.run(self._core.check(key, token, None, ttl))
 
-    async def get(self, key: str, *, no_cache: bool = False) -> LockInfo:
-        """Shows one lock. With `no_cache` the sidecar asks the store."""
-        return await self._transport.run(self._core.get(key, no_cache))
+    async def get(self, key: str, *, fresh: bool = False) -> LockInfo:
+        """Shows one lock. With `fresh` the sidecar asks the store."""
+        return await self._transport.run(self._core.get(key, fresh))
 
     async def locks(
         self, scope: Scope = "all", *, prefix: str | None = None, type: str | None = None, page_size: int | None = None
@@ -262,7 +267,7 @@ class AsyncClient(NotPickled):
         """Watches a key: `async with client.events(key) as events`, `async for event in events`.
 
         The first event is the state. Delivery is best effort: events may be missing. The end of the stream raises
-        `SidecarUnavailable`.
+        `Unavailable`.
         """
         return AsyncEventStream(self._transport, key)
 

@@ -50,7 +50,7 @@ class AsyncEventStream:
             raise
 
     def close(self) -> None:
-        """Ends the stream. A task that waits for the next event gets `SidecarUnavailable`."""
+        """Ends the stream. A task that waits for the next event gets `Unavailable`."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.abort()

@@ -37,8 +37,8 @@ class AsyncLock(BaseLock):
         """Releases the lock, or one entry of it. Returns whether it is free now.
 
         Waiters with `on_success="skip"` and watchers get the `outcome`, and with success the `result` (JSON, at most
-        4 KiB). Raises `LockLost`, `NotHolder`, `SidecarUnavailable`. A cancelled task still releases. After
-        `SidecarUnavailable` it may be called again.
+        4 KiB). Raises `LockLost`, `NotHolder`, `Unavailable`. A cancelled task still releases. After
+        `Unavailable` it may be called again.
         """
         self._check_released()
         release = self._transport.core.release(self.key, self.token, self._entry, outcome, result, reentry)
@@ -146,7 +146,7 @@ class AsyncLockContext(BaseContext[AsyncLock]):
         """Releases the lock that this task acquired last.
 
         Raises RuntimeError if this task holds none through this object, else as `AsyncLock.release`. After
-        `SidecarUnavailable` it may be called again.
+        `Unavailable` it may be called again.
         """
         await to_the_end(partial(self._to_release, this_task()), self._release)
 

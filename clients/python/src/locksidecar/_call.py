@@ -87,9 +87,9 @@ class Read(Call):
 
     __slots__ = ("_no_cache",)
 
-    def __init__(self, target: str, no_cache: bool, **more: Any) -> None:
+    def __init__(self, target: str, fresh: bool, **more: Any) -> None:
         super().__init__("GET", target, **more)
-        self._no_cache = no_cache
+        self._no_cache = fresh
 
     def encode(self) -> bytes:
         """The request's bytes."""

@@ -104,13 +104,13 @@ class Core:
         """Raises if the sidecar lacks a feature that the call needs."""
         for feature in call.needs:
             if self.features is not None and feature not in self.features:
-                raise errors.FeatureMissing(feature, self.version)
+                raise errors.Unsupported(feature, self.version)
 
     # Errors.
 
     def may_return(self, error: errors.LocksidecarError) -> bool:
         """Whether to try an acquire again after this error: a sidecar that was reached before may come back."""
-        away = (errors.SidecarUnavailable, errors.StoreUnavailable, errors.Draining, errors.LimitReached)
+        away = (errors.Unavailable, errors.StoreUnavailable, errors.Draining, errors.LimitReached)
         ended = (errors.SessionEnded, errors.LockLost)
         return self.reached and not self.closed and isinstance(error, (*away, *ended))
 
@@ -118,7 +118,7 @@ class Core:
         """The error of a closed client."""
         return errors.SessionEnded(410, "session_ended", "this client was closed; make another")
 
-    def unreachable(self, cause: OSError) -> errors.SidecarUnavailable:
+    def unreachable(self, cause: OSError) -> errors.Unavailable:
         """The error if a connection cannot be made."""
         if cause.errno == errno.ENOENT:
             what = (
@@ -144,14 +144,14 @@ class Core:
             what = f"{cause} (a socket's path has at most 107 bytes)"
         else:
             what = f"{cause.strerror or cause}. Check that it is the socket of a locksidecar, and that this runs"
-        return errors.SidecarUnavailable(f"cannot reach the sidecar at {self.path}: {what}", self.path, "unreachable")
+        return errors.Unavailable(f"cannot reach the sidecar at {self.path}: {what}", self.path, "unreachable")
 
-    def broken(self, what: str, code: str = "connection_lost") -> errors.SidecarUnavailable:
+    def broken(self, what: str, code: str = "connection_lost") -> errors.Unavailable:
         """The error if the answer did not come."""
         text = f"the sidecar at {self.path} {what}. Check that it still runs, and its log"
-        return errors.SidecarUnavailable(text, self.path, code)
+        return errors.Unavailable(text, self.path, code)
 
-    def timed_out(self, call: Call) -> errors.SidecarUnavailable:
+    def timed_out(self, call: Call) -> errors.Unavailable:
         """The error if the answer did not come in time."""
         return self.broken(f"did not answer {call.method} {call.target} within {call.timeout:g} s", "timeout")
 
@@ -195,7 +195,7 @@ class Core:
                 raise
             except errors.LocksidecarError as e:
                 if entry is not None:
-                    entry.unanswered = isinstance(e, (errors.SidecarUnavailable, errors.StoreUnavailable))
+                    entry.unanswered = isinstance(e, (errors.Unavailable, errors.StoreUnavailable))
                 known = self._lost_by(grant, e)
                 if interruption is not None:
                     break
@@ -376,9 +376,9 @@ class Core:
             return errors.lost(grant.key, "disconnected")
         return error
 
-    def get(self, key: str, no_cache: bool) -> Steps[LockInfo]:
+    def get(self, key: str, fresh: bool) -> Steps[LockInfo]:
         """Shows one lock."""
-        value = yield from self._read(lock_path(key), no_cache=no_cache)
+        value = yield from self._read(lock_path(key), fresh=fresh)
         return LockInfo.from_json(value)
 
     def page(
@@ -400,11 +400,9 @@ class Core:
         value = yield from self._read(path + _query(query), needs=["waiters"])
         return [Waiter.from_json(one) for one in value["waiters"]], value.get("next_cursor")
 
-    def _read(
-        self, target: str, *, no_cache: bool = False, needs: Iterable[str] = (), joins: bool = False
-    ) -> Steps[Any]:
+    def _read(self, target: str, *, fresh: bool = False, needs: Iterable[str] = (), joins: bool = False) -> Steps[Any]:
         for last in (False, True):
-            call = Read(target, no_cache, timeout=self.timeout, session=self.live_session(), needs=needs, joins=joins)
+            call = Read(target, fresh, timeout=self.timeout, session=self.live_session(), needs=needs, joins=joins)
             try:
                 return (yield call).result()
             except errors.SessionEnded:

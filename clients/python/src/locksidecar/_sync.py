@@ -36,7 +36,7 @@ class Client(NotPickled):
     name: the public name of the session. ttl: the default of its locks, in seconds or a `timedelta`.
     timeout: the most seconds for an answer, in addition to a wait.
     reconnect: the most seconds that a waiting call goes on in an outage of the sidecar, such as its restart. Other
-    calls raise `SidecarUnavailable` at once.
+    calls raise `Unavailable` at once.
 
     It may be made before a fork. The child opens its own session, and the parent keeps its locks.
     """
@@ -56,7 +56,7 @@ class Client(NotPickled):
     def acquire(self, key: str, **options: Unpack[LockOptions]) -> Lock:
         """Acquires a lock and returns it. Use `lock` for a block.
 
-        Raises `LockHeld` (with `wait=0`), `WaitTimeout`, `Skipped`, `SidecarUnavailable`, and the other `ApiError`s.
+        Raises `LockHeld` (with `wait=0`), `WaitTimeout`, `Skipped`, `Unavailable`, and the other `ApiError`s.
         """
         acquire = new_acquire(self._transport, [key], options)
         try:
@@ -80,7 +80,12 @@ class Client(NotPickled):
         """
         return Semaphore(self._transport, key, limit, options)
 
-    def try_lock(self, key: str, **options: Unpack[LockOptions]) -> Lock | None:
+    def shared(self, key: str, **options: Unpack[LockOptions]) -> Lock:
+        """Waits for a share of a lock: shared holders do not exclude each other. It is `acquire` with `shared=True`."""
+        options["shared"] = True
+        return self.acquire(key, **options)
+
+    def try_acquire(self, key: str, **options: Unpack[LockOptions]) -> Lock | None:
         """Acquires a lock if it is free. Returns None if it is held."""
         options["wait"] = 0
         try:
@@ -153,9 +158,9 @@ class Client(NotPickled):
         """Sets the remaining time of a `bind="ttl"` lock by key and token, in seconds from now."""
         return self._transport.run(self._core.check(key, token, None, ttl))
 
-    def get(self, key: str, *, no_cache: bool = False) -> LockInfo:
-        """Shows one lock. With `no_cache` the sidecar asks the store."""
-        return self._transport.run(self._core.get(key, no_cache))
+    def get(self, key: str, *, fresh: bool = False) -> LockInfo:
+        """Shows one lock. With `fresh` the sidecar asks the store."""
+        return self._transport.run(self._core.get(key, fresh))
 
     def locks(
         self, scope: Scope = "all", *, prefix: str | None = None, type: str | None = None, page_size: int | None = None
@@ -229,7 +234,7 @@ class Client(NotPickled):
         """Watches a key: `with client.events(key) as events`, `for event in events`.
 
         The first event is the state. Delivery is best effort: events may be missing. The end of the stream raises
-        `SidecarUnavailable`.
+        `Unavailable`.
         """
         return EventStream(self._transport, key)
 

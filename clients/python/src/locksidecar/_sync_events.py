@@ -51,7 +51,7 @@ class EventStream:
             raise
 
     def close(self) -> None:
-        """Ends the stream. A thread that waits for the next event gets `SidecarUnavailable`."""
+        """Ends the stream. A thread that waits for the next event gets `Unavailable`."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.abort()

@@ -38,8 +38,8 @@ class Lock(BaseLock):
         """Releases the lock, or one entry of it. Returns whether it is free now.
 
         Waiters with `on_success="skip"` and watchers get the `outcome`, and with success the `result` (JSON, at most
-        4 KiB). Raises `LockLost`, `NotHolder`, `SidecarUnavailable`. An interrupted thread still releases. After
-        `SidecarUnavailable` it may be called again.
+        4 KiB). Raises `LockLost`, `NotHolder`, `Unavailable`. An interrupted thread still releases. After
+        `Unavailable` it may be called again.
         """
         self._check_released()
         release = self._transport.core.release(self.key, self.token, self._entry, outcome, result, reentry)
@@ -147,7 +147,7 @@ class LockContext(BaseContext[Lock]):
         """Releases the lock that this thread acquired last.
 
         Raises RuntimeError if this thread holds none through this object, else as `Lock.release`. After
-        `SidecarUnavailable` it may be called again.
+        `Unavailable` it may be called again.
         """
         to_the_end(partial(self._to_release, this_thread()), self._release)
 

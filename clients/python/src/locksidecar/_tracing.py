@@ -184,9 +184,9 @@ def _judge(error: BaseException) -> tuple[str | None, str | None]:
         return "skipped", None
     if isinstance(error, errors.ApiError):
         return error.code, error.code if error.status >= 500 else None
-    if isinstance(error, errors.FeatureMissing):
+    if isinstance(error, errors.Unsupported):
         return "unsupported", None
-    if isinstance(error, errors.SidecarUnavailable):
+    if isinstance(error, errors.Unavailable):
         return error._code, error._code
     if isinstance(error, errors.ProtocolError):
         return "bad_answer", "bad_answer"

@@ -13,7 +13,6 @@ from .types import Holder, Mode
 __all__ = [
     "ApiError",
     "Draining",
-    "FeatureMissing",
     "Forbidden",
     "InvalidRequest",
     "LimitMismatch",
@@ -26,10 +25,11 @@ __all__ = [
     "NotHolder",
     "ProtocolError",
     "SessionEnded",
-    "SidecarUnavailable",
     "Skipped",
     "StoreUnavailable",
     "TooLarge",
+    "Unavailable",
+    "Unsupported",
     "WaitTimeout",
 ]
 
@@ -41,7 +41,7 @@ class LocksidecarError(Exception):
     """
 
 
-class SidecarUnavailable(LocksidecarError):
+class Unavailable(LocksidecarError):
     """The sidecar could not be reached, went away during a call, or did not answer in time.
 
     `path` is its socket. The outcome of the call is unknown. An acquire that raises this withdraws its grant.
@@ -60,7 +60,7 @@ class ProtocolError(LocksidecarError):
     """The answer is not from a locksidecar. Something else listens on the socket."""
 
 
-class FeatureMissing(LocksidecarError):
+class Unsupported(LocksidecarError):
     """The sidecar is too old for the call. Its `GET /v1` lacks the name `feature`."""
 
     def __init__(self, feature: str, version: str) -> None:

@@ -188,7 +188,7 @@ class Player(curl_player.Player):  # type: ignore[misc]
         return self._then(self._held(a).downgrade, status)
 
     def _make_get(self, client: Any, a: dict[str, Any]) -> Any:
-        return self._then(lambda: client.get(a["key"], no_cache=a.get("fresh", False)), info)
+        return self._then(lambda: client.get(a["key"], fresh=a.get("fresh", False)), info)
 
     def _make_list(self, client: Any, a: dict[str, Any]) -> Any:
         more = {("page_size" if n == "limit" else n): a[n] for n in ("scope", "prefix", "type", "limit") if n in a}

@@ -16,7 +16,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
 from conftest import LONG, Sidecar
-from locksidecar import Client, InvalidRequest, LockHeld, LockLost, SidecarUnavailable
+from locksidecar import Client, InvalidRequest, LockHeld, LockLost, Unavailable
 from locksidecar.contrib import held, held_async
 
 settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
@@ -113,7 +113,7 @@ def run(view: Any, *args: Any, **kwargs: Any) -> HttpResponse:
 @pytest.mark.parametrize("view", [pay, pay_async])
 def test_views(client: Client, key: str, view: Any) -> None:
     assert int(run(view, key).content) > 0
-    assert client.get(key, no_cache=True).state == "free"
+    assert client.get(key, fresh=True).state == "free"
     with client.lock(key):
         assert run(view, key).status_code == 423
     assert run(view, key, lose=True).status_code == 503
@@ -136,7 +136,7 @@ def test_other_functions_raise(client: Client, key: str) -> None:
 
 def test_other_functions_raise_without_the_sidecar(dead: None, key: str) -> None:
     ran = []
-    with pytest.raises(SidecarUnavailable):
+    with pytest.raises(Unavailable):
         contrib.locked(key)(lambda: ran.append(1))()
     assert ran == []
 

@@ -46,7 +46,7 @@ async def serving(path: str) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
         @app.post("/orders/{order}/stream")
         async def stream(lock: OrderLock) -> StreamingResponse:
             async def body() -> AsyncIterator[str]:
-                yield (await client.get(lock.key, no_cache=True)).state
+                yield (await client.get(lock.key, fresh=True)).state
 
             return StreamingResponse(body())
 
@@ -66,7 +66,7 @@ def test_the_endpoint_holds_the_lock(path: str, client: Client, key: str) -> Non
         async with serving(path) as (http, state):
             answer = await http.post(f"/orders/{key}/pay")
             assert (answer.status_code, answer.json() > 0) == (200, True)
-            assert client.get(key, no_cache=True).state == "free"
+            assert client.get(key, fresh=True).state == "free"
             with client.lock(key):
                 answer = await http.post(f"/orders/{key}/pay")
                 assert (answer.status_code, answer.json()) == (423, {"detail": f"lock {key!r} is held"})

@@ -223,7 +223,7 @@ public final class Worker {
 
     void many(List<String> keys) throws InterruptedException {
       expose(op);
-      try (HeldLocks group = client.acquireAll(keys, how())) {
+      try (HeldLocks group = client.acquireMany(keys, how())) {
         body(group.all());
       }
     }
@@ -410,7 +410,7 @@ public final class Worker {
           });
     }
     again("semaphore", List.of("s0"), () -> client.semaphore("s0", LIMIT, options.maxWait(AGAIN)).acquire().close());
-    again("many", KEYS, () -> client.acquireAll(KEYS, options.maxWait(AGAIN)).close());
+    again("many", KEYS, () -> client.acquireMany(KEYS, options.maxWait(AGAIN)).close());
   }
 
   void run() throws Exception {

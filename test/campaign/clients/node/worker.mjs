@@ -116,7 +116,7 @@ class Hold {
   }
 
   async withLock([key]) {
-    await client.withLock(key, this.options, (lock) => this.body(lock));
+    await client.lock(key, this.options, (lock) => this.body(lock));
   }
 
   async acquire([key]) {
@@ -156,13 +156,13 @@ class Hold {
 
   async nested([key]) {
     const options = { ...this.options, reentrant: true };
-    await client.withLock(key, options, async (lock) => {
+    await client.lock(key, options, async (lock) => {
       this.got([lock]);
       let enter = begin("enter", this.actor, { form: "nested", keys: [key], wait: this.op.wait, hold: this.op.id });
       enter.cancel = this.op.cancel;
       this.entering = enter;
       try {
-        await client.withLock(key, options, async (inner) => {
+        await client.lock(key, options, async (inner) => {
           end(enter, "granted", { tokens: [inner.token] });
           await this.rest();
           enter = begin("leave", this.actor, { form: "nested", hold: this.op.id });

@@ -106,7 +106,7 @@ class Program:
 
     def _try(self, hold: Hold, keys: list[str], wait: float | None) -> None:
         # Not exposed: between the return and the assignment an interruption loses the lock, whatever the client does.
-        lock = self.client.try_lock(keys[0], ttl=self.task["ttl"], data=hold.op["id"])
+        lock = self.client.try_acquire(keys[0], ttl=self.task["ttl"], data=hold.op["id"])
         if lock is None:
             self.notes.end(hold.op, "timeout")
             return

@@ -159,7 +159,7 @@ class Hold:
     async def _try(self, keys: list[str], wait: float | None) -> None:
         options = self.options(wait)
         del options["wait"]
-        lock = await self.program.client.try_lock(keys[0], **options)
+        lock = await self.program.client.try_acquire(keys[0], **options)
         if lock is None:
             self.notes.end(self.op, "timeout")
             return

@@ -19,7 +19,7 @@ T = TypeVar("T")
 Unavailable = Literal["fail", "skip"]
 
 AWAY = (
-    errors.SidecarUnavailable,
+    errors.Unavailable,
     errors.StoreUnavailable,
     errors.Draining,
     errors.LimitReached,

@@ -81,7 +81,7 @@ class LockedTask(_Base):
     lock_key: the key, with the task's parameters: `"report:{customer}"`. lock_options: those of `client.acquire`;
     without a `wait` the task does not wait. lock_held: what a task is whose lock is held: `retry` (the default, by
     Celery's `default_retry_delay` and `max_retries`), `fail` (with `LockHeld`) or `skip` (state REVOKED).
-    lock_unavailable: the same without the sidecar, by default `fail` (with `SidecarUnavailable`, for example).
+    lock_unavailable: the same without the sidecar, by default `fail` (with `Unavailable`, for example).
     A lost lock raises `LockLost` in the task, for `autoretry_for` too.
     """
 

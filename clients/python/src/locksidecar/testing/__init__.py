@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from .. import Client, SidecarUnavailable
+from .. import Client, Unavailable
 
 __all__ = ["Sidecar", "find_binary"]
 
@@ -78,7 +78,7 @@ class Sidecar:
             with Client(self.path) as client:
                 try:
                     return client.get("ready").state == "free"
-                except SidecarUnavailable:
+                except Unavailable:
                     return False
 
         _until("the sidecar answers", answers)

@@ -26,7 +26,7 @@ public final class LeaderWatch implements AutoCloseable {
    *
    * @return JSON as Java values; null without a leader
    * @throws InterruptedException if the thread was interrupted; then the watch is closed
-   * @throws SidecarUnavailableException at the end of the stream
+   * @throws UnavailableException at the end of the stream
    */
   public @Nullable Object next() throws InterruptedException {
     while (true) {

@@ -29,7 +29,7 @@ import org.jspecify.annotations.Nullable;
  * goes on, at the end of the queue, for as long as {@link LockClientBuilder#reconnect} says. Each acquire has a request id of its
  * own: if an answer is lost, a call that waits asks again with the same id, and a call that gives up withdraws the grant.
  *
- * <p>Besides the named errors, all calls may throw {@link SidecarUnavailableException}, and the other
+ * <p>Besides the named errors, all calls may throw {@link UnavailableException}, and the other
  * {@link ApiException}s.
  */
 public final class LockClient implements AutoCloseable {
@@ -144,7 +144,7 @@ public final class LockClient implements AutoCloseable {
    * @return the locks
    * @throws InterruptedException if the thread was interrupted
    */
-  public HeldLocks acquireAll(Collection<String> keys, LockOptions options) throws InterruptedException {
+  public HeldLocks acquireMany(Collection<String> keys, LockOptions options) throws InterruptedException {
     Problem.required("keys", keys).forEach(key -> Problem.text("a key of keys", key));
     Problem.required("options", options);
     Acquire acquire = new Acquire(transport, List.copyOf(keys), options.request(), null);
@@ -280,7 +280,7 @@ public final class LockClient implements AutoCloseable {
   /** Whether to campaign again after this error. */
   boolean mayReturn(LocksidecarException error) {
     boolean away =
-        error instanceof SidecarUnavailableException
+        error instanceof UnavailableException
             || error instanceof TryLaterException
             || error instanceof SessionEndedException
             || error instanceof LockLostException;

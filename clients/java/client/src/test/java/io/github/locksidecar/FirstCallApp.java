@@ -41,7 +41,7 @@ public final class FirstCallApp {
   private static String call(LockClient client) throws InterruptedException {
     try (HeldLock lock = client.acquire("key")) {
       return "none: " + lock;
-    } catch (SidecarUnavailableException e) {
+    } catch (UnavailableException e) {
       return e.getMessage();
     }
   }

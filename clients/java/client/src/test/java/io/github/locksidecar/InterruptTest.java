@@ -111,7 +111,7 @@ class InterruptTest {
       client.acquire("first").release(); // the session is open
       between.holdNextAnswerTo("POST /v1/locks");
       InThread<HeldLocks> acquiring =
-          new InThread<>(() -> client.acquireAll(List.of("many:a", "many:b", "many:c"), LockOptions.defaults()));
+          new InThread<>(() -> client.acquireMany(List.of("many:a", "many:b", "many:c"), LockOptions.defaults()));
       between.awaitHeldAnswer();
       between.refuseNext("DELETE /v1/locks/many");
       acquiring.thread.interrupt();
@@ -277,7 +277,7 @@ class InterruptTest {
         }
       }
       case 2 -> {
-        try (HeldLocks locks = client.acquireAll(List.of("hammer:b", "hammer:a"), LockOptions.defaults())) {
+        try (HeldLocks locks = client.acquireMany(List.of("hammer:b", "hammer:a"), LockOptions.defaults())) {
           locks.get("hammer:a").update(1);
         }
       }

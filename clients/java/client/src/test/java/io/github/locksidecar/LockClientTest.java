@@ -108,7 +108,7 @@ class LockClientTest {
 
   @Test
   void severalLocksAreReleasedTogether() throws Exception {
-    try (HeldLocks locks = client.acquireAll(List.of("account:7", "account:3"), LockOptions.defaults())) {
+    try (HeldLocks locks = client.acquireMany(List.of("account:7", "account:3"), LockOptions.defaults())) {
       assertEquals(List.of("account:7", "account:3"), locks.all().stream().map(HeldLock::key).toList());
       locks.get("account:3").release();
       assertThrows(IllegalArgumentException.class, () -> locks.get("account:1"));
@@ -224,16 +224,16 @@ class LockClientTest {
     events.next();
     InterruptTest.InThread<KeyEvent> waiting = new InterruptTest.InThread<>(events::next);
     events.close();
-    assertTrue(waiting.error() instanceof SidecarUnavailableException);
+    assertTrue(waiting.error() instanceof UnavailableException);
   }
 
   @Test
   void aClientWithoutASidecarNamesTheSocket() {
     try (LockClient lonely = LockClient.builder().socket("/tmp/none/s.sock").build()) {
-      SidecarUnavailableException error =
-          assertThrows(SidecarUnavailableException.class, () -> lonely.acquire("key"));
+      UnavailableException error =
+          assertThrows(UnavailableException.class, () -> lonely.acquire("key"));
       assertTrue(error.getMessage().contains("/tmp/none/s.sock: there is no such socket"), error.getMessage());
-      assertEquals(SidecarUnavailableException.Kind.UNREACHABLE, error.kind());
+      assertEquals(UnavailableException.Kind.UNREACHABLE, error.kind());
     }
   }
 

@@ -43,7 +43,7 @@ public final class ManyWaitApp {
     while (true) {
       try {
         lock.check();
-      } catch (SidecarUnavailableException e) {
+      } catch (UnavailableException e) {
         awaitNoDescriptor(client);
         say("no answer");
         return;
@@ -65,8 +65,8 @@ public final class ManyWaitApp {
     while (true) {
       try {
         client.get("other");
-      } catch (SidecarUnavailableException e) {
-        if (e.kind() == SidecarUnavailableException.Kind.UNREACHABLE) {
+      } catch (UnavailableException e) {
+        if (e.kind() == UnavailableException.Kind.UNREACHABLE) {
           return e.getMessage();
         }
       }

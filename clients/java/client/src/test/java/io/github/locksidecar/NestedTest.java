@@ -51,7 +51,7 @@ class NestedTest {
       assertRefused("reentrant()", () -> client.acquire("nested"));
       assertRefused("reentrant()", () -> client.acquire("nested", FOREVER.reentrant()));
       assertRefused("reentrant()", () -> client.acquire("nested", FOREVER.bindTtl()));
-      assertRefused("reentrant()", () -> client.acquireAll(List.of("free", "nested"), FOREVER));
+      assertRefused("reentrant()", () -> client.acquireMany(List.of("free", "nested"), FOREVER));
       assertRefused("reentrant()", () -> client.once("nested", () -> "inner"));
       assertRefused("reentrant()", () -> client.lead("nested", FOREVER, term -> "inner"));
       assertRefused("reentrant()", () -> client.shared("nested"));
@@ -96,7 +96,7 @@ class NestedTest {
       threads.add(new InterruptTest.InThread<>(() -> {
         int most = 0;
         for (int i = 0; i < 50; i++) {
-          try (HeldLocks locks = client.acquireAll(keys, FOREVER)) {
+          try (HeldLocks locks = client.acquireMany(keys, FOREVER)) {
             for (HeldLock lock : locks.all()) {
               most = Math.max(most, holders.computeIfAbsent(lock.key(), any -> new AtomicInteger()).incrementAndGet());
             }

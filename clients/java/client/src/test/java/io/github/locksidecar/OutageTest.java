@@ -42,7 +42,7 @@ class OutageTest {
     HeldLock lock = client.acquire("key");
     sidecar.kill();
     assertEquals("disconnected", lock.lost().toCompletableFuture().get(10, TimeUnit.SECONDS));
-    assertThrows(SidecarUnavailableException.class, () -> client.tryAcquire("key"));
+    assertThrows(UnavailableException.class, () -> client.tryAcquire("key"));
     assertThrows(LockLostException.class, lock::close);
     sidecar.start("/readyz");
     try (HeldLock again = client.tryAcquire("key")) {
@@ -68,9 +68,9 @@ class OutageTest {
         LockClient.builder().socket(sidecar.socket()).reconnect(Duration.ofMillis(300)).build();
     client.acquire("key").release();
     sidecar.kill();
-    SidecarUnavailableException error =
-        assertThrows(SidecarUnavailableException.class, () -> client.acquire("key"));
-    assertEquals(SidecarUnavailableException.Kind.UNREACHABLE, error.kind());
+    UnavailableException error =
+        assertThrows(UnavailableException.class, () -> client.acquire("key"));
+    assertEquals(UnavailableException.Kind.UNREACHABLE, error.kind());
     client.close();
   }
 
@@ -80,8 +80,8 @@ class OutageTest {
     LockClient client = LockClient.builder().socket(sidecar.socket()).timeout(Duration.ofMillis(200)).build();
     client.acquire("key").release();
     sidecar.signal("STOP");
-    SidecarUnavailableException error = assertThrows(SidecarUnavailableException.class, () -> client.get("key"));
-    assertEquals(SidecarUnavailableException.Kind.TIMEOUT, error.kind());
+    UnavailableException error = assertThrows(UnavailableException.class, () -> client.get("key"));
+    assertEquals(UnavailableException.Kind.TIMEOUT, error.kind());
     sidecar.signal("CONT");
     assertFalse(client.get("key").held());
     client.close();
@@ -109,7 +109,7 @@ class OutageTest {
         LockClient client = LockClient.builder().socket(between.socket()).timeout(Duration.ofMillis(300)).build()) {
       client.acquire("first").release();
       between.holdNextAnswerTo("PUT /v1/locks/key");
-      assertThrows(SidecarUnavailableException.class, () -> client.tryAcquire("key"));
+      assertThrows(UnavailableException.class, () -> client.tryAcquire("key"));
       assertFalse(sidecar.client().getFresh("key").held(), "the grant leaks");
     }
   }
@@ -153,8 +153,8 @@ class OutageTest {
     lock.lock();
     lock.lock();
     sidecar.signal("STOP");
-    assertThrows(SidecarUnavailableException.class, lock::unlock);
-    assertThrows(SidecarUnavailableException.class, lock::unlock);
+    assertThrows(UnavailableException.class, lock::unlock);
+    assertThrows(UnavailableException.class, lock::unlock);
     assertNull(lock.held());
     sidecar.signal("CONT");
     assertFreeAgain(client, lock);
@@ -170,7 +170,7 @@ class OutageTest {
     lock.lock();
     HeldLock held = lock.held();
     sidecar.signal("STOP");
-    assertThrows(SidecarUnavailableException.class, lock::unlock);
+    assertThrows(UnavailableException.class, lock::unlock);
     sidecar.kill();
     held.lost().toCompletableFuture().get(10, TimeUnit.SECONDS);
     sidecar.start("/readyz");
@@ -198,9 +198,9 @@ class OutageTest {
     HeldLock held = lock.held();
     assertTrue(lock.tryLock(500, TimeUnit.MILLISECONDS));
     sidecar.signal("STOP");
-    assertThrows(SidecarUnavailableException.class, lock::unlock);
-    assertThrows(SidecarUnavailableException.class, () -> lock.tryLock(500, TimeUnit.MILLISECONDS));
-    assertThrows(SidecarUnavailableException.class, lock::unlock);
+    assertThrows(UnavailableException.class, lock::unlock);
+    assertThrows(UnavailableException.class, () -> lock.tryLock(500, TimeUnit.MILLISECONDS));
+    assertThrows(UnavailableException.class, lock::unlock);
     assertFalse(held.expiresIn().isZero(), "the lease has ended before");
     sidecar.signal("CONT");
     assertFreeAgain(client, lock);
@@ -287,7 +287,7 @@ class OutageTest {
       lock.lock();
       long token = lock.held().token();
       between.dropNext("DELETE /v1/locks/key");
-      assertThrows(SidecarUnavailableException.class, lock::unlock);
+      assertThrows(UnavailableException.class, lock::unlock);
       assertTrue(lock.tryLock());
       assertEquals(1, lock.held().reentry());
       assertTrue(lock.held().token() > token);
@@ -304,7 +304,7 @@ class OutageTest {
       KeyLock lock = client.lock("key");
       lock.lock();
       between.dropNext("DELETE /v1/locks/key");
-      assertThrows(SidecarUnavailableException.class, lock::unlock);
+      assertThrows(UnavailableException.class, lock::unlock);
       sidecar.client().acquire("key").release();
     }
   }
@@ -318,7 +318,7 @@ class OutageTest {
       client.acquire("first").release();
       between.holdNextAnswerTo("PUT /v1/locks/key");
       between.dropNext("DELETE /v1/locks/key");
-      assertThrows(SidecarUnavailableException.class, () -> client.tryAcquire("key"));
+      assertThrows(UnavailableException.class, () -> client.tryAcquire("key"));
       sidecar.client().acquire("key").release();
     }
   }

@@ -100,7 +100,7 @@ class TracingTest {
   @Test
   void anUnreachableSidecarIsAnErrorOfASpan() {
     try (LockClient lonely = LockClient.builder().socket("/tmp/none/s").build()) {
-      assertThrows(SidecarUnavailableException.class, () -> lonely.acquire("key"));
+      assertThrows(UnavailableException.class, () -> lonely.acquire("key"));
     }
     SpanData span = EXPORTER.getFinishedSpanItems().get(0);
     assertEquals("unreachable", attribute(span, "error.type"));

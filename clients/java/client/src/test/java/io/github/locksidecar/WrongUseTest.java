@@ -59,11 +59,11 @@ class WrongUseTest {
     assertInvalid("key is null", () -> client.events(null));
     assertInvalid("key is null", () -> client.once(null, () -> 1));
     assertInvalid("key is null", () -> client.lead(null, OPTIONS, term -> 1));
-    assertInvalid("keys is null", () -> client.acquireAll(null, OPTIONS));
-    assertInvalid("a key of keys is null", () -> client.acquireAll(Arrays.asList("a", null), OPTIONS));
+    assertInvalid("keys is null", () -> client.acquireMany(null, OPTIONS));
+    assertInvalid("a key of keys is null", () -> client.acquireMany(Arrays.asList("a", null), OPTIONS));
     assertInvalid("options is null", () -> client.acquire("a", null));
     assertInvalid("options is null", () -> client.tryAcquire("a", null));
-    assertInvalid("options is null", () -> client.acquireAll(List.of("a"), null));
+    assertInvalid("options is null", () -> client.acquireMany(List.of("a"), null));
     assertInvalid("options is null", () -> client.lock("a", null));
     assertInvalid("options is null", () -> client.semaphore("a", 2, null));
     assertInvalid("work is null", () -> client.once("a", null));
@@ -90,7 +90,7 @@ class WrongUseTest {
   void halfOfASurrogatePairIsRefused() {
     assertInvalid("key is no Unicode text", () -> client.acquire("a\ud800"));
     assertInvalid("key is no Unicode text", () -> client.get("a\ud800"));
-    assertInvalid("a key of keys is no Unicode text", () -> client.acquireAll(List.of("\udc00"), OPTIONS));
+    assertInvalid("a key of keys is no Unicode text", () -> client.acquireMany(List.of("\udc00"), OPTIONS));
     assertInvalid("owner is no Unicode text", () -> OPTIONS.owner("\ud800"));
   }
 
@@ -120,7 +120,7 @@ class WrongUseTest {
 
   private static void assertUnreachable(String text, String socket) {
     try (LockClient at = LockClient.builder().socket(socket).build()) {
-      String message = assertThrows(SidecarUnavailableException.class, () -> at.get("a")).getMessage();
+      String message = assertThrows(UnavailableException.class, () -> at.get("a")).getMessage();
       assertTrue(message.contains(text), message);
     }
   }

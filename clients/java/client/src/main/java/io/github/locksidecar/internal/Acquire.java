@@ -5,7 +5,7 @@ import io.github.locksidecar.ApiException;
 import io.github.locksidecar.DrainingException;
 import io.github.locksidecar.LocksidecarException;
 import io.github.locksidecar.SessionEndedException;
-import io.github.locksidecar.SidecarUnavailableException;
+import io.github.locksidecar.UnavailableException;
 import io.github.locksidecar.SkippedException;
 import java.util.ArrayList;
 import java.util.List;
@@ -152,13 +152,13 @@ public final class Acquire {
           throw e;
         }
         patience.bridge(e, next.sent);
-      } catch (SidecarUnavailableException e) {
+      } catch (UnavailableException e) {
         unanswered(e, next.sent);
       }
     }
   }
 
-  private void unanswered(SidecarUnavailableException error, long sent) {
+  private void unanswered(UnavailableException error, long sent) {
     if (entered != null) {
       entered.silent();
       throw error;
@@ -179,7 +179,7 @@ public final class Acquire {
         }
       }
       return true;
-    } catch (SidecarUnavailableException e) {
+    } catch (UnavailableException e) {
       unanswered(e, 0);
       return false;
     }
@@ -270,7 +270,7 @@ public final class Acquire {
           });
           continue;
         }
-      } catch (SidecarUnavailableException e) {
+      } catch (UnavailableException e) {
         silent = true; // Another error is under way.
       } catch (SessionEndedException e) {
         return; // Its end frees them.

@@ -7,7 +7,7 @@ import io.github.locksidecar.LockLostException;
 import io.github.locksidecar.LocksidecarException;
 import io.github.locksidecar.NotHolderException;
 import io.github.locksidecar.SessionEndedException;
-import io.github.locksidecar.SidecarUnavailableException;
+import io.github.locksidecar.UnavailableException;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
@@ -104,7 +104,7 @@ public final class Operations {
       value = untilAnswered(call, grant);
     } catch (LocksidecarException e) {
       noteError(grant, e);
-      if (e instanceof SidecarUnavailableException && grant != null && grant.session != null && release.reentry() == 0) {
+      if (e instanceof UnavailableException && grant != null && grant.session != null && release.reentry() == 0) {
         grant.session.owe(grant.key, call, grant);
       }
       throw e;
@@ -165,7 +165,7 @@ public final class Operations {
     if (grant == null) {
       return;
     }
-    if (failure instanceof SidecarUnavailableException) {
+    if (failure instanceof UnavailableException) {
       grant.silent();
     }
     if (!(failure instanceof ApiException error)) {

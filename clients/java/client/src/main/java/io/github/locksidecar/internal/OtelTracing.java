@@ -1,9 +1,9 @@
 package io.github.locksidecar.internal;
 
 import io.github.locksidecar.ApiException;
-import io.github.locksidecar.FeatureMissingException;
+import io.github.locksidecar.UnsupportedException;
 import io.github.locksidecar.ProtocolException;
-import io.github.locksidecar.SidecarUnavailableException;
+import io.github.locksidecar.UnavailableException;
 import io.github.locksidecar.SkippedException;
 import io.opentelemetry.api.GlobalOpenTelemetry;
 import io.opentelemetry.api.OpenTelemetry;
@@ -124,9 +124,9 @@ final class OtelTracing extends Tracing {
         result("skipped", false);
       } else if (error instanceof ApiException api) {
         result(api.code(), api.status() >= 500);
-      } else if (error instanceof FeatureMissingException) {
+      } else if (error instanceof UnsupportedException) {
         result("unsupported", false);
-      } else if (error instanceof SidecarUnavailableException away) {
+      } else if (error instanceof UnavailableException away) {
         result(away.kind().name().toLowerCase(Locale.ROOT), true);
       } else if (error instanceof ProtocolException) {
         result("bad_answer", true);

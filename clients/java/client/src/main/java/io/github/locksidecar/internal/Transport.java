@@ -1,10 +1,10 @@
 package io.github.locksidecar.internal;
 
-import io.github.locksidecar.FeatureMissingException;
+import io.github.locksidecar.UnsupportedException;
 import io.github.locksidecar.LocksidecarException;
 import io.github.locksidecar.SessionEndedException;
-import io.github.locksidecar.SidecarUnavailableException;
-import io.github.locksidecar.SidecarUnavailableException.Kind;
+import io.github.locksidecar.UnavailableException;
+import io.github.locksidecar.UnavailableException.Kind;
 import java.io.IOException;
 import java.nio.channels.ClosedByInterruptException;
 import java.util.HashSet;
@@ -149,7 +149,7 @@ public final class Transport {
     }
     for (String feature : call.needs) {
       if (!sidecar.features().contains(feature)) {
-        throw new FeatureMissingException(feature, sidecar.version());
+        throw new UnsupportedException(feature, sidecar.version());
       }
     }
   }
@@ -371,22 +371,22 @@ public final class Transport {
     return nanos / 1_000_000 / 1000.0 + " s";
   }
 
-  SidecarUnavailableException broken(String what, @Nullable IOException cause) {
+  UnavailableException broken(String what, @Nullable IOException cause) {
     return unavailable(Kind.CONNECTION_LOST, what, cause);
   }
 
-  SidecarUnavailableException silent() {
+  UnavailableException silent() {
     return unavailable(Kind.TIMEOUT, "has said nothing for " + seconds(Stream.SILENCE), null);
   }
 
-  private SidecarUnavailableException unavailable(Kind kind, String what, @Nullable IOException cause) {
+  private UnavailableException unavailable(Kind kind, String what, @Nullable IOException cause) {
     String text = "the sidecar at " + settings.path() + " " + what + ". Check that it still runs, and its log";
-    return new SidecarUnavailableException(kind, text, settings.path(), cause);
+    return new UnavailableException(kind, text, settings.path(), cause);
   }
 
-  private SidecarUnavailableException unreachable(IOException cause) {
+  private UnavailableException unreachable(IOException cause) {
     String text = "cannot reach the sidecar at " + settings.path() + ": " + Unreachable.why(settings.path(), cause);
-    return new SidecarUnavailableException(Kind.UNREACHABLE, text, settings.path(), cause);
+    return new UnavailableException(Kind.UNREACHABLE, text, settings.path(), cause);
   }
 
   /** The error of a closed client. */

@@ -36,7 +36,7 @@ final class Calls {
       case "acquire" -> acquire(key, a);
       case "acquire_many" -> {
         List<Object> got = new ArrayList<>();
-        for (HeldLock lock : client.acquireAll(strings(a.get("keys")), options(a)).all()) {
+        for (HeldLock lock : client.acquireMany(strings(a.get("keys")), options(a)).all()) {
           got.add(hold(lock));
         }
         yield members("granted", true, "locks", got);

@@ -11,7 +11,7 @@ import io.github.locksidecar.LockClient;
 import io.github.locksidecar.LockLostException;
 import io.github.locksidecar.LockOptions;
 import io.github.locksidecar.NotHolderException;
-import io.github.locksidecar.SidecarUnavailableException;
+import io.github.locksidecar.UnavailableException;
 import io.github.locksidecar.testing.Sidecar;
 import java.time.Duration;
 import java.util.concurrent.CompletableFuture;
@@ -80,7 +80,7 @@ class ExpiryTest {
         LockClient own = LockClient.builder().socket(between.socket()).timeout(Duration.ofSeconds(1)).build()) {
       HeldLock lock = own.acquire("asked", lasting(Duration.ofSeconds(4)));
       between.holdNextAnswerTo("PATCH /v1/locks/asked");
-      assertThrows(SidecarUnavailableException.class, () -> lock.extend(Duration.ofHours(1)));
+      assertThrows(UnavailableException.class, () -> lock.extend(Duration.ofHours(1)));
       assertEquals("expired", reason(lock.lost().toCompletableFuture()));
       lock.extend(Duration.ofHours(2));
       assertTrue(lock.isLost(), "a late extension has undone the loss");

@@ -10,7 +10,7 @@ import io.github.locksidecar.ApiException;
 import io.github.locksidecar.LockClient;
 import io.github.locksidecar.LockHeldException;
 import io.github.locksidecar.ProtocolException;
-import io.github.locksidecar.SidecarUnavailableException;
+import io.github.locksidecar.UnavailableException;
 import java.time.Duration;
 import java.util.Map;
 import java.util.List;
@@ -93,7 +93,7 @@ class WireTest {
   @Test
   void newsBeforeItsGrantIsKept() {
     Session session = new Session("id", call -> {
-      throw new SidecarUnavailableException(SidecarUnavailableException.Kind.UNREACHABLE, "there is none", "", null);
+      throw new UnavailableException(UnavailableException.Kind.UNREACHABLE, "there is none", "", null);
     }, () -> {});
     JsonObject grant = new JsonObject(Map.of("key", "k", "token", 7, "waited_ms", 0, "expires_in_ms", 1000, "reentry", 1));
     session.receive(new Event("lost", new JsonObject(Map.of("key", "k", "token", 7, "reason", "forced"))));

@@ -1,7 +1,7 @@
 package io.github.locksidecar.junit;
 
 import io.github.locksidecar.LockClient;
-import io.github.locksidecar.SidecarUnavailableException;
+import io.github.locksidecar.UnavailableException;
 import java.io.File;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -223,7 +223,7 @@ public final class Sidecar implements AutoCloseable, BeforeAllCallback, BeforeEa
     }
     try (LockClient client = LockClient.builder().socket(socket()).build()) {
       return !client.get("ready").held();
-    } catch (SidecarUnavailableException e) {
+    } catch (UnavailableException e) {
       return false;
     }
   }

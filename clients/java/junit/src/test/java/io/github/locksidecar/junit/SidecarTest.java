@@ -11,7 +11,7 @@ import io.github.locksidecar.ForbiddenException;
 import io.github.locksidecar.HeldLock;
 import io.github.locksidecar.LockClient;
 import io.github.locksidecar.NotHeldException;
-import io.github.locksidecar.SidecarUnavailableException;
+import io.github.locksidecar.UnavailableException;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
@@ -39,7 +39,7 @@ class SidecarTest {
   void itHangsAndGoesOn() {
     try (LockClient client = LockClient.builder().socket(sidecar.socket()).timeout(Duration.ofMillis(200)).build()) {
       sidecar.hang();
-      assertThrows(SidecarUnavailableException.class, () -> client.get("key"));
+      assertThrows(UnavailableException.class, () -> client.get("key"));
       sidecar.resume();
       assertFalse(client.get("key").held());
     }
@@ -61,7 +61,7 @@ class SidecarTest {
     HeldLock lock = client.acquire("key");
     sidecar.kill();
     assertNotNull(lock.lost().toCompletableFuture().get(LIMIT, TimeUnit.SECONDS));
-    assertThrows(SidecarUnavailableException.class, () -> client.get("key"));
+    assertThrows(UnavailableException.class, () -> client.get("key"));
     sidecar.start();
     assertFalse(client.get("key").held());
     assertThrows(IllegalStateException.class, sidecar::start);

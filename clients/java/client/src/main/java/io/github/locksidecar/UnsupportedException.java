@@ -1,7 +1,7 @@
 package io.github.locksidecar;
 
 /** The sidecar is too old for the call: its {@code GET /v1} does not name the feature. */
-public final class FeatureMissingException extends LocksidecarException {
+public final class UnsupportedException extends LocksidecarException {
   private static final long serialVersionUID = 1L;
 
   /** The feature's name. */
@@ -13,7 +13,7 @@ public final class FeatureMissingException extends LocksidecarException {
    * @param feature the name of the feature
    * @param version the version of the sidecar
    */
-  public FeatureMissingException(String feature, String version) {
+  public UnsupportedException(String feature, String version) {
     super(
         "the sidecar (version " + version + ") has no feature \"" + feature
             + "\", which this call needs: update the sidecar, or do not use the option",

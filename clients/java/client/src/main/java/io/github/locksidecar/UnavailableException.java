@@ -7,7 +7,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>The outcome of the call is unknown. An acquire that throws this withdraws its grant.
  */
-public final class SidecarUnavailableException extends LocksidecarException {
+public final class UnavailableException extends LocksidecarException {
   private static final long serialVersionUID = 1L;
 
   /** What happened, in one word for traces. */
@@ -34,7 +34,7 @@ public final class SidecarUnavailableException extends LocksidecarException {
    * @param path the sidecar's socket
    * @param cause the error of the socket, if there is one
    */
-  public SidecarUnavailableException(Kind kind, String message, String path, @Nullable Throwable cause) {
+  public UnavailableException(Kind kind, String message, String path, @Nullable Throwable cause) {
     super(message, cause);
     this.kind = kind;
     this.path = path;
