@@ -3,6 +3,7 @@ package locksidecar_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -61,16 +62,34 @@ func TestOneLock(t *testing.T) {
 	}
 }
 
-// Each line of Go in README.md stands in this file, where it runs.
+func TestFirstScreen(t *testing.T) {
+	sidecar := locksidecartest.Start(t, nil)
+	t.Setenv("LOCKSIDECAR_SOCKET", sidecar.Socket)
+	ctx := t.Context()
+	err := locksidecar.New(locksidecar.Config{}).Do(ctx, "report:daily", func(ctx context.Context, lock *locksidecar.Lock) error {
+		fmt.Println("fencing token", lock.Token())
+		return nil
+	})
+	ok(t, err)
+	sidecar.Stop() // ends the goroutines of the client
+}
+
+// Each line of Go in README.md, and in that of the repository, stands in this file, where it runs.
 func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	ok(t, err)
+	first, err := os.ReadFile("../../README.md")
+	ok(t, err)
+	readme = append(readme, first...)
 	here, err := os.ReadFile("readme_test.go")
 	ok(t, err)
 	lines := 0
 	for _, block := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
 		for line := range strings.Lines(block[1]) {
 			line = strings.TrimPrefix(strings.TrimSpace(line), "import ")
+			if strings.HasPrefix(line, "//") { // how to install it
+				continue
+			}
 			lines++
 			if !strings.Contains(string(here), line) {
 				t.Errorf("it does not run: %s", line)
