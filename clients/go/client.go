@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -132,7 +133,7 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 		return c.session, nil
 	case c.opening == nil:
 		c.opening = &opening{done: make(chan struct{})}
-		go c.opens(c.opening)
+		go c.opens(c.opening) //nolint:gosec // the session outlives the call that opens it
 	}
 	o := c.opening
 	c.mu.Unlock()
@@ -144,7 +145,7 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 	}
 }
 
-// opens opens a session. The calls that wait for it may leave meanwhile.
+// opens runs in a goroutine of its own, and opens a session. The calls that wait for it may leave meanwhile.
 func (c *Client) opens(o *opening) {
 	s, err := openSession(context.Background(), c.t, &c.config, func(ended *session) {
 		c.mu.Lock()
@@ -197,7 +198,7 @@ func (c *Client) twice(ctx context.Context, get func(context.Context) (*session,
 		return err
 	}
 	if s != nil && isCode(err, "session_ended") {
-		s.end("disconnected", sessionEnded())
+		s.end()
 	}
 	_, err = try()
 	return err
@@ -219,7 +220,7 @@ func (c *Client) Acquire(ctx context.Context, key string, opts ...Option) (*Lock
 
 // TryAcquire gets a lock without a wait: ok is false if another caller has it.
 func (c *Client) TryAcquire(ctx context.Context, key string, opts ...Option) (lock *Lock, ok bool, err error) {
-	lock, err = c.Acquire(ctx, key, append(opts[:len(opts):len(opts)], Wait(0))...)
+	lock, err = c.Acquire(ctx, key, append(slices.Clip(opts), Wait(0))...)
 	if errors.Is(err, ErrLockHeld) {
 		return nil, false, nil
 	}
@@ -237,7 +238,7 @@ func (c *Client) AcquireMany(ctx context.Context, keys []string, opts ...Option)
 
 // Shared waits for a share of a lock: shared holders do not exclude each other. It is Acquire with the option [Shared].
 func (c *Client) Shared(ctx context.Context, key string, opts ...Option) (*Lock, error) {
-	return c.Acquire(ctx, key, append(opts[:len(opts):len(opts)], Shared())...)
+	return c.Acquire(ctx, key, append(slices.Clip(opts), Shared())...)
 }
 
 func (c *Client) acquire(ctx context.Context, keys []string, many bool, opts []Option) (locks Locks, err error) {
@@ -333,7 +334,7 @@ func (c *Client) waiting(ctx context.Context, o *options, run func(*session, acq
 				return nil
 			}
 			if isCode(err, "session_ended") {
-				s.end("disconnected", sessionEnded()) // before its stream ends
+				s.end() // before its stream ends
 			}
 		}
 		c.mu.Lock()

@@ -163,5 +163,5 @@ func (g *grant) expire(asked time.Time, left time.Duration) {
 	if g.expiry != nil {
 		g.expiry.Stop()
 	}
-	g.expiry = time.AfterFunc(time.Until(asked.Add(left)), func() { g.lose("expired", "") })
+	g.expiry = time.AfterFunc(time.Until(asked.Add(left)), func() { _ = g.lose("expired", "") })
 }

@@ -103,11 +103,11 @@ func (s *session) ask(l *lease, g *grant) {
 		s.drop(g)
 		var e *Error
 		if errors.Is(err, ErrLockLost) && errors.As(err, &e) {
-			g.lose(e.Reason, "")
+			_ = g.lose(e.Reason, "")
 		}
 		return
 	case errors.Is(err, ErrSessionEnded):
-		s.end("disconnected", sessionEnded())
+		s.end()
 		return
 	}
 	s.mu.Lock()
@@ -141,7 +141,7 @@ func (s *session) giveUp(l *lease) {
 	}
 	s.mu.Unlock()
 	for _, g := range lost {
-		g.lose("expired", "the sidecar does not answer, and the lease has ended")
+		_ = g.lose("expired", "the sidecar does not answer, and the lease has ended")
 		s.owe(func() error {
 			for {
 				answer, err := s.release(context.Background(), g.key, releaseBody{Token: g.token})

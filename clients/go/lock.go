@@ -202,7 +202,7 @@ func (l *Lock) note(err error) error {
 		l.session.drop(l.grant)
 		return l.grant.lose(e.Reason, "")
 	case e.Is(ErrSessionEnded) && l.Bind() == BindSession:
-		l.session.end("disconnected", sessionEnded())
+		l.session.end()
 		if lost := l.loss(); lost != nil {
 			return lost
 		}
@@ -339,7 +339,7 @@ func (ls Locks) Release(opts ...ReleaseOption) error {
 // The returned function frees what the context needs.
 func (ls Locks) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	for _, l := range ls {
-		ctx = with(ctx, l)
+		ctx = with(ctx, l) //nolint:fatcontext // one for each lock
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	stops := make([]func() bool, len(ls))

@@ -26,12 +26,12 @@ func TestDo(t *testing.T) {
 			t.Errorf("another client: %t, %v", held, err)
 		}
 		_, err = other.Acquire(ctx, "report:daily", locksidecar.Wait(0))
-		e := is(t, err, locksidecar.ErrLockHeld)
+		e := errorOf(t, err, locksidecar.ErrLockHeld)
 		if e.Holder == nil || e.Key != "report:daily" || !strings.Contains(e.Error(), `the holder is pod "`) {
 			t.Errorf("the refusal is %+v: %v", e, e)
 		}
 		_, err = other.Acquire(ctx, "report:daily", locksidecar.Wait(20*time.Millisecond))
-		if e := is(t, err, locksidecar.ErrWaitTimeout); !errors.Is(err, locksidecar.ErrLockHeld) || e.Waited < 20*time.Millisecond {
+		if e := errorOf(t, err, locksidecar.ErrWaitTimeout); !errors.Is(err, locksidecar.ErrLockHeld) || e.Waited < 20*time.Millisecond {
 			t.Errorf("the end of a wait is %+v", e)
 		}
 		return nil
@@ -43,7 +43,7 @@ func TestDo(t *testing.T) {
 	ok(t, lock.Release())
 	ok(t, lock.Release()) // again: the same
 	<-lock.Context().Done()
-	if lock.Err() != nil || context.Cause(lock.Context()) != context.Canceled {
+	if lock.Err() != nil || !errors.Is(context.Cause(lock.Context()), context.Canceled) {
 		t.Errorf("after the release: %v, %v", lock.Err(), context.Cause(lock.Context()))
 	}
 	_, err := lock.Check(t.Context())
@@ -80,7 +80,7 @@ func TestLossReachesTheCode(t *testing.T) {
 			ends(t, "Lost", lock.Lost())
 			ends(t, "the context of the lock", lock.Context().Done())
 			for _, cause := range []error{context.Cause(ctx), lock.Err(), context.Cause(lock.Context())} {
-				if e := is(t, cause, locksidecar.ErrLockLost); e.Reason != "forced" || e.Token != lock.Token() || e.Key != "k" {
+				if e := errorOf(t, cause, locksidecar.ErrLockLost); e.Reason != "forced" || e.Token != lock.Token() || e.Key != "k" {
 					t.Errorf("the loss is %+v", e)
 				}
 			}
@@ -110,14 +110,14 @@ func TestSeveralKeysAndShares(t *testing.T) {
 			t.Errorf("the locks: %v", locks)
 		}
 		_, err := s.Client().AcquireMany(ctx, []string{"c", "a"}, locksidecar.Wait(0))
-		if e := is(t, err, locksidecar.ErrLockHeld); e.Key != "a" {
+		if e := errorOf(t, err, locksidecar.ErrLockHeld); e.Key != "a" {
 			t.Errorf("the refusal names %q", e.Key)
 		}
 		return nil
 	}))
 	first, second := must(c.Shared(t.Context(), "doc"))(t), must(c.Shared(t.Context(), "doc"))(t)
 	_, err := c.Acquire(t.Context(), "doc", locksidecar.Wait(0))
-	if e := is(t, err, locksidecar.ErrLockHeld); e.Mode != locksidecar.ModeShared || e.HoldersCount != 2 {
+	if e := errorOf(t, err, locksidecar.ErrLockHeld); e.Mode != locksidecar.ModeShared || e.HoldersCount != 2 {
 		t.Errorf("the refusal is %+v", e)
 	}
 	ok(t, first.Release())
@@ -139,7 +139,7 @@ func TestSeveralKeysAndShares(t *testing.T) {
 		t.Errorf("a third permit: %t, %v", got, err)
 	}
 	_, err = c.Semaphore("gpu", 3).Acquire(t.Context())
-	if e := is(t, err, locksidecar.ErrLimitMismatch); e.Limit != 2 {
+	if e := errorOf(t, err, locksidecar.ErrLimitMismatch); e.Limit != 2 {
 		t.Errorf("the mismatch is %+v", e)
 	}
 	ok(t, locksidecar.Locks{one, two}.Release())
@@ -312,7 +312,7 @@ func TestBindToTTL(t *testing.T) {
 
 	short := must(c.Acquire(t.Context(), "short", locksidecar.BindToTTL(), locksidecar.TTL(500*time.Millisecond)))(t)
 	ends(t, "the end of the TTL", short.Lost())
-	if e := is(t, short.Err(), locksidecar.ErrLockLost); e.Reason != "expired" {
+	if e := errorOf(t, short.Err(), locksidecar.ErrLockLost); e.Reason != "expired" {
 		t.Errorf("the loss is %+v", e)
 	}
 
@@ -448,7 +448,7 @@ func TestCloseEndsAll(t *testing.T) {
 	for range 2 {
 		is(t, <-waiting, locksidecar.ErrClosed)
 	}
-	if e := is(t, lock.Err(), locksidecar.ErrLockLost); e.Reason != "closed" {
+	if e := errorOf(t, lock.Err(), locksidecar.ErrLockLost); e.Reason != "closed" {
 		t.Errorf("the loss is %+v", e)
 	}
 	if info := must(other.Get(t.Context(), "k"))(t); info.Held {

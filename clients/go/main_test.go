@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	if left := leaked(); code == 0 && left != "" {
-		os.Stderr.WriteString("goroutines of the client are left after all tests:\n" + left)
+		_, _ = os.Stderr.WriteString("goroutines of the client are left after all tests:\n" + left)
 		code = 1
 	}
 	os.Exit(code)
@@ -33,7 +33,7 @@ func leaked() (left string) {
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		buffer := make([]byte, 1<<20)
 		left = ""
-		for _, stack := range strings.Split(string(buffer[:runtime.Stack(buffer, true)]), "\n\n") {
+		for stack := range strings.SplitSeq(string(buffer[:runtime.Stack(buffer, true)]), "\n\n") {
 			if strings.Contains(stack, "clients/go.") || strings.Contains(stack, "net/http.(*persistConn)") {
 				left += stack + "\n\n"
 			}
@@ -48,7 +48,8 @@ func leaked() (left string) {
 func start(t *testing.T) (*locksidecartest.Sidecar, *locksidecar.Client) {
 	t.Helper()
 	s := locksidecartest.Start(t, nil)
-	return s, s.Client()
+	c := s.Client()
+	return s, c
 }
 
 // within runs a function, which must end soon.
@@ -87,7 +88,14 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-func is(t *testing.T, err, kind error) *locksidecar.Error {
+// is checks the kind of an error.
+func is(t *testing.T, err, kind error) {
+	t.Helper()
+	_ = errorOf(t, err, kind)
+}
+
+// errorOf is an error of a kind.
+func errorOf(t *testing.T, err, kind error) *locksidecar.Error {
 	t.Helper()
 	if !errors.Is(err, kind) {
 		t.Fatalf("the error is %v; it must be %v", err, kind)

@@ -4,13 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 )
 
 // Once does work once: of all concurrent callers for a key, one runs the function, and the others wait for its result, which all
 // get as JSON makes it, in at most 4 KiB. If the function fails, its caller gets the error, and the next one runs its own. A later call runs
 // again.
 func Once[T any](ctx context.Context, c *Client, key string, run func(ctx context.Context, lock *Lock) (T, error), opts ...Option) (result T, err error) {
-	lock, err := c.Acquire(ctx, key, append(opts[:len(opts):len(opts)], SkipIfDone())...)
+	lock, err := c.Acquire(ctx, key, append(slices.Clip(opts), SkipIfDone())...)
 	var skipped *Error
 	if errors.As(err, &skipped) && skipped.Is(ErrSkipped) {
 		err = json.Unmarshal(skipped.Result, &result)

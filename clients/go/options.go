@@ -19,7 +19,6 @@ type options struct {
 	named     bool // the app has named the request
 	onLost    func(error)
 	onStop    func(Stopping)
-	fresh     bool
 	err       error
 	owner     string
 	reentrant bool

@@ -52,7 +52,7 @@ func TestOneLock(t *testing.T) {
 		return nil
 	}
 	client := locksidecar.New(locksidecar.Config{}) // one for each process; goroutines share it
-	defer client.Close()
+	defer client.Close()                            //nolint:errcheck // as an app does
 
 	err := client.Do(ctx, "report:daily", func(ctx context.Context, lock *locksidecar.Lock) error {
 		return write(ctx, lock.Token())
@@ -66,7 +66,7 @@ func TestFirstScreen(t *testing.T) {
 	sidecar := locksidecartest.Start(t, nil)
 	t.Setenv("LOCKSIDECAR_SOCKET", sidecar.Socket)
 	ctx := t.Context()
-	err := locksidecar.New(locksidecar.Config{}).Do(ctx, "report:daily", func(ctx context.Context, lock *locksidecar.Lock) error {
+	err := locksidecar.New(locksidecar.Config{}).Do(ctx, "report:daily", func(_ context.Context, lock *locksidecar.Lock) error {
 		fmt.Println("fencing token", lock.Token())
 		return nil
 	})

@@ -1,6 +1,9 @@
 package locksidecar
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // Semaphore is a key with at most so many holders in all pods. A permit is a [Lock] with a slot.
 type Semaphore struct {
@@ -11,7 +14,7 @@ type Semaphore struct {
 
 // Semaphore makes no call. All that use the key name the same limit, 1 to 1000, or get ErrLimitMismatch.
 func (c *Client) Semaphore(key string, most int, opts ...Option) *Semaphore {
-	return &Semaphore{c, key, append(opts[:len(opts):len(opts)], Shared(), Limit(most))}
+	return &Semaphore{c, key, append(slices.Clip(opts), Shared(), Limit(most))}
 }
 
 // Acquire waits for a permit, as [Client.Acquire].
@@ -30,5 +33,5 @@ func (s *Semaphore) Do(ctx context.Context, run func(ctx context.Context, permit
 }
 
 func (s *Semaphore) with(opts []Option) []Option {
-	return append(opts[:len(opts):len(opts)], s.opts...)
+	return append(slices.Clip(opts), s.opts...)
 }

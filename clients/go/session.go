@@ -107,7 +107,7 @@ func (s *session) read() {
 	for {
 		name, data, err := s.stream.next()
 		if err != nil {
-			s.end("disconnected", sessionEnded())
+			s.end()
 			return
 		}
 		e := sessionEvent{name: name}
@@ -135,7 +135,7 @@ func (s *session) receive(e sessionEvent) {
 
 func (g *grant) hear(e sessionEvent) {
 	if e.name == "lost" {
-		g.lose(e.Reason, "")
+		_ = g.lose(e.Reason, "")
 	} else {
 		g.askToStop(Stopping{Reason: e.Reason})
 	}
@@ -143,8 +143,8 @@ func (g *grant) hear(e sessionEvent) {
 
 // end notes that the session is over: its locks are lost. It closes the stream, because the sidecar may not know. Then it would go on to
 // hold the locks.
-func (s *session) end(reason string, cause *Error) {
-	s.forget(reason, cause)
+func (s *session) end() {
+	s.forget("disconnected", sessionEnded())
 	if s.stream != nil {
 		s.stream.close()
 	}
@@ -163,7 +163,7 @@ func (s *session) forget(reason string, cause *Error) {
 	s.onEnd(s)
 	s.cancel(cause)
 	for _, g := range grants {
-		g.lose(reason, "")
+		_ = g.lose(reason, "")
 	}
 }
 
@@ -237,8 +237,10 @@ func (s *session) acquire(ctx context.Context, what *asked, body acquireBody) (g
 	grants = many.Locks
 	if len(body.Keys) == 0 {
 		if !one.Granted {
-			return nil, nil, &Error{Code: "skipped", Status: http.StatusOK, Key: one.Key, Result: one.Result,
-				Detail: "the holder has done the work; its result is in Error.Result"}
+			return nil, nil, &Error{
+				Code: "skipped", Status: http.StatusOK, Key: one.Key, Result: one.Result,
+				Detail: "the holder has done the work; its result is in Error.Result",
+			}
 		}
 		grants = []wireGrant{one.wireGrant}
 	}

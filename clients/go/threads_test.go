@@ -25,7 +25,7 @@ func TestNestedUseIsRefused(t *testing.T) {
 	_, c := start(t)
 	refused := func(err error) {
 		t.Helper()
-		if e := is(t, err, locksidecar.ErrInvalidRequest); e.Key != "k" || !strings.Contains(e.Detail, "Reentrant") {
+		if e := errorOf(t, err, locksidecar.ErrInvalidRequest); e.Key != "k" || !strings.Contains(e.Detail, "Reentrant") {
 			t.Errorf("the refusal is %+v", e)
 		}
 	}
@@ -177,7 +177,7 @@ func TestReleaseWithoutAnAnswer(t *testing.T) {
 	c := s.ClientWith(locksidecar.Config{Timeout: 100 * time.Millisecond})
 	lock := must(c.Acquire(t.Context(), "k"))(t)
 	s.Hang()
-	e := is(t, lock.Release(), locksidecar.ErrUnavailable)
+	e := errorOf(t, lock.Release(), locksidecar.ErrUnavailable)
 	if e.Code != "timeout" {
 		t.Errorf("the error is %+v", e)
 	}
@@ -213,7 +213,7 @@ func TestHang(t *testing.T) {
 	if took := time.Since(asked); took > 2*time.Second {
 		t.Errorf("lost after %s, later than the lease", took)
 	}
-	if e := is(t, lock.Err(), locksidecar.ErrLockLost); e.Reason != "expired" || !strings.Contains(e.Detail, "does not answer") {
+	if e := errorOf(t, lock.Err(), locksidecar.ErrLockLost); e.Reason != "expired" || !strings.Contains(e.Detail, "does not answer") {
 		t.Errorf("the loss is %+v", e)
 	}
 	s.Resume()
@@ -233,7 +233,7 @@ func TestRestart(t *testing.T) {
 	waitsFor(t, s.Client(), "k", 1)
 	s.Kill()
 	ends(t, "the loss", lock.Lost())
-	if e := is(t, lock.Err(), locksidecar.ErrLockLost); e.Reason != "disconnected" {
+	if e := errorOf(t, lock.Err(), locksidecar.ErrLockLost); e.Reason != "disconnected" {
 		t.Errorf("the loss is %+v", e)
 	}
 	if err := <-outages; !errors.Is(err, locksidecar.ErrUnavailable) && !errors.Is(err, locksidecar.ErrSessionEnded) {
@@ -247,7 +247,7 @@ func TestRestart(t *testing.T) {
 	s.Kill()
 	impatient := s.ClientWith(locksidecar.Config{Reconnect: -1})
 	_, err := impatient.Acquire(t.Context(), "k")
-	if e := is(t, err, locksidecar.ErrUnavailable); e.Code != "unreachable" || !strings.Contains(e.Detail, "no sidecar listens at "+s.Socket) {
+	if e := errorOf(t, err, locksidecar.ErrUnavailable); e.Code != "unreachable" || !strings.Contains(e.Detail, "no sidecar listens at "+s.Socket) {
 		t.Errorf("without a sidecar: %+v", e)
 	}
 }
@@ -267,7 +267,7 @@ func TestAReleaseGetsThroughWithoutDescriptors(t *testing.T) {
 
 func child(t *testing.T, s *locksidecartest.Sidecar, name string) string {
 	t.Helper()
-	cmd := exec.Command(os.Args[0]) //nolint:gosec,noctx // this program
+	cmd := exec.Command(os.Args[0]) //nolint:noctx // this program
 	cmd.Env = append(os.Environ(), childVariable+"="+name, "LOCKSIDECAR_SOCKET="+s.Socket)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

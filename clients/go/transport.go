@@ -102,8 +102,10 @@ func (t *transport) do(ctx context.Context, c call, answer any) error {
 		return err
 	}
 	if err := json.Unmarshal(text, answer); err != nil {
-		return &Error{Code: "bad_answer", Key: c.about.key, cause: err,
-			Detail: fmt.Sprintf("the answer to %s %s cannot be read (%v)", c.method, c.path, err)}
+		return &Error{
+			Code: "bad_answer", Key: c.about.key, cause: err,
+			Detail: fmt.Sprintf("the answer to %s %s cannot be read (%v)", c.method, c.path, err),
+		}
 	}
 	return nil
 }

@@ -108,8 +108,8 @@ func fake(t *testing.T, handle http.HandlerFunc) *Client {
 	return c
 }
 
-// session answers as a sidecar: with the features and a session.
-func session_(w http.ResponseWriter, r *http.Request) bool {
+// asSidecar answers as a sidecar: with the features and a session.
+func asSidecar(w http.ResponseWriter, r *http.Request) bool {
 	switch r.Method + " " + r.URL.Path {
 	case "GET /v1":
 		_, _ = io.WriteString(w, `{"version":"v0","api":"v1","namespace":"n","features":["wait","data"]}`)
@@ -142,7 +142,7 @@ func TestALostAnswerOfARelease(t *testing.T) {
 	var releases atomic.Int32
 	c := fake(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case session_(w, r):
+		case asSidecar(w, r):
 		case r.Method == http.MethodPut:
 			_, _ = io.WriteString(w, aGrant)
 		case releases.Add(1) == 1:
@@ -178,7 +178,7 @@ func TestALostAnswerOfAnAcquire(t *testing.T) {
 	asked, withdrawn := make(chan string, 2), make(chan string, 2)
 	c := fake(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case session_(w, r):
+		case asSidecar(w, r):
 		case r.Method == http.MethodPut:
 			var body acquireBody
 			_ = json.NewDecoder(r.Body).Decode(&body)
@@ -236,7 +236,7 @@ func TestEarlyNews(t *testing.T) {
 		t.Errorf("the requests: %q", reasons)
 	}
 	var e *Error
-	if !errors.As(l.Err(), &e) || e.Reason != "forced" || context.Cause(l.Context()) != error(e) {
+	if !errors.As(l.Err(), &e) || e.Reason != "forced" || !errors.Is(context.Cause(l.Context()), ErrLockLost) {
 		t.Errorf("the loss: %v", l.Err())
 	}
 	if len(s.early) != 0 || len(s.grants) != 0 {
@@ -247,7 +247,7 @@ func TestEarlyNews(t *testing.T) {
 // A sidecar that lacks a feature is not asked for it.
 func TestAnOldSidecar(t *testing.T) {
 	c := fake(t, func(w http.ResponseWriter, r *http.Request) {
-		if !session_(w, r) {
+		if !asSidecar(w, r) {
 			t.Errorf("it was asked %s %s", r.Method, r.URL)
 		}
 	})
@@ -303,7 +303,7 @@ func TestTraces(t *testing.T) {
 	var parents sync.Map
 	held := `{"code":"held","detail":"held","status":423}`
 	c := fake(t, func(w http.ResponseWriter, r *http.Request) {
-		if session_(w, r) {
+		if asSidecar(w, r) {
 			if r.Header.Get("Traceparent") != "" {
 				t.Error("the session belongs to no span")
 			}
@@ -360,7 +360,7 @@ func TestALockOfATTLOutlivesTheSession(t *testing.T) {
 		switch {
 		case r.URL.Path == "/v1":
 			_, _ = io.WriteString(w, `{"version":"v0","features":["bind_ttl"]}`)
-		case session_(w, r):
+		case asSidecar(w, r):
 		case r.Method == http.MethodPut:
 			_, _ = io.WriteString(w, strings.Replace(aGrant, `"bind":"session"`, `"bind":"ttl"`, 1))
 		case r.Header.Get("Lock-Session") != "":
@@ -374,7 +374,7 @@ func TestALockOfATTLOutlivesTheSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.session.end("disconnected", sessionEnded())
+	c.session.end()
 	if err := lock.Err(); err != nil {
 		t.Errorf("it is lost with the session: %v", err)
 	}
@@ -390,7 +390,7 @@ func TestTheReleaseOfAnEntryNamesIt(t *testing.T) {
 		switch {
 		case r.URL.Path == "/v1":
 			_, _ = io.WriteString(w, `{"version":"v0","features":["reentrant"]}`)
-		case session_(w, r):
+		case asSidecar(w, r):
 		case r.Method == http.MethodPut:
 			_ = json.NewDecoder(r.Body).Decode(&entered)
 			_, _ = io.WriteString(w, aGrant)

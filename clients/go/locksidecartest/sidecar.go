@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -106,9 +107,7 @@ func (s *Sidecar) run(path string) error {
 		return err
 	}
 	settings := map[string]string{"STORE_URL": "memory://", "ALLOW_FORCE": "true", "DRAIN_TIMEOUT": "0s"}
-	for name, value := range s.settings {
-		settings[name] = value
-	}
+	maps.Copy(settings, s.settings)
 	cmd := exec.Command(binary, "serve") //nolint:gosec,noctx // the tests' own program, which ends by its own means
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LOCKSIDECAR_SOCKET=" + s.Socket}
 	for name, value := range settings {
