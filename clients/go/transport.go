@@ -40,9 +40,8 @@ type transport struct {
 	agent  string
 	tracer Tracer
 	pool   *http.Transport
-	// reserve has one kept connection, for calls that must get through if the waiting calls have taken all file descriptors.
-	// Releases, for example, end waits.
-	reserve *http.Transport
+	// reserve is for calls that must get through: releases, for example, end waits.
+	reserve *reserve
 	// life ends with the client.
 	life context.Context
 	end  context.CancelCauseFunc
@@ -55,15 +54,12 @@ func newTransport(socket string, c *Config) *transport {
 	}
 	t.life, t.end = context.WithCancelCause(context.Background())
 	dialer := net.Dialer{Timeout: dialTimeout}
-	made := func(idle int, after time.Duration, most int) *http.Transport {
-		return &http.Transport{
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return dialer.DialContext(ctx, "unix", socket)
-			},
-			DisableCompression: true, MaxIdleConnsPerHost: idle, IdleConnTimeout: after, MaxConnsPerHost: most,
-		}
+	dial := func(ctx context.Context) (net.Conn, error) { return dialer.DialContext(ctx, "unix", socket) }
+	t.pool = &http.Transport{
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		DisableCompression: true, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: idleTimeout,
 	}
-	t.pool, t.reserve = made(maxIdle, idleTimeout, 0), made(1, 0, 1)
+	t.reserve = newReserve(dial)
 	return t
 }
 
@@ -71,7 +67,7 @@ func newTransport(socket string, c *Config) *transport {
 func (t *transport) close() {
 	t.end(closedError())
 	t.pool.CloseIdleConnections()
-	t.reserve.CloseIdleConnections()
+	t.reserve.close()
 }
 
 // call is one call of the API.
@@ -196,7 +192,7 @@ func (t *transport) roundTrip(ctx context.Context, c call, body []byte) (*http.R
 	}
 	t.inject(ctx, req.Header)
 	if c.reserved {
-		return t.reserve.RoundTrip(req)
+		return t.reserve.roundTrip(req)
 	}
 	return t.pool.RoundTrip(req)
 }
