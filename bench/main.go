@@ -10,6 +10,7 @@
 //	go run ./bench -growth -only hot -write
 //	                                one curve, into bench/growth-hot.md
 //	go run ./bench -sweep           whether the table of locks stops growing; -write writes bench/SWEEP.md
+//	go run ./bench -fleet           many sidecars in one process; -write writes bench/fleet-….md
 //	go run ./bench -profile         where the time goes; -write writes bench/PROFILE.md
 //	go run ./bench -only overhead -against v1.2
 //	go run ./bench -only turns -against v1.2
@@ -38,6 +39,7 @@ type options struct {
 	only                string
 	write, check, grows bool
 	profiles, sweep     bool
+	fleet               bool
 	minutes             int // with sweep
 	rounds              int
 	length              time.Duration // of one measurement
@@ -124,13 +126,14 @@ func parse() (options, error) {
 	flag.BoolVar(&o.grows, "growth", false, "measure how cost grows instead of the goals")
 	flag.BoolVar(&o.profiles, "profile", false, "profile the sidecar instead of measuring the goals")
 	flag.BoolVar(&o.sweep, "sweep", false, "watch how much the table of locks grows instead of measuring the goals")
+	flag.BoolVar(&o.fleet, "fleet", false, "measure fleets of sidecars in one process instead of the goals; -only postgres,etcd,redis,crowd are the parts")
 	flag.IntVar(&o.minutes, "minutes", 20, "with -sweep: how long")
-	flag.IntVar(&o.most, "upto", 0, "with -growth: the largest step, all when 0; with -sweep: how many rows there are before, ten million when 0")
+	flag.IntVar(&o.most, "upto", 0, "with -growth and -fleet: the largest step, all when 0; with -sweep: how many rows there are before, ten million when 0")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of each measurement; medians are shown")
 	flag.DurationVar(&o.length, "length", 2*time.Second, "length of one measurement")
 	flag.StringVar(&o.against, "against", "", "an older revision, to compare with where that is measured")
 	flag.Parse()
-	if o.write && (o.only != "" && !o.grows || strings.Contains(o.only, ",") || o.most != 0) {
+	if o.write && !o.fleet && (o.only != "" && !o.grows || strings.Contains(o.only, ",") || o.most != 0) {
 		return o, errors.New("what is written is the whole, or one curve: -write stands beside -only with -growth and one name, and never beside -upto")
 	}
 	return o, nil
@@ -164,6 +167,9 @@ func measure() error {
 	b.log.Printf("%d rounds, %s a measurement where nothing else is said", o.rounds, o.length)
 	if o.profiles {
 		return b.profile()
+	}
+	if o.fleet {
+		return b.fleets()
 	}
 	if err := b.build(); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package pgtest
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"testing"
@@ -12,6 +13,21 @@ func (c *Cluster) Promote(tb testing.TB) {
 	tb.Helper()
 	c.Demote(tb)
 	c.Lead(tb)
+}
+
+// FailOver is Promote for programs without a testing.TB.
+func (c *Cluster) FailOver() error {
+	c.Shutdown()
+	if err := c.put(file{"standby.signal", nil}); err != nil {
+		return err
+	}
+	if err := c.launch(); err != nil {
+		return err
+	}
+	if out, err := toItsEnd(c.command("pg_ctl", "promote", "-D", c.data(), "-w", "-s")); err != nil {
+		return fmt.Errorf("pgtest: promote: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // Demote makes the server a standby of nobody, which takes no writes. All connections
