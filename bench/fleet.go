@@ -338,7 +338,7 @@ func (b *bench) fleets() error {
 			continue
 		}
 		head := fmt.Sprintf("# %s\n\nMeasured %s by `go run ./bench -fleet -write`; what was printed meanwhile is in [fleet-%s.log](fleet-%s.log).\n"+
-			"How it is measured: [README.md](README.md#a-fleet-in-one-process). [FLEET.md](FLEET.md) says what it means.\n\nMachine: %s\n\n",
+			"How it is measured: [README.md](README.md#a-fleet-in-one-process).\n\nMachine: %s\n\n",
 			fleetTitle, time.Now().UTC().Format("2006-01-02"), part.name, part.name, b.machine)
 		if err := errors.Join(
 			os.WriteFile("bench/fleet-"+part.name+".md", []byte(head+text), 0o644),
