@@ -44,7 +44,7 @@ var (
 	sessionReasons   = []string{"dropped", "deleted", "shutdown"}
 	renewalResults   = []string{"kept", "lost", "failed"}
 	cacheKinds       = []string{"held_cache", "held_here", "entry", "repeat", "read", "check", "ended"}
-	listenerStates   = []string{"off", "connecting", "listening"}
+	listenerStates   = []string{"off", "connecting", "listening", "polling"}
 	connectionStates = []string{"used", "idle", "max"}
 	paid             = []string{"true", "false"}
 )

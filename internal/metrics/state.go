@@ -38,7 +38,7 @@ type StoreState struct {
 	// Waited counts statements that waited for a connection. WaitedFor is their total waiting time.
 	Waited    int64
 	WaitedFor time.Duration
-	// Listener is off, connecting, or listening.
+	// Listener is off, connecting, listening or polling.
 	Listener string
 	// Quiet is the rest of a quiet time, in which nothing is granted after a failover; zero: there is none.
 	Quiet time.Duration
@@ -112,7 +112,7 @@ func (s StoreState) collect(to values) {
 		to.gauge("pool_connections", "Connections to the database, by state; max is the limit.", float64(connections), "state", connectionStates[n])
 	}
 	for _, one := range listenerStates {
-		to.gauge("listener", "1 for the present state of the connection that listens for notifications.", number(s.Listener == one), "state", one)
+		to.gauge("listener", "1 for the present state of the connection that listens for news of other instances.", number(s.Listener == one), "state", one)
 	}
 }
 

@@ -61,7 +61,7 @@ const LongestKey = 3*255 + 1 + 512
 //
 // The engine finds by type assertion what only some backends do:
 //
-//   - [Expecter]: its server does not push letters, so it looks for them.
+//   - [Expecter]: hearing of letters costs it something, so it does so only while they are expected.
 //   - [Confirmer]: its server shows a change before it is certain to keep it.
 //   - [store.Described]: it tells what the server is, for GET /readyz. A [Readiness] does.
 //   - [store.Quieter]: it hears of a quiet time also by other answers than that to a grant.
@@ -147,7 +147,7 @@ const (
 // have the same, so that a key has as many holders and waiters on each store.
 var UsualLimits = Limits{Living: 60, Letters: 60, Record: 1 << 20, Mail: LeastMail} //nolint:gochecknoglobals // a constant
 
-// Expecter is a [Backend] that must look for letters, because its server does not push them.
+// Expecter is a [Backend] that hears of letters only while they are expected, because its server does not push them by itself.
 type Expecter interface {
 	// Expect says how soon letters are needed. waits: somebody waits or watches here, or keys are kept. leases: a lease is open here, so
 	// its holder may be asked to stop. It returns at once. Hears is true only with waits.

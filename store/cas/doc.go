@@ -24,7 +24,7 @@
 //	a failover                 store.go Renew; then move.go HeldUnder, Move
 //
 // record.go and encode.go are the form of a record; scan.go, elect.go and tokens.go are reads of all records, elections, and moves to
-// another store. await.go tells a backend that polls when letters are needed. backend.go is the contract of a backend, and server.go and
+// another store. await.go tells a backend that must do something for letters when they are needed. backend.go is the contract of a backend, and server.go and
 // readiness.go help to fulfil it.
 //
 // # Operations

@@ -42,10 +42,14 @@ type Backend struct {
 	longest atomic.Int64
 
 	// used: operations were called since the last sweep.
-	used     atomic.Bool
+	used atomic.Bool
+
+	need     atomic.Int32 // of letters: see Expect
 	expected chan struct{}
-	every    atomic.Int64              // the time between two looks into the mailbox; 0: none
-	looked   atomic.Pointer[time.Time] // when the last successful look began
+	naps     naps
+	way      currentWay
+	wakes    wakes
+	steps    steps
 }
 
 var (
@@ -75,7 +79,7 @@ func New(config Config) (*Backend, error) {
 		config.MaxConns = defaultMaxConns
 	}
 	b := &Backend{
-		config: config, target: t, expected: make(chan struct{}, 1),
+		config: config, target: t, expected: make(chan struct{}, 1), naps: usualNaps,
 		Readiness: cas.Readiness{Name: "store/mysql", Log: config.Logger, Limit: config.Timeout},
 	}
 	b.Init(func(ctx context.Context) error {
@@ -87,6 +91,7 @@ func New(config Config) (*Backend, error) {
 	}, errNotReached)
 	b.span = tracing.Requests(config.Tracers, "mysql", harmless)
 	b.pools = b.newPools()
+	b.wakes.init()
 	return b, nil
 }
 
@@ -94,6 +99,7 @@ func New(config Config) (*Backend, error) {
 func (b *Backend) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
 	return b.Readiness.Start(ctx,
 		func(ctx context.Context) { b.listen(ctx, deliver, lost) },
+		b.wakeOthers,
 		b.sweep)
 }
 
@@ -101,12 +107,6 @@ func (b *Backend) Start(ctx context.Context, deliver func(cas.Letter), lost func
 func (b *Backend) Stop() {
 	b.Readiness.Stop()
 	b.pools.close()
-}
-
-// Hears implements [cas.Backend].
-func (b *Backend) Hears() bool {
-	looked := b.looked.Load()
-	return time.Duration(b.every.Load()) == pollOften && looked != nil && time.Since(*looked) < lookWithin
 }
 
 // Quiet implements [store.Quieter].

@@ -64,7 +64,7 @@ func (b *Backend) readSettings(ctx context.Context) (settings, tables map[string
 	p.add("settings")
 	p.add("tables")
 	p.add("end_other")
-	found, _, err := b.send(ctx, b.pools.main, "check", string(p.text))
+	found, _, err := b.send(ctx, b.pools.main, "check", p)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -151,7 +151,7 @@ func (b *Backend) meta(ctx context.Context, tables map[string]string) (m meta, e
 	p.add("end_other")
 	p.add("meta")
 	p.add("end_other")
-	found, _, err := b.send(ctx, b.pools.main, "check", string(p.text))
+	found, _, err := b.send(ctx, b.pools.main, "check", p)
 	switch {
 	case err != nil:
 		return m, explain(err)
@@ -177,7 +177,7 @@ func (b *Backend) meta(ctx context.Context, tables map[string]string) (m meta, e
 }
 
 // outdate is a packet that notes on an old primary that there is a later one, for sidecars that have not seen that.
-func (b *Backend) outdate() string {
+func (b *Backend) outdate() *packet {
 	later := b.latest.began.Load()
 	p := &packet{}
 	p.add("end_other")
@@ -185,7 +185,7 @@ func (b *Backend) outdate() string {
 	p.add("begin")
 	p.add("outdate", later, later)
 	p.add("commit")
-	return string(p.text)
+	return p
 }
 
 // oldPrimary says that the server is one. err: it could not be noted there.
@@ -212,7 +212,7 @@ func (b *Backend) newHistory(ctx context.Context, before []byte) error {
 	p.add("begin")
 	p.add("new_history", quiet, b.longest.Load(), margin.Microseconds(), history[:], b.latest.began.Load(), before)
 	p.add("commit")
-	_, _, err := b.send(ctx, b.pools.main, "new_history", string(p.text))
+	_, _, err := b.send(ctx, b.pools.main, "new_history", p)
 	if err == nil && len(before) > 0 {
 		b.Log.Warn("another server has been promoted", "before", string(before))
 	}

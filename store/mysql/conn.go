@@ -1,13 +1,17 @@
 package mysql
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/XSAM/otelsql"
@@ -27,25 +31,29 @@ const (
 	lockWait = "2"
 )
 
-// pools are the connections: one is for renewals alone, so that a burst of acquires never lets leases die, and one for the
-// mailbox. The rest is for all else.
-type pools struct{ main, renewals, mailbox *sql.DB }
+// pools are the connections. One is for renewals, so that a burst of acquires never lets leases die, and for looks into the mailbox, which
+// are short: see lookLimit. In one the instance sleeps, or it polls there. The rest is for all else.
+type pools struct {
+	main, renewals, mailbox *sql.DB
+	// greeted is the number by which the server has greeted the last connection for the mailbox.
+	greeted *atomic.Uint32
+}
 
 func (b *Backend) newPools() pools {
-	open := func(most int) *sql.DB {
-		db := b.open()
+	greeted := &atomic.Uint32{}
+	open := func(most int, greeted *atomic.Uint32) *sql.DB {
+		db := b.open(&connector{b: b, greeted: greeted})
 		db.SetMaxOpenConns(most)
 		db.SetMaxIdleConns(most)
 		db.SetConnMaxIdleTime(idleTime)
 		return db
 	}
-	return pools{main: open(max(1, b.config.MaxConns-2)), renewals: open(1), mailbox: open(1)}
+	return pools{main: open(max(1, b.config.MaxConns-2), nil), renewals: open(1, nil), mailbox: open(1, greeted), greeted: greeted}
 }
 
 // open makes a pool. The library makes spans of its connects and of its queries' first answers, if the context has a recorded one.
 // They contain no statement, no error text and no value; our own span has the whole operation.
-func (b *Backend) open() *sql.DB {
-	to := &connector{b: b}
+func (b *Backend) open(to *connector) *sql.DB {
 	if b.config.Tracers == nil {
 		return sql.OpenDB(to)
 	}
@@ -72,6 +80,7 @@ func (b *Backend) State() (s metrics.StoreState) {
 		s.Waited += stat.WaitCount
 		s.WaitedFor += stat.WaitDuration
 	}
+	s.Listener = b.way.now().state
 	return s
 }
 
@@ -95,6 +104,8 @@ type connector struct {
 	b *Backend
 	// migrates: it connects for a migration, whose statements are not packets of ours.
 	migrates bool
+	// greeted, if it is not nil, gets the number by which the server greets each connection.
+	greeted *atomic.Uint32
 }
 
 // Driver implements [driver.Connector].
@@ -141,6 +152,15 @@ func (c *connector) connect(ctx context.Context, config *mysql.Config, choose bo
 	if c.migrates {
 		config.Params["autocommit"] = "1"
 	}
+	if c.greeted != nil {
+		config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &greeting{TCPConn: conn.(*net.TCPConn), number: c.greeted}, nil
+		}
+	}
 	dialer, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, err
@@ -154,6 +174,32 @@ func (c *connector) connect(ctx context.Context, config *mysql.Config, choose bo
 		return nil, err
 	}
 	return conn, nil
+}
+
+// greeting reads the number of the connection in the server's greeting: its version, a text that ends with a zero, and the number.
+// A proxy greets with a number of its own.
+type greeting struct {
+	*net.TCPConn
+	number *atomic.Uint32
+	begin  []byte
+	done   bool
+}
+
+func (g *greeting) Read(p []byte) (int, error) {
+	const head, longest = 5, 256 // a packet's head and the protocol's version; more is no greeting
+	n, err := g.TCPConn.Read(p)
+	if g.done {
+		return n, err
+	}
+	g.begin = append(g.begin, p[:n]...)
+	if end := bytes.IndexByte(g.begin[min(head, len(g.begin)):], 0); end >= 0 && len(g.begin) >= head+end+1+4 {
+		g.number.Store(binary.LittleEndian.Uint32(g.begin[head+end+1:]))
+		g.done = true
+	}
+	if g.done = g.done || len(g.begin) > longest; g.done {
+		g.begin = nil
+	}
+	return n, err
 }
 
 // session is a connection of the driver.
@@ -177,7 +223,7 @@ func (c *connector) isPrimary(ctx context.Context, conn session) error {
 	began, err := oneNumber(ctx, conn, statement("began")+"; "+statement("end_other"))
 	switch {
 	case err == nil && began > 0 && began < latest: // 0: it has never been used
-		_, err := conn.ExecContext(ctx, c.b.outdate(), nil)
+		_, err := conn.ExecContext(ctx, string(c.b.outdate().text), nil)
 		return c.b.oldPrimary(err)
 	case number(err) == errorNoTable:
 		return nil // the check says what is missing

@@ -43,9 +43,33 @@
 //
 // # Letters
 //
-// A letter is a row with a growing id. An instance polls its mailbox, often only while somebody waits or watches here
-// ([cas.Expecter]), seldom while a lease is open, and otherwise not at all. Rows are deleted after they were read.
+// A letter is a row with a growing id. Rows are deleted after they were read.
 // A row with a smaller id may be committed later than one with a greater id, so a reader must not remember only the last id.
+//
+// # News
+//
+// The server pushes nothing by itself. So an instance that expects letters ([cas.Expecter]) sleeps in a session of its own, and whoever has
+// committed a letter for it ends this sleep with KILL QUERY, which each user may do to its own sessions: see sleeper.go and wake.go.
+//
+// No wake is lost. The statement that sleeps first takes a lock of its own (GET_LOCK). The instance looks into the mailbox by another
+// connection, in a statement after one that sees this lock. A letter that this look does not find is committed later, so its KILL QUERY comes when the
+// statement that sleeps has begun. Either it ends the statement, or the statement has ended before, and each end of a sleep is followed by a look.
+//
+// No wake hits anybody else. The sleeper's session has a lock whose name comes from the name of the instance, and KILL QUERY IS_USED_LOCK(name) finds the
+// session and kills its query in one statement. So a number that another session has got meanwhile is never used. The session does nothing but sleep until it
+// ends. It is in a transaction, so no pooler may give it to somebody else, and an instance that finds a pooler before its server does not
+// sleep at all: the number in the server's greeting is not that of the session then. If all that failed, a statement that is killed is
+// repeated like one that was chosen in a deadlock.
+//
+// The sleep reads no table. So it keeps no snapshot, which would stop the purge of old rows, and no table's metadata lock, for which an ALTER TABLE or
+// a backup would wait. The session does not wait in SLEEP, but for a lock that the connection for renewals has: see queries.sql.
+//
+// The wake goes with the packet of the swap, behind COMMIT, once the instance has proven that it can wake itself so. What a KILL QUERY
+// answers says nothing about the swap. Further readers are woken by packets of their own.
+//
+// An instance that cannot be woken polls for a while, and tries again: behind a pooler, if it may not connect, if its session was ended, if
+// it cannot wake itself, or if it has missed a letter because the writer may not wake it. Then it finds the letter when the sleep ends. An
+// instance relies on hearing letters (Hears) only while a sleep has ended or begun as it should within the last seconds, or a poll has.
 //
 // # History
 //

@@ -39,6 +39,9 @@ const (
 	errorFull          = 1114
 	errorDisk          = 1021
 	errorRouter        = 4501 // of MySQL Router
+	errorNoThread      = 1094 // KILL: no session has this number
+	errorNotOwner      = 1095 // KILL: the session is another user's
+	errorInterrupted   = 1317 // by KILL QUERY
 )
 
 // number is that of the server's error, or 0. An error of a proxy says no more than a broken connection: the server may have carried the packet out.

@@ -1,6 +1,9 @@
 package mysql
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // SweepOnce sweeps as the backend does from time to time.
 func (b *Backend) SweepOnce(ctx context.Context) error { return b.sweepOnce(ctx) }
@@ -11,3 +14,36 @@ var (
 	Explain    = explain
 	Suspicious = suspicious
 )
+
+// Sleeps are hooks of a backend, and for how long it sleeps. They are set before it starts.
+func (b *Backend) Sleeps(often, seldom time.Duration, beforeSleep func(), afterLook func(asleep bool)) {
+	b.naps, b.steps = naps{often, seldom}, steps{beforeSleep, afterLook}
+}
+
+// DropConnections closes the idle connections.
+func (b *Backend) DropConnections() { b.pools.drop() }
+
+// Bed is the name of the lock of an instance's sleep.
+func (b *Backend) Bed(instance string) string { return b.bed(instance) }
+
+// Way is how the instance gets its letters now, and why it does not listen.
+func (b *Backend) Way() (state, why string) {
+	w := b.way.now()
+	return w.state, w.why
+}
+
+// WakeOne wakes an instance.
+func (b *Backend) WakeOne(ctx context.Context, instance string) error {
+	return b.wakeOne(ctx, instance)
+}
+
+// Woke notes what the server said to a wake. Wakes reports whether a packet with a letter to an instance wakes it.
+func (b *Backend) Woke(err error) { b.woke(err) }
+
+// Wakes reports whether a packet with a letter to an instance wakes it.
+func (b *Backend) Wakes(instance string) bool {
+	p := b.packet(true)
+	p.letterTo(instance)
+	b.addWake(p)
+	return p.wakes
+}

@@ -201,36 +201,50 @@ func TestLettersOfAnOutage(t *testing.T) {
 	await.Silent(t, reader.Lost, "loss")
 }
 
-// An instance without leases sends nothing. With a lease it looks into its mailbox seldom, and often while somebody waits.
+// An instance without leases sends nothing. With a lease it begins a sleep now and then, and more often while somebody waits. If it cannot
+// sleep, it looks into its mailbox.
+// Proves: promise 6
 func TestIdleSendsNothing(t *testing.T) {
 	t.Parallel()
 	m := mysqltest.Start(t)
 	s := on(t, m)
-	r := s.ready("one")
 	db := s.Database.Open(t)
 	db.SetMaxOpenConns(1)
 	during := func(d time.Duration) int {
 		count := func() (n int) {
 			var name string
-			r.Must(db.QueryRowContext(r.Ctx, "SHOW GLOBAL STATUS LIKE 'Com_rollback'").Scan(&name, &n))
+			if err := db.QueryRowContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &n); err != nil {
+				t.Fatal(err)
+			}
 			return n
 		}
 		before := count()
 		time.Sleep(d) // the measure is a time
-		return count() - before
+		return count() - before - 1
 	}
+	sleeps, polls := s.sleeping("sleeps", 2*time.Second), s.session()
+	polls.exec("DO GET_LOCK('" + sleeps.Bed("polls") + "', 0)")
+	poller := s.start("polls")
+	poller.polls("has the lock")
+	poller.Expect(false, false)
 	for what, is := range map[string]struct {
+		r             *rig
 		waits, leases bool
 		least, most   int
 	}{
-		"idle":                 {false, false, 0, 1}, // a look may be on its way
-		"with a lease":         {false, true, 1, 4},
-		"while somebody waits": {true, true, 15, 120},
+		"idle":                          {sleeps, false, false, 0, 2}, // an idle connection may be closed
+		"asleep with a lease":           {sleeps, false, true, 0, 30},
+		"asleep while somebody waits":   {sleeps, true, true, 5, 30}, // two sleeps, of one statement and seven
+		"a poller, idle":                {poller, false, false, 0, 2},
+		"a poller with a lease":         {poller, false, true, 4, 40},
+		"a poller while somebody waits": {poller, true, true, 200, 1200}, // 50 looks/s, of six statements, and some more in the beginning
 	} {
-		r.Expect(is.waits, is.leases)
-		if n := during(2 * time.Second); n < is.least || n > is.most {
-			t.Errorf("%s: %d requests in 2s, want %d to %d", what, n, is.least, is.most)
+		is.r.Expect(is.waits, is.leases)
+		during(5 * time.Second / 2) // the last sleep, or a look, may be on its way
+		if n := during(3 * time.Second); n < is.least || n > is.most {
+			t.Errorf("%s: %d statements in 3s, want %d to %d", what, n, is.least, is.most)
 		}
+		is.r.Expect(false, false)
 	}
 }
 

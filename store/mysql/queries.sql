@@ -151,10 +151,49 @@ DELETE l FROM locksidecar_leases l FORCE INDEX (PRIMARY) WHERE l.id IN (?)
 SELECT id FROM locksidecar_leases WHERE instance = ? AND expires_at > {now}
 
 -- name: read_letters
-SELECT id, name, base, body FROM locksidecar_letters FORCE INDEX (mailbox) WHERE mailbox = ? ORDER BY id LIMIT ?
+SELECT id, name, base, body, {now} - sent_at FROM locksidecar_letters FORCE INDEX (mailbox) WHERE mailbox = ? ORDER BY id LIMIT ?
 
 -- name: delete_letters
 DELETE l FROM locksidecar_letters l FORCE INDEX (PRIMARY) WHERE l.id IN (?)
+
+-- name: pin
+-- No pooler gives a session to another client in the middle of a transaction. This one reads no table: it has no snapshot that InnoDB
+-- would have to keep old rows for, and no lock that an ALTER TABLE or a backup would wait for.
+START TRANSACTION READ ONLY
+
+-- name: take_bed
+SELECT GET_LOCK(_utf8mb4 ?, ?), CONNECTION_ID()
+
+-- name: shut
+SELECT GET_LOCK(_utf8mb4 ?, ?)
+
+-- name: open
+SELECT RELEASE_LOCK(_utf8mb4 ?)
+
+-- name: sleep
+-- The lock of this sleep shows others that the statement has begun: a KILL QUERY from then on ends it. The lock of the last one goes. Then the
+-- session waits for a lock that another one has. In MariaDB all that wait in SLEEP share one mutex, and a KILL QUERY that finds it locked tries again
+-- after 50 ms: with 20 sleepers that took two seconds. Whoever waits for a lock has a mutex of its own.
+SELECT RELEASE_LOCK(_utf8mb4 ?), IF(GET_LOCK(_utf8mb4 ?, 0) = 1, GET_LOCK(_utf8mb4 ?, ?), 0)
+
+-- name: asleep
+SELECT IS_USED_LOCK(_utf8mb4 ?), IS_USED_LOCK(_utf8mb4 ?)
+
+-- name: committed
+-- What comes after this result is no part of the transaction, so its failure is none of the transaction.
+SELECT 1
+
+-- name: wake
+-- One statement finds the session and kills its query. It is the session that has the lock now, so no number of a session is ever old. It
+-- fails if no session has the lock.
+KILL QUERY IS_USED_LOCK(_utf8mb4 ?)
+
+-- name: leave_bed
+KILL CONNECTION IS_USED_LOCK(_utf8mb4 ?)
+
+-- name: long_sleep
+-- The session's sleeps are not slow queries.
+SET SESSION long_query_time = 3600
 
 -- name: confirm
 -- A change of nothing. Its commit brings the log to the disk up to here.

@@ -34,6 +34,49 @@ func (s *server) session() *session {
 	return &session{conn, s.t}
 }
 
+// asUser is a session of another user. It ends with the test, if not before.
+func (s *server) asUser(user string) *session {
+	s.t.Helper()
+	conn, err := s.connect(user)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return conn
+}
+
+func (s *server) connect(user string) (*session, error) {
+	db, err := sql.Open("mysql", fmt.Sprintf("%[1]s:%[1]s@tcp(%[2]s)/%[3]s", user, s.Server.Address, s.Name))
+	if err != nil {
+		return nil, err
+	}
+	s.t.Cleanup(func() { _ = db.Close() })
+	db.SetMaxIdleConns(-1) // an ended session leaves none
+	conn, err := db.Conn(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	s.t.Cleanup(func() { _ = conn.Close() })
+	return &session{conn, s.t}, nil
+}
+
+// id is the number of the session.
+func (s *session) id() (n int64) {
+	s.t.Helper()
+	if err := s.QueryRowContext(context.Background(), "SELECT CONNECTION_ID()").Scan(&n); err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}
+
+// free checks that nobody has a lock.
+func (s *session) free(lock string) {
+	s.t.Helper()
+	var used sql.NullInt64
+	if err := s.QueryRowContext(context.Background(), "SELECT IS_USED_LOCK(?)", lock).Scan(&used); err != nil || used.Valid {
+		s.t.Errorf("session %d has the lock %s: %v", used.Int64, lock, err)
+	}
+}
+
 func (s *session) exec(statement string, args ...any) {
 	s.t.Helper()
 	if _, err := s.ExecContext(context.Background(), statement, args...); err != nil {

@@ -72,16 +72,19 @@ func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes,
 	p := b.packet(changes)
 	fill(p)
 	p.add("commit")
+	b.addWake(p)
 	for try := 1; ; try++ {
-		found, sent, err := b.send(ctx, pool, op, string(p.text))
+		found, sent, err := b.send(ctx, pool, op, p)
 		var now state
 		if err == nil {
 			now, err = b.readGuard(found)
 		}
 		if err == nil {
+			b.wake(p.others()...)
 			return found[1:], now, nil
 		}
-		rolledBack := again(err)
+		interrupted := number(err) == errorInterrupted && len(found) < p.before // by an administrator
+		rolledBack := again(err) || interrupted
 		broken := number(err) == 0 && ctx.Err() == nil
 		locked := rolledBack && p.locks && len(found) == 1 // the record's lock is the second result
 		switch {
@@ -98,13 +101,16 @@ func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes,
 			b.Doubt()
 		}
 		unknown := changes && sent && !rolledBack && (number(err) == 0 || len(found) >= p.before)
+		if unknown {
+			b.wake(p.to...) // their letters may be there
+		}
 		return nil, now, cas.Failed(op, explain(err), unknown)
 	}
 }
 
 // send sends a packet, with its span and its metrics. It returns the results that came, also with an error. sent: the packet may
 // have left this process.
-func (b *Backend) send(ctx context.Context, pool *sql.DB, op, text string) (found results, sent bool, err error) {
+func (b *Backend) send(ctx context.Context, pool *sql.DB, op string, p *packet) (found results, sent bool, err error) {
 	name := "mysql_" + op
 	ctx, end := b.span(ctx, name)
 	began := time.Now()
@@ -117,7 +123,11 @@ func (b *Backend) send(ctx context.Context, pool *sql.DB, op, text string) (foun
 		if conn, err = pool.Conn(ctx); err != nil {
 			return nil, false, err
 		}
-		found, err = exchange(ctx, conn, text)
+		found, err = exchange(ctx, conn, string(p.text))
+		if p.wakes && len(found) > p.before { // it is committed
+			b.woke(err)
+			found, err = found[:p.before], nil
+		}
 		if number(err) != 0 {
 			release(conn)
 		}

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -46,6 +47,12 @@ type packet struct {
 	before int
 	// locks: the result after the guard's is that of locked records.
 	locks bool
+	// to are the instances that the packet writes letters to.
+	to []string
+	// wakes: after COMMIT, the packet wakes the first of them. One more result comes before that.
+	wakes bool
+	// proves: it wakes even if that is not proven yet.
+	proves bool
 }
 
 // add adds a statement. The values take the places of its question marks.
@@ -83,6 +90,13 @@ func (p *packet) part(text string) {
 func (p *packet) ask(name string, values ...any) {
 	p.add(name, values...)
 	p.before++
+}
+
+// letterTo notes that the packet writes a letter.
+func (p *packet) letterTo(instance string) {
+	if !slices.Contains(p.to, instance) {
+		p.to = append(p.to, instance)
+	}
 }
 
 func (p *packet) value(value any) {

@@ -321,6 +321,7 @@ func (c *call) send(ctx context.Context, part []int, on conditions) (failed []in
 		for _, i := range part {
 			for _, l := range c.swaps[i].Letters {
 				p.add("letter", l.To, l.Key, l.Body, c.swaps[i].Key, id)
+				p.letterTo(l.To)
 			}
 		}
 		p.ask("swapped", id, id, id, names)

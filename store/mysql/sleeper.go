@@ -1,0 +1,184 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"strconv"
+	"time"
+)
+
+// sleeper is the session in which this instance sleeps. It has a lock by which others find it, and does nothing else than sleep, so a KILL QUERY
+// can do no harm in it. Its session is never used for anything else: it ends with the sleeper.
+type sleeper struct {
+	b      *Backend
+	conn   *sql.Conn
+	bed    string // the lock by which others find it
+	door   string // the lock for which it waits: the connection for renewals has it
+	open   bool   // it may have no lock to wait for
+	number int64  // of the session
+	sleeps int64  // that have begun, or are about to
+
+	cancel context.CancelFunc
+	over   chan struct{} // closed at the end of the sleep; what follows is written before
+	woken  bool          // somebody has ended it
+	err    error         // the connection broke
+}
+
+// goToBed makes a sleeper.
+func (b *Backend) goToBed(ctx context.Context) (*sleeper, error) {
+	if err := b.Ready(); err != nil {
+		return nil, err
+	}
+	limited, cancel := context.WithTimeout(ctx, b.config.Timeout)
+	defer cancel()
+	conn, err := b.pools.mailbox.Conn(limited)
+	if err != nil {
+		return nil, err
+	}
+	s := &sleeper{b: b, conn: conn, bed: b.bed(b.config.Instance), open: true, cancel: func() {}, over: make(chan struct{})}
+	s.door = s.bed + ".door"
+	close(s.over)
+	if err := s.takeBed(limited); err != nil {
+		s.discard()
+		return nil, err
+	}
+	return s, nil
+}
+
+// takeBed takes the lock. If an earlier session of this instance still has it, for instance because its connection was cut, that one
+// is ended.
+func (s *sleeper) takeBed(ctx context.Context) error {
+	p := &packet{}
+	p.add("end_other")
+	p.add("long_sleep")
+	if _, err := exchange(ctx, s.conn, string(p.text)); err != nil && number(err) == 0 {
+		return err
+	}
+	for wait := range 2 { // seconds
+		p := &packet{}
+		p.add("end_other")
+		p.add("pin")
+		p.add("take_bed", s.bed, wait)
+		found, err := exchange(ctx, s.conn, string(p.text))
+		if err != nil {
+			return err
+		}
+		if len(found) != 1 || len(found[0]) != 1 || len(found[0][0]) != 2 {
+			return errFormat
+		}
+		row := found[0][0]
+		if s.number, err = strconv.ParseInt(string(row[1]), 10, 64); err != nil {
+			return errFormat
+		}
+		switch {
+		case uint32(s.number) != s.b.pools.greeted.Load():
+			return errPooler
+		case string(row[0]) == "1":
+			return nil
+		case wait == 0:
+			if err := s.b.endSleeper(ctx); err != nil && number(err) == 0 {
+				return err
+			}
+		}
+	}
+	return errBedTaken
+}
+
+// endSleeper ends the session that has this instance's lock.
+func (b *Backend) endSleeper(ctx context.Context) error {
+	p := &packet{wakes: true}
+	p.add("end_other")
+	p.add("committed")
+	p.add("leave_bed", b.bed(b.config.Instance))
+	_, _, err := b.send(ctx, b.pools.main, "wake", p)
+	return err
+}
+
+// lock is that of the present sleep. It is never that of another one.
+func (s *sleeper) lock() string { return s.bed + "." + strconv.FormatInt(s.sleeps, 36) }
+
+// shut lets the connection for renewals have the lock for which the sleeper is to wait. It loses it if it breaks. Then the sleeper gets it, and
+// hands it back.
+func (s *sleeper) shut(ctx context.Context) error {
+	if !s.open {
+		return nil
+	}
+	p := &packet{}
+	p.add("open", s.door)
+	if _, err := exchange(ctx, s.conn, string(p.text)); err != nil && number(err) == 0 {
+		return err
+	}
+	found, _, err := s.b.request(ctx, s.b.pools.renewals, "letters", false, true, func(p *packet) { p.ask("shut", s.door, 1) })
+	switch {
+	case err != nil:
+		return err
+	case len(found[0]) != 1 || len(found[0][0]) != 1:
+		return errFormat
+	case string(found[0][0][0]) != "1":
+		return errBedTaken
+	}
+	s.open = false
+	return nil
+}
+
+// begin begins to sleep. Only leave ends that, or the server.
+func (s *sleeper) begin(nap time.Duration) {
+	var ctx context.Context
+	last := s.lock()
+	s.sleeps++
+	p := &packet{}
+	p.add("sleep", last, s.lock(), s.door, int(nap/time.Second))
+	s.over, s.woken = make(chan struct{}), false
+	s.cancel()
+	ctx, s.cancel = context.WithTimeout(context.Background(), nap+oversleep)
+	go func() {
+		defer close(s.over)
+		s.b.steps.sleeps()
+		found, err := exchange(ctx, s.conn, string(p.text))
+		switch {
+		case number(err) != 0: // KILL QUERY, or a limit of the server
+			s.woken = true
+		case err != nil:
+			s.err = err
+		case len(found) != 1 || len(found[0]) != 1 || len(found[0][0]) != 2:
+			s.err = errFormat
+		default:
+			s.woken = found[0][0][1] == nil // MySQL says so
+			s.open = string(found[0][0][1]) == "1"
+		}
+	}()
+}
+
+// isAsleep reads the answer to the question who has the two locks.
+func (s *sleeper) isAsleep(rows [][][]byte) (bool, error) {
+	if len(rows) != 1 || len(rows[0]) != 2 {
+		return false, errFormat
+	}
+	is := func(column int) bool { return string(rows[0][column]) == strconv.FormatInt(s.number, 10) }
+	switch {
+	case is(0):
+		return is(1), nil
+	case rows[0][0] == nil:
+		return false, errGone
+	default:
+		return false, errPooler
+	}
+}
+
+// leave ends the session. The server notices as soon as the lock for which it waits is free, so at the end of a sidecar, or by itself, or it is
+// told: see takeBed.
+func (s *sleeper) leave() {
+	s.cancel()
+	<-s.over
+	s.discard()
+}
+
+// discard closes the connection, so that nobody gets a session with the lock.
+func (s *sleeper) discard() {
+	_ = s.conn.Raw(func(any) error { return driver.ErrBadConn })
+	if err := s.conn.Close(); err != nil && !errors.Is(err, sql.ErrConnDone) {
+		s.b.Log.Debug("the end of a connection", "error", err)
+	}
+}
