@@ -236,7 +236,7 @@ func TestIdleSendsNothing(t *testing.T) {
 		"asleep with a lease":           {sleeps, false, true, 0, 30},
 		"asleep while somebody waits":   {sleeps, true, true, 5, 30}, // two sleeps, of one statement and seven
 		"a poller, idle":                {poller, false, false, 0, 2},
-		"a poller with a lease":         {poller, false, true, 4, 40},
+		"a poller with a lease":         {poller, false, true, 4, 100},
 		"a poller while somebody waits": {poller, true, true, 200, 1200}, // 50 looks/s, of six statements, and some more in the beginning
 	} {
 		is.r.Expect(is.waits, is.leases)

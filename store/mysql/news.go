@@ -48,8 +48,8 @@ const (
 	pollLeast, pollOften = 2 * time.Millisecond, 20 * time.Millisecond
 	pollShare            = 8
 	pollSeldom           = time.Second
-	// lookWithin is how long ago the last look is at most, or the instance does not rely on hearing letters.
-	lookWithin = 10 * pollOften
+	// lookWithin is how long ago the last look is at most, or the instance does not rely on hearing letters. A new try to sleep takes less.
+	lookWithin = time.Second
 	// An instance that cannot be woken polls for pollFirst before it tries again, then twice as long, up to pollMost. If it missed a letter, it
 	// begins with pollMissed, because that happens only now and then.
 	pollFirst, pollMissed, pollMost = time.Second, time.Minute, 10 * time.Minute
@@ -216,7 +216,7 @@ func (l *listener) sleep(ctx context.Context) error {
 	}
 	defer s.leave()
 	var slept time.Duration // for how long a letter would have ended the last sleep, if nothing has ended it
-	proven, idle, refused := false, 0, 0
+	proven, idle, refused, opened := false, 0, 0, 0
 	for nap := l.nap(); nap > 0; nap = l.nap() {
 		// First the sleep begins, and then the instance looks. So it has either seen a letter, or whoever has written it wakes it.
 		if err := s.shut(ctx); err != nil {
@@ -237,6 +237,7 @@ func (l *listener) sleep(ctx context.Context) error {
 			}
 			continue
 		case !proven:
+			b.way.become(way{state: "connecting", until: looked.Add(lookWithin)})
 			if err := l.prove(ctx, s); err != nil {
 				return err
 			}
@@ -263,6 +264,12 @@ func (l *listener) sleep(ctx context.Context) error {
 		}
 		if slept = 0; !woken {
 			slept, idle = time.Since(looked), 0
+		}
+		// A pooler that was not noticed may take the lock from the connection for renewals again and again.
+		if opened++; !s.open {
+			opened = 0
+		} else if opened > mostRefused {
+			return errNoSleep
 		}
 	}
 	return nil
