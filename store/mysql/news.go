@@ -244,11 +244,8 @@ func (l *listener) sleep(ctx context.Context) error {
 			proven = true
 			l.listens()
 			continue
-		case nap == b.naps.often:
-			b.way.become(way{state: "listening", until: looked.Add(nap + oversleep)})
-		default:
-			b.way.become(way{state: "listening"})
 		}
+		l.hears(nap, looked)
 		// The next wake is heeded after as much time as the look took, so that a busy server gets fewer looks, each for more letters.
 		// A wake may be for a letter that is read already. If many bring nothing, they cost no more than polls.
 		refused = 0
@@ -273,6 +270,15 @@ func (l *listener) sleep(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// hears notes that a sleep of this length has begun.
+func (l *listener) hears(nap time.Duration, looked time.Time) {
+	w := way{state: "listening"}
+	if nap == l.b.naps.often {
+		w.until = looked.Add(nap + oversleep)
+	}
+	l.b.way.become(w)
 }
 
 // listens notes that the instance can be woken.

@@ -194,7 +194,9 @@ func TestANumberThatIsUsedAgain(t *testing.T) {
 	var app *session
 	await.Until(t, "an app has the sleeper's number", func() bool { // and not the writer, which connects again
 		m.Restart(t)
-		for app = s.as(); app.id() < number; app = s.as() {
+		app = s.as()
+		for app.id() < number {
+			app = s.as()
 		}
 		return app.id() == number
 	})
