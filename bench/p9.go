@@ -175,11 +175,17 @@ func (b *bench) p9() ([]result, error) {
 	if err != nil {
 		return nil, err
 	}
+	times, cpu, err := b.notify(f.counter)
+	if err != nil {
+		return nil, err
+	}
 	most := p99(seen.connections)
 	bound := float64(renewalsIn(watched))
 	each := float64(seen.statements) / sidecars
 	b.log.Printf("P9 %d idle sidecars in %s: %d statements (%s); connections: median %.0f, p99 %.0f; processor time: PostgreSQL %.2f s, all sidecars %.2f s",
 		sidecars, watched, seen.statements, seen.each, median(seen.connections), most, seen.server.Seconds(), seen.sidecars.Seconds())
+	wakes := float64(cpu.Microseconds()) / float64(len(times))
+	b.log.Printf("P9 %d notifications beside them: median %.3f ms, p99 %.3f ms, PostgreSQL %.1f µs each", len(times), median(times), p99(times), wakes)
 	row := func(what, figure, goal string, score float64, reached bool) result {
 		return result{id: "P9", what: what, figure: figure, peer: none, ratio: none, goal: goal, score: score, less: true, reached: reached}
 	}
@@ -190,5 +196,6 @@ func (b *bench) p9() ([]result, error) {
 		row("open connections of a sidecar, p99 of what was seen", fmt.Sprintf("%.2f (median %.2f)", most/sidecars, median(seen.connections)/sidecars),
 			"at most 1", most/sidecars, most <= sidecars),
 		row("processor time of PostgreSQL for all of them", fmt.Sprintf("%.2f%% of a core", seen.server.Seconds()/watched.Seconds()*100), none, 0, true),
+		row("processor time of PostgreSQL for a NOTIFY of others beside them", fmt.Sprintf("%.0f µs", wakes), none, 0, true),
 	}, nil
 }

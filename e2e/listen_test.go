@@ -87,6 +87,84 @@ func TestNewsArrives(t *testing.T) {
 	})
 }
 
+// TestTheListeningBeginsTooLate: a sidecar begins to listen when a call waits, or an app may be told of a request to stop. What happened before its
+// LISTEN is looked up after it. Neither polls nor renewals help.
+// Proves: promise 6, promise 17, trap notifications
+func TestTheListeningBeginsTooLate(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]func(t *testing.T, late, other *sidecar, began <-chan struct{}) (told func()){
+		"a hand-off": func(t *testing.T, late, other *sidecar, began <-chan struct{}) func() {
+			holder, waiting := dial(t, other.socket), dial(t, late.socket)
+			token := holder.acquire("news", "")
+			waiting.send("PUT", lockPath("news"), `{"wait_ms":-1}`)
+			<-began
+			other.awaitQueue("news", 1)
+			holder.release("news", token)
+			return func() { waiting.read("PUT", lockPath("news")).granted() }
+		},
+		"a request to stop": func(t *testing.T, late, other *sidecar, began <-chan struct{}) func() {
+			session := openSession(t, late.socket, "")
+			dial(t, late.socket).acquire("job", "", session.joins())
+			<-began
+			dial(t, other.socket).call("POST", stopPath("job"), `{"reason":"deploy"}`).want(202, "")
+			return func() { session.want("stop") }
+		},
+		"a break": func(t *testing.T, late, other *sidecar, began <-chan struct{}) func() {
+			session := openSession(t, late.socket, "")
+			dial(t, late.socket).acquire("job", "", session.joins())
+			<-began
+			operator := dial(t, other.socket)
+			operator.send("DELETE", lockPath("job")+"?force=true", "")
+			return func() {
+				session.want("lost")
+				operator.read("DELETE", lockPath("job")).want(200, "")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, _ := onPostgres(t)
+			o = o.with(options{"POSTGRES_POLL_INTERVAL": noPoll, "TTL": "1h", "ALLOW_FORCE": "true"})
+			proxy := pgproxy.Start(t, o["STORE_URL"])
+			late, other := start(t, o.with(options{"STORE_URL": proxy.URL()})), start(t, o)
+			began, goOn := make(chan struct{}), make(chan struct{})
+			proxy.On("listen", pgproxy.BeforeSend, func() {
+				close(began)
+				<-goOn
+			})
+			told := test(t, late, other, began)
+			close(goOn)
+			since := time.Now()
+			told()
+			if took := time.Since(since); took > slowed(promptly) {
+				t.Errorf("told %s after LISTEN, want at most %s", took, slowed(promptly))
+			}
+		})
+	}
+}
+
+// TestAHoldingSidecarHasOneConnection: a sidecar whose apps only hold locks neither listens nor has more connections than that of its renewals,
+// and costs no notification of others.
+// Proves: rule cost
+func TestAHoldingSidecarHasOneConnection(t *testing.T) {
+	t.Parallel()
+	o, url := onPostgres(t)
+	s := start(t, o.with(options{"TTL": "3s", "POSTGRES_POLL_INTERVAL": noPoll}))
+	a := dial(t, s.socket)
+	a.acquire("held", "")
+	// That of the renewals stays. The others are closed when they were idle for 30 s.
+	only := func() bool {
+		return pgtest.Backends(t, url, anyStatement) == 1 && pgtest.Backends(t, url, renewal) == 1
+	}
+	for deadline := time.Now().Add(2 * time.Minute); !only(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections, %d of them for renewals", pgtest.Backends(t, url, anyStatement), pgtest.Backends(t, url, renewal))
+		}
+	}
+	if !s.listener("off") {
+		t.Error("the sidecar listens, and nobody here would be told anything")
+	}
+}
+
 // TestListenerKilled: the waiter's listening connection is killed just before the hand-off. Its
 // sidecar soon listens again and then checks for missed news. The next renewal is minutes away.
 // Proves: promise 6, trap notifications

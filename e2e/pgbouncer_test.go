@@ -122,7 +122,7 @@ func heardHandOffs(t *testing.T, o options, url string, rounds int) {
 	t.Helper()
 	o = o.with(options{"POSTGRES_POLL_INTERVAL": noPoll, "TTL": "1h"})
 	one, two := start(t, o), start(t, o)
-	handOffs(t, one, two, 1, 0)
+	handOffs(t, one, two, 2, 0) // each waits once
 	for _, s := range []*sidecar{one, two} {
 		s.await("it listens", func() bool { return s.listener("listening") })
 	}

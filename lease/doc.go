@@ -99,8 +99,7 @@
 //
 // News is a hint. A wait is also checked just after its holder's expiry, as often as leases are renewed,
 // and every poll interval while the store cannot push news. Other hints cause a check of waits at once. The
-// store listens from before the first lease is opened until some time after the last one, because waits,
-// locks of sessions and watches all need a lease.
+// store is asked to push news only while somebody here would be told of them: see package lease/internal/hearing.
 //
 // # Observation
 //

@@ -1166,10 +1166,12 @@ func TestTheStoreIsToldThatKeysAreKept(t *testing.T) {
 		a.release(s, a.lock(s, "k"))
 		a.release(s, a.lock(s, "k")) // wants to keep the key, and the store begins to hear
 		a.keeps(s, "k")
+		a.listened(true) // because of the recall
 		time.Sleep(time.Minute)
 		if a.st.Traits().Hears {
 			t.Error("the store was not told that no key is kept any more")
 		}
+		a.listened(true, false)
 		a.release(s, a.lock(s, "k"))
 		a.release(s, a.lock(s, "k"))
 		a.keeps(s, "k")

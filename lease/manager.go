@@ -11,6 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/fleet"
+	"github.com/locksidecar/locksidecar/lease/internal/hearing"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
@@ -34,6 +35,7 @@ type Manager struct {
 
 	judge      *readiness.Judge
 	lanes      *lanes.Set
+	needs      *hearing.Needs
 	heldCache  *heldcache.Cache
 	leases     *heartbeat.Leases
 	holdings   *holdings.Set
@@ -95,6 +97,7 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	}
 	m.judge = readiness.New(cfg, st)
 	m.lanes = lanes.New(cfg, st, m.obs, m.judge, m.draining)
+	m.needs = hearing.New(st)
 	m.leases = heartbeat.New(m.ctx, heartbeat.Config{
 		TTL: cfg.TTL, RenewInterval: cfg.RenewInterval, StoreTimeout: cfg.StoreTimeout,
 		Store: st, Lanes: m.lanes, Clock: cfg.Clock, Log: cfg.Logger, Observer: m.obs, Background: m.background,
@@ -102,7 +105,7 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	})
 	m.acquirer, err = attempt.New(m.ctx, attempt.Config{
 		Config: cfg, Observer: m.obs, Store: st, Lanes: m.lanes, HeldCache: m.heldCache, Leases: m.leases,
-		Background: m.background, Draining: m.draining,
+		Needs: m.needs, Background: m.background, Draining: m.draining,
 	})
 	if err != nil {
 		return nil, err
@@ -146,7 +149,7 @@ func (m *Manager) Start(context.Context) error {
 			m.background.Spawn(func() { m.acquirer.RunKeeps(m.ctx) })
 		}
 		for _, run := range []func(context.Context){
-			m.sweep, m.leases.Run, m.acquirer.Run, m.signals.Run, m.judge.Run, m.watches.Run,
+			m.sweep, m.leases.Run, m.needs.Run, m.acquirer.Run, m.signals.Run, m.judge.Run, m.watches.Run,
 		} {
 			m.background.Spawn(func() { run(m.ctx) })
 		}

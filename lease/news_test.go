@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/attempt"
-	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/hearing"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -253,23 +253,10 @@ func TestHintStorm(t *testing.T) {
 func TestListen(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		listened := func(want ...bool) {
-			t.Helper()
-			synctest.Wait()
-			r.st.mu.Lock()
-			defer r.st.mu.Unlock()
-			ok := len(r.st.listens) == len(want)
-			for i := range min(len(want), len(r.st.listens)) {
-				ok = ok && r.st.listens[i].on == want[i]
-			}
-			if !ok {
-				t.Fatalf("got %+v, want %v", r.st.listens, want)
-			}
-		}
 		s := r.eitherSession()
 		r.lockTTL("k", 24*time.Hour)
 		time.Sleep(time.Hour)
-		listened()
+		r.listened()
 		for round := range 3 {
 			var want []bool
 			for range round {
@@ -277,17 +264,17 @@ func TestListen(t *testing.T) {
 			}
 			before := r.st.count("Enqueue")
 			a, b := r.wait(s, "k", time.Minute), r.wait(s, "k", time.Second)
-			listened(append(want, true)...)
+			r.listened(append(want, true)...)
 			if got := r.st.listens[len(want)].enqueues; got != before {
 				t.Errorf("listening after %d enqueues, want %d", got, before)
 			}
 			<-b.done
 			<-a.done
-			listened(append(want, true)...)
+			r.listened(append(want, true)...)
 			r.wait(s, "k", time.Second)
-			listened(append(want, true)...)
-			time.Sleep(heartbeat.Linger + 3*r.m.cfg.RenewInterval)
-			listened(append(want, true, false)...)
+			r.listened(append(want, true)...)
+			time.Sleep(3 * hearing.Linger)
+			r.listened(append(want, true, false)...)
 		}
 	})
 }

@@ -91,7 +91,7 @@ func (c *fakeClock) stop(d time.Duration) { c.ahead.Add(int64(d)) }
 // Ends: release (an answer's or a grant's lock), tryRelease (returns the error), exit and exitAll (one entry each), succeed (with success),
 // releaseBy, releaseRequest, releasing (by request id), downgrade; amend, patch.
 //
-// Checks: must, nothingLeft (nothingStored, nothingRemembered), isFree, isHeldUnder, mustBe, nothingUnder, onlyOthersLeft, nobodyIsSkipped, isRotated,
+// Checks: must, listened (what the store was told about listening), nothingLeft (nothingStored, nothingRemembered), isFree, isHeldUnder, mustBe, nothingUnder, onlyOthersLeft, nobodyIsSkipped, isRotated,
 // inOrder; metrics: counted, acquired; rotation and watch are of their files.
 
 // rig is a manager on a store that can be broken.

@@ -17,7 +17,7 @@ type Event = watch.Event
 
 func (m *Manager) newWatches() *watch.Watches {
 	return watch.New(watch.Config{
-		Store: m.st, Get: m.getWatched, Clock: m.cfg.Clock, Log: m.cfg.Logger, Pin: m.pinForWatches,
+		Store: m.st, Get: m.getWatched, Clock: m.cfg.Clock, Log: m.cfg.Logger, Needs: m.needs, Pin: m.pinForWatches,
 		Every:   func() time.Duration { return clock.Jittered(m.acquirer.Queue.CheckInterval()) },
 		Retry:   func() time.Duration { return clock.Jittered(m.cfg.PollInterval) },
 		Timeout: m.cfg.StoreTimeout, BatchMax: m.cfg.BatchMax, MaxStreams: m.cfg.MaxWaiters,

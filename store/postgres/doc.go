@@ -155,9 +155,10 @@
 // transaction that writes nothing, because the server runs commits with NOTIFY one after another. In the
 // releasing transaction, each hand-off would wait for the flushes of all others, and another program's
 // NOTIFY could fail a release. Notifications can be lost, and any database user may send and receive them.
-// LISTEN has its own connection while the sidecar needs notifications (listen.go). When this connection
-// breaks, all waits, signals and watched keys are checked. The listener connects again at once, or as soon as
-// the store is ready: until it hears, the sidecar polls, and keeps no key.
+// LISTEN has its own connection while the sidecar needs notifications (listen.go, package lease/internal/hearing), because each
+// NOTIFY wakes all listeners of the database. From version 19 on, the server wakes only those of the channel, and each instance has
+// its own. When this connection begins to listen, ends or breaks, all waits, signals and watched keys are checked. After a break the
+// listener connects again at once, or as soon as the store is ready: until it hears, the sidecar polls, and keeps no key.
 //
 // A release sends the complete grant of its hand-off (the statement notify_grants), in the same flush and
 // after the commit. It reads the rows as the waiter's check would, so the waiter's sidecar need not ask.
@@ -189,7 +190,7 @@
 // # Signals
 //
 // A row in the table signals asks a session to stop, or to give its lock up. Its sidecar reads the row
-// after a hint, or with the next renewal. A break of a lock that no session claims reaps the lease.
+// after a hint if it listens, or with the next renewal. A break of a lock that no session claims reaps the lease.
 //
 // # The sweep
 //

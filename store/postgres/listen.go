@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,7 +20,7 @@ import (
 type Listen string
 
 const (
-	// ListenAuto listens while notifications are needed, and polls behind a pooler.
+	// ListenAuto listens while notifications are needed (see [Store.Listen]), and polls behind a pooler.
 	ListenAuto Listen = "auto"
 	// ListenAlways listens all the time. If it cannot, the store is not ready.
 	ListenAlways Listen = "always"
@@ -54,8 +55,9 @@ var (
 // sqlListenAsk checks whether the server answers. The statement is empty.
 var sqlListenAsk = statement{"listen", strings.TrimSpace(mark + "listen" + markEnd)}
 
-// listener receives notifications of other instances on its own connection. It first sends one to itself,
-// which shows that they arrive.
+// listener receives notifications of other instances on its own connection, while they are needed. It first sends one to itself,
+// which shows that they arrive. A notification of a moment in which it did not listen is lost, so each beginning and each end of
+// the listening is followed by news of EveryWait. The order matters: LISTEN is committed, then all is looked at.
 type listener struct {
 	s       *Store
 	channel string
@@ -220,7 +222,7 @@ func (e *listener) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-e.wake: // the store is ready again, for instance
-		case <-time.After(pause):
+		case <-time.After(pause/2 + rand.N(pause)): //nolint:gosec // a whole fleet may have been refused at once
 		}
 	}
 }

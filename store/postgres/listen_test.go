@@ -253,6 +253,39 @@ func TestEnqueueWaitsForTheListener(t *testing.T) {
 	want(t, <-done, store.Granted)
 }
 
+// A hand-off in the moment in which the listening begins: the waiter is in the queue, and LISTEN is not committed, so nobody hears the
+// notification. After LISTEN all is looked at, not before.
+// Proves: promise 6, trap notifications
+func TestAHandOffWhileTheListeningBegins(t *testing.T) {
+	t.Parallel()
+	url := cluster.NewDatabase(t)
+	proxy := pgproxy.Start(t, url)
+	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, proxy.URL(), "b", postgres.ListenAuto)
+	token := want(t, acquire(t, a, askFor("k", a.lease)), store.Granted).Token
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	proxy.On("listen", pgproxy.BeforeSend, func() {
+		close(reached)
+		<-goOn
+	})
+	b.Listen(true)
+	<-reached
+	waiter := askFor("k", b.lease)
+	want(t, enqueue(t, b, waiter), store.Queued) // after the longest wait of an Enqueue
+	release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease})
+	for len(b.news) > 0 {
+		<-b.news
+	}
+	close(goOn)
+	b.await(t, "news that notifications were missed", func(n store.News) bool {
+		if n.ID == waiter.ID {
+			t.Error("the notification of the grant has arrived, so the test shows nothing")
+		}
+		return isEveryWait(n)
+	})
+	want(t, check(t, b, waiter), store.Granted)
+	b.awaitHearing(t)
+}
+
 // The same holds if LISTEN was switched off a moment ago and has not ended yet.
 func TestEnqueueWaitsForTheNextListener(t *testing.T) {
 	t.Parallel()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/hearing"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
@@ -26,6 +27,7 @@ type Config struct {
 	Lanes      *lanes.Set
 	HeldCache  *heldcache.Cache
 	Leases     *heartbeat.Leases
+	Needs      *hearing.Needs
 	Background *background.Runner
 	// Draining is closed when waiting calls must end.
 	Draining <-chan struct{}
@@ -70,20 +72,21 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 	traits := c.Store.Traits()
 	aq := &Acquirer{
 		cfg: c.Config, clk: c.Clock, obs: c.Observer, store: c.Store,
-		Queue: newQueue(c.Config, c.Observer, c.Store, c.Background.Spawn),
+		Queue: newQueue(c.Config, c.Observer, c.Store, c.Needs, c.Background.Spawn),
 		lanes: c.Lanes, heldCache: c.HeldCache, leases: c.Leases, later: c.Background,
 		longestQueue: traits.LongestQueue, inline: traits.Inline,
 		draining: c.Draining, ctx: ctx, began: c.Clock.Now(), patience: types.PatienceTimer{Timeout: c.StoreTimeout},
 	}
 	aq.holdings = holdings.New(holdings.Config{
 		Instance: c.Instance, Pod: c.Pod, TTL: c.TTL, MaxSessions: c.MaxSessions, MaxLocksPerSession: c.MaxLocksPerSession,
-		Clock: c.Clock, Observer: c.Observer, Draining: c.Draining, Leases: c.Leases,
+		Clock: c.Clock, Observer: c.Observer, Draining: c.Draining, Leases: c.Leases, Needs: c.Needs,
+		RenewInterval: c.RenewInterval,
 	}, aq)
 	aq.arrivals = newArrivals(aq.enqueueAll, aq.gathers)
 	if c.Keep > 0 && !traits.Inline { // an inline store answers as fast as the table
 		aq.keeps = keep.New(c.Keep, CohortTime, c.Lanes.Together, c.Clock)
 		aq.keeper.st, _ = c.Store.(store.Keeper)
-		aq.keeper.wake = aq.keeps.Wake
+		aq.keeper.needs, aq.keeper.wake = c.Needs, aq.keeps.Wake
 	}
 	return aq, aq.requests.Remember(holdings.Remembered)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/hearing"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/keep"
@@ -346,8 +347,9 @@ const keysWanted = 10 * time.Second
 
 // keeper tells a store that hears recalls only while keys are kept here: see [store.Keeper]. st is nil for other stores.
 type keeper struct {
-	st   store.Keeper
-	wake chan struct{}
+	st    store.Keeper
+	needs *hearing.Needs
+	wake  chan struct{}
 
 	mu sync.Mutex
 	// wanted is when an ask last wanted to keep its key; zero: the store was told that nobody does.
@@ -362,6 +364,7 @@ func (k *keeper) wants(now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.wanted.IsZero() {
+		k.needs.Begin(hearing.News)
 		k.st.Keeping(true)
 		clock.Wake(k.wake) // RunKeeps ends that
 	}
@@ -383,6 +386,7 @@ func (k *keeper) rest(now time.Time, kept int) time.Duration {
 	}
 	k.wanted = time.Time{}
 	k.st.Keeping(false)
+	k.needs.End(hearing.News)
 	return time.Hour
 }
 

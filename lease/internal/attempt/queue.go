@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/hearing"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -23,6 +24,7 @@ type Queue struct {
 	clk   clock.Clock
 	obs   *observe.Observer
 	store waitStore
+	needs *hearing.Needs
 	spawn func(func()) bool
 
 	mu sync.Mutex
@@ -43,9 +45,9 @@ type waitStore interface {
 }
 
 // newQueue makes a queue. spawn runs a check in another goroutine.
-func newQueue(cfg types.Config, obs *observe.Observer, st waitStore, spawn func(func()) bool) *Queue {
+func newQueue(cfg types.Config, obs *observe.Observer, st waitStore, needs *hearing.Needs, spawn func(func()) bool) *Queue {
 	return &Queue{
-		cfg: cfg, clk: cfg.Clock, obs: obs, store: st, spawn: spawn,
+		cfg: cfg, clk: cfg.Clock, obs: obs, store: st, needs: needs, spawn: spawn,
 		attempts: make(map[store.HalfID][]*Attempt), byKey: make(map[string]*keyQueue), wake: make(chan struct{}, 1),
 	}
 }
@@ -61,7 +63,8 @@ func (q *Queue) add(b *Attempt) error {
 	q.attempts[half] = append(q.attempts[half], b)
 	q.enterKey(b)
 	q.size.Add(1)
-	q.obs.Waits(b.req.Key, 1) // before another goroutine can find the attempt here and count it as left
+	q.needs.Begin(hearing.News) // before the store is asked
+	q.obs.Waits(b.req.Key, 1)   // before another goroutine can find the attempt here and count it as left
 	q.mu.Unlock()
 	return nil
 }
@@ -79,6 +82,7 @@ func (q *Queue) remove(b *Attempt) {
 		delete(q.attempts, half)
 	}
 	q.size.Add(-1)
+	q.needs.End(hearing.News)
 	q.obs.Waits(b.req.Key, -1)
 	q.leaveKey(b, holds)
 }

@@ -47,7 +47,7 @@ func newRig(t *testing.T, inline bool) *rig {
 	var err error
 	r.aq, err = New(r.Ctx, Config{
 		Config: r.Config, Observer: r.Observer, Store: r.st, Lanes: r.Lanes, HeldCache: r.HeldCache, Leases: r.Leases,
-		Background: r.Background, Draining: r.Draining,
+		Needs: r.Needs, Background: r.Background, Draining: r.Draining,
 	})
 	r.must(err)
 	return r

@@ -28,7 +28,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Store is the part of a [store.Store] that leases need. It may also be a [store.Listener].
+// Store is the part of a [store.Store] that leases need.
 type Store interface {
 	Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error)
 	Revoke(ctx context.Context, leases []store.LeaseID) error
@@ -70,14 +70,8 @@ type Leases struct {
 	cfg Config
 	ctx context.Context // after its end, leases are not opened, renewed or revoked again
 
-	// listen says to the store whether there is a lease. The store's news (hand-offs, signals, events)
-	// concern waits, locks and watches, which all need a lease.
-	listen func(on bool)
-
 	// mu guards the following fields.
-	mu        sync.RWMutex
-	listening bool
-	emptied   time.Time // when the last lease was removed
+	mu sync.RWMutex
 	// byTTL are the leases in use, one for each step of the TTLs, without the retired ones.
 	byTTL   map[time.Duration]*Lease
 	retired map[*Lease]struct{}
@@ -94,12 +88,8 @@ type Leases struct {
 
 // New makes an empty set of leases, which works until ctx ends.
 func New(ctx context.Context, cfg Config) *Leases {
-	listen := func(bool) {}
-	if l, ok := cfg.Store.(store.Listener); ok {
-		listen = l.Listen
-	}
 	return &Leases{
-		cfg: cfg, ctx: ctx, listen: listen,
+		cfg: cfg, ctx: ctx,
 		byTTL: make(map[time.Duration]*Lease), retired: make(map[*Lease]struct{}),
 		toRevoke: make(map[*Lease]struct{}), wake: make(chan struct{}, 1),
 	}
@@ -218,46 +208,8 @@ func (ls *Leases) removeLocked(l *Lease) {
 		delete(ls.retired, l)
 	} else if ls.byTTL[l.ttl] == l {
 		delete(ls.byTTL, l.ttl)
-	} else {
-		return
-	}
-	if ls.emptyLocked() {
-		ls.emptied = time.Time{} // the renewer sets the time
-		ls.changed()
 	}
 }
-
-// Linger is how long the store continues to listen without a lease. Listening again costs a new connection,
-// and leases of short locks come and go.
-const Linger = 30 * time.Second
-
-// listenLocked is called before a lease is added. The caller holds ls.mu.
-func (ls *Leases) listenLocked() {
-	if !ls.listening {
-		ls.listening = true
-		ls.listen(true)
-	}
-}
-
-// lingerLocked ends the listening if there has been no lease for [Linger]. It returns the time until its
-// next call. The caller holds ls.mu.
-func (ls *Leases) lingerLocked(now time.Time) time.Duration {
-	if !ls.listening || !ls.emptyLocked() {
-		return time.Hour
-	}
-	if ls.emptied.IsZero() {
-		ls.emptied = now
-	}
-	left := Linger - now.Sub(ls.emptied)
-	if left <= 0 {
-		ls.listening = false
-		ls.listen(false)
-		return time.Hour
-	}
-	return left
-}
-
-func (ls *Leases) emptyLocked() bool { return len(ls.byTTL)+len(ls.retired) == 0 }
 
 // retire makes the next pin open a fresh lease. It returns false if the lease is already retired or removed.
 func (ls *Leases) retire(l *Lease) bool {

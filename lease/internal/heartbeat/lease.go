@@ -73,7 +73,6 @@ func (ls *Leases) pin(ttl time.Duration) (l *Lease, open bool) {
 		defer ls.mu.Unlock()
 		if l = ls.byTTL[ttl]; l == nil {
 			l = newLease(ttl)
-			ls.listenLocked()
 			ls.byTTL[ttl] = l
 			open = true
 		}

@@ -76,7 +76,7 @@ func (ls *Leases) plan(clk clock.Clock, configured time.Duration) plan {
 			p.due = append(p.due, l)
 		}
 	}
-	p.next = max(min(p.next, ls.lingerLocked(now)), 0)
+	p.next = max(p.next, 0)
 	ls.nextAt = now.Add(p.next)
 	return p
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/hearing"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -20,6 +21,7 @@ type Session struct {
 	id, name string
 	ttl      time.Duration
 	explicit bool
+	needs    hearing.Kind // while it holds locks
 	onLost   func(types.Lost)
 	onStop   func(types.Stop)
 	onEnd    func(types.EndReason)

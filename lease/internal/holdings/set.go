@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/hearing"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -30,6 +31,24 @@ type Config struct {
 	// Draining is closed when no further sessions may open.
 	Draining <-chan struct{}
 	Leases   *heartbeat.Leases
+	Needs    *hearing.Needs
+	// RenewInterval is the longest time between two renewals, which report requests to stop.
+	RenewInterval time.Duration
+}
+
+// soonEnough is the longest interval after which a renewal may be the first to tell of a request to stop, and of a crash of the server.
+const soonEnough = 5 * time.Second
+
+// needs are those of a session that holds locks. The stream of an explicit session tells its app of a request to stop. Other apps look for
+// that themselves, now and then, so a renewal is soon enough if renewals are not rare.
+func (c *Config) needs(o types.SessionOptions) hearing.Kind {
+	switch {
+	case c.RenewInterval > soonEnough:
+		return hearing.News
+	case o.Explicit:
+		return hearing.Stops
+	}
+	return hearing.Nothing
 }
 
 // Releaser is package attempt, which tells the store of locks that have left their sessions.
@@ -78,7 +97,7 @@ func (hs *Set) Open(o types.SessionOptions) (*Session, error) {
 	s := &Session{
 		set: hs, id: randomHex(16), name: o.Name, ttl: o.TTL, explicit: o.Explicit, onLost: o.OnLost, onStop: o.OnStop, onEnd: o.OnEnd,
 		ending: make(chan struct{}), released: make(chan struct{}),
-		held: newLockMap(),
+		held: newLockMap(), needs: hs.cfg.needs(o),
 	}
 	if s.name == "" {
 		s.name = randomHex(4)

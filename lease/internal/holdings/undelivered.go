@@ -51,6 +51,7 @@ func (s *Session) Add(w Won, q *Quota, t clock.Tick) (before []*Lock, ok bool) {
 	s.undelivered++
 	q.lock = h
 	s.set.locks.Add(1)
+	s.set.cfg.Needs.Begin(s.needs)
 	if !h.until.IsZero() {
 		h.maxHoldTimer = time.AfterFunc(h.until.Sub(s.set.clk.Now()), h.LoseAtMaxHold)
 	}

@@ -38,7 +38,7 @@ func newRig(t *testing.T, inline bool, change ...func(*types.Config)) *rig {
 	var err error
 	r.aq, err = attempt.New(r.Ctx, attempt.Config{
 		Config: r.Config, Observer: r.Observer, Store: r.st, Lanes: r.Lanes, HeldCache: r.HeldCache, Leases: r.Leases,
-		Background: r.Background, Draining: r.Draining,
+		Needs: r.Needs, Background: r.Background, Draining: r.Draining,
 	})
 	r.must(err)
 	r.Hear = r.aq.Queue.News

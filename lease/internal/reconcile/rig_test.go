@@ -43,7 +43,7 @@ func newRig(t *testing.T) *rig {
 	var err error
 	r.aq, err = attempt.New(r.Ctx, attempt.Config{
 		Config: r.Config, Observer: r.Observer, Store: r.st, Lanes: r.Lanes, HeldCache: r.HeldCache, Leases: r.Leases,
-		Background: r.Background, Draining: r.Draining,
+		Needs: r.Needs, Background: r.Background, Draining: r.Draining,
 	})
 	r.must(err)
 	r.rc = New(r.Ctx, Config{Config: r.Config, Store: r.st, Leases: r.Leases, Holdings: r.aq.Holdings(), Attempts: r.aq})

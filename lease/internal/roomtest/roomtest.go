@@ -11,6 +11,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/hearing"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
@@ -47,6 +48,7 @@ type Floor struct {
 	Observer   *observe.Observer
 	Lanes      *lanes.Set
 	Leases     *heartbeat.Leases
+	Needs      *hearing.Needs
 	HeldCache  *heldcache.Cache
 	Background *background.Runner
 	Draining   chan struct{}
@@ -56,7 +58,7 @@ type Floor struct {
 // New makes the rooms on a store. Each is stopped at the end of the test.
 func New(t *testing.T, st store.Store, users heartbeat.Users, change ...func(*types.Config)) *Floor {
 	t.Helper()
-	f := &Floor{Clock: &Clock{}, Store: st, Draining: make(chan struct{})}
+	f := &Floor{Clock: &Clock{}, Store: st, Needs: hearing.New(st), Draining: make(chan struct{})}
 	f.Config = types.Config{
 		Instance: "a", Pod: "a", TTL: LeaseTTL, RenewInterval: LeaseTTL / 3, StoreTimeout: StoreTimeout, PollInterval: time.Second,
 		CacheSize: 10, CacheTTL: 100 * time.Millisecond, BatchMax: 10, MaxSessions: 10, MaxLocksPerSession: 10, MaxWaiters: 10,

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/hearing"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -47,6 +48,7 @@ type Config struct {
 	Get   func(ctx context.Context, keys []string) ([]store.Lock, error)
 	Clock clock.Clock
 	Log   *slog.Logger
+	Needs *hearing.Needs
 	// Pin returns a lease that is open and alive.
 	Pin func(context.Context) (Lease, error)
 	// Every returns how often each key is read. Retry returns the pause after a failure.
@@ -119,6 +121,7 @@ func (ws *Watches) Open(name string, hear func(Event)) (*Stream, error) {
 	st := &Stream{ws: ws, key: k, hear: hear, begun: make(chan struct{})}
 	k.streams[st] = struct{}{}
 	ws.streams++
+	ws.cfg.Needs.Begin(hearing.News) // before the store is asked
 	return st, nil
 }
 
@@ -144,6 +147,7 @@ func (ws *Watches) closeLocked(st *Stream) {
 	}
 	st.closed = true
 	ws.streams--
+	ws.cfg.Needs.End(hearing.News)
 	delete(st.key.streams, st)
 	if len(st.key.streams) == 0 {
 		clock.Wake(ws.keepNow)
