@@ -207,8 +207,10 @@ func (t *transport) failure(ctx context.Context, c call, err error) error {
 	switch {
 	case cause == nil:
 	case errors.Is(cause, errTimeout):
-		return &Error{Code: "timeout", Key: c.about.key, cause: err,
-			Detail: fmt.Sprintf("the sidecar at %s does not answer in time: no answer to %s %s within %s; is it overloaded, or suspended?", t.socket, c.method, c.path, c.timeout)}
+		return &Error{
+			Code: "timeout", Key: c.about.key, cause: err,
+			Detail: fmt.Sprintf("the sidecar at %s does not answer in time: no answer to %s %s within %s; is it overloaded, or suspended?", t.socket, c.method, c.path, c.timeout),
+		}
 	case errors.As(cause, &ours) && ours.Is(ErrSessionEnded):
 		return ours
 	case errors.Is(cause, ctx.Err()):
@@ -223,8 +225,10 @@ func (t *transport) failure(ctx context.Context, c call, err error) error {
 	if text := err.Error(); strings.Contains(text, "malformed HTTP") {
 		return &Error{Code: "bad_answer", Key: c.about.key, cause: err, Detail: fmt.Sprintf("what listens at %s does not speak HTTP: %v", t.socket, err)}
 	}
-	return &Error{Code: "connection_lost", Key: c.about.key, cause: err,
-		Detail: fmt.Sprintf("the sidecar at %s closed the connection before it answered (%v)", t.socket, err)}
+	return &Error{
+		Code: "connection_lost", Key: c.about.key, cause: err,
+		Detail: fmt.Sprintf("the sidecar at %s closed the connection before it answered (%v)", t.socket, err),
+	}
 }
 
 // whatToCheck says why there is no connection, and what to look at.

@@ -19,7 +19,6 @@ import (
 	"github.com/spf13/cobra"
 
 	locksidecar "github.com/locksidecar/locksidecar/clients/go"
-
 	"github.com/locksidecar/locksidecar/internal/client"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )

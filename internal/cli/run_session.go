@@ -7,7 +7,6 @@ import (
 	"time"
 
 	locksidecar "github.com/locksidecar/locksidecar/clients/go"
-
 	"github.com/locksidecar/locksidecar/internal/client"
 )
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	locksidecar "github.com/locksidecar/locksidecar/clients/go"
-
 	"github.com/locksidecar/locksidecar/internal/client"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"

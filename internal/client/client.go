@@ -15,7 +15,6 @@ import (
 	"time"
 
 	locksidecar "github.com/locksidecar/locksidecar/clients/go"
-
 	"github.com/locksidecar/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )

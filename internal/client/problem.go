@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	locksidecar "github.com/locksidecar/locksidecar/clients/go"
-
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
 

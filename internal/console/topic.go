@@ -12,7 +12,6 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	locksidecar "github.com/locksidecar/locksidecar/clients/go"
-
 	"github.com/locksidecar/locksidecar/internal/client"
 )
 

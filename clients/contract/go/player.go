@@ -236,6 +236,7 @@ func (a arguments) number(name string) int64 {
 	n, _ := a[name].(float64)
 	return int64(n)
 }
+
 func (a arguments) ms(name string) time.Duration {
 	return time.Duration(a.number(name)) * time.Millisecond
 }
@@ -689,8 +690,10 @@ func happened(e *locksidecar.Event) members {
 }
 
 func refused(e *locksidecar.Error) members {
-	m := members{"error": e.Code, "detail": e.Detail, "kept": e.Kept, "holders_count": e.HoldersCount, "holder": holderOf(e.Holder),
-		"mode": orNil(string(e.Mode)), "limit": limitOf(e.Limit), "queue_length": e.QueueLength, "queue_position": limitOf(e.QueuePosition), "waited_ms": e.Waited.Milliseconds()}
+	m := members{
+		"error": e.Code, "detail": e.Detail, "kept": e.Kept, "holders_count": e.HoldersCount, "holder": holderOf(e.Holder),
+		"mode": orNil(string(e.Mode)), "limit": limitOf(e.Limit), "queue_length": e.QueueLength, "queue_position": limitOf(e.QueuePosition), "waited_ms": e.Waited.Milliseconds(),
+	}
 	for name, value := range map[string]string{"key": e.Key, "reason": e.Reason} {
 		if value != "" {
 			m[name] = value
