@@ -267,7 +267,7 @@ func TestAReleaseGetsThroughWithoutDescriptors(t *testing.T) {
 
 func child(t *testing.T, s *locksidecartest.Sidecar, name string) string {
 	t.Helper()
-	cmd := exec.Command(os.Args[0]) //nolint:noctx // this program
+	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childVariable+"="+name, "LOCKSIDECAR_SOCKET="+s.Socket)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

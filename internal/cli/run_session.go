@@ -54,7 +54,7 @@ const outageLimit = time.Minute
 // releasePatience limits the time of a release, and of the end of a session, which also frees the lock. The end of this process does, too.
 const releasePatience = 5 * time.Second
 
-func (h *holder) close() { inTime(h.client.Close) }
+func (h *holder) close() { _ = inTime(h.client.Close) } // the end of this process frees what is left
 
 func (h *holder) release(success bool) error {
 	var opts []locksidecar.ReleaseOption

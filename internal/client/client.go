@@ -41,9 +41,9 @@ func New(socket, version string) *Client {
 }
 
 // Holder makes a client for Go of the same sidecar, with a session of its own.
-func (c *Client) Holder(config locksidecar.Config) *locksidecar.Client {
-	config.Socket, config.UserAgent, config.Timeout = c.Socket, c.agent, AnswerTimeout
-	return locksidecar.New(config)
+func (c *Client) Holder(settings locksidecar.Config) *locksidecar.Client {
+	settings.Socket, settings.UserAgent, settings.Timeout = c.Socket, c.agent, AnswerTimeout
+	return locksidecar.New(settings)
 }
 
 // WithPatience returns a client with another time limit.

@@ -79,17 +79,17 @@ func run() error {
 		if err := t.on(store, given, files, only, i == 0 && given == nil); err != nil {
 			return fmt.Errorf("%s: %w", store, err)
 		}
-		say("contract, go, %s: %d passed, %d not run, %d failed", store, t.passed, t.notRun, t.failed)
+		sayf("contract, go, %s: %d passed, %d not run, %d failed", store, t.passed, t.notRun, t.failed)
 		failed = failed || t.failed+t.notRun > 0 || t.passed == 0
 	}
 	if failed {
 		return errors.New("FAILED")
 	}
-	say("contract, go: ok")
+	sayf("contract, go: ok")
 	return nil
 }
 
-func say(format string, args ...any) { fmt.Fprintf(os.Stdout, format+"\n", args...) }
+func sayf(format string, args ...any) { fmt.Fprintf(os.Stdout, format+"\n", args...) }
 
 func load() ([]*file, error) {
 	paths, err := filepath.Glob("clients/contract/cases/*.yaml")
@@ -207,7 +207,7 @@ func (t *tally) play(f *file, store map[string]string, only string) error {
 		missing := slices.DeleteFunc(slices.Clone(c.Features), about.Has)
 		if len(missing) > 0 {
 			t.count(&t.notRun)
-			say("not run: %s: %s: the sidecar lacks %s", f.name, c.Name, strings.Join(missing, ", "))
+			sayf("not run: %s: %s: the sidecar lacks %s", f.name, c.Name, strings.Join(missing, ", "))
 			continue
 		}
 		p := newPlayer(s, rand.Text()[:8]+"-")
@@ -218,7 +218,7 @@ func (t *tally) play(f *file, store map[string]string, only string) error {
 			continue
 		}
 		t.count(&t.failed)
-		say("FAILED: %s: %s: %v", f.name, c.Name, wrong)
+		sayf("FAILED: %s: %s: %v", f.name, c.Name, wrong)
 	}
 	return nil
 }

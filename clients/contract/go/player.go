@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -57,7 +58,7 @@ type player struct {
 	started map[string]*started
 	blocks  map[string]*block
 	ctx     context.Context
-	end_    context.CancelFunc
+	ended   context.CancelFunc
 }
 
 func newPlayer(s *locksidecartest.Sidecar, prefix string) *player {
@@ -65,7 +66,7 @@ func newPlayer(s *locksidecartest.Sidecar, prefix string) *player {
 		sidecar: s, prefix: prefix, saved: members{}, parties: map[string]*party{}, watches: map[string]chan members{},
 		started: map[string]*started{}, blocks: map[string]*block{},
 	}
-	p.ctx, p.end_ = context.WithCancel(context.Background())
+	p.ctx, p.ended = context.WithCancel(context.Background())
 	p.nobody = p.party(locksidecar.Config{})
 	return p
 }
@@ -78,7 +79,7 @@ func (p *player) party(config locksidecar.Config) *party {
 
 // end closes what the case has opened.
 func (p *player) end() {
-	p.end_()
+	p.ended()
 	for _, s := range p.started {
 		<-s.done
 	}
@@ -178,9 +179,7 @@ func (p *player) save(save, result any) {
 // do makes the call of a step. Its result has no prefix before the keys.
 func (p *player) do(ctx context.Context, verb string, given members) (any, error) {
 	a := arguments{}
-	for name, value := range given {
-		a[name] = value
-	}
+	maps.Copy(a, given)
 	for _, name := range []string{"key", "prefix", "type"} {
 		if text, is := a[name].(string); is {
 			a[name] = p.prefix + text
@@ -484,16 +483,18 @@ func (p *player) release(ctx context.Context, who *party, key string, token int6
 	if a.has("reentry") {
 		opts = append(opts, locksidecar.WithReentry(int(a.number("reentry"))))
 	}
-	done, err := &locksidecar.Released{}, error(nil)
+	var done locksidecar.Released
 	if l := who.held(key, token); l != nil {
-		if err = l.Release(opts...); err == nil {
-			*done, _ = l.Released()
+		if err := l.Release(opts...); err != nil {
+			return nil, err
 		}
+		done, _ = l.Released()
 	} else {
-		done, err = who.client.Release(ctx, key, token, opts...)
-	}
-	if err != nil {
-		return nil, err
+		answer, err := who.client.Release(ctx, key, token, opts...)
+		if err != nil {
+			return nil, err
+		}
+		done = *answer
 	}
 	return members{"key": key, "released": done.Free, "reentry": done.Reentry}, nil
 }
