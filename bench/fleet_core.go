@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -72,6 +73,12 @@ func startCore(ctx context.Context, url string, n int, keep time.Duration, lost 
 // readyLook is the pause between two looks whether a sidecar is ready. These send nothing.
 const readyLook = 20 * time.Millisecond
 
+// another is the same sidecar with another app, which has a session of its own.
+func (c *core) another(name string) (*core, error) {
+	app, err := c.m.OpenSession(lease.SessionOptions{Name: name})
+	return &core{st: c.st, m: c.m, app: app}, err
+}
+
 func (c *core) stop() {
 	c.m.Drain()
 	c.m.Stop()
@@ -119,8 +126,11 @@ func (o *outcome) note(took time.Duration, err error) {
 	if o.errors == nil {
 		o.errors = map[string]int{}
 	}
-	o.errors[err.Error()]++
+	o.errors[addresses.ReplaceAllString(err.Error(), "…")]++
 }
+
+// addresses are what differs in the texts of one error: ports, folders, a user.
+var addresses = regexp.MustCompile(`\S+:\d+->\S+:\d+|/tmp/\S+`)
 
 func (o *outcome) failed() (n int) {
 	for _, m := range o.errors {

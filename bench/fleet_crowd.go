@@ -103,7 +103,13 @@ func (f *cores) crowd(req lease.Request, hold time.Duration) (*crowded, error) {
 	began := time.Now()
 	for i := range c.grants {
 		work.Go(func() {
-			in := f.all[i%f.n]
+			in, err := f.all[i%f.n].another(fmt.Sprintf("caller-%d", i))
+			if err != nil {
+				mu.Lock()
+				failed = err
+				mu.Unlock()
+				return
+			}
 			for time.Since(began) < crowdLength {
 				from, before := time.Now(), all.Load()
 				g, err := in.takes(ctx, req)
