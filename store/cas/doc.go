@@ -49,6 +49,7 @@
 // names in letters to give way: they leave this key alone for two and a half round trips of the loser, 100 ms at most. A record always
 // names its writer for that, also after the writer's last release. A letter that is lost costs only time. A job that lost as often as
 // the one that asks gives no way, and none does so for more than a second, because those that are far may also compete with each other.
+// A job that loses to ever more instances is one of a crowd: it rests, and reads the record anew (way.go rest).
 //
 // # Leases
 //

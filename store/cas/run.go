@@ -90,18 +90,24 @@ func (c *call) round(ctx context.Context, n int) error {
 	return err
 }
 
-// restBefore pauses before a round if many came before, so that instances which compete for a key do not do so in step. A refused swap
-// tells the present record, so the first rounds follow at once: whoever pauses loses to an instance that does not.
+// restBefore pauses before a round if many came before, so that instances which compete for a key do not do so in step, or if a crowd
+// wants the key. Otherwise rounds follow each other at once, because a refused swap tells the present record, and whoever pauses loses to
+// an instance that does not.
 func (s *Store) restBefore(ctx context.Context, round int, jobs []*job) error {
-	switch {
-	case round < atOnce:
-		return ctx.Err()
-	case round >= maxRounds:
+	if round >= maxRounds {
 		return errContended
 	}
-	most := time.Millisecond
+	most := time.Duration(0)
 	for _, j := range jobs {
-		most = max(most, j.race.took)
+		if rest := j.rest(); rest > 0 {
+			most = max(most, rest)
+			j.rec = nil // it would be old after the rest
+		} else if round >= atOnce {
+			most = max(most, j.race.took, time.Millisecond)
+		}
+	}
+	if most == 0 {
+		return ctx.Err()
 	}
 	return s.pause(ctx, rand.N(most)) //nolint:gosec // spreads load
 }

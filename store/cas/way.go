@@ -21,6 +21,10 @@ const (
 	longestWay = 100 * time.Millisecond
 	// allWays is for how long a job gives way at most, because far instances that compete with each other ask all the time.
 	allWays = time.Second
+	// crowdFrom is how many swaps in a row a job loses before it takes the others for a crowd.
+	crowdFrom = 8
+	// longestRest limits how long it rests then.
+	longestRest = time.Second
 )
 
 // way says until when an instance leaves a key to another one, whose swaps have lost so often.
@@ -37,6 +41,8 @@ type race struct {
 	// rivals are the instances that were named in the records which came first. They have been asked to give way until askedUntil.
 	rivals     map[string]struct{}
 	askedUntil time.Time
+	// crowded: the last record that came first named an instance which had not been known before.
+	crowded bool
 	// waysEnd is when the job no longer gives way to others; zero: it has not done so yet.
 	waysEnd time.Time
 }
@@ -49,6 +55,18 @@ func (r *race) meets(name string) {
 	if name != "" {
 		r.rivals[name] = struct{}{}
 	}
+}
+
+// rest is how long a job rests at most before its next swap; 0: it tries again at once. If many instances want a key at the same time, each
+// once, only one of all swaps that are under way comes through. So who has lost to ever more of them leaves the server to the others for some
+// time. 300 instances with round trips of 2 ms made 8,400 requests in place of 35,000, in 0.9 s in place of 0.7 s (TestACrowdSparesTheServer with
+// 300, in virtual time, where no server is busy). An ending does not rest, because others wait for it.
+func (j *job) rest() time.Duration {
+	r := &j.race
+	if !r.crowded || r.lost < crowdFrom || j.hasEnding() {
+		return 0
+	}
+	return min(2*time.Duration(r.lost)*r.took, longestRest)
 }
 
 // lettersForWay returns letters to the instances that were named in the records of jobs which lose, and how long they may be on their way.
@@ -68,6 +86,7 @@ func (s *Store) lettersForWay(turns []*turn) (letters []Letter, most time.Durati
 		// If the swap that came first made another instance known, many may want the key at the same time, each once. That needs no letters.
 		// Without any rival nobody would be asked, so the next loss may ask.
 		again := len(r.rivals) == others && others > 0
+		r.crowded = len(r.rivals) > others
 		if now := time.Now(); again && r.lost >= asksAfter && now.After(r.askedUntil) {
 			most = max(most, r.took)
 			d := min(time.Duration(wayFor*float64(r.took)), longestWay)

@@ -229,6 +229,36 @@ func TestManyThatComeTogetherAskForNoWay(t *testing.T) {
 	})
 }
 
+// TestACrowdSparesTheServer: if many instances want a key at the same time, only one of the swaps that are under way comes through. The
+// requests of all grow much less than with the square of their number, and the time no more than with their number.
+func TestACrowdSparesTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const far = time.Millisecond
+		server := fake.NewServer()
+		all := make([]*instance, 150)
+		for i := range all {
+			all[i] = start(t, server, store.Identity{Namespace: "n", Instance: fmt.Sprint(i), Pod: "p"}, cas.Config{})
+			all[i].far = far
+		}
+		began := time.Now()
+		var work sync.WaitGroup
+		for _, in := range all {
+			work.Go(func() {
+				_, err := in.Enqueue(in.Context(), []store.Ask{in.ask("k")})
+				in.ok(err)
+			})
+		}
+		work.Wait()
+		took, requests := time.Since(began), 0
+		for _, in := range all {
+			requests += len(strings.Fields(in.made()))
+		}
+		if n := len(all); requests > 30*n || took > time.Duration(2*n)*2*far {
+			t.Errorf("%d instances were queued after %d requests and %s, want at most %d for each, and two round trips", n, requests, took, 30)
+		}
+	})
+}
+
 // outrun is a backend before whose first swaps another instance changes the record, and whose posted letters hang.
 type outrun struct {
 	*fake.Backend
