@@ -90,6 +90,20 @@ class HangTest < TestCase
     end
   end
 
+  # Proves: client loss
+  def test_a_loss_after_the_block_is_not_raised
+    client = new_client(sidecar.path, timeout: 0.3)
+    held = nil
+    assert_raises(Locksidecar::Unavailable) do
+      client.lock(key, ttl: 2, on_loss: :raise) do |lock|
+        held = lock
+        sidecar.hang
+      end
+    end
+    assert held.wait_lost(IN_TIME)
+    sleep(0.01)
+  end
+
   def test_a_leader_that_is_asked_to_stop_is_raised_in
     terms = 0
     led = client.lead(key, on_loss: :raise) do

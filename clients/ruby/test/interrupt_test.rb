@@ -164,6 +164,20 @@ class InterruptTest < TestCase
     assert_raises(Limit) { result(thread) }
   end
 
+  def test_a_wait_keeps_the_mask_of_its_caller
+    got = nil
+    waiter = nil
+    client.lock(key) do
+      waiter = aside { Thread.handle_interrupt(Limit => :never) { got = other.acquire(key) } }
+      waiting(client, key)
+      waiter.raise(Limit)
+      refute waiter.join(0.05)
+      waiting(client, key)
+    end
+    assert_raises(Limit) { result(waiter) }
+    assert got.release
+  end
+
   # A release that hangs does not hold an interrupted thread for long.
   def test_an_interrupted_release_has_a_limit
     slow = new_client(sidecar.path, timeout: LONG, ttl: 3600)
