@@ -10,12 +10,13 @@ module Locksidecar
   module Forks
     @guard = Mutex.new
     @pid = Process.pid
-    @users = ObjectSpace::WeakMap.new
+    @users = []
 
     class << self
-      # Calls `user.forked` in the child of each fork.
+      # Calls `user.forked` in the child of each fork, until `user.closed`. The list has the users themselves, not weak
+      # references: among those, a child of Ruby 3.1 once met one that was being collected, and crashed.
       def register(user)
-        @users[user] = true
+        without { @users = @users.reject(&:closed) << user }
       end
 
       # In this block nobody forks.
@@ -47,7 +48,7 @@ module Locksidecar
       def child
         @pid = Process.pid
         @guard = Mutex.new
-        @users.keys.each(&:forked)
+        @users.each(&:forked)
       end
     end
 

@@ -6,6 +6,8 @@ module Locksidecar
   # @api private
   module News
     class << self
+      def closed = false
+
       def call(block)
         @mutex.synchronize do
           @blocks << block
@@ -78,6 +80,8 @@ module Locksidecar
 
     class << self
       attr_reader :guard
+
+      def closed = false
 
       def forked
         @guard = Mutex.new
