@@ -47,6 +47,7 @@ type Backend struct {
 	need     atomic.Int32 // of letters: see Expect
 	expected chan struct{}
 	naps     naps
+	shut     string // the last lock that the connection for renewals got for a sleeper; of the goroutine that listens
 	way      currentWay
 	wakes    wakes
 	steps    steps
@@ -79,7 +80,7 @@ func New(config Config) (*Backend, error) {
 		config.MaxConns = defaultMaxConns
 	}
 	b := &Backend{
-		config: config, target: t, expected: make(chan struct{}, 1), naps: usualNaps,
+		config: config, target: t, expected: make(chan struct{}, 1), naps: usualNaps, shut: "locksidecar:",
 		Readiness: cas.Readiness{Name: "store/mysql", Log: config.Logger, Limit: config.Timeout},
 	}
 	b.Init(func(ctx context.Context) error {

@@ -26,6 +26,9 @@ func (b *Backend) DropConnections() { b.pools.drop() }
 // Bed is the name of the lock of an instance's sleep.
 func (b *Backend) Bed(instance string) string { return b.bed(instance) }
 
+// Door is the name of the lock for which a session waits.
+func (b *Backend) Door(session int64) string { return b.door(session) }
+
 // Way is how the instance gets its letters now, and why it does not listen.
 func (b *Backend) Way() (state, why string) {
 	w := b.way.now()

@@ -413,9 +413,10 @@ func TestTheConnectionForRenewalsBreaks(t *testing.T) {
 	s := on(t, shared)
 	r, writer, operator := s.sleeping("one", always), s.ready("writer"), s.session()
 	for i := range byte(3) {
-		before, bed := operator.number(r.Bed("one")+".door"), operator.number(r.Bed("one"))
+		bed := operator.number(r.Bed("one"))
+		before := operator.number(r.Door(bed))
 		await.Until(t, "another session has the lock", func() bool {
-			n := operator.number(r.Bed("one") + ".door")
+			n := operator.number(r.Door(bed))
 			if n == before { // a connection in use stays
 				r.DropConnections()
 			}

@@ -165,7 +165,8 @@ START TRANSACTION READ ONLY
 SELECT GET_LOCK(_utf8mb4 ?, ?), CONNECTION_ID()
 
 -- name: shut
-SELECT GET_LOCK(_utf8mb4 ?, ?)
+-- The connection for renewals waits for nothing. The lock of the sleeper before goes.
+SELECT RELEASE_LOCK(_utf8mb4 ?), GET_LOCK(_utf8mb4 ?, 0)
 
 -- name: open
 SELECT RELEASE_LOCK(_utf8mb4 ?)

@@ -38,12 +38,12 @@ func (b *Backend) goToBed(ctx context.Context) (*sleeper, error) {
 		return nil, err
 	}
 	s := &sleeper{b: b, conn: conn, bed: b.bed(b.config.Instance), open: true, cancel: func() {}, over: make(chan struct{})}
-	s.door = s.bed + ".door"
 	close(s.over)
 	if err := s.takeBed(limited); err != nil {
 		s.discard()
 		return nil, err
 	}
+	s.door = b.door(s.number)
 	return s, nil
 }
 
@@ -96,6 +96,12 @@ func (b *Backend) endSleeper(ctx context.Context) error {
 	return err
 }
 
+// door is the name of the lock for which a session waits. No other session's is the same: the server may still keep an earlier connection for
+// renewals, with its lock.
+func (b *Backend) door(session int64) string {
+	return b.bed(b.config.Instance) + ".door." + strconv.FormatInt(session, 36)
+}
+
 // lock is that of the present sleep. It is never that of another one.
 func (s *sleeper) lock() string { return s.bed + "." + strconv.FormatInt(s.sleeps, 36) }
 
@@ -110,16 +116,16 @@ func (s *sleeper) shut(ctx context.Context) error {
 	if _, err := exchange(ctx, s.conn, string(p.text)); err != nil && number(err) == 0 {
 		return err
 	}
-	found, _, err := s.b.request(ctx, s.b.pools.renewals, "letters", false, true, func(p *packet) { p.ask("shut", s.door, 1) })
+	found, _, err := s.b.request(ctx, s.b.pools.renewals, "letters", false, true, func(p *packet) { p.ask("shut", s.b.shut, s.door) })
 	switch {
 	case err != nil:
 		return err
-	case len(found[0]) != 1 || len(found[0][0]) != 1:
+	case len(found[0]) != 1 || len(found[0][0]) != 2:
 		return errFormat
-	case string(found[0][0][0]) != "1":
+	case string(found[0][0][1]) != "1":
 		return errBedTaken
 	}
-	s.open = false
+	s.b.shut, s.open = s.door, false
 	return nil
 }
 
