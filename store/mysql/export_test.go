@@ -40,8 +40,8 @@ func (b *Backend) WakeOne(ctx context.Context, instance string) error {
 	return b.wakeOne(ctx, instance)
 }
 
-// Woke notes what the server said to a wake. Wakes reports whether a packet with a letter to an instance wakes it.
-func (b *Backend) Woke(err error) { b.woke(err) }
+// Woke notes what the server said to a wake, and reports whether that was all.
+func (b *Backend) Woke(err error) bool { return b.woke(err) }
 
 // Wakes reports whether a packet with a letter to an instance wakes it.
 func (b *Backend) Wakes(instance string) bool {

@@ -125,7 +125,9 @@ func (b *Backend) send(ctx context.Context, pool *sql.DB, op string, p *packet) 
 		}
 		found, err = exchange(ctx, conn, string(p.text))
 		if p.wakes && len(found) > p.before { // it is committed
-			b.woke(err)
+			if !b.woke(err) {
+				b.wake(p.to...)
+			}
 			found, err = found[:p.before], nil
 		}
 		if number(err) != 0 {

@@ -110,11 +110,15 @@ func (b *Backend) wakeOne(ctx context.Context, instance string) error {
 	return err
 }
 
-// woke notes what the server said to a wake.
-func (b *Backend) woke(err error) {
+// woke notes what the server said to a wake. It returns false if it may not have carried it out, and another one can succeed.
+func (b *Backend) woke(err error) bool {
 	w := &b.wakes
 	switch number(err) {
-	case 0, errorNoThread: // nobody sleeps there, and whoever polls needs no wake
+	case 0: // it did, or the connection broke
+		return err == nil
+	case errorInterrupted: // by an administrator
+		return false
+	case errorNoThread: // nobody sleeps there, and whoever polls needs no wake
 	case errorNotOwner:
 		if !w.foreign.Swap(true) {
 			b.Log.Warn("another sidecar cannot be woken, because it uses another user of the database: it finds its news later. Give all sidecars of a database the same user")
@@ -123,6 +127,7 @@ func (b *Backend) woke(err error) {
 		w.refused.Store(time.Now().Add(refusedFor).UnixNano())
 		b.Log.Warn("the server refuses to wake other sidecars by KILL QUERY: they find their news later", "error", harmless(err))
 	}
+	return true
 }
 
 func (w *wakes) areRefused() bool { return time.Now().UnixNano() < w.refused.Load() }
