@@ -123,12 +123,6 @@ func TestTLSCertificates(t *testing.T) {
 	holder, other := dial(t, one.socket), dial(t, two.socket)
 	token := holder.acquire("kept", "")
 	other.acquire("other", "")
-	// A call waits at each sidecar, so both listen.
-	waits, waitsToo := dial(t, two.socket), dial(t, one.socket)
-	waits.send("PUT", lockPath("kept"), `{"wait_ms":-1}`)
-	waitsToo.send("PUT", lockPath("other"), `{"wait_ms":-1}`)
-	one.awaitQueue("kept", 1)
-	two.awaitQueue("other", 1)
 
 	none := launch(t, folder(t), s.options(s.ca.PEM(), ""))
 	none.await("the reason", func() bool { return len(none.logged("requires a valid client certificate")) > 0 })
@@ -150,6 +144,5 @@ func TestTLSCertificates(t *testing.T) {
 	one.await("ready", one.tryReady)
 	two.await("ready", two.tryReady)
 	holder.release("kept", token)
-	waits.read("PUT", lockPath("kept")).granted()
 	exchange(t, one, two)
 }

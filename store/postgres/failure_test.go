@@ -373,6 +373,30 @@ func TestHungRenewalConnection(t *testing.T) {
 	}
 }
 
+// A connection that the server has ended since its last use is not used again, however
+// short ago that was: the outcome of a release would be unknown.
+// Proves: promise 4, trap failover
+func TestAnEndedConnectionIsNotUsed(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	granted := acquire(t, s, askFor("k", s.lease))
+	want(t, granted, store.Granted)
+	if _, err := s.Renew(t.Context(), []store.LeaseID{s.lease}); err != nil {
+		t.Fatal(err)
+	}
+	ended := pgtest.Query[int](t, s.url, `SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'locksidecar'`)
+	if ended < 2 {
+		t.Fatalf("%d connections were ended, want those of the locks and of the renewals", ended)
+	}
+	if _, err := s.Renew(t.Context(), []store.LeaseID{s.lease}); err != nil {
+		t.Errorf("a renewal: %v", err)
+	}
+	if verdict := release(t, s, store.Claim{Key: "k", Lease: s.lease, Token: granted.Token}); verdict.Status != store.Holds {
+		t.Errorf("a release: %v", verdict)
+	}
+}
+
 // failWith makes writes of locks fail with an SQLSTATE, this number of times.
 func (s *scene) failWith(code string, times int) {
 	s.Helper()

@@ -312,18 +312,18 @@ func handBack(conn *pgxpool.Conn) {
 	conn.Release()
 }
 
-// live returns a connection that has answered, or was used a moment ago.
+// live returns a connection that has answered, or was used a moment ago and is silent since.
 func live(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	for {
 		conn, err := pool.Acquire(ctx)
 		if err != nil {
 			return nil, err
 		}
-		data := conn.Conn().PgConn().CustomData()
-		if _, idle := data[rested]; !idle {
+		pg := conn.Conn().PgConn()
+		if _, idle := pg.CustomData()[rested]; !idle && silent(pg.Conn()) {
 			return conn, nil
 		}
-		delete(data, rested)
+		delete(pg.CustomData(), rested)
 		pinging, cancel := context.WithTimeout(ctx, pool.Config().PingTimeout)
 		err = conn.Ping(pinging)
 		cancel()
