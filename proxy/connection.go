@@ -42,7 +42,11 @@ func (s *Server) own(nc *conn.Conn) conn.Owner {
 
 // serve serves a connection until it closes, or an event stream takes it over.
 func (s *Server) serve(nc net.Conn) {
-	if err := s.http.ServeConn(nc); err != nil {
+	server := s.http
+	if nc.(*connection).Kind == conn.TCP {
+		server = s.overTCP
+	}
+	if err := server.ServeConn(nc); err != nil {
 		s.log.Debug("connection ended", "error", unquoted(err))
 	}
 }
@@ -92,7 +96,7 @@ func (k *call) slim() {
 		return
 	}
 	k.Target = wire.Target{Path: bytes.Clone(k.Path)}
-	k.trace, k.session, k.state, k.baggage = bytes.Clone(k.trace), nil, nil, nil
+	k.trace, k.session, k.state, k.baggage, k.token = bytes.Clone(k.trace), nil, nil, nil, nil
 	method, protocol, host := string(h.Method()), string(h.Protocol()), string(h.Host())
 	*h = fasthttp.RequestHeader{}
 	h.SetMethod(method)

@@ -4,7 +4,10 @@ import (
 	"net"
 	"strings"
 
+	"github.com/valyala/fasthttp"
+
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
@@ -23,6 +26,9 @@ type headers struct {
 	closes bool
 	// badFraming: proxies may disagree about the end of the request or its head.
 	badFraming bool
+	// tokens counts Authorization; token is the last. It is a secret.
+	tokens int
+	token  []byte
 	// The headers in which a browser names the calling page: Origin and Sec-Fetch-Site.
 	origins, sites []string
 }
@@ -50,6 +56,9 @@ func (k *call) readHeaders() {
 			k.noCache = k.noCache || wire.HasToken(value, "no-cache")
 		case "Connection": // fasthttp knows only the exact value
 			k.closes = k.closes || wire.HasToken(value, "close")
+		case "Authorization":
+			k.tokens++
+			k.token = value
 		case "Origin":
 			k.origins = append(k.origins, string(value))
 		case "Sec-Fetch-Site":
@@ -84,8 +93,35 @@ func (k *call) namedSession() (*lease.Session, *wire.Problem) {
 	return s, nil
 }
 
+// authorize refuses a call over TCP without a right token. Then the connection ends, so each guess costs a new one.
+func (k *call) authorize() *wire.Problem {
+	may := k.srv.cfg.Authorized
+	if k.c.Kind != conn.TCP || may == nil {
+		return nil
+	}
+	right := k.tokens == 1 && may(k.token)
+	k.token = nil // a call may wait for hours
+	if !right {
+		return wire.Refusef(wire.CodeUnauthorized, "a call over TCP needs a token of the sidecar's LOCKSIDECAR_TCP_TOKEN_FILE, in one header Authorization: Bearer TOKEN")
+	}
+	return k.c.Prove()
+}
+
+// strangersBody limits the body of a call without a right token, so that it is not read.
+const strangersBody = 1
+
+// noteHeadReadOverTCP is noteHeadRead, and looks at the token before a body is read.
+func (s *Server) noteHeadReadOverTCP(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	noted := noteHeadRead(h)
+	if s.cfg.Authorized != nil && !s.cfg.Authorized(h.Peek(fasthttp.HeaderAuthorization)) {
+		noted.MaxRequestBodySize = strangersBody
+	}
+	return noted
+}
+
 // checkHostAndOrigin refuses calls of web pages on TCP: a foreign Host (DNS rebinding), a foreign Origin,
-// or a foreign site, because requests for images and scripts have no Origin.
+// or a foreign site, because requests for images and scripts have no Origin. Where calls need a token, the
+// sidecar may have any name: a page does not know the token.
 func (k *call) checkHostAndOrigin() *wire.Problem {
 	host := string(k.ctx.Request.Header.Host())
 	if k.Authority != nil {
@@ -95,11 +131,15 @@ func (k *call) checkHostAndOrigin() *wire.Problem {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		name = h
 	}
-	if !wire.IsLoopback(strings.Trim(name, "[]")) {
+	if k.srv.cfg.Authorized == nil && !wire.IsLoopback(strings.Trim(name, "[]")) {
 		return wire.Refusef(wire.CodeForbidden, "header Host is not a loopback name or address; use localhost, 127.0.0.1 or [::1]")
 	}
+	scheme := "http://"
+	if k.srv.cfg.TLS != nil {
+		scheme = "https://"
+	}
 	for _, origin := range k.origins {
-		if !strings.EqualFold(origin, "http://"+host) {
+		if !strings.EqualFold(origin, scheme+host) {
 			return wire.Refusef(wire.CodeForbidden, "header Origin: web pages may not call this server")
 		}
 	}

@@ -49,6 +49,7 @@ func (k *call) acquire(key string) *wire.Problem {
 	if p := k.granted(s, []lease.Grant{g}, gone, outlives, r.Traceparent); p != nil {
 		return p
 	}
+	rely(s, &g)
 	k.answerGrants(wire.AppendGrant(k.buffer(), &g))
 	return nil
 }
@@ -73,6 +74,9 @@ func (k *call) acquireAll() *wire.Problem {
 	}
 	if p := k.granted(s, all, gone, outlives, r.Traceparent); p != nil {
 		return p
+	}
+	for i := range all {
+		rely(s, &all[i])
 	}
 	k.answerGrants(wire.AppendGrants(k.buffer(), all))
 	return nil
@@ -109,13 +113,20 @@ func (k *call) connectionSession() (*lease.Session, *wire.Problem) {
 			"with it; keep the connection open, name a session in Lock-Session, or ask for \"bind\":\"ttl\"")
 	}
 	if k.c.session == nil {
-		s, err := k.srv.locks.OpenSession(lease.SessionOptions{})
+		s, err := k.srv.locks.OpenSession(lease.SessionOptions{Reach: k.c.Reach})
 		if err != nil {
 			return nil, k.failed(err)
 		}
 		k.c.session = s
 	}
 	return k.c.session, nil
+}
+
+// rely limits what the answer promises. The lock of a session ends with its connection, which may vanish before the lease ends.
+func rely(s *lease.Session, g *lease.Grant) {
+	if g.Bind != lease.BindTTL {
+		g.ExpiresIn = s.Within(g.ExpiresIn)
+	}
 }
 
 // granted remembers the grants until their answer is written, or hands them back if the client has left.
@@ -197,6 +208,7 @@ func (k *call) amend(key string) *wire.Problem {
 		return k.failed(err).Unconfirmed(wire.AmendUnconfirmed)
 	}
 	k.span.amended(&g)
+	rely(s, &g)
 	k.answer(wire.AppendAmended(k.buffer(), &g))
 	return nil
 }

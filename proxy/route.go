@@ -47,6 +47,14 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		return
 	}
 
+	// A call over TCP shows who it is. Nothing of a stranger's request is looked at.
+	if p := k.authorize(); p != nil {
+		k.c.Linger()
+		k.problem(p)
+		ctx.SetConnectionClose()
+		return
+	}
+
 	// A request whose end is uncertain, or that a web page sent, does nothing. Any other finds the method for its path.
 	p := k.admit()
 	if p == nil {
@@ -87,7 +95,14 @@ func (s *Server) handleBadRequest(ctx *fasthttp.RequestCtx, err error) {
 	c.Linger()
 	k := &c.call
 	k.ctx, k.Target, k.headers = ctx, wire.Target{}, headers{}
-	k.problem(badRequest(c, err))
+	p := badRequest(c, err)
+	if errors.Is(err, fasthttp.ErrBodyTooLarge) { // a stranger's body is not read
+		k.readHeaders()
+		if refused := k.authorize(); refused != nil {
+			p = refused
+		}
+	}
+	k.problem(p)
 	k.ctx = nil
 }
 
@@ -298,6 +313,9 @@ func (k *call) problem(p *wire.Problem) {
 	k.recordProblem(p)
 	r := &k.ctx.Response
 	r.SetStatusCode(p.Status())
+	if p.Code == wire.CodeUnauthorized {
+		r.Header.Set("WWW-Authenticate", "Bearer")
+	}
 	if p.Allow != "" {
 		r.Header.Set("Allow", p.Allow)
 	}

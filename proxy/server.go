@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -41,8 +42,12 @@ type Config struct {
 	SocketMode fs.FileMode
 	// AllowedUIDs, if not empty, limits the users on the Unix socket. Only on Linux.
 	AllowedUIDs []uint32
-	// TCPAddr is an additional loopback address to serve; empty: none.
+	// TCPAddr is an additional address to serve; empty: none. It is loopback, or Authorized is set.
 	TCPAddr string
+	// TLS, if not nil, is for the connections to TCPAddr.
+	TLS *tls.Config
+	// Authorized, if not nil, reports whether the value of a header Authorization allows a call at TCPAddr.
+	Authorized func(header []byte) bool
 	// AdminAddr is an address that serves health and metrics; empty: none.
 	AdminAddr string
 
@@ -87,7 +92,7 @@ type Timeouts struct {
 
 var defaultTimeouts = Timeouts{
 	Timeouts: conn.Timeouts{
-		First: time.Minute, Request: 10 * time.Second, Guard: 25 * time.Millisecond,
+		First: time.Minute, Request: 10 * time.Second, Handshake: 10 * time.Second, Guard: 25 * time.Millisecond,
 		Heartbeat: 15 * time.Second, StreamWrite: 5 * time.Second, Linger: time.Second,
 	},
 	Subscribe: 100 * time.Millisecond, Stats: time.Second, Stop: 3 * time.Second,
@@ -126,7 +131,8 @@ type Server struct {
 	cfg   Config
 	locks manager
 	log   *slog.Logger
-	http  *fasthttp.Server
+	// http serves connections, and overTCP those of apps over TCP.
+	http, overTCP *fasthttp.Server
 
 	statsCache   *statsCache
 	countProblem func(code string) // counts each problem
@@ -144,18 +150,25 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg.Timeouts = cmp.Or(cfg.Timeouts, defaultTimeouts)
 	s := &Server{cfg: cfg, locks: cfg.Locks, log: cfg.Logger}
-	conns := conn.Config{Log: cfg.Logger, AllowedUIDs: cfg.AllowedUIDs, MaxConns: cfg.MaxConns, MaxBody: cfg.MaxBody, MaxBodies: cfg.MaxBodies, Timeouts: cfg.Timeouts.Timeouts}
+	conns := conn.Config{Log: cfg.Logger, AllowedUIDs: cfg.AllowedUIDs, TLS: cfg.TLS, NeedsToken: cfg.Authorized != nil, Silence: conn.SilenceFor(cfg.TTL), MaxConns: cfg.MaxConns, MaxBody: cfg.MaxBody, MaxBodies: cfg.MaxBodies, Timeouts: cfg.Timeouts.Timeouts}
 	s.conns = conn.NewSet(conns, s.own, s.serve)
 	s.statsCache = newStatsCache(cfg.Timeouts.Stats)
 	s.countProblem = cfg.Metrics.Problem // a nil recorder does not count
 	cfg.Metrics.Observe(s.conns.Apps)
-	s.http = &fasthttp.Server{
+	s.http, s.overTCP = s.newHTTP(noteHeadRead, conns), s.newHTTP(s.noteHeadReadOverTCP, conns)
+	return s
+}
+
+// newHTTP makes a server of HTTP, which calls headRead after each head.
+func (s *Server) newHTTP(headRead func(*fasthttp.RequestHeader) fasthttp.RequestConfig, conns conn.Config) *fasthttp.Server {
+	cfg := s.cfg
+	return &fasthttp.Server{
 		Handler:      s.handle,
 		ErrorHandler: s.handleBadRequest,
 		Logger:       quietLogger{cfg.Logger},
 		// Conn must know where a head ends and a body begins, because their time and memory have different limits. fasthttp
 		// calls this function then, and because of the result SetReadDeadline. Conn sets no deadline, but notes the call.
-		HeaderReceived:               noteHeadRead,
+		HeaderReceived:               headRead,
 		ReadBufferSize:               conn.MaxHead,
 		MaxRequestBodySize:           cfg.MaxBody,
 		DisablePreParseMultipartForm: true,
@@ -166,7 +179,6 @@ func New(cfg Config) *Server {
 		// Package conn enforces the limit, because its refusal is a proper answer.
 		Concurrency: conns.MaxServed() + 1,
 	}
-	return s
 }
 
 // Start listens and serves. If it fails, it closes everything.

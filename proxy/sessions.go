@@ -44,7 +44,7 @@ func (k *call) openSession() *wire.Problem {
 		return p
 	}
 	c, st := k.c, k.c.NewStream(maxSessionEvents)
-	o.Explicit = true
+	o.Explicit, o.Reach = true, c.Reach
 	o.OnLost = func(l lease.Lost) { st.Push(wire.LostEvent(l)) }
 	o.OnStop = func(s lease.Stop) { st.Push(wire.StopEvent(s)) }
 	o.OnEnd = func(reason lease.EndReason) { st.Finish(reason == lease.EndDropped) }

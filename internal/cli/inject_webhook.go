@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/locksidecar/locksidecar/internal/certificate"
 	"github.com/locksidecar/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 	"github.com/locksidecar/locksidecar/internal/inject"
@@ -62,12 +63,12 @@ func (a *app) serveWebhook(cmd *cobra.Command, in *webhook, o inject.Options) er
 
 // serve continues for shutdownDelay after the stop, because the cluster still sends requests.
 func (in *webhook) serve(s stopping, o inject.Options, version string, log *slog.Logger) error {
-	certificate, err := inject.LoadCertificate(in.certificate, in.key, in.clientCA, log)
+	loaded, err := certificate.Load(certificate.Files{Cert: in.certificate, Key: in.key, ClientCA: in.clientCA}, log)
 	if err != nil {
 		return exitcode.With(exitcode.Config, err)
 	}
 	server := inject.NewWebhook(inject.WebhookConfig{
-		Listen: in.listen, Certificate: certificate, Options: o, Logger: log,
+		Listen: in.listen, Certificate: loaded, Options: o, Logger: log,
 		Metrics: in.metrics, Version: version,
 	})
 	if err := server.Start(s.stop); err != nil {

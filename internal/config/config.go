@@ -36,8 +36,12 @@ type Config struct {
 	SocketMode fs.FileMode
 	// AllowedUIDs are the users who may connect; empty: every user who can open the socket.
 	AllowedUIDs []uint32
-	// TCPAddr is a loopback host:port for the same API; empty: off.
-	TCPAddr string
+	// TCPAddr is a host:port for the same API; empty: off. TCPCertFile and TCPKeyFile are the certificate of TLS there; empty: no TLS.
+	TCPAddr, TCPCertFile, TCPKeyFile string
+	// TCPTokenFile holds the tokens that calls over TCP need; empty: they need none, and TCPAddr is loopback.
+	TCPTokenFile string
+	// TCPInsecure: other addresses than loopback may be served without TLS.
+	TCPInsecure bool
 	// AdminAddr is the host:port of health and metrics; empty: off.
 	AdminAddr string
 
@@ -252,12 +256,46 @@ func (l *loader) renewInterval() {
 
 func (l *loader) listeners() {
 	tcp, admin := l.cfg.TCPAddr, l.cfg.AdminAddr
-	if uids, ok := l.lookup(Prefix + "ALLOWED_UIDS"); ok && tcp != "" {
-		l.bad("TCP_ADDR", tcp, fmt.Sprintf(
-			"not together with %sALLOWED_UIDS (%q): a TCP peer has no user id that could be checked", Prefix, uids))
-	}
 	if tcp != "" && tcp == admin && !strings.HasSuffix(tcp, ":0") {
 		l.bad("ADMIN_ADDR", admin, fmt.Sprintf("another address than %sTCP_ADDR", Prefix))
+	}
+	l.tcp()
+}
+
+// tcp refuses a TCP listener that others could use, or whose traffic others could read. The token is what names an app over TCP, as the user
+// does on the socket.
+func (l *loader) tcp() {
+	c := &l.cfg
+	if c.TCPAddr == "" {
+		for _, v := range []struct{ name, value string }{
+			{"TCP_TLS_CERT_FILE", c.TCPCertFile}, {"TCP_TLS_KEY_FILE", c.TCPKeyFile}, {"TCP_TOKEN_FILE", c.TCPTokenFile},
+		} {
+			if _, refused := l.lookup(Prefix + "TCP_ADDR"); v.value != "" && !refused {
+				l.bad(v.name, v.value, fmt.Sprintf("only with %sTCP_ADDR, which is not set", Prefix))
+			}
+		}
+		return
+	}
+	encrypted := c.TCPCertFile != ""
+	if (c.TCPKeyFile != "") != encrypted {
+		l.bad("TCP_TLS_KEY_FILE", c.TCPKeyFile, fmt.Sprintf("a file, together with %sTCP_TLS_CERT_FILE (%q)", Prefix, c.TCPCertFile))
+	}
+	if encrypted && c.TCPInsecure {
+		l.bad("TCP_INSECURE", "true", fmt.Sprintf("not together with %sTCP_TLS_CERT_FILE (%q): with TLS the connection is secure", Prefix, c.TCPCertFile))
+	}
+	if uids, ok := l.lookup(Prefix + "ALLOWED_UIDS"); ok && c.TCPTokenFile == "" {
+		l.bad("TCP_ADDR", c.TCPAddr, fmt.Sprintf(
+			"together with %[1]sALLOWED_UIDS (%[2]q) only if %[1]sTCP_TOKEN_FILE is set, too: a TCP peer has no user id that could be checked", Prefix, uids))
+	}
+	if isLoopback(c.TCPAddr) {
+		return
+	}
+	if !encrypted && !c.TCPInsecure {
+		l.bad("TCP_ADDR", c.TCPAddr, fmt.Sprintf("a loopback address, such as 127.0.0.1:7624; for any other set %[1]sTCP_TLS_CERT_FILE and %[1]sTCP_TLS_KEY_FILE "+
+			"(or %[1]sTCP_INSECURE=true, if nobody in the network can read or change its messages)", Prefix))
+	}
+	if c.TCPTokenFile == "" {
+		l.bad("TCP_ADDR", c.TCPAddr, fmt.Sprintf("a loopback address, such as 127.0.0.1:7624; for any other set %sTCP_TOKEN_FILE, because everybody in the network could take locks", Prefix))
 	}
 }
 

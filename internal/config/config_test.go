@@ -95,6 +95,7 @@ func TestEachVariable(t *testing.T) {
 			{"[::]:7624", nil},
 			{"example.com:7624", nil},
 			{"127.0.0.1", nil},
+			{"[::1%lo]:1", nil},
 		}},
 		"ADMIN_ADDR": {func(c config.Config) any { return c.AdminAddr }, []value{
 			{":7625", ":7625"},
@@ -201,6 +202,12 @@ func TestEachVariable(t *testing.T) {
 		"LOG_FORMAT": {func(c config.Config) any { return c.LogFormat }, []value{
 			{"text", config.LogText}, {"json", config.LogJSON}, {"xml", nil},
 		}},
+		"TCP_TLS_CERT_FILE": {func(c config.Config) any { return c.TCPCertFile }, []value{{"relative", nil}, {"/etc/c", nil}}}, // see TestTCPThatOthersReach
+		"TCP_TLS_KEY_FILE":  {func(c config.Config) any { return c.TCPKeyFile }, []value{{"relative", nil}, {"/etc/k", nil}}},
+		"TCP_TOKEN_FILE":    {func(c config.Config) any { return c.TCPTokenFile }, []value{{"relative", nil}, {"/etc/t", nil}}},
+		"TCP_INSECURE": {func(c config.Config) any { return c.TCPInsecure }, []value{
+			{"true", true}, {"false", false}, {"yes", nil},
+		}},
 		"POSTGRES_LISTEN_URL":      {func(c config.Config) any { return c.ListenURL.Reveal() }, []value{{"postgres://u:p@h/d", nil}}}, // see TestListenURL
 		"POSTGRES_LISTEN_URL_FILE": {func(c config.Config) any { return c.ListenURL.Reveal() }, []value{{"/etc/url", nil}}},
 		"STORE_URL": {func(c config.Config) any { return c.Store.Reveal() }, []value{
@@ -276,7 +283,38 @@ func TestRelationsNameBothVariables(t *testing.T) {
 		},
 		"tcp and uids": {
 			map[string]string{"LOCKSIDECAR_TCP_ADDR": "127.0.0.1:7624", "LOCKSIDECAR_ALLOWED_UIDS": "1000"},
-			[]string{"LOCKSIDECAR_TCP_ADDR", "127.0.0.1:7624", "LOCKSIDECAR_ALLOWED_UIDS", "1000"},
+			[]string{"LOCKSIDECAR_TCP_ADDR", "127.0.0.1:7624", "LOCKSIDECAR_ALLOWED_UIDS", "1000", "LOCKSIDECAR_TCP_TOKEN_FILE"},
+		},
+		"others reach it without TLS": {
+			map[string]string{"LOCKSIDECAR_TCP_ADDR": ":7624", "LOCKSIDECAR_TCP_TOKEN_FILE": "/t"},
+			[]string{"LOCKSIDECAR_TCP_ADDR", `":7624"`, "LOCKSIDECAR_TCP_TLS_CERT_FILE", "LOCKSIDECAR_TCP_INSECURE=true"},
+		},
+		"others reach it with TLS, but without a token": {
+			map[string]string{"LOCKSIDECAR_TCP_ADDR": "10.0.0.1:7624", "LOCKSIDECAR_TCP_TLS_CERT_FILE": "/c", "LOCKSIDECAR_TCP_TLS_KEY_FILE": "/k"},
+			[]string{"LOCKSIDECAR_TCP_ADDR", `"10.0.0.1:7624"`, "LOCKSIDECAR_TCP_TOKEN_FILE"},
+		},
+		"insecure, and without a token": {
+			map[string]string{"LOCKSIDECAR_TCP_ADDR": "[::]:7624", "LOCKSIDECAR_TCP_INSECURE": "true"},
+			[]string{"LOCKSIDECAR_TCP_ADDR", `"[::]:7624"`, "LOCKSIDECAR_TCP_TOKEN_FILE"},
+		},
+		"a certificate without a key": {
+			map[string]string{"LOCKSIDECAR_TCP_ADDR": "127.0.0.1:7624", "LOCKSIDECAR_TCP_TLS_CERT_FILE": "/c"},
+			[]string{"LOCKSIDECAR_TCP_TLS_KEY_FILE", "LOCKSIDECAR_TCP_TLS_CERT_FILE", "/c"},
+		},
+		"a key without a certificate": {
+			map[string]string{"LOCKSIDECAR_TCP_ADDR": "127.0.0.1:7624", "LOCKSIDECAR_TCP_TLS_KEY_FILE": "/k"},
+			[]string{"LOCKSIDECAR_TCP_TLS_KEY_FILE", "/k", "LOCKSIDECAR_TCP_TLS_CERT_FILE"},
+		},
+		"TLS, and insecure": {
+			map[string]string{
+				"LOCKSIDECAR_TCP_ADDR": "127.0.0.1:7624", "LOCKSIDECAR_TCP_TLS_CERT_FILE": "/c", "LOCKSIDECAR_TCP_TLS_KEY_FILE": "/k",
+				"LOCKSIDECAR_TCP_INSECURE": "true",
+			},
+			[]string{"LOCKSIDECAR_TCP_INSECURE", "LOCKSIDECAR_TCP_TLS_CERT_FILE"},
+		},
+		"a token for nothing": {
+			map[string]string{"LOCKSIDECAR_TCP_TOKEN_FILE": "/t"},
+			[]string{"LOCKSIDECAR_TCP_TOKEN_FILE", "/t", "LOCKSIDECAR_TCP_ADDR"},
 		},
 		"tcp and admin on one address": {
 			map[string]string{"LOCKSIDECAR_TCP_ADDR": "127.0.0.1:7624", "LOCKSIDECAR_ADMIN_ADDR": "127.0.0.1:7624"},
@@ -295,6 +333,27 @@ func TestRelationsNameBothVariables(t *testing.T) {
 				t.Errorf("shows the password: %v", err)
 			}
 		})
+	}
+}
+
+// What is secure enough for an address that others reach.
+// Proves: threat tcp
+func TestTCPThatOthersReach(t *testing.T) {
+	for _, env := range []map[string]string{
+		{"TCP_ADDR": ":7624", "TCP_TOKEN_FILE": "/t", "TCP_TLS_CERT_FILE": "/c", "TCP_TLS_KEY_FILE": "/k"},
+		{"TCP_ADDR": "10.0.0.1:7624", "TCP_TOKEN_FILE": "/t", "TCP_INSECURE": "true"},
+		{"TCP_ADDR": "0.0.0.0:7624", "TCP_TOKEN_FILE": "/t", "TCP_INSECURE": "true", "ALLOWED_UIDS": "1000"},
+		{"TCP_ADDR": "127.0.0.1:7624", "TCP_TOKEN_FILE": "/t"},
+		{"TCP_ADDR": "[::1]:7624", "TCP_TLS_CERT_FILE": "/c", "TCP_TLS_KEY_FILE": "/k"},
+	} {
+		full := map[string]string{"LOCKSIDECAR_STORE_URL": "memory://"}
+		for name, value := range env {
+			full[config.Prefix+name] = value
+		}
+		cfg, _, err := config.Load(config.FromMap(full))
+		if err != nil || cfg.TCPAddr != env["TCP_ADDR"] || cfg.TCPTokenFile != env["TCP_TOKEN_FILE"] || cfg.TCPCertFile != env["TCP_TLS_CERT_FILE"] || cfg.TCPKeyFile != env["TCP_TLS_KEY_FILE"] {
+			t.Errorf("%v: %+v, %v", env, cfg, err)
+		}
 	}
 }
 

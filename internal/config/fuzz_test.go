@@ -73,7 +73,7 @@ func sound(t *testing.T, c Config) {
 		}
 	}
 	if c.TCPAddr != "" {
-		if at, err := netip.ParseAddrPort(c.TCPAddr); err != nil || !at.Addr().IsLoopback() {
+		if at, err := netip.ParseAddrPort(c.TCPAddr); err != nil || !at.Addr().IsLoopback() { // nothing else is set
 			t.Fatalf("TCP on %q", c.TCPAddr)
 		}
 	}

@@ -160,14 +160,25 @@ var addr = rule[string]{"host:port, such as 127.0.0.1:7625, [::1]:7625 or :7625"
 	return value, err == nil && validPort(port) && !strings.ContainsAny(host, " /")
 }}
 
-// loopbackAddr never resolves a name, because only a literal address cannot change.
-var loopbackAddr = rule[string]{"host:port of a loopback address, such as 127.0.0.1:7624 or [::1]:7624", func(value string) (string, bool) {
+// tcpAddr never resolves a name, because only a literal address cannot change. Package config's relations decide which addresses may be served how.
+var tcpAddr = rule[string]{"host:port with a literal address, such as 127.0.0.1:7624, [::1]:7624 or :7624", func(value string) (string, bool) {
 	host, port, err := net.SplitHostPort(value)
 	if host == "localhost" {
 		host = "127.0.0.1"
 	}
 	ip, ipErr := netip.ParseAddr(host)
-	return net.JoinHostPort(host, port), err == nil && ipErr == nil && validPort(port) && ip.IsLoopback() && ip.Zone() == ""
+	return net.JoinHostPort(host, port), err == nil && validPort(port) && (host == "" || ipErr == nil && ip.Zone() == "")
+}}
+
+// isLoopback reports whether only this machine reaches an address that tcpAddr allows.
+func isLoopback(addr string) bool {
+	at, err := netip.ParseAddrPort(addr)
+	return err == nil && at.Addr().IsLoopback()
+}
+
+// filePath is the path of a file that is read at the start and when it changes, so it must not depend on the folder of a command.
+var filePath = rule[string]{"the absolute path of a file", func(value string) (string, bool) {
+	return value, filepath.IsAbs(value) && !strings.ContainsRune(value, 0)
 }}
 
 func validPort(port string) bool {

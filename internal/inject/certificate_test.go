@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/certificate"
 	"github.com/locksidecar/locksidecar/internal/testing/certtest"
 )
 
@@ -20,7 +21,7 @@ func TestLoadsNoCertificate(t *testing.T) {
 	one, two := ca.Issue(serverName, time.Now().Add(time.Hour)), ca.Issue(serverName, time.Now().Add(time.Hour))
 	load := func(pair certtest.Pair) (*certtest.Secret, error) {
 		secret := certtest.Mount(t, pair)
-		_, err := LoadCertificate(secret.CertFile(), secret.KeyFile(), "", slog.New(slog.DiscardHandler))
+		_, err := certificate.Load(certificate.Files{Cert: secret.CertFile(), Key: secret.KeyFile()}, slog.New(slog.DiscardHandler))
 		return secret, err
 	}
 	for name, pair := range map[string]certtest.Pair{
@@ -41,7 +42,7 @@ func TestLoadsNoCertificate(t *testing.T) {
 		if err := os.Remove(file); err != nil {
 			t.Fatal(err)
 		}
-		_, err = LoadCertificate(secret.CertFile(), secret.KeyFile(), "", slog.New(slog.DiscardHandler))
+		_, err = certificate.Load(certificate.Files{Cert: secret.CertFile(), Key: secret.KeyFile()}, slog.New(slog.DiscardHandler))
 		if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), file) {
 			t.Errorf("got %v", err)
 		}
@@ -121,7 +122,7 @@ func TestLooksSeldom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.webhook.cfg.Certificate.every = time.Hour
+	c.webhook.cfg.Certificate.Every = time.Hour
 	c.secret.Update(c.ca.Issue(serverName, time.Now().Add(time.Hour)))
 	if serial, err := c.serial(); err != nil || serial != first {
 		t.Errorf("number %d, %v", serial, err)

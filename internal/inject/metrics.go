@@ -10,6 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/common/expfmt"
+
+	"github.com/locksidecar/locksidecar/internal/certificate"
 )
 
 // The outcomes of reviews, which exist as counters from the start.
@@ -34,7 +36,7 @@ type metrics struct {
 	failed   prometheus.Counter
 }
 
-func newMetrics(c *Certificate, version string) *metrics {
+func newMetrics(c *certificate.Certificate, version string) *metrics {
 	const prefix = "locksidecar_injector_"
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
@@ -57,7 +59,7 @@ func newMetrics(c *Certificate, version string) *metrics {
 	ends := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: prefix + "certificate_not_after_timestamp_seconds", Help: "When the certificate in use ends.",
 	}, func() float64 {
-		pair, _ := c.current()
+		pair, _ := c.Current()
 		return float64(pair.Leaf.NotAfter.Unix())
 	})
 	m.registry.MustRegister(m.reviews, m.duration, m.failed, info, ends, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/locksidecar/locksidecar/internal/certificate"
 )
 
 // Nobody's JSON makes the handler panic.
@@ -17,7 +19,7 @@ func FuzzReview(f *testing.F) {
 		f.Add(reviewOf("CREATE", "Pod", object))
 	}
 	f.Add(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":null}`)
-	w := NewWebhook(WebhookConfig{Certificate: &Certificate{}, Logger: slog.New(slog.DiscardHandler)})
+	w := NewWebhook(WebhookConfig{Certificate: &certificate.Certificate{}, Logger: slog.New(slog.DiscardHandler)})
 	f.Fuzz(func(t *testing.T, body string) {
 		req := httptest.NewRequest(http.MethodPost, "/mutate", strings.NewReader(body))
 		req.Header.Set("Content-Type", "application/json")

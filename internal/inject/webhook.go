@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/locksidecar/locksidecar/internal/certificate"
 )
 
 // The webhook's limits. An API server asks for one small pod at a time, and gives up after the timeoutSeconds
@@ -45,7 +47,7 @@ const (
 type WebhookConfig struct {
 	// Listen is a host:port.
 	Listen      string
-	Certificate *Certificate
+	Certificate *certificate.Certificate
 	Options     Options
 	Logger      *slog.Logger
 	// Metrics is a host:port for GET /metrics. Empty: none.
@@ -99,12 +101,9 @@ func NewWebhook(cfg WebhookConfig) *Webhook {
 		},
 		ErrorLog: stdlog.New(connectionLog{w.log, w.metrics.failed}, "", 0),
 		TLSConfig: &tls.Config{
-			MinVersion: tls.VersionTLS12,
-			ClientAuth: cfg.Certificate.clientAuth(),
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-				pair, _ := cfg.Certificate.current()
-				return pair, nil
-			},
+			MinVersion:     tls.VersionTLS12,
+			ClientAuth:     cfg.Certificate.ClientAuth(),
+			GetCertificate: cfg.Certificate.ForClient,
 		},
 	}
 	return w
@@ -153,7 +152,7 @@ func (w *Webhook) Stop() {
 }
 
 func (w *Webhook) ready(rw http.ResponseWriter, _ *http.Request) {
-	if err := w.cfg.Certificate.valid(time.Now()); err != nil {
+	if err := w.cfg.Certificate.Valid(time.Now()); err != nil {
 		w.log.Warn("not ready", "error", err)
 		http.Error(rw, err.Error(), http.StatusServiceUnavailable)
 		return
@@ -168,7 +167,7 @@ func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
 
 // review answers a review, and returns its outcome.
 func (w *Webhook) review(rw http.ResponseWriter, r *http.Request) (outcome string) {
-	if err := w.cfg.Certificate.authenticate(r.TLS); err != nil {
+	if err := w.cfg.Certificate.Authenticate(r.TLS); err != nil {
 		w.log.Warn("call refused", "status", http.StatusUnauthorized, "error", cut(err.Error()))
 		http.Error(rw, err.Error(), http.StatusUnauthorized)
 		return outcomeUnauthorized

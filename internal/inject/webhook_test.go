@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/locksidecar/locksidecar/internal/certificate"
 	"github.com/locksidecar/locksidecar/internal/testing/certtest"
 	"github.com/locksidecar/locksidecar/internal/testing/logtest"
 )
@@ -57,13 +58,13 @@ func startWith(t *testing.T, notAfter time.Time, clientCA string, timeout time.D
 	c := &cluster{t: t, ca: certtest.New(t), log: &logText{}}
 	c.secret = certtest.Mount(t, c.ca.Issue(serverName, notAfter))
 	log := slog.New(slog.NewTextHandler(c.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	certificate, err := LoadCertificate(c.secret.CertFile(), c.secret.KeyFile(), clientCA, log)
+	loaded, err := certificate.Load(certificate.Files{Cert: c.secret.CertFile(), Key: c.secret.KeyFile(), ClientCA: clientCA}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificate.every = 0
+	loaded.Every = 0
 	c.webhook = NewWebhook(WebhookConfig{
-		Listen: "127.0.0.1:0", Certificate: certificate, Logger: log,
+		Listen: "127.0.0.1:0", Certificate: loaded, Logger: log,
 		Options:     Options{Image: DefaultImage, Secret: DefaultSecret, User: DefaultUser},
 		readTimeout: timeout,
 		Metrics:     "127.0.0.1:0",
@@ -361,7 +362,7 @@ func TestHealth(t *testing.T) {
 	if got := c.do("GET", "/readyz", "", nil); got.status != 200 {
 		t.Errorf("got %+v", got)
 	}
-	if err := c.webhook.cfg.Certificate.valid(time.Now().Add(-2 * time.Hour)); err == nil || !strings.Contains(err.Error(), "is valid from") {
+	if err := c.webhook.cfg.Certificate.Valid(time.Now().Add(-2 * time.Hour)); err == nil || !strings.Contains(err.Error(), "is valid from") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -1,8 +1,12 @@
 package sidecar
 
 import (
+	"crypto/tls"
+	"fmt"
 	"log/slog"
 
+	"github.com/locksidecar/locksidecar/internal/bearer"
+	"github.com/locksidecar/locksidecar/internal/certificate"
 	"github.com/locksidecar/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/internal/instance"
 	"github.com/locksidecar/locksidecar/internal/metrics"
@@ -109,7 +113,27 @@ func (s *sidecar) leaseConfig() lease.Config {
 	}
 }
 
-func (s *sidecar) proxyConfig() proxy.Config {
+// overTCP is what protects the TCP listener: a certificate, and tokens. Both are nil without a file.
+func (s *sidecar) overTCP() (encrypted *tls.Config, authorized func([]byte) bool, err error) {
+	cfg := s.Config
+	if cfg.TCPCertFile != "" {
+		pair, err := certificate.Load(certificate.Files{Cert: cfg.TCPCertFile, Key: cfg.TCPKeyFile, Private: true}, s.log)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%[1]sTCP_TLS_CERT_FILE, %[1]sTCP_TLS_KEY_FILE: %[2]w", config.Prefix, err)
+		}
+		encrypted = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: pair.ForClient}
+	}
+	if cfg.TCPTokenFile != "" {
+		tokens, err := bearer.Load(cfg.TCPTokenFile, s.log)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%sTCP_TOKEN_FILE: %w", config.Prefix, err)
+		}
+		authorized = tokens.Match
+	}
+	return encrypted, authorized, nil
+}
+
+func (s *sidecar) proxyConfig(encrypted *tls.Config, authorized func([]byte) bool) proxy.Config {
 	cfg := s.Config
 	return proxy.Config{
 		Locks: s.locks, Logger: s.log, Version: s.Version,
@@ -122,7 +146,7 @@ func (s *sidecar) proxyConfig() proxy.Config {
 		Details: func() map[string]string { return store.Details(s.store) },
 		Tracer:  s.tel.Tracer, Metrics: s.tel.Metrics.Calls, MetricsHandler: s.tel.Scrape,
 		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
-		TCPAddr: cfg.TCPAddr, AdminAddr: cfg.AdminAddr,
+		TCPAddr: cfg.TCPAddr, TLS: encrypted, Authorized: authorized, AdminAddr: cfg.AdminAddr,
 		MaxConns: maxConns(cfg, memoryLimit(), fileLimit(), s.log), MaxBody: cfg.MaxBody, MaxBodies: int(min(memoryLimit()/bodyShare, maxBodies)),
 		MemoryLow: memoryLow(min(memoryLimit(), memoryWithout), s.log),
 	}

@@ -65,6 +65,10 @@ func Run(ctx, hurry context.Context, o Options) error {
 
 	serving, tooOld := context.WithCancelCause(ctx)
 	defer tooOld(nil)
+	encrypted, authorized, err := s.overTCP()
+	if err != nil {
+		return exitcode.With(exitcode.Config, err)
+	}
 	if s.store, err = s.newStore(tooOld); err != nil {
 		return exitcode.With(exitcode.Config, err)
 	}
@@ -72,7 +76,7 @@ func Run(ctx, hurry context.Context, o Options) error {
 		return err
 	}
 	s.record = &record{path: o.Config.Socket + ".instance", instance: id, locks: s.locks, log: s.log}
-	s.front = proxy.New(s.proxyConfig())
+	s.front = proxy.New(s.proxyConfig(encrypted, authorized))
 
 	keepHeapFloor(o.Lookup)
 	if err := s.start(ctx); err != nil {

@@ -126,6 +126,9 @@ func checkProblem(status int, header http.Header, body []byte) error {
 	if (header.Get("Retry-After") != "") != later {
 		return fmt.Errorf("%s with Retry-After %q", p.Code, header.Get("Retry-After"))
 	}
+	if (header.Get("WWW-Authenticate") != "") != (p.Code == "unauthorized") {
+		return fmt.Errorf("%s with WWW-Authenticate %q", p.Code, header.Get("WWW-Authenticate"))
+	}
 	if (header.Get("Allow") != "") != (p.Code == "method_not_allowed") {
 		return fmt.Errorf("%s with Allow %q", p.Code, header.Get("Allow"))
 	}

@@ -25,6 +25,7 @@ type Session struct {
 	onLost   func(types.Lost)
 	onStop   func(types.Stop)
 	onEnd    func(types.EndReason)
+	reach    func() time.Duration // may be nil
 
 	// ending is closed when the session ends, released when its locks are released.
 	ending   chan struct{}
@@ -64,8 +65,19 @@ func (s *Session) Name() string { return s.name }
 // TTL is the default TTL of the session's locks.
 func (s *Session) TTL() time.Duration { return s.ttl }
 
-// ExpiresIn is how long locks with the session's TTL stay valid if the store does not answer any more.
-func (s *Session) ExpiresIn() time.Duration {
+// Within limits for how long the app may rely on a lock of the session: see [types.SessionOptions.Reach].
+func (s *Session) Within(expiresIn time.Duration) time.Duration {
+	if s == nil || s.reach == nil {
+		return expiresIn
+	}
+	return min(expiresIn, s.reach())
+}
+
+// ExpiresIn is how long the app may rely on locks with the session's TTL without further news.
+func (s *Session) ExpiresIn() time.Duration { return s.Within(s.leaseLeft()) }
+
+// leaseLeft is how long locks with the session's TTL stay valid if the store does not answer any more.
+func (s *Session) leaseLeft() time.Duration {
 	if l, t := s.set.cfg.Leases.Get(s.ttl), clock.Read(s.set.clk); l != nil && l.Alive(t) {
 		return min(l.Remaining(t), heartbeat.Reliable(s.ttl))
 	}

@@ -95,7 +95,7 @@ func New(cfg Config, rel Releaser) *Set {
 // Open opens a session. Errors: [types.LimitError]; [types.ErrDraining] while the sidecar shuts down.
 func (hs *Set) Open(o types.SessionOptions) (*Session, error) {
 	s := &Session{
-		set: hs, id: randomHex(16), name: o.Name, ttl: o.TTL, explicit: o.Explicit, onLost: o.OnLost, onStop: o.OnStop, onEnd: o.OnEnd,
+		set: hs, id: randomHex(16), name: o.Name, ttl: o.TTL, explicit: o.Explicit, onLost: o.OnLost, onStop: o.OnStop, onEnd: o.OnEnd, reach: o.Reach,
 		ending: make(chan struct{}), released: make(chan struct{}),
 		held: newLockMap(), needs: hs.cfg.needs(o),
 	}

@@ -247,6 +247,9 @@ type SessionOptions struct {
 	OnStop func(Stop)
 	// OnEnd is called once, when the session has ended, with the reason. The same rules apply.
 	OnEnd func(EndReason)
+	// Reach is for how long the app may rely on the session's locks if nothing comes from it any more, because its connection may break
+	// without a sign. nil: the connection shows its end at once. Any goroutine may call it.
+	Reach func() time.Duration
 }
 
 // EndReason says why a session ended.

@@ -2,6 +2,8 @@ package conn
 
 import (
 	"bytes"
+	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -57,7 +59,9 @@ type Conn struct {
 
 	set   *Set
 	owner Owner
-	raw   syscall.RawConn // if nil, the connection is not watched
+	// under is the connection under TLS, or the connection itself.
+	under net.Conn
+	raw   syscall.RawConn // of under; if nil, the connection is not watched
 	watch watch
 	// stream is set when the connection is an event stream. Stop reads it.
 	stream atomic.Pointer[Stream]
@@ -66,6 +70,8 @@ type Conn struct {
 	closed bool
 	// evicted: closed to make room for another connection. Set.mu guards it.
 	evicted bool
+	// unproven: it has not shown a token yet. Set.mu guards it, and only the serving goroutine changes it.
+	unproven bool
 
 	// wanted is the read deadline that should be set. deadline is the one that the socket has. Zero means none.
 	wanted, deadline time.Time
@@ -84,7 +90,14 @@ type Conn struct {
 }
 
 func newConn(s *Set, nc net.Conn, k Kind) *Conn {
-	c := &Conn{Conn: nc, Kind: k, Born: time.Now(), set: s, inHead: true, unbegun: true}
+	c := &Conn{Conn: nc, under: nc, Kind: k, Born: time.Now(), set: s, inHead: true, unbegun: true}
+	if k == TCP {
+		noticeSilence(nc, s.cfg.Silence)
+		if s.cfg.TLS != nil {
+			c.Conn = tls.Server(nc, s.cfg.TLS)
+		}
+		c.unproven = s.cfg.NeedsToken
+	}
 	c.wanted = c.Born.Add(s.cfg.Timeouts.First)
 	c.directWrite.fn = c.directWrite.run
 	c.watch.c = c
@@ -98,6 +111,33 @@ func newConn(s *Set, nc net.Conn, k Kind) *Conn {
 	}
 	c.owner = s.own(c)
 	return c
+}
+
+// handshake is that of TLS, if the connection has it.
+func (c *Conn) handshake() error {
+	encrypted, ok := c.Conn.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), c.set.cfg.Timeouts.Handshake)
+	defer cancel()
+	err := encrypted.HandshakeContext(ctx)
+	var plain tls.RecordHeaderError
+	if errors.As(err, &plain) && plain.Conn != nil && isHTTP(plain.RecordHeader) {
+		_ = plain.Conn.SetWriteDeadline(time.Now().Add(c.set.cfg.Timeouts.Linger))
+		_, _ = io.WriteString(plain.Conn, wire.SpeaksTLS)
+	}
+	return err
+}
+
+// isHTTP reports whether a request of HTTP begins like this: with a method, such as "PUT /".
+func isHTTP(begin [5]byte) bool {
+	for _, b := range begin {
+		if (b < 'A' || b > 'Z') && b != ' ' && b != '/' {
+			return false
+		}
+	}
+	return true
 }
 
 // Read is called by fasthttp. The first request has the time limit Timeouts.First. An idle connection has
@@ -222,9 +262,10 @@ func (c *Conn) lingerOn() {
 	_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
 }
 
-// cut closes the connection from another goroutine. The serving goroutine or the watch of the call notices it.
+// cut closes the connection from another goroutine. The serving goroutine or the watch of the call notices it. It does not wait, as the close
+// of a connection with TLS would.
 func (c *Conn) cut() {
-	_ = c.Conn.Close()
+	_ = c.under.Close()
 }
 
 // leave ends the connection from another goroutine: now if it is idle, otherwise after its answer.

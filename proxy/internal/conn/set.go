@@ -1,7 +1,9 @@
 package conn
 
 import (
+	"crypto/tls"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -19,8 +21,10 @@ const (
 	MaxRefused = 64
 	// MaxAdmin limits connections to the admin address. Above it, a new one replaces an idle one.
 	MaxAdmin = 64
+	// MaxUnproven limits connections over TCP that have not shown a token yet. Above it, a new one replaces the oldest.
+	MaxUnproven = 64
 	// MaxServedOthers is the greatest number of connections that do not count as those of apps. Evicted ones count until they are closed.
-	MaxServedOthers = 2*MaxAdmin + MaxRefused
+	MaxServedOthers = 2*MaxAdmin + 2*MaxUnproven + MaxRefused
 	// acceptPause is the pause after a temporary error, such as a lack of descriptors.
 	acceptPause = 50 * time.Millisecond
 )
@@ -30,6 +34,12 @@ type Config struct {
 	Log *slog.Logger
 	// AllowedUIDs, if not empty, limits the users who are served on the Unix socket.
 	AllowedUIDs []uint32
+	// TLS, if not nil, is for the connections over TCP.
+	TLS *tls.Config
+	// NeedsToken: a connection over TCP is one of an app only after Prove.
+	NeedsToken bool
+	// Silence is for connections over TCP.
+	Silence Silence
 	// MaxConns limits the connections of apps.
 	MaxConns int
 	// MaxBody limits the bytes of a body, MaxBodies those of all long bodies that are being read.
@@ -44,6 +54,8 @@ func (c Config) MaxServed() int { return c.MaxConns + MaxServedOthers }
 type Timeouts struct {
 	// First limits the silence of a new connection. Request limits a request from its first byte.
 	First, Request time.Duration
+	// Handshake limits the handshake of TLS.
+	Handshake time.Duration
 	// Guard is the time after which a call gets its guard, at most twice as much. A shorter call is answered even after a
 	// half-close.
 	Guard time.Duration
@@ -74,6 +86,8 @@ type Set struct {
 	conns   map[*Conn]struct{}
 	counts  [kinds]int
 	refused int
+	// unproven counts those that have not shown a token yet.
+	unproven int
 }
 
 // NewSet makes a set. own makes a connection's owner. serve serves it until it closes, or becomes a stream.
@@ -116,6 +130,13 @@ func (s *Set) Add(nc net.Conn, k Kind) {
 				_ = c.owner.Close()
 			}
 		}()
+		if err := c.handshake(); err != nil {
+			if !errors.Is(err, io.EOF) { // nobody who only looks whether the port is open is worth a line
+				s.cfg.Log.Warn("connection without a TLS handshake", "from", nc.RemoteAddr().String(), "error", err)
+			}
+			_ = c.owner.Close()
+			return
+		}
 		s.serve(c.owner)
 	})
 }
@@ -135,13 +156,21 @@ func (s *Set) countIn(c *Conn) (admitted bool, refusal *wire.Problem) {
 	defer s.mu.Unlock()
 	switch {
 	case c.Kind == Admin:
-		if s.counts[Admin] >= MaxAdmin && !s.makeRoom() {
+		if s.counts[Admin] >= MaxAdmin && !s.makeRoom(s.counts[Admin] < 2*MaxAdmin, func(c *Conn) bool { return c.Kind == Admin && !c.busy.Load() }) {
 			return false, wire.Problemf(wire.CodeLimit, "too many connections to the admin address: %d are open", s.counts[Admin])
 		}
+	case c.unproven:
+		if s.unproven >= MaxUnproven && !s.makeRoom(s.unproven < 2*MaxUnproven, func(c *Conn) bool { return c.unproven }) {
+			return false, wire.Problemf(wire.CodeLimit, "too many connections without a token: %d are open", s.unproven)
+		}
+		s.unproven++
+		c.wanted = c.Born.Add(s.cfg.Timeouts.Request)
+		s.conns[c] = struct{}{}
+		return true, nil
 	case c.Kind == Unix && !s.allowed(c.Peer):
 		c.Refusal = wire.Problemf(wire.CodeForbidden, "this socket does not serve uid %d (LOCKSIDECAR_ALLOWED_UIDS)", c.Peer.UID)
-	case s.counts[Unix]+s.counts[TCP] >= s.cfg.MaxConns:
-		c.Refusal = wire.Problemf(wire.CodeLimit, "too many connections: %d are open", s.cfg.MaxConns)
+	case s.apps() >= s.cfg.MaxConns:
+		c.Refusal = s.tooMany()
 	}
 	if c.Refusal != nil {
 		if s.refused >= MaxRefused {
@@ -156,15 +185,15 @@ func (s *Set) countIn(c *Conn) (admitted bool, refusal *wire.Problem) {
 	return true, c.Refusal
 }
 
-// makeRoom closes the oldest idle admin connection, because a health probe must not fail because of others.
-// It fails while the connections that it closed are still counted. The caller holds s.mu.
-func (s *Set) makeRoom() bool {
-	if s.counts[Admin] >= 2*MaxAdmin {
+// makeRoom closes the oldest connection of a kind, because a new one must not fail because of others: a health probe, or an app's among those
+// of strangers. It fails while too many that it closed are still counted. The caller holds s.mu.
+func (s *Set) makeRoom(possible bool, may func(*Conn) bool) bool {
+	if !possible {
 		return false
 	}
 	var oldest *Conn
 	for c := range s.conns {
-		if c.Kind == Admin && !c.evicted && !c.busy.Load() && (oldest == nil || c.Born.Before(oldest.Born)) {
+		if !c.evicted && may(c) && (oldest == nil || c.Born.Before(oldest.Born)) {
 			oldest = c
 		}
 	}
@@ -176,6 +205,30 @@ func (s *Set) makeRoom() bool {
 	return true
 }
 
+// Prove notes that the connection has shown a token: from now on it is one of an app. It is called for each call over TCP.
+func (c *Conn) Prove() *wire.Problem {
+	if !c.unproven {
+		return nil
+	}
+	s := c.set
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.apps() >= s.cfg.MaxConns {
+		return s.tooMany()
+	}
+	c.unproven = false
+	s.unproven--
+	s.counts[TCP]++
+	return nil
+}
+
+// apps is the number of connections of apps. The caller holds s.mu.
+func (s *Set) apps() int { return s.counts[Unix] + s.counts[TCP] }
+
+func (s *Set) tooMany() *wire.Problem {
+	return wire.Problemf(wire.CodeLimit, "too many connections: %d are open", s.cfg.MaxConns)
+}
+
 // allowed checks AllowedUIDs. An unknown peer is not allowed.
 func (s *Set) allowed(p Peer) bool {
 	return len(s.cfg.AllowedUIDs) == 0 || p.Known && slices.Contains(s.cfg.AllowedUIDs, p.UID)
@@ -185,9 +238,12 @@ func (s *Set) forget(c *Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
-	if c.Refusal != nil {
+	switch {
+	case c.Refusal != nil:
 		s.refused--
-	} else {
+	case c.unproven:
+		s.unproven--
+	default:
 		s.counts[c.Kind]--
 	}
 }
@@ -203,7 +259,7 @@ func (s *Set) Conns() []*Conn {
 func (s *Set) Apps() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.counts[Unix] + s.counts[TCP]
+	return s.apps()
 }
 
 // LongAnswers is the bytes of long answers that wait for their readers.

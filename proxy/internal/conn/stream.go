@@ -140,7 +140,7 @@ func (st *Stream) run() error {
 	if ended, err := st.flush([]byte(wire.StreamHead), true); ended || err != nil {
 		return err
 	}
-	heartbeat := time.NewTicker(st.c.set.cfg.Timeouts.Heartbeat)
+	heartbeat := time.NewTicker(st.c.heartbeat())
 	defer heartbeat.Stop()
 	for {
 		beat := false

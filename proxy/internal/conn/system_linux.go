@@ -2,8 +2,10 @@ package conn
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -58,4 +60,22 @@ func peerOf(raw syscall.RawConn) Peer {
 		}
 	})
 	return p
+}
+
+// limitUnanswered ends a TCP connection if nothing comes from its peer for so long, neither to a write nor to a probe.
+func limitUnanswered(raw syscall.RawConn, limit time.Duration) {
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limit.Milliseconds()))
+	})
+}
+
+// silentFor is for how long nothing has come from a TCP peer. If it is not known, the connection is closed.
+func silentFor(raw syscall.RawConn) time.Duration {
+	silent := time.Duration(math.MaxInt64)
+	_ = raw.Control(func(fd uintptr) {
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			silent = time.Duration(min(info.Last_ack_recv, info.Last_data_recv)) * time.Millisecond
+		}
+	})
+	return silent
 }

@@ -5,6 +5,7 @@ package conn
 import (
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,3 +22,9 @@ func closedBehind(int) bool { return false }
 const KnowsPeers = false
 
 func peerOf(syscall.RawConn) Peer { return Peer{} }
+
+// limitUnanswered does nothing, because only Linux has this limit. The probes end a silent connection.
+func limitUnanswered(syscall.RawConn, time.Duration) {}
+
+// silentFor is not known here.
+func silentFor(syscall.RawConn) time.Duration { return 0 }

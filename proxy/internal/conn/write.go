@@ -13,6 +13,9 @@ func (c *Conn) Write(p []byte) (int, error) {
 	if c.mute {
 		return len(p), nil
 	}
+	if c.under != c.Conn { // TLS
+		return c.writeOn(p)
+	}
 	n, err := c.directWrite.write(c.raw, p)
 	if err == nil && n < len(p) {
 		var more int

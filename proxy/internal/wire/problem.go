@@ -13,6 +13,7 @@ import (
 // The codes of the API, which are stable.
 const (
 	CodeInvalidRequest   = "invalid_request"
+	CodeUnauthorized     = "unauthorized"
 	CodeForbidden        = "forbidden"
 	CodeNotFound         = "not_found"
 	CodeNotHeld          = "not_held"
@@ -42,6 +43,7 @@ var problems = map[string]struct {
 	retry bool
 }{
 	CodeInvalidRequest:   {400, "The request is not valid", false},
+	CodeUnauthorized:     {401, "The token is missing or wrong", false},
 	CodeForbidden:        {403, "Not allowed", false},
 	CodeNotFound:         {404, "No such resource", false},
 	CodeNotHeld:          {404, "The lock is not held", false},
@@ -266,3 +268,9 @@ func timeoutProblem(e *lease.TimeoutError) *Problem {
 		return o.holders(&e.Lock).number("queue_position", int64(e.Position)).millis("waited_ms", e.Waited)
 	}, quiet: e.Quiet}
 }
+
+// SpeaksTLS is the whole answer to a request without TLS on an address that has it.
+var SpeaksTLS = func() string {
+	p := Invalid("this address speaks TLS: the client's URL must begin with https://")
+	return "HTTP/1.1 400 Bad Request\r\nContent-Type: application/problem+json\r\nConnection: close\r\n\r\n" + string(p.Append(nil))
+}()
