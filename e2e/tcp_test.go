@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -137,9 +138,7 @@ func TestTCPFilesAreChecked(t *testing.T) {
 		"tokenless":  {options{"TCP_TOKEN_FILE": ""}, []string{"LOCKSIDECAR_TCP_ADDR", "LOCKSIDECAR_TCP_TOKEN_FILE"}},
 	} {
 		o := options{"STORE_URL": "memory://", "TCP_ADDR": "0.0.0.0:0", "TCP_TLS_CERT_FILE": cert, "TCP_TLS_KEY_FILE": key, "TCP_TOKEN_FILE": token}
-		for variable, value := range tt.o {
-			o[variable] = value
-		}
+		maps.Copy(o, tt.o)
 		s := launch(t, folder(t), o)
 		code := s.wait()
 		for _, said := range tt.says {

@@ -79,6 +79,9 @@ type Config struct {
 // OtherConns is how many connections are served at most besides those of apps: to the admin address, and refused ones.
 const OtherConns = conn.MaxServedOthers
 
+// StrangersConns is how many connections without a token are served at most besides, if calls over TCP need one.
+const StrangersConns = conn.MaxServedStrangers
+
 // Timeouts are time limits of this package.
 type Timeouts struct {
 	conn.Timeouts

@@ -283,5 +283,5 @@ func TestPromisesEndBeforeASilentConnection(t *testing.T) {
 
 // ms is a member of an answer that is a time.
 func ms(a answer, member string) time.Duration {
-	return time.Duration(a.json[member].(float64)) * time.Millisecond
+	return time.Duration(a.json[member].(float64) * float64(time.Millisecond))
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/subtle"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -118,5 +119,5 @@ func isOdd(r rune) bool {
 	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
 		return false
 	}
-	return !bytes.ContainsRune([]byte("-._~+/="), r)
+	return !strings.ContainsRune("-._~+/=", r)
 }

@@ -34,7 +34,7 @@ func TestMatch(t *testing.T) {
 	for header, want := range map[string]bool{
 		"Bearer " + one: true, "Bearer " + two: true, "bearer " + one: true,
 		"Bearer " + three: false, "Bearer " + one[1:]: false, "Bearer " + one + "1": false, "Bearer " + one + "\n" + two: false,
-		"Bearer": false, "Bearer ": false, "": false, one: false, " " + one: false, "Basic " + one: false, "Bearer  " + one: false,
+		"Bearer": false, "Bearer" + " ": false, "": false, one: false, " " + one: false, "Basic " + one: false, "Bearer  " + one: false,
 	} {
 		if tokens.Match([]byte(header)) != want {
 			t.Errorf("%q: %t", header, !want)

@@ -52,7 +52,11 @@ func maxConns(cfg config.Config, memory, files int64, log *slog.Logger) int {
 		log.Info("memory limits the connections", "connections", fit, "without", wanted, "setting", "GOMEMLIMIT")
 	}
 	// A broken connection to the store may still be open while another is dialled.
-	if left := max(fewestConns, files-int64(ownFiles+2*cfg.PoolMaxConns+proxy.OtherConns)); left < fit {
+	others := ownFiles + 2*cfg.PoolMaxConns + proxy.OtherConns
+	if cfg.TCPTokenFile != "" {
+		others += proxy.StrangersConns
+	}
+	if left := max(fewestConns, files-int64(others)); left < fit {
 		log.Warn("the limit on open files limits the connections", "connections", left, "without", fit, "setting", "ulimit -n", "limit", files)
 		fit = left
 	}

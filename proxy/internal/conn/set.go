@@ -24,7 +24,9 @@ const (
 	// MaxUnproven limits connections over TCP that have not shown a token yet. Above it, a new one replaces the oldest.
 	MaxUnproven = 64
 	// MaxServedOthers is the greatest number of connections that do not count as those of apps. Evicted ones count until they are closed.
-	MaxServedOthers = 2*MaxAdmin + 2*MaxUnproven + MaxRefused
+	MaxServedOthers = 2*MaxAdmin + MaxRefused
+	// MaxServedStrangers is the same of connections without a token, where one is needed.
+	MaxServedStrangers = 2 * MaxUnproven
 	// acceptPause is the pause after a temporary error, such as a lack of descriptors.
 	acceptPause = 50 * time.Millisecond
 )
@@ -48,7 +50,7 @@ type Config struct {
 }
 
 // MaxServed is the greatest number of connections that are served at a time.
-func (c Config) MaxServed() int { return c.MaxConns + MaxServedOthers }
+func (c Config) MaxServed() int { return c.MaxConns + MaxServedOthers + MaxServedStrangers }
 
 // Timeouts are the time limits of a connection.
 type Timeouts struct {
