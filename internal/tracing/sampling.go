@@ -10,8 +10,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// sampling decides about a call before its span, because the SDK makes a span, a context and ids before it asks its
-// sampler, and most calls are not sampled.
+// sampling asks the sampler before a span is made. The SDK would make a span, a context and ids first, and most calls are
+// not sampled.
 type sampling struct {
 	sampler sdktrace.Sampler // nil: the SDK decides
 	// follows: a call that its app did not sample is not sampled here.
@@ -20,7 +20,7 @@ type sampling struct {
 
 // SampleBy makes Sample decide with the sampler of the tracer's provider.
 func (t *Tracer) SampleBy(s sdktrace.Sampler) {
-	// A ratio takes the smaller ids. If the sampler does not take even this one, it follows the app.
+	// A call whose app did not sample it. A sampler by ratio takes the smallest ids, so one that drops this id drops all calls of that kind.
 	least := trace.TraceID{0: 1}
 	app := trace.NewSpanContext(trace.SpanContextConfig{TraceID: least, SpanID: trace.SpanID{1}, Remote: true})
 	of := sdktrace.SamplingParameters{ParentContext: trace.ContextWithRemoteSpanContext(context.Background(), app), TraceID: least, Kind: trace.SpanKindServer}
@@ -37,10 +37,11 @@ func (t *Tracer) Sample(traceparent []byte) (root context.Context, may bool) {
 	if known := Known(traceparent); len(known) > 0 {
 		return root, !t.follows || sampled(known)
 	}
-	// The sampler decides by the id, so the SDK must use the same one. It takes the trace id of a parent without a span id, and makes a root.
+	// A sampler by ratio decides by the trace id, so the span must get the id that was asked about. The SDK takes it from a parent
+	// that has no span id, and makes a root span.
 	var id trace.TraceID
 	for !id.IsValid() {
-		binary.NativeEndian.PutUint64(id[:8], rand.Uint64()) //nolint:gosec // as the SDK's own ids: no secret
+		binary.NativeEndian.PutUint64(id[:8], rand.Uint64()) //nolint:gosec // no secret; the SDK makes its ids so, too
 		binary.NativeEndian.PutUint64(id[8:], rand.Uint64()) //nolint:gosec // likewise
 	}
 	if t.sampler.ShouldSample(sdktrace.SamplingParameters{ParentContext: root, TraceID: id, Kind: trace.SpanKindServer}).Decision == sdktrace.Drop {

@@ -76,7 +76,7 @@ func (in *instance) awaits(ask store.Ask) store.Answer {
 
 // TestAFarInstanceIsServed: an instance whose swaps always come later than those of one that is nearer gets its place in the queue,
 // and can release, after few grants to others. These are made in four of its round trips: one reads, two swaps lose, and the next one
-// goes beside the letter. 200 runs made at most 7, 22 and 90. Each time that nobody is asked costs three more round trips.
+// goes beside the letter. 227 runs made at most 7, 22 and 90. Each time that nobody is asked costs three more round trips.
 // Proves: promise 5
 func TestAFarInstanceIsServed(t *testing.T) {
 	const slowest = 150 * time.Millisecond

@@ -111,7 +111,7 @@ func TestNewKeysMustPayTogether(t *testing.T) {
 		if n := p.newKeys(); n != 100 {
 			t.Errorf("after many takes %d of 100 keys may be kept", n)
 		}
-		// What is long ago does not count for ever.
+		// Old recalls are forgotten: as many takes as the price of a few recalls turn the judgment.
 		for i := range 100 * worthRecalls {
 			p.recalls(fmt.Sprint("recalled", i))
 		}
