@@ -42,7 +42,7 @@ const (
 var (
 	lostReasons      = []string{"expired", "store_lost", "disconnected", "max_hold", "forced", "shutdown"}
 	sessionReasons   = []string{"dropped", "deleted", "shutdown"}
-	renewalResults   = []string{"kept", "lost", "failed"}
+	renewalResults   = []string{"renewed", "lost", "failed"}
 	cacheKinds       = []string{"held_cache", "held_here", "entry", "repeat", "read", "check", "ended"}
 	listenerStates   = []string{"off", "connecting", "listening", "polling"}
 	connectionStates = []string{"used", "idle", "max"}
@@ -144,7 +144,7 @@ func newLocks(f factory, exemplars bool) *Locks {
 		}),
 		handOffs:   newHistogram(handOffs.WithLabelValues(), handOffBuckets, exemplars),
 		renewals:   newHistogram(renewals.WithLabelValues(), statementBuckets, false),
-		renewed:    newCounters(f.counters("renewals_total", "Leases in renewals, by the result: kept, lost, or failed (no answer; tried again).", "result"), renewalResults...),
+		renewed:    newCounters(f.counters("renewals_total", "Leases in renewals, by the result: renewed, lost, or failed (no answer; tried again).", "result"), renewalResults...),
 		cached:     newCounters(f.counters("cache_hits_total", "Answers that needed no statement, by their source.", "kind"), cacheKinds...),
 		sessions:   newCounters(f.counters("sessions_ended_total", "Sessions that ended, by the reason.", "reason"), sessionReasons...),
 		keptGrants: f.counters("kept_grants_total", "Grants of keys that this sidecar had kept: without a statement.").WithLabelValues(),

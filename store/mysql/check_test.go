@@ -51,8 +51,8 @@ func TestSettings(t *testing.T) {
 	if !log.Has("innodb_flush_log_at_trx_commit is not 1") || !log.Has("sync_binlog is not 1") || !log.Has("the database keeps the locks") {
 		t.Errorf("the log:\n%s", log)
 	}
-	if kept := r.Details()["kept"]; kept != "in a log that is written later" {
-		t.Errorf("kept %s", kept)
+	if durability := r.Details()["durability"]; durability != "in a log that is written later" {
+		t.Errorf("durability %q", durability)
 	}
 	m.Exec(t, "SET GLOBAL sql_select_limit = 100")
 	s.start("limited").Refuses("sql_select_limit is 100")

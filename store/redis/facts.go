@@ -8,17 +8,17 @@ import (
 	"sync"
 )
 
-// kept is where a server keeps what it grants. A lesser one is weaker.
-type kept int
+// durability is where a server has what it grants. A lesser one is weaker.
+type durability int
 
 const (
-	inMemory kept = iota
+	inMemory durability = iota
 	writtenLater
 	onDisk
 )
 
 // names of these in GET /readyz.
-var keptNames = [...]string{
+var durabilityNames = [...]string{
 	inMemory:     "in memory only",
 	writtenLater: "in a file that is written later",
 	onDisk:       "on the disk of one server",
@@ -26,11 +26,11 @@ var keptNames = [...]string{
 
 // facts are what the servers say about themselves. Of several servers, the weakest counts.
 type facts struct {
-	mu       sync.Mutex
-	any      bool
-	kept     kept
-	details  map[string]string
-	replicas int
+	mu         sync.Mutex
+	any        bool
+	durability durability
+	details    map[string]string
+	replicas   int
 	// empty: a server has just started, and has no keys.
 	empty bool
 }
@@ -50,12 +50,12 @@ func (f *facts) add(info map[string]string, fsync string, empty bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.empty = f.empty || empty
-	if f.any && cmp.Or(cmp.Compare(f.kept, where), cmp.Compare(f.replicas, replicas)) <= 0 {
+	if f.any && cmp.Or(cmp.Compare(f.durability, where), cmp.Compare(f.replicas, replicas)) <= 0 {
 		return
 	}
-	f.any, f.kept, f.replicas = true, where, replicas
+	f.any, f.durability, f.replicas = true, where, replicas
 	f.details = map[string]string{
-		"kept": keptNames[where], "version": versionOf(info), "maxmemory": info["maxmemory"],
+		"durability": durabilityNames[where], "version": versionOf(info), "maxmemory": info["maxmemory"],
 		"maxmemory_policy": info["maxmemory_policy"], "replicas": info["connected_slaves"],
 	}
 	if fsync != "" {
@@ -71,14 +71,14 @@ func versionOf(info map[string]string) string {
 	return info["redis_version"]
 }
 
-// tell notes the facts for GET /readyz, and logs where grants are kept if this is news.
+// tell notes the facts for GET /readyz, and logs the durability if it is news.
 func (b *Backend) tell(ctx context.Context, found *facts) {
 	before := b.Tell(found.details)
 	if before == nil && found.empty {
 		b.Log.WarnContext(ctx, "Redis has just started without data: it is new, or has lost what it had, so it has a quiet time and grants nothing until it has been up for a TTL. "+
 			"If no sidecar has used it yet, `locksidecar migrate --new` spares this: run it once before the first sidecar starts")
 	}
-	if before["kept"] == found.details["kept"] {
+	if before["durability"] == found.details["durability"] {
 		return
 	}
 	var attrs []slog.Attr
@@ -87,7 +87,7 @@ func (b *Backend) tell(ctx context.Context, found *facts) {
 			attrs = append(attrs, slog.String(name, value))
 		}
 	}
-	switch found.kept {
+	switch found.durability {
 	case inMemory:
 		b.Log.LogAttrs(ctx, slog.LevelWarn, "Redis keeps locks in memory only (appendonly is off): a restart forgets them, and nothing is granted for a TTL afterwards", attrs...)
 	case writtenLater:

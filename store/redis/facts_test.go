@@ -26,7 +26,7 @@ func TestWhereGrantsAreKept(t *testing.T) {
 	r := s.ready("one")
 	facts := func() string {
 		f := r.Details()
-		return fmt.Sprintf("%s, %s, %s, %s, %s", f["kept"], f["maxmemory"], f["maxmemory_policy"], f["replicas"], f["appendfsync"])
+		return fmt.Sprintf("%s, %s, %s, %s, %s", f["durability"], f["maxmemory"], f["maxmemory_policy"], f["replicas"], f["appendfsync"])
 	}
 	becomes := func(want, line string) {
 		t.Helper()
@@ -49,7 +49,7 @@ func TestWhereGrantsAreKept(t *testing.T) {
 	becomes("in a file that is written later, 104857600, noeviction, 0, everysec", "Redis writes its file later")
 	d.Do(t, "CONFIG", "SET", "appendfsync", "always")
 	becomes("on the disk of one server, 104857600, noeviction, 0, always", "Redis keeps locks on its disk")
-	if found := store.Details(cas.New(cas.Config{Backend: r.Backend})); found["kept"] == "" {
+	if found := store.Details(cas.New(cas.Config{Backend: r.Backend})); found["durability"] == "" {
 		t.Error("the engine hides the facts")
 	}
 }
