@@ -36,7 +36,8 @@ class FiberTest < TestCase
       client.lock(key, reentrant: true) do
         assert_raises(ThreadError) { client.acquire(key) }
         client.lock(key, reentrant: true) { |lock| assert_equal 2, lock.reentry }
-        Fiber.schedule { assert_raises(Locksidecar::LockHeld) { client.acquire(key, wait: 0, reentrant: true) } }
+        fiber = Fiber.schedule { assert_raises(Locksidecar::LockHeld) { client.acquire(key, wait: 0, reentrant: true) } }
+        sleep(0.001) while fiber.alive?
       end
     end
   end

@@ -135,6 +135,11 @@ module Locksidecar
   Inside = [Transport, Connection, Interrupts, Wire, Stream, News, Forks, Clock, Release, Signal, Grant, Lock].to_h do |one|
     [one.name.split("::").last.to_sym, one]
   end
+
+  # Its private constants are seen only from here.
+  module Interrupts
+    Inside.update(Aside:, Worker:)
+  end
 end
 
 class TestCase < Minitest::Test

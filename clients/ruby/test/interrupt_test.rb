@@ -30,7 +30,8 @@ class InterruptTest < TestCase
     left
   end
 
-  # The locks that are still held after a second. A withdrawal or a release that is under way comes sooner.
+  # The locks that are still held after a second. The withdrawal of an interrupted acquire may overtake it on another
+  # connection. Then the sidecar grants the lock, sees that the caller's connection is closed, and takes it back.
   def left_behind
     ends = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 1
     loop do
@@ -73,11 +74,67 @@ class InterruptTest < TestCase
     before = trap("USR1") { raise Limit }
     assert_same Thread.main, Thread.current
     left = storm(300, -> { Process.kill("USR1", Process.pid) }, longest: 0.002) { BLOCKS.sample.call(client, key) }
-    # Known, and to be mended: no mask holds a handler back, and one that raises just before the thread of the release
-    # starts leaves the lock to the end of the session.
-    assert_operator left, :<=, 2
+    assert_equal 0, left
   ensure
     trap("USR1", before)
+  end
+
+  # What the storm above meets once in thousands of times.
+  def test_handlers_that_raise_before_the_thread_of_a_part_has_begun
+    %i[finish start started].each do |place|
+      struck { client.lock(key) { Strikes.at(place) } }
+      assert_predicate client.get(key, fresh: true), :free?, place
+    end
+    %i[start started].each do |place|
+      lock = client.acquire(key)
+      Strikes.at(place)
+      struck { lock.release }
+      assert_predicate lock, :released?, place
+    end
+    [[:run], [:start], [:started], %i[started start]].each do |places|
+      Strikes.at(*places)
+      struck { client.lock(key) { flunk } }
+      assert_empty left_behind, places
+    end
+  end
+
+  # The second handler comes while the caller leaves the acquire, whose answer is just being read.
+  def test_two_handlers_and_an_answer
+    client.lock("warm") { nil }
+    before = trap("USR1") { raise Limit }
+    threads_end do
+      stub_reads(/"granted":true/) do
+        Strikes.at(:start)
+        Process.kill("USR1", Process.pid)
+        Thread.pass until Strikes.places.empty?
+        sleep(0.05) # a release that did not wait for the answer would come now
+      end.call { struck { client.lock(key) { flunk } } }
+    end
+    client.lock(key) { nil } # raises if the client believes that this thread has it
+  ensure
+    trap("USR1", before)
+  end
+
+  def test_a_call_whose_caller_has_left_ends
+    slow = new_client(sidecar.path, timeout: LONG)
+    slow.get(key)
+    sidecar.hanging do
+      Strikes.at(:started)
+      threads_end { struck { slow.get(key) } }
+    end
+  end
+
+  def test_an_operation_runs_once
+    ran = 0
+    once = worker { ran += 1 }
+    threads_end { 2.times { once.start } }
+    assert_equal 1, ran
+  end
+
+  def test_a_caller_may_leave_twice
+    never = worker { flunk }
+    result(aside { 2.times { never.leave } })
+    never.value # raises what it has raised
   end
 
   def test_blocks_of_threads_that_are_killed
@@ -219,6 +276,24 @@ class InterruptTest < TestCase
     trap("USR1", before)
   end
 
+  def worker(&) = Locksidecar::Inside[:Worker].new({ Object => :immediate }, &)
+
+  # Runs the block, and waits until the threads that it has made have ended.
+  def threads_end
+    before = Thread.list
+    yield
+    (Thread.list - before).each { |thread| assert thread.join(LONG / 3), thread }
+  end
+
+  # Runs the block in the main thread, where all the handlers raise.
+  def struck(&)
+    assert_same Thread.main, Thread.current
+    assert_raises(Limit, &)
+    assert_empty Strikes.places
+  ensure
+    Strikes.at
+  end
+
   # Calls the block when a connection reads an answer that matches, before the client sees it.
   def stub_reads(pattern)
     lambda do |&body|
@@ -234,6 +309,46 @@ class InterruptTest < TestCase
     ensure
       Reads.seen = nil
     end
+  end
+
+  # Raises at these places, one after the other, as handlers of signals would.
+  module Strikes
+    class << self
+      attr_reader :places
+
+      def at(*places) = @places = places
+
+      def reached(place)
+        return unless Thread.current == Thread.main && place == places.first
+
+        places.shift
+        raise Limit
+      end
+    end
+    at
+
+    # Of Aside.
+    module Parts
+      def run
+        Strikes.reached(:run)
+        super
+      end
+
+      def finish
+        Strikes.reached(:finish)
+        super
+      end
+    end
+
+    # Of Worker.
+    module Threads
+      def start
+        Strikes.reached(:start)
+        super.tap { Strikes.reached(:started) }
+      end
+    end
+    Locksidecar::Inside[:Aside].prepend(Parts)
+    Locksidecar::Inside[:Worker].prepend(Threads)
   end
 
   # What connections read.

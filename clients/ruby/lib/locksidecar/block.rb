@@ -14,16 +14,23 @@ module Locksidecar
     # Acquires, calls the block with the locks, and releases them. A block without its lock always ends with an error: its
     # own, or else LockLost.
     def run
-      @acquire.run
-      locks = @acquire.granted.map { |entry, value| Lock.new(@client, entry, value) }
-      @loss.watch(locks, stops: @stops)
-      value = yield locks
-      ended = true
-      value
+      begin
+        @acquire.run
+        locks = @acquire.granted.map { |entry, value| Lock.new(@client, entry, value) }
+        @loss.watch(locks, stops: @stops)
+        value = yield locks
+        ended = true
+        value
+      rescue Exception => error # rubocop:disable Lint/RescueException -- it goes on
+        raise
+      ensure
+        leave(error, ended)
+      end
     rescue Exception => error # rubocop:disable Lint/RescueException -- it goes on
       raise
     ensure
-      leave(error, ended)
+      # No mask holds back what a signal's handler raises. It may have come just before the release began.
+      leave(error, false) unless @released
     end
 
     private
@@ -37,6 +44,7 @@ module Locksidecar
     end
 
     def release
+      @released = true
       @loss.over
       @acquire.leave(@outcome)
     end

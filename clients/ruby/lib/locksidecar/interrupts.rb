@@ -49,70 +49,90 @@ module Locksidecar
       # @see Here.run
       def run(&operation)
         @worker = Worker.new(AT_ONCE, &operation)
-        @worker.start.value
-      ensure
-        @worker.leave
+        begin
+          @worker.start.value
+        ensure
+          @worker.leave
+        end
       end
 
-      # @see Here.finish. An interruption is raised when the part has ended. A second one does not wait for that.
-      def finish
+      # @see Here.finish. An interruption is raised when the part has ended. A second one does not wait for that. If a
+      # handler raises before the part has begun, the part is begun nevertheless; but not if it raises before this method.
+      def finish(&part)
         Thread.handle_interrupt(NEVER) do
-          Worker.new(NEVER) { @worker&.leave || yield }.start.last
+          worker = Worker.new(NEVER) { finish_now(&part) }
+          begin
+            worker.start.value
+          ensure
+            worker.start.await
+          end
         end
+      end
+
+      private
+
+      def finish_now
+        @worker&.leave
+        yield
       end
     end
 
-    # A thread that runs one operation.
+    # A thread that runs one operation, once.
     class Worker
       def initialize(mask, &operation)
         @mask, @operation = mask, operation
+        @turn = Queue.new.push(true) # the thread that takes it runs the operation
+        @over = Queue.new # closed at the end
+        @left = false
       end
 
-      # Returns itself.
+      # Returns itself. It may be called again, because an interrupted caller does not know how far the first call came. So
+      # the thread notes itself, and is masked from its first step: a thread begins with the mask of its maker.
       def start
-        @thread = Thread.new { Thread.handle_interrupt(NEVER) { work } }
-        @thread.report_on_exception = false
+        Thread.handle_interrupt(NEVER) { Thread.new { work if my_turn? } } unless @turn.empty?
         self
       end
 
       # Waits for the result, or raises the operation's error.
       def value
-        @thread.join
+        await
         raise @error if @error
         raise ThreadError, "the thread of this call was killed" unless @done
 
         @value
       end
 
-      # As `value`. If the wait is interrupted, it first waits on.
-      def last
-        value
-      ensure
-        await
-      end
-
-      # The caller goes. An operation that has not ended ends now. Returns nil.
+      # The caller goes. An operation that has not begun never will, and one that has not ended ends now. It may be called
+      # again. Returns nil.
       def leave
-        return unless @thread&.alive?
+        return if @over.closed?
 
+        @left = true
+        start
+        Thread.pass until @thread # it notes itself soon
         @thread.raise(Left)
         await
       end
 
+      # Waits for the end. Returns nil.
+      def await = @over.pop
+
       private
 
+      def my_turn?
+        @turn.pop(true)
+      rescue ThreadError
+        false
+      end
+
       def work
-        @value = Thread.handle_interrupt(@mask, &@operation)
+        @thread = Thread.current
+        @value = Thread.handle_interrupt(@mask, &@operation) unless @left
         @done = true
       rescue Exception => e # rubocop:disable Lint/RescueException -- the caller raises it
         @error = e
-      end
-
-      def await
-        @thread.join
-        nil
-      rescue Left
-        nil # it came after the operation
+      ensure
+        @over.close
       end
     end
     private_constant :Worker
