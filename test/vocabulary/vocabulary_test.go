@@ -29,6 +29,7 @@ type word struct {
 	Python *other `yaml:"python"`
 	Node   *other `yaml:"node"`
 	Java   *other `yaml:"java"`
+	Ruby   *other `yaml:"ruby"`
 	Go     *other `yaml:"go"`
 	CLI    string `yaml:"cli"`
 	HTTP   string `yaml:"http"`
@@ -113,6 +114,7 @@ var languages = []language{
 		}
 		return camel(name)
 	}, func(w *word) *other { return w.Java }},
+	{"Ruby", rubyExports, func(_, name string) string { return name }, func(w *word) *other { return w.Ruby }},
 	{"Go", goExports, func(group, name string) string {
 		if group == "errors" {
 			return "Err" + name
@@ -139,10 +141,15 @@ func found(t *testing.T, pattern string, globs ...string) (names []string) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
-				names = append(names, slices.DeleteFunc(match[1:], func(s string) bool { return s == "" })...)
-			}
+			names = append(names, matches(pattern, string(text))...)
 		}
+	}
+	return names
+}
+
+func matches(pattern, text string) (names []string) {
+	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		names = append(names, slices.DeleteFunc(match[1:], func(s string) bool { return s == "" })...)
 	}
 	return names
 }
@@ -177,6 +184,20 @@ func javaExports(t *testing.T) exports {
 	return exports{
 		"calls": calls, "held": found(t, methods, source+"HeldLock.java"), "options": calls,
 		"errors": found(t, `(?m)^public (?:final |sealed |abstract )*class (\w+Exception)`, source+"*Exception.java"),
+	}
+}
+
+// rubyExports reads the types, which have what is public. The client's own tests compare them with the code.
+func rubyExports(t *testing.T) exports {
+	t.Helper()
+	const types = "clients/ruby/sig/locksidecar.rbs"
+	members := func(class string) []string {
+		bodies := found(t, `(?ms)^  class `+class+`$(.*?)^  end$`, types)
+		return matches(`(?m)^    (?:def|attr_reader) ([a-z]\w*):`, strings.Join(bodies, ""))
+	}
+	return exports{
+		"calls": members("Client"), "held": members("Lock"), "options": found(t, `\?(fresh): bool`, types),
+		"errors": found(t, `(?m)^  class (\w+) < (?:Error|LockHeld|Unavailable)$`, types),
 	}
 }
 
