@@ -132,9 +132,8 @@ end
 
 # Lets a client's parts be seen.
 module Locksidecar
-  Inside = [Transport, Connection, Interrupts, Wire, Stream, News, Forks, Clock, Release, Signal, Grant, Lock].to_h do |one|
-    [one.name.split("::").last.to_sym, one]
-  end
+  Inside = [Transport, Connection, Interrupts, Wire, Stream, News, Forks, Clock, Release, Signal, Grant, Lock, Options]
+           .to_h { |one| [one.name.split("::").last.to_sym, one] }
 
   # Its private constants are seen only from here.
   module Interrupts
