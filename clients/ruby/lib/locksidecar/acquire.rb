@@ -22,7 +22,8 @@ module Locksidecar
 
     def initialize(transport, keys, options, several: false)
       @transport, @keys, @options, @several = transport, keys, options, several
-      @who, @runner, @headers = Acquire.who, Interrupts.runner, Tracing.headers
+      @who, @runner, @context = Acquire.who, Interrupts.runner, Tracing.context
+      @traced = Tracing.acquire(keys, options.shared ? "shared" : "exclusive", @context)
       options.owner ||= @who if options.reentrant
       @named = !options.request_id.nil?
       @request_id = options.request_id || SecureRandom.uuid
@@ -32,7 +33,7 @@ module Locksidecar
     end
 
     # Acquires. Whatever ends it, `withdraw` or `leave` comes after it, unless its caller gets the locks.
-    def run = @runner.run { attempt }
+    def run = @runner.run { @traced.ended_by { attempt.map(&:last) } }
 
     # Releases the grant that this has, or may have. If the app has named the request, other parts of the app may hold the
     # grant. Then it stays, and the id finds it.
@@ -45,7 +46,7 @@ module Locksidecar
       @granted.reverse.filter_map do |entry, _|
         next if entry.released
 
-        Release.new(@transport, entry.grant.key, entry.grant.token, entry:, outcome:).run
+        Release.new(@transport, entry.grant.key, entry.grant.token, entry:, outcome:, context: @context).run
         nil
       rescue Error => e
         e
@@ -90,7 +91,7 @@ module Locksidecar
       Call.new(method, target, body,
                timeout: left && (left + @transport.timeout), joins: @options.bind == "session",
                needs: [*("several_keys" if @several), "release_by_id", *@options.needs],
-               waits: @options.waits?, delay: endurance.pause, headers: @headers)
+               waits: @options.waits?, delay: endurance.pause, headers: @traced.headers)
     end
 
     # In one part with the answer.
@@ -128,7 +129,7 @@ module Locksidecar
     end
 
     def release_again(entry)
-      Release.new(@transport, entry.grant.key, entry.grant.token, entry:).run
+      Release.new(@transport, entry.grant.key, entry.grant.token, entry:, context: @context).run
     rescue Error => e
       raise if e.instance_of?(Unavailable)
       # It is lost, or the sidecar goes on with this release.
@@ -158,7 +159,7 @@ module Locksidecar
       mine.each { |entry| entry.unanswered = true }
       release = Call.new("DELETE", Wire.lock_path(key, Wire.query(request_id: @request_id)),
                          timeout: [@transport.timeout, Transport::WITHDRAW].min, session: call.session,
-                         headers: @headers)
+                         headers: @traced.headers)
       @transport.perform_closed(release) do |answer|
         value = answer.result
         mine.each { |entry| entry.give_back(value) }

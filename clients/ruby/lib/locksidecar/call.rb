@@ -14,6 +14,8 @@ module Locksidecar
     attr_accessor :timeout
     # An earlier one may have been carried out, without an answer.
     attr_accessor :repeated
+    # Lines of the context that it is sent with; nil: of this thread's.
+    attr_writer :headers
     # When it was sent, by our clock; nil: not yet.
     attr_accessor :sent
 

@@ -5,23 +5,23 @@ module Locksidecar
   # @api private
   class Release
     # entry: nil if the client does not know it.
-    def initialize(transport, key, token, entry: nil, outcome: nil, result: Call::UNSET, reentry: nil, timeout: nil)
+    # context: of its span, if another thread than the app's runs it.
+    def initialize(transport, key, token, entry: nil, outcome: nil, result: Call::UNSET, reentry: nil, timeout: nil,
+                   context: Tracing.context)
       @transport, @key, @token, @entry = transport, key, Check.whole(:token, token), entry
       @grant = entry&.grant
       @outcome = outcome && Check.word(:outcome, outcome)
       @body = { result: Check.json(:result, result) } unless result.equal?(Call::UNSET)
       @reentry = reentry && Check.whole(:reentry, reentry)
+      @context = context
       @call = call(timeout || transport.timeout)
     end
 
     # Raises LockLost, NotHolder, Unavailable. Returns the answer.
     def run
-      Release.check_lost(@grant)
-      begun if @entry
-      @transport.perform(@call) { |answer| note(answer) }
-    rescue Error => e
-      @entry.unanswered = Release.unknown?(e) if @entry
-      raise Release.lost_by(@grant, e)
+      traced = Tracing.release(@key, @token, @context)
+      @call.headers = traced.headers
+      traced.ended_by { release }
     end
 
     # Sends it for a lock that is lost already, in case the sidecar has it.
@@ -58,7 +58,16 @@ module Locksidecar
       query = { token: @token, outcome: @outcome, reentry: @reentry, request_id: (@entry.request_id if @entry&.reentrant) }
       needs = { "outcome" => @outcome, "reentrant" => @reentry, "release_by_id" => query[:request_id] }.compact.keys
       Call.new("DELETE", Wire.lock_path(@key, Wire.query(**query)), @body, timeout:, needs:,
-               session: @grant ? @grant.session : @transport.live_session, headers: Tracing.headers)
+               session: @grant ? @grant.session : @transport.live_session)
+    end
+
+    def release
+      Release.check_lost(@grant)
+      begun if @entry
+      @transport.perform(@call) { |answer| note(answer) }
+    rescue Error => e
+      @entry.unanswered = Release.unknown?(e) if @entry
+      raise Release.lost_by(@grant, e)
     end
 
     def begun
