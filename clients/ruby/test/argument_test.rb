@@ -95,6 +95,16 @@ class ArgumentTest < TestCase
     assert_match(/has no feature "stop".*update the sidecar/, lacking.message)
   end
 
+  # Also if the call was made in another thread, as those of the main thread are.
+  def test_the_trace_of_an_error_has_a_line_of_the_app
+    assert_same Thread.main, Thread.current
+    wrong = [-> { new_client("/nowhere").lock(key) { flunk } }, -> { client.release(key, 1) }, -> { client.stop(key) }]
+    wrong.each do |call|
+      error = assert_raises(Locksidecar::Error, &call)
+      assert_includes error.backtrace.map { |line| line[/\A\S+:(\d+)/] }, call.source_location.join(":"), error.message
+    end
+  end
+
   def test_errors_have_their_facts
     assert_equal ["unsupported", nil],
 [Locksidecar::Unsupported.new("a", "1").code, Locksidecar::Unsupported.new("a", "1").status]

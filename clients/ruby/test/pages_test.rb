@@ -20,6 +20,8 @@ class PagesTest < TestCase
 
     def write(**named) = done << named
 
+    def puts(text) = done << text
+
     def work(part) = done << part
 
     def parts = %w[a b]

@@ -93,10 +93,14 @@ module Locksidecar
         self
       end
 
-      # Waits for the result, or raises the operation's error.
+      # Waits for the result, or raises the operation's error. Its trace goes on with the caller's steps, and so with a line
+      # of the app.
       def value
         await
-        raise @error if @error
+        if @error
+          @error.set_backtrace(@error.backtrace + caller)
+          raise @error
+        end
         raise ThreadError, "the thread of this call was killed" unless @done
 
         @value
