@@ -2,9 +2,10 @@
 
 require_relative "helper"
 
-# The examples of the README run, except those of frameworks.
+# The examples of the README, and of the first page, run, except those of frameworks.
 class PagesTest < TestCase
-  BLOCKS = File.read(File.expand_path("../README.md", __dir__)).scan(/^```ruby\n(.*?)^```$/m).flatten
+  PAGES = %w[../README.md ../../../README.md].map { |page| File.read(File.expand_path(page, __dir__)) }
+  BLOCKS = PAGES.join.scan(/^```ruby\n(.*?)^```$/m).flatten
   Report = Struct.new(:lock) do
     def ended_with?(text) = text == "lock lost" && lock.wait_lost(60)
   end
@@ -32,7 +33,7 @@ class PagesTest < TestCase
   end
 
   def test_the_examples_run
-    assert_equal 4, BLOCKS.size
+    assert_equal 5, BLOCKS.size
     before = ENV.fetch("LOCKSIDECAR_SOCKET", nil)
     ENV.update(sidecar.env)
     BLOCKS.grep_v(/< ApplicationJob/).each do |code|
