@@ -59,7 +59,7 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 	case errors.Is(err, holdings.ErrOver):
 		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.HeldFor}, nil
 	case errors.Is(err, holdings.ErrNotHeld):
-		// The lock has just been lost, released or ended: release returns the right error.
+		// The lock has just been lost, released or ended: release returns the right error. It finds no lock now, so this happens once.
 		return m.release(ctx, s, req)
 	case err != nil:
 		if wrong, ok := errors.AsType[*types.ReentryError](err); ok && wrong.Given > wrong.Have {

@@ -101,8 +101,8 @@ type Answer struct {
 	// Cohort are the waiters directly behind the holder, in queue order. They wait under the holder's lease for
 	// an exclusive lock, and do not skip. Their sidecar may give each of them the lock in turn, under the next
 	// token, without asking the store: see Claim.Served. Granted: of a waiter that got its lock by a hand-off.
-	// Queued: of the holder whose token Lock shows, if this waiter is in it. Then it replaces earlier cohorts of
-	// that grant, and also names waiters that were served since. Of several asks for a key in one call, only the
+	// Queued: of the present holder, whose token Lock shows, if this waiter belongs to it. It replaces the cohort that the
+	// sidecar has of that grant, and may name waiters that the sidecar has served meanwhile. Of several asks for a key in one call, only the
 	// last may have it. The sidecar neither cancels nor withdraws an attempt that it has served.
 	Cohort []HalfID
 	// Alone: the holder and all waiters ahead are under this waiter's lease (Queued). It only saves time.

@@ -88,7 +88,8 @@ type Store interface {
 	Release(ctx context.Context, claims []Claim) ([]Verdict, error)
 	// Amend checks that locks are held under their tokens. It changes their data, and the remaining time of
 	// bind:ttl locks. Amend, Downgrade and Adopt make a Keepable grant one that is not: from then on, the holder that others see is the
-	// one that holds the key. Its first waiter is told to check, because it may wait only to learn that.
+	// one that holds the key. The first waiter is told to check: a try of another sidecar may wait only to learn
+	// whether a session holds the key.
 	Amend(ctx context.Context, changes []Change) ([]Amended, error)
 	// Downgrade is Amend, and turns exclusive locks into shares with the same token. It grants the waiters at the
 	// head of the queue that fit then. The share takes the Limit of the living shared waiters, or no limit if

@@ -15,7 +15,7 @@
 //	a hand-over                the machine hands on (store/key settle.go), in whatever operation it has to; letter.go letters: the news go with the swap.
 //	                           There: letter.go receive. In this instance: swap.go tellOwn
 //	a release                  calls.go Release; machine.go Close: the lock's own lease is revoked after the swap
-//	a renewal                  store.go Renew; own.go renewed: which leases have signals, and which are of another history
+//	a renewal                  store.go Renew; own.go noteRenewal: which leases have signals, and which are of another history
 //	the end of a lease         store.go Revoke; own.go under: the keys that it may hold; sweep.go visit. Or turn.go reap, in the next operation on a key
 //	a sweep                    sweep.go Sweep: elect.go; then pages (scan.go), each with sweepPage
 //	an unknown outcome         swap.go send; own.go doubt; calls.go Withdraw with bump; own.go learn, decided

@@ -93,7 +93,8 @@ func (s *Store) step(j *job) (*turn, need, error) {
 	return nil, nothing, nil
 }
 
-// proved reports whether an answer that no swap proves may rest on the death of the record's leases. A server may read the leases
+// proved: an answer without a swap may rest on the death of a lease that was only read. proved reports whether no lease of the record is dead, or
+// two reads agree on that. A server may read the leases
 // after the record, and meanwhile a holder may have changed to another lease. So a second read must find the same
 // version, and no more dead leases.
 func (j *job) proved() bool {

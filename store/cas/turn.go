@@ -48,8 +48,8 @@ type turn struct {
 	closed []store.LeaseID
 }
 
-// take runs a job on the record that it assumes. If the record would be too large then, it queues nobody; tooLarge: it still is. It returns
-// errUnread if the state of a lease must be read first.
+// take runs a job on the record that it assumes. If the new record would be too large, and the job asks for the key, take runs it
+// again and queues nobody. tooLarge: the record is too large even then. take returns errUnread if the state of a lease must be read first.
 func (s *Store) take(j *job) (*turn, error) {
 	t, err := s.tryWith(j, false)
 	switch {

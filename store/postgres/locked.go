@@ -18,7 +18,7 @@ type keyName struct{ namespace, key string }
 const aroundAttempts = 3
 
 const (
-	// patience is for how many lock timeouts a statement waits if it is for one row that was locked a moment ago.
+	// A statement for one row that was locked a moment ago waits for `patience` lock timeouts in place of one.
 	// Transactions get a row in the order in which they came. A statement that gives up goes to the end of this
 	// order, and the holder's release also waits in it. A row that stays locked for twice as long gets no more
 	// patience. Only one statement is patient at a time, because it keeps a connection from all other keys.

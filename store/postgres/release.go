@@ -137,7 +137,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		f := &found[i]
 		n := byKey[f.key]
 		c := &claims[n]
-		done[i] = store.Claim{Key: c.Key, Token: c.Token, Lease: c.Lease, Awaited: true} // Awaited: a repeat is not for free
+		done[i] = store.Claim{Key: c.Key, Token: c.Token, Lease: c.Lease, Awaited: true} // Awaited, so that a repeat goes to the function release, which flushes
 		verdicts[n] = store.Verdict{Status: store.Holds}
 		o.released.Add(c.Key, toNobody)
 		if f.watched {

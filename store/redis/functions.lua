@@ -96,8 +96,8 @@ end
 --   seen        the greatest token that it saw before this history
 --   seen_ever   the greatest token that it saw at all
 --   history     the last history that it knows; empty: none
--- "This history" is the one that it knows. Its first call in a history must tell all: the leases that it renews with it are lost, so there may be no
--- second one.
+-- "This history" is the history that the caller names. If it is an earlier one than the server's, ever and seen_ever count. The caller sends them with
+-- each call, because the first call after a loss may be its last: if it is a renewal, it finds the caller's leases lost.
 -- It returns the history, the rest of the quiet time in ms, the present time in microseconds, and the base of tokens.
 local function begin(P, remembered)
   local now = micros()

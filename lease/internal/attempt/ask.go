@@ -13,7 +13,7 @@ import (
 // queued directly, because the store grants a free key there, too. If the call shares a grant with other calls,
 // it asks, because it must find that grant instead of waiting behind it.
 func (b *Attempt) Start(ctx context.Context, now time.Time) {
-	if b.arrival == nil && b.req.Wait != 0 {
+	if b.arrival == nil && b.req.Wait != 0 { // a key of a group, which was asked for with the others before: see answerAll
 		b.arrival = b.aq.arrivals.join(b.req)
 	}
 	ask := b.firstAsk(now)

@@ -45,8 +45,9 @@ type Call struct {
 	// onlyRecalls: the call does not wait. It is queued for a moment, so that another sidecar learns of it: see RecallOnce.
 	onlyRecalls bool
 
-	// The end of the call: see StartTimer and endWait. time fires when the wait is over, and again when the store's time after it
-	// is over. timed: the wait is over. over is closed when the store's time of a call that does not wait is over; nil: time fires then.
+	// The end of the call: see StartTimer and endWait. A call that waits: time fires at the end of the wait (timed is set then), and a second time when
+	// the store has had its time to say whether the call was granted. A call that does not wait: over is closed when the store has had its time; if
+	// over is nil, time fires then.
 	timer *time.Timer
 	time  <-chan time.Time
 	timed bool
@@ -173,9 +174,8 @@ func (c *Call) try() (types.Grant, error) {
 	if err != nil {
 		return types.Grant{}, err
 	}
-	// The answer comes to onAcquire: the attempt wins (win.go), waits (enqueue), or is over. If only that answer can end the call, its
-	// goroutine runs the statement.
-	// Exception: if the sidecar keeps the key, the attempt takes it from there.
+	// If this sidecar keeps the key, the attempt takes it. Otherwise it asks the store, and the answer comes to onAcquire: the attempt wins (win.go),
+	// waits (enqueue), or is over. If only that answer can end the call, the call's goroutine runs the statement.
 	decided, err := c.takeKept(b)
 	if err != nil {
 		b.Finish(err)

@@ -11,9 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// MayKeep returns a test: whether the store may still keep something that a cleanup frees. A cleanup is repeated while it is true.
-// Under a lease, which may be nil, that is until the lease's deadline, and for the time on after it; without a lease, for this time from
-// now on.
+// MayKeep returns a test: may the store still have what a cleanup frees? A cleanup is repeated while it is true. With a lease, that is until
+// the lease's deadline and the time on after it. Without one (nil), it is for the time on from now.
 func (aq *Acquirer) MayKeep(l *heartbeat.Lease, on time.Duration) func() bool {
 	end := aq.clk.Now()
 	return func() bool {
@@ -76,7 +75,7 @@ func (b *Attempt) handBackWon() {
 	settled()
 }
 
-// withdraw frees what an attempt of unknown outcome may have got. It repeats that until the store answers, or keeps nothing.
+// withdraw frees what an attempt of unknown outcome may have got. It repeats that until the store answers, or can have nothing of it any more.
 func (aq *Acquirer) withdraw(ctx context.Context, a store.Attempt, mayKeep func() bool, settled func(store.Outcome)) {
 	var last store.Outcome
 	persist(ctx, aq.later, aq.lanes.Withdrawals.Submit, a, func(o store.Outcome, err error) bool {
@@ -108,14 +107,14 @@ func (aq *Acquirer) withdrawFinally(ctx context.Context, a store.Attempt, mayKee
 	aq.withdraw(ctx, a, mayKeep, wait)
 }
 
-// forgetWait makes the store forget a skipped waiter. It repeats that until the store confirms it, or keeps nothing.
+// forgetWait makes the store forget a skipped waiter. It repeats that until the store confirms it, or can have nothing of it any more.
 func (aq *Acquirer) forgetWait(ctx context.Context, a store.Attempt, mayKeep func() bool, settled func()) {
 	persist(ctx, aq.later, aq.lanes.Cancels.Submit, a, func(ans store.Answer, err error) bool {
 		return err == nil && ans.Outcome != store.RowLocked || !mayKeep()
 	}, settled)
 }
 
-// ReleaseClaim releases a grant in the background, until the store confirms it, or keeps nothing.
+// ReleaseClaim releases a grant in the background, until the store confirms it, or can have nothing of it any more.
 func (aq *Acquirer) ReleaseClaim(ctx context.Context, c store.Claim, mayKeep func() bool, settled func()) {
 	persist(ctx, aq.later, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
 		if types.Judged("release", v.Status, err) != nil && mayKeep() {

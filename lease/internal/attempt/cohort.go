@@ -81,7 +81,7 @@ func (c *Cohort) Tells() bool {
 	return c.grant == nil || c.fate.CompareAndSwap(undecided, toldOf) || c.fate.Load() == toldOf
 }
 
-// leavesUntold is the opposite: it returns false if the store was told, or may be.
+// leavesUntold decides that the store is told nothing of this lock. Of Tells and leavesUntold, only the one that is called first returns true.
 func (c *Cohort) leavesUntold() bool { return c.fate.CompareAndSwap(undecided, leftUntold) }
 
 // wasTold reports whether the store was told of a lock that may be kept, or may be.

@@ -28,8 +28,8 @@ import (
 //   - withdraw, again: a second time when the store can not carry the question out any more: see withdrawFinally.
 //   - release: until the store has confirmed it.
 //
-// After the loss of a lease, also before a late answer, a session's attempt is withdrawn only if the loss leaves something in the store: see
-// outlivesLoss. Otherwise the revocation of the lease frees all. Each withdrawal and release is repeated for as long as the store may still
+// A session's attempt whose lease was lost is withdrawn only if something of it outlives the lease: see outlivesLoss. Otherwise the revocation of
+// the lease frees all. The same holds if its answer comes after the loss. Each withdrawal and release is repeated for as long as the store may still
 // have something of the attempt: see mayKeep.
 
 // Cancel makes the attempt hand back what it has won or still wins.

@@ -19,13 +19,14 @@ import (
 // keep tells how a release keeps a key: the app has released the lock, and the store is not told. It returns false if the store must be told. byApp: the
 // app has released the lock, and its session goes on.
 func (aq *Acquirer) keep(r *holdings.Release, byApp bool) bool {
-	// The store let the sidecar keep this grant. Calls that ended when they were to get the lock are for the store: it has them in its queue.
+	// The store let the sidecar keep this grant. If handOn met calls that ended just then, it has added them to Claim.Served: the store must take them out of
+	// its queue, so the key is released.
 	h, c := r.Lock, cohortOf(r.Lock)
 	if c == nil || c.grant == nil || len(r.Claim.Served) > len(c.served) {
 		return false
 	}
-	// From now on the store is not told any more of this lock, for instance of its data. If it was told before, others see the lock, and the
-	// claim must name it. Otherwise the store has the token of the grant.
+	// If the store was told of this lock, others see it, and the claim must name its token. If not, the store knows only the grant: from now on it is
+	// told nothing of this lock, such as its data, and the claim names the token of the grant.
 	if !c.leavesUntold() {
 		return false
 	}

@@ -25,12 +25,12 @@ func (b *Attempt) win(ans *store.Answer, asked time.Time) {
 		b.comesLate()
 		return
 	}
-	// The waiters behind it may follow without the store. Without a queue position, there hardly are any.
+	// The store may have named the waiters behind this attempt: the sidecar then serves them without it. An attempt that was never in the queue has none.
 	var cohort *Cohort
 	if b.inQueue.Load() && !b.req.Shared {
 		cohort = newCohort(ans, t.Now)
 	}
-	// Nor if the sidecar may keep the key when the lock is released.
+	// A grant that may be kept has no waiters behind it, either. Its lock carries the grant in place of a cohort, for the release.
 	if keepable := b.keepable(ans, asked, t.Now); keepable != nil {
 		cohort = keepable
 	}

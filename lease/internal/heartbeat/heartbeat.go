@@ -178,7 +178,7 @@ func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
 	if !l.lose(reason) {
 		return
 	}
-	// The next call makes a fresh lease. The renewer looks again, because locks that are being moved to this lease are not trusted either.
+	// The next call makes a fresh lease. A lease whose locks are being moved to this one (Lease.next) is not trusted now, either, so the renewer looks again.
 	ls.remove(l)
 	ls.changed()
 	// Its users are told: locks are lost, and waits begin again.

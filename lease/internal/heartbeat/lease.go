@@ -34,8 +34,8 @@ type Lease struct {
 	// For renewals; the mutex of Leases guards both.
 	renewAt  time.Time
 	renewing bool
-	// failing: the store has not confirmed the last renewal, since it was planned: a lease that dies meanwhile is lost because the
-	// store did not answer. See LossReason.
+	// failing is set when a renewal is planned, until the store confirms it. A lease that ends meanwhile is lost because the store did not
+	// answer: see LossReason.
 	failing atomic.Bool
 	// next is the lease to which the locks and waits of this one are being moved.
 	next atomic.Pointer[Lease]

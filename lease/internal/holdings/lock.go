@@ -239,9 +239,9 @@ func (h *Lock) Patch(data []byte) (a store.Adoption, held bool) {
 	return a, held
 }
 
-// Adoption makes the store know the lock. If the store knows an earlier lock of the cohort as the holder, this lock becomes
-// the holder, with its data. Otherwise it has no Served: the store knows the lock. held is false if the lock has been released: then the
-// store must not be told of it.
+// Adoption makes the store show the lock. If the sidecar has handed the lock on since the store's grant, the store may show an earlier lock of the
+// cohort: then Served says so, and this lock becomes the holder, with its data. Otherwise Served is empty: the store shows this lock already. held is
+// false if the lock has been released: then the store must not be told of it.
 func (h *Lock) Adoption() (_ store.Adoption, held bool) {
 	if h.cohort != nil && !h.cohort.Tells() {
 		return store.Adoption{}, false

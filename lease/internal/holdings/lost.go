@@ -7,6 +7,19 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
+// These are the ways of a loss. The last step is loseLocked: the lock leaves its session, which remembers the reason, and the app is told. A release
+// follows only if the store still has the lock, and its lease lives on.
+//
+//	what happens                           | first function                | of the session's lock | a release follows
+//	a lease is past its deadline, or dead  | heartbeat Lose, LoseExpired   | LoseUnder             | no
+//	the store does not know the lock       | Lock.Lose                     | loseUnreleasedLocked  | no
+//	the store grants a key that is held    | Session.Add                   | loseUnreleasedLocked  | no
+//	MaxHold is over                        | LoseAtMaxHold                 | LoseAndRelease        | yes
+//	an operator breaks the lock            | Set.Signal                    | LoseAndRelease        | yes
+//
+// heartbeat tells the manager (leaseUsers.LeaseLost in lease/leases.go), which tells the locks here, and the waits (attempt.Acquirer.LeaseLost). A
+// session that ends does not come here: Session.End notes and tells its losses, if the app has not ended it, and releases all its locks.
+
 // loss is how a session lost a lock.
 type loss struct {
 	reason types.LostReason

@@ -109,8 +109,8 @@ func (s *Session) Deliver(quotas ...*Quota) bool {
 }
 
 // HandBackLock takes the undelivered lock of a call out of the session. The caller releases it; settled is called after the last try.
-// A lock that was lost is also released if the store may still have it. Others have left the session with a release: HandBackLock may make
-// a second one, which does no harm. It returns nil if there is nothing to release.
+// A lost lock is released, too, if the store may still have it. A lock that has left its session by a release may be released twice, which does no
+// harm. HandBackLock returns nil if there is nothing to release.
 func (s *Session) HandBackLock(q *Quota, settled func()) *Release {
 	h, now := s.LockOf(q), s.set.clk.Now()
 	r := h.newEnd(settled)

@@ -29,8 +29,8 @@
 // with the grant, so it is remembered by key, and compared with the time at which the ask was sent.
 //
 // A recall costs the store and the sidecars several statements, and a take saves its share of two. So a recall has a price in takes: at least 3, and
-// more if many calls share a statement. After fewer takes since the recall before, keeping the key has not paid. Then as many grants in a row are
-// needed here before the key is kept again as have been needed before, doubled, at most maxStreak. A recall that was paid for halves this number.
+// more if many calls share a statement. If the key was taken less often than that since its last recall, keeping it did not pay. Then the key must be
+// granted here N times in a row before it is kept again. N doubles with each recall that did not pay, up to maxStreak, and halves with each that did.
 //
 // So a key is kept if
 //

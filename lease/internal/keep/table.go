@@ -29,8 +29,8 @@ type Table struct {
 	made       time.Time
 	// together is how many calls share a statement now.
 	together func() float64
-	// count is the number of keys that are kept or given up. busy is that number, and that of the keys with a holder that the store may have to
-	// be told of: see Due.
+	// count is the number of keys that are kept or being given up. busy also counts the keys with a holder that the store may have to be told
+	// of: see Due.
 	count, busy atomic.Int64
 	// worth is what new keys have saved and cost lately.
 	worth worth

@@ -32,14 +32,15 @@ type Set struct {
 	together atomic.Uint64
 }
 
-// togetherOf is of how many of the last acquires Together is the average, about.
+// Together is an average over about the last togetherOf acquires.
 const togetherOf = 256
 
 // Together is how many acquires were in the statement of an acquire, on average over the last ones: what a single call costs the store is a
 // statement, divided by this.
 func (ls *Set) Together() float64 { return math.Float64frombits(ls.together.Load()) }
 
-// note counts the acquires of a statement. The lane runs one at a time; if an item with a locked row is tried beside, that may be lost.
+// note counts the acquires of a statement. The lane runs one statement at a time. A retry of an item whose row is locked runs beside it, and one of
+// two notes at the same moment may be lost.
 func (ls *Set) note(acquires int) {
 	average, n := ls.Together(), float64(acquires)
 	ls.together.Store(math.Float64bits(average + (n-average)*min(n/togetherOf, 1)))

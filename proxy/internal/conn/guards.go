@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// guards gives each call that lasts its guard. One timer serves all calls, and runs only while a call has no guard. A timer
+// guards starts a guard for each call that takes longer than the interval. One timer serves all calls, and runs only while a call has no guard. A timer
 // for each call would wake a thread: a request on a lone connection takes 10 µs, and took 15 µs with it
 // (go test ./proxy -bench Request/acquire/1).
 type guards struct {

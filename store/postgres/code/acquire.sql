@@ -24,7 +24,7 @@ $$;
 -- read that row before. expires_at is until when the grant lasts even if w.lease_id ends, or null. slot is that of a
 -- share, and otherwise null. its_keepable: the instance may keep the key after this grant.
 --
--- w.id must be null unless all earlier waiters are gone. by_release is the trace context of the release that
+-- give raises served to w.id. So w.id is passed only if no earlier waiter is left, and is null otherwise. by_release is the trace context of the release that
 -- hands the key over, or empty.
 --
 -- A bind:ttl lock lasts at least as long as its min_hold.
