@@ -236,7 +236,9 @@ export class Client {
   async get(key: string, options: { fresh?: boolean | undefined } = {}): Promise<LockInfo> {
     checkOptions(options, getChecks, "{ fresh: true }");
     return lockInfoOf(
-      await this.#sessions.read((session) => session.call("GET", lockPath(key), { noCache: options.fresh })),
+      await this.#sessions.read((session) =>
+        session.call("GET", lockPath(key), { noCache: options.fresh, shares: true }),
+      ),
     );
   }
 

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import {
   ConnectionLostError,
   LockLostError,
@@ -28,6 +29,8 @@ export interface Asked {
   requestId: string;
   /** A call got no answer, so it may have got the lock. */
   unanswered: boolean;
+  /** The call was given up, but the sidecar may carry it out until this resolves. */
+  late?: Promise<void>;
   context?: unknown;
 }
 
@@ -133,6 +136,8 @@ export class Session {
       noCache?: boolean | undefined;
       context?: unknown;
       waits?: boolean;
+      shares?: boolean;
+      onLate?: (settled: Promise<void>) => void;
     } = {},
   ): Promise<Wire> {
     const headers: Record<string, string> = {};
@@ -166,15 +171,17 @@ export class Session {
     return this.#adopt(answer["locks"] as WireGrant[], asked, what, fields);
   }
 
-  /** withdraw releases the grant that an acquire has or may have. */
-  async withdraw({ keys, requestId, context }: Asked): Promise<void> {
+  /** withdraw releases the grant that an acquire has or may have. After withdrawMs it goes on without the caller. */
+  async withdraw({ keys, requestId, late, context }: Asked): Promise<void> {
     const path = (key: string): string => lockPath(key, query({ request_id: requestId }));
-    await Promise.all(
+    const withdrawn = Promise.all(
       keys.map(async (key) => {
-        const release = () => this.call("DELETE", path(key), { timeoutMs: withdrawMs, context });
+        await late; // a withdrawal before the acquire would find nothing
+        const release = () => this.call("DELETE", path(key), { timeoutMs: withdrawMs, shares: true, context });
         await release().catch((error) => this.owe(error, release));
       }),
     );
+    await (late === undefined ? withdrawn : Promise.race([withdrawn, sleep(withdrawMs, undefined, { ref: false })]));
   }
 
   /**
@@ -209,7 +216,11 @@ export class Session {
     this.#due++;
     const timer = waitMs < 0 && signal === undefined ? this.#warnOfOwnKey(what.keys, body) : undefined;
     try {
-      const how = { body, signal, timeoutMs, about, context: what.context, waits: true };
+      const onLate = (settled: Promise<void>): void => {
+        what.late = settled;
+      };
+      const shares = waitMs === 0;
+      const how = { body, signal, timeoutMs, about, context: what.context, waits: true, shares, onLate };
       const answer = await this.call(method, path, how);
       signal?.throwIfAborted();
       return answer;
@@ -329,7 +340,12 @@ export class Session {
   /** amend is PATCH: it checks, and changes the fields. */
   amend(key: string, token: number, fields: Wire = {}, timeoutMs = this.timeoutMs): Promise<Wire> {
     requireFields(this.about, fields);
-    return this.call("PATCH", lockPath(key), { body: { token, ...fields }, about: { key, token }, timeoutMs });
+    return this.call("PATCH", lockPath(key), {
+      body: { token, ...fields },
+      about: { key, token },
+      timeoutMs,
+      shares: true,
+    });
   }
 
   /** release releases the entry of the request `entry`, by default the newest. */
@@ -349,7 +365,7 @@ export class Session {
     requireFields(this.about, { outcome, reentry, result, request_id });
     const path = lockPath(key, query({ token, outcome, reentry, request_id }));
     const body = result === undefined ? undefined : { result };
-    const answer = await this.call("DELETE", path, { body, about: { key, token }, context });
+    const answer = await this.call("DELETE", path, { body, about: { key, token }, context, shares: true });
     if (answer["released"] === true) {
       const id = idOf(key, token);
       this.#grants.get(id)?.end();

@@ -108,9 +108,9 @@ test("a grant under a request id of the app stays", async () => {
   const controller = new AbortController();
   const answered = (): void => controller.abort(new RangeError("just now"));
   const again = client.acquire("named", { ...named, signal: controller.signal });
-  subscribe("http.client.response.finish", answered);
+  subscribe("locksidecar.answer", answered);
   await assert.rejects(again, RangeError);
-  unsubscribe("http.client.response.finish", answered);
+  unsubscribe("locksidecar.answer", answered);
   assert.equal((await client.acquire("named", named)).token, first.token);
   await first.release();
 });

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { readFileSync } from "node:fs";
-import type { ClientRequest } from "node:http";
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
@@ -48,12 +47,11 @@ after(() => sidecar.close());
 
 /** The sent requests about locks. */
 const sent: { method: string; path: string; traceparent: string }[] = [];
-const started = "http.client.request.start";
+const started = "locksidecar.request";
 function note(message: unknown): void {
-  const { request } = message as { request: ClientRequest };
-  if (request.path.startsWith("/v1/locks")) {
-    const traceparent = String(request.getHeader("traceparent") ?? "");
-    sent.push({ method: request.method, path: request.path, traceparent });
+  const { method, path, headers } = message as { method: string; path: string; headers: Record<string, string> };
+  if (path.startsWith("/v1/locks")) {
+    sent.push({ method, path, traceparent: headers["traceparent"] ?? "" });
   }
 }
 beforeEach(() => {
@@ -303,7 +301,7 @@ describe("with the SDK", () => {
     await client.connect(); // so the next answer is that of the acquire
     const controller = new AbortController();
     const answered = (): void => controller.abort(new RangeError("just now"));
-    const name = "http.client.response.finish"; // published when the head is parsed
+    const name = "locksidecar.answer"; // published when it is parsed
     const got = client.acquire("just", { signal: controller.signal });
     subscribe(name, answered);
     await assert.rejects(got, RangeError);

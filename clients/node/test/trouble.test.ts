@@ -75,7 +75,7 @@ describe("an aborted wait", () => {
     await client.connect(); // so the next answer is that of the acquire
     const controller = new AbortController();
     const answered = (): void => controller.abort(new RangeError("just now"));
-    const name = "http.client.response.finish"; // published when the head is parsed
+    const name = "locksidecar.answer"; // published when it is parsed
     assert.equal(channel(name).hasSubscribers, false);
     const got = client.acquire("just", { signal: controller.signal });
     subscribe(name, answered);
