@@ -100,6 +100,11 @@ export class Connection implements AnswerListener {
     this.socket.on("close", () => this.#onClose());
   }
 
+  /** Whether it takes no more requests: closed on this side, or ended by the sidecar. */
+  get isOver(): boolean {
+    return this.closed || !this.socket.writable;
+  }
+
   /** send writes the requests at once. The connection must be free. */
   send(exchanges: Exchange[]): void {
     this.socket.ref();

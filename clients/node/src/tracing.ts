@@ -1,4 +1,5 @@
 import { BadAnswerError, ConnectionError, LocksidecarError } from "./errors";
+import { isHeader } from "./http";
 
 interface TracingApi {
   context: { active(): unknown };
@@ -62,6 +63,11 @@ export function traceHeaders(context?: unknown): Record<string, string> {
   const otel = theApi();
   const headers: Record<string, string> = {};
   otel?.propagation.inject(context ?? otel.context.active(), headers);
+  for (const name in headers) {
+    if (!isHeader(name, String(headers[name]))) {
+      delete headers[name]; // a lock must not fail because of a trace
+    }
+  }
   return headers;
 }
 

@@ -310,7 +310,10 @@ export class Transport implements ConnectionOwner {
 
   /** #take returns a connection without a call. */
   #take(): Connection {
-    const idle = this.#idle.pop();
+    let idle = this.#idle.pop();
+    while (idle?.isOver) {
+      idle = this.#idle.pop();
+    }
     this.#unused = Math.min(this.#unused, this.#idle.length);
     return idle ?? this.#open();
   }
@@ -369,6 +372,10 @@ export class Transport implements ConnectionOwner {
 
   #useReserve(): void {
     this.#forReserve = this.#forReserve.filter(({ left }) => !left);
+    if (this.#reserve?.isOver) {
+      this.#reserve = undefined;
+      this.#reserveFree = true;
+    }
     if (this.#forReserve.length > 0 && this.#reserveFree) {
       this.#reserveFree = false;
       this.#reserve ??= this.#open();

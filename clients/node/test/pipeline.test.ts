@@ -286,6 +286,7 @@ describe("locks of one turn", () => {
     await sidecar.close();
   });
 
+  // Proves: client interrupts
   test("an abort while the requests are on their way leaves no grant, and costs the others nothing", async () => {
     let held: (() => void) | undefined;
     const path = `${sidecar.socketPath}.gate`;
@@ -326,6 +327,7 @@ describe("locks of one turn", () => {
     gate.close();
   });
 
+  // Proves: client lost answer
   test("a connection that dies with three acquires under way leaves no grant", async () => {
     const between = await Between.start(sidecar.socketPath);
     const [client, other] = [sidecar.client({ socketPath: between.socketPath }), sidecar.client()];

@@ -83,6 +83,20 @@ test("without the SDK, calls have the headers of the app's propagator", async ()
   propagation.disable();
 });
 
+test("a header that HTTP cannot carry is left out", async () => {
+  propagation.setGlobalPropagator({
+    inject: (_context, carrier, setter) => setter.set(carrier, "traceparent", "a\r\nLock-Session: forged"),
+    extract: (context) => context,
+    fields: () => ["traceparent"],
+  });
+  await (await sidecar.client().acquire("forged")).release();
+  assert.deepEqual(
+    sent.map((one) => one.traceparent),
+    ["", ""],
+  );
+  propagation.disable();
+});
+
 test("without the SDK, calls have the context of the active span", async () => {
   propagation.setGlobalPropagator(new W3CTraceContextPropagator());
   context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
