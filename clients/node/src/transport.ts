@@ -205,6 +205,12 @@ export class Transport implements ConnectionOwner {
   }
 
   close(): void {
+    for (const exchange of [...this.#queue.splice(0), ...this.#forReserve.splice(0)]) {
+      if (!exchange.left) {
+        exchange.left = true;
+        exchange.listener.onFailure(new Error("it was closed"));
+      }
+    }
     for (const connection of this.#connections) {
       connection.close();
     }

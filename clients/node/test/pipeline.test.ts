@@ -224,6 +224,13 @@ describe("calls of one turn", () => {
     assert.deepEqual(names(), ["a,b,c,d"]);
   });
 
+  test("close ends the calls of the turn, too", async () => {
+    const calls = ["a", "b"].map((name) => assert.rejects(call(name), lost));
+    transport.close();
+    await Promise.all(calls);
+    assert.deepEqual(asked, []);
+  });
+
   test("an abort of all closes the connection", async () => {
     const controller = new AbortController();
     const calls = ["a", "b"].map((name) => assert.rejects(call(name, { signal: controller.signal }), RangeError));
