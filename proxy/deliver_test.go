@@ -47,6 +47,40 @@ func TestPipelinedGrantsAreAnsweredAtOnce(t *testing.T) {
 	await.Silent(t, f.locks.handedBack, "grant handed back")
 }
 
+// Clients send what is behind an answer that closes the connection again, because it has not been carried out.
+func TestNothingBehindAnAnswerThatClosesIsCarriedOut(t *testing.T) {
+	for name, headers := range map[string][]string{"the client's wish": {"Connection: close"}, "a stop": nil} {
+		t.Run(name, func(t *testing.T) {
+			f := start(t)
+			stopped := make(chan struct{})
+			f.locks.hook = func(op, key string) error {
+				if op == "acquire" && key == "first" && headers == nil {
+					go func() { f.Stop(); close(stopped) }()
+					await.Until(t, "the stop has begun", f.conns.Stopping)
+				}
+				return nil
+			}
+			c := f.dial()
+			c.send(requestText("PUT", "/v1/locks/first", ttlBody, headers...) + ttlRequest("behind") + ttlRequest("far behind"))
+			a := c.read()
+			a.want(t, 200, "")
+			if !a.Close {
+				t.Error("the answer does not say that it is the last")
+			}
+			if rest, err := io.ReadAll(c.r); err == nil && len(rest) > 0 {
+				t.Errorf("behind it: %q", rest)
+			}
+			f.allClosed()
+			if headers == nil {
+				await.Receive(t, stopped, "the end of the stop")
+			}
+			if !f.locks.holds(t, "first") || f.locks.holds(t, "behind") || f.locks.holds(t, "far behind") {
+				t.Error("a request behind the last answer was carried out, or the first was not")
+			}
+		})
+	}
+}
+
 // A caller that has left is not told that it has a lock.
 func TestGrantIsHandedBackWhenCallerLeft(t *testing.T) {
 	f := start(t)

@@ -76,9 +76,8 @@ const readBuffer = Buffer.allocUnsafeSlow(64 * 1024);
 export class Connection implements AnswerListener {
   readonly socket: Socket;
   closed = false;
-  /** For the pool's measure of the sidecar: the idle time of the event loop at the send, and the number of exchanges. */
+  /** For the pool's measure of the sidecar: the idle time of the event loop at the send. */
   idleAtSend = 0;
-  size = 0;
   readonly #parser = new AnswerParser(this);
   #exchanges: Exchange[] = [];
   #answered = 0;
@@ -110,13 +109,17 @@ export class Connection implements AnswerListener {
     this.socket.ref();
     this.#exchanges = exchanges;
     this.#answered = 0;
-    this.size = exchanges.length;
     let text = "";
     for (const exchange of exchanges) {
       exchange.begin(this);
       text += exchange.request;
     }
     this.socket.write(text, "utf8");
+  }
+
+  /** The number of exchanges under way that have their answers. */
+  get answered(): number {
+    return this.#answered;
   }
 
   /** close ends it. The exchanges under way fail with `cause`. */
@@ -167,7 +170,6 @@ export class Connection implements AnswerListener {
     }
     if (this.#exchanges.length > 0) {
       this.#exchanges = [];
-      this.#answered = 0;
       this.socket.unref();
       this.owner.onFree(this);
     }

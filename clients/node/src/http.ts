@@ -108,7 +108,7 @@ export class AnswerParser {
     for (const line of lines) {
       const colon = line.indexOf(":");
       const name = line.slice(0, Math.max(colon, 0)).toLowerCase();
-      if (name === "" || /\s/.test(name)) {
+      if (name === "" || /\s/.test(name) || /[\0\r\n]/.test(line)) {
         throw new NotHttpError(`its answer has the header line ${JSON.stringify(line.slice(0, 80))}`);
       }
       const value = line.slice(colon + 1).trim();

@@ -177,7 +177,7 @@ export class Session {
     const withdrawn = Promise.all(
       keys.map(async (key) => {
         await late; // a withdrawal before the acquire would find nothing
-        const release = () => this.call("DELETE", path(key), { timeoutMs: withdrawMs, shares: true, context });
+        const release = () => this.call("DELETE", path(key), { timeoutMs: withdrawMs, context });
         await release().catch((error) => this.owe(error, release));
       }),
     );
@@ -337,14 +337,16 @@ export class Session {
     }
   }
 
-  /** amend is PATCH: it checks, and changes the fields. */
+  /**
+   * amend is PATCH: it checks, and changes the fields. Its answer proves that the lock is held, so it must not be late because of other
+   * calls: it has a connection of its own.
+   */
   amend(key: string, token: number, fields: Wire = {}, timeoutMs = this.timeoutMs): Promise<Wire> {
     requireFields(this.about, fields);
     return this.call("PATCH", lockPath(key), {
       body: { token, ...fields },
       about: { key, token },
       timeoutMs,
-      shares: true,
     });
   }
 

@@ -102,7 +102,9 @@ export class Transport implements ConnectionOwner {
   #reserve: Connection | undefined;
   #reserveFree = true;
   #forReserve: Exchange[] = [];
-  /** How long this process waited for the answer to one request of a shared connection, in ms: the longest of late, fading. */
+  /** The connections with calls that do not wait under way; the first was written first. */
+  readonly #sharing = new Set<Connection>();
+  /** How long this process waited for the answer to one such call, in ms: the longest of late, fading. */
   #waitedMs = 1;
 
   constructor(readonly socketPath: string) {
@@ -291,7 +293,10 @@ export class Transport implements ConnectionOwner {
   }
 
   #sendOn(connection: Connection, exchanges: Exchange[]): void {
-    connection.idleAtSend = exchanges[0]?.shares ? idleMs() : Number.NaN;
+    if (exchanges[0]?.shares) {
+      connection.idleAtSend = idleMs();
+      this.#sharing.add(connection);
+    }
     connection.send(exchanges);
   }
 
@@ -301,16 +306,18 @@ export class Transport implements ConnectionOwner {
    * answers from memory takes about 30 us for each, less than this process takes for a connection more.
    */
   #depth(): number {
+    const [oldest] = this.#sharing;
+    if (oldest !== undefined) {
+      this.#waitedMs = Math.max(waitedMs(oldest, oldest.answered + 1), this.#waitedMs); // it may be slow just now
+    }
     return Math.min(Math.max(Math.floor(Transport.behindMs / this.#waitedMs), 1), maxShared);
   }
 
-  /**
-   * #learn notes how long this process waited for answers. Time in which it did something else does not count: a busy process would read the
-   * answers of a fast sidecar late, too.
-   */
-  #learn({ idleAtSend, size }: Connection): void {
-    if (!Number.isNaN(idleAtSend)) {
-      this.#waitedMs = Math.max((idleMs() - idleAtSend) / size, (this.#waitedMs * 7) / 8);
+  /** #learn notes how long this process waited for the answers of a connection. One that closes has only the first of them, and not the next. */
+  #learn(connection: Connection): void {
+    if (this.#sharing.delete(connection)) {
+      const waited = waitedMs(connection, connection.closed ? connection.answered + 1 : connection.answered);
+      this.#waitedMs = Math.max(waited, connection.closed ? this.#waitedMs : (this.#waitedMs * 7) / 8);
     }
   }
 
@@ -362,6 +369,7 @@ export class Transport implements ConnectionOwner {
   }
 
   onClose(connection: Connection, broke: boolean): void {
+    this.#learn(connection);
     this.#connections.delete(connection);
     if (connection === this.#reserve) {
       this.#reserve = undefined;
@@ -483,6 +491,14 @@ function descriptorLimit(): string {
 /** idleMs is for how long the event loop has had nothing to do. */
 function idleMs(): number {
   return performance.eventLoopUtilization().idle;
+}
+
+/**
+ * waitedMs is for how long this process has waited for each of the first answers of a connection. Time in which it did something else does not
+ * count: a busy process would read the answers of a fast sidecar late, too.
+ */
+function waitedMs({ idleAtSend }: Connection, answers: number): number {
+  return (idleMs() - idleAtSend) / answers;
 }
 
 function bodyListener(connection: Connection, listener: StreamListener): BodyListener {

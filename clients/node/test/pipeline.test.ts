@@ -6,6 +6,7 @@ import { createConnection, createServer, type Server, type Socket } from "node:n
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { BadAnswerError, ConnectionLostError, TimeoutError } from "locksidecar";
 import { AnswerParser, maxBody, maxHead, NotHttpError, requestText } from "../dist/http";
 import { type Call, Transport } from "../dist/transport";
@@ -60,6 +61,8 @@ test("an answer whose end is not certain, or that has no limit, is refused", () 
     `${ok}Content-Length : 1\r\n\r\n`,
     `${ok}Content-Length: 1\r\n folded\r\n\r\n`,
     `${ok}no colon\r\n\r\n`,
+    `${ok}X: a\nContent-Length: 1\r\nContent-Length: 0\r\n\r\n`,
+    `${ok}X: a\rContent-Length: 1\r\nContent-Length: 0\r\n\r\n`,
     `${ok}X: ${"x".repeat(maxHead)}`,
     `${ok}X: ${"x".repeat(maxHead)}\r\nContent-Length: 0\r\n\r\n`,
     `${ok}Transfer-Encoding: chunked\r\n\r\nx\r\n`,
@@ -173,6 +176,31 @@ describe("calls of one turn", () => {
     own.close();
     Transport.behindMs = Number.POSITIVE_INFINITY;
   });
+
+  for (const [what, limit] of [
+    ["is under way", {}],
+    ["was given up", { timeoutMs: 100 }],
+  ] as const) {
+    test(`each has a connection of its own while a slow call ${what}`, async () => {
+      Transport.behindMs = 40;
+      const own = new Transport(transport.socketPath);
+      answer = (socket, got) => got.at(-1) !== "slow" && socket.write(bodyOf(got.at(-1) as string));
+      const ask = (name: string, more: Partial<Call> = {}) =>
+        own.call({ method: "GET", path: `/${name}`, shares: true, ...more });
+      await Promise.all(["a", "b"].map((name) => ask(name)));
+      assert.deepEqual(names(), ["a,b"]);
+      const slow = ask("slow", limit).catch((error) => error);
+      await sleep(100); // longer than behindMs
+      if (what === "was given up") {
+        assert.ok((await slow) instanceof TimeoutError);
+      }
+      await Promise.all(["c", "d"].map((name) => ask(name)));
+      assert.ok(!names().some((one) => one.includes("c,d")), names().join(" and "));
+      own.close();
+      await slow;
+      Transport.behindMs = Number.POSITIVE_INFINITY;
+    });
+  }
 
   test("the connection dies: what was answered is known, the rest is not", async () => {
     whenAll(3, (socket, [first]) => socket.end(bodyOf(first as string)));
@@ -354,6 +382,31 @@ describe("locks of one turn", () => {
     for (const key of keys) {
       await (await other.acquire(key, { waitMs: patienceMs })).release();
     }
+    await client.close();
+    between.close();
+  });
+
+  test("a check and an extension have connections of their own, because they prove the lock", async () => {
+    const between = await Between.start(sidecar.socketPath);
+    const client = sidecar.client({ socketPath: between.socketPath });
+    const [a, b, c] = await Promise.all(
+      ["p:a", "p:b", "p:c"].map((key) => client.acquire(key, { bind: "ttl", ttlMs: 3_600_000 })),
+    );
+    const written: string[] = [];
+    between.fate = (head) => {
+      written.push(
+        [...head.matchAll(/[A-Z]+ \/v1\/locks\/p%3A\w/g)].map(([what]) => what.replace("/v1/locks/p%3A", "")).join(),
+      );
+      return undefined;
+    };
+    await Promise.all([
+      client.tryAcquire("p:d"),
+      a?.extend(3_600_000),
+      b?.check(),
+      c?.release(),
+      client.tryAcquire("p:e"),
+    ]);
+    assert.deepEqual(written.sort(), ["DELETE c,PUT d,PUT e", "PATCH a", "PATCH b"]);
     await client.close();
     between.close();
   });

@@ -5,6 +5,7 @@ import { Client } from "locksidecar";
 async function main(): Promise<void> {
   const client = new Client({ socketPath: process.argv[2] as string });
   const lock = await client.acquire("starved");
+  const others = await Promise.all(["a", "b", "c"].map((key) => client.acquire(key)));
   let granted = 0;
   const waiting = Array.from({ length: 100 }, async () => {
     const got = await client.acquire("starved");
@@ -23,7 +24,7 @@ async function main(): Promise<void> {
   await lock.check();
   await lock.update("still here");
   await client.stop("starved");
-  await lock.release();
+  await Promise.all([lock, ...others].map((held) => held.release())); // in one turn
   await Promise.all(waiting);
   await client.close();
   process.stdout.write(JSON.stringify({ granted, name: refused.name, message: refused.message }));
