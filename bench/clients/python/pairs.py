@@ -19,7 +19,7 @@ if library == "locksidecar":
     client = Client(socket)
 
     def acquire(key: str) -> Callable[[], object] | None:
-        lock = client.try_lock(key)
+        lock = client.try_acquire(key)
         return lock.release if lock else None
 
 else:
