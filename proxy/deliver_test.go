@@ -61,7 +61,7 @@ func TestNothingBehindAnAnswerThatClosesIsCarriedOut(t *testing.T) {
 				return nil
 			}
 			c := f.dial()
-			c.send(requestText("PUT", "/v1/locks/first", ttlBody, headers...) + ttlRequest("behind") + ttlRequest("far behind"))
+			c.send(requestText("PUT", "/v1/locks/first", ttlBody, headers...) + ttlRequest("behind") + ttlRequest("last"))
 			a := c.read()
 			a.want(t, 200, "")
 			if !a.Close {
@@ -74,7 +74,7 @@ func TestNothingBehindAnAnswerThatClosesIsCarriedOut(t *testing.T) {
 			if headers == nil {
 				await.Receive(t, stopped, "the end of the stop")
 			}
-			if !f.locks.holds(t, "first") || f.locks.holds(t, "behind") || f.locks.holds(t, "far behind") {
+			if !f.locks.holds(t, "first") || f.locks.holds(t, "behind") || f.locks.holds(t, "last") {
 				t.Error("a request behind the last answer was carried out, or the first was not")
 			}
 		})
