@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
-import { createConnection, createServer, type Server, type Socket } from "node:net";
+import net, { createConnection, createServer, type NetConnectOpts, type Server, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
@@ -202,6 +202,26 @@ describe("calls of one turn", () => {
       Transport.behindMs = Number.POSITIVE_INFINITY;
     });
   }
+
+  test("a connection that the sidecar has ended is not taken", async (t) => {
+    let ended: Promise<unknown> | undefined;
+    let next: Promise<unknown> | undefined;
+    const connect = net.createConnection;
+    t.mock.method(net, "createConnection", (options: NetConnectOpts) => {
+      const socket = connect(options);
+      ended ??= once(socket, "end");
+      socket.once("end", () => {
+        next ??= call("b"); // it is not closed yet
+      });
+      return socket;
+    });
+    answer = (socket, got) => socket.write(bodyOf(got.at(-1) as string));
+    assert.equal(await call("a"), "a");
+    asked[0]?.socket.end();
+    await ended;
+    assert.equal(await next, "b");
+    assert.deepEqual(names(), ["a", "b"]);
+  });
 
   test("the connection dies: what was answered is known, the rest is not", async () => {
     whenAll(3, (socket, [first]) => socket.end(bodyOf(first as string)));
